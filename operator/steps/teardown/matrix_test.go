@@ -98,8 +98,9 @@ func matrix() []ending {
 func TestMatrix(t *testing.T) {
 	for n, e := range matrix() {
 		t.Run(fmt.Sprintf("When %s, it should end as documented", e), func(t *testing.T) {
+			t.Parallel()
 			g, ctx := NewWithT(t), t.Context()
-			f := setUpWithout(ctx, t, fmt.Sprintf("matrix-%d", n))
+			f := setUpIn(ctx, g, simulated(t), fmt.Sprintf("matrix-%d", n))
 			f.claim(ctx, g, "a")
 			if e.budget {
 				f.budget(ctx, g, "a")
@@ -182,7 +183,7 @@ func (f *fixture) others(ctx context.Context, g Gomega, e ending) bool {
 		return false
 	}
 	claim := &karpv1.NodeClaim{}
-	err := clusters.Guest.Client.Get(ctx, client.ObjectKey{Name: "a"}, claim)
+	err := f.clusters.Guest.Client.Get(ctx, client.ObjectKey{Name: "a"}, claim)
 	g.Expect(client.IgnoreNotFound(err)).To(Succeed())
 	_, terminated := claim.Annotations[karpv1.NodeClaimTerminationTimestampAnnotationKey]
 	if err != nil || claim.DeletionTimestamp.IsZero() || e.budget && !terminated {
@@ -196,7 +197,7 @@ func (f *fixture) others(ctx context.Context, g Gomega, e ending) bool {
 // NodeClaim does.
 func (f *fixture) expectNothingForced(ctx context.Context, g Gomega) {
 	claim := &karpv1.NodeClaim{}
-	switch err := clusters.Guest.Client.Get(ctx, client.ObjectKey{Name: "a"}, claim); {
+	switch err := f.clusters.Guest.Client.Get(ctx, client.ObjectKey{Name: "a"}, claim); {
 	case apierrors.IsNotFound(err):
 		return // drained
 	default:
@@ -206,7 +207,7 @@ func (f *fixture) expectNothingForced(ctx context.Context, g Gomega) {
 	g.Expect(claim.Finalizers).To(ContainElement(karpv1.TerminationFinalizer))
 	machine := &metav1.PartialObjectMetadata{}
 	machine.SetGroupVersionKind(clusterv1.GroupVersion.WithKind("Machine"))
-	g.Expect(clusters.Management.Client.Get(ctx, client.ObjectKey{Namespace: f.ControlPlaneNamespace, Name: "a"}, machine)).To(Succeed())
+	g.Expect(f.clusters.Management.Client.Get(ctx, client.ObjectKey{Namespace: f.ControlPlaneNamespace, Name: "a"}, machine)).To(Succeed())
 	g.Expect(machine.DeletionTimestamp.IsZero()).To(BeTrue())
 	expectNoRecord(ctx, g, f)
 }

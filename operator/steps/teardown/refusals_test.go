@@ -99,7 +99,7 @@ func TestPhaseEnds(t *testing.T) {
 			f := setUp(ctx, t, fmt.Sprintf("phase-ends-%d", len(before)))
 			f.claim(ctx, g, "a")
 			f.disable()
-			guest := refusing{Client: clusters.Guest.Client, deletes: denied}
+			guest := refusing{Client: f.clusters.Guest.Client, deletes: denied}
 			f.Guest.Live = guest
 			f.reconcile(ctx, g)
 			for _, d := range before {
@@ -130,7 +130,6 @@ func (f *fixture) phaseEnd(g Gomega) time.Time {
 
 // The deadline of a drain counts from when it began, and ends it, whatever the guest does.
 func TestRefusals(t *testing.T) {
-	ctx := t.Context()
 	for name, refusal := range map[string]struct {
 		refusing
 		// before is done before every look, and meanwhile what Karpenter does.
@@ -147,14 +146,14 @@ func TestRefusals(t *testing.T) {
 		"lists-fail":       {refusing: refusing{lists: broken(denied)}, left: "NodeClaims: "},
 		"definitions-hang": {refusing: refusing{definitions: hanging}, left: "the guest takes too long to answer"},
 		"lists-hang":       {refusing: refusing{lists: broken(hanging)}, left: "the guest takes too long to answer"},
-		"finalizers": {before: func(ctx context.Context, g Gomega, _ *fixture, round int) {
+		"finalizers": {before: func(ctx context.Context, g Gomega, f *fixture, round int) {
 			if round > 0 {
 				return
 			}
 			for _, object := range []client.Object{&karpv1.NodeClaim{ObjectMeta: metav1.ObjectMeta{Name: "a"}}, &v1alpha1.ClusterAPINodeClass{ObjectMeta: metav1.ObjectMeta{Name: "default"}}} {
-				g.Expect(clusters.Guest.Client.Get(ctx, client.ObjectKeyFromObject(object), object)).To(Succeed())
+				g.Expect(f.clusters.Guest.Client.Get(ctx, client.ObjectKeyFromObject(object), object)).To(Succeed())
 				object.SetFinalizers(append(object.GetFinalizers(), "example.com/mine"))
-				g.Expect(clusters.Guest.Client.Update(ctx, object)).To(Succeed())
+				g.Expect(f.clusters.Guest.Client.Update(ctx, object)).To(Succeed())
 			}
 		}},
 		"claims-made": {before: func(ctx context.Context, g Gomega, f *fixture, round int) {
@@ -166,8 +165,10 @@ func TestRefusals(t *testing.T) {
 				who := map[bool]string{false: "AutoNode is turned off", true: "the HostedCluster is deleted"}[deleted]
 				policy := map[bool]v1beta1.DrainTimeoutPolicy{false: v1beta1.DrainTimeoutForce, true: v1beta1.DrainTimeoutStop}[stop]
 				t.Run(fmt.Sprintf("When %s, the guest does %q and onTimeout is %s, it should end through the management cluster at the deadline, or not at all", who, name, policy), func(t *testing.T) {
-					g := NewWithT(t)
-					f := setUp(ctx, t, fmt.Sprintf("refusal-%s-%t-%t", name, deleted, stop))
+					t.Parallel()
+					g, ctx := NewWithT(t), t.Context()
+					f := setUpIn(ctx, g, simulated(t), fmt.Sprintf("refusal-%s-%t-%t", name, deleted, stop))
+					f.equip(ctx, t)
 					f.claim(ctx, g, "a")
 					f.HostedCluster.Spec.NodeDrain = &v1beta1.NodeDrain{OnTimeout: policy}
 					if deleted {
@@ -185,7 +186,7 @@ func TestRefusals(t *testing.T) {
 						for range 3 { // as often as it wants to at once
 							f.reachable()
 							guest := refusal.refusing
-							guest.Client = clusters.Guest.Client
+							guest.Client = f.clusters.Guest.Client
 							f.Guest.Live = guest
 							if last = f.reconcile(ctx, g); !last.Wait {
 								break
@@ -248,14 +249,14 @@ func TestRefusedMarks(t *testing.T) {
 			{APIGroups: []string{""}, Resources: []string{"events"}, Verbs: []string{"create", "patch"}},
 			{APIGroups: []string{"infrastructure.cluster.x-k8s.io"}, Resources: []string{"kwokmachines"}, Verbs: []string{"create", "delete"}},
 		}}
-		g.Expect(clusters.Management.Client.Create(ctx, role)).To(Succeed())
+		g.Expect(f.clusters.Management.Client.Create(ctx, role)).To(Succeed())
 		f.claim(ctx, g, "a")
 		f.disable()
-		f.Guest.Live = refusing{Client: clusters.Guest.Client, patches: reverted}
+		f.Guest.Live = refusing{Client: f.clusters.Guest.Client, patches: reverted}
 		g.Expect(f.reconcile(ctx, g).Message).To(ContainSubstring("something there takes the mark away"))
 		f.pass(30 * time.Second)
 		f.reconcile(ctx, g)
-		g.Expect(clusters.Management.Client.Get(ctx, client.ObjectKeyFromObject(role), role)).To(Succeed())
+		g.Expect(f.clusters.Management.Client.Get(ctx, client.ObjectKeyFromObject(role), role)).To(Succeed())
 		g.Expect(role.Rules[0].Verbs).To(Equal([]string{"get", "delete"}))
 		g.Expect(role.Rules[1].Verbs).To(Equal([]string{"create"}))
 		g.Expect(role.Rules[2].Verbs).To(Equal([]string{"create", "patch"}))
@@ -270,7 +271,7 @@ func TestRefusedMarks(t *testing.T) {
 		g := NewWithT(t)
 		f := setUp(ctx, t, "terminating")
 		f.claim(ctx, g, "a")
-		g.Expect(clusters.Management.Client.Delete(ctx, &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: f.ControlPlaneNamespace}})).To(Succeed())
+		g.Expect(f.clusters.Management.Client.Delete(ctx, &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: f.ControlPlaneNamespace}})).To(Succeed())
 		f.delete()
 		f.unreachable()
 		f.reconcile(ctx, g)
@@ -287,7 +288,7 @@ func TestRefusedMarks(t *testing.T) {
 		f := setUp(ctx, t, "large")
 		claim := f.claim(ctx, g, "a")
 		claim.Status.NodeName = strings.Repeat("n", 100<<10) + "\n"
-		g.Expect(clusters.Guest.Client.Status().Update(ctx, claim)).To(Succeed())
+		g.Expect(f.clusters.Guest.Client.Status().Update(ctx, claim)).To(Succeed())
 		f.delete()
 		f.reconcile(ctx, g)
 		f.pass(drainTimeout + time.Minute)
@@ -295,7 +296,7 @@ func TestRefusedMarks(t *testing.T) {
 		f.pass(6 * time.Minute)
 		f.finishes(ctx, g)
 		record := &corev1.ConfigMap{}
-		g.Expect(clusters.Management.Client.Get(ctx, client.ObjectKey{Namespace: f.ControlPlaneNamespace, Name: v1beta1.AbandonedConfigMap}, record)).To(Succeed())
+		g.Expect(f.clusters.Management.Client.Get(ctx, client.ObjectKey{Namespace: f.ControlPlaneNamespace, Name: v1beta1.AbandonedConfigMap}, record)).To(Succeed())
 		g.Expect(len(record.Data["nodeClaims"])).To(BeNumerically("<", 1<<10))
 		f.clusterAPIRemoves(ctx, g, "a")
 	})

@@ -45,11 +45,13 @@ func TestSlowWrites(t *testing.T) {
 	} {
 		for _, removed := range []bool{false, true} {
 			t.Run(fmt.Sprintf("When the guest answers %s within minutes each (deleted: %t), no pass should take longer than a few, and the drain should end at its deadline", name, removed), func(t *testing.T) {
+				t.Parallel()
 				g, ctx := NewWithT(t), t.Context()
-				f := setUp(ctx, t, fmt.Sprintf("slow-%s-%t", name, removed))
+				f := setUpIn(ctx, g, simulated(t), fmt.Sprintf("slow-%s-%t", name, removed))
+				f.equip(ctx, t)
 				for i := range objects {
 					f.claim(ctx, g, fmt.Sprintf("slow-%d", i))
-					g.Expect(clusters.Guest.Client.Create(ctx, &v1alpha1.ClusterAPINodeClass{ObjectMeta: metav1.ObjectMeta{Name: fmt.Sprintf("slow-%d", i)}})).To(Succeed())
+					g.Expect(f.clusters.Guest.Client.Create(ctx, &v1alpha1.ClusterAPINodeClass{ObjectMeta: metav1.ObjectMeta{Name: fmt.Sprintf("slow-%d", i)}})).To(Succeed())
 				}
 				if removed {
 					f.delete()
@@ -57,7 +59,7 @@ func TestSlowWrites(t *testing.T) {
 					f.disable()
 				}
 				made, began := 0, f.clock.Now()
-				slow := refusing{Client: clusters.Guest.Client}
+				slow := refusing{Client: f.clusters.Guest.Client}
 				if c.patches != nil {
 					slow.patches = slowly(f, &made, c.patches)
 				}

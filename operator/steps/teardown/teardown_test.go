@@ -53,10 +53,11 @@ const drainTimeout = 30 * time.Minute
 // fixture is a hosted cluster in which AutoNode was on.
 type fixture struct {
 	*scope.Scope
-	step   *teardown.Teardown
-	tokens *access.Access
-	clock  *testingclock.FakePassiveClock
-	events *events.FakeRecorder
+	clusters *scopetest.Clusters
+	step     *teardown.Teardown
+	tokens   *access.Access
+	clock    *testingclock.FakePassiveClock
+	events   *events.FakeRecorder
 }
 
 // definitions belong to another owner in every test: an API server takes up to minutes to delete one, and to serve it
@@ -69,21 +70,27 @@ func start() time.Time { return time.Now().Truncate(time.Minute).Add(time.Minute
 // setUp makes a hosted cluster with what Karpenter needs in the guest.
 func setUp(ctx context.Context, t *testing.T, name string, changes ...func(*scope.Scope)) *fixture {
 	t.Helper()
-	g := NewWithT(t)
 	f := setUpWithout(ctx, t, name)
+	f.equip(ctx, t, changes...)
+	return f
+}
+
+// equip gives the guest what Karpenter needs.
+func (f *fixture) equip(ctx context.Context, t *testing.T, changes ...func(*scope.Scope)) {
+	t.Helper()
+	g := NewWithT(t)
 	for _, change := range changes {
 		change(f.Scope)
 	}
 	applier := apply.New()
 	f.tokens = access.New(access.Config{
-		Management: clusters.Management.Client, Live: clusters.Management.Client, Secrets: clusters.Management.Client, Apply: applier, Clock: f.clock,
+		Management: f.clusters.Management.Client, Live: f.clusters.Management.Client, Secrets: f.clusters.Management.Client, Apply: applier, Clock: f.clock,
 	})
 	f.step = f.newStep(f.tokens)
 	for _, step := range []scope.Step{f.tokens, nodeclass.New(nodeclass.Config{Apply: applier})} {
 		_, err := step.Reconcile(ctx, f.Scope)
 		g.Expect(err).NotTo(HaveOccurred(), step.Name())
 	}
-	return f
 }
 
 // setUpWithout makes one that has its NodeClaims only.
@@ -91,11 +98,16 @@ func setUpWithout(ctx context.Context, t *testing.T, name string) *fixture {
 	t.Helper()
 	g := NewWithT(t)
 	g.Expect(definitions()).To(Succeed())
+	f := setUpIn(ctx, g, &clusters, name)
+	t.Cleanup(func() { f.cleanUp(context.WithoutCancel(ctx), t) })
+	return f
+}
+
+func setUpIn(ctx context.Context, g Gomega, clusters *scopetest.Clusters, name string) *fixture {
 	s, err := clusters.NewScope(ctx, name)
 	g.Expect(err).NotTo(HaveOccurred())
-	f := &fixture{Scope: s, clock: testingclock.NewFakePassiveClock(start()), events: events.NewFakeRecorder(100)}
+	f := &fixture{Scope: s, clusters: clusters, clock: testingclock.NewFakePassiveClock(start()), events: events.NewFakeRecorder(100)}
 	f.step = f.newStep()
-	t.Cleanup(func() { f.cleanUp(context.WithoutCancel(ctx), t) })
 	return f
 }
 
@@ -109,7 +121,7 @@ func (f *fixture) newStep(upkeep ...scope.Step) *teardown.Teardown {
 		return nil
 	}
 	return teardown.New(teardown.Config{
-		Management: clusters.Management.Client, Live: clusters.Management.Client, Apply: apply.New(),
+		Management: f.clusters.Management.Client, Live: f.clusters.Management.Client, Apply: apply.New(),
 		Recorder: f.events, Clock: f.clock, DrainTimeout: drainTimeout,
 	})
 }
@@ -121,7 +133,7 @@ func (f *fixture) cleanUp(ctx context.Context, t *testing.T) {
 		for _, list := range []client.ObjectList{
 			&karpv1.NodeClaimList{}, &v1alpha1.ClusterAPINodeClassList{}, &karpv1.NodePoolList{}, &corev1.PodList{}, &corev1.NodeList{}, &policyv1.PodDisruptionBudgetList{},
 		} {
-			g.Expect(clusters.Guest.Client.List(ctx, list)).To(Succeed())
+			g.Expect(f.clusters.Guest.Client.List(ctx, list)).To(Succeed())
 			items, err := meta.ExtractList(list)
 			g.Expect(err).NotTo(HaveOccurred())
 			for _, item := range items {
@@ -129,9 +141,9 @@ func (f *fixture) cleanUp(ctx context.Context, t *testing.T) {
 				finalizers := object.GetFinalizers()
 				object.SetFinalizers(nil)
 				if len(finalizers) > 0 {
-					g.Expect(client.IgnoreNotFound(clusters.Guest.Client.Update(ctx, object))).To(Succeed())
+					g.Expect(client.IgnoreNotFound(f.clusters.Guest.Client.Update(ctx, object))).To(Succeed())
 				}
-				g.Expect(client.IgnoreNotFound(clusters.Guest.Client.Delete(ctx, object, client.GracePeriodSeconds(0)))).To(Succeed())
+				g.Expect(client.IgnoreNotFound(f.clusters.Guest.Client.Delete(ctx, object, client.GracePeriodSeconds(0)))).To(Succeed())
 			}
 		}
 	}).Should(Succeed())
@@ -147,7 +159,7 @@ func (f *fixture) created(ctx context.Context, t *testing.T, name string) {
 		d.SetGroupVersionKind(apiextensionsv1.SchemeGroupVersion.WithKind("CustomResourceDefinition"))
 		d.SetName(name)
 		patch := client.RawPatch(types.MergePatchType, fmt.Appendf(nil, `{"metadata":{"annotations":{%q:%s}}}`, crd.CreatedAnnotation, value))
-		g.Expect(clusters.Guest.Client.Patch(ctx, d, patch)).To(Succeed())
+		g.Expect(f.clusters.Guest.Client.Patch(ctx, d, patch)).To(Succeed())
 	}
 	annotate(ctx, `"true"`)
 	t.Cleanup(func() { annotate(context.WithoutCancel(ctx), "null") })
@@ -156,7 +168,7 @@ func (f *fixture) created(ctx context.Context, t *testing.T, name string) {
 func (f *fixture) reconcile(ctx context.Context, g Gomega) scope.Result {
 	component := &v1beta1.ControlPlaneComponent{}
 	f.Component = nil
-	if err := clusters.Management.Client.Get(ctx, client.ObjectKey{Namespace: f.ControlPlaneNamespace, Name: v1beta1.KarpenterComponent}, component); err == nil {
+	if err := f.clusters.Management.Client.Get(ctx, client.ObjectKey{Namespace: f.ControlPlaneNamespace, Name: v1beta1.KarpenterComponent}, component); err == nil {
 		f.Component = component
 	}
 	result, err := f.step.Reconcile(ctx, f.Scope)
@@ -198,8 +210,8 @@ func (f *fixture) deadline() string {
 
 // budget puts a pod on a node, and forbids to evict it.
 func (f *fixture) budget(ctx context.Context, g Gomega, node string) {
-	g.Expect(clusters.Guest.Client.Create(ctx, pod("cart", node, map[string]string{"app": "cart"}))).To(Succeed())
-	g.Expect(clusters.Guest.Client.Create(ctx, &policyv1.PodDisruptionBudget{
+	g.Expect(f.clusters.Guest.Client.Create(ctx, pod("cart", node, map[string]string{"app": "cart"}))).To(Succeed())
+	g.Expect(f.clusters.Guest.Client.Create(ctx, &policyv1.PodDisruptionBudget{
 		ObjectMeta: metav1.ObjectMeta{Namespace: "default", Name: "cart"},
 		Spec: policyv1.PodDisruptionBudgetSpec{
 			MinAvailable: ptr.To(intstr.FromInt32(1)),
@@ -218,7 +230,7 @@ func (f *fixture) unreachable() {
 }
 
 func (f *fixture) reachable() {
-	f.Guest = &scope.Guest{Cached: clusters.Guest.Client, Live: clusters.Guest.Client, Config: clusters.Guest.Config, Complete: true}
+	f.Guest = &scope.Guest{Cached: f.clusters.Guest.Client, Live: f.clusters.Guest.Client, Config: f.clusters.Guest.Config, Complete: true}
 }
 
 // claim makes a NodeClaim as Karpenter would have: with its finalizer, its Node and its Machine.
@@ -230,17 +242,17 @@ func (f *fixture) claim(ctx context.Context, g Gomega, name string) *karpv1.Node
 			Requirements: []karpv1.NodeSelectorRequirementWithMinValues{},
 		},
 	}
-	g.Expect(clusters.Guest.Client.Create(ctx, claim)).To(Succeed())
+	g.Expect(f.clusters.Guest.Client.Create(ctx, claim)).To(Succeed())
 	claim.Status.NodeName = name
-	g.Expect(clusters.Guest.Client.Status().Update(ctx, claim)).To(Succeed())
+	g.Expect(f.clusters.Guest.Client.Status().Update(ctx, claim)).To(Succeed())
 	node := &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: name, Finalizers: []string{karpv1.TerminationFinalizer}}}
-	g.Expect(clusters.Guest.Client.Create(ctx, node)).To(Succeed())
+	g.Expect(f.clusters.Guest.Client.Create(ctx, node)).To(Succeed())
 	f.machine(ctx, g, name)
 	return claim
 }
 
 func (f *fixture) machine(ctx context.Context, g Gomega, name string) {
-	g.Expect(clusters.Management.Client.Create(ctx, &clusterv1.Machine{
+	g.Expect(f.clusters.Management.Client.Create(ctx, &clusterv1.Machine{
 		ObjectMeta: metav1.ObjectMeta{
 			Namespace: f.ControlPlaneNamespace, Name: name, Finalizers: []string{clusterv1.MachineFinalizer},
 			Labels: map[string]string{
@@ -254,31 +266,31 @@ func (f *fixture) machine(ctx context.Context, g Gomega, name string) {
 // karpenterRemoves does what Karpenter and Cluster API do once a node is drained.
 func (f *fixture) karpenterRemoves(ctx context.Context, g Gomega, name string) {
 	for _, object := range []client.Object{&karpv1.NodeClaim{}, &corev1.Node{}} {
-		g.Expect(clusters.Guest.Client.Get(ctx, client.ObjectKey{Name: name}, object)).To(Succeed())
+		g.Expect(f.clusters.Guest.Client.Get(ctx, client.ObjectKey{Name: name}, object)).To(Succeed())
 		object.SetFinalizers(nil)
-		g.Expect(clusters.Guest.Client.Update(ctx, object)).To(Succeed())
-		g.Expect(client.IgnoreNotFound(clusters.Guest.Client.Delete(ctx, object))).To(Succeed())
+		g.Expect(f.clusters.Guest.Client.Update(ctx, object)).To(Succeed())
+		g.Expect(client.IgnoreNotFound(f.clusters.Guest.Client.Delete(ctx, object))).To(Succeed())
 	}
 	f.clusterAPIRemoves(ctx, g, name)
 }
 
 func (f *fixture) clusterAPIRemoves(ctx context.Context, g Gomega, name string) {
 	machine := &clusterv1.Machine{ObjectMeta: metav1.ObjectMeta{Namespace: f.ControlPlaneNamespace, Name: name}}
-	g.Expect(clusters.Management.Client.Get(ctx, client.ObjectKeyFromObject(machine), machine)).To(Succeed())
+	g.Expect(f.clusters.Management.Client.Get(ctx, client.ObjectKeyFromObject(machine), machine)).To(Succeed())
 	machine.Finalizers = nil
-	g.Expect(clusters.Management.Client.Update(ctx, machine)).To(Succeed())
-	g.Expect(client.IgnoreNotFound(clusters.Management.Client.Delete(ctx, machine))).To(Succeed())
+	g.Expect(f.clusters.Management.Client.Update(ctx, machine)).To(Succeed())
+	g.Expect(client.IgnoreNotFound(f.clusters.Management.Client.Delete(ctx, machine))).To(Succeed())
 }
 
 func (f *fixture) claimOf(ctx context.Context, g Gomega, name string) *karpv1.NodeClaim {
 	claim := &karpv1.NodeClaim{}
-	g.Expect(clusters.Guest.Client.Get(ctx, client.ObjectKey{Name: name}, claim)).To(Succeed())
+	g.Expect(f.clusters.Guest.Client.Get(ctx, client.ObjectKey{Name: name}, claim)).To(Succeed())
 	return claim
 }
 
 func (f *fixture) machineOf(ctx context.Context, g Gomega, name string) *clusterv1.Machine {
 	machine := &clusterv1.Machine{}
-	g.Expect(clusters.Management.Client.Get(ctx, client.ObjectKey{Namespace: f.ControlPlaneNamespace, Name: name}, machine)).To(Succeed())
+	g.Expect(f.clusters.Management.Client.Get(ctx, client.ObjectKey{Namespace: f.ControlPlaneNamespace, Name: name}, machine)).To(Succeed())
 	return machine
 }
 
@@ -288,11 +300,11 @@ func (f *fixture) expectEquipment(ctx context.Context, g Gomega, there bool) {
 		cluster client.Client
 		object  client.Object
 	}{
-		{clusters.Guest.Client, &corev1.ServiceAccount{ObjectMeta: metav1.ObjectMeta{Namespace: "kube-system", Name: "karpenter"}}},
-		{clusters.Guest.Client, &rbacv1.ClusterRole{ObjectMeta: metav1.ObjectMeta{Name: "autonode:karpenter"}}},
-		{clusters.Guest.Client, &rbacv1.ClusterRoleBinding{ObjectMeta: metav1.ObjectMeta{Name: "autonode:karpenter"}}},
-		{clusters.Guest.Client, &v1alpha1.ClusterAPINodeClass{ObjectMeta: metav1.ObjectMeta{Name: v1alpha1.DefaultNodeClass}}},
-		{clusters.Management.Client, &v1beta1.ControlPlaneComponent{ObjectMeta: metav1.ObjectMeta{Namespace: f.ControlPlaneNamespace, Name: v1beta1.KarpenterComponent}}},
+		{f.clusters.Guest.Client, &corev1.ServiceAccount{ObjectMeta: metav1.ObjectMeta{Namespace: "kube-system", Name: "karpenter"}}},
+		{f.clusters.Guest.Client, &rbacv1.ClusterRole{ObjectMeta: metav1.ObjectMeta{Name: "autonode:karpenter"}}},
+		{f.clusters.Guest.Client, &rbacv1.ClusterRoleBinding{ObjectMeta: metav1.ObjectMeta{Name: "autonode:karpenter"}}},
+		{f.clusters.Guest.Client, &v1alpha1.ClusterAPINodeClass{ObjectMeta: metav1.ObjectMeta{Name: v1alpha1.DefaultNodeClass}}},
+		{f.clusters.Management.Client, &v1beta1.ControlPlaneComponent{ObjectMeta: metav1.ObjectMeta{Namespace: f.ControlPlaneNamespace, Name: v1beta1.KarpenterComponent}}},
 	} {
 		err := check.cluster.Get(ctx, client.ObjectKeyFromObject(check.object), check.object)
 		if there {
@@ -306,7 +318,7 @@ func (f *fixture) expectEquipment(ctx context.Context, g Gomega, there bool) {
 // restrict makes an admission policy and its binding, as the step for policies does.
 func (f *fixture) restrict(ctx context.Context, g Gomega) {
 	ours := metav1.ObjectMeta{Name: "managed.autonode.io", Labels: map[string]string{v1beta1.ManagedByLabel: v1beta1.ManagedByOperator}}
-	g.Expect(clusters.Guest.Client.Create(ctx, &admissionregistrationv1.ValidatingAdmissionPolicy{
+	g.Expect(f.clusters.Guest.Client.Create(ctx, &admissionregistrationv1.ValidatingAdmissionPolicy{
 		ObjectMeta: ours,
 		Spec: admissionregistrationv1.ValidatingAdmissionPolicySpec{
 			MatchConstraints: &admissionregistrationv1.MatchResources{ResourceRules: []admissionregistrationv1.NamedRuleWithOperations{{
@@ -318,7 +330,7 @@ func (f *fixture) restrict(ctx context.Context, g Gomega) {
 			Validations: []admissionregistrationv1.Validation{{Expression: "true"}},
 		},
 	})).To(Succeed())
-	g.Expect(clusters.Guest.Client.Create(ctx, &admissionregistrationv1.ValidatingAdmissionPolicyBinding{
+	g.Expect(f.clusters.Guest.Client.Create(ctx, &admissionregistrationv1.ValidatingAdmissionPolicyBinding{
 		ObjectMeta: ours,
 		Spec: admissionregistrationv1.ValidatingAdmissionPolicyBindingSpec{
 			PolicyName: ours.Name, ValidationActions: []admissionregistrationv1.ValidationAction{admissionregistrationv1.Deny},
@@ -657,13 +669,13 @@ func TestCrash(t *testing.T) {
 
 func expectRecord(ctx context.Context, g Gomega, f *fixture) *corev1.ConfigMap {
 	record := &corev1.ConfigMap{}
-	g.Expect(clusters.Management.Client.Get(ctx, client.ObjectKey{Namespace: f.ControlPlaneNamespace, Name: v1beta1.AbandonedConfigMap}, record)).To(Succeed())
+	g.Expect(f.clusters.Management.Client.Get(ctx, client.ObjectKey{Namespace: f.ControlPlaneNamespace, Name: v1beta1.AbandonedConfigMap}, record)).To(Succeed())
 	g.Expect(record.Data).To(HaveKeyWithValue("hostedCluster", "clusters/"+f.HostedCluster.Name))
 	return record
 }
 
 func expectNoRecord(ctx context.Context, g Gomega, f *fixture) {
-	err := clusters.Management.Client.Get(ctx, client.ObjectKey{Namespace: f.ControlPlaneNamespace, Name: v1beta1.AbandonedConfigMap}, &corev1.ConfigMap{})
+	err := f.clusters.Management.Client.Get(ctx, client.ObjectKey{Namespace: f.ControlPlaneNamespace, Name: v1beta1.AbandonedConfigMap}, &corev1.ConfigMap{})
 	g.Expect(apierrors.IsNotFound(err)).To(BeTrue())
 }
 
