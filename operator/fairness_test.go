@@ -34,7 +34,6 @@ import (
 
 	"github.com/autonode-io/autonode/api/karpenter/v1alpha1"
 	"github.com/autonode-io/autonode/api/v1beta1"
-	"github.com/autonode-io/autonode/operator"
 	"github.com/autonode-io/autonode/operator/scope/scopetest"
 )
 
@@ -164,6 +163,7 @@ func reachable(g Gomega, ctx context.Context, name string) (reason, message stri
 }
 
 func TestFairness(t *testing.T) {
+	t.Parallel()
 	const label = "fairness"
 	ctx := t.Context()
 	const (
@@ -193,9 +193,9 @@ func TestFairness(t *testing.T) {
 		}
 	})
 	removeAll(t, label)
-	run(t, clusters.Management.Config, operator.Options{
-		LeaderElection: true, LeaderElectionNamespace: "default", LeaseName: label, HostedClusterSelector: label, GuestTimeout: never,
-	})
+	options := selecting(label)
+	options.GuestTimeout = never
+	run(t, clusters.Management.Config, options)
 	enable := func(name string, config *rest.Config) string { return hosted(t, label, name, image, config) }
 	names := map[string][]string{}
 	for i := range each {
@@ -261,6 +261,7 @@ func TestFairness(t *testing.T) {
 
 // TestSlowTenant: the HostedClusters of one namespace have more guests that are slow than there are workers.
 func TestSlowTenant(t *testing.T) {
+	t.Parallel()
 	const (
 		label          = "slow-tenant"
 		workers, share = 4, 3
@@ -278,9 +279,9 @@ func TestSlowTenant(t *testing.T) {
 		}
 	})
 	removeAll(t, label)
-	run(t, clusters.Management.Config, operator.Options{
-		LeaderElection: true, LeaderElectionNamespace: "default", LeaseName: label, HostedClusterSelector: label, GuestTimeout: never, Workers: workers,
-	})
+	options := selecting(label)
+	options.GuestTimeout, options.Workers = never, workers
+	run(t, clusters.Management.Config, options)
 	for i := range workers + 1 {
 		hostedIn(t, "tenant", label, fmt.Sprintf("held-%d", i), image, slow)
 	}
@@ -306,15 +307,16 @@ func withoutErrors(g Gomega, ctx context.Context, kinds ...string) {
 }
 
 func TestUnreachable(t *testing.T) {
+	t.Parallel()
 	const label = "unreachable"
 	ctx, recovered := t.Context(), make(chan struct{})
 	provide(t)
 	image := push(t, serveRegistry(t), "1.36.2")
 	mute, still := deaf(t), frozen(t, recovered)
 	removeAll(t, label)
-	run(t, clusters.Management.Config, operator.Options{
-		LeaderElection: true, LeaderElectionNamespace: "default", LeaseName: label, HostedClusterSelector: label, GuestTimeout: 3 * time.Second,
-	})
+	options := selecting(label)
+	options.GuestTimeout = 3 * time.Second
+	run(t, clusters.Management.Config, options)
 	hosted(t, label, "mute-guest", image, mute)
 	hosted(t, label, "frozen-guest", image, still)
 

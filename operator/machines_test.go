@@ -17,6 +17,7 @@ import (
 )
 
 func TestMachines(t *testing.T) {
+	t.Parallel()
 	const label, name = "machines.test", "behind"
 	provide(t)
 	removeAll(t, label)

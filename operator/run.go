@@ -65,7 +65,6 @@ import (
 	"github.com/autonode-io/autonode/operator/steps/references"
 	"github.com/autonode-io/autonode/operator/steps/release"
 	"github.com/autonode-io/autonode/operator/steps/release/pullsecret"
-	"github.com/autonode-io/autonode/operator/steps/release/skew"
 	"github.com/autonode-io/autonode/operator/steps/status"
 	"github.com/autonode-io/autonode/operator/steps/teardown"
 	"github.com/autonode-io/autonode/payload"
@@ -270,7 +269,7 @@ func controllers(ctx context.Context, mgr manager.Manager, options Options, mine
 	}
 	versions := guest.NewVersions(nil, nil)
 	releases := release.New(release.Config{
-		PullSecrets: pullSecrets, Guests: skew.New(skew.Config{Versions: versions}), Options: payload.Options{Transport: registries, Verifier: verifier},
+		PullSecrets: pullSecrets, Versions: versions, Options: payload.Options{Transport: registries, Verifier: verifier},
 	})
 	tokens := access.New(access.Config{
 		Management: management, Live: live, Secrets: connections.Secrets(), Apply: applier,

@@ -13,6 +13,7 @@ import (
 
 	"github.com/google/go-containerregistry/pkg/registry"
 	. "github.com/onsi/gomega"
+	"github.com/prometheus/client_golang/prometheus"
 	appsv1 "k8s.io/api/apps/v1"
 	corev1 "k8s.io/api/core/v1"
 	apiextensionsv1 "k8s.io/apiextensions-apiserver/pkg/apis/apiextensions/v1"
@@ -88,11 +89,14 @@ func removeAll(t *testing.T, label string) {
 	})
 }
 
-// run runs an operator until the test ends.
+// run runs an operator until the test ends. One with a selector may run beside those of other tests.
 func run(t *testing.T, config *rest.Config, options operator.Options) {
 	t.Helper()
 	options.SkipNameValidation, options.GuestConnectRetry, options.GuestNetworks = true, time.Second, "127.0.0.0/8"
 	options.RegistryNetworks = options.GuestNetworks
+	if options.HostedClusterSelector != "" {
+		options.MetricsRegistry = prometheus.NewRegistry()
+	}
 	ctx, cancel := context.WithCancel(t.Context())
 	done := make(chan error, 1)
 	go func() { done <- operator.Run(ctx, config, options) }()

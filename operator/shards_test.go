@@ -21,7 +21,6 @@ import (
 	"time"
 
 	. "github.com/onsi/gomega"
-	"github.com/prometheus/client_golang/prometheus"
 	corev1 "k8s.io/api/core/v1"
 	rbacv1 "k8s.io/api/rbac/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -162,6 +161,7 @@ func (l *ledger) check(g Gomega, cluster string) (taken int) {
 }
 
 func TestShards(t *testing.T) {
+	t.Parallel()
 	g := NewWithT(t)
 	ctx, management := t.Context(), clusters.Management.Client
 	provide(t)
@@ -174,7 +174,7 @@ func TestShards(t *testing.T) {
 	for _, shard := range shards {
 		run(t, writes.of(shard), operator.Options{
 			LeaderElection: true, LeaderElectionNamespace: shardNamespace, LeaseName: shard,
-			HostedClusterSelector: shardLabel + "=" + shard, MetricsRegistry: prometheus.NewRegistry(),
+			HostedClusterSelector: shardLabel + "=" + shard,
 		})
 	}
 	var names []string

@@ -10,17 +10,21 @@ import (
 
 	"github.com/autonode-io/autonode/api/v1beta1"
 	"github.com/autonode-io/autonode/operator/scope"
-	"github.com/autonode-io/autonode/operator/steps/release/skew"
 )
 
 // fitting returns a resolver that has resolved payload 1.36.2, which fits the guest.
 func fitting(t *testing.T) (source *origin, fit *guests, r *Resolver, s *scope.Scope, runs v1beta1.DesiredVersion) {
 	t.Helper()
 	source, fit = newOrigin(t), &guests{}
-	r = New(Config{PullSecrets: &secrets{}, Guests: fit})
+	r = New(Config{PullSecrets: &secrets{}})
+	r.skew = fit
 	s = scopeOf(source.push(t, "2", karpenter("1.36.2")))
 	s.Guest = &scope.Guest{}
 	return source, fit, r, s, resolve(t, r, s)
+}
+
+func misfit(message string) error {
+	return &failedError{reason: v1beta1.VersionSkewReason, message: message, retryAfter: recheck}
 }
 
 func TestFit(t *testing.T) {
@@ -28,13 +32,13 @@ func TestFit(t *testing.T) {
 		g := NewWithT(t)
 		source, guests, r, s, runs := fitting(t)
 
-		guests.misfit = &skew.Misfit{Reason: v1beta1.VersionSkewReason, Message: "too far ahead"}
+		guests.misfit = misfit("too far ahead")
 		s.HostedCluster.Spec.Release.Image = source.push(t, "3", karpenter("1.38.0"))
 		for range 2 {
 			s.Release = nil
 			result, err := r.Reconcile(t.Context(), s)
 			g.Expect(err).NotTo(HaveOccurred())
-			g.Expect(result).To(Equal(scope.Result{Message: "too far ahead", RequeueAfter: skew.Recheck}))
+			g.Expect(result).To(Equal(scope.Result{Message: "too far ahead", RequeueAfter: recheck}))
 			g.Expect(resolvedReason(s)).To(Equal("False/VersionSkewUnsupported"))
 			g.Expect(s.Release.Version).To(Equal("1.36.2"), "what runs is looked after")
 			g.Expect(*s.HostedCluster.Status.Version.Desired).To(Equal(runs))
@@ -59,7 +63,7 @@ func TestFit(t *testing.T) {
 	t.Run("When the guest moves away from the payload that runs, it should say so and look after it all the same", func(t *testing.T) {
 		g := NewWithT(t)
 		_, guests, r, s, _ := fitting(t)
-		guests.misfit = &skew.Misfit{Reason: v1beta1.VersionSkewReason, Message: "too far behind"}
+		guests.misfit = misfit("too far behind")
 		s.Release = nil
 		result, err := r.Reconcile(t.Context(), s)
 		g.Expect(err).NotTo(HaveOccurred())
@@ -84,7 +88,7 @@ func TestFit(t *testing.T) {
 
 		source.push(t, "2", karpenter("1.38.0")) // the tag moves
 		s.HostedCluster.Annotations = map[string]string{v1beta1.ResolveReleaseAnnotation: "now"}
-		guests.misfit = &skew.Misfit{Reason: v1beta1.VersionSkewReason, Message: "too far ahead"}
+		guests.misfit = misfit("too far ahead")
 		s.Release = nil
 		result, err := r.Reconcile(t.Context(), s)
 		g.Expect(err).NotTo(HaveOccurred())
@@ -122,7 +126,7 @@ func TestFitUnknown(t *testing.T) {
 		looksAfter("Unknown/FitUnknown")
 		g.Expect(source.requests.Load()).To(BeZero(), "the tag was looked up already")
 
-		s.Guest, guests.misfit = &scope.Guest{}, &skew.Misfit{Reason: v1beta1.VersionSkewReason, Message: "too far ahead"}
+		s.Guest, guests.misfit = &scope.Guest{}, misfit("too far ahead")
 		looksAfter("False/VersionSkewUnsupported")
 		s.Guest = nil
 		s.HostedCluster.Generation++ // something else in the spec
@@ -138,7 +142,7 @@ func TestFitUnknown(t *testing.T) {
 
 	t.Run("When nothing was installed yet and the guest is away, it should resolve whatever is wanted", func(t *testing.T) {
 		g, source := NewWithT(t), newOrigin(t)
-		r := New(Config{PullSecrets: &secrets{}, Guests: &guests{}})
+		r := New(Config{PullSecrets: &secrets{}})
 		s := scopeOf(source.push(t, "2", karpenter("1.36.2")))
 		s.Component = &v1beta1.ControlPlaneComponent{}
 		resolve(t, r, s)

@@ -28,10 +28,10 @@ import (
 	corev1 "k8s.io/api/core/v1"
 
 	"github.com/autonode-io/autonode/api/v1beta1"
+	"github.com/autonode-io/autonode/operator/guest"
 	"github.com/autonode-io/autonode/operator/lru"
 	"github.com/autonode-io/autonode/operator/scope"
 	"github.com/autonode-io/autonode/operator/steps/release/pullsecret"
-	"github.com/autonode-io/autonode/operator/steps/release/skew"
 	"github.com/autonode-io/autonode/payload"
 )
 
@@ -40,16 +40,11 @@ type PullSecrets interface {
 	Get(ctx context.Context, hostedCluster *v1beta1.HostedCluster) (*corev1.Secret, error)
 }
 
-// Guests checks whether a payload fits a guest: see skew.Checker.
-type Guests interface {
-	Misfit(ctx context.Context, s *scope.Scope, release *payload.Release, component payload.Component) (*skew.Misfit, error)
-}
-
 // Config is what New needs.
 type Config struct {
 	PullSecrets PullSecrets
-	// Guests checks payloads against s.Guest, if that is reachable.
-	Guests Guests
+	// Versions knows the guests' API servers' versions; nil is one that asks by discovery.
+	Versions *guest.Versions
 	// Clock defaults to the real one.
 	Clock clock.PassiveClock
 	// Options of every pull: the transport and the limits.
@@ -60,9 +55,12 @@ type Config struct {
 // Scope.Karpenter.
 type Resolver struct {
 	pullSecrets PullSecrets
-	guests      Guests
-	options     payload.Options
-	puller      *puller
+	// skew checks payloads against s.Guest, if that is reachable.
+	skew interface {
+		check(ctx context.Context, s *scope.Scope, release *payload.Release, component payload.Component) error
+	}
+	options payload.Options
+	puller  *puller
 	// refused remembers a tag's digest whose payload the guest refused, so that it isn't looked up with each
 	// reconciliation.
 	refused lru.Cache[types.UID, refusal] // by the HostedCluster
@@ -77,8 +75,11 @@ func New(config Config) *Resolver {
 	if config.Clock == nil {
 		config.Clock = clock.RealClock{}
 	}
+	if config.Versions == nil {
+		config.Versions = guest.NewVersions(config.Clock, nil)
+	}
 	return &Resolver{
-		pullSecrets: config.PullSecrets, guests: config.Guests, options: config.Options, puller: newPuller(config.Clock), refused: lru.New[types.UID, refusal](refusals),
+		pullSecrets: config.PullSecrets, skew: newSkew(config.Versions, config.Clock), options: config.Options, puller: newPuller(config.Clock), refused: lru.New[types.UID, refusal](refusals),
 	}
 }
 
@@ -186,9 +187,6 @@ func report(hostedCluster *v1beta1.HostedCluster, release *payload.Release) scop
 // unknown: a refused payload stays refused, and no payload replaces the installed one, because the guest may refuse
 // it.
 func (r *Resolver) fits(ctx context.Context, s *scope.Scope, found *resolved) error {
-	if r.guests == nil {
-		return nil
-	}
 	if s.Guest == nil {
 		known := meta.FindStatusCondition(s.HostedCluster.Status.Conditions, v1beta1.ReleaseResolved)
 		if known != nil && known.ObservedGeneration == s.HostedCluster.Generation &&
@@ -203,11 +201,7 @@ func (r *Resolver) fits(ctx context.Context, s *scope.Scope, found *resolved) er
 		}
 		return nil // the guest's return brings us back
 	}
-	misfit, err := r.guests.Misfit(ctx, s, found.release, found.component)
-	if err != nil || misfit == nil {
-		return err
-	}
-	return &failedError{reason: misfit.Reason, message: misfit.Message, retryAfter: skew.Recheck}
+	return r.skew.check(ctx, s, found.release, found.component)
 }
 
 // resolveRequest returns the annotation's value. Without the annotation it is the last value: removing the annotation

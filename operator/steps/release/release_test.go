@@ -25,7 +25,6 @@ import (
 	"github.com/autonode-io/autonode/operator/provider/clusterapi"
 	"github.com/autonode-io/autonode/operator/scope"
 	"github.com/autonode-io/autonode/operator/steps/release/pullsecret"
-	"github.com/autonode-io/autonode/operator/steps/release/skew"
 	"github.com/autonode-io/autonode/payload"
 )
 
@@ -97,10 +96,10 @@ func (s *secrets) Get(context.Context, *v1beta1.HostedCluster) (*corev1.Secret, 
 }
 
 // guests has one decision for all.
-type guests struct{ misfit *skew.Misfit }
+type guests struct{ misfit error }
 
-func (g *guests) Misfit(context.Context, *scope.Scope, *payload.Release, payload.Component) (*skew.Misfit, error) {
-	return g.misfit, nil
+func (g *guests) check(context.Context, *scope.Scope, *payload.Release, payload.Component) error {
+	return g.misfit
 }
 
 func scopeOf(image string) *scope.Scope {
