@@ -18,7 +18,6 @@ import (
 	"sigs.k8s.io/yaml"
 
 	"github.com/autonode-io/autonode/api/v1beta1"
-	"github.com/autonode-io/autonode/operator"
 	"github.com/autonode-io/autonode/operator/apply"
 	"github.com/autonode-io/autonode/operator/scope/scopetest"
 	"github.com/autonode-io/autonode/payload"
@@ -115,7 +114,7 @@ func TestOrder(t *testing.T) {
 			return next.RoundTrip(request)
 		})
 	})
-	run(t, config, operator.Options{HostedClusterSelector: label, LeaderElection: true, LeaderElectionNamespace: "default", LeaseName: label})
+	run(t, config, selecting(label))
 	platformOf(t, name, sick(t, func(request *http.Request) { writes.see("guest", request) }))
 	g.Expect(management.Create(ctx, &v1beta1.HostedCluster{
 		ObjectMeta: metav1.ObjectMeta{Namespace: "clusters", Name: name, Labels: map[string]string{label: ""}},

@@ -30,6 +30,7 @@ func TestRestart(t *testing.T) {
 	host := serveRegistry(t)
 	removeAll(t, label)
 	options := selecting(label)
+	options.MetricsRegistry = nil // the test reads the program's own
 	component := &v1beta1.ControlPlaneComponent{ObjectMeta: metav1.ObjectMeta{Namespace: namespace, Name: "karpenter"}}
 	var slow atomic.Bool
 	guest := sick(t, func(request *http.Request) {

@@ -89,14 +89,11 @@ func removeAll(t *testing.T, label string) {
 	})
 }
 
-// run runs an operator until the test ends. One with a selector may run beside those of other tests.
+// run runs an operator until the test ends.
 func run(t *testing.T, config *rest.Config, options operator.Options) {
 	t.Helper()
 	options.SkipNameValidation, options.GuestConnectRetry, options.GuestNetworks = true, time.Second, "127.0.0.0/8"
 	options.RegistryNetworks = options.GuestNetworks
-	if options.HostedClusterSelector != "" {
-		options.MetricsRegistry = prometheus.NewRegistry()
-	}
 	ctx, cancel := context.WithCancel(t.Context())
 	done := make(chan error, 1)
 	go func() { done <- operator.Run(ctx, config, options) }()
@@ -108,9 +105,11 @@ func run(t *testing.T, config *rest.Config, options operator.Options) {
 	})
 }
 
-// selecting are the options of an operator that looks after the HostedClusters with a label.
+// selecting are the options of an operator that looks after the HostedClusters with a label, beside those of other tests.
 func selecting(label string) operator.Options {
-	return operator.Options{HostedClusterSelector: label, LeaderElection: true, LeaderElectionNamespace: "default", LeaseName: label}
+	return operator.Options{
+		HostedClusterSelector: label, LeaderElection: true, LeaderElectionNamespace: "default", LeaseName: label, MetricsRegistry: prometheus.NewRegistry(),
+	}
 }
 
 // push makes a payload and returns its tag.

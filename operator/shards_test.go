@@ -21,6 +21,7 @@ import (
 	"time"
 
 	. "github.com/onsi/gomega"
+	"github.com/prometheus/client_golang/prometheus"
 	corev1 "k8s.io/api/core/v1"
 	rbacv1 "k8s.io/api/rbac/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -174,7 +175,7 @@ func TestShards(t *testing.T) {
 	for _, shard := range shards {
 		run(t, writes.of(shard), operator.Options{
 			LeaderElection: true, LeaderElectionNamespace: shardNamespace, LeaseName: shard,
-			HostedClusterSelector: shardLabel + "=" + shard,
+			HostedClusterSelector: shardLabel + "=" + shard, MetricsRegistry: prometheus.NewRegistry(),
 		})
 	}
 	var names []string
