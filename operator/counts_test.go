@@ -18,7 +18,6 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/client-go/rest"
-	"k8s.io/utils/ptr"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	karpv1 "sigs.k8s.io/karpenter/pkg/apis/v1"
 	"sigs.k8s.io/structured-merge-diff/v6/fieldpath"
@@ -124,7 +123,6 @@ func conditionTypes(hostedCluster *v1beta1.HostedCluster) []string {
 
 const (
 	counted, countedNamespace, countedLabel = "counted", "clusters-counted", "counted"
-	countedOnce                             = "counted-once"
 
 	// batch is how many nodes come or go at a time, and batches how often.
 	batch, batches = 6, 4
@@ -158,30 +156,6 @@ func countedCluster(name, release string, autoNode *v1beta1.AutoNode) *v1beta1.H
 		ObjectMeta: metav1.ObjectMeta{Namespace: "clusters", Name: name, Labels: map[string]string{countedLabel: ""}},
 		Spec:       v1beta1.HostedClusterSpec{Release: v1beta1.Release{Image: release}, AutoNode: autoNode},
 	}
-}
-
-// writtenEarlier is a HostedCluster whose AutoNode an earlier version has turned off without getting to writing that down. That one wrote by
-// merge patch.
-func writtenEarlier(t *testing.T, release string) {
-	t.Helper()
-	g, ctx, management := NewWithT(t), t.Context(), clusters.Management.Client
-	hostedCluster := countedCluster(countedOnce, release, nil)
-	g.Expect(management.Create(ctx, hostedCluster)).To(Succeed())
-	merging := rest.CopyConfig(clusters.Management.Config)
-	merging.UserAgent = v1beta1.ManagedByOperator
-	earlier, err := client.New(merging, client.Options{Scheme: management.Scheme()})
-	g.Expect(err).NotTo(HaveOccurred())
-	before := hostedCluster.DeepCopy()
-	hostedCluster.Status.AutoNode = &v1beta1.AutoNodeStatus{
-		State: v1beta1.AutoNodeStateDraining, NodeCount: ptr.To[int32](5), NodeVersions: []v1beta1.NodeVersion{{Version: "1.36.2", Count: 5}},
-	}
-	for _, condition := range []string{v1beta1.ValidConfiguration, v1beta1.NodesUpToDate, v1beta1.AutoNodeEnabled} {
-		hostedCluster.Status.Conditions = append(hostedCluster.Status.Conditions, metav1.Condition{
-			Type: condition, Status: metav1.ConditionTrue, Reason: v1beta1.AsExpectedReason, LastTransitionTime: metav1.Now(),
-		})
-	}
-	g.Expect(earlier.Status().Patch(ctx, hostedCluster, client.MergeFrom(before))).To(Succeed())
-	g.Expect(platformCondition(ctx, countedOnce)).To(Succeed())
 }
 
 // enable turns AutoNode on, and follows the HostedCluster from then on until the test ends.
@@ -257,28 +231,13 @@ func TestCounts(t *testing.T) {
 	release := push(t, host, "1.36.2")
 	platform(t, counted)
 	c := &counting{}
-	writtenEarlier(t, release)
 	run(t, c.config(), selecting(countedLabel))
-	t.Run("When an earlier version wrote the status, it should clear what is no longer so, and leave what is others'", c.clearsWhatAnEarlierVersionWrote)
-
 	c.enable(t, release)
 	t.Run("When nodes come, it should count up to them, never down, without being asked", c.countsUp)
-	t.Run("When some of them drift, it should count these, and nothing else change", c.countsDrifted)
 	t.Run("When nothing comes or goes, it should ask for no write, not even one that changes nothing", c.writesNothing)
 	t.Run("When every field has been written, each should have one owner", c.ownsFields)
 	t.Run("When nodes go, it should count down to what is left, never up", c.countsDown)
 	t.Run("When AutoNode is turned off, it should clear the counts, and leave what is others'", c.clearsCounts)
-}
-
-func (*counting) clearsWhatAnEarlierVersionWrote(t *testing.T) {
-	g, ctx := NewWithT(t), t.Context()
-	g.Eventually(func(g Gomega) {
-		hostedCluster := get(g, ctx, countedOnce)
-		g.Expect(hostedCluster.Status.AutoNode).To(BeNil())
-		g.Expect(reasonOf(hostedCluster, v1beta1.AutoNodeEnabled)).To(Equal("False/AutoNodeNotConfigured"))
-		g.Expect(conditionTypes(hostedCluster)).To(ConsistOf(v1beta1.AutoNodeEnabled, v1beta1.Ready, "EtcdHealthy"))
-		g.Expect(hostedCluster.Status.Operator).To(Equal("default/" + countedLabel))
-	}).Should(Succeed())
 }
 
 func (c *counting) countsUp(t *testing.T) {
@@ -291,25 +250,6 @@ func (c *counting) countsUp(t *testing.T) {
 		for i := range seen[1:] {
 			g.Expect(countsOf(seen[i]).atMost(countsOf(seen[i+1]))).To(BeTrue(), "%+v, then %+v", countsOf(seen[i]), countsOf(seen[i+1]))
 		}
-	}
-}
-
-func (c *counting) countsDrifted(t *testing.T) {
-	g, ctx, guest := NewWithT(t), t.Context(), clusters.Guest.Client
-	together(t, 0, batch, func(i int) error {
-		drifted := countedClaim(i)
-		if err := guest.Get(ctx, client.ObjectKeyFromObject(drifted), drifted); err != nil {
-			return err
-		}
-		drifted.StatusConditions().SetTrue(karpv1.ConditionTypeDrifted)
-		return guest.Status().Update(ctx, drifted)
-	})
-	const n = batch * batches
-	for _, hostedCluster := range c.settle(g, counts{nodes: n, claims: n, vcpus: 4 * n, byVersion: n, drifted: batch}) {
-		c := countsOf(hostedCluster)
-		g.Expect(c.drifted).To(BeNumerically("<=", batch))
-		c.drifted = 0
-		g.Expect(c).To(Equal(counts{nodes: n, claims: n, vcpus: 4 * n, byVersion: n}))
 	}
 }
 

@@ -79,13 +79,6 @@ func guestObjects() map[string]guestObject {
 				g.Expect(o.(*rbacv1.ClusterRoleBinding).Subjects).To(Equal([]rbacv1.Subject{{Kind: "ServiceAccount", Namespace: "kube-system", Name: "karpenter"}}))
 			},
 		},
-		"what lets nodes renew their certificates": {
-			object: object(&rbacv1.ClusterRoleBinding{}, "", "autonode:node-certificate-renewals"),
-			damage: func(o client.Object) { o.(*rbacv1.ClusterRoleBinding).Subjects[0].Name = "system:authenticated" },
-			whole: func(g Gomega, o client.Object) {
-				g.Expect(o.(*rbacv1.ClusterRoleBinding).Subjects).To(Equal([]rbacv1.Subject{{APIGroup: rbacv1.GroupName, Kind: "Group", Name: "system:nodes"}}))
-			},
-		},
 		"the ServiceAccount": {
 			object: object(&corev1.ServiceAccount{}, "kube-system", "karpenter"),
 			damage: func(o client.Object) {
@@ -173,9 +166,6 @@ func healing(t *testing.T) {
 			do   func(Gomega)
 		}{
 			{"edits", func(g Gomega) { write(g, test.damage) }},
-			{"relabels", func(g Gomega) {
-				write(g, func(o client.Object) { o.SetLabels(map[string]string{v1beta1.ManagedByLabel: "another-client"}) })
-			}},
 			{"strips the managed fields of, and edits,", func(g Gomega) {
 				write(g, func(o client.Object) { o.SetManagedFields([]metav1.ManagedFieldsEntry{{}}) })
 				write(g, test.damage)

@@ -3,18 +3,26 @@
 package hostedcluster
 
 import (
+	"cmp"
 	"errors"
 	"reflect"
 	"slices"
 	"strings"
 	"testing"
+	"time"
 
+	kstatus "github.com/fluxcd/cli-utils/pkg/kstatus/status"
+	. "github.com/onsi/gomega"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	clocktesting "k8s.io/utils/clock/testing"
+	"k8s.io/utils/ptr"
 
+	"github.com/autonode-io/autonode/api/scalar"
 	"github.com/autonode-io/autonode/api/v1beta1"
 	"github.com/autonode-io/autonode/operator/scope"
 )
@@ -49,14 +57,16 @@ type conclusion struct {
 	name    string
 	outcome outcome
 	change  []func(*scope.Scope)
-	// want is status/reason of AutoNodeEnabled, then the state, then the message in the list.
+	// want is status/reason of AutoNodeEnabled, then the state, then the message in the list. ready is Ready's, if it differs.
 	want, message string
 	state         v1beta1.AutoNodeState
 	// detail is what the condition's message has to hold beside it.
 	detail string
+	ready  string
 }
 
-// concludeAll concludes each in a subtest.
+// concludeAll concludes each in a subtest. It asks kstatus too, the library by which Flux and others decide whether an object is as its spec
+// says.
 func concludeAll(t *testing.T, tests []conclusion) {
 	t.Helper()
 	for _, test := range tests {
@@ -78,8 +88,34 @@ func concludeAll(t *testing.T, tests []conclusion) {
 			if got != test.want || status.AutoNode.State != test.state || status.AutoNode.Message != test.message {
 				t.Errorf("got %s, %q, %q; want %s, %q, %q", got, status.AutoNode.State, status.AutoNode.Message, test.want, test.state, test.message)
 			}
+			if test.want != "" {
+				expectReady(t, s.HostedCluster, cmp.Or(test.ready, test.want))
+			}
 		})
 	}
+}
+
+// expectReady checks Ready's status/reason, and what follows from it.
+func expectReady(t *testing.T, hostedCluster *v1beta1.HostedCluster, want string) {
+	t.Helper()
+	g := NewWithT(t)
+	computed := func() kstatus.Status {
+		content, err := runtime.DefaultUnstructuredConverter.ToUnstructured(hostedCluster)
+		g.Expect(err).NotTo(HaveOccurred())
+		result, err := kstatus.Compute(&unstructured.Unstructured{Object: content})
+		g.Expect(err).NotTo(HaveOccurred())
+		return result.Status
+	}
+	ready := meta.FindStatusCondition(hostedCluster.Status.Conditions, v1beta1.Ready)
+	g.Expect(ready).NotTo(BeNil())
+	g.Expect(string(ready.Status) + "/" + ready.Reason).To(Equal(want))
+	if ready.Status == metav1.ConditionTrue {
+		g.Expect(computed()).To(Equal(kstatus.CurrentStatus))
+	} else {
+		g.Expect(computed()).To(Equal(kstatus.InProgressStatus))
+	}
+	hostedCluster.Generation++
+	g.Expect(computed()).To(Equal(kstatus.InProgressStatus), "a spec that the operator hasn't seen yet")
 }
 
 func TestConcludeRollout(t *testing.T) {
@@ -139,5 +175,130 @@ func TestConcludeRollout(t *testing.T) {
 			}},
 			want: "True/AsExpected", state: v1beta1.AutoNodeStateUpgrading, message: "5 of 8 nodes still run 1.36.2",
 		},
+	})
+}
+
+func TestConcludeInputs(t *testing.T) {
+	concludeAll(t, []conclusion{
+		{
+			name:    "When an input is missing before the first rollout, it should be Waiting",
+			outcome: outcome{blocked: true, message: "no such image"},
+			change: []func(*scope.Scope){func(s *scope.Scope) {
+				s.Component.Status = v1beta1.ControlPlaneComponentStatus{}
+				setCondition(s.HostedCluster, v1beta1.ReleaseResolved, metav1.ConditionFalse, v1beta1.ImageNotFoundReason, "")
+			}},
+			want: "False/AutoNodeWaiting", state: v1beta1.AutoNodeStateWaiting, message: "no such image",
+		}, {
+			name:    "When an input takes its time before the first rollout, it should be Progressing",
+			outcome: outcome{blocked: true, message: "connecting to blue"},
+			change: []func(*scope.Scope){func(s *scope.Scope) {
+				s.Component.Status = v1beta1.ControlPlaneComponentStatus{}
+				setCondition(s.HostedCluster, v1beta1.GuestReachable, metav1.ConditionUnknown, v1beta1.GuestConnectingReason, "")
+			}},
+			want: "False/AutoNodeProgressing", state: v1beta1.AutoNodeStateProgressing, message: "connecting to blue",
+		}, {
+			name:    "When an input is missing later, it should not call off what runs",
+			outcome: outcome{blocked: true, message: "no such image"},
+			want:    "True/AsExpected", ready: "False/AutoNodeWaiting", state: v1beta1.AutoNodeStateWaiting, message: "no such image",
+		}, {
+			name:    "When an input is wrong but the steps ran without it, it should say so",
+			outcome: outcome{message: "no such image"},
+			want:    "True/AsExpected", ready: "False/AutoNodeWaiting", state: v1beta1.AutoNodeStateWaiting, message: "no such image",
+		}, {
+			name:    "When the spec can't be followed while Karpenter runs, it should not call off what runs",
+			outcome: outcome{state: waiting, blocked: true, message: "there is no Cluster"},
+			want:    "True/AsExpected", ready: "False/AutoNodeWaiting", state: v1beta1.AutoNodeStateWaiting, message: "there is no Cluster",
+		}, {
+			name:    "When a step fails, it should be Unknown with the error",
+			outcome: outcome{blocked: true, errs: []error{errors.New("crd: boom")}},
+			want:    "Unknown/AutoNodeEvaluationFailed", state: v1beta1.AutoNodeStateWaiting, message: "crd: boom",
+		}, {
+			name:    "When a write only came too late, it should leave what it said before",
+			outcome: outcome{blocked: true, errs: []error{conflict}},
+			want:    "",
+		},
+	})
+
+	t.Run("When a step fails, it should keep what it said before until the error lasts, and report a later one again", func(t *testing.T) {
+		clock := clocktesting.NewFakePassiveClock(noon)
+		r := &Reconciler{clock: clock}
+		s := running("1.36.3")
+		said := func(errs ...error) string {
+			r.conclude(s, &outcome{blocked: len(errs) > 0, errs: errs})
+			c := meta.FindStatusCondition(s.HostedCluster.Status.Conditions, v1beta1.AutoNodeEnabled)
+			return string(c.Status) + "/" + c.Reason + " " + string(s.HostedCluster.Status.AutoNode.State)
+		}
+		boom := errors.New("crd: boom")
+		const fine, failed = "True/AsExpected Enabled", "Unknown/AutoNodeEvaluationFailed Waiting"
+		for i, step := range []struct {
+			after time.Duration
+			err   error
+			want  string
+		}{
+			{0, nil, fine},
+			{0, boom, fine},
+			{time.Second, boom, fine}, // tries come fast at first
+			{time.Second, nil, fine},
+			{time.Hour, boom, fine}, // the one before has nothing to do with it
+			{hiccup, conflict, fine},
+			{0, boom, failed},
+			{time.Second, nil, fine},
+		} {
+			clock.SetTime(clock.Now().Add(step.after))
+			var errs []error
+			if step.err != nil {
+				errs = append(errs, step.err)
+			}
+			if got := said(errs...); got != step.want {
+				t.Errorf("step %d: got %s, want %s", i, got, step.want)
+			}
+		}
+	})
+}
+
+func TestConcludeStates(t *testing.T) {
+	concludeAll(t, []conclusion{
+		{
+			name:    "When it is paused, Karpenter doesn't run, and it should say until when",
+			outcome: outcome{state: paused, message: "paused by spec.pausedUntil; Karpenter is scaled to zero"},
+			want:    "False/Paused", state: v1beta1.AutoNodeStatePaused, message: "paused by spec.pausedUntil; Karpenter is scaled to zero",
+		}, {
+			name:    "When the pause fails to hold, it should be paused all the same, with the error",
+			outcome: outcome{state: paused, message: "paused; but Karpenter may still run: boom", errs: []error{errors.New("component: boom")}},
+			want:    "False/Paused", state: v1beta1.AutoNodeStatePaused, message: "paused; but Karpenter may still run: boom",
+		}, {
+			name:    "When a drain may force nothing and its time is over, it should have a reason of its own",
+			outcome: outcome{state: draining, blocked: true, message: "4 of 12 nodes left", reason: v1beta1.AutoNodeDrainStoppedReason},
+			want:    "False/AutoNodeDrainStopped", state: v1beta1.AutoNodeStateDraining, message: "4 of 12 nodes left",
+		}, {
+			name:    "When it drains, it should say what is left",
+			outcome: outcome{state: draining, blocked: true, message: "4 of 12 nodes left"},
+			want:    "False/AutoNodeDraining", state: v1beta1.AutoNodeStateDraining, message: "4 of 12 nodes left",
+		},
+	})
+
+	t.Run("When a drain is interrupted, the nodes should have their whole time in the next one", func(t *testing.T) {
+		for state, kept := range map[state]bool{draining: true, paused: false, on: false, waiting: false} {
+			r := &Reconciler{clock: clocktesting.NewFakePassiveClock(noon)}
+			s := running("1.36.3")
+			s.HostedCluster.Status.AutoNode = &v1beta1.AutoNodeStatus{DrainStartedTime: ptr.To(scalar.NewTime(noon))}
+			r.conclude(s, &outcome{state: state, blocked: true})
+			if got := s.HostedCluster.Status.AutoNode.DrainStartedTime != nil; got != kept {
+				t.Errorf("in state %d the drain's beginning is kept: %t, want %t", state, got, kept)
+			}
+		}
+	})
+
+	t.Run("When AutoNode is off, it should drop what is said of nodes and keep the history", func(t *testing.T) {
+		r := &Reconciler{clock: clocktesting.NewFakePassiveClock(noon)}
+		s := running("1.36.3")
+		s.HostedCluster.Status.AutoNode = &v1beta1.AutoNodeStatus{State: v1beta1.AutoNodeStateDraining}
+		r.conclude(s, &outcome{state: off})
+		status := s.HostedCluster.Status
+		if status.AutoNode != nil || len(status.Conditions) != 2 || status.Conditions[0].Reason != v1beta1.AutoNodeNotConfiguredReason ||
+			status.Conditions[1].Type != v1beta1.Ready || status.Version == nil {
+			t.Errorf("got %+v", status)
+		}
+		expectReady(t, s.HostedCluster, "True/AutoNodeNotConfigured")
 	})
 }

@@ -27,9 +27,12 @@ func desired(version string) *v1beta1.DesiredVersion {
 // running is a scope in which Karpenter runs as the payload of the version given says.
 func running(version string) *scope.Scope {
 	s := &scope.Scope{
-		HostedCluster: &v1beta1.HostedCluster{Status: v1beta1.HostedClusterStatus{Version: &v1beta1.VersionStatus{Desired: desired(version)}}},
-		Component:     &v1beta1.ControlPlaneComponent{Status: v1beta1.ControlPlaneComponentStatus{Version: version}},
-		Release:       &payload.Release{Version: version, Image: desired(version).Image},
+		HostedCluster: &v1beta1.HostedCluster{
+			ObjectMeta: metav1.ObjectMeta{Generation: 2},
+			Status:     v1beta1.HostedClusterStatus{Version: &v1beta1.VersionStatus{Desired: desired(version)}},
+		},
+		Component: &v1beta1.ControlPlaneComponent{Status: v1beta1.ControlPlaneComponentStatus{Version: version}},
+		Release:   &payload.Release{Version: version, Image: desired(version).Image},
 	}
 	for _, condition := range []string{v1beta1.RolloutComplete, v1beta1.Available} {
 		meta.SetStatusCondition(&s.Component.Status.Conditions, metav1.Condition{Type: condition, Status: metav1.ConditionTrue, Reason: v1beta1.AsExpectedReason})
