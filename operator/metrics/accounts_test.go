@@ -10,6 +10,7 @@ import (
 	. "github.com/onsi/gomega"
 	"github.com/prometheus/client_golang/prometheus"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/labels"
 	"k8s.io/utils/ptr"
 
 	"github.com/autonode-io/autonode/api/scalar"
@@ -45,7 +46,7 @@ func TestCosts(t *testing.T) {
 	t.Run("When machines of an account cost something, it should tell of each cluster, and what of commitments is used", func(t *testing.T) {
 		g := NewWithT(t)
 		_, management := collector(t, prometheus.NewRegistry(), account)
-		got := samples(t, metrics.New(metrics.Config{Management: management, Costs: func(name string) *cost.Report {
+		got := samples(t, metrics.New(metrics.Config{Management: management, Selector: labels.Everything(), Costs: func(name string) *cost.Report {
 			g.Expect(name).To(Equal("production"))
 			return spendingOf()
 		}}))
@@ -76,7 +77,7 @@ func TestCosts(t *testing.T) {
 	})
 	t.Run("When machines weren't counted yet, it should not report zero", func(t *testing.T) {
 		_, management := collector(t, prometheus.NewRegistry(), account)
-		got := samples(t, metrics.New(metrics.Config{Management: management, Costs: func(string) *cost.Report { return nil }}))
+		got := samples(t, metrics.New(metrics.Config{Management: management, Selector: labels.Everything(), Costs: func(string) *cost.Report { return nil }}))
 		NewWithT(t).Expect(got).NotTo(HaveKey("autonode_cost_paid_dollars_per_hour"))
 	})
 }

@@ -8,6 +8,7 @@ import (
 	. "github.com/onsi/gomega"
 	"github.com/prometheus/client_golang/prometheus"
 	"github.com/prometheus/client_golang/prometheus/testutil"
+	"k8s.io/apimachinery/pkg/labels"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/autonode-io/autonode/operator/metrics"
@@ -31,7 +32,7 @@ func TestGone(t *testing.T) {
 		blue.Finalizers = nil
 		_, management := collector(t, prometheus.NewRegistry(), blue, hostedCluster("green", nil))
 		counter := metrics.NewCounter(prometheus.CounterOpts{Name: "lookups_total", Help: "Lookups."})
-		c := metrics.New(metrics.Config{Management: management, Counters: []*metrics.Counter{counter}})
+		c := metrics.New(metrics.Config{Management: management, Selector: labels.Everything(), Counters: []*metrics.Counter{counter}})
 		counter.Of(client.ObjectKeyFromObject(blue)).Inc()
 		counter.Of(client.ObjectKey{Namespace: "clusters", Name: "green"}).Add(3)
 		series := func() int {

@@ -83,7 +83,7 @@ type Config struct {
 	// Holder is the operator's name in status.operator. HostedClusters with another holder are skipped. If empty, all
 	// are reported.
 	Holder string
-	// Selector matches the CapacityAccounts that are reported; nil matches all.
+	// Selector matches the CapacityAccounts that are reported.
 	Selector labels.Selector
 	// Costs returns what the machines of a CapacityAccount cost; nil while it isn't known. Without it no costs are reported.
 	Costs func(account string) *cost.Report
@@ -109,9 +109,6 @@ var (
 func New(config Config) *Collector {
 	if config.Clock == nil {
 		config.Clock = clock.RealClock{}
-	}
-	if config.Selector == nil {
-		config.Selector = labels.Everything()
 	}
 	if config.Registry == nil {
 		config.Registry = crmetrics.Registry

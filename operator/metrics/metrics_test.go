@@ -15,6 +15,7 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 	"github.com/prometheus/client_golang/prometheus/testutil"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/labels"
 	"k8s.io/apimachinery/pkg/runtime"
 	clocktesting "k8s.io/utils/clock/testing"
 	"k8s.io/utils/ptr"
@@ -86,7 +87,7 @@ func collector(t *testing.T, registry prometheus.Registerer, objects ...client.O
 	NewWithT(t).Expect(v1alpha1.AddToScheme(scheme)).To(Succeed())
 	management := fake.NewClientBuilder().WithScheme(scheme).WithObjects(objects...).Build()
 	return metrics.New(metrics.Config{
-		Management: management, DrainTimeout: 30 * time.Minute, Clock: clocktesting.NewFakePassiveClock(now), Registry: registry,
+		Management: management, Selector: labels.Everything(), DrainTimeout: 30 * time.Minute, Clock: clocktesting.NewFakePassiveClock(now), Registry: registry,
 	}), management
 }
 
@@ -226,7 +227,7 @@ func TestScrape(t *testing.T) {
 			},
 		})
 		registry := prometheus.NewRegistry()
-		g.Expect(registry.Register(metrics.New(metrics.Config{Management: broken, Registry: registry}))).To(Succeed())
+		g.Expect(registry.Register(metrics.New(metrics.Config{Management: broken, Selector: labels.Everything(), Registry: registry}))).To(Succeed())
 		families, err := registry.Gather()
 		g.Expect(err).NotTo(HaveOccurred())
 		g.Expect(families).To(BeEmpty())

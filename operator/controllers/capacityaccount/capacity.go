@@ -54,9 +54,9 @@ const (
 type Config struct {
 	// Management reads from the cache and writes.
 	Management client.Client
-	// Live reads the objects that quotas name from the API server; nil is Management.
+	// Live reads the objects that quotas name from the API server.
 	Live client.Reader
-	// Selector matches the accounts that this operator serves; nil matches all.
+	// Selector matches the accounts that this operator serves.
 	Selector labels.Selector
 	// Recorder writes events on accounts.
 	Recorder events.EventRecorder
@@ -90,12 +90,6 @@ type memory struct {
 func New(config Config) *Controller {
 	if config.Clock == nil {
 		config.Clock = clock.RealClock{}
-	}
-	if config.Live == nil {
-		config.Live = config.Management
-	}
-	if config.Selector == nil {
-		config.Selector = labels.Everything()
 	}
 	return &Controller{Config: config, tally: newTally(), spent: newSpending(), memory: map[string]*memory{}}
 }

@@ -13,6 +13,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/labels"
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/client-go/tools/events"
 	clocktesting "k8s.io/utils/clock/testing"
@@ -69,7 +70,8 @@ func newFixture(t *testing.T, namespace string, names ...string) *fixture {
 	f.Expect(err).NotTo(HaveOccurred())
 	management, err := client.NewWithWatch(clusters.Management.Config, client.Options{Scheme: scheme})
 	f.Expect(err).NotTo(HaveOccurred())
-	f.Controller = New(Config{Management: counted(management, count), Recorder: f.events, Clock: f.clock})
+	counting := counted(management, count)
+	f.Controller = New(Config{Management: counting, Live: counting, Selector: labels.Everything(), Recorder: f.events, Clock: f.clock})
 	f.create(&corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: namespace}})
 	for _, name := range names {
 		f.join(name)

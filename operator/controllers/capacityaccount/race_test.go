@@ -8,6 +8,7 @@ import (
 	"time"
 
 	. "github.com/onsi/gomega"
+	"k8s.io/apimachinery/pkg/labels"
 	"k8s.io/client-go/tools/events"
 	"k8s.io/utils/ptr"
 	"sigs.k8s.io/controller-runtime/pkg/cache"
@@ -29,7 +30,7 @@ func operate(t *testing.T) (stop func()) {
 		Controller: ctrlconfig.Controller{SkipNameValidation: ptr.To(true), UsePriorityQueue: ptr.To(false)},
 	})
 	g.Expect(err).NotTo(HaveOccurred())
-	g.Expect(New(Config{Management: mgr.GetClient(), Recorder: &events.FakeRecorder{}}).SetUp(mgr)).To(Succeed())
+	g.Expect(New(Config{Management: mgr.GetClient(), Live: mgr.GetAPIReader(), Selector: labels.Everything(), Recorder: &events.FakeRecorder{}}).SetUp(mgr)).To(Succeed())
 	ctx, cancel := context.WithCancel(t.Context())
 	done := make(chan error, 1)
 	go func() { done <- mgr.Start(ctx) }()

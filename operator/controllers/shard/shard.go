@@ -52,7 +52,7 @@ type Config struct {
 	Management client.Client
 	// Live reads the management cluster's API server.
 	Live client.Reader
-	// Selector matches this operator's HostedClusters; nil matches all.
+	// Selector matches this operator's HostedClusters.
 	Selector labels.Selector
 	// Lease of this operator. Without a name there is no election, and other operators can't see whether this one
 	// runs: it records nothing, and reconciles everything that it sees.
@@ -75,9 +75,6 @@ type Shard struct {
 
 // New returns a Shard that holds nothing yet.
 func New(config Config) *Shard {
-	if config.Selector == nil {
-		config.Selector = labels.Everything()
-	}
 	if config.Clock == nil {
 		config.Clock = clock.RealClock{}
 	}

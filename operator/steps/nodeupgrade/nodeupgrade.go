@@ -40,7 +40,7 @@ const (
 type Config struct {
 	// Management reads Karpenter's Deployment from the cache.
 	Management client.Reader
-	// Versions knows the guests' API servers' versions; nil is one that asks by discovery.
+	// Versions knows the guests' API servers' versions.
 	Versions *guest.Versions
 	// Clock defaults to the real one.
 	Clock clock.PassiveClock
@@ -55,9 +55,6 @@ var _ scope.Step = (*NodeUpgrade)(nil)
 func New(config Config) *NodeUpgrade {
 	if config.Clock == nil {
 		config.Clock = clock.RealClock{}
-	}
-	if config.Versions == nil {
-		config.Versions = guest.NewVersions(config.Clock, nil)
 	}
 	return &NodeUpgrade{config}
 }

@@ -43,7 +43,7 @@ type PullSecrets interface {
 // Config is what New needs.
 type Config struct {
 	PullSecrets PullSecrets
-	// Versions knows the guests' API servers' versions; nil is one that asks by discovery.
+	// Versions knows the guests' API servers' versions.
 	Versions *guest.Versions
 	// Clock defaults to the real one.
 	Clock clock.PassiveClock
@@ -74,9 +74,6 @@ var _ scope.Step = (*Resolver)(nil)
 func New(config Config) *Resolver {
 	if config.Clock == nil {
 		config.Clock = clock.RealClock{}
-	}
-	if config.Versions == nil {
-		config.Versions = guest.NewVersions(config.Clock, nil)
 	}
 	return &Resolver{
 		pullSecrets: config.PullSecrets, skew: newSkew(config.Versions, config.Clock), options: config.Options, puller: newPuller(config.Clock), refused: lru.New[types.UID, refusal](refusals),

@@ -35,7 +35,7 @@ const recheck = 30 * time.Second
 type Config struct {
 	// Clock decides which disruption budgets are active; defaults to the real one.
 	Clock clock.Clock
-	// Versions returns the versions of the guests' API servers; defaults to discovery.
+	// Versions returns the versions of the guests' API servers.
 	Versions *guest.Versions
 }
 
@@ -50,9 +50,6 @@ var _ scope.Step = (*Status)(nil)
 func New(config Config) *Status {
 	if config.Clock == nil {
 		config.Clock = clock.RealClock{}
-	}
-	if config.Versions == nil {
-		config.Versions = guest.NewVersions(config.Clock, nil)
 	}
 	return &Status{Config: config}
 }
