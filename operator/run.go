@@ -302,18 +302,18 @@ func controllers(ctx context.Context, mgr manager.Manager, options Options, mine
 		Applier:  applier,
 		Profiles: profiles,
 		Steps: []hostedcluster.Step{
-			{Step: connections, Modes: scope.On | scope.Draining, Anyway: always}, // first, so that a payload that doesn't fit the guest is never taken
-			{Step: releases, Modes: scope.On, Anyway: always},
+			{Step: connections, Modes: scope.On | scope.Draining, RunWhenBlocked: always}, // first, so that a payload that doesn't fit the guest is never taken
+			{Step: releases, Modes: scope.On, RunWhenBlocked: always},
 			{Step: policy.New(policy.Config{Apply: applier}), Modes: scope.On | scope.Upkeep},
 			{Step: crd.New(crd.Config{Apply: applier}), Modes: scope.On},
-			{Step: tokens, Modes: scope.On | scope.Upkeep, Anyway: karpenterRuns}, // a token expires whatever else is waited for
+			{Step: tokens, Modes: scope.On | scope.Upkeep, RunWhenBlocked: karpenterRuns}, // a token expires whatever else is waited for
 			{Step: nodeupgrade.New(nodeupgrade.Config{Management: management, Versions: versions}), Modes: scope.On},
 			{Step: operand, Modes: scope.On | scope.Upkeep},
-			{Step: operand.Replicas(), Modes: scope.On | scope.Upkeep | scope.Paused, Anyway: karpenterRuns},
+			{Step: operand.Replicas(), Modes: scope.On | scope.Upkeep | scope.Paused, RunWhenBlocked: karpenterRuns},
 			{Step: nodeclass.New(nodeclass.Config{Apply: applier}), Modes: scope.On},
 			{Step: teardown.New(teardown.Config{
 				Management: management, Live: live, Apply: applier, Recorder: recorder, DrainTimeout: options.DrainTimeout,
-			}), Modes: scope.Draining, Anyway: always},
+			}), Modes: scope.Draining, RunWhenBlocked: always},
 			{Step: status.New(status.Config{Versions: versions}), Modes: scope.On | scope.Draining},
 		},
 		Sources:   []source.Source{connections.Source(), pullSecrets.Source(), releases.Source(), held.Source()},

@@ -223,8 +223,8 @@ func onlyConflicts(errs []error) bool {
 	return len(errs) > 0 && !slices.ContainsFunc(errs, func(err error) bool { return !apierrors.IsConflict(err) })
 }
 
-// calm are the reasons that need no action, whatever the condition's status.
-var calm = sets.New(
+// normalReasons are the reasons that need no action, whatever the condition's status.
+var normalReasons = sets.New(
 	v1beta1.AsExpectedReason, v1beta1.PausedReason, v1beta1.GuestConnectingReason, v1beta1.FitUnknownReason,
 	v1beta1.AutoNodeProgressingReason, v1beta1.AutoNodeUpgradingReason, v1beta1.AutoNodeNotConfiguredReason, v1beta1.AutoNodeDrainingReason,
 	v1beta1.NodesOutdatedReason, v1beta1.ControlPlaneOlderReason, v1beta1.NodeUpgradeHeldReason,
@@ -237,7 +237,7 @@ var warnings = sets.New(v1beta1.PayloadUnsignedReason, v1beta1.SignatureUnknownR
 // ended.
 func (r *Reconciler) record(before *v1beta1.HostedClusterStatus, after *v1beta1.HostedCluster) {
 	message.Transitions(r.recorder, after, before.Conditions, after.Status.Conditions, func(_ *metav1.Condition, is metav1.Condition) string {
-		if is.Status == metav1.ConditionTrue && !warnings.Has(is.Reason) || calm.Has(is.Reason) {
+		if is.Status == metav1.ConditionTrue && !warnings.Has(is.Reason) || normalReasons.Has(is.Reason) {
 			return corev1.EventTypeNormal
 		}
 		return corev1.EventTypeWarning

@@ -25,9 +25,9 @@ type failing struct {
 
 // lasts records an error, and returns true from the second in a row on if the first is a hiccup ago.
 func (f *failing) lasts(hostedCluster *v1beta1.HostedCluster, now time.Time) bool {
-	since, again := f.since.LoadOrStore(client.ObjectKeyFromObject(hostedCluster), now)
+	since, loaded := f.since.LoadOrStore(client.ObjectKeyFromObject(hostedCluster), now)
 	first, ok := since.(time.Time)
-	return again && ok && now.Sub(first) >= hiccup
+	return loaded && ok && now.Sub(first) >= hiccup
 }
 
 // ended records that there was no error.

@@ -39,8 +39,8 @@ type Step struct {
 	scope.Step
 	// Modes in which it runs.
 	Modes scope.Mode
-	// Anyway reports whether the step runs although one before it waits or failed, given the Scope. Nil means never.
-	Anyway func(s *scope.Scope) bool
+	// RunWhenBlocked reports whether the step runs although one before it waits or failed, given the Scope. Nil means never.
+	RunWhenBlocked func(s *scope.Scope) bool
 }
 
 // Observer is a Step that reports something even while a step before it waits: it reads, and writes only status.
@@ -299,7 +299,7 @@ func (r *Reconciler) keep(ctx context.Context, s *scope.Scope, p pause) *outcome
 	return o
 }
 
-// run runs a mode's steps until one waits or fails. After that it runs only the Anyway steps, and the others' observations.
+// run runs a mode's steps until one waits or fails. After that it runs only the steps with RunWhenBlocked, and the others' observations.
 func (r *Reconciler) run(ctx context.Context, s *scope.Scope, mode scope.Mode, o *outcome) {
 	s.Mode = mode
 	for _, step := range r.steps {
@@ -308,7 +308,7 @@ func (r *Reconciler) run(ctx context.Context, s *scope.Scope, mode scope.Mode, o
 		}
 		logger := log.FromContext(ctx).WithValues("step", step.Name())
 		stepCtx := log.IntoContext(ctx, logger)
-		if o.blocked && (step.Anyway == nil || !step.Anyway(s)) {
+		if o.blocked && (step.RunWhenBlocked == nil || !step.RunWhenBlocked(s)) {
 			if observer, ok := step.Step.(Observer); ok {
 				if err := observer.Observe(stepCtx, s); err != nil {
 					o.errs = append(o.errs, fmt.Errorf("%s: %w", step.Name(), err))
