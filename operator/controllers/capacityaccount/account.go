@@ -71,8 +71,8 @@ func (e *memberEntry) matches(namespace, name string, namespaceLabels labels.Set
 	return e.namespaces != nil && e.namespaces.Matches(namespaceLabels)
 }
 
-// understand reads a spec at a time. What it can't read is unusable; the rest is in use.
-func understand(spec *v1alpha1.CapacityAccountSpec, now time.Time) *account {
+// parseSpec reads a spec at a time. What it can't read is unusable; the rest is in use.
+func parseSpec(spec *v1alpha1.CapacityAccountSpec, now time.Time) *account {
 	a := &account{limits: capacity.Amounts{}}
 	for i := range spec.Reservations {
 		r := &spec.Reservations[i]

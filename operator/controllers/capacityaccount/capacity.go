@@ -67,8 +67,8 @@ type Config struct {
 // Controller divides the capacity of accounts.
 type Controller struct {
 	Config
-	tally *tally
-	spent *spending
+	counter *machineCounter
+	spent   *spending
 	// memory of each account, by name. It is lost when the process ends: then nothing is idle or silent for a while.
 	memory map[string]*memory
 }
@@ -81,7 +81,7 @@ type memory struct {
 	// hinted is when a cluster's lease was last written, and reported when the status was.
 	hinted   map[string]time.Time
 	reported time.Time
-	closed   board
+	closed   unavailableReports
 	// quotas are what was read of objects that quotas name.
 	quotas map[v1alpha1.CapacityLimitSource]reading
 }
@@ -91,7 +91,7 @@ func New(config Config) *Controller {
 	if config.Clock == nil {
 		config.Clock = clock.RealClock{}
 	}
-	return &Controller{Config: config, tally: newTally(), spent: newSpending(), memory: map[string]*memory{}}
+	return &Controller{Config: config, counter: newMachineCounter(), spent: newSpending(), memory: map[string]*memory{}}
 }
 
 // +kubebuilder:rbac:groups=autonode.io,resources=capacityaccounts,verbs=list;watch;patch
@@ -110,7 +110,7 @@ func (c *Controller) SetUp(mgr manager.Manager) error {
 		Watches(&v1alpha1.CapacityLease{}, handler.EnqueueRequestsFromMapFunc(c.ofLease), builder.WithPredicates(predicate.ResourceVersionChangedPredicate{})).
 		Watches(&v1beta1.ControlPlaneComponent{}, all, builder.WithPredicates(predicate.Or(predicate.GenerationChangedPredicate{}, predicate.LabelChangedPredicate{}))).
 		Watches(&corev1.Namespace{}, all, builder.OnlyMetadata, builder.WithPredicates(predicate.LabelChangedPredicate{})).
-		Watches(&clusterv1.Machine{}, c.tally.handler()).
+		Watches(&clusterv1.Machine{}, c.counter.handler()).
 		Complete(reconcile.AsReconciler(c.Management, c))
 	if err != nil {
 		return fmt.Errorf("setting up the controller of capacity accounts: %w", err)
@@ -167,7 +167,7 @@ func (c *Controller) Reconcile(ctx context.Context, found *v1alpha1.CapacityAcco
 	if written, err := r.record(ctx); err != nil {
 		return retry(err)
 	} else if written {
-		r.publish()
+		r.recordEvents()
 	}
 	if err := r.grant(ctx); err != nil {
 		return retry(err)
@@ -181,7 +181,7 @@ func (c *Controller) Reconcile(ctx context.Context, found *v1alpha1.CapacityAcco
 		}
 		delete(c.memory, found.Name)
 		c.spent.forget(found.Name)
-		c.tally.follow(found.Name, nil)
+		c.counter.follow(found.Name, nil)
 		return reconcile.Result{}, nil
 	}
 	return reconcile.Result{RequeueAfter: r.after}, nil

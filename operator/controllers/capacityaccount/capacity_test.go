@@ -121,7 +121,7 @@ func TestUnspent(t *testing.T) {
 		blue.remove(10)
 		delete(f.karpenters, "blue")
 		for name := range blue.seen { // its Machines are gone, and it may launch others
-			f.Controller.tally.remove(client.ObjectKey{Namespace: blue.namespace, Name: name})
+			f.Controller.counter.remove(client.ObjectKey{Namespace: blue.namespace, Name: name})
 		}
 		green.want(1)
 		f.settle()
@@ -337,7 +337,7 @@ func TestMembers(t *testing.T) {
 		f.settle()
 		blue.remove(7) // it may launch seven others
 		for name := range blue.seen {
-			f.Controller.tally.remove(client.ObjectKey{Namespace: blue.namespace, Name: name})
+			f.Controller.counter.remove(client.ObjectKey{Namespace: blue.namespace, Name: name})
 		}
 		delete(f.karpenters, "blue")
 		f.forget(f.account)

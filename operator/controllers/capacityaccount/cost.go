@@ -36,7 +36,7 @@ func (c *Controller) Cost(account string) *cost.Report {
 }
 
 // spend sums up what the machines of the account's clusters cost.
-func (r *round) spend() {
+func (r *reconciliation) spend() {
 	r.spending = cost.Of(r.costs, r.account.commitments, r.found.Spec.ReservationsAt(r.now))
 	r.spent.set(r.found.Name, r.spending)
 }

@@ -45,7 +45,7 @@ func FuzzAccounts(f *testing.F) {
 
 func checkAccount(t *testing.T, spec *v1alpha1.CapacityAccountSpec) {
 	t.Helper()
-	a := understand(spec, noon)
+	a := parseSpec(spec, noon)
 	for name, limit := range a.limits {
 		// The count of a reservation is an int32 that the API server bounds.
 		if limit > v1alpha1.MaxAmount || limit < math.MinInt32 {
@@ -104,7 +104,7 @@ func checkLease(t *testing.T, lease *v1alpha1.CapacityLease) {
 	}
 	lease.Lease()
 	lease.UpTo()
-	board{}.post("clusters/blue", lease.Status.Unavailable, noon)
+	unavailableReports{}.post("clusters/blue", lease.Status.Unavailable, noon)
 }
 
 func finite(value float64) bool { return value >= 0 && !math.IsInf(value, 0) && !math.IsNaN(value) }

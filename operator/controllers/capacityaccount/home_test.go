@@ -52,7 +52,7 @@ func TestSharedNamespace(t *testing.T) {
 		for _, cluster := range []string{"blue", "green"} {
 			g.Expect(lease(g, cluster).OwnerReferences).To(ConsistOf(HaveField("Name", "karpenter-"+cluster)))
 			g.Expect(lease(g, cluster).Spec.Account).To(HaveValue(HaveField("Name", f.account.Name)))
-			g.Expect(f.Controller.ofLease(t.Context(), lease(g, cluster))).To(HaveLen(1), "its report wakes the operator")
+			g.Expect(f.Controller.ofLease(t.Context(), lease(g, cluster))).To(HaveLen(1), "its report enqueues the account")
 		}
 		f.read()
 		g.Expect(f.account.Status.Clusters).To(ConsistOf(
@@ -63,18 +63,18 @@ func TestSharedNamespace(t *testing.T) {
 	t.Run("When the one has machines, they should not count for the other", func(t *testing.T) {
 		g := NewWithT(t)
 		for _, name := range []string{"a", "b", "c"} {
-			f.Controller.tally.set(machine("blue", name))
+			f.Controller.counter.set(machine("blue", name))
 		}
-		f.Controller.tally.set(machine("green", "d"))
+		f.Controller.counter.set(machine("green", "d"))
 		count := func(at home) int64 {
-			_, machines := f.Controller.tally.of(at, nil, func(form, int64) {})
+			_, machines := f.Controller.counter.of(at, nil, func(form, int64) {})
 			return machines
 		}
 		g.Expect(count(home{f.namespace, "blue"})).To(Equal(int64(3)))
 		g.Expect(count(home{f.namespace, "green"})).To(Equal(int64(1)))
 		g.Expect(count(home{namespace: f.namespace})).To(Equal(int64(4)), "in a dedicated namespace all count")
 		for _, name := range []string{"a", "b", "c"} {
-			f.Controller.tally.remove(client.ObjectKey{Namespace: f.namespace, Name: name})
+			f.Controller.counter.remove(client.ObjectKey{Namespace: f.namespace, Name: name})
 		}
 		g.Expect(count(home{f.namespace, "blue"})).To(BeZero())
 		g.Expect(count(home{f.namespace, "green"})).To(Equal(int64(1)))

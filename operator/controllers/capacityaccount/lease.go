@@ -24,7 +24,7 @@ import (
 )
 
 // grant writes what is recorded into the leases.
-func (r *round) grant(ctx context.Context) error {
+func (r *reconciliation) grant(ctx context.Context) error {
 	commitments := r.unused()
 	closed := r.share()
 	var errs []error
@@ -50,7 +50,7 @@ func (r *round) grant(ctx context.Context) error {
 	for _, err := range errs {
 		if result, other := retry(err); other == nil {
 			if result.RequeueAfter > 0 {
-				r.wake(result.RequeueAfter)
+				r.requeue(result.RequeueAfter)
 			}
 			continue
 		}
@@ -60,7 +60,7 @@ func (r *round) grant(ctx context.Context) error {
 }
 
 // create makes a lease that grants nothing yet.
-func (r *round) create(ctx context.Context, component *v1beta1.ControlPlaneComponent) error {
+func (r *reconciliation) create(ctx context.Context, component *v1beta1.ControlPlaneComponent) error {
 	lease := &v1alpha1.CapacityLease{
 		ObjectMeta: metav1.ObjectMeta{Namespace: component.Namespace, Name: component.Name, Labels: map[string]string{
 			apply.LabelManagedBy:                apply.FieldOwner,
@@ -83,13 +83,13 @@ func (r *round) create(ctx context.Context, component *v1beta1.ControlPlaneCompo
 	return nil
 }
 
-func (r *round) reference() *v1alpha1.CapacityAccountReference {
+func (r *reconciliation) reference() *v1alpha1.CapacityAccountReference {
 	return &v1alpha1.CapacityAccountReference{Name: r.found.Name, UID: string(r.found.UID)}
 }
 
 // adopt takes over a lease that no account has any more. Only then it is read: an operator that still served the former account, and had
 // a grant to write, can't any more.
-func (r *round) adopt(ctx context.Context, key string, lease *v1alpha1.CapacityLease) error {
+func (r *reconciliation) adopt(ctx context.Context, key string, lease *v1alpha1.CapacityLease) error {
 	changed := lease.DeepCopy()
 	if account := lease.Spec.Account; account == nil {
 		changed.Spec.Pools = nil
@@ -102,14 +102,14 @@ func (r *round) adopt(ctx context.Context, key string, lease *v1alpha1.CapacityL
 }
 
 // release lets a cluster go that doesn't belong to the account any more.
-func (r *round) release(ctx context.Context, lease *v1alpha1.CapacityLease) error {
+func (r *reconciliation) release(ctx context.Context, lease *v1alpha1.CapacityLease) error {
 	changed := lease.DeepCopy()
 	changed.Spec = v1alpha1.CapacityLeaseSpec{Sequence: lease.Spec.Sequence}
 	return r.patch(ctx, changed, lease)
 }
 
 // patch fails if the lease has changed since it was read.
-func (r *round) patch(ctx context.Context, changed, lease *v1alpha1.CapacityLease) error {
+func (r *reconciliation) patch(ctx context.Context, changed, lease *v1alpha1.CapacityLease) error {
 	err := r.Management.Patch(ctx, changed, client.MergeFromWithOptions(lease, client.MergeFromWithOptimisticLock{}), client.FieldOwner(apply.FieldOwner))
 	if err != nil {
 		return fmt.Errorf("writing CapacityLease %s: %w", klog.KObj(lease), err)
@@ -118,7 +118,7 @@ func (r *round) patch(ctx context.Context, changed, lease *v1alpha1.CapacityLeas
 }
 
 // write writes what is recorded for a cluster, if that is news. An operator with an older record writes nothing.
-func (r *round) write(ctx context.Context, key string, of *cluster, commitments []v1alpha1.LeasedCommitment, unavailable []v1alpha1.UnavailableOffering) error {
+func (r *reconciliation) write(ctx context.Context, key string, of *cluster, commitments []v1alpha1.LeasedCommitment, unavailable []v1alpha1.UnavailableOffering) error {
 	grant, ok := r.decision.Record[key]
 	lag := ok && grant.Lag(of.lease.Lease())
 	if !lag && (!ok || grant.Lease != string(of.lease.UID) || grant.Sequence != of.lease.Spec.Sequence) {
@@ -132,7 +132,7 @@ func (r *round) write(ctx context.Context, key string, of *cluster, commitments 
 		return nil
 	}
 	if wait := r.hinted[key].Add(hints).Sub(r.now); wait > 0 && equality.Semantic.DeepEqual(withoutHints(changed.Spec), withoutHints(of.lease.Spec)) {
-		r.wake(wait)
+		r.requeue(wait)
 		return nil
 	}
 	r.hinted[key] = r.now
@@ -175,7 +175,7 @@ func withoutHints(spec v1alpha1.CapacityLeaseSpec) v1alpha1.CapacityLeaseSpec {
 }
 
 // unused returns what the machines of all clusters leave of the commitments, rounded down, and what they lack of them, rounded up.
-func (r *round) unused() []v1alpha1.LeasedCommitment {
+func (r *reconciliation) unused() []v1alpha1.LeasedCommitment {
 	if len(r.account.commitments) == 0 {
 		return nil
 	}

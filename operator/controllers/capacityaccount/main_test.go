@@ -137,19 +137,19 @@ func (f *fixture) reconcile() time.Duration {
 	for _, k := range f.karpenters {
 		list := &clusterv1.MachineList{}
 		f.Expect(clusters.Management.Client.List(f.Context(), list, client.InNamespace(k.namespace))).To(Succeed())
-		f.Controller.tally.mu.Lock()
+		f.Controller.counter.mu.Lock()
 		known := map[client.ObjectKey]bool{}
-		for key := range f.Controller.tally.machines {
+		for key := range f.Controller.counter.machines {
 			known[key] = key.Namespace == k.namespace
 		}
-		f.Controller.tally.mu.Unlock()
+		f.Controller.counter.mu.Unlock()
 		for i := range list.Items {
-			f.Controller.tally.set(&list.Items[i])
+			f.Controller.counter.set(&list.Items[i])
 			known[client.ObjectKeyFromObject(&list.Items[i])] = false
 		}
 		for key, gone := range known {
 			if gone {
-				f.Controller.tally.remove(key)
+				f.Controller.counter.remove(key)
 			}
 		}
 	}

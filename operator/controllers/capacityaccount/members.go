@@ -52,7 +52,7 @@ func (c *Controller) claimed(ctx context.Context, found *v1alpha1.CapacityAccoun
 		other := &accounts.Items[i]
 		all.accounts[string(other.UID)] = other.Name
 		if other.UID != found.UID && before(other, found) {
-			older, names = append(older, understand(&other.Spec, c.Clock.Now())), append(names, other.Name)
+			older, names = append(older, parseSpec(&other.Spec, c.Clock.Now())), append(names, other.Name)
 		}
 	}
 	recorded, served := map[client.ObjectKey]bool{}, map[client.ObjectKey]*v1alpha1.CapacityGrant{}

@@ -21,7 +21,7 @@ import (
 
 var noon = time.Date(2030, 6, 1, 12, 0, 0, 0, time.UTC)
 
-func TestUnderstand(t *testing.T) {
+func TestParseSpec(t *testing.T) {
 	amounts := func(key, value string) v1alpha1.CapacityAmounts {
 		return v1alpha1.CapacityAmounts{key: scalar.Text(value)}
 	}
@@ -105,7 +105,7 @@ func TestUnderstand(t *testing.T) {
 	} {
 		t.Run(tc.name, func(t *testing.T) {
 			g := NewWithT(t)
-			a := understand(&tc.spec, noon)
+			a := parseSpec(&tc.spec, noon)
 			if tc.problem != "" {
 				g.Expect(a.unusable).To(ConsistOf(HaveField("Message", ContainSubstring(tc.problem))))
 			} else {
@@ -121,19 +121,19 @@ func TestUnderstand(t *testing.T) {
 	}
 }
 
-func TestBoard(t *testing.T) {
+func TestUnavailableReports(t *testing.T) {
 	at := func(instanceType, zone, reason string, d time.Duration) v1alpha1.UnavailableOffering {
 		return v1alpha1.UnavailableOffering{InstanceType: instanceType, Zone: zone, CapacityType: "on-demand", Reason: reason, Until: scalar.NewTime(noon.Add(d))}
 	}
 	t.Run("When a cluster finds no capacity, the others should know for as long as it says", func(t *testing.T) {
-		g, b := NewWithT(t), board{}
+		g, b := NewWithT(t), unavailableReports{}
 		b.post("blue", []v1alpha1.UnavailableOffering{at("m5.large", "a", "Capacity", time.Minute)}, noon)
 		g.Expect(b.forCluster("green", noon)).To(ConsistOf(at("m5.large", "a", "Capacity", time.Minute)))
 		g.Expect(b.forCluster("blue", noon)).To(BeEmpty())
 		g.Expect(b.forCluster("green", noon.Add(time.Minute))).To(BeEmpty())
 	})
 	t.Run("When a cluster says the same for ever, it should count half of the time", func(t *testing.T) {
-		g, b, closed := NewWithT(t), board{}, 0
+		g, b, closed := NewWithT(t), unavailableReports{}, 0
 		const minutes = 600
 		for minute := range minutes {
 			now := noon.Add(time.Duration(minute) * time.Minute)
@@ -144,7 +144,7 @@ func TestBoard(t *testing.T) {
 		g.Expect(closed).To(BeNumerically("~", minutes/2, 10))
 	})
 	t.Run("When a report names more than one offering, it should not count", func(t *testing.T) {
-		g, b := NewWithT(t), board{}
+		g, b := NewWithT(t), unavailableReports{}
 		b.post("blue", []v1alpha1.UnavailableOffering{at("", "a", "", time.Minute), at("m5.*", "a", "", time.Minute), at("m5.large", "", "", time.Minute)}, noon)
 		g.Expect(b).To(BeEmpty())
 	})
@@ -154,12 +154,12 @@ func TestBoard(t *testing.T) {
 		return o
 	}
 	t.Run("When a quota is exhausted, the family should be unavailable in all zones", func(t *testing.T) {
-		b := board{}
+		b := unavailableReports{}
 		b.post("blue", []v1alpha1.UnavailableOffering{at("p5.48xlarge", "a", "Quota", time.Minute)}, noon)
 		NewWithT(t).Expect(b.forCluster("green", noon)).To(ConsistOf(family("p5", "p5.48xlarge", time.Minute)))
 	})
 	t.Run("When reports name the family, it should be that, with one of its instance types", func(t *testing.T) {
-		g, b := NewWithT(t), board{}
+		g, b := NewWithT(t), unavailableReports{}
 		large, small := at("gpu-large", "a", "Quota", time.Minute), at("gpu-small", "b", "Quota", 2*time.Minute)
 		large.Family, small.Family = "gpu", "gpu"
 		b.post("blue", []v1alpha1.UnavailableOffering{small}, noon)
@@ -168,7 +168,7 @@ func TestBoard(t *testing.T) {
 		g.Expect(b.forCluster("red", noon)).To(ConsistOf(family("gpu", "gpu-small", 2*time.Minute)))
 	})
 	t.Run("When a cluster alternates between types and zones of a family, they should count half of the time together", func(t *testing.T) {
-		g, b, closed := NewWithT(t), board{}, 0
+		g, b, closed := NewWithT(t), unavailableReports{}, 0
 		const minutes = 600
 		for minute := range minutes {
 			now := noon.Add(time.Duration(minute) * time.Minute)
@@ -180,14 +180,14 @@ func TestBoard(t *testing.T) {
 		g.Expect(closed).To(BeNumerically("~", minutes/2, 10))
 	})
 	t.Run("When a family's name is longer than a lease may have, it should not count", func(t *testing.T) {
-		g, b := NewWithT(t), board{}
+		g, b := NewWithT(t), unavailableReports{}
 		o := at("p5.48xlarge", "a", "Quota", time.Minute)
 		o.Family = strings.Repeat("x", maxFamily+1)
 		b.post("blue", []v1alpha1.UnavailableOffering{o}, noon)
 		g.Expect(b).To(BeEmpty())
 	})
 	t.Run("When several clusters find many types of a zone exhausted, the zone should be unavailable until the first returns", func(t *testing.T) {
-		g, b := NewWithT(t), board{}
+		g, b := NewWithT(t), unavailableReports{}
 		b.post("blue", []v1alpha1.UnavailableOffering{at("a", "a", "", time.Minute), at("b", "a", "", 2*time.Minute), at("c", "a", "", 2*time.Minute), at("d", "a", "", 2*time.Minute)}, noon)
 		g.Expect(b.forCluster("green", noon)).NotTo(ContainElement(HaveField("InstanceType", "")))
 		b.post("red", []v1alpha1.UnavailableOffering{at("d", "a", "", 2*time.Minute)}, noon)
@@ -202,9 +202,9 @@ func TestRoughly(t *testing.T) {
 	}
 }
 
-func TestTally(t *testing.T) {
+func TestMachineCounter(t *testing.T) {
 	t.Run("When Machines come, change and go, it should count what they take", func(t *testing.T) {
-		g, counts := NewWithT(t), newTally()
+		g, counts := NewWithT(t), newMachineCounter()
 		k := &karpenter{namespace: "blue"}
 		rules := []capacity.Rule{{Pool: "cpu", Resource: capacity.VCPUs}, {Pool: reserved, Resource: capacity.Machines, Reservation: "cr-1"}}
 		used := func() capacity.Amounts {
@@ -228,7 +228,7 @@ func TestTally(t *testing.T) {
 		g.Expect(counts.counts).To(BeEmpty())
 	})
 	t.Run("When sizes are forged, the sum should not overflow", func(t *testing.T) {
-		counts := newTally()
+		counts := newMachineCounter()
 		k := &karpenter{namespace: "blue"}
 		for i := range 3000 {
 			counts.set(k.machine(fmt.Sprintf("m-%d", i), "", capacity.Machine{VCPUs: 1 << 62}))

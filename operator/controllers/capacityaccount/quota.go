@@ -38,7 +38,7 @@ type reading struct {
 
 // readQuotas returns the account's spec with the limits that objects have, and those that can't be read. The last limit of these stays:
 // a reader that is broken for a while changes nothing.
-func (r *round) readQuotas(ctx context.Context) (*v1alpha1.CapacityAccountSpec, []v1alpha1.UnusableEntry) {
+func (r *reconciliation) readQuotas(ctx context.Context) (*v1alpha1.CapacityAccountSpec, []v1alpha1.UnusableEntry) {
 	ctx, cancel := context.WithTimeout(ctx, quotaTimeout)
 	defer cancel()
 	var unread []v1alpha1.UnusableEntry
@@ -56,7 +56,7 @@ func (r *round) readQuotas(ctx context.Context) (*v1alpha1.CapacityAccountSpec, 
 				}
 				r.quotas[source] = read
 			}
-			r.wake(read.at.Add(quotaInterval).Sub(r.now))
+			r.requeue(read.at.Add(quotaInterval).Sub(r.now))
 			pool := v1alpha1.QuotaPool(quota.Name, source.Resource)
 			if read.value == "" {
 				read.value = limitOf(r.before.Pools, pool)
@@ -98,7 +98,7 @@ func limitOf(pools []v1alpha1.CapacityPoolStatus, name string) string {
 }
 
 // readQuota reads a limit from the API server.
-func (r *round) readQuota(ctx context.Context, source *v1alpha1.CapacityLimitSource) (string, error) {
+func (r *reconciliation) readQuota(ctx context.Context, source *v1alpha1.CapacityLimitSource) (string, error) {
 	path, err := infrastructure.ParsePath(source.Path)
 	if err != nil {
 		return "", fmt.Errorf("path %q %w", message.Cut(source.Path, maxQuantity), err)

@@ -93,7 +93,7 @@ func TestQuotaOfAnObject(t *testing.T) {
 		},
 	} {
 		t.Run(name, func(t *testing.T) {
-			_, err := (&round{Controller: f.Controller}).readQuota(t.Context(), &test.source)
+			_, err := (&reconciliation{Controller: f.Controller}).readQuota(t.Context(), &test.source)
 			NewWithT(t).Expect(err).To(MatchError(ContainSubstring(test.message)))
 		})
 	}

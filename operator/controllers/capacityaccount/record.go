@@ -16,7 +16,7 @@ import (
 )
 
 // record writes the status, and reports whether it did. Nothing may be granted that isn't recorded.
-func (r *round) record(ctx context.Context) (bool, error) {
+func (r *reconciliation) record(ctx context.Context) (bool, error) {
 	r.summarize()
 	after := &r.found.Status
 	if equality.Semantic.DeepEqual(*r.before, *after) {
@@ -25,7 +25,7 @@ func (r *round) record(ctx context.Context) (bool, error) {
 	still := r.before.DeepCopy()
 	still.Pools, still.MachineCount, still.FullestPool = after.Pools, after.MachineCount, after.FullestPool
 	if wait := r.reported.Add(figures).Sub(r.now); wait > 0 && equality.Semantic.DeepEqual(*still, *after) {
-		r.wake(wait)
+		r.requeue(wait)
 		return false, nil
 	}
 	if err := apply.Status(ctx, r.Management, r.found, own); err != nil {
@@ -35,8 +35,8 @@ func (r *round) record(ctx context.Context) (bool, error) {
 	return true, nil
 }
 
-// publish writes an event for each condition that has another reason now.
-func (r *round) publish() {
+// recordEvents writes an event for each condition that has another reason now.
+func (r *reconciliation) recordEvents() {
 	for _, kind := range []string{v1alpha1.EntriesUsable, v1alpha1.MembersGranted} {
 		now, before := meta.FindStatusCondition(r.found.Status.Conditions, kind), meta.FindStatusCondition(r.before.Conditions, kind)
 		if now == nil || before != nil && before.Reason == now.Reason || before == nil && now.Reason == v1alpha1.AsExpectedReason {

@@ -29,7 +29,7 @@ var own = apply.StatusFields{
 }
 
 // summarize sets the status by the decision.
-func (r *round) summarize() {
+func (r *reconciliation) summarize() {
 	state := &r.found.Status
 	state.ObservedGeneration = r.found.Generation
 	state.Unusable = r.account.unusable[:min(len(r.account.unusable), maxUnusable)]
@@ -59,7 +59,7 @@ func (r *round) summarize() {
 }
 
 // clusterGrants returns the record as it is stored.
-func (r *round) clusterGrants() []v1alpha1.CapacityGrant {
+func (r *reconciliation) clusterGrants() []v1alpha1.CapacityGrant {
 	var list []v1alpha1.CapacityGrant
 	for _, key := range r.keys {
 		grant, ok := r.decision.Record[key]
@@ -96,7 +96,7 @@ func (r *round) clusterGrants() []v1alpha1.CapacityGrant {
 	return list
 }
 
-func (r *round) summarizePools() {
+func (r *reconciliation) summarizePools() {
 	granted, used := capacity.Amounts{}, capacity.Amounts{}
 	for _, key := range r.keys {
 		for pool, amount := range r.decision.Record[key].Granted {
@@ -129,7 +129,7 @@ func (r *round) summarizePools() {
 }
 
 // overLimits are the limits of single clusters that their machines exceed.
-func (r *round) overLimits() (over []string) {
+func (r *reconciliation) overLimits() (over []string) {
 	for _, key := range r.keys {
 		of := r.clusters[key]
 		if of.member == nil {
@@ -145,7 +145,7 @@ func (r *round) overLimits() (over []string) {
 	return over
 }
 
-func (r *round) entriesUsable() metav1.Condition {
+func (r *reconciliation) entriesUsable() metav1.Condition {
 	condition := metav1.Condition{Type: v1alpha1.EntriesUsable, Status: metav1.ConditionTrue, Reason: v1alpha1.AsExpectedReason}
 	spec := &r.found.Spec
 	condition.Message = english.OxfordWordSeries([]string{
@@ -166,7 +166,7 @@ func (r *round) entriesUsable() metav1.Condition {
 	return condition
 }
 
-func (r *round) membersGranted() metav1.Condition {
+func (r *reconciliation) membersGranted() metav1.Condition {
 	var silentOnes, leaving []string
 	members := 0
 	for _, key := range r.keys {

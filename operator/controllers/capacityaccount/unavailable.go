@@ -42,11 +42,11 @@ type window struct {
 	instanceType string
 }
 
-// board has the reports of an account's clusters about offerings without capacity.
-type board map[report]window
+// unavailableReports are the reports of an account's clusters about offerings without capacity.
+type unavailableReports map[report]window
 
 // post takes over what a cluster reports. The report is a tenant's program's: what it says counts for a while at most.
-func (b board) post(cluster string, offerings []v1alpha1.UnavailableOffering, now time.Time) {
+func (u unavailableReports) post(cluster string, offerings []v1alpha1.UnavailableOffering, now time.Time) {
 	for _, o := range offerings[:min(len(offerings), v1alpha1.MaxUnavailable)] {
 		// Only a report about one offering counts; what more follows from it is decided here. A reservation is divided by leases.
 		if o.InstanceType == "" || o.Zone == "" || strings.Contains(o.InstanceType, "*") || o.CapacityType != "on-demand" && o.CapacityType != "spot" {
@@ -65,7 +65,7 @@ func (b board) post(cluster string, offerings []v1alpha1.UnavailableOffering, no
 		if last := now.Add(maxClosed); until.After(last) {
 			until = last
 		}
-		before, known := b[key]
+		before, known := u[key]
 		switch {
 		case known && now.Before(before.opened.Add(2*maxClosed)):
 			if last := before.opened.Add(maxClosed); until.After(last) {
@@ -73,36 +73,36 @@ func (b board) post(cluster string, offerings []v1alpha1.UnavailableOffering, no
 			}
 			before.until = maxTime(before.until, until)
 			before.instanceType = min(before.instanceType, o.InstanceType)
-			b[key] = before
+			u[key] = before
 		case until.After(now):
-			b[key] = window{now, until, o.InstanceType}
+			u[key] = window{now, until, o.InstanceType}
 		}
 	}
 }
 
-func maxTime(a, b time.Time) time.Time {
-	if a.After(b) {
+func maxTime(a, u time.Time) time.Time {
+	if a.After(u) {
 		return a
 	}
-	return b
+	return u
 }
 
 // expire forgets reports that count neither now nor against a repetition.
-func (b board) expire(now time.Time) {
-	for key, w := range b {
+func (u unavailableReports) expire(now time.Time) {
+	for key, w := range u {
 		if !now.Before(w.opened.Add(2 * maxClosed)) {
-			delete(b, key)
+			delete(u, key)
 		}
 	}
 }
 
 // forCluster returns what the other clusters' reports close for one, at most maxShared, in a fixed order.
-func (b board) forCluster(cluster string, now time.Time) []v1alpha1.UnavailableOffering {
+func (u unavailableReports) forCluster(cluster string, now time.Time) []v1alpha1.UnavailableOffering {
 	closed := map[place]time.Time{}
 	families := map[place]string{}
 	zones := map[place]map[string]time.Time{}
 	reporters := map[place]map[string]bool{}
-	for r, w := range b {
+	for r, w := range u {
 		if !now.Before(w.until) || r.cluster == cluster {
 			continue
 		}
@@ -139,7 +139,7 @@ func (b board) forCluster(cluster string, now time.Time) []v1alpha1.UnavailableO
 }
 
 // share takes over all reports of unavailable offerings, and reconciles again when the first of them ends.
-func (r *round) share() board {
+func (r *reconciliation) share() unavailableReports {
 	r.closed.expire(r.now)
 	for _, key := range r.keys {
 		if of := r.clusters[key]; of.lease != nil && of.member != nil {
@@ -148,7 +148,7 @@ func (r *round) share() board {
 	}
 	for _, w := range r.closed {
 		if w.until.After(r.now) {
-			r.wake(w.until.Sub(r.now))
+			r.requeue(w.until.Sub(r.now))
 		}
 	}
 	return r.closed

@@ -20,8 +20,8 @@ import (
 	"github.com/autonode-io/autonode/capacity/cost"
 )
 
-// round is one reconciliation of an account.
-type round struct {
+// reconciliation is one reconciliation of an account.
+type reconciliation struct {
 	*Controller
 	*memory
 	found  *v1alpha1.CapacityAccount
@@ -44,7 +44,7 @@ type round struct {
 	over []string
 }
 
-// cluster is one hosted cluster in a round.
+// cluster is one hosted cluster in a reconciliation.
 type cluster struct {
 	member *member // nil if it doesn't belong to the account any more
 	// recorded is its entry in the record; nil if it joins.
@@ -57,29 +57,29 @@ type cluster struct {
 	released *scalar.Time
 }
 
-func (r *round) wake(after time.Duration) {
+func (r *reconciliation) requeue(after time.Duration) {
 	if after = max(after, lag); r.after == 0 || after < r.after {
 		r.after = after
 	}
 }
 
 // begin reads all that a decision needs.
-func (c *Controller) begin(ctx context.Context, found *v1alpha1.CapacityAccount) (*round, error) {
+func (c *Controller) begin(ctx context.Context, found *v1alpha1.CapacityAccount) (*reconciliation, error) {
 	m := c.memory[found.Name]
 	if m == nil || m.uid != found.UID {
 		m = &memory{
 			uid: found.UID, surplus: map[string]time.Time{}, unacknowledged: map[string]time.Time{}, leaseless: map[string]time.Time{},
-			hinted: map[string]time.Time{}, closed: board{}, quotas: map[v1alpha1.CapacityLimitSource]reading{},
+			hinted: map[string]time.Time{}, closed: unavailableReports{}, quotas: map[v1alpha1.CapacityLimitSource]reading{},
 		}
 		c.memory[found.Name] = m
 	}
-	r := &round{Controller: c, memory: m, found: found, before: found.Status.DeepCopy(), now: c.Clock.Now(), clusters: map[string]*cluster{}}
+	r := &reconciliation{Controller: c, memory: m, found: found, before: found.Status.DeepCopy(), now: c.Clock.Now(), clusters: map[string]*cluster{}}
 	spec, unread := r.readQuotas(ctx)
-	r.account = understand(spec, r.now)
+	r.account = parseSpec(spec, r.now)
 	r.account.unusable = append(r.account.unusable, unread...)
 	r.account.limit()
 	if !r.account.next.IsZero() {
-		r.wake(r.account.next.Sub(r.now))
+		r.requeue(r.account.next.Sub(r.now))
 	}
 	var err error
 	if r.claims, err = c.claimed(ctx, found, r.account); err != nil {
@@ -107,12 +107,12 @@ func (c *Controller) begin(ctx context.Context, found *v1alpha1.CapacityAccount)
 			return nil, err
 		}
 	}
-	c.tally.follow(found.Name, namespaces)
+	c.counter.follow(found.Name, namespaces)
 	return r, nil
 }
 
 // read reads a cluster's lease, and counts what its Machines take.
-func (r *round) read(ctx context.Context, key string, of *cluster) error {
+func (r *reconciliation) read(ctx context.Context, key string, of *cluster) error {
 	lease := &v1alpha1.CapacityLease{}
 	switch err := r.Management.Get(ctx, of.leaseKey(), lease); {
 	case err == nil && lease.Spec.Account != nil && lease.Spec.Account.UID == string(r.found.UID):
@@ -138,7 +138,7 @@ func (r *round) read(ctx context.Context, key string, of *cluster) error {
 		return nil
 	}
 	var machines int64
-	of.used, machines = r.tally.of(of.home, charged, func(f form, count int64) {
+	of.used, machines = r.counter.of(of.home, charged, func(f form, count int64) {
 		r.costs = append(r.costs, cost.Machines{
 			Key: cost.Key{Cluster: key, Offering: f.Offering}, List: f.prices.List, OnDemand: f.prices.OnDemand, Count: count,
 		})
@@ -148,7 +148,7 @@ func (r *round) read(ctx context.Context, key string, of *cluster) error {
 }
 
 // decide what each cluster is granted, by the rules of package capacity.
-func (r *round) decide() {
+func (r *reconciliation) decide() {
 	input := capacity.Account{
 		Limits: r.account.limits, Members: make(map[string]capacity.Member, len(r.clusters)), Record: make(map[string]capacity.Grant, len(r.clusters)),
 		First: r.now.Unix(),
@@ -185,7 +185,7 @@ func (r *round) decide() {
 }
 
 // isIdle reports whether a cluster has held more than it needs for long enough.
-func (r *round) isIdle(key string, of *cluster, grant capacity.Grant, m *capacity.Member) bool {
+func (r *reconciliation) isIdle(key string, of *cluster, grant capacity.Grant, m *capacity.Member) bool {
 	surplus := false
 	for pool, asked := range grant.Asked {
 		surplus = surplus || asked > max(of.used[pool], min(m.Guaranteed[pool], asked))
@@ -198,20 +198,20 @@ func (r *round) isIdle(key string, of *cluster, grant capacity.Grant, m *capacit
 }
 
 // lasts reports whether something that is true now has been for long enough, and reconciles again when it will have been.
-func (r *round) lasts(since map[string]time.Time, key string, enough time.Duration) bool {
+func (r *reconciliation) lasts(since map[string]time.Time, key string, enough time.Duration) bool {
 	if _, ok := since[key]; !ok {
 		since[key] = r.now
 	}
 	left := since[key].Add(enough).Sub(r.now)
 	if left > 0 {
-		r.wake(left)
+		r.requeue(left)
 	}
 	return left <= 0
 }
 
 // isGone reports whether neither Machines nor a Karpenter with a lease is left of a cluster that doesn't belong to the account any more. A
 // request of a Karpenter that has just ended may still have its effect.
-func (r *round) isGone(key string, of *cluster) bool {
+func (r *reconciliation) isGone(key string, of *cluster) bool {
 	if of.lease != nil && of.released == nil || len(of.used) > 0 {
 		delete(r.leaseless, key)
 		return false
