@@ -115,17 +115,17 @@ func (f StatusFields) without(status, wanted map[string]any) map[string]any {
 
 // setConditions gives a status those conditions of another that are to be kept, in their order.
 func setConditions(status, of map[string]any, keep func(conditionType string) bool) {
-	var kept []any
+	var retained []any
 	for _, condition := range conditionsOf(of) {
 		if keep(typeOf(condition)) {
-			kept = append(kept, condition)
+			retained = append(retained, condition)
 		}
 	}
-	if len(kept) == 0 {
+	if len(retained) == 0 {
 		delete(status, conditionsField)
 		return
 	}
-	status[conditionsField] = kept
+	status[conditionsField] = retained
 }
 
 // bound cuts the messages of conditions, which quote guests and registries. Every condition that the operator writes passes here.

@@ -40,9 +40,9 @@ import (
 
 // Guests returns connections to guests.
 type Guests interface {
-	// Of returns the guest of a HostedCluster; nil while it isn't connected. A non-zero again means that the guest is
+	// Of returns the guest of a HostedCluster; nil while it isn't connected. A non-zero requeueAfter means that the guest is
 	// unresponsive: send it nothing before then.
-	Of(ctx context.Context, hostedCluster *v1beta1.HostedCluster) (g *scope.Guest, again time.Duration, err error)
+	Of(ctx context.Context, hostedCluster *v1beta1.HostedCluster) (g *scope.Guest, requeueAfter time.Duration, err error)
 }
 
 var _ Guests = (*guest.Connections)(nil)
@@ -151,14 +151,14 @@ func (a *Approver) paused(ctx context.Context, hostedCluster *v1beta1.HostedClus
 
 // Reconcile handles one request, within its guest's concurrency limit.
 func (a *Approver) Reconcile(ctx context.Context, key Key) (result reconcile.Result, err error) {
-	ok, again := a.limiter.acquire(key)
+	ok, requeueAfter := a.limiter.acquire(key)
 	if !ok {
-		return reconcile.Result{RequeueAfter: again}, nil
+		return reconcile.Result{RequeueAfter: requeueAfter}, nil
 	}
 	t := &observed{}
 	defer func() {
-		if again := a.limiter.release(key, t.finding, t.backoff); again > 0 {
-			result.RequeueAfter = again
+		if requeueAfter := a.limiter.release(key, t.finding, t.backoff); requeueAfter > 0 {
+			result.RequeueAfter = requeueAfter
 		}
 	}()
 	result.RequeueAfter, err = a.reconcile(ctx, key, t)
@@ -171,7 +171,7 @@ type observed struct {
 	backoff time.Duration
 }
 
-func (a *Approver) reconcile(ctx context.Context, key Key, t *observed) (again time.Duration, err error) {
+func (a *Approver) reconcile(ctx context.Context, key Key, t *observed) (requeueAfter time.Duration, err error) {
 	hostedCluster := &v1beta1.HostedCluster{}
 	if err := a.Management.Get(ctx, key.HostedCluster, hostedCluster); err != nil {
 		if apierrors.IsNotFound(err) {
@@ -206,13 +206,13 @@ func (a *Approver) reconcile(ctx context.Context, key Key, t *observed) (again t
 	if decided(object) {
 		a.ledger.forget(key)
 		if node, byNode := (request{CertificateSigningRequest: object}).requester(); byNode {
-			a.ledger.wake(cluster, node) // one that came after it may be next
+			a.ledger.enqueueUndecided(cluster, node) // one that came after it may be next
 		}
 		return 0, nil
 	}
 	j.request = verified(object, a.signatures.check)
 	if node, byNode := j.request.requester(); byNode && !a.ledger.knows(cluster, key) {
-		a.ledger.wake(cluster, node) // those that it supersedes
+		a.ledger.enqueueUndecided(cluster, node) // those that it supersedes
 	}
 	a.ledger.keep(cluster, key, j.request.nodes())
 	if paused, err := a.paused(ctx, hostedCluster, cluster); paused || err != nil {
@@ -220,7 +220,7 @@ func (a *Approver) reconcile(ctx context.Context, key Key, t *observed) (again t
 	}
 	ctx = log.IntoContext(ctx, log.FromContext(ctx).WithValues(
 		"HostedCluster", klog.KObj(hostedCluster), "CertificateSigningRequest", klog.KObj(object), "signer", object.Spec.SignerName))
-	again, err = a.decide(ctx, key, j)
+	requeueAfter, err = a.decide(ctx, key, j)
 	switch {
 	case err != nil && ctx.Err() == nil && outage.Lost(g, err):
 		t.finding = unresponsive
@@ -229,7 +229,7 @@ func (a *Approver) reconcile(ctx context.Context, key Key, t *observed) (again t
 	case err == nil && j.answered:
 		t.finding = answers
 	}
-	return again, err
+	return requeueAfter, err
 }
 
 // evaluation is one request and what its validation needs.
@@ -243,7 +243,7 @@ type evaluation struct {
 }
 
 // decide returns the requeue interval, if only time can change the decision.
-func (a *Approver) decide(ctx context.Context, key Key, j *evaluation) (again time.Duration, err error) {
+func (a *Approver) decide(ctx context.Context, key Key, j *evaluation) (requeueAfter time.Duration, err error) {
 	decision, err := a.validate(ctx, j)
 	if err != nil {
 		return 0, err
@@ -258,13 +258,13 @@ func (a *Approver) decide(ctx context.Context, key Key, j *evaluation) (again ti
 	}
 	switch decision.action {
 	case ignored, waiting:
-		if a.ledger.tell(j.cluster, key) {
+		if a.ledger.shouldNotify(j.cluster, key) {
 			a.count(j, decision)
 			if decision.action == waiting {
 				log.FromContext(ctx).Info("Waiting with a certificate request", "reason", decision.reason, "message", decision.message)
 			}
 		}
-		return decision.again, nil
+		return decision.requeueAfter, nil
 	case approved:
 		// A failed write may have been stored, so the grant stays.
 		return 0, a.write(ctx, j, certificatesv1.CertificateApproved, decision)
@@ -323,7 +323,7 @@ func (a *Approver) write(ctx context.Context, j *evaluation, condition certifica
 	a.Recorder.Eventf(j.hostedCluster, nil, corev1.EventTypeWarning, v.reason, denyAction,
 		"denied certificate request %s in the guest: %s", object.Name, v.message)
 	if v.requester != nil {
-		a.tellMachine(ctx, j, v)
+		a.notifyMachine(ctx, j, v)
 	}
 	return nil
 }
@@ -335,9 +335,9 @@ const (
 	karpenterVersion = "karpenter.sh/v1"
 )
 
-// tellMachine writes events on a Machine that asked for another's name, and on its NodeClaim: neither joins, and they are
+// notifyMachine writes events on a Machine that asked for another's name, and on its NodeClaim: neither joins, and they are
 // where a person looks. The guest's event has one name per Machine, so that a token is worth one event an hour.
-func (a *Approver) tellMachine(ctx context.Context, j *evaluation, v decision) {
+func (a *Approver) notifyMachine(ctx context.Context, j *evaluation, v decision) {
 	a.Recorder.Eventf(v.requester, nil, corev1.EventTypeWarning, v.reason, denyAction, "%s", v.message)
 	event := &eventsv1.Event{
 		ObjectMeta: metav1.ObjectMeta{Namespace: metav1.NamespaceDefault, Name: string(v.requester.UID) + "." + strings.ToLower(v.reason)},

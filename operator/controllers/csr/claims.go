@@ -149,7 +149,7 @@ func (e inputs) owned(address string) *decision {
 	case mine && !theirs:
 		return addressOf(address, "Machine "+other.Name)
 	}
-	return &decision{action: waiting, reason: "AddressShared", again: recheckClaims, message: fmt.Sprintf(
+	return &decision{action: waiting, reason: "AddressShared", requeueAfter: recheckClaims, message: fmt.Sprintf(
 		"Machines %s and %s both report the address %s; one of them has to give it up, or be replaced", machine.Name, other.Name, address)}
 }
 

@@ -41,8 +41,8 @@ type openRequests struct {
 type openRequest struct {
 	// nodes that the request names.
 	nodes []string
-	// told: an event was published.
-	told bool
+	// notified: an event was published.
+	notified bool
 }
 
 // grantKey is what only one request at a time may have: see requestIndex.
@@ -82,8 +82,8 @@ func (l *ledger) enqueue(key Key) {
 	l.queue.Add(key)
 }
 
-// wake enqueues a Cluster's undecided requests: those that name one of the nodes, or all without nodes.
-func (l *ledger) wake(cluster client.ObjectKey, nodes ...string) {
+// enqueueUndecided enqueues a Cluster's undecided requests: those that name one of the nodes, or all without nodes.
+func (l *ledger) enqueueUndecided(cluster client.ObjectKey, nodes ...string) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	known, ok := l.undecided[cluster]
@@ -132,15 +132,15 @@ func (l *ledger) keep(cluster client.ObjectKey, key Key, nodes []string) {
 	}
 }
 
-// tell reports whether to publish that a request is undecided: once.
-func (l *ledger) tell(cluster client.ObjectKey, key Key) bool {
+// shouldNotify reports whether to publish that a request is undecided: once.
+func (l *ledger) shouldNotify(cluster client.ObjectKey, key Key) bool {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	known, ok := l.undecided[cluster]
-	if !ok || known.requests[key] == nil || known.requests[key].told {
+	if !ok || known.requests[key] == nil || known.requests[key].notified {
 		return false
 	}
-	known.requests[key].told = true
+	known.requests[key].notified = true
 	return true
 }
 

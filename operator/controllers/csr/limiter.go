@@ -61,34 +61,34 @@ func newLimiter(clock clock.PassiveClock) *limiter {
 	return &limiter{clock: clock, guests: map[types.NamespacedName]*guestLimiter{}}
 }
 
-func (t *limiter) start(queue workqueue.TypedRateLimitingInterface[Key]) {
-	t.mu.Lock()
-	defer t.mu.Unlock()
-	t.queue = queue
+func (l *limiter) start(queue workqueue.TypedRateLimitingInterface[Key]) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	l.queue = queue
 }
 
-// acquire starts handling a request. It returns false above the limit: the request is enqueued later, or, if again
+// acquire starts handling a request. It returns false above the limit: the request is enqueued later, or, if requeueAfter
 // isn't zero, the caller requeues it after that time.
-func (t *limiter) acquire(key Key) (ok bool, again time.Duration) {
-	t.mu.Lock()
-	defer t.mu.Unlock()
-	g := t.of(key)
-	if g.running < g.limit(t.clock.Now()) {
+func (l *limiter) acquire(key Key) (ok bool, requeueAfter time.Duration) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	g := l.of(key)
+	if g.running < g.limit(l.clock.Now()) {
 		g.running++
 		if g.probe != nil && *g.probe == key {
 			g.probe = nil
 		}
 		return true, 0
 	}
-	return false, g.wait(key, t.clock.Now())
+	return false, g.wait(key, l.clock.Now())
 }
 
-// release completes a request. If again isn't zero, the caller requeues it after that time. backoff is the guest's
+// release completes a request. If requeueAfter isn't zero, the caller requeues it after that time. backoff is the guest's
 // minimum back-off, zero if unknown.
-func (t *limiter) release(key Key, f finding, backoff time.Duration) (again time.Duration) {
-	t.mu.Lock()
-	defer t.mu.Unlock()
-	g, now := t.of(key), t.clock.Now()
+func (l *limiter) release(key Key, f finding, backoff time.Duration) (requeueAfter time.Duration) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	g, now := l.of(key), l.clock.Now()
 	g.running--
 	switch f {
 	case answers, gone:
@@ -100,39 +100,39 @@ func (t *limiter) release(key Key, f finding, backoff time.Duration) (again time
 		case g.breaker.Left(now) == 0: // else a concurrent request has already reported it
 			g.breaker.Trip(now)
 		}
-		again = g.wait(key, now)
+		requeueAfter = g.wait(key, now)
 	}
 	for n := g.limit(now) - g.running; n > 0 && len(g.queued) > 0; n-- {
 		next := g.queued[0]
 		g.queued = g.queued[1:]
 		g.isQueued.Delete(next)
-		t.queue.Add(next)
+		l.queue.Add(next)
 	}
-	t.tidy(key.HostedCluster, g)
-	return again
+	l.tidy(key.HostedCluster, g)
+	return requeueAfter
 }
 
 // drop removes the state of a deleted HostedCluster's guest once none of its requests is in progress.
-func (t *limiter) drop(hostedCluster types.NamespacedName) {
-	t.mu.Lock()
-	defer t.mu.Unlock()
-	if g, ok := t.guests[hostedCluster]; ok {
+func (l *limiter) drop(hostedCluster types.NamespacedName) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if g, ok := l.guests[hostedCluster]; ok {
 		g.breaker = outage.Breaker{}
-		t.tidy(hostedCluster, g)
+		l.tidy(hostedCluster, g)
 	}
 }
 
-func (t *limiter) tidy(hostedCluster types.NamespacedName, g *guestLimiter) {
+func (l *limiter) tidy(hostedCluster types.NamespacedName, g *guestLimiter) {
 	if g.running == 0 && len(g.queued) == 0 && g.probe == nil && g.breaker.Closed() {
-		delete(t.guests, hostedCluster)
+		delete(l.guests, hostedCluster)
 	}
 }
 
-func (t *limiter) of(key Key) *guestLimiter {
-	g, ok := t.guests[key.HostedCluster]
+func (l *limiter) of(key Key) *guestLimiter {
+	g, ok := l.guests[key.HostedCluster]
 	if !ok {
 		g = &guestLimiter{isQueued: sets.New[Key]()}
-		t.guests[key.HostedCluster] = g
+		l.guests[key.HostedCluster] = g
 	}
 	return g
 }
@@ -150,8 +150,8 @@ func (g *guestLimiter) limit(now time.Time) int {
 }
 
 // wait queues a request. During a back-off with no request in progress nothing would enqueue the queued ones, so the
-// first one is the probe, which the caller requeues after again.
-func (g *guestLimiter) wait(key Key, now time.Time) (again time.Duration) {
+// first one is the probe, which the caller requeues after requeueAfter.
+func (g *guestLimiter) wait(key Key, now time.Time) (requeueAfter time.Duration) {
 	if left := g.breaker.Left(now); left > 0 && (g.probe == nil || *g.probe == key) {
 		g.probe = &key
 		return left

@@ -70,9 +70,9 @@ func TestTurns(t *testing.T) {
 		g, table := NewWithT(t), newTable(t)
 		table.begun("blue", perGuest)
 		for _, i := range []int{7, 8, 7, 9} {
-			ok, again := table.acquire(of("blue", i))
+			ok, requeueAfter := table.acquire(of("blue", i))
 			g.Expect(ok).To(BeFalse())
-			g.Expect(again).To(BeZero())
+			g.Expect(requeueAfter).To(BeZero())
 		}
 		g.Expect(table.queued()).To(BeEmpty())
 		for i, want := range []string{"7", "8", "9"} {
@@ -108,9 +108,9 @@ func TestTurns(t *testing.T) {
 		}
 		g.Expect(table.begun("blue", 100)).To(BeZero())
 		for i := range 20 {
-			ok, again := table.acquire(of("blue", 10+i))
+			ok, requeueAfter := table.acquire(of("blue", 10+i))
 			g.Expect(ok).To(BeFalse())
-			g.Expect(again).To(BeZero())
+			g.Expect(requeueAfter).To(BeZero())
 		}
 		g.Expect(table.queued()).To(BeEmpty())
 		for _, backoff := range []time.Duration{2 * outage.MinBackoff, 4 * outage.MinBackoff, 8 * outage.MinBackoff} {

@@ -29,8 +29,8 @@ const (
 
 // What is kept of a Machine's labels and annotations; operator/controllers/capacityaccount counts by some.
 var (
-	keptLabels      = append([]string{clusterv1.ClusterNameLabel, v1alpha1.NodeClaimLabel, v1alpha1.NodeClaimUIDLabel}, accounts.MachineLabels...)
-	keptAnnotations = append([]string{v1alpha1.BootstrapTokenIDAnnotation, v1alpha1.NodeClaimNameAnnotation}, accounts.MachineAnnotations...)
+	retainedLabels      = append([]string{clusterv1.ClusterNameLabel, v1alpha1.NodeClaimLabel, v1alpha1.NodeClaimUIDLabel}, accounts.MachineLabels...)
+	retainedAnnotations = append([]string{v1alpha1.BootstrapTokenIDAnnotation, v1alpha1.NodeClaimNameAnnotation}, accounts.MachineAnnotations...)
 )
 
 // MachineCache keeps the fields of NodeClaims' Machines that validation reads, and the phase, for operator/controllers/machines: a
@@ -53,14 +53,14 @@ func shrinkMachine(kinds infrastructure.Kinds) func(object any) (any, error) {
 }
 
 func shrunk(kinds infrastructure.Kinds, machine *clusterv1.Machine) *clusterv1.Machine {
-	kept := map[string]string{}
-	for _, key := range keptLabels {
+	retained := map[string]string{}
+	for _, key := range retainedLabels {
 		if value, ok := machine.Labels[key]; ok {
-			kept[key] = value
+			retained[key] = value
 		}
 	}
 	var annotations map[string]string
-	for _, key := range keptAnnotations {
+	for _, key := range retainedAnnotations {
 		if value, ok := machine.Annotations[key]; ok {
 			if annotations == nil {
 				annotations = map[string]string{}
@@ -81,7 +81,7 @@ func shrunk(kinds infrastructure.Kinds, machine *clusterv1.Machine) *clusterv1.M
 		Spec: clusterv1.MachineSpec{InfrastructureRef: ref},
 		ObjectMeta: metav1.ObjectMeta{
 			Namespace: machine.Namespace, Name: machine.Name, UID: machine.UID, ResourceVersion: machine.ResourceVersion,
-			CreationTimestamp: machine.CreationTimestamp, DeletionTimestamp: machine.DeletionTimestamp, Labels: kept, Annotations: annotations,
+			CreationTimestamp: machine.CreationTimestamp, DeletionTimestamp: machine.DeletionTimestamp, Labels: retained, Annotations: annotations,
 		},
 		Status: clusterv1.MachineStatus{
 			NodeRef:   machine.Status.NodeRef,

@@ -66,10 +66,10 @@ func TestNodeName(t *testing.T) {
 			ask: minted("ip-10-0-0-1.internal", maxAge+time.Second), inputs: madeFor("general-x7k2p"), want: denied, reason: v1beta1.NodeNameMismatchReason,
 		},
 		"When the infrastructure reports an address and the name may follow, it should wait for a moment": {
-			ask: minted("ip-10-0-0-1.internal", time.Second), inputs: madeFor("general-x7k2p", "10.0.0.1"), want: waiting, reason: "NameUnknown", again: nameGrace - time.Second,
+			ask: minted("ip-10-0-0-1.internal", time.Second), inputs: madeFor("general-x7k2p", "10.0.0.1"), want: waiting, reason: "NameUnknown", requeueAfter: nameGrace - time.Second,
 		},
 		"When only the cache lacks the name, it should wait": {
-			ask: minted("ip-10-0-0-1.internal", maxAge), inputs: madeFor("general-x7k2p", "10.0.0.1", "ip-10-0-0-1.internal"), want: waiting, reason: "NameUnknown", again: nameGrace,
+			ask: minted("ip-10-0-0-1.internal", maxAge), inputs: madeFor("general-x7k2p", "10.0.0.1", "ip-10-0-0-1.internal"), want: waiting, reason: "NameUnknown", requeueAfter: nameGrace,
 		},
 		"When a machine asks with its own token for another Machine's node, it should be denied, with both names": {
 			ask: minted("web-1", 0), inputs: inputs{subject: web1().with("abcdef"), madeWith: madeFor("general-x7k2p").madeWith},

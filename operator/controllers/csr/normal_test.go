@@ -82,7 +82,7 @@ func TestNormalForms(t *testing.T) {
 				e, other := own("web-1", "shared.example."), machineOf("web-2", "Shared.Example")
 				e.holders = map[string]*clusterv1.Machine{addresses(&other)[0]: &other}
 				return e
-			}(), want: waiting, reason: "AddressShared", again: recheckClaims,
+			}(), want: waiting, reason: "AddressShared", requeueAfter: recheckClaims,
 		},
 		"When a dual-stack node's infrastructure reports one family, the denial should say what to do": {
 			ask: servingOf("web-1", "10.0.0.1", "fd00::1"), inputs: own("web-1"),

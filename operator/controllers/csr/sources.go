@@ -134,18 +134,18 @@ func shrinkRequest(object any) (any, error) {
 
 // shrinkConditions keeps one condition of each type.
 func shrinkConditions(request *certificatesv1.CertificateSigningRequest) {
-	var kept []certificatesv1.CertificateSigningRequestCondition
+	var retained []certificatesv1.CertificateSigningRequestCondition
 	for _, kind := range []certificatesv1.RequestConditionType{
 		certificatesv1.CertificateApproved, certificatesv1.CertificateDenied, certificatesv1.CertificateFailed,
 	} {
 		if hasCondition(request, kind) {
-			kept = append(kept, certificatesv1.CertificateSigningRequestCondition{Type: kind})
+			retained = append(retained, certificatesv1.CertificateSigningRequestCondition{Type: kind})
 		}
 	}
-	if len(kept) == 0 && len(request.Status.Conditions) > 0 {
-		kept = append(kept, certificatesv1.CertificateSigningRequestCondition{Type: "Other"})
+	if len(retained) == 0 && len(request.Status.Conditions) > 0 {
+		retained = append(retained, certificatesv1.CertificateSigningRequestCondition{Type: "Other"})
 	}
-	request.Status.Conditions = kept
+	request.Status.Conditions = retained
 }
 
 func metadataBytes(metadata map[string]string) (size int) {
@@ -158,24 +158,24 @@ func metadataBytes(metadata map[string]string) (size int) {
 // onMachine enqueues the undecided requests that name the Machine's node when an input changes.
 func (a *Approver) onMachine() handler.TypedEventHandler[*clusterv1.Machine, Key] {
 	nodeNames := nodeNames(a.Infrastructure)
-	wake := func(machines ...*clusterv1.Machine) {
+	enqueue := func(machines ...*clusterv1.Machine) {
 		for _, machine := range machines {
 			nodes := nodeNames(machine)
 			for _, token := range tokens(machine) {
 				nodes = append(nodes, bootstrapTokenPrefix+token)
 			}
 			if len(nodes) > 0 {
-				a.ledger.wake(client.ObjectKey{Namespace: machine.Namespace, Name: machine.Labels[clusterv1.ClusterNameLabel]}, nodes...)
+				a.ledger.enqueueUndecided(client.ObjectKey{Namespace: machine.Namespace, Name: machine.Labels[clusterv1.ClusterNameLabel]}, nodes...)
 			}
 		}
 	}
 	type queue = workqueue.TypedRateLimitingInterface[Key]
 	return handler.TypedFuncs[*clusterv1.Machine, Key]{
-		CreateFunc: func(_ context.Context, e event.TypedCreateEvent[*clusterv1.Machine], _ queue) { wake(e.Object) },
-		DeleteFunc: func(_ context.Context, e event.TypedDeleteEvent[*clusterv1.Machine], _ queue) { wake(e.Object) },
+		CreateFunc: func(_ context.Context, e event.TypedCreateEvent[*clusterv1.Machine], _ queue) { enqueue(e.Object) },
+		DeleteFunc: func(_ context.Context, e event.TypedDeleteEvent[*clusterv1.Machine], _ queue) { enqueue(e.Object) },
 		UpdateFunc: func(_ context.Context, e event.TypedUpdateEvent[*clusterv1.Machine], _ queue) {
 			if !equality.Semantic.DeepEqual(e.ObjectOld.Status, e.ObjectNew.Status) || !equality.Semantic.DeepEqual(e.ObjectOld.Labels, e.ObjectNew.Labels) {
-				wake(e.ObjectOld, e.ObjectNew)
+				enqueue(e.ObjectOld, e.ObjectNew)
 			}
 		},
 	}
@@ -187,12 +187,12 @@ func (a *Approver) onHostedCluster() handler.TypedEventHandler[*v1beta1.HostedCl
 	return handler.TypedFuncs[*v1beta1.HostedCluster, Key]{
 		UpdateFunc: func(_ context.Context, e event.TypedUpdateEvent[*v1beta1.HostedCluster], _ queue) {
 			if cluster, ok := guest.ClusterKey(e.ObjectNew); ok && statePaused(e.ObjectOld) && !statePaused(e.ObjectNew) {
-				a.ledger.wake(cluster)
+				a.ledger.enqueueUndecided(cluster)
 			}
 		},
 		DeleteFunc: func(_ context.Context, e event.TypedDeleteEvent[*v1beta1.HostedCluster], _ queue) {
 			if cluster, ok := guest.ClusterKey(e.Object); ok {
-				a.ledger.wake(cluster)
+				a.ledger.enqueueUndecided(cluster)
 			}
 			a.limiter.drop(client.ObjectKeyFromObject(e.Object))
 		},
@@ -204,11 +204,11 @@ func (a *Approver) onCluster() handler.TypedEventHandler[*clusterv1.Cluster, Key
 	type queue = workqueue.TypedRateLimitingInterface[Key]
 	return handler.TypedFuncs[*clusterv1.Cluster, Key]{
 		CreateFunc: func(_ context.Context, e event.TypedCreateEvent[*clusterv1.Cluster], _ queue) {
-			a.ledger.wake(client.ObjectKeyFromObject(e.Object))
+			a.ledger.enqueueUndecided(client.ObjectKeyFromObject(e.Object))
 		},
 		UpdateFunc: func(_ context.Context, e event.TypedUpdateEvent[*clusterv1.Cluster], _ queue) {
 			if annotations.IsPaused(e.ObjectOld, e.ObjectOld) && !annotations.IsPaused(e.ObjectNew, e.ObjectNew) {
-				a.ledger.wake(client.ObjectKeyFromObject(e.ObjectNew))
+				a.ledger.enqueueUndecided(client.ObjectKeyFromObject(e.ObjectNew))
 			}
 		},
 	}

@@ -56,8 +56,8 @@ type decision struct {
 	machine types.UID
 	// requester is the Machine that asked for another's name; nil for none.
 	requester *clusterv1.Machine
-	// again is the requeue interval, if only time can change the decision; otherwise zero.
-	again time.Duration
+	// requeueAfter is the requeue interval, if only time can change the decision; otherwise zero.
+	requeueAfter time.Duration
 }
 
 // party is what a node's name in a request stands for.
@@ -164,7 +164,7 @@ func alreadyRequested(conflicting string) *decision {
 
 // laterRequest is the decision on a node's request while an earlier one is approved and not issued.
 func laterRequest(conflicting string, left time.Duration) *decision {
-	return &decision{action: waiting, reason: "EarlierRequestLive", again: left, message: fmt.Sprintf(
+	return &decision{action: waiting, reason: "EarlierRequestLive", requeueAfter: left, message: fmt.Sprintf(
 		"certificate request %s, which the node made before, is approved and its certificate not issued yet; a node has one such request at a time", conflicting)}
 }
 
@@ -222,12 +222,12 @@ func forOwnName(r request, e inputs, now time.Time) *decision {
 	names, age := nodeNames(e.kinds)(machine), now.Sub(r.CreationTimestamp.Time)
 	switch {
 	case slices.Contains(names, subject):
-		return &decision{action: waiting, reason: "NameUnknown", again: nameGrace, message: fmt.Sprintf("the cache lacks that Machine %s is called %s", machine.Name, message.Quote(subject))}
+		return &decision{action: waiting, reason: "NameUnknown", requeueAfter: nameGrace, message: fmt.Sprintf("the cache lacks that Machine %s is called %s", machine.Name, message.Quote(subject))}
 	case len(machine.Status.Addresses) == 0 && age <= maxAge:
 		return &decision{action: waiting, reason: "AddressesUnknown", message: fmt.Sprintf(
 			"Machine %s asks for node %s and has no address yet: it may turn out to be called so", machine.Name, message.Quote(subject))}
 	case age < nameGrace:
-		return &decision{action: waiting, reason: "NameUnknown", again: nameGrace - age, message: fmt.Sprintf(
+		return &decision{action: waiting, reason: "NameUnknown", requeueAfter: nameGrace - age, message: fmt.Sprintf(
 			"Machine %s asks for node %s, which isn't a name of it yet", machine.Name, message.Quote(subject))}
 	}
 	v := deny(v1beta1.NodeNameMismatchReason, "Machine %s asks for node %s, and its node has to be called %s: correct the machine's host name or the kubelet's hostname-override%s",
@@ -253,7 +253,7 @@ func forMachine(r request, e inputs) *decision {
 	case len(p.machines) == 0:
 		return deny(v1beta1.MachineMissingReason, "no Machine was made for NodeClaim %s", message.Quote(name))
 	case len(p.machines) > 1:
-		return &decision{action: waiting, reason: "NameShared", again: recheckClaims, message: fmt.Sprintf(
+		return &decision{action: waiting, reason: "NameShared", requeueAfter: recheckClaims, message: fmt.Sprintf(
 			"Machines %s and %s both report the name %s; one of them has to give it up, or be replaced", p.machines[0].Name, p.machines[1].Name, message.Quote(name))}
 	case p.claim == nil:
 		return deny(v1beta1.NodeClaimMissingReason, "NodeClaim %s of the Machine doesn't exist", v1alpha1.NodeClaimOf(&p.machines[0]))

@@ -27,7 +27,7 @@ func TestValidateMachine(t *testing.T) {
 		},
 		"When two Machines go by the name and neither is called so, it should wait, with a reason": {
 			ask: first("web-1"), inputs: inputs{subject: party{machines: append(web1().machines, web2().machines...), claim: web1().claim}},
-			want: waiting, reason: "NameShared", message: "Machines web-1 and web-2 both", again: recheckClaims,
+			want: waiting, reason: "NameShared", message: "Machines web-1 and web-2 both", requeueAfter: recheckClaims,
 		},
 		"When the Machine is being deleted, it should not join any more": {
 			ask: first("web-1"), inputs: func() inputs {
@@ -89,7 +89,7 @@ func TestValidateOtherRequests(t *testing.T) {
 		"When a node has another request that is approved and not issued, it should wait": {
 			ask:    servingOf("web-1", "10.0.0.1").but(func(a *ask) { a.name = "b" }),
 			inputs: asked(other{name: "a", made: now.Add(-time.Minute), approved: true}),
-			want:   waiting, reason: "EarlierRequestLive", message: "certificate request a, which the node made before", again: liveFor - time.Minute,
+			want:   waiting, reason: "EarlierRequestLive", message: "certificate request a, which the node made before", requeueAfter: liveFor - time.Minute,
 		},
 		"When the other request's certificate is issued, it should be approved": {
 			ask:    servingOf("web-1", "10.0.0.1").but(func(a *ask) { a.name = "b" }),

@@ -146,12 +146,12 @@ func (p party) with(tokenID string) party {
 
 // validation is a request with its inputs, and the expected decision.
 type validation struct {
-	ask     ask
-	inputs  inputs
-	want    action
-	reason  string
-	message string // a part of it
-	again   time.Duration
+	ask          ask
+	inputs       inputs
+	want         action
+	reason       string
+	message      string // a part of it
+	requeueAfter time.Duration
 }
 
 // validateAll validates each request in a subtest.
@@ -166,7 +166,7 @@ func validateAll(t *testing.T, validations map[string]validation) {
 				g.Expect(got.reason).To(Equal(test.reason), got.message)
 			}
 			g.Expect(got.message).To(ContainSubstring(test.message))
-			g.Expect(got.again).To(Equal(test.again))
+			g.Expect(got.requeueAfter).To(Equal(test.requeueAfter))
 		})
 	}
 }

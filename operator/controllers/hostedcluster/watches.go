@@ -118,7 +118,7 @@ func (r *Reconciler) watch(mgr manager.Manager, config Config) error {
 		Watches(&v1beta1.ControlPlaneComponent{}, handler.EnqueueRequestsFromMapFunc(r.byNamespace), builder.WithPredicates(onlyDeleted)).
 		// Restored after an edit or a deletion. Only the Deployment is cached with more than its metadata.
 		Watches(&appsv1.Deployment{}, ours, changed).
-		Watches(&corev1.Pod{}, ours, builder.WithPredicates(component.PodTold())).
+		Watches(&corev1.Pod{}, ours, builder.WithPredicates(component.PodChanged())).
 		Watches(&corev1.ServiceAccount{}, ours, changed, builder.OnlyMetadata).
 		Watches(&corev1.Secret{}, ours, changed, builder.OnlyMetadata).
 		Watches(&corev1.ConfigMap{}, ours, changed).

@@ -22,28 +22,28 @@ import (
 // PodSelector selects Karpenter's pods in every control-plane namespace.
 var PodSelector = naming.Pods(v1beta1.DedicatedNames())
 
-// telling holds the fields of a pod that may affect a condition of its component, or its message.
-type telling struct {
+// podState holds the fields of a pod that may affect a condition of its component, or its message.
+type podState struct {
 	trouble, images  string
 	finished, ending bool
 }
 
-func tellingOf(obj client.Object) telling {
+func podStateOf(obj client.Object) podState {
 	pod, ok := obj.(*corev1.Pod)
 	if !ok {
-		return telling{}
+		return podState{}
 	}
-	t := telling{trouble: troubleOf(pod), finished: finished(pod), ending: !pod.DeletionTimestamp.IsZero()}
+	t := podState{trouble: troubleOf(pod), finished: finished(pod), ending: !pod.DeletionTimestamp.IsZero()}
 	for i := range pod.Spec.Containers {
 		t.images += pod.Spec.Containers[i].Image + " "
 	}
 	return t
 }
 
-// PodTold passes events of added and deleted pods, and of changes that may affect a condition of their component.
-func PodTold() predicate.Predicate {
+// PodChanged passes events of added and deleted pods, and of changes that may affect a condition of their component.
+func PodChanged() predicate.Predicate {
 	return predicate.Funcs{
-		UpdateFunc: func(e event.UpdateEvent) bool { return tellingOf(e.ObjectOld) != tellingOf(e.ObjectNew) },
+		UpdateFunc: func(e event.UpdateEvent) bool { return podStateOf(e.ObjectOld) != podStateOf(e.ObjectNew) },
 	}
 }
 

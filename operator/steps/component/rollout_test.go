@@ -303,14 +303,14 @@ func TestPodTold(t *testing.T) {
 					t.Fatalf("shrinking: %v, %+v", err, p.Spec)
 				}
 			}
-			if got := PodTold().Update(event.UpdateEvent{ObjectOld: &before, ObjectNew: &after}); got != test.want {
+			if got := PodChanged().Update(event.UpdateEvent{ObjectOld: &before, ObjectNew: &after}); got != test.want {
 				t.Errorf("got %t", got)
 			}
 		})
 	}
 	t.Run("When it comes or goes, it should pass", func(t *testing.T) {
 		p := pod("new", nil)
-		if !PodTold().Create(event.CreateEvent{Object: &p}) || !PodTold().Delete(event.DeleteEvent{Object: &p}) {
+		if !PodChanged().Create(event.CreateEvent{Object: &p}) || !PodChanged().Delete(event.DeleteEvent{Object: &p}) {
 			t.Error("it doesn't")
 		}
 	})

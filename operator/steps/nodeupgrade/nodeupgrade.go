@@ -75,8 +75,8 @@ func (n *NodeUpgrade) Reconcile(ctx context.Context, s *scope.Scope) (scope.Resu
 	if err != nil {
 		return scope.Result{Wait: true, Message: err.Error()}, n.Observe(ctx, s)
 	}
-	held := !same(decide(in).Version, in.wanted)
-	if held {
+	blocked := !same(decide(in).Version, in.wanted)
+	if blocked {
 		in.server = n.server(ctx, s)
 	}
 	s.NodeUpgrade = decide(in)
@@ -90,7 +90,7 @@ func (n *NodeUpgrade) Reconcile(ctx context.Context, s *scope.Scope) (scope.Resu
 		status.Version.NodeVersion = now
 	}
 	after := in.edge()
-	if held && (after == 0 || after > skewRecheck) {
+	if blocked && (after == 0 || after > skewRecheck) {
 		after = skewRecheck
 	}
 	return scope.Result{RequeueAfter: after}, nil

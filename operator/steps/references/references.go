@@ -95,23 +95,23 @@ func (t *Templates) shrink(obj any) (any, error) {
 	if _, shrunk := template.Object[textField]; shrunk {
 		return obj, nil // a first list passes here twice
 	}
-	kept := &unstructured.Unstructured{}
-	kept.SetGroupVersionKind(template.GroupVersionKind())
-	kept.SetNamespace(template.GetNamespace())
-	kept.SetName(template.GetName())
-	kept.SetUID(template.GetUID())
-	kept.SetResourceVersion(template.GetResourceVersion())
+	retained := &unstructured.Unstructured{}
+	retained.SetGroupVersionKind(template.GroupVersionKind())
+	retained.SetNamespace(template.GetNamespace())
+	retained.SetName(template.GetName())
+	retained.SetUID(template.GetUID())
+	retained.SetResourceVersion(template.GetResourceVersion())
 	if cluster, ok := template.GetLabels()[clusterv1.ClusterNameLabel]; ok {
-		kept.SetLabels(map[string]string{clusterv1.ClusterNameLabel: cluster})
+		retained.SetLabels(map[string]string{clusterv1.ClusterNameLabel: cluster})
 	}
-	kept.SetOwnerReferences(template.GetOwnerReferences())
+	retained.SetOwnerReferences(template.GetOwnerReferences())
 	// A template whose fields aren't what its API says has no reference that a machine of it could have.
 	text, err := t.kinds[references.Made(template.GroupVersionKind().GroupKind())].TextOf(template)
 	if err != nil || len(text) > maxText {
 		text = ""
 	}
-	kept.Object[textField] = text
-	return kept, nil
+	retained.Object[textField] = text
+	return retained, nil
 }
 
 func textOf(obj any) string {

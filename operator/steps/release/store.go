@@ -67,13 +67,13 @@ type shares struct {
 	limit, share int64
 
 	mu    sync.Mutex
-	order *list.List // of *kept
+	order *list.List // of *retained
 	byKey map[cacheKey]*list.Element
 	used  int64
 	by    map[string]int64 // what each namespace uses
 }
 
-type kept struct {
+type retained struct {
 	key       cacheKey
 	namespace string
 	value     any
@@ -84,15 +84,15 @@ func newShares(limit, share int64) *shares {
 	return &shares{limit: limit, share: share, order: list.New(), byKey: map[cacheKey]*list.Element{}, by: map[string]int64{}}
 }
 
-func (l *shares) get(key cacheKey) (kept, bool) {
+func (l *shares) get(key cacheKey) (retained, bool) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	element, ok := l.byKey[key]
 	if !ok {
-		return kept{}, false
+		return retained{}, false
 	}
 	l.order.MoveToFront(element)
-	return *element.Value.(*kept), true
+	return *element.Value.(*retained), true
 }
 
 // add stores a value that isn't larger than a namespace's share.
@@ -105,7 +105,7 @@ func (l *shares) add(key cacheKey, namespace string, value any, size int64) {
 	if size > l.share {
 		return
 	}
-	l.byKey[key] = l.order.PushFront(&kept{key: key, namespace: namespace, value: value, size: size})
+	l.byKey[key] = l.order.PushFront(&retained{key: key, namespace: namespace, value: value, size: size})
 	l.used += size
 	l.by[namespace] += size
 	for l.by[namespace] > l.share {
@@ -120,7 +120,7 @@ func (l *shares) add(key cacheKey, namespace string, value any, size int64) {
 // evict removes a namespace's least recently used value.
 func (l *shares) evict(namespace string) {
 	for element := l.order.Back(); element != nil; element = element.Prev() {
-		if element.Value.(*kept).namespace == namespace {
+		if element.Value.(*retained).namespace == namespace {
 			l.remove(element)
 			return
 		}
@@ -128,7 +128,7 @@ func (l *shares) evict(namespace string) {
 }
 
 func (l *shares) remove(element *list.Element) {
-	k := l.order.Remove(element).(*kept)
+	k := l.order.Remove(element).(*retained)
 	delete(l.byKey, k.key)
 	l.used -= k.size
 	if l.by[k.namespace] -= k.size; l.by[k.namespace] == 0 {

@@ -54,14 +54,14 @@ func decide(i inventory, desired, server string, upgrade scope.NodeUpgrade, clk 
 		}
 	}
 	given := guest.PlainVersion(upgrade.Version) // to new nodes
-	held := given != "" && given != desired
+	blocked := given != "" && given != desired
 	v := decision{outdated: count(total), status: metav1.ConditionFalse}
 	switch {
 	case server != "" && guest.CompareVersions(server, desired) < 0:
 		// Report this even without nodes: new ones get the older version.
 		v.reason = v1beta1.ControlPlaneOlderReason
 		v.message = fmt.Sprintf("nodes stay on %s until the control plane is upgraded to %s", server, desired)
-		if held {
+		if blocked {
 			v.message = fmt.Sprintf("new nodes get %s; %s comes once the control plane is upgraded to it; %s", given, desired, upgrade.Waits)
 		}
 	case total > 0 && waiting.nodes == total:
@@ -76,7 +76,7 @@ func decide(i inventory, desired, server string, upgrade scope.NodeUpgrade, clk 
 		v.message = fmt.Sprintf("%d of %d %s %s %s rather than %s; %s", total, len(i.nodes), english.PluralWord(len(i.nodes), "node", "nodes"),
 			english.PluralWord(total, "runs", "run"), runs(outdated), desired, upgrade.Waits)
 		v.message += waiting.besides()
-	case held:
+	case blocked:
 		v.reason = v1beta1.NodeUpgradeHeldReason
 		v.message = fmt.Sprintf("new nodes get %s rather than %s; %s", given, desired, upgrade.Waits)
 	case total > 0:

@@ -43,12 +43,12 @@ func (t *Teardown) drain(ctx context.Context, s *scope.Scope, m *memory, claims 
 		return scope.Result{}, err
 	}
 	now := t.Clock.Now()
-	result := scope.Result{Wait: true, RequeueAfter: d.within(now, m.looked.Add(relistInterval).Sub(now))}
+	result := scope.Result{Wait: true, RequeueAfter: d.within(now, m.listedAt.Add(relistInterval).Sub(now))}
 	if !s.Guest.Complete || m.more {
 		result.RequeueAfter = min(result.RequeueAfter, unwatched)
 	}
-	if d.phase == forced && !m.told {
-		m.told = true
+	if d.phase == forced && !m.notified {
+		m.notified = true
 		log.FromContext(ctx).Info("Forced the drain of what is left", "nodeClaims", len(claims))
 		t.Recorder.Eventf(s.HostedCluster, nil, corev1.EventTypeWarning, v1beta1.DrainForcedReason, "Drain",
 			"%d %s not drained within %s: the pods left on them are terminated", len(claims), english.PluralWord(len(claims), "node was", "nodes were"), d.timeout)
@@ -60,8 +60,8 @@ func (t *Teardown) drain(ctx context.Context, s *scope.Scope, m *memory, claims 
 	}
 	if available := meta.FindStatusCondition(componentConditions(s), v1beta1.Available); available != nil && available.Status == metav1.ConditionFalse {
 		parts = append(parts, "Karpenter, which drains them, isn't available: "+available.Message)
-	} else if holds := m.holds(claims); holds != "" {
-		parts = append(parts, holds)
+	} else if blockedBy := m.blockedBy(claims); blockedBy != "" {
+		parts = append(parts, blockedBy)
 	}
 	result.Reason = d.reason()
 	parts = append(parts, t.outlook(d))
@@ -282,35 +282,35 @@ func mayTerminate(claim *karpv1.NodeClaim, now time.Time) bool {
 	return err == nil && !at.After(now)
 }
 
-// holder is what a NodeClaim's node waits for; empty if unknown.
-type holder struct{ claim, why string }
+// blocker is what a NodeClaim's node waits for; empty if unknown.
+type blocker struct{ claim, why string }
 
-// findHolder returns what the oldest nodes wait for, as far as their pods show it.
-func findHolder(ctx context.Context, guest *scope.Guest, claims []karpv1.NodeClaim) (holder, error) {
+// findBlocker returns what the oldest nodes wait for, as far as their pods show it.
+func findBlocker(ctx context.Context, guest *scope.Guest, claims []karpv1.NodeClaim) (blocker, error) {
 	const examined = 3 // nodes; each is a request
 	budgets := &policyv1.PodDisruptionBudgetList{}
 	if err := guest.Live.List(ctx, budgets); err != nil {
-		return holder{}, fmt.Errorf("listing PodDisruptionBudgets in the guest: %w", err)
+		return blocker{}, fmt.Errorf("listing PodDisruptionBudgets in the guest: %w", err)
 	}
-	for n, looked := 0, 0; n < len(claims) && looked < examined; n++ {
+	for n, listed := 0, 0; n < len(claims) && listed < examined; n++ {
 		claim := &claims[n]
 		if len(validation.IsDNS1123Subdomain(claim.Status.NodeName)) > 0 {
 			continue
 		}
-		looked++
+		listed++
 		pods := &corev1.PodList{}
 		if err := guest.Live.List(ctx, pods, client.MatchingFields{"spec.nodeName": claim.Status.NodeName}); err != nil {
-			return holder{}, fmt.Errorf("listing the pods of node %s in the guest: %w", claim.Status.NodeName, err)
+			return blocker{}, fmt.Errorf("listing the pods of node %s in the guest: %w", claim.Status.NodeName, err)
 		}
-		if why := holding(pods.Items, budgets.Items); why != "" {
-			return holder{claim: claim.Name, why: why}, nil
+		if why := blockedBy(pods.Items, budgets.Items); why != "" {
+			return blocker{claim: claim.Name, why: why}, nil
 		}
 	}
-	return holder{}, nil
+	return blocker{}, nil
 }
 
-// holding returns what blocks the eviction of a node's pods.
-func holding(pods []corev1.Pod, budgets []policyv1.PodDisruptionBudget) string {
+// blockedBy returns what blocks the eviction of a node's pods.
+func blockedBy(pods []corev1.Pod, budgets []policyv1.PodDisruptionBudget) string {
 	for i := range pods {
 		pod := &pods[i]
 		if !pod.DeletionTimestamp.IsZero() || pod.Status.Phase == corev1.PodSucceeded || pod.Status.Phase == corev1.PodFailed || stays(pod) {

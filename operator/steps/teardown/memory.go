@@ -39,14 +39,14 @@ type memory struct {
 	// block the others. more: the last loop over NodeClaims ended early.
 	next, nextClass int
 	more            bool
-	// told: an event about terminated pods was published. cleaned: the guest was cleaned up as far as it allows.
-	told, cleaned bool
+	// notified: an event about terminated pods was published. cleaned: the guest was cleaned up as far as it allows.
+	notified, cleaned bool
 	// machinesWithheld: Karpenter can't create Machines any more, as of that generation of the HostedCluster.
 	machinesWithheld bool
 	roleGeneration   int64
-	// looked is the time of the last list from the API servers, and held is what blocked the drain then.
-	looked time.Time
-	held   holder
+	// listedAt is the time of the last list from the API servers, and blocker is what blocked the drain then.
+	listedAt time.Time
+	blocker  blocker
 }
 
 // memoryOf returns the memory of the current drain. The caller may modify it: a HostedCluster is reconciled by one
@@ -70,20 +70,20 @@ func (m *memory) progress(left int) string {
 	return fmt.Sprintf("%d of %d nodes %s left to drain", left, m.largest, english.PluralWord(left, "is", "are"))
 }
 
-// look finds out what blocks the drain.
-func (m *memory) look(ctx context.Context, guest *scope.Guest, claims []karpv1.NodeClaim, now time.Time) {
-	held, err := findHolder(ctx, guest, claims)
+// updateBlocker finds out what blocks the drain.
+func (m *memory) updateBlocker(ctx context.Context, guest *scope.Guest, claims []karpv1.NodeClaim, now time.Time) {
+	blocker, err := findBlocker(ctx, guest, claims)
 	if err != nil {
-		// Log only: an unknown holder must not fail the drain.
+		// Log only: an unknown blocker must not fail the drain.
 		log.FromContext(ctx).Error(err, "Finding out what holds the drain")
 	}
-	m.looked, m.held = now, held
+	m.listedAt, m.blocker = now, blocker
 }
 
-// holds returns what blocked the drain at the last check, if that NodeClaim still exists.
-func (m *memory) holds(claims []karpv1.NodeClaim) string {
-	if !slices.ContainsFunc(claims, func(claim karpv1.NodeClaim) bool { return claim.Name == m.held.claim }) {
+// blockedBy returns what blocked the drain at the last check, if that NodeClaim still exists.
+func (m *memory) blockedBy(claims []karpv1.NodeClaim) string {
+	if !slices.ContainsFunc(claims, func(claim karpv1.NodeClaim) bool { return claim.Name == m.blocker.claim }) {
 		return ""
 	}
-	return fmt.Sprintf("NodeClaim %s waits for %s", message.Quote(m.held.claim), message.Quote(m.held.why))
+	return fmt.Sprintf("NodeClaim %s waits for %s", message.Quote(m.blocker.claim), message.Quote(m.blocker.why))
 }

@@ -93,8 +93,8 @@ func (t *Teardown) remove(ctx context.Context, s *scope.Scope, m *memory, d drai
 	return result, nil
 }
 
-// again is the interval between checks whether a watched object in the guest is gone.
-func (t *Teardown) again(s *scope.Scope, d drain) time.Duration {
+// requeueAfter is the interval between checks whether a watched object in the guest is gone.
+func (t *Teardown) requeueAfter(s *scope.Scope, d drain) time.Duration {
 	wait := relistInterval
 	if !s.Guest.Complete {
 		wait = unwatched
@@ -111,7 +111,7 @@ func (t *Teardown) removeNodeClasses(ctx context.Context, s *scope.Scope, d drai
 		return scope.Result{}, err
 	}
 	kind := s.Profile.NodeClass
-	var held []string
+	var blocked []string
 	var errs []error
 	ends := t.limit(s, d.phase)
 	for i, class := range classes {
@@ -135,18 +135,18 @@ func (t *Teardown) removeNodeClasses(ctx context.Context, s *scope.Scope, d drai
 				errs = append(errs, refusal(err))
 			}
 		}
-		held = append(held, class.GetName())
+		blocked = append(blocked, class.GetName())
 	}
 	if err := errors.Join(errs...); err != nil {
 		return scope.Result{}, err
 	}
-	if len(held) > 0 && kind.CleansUp {
+	if len(blocked) > 0 && kind.CleansUp {
 		if err := operate(ctx, s); err != nil {
 			return scope.Result{}, err
 		}
 	}
-	if len(held) > 0 {
-		return scope.Result{Wait: true, Message: "removing node class " + strings.Join(held, ", "), RequeueAfter: t.again(s, d)}, nil
+	if len(blocked) > 0 {
+		return scope.Result{Wait: true, Message: "removing node class " + strings.Join(blocked, ", "), RequeueAfter: t.requeueAfter(s, d)}, nil
 	}
 	return scope.Result{}, nil
 }

@@ -106,7 +106,7 @@ func (t *Teardown) withGuest(ctx context.Context, s *scope.Scope, m *memory) (sc
 		return scope.Result{Wait: true, Message: m.refused, Reason: d.reason(), RequeueAfter: d.within(now, m.retryAt.Sub(now))}, nil
 	}
 	r := &refusals{guest: s.Guest}
-	if s.Guest.Complete && t.Clock.Since(m.looked) < relistInterval {
+	if s.Guest.Complete && t.Clock.Since(m.listedAt) < relistInterval {
 		watched := cached(s.Guest)
 		if _, err := t.stopLaunching(ctx, s, m, watched, r); err != nil {
 			return scope.Result{}, err
@@ -139,7 +139,7 @@ func (t *Teardown) withGuest(ctx context.Context, s *scope.Scope, m *memory) (sc
 	case err != nil:
 		return t.refuse(s, m, d, r, "the guest doesn't tell its NodeClaims"), nil //nolint:nilerr // r has it, and the message
 	case len(claims) > 0:
-		m.look(ctx, s.Guest, claims, now)
+		m.updateBlocker(ctx, s.Guest, claims, now)
 		return t.drain(ctx, s, m, claims, d, r)
 	}
 	machines, err := t.machines(ctx, s)
@@ -274,25 +274,25 @@ func (t *Teardown) withoutGuest(ctx context.Context, s *scope.Scope, m *memory) 
 	if d.phase == over { // it has answered before, and hiding now gains it nothing
 		return t.end(ctx, s, m)
 	}
-	held := fmt.Sprintf("%d %s", len(machines), english.PluralWord(len(machines), "Machine", "Machines"))
+	remaining := fmt.Sprintf("%d %s", len(machines), english.PluralWord(len(machines), "Machine", "Machines"))
 	if s.Profile.Unattended != nil {
-		held = "its nodes"
+		remaining = "its nodes"
 	}
 	if s.HostedCluster.DeletionTimestamp.IsZero() {
-		return scope.Result{Wait: true, Message: unreachable(s, held+" to be drained once it answers"), RequeueAfter: relistInterval}, nil
+		return scope.Result{Wait: true, Message: unreachable(s, remaining+" to be drained once it answers"), RequeueAfter: relistInterval}, nil
 	}
 	// Both have to be over: the time to drain, and a time of this operator's own without a single answer.
 	givenUp := later(d.deadline, m.unreachable.Add(gracePeriod(d.timeout)))
 	left := givenUp.Sub(now)
 	switch {
 	case left > 0 && d.stops:
-		message := fmt.Sprintf("%s stay until it answers, because spec.nodeDrain.onTimeout is Stop", held)
+		message := fmt.Sprintf("%s stay until it answers, because spec.nodeDrain.onTimeout is Stop", remaining)
 		return scope.Result{Wait: true, Message: unreachable(s, message), RequeueAfter: min(left, relistInterval)}, nil
 	case left > 0:
-		message := fmt.Sprintf("given up at %s, with %s", t.clockTime(givenUp), held)
+		message := fmt.Sprintf("given up at %s, with %s", t.clockTime(givenUp), remaining)
 		return scope.Result{Wait: true, Message: unreachable(s, message), RequeueAfter: min(left, relistInterval)}, nil
 	case d.stops:
-		message := fmt.Sprintf("%s stay because spec.nodeDrain.onTimeout is Stop: restore the guest, or set onTimeout to Force, which deletes them without a drain", held)
+		message := fmt.Sprintf("%s stay because spec.nodeDrain.onTimeout is Stop: restore the guest, or set onTimeout to Force, which deletes them without a drain", remaining)
 		return scope.Result{Wait: true, Reason: v1beta1.AutoNodeDrainStoppedReason, Message: unreachable(s, message), RequeueAfter: relistInterval}, nil
 	}
 	return t.end(ctx, s, m)
