@@ -35,7 +35,7 @@ import (
 	apiextensionsv1 "k8s.io/apiextensions-apiserver/pkg/apis/apiextensions/v1"
 
 	"github.com/autonode-io/autonode/api/karpenter/v1alpha1"
-	accounts "github.com/autonode-io/autonode/api/v1alpha1"
+	capacityv1alpha1 "github.com/autonode-io/autonode/api/v1alpha1"
 	"github.com/autonode-io/autonode/api/v1beta1"
 	"github.com/autonode-io/autonode/assets/infrastructure"
 	"github.com/autonode-io/autonode/operator/apply"
@@ -150,7 +150,7 @@ func Run(ctx context.Context, config *rest.Config, options Options) error {
 	if options.GuestTimeout < 0 {
 		return fmt.Errorf("the timeout of calls to guests %s is negative", options.GuestTimeout)
 	}
-	mine, err := divide(options)
+	sharding, err := parseShard(options)
 	if err != nil {
 		return err
 	}
@@ -169,7 +169,7 @@ func Run(ctx context.Context, config *rest.Config, options Options) error {
 	}
 	reporter := undecodable.New(scheme)
 	reporter.Objects.Wrap(config)
-	caches, err := managementCache(mine.selector, options.Infrastructure)
+	caches, err := managementCache(sharding.selector, options.Infrastructure)
 	if err != nil {
 		return err
 	}
@@ -181,7 +181,7 @@ func Run(ctx context.Context, config *rest.Config, options Options) error {
 		HealthProbeBindAddress:        orNone(options.ProbeAddress),
 		PprofBindAddress:              orNone(options.PprofAddress),
 		LeaderElection:                options.LeaderElection,
-		LeaderElectionID:              mine.lease.Name,
+		LeaderElectionID:              sharding.lease.Name,
 		LeaderElectionNamespace:       options.LeaderElectionNamespace,
 		LeaderElectionReleaseOnCancel: true, // the process ends with ctx
 		Controller: ctrlconfig.Controller{
@@ -197,7 +197,7 @@ func Run(ctx context.Context, config *rest.Config, options Options) error {
 	if err := errors.Join(mgr.AddHealthzCheck("ping", healthz.Ping), mgr.AddReadyzCheck("ping", healthz.Ping)); err != nil {
 		return fmt.Errorf("adding health checks: %w", err)
 	}
-	if err := controllers(ctx, mgr, options, mine, reporter); err != nil {
+	if err := controllers(ctx, mgr, options, sharding, reporter); err != nil {
 		return err
 	}
 	if err := mgr.Start(ctx); err != nil {
@@ -209,7 +209,7 @@ func Run(ctx context.Context, config *rest.Config, options Options) error {
 // controllers adds everything that reconciles to the manager: one controller, whose steps do one job each, the connections to
 // the guests, which the guest step brings, one controller for the certificate requests of all guests, one for catalogs, and one for capacity
 // accounts. Beside them, metrics only read.
-func controllers(ctx context.Context, mgr manager.Manager, options Options, mine part, reporter *undecodable.Reporter) error {
+func controllers(ctx context.Context, mgr manager.Manager, options Options, sharding shardOptions, reporter *undecodable.Reporter) error {
 	management, live := mgr.GetClient(), mgr.GetAPIReader()
 	recorder := message.Recorder(mgr.GetEventRecorder(v1beta1.ManagedByOperator), clock.RealClock{})
 	applier := apply.New()
@@ -229,7 +229,7 @@ func controllers(ctx context.Context, mgr manager.Manager, options Options, mine
 	requests := csr.New(csr.Config{Management: management, Live: live, Recorder: recorder, Profiles: profiles, Infrastructure: options.Infrastructure})
 	connections, err := guest.New(ctx, guest.Config{
 		Manager: mgr, ConnectRetry: options.GuestConnectRetry, Timeout: options.GuestTimeout, Watches: []watch.Kind{requests.Watch()},
-		Holder: shard.Identity(mine.holder), Egress: guestAddresses, Budget: options.GuestBudget, Bounds: options.GuestBounds,
+		Holder: shard.Identity(sharding.holder), Egress: guestAddresses, Budget: options.GuestBudget, Bounds: options.GuestBounds,
 	})
 	if err != nil {
 		return err
@@ -259,8 +259,8 @@ func controllers(ctx context.Context, mgr manager.Manager, options Options, mine
 	if err := instancetypecatalog.New(instancetypecatalog.Config{Management: management, Live: live, Recorder: recorder}).SetUp(mgr); err != nil {
 		return err
 	}
-	divider := capacityaccount.New(capacityaccount.Config{Management: management, Live: live, Selector: mine.selector, Recorder: recorder})
-	if err := divider.SetUp(mgr); err != nil {
+	capacityAccounts := capacityaccount.New(capacityaccount.Config{Management: management, Live: live, Selector: sharding.selector, Recorder: recorder})
+	if err := capacityAccounts.SetUp(mgr); err != nil {
 		return err
 	}
 	verifier, err := newVerifier(options)
@@ -279,16 +279,16 @@ func controllers(ctx context.Context, mgr manager.Manager, options Options, mine
 	if err != nil {
 		return err
 	}
-	operand := component.New(component.Config{
+	karpenter := component.New(component.Config{
 		Management: management, Applier: applier, Recorder: recorder, PullSecrets: pullSecrets, Settings: options.Karpenter, Templates: templates,
 		SignedOnly: options.PayloadSignatures == SignaturesEnforce,
 	})
-	held := shard.New(shard.Config{Management: management, Live: live, Selector: mine.selector, Lease: mine.holder, Released: connections.Release})
+	ownership := shard.New(shard.Config{Management: management, Live: live, Selector: sharding.selector, Lease: sharding.holder, Released: connections.Release})
 	if err := mgr.Add(metrics.New(metrics.Config{
-		Management: management, Holder: shard.Identity(mine.holder), Selector: mine.selector, Registry: options.MetricsRegistry,
+		Management: management, Holder: shard.Identity(sharding.holder), Selector: sharding.selector, Registry: options.MetricsRegistry,
 		DrainTimeout: cmp.Or(options.DrainTimeout, teardown.DefaultDrainTimeout),
 		Counters:     slices.Concat(release.Counters(), watch.Counters()),
-		Costs:        divider.Cost,
+		Costs:        capacityAccounts.Cost,
 	})); err != nil {
 		return fmt.Errorf("adding the metrics: %w", err)
 	}
@@ -296,7 +296,7 @@ func controllers(ctx context.Context, mgr manager.Manager, options Options, mine
 	_, err = hostedcluster.New(ctx, hostedcluster.Config{
 		Manager:  mgr,
 		Recorder: recorder,
-		Shard:    held,
+		Shard:    ownership,
 		Guests:   connections,
 		Workers:  options.Workers,
 		Applier:  applier,
@@ -308,15 +308,15 @@ func controllers(ctx context.Context, mgr manager.Manager, options Options, mine
 			{Step: crd.New(crd.Config{Apply: applier}), Modes: scope.On},
 			{Step: tokens, Modes: scope.On | scope.Upkeep, RunWhenBlocked: karpenterRuns}, // a token expires whatever else is waited for
 			{Step: nodeupgrade.New(nodeupgrade.Config{Management: management, Versions: versions}), Modes: scope.On},
-			{Step: operand, Modes: scope.On | scope.Upkeep},
-			{Step: operand.Replicas(), Modes: scope.On | scope.Upkeep | scope.Paused, RunWhenBlocked: karpenterRuns},
+			{Step: karpenter, Modes: scope.On | scope.Upkeep},
+			{Step: karpenter.Replicas(), Modes: scope.On | scope.Upkeep | scope.Paused, RunWhenBlocked: karpenterRuns},
 			{Step: nodeclass.New(nodeclass.Config{Apply: applier}), Modes: scope.On},
 			{Step: teardown.New(teardown.Config{
 				Management: management, Live: live, Apply: applier, Recorder: recorder, DrainTimeout: options.DrainTimeout,
 			}), Modes: scope.Draining, RunWhenBlocked: always},
 			{Step: status.New(status.Config{Versions: versions}), Modes: scope.On | scope.Draining},
 		},
-		Sources:   []source.Source{connections.Source(), pullSecrets.Source(), releases.Source(), held.Source()},
+		Sources:   []source.Source{connections.Source(), pullSecrets.Source(), releases.Source(), ownership.Source()},
 		Templates: templates.Events(),
 
 		OwnNamespace:           options.LeaderElectionNamespace,
@@ -336,7 +336,7 @@ func karpenterRuns(s *scope.Scope) bool {
 func Scheme() (*runtime.Scheme, error) {
 	scheme := runtime.NewScheme()
 	for _, add := range []func(*runtime.Scheme) error{
-		clientgoscheme.AddToScheme, apiextensionsv1.AddToScheme, clusterv1.AddToScheme, v1beta1.AddToScheme, accounts.AddToScheme, watch.AddToScheme,
+		clientgoscheme.AddToScheme, apiextensionsv1.AddToScheme, clusterv1.AddToScheme, v1beta1.AddToScheme, capacityv1alpha1.AddToScheme, watch.AddToScheme,
 	} {
 		if err := add(scheme); err != nil {
 			return nil, fmt.Errorf("registering kinds: %w", err)

@@ -30,7 +30,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/log/zap"
 
 	"github.com/autonode-io/autonode/api/karpenter/v1alpha1"
-	accounts "github.com/autonode-io/autonode/api/v1alpha1"
+	capacityv1alpha1 "github.com/autonode-io/autonode/api/v1alpha1"
 	"github.com/autonode-io/autonode/api/v1beta1"
 	"github.com/autonode-io/autonode/assets/crds"
 	"github.com/autonode-io/autonode/operator/guest/watch"
@@ -122,7 +122,7 @@ func (c *Cluster) start(scheme *k8sruntime.Scheme) error {
 // Scheme holds every kind that the operator uses in either cluster.
 func Scheme() (*k8sruntime.Scheme, error) {
 	scheme := k8sruntime.NewScheme()
-	for _, add := range []func(*k8sruntime.Scheme) error{clientgoscheme.AddToScheme, clusterv1.AddToScheme, v1beta1.AddToScheme, accounts.AddToScheme, watch.AddToScheme} {
+	for _, add := range []func(*k8sruntime.Scheme) error{clientgoscheme.AddToScheme, clusterv1.AddToScheme, v1beta1.AddToScheme, capacityv1alpha1.AddToScheme, watch.AddToScheme} {
 		if err := add(scheme); err != nil {
 			return nil, err
 		}
