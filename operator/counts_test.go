@@ -22,7 +22,6 @@ import (
 	karpv1 "sigs.k8s.io/karpenter/pkg/apis/v1"
 	"sigs.k8s.io/structured-merge-diff/v6/fieldpath"
 
-	"github.com/autonode-io/autonode/api/karpenter/v1alpha1"
 	"github.com/autonode-io/autonode/api/v1beta1"
 	"github.com/autonode-io/autonode/operator/apply"
 	"github.com/autonode-io/autonode/operator/controllers/shard"
@@ -200,15 +199,7 @@ func countedNode(i int) *corev1.Node {
 	}
 }
 
-func countedClaim(i int) *karpv1.NodeClaim {
-	return &karpv1.NodeClaim{
-		ObjectMeta: metav1.ObjectMeta{Name: fmt.Sprintf("counted-%d", i)},
-		Spec: karpv1.NodeClaimSpec{
-			NodeClassRef: &karpv1.NodeClassReference{Group: v1alpha1.Group, Kind: v1alpha1.Kind, Name: v1alpha1.DefaultNodeClass},
-			Requirements: []karpv1.NodeSelectorRequirementWithMinValues{},
-		},
-	}
-}
+func countedClaim(i int) *karpv1.NodeClaim { return scopetest.NodeClaim(fmt.Sprintf("counted-%d", i)) }
 
 // together waits for no answer before the next request, as machines that come and go don't.
 func together(t *testing.T, from, to int, do func(i int) error) {

@@ -19,6 +19,7 @@ import (
 
 	"github.com/autonode-io/autonode/api/karpenter/v1alpha1"
 	"github.com/autonode-io/autonode/api/v1beta1"
+	"github.com/autonode-io/autonode/operator/scope/scopetest"
 )
 
 func pauses(t *testing.T, host string) {
@@ -156,13 +157,8 @@ func pausesWithClusterAPI(t *testing.T) {
 
 func deletesPaused(t *testing.T) {
 	g, ctx, management, guest := NewWithT(t), t.Context(), clusters.Management.Client, clusters.Guest.Client
-	claim := &karpv1.NodeClaim{
-		ObjectMeta: metav1.ObjectMeta{Name: "general-x", Finalizers: []string{karpv1.TerminationFinalizer}},
-		Spec: karpv1.NodeClaimSpec{
-			NodeClassRef: &karpv1.NodeClassReference{Group: v1alpha1.Group, Kind: v1alpha1.Kind, Name: v1alpha1.DefaultNodeClass},
-			Requirements: []karpv1.NodeSelectorRequirementWithMinValues{},
-		},
-	}
+	claim := scopetest.NodeClaim("general-x")
+	claim.Finalizers = []string{karpv1.TerminationFinalizer}
 	g.Expect(guest.Create(ctx, claim)).To(Succeed())
 	patch(g, ctx, blue, func(hc *v1beta1.HostedCluster) { hc.Spec.PausedUntil = ptr.To("true") })
 	g.Eventually(func(g Gomega) {

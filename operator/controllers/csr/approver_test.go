@@ -108,10 +108,7 @@ func start(t *testing.T) {
 // newClaim makes a NodeClaim.
 func newClaim(t *testing.T, name string) *karpv1.NodeClaim {
 	t.Helper()
-	claim := &karpv1.NodeClaim{ObjectMeta: metav1.ObjectMeta{Name: name}, Spec: karpv1.NodeClaimSpec{
-		NodeClassRef: &karpv1.NodeClassReference{Group: v1alpha1.Group, Kind: v1alpha1.Kind, Name: "default"},
-		Requirements: []karpv1.NodeSelectorRequirementWithMinValues{},
-	}}
+	claim := scopetest.NodeClaim(name)
 	NewWithT(t).Expect(clusters.Guest.Client.Create(t.Context(), claim)).To(Succeed())
 	return claim
 }

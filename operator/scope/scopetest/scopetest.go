@@ -28,6 +28,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/envtest"
 	"sigs.k8s.io/controller-runtime/pkg/log"
 	"sigs.k8s.io/controller-runtime/pkg/log/zap"
+	karpv1 "sigs.k8s.io/karpenter/pkg/apis/v1"
 
 	"github.com/autonode-io/autonode/api/karpenter/v1alpha1"
 	capacityv1alpha1 "github.com/autonode-io/autonode/api/v1alpha1"
@@ -172,6 +173,14 @@ func (c *Clusters) NewScope(ctx context.Context, name string) (*scope.Scope, err
 		Karpenter:             payload.Component{Name: "karpenter-clusterapi", Versions: map[string]string{payload.KubernetesVersion: "1.36.3"}},
 		Guest:                 &scope.Guest{Cached: c.Guest.Client, Live: c.Guest.Client, Config: c.Guest.Config, Complete: true},
 	}, nil
+}
+
+// NodeClaim is one of the default node class.
+func NodeClaim(name string) *karpv1.NodeClaim {
+	return &karpv1.NodeClaim{ObjectMeta: metav1.ObjectMeta{Name: name}, Spec: karpv1.NodeClaimSpec{
+		NodeClassRef: &karpv1.NodeClassReference{Group: v1alpha1.Group, Kind: v1alpha1.Kind, Name: v1alpha1.DefaultNodeClass},
+		Requirements: []karpv1.NodeSelectorRequirementWithMinValues{},
+	}}
 }
 
 // AutoNode is a valid configuration.

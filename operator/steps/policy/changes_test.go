@@ -21,6 +21,7 @@ import (
 
 	"github.com/autonode-io/autonode/api/karpenter/v1alpha1"
 	"github.com/autonode-io/autonode/api/v1beta1"
+	"github.com/autonode-io/autonode/operator/scope/scopetest"
 	"github.com/autonode-io/autonode/operator/steps/crd"
 )
 
@@ -72,12 +73,12 @@ func populate(t *testing.T) {
 	held := &v1alpha1.ClusterAPINodeClass{ObjectMeta: metav1.ObjectMeta{Name: "held", Finalizers: []string{v1alpha1.NodeClassFinalizer}}}
 	g.Expect(as(g, karpenter).Create(ctx, held)).To(Succeed())
 	t.Cleanup(func() {
-		for _, object := range []client.Object{held, nodeClaim("claim")} {
+		for _, object := range []client.Object{held, scopetest.NodeClaim("claim")} {
 			patch := client.RawPatch(types.MergePatchType, []byte(`{"metadata":{"finalizers":null}}`))
 			_ = clusters.Guest.Client.Patch(context.WithoutCancel(ctx), object, patch)
 		}
 	})
-	claim := nodeClaim("claim")
+	claim := scopetest.NodeClaim("claim")
 	claim.Annotations = map[string]string{v1alpha1.MachineAnnotation: "clusters-policy/claim"}
 	claim.Labels = map[string]string{v1alpha1.Group + "/tier": "a", "mine": "1"}
 	claim.Finalizers = []string{karpv1.TerminationFinalizer}
@@ -211,7 +212,7 @@ func changeNodeClasses(t *testing.T) {
 func changeNodeClaims(t *testing.T) {
 	try(t, map[string]trial{
 		"a NodeClaim's status": {status(func() client.Object {
-			c := nodeClaim("claim")
+			c := scopetest.NodeClaim("claim")
 			c.Status.ProviderID = "capi://other/machine"
 			return c
 		}), "the status of a NodeClaim tells its machine and belongs to the platform"},
@@ -222,7 +223,7 @@ func changeNodeClaims(t *testing.T) {
 		"a NodeClaim's label of ours":  {claimed(func(c *karpv1.NodeClaim) { delete(c.Labels, v1alpha1.Group+"/tier") }), "the labels karpenter.cluster.x-k8s.io/… of a NodeClaim tell its Machine"},
 		"a NodeClaim's other label":    {claimed(func(c *karpv1.NodeClaim) { c.Labels["mine"] = "2" }), ""},
 		"a NodeClaim's do-not-disrupt": {claimed(func(c *karpv1.NodeClaim) { c.Annotations[karpv1.DoNotDisruptAnnotationKey] = "true" }), ""},
-		"a NodeClaim's deletion":       {deletion(nodeClaim("claim")), ""},
+		"a NodeClaim's deletion":       {deletion(scopetest.NodeClaim("claim")), ""},
 	})
 }
 

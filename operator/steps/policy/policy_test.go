@@ -25,7 +25,6 @@ import (
 	"k8s.io/utils/clock"
 	"k8s.io/utils/ptr"
 	"sigs.k8s.io/controller-runtime/pkg/client"
-	karpv1 "sigs.k8s.io/karpenter/pkg/apis/v1"
 	"sigs.k8s.io/yaml"
 
 	"github.com/autonode-io/autonode/api/karpenter/v1alpha1"
@@ -131,7 +130,7 @@ func setUp(ctx context.Context, t *testing.T) *guest {
 		} {
 			g.Expect(probe.Delete(ctx, object, client.DryRunAll)).To(MatchError(ContainSubstring("belongs to the platform")))
 		}
-		claim := nodeClaim("probe")
+		claim := scopetest.NodeClaim("probe")
 		claim.Annotations = map[string]string{v1alpha1.MachineAnnotation: "x"}
 		g.Expect(probe.Create(ctx, claim, client.DryRunAll)).To(MatchError(ContainSubstring("belong to the platform")))
 		g.Expect(token(ctx, probe)).To(MatchError(ContainSubstring("identity of the platform's Karpenter")))
@@ -156,13 +155,6 @@ func statusOf(object client.Object) any {
 		return nil
 	}
 	return content["status"]
-}
-
-func nodeClaim(name string) *karpv1.NodeClaim {
-	return &karpv1.NodeClaim{ObjectMeta: metav1.ObjectMeta{Name: name}, Spec: karpv1.NodeClaimSpec{
-		NodeClassRef: &karpv1.NodeClassReference{Group: v1alpha1.Group, Kind: v1alpha1.Kind, Name: v1alpha1.DefaultNodeClass},
-		Requirements: []karpv1.NodeSelectorRequirementWithMinValues{},
-	}}
 }
 
 func token(ctx context.Context, c client.Client) error {

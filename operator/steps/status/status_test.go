@@ -87,10 +87,7 @@ func TestStatus(t *testing.T) {
 			g.Expect(clusters.Guest.Client.Status().Update(ctx, node)).To(Succeed())
 		}
 		for name, node := range map[string]string{"c1": "n1", "c2": ""} {
-			claim := &karpv1.NodeClaim{ObjectMeta: metav1.ObjectMeta{Name: name}, Spec: karpv1.NodeClaimSpec{
-				NodeClassRef: &karpv1.NodeClassReference{Group: v1alpha1.Group, Kind: v1alpha1.Kind, Name: "default"},
-				Requirements: []karpv1.NodeSelectorRequirementWithMinValues{},
-			}}
+			claim := scopetest.NodeClaim(name)
 			g.Expect(clusters.Guest.Client.Create(ctx, claim)).To(Succeed())
 			claim.Status.NodeName = node
 			g.Expect(clusters.Guest.Client.Status().Update(ctx, claim)).To(Succeed())

@@ -235,13 +235,8 @@ func (f *fixture) reachable() {
 
 // claim makes a NodeClaim as Karpenter would have: with its finalizer, its Node and its Machine.
 func (f *fixture) claim(ctx context.Context, g Gomega, name string) *karpv1.NodeClaim {
-	claim := &karpv1.NodeClaim{
-		ObjectMeta: metav1.ObjectMeta{Name: name, Finalizers: []string{karpv1.TerminationFinalizer}, Labels: map[string]string{karpv1.NodePoolLabelKey: "general"}},
-		Spec: karpv1.NodeClaimSpec{
-			NodeClassRef: &karpv1.NodeClassReference{Group: v1alpha1.Group, Kind: v1alpha1.Kind, Name: v1alpha1.DefaultNodeClass},
-			Requirements: []karpv1.NodeSelectorRequirementWithMinValues{},
-		},
-	}
+	claim := scopetest.NodeClaim(name)
+	claim.Finalizers, claim.Labels = []string{karpv1.TerminationFinalizer}, map[string]string{karpv1.NodePoolLabelKey: "general"}
 	g.Expect(f.clusters.Guest.Client.Create(ctx, claim)).To(Succeed())
 	claim.Status.NodeName = name
 	g.Expect(f.clusters.Guest.Client.Status().Update(ctx, claim)).To(Succeed())
@@ -383,13 +378,8 @@ func TestDisable(t *testing.T) {
 		f.claim(ctx, g, name)
 	}
 	f.restrict(ctx, g)
-	foreign := &karpv1.NodeClaim{
-		ObjectMeta: metav1.ObjectMeta{Name: "foreign"},
-		Spec: karpv1.NodeClaimSpec{
-			NodeClassRef: &karpv1.NodeClassReference{Group: "karpenter.k8s.aws", Kind: "EC2NodeClass", Name: "default"},
-			Requirements: []karpv1.NodeSelectorRequirementWithMinValues{},
-		},
-	}
+	foreign := scopetest.NodeClaim("foreign")
+	foreign.Spec.NodeClassRef.Group, foreign.Spec.NodeClassRef.Kind = "karpenter.k8s.aws", "EC2NodeClass"
 	g.Expect(clusters.Guest.Client.Create(ctx, foreign)).To(Succeed())
 	f.disable()
 

@@ -67,13 +67,9 @@ func ec2NodeClass() *unstructured.Unstructured {
 
 // ec2Claim makes a NodeClaim of the AWS provider, which has no Machine.
 func (f *fixture) ec2Claim(ctx context.Context, g Gomega, name string) {
-	claim := &karpv1.NodeClaim{
-		ObjectMeta: metav1.ObjectMeta{Name: name, Finalizers: []string{karpv1.TerminationFinalizer}},
-		Spec: karpv1.NodeClaimSpec{
-			NodeClassRef: &karpv1.NodeClassReference{Group: "karpenter.k8s.aws", Kind: "EC2NodeClass", Name: v1alpha1.DefaultNodeClass},
-			Requirements: []karpv1.NodeSelectorRequirementWithMinValues{},
-		},
-	}
+	claim := scopetest.NodeClaim(name)
+	claim.Finalizers = []string{karpv1.TerminationFinalizer}
+	claim.Spec.NodeClassRef.Group, claim.Spec.NodeClassRef.Kind = "karpenter.k8s.aws", "EC2NodeClass"
 	g.Expect(clusters.Guest.Client.Create(ctx, claim)).To(Succeed())
 	claim.Status.ProviderID = "aws:///eu-central-1a/i-" + name
 	g.Expect(clusters.Guest.Client.Status().Update(ctx, claim)).To(Succeed())
@@ -110,13 +106,7 @@ func TestUnattended(t *testing.T) {
 		f := onAWS(ctx, t, "aws-disable")
 		class := f.ec2NodeClass(ctx, t)
 		f.ec2Claim(ctx, g, "a")
-		foreign := &karpv1.NodeClaim{
-			ObjectMeta: metav1.ObjectMeta{Name: "foreign"},
-			Spec: karpv1.NodeClaimSpec{
-				NodeClassRef: &karpv1.NodeClassReference{Group: v1alpha1.Group, Kind: v1alpha1.Kind, Name: v1alpha1.DefaultNodeClass},
-				Requirements: []karpv1.NodeSelectorRequirementWithMinValues{},
-			},
-		}
+		foreign := scopetest.NodeClaim("foreign")
 		g.Expect(clusters.Guest.Client.Create(ctx, foreign)).To(Succeed())
 		lease := &coordinationv1.Lease{ObjectMeta: metav1.ObjectMeta{Namespace: "kube-system", Name: "karpenter-leader-election"}}
 		g.Expect(clusters.Guest.Client.Create(ctx, lease)).To(Succeed())

@@ -5,8 +5,6 @@ package teardown_test
 import (
 	"context"
 	"errors"
-	"fmt"
-	"sync/atomic"
 	"testing"
 	"time"
 
@@ -43,7 +41,6 @@ func TestUnconfirmed(t *testing.T) {
 	now := metav1.NewTime(time.Now())
 	terminating := metav1.ObjectMeta{DeletionTimestamp: &now}
 	confirmed := metav1.ObjectMeta{DeletionTimestamp: &now, Annotations: map[string]string{v1beta1.ConfirmDeletionAnnotation: "true"}}
-	var fixtures atomic.Int32
 	for name, test := range map[string]struct {
 		definition metav1.ObjectMeta
 		err        error
@@ -65,8 +62,10 @@ func TestUnconfirmed(t *testing.T) {
 		"When the CRD can't be read, it should drain nothing":               {err: errors.New("away"), wantErr: "reading CustomResourceDefinition hostedclusters.autonode.io: away"},
 	} {
 		t.Run(name, func(t *testing.T) {
+			t.Parallel()
 			g := NewWithT(t)
-			f := setUp(t.Context(), t, fmt.Sprintf("unconfirmed-%d", fixtures.Add(1)))
+			f := setUpIn(t.Context(), g, simulated(t), "unconfirmed")
+			f.equip(t.Context(), t)
 			f.claim(t.Context(), g, "a")
 			upkept := false
 			f.Upkeep = func(context.Context) error { upkept = true; return nil }
@@ -76,7 +75,7 @@ func TestUnconfirmed(t *testing.T) {
 				test.change(f.HostedCluster)
 			}
 			step := teardown.New(teardown.Config{
-				Management: clusters.Management.Client, Live: definitionReader{clusters.Management.Client, test.definition, test.err}, Apply: apply.New(),
+				Management: f.clusters.Management.Client, Live: definitionReader{f.clusters.Management.Client, test.definition, test.err}, Apply: apply.New(),
 				Recorder: f.events, Clock: f.clock, DrainTimeout: drainTimeout,
 			})
 			result, err := step.Reconcile(t.Context(), f.Scope)
