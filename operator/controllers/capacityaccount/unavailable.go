@@ -80,11 +80,11 @@ func (u unavailableReports) post(cluster string, offerings []v1alpha1.Unavailabl
 	}
 }
 
-func maxTime(a, u time.Time) time.Time {
-	if a.After(u) {
+func maxTime(a, b time.Time) time.Time {
+	if a.After(b) {
 		return a
 	}
-	return u
+	return b
 }
 
 // expire forgets reports that count neither now nor against a repetition.

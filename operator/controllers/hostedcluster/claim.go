@@ -88,10 +88,8 @@ func (r *Reconciler) removeFinalizer(ctx context.Context, s *scope.Scope) error 
 	case client.IgnoreNotFound(err) != nil:
 		return fmt.Errorf("reading the ControlPlaneComponent: %w", err)
 	}
-	before := hostedCluster.DeepCopy()
-	controllerutil.RemoveFinalizer(hostedCluster, v1beta1.HostedClusterFinalizer)
-	if err := r.management.Patch(ctx, hostedCluster, client.MergeFromWithOptions(before, client.MergeFromWithOptimisticLock{})); err != nil {
-		return client.IgnoreNotFound(describe("removing the finalizer", err))
+	if err := r.patchFinalizer(ctx, hostedCluster, controllerutil.RemoveFinalizer); client.IgnoreNotFound(err) != nil {
+		return fmt.Errorf("removing the finalizer: %w", err)
 	}
 	return nil
 }

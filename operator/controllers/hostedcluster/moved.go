@@ -4,6 +4,7 @@ package hostedcluster
 
 import (
 	"context"
+	"fmt"
 
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	clusterctlv1 "sigs.k8s.io/cluster-api/cmd/clusterctl/api/v1alpha3"
@@ -28,7 +29,7 @@ func (r *Reconciler) leave(ctx context.Context, s *scope.Scope) *outcome {
 	if s.Component != nil {
 		err := r.management.Delete(ctx, s.Component, client.Preconditions{UID: &s.Component.UID}, client.PropagationPolicy(metav1.DeletePropagationBackground))
 		if client.IgnoreNotFound(err) != nil {
-			return &outcome{state: draining, blocked: true, errs: []error{describe("deleting the ControlPlaneComponent of a HostedCluster that was moved", err)}}
+			return &outcome{state: draining, blocked: true, errs: []error{fmt.Errorf("deleting the ControlPlaneComponent of a HostedCluster that was moved: %w", err)}}
 		}
 	}
 	return &outcome{state: off}

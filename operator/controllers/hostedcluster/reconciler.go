@@ -364,8 +364,6 @@ func (r *Reconciler) applyStatus(ctx context.Context, before *v1beta1.HostedClus
 	return nil
 }
 
-func describe(doing string, err error) error { return fmt.Errorf("%s: %w", doing, err) }
-
 // ownsComponent reports whether the component is this HostedCluster's, and not that of another one in the same
 // control-plane namespace.
 func ownsComponent(s *scope.Scope, component *v1beta1.ControlPlaneComponent) bool {
