@@ -30,7 +30,7 @@ import (
 
 	"github.com/autonode-io/autonode/api/v1beta1"
 	"github.com/autonode-io/autonode/assets/crds"
-	"github.com/autonode-io/autonode/operator/guest"
+	"github.com/autonode-io/autonode/operator/guest/watch"
 	"github.com/autonode-io/autonode/operator/scope/scopetest"
 )
 
@@ -39,7 +39,7 @@ var small = sync.OnceValues(func() (*runtime.Scheme, error) {
 	scheme := runtime.NewScheme()
 	builder := runtime.NewSchemeBuilder(
 		admissionregistrationv1.AddToScheme, apiextensionsv1.AddToScheme, appsv1.AddToScheme, authenticationv1.AddToScheme, coordinationv1.AddToScheme,
-		corev1.AddToScheme, policyv1.AddToScheme, rbacv1.AddToScheme, clusterv1.AddToScheme, v1beta1.AddToScheme, guest.AddToScheme,
+		corev1.AddToScheme, policyv1.AddToScheme, rbacv1.AddToScheme, clusterv1.AddToScheme, v1beta1.AddToScheme, watch.AddToScheme,
 	)
 	return scheme, builder.AddToScheme(scheme)
 })
