@@ -3,6 +3,10 @@
 package main
 
 import (
+	"bytes"
+	"io"
+	"os"
+	"path/filepath"
 	"strings"
 	"testing"
 
@@ -44,9 +48,7 @@ type refreshing struct {
 func startRefreshing(t *testing.T, name string) refreshing {
 	t.Helper()
 	g := NewWithT(t)
-	o := refreshOptions{management: managementFlags{clusterFlags{kubeconfig: managementCluster.kubeconfig}}}
-	admin, err := o.client()
-	g.Expect(err).NotTo(HaveOccurred())
+	admin := managementCluster.admin
 	namespace := &corev1.Namespace{}
 	namespace.Name = name
 	g.Expect(admin.Create(t.Context(), namespace)).To(Succeed())
@@ -74,9 +76,15 @@ func (r refreshing) catalog(t *testing.T) *v1alpha1.InstanceTypeCatalog {
 // refresh imports a table into the catalog.
 func (r refreshing) refresh(t *testing.T, table string, args ...string) (string, error) {
 	t.Helper()
-	out, _, err := catalogCommand(t, append([]string{"refresh", "csv", "--kubeconfig", managementCluster.kubeconfig, "-n", r.namespace, "--name", "general",
-		"-f", written(t, "types.csv", "name,cpu,memory,zones,capacityType,price\n"+table)}, args...)...)
-	return out, err
+	path := filepath.Join(t.TempDir(), "types.csv")
+	NewWithT(t).Expect(os.WriteFile(path, []byte("name,cpu,memory,zones,capacityType,price\n"+table), 0o600)).To(Succeed())
+	var out bytes.Buffer
+	cmd := newCommand("autonode")
+	cmd.SetArgs(append([]string{"catalog", "refresh", "csv", "--kubeconfig", managementCluster.kubeconfig, "-n", r.namespace, "--name", "general", "-f", path}, args...))
+	cmd.SetOut(&out)
+	cmd.SetErr(io.Discard)
+	err := cmd.ExecuteContext(t.Context())
+	return out.String(), err
 }
 
 const (

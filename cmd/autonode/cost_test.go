@@ -197,8 +197,4 @@ func TestCostUsage(t *testing.T) {
 			NewWithT(t).Expect(err).To(MatchError(test.want))
 		})
 	}
-	t.Run("When a cluster isn't a management cluster, it should say what to do", func(t *testing.T) {
-		_, err := readCosts(t.Context(), withoutKarpenter{}, noon)
-		NewWithT(t).Expect(err).To(MatchError(ContainSubstring("doesn't serve CapacityAccounts, so it isn't a management cluster with AutoNode; choose another with --context")))
-	})
 }

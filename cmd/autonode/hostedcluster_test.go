@@ -27,6 +27,7 @@ import (
 
 	"github.com/autonode-io/autonode/api/v1beta1"
 	"github.com/autonode-io/autonode/assets/crds"
+	"github.com/autonode-io/autonode/cmd/autonode/cluster"
 )
 
 // startTimeout is how long an API server may take to start, and CRDs to be served: a loaded machine is slow.
@@ -95,8 +96,8 @@ func runTests(m *testing.M) (code int, err error) {
 	if err := os.WriteFile(managementCluster.kubeconfig, raw, 0o600); err != nil {
 		return 0, err
 	}
-	flags := managementFlags{clusterFlags{kubeconfig: managementCluster.kubeconfig}}
-	if managementCluster.admin, err = flags.client(); err != nil {
+	flags := cluster.Flags{Kubeconfig: managementCluster.kubeconfig}
+	if managementCluster.admin, err = flags.Client(); err != nil {
 		return 0, err
 	}
 	return m.Run(), nil

@@ -6,9 +6,7 @@ package main
 
 import (
 	"context"
-	"errors"
 	"fmt"
-	"io"
 	"os"
 	"os/signal"
 	"path/filepath"
@@ -20,10 +18,26 @@ import (
 	"k8s.io/klog/v2/textlogger"
 
 	"github.com/autonode-io/autonode/api/message"
+	"github.com/autonode-io/autonode/cmd/about"
+	"github.com/autonode-io/autonode/cmd/autonode/catalog"
+	"github.com/autonode-io/autonode/cmd/autonode/command"
+	"github.com/autonode-io/autonode/cmd/autonode/cost"
+	"github.com/autonode-io/autonode/cmd/autonode/dump"
+	"github.com/autonode-io/autonode/cmd/autonode/hostedcluster"
+	"github.com/autonode-io/autonode/cmd/autonode/install"
+	"github.com/autonode-io/autonode/cmd/autonode/nodes"
+	"github.com/autonode-io/autonode/cmd/autonode/printer"
+	"github.com/autonode-io/autonode/cmd/autonode/release"
+	"github.com/autonode-io/autonode/cmd/autonode/templates"
+	"github.com/autonode-io/autonode/cmd/autonode/why"
 )
 
-// version is stamped when the program is built.
-var version string
+var (
+	// version is stamped when the program is built.
+	version string
+	// operatorImage is stamped when a release is built.
+	operatorImage string
+)
 
 // plugin starts the names of kubectl's plugins: it runs kubectl-autonode for `kubectl autonode`.
 const plugin = "kubectl-"
@@ -34,14 +48,9 @@ func main() {
 	// client-go logs what a cluster's API server answers.
 	klog.SetLogger(textlogger.NewLogger(textlogger.NewConfig(textlogger.Output(&message.Writer{To: os.Stderr}))))
 	if err := newCommand(os.Args[0]).ExecuteContext(ctx); err != nil {
-		printError(os.Stderr, err)
+		printer.Error(os.Stderr, err)
 		os.Exit(1)
 	}
-}
-
-// printError indents further lines of an error, so that none passes for another one's.
-func printError(to io.Writer, err error) {
-	fmt.Fprintln(to, "error:", strings.ReplaceAll(message.Visible(err.Error()), "\n", "\n  "))
 }
 
 // newCommand returns the whole program. path is what it was called by, and its usage and examples show that name.
@@ -53,28 +62,26 @@ func newCommand(path string) *cobra.Command {
 		Long: `AutoNode's command-line tool makes release payloads and shows what a node class launches.
 
 Installed as kubectl-autonode it is a plugin of kubectl: kubectl autonode.`,
-		Args:          subcommand,
-		RunE:          func(cmd *cobra.Command, _ []string) error { return cmd.Help() },
 		SilenceUsage:  true,
 		SilenceErrors: true,
 	}
 	shown := name
-	if command, ok := strings.CutPrefix(name, plugin); ok {
-		shown = "kubectl " + command
+	if rest, ok := strings.CutPrefix(name, plugin); ok {
+		shown = "kubectl " + rest
 		root.Annotations = map[string]string{cobra.CommandDisplayNameAnnotation: shown}
 	}
 	root.PersistentPreRun = func(cmd *cobra.Command, _ []string) {
 		cmd.SetOut(&message.Writer{To: cmd.OutOrStdout()})
 		cmd.SetErr(&message.Writer{To: cmd.ErrOrStderr()})
 	}
-	info := programInfo()
+	info := about.Of("autonode", version)
 	root.Version = info.String()
 	root.SetVersionTemplate("{{.Version}}")
 	root.SetFlagErrorFunc(func(cmd *cobra.Command, err error) error {
 		return fmt.Errorf("%w; see `%s --help`", err, cmd.CommandPath())
 	})
-	root.AddCommand(newCatalogCommand(), newCostCommand(), newDumpCommand(), newHostedClusterCommand(), newInstallCommand(), newNodesCommand(),
-		newReleaseCommand(), newTemplatesCommand(), newUninstallCommand(), newVersionCommand(), newWhyCommand())
+	command.Group(root, catalog.NewCommand(), cost.NewCommand(), dump.NewCommand(info.String()), hostedcluster.NewCommand(), install.NewCommand(operatorImage),
+		nodes.NewCommand(), release.NewCommand(), templates.NewCommand(), install.NewUninstallCommand(), newVersionCommand(info), why.NewCommand())
 	nameExamples(root, shown)
 	return root
 }
@@ -91,17 +98,4 @@ func nameExamples(cmd *cobra.Command, name string) {
 	for _, child := range cmd.Commands() {
 		nameExamples(child, name)
 	}
-}
-
-// subcommand rejects an argument of a command that only has subcommands, and suggests those with similar names.
-func subcommand(cmd *cobra.Command, args []string) error {
-	if len(args) == 0 {
-		return nil
-	}
-	cmd.SuggestionsMinimumDistance = 2
-	text := fmt.Sprintf("unknown command %q for %q", args[0], cmd.CommandPath())
-	if similar := cmd.SuggestionsFor(args[0]); len(similar) > 0 {
-		text += fmt.Sprintf("; did you mean %s?", strings.Join(similar, " or "))
-	}
-	return errors.New(text + fmt.Sprintf("; see `%s --help`", cmd.CommandPath()))
 }

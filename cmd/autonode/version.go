@@ -3,21 +3,26 @@
 package main
 
 import (
+	"context"
 	"fmt"
-	"slices"
-	"strings"
 
 	"github.com/spf13/cobra"
 
 	"github.com/autonode-io/autonode/cmd/about"
+	"github.com/autonode-io/autonode/cmd/autonode/command"
+	"github.com/autonode-io/autonode/cmd/autonode/printer"
 )
 
-func programInfo() about.Info { return about.Of("autonode", version) }
+// versionOptions are those of `autonode version`.
+type versionOptions struct {
+	info   about.Info
+	output string
+}
 
-// newVersionCommand returns `autonode version`.
-func newVersionCommand() *cobra.Command {
-	var output string
-	outputs := []string{"text", "json", "yaml"}
+var versionOutputs = []string{"text", "json", "yaml"}
+
+func newVersionCommand(info about.Info) *cobra.Command {
+	o := versionOptions{info: info}
 	cmd := &cobra.Command{
 		Use:   "version",
 		Short: "Print this program's version and what it was built with",
@@ -26,19 +31,20 @@ func newVersionCommand() *cobra.Command {
   # For a script
   autonode version -o json | jq -r .version`,
 		Args: cobra.NoArgs,
-		RunE: func(cmd *cobra.Command, _ []string) error {
-			info, out := programInfo(), cmd.OutOrStdout()
-			switch output {
-			case "text":
-				_, err := fmt.Fprint(out, info)
-				return err
-			case "json", "yaml":
-				return encode(out, output, info)
-			}
-			return fmt.Errorf("--output: %q is none of %s", output, strings.Join(outputs, ", "))
-		},
+		RunE: func(cmd *cobra.Command, _ []string) error { return command.Run(cmd, &o) },
 	}
-	cmd.Flags().StringVarP(&output, "output", "o", "text", "output format: "+strings.Join(outputs, ", "))
-	registerCompletion(cmd, "output", slices.Clone(outputs)...)
+	printer.AddFlag(cmd, &o.output, "output format", versionOutputs...)
 	return cmd
+}
+
+// Validate implements command.Options.
+func (o *versionOptions) Validate() error { return printer.ValidateFormat(o.output, versionOutputs...) }
+
+// Run implements command.Options.
+func (o *versionOptions) Run(_ context.Context, streams command.Streams) error {
+	if o.output != "text" {
+		return printer.Encode(streams.Out, o.output, o.info)
+	}
+	_, err := fmt.Fprint(streams.Out, o.info)
+	return err
 }

@@ -3,13 +3,11 @@
 package main
 
 import (
-	"bytes"
 	"context"
 	"encoding/json"
 	"testing"
 
 	"github.com/awslabs/operatorpkg/status"
-	"github.com/google/go-cmp/cmp"
 	. "github.com/onsi/gomega"
 	appsv1 "k8s.io/api/apps/v1"
 	corev1 "k8s.io/api/core/v1"
@@ -24,79 +22,16 @@ import (
 	karpv1 "sigs.k8s.io/karpenter/pkg/apis/v1"
 
 	"github.com/autonode-io/autonode/api/karpenter/v1alpha1"
+	"github.com/autonode-io/autonode/cmd/autonode/cluster"
 	"github.com/autonode-io/autonode/karpenter/explain"
 )
-
-func TestWhyText(t *testing.T) {
-	pod := &explain.PodAnswer{
-		Summary: "Pod shop/web fits none of 2 NodePools", Waits: []string{"a larger instance type"},
-		NodePools: []explain.NodePoolAnswer{
-			{Name: "general", Reason: "none of 13 instance types fits: needs 64 cpu; the largest has 32", Refused: []explain.Refusal{
-				{Reason: "needs 64 cpu; the largest has 32", Count: 12, Names: []string{"large", "medium"}},
-				{Reason: "the NodePool wants kubernetes.io/arch In [amd64]", Count: 1, Names: []string{"arm"}},
-			}},
-			{Name: "huge", Fits: true, Reason: "2 instance types fit", AcceptedCount: 2, Accepted: []explain.Accepted{{InstanceType: "xxl", Zone: "a", CapacityType: "spot", Price: 1.5}}},
-		},
-		Nodes:   []explain.Refusal{{Reason: "exceeds node resources", Count: 1, Names: []string{"n"}}},
-		Missing: []string{"prices"},
-	}
-	node := &explain.NodeAnswer{
-		Summary: "Node n stays: Can't replace with a cheaper node", Blocking: []string{"pod shop/db has annotation karpenter.sh/do-not-disrupt"},
-		Methods: []explain.MethodAnswer{{Name: "drift", Reason: "the node hasn't drifted"}, {Name: "consolidation", Disrupts: true, Reason: "it would be removed"}},
-		Facts:   []string{"c4 in zone a, spot"},
-	}
-	for name, test := range map[string]struct {
-		print func(*bytes.Buffer)
-		want  string
-	}{
-		"When a pod is explained, the answer should be the first line, and every NodePool have its reason": {func(to *bytes.Buffer) { printPodAnswer(to, pod) }, `Pod shop/web fits none of 2 NodePools
-
-Waits for:
-  a larger instance type
-
-NodePool general: no, none of 13 instance types fits: needs 64 cpu; the largest has 32
-  - 12: needs 64 cpu; the largest has 32 (large, medium and 10 more)
-  - 1: the NodePool wants kubernetes.io/arch In [amd64] (arm)
-
-NodePool huge: yes, 2 instance types fit
-  + xxl  zone a, spot, $1.500 an hour
-  + 1 more
-
-Nodes that exist:
-  - 1: exceeds node resources (n)
-
-Not known:
-  prices
-`},
-		"When a node is explained, the answer should be the first line, and every method have its reason": {func(to *bytes.Buffer) { printNodeAnswer(to, node) }, `Node n stays: Can't replace with a cheaper node
-
-Kept by:
-  pod shop/db has annotation karpenter.sh/do-not-disrupt
-
-What Karpenter tries, in this order:
-  drift: no, the node hasn't drifted
-  consolidation: yes, it would be removed
-
-Known of it:
-  c4 in zone a, spot
-`},
-	} {
-		t.Run(name, func(t *testing.T) {
-			var out bytes.Buffer
-			test.print(&out)
-			if diff := cmp.Diff(test.want, out.String()); diff != "" {
-				t.Errorf("(-want +got):\n%s", diff)
-			}
-		})
-	}
-}
 
 // makeHosted makes a control plane with one template, and in its guest, which is the same cluster, a NodePool of it.
 func makeHosted(t *testing.T, namespace string, provisioned bool) {
 	t.Helper()
 	g := NewWithT(t)
 	g.Expect(v1alpha1.AddToScheme(guestscheme.Scheme)).To(Succeed())
-	config, err := (&clusterFlags{kubeconfig: managementCluster.kubeconfig}).config()
+	config, err := (&cluster.Flags{Kubeconfig: managementCluster.kubeconfig}).Config()
 	g.Expect(err).NotTo(HaveOccurred())
 	admin, err := client.New(config, client.Options{Scheme: guestscheme.Scheme})
 	g.Expect(err).NotTo(HaveOccurred())

@@ -24,7 +24,7 @@ import (
 
 	"github.com/autonode-io/autonode/api/v1alpha1"
 	"github.com/autonode-io/autonode/api/v1beta1"
-	"github.com/autonode-io/autonode/cmd/autonode/installation"
+	"github.com/autonode-io/autonode/cmd/autonode/install"
 	embedded "github.com/autonode-io/autonode/manifests"
 )
 
@@ -68,7 +68,7 @@ func TestPrunable(t *testing.T) {
 		g.Expect(err).NotTo(HaveOccurred())
 		for _, object := range objects {
 			kept := object.GetKind() == "CustomResourceDefinition" || object.GetKind() == "Namespace"
-			g.Expect(slices.Contains(installation.Prunable, object.GroupVersionKind())).To(Equal(!kept), object.GetKind())
+			g.Expect(slices.Contains(install.Prunable, object.GroupVersionKind())).To(Equal(!kept), object.GetKind())
 		}
 	})
 }
@@ -129,7 +129,7 @@ func TestInstallation(t *testing.T) {
 	m := startManagement(t)
 	var out bytes.Buffer
 	// As the command's: an API server that is busy takes more than a minute over a CRD, because it backs off.
-	installer := &installation.Installer{Management: m, Out: &out, Timeout: 5 * time.Minute}
+	installer := &install.Installer{Management: m, Out: &out, Timeout: 5 * time.Minute}
 	crd := func(g Gomega) *apiextensionsv1.CustomResourceDefinition {
 		definition := &apiextensionsv1.CustomResourceDefinition{}
 		g.Expect(m.Get(t.Context(), client.ObjectKey{Name: "hostedclusters.autonode.io"}, definition)).To(Succeed())
@@ -163,7 +163,7 @@ func TestInstallation(t *testing.T) {
 		other.SetName(embedded.Operator)
 		g.Expect(m.Apply(t.Context(), client.ApplyConfigurationFromUnstructured(other), client.FieldOwner("helm"), client.ForceOwnership)).To(Succeed())
 		err := m.run(func(ctx context.Context) error { return installer.Apply(ctx, render(t)) })
-		g.Expect(err).To(MatchError(installation.ErrConflict))
+		g.Expect(err).To(MatchError(install.ErrConflict))
 		g.Expect(err).To(MatchError(ContainSubstring("--force-conflicts")))
 		forced := *installer
 		forced.Force = true
@@ -226,7 +226,7 @@ func TestInstallation(t *testing.T) {
 }
 
 // pruned installs with settings and with others. What people made, copies of ours too, isn't touched.
-func (m *management) pruned(t *testing.T, installer *installation.Installer) {
+func (m *management) pruned(t *testing.T, installer *install.Installer) {
 	t.Helper()
 	g := NewWithT(t)
 	settings := func(logLevel string) (objects []*unstructured.Unstructured, name string) {

@@ -1,0 +1,290 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package catalog
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"strings"
+
+	"github.com/spf13/cobra"
+	"github.com/spf13/pflag"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/util/validation"
+	"sigs.k8s.io/yaml"
+
+	"github.com/autonode-io/autonode/api/karpenter/v1alpha1"
+	"github.com/autonode-io/autonode/catalog/importer"
+	"github.com/autonode-io/autonode/cmd/autonode/command"
+	"github.com/autonode-io/autonode/cmd/autonode/file"
+	"github.com/autonode-io/autonode/cmd/autonode/printer"
+)
+
+// source is what instance types are imported from, and the catalog that they are for.
+type source struct {
+	Format, Input, Prices, SpotPrices string
+	Name, Namespace                   string
+	Include                           []string
+	Options                           importer.Options
+}
+
+// ImportOptions are those of `autonode catalog import`.
+type ImportOptions struct {
+	source
+	Template, Patches string
+	Labels            map[string]string
+}
+
+// formatsHelp lists the formats that an import reads.
+func formatsHelp() string {
+	var formats strings.Builder
+	formats.WriteString("Formats:")
+	for _, format := range importer.Formats {
+		fmt.Fprintf(&formats, "\n  %-10s %s", format.Name, format.Input)
+	}
+	return formats.String()
+}
+
+func newImportCommand() *cobra.Command {
+	var o ImportOptions
+	cmd := &cobra.Command{
+		Use:   "import FORMAT -f FILE",
+		Short: "Make a catalog from what an infrastructure says of its machine types",
+		Long: `Make a catalog from what an infrastructure says of its machine types, and print it. It calls nothing.
+
+` + formatsHelp() + `
+
+A machine type that can't be used is named on standard error and left out; the others are imported. Prices come from
+the infrastructure's own price list (aws, azure), or from a CSV file with the columns instanceType, zone, capacityType
+and price. With a price list, what it doesn't sell gets no offering.
+
+A catalog that would exceed 1 MB is split.`,
+		Example: `  aws ec2 describe-instance-types | autonode catalog import aws -f - --prices prices.json --template general > catalog.yaml
+  autonode catalog import openstack -f flavors.json --prices prices.csv --template workers -n clusters-blue
+  autonode catalog import csv -f types.csv --template ProxmoxMachineTemplate/workers --patches patches.yaml`,
+		Args: cobra.ExactArgs(1),
+		RunE: func(cmd *cobra.Command, args []string) error {
+			o.Format = args[0]
+			return command.Run(cmd, &o)
+		},
+	}
+	flags := cmd.Flags()
+	o.add(flags)
+	flags.StringVarP(&o.Namespace, "namespace", "n", "", "namespace of the catalog")
+	flags.StringToStringVar(&o.Labels, "labels", nil, "labels of the catalog, for the selectors of node classes")
+	flags.StringVar(&o.Template, "template", "", "infrastructure template, as <name>, <kind>/<name> or <kind>.<group>/<name>; the format has a default kind")
+	flags.StringVar(&o.Patches, "patches", "", "file with the catalog's patches in YAML, in place of the format's")
+	return cmd
+}
+
+// add adds the flags that say what to import.
+func (s *source) add(flags *pflag.FlagSet) {
+	flags.StringVarP(&s.Input, "filename", "f", "", "file with the machine types, or - for standard input")
+	flags.StringVar(&s.Prices, "prices", "", "file with a price list of the infrastructure, or with prices in CSV")
+	flags.StringVar(&s.SpotPrices, "spot-prices", "", "file with spot prices: the output of aws ec2 describe-spot-price-history, or CSV")
+	flags.BoolVar(&s.Options.Estimate, "estimate-prices", false, "without a price list, estimate on-demand prices from cores, memory and GPUs, so that a bigger machine costs more")
+	flags.StringVar(&s.Options.Region, "region", "", "region of the prices and zones, where a file has several")
+	flags.StringSliceVar(&s.Options.Zones, "zones", nil, "zones that machine types are sold in, where the file doesn't say; without it every failure domain of a Cluster")
+	flags.StringVar(&s.Options.GPUResource, "gpu-resource", "nvidia.com/gpu", "resource of GPUs whose maker the file doesn't say")
+	flags.StringSliceVar(&s.Include, "include", nil, "names of the machine types to import, where * stands for any text; without it all are")
+	flags.StringVar(&s.Name, "name", "imported", "name of the catalog; a second one gets -2, and so on")
+}
+
+// Validate implements command.Options.
+func (o *ImportOptions) Validate() error {
+	format, err := importer.FormatOf(o.Format)
+	if err != nil {
+		return err
+	}
+	if _, err := templateReference(o.Template, format.Template); err != nil {
+		return err
+	}
+	if msgs := validation.IsDNS1123Subdomain(o.Name); len(msgs) > 0 {
+		return fmt.Errorf("--name %q: %s", o.Name, msgs[0])
+	}
+	return nil
+}
+
+// Run prints the catalogs that the files say.
+func (o *ImportOptions) Run(_ context.Context, streams command.Streams) error {
+	format, err := importer.FormatOf(o.Format)
+	if err != nil {
+		return err
+	}
+	spec, err := o.spec(streams.In, format)
+	if err != nil {
+		return err
+	}
+	imported, err := o.types(streams, format)
+	if err != nil {
+		return err
+	}
+	parts, err := split(spec, imported.Types)
+	if err != nil {
+		return err
+	}
+	printer.Printf(streams.ErrOut, "%d machine types imported in %d catalogs, %d problems\n", len(imported.Types), len(parts), len(imported.Problems))
+	for i := range parts {
+		if err := printCatalog(streams.Out, &v1alpha1.InstanceTypeCatalog{
+			TypeMeta:   metav1.TypeMeta{APIVersion: v1alpha1.GroupVersion.String(), Kind: "InstanceTypeCatalog"},
+			ObjectMeta: metav1.ObjectMeta{Name: partName(o.Name, i), Namespace: o.Namespace, Labels: o.Labels}, Spec: parts[i],
+		}, i > 0); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// types returns the instance types that the files say, and names on standard error what it leaves out.
+func (s *source) types(streams command.Streams, format importer.Format) (*importer.Imported, error) {
+	if s.Input == "" {
+		return nil, errors.New("name the file with the machine types: -f FILE, or -f - for standard input")
+	}
+	raw, err := file.Read(streams.In, s.Input)
+	if err != nil {
+		return nil, err
+	}
+	options := s.Options
+	for name, into := range map[string]*[]byte{s.Prices: &options.Prices, s.SpotPrices: &options.SpotPrices} {
+		if name == "" {
+			continue
+		}
+		if *into, err = file.Read(streams.In, name); err != nil {
+			return nil, err
+		}
+	}
+	imported, err := format.Read(raw, options)
+	if err != nil {
+		return nil, fmt.Errorf("%s: %w", s.Input, err)
+	}
+	for _, problem := range imported.Problems {
+		printer.Printf(streams.ErrOut, "%s: %s\n", s.Input, problem)
+	}
+	imported.Types = included(imported.Types, s.Include)
+	if len(imported.Types) == 0 {
+		return nil, fmt.Errorf("%s: no machine type can be imported", s.Input)
+	}
+	if unpriced := unpriced(imported.Types); unpriced > 0 {
+		printer.Printf(streams.ErrOut, "%s: %d machine types have no price, and nothing launches of them: add --prices or --estimate-prices\n", s.Input, unpriced)
+	}
+	return imported, nil
+}
+
+// spec of the catalog without its instance types.
+func (o *ImportOptions) spec(stdin io.Reader, format importer.Format) (spec v1alpha1.InstanceTypeCatalogSpec, err error) {
+	spec.Patches = format.Patches
+	if spec.TemplateRef, err = templateReference(o.Template, format.Template); err != nil {
+		return spec, err
+	}
+	if o.Patches == "" {
+		return spec, nil
+	}
+	raw, err := file.Read(stdin, o.Patches)
+	if err != nil {
+		return spec, err
+	}
+	spec.Patches = nil
+	if err := yaml.UnmarshalStrict(raw, &spec.Patches); err != nil {
+		return spec, fmt.Errorf("%s: not a list of patches {op, path, value or valueFrom}: %w", o.Patches, err)
+	}
+	return spec, nil
+}
+
+// unpriced counts the types without a price.
+func unpriced(types []v1alpha1.CatalogInstanceType) (n int) {
+	for i := range types {
+		if !priced(&types[i]) {
+			n++
+		}
+	}
+	return n
+}
+
+// templateReference reads a template's name over the format's kind.
+func templateReference(text string, usual v1alpha1.InfrastructureTemplateReference) (v1alpha1.InfrastructureTemplateReference, error) {
+	ref := usual
+	kind, name, ok := strings.Cut(text, "/")
+	if !ok {
+		kind, name = "", text
+	}
+	if kind != "" {
+		ref.Kind, ref.APIGroup, ok = strings.Cut(kind, ".")
+		if !ok {
+			ref.APIGroup = "infrastructure.cluster.x-k8s.io"
+		}
+	}
+	ref.Name = name
+	switch {
+	case name == "":
+		return ref, errors.New("name the infrastructure template that machines are cloned from: --template NAME")
+	case ref.Kind == "":
+		return ref, errors.New("this format has no usual template; name its kind too: --template KIND/NAME")
+	case !strings.HasSuffix(ref.Kind, "Template"):
+		return ref, fmt.Errorf("--template %q: kind %q is no template", text, ref.Kind)
+	}
+	return ref, nil
+}
+
+// included returns the types whose name matches one of the patterns.
+func included(types []v1alpha1.CatalogInstanceType, patterns []string) []v1alpha1.CatalogInstanceType {
+	if len(patterns) == 0 {
+		return types
+	}
+	var kept []v1alpha1.CatalogInstanceType
+	for i := range types {
+		for _, pattern := range patterns {
+			if matches(pattern, types[i].Name) {
+				kept = append(kept, types[i])
+				break
+			}
+		}
+	}
+	return kept
+}
+
+// matches reports whether a text is as a pattern says, in which * stands for any text.
+func matches(pattern, text string) bool {
+	parts := strings.Split(pattern, "*")
+	rest, ok := strings.CutPrefix(text, parts[0])
+	if !ok || len(parts) == 1 {
+		return ok && rest == ""
+	}
+	for _, part := range parts[1 : len(parts)-1] {
+		_, after, found := strings.Cut(rest, part)
+		if !found {
+			return false
+		}
+		rest = after
+	}
+	return strings.HasSuffix(rest, parts[len(parts)-1])
+}
+
+// printCatalog prints a catalog without its status.
+func printCatalog(out io.Writer, c *v1alpha1.InstanceTypeCatalog, another bool) error {
+	content, err := printer.YAML(struct {
+		metav1.TypeMeta `json:",inline"`
+		Metadata        map[string]any                   `json:"metadata"`
+		Spec            v1alpha1.InstanceTypeCatalogSpec `json:"spec"`
+	}{c.TypeMeta, metadataOf(c), c.Spec})
+	if err != nil {
+		return err
+	}
+	if another {
+		content = append([]byte("---\n"), content...)
+	}
+	_, err = out.Write(content)
+	return err
+}
+
+func metadataOf(c *v1alpha1.InstanceTypeCatalog) map[string]any {
+	metadata := map[string]any{"name": c.Name}
+	if c.Namespace != "" {
+		metadata["namespace"] = c.Namespace
+	}
+	if len(c.Labels) > 0 {
+		metadata["labels"] = c.Labels
+	}
+	return metadata
+}

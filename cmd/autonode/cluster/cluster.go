@@ -1,0 +1,87 @@
+// SPDX-License-Identifier: Apache-2.0
+
+// Package cluster connects commands to the clusters that their flags choose.
+package cluster
+
+import (
+	"fmt"
+	"os"
+
+	"github.com/spf13/pflag"
+	corev1 "k8s.io/api/core/v1"
+	rbacv1 "k8s.io/api/rbac/v1"
+	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/client-go/rest"
+	"k8s.io/client-go/tools/clientcmd"
+	clusterv1 "sigs.k8s.io/cluster-api/api/core/v1beta2"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	karpenterv1alpha1 "github.com/autonode-io/autonode/api/karpenter/v1alpha1"
+	"github.com/autonode-io/autonode/api/message"
+	"github.com/autonode-io/autonode/api/v1alpha1"
+	"github.com/autonode-io/autonode/api/v1beta1"
+)
+
+// Flags choose a cluster, as kubectl's do.
+type Flags struct{ Kubeconfig, Context string }
+
+// Add adds --kubeconfig and --context.
+func (f *Flags) Add(flags *pflag.FlagSet, cluster string) {
+	flags.StringVar(&f.Kubeconfig, "kubeconfig", "", "kubeconfig of "+cluster+"; without it $KUBECONFIG, else ~/.kube/config")
+	flags.StringVar(&f.Context, "context", "", "context of the kubeconfig; without it the current one")
+}
+
+func (f *Flags) loader() clientcmd.ClientConfig {
+	rules := clientcmd.NewDefaultClientConfigLoadingRules()
+	rules.ExplicitPath = f.Kubeconfig
+	return clientcmd.NewNonInteractiveDeferredLoadingClientConfig(rules, &clientcmd.ConfigOverrides{CurrentContext: f.Context})
+}
+
+// Namespace of the context; default if it names none.
+func (f *Flags) Namespace() (string, error) {
+	namespace, _, err := f.loader().Namespace()
+	if err != nil {
+		return "", fmt.Errorf("%w; name the namespace with --namespace", err)
+	}
+	return namespace, nil
+}
+
+// Config is the configuration of the cluster.
+func (f *Flags) Config() (*rest.Config, error) {
+	config, err := f.loader().ClientConfig()
+	if err != nil {
+		return nil, fmt.Errorf("%w; name the cluster with --kubeconfig or --context", err)
+	}
+	config.WarningHandler = rest.NewWarningWriter(&message.Writer{To: os.Stderr}, rest.WarningWriterOptions{Deduplicate: true})
+	return config, nil
+}
+
+// Scheme knows the kinds of the management cluster that commands read and write.
+func Scheme() (*runtime.Scheme, error) {
+	scheme := runtime.NewScheme()
+	for _, add := range []func(*runtime.Scheme) error{
+		corev1.AddToScheme, rbacv1.AddToScheme, clusterv1.AddToScheme, v1beta1.AddToScheme, v1alpha1.AddToScheme, karpenterv1alpha1.AddToScheme,
+	} {
+		if err := add(scheme); err != nil {
+			return nil, fmt.Errorf("registering kinds: %w", err)
+		}
+	}
+	return scheme, nil
+}
+
+// Client is one of the management cluster. The field owner of what it writes is the program.
+func (f *Flags) Client() (client.Client, error) {
+	config, err := f.Config()
+	if err != nil {
+		return nil, err
+	}
+	scheme, err := Scheme()
+	if err != nil {
+		return nil, err
+	}
+	management, err := client.New(config, client.Options{Scheme: scheme})
+	if err != nil {
+		return nil, fmt.Errorf("connecting to %s: %w", config.Host, err)
+	}
+	return management, nil
+}

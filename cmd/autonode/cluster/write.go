@@ -1,0 +1,44 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package cluster
+
+import (
+	"fmt"
+
+	"github.com/spf13/cobra"
+
+	"github.com/autonode-io/autonode/cmd/autonode/command"
+)
+
+// FieldOwner is the manager of the fields that this program writes.
+const FieldOwner = "autonode-cli"
+
+// DryRun is a command's --dry-run.
+type DryRun string
+
+// Values of --dry-run, as kubectl has them.
+const (
+	DryRunNone   DryRun = "none"
+	DryRunClient DryRun = "client"
+	DryRunServer DryRun = "server"
+)
+
+// Add adds --dry-run.
+func (d *DryRun) Add(cmd *cobra.Command) {
+	cmd.Flags().StringVar((*string)(d), "dry-run", string(DryRunNone), "none; client to write nothing; or server to let the API server try it")
+	command.RegisterCompletion(cmd, "dry-run", string(DryRunNone), string(DryRunClient), string(DryRunServer))
+}
+
+// Validate rejects another value.
+func (d DryRun) Validate() error {
+	switch d {
+	case DryRunNone, DryRunClient, DryRunServer:
+		return nil
+	}
+	return fmt.Errorf("--dry-run %q: want none, client or server", string(d))
+}
+
+// Suffix follows what would be done.
+func (d DryRun) Suffix() string {
+	return map[DryRun]string{DryRunClient: " (dry run)", DryRunServer: " (server dry run)"}[d]
+}

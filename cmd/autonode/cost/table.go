@@ -1,0 +1,254 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package cost
+
+import (
+	"cmp"
+	"fmt"
+	"io"
+	"math"
+	"strings"
+	"text/tabwriter"
+
+	"github.com/dustin/go-humanize/english"
+
+	"github.com/autonode-io/autonode/api/message"
+	"github.com/autonode-io/autonode/capacity"
+	"github.com/autonode-io/autonode/capacity/cost"
+	"github.com/autonode-io/autonode/cmd/autonode/printer"
+)
+
+// group is what a row is of.
+type group struct {
+	// columns beside the account's, and the values of a key in them.
+	columns []string
+	values  func(k cost.Key) []string
+	// of leaves in a key what the rows are grouped by.
+	of func(k cost.Key) cost.Key
+}
+
+// groupNames are the values of --by.
+var groupNames = []string{"account", "cluster", "nodepool", "type", "capacity-type"}
+
+var groups = map[string]group{
+	"account": {nil, func(cost.Key) []string { return nil }, func(cost.Key) cost.Key { return cost.Key{} }},
+	"cluster": {
+		[]string{"CLUSTER"}, func(k cost.Key) []string { return []string{k.Cluster} },
+		func(k cost.Key) cost.Key { return cost.Key{Cluster: k.Cluster} },
+	},
+	"nodepool": {
+		[]string{"CLUSTER", "NODEPOOL"}, func(k cost.Key) []string { return []string{k.Cluster, k.NodePool} },
+		func(k cost.Key) cost.Key { return cost.Key{Cluster: k.Cluster, NodePool: k.NodePool} },
+	},
+	"type": {
+		[]string{"TYPE"}, func(k cost.Key) []string { return []string{k.InstanceType} },
+		func(k cost.Key) cost.Key { return cost.Key{Offering: capacity.Offering{InstanceType: k.InstanceType}} },
+	},
+	"capacity-type": {
+		[]string{"CAPACITY"}, func(k cost.Key) []string { return []string{k.CapacityType} },
+		func(k cost.Key) cost.Key { return cost.Key{Offering: capacity.Offering{CapacityType: k.CapacityType}} },
+	},
+}
+
+// view is what is printed as JSON and YAML: a format that scripts may rely on. Amounts are in US dollars an hour.
+type view struct {
+	Accounts []accountView `json:"accounts"`
+}
+
+type accountView struct {
+	// Account is empty for clusters without one.
+	Account      string            `json:"account"`
+	Rows         []rowView         `json:"rows"`
+	Total        sumsView          `json:"total"`
+	Wasted       float64           `json:"wasted"`
+	Commitments  []commitmentView  `json:"commitments,omitempty"`
+	Reservations []reservationView `json:"reservations,omitempty"`
+	Problems     []string          `json:"problems,omitempty"`
+}
+
+type rowView struct {
+	Cluster      string `json:"cluster,omitempty"`
+	NodePool     string `json:"nodePool,omitempty"`
+	InstanceType string `json:"instanceType,omitempty"`
+	CapacityType string `json:"capacityType,omitempty"`
+	sumsView
+}
+
+type sumsView struct {
+	Machines  int64     `json:"machines"`
+	Unpriced  int64     `json:"unpriced,omitempty"`
+	OnDemand  float64   `json:"onDemand"`
+	List      float64   `json:"list"`
+	Paid      float64   `json:"paid"`
+	Committed float64   `json:"committed"`
+	Saved     savedView `json:"saved"`
+}
+
+type savedView struct {
+	Spot         float64 `json:"spot"`
+	Reservations float64 `json:"reservations"`
+	Commitments  float64 `json:"commitments"`
+}
+
+// commitmentView has amounts of money, or of machines.
+type commitmentView struct {
+	Name      string  `json:"name"`
+	Unit      string  `json:"unit"`
+	Committed float64 `json:"committed"`
+	Used      float64 `json:"used"`
+	Unused    float64 `json:"unused"`
+}
+
+type reservationView struct {
+	ID      string `json:"id"`
+	Count   int64  `json:"count"`
+	Used    int64  `json:"used"`
+	Unused  int64  `json:"unused"`
+	Expired bool   `json:"expired,omitempty"`
+}
+
+// rounded cuts what floating-point arithmetic adds.
+func rounded(amount float64) float64 { return math.Round(amount*1e6) / 1e6 }
+
+func viewSums(s *cost.Sums) sumsView {
+	return sumsView{
+		Machines: s.Machines, Unpriced: s.Unpriced, OnDemand: rounded(s.OnDemand), List: rounded(s.List), Paid: rounded(s.Paid), Committed: rounded(s.Committed),
+		Saved: savedView{rounded(s.SavedBySpot), rounded(s.SavedByReservations), rounded(s.SavedByCommitments)},
+	}
+}
+
+func viewCosts(costs []accountCost, group group) view {
+	view := view{Accounts: []accountView{}}
+	for i := range costs {
+		c := &costs[i]
+		account := accountView{Account: c.name, Rows: []rowView{}, Total: viewSums(&c.Total), Wasted: rounded(c.Wasted), Problems: c.problems}
+		for _, row := range c.Group(group.of) {
+			account.Rows = append(account.Rows, rowView{row.Cluster, row.NodePool, row.InstanceType, row.CapacityType, viewSums(&row.Sums)})
+		}
+		for _, use := range c.Commitments {
+			unit := "dollars"
+			if use.OfMachines {
+				unit = "machines"
+			}
+			account.Commitments = append(account.Commitments, commitmentView{use.Name, unit, rounded(use.Committed), rounded(use.Used), rounded(use.Unused)})
+		}
+		for _, use := range c.Reservations {
+			account.Reservations = append(account.Reservations, reservationView{use.ID, use.Count, use.Used, use.Unused, use.Expired})
+		}
+		view.Accounts = append(view.Accounts, account)
+	}
+	return view
+}
+
+func printCosts(to io.Writer, costs []accountCost, group group, output string) error {
+	var err error
+	switch output {
+	case "json", "yaml":
+		err = printer.Encode(to, output, viewCosts(costs, group))
+	default:
+		var text strings.Builder
+		err = tabulate(&text, costs, group)
+		if err == nil {
+			_, err = io.WriteString(to, text.String())
+		}
+	}
+	if err != nil {
+		return fmt.Errorf("writing the costs: %w", err)
+	}
+	return nil
+}
+
+// tabulate writes the rows, what is used of commitments and reservations, and what is saved in all.
+func tabulate(to io.Writer, costs []accountCost, group group) error {
+	if len(costs) == 0 {
+		_, err := fmt.Fprintln(to, "no CapacityAccounts, and no Machines that Karpenter launched")
+		return err
+	}
+	table := tabwriter.NewWriter(to, 0, 0, 2, ' ', 0)
+	line := func(values ...string) {
+		for i := range values {
+			values[i] = message.Line(values[i])
+		}
+		fmt.Fprintln(table, strings.Join(values, "\t"))
+	}
+	line(append(append([]string{"ACCOUNT"}, group.columns...), "MACHINES", "ON-DEMAND/H", "LIST/H", "PAID/H", "SAVED/H")...)
+	uses := false
+	for i := range costs {
+		c := &costs[i]
+		uses = uses || len(c.Commitments)+len(c.Reservations) > 0
+		for _, row := range c.Group(group.of) {
+			values := []string{cmp.Or(c.name, "-")}
+			for _, value := range group.values(row.Key) {
+				values = append(values, cmp.Or(value, "-"))
+			}
+			line(append(values, fmt.Sprint(row.Machines), printer.Dollars(row.OnDemand), printer.Dollars(row.List), printer.Dollars(row.Paid), printer.Dollars(row.Saved()))...)
+		}
+	}
+	if err := table.Flush(); err != nil {
+		return err
+	}
+	if uses {
+		fmt.Fprintln(to)
+		line("ACCOUNT", "POOL", "COMMITTED", "USED", "UNUSED")
+		for i := range costs {
+			for _, values := range used(&costs[i]) {
+				line(append([]string{costs[i].name}, values...)...)
+			}
+		}
+		if err := table.Flush(); err != nil {
+			return err
+		}
+	}
+	fmt.Fprintln(to)
+	for i := range costs {
+		fmt.Fprintln(to, summary(&costs[i]))
+	}
+	return nil
+}
+
+// used are the rows about an account's commitments and reservations.
+func used(c *accountCost) (rows [][]string) {
+	for _, use := range c.Commitments {
+		format := func(amount float64) string { return printer.Dollars(amount) + "/h" }
+		if use.OfMachines {
+			format = func(amount float64) string { return fmt.Sprintf("%.4g machines", amount) }
+		}
+		rows = append(rows, []string{"commitment/" + use.Name, format(use.Committed), format(use.Used), format(use.Unused)})
+	}
+	for _, use := range c.Reservations {
+		of := fmt.Sprintf("%d machines", use.Count)
+		if use.Expired {
+			of += ", expired"
+		}
+		rows = append(rows, []string{"reservation/" + use.ID, of, fmt.Sprintf("%d machines", use.Used), fmt.Sprintf("%d machines", use.Unused)})
+	}
+	return rows
+}
+
+// summary says what an account's machines cost, and why that is less than on demand.
+func summary(c *accountCost) string {
+	total := &c.Total
+	text := fmt.Sprintf("%s: %s for %s an hour", cmp.Or(message.Line(c.name), "without an account"), english.Plural(int(total.Machines), "machine", ""), printer.Dollars(total.Paid))
+	if c.Wasted > 0 {
+		text += fmt.Sprintf(", and %s for unused commitments", printer.Dollars(c.Wasted))
+	}
+	var saved []string
+	for _, by := range []struct {
+		what   string
+		amount float64
+	}{{"spot", total.SavedBySpot}, {"reservations", total.SavedByReservations}, {"commitments", total.SavedByCommitments}} {
+		if rounded(by.amount) != 0 {
+			saved = append(saved, printer.Dollars(by.amount)+" by "+by.what)
+		}
+	}
+	if len(saved) > 0 {
+		text += fmt.Sprintf("\n  %s as nodes of their own on demand; saved: %s", printer.Dollars(total.OnDemand), strings.Join(saved, ", "))
+	}
+	if total.Unpriced > 0 {
+		text += fmt.Sprintf("\n  %s without a price", english.Plural(int(total.Unpriced), "machine", ""))
+	}
+	for _, problem := range c.problems {
+		text += "\n  " + message.Line(problem)
+	}
+	return text
+}

@@ -1,0 +1,144 @@
+// SPDX-License-Identifier: Apache-2.0
+
+// Package file reads the files that commands are given, and the objects in them.
+package file
+
+import (
+	"bufio"
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+	"k8s.io/apimachinery/pkg/labels"
+	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/runtime/schema"
+	utilyaml "k8s.io/apimachinery/pkg/util/yaml"
+	"sigs.k8s.io/yaml"
+
+	"github.com/autonode-io/autonode/api/karpenter/v1alpha1"
+)
+
+// maxSize bounds what is read from one file, in bytes.
+const maxSize = 64 << 20
+
+// Objects are those that were read from files.
+type Objects []*unstructured.Unstructured
+
+// ReadObjects reads the objects of files in YAML or JSON.
+func ReadObjects(stdin io.Reader, files []string) (Objects, error) {
+	var objects Objects
+	for _, file := range files {
+		content, err := Read(stdin, file)
+		if err != nil {
+			return nil, err
+		}
+		documents := utilyaml.NewYAMLReader(bufio.NewReader(bytes.NewReader(content)))
+		for n := 1; ; n++ {
+			document, err := documents.Read()
+			if errors.Is(err, io.EOF) {
+				break
+			}
+			if err != nil {
+				return nil, fmt.Errorf("%s: document %d: %w", file, n, err)
+			}
+			u := &unstructured.Unstructured{}
+			if err := yaml.Unmarshal(document, &u.Object); err != nil {
+				return nil, fmt.Errorf("%s: document %d: %w", file, n, err)
+			}
+			switch {
+			case len(u.Object) == 0:
+				continue
+			case u.GetKind() == "" || u.GetAPIVersion() == "":
+				return nil, fmt.Errorf("%s: document %d has no apiVersion or no kind", file, n)
+			}
+			// Numbers as the API server's client has them.
+			raw, err := yaml.YAMLToJSON(document)
+			if err == nil {
+				err = u.UnmarshalJSON(raw)
+			}
+			if err == nil && u.IsList() {
+				err = u.EachListItem(func(item runtime.Object) error {
+					if each, ok := item.(*unstructured.Unstructured); ok {
+						objects = append(objects, each)
+					}
+					return nil
+				})
+			} else {
+				objects = append(objects, u)
+			}
+			if err != nil {
+				return nil, fmt.Errorf("%s: document %d: %w", file, n, err)
+			}
+		}
+	}
+	return objects, nil
+}
+
+// Read reads a file, or standard input if its name is -.
+func Read(stdin io.Reader, name string) ([]byte, error) {
+	if name == "-" {
+		return readBounded(stdin, name, maxSize)
+	}
+	return ReadBounded(name, maxSize)
+}
+
+// ReadBounded reads a file of at most limit bytes.
+func ReadBounded(name string, limit int64) ([]byte, error) {
+	file, err := os.Open(name)
+	if err != nil {
+		return nil, err
+	}
+	defer file.Close()
+	return readBounded(file, name, limit)
+}
+
+func readBounded(from io.Reader, name string, limit int64) ([]byte, error) {
+	content, err := io.ReadAll(io.LimitReader(from, limit+1))
+	if err == nil && int64(len(content)) > limit {
+		err = fmt.Errorf("%s has more than %d bytes", name, limit)
+	}
+	return content, err
+}
+
+// List implements template.Objects.
+func (o Objects) List(_ context.Context, kind schema.GroupKind, selector labels.Selector) ([]*unstructured.Unstructured, error) {
+	var found []*unstructured.Unstructured
+	for _, object := range o {
+		if object.GroupVersionKind().GroupKind() == kind && selector.Matches(labels.Set(object.GetLabels())) {
+			found = append(found, object)
+		}
+	}
+	return found, nil
+}
+
+// Get implements template.Objects.
+func (o Objects) Get(_ context.Context, kind schema.GroupKind, name string) (*unstructured.Unstructured, error) {
+	for _, object := range o {
+		if object.GroupVersionKind().GroupKind() == kind && object.GetName() == name {
+			return object, nil
+		}
+	}
+	return nil, apierrors.NewNotFound(schema.GroupResource{Group: kind.Group, Resource: kind.Kind}, name)
+}
+
+// NodeClass returns the one that the files contain.
+func (o Objects) NodeClass() (*v1alpha1.ClusterAPINodeClass, error) {
+	classes, err := o.List(context.Background(), schema.GroupKind{Group: v1alpha1.Group, Kind: v1alpha1.Kind}, labels.Everything())
+	if err != nil {
+		return nil, err
+	}
+	if len(classes) != 1 {
+		return nil, fmt.Errorf("the files contain %d ClusterAPINodeClasses; want one", len(classes))
+	}
+	nodeClass := &v1alpha1.ClusterAPINodeClass{}
+	err = runtime.DefaultUnstructuredConverter.FromUnstructuredWithValidation(classes[0].Object, nodeClass, true)
+	if err != nil {
+		return nil, fmt.Errorf("ClusterAPINodeClass %s: %w", classes[0].GetName(), err)
+	}
+	return nodeClass, nil
+}

@@ -1,0 +1,165 @@
+// SPDX-License-Identifier: Apache-2.0
+
+// Package templates is `autonode templates`, which shows what the sources of a node class become.
+package templates
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+
+	"github.com/spf13/cobra"
+	corev1 "k8s.io/api/core/v1"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	"github.com/autonode-io/autonode/api/karpenter/v1alpha1"
+	"github.com/autonode-io/autonode/cmd/autonode/command"
+	"github.com/autonode-io/autonode/cmd/autonode/file"
+	"github.com/autonode-io/autonode/cmd/autonode/printer"
+	"github.com/autonode-io/autonode/karpenter/providers/machine"
+	"github.com/autonode-io/autonode/karpenter/providers/template"
+)
+
+// NewCommand returns `autonode templates`.
+func NewCommand() *cobra.Command {
+	return command.Group(&cobra.Command{
+		Use:   "templates",
+		Short: "Look at the machines that a node class can make",
+		Args:  cobra.NoArgs,
+	}, newRenderCommand())
+}
+
+// RenderOptions are those of `autonode templates render`.
+type RenderOptions struct {
+	Files  []string
+	Source string
+	Chosen machine.Chosen
+}
+
+func newRenderCommand() *cobra.Command {
+	var o RenderOptions
+	cmd := &cobra.Command{
+		Use:   "render -f FILE...",
+		Short: "Print the machines that would be made, without a cluster",
+		Long: `Print the machines that would be made, without a cluster.
+
+The files contain one ClusterAPINodeClass and what it selects: infrastructure templates, MachineDeployments and
+bootstrap templates. For each source the command applies the patches of the source and of the node class, and
+prints the infrastructure machine, the bootstrap config and the Machine of a NodeClaim "example". Labels and taints
+of a NodePool are missing. An image of the release payload appears as its name, such as image.aws.us-east-1.
+
+A source that can't be used is an error, as in the node class's conditions. The others are printed.`,
+		Example: `  autonode templates render -f nodeclass.yaml -f templates.yaml --capacity-type spot --zone a
+  kubectl -n clusters-blue get awsmachinetemplates,kubeadmconfigtemplates -o yaml | autonode templates render -f nodeclass.yaml -f -`,
+		Args: cobra.NoArgs,
+		RunE: func(cmd *cobra.Command, _ []string) error { return command.Run(cmd, &o) },
+	}
+	flags := cmd.Flags()
+	flags.StringArrayVarP(&o.Files, "filename", "f", nil, "file with objects in YAML or JSON, or - for standard input; may be repeated")
+	flags.StringVar(&o.Source, "source", "", "name of the one source to print; without it all are printed")
+	flags.StringVar(&o.Chosen.ClusterName, "cluster-name", "example", "name of the Cluster that the machine would join")
+	flags.StringVar(&o.Chosen.Version, "version", "1.36.3", "Kubernetes version of the node, where the node class or the source names none")
+	flags.StringVar(&o.Chosen.Zone, "zone", "", "zone of the node")
+	flags.StringVar(&o.Chosen.FailureDomain, "failure-domain", "", "failure domain of the Machine; without it the zone")
+	flags.StringVar(&o.Chosen.CapacityType, "capacity-type", "on-demand", "on-demand or spot")
+	return cmd
+}
+
+// Validate implements command.Options.
+func (o *RenderOptions) Validate() error {
+	if len(o.Files) == 0 {
+		return errors.New("name the files with the node class and its sources: -f FILE")
+	}
+	if o.Chosen.CapacityType != "on-demand" && o.Chosen.CapacityType != "spot" {
+		return fmt.Errorf("--capacity-type %q: want on-demand or spot", o.Chosen.CapacityType)
+	}
+	return nil
+}
+
+// AnySecret takes for granted that a node class's bootstrap Secret exists.
+type AnySecret struct{ client.Reader }
+
+// Get finds everything.
+func (AnySecret) Get(context.Context, client.ObjectKey, client.Object, ...client.GetOption) error {
+	return nil
+}
+
+// Run prints the machines of one source, or of all. The error joins why others can't be used.
+func (o *RenderOptions) Run(ctx context.Context, streams command.Streams) error {
+	objects, err := file.ReadObjects(streams.In, o.Files)
+	if err != nil {
+		return err
+	}
+	nodeClass, err := objects.NodeClass()
+	if err != nil {
+		return err
+	}
+	for _, object := range objects {
+		if object.GetNamespace() == "" {
+			object.SetNamespace(corev1.NamespaceDefault)
+		}
+	}
+	resolver := template.NewResolver(template.Config{Objects: objects, ClusterName: o.Chosen.ClusterName, Secrets: AnySecret{}})
+	found, err := resolver.Resolve(ctx, nodeClass)
+	if err != nil {
+		return err
+	}
+	found = found.Checked(func(tmpl *template.Template) error { return machine.CheckPatches(nodeClass, tmpl) })
+	problems := append(found.SelectorErrs, found.BootstrapErr)
+	for _, invalid := range found.Invalid {
+		if o.Source == "" || invalid.Source.Name == o.Source {
+			problems = append(problems, invalid)
+		}
+	}
+	printed := 0
+	for i := range found.Templates {
+		tmpl := &found.Templates[i]
+		if o.Source != "" && tmpl.Source.Name != o.Source || !tmpl.Bootstrap.IsDefined() {
+			continue
+		}
+		if err := RenderMachine(streams.Out, nodeClass, tmpl, o.Chosen); err != nil {
+			problems = append(problems, fmt.Errorf("%s: %w", tmpl.Source, err))
+			continue
+		}
+		printed++
+	}
+	if err := errors.Join(problems...); err != nil || printed > 0 {
+		return err
+	}
+	return errors.New("the node class selects none of the objects in the files")
+}
+
+// RenderMachine prints what a template of a node class makes.
+func RenderMachine(out io.Writer, nodeClass *v1alpha1.ClusterAPINodeClass, tmpl *template.Template, chosen machine.Chosen) error {
+	if nodeClass.Spec.Version != "" {
+		chosen.Version = nodeClass.Spec.Version
+	} else if tmpl.Version() != "" {
+		chosen.Version = tmpl.Version()
+	}
+	if chosen.Zone == "" && len(tmpl.FailureDomains) > 0 {
+		chosen.Zone = tmpl.FailureDomains[0]
+	}
+	if chosen.FailureDomain == "" {
+		chosen.FailureDomain = chosen.Zone
+	}
+	made, err := machine.Example(nodeClass, tmpl, chosen)
+	if err != nil {
+		return err
+	}
+	rendered := []any{made.Infrastructure, made.Machine}
+	if made.Bootstrap != nil {
+		rendered = []any{made.Infrastructure, made.Bootstrap, made.Machine}
+	}
+	printer.Printf(out, "# %s as %s\n", tmpl.Source, tmpl.InstanceType)
+	for _, object := range rendered {
+		content, err := printer.YAML(object)
+		if err != nil {
+			return err
+		}
+		if _, err := fmt.Fprintf(out, "---\n%s", content); err != nil {
+			return err
+		}
+	}
+	return nil
+}

@@ -1,0 +1,138 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package templates
+
+import (
+	"bytes"
+	"io"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	. "github.com/onsi/gomega"
+
+	"github.com/autonode-io/autonode/cmd/autonode/printer"
+	"github.com/autonode-io/autonode/cmd/autonode/printer/printertest"
+)
+
+const templateNodeClass = `apiVersion: karpenter.cluster.x-k8s.io/v1alpha1
+kind: ClusterAPINodeClass
+metadata: {name: default}
+spec:
+  infrastructureTemplateSelectors:
+  - {apiGroup: infrastructure.cluster.x-k8s.io, kind: CloudMachineTemplate, selector: {matchLabels: {pool: general}}}
+  bootstrap: {configTemplateRef: {apiGroup: bootstrap.cluster.x-k8s.io, kind: RKE2ConfigTemplate, name: default}}
+  bootstrapPatches:
+  - apiGroup: bootstrap.cluster.x-k8s.io
+    kind: RKE2Config
+    patches:
+    - {op: add, path: /spec/agentConfig/nodeTaints, valueFrom: {variable: taintList}}
+---
+apiVersion: bootstrap.cluster.x-k8s.io/v1beta2
+kind: RKE2ConfigTemplate
+metadata: {name: default}
+spec: {template: {spec: {}}}
+`
+
+func cloudTemplate(name, patches string) string {
+	return `apiVersion: infrastructure.cluster.x-k8s.io/v1
+kind: CloudMachineTemplate
+metadata:
+  name: ` + name + `
+  labels: {pool: general}
+  annotations:
+    capacity.cluster-autoscaler.kubernetes.io/cpu: "4"
+    capacity.cluster-autoscaler.kubernetes.io/memory: 8Gi
+    karpenter.cluster.x-k8s.io/infrastructure-patches: |
+      ` + patches + `
+spec: {template: {spec: {size: large, disks: [{size: 10}]}}}
+`
+}
+
+func TestTemplatesRender(t *testing.T) {
+	const patches = `[{op: add, path: /spec/market, valueFrom: {variable: capacityType}}, {op: add, path: /spec/zone, valueFrom: {variable: zone}},
+       {op: add, path: /spec/ami, valueFrom: {variable: image.cloud.mars-1}}]`
+	for name, tc := range map[string]struct {
+		files, args []string
+		wants       []string
+		mention     string
+	}{
+		"When the patches apply, it should print what would be made": {
+			files: []string{templateNodeClass, cloudTemplate("c4-large", patches)}, args: []string{"--capacity-type", "spot", "--zone", "a", "--cluster-name", "blue"},
+			wants: []string{
+				"# CloudMachineTemplate default/c4-large as c4-large\n---\napiVersion: infrastructure.cluster.x-k8s.io/v1\nkind: CloudMachine\n",
+				"  ami: image.cloud.mars-1\n  disks:\n  - size: 10\n  market: spot\n  size: large\n  zone: a\n",
+				"kind: RKE2Config\n", "    nodeTaints:\n    - karpenter.sh/unregistered:NoExecute\n",
+				"kind: Machine\n", "clusterName: blue\n", "failureDomain: a\n", "version: v1.36.3\n",
+			},
+		},
+		"When one source's patches don't apply, it should print the others and say which": {
+			files:   []string{templateNodeClass, cloudTemplate("c4-large", patches) + "---\n" + cloudTemplate("bad", "[{op: remove, path: /spec/spot}]")},
+			wants:   []string{"c4-large as c4-large", "market: on-demand"},
+			mention: "CloudMachineTemplate default/bad: annotation karpenter.cluster.x-k8s.io/infrastructure-patches: patch 0 (remove /spec/spot): /spec/spot doesn't exist",
+		},
+		"When one source is named, it should print that one alone": {
+			files: []string{templateNodeClass, cloudTemplate("c4-large", patches) + "---\n" + cloudTemplate("bad", "[{op: remove, path: /spec/spot}]")}, args: []string{"--source", "c4-large"},
+			wants: []string{"c4-large as c4-large"},
+		},
+		"When the bootstrap template is missing, it should say so": {
+			files: []string{strings.Split(templateNodeClass, "---")[0], cloudTemplate("c4-large", patches)}, mention: `RKE2ConfigTemplate.bootstrap.cluster.x-k8s.io "default" not found`,
+		},
+		"When nothing is selected, it should say so":                  {files: []string{templateNodeClass}, mention: "selects none of the objects"},
+		"When there is no node class, it should say so":               {files: []string{cloudTemplate("c4-large", patches)}, mention: "0 ClusterAPINodeClasses; want one"},
+		"When the node class has an unknown field, it should name it": {files: []string{strings.Replace(templateNodeClass, "spec:\n", "spec:\n  patch: []\n", 1)}, mention: `"spec.patch"`},
+		"When a document isn't an object, it should say which":        {files: []string{"a: b\n"}, mention: "document 1 has no apiVersion"},
+		"When the capacity type is unknown, it should say so":         {files: []string{templateNodeClass}, args: []string{"--capacity-type", "free"}, mention: "want on-demand or spot"},
+		"When there is no file, it should say so":                     {mention: "-f FILE"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			g := NewWithT(t)
+			args := append([]string{"render"}, tc.args...)
+			for i, content := range tc.files {
+				path := filepath.Join(t.TempDir(), string(rune('a'+i))+".yaml")
+				g.Expect(os.WriteFile(path, []byte(content), 0o600)).To(Succeed())
+				args = append(args, "-f", path)
+			}
+			var out bytes.Buffer
+			cmd := NewCommand()
+			cmd.SilenceErrors, cmd.SilenceUsage = true, true
+			cmd.SetArgs(args)
+			cmd.SetOut(&out)
+			err := cmd.ExecuteContext(t.Context())
+			if tc.mention == "" {
+				g.Expect(err).NotTo(HaveOccurred())
+			} else {
+				g.Expect(err).To(MatchError(ContainSubstring(tc.mention)))
+			}
+			for _, want := range tc.wants {
+				g.Expect(out.String()).To(ContainSubstring(want))
+			}
+		})
+	}
+	t.Run("When objects come as a list from standard input, it should read its items", func(t *testing.T) {
+		g := NewWithT(t)
+		list := `{"apiVersion": "v1", "kind": "List", "items": [{"apiVersion": "karpenter.cluster.x-k8s.io/v1alpha1", "kind": "ClusterAPINodeClass", "metadata": {"name": "default"}}]}`
+		cmd := NewCommand()
+		cmd.SilenceErrors, cmd.SilenceUsage = true, true
+		cmd.SetArgs([]string{"render", "-f", "-"})
+		cmd.SetIn(strings.NewReader(list))
+		g.Expect(cmd.ExecuteContext(t.Context())).To(MatchError(ContainSubstring("selects none of the objects")))
+	})
+}
+
+func TestHostileOutput(t *testing.T) {
+	path := filepath.Join(t.TempDir(), "templates.yaml")
+	content := templateNodeClass + "---\n" + strings.Replace(cloudTemplate("c4", "[]"), "name: c4", "name: "+printertest.YAML, 1)
+	NewWithT(t).Expect(os.WriteFile(path, []byte(content), 0o600)).To(Succeed())
+	printertest.Harmless(t, "templates render", func(out io.Writer) error {
+		cmd := NewCommand()
+		cmd.SilenceErrors, cmd.SilenceUsage = true, true
+		cmd.SetArgs([]string{"render", "-f", path})
+		cmd.SetOut(out)
+		if err := cmd.ExecuteContext(t.Context()); err != nil {
+			printer.Error(out, err)
+		}
+		return nil
+	})
+}

@@ -1,0 +1,131 @@
+// SPDX-License-Identifier: Apache-2.0
+
+// Package watch shows a table of a cluster again whenever something changes.
+package watch
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"strings"
+	"time"
+
+	"golang.org/x/term"
+	"k8s.io/apimachinery/pkg/api/meta"
+	"k8s.io/client-go/rest"
+	toolscache "k8s.io/client-go/tools/cache"
+	"sigs.k8s.io/controller-runtime/pkg/cache"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	"github.com/autonode-io/autonode/api/message"
+)
+
+// redrawInterval is the shortest time between two tables of --watch. Ages change without an event, so a table comes after ageInterval too.
+const (
+	redrawInterval = time.Second
+	ageInterval    = 10 * time.Second
+)
+
+// clearScreen moves a terminal's cursor home and clears what follows.
+const clearScreen = "\x1b[H\x1b[2J"
+
+// Kinds are those that a table is made of.
+type Kinds struct {
+	Cache   cache.Options
+	Objects []client.Object
+	// Absent is the error if the cluster doesn't serve one of them.
+	Absent error
+}
+
+// Table prints a table whenever a watch has reported something, until ctx is done.
+func Table(ctx context.Context, config *rest.Config, to io.Writer, kinds Kinds, show func(context.Context, client.Reader, io.Writer) error) error {
+	cached, err := cache.New(config, kinds.Cache)
+	if err != nil {
+		return fmt.Errorf("connecting to %s: %w", config.Host, err)
+	}
+	ctx, stop := context.WithCancel(ctx)
+	defer stop()
+	changed := make(chan struct{}, 1)
+	notify := func() {
+		select {
+		case changed <- struct{}{}:
+		default:
+		}
+	}
+	handler := toolscache.ResourceEventHandlerFuncs{
+		AddFunc: func(any) { notify() }, UpdateFunc: func(any, any) { notify() }, DeleteFunc: func(any) { notify() },
+	}
+	ended := make(chan error, 1)
+	go func() { ended <- cached.Start(ctx) }()
+	for _, object := range kinds.Objects {
+		informer, err := cached.GetInformer(ctx, object)
+		if ctx.Err() != nil {
+			return nil
+		}
+		if meta.IsNoMatchError(err) {
+			return kinds.Absent
+		}
+		if err != nil {
+			return fmt.Errorf("watching the cluster: %w", err)
+		}
+		if _, err := informer.AddEventHandler(handler); err != nil {
+			return fmt.Errorf("watching the cluster: %w", err)
+		}
+	}
+	if !cached.WaitForCacheSync(ctx) {
+		if ctx.Err() != nil {
+			return nil
+		}
+		return cmp.Or(<-ended, errors.New("watching the cluster: the first lists failed"))
+	}
+	for {
+		var table strings.Builder
+		if err := show(ctx, cached, &table); err != nil {
+			return err
+		}
+		screen := message.Visible(table.String())
+		if isTerminal(to) {
+			screen = clearScreen + screen
+		}
+		if _, err := io.WriteString(unwrapped(to), screen); err != nil {
+			return fmt.Errorf("writing the table: %w", err)
+		}
+		if !wait(ctx, redrawInterval, nil) || !wait(ctx, ageInterval, changed) {
+			return nil
+		}
+		select {
+		case err := <-ended:
+			return err
+		default:
+		}
+	}
+}
+
+// wait for a time, or until something comes. It reports whether ctx goes on.
+func wait(ctx context.Context, longest time.Duration, something <-chan struct{}) bool {
+	timer := time.NewTimer(longest)
+	defer timer.Stop()
+	select {
+	case <-ctx.Done():
+		return false
+	case <-timer.C:
+	case <-something:
+	}
+	return true
+}
+
+// unwrapped is the writer below one that makes text visible.
+func unwrapped(to io.Writer) io.Writer {
+	if visible, ok := to.(*message.Writer); ok {
+		return visible.To
+	}
+	return to
+}
+
+func isTerminal(to io.Writer) bool {
+	file, ok := unwrapped(to).(*os.File)
+	return ok && term.IsTerminal(int(file.Fd()))
+}

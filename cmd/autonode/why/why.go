@@ -1,0 +1,233 @@
+// SPDX-License-Identifier: Apache-2.0
+
+// Package why is `autonode why`, which says why a pod gets no node, or why a node stays.
+package why
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"slices"
+	"strings"
+
+	"github.com/go-logr/logr"
+	"github.com/spf13/cobra"
+	"k8s.io/apimachinery/pkg/api/meta"
+	"k8s.io/klog/v2"
+	"k8s.io/utils/clock"
+	ctrl "sigs.k8s.io/controller-runtime"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	"github.com/autonode-io/autonode/api/v1beta1"
+	"github.com/autonode-io/autonode/cmd/autonode/cluster"
+	"github.com/autonode-io/autonode/cmd/autonode/command"
+	"github.com/autonode-io/autonode/cmd/autonode/printer"
+	"github.com/autonode-io/autonode/karpenter"
+	"github.com/autonode-io/autonode/karpenter/explain"
+)
+
+// Options choose the guest, and the control plane where its instance types are.
+type Options struct {
+	Guest, Management                    cluster.Flags
+	HostedCluster, ControlPlaneNamespace string
+	Output                               string
+}
+
+var outputs = []string{"text", "json", "yaml"}
+
+// NewCommand returns `autonode why`.
+func NewCommand() *cobra.Command {
+	return command.Group(&cobra.Command{
+		Use:   "why",
+		Short: "Say why a pod gets no node, or why a node stays",
+		Long: `Say why a pod gets no node, or why a node stays.
+
+The commands read the guest cluster and run Karpenter's own scheduler and consolidation on what they have read. They
+write nothing. Instance types are in the management cluster: with --management-kubeconfig or --management-context they
+are resolved as Karpenter resolves them, with the settings of its Deployment. Without, they are what the status of the
+node classes says, and the answer names what is missing.`,
+	}, newPodCommand(), newNodeCommand())
+}
+
+func (o *Options) add(cmd *cobra.Command) {
+	flags := cmd.Flags()
+	o.Guest.Add(flags, "the guest cluster")
+	flags.StringVar(&o.Management.Kubeconfig, "management-kubeconfig", "",
+		"kubeconfig of the management cluster; without it and --management-context that cluster isn't read")
+	flags.StringVar(&o.Management.Context, "management-context", "",
+		"context of the management cluster, in --management-kubeconfig or the default kubeconfig")
+	flags.StringVar(&o.HostedCluster, "hosted-cluster", "", "NAMESPACE/NAME of the guest's HostedCluster; without it the only one")
+	flags.StringVar(&o.ControlPlaneNamespace, "control-plane-namespace", "", "namespace of the guest's control plane, instead of --hosted-cluster")
+	printer.AddFlag(cmd, &o.Output, "output format", outputs...)
+}
+
+// PodOptions are those of `autonode why pod`.
+type PodOptions struct {
+	Options
+	Pod client.ObjectKey
+}
+
+func newPodCommand() *cobra.Command {
+	var o PodOptions
+	cmd := &cobra.Command{
+		Use:   "pod [NAMESPACE/]NAME",
+		Short: "Say which NodePools and instance types were considered for a pod, and why each was refused",
+		Example: `  autonode why pod web-1
+  autonode why pod shop/cart-7d9c --management-context management --hosted-cluster clusters/blue`,
+		Args: oneName("the pod to explain, like shop/cart-7d9c"),
+		RunE: func(cmd *cobra.Command, args []string) error {
+			if err := o.complete(args[0]); err != nil {
+				return err
+			}
+			return command.Run(cmd, &o)
+		},
+	}
+	o.add(cmd)
+	cmd.Flags().StringVarP(&o.Pod.Namespace, "namespace", "n", "", "namespace of the pod; without it that of the context")
+	return cmd
+}
+
+// complete takes the pod's namespace of its name, of --namespace, or of the context.
+func (o *PodOptions) complete(name string) (err error) {
+	o.Pod.Name = name
+	if namespace, name, found := strings.Cut(name, "/"); found {
+		o.Pod = client.ObjectKey{Namespace: namespace, Name: name}
+	}
+	if o.Pod.Namespace == "" {
+		o.Pod.Namespace, err = o.Guest.Namespace()
+	}
+	return err
+}
+
+// Run prints why the pod has no node.
+func (o *PodOptions) Run(ctx context.Context, streams command.Streams) error {
+	simulation, err := o.simulation(ctx)
+	if err != nil {
+		return err
+	}
+	answer, err := simulation.Pod(ctx, o.Pod)
+	if err != nil {
+		return err
+	}
+	return o.print(streams.Out, answer, func() { printPodAnswer(streams.Out, answer) })
+}
+
+// NodeOptions are those of `autonode why node`.
+type NodeOptions struct {
+	Options
+	Node string
+}
+
+func newNodeCommand() *cobra.Command {
+	var o NodeOptions
+	cmd := &cobra.Command{
+		Use:     "node NAME",
+		Short:   "Say why Karpenter doesn't remove or replace a node, or that it would",
+		Example: `  autonode why node blue-web-x1 --management-context management --hosted-cluster clusters/blue`,
+		Args:    oneName("the node or the NodeClaim to explain"),
+		RunE: func(cmd *cobra.Command, args []string) error {
+			o.Node = args[0]
+			return command.Run(cmd, &o)
+		},
+	}
+	o.add(cmd)
+	return cmd
+}
+
+// Run prints why the node stays or goes.
+func (o *NodeOptions) Run(ctx context.Context, streams command.Streams) error {
+	simulation, err := o.simulation(ctx)
+	if err != nil {
+		return err
+	}
+	answer, err := simulation.Node(ctx, o.Node)
+	if err != nil {
+		return err
+	}
+	return o.print(streams.Out, answer, func() { printNodeAnswer(streams.Out, answer) })
+}
+
+// oneName accepts one argument.
+func oneName(what string) cobra.PositionalArgs {
+	return func(cmd *cobra.Command, args []string) error {
+		if len(args) != 1 || args[0] == "" {
+			return fmt.Errorf("name %s; see `%s --help`", what, cmd.CommandPath())
+		}
+		return nil
+	}
+}
+
+// Validate implements command.Options.
+func (o *Options) Validate() error {
+	if err := printer.ValidateFormat(o.Output, outputs...); err != nil {
+		return err
+	}
+	if o.Management == (cluster.Flags{}) && (o.HostedCluster != "" || o.ControlPlaneNamespace != "") {
+		return errors.New("--hosted-cluster and --control-plane-namespace are of the management cluster: " +
+			"name it with --management-kubeconfig or --management-context")
+	}
+	return nil
+}
+
+// simulation reads the clusters.
+func (o *Options) simulation(ctx context.Context) (*explain.Simulation, error) {
+	// What Karpenter would log is in the answer.
+	ctrl.SetLogger(logr.Discard())
+	klog.SetLogger(logr.Discard())
+	config := karpenter.ExplainConfig{Clock: clock.RealClock{}}
+	var err error
+	if config.Guest, err = o.Guest.Config(); err != nil {
+		return nil, err
+	}
+	if o.Management != (cluster.Flags{}) {
+		if config.Management, err = o.Management.Config(); err != nil {
+			return nil, err
+		}
+		if config.Namespace, config.Deployment, err = o.controlPlane(ctx); err != nil {
+			return nil, err
+		}
+	}
+	return karpenter.Explain(ctx, config)
+}
+
+// print prints an answer as it is, or as text.
+func (o *Options) print(to io.Writer, answer any, text func()) error {
+	if o.Output != "text" {
+		return printer.Encode(to, o.Output, answer)
+	}
+	text()
+	return nil
+}
+
+// controlPlane returns the namespace of the guest's control plane, and Karpenter's Deployment there; empty if it isn't known.
+func (o *Options) controlPlane(ctx context.Context) (namespace, deployment string, err error) {
+	if o.ControlPlaneNamespace != "" && o.HostedCluster == "" {
+		return o.ControlPlaneNamespace, "", nil
+	}
+	management, err := o.Management.Client()
+	if err != nil {
+		return "", "", err
+	}
+	hostedClusters := &v1beta1.HostedClusterList{}
+	if err := management.List(ctx, hostedClusters); meta.IsNoMatchError(err) {
+		return "", "", errors.New("the management cluster has no HostedClusters: AutoNode isn't installed in it; choose another with --management-context")
+	} else if err != nil {
+		return "", "", fmt.Errorf("listing HostedClusters: %w; or name the namespace with --control-plane-namespace", err)
+	}
+	var names []string
+	for i := range hostedClusters.Items {
+		name := client.ObjectKeyFromObject(&hostedClusters.Items[i]).String()
+		if name == o.HostedCluster || o.HostedCluster == "" && len(hostedClusters.Items) == 1 {
+			return cmp.Or(o.ControlPlaneNamespace, hostedClusters.Items[i].ControlPlaneNamespace()), hostedClusters.Items[i].Names().Karpenter, nil
+		}
+		names = append(names, name)
+	}
+	slices.Sort(names)
+	if o.HostedCluster == "" {
+		return "", "", fmt.Errorf("the management cluster has %d HostedClusters; choose one with --hosted-cluster: %s",
+			len(names), strings.Join(names, ", "))
+	}
+	return "", "", fmt.Errorf("the management cluster has no HostedCluster %s; it has %s", o.HostedCluster, strings.Join(names, ", "))
+}
