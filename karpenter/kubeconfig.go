@@ -13,6 +13,7 @@ import (
 	"k8s.io/client-go/tools/clientcmd"
 	"sigs.k8s.io/controller-runtime/pkg/log"
 
+	"github.com/autonode-io/autonode/karpenter/operator"
 	"github.com/autonode-io/autonode/karpenter/providers/filewatch"
 )
 
@@ -37,7 +38,7 @@ type kubeconfig struct {
 }
 
 // kubeconfigs reads the kubeconfig files. Call it before they are used, so that no change is missed.
-func kubeconfigs(opts Options, changed func(error)) ([]*kubeconfig, error) {
+func kubeconfigs(opts operator.Options, changed func(error)) ([]*kubeconfig, error) {
 	paths := []string{opts.GuestKubeconfig, opts.ManagementKubeconfig}
 	var own []string
 	if opts.GuestKubeconfig == "" || opts.ManagementKubeconfig == "" {

@@ -12,6 +12,8 @@ import (
 	"time"
 
 	. "github.com/onsi/gomega"
+
+	"github.com/autonode-io/autonode/karpenter/operator"
 )
 
 // mount writes a file as the kubelet mounts a Secret's: by links, of which it replaces one.
@@ -38,7 +40,7 @@ func content(t *testing.T, name string) string {
 
 func TestKubeconfig(t *testing.T) {
 	// follow starts what Run starts for the options, and returns what ends the program.
-	follow := func(t *testing.T, opts Options) <-chan error {
+	follow := func(t *testing.T, opts operator.Options) <-chan error {
 		t.Helper()
 		g := NewWithT(t)
 		ended := make(chan error, 10)
@@ -58,12 +60,12 @@ func TestKubeconfig(t *testing.T) {
 		return ended
 	}
 	for name, tc := range map[string]struct {
-		options func(file string) Options
+		options func(file string) operator.Options
 		env     bool
 	}{
-		"When the guest's kubeconfig is replaced, it should end to be started with the new one":            {func(file string) Options { return Options{GuestKubeconfig: file} }, false},
-		"When management's kubeconfig is replaced, it should end to be started with the new one":           {func(file string) Options { return Options{ManagementKubeconfig: file} }, false},
-		"When KUBECONFIG leads to a cluster and is replaced, it should end to be started with the new one": {func(string) Options { return Options{} }, true},
+		"When the guest's kubeconfig is replaced, it should end to be started with the new one":            {func(file string) operator.Options { return operator.Options{GuestKubeconfig: file} }, false},
+		"When management's kubeconfig is replaced, it should end to be started with the new one":           {func(file string) operator.Options { return operator.Options{ManagementKubeconfig: file} }, false},
+		"When KUBECONFIG leads to a cluster and is replaced, it should end to be started with the new one": {func(string) operator.Options { return operator.Options{} }, true},
 	} {
 		t.Run(name, func(t *testing.T) {
 			g := NewWithT(t)
@@ -84,7 +86,7 @@ func TestKubeconfig(t *testing.T) {
 		dir := t.TempDir()
 		before := content(t, "before")
 		file := mount(t, dir, "1", before)
-		ended := follow(t, Options{GuestKubeconfig: file})
+		ended := follow(t, operator.Options{GuestKubeconfig: file})
 		mount(t, dir, "2", before)
 		mount(t, dir, "3", "apiVersion: v1\nkind: Config\ncurrent-context: nowhere\n")
 		mount(t, dir, "4", "")
@@ -98,7 +100,7 @@ func TestKubeconfig(t *testing.T) {
 		dir := t.TempDir()
 		file := mount(t, dir, "1", content(t, "before"))
 		ended := make(chan error, 10)
-		files, err := kubeconfigs(Options{GuestKubeconfig: file}, func(err error) { ended <- err })
+		files, err := kubeconfigs(operator.Options{GuestKubeconfig: file}, func(err error) { ended <- err })
 		g.Expect(err).NotTo(HaveOccurred())
 		mount(t, dir, "2", content(t, "after"))
 		ctx, stop := context.WithCancel(t.Context())
@@ -124,7 +126,7 @@ func TestForeignKubeconfig(t *testing.T) {
 			g := NewWithT(t)
 			file := filepath.Join(t.TempDir(), "kubeconfig")
 			g.Expect(os.WriteFile(file, fmt.Appendf(nil, head, tc.cluster, tc.user), 0o600)).To(Succeed())
-			_, err := kubeconfigs(Options{GuestKubeconfig: file, ManagementKubeconfig: file}, func(error) {})
+			_, err := kubeconfigs(operator.Options{GuestKubeconfig: file, ManagementKubeconfig: file}, func(error) {})
 			if tc.want == "" {
 				g.Expect(err).NotTo(HaveOccurred())
 			} else {

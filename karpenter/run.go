@@ -3,7 +3,7 @@
 // Package karpenter is Karpenter with a cloud provider for Cluster API. It runs in the control-plane namespace of one guest
 // cluster: NodePools, NodeClaims and Nodes are in the guest, Machines in the management cluster.
 //
-// This file lists what runs: newProviders, newCore and newControllers.
+// This file lists what runs: newCore and newControllers, with the providers of package operator.
 package karpenter
 
 import (
@@ -16,7 +16,6 @@ import (
 	"github.com/awslabs/operatorpkg/controller"
 	"github.com/awslabs/operatorpkg/option"
 	"github.com/awslabs/operatorpkg/status"
-	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apimachinery/pkg/types"
 	guestscheme "k8s.io/client-go/kubernetes/scheme"
 	"k8s.io/client-go/rest"
@@ -35,7 +34,7 @@ import (
 	"sigs.k8s.io/karpenter/pkg/controllers/state"
 	"sigs.k8s.io/karpenter/pkg/controllers/state/informer"
 	staticprovisioning "sigs.k8s.io/karpenter/pkg/controllers/static/provisioning"
-	"sigs.k8s.io/karpenter/pkg/operator"
+	coreoperator "sigs.k8s.io/karpenter/pkg/operator"
 	"sigs.k8s.io/karpenter/pkg/operator/options"
 
 	"github.com/autonode-io/autonode/api/karpenter/v1alpha1"
@@ -63,19 +62,8 @@ import (
 	"github.com/autonode-io/autonode/karpenter/core/unlaunched"
 	"github.com/autonode-io/autonode/karpenter/core/wellknown"
 	"github.com/autonode-io/autonode/karpenter/core/zones"
-	"github.com/autonode-io/autonode/karpenter/providers/bootstraptoken"
-	"github.com/autonode-io/autonode/karpenter/providers/capacity"
-	"github.com/autonode-io/autonode/karpenter/providers/drift"
-	"github.com/autonode-io/autonode/karpenter/providers/instancetype"
-	"github.com/autonode-io/autonode/karpenter/providers/inventory"
-	"github.com/autonode-io/autonode/karpenter/providers/kubeadm"
-	"github.com/autonode-io/autonode/karpenter/providers/machine"
-	"github.com/autonode-io/autonode/karpenter/providers/nodeimage"
+	"github.com/autonode-io/autonode/karpenter/operator"
 	"github.com/autonode-io/autonode/karpenter/providers/offering"
-	"github.com/autonode-io/autonode/karpenter/providers/pricing"
-	"github.com/autonode-io/autonode/karpenter/providers/profile"
-	"github.com/autonode-io/autonode/karpenter/providers/template"
-	"github.com/autonode-io/autonode/karpenter/providers/version"
 	"github.com/autonode-io/autonode/lenient"
 )
 
@@ -84,7 +72,7 @@ var ErrUsage = errors.New("usage")
 
 // Run reads the command line, connects to both clusters and runs until ctx ends. programVersion is this program's own.
 func Run(ctx context.Context, programVersion string) error {
-	opts, err := parseOptions(os.Args[1:], os.Stdout)
+	opts, _, err := operator.ParseOptions(os.Args[1:], os.Stdout)
 	if errors.Is(err, flag.ErrHelp) {
 		return nil
 	}
@@ -92,7 +80,7 @@ func Run(ctx context.Context, programVersion string) error {
 		return fmt.Errorf("%w: %w", ErrUsage, err)
 	}
 
-	topologyKeys, err := opts.topologyKeys()
+	topologyKeys, err := opts.TopologyKeys()
 	if err != nil {
 		return fmt.Errorf("%w: %w", ErrUsage, err)
 	}
@@ -115,8 +103,8 @@ func Run(ctx context.Context, programVersion string) error {
 	if err := v1alpha1.AddToScheme(guestscheme.Scheme); err != nil {
 		return fmt.Errorf("registering node classes: %w", err)
 	}
-	operator.AppName = "karpenter-clusterapi"
-	options.Injectables = append(options.Injectables, &Options{})
+	coreoperator.AppName = "karpenter-clusterapi"
+	options.Injectables = append(options.Injectables, &operator.Options{})
 
 	keeper := leadership.New(leadership.Config{Clock: clock.RealClock{}, Logger: ctrl.Log.WithName("leadership")})
 	if err := crmetrics.Registry.Register(keeper.Metric()); err != nil {
@@ -124,22 +112,22 @@ func Run(ctx context.Context, programVersion string) error {
 	}
 	leaseConfig := rest.CopyConfig(managementConfig)
 	leaseConfig.Wrap(keeper.Wrap)
-	leaderElection := []option.Function[operator.Options]{operator.WithLeaderElectionConfig(leaseConfig)}
+	leaderElection := []option.Function[coreoperator.Options]{coreoperator.WithLeaderElectionConfig(leaseConfig)}
 	pod := os.Getenv("POD_NAME")
 	if pod != "" {
-		leaderElection = append(leaderElection, operator.WithLeaderElectionLabels(map[string]string{v1alpha1.LeaderPodLabel: pod}))
+		leaderElection = append(leaderElection, coreoperator.WithLeaderElectionLabels(map[string]string{v1alpha1.LeaderPodLabel: pod}))
 	}
 	reporter := &reporter{}
 	guestObjects := reporter.guestObjects()
 	restore := undecodable.Managers(guestObjects)
-	guestCtx, guest := operator.NewOperator(leaderElection...)
+	guestCtx, guest := coreoperator.NewOperator(leaderElection...)
 	restore()
 	reporter.recorder.Store(&guest.EventRecorder)
-	management, err := newManagement(managementConfig, opts, reporter.inManagement)
+	management, err := operator.NewManagement(managementConfig, opts, reporter.inManagement)
 	if err != nil {
 		return err
 	}
-	if err := crmetrics.Registry.Register(lenient.Collector(undecodable.Metric, guestObjects, management.typed)); err != nil {
+	if err := crmetrics.Registry.Register(lenient.Collector(undecodable.Metric, guestObjects, management.Typed)); err != nil {
 		return fmt.Errorf("registering metrics: %w", err)
 	}
 	for _, file := range files {
@@ -163,15 +151,15 @@ func Run(ctx context.Context, programVersion string) error {
 }
 
 // register adds all controllers to the guest's manager.
-func register(ctx context.Context, guest *operator.Operator, management *managementCluster, keeper *leadership.Keeper, opts Options) error {
-	if err := management.addTo(ctx, guest); err != nil {
+func register(ctx context.Context, guest *coreoperator.Operator, management *operator.Management, keeper *leadership.Keeper, opts operator.Options) error {
+	if err := management.AddTo(ctx, guest); err != nil {
 		return err
 	}
-	p, err := newProviders(ctx, guest, management, opts)
+	p, err := operator.NewProviders(ctx, guest, management, opts)
 	if err != nil {
 		return err
 	}
-	p.capacity.Memory = election{management.GetConfig(), options.FromContext(ctx)}
+	p.Capacity.Memory = operator.Election{Config: management.GetConfig(), Options: options.FromContext(ctx)}
 	k, err := newCore(ctx, guest, management, keeper, p)
 	if err != nil {
 		return err
@@ -184,129 +172,6 @@ func register(ctx context.Context, guest *operator.Operator, management *managem
 	return nil
 }
 
-// providers serve Create and GetInstanceTypes.
-type providers struct {
-	allowedPatches []v1alpha1.BootstrapPatches
-	versions       version.Resolver
-	machines       *machine.Provider
-	inventory      *inventory.Inventory
-	unavailable    *offering.Unavailable
-	rejections     *offering.Rejections
-	capacity       *capacity.Provider
-	priceFile      *pricing.File
-	profiles       *profile.Profiles
-	images         *nodeimage.File
-	instanceTypes  *instancetype.Provider
-	cloudProvider  *cloudprovider.CloudProvider
-}
-
-func newProviders(ctx context.Context, guest *operator.Operator, management *managementCluster, opts Options) (p *providers, err error) {
-	p = &providers{unavailable: offering.NewUnavailable(guest.Clock), rejections: offering.NewRejections(guest.Clock)}
-	if p.allowedPatches, err = opts.allowedPatches(); err != nil {
-		return nil, err
-	}
-	upgrades, err := version.ParseUpgrades(opts.NodeUpgradeWindow)
-	if err != nil {
-		return nil, fmt.Errorf("reading --node-upgrade-window: %w", err)
-	}
-	repairPolicies, err := v1alpha1.ParseRepairPolicies(opts.RepairPolicies)
-	if err != nil {
-		return nil, fmt.Errorf("%w: --repair-policies: %w", ErrUsage, err)
-	}
-	memoryOverhead, err := template.ParsePercentage(opts.MemoryOverhead)
-	if err != nil {
-		return nil, fmt.Errorf("--vm-memory-overhead %q %w", opts.MemoryOverhead, err)
-	}
-	discovery, err := version.NewDiscovery(guest.GetConfig())
-	if err != nil {
-		return nil, err
-	}
-	p.versions = version.Resolver{Tracker: version.NewTracker(discovery, version.ResolvedOf(guest.GetClient())), Payload: opts.NodeVersion}
-	kinds := machine.NewKinds(machine.KindsConfig{Guest: guest.GetClient(), Objects: management.objects, Mapper: management.GetRESTMapper()})
-	if err := kinds.Watch(ctx, management.GetCache()); err != nil {
-		return nil, fmt.Errorf("following Machines' kinds: %w", err)
-	}
-	caCertHashes, err := kubeadm.CACertHashes(guest.GetConfig())
-	if err != nil {
-		return nil, err
-	}
-	if p.profiles, err = profile.New(opts.ProfileFile); err != nil {
-		return nil, err
-	}
-	if err := guest.Add(p.profiles); err != nil {
-		return nil, fmt.Errorf("following the profiles: %w", err)
-	}
-	p.machines = machine.New(machine.Config{
-		Management:  management.GetClient(),
-		Live:        management.GetAPIReader(),
-		Namespace:   opts.Namespace,
-		ClusterName: opts.ClusterName,
-		Tokens:      bootstraptoken.Minter{Guest: guest.GetClient(), Clock: guest.Clock},
-		Profiles:    p.profiles,
-		ChildKinds:  kinds.List,
-
-		CACertHashes:   caCertHashes,
-		Infrastructure: management.infrastructure,
-	})
-	if err := p.machines.Watch(ctx, management.GetCache()); err != nil {
-		return nil, err
-	}
-	p.inventory = inventory.New(inventory.Config{None: p.machines.None, Clock: guest.Clock})
-	if err := p.inventory.Watch(ctx, management.GetCache(), guest.GetCache(), p.machines.Owns); err != nil {
-		return nil, fmt.Errorf("following Machines and Nodes: %w", err)
-	}
-	coreOptions := options.FromContext(ctx)
-	p.capacity = capacity.New(capacity.Config{Clock: guest.Clock, Source: &capacity.Cluster{
-		Leases: management.leases, Reader: management.GetAPIReader(), Namespace: opts.Namespace, ClusterName: opts.ClusterName, LeaseName: opts.names().Karpenter, Owns: p.machines.Owns,
-		Names: p.machines.MachineNames, IsFirst: election{management.GetConfig(), coreOptions}.isFirst,
-	}})
-	if err := p.capacity.Watch(ctx, management.GetCache(), p.machines.Owns); err != nil {
-		return nil, err
-	}
-	management.leases.OnChange(func(schema.GroupKind) { p.capacity.Wake() })
-	prices := pricing.Default()
-	if opts.PriceFile != "" {
-		p.priceFile = pricing.NewFile(opts.PriceFile)
-		prices = pricing.WithFile(p.priceFile)
-		if err := guest.Add(p.priceFile); err != nil {
-			return nil, fmt.Errorf("following the prices: %w", err)
-		}
-	}
-	if opts.NodeImageFile != "" {
-		p.images = nodeimage.NewFile(opts.NodeImageFile)
-		if err := guest.Add(p.images); err != nil {
-			return nil, fmt.Errorf("following the node images: %w", err)
-		}
-	}
-	p.instanceTypes = instancetype.New(instancetype.Config{
-		Templates: template.NewResolver(template.Config{
-			Objects: management.objects, ClusterName: opts.ClusterName, Namespace: opts.Namespace, Shared: opts.SharedNamespace, Secrets: management.GetAPIReader(),
-			Profiles: p.profiles, SharedCatalogs: management.catalogs(), ControlPlanes: management.controlPlanes,
-		}),
-		Check: machine.CheckPatches, Kubelet: machine.PatchedKubelet, Version: p.versions.Resolve, Pricing: prices, Unavailable: p.unavailable, Inventory: p.inventory,
-		Capacity: p.capacity, NodeClassHash: drift.Hash, MemoryOverhead: memoryOverhead,
-	})
-	p.cloudProvider = cloudprovider.New(cloudprovider.Config{
-		Guest:          guest.GetClient(),
-		Management:     management.GetClient(),
-		Recorder:       guest.EventRecorder,
-		Machines:       p.machines,
-		AllowedPatches: p.allowedPatches,
-		Images:         p.images,
-		InstanceTypes:  p.instanceTypes,
-		Inventory:      p.inventory,
-		Rejections:     p.rejections,
-		Capacity:       p.capacity,
-		Overlays:       guest.InstanceTypeStore,
-		RepairPolicies: repairPolicies,
-		Version:        p.versions.Resolve,
-		Drift: drift.New(drift.Config{
-			InstanceTypes: p.instanceTypes, Images: p.images, Version: p.versions.Resolve, Upgrades: upgrades, Rollout: opts.RolloutID, Clock: guest.Clock,
-		}),
-	})
-	return p, nil
-}
-
 // karpenterCore is Karpenter core with the alterations of package core.
 type karpenterCore struct {
 	controllers   []controller.Controller
@@ -317,11 +182,11 @@ type karpenterCore struct {
 	nodeClaims nodeclaim.Config
 }
 
-func newCore(ctx context.Context, guest *operator.Operator, management *managementCluster, keeper *leadership.Keeper, p *providers) (*karpenterCore, error) {
+func newCore(ctx context.Context, guest *coreoperator.Operator, management *operator.Management, keeper *leadership.Keeper, p *operator.Providers) (*karpenterCore, error) {
 	static := staticbackoff.New(staticbackoff.Config{
-		Guest: guest.GetClient(), Missing: missing(p.cloudProvider, keeper.Suspended), Recorder: guest.EventRecorder, Clock: guest.Clock,
+		Guest: guest.GetClient(), Missing: missing(p.CloudProvider, keeper.Suspended), Recorder: guest.EventRecorder, Clock: guest.Clock,
 	})
-	undecorated := cloudprovidermetrics.Decorate(static.Launches(leadership.Gate(p.cloudProvider, keeper.Suspended)))
+	undecorated := cloudprovidermetrics.Decorate(static.Launches(leadership.Gate(p.CloudProvider, keeper.Suspended)))
 	decorated := overlay.Decorate(undecorated, guest.GetClient(), guest.InstanceTypeStore)
 	k := &karpenterCore{cloudProvider: decorated, state: state.NewCluster(guest.Clock, guest.GetClient(), decorated)}
 	static.Cluster = k.state
@@ -330,7 +195,7 @@ func newCore(ctx context.Context, guest *operator.Operator, management *manageme
 		return nil, fmt.Errorf("registering metrics: %w", err)
 	}
 	k.controllers = controllers.NewControllers(ctx, guest.Manager, guest.Clock,
-		guestClient(guest.GetClient(), keeper.Suspended, p.instanceTypes.Declares, ledger),
+		guestClient(guest.GetClient(), keeper.Suspended, p.InstanceTypes.Declares, ledger),
 		guest.EventRecorder, decorated, undecorated, k.state, guest.InstanceTypeStore)
 	queue, _, err := core.Find[*disruption.Queue](k.controllers)
 	if err != nil {
@@ -358,7 +223,7 @@ func newCore(ctx context.Context, guest *operator.Operator, management *manageme
 		}
 		k.controllers[provisioning] = static.Provisioning(k.controllers[provisioning])
 	}
-	p.capacity.OnGrant(func() {
+	p.Capacity.OnGrant(func() {
 		static.Retry()
 		k.provisioner.Trigger(waitingForCapacity)
 	})
@@ -367,10 +232,10 @@ func newCore(ctx context.Context, guest *operator.Operator, management *manageme
 		GuestLive:       guest.GetAPIReader(),
 		ManagementCache: management.GetCache(),
 		CloudProvider:   decorated,
-		Machines:        p.machines,
-		Infrastructure:  management.infrastructure,
-		Profiles:        p.profiles,
-		Unavailable:     p.unavailable,
+		Machines:        p.Machines,
+		Infrastructure:  management.Infrastructure,
+		Profiles:        p.Profiles,
+		Unavailable:     p.Unavailable,
 		Suspended:       keeper.Suspended,
 		Recorder:        guest.EventRecorder,
 		Clock:           guest.Clock,
@@ -407,22 +272,22 @@ func guestClient(guest client.Client, suspended func() bool, declares func(nodeC
 }
 
 // newControllers lists our controllers.
-func newControllers(guest *operator.Operator, management *managementCluster, keeper *leadership.Keeper, opts Options, p *providers, k *karpenterCore) []controller.Controller {
+func newControllers(guest *coreoperator.Operator, management *operator.Management, keeper *leadership.Keeper, opts operator.Options, p *operator.Providers, k *karpenterCore) []controller.Controller {
 	recorder := guest.GetEventRecorderFor("karpenter") //nolint:staticcheck // operatorpkg's status controller takes no other yet.
 	return []controller.Controller{
-		p.versions.Tracker,
+		p.Versions.Tracker,
 		nodeclass.New(nodeclass.Config{
 			Guest:          guest.GetClient(),
 			Namespace:      opts.Namespace,
-			AllowedPatches: p.allowedPatches,
-			Objects:        management.objects,
-			SharedCatalogs: management.sharedCatalogs,
-			ControlPlanes:  management.controlPlanes,
-			InstanceTypes:  p.instanceTypes,
-			Prices:         p.priceFile,
-			Images:         p.images,
-			Profiles:       p.profiles,
-			Version:        p.versions,
+			AllowedPatches: p.AllowedPatches,
+			Objects:        management.Objects,
+			SharedCatalogs: management.SharedCatalogs,
+			ControlPlanes:  management.ControlPlanes,
+			InstanceTypes:  p.InstanceTypes,
+			Prices:         p.PriceFile,
+			Images:         p.Images,
+			Profiles:       p.Profiles,
+			Version:        p.Versions,
 			Recorder:       guest.EventRecorder,
 			Clock:          guest.Clock,
 		}),
@@ -435,29 +300,29 @@ func newControllers(guest *operator.Operator, management *managementCluster, kee
 			Recorder:  guest.EventRecorder,
 			Clock:     guest.Clock,
 		}),
-		registration.New(registration.Config{Guest: guest.GetClient(), ManagementCache: management.GetCache(), Machines: p.machines}),
+		registration.New(registration.Config{Guest: guest.GetClient(), ManagementCache: management.GetCache(), Machines: p.Machines}),
 		minsize.New(minsize.Config{
 			Guest:           guest.GetClient(),
 			ManagementCache: management.GetCache(),
-			Machines:        p.machines,
-			InstanceTypes:   p.instanceTypes,
+			Machines:        p.Machines,
+			InstanceTypes:   p.InstanceTypes,
 			Suspended:       keeper.Suspended,
 		}),
 		capacitylease.New(capacitylease.Config{
 			Management:  management.GetClient(),
-			Lease:       types.NamespacedName{Namespace: opts.Namespace, Name: opts.names().Karpenter},
-			Capacity:    p.capacity,
-			Unavailable: p.unavailable,
+			Lease:       types.NamespacedName{Namespace: opts.Namespace, Name: opts.Names().Karpenter},
+			Capacity:    p.Capacity,
+			Unavailable: p.Unavailable,
 			Clock:       guest.Clock,
 		}),
-		metrics.New(metrics.Config{Machines: p.machines, Unavailable: p.unavailable, Rejections: p.rejections}),
+		metrics.New(metrics.Config{Machines: p.Machines, Unavailable: p.Unavailable, Rejections: p.Rejections}),
 		garbagecollection.New(garbagecollection.Config{
 			Guest:           guest.GetClient(),
 			GuestLive:       guest.GetAPIReader(),
 			ManagementLive:  management.GetAPIReader(),
 			ManagementCache: management.GetCache(),
-			Machines:        p.machines,
-			Infrastructure:  management.infrastructure,
+			Machines:        p.Machines,
+			Infrastructure:  management.Infrastructure,
 			Clock:           guest.Clock,
 		}),
 	}

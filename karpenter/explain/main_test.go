@@ -12,7 +12,7 @@ import (
 	"github.com/autonode-io/autonode/api/karpenter/v1alpha1"
 )
 
-// TestMain registers node classes where Karpenter core looks for them, as karpenter.Explain does.
+// TestMain registers node classes where Karpenter core looks for them, as cmd/autonode/why does.
 func TestMain(m *testing.M) {
 	if err := v1alpha1.AddToScheme(guestscheme.Scheme); err != nil {
 		fmt.Fprintln(os.Stderr, "registering node classes:", err)

@@ -12,20 +12,14 @@ import (
 	"slices"
 	"strings"
 
-	"github.com/go-logr/logr"
 	"github.com/spf13/cobra"
 	"k8s.io/apimachinery/pkg/api/meta"
-	"k8s.io/klog/v2"
-	"k8s.io/utils/clock"
-	ctrl "sigs.k8s.io/controller-runtime"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/autonode-io/autonode/api/v1beta1"
 	"github.com/autonode-io/autonode/cmd/autonode/cluster"
 	"github.com/autonode-io/autonode/cmd/autonode/command"
 	"github.com/autonode-io/autonode/cmd/autonode/printer"
-	"github.com/autonode-io/autonode/karpenter"
-	"github.com/autonode-io/autonode/karpenter/explain"
 )
 
 // Options choose the guest, and the control plane where its instance types are.
@@ -169,27 +163,6 @@ func (o *Options) Validate() error {
 			"name it with --management-kubeconfig or --management-context")
 	}
 	return nil
-}
-
-// simulation reads the clusters.
-func (o *Options) simulation(ctx context.Context) (*explain.Simulation, error) {
-	// What Karpenter would log is in the answer.
-	ctrl.SetLogger(logr.Discard())
-	klog.SetLogger(logr.Discard())
-	config := karpenter.ExplainConfig{Clock: clock.RealClock{}}
-	var err error
-	if config.Guest, err = o.Guest.Config(); err != nil {
-		return nil, err
-	}
-	if o.Management != (cluster.Flags{}) {
-		if config.Management, err = o.Management.Config(); err != nil {
-			return nil, err
-		}
-		if config.Namespace, config.Deployment, err = o.controlPlane(ctx); err != nil {
-			return nil, err
-		}
-	}
-	return karpenter.Explain(ctx, config)
 }
 
 // print prints an answer as it is, or as text.

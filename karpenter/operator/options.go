@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 
-package karpenter
+package operator
 
 import (
 	"context"
@@ -140,7 +140,7 @@ func (o *Options) validate() error {
 	if _, err := version.ParseUpgrades(o.NodeUpgradeWindow); err != nil {
 		errs = append(errs, fmt.Errorf("--node-upgrade-window: %w", err))
 	}
-	if _, err := o.topologyKeys(); err != nil {
+	if _, err := o.TopologyKeys(); err != nil {
 		errs = append(errs, fmt.Errorf("--zone-topology-keys and --region-topology-keys: %w", err))
 	}
 	if _, err := template.ParsePercentage(o.MemoryOverhead); err != nil {
@@ -157,8 +157,8 @@ func (o *Options) validate() error {
 	return errors.Join(errs...)
 }
 
-// names are those of this Karpenter's objects in the control-plane namespace.
-func (o *Options) names() v1beta1.Names {
+// Names are those of this Karpenter's objects in the control-plane namespace.
+func (o *Options) Names() v1beta1.Names {
 	if o.SharedNamespace {
 		return v1beta1.SharedNames(o.ClusterName)
 	}
@@ -179,23 +179,19 @@ func (o *Options) allowedPatches() ([]v1alpha1.BootstrapPatches, error) {
 	return allowed, nil
 }
 
-func (o *Options) topologyKeys() (wellknown.TopologyKeys, error) {
+// TopologyKeys are the CSI drivers' that the flags name.
+func (o *Options) TopologyKeys() (wellknown.TopologyKeys, error) {
 	return wellknown.ParseTopologyKeys(o.ZoneTopologyKeys, o.RegionTopologyKeys)
 }
 
 // ToContext implements options.Injectable. Run passes these options explicitly, so the context doesn't hold them.
 func (o *Options) ToContext(ctx context.Context) context.Context { return ctx }
 
-// parseOptions parses the command line before Karpenter core does, which panics on invalid flags.
-func parseOptions(args []string, output io.Writer) (Options, error) {
-	own, _, err := parseAll(args, output)
-	return own, err
-}
-
-// parseAll returns Karpenter core's options, too.
-func parseAll(args []string, output io.Writer) (Options, *options.Options, error) {
+// ParseOptions parses a command line, with Karpenter core's options, which core itself panics on if they are invalid.
+func ParseOptions(args []string, output io.Writer) (Options, *options.Options, error) {
 	own, core := &Options{}, &options.Options{}
-	fs := newFlagSet(output)
+	fs := &options.FlagSet{FlagSet: flag.NewFlagSet("karpenter-clusterapi", flag.ContinueOnError)}
+	fs.SetOutput(output)
 	own.AddFlags(fs)
 	core.AddFlags(fs)
 	if err := fs.Parse(args); err != nil {
@@ -208,10 +204,4 @@ func parseAll(args []string, output io.Writer) (Options, *options.Options, error
 		return Options{}, nil, err
 	}
 	return *own, core, own.validate()
-}
-
-func newFlagSet(output io.Writer) *options.FlagSet {
-	fs := &options.FlagSet{FlagSet: flag.NewFlagSet("karpenter-clusterapi", flag.ContinueOnError)}
-	fs.SetOutput(output)
-	return fs
 }

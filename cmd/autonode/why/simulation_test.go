@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 
-package karpenter
+package why
 
 import (
 	"net/http"
@@ -29,12 +29,12 @@ func TestReadOnly(t *testing.T) {
 		g.Expect(err).NotTo(HaveOccurred())
 		pods, pod := clients.CoreV1().Pods("shop"), &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Name: "web"}}
 		_, err = pods.Create(t.Context(), pod, metav1.CreateOptions{})
-		g.Expect(err).To(MatchError(ErrWrite))
+		g.Expect(err).To(MatchError(errWrite))
 		_, err = pods.UpdateStatus(t.Context(), pod, metav1.UpdateOptions{})
-		g.Expect(err).To(MatchError(ErrWrite))
+		g.Expect(err).To(MatchError(errWrite))
 		_, err = pods.Patch(t.Context(), "web", "application/merge-patch+json", []byte("{}"), metav1.PatchOptions{})
-		g.Expect(err).To(MatchError(ErrWrite))
-		g.Expect(pods.Delete(t.Context(), "web", metav1.DeleteOptions{})).To(MatchError(ErrWrite))
+		g.Expect(err).To(MatchError(errWrite))
+		g.Expect(pods.Delete(t.Context(), "web", metav1.DeleteOptions{})).To(MatchError(errWrite))
 		g.Expect(sent).To(BeEmpty())
 		_, err = pods.Get(t.Context(), "web", metav1.GetOptions{})
 		g.Expect(err).NotTo(HaveOccurred())
@@ -50,23 +50,23 @@ func TestSimulatedOptions(t *testing.T) {
 	}
 	t.Run("When Karpenter has flags and variables, they should be simulated, and the flags count more", func(t *testing.T) {
 		g := NewWithT(t)
-		opts, err := simulatedOptions(running(
+		own, core, err := simulatedOptions(running(
 			[]string{"--cluster-name=blue", "--guest-kubeconfig=/etc/karpenter/guest/kubeconfig", "--vm-memory-overhead=5%"},
 			corev1.EnvVar{Name: "FEATURE_GATES", Value: "NodeOverlay=true,SpotToSpotConsolidation=true"}, corev1.EnvVar{Name: "VM_MEMORY_OVERHEAD", Value: "9%"},
 			corev1.EnvVar{Name: "PRICE_FILE", Value: "/etc/karpenter/prices/prices.yaml"}, corev1.EnvVar{Name: "UNKNOWN", Value: "x"},
 			corev1.EnvVar{Name: "LEADER_ELECTION_NAMESPACE", ValueFrom: &corev1.EnvVarSource{FieldRef: &corev1.ObjectFieldSelector{FieldPath: "metadata.namespace"}}},
 		), "clusters-blue", map[string]string{"price-file": "/tmp/prices"})
 		g.Expect(err).NotTo(HaveOccurred())
-		g.Expect(opts.own.ClusterName).To(Equal("blue"))
-		g.Expect(opts.own.Namespace).To(Equal("clusters-blue"))
-		g.Expect(opts.own.GuestKubeconfig).To(BeEmpty())
-		g.Expect(opts.own.MemoryOverhead).To(Equal("5%"))
-		g.Expect(opts.own.PriceFile).To(Equal("/tmp/prices"))
-		g.Expect(opts.core.FeatureGates.SpotToSpotConsolidation).To(BeTrue())
-		g.Expect(opts.core.FeatureGates.NodeOverlay).To(BeTrue())
+		g.Expect(own.ClusterName).To(Equal("blue"))
+		g.Expect(own.Namespace).To(Equal("clusters-blue"))
+		g.Expect(own.GuestKubeconfig).To(BeEmpty())
+		g.Expect(own.MemoryOverhead).To(Equal("5%"))
+		g.Expect(own.PriceFile).To(Equal("/tmp/prices"))
+		g.Expect(core.FeatureGates.SpotToSpotConsolidation).To(BeTrue())
+		g.Expect(core.FeatureGates.NodeOverlay).To(BeTrue())
 	})
 	t.Run("When Karpenter has a flag that this program doesn't know, it should say what to do", func(t *testing.T) {
-		_, err := simulatedOptions(running([]string{"--cluster-name=blue", "--new=x"}), "clusters-blue", nil)
+		_, _, err := simulatedOptions(running([]string{"--cluster-name=blue", "--new=x"}), "clusters-blue", nil)
 		NewWithT(t).Expect(err).To(MatchError(ContainSubstring("leave out the management cluster")))
 	})
 }

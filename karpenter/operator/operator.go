@@ -1,0 +1,154 @@
+// SPDX-License-Identifier: Apache-2.0
+
+// Package operator connects Karpenter to both clusters: the guest is Karpenter core's operator, the management cluster has caches of its own.
+// It makes the providers that Create and GetInstanceTypes ask. The program runs controllers with them; `autonode why` simulates with them.
+package operator
+
+import (
+	"context"
+	"fmt"
+
+	"k8s.io/apimachinery/pkg/runtime/schema"
+	coreoperator "sigs.k8s.io/karpenter/pkg/operator"
+	"sigs.k8s.io/karpenter/pkg/operator/options"
+
+	"github.com/autonode-io/autonode/api/karpenter/v1alpha1"
+	"github.com/autonode-io/autonode/karpenter/cloudprovider"
+	"github.com/autonode-io/autonode/karpenter/providers/bootstraptoken"
+	"github.com/autonode-io/autonode/karpenter/providers/capacity"
+	"github.com/autonode-io/autonode/karpenter/providers/drift"
+	"github.com/autonode-io/autonode/karpenter/providers/instancetype"
+	"github.com/autonode-io/autonode/karpenter/providers/inventory"
+	"github.com/autonode-io/autonode/karpenter/providers/kubeadm"
+	"github.com/autonode-io/autonode/karpenter/providers/machine"
+	"github.com/autonode-io/autonode/karpenter/providers/nodeimage"
+	"github.com/autonode-io/autonode/karpenter/providers/offering"
+	"github.com/autonode-io/autonode/karpenter/providers/pricing"
+	"github.com/autonode-io/autonode/karpenter/providers/profile"
+	"github.com/autonode-io/autonode/karpenter/providers/template"
+	"github.com/autonode-io/autonode/karpenter/providers/version"
+)
+
+// Providers serve Create and GetInstanceTypes.
+type Providers struct {
+	AllowedPatches []v1alpha1.BootstrapPatches
+	Versions       version.Resolver
+	Machines       *machine.Provider
+	inventory      *inventory.Inventory
+	Unavailable    *offering.Unavailable
+	Rejections     *offering.Rejections
+	Capacity       *capacity.Provider
+	PriceFile      *pricing.File
+	Profiles       *profile.Profiles
+	Images         *nodeimage.File
+	InstanceTypes  *instancetype.Provider
+	CloudProvider  *cloudprovider.CloudProvider
+}
+
+// NewProviders connects the providers to both clusters, without controllers.
+func NewProviders(ctx context.Context, guest *coreoperator.Operator, management *Management, opts Options) (p *Providers, err error) {
+	p = &Providers{Unavailable: offering.NewUnavailable(guest.Clock), Rejections: offering.NewRejections(guest.Clock)}
+	if p.AllowedPatches, err = opts.allowedPatches(); err != nil {
+		return nil, err
+	}
+	upgrades, err := version.ParseUpgrades(opts.NodeUpgradeWindow)
+	if err != nil {
+		return nil, fmt.Errorf("reading --node-upgrade-window: %w", err)
+	}
+	repairPolicies, err := v1alpha1.ParseRepairPolicies(opts.RepairPolicies)
+	if err != nil {
+		return nil, fmt.Errorf("reading --repair-policies: %w", err)
+	}
+	memoryOverhead, err := template.ParsePercentage(opts.MemoryOverhead)
+	if err != nil {
+		return nil, fmt.Errorf("--vm-memory-overhead %q %w", opts.MemoryOverhead, err)
+	}
+	discovery, err := version.NewDiscovery(guest.GetConfig())
+	if err != nil {
+		return nil, err
+	}
+	p.Versions = version.Resolver{Tracker: version.NewTracker(discovery, version.ResolvedOf(guest.GetClient())), Payload: opts.NodeVersion}
+	kinds := machine.NewKinds(machine.KindsConfig{Guest: guest.GetClient(), Objects: management.Objects, Mapper: management.GetRESTMapper()})
+	if err := kinds.Watch(ctx, management.GetCache()); err != nil {
+		return nil, fmt.Errorf("following Machines' kinds: %w", err)
+	}
+	caCertHashes, err := kubeadm.CACertHashes(guest.GetConfig())
+	if err != nil {
+		return nil, err
+	}
+	if p.Profiles, err = profile.New(opts.ProfileFile); err != nil {
+		return nil, err
+	}
+	if err := guest.Add(p.Profiles); err != nil {
+		return nil, fmt.Errorf("following the profiles: %w", err)
+	}
+	p.Machines = machine.New(machine.Config{
+		Management:  management.GetClient(),
+		Live:        management.GetAPIReader(),
+		Namespace:   opts.Namespace,
+		ClusterName: opts.ClusterName,
+		Tokens:      bootstraptoken.Minter{Guest: guest.GetClient(), Clock: guest.Clock},
+		Profiles:    p.Profiles,
+		ChildKinds:  kinds.List,
+
+		CACertHashes:   caCertHashes,
+		Infrastructure: management.Infrastructure,
+	})
+	if err := p.Machines.Watch(ctx, management.GetCache()); err != nil {
+		return nil, err
+	}
+	p.inventory = inventory.New(inventory.Config{None: p.Machines.None, Clock: guest.Clock})
+	if err := p.inventory.Watch(ctx, management.GetCache(), guest.GetCache(), p.Machines.Owns); err != nil {
+		return nil, fmt.Errorf("following Machines and Nodes: %w", err)
+	}
+	coreOptions := options.FromContext(ctx)
+	p.Capacity = capacity.New(capacity.Config{Clock: guest.Clock, Source: &capacity.Cluster{
+		Leases: management.Leases, Reader: management.GetAPIReader(), Namespace: opts.Namespace, ClusterName: opts.ClusterName, LeaseName: opts.Names().Karpenter, Owns: p.Machines.Owns,
+		Names: p.Machines.MachineNames, IsFirst: Election{management.GetConfig(), coreOptions}.isFirst,
+	}})
+	if err := p.Capacity.Watch(ctx, management.GetCache(), p.Machines.Owns); err != nil {
+		return nil, err
+	}
+	management.Leases.OnChange(func(schema.GroupKind) { p.Capacity.Wake() })
+	prices := pricing.Default()
+	if opts.PriceFile != "" {
+		p.PriceFile = pricing.NewFile(opts.PriceFile)
+		prices = pricing.WithFile(p.PriceFile)
+		if err := guest.Add(p.PriceFile); err != nil {
+			return nil, fmt.Errorf("following the prices: %w", err)
+		}
+	}
+	if opts.NodeImageFile != "" {
+		p.Images = nodeimage.NewFile(opts.NodeImageFile)
+		if err := guest.Add(p.Images); err != nil {
+			return nil, fmt.Errorf("following the node images: %w", err)
+		}
+	}
+	p.InstanceTypes = instancetype.New(instancetype.Config{
+		Templates: template.NewResolver(template.Config{
+			Objects: management.Objects, ClusterName: opts.ClusterName, Namespace: opts.Namespace, Shared: opts.SharedNamespace, Secrets: management.GetAPIReader(),
+			Profiles: p.Profiles, SharedCatalogs: management.catalogs(), ControlPlanes: management.ControlPlanes,
+		}),
+		Check: machine.CheckPatches, Kubelet: machine.PatchedKubelet, Version: p.Versions.Resolve, Pricing: prices, Unavailable: p.Unavailable, Inventory: p.inventory,
+		Capacity: p.Capacity, NodeClassHash: drift.Hash, MemoryOverhead: memoryOverhead,
+	})
+	p.CloudProvider = cloudprovider.New(cloudprovider.Config{
+		Guest:          guest.GetClient(),
+		Management:     management.GetClient(),
+		Recorder:       guest.EventRecorder,
+		Machines:       p.Machines,
+		AllowedPatches: p.AllowedPatches,
+		Images:         p.Images,
+		InstanceTypes:  p.InstanceTypes,
+		Inventory:      p.inventory,
+		Rejections:     p.Rejections,
+		Capacity:       p.Capacity,
+		Overlays:       guest.InstanceTypeStore,
+		RepairPolicies: repairPolicies,
+		Version:        p.Versions.Resolve,
+		Drift: drift.New(drift.Config{
+			InstanceTypes: p.InstanceTypes, Images: p.Images, Version: p.Versions.Resolve, Upgrades: upgrades, Rollout: opts.RolloutID, Clock: guest.Clock,
+		}),
+	})
+	return p, nil
+}
