@@ -272,10 +272,9 @@ func TestBundleSources(t *testing.T) {
 
 	for path, status := range map[string]int{"/referrers/": http.StatusServiceUnavailable, "/manifests/sha256-": http.StatusBadGateway, "/blobs/": http.StatusBadGateway} {
 		t.Run("When the registry has an error for "+path+", nothing should say that the payload is unsigned", func(t *testing.T) {
-			g := NewWithT(t)
 			s, digest := setup(t, 1)
 			instead(s, path, status, "", "")
-			g.Expect(expectError(t, check(t, s, digest, p.verifier(t)), ReasonRegistryUnreachable).Temporary()).To(BeTrue())
+			expectError(t, check(t, s, digest, p.verifier(t)), ReasonRegistryUnreachable)
 		})
 	}
 

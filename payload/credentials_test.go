@@ -34,7 +34,6 @@ func TestCredentials(t *testing.T) {
 		e := expectErrors(t, s.host+"/release:1", Options{Keychain: config(g, s.host, "sesame")}, ReasonImagePullUnauthorized, "401", "the credentials given for "+s.host)
 		g.Expect(e.Anonymous).To(BeFalse())
 		g.Expect(e.Error()).NotTo(ContainSubstring("sesame"))
-		g.Expect(e.Temporary()).To(BeFalse())
 	})
 
 	t.Run("When the credentials are right, it should read, push and resolve", func(t *testing.T) {

@@ -71,6 +71,3 @@ func ReasonFor(err error) Reason {
 	}
 	return ""
 }
-
-// Temporary reports whether trying the same again can succeed without anybody changing the reference, the payload or the pull secret.
-func (e *Error) Temporary() bool { return e.Reason == ReasonRegistryUnreachable }

@@ -34,13 +34,12 @@ func TestRegistryErrors(t *testing.T) {
 		expectErrors(t, s.host+"/nothing:1", Options{}, ReasonImageNotFound, "404 Not Found")
 	})
 
-	t.Run("When nothing listens, it should call the registry unreachable, and that temporary", func(t *testing.T) {
+	t.Run("When nothing listens, it should call the registry unreachable", func(t *testing.T) {
 		listener, err := net.Listen("tcp", "127.0.0.1:0")
 		NewWithT(t).Expect(err).NotTo(HaveOccurred())
 		host := listener.Addr().String()
 		NewWithT(t).Expect(listener.Close()).To(Succeed())
-		e := expectErrors(t, host+"/release:1", Options{}, ReasonRegistryUnreachable, "connection refused")
-		NewWithT(t).Expect(e.Temporary()).To(BeTrue())
+		expectErrors(t, host+"/release:1", Options{}, ReasonRegistryUnreachable, "connection refused")
 	})
 
 	t.Run("When the registry has an error of its own, it should call it unreachable and say what it answered", func(t *testing.T) {

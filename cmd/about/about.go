@@ -80,8 +80,8 @@ func (i Info) String() string {
 	return text.String()
 }
 
-// Asked reports whether the arguments of a program with Go's own flags ask for its version.
-func Asked(args []string) bool {
+// Requested reports whether the arguments of a program with Go's own flags request its version.
+func Requested(args []string) bool {
 	for _, arg := range args {
 		switch arg {
 		case "--version", "-version":

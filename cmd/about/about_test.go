@@ -71,7 +71,7 @@ Go:           go1.26.8 linux/amd64
 	})
 }
 
-func TestAsked(t *testing.T) {
+func TestRequested(t *testing.T) {
 	for name, test := range map[string]struct {
 		args []string
 		want bool
@@ -83,6 +83,6 @@ func TestAsked(t *testing.T) {
 		"When the flags have ended before it, it should not answer":   {[]string{"--", "--version"}, false},
 		"When the version of nodes is set, it should not be confused": {[]string{"--node-version=1.36.3"}, false},
 	} {
-		t.Run(name, func(t *testing.T) { NewWithT(t).Expect(Asked(test.args)).To(Equal(test.want)) })
+		t.Run(name, func(t *testing.T) { NewWithT(t).Expect(Requested(test.args)).To(Equal(test.want)) })
 	}
 }

@@ -20,7 +20,7 @@ var version string
 
 func main() {
 	info := about.Of("karpenter-clusterapi", version)
-	if about.Asked(os.Args[1:]) {
+	if about.Requested(os.Args[1:]) {
 		fmt.Print(info)
 		return
 	}

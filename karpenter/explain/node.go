@@ -130,7 +130,7 @@ func (s *Simulation) ask(ctx context.Context, method disruption.Method, queue *d
 	disrupts bool, reason string, err error,
 ) {
 	uid := node.NodeClaim.UID
-	s.recorder.take(uid)
+	s.recorder.drain(uid)
 	considered := map[string]bool{}
 	accept := func(ctx context.Context, candidate *disruption.Candidate) bool {
 		considered[candidate.ProviderID()] = true
@@ -141,7 +141,7 @@ func (s *Simulation) ask(ctx context.Context, method disruption.Method, queue *d
 	if err != nil {
 		return false, "", err
 	}
-	said := s.recorder.take(uid, events.DisruptionBlocked, events.Unconsolidatable)
+	said := s.recorder.drain(uid, events.DisruptionBlocked, events.Unconsolidatable)
 	ours := slices.IndexFunc(candidates, func(c *disruption.Candidate) bool { return c.ProviderID() == node.ProviderID() })
 	switch {
 	case ours < 0 && len(said) > 0:
@@ -173,7 +173,7 @@ func (s *Simulation) ask(ctx context.Context, method disruption.Method, queue *d
 			return true, describe(method, command), nil
 		}
 	}
-	if said := s.recorder.take(uid, events.DisruptionBlocked, events.Unconsolidatable, events.ConsolidationRejected); len(said) > 0 {
+	if said := s.recorder.drain(uid, events.DisruptionBlocked, events.Unconsolidatable, events.ConsolidationRejected); len(said) > 0 {
 		return false, strings.Join(said, "; "), nil
 	}
 	if _, ok := method.(*disruption.StaticDrift); ok && nodelimit.NoReplacement(candidate.NodePool) != "" {

@@ -196,8 +196,8 @@ func (r *recorder) Publish(published ...events.Event) {
 	r.published = append(r.published, published...)
 }
 
-// take returns the messages about an object with one of these reasons, each once, and forgets all events.
-func (r *recorder) take(uid types.UID, reasons ...string) []string {
+// drain returns the messages about an object with one of these reasons, each once, and forgets all events.
+func (r *recorder) drain(uid types.UID, reasons ...string) []string {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	var messages []string

@@ -109,26 +109,6 @@ func Read(ctx context.Context, guest client.Reader) (*Snapshot, error) {
 	return s, nil
 }
 
-// SnapshotOf returns a snapshot of these objects.
-func SnapshotOf(objects ...client.Object) (*Snapshot, error) {
-	s := &Snapshot{objects: map[schema.GroupVersionKind][]client.Object{}, Unread: map[string]error{}}
-	for _, kind := range kinds {
-		gvk, err := kindOf(kind.list)
-		if err != nil {
-			return nil, err
-		}
-		s.objects[gvk] = nil
-	}
-	for _, object := range objects {
-		gvk, err := kindOf(object)
-		if err != nil {
-			return nil, err
-		}
-		s.objects[gvk] = append(s.objects[gvk], object)
-	}
-	return s, nil
-}
-
 // with returns a snapshot that shares all objects but those of one kind, of which it has the ones that keep accepts.
 func (s *Snapshot) with(kind string, keep func(client.Object) bool) *Snapshot {
 	narrowed := &Snapshot{objects: make(map[schema.GroupVersionKind][]client.Object, len(s.objects)), Unread: s.Unread}

@@ -232,16 +232,16 @@ func included(types []v1alpha1.CatalogInstanceType, patterns []string) []v1alpha
 	if len(patterns) == 0 {
 		return types
 	}
-	var kept []v1alpha1.CatalogInstanceType
+	var matching []v1alpha1.CatalogInstanceType
 	for i := range types {
 		for _, pattern := range patterns {
 			if matches(pattern, types[i].Name) {
-				kept = append(kept, types[i])
+				matching = append(matching, types[i])
 				break
 			}
 		}
 	}
-	return kept
+	return matching
 }
 
 // matches reports whether a text is as a pattern says, in which * stands for any text.

@@ -55,7 +55,7 @@ type Installer struct {
 // Apply applies objects in their order, and waits until the CRDs are served and the Deployments run. Then it prunes: until the new pods run,
 // the old ones need what they mount.
 func (i *Installer) Apply(ctx context.Context, objects []*unstructured.Unstructured) error {
-	definitions, others := divide(objects)
+	definitions, others := splitCRDs(objects)
 	for _, step := range [][]*unstructured.Unstructured{definitions, others} {
 		for _, object := range step {
 			if err := i.apply(ctx, object); err != nil {
@@ -71,8 +71,8 @@ func (i *Installer) Apply(ctx context.Context, objects []*unstructured.Unstructu
 	return i.Prune(ctx, objects)
 }
 
-// divide returns the CRDs, and the rest.
-func divide(objects []*unstructured.Unstructured) (definitions, others []*unstructured.Unstructured) {
+// splitCRDs returns the CRDs, and the rest.
+func splitCRDs(objects []*unstructured.Unstructured) (definitions, others []*unstructured.Unstructured) {
 	for _, object := range objects {
 		if object.GroupVersionKind().GroupKind() == crd {
 			definitions = append(definitions, object)
@@ -171,7 +171,7 @@ func available(object *unstructured.Unstructured) (bool, string) {
 // Remove deletes objects in the reverse of their order, and what another version has applied, all but the CRDs and what guards them. With
 // definitions it deletes those as well, last.
 func (i *Installer) Remove(ctx context.Context, objects []*unstructured.Unstructured, definitions bool) error {
-	crds, others := divide(objects)
+	crds, others := splitCRDs(objects)
 	guard := slices.DeleteFunc(slices.Clone(others), func(object *unstructured.Unstructured) bool { return object.GetName() != manifests.Guard })
 	others = slices.DeleteFunc(slices.Clone(others), func(object *unstructured.Unstructured) bool { return object.GetName() == manifests.Guard })
 	slices.Reverse(others)

@@ -180,7 +180,7 @@ func fraction(part, whole float64) float64 {
 
 // state says what happens to a NodeClaim now: it comes, goes, is to go, or stays.
 func (v *view) state(claim *karpenterv1.NodeClaim, node *corev1.Node, r *row, blocker string, reason *corev1.Event) string {
-	kept := func(state string) string {
+	withBlocker := func(state string) string {
 		if blocker != "" {
 			state += "; kept by " + blocker
 		}
@@ -194,7 +194,7 @@ func (v *view) state(claim *karpenterv1.NodeClaim, node *corev1.Node, r *row, bl
 		if node == nil || r.pods == 0 {
 			return "terminating"
 		}
-		return kept(fmt.Sprintf("%s, %s left", state, english.Plural(r.pods, "pod", "")))
+		return withBlocker(fmt.Sprintf("%s, %s left", state, english.Plural(r.pods, "pod", "")))
 	}
 	for _, step := range []struct{ condition, state string }{
 		{karpenterv1.ConditionTypeLaunched, "launching"}, {karpenterv1.ConditionTypeRegistered, "waiting to join"}, {karpenterv1.ConditionTypeInitialized, "initializing"},
@@ -207,7 +207,7 @@ func (v *view) state(claim *karpenterv1.NodeClaim, node *corev1.Node, r *row, bl
 		}
 	}
 	if c := claim.StatusConditions().Get(karpenterv1.ConditionTypeDrifted); c.IsTrue() {
-		return kept("drifted (" + c.Reason + ")")
+		return withBlocker("drifted (" + c.Reason + ")")
 	}
 	switch {
 	case blocker != "":
