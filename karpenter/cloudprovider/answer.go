@@ -83,7 +83,7 @@ func (c *CloudProvider) answerExisting(ctx context.Context, nodeClaim *karpv1.No
 // made reports whether a Machine was made from what was chosen.
 func (l launch) made(m *clusterv1.Machine) bool {
 	origin := inventory.OriginOf(m)
-	return origin.Source == l.choice.Template.Source.Annotation() && origin.Key == l.key()
+	return origin.Source == l.choice.Template.Source.Annotation() && origin.Key == l.choice.Key
 }
 
 // nodeLabels are the node's labels: the NodeClaim's override the template's, which override those of the chosen

@@ -22,13 +22,13 @@ import (
 	"sigs.k8s.io/karpenter/pkg/events"
 
 	"github.com/autonode-io/autonode/api/karpenter/v1alpha1"
-	"github.com/autonode-io/autonode/karpenter/providers/capacity"
 	"github.com/autonode-io/autonode/karpenter/providers/drift"
 	"github.com/autonode-io/autonode/karpenter/providers/instancetype"
 	"github.com/autonode-io/autonode/karpenter/providers/inventory"
 	"github.com/autonode-io/autonode/karpenter/providers/machine"
 	"github.com/autonode-io/autonode/karpenter/providers/nodeimage"
 	"github.com/autonode-io/autonode/karpenter/providers/offering"
+	"github.com/autonode-io/autonode/karpenter/providers/reservation"
 	"github.com/autonode-io/autonode/karpenter/providers/template"
 	"github.com/autonode-io/autonode/karpenter/providers/version"
 	"github.com/autonode-io/autonode/lenient"
@@ -54,12 +54,10 @@ type Config struct {
 	Machines *machine.Provider
 	// InstanceTypes of every node class.
 	InstanceTypes *instancetype.Provider
-	// Inventory enforces a template's maximum size; nil enforces none.
-	Inventory *inventory.Inventory
+	// Reservations limit the launches.
+	Reservations reservation.Provider
 	// Rejections are the offerings that a NodePool doesn't get, because their machines couldn't be created; nil tracks none.
 	Rejections *offering.Rejections
-	// Capacity keeps the cluster within its CapacityLease; nil limits nothing.
-	Capacity *capacity.Provider
 	// Overlays are applied to the instance types before one is chosen, where the feature gate NodeOverlay is on.
 	Overlays *nodeoverlay.InstanceTypeStore
 	Drift    *drift.Detector
@@ -86,8 +84,7 @@ func New(config Config) *CloudProvider {
 func (c *CloudProvider) Delete(ctx context.Context, nodeClaim *karpv1.NodeClaim) error {
 	err := c.Machines.Delete(ctx, nodeClaim)
 	if errors.Is(err, machine.ErrNotFound) {
-		c.Inventory.Release(nodeClaim.UID)
-		c.Capacity.Abandon(nodeClaim.Name)
+		c.Reservations.Release(nodeClaim)
 		if err := c.deleteNode(ctx, nodeClaim); err != nil {
 			return err
 		}

@@ -74,11 +74,6 @@ func (f *failure) Unwrap() error { return f.err }
 
 func because(reason string, err error) error { return &failure{reason: reason, err: err} }
 
-func isWaiting(err error) bool {
-	var f *failure
-	return errors.As(err, &f) && f.reason == WaitingForCapacityReason
-}
-
 // isUnsettled reports whether an error is that something isn't known yet.
 func isUnsettled(err error) bool {
 	var f *failure
@@ -128,7 +123,7 @@ func (c *CloudProvider) notCreated(nodeClaim *karpv1.NodeClaim, chosen launch, e
 		again = true
 	}
 	if !again {
-		f.offering, f.until = chosen.key(), c.Rejections.Mark(nodePoolOf(nodeClaim), chosen.key(), f.reason)
+		f.offering, f.until = chosen.choice.Key, c.Rejections.Mark(nodePoolOf(nodeClaim), chosen.choice.Key, f.reason)
 	}
 	return f
 }

@@ -32,7 +32,7 @@ func leasedFixture(t *testing.T, spot int64) (*fixture, *environment.Lease, *clo
 	clk := clocktesting.NewFakeClock(time.Now())
 	leased := capacity.New(capacity.Config{Clock: clk, Source: lease})
 	lease.Write(t, leased, func(*capacity.Lease) {})
-	f.provider.Capacity, f.store.Capacity = leased, leased
+	f.provider.Reservations.Capacity, f.store.Capacity = leased, leased
 	f.store.Delete(f.nodeClass.Name)
 	f.offer()
 	return f, lease, clk
@@ -54,7 +54,7 @@ func TestCreateWithinLease(t *testing.T) {
 		taken, price := autonodev1alpha1.MachineOf(m)
 		g.Expect(taken).To(And(HaveField("InstanceType", "c4-large"), HaveField("CapacityType", "spot"), HaveField("VCPUs", int64(4000))))
 		g.Expect(price).To(Equal(autonodev1alpha1.MachinePrices{List: 0.03, OnDemand: 0.1}))
-		_, report, ok := f.provider.Capacity.Report()
+		_, report, ok := f.provider.Reservations.Capacity.Report()
 		g.Expect(ok).To(BeTrue())
 		g.Expect(report.Held["quota/spot/machines"]).To(Equal(int64(1)))
 	})
@@ -68,7 +68,7 @@ func TestCreateWithinLease(t *testing.T) {
 	t.Run("When nothing has room, it should say which pools leave nothing, and let Karpenter plan again", func(t *testing.T) {
 		g := NewWithT(t)
 		f, lease, _ := leasedFixture(t, 0)
-		lease.Write(t, f.provider.Capacity, func(l *capacity.Lease) { l.Amounts = account.Amounts{} })
+		lease.Write(t, f.provider.Reservations.Capacity, func(l *capacity.Lease) { l.Amounts = account.Amounts{} })
 		_, err := f.provider.Create(f.ctx, f.claim("nothing", nil))
 		g.Expect(karpcloudprovider.IsInsufficientCapacityError(err)).To(BeTrue())
 		g.Expect(err).To(MatchError(ContainSubstring("CapacityLease leaves nothing of limit/cpu, quota/spot/machines")))
@@ -76,13 +76,13 @@ func TestCreateWithinLease(t *testing.T) {
 	t.Run("When more may be granted, it should ask for it, end the launch, and take the next offering only after a while", func(t *testing.T) {
 		g := NewWithT(t)
 		f, lease, clk := leasedFixture(t, 0)
-		lease.Write(t, f.provider.Capacity, func(l *capacity.Lease) { l.UpTo = account.Amounts{"quota/spot/machines": 1, "limit/cpu": 6000} })
+		lease.Write(t, f.provider.Reservations.Capacity, func(l *capacity.Lease) { l.UpTo = account.Amounts{"quota/spot/machines": 1, "limit/cpu": 6000} })
 		_, err := f.provider.Create(f.ctx, f.claim("waits", needs3))
 		ended(karpcloudprovider.IsInsufficientCapacityError, cloudprovider.WaitingForCapacityReason)(f, g, err)
 		g.Expect(f.recorder.Messages()).To(ContainElement(ContainSubstring("quota/spot/machines")))
 		once := []account.Request{{Charges: account.Amounts{"quota/spot/machines": 1, "limit/cpu": 4000}, Count: 1}}
 		requests := func() []account.Request {
-			_, report, _ := f.provider.Capacity.Report()
+			_, report, _ := f.provider.Reservations.Capacity.Report()
 			return report.Requests
 		}
 		g.Expect(requests()).To(Equal(once), "the pods still want it")
@@ -101,7 +101,7 @@ func TestCreateWithinLease(t *testing.T) {
 	t.Run("When nothing is granted in time, it should let Karpenter plan without, and ask again later", func(t *testing.T) {
 		g := NewWithT(t)
 		f, lease, clk := leasedFixture(t, 0)
-		lease.Write(t, f.provider.Capacity, func(l *capacity.Lease) {
+		lease.Write(t, f.provider.Reservations.Capacity, func(l *capacity.Lease) {
 			l.Amounts, l.UpTo = account.Amounts{}, account.Amounts{"quota/spot/machines": 1, "limit/cpu": 6000}
 		})
 		available := func() int {
@@ -128,12 +128,12 @@ func TestCreateWithinLease(t *testing.T) {
 	t.Run("When it is granted while a launch waits, it should launch in the same call", func(t *testing.T) {
 		g := NewWithT(t)
 		f, lease, _ := leasedFixture(t, 0)
-		lease.Write(t, f.provider.Capacity, func(l *capacity.Lease) { l.UpTo = account.Amounts{"quota/spot/machines": 1, "limit/cpu": 6000} })
+		lease.Write(t, f.provider.Reservations.Capacity, func(l *capacity.Lease) { l.UpTo = account.Amounts{"quota/spot/machines": 1, "limit/cpu": 6000} })
 		nodeClaim := f.claim("granted", needs3)
 		go func() {
-			for range f.provider.Capacity.Woken() {
-				if _, report, _ := f.provider.Capacity.Report(); len(report.Requests) > 0 {
-					lease.Write(t, f.provider.Capacity, func(l *capacity.Lease) { l.Amounts = account.Amounts{"quota/spot/machines": 1, "limit/cpu": 6000} })
+			for range f.provider.Reservations.Capacity.Woken() {
+				if _, report, _ := f.provider.Reservations.Capacity.Report(); len(report.Requests) > 0 {
+					lease.Write(t, f.provider.Reservations.Capacity, func(l *capacity.Lease) { l.Amounts = account.Amounts{"quota/spot/machines": 1, "limit/cpu": 6000} })
 					return
 				}
 			}
@@ -145,26 +145,26 @@ func TestCreateWithinLease(t *testing.T) {
 	t.Run("When it is granted after a launch has ended, it should say so, and the next should find it", func(t *testing.T) {
 		g := NewWithT(t)
 		f, lease, _ := leasedFixture(t, 0)
-		lease.Write(t, f.provider.Capacity, func(l *capacity.Lease) { l.UpTo = account.Amounts{"quota/spot/machines": 1, "limit/cpu": 6000} })
+		lease.Write(t, f.provider.Reservations.Capacity, func(l *capacity.Lease) { l.UpTo = account.Amounts{"quota/spot/machines": 1, "limit/cpu": 6000} })
 		grants := 0
-		f.provider.Capacity.OnGrant(func() { grants++ })
+		f.provider.Reservations.Capacity.OnGrant(func() { grants++ })
 		_, err := f.provider.Create(f.ctx, f.claim("ends", needs3))
 		g.Expect(karpcloudprovider.IsInsufficientCapacityError(err)).To(BeTrue(), "%v", err)
 		grant := func(l *capacity.Lease) { l.Amounts = account.Amounts{"quota/spot/machines": 1, "limit/cpu": 6000} }
-		lease.Write(t, f.provider.Capacity, grant)
+		lease.Write(t, f.provider.Reservations.Capacity, grant)
 		g.Expect(grants).To(Equal(1))
 		created, err := f.provider.Create(f.ctx, f.claim("next", needs3))
 		g.Expect(err).NotTo(HaveOccurred())
 		g.Expect(created.Labels).To(HaveKeyWithValue(karpv1.CapacityTypeLabelKey, karpv1.CapacityTypeSpot))
-		_, report, _ := f.provider.Capacity.Report()
+		_, report, _ := f.provider.Reservations.Capacity.Report()
 		g.Expect(report.Requests).To(BeEmpty())
-		lease.Write(t, f.provider.Capacity, grant)
+		lease.Write(t, f.provider.Reservations.Capacity, grant)
 		g.Expect(grants).To(Equal(1), "nothing waits any more")
 	})
 	t.Run("When a commitment lowers the price, it should choose by it and keep the list price on the Machine", func(t *testing.T) {
 		g := NewWithT(t)
 		f, lease, _ := leasedFixture(t, 5)
-		lease.Write(t, f.provider.Capacity, func(l *capacity.Lease) {
+		lease.Write(t, f.provider.Reservations.Capacity, func(l *capacity.Lease) {
 			l.Commitments = capacity.Commitments{
 				Commitments: []account.Commitment{{Name: "reserved", Machines: 1, Selector: account.Selector{InstanceTypes: []string{"c4-large"}, CapacityTypes: []string{karpv1.CapacityTypeOnDemand}}}},
 				Unused:      map[string]float64{"reserved": 1},
@@ -184,12 +184,12 @@ func TestCreateWithinLease(t *testing.T) {
 		f, lease, clk := leasedFixture(t, 1)
 		nodeClaim := f.claim("given-up", needs3)
 		taken := account.Machine{Offering: account.Offering{InstanceType: "c4-large", Zone: "a", CapacityType: karpv1.CapacityTypeSpot}, VCPUs: 4000}
-		g.Expect(f.provider.Capacity.Spend(nodeClaim.Name, taken)).To(BeTrue())
-		f.provider.Capacity.Done(nodeClaim.Name)
+		g.Expect(f.provider.Reservations.Capacity.Spend(nodeClaim.Name, taken)).To(BeTrue())
+		f.provider.Reservations.Capacity.Done(nodeClaim.Name)
 		g.Expect(karpcloudprovider.IsNodeClaimNotFoundError(f.provider.Delete(f.ctx, nodeClaim))).To(BeTrue())
-		g.Expect(f.provider.Capacity.Fits("other", taken)).To(BeFalse())
+		g.Expect(f.provider.Reservations.Capacity.Fits("other", taken)).To(BeFalse())
 		clk.Step(account.InFlight)
-		lease.Write(t, f.provider.Capacity, func(*capacity.Lease) {})
-		g.Expect(f.provider.Capacity.Fits("other", taken)).To(BeTrue())
+		lease.Write(t, f.provider.Reservations.Capacity, func(*capacity.Lease) {})
+		g.Expect(f.provider.Reservations.Capacity.Fits("other", taken)).To(BeTrue())
 	})
 }

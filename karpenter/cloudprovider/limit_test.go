@@ -31,7 +31,7 @@ func limited(t *testing.T) (*fixture, *inventory.Inventory) {
 	i := f.watch()
 	f.store = instancetype.New(instancetype.Config{Templates: f.templates, Pricing: pricing.Default(), Unavailable: f.unavailable, Inventory: i})
 	config := f.provider.Config
-	config.InstanceTypes, config.Inventory = f.store, i
+	config.InstanceTypes, config.Reservations.Inventory = f.store, i
 	f.provider = cloudprovider.New(config)
 	return f, i
 }

@@ -53,11 +53,7 @@ func (c *CloudProvider) Missing(ctx context.Context, nodePool *karpv1.NodePool) 
 	if more := len(closed) - maxMissing; more > 0 {
 		closed = append(closed[:maxMissing], fmt.Sprintf("and %d more", more))
 	}
-	pools := ""
-	if exhausted := c.Capacity.Exhausted(); exhausted != "" {
-		pools = "; the hosted cluster's CapacityLease leaves nothing of " + exhausted
-	}
-	return fmt.Sprintf("none of the %d instance types that meet its requirements has an available offering: %s%s", compatible, strings.Join(closed, ", "), pools)
+	return fmt.Sprintf("none of the %d instance types that meet its requirements has an available offering: %s%s", compatible, strings.Join(closed, ", "), c.Reservations.Shortage())
 }
 
 // whyClosed describes an unavailable offering: what it failed for, and until when that counts.

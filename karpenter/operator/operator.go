@@ -25,6 +25,7 @@ import (
 	"github.com/autonode-io/autonode/karpenter/providers/offering"
 	"github.com/autonode-io/autonode/karpenter/providers/pricing"
 	"github.com/autonode-io/autonode/karpenter/providers/profile"
+	"github.com/autonode-io/autonode/karpenter/providers/reservation"
 	"github.com/autonode-io/autonode/karpenter/providers/template"
 	"github.com/autonode-io/autonode/karpenter/providers/version"
 )
@@ -140,9 +141,8 @@ func NewProviders(ctx context.Context, guest *coreoperator.Operator, management 
 		AllowedPatches: p.AllowedPatches,
 		Images:         p.Images,
 		InstanceTypes:  p.InstanceTypes,
-		Inventory:      p.inventory,
+		Reservations:   reservation.Provider{Inventory: p.inventory, Capacity: p.Capacity},
 		Rejections:     p.Rejections,
-		Capacity:       p.Capacity,
 		Overlays:       guest.InstanceTypeStore,
 		RepairPolicies: repairPolicies,
 		Version:        p.Versions.Resolve,

@@ -275,6 +275,7 @@ func (b *builder) choice(tmpl *template.Template, p place, failureDomain string,
 		available = !b.Unavailable.Has(p.key(tmpl.InstanceType), tmpl.Family())
 	}
 	return &Choice{
+		Key:           p.key(tmpl.InstanceType),
 		Template:      tmpl,
 		FailureDomain: failureDomain,
 		Offering:      &cloudprovider.Offering{Requirements: b.requirementsOf(p), Price: price, Available: available},

@@ -25,6 +25,7 @@ import (
 
 // Choice is one offering and its template.
 type Choice struct {
+	Key offering.Key
 	// Template to launch the machine from. It is shared: don't modify it.
 	Template *template.Template
 	// InstanceType and Offering as Karpenter gets them. They are shared: don't modify them.
