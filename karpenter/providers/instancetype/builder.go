@@ -65,8 +65,8 @@ type builder struct {
 	// reserved is what kubelets reserve, by kubeletOf.
 	reserved map[string]reserved
 	zones    []string
-	// offerings holds the requirements of every place.
-	offerings map[place]scheduling.Requirements
+	// offerings holds the requirements of every offering, by its key without the instance type.
+	offerings map[offering.Key]scheduling.Requirements
 	// without is the requirement that a type has no such well-known label.
 	without map[string]*scheduling.Requirement
 	// resolutions counts the instance types that were resolved, for tests.
@@ -77,7 +77,7 @@ func newBuilder(in Input) *builder { return newBuilderAfter(in, nil) }
 
 // newBuilderAfter shares what hasn't changed with an earlier builder: the templates that kept reports, and requirements. It may be nil.
 func newBuilderAfter(in Input, before *builder) *builder {
-	b := &builder{Input: in, offerings: map[place]scheduling.Requirements{}, without: map[string]*scheduling.Requirement{}}
+	b := &builder{Input: in, offerings: map[offering.Key]scheduling.Requirements{}, without: map[string]*scheduling.Requirement{}}
 	if before != nil {
 		b.offerings, b.without, b.resolutions = before.offerings, before.without, before.resolutions
 	}
@@ -205,7 +205,7 @@ const maxMerged = 8
 // sameOfferings reports whether two instance types have the same offerings at the same prices, available or not.
 func sameOfferings(a, b *cloudprovider.InstanceType) bool {
 	return slices.EqualFunc(a.Offerings, b.Offerings, func(a, b *cloudprovider.Offering) bool {
-		return a.Price == b.Price && placeOf(a) == placeOf(b)
+		return a.Price == b.Price && offering.KeyOf("", a) == offering.KeyOf("", b)
 	})
 }
 
@@ -230,22 +230,22 @@ func (b *builder) offer(r *resolved, name string, templates []*template.Template
 	for _, tmpl := range templates {
 		r.taints = append(r.taints, taintsOf(tmpl)...)
 	}
-	r.InstanceType, r.choices = it, b.choices(r, templates)
+	r.InstanceType = it
+	b.addChoices(r, templates)
 	zoneNames, capacityTypes, reservations := sets.New[string](), sets.New[string](), sets.New[string]()
-	for _, p := range slices.SortedFunc(maps.Keys(r.choices), place.compare) {
-		choice := r.choices[p]
+	for _, choice := range r.choices {
 		choice.InstanceType = it
 		for _, other := range choice.others {
 			other.InstanceType = it
 		}
-		if running := b.running(name, p, choice); running != nil {
+		if running := b.running(choice); running != nil {
 			it.Offerings = append(it.Offerings, running)
 		}
 		it.Offerings = append(it.Offerings, choice.Offering)
-		zoneNames.Insert(p.zone)
-		capacityTypes.Insert(p.capacityType)
-		if p.reservation != "" {
-			reservations.Insert(p.reservation)
+		zoneNames.Insert(choice.Key.Zone)
+		capacityTypes.Insert(choice.Key.CapacityType)
+		if choice.Key.Reservation != "" {
+			reservations.Insert(choice.Key.Reservation)
 		}
 	}
 	if len(reservations) > 0 {

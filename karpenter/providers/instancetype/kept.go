@@ -31,7 +31,7 @@ func (k *known) gone(r *resolved, source string, key offering.Key) bool {
 	if !found {
 		return false
 	}
-	if _, offered := r.choices[placeAt(key)]; offered {
+	if _, offered := r.choice(key); offered {
 		// Another template may make the same offering.
 		return false
 	}
@@ -48,33 +48,34 @@ func (k *known) gone(r *resolved, source string, key offering.Key) bool {
 // whose instance type, zone and capacity type isn't in the list, without asking the cloud provider, and doesn't
 // consolidate a node without a price. None of the added offerings is available.
 func (b *builder) keep(r *resolved, name string) {
-	kept, used := map[place]float64{}, false
+	kept, used := map[offering.Key]float64{}, false
 	for _, origin := range b.Inventory.Origins(name) {
-		p := placeAt(origin.Key)
-		if name == "" || p.zone == "" || p.capacityType == "" || b.gone(r, origin.Source, origin.Key) {
+		if name == "" || origin.Zone == "" || origin.CapacityType == "" || b.gone(r, origin.Source, origin.Key) {
 			continue
 		}
 		used = true
-		places := []place{p}
+		keys := []offering.Key{origin.Key}
 		if origin.NodeZone != "" {
-			places = append(places, place{origin.NodeZone, origin.CapacityType, origin.Reservation})
+			inNodeZone := origin.Key
+			inNodeZone.Zone = origin.NodeZone
+			keys = append(keys, inNodeZone)
 		}
-		for _, p := range places {
-			if _, offered := r.choices[p]; offered {
+		for _, key := range keys {
+			if _, offered := r.choice(key); offered {
 				continue
 			}
-			price := r.priceOf(p.capacityType, origin.Price)
-			if other, ok := kept[p]; ok {
+			price := r.priceOf(key.CapacityType, origin.Price)
+			if other, ok := kept[key]; ok {
 				price = min(price, other)
 			}
-			kept[p] = price
+			kept[key] = price
 		}
 	}
 	if len(kept) > 0 && r.InstanceType == nil {
 		r.InstanceType = b.unknown(name)
 	}
-	for _, p := range slices.SortedFunc(maps.Keys(kept), place.compare) {
-		r.Offerings = append(r.Offerings, &cloudprovider.Offering{Requirements: b.requirementsOf(p), Price: kept[p], ReservationCapacity: unlimited})
+	for _, key := range slices.SortedFunc(maps.Keys(kept), offering.Key.Compare) {
+		r.Offerings = append(r.Offerings, &cloudprovider.Offering{Requirements: b.requirementsOf(key), Price: kept[key], ReservationCapacity: unlimited})
 	}
 	if used && (len(r.taints) > 0 || b.lacksLabels(name)) {
 		r.closed = closed(r.InstanceType)
@@ -88,8 +89,8 @@ const unlimited = math.MaxInt32
 // priceOf is a machine's current price in the cheapest of the zones, else the price that it was launched at.
 func (r *resolved) priceOf(capacityType string, launched float64) float64 {
 	price, found := launched, false
-	for p, choice := range r.choices {
-		if p.capacityType == capacityType && choice.priced && (!found || choice.Offering.Price < price) {
+	for _, choice := range r.choices {
+		if choice.Key.CapacityType == capacityType && choice.priced && (!found || choice.Offering.Price < price) {
 			price, found = choice.Offering.Price, true
 		}
 	}

@@ -24,43 +24,29 @@ import (
 // DefaultZone is offering.DefaultZone.
 const DefaultZone = offering.DefaultZone
 
-// place is a zone and a capacity type, and of a reserved offering its reservation.
-type place struct{ zone, capacityType, reservation string }
-
-func placeOf(o *cloudprovider.Offering) place {
-	return place{o.Zone(), o.CapacityType(), offering.ReservationOf(o)}
-}
-
-func (p place) key(instanceType string) offering.Key {
-	return offering.Key{InstanceType: instanceType, Zone: p.zone, CapacityType: p.capacityType, Reservation: p.reservation}
-}
-
-func placeAt(key offering.Key) place { return place{key.Zone, key.CapacityType, key.Reservation} }
-
-func (p place) compare(other place) int {
-	return cmp.Or(cmp.Compare(p.zone, other.zone), cmp.Compare(p.capacityType, other.capacityType), cmp.Compare(p.reservation, other.reservation))
-}
-
-// choices returns the offerings of one instance type. If several templates make the same offering, an available one
+// addChoices adds the offerings of an instance type's templates. If several templates make the same offering, an available one
 // wins, then one whose image is the newest that nodes may get, then the cheaper one, then the first.
-func (b *builder) choices(r *resolved, templates []*template.Template) map[place]*Choice {
-	choices := make(map[place]*Choice, 2*max(len(b.zones), 1))
+func (b *builder) addChoices(r *resolved, templates []*template.Template) {
+	r.choices = make([]*Choice, 0, 2*max(len(b.zones), 1))
 	for _, tmpl := range templates {
-		r.unavailable[tmpl.Source.Annotation()] = b.eachChoice(tmpl, func(p place, choice *Choice) {
-			other, ok := choices[p]
-			switch {
-			case !ok:
-				choices[p] = choice
+		r.unavailable[tmpl.Source.Annotation()] = b.eachChoice(tmpl, func(choice *Choice) {
+			at, found := slices.BinarySearchFunc(r.choices, choice.Key, (*Choice).compareKey)
+			if !found {
+				r.choices = slices.Insert(r.choices, at, choice)
+				return
+			}
+			switch other := r.choices[at]; {
 			case choice.Offering.Available && !other.Offering.Available,
 				choice.Offering.Available == other.Offering.Available && choice.compare(other) < 0:
-				choices[p] = choice.before(other)
+				r.choices[at] = choice.before(other)
 			default:
-				choices[p] = other.before(choice)
+				r.choices[at] = other.before(choice)
 			}
 		})
 	}
-	return choices
 }
+
+func (c *Choice) compareKey(key offering.Key) int { return c.Key.Compare(key) }
 
 // compare orders choices of the same offering. A template that says nothing of its image makes what nodes get, as far as is known.
 func (c *Choice) compare(other *Choice) int {
@@ -86,7 +72,7 @@ func (c *Choice) compare(other *Choice) int {
 }
 
 // eachChoice builds the offerings of one template. It returns why all of them are unavailable, or "".
-func (b *builder) eachChoice(tmpl *template.Template, yield func(place, *Choice)) (obstacle string) {
+func (b *builder) eachChoice(tmpl *template.Template, yield func(*Choice)) (obstacle string) {
 	domains := b.zones
 	if len(tmpl.FailureDomains) > 0 {
 		domains = tmpl.FailureDomains
@@ -96,22 +82,22 @@ func (b *builder) eachChoice(tmpl *template.Template, yield func(place, *Choice)
 		return b.eachSold(tmpl, obstacle, yield)
 	}
 	known, available := false, false
-	each := func(p place, domain string) {
-		price, priced := b.Pricing.Price(tmpl, p.zone, p.capacityType)
+	each := func(key offering.Key, domain string) {
+		price, priced := b.Pricing.Price(tmpl, key.Zone, key.CapacityType)
 		if !priced {
-			price = b.unpriced(tmpl, p)
+			price = b.unpriced(tmpl, key)
 		}
-		choice, _ := b.leased(tmpl, p, domain, price, priced && obstacle == "")
+		choice, _ := b.leased(tmpl, key, domain, price, priced && obstacle == "")
 		choice.Zoneless, choice.priced = len(domains) == 0, priced
 		known, available = known || priced, available || choice.Offering.Available
-		yield(p, choice)
+		yield(choice)
 	}
 	for _, capacityType := range tmpl.CapacityTypes() {
 		if len(domains) == 0 {
-			each(place{zone: DefaultZone, capacityType: capacityType}, "")
+			each(offering.Key{InstanceType: tmpl.InstanceType, Zone: DefaultZone, CapacityType: capacityType}, "")
 		}
 		for _, domain := range domains {
-			each(place{zone: b.zone(tmpl, domain), capacityType: capacityType}, b.failureDomain(tmpl, domain))
+			each(offering.Key{InstanceType: tmpl.InstanceType, Zone: b.zone(tmpl, domain), CapacityType: capacityType}, b.failureDomain(tmpl, domain))
 		}
 	}
 	if obstacle == "" && known && !available {
@@ -121,25 +107,25 @@ func (b *builder) eachChoice(tmpl *template.Template, yield func(place, *Choice)
 }
 
 // eachSold builds the offerings of a catalog's instance type, as eachChoice does.
-func (b *builder) eachSold(tmpl *template.Template, obstacle string, yield func(place, *Choice)) string {
+func (b *builder) eachSold(tmpl *template.Template, obstacle string, yield func(*Choice)) string {
 	priced, reachable, available := false, false, false
 	each := func(o *catalog.Offering, zone string) {
-		p := place{zone, o.CapacityType, o.Reservation}
+		key := offering.Key{InstanceType: tmpl.InstanceType, Zone: zone, CapacityType: o.CapacityType, Reservation: o.Reservation}
 		price, known := o.Price, o.Priced
 		if o.Reservation == "" {
 			price, known = b.Pricing.Price(tmpl, zone, o.CapacityType)
 		}
 		if !known {
-			price = b.unpriced(tmpl, p)
+			price = b.unpriced(tmpl, key)
 		}
 		reaches := b.reaches(tmpl, zone)
-		choice, left := b.leased(tmpl, p, b.failureDomain(tmpl, zone), price, known && reaches && obstacle == "")
+		choice, left := b.leased(tmpl, key, b.failureDomain(tmpl, zone), price, known && reaches && obstacle == "")
 		choice.Zoneless, choice.priced = zone == DefaultZone && o.Zone == "", known
 		if o.Reservation != "" {
 			choice.reserve(o, min(b.Inventory.ReservationLeft(o.Reservation, o.Count), left))
 		}
 		priced, reachable, available = priced || known, reachable || reaches, available || choice.Offering.Available
-		yield(p, choice)
+		yield(choice)
 	}
 	for i := range tmpl.Offerings {
 		switch o := &tmpl.Offerings[i]; {
@@ -173,22 +159,22 @@ func (b *builder) reaches(tmpl *template.Template, zone string) bool {
 
 // reserve limits the offering to what is left of its reservation.
 func (c *Choice) reserve(o *catalog.Offering, left int) {
-	c.Reservation, c.ReservationCount = o.Reservation, o.Count
+	c.ReservationCount = o.Count
 	c.Offering.ReservationCapacity = left
 	c.Offering.Available = c.Offering.Available && left > 0
 }
 
 // unpriced is the price of an offering without a price, for existing machines only: the one at which the cheapest of them
 // was launched, else that of an on-demand machine. A price that is deleted makes no node look dear.
-func (b *builder) unpriced(tmpl *template.Template, p place) float64 {
+func (b *builder) unpriced(tmpl *template.Template, key offering.Key) float64 {
 	price, known := 0.0, false
 	for _, origin := range b.Inventory.Origins(tmpl.InstanceType) {
-		if origin.Zone == p.zone && origin.CapacityType == p.capacityType && origin.Reservation == p.reservation && origin.Price > 0 && (!known || origin.Price < price) {
+		if origin.Key == key && origin.Price > 0 && (!known || origin.Price < price) {
 			price, known = origin.Price, true
 		}
 	}
 	if !known {
-		price, _ = b.Pricing.Price(tmpl, p.zone, karpv1.CapacityTypeOnDemand)
+		price, _ = b.Pricing.Price(tmpl, key.Zone, karpv1.CapacityTypeOnDemand)
 	}
 	return price
 }
@@ -244,15 +230,15 @@ func (b *builder) obstacle(tmpl *template.Template) string {
 
 // leased builds an offering with the price and the availability that the cluster's CapacityLease leaves it, and how many more machines
 // its reservation has for this cluster.
-func (b *builder) leased(tmpl *template.Template, p place, failureDomain string, price float64, launchable bool) (choice *Choice, left int) {
+func (b *builder) leased(tmpl *template.Template, key offering.Key, failureDomain string, price float64, launchable bool) (choice *Choice, left int) {
 	offer := capacity.Offer{Available: true, Left: capacity.Unlimited, Price: price, Saving: price}
 	if b.Capacity.Limits() {
-		offer = b.Capacity.Offer(capacity.MachineOf(p.key(tmpl.InstanceType), tmpl), price)
+		offer = b.Capacity.Offer(capacity.MachineOf(key, tmpl), price)
 	}
-	choice = b.choice(tmpl, p, failureDomain, offer.Price, launchable && offer.Available)
+	choice = b.choice(tmpl, key, failureDomain, offer.Price, launchable && offer.Available)
 	choice.ListPrice, choice.saving = price, offer.Saving
 	if offer.Expired {
-		if onDemand, priced := b.Pricing.Price(tmpl, p.zone, karpv1.CapacityTypeOnDemand); priced {
+		if onDemand, priced := b.Pricing.Price(tmpl, key.Zone, karpv1.CapacityTypeOnDemand); priced {
 			choice.saving = onDemand
 		}
 	}
@@ -262,38 +248,39 @@ func (b *builder) leased(tmpl *template.Template, p place, failureDomain string,
 // running returns an offering for the machines that this cluster has of a choice, if one less of them saves something else than
 // another one costs: a commitment covers one and not the other, or their reservation has ended. Karpenter core takes the first offering of a zone and a capacity
 // type for a node's price, and launches only from available ones.
-func (b *builder) running(name string, p place, choice *Choice) *cloudprovider.Offering {
-	if choice.saving == choice.Offering.Price || !slices.ContainsFunc(b.Inventory.Origins(name), func(origin inventory.Origin) bool { return placeAt(origin.Key) == p }) {
+func (b *builder) running(choice *Choice) *cloudprovider.Offering {
+	if choice.saving == choice.Offering.Price || !slices.ContainsFunc(b.Inventory.Origins(choice.Key.InstanceType), func(origin inventory.Origin) bool { return origin.Key == choice.Key }) {
 		return nil
 	}
 	return &cloudprovider.Offering{Requirements: choice.Offering.Requirements, Price: choice.saving, ReservationCapacity: unlimited}
 }
 
-func (b *builder) choice(tmpl *template.Template, p place, failureDomain string, price float64, launchable bool) *Choice {
+func (b *builder) choice(tmpl *template.Template, key offering.Key, failureDomain string, price float64, launchable bool) *Choice {
 	available := launchable
 	if b.Unavailable != nil && available {
-		available = !b.Unavailable.Has(p.key(tmpl.InstanceType), tmpl.Family())
+		available = !b.Unavailable.Has(key, tmpl.Family())
 	}
 	return &Choice{
-		Key:           p.key(tmpl.InstanceType),
+		Key:           key,
 		Template:      tmpl,
 		FailureDomain: failureDomain,
-		Offering:      &cloudprovider.Offering{Requirements: b.requirementsOf(p), Price: price, Available: available},
+		Offering:      &cloudprovider.Offering{Requirements: b.requirementsOf(key), Price: price, Available: available},
 	}
 }
 
-// requirementsOf returns a place's requirements, which its offerings share.
-func (b *builder) requirementsOf(p place) scheduling.Requirements {
-	requirements, ok := b.offerings[p]
+// requirementsOf returns an offering's requirements, which the offerings of all instance types in its zone share.
+func (b *builder) requirementsOf(key offering.Key) scheduling.Requirements {
+	key.InstanceType = ""
+	requirements, ok := b.offerings[key]
 	if !ok {
 		requirements = scheduling.NewRequirements(
-			scheduling.NewRequirement(corev1.LabelTopologyZone, corev1.NodeSelectorOpIn, p.zone),
-			scheduling.NewRequirement(karpv1.CapacityTypeLabelKey, corev1.NodeSelectorOpIn, p.capacityType),
+			scheduling.NewRequirement(corev1.LabelTopologyZone, corev1.NodeSelectorOpIn, key.Zone),
+			scheduling.NewRequirement(karpv1.CapacityTypeLabelKey, corev1.NodeSelectorOpIn, key.CapacityType),
 		)
-		if p.reservation != "" {
-			requirements.Add(scheduling.NewRequirement(v1alpha1.ReservationIDLabel, corev1.NodeSelectorOpIn, p.reservation))
+		if key.Reservation != "" {
+			requirements.Add(scheduling.NewRequirement(v1alpha1.ReservationIDLabel, corev1.NodeSelectorOpIn, key.Reservation))
 		}
-		b.offerings[p] = requirements
+		b.offerings[key] = requirements
 	}
 	return requirements
 }

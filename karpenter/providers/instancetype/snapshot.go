@@ -35,8 +35,7 @@ type Choice struct {
 	FailureDomain string
 	// Zoneless: the offering's zone is DefaultZone because none is known.
 	Zoneless bool
-	// Reservation that a reserved offering uses up, and the number of machines that the cluster may have in it; empty and 0 for any other.
-	Reservation      string
+	// ReservationCount is the number of machines that the cluster may have in the reservation of a reserved offering; 0 for any other.
 	ReservationCount int
 
 	// ListPrice is the offering's price without commitments, in US dollars an hour.
@@ -88,14 +87,23 @@ type known struct {
 // resolved is one instance type.
 type resolved struct {
 	*cloudprovider.InstanceType
-	// choices are the offerings without those that only existing machines have.
-	choices map[place]*Choice
+	// choices are the offerings without those that only existing machines have, ordered by key.
+	choices []*Choice
 	// taints of its templates.
 	taints []corev1.Taint
 	// unavailable is why each template's source is unavailable now.
 	unavailable map[string]string
 	// closed is the type without available offerings, if it is tainted or lacks a declared label, and machines have it.
 	closed *cloudprovider.InstanceType
+}
+
+// choice returns an offering that can be launched, now or later.
+func (r *resolved) choice(key offering.Key) (*Choice, bool) {
+	at, found := slices.BinarySearchFunc(r.choices, key, (*Choice).compareKey)
+	if !found {
+		return nil, false
+	}
+	return r.choices[at], true
 }
 
 // Resolve returns an offering that isn't reserved and its template.
@@ -109,7 +117,7 @@ func (s *Snapshot) ResolveKey(key offering.Key) (Choice, bool) {
 	if !ok {
 		return Choice{}, false
 	}
-	choice, ok := r.choices[placeAt(key)]
+	choice, ok := r.choice(key)
 	if !ok {
 		return Choice{}, false
 	}
@@ -124,7 +132,7 @@ func (s *Snapshot) Successor(own *template.Template, key offering.Key) *template
 	if !ok || !own.Outdated {
 		return nil
 	}
-	choice, ok := r.choices[placeAt(key)]
+	choice, ok := r.choice(key)
 	if !ok {
 		return nil
 	}
@@ -167,8 +175,8 @@ func (s *Snapshot) OnDemandPrice(instanceType, zone string) float64 {
 // Offers reports whether the offering exists in any zone, available or not. Existing machines alone don't count.
 func (s *Snapshot) Offers(instanceType, capacityType string) bool {
 	if r, ok := s.find(instanceType); ok {
-		for p := range r.choices {
-			if p.capacityType == capacityType {
+		for _, choice := range r.choices {
+			if choice.Key.CapacityType == capacityType {
 				return true
 			}
 		}
@@ -234,8 +242,7 @@ func (s *Snapshot) Choices() []Choice {
 	slices.SortFunc(choices, func(a, b Choice) int {
 		return cmp.Or(
 			cmp.Compare(a.Offering.Price, b.Offering.Price),
-			cmp.Compare(a.InstanceType.Name, b.InstanceType.Name),
-			placeOf(a.Offering).compare(placeOf(b.Offering)),
+			a.Key.Compare(b.Key),
 		)
 	})
 	return choices

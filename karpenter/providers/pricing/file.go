@@ -22,6 +22,7 @@ import (
 
 	"github.com/autonode-io/autonode/karpenter/providers/change"
 	"github.com/autonode-io/autonode/karpenter/providers/filewatch"
+	"github.com/autonode-io/autonode/karpenter/providers/offering"
 	"github.com/autonode-io/autonode/karpenter/providers/template"
 )
 
@@ -41,8 +42,6 @@ type entry struct {
 	Price json.Number `json:"price"`
 }
 
-type place struct{ instanceType, zone, capacityType string }
-
 // File reads prices from a YAML file, a list of {instanceType, zone, capacityType, price}, and watches it. A missing
 // file has no prices; on a malformed one, the last valid prices stay. It is a manager.Runnable.
 type File struct {
@@ -60,7 +59,7 @@ type File struct {
 
 // contents is the last valid content.
 type contents struct {
-	prices map[place]float64
+	prices map[offering.Key]float64
 	// read: the file has been valid, or missing, at least once.
 	read    bool
 	problem error
@@ -77,10 +76,10 @@ func NewFile(path string) *File {
 // Price implements Source.
 func (f *File) Price(s *template.Template, zone, capacityType string) (float64, bool) {
 	prices := f.state.Load().prices
-	if price, ok := prices[place{s.InstanceType, zone, capacityType}]; ok {
+	if price, ok := prices[offering.Key{InstanceType: s.InstanceType, Zone: zone, CapacityType: capacityType}]; ok {
 		return price, true
 	}
-	price, ok := prices[place{s.InstanceType, "", capacityType}]
+	price, ok := prices[offering.Key{InstanceType: s.InstanceType, CapacityType: capacityType}]
 	return price, ok
 }
 
@@ -115,7 +114,7 @@ func (f *File) load(ctx context.Context) {
 		f.mu.Unlock()
 		return
 	}
-	var prices map[place]float64
+	var prices map[offering.Key]float64
 	if err == nil {
 		prices, err = parse(raw)
 	}
@@ -144,35 +143,35 @@ func (f *File) load(ctx context.Context) {
 }
 
 // changed returns the instance types with another price than before.
-func changed(before, now map[place]float64) []string {
+func changed(before, now map[offering.Key]float64) []string {
 	names := sets.New[string]()
 	for p, price := range now {
 		if old, ok := before[p]; !ok || old != price {
-			names.Insert(p.instanceType)
+			names.Insert(p.InstanceType)
 		}
 	}
 	for p := range before {
 		if _, ok := now[p]; !ok {
-			names.Insert(p.instanceType)
+			names.Insert(p.InstanceType)
 		}
 	}
 	return sets.List(names)
 }
 
 // parse rejects the whole file if any entry is malformed.
-func parse(raw []byte) (map[place]float64, error) {
+func parse(raw []byte) (map[offering.Key]float64, error) {
 	var entries []entry
 	if err := yaml.UnmarshalStrict(raw, &entries); err != nil {
 		return nil, fmt.Errorf("it isn't a list of {instanceType, zone, capacityType, price}: %w", err)
 	}
-	prices := make(map[place]float64, len(entries))
+	prices := make(map[offering.Key]float64, len(entries))
 	for i, e := range entries {
 		if e.CapacityType == "" {
 			e.CapacityType = karpv1.CapacityTypeOnDemand
 		}
 		price, err := strconv.ParseFloat(e.Price.String(), 64)
-		p := place{e.InstanceType, e.Zone, e.CapacityType}
-		_, twice := prices[p]
+		key := offering.Key{InstanceType: e.InstanceType, Zone: e.Zone, CapacityType: e.CapacityType}
+		_, twice := prices[key]
 		switch {
 		case e.InstanceType == "" || len(validation.IsValidLabelValue(e.InstanceType)) > 0:
 			return nil, fmt.Errorf("entry %d: instanceType: %q is not the name of an instance type", i+1, e.InstanceType)
@@ -185,7 +184,7 @@ func parse(raw []byte) (map[place]float64, error) {
 		case twice:
 			return nil, fmt.Errorf("entry %d: instanceType %s, zone %q, capacityType %s has a price already", i+1, e.InstanceType, e.Zone, e.CapacityType)
 		}
-		prices[p] = price
+		prices[key] = price
 	}
 	return prices, nil
 }

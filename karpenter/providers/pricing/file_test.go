@@ -182,7 +182,7 @@ func FuzzParse(f *testing.F) {
 			t.Error("half a file is accepted")
 		}
 		for p, price := range prices {
-			if p.instanceType == "" || !(price >= 0 && price < 1e13) {
+			if p.InstanceType == "" || !(price >= 0 && price < 1e13) {
 				t.Errorf("%v costs %v", p, price)
 			}
 		}

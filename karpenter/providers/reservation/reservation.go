@@ -92,8 +92,8 @@ func (p *Provider) request(nodeClaim string, needed fleet.Machine) error {
 
 // acquire counts the machine with those of its reservation and of its template.
 func (p *Provider) acquire(nodeClaim types.UID, choice *instancetype.Choice) error {
-	if choice.Reservation != "" {
-		if acquired, err := p.Inventory.AcquireReserved(nodeClaim, choice.Reservation, choice.ReservationCount); !acquired {
+	if choice.Key.Reservation != "" {
+		if acquired, err := p.Inventory.AcquireReserved(nodeClaim, choice.Key.Reservation, choice.ReservationCount); !acquired {
 			return cmp.Or(err, ErrFull)
 		}
 	}
