@@ -56,7 +56,7 @@ type Config struct {
 	InstanceTypes *instancetype.Provider
 	// Reservations limit the launches.
 	Reservations reservation.Provider
-	// Rejections are the offerings that a NodePool doesn't get, because their machines couldn't be created; nil tracks none.
+	// Rejections are the offerings that a NodePool doesn't get, because their machines couldn't be created.
 	Rejections *offering.Rejections
 	// Overlays are applied to the instance types before one is chosen, where the feature gate NodeOverlay is on.
 	Overlays *nodeoverlay.InstanceTypeStore

@@ -30,6 +30,7 @@ import (
 	"github.com/autonode-io/autonode/karpenter/providers/instancetype"
 	"github.com/autonode-io/autonode/karpenter/providers/offering"
 	"github.com/autonode-io/autonode/karpenter/providers/pricing"
+	"github.com/autonode-io/autonode/karpenter/providers/reservation"
 	"github.com/autonode-io/autonode/karpenter/providers/template"
 	"github.com/autonode-io/autonode/karpenter/providers/version"
 	"github.com/autonode-io/autonode/test/environment"
@@ -58,7 +59,10 @@ func newFixture(t *testing.T, management client.Client) *fixture {
 	f.clock = clocktesting.NewFakeClock(time.Now())
 	f.unavailable = offering.NewUnavailable(f.clock)
 	f.templates = &environment.Templates{}
-	f.store = instancetype.New(instancetype.Config{Templates: f.templates, Pricing: pricing.Default(), Unavailable: f.unavailable})
+	limits := reservation.Provider{Inventory: environment.NoMachines(), Capacity: environment.Unleased()}
+	f.store = instancetype.New(instancetype.Config{
+		Templates: f.templates, Pricing: pricing.Default(), Unavailable: f.unavailable, Inventory: limits.Inventory, Capacity: limits.Capacity,
+	})
 	f.nodeClass = s.NodeClass(t.Context())
 	NewWithT(t).Eventually(func() error {
 		return s.Guest.GetClient().Get(t.Context(), client.ObjectKeyFromObject(f.nodeClass), &v1alpha1.ClusterAPINodeClass{})
@@ -70,6 +74,7 @@ func newFixture(t *testing.T, management client.Client) *fixture {
 		Recorder:      f.recorder,
 		Machines:      s.Machines(management),
 		InstanceTypes: f.store,
+		Reservations:  limits,
 		Rejections:    offering.NewRejections(f.clock),
 		Version:       resolved,
 		Drift:         drift.New(drift.Config{InstanceTypes: f.store, Version: resolved}),

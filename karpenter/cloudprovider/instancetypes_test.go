@@ -17,7 +17,6 @@ import (
 	"github.com/autonode-io/autonode/api/karpenter/v1alpha1"
 	"github.com/autonode-io/autonode/karpenter/cloudprovider"
 	"github.com/autonode-io/autonode/karpenter/providers/instancetype"
-	"github.com/autonode-io/autonode/karpenter/providers/inventory"
 	"github.com/autonode-io/autonode/karpenter/providers/offering"
 	"github.com/autonode-io/autonode/karpenter/providers/pricing"
 	"github.com/autonode-io/autonode/karpenter/providers/template"
@@ -32,7 +31,8 @@ func manyInstanceTypes() (*cloudprovider.CloudProvider, *karpv1.NodePool) {
 		Templates:   templates,
 		Pricing:     pricing.WithFile(pricing.NewFile("testdata/no-prices.yaml")),
 		Unavailable: offering.NewUnavailable(clock.RealClock{}),
-		Inventory:   inventory.New(inventory.Config{Counted: func() bool { return true }, Clock: clock.RealClock{}}),
+		Inventory:   environment.NoMachines(),
+		Capacity:    environment.Unleased(),
 	})
 	offered := make([]template.Template, 700)
 	for i := range offered {
@@ -59,7 +59,7 @@ func manyInstanceTypes() (*cloudprovider.CloudProvider, *karpv1.NodePool) {
 	}
 	nodePool := &karpv1.NodePool{}
 	nodePool.Spec.Template.Spec.NodeClassRef = &karpv1.NodeClassReference{Group: v1alpha1.Group, Kind: v1alpha1.Kind, Name: "default"}
-	return cloudprovider.New(cloudprovider.Config{InstanceTypes: store}), nodePool
+	return cloudprovider.New(cloudprovider.Config{InstanceTypes: store, Rejections: offering.NewRejections(clock.RealClock{})}), nodePool
 }
 
 // ofFamilies is a NodePool that requires one of these values of a label that only the templates give to nodes.

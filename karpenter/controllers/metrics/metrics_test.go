@@ -15,6 +15,7 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 	"github.com/prometheus/client_golang/prometheus/testutil"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/utils/clock"
 	clocktesting "k8s.io/utils/clock/testing"
 	clusterv1 "sigs.k8s.io/cluster-api/api/core/v1beta2"
 	"sigs.k8s.io/controller-runtime/pkg/client"
@@ -55,7 +56,7 @@ func TestMetrics(t *testing.T) {
 	s := environment.New(t)
 	clk := clocktesting.NewFakeClock(time.Unix(1_800_000_000, 0))
 	unavailable := offering.NewUnavailable(clk)
-	collector := metrics.New(metrics.Config{Machines: s.Machines(nil), Unavailable: unavailable, Registry: prometheus.NewRegistry()})
+	collector := metrics.New(metrics.Config{Machines: s.Machines(nil), Unavailable: unavailable, Rejections: offering.NewRejections(clock.RealClock{}), Registry: prometheus.NewRegistry()})
 	ill := func(m *clusterv1.Machine) {
 		m.Status.SetTypedPhase(clusterv1.MachinePhaseRunning)
 		m.Status.Conditions = []metav1.Condition{
@@ -148,7 +149,7 @@ func TestStart(t *testing.T) {
 		registry := prometheus.NewRegistry()
 		unavailable := offering.NewUnavailable(clocktesting.NewFakeClock(time.Now()))
 		unavailable.Mark(offering.Key{InstanceType: "c4-large"}, "QuotaExceeded")
-		collector := metrics.New(metrics.Config{Machines: s.Machines(nil), Unavailable: unavailable, Registry: registry})
+		collector := metrics.New(metrics.Config{Machines: s.Machines(nil), Unavailable: unavailable, Rejections: offering.NewRejections(clock.RealClock{}), Registry: registry})
 		served := func() (int, error) { return testutil.GatherAndCount(registry) }
 		g.Expect(served()).To(BeZero())
 		ctx, stop := context.WithCancel(t.Context())

@@ -12,6 +12,7 @@ import (
 	"github.com/autonode-io/autonode/karpenter/providers/instancetype"
 	"github.com/autonode-io/autonode/karpenter/providers/pricing"
 	"github.com/autonode-io/autonode/karpenter/providers/template"
+	"github.com/autonode-io/autonode/test/environment"
 )
 
 func TestTemplatesHash(t *testing.T) {
@@ -26,7 +27,9 @@ func TestTemplatesHash(t *testing.T) {
 			}
 		}
 		change(&templates[0], &templates[1])
-		return templatesHash(instancetype.Build(instancetype.Input{Templates: templates, Pricing: pricing.Default()}), func(*template.Template) string { return "" })
+		return templatesHash(instancetype.Build(instancetype.Input{
+			Templates: templates, Pricing: pricing.Default(), Inventory: environment.NoMachines(), Capacity: environment.Unleased(),
+		}), func(*template.Template) string { return "" })
 	}
 	base := hash(func(_, _ *template.Template) {})
 	t.Run("When another template makes the offering because the cheaper one is unavailable, it should stay", func(t *testing.T) {

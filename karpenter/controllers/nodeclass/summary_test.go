@@ -26,7 +26,9 @@ func TestUntilRested(t *testing.T) {
 	unavailable := offering.NewUnavailable(clk)
 	templates := &environment.Templates{}
 	templates.Offer("default", nil, template.Cluster{}, template.Gaps{})
-	step := templatesReady{Config{InstanceTypes: instancetype.New(instancetype.Config{Templates: templates, Pricing: pricing.Default(), Unavailable: unavailable}), Clock: clk}}
+	step := templatesReady{Config{InstanceTypes: instancetype.New(instancetype.Config{
+		Templates: templates, Pricing: pricing.Default(), Unavailable: unavailable, Inventory: environment.NoMachines(), Capacity: environment.Unleased(),
+	}), Clock: clk}}
 	look := func() time.Duration {
 		nodeClass := &v1alpha1.ClusterAPINodeClass{ObjectMeta: metav1.ObjectMeta{Name: "default"}}
 		listing, err := step.InstanceTypes.Refresh(t.Context(), nodeClass)

@@ -45,7 +45,8 @@ var never = time.Unix(1<<60, 0)
 
 // Config of a Provider.
 type Config struct {
-	Clock  clock.PassiveClock
+	Clock clock.PassiveClock
+	// Source of the lease; nil where there is none, which limits nothing.
 	Source Source
 	// Memory outlives processes; nil for none, as in a process that launches nothing.
 	Memory Memory
@@ -59,7 +60,7 @@ type Memory interface {
 	Remember(ctx context.Context, governed bool) error
 }
 
-// Provider spends a CapacityLease. It is safe for concurrent use. A nil one limits nothing.
+// Provider spends a CapacityLease. It is safe for concurrent use.
 type Provider struct {
 	Config
 
@@ -153,10 +154,14 @@ type charge struct {
 
 // New returns a provider that launches nothing before Step has found out whether there is a lease.
 func New(config Config) *Provider {
-	return &Provider{
+	p := &Provider{
 		Config: config, woken: make(chan struct{}, 1), known: make(chan struct{}), raised: make(chan struct{}),
 		holder: fleet.NewHolder(never), launches: map[string]*launch{}, pools: map[string]*pool{}, asks: map[fleet.Machine]*ask{},
 	}
+	if config.Source == nil {
+		p.setKnown()
+	}
+	return p
 }
 
 // Wake makes Woken ready to receive.
@@ -172,9 +177,7 @@ func (p *Provider) Woken() <-chan struct{} { return p.woken }
 
 // OnChange calls f whenever an offer changes. f must neither block nor call the provider.
 func (p *Provider) OnChange(f func()) {
-	if p != nil {
-		p.observers.Add(f)
-	}
+	p.observers.Add(f)
 }
 
 // OnGrant calls f whenever more may be allowed than before, and launches were given up because they waited for that. f must
@@ -183,9 +186,6 @@ func (p *Provider) OnGrant(f func()) { p.granted.Add(f) }
 
 // Sequence changes whenever a result of Offer has changed. It neither locks nor allocates while nothing changes.
 func (p *Provider) Sequence() uint64 {
-	if p == nil {
-		return 0
-	}
 	if p.nextExpiry.Passed(p.Clock) {
 		p.mu.Lock()
 		p.reconsider(p.Clock.Now())
@@ -197,9 +197,6 @@ func (p *Provider) Sequence() uint64 {
 // Since returns the instance types whose offers have changed after a sequence, or false if it isn't known any more which
 // those are.
 func (p *Provider) Since(sequence uint64) (instanceTypes []string, known bool) {
-	if p == nil {
-		return nil, true
-	}
 	p.mu.Lock()
 	rebuilt := p.rebuilt
 	p.mu.Unlock()
@@ -210,7 +207,7 @@ func (p *Provider) Since(sequence uint64) (instanceTypes []string, known bool) {
 }
 
 // Limits reports whether a lease limits or prices anything. It takes no lock.
-func (p *Provider) Limits() bool { return p != nil && p.limiting.Load() }
+func (p *Provider) Limits() bool { return p.limiting.Load() }
 
 // Offer returns what the lease leaves of an offering with this list price in US dollars an hour. From then on, Sequence
 // changes with the result.

@@ -183,8 +183,8 @@ func TestWithoutLease(t *testing.T) {
 		cancel()
 		f.Expect(f.Open(ctx)).To(HaveOccurred())
 	})
-	t.Run("When there is no provider, it should limit nothing", func(t *testing.T) {
-		var p *Provider
+	t.Run("When there is no source, it should limit nothing", func(t *testing.T) {
+		p := New(Config{Clock: clocktesting.NewFakeClock(time.Now())})
 		NewWithT(t).Expect(p.Open(t.Context())).To(Succeed())
 		NewWithT(t).Expect(p.Fits("a", large) && p.Spend("a", large)).To(BeTrue())
 		p.Done("a")

@@ -53,9 +53,6 @@ type launch struct {
 
 // Open returns nil once machines may be launched: ErrUnread, ErrMissing, ErrUngranted or a *SucceedingError before. Retry it.
 func (p *Provider) Open(ctx context.Context) error {
-	if p == nil {
-		return nil
-	}
 	select {
 	case <-p.known:
 	default:
@@ -95,9 +92,6 @@ func (p *Provider) free() bool {
 
 // Fits reports whether Spend would succeed for a NodeClaim's machine.
 func (p *Provider) Fits(name string, m fleet.Machine) bool {
-	if p == nil {
-		return true
-	}
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	return p.fits(name, m)
@@ -123,9 +117,6 @@ func (p *Provider) charges(m fleet.Machine) fleet.Amounts { return fleet.Charges
 // Spend takes from the lease what a NodeClaim's machine needs, and reports whether there is enough. Only then may the
 // Machine be created, and Done is to be called afterwards.
 func (p *Provider) Spend(name string, m fleet.Machine) bool {
-	if p == nil {
-		return true
-	}
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	if !p.fits(name, m) {
@@ -150,9 +141,6 @@ func (p *Provider) Spend(name string, m fleet.Machine) bool {
 // Request asks for a larger grant if one is possible, so that a NodeClaim's machine can be launched, and returns since when
 // it waits for it. Requests end RequestTTL after the last call.
 func (p *Provider) Request(name string, m fleet.Machine) (since time.Time, possible bool) {
-	if p == nil {
-		return time.Time{}, false
-	}
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	charges, now := p.charges(m), p.Clock.Now()
@@ -212,9 +200,6 @@ func (p *Provider) Lacking(m fleet.Machine) string {
 
 // Exhausted describes the pools of which nothing is left; empty if there are none.
 func (p *Provider) Exhausted() string {
-	if p == nil {
-		return ""
-	}
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	var names []string
@@ -238,9 +223,6 @@ func list(names []string) string {
 
 // Done records that an attempt to create the Machine of a successful Spend has ended.
 func (p *Provider) Done(name string) {
-	if p == nil {
-		return
-	}
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	l, ok := p.launches[name]
@@ -261,9 +243,6 @@ func (p *Provider) Done(name string) {
 // Abandon records that a launch has failed for good. What it has taken returns once the API server says that it has no
 // Machine.
 func (p *Provider) Abandon(name string) {
-	if p == nil {
-		return
-	}
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	if l, ok := p.launches[name]; ok && l.creating > 0 {
@@ -276,9 +255,6 @@ func (p *Provider) Abandon(name string) {
 // Leave records that a launch has ended because it waits for a larger grant, and that another one will be tried for the same
 // pods: the request still counts.
 func (p *Provider) Leave(name string) {
-	if p == nil {
-		return
-	}
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	p.holder.Leave(name, p.Clock.Now())
@@ -287,9 +263,6 @@ func (p *Provider) Leave(name string) {
 
 // ObserveMachine records a Machine that the cache has.
 func (p *Provider) ObserveMachine(name string, m fleet.Machine) {
-	if p == nil {
-		return
-	}
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	l, known := p.launches[name]
@@ -301,9 +274,6 @@ func (p *Provider) ObserveMachine(name string, m fleet.Machine) {
 
 // ForgetMachine records that the cache has a Machine no more.
 func (p *Provider) ForgetMachine(name string) {
-	if p == nil {
-		return
-	}
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	if p.removed != nil {

@@ -45,9 +45,9 @@ type Input struct {
 	Pricing pricing.Source
 	// Unavailable may be nil.
 	Unavailable *offering.Unavailable
-	// Capacity is what this cluster may take of what it shares with others. It may be nil.
+	// Capacity is what this cluster may take of what it shares with others.
 	Capacity *capacity.Provider
-	// Inventory has the existing machines, whose offerings stay known even if they can't be launched. It may be nil.
+	// Inventory has the existing machines, whose offerings stay known even if they can't be launched.
 	Inventory *inventory.Inventory
 }
 

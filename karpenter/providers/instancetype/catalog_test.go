@@ -70,7 +70,7 @@ func newMarket(tb testing.TB, types int, prices pricing.Source) *market {
 		Templates: template.NewResolver(template.Config{
 			Objects: m.objects, ClusterName: environment.FleetCluster, Namespace: environment.FleetNamespace, Secrets: secrets{},
 		}),
-		Pricing: prices, Unavailable: m.unavailable, Inventory: m.machines,
+		Pricing: prices, Unavailable: m.unavailable, Inventory: m.machines, Capacity: environment.Unleased(),
 	})
 	return m
 }

@@ -60,7 +60,7 @@ func newTemplate(name string, cores int64, price float64, change func(*template.
 }
 
 func input(templates ...template.Template) Input {
-	return Input{Templates: templates, Cluster: template.Cluster{FailureDomains: []string{"a", "b"}}, Pricing: pricing.Default()}
+	return Input{Templates: templates, Cluster: template.Cluster{FailureDomains: []string{"a", "b"}}, Pricing: pricing.Default(), Inventory: environment.NoMachines(), Capacity: environment.Unleased()}
 }
 
 // render writes everything that Karpenter sees.
@@ -290,6 +290,12 @@ func nodeClass(generation int64) *v1alpha1.ClusterAPINodeClass {
 // newProvider returns a provider whose templates set tells.
 func newProvider(config Config) *Provider {
 	config.Templates = &environment.Templates{}
+	if config.Inventory == nil {
+		config.Inventory = environment.NoMachines()
+	}
+	if config.Capacity == nil {
+		config.Capacity = environment.Unleased()
+	}
 	return New(config)
 }
 

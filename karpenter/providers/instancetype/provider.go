@@ -45,9 +45,9 @@ type Config struct {
 	NodeClassHash func(*v1alpha1.ClusterAPINodeClass) string
 	// MemoryOverhead is the fraction of nominal memory that nodes are assumed to lack before one has reported; see Input.
 	MemoryOverhead float64
-	// Capacity is what this cluster may take of what it shares with others; it may be nil.
+	// Capacity is what this cluster may take of what it shares with others.
 	Capacity *capacity.Provider
-	// Inventory may be nil. Otherwise instance types are returned only once it has counted the machines.
+	// Inventory has the existing machines. Instance types are returned once it has counted them.
 	Inventory *inventory.Inventory
 }
 

@@ -33,7 +33,7 @@ type Config struct {
 	Clock clock.PassiveClock
 }
 
-// Inventory of Machines and Nodes. It is safe for concurrent use. A nil one is empty and enforces no maximum.
+// Inventory of Machines and Nodes. It is safe for concurrent use.
 type Inventory struct {
 	Config
 	// complete records that Counted has returned true, and done is closed then; nil without a Counted.
@@ -91,7 +91,7 @@ func New(config Config) *Inventory {
 // IsCounted reports whether every Machine that existed at startup has been observed. Once true, it neither locks nor
 // allocates.
 func (i *Inventory) IsCounted() bool {
-	if i == nil || i.complete.Load() {
+	if i.complete.Load() {
 		return true
 	}
 	if i.Counted == nil || !i.Counted() {
@@ -121,9 +121,6 @@ func (i *Inventory) Wait(ctx context.Context, timeout time.Duration) error {
 // Sequence changes whenever a result of Full, Origins, Capacity or Allocatable changes. It neither locks nor allocates
 // while nothing changes.
 func (i *Inventory) Sequence() uint64 {
-	if i == nil {
-		return 0
-	}
 	i.observed.expire()
 	i.reserved.Sequence()
 	return i.reservations.Sequence()
@@ -131,45 +128,31 @@ func (i *Inventory) Sequence() uint64 {
 
 // Since returns what has changed after a sequence, or false if it isn't known any more.
 func (i *Inventory) Since(sequence uint64) ([]Change, bool) {
-	if i == nil {
-		return nil, true
-	}
 	return i.changes.Since(sequence)
 }
 
 // OnChange calls f whenever a result of Full changes, and when the first node of a revision reports. f must neither
 // block nor call the inventory.
 func (i *Inventory) OnChange(f func()) {
-	if i != nil {
-		i.reservations.OnChange(f)
-		i.reserved.OnChange(f)
-		i.observed.observers.Add(f)
-	}
+	i.reservations.OnChange(f)
+	i.reserved.OnChange(f)
+	i.observed.observers.Add(f)
 }
 
 // Acquire reserves one of a source's machines, of which there may be limit, for the launch of a NodeClaim. It reports
 // false if the maximum is reached. A second call for the same NodeClaim and source reserves nothing more. The error
 // wraps ErrNotCounted.
 func (i *Inventory) Acquire(nodeClaim types.UID, source string, limit int) (bool, error) {
-	if i == nil {
-		return true, nil
-	}
 	return i.reservations.Acquire(nodeClaim, source, limit)
 }
 
 // AcquireReserved is Acquire for one of the machines that the infrastructure reserves, by the ID of its reservation.
 func (i *Inventory) AcquireReserved(nodeClaim types.UID, reservation string, limit int) (bool, error) {
-	if i == nil {
-		return true, nil
-	}
 	return i.reserved.Acquire(nodeClaim, reservation, limit)
 }
 
 // ReservationLeft is how many more machines a reservation may have. From then on, Sequence changes with the result.
 func (i *Inventory) ReservationLeft(reservation string, limit int) int {
-	if i == nil {
-		return max(limit, 0)
-	}
 	return i.reserved.Left(reservation, limit)
 }
 
@@ -177,7 +160,7 @@ func (i *Inventory) ReservationLeft(reservation string, limit int) int {
 // NodeClaim, and calls no Delete for one without a provider ID. Only the API server knows whether an earlier attempt
 // created a Machine; if it doesn't answer, the reservation expires.
 func (i *Inventory) Abandon(ctx context.Context, nodeClaim *karpv1.NodeClaim) {
-	if i == nil || i.None == nil || !i.reservations.Promised(nodeClaim.UID) && !i.reserved.Promised(nodeClaim.UID) {
+	if i.None == nil || !i.reservations.Promised(nodeClaim.UID) && !i.reserved.Promised(nodeClaim.UID) {
 		return
 	}
 	switch none, err := i.None(ctx, nodeClaim); {
@@ -191,7 +174,7 @@ func (i *Inventory) Abandon(ctx context.Context, nodeClaim *karpv1.NodeClaim) {
 
 // Full reports whether a source has reached its maximum size. From then on, Sequence changes with the result.
 func (i *Inventory) Full(source string, limit int) bool {
-	return i != nil && i.reservations.Full(source, limit)
+	return i.reservations.Full(source, limit)
 }
 
 // Count is the number of a source's machines, including those being launched.
@@ -199,9 +182,6 @@ func (i *Inventory) Count(source string) int { return i.reservations.Count(sourc
 
 // Origins returns the origins of all machines of an instance type, in order.
 func (i *Inventory) Origins(instanceType string) []Origin {
-	if i == nil {
-		return nil
-	}
 	i.mu.Lock()
 	defer i.mu.Unlock()
 	return slices.SortedFunc(maps.Keys(i.origins[instanceType]), Origin.Compare)
@@ -209,9 +189,6 @@ func (i *Inventory) Origins(instanceType string) []Origin {
 
 // InstanceTypes returns the instance types of all machines, in any order.
 func (i *Inventory) InstanceTypes() []string {
-	if i == nil {
-		return nil
-	}
 	i.mu.Lock()
 	defer i.mu.Unlock()
 	return slices.Collect(maps.Keys(i.origins))
@@ -219,17 +196,11 @@ func (i *Inventory) InstanceTypes() []string {
 
 // Capacity is what machines of a revision have, of which only the memory is tracked; false if no node was observed.
 func (i *Inventory) Capacity(r Revision) (Report, bool) {
-	if i == nil {
-		return Report{}, false
-	}
 	return i.observed.Capacity(r)
 }
 
 // Allocatable is what nodes of a revision can allocate; false if none was observed.
 func (i *Inventory) Allocatable(r Revision) (Report, bool) {
-	if i == nil {
-		return Report{}, false
-	}
 	return i.observed.Allocatable(r)
 }
 
@@ -281,10 +252,8 @@ func (i *Inventory) countOrigin(origin Origin, n int) {
 
 // Release releases the reservation of a NodeClaim that has no Machine any more, or never will.
 func (i *Inventory) Release(nodeClaim types.UID) {
-	if i != nil {
-		i.reservations.Forget(nodeClaim)
-		i.reserved.Forget(nodeClaim)
-	}
+	i.reservations.Forget(nodeClaim)
+	i.reserved.Forget(nodeClaim)
 }
 
 // ForgetMachine records that a NodeClaim's Machine is gone.

@@ -11,7 +11,7 @@ import (
 )
 
 // Rejections tracks for each NodePool the offerings whose machines can't be created: the management cluster rejects them, or
-// they can't be built. It is safe for concurrent use, and a nil one tracks nothing.
+// they can't be built. It is safe for concurrent use.
 //
 // They aren't in Unavailable: a policy may reject one NodePool's machines for its labels, and a patch of one node class may
 // fail, while the same offering works for every other NodePool.
@@ -27,12 +27,8 @@ func NewRejections(clk clock.PassiveClock) *Rejections {
 	return &Rejections{clock: clk, pools: map[string]*Unavailable{}}
 }
 
-// Mark makes an offering unavailable to a NodePool with the back-off of Unavailable.Mark, and returns until when; the zero
-// time if r is nil.
+// Mark makes an offering unavailable to a NodePool with the back-off of Unavailable.Mark, and returns until when.
 func (r *Rejections) Mark(nodePool string, key Key, reason string) time.Time {
-	if r == nil {
-		return time.Time{}
-	}
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	for name, pool := range r.pools {
@@ -65,9 +61,6 @@ func (r *Rejections) Entry(nodePool string, key Key) (Entry, bool) {
 
 // Entries returns the unavailable offerings of all NodePools, in any order.
 func (r *Rejections) Entries() []Entry {
-	if r == nil {
-		return nil
-	}
 	r.mu.RLock()
 	defer r.mu.RUnlock()
 	var entries []Entry
@@ -119,9 +112,6 @@ func without(it *cloudprovider.InstanceType, unavailable *Unavailable) *cloudpro
 }
 
 func (r *Rejections) of(nodePool string) *Unavailable {
-	if r == nil {
-		return nil
-	}
 	r.mu.RLock()
 	defer r.mu.RUnlock()
 	return r.pools[nodePool]

@@ -51,7 +51,7 @@ func catalogTypes(tb testing.TB, n int) (instanceTypes []*cloudprovider.Instance
 		Templates: template.NewResolver(template.Config{
 			Objects: environment.FleetCatalog(n), ClusterName: environment.FleetCluster, Namespace: environment.FleetNamespace, Secrets: secrets{},
 		}),
-		Pricing: pricing.Default(),
+		Pricing: pricing.Default(), Inventory: environment.NoMachines(), Capacity: environment.Unleased(),
 	})
 	listing, err := provider.Refresh(context.Background(), environment.CatalogNodeClass())
 	if err != nil {
