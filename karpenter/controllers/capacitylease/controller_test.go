@@ -156,7 +156,7 @@ func TestReport(t *testing.T) {
 		f.Expect(f.capacity.Open(t.Context())).To(Succeed())
 		f.Expect(f.capacity.Spend("a", inReservation)).To(BeTrue())
 		f.unavailable.MarkExhausted(offering.Key{InstanceType: "g5", Zone: "a", CapacityType: "spot"}, "g5", "InsufficientCapacity", offering.Capacity)
-		f.Expect(f.capacity.Offer(inReservation, 1).Left).To(Equal(capacity.Unlimited))
+		f.Expect(f.capacity.Offer(inReservation, 1).Left).To(Equal(account.Unlimited))
 		f.mu.Lock()
 		defer f.mu.Unlock()
 		f.Expect(f.patches).To(BeZero())

@@ -9,7 +9,6 @@ package capacity
 import (
 	"cmp"
 	"context"
-	"math"
 	"slices"
 	"sync"
 	"sync/atomic"
@@ -30,15 +29,9 @@ const (
 	// idleTTL is how long a launch without a Machine counts that isn't tried again. It is longer than Karpenter's launch
 	// timeout: Karpenter deletes a NodeClaim without a provider ID and doesn't call Delete.
 	idleTTL = 10 * time.Minute
-	// sliver is the part of the list price that commitments never lower. It keeps the order of machines that cost nothing
-	// more, else the largest of them would be as good as the smallest.
-	sliver = 0.001
 	// maxAsks limits the offerings whose changes are followed one by one.
 	maxAsks = 100_000
 )
-
-// Unlimited machines of a reservation.
-const Unlimited = math.MaxInt32
 
 // never is when a process may begin that hasn't read the lease and the Machines yet.
 var never = time.Unix(1<<60, 0)
@@ -105,27 +98,10 @@ type Provider struct {
 	asks  map[fleet.Machine]*ask
 }
 
-// Offer is what the lease leaves of an offering.
-type Offer struct {
-	// Available: another machine may be launched, maybe after more was granted.
-	Available bool
-	// Left is how many more machines the reservation of a reserved offering has for this cluster; Unlimited if the lease
-	// doesn't limit it.
-	Left int
-	// Expired: the reservation of a reserved offering has ended. Its machines are paid for as on-demand ones are.
-	Expired bool
-	// Price is what another machine costs the account in US dollars an hour, and Saving what one less of those that run
-	// would save. Both are the list price where nothing is committed.
-	Price, Saving float64
-}
-
 // pool of the lease.
 type pool struct {
 	name string
-	left int64
-	// counted: changes of each machine count, as it is the pool of a reservation.
-	counted bool
-	expires time.Time
+	fleet.Pool
 	// doubted is until when nothing more than what is granted is expected.
 	doubted time.Time
 	// asks that take from it, in the order of what they take once sorted.
@@ -142,14 +118,8 @@ type taking struct {
 type ask struct {
 	machine fleet.Machine
 	list    float64
-	takes   []charge
-	offer   Offer
-}
-
-// charge is what a machine takes from a pool.
-type charge struct {
-	pool   *pool
-	amount int64
+	takes   []fleet.PoolCharge
+	offer   fleet.Offer
 }
 
 // New returns a provider that launches nothing before Step has found out whether there is a lease.
@@ -211,9 +181,9 @@ func (p *Provider) Limits() bool { return p.limiting.Load() }
 
 // Offer returns what the lease leaves of an offering with this list price in US dollars an hour. From then on, Sequence
 // changes with the result.
-func (p *Provider) Offer(m fleet.Machine, list float64) Offer {
+func (p *Provider) Offer(m fleet.Machine, list float64) fleet.Offer {
 	if !p.Limits() {
-		return Offer{Available: true, Left: Unlimited, Price: list, Saving: list}
+		return fleet.Offer{Available: true, Left: fleet.Unlimited, Price: list, Saving: list}
 	}
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -225,7 +195,7 @@ func (p *Provider) Offer(m fleet.Machine, list float64) Offer {
 		a = &ask{machine: m}
 		for name, amount := range fleet.Charges(p.rules(), m) {
 			pool := p.pools[name]
-			a.takes = append(a.takes, charge{pool, amount})
+			a.takes = append(a.takes, fleet.PoolCharge{Pool: &pool.Pool, Amount: amount})
 			pool.asks, pool.sorted = append(pool.asks, taking{a, amount}), false
 		}
 		p.asks[m] = a
@@ -238,31 +208,12 @@ func (p *Provider) Offer(m fleet.Machine, list float64) Offer {
 }
 
 // offer computes an answer. p.mu must be held.
-func (p *Provider) offer(a *ask, now time.Time) Offer {
-	o := Offer{Available: true, Left: Unlimited, Price: a.list, Saving: a.list}
-	for _, take := range a.takes {
-		o.Available = o.Available && take.pool.left >= take.amount
-		if take.pool.counted {
-			o.Left = int(min(int64(o.Left), take.pool.left/take.amount))
-			o.Expired = o.Expired || !take.pool.expires.IsZero() && !now.Before(take.pool.expires)
-		}
-	}
+func (p *Provider) offer(a *ask, now time.Time) fleet.Offer {
+	m := fleet.Running{Offering: a.machine.Offering, Price: a.list}
 	if p.lease == nil {
-		return o
+		return fleet.OfferOf(m, a.takes, nil, nil, now)
 	}
-	o.Available = o.Available && !slices.ContainsFunc(p.lease.Unavailable, func(u Unavailable) bool { return u.selects(a.machine.Offering, now) })
-	if c := p.lease.Commitments.resumed; c != nil && a.list > 0 {
-		m := fleet.Running{Offering: a.machine.Offering, Price: a.list}
-		o.Price, o.Saving = withSliver(c.MarginalPrice(m), a.list), withSliver(c.Saving(m), a.list)
-	}
-	return o
-}
-
-func withSliver(price, list float64) float64 {
-	if price >= list {
-		return list
-	}
-	return price + (list-price)*sliver
+	return fleet.OfferOf(m, a.takes, p.lease.Commitments.resumed, p.lease.Unavailable, now)
 }
 
 // rules of the lease. p.mu must be held.
@@ -277,10 +228,10 @@ func (p *Provider) rules() []fleet.Rule {
 func (p *Provider) replacePools() {
 	p.pools, p.asks = map[string]*pool{}, map[fleet.Machine]*ask{}
 	for _, rule := range p.rules() {
-		p.pools[rule.Pool] = &pool{name: rule.Pool, counted: rule.Reservation != "", expires: p.lease.Expires[rule.Pool]}
+		p.pools[rule.Pool] = &pool{name: rule.Pool, Pool: fleet.Pool{Counted: rule.Reservation != "", Expires: p.lease.Expires[rule.Pool]}}
 	}
 	for _, pool := range p.pools {
-		pool.left = p.leftOf(pool, p.Clock.Now())
+		pool.Left = p.leftOf(pool, p.Clock.Now())
 	}
 	p.limiting.Store(p.lease != nil && p.lease.limits())
 	p.changes.Add("")
@@ -290,7 +241,7 @@ func (p *Provider) replacePools() {
 }
 
 func (p *Provider) leftOf(pool *pool, now time.Time) int64 {
-	if !pool.expires.IsZero() && !now.Before(pool.expires) {
+	if pool.Expired(now) {
 		return 0
 	}
 	if now.Before(pool.doubted) {
@@ -305,9 +256,9 @@ func (p *Provider) settle(pools ...*pool) {
 	now := p.Clock.Now()
 	changed := map[string]bool{}
 	for _, pool := range pools {
-		before := pool.left
-		pool.left = p.leftOf(pool, now)
-		if before == pool.left {
+		before := pool.Left
+		pool.Left = p.leftOf(pool, now)
+		if before == pool.Left {
 			continue
 		}
 		if !pool.sorted {
@@ -315,9 +266,9 @@ func (p *Provider) settle(pools ...*pool) {
 			pool.sorted = true
 		}
 		affected := pool.asks
-		if !pool.counted {
+		if !pool.Counted {
 			// Those that fit into one and not into the other.
-			affected = affected[above(affected, min(before, pool.left)):above(affected, max(before, pool.left))]
+			affected = affected[above(affected, min(before, pool.Left)):above(affected, max(before, pool.Left))]
 		}
 		for _, taking := range affected {
 			p.renew(taking.ask, now, changed)
@@ -359,7 +310,7 @@ func (p *Provider) record(changed map[string]bool) {
 func (p *Provider) reconsider(now time.Time) {
 	changed := map[string]bool{}
 	for _, pool := range p.pools {
-		pool.left = p.leftOf(pool, now)
+		pool.Left = p.leftOf(pool, now)
 	}
 	for _, a := range p.asks {
 		p.renew(a, now, changed)
@@ -377,7 +328,7 @@ func (p *Provider) setExpiry(now time.Time) {
 		}
 	}
 	for _, pool := range p.pools {
-		at(pool.expires)
+		at(pool.Expires)
 		at(pool.doubted)
 	}
 	if p.lease != nil {

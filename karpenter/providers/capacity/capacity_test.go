@@ -163,7 +163,7 @@ func TestWithoutLease(t *testing.T) {
 		}
 		f.step()
 		f.Expect(f.asked).To(Equal(1))
-		f.Expect(f.Offer(large, 0.1)).To(Equal(Offer{Available: true, Left: Unlimited, Price: 0.1, Saving: 0.1}))
+		f.Expect(f.Offer(large, 0.1)).To(Equal(fleet.Offer{Available: true, Left: fleet.Unlimited, Price: 0.1, Saving: 0.1}))
 		f.Expect(f.Sequence()).To(BeZero())
 		_, _, ok := f.Report()
 		f.Expect(ok).To(BeFalse())
@@ -549,7 +549,7 @@ func TestOffer(t *testing.T) {
 		f.Expect(f.changedSince(sequence)).To(BeEmpty())
 		f.spent("b", reserved) // 4,000 left
 		f.Expect(f.changedSince(sequence)).To(Equal([]string{"g5"}))
-		f.Expect(f.Offer(reserved, 1)).To(Equal(Offer{Available: false, Left: 1, Price: 1, Saving: 1}))
+		f.Expect(f.Offer(reserved, 1)).To(Equal(fleet.Offer{Available: false, Left: 1, Price: 1, Saving: 1}))
 		sequence = f.Sequence()
 		f.spent("c", large) // 2,000 left: xlarge doesn't fit
 		f.Expect(f.changedSince(sequence)).To(Equal([]string{"m5.xlarge"}))
@@ -569,7 +569,7 @@ func TestOffer(t *testing.T) {
 		sequence := f.Sequence()
 		f.clock.SetTime(end)
 		f.Expect(f.changedSince(sequence)).To(Equal([]string{"g5"}))
-		f.Expect(f.Offer(reserved, 1)).To(Equal(Offer{Expired: true, Price: 1, Saving: 1}))
+		f.Expect(f.Offer(reserved, 1)).To(Equal(fleet.Offer{Expired: true, Price: 1, Saving: 1}))
 		f.Expect(f.Spend("a", reserved)).To(BeFalse())
 	})
 	t.Run("When another cluster finds no capacity, it should be unavailable for that time", func(t *testing.T) {
@@ -582,7 +582,7 @@ func TestOffer(t *testing.T) {
 		sequence := f.Sequence()
 		until := f.clock.Now().Add(time.Minute)
 		f.grant(func(l *Lease) {
-			l.Unavailable = []Unavailable{{InstanceType: "m5.l*", Zone: "b", Until: until.Add(time.Minute)}, {InstanceType: "m5.xlarge", CapacityType: "on-demand", Until: until}}
+			l.Unavailable = []fleet.Unavailable{{InstanceType: "m5.l*", Zone: "b", Until: until.Add(time.Minute)}, {InstanceType: "m5.xlarge", CapacityType: "on-demand", Until: until}}
 		})
 		f.step()
 		f.Expect(f.changedSince(sequence)).To(Equal([]string{"m5.large", "m5.xlarge"}))
@@ -606,7 +606,7 @@ func TestOffer(t *testing.T) {
 		sequence := f.Sequence()
 		until := f.clock.Now().Add(time.Minute)
 		f.grant(func(l *Lease) {
-			l.Unavailable = []Unavailable{{InstanceType: large.InstanceType, Family: "general", CapacityType: "on-demand", Until: until}}
+			l.Unavailable = []fleet.Unavailable{{InstanceType: large.InstanceType, Family: "general", CapacityType: "on-demand", Until: until}}
 		})
 		f.step()
 		f.Expect(f.changedSince(sequence)).To(Equal([]string{"m5.large", "m5.xlarge"}))
@@ -631,14 +631,14 @@ func TestOffer(t *testing.T) {
 		near := func(got, want float64) { t.Helper(); f.Expect(math.Abs(got - want)).To(BeNumerically("<", 1e-9)) }
 		f.grant(committed(1, 0))
 		f.step()
-		near(f.Offer(large, 0.1).Price, 0.1*sliver)
+		near(f.Offer(large, 0.1).Price, 0.1*fleet.MinPriceFraction)
 		f.Expect(f.Offer(xlarge, 0.2).Price).To(Equal(0.2))
 		sequence := f.Sequence()
 		f.grant(committed(0, 0))
 		f.step()
 		f.Expect(f.changedSince(sequence)).To(Equal([]string{"m5.large"}))
 		f.Expect(f.Offer(large, 0.1).Price).To(Equal(0.1))
-		near(f.Offer(large, 0.1).Saving, 0.1*sliver)
+		near(f.Offer(large, 0.1).Saving, 0.1*fleet.MinPriceFraction)
 		f.grant(committed(0, 1))
 		f.step()
 		f.Expect(f.Offer(large, 0.1).Saving).To(Equal(0.1))

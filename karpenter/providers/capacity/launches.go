@@ -105,7 +105,7 @@ func (p *Provider) fits(name string, m fleet.Machine) bool {
 func (p *Provider) unexpired(m fleet.Machine) bool {
 	now := p.Clock.Now()
 	for name := range p.charges(m) {
-		if pool, ok := p.pools[name]; ok && !pool.expires.IsZero() && !now.Before(pool.expires) {
+		if pool, ok := p.pools[name]; ok && pool.Expired(now) {
 			return false
 		}
 	}
@@ -191,7 +191,7 @@ func (p *Provider) Lacking(m fleet.Machine) string {
 	defer p.mu.Unlock()
 	var names []string
 	for name, amount := range p.charges(m) {
-		if pool, ok := p.pools[name]; ok && (pool.left < amount || !p.holder.Fits("", fleet.Amounts{name: amount}, p.Clock.Now())) {
+		if pool, ok := p.pools[name]; ok && (pool.Left < amount || !p.holder.Fits("", fleet.Amounts{name: amount}, p.Clock.Now())) {
 			names = append(names, name)
 		}
 	}
@@ -204,7 +204,7 @@ func (p *Provider) Exhausted() string {
 	defer p.mu.Unlock()
 	var names []string
 	for name, pool := range p.pools {
-		if pool.left <= 0 {
+		if pool.Left <= 0 {
 			names = append(names, name)
 		}
 	}

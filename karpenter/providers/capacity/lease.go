@@ -44,7 +44,7 @@ type Lease struct {
 	// Expires is when pools end, by name.
 	Expires     map[string]time.Time
 	Commitments Commitments
-	Unavailable []Unavailable
+	Unavailable []fleet.Unavailable
 	// Status is the report that was written last.
 	Status autonodev1alpha1.CapacityLeaseStatus
 }
@@ -72,23 +72,4 @@ func (c *Commitments) resume() {
 
 func (c *Commitments) equal(other *Commitments) bool {
 	return reflect.DeepEqual(c.Commitments, other.Commitments) && reflect.DeepEqual(c.Unused, other.Unused) && reflect.DeepEqual(c.Uncovered, other.Uncovered)
-}
-
-// Unavailable are offerings of which another cluster has found no capacity. An empty field is any; an instance type that
-// ends with * is any that begins with the rest. With a family it is any of that family's.
-type Unavailable struct {
-	InstanceType, Family, Zone, CapacityType string
-	Until                                    time.Time
-}
-
-func (u Unavailable) selects(o fleet.Offering, now time.Time) bool {
-	return now.Before(u.Until) && u.selectsType(o) &&
-		(u.Zone == "" || u.Zone == o.Zone) && (u.CapacityType == "" || u.CapacityType == o.CapacityType)
-}
-
-func (u Unavailable) selectsType(o fleet.Offering) bool {
-	if u.Family != "" {
-		return u.Family == o.Family
-	}
-	return u.InstanceType == "" || fleet.Matches(u.InstanceType, o.InstanceType)
 }

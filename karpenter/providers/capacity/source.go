@@ -148,7 +148,7 @@ func leaseOf(object *autonodev1alpha1.CapacityLease) *Lease {
 	l.Commitments.Commitments, l.Commitments.Unused, l.Commitments.Uncovered = object.Commitments()
 	for i := range object.Spec.Unavailable {
 		u := &object.Spec.Unavailable[i]
-		l.Unavailable = append(l.Unavailable, Unavailable{InstanceType: u.InstanceType, Family: u.Family, Zone: u.Zone, CapacityType: u.CapacityType, Until: u.Until.At()})
+		l.Unavailable = append(l.Unavailable, fleet.Unavailable{InstanceType: u.InstanceType, Family: u.Family, Zone: u.Zone, CapacityType: u.CapacityType, Until: u.Until.At()})
 	}
 	return l
 }

@@ -12,6 +12,7 @@ import (
 	"sigs.k8s.io/karpenter/pkg/scheduling"
 
 	"github.com/autonode-io/autonode/api/karpenter/v1alpha1"
+	account "github.com/autonode-io/autonode/capacity"
 	"github.com/autonode-io/autonode/catalog"
 	"github.com/autonode-io/autonode/catalog/patch"
 	"github.com/autonode-io/autonode/karpenter/providers/capacity"
@@ -231,7 +232,7 @@ func (b *builder) obstacle(tmpl *template.Template) string {
 // leased builds an offering with the price and the availability that the cluster's CapacityLease leaves it, and how many more machines
 // its reservation has for this cluster.
 func (b *builder) leased(tmpl *template.Template, key offering.Key, failureDomain string, price float64, launchable bool) (choice *Choice, left int) {
-	offer := capacity.Offer{Available: true, Left: capacity.Unlimited, Price: price, Saving: price}
+	offer := account.Offer{Available: true, Left: account.Unlimited, Price: price, Saving: price}
 	if b.Capacity.Limits() {
 		offer = b.Capacity.Offer(capacity.MachineOf(key, tmpl), price)
 	}

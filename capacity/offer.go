@@ -1,0 +1,91 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package capacity
+
+import (
+	"math"
+	"slices"
+	"time"
+)
+
+// MinPriceFraction is the part of the list price that commitments never lower. It keeps the order of machines that cost nothing
+// more, else the largest of them would be as good as the smallest.
+const MinPriceFraction = 0.001
+
+// Unlimited machines of a reservation.
+const Unlimited = math.MaxInt32
+
+// Offer is what a lease leaves of an offering.
+type Offer struct {
+	// Available: another machine may be launched, maybe after more was granted.
+	Available bool
+	// Left is how many more machines the reservation of a reserved offering has for this cluster; Unlimited if the lease
+	// doesn't limit it.
+	Left int
+	// Expired: the reservation of a reserved offering has ended. Its machines are paid for as on-demand ones are.
+	Expired bool
+	// Price is what another machine costs the account in US dollars an hour, and Saving what one less of those that run
+	// would save. Both are the list price where nothing is committed.
+	Price, Saving float64
+}
+
+// Pool is what is left of one of a lease's pools.
+type Pool struct {
+	Left int64
+	// Counted: changes of each machine count, as it is the pool of a reservation.
+	Counted bool
+	// Expires is when the pool ends; zero if it doesn't.
+	Expires time.Time
+}
+
+// Expired reports whether the pool has ended.
+func (p *Pool) Expired(now time.Time) bool { return !p.Expires.IsZero() && !now.Before(p.Expires) }
+
+// PoolCharge is what a machine takes from a pool.
+type PoolCharge struct {
+	*Pool
+	Amount int64
+}
+
+// Unavailable are offerings of which another cluster has found no capacity. An empty field is any; an instance type that
+// ends with * is any that begins with the rest. With a family it is any of that family's.
+type Unavailable struct {
+	InstanceType, Family, Zone, CapacityType string
+	Until                                    time.Time
+}
+
+func (u Unavailable) selects(o Offering, now time.Time) bool {
+	return now.Before(u.Until) && u.selectsType(o) &&
+		(u.Zone == "" || u.Zone == o.Zone) && (u.CapacityType == "" || u.CapacityType == o.CapacityType)
+}
+
+func (u Unavailable) selectsType(o Offering) bool {
+	if u.Family != "" {
+		return u.Family == o.Family
+	}
+	return u.InstanceType == "" || Matches(u.InstanceType, o.InstanceType)
+}
+
+// OfferOf returns the offer of a machine with its list price and what it takes from pools. commitments are nil where nothing is committed.
+func OfferOf(m Running, charges []PoolCharge, commitments *Commitments, unavailable []Unavailable, now time.Time) Offer {
+	o := Offer{Available: true, Left: Unlimited, Price: m.Price, Saving: m.Price}
+	for _, charge := range charges {
+		o.Available = o.Available && charge.Left >= charge.Amount
+		if charge.Counted {
+			o.Left = int(min(int64(o.Left), charge.Left/charge.Amount))
+			o.Expired = o.Expired || charge.Expired(now)
+		}
+	}
+	o.Available = o.Available && !slices.ContainsFunc(unavailable, func(u Unavailable) bool { return u.selects(m.Offering, now) })
+	if commitments != nil && m.Price > 0 {
+		o.Price, o.Saving = atLeastFraction(commitments.MarginalPrice(m), m.Price), atLeastFraction(commitments.Saving(m), m.Price)
+	}
+	return o
+}
+
+func atLeastFraction(price, list float64) float64 {
+	if price >= list {
+		return list
+	}
+	return price + (list-price)*MinPriceFraction
+}
