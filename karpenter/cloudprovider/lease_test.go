@@ -122,7 +122,7 @@ func TestCreateWithinLease(t *testing.T) {
 		g.Expect(karpcloudprovider.IsInsufficientCapacityError(err)).To(BeTrue())
 		g.Expect(err).To(MatchError(ContainSubstring("hasn't granted more of limit/cpu within 15s")))
 		g.Expect(available()).To(BeZero())
-		clk.Step(capacity.DoubtTTL)
+		clk.Step(capacity.BackOffTTL)
 		g.Expect(available()).To(BeNumerically(">", 0))
 	})
 	t.Run("When it is granted while a launch waits, it should launch in the same call", func(t *testing.T) {

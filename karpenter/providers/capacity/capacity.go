@@ -23,9 +23,9 @@ import (
 const (
 	// GrantWait is how long a launch waits for a larger grant before it takes another offering that needs none.
 	GrantWait = 15 * time.Second
-	// DoubtTTL is how long nothing is expected of a pool beyond its grant after a launch has waited for GrantWait, unless more
+	// BackOffTTL is how long nothing is expected of a pool beyond its grant after a launch has waited for GrantWait, unless more
 	// is granted: the operator may be away.
-	DoubtTTL = time.Minute
+	BackOffTTL = time.Minute
 	// idleTTL is how long a launch without a Machine counts that isn't tried again. It is longer than Karpenter's launch
 	// timeout: Karpenter deletes a NodeClaim without a provider ID and doesn't call Delete.
 	idleTTL = 10 * time.Minute
@@ -102,14 +102,14 @@ type Provider struct {
 type pool struct {
 	name string
 	fleet.Pool
-	// doubted is until when nothing more than what is granted is expected.
-	doubted time.Time
+	// backedOffUntil is until when nothing more than what is granted is expected.
+	backedOffUntil time.Time
 	// asks that take from it, in the order of what they take once sorted.
-	asks   []taking
+	asks   []poolCharge
 	sorted bool
 }
 
-type taking struct {
+type poolCharge struct {
 	*ask
 	amount int64
 }
@@ -158,7 +158,7 @@ func (p *Provider) OnGrant(f func()) { p.granted.Add(f) }
 func (p *Provider) Sequence() uint64 {
 	if p.nextExpiry.Passed(p.Clock) {
 		p.mu.Lock()
-		p.reconsider(p.Clock.Now())
+		p.recomputeAll(p.Clock.Now())
 		p.mu.Unlock()
 	}
 	return p.changes.Sequence()
@@ -196,7 +196,7 @@ func (p *Provider) Offer(m fleet.Machine, list float64) fleet.Offer {
 		for name, amount := range fleet.Charges(p.rules(), m) {
 			pool := p.pools[name]
 			a.takes = append(a.takes, fleet.PoolCharge{Pool: &pool.Pool, Amount: amount})
-			pool.asks, pool.sorted = append(pool.asks, taking{a, amount}), false
+			pool.asks, pool.sorted = append(pool.asks, poolCharge{a, amount}), false
 		}
 		p.asks[m] = a
 	}
@@ -244,15 +244,15 @@ func (p *Provider) leftOf(pool *pool, now time.Time) int64 {
 	if pool.Expired(now) {
 		return 0
 	}
-	if now.Before(pool.doubted) {
+	if now.Before(pool.backedOffUntil) {
 		return p.holder.Free(pool.name)
 	}
 	return p.holder.Left(pool.name)
 }
 
-// settle records the offers that change because something else is left of pools. It costs as much as offers change. p.mu
+// recomputePools records the offers that change because something else is left of pools. It costs as much as offers change. p.mu
 // must be held.
-func (p *Provider) settle(pools ...*pool) {
+func (p *Provider) recomputePools(pools ...*pool) {
 	now := p.Clock.Now()
 	changed := map[string]bool{}
 	for _, pool := range pools {
@@ -262,7 +262,7 @@ func (p *Provider) settle(pools ...*pool) {
 			continue
 		}
 		if !pool.sorted {
-			slices.SortFunc(pool.asks, func(a, b taking) int { return cmp.Compare(a.amount, b.amount) })
+			slices.SortFunc(pool.asks, func(a, b poolCharge) int { return cmp.Compare(a.amount, b.amount) })
 			pool.sorted = true
 		}
 		affected := pool.asks
@@ -270,17 +270,17 @@ func (p *Provider) settle(pools ...*pool) {
 			// Those that fit into one and not into the other.
 			affected = affected[above(affected, min(before, pool.Left)):above(affected, max(before, pool.Left))]
 		}
-		for _, taking := range affected {
-			p.renew(taking.ask, now, changed)
+		for _, charge := range affected {
+			p.recomputeOffer(charge.ask, now, changed)
 		}
 	}
 	p.record(changed)
 }
 
 // above returns the position of the first that takes more than an amount.
-func above(asks []taking, amount int64) int {
-	at, _ := slices.BinarySearchFunc(asks, amount, func(t taking, amount int64) int {
-		if t.amount > amount {
+func above(asks []poolCharge, amount int64) int {
+	at, _ := slices.BinarySearchFunc(asks, amount, func(c poolCharge, amount int64) int {
+		if c.amount > amount {
 			return 1
 		}
 		return -1
@@ -288,8 +288,8 @@ func above(asks []taking, amount int64) int {
 	return at
 }
 
-// renew computes an answer again. p.mu must be held.
-func (p *Provider) renew(a *ask, now time.Time, changed map[string]bool) {
+// recomputeOffer computes an answer again. p.mu must be held.
+func (p *Provider) recomputeOffer(a *ask, now time.Time, changed map[string]bool) {
 	if o := p.offer(a, now); o != a.offer {
 		a.offer = o
 		changed[a.machine.InstanceType] = true
@@ -305,15 +305,15 @@ func (p *Provider) record(changed map[string]bool) {
 	}
 }
 
-// reconsider computes all answers again: commitments or unavailable offerings have changed, or something has expired. p.mu
+// recomputeAll computes all answers again: commitments or unavailable offerings have changed, or something has expired. p.mu
 // must be held.
-func (p *Provider) reconsider(now time.Time) {
+func (p *Provider) recomputeAll(now time.Time) {
 	changed := map[string]bool{}
 	for _, pool := range p.pools {
 		pool.Left = p.leftOf(pool, now)
 	}
 	for _, a := range p.asks {
-		p.renew(a, now, changed)
+		p.recomputeOffer(a, now, changed)
 	}
 	p.setExpiry(now)
 	p.record(changed)
@@ -329,7 +329,7 @@ func (p *Provider) setExpiry(now time.Time) {
 	}
 	for _, pool := range p.pools {
 		at(pool.Expires)
-		at(pool.doubted)
+		at(pool.backedOffUntil)
 	}
 	if p.lease != nil {
 		for _, u := range p.lease.Unavailable {

@@ -184,7 +184,7 @@ func (p *Provider) apply(lease *Lease) {
 	p.lease = lease
 	for name, pool := range p.pools {
 		if before != nil && lease.Amounts[name] > before.Amounts[name] {
-			pool.doubted = time.Time{}
+			pool.backedOffUntil = time.Time{}
 		}
 	}
 	now := p.Clock.Now()
@@ -193,13 +193,13 @@ func (p *Provider) apply(lease *Lease) {
 		p.recharge()
 		p.replacePools()
 	case !before.Commitments.equal(&lease.Commitments) || !reflect.DeepEqual(before.Unavailable, lease.Unavailable):
-		p.reconsider(now)
+		p.recomputeAll(now)
 	case before.Sequence != lease.Sequence || !before.UpTo.Equal(lease.UpTo):
 		pools := make([]*pool, 0, len(p.pools))
 		for _, pool := range p.pools {
 			pools = append(pools, pool)
 		}
-		p.settle(pools...)
+		p.recomputePools(pools...)
 	default:
 		return
 	}

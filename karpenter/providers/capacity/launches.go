@@ -157,15 +157,15 @@ func (p *Provider) Request(name string, m fleet.Machine) (since time.Time, possi
 	return since, true
 }
 
-// Doubt expects no further grant of the pools that lack something for a machine, for DoubtTTL or until more is granted.
-func (p *Provider) Doubt(m fleet.Machine) {
+// BackOffPools expects no further grant of the pools that lack something for a machine, for BackOffTTL or until more is granted.
+func (p *Provider) BackOffPools(m fleet.Machine) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	now := p.Clock.Now()
 	for _, pool := range p.poolsOf(p.charges(m)) {
 		if p.holder.Free(pool.name) < p.charges(m)[pool.name] {
-			pool.doubted = now.Add(DoubtTTL)
-			p.settle(pool)
+			pool.backedOffUntil = now.Add(BackOffTTL)
+			p.recomputePools(pool)
 		}
 	}
 	p.setExpiry(now)
@@ -347,10 +347,10 @@ func (p *Provider) tidy(name string) {
 	}
 }
 
-// changed settles the pools of amounts that have been taken or returned. p.mu must be held.
+// changed recomputes the pools of amounts that have been taken or returned. p.mu must be held.
 func (p *Provider) changed(amounts fleet.Amounts) {
 	if len(amounts) > 0 {
-		p.settle(p.poolsOf(amounts)...)
+		p.recomputePools(p.poolsOf(amounts)...)
 		p.Wake()
 	}
 }

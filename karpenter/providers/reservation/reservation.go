@@ -86,7 +86,7 @@ func (p *Provider) request(nodeClaim string, needed fleet.Machine) error {
 	if p.Capacity.Clock.Since(since) < capacity.GrantWait {
 		return &WaitingError{Pools: pools, InstanceType: needed.InstanceType}
 	}
-	p.Capacity.Doubt(needed)
+	p.Capacity.BackOffPools(needed)
 	return &UngrantedError{Pools: pools}
 }
 
