@@ -84,11 +84,11 @@ type Infrastructure interface {
 // Controller reconciles a NodeClaim with its Machine.
 type Controller struct {
 	Config
-	departure departure
-	repair    *repair
-	latency   *latency
-	deadline  *deadline
-	steps     []step
+	finalization finalization
+	repair       *repair
+	latency      *latency
+	deadline     *deadline
+	steps        []step
 }
 
 // step handles one aspect of a NodeClaim that isn't being deleted, and of its Machine.
@@ -100,14 +100,14 @@ type step interface {
 type outcome struct {
 	// done: later steps are skipped.
 	done bool
-	// again is the requeue interval; 0 for none.
-	again time.Duration
+	// requeueAfter is the requeue interval; 0 for none.
+	requeueAfter time.Duration
 }
 
 // New returns the controller.
 func New(config Config) *Controller {
 	repair, latency, deadline := newRepair(config), newLatency(config), &deadline{Config: config}
-	return &Controller{Config: config, departure: departure{config}, repair: repair, latency: latency, deadline: deadline, steps: []step{
+	return &Controller{Config: config, finalization: finalization{config}, repair: repair, latency: latency, deadline: deadline, steps: []step{
 		&removal{config, repair},
 		&instance{config},
 		&nodeDeleted{config},
@@ -115,7 +115,7 @@ func New(config Config) *Controller {
 		&failure{config},
 		&identity{config},
 		latency,
-		&shortfall{config},
+		&capacityShortfall{config},
 		deadline,
 	}}
 }
@@ -132,7 +132,7 @@ func (c *Controller) Reconcile(ctx context.Context, nodeClaim *karpv1.NodeClaim)
 	if nodeClaim.DeletionTimestamp != nil {
 		c.repair.forget(ctx, nodeClaim)
 		c.latency.forget(nodeClaim)
-		return reconcile.Result{}, c.departure.reconcile(ctx, nodeClaim)
+		return reconcile.Result{}, c.finalization.reconcile(ctx, nodeClaim)
 	}
 	if !nodeClaim.StatusConditions().Get(karpv1.ConditionTypeLaunched).IsTrue() {
 		// Karpenter hasn't stored what Create returned yet.
@@ -154,8 +154,8 @@ func (c *Controller) Reconcile(ctx context.Context, nodeClaim *karpv1.NodeClaim)
 		if err != nil {
 			return reconcile.Result{}, err
 		}
-		if o.again > 0 && (result.RequeueAfter == 0 || o.again < result.RequeueAfter) {
-			result.RequeueAfter = o.again
+		if o.requeueAfter > 0 && (result.RequeueAfter == 0 || o.requeueAfter < result.RequeueAfter) {
+			result.RequeueAfter = o.requeueAfter
 		}
 		if o.done {
 			break

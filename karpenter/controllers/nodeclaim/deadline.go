@@ -69,19 +69,19 @@ func (d *deadline) reconcile(ctx context.Context, nodeClaim *karpv1.NodeClaim, m
 	}
 	given := registered.LastTransitionTime.Add(deadlines.RegistrationTimeout)
 	if !paused(m) && s.end.Before(given) {
-		return outcome{again: s.end.Sub(now)}, nil
+		return outcome{requeueAfter: s.end.Sub(now)}, nil
 	}
 	prolong := registered.LastTransitionTime.Add(prolongAfter)
 	if now.Before(prolong) {
-		again := prolong.Sub(now)
+		requeueAfter := prolong.Sub(now)
 		if !paused(m) {
-			again = min(again, s.end.Sub(now))
+			requeueAfter = min(requeueAfter, s.end.Sub(now))
 		}
-		return outcome{again: again}, nil
+		return outcome{requeueAfter: requeueAfter}, nil
 	}
 	log.FromContext(ctx).V(1).Info("extending Karpenter's timeout", "stage", s.reason, "deadline", s.end)
 	_, err = deadlines.Restart(ctx, d.Guest, nodeClaim, now, registered.Reason, registered.Message)
-	return outcome{again: prolongAfter}, err
+	return outcome{requeueAfter: prolongAfter}, err
 }
 
 // suspend keeps Karpenter from deleting a NodeClaim whose Machine can't be read: it may still join after the outage.
@@ -141,7 +141,7 @@ func (d *deadline) pass(ctx context.Context, nodeClaim *karpv1.NodeClaim, cached
 	err := d.Machines.Live.Get(ctx, client.ObjectKeyFromObject(cached), m)
 	switch {
 	case apierrors.IsNotFound(err), err == nil && m.UID != cached.UID, err == nil && m.Spec.ProviderID != cached.Spec.ProviderID, err == nil && paused(m):
-		return outcome{again: requeueOnLag}, nil
+		return outcome{requeueAfter: requeueOnLag}, nil
 	case err != nil:
 		// Its progress is unknown, so it is kept.
 		return outcome{}, fmt.Errorf("reading Machine %s before timing it out: %w", cached.Name, err)

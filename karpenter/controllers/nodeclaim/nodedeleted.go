@@ -35,7 +35,7 @@ func (n *nodeDeleted) reconcile(ctx context.Context, nodeClaim *karpv1.NodeClaim
 		return outcome{}, fmt.Errorf("reading Node %s, which Machine %s has lost: %w", name, m.Name, err)
 	}
 	if len(nodes.Items) > 0 && belongs(&nodes.Items[0], m) {
-		return outcome{again: requeueOnLag}, nil
+		return outcome{requeueAfter: requeueOnLag}, nil
 	}
 	if gone, err := n.giveUp(ctx, nodeClaim, "node_deleted"); err != nil || !gone {
 		return outcome{done: true}, err

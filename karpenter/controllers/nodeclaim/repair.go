@@ -26,7 +26,7 @@ import (
 // quadratic time.
 type repair struct {
 	Config
-	tally tally
+	counter machineCounter
 
 	// woken holds the names of NodeClaims to reconcile. The controller reads it.
 	woken chan event.TypedGenericEvent[string]
@@ -36,11 +36,11 @@ type repair struct {
 	held map[string]sets.Set[string]
 }
 
-// wakeBuffer is the number of NodeClaims that a reconcile can enqueue without waiting.
-const wakeBuffer = 1024
+// enqueueBuffer is the number of NodeClaims that a reconcile can enqueue without waiting.
+const enqueueBuffer = 1024
 
 func newRepair(config Config) *repair {
-	return &repair{Config: config, woken: make(chan event.TypedGenericEvent[string], wakeBuffer), held: map[string]sets.Set[string]{}, tally: tally{list: config.Machines.List}}
+	return &repair{Config: config, woken: make(chan event.TypedGenericEvent[string], enqueueBuffer), held: map[string]sets.Set[string]{}, counter: machineCounter{list: config.Machines.List}}
 }
 
 func (r *repair) reconcile(ctx context.Context, nodeClaim *karpv1.NodeClaim, m *clusterv1.Machine) (outcome, error) {
@@ -51,7 +51,7 @@ func (r *repair) reconcile(ctx context.Context, nodeClaim *karpv1.NodeClaim, m *
 	pool := nodeClaim.Labels[karpv1.NodePoolLabelKey]
 	// Hold it before the count: a change during the count then enqueues it.
 	first := r.hold(nodeClaim)
-	counted, err := r.tally.count(ctx)
+	counted, err := r.counter.count(ctx)
 	if err != nil {
 		if first {
 			r.drop(nodeClaim)
@@ -99,7 +99,7 @@ func (r *repair) hold(nodeClaim *karpv1.NodeClaim) bool {
 // one is.
 func (r *repair) forget(ctx context.Context, nodeClaim *karpv1.NodeClaim) {
 	if r.drop(nodeClaim) {
-		r.wake(ctx, r.waiting(ctx, nodeClaim.Labels[karpv1.NodePoolLabelKey]))
+		r.enqueue(ctx, r.waiting(ctx, nodeClaim.Labels[karpv1.NodePoolLabelKey]))
 	}
 }
 
@@ -122,11 +122,11 @@ func (r *repair) release(ctx context.Context, nodeClaim *karpv1.NodeClaim) {
 	released := r.held[pool]
 	delete(r.held, pool)
 	r.mu.Unlock()
-	r.wake(ctx, released.Delete(nodeClaim.Name).UnsortedList())
+	r.enqueue(ctx, released.Delete(nodeClaim.Name).UnsortedList())
 }
 
-// wake enqueues NodeClaims. It waits for room while the controller reads the earlier ones.
-func (r *repair) wake(ctx context.Context, names []string) {
+// enqueue enqueues NodeClaims. It waits for room while the controller reads the earlier ones.
+func (r *repair) enqueue(ctx context.Context, names []string) {
 	for _, name := range names {
 		select {
 		case r.woken <- event.TypedGenericEvent[string]{Object: name}:
@@ -153,9 +153,9 @@ func (r *repair) waiting(ctx context.Context, pool string) []string {
 	return nil
 }
 
-// tally counts machines. Callers that arrive during a count share the next one, which includes every change that they
+// machineCounter counts machines. Callers that arrive during a count share the next one, which includes every change that they
 // have seen.
-type tally struct {
+type machineCounter struct {
 	list func(context.Context) ([]clusterv1.Machine, error)
 
 	// counting is held while counting.
@@ -173,26 +173,26 @@ type pass struct {
 type poolCount struct{ unhealthy, all int }
 
 // count returns the unhealthy and all machines of each NodePool, with the total under "".
-func (t *tally) count(ctx context.Context) (map[string]poolCount, error) {
-	t.mu.Lock()
-	if t.next == nil {
-		t.next = &pass{}
+func (c *machineCounter) count(ctx context.Context) (map[string]poolCount, error) {
+	c.mu.Lock()
+	if c.next == nil {
+		c.next = &pass{}
 	}
-	p := t.next
-	t.mu.Unlock()
+	p := c.next
+	c.mu.Unlock()
 	p.once.Do(func() {
-		t.counting.Lock()
-		defer t.counting.Unlock()
-		t.mu.Lock()
-		t.next = nil
-		t.mu.Unlock()
-		p.pools, p.err = t.read(ctx)
+		c.counting.Lock()
+		defer c.counting.Unlock()
+		c.mu.Lock()
+		c.next = nil
+		c.mu.Unlock()
+		p.pools, p.err = c.read(ctx)
 	})
 	return p.pools, p.err
 }
 
-func (t *tally) read(ctx context.Context) (map[string]poolCount, error) {
-	machines, err := t.list(ctx)
+func (c *machineCounter) read(ctx context.Context) (map[string]poolCount, error) {
+	machines, err := c.list(ctx)
 	if err != nil {
 		return nil, err
 	}

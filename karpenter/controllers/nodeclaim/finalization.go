@@ -21,21 +21,21 @@ import (
 // The update makes Karpenter reconcile at once instead of after five seconds.
 const MachineGoneAnnotation = v1alpha1.Group + "/machine-gone"
 
-// departure triggers Karpenter when a Machine that it waits for is gone.
-type departure struct{ Config }
+// finalization triggers Karpenter when a Machine that it waits for is gone.
+type finalization struct{ Config }
 
-func (d *departure) reconcile(ctx context.Context, nodeClaim *karpv1.NodeClaim) error {
+func (f *finalization) reconcile(ctx context.Context, nodeClaim *karpv1.NodeClaim) error {
 	if !nodeClaim.StatusConditions().Get(karpv1.ConditionTypeInstanceTerminating).IsTrue() {
 		// Karpenter is still draining the node and hasn't deleted the Machine.
 		return nil
 	}
-	if _, err := d.Machines.ForNodeClaim(ctx, nodeClaim.UID); !errors.Is(err, machine.ErrNotFound) {
+	if _, err := f.Machines.ForNodeClaim(ctx, nodeClaim.UID); !errors.Is(err, machine.ErrNotFound) {
 		return err
 	}
 	var waiting client.Object = nodeClaim
 	if name := nodeClaim.Status.NodeName; name != "" {
 		node := &corev1.Node{}
-		switch err := d.Guest.Get(ctx, types.NamespacedName{Name: name}, node); {
+		switch err := f.Guest.Get(ctx, types.NamespacedName{Name: name}, node); {
 		case err == nil && node.Spec.ProviderID == nodeClaim.Status.ProviderID:
 			waiting = node
 		case client.IgnoreNotFound(err) != nil:
@@ -52,7 +52,7 @@ func (d *departure) reconcile(ctx context.Context, nodeClaim *karpv1.NodeClaim) 
 	}
 	annotations[MachineGoneAnnotation] = "true"
 	waiting.SetAnnotations(annotations)
-	if err := d.Guest.Patch(ctx, waiting, client.MergeFrom(stored)); client.IgnoreNotFound(err) != nil {
+	if err := f.Guest.Patch(ctx, waiting, client.MergeFrom(stored)); client.IgnoreNotFound(err) != nil {
 		return fmt.Errorf("reporting that the Machine of NodeClaim %s is gone: %w", nodeClaim.Name, err)
 	}
 	return nil

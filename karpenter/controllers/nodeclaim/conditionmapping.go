@@ -53,7 +53,7 @@ func interpret(in inputs, among ...infrastructure.Meaning) (finding, bool) {
 		}
 	}
 	for _, condition := range in.infrastructure {
-		add(in.meaning(condition), condition)
+		add(in.conditionMapping(condition), condition)
 	}
 	if in.machine != nil {
 		states, means := in.kind.States(in.machine)
@@ -74,10 +74,10 @@ func interpret(in inputs, among ...infrastructure.Meaning) (finding, bool) {
 	}), true
 }
 
-// meaning returns what one condition means; Ignored if it is no failure. The node class's reasons come first. The
+// conditionMapping returns what one condition means; Ignored if it is no failure. The node class's reasons come first. The
 // message of a final reason may contain a capacity word, as AWS's for an instance that it reclaimed: for a machine
 // that exists the reason counts.
-func (in inputs) meaning(condition metav1.Condition) infrastructure.Meaning {
+func (in inputs) conditionMapping(condition metav1.Condition) infrastructure.Meaning {
 	means, ok := told(in.reasons, condition)
 	if ok && (means == infrastructure.Failed || means == infrastructure.Ignored || !in.exists) {
 		return means

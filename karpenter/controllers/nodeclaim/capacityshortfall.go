@@ -23,11 +23,11 @@ const (
 	negligible = 1 << 20
 )
 
-// shortfall reports a node that can allocate less than Karpenter planned with. Package inventory lowers what it plans with
+// capacityShortfall reports a node that can allocate less than Karpenter planned with. Package inventory lowers what it plans with
 // from then on.
-type shortfall struct{ Config }
+type capacityShortfall struct{ Config }
 
-func (s *shortfall) reconcile(ctx context.Context, nodeClaim *karpv1.NodeClaim, m *clusterv1.Machine) (outcome, error) {
+func (s *capacityShortfall) reconcile(ctx context.Context, nodeClaim *karpv1.NodeClaim, m *clusterv1.Machine) (outcome, error) {
 	initialized := nodeClaim.StatusConditions().Get(karpv1.ConditionTypeInitialized)
 	if !initialized.IsTrue() || s.Clock.Since(initialized.LastTransitionTime.Time) > news {
 		return outcome{}, nil
