@@ -79,9 +79,9 @@ func (s *Snapshot) Offered(nodePool *karpv1.NodePool) ([]*cloudprovider.Instance
 	instanceTypes, differing := s.Meeting(s.Tolerating(spec.Taints, spec.StartupTaints), spec.Requirements)
 	all := len(instanceTypes) == len(s.InstanceTypes) && len(s.InstanceTypes) > 0 && &instanceTypes[0] == &s.InstanceTypes[0]
 	if !all && nodePool.Generation > 0 { // what no API server has given a generation may change without one
-		if s.kept.Add(1) > maxChosen {
+		if s.retained.Add(1) > maxChosen {
 			s.chosen.Clear()
-			s.kept.Store(0)
+			s.retained.Store(0)
 		}
 		s.chosen.Store(nodePool.UID, &chosen{nodePool.Generation, instanceTypes, differing})
 	}
@@ -98,31 +98,31 @@ func (s *Snapshot) Meeting(instanceTypes []*cloudprovider.InstanceType, nodePool
 	requirements := scheduling.NewNodeSelectorRequirementsWithMinValues(nodePool...)
 	meeting = make([]*cloudprovider.InstanceType, 0, len(instanceTypes))
 	for _, it := range instanceTypes {
-		fits, misfits := s.split(it.Name, requirements)
-		if r, ok := s.find(it.Name); ok && len(misfits) > 0 {
+		fits, incompatible := s.split(it.Name, requirements)
+		if r, ok := s.find(it.Name); ok && len(incompatible) > 0 {
 			it = r.closed
 		}
 		if it != nil {
 			meeting = append(meeting, it)
 		}
-		if len(fits) > 0 && len(misfits) > 0 {
-			key, _ := s.unmet(misfits[0], requirements, nil)
-			differing = append(differing, Differing{InstanceType: misfits[0].InstanceType, Key: key, One: fits[0].Source, Other: misfits[0].Source})
+		if len(fits) > 0 && len(incompatible) > 0 {
+			key, _ := s.unmet(incompatible[0], requirements, nil)
+			differing = append(differing, Differing{InstanceType: incompatible[0].InstanceType, Key: key, One: fits[0].Source, Other: incompatible[0].Source})
 		}
 	}
 	return meeting, differing
 }
 
 // split returns the templates of a type that meet requirements on declared labels, and those that don't.
-func (k *known) split(instanceType string, requirements scheduling.Requirements) (fits, misfits []*template.Template) {
+func (k *known) split(instanceType string, requirements scheduling.Requirements) (fits, incompatible []*template.Template) {
 	for _, tmpl := range k.groups[instanceType] {
 		if _, unmet := k.unmet(tmpl, requirements, nil); unmet {
-			misfits = append(misfits, tmpl)
+			incompatible = append(incompatible, tmpl)
 		} else {
 			fits = append(fits, tmpl)
 		}
 	}
-	return fits, misfits
+	return fits, incompatible
 }
 
 // unmet returns the first requirement on a declared label that a template's machine wouldn't meet. own are the labels that its

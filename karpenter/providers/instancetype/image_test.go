@@ -94,7 +94,7 @@ func TestImages(t *testing.T) {
 		},
 		"When an image is beyond the skew, nothing should launch and the problem should say what to do": {
 			templates: []template.Template{booting("ancient", "1.32.9", 0.1)}, payload: "1.36.2", server: "1.36.2", launched: "ancient 1.32.9 unavailable",
-			unavailable: map[string]string{"ancient": held}, behind: []string{"ancient"},
+			unavailable: map[string]string{"ancient": blocked}, behind: []string{"ancient"},
 			problem: "TestMachineTemplate clusters-blue/ancient: its image's version 1.32.9 is more than 3 minor versions behind the API server's version 1.36.2; replace it by a template with a newer image",
 		},
 		"When the API server hasn't told its version, nothing should be known of images": {

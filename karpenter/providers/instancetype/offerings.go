@@ -204,8 +204,8 @@ func (b *builder) failureDomain(tmpl *template.Template, domain string) string {
 	return own
 }
 
-// held is the obstacle of a template that may not launch: its condition says why.
-const held = "Held"
+// blocked is the obstacle of a template that may not launch: its condition says why.
+const blocked = "Held"
 
 // obstacle returns why nothing can be launched from a template, or "".
 func (b *builder) obstacle(tmpl *template.Template) string {
@@ -216,7 +216,7 @@ func (b *builder) obstacle(tmpl *template.Template) string {
 	}
 	switch {
 	case tmpl.Held:
-		return held
+		return blocked
 	case tmpl.Paused || b.Cluster.Paused || b.Cluster.Deleting:
 		return v1alpha1.TemplatePaused
 	case tmpl.Ahead:

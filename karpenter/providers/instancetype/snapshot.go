@@ -61,8 +61,8 @@ type Snapshot struct {
 	order atomic.Pointer[offering.Order]
 	// chosen are the instance types of NodePools that don't get all of them; see Offered.
 	chosen sync.Map // of NodePool UID to *chosen
-	// kept is how many of them have been stored.
-	kept atomic.Int64
+	// retained is how many of them have been stored.
+	retained atomic.Int64
 }
 
 // known is what a snapshot's templates say of themselves. Snapshots of the same templates share it.

@@ -48,7 +48,7 @@ func (k *known) gone(r *resolved, source string, key offering.Key) bool {
 // whose instance type, zone and capacity type isn't in the list, without asking the cloud provider, and doesn't
 // consolidate a node without a price. None of the added offerings is available.
 func (b *builder) keep(r *resolved, name string) {
-	kept, used := map[offering.Key]float64{}, false
+	retained, used := map[offering.Key]float64{}, false
 	for _, origin := range b.Inventory.Origins(name) {
 		if name == "" || origin.Zone == "" || origin.CapacityType == "" || b.gone(r, origin.Source, origin.Key) {
 			continue
@@ -65,17 +65,17 @@ func (b *builder) keep(r *resolved, name string) {
 				continue
 			}
 			price := r.priceOf(key.CapacityType, origin.Price)
-			if other, ok := kept[key]; ok {
+			if other, ok := retained[key]; ok {
 				price = min(price, other)
 			}
-			kept[key] = price
+			retained[key] = price
 		}
 	}
-	if len(kept) > 0 && r.InstanceType == nil {
+	if len(retained) > 0 && r.InstanceType == nil {
 		r.InstanceType = b.unknown(name)
 	}
-	for _, key := range slices.SortedFunc(maps.Keys(kept), offering.Key.Compare) {
-		r.Offerings = append(r.Offerings, &cloudprovider.Offering{Requirements: b.requirementsOf(key), Price: kept[key], ReservationCapacity: unlimited})
+	for _, key := range slices.SortedFunc(maps.Keys(retained), offering.Key.Compare) {
+		r.Offerings = append(r.Offerings, &cloudprovider.Offering{Requirements: b.requirementsOf(key), Price: retained[key], ReservationCapacity: unlimited})
 	}
 	if used && (len(r.taints) > 0 || b.lacksLabels(name)) {
 		r.closed = closed(r.InstanceType)
