@@ -19,9 +19,9 @@ import (
 	"k8s.io/apimachinery/pkg/util/validation"
 
 	"github.com/autonode-io/autonode/api/karpenter/v1alpha1"
-	"github.com/autonode-io/autonode/api/message"
 	"github.com/autonode-io/autonode/api/scalar"
 	"github.com/autonode-io/autonode/catalog/patch"
+	"github.com/autonode-io/autonode/message"
 )
 
 // Capacity types of offerings.

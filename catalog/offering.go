@@ -8,8 +8,8 @@ import (
 	"strings"
 
 	"github.com/autonode-io/autonode/api/karpenter/v1alpha1"
-	"github.com/autonode-io/autonode/api/message"
 	"github.com/autonode-io/autonode/catalog/patch"
+	"github.com/autonode-io/autonode/message"
 )
 
 // Offering of an instance type. No two of a type are for the same zone, capacity type and reservation.

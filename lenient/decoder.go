@@ -17,8 +17,8 @@ import (
 	"k8s.io/utils/clock"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
-	"github.com/autonode-io/autonode/api/message"
 	"github.com/autonode-io/autonode/lenient/exponent"
+	"github.com/autonode-io/autonode/message"
 )
 
 const (

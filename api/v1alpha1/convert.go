@@ -16,10 +16,10 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	karpenterv1alpha1 "github.com/autonode-io/autonode/api/karpenter/v1alpha1"
-	"github.com/autonode-io/autonode/api/message"
 	"github.com/autonode-io/autonode/api/scalar"
 	"github.com/autonode-io/autonode/capacity"
 	"github.com/autonode-io/autonode/capacity/cost"
+	"github.com/autonode-io/autonode/message"
 )
 
 // Bounds of what a Karpenter reports. They keep sums over all clusters of an account within 64 bits.

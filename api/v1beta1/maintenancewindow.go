@@ -9,7 +9,7 @@ import (
 
 	"github.com/robfig/cron/v3"
 
-	"github.com/autonode-io/autonode/api/message"
+	"github.com/autonode-io/autonode/message"
 )
 
 // maxMalformed is how much of a malformed duration a message repeats.

@@ -14,9 +14,9 @@ import (
 	"strings"
 
 	"github.com/autonode-io/autonode/api/karpenter/v1alpha1"
-	"github.com/autonode-io/autonode/api/message"
 	"github.com/autonode-io/autonode/api/scalar"
 	"github.com/autonode-io/autonode/catalog"
+	"github.com/autonode-io/autonode/message"
 )
 
 // Options of an import.

@@ -21,7 +21,7 @@ import (
 	"sigs.k8s.io/yaml"
 
 	"github.com/autonode-io/autonode/api/karpenter/v1alpha1"
-	"github.com/autonode-io/autonode/api/message"
+	"github.com/autonode-io/autonode/message"
 )
 
 // Limits of what Parse accepts and Apply renders.

@@ -14,8 +14,8 @@ import (
 
 	"github.com/spf13/cobra"
 
-	"github.com/autonode-io/autonode/api/message"
 	"github.com/autonode-io/autonode/cmd/about"
+	"github.com/autonode-io/autonode/message"
 	"github.com/autonode-io/autonode/test/world"
 )
 

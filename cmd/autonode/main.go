@@ -17,7 +17,6 @@ import (
 	"k8s.io/klog/v2"
 	"k8s.io/klog/v2/textlogger"
 
-	"github.com/autonode-io/autonode/api/message"
 	"github.com/autonode-io/autonode/cmd/about"
 	"github.com/autonode-io/autonode/cmd/autonode/catalog"
 	"github.com/autonode-io/autonode/cmd/autonode/command"
@@ -30,6 +29,7 @@ import (
 	"github.com/autonode-io/autonode/cmd/autonode/release"
 	"github.com/autonode-io/autonode/cmd/autonode/templates"
 	"github.com/autonode-io/autonode/cmd/autonode/why"
+	"github.com/autonode-io/autonode/message"
 )
 
 var (

@@ -12,9 +12,9 @@ import (
 
 	. "github.com/onsi/gomega"
 
-	"github.com/autonode-io/autonode/api/message"
 	"github.com/autonode-io/autonode/cmd/autonode/printer"
 	"github.com/autonode-io/autonode/cmd/autonode/printer/printertest"
+	"github.com/autonode-io/autonode/message"
 )
 
 // TestHostileOutput is of whole commands; each command's package has a test of that name for what it prints about a cluster.

@@ -12,10 +12,10 @@ import (
 
 	"github.com/dustin/go-humanize/english"
 
-	"github.com/autonode-io/autonode/api/message"
 	"github.com/autonode-io/autonode/capacity"
 	"github.com/autonode-io/autonode/capacity/cost"
 	"github.com/autonode-io/autonode/cmd/autonode/printer"
+	"github.com/autonode-io/autonode/message"
 )
 
 // group is what a row is of.

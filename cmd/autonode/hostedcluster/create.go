@@ -20,12 +20,12 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/autonode-io/autonode/api/karpenter/v1alpha1"
-	"github.com/autonode-io/autonode/api/message"
 	"github.com/autonode-io/autonode/api/v1beta1"
 	"github.com/autonode-io/autonode/cmd/autonode/cluster"
 	"github.com/autonode-io/autonode/cmd/autonode/command"
 	"github.com/autonode-io/autonode/cmd/autonode/printer"
 	"github.com/autonode-io/autonode/manifests"
+	"github.com/autonode-io/autonode/message"
 )
 
 // NewCommand returns `autonode hosted-cluster`.

@@ -27,8 +27,8 @@ import (
 	"sigs.k8s.io/karpenter/pkg/utils/resources"
 
 	"github.com/autonode-io/autonode/api/karpenter/v1alpha1"
-	"github.com/autonode-io/autonode/api/message"
 	"github.com/autonode-io/autonode/cmd/autonode/printer"
+	"github.com/autonode-io/autonode/message"
 )
 
 // view is what a table of nodes is made of.

@@ -15,8 +15,8 @@ import (
 	"github.com/spf13/cobra"
 	"sigs.k8s.io/yaml"
 
-	"github.com/autonode-io/autonode/api/message"
 	"github.com/autonode-io/autonode/cmd/autonode/command"
+	"github.com/autonode-io/autonode/message"
 )
 
 // Printf is fmt.Fprintf for text about a cluster. What others wrote, such as an event's message, stays within its line and its cell of a

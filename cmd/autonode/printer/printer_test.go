@@ -9,9 +9,9 @@ import (
 	. "github.com/onsi/gomega"
 	"sigs.k8s.io/yaml"
 
-	"github.com/autonode-io/autonode/api/message"
 	"github.com/autonode-io/autonode/cmd/autonode/printer"
 	"github.com/autonode-io/autonode/cmd/autonode/printer/printertest"
+	"github.com/autonode-io/autonode/message"
 )
 
 // TestHostileEncoding is for scripts: they get what the cluster has.

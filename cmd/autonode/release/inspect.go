@@ -14,9 +14,9 @@ import (
 
 	"github.com/spf13/cobra"
 
-	"github.com/autonode-io/autonode/api/message"
 	"github.com/autonode-io/autonode/cmd/autonode/command"
 	"github.com/autonode-io/autonode/cmd/autonode/printer"
+	"github.com/autonode-io/autonode/message"
 	"github.com/autonode-io/autonode/payload"
 )
 

@@ -24,11 +24,11 @@ import (
 	karpv1 "sigs.k8s.io/karpenter/pkg/apis/v1"
 
 	"github.com/autonode-io/autonode/api/karpenter/v1alpha1"
-	"github.com/autonode-io/autonode/api/message"
 	"github.com/autonode-io/autonode/assets/infrastructure"
 	"github.com/autonode-io/autonode/catalog"
 	"github.com/autonode-io/autonode/catalog/patch"
 	"github.com/autonode-io/autonode/karpenter/providers/kubelet"
+	"github.com/autonode-io/autonode/message"
 )
 
 // CatalogKind is the kind of catalogs.

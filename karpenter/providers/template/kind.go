@@ -10,8 +10,8 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 
-	"github.com/autonode-io/autonode/api/message"
 	"github.com/autonode-io/autonode/catalog"
+	"github.com/autonode-io/autonode/message"
 )
 
 // readKind reads what the template's kind says of its machines. Whatever is read later overrides it. A field that can't be

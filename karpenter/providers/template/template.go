@@ -19,12 +19,12 @@ import (
 	clusterv1 "sigs.k8s.io/cluster-api/api/core/v1beta2"
 
 	"github.com/autonode-io/autonode/api/karpenter/v1alpha1"
-	"github.com/autonode-io/autonode/api/message"
 	"github.com/autonode-io/autonode/assets/infrastructure"
 	"github.com/autonode-io/autonode/capacity"
 	"github.com/autonode-io/autonode/catalog"
 	"github.com/autonode-io/autonode/catalog/patch"
 	"github.com/autonode-io/autonode/karpenter/providers/kubelet"
+	"github.com/autonode-io/autonode/message"
 )
 
 // Source identifies the object that a template was read from.

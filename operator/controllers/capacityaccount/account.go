@@ -14,10 +14,10 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/labels"
 
-	"github.com/autonode-io/autonode/api/message"
 	"github.com/autonode-io/autonode/api/scalar"
 	"github.com/autonode-io/autonode/api/v1alpha1"
 	"github.com/autonode-io/autonode/capacity"
+	"github.com/autonode-io/autonode/message"
 )
 
 const (

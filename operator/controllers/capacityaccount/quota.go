@@ -14,10 +14,10 @@ import (
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
-	"github.com/autonode-io/autonode/api/message"
 	"github.com/autonode-io/autonode/api/scalar"
 	"github.com/autonode-io/autonode/api/v1alpha1"
 	"github.com/autonode-io/autonode/assets/infrastructure"
+	"github.com/autonode-io/autonode/message"
 )
 
 const (

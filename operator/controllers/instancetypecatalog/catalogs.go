@@ -24,8 +24,8 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/reconcile"
 
 	"github.com/autonode-io/autonode/api/karpenter/v1alpha1"
-	"github.com/autonode-io/autonode/api/message"
 	"github.com/autonode-io/autonode/catalog"
+	"github.com/autonode-io/autonode/message"
 	"github.com/autonode-io/autonode/operator/apply"
 )
 

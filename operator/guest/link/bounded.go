@@ -17,7 +17,7 @@ import (
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/runtime/schema"
 
-	"github.com/autonode-io/autonode/api/wire"
+	"github.com/autonode-io/autonode/lenient/wire"
 	"github.com/autonode-io/autonode/operator/guest/store"
 	"github.com/autonode-io/autonode/operator/message"
 )

@@ -17,8 +17,8 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client/fake"
 	kjson "sigs.k8s.io/json"
 
-	"github.com/autonode-io/autonode/api/wire"
 	"github.com/autonode-io/autonode/lenient/exponent"
+	"github.com/autonode-io/autonode/lenient/wire"
 )
 
 // FuzzList looks for a list or a watch of a guest that panics, that takes more memory than was measured, or of which the operator reads

@@ -21,7 +21,7 @@ import (
 	toolscache "k8s.io/client-go/tools/cache"
 	"k8s.io/utils/ptr"
 
-	"github.com/autonode-io/autonode/api/wire"
+	"github.com/autonode-io/autonode/lenient/wire"
 )
 
 const (

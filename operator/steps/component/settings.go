@@ -22,8 +22,8 @@ import (
 	"sigs.k8s.io/yaml"
 
 	"github.com/autonode-io/autonode/api/karpenter/v1alpha1"
-	"github.com/autonode-io/autonode/api/message"
 	"github.com/autonode-io/autonode/api/scalar"
+	"github.com/autonode-io/autonode/message"
 )
 
 // Settings are what a platform sets for the Karpenter of every hosted cluster. They are no part of a HostedCluster: its author could take other

@@ -17,7 +17,7 @@ import (
 
 	"golang.org/x/term"
 
-	"github.com/autonode-io/autonode/api/message"
+	"github.com/autonode-io/autonode/message"
 )
 
 const redrawInterval = 100 * time.Millisecond
