@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"github.com/autonode-io/autonode/api/v1beta1"
+	"github.com/autonode-io/autonode/maintenance"
 )
 
 // notice is how long Karpenter core may take to notice drift or its end: it checks every five minutes. No replacement
@@ -36,7 +37,7 @@ func ParseUpgrades(value string) (Upgrades, error) {
 	if err := decoder.Decode(&spec); err != nil {
 		return nil, fmt.Errorf("%q is neither %q nor a maintenance window in JSON: %w", value, Never, err)
 	}
-	window, err := spec.Parse()
+	window, err := maintenance.Parse(spec)
 	if err != nil {
 		return nil, fmt.Errorf("reading the maintenance window: %w", err)
 	}

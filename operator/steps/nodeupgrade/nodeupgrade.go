@@ -23,6 +23,7 @@ import (
 	karpv1 "sigs.k8s.io/karpenter/pkg/apis/v1"
 
 	"github.com/autonode-io/autonode/api/v1beta1"
+	"github.com/autonode-io/autonode/maintenance"
 	"github.com/autonode-io/autonode/operator/guest"
 	"github.com/autonode-io/autonode/operator/scope"
 	"github.com/autonode-io/autonode/payload"
@@ -163,7 +164,7 @@ type input struct {
 	policy v1beta1.NodeUpgradePolicy
 	// spec is the window of the policy MaintenanceWindow, and window the same parsed.
 	spec   *v1beta1.MaintenanceWindow
-	window *v1beta1.MaintenanceSchedule
+	window *maintenance.Schedule
 	// approved is what ApproveNodeVersionAnnotation holds, and approve how to write it.
 	approved, approve string
 	// wanted is the payload's version, current the one that nodes get now, server the API server's. Any may be empty, which is unknown.
@@ -194,7 +195,7 @@ func (n *NodeUpgrade) input(s *scope.Scope, wanted, current string) (input, erro
 }
 
 // Window parses the window of the policy MaintenanceWindow; nil for the others. Errors name the field.
-func Window(upgrade *v1beta1.NodeUpgrade) (*v1beta1.MaintenanceSchedule, error) {
+func Window(upgrade *v1beta1.NodeUpgrade) (*maintenance.Schedule, error) {
 	const field = "spec.autoNode.nodeUpgrade.maintenanceWindow"
 	if upgrade == nil || upgrade.Policy != v1beta1.NodeUpgradeMaintenanceWindow {
 		return nil, nil
@@ -202,7 +203,7 @@ func Window(upgrade *v1beta1.NodeUpgrade) (*v1beta1.MaintenanceSchedule, error) 
 	if upgrade.MaintenanceWindow == nil {
 		return nil, fmt.Errorf("%s is required when policy is MaintenanceWindow", field)
 	}
-	window, err := upgrade.MaintenanceWindow.Parse()
+	window, err := maintenance.Parse(*upgrade.MaintenanceWindow)
 	if err != nil {
 		return nil, fmt.Errorf("%s.%w", field, err)
 	}

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 
-package v1beta1_test
+package maintenance_test
 
 import (
 	"strings"
@@ -9,6 +9,7 @@ import (
 
 	"github.com/autonode-io/autonode/api/scalar"
 	"github.com/autonode-io/autonode/api/v1beta1"
+	"github.com/autonode-io/autonode/maintenance"
 )
 
 func spec(schedule, zone string, duration time.Duration) v1beta1.MaintenanceWindow {
@@ -62,7 +63,7 @@ func TestMaintenanceWindow(t *testing.T) {
 			if err != nil {
 				t.Fatal(err)
 			}
-			w, err := test.window.Parse()
+			w, err := maintenance.Parse(test.window)
 			if err != nil {
 				t.Fatal(err)
 			}
@@ -100,7 +101,7 @@ func TestMaintenanceWindowParse(t *testing.T) {
 		{name: "When the duration isn't positive, it should say so", window: spec("0 2 * * 6", "", 0), want: "duration: "},
 	} {
 		t.Run(test.name, func(t *testing.T) {
-			if _, err := test.window.Parse(); err == nil || !strings.Contains(err.Error(), test.want) {
+			if _, err := maintenance.Parse(test.window); err == nil || !strings.Contains(err.Error(), test.want) {
 				t.Errorf("got %v, want %q", err, test.want)
 			}
 		})

@@ -1,0 +1,88 @@
+// SPDX-License-Identifier: Apache-2.0
+
+// Package maintenance says when a maintenance window is open. The operator asks it which version nodes get, Karpenter when it may replace
+// nodes because of that version.
+package maintenance
+
+import (
+	"errors"
+	"fmt"
+	"time"
+
+	"github.com/robfig/cron/v3"
+
+	"github.com/autonode-io/autonode/api/v1beta1"
+	"github.com/autonode-io/autonode/message"
+)
+
+// maxMalformed is how much of a malformed duration a message repeats.
+const maxMalformed = 64
+
+// Schedule is a parsed MaintenanceWindow. The window opens at each time that its schedule names and stays open for its duration.
+// The schedule has the semantics of the schedules in Karpenter's disruption budgets, plus a time zone.
+type Schedule struct {
+	schedule cron.Schedule
+	duration time.Duration
+	location *time.Location
+}
+
+// Parse validates the window. An error starts with the name of the field. A program that runs from an image without time zones imports
+// time/tzdata.
+func Parse(window v1beta1.MaintenanceWindow) (*Schedule, error) {
+	location, err := time.LoadLocation(window.TimeZone)
+	if err != nil || location == time.Local {
+		return nil, fmt.Errorf("timeZone: %q isn't a time zone such as Europe/Zurich", window.TimeZone)
+	}
+	schedule, err := cron.ParseStandard("CRON_TZ=" + location.String() + " " + window.Schedule)
+	if err != nil {
+		return nil, fmt.Errorf("schedule: %q isn't one such as \"0 2 * * 6\" (minute, hour, day of month, month and day of week): %w", window.Schedule, err)
+	}
+	if window.Duration.Malformed != "" {
+		return nil, fmt.Errorf("duration: %q isn't one such as 4h", message.Cut(window.Duration.Malformed, maxMalformed))
+	}
+	if window.Duration.Duration <= 0 {
+		return nil, errors.New("duration: it has to be positive")
+	}
+	if schedule.Next(time.Now()).IsZero() {
+		return nil, fmt.Errorf("schedule: %q names a time that never comes", window.Schedule)
+	}
+	return &Schedule{schedule: schedule, duration: window.Duration.Duration, location: location}, nil
+}
+
+// Open reports whether the window is open.
+func (s *Schedule) Open(now time.Time) bool { return !s.opened(now).IsZero() }
+
+// opened returns the first opening whose duration hasn't passed, zero if the window is closed.
+func (s *Schedule) opened(now time.Time) time.Time {
+	at := s.schedule.Next(now.Add(-s.duration))
+	if at.After(now) {
+		return time.Time{}
+	}
+	return at
+}
+
+// Opens returns the next opening after now, in the window's time zone. It returns zero if none follows within five years.
+func (s *Schedule) Opens(now time.Time) time.Time {
+	at := s.schedule.Next(now)
+	if at.IsZero() {
+		return at
+	}
+	return at.In(s.location)
+}
+
+// Closes returns when an open window closes, in its time zone. It returns zero if the window is closed, or if each opening overlaps the
+// one before, so that the window never closes.
+func (s *Schedule) Closes(now time.Time) time.Time {
+	const limit = 1000 // openings in a row
+	at := s.opened(now)
+	if at.IsZero() {
+		return at
+	}
+	for range limit {
+		closes := at.Add(s.duration)
+		if at = s.schedule.Next(at); at.IsZero() || at.After(closes) {
+			return closes.In(s.location)
+		}
+	}
+	return time.Time{}
+}
