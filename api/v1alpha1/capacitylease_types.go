@@ -8,6 +8,29 @@ import (
 	"github.com/autonode-io/autonode/api/scalar"
 )
 
+// Bounds of what a Karpenter reports. They keep sums over all clusters of an account within 64 bits.
+const (
+	// MaxRequests is the number of requests in a report.
+	MaxRequests = 32
+	// MaxRequestedLaunches is the number of launches of all requests in a report.
+	MaxRequestedLaunches = 500
+	// MaxUnavailable is the number of unavailable offerings in a report.
+	MaxUnavailable = 64
+	// MaxCharge is the most that one machine takes of a pool, in the pool's unit: 64 TiB of memory.
+	MaxCharge = int64(1) << 46
+	// MaxAmount is the largest amount of a pool.
+	MaxAmount = int64(1) << 54
+)
+
+// ReservationPool is the name of a reservation's pool.
+func ReservationPool(id string) string { return "reservation/" + id }
+
+// QuotaPool is the name of the pool of one resource of a quota, which is named as in CapacityAmounts.
+func QuotaPool(quota, resource string) string { return "quota/" + quota + "/" + resource }
+
+// LimitPool is the name of the pool of a cluster's own limit of a resource.
+func LimitPool(resource string) string { return "limit/" + resource }
+
 // CapacityLease is what one hosted cluster may take from the account that it shares with others. It lives in the
 // cluster's control-plane namespace with the name "karpenter", or "karpenter-<cluster>" where clusters share the namespace.
 // The operator writes its spec, and that cluster's Karpenter its status. One without pools limits nothing.

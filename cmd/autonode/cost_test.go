@@ -26,6 +26,7 @@ import (
 	accounts "github.com/autonode-io/autonode/api/v1alpha1"
 	"github.com/autonode-io/autonode/api/v1beta1"
 	"github.com/autonode-io/autonode/capacity"
+	"github.com/autonode-io/autonode/capacity/conversion"
 )
 
 var update = flag.Bool("update", false, "write what tests got into testdata")
@@ -49,16 +50,16 @@ func makeFleet(t *testing.T) {
 		if i >= 2 {
 			cluster, nodePool = "green", "batch"
 		}
-		place(t, machineOf(cluster, nodePool, fmt.Sprint("covered-", i), onDemand, accounts.MachinePrices{List: 0.20}))
+		place(t, machineOf(cluster, nodePool, fmt.Sprint("covered-", i), onDemand, conversion.MachinePrices{List: 0.20}))
 	}
-	place(t, machineOf("blue", "general", "spot", capacity.Offering{InstanceType: "m5.large", Zone: "a", CapacityType: "spot"}, accounts.MachinePrices{List: 0.03, OnDemand: 0.10}))
+	place(t, machineOf("blue", "general", "spot", capacity.Offering{InstanceType: "m5.large", Zone: "a", CapacityType: "spot"}, conversion.MachinePrices{List: 0.03, OnDemand: 0.10}))
 	for i := range 2 {
 		inBlock := capacity.Offering{InstanceType: "k4", Zone: "a", CapacityType: "reserved", Reservation: "block-10"}
-		place(t, machineOf("green", "batch", fmt.Sprint("reserved-", i), inBlock, accounts.MachinePrices{List: 0.010, OnDemand: 0.139}))
+		place(t, machineOf("green", "batch", fmt.Sprint("reserved-", i), inBlock, conversion.MachinePrices{List: 0.010, OnDemand: 0.139}))
 	}
-	place(t, machineOf("green", "batch", "unpriced", capacity.Offering{InstanceType: "m5.large", Zone: "a", CapacityType: "on-demand"}, accounts.MachinePrices{}))
-	place(t, machineOf("red", "general", "alone", capacity.Offering{InstanceType: "c4", Zone: "a", CapacityType: "spot"}, accounts.MachinePrices{List: 0.05, OnDemand: 0.14}))
-	someoneElses := machineOf("red", "general", "not-karpenters", onDemand, accounts.MachinePrices{List: 9})
+	place(t, machineOf("green", "batch", "unpriced", capacity.Offering{InstanceType: "m5.large", Zone: "a", CapacityType: "on-demand"}, conversion.MachinePrices{}))
+	place(t, machineOf("red", "general", "alone", capacity.Offering{InstanceType: "c4", Zone: "a", CapacityType: "spot"}, conversion.MachinePrices{List: 0.05, OnDemand: 0.14}))
+	someoneElses := machineOf("red", "general", "not-karpenters", onDemand, conversion.MachinePrices{List: 9})
 	someoneElses.Labels = nil
 	place(t, someoneElses)
 
@@ -100,7 +101,7 @@ func place(t *testing.T, object client.Object) {
 }
 
 // machineOf is one that Karpenter has launched.
-func machineOf(cluster, nodePool, name string, offering capacity.Offering, prices accounts.MachinePrices) *clusterv1.Machine {
+func machineOf(cluster, nodePool, name string, offering capacity.Offering, prices conversion.MachinePrices) *clusterv1.Machine {
 	m := &clusterv1.Machine{
 		ObjectMeta: metav1.ObjectMeta{Namespace: fleetNamespace + "-" + cluster, Name: name, Labels: map[string]string{
 			v1alpha1.NodeClaimLabel: name, v1alpha1.NodeClaimUIDLabel: "uid-" + name, karpenterv1.NodePoolLabelKey: nodePool,
@@ -114,8 +115,8 @@ func machineOf(cluster, nodePool, name string, offering capacity.Offering, price
 	if offering.Reservation != "" {
 		m.Labels[v1alpha1.ReservationIDLabel] = offering.Reservation
 	}
-	if prices != (accounts.MachinePrices{}) {
-		m.Annotations = map[string]string{v1alpha1.MachineSizeAnnotation: accounts.FormatMachineSize(capacity.Machine{Offering: offering}, prices)}
+	if prices != (conversion.MachinePrices{}) {
+		m.Annotations = map[string]string{v1alpha1.MachineSizeAnnotation: conversion.FormatMachineSize(capacity.Machine{Offering: offering}, prices)}
 	}
 	return m
 }
@@ -159,7 +160,7 @@ func TestCost(t *testing.T) {
 	t.Run("When it watches, it should print another table when a machine has come, and end when it is interrupted", func(t *testing.T) {
 		watch := watching(t, "cost")
 		watch.prints(t, `without an account: 1 machine for \$0\.050 an hour`)
-		place(t, machineOf("red", "general", "second", capacity.Offering{InstanceType: "c4", Zone: "a", CapacityType: "spot"}, accounts.MachinePrices{List: 0.05}))
+		place(t, machineOf("red", "general", "second", capacity.Offering{InstanceType: "c4", Zone: "a", CapacityType: "spot"}, conversion.MachinePrices{List: 0.05}))
 		watch.prints(t, `without an account: 2 machines for \$0\.100 an hour`)
 		watch.endsInterrupted(t)
 	})

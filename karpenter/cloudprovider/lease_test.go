@@ -14,8 +14,8 @@ import (
 	karpcloudprovider "sigs.k8s.io/karpenter/pkg/cloudprovider"
 
 	"github.com/autonode-io/autonode/api/karpenter/v1alpha1"
-	autonodev1alpha1 "github.com/autonode-io/autonode/api/v1alpha1"
 	account "github.com/autonode-io/autonode/capacity"
+	"github.com/autonode-io/autonode/capacity/conversion"
 	"github.com/autonode-io/autonode/karpenter/cloudprovider"
 	"github.com/autonode-io/autonode/karpenter/providers/capacity"
 	"github.com/autonode-io/autonode/test/environment"
@@ -51,9 +51,9 @@ func TestCreateWithinLease(t *testing.T) {
 		_, err := f.provider.Create(f.ctx, nodeClaim)
 		g.Expect(err).NotTo(HaveOccurred())
 		m := f.machine(nodeClaim.Name)
-		taken, price := autonodev1alpha1.MachineOf(m)
+		taken, price := conversion.MachineOf(m)
 		g.Expect(taken).To(And(HaveField("InstanceType", "c4-large"), HaveField("CapacityType", "spot"), HaveField("VCPUs", int64(4000))))
-		g.Expect(price).To(Equal(autonodev1alpha1.MachinePrices{List: 0.03, OnDemand: 0.1}))
+		g.Expect(price).To(Equal(conversion.MachinePrices{List: 0.03, OnDemand: 0.1}))
 		_, report, ok := f.provider.Reservations.Capacity.Report()
 		g.Expect(ok).To(BeTrue())
 		g.Expect(report.Held["quota/spot/machines"]).To(Equal(int64(1)))
@@ -176,8 +176,8 @@ func TestCreateWithinLease(t *testing.T) {
 		g.Expect(created.Labels).To(And(HaveKeyWithValue(corev1.LabelInstanceTypeStable, "c4-large"), HaveKeyWithValue(v1alpha1.NodePriceLabel, "0.1")))
 		m := f.machine(nodeClaim.Name)
 		g.Expect(m.Annotations).To(HaveKeyWithValue(v1alpha1.PriceAnnotation, "0.1"))
-		_, price := autonodev1alpha1.MachineOf(m)
-		g.Expect(price).To(Equal(autonodev1alpha1.MachinePrices{List: 0.1, OnDemand: 0.1}))
+		_, price := conversion.MachineOf(m)
+		g.Expect(price).To(Equal(conversion.MachinePrices{List: 0.1, OnDemand: 0.1}))
 	})
 	t.Run("When a NodeClaim is given up, it should return what its launch took", func(t *testing.T) {
 		g := NewWithT(t)

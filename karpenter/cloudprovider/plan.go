@@ -15,7 +15,7 @@ import (
 	"sigs.k8s.io/karpenter/pkg/cloudprovider"
 
 	"github.com/autonode-io/autonode/api/karpenter/v1alpha1"
-	autonodev1alpha1 "github.com/autonode-io/autonode/api/v1alpha1"
+	"github.com/autonode-io/autonode/capacity/conversion"
 	"github.com/autonode-io/autonode/karpenter/providers/capacity"
 	"github.com/autonode-io/autonode/karpenter/providers/drift"
 	"github.com/autonode-io/autonode/karpenter/providers/machine"
@@ -71,9 +71,9 @@ func (c *CloudProvider) plan(ctx context.Context, nodeClaim *karpv1.NodeClaim, n
 			v1alpha1.BootstrapHashAnnotation:        tmpl.Bootstrap.Hash,
 			v1alpha1.TemplateSourceAnnotation:       tmpl.Source.Annotation(),
 			v1alpha1.PriceAnnotation:                formatPrice(chosen.price()),
-			v1alpha1.MachineSizeAnnotation: autonodev1alpha1.FormatMachineSize(
+			v1alpha1.MachineSizeAnnotation: conversion.FormatMachineSize(
 				capacity.MachineOf(chosen.choice.Key, tmpl),
-				autonodev1alpha1.MachinePrices{List: chosen.choice.ListPrice, OnDemand: chosen.onDemand}),
+				conversion.MachinePrices{List: chosen.choice.ListPrice, OnDemand: chosen.onDemand}),
 		},
 	}
 	for key, revision := range map[string]string{

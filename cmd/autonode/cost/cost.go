@@ -26,6 +26,7 @@ import (
 	"github.com/autonode-io/autonode/api/karpenter/v1alpha1"
 	accounts "github.com/autonode-io/autonode/api/v1alpha1"
 	"github.com/autonode-io/autonode/api/v1beta1"
+	"github.com/autonode-io/autonode/capacity/conversion"
 	"github.com/autonode-io/autonode/capacity/cost"
 	"github.com/autonode-io/autonode/cmd/autonode/cluster"
 	"github.com/autonode-io/autonode/cmd/autonode/command"
@@ -178,7 +179,7 @@ func readCosts(ctx context.Context, reader client.Reader, now time.Time) ([]acco
 		if !ok {
 			of.name = machine.Namespace + "/" + machine.Labels[clusterv1.ClusterNameLabel]
 		}
-		size, prices := accounts.MachineOf(machine)
+		size, prices := conversion.MachineOf(machine)
 		byAccount[of.account] = append(byAccount[of.account], cost.Machines{
 			Key:  cost.Key{Cluster: of.name, NodePool: machine.Labels[karpenterv1.NodePoolLabelKey], Offering: size.Offering},
 			List: prices.List, OnDemand: prices.OnDemand, Count: 1,
@@ -219,8 +220,8 @@ func clustersOf(found []accounts.CapacityAccount, components []metav1.PartialObj
 
 // costOf applies the commitments of an account that are in their term.
 func costOf(account *accounts.CapacityAccount, machines []cost.Machines, now time.Time) accountCost {
-	commitments, problems := account.Spec.CommitmentsAt(now)
-	of := accountCost{name: account.Name, Report: cost.Of(machines, commitments, account.Spec.ReservationsAt(now))}
+	commitments, problems := conversion.CommitmentsAt(&account.Spec, now)
+	of := accountCost{name: account.Name, Report: cost.Of(machines, commitments, conversion.ReservationsAt(&account.Spec, now))}
 	for _, problem := range problems {
 		of.problems = append(of.problems, fmt.Sprintf("spec.%s: %s; it isn't counted", problem.Field, problem.Message))
 	}

@@ -26,6 +26,7 @@ import (
 
 	"github.com/autonode-io/autonode/api/scalar"
 	autonodev1alpha1 "github.com/autonode-io/autonode/api/v1alpha1"
+	"github.com/autonode-io/autonode/capacity/conversion"
 	"github.com/autonode-io/autonode/karpenter/providers/capacity"
 	"github.com/autonode-io/autonode/karpenter/providers/offering"
 )
@@ -124,7 +125,7 @@ func (c *Controller) report(ctx context.Context) (wait time.Duration, err error)
 	// Later than the report: if the lease has changed meanwhile, the write fails.
 	written := c.Capacity.Status()
 	status := &autonodev1alpha1.CapacityLeaseStatus{Conditions: slices.Clone(written.Conditions)}
-	status.SetReport(report)
+	conversion.SetReport(status, report)
 	status.Unavailable = c.unavailable()
 	c.setReady(status, c.Capacity.Generation())
 	if apiequality.Semantic.DeepEqual(status, written) {

@@ -19,6 +19,7 @@ import (
 	"github.com/autonode-io/autonode/api/karpenter/v1alpha1"
 	autonodev1alpha1 "github.com/autonode-io/autonode/api/v1alpha1"
 	fleet "github.com/autonode-io/autonode/capacity"
+	"github.com/autonode-io/autonode/capacity/conversion"
 	"github.com/autonode-io/autonode/karpenter/providers/informer"
 )
 
@@ -95,7 +96,7 @@ func (c *Cluster) Machines(ctx context.Context) (map[string]fleet.Machine, error
 	machines := make(map[string]fleet.Machine, len(list.Items))
 	for i := range list.Items {
 		if m := &list.Items[i]; c.Owns(m) {
-			machines[v1alpha1.NodeClaimOf(m)], _ = autonodev1alpha1.MachineOf(m)
+			machines[v1alpha1.NodeClaimOf(m)], _ = conversion.MachineOf(m)
 		}
 	}
 	return machines, nil
@@ -116,7 +117,7 @@ func (c *Cluster) Machine(ctx context.Context, nodeClaim string) (fleet.Machine,
 		if err != nil {
 			return fleet.Machine{}, false, fmt.Errorf("reading Machine %s: %w", name, err)
 		}
-		taken, _ := autonodev1alpha1.MachineOf(m)
+		taken, _ := conversion.MachineOf(m)
 		return taken, true, nil
 	}
 	return fleet.Machine{}, false, nil
@@ -132,11 +133,11 @@ func (c *Cluster) First(ctx context.Context) (bool, error) {
 
 // leaseOf reads what a CapacityLease says.
 func leaseOf(object *autonodev1alpha1.CapacityLease) *Lease {
-	l := &Lease{Lease: object.Lease(), ResourceVersion: object.ResourceVersion, Generation: object.Generation, UpTo: object.UpTo(), Status: object.Status}
+	l := &Lease{Lease: conversion.Lease(object), ResourceVersion: object.ResourceVersion, Generation: object.Generation, UpTo: conversion.UpTo(object), Status: object.Status}
 	if object.Spec.Account == nil {
 		return l // it limits nothing
 	}
-	l.Account, l.Rules = object.Spec.Account.UID, object.Rules()
+	l.Account, l.Rules = object.Spec.Account.UID, conversion.Rules(object)
 	for i := range object.Spec.Pools {
 		if pool := &object.Spec.Pools[i]; pool.Expires != nil {
 			if l.Expires == nil {
@@ -145,7 +146,7 @@ func leaseOf(object *autonodev1alpha1.CapacityLease) *Lease {
 			l.Expires[pool.Name] = pool.Expires.At()
 		}
 	}
-	l.Commitments.Commitments, l.Commitments.Unused, l.Commitments.Uncovered = object.Commitments()
+	l.Commitments.Commitments, l.Commitments.Unused, l.Commitments.Uncovered = conversion.Commitments(object)
 	for i := range object.Spec.Unavailable {
 		u := &object.Spec.Unavailable[i]
 		l.Unavailable = append(l.Unavailable, fleet.Unavailable{InstanceType: u.InstanceType, Family: u.Family, Zone: u.Zone, CapacityType: u.CapacityType, Until: u.Until.At()})

@@ -12,7 +12,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/autonode-io/autonode/api/karpenter/v1alpha1"
-	autonodev1alpha1 "github.com/autonode-io/autonode/api/v1alpha1"
+	"github.com/autonode-io/autonode/capacity/conversion"
 )
 
 // Watch observes the Machines in the management cluster's cache that owns accepts. Call it once.
@@ -23,7 +23,7 @@ func (p *Provider) Watch(ctx context.Context, management cache.Cache, owns func(
 	}
 	observe := func(object any) {
 		if m, ok := object.(*clusterv1.Machine); ok && owns(m) {
-			taken, _ := autonodev1alpha1.MachineOf(m)
+			taken, _ := conversion.MachineOf(m)
 			p.ObserveMachine(v1alpha1.NodeClaimOf(m), taken)
 		}
 	}

@@ -17,6 +17,7 @@ import (
 	"github.com/autonode-io/autonode/api/scalar"
 	"github.com/autonode-io/autonode/api/v1alpha1"
 	"github.com/autonode-io/autonode/capacity"
+	"github.com/autonode-io/autonode/capacity/conversion"
 	"github.com/autonode-io/autonode/message"
 )
 
@@ -100,7 +101,7 @@ func parseSpec(spec *v1alpha1.CapacityAccountSpec, now time.Time) *account {
 		a.passed(spec.Commitments[i].Ends, now)
 	}
 	var unusable []v1alpha1.UnusableEntry
-	a.commitments, unusable = spec.CommitmentsAt(now)
+	a.commitments, unusable = conversion.CommitmentsAt(spec, now)
 	a.unusable = append(a.unusable, unusable...)
 	for i := range spec.Members {
 		a.member(i, &spec.Members[i])
@@ -271,7 +272,7 @@ func rules(pools ...[]v1alpha1.LeasedPool) []capacity.Rule {
 	var all []capacity.Rule
 	for _, list := range pools {
 		for i := range list {
-			all = append(all, list[i].Rule())
+			all = append(all, conversion.Rule(&list[i]))
 		}
 	}
 	return slices.Clip(all)

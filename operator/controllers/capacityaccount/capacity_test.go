@@ -15,6 +15,7 @@ import (
 	"github.com/autonode-io/autonode/api/v1alpha1"
 	"github.com/autonode-io/autonode/api/v1beta1"
 	"github.com/autonode-io/autonode/capacity"
+	"github.com/autonode-io/autonode/capacity/conversion"
 )
 
 func TestGrants(t *testing.T) {
@@ -30,10 +31,10 @@ func TestGrants(t *testing.T) {
 		g.Expect(lease.OwnerReferences).To(ConsistOf(HaveField("Name", v1beta1.KarpenterComponent)))
 		g.Expect(grant.Lease).To(BeEquivalentTo(lease.UID))
 		g.Expect(grant.Sequence).To(And(Equal(lease.Spec.Sequence), BeNumerically(">", f.clock.Now().Unix())))
-		g.Expect(lease.Rules()).To(ConsistOf(capacity.Rule{
+		g.Expect(conversion.Rules(lease)).To(ConsistOf(capacity.Rule{
 			Pool: reserved, Resource: capacity.Machines, Reservation: "cr-1", Selector: capacity.Selector{InstanceTypes: []string{typeName}, Zones: []string{"a"}},
 		}))
-		g.Expect(lease.UpTo()[reserved]).To(BeNumerically(">", 0))
+		g.Expect(conversion.UpTo(lease)[reserved]).To(BeNumerically(">", 0))
 	})
 	t.Run("When clusters call for more than there is, they should use all of it and no more", func(t *testing.T) {
 		g := NewWithT(t)
@@ -91,7 +92,7 @@ func TestGrants(t *testing.T) {
 		})
 		f.reconcile()
 		g.Expect(blue.lease().Spec.Sequence).To(BeNumerically(">", before))
-		g.Expect(blue.lease().Rules()).To(HaveLen(2))
+		g.Expect(conversion.Rules(blue.lease())).To(HaveLen(2))
 		f.settle()
 		f.clock.SetTime(f.clock.Now().Add(time.Minute))
 		f.settle()
@@ -151,7 +152,7 @@ func TestCommitments(t *testing.T) {
 		f.settle()
 		f.clock.SetTime(f.clock.Now().Add(hints))
 		f.reconcile()
-		commitments, unused, uncovered := f.karpenters["blue"].lease().Commitments()
+		commitments, unused, uncovered := conversion.Commitments(f.karpenters["blue"].lease())
 		f.Expect(commitments).To(HaveLen(2))
 		f.Expect(unused).To(Equal(map[string]float64{"plan": 0.2, "instances": 0}))
 		f.Expect(uncovered).To(HaveKeyWithValue("instances", BeNumerically(">=", 0)))
@@ -172,7 +173,7 @@ func TestLimits(t *testing.T) {
 		g := NewWithT(t)
 		f.reconcile()
 		f.reconcile()
-		g.Expect(blue.lease().Lease().Amounts).To(Equal(capacity.Amounts{"limit/cpu": 6000, reserved: 2}))
+		g.Expect(conversion.Lease(blue.lease()).Amounts).To(Equal(capacity.Amounts{"limit/cpu": 6000, reserved: 2}))
 		blue.want(5)
 		f.settle()
 		g.Expect(blue.machines()).To(Equal(3))
@@ -184,7 +185,7 @@ func TestLimits(t *testing.T) {
 		f.settle()
 		f.change(func(spec *v1alpha1.CapacityAccountSpec) { spec.Members[0].Limits["cpu"] = scalar.Text("4") })
 		f.settle()
-		g.Expect(blue.lease().Lease().Amounts).To(HaveKeyWithValue("limit/cpu", int64(4000)))
+		g.Expect(conversion.Lease(blue.lease()).Amounts).To(HaveKeyWithValue("limit/cpu", int64(4000)))
 	})
 	t.Run("When an amount is guaranteed and not used, no other cluster should get it", func(t *testing.T) {
 		green.want(10)

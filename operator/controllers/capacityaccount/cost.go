@@ -5,6 +5,7 @@ package capacityaccount
 import (
 	"sync"
 
+	"github.com/autonode-io/autonode/capacity/conversion"
 	"github.com/autonode-io/autonode/capacity/cost"
 )
 
@@ -37,6 +38,6 @@ func (c *Controller) Cost(account string) *cost.Report {
 
 // spend sums up what the machines of the account's clusters cost.
 func (r *reconciliation) spend() {
-	r.spending = cost.Of(r.costs, r.account.commitments, r.found.Spec.ReservationsAt(r.now))
+	r.spending = cost.Of(r.costs, r.account.commitments, conversion.ReservationsAt(&r.found.Spec, r.now))
 	r.spent.set(r.found.Name, r.spending)
 }

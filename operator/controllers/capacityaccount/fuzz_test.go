@@ -9,6 +9,7 @@ import (
 	"unicode/utf8"
 
 	"github.com/autonode-io/autonode/api/v1alpha1"
+	"github.com/autonode-io/autonode/capacity/conversion"
 )
 
 // FuzzAccounts decodes the spec of a CapacityAccount, which its author writes, and a CapacityLease, whose status any Karpenter writes.
@@ -69,7 +70,7 @@ func checkAccount(t *testing.T, spec *v1alpha1.CapacityAccountSpec) {
 			t.Errorf("unfit for a status: %q", u.Message)
 		}
 	}
-	spec.ReservationsAt(noon)
+	conversion.ReservationsAt(spec, noon)
 }
 
 func checkLease(t *testing.T, lease *v1alpha1.CapacityLease) {
@@ -85,7 +86,7 @@ func checkLease(t *testing.T, lease *v1alpha1.CapacityLease) {
 			}
 		}
 	}
-	report := lease.BoundedReport()
+	report := conversion.BoundedReport(lease)
 	amounts(report.Held, v1alpha1.MaxAmount)
 	amounts(report.Spent, v1alpha1.MaxAmount)
 	launches := int64(0)
@@ -96,14 +97,14 @@ func checkLease(t *testing.T, lease *v1alpha1.CapacityLease) {
 	if len(report.Requests) > v1alpha1.MaxRequests || launches > v1alpha1.MaxRequestedLaunches {
 		t.Errorf("%d requests for %d launches", len(report.Requests), launches)
 	}
-	commitments, unused, uncovered := lease.Commitments()
+	commitments, unused, uncovered := conversion.Commitments(lease)
 	for _, c := range commitments {
 		if !finite(c.HourlySpend) || !finite(unused[c.Name]) || !finite(uncovered[c.Name]) || c.Discount < 0 || c.Discount > 1 {
 			t.Errorf("commitment %q of %v", c.Name, c.HourlySpend)
 		}
 	}
-	lease.Lease()
-	lease.UpTo()
+	conversion.Lease(lease)
+	conversion.UpTo(lease)
 	unavailableReports{}.post("clusters/blue", lease.Status.Unavailable, noon)
 }
 

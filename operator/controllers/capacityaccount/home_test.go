@@ -15,6 +15,7 @@ import (
 	"github.com/autonode-io/autonode/api/v1alpha1"
 	"github.com/autonode-io/autonode/api/v1beta1"
 	"github.com/autonode-io/autonode/capacity"
+	"github.com/autonode-io/autonode/capacity/conversion"
 )
 
 func TestSharedNamespace(t *testing.T) {
@@ -33,7 +34,7 @@ func TestSharedNamespace(t *testing.T) {
 				karpenterv1alpha1.NodeClaimLabel: name, karpenterv1alpha1.NodeClaimUIDLabel: "uid-" + name, clusterv1.ClusterNameLabel: cluster,
 				corev1.LabelInstanceTypeStable: typeName, corev1.LabelTopologyZone: "a", karpenterv1alpha1.ReservationIDLabel: "cr-1",
 			},
-			Annotations: map[string]string{karpenterv1alpha1.MachineSizeAnnotation: v1alpha1.FormatMachineSize(capacity.Machine{VCPUs: 2000}, v1alpha1.MachinePrices{})},
+			Annotations: map[string]string{karpenterv1alpha1.MachineSizeAnnotation: conversion.FormatMachineSize(capacity.Machine{VCPUs: 2000}, conversion.MachinePrices{})},
 		}}
 	}
 	lease := func(g Gomega, cluster string) *v1alpha1.CapacityLease {

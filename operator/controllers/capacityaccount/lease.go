@@ -20,6 +20,7 @@ import (
 	"github.com/autonode-io/autonode/api/v1alpha1"
 	"github.com/autonode-io/autonode/api/v1beta1"
 	"github.com/autonode-io/autonode/capacity"
+	"github.com/autonode-io/autonode/capacity/conversion"
 	"github.com/autonode-io/autonode/operator/apply"
 )
 
@@ -120,7 +121,7 @@ func (r *reconciliation) patch(ctx context.Context, changed, lease *v1alpha1.Cap
 // write writes what is recorded for a cluster, if that is news. An operator with an older record writes nothing.
 func (r *reconciliation) write(ctx context.Context, key string, of *cluster, commitments []v1alpha1.LeasedCommitment, unavailable []v1alpha1.UnavailableOffering) error {
 	grant, ok := r.decision.Record[key]
-	lag := ok && grant.Lag(of.lease.Lease())
+	lag := ok && grant.Lag(conversion.Lease(of.lease))
 	if !lag && (!ok || grant.Lease != string(of.lease.UID) || grant.Sequence != of.lease.Spec.Sequence) {
 		return nil
 	}

@@ -17,6 +17,7 @@ import (
 	karpenterv1alpha1 "github.com/autonode-io/autonode/api/karpenter/v1alpha1"
 	"github.com/autonode-io/autonode/api/v1alpha1"
 	"github.com/autonode-io/autonode/capacity"
+	"github.com/autonode-io/autonode/capacity/conversion"
 )
 
 // burst is how long a change of Machines waits for others, so that an account is reconciled once for all of them.
@@ -31,7 +32,7 @@ type countedMachine struct {
 // form is what Machines of the same offering have in common.
 type form struct {
 	capacity.Machine
-	prices v1alpha1.MachinePrices
+	prices conversion.MachinePrices
 }
 
 // machineCounter counts Karpenter's Machines by control-plane namespace, Cluster and form, as events of the cache tell of them. So nothing is listed when an
@@ -57,7 +58,7 @@ func (c *machineCounter) set(machine client.Object) bool {
 	if !karpenterv1alpha1.MadeForNodeClaim(machine) {
 		return c.remove(client.ObjectKeyFromObject(machine))
 	}
-	size, prices := v1alpha1.MachineOf(machine)
+	size, prices := conversion.MachineOf(machine)
 	now := countedMachine{home{machine.GetNamespace(), machine.GetLabels()[clusterv1.ClusterNameLabel]}, form{size, prices}}
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -181,7 +182,7 @@ func usedBefore(list *clusterv1.MachineList, before time.Time, rules []capacity.
 		if !karpenterv1alpha1.MadeForNodeClaim(machine) || machine.CreationTimestamp.After(before) {
 			continue
 		}
-		size, _ := v1alpha1.MachineOf(machine)
+		size, _ := conversion.MachineOf(machine)
 		for pool, amount := range capacity.Charges(rules, size) {
 			used[pool] = min(used[pool]+amount, v1alpha1.MaxAmount)
 		}

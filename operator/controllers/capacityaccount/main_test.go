@@ -26,6 +26,7 @@ import (
 	"github.com/autonode-io/autonode/api/v1alpha1"
 	"github.com/autonode-io/autonode/api/v1beta1"
 	"github.com/autonode-io/autonode/capacity"
+	"github.com/autonode-io/autonode/capacity/conversion"
 	"github.com/autonode-io/autonode/operator/scope/scopetest"
 )
 
@@ -244,7 +245,7 @@ func (k *karpenter) machine(name, reservation string, size capacity.Machine) *cl
 	}
 	return &clusterv1.Machine{ObjectMeta: metav1.ObjectMeta{
 		Namespace: k.namespace, Name: name, Labels: labels,
-		Annotations: map[string]string{karpenterv1alpha1.MachineSizeAnnotation: v1alpha1.FormatMachineSize(size, v1alpha1.MachinePrices{List: 0.1})},
+		Annotations: map[string]string{karpenterv1alpha1.MachineSizeAnnotation: conversion.FormatMachineSize(size, conversion.MachinePrices{List: 0.1})},
 	}}
 }
 
@@ -255,13 +256,13 @@ func (k *karpenter) step() {
 	if lease.UID == "" {
 		return
 	}
-	k.holder.Adopt(lease.Lease(), lease.UpTo())
+	k.holder.Adopt(conversion.Lease(lease), conversion.UpTo(lease))
 	list := &clusterv1.MachineList{}
 	k.Expect(clusters.Management.Client.List(k.Context(), list, client.InNamespace(k.namespace))).To(Succeed())
 	existing := map[string]bool{}
 	for i := range list.Items {
-		m, _ := v1alpha1.MachineOf(&list.Items[i])
-		k.holder.Exists(list.Items[i].Name, capacity.Charges(lease.Rules(), m))
+		m, _ := conversion.MachineOf(&list.Items[i])
+		k.holder.Exists(list.Items[i].Name, capacity.Charges(conversion.Rules(lease), m))
 		existing[list.Items[i].Name] = true
 		delete(k.demand, list.Items[i].Name)
 	}
@@ -273,8 +274,8 @@ func (k *karpenter) step() {
 	k.seen = existing
 	for name := range k.demand {
 		machine := k.machine(name, "cr-1", capacity.Machine{VCPUs: 2000})
-		m, _ := v1alpha1.MachineOf(machine)
-		if k.holder.Spend(name, capacity.Charges(lease.Rules(), m), now) {
+		m, _ := conversion.MachineOf(machine)
+		if k.holder.Spend(name, capacity.Charges(conversion.Rules(lease), m), now) {
 			k.create(machine)
 		}
 	}
@@ -283,7 +284,7 @@ func (k *karpenter) step() {
 		return
 	}
 	before := lease.DeepCopy()
-	lease.Status.SetReport(report)
+	conversion.SetReport(&lease.Status, report)
 	err := clusters.Management.Client.Status().Patch(k.Context(), lease, client.MergeFromWithOptions(before, client.MergeFromWithOptimisticLock{}))
 	if err != nil { // the operator was faster
 		k.Expect(err).To(MatchError(ContainSubstring("the object has been modified")))

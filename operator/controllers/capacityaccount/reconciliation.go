@@ -17,6 +17,7 @@ import (
 	"github.com/autonode-io/autonode/api/scalar"
 	"github.com/autonode-io/autonode/api/v1alpha1"
 	"github.com/autonode-io/autonode/capacity"
+	"github.com/autonode-io/autonode/capacity/conversion"
 	"github.com/autonode-io/autonode/capacity/cost"
 )
 
@@ -169,8 +170,8 @@ func (r *reconciliation) decide() {
 			input.Record[key] = grant
 		}
 		if of.lease != nil && of.released == nil {
-			lease := of.lease.Lease()
-			lease.Report = of.lease.BoundedReport()
+			lease := conversion.Lease(of.lease)
+			lease.Report = conversion.BoundedReport(of.lease)
 			m.Lease = &lease
 		}
 		if of.member != nil {

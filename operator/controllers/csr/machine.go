@@ -16,8 +16,8 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/autonode-io/autonode/api/karpenter/v1alpha1"
-	capacityv1alpha1 "github.com/autonode-io/autonode/api/v1alpha1"
 	"github.com/autonode-io/autonode/assets/infrastructure"
+	"github.com/autonode-io/autonode/capacity/conversion"
 	"github.com/autonode-io/autonode/lenient"
 )
 
@@ -29,8 +29,8 @@ const (
 
 // What is kept of a Machine's labels and annotations; operator/controllers/capacityaccount counts by some.
 var (
-	retainedLabels      = append([]string{clusterv1.ClusterNameLabel, v1alpha1.NodeClaimLabel, v1alpha1.NodeClaimUIDLabel}, capacityv1alpha1.MachineLabels...)
-	retainedAnnotations = append([]string{v1alpha1.BootstrapTokenIDAnnotation, v1alpha1.NodeClaimNameAnnotation}, capacityv1alpha1.MachineAnnotations...)
+	retainedLabels      = append([]string{clusterv1.ClusterNameLabel, v1alpha1.NodeClaimLabel, v1alpha1.NodeClaimUIDLabel}, conversion.MachineLabels...)
+	retainedAnnotations = append([]string{v1alpha1.BootstrapTokenIDAnnotation, v1alpha1.NodeClaimNameAnnotation}, conversion.MachineAnnotations...)
 )
 
 // MachineCache keeps the fields of NodeClaims' Machines that validation reads, and the phase, for operator/controllers/machines: a

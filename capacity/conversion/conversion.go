@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 
-package v1alpha1
+// Package conversion reads CapacityAccounts, CapacityLeases and Machines in the terms of packages capacity and cost, and writes back what a
+// Karpenter reports. Operator and Karpenter both use it, so that they count alike.
+package conversion
 
 import (
 	"cmp"
@@ -17,23 +19,10 @@ import (
 
 	karpenterv1alpha1 "github.com/autonode-io/autonode/api/karpenter/v1alpha1"
 	"github.com/autonode-io/autonode/api/scalar"
+	"github.com/autonode-io/autonode/api/v1alpha1"
 	"github.com/autonode-io/autonode/capacity"
 	"github.com/autonode-io/autonode/capacity/cost"
 	"github.com/autonode-io/autonode/message"
-)
-
-// Bounds of what a Karpenter reports. They keep sums over all clusters of an account within 64 bits.
-const (
-	// MaxRequests is the number of requests in a report.
-	MaxRequests = 32
-	// MaxRequestedLaunches is the number of launches of all requests in a report.
-	MaxRequestedLaunches = 500
-	// MaxUnavailable is the number of unavailable offerings in a report.
-	MaxUnavailable = 64
-	// MaxCharge is the most that one machine takes of a pool, in the pool's unit: 64 TiB of memory.
-	MaxCharge = int64(1) << 46
-	// MaxAmount is the largest amount of a pool.
-	MaxAmount = int64(1) << 54
 )
 
 const (
@@ -46,25 +35,16 @@ const (
 	maxNumber = 32
 )
 
-// ReservationPool is the name of a reservation's pool.
-func ReservationPool(id string) string { return "reservation/" + id }
-
-// QuotaPool is the name of the pool of one resource of a quota, which is named as in CapacityAmounts.
-func QuotaPool(quota, resource string) string { return "quota/" + quota + "/" + resource }
-
-// LimitPool is the name of the pool of a cluster's own limit of a resource.
-func LimitPool(resource string) string { return "limit/" + resource }
-
-// Capacity returns the selector as package capacity has it.
-func (s *CapacitySelector) Capacity() capacity.Selector {
+// selector returns a selector as package capacity has it.
+func selector(s *v1alpha1.CapacitySelector) capacity.Selector {
 	return capacity.Selector{InstanceTypes: s.InstanceTypes, Catalogs: s.Catalogs, Zones: s.Zones, CapacityTypes: s.CapacityTypes}
 }
 
-// ReservationsAt returns the reservations at a time, as package cost has them.
-func (s *CapacityAccountSpec) ReservationsAt(now time.Time) []cost.Reservation {
-	reservations := make([]cost.Reservation, len(s.Reservations))
-	for i := range s.Reservations {
-		r := &s.Reservations[i]
+// ReservationsAt returns an account's reservations at a time, as package cost has them.
+func ReservationsAt(spec *v1alpha1.CapacityAccountSpec, now time.Time) []cost.Reservation {
+	reservations := make([]cost.Reservation, len(spec.Reservations))
+	for i := range spec.Reservations {
+		r := &spec.Reservations[i]
 		reservations[i] = cost.Reservation{
 			ID: r.ID, InstanceType: r.InstanceType, Zone: r.Zone, Count: int64(r.Count), Expired: r.Expires != nil && !r.Expires.At().After(now),
 		}
@@ -72,13 +52,13 @@ func (s *CapacityAccountSpec) ReservationsAt(now time.Time) []cost.Reservation {
 	return reservations
 }
 
-// CommitmentsAt returns the commitments that are in their term at a time, and those that can't be read.
-func (s *CapacityAccountSpec) CommitmentsAt(now time.Time) (commitments []capacity.Commitment, unusable []UnusableEntry) {
-	for i := range s.Commitments {
-		c := &s.Commitments[i]
-		commitment, runs, problem := c.at(now)
+// CommitmentsAt returns an account's commitments that are in their term at a time, and those that can't be read.
+func CommitmentsAt(spec *v1alpha1.CapacityAccountSpec, now time.Time) (commitments []capacity.Commitment, unusable []v1alpha1.UnusableEntry) {
+	for i := range spec.Commitments {
+		c := &spec.Commitments[i]
+		commitment, runs, problem := commitmentAt(c, now)
 		if problem != nil {
-			unusable = append(unusable, UnusableEntry{Field: fmt.Sprintf("commitments[%s].%s", c.Name, problem.Field), Message: problem.Message})
+			unusable = append(unusable, v1alpha1.UnusableEntry{Field: fmt.Sprintf("commitments[%s].%s", c.Name, problem.Field), Message: problem.Message})
 		}
 		if runs {
 			commitments = append(commitments, commitment)
@@ -87,15 +67,15 @@ func (s *CapacityAccountSpec) CommitmentsAt(now time.Time) (commitments []capaci
 	return commitments, unusable
 }
 
-// at returns the commitment as package capacity has it, and whether it is in its term. A problem's field is relative to it.
-func (c *CapacityCommitment) at(now time.Time) (commitment capacity.Commitment, runs bool, problem *UnusableEntry) {
-	commitment = capacity.Commitment{Name: c.Name, Selector: c.Selector.Capacity()}
+// commitmentAt returns the commitment as package capacity has it, and whether it is in its term. A problem's field is relative to it.
+func commitmentAt(c *v1alpha1.CapacityCommitment, now time.Time) (commitment capacity.Commitment, runs bool, problem *v1alpha1.UnusableEntry) {
+	commitment = capacity.Commitment{Name: c.Name, Selector: selector(&c.Selector)}
 	for _, term := range []struct {
 		field string
 		at    *scalar.Time
 	}{{"starts", c.Starts}, {"ends", c.Ends}} {
 		if term.at != nil && term.at.Malformed != "" {
-			return commitment, false, &UnusableEntry{Field: term.field, Message: fmt.Sprintf(
+			return commitment, false, &v1alpha1.UnusableEntry{Field: term.field, Message: fmt.Sprintf(
 				"%q is not a time in RFC 3339, such as 2026-12-01T06:00:00Z", message.Cut(term.at.Malformed, maxNumber))}
 		}
 	}
@@ -107,7 +87,7 @@ func (c *CapacityCommitment) at(now time.Time) (commitment capacity.Commitment, 
 	} else {
 		spend, ok := decimal(c.HourlySpend)
 		if !ok || spend > 1e9 {
-			return commitment, false, &UnusableEntry{Field: "hourlySpend", Message: fmt.Sprintf(
+			return commitment, false, &v1alpha1.UnusableEntry{Field: "hourlySpend", Message: fmt.Sprintf(
 				"%q is not an amount in US dollars an hour, such as \"12.50\"", message.Cut(c.HourlySpend, maxNumber))}
 		}
 		commitment.HourlySpend = spend
@@ -115,7 +95,7 @@ func (c *CapacityCommitment) at(now time.Time) (commitment capacity.Commitment, 
 	if c.DiscountPercent != nil {
 		percent, ok := decimal(c.DiscountPercent.String())
 		if !ok || percent >= 100 {
-			return commitment, false, &UnusableEntry{Field: "discountPercent", Message: fmt.Sprintf(
+			return commitment, false, &v1alpha1.UnusableEntry{Field: "discountPercent", Message: fmt.Sprintf(
 				"%q is not a percentage from 0 to less than 100, such as \"27.5\"", message.Cut(c.DiscountPercent.String(), maxNumber))}
 		}
 		commitment.Discount = percent / 100
@@ -123,23 +103,23 @@ func (c *CapacityCommitment) at(now time.Time) (commitment capacity.Commitment, 
 	return commitment, commitment.Machines > 0 || commitment.HourlySpend > 0, nil
 }
 
-// Rule says which machines take from the pool.
-func (p *LeasedPool) Rule() capacity.Rule {
-	return capacity.Rule{Pool: p.Name, Resource: capacity.Resource(p.Resource), Selector: p.Selector.Capacity(), Reservation: p.Reservation}
+// Rule says which machines take from a pool.
+func Rule(p *v1alpha1.LeasedPool) capacity.Rule {
+	return capacity.Rule{Pool: p.Name, Resource: capacity.Resource(p.Resource), Selector: selector(&p.Selector), Reservation: p.Reservation}
 }
 
-// Rules say which machines take from which pool.
-func (l *CapacityLease) Rules() []capacity.Rule {
+// Rules say which machines take from which pool of a lease.
+func Rules(l *v1alpha1.CapacityLease) []capacity.Rule {
 	rules := make([]capacity.Rule, len(l.Spec.Pools))
 	for i := range l.Spec.Pools {
-		rules[i] = l.Spec.Pools[i].Rule()
+		rules[i] = Rule(&l.Spec.Pools[i])
 	}
 	return rules
 }
 
-// Lease returns the lease without its report, which is hostile to whoever didn't write it: see BoundedReport. Its ID is the
+// Lease returns a lease without its report, which is hostile to whoever didn't write it: see BoundedReport. Its ID is the
 // object's UID.
-func (l *CapacityLease) Lease() capacity.Lease {
+func Lease(l *v1alpha1.CapacityLease) capacity.Lease {
 	amounts, granted := capacity.Amounts{}, capacity.Amounts{}
 	for _, pool := range l.Spec.Pools {
 		if pool.Amount > 0 {
@@ -152,8 +132,8 @@ func (l *CapacityLease) Lease() capacity.Lease {
 	return capacity.Lease{ID: string(l.UID), Sequence: l.Spec.Sequence, Amounts: amounts, Granted: granted}
 }
 
-// UpTo is about how much the cluster gets if it requests more.
-func (l *CapacityLease) UpTo() capacity.Amounts {
+// UpTo is about how much the cluster of a lease gets if it requests more.
+func UpTo(l *v1alpha1.CapacityLease) capacity.Amounts {
 	upTo := capacity.Amounts{}
 	for _, pool := range l.Spec.Pools {
 		if pool.UpTo > 0 {
@@ -163,13 +143,13 @@ func (l *CapacityLease) UpTo() capacity.Amounts {
 	return upTo
 }
 
-// Commitments returns the account's commitments, what is unused of each, and how much more of it running machines would
+// Commitments returns the commitments of a lease's account, what is unused of each, and how much more of it running machines would
 // use, by name: see capacity.Resume. A malformed one is left out.
-func (l *CapacityLease) Commitments() (commitments []capacity.Commitment, unused, uncovered map[string]float64) {
+func Commitments(l *v1alpha1.CapacityLease) (commitments []capacity.Commitment, unused, uncovered map[string]float64) {
 	unused, uncovered = map[string]float64{}, map[string]float64{}
 	for i := range l.Spec.Commitments {
 		leased := &l.Spec.Commitments[i]
-		c := capacity.Commitment{Name: leased.Name, Selector: leased.Selector.Capacity()}
+		c := capacity.Commitment{Name: leased.Name, Selector: selector(&leased.Selector)}
 		spend, spendOK := decimal(leased.HourlySpend)
 		machines, machinesOK := decimal(leased.Instances)
 		discount, discountOK := decimal(cmp.Or(leased.Discount, "0"))
@@ -196,39 +176,39 @@ func decimal(text string) (float64, bool) {
 	return value, true
 }
 
-// SetReport writes what a Holder reports, within the bounds. What doesn't fit is left out: the newest requests.
-func (s *CapacityLeaseStatus) SetReport(report capacity.Report) {
+// SetReport writes what a Holder reports into a lease's status, within the bounds. What doesn't fit is left out: the newest requests.
+func SetReport(s *v1alpha1.CapacityLeaseStatus, report capacity.Report) {
 	s.AcknowledgedSequence, s.Held, s.Spent, s.Requests = report.Sequence, poolAmounts(report.Held), poolAmounts(report.Spent), nil
 	launches := int64(0)
 	for _, request := range report.Requests {
-		count := min(request.Count, MaxRequestedLaunches-launches)
-		if count <= 0 || len(s.Requests) == MaxRequests {
+		count := min(request.Count, v1alpha1.MaxRequestedLaunches-launches)
+		if count <= 0 || len(s.Requests) == v1alpha1.MaxRequests {
 			break
 		}
 		launches += count
-		s.Requests = append(s.Requests, CapacityRequest{Charges: poolAmounts(request.Charges), Count: count})
+		s.Requests = append(s.Requests, v1alpha1.CapacityRequest{Charges: poolAmounts(request.Charges), Count: count})
 	}
 }
 
 // poolAmounts are sorted by pool.
-func poolAmounts(amounts capacity.Amounts) []PoolAmount {
-	var list []PoolAmount
+func poolAmounts(amounts capacity.Amounts) []v1alpha1.PoolAmount {
+	var list []v1alpha1.PoolAmount
 	for _, pool := range slices.Sorted(maps.Keys(amounts)) {
 		if amounts[pool] > 0 {
-			list = append(list, PoolAmount{Pool: pool, Amount: amounts[pool]})
+			list = append(list, v1alpha1.PoolAmount{Pool: pool, Amount: amounts[pool]})
 		}
 	}
 	return list
 }
 
-// BoundedReport returns the report of a program that isn't trusted. Only amounts of pools that the lease names and within
+// BoundedReport returns the report in a lease of a program that isn't trusted. Only amounts of pools that the lease names and within
 // the bounds are in it.
-func (l *CapacityLease) BoundedReport() capacity.Report {
+func BoundedReport(l *v1alpha1.CapacityLease) capacity.Report {
 	named := make(map[string]bool, len(l.Spec.Pools))
 	for _, pool := range l.Spec.Pools {
 		named[pool.Name] = true
 	}
-	bounded := func(list []PoolAmount, most int64) capacity.Amounts {
+	bounded := func(list []v1alpha1.PoolAmount, most int64) capacity.Amounts {
 		amounts := capacity.Amounts{}
 		for _, entry := range list {
 			if named[entry.Pool] && entry.Amount > 0 {
@@ -237,11 +217,11 @@ func (l *CapacityLease) BoundedReport() capacity.Report {
 		}
 		return amounts
 	}
-	report := capacity.Report{Sequence: l.Status.AcknowledgedSequence, Held: bounded(l.Status.Held, MaxAmount), Spent: bounded(l.Status.Spent, MaxAmount)}
+	report := capacity.Report{Sequence: l.Status.AcknowledgedSequence, Held: bounded(l.Status.Held, v1alpha1.MaxAmount), Spent: bounded(l.Status.Spent, v1alpha1.MaxAmount)}
 	launches := int64(0)
-	for _, request := range l.Status.Requests[:min(len(l.Status.Requests), MaxRequests)] {
-		count := min(request.Count, MaxRequestedLaunches-launches)
-		charges := bounded(request.Charges, MaxCharge)
+	for _, request := range l.Status.Requests[:min(len(l.Status.Requests), v1alpha1.MaxRequests)] {
+		count := min(request.Count, v1alpha1.MaxRequestedLaunches-launches)
+		charges := bounded(request.Charges, v1alpha1.MaxCharge)
 		if count <= 0 || len(charges) == 0 {
 			continue
 		}
@@ -298,7 +278,7 @@ func MachineOf(object metav1.Object) (m capacity.Machine, prices MachinePrices) 
 		if err != nil || amount < 0 {
 			continue
 		}
-		amount = min(amount, MaxCharge)
+		amount = min(amount, v1alpha1.MaxCharge)
 		switch key {
 		case "vcpus":
 			m.VCPUs = amount

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 
-package v1alpha1_test
+package conversion_test
 
 import (
 	"fmt"
@@ -14,6 +14,7 @@ import (
 	karpenterv1alpha1 "github.com/autonode-io/autonode/api/karpenter/v1alpha1"
 	"github.com/autonode-io/autonode/api/v1alpha1"
 	"github.com/autonode-io/autonode/capacity"
+	"github.com/autonode-io/autonode/capacity/conversion"
 )
 
 func lease(pools ...v1alpha1.LeasedPool) *v1alpha1.CapacityLease {
@@ -27,12 +28,12 @@ func TestReport(t *testing.T) {
 		report := capacity.Report{
 			Sequence: 7, Held: capacity.Amounts{"reservation/r": 2}, Spent: capacity.Amounts{"reservation/r": 1}, Requests: []capacity.Request{{Charges: capacity.Amounts{"reservation/r": 1}, Count: 4}},
 		}
-		l.Status.SetReport(report)
-		g.Expect(l.BoundedReport()).To(Equal(report))
-		g.Expect(l.Lease()).To(Equal(capacity.Lease{
+		conversion.SetReport(&l.Status, report)
+		g.Expect(conversion.BoundedReport(l)).To(Equal(report))
+		g.Expect(conversion.Lease(l)).To(Equal(capacity.Lease{
 			ID: "lease", Sequence: 7, Amounts: capacity.Amounts{"reservation/r": 2}, Granted: capacity.Amounts{"reservation/r": 3},
 		}))
-		g.Expect(l.UpTo()).To(Equal(capacity.Amounts{"reservation/r": 5}))
+		g.Expect(conversion.UpTo(l)).To(Equal(capacity.Amounts{"reservation/r": 5}))
 	})
 	t.Run("When a Holder wants more than fits, the oldest requests should be in the report", func(t *testing.T) {
 		g, l := NewWithT(t), lease(pool)
@@ -40,7 +41,7 @@ func TestReport(t *testing.T) {
 		for i := range int64(100) {
 			report.Requests = append(report.Requests, capacity.Request{Charges: capacity.Amounts{"reservation/r": i + 1}, Count: 20})
 		}
-		l.Status.SetReport(report)
+		conversion.SetReport(&l.Status, report)
 		g.Expect(l.Status.Requests).To(HaveLen(v1alpha1.MaxRequestedLaunches / 20))
 		g.Expect(l.Status.Requests[0].Charges).To(ConsistOf(HaveField("Amount", int64(1))))
 	})
@@ -71,7 +72,7 @@ func TestReport(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			l := lease(pool)
 			l.Status = tc.status
-			NewWithT(t).Expect(l.BoundedReport()).To(Equal(tc.want))
+			NewWithT(t).Expect(conversion.BoundedReport(l)).To(Equal(tc.want))
 		})
 	}
 }
@@ -81,32 +82,32 @@ func TestMachineOf(t *testing.T) {
 		corev1.LabelInstanceTypeStable: "m5.large", corev1.LabelTopologyZone: "a", "karpenter.sh/capacity-type": "reserved", karpenterv1alpha1.ReservationIDLabel: "cr-1",
 	}
 	offering := capacity.Offering{InstanceType: "m5.large", Zone: "a", CapacityType: "reserved", Reservation: "cr-1"}
-	prices := v1alpha1.MachinePrices{List: 0.04, OnDemand: 0.096}
+	prices := conversion.MachinePrices{List: 0.04, OnDemand: 0.096}
 	sized := capacity.Machine{Offering: offering, VCPUs: 2000, Memory: 8 << 30, GPUs: 1}
 	for _, tc := range []struct {
 		name, size string
 		want       capacity.Machine
-		prices     v1alpha1.MachinePrices
+		prices     conversion.MachinePrices
 	}{
-		{"When Karpenter writes a size, the operator should read it", v1alpha1.FormatMachineSize(sized, prices), sized, prices},
-		{"When Karpenter knows no price on demand, none should be read", v1alpha1.FormatMachineSize(sized, v1alpha1.MachinePrices{List: 0.04}), sized, v1alpha1.MachinePrices{List: 0.04}},
-		{"When a Machine has no size, it should be a machine", "", capacity.Machine{Offering: offering}, v1alpha1.MachinePrices{}},
-		{"When a part is malformed, the others should count", "vcpus=many,memory=-1,gpus=1,price=NaN,onDemand=-1,x", capacity.Machine{Offering: offering, GPUs: 1}, v1alpha1.MachinePrices{}},
-		{"When a price is that of no machine, it should not be known", "price=1e300,onDemand=1e7", capacity.Machine{Offering: offering}, v1alpha1.MachinePrices{}},
-		{"When a part is huge, it should be bounded", fmt.Sprintf("vcpus=%d", int64(1)<<62), capacity.Machine{Offering: offering, VCPUs: v1alpha1.MaxCharge}, v1alpha1.MachinePrices{}},
-		{"When it is long, it should not be read", "gpus=1," + strings.Repeat("x", 256), capacity.Machine{Offering: offering}, v1alpha1.MachinePrices{}},
+		{"When Karpenter writes a size, the operator should read it", conversion.FormatMachineSize(sized, prices), sized, prices},
+		{"When Karpenter knows no price on demand, none should be read", conversion.FormatMachineSize(sized, conversion.MachinePrices{List: 0.04}), sized, conversion.MachinePrices{List: 0.04}},
+		{"When a Machine has no size, it should be a machine", "", capacity.Machine{Offering: offering}, conversion.MachinePrices{}},
+		{"When a part is malformed, the others should count", "vcpus=many,memory=-1,gpus=1,price=NaN,onDemand=-1,x", capacity.Machine{Offering: offering, GPUs: 1}, conversion.MachinePrices{}},
+		{"When a price is that of no machine, it should not be known", "price=1e300,onDemand=1e7", capacity.Machine{Offering: offering}, conversion.MachinePrices{}},
+		{"When a part is huge, it should be bounded", fmt.Sprintf("vcpus=%d", int64(1)<<62), capacity.Machine{Offering: offering, VCPUs: v1alpha1.MaxCharge}, conversion.MachinePrices{}},
+		{"When it is long, it should not be read", "gpus=1," + strings.Repeat("x", 256), capacity.Machine{Offering: offering}, conversion.MachinePrices{}},
 	} {
 		t.Run(tc.name, func(t *testing.T) {
 			g := NewWithT(t)
-			m, prices := v1alpha1.MachineOf(&metav1.ObjectMeta{Labels: labels, Annotations: map[string]string{karpenterv1alpha1.MachineSizeAnnotation: tc.size}})
+			m, prices := conversion.MachineOf(&metav1.ObjectMeta{Labels: labels, Annotations: map[string]string{karpenterv1alpha1.MachineSizeAnnotation: tc.size}})
 			g.Expect(m).To(Equal(tc.want))
 			g.Expect(prices).To(Equal(tc.prices))
 		})
 	}
 	t.Run("When a Machine is on demand, its list price should be that on demand", func(t *testing.T) {
-		size := v1alpha1.FormatMachineSize(capacity.Machine{Offering: capacity.Offering{CapacityType: "on-demand"}}, v1alpha1.MachinePrices{List: 0.096, OnDemand: 0.2})
-		_, prices := v1alpha1.MachineOf(&metav1.ObjectMeta{Annotations: map[string]string{karpenterv1alpha1.MachineSizeAnnotation: size}})
-		NewWithT(t).Expect(prices).To(Equal(v1alpha1.MachinePrices{List: 0.096, OnDemand: 0.096}))
+		size := conversion.FormatMachineSize(capacity.Machine{Offering: capacity.Offering{CapacityType: "on-demand"}}, conversion.MachinePrices{List: 0.096, OnDemand: 0.2})
+		_, prices := conversion.MachineOf(&metav1.ObjectMeta{Annotations: map[string]string{karpenterv1alpha1.MachineSizeAnnotation: size}})
+		NewWithT(t).Expect(prices).To(Equal(conversion.MachinePrices{List: 0.096, OnDemand: 0.096}))
 	})
 	for source, want := range map[string]string{
 		"InstanceTypeCatalog.karpenter.cluster.x-k8s.io/general/m5.large":        "general",
@@ -116,12 +117,12 @@ func TestMachineOf(t *testing.T) {
 		"": "",
 	} {
 		t.Run(fmt.Sprintf("When a Machine's source is %q, its catalog should be %q", source, want), func(t *testing.T) {
-			m, _ := v1alpha1.MachineOf(&metav1.ObjectMeta{Annotations: map[string]string{karpenterv1alpha1.TemplateSourceAnnotation: source}})
+			m, _ := conversion.MachineOf(&metav1.ObjectMeta{Annotations: map[string]string{karpenterv1alpha1.TemplateSourceAnnotation: source}})
 			NewWithT(t).Expect(m.Catalog).To(Equal(want))
 		})
 	}
 	t.Run("When a Machine was launched without a zone, it should be in its offering's", func(t *testing.T) {
-		m, _ := v1alpha1.MachineOf(&metav1.ObjectMeta{Annotations: map[string]string{karpenterv1alpha1.OfferingZoneAnnotation: "b"}})
+		m, _ := conversion.MachineOf(&metav1.ObjectMeta{Annotations: map[string]string{karpenterv1alpha1.OfferingZoneAnnotation: "b"}})
 		NewWithT(t).Expect(m.Offering).To(Equal(capacity.Offering{Zone: "b", CapacityType: "on-demand"}))
 	})
 }
@@ -133,7 +134,7 @@ func TestCommitments(t *testing.T) {
 			{Name: "plan", HourlySpend: "1.5", Discount: "0.25", Uncovered: "2"}, {Name: "instances", Instances: "3"},
 			{Name: "neither"}, {Name: "both", HourlySpend: "1", Instances: "1"}, {Name: "discount", HourlySpend: "1", Discount: "lots"}, {Name: "negative", HourlySpend: "-1"},
 		}
-		commitments, unused, uncovered := l.Commitments()
+		commitments, unused, uncovered := conversion.Commitments(l)
 		g.Expect(commitments).To(ConsistOf(HaveField("Name", "plan"), HaveField("Name", "instances")))
 		g.Expect(unused).To(Equal(map[string]float64{"plan": 1.5, "instances": 3}))
 		g.Expect(uncovered).To(HaveKeyWithValue("plan", 2.0))
