@@ -65,7 +65,7 @@ func runTests(m *testing.M) (code int, err error) {
 		ControlPlaneStartTimeout: startTimeout,
 		CRDs:                     guestCRDs,
 		CRDDirectoryPaths: []string{
-			"../../manifests/crds", "../../test/environment/crds.yaml",
+			"../../manifests/crds", "../../internal/environment/crds.yaml",
 			filepath.Join(bases, "cluster.x-k8s.io_clusters.yaml"), filepath.Join(bases, "cluster.x-k8s.io_machinedeployments.yaml"),
 			filepath.Join(bases, "cluster.x-k8s.io_machines.yaml"),
 		},

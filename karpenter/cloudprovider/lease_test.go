@@ -16,9 +16,9 @@ import (
 	"github.com/autonode-io/autonode/api/karpenter/v1alpha1"
 	account "github.com/autonode-io/autonode/capacity"
 	"github.com/autonode-io/autonode/capacity/conversion"
+	"github.com/autonode-io/autonode/internal/environment"
 	"github.com/autonode-io/autonode/karpenter/cloudprovider"
 	"github.com/autonode-io/autonode/karpenter/providers/capacity"
-	"github.com/autonode-io/autonode/test/environment"
 )
 
 // leasedFixture is a fixture with a lease of some spot machines, and of others as many as one likes.

@@ -7,7 +7,7 @@ import (
 
 	"sigs.k8s.io/controller-runtime/pkg/reconcile"
 
-	"github.com/autonode-io/autonode/test/environment"
+	"github.com/autonode-io/autonode/internal/environment"
 )
 
 func TestEventInFleet(t *testing.T) {

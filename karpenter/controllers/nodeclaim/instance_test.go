@@ -18,10 +18,10 @@ import (
 	"sigs.k8s.io/karpenter/pkg/metrics"
 
 	"github.com/autonode-io/autonode/api/karpenter/v1alpha1"
+	"github.com/autonode-io/autonode/internal/environment"
 	"github.com/autonode-io/autonode/karpenter/controllers/nodeclaim"
 	"github.com/autonode-io/autonode/karpenter/providers/offering"
 	"github.com/autonode-io/autonode/karpenter/providers/profile"
-	"github.com/autonode-io/autonode/test/environment"
 )
 
 // profiles gives the controller this profile of the test's kind.

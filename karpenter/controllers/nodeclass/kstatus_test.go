@@ -13,7 +13,7 @@ import (
 	"k8s.io/utils/ptr"
 
 	"github.com/autonode-io/autonode/api/karpenter/v1alpha1"
-	"github.com/autonode-io/autonode/test/environment"
+	"github.com/autonode-io/autonode/internal/environment"
 )
 
 // computed is what tools such as Flux say of a node class.

@@ -15,7 +15,7 @@ import (
 	"k8s.io/client-go/rest"
 
 	"github.com/autonode-io/autonode/api/karpenter/v1alpha1"
-	"github.com/autonode-io/autonode/test/environment"
+	"github.com/autonode-io/autonode/internal/environment"
 )
 
 // TestConditions: each condition in the way from selectors to templates tells its own failure, and Ready says the same.

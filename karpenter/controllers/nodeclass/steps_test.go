@@ -18,8 +18,8 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/autonode-io/autonode/api/karpenter/v1alpha1"
+	"github.com/autonode-io/autonode/internal/environment"
 	"github.com/autonode-io/autonode/karpenter/providers/version"
-	"github.com/autonode-io/autonode/test/environment"
 )
 
 // bootstrapPatch returns the patches of one bootstrap kind: one that has a variable for its value.

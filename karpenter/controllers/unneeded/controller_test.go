@@ -19,8 +19,8 @@ import (
 	karpv1 "sigs.k8s.io/karpenter/pkg/apis/v1"
 
 	"github.com/autonode-io/autonode/api/karpenter/v1alpha1"
+	"github.com/autonode-io/autonode/internal/environment"
 	"github.com/autonode-io/autonode/karpenter/controllers/unneeded"
-	"github.com/autonode-io/autonode/test/environment"
 )
 
 // fixture is a NodePool with one NodeClaim whose machine was launched and hasn't joined.

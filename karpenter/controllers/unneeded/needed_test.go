@@ -21,8 +21,8 @@ import (
 	"sigs.k8s.io/karpenter/pkg/operator/options"
 	"sigs.k8s.io/karpenter/pkg/state/virtualpods"
 
+	"github.com/autonode-io/autonode/internal/environment"
 	"github.com/autonode-io/autonode/karpenter/controllers/unneeded"
-	"github.com/autonode-io/autonode/test/environment"
 )
 
 // classless is a cloud provider without node classes.

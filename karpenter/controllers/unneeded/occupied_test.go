@@ -14,7 +14,7 @@ import (
 	fakeclient "sigs.k8s.io/controller-runtime/pkg/client/fake"
 	karpv1 "sigs.k8s.io/karpenter/pkg/apis/v1"
 
-	"github.com/autonode-io/autonode/test/environment"
+	"github.com/autonode-io/autonode/internal/environment"
 )
 
 func TestOccupied(t *testing.T) {

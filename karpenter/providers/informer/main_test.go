@@ -6,7 +6,7 @@ import (
 	"os"
 	"testing"
 
-	"github.com/autonode-io/autonode/test/environment"
+	"github.com/autonode-io/autonode/internal/environment"
 )
 
 func TestMain(m *testing.M) { os.Exit(environment.Main(m)) }

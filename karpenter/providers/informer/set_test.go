@@ -23,8 +23,8 @@ import (
 	"k8s.io/client-go/rest"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
+	"github.com/autonode-io/autonode/internal/environment"
 	"github.com/autonode-io/autonode/karpenter/providers/informer"
-	"github.com/autonode-io/autonode/test/environment"
 )
 
 var templates = schema.GroupKind{Group: environment.TestMachine.Group, Kind: "TestMachineTemplate"}

@@ -13,10 +13,10 @@ import (
 	"sigs.k8s.io/karpenter/pkg/cloudprovider"
 
 	account "github.com/autonode-io/autonode/capacity"
+	"github.com/autonode-io/autonode/internal/environment"
 	"github.com/autonode-io/autonode/karpenter/providers/capacity"
 	"github.com/autonode-io/autonode/karpenter/providers/inventory"
 	"github.com/autonode-io/autonode/karpenter/providers/offering"
-	"github.com/autonode-io/autonode/test/environment"
 )
 
 // leasedMarket is a market of a cluster with a lease of 10 vCPUs, 3 machines of reservation r-1-b, and any number of machines.

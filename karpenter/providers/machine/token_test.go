@@ -17,7 +17,7 @@ import (
 	karpv1 "sigs.k8s.io/karpenter/pkg/apis/v1"
 
 	"github.com/autonode-io/autonode/api/karpenter/v1alpha1"
-	"github.com/autonode-io/autonode/test/environment"
+	"github.com/autonode-io/autonode/internal/environment"
 )
 
 // tokenIn returns the bootstrap token in a NodeClaim's bootstrap config.
