@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 
-package api_test
+package admission_test
 
 import (
 	"os"
@@ -24,7 +24,7 @@ var taken = map[string]sets.Set[string]{
 
 func TestShortNames(t *testing.T) {
 	var files []string
-	for _, folder := range []string{"../manifests/crds", "../assets/crds"} {
+	for _, folder := range []string{"../../manifests/crds", "../../assets/crds"} {
 		found, err := filepath.Glob(filepath.Join(folder, "*.yaml"))
 		NewWithT(t).Expect(err).NotTo(HaveOccurred())
 		NewWithT(t).Expect(found).NotTo(BeEmpty(), folder)

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Package api_test asks a real API server what it admits: testdata holds one file a case. A comment in the first line
+// Package admission_test asks a real API server what it admits: api/testdata holds one file a case. A comment in the first line
 // names the error that the last object of the file has to meet; without it every object is admitted.
-package api_test
+package admission_test
 
 import (
 	"bytes"
@@ -26,13 +26,16 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/envtest"
 )
 
+// testdata is beside the types.
+const testdata = "../../api/testdata/"
+
 // start runs an API server with our CRDs.
 func start(t *testing.T) client.Client {
 	t.Helper()
 	g := NewWithT(t)
 	environment := &envtest.Environment{
 		ControlPlaneStartTimeout: 2 * time.Minute, // a loaded machine is slow
-		CRDDirectoryPaths:        []string{"../manifests/crds", "../assets/crds"},
+		CRDDirectoryPaths:        []string{"../../manifests/crds", "../../assets/crds"},
 		ErrorIfCRDPathMissing:    true,
 	}
 	t.Cleanup(func() { g.Expect(environment.Stop()).To(Succeed()) }) // even when a CRD is refused, an API server runs
@@ -48,11 +51,11 @@ func start(t *testing.T) client.Client {
 func TestAdmission(t *testing.T) {
 	g := NewWithT(t)
 	admin := start(t)
-	files, err := filepath.Glob("testdata/*/*.yaml")
+	files, err := filepath.Glob(testdata + "*/*.yaml")
 	g.Expect(err).NotTo(HaveOccurred())
 	g.Expect(files).NotTo(BeEmpty())
 	for _, file := range files {
-		name := strings.TrimSuffix(strings.TrimPrefix(file, "testdata/"), ".yaml")
+		name := strings.TrimSuffix(strings.TrimPrefix(file, testdata), ".yaml")
 		t.Run("When "+name+" is applied, it should be admitted as its file says", func(t *testing.T) {
 			g := NewWithT(t)
 			content, err := os.ReadFile(file)
