@@ -6,13 +6,20 @@ import (
 	"bytes"
 	"encoding/json"
 	"io"
+	"log"
+	"net/http"
+	"net/http/httptest"
 	"os"
 	"path/filepath"
 	"strings"
 	"testing"
 
 	"github.com/google/go-cmp/cmp"
+	"github.com/google/go-containerregistry/pkg/authn"
+	"github.com/google/go-containerregistry/pkg/name"
+	"github.com/google/go-containerregistry/pkg/registry"
 	"github.com/google/go-containerregistry/pkg/v1/empty"
+	"github.com/google/go-containerregistry/pkg/v1/remote"
 	. "github.com/onsi/gomega"
 	apiextensionsv1 "k8s.io/apiextensions-apiserver/pkg/apis/apiextensions/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -20,7 +27,6 @@ import (
 
 	"github.com/autonode-io/autonode/cmd/autonode/printer/printertest"
 	"github.com/autonode-io/autonode/payload"
-	"github.com/autonode-io/autonode/test/world/registry"
 )
 
 const someImage = "registry.example/karpenter-clusterapi@sha256:1111111111111111111111111111111111111111111111111111111111111111"
@@ -64,33 +70,52 @@ spec:
 
 // releases is a registry, and what `autonode release` needs to push a payload to it.
 type releases struct {
-	registry *registry.Registry
+	// host is the registry's.
+	host string
 	// dir holds config, the registry's credentials, and crds, a folder with a CustomResourceDefinition.
 	dir, config, crds string
 	// target is the image that payloads are pushed to.
 	target string
 }
 
+// credentials are those that the registry asks for.
+var credentials = authn.AuthConfig{Username: "releaser", Password: "secret"}
+
+// startRegistry starts a registry, and returns its host.
+func startRegistry(t *testing.T) string {
+	t.Helper()
+	silent := log.New(io.Discard, "", 0) // clients that try HTTPS first
+	handler := registry.New(registry.Logger(silent))
+	server := httptest.NewUnstartedServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		if username, password, _ := r.BasicAuth(); username != credentials.Username || password != credentials.Password {
+			w.Header().Set("WWW-Authenticate", `Basic realm="releases"`)
+			http.Error(w, "authentication required", http.StatusUnauthorized)
+			return
+		}
+		handler.ServeHTTP(w, r)
+	}))
+	server.Config.ErrorLog = silent
+	server.Start()
+	t.Cleanup(server.Close)
+	return server.Listener.Addr().String()
+}
+
 func startReleases(t *testing.T) releases {
 	t.Helper()
-	r, err := registry.Start(t.Context(), t.TempDir())
+	host := startRegistry(t)
+	config, err := json.Marshal(map[string]any{"auths": map[string]any{host: credentials}})
 	if err != nil {
 		t.Fatal(err)
 	}
-	t.Cleanup(func() {
-		if err := r.Close(); err != nil {
-			t.Error(err)
-		}
-	})
 	dir := t.TempDir()
-	config := write(t, filepath.Join(dir, "pull-secret.json"), string(r.DockerConfigJSON()))
+	pullSecret := write(t, filepath.Join(dir, "pull-secret.json"), string(config))
 	crds := filepath.Join(dir, "crds")
 	if err := os.Mkdir(crds, 0o700); err != nil {
 		t.Fatal(err)
 	}
 	write(t, filepath.Join(crds, "nodepools.yaml"), nodePools)
 	write(t, filepath.Join(crds, "README.md"), "not a manifest")
-	return releases{registry: r, dir: dir, config: config, crds: crds, target: r.Host() + "/autonode/release:1.36.3"}
+	return releases{host: host, dir: dir, config: pullSecret, crds: crds, target: host + "/autonode/release:1.36.3"}
 }
 
 // create runs `autonode release new` with two components and their CRDs.
@@ -110,7 +135,7 @@ func TestRelease(t *testing.T) {
 		out, err := r.create(t)
 		g.Expect(err).NotTo(HaveOccurred())
 		ref := strings.TrimSpace(out)
-		g.Expect(ref).To(MatchRegexp("^" + r.registry.Host() + "/autonode/release@sha256:[0-9a-f]{64}$"))
+		g.Expect(ref).To(MatchRegexp("^" + r.host + "/autonode/release@sha256:[0-9a-f]{64}$"))
 		_, digest, _ := strings.Cut(ref, "@")
 
 		out, err = release(t, "inspect", r.target, "--registry-config", r.config)
@@ -188,11 +213,14 @@ arm64        kubevirt         quay.example/node:1
 
 	t.Run("When a component is given by tag, it should be pinned to its digest", func(t *testing.T) {
 		g := NewWithT(t)
-		ref, err := r.registry.Push(t.Context(), "autonode/karpenter-clusterapi:dev", empty.Image)
+		tag, err := name.NewTag(r.host + "/autonode/karpenter-clusterapi:dev")
 		g.Expect(err).NotTo(HaveOccurred())
-		out, err := release(t, "new", "--version", "1.0.0", "--component", "a="+r.registry.Host()+"/autonode/karpenter-clusterapi:dev", "--registry-config", r.config, r.target, "-o", "yaml")
+		g.Expect(remote.Write(tag, empty.Image, remote.WithContext(t.Context()), remote.WithAuth(authn.FromConfig(credentials)))).To(Succeed())
+		digest, err := empty.Image.Digest()
 		g.Expect(err).NotTo(HaveOccurred())
-		g.Expect(out).To(ContainSubstring("image: " + ref))
+		out, err := release(t, "new", "--version", "1.0.0", "--component", "a="+tag.Name(), "--registry-config", r.config, r.target, "-o", "yaml")
+		g.Expect(err).NotTo(HaveOccurred())
+		g.Expect(out).To(ContainSubstring("image: " + tag.Digest(digest.String()).Name()))
 	})
 }
 
@@ -224,10 +252,10 @@ func TestReleaseErrors(t *testing.T) {
 		"When the output has no such form, it should name those there are": {[]string{"inspect", target, "-o", "wide"}, `"wide" is none of table, json, yaml, name`},
 		"When new's output has no such form, it should say so":             {append([]string{"new", target, "-o", "table"}, minimal...), `"table" is neither json nor yaml`},
 		"When inspect has no image, it should say what that is":            {[]string{"inspect"}, "IMAGE is missing: the payload to show"},
-		"When there are no credentials, it should say how to get them":     {[]string{"inspect", target}, "docker login " + r.registry.Host()},
+		"When there are no credentials, it should say how to get them":     {[]string{"inspect", target}, "docker login " + r.host},
 		"When the registry config isn't there, it should name it":          {[]string{"inspect", target, "--registry-config", "/nowhere"}, "--registry-config: open /nowhere"},
 		"When the registry config lacks the registry, it should name both": {[]string{"inspect", target, "--registry-config", write(t, filepath.Join(dir, "empty.json"), `{"auths":{}}`)},
-			"add or correct the entry for " + r.registry.Host() + " in " + filepath.Join(dir, "empty.json")},
+			"add or correct the entry for " + r.host + " in " + filepath.Join(dir, "empty.json")},
 		"When the registry config is broken, it should name it": {[]string{"inspect", target, "--registry-config", write(t, filepath.Join(dir, "broken.json"), `{`)}, "broken.json: reading the docker config"},
 		"When the payload isn't there, it should say so":        {[]string{"inspect", target + "4", "--registry-config", config}, "404 Not Found"},
 		"When the timeout is none, it should say so":            {[]string{"inspect", target, "--timeout", "0s"}, "--timeout must be more than 0"},
