@@ -13,7 +13,7 @@ export GOMEGA_DEFAULT_EVENTUALLY_TIMEOUT ?= 5m
 
 TOOL = go tool -modfile=tools/go.mod
 DEV = bin/autonode-dev
-PROGRAMS = autonode autonode-dev autonode-operator karpenter-clusterapi
+PROGRAMS = autonode autonode-operator karpenter-clusterapi
 VERSION ?= $(shell git describe --tags --always --dirty 2>/dev/null || echo unknown)
 LDFLAGS = -s -w -X main.version=$(VERSION)
 CONTAINER_TOOL ?= $(firstword $(foreach tool,docker podman buildah,$(if $(shell command -v $(tool)),$(tool))))
@@ -177,11 +177,11 @@ world: build ## Start the local world and leave it in the foreground. ARGS are t
 .PHONY: build
 build: ## Build the programs into bin/, static.
 	@mkdir -p bin
-	go build -ldflags '$(LDFLAGS)' -o bin/ $(addprefix ./cmd/,$(PROGRAMS))
+	go build -ldflags '$(LDFLAGS)' -o bin/ $(addprefix ./cmd/,$(PROGRAMS)) ./test/cmd/autonode-dev
 
 .PHONY: release
 release: ## Make release VERSION=v0.1.0 in dist/v0.1.0, without a container engine. PUSH=registry/folder pushes its images, KEY=cosign.key signs; docs/releasing.md.
-	go run ./cmd/autonode-dev release --version='$(VERSION)' $(if $(PUSH),--push='$(PUSH)') $(if $(KEY),--key='$(KEY)') $(ARGS)
+	go run ./test/cmd/autonode-dev release --version='$(VERSION)' $(if $(PUSH),--push='$(PUSH)') $(if $(KEY),--key='$(KEY)') $(ARGS)
 
 .PHONY: image
 image: ## Build container images for this machine's architecture with docker, podman or buildah.
