@@ -7,11 +7,15 @@ SHELL = bash
 # detector needs cgo, so tests are a build of their own.
 export GOFLAGS += -trimpath -buildvcs=false
 export CGO_ENABLED ?= 0
+# A go.work of yours must not decide which versions are tested and built.
+export GOWORK = off
 # How long a test waits for what must happen: no test depends on how fast the machine is. It is less than the ten minutes after which the
 # programs look by themselves at what a watch should have told them.
 export GOMEGA_DEFAULT_EVENTUALLY_TIMEOUT ?= 5m
 
-TOOL = go tool -modfile=tools/go.mod
+# The folders of our modules: the product, its API, and what only its developers run.
+MODULES = . api test
+TOOL = go tool -modfile=$(CURDIR)/tools/go.mod
 DEV = bin/autonode-dev
 PROGRAMS = autonode autonode-operator karpenter-clusterapi
 VERSION ?= $(shell git describe --tags --always --dirty 2>/dev/null || echo unknown)
@@ -19,10 +23,12 @@ LDFLAGS = -s -w -X main.version=$(VERSION)
 CONTAINER_TOOL ?= $(firstword $(foreach tool,docker podman buildah,$(if $(shell command -v $(tool)),$(tool))))
 IMAGE_PREFIX ?= autonode
 
-# Every package but the end-to-end tests, which need a world. Computed, so that no test is forgotten; test/targets checks it.
-PACKAGES = $(filter-out %/test/e2e %/test/aws %/test/real %/test/released,$(shell go list ./...))
-# Tests that run programs which read sources, charts or this file: the go command doesn't see those, so it must not cache the results.
-UNCACHED = $(addprefix github.com/autonode-io/autonode/test/,charts docs install release targets world/nodeagent world/registry)
+# Every package but the end-to-end tests, which need a world. Computed, so that no test is forgotten; test/targets checks it. eval
+# keeps the answer.
+PACKAGES = $(eval PACKAGES := $(filter-out ./test/e2e ./test/aws ./test/real ./test/released,$(patsubst github.com/autonode-io/autonode/%,./%,\
+	$(foreach module,$(MODULES),$(shell go list -C $(module) ./...)))))$(PACKAGES)
+# packages-of names those of PACKAGES that are in a module, as the go command has to be told there.
+packages-of = $(if $(filter .,$(1)),$(filter-out $(patsubst %,./%/%,$(filter-out .,$(MODULES))),$(PACKAGES)),$(patsubst ./$(1)/%,./%,$(filter ./$(1)/%,$(PACKAGES))))
 # CI sets it. The go command doesn't cache what is shuffled.
 SHUFFLE ?=
 # The linter vets; go test would do it again.
@@ -64,34 +70,35 @@ test-all: ## Run every tier (TIERS), one after the other, and end with a table o
 
 .PHONY: generate
 generate: ## Regenerate deepcopy, CRDs, RBAC, the API reference and the Helm charts.
-	$(TOOL) controller-gen object paths=./api/... paths=./test/world/infrastructure/api/...
-	$(TOOL) controller-gen crd paths=./api/v1beta1/... paths=./api/v1alpha1/... output:crd:dir=manifests/crds
-	$(TOOL) controller-gen crd paths=./api/karpenter/... output:crd:dir=assets/crds
+	cd api && $(TOOL) controller-gen object paths=./...
+	cd api && $(TOOL) controller-gen crd paths=./v1beta1/... paths=./v1alpha1/... output:crd:dir=../manifests/crds
+	cd api && $(TOOL) controller-gen crd paths=./karpenter/... output:crd:dir=../assets/crds
 # Catalogs are in management only.
 	mv assets/crds/karpenter.cluster.x-k8s.io_instancetypecatalogs.yaml manifests/crds/
-	$(TOOL) controller-gen crd paths=./test/world/infrastructure/api/... output:crd:dir=test/world/infrastructure/crds
+	cd test && $(TOOL) controller-gen object paths=./world/infrastructure/api/...
+	cd test && $(TOOL) controller-gen crd paths=./world/infrastructure/api/... output:crd:dir=world/infrastructure/crds
 	$(TOOL) controller-gen rbac:roleName=autonode-operator paths=./operator/... output:rbac:dir=manifests/rbac
 	$(TOOL) crd-ref-docs --source-path=api --config=docs/crd-ref-docs.yaml --renderer=markdown --output-path=docs/api-reference.md --log-level=ERROR
-	go run ./test/charts/generate
+	go run -C test ./charts/generate
 	go tool -modfile=tools/helm/go.mod helm-docs --chart-search-root=charts --template-files=./README.md.gotmpl --sort-values-order=file --log-level=warning
 
 .PHONY: lint
 lint: ## Lint, import walls included.
-	$(TOOL) golangci-lint run
+	@for module in $(MODULES); do (cd $$module && $(TOOL) golangci-lint run) || exit 1; done
 
 .PHONY: verify
 verify: generate ## Regenerate and lint, and fail when a generated file isn't committed.
-	go mod tidy -diff
-	cd tools && go mod tidy -diff
+	@for module in $(MODULES) tools; do (cd $$module && go mod tidy -diff) || exit 1; done
 	@changes=$$(git status --porcelain -- api assets charts docs manifests test/world/infrastructure); if [ -n "$$changes" ]; then \
 		echo "Generated files differ from what is committed; run 'make generate' and commit:"; echo "$$changes"; git --no-pager diff --stat; exit 1; fi
 	$(MAKE) lint
 
-# unit-tests runs the packages' tests with a go test command, and prints the ten packages that took longest.
+# unit-tests runs the packages' tests with a go test command, and prints the ten packages that took longest. Those of test read files of
+# other modules, or start programs that do: the go command doesn't see that, so it must not cache the results.
 define unit-tests
 	@begin=$$SECONDS failed=0; assets=$$($(DEV) world build --print-assets) && export KUBEBUILDER_ASSETS=$$assets || exit 1; \
-	{ $(if $(filter $(UNCACHED),$(PACKAGES)),$(1) $(UNIT_FLAGS) -count=1 $(filter $(UNCACHED),$(PACKAGES)) || failed=1;) \
-	$(if $(filter-out $(UNCACHED),$(PACKAGES)),$(1) $(UNIT_FLAGS) $(filter-out $(UNCACHED),$(PACKAGES)) || failed=1;) \
+	{ $(foreach module,$(MODULES),$(if $(call packages-of,$(module)),\
+		(cd $(module) && $(1) $(UNIT_FLAGS) $(if $(filter test,$(module)),-count=1) $(call packages-of,$(module))) || failed=1;)) \
 	(exit $$failed); } 2>&1 | tee $(UNIT_LOG) || failed=1; \
 	echo "The slowest packages:"; awk '/^(ok|FAIL)[ \t].*s$$/ {print $$3, $$2}' $(UNIT_LOG) | sort -rn | head -n 10; \
 	echo "make $@: $$((SECONDS - begin)) s"; exit $$failed
@@ -108,22 +115,22 @@ race: build ## Run the unit and envtest tests with the race detector.
 .PHONY: lifecycle
 lifecycle: build ## Run the end-to-end test of the main job, in a small world of its own.
 	$(DEV) world build
-	go test $(E2E_FLAGS) -timeout=30m -run '^TestLifecycle$$' ./test/e2e/...
+	go test -C test $(E2E_FLAGS) -timeout=30m -run '^TestLifecycle$$' ./e2e/...
 
 .PHONY: mutants
 mutants: build ## Break the code in the ways of test/mutants, each in a copy: a test has to fail for each. ARGS='-run gate' chooses.
-	assets=$$($(DEV) world build --print-assets) && KUBEBUILDER_ASSETS=$$assets go run ./test/mutants $(ARGS)
+	assets=$$($(DEV) world build --print-assets) && KUBEBUILDER_ASSETS=$$assets go run -C test ./mutants $(ARGS)
 
 .PHONY: bench
 bench: ## Run the benchmarks, as benchstat reads them. COUNT=10 for statistics.
-	@go test -run '^$$' -bench . -benchmem -count=$(COUNT) ./api/... ./capacity/... ./catalog/... ./karpenter/... ./lenient/... ./operator/...
+	@go test -run '^$$' -bench . -benchmem -count=$(COUNT) ./capacity/... ./catalog/... ./karpenter/... ./lenient/... ./operator/...
 
 .PHONY: e2e
 e2e: build ## Run all end-to-end tests of test/e2e in worlds of their own, and again alone what failed. TESTFLAGS='-run Upgrade' chooses.
 	$(DEV) world build
 	@mkdir -p bin && rm -f $(E2E_RERUNS) && gotestsum=$$($(TOOL) -n gotestsum) && failed=0; \
-	$$gotestsum --format=standard-verbose --rerun-fails=1 --rerun-fails-run-root-test --rerun-fails-report=$(E2E_RERUNS) \
-		--packages ./test/e2e/... -- $(E2E_FLAGS) -timeout=90m -parallel=16 2>&1 | tee $(E2E_LOG) || failed=1; \
+	(cd test && $$gotestsum --format=standard-verbose --rerun-fails=1 --rerun-fails-run-root-test --rerun-fails-report=$(CURDIR)/$(E2E_RERUNS) \
+		--packages ./e2e/... -- $(E2E_FLAGS) -timeout=90m -parallel=16) 2>&1 | tee $(E2E_LOG) || failed=1; \
 	if [ -s $(E2E_RERUNS) ]; then printf '\nFailed at first, and were run again alone:\n'; cat $(E2E_RERUNS); \
 		grep -E 'logs are in|logs, of all worlds|there when it failed' $(E2E_LOG) | sort -u; fi; exit $$failed
 
@@ -134,16 +141,16 @@ dashboards: ## Run the tests, and draw the dashboards into bin/dashboards with w
 .PHONY: e2e-real
 e2e-real: build ## Run the test of a real machine, in a world of its own. Needs root on Linux; apt-get install runc containerd containernetworking-plugins iproute2 iptables conntrack.
 	$(DEV) world build
-	go test $(E2E_FLAGS) -timeout=20m ./test/real/...
+	go test -C test $(E2E_FLAGS) -timeout=20m ./real/...
 
 .PHONY: e2e-aws
 e2e-aws: build ## Run the tests in test/aws: Cluster API Provider AWS and Karpenter's AWS provider against AWS's APIs in a world of their own. It isn't part of make test.
-	go test $(E2E_FLAGS) -timeout=30m ./test/aws/...
+	go test -C test $(E2E_FLAGS) -timeout=30m ./aws/...
 
 .PHONY: e2e-release
 e2e-release: build ## Build two releases, and install, upgrade and uninstall them with kubectl, autonode install, Helm and clusterctl, in a world of their own. It isn't part of make test.
 	$(DEV) world build
-	go test $(E2E_FLAGS) -timeout=60m ./test/released/...
+	go test -C test $(E2E_FLAGS) -timeout=60m ./released/...
 
 .PHONY: bench-scale
 bench-scale: build ## Measure pods that need a node each, with our provider and with Karpenter's kwok provider. SIZES=3,50 chooses how many; ARGS='--json FILE'.
@@ -160,7 +167,7 @@ bench-busy: build ## Measure ten bursts of 150 nodes beside two busy loops, and 
 .PHONY: bench-fleet
 bench-fleet: build ## Measure how soon three hosted clusters use all ten machines of a reservation that they share, and fail above LIMIT (30s). Needs the machine for itself.
 	$(DEV) world build
-	FLEET_LIMIT='$(or $(LIMIT),30s)' go test $(NO_VET) -count=1 -timeout=20m -v -run '^TestFleetCapacity$$/(documented_example|all_ten_reserved_ones|never_have_been_more_than_ten)' ./test/e2e/...
+	FLEET_LIMIT='$(or $(LIMIT),30s)' go test -C test $(NO_VET) -count=1 -timeout=20m -v -run '^TestFleetCapacity$$/(documented_example|all_ten_reserved_ones|never_have_been_more_than_ten)' ./e2e/...
 
 .PHONY: bench-operator
 bench-operator: build ## Measure what CLUSTERS hosted clusters (1000) cost the operator. ARGS='--silent 10 --slow 10' adds sick guests.
@@ -175,13 +182,17 @@ world: build ## Start the local world and leave it in the foreground. ARGS are t
 	$(DEV) world up $(ARGS)
 
 .PHONY: build
-build: ## Build the programs into bin/, static.
+build: $(DEV) ## Build the programs into bin/, static.
+	go build -ldflags '$(LDFLAGS)' -o bin/ $(addprefix ./cmd/,$(PROGRAMS))
+
+.PHONY: $(DEV)
+$(DEV):
 	@mkdir -p bin
-	go build -ldflags '$(LDFLAGS)' -o bin/ $(addprefix ./cmd/,$(PROGRAMS)) ./test/cmd/autonode-dev
+	go build -C test -ldflags '$(LDFLAGS)' -o '$(CURDIR)/bin/' ./cmd/autonode-dev
 
 .PHONY: release
-release: ## Make release VERSION=v0.1.0 in dist/v0.1.0, without a container engine. PUSH=registry/folder pushes its images, KEY=cosign.key signs; docs/releasing.md.
-	go run ./test/cmd/autonode-dev release --version='$(VERSION)' $(if $(PUSH),--push='$(PUSH)') $(if $(KEY),--key='$(KEY)') $(ARGS)
+release: $(DEV) ## Make release VERSION=v0.1.0 in dist/v0.1.0, without a container engine. PUSH=registry/folder pushes its images, KEY=cosign.key signs; docs/releasing.md.
+	$(DEV) release --version='$(VERSION)' $(if $(PUSH),--push='$(PUSH)') $(if $(KEY),--key='$(KEY)') $(ARGS)
 
 .PHONY: image
 image: ## Build container images for this machine's architecture with docker, podman or buildah.

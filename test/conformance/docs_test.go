@@ -22,7 +22,7 @@ const (
 	lastRun     = "../../bin/conformance"
 	summaryFrom = "<!-- summary -->\n"
 	summaryTo   = "<!-- end -->\n"
-	rerun       = "go test ./test/conformance -run TestDocs -update"
+	rerun       = "go test -C test ./conformance -run TestDocs -update"
 )
 
 // specs are the names of the specs that a provider's results have.

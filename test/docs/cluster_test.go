@@ -73,8 +73,8 @@ var cluster struct {
 	programs map[string]string
 }
 
-// programs that the documentation shows.
-var programs = []string{"autonode", "autonode-dev", "autonode-operator", "karpenter-clusterapi"}
+// programs that the documentation shows, each with its module's folder.
+var programs = map[string]string{"autonode": root, "autonode-dev": root + "/test", "autonode-operator": root, "karpenter-clusterapi": root}
 
 func TestMain(m *testing.M) {
 	ctrl.SetLogger(logr.Discard())
@@ -140,15 +140,13 @@ func run(m *testing.M) (code int, err error) {
 // buildPrograms builds the repository's programs with the flags of `make build`, so that what it has compiled is used.
 func buildPrograms(dir string) error {
 	cluster.programs = map[string]string{}
-	args := []string{"build", "-trimpath", "-buildvcs=false", "-o", dir + "/"}
-	for _, name := range programs {
+	for name, module := range programs {
 		cluster.programs[name] = filepath.Join(dir, name)
-		args = append(args, "./cmd/"+name)
-	}
-	cmd := exec.Command("go", args...)
-	cmd.Dir, cmd.Env = root, append(os.Environ(), "CGO_ENABLED=0")
-	if out, err := cmd.CombinedOutput(); err != nil {
-		return fmt.Errorf("building the programs: %w\n%s", err, out)
+		cmd := exec.Command("go", "build", "-trimpath", "-buildvcs=false", "-o", cluster.programs[name], "./cmd/"+name)
+		cmd.Dir, cmd.Env = module, append(os.Environ(), "CGO_ENABLED=0")
+		if out, err := cmd.CombinedOutput(); err != nil {
+			return fmt.Errorf("building %s: %w\n%s", name, err, out)
+		}
 	}
 	return nil
 }

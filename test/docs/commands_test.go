@@ -137,7 +137,7 @@ func stripped(words []string) []string {
 
 func isKnown(words []string) bool {
 	words = stripped(words)
-	return len(words) > 0 && (words[0] == "kubectl" || words[0] == "make" || slices.Contains(programs, filepath.Base(words[0])))
+	return len(words) > 0 && (words[0] == "kubectl" || words[0] == "make" || programs[filepath.Base(words[0])] != "")
 }
 
 // shell checks the commands of a page in a folder that has the files which the page shows.
@@ -160,7 +160,7 @@ func (s shell) check(ctx context.Context, words []string) error {
 		return s.kubectl(ctx, words[1:])
 	case name == "make":
 		return checkMake(words[1:])
-	case slices.Contains(programs, filepath.Base(name)):
+	case programs[filepath.Base(name)] != "":
 		name = filepath.Base(name)
 		if name == "autonode-dev" && len(words) > 3 && words[1] == "world" && words[2] == "kubectl" {
 			return s.kubectl(ctx, words[4:])

@@ -84,7 +84,7 @@ func TestExamples(t *testing.T) {
 			return
 		}
 		if diff := cmp.Diff(want, got); diff != "" {
-			t.Errorf("run go test ./test/docs -run TestExamples -update:\n%s", diff)
+			t.Errorf("run go test -C test ./docs -run TestExamples -update:\n%s", diff)
 		}
 	})
 }

@@ -28,7 +28,7 @@ func TestPermissions(t *testing.T) {
 			if err != nil {
 				t.Fatal(err)
 			}
-			begin, end := "<!-- "+name+" rules, written by go test ./test/install -update -->\n", "<!-- end -->"
+			begin, end := "<!-- "+name+" rules, written by go test -C test ./install -update -->\n", "<!-- end -->"
 			before, rest, ok := strings.Cut(string(content), begin)
 			_, after, closed := strings.Cut(rest, end)
 			if !ok || !closed {
@@ -42,7 +42,7 @@ func TestPermissions(t *testing.T) {
 				return
 			}
 			if want != string(content) {
-				t.Errorf("%s differs from the role of %s; go test ./test/install -update writes it", securityDoc, name)
+				t.Errorf("%s differs from the role of %s; go test -C test ./install -update writes it", securityDoc, name)
 			}
 		})
 	}

@@ -183,8 +183,8 @@ func try(ctx context.Context, tree string, m mutant.Mutant) (outcome string, err
 }
 
 func test(ctx context.Context, tree string, m mutant.Mutant) (said []byte, err error) {
-	cmd := exec.CommandContext(ctx, "go", "test", "-vet=off", "-count=1", "-failfast", "-timeout="+timeout.String(), "-run="+m.Run, m.Package)
-	cmd.Dir = tree
+	cmd := exec.CommandContext(ctx, "go", "test", "-vet=off", "-count=1", "-failfast", "-timeout="+timeout.String(), "-run="+m.Run, ".")
+	cmd.Dir = filepath.Join(tree, m.Package) // whose module is any of ours
 	said, err = cmd.CombinedOutput()
 	if err == nil && bytes.Contains(said, []byte("no tests to run")) {
 		return said, fmt.Errorf("%s has no test %s", m.Package, m.Run)

@@ -53,7 +53,11 @@ const (
 	// program stands for each of ours, which take minutes to build.
 	program = `package main
 
-import "github.com/blang/semver/v4"
+import (
+	"github.com/blang/semver/v4"
+
+	_ "github.com/autonode-io/autonode/api"
+)
 
 var version string
 
@@ -66,7 +70,7 @@ func source(t *testing.T) string {
 	t.Helper()
 	g := NewWithT(t)
 	dir := t.TempDir()
-	for _, folder := range []string{"charts", "manifests"} {
+	for _, folder := range []string{"api", "charts", "manifests"} {
 		g.Expect(os.CopyFS(filepath.Join(dir, folder), os.DirFS(filepath.Join(sourceRoot, folder)))).To(Succeed())
 	}
 	for _, file := range []string{"go.mod", "go.sum", "LICENSE"} {
@@ -286,7 +290,7 @@ func testBOM(t *testing.T, m made) {
 	for _, component := range *document.Components {
 		urls = append(urls, component.PackageURL)
 	}
-	g.Expect(urls).To(ConsistOf(HavePrefix("pkg:golang/std@1."), "pkg:golang/github.com/blang/semver/v4@v4.0.0"))
+	g.Expect(urls).To(ConsistOf(HavePrefix("pkg:golang/std@1."), "pkg:golang/github.com/autonode-io/autonode/api@v0.1.0", "pkg:golang/github.com/blang/semver/v4@v4.0.0"))
 	g.Expect(*document.Dependencies).To(HaveLen(1))
 
 	index, err := remote.Index(m.digest(t, operatorProgram, version))

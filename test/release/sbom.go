@@ -57,7 +57,11 @@ func (b bom) encode(version string) ([]byte, *debug.BuildInfo, error) {
 	main.BOMRef = main.PackageURL
 	components := []cyclonedx.Component{library("std", strings.TrimPrefix(info.GoVersion, "go"))}
 	for _, module := range info.Deps {
-		if module.Replace != nil {
+		switch {
+		case module.Replace == nil:
+		case strings.HasPrefix(module.Replace.Path, "./"): // our API, whose version is the release's
+			module = &debug.Module{Path: module.Path, Version: version}
+		default:
 			module = module.Replace
 		}
 		components = append(components, library(module.Path, module.Version))

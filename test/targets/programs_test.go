@@ -33,7 +33,10 @@ func TestPrograms(t *testing.T) {
 	t.Run("When a program is in cmd, make build should build it", func(t *testing.T) {
 		g := NewWithT(t)
 		built := output(t, "make", "--dry-run", "build")
-		programs := strings.Fields(output(t, "go", "list", "-f", `{{if eq .Name "main"}}{{.ImportPath}}{{end}}`, "./cmd/..."))
+		var programs []string
+		for _, module := range []string{".", "test"} {
+			programs = append(programs, strings.Fields(output(t, "go", "list", "-C", module, "-f", `{{if eq .Name "main"}}{{.ImportPath}}{{end}}`, "./cmd/..."))...)
+		}
 		g.Expect(len(programs)).To(BeNumerically(">=", 4))
 		for _, program := range programs {
 			g.Expect(strings.Fields(built)).To(ContainElement("./cmd/" + path.Base(program)))

@@ -3,6 +3,7 @@
 package targets_test
 
 import (
+	"cmp"
 	"io/fs"
 	"os"
 	"os/exec"
@@ -31,24 +32,29 @@ func output(t *testing.T, name string, args ...string) string {
 	return string(out)
 }
 
-// runsTests matches a command that runs tests, and what it gets.
-var runsTests = regexp.MustCompile(`(?:go test|--packages) (.+)`)
+// runsTests matches a command that runs tests: the folder of the module that it runs in, by cd or by -C, and what it gets.
+var runsTests = regexp.MustCompile(`(?:\(cd (\S+) && [^()]*?)?(?:go test|--packages)(?: -C (\S+))? ([^)\n]+)`)
 
 // folders of the packages whose tests a make target would run.
 func folders(t *testing.T, target string) []string {
 	t.Helper()
-	args := []string{"list", "-f", "{{.Dir}}"}
-	for line := range strings.Lines(output(t, "make", "--dry-run", target)) {
-		if match := runsTests.FindStringSubmatch(line); match != nil {
-			for _, word := range strings.Fields(match[1]) {
-				if strings.HasPrefix(word, "./") || strings.HasPrefix(word, "github.com/") {
-					args = append(args, word)
-				}
+	packages := map[string][]string{} // by the folder of their module
+	commands := strings.ReplaceAll(output(t, "make", "--dry-run", target), "\\\n", " ")
+	for _, match := range runsTests.FindAllStringSubmatch(commands, -1) {
+		module := cmp.Or(match[1], match[2], ".")
+		for _, word := range strings.Fields(match[3]) {
+			if strings.HasPrefix(word, "./") {
+				packages[module] = append(packages[module], word)
 			}
 		}
 	}
-	NewWithT(t).Expect(len(args)).To(BeNumerically(">", 3), "make %s names no package", target)
-	return strings.Fields(output(t, "go", args...))
+	g := NewWithT(t)
+	g.Expect(packages).NotTo(BeEmpty(), "make %s names no package", target)
+	var all []string
+	for module, names := range packages {
+		all = append(all, strings.Fields(output(t, "go", append([]string{"list", "-C", module, "-f", "{{.Dir}}"}, names...)...))...)
+	}
+	return all
 }
 
 // testFiles are the repository's files with tests, by their paths from this folder.

@@ -19,10 +19,10 @@ const modulePath = "github.com/autonode-io/autonode"
 var errNoSource = errors.New("the operator and Karpenter are built from AutoNode's source, and the working directory isn't in it: " +
 	"go there, set AUTONODE_SOURCE, or start the world without them (--without-operator)")
 
-// findSource returns the folder of AutoNode's source: the one that dir is in, else $AUTONODE_SOURCE, else the working directory.
+// findSource returns the folder of AutoNode's source: the one that dir is in, whichever of its modules, else $AUTONODE_SOURCE, else the working directory.
 func findSource(ctx context.Context, dir string) (string, error) {
 	dir = cmp.Or(dir, os.Getenv("AUTONODE_SOURCE"))
-	module, err := programs.Go(ctx, dir, "list", "-m", "-f", "{{.Path}} {{.Dir}}")
+	module, err := programs.Go(ctx, dir, "list", "-m", "-f", "{{.Path}} {{.Dir}}", modulePath)
 	path, source, _ := strings.Cut(module, " ")
 	switch {
 	case err == nil && path == modulePath:

@@ -86,6 +86,13 @@ func TestFindSource(t *testing.T) {
 		g.Expect(findSource(t.Context(), "")).To(Equal(source))
 	})
 
+	t.Run("When the working directory is in the module of tests, the source should be the product's folder", func(t *testing.T) {
+		g := NewWithT(t)
+		source, err := filepath.Abs(filepath.Join("..", ".."))
+		g.Expect(err).NotTo(HaveOccurred())
+		g.Expect(findSource(t.Context(), "")).To(Equal(source))
+	})
+
 	t.Run("When the working directory is elsewhere, AUTONODE_SOURCE should tell", func(t *testing.T) {
 		g := NewWithT(t)
 		source := newSource(t)

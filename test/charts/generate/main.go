@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Generate writes what is generated of the Helm charts, in the repository that it runs in: make generate.
+// Generate writes what is generated of the Helm charts: make generate, which runs it in the folder of its module.
 package main
 
 import (
@@ -11,7 +11,7 @@ import (
 )
 
 func main() {
-	if err := charts.Generate("."); err != nil {
+	if err := charts.Generate(".."); err != nil {
 		fmt.Fprintln(os.Stderr, "generating the charts:", err)
 		os.Exit(1)
 	}

@@ -42,7 +42,7 @@ const (
 type Config struct {
 	// Dir is an empty folder for machines, and Logs one for what they log; it stays.
 	Dir, Logs string
-	// Source is the folder of AutoNode's source, which the programs of machines are built from.
+	// Source is the folder of the module that this package is in: the programs of machines are built from it.
 	Source string
 	// Node has kubeadm and the kubelet.
 	Node programs.Node
@@ -88,7 +88,7 @@ func New(ctx context.Context, config Config) (*Hypervisor, error) {
 	}
 	h := &Hypervisor{config: config, networking: networking(), machines: map[string]*machine{}}
 	if _, err := programs.Go(ctx, config.Source, "build", "-trimpath", "-buildvcs=false", "-ldflags=-s -w", "-o", config.Dir+string(filepath.Separator),
-		"./test/world/realmachine/"+firmwareProgram, "./test/world/realmachine/"+workloadProgram); err != nil {
+		"./world/realmachine/"+firmwareProgram, "./world/realmachine/"+workloadProgram); err != nil {
 		return nil, fmt.Errorf("building the programs of machines: %w", err)
 	}
 	image, err := registry.PackProgram(h.Workload(), workloadProgram, nil)
