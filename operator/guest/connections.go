@@ -24,8 +24,8 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/source"
 
 	"github.com/autonode-io/autonode/api/v1beta1"
+	"github.com/autonode-io/autonode/operator/guest/connection"
 	"github.com/autonode-io/autonode/operator/guest/egress"
-	"github.com/autonode-io/autonode/operator/guest/link"
 	"github.com/autonode-io/autonode/operator/guest/outage"
 	"github.com/autonode-io/autonode/operator/guest/store"
 	"github.com/autonode-io/autonode/operator/guest/watch"
@@ -78,10 +78,10 @@ type Connections struct {
 
 var _ scope.Step = (*Connections)(nil)
 
-// connections are the connections; see [link.Links].
+// connections are the connections; see [connection.Manager].
 type connections interface {
-	Of(cluster client.ObjectKey) (*link.Guest, error)
-	Health(cluster client.ObjectKey) link.Health
+	Of(cluster client.ObjectKey) (*connection.Guest, error)
+	Health(cluster client.ObjectKey) connection.Health
 }
 
 // New adds the connections, and a cache of the Secrets that they need, to the manager.
@@ -97,7 +97,7 @@ func New(ctx context.Context, config Config) (*Connections, error) {
 	if err != nil {
 		return nil, err
 	}
-	kinds, err := watch.Kept(mgr.GetScheme(), config.Watches)
+	kinds, err := watch.StoreKinds(mgr.GetScheme(), config.Watches)
 	if err != nil {
 		return nil, err
 	}
@@ -105,17 +105,17 @@ func New(ctx context.Context, config Config) (*Connections, error) {
 		access: access, watches: watch.New(config.Clock, config.Watches), outages: outage.NewTracker(config.Clock, timeout),
 		timeout: timeout, holder: config.Holder,
 	}
-	links := link.New(link.Config{
+	manager := connection.New(connection.Config{
 		Management: mgr.GetClient(), Scheme: mgr.GetScheme(), Kinds: kinds, Wanted: c.wanted, Access: access.config, Changed: c.changed,
 		Bounds: config.Bounds, Backoff: cmp.Or(config.Budget.Backoff, egress.DefaultBackoff), Noticed: c.noticed,
 		UnresponsiveAfter: outage.ProbeFailure, Retry: cmp.Or(config.ConnectRetry, DefaultConnectRetry), Timeout: timeout, Clock: clock.RealClock{},
 	})
-	c.connections = links
-	if err := mgr.Add(links); err != nil {
+	c.connections = manager
+	if err := mgr.Add(manager); err != nil {
 		return nil, fmt.Errorf("adding the end of the connections to guests: %w", err)
 	}
 	if err := builder.ControllerManagedBy(mgr).Named("guest").For(&clusterv1.Cluster{}).
-		WithOptions(controller.Options{MaxConcurrentReconciles: connecting, NewQueue: access.newQueue}).Complete(links); err != nil {
+		WithOptions(controller.Options{MaxConcurrentReconciles: connecting, NewQueue: access.newQueue}).Complete(manager); err != nil {
 		return nil, fmt.Errorf("setting up the connections to guests: %w", err)
 	}
 	return c, nil
@@ -226,8 +226,8 @@ func (c *Connections) Of(ctx context.Context, hostedCluster *v1beta1.HostedClust
 	if consents, err := c.access.consents(ctx, hostedCluster, key); err != nil || !consents {
 		return nil, 0, err // another HostedCluster's connection may stand
 	}
-	linked, err := c.connections.Of(key)
-	if errors.Is(err, link.ErrNotConnected) {
+	conn, err := c.connections.Of(key)
+	if errors.Is(err, connection.ErrNotConnected) {
 		return nil, 0, nil
 	}
 	if err != nil {
@@ -236,7 +236,7 @@ func (c *Connections) Of(ctx context.Context, hostedCluster *v1beta1.HostedClust
 	if backoff := c.outages.Backoff(key, c.connections.Health(key)); backoff > 0 {
 		return nil, backoff, nil
 	}
-	return c.outages.Guest(linked, client.ObjectKeyFromObject(hostedCluster)), 0, nil
+	return c.outages.Guest(conn, client.ObjectKeyFromObject(hostedCluster)), 0, nil
 }
 
 // Slow reports whether a HostedCluster's guest has held a worker for long in the last minutes.

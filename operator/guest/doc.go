@@ -3,7 +3,7 @@
 // Package guest keeps one connection to each guest cluster that needs one, and reconciles the HostedCluster when
 // objects in its guest change.
 //
-// Package link makes, probes and closes the connections, package store has their watches. There are connections only to
+// Package connection makes, probes and closes the connections, package store has their watches. There are connections only to
 // Clusters of a HostedCluster that uses AutoNode or is removing it. A changed kubeconfig Secret replaces its connection.
 //
 // The operator removes nothing because a guest is unreachable: [Connections.Reconcile] leaves [scope.Scope.Guest] nil

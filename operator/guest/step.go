@@ -18,8 +18,8 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/log"
 
 	"github.com/autonode-io/autonode/api/v1beta1"
+	"github.com/autonode-io/autonode/operator/guest/connection"
 	"github.com/autonode-io/autonode/operator/guest/egress"
-	"github.com/autonode-io/autonode/operator/guest/link"
 	"github.com/autonode-io/autonode/operator/guest/outage"
 	"github.com/autonode-io/autonode/operator/guest/store"
 	"github.com/autonode-io/autonode/operator/guest/watch"
@@ -46,26 +46,29 @@ func (c *Connections) Reconcile(ctx context.Context, s *scope.Scope) (scope.Resu
 
 // connect sets s.Guest and GuestReachable. It asks the guest for nothing but the kinds that it serves.
 func (c *Connections) connect(ctx context.Context, s *scope.Scope) (scope.Result, error) {
-	linked, err := c.connection(s)
-	if err != nil {
+	conn, err := c.connection(s)
+	if errors.Is(err, connection.ErrNotConnected) {
 		return c.disconnected(ctx, s), nil
 	}
-	host, health := linked.Config.Host, c.connections.Health(s.ClusterKey())
+	if err != nil {
+		return scope.Result{}, err
+	}
+	host, health := conn.Config.Host, c.connections.Health(s.ClusterKey())
 	if since, requeueAfter, unresponsive := c.outages.Unresponsive(s.ClusterKey(), health); unresponsive {
 		message := c.setUnresponsive(s, host, since)
 		return scope.Result{Wait: true, Message: message, RequeueAfter: requeueAfter}, nil
 	}
-	guest := c.outages.Guest(linked, client.ObjectKeyFromObject(s.HostedCluster))
-	guest.Complete, err = c.watches.Start(ctx, s, linked, guest)
+	guest := c.outages.Guest(conn, client.ObjectKeyFromObject(s.HostedCluster))
+	guest.Complete, err = c.watches.Start(ctx, s, conn, guest)
 	if err != nil && s.Draining() {
 		// A drain does without watches, and keeps a deadline that no kind which can't be listed may move.
 		log.FromContext(ctx).V(1).Info("The guest can't be watched", "error", err.Error())
-		if linked, err = c.connection(s); err == nil {
-			guest = c.outages.Guest(linked, client.ObjectKeyFromObject(s.HostedCluster))
+		if conn, err = c.connection(s); err == nil {
+			guest = c.outages.Guest(conn, client.ObjectKeyFromObject(s.HostedCluster))
 		}
 	}
 	switch {
-	case errors.Is(err, link.ErrNotConnected), errors.Is(err, store.ErrClosed):
+	case errors.Is(err, connection.ErrNotConnected), errors.Is(err, store.ErrClosed):
 		return c.disconnected(ctx, s), nil
 	case err != nil && outage.Lost(guest, err):
 		return c.lose(s, host, err), nil
@@ -74,7 +77,7 @@ func (c *Connections) connect(ctx context.Context, s *scope.Scope) (scope.Result
 		return scope.Result{}, err
 	}
 	s.Guest = guest
-	return c.connected(s, linked), nil
+	return c.connected(s, conn), nil
 }
 
 // wantsGuest reports whether AutoNode is on, or not yet removed completely.
@@ -92,9 +95,9 @@ func wantsGuest(hostedCluster *v1beta1.HostedCluster) bool {
 
 // connection returns the connection to a Scope's guest, but none that stays open until it is noticed that its Cluster is
 // gone: closing it enqueues no HostedCluster, so the counts of a deleted Cluster would stay.
-func (c *Connections) connection(s *scope.Scope) (*link.Guest, error) {
+func (c *Connections) connection(s *scope.Scope) (*connection.Guest, error) {
 	if s.Cluster == nil {
-		return nil, link.ErrNotConnected
+		return nil, connection.ErrNotConnected
 	}
 	return c.connections.Of(s.ClusterKey())
 }
@@ -203,9 +206,9 @@ func (c *Connections) setUnresponsive(s *scope.Scope, host string, since time.Ti
 
 // connected sets GuestReachable for a guest that answers. Its reason says whether the guest is within its budget, and
 // whether its objects can be read.
-func (c *Connections) connected(s *scope.Scope, linked *link.Guest) scope.Result {
-	host, reason, text := linked.Config.Host, v1beta1.AsExpectedReason, ""
-	switch count, example := linked.Store.Unreadable(); {
+func (c *Connections) connected(s *scope.Scope, conn *connection.Guest) scope.Result {
+	host, reason, text := conn.Config.Host, v1beta1.AsExpectedReason, ""
+	switch count, example := conn.Store.Unreadable(); {
 	case c.access.dialer.State(s.ClusterKey().String()) != egress.Within:
 		reason, text = v1beta1.GuestOverBudgetReason, overBudget(host)+"; the operator reads it at a lower rate"
 	case c.watches.OverBudget(client.ObjectKeyFromObject(s.HostedCluster)):

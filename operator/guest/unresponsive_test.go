@@ -22,19 +22,19 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client/interceptor"
 
 	"github.com/autonode-io/autonode/api/v1beta1"
+	"github.com/autonode-io/autonode/operator/guest/connection"
 	"github.com/autonode-io/autonode/operator/guest/egress"
-	"github.com/autonode-io/autonode/operator/guest/link"
 	"github.com/autonode-io/autonode/operator/guest/outage"
 	"github.com/autonode-io/autonode/operator/scope"
 )
 
 // connected has connections that stand; the test says how the probes went.
-type connected struct{ health link.Health }
+type connected struct{ health connection.Health }
 
-func (connected) Of(client.ObjectKey) (*link.Guest, error) {
-	return &link.Guest{Config: &rest.Config{Host: "https://guest.example"}}, nil
+func (connected) Of(client.ObjectKey) (*connection.Guest, error) {
+	return &connection.Guest{Config: &rest.Config{Host: "https://guest.example"}}, nil
 }
-func (c connected) Health(client.ObjectKey) link.Health { return c.health }
+func (c connected) Health(client.ObjectKey) connection.Health { return c.health }
 
 // newManagement has the Cluster of HostedCluster clusters/blue.
 func newManagement(t *testing.T) client.Client {
@@ -79,7 +79,7 @@ func TestBackoff(t *testing.T) {
 		g.Expect(of(g)).To(Equal(outage.Recheck), "it isn't theirs to find out")
 		g.Expect(of(g)).To(Equal(outage.Recheck))
 
-		_, _, unresponsive := c.outages.Unresponsive(client.ObjectKey{Namespace: "clusters-blue", Name: "blue"}, link.Health{})
+		_, _, unresponsive := c.outages.Unresponsive(client.ObjectKey{Namespace: "clusters-blue", Name: "blue"}, connection.Health{})
 		g.Expect(unresponsive).To(BeFalse())
 		g.Expect(of(g)).To(BeZero())
 		lose(g, c)
@@ -89,9 +89,9 @@ func TestBackoff(t *testing.T) {
 	t.Run("When a guest misses probes, other controllers should leave it alone", func(t *testing.T) {
 		g := NewWithT(t)
 		c, _, of := setUp()
-		c.connections = connected{health: link.Health{Failures: 2}}
+		c.connections = connected{health: connection.Health{Failures: 2}}
 		g.Expect(of(g)).To(Equal(outage.Recheck))
-		c.connections = connected{health: link.Health{Failures: 1}}
+		c.connections = connected{health: connection.Health{Failures: 1}}
 		g.Expect(of(g)).To(BeZero())
 	})
 }
@@ -111,7 +111,7 @@ func TestSlowGuest(t *testing.T) {
 		blue := &v1beta1.HostedCluster{ObjectMeta: metav1.ObjectMeta{Namespace: "clusters", Name: "blue"}}
 		c := &Connections{connections: connected{}, outages: outage.NewTracker(clock, DefaultTimeout), timeout: DefaultTimeout}
 		key := client.ObjectKeyFromObject(blue)
-		guest := c.outages.Guest(&link.Guest{Config: &rest.Config{Host: "https://guest.example"}, Live: slow}, key)
+		guest := c.outages.Guest(&connection.Guest{Config: &rest.Config{Host: "https://guest.example"}, Live: slow}, key)
 		g.Expect(guest.Live.Get(t.Context(), client.ObjectKey{Name: "x"}, &corev1.Node{})).To(Succeed())
 		g.Expect(c.Slow(key)).To(BeFalse(), "one call may take long")
 		var err error
@@ -128,7 +128,7 @@ func TestSlowGuest(t *testing.T) {
 		g.Expect(result.Message).To(Equal("https://guest.example: the guest's API server answers slowly: it took 30s of one reconciliation, and the rest waits for the next"))
 		g.Expect(s.Guest).To(BeNil())
 		g.Expect(blue.Status.Conditions).To(BeEmpty())
-		g.Expect(c.outages.Backoff(s.ClusterKey(), link.Health{})).To(BeZero())
+		g.Expect(c.outages.Backoff(s.ClusterKey(), connection.Health{})).To(BeZero())
 		g.Expect(c.Slow(key)).To(BeTrue())
 		clock.SetTime(clock.Now().Add(5 * time.Minute))
 		g.Expect(c.Slow(key)).To(BeFalse())

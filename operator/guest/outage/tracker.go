@@ -12,7 +12,7 @@ import (
 	"k8s.io/utils/clock"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
-	"github.com/autonode-io/autonode/operator/guest/link"
+	"github.com/autonode-io/autonode/operator/guest/connection"
 	"github.com/autonode-io/autonode/operator/scope"
 )
 
@@ -55,7 +55,7 @@ func NewTracker(clk clock.PassiveClock, timeout time.Duration) *Tracker {
 
 // Unresponsive reports whether a guest with a connection has to be left alone, since when it doesn't answer, and when to
 // ask it again. Where it returns false after a back-off, the caller's reconciliation is the half-open probe.
-func (t *Tracker) Unresponsive(cluster client.ObjectKey, health link.Health) (since time.Time, requeueAfter time.Duration, unresponsive bool) {
+func (t *Tracker) Unresponsive(cluster client.ObjectKey, health connection.Health) (since time.Time, requeueAfter time.Duration, unresponsive bool) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	now := t.clock.Now() // once: what is zero or less triggers no reconcile
@@ -80,7 +80,7 @@ func (t *Tracker) Unresponsive(cluster client.ObjectKey, health link.Health) (si
 
 // Backoff returns how long other controllers leave a guest alone; zero for not at all. The HostedCluster's
 // reconciliation is the half-open probe.
-func (t *Tracker) Backoff(cluster client.ObjectKey, health link.Health) time.Duration {
+func (t *Tracker) Backoff(cluster client.ObjectKey, health connection.Health) time.Duration {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	known, ok := t.outages[cluster]
@@ -131,9 +131,9 @@ func (t *Tracker) Forget(cluster client.ObjectKey) {
 }
 
 // Guest returns a guest for one reconciliation, whose calls fail fast.
-func (t *Tracker) Guest(linked *link.Guest, hostedCluster client.ObjectKey) *scope.Guest {
+func (t *Tracker) Guest(conn *connection.Guest, hostedCluster client.ObjectKey) *scope.Guest {
 	calls := &failFast{clock: t.clock, limit: callsPerPass * t.timeout, slow: func() { t.slowed(hostedCluster) }}
-	return &scope.Guest{Cached: failFastClient{linked.Store, calls}, Live: failFastClient{linked.Live, calls}, Config: linked.Config}
+	return &scope.Guest{Cached: failFastClient{conn.Store, calls}, Live: failFastClient{conn.Live, calls}, Config: conn.Config}
 }
 
 // slowed records that a guest has held a worker for long.

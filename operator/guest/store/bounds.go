@@ -40,24 +40,24 @@ type account struct {
 	bounds Bounds
 
 	mu        sync.Mutex
-	kept      Bounds
+	retained  Bounds
 	collected Bounds
 	lists     map[*kind]Bounds
 }
 
 func sizeOf(object any) int { return wire.Size(object) + overhead }
 
-// keep accounts for changes of what is kept. It returns an error, and accounts for nothing, beyond the bounds.
-func (a *account) keep(objects, bytes int) error {
+// retain accounts for changes of what is kept. It returns an error, and accounts for nothing, beyond the bounds.
+func (a *account) retain(objects, bytes int) error {
 	a.mu.Lock()
 	defer a.mu.Unlock()
-	after := Bounds{a.kept.Objects + objects, a.kept.Bytes + bytes}
+	after := Bounds{a.retained.Objects + objects, a.retained.Bytes + bytes}
 	if objects > 0 || bytes > 0 {
 		if err := a.bounds.check(after); err != nil {
 			return err
 		}
 	}
-	a.kept = after
+	a.retained = after
 	return nil
 }
 
@@ -82,12 +82,6 @@ func (a *account) release(k *kind) {
 	of := a.lists[k]
 	delete(a.lists, k)
 	a.collected = Bounds{a.collected.Objects - of.Objects, a.collected.Bytes - of.Bytes}
-}
-
-func (a *account) total() (objects, bytes int) {
-	a.mu.Lock()
-	defer a.mu.Unlock()
-	return a.kept.Objects, a.kept.Bytes
 }
 
 func (b Bounds) check(used Bounds) error {

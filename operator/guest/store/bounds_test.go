@@ -120,9 +120,10 @@ func TestExceeded(t *testing.T) {
 			g.Expect(s.Handle(&corev1.Node{}, toolscache.ResourceEventHandlerFuncs{})).To(MatchError(ErrClosed))
 			runtime.ReadMemStats(&after)
 			g.Expect(after.TotalAlloc-before.TotalAlloc).To(BeNumerically("<", 256<<20), "all that was allocated meanwhile, by the server too")
-			objects, bytes := s.Kept()
-			g.Expect(objects).To(BeNumerically("<=", s.kept.bounds.Objects))
-			g.Expect(bytes).To(BeNumerically("<=", s.kept.bounds.Bytes))
+			s.usage.mu.Lock()
+			kept := s.usage.retained
+			s.usage.mu.Unlock()
+			g.Expect(s.usage.bounds.check(kept)).To(Succeed())
 			g.Consistently(exceeded, "50ms").ShouldNot(Receive(), "once is enough")
 		})
 	}
@@ -138,13 +139,11 @@ func TestAccount(t *testing.T) {
 		_, err := k.collect(configMap("c", "1"))
 		g.Expect(err).NotTo(HaveOccurred())
 	}
-	objects, bytes := k.kept.total()
-	g.Expect(objects).To(Equal(1))
-	g.Expect(bytes).To(Equal(sizeOf(configMap("a", "22"))))
-	k.kept.release(k)
-	g.Expect(k.kept.collected).To(BeZero())
+	g.Expect(k.usage.retained).To(Equal(Bounds{Objects: 1, Bytes: sizeOf(configMap("a", "22"))}))
+	k.usage.release(k)
+	g.Expect(k.usage.collected).To(BeZero())
 	g.Expect(k.Replace(nil, "2")).To(Succeed())
-	g.Expect(k.kept.kept).To(BeZero())
+	g.Expect(k.usage.retained).To(BeZero())
 }
 
 // withQuantity is a node whose number of CPUs is that text.

@@ -86,7 +86,7 @@ func (s *Store) decoderOf(key kindKey, limits Kind) (*decoder, error) {
 
 // begin prepares for a list.
 func (d *decoder) begin(k *kind) {
-	d.store.kept.release(k)
+	d.store.usage.release(k)
 	d.store.unreadable.begin(d.gvk)
 }
 

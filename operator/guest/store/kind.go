@@ -24,7 +24,7 @@ type kind struct {
 	objects    toolscache.Indexer
 	listed     chan struct{} // closed after the first list
 	attempts   atomic.Int64  // to list, since the last list
-	kept       *account
+	usage      *account
 	exceeded   func(error)
 
 	mu       sync.Mutex // held while handlers are called, so that each sees the changes in their order
@@ -36,7 +36,7 @@ var _ toolscache.TransformingStore = (*kind)(nil)
 func newKind(gvk schema.GroupVersionKind, namespaced bool, transform toolscache.TransformFunc) *kind {
 	return &kind{
 		gvk: gvk, namespaced: namespaced, transform: transform, listed: make(chan struct{}),
-		kept: &account{bounds: Bounds{}.orDefault()}, exceeded: func(error) {},
+		usage: &account{bounds: Bounds{}.orDefault()}, exceeded: func(error) {},
 		objects: toolscache.NewIndexer(toolscache.DeletionHandlingMetaNamespaceKeyFunc, toolscache.Indexers{}),
 	}
 }
@@ -71,7 +71,7 @@ func (k *kind) Transformer() toolscache.TransformFunc { return k.collect }
 func (k *kind) collect(object any) (any, error) {
 	object, err := k.shrink(object)
 	if err == nil {
-		if err = k.kept.collect(k, sizeOf(object)); err != nil {
+		if err = k.usage.collect(k, sizeOf(object)); err != nil {
 			k.exceeded(err)
 		}
 	}
@@ -111,7 +111,7 @@ func (k *kind) put(object any, inFirstList bool) error {
 	if known {
 		objects, bytes = 0, bytes-sizeOf(before)
 	}
-	if err := k.kept.keep(objects, bytes); err != nil {
+	if err := k.usage.retain(objects, bytes); err != nil {
 		k.exceeded(err)
 		return err
 	}
@@ -143,7 +143,7 @@ func (k *kind) remove(object any) error {
 	if err := k.objects.Delete(before); err != nil {
 		return err
 	}
-	_ = k.kept.keep(-1, -sizeOf(before)) // which is within every bound
+	_ = k.usage.retain(-1, -sizeOf(before)) // which is within every bound
 	for _, handler := range k.handlers {
 		handler.OnDelete(before)
 	}
@@ -154,7 +154,7 @@ func (k *kind) remove(object any) error {
 func (k *kind) Replace(objects []any, _ string) error {
 	k.mu.Lock()
 	defer k.mu.Unlock()
-	k.kept.release(k)
+	k.usage.release(k)
 	gone := sets.New(k.objects.ListKeys()...)
 	first := !k.isListed()
 	for _, object := range objects {

@@ -71,7 +71,7 @@ func (l live) List(ctx context.Context, into client.ObjectList, opts ...client.L
 		if size, count = size+overhead, count+1; object != nil {
 			size += wire.Size(object)
 		}
-		if size > maxListed || count > s.kept.bounds.Objects {
+		if size > maxListed || count > s.usage.bounds.Objects {
 			return errors.New("the list is too large")
 		}
 		if object != nil && named {

@@ -72,7 +72,7 @@ func (s *Store) requests(k *kind, key kindKey, resource schema.GroupVersionResou
 			found, err := wire.Items(body, maxText, func(raw wire.Object) error {
 				object, selected := d.decode(raw)
 				if object == nil || !selected {
-					err := s.kept.collect(k, overhead) // a list without end has an end
+					err := s.usage.collect(k, overhead) // a list without end has an end
 					if err != nil {
 						s.exceed(err)
 					}

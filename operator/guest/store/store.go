@@ -80,7 +80,7 @@ type Store struct {
 	kinds  map[kindKey]*kind
 	closed error // why everything was dropped; nil if nothing was
 
-	kept       *account
+	usage      *account
 	unreadable *unreadable
 	decoding   sync.Mutex // one object at a time, so that what decoding takes is bounded for each guest
 }
@@ -96,7 +96,7 @@ func New(config Config) *Store {
 	ctx, cancel := context.WithCancel(context.Background())
 	return &Store{
 		Client: config.Live, config: config, ctx: ctx, cancel: cancel, kinds: map[kindKey]*kind{},
-		kept: &account{bounds: config.Bounds.orDefault()}, unreadable: &unreadable{noticed: config.Noticed},
+		usage: &account{bounds: config.Bounds.orDefault()}, unreadable: &unreadable{noticed: config.Noticed},
 	}
 }
 
@@ -144,7 +144,7 @@ func (s *Store) watch(object client.Object) (*kind, error) {
 	}
 	limits := s.config.Kinds(key.GroupVersionKind)
 	k := newKind(key.GroupVersionKind, mapping.Scope.Name() == meta.RESTScopeNameNamespace, limits.Transform)
-	k.kept, k.exceeded = s.kept, s.exceed
+	k.usage, k.exceeded = s.usage, s.exceed
 	requests, err := s.requests(k, key, mapping.Resource)
 	if err != nil {
 		return nil, err
@@ -191,9 +191,6 @@ func (s *Store) exceed(why error) {
 		s.config.Exceeded(why)
 	}
 }
-
-// Kept returns how many objects are kept, and about how many bytes they take.
-func (s *Store) Kept() (objects, bytes int) { return s.kept.total() }
 
 // Unreadable returns how many objects can't be read whole, and what is wrong with one of them.
 func (s *Store) Unreadable() (count int, example string) { return s.unreadable.first() }

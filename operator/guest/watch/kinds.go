@@ -54,9 +54,9 @@ func AddToScheme(scheme *runtime.Scheme) error {
 	return nil
 }
 
-// Kept limits the stores of guests to the objects that the steps read. A kind without a watch, such as Pod or Secret,
+// StoreKinds limits the stores of guests to the objects that the steps read. A kind without a watch, such as Pod or Secret,
 // is read from the API server: a store of a guest's Pods could be larger than all others together.
-func Kept(scheme *runtime.Scheme, others []Kind) (func(schema.GroupVersionKind) store.Kind, error) {
+func StoreKinds(scheme *runtime.Scheme, others []Kind) (func(schema.GroupVersionKind) store.Kind, error) {
 	ours := store.Kind{Label: labels.SelectorFromSet(labels.Set{v1beta1.ManagedByLabel: v1beta1.ManagedByOperator}), Transform: shrink}
 	provisioned, err := labels.NewRequirement(karpv1.NodePoolLabelKey, selection.Exists, nil)
 	if err != nil {

@@ -19,7 +19,7 @@ import (
 const (
 	// burst is the delay of events of kinds that come in bursts: fifty joining nodes cause one or two reconciliations.
 	burst = 500 * time.Millisecond
-	// eventsAtOnce is the burst of guest events that wake a HostedCluster without delay, eventsPerSecond the rate after
+	// eventsAtOnce is the burst of guest events that enqueue a HostedCluster without delay, eventsPerSecond the rate after
 	// it. A launch of 1,000 nodes causes about 10,000 events.
 	eventsAtOnce    = 30_000
 	eventsPerSecond = 50
@@ -91,15 +91,15 @@ func (q *Queue) handler(hostedCluster types.NamespacedName, kind watched) toolsc
 	}
 }
 
-// rates limit the rate at which guests wake their HostedClusters.
+// rates limit the rate at which guests enqueue their HostedClusters.
 type rates struct {
 	clock clock.PassiveClock
 
 	mu     sync.Mutex
-	guests *lru.Cache // of *wakes, by the HostedCluster
+	guests *lru.Cache // of *guestRate, by the HostedCluster
 }
 
-type wakes struct {
+type guestRate struct {
 	limiter *rate.Limiter
 	last    time.Time // when an event was delayed
 }
@@ -112,7 +112,7 @@ func (r *rates) delay(hostedCluster types.NamespacedName) time.Duration {
 	defer r.mu.Unlock()
 	g := r.of(hostedCluster)
 	if g == nil {
-		g = &wakes{limiter: rate.NewLimiter(eventsPerSecond, eventsAtOnce)}
+		g = &guestRate{limiter: rate.NewLimiter(eventsPerSecond, eventsAtOnce)}
 		r.guests.Add(hostedCluster, g)
 	}
 	now := r.clock.Now()
@@ -131,8 +131,8 @@ func (r *rates) exceeded(hostedCluster types.NamespacedName) bool {
 	return g != nil && !g.last.IsZero() && r.clock.Since(g.last) <= RecheckBudget
 }
 
-func (r *rates) of(hostedCluster types.NamespacedName) *wakes {
+func (r *rates) of(hostedCluster types.NamespacedName) *guestRate {
 	known, _ := r.guests.Get(hostedCluster)
-	g, _ := known.(*wakes)
+	g, _ := known.(*guestRate)
 	return g
 }

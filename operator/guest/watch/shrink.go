@@ -25,7 +25,7 @@ import (
 
 // Limits of a guest's object in the cache. The guest's admin creates objects as large as its API server accepts.
 const (
-	// maxMetadata limits an object's labels and its annotations, each, in bytes. Of larger ones only keptDomains stay.
+	// maxMetadata limits an object's labels and its annotations, each, in bytes. Of larger ones only retainedDomains stay.
 	maxMetadata = 8 << 10
 	// maxOwners limits owner references, finalizers, conditions and stored versions, each.
 	maxOwners = 32
@@ -37,8 +37,8 @@ const (
 	maxText = 512
 )
 
-// keptDomains are the domains of keys that the operator reads.
-var keptDomains = []string{"autonode.io", "app.kubernetes.io", "karpenter.sh", "karpenter.cluster.x-k8s.io", "karpenter.k8s.aws"}
+// retainedDomains are the domains of keys that the operator reads.
+var retainedDomains = []string{"autonode.io", "app.kubernetes.io", "karpenter.sh", "karpenter.cluster.x-k8s.io", "karpenter.k8s.aws"}
 
 // fields are what is decoded of a kind's objects; none for all.
 func fields(object client.Object) []string {
@@ -110,7 +110,7 @@ func shrink(object any) (any, error) {
 }
 
 // older returns the templates with an older image, up to maxTemplates bytes.
-func older(templates []v1alpha1.TemplateStatus) (kept []v1alpha1.TemplateStatus) {
+func older(templates []v1alpha1.TemplateStatus) (retained []v1alpha1.TemplateStatus) {
 	left := maxTemplates
 	for i := range templates {
 		t := &templates[i]
@@ -121,9 +121,9 @@ func older(templates []v1alpha1.TemplateStatus) (kept []v1alpha1.TemplateStatus)
 		if left -= wire.Size(short); left < 0 {
 			break
 		}
-		kept = append(kept, short)
+		retained = append(retained, short)
 	}
-	return slices.Clip(kept)
+	return slices.Clip(retained)
 }
 
 func shrinkMetadata(o metav1.Object) {
@@ -161,11 +161,11 @@ func first[E any](list []E, shrink func(*E)) []E {
 	if len(list) == 0 {
 		return nil
 	}
-	kept := slices.Clone(list[:min(len(list), maxOwners)])
-	for i := range kept {
-		shrink(&kept[i])
+	retained := slices.Clone(list[:min(len(list), maxOwners)])
+	for i := range retained {
+		shrink(&retained[i])
 	}
-	return slices.Clip(kept)
+	return slices.Clip(retained)
 }
 
 // short returns a quantity that takes little memory.
@@ -177,7 +177,7 @@ func short(q resource.Quantity) resource.Quantity {
 }
 
 // bounded returns metadata of up to maxMetadata bytes unchanged. Of larger metadata it keeps short values of
-// keptDomains.
+// retainedDomains.
 func bounded(metadata map[string]string) map[string]string {
 	size := 0
 	for key, value := range metadata {
@@ -186,17 +186,17 @@ func bounded(metadata map[string]string) map[string]string {
 	if size <= maxMetadata {
 		return metadata
 	}
-	kept, left := map[string]string{}, maxMetadata
+	retained, left := map[string]string{}, maxMetadata
 	for _, key := range slices.Sorted(maps.Keys(metadata)) {
 		value := metadata[key]
 		domain, _, _ := strings.Cut(key, "/")
-		ours := slices.ContainsFunc(keptDomains, func(kept string) bool { return domain == kept || strings.HasSuffix(domain, "."+kept) })
+		ours := slices.ContainsFunc(retainedDomains, func(retained string) bool { return domain == retained || strings.HasSuffix(domain, "."+retained) })
 		if size := len(key) + len(value); ours && len(value) <= maxText && size <= left {
-			kept[strings.Clone(key)] = strings.Clone(value)
+			retained[strings.Clone(key)] = strings.Clone(value)
 			left -= size
 		}
 	}
-	return kept
+	return retained
 }
 
 // start returns the beginning of a text, in memory of its own.

@@ -14,7 +14,7 @@ import (
 	"k8s.io/utils/clock"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
-	"github.com/autonode-io/autonode/operator/guest/link"
+	"github.com/autonode-io/autonode/operator/guest/connection"
 	"github.com/autonode-io/autonode/operator/message"
 	"github.com/autonode-io/autonode/operator/scope"
 )
@@ -43,9 +43,9 @@ func New(clk clock.PassiveClock, others []Kind) *Watches {
 }
 
 // Start starts the guest's watches of the kinds that it serves already, and reports whether all have started.
-func (w *Watches) Start(ctx context.Context, s *scope.Scope, linked *link.Guest, guest *scope.Guest) (bool, error) {
+func (w *Watches) Start(ctx context.Context, s *scope.Scope, conn *connection.Guest, guest *scope.Guest) (bool, error) {
 	name := client.ObjectKeyFromObject(s.HostedCluster)
-	of := w.of(s.ClusterKey(), name, linked.Config)
+	of := w.of(s.ClusterKey(), name, conn.Config)
 	of.mu.Lock()
 	defer of.mu.Unlock()
 
@@ -65,7 +65,7 @@ func (w *Watches) Start(ctx context.Context, s *scope.Scope, linked *link.Guest,
 				continue
 			}
 		}
-		if err := linked.Store.Handle(kind.object, w.handler(name, kind)); err != nil {
+		if err := conn.Store.Handle(kind.object, w.handler(name, kind)); err != nil {
 			return false, fmt.Errorf("watching %T in the guest: %w", kind.object, message.Error(err))
 		}
 		of.names.Insert(handled)
@@ -79,11 +79,11 @@ func (w *Watches) Start(ctx context.Context, s *scope.Scope, linked *link.Guest,
 			continue
 		}
 		if other.Index != "" {
-			if err := linked.Store.Index(other.Object, other.Index, other.Extract); err != nil {
+			if err := conn.Store.Index(other.Object, other.Index, other.Extract); err != nil {
 				return false, fmt.Errorf("indexing %T of the guest: %w", other.Object, message.Error(err))
 			}
 		}
-		if err := linked.Store.Handle(other.Object, other.Handle(name)); err != nil {
+		if err := conn.Store.Handle(other.Object, other.Handle(name)); err != nil {
 			return false, fmt.Errorf("watching %T in the guest: %w", other.Object, message.Error(err))
 		}
 		of.names.Insert(handled)

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 
-package link
+package connection
 
 import (
 	"context"
@@ -36,7 +36,7 @@ const retry = 30 * time.Second
 
 // world has one Cluster, whose guest answers probes as the test says.
 type world struct {
-	*Links
+	*Manager
 	management client.Client
 	clock      *clocktesting.FakePassiveClock
 	answer     atomic.Int32
@@ -67,7 +67,7 @@ func newWorld(t *testing.T) *world {
 		http.NotFound(out, r)
 	}))
 	t.Cleanup(server.Close)
-	w.Links = New(Config{
+	w.Manager = New(Config{
 		Management: w.management, Scheme: scheme, Clock: w.clock, Retry: retry, Timeout: time.Minute, Backoff: backoff, UnresponsiveAfter: 25 * time.Second,
 		Kinds:  func(schema.GroupVersionKind) store.Kind { return store.Kind{} },
 		Wanted: func(context.Context, *clusterv1.Cluster) bool { return w.wanted },
@@ -102,7 +102,7 @@ func (w *world) expectClosed(g *WithT, was *Guest) {
 	g.Expect(was.Store.Handle(&corev1.Node{}, toolscache.ResourceEventHandlerFuncs{})).To(MatchError(store.ErrClosed))
 }
 
-func TestLinks(t *testing.T) {
+func TestManager(t *testing.T) {
 	ctx := t.Context()
 
 	t.Run("When a guest answers, it should connect, say so once, and probe every ten seconds", func(t *testing.T) {

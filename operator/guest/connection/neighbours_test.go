@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 
-package link
+package connection
 
 import (
 	"context"
@@ -95,7 +95,7 @@ func TestNeighbours(t *testing.T) {
 	}
 	var mu sync.Mutex
 	changes := map[string]int{}
-	links := New(Config{
+	connections := New(Config{
 		Management: management.Build(), Scheme: scheme, Clock: clock.RealClock{}, Retry: time.Hour, Timeout: time.Minute, Backoff: time.Hour,
 		Kinds:  func(schema.GroupVersionKind) store.Kind { return store.Kind{} },
 		Wanted: func(context.Context, *clusterv1.Cluster) bool { return true },
@@ -109,11 +109,11 @@ func TestNeighbours(t *testing.T) {
 		},
 	})
 	stop, ended := context.WithCancel(ctx)
-	t.Cleanup(func() { ended(); _ = links.Start(stop) })
+	t.Cleanup(func() { ended(); _ = connections.Start(stop) })
 	connect := func(key client.ObjectKey) *Guest {
-		_, err := links.Reconcile(ctx, reconcile.Request{NamespacedName: key})
+		_, err := connections.Reconcile(ctx, reconcile.Request{NamespacedName: key})
 		g.Expect(err).NotTo(HaveOccurred())
-		guest, err := links.Of(key)
+		guest, err := connections.Of(key)
 		g.Expect(err).NotTo(HaveOccurred())
 		g.Expect(guest.Store.Handle(&corev1.Node{}, toolscache.ResourceEventHandlerFuncs{})).To(Succeed())
 		return guest
@@ -136,21 +136,19 @@ func TestNeighbours(t *testing.T) {
 		g.Eventually(func() error {
 			runtime.ReadMemStats(&memory)
 			peak = max(peak, memory.HeapInuse)
-			return links.Health(key).Exceeded
+			return connections.Health(key).Exceeded
 		}, time.Minute, 10*time.Millisecond).Should(HaveOccurred(), "When a guest exceeds its bounds, it should be disconnected")
-		_, err := links.Of(key)
+		_, err := connections.Of(key)
 		g.Expect(err).To(MatchError(ErrNotConnected))
 	}
 	after := heap()
 	close(joined)
 	for i, guest := range honest {
 		g.Eventually(func() int { return count(guest) }).Should(Equal(nodes+1), "When another guest does that, what changes elsewhere should still be seen")
-		g.Expect(links.Of(keys[i+2])).To(BeIdenticalTo(guest))
+		g.Expect(connections.Of(keys[i+2])).To(BeIdenticalTo(guest))
 		g.Expect(changes[keys[i+2].Name]).To(Equal(1), "no other guest is lost")
 	}
-	objects, bytes := honest[0].Store.Kept()
-	t.Logf("%d honest guests with %d nodes each: %d MiB of heap before, %d MiB in use at most, %d MiB after; of one of them are kept %d objects of %d KiB",
-		len(honest), nodes, before>>20, peak>>20, after>>20, objects, bytes>>10)
+	t.Logf("%d honest guests with %d nodes each: %d MiB of heap before, %d MiB in use at most, %d MiB after", len(honest), nodes, before>>20, peak>>20, after>>20)
 	g.Expect(peak).To(BeNumerically("<", before+600<<20))
 	g.Expect(after).To(BeNumerically("<", before+64<<20), "what was kept of it is dropped")
 	runtime.KeepAlive(attackers)

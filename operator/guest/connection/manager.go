@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Package link keeps a connection to each guest: clients, the watches of what controllers read, and a probe every ten
+// Package connection keeps a connection to each guest: clients, the watches of what controllers read, and a probe every ten
 // seconds. It does what Cluster API's clustercache does, in a third of the memory: clustercache keeps all kinds that a
 // guest's API server knows, and a cache of informers.
-package link
+package connection
 
 import (
 	"context"
@@ -88,145 +88,145 @@ type Config struct {
 	Noticed func(context.Context, client.ObjectKey)
 }
 
-// Links keeps the connections. It reconciles Clusters.
-type Links struct {
+// Manager keeps the connections. It reconciles Clusters.
+type Manager struct {
 	config Config
 	codecs serializer.CodecFactory
 
 	mu     sync.Mutex
-	links  map[client.ObjectKey]*link
+	states map[client.ObjectKey]*state
 	closed bool
 }
 
-// link is the state of one guest.
-type link struct {
-	guest  *Guest    // nil without a connection
-	failed time.Time // the last attempt to connect, if it failed
-	health Health
-	told   time.Time // when Changed was last called
-	rested time.Time // when the back-off of a guest ends that exceeded its bounds
+// state is what is known of one guest.
+type state struct {
+	guest        *Guest    // nil without a connection
+	failed       time.Time // the last attempt to connect, if it failed
+	health       Health
+	notified     time.Time // when Changed was last called
+	backoffUntil time.Time // when the back-off of a guest ends that exceeded its bounds
 }
 
-// New returns Links without connections.
-func New(config Config) *Links {
-	return &Links{config: config, codecs: serializer.NewCodecFactory(config.Scheme), links: map[client.ObjectKey]*link{}}
+// New returns a Manager without connections.
+func New(config Config) *Manager {
+	return &Manager{config: config, codecs: serializer.NewCodecFactory(config.Scheme), states: map[client.ObjectKey]*state{}}
 }
 
 // Of returns the connection to a Cluster's guest, or ErrNotConnected.
-func (l *Links) Of(cluster client.ObjectKey) (*Guest, error) {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	if known, ok := l.links[cluster]; ok && known.guest != nil {
+func (m *Manager) Of(cluster client.ObjectKey) (*Guest, error) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	if known, ok := m.states[cluster]; ok && known.guest != nil {
 		return known.guest, nil
 	}
 	return nil, ErrNotConnected
 }
 
 // Health returns what the probes of a Cluster's guest found.
-func (l *Links) Health(cluster client.ObjectKey) Health {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	if known, ok := l.links[cluster]; ok {
+func (m *Manager) Health(cluster client.ObjectKey) Health {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	if known, ok := m.states[cluster]; ok {
 		return known.health
 	}
 	return Health{}
 }
 
 // Start closes all connections when ctx ends. It implements manager.Runnable.
-func (l *Links) Start(ctx context.Context) error {
+func (m *Manager) Start(ctx context.Context) error {
 	<-ctx.Done()
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	l.closed = true
-	for cluster := range l.links {
-		l.drop(cluster)
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	m.closed = true
+	for cluster := range m.states {
+		m.drop(cluster)
 	}
 	return nil
 }
 
 // Reconcile implements reconcile.Reconciler.
-func (l *Links) Reconcile(ctx context.Context, request reconcile.Request) (reconcile.Result, error) {
+func (m *Manager) Reconcile(ctx context.Context, request reconcile.Request) (reconcile.Result, error) {
 	key := request.NamespacedName
 	cluster := &clusterv1.Cluster{}
-	err := l.config.Management.Get(ctx, key, cluster)
+	err := m.config.Management.Get(ctx, key, cluster)
 	if client.IgnoreNotFound(err) != nil {
 		return reconcile.Result{}, fmt.Errorf("reading Cluster %s: %w", key, err)
 	}
-	if err != nil || !l.config.Wanted(ctx, cluster) {
-		l.mu.Lock()
-		defer l.mu.Unlock()
-		l.drop(key)
+	if err != nil || !m.config.Wanted(ctx, cluster) {
+		m.mu.Lock()
+		defer m.mu.Unlock()
+		m.drop(key)
 		return reconcile.Result{}, nil
 	}
 	if !ptr.Deref(cluster.Status.Initialization.InfrastructureProvisioned, false) {
 		return reconcile.Result{}, nil // a change of the Cluster brings us back
 	}
-	k := l.known(key)
+	k := m.known(key)
 	var after time.Duration
 	var changed bool
 	if k.guest == nil {
-		after, changed = l.connect(ctx, key, k)
+		after, changed = m.connect(ctx, key, k)
 	} else {
-		after, changed = l.check(ctx, key, k)
+		after, changed = m.check(ctx, key, k)
 	}
-	if l.tells(key, changed) {
-		l.config.Changed(ctx, key)
+	if m.shouldNotify(key, changed) {
+		m.config.Changed(ctx, key)
 	}
 	return reconcile.Result{RequeueAfter: max(after, time.Millisecond)}, nil
 }
 
 // known returns a copy of a Cluster's state. Only Reconcile changes it, and never twice at a time for one Cluster.
-func (l *Links) known(cluster client.ObjectKey) link {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	if l.links[cluster] == nil {
-		l.links[cluster] = &link{}
+func (m *Manager) known(cluster client.ObjectKey) state {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	if m.states[cluster] == nil {
+		m.states[cluster] = &state{}
 	}
-	return *l.links[cluster]
+	return *m.states[cluster]
 }
 
 // change changes a Cluster's state, unless it was dropped meanwhile.
-func (l *Links) change(cluster client.ObjectKey, change func(*link)) {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	if k, ok := l.links[cluster]; ok {
+func (m *Manager) change(cluster client.ObjectKey, change func(*state)) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	if k, ok := m.states[cluster]; ok {
 		change(k)
 	}
 }
 
-// drop forgets a Cluster. l.mu is held.
-func (l *Links) drop(cluster client.ObjectKey) {
-	if k, ok := l.links[cluster]; ok {
+// drop forgets a Cluster. m.mu is held.
+func (m *Manager) drop(cluster client.ObjectKey) {
+	if k, ok := m.states[cluster]; ok {
 		if k.guest != nil {
 			k.guest.Store.Close()
 		}
-		delete(l.links, cluster)
+		delete(m.states, cluster)
 	}
 }
 
 // connect attempts to connect, unless an attempt has just failed. It returns when to be called again, and whether there is a connection.
-func (l *Links) connect(ctx context.Context, cluster client.ObjectKey, k link) (time.Duration, bool) {
-	now := l.config.Clock.Now()
-	if wait := max(l.config.Retry-now.Sub(k.failed), k.rested.Sub(now)); !k.failed.IsZero() && wait > 0 {
+func (m *Manager) connect(ctx context.Context, cluster client.ObjectKey, k state) (time.Duration, bool) {
+	now := m.config.Clock.Now()
+	if wait := max(m.config.Retry-now.Sub(k.failed), k.backoffUntil.Sub(now)); !k.failed.IsZero() && wait > 0 {
 		return wait, false
 	}
-	guest, err := l.dial(ctx, cluster)
-	now = l.config.Clock.Now()
+	guest, err := m.dial(ctx, cluster)
+	now = m.config.Clock.Now()
 	if err != nil {
 		log.FromContext(ctx).Info("Connecting to a guest failed", "error", message.Error(err).Error())
-		l.change(cluster, func(k *link) {
+		m.change(cluster, func(k *state) {
 			k.failed, k.health.LastProbe, k.health.Exceeded = now, now, nil
 			k.health.Failures++
 		})
-		return l.config.Retry, false
+		return m.config.Retry, false
 	}
 	log.FromContext(ctx).Info("Connected to a guest")
 	connected := false
-	l.change(cluster, func(k *link) {
-		if l.closed {
+	m.change(cluster, func(k *state) {
+		if m.closed {
 			return
 		}
-		*k = link{guest: guest, health: Health{LastProbe: now, LastSuccess: now}, told: k.told}
+		*k = state{guest: guest, health: Health{LastProbe: now, LastSuccess: now}, notified: k.notified}
 		connected = true
 	})
 	if !connected {
@@ -236,14 +236,14 @@ func (l *Links) connect(ctx context.Context, cluster client.ObjectKey, k link) (
 }
 
 // dial makes the clients of a guest, and probes it.
-func (l *Links) dial(ctx context.Context, cluster client.ObjectKey) (*Guest, error) {
-	config, err := l.config.Access(ctx, cluster)
+func (m *Manager) dial(ctx context.Context, cluster client.ObjectKey) (*Guest, error) {
+	config, err := m.config.Access(ctx, cluster)
 	if err != nil {
 		return nil, err
 	}
 	config.UserAgent, config.QPS, config.Burst = v1beta1.ManagedByOperator, 20, 30
-	config.Timeout, config.WarningHandler = l.config.Timeout, rest.NoWarnings{} // a guest says what it likes
-	config.Wrap(func(next http.RoundTripper) http.RoundTripper { return &bounded{next: next, scheme: l.config.Scheme} })
+	config.Timeout, config.WarningHandler = m.config.Timeout, rest.NoWarnings{} // a guest says what it likes
+	config.Wrap(func(next http.RoundTripper) http.RoundTripper { return &bounded{next: next, scheme: m.config.Scheme} })
 	connection, err := rest.HTTPClientFor(config)
 	if err != nil {
 		return nil, fmt.Errorf("connecting: %w", err)
@@ -252,7 +252,7 @@ func (l *Links) dial(ctx context.Context, cluster client.ObjectKey) (*Guest, err
 	if err != nil {
 		return nil, fmt.Errorf("connecting: %w", err)
 	}
-	live, err := client.New(config, client.Options{Scheme: l.config.Scheme, HTTPClient: connection, Mapper: newMapper(discoverer.ServerResourcesForGroupVersion)})
+	live, err := client.New(config, client.Options{Scheme: m.config.Scheme, HTTPClient: connection, Mapper: newMapper(discoverer.ServerResourcesForGroupVersion)})
 	if err != nil {
 		return nil, fmt.Errorf("connecting: %w", err)
 	}
@@ -266,11 +266,11 @@ func (l *Links) dial(ctx context.Context, cluster client.ObjectKey) (*Guest, err
 	untimed := *connection
 	untimed.Timeout = 0
 	guest.Store = store.New(store.Config{
-		Guest: config, HTTP: &untimed, Live: live, Codecs: l.codecs, Kinds: l.config.Kinds, Timeout: l.config.Timeout, Bounds: l.config.Bounds,
-		Exceeded: func(why error) { l.exceeded(cluster, guest, why) },
+		Guest: config, HTTP: &untimed, Live: live, Codecs: m.codecs, Kinds: m.config.Kinds, Timeout: m.config.Timeout, Bounds: m.config.Bounds,
+		Exceeded: func(why error) { m.exceeded(cluster, guest, why) },
 		Noticed: func() {
-			if l.config.Noticed != nil {
-				l.config.Noticed(context.Background(), cluster)
+			if m.config.Noticed != nil {
+				m.config.Noticed(context.Background(), cluster)
 			}
 		},
 	})
@@ -280,28 +280,28 @@ func (l *Links) dial(ctx context.Context, cluster client.ObjectKey) (*Guest, err
 
 // exceeded closes the connection to a guest that exceeds the bounds of what is kept of it. It is connected again after
 // Backoff.
-func (l *Links) exceeded(cluster client.ObjectKey, guest *Guest, why error) {
-	now, closed := l.config.Clock.Now(), false
-	l.change(cluster, func(k *link) {
+func (m *Manager) exceeded(cluster client.ObjectKey, guest *Guest, why error) {
+	now, closed := m.config.Clock.Now(), false
+	m.change(cluster, func(k *state) {
 		if k.guest == guest {
-			k.guest, k.failed, k.rested, k.health.Exceeded, closed = nil, now, now.Add(l.config.Backoff), why, true
+			k.guest, k.failed, k.backoffUntil, k.health.Exceeded, closed = nil, now, now.Add(m.config.Backoff), why, true
 		}
 	})
 	if closed {
-		l.config.Changed(context.Background(), cluster)
+		m.config.Changed(context.Background(), cluster)
 	}
 }
 
 // check probes a connection, unless it has just been probed, and closes it after too many failures. It returns when to
 // be called again, and whether it has closed the connection.
-func (l *Links) check(ctx context.Context, cluster client.ObjectKey, k link) (time.Duration, bool) {
-	if wait := probeInterval - l.config.Clock.Since(k.health.LastProbe); wait > 0 {
+func (m *Manager) check(ctx context.Context, cluster client.ObjectKey, k state) (time.Duration, bool) {
+	if wait := probeInterval - m.config.Clock.Since(k.health.LastProbe); wait > 0 {
 		return wait, false
 	}
 	err := k.guest.probe(ctx)
-	now := l.config.Clock.Now()
+	now := m.config.Clock.Now()
 	after, lost := probeInterval, false
-	l.change(cluster, func(k *link) {
+	m.change(cluster, func(k *state) {
 		k.health.LastProbe = now
 		if err == nil {
 			k.health.Failures, k.health.LastSuccess = 0, now
@@ -315,7 +315,7 @@ func (l *Links) check(ctx context.Context, cluster client.ObjectKey, k link) (ti
 		}
 		k.guest.Store.Close()
 		k.guest = nil
-		if after = l.config.Retry; refused {
+		if after = m.config.Retry; refused {
 			after = 0
 		}
 	})
@@ -325,15 +325,15 @@ func (l *Links) check(ctx context.Context, cluster client.ObjectKey, k link) (ti
 	return after, lost
 }
 
-// tells reports whether Changed has to be called: for what has just changed, and once for a guest that is unresponsive.
-func (l *Links) tells(cluster client.ObjectKey, changed bool) bool {
-	now := l.config.Clock.Now()
-	tells := changed
-	l.change(cluster, func(k *link) {
-		unresponsiveSince := k.health.LastSuccess.Add(l.config.UnresponsiveAfter)
-		if tells = tells || unresponsiveSince.Before(now) && k.told.Before(unresponsiveSince); tells {
-			k.told = now
+// shouldNotify reports whether Changed has to be called: for what has just changed, and once for a guest that is unresponsive.
+func (m *Manager) shouldNotify(cluster client.ObjectKey, changed bool) bool {
+	now := m.config.Clock.Now()
+	notify := changed
+	m.change(cluster, func(k *state) {
+		unresponsiveSince := k.health.LastSuccess.Add(m.config.UnresponsiveAfter)
+		if notify = notify || unresponsiveSince.Before(now) && k.notified.Before(unresponsiveSince); notify {
+			k.notified = now
 		}
 	})
-	return tells
+	return notify
 }
