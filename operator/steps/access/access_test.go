@@ -134,7 +134,6 @@ func TestAccess(t *testing.T) {
 		g.Expect(token(g)).NotTo(Equal(before))
 		g.Expect(user(ctx, g, token(g))).NotTo(BeEmpty())
 	})
-
 }
 
 func TestOperatorAway(t *testing.T) {

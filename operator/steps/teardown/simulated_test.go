@@ -50,9 +50,9 @@ func simulated(t *testing.T) *scopetest.Clusters {
 	g := NewWithT(t)
 	scheme, err := small()
 	g.Expect(err).NotTo(HaveOccurred())
-	cluster := func(real scopetest.Cluster) scopetest.Cluster {
+	inMemory := func(cluster scopetest.Cluster) scopetest.Cluster {
 		var uids atomic.Int64
-		real.Client = fake.NewClientBuilder().WithScheme(scheme).WithRESTMapper(real.Client.RESTMapper()).
+		cluster.Client = fake.NewClientBuilder().WithScheme(scheme).WithRESTMapper(cluster.Client.RESTMapper()).
 			WithStatusSubresource(&clusterv1.Cluster{}, &v1beta1.HostedCluster{}, &v1beta1.ControlPlaneComponent{}, &karpv1.NodeClaim{}).
 			WithIndex(&corev1.Pod{}, "spec.nodeName", func(object client.Object) []string { return []string{object.(*corev1.Pod).Spec.NodeName} }).
 			WithInterceptorFuncs(interceptor.Funcs{
@@ -74,9 +74,9 @@ func simulated(t *testing.T) *scopetest.Clusters {
 					return nil
 				},
 			}).Build()
-		return real
+		return cluster
 	}
-	simulated := &scopetest.Clusters{Management: cluster(clusters.Management), Guest: cluster(clusters.Guest)}
+	simulated := &scopetest.Clusters{Management: inMemory(clusters.Management), Guest: inMemory(clusters.Guest)}
 	definitions, err := crds.Embedded()
 	g.Expect(err).NotTo(HaveOccurred())
 	for _, definition := range definitions {
