@@ -11,7 +11,7 @@ import (
 	"strings"
 	"testing"
 
-	. "github.com/onsi/gomega"
+	"github.com/onsi/gomega"
 
 	"github.com/autonode-io/autonode/message"
 )
@@ -32,13 +32,13 @@ var YAML = func() string {
 func Harmless(t *testing.T, command string, show func(io.Writer) error) {
 	t.Helper()
 	t.Run("When `autonode "+command+"` shows what a stranger wrote, it should do nothing to a terminal", func(t *testing.T) {
-		g := NewWithT(t)
+		g := gomega.NewWithT(t)
 		var out bytes.Buffer
-		g.Expect(show(&out)).To(Succeed())
-		g.Expect(out.String()).To(ContainSubstring("owned"), "it shows it")
-		g.Expect(out.String()).To(Equal(message.Visible(out.String())))
+		g.Expect(show(&out)).To(gomega.Succeed())
+		g.Expect(out.String()).To(gomega.ContainSubstring("owned"), "it shows it")
+		g.Expect(out.String()).To(gomega.Equal(message.Visible(out.String())))
 		for line := range strings.Lines(out.String()) {
-			g.Expect(line).NotTo(HavePrefix("FORGED"))
+			g.Expect(line).NotTo(gomega.HavePrefix("FORGED"))
 		}
 	})
 }
