@@ -17,7 +17,7 @@ import (
 	"github.com/awslabs/operatorpkg/option"
 	"github.com/awslabs/operatorpkg/status"
 	"k8s.io/apimachinery/pkg/types"
-	guestscheme "k8s.io/client-go/kubernetes/scheme"
+	clientgoscheme "k8s.io/client-go/kubernetes/scheme"
 	"k8s.io/client-go/rest"
 	"k8s.io/utils/clock"
 	ctrl "sigs.k8s.io/controller-runtime"
@@ -29,7 +29,7 @@ import (
 	"sigs.k8s.io/karpenter/pkg/cloudprovider/overlay"
 	"sigs.k8s.io/karpenter/pkg/controllers"
 	"sigs.k8s.io/karpenter/pkg/controllers/disruption"
-	nodeclaimlifecycle "sigs.k8s.io/karpenter/pkg/controllers/nodeclaim/lifecycle"
+	karplifecycle "sigs.k8s.io/karpenter/pkg/controllers/nodeclaim/lifecycle"
 	"sigs.k8s.io/karpenter/pkg/controllers/provisioning"
 	"sigs.k8s.io/karpenter/pkg/controllers/state"
 	"sigs.k8s.io/karpenter/pkg/controllers/state/informer"
@@ -100,7 +100,7 @@ func Run(ctx context.Context, programVersion string) error {
 	if err := setEnvironment(opts); err != nil {
 		return err
 	}
-	if err := v1alpha1.AddToScheme(guestscheme.Scheme); err != nil {
+	if err := v1alpha1.AddToScheme(clientgoscheme.Scheme); err != nil {
 		return fmt.Errorf("registering node classes: %w", err)
 	}
 	coreoperator.AppName = "karpenter-clusterapi"
@@ -205,7 +205,7 @@ func newCore(ctx context.Context, guest *coreoperator.Operator, management *oper
 	if k.provisioner, _, err = core.Find[*provisioning.Provisioner](k.controllers); err != nil {
 		return nil, err
 	}
-	_, lifecycle, err := core.Find[*nodeclaimlifecycle.Controller](k.controllers)
+	_, lifecycle, err := core.Find[*karplifecycle.Controller](k.controllers)
 	if err != nil {
 		return nil, err
 	}

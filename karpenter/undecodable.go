@@ -8,7 +8,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
-	guestscheme "k8s.io/client-go/kubernetes/scheme"
+	clientgoscheme "k8s.io/client-go/kubernetes/scheme"
 	"sigs.k8s.io/karpenter/pkg/apis"
 	"sigs.k8s.io/karpenter/pkg/events"
 
@@ -25,7 +25,7 @@ type reporter struct {
 
 // guestObjects decodes the guest's.
 func (r *reporter) guestObjects() *lenient.Decoder {
-	return lenient.New(lenient.Config{Scheme: guestscheme.Scheme, Adjust: undecodable.Adjust(), Report: r.inGuest})
+	return lenient.New(lenient.Config{Scheme: clientgoscheme.Scheme, Adjust: undecodable.Adjust(), Report: r.inGuest})
 }
 
 func (r *reporter) inGuest(object *metav1.PartialObjectMetadata, why string) {

@@ -32,7 +32,7 @@ import (
 	"sigs.k8s.io/yaml"
 
 	"github.com/autonode-io/autonode/api/karpenter/v1alpha1"
-	accounts "github.com/autonode-io/autonode/api/v1alpha1"
+	autonodev1alpha1 "github.com/autonode-io/autonode/api/v1alpha1"
 	"github.com/autonode-io/autonode/api/v1beta1"
 	"github.com/autonode-io/autonode/assets/crds"
 )
@@ -76,7 +76,7 @@ func crdsOf(t *testing.T) []*apiextensionsv1.CustomResourceDefinition {
 func testScheme(t testing.TB) *runtime.Scheme {
 	t.Helper()
 	g := NewWithT(t)
-	for _, add := range []func(*runtime.Scheme) error{clusterv1.AddToScheme, v1beta1.AddToScheme, accounts.AddToScheme, v1alpha1.AddToScheme} {
+	for _, add := range []func(*runtime.Scheme) error{clusterv1.AddToScheme, v1beta1.AddToScheme, autonodev1alpha1.AddToScheme, v1alpha1.AddToScheme} {
 		g.Expect(add(clientgoscheme.Scheme)).To(Succeed())
 	}
 	return clientgoscheme.Scheme

@@ -14,7 +14,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/autonode-io/autonode/api/karpenter/v1alpha1"
-	accounts "github.com/autonode-io/autonode/api/v1alpha1"
+	autonodev1alpha1 "github.com/autonode-io/autonode/api/v1alpha1"
 )
 
 func TestAccounts(t *testing.T) {
@@ -23,16 +23,16 @@ func TestAccounts(t *testing.T) {
 	removeAll(t, label)
 	hosted(t, label, name, push(t, serveRegistry(t), "1.36.2"), clusters.Guest.Config)
 	g, ctx, management := NewWithT(t), t.Context(), clusters.Management.Client
-	spec := accounts.CapacityAccountSpec{
-		Members:      []accounts.CapacityMember{{HostedCluster: &accounts.HostedClusterReference{Namespace: "clusters", Name: name}}},
-		Reservations: []accounts.CapacityReservation{{ID: "cr-1", InstanceType: "m5.large", Zone: "a", Count: 10}},
+	spec := autonodev1alpha1.CapacityAccountSpec{
+		Members:      []autonodev1alpha1.CapacityMember{{HostedCluster: &autonodev1alpha1.HostedClusterReference{Namespace: "clusters", Name: name}}},
+		Reservations: []autonodev1alpha1.CapacityReservation{{ID: "cr-1", InstanceType: "m5.large", Zone: "a", Count: 10}},
 	}
-	account := &accounts.CapacityAccount{ObjectMeta: metav1.ObjectMeta{Name: "banks", Labels: map[string]string{label: ""}}, Spec: spec}
-	others := &accounts.CapacityAccount{ObjectMeta: metav1.ObjectMeta{Name: "others"}, Spec: spec}
-	for _, object := range []*accounts.CapacityAccount{account, others} {
+	account := &autonodev1alpha1.CapacityAccount{ObjectMeta: metav1.ObjectMeta{Name: "banks", Labels: map[string]string{label: ""}}, Spec: spec}
+	others := &autonodev1alpha1.CapacityAccount{ObjectMeta: metav1.ObjectMeta{Name: "others"}, Spec: spec}
+	for _, object := range []*autonodev1alpha1.CapacityAccount{account, others} {
 		g.Expect(management.Create(ctx, object)).To(Succeed())
 		t.Cleanup(func() {
-			found, ctx := &accounts.CapacityAccount{}, context.Background()
+			found, ctx := &autonodev1alpha1.CapacityAccount{}, context.Background()
 			g.Expect(management.Get(ctx, client.ObjectKeyFromObject(object), found)).To(Succeed())
 			found.Finalizers = nil
 			g.Expect(management.Update(ctx, found)).To(Succeed())
@@ -43,8 +43,8 @@ func TestAccounts(t *testing.T) {
 
 	t.Run("When an account names a hosted cluster, it should have a lease when its Karpenter is installed", func(t *testing.T) {
 		NewWithT(t).Eventually(func(g Gomega) {
-			lease := &accounts.CapacityLease{}
-			g.Expect(management.Get(ctx, client.ObjectKey{Namespace: "clusters-" + name, Name: accounts.LeaseName}, lease)).To(Succeed())
+			lease := &autonodev1alpha1.CapacityLease{}
+			g.Expect(management.Get(ctx, client.ObjectKey{Namespace: "clusters-" + name, Name: autonodev1alpha1.LeaseName}, lease)).To(Succeed())
 			g.Expect(lease.Spec.Account.Name).To(Equal("banks"))
 			g.Expect(lease.Spec.Sequence).To(BeNumerically(">", 0))
 		}).Should(Succeed())
@@ -60,7 +60,7 @@ func TestAccounts(t *testing.T) {
 		g.Eventually(func(g Gomega) {
 			g.Expect(management.Get(ctx, client.ObjectKeyFromObject(account), account)).To(Succeed())
 			g.Expect(account.Status.FullestPool).To(Equal("reservation/cr-1 1/10"))
-			g.Expect(meta.IsStatusConditionTrue(account.Status.Conditions, accounts.Ready)).To(BeTrue())
+			g.Expect(meta.IsStatusConditionTrue(account.Status.Conditions, autonodev1alpha1.Ready)).To(BeTrue())
 		}).Should(Succeed())
 	})
 	t.Run("When the selector doesn't match an account, it should be another operator's", func(t *testing.T) {

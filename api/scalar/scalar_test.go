@@ -9,7 +9,7 @@ import (
 	"time"
 
 	"github.com/google/go-cmp/cmp"
-	apiequality "k8s.io/apimachinery/pkg/api/equality"
+	"k8s.io/apimachinery/pkg/api/equality"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/util/intstr"
@@ -75,7 +75,7 @@ func TestDecode(t *testing.T) {
 			if diff := cmp.Diff(test.want, got); diff != "" {
 				t.Errorf("decoded (-want +got):\n%s", diff)
 			}
-			if !apiequality.Semantic.DeepEqual(test.want, got) {
+			if !equality.Semantic.DeepEqual(test.want, got) {
 				t.Errorf("decoded %+v, which is not equal to %+v", got, test.want)
 			}
 			raw, err := json.Marshal(got)

@@ -10,7 +10,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/util/validation"
 
-	"github.com/autonode-io/autonode/api/v1alpha1"
+	autonodev1alpha1 "github.com/autonode-io/autonode/api/v1alpha1"
 	"github.com/autonode-io/autonode/api/v1beta1"
 )
 
@@ -47,7 +47,7 @@ func TestNames(t *testing.T) {
 		})
 	}
 	t.Run("When a CapacityLease is made in a dedicated namespace, it should have the component's name", func(t *testing.T) {
-		NewWithT(t).Expect(v1beta1.DedicatedNames().Karpenter).To(Equal(v1alpha1.LeaseName))
+		NewWithT(t).Expect(v1beta1.DedicatedNames().Karpenter).To(Equal(autonodev1alpha1.LeaseName))
 	})
 	t.Run("When the Clusters of a namespace are called like purposes, no two objects of a kind should have one name", func(t *testing.T) {
 		g := NewWithT(t)

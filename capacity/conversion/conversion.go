@@ -17,9 +17,9 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
-	karpenterv1alpha1 "github.com/autonode-io/autonode/api/karpenter/v1alpha1"
+	"github.com/autonode-io/autonode/api/karpenter/v1alpha1"
 	"github.com/autonode-io/autonode/api/scalar"
-	"github.com/autonode-io/autonode/api/v1alpha1"
+	autonodev1alpha1 "github.com/autonode-io/autonode/api/v1alpha1"
 	"github.com/autonode-io/autonode/capacity"
 	"github.com/autonode-io/autonode/capacity/cost"
 	"github.com/autonode-io/autonode/message"
@@ -36,12 +36,12 @@ const (
 )
 
 // selector returns a selector as package capacity has it.
-func selector(s *v1alpha1.CapacitySelector) capacity.Selector {
+func selector(s *autonodev1alpha1.CapacitySelector) capacity.Selector {
 	return capacity.Selector{InstanceTypes: s.InstanceTypes, Catalogs: s.Catalogs, Zones: s.Zones, CapacityTypes: s.CapacityTypes}
 }
 
 // ReservationsAt returns an account's reservations at a time, as package cost has them.
-func ReservationsAt(spec *v1alpha1.CapacityAccountSpec, now time.Time) []cost.Reservation {
+func ReservationsAt(spec *autonodev1alpha1.CapacityAccountSpec, now time.Time) []cost.Reservation {
 	reservations := make([]cost.Reservation, len(spec.Reservations))
 	for i := range spec.Reservations {
 		r := &spec.Reservations[i]
@@ -53,12 +53,12 @@ func ReservationsAt(spec *v1alpha1.CapacityAccountSpec, now time.Time) []cost.Re
 }
 
 // CommitmentsAt returns an account's commitments that are in their term at a time, and those that can't be read.
-func CommitmentsAt(spec *v1alpha1.CapacityAccountSpec, now time.Time) (commitments []capacity.Commitment, unusable []v1alpha1.UnusableEntry) {
+func CommitmentsAt(spec *autonodev1alpha1.CapacityAccountSpec, now time.Time) (commitments []capacity.Commitment, unusable []autonodev1alpha1.UnusableEntry) {
 	for i := range spec.Commitments {
 		c := &spec.Commitments[i]
 		commitment, runs, problem := commitmentAt(c, now)
 		if problem != nil {
-			unusable = append(unusable, v1alpha1.UnusableEntry{Field: fmt.Sprintf("commitments[%s].%s", c.Name, problem.Field), Message: problem.Message})
+			unusable = append(unusable, autonodev1alpha1.UnusableEntry{Field: fmt.Sprintf("commitments[%s].%s", c.Name, problem.Field), Message: problem.Message})
 		}
 		if runs {
 			commitments = append(commitments, commitment)
@@ -68,14 +68,14 @@ func CommitmentsAt(spec *v1alpha1.CapacityAccountSpec, now time.Time) (commitmen
 }
 
 // commitmentAt returns the commitment as package capacity has it, and whether it is in its term. A problem's field is relative to it.
-func commitmentAt(c *v1alpha1.CapacityCommitment, now time.Time) (commitment capacity.Commitment, runs bool, problem *v1alpha1.UnusableEntry) {
+func commitmentAt(c *autonodev1alpha1.CapacityCommitment, now time.Time) (commitment capacity.Commitment, runs bool, problem *autonodev1alpha1.UnusableEntry) {
 	commitment = capacity.Commitment{Name: c.Name, Selector: selector(&c.Selector)}
 	for _, term := range []struct {
 		field string
 		at    *scalar.Time
 	}{{"starts", c.Starts}, {"ends", c.Ends}} {
 		if term.at != nil && term.at.Malformed != "" {
-			return commitment, false, &v1alpha1.UnusableEntry{Field: term.field, Message: fmt.Sprintf(
+			return commitment, false, &autonodev1alpha1.UnusableEntry{Field: term.field, Message: fmt.Sprintf(
 				"%q is not a time in RFC 3339, such as 2026-12-01T06:00:00Z", message.Cut(term.at.Malformed, maxNumber))}
 		}
 	}
@@ -87,7 +87,7 @@ func commitmentAt(c *v1alpha1.CapacityCommitment, now time.Time) (commitment cap
 	} else {
 		spend, ok := decimal(c.HourlySpend)
 		if !ok || spend > 1e9 {
-			return commitment, false, &v1alpha1.UnusableEntry{Field: "hourlySpend", Message: fmt.Sprintf(
+			return commitment, false, &autonodev1alpha1.UnusableEntry{Field: "hourlySpend", Message: fmt.Sprintf(
 				"%q is not an amount in US dollars an hour, such as \"12.50\"", message.Cut(c.HourlySpend, maxNumber))}
 		}
 		commitment.HourlySpend = spend
@@ -95,7 +95,7 @@ func commitmentAt(c *v1alpha1.CapacityCommitment, now time.Time) (commitment cap
 	if c.DiscountPercent != nil {
 		percent, ok := decimal(c.DiscountPercent.String())
 		if !ok || percent >= 100 {
-			return commitment, false, &v1alpha1.UnusableEntry{Field: "discountPercent", Message: fmt.Sprintf(
+			return commitment, false, &autonodev1alpha1.UnusableEntry{Field: "discountPercent", Message: fmt.Sprintf(
 				"%q is not a percentage from 0 to less than 100, such as \"27.5\"", message.Cut(c.DiscountPercent.String(), maxNumber))}
 		}
 		commitment.Discount = percent / 100
@@ -104,12 +104,12 @@ func commitmentAt(c *v1alpha1.CapacityCommitment, now time.Time) (commitment cap
 }
 
 // Rule says which machines take from a pool.
-func Rule(p *v1alpha1.LeasedPool) capacity.Rule {
+func Rule(p *autonodev1alpha1.LeasedPool) capacity.Rule {
 	return capacity.Rule{Pool: p.Name, Resource: capacity.Resource(p.Resource), Selector: selector(&p.Selector), Reservation: p.Reservation}
 }
 
 // Rules say which machines take from which pool of a lease.
-func Rules(l *v1alpha1.CapacityLease) []capacity.Rule {
+func Rules(l *autonodev1alpha1.CapacityLease) []capacity.Rule {
 	rules := make([]capacity.Rule, len(l.Spec.Pools))
 	for i := range l.Spec.Pools {
 		rules[i] = Rule(&l.Spec.Pools[i])
@@ -119,7 +119,7 @@ func Rules(l *v1alpha1.CapacityLease) []capacity.Rule {
 
 // Lease returns a lease without its report, which is hostile to whoever didn't write it: see BoundedReport. Its ID is the
 // object's UID.
-func Lease(l *v1alpha1.CapacityLease) capacity.Lease {
+func Lease(l *autonodev1alpha1.CapacityLease) capacity.Lease {
 	amounts, granted := capacity.Amounts{}, capacity.Amounts{}
 	for _, pool := range l.Spec.Pools {
 		if pool.Amount > 0 {
@@ -133,7 +133,7 @@ func Lease(l *v1alpha1.CapacityLease) capacity.Lease {
 }
 
 // UpTo is about how much the cluster of a lease gets if it requests more.
-func UpTo(l *v1alpha1.CapacityLease) capacity.Amounts {
+func UpTo(l *autonodev1alpha1.CapacityLease) capacity.Amounts {
 	upTo := capacity.Amounts{}
 	for _, pool := range l.Spec.Pools {
 		if pool.UpTo > 0 {
@@ -145,7 +145,7 @@ func UpTo(l *v1alpha1.CapacityLease) capacity.Amounts {
 
 // Commitments returns the commitments of a lease's account, what is unused of each, and how much more of it running machines would
 // use, by name: see capacity.Resume. A malformed one is left out.
-func Commitments(l *v1alpha1.CapacityLease) (commitments []capacity.Commitment, unused, uncovered map[string]float64) {
+func Commitments(l *autonodev1alpha1.CapacityLease) (commitments []capacity.Commitment, unused, uncovered map[string]float64) {
 	unused, uncovered = map[string]float64{}, map[string]float64{}
 	for i := range l.Spec.Commitments {
 		leased := &l.Spec.Commitments[i]
@@ -177,25 +177,25 @@ func decimal(text string) (float64, bool) {
 }
 
 // SetReport writes what a Holder reports into a lease's status, within the bounds. What doesn't fit is left out: the newest requests.
-func SetReport(s *v1alpha1.CapacityLeaseStatus, report capacity.Report) {
+func SetReport(s *autonodev1alpha1.CapacityLeaseStatus, report capacity.Report) {
 	s.AcknowledgedSequence, s.Held, s.Spent, s.Requests = report.Sequence, poolAmounts(report.Held), poolAmounts(report.Spent), nil
 	launches := int64(0)
 	for _, request := range report.Requests {
-		count := min(request.Count, v1alpha1.MaxRequestedLaunches-launches)
-		if count <= 0 || len(s.Requests) == v1alpha1.MaxRequests {
+		count := min(request.Count, autonodev1alpha1.MaxRequestedLaunches-launches)
+		if count <= 0 || len(s.Requests) == autonodev1alpha1.MaxRequests {
 			break
 		}
 		launches += count
-		s.Requests = append(s.Requests, v1alpha1.CapacityRequest{Charges: poolAmounts(request.Charges), Count: count})
+		s.Requests = append(s.Requests, autonodev1alpha1.CapacityRequest{Charges: poolAmounts(request.Charges), Count: count})
 	}
 }
 
 // poolAmounts are sorted by pool.
-func poolAmounts(amounts capacity.Amounts) []v1alpha1.PoolAmount {
-	var list []v1alpha1.PoolAmount
+func poolAmounts(amounts capacity.Amounts) []autonodev1alpha1.PoolAmount {
+	var list []autonodev1alpha1.PoolAmount
 	for _, pool := range slices.Sorted(maps.Keys(amounts)) {
 		if amounts[pool] > 0 {
-			list = append(list, v1alpha1.PoolAmount{Pool: pool, Amount: amounts[pool]})
+			list = append(list, autonodev1alpha1.PoolAmount{Pool: pool, Amount: amounts[pool]})
 		}
 	}
 	return list
@@ -203,12 +203,12 @@ func poolAmounts(amounts capacity.Amounts) []v1alpha1.PoolAmount {
 
 // BoundedReport returns the report in a lease of a program that isn't trusted. Only amounts of pools that the lease names and within
 // the bounds are in it.
-func BoundedReport(l *v1alpha1.CapacityLease) capacity.Report {
+func BoundedReport(l *autonodev1alpha1.CapacityLease) capacity.Report {
 	named := make(map[string]bool, len(l.Spec.Pools))
 	for _, pool := range l.Spec.Pools {
 		named[pool.Name] = true
 	}
-	bounded := func(list []v1alpha1.PoolAmount, most int64) capacity.Amounts {
+	bounded := func(list []autonodev1alpha1.PoolAmount, most int64) capacity.Amounts {
 		amounts := capacity.Amounts{}
 		for _, entry := range list {
 			if named[entry.Pool] && entry.Amount > 0 {
@@ -217,11 +217,11 @@ func BoundedReport(l *v1alpha1.CapacityLease) capacity.Report {
 		}
 		return amounts
 	}
-	report := capacity.Report{Sequence: l.Status.AcknowledgedSequence, Held: bounded(l.Status.Held, v1alpha1.MaxAmount), Spent: bounded(l.Status.Spent, v1alpha1.MaxAmount)}
+	report := capacity.Report{Sequence: l.Status.AcknowledgedSequence, Held: bounded(l.Status.Held, autonodev1alpha1.MaxAmount), Spent: bounded(l.Status.Spent, autonodev1alpha1.MaxAmount)}
 	launches := int64(0)
-	for _, request := range l.Status.Requests[:min(len(l.Status.Requests), v1alpha1.MaxRequests)] {
-		count := min(request.Count, v1alpha1.MaxRequestedLaunches-launches)
-		charges := bounded(request.Charges, v1alpha1.MaxCharge)
+	for _, request := range l.Status.Requests[:min(len(l.Status.Requests), autonodev1alpha1.MaxRequests)] {
+		count := min(request.Count, autonodev1alpha1.MaxRequestedLaunches-launches)
+		charges := bounded(request.Charges, autonodev1alpha1.MaxCharge)
 		if count <= 0 || len(charges) == 0 {
 			continue
 		}
@@ -255,12 +255,12 @@ func MachineOf(object metav1.Object) (m capacity.Machine, prices MachinePrices) 
 	labels, annotations := object.GetLabels(), object.GetAnnotations()
 	m.Offering = capacity.Offering{
 		InstanceType: labels[corev1.LabelInstanceTypeStable],
-		Zone:         cmp.Or(labels[corev1.LabelTopologyZone], annotations[karpenterv1alpha1.OfferingZoneAnnotation]),
+		Zone:         cmp.Or(labels[corev1.LabelTopologyZone], annotations[v1alpha1.OfferingZoneAnnotation]),
 		CapacityType: cmp.Or(labels[capacityTypeLabel], onDemand),
-		Reservation:  labels[karpenterv1alpha1.ReservationIDLabel],
-		Catalog:      karpenterv1alpha1.CatalogOf(annotations[karpenterv1alpha1.TemplateSourceAnnotation]),
+		Reservation:  labels[v1alpha1.ReservationIDLabel],
+		Catalog:      v1alpha1.CatalogOf(annotations[v1alpha1.TemplateSourceAnnotation]),
 	}
-	size := annotations[karpenterv1alpha1.MachineSizeAnnotation]
+	size := annotations[v1alpha1.MachineSizeAnnotation]
 	if len(size) > 256 {
 		return m, MachinePrices{}
 	}
@@ -278,7 +278,7 @@ func MachineOf(object metav1.Object) (m capacity.Machine, prices MachinePrices) 
 		if err != nil || amount < 0 {
 			continue
 		}
-		amount = min(amount, v1alpha1.MaxCharge)
+		amount = min(amount, autonodev1alpha1.MaxCharge)
 		switch key {
 		case "vcpus":
 			m.VCPUs = amount
@@ -305,6 +305,6 @@ func price(text string) float64 {
 
 // What MachineOf reads, for caches that keep nothing else of a Machine.
 var (
-	MachineLabels      = []string{corev1.LabelInstanceTypeStable, corev1.LabelTopologyZone, capacityTypeLabel, karpenterv1alpha1.ReservationIDLabel}
-	MachineAnnotations = []string{karpenterv1alpha1.OfferingZoneAnnotation, karpenterv1alpha1.MachineSizeAnnotation, karpenterv1alpha1.TemplateSourceAnnotation}
+	MachineLabels      = []string{corev1.LabelInstanceTypeStable, corev1.LabelTopologyZone, capacityTypeLabel, v1alpha1.ReservationIDLabel}
+	MachineAnnotations = []string{v1alpha1.OfferingZoneAnnotation, v1alpha1.MachineSizeAnnotation, v1alpha1.TemplateSourceAnnotation}
 )

@@ -11,18 +11,18 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
-	karpenterv1alpha1 "github.com/autonode-io/autonode/api/karpenter/v1alpha1"
-	"github.com/autonode-io/autonode/api/v1alpha1"
+	"github.com/autonode-io/autonode/api/karpenter/v1alpha1"
+	autonodev1alpha1 "github.com/autonode-io/autonode/api/v1alpha1"
 	"github.com/autonode-io/autonode/capacity"
 	"github.com/autonode-io/autonode/capacity/conversion"
 )
 
-func lease(pools ...v1alpha1.LeasedPool) *v1alpha1.CapacityLease {
-	return &v1alpha1.CapacityLease{ObjectMeta: metav1.ObjectMeta{UID: "lease"}, Spec: v1alpha1.CapacityLeaseSpec{Sequence: 7, Pools: pools}}
+func lease(pools ...autonodev1alpha1.LeasedPool) *autonodev1alpha1.CapacityLease {
+	return &autonodev1alpha1.CapacityLease{ObjectMeta: metav1.ObjectMeta{UID: "lease"}, Spec: autonodev1alpha1.CapacityLeaseSpec{Sequence: 7, Pools: pools}}
 }
 
 func TestReport(t *testing.T) {
-	pool := v1alpha1.LeasedPool{Name: "reservation/r", Resource: v1alpha1.PoolMachines, Amount: 2, Granted: 3, UpTo: 5}
+	pool := autonodev1alpha1.LeasedPool{Name: "reservation/r", Resource: autonodev1alpha1.PoolMachines, Amount: 2, Granted: 3, UpTo: 5}
 	t.Run("When a Holder reports, the operator should read the same", func(t *testing.T) {
 		g, l := NewWithT(t), lease(pool)
 		report := capacity.Report{
@@ -42,30 +42,30 @@ func TestReport(t *testing.T) {
 			report.Requests = append(report.Requests, capacity.Request{Charges: capacity.Amounts{"reservation/r": i + 1}, Count: 20})
 		}
 		conversion.SetReport(&l.Status, report)
-		g.Expect(l.Status.Requests).To(HaveLen(v1alpha1.MaxRequestedLaunches / 20))
+		g.Expect(l.Status.Requests).To(HaveLen(autonodev1alpha1.MaxRequestedLaunches / 20))
 		g.Expect(l.Status.Requests[0].Charges).To(ConsistOf(HaveField("Amount", int64(1))))
 	})
 	for name, tc := range map[string]struct {
-		status v1alpha1.CapacityLeaseStatus
+		status autonodev1alpha1.CapacityLeaseStatus
 		want   capacity.Report
 	}{
 		"When it names another pool, it should not count": {
-			v1alpha1.CapacityLeaseStatus{Held: []v1alpha1.PoolAmount{{Pool: "others", Amount: 3}}}, capacity.Report{Held: capacity.Amounts{}, Spent: capacity.Amounts{}},
+			autonodev1alpha1.CapacityLeaseStatus{Held: []autonodev1alpha1.PoolAmount{{Pool: "others", Amount: 3}}}, capacity.Report{Held: capacity.Amounts{}, Spent: capacity.Amounts{}},
 		},
 		"When it names a pool twice, the larger amount should count": {
-			v1alpha1.CapacityLeaseStatus{Held: []v1alpha1.PoolAmount{{Pool: pool.Name, Amount: 3}, {Pool: pool.Name, Amount: 1}}},
+			autonodev1alpha1.CapacityLeaseStatus{Held: []autonodev1alpha1.PoolAmount{{Pool: pool.Name, Amount: 3}, {Pool: pool.Name, Amount: 1}}},
 			capacity.Report{Held: capacity.Amounts{pool.Name: 3}, Spent: capacity.Amounts{}},
 		},
 		"When amounts are negative, they should not count": {
-			v1alpha1.CapacityLeaseStatus{Held: []v1alpha1.PoolAmount{{Pool: pool.Name, Amount: -3}}, Requests: []v1alpha1.CapacityRequest{
-				{Charges: []v1alpha1.PoolAmount{{Pool: pool.Name, Amount: -1}}, Count: 1}, {Charges: []v1alpha1.PoolAmount{{Pool: pool.Name, Amount: 1}}, Count: -1},
+			autonodev1alpha1.CapacityLeaseStatus{Held: []autonodev1alpha1.PoolAmount{{Pool: pool.Name, Amount: -3}}, Requests: []autonodev1alpha1.CapacityRequest{
+				{Charges: []autonodev1alpha1.PoolAmount{{Pool: pool.Name, Amount: -1}}, Count: 1}, {Charges: []autonodev1alpha1.PoolAmount{{Pool: pool.Name, Amount: 1}}, Count: -1},
 			}}, capacity.Report{Held: capacity.Amounts{}, Spent: capacity.Amounts{}},
 		},
 		"When amounts are huge, they should be bounded": {
-			v1alpha1.CapacityLeaseStatus{Held: []v1alpha1.PoolAmount{{Pool: pool.Name, Amount: 1 << 62}}, Requests: []v1alpha1.CapacityRequest{
-				{Charges: []v1alpha1.PoolAmount{{Pool: pool.Name, Amount: 1 << 62}}, Count: 1 << 62}, {Charges: []v1alpha1.PoolAmount{{Pool: pool.Name, Amount: 1}}, Count: 1},
-			}}, capacity.Report{Held: capacity.Amounts{pool.Name: v1alpha1.MaxAmount}, Spent: capacity.Amounts{}, Requests: []capacity.Request{
-				{Charges: capacity.Amounts{pool.Name: v1alpha1.MaxCharge}, Count: v1alpha1.MaxRequestedLaunches},
+			autonodev1alpha1.CapacityLeaseStatus{Held: []autonodev1alpha1.PoolAmount{{Pool: pool.Name, Amount: 1 << 62}}, Requests: []autonodev1alpha1.CapacityRequest{
+				{Charges: []autonodev1alpha1.PoolAmount{{Pool: pool.Name, Amount: 1 << 62}}, Count: 1 << 62}, {Charges: []autonodev1alpha1.PoolAmount{{Pool: pool.Name, Amount: 1}}, Count: 1},
+			}}, capacity.Report{Held: capacity.Amounts{pool.Name: autonodev1alpha1.MaxAmount}, Spent: capacity.Amounts{}, Requests: []capacity.Request{
+				{Charges: capacity.Amounts{pool.Name: autonodev1alpha1.MaxCharge}, Count: autonodev1alpha1.MaxRequestedLaunches},
 			}},
 		},
 	} {
@@ -79,7 +79,7 @@ func TestReport(t *testing.T) {
 
 func TestMachineOf(t *testing.T) {
 	labels := map[string]string{
-		corev1.LabelInstanceTypeStable: "m5.large", corev1.LabelTopologyZone: "a", "karpenter.sh/capacity-type": "reserved", karpenterv1alpha1.ReservationIDLabel: "cr-1",
+		corev1.LabelInstanceTypeStable: "m5.large", corev1.LabelTopologyZone: "a", "karpenter.sh/capacity-type": "reserved", v1alpha1.ReservationIDLabel: "cr-1",
 	}
 	offering := capacity.Offering{InstanceType: "m5.large", Zone: "a", CapacityType: "reserved", Reservation: "cr-1"}
 	prices := conversion.MachinePrices{List: 0.04, OnDemand: 0.096}
@@ -94,19 +94,19 @@ func TestMachineOf(t *testing.T) {
 		{"When a Machine has no size, it should be a machine", "", capacity.Machine{Offering: offering}, conversion.MachinePrices{}},
 		{"When a part is malformed, the others should count", "vcpus=many,memory=-1,gpus=1,price=NaN,onDemand=-1,x", capacity.Machine{Offering: offering, GPUs: 1}, conversion.MachinePrices{}},
 		{"When a price is that of no machine, it should not be known", "price=1e300,onDemand=1e7", capacity.Machine{Offering: offering}, conversion.MachinePrices{}},
-		{"When a part is huge, it should be bounded", fmt.Sprintf("vcpus=%d", int64(1)<<62), capacity.Machine{Offering: offering, VCPUs: v1alpha1.MaxCharge}, conversion.MachinePrices{}},
+		{"When a part is huge, it should be bounded", fmt.Sprintf("vcpus=%d", int64(1)<<62), capacity.Machine{Offering: offering, VCPUs: autonodev1alpha1.MaxCharge}, conversion.MachinePrices{}},
 		{"When it is long, it should not be read", "gpus=1," + strings.Repeat("x", 256), capacity.Machine{Offering: offering}, conversion.MachinePrices{}},
 	} {
 		t.Run(tc.name, func(t *testing.T) {
 			g := NewWithT(t)
-			m, prices := conversion.MachineOf(&metav1.ObjectMeta{Labels: labels, Annotations: map[string]string{karpenterv1alpha1.MachineSizeAnnotation: tc.size}})
+			m, prices := conversion.MachineOf(&metav1.ObjectMeta{Labels: labels, Annotations: map[string]string{v1alpha1.MachineSizeAnnotation: tc.size}})
 			g.Expect(m).To(Equal(tc.want))
 			g.Expect(prices).To(Equal(tc.prices))
 		})
 	}
 	t.Run("When a Machine is on demand, its list price should be that on demand", func(t *testing.T) {
 		size := conversion.FormatMachineSize(capacity.Machine{Offering: capacity.Offering{CapacityType: "on-demand"}}, conversion.MachinePrices{List: 0.096, OnDemand: 0.2})
-		_, prices := conversion.MachineOf(&metav1.ObjectMeta{Annotations: map[string]string{karpenterv1alpha1.MachineSizeAnnotation: size}})
+		_, prices := conversion.MachineOf(&metav1.ObjectMeta{Annotations: map[string]string{v1alpha1.MachineSizeAnnotation: size}})
 		NewWithT(t).Expect(prices).To(Equal(conversion.MachinePrices{List: 0.096, OnDemand: 0.096}))
 	})
 	for source, want := range map[string]string{
@@ -117,12 +117,12 @@ func TestMachineOf(t *testing.T) {
 		"": "",
 	} {
 		t.Run(fmt.Sprintf("When a Machine's source is %q, its catalog should be %q", source, want), func(t *testing.T) {
-			m, _ := conversion.MachineOf(&metav1.ObjectMeta{Annotations: map[string]string{karpenterv1alpha1.TemplateSourceAnnotation: source}})
+			m, _ := conversion.MachineOf(&metav1.ObjectMeta{Annotations: map[string]string{v1alpha1.TemplateSourceAnnotation: source}})
 			NewWithT(t).Expect(m.Catalog).To(Equal(want))
 		})
 	}
 	t.Run("When a Machine was launched without a zone, it should be in its offering's", func(t *testing.T) {
-		m, _ := conversion.MachineOf(&metav1.ObjectMeta{Annotations: map[string]string{karpenterv1alpha1.OfferingZoneAnnotation: "b"}})
+		m, _ := conversion.MachineOf(&metav1.ObjectMeta{Annotations: map[string]string{v1alpha1.OfferingZoneAnnotation: "b"}})
 		NewWithT(t).Expect(m.Offering).To(Equal(capacity.Offering{Zone: "b", CapacityType: "on-demand"}))
 	})
 }
@@ -130,7 +130,7 @@ func TestMachineOf(t *testing.T) {
 func TestCommitments(t *testing.T) {
 	t.Run("When a commitment is malformed, it should be left out", func(t *testing.T) {
 		g, l := NewWithT(t), lease()
-		l.Spec.Commitments = []v1alpha1.LeasedCommitment{
+		l.Spec.Commitments = []autonodev1alpha1.LeasedCommitment{
 			{Name: "plan", HourlySpend: "1.5", Discount: "0.25", Uncovered: "2"}, {Name: "instances", Instances: "3"},
 			{Name: "neither"}, {Name: "both", HourlySpend: "1", Instances: "1"}, {Name: "discount", HourlySpend: "1", Discount: "lots"}, {Name: "negative", HourlySpend: "-1"},
 		}

@@ -19,11 +19,11 @@ import (
 	"k8s.io/utils/ptr"
 	clusterv1 "sigs.k8s.io/cluster-api/api/core/v1beta2"
 	"sigs.k8s.io/controller-runtime/pkg/client"
-	karpenterv1 "sigs.k8s.io/karpenter/pkg/apis/v1"
+	karpv1 "sigs.k8s.io/karpenter/pkg/apis/v1"
 
 	"github.com/autonode-io/autonode/api/karpenter/v1alpha1"
 	"github.com/autonode-io/autonode/api/scalar"
-	accounts "github.com/autonode-io/autonode/api/v1alpha1"
+	autonodev1alpha1 "github.com/autonode-io/autonode/api/v1alpha1"
 	"github.com/autonode-io/autonode/api/v1beta1"
 	"github.com/autonode-io/autonode/capacity"
 	"github.com/autonode-io/autonode/capacity/conversion"
@@ -64,24 +64,24 @@ func makeFleet(t *testing.T) {
 	place(t, someoneElses)
 
 	percent := func(n int64) *scalar.Quantity { return ptr.To(scalar.Number(n)) }
-	account := &accounts.CapacityAccount{ObjectMeta: metav1.ObjectMeta{Name: "production"}, Spec: accounts.CapacityAccountSpec{
-		Reservations: []accounts.CapacityReservation{{ID: "block-10", InstanceType: "k4", Zone: "a", Count: 10}},
-		Commitments: []accounts.CapacityCommitment{
-			{Name: "plan", HourlySpend: "0.28", DiscountPercent: percent(30), Selector: accounts.CapacitySelector{CapacityTypes: []string{"on-demand"}}},
-			{Name: "instances", Instances: ptr.To[int32](2), DiscountPercent: percent(40), Selector: accounts.CapacitySelector{InstanceTypes: []string{"m5.xlarge"}}},
-			{Name: "idle", HourlySpend: "0.50", DiscountPercent: percent(10), Selector: accounts.CapacitySelector{InstanceTypes: []string{"p5.*"}}},
-			{Name: "spare", Instances: ptr.To[int32](3), Selector: accounts.CapacitySelector{InstanceTypes: []string{"p5.*"}}},
+	account := &autonodev1alpha1.CapacityAccount{ObjectMeta: metav1.ObjectMeta{Name: "production"}, Spec: autonodev1alpha1.CapacityAccountSpec{
+		Reservations: []autonodev1alpha1.CapacityReservation{{ID: "block-10", InstanceType: "k4", Zone: "a", Count: 10}},
+		Commitments: []autonodev1alpha1.CapacityCommitment{
+			{Name: "plan", HourlySpend: "0.28", DiscountPercent: percent(30), Selector: autonodev1alpha1.CapacitySelector{CapacityTypes: []string{"on-demand"}}},
+			{Name: "instances", Instances: ptr.To[int32](2), DiscountPercent: percent(40), Selector: autonodev1alpha1.CapacitySelector{InstanceTypes: []string{"m5.xlarge"}}},
+			{Name: "idle", HourlySpend: "0.50", DiscountPercent: percent(10), Selector: autonodev1alpha1.CapacitySelector{InstanceTypes: []string{"p5.*"}}},
+			{Name: "spare", Instances: ptr.To[int32](3), Selector: autonodev1alpha1.CapacitySelector{InstanceTypes: []string{"p5.*"}}},
 			{Name: "unreadable", HourlySpend: "lots"},
 		},
 	}}
 	place(t, account)
 	for _, cluster := range []string{"blue", "green"} {
-		account.Status.Clusters = append(account.Status.Clusters, accounts.CapacityGrant{
+		account.Status.Clusters = append(account.Status.Clusters, autonodev1alpha1.CapacityGrant{
 			Namespace: fleetNamespace, Name: cluster, ControlPlaneNamespace: fleetNamespace + "-" + cluster, Sequence: 1,
 		})
 	}
 	// It has left the account.
-	account.Status.Clusters = append(account.Status.Clusters, accounts.CapacityGrant{
+	account.Status.Clusters = append(account.Status.Clusters, autonodev1alpha1.CapacityGrant{
 		Namespace: fleetNamespace, Name: "red", ControlPlaneNamespace: fleetNamespace + "-red", Sequence: 1, Released: ptr.To(scalar.Now()),
 	})
 	NewWithT(t).Expect(managementCluster.admin.Status().Update(t.Context(), account)).To(Succeed())
@@ -104,8 +104,8 @@ func place(t *testing.T, object client.Object) {
 func machineOf(cluster, nodePool, name string, offering capacity.Offering, prices conversion.MachinePrices) *clusterv1.Machine {
 	m := &clusterv1.Machine{
 		ObjectMeta: metav1.ObjectMeta{Namespace: fleetNamespace + "-" + cluster, Name: name, Labels: map[string]string{
-			v1alpha1.NodeClaimLabel: name, v1alpha1.NodeClaimUIDLabel: "uid-" + name, karpenterv1.NodePoolLabelKey: nodePool,
-			corev1.LabelInstanceTypeStable: offering.InstanceType, corev1.LabelTopologyZone: offering.Zone, karpenterv1.CapacityTypeLabelKey: offering.CapacityType,
+			v1alpha1.NodeClaimLabel: name, v1alpha1.NodeClaimUIDLabel: "uid-" + name, karpv1.NodePoolLabelKey: nodePool,
+			corev1.LabelInstanceTypeStable: offering.InstanceType, corev1.LabelTopologyZone: offering.Zone, karpv1.CapacityTypeLabelKey: offering.CapacityType,
 		}},
 		Spec: clusterv1.MachineSpec{
 			ClusterName: cluster, Bootstrap: clusterv1.Bootstrap{DataSecretName: ptr.To("any")},

@@ -10,9 +10,9 @@ import (
 	. "github.com/onsi/gomega"
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-	"k8s.io/client-go/kubernetes/scheme"
+	clientgoscheme "k8s.io/client-go/kubernetes/scheme"
 	"sigs.k8s.io/controller-runtime/pkg/client"
-	karpenterv1 "sigs.k8s.io/karpenter/pkg/apis/v1"
+	karpv1 "sigs.k8s.io/karpenter/pkg/apis/v1"
 
 	"github.com/autonode-io/autonode/api/karpenter/v1alpha1"
 	"github.com/autonode-io/autonode/cmd/autonode/cluster"
@@ -23,12 +23,12 @@ func TestNodesCommand(t *testing.T) {
 	flags := cluster.Flags{Kubeconfig: managementCluster.kubeconfig}
 	config, err := flags.Config()
 	g.Expect(err).NotTo(HaveOccurred())
-	admin, err := client.New(config, client.Options{Scheme: scheme.Scheme})
+	admin, err := client.New(config, client.Options{Scheme: clientgoscheme.Scheme})
 	g.Expect(err).NotTo(HaveOccurred())
 	create := func(name string) {
 		node := &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: name, Labels: map[string]string{
-			karpenterv1.NodePoolLabelKey: "general", corev1.LabelInstanceTypeStable: "m5.large", corev1.LabelTopologyZone: "a",
-			karpenterv1.CapacityTypeLabelKey: "spot", v1alpha1.NodePriceLabel: "0.25",
+			karpv1.NodePoolLabelKey: "general", corev1.LabelInstanceTypeStable: "m5.large", corev1.LabelTopologyZone: "a",
+			karpv1.CapacityTypeLabelKey: "spot", v1alpha1.NodePriceLabel: "0.25",
 		}}}
 		g.Expect(admin.Create(t.Context(), node)).To(Succeed())
 		t.Cleanup(func() { NewWithT(t).Expect(admin.Delete(context.WithoutCancel(t.Context()), node)).To(Succeed()) })

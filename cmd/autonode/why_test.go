@@ -15,7 +15,7 @@ import (
 	"k8s.io/apimachinery/pkg/api/resource"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
-	guestscheme "k8s.io/client-go/kubernetes/scheme"
+	clientgoscheme "k8s.io/client-go/kubernetes/scheme"
 	"k8s.io/utils/ptr"
 	clusterv1 "sigs.k8s.io/cluster-api/api/core/v1beta2"
 	"sigs.k8s.io/controller-runtime/pkg/client"
@@ -30,10 +30,10 @@ import (
 func makeHosted(t *testing.T, namespace string, provisioned bool) {
 	t.Helper()
 	g := NewWithT(t)
-	g.Expect(v1alpha1.AddToScheme(guestscheme.Scheme)).To(Succeed())
+	g.Expect(v1alpha1.AddToScheme(clientgoscheme.Scheme)).To(Succeed())
 	config, err := (&cluster.Flags{Kubeconfig: managementCluster.kubeconfig}).Config()
 	g.Expect(err).NotTo(HaveOccurred())
-	admin, err := client.New(config, client.Options{Scheme: guestscheme.Scheme})
+	admin, err := client.New(config, client.Options{Scheme: clientgoscheme.Scheme})
 	g.Expect(err).NotTo(HaveOccurred())
 	made := func(object client.Object) {
 		t.Helper()

@@ -23,7 +23,7 @@ import (
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/runtime/schema"
-	guestscheme "k8s.io/client-go/kubernetes/scheme"
+	clientgoscheme "k8s.io/client-go/kubernetes/scheme"
 	"k8s.io/client-go/rest"
 	toolscache "k8s.io/client-go/tools/cache"
 	"k8s.io/utils/clock"
@@ -95,7 +95,7 @@ func run(m *testing.M) (code int, err error) {
 	if err := os.WriteFile(filepath.Join(dir, "infrastructure.yaml"), infrastructureCRDs, 0o600); err != nil {
 		return 0, err
 	}
-	if err := v1alpha1.AddToScheme(guestscheme.Scheme); err != nil {
+	if err := v1alpha1.AddToScheme(clientgoscheme.Scheme); err != nil {
 		return 0, err
 	}
 	guestCRDs, err := crds.Embedded()
@@ -167,7 +167,7 @@ func New(t *testing.T) *Environment {
 		}
 	}
 	scheme := runtime.NewScheme()
-	must(errors.Join(guestscheme.AddToScheme(scheme), v1alpha1.AddToScheme(scheme), autonodev1alpha1.AddToScheme(scheme), clusterv1.AddToScheme(scheme)))
+	must(errors.Join(clientgoscheme.AddToScheme(scheme), v1alpha1.AddToScheme(scheme), autonodev1alpha1.AddToScheme(scheme), clusterv1.AddToScheme(scheme)))
 	scheme.AddKnownTypes(schema.GroupVersion{Group: apis.Group, Version: "v1"}, &karpv1.NodeClaim{}, &karpv1.NodeClaimList{}, &karpv1.NodePool{}, &karpv1.NodePoolList{})
 	metav1.AddToGroupVersion(scheme, schema.GroupVersion{Group: apis.Group, Version: "v1"})
 

@@ -18,7 +18,7 @@ import (
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/apimachinery/pkg/watch"
-	guestscheme "k8s.io/client-go/kubernetes/scheme"
+	clientgoscheme "k8s.io/client-go/kubernetes/scheme"
 	"k8s.io/client-go/rest"
 	toolscache "k8s.io/client-go/tools/cache"
 	"k8s.io/utils/ptr"
@@ -68,7 +68,7 @@ func NewFleet(tb testing.TB, machines, templates int) *Fleet {
 	clusters := &clusterv1.ClusterList{Items: []clusterv1.Cluster{{ObjectMeta: metav1.ObjectMeta{Namespace: FleetNamespace, Name: FleetCluster}}}}
 	nodeClasses := &v1alpha1.ClusterAPINodeClassList{Items: []v1alpha1.ClusterAPINodeClass{{ObjectMeta: metav1.ObjectMeta{Name: FleetNodeClass}}}}
 	scheme := runtime.NewScheme()
-	if err := errors.Join(guestscheme.AddToScheme(scheme), v1alpha1.AddToScheme(scheme), clusterv1.AddToScheme(scheme)); err != nil {
+	if err := errors.Join(clientgoscheme.AddToScheme(scheme), v1alpha1.AddToScheme(scheme), clusterv1.AddToScheme(scheme)); err != nil {
 		tb.Fatal(err)
 	}
 	scheme.AddKnownTypes(schema.GroupVersion{Group: apis.Group, Version: "v1"}, &karpv1.NodeClaim{}, &karpv1.NodeClaimList{})

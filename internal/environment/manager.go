@@ -6,7 +6,7 @@ import (
 	"context"
 
 	"k8s.io/utils/ptr"
-	controllerconfig "sigs.k8s.io/controller-runtime/pkg/config"
+	ctrlconfig "sigs.k8s.io/controller-runtime/pkg/config"
 	"sigs.k8s.io/controller-runtime/pkg/manager"
 	metricsserver "sigs.k8s.io/controller-runtime/pkg/metrics/server"
 )
@@ -18,7 +18,7 @@ func (s *Environment) Manager(configure ...func(*manager.Options)) manager.Manag
 	options := manager.Options{
 		Scheme:     s.Guest.GetScheme(),
 		Metrics:    metricsserver.Options{BindAddress: "0"},
-		Controller: controllerconfig.Controller{SkipNameValidation: ptr.To(true)},
+		Controller: ctrlconfig.Controller{SkipNameValidation: ptr.To(true)},
 	}
 	for _, f := range configure {
 		f(&options)

@@ -13,8 +13,8 @@ import (
 	"k8s.io/klog/v2"
 	clusterv1 "sigs.k8s.io/cluster-api/api/core/v1beta2"
 	karpv1 "sigs.k8s.io/karpenter/pkg/apis/v1"
-	"sigs.k8s.io/karpenter/pkg/cloudprovider"
-	"sigs.k8s.io/karpenter/pkg/scheduling"
+	karpcloudprovider "sigs.k8s.io/karpenter/pkg/cloudprovider"
+	karpscheduling "sigs.k8s.io/karpenter/pkg/scheduling"
 	"sigs.k8s.io/karpenter/pkg/utils/resources"
 
 	"github.com/autonode-io/autonode/api/karpenter/v1alpha1"
@@ -29,7 +29,7 @@ import (
 func answer(nodeClaim *karpv1.NodeClaim, m *clusterv1.Machine, made *launch) (*karpv1.NodeClaim, error) {
 	if m.DeletionTimestamp != nil {
 		// The pods need another NodeClaim.
-		return nil, cloudprovider.NewInsufficientCapacityError(fmt.Errorf("its Machine %s is being deleted", klog.KObj(m)))
+		return nil, karpcloudprovider.NewInsufficientCapacityError(fmt.Errorf("its Machine %s is being deleted", klog.KObj(m)))
 	}
 	result := nodeClaimOf(m)
 	result.Status.ProviderID = machine.SyntheticProviderID(types.NamespacedName{Namespace: m.Namespace, Name: m.Name})
@@ -69,7 +69,7 @@ func (c *CloudProvider) answerExisting(ctx context.Context, nodeClaim *karpv1.No
 		choice.Template = &template.Template{} // its labels aren't known any more
 	}
 	made := &launch{instanceType: choice.InstanceType, offering: choice.Offering, choice: choice}
-	if overlaid, err := c.overlaid(ctx, nodeClaim.Labels[karpv1.NodePoolLabelKey], []*cloudprovider.InstanceType{choice.InstanceType}); err == nil && len(overlaid) == 1 {
+	if overlaid, err := c.overlaid(ctx, nodeClaim.Labels[karpv1.NodePoolLabelKey], []*karpcloudprovider.InstanceType{choice.InstanceType}); err == nil && len(overlaid) == 1 {
 		made.instanceType = overlaid[0]
 		for _, o := range overlaid[0].Offerings {
 			if offering.KeyOf(key.InstanceType, o) == key {
@@ -91,7 +91,7 @@ func (l launch) made(m *clusterv1.Machine) bool {
 func nodeLabels(nodeClaim *karpv1.NodeClaim, chosen launch) map[string]string {
 	labels := map[string]string{}
 	maps.Copy(labels, chosen.choice.Template.Labels)
-	for _, requirements := range []scheduling.Requirements{chosen.instanceType.Requirements, chosen.offering.Requirements} {
+	for _, requirements := range []karpscheduling.Requirements{chosen.instanceType.Requirements, chosen.offering.Requirements} {
 		for key, requirement := range requirements {
 			if requirement.Operator() == corev1.NodeSelectorOpIn && requirement.Len() == 1 && key != v1alpha1.ReservationIDLabel {
 				labels[key] = requirement.Any()

@@ -10,9 +10,9 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	karpv1 "sigs.k8s.io/karpenter/pkg/apis/v1"
-	"sigs.k8s.io/karpenter/pkg/cloudprovider"
+	karpcloudprovider "sigs.k8s.io/karpenter/pkg/cloudprovider"
 	"sigs.k8s.io/karpenter/pkg/operator/options"
-	"sigs.k8s.io/karpenter/pkg/scheduling"
+	karpscheduling "sigs.k8s.io/karpenter/pkg/scheduling"
 
 	"github.com/autonode-io/autonode/api/karpenter/v1alpha1"
 	"github.com/autonode-io/autonode/karpenter/providers/instancetype"
@@ -22,10 +22,10 @@ import (
 
 // launch is what Create chose for a NodeClaim.
 type launch struct {
-	instanceType *cloudprovider.InstanceType
+	instanceType *karpcloudprovider.InstanceType
 	choice       instancetype.Choice
 	// offering after NodeOverlays.
-	offering *cloudprovider.Offering
+	offering *karpcloudprovider.Offering
 	// onDemand is the list price of the same machine on demand; zero if it isn't known.
 	onDemand float64
 }
@@ -70,7 +70,7 @@ func (c *CloudProvider) choose(ctx context.Context, nodeClaim *karpv1.NodeClaim,
 			if ungranted != nil {
 				reason = "; " + ungranted.Error()
 			}
-			return launch{}, cloudprovider.NewInsufficientCapacityError(fmt.Errorf(
+			return launch{}, karpcloudprovider.NewInsufficientCapacityError(fmt.Errorf(
 				"none of the %d instance types of node class %s has an available offering that meets the requirements of NodeClaim %s%s",
 				len(instanceTypes), nodeClass.Name, nodeClaim.Name, reason))
 		}
@@ -78,7 +78,7 @@ func (c *CloudProvider) choose(ctx context.Context, nodeClaim *karpv1.NodeClaim,
 }
 
 // launchable returns the instance types that a NodeClaim's NodePool gets, as GetInstanceTypes does, after NodeOverlays.
-func (c *CloudProvider) launchable(ctx context.Context, nodeClaim *karpv1.NodeClaim, snapshot *instancetype.Snapshot) ([]*cloudprovider.InstanceType, error) {
+func (c *CloudProvider) launchable(ctx context.Context, nodeClaim *karpv1.NodeClaim, snapshot *instancetype.Snapshot) ([]*karpcloudprovider.InstanceType, error) {
 	nodePool := &karpv1.NodePool{}
 	err := c.Guest.Get(ctx, types.NamespacedName{Name: nodePoolOf(nodeClaim)}, nodePool)
 	if client.IgnoreNotFound(err) != nil {
@@ -91,7 +91,7 @@ func (c *CloudProvider) launchable(ctx context.Context, nodeClaim *karpv1.NodeCl
 	return instanceTypes, nil
 }
 
-func (c *CloudProvider) overlaid(ctx context.Context, nodePool string, instanceTypes []*cloudprovider.InstanceType) ([]*cloudprovider.InstanceType, error) {
+func (c *CloudProvider) overlaid(ctx context.Context, nodePool string, instanceTypes []*karpcloudprovider.InstanceType) ([]*karpcloudprovider.InstanceType, error) {
 	if c.Overlays == nil || !options.FromContext(ctx).FeatureGates.NodeOverlay {
 		return instanceTypes, nil
 	}
@@ -107,8 +107,8 @@ var errStale = errors.New("the snapshot of the instance types is stale")
 
 // reserveCheapest reserves the cheapest offering of a snapshot that isn't full. The error wraps errStale, or reservation.ErrFull if all are,
 // or is any other of Reserve.
-func (c *CloudProvider) reserveCheapest(nodeClaim *karpv1.NodeClaim, nodeClass *v1alpha1.ClusterAPINodeClass, snapshot *instancetype.Snapshot, instanceTypes []*cloudprovider.InstanceType) (launch, error) {
-	requirements := scheduling.NewNodeSelectorRequirementsWithMinValues(nodeClaim.Spec.Requirements...)
+func (c *CloudProvider) reserveCheapest(nodeClaim *karpv1.NodeClaim, nodeClass *v1alpha1.ClusterAPINodeClass, snapshot *instancetype.Snapshot, instanceTypes []*karpcloudprovider.InstanceType) (launch, error) {
+	requirements := karpscheduling.NewNodeSelectorRequirementsWithMinValues(nodeClaim.Spec.Requirements...)
 	for candidate := range snapshot.Cheapest(instanceTypes, requirements, nodeClaim.Spec.Resources.Requests, string(nodeClaim.UID)) {
 		if _, rejected := c.Rejections.Entry(nodePoolOf(nodeClaim), candidate.Key()); rejected {
 			continue

@@ -17,7 +17,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	"sigs.k8s.io/controller-runtime/pkg/log"
 	karpv1 "sigs.k8s.io/karpenter/pkg/apis/v1"
-	"sigs.k8s.io/karpenter/pkg/cloudprovider"
+	karpcloudprovider "sigs.k8s.io/karpenter/pkg/cloudprovider"
 	"sigs.k8s.io/karpenter/pkg/controllers/nodeoverlay"
 	"sigs.k8s.io/karpenter/pkg/events"
 
@@ -34,7 +34,7 @@ import (
 	"github.com/autonode-io/autonode/lenient"
 )
 
-var _ cloudprovider.CloudProvider = (*CloudProvider)(nil)
+var _ karpcloudprovider.CloudProvider = (*CloudProvider)(nil)
 
 // Name of the provider in metrics and logs.
 const Name = "clusterapi"
@@ -71,7 +71,7 @@ type Config struct {
 // CloudProvider implements Karpenter's interface.
 type CloudProvider struct {
 	Config
-	repairPolicies []cloudprovider.RepairPolicy
+	repairPolicies []karpcloudprovider.RepairPolicy
 }
 
 // New returns a provider.
@@ -88,7 +88,7 @@ func (c *CloudProvider) Delete(ctx context.Context, nodeClaim *karpv1.NodeClaim)
 		if err := c.deleteNode(ctx, nodeClaim); err != nil {
 			return err
 		}
-		return cloudprovider.NewNodeClaimNotFoundError(fmt.Errorf("deleting the machine of NodeClaim %s: %w", nodeClaim.Name, err))
+		return karpcloudprovider.NewNodeClaimNotFoundError(fmt.Errorf("deleting the machine of NodeClaim %s: %w", nodeClaim.Name, err))
 	}
 	if err != nil {
 		return fmt.Errorf("deleting the machine of NodeClaim %s: %w", nodeClaim.Name, err)
@@ -101,13 +101,13 @@ func (c *CloudProvider) Delete(ctx context.Context, nodeClaim *karpv1.NodeClaim)
 func (c *CloudProvider) Get(ctx context.Context, providerID string) (*karpv1.NodeClaim, error) {
 	found, err := c.Machines.ForProviderID(ctx, providerID)
 	if errors.Is(err, machine.ErrNotFound) {
-		return nil, cloudprovider.NewNodeClaimNotFoundError(fmt.Errorf("finding the machine with provider ID %q: %w", providerID, err))
+		return nil, karpcloudprovider.NewNodeClaimNotFoundError(fmt.Errorf("finding the machine with provider ID %q: %w", providerID, err))
 	}
 	if err != nil {
 		return nil, err
 	}
 	if machine.InstanceGone(found) {
-		return nil, cloudprovider.NewNodeClaimNotFoundError(fmt.Errorf("the instance of Machine %s is gone: %s", klog.KObj(found), found.Annotations[v1alpha1.InstanceGoneAnnotation]))
+		return nil, karpcloudprovider.NewNodeClaimNotFoundError(fmt.Errorf("the instance of Machine %s is gone: %s", klog.KObj(found), found.Annotations[v1alpha1.InstanceGoneAnnotation]))
 	}
 	return nodeClaimOf(found), nil
 }
@@ -125,7 +125,7 @@ func (c *CloudProvider) List(ctx context.Context) ([]*karpv1.NodeClaim, error) {
 // GetInstanceTypes returns the instance types of the NodePool's node class. An offering that was rejected for the NodePool
 // isn't available. The slice and its elements are shared:
 // don't modify them.
-func (c *CloudProvider) GetInstanceTypes(ctx context.Context, nodePool *karpv1.NodePool) ([]*cloudprovider.InstanceType, error) {
+func (c *CloudProvider) GetInstanceTypes(ctx context.Context, nodePool *karpv1.NodePool) ([]*karpcloudprovider.InstanceType, error) {
 	ref := nodePool.Spec.Template.Spec.NodeClassRef
 	if ref == nil {
 		return nil, fmt.Errorf("getting instance types: NodePool %s names no node class", nodePool.Name)
@@ -143,7 +143,7 @@ func (c *CloudProvider) GetInstanceTypes(ctx context.Context, nodePool *karpv1.N
 			return nil, fmt.Errorf("getting instance types for NodePool %s: %w", nodePool.Name, err)
 		}
 		if snapshot, err = c.InstanceTypes.List(ctx, nodeClass); err != nil {
-			return nil, cloudprovider.NewNodeClassNotReadyError(fmt.Errorf("getting instance types for NodePool %s: %w", nodePool.Name, err))
+			return nil, karpcloudprovider.NewNodeClassNotReadyError(fmt.Errorf("getting instance types for NodePool %s: %w", nodePool.Name, err))
 		}
 	}
 	if strings.Contains(nodePool.Name, ".") {
@@ -158,7 +158,7 @@ func (c *CloudProvider) GetInstanceTypes(ctx context.Context, nodePool *karpv1.N
 
 // IsDrifted returns why a NodeClaim's node has to be replaced, or "". It reads memory only. Its one write migrates
 // the template hash of a Machine that hasn't drifted, after the hash rule has changed.
-func (c *CloudProvider) IsDrifted(ctx context.Context, nodeClaim *karpv1.NodeClaim) (cloudprovider.DriftReason, error) {
+func (c *CloudProvider) IsDrifted(ctx context.Context, nodeClaim *karpv1.NodeClaim) (karpcloudprovider.DriftReason, error) {
 	nodeClass, err := c.nodeClass(ctx, nodeClaim.Spec.NodeClassRef.Name)
 	if apierrors.IsNotFound(err) || err == nil && lenient.Why(nodeClass) != "" {
 		// The desired state is unknown.
@@ -169,7 +169,7 @@ func (c *CloudProvider) IsDrifted(ctx context.Context, nodeClaim *karpv1.NodeCla
 	}
 	found, err := c.Machines.ForNodeClaim(ctx, nodeClaim.UID)
 	if errors.Is(err, machine.ErrNotFound) {
-		return "", cloudprovider.NewNodeClaimNotFoundError(fmt.Errorf("finding drift of NodeClaim %s: %w", nodeClaim.Name, err))
+		return "", karpcloudprovider.NewNodeClaimNotFoundError(fmt.Errorf("finding drift of NodeClaim %s: %w", nodeClaim.Name, err))
 	}
 	if err != nil {
 		return "", fmt.Errorf("finding drift of NodeClaim %s: %w", nodeClaim.Name, err)

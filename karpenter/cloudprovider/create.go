@@ -13,7 +13,7 @@ import (
 	"k8s.io/klog/v2"
 	"sigs.k8s.io/controller-runtime/pkg/log"
 	karpv1 "sigs.k8s.io/karpenter/pkg/apis/v1"
-	"sigs.k8s.io/karpenter/pkg/cloudprovider"
+	karpcloudprovider "sigs.k8s.io/karpenter/pkg/cloudprovider"
 
 	"github.com/autonode-io/autonode/api/karpenter/v1alpha1"
 	"github.com/autonode-io/autonode/karpenter/providers/machine"
@@ -42,7 +42,7 @@ func (c *CloudProvider) Create(ctx context.Context, nodeClaim *karpv1.NodeClaim)
 		return created, nil
 	}
 	if ctx.Err() != nil || isUnanswered(err) {
-		return nil, cloudprovider.NewCreateError(err, ManagementUnreachableReason, err.Error())
+		return nil, karpcloudprovider.NewCreateError(err, ManagementUnreachableReason, err.Error())
 	}
 	c.Reservations.Abandon(ctx, nodeClaim, err)
 	return nil, c.ended(nodeClaim, err)
@@ -99,11 +99,11 @@ func (c *CloudProvider) create(ctx context.Context, nodeClaim *karpv1.NodeClaim)
 
 func (c *CloudProvider) readyNodeClass(ctx context.Context, nodeClaim *karpv1.NodeClaim) (*v1alpha1.ClusterAPINodeClass, error) {
 	if nodeClaim.Spec.NodeClassRef == nil {
-		return nil, cloudprovider.NewInsufficientCapacityError(fmt.Errorf("NodeClaim %s names no node class", nodeClaim.Name))
+		return nil, karpcloudprovider.NewInsufficientCapacityError(fmt.Errorf("NodeClaim %s names no node class", nodeClaim.Name))
 	}
 	nodeClass, err := c.nodeClass(ctx, nodeClaim.Spec.NodeClassRef.Name)
 	if apierrors.IsNotFound(err) {
-		return nil, cloudprovider.NewInsufficientCapacityError(err)
+		return nil, karpcloudprovider.NewInsufficientCapacityError(err)
 	}
 	if err != nil {
 		return nil, err
@@ -111,15 +111,15 @@ func (c *CloudProvider) readyNodeClass(ctx context.Context, nodeClaim *karpv1.No
 	ready := nodeClass.StatusConditions().Get(status.ConditionReady)
 	switch {
 	case nodeClass.DeletionTimestamp != nil:
-		return nil, cloudprovider.NewNodeClassNotReadyError(fmt.Errorf("node class %s is being deleted", nodeClass.Name))
+		return nil, karpcloudprovider.NewNodeClassNotReadyError(fmt.Errorf("node class %s is being deleted", nodeClass.Name))
 	case nodeClass.Annotations[v1alpha1.DrainingAnnotation] == "true":
-		return nil, cloudprovider.NewNodeClassNotReadyError(fmt.Errorf("node class %s: AutoNode is being turned off", nodeClass.Name))
+		return nil, karpcloudprovider.NewNodeClassNotReadyError(fmt.Errorf("node class %s: AutoNode is being turned off", nodeClass.Name))
 	case ready != nil && ready.ObservedGeneration != nodeClass.Generation:
 		// The templates, too, may be those that an earlier spec selected.
 		err := fmt.Errorf("node class %s has changed and isn't evaluated yet", nodeClass.Name)
 		return nil, because(NodeClassReadinessUnknownReason, err)
 	case ready.IsFalse():
-		return nil, cloudprovider.NewNodeClassNotReadyError(fmt.Errorf("node class %s: %s", nodeClass.Name, ready.Message))
+		return nil, karpcloudprovider.NewNodeClassNotReadyError(fmt.Errorf("node class %s: %s", nodeClass.Name, ready.Message))
 	case !ready.IsTrue():
 		err := fmt.Errorf("it isn't known yet whether node class %s is ready", nodeClass.Name)
 		return nil, because(NodeClassReadinessUnknownReason, err)

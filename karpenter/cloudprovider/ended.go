@@ -12,7 +12,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	utilnet "k8s.io/apimachinery/pkg/util/net"
 	karpv1 "sigs.k8s.io/karpenter/pkg/apis/v1"
-	"sigs.k8s.io/karpenter/pkg/cloudprovider"
+	karpcloudprovider "sigs.k8s.io/karpenter/pkg/cloudprovider"
 	"sigs.k8s.io/karpenter/pkg/events"
 
 	"github.com/autonode-io/autonode/api/karpenter/v1alpha1"
@@ -130,7 +130,7 @@ func (c *CloudProvider) notCreated(nodeClaim *karpv1.NodeClaim, chosen launch, e
 
 // ended returns the error by which Karpenter deletes a NodeClaim whose launch has failed, and publishes the reason.
 func (c *CloudProvider) ended(nodeClaim *karpv1.NodeClaim, err error) error {
-	if cloudprovider.IsInsufficientCapacityError(err) || cloudprovider.IsNodeClassNotReadyError(err) {
+	if karpcloudprovider.IsInsufficientCapacityError(err) || karpcloudprovider.IsNodeClassNotReadyError(err) {
 		return err // Karpenter publishes the former; the latter is a condition of the node class
 	}
 	var f *failure
@@ -140,9 +140,9 @@ func (c *CloudProvider) ended(nodeClaim *karpv1.NodeClaim, err error) error {
 	c.Recorder.Publish(launchFailed(nodeClaim, f))
 	switch f.reason {
 	case NodeClassReadinessUnknownReason, v1alpha1.ClusterPausedReason:
-		return cloudprovider.NewNodeClassNotReadyError(err)
+		return karpcloudprovider.NewNodeClassNotReadyError(err)
 	}
-	return cloudprovider.NewInsufficientCapacityError(err)
+	return karpcloudprovider.NewInsufficientCapacityError(err)
 }
 
 // launchFailed reports on a NodeClaim why it has no Machine.

@@ -10,7 +10,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	karpv1 "sigs.k8s.io/karpenter/pkg/apis/v1"
 	provisioning "sigs.k8s.io/karpenter/pkg/controllers/provisioning/scheduling"
-	"sigs.k8s.io/karpenter/pkg/scheduling"
+	karpscheduling "sigs.k8s.io/karpenter/pkg/scheduling"
 
 	"github.com/autonode-io/autonode/karpenter/providers/offering"
 )
@@ -29,7 +29,7 @@ func (c *CloudProvider) Missing(ctx context.Context, nodePool *karpv1.NodePool) 
 		return ""
 	}
 	nodeClaim := provisioning.NewNodeClaimTemplate(nodePool).ToNodeClaim()
-	requirements := scheduling.NewNodeSelectorRequirementsWithMinValues(nodeClaim.Spec.Requirements...)
+	requirements := karpscheduling.NewNodeSelectorRequirementsWithMinValues(nodeClaim.Spec.Requirements...)
 	requests := nodeClaim.Spec.Resources.Requests
 	for range offering.OrderOf(instanceTypes).Cheapest(instanceTypes, requirements, requests, "") {
 		return ""
@@ -41,7 +41,7 @@ func (c *CloudProvider) Missing(ctx context.Context, nodePool *karpv1.NodePool) 
 		}
 		compatible++
 		for _, o := range it.Offerings {
-			if requirements.IsCompatible(o.Requirements, scheduling.AllowUndefinedWellKnownLabels) {
+			if requirements.IsCompatible(o.Requirements, karpscheduling.AllowUndefinedWellKnownLabels) {
 				closed = append(closed, c.whyClosed(nodePool.Name, offering.KeyOf(it.Name, o)))
 			}
 		}

@@ -12,7 +12,7 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 	clusterv1 "sigs.k8s.io/cluster-api/api/core/v1beta2"
 	karpv1 "sigs.k8s.io/karpenter/pkg/apis/v1"
-	"sigs.k8s.io/karpenter/pkg/cloudprovider"
+	karpcloudprovider "sigs.k8s.io/karpenter/pkg/cloudprovider"
 
 	"github.com/autonode-io/autonode/api/karpenter/v1alpha1"
 	"github.com/autonode-io/autonode/capacity/conversion"
@@ -25,7 +25,7 @@ import (
 func (c *CloudProvider) plan(ctx context.Context, nodeClaim *karpv1.NodeClaim, nodeClass *v1alpha1.ClusterAPINodeClass, chosen launch) (machine.Plan, error) {
 	if kind := machine.Unallowed(nodeClass.Spec.BootstrapPatches, c.AllowedPatches); kind != "" {
 		// The node class has just changed, and its condition hasn't caught up.
-		return machine.Plan{}, cloudprovider.NewNodeClassNotReadyError(fmt.Errorf("node class %s: the platform doesn't allow its spec.bootstrapPatches for %s", nodeClass.Name, kind))
+		return machine.Plan{}, karpcloudprovider.NewNodeClassNotReadyError(fmt.Errorf("node class %s: the platform doesn't allow its spec.bootstrapPatches for %s", nodeClass.Name, kind))
 	}
 	cluster := &clusterv1.Cluster{}
 	key := types.NamespacedName{Namespace: c.Machines.Namespace, Name: c.Machines.ClusterName}
@@ -35,7 +35,7 @@ func (c *CloudProvider) plan(ctx context.Context, nodeClaim *karpv1.NodeClaim, n
 	}
 	if cluster.DeletionTimestamp != nil {
 		// The node class's status may lag, or a user may have overwritten it.
-		return machine.Plan{}, cloudprovider.NewNodeClassNotReadyError(fmt.Errorf("its Cluster %s is being deleted", key))
+		return machine.Plan{}, karpcloudprovider.NewNodeClassNotReadyError(fmt.Errorf("its Cluster %s is being deleted", key))
 	}
 	tmpl := chosen.choice.Template
 	labels := nodeLabels(nodeClaim, chosen)
@@ -45,7 +45,7 @@ func (c *CloudProvider) plan(ctx context.Context, nodeClaim *karpv1.NodeClaim, n
 		err := errors.New(resolved.Message)
 		return machine.Plan{}, because(NodeClassReadinessUnknownReason, err)
 	case !resolved.Ready():
-		return machine.Plan{}, cloudprovider.NewNodeClassNotReadyError(fmt.Errorf("node class %s: %s", nodeClass.Name, resolved.Message))
+		return machine.Plan{}, karpcloudprovider.NewNodeClassNotReadyError(fmt.Errorf("node class %s: %s", nodeClass.Name, resolved.Message))
 	}
 	plan := machine.Plan{
 		NodeClaim:              nodeClaim,

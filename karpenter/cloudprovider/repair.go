@@ -7,7 +7,7 @@ import (
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
-	"sigs.k8s.io/karpenter/pkg/cloudprovider"
+	karpcloudprovider "sigs.k8s.io/karpenter/pkg/cloudprovider"
 
 	"github.com/autonode-io/autonode/api/karpenter/v1alpha1"
 )
@@ -18,7 +18,7 @@ const repairToleration = 30 * time.Minute
 
 // builtInRepairPolicies are about the kubelet's condition, and about those that node monitoring agents report. Types and durations are those
 // of Karpenter's AWS provider (pkg/cloudprovider/cloudprovider.go, v1.14.1). A node without a condition isn't affected by its policy.
-var builtInRepairPolicies = []cloudprovider.RepairPolicy{
+var builtInRepairPolicies = []karpcloudprovider.RepairPolicy{
 	{ConditionType: corev1.NodeReady, ConditionStatus: corev1.ConditionFalse, TolerationDuration: repairToleration},
 	{ConditionType: corev1.NodeReady, ConditionStatus: corev1.ConditionUnknown, TolerationDuration: repairToleration},
 	{ConditionType: "AcceleratedHardwareReady", ConditionStatus: corev1.ConditionFalse, TolerationDuration: 10 * time.Minute},
@@ -30,16 +30,16 @@ var builtInRepairPolicies = []cloudprovider.RepairPolicy{
 
 // RepairPolicies are the node conditions for which a node is replaced, where the feature gate NodeRepair is on. The caller must not
 // modify them.
-func (c *CloudProvider) RepairPolicies() []cloudprovider.RepairPolicy { return c.repairPolicies }
+func (c *CloudProvider) RepairPolicies() []karpcloudprovider.RepairPolicy { return c.repairPolicies }
 
 // repairPolicies returns the built-in policies with those of the platform.
-func repairPolicies(platform []v1alpha1.RepairPolicy) []cloudprovider.RepairPolicy {
+func repairPolicies(platform []v1alpha1.RepairPolicy) []karpcloudprovider.RepairPolicy {
 	policies := slices.Clone(builtInRepairPolicies)
 	for _, own := range platform {
-		policy := cloudprovider.RepairPolicy{
+		policy := karpcloudprovider.RepairPolicy{
 			ConditionType: own.ConditionType, ConditionStatus: own.ConditionStatus, TolerationDuration: own.TolerationDuration.Duration,
 		}
-		if i := slices.IndexFunc(policies, func(other cloudprovider.RepairPolicy) bool {
+		if i := slices.IndexFunc(policies, func(other karpcloudprovider.RepairPolicy) bool {
 			return other.ConditionType == policy.ConditionType && other.ConditionStatus == policy.ConditionStatus
 		}); i >= 0 {
 			policies[i] = policy

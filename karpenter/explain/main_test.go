@@ -7,14 +7,14 @@ import (
 	"os"
 	"testing"
 
-	guestscheme "k8s.io/client-go/kubernetes/scheme"
+	clientgoscheme "k8s.io/client-go/kubernetes/scheme"
 
 	"github.com/autonode-io/autonode/api/karpenter/v1alpha1"
 )
 
 // TestMain registers node classes where Karpenter core looks for them, as cmd/autonode/why does.
 func TestMain(m *testing.M) {
-	if err := v1alpha1.AddToScheme(guestscheme.Scheme); err != nil {
+	if err := v1alpha1.AddToScheme(clientgoscheme.Scheme); err != nil {
 		fmt.Fprintln(os.Stderr, "registering node classes:", err)
 		os.Exit(1)
 	}

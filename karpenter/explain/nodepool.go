@@ -18,7 +18,7 @@ import (
 	"k8s.io/apimachinery/pkg/api/resource"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	karpv1 "sigs.k8s.io/karpenter/pkg/apis/v1"
-	"sigs.k8s.io/karpenter/pkg/cloudprovider"
+	karpcloudprovider "sigs.k8s.io/karpenter/pkg/cloudprovider"
 	"sigs.k8s.io/karpenter/pkg/controllers/provisioning/scheduling"
 	karpscheduling "sigs.k8s.io/karpenter/pkg/scheduling"
 	nodepoolutils "sigs.k8s.io/karpenter/pkg/utils/nodepool"
@@ -101,7 +101,7 @@ func (s *Simulation) unusable(nodePool *karpv1.NodePool) string {
 
 // probe asks the scheduler what a node for the pod would have to be like, with instance types of any size that are always available.
 // Without an answer it is what the pod and the NodePool say.
-func (s *Simulation) probe(ctx context.Context, nodePool *karpv1.NodePool, pod *corev1.Pod, instanceTypes []*cloudprovider.InstanceType) (
+func (s *Simulation) probe(ctx context.Context, nodePool *karpv1.NodePool, pod *corev1.Pod, instanceTypes []*karpcloudprovider.InstanceType) (
 	karpscheduling.Requirements, corev1.ResourceList,
 ) {
 	unlimited := nodePool.DeepCopy()
@@ -110,7 +110,7 @@ func (s *Simulation) probe(ctx context.Context, nodePool *karpv1.NodePool, pod *
 	gvk, err := kindOf(unlimited)
 	if err == nil {
 		guest.objects[gvk] = append(guest.objects[gvk], unlimited)
-		largest := make([]*cloudprovider.InstanceType, len(instanceTypes))
+		largest := make([]*karpcloudprovider.InstanceType, len(instanceTypes))
 		for i, it := range instanceTypes {
 			largest[i] = boundless(it, resources.RequestsForPods(pod))
 		}
@@ -125,9 +125,9 @@ func (s *Simulation) probe(ctx context.Context, nodePool *karpv1.NodePool, pod *
 }
 
 // boundless returns an instance type that has room for anything and whose offerings are all available.
-func boundless(it *cloudprovider.InstanceType, requests corev1.ResourceList) *cloudprovider.InstanceType {
-	large := &cloudprovider.InstanceType{
-		Name: it.Name, Requirements: it.Requirements, Capacity: corev1.ResourceList{}, Overhead: &cloudprovider.InstanceTypeOverhead{},
+func boundless(it *karpcloudprovider.InstanceType, requests corev1.ResourceList) *karpcloudprovider.InstanceType {
+	large := &karpcloudprovider.InstanceType{
+		Name: it.Name, Requirements: it.Requirements, Capacity: corev1.ResourceList{}, Overhead: &karpcloudprovider.InstanceTypeOverhead{},
 		DynamicResources: it.DynamicResources,
 	}
 	for _, list := range []corev1.ResourceList{it.Capacity, requests} {
@@ -144,7 +144,7 @@ func boundless(it *cloudprovider.InstanceType, requests corev1.ResourceList) *cl
 }
 
 // refused says of each instance type that isn't in claim why it can't be the pod's node: the first of Karpenter core's checks that it fails.
-func (s *Simulation) refused(nodePool *karpv1.NodePool, pod *corev1.Pod, instanceTypes []*cloudprovider.InstanceType, claim *scheduling.NodeClaim,
+func (s *Simulation) refused(nodePool *karpv1.NodePool, pod *corev1.Pod, instanceTypes []*karpcloudprovider.InstanceType, claim *scheduling.NodeClaim,
 	requirements karpscheduling.Requirements, requests corev1.ResourceList,
 ) []Refusal {
 	accepted := map[string]bool{}
@@ -154,7 +154,7 @@ func (s *Simulation) refused(nodePool *karpv1.NodePool, pod *corev1.Pod, instanc
 		}
 	}
 	left := resources.Subtract(corev1.ResourceList(nodePool.Spec.Limits), s.cluster.NodePoolResourcesFor(nodePool.Name))
-	found, short := refusals{}, map[string][]*cloudprovider.InstanceType{}
+	found, short := refusals{}, map[string][]*karpcloudprovider.InstanceType{}
 	for _, it := range instanceTypes {
 		if accepted[it.Name] {
 			continue
@@ -182,7 +182,7 @@ func (s *Simulation) refused(nodePool *karpv1.NodePool, pod *corev1.Pod, instanc
 }
 
 // unmet returns a label for which an instance type has none of the wanted values.
-func unmet(it *cloudprovider.InstanceType, requirements karpscheduling.Requirements) string {
+func unmet(it *karpcloudprovider.InstanceType, requirements karpscheduling.Requirements) string {
 	var keys []string
 	for key, requirement := range requirements {
 		if it.Requirements.Intersects(karpscheduling.NewRequirements(requirement)) != nil {
@@ -205,7 +205,7 @@ func requirementReason(key string, requirements karpscheduling.Requirements, pod
 }
 
 // exceeds returns why the NodePool's limits exclude an instance type, or "".
-func exceeds(it *cloudprovider.InstanceType, nodePool *karpv1.NodePool, left corev1.ResourceList) string {
+func exceeds(it *karpcloudprovider.InstanceType, nodePool *karpv1.NodePool, left corev1.ResourceList) string {
 	names := make([]corev1.ResourceName, 0, len(nodePool.Spec.Limits))
 	for name := range nodePool.Spec.Limits {
 		names = append(names, name)
@@ -224,7 +224,7 @@ func exceeds(it *cloudprovider.InstanceType, nodePool *karpv1.NodePool, left cor
 }
 
 // lacks returns the first resource of which an instance type has too little in every group of its offerings, or "".
-func lacks(it *cloudprovider.InstanceType, requests corev1.ResourceList) string {
+func lacks(it *karpcloudprovider.InstanceType, requests corev1.ResourceList) string {
 	names := make([]string, 0, len(requests))
 	for name := range requests {
 		names = append(names, string(name))
@@ -249,7 +249,7 @@ func lacks(it *cloudprovider.InstanceType, requests corev1.ResourceList) string 
 }
 
 // largest allocatable amount of a resource among instance types.
-func largest(name corev1.ResourceName, instanceTypes ...*cloudprovider.InstanceType) resource.Quantity {
+func largest(name corev1.ResourceName, instanceTypes ...*karpcloudprovider.InstanceType) resource.Quantity {
 	most := resource.Quantity{}
 	for _, it := range instanceTypes {
 		for _, group := range it.AllocatableOfferingsList() {
@@ -261,7 +261,7 @@ func largest(name corev1.ResourceName, instanceTypes ...*cloudprovider.InstanceT
 	return most
 }
 
-func shortage(name corev1.ResourceName, requests corev1.ResourceList, types []*cloudprovider.InstanceType) string {
+func shortage(name corev1.ResourceName, requests corev1.ResourceList, types []*karpcloudprovider.InstanceType) string {
 	most := largest(name, types...)
 	if most.IsZero() {
 		return fmt.Sprintf("needs %s %s; they have none", amount(name, requests[name]), name)
@@ -278,7 +278,7 @@ func amount(name corev1.ResourceName, quantity resource.Quantity) string {
 }
 
 // unoffered returns why an instance type that would fit can't be launched.
-func (s *Simulation) unoffered(nodePool *karpv1.NodePool, it *cloudprovider.InstanceType, requirements karpscheduling.Requirements) (
+func (s *Simulation) unoffered(nodePool *karpv1.NodePool, it *karpcloudprovider.InstanceType, requirements karpscheduling.Requirements) (
 	rank int, reason string,
 ) {
 	compatible := it.Offerings.Compatible(requirements)

@@ -12,8 +12,8 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/api/resource"
 	karpv1 "sigs.k8s.io/karpenter/pkg/apis/v1"
-	"sigs.k8s.io/karpenter/pkg/cloudprovider"
-	"sigs.k8s.io/karpenter/pkg/scheduling"
+	karpcloudprovider "sigs.k8s.io/karpenter/pkg/cloudprovider"
+	karpscheduling "sigs.k8s.io/karpenter/pkg/scheduling"
 
 	"github.com/autonode-io/autonode/api/karpenter/v1alpha1"
 	"github.com/autonode-io/autonode/karpenter/core/wellknown"
@@ -25,8 +25,8 @@ const maxReported = 100
 // Reported is a cloud provider that knows what the status of node classes says of their templates: less than Karpenter, which reads the
 // management cluster.
 type Reported struct {
-	cloudprovider.CloudProvider // nil: a simulation calls the methods below only
-	guest                       *Snapshot
+	karpcloudprovider.CloudProvider // nil: a simulation calls the methods below only
+	guest                           *Snapshot
 }
 
 // ReportedBy returns the provider, and what it doesn't know.
@@ -47,7 +47,7 @@ func ReportedBy(guest *Snapshot) (Reported, []string) {
 func (Reported) Name() string { return "clusterapi" }
 
 // RepairPolicies implements cloudprovider.CloudProvider.
-func (Reported) RepairPolicies() []cloudprovider.RepairPolicy { return nil }
+func (Reported) RepairPolicies() []karpcloudprovider.RepairPolicy { return nil }
 
 // GetSupportedNodeClasses implements cloudprovider.CloudProvider.
 func (Reported) GetSupportedNodeClasses() []status.Object {
@@ -55,17 +55,17 @@ func (Reported) GetSupportedNodeClasses() []status.Object {
 }
 
 // GetInstanceTypes implements cloudprovider.CloudProvider.
-func (r Reported) GetInstanceTypes(_ context.Context, nodePool *karpv1.NodePool) ([]*cloudprovider.InstanceType, error) {
+func (r Reported) GetInstanceTypes(_ context.Context, nodePool *karpv1.NodePool) ([]*karpcloudprovider.InstanceType, error) {
 	name := nodePool.Spec.Template.Spec.NodeClassRef.Name
 	for _, class := range list[*v1alpha1.ClusterAPINodeClass](r.guest) {
 		if class.Name != name {
 			continue
 		}
-		var types []*cloudprovider.InstanceType
+		var types []*karpcloudprovider.InstanceType
 		for i := range class.Status.Templates {
 			t := &class.Status.Templates[i]
 			// Templates of one instance type are listed cheapest first.
-			if !slices.ContainsFunc(types, func(it *cloudprovider.InstanceType) bool { return it.Name == t.InstanceType }) {
+			if !slices.ContainsFunc(types, func(it *karpcloudprovider.InstanceType) bool { return it.Name == t.InstanceType }) {
 				types = append(types, reportedType(t))
 			}
 		}
@@ -74,14 +74,14 @@ func (r Reported) GetInstanceTypes(_ context.Context, nodePool *karpv1.NodePool)
 	return nil, fmt.Errorf("node class %s doesn't exist; NodePool %s names it", name, nodePool.Name)
 }
 
-func reportedType(t *v1alpha1.TemplateStatus) *cloudprovider.InstanceType {
+func reportedType(t *v1alpha1.TemplateStatus) *karpcloudprovider.InstanceType {
 	zones := t.Zones
 	if len(zones) == 0 {
 		zones = []string{"default"}
 	}
 	cpu, memory := t.CPU.Amount(), t.Memory.Amount()
-	it := &cloudprovider.InstanceType{
-		Name: t.InstanceType, Overhead: &cloudprovider.InstanceTypeOverhead{},
+	it := &karpcloudprovider.InstanceType{
+		Name: t.InstanceType, Overhead: &karpcloudprovider.InstanceTypeOverhead{},
 		Capacity: corev1.ResourceList{
 			corev1.ResourceCPU: cpu, corev1.ResourceMemory: memory, corev1.ResourcePods: *resource.NewQuantity(t.Pods, resource.DecimalSI),
 		},
@@ -97,21 +97,21 @@ func reportedType(t *v1alpha1.TemplateStatus) *cloudprovider.InstanceType {
 		}
 		capacityTypes = append(capacityTypes, sold.capacityType)
 		for _, zone := range zones {
-			it.Offerings = append(it.Offerings, &cloudprovider.Offering{
-				Requirements: scheduling.NewLabelRequirements(map[string]string{
+			it.Offerings = append(it.Offerings, &karpcloudprovider.Offering{
+				Requirements: karpscheduling.NewLabelRequirements(map[string]string{
 					corev1.LabelTopologyZone: zone, karpv1.CapacityTypeLabelKey: sold.capacityType,
 				}),
 				Price: price, Available: t.Unavailable == "",
 			})
 		}
 	}
-	it.Requirements = scheduling.NewRequirements(
-		scheduling.NewRequirement(corev1.LabelInstanceTypeStable, corev1.NodeSelectorOpIn, t.InstanceType),
-		scheduling.NewRequirement(corev1.LabelArchStable, corev1.NodeSelectorOpIn, t.Architecture),
-		scheduling.NewRequirement(corev1.LabelTopologyZone, corev1.NodeSelectorOpIn, zones...),
-		scheduling.NewRequirement(karpv1.CapacityTypeLabelKey, corev1.NodeSelectorOpIn, capacityTypes...),
-		scheduling.NewRequirement(wellknown.InstanceCPULabel, corev1.NodeSelectorOpIn, strconv.FormatInt(cpu.MilliValue()/1000, 10)),
-		scheduling.NewRequirement(wellknown.InstanceMemoryLabel, corev1.NodeSelectorOpIn, strconv.FormatInt(memory.Value()>>20, 10)),
+	it.Requirements = karpscheduling.NewRequirements(
+		karpscheduling.NewRequirement(corev1.LabelInstanceTypeStable, corev1.NodeSelectorOpIn, t.InstanceType),
+		karpscheduling.NewRequirement(corev1.LabelArchStable, corev1.NodeSelectorOpIn, t.Architecture),
+		karpscheduling.NewRequirement(corev1.LabelTopologyZone, corev1.NodeSelectorOpIn, zones...),
+		karpscheduling.NewRequirement(karpv1.CapacityTypeLabelKey, corev1.NodeSelectorOpIn, capacityTypes...),
+		karpscheduling.NewRequirement(wellknown.InstanceCPULabel, corev1.NodeSelectorOpIn, strconv.FormatInt(cpu.MilliValue()/1000, 10)),
+		karpscheduling.NewRequirement(wellknown.InstanceMemoryLabel, corev1.NodeSelectorOpIn, strconv.FormatInt(memory.Value()>>20, 10)),
 	)
 	return it
 }

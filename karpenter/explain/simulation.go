@@ -19,7 +19,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/log"
 	"sigs.k8s.io/controller-runtime/pkg/reconcile"
 	karpv1 "sigs.k8s.io/karpenter/pkg/apis/v1"
-	"sigs.k8s.io/karpenter/pkg/cloudprovider"
+	karpcloudprovider "sigs.k8s.io/karpenter/pkg/cloudprovider"
 	"sigs.k8s.io/karpenter/pkg/cloudprovider/overlay"
 	"sigs.k8s.io/karpenter/pkg/controllers/dynamicresources/deviceallocation"
 	"sigs.k8s.io/karpenter/pkg/controllers/nodeoverlay"
@@ -38,7 +38,7 @@ import (
 type Config struct {
 	Guest *Snapshot
 	// CloudProvider has the instance types. Nothing is ever created or deleted with it.
-	CloudProvider cloudprovider.CloudProvider
+	CloudProvider karpcloudprovider.CloudProvider
 	// Options of the Karpenter that is simulated.
 	Options *options.Options
 	Clock   clock.Clock
@@ -49,7 +49,7 @@ type Config struct {
 // Simulation is Karpenter core on a snapshot.
 type Simulation struct {
 	Config
-	cloudProvider cloudprovider.CloudProvider
+	cloudProvider karpcloudprovider.CloudProvider
 	cluster       *state.Cluster
 	cost          *cost.ClusterCost
 	recorder      *recorder
@@ -97,14 +97,14 @@ func (s *Simulation) context(ctx context.Context) context.Context {
 }
 
 // provisioner of the simulated Karpenter, which sees the NodePools of a snapshot and the instance types of a cloud provider.
-func (s *Simulation) provisioner(guest *Snapshot, provider cloudprovider.CloudProvider) *provisioning.Provisioner {
+func (s *Simulation) provisioner(guest *Snapshot, provider karpcloudprovider.CloudProvider) *provisioning.Provisioner {
 	devices := deviceallocation.NewController(guest)
 	devices.Hydrate(context.Background())
 	return provisioning.NewProvisioner(guest, s.recorder, provider, s.cluster, s.Clock, devices, virtualpods.NewVirtualPodCache(guest))
 }
 
 // schedule runs the scheduler as the provisioner does, for one pod and the NodePools of a snapshot.
-func (s *Simulation) schedule(ctx context.Context, guest *Snapshot, provider cloudprovider.CloudProvider, pod *corev1.Pod) (
+func (s *Simulation) schedule(ctx context.Context, guest *Snapshot, provider karpcloudprovider.CloudProvider, pod *corev1.Pod) (
 	scheduling.Results, error,
 ) {
 	opts := []scheduling.Options{
@@ -129,16 +129,16 @@ func (s *Simulation) schedule(ctx context.Context, guest *Snapshot, provider clo
 
 // resolved is a cloud provider that makes and removes nothing, and whose instance types are those of one moment.
 type resolved struct {
-	cloudprovider.CloudProvider
+	karpcloudprovider.CloudProvider
 	byNodePool map[string]offered
 }
 
 type offered struct {
-	instanceTypes []*cloudprovider.InstanceType
+	instanceTypes []*karpcloudprovider.InstanceType
 	err           error
 }
 
-func resolve(ctx context.Context, provider cloudprovider.CloudProvider, nodePools []*karpv1.NodePool) resolved {
+func resolve(ctx context.Context, provider karpcloudprovider.CloudProvider, nodePools []*karpv1.NodePool) resolved {
 	r := resolved{provider, make(map[string]offered, len(nodePools))}
 	for _, nodePool := range nodePools {
 		if nodePool.Spec.Template.Spec.NodeClassRef == nil || !nodepoolutils.IsManaged(nodePool, provider) {
@@ -151,7 +151,7 @@ func resolve(ctx context.Context, provider cloudprovider.CloudProvider, nodePool
 }
 
 // GetInstanceTypes implements cloudprovider.CloudProvider.
-func (r resolved) GetInstanceTypes(_ context.Context, nodePool *karpv1.NodePool) ([]*cloudprovider.InstanceType, error) {
+func (r resolved) GetInstanceTypes(_ context.Context, nodePool *karpv1.NodePool) ([]*karpcloudprovider.InstanceType, error) {
 	o, known := r.byNodePool[nodePool.Name]
 	if !known {
 		return nil, fmt.Errorf("the instance types of NodePool %s aren't known", nodePool.Name)
@@ -168,18 +168,18 @@ func (resolved) Create(context.Context, *karpv1.NodeClaim) (*karpv1.NodeClaim, e
 func (resolved) Delete(context.Context, *karpv1.NodeClaim) error { return ErrReadOnly }
 
 // IsDrifted implements cloudprovider.CloudProvider. The condition of a NodeClaim says it.
-func (resolved) IsDrifted(context.Context, *karpv1.NodeClaim) (cloudprovider.DriftReason, error) {
+func (resolved) IsDrifted(context.Context, *karpv1.NodeClaim) (karpcloudprovider.DriftReason, error) {
 	return "", nil
 }
 
 // fixed is a cloud provider with other instance types.
 type fixed struct {
-	cloudprovider.CloudProvider
-	instanceTypes []*cloudprovider.InstanceType
+	karpcloudprovider.CloudProvider
+	instanceTypes []*karpcloudprovider.InstanceType
 }
 
 // GetInstanceTypes implements cloudprovider.CloudProvider.
-func (f fixed) GetInstanceTypes(context.Context, *karpv1.NodePool) ([]*cloudprovider.InstanceType, error) {
+func (f fixed) GetInstanceTypes(context.Context, *karpv1.NodePool) ([]*karpcloudprovider.InstanceType, error) {
 	return f.instanceTypes, nil
 }
 

@@ -22,7 +22,7 @@ import (
 	"k8s.io/apimachinery/pkg/labels"
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/runtime/schema"
-	"k8s.io/client-go/kubernetes/scheme"
+	clientgoscheme "k8s.io/client-go/kubernetes/scheme"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	"sigs.k8s.io/controller-runtime/pkg/client/apiutil"
 	karpv1 "sigs.k8s.io/karpenter/pkg/apis/v1"
@@ -122,7 +122,7 @@ func (s *Snapshot) with(kind string, keep func(client.Object) bool) *Snapshot {
 }
 
 func kindOf(object runtime.Object) (schema.GroupVersionKind, error) {
-	gvk, err := apiutil.GVKForObject(object, scheme.Scheme)
+	gvk, err := apiutil.GVKForObject(object, clientgoscheme.Scheme)
 	gvk.Kind = strings.TrimSuffix(gvk.Kind, "List")
 	return gvk, err
 }
@@ -244,7 +244,7 @@ func referenceField(ref *karpv1.NodeClassReference, field string) (string, bool)
 }
 
 // Scheme implements client.Client.
-func (s *Snapshot) Scheme() *runtime.Scheme { return scheme.Scheme }
+func (s *Snapshot) Scheme() *runtime.Scheme { return clientgoscheme.Scheme }
 
 // Create implements client.Writer.
 func (s *Snapshot) Create(context.Context, client.Object, ...client.CreateOption) error {

@@ -20,7 +20,7 @@ import (
 
 	"github.com/autonode-io/autonode/api/karpenter/v1alpha1"
 	"github.com/autonode-io/autonode/api/scalar"
-	accounts "github.com/autonode-io/autonode/api/v1alpha1"
+	autonodev1alpha1 "github.com/autonode-io/autonode/api/v1alpha1"
 	"github.com/autonode-io/autonode/api/v1beta1"
 	"github.com/autonode-io/autonode/operator/apply"
 )
@@ -70,8 +70,8 @@ func TestNewStatus(t *testing.T) {
 			ObjectMeta: in, Spec: v1beta1.HostedClusterSpec{Release: v1beta1.Release{Image: "registry.example/release:1.36.3"}},
 		},
 		"ControlPlaneComponent": &v1beta1.ControlPlaneComponent{ObjectMeta: metav1.ObjectMeta{Namespace: namespace, Name: v1beta1.KarpenterComponent}},
-		"CapacityAccount":       &accounts.CapacityAccount{ObjectMeta: metav1.ObjectMeta{Name: "new-status"}},
-		"CapacityLease":         &accounts.CapacityLease{ObjectMeta: metav1.ObjectMeta{Namespace: namespace, Name: accounts.LeaseName}},
+		"CapacityAccount":       &autonodev1alpha1.CapacityAccount{ObjectMeta: metav1.ObjectMeta{Name: "new-status"}},
+		"CapacityLease":         &autonodev1alpha1.CapacityLease{ObjectMeta: metav1.ObjectMeta{Namespace: namespace, Name: autonodev1alpha1.LeaseName}},
 		"InstanceTypeCatalog": &v1alpha1.InstanceTypeCatalog{ObjectMeta: in, Spec: v1alpha1.InstanceTypeCatalogSpec{
 			TemplateRef: v1alpha1.InfrastructureTemplateReference{APIGroup: "infrastructure.cluster.x-k8s.io", Kind: "KwokMachineTemplate", Name: "c2"}, InstanceTypes: []v1alpha1.CatalogInstanceType{},
 		}},

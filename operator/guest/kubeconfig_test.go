@@ -14,7 +14,7 @@ import (
 	rbacv1 "k8s.io/api/rbac/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/client-go/tools/clientcmd"
-	"k8s.io/client-go/tools/clientcmd/api"
+	clientcmdapi "k8s.io/client-go/tools/clientcmd/api"
 	clusterv1 "sigs.k8s.io/cluster-api/api/core/v1beta2"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	"sigs.k8s.io/controller-runtime/pkg/envtest"
@@ -109,11 +109,11 @@ func (c *connection) renewsToken(t *testing.T) {
 	}
 	config := func(token string) []byte {
 		config := clusters.Guest.Config
-		content, err := clientcmd.Write(api.Config{
+		content, err := clientcmd.Write(clientcmdapi.Config{
 			CurrentContext: "guest",
-			Contexts:       map[string]*api.Context{"guest": {Cluster: "guest", AuthInfo: "operator"}},
-			Clusters:       map[string]*api.Cluster{"guest": {Server: "https://" + hostOf(config.Host), CertificateAuthorityData: config.CAData}},
-			AuthInfos:      map[string]*api.AuthInfo{"operator": {Token: token}},
+			Contexts:       map[string]*clientcmdapi.Context{"guest": {Cluster: "guest", AuthInfo: "operator"}},
+			Clusters:       map[string]*clientcmdapi.Cluster{"guest": {Server: "https://" + hostOf(config.Host), CertificateAuthorityData: config.CAData}},
+			AuthInfos:      map[string]*clientcmdapi.AuthInfo{"operator": {Token: token}},
 		})
 		g.Expect(err).NotTo(HaveOccurred())
 		return content

@@ -12,18 +12,18 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/client-go/rest"
 	"k8s.io/client-go/tools/clientcmd"
-	"k8s.io/client-go/tools/clientcmd/api"
+	clientcmdapi "k8s.io/client-go/tools/clientcmd/api"
 	clusterv1 "sigs.k8s.io/cluster-api/api/core/v1beta2"
 
 	"github.com/autonode-io/autonode/operator/guest/egress"
 )
 
 func TestProxy(t *testing.T) {
-	content, err := clientcmd.Write(api.Config{
+	content, err := clientcmd.Write(clientcmdapi.Config{
 		CurrentContext: "c",
-		Contexts:       map[string]*api.Context{"c": {Cluster: "c", AuthInfo: "u"}},
-		Clusters:       map[string]*api.Cluster{"c": {Server: "https://blue.example:6443"}},
-		AuthInfos:      map[string]*api.AuthInfo{"u": {Token: "t"}},
+		Contexts:       map[string]*clientcmdapi.Context{"c": {Cluster: "c", AuthInfo: "u"}},
+		Clusters:       map[string]*clientcmdapi.Cluster{"c": {Server: "https://blue.example:6443"}},
+		AuthInfos:      map[string]*clientcmdapi.AuthInfo{"u": {Token: "t"}},
 	})
 	NewWithT(t).Expect(err).NotTo(HaveOccurred())
 	secret := &corev1.Secret{

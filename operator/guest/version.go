@@ -10,8 +10,8 @@ import (
 	"time"
 
 	utilnet "k8s.io/apimachinery/pkg/util/net"
-	"k8s.io/apimachinery/pkg/util/version"
-	apimachineryversion "k8s.io/apimachinery/pkg/version"
+	utilversion "k8s.io/apimachinery/pkg/util/version"
+	apiversion "k8s.io/apimachinery/pkg/version"
 	"k8s.io/client-go/discovery"
 	"k8s.io/client-go/rest"
 	"k8s.io/utils/clock"
@@ -84,7 +84,7 @@ func discoverVersion(ctx context.Context, config *rest.Config) (string, error) {
 	if err != nil {
 		return "", err
 	}
-	info := apimachineryversion.Info{}
+	info := apiversion.Info{}
 	if err := json.Unmarshal(data, &info); err != nil {
 		return "", err
 	}
@@ -99,8 +99,8 @@ func PlainVersion(v string) string {
 
 // CompareVersions orders plain versions. A malformed version precedes all others.
 func CompareVersions(a, b string) int {
-	x, errX := version.ParseSemantic(a)
-	y, errY := version.ParseSemantic(b)
+	x, errX := utilversion.ParseSemantic(a)
+	y, errY := utilversion.ParseSemantic(b)
 	switch {
 	case errX != nil && errY != nil:
 		return strings.Compare(a, b)
@@ -122,7 +122,7 @@ const MaxBehind = 3
 
 // Unsupported reports whether an API server is too new for nodes of a version. Unknown versions are supported.
 func Unsupported(node, server string) bool {
-	n, errN := version.ParseSemantic(node)
-	s, errS := version.ParseSemantic(server)
+	n, errN := utilversion.ParseSemantic(node)
+	s, errS := utilversion.ParseSemantic(server)
 	return errN == nil && errS == nil && n.Major() == s.Major() && n.Minor()+MaxBehind < s.Minor()
 }

@@ -13,7 +13,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/log"
 
 	"github.com/autonode-io/autonode/api/scalar"
-	"github.com/autonode-io/autonode/api/v1alpha1"
+	autonodev1alpha1 "github.com/autonode-io/autonode/api/v1alpha1"
 	"github.com/autonode-io/autonode/capacity/cost"
 )
 
@@ -60,7 +60,7 @@ var (
 
 // collectAccounts reports the pools of all accounts as their status has them, and what their machines cost.
 func (c *Collector) collectAccounts(ctx context.Context, samples chan<- prometheus.Metric) {
-	accounts := &v1alpha1.CapacityAccountList{}
+	accounts := &autonodev1alpha1.CapacityAccountList{}
 	if err := c.Management.List(ctx, accounts, client.UnsafeDisableDeepCopy); err != nil {
 		log.Log.V(1).Info("counting capacity accounts", "error", err.Error())
 		return
@@ -80,7 +80,7 @@ func (c *Collector) collectAccounts(ctx context.Context, samples chan<- promethe
 	}
 }
 
-func collectPools(samples chan<- prometheus.Metric, account *v1alpha1.CapacityAccount) {
+func collectPools(samples chan<- prometheus.Metric, account *autonodev1alpha1.CapacityAccount) {
 	for _, pool := range account.Status.Pools {
 		for _, sample := range []struct {
 			desc   *prometheus.Desc
@@ -93,7 +93,7 @@ func collectPools(samples chan<- prometheus.Metric, account *v1alpha1.CapacityAc
 	}
 	for i := range account.Spec.Reservations {
 		if r := &account.Spec.Reservations[i]; !r.Expires.IsZero() {
-			samples <- prometheus.MustNewConstMetric(poolExpiry, prometheus.GaugeValue, float64(r.Expires.At().Unix()), account.Name, v1alpha1.ReservationPool(r.ID))
+			samples <- prometheus.MustNewConstMetric(poolExpiry, prometheus.GaugeValue, float64(r.Expires.At().Unix()), account.Name, autonodev1alpha1.ReservationPool(r.ID))
 		}
 	}
 }

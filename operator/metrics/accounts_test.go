@@ -14,7 +14,7 @@ import (
 	"k8s.io/utils/ptr"
 
 	"github.com/autonode-io/autonode/api/scalar"
-	"github.com/autonode-io/autonode/api/v1alpha1"
+	autonodev1alpha1 "github.com/autonode-io/autonode/api/v1alpha1"
 	"github.com/autonode-io/autonode/capacity"
 	"github.com/autonode-io/autonode/capacity/cost"
 	"github.com/autonode-io/autonode/operator/metrics"
@@ -38,8 +38,8 @@ func spendingOf() *cost.Report {
 }
 
 func TestCosts(t *testing.T) {
-	account := &v1alpha1.CapacityAccount{ObjectMeta: metav1.ObjectMeta{Name: "production"}, Spec: v1alpha1.CapacityAccountSpec{
-		Reservations: []v1alpha1.CapacityReservation{
+	account := &autonodev1alpha1.CapacityAccount{ObjectMeta: metav1.ObjectMeta{Name: "production"}, Spec: autonodev1alpha1.CapacityAccountSpec{
+		Reservations: []autonodev1alpha1.CapacityReservation{
 			{ID: "cr-1", InstanceType: "k4", Zone: "a", Count: 2, Expires: ptr.To(scalar.NewTime(now.Add(time.Hour)))}, {ID: "cr-2", InstanceType: "k4", Zone: "a"},
 		},
 	}}

@@ -24,7 +24,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client/interceptor"
 
 	"github.com/autonode-io/autonode/api/scalar"
-	"github.com/autonode-io/autonode/api/v1alpha1"
+	autonodev1alpha1 "github.com/autonode-io/autonode/api/v1alpha1"
 	"github.com/autonode-io/autonode/api/v1beta1"
 	"github.com/autonode-io/autonode/operator/metrics"
 )
@@ -84,7 +84,7 @@ func collector(t *testing.T, registry prometheus.Registerer, objects ...client.O
 	t.Helper()
 	scheme := runtime.NewScheme()
 	NewWithT(t).Expect(v1beta1.AddToScheme(scheme)).To(Succeed())
-	NewWithT(t).Expect(v1alpha1.AddToScheme(scheme)).To(Succeed())
+	NewWithT(t).Expect(autonodev1alpha1.AddToScheme(scheme)).To(Succeed())
 	management := fake.NewClientBuilder().WithScheme(scheme).WithObjects(objects...).Build()
 	return metrics.New(metrics.Config{
 		Management: management, Selector: labels.Everything(), DrainTimeout: 30 * time.Minute, Clock: clocktesting.NewFakePassiveClock(now), Registry: registry,
@@ -151,8 +151,8 @@ func TestCollect(t *testing.T) {
 	collectAll(t, []collection{
 		{
 			name: "When clusters share an account, it should tell of each pool, in base units",
-			objects: []client.Object{&v1alpha1.CapacityAccount{ObjectMeta: metav1.ObjectMeta{Name: "production"}, Status: v1alpha1.CapacityAccountStatus{
-				Pools: []v1alpha1.CapacityPoolStatus{
+			objects: []client.Object{&autonodev1alpha1.CapacityAccount{ObjectMeta: metav1.ObjectMeta{Name: "production"}, Status: autonodev1alpha1.CapacityAccountStatus{
+				Pools: []autonodev1alpha1.CapacityPoolStatus{
 					{Name: "quota/all/memory", Limit: "2Gi", Granted: "1Gi", Used: "512Mi"}, {Name: "quota/all/cpu", Limit: "1500m", Granted: "1", Used: "0", Waiting: "2"},
 				},
 			}}},

@@ -26,9 +26,9 @@ import (
 	"k8s.io/client-go/rest"
 	certutil "k8s.io/client-go/util/cert"
 	bootstrapapi "k8s.io/cluster-bootstrap/token/api"
-	bootstraptoken "k8s.io/cluster-bootstrap/token/util"
+	bootstraputil "k8s.io/cluster-bootstrap/token/util"
 	"sigs.k8s.io/controller-runtime/pkg/client"
-	karpenterv1 "sigs.k8s.io/karpenter/pkg/apis/v1"
+	karpv1 "sigs.k8s.io/karpenter/pkg/apis/v1"
 
 	"github.com/autonode-io/autonode/api/v1beta1"
 	"github.com/autonode-io/autonode/payload"
@@ -155,7 +155,7 @@ func (h *hosted) admit(t *testing.T) (token string) {
 	t.Helper()
 	g := NewWithT(t)
 	const group = "system:bootstrappers:kubeadm:default-node-token"
-	token, err := bootstraptoken.GenerateBootstrapToken()
+	token, err := bootstraputil.GenerateBootstrapToken()
 	g.Expect(err).NotTo(HaveOccurred())
 	id, secret, _ := strings.Cut(token, ".")
 	g.Expect(h.guest.Create(t.Context(), &corev1.Secret{
@@ -237,8 +237,8 @@ func (h *hosted) readyClass(g Gomega, ctx context.Context) {
 	g.Expect(meta.IsStatusConditionTrue(read.Status.Conditions, "Ready")).To(BeTrue(), "%+v", read.Status.Conditions)
 }
 
-func onAWS(pool *karpenterv1.NodePool) {
-	pool.Spec.Template.Spec.NodeClassRef = &karpenterv1.NodeClassReference{Group: ec2NodeClass.Group, Kind: ec2NodeClass.Kind, Name: "default"}
+func onAWS(pool *karpv1.NodePool) {
+	pool.Spec.Template.Spec.NodeClassRef = &karpv1.NodeClassReference{Group: ec2NodeClass.Group, Kind: ec2NodeClass.Kind, Name: "default"}
 }
 
 func (h *hosted) autoNode() *v1beta1.AutoNode {
@@ -301,13 +301,13 @@ func (h *hosted) live() map[string]ec2.Instance {
 // allNodes lists Karpenter's nodes.
 func (h *hosted) allNodes(g Gomega, ctx context.Context) []corev1.Node {
 	list := &corev1.NodeList{}
-	g.Expect(h.guest.List(ctx, list, client.HasLabels{karpenterv1.NodePoolLabelKey})).To(Succeed())
+	g.Expect(h.guest.List(ctx, list, client.HasLabels{karpv1.NodePoolLabelKey})).To(Succeed())
 	return list.Items
 }
 
 // claims are the UIDs of the NodeClaims by their names, marked where one is being deleted.
 func (h *hosted) claims(g Gomega, ctx context.Context) map[string]string {
-	list := &karpenterv1.NodeClaimList{}
+	list := &karpv1.NodeClaimList{}
 	g.Expect(h.guest.List(ctx, list)).To(Succeed())
 	claims := map[string]string{}
 	for _, claim := range list.Items {

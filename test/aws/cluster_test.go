@@ -20,7 +20,7 @@ import (
 	bootstrapv1 "sigs.k8s.io/cluster-api/api/bootstrap/kubeadm/v1beta2"
 	clusterv1 "sigs.k8s.io/cluster-api/api/core/v1beta2"
 	"sigs.k8s.io/controller-runtime/pkg/client"
-	karpenterv1 "sigs.k8s.io/karpenter/pkg/apis/v1"
+	karpv1 "sigs.k8s.io/karpenter/pkg/apis/v1"
 
 	"github.com/autonode-io/autonode/api/karpenter/v1alpha1"
 	"github.com/autonode-io/autonode/api/v1beta1"
@@ -179,19 +179,19 @@ func (c *cluster) enable(t *testing.T) {
 }
 
 // nodePool creates a NodePool of the default node class. requirements are keys, each with its values.
-func (c *cluster) nodePool(t *testing.T, name string, requirements map[string][]string, change ...func(*karpenterv1.NodePool)) {
+func (c *cluster) nodePool(t *testing.T, name string, requirements map[string][]string, change ...func(*karpv1.NodePool)) {
 	t.Helper()
-	pool := &karpenterv1.NodePool{ObjectMeta: metav1.ObjectMeta{Name: name}}
-	pool.Spec.Template.Spec.NodeClassRef = &karpenterv1.NodeClassReference{Group: v1alpha1.Group, Kind: v1alpha1.Kind, Name: v1alpha1.DefaultNodeClass}
-	pool.Spec.Template.Spec.Requirements = []karpenterv1.NodeSelectorRequirementWithMinValues{}
+	pool := &karpv1.NodePool{ObjectMeta: metav1.ObjectMeta{Name: name}}
+	pool.Spec.Template.Spec.NodeClassRef = &karpv1.NodeClassReference{Group: v1alpha1.Group, Kind: v1alpha1.Kind, Name: v1alpha1.DefaultNodeClass}
+	pool.Spec.Template.Spec.Requirements = []karpv1.NodeSelectorRequirementWithMinValues{}
 	for key, values := range requirements {
 		pool.Spec.Template.Spec.Requirements = append(pool.Spec.Template.Spec.Requirements,
-			karpenterv1.NodeSelectorRequirementWithMinValues{Key: key, Operator: corev1.NodeSelectorOpIn, Values: values})
+			karpv1.NodeSelectorRequirementWithMinValues{Key: key, Operator: corev1.NodeSelectorOpIn, Values: values})
 	}
-	pool.Spec.Template.Spec.ExpireAfter = karpenterv1.MustParseNillableDuration("Never")
-	pool.Spec.Disruption.ConsolidateAfter = karpenterv1.MustParseNillableDuration("0s")
-	pool.Spec.Disruption.ConsolidationPolicy = karpenterv1.ConsolidationPolicyWhenEmpty
-	pool.Spec.Disruption.Budgets = []karpenterv1.Budget{{Nodes: "100%"}}
+	pool.Spec.Template.Spec.ExpireAfter = karpv1.MustParseNillableDuration("Never")
+	pool.Spec.Disruption.ConsolidateAfter = karpv1.MustParseNillableDuration("0s")
+	pool.Spec.Disruption.ConsolidationPolicy = karpv1.ConsolidationPolicyWhenEmpty
+	pool.Spec.Disruption.Budgets = []karpv1.Budget{{Nodes: "100%"}}
 	for _, f := range change {
 		f(pool)
 	}
@@ -230,7 +230,7 @@ func (c *cluster) workload(t *testing.T, name string, replicas int32, selector m
 
 // onPool selects the nodes of one NodePool.
 func onPool(name string) map[string]string {
-	return map[string]string{karpenterv1.NodePoolLabelKey: name}
+	return map[string]string{karpv1.NodePoolLabelKey: name}
 }
 
 // waitRunning waits until every replica of the Deployment is available.
@@ -247,7 +247,7 @@ func (c *cluster) waitRunning(t *testing.T, name string) {
 // nodes lists the nodes of a NodePool.
 func (c *cluster) nodes(g Gomega, ctx context.Context, pool string) []corev1.Node {
 	list := &corev1.NodeList{}
-	g.Expect(c.guest.List(ctx, list, client.MatchingLabels{karpenterv1.NodePoolLabelKey: pool})).To(Succeed())
+	g.Expect(c.guest.List(ctx, list, client.MatchingLabels{karpv1.NodePoolLabelKey: pool})).To(Succeed())
 	return list.Items
 }
 
@@ -283,7 +283,7 @@ func (c *cluster) clear(t *testing.T) {
 	t.Helper()
 	g, ctx := NewWithT(t), context.WithoutCancel(t.Context())
 	g.Expect(c.guest.DeleteAllOf(ctx, &appsv1.Deployment{}, client.InNamespace(metav1.NamespaceDefault))).To(Succeed())
-	if err := c.guest.DeleteAllOf(ctx, &karpenterv1.NodePool{}); !meta.IsNoMatchError(err) {
+	if err := c.guest.DeleteAllOf(ctx, &karpv1.NodePool{}); !meta.IsNoMatchError(err) {
 		g.Expect(err).NotTo(HaveOccurred())
 	}
 	g.Eventually(func(g Gomega, ctx context.Context) {
@@ -302,7 +302,7 @@ func (c *cluster) clear(t *testing.T) {
 func (c *cluster) describe(t *testing.T) {
 	t.Helper()
 	ctx := context.WithoutCancel(t.Context())
-	claims, machines := &karpenterv1.NodeClaimList{}, &clusterv1.MachineList{}
+	claims, machines := &karpv1.NodeClaimList{}, &clusterv1.MachineList{}
 	if err := c.guest.List(ctx, claims); err == nil {
 		for _, claim := range claims.Items {
 			t.Logf("NodeClaim %s: %s", claim.Name, conditionsOf(claim.Status.Conditions))

@@ -9,7 +9,7 @@ import (
 	. "github.com/onsi/gomega"
 	corev1 "k8s.io/api/core/v1"
 	"sigs.k8s.io/controller-runtime/pkg/client"
-	karpenterv1 "sigs.k8s.io/karpenter/pkg/apis/v1"
+	karpv1 "sigs.k8s.io/karpenter/pkg/apis/v1"
 
 	"github.com/autonode-io/autonode/api/karpenter/v1alpha1"
 	"github.com/autonode-io/autonode/test/world/ec2"
@@ -18,12 +18,12 @@ import (
 // What EC2 refuses, or takes away, ends as docs/failures.md says.
 func TestFailures(t *testing.T) {
 	c := take(t, green)
-	spot := []string{karpenterv1.CapacityTypeSpot}
+	spot := []string{karpv1.CapacityTypeSpot}
 
 	t.Run("When a zone has no capacity of a type, it should launch the next cheapest at once and say why", func(t *testing.T) {
 		g := NewWithT(t)
 		end := world.EC2().Inject(ec2.Fault{InstanceType: "c5.large", Zone: zoneC, Error: ec2.InsufficientInstanceCapacity("c5.large", zoneC)})
-		c.nodePool(t, "scarce", map[string][]string{karpenterv1.CapacityTypeLabelKey: spot, corev1.LabelTopologyZone: {zoneC}})
+		c.nodePool(t, "scarce", map[string][]string{karpv1.CapacityTypeLabelKey: spot, corev1.LabelTopologyZone: {zoneC}})
 		c.workload(t, "scarce", 1, onPool("scarce"))
 		c.waitRunning(t, "scarce")
 		g.Expect(end()).To(BeNumerically(">", 0), "EC2 has refused it")
@@ -41,7 +41,7 @@ func TestFailures(t *testing.T) {
 			g.Expect(class.Status.Templates).To(ContainElement(HaveField("Source", "AWSMachineTemplate/m6g.large")))
 		}).WithContext(t.Context()).WithTimeout(eventually).WithPolling(interval).Should(Succeed())
 		c.nodePool(t, "unsold", map[string][]string{
-			karpenterv1.CapacityTypeLabelKey: {karpenterv1.CapacityTypeOnDemand}, corev1.LabelTopologyZone: {zoneC},
+			karpv1.CapacityTypeLabelKey: {karpv1.CapacityTypeOnDemand}, corev1.LabelTopologyZone: {zoneC},
 			corev1.LabelInstanceTypeStable: {"m6g.large", "m5.large"},
 		})
 		c.workload(t, "unsold", 1, onPool("unsold"))
@@ -57,10 +57,10 @@ func TestFailures(t *testing.T) {
 		defer world.EC2().SetVCPULimit(false, -1)
 		// On-demand capacity is preferred; both NodePools may serve the pod.
 		label := map[string]string{"example.org/team": "web"}
-		for name, capacityType := range map[string]string{"preferred": karpenterv1.CapacityTypeOnDemand, "fallback": karpenterv1.CapacityTypeSpot} {
+		for name, capacityType := range map[string]string{"preferred": karpv1.CapacityTypeOnDemand, "fallback": karpv1.CapacityTypeSpot} {
 			c.nodePool(t, name, map[string][]string{
-				karpenterv1.CapacityTypeLabelKey: {capacityType}, corev1.LabelTopologyZone: {zoneB}, corev1.LabelInstanceTypeStable: {"m5.large"},
-			}, func(pool *karpenterv1.NodePool) {
+				karpv1.CapacityTypeLabelKey: {capacityType}, corev1.LabelTopologyZone: {zoneB}, corev1.LabelInstanceTypeStable: {"m5.large"},
+			}, func(pool *karpv1.NodePool) {
 				pool.Spec.Template.Labels = label
 				if name == "preferred" {
 					pool.Spec.Weight = new(int32(10))
@@ -78,7 +78,7 @@ func TestFailures(t *testing.T) {
 	t.Run("When EC2 throttles, it should be the same machine in the end, and no failure", func(t *testing.T) {
 		g := NewWithT(t)
 		end := world.EC2().Inject(ec2.Fault{Error: ec2.RequestLimitExceeded(), Times: 7})
-		c.nodePool(t, "slow", map[string][]string{karpenterv1.CapacityTypeLabelKey: spot, corev1.LabelTopologyZone: {zoneA}})
+		c.nodePool(t, "slow", map[string][]string{karpv1.CapacityTypeLabelKey: spot, corev1.LabelTopologyZone: {zoneA}})
 		c.workload(t, "slow", 1, onPool("slow"))
 		c.waitRunning(t, "slow")
 		g.Expect(end()).To(Equal(7))
@@ -98,7 +98,7 @@ func TestFailures(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			g := NewWithT(t)
-			c.nodePool(t, tc.pool, map[string][]string{karpenterv1.CapacityTypeLabelKey: spot, corev1.LabelTopologyZone: {zoneB}})
+			c.nodePool(t, tc.pool, map[string][]string{karpv1.CapacityTypeLabelKey: spot, corev1.LabelTopologyZone: {zoneB}})
 			c.workload(t, tc.pool, 1, onPool(tc.pool))
 			c.waitRunning(t, tc.pool)
 			before := c.instances(tc.pool)

@@ -16,7 +16,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"sigs.k8s.io/controller-runtime/pkg/client"
-	karpenterv1 "sigs.k8s.io/karpenter/pkg/apis/v1"
+	karpv1 "sigs.k8s.io/karpenter/pkg/apis/v1"
 
 	"github.com/autonode-io/autonode/api/v1beta1"
 	localworld "github.com/autonode-io/autonode/test/world"
@@ -63,7 +63,7 @@ func (h *hosted) enables(t *testing.T) {
 
 // of are requirements of a NodePool for a capacity type.
 func of(capacityType string, zones ...string) map[string][]string {
-	requirements := map[string][]string{karpenterv1.CapacityTypeLabelKey: {capacityType}}
+	requirements := map[string][]string{karpv1.CapacityTypeLabelKey: {capacityType}}
 	if len(zones) > 0 {
 		requirements[corev1.LabelTopologyZone] = zones
 	}
@@ -72,9 +72,9 @@ func of(capacityType string, zones ...string) map[string][]string {
 
 func (h *hosted) runsPods(t *testing.T) {
 	g := NewWithT(t)
-	h.nodePool(t, "ondemand", of(karpenterv1.CapacityTypeOnDemand), onAWS)
-	h.nodePool(t, "spot", of(karpenterv1.CapacityTypeSpot, zoneB, zoneC), onAWS)
-	h.nodePool(t, "reserved", of(karpenterv1.CapacityTypeReserved), onAWS)
+	h.nodePool(t, "ondemand", of(karpv1.CapacityTypeOnDemand), onAWS)
+	h.nodePool(t, "spot", of(karpv1.CapacityTypeSpot, zoneB, zoneC), onAWS)
+	h.nodePool(t, "reserved", of(karpv1.CapacityTypeReserved), onAWS)
 	h.workload(t, "web", 2, onPool("ondemand"))
 	h.workload(t, "batch", 1, onPool("spot"))
 	h.workload(t, "booked", 1, onPool("reserved"))
@@ -105,28 +105,28 @@ func (h *hosted) runsPods(t *testing.T) {
 func (h *hosted) expectSame(t *testing.T, node corev1.Node, i ec2.Instance) {
 	t.Helper()
 	g := NewWithT(t)
-	capacityType := karpenterv1.CapacityTypeOnDemand
+	capacityType := karpv1.CapacityTypeOnDemand
 	switch {
 	case i.Spot:
-		capacityType = karpenterv1.CapacityTypeSpot
+		capacityType = karpv1.CapacityTypeSpot
 	case i.CapacityReservation != "":
-		capacityType = karpenterv1.CapacityTypeReserved
+		capacityType = karpv1.CapacityTypeReserved
 	}
 	g.Expect(node.Spec.ProviderID).To(Equal("aws:///" + i.Zone + "/" + i.ID))
 	g.Expect(node.Name).To(Equal(i.PrivateDNSName))
 	g.Expect(node.Labels).To(And(
 		HaveKeyWithValue(corev1.LabelInstanceTypeStable, i.Type), HaveKeyWithValue(corev1.LabelTopologyZone, i.Zone),
-		HaveKeyWithValue(corev1.LabelTopologyRegion, h.account.Region()), HaveKeyWithValue(karpenterv1.CapacityTypeLabelKey, capacityType),
+		HaveKeyWithValue(corev1.LabelTopologyRegion, h.account.Region()), HaveKeyWithValue(karpv1.CapacityTypeLabelKey, capacityType),
 	))
-	g.Expect(node.Spec.Taints).NotTo(ContainElement(HaveField("Key", karpenterv1.UnregisteredTaintKey)))
-	g.Expect(i.Tags).To(And(HaveKeyWithValue(karpenterv1.NodePoolLabelKey, node.Labels[karpenterv1.NodePoolLabelKey]), HaveKey(ec2.FleetTag)))
+	g.Expect(node.Spec.Taints).NotTo(ContainElement(HaveField("Key", karpv1.UnregisteredTaintKey)))
+	g.Expect(i.Tags).To(And(HaveKeyWithValue(karpv1.NodePoolLabelKey, node.Labels[karpv1.NodePoolLabelKey]), HaveKey(ec2.FleetTag)))
 	g.Expect(i.SecurityGroups).To(ConsistOf("sg-0nodes"))
 }
 
 func (h *hosted) livesWithFailures(t *testing.T) {
 	g := NewWithT(t)
 	restore := world.EC2().Inject(ec2.Fault{Action: "CreateFleet", InstanceType: "m6g.large", Error: ec2.InsufficientInstanceCapacity("m6g.large", zoneA)})
-	h.nodePool(t, "scarce", of(karpenterv1.CapacityTypeOnDemand), onAWS)
+	h.nodePool(t, "scarce", of(karpv1.CapacityTypeOnDemand), onAWS)
 	h.workload(t, "scarce", 1, onPool("scarce"))
 	h.waitRunning(t, "scarce")
 	g.Expect(restore()).To(BeNumerically(">", 0), "EC2 has refused it")

@@ -14,7 +14,7 @@ import (
 	bootstrapv1 "sigs.k8s.io/cluster-api/api/bootstrap/kubeadm/v1beta2"
 	clusterv1 "sigs.k8s.io/cluster-api/api/core/v1beta2"
 	"sigs.k8s.io/controller-runtime/pkg/client"
-	karpenterv1 "sigs.k8s.io/karpenter/pkg/apis/v1"
+	karpv1 "sigs.k8s.io/karpenter/pkg/apis/v1"
 
 	"github.com/autonode-io/autonode/api/karpenter/v1alpha1"
 	"github.com/autonode-io/autonode/api/scalar"
@@ -56,7 +56,7 @@ func TestLaunch(t *testing.T) {
 	t.Run("When Karpenter chose on-demand capacity, it should be an on-demand instance of that type in that zone, and join as its node", func(t *testing.T) {
 		g := NewWithT(t)
 		c.nodePool(t, "steady", map[string][]string{
-			karpenterv1.CapacityTypeLabelKey: {karpenterv1.CapacityTypeOnDemand}, corev1.LabelTopologyZone: {zoneB}, corev1.LabelInstanceTypeStable: {"m5.large"},
+			karpv1.CapacityTypeLabelKey: {karpv1.CapacityTypeOnDemand}, corev1.LabelTopologyZone: {zoneB}, corev1.LabelInstanceTypeStable: {"m5.large"},
 		})
 		c.workload(t, "steady", 1, onPool("steady"))
 		c.waitRunning(t, "steady")
@@ -75,10 +75,10 @@ func TestLaunch(t *testing.T) {
 		g.Expect(node.Status.NodeInfo.KubeletVersion).To(Equal("v" + localworld.InitialRelease))
 		g.Expect(node.Labels).To(And(
 			HaveKeyWithValue(corev1.LabelTopologyZone, zoneB), HaveKeyWithValue(corev1.LabelInstanceTypeStable, "m5.large"),
-			HaveKeyWithValue(karpenterv1.CapacityTypeLabelKey, karpenterv1.CapacityTypeOnDemand),
+			HaveKeyWithValue(karpv1.CapacityTypeLabelKey, karpv1.CapacityTypeOnDemand),
 		))
-		claims := &karpenterv1.NodeClaimList{}
-		g.Expect(c.guest.List(t.Context(), claims, client.MatchingLabels{karpenterv1.NodePoolLabelKey: "steady"})).To(Succeed())
+		claims := &karpv1.NodeClaimList{}
+		g.Expect(c.guest.List(t.Context(), claims, client.MatchingLabels{karpv1.NodePoolLabelKey: "steady"})).To(Succeed())
 		g.Expect(claims.Items).To(HaveLen(1))
 		for _, name := range []corev1.ResourceName{corev1.ResourceCPU, corev1.ResourceMemory, corev1.ResourceEphemeralStorage} {
 			promised, has := claims.Items[0].Status.Allocatable[name], node.Status.Allocatable[name]
@@ -98,7 +98,7 @@ func TestLaunch(t *testing.T) {
 		g.Expect(instances[0].Type).To(Equal("c5.large"), "the cheapest")
 		g.Expect(instances[0].Spot).To(BeTrue())
 		g.Expect(instances[0].Subnet).To(Equal("subnet-0a"))
-		g.Expect(c.nodes(g, t.Context(), "thrifty")).To(HaveEach(HaveField("Labels", HaveKeyWithValue(karpenterv1.CapacityTypeLabelKey, karpenterv1.CapacityTypeSpot))))
+		g.Expect(c.nodes(g, t.Context(), "thrifty")).To(HaveEach(HaveField("Labels", HaveKeyWithValue(karpv1.CapacityTypeLabelKey, karpv1.CapacityTypeSpot))))
 	})
 
 	t.Run("When a template is of another architecture, it should be an instance of that", func(t *testing.T) {
@@ -132,7 +132,7 @@ func TestLaunch(t *testing.T) {
 			g.Expect(class.Status.Templates).To(ContainElement(HaveField("Source", "AWSMachineTemplate/reserved")))
 		}).WithContext(t.Context()).WithTimeout(eventually).WithPolling(interval).Should(Succeed())
 		c.nodePool(t, "paid", map[string][]string{
-			corev1.LabelInstanceTypeStable: {"m5.xlarge"}, corev1.LabelTopologyZone: {zoneB}, karpenterv1.CapacityTypeLabelKey: {karpenterv1.CapacityTypeOnDemand},
+			corev1.LabelInstanceTypeStable: {"m5.xlarge"}, corev1.LabelTopologyZone: {zoneB}, karpv1.CapacityTypeLabelKey: {karpv1.CapacityTypeOnDemand},
 		})
 		c.workload(t, "paid", 3, onPool("paid"))
 		c.waitRunning(t, "paid")
@@ -152,8 +152,8 @@ func TestLaunch(t *testing.T) {
 		})
 		c.catalog(t, "booked")
 		c.nodePool(t, "booked", map[string][]string{
-			karpenterv1.CapacityTypeLabelKey: {karpenterv1.CapacityTypeReserved, karpenterv1.CapacityTypeOnDemand},
-		}, func(pool *karpenterv1.NodePool) { pool.Spec.Template.Spec.NodeClassRef.Name = "booked" })
+			karpv1.CapacityTypeLabelKey: {karpv1.CapacityTypeReserved, karpv1.CapacityTypeOnDemand},
+		}, func(pool *karpv1.NodePool) { pool.Spec.Template.Spec.NodeClassRef.Name = "booked" })
 		c.workload(t, "booked", 2, onPool("booked"))
 		c.waitRunning(t, "booked")
 		instances := map[string]ec2.Instance{}
@@ -166,7 +166,7 @@ func TestLaunch(t *testing.T) {
 			instance, ok := instances[node.Spec.ProviderID[strings.LastIndex(node.Spec.ProviderID, "/")+1:]]
 			g.Expect(ok).To(BeTrue(), "instance of %s", node.Name)
 			g.Expect(node.Labels[v1alpha1.ReservationIDLabel]).To(Equal(instance.CapacityReservation))
-			used = append(used, node.Labels[karpenterv1.CapacityTypeLabelKey]+" "+instance.CapacityReservation)
+			used = append(used, node.Labels[karpv1.CapacityTypeLabelKey]+" "+instance.CapacityReservation)
 		}
 		g.Expect(used).To(ConsistOf("reserved "+booked, "on-demand "))
 		g.Eventually(c.eventsOn).WithContext(t.Context()).WithArguments("booked", "InsufficientCapacity").WithTimeout(eventually).WithPolling(interval).
@@ -198,9 +198,9 @@ func (c *cluster) catalog(t *testing.T, name string) {
 					"cpu": scalar.Number(2), "memory": scalar.Text("4Gi"), "ephemeral-storage": scalar.Text("20Gi"),
 				},
 				Offerings: []v1alpha1.CatalogOffering{
-					{Zones: []v1alpha1.CatalogValue{zoneB}, CapacityType: karpenterv1.CapacityTypeOnDemand, Price: "0.085"},
+					{Zones: []v1alpha1.CatalogValue{zoneB}, CapacityType: karpv1.CapacityTypeOnDemand, Price: "0.085"},
 					{
-						Zones: []v1alpha1.CatalogValue{zoneB}, CapacityType: karpenterv1.CapacityTypeReserved, Price: "0.001",
+						Zones: []v1alpha1.CatalogValue{zoneB}, CapacityType: karpv1.CapacityTypeReserved, Price: "0.001",
 						Reservation: &v1alpha1.CatalogReservation{ID: booked, Count: 2},
 					},
 				},

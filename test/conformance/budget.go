@@ -10,7 +10,7 @@ import (
 	"text/tabwriter"
 
 	"github.com/autonode-io/autonode/test/audit"
-	"github.com/autonode-io/autonode/test/world"
+	localworld "github.com/autonode-io/autonode/test/world"
 	"github.com/autonode-io/autonode/test/world/hosting"
 )
 
@@ -54,13 +54,13 @@ var budget = []struct {
 }
 
 func byKarpenter(r audit.Request) bool {
-	return strings.HasPrefix(r.User, "system:serviceaccount:"+hosting.Namespace+"-") && strings.HasSuffix(r.User, ":"+world.KarpenterServiceAccount)
+	return strings.HasPrefix(r.User, "system:serviceaccount:"+hosting.Namespace+"-") && strings.HasSuffix(r.User, ":"+localworld.KarpenterServiceAccount)
 }
 
 // Budget measures the budget's burst, with the operator and with the kwok provider, and fails if a node exceeds it. It
 // reads JSON and Out of cfg.
 func Budget(ctx context.Context, cfg ScaleConfig) error {
-	cfg.Sizes, cfg.Providers, cfg.Operator, cfg.ClusterAPI = []int{BudgetPods}, []string{ClusterAPI, Kwok}, true, []string{world.ClusterAPITuned}
+	cfg.Sizes, cfg.Providers, cfg.Operator, cfg.ClusterAPI = []int{BudgetPods}, []string{ClusterAPI, Kwok}, true, []string{localworld.ClusterAPITuned}
 	report, err := Scale(ctx, cfg)
 	if err != nil {
 		return err

@@ -8,7 +8,7 @@ import (
 	"os/exec"
 	"strings"
 
-	"github.com/autonode-io/autonode/test/world"
+	localworld "github.com/autonode-io/autonode/test/world"
 	"github.com/autonode-io/autonode/test/world/process"
 )
 
@@ -42,7 +42,7 @@ func (c ScaleConfig) bursts() []burst {
 // one after them without. It fails if a machine is lost, if there is a NodeClaim or a Machine more than pods, and if a
 // burst takes too much longer than without. It reads JSON, Profiles and Out of cfg.
 func Busy(ctx context.Context, cfg ScaleConfig) error {
-	cfg.Sizes, cfg.Providers, cfg.Operator, cfg.ClusterAPI = []int{BusyPods}, []string{ClusterAPI}, true, []string{world.ClusterAPITuned}
+	cfg.Sizes, cfg.Providers, cfg.Operator, cfg.ClusterAPI = []int{BusyPods}, []string{ClusterAPI}, true, []string{localworld.ClusterAPITuned}
 	cfg.series = []burst{{pods: BusyPods}}
 	for range BusyBursts {
 		cfg.series = append(cfg.series, burst{BusyPods, BusyLoops})

@@ -24,7 +24,7 @@ import (
 	"golang.org/x/sync/errgroup"
 	ctrl "sigs.k8s.io/controller-runtime"
 
-	"github.com/autonode-io/autonode/test/world"
+	localworld "github.com/autonode-io/autonode/test/world"
 	"github.com/autonode-io/autonode/test/world/crd"
 	"github.com/autonode-io/autonode/test/world/port"
 	"github.com/autonode-io/autonode/test/world/process"
@@ -158,7 +158,7 @@ func (r *run) guests(provider string) []string {
 
 // run runs the specs.
 func (r *run) run(ctx context.Context) error {
-	return r.inWorld(ctx, world.Config{WithoutOperator: true}, func(ctx context.Context, s setup) error {
+	return r.inWorld(ctx, localworld.Config{WithoutOperator: true}, func(ctx context.Context, s setup) error {
 		providers, ctx := errgroup.WithContext(ctx)
 		for _, name := range r.cfg.Providers {
 			providers.Go(func() error { return r.runProvider(ctx, name, s) })
@@ -169,7 +169,7 @@ func (r *run) run(ctx context.Context) error {
 
 // inWorld starts a world with the providers' guests, and stops it when do returns. After a failure the world's folder
 // stays.
-func (r *run) inWorld(ctx context.Context, cfg world.Config, do func(context.Context, setup) error) (err error) {
+func (r *run) inWorld(ctx context.Context, cfg localworld.Config, do func(context.Context, setup) error) (err error) {
 	dir, err := os.MkdirTemp("", "autonode-conformance-")
 	if err != nil {
 		return fmt.Errorf("making a folder for the world: %w", err)
@@ -183,12 +183,12 @@ func (r *run) inWorld(ctx context.Context, cfg world.Config, do func(context.Con
 		return fmt.Errorf("opening the world's log: %w", err)
 	}
 	defer func() { _ = log.Close() }()
-	world.RedirectLogs(log)
+	localworld.RedirectLogs(log)
 	cfg.Dir, cfg.Progress = dir, r.printer
 	for _, provider := range r.cfg.Providers {
 		cfg.Guests = append(cfg.Guests, r.guests(provider)...)
 	}
-	w, err := world.Start(ctx, cfg)
+	w, err := localworld.Start(ctx, cfg)
 	if err != nil {
 		return fmt.Errorf("starting a world in %s: %w", dir, err)
 	}

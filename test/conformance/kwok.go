@@ -13,10 +13,10 @@ import (
 	"k8s.io/client-go/informers"
 	"k8s.io/client-go/kubernetes"
 	"k8s.io/client-go/rest"
-	"k8s.io/client-go/tools/cache"
+	toolscache "k8s.io/client-go/tools/cache"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	kwokapis "sigs.k8s.io/karpenter/kwok/apis"
-	"sigs.k8s.io/karpenter/kwok/apis/v1alpha1"
+	kwokv1alpha1 "sigs.k8s.io/karpenter/kwok/apis/v1alpha1"
 	"sigs.k8s.io/karpenter/pkg/apis"
 
 	"github.com/autonode-io/autonode/test/world/controlplane"
@@ -96,14 +96,14 @@ func (p *kwokProvider) startKubelets(guest *controlplane.Cluster) error {
 		return fmt.Errorf("starting the kubelets of %s: %w", guest.Name, err)
 	}
 	factory := informers.NewSharedInformerFactory(clientset, 0)
-	if _, err := factory.Core().V1().Nodes().Informer().AddEventHandler(cache.ResourceEventHandlerFuncs{
+	if _, err := factory.Core().V1().Nodes().Informer().AddEventHandler(toolscache.ResourceEventHandlerFuncs{
 		AddFunc: func(object any) {
-			if node, ok := object.(*corev1.Node); ok && node.Annotations[v1alpha1.KwokLabelKey] == v1alpha1.KwokLabelValue {
+			if node, ok := object.(*corev1.Node); ok && node.Annotations[kwokv1alpha1.KwokLabelKey] == kwokv1alpha1.KwokLabelValue {
 				fleet.Run(node.Name)
 			}
 		},
 		DeleteFunc: func(object any) {
-			if unknown, ok := object.(cache.DeletedFinalStateUnknown); ok {
+			if unknown, ok := object.(toolscache.DeletedFinalStateUnknown); ok {
 				object = unknown.Obj
 			}
 			if node, ok := object.(*corev1.Node); ok {

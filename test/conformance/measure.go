@@ -19,7 +19,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/autonode-io/autonode/test/audit"
-	"github.com/autonode-io/autonode/test/world"
+	localworld "github.com/autonode-io/autonode/test/world"
 	"github.com/autonode-io/autonode/test/world/process"
 )
 
@@ -206,13 +206,13 @@ func (m *subject) trafficOf(nodes int) (management, guest Requests, err error) {
 
 // usage has the processes' use at the start of a measurement.
 type usage struct {
-	world  *world.World
+	world  *localworld.World
 	before map[int]process.Usage
 }
 
 func (m *subject) startUsage() (*usage, error) {
 	u := &usage{world: m.world, before: map[int]process.Usage{}}
-	status, err := world.ReadStatus(m.world.Dir())
+	status, err := localworld.ReadStatus(m.world.Dir())
 	if err != nil {
 		return nil, err
 	}
@@ -227,7 +227,7 @@ func (m *subject) startUsage() (*usage, error) {
 
 // until returns each program's use since then: the sum of its processes, but their highest peak.
 func (u *usage) until(into *[]ProcessUsage) error {
-	status, err := world.ReadStatus(u.world.Dir())
+	status, err := localworld.ReadStatus(u.world.Dir())
 	if err != nil {
 		return err
 	}

@@ -14,7 +14,7 @@ import (
 	ctrl "sigs.k8s.io/controller-runtime"
 
 	"github.com/autonode-io/autonode/test/profile"
-	"github.com/autonode-io/autonode/test/world"
+	localworld "github.com/autonode-io/autonode/test/world"
 	"github.com/autonode-io/autonode/test/world/controlplane"
 )
 
@@ -34,7 +34,7 @@ type profileTarget struct {
 }
 
 // newProfiler profiles both API servers, Cluster API's core manager and, unless its address is empty, Karpenter.
-func newProfiler(dir string, w *world.World, guest, karpenter string) (*profiler, error) {
+func newProfiler(dir string, w *localworld.World, guest, karpenter string) (*profiler, error) {
 	p := &profiler{dir: dir}
 	if err := os.MkdirAll(dir, 0o755); err != nil {
 		return nil, fmt.Errorf("making a folder for profiles: %w", err)

@@ -14,7 +14,7 @@ import (
 	clientgoscheme "k8s.io/client-go/kubernetes/scheme"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
-	"github.com/autonode-io/autonode/test/world"
+	localworld "github.com/autonode-io/autonode/test/world"
 	"github.com/autonode-io/autonode/test/world/controlplane"
 	"github.com/autonode-io/autonode/test/world/crd"
 	"github.com/autonode-io/autonode/test/world/port"
@@ -59,7 +59,7 @@ type runner struct {
 
 // setup prepares guests for the suite.
 type setup struct {
-	world     *world.World
+	world     *localworld.World
 	ports     *port.Claims
 	processes *process.Supervisor
 	// definitions are CustomResourceDefinitions for every guest and provider.

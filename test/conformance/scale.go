@@ -14,7 +14,7 @@ import (
 	"strings"
 	"time"
 
-	"github.com/autonode-io/autonode/test/world"
+	localworld "github.com/autonode-io/autonode/test/world"
 	"github.com/autonode-io/autonode/test/world/progress"
 )
 
@@ -51,8 +51,8 @@ func (c ScaleConfig) validate() error {
 		return errors.New("no size or no provider to measure")
 	}
 	for _, mode := range c.ClusterAPI {
-		if mode != world.ClusterAPITuned && mode != world.ClusterAPIDefaults {
-			return fmt.Errorf("%q is no way to run Cluster API; %s and %s are", mode, world.ClusterAPITuned, world.ClusterAPIDefaults)
+		if mode != localworld.ClusterAPITuned && mode != localworld.ClusterAPIDefaults {
+			return fmt.Errorf("%q is no way to run Cluster API; %s and %s are", mode, localworld.ClusterAPITuned, localworld.ClusterAPIDefaults)
 		}
 	}
 	if len(c.ClusterAPI) == 0 && slices.Contains(c.Providers, ClusterAPI) {
@@ -99,7 +99,7 @@ func Scale(ctx context.Context, cfg ScaleConfig) (*ScaleReport, error) {
 			cfg: Config{Karpenter: cfg.Karpenter, Guests: 1, Providers: []string{c.Provider}, Out: cfg.Out},
 			bin: bin, printer: printer,
 		}
-		world := world.Config{WithoutOperator: !c.Operator, ClusterAPI: c.ClusterAPI, AuditAllBut: []string{benchUser}, Profiles: cfg.Profiles != ""}
+		world := localworld.Config{WithoutOperator: !c.Operator, ClusterAPI: c.ClusterAPI, AuditAllBut: []string{benchUser}, Profiles: cfg.Profiles != ""}
 		if err := r.inWorld(ctx, world, func(ctx context.Context, s setup) error {
 			return r.scale(ctx, s, c, cfg, report)
 		}); err != nil {
@@ -126,7 +126,7 @@ type Contestant struct {
 
 // String is the name in tables.
 func (c Contestant) String() string {
-	if c.ClusterAPI == world.ClusterAPIDefaults {
+	if c.ClusterAPI == localworld.ClusterAPIDefaults {
 		return c.Provider + ", defaults"
 	}
 	return c.Provider

@@ -16,12 +16,12 @@ import (
 	clusterv1 "sigs.k8s.io/cluster-api/api/core/v1beta2"
 
 	"github.com/autonode-io/autonode/test/audit"
-	"github.com/autonode-io/autonode/test/world"
+	localworld "github.com/autonode-io/autonode/test/world"
 )
 
 func TestScaleConfig(t *testing.T) {
 	providers := []string{ClusterAPI, Kwok}
-	tuned := []string{world.ClusterAPITuned}
+	tuned := []string{localworld.ClusterAPITuned}
 	for name, c := range map[string]struct {
 		cfg  ScaleConfig
 		want string
@@ -53,7 +53,7 @@ func TestScaleConfig(t *testing.T) {
 func TestContestants(t *testing.T) {
 	t.Run("When Cluster API runs in several ways, our provider should be measured with each, and the kwok provider once", func(t *testing.T) {
 		g := NewWithT(t)
-		cfg := ScaleConfig{Providers: []string{ClusterAPI, Kwok}, Operator: true, ClusterAPI: []string{world.ClusterAPITuned, world.ClusterAPIDefaults}}
+		cfg := ScaleConfig{Providers: []string{ClusterAPI, Kwok}, Operator: true, ClusterAPI: []string{localworld.ClusterAPITuned, localworld.ClusterAPIDefaults}}
 		var names []string
 		for _, c := range cfg.contestants() {
 			names = append(names, c.String())

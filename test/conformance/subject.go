@@ -20,7 +20,7 @@ import (
 	"github.com/autonode-io/autonode/api/karpenter/v1alpha1"
 	"github.com/autonode-io/autonode/api/v1beta1"
 	"github.com/autonode-io/autonode/test/audit"
-	"github.com/autonode-io/autonode/test/world"
+	localworld "github.com/autonode-io/autonode/test/world"
 	"github.com/autonode-io/autonode/test/world/controlplane"
 	"github.com/autonode-io/autonode/test/world/hosting"
 	"github.com/autonode-io/autonode/test/world/process"
@@ -32,7 +32,7 @@ const operatorTimeout = 4 * time.Minute
 // subject is a measured guest, with a Karpenter and a NodePool.
 type subject struct {
 	Contestant
-	world    *world.World
+	world    *localworld.World
 	guest    client.Client
 	follower *follower
 	// Audit logs of both API servers.
@@ -44,7 +44,7 @@ func newSubject(ctx context.Context, s setup, c Contestant, p provider, profiles
 	guestName := c.Provider + "-1" // as run.guests names it
 	m := &subject{
 		Contestant: c, world: s.world,
-		managementLog: &audit.Tail{Path: s.world.AuditLog(world.Management)}, guestLog: &audit.Tail{Path: s.world.AuditLog(guestName)},
+		managementLog: &audit.Tail{Path: s.world.AuditLog(localworld.Management)}, guestLog: &audit.Tail{Path: s.world.AuditLog(guestName)},
 	}
 	managementConfig, err := benchAccess(s.world.Management())
 	if err != nil {

@@ -26,12 +26,12 @@ import (
 	clusterv1 "sigs.k8s.io/cluster-api/api/core/v1beta2"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	"sigs.k8s.io/karpenter/pkg/apis"
-	karpenterv1 "sigs.k8s.io/karpenter/pkg/apis/v1"
+	karpv1 "sigs.k8s.io/karpenter/pkg/apis/v1"
 
 	"github.com/autonode-io/autonode/api/karpenter/v1alpha1"
 	"github.com/autonode-io/autonode/api/v1beta1"
 	"github.com/autonode-io/autonode/test/disruption"
-	"github.com/autonode-io/autonode/test/world"
+	localworld "github.com/autonode-io/autonode/test/world"
 	"github.com/autonode-io/autonode/test/world/hosting"
 	"github.com/autonode-io/autonode/test/world/progress"
 )
@@ -76,12 +76,12 @@ func Run(ctx context.Context, cfg Config) error {
 	cfg.Dir = dir
 	d := &demo{Config: cfg, narrator: &narrator{
 		printer: cfg.Printer, kubectl: cfg.Kubectl, dir: cfg.Dir + "/demo",
-		kubeconfig: world.KubeconfigPath(cfg.Dir, world.Management) + ":" + world.KubeconfigPath(cfg.Dir, cfg.Guest),
+		kubeconfig: localworld.KubeconfigPath(cfg.Dir, localworld.Management) + ":" + localworld.KubeconfigPath(cfg.Dir, cfg.Guest),
 	}}
-	if d.managementConfig, d.management, err = connect(world.KubeconfigPath(cfg.Dir, world.Management)); err != nil {
+	if d.managementConfig, d.management, err = connect(localworld.KubeconfigPath(cfg.Dir, localworld.Management)); err != nil {
 		return err
 	}
-	if _, d.guest, err = connect(world.KubeconfigPath(cfg.Dir, cfg.Guest)); err != nil {
+	if _, d.guest, err = connect(localworld.KubeconfigPath(cfg.Dir, cfg.Guest)); err != nil {
 		return err
 	}
 	if err := d.unpack(); err != nil {
@@ -123,7 +123,7 @@ func connect(kubeconfig string) (*rest.Config, client.WithWatch, error) {
 // addKarpenterToScheme registers Karpenter's types, which registers itself with client-go's global scheme only.
 func addKarpenterToScheme(scheme *runtime.Scheme) error {
 	groupVersion := schema.GroupVersion{Group: apis.Group, Version: "v1"}
-	scheme.AddKnownTypes(groupVersion, &karpenterv1.NodeClaim{}, &karpenterv1.NodeClaimList{})
+	scheme.AddKnownTypes(groupVersion, &karpv1.NodeClaim{}, &karpv1.NodeClaimList{})
 	metav1.AddToGroupVersion(scheme, groupVersion)
 	return nil
 }
@@ -131,7 +131,7 @@ func addKarpenterToScheme(scheme *runtime.Scheme) error {
 // enable is the platform team's part.
 func (d *demo) enable(ctx context.Context) error {
 	d.heading("A platform team turns AutoNode on")
-	if err := d.run(ctx, "--context", world.Management, "-n", hosting.Namespace, "patch", "hostedcluster", d.Guest,
+	if err := d.run(ctx, "--context", localworld.Management, "-n", hosting.Namespace, "patch", "hostedcluster", d.Guest,
 		"--type", "merge", "--patch-file", "autonode.yaml"); err != nil {
 		return err
 	}
@@ -180,8 +180,8 @@ func (d *demo) provision(ctx context.Context) error {
 	if err := d.run(ctx, "--context", d.Guest, "get", "nodepools,nodeclaims"); err != nil {
 		return err
 	}
-	return d.run(ctx, "--context", world.Management, "-n", hosting.ControlPlaneNamespace(d.Guest), "get", "machines",
-		"-L", karpenterv1.NodePoolLabelKey+","+corev1.LabelInstanceTypeStable+","+karpenterv1.CapacityTypeLabelKey)
+	return d.run(ctx, "--context", localworld.Management, "-n", hosting.ControlPlaneNamespace(d.Guest), "get", "machines",
+		"-L", karpv1.NodePoolLabelKey+","+corev1.LabelInstanceTypeStable+","+karpv1.CapacityTypeLabelKey)
 }
 
 // replace shows that the admin owns the disruption budget.
@@ -221,7 +221,7 @@ func (d *demo) upgrade(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	if err := d.run(ctx, "--context", world.Management, "-n", hosting.Namespace, "patch", "hostedcluster", d.Guest,
+	if err := d.run(ctx, "--context", localworld.Management, "-n", hosting.Namespace, "patch", "hostedcluster", d.Guest,
 		"--type", "merge", "-p", fmt.Sprintf(`{"spec":{"release":{"image":%q}}}`, d.Upgraded)); err != nil {
 		return err
 	}
@@ -238,7 +238,7 @@ func (d *demo) upgrade(ctx context.Context) error {
 		return fmt.Errorf("nodes were disrupted ahead of the control plane: %v", nodes)
 	}
 	d.say(fmt.Sprintf("$ autonode-dev world upgrade %s --version %s", d.Guest, d.UpgradedKubernetes))
-	if err := world.UpgradeControlPlane(ctx, d.managementConfig, d.Guest, d.UpgradedKubernetes); err != nil {
+	if err := localworld.UpgradeControlPlane(ctx, d.managementConfig, d.Guest, d.UpgradedKubernetes); err != nil {
 		return fmt.Errorf("upgrading the control plane of %s: %w", d.Guest, err)
 	}
 	if err := d.awaitReplaced(ctx, before, disrupted, func(node *corev1.Node) bool {
@@ -274,7 +274,7 @@ func (d *demo) scaleDown(ctx context.Context) error {
 }
 
 func (d *demo) showHosted(ctx context.Context) error {
-	return d.run(ctx, "--context", world.Management, "get", "hostedclusters,controlplanecomponents", "-A")
+	return d.run(ctx, "--context", localworld.Management, "get", "hostedclusters,controlplanecomponents", "-A")
 }
 
 func (d *demo) showFleet(ctx context.Context) (fleet, error) {
@@ -302,7 +302,7 @@ func (d *demo) showFleet(ctx context.Context) (fleet, error) {
 // nodes lists Karpenter's nodes by name.
 func (d *demo) nodes(ctx context.Context) ([]corev1.Node, error) {
 	list := &corev1.NodeList{}
-	if err := d.guest.List(ctx, list, client.HasLabels{karpenterv1.NodePoolLabelKey}); err != nil {
+	if err := d.guest.List(ctx, list, client.HasLabels{karpv1.NodePoolLabelKey}); err != nil {
 		return nil, fmt.Errorf("listing nodes: %w", err)
 	}
 	slices.SortFunc(list.Items, func(a, b corev1.Node) int { return strings.Compare(a.Name, b.Name) })
@@ -380,9 +380,9 @@ func (d *demo) hostedCluster(ctx context.Context) (*v1beta1.HostedCluster, error
 func (d *demo) explain(ctx context.Context) {
 	d.heading("An expectation was not met. Current state:")
 	for _, args := range [][]string{
-		{"--context", world.Management, "-n", hosting.Namespace, "describe", "hostedcluster", d.Guest},
-		{"--context", world.Management, "-n", hosting.ControlPlaneNamespace(d.Guest), "get", "controlplanecomponents,pods,machines", "-o", "wide"},
-		{"--context", world.Management, "-n", hosting.ControlPlaneNamespace(d.Guest), "get", "events", "--sort-by=.lastTimestamp"},
+		{"--context", localworld.Management, "-n", hosting.Namespace, "describe", "hostedcluster", d.Guest},
+		{"--context", localworld.Management, "-n", hosting.ControlPlaneNamespace(d.Guest), "get", "controlplanecomponents,pods,machines", "-o", "wide"},
+		{"--context", localworld.Management, "-n", hosting.ControlPlaneNamespace(d.Guest), "get", "events", "--sort-by=.lastTimestamp"},
 		{"--context", d.Guest, "get", "clusterapinodeclasses,nodepools,nodeclaims,nodes", "-o", "wide"},
 		{"--context", d.Guest, "get", "events", "--sort-by=.lastTimestamp"},
 	} {
@@ -390,5 +390,5 @@ func (d *demo) explain(ctx context.Context) {
 			d.say(err.Error())
 		}
 	}
-	d.say("Logs are in " + world.LogDir(d.Dir))
+	d.say("Logs are in " + localworld.LogDir(d.Dir))
 }

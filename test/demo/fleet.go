@@ -10,7 +10,7 @@ import (
 	"text/tabwriter"
 
 	corev1 "k8s.io/api/core/v1"
-	karpenterv1 "sigs.k8s.io/karpenter/pkg/apis/v1"
+	karpv1 "sigs.k8s.io/karpenter/pkg/apis/v1"
 
 	"github.com/autonode-io/autonode/api/karpenter/v1alpha1"
 	"github.com/autonode-io/autonode/message"
@@ -43,10 +43,10 @@ func newFleet(nodes []corev1.Node, pods []corev1.Pod, templates []v1alpha1.Templ
 	for _, node := range nodes {
 		n := fleetNode{
 			name: node.Name, instanceType: node.Labels[corev1.LabelInstanceTypeStable], zone: node.Labels[corev1.LabelTopologyZone],
-			capacityType: node.Labels[karpenterv1.CapacityTypeLabelKey], version: node.Status.NodeInfo.KubeletVersion,
+			capacityType: node.Labels[karpv1.CapacityTypeLabelKey], version: node.Status.NodeInfo.KubeletVersion,
 		}
 		price := prices[n.instanceType].Price
-		if n.capacityType == karpenterv1.CapacityTypeSpot {
+		if n.capacityType == karpv1.CapacityTypeSpot {
 			price = prices[n.instanceType].SpotPrice
 		}
 		var err error

@@ -11,7 +11,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/api/resource"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-	karpenterv1 "sigs.k8s.io/karpenter/pkg/apis/v1"
+	karpv1 "sigs.k8s.io/karpenter/pkg/apis/v1"
 
 	"github.com/autonode-io/autonode/api/karpenter/v1alpha1"
 	"github.com/autonode-io/autonode/api/scalar"
@@ -25,7 +25,7 @@ func TestFleet(t *testing.T) {
 	node := func(name, instanceType, capacityType string) corev1.Node {
 		return corev1.Node{
 			ObjectMeta: metav1.ObjectMeta{Name: name, Labels: map[string]string{
-				corev1.LabelInstanceTypeStable: instanceType, corev1.LabelTopologyZone: "a", karpenterv1.CapacityTypeLabelKey: capacityType,
+				corev1.LabelInstanceTypeStable: instanceType, corev1.LabelTopologyZone: "a", karpv1.CapacityTypeLabelKey: capacityType,
 			}},
 			Status: corev1.NodeStatus{
 				NodeInfo:    corev1.NodeSystemInfo{KubeletVersion: "v1.36.2"},

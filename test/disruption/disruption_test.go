@@ -8,18 +8,18 @@ import (
 	. "github.com/onsi/gomega"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/utils/ptr"
-	karpenterv1 "sigs.k8s.io/karpenter/pkg/apis/v1"
+	karpv1 "sigs.k8s.io/karpenter/pkg/apis/v1"
 
 	"github.com/autonode-io/autonode/test/disruption"
 )
 
 func TestCounts(t *testing.T) {
 	const (
-		launched    = karpenterv1.ConditionTypeLaunched
-		registered  = karpenterv1.ConditionTypeRegistered
-		initialized = karpenterv1.ConditionTypeInitialized
-		chosen      = karpenterv1.ConditionTypeDisruptionReason
-		terminating = karpenterv1.ConditionTypeInstanceTerminating
+		launched    = karpv1.ConditionTypeLaunched
+		registered  = karpv1.ConditionTypeRegistered
+		initialized = karpv1.ConditionTypeInitialized
+		chosen      = karpv1.ConditionTypeDisruptionReason
+		terminating = karpv1.ConditionTypeInstanceTerminating
 	)
 	for _, tc := range []struct {
 		name    string
@@ -36,7 +36,7 @@ func TestCounts(t *testing.T) {
 		{name: "When a replacement is given up before its node is initialized, it should not count", is: []string{launched, registered}, deleted: true},
 	} {
 		t.Run(tc.name, func(t *testing.T) {
-			claim := &karpenterv1.NodeClaim{}
+			claim := &karpv1.NodeClaim{}
 			for _, condition := range tc.is {
 				claim.StatusConditions().SetTrue(condition)
 			}

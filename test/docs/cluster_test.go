@@ -17,7 +17,7 @@ import (
 	apiextensionsv1 "k8s.io/apiextensions-apiserver/pkg/apis/apiextensions/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/client-go/tools/clientcmd"
-	"k8s.io/client-go/tools/clientcmd/api"
+	clientcmdapi "k8s.io/client-go/tools/clientcmd/api"
 	"k8s.io/utils/ptr"
 	ctrl "sigs.k8s.io/controller-runtime"
 	"sigs.k8s.io/controller-runtime/pkg/client"
@@ -158,7 +158,7 @@ func writeKubeconfig(path string, raw []byte) error {
 		return err
 	}
 	for _, name := range []string{"management", "blue", "green"} {
-		config.Contexts[name] = &api.Context{
+		config.Contexts[name] = &clientcmdapi.Context{
 			Cluster: config.Contexts[config.CurrentContext].Cluster, AuthInfo: config.Contexts[config.CurrentContext].AuthInfo,
 		}
 	}

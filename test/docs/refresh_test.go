@@ -18,7 +18,7 @@ import (
 	rbacv1 "k8s.io/api/rbac/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/client-go/tools/clientcmd"
-	"k8s.io/client-go/tools/clientcmd/api"
+	clientcmdapi "k8s.io/client-go/tools/clientcmd/api"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	"sigs.k8s.io/yaml"
 )
@@ -109,7 +109,7 @@ func (r *refresh) writeKubeconfig(t *testing.T, account *corev1.ServiceAccount) 
 	g.Expect(cluster.admin.SubResource("token").Create(t.Context(), account, token)).To(Succeed())
 	config, err := clientcmd.LoadFromFile(cluster.kubeconfig)
 	g.Expect(err).NotTo(HaveOccurred())
-	config.AuthInfos = map[string]*api.AuthInfo{account.Name: {Token: token.Status.Token}}
+	config.AuthInfos = map[string]*clientcmdapi.AuthInfo{account.Name: {Token: token.Status.Token}}
 	for _, context := range config.Contexts {
 		context.AuthInfo = account.Name
 	}

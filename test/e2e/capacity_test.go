@@ -12,7 +12,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"sigs.k8s.io/controller-runtime/pkg/client"
-	karpenterv1 "sigs.k8s.io/karpenter/pkg/apis/v1"
+	karpv1 "sigs.k8s.io/karpenter/pkg/apis/v1"
 
 	"github.com/autonode-io/autonode/api/karpenter/v1alpha1"
 	"github.com/autonode-io/autonode/api/scalar"
@@ -33,7 +33,7 @@ func TestCapacity(t *testing.T) {
 	// In zone a, on amd64, c2-small on spot is the cheapest, and c4-large on spot the next.
 	inZoneA := []poolOption{
 		require(corev1.LabelTopologyZone, "a"), require(corev1.LabelArchStable, "amd64"),
-		require(corev1.LabelInstanceTypeStable, "c2-small", "c4-large"), require(karpenterv1.CapacityTypeLabelKey, karpenterv1.CapacityTypeSpot),
+		require(corev1.LabelInstanceTypeStable, "c2-small", "c4-large"), require(karpv1.CapacityTypeLabelKey, karpv1.CapacityTypeSpot),
 	}
 	c.fault(t, "c2-small", infrav1.FaultNoCapacity, "a/spot")
 	var failed time.Time
@@ -55,11 +55,11 @@ func TestCapacity(t *testing.T) {
 	t.Run("When spot is exhausted in one zone, it should take the same type's spot of another one, without another attempt there", func(t *testing.T) {
 		g := NewWithT(t)
 		c.nodePool(t, "anywhere", require(corev1.LabelInstanceTypeStable, "c2-small"),
-			require(karpenterv1.CapacityTypeLabelKey, karpenterv1.CapacityTypeSpot, karpenterv1.CapacityTypeOnDemand))
+			require(karpv1.CapacityTypeLabelKey, karpv1.CapacityTypeSpot, karpv1.CapacityTypeOnDemand))
 		c.workload(t, "anywhere", 2, "500m", onPool("anywhere"), apart)
 		c.waitRunning(t, "anywhere")
 		g.Expect(c.nodesOf(g, t.Context(), "anywhere")).To(And(HaveLen(2), HaveEach(HaveField("Labels", And(
-			HaveKeyWithValue(corev1.LabelTopologyZone, Not(Equal("a"))), HaveKeyWithValue(karpenterv1.CapacityTypeLabelKey, karpenterv1.CapacityTypeSpot))))))
+			HaveKeyWithValue(corev1.LabelTopologyZone, Not(Equal("a"))), HaveKeyWithValue(karpv1.CapacityTypeLabelKey, karpv1.CapacityTypeSpot))))))
 		g.Expect(c.eventsOn(t.Context(), "NodeClaim", "InsufficientCapacity")).To(HaveLen(1))
 	})
 
@@ -73,7 +73,7 @@ func TestCapacity(t *testing.T) {
 		t.Cleanup(func() {
 			NewWithT(t).Expect(client.IgnoreNotFound(c.guest.Delete(context.WithoutCancel(t.Context()), impatient))).To(Succeed())
 		})
-		c.nodePool(t, "impatient", require(corev1.LabelInstanceTypeStable, "c8-xlarge"), func(pool *karpenterv1.NodePool) {
+		c.nodePool(t, "impatient", require(corev1.LabelInstanceTypeStable, "c8-xlarge"), func(pool *karpv1.NodePool) {
 			pool.Spec.Template.Spec.NodeClassRef.Name = impatient.Name
 		})
 		c.workload(t, "large", 1, "5", onPool("impatient"))
@@ -82,7 +82,7 @@ func TestCapacity(t *testing.T) {
 		var first string
 		g.Eventually(func(g Gomega, ctx context.Context) {
 			machines := &infrav1.KwokMachineList{}
-			g.Expect(c.management.List(ctx, machines, client.InNamespace(c.namespace()), client.MatchingLabels{karpenterv1.NodePoolLabelKey: "impatient"})).To(Succeed())
+			g.Expect(c.management.List(ctx, machines, client.InNamespace(c.namespace()), client.MatchingLabels{karpv1.NodePoolLabelKey: "impatient"})).To(Succeed())
 			g.Expect(machines.Items).To(HaveLen(1))
 			first = v1alpha1.NodeClaimOf(&machines.Items[0])
 			c.annotate(g, ctx, &machines.Items[0], infrav1.FaultNeverJoins, "true")

@@ -13,7 +13,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"sigs.k8s.io/controller-runtime/pkg/client"
-	karpenterv1 "sigs.k8s.io/karpenter/pkg/apis/v1"
+	karpv1 "sigs.k8s.io/karpenter/pkg/apis/v1"
 	"sigs.k8s.io/yaml"
 
 	"github.com/autonode-io/autonode/api/karpenter/v1alpha1"
@@ -88,7 +88,7 @@ func (c catalogCluster) class(g Gomega, ctx context.Context) *v1alpha1.ClusterAP
 // launched are the machines of a NodePool, each as <type> <zone or -> <capacity type> <reservation>, with the zone of reserved ones only.
 func (c catalogCluster) launched(g Gomega, ctx context.Context, pool string) (launched []string) {
 	machines := &infrav1.KwokMachineList{}
-	g.Expect(c.management.List(ctx, machines, client.InNamespace(c.namespace()), client.MatchingLabels{karpenterv1.NodePoolLabelKey: pool})).To(Succeed())
+	g.Expect(c.management.List(ctx, machines, client.InNamespace(c.namespace()), client.MatchingLabels{karpv1.NodePoolLabelKey: pool})).To(Succeed())
 	made := map[string]infrav1.KwokMachineSpec{}
 	for i := range machines.Items {
 		made[machines.Items[i].Status.NodeName] = machines.Items[i].Spec
@@ -100,12 +100,12 @@ func (c catalogCluster) launched(g Gomega, ctx context.Context, pool string) (la
 		reservation := labels[v1alpha1.ReservationIDLabel]
 		g.Expect(machine.InstanceType).To(Equal(labels[corev1.LabelInstanceTypeStable]), "it is what it was sold as")
 		g.Expect(machine.NodeLabels["example.com/reservation"]).To(Equal(reservation))
-		g.Expect(machine.CapacityType == infrav1.CapacityTypeSpot).To(Equal(labels[karpenterv1.CapacityTypeLabelKey] == karpenterv1.CapacityTypeSpot))
+		g.Expect(machine.CapacityType == infrav1.CapacityTypeSpot).To(Equal(labels[karpv1.CapacityTypeLabelKey] == karpv1.CapacityTypeSpot))
 		zone := "-"
 		if reservation != "" {
 			zone = labels[corev1.LabelTopologyZone]
 		}
-		launched = append(launched, strings.TrimSpace(strings.Join([]string{machine.InstanceType, zone, labels[karpenterv1.CapacityTypeLabelKey], reservation}, " ")))
+		launched = append(launched, strings.TrimSpace(strings.Join([]string{machine.InstanceType, zone, labels[karpv1.CapacityTypeLabelKey], reservation}, " ")))
 	}
 	return launched
 }
@@ -113,7 +113,7 @@ func (c catalogCluster) launched(g Gomega, ctx context.Context, pool string) (la
 // drifted names the NodeClaims that are to be replaced.
 func (c catalogCluster) drifted(g Gomega, ctx context.Context) (names []string) {
 	for _, nodeClaim := range c.nodeClaims(g, ctx) {
-		if nodeClaim.StatusConditions().IsTrue(karpenterv1.ConditionTypeDrifted) {
+		if nodeClaim.StatusConditions().IsTrue(karpv1.ConditionTypeDrifted) {
 			names = append(names, nodeClaim.Name)
 		}
 	}
@@ -166,7 +166,7 @@ func TestCatalog(t *testing.T) {
 		})
 	})
 	t.Run("When there is a reservation, it should be used up first, and the rest should be spot", func(t *testing.T) {
-		c.nodePool(t, "reserved", require(karpenterv1.CapacityTypeLabelKey, karpenterv1.CapacityTypeReserved, karpenterv1.CapacityTypeSpot), func(pool *karpenterv1.NodePool) {
+		c.nodePool(t, "reserved", require(karpv1.CapacityTypeLabelKey, karpv1.CapacityTypeReserved, karpv1.CapacityTypeSpot), func(pool *karpv1.NodePool) {
 			pool.Spec.Template.Spec.NodeClassRef.Name = "catalog"
 		})
 		c.workload(t, "batch", 3, "3", onPool("reserved"), apart)

@@ -23,7 +23,7 @@ import (
 	bootstrapv1 "sigs.k8s.io/cluster-api/api/bootstrap/kubeadm/v1beta2"
 	clusterv1 "sigs.k8s.io/cluster-api/api/core/v1beta2"
 	"sigs.k8s.io/controller-runtime/pkg/client"
-	karpenterv1 "sigs.k8s.io/karpenter/pkg/apis/v1"
+	karpv1 "sigs.k8s.io/karpenter/pkg/apis/v1"
 
 	"github.com/autonode-io/autonode/api/karpenter/v1alpha1"
 	"github.com/autonode-io/autonode/api/v1beta1"
@@ -184,20 +184,20 @@ func (c *cluster) condition(g Gomega, ctx context.Context, conditionType string)
 	return metav1.Condition{}
 }
 
-type poolOption func(*karpenterv1.NodePool)
+type poolOption func(*karpv1.NodePool)
 
 // nodePool creates a NodePool of the default node class that consolidates at once.
-func (c *cluster) nodePool(t *testing.T, name string, options ...poolOption) *karpenterv1.NodePool {
+func (c *cluster) nodePool(t *testing.T, name string, options ...poolOption) *karpv1.NodePool {
 	t.Helper()
-	pool := &karpenterv1.NodePool{ObjectMeta: metav1.ObjectMeta{Name: name}}
-	pool.Spec.Template.Spec.NodeClassRef = &karpenterv1.NodeClassReference{
+	pool := &karpv1.NodePool{ObjectMeta: metav1.ObjectMeta{Name: name}}
+	pool.Spec.Template.Spec.NodeClassRef = &karpv1.NodeClassReference{
 		Group: v1alpha1.Group, Kind: v1alpha1.Kind, Name: v1alpha1.DefaultNodeClass,
 	}
-	pool.Spec.Template.Spec.Requirements = []karpenterv1.NodeSelectorRequirementWithMinValues{}
-	pool.Spec.Template.Spec.ExpireAfter = karpenterv1.MustParseNillableDuration("Never")
-	pool.Spec.Disruption.ConsolidateAfter = karpenterv1.MustParseNillableDuration("0s")
-	pool.Spec.Disruption.ConsolidationPolicy = karpenterv1.ConsolidationPolicyWhenEmpty
-	pool.Spec.Disruption.Budgets = []karpenterv1.Budget{{Nodes: "100%"}}
+	pool.Spec.Template.Spec.Requirements = []karpv1.NodeSelectorRequirementWithMinValues{}
+	pool.Spec.Template.Spec.ExpireAfter = karpv1.MustParseNillableDuration("Never")
+	pool.Spec.Disruption.ConsolidateAfter = karpv1.MustParseNillableDuration("0s")
+	pool.Spec.Disruption.ConsolidationPolicy = karpv1.ConsolidationPolicyWhenEmpty
+	pool.Spec.Disruption.Budgets = []karpv1.Budget{{Nodes: "100%"}}
 	for _, option := range options {
 		option(pool)
 	}
@@ -206,22 +206,22 @@ func (c *cluster) nodePool(t *testing.T, name string, options ...poolOption) *ka
 }
 
 func require(key string, values ...string) poolOption {
-	return func(pool *karpenterv1.NodePool) {
+	return func(pool *karpv1.NodePool) {
 		pool.Spec.Template.Spec.Requirements = append(pool.Spec.Template.Spec.Requirements,
-			karpenterv1.NodeSelectorRequirementWithMinValues{Key: key, Operator: corev1.NodeSelectorOpIn, Values: values})
+			karpv1.NodeSelectorRequirementWithMinValues{Key: key, Operator: corev1.NodeSelectorOpIn, Values: values})
 	}
 }
 
 // expiring lets nodes go when they are that old.
 func expiring(age time.Duration) poolOption {
-	return func(pool *karpenterv1.NodePool) {
-		pool.Spec.Template.Spec.ExpireAfter = karpenterv1.NillableDuration{Duration: &age}
+	return func(pool *karpv1.NodePool) {
+		pool.Spec.Template.Spec.ExpireAfter = karpv1.NillableDuration{Duration: &age}
 	}
 }
 
 func budget(nodes string) poolOption {
-	return func(pool *karpenterv1.NodePool) {
-		pool.Spec.Disruption.Budgets = []karpenterv1.Budget{{Nodes: nodes}}
+	return func(pool *karpv1.NodePool) {
+		pool.Spec.Disruption.Budgets = []karpv1.Budget{{Nodes: nodes}}
 	}
 }
 
@@ -260,7 +260,7 @@ func (c *cluster) workload(t *testing.T, name string, replicas int32, cpu string
 // onPool lets a workload run on one NodePool's nodes only.
 func onPool(name string) workloadOption {
 	return func(template *corev1.PodTemplateSpec) {
-		template.Spec.NodeSelector = map[string]string{karpenterv1.NodePoolLabelKey: name}
+		template.Spec.NodeSelector = map[string]string{karpv1.NodePoolLabelKey: name}
 	}
 }
 
@@ -308,12 +308,12 @@ func (c *cluster) waitRunning(t *testing.T, name string) {
 // nodes lists Karpenter's nodes.
 func (c *cluster) nodes(g Gomega, ctx context.Context) []corev1.Node {
 	list := &corev1.NodeList{}
-	g.Expect(c.guest.List(ctx, list, client.HasLabels{karpenterv1.NodePoolLabelKey})).To(Succeed())
+	g.Expect(c.guest.List(ctx, list, client.HasLabels{karpv1.NodePoolLabelKey})).To(Succeed())
 	return list.Items
 }
 
-func (c *cluster) nodeClaims(g Gomega, ctx context.Context) []karpenterv1.NodeClaim {
-	list := &karpenterv1.NodeClaimList{}
+func (c *cluster) nodeClaims(g Gomega, ctx context.Context) []karpv1.NodeClaim {
+	list := &karpv1.NodeClaimList{}
 	g.Expect(c.guest.List(ctx, list)).To(Succeed())
 	return list.Items
 }
@@ -343,7 +343,7 @@ func (c *cluster) leftovers(g Gomega, ctx context.Context) []string {
 		&bootstrapv1.KubeadmConfigList{}: c.management,
 	}
 	if c.guestHasKarpenter(g, ctx) {
-		lists[&karpenterv1.NodeClaimList{}] = c.guest
+		lists[&karpv1.NodeClaimList{}] = c.guest
 	}
 	for list, reader := range lists {
 		var options []client.ListOption

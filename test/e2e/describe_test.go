@@ -27,7 +27,7 @@ import (
 	clusterv1 "sigs.k8s.io/cluster-api/api/core/v1beta2"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	"sigs.k8s.io/karpenter/pkg/apis"
-	karpenterv1 "sigs.k8s.io/karpenter/pkg/apis/v1"
+	karpv1 "sigs.k8s.io/karpenter/pkg/apis/v1"
 	"sigs.k8s.io/yaml"
 
 	"github.com/autonode-io/autonode/api/karpenter/v1alpha1"
@@ -54,7 +54,7 @@ func (c *cluster) clear(t *testing.T) {
 	g.Expect(c.guest.DeleteAllOf(ctx, &policyv1.PodDisruptionBudget{}, client.InNamespace(metav1.NamespaceDefault))).To(Succeed())
 	g.Expect(c.guest.DeleteAllOf(ctx, &appsv1.Deployment{}, client.InNamespace(metav1.NamespaceDefault))).To(Succeed())
 	if c.guestHasKarpenter(g, ctx) {
-		g.Expect(c.guest.DeleteAllOf(ctx, &karpenterv1.NodePool{})).To(Succeed())
+		g.Expect(c.guest.DeleteAllOf(ctx, &karpv1.NodePool{})).To(Succeed())
 	}
 	g.Eventually(func(g Gomega, ctx context.Context) {
 		g.Expect(c.leftovers(g, ctx)).To(BeEmpty())
@@ -90,8 +90,8 @@ func (c *cluster) describe(t *testing.T) {
 	show(c.management, &v1beta1.HostedClusterList{}, client.InNamespace(hosting.Namespace))
 	show(c.management, &v1beta1.ControlPlaneComponentList{}, inNamespace)
 	show(c.guest, &v1alpha1.ClusterAPINodeClassList{})
-	show(c.guest, &karpenterv1.NodePoolList{})
-	show(c.guest, &karpenterv1.NodeClaimList{})
+	show(c.guest, &karpv1.NodePoolList{})
+	show(c.guest, &karpv1.NodeClaimList{})
 	show(c.management, &clusterv1.MachineList{}, inNamespace)
 	c.events(ctx, &out, c.management, c.namespace(), hosting.Namespace)
 	c.events(ctx, &out, c.guest, metav1.NamespaceDefault)

@@ -15,7 +15,7 @@ import (
 	"k8s.io/apimachinery/pkg/util/intstr"
 	bootstrapv1 "sigs.k8s.io/cluster-api/api/bootstrap/kubeadm/v1beta2"
 	"sigs.k8s.io/controller-runtime/pkg/client"
-	karpenterv1 "sigs.k8s.io/karpenter/pkg/apis/v1"
+	karpv1 "sigs.k8s.io/karpenter/pkg/apis/v1"
 
 	"github.com/autonode-io/autonode/test/disruption"
 	"github.com/autonode-io/autonode/test/world/hosting"
@@ -82,13 +82,13 @@ func TestDrift(t *testing.T) {
 func (c *cluster) watchDrift(t *testing.T) (result func() map[string]string) {
 	t.Helper()
 	reasons := map[string]string{}
-	end, err := disruption.NodeClaims(t.Context(), c.guest, func(claim *karpenterv1.NodeClaim) {
+	end, err := disruption.NodeClaims(t.Context(), c.guest, func(claim *karpv1.NodeClaim) {
 		for _, condition := range claim.Status.Conditions {
-			if condition.Type == karpenterv1.ConditionTypeDrifted && condition.Status == metav1.ConditionTrue {
+			if condition.Type == karpv1.ConditionTypeDrifted && condition.Status == metav1.ConditionTrue {
 				reasons[claim.Status.NodeName] = condition.Reason
 			}
 		}
-	}, func(*karpenterv1.NodeClaim) {})
+	}, func(*karpv1.NodeClaim) {})
 	NewWithT(t).Expect(err).NotTo(HaveOccurred())
 	return func() map[string]string {
 		end()

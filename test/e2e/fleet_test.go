@@ -18,15 +18,15 @@ import (
 	"k8s.io/apimachinery/pkg/watch"
 	clusterv1 "sigs.k8s.io/cluster-api/api/core/v1beta2"
 	"sigs.k8s.io/controller-runtime/pkg/client"
-	karpenterv1 "sigs.k8s.io/karpenter/pkg/apis/v1"
+	karpv1 "sigs.k8s.io/karpenter/pkg/apis/v1"
 	"sigs.k8s.io/yaml"
 
 	"github.com/autonode-io/autonode/api/karpenter/v1alpha1"
-	accounts "github.com/autonode-io/autonode/api/v1alpha1"
+	autonodev1alpha1 "github.com/autonode-io/autonode/api/v1alpha1"
 )
 
 // fleetPage are the objects that docs/fleet-capacity.md begins with: the account, and those of one cluster.
-func fleetPage(g *WithT, namespace string) (account *accounts.CapacityAccount, catalog *unstructured.Unstructured, guest []*unstructured.Unstructured) {
+func fleetPage(g *WithT, namespace string) (account *autonodev1alpha1.CapacityAccount, catalog *unstructured.Unstructured, guest []*unstructured.Unstructured) {
 	page, err := os.ReadFile("../../docs/fleet-capacity.md")
 	g.Expect(err).NotTo(HaveOccurred())
 	blocks := regexp.MustCompile("(?s)```yaml\n(.*?)```").FindAllStringSubmatch(string(page), 2)
@@ -36,7 +36,7 @@ func fleetPage(g *WithT, namespace string) (account *accounts.CapacityAccount, c
 	}
 	management := strings.Split(strings.ReplaceAll(blocks[0][1], "namespace: clusters-blue", "namespace: "+namespace), "\n---\n")
 	g.Expect(management).To(HaveLen(2))
-	account, catalog = &accounts.CapacityAccount{}, &unstructured.Unstructured{}
+	account, catalog = &autonodev1alpha1.CapacityAccount{}, &unstructured.Unstructured{}
 	decode(management[0], account)
 	decode(management[1], &catalog.Object)
 	for document := range strings.SplitSeq(blocks[1][1], "\n---\n") {
@@ -122,7 +122,7 @@ func TestFleetCapacity(t *testing.T) {
 				lease := shared.lease(g, ctx, c)
 				g.Expect(lease.Spec.Sequence).To(And(BeNumerically(">", 0), Equal(lease.Status.AcknowledgedSequence)))
 			}
-			ready := meta.FindStatusCondition(shared.found(g, ctx).Status.Conditions, accounts.Ready)
+			ready := meta.FindStatusCondition(shared.found(g, ctx).Status.Conditions, autonodev1alpha1.Ready)
 			g.Expect(ready).To(HaveValue(And(HaveField("Status", metav1.ConditionTrue), HaveField("Message", "3 clusters share 2 pools"))))
 		}).WithContext(t.Context()).WithTimeout(eventually).WithPolling(interval).Should(Succeed())
 	})
@@ -140,7 +140,7 @@ func TestFleetCapacity(t *testing.T) {
 		limit := os.Getenv("FLEET_LIMIT")
 		if limit == "" {
 			// What could take another machine wouldn't call for a reserved one any more when the operator is back.
-			shared.allowCapacityTypes(t, karpenterv1.CapacityTypeReserved)
+			shared.allowCapacityTypes(t, karpv1.CapacityTypeReserved)
 		}
 		began := time.Now()
 		for _, c := range clusters {
@@ -163,7 +163,7 @@ func TestFleetCapacity(t *testing.T) {
 		}
 	})
 	t.Run("When the reservation is full, what it has no room for should be on demand", func(t *testing.T) {
-		shared.allowCapacityTypes(t, karpenterv1.CapacityTypeReserved, karpenterv1.CapacityTypeOnDemand)
+		shared.allowCapacityTypes(t, karpv1.CapacityTypeReserved, karpv1.CapacityTypeOnDemand)
 		for _, c := range clusters {
 			c.waitRunning(t, "web")
 		}

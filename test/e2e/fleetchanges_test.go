@@ -11,22 +11,22 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	clusterv1 "sigs.k8s.io/cluster-api/api/core/v1beta2"
 	"sigs.k8s.io/controller-runtime/pkg/client"
-	karpenterv1 "sigs.k8s.io/karpenter/pkg/apis/v1"
+	karpv1 "sigs.k8s.io/karpenter/pkg/apis/v1"
 
 	"github.com/autonode-io/autonode/api/karpenter/v1alpha1"
 	"github.com/autonode-io/autonode/api/scalar"
-	accounts "github.com/autonode-io/autonode/api/v1alpha1"
+	autonodev1alpha1 "github.com/autonode-io/autonode/api/v1alpha1"
 )
 
 // fleet is what shares the account of TestFleetCapacity. Its steps are TestFleetCapacity's.
 type fleet struct {
 	clusters   []*cluster
 	management client.Client
-	account    *accounts.CapacityAccount
+	account    *autonodev1alpha1.CapacityAccount
 }
 
 // change changes the account.
-func (f *fleet) change(t *testing.T, change func(*accounts.CapacityAccountSpec)) {
+func (f *fleet) change(t *testing.T, change func(*autonodev1alpha1.CapacityAccountSpec)) {
 	t.Helper()
 	NewWithT(t).Eventually(func(g Gomega, ctx context.Context) {
 		found := f.found(g, ctx)
@@ -36,15 +36,15 @@ func (f *fleet) change(t *testing.T, change func(*accounts.CapacityAccountSpec))
 	}).WithContext(t.Context()).WithTimeout(eventually).WithPolling(interval).Should(Succeed())
 }
 
-func (f *fleet) found(g Gomega, ctx context.Context) *accounts.CapacityAccount {
-	found := &accounts.CapacityAccount{}
+func (f *fleet) found(g Gomega, ctx context.Context) *autonodev1alpha1.CapacityAccount {
+	found := &autonodev1alpha1.CapacityAccount{}
 	g.Expect(f.management.Get(ctx, client.ObjectKeyFromObject(f.account), found)).To(Succeed())
 	return found
 }
 
-func (f *fleet) lease(g Gomega, ctx context.Context, c *cluster) *accounts.CapacityLease {
-	lease := &accounts.CapacityLease{}
-	g.Expect(f.management.Get(ctx, client.ObjectKey{Namespace: c.namespace(), Name: accounts.LeaseName}, lease)).To(Succeed())
+func (f *fleet) lease(g Gomega, ctx context.Context, c *cluster) *autonodev1alpha1.CapacityLease {
+	lease := &autonodev1alpha1.CapacityLease{}
+	g.Expect(f.management.Get(ctx, client.ObjectKey{Namespace: c.namespace(), Name: autonodev1alpha1.LeaseName}, lease)).To(Succeed())
 	return lease
 }
 
@@ -65,19 +65,19 @@ func (f *fleet) expired(t *testing.T) {
 	}
 	before := reserved(g, t.Context())
 	g.Expect(before).NotTo(BeEmpty())
-	f.change(t, func(spec *accounts.CapacityAccountSpec) { spec.Reservations[0].Expires = new(scalar.Now()) })
+	f.change(t, func(spec *autonodev1alpha1.CapacityAccountSpec) { spec.Reservations[0].Expires = new(scalar.Now()) })
 	g.Eventually(func(g Gomega, ctx context.Context) {
 		g.Expect(f.lease(g, ctx, late).Spec.Pools).To(ContainElement(And(HaveField("Reservation", f.account.Spec.Reservations[0].ID), HaveField("Expires", Not(BeNil())))))
 	}).WithContext(t.Context()).WithTimeout(eventually).WithPolling(interval).Should(Succeed())
 	late.scale(t, "web", 2)
 	late.waitRunning(t, "web")
 	for _, node := range late.nodes(g, t.Context()) {
-		g.Expect(node.Labels).To(HaveKeyWithValue(karpenterv1.CapacityTypeLabelKey, karpenterv1.CapacityTypeOnDemand))
+		g.Expect(node.Labels).To(HaveKeyWithValue(karpv1.CapacityTypeLabelKey, karpv1.CapacityTypeOnDemand))
 	}
 	g.Expect(reserved(g, t.Context())).To(ConsistOf(before))
 	for _, c := range f.clusters {
 		for _, nodeClaim := range c.nodeClaims(g, t.Context()) {
-			g.Expect(nodeClaim.StatusConditions().Get(karpenterv1.ConditionTypeDrifted).IsTrue()).To(BeFalse(), "%s", nodeClaim.Name)
+			g.Expect(nodeClaim.StatusConditions().Get(karpv1.ConditionTypeDrifted).IsTrue()).To(BeFalse(), "%s", nodeClaim.Name)
 		}
 	}
 }
@@ -88,16 +88,16 @@ func (f *fleet) committed(t *testing.T) {
 	g := NewWithT(t)
 	c := f.clusters[2]
 	g.Expect(f.management.Delete(t.Context(), f.account.DeepCopy())).To(Succeed())
-	f.change(t, func(spec *accounts.CapacityAccountSpec) { spec.Members = nil })
+	f.change(t, func(spec *autonodev1alpha1.CapacityAccountSpec) { spec.Members = nil })
 	g.Eventually(func(g Gomega, ctx context.Context) {
 		for _, c := range f.clusters {
 			g.Expect(f.lease(g, ctx, c).Spec).To(And(HaveField("Account", BeNil()), HaveField("Pools", BeEmpty())))
 		}
 	}).WithContext(t.Context()).WithTimeout(eventually).WithPolling(interval).Should(Succeed())
-	f.account = &accounts.CapacityAccount{ObjectMeta: metav1.ObjectMeta{Name: "committed"}, Spec: accounts.CapacityAccountSpec{
-		Members: []accounts.CapacityMember{{HostedCluster: &accounts.HostedClusterReference{Namespace: c.key().Namespace, Name: c.key().Name}}},
-		Commitments: []accounts.CapacityCommitment{{Name: "reserved-instance", Instances: new(int32(1)), Selector: accounts.CapacitySelector{
-			InstanceTypes: []string{"c4-large"}, CapacityTypes: []string{karpenterv1.CapacityTypeOnDemand},
+	f.account = &autonodev1alpha1.CapacityAccount{ObjectMeta: metav1.ObjectMeta{Name: "committed"}, Spec: autonodev1alpha1.CapacityAccountSpec{
+		Members: []autonodev1alpha1.CapacityMember{{HostedCluster: &autonodev1alpha1.HostedClusterReference{Namespace: c.key().Namespace, Name: c.key().Name}}},
+		Commitments: []autonodev1alpha1.CapacityCommitment{{Name: "reserved-instance", Instances: new(int32(1)), Selector: autonodev1alpha1.CapacitySelector{
+			InstanceTypes: []string{"c4-large"}, CapacityTypes: []string{karpv1.CapacityTypeOnDemand},
 		}}},
 	}}
 	g.Expect(f.management.Create(t.Context(), f.account)).To(Succeed())
@@ -116,7 +116,7 @@ func (f *fleet) committed(t *testing.T) {
 		}
 		g.Expect(types).To(ConsistOf(want))
 	}
-	c.nodePool(t, "committed", require(karpenterv1.CapacityTypeLabelKey, karpenterv1.CapacityTypeOnDemand),
+	c.nodePool(t, "committed", require(karpv1.CapacityTypeLabelKey, karpv1.CapacityTypeOnDemand),
 		require(corev1.LabelInstanceTypeStable, "c4-large", "c4-arm"))
 	unused("1")
 	c.workload(t, "committed", 1, "3", onPool("committed"), apart)
@@ -124,6 +124,6 @@ func (f *fleet) committed(t *testing.T) {
 	unused("0")
 	c.scale(t, "committed", 2)
 	runs("c4-large", "c4-arm")
-	f.change(t, func(spec *accounts.CapacityAccountSpec) { spec.Members = nil })
+	f.change(t, func(spec *autonodev1alpha1.CapacityAccountSpec) { spec.Members = nil })
 	g.Expect(f.management.Delete(t.Context(), f.account)).To(Succeed())
 }

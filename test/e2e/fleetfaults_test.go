@@ -9,7 +9,7 @@ import (
 	. "github.com/onsi/gomega"
 	corev1 "k8s.io/api/core/v1"
 	"sigs.k8s.io/controller-runtime/pkg/client"
-	karpenterv1 "sigs.k8s.io/karpenter/pkg/apis/v1"
+	karpv1 "sigs.k8s.io/karpenter/pkg/apis/v1"
 
 	"github.com/autonode-io/autonode/api/karpenter/v1alpha1"
 	"github.com/autonode-io/autonode/api/v1beta1"
@@ -52,11 +52,11 @@ func (f *fleet) allowCapacityTypes(t *testing.T, capacityTypes ...string) {
 	t.Helper()
 	for _, c := range f.clusters {
 		NewWithT(t).Eventually(func(g Gomega, ctx context.Context) {
-			pool := &karpenterv1.NodePool{}
+			pool := &karpv1.NodePool{}
 			g.Expect(c.guest.Get(ctx, client.ObjectKey{Name: "shared"}, pool)).To(Succeed())
 			before := pool.DeepCopy()
 			pool.Spec.Template.Spec.Requirements = nil
-			require(karpenterv1.CapacityTypeLabelKey, capacityTypes...)(pool)
+			require(karpv1.CapacityTypeLabelKey, capacityTypes...)(pool)
 			g.Expect(c.guest.Patch(ctx, pool, client.MergeFrom(before))).To(Succeed())
 		}).WithContext(t.Context()).WithTimeout(eventually).WithPolling(interval).Should(Succeed())
 	}
@@ -69,9 +69,9 @@ func (f *fleet) waitLaunched(t *testing.T, reserved, onDemand int) {
 		nodes := map[string]int{}
 		for _, c := range f.clusters {
 			for _, node := range c.nodes(g, ctx) {
-				nodes[node.Labels[karpenterv1.CapacityTypeLabelKey]]++
+				nodes[node.Labels[karpv1.CapacityTypeLabelKey]]++
 			}
 		}
-		g.Expect(nodes).To(Equal(map[string]int{karpenterv1.CapacityTypeReserved: reserved, karpenterv1.CapacityTypeOnDemand: onDemand}))
+		g.Expect(nodes).To(Equal(map[string]int{karpv1.CapacityTypeReserved: reserved, karpv1.CapacityTypeOnDemand: onDemand}))
 	}).WithContext(t.Context()).WithTimeout(eventually).WithPolling(interval).Should(Succeed())
 }

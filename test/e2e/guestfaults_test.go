@@ -8,7 +8,7 @@ import (
 	"time"
 
 	. "github.com/onsi/gomega"
-	admissionv1 "k8s.io/api/admissionregistration/v1"
+	admissionregistrationv1 "k8s.io/api/admissionregistration/v1"
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"sigs.k8s.io/controller-runtime/pkg/client"
@@ -49,7 +49,7 @@ func TestGuestFaults(t *testing.T) {
 		proxy.Use(fault.Delay(slowness))
 		defer proxy.Use(nil)
 		g := NewWithT(t)
-		binding := &admissionv1.ValidatingAdmissionPolicyBinding{}
+		binding := &admissionregistrationv1.ValidatingAdmissionPolicyBinding{}
 		g.Expect(c.guest.Get(t.Context(), client.ObjectKey{Name: "managed.autonode.io"}, binding)).To(Succeed())
 		deleted := binding.UID
 		g.Expect(c.guest.Delete(t.Context(), binding)).To(Succeed())

@@ -25,7 +25,7 @@ import (
 	certutil "k8s.io/client-go/util/cert"
 	clusterv1 "sigs.k8s.io/cluster-api/api/core/v1beta2"
 	"sigs.k8s.io/controller-runtime/pkg/client"
-	karpenterv1 "sigs.k8s.io/karpenter/pkg/apis/v1"
+	karpv1 "sigs.k8s.io/karpenter/pkg/apis/v1"
 
 	"github.com/autonode-io/autonode/api/karpenter/v1alpha1"
 	"github.com/autonode-io/autonode/api/v1beta1"
@@ -250,11 +250,11 @@ func (c *cluster) asToken(t *testing.T, machine string) *rest.Config {
 // until the test ends.
 func (c *cluster) ghost(t *testing.T, name string) {
 	t.Helper()
-	claim := &karpenterv1.NodeClaim{
+	claim := &karpv1.NodeClaim{
 		ObjectMeta: metav1.ObjectMeta{Name: name, Finalizers: []string{"test.autonode.io/hold"}},
-		Spec: karpenterv1.NodeClaimSpec{
-			NodeClassRef: &karpenterv1.NodeClassReference{Group: v1alpha1.Group, Kind: v1alpha1.Kind, Name: "nowhere"},
-			Requirements: []karpenterv1.NodeSelectorRequirementWithMinValues{},
+		Spec: karpv1.NodeClaimSpec{
+			NodeClassRef: &karpv1.NodeClassReference{Group: v1alpha1.Group, Kind: v1alpha1.Kind, Name: "nowhere"},
+			Requirements: []karpv1.NodeSelectorRequirementWithMinValues{},
 		},
 	}
 	NewWithT(t).Expect(c.guest.Create(t.Context(), claim)).To(Succeed())

@@ -9,7 +9,7 @@ import (
 
 	. "github.com/onsi/gomega"
 	"sigs.k8s.io/controller-runtime/pkg/client"
-	karpenterv1 "sigs.k8s.io/karpenter/pkg/apis/v1"
+	karpv1 "sigs.k8s.io/karpenter/pkg/apis/v1"
 
 	"github.com/autonode-io/autonode/api/v1beta1"
 	localworld "github.com/autonode-io/autonode/test/world"
@@ -90,8 +90,8 @@ func TestLifecycle(t *testing.T) {
 }
 
 // named is a NodePool that has nothing but its name.
-func named(pool string) *karpenterv1.NodePool {
-	nodePool := &karpenterv1.NodePool{}
+func named(pool string) *karpv1.NodePool {
+	nodePool := &karpv1.NodePool{}
 	nodePool.Name = pool
 	return nodePool
 }

@@ -13,7 +13,7 @@ import (
 	"k8s.io/apimachinery/pkg/util/intstr"
 	clusterv1 "sigs.k8s.io/cluster-api/api/core/v1beta2"
 	"sigs.k8s.io/controller-runtime/pkg/client"
-	karpenterv1 "sigs.k8s.io/karpenter/pkg/apis/v1"
+	karpv1 "sigs.k8s.io/karpenter/pkg/apis/v1"
 
 	infrav1 "github.com/autonode-io/autonode/test/world/infrastructure/api/v1beta1"
 )
@@ -74,7 +74,7 @@ func TestMachines(t *testing.T) {
 		c.fault(t, "c8-xlarge", infrav1.FaultLateProviderID, "true")
 		c.workload(t, "brief", 1, "5", onPool("slow"))
 		g.Eventually(func(g Gomega, ctx context.Context) {
-			g.Expect(c.nodesOf(g, ctx, "slow")).To(ContainElement(HaveField("Labels", Not(HaveKey(karpenterv1.NodeRegisteredLabelKey)))))
+			g.Expect(c.nodesOf(g, ctx, "slow")).To(ContainElement(HaveField("Labels", Not(HaveKey(karpv1.NodeRegisteredLabelKey)))))
 		}).WithContext(t.Context()).WithTimeout(eventually).WithPolling(interval).Should(Succeed())
 		c.scale(t, "brief", 0)
 		g.Eventually(func(g Gomega, ctx context.Context) {
@@ -134,7 +134,7 @@ func TestMachines(t *testing.T) {
 // machinesOf names the Machines of a NodePool.
 func (c *cluster) machinesOf(g Gomega, ctx context.Context, pool string) []string {
 	list := &clusterv1.MachineList{}
-	g.Expect(c.management.List(ctx, list, client.InNamespace(c.namespace()), client.MatchingLabels{karpenterv1.NodePoolLabelKey: pool})).To(Succeed())
+	g.Expect(c.management.List(ctx, list, client.InNamespace(c.namespace()), client.MatchingLabels{karpv1.NodePoolLabelKey: pool})).To(Succeed())
 	names := make([]string, 0, len(list.Items))
 	for _, machine := range list.Items {
 		names = append(names, machine.Name)
@@ -152,6 +152,6 @@ func (c *cluster) infrastructureOf(g Gomega, ctx context.Context, machine string
 // nodesOf lists the nodes of a NodePool.
 func (c *cluster) nodesOf(g Gomega, ctx context.Context, pool string) []corev1.Node {
 	list := &corev1.NodeList{}
-	g.Expect(c.guest.List(ctx, list, client.MatchingLabels{karpenterv1.NodePoolLabelKey: pool})).To(Succeed())
+	g.Expect(c.guest.List(ctx, list, client.MatchingLabels{karpv1.NodePoolLabelKey: pool})).To(Succeed())
 	return list.Items
 }

@@ -27,10 +27,10 @@ import (
 	bootstrapv1 "sigs.k8s.io/cluster-api/api/bootstrap/kubeadm/v1beta2"
 	clusterv1 "sigs.k8s.io/cluster-api/api/core/v1beta2"
 	"sigs.k8s.io/controller-runtime/pkg/client"
-	karpenterv1 "sigs.k8s.io/karpenter/pkg/apis/v1"
+	karpv1 "sigs.k8s.io/karpenter/pkg/apis/v1"
 
 	"github.com/autonode-io/autonode/api/karpenter/v1alpha1"
-	accounts "github.com/autonode-io/autonode/api/v1alpha1"
+	autonodev1alpha1 "github.com/autonode-io/autonode/api/v1alpha1"
 	"github.com/autonode-io/autonode/api/v1beta1"
 	localworld "github.com/autonode-io/autonode/test/world"
 	infrav1 "github.com/autonode-io/autonode/test/world/infrastructure/api/v1beta1"
@@ -304,10 +304,10 @@ func newScheme() (*runtime.Scheme, error) {
 	for _, add := range []func(*runtime.Scheme) error{
 		clientgoscheme.AddToScheme, apiextensionsv1.AddToScheme, appsv1.AddToScheme, coordinationv1.AddToScheme,
 		clusterv1.AddToScheme, bootstrapv1.AddToScheme, infrav1.AddToScheme,
-		v1beta1.AddToScheme, v1alpha1.AddToScheme, accounts.AddToScheme,
+		v1beta1.AddToScheme, v1alpha1.AddToScheme, autonodev1alpha1.AddToScheme,
 		func(scheme *runtime.Scheme) error {
 			scheme.AddKnownTypes(karpenterGroupVersion,
-				&karpenterv1.NodePool{}, &karpenterv1.NodePoolList{}, &karpenterv1.NodeClaim{}, &karpenterv1.NodeClaimList{})
+				&karpv1.NodePool{}, &karpv1.NodePoolList{}, &karpv1.NodeClaim{}, &karpv1.NodeClaimList{})
 			metav1.AddToGroupVersion(scheme, karpenterGroupVersion)
 			return nil
 		},

@@ -15,7 +15,7 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 	clusterv1 "sigs.k8s.io/cluster-api/api/core/v1beta2"
 	"sigs.k8s.io/controller-runtime/pkg/client"
-	karpenterv1 "sigs.k8s.io/karpenter/pkg/apis/v1"
+	karpv1 "sigs.k8s.io/karpenter/pkg/apis/v1"
 
 	"github.com/autonode-io/autonode/api/v1beta1"
 	"github.com/autonode-io/autonode/test/clusterctl"
@@ -145,7 +145,7 @@ func nodeUIDs(nodes []corev1.Node) map[string]types.UID {
 	return uids
 }
 
-func claimUIDs(claims []karpenterv1.NodeClaim) map[string]types.UID {
+func claimUIDs(claims []karpv1.NodeClaim) map[string]types.UID {
 	uids := map[string]types.UID{}
 	for _, claim := range claims {
 		uids[claim.Name] = claim.UID

@@ -14,7 +14,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"sigs.k8s.io/controller-runtime/pkg/client"
-	karpenterv1 "sigs.k8s.io/karpenter/pkg/apis/v1"
+	karpv1 "sigs.k8s.io/karpenter/pkg/apis/v1"
 
 	"github.com/autonode-io/autonode/api/v1beta1"
 	"github.com/autonode-io/autonode/test/world/controlplane"
@@ -137,8 +137,8 @@ func start(t *testing.T, apiServer *controlplane.Cluster) {
 }
 
 // claimOf returns the NodeClaim of a NodePool that has one.
-func (c *cluster) claimOf(g Gomega, ctx context.Context, pool string) karpenterv1.NodeClaim {
-	claims := slices.DeleteFunc(c.nodeClaims(g, ctx), func(claim karpenterv1.NodeClaim) bool { return claim.Labels[karpenterv1.NodePoolLabelKey] != pool })
+func (c *cluster) claimOf(g Gomega, ctx context.Context, pool string) karpv1.NodeClaim {
+	claims := slices.DeleteFunc(c.nodeClaims(g, ctx), func(claim karpv1.NodeClaim) bool { return claim.Labels[karpv1.NodePoolLabelKey] != pool })
 	g.Expect(claims).To(HaveLen(1))
 	return claims[0]
 }
@@ -150,7 +150,7 @@ func (c *cluster) fleet(g Gomega, ctx context.Context) []string {
 		fleet = append(fleet, fmt.Sprintf("NodeClaim %s %s deleted: %t", claim.Name, claim.UID, claim.DeletionTimestamp != nil))
 	}
 	for _, node := range c.nodes(g, ctx) {
-		disrupted := slices.ContainsFunc(node.Spec.Taints, func(taint corev1.Taint) bool { return taint.MatchTaint(&karpenterv1.DisruptedNoScheduleTaint) })
+		disrupted := slices.ContainsFunc(node.Spec.Taints, func(taint corev1.Taint) bool { return taint.MatchTaint(&karpv1.DisruptedNoScheduleTaint) })
 		fleet = append(fleet, fmt.Sprintf("Node %s %s deleted: %t, disrupted: %t", node.Name, node.UID, node.DeletionTimestamp != nil, disrupted))
 	}
 	slices.Sort(fleet)

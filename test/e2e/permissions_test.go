@@ -18,7 +18,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/autonode-io/autonode/api/karpenter/v1alpha1"
-	accounts "github.com/autonode-io/autonode/api/v1alpha1"
+	autonodev1alpha1 "github.com/autonode-io/autonode/api/v1alpha1"
 	"github.com/autonode-io/autonode/api/v1beta1"
 	"github.com/autonode-io/autonode/test/audit"
 	localworld "github.com/autonode-io/autonode/test/world"
@@ -80,9 +80,9 @@ var exceptions = []audit.Exception{{
 }, {
 	Identity: operatorIdentity, Group: v1beta1.Group, Resources: []string{"capacityleases"}, Verbs: []string{"create"}, Reason: "as above",
 }, {
-	Identity: operatorIdentity, Group: v1beta1.Group, Resources: []string{"capacityleases"}, Names: []string{accounts.LeaseName}, Verbs: []string{"patch"}, Reason: "as above",
+	Identity: operatorIdentity, Group: v1beta1.Group, Resources: []string{"capacityleases"}, Names: []string{autonodev1alpha1.LeaseName}, Verbs: []string{"patch"}, Reason: "as above",
 }, {
-	Identity: karpenterManagementIdentity, Group: v1beta1.Group, Resources: []string{"capacityleases/status"}, Names: []string{accounts.LeaseName}, Verbs: []string{"patch"},
+	Identity: karpenterManagementIdentity, Group: v1beta1.Group, Resources: []string{"capacityleases/status"}, Names: []string{autonodev1alpha1.LeaseName}, Verbs: []string{"patch"},
 	Reason: "as above",
 }, {
 	Identity: operatorIdentity, Resources: []string{"secrets"}, Names: []string{"karpenter-pull-secret"}, Verbs: []string{"delete"},

@@ -14,7 +14,7 @@ import (
 	"k8s.io/utils/ptr"
 	clusterv1 "sigs.k8s.io/cluster-api/api/core/v1beta2"
 	"sigs.k8s.io/controller-runtime/pkg/client"
-	karpenterv1 "sigs.k8s.io/karpenter/pkg/apis/v1"
+	karpv1 "sigs.k8s.io/karpenter/pkg/apis/v1"
 
 	"github.com/autonode-io/autonode/api/karpenter/v1alpha1"
 	infrav1 "github.com/autonode-io/autonode/test/world/infrastructure/api/v1beta1"
@@ -29,7 +29,7 @@ func TestRepair(t *testing.T) {
 	c.nodePool(t, "mended")
 	c.workload(t, "web", 1, "500m", onPool("mended"), apart)
 	c.waitRunning(t, "web")
-	inPool := client.MatchingLabels{karpenterv1.NodePoolLabelKey: "mended"}
+	inPool := client.MatchingLabels{karpv1.NodePoolLabelKey: "mended"}
 	check := &clusterv1.MachineHealthCheck{
 		ObjectMeta: metav1.ObjectMeta{Namespace: c.namespace(), Name: "mended"},
 		Spec: clusterv1.MachineHealthCheckSpec{
@@ -70,7 +70,7 @@ func TestRepair(t *testing.T) {
 		// One that dies before its node is initialized hasn't been disrupted when it is replaced.
 		g.Eventually(func(g Gomega, ctx context.Context) {
 			for _, claim := range c.nodeClaims(g, ctx) {
-				g.Expect(claim.StatusConditions().IsTrue(karpenterv1.ConditionTypeInitialized)).To(BeTrue(), claim.Name)
+				g.Expect(claim.StatusConditions().IsTrue(karpv1.ConditionTypeInitialized)).To(BeTrue(), claim.Name)
 			}
 		}).WithContext(t.Context()).WithTimeout(eventually).WithPolling(interval).Should(Succeed())
 		dies := func(machine, value string) {

@@ -16,7 +16,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/util/intstr"
 	"sigs.k8s.io/controller-runtime/pkg/client"
-	karpenterv1 "sigs.k8s.io/karpenter/pkg/apis/v1"
+	karpv1 "sigs.k8s.io/karpenter/pkg/apis/v1"
 
 	"github.com/autonode-io/autonode/api/karpenter/v1alpha1"
 	"github.com/autonode-io/autonode/api/scalar"
@@ -40,7 +40,7 @@ func TestUpgrade(t *testing.T) {
 		return HaveField("Labels", HaveKeyWithValue(corev1.LabelInstanceTypeStable, instanceType))
 	}
 	c.disruptionBudget(t, "web", policyv1.PodDisruptionBudgetSpec{MaxUnavailable: new(intstr.FromInt32(1))})
-	c.nodePool(t, "general", budget("1"), require(karpenterv1.CapacityTypeLabelKey, karpenterv1.CapacityTypeOnDemand))
+	c.nodePool(t, "general", budget("1"), require(karpv1.CapacityTypeLabelKey, karpv1.CapacityTypeOnDemand))
 	web := c.workload(t, "web", 3, "500m", apart)
 	c.waitRunning(t, "web")
 	nodes := c.nodes(g, t.Context())
@@ -123,7 +123,7 @@ func TestUpgrade(t *testing.T) {
 		c.waitResolved(t, localworld.UpgradedKubernetes)
 		// The positive control of every hold above: without one, the same wait replaces a node.
 		g.Eventually(func(g Gomega, ctx context.Context) {
-			g.Expect(c.nodeClaims(g, ctx)).To(ContainElement(Satisfy(func(claim karpenterv1.NodeClaim) bool { return disruption.Counts(&claim) })))
+			g.Expect(c.nodeClaims(g, ctx)).To(ContainElement(Satisfy(func(claim karpv1.NodeClaim) bool { return disruption.Counts(&claim) })))
 		}).WithContext(t.Context()).WithTimeout(eventually).WithPolling(interval).Should(Succeed())
 		g.Eventually(func(g Gomega, ctx context.Context) {
 			c.expectMostRun(g, ctx, web)
@@ -151,7 +151,7 @@ func (c *cluster) expectHeld(t *testing.T, nodes []string, long time.Duration) {
 	NewWithT(t).Consistently(func(g Gomega, ctx context.Context) {
 		g.Expect(names(c.nodes(g, ctx))).To(ConsistOf(nodes))
 		for _, claim := range c.nodeClaims(g, ctx) {
-			g.Expect(claim.StatusConditions().IsTrue(karpenterv1.ConditionTypeDrifted)).To(BeFalse(), claim.Name)
+			g.Expect(claim.StatusConditions().IsTrue(karpv1.ConditionTypeDrifted)).To(BeFalse(), claim.Name)
 		}
 	}).WithContext(t.Context()).WithTimeout(long).WithPolling(interval).Should(Succeed())
 }

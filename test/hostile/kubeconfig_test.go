@@ -13,7 +13,7 @@ import (
 
 	. "github.com/onsi/gomega"
 	"k8s.io/client-go/tools/clientcmd"
-	"k8s.io/client-go/tools/clientcmd/api"
+	clientcmdapi "k8s.io/client-go/tools/clientcmd/api"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/autonode-io/autonode/api/v1beta1"
@@ -37,81 +37,89 @@ func TestKubeconfig(t *testing.T) {
 
 	for name, test := range map[string]struct {
 		title string
-		arm   func(*api.Config, *api.Cluster, *api.AuthInfo)
+		arm   func(*clientcmdapi.Config, *clientcmdapi.Cluster, *clientcmdapi.AuthInfo)
 		want  string
 	}{
 		"token-file": {
 			"When a kubeconfig names a file as token, it should not be read, and say so",
-			func(_ *api.Config, _ *api.Cluster, u *api.AuthInfo) { u.Token, u.TokenFile = "", secret },
+			func(_ *clientcmdapi.Config, _ *clientcmdapi.Cluster, u *clientcmdapi.AuthInfo) {
+				u.Token, u.TokenFile = "", secret
+			},
 			"tokenFile names a file",
 		},
 		"both-tokens": {
 			"When a kubeconfig names a file beside a token, it should not be read",
-			func(_ *api.Config, _ *api.Cluster, u *api.AuthInfo) { u.TokenFile = secret },
+			func(_ *clientcmdapi.Config, _ *clientcmdapi.Cluster, u *clientcmdapi.AuthInfo) { u.TokenFile = secret },
 			"tokenFile names a file",
 		},
 		"cert-file": {
 			"When a kubeconfig names files as certificate and key, they should not be read",
-			func(_ *api.Config, _ *api.Cluster, u *api.AuthInfo) {
+			func(_ *clientcmdapi.Config, _ *clientcmdapi.Cluster, u *clientcmdapi.AuthInfo) {
 				u.ClientCertificate, u.ClientKey = "/dev/zero", "/dev/zero"
 			},
 			"client-certificate and client-key name files",
 		},
 		"ca-file": {
 			"When a kubeconfig names a file as authority, it should not be read",
-			func(_ *api.Config, c *api.Cluster, _ *api.AuthInfo) {
+			func(_ *clientcmdapi.Config, c *clientcmdapi.Cluster, _ *clientcmdapi.AuthInfo) {
 				c.CertificateAuthorityData, c.CertificateAuthority = nil, "/dev/zero"
 			},
 			"certificate-authority names a file",
 		},
 		"exec": {
 			"When a kubeconfig names a program, it should not run",
-			func(_ *api.Config, _ *api.Cluster, u *api.AuthInfo) {
-				u.Token, u.Exec = "", &api.ExecConfig{
-					APIVersion: "client.authentication.k8s.io/v1", Command: "touch", Args: []string{ran}, InteractiveMode: api.NeverExecInteractiveMode,
+			func(_ *clientcmdapi.Config, _ *clientcmdapi.Cluster, u *clientcmdapi.AuthInfo) {
+				u.Token, u.Exec = "", &clientcmdapi.ExecConfig{
+					APIVersion: "client.authentication.k8s.io/v1", Command: "touch", Args: []string{ran}, InteractiveMode: clientcmdapi.NeverExecInteractiveMode,
 				}
 			},
 			"exec runs a program",
 		},
 		"auth-provider": {
 			"When a kubeconfig names a plugin, it should be refused",
-			func(_ *api.Config, _ *api.Cluster, u *api.AuthInfo) {
-				u.Token, u.AuthProvider = "", &api.AuthProviderConfig{Name: "oidc"}
+			func(_ *clientcmdapi.Config, _ *clientcmdapi.Cluster, u *clientcmdapi.AuthInfo) {
+				u.Token, u.AuthProvider = "", &clientcmdapi.AuthProviderConfig{Name: "oidc"}
 			},
 			"auth-provider runs a plugin",
 		},
 		"proxy": {
 			"When a kubeconfig names a proxy, it should not be asked",
-			func(_ *api.Config, c *api.Cluster, _ *api.AuthInfo) { c.ProxyURL = internal.URL },
+			func(_ *clientcmdapi.Config, c *clientcmdapi.Cluster, _ *clientcmdapi.AuthInfo) {
+				c.ProxyURL = internal.URL
+			},
 			"proxy-url isn't allowed",
 		},
 		"insecure": {
 			"When a kubeconfig trusts any server, it should be refused",
-			func(_ *api.Config, c *api.Cluster, _ *api.AuthInfo) {
+			func(_ *clientcmdapi.Config, c *clientcmdapi.Cluster, _ *clientcmdapi.AuthInfo) {
 				c.CertificateAuthorityData, c.InsecureSkipTLSVerify = nil, true
 			},
 			"insecure-skip-tls-verify",
 		},
 		"plain": {
 			"When a kubeconfig names a server without TLS, it should not be asked",
-			func(_ *api.Config, c *api.Cluster, _ *api.AuthInfo) { c.Server = internal.URL },
+			func(_ *clientcmdapi.Config, c *clientcmdapi.Cluster, _ *clientcmdapi.AuthInfo) {
+				c.Server = internal.URL
+			},
 			"server has to be a URL such as https://",
 		},
 		"socket": {
 			"When a kubeconfig names something else than a server, it should be refused",
-			func(_ *api.Config, c *api.Cluster, _ *api.AuthInfo) {
+			func(_ *clientcmdapi.Config, c *clientcmdapi.Cluster, _ *clientcmdapi.AuthInfo) {
 				c.Server = "https://user:password@" + strings.TrimPrefix(collector.URL, "https://")
 			},
 			"server has to be a URL such as https://",
 		},
 		"impersonation": {
 			"When a kubeconfig impersonates, it should be refused",
-			func(_ *api.Config, _ *api.Cluster, u *api.AuthInfo) { u.Impersonate = "system:admin" },
+			func(_ *clientcmdapi.Config, _ *clientcmdapi.Cluster, u *clientcmdapi.AuthInfo) {
+				u.Impersonate = "system:admin"
+			},
 			"as, as-uid",
 		},
 		"crowd": {
 			"When a kubeconfig has a crowd of users, it should be refused",
-			func(c *api.Config, _ *api.Cluster, u *api.AuthInfo) {
+			func(c *clientcmdapi.Config, _ *clientcmdapi.Cluster, u *clientcmdapi.AuthInfo) {
 				for _, name := range strings.Split("abcdefghijklmnopqrstuvwxyz", "") {
 					c.AuthInfos[name] = u.DeepCopy()
 				}
@@ -120,31 +128,35 @@ func TestKubeconfig(t *testing.T) {
 		},
 		"giant": {
 			"When a kubeconfig is a giant, it should be refused",
-			func(_ *api.Config, _ *api.Cluster, u *api.AuthInfo) {
+			func(_ *clientcmdapi.Config, _ *clientcmdapi.Cluster, u *clientcmdapi.AuthInfo) {
 				u.Token = strings.Repeat("x", kubeconfig.MaxSize)
 			},
 			"it is larger than 128 KiB",
 		},
 		"header": {
 			"When a token would add headers to requests, it should be refused",
-			func(_ *api.Config, _ *api.Cluster, u *api.AuthInfo) { u.Token = "a\r\nImpersonate-User: b" },
+			func(_ *clientcmdapi.Config, _ *clientcmdapi.Cluster, u *clientcmdapi.AuthInfo) {
+				u.Token = "a\r\nImpersonate-User: b"
+			},
 			"token has other characters",
 		},
 		"redirect": {
 			"When a guest redirects the operator, it should not follow",
-			func(_ *api.Config, c *api.Cluster, _ *api.AuthInfo) {
+			func(_ *clientcmdapi.Config, c *clientcmdapi.Cluster, _ *clientcmdapi.AuthInfo) {
 				c.Server, c.CertificateAuthorityData = redirector.URL, redirector.ca()
 			},
 			"doesn't answer, or refuses the credentials",
 		},
 		"metadata": {
 			"When a kubeconfig leads to a link-local address, it should not be dialed, and say who decides",
-			func(_ *api.Config, c *api.Cluster, _ *api.AuthInfo) { c.Server = "https://169.254.169.254" },
+			func(_ *clientcmdapi.Config, c *clientcmdapi.Cluster, _ *clientcmdapi.AuthInfo) {
+				c.Server = "https://169.254.169.254"
+			},
 			"the platform doesn't allow the operator to connect to this address; the platform team sets --guest-networks",
 		},
 		"management": {
 			"When a kubeconfig leads to the management cluster, it should not be dialed",
-			func(_ *api.Config, c *api.Cluster, _ *api.AuthInfo) {
+			func(_ *clientcmdapi.Config, c *clientcmdapi.Cluster, _ *clientcmdapi.AuthInfo) {
 				c.Server, c.CertificateAuthorityData = "https://"+hostOf(clusters.Management.Config.Host), clusters.Management.Config.CAData
 			},
 			"the platform doesn't allow the operator to connect to this address",

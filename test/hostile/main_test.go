@@ -28,7 +28,7 @@ import (
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/client-go/rest"
 	"k8s.io/client-go/tools/clientcmd"
-	"k8s.io/client-go/tools/clientcmd/api"
+	clientcmdapi "k8s.io/client-go/tools/clientcmd/api"
 	"k8s.io/utils/ptr"
 	clusterv1 "sigs.k8s.io/cluster-api/api/core/v1beta2"
 	"sigs.k8s.io/controller-runtime/pkg/client"
@@ -238,11 +238,11 @@ func servePayload(t *testing.T) string {
 func guestKubeconfig(t *testing.T) []byte {
 	t.Helper()
 	config := clusters.Guest.Config
-	content, err := clientcmd.Write(api.Config{
+	content, err := clientcmd.Write(clientcmdapi.Config{
 		CurrentContext: "c",
-		Contexts:       map[string]*api.Context{"c": {Cluster: "c", AuthInfo: "u"}},
-		Clusters:       map[string]*api.Cluster{"c": {Server: "https://" + hostOf(config.Host), CertificateAuthorityData: config.CAData}},
-		AuthInfos:      map[string]*api.AuthInfo{"u": {ClientCertificateData: config.CertData, ClientKeyData: config.KeyData}},
+		Contexts:       map[string]*clientcmdapi.Context{"c": {Cluster: "c", AuthInfo: "u"}},
+		Clusters:       map[string]*clientcmdapi.Cluster{"c": {Server: "https://" + hostOf(config.Host), CertificateAuthorityData: config.CAData}},
+		AuthInfos:      map[string]*clientcmdapi.AuthInfo{"u": {ClientCertificateData: config.CertData, ClientKeyData: config.KeyData}},
 	})
 	NewWithT(t).Expect(err).NotTo(HaveOccurred())
 	return content
@@ -351,11 +351,11 @@ func (f *foreign) ca() []byte {
 }
 
 // kubeconfig is a good one, with a token.
-func (f *foreign) kubeconfig() *api.Config {
-	return &api.Config{
+func (f *foreign) kubeconfig() *clientcmdapi.Config {
+	return &clientcmdapi.Config{
 		CurrentContext: "c",
-		Contexts:       map[string]*api.Context{"c": {Cluster: "c", AuthInfo: "u"}},
-		Clusters:       map[string]*api.Cluster{"c": {Server: f.URL, CertificateAuthorityData: f.ca()}},
-		AuthInfos:      map[string]*api.AuthInfo{"u": {Token: "the-attackers-own"}},
+		Contexts:       map[string]*clientcmdapi.Context{"c": {Cluster: "c", AuthInfo: "u"}},
+		Clusters:       map[string]*clientcmdapi.Cluster{"c": {Server: f.URL, CertificateAuthorityData: f.ca()}},
+		AuthInfos:      map[string]*clientcmdapi.AuthInfo{"u": {Token: "the-attackers-own"}},
 	}
 }

@@ -24,14 +24,14 @@ import (
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apimachinery/pkg/types"
-	"k8s.io/client-go/kubernetes/scheme"
+	clientgoscheme "k8s.io/client-go/kubernetes/scheme"
 	"k8s.io/client-go/rest"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	"sigs.k8s.io/controller-runtime/pkg/envtest"
 	"sigs.k8s.io/yaml"
 
 	"github.com/autonode-io/autonode/api/karpenter/v1alpha1"
-	accounts "github.com/autonode-io/autonode/api/v1alpha1"
+	autonodev1alpha1 "github.com/autonode-io/autonode/api/v1alpha1"
 	"github.com/autonode-io/autonode/api/v1beta1"
 	"github.com/autonode-io/autonode/operator/scope/scopetest"
 )
@@ -78,8 +78,8 @@ type kindOfOurs struct {
 var kindsOfOurs = []kindOfOurs{
 	{"hostedclusters.autonode.io", "hostedcluster/full", &v1beta1.HostedClusterList{}, false},
 	{"controlplanecomponents.autonode.io", "", &v1beta1.ControlPlaneComponentList{}, false},
-	{"capacityaccounts.autonode.io", "capacityaccount/everything", &accounts.CapacityAccountList{}, false},
-	{"capacityleases.autonode.io", "capacitylease/everything", &accounts.CapacityLeaseList{}, false},
+	{"capacityaccounts.autonode.io", "capacityaccount/everything", &autonodev1alpha1.CapacityAccountList{}, false},
+	{"capacityleases.autonode.io", "capacitylease/everything", &autonodev1alpha1.CapacityLeaseList{}, false},
 	{"instancetypecatalogs.karpenter.cluster.x-k8s.io", "instancetypecatalog/everything", &v1alpha1.InstanceTypeCatalogList{}, false},
 	{"clusterapinodeclasses.karpenter.cluster.x-k8s.io", "clusterapinodeclass/everything", &v1alpha1.ClusterAPINodeClassList{}, true},
 }
@@ -121,7 +121,7 @@ func TestScalars(t *testing.T) {
 		}).Should(Succeed())
 		// A malformed time is the account's own problem.
 		g.Eventually(func(g Gomega) {
-			list := &accounts.CapacityAccountList{}
+			list := &autonodev1alpha1.CapacityAccountList{}
 			g.Expect(management.List(ctx, list)).To(Succeed())
 			g.Expect(list.Items).To(ContainElement(HaveField("Status.Unusable", ContainElement(And(
 				HaveField("Field", "reservations[cr-1].expires"), HaveField("Message", ContainSubstring("is not a time in RFC 3339")))))))
@@ -160,7 +160,7 @@ func newFeeder(t *testing.T, kind *kindOfOurs) *feeder {
 	}
 	f.path += f.crd.Spec.Names.Plural
 	config := rest.CopyConfig(f.cluster.Config)
-	config.QPS, config.NegotiatedSerializer = -1, scheme.Codecs.WithoutConversion()
+	config.QPS, config.NegotiatedSerializer = -1, clientgoscheme.Codecs.WithoutConversion()
 	var err error
 	f.rest, err = rest.UnversionedRESTClientFor(config)
 	g.Expect(err).NotTo(HaveOccurred())

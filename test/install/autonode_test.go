@@ -18,11 +18,11 @@ import (
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
-	"k8s.io/client-go/kubernetes/scheme"
+	clientgoscheme "k8s.io/client-go/kubernetes/scheme"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	"sigs.k8s.io/controller-runtime/pkg/envtest"
 
-	"github.com/autonode-io/autonode/api/v1alpha1"
+	autonodev1alpha1 "github.com/autonode-io/autonode/api/v1alpha1"
 	"github.com/autonode-io/autonode/api/v1beta1"
 	"github.com/autonode-io/autonode/cmd/autonode/install"
 	embedded "github.com/autonode-io/autonode/manifests"
@@ -82,14 +82,14 @@ type management struct {
 func startManagement(t *testing.T) *management {
 	t.Helper()
 	g := NewWithT(t)
-	g.Expect(v1alpha1.AddToScheme(scheme.Scheme)).To(Succeed())
-	g.Expect(v1beta1.AddToScheme(scheme.Scheme)).To(Succeed())
-	g.Expect(apiextensionsv1.AddToScheme(scheme.Scheme)).To(Succeed())
+	g.Expect(autonodev1alpha1.AddToScheme(clientgoscheme.Scheme)).To(Succeed())
+	g.Expect(v1beta1.AddToScheme(clientgoscheme.Scheme)).To(Succeed())
+	g.Expect(apiextensionsv1.AddToScheme(clientgoscheme.Scheme)).To(Succeed())
 	environment := &envtest.Environment{}
 	config, err := environment.Start()
 	g.Expect(err).NotTo(HaveOccurred())
 	t.Cleanup(func() { g.Expect(environment.Stop()).To(Succeed()) })
-	c, err := client.New(config, client.Options{Scheme: scheme.Scheme})
+	c, err := client.New(config, client.Options{Scheme: clientgoscheme.Scheme})
 	g.Expect(err).NotTo(HaveOccurred())
 	return &management{c, t}
 }
@@ -197,7 +197,7 @@ func TestInstallation(t *testing.T) {
 	})
 	t.Run("When a CRD can't go, because an object of its kind is held, it should say what the API server says of it", func(t *testing.T) {
 		g := NewWithT(t)
-		held := &v1alpha1.CapacityLease{ObjectMeta: metav1.ObjectMeta{Namespace: metav1.NamespaceDefault, Name: "held", Finalizers: []string{"example.com/held"}}}
+		held := &autonodev1alpha1.CapacityLease{ObjectMeta: metav1.ObjectMeta{Namespace: metav1.NamespaceDefault, Name: "held", Finalizers: []string{"example.com/held"}}}
 		g.Expect(m.Create(t.Context(), held)).To(Succeed())
 		// Also when the test fails here: nothing else removes the finalizer, and the CRD would stay for all that follows.
 		defer func() {

@@ -9,7 +9,7 @@ import (
 	. "github.com/onsi/gomega"
 	admissionregistrationv1 "k8s.io/api/admissionregistration/v1"
 	"k8s.io/apimachinery/pkg/runtime"
-	"k8s.io/apimachinery/pkg/util/version"
+	utilversion "k8s.io/apimachinery/pkg/util/version"
 	"k8s.io/apiserver/pkg/cel/environment"
 	"k8s.io/apiserver/pkg/cel/library"
 )
@@ -17,7 +17,7 @@ import (
 // TestPolicies compiles the policies for the oldest management cluster that docs/compatibility.md promises, which no test runs: newer API servers know
 // more functions.
 func TestPolicies(t *testing.T) {
-	oldest := version.MajorMinor(1, 31)
+	oldest := utilversion.MajorMinor(1, 31)
 	set := environment.MustBaseEnvSet(oldest)
 	for _, object := range render(t) {
 		if object.GetKind() != "ValidatingAdmissionPolicy" {
@@ -40,7 +40,7 @@ func TestPolicies(t *testing.T) {
 			}
 			delete(expressions, "")
 			variables := cel.Variable("variables", cel.DynType)
-			extended, err := set.Extend(environment.VersionedOptions{IntroducedVersion: version.MajorMinor(1, 0), EnvOptions: []cel.EnvOption{
+			extended, err := set.Extend(environment.VersionedOptions{IntroducedVersion: utilversion.MajorMinor(1, 0), EnvOptions: []cel.EnvOption{
 				cel.Variable("object", cel.DynType), cel.Variable("oldObject", cel.DynType), cel.Variable("request", cel.DynType),
 				cel.Variable("authorizer", library.AuthorizerType), variables,
 			}})

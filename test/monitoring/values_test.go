@@ -21,7 +21,7 @@ import (
 	karpv1 "sigs.k8s.io/karpenter/pkg/apis/v1"
 	cloudprovidermetrics "sigs.k8s.io/karpenter/pkg/cloudprovider/metrics"
 
-	"github.com/autonode-io/autonode/api/v1alpha1"
+	autonodev1alpha1 "github.com/autonode-io/autonode/api/v1alpha1"
 	"github.com/autonode-io/autonode/api/v1beta1"
 	"github.com/autonode-io/autonode/operator/metrics"
 )
@@ -144,7 +144,7 @@ func known(t *testing.T) values {
 	}
 	v["autonode_cost_saved_dollars_per_hour"] = map[string][]string{"by": {metrics.BySpot, metrics.ByReservations, metrics.ByCommitments}}
 	for _, figure := range []string{"limit", "granted", "used", "waiting", "expiry_timestamp_seconds"} {
-		v["autonode_capacity_pool_"+figure] = map[string][]string{"pool": {v1alpha1.QuotaPool("any", "cpu"), v1alpha1.ReservationPool("any")}}
+		v["autonode_capacity_pool_"+figure] = map[string][]string{"pool": {autonodev1alpha1.QuotaPool("any", "cpu"), autonodev1alpha1.ReservationPool("any")}}
 	}
 	// What counts from zero says itself which values there are.
 	families, err := crmetrics.Registry.Gather()

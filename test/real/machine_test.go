@@ -29,7 +29,7 @@ import (
 	bootstrapv1 "sigs.k8s.io/cluster-api/api/bootstrap/kubeadm/v1beta2"
 	clusterv1 "sigs.k8s.io/cluster-api/api/core/v1beta2"
 	"sigs.k8s.io/controller-runtime/pkg/client"
-	karpenterv1 "sigs.k8s.io/karpenter/pkg/apis/v1"
+	karpv1 "sigs.k8s.io/karpenter/pkg/apis/v1"
 
 	"github.com/autonode-io/autonode/api/karpenter/v1alpha1"
 	"github.com/autonode-io/autonode/api/v1beta1"
@@ -91,10 +91,10 @@ func TestRealMachine(t *testing.T) {
 		g := NewWithT(t)
 		first, registered := watched.firstNode(node.Name)
 		g.Expect(first.ManagedFields).To(HaveEach(HaveField("Manager", "kubelet")))
-		g.Expect(first.Spec.Taints).To(ContainElement(karpenterv1.UnregisteredNoExecuteTaint))
-		g.Expect(registered).To(BeTrue(), "the label %s comes with the end of the taint", karpenterv1.NodeRegisteredLabelKey)
+		g.Expect(first.Spec.Taints).To(ContainElement(karpv1.UnregisteredNoExecuteTaint))
+		g.Expect(registered).To(BeTrue(), "the label %s comes with the end of the taint", karpv1.NodeRegisteredLabelKey)
 		g.Expect(node.Spec.Taints).To(BeEmpty())
-		g.Expect(node.Labels).To(HaveKeyWithValue(karpenterv1.NodeInitializedLabelKey, "true"))
+		g.Expect(node.Labels).To(HaveKeyWithValue(karpv1.NodeInitializedLabelKey, "true"))
 	})
 
 	t.Run("When the kubelet reports, it should be about this host, and Karpenter should have promised no more", func(t *testing.T) {
@@ -219,12 +219,12 @@ func (p *place) enable(t *testing.T) {
 
 func (p *place) nodePool(t *testing.T) {
 	t.Helper()
-	object := &karpenterv1.NodePool{ObjectMeta: metav1.ObjectMeta{Name: pool}}
-	object.Spec.Template.Spec.NodeClassRef = &karpenterv1.NodeClassReference{Group: v1alpha1.Group, Kind: v1alpha1.Kind, Name: v1alpha1.DefaultNodeClass}
-	object.Spec.Template.Spec.Requirements = []karpenterv1.NodeSelectorRequirementWithMinValues{}
-	object.Spec.Template.Spec.ExpireAfter = karpenterv1.MustParseNillableDuration("Never")
-	object.Spec.Disruption.ConsolidateAfter = karpenterv1.MustParseNillableDuration("0s")
-	object.Spec.Disruption.ConsolidationPolicy = karpenterv1.ConsolidationPolicyWhenEmpty
+	object := &karpv1.NodePool{ObjectMeta: metav1.ObjectMeta{Name: pool}}
+	object.Spec.Template.Spec.NodeClassRef = &karpv1.NodeClassReference{Group: v1alpha1.Group, Kind: v1alpha1.Kind, Name: v1alpha1.DefaultNodeClass}
+	object.Spec.Template.Spec.Requirements = []karpv1.NodeSelectorRequirementWithMinValues{}
+	object.Spec.Template.Spec.ExpireAfter = karpv1.MustParseNillableDuration("Never")
+	object.Spec.Disruption.ConsolidateAfter = karpv1.MustParseNillableDuration("0s")
+	object.Spec.Disruption.ConsolidationPolicy = karpv1.ConsolidationPolicyWhenEmpty
 	NewWithT(t).Expect(p.guest.Create(t.Context(), object)).To(Succeed())
 }
 
@@ -268,7 +268,7 @@ func (p *place) waitRunning(t *testing.T) {
 		deployment := &appsv1.Deployment{}
 		g.Expect(p.guest.Get(ctx, client.ObjectKey{Namespace: metav1.NamespaceDefault, Name: web}, deployment)).To(Succeed())
 		g.Expect(deployment.Status.AvailableReplicas).To(BeEquivalentTo(1), "available replicas")
-		g.Expect(p.listNodes(g, ctx)).To(ConsistOf(HaveField("Labels", HaveKeyWithValue(karpenterv1.NodeInitializedLabelKey, "true"))))
+		g.Expect(p.listNodes(g, ctx)).To(ConsistOf(HaveField("Labels", HaveKeyWithValue(karpv1.NodeInitializedLabelKey, "true"))))
 	}).WithContext(t.Context()).WithTimeout(eventually).WithPolling(interval).Should(Succeed())
 }
 
@@ -304,10 +304,10 @@ func (p *place) pod(t *testing.T) *corev1.Pod {
 	return &pods.Items[0]
 }
 
-func (p *place) nodeClaim(t *testing.T, node string) *karpenterv1.NodeClaim {
+func (p *place) nodeClaim(t *testing.T, node string) *karpv1.NodeClaim {
 	t.Helper()
 	g := NewWithT(t)
-	claims := &karpenterv1.NodeClaimList{}
+	claims := &karpv1.NodeClaimList{}
 	g.Expect(p.guest.List(t.Context(), claims)).To(Succeed())
 	for i := range claims.Items {
 		if claims.Items[i].Status.NodeName == node {
@@ -367,10 +367,10 @@ func (h *history) firstNode(name string) (first *corev1.Node, registered bool) {
 	defer h.mutex.Unlock()
 	registered = true
 	for _, version := range h.nodes[name] {
-		_, is := version.Labels[karpenterv1.NodeRegisteredLabelKey]
+		_, is := version.Labels[karpv1.NodeRegisteredLabelKey]
 		tainted := false
 		for _, taint := range version.Spec.Taints {
-			tainted = tainted || taint.MatchTaint(&karpenterv1.UnregisteredNoExecuteTaint)
+			tainted = tainted || taint.MatchTaint(&karpv1.UnregisteredNoExecuteTaint)
 		}
 		registered = registered && is != tainted
 	}

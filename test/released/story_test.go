@@ -20,7 +20,7 @@ import (
 	"k8s.io/apimachinery/pkg/util/sets"
 	clusterv1 "sigs.k8s.io/cluster-api/api/core/v1beta2"
 	"sigs.k8s.io/controller-runtime/pkg/client"
-	karpenterv1 "sigs.k8s.io/karpenter/pkg/apis/v1"
+	karpv1 "sigs.k8s.io/karpenter/pkg/apis/v1"
 
 	"github.com/autonode-io/autonode/api/karpenter/v1alpha1"
 	"github.com/autonode-io/autonode/api/scalar"
@@ -237,13 +237,13 @@ func (s *story) waitObserved(t *testing.T) {
 func (s *story) runWorkload(t *testing.T, replicas int32) {
 	t.Helper()
 	g := NewWithT(t)
-	pool := &karpenterv1.NodePool{ObjectMeta: metav1.ObjectMeta{Name: nodePool}}
-	pool.Spec.Template.Spec.NodeClassRef = &karpenterv1.NodeClassReference{Group: v1alpha1.Group, Kind: v1alpha1.Kind, Name: v1alpha1.DefaultNodeClass}
-	pool.Spec.Template.Spec.Requirements = []karpenterv1.NodeSelectorRequirementWithMinValues{}
-	pool.Spec.Template.Spec.ExpireAfter = karpenterv1.MustParseNillableDuration("Never")
-	pool.Spec.Disruption.ConsolidateAfter = karpenterv1.MustParseNillableDuration("0s")
-	pool.Spec.Disruption.ConsolidationPolicy = karpenterv1.ConsolidationPolicyWhenEmpty
-	pool.Spec.Disruption.Budgets = []karpenterv1.Budget{{Nodes: "100%"}}
+	pool := &karpv1.NodePool{ObjectMeta: metav1.ObjectMeta{Name: nodePool}}
+	pool.Spec.Template.Spec.NodeClassRef = &karpv1.NodeClassReference{Group: v1alpha1.Group, Kind: v1alpha1.Kind, Name: v1alpha1.DefaultNodeClass}
+	pool.Spec.Template.Spec.Requirements = []karpv1.NodeSelectorRequirementWithMinValues{}
+	pool.Spec.Template.Spec.ExpireAfter = karpv1.MustParseNillableDuration("Never")
+	pool.Spec.Disruption.ConsolidateAfter = karpv1.MustParseNillableDuration("0s")
+	pool.Spec.Disruption.ConsolidationPolicy = karpv1.ConsolidationPolicyWhenEmpty
+	pool.Spec.Disruption.Budgets = []karpv1.Budget{{Nodes: "100%"}}
 	labels := map[string]string{"app": workload}
 	deployment := &appsv1.Deployment{
 		ObjectMeta: metav1.ObjectMeta{Namespace: metav1.NamespaceDefault, Name: workload},
@@ -276,7 +276,7 @@ func (s *story) runWorkload(t *testing.T, replicas int32) {
 // nodes are the names of Karpenter's nodes.
 func (s *story) nodes(g Gomega, ctx context.Context) sets.Set[string] {
 	list := &corev1.NodeList{}
-	g.Expect(s.guest.List(ctx, list, client.HasLabels{karpenterv1.NodePoolLabelKey})).To(Succeed())
+	g.Expect(s.guest.List(ctx, list, client.HasLabels{karpv1.NodePoolLabelKey})).To(Succeed())
 	names := sets.New[string]()
 	for _, node := range list.Items {
 		names.Insert(node.Name)

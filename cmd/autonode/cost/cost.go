@@ -21,10 +21,10 @@ import (
 	clusterv1 "sigs.k8s.io/cluster-api/api/core/v1beta2"
 	"sigs.k8s.io/controller-runtime/pkg/cache"
 	"sigs.k8s.io/controller-runtime/pkg/client"
-	karpenterv1 "sigs.k8s.io/karpenter/pkg/apis/v1"
+	karpv1 "sigs.k8s.io/karpenter/pkg/apis/v1"
 
 	"github.com/autonode-io/autonode/api/karpenter/v1alpha1"
-	accounts "github.com/autonode-io/autonode/api/v1alpha1"
+	autonodev1alpha1 "github.com/autonode-io/autonode/api/v1alpha1"
 	"github.com/autonode-io/autonode/api/v1beta1"
 	"github.com/autonode-io/autonode/capacity/conversion"
 	"github.com/autonode-io/autonode/capacity/cost"
@@ -141,7 +141,7 @@ type hostedCluster struct{ account, name string }
 // readCosts lists all that costs are made of, and returns them by account, in the order of the names. Machines of clusters without an
 // account come last.
 func readCosts(ctx context.Context, reader client.Reader, now time.Time) ([]accountCost, error) {
-	var found accounts.CapacityAccountList
+	var found autonodev1alpha1.CapacityAccountList
 	var components, machines metav1.PartialObjectMetadataList
 	components.SetGroupVersionKind(componentKind.GroupVersion().WithKind("ControlPlaneComponentList"))
 	machines.SetGroupVersionKind(machineKind.GroupVersion().WithKind("MachineList"))
@@ -181,12 +181,12 @@ func readCosts(ctx context.Context, reader client.Reader, now time.Time) ([]acco
 		}
 		size, prices := conversion.MachineOf(machine)
 		byAccount[of.account] = append(byAccount[of.account], cost.Machines{
-			Key:  cost.Key{Cluster: of.name, NodePool: machine.Labels[karpenterv1.NodePoolLabelKey], Offering: size.Offering},
+			Key:  cost.Key{Cluster: of.name, NodePool: machine.Labels[karpv1.NodePoolLabelKey], Offering: size.Offering},
 			List: prices.List, OnDemand: prices.OnDemand, Count: 1,
 		})
 	}
 	var costs []accountCost
-	slices.SortFunc(found.Items, func(a, b accounts.CapacityAccount) int { return cmp.Compare(a.Name, b.Name) })
+	slices.SortFunc(found.Items, func(a, b autonodev1alpha1.CapacityAccount) int { return cmp.Compare(a.Name, b.Name) })
 	for i := range found.Items {
 		costs = append(costs, costOf(&found.Items[i], byAccount[found.Items[i].Name], now))
 	}
@@ -200,7 +200,7 @@ func readCosts(ctx context.Context, reader client.Reader, now time.Time) ([]acco
 type place struct{ namespace, cluster string }
 
 // clustersOf returns the hosted cluster of each control-plane namespace, or of each Cluster in a shared one. A cluster belongs to the account whose record has it.
-func clustersOf(found []accounts.CapacityAccount, components []metav1.PartialObjectMetadata) map[place]hostedCluster {
+func clustersOf(found []autonodev1alpha1.CapacityAccount, components []metav1.PartialObjectMetadata) map[place]hostedCluster {
 	clusters := map[place]hostedCluster{}
 	for i := range components {
 		names, ok := v1beta1.NamesOf(&components[i])
@@ -219,7 +219,7 @@ func clustersOf(found []accounts.CapacityAccount, components []metav1.PartialObj
 }
 
 // costOf applies the commitments of an account that are in their term.
-func costOf(account *accounts.CapacityAccount, machines []cost.Machines, now time.Time) accountCost {
+func costOf(account *autonodev1alpha1.CapacityAccount, machines []cost.Machines, now time.Time) accountCost {
 	commitments, problems := conversion.CommitmentsAt(&account.Spec, now)
 	of := accountCost{name: account.Name, Report: cost.Of(machines, commitments, conversion.ReservationsAt(&account.Spec, now))}
 	for _, problem := range problems {
@@ -268,7 +268,7 @@ func (o *Options) watch(ctx context.Context, to io.Writer) error {
 			Scheme: scheme, DefaultTransform: cache.TransformStripManagedFields(),
 			ByObject: map[client.Object]cache.ByObject{machines: {Label: ours}},
 		},
-		Objects: []client.Object{&accounts.CapacityAccount{}, partialOf(componentKind), machines},
+		Objects: []client.Object{&autonodev1alpha1.CapacityAccount{}, partialOf(componentKind), machines},
 		Absent:  errNotServed("CapacityAccounts"),
 	}, o.show)
 }

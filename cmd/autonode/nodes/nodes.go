@@ -18,11 +18,11 @@ import (
 	"k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/fields"
-	"k8s.io/client-go/kubernetes/scheme"
+	clientgoscheme "k8s.io/client-go/kubernetes/scheme"
 	"k8s.io/utils/clock"
 	"sigs.k8s.io/controller-runtime/pkg/cache"
 	"sigs.k8s.io/controller-runtime/pkg/client"
-	karpenterv1 "sigs.k8s.io/karpenter/pkg/apis/v1"
+	karpv1 "sigs.k8s.io/karpenter/pkg/apis/v1"
 
 	"github.com/autonode-io/autonode/cmd/autonode/cluster"
 	"github.com/autonode-io/autonode/cmd/autonode/command"
@@ -96,7 +96,7 @@ func (o *Options) Run(ctx context.Context, streams command.Streams) error {
 			return o.show(ctx, reader, to)
 		})
 	}
-	guest, err := client.New(config, client.Options{Scheme: scheme.Scheme})
+	guest, err := client.New(config, client.Options{Scheme: clientgoscheme.Scheme})
 	if err != nil {
 		return fmt.Errorf("connecting to %s: %w", config.Host, err)
 	}
@@ -142,10 +142,10 @@ func read(ctx context.Context, reader client.Reader, clk clock.Clock, events ...
 func watched() watch.Kinds {
 	return watch.Kinds{
 		Cache: cache.Options{
-			Scheme: scheme.Scheme, DefaultTransform: cache.TransformStripManagedFields(),
+			Scheme: clientgoscheme.Scheme, DefaultTransform: cache.TransformStripManagedFields(),
 			ByObject: map[client.Object]cache.ByObject{&corev1.Event{}: {Field: aboutNodeClaims}},
 		},
-		Objects: []client.Object{&karpenterv1.NodeClaim{}, &corev1.Node{}, &corev1.Pod{}, &policyv1.PodDisruptionBudget{}, &corev1.Event{}},
+		Objects: []client.Object{&karpv1.NodeClaim{}, &corev1.Node{}, &corev1.Pod{}, &policyv1.PodDisruptionBudget{}, &corev1.Event{}},
 		Absent:  errNoNodeClaims,
 	}
 }

@@ -20,7 +20,7 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 	clocktesting "k8s.io/utils/clock/testing"
 	"sigs.k8s.io/controller-runtime/pkg/client"
-	karpenterv1 "sigs.k8s.io/karpenter/pkg/apis/v1"
+	karpv1 "sigs.k8s.io/karpenter/pkg/apis/v1"
 	"sigs.k8s.io/karpenter/pkg/events"
 
 	"github.com/autonode-io/autonode/api/karpenter/v1alpha1"
@@ -34,7 +34,7 @@ func viewOf(objects ...client.Object) *view {
 	v := &view{clock: clocktesting.NewFakeClock(noon)}
 	for _, object := range objects {
 		switch o := object.(type) {
-		case *karpenterv1.NodeClaim:
+		case *karpv1.NodeClaim:
 			v.nodeClaims.Items = append(v.nodeClaims.Items, *o)
 		case *corev1.Node:
 			v.nodes.Items = append(v.nodes.Items, *o)
@@ -50,13 +50,13 @@ func viewOf(objects ...client.Object) *view {
 }
 
 // ready is a NodeClaim whose node has joined.
-func ready(name string, change func(*karpenterv1.NodeClaim)) *karpenterv1.NodeClaim {
-	claim := &karpenterv1.NodeClaim{ObjectMeta: metav1.ObjectMeta{
+func ready(name string, change func(*karpv1.NodeClaim)) *karpv1.NodeClaim {
+	claim := &karpv1.NodeClaim{ObjectMeta: metav1.ObjectMeta{
 		Name: name, UID: types.UID(name), CreationTimestamp: metav1.NewTime(noon.Add(-3 * time.Hour)),
-		Labels: map[string]string{karpenterv1.NodePoolLabelKey: "general", corev1.LabelInstanceTypeStable: "m5.large", karpenterv1.CapacityTypeLabelKey: "spot"},
+		Labels: map[string]string{karpv1.NodePoolLabelKey: "general", corev1.LabelInstanceTypeStable: "m5.large", karpv1.CapacityTypeLabelKey: "spot"},
 	}}
 	claim.Status.NodeName = name
-	for _, step := range []string{karpenterv1.ConditionTypeLaunched, karpenterv1.ConditionTypeRegistered, karpenterv1.ConditionTypeInitialized} {
+	for _, step := range []string{karpv1.ConditionTypeLaunched, karpv1.ConditionTypeRegistered, karpv1.ConditionTypeInitialized} {
 		claim.StatusConditions().SetTrue(step)
 	}
 	if change != nil {
@@ -68,8 +68,8 @@ func ready(name string, change func(*karpenterv1.NodeClaim)) *karpenterv1.NodeCl
 func nodeOf(name, price string) *corev1.Node {
 	return &corev1.Node{
 		ObjectMeta: metav1.ObjectMeta{Name: name, CreationTimestamp: metav1.NewTime(noon.Add(-2 * time.Hour)), Labels: map[string]string{
-			karpenterv1.NodePoolLabelKey: "general", corev1.LabelInstanceTypeStable: "m5.large", corev1.LabelTopologyZone: "a",
-			karpenterv1.CapacityTypeLabelKey: "spot", v1alpha1.NodePriceLabel: price,
+			karpv1.NodePoolLabelKey: "general", corev1.LabelInstanceTypeStable: "m5.large", corev1.LabelTopologyZone: "a",
+			karpv1.CapacityTypeLabelKey: "spot", v1alpha1.NodePriceLabel: price,
 		}},
 		Status: corev1.NodeStatus{Allocatable: corev1.ResourceList{corev1.ResourceCPU: resource.MustParse("2"), corev1.ResourceMemory: resource.MustParse("8Gi")}},
 	}
@@ -89,12 +89,12 @@ func podOn(node, name string, change func(*corev1.Pod)) *corev1.Pod {
 }
 
 func TestNodeStates(t *testing.T) {
-	deleting := func(claim *karpenterv1.NodeClaim) {
+	deleting := func(claim *karpv1.NodeClaim) {
 		claim.DeletionTimestamp = &metav1.Time{Time: noon}
-		claim.StatusConditions().SetTrueWithReason(karpenterv1.ConditionTypeDisruptionReason, "Drifted", "Drifted")
+		claim.StatusConditions().SetTrueWithReason(karpv1.ConditionTypeDisruptionReason, "Drifted", "Drifted")
 	}
 	protected := func(pod *corev1.Pod) {
-		pod.Annotations = map[string]string{karpenterv1.DoNotDisruptAnnotationKey: "true"}
+		pod.Annotations = map[string]string{karpv1.DoNotDisruptAnnotationKey: "true"}
 	}
 	event := func(reason, message string, at time.Duration) *corev1.Event {
 		return &corev1.Event{InvolvedObject: corev1.ObjectReference{UID: "n"}, Reason: reason, Message: message, LastTimestamp: metav1.NewTime(noon.Add(at))}
@@ -105,15 +105,15 @@ func TestNodeStates(t *testing.T) {
 		want    string
 	}{
 		"When a NodeClaim isn't launched, it should say why": {
-			[]client.Object{ready("n", func(claim *karpenterv1.NodeClaim) {
+			[]client.Object{ready("n", func(claim *karpv1.NodeClaim) {
 				claim.Status.NodeName = ""
-				claim.StatusConditions().SetUnknownWithReason(karpenterv1.ConditionTypeLaunched, "InsufficientCapacity", "no capacity\nin zone a")
+				claim.StatusConditions().SetUnknownWithReason(karpv1.ConditionTypeLaunched, "InsufficientCapacity", "no capacity\nin zone a")
 			})}, "launching: no capacity in zone a",
 		},
 		"When a machine hasn't joined, it should say what it waits for": {
-			[]client.Object{ready("n", func(claim *karpenterv1.NodeClaim) {
+			[]client.Object{ready("n", func(claim *karpv1.NodeClaim) {
 				claim.Status.NodeName = ""
-				claim.StatusConditions().SetUnknown(karpenterv1.ConditionTypeRegistered)
+				claim.StatusConditions().SetUnknown(karpv1.ConditionTypeRegistered)
 			})}, "waiting to join",
 		},
 		"When a node drains, it should say why, how far it is, and what keeps it": {
@@ -123,8 +123,8 @@ func TestNodeStates(t *testing.T) {
 		"When a node has drained, it should say so": {[]client.Object{ready("n", deleting), node}, "terminating"},
 		"When a node has drifted, it should say how, and which budget keeps it": {
 			[]client.Object{
-				ready("n", func(claim *karpenterv1.NodeClaim) {
-					claim.StatusConditions().SetTrueWithReason(karpenterv1.ConditionTypeDrifted, "TemplateDrifted", "TemplateDrifted")
+				ready("n", func(claim *karpv1.NodeClaim) {
+					claim.StatusConditions().SetTrueWithReason(karpv1.ConditionTypeDrifted, "TemplateDrifted", "TemplateDrifted")
 				}), node, pod,
 				&policyv1.PodDisruptionBudget{
 					ObjectMeta: metav1.ObjectMeta{Namespace: "default", Name: "web"},
@@ -145,7 +145,7 @@ func TestNodeStates(t *testing.T) {
 		"When the node itself is annotated, it should say so": {
 			[]client.Object{ready("n", nil), func() *corev1.Node {
 				node := nodeOf("n", "0.1")
-				node.Annotations = map[string]string{karpenterv1.DoNotDisruptAnnotationKey: "true"}
+				node.Annotations = map[string]string{karpv1.DoNotDisruptAnnotationKey: "true"}
 				return node
 			}(), pod}, "kept by its annotation karpenter.sh/do-not-disrupt",
 		},
@@ -161,8 +161,8 @@ func TestNodeStates(t *testing.T) {
 			}, "stays: Can't replace with a cheaper node",
 		},
 		"When Karpenter considers a node for consolidation, it should say so": {
-			[]client.Object{ready("n", func(claim *karpenterv1.NodeClaim) {
-				claim.StatusConditions().SetTrue(karpenterv1.ConditionTypeConsolidatable)
+			[]client.Object{ready("n", func(claim *karpv1.NodeClaim) {
+				claim.StatusConditions().SetTrue(karpv1.ConditionTypeConsolidatable)
 			}), node, pod},
 			"may be consolidated",
 		},
@@ -184,10 +184,10 @@ func TestNodeStates(t *testing.T) {
 }
 
 func TestNodesTable(t *testing.T) {
-	other := ready("other", func(claim *karpenterv1.NodeClaim) {
-		claim.Labels = map[string]string{karpenterv1.NodePoolLabelKey: "batch"}
+	other := ready("other", func(claim *karpv1.NodeClaim) {
+		claim.Labels = map[string]string{karpv1.NodePoolLabelKey: "batch"}
 		claim.Status.NodeName = ""
-		claim.StatusConditions().SetUnknown(karpenterv1.ConditionTypeLaunched)
+		claim.StatusConditions().SetUnknown(karpv1.ConditionTypeLaunched)
 		claim.CreationTimestamp = metav1.NewTime(noon.Add(-10 * time.Second))
 	})
 	v := viewOf(
@@ -239,9 +239,9 @@ func TestHostileOutput(t *testing.T) {
 	node := &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: "a", Labels: map[string]string{corev1.LabelTopologyZone: hostile}}}
 	pod := &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Name: "p", Namespace: "n"}, Spec: corev1.PodSpec{NodeName: "a"}}
 	blocked := &corev1.Event{InvolvedObject: corev1.ObjectReference{UID: "a"}, Reason: events.Unconsolidatable, Message: hostile}
-	waiting := ready("b", func(c *karpenterv1.NodeClaim) {
-		c.Status.NodeName, c.Labels[karpenterv1.NodePoolLabelKey], c.Labels[corev1.LabelInstanceTypeStable] = "", hostile, hostile
-		c.StatusConditions().SetFalse(karpenterv1.ConditionTypeLaunched, "X", hostile)
+	waiting := ready("b", func(c *karpv1.NodeClaim) {
+		c.Status.NodeName, c.Labels[karpv1.NodePoolLabelKey], c.Labels[corev1.LabelInstanceTypeStable] = "", hostile, hostile
+		c.StatusConditions().SetFalse(karpv1.ConditionTypeLaunched, "X", hostile)
 	})
 	waiting.UID = types.UID("b")
 	printertest.Harmless(t, "nodes", func(out io.Writer) error {

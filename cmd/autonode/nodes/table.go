@@ -21,7 +21,7 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/apimachinery/pkg/util/duration"
 	"k8s.io/utils/clock"
-	karpenterv1 "sigs.k8s.io/karpenter/pkg/apis/v1"
+	karpv1 "sigs.k8s.io/karpenter/pkg/apis/v1"
 	"sigs.k8s.io/karpenter/pkg/events"
 	podutils "sigs.k8s.io/karpenter/pkg/utils/pod"
 	"sigs.k8s.io/karpenter/pkg/utils/resources"
@@ -34,7 +34,7 @@ import (
 // view is what a table of nodes is made of.
 type view struct {
 	clock      clock.Clock
-	nodeClaims karpenterv1.NodeClaimList
+	nodeClaims karpv1.NodeClaimList
 	nodes      corev1.NodeList
 	pods       corev1.PodList
 	budgets    policyv1.PodDisruptionBudgetList
@@ -136,7 +136,7 @@ func (v *view) exhausted() map[string][]exhaustedBudget {
 }
 
 // row of a NodeClaim, a node or both.
-func (v *view) row(claim *karpenterv1.NodeClaim, node *corev1.Node, pods []*corev1.Pod, budgets map[string][]exhaustedBudget, reason *corev1.Event) *row {
+func (v *view) row(claim *karpv1.NodeClaim, node *corev1.Node, pods []*corev1.Pod, budgets map[string][]exhaustedBudget, reason *corev1.Event) *row {
 	r := &row{price: math.NaN(), cpu: math.NaN(), memory: math.NaN()}
 	var label map[string]string
 	if claim != nil {
@@ -159,8 +159,8 @@ func (v *view) row(claim *karpenterv1.NodeClaim, node *corev1.Node, pods []*core
 			}
 		}
 	}
-	r.nodePool, r.instanceType = label[karpenterv1.NodePoolLabelKey], label[corev1.LabelInstanceTypeStable]
-	r.zone, r.capacityType = label[corev1.LabelTopologyZone], label[karpenterv1.CapacityTypeLabelKey]
+	r.nodePool, r.instanceType = label[karpv1.NodePoolLabelKey], label[corev1.LabelInstanceTypeStable]
+	r.zone, r.capacityType = label[corev1.LabelTopologyZone], label[karpv1.CapacityTypeLabelKey]
 	r.age = duration.HumanDuration(v.clock.Since(r.created))
 	if claim == nil {
 		r.state = "not Karpenter's"
@@ -179,7 +179,7 @@ func fraction(part, whole float64) float64 {
 }
 
 // state says what happens to a NodeClaim now: it comes, goes, is to go, or stays.
-func (v *view) state(claim *karpenterv1.NodeClaim, node *corev1.Node, r *row, blocker string, reason *corev1.Event) string {
+func (v *view) state(claim *karpv1.NodeClaim, node *corev1.Node, r *row, blocker string, reason *corev1.Event) string {
 	withBlocker := func(state string) string {
 		if blocker != "" {
 			state += "; kept by " + blocker
@@ -188,7 +188,7 @@ func (v *view) state(claim *karpenterv1.NodeClaim, node *corev1.Node, r *row, bl
 	}
 	if !claim.DeletionTimestamp.IsZero() || node != nil && !node.DeletionTimestamp.IsZero() {
 		state := "draining"
-		if why := claim.StatusConditions().Get(karpenterv1.ConditionTypeDisruptionReason); why != nil && why.Reason != "" {
+		if why := claim.StatusConditions().Get(karpv1.ConditionTypeDisruptionReason); why != nil && why.Reason != "" {
 			state += " (" + why.Reason + ")"
 		}
 		if node == nil || r.pods == 0 {
@@ -197,7 +197,7 @@ func (v *view) state(claim *karpenterv1.NodeClaim, node *corev1.Node, r *row, bl
 		return withBlocker(fmt.Sprintf("%s, %s left", state, english.Plural(r.pods, "pod", "")))
 	}
 	for _, step := range []struct{ condition, state string }{
-		{karpenterv1.ConditionTypeLaunched, "launching"}, {karpenterv1.ConditionTypeRegistered, "waiting to join"}, {karpenterv1.ConditionTypeInitialized, "initializing"},
+		{karpv1.ConditionTypeLaunched, "launching"}, {karpv1.ConditionTypeRegistered, "waiting to join"}, {karpv1.ConditionTypeInitialized, "initializing"},
 	} {
 		if c := claim.StatusConditions().Get(step.condition); !c.IsTrue() {
 			if c != nil && c.Message != "" && c.Message != "object is awaiting reconciliation" {
@@ -206,7 +206,7 @@ func (v *view) state(claim *karpenterv1.NodeClaim, node *corev1.Node, r *row, bl
 			return step.state
 		}
 	}
-	if c := claim.StatusConditions().Get(karpenterv1.ConditionTypeDrifted); c.IsTrue() {
+	if c := claim.StatusConditions().Get(karpv1.ConditionTypeDrifted); c.IsTrue() {
 		return withBlocker("drifted (" + c.Reason + ")")
 	}
 	switch {
@@ -216,7 +216,7 @@ func (v *view) state(claim *karpenterv1.NodeClaim, node *corev1.Node, r *row, bl
 		return "empty"
 	case reason != nil:
 		return "stays: " + reason.Message
-	case claim.StatusConditions().Get(karpenterv1.ConditionTypeConsolidatable).IsTrue():
+	case claim.StatusConditions().Get(karpv1.ConditionTypeConsolidatable).IsTrue():
 		return "may be consolidated"
 	}
 	return ""
@@ -227,8 +227,8 @@ func (v *view) blocker(node *corev1.Node, pods []*corev1.Pod, budgets map[string
 	if node == nil {
 		return ""
 	}
-	if node.Annotations[karpenterv1.DoNotDisruptAnnotationKey] == "true" {
-		return "its annotation " + karpenterv1.DoNotDisruptAnnotationKey
+	if node.Annotations[karpv1.DoNotDisruptAnnotationKey] == "true" {
+		return "its annotation " + karpv1.DoNotDisruptAnnotationKey
 	}
 	var protected, budgeted []string
 	for _, pod := range pods {
@@ -243,7 +243,7 @@ func (v *view) blocker(node *corev1.Node, pods []*corev1.Pod, budgets map[string
 	}
 	switch {
 	case len(protected) > 0:
-		return fmt.Sprintf("pod %s (%s)", andMore(protected), karpenterv1.DoNotDisruptAnnotationKey)
+		return fmt.Sprintf("pod %s (%s)", andMore(protected), karpv1.DoNotDisruptAnnotationKey)
 	case len(budgeted) > 0:
 		return "PodDisruptionBudget " + andMore(budgeted)
 	}

@@ -12,7 +12,7 @@ import (
 
 	"github.com/go-logr/logr"
 	appsv1 "k8s.io/api/apps/v1"
-	guestscheme "k8s.io/client-go/kubernetes/scheme"
+	clientgoscheme "k8s.io/client-go/kubernetes/scheme"
 	"k8s.io/client-go/rest"
 	"k8s.io/klog/v2"
 	"k8s.io/utils/clock"
@@ -52,14 +52,14 @@ func (o *Options) simulation(ctx context.Context) (*explain.Simulation, error) {
 	if err != nil {
 		return nil, err
 	}
-	if err := v1alpha1.AddToScheme(guestscheme.Scheme); err != nil {
+	if err := v1alpha1.AddToScheme(clientgoscheme.Scheme); err != nil {
 		return nil, fmt.Errorf("registering node classes: %w", err)
 	}
 	ctx = log.IntoContext(ctx, logr.Discard())
 	guestConfig := readOnlyConfig(config)
-	guestObjects := lenient.New(lenient.Config{Scheme: guestscheme.Scheme, Adjust: undecodable.Adjust()})
+	guestObjects := lenient.New(lenient.Config{Scheme: clientgoscheme.Scheme, Adjust: undecodable.Adjust()})
 	guestObjects.Wrap(guestConfig)
-	guest, err := client.New(guestConfig, client.Options{Scheme: guestscheme.Scheme})
+	guest, err := client.New(guestConfig, client.Options{Scheme: clientgoscheme.Scheme})
 	if err != nil {
 		return nil, fmt.Errorf("connecting to the guest cluster %s: %w", guestConfig.Host, err)
 	}
@@ -161,7 +161,7 @@ func startProviders(
 	}
 	wellknown.Normalize(topologyKeys)
 	mgr, err := manager.New(guestConfig, manager.Options{
-		Scheme: guestscheme.Scheme, Logger: logr.Discard(), Metrics: metricsserver.Options{BindAddress: "0"}, HealthProbeBindAddress: "0",
+		Scheme: clientgoscheme.Scheme, Logger: logr.Discard(), Metrics: metricsserver.Options{BindAddress: "0"}, HealthProbeBindAddress: "0",
 		BaseContext: func() context.Context { return ctx }, Cache: cache.Options{NewInformer: guestObjects.NewInformer},
 	})
 	if err != nil {

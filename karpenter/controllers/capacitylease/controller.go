@@ -13,7 +13,7 @@ import (
 	"slices"
 	"time"
 
-	apiequality "k8s.io/apimachinery/pkg/api/equality"
+	"k8s.io/apimachinery/pkg/api/equality"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -128,7 +128,7 @@ func (c *Controller) report(ctx context.Context) (wait time.Duration, err error)
 	conversion.SetReport(status, report)
 	status.Unavailable = c.unavailable()
 	c.setReady(status, c.Capacity.Generation())
-	if apiequality.Semantic.DeepEqual(status, written) {
+	if equality.Semantic.DeepEqual(status, written) {
 		return 0, nil
 	}
 	interval := reportInterval
@@ -171,7 +171,7 @@ func isGenerationOnly(status, written *autonodev1alpha1.CapacityLeaseStatus) boo
 	}
 	same := *written
 	same.ObservedGeneration, same.Conditions = status.ObservedGeneration, status.Conditions
-	return apiequality.Semantic.DeepEqual(status, &same)
+	return equality.Semantic.DeepEqual(status, &same)
 }
 
 // unavailable returns the offerings of which this cluster has found no capacity, those that stay unavailable the longest first.

@@ -11,7 +11,7 @@ import (
 	"github.com/awslabs/operatorpkg/status"
 	. "github.com/onsi/gomega"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-	guestscheme "k8s.io/client-go/kubernetes/scheme"
+	clientgoscheme "k8s.io/client-go/kubernetes/scheme"
 	"k8s.io/client-go/rest"
 
 	"github.com/autonode-io/autonode/api/karpenter/v1alpha1"
@@ -148,7 +148,7 @@ func (f *fixture) lines() []string {
 // table is what kubectl get prints of the node class.
 func (f *fixture) table() (*metav1.Table, error) {
 	config := rest.CopyConfig(f.Guest.GetConfig())
-	config.APIPath, config.GroupVersion, config.NegotiatedSerializer = "/apis", &v1alpha1.GroupVersion, guestscheme.Codecs.WithoutConversion()
+	config.APIPath, config.GroupVersion, config.NegotiatedSerializer = "/apis", &v1alpha1.GroupVersion, clientgoscheme.Codecs.WithoutConversion()
 	guest, err := rest.RESTClientFor(config)
 	if err != nil {
 		return nil, err

@@ -32,7 +32,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/source"
 	karpv1 "sigs.k8s.io/karpenter/pkg/apis/v1"
 	"sigs.k8s.io/karpenter/pkg/operator/injection"
-	"sigs.k8s.io/karpenter/pkg/scheduling"
+	karpscheduling "sigs.k8s.io/karpenter/pkg/scheduling"
 
 	"github.com/autonode-io/autonode/api/karpenter/v1alpha1"
 	"github.com/autonode-io/autonode/karpenter/providers/machine"
@@ -116,7 +116,7 @@ func taint(node *corev1.Node, nodeClaim *karpv1.NodeClaim) {
 	if node.Labels[karpv1.NodeDoNotSyncTaintsLabelKey] == "true" {
 		return
 	}
-	node.Spec.Taints = scheduling.Taints(node.Spec.Taints).Merge(nodeClaim.Spec.Taints).Merge(nodeClaim.Spec.StartupTaints)
+	node.Spec.Taints = karpscheduling.Taints(node.Spec.Taints).Merge(nodeClaim.Spec.Taints).Merge(nodeClaim.Spec.StartupTaints)
 	if node.Labels == nil {
 		node.Labels = map[string]string{}
 	}

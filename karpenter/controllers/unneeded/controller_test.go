@@ -12,7 +12,7 @@ import (
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/util/sets"
-	testingclock "k8s.io/utils/clock/testing"
+	clocktesting "k8s.io/utils/clock/testing"
 	"k8s.io/utils/ptr"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	"sigs.k8s.io/controller-runtime/pkg/reconcile"
@@ -32,7 +32,7 @@ type fixture struct {
 	asked     int
 	failing   error
 	suspended bool
-	clock     *testingclock.FakeClock
+	clock     *clocktesting.FakeClock
 	recorder  *environment.Recorder
 	*unneeded.Controller
 }
@@ -40,7 +40,7 @@ type fixture struct {
 func newFixture(t *testing.T, change func(*karpv1.NodePool, *karpv1.NodeClaim)) *fixture {
 	t.Helper()
 	g := NewWithT(t)
-	f := &fixture{Environment: environment.New(t), t: t, clock: testingclock.NewFakeClock(time.Now()), recorder: &environment.Recorder{}}
+	f := &fixture{Environment: environment.New(t), t: t, clock: clocktesting.NewFakeClock(time.Now()), recorder: &environment.Recorder{}}
 	nodePool := &karpv1.NodePool{ObjectMeta: metav1.ObjectMeta{Name: f.Namespace}}
 	nodePool.Spec.Template.Spec.NodeClassRef = &karpv1.NodeClassReference{Group: v1alpha1.Group, Kind: v1alpha1.Kind, Name: "default"}
 	nodePool.Spec.Template.Spec.Requirements = []karpv1.NodeSelectorRequirementWithMinValues{}

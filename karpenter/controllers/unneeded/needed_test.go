@@ -10,11 +10,11 @@ import (
 	. "github.com/onsi/gomega"
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-	testingclock "k8s.io/utils/clock/testing"
+	clocktesting "k8s.io/utils/clock/testing"
 	"sigs.k8s.io/controller-runtime/pkg/client"
-	fakeclient "sigs.k8s.io/controller-runtime/pkg/client/fake"
+	"sigs.k8s.io/controller-runtime/pkg/client/fake"
 	karpv1 "sigs.k8s.io/karpenter/pkg/apis/v1"
-	"sigs.k8s.io/karpenter/pkg/cloudprovider"
+	karpcloudprovider "sigs.k8s.io/karpenter/pkg/cloudprovider"
 	"sigs.k8s.io/karpenter/pkg/controllers/dynamicresources/deviceallocation"
 	"sigs.k8s.io/karpenter/pkg/controllers/provisioning"
 	"sigs.k8s.io/karpenter/pkg/controllers/state"
@@ -26,7 +26,9 @@ import (
 )
 
 // classless is a cloud provider without node classes.
-type classless struct{ cloudprovider.CloudProvider }
+type classless struct {
+	karpcloudprovider.CloudProvider
+}
 
 // GetSupportedNodeClasses implements cloudprovider.CloudProvider.
 func (classless) GetSupportedNodeClasses() []status.Object { return nil }
@@ -34,10 +36,10 @@ func (classless) GetSupportedNodeClasses() []status.Object { return nil }
 func TestByScheduler(t *testing.T) {
 	t.Run("When no NodePool is ready, it should take every NodeClaim as needed instead of failing", func(t *testing.T) {
 		g := NewWithT(t)
-		guest := fakeclient.NewClientBuilder().WithIndex(&corev1.Pod{}, "spec.nodeName", func(pod client.Object) []string {
+		guest := fake.NewClientBuilder().WithIndex(&corev1.Pod{}, "spec.nodeName", func(pod client.Object) []string {
 			return []string{pod.(*corev1.Pod).Spec.NodeName}
 		}).Build()
-		clk, recorder, provider := testingclock.NewFakeClock(time.Now()), &environment.Recorder{}, classless{}
+		clk, recorder, provider := clocktesting.NewFakeClock(time.Now()), &environment.Recorder{}, classless{}
 		cluster := state.NewCluster(clk, guest, provider)
 		devices := deviceallocation.NewController(guest)
 		devices.Hydrate(t.Context())

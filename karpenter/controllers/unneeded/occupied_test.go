@@ -9,9 +9,9 @@ import (
 	. "github.com/onsi/gomega"
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-	testingclock "k8s.io/utils/clock/testing"
+	clocktesting "k8s.io/utils/clock/testing"
 	"sigs.k8s.io/controller-runtime/pkg/client"
-	fakeclient "sigs.k8s.io/controller-runtime/pkg/client/fake"
+	"sigs.k8s.io/controller-runtime/pkg/client/fake"
 	karpv1 "sigs.k8s.io/karpenter/pkg/apis/v1"
 
 	"github.com/autonode-io/autonode/internal/environment"
@@ -38,13 +38,13 @@ func TestOccupied(t *testing.T) {
 			g := NewWithT(t)
 			pod := &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Namespace: "shop", Name: "cart"}, Spec: corev1.PodSpec{NodeName: "n"}, Status: corev1.PodStatus{Phase: corev1.PodRunning}}
 			tc.change(pod)
-			guest := fakeclient.NewClientBuilder().WithObjects(pod).WithIndex(&corev1.Pod{}, "spec.nodeName", func(pod client.Object) []string {
+			guest := fake.NewClientBuilder().WithObjects(pod).WithIndex(&corev1.Pod{}, "spec.nodeName", func(pod client.Object) []string {
 				return []string{pod.(*corev1.Pod).Spec.NodeName}
 			}).Build()
 			claims := []*karpv1.NodeClaim{
 				{ObjectMeta: metav1.ObjectMeta{Name: "joined"}, Status: karpv1.NodeClaimStatus{NodeName: "n"}}, {ObjectMeta: metav1.ObjectMeta{Name: "waits"}},
 			}
-			needed, err := occupied(t.Context(), guest, claims, testingclock.NewFakeClock(time.Now()), &environment.Recorder{})
+			needed, err := occupied(t.Context(), guest, claims, clocktesting.NewFakeClock(time.Now()), &environment.Recorder{})
 			g.Expect(err).NotTo(HaveOccurred())
 			g.Expect(needed.Has("joined")).To(Equal(tc.needed))
 			g.Expect(needed.Has("waits")).To(BeFalse())

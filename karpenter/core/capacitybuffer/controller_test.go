@@ -11,14 +11,14 @@ import (
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apimachinery/pkg/types"
-	guestscheme "k8s.io/client-go/kubernetes/scheme"
+	clientgoscheme "k8s.io/client-go/kubernetes/scheme"
 	"k8s.io/utils/clock"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	"sigs.k8s.io/controller-runtime/pkg/client/fake"
 	"sigs.k8s.io/controller-runtime/pkg/reconcile"
 	autoscalingv1beta1 "sigs.k8s.io/karpenter/pkg/apis/autoscaling/v1beta1"
 	karpv1 "sigs.k8s.io/karpenter/pkg/apis/v1"
-	"sigs.k8s.io/karpenter/pkg/cloudprovider"
+	karpcloudprovider "sigs.k8s.io/karpenter/pkg/cloudprovider"
 	"sigs.k8s.io/karpenter/pkg/controllers/state"
 
 	"github.com/autonode-io/autonode/api/karpenter/v1alpha1"
@@ -31,7 +31,9 @@ type passes int
 func (p *passes) Trigger(types.UID) { *p++ }
 
 // provider has one kind of node class.
-type provider struct{ cloudprovider.CloudProvider }
+type provider struct {
+	karpcloudprovider.CloudProvider
+}
 
 func (provider) GetSupportedNodeClasses() []status.Object {
 	return []status.Object{&v1alpha1.ClusterAPINodeClass{}}
@@ -46,7 +48,7 @@ func nodeClaim(name, providerID string) *karpv1.NodeClaim {
 }
 
 func TestController(t *testing.T) {
-	NewWithT(t).Expect(v1alpha1.AddToScheme(guestscheme.Scheme)).To(Succeed())
+	NewWithT(t).Expect(v1alpha1.AddToScheme(clientgoscheme.Scheme)).To(Succeed())
 	scheme := runtime.NewScheme()
 	scheme.AddKnownTypes(schema.GroupVersion{Group: "autoscaling.x-k8s.io", Version: "v1beta1"},
 		&autoscalingv1beta1.CapacityBuffer{}, &autoscalingv1beta1.CapacityBufferList{})

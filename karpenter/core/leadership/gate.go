@@ -7,7 +7,7 @@ import (
 	"errors"
 
 	karpv1 "sigs.k8s.io/karpenter/pkg/apis/v1"
-	"sigs.k8s.io/karpenter/pkg/cloudprovider"
+	karpcloudprovider "sigs.k8s.io/karpenter/pkg/cloudprovider"
 )
 
 // ErrSuspended is what a suspended cloud provider returns. Karpenter retries, and changes nothing meanwhile.
@@ -19,19 +19,19 @@ const ManagementUnreachableReason = "ManagementUnreachable"
 
 // Gate wraps the cloud provider: every call fails while suspended. Without instance types, Karpenter launches,
 // consolidates and replaces nothing.
-func Gate(provider cloudprovider.CloudProvider, suspended func() bool) cloudprovider.CloudProvider {
+func Gate(provider karpcloudprovider.CloudProvider, suspended func() bool) karpcloudprovider.CloudProvider {
 	return gate{CloudProvider: provider, suspended: suspended}
 }
 
 type gate struct {
-	cloudprovider.CloudProvider
+	karpcloudprovider.CloudProvider
 	suspended func() bool
 }
 
 // Create implements cloudprovider.CloudProvider.
 func (g gate) Create(ctx context.Context, nodeClaim *karpv1.NodeClaim) (*karpv1.NodeClaim, error) {
 	if g.suspended() {
-		return nil, cloudprovider.NewCreateError(ErrSuspended, ManagementUnreachableReason, ErrSuspended.Error())
+		return nil, karpcloudprovider.NewCreateError(ErrSuspended, ManagementUnreachableReason, ErrSuspended.Error())
 	}
 	return g.CloudProvider.Create(ctx, nodeClaim)
 }
@@ -61,7 +61,7 @@ func (g gate) List(ctx context.Context) ([]*karpv1.NodeClaim, error) {
 }
 
 // GetInstanceTypes implements cloudprovider.CloudProvider.
-func (g gate) GetInstanceTypes(ctx context.Context, nodePool *karpv1.NodePool) ([]*cloudprovider.InstanceType, error) {
+func (g gate) GetInstanceTypes(ctx context.Context, nodePool *karpv1.NodePool) ([]*karpcloudprovider.InstanceType, error) {
 	if g.suspended() {
 		return nil, ErrSuspended
 	}
@@ -70,7 +70,7 @@ func (g gate) GetInstanceTypes(ctx context.Context, nodePool *karpv1.NodePool) (
 
 // IsDrifted implements cloudprovider.CloudProvider. It returns an error while suspended: an empty reason would clear
 // the condition Drifted.
-func (g gate) IsDrifted(ctx context.Context, nodeClaim *karpv1.NodeClaim) (cloudprovider.DriftReason, error) {
+func (g gate) IsDrifted(ctx context.Context, nodeClaim *karpv1.NodeClaim) (karpcloudprovider.DriftReason, error) {
 	if g.suspended() {
 		return "", ErrSuspended
 	}

@@ -14,9 +14,9 @@ import (
 	"k8s.io/client-go/util/workqueue"
 	"k8s.io/utils/ptr"
 	ctrl "sigs.k8s.io/controller-runtime"
-	"sigs.k8s.io/controller-runtime/pkg/config"
+	ctrlconfig "sigs.k8s.io/controller-runtime/pkg/config"
 	"sigs.k8s.io/controller-runtime/pkg/manager"
-	"sigs.k8s.io/controller-runtime/pkg/metrics/server"
+	metricsserver "sigs.k8s.io/controller-runtime/pkg/metrics/server"
 	"sigs.k8s.io/controller-runtime/pkg/reconcile"
 	"sigs.k8s.io/controller-runtime/pkg/source"
 
@@ -76,8 +76,8 @@ func TestHold(t *testing.T) {
 			e := elect(t)
 			var errors atomic.Int64
 			m, err := ctrl.NewManager(e.Management.GetConfig(), ctrl.Options{
-				Logger: logr.New(errorCount{&errors}), Metrics: server.Options{BindAddress: "0"},
-				Controller: config.Controller{SkipNameValidation: ptr.To(true)},
+				Logger: logr.New(errorCount{&errors}), Metrics: metricsserver.Options{BindAddress: "0"},
+				Controller: ctrlconfig.Controller{SkipNameValidation: ptr.To(true)},
 			})
 			g.Expect(err).NotTo(HaveOccurred())
 			asks := &asking{name: tc.controller, e: e}

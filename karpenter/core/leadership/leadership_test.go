@@ -14,12 +14,12 @@ import (
 
 	"github.com/go-logr/logr"
 	. "github.com/onsi/gomega"
-	"github.com/onsi/gomega/types"
+	gomegatypes "github.com/onsi/gomega/types"
 	"github.com/prometheus/client_golang/prometheus/testutil"
 	coordinationv1 "k8s.io/api/coordination/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/client-go/kubernetes"
-	"k8s.io/client-go/kubernetes/scheme"
+	clientgoscheme "k8s.io/client-go/kubernetes/scheme"
 	"k8s.io/client-go/rest"
 	"k8s.io/client-go/tools/leaderelection"
 	"k8s.io/client-go/tools/leaderelection/resourcelock"
@@ -27,7 +27,7 @@ import (
 	"k8s.io/utils/ptr"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	karpv1 "sigs.k8s.io/karpenter/pkg/apis/v1"
-	"sigs.k8s.io/karpenter/pkg/cloudprovider"
+	karpcloudprovider "sigs.k8s.io/karpenter/pkg/cloudprovider"
 
 	"github.com/autonode-io/autonode/api/karpenter/v1alpha1"
 	"github.com/autonode-io/autonode/internal/environment"
@@ -219,7 +219,7 @@ func TestKeeper(t *testing.T) {
 		t.Cleanup(func() { _ = response.Body.Close() })
 		body, err := io.ReadAll(response.Body)
 		g.Expect(err).NotTo(HaveOccurred())
-		object, _, err := scheme.Codecs.UniversalDeserializer().Decode(body, nil, nil)
+		object, _, err := clientgoscheme.Codecs.UniversalDeserializer().Decode(body, nil, nil)
 		g.Expect(err).NotTo(HaveOccurred())
 		g.Expect(object).To(HaveField("Spec.HolderIdentity", HaveValue(Equal("we"))))
 	})
@@ -309,7 +309,9 @@ func TestRelease(t *testing.T) {
 }
 
 // answering is a provider that answers everything.
-type answering struct{ cloudprovider.CloudProvider }
+type answering struct {
+	karpcloudprovider.CloudProvider
+}
 
 func (answering) Create(context.Context, *karpv1.NodeClaim) (*karpv1.NodeClaim, error) {
 	return nil, nil
@@ -317,17 +319,17 @@ func (answering) Create(context.Context, *karpv1.NodeClaim) (*karpv1.NodeClaim, 
 func (answering) Delete(context.Context, *karpv1.NodeClaim) error        { return nil }
 func (answering) Get(context.Context, string) (*karpv1.NodeClaim, error) { return nil, nil }
 func (answering) List(context.Context) ([]*karpv1.NodeClaim, error)      { return nil, nil }
-func (answering) GetInstanceTypes(context.Context, *karpv1.NodePool) ([]*cloudprovider.InstanceType, error) {
+func (answering) GetInstanceTypes(context.Context, *karpv1.NodePool) ([]*karpcloudprovider.InstanceType, error) {
 	return nil, nil
 }
-func (answering) IsDrifted(context.Context, *karpv1.NodeClaim) (cloudprovider.DriftReason, error) {
+func (answering) IsDrifted(context.Context, *karpv1.NodeClaim) (karpcloudprovider.DriftReason, error) {
 	return "", nil
 }
 
 func TestGate(t *testing.T) {
 	for name, tc := range map[string]struct {
 		suspended bool
-		matcher   types.GomegaMatcher
+		matcher   gomegatypes.GomegaMatcher
 	}{
 		"When suspended, it should decide nothing":                           {true, MatchError(leadership.ErrSuspended)},
 		"When not suspended, it should leave every decision to the provider": {false, Succeed()},

@@ -11,7 +11,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-	guestscheme "k8s.io/client-go/kubernetes/scheme"
+	clientgoscheme "k8s.io/client-go/kubernetes/scheme"
 	"k8s.io/utils/clock"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	"sigs.k8s.io/controller-runtime/pkg/client/fake"
@@ -27,7 +27,7 @@ import (
 )
 
 func TestIgnore(t *testing.T) {
-	NewWithT(t).Expect(v1alpha1.AddToScheme(guestscheme.Scheme)).To(Succeed())
+	NewWithT(t).Expect(v1alpha1.AddToScheme(clientgoscheme.Scheme)).To(Succeed())
 	claim := &karpv1.NodeClaim{ObjectMeta: metav1.ObjectMeta{Name: "general-1", Labels: map[string]string{
 		karpv1.NodePoolLabelKey: "general", karpv1.CapacityTypeLabelKey: "spot", corev1.LabelTopologyZone: "a", corev1.LabelInstanceTypeStable: "c2-small",
 	}}}
@@ -43,7 +43,7 @@ func TestIgnore(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			g := NewWithT(t)
-			guest := fake.NewClientBuilder().WithScheme(guestscheme.Scheme).WithObjects(claim.DeepCopy()).WithStatusSubresource(claim).Build()
+			guest := fake.NewClientBuilder().WithScheme(clientgoscheme.Scheme).WithObjects(claim.DeepCopy()).WithStatusSubresource(claim).Build()
 			cluster := state.NewCluster(clock.RealClock{}, guest, reconcilertest.Provider{})
 			core := informer.NewNodeClaimController(guest, reconcilertest.Provider{}, cluster, cost.NewClusterCost(t.Context(), reconcilertest.Provider{}, guest))
 			_, err := reconcilertest.Register(t, tc.wrap(core), guest).Reconcile(t.Context(), reconcile.Request{NamespacedName: client.ObjectKeyFromObject(claim)})

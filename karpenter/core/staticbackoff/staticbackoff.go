@@ -20,7 +20,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	"sigs.k8s.io/controller-runtime/pkg/reconcile"
 	karpv1 "sigs.k8s.io/karpenter/pkg/apis/v1"
-	"sigs.k8s.io/karpenter/pkg/cloudprovider"
+	karpcloudprovider "sigs.k8s.io/karpenter/pkg/cloudprovider"
 	"sigs.k8s.io/karpenter/pkg/controllers/state"
 	"sigs.k8s.io/karpenter/pkg/events"
 
@@ -77,12 +77,12 @@ type pool struct {
 func New(config Config) *Backoff { return &Backoff{Config: config, pools: map[string]pool{}} }
 
 // Launches wraps Karpenter core's cloud provider: it records which NodePools' launches fail.
-func (b *Backoff) Launches(provider cloudprovider.CloudProvider) cloudprovider.CloudProvider {
+func (b *Backoff) Launches(provider karpcloudprovider.CloudProvider) karpcloudprovider.CloudProvider {
 	return launches{CloudProvider: provider, backoff: b}
 }
 
 type launches struct {
-	cloudprovider.CloudProvider
+	karpcloudprovider.CloudProvider
 	backoff *Backoff
 }
 
@@ -103,7 +103,7 @@ func (b *Backoff) launched(nodePool string, err error) {
 		delete(b.pools, nodePool)
 		return
 	}
-	if !cloudprovider.IsInsufficientCapacityError(err) && !cloudprovider.IsNodeClassNotReadyError(err) {
+	if !karpcloudprovider.IsInsufficientCapacityError(err) && !karpcloudprovider.IsNodeClassNotReadyError(err) {
 		return // the NodeClaim stays
 	}
 	now := b.Clock.Now()

@@ -11,16 +11,16 @@ import (
 	"github.com/awslabs/operatorpkg/controller"
 	. "github.com/onsi/gomega"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-	guestscheme "k8s.io/client-go/kubernetes/scheme"
+	clientgoscheme "k8s.io/client-go/kubernetes/scheme"
 	clocktesting "k8s.io/utils/clock/testing"
 	"k8s.io/utils/ptr"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	"sigs.k8s.io/controller-runtime/pkg/client/fake"
 	"sigs.k8s.io/controller-runtime/pkg/reconcile"
 	karpv1 "sigs.k8s.io/karpenter/pkg/apis/v1"
-	"sigs.k8s.io/karpenter/pkg/cloudprovider"
+	karpcloudprovider "sigs.k8s.io/karpenter/pkg/cloudprovider"
 	"sigs.k8s.io/karpenter/pkg/controllers/state"
-	static "sigs.k8s.io/karpenter/pkg/controllers/static/provisioning"
+	staticprovisioning "sigs.k8s.io/karpenter/pkg/controllers/static/provisioning"
 	"sigs.k8s.io/karpenter/pkg/operator/options"
 
 	"github.com/autonode-io/autonode/api/karpenter/v1alpha1"
@@ -52,7 +52,7 @@ type fixture struct {
 	clock    *clocktesting.FakeClock
 	recorder *environment.Recorder
 	launches *provider
-	provider cloudprovider.CloudProvider
+	provider karpcloudprovider.CloudProvider
 	backoff  *staticbackoff.Backoff
 	nodePool *karpv1.NodePool
 	core     reconcile.Reconciler
@@ -64,14 +64,14 @@ func newFixture(t *testing.T, wrapped bool) *fixture {
 	t.Helper()
 	f := &fixture{WithT: NewWithT(t), t: t, clock: clocktesting.NewFakeClock(time.Now()), recorder: &environment.Recorder{}, launches: &provider{}}
 	f.ctx = options.ToContext(t.Context(), &options.Options{CPURequests: 1000})
-	f.Expect(v1alpha1.AddToScheme(guestscheme.Scheme)).To(Succeed())
+	f.Expect(v1alpha1.AddToScheme(clientgoscheme.Scheme)).To(Succeed())
 	f.nodePool = &karpv1.NodePool{ObjectMeta: metav1.ObjectMeta{Name: "fixed", UID: "1", Generation: 1}}
 	f.nodePool.Spec.Replicas = ptr.To(int64(replicas))
 	f.nodePool.Spec.Template.Spec.NodeClassRef = &karpv1.NodeClassReference{Group: v1alpha1.Group, Kind: v1alpha1.Kind, Name: "default"}
 	for _, condition := range []string{karpv1.ConditionTypeValidationSucceeded, karpv1.ConditionTypeNodeClassReady} {
 		f.nodePool.StatusConditions().SetTrue(condition)
 	}
-	f.guest = fake.NewClientBuilder().WithScheme(guestscheme.Scheme).WithObjects(f.nodePool).Build()
+	f.guest = fake.NewClientBuilder().WithScheme(clientgoscheme.Scheme).WithObjects(f.nodePool).Build()
 	f.backoff = staticbackoff.New(staticbackoff.Config{
 		Guest: f.guest, Recorder: f.recorder, Clock: f.clock,
 		Missing: func(context.Context, *karpv1.NodePool) string { return f.missing },
@@ -80,7 +80,7 @@ func newFixture(t *testing.T, wrapped bool) *fixture {
 	f.cluster = state.NewCluster(f.clock, f.guest, f.provider)
 	f.backoff.Cluster = f.cluster
 	f.cluster.SetSynced(true)
-	var core controller.Controller = static.NewController(f.guest, f.cluster, f.recorder, f.provider, nil, f.clock, nil, nil)
+	var core controller.Controller = staticprovisioning.NewController(f.guest, f.cluster, f.recorder, f.provider, nil, f.clock, nil, nil)
 	if wrapped {
 		core = f.backoff.Provisioning(core)
 	}
@@ -108,7 +108,7 @@ func (f *fixture) claims() []karpv1.NodeClaim {
 func (f *fixture) launch() {
 	f.t.Helper()
 	for _, claim := range f.claims() {
-		if _, err := f.provider.Create(f.ctx, &claim); cloudprovider.IsInsufficientCapacityError(err) {
+		if _, err := f.provider.Create(f.ctx, &claim); karpcloudprovider.IsInsufficientCapacityError(err) {
 			f.Expect(f.guest.Delete(f.ctx, &claim)).To(Succeed())
 			f.cluster.DeleteNodeClaim(claim.Name)
 		}
@@ -117,7 +117,7 @@ func (f *fixture) launch() {
 
 // TestProvisioning: Azure/karpenter-provider-azure#1854, kubernetes-sigs/karpenter#3198.
 func TestProvisioning(t *testing.T) {
-	none := cloudprovider.NewInsufficientCapacityError(errors.New("no capacity for on-demand c8-xlarge"))
+	none := karpcloudprovider.NewInsufficientCapacityError(errors.New("no capacity for on-demand c8-xlarge"))
 
 	t.Run("When there is no capacity for a static NodePool, Karpenter core alone should make NodeClaims without end", func(t *testing.T) {
 		f := newFixture(t, false)
@@ -198,7 +198,7 @@ func TestProvisioning(t *testing.T) {
 
 	t.Run("When a launch is retried by Karpenter itself, it should not count as failed", func(t *testing.T) {
 		f := newFixture(t, true)
-		f.launches.err = cloudprovider.NewCreateError(errors.New("no answer"), "ManagementUnreachable", "no answer")
+		f.launches.err = karpcloudprovider.NewCreateError(errors.New("no answer"), "ManagementUnreachable", "no answer")
 		_, _ = f.reconcile()
 		f.launch()
 		f.Expect(f.claims()).To(HaveLen(replicas))

@@ -17,7 +17,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	"sigs.k8s.io/controller-runtime/pkg/reconcile"
 	karpv1 "sigs.k8s.io/karpenter/pkg/apis/v1"
-	"sigs.k8s.io/karpenter/pkg/cloudprovider"
+	karpcloudprovider "sigs.k8s.io/karpenter/pkg/cloudprovider"
 	"sigs.k8s.io/karpenter/pkg/controllers/state"
 	nodeclaimutils "sigs.k8s.io/karpenter/pkg/utils/nodeclaim"
 
@@ -28,7 +28,7 @@ import (
 type Config struct {
 	// Guest reads NodeClaims from the cache.
 	Guest         client.Client
-	CloudProvider cloudprovider.CloudProvider
+	CloudProvider karpcloudprovider.CloudProvider
 	Cluster       *state.Cluster
 }
 

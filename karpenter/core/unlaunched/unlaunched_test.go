@@ -8,7 +8,7 @@ import (
 	"github.com/awslabs/operatorpkg/controller"
 	. "github.com/onsi/gomega"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-	guestscheme "k8s.io/client-go/kubernetes/scheme"
+	clientgoscheme "k8s.io/client-go/kubernetes/scheme"
 	"k8s.io/utils/clock"
 	"k8s.io/utils/ptr"
 	"sigs.k8s.io/controller-runtime/pkg/client"
@@ -36,8 +36,8 @@ type followed struct {
 func follow(t *testing.T, settled bool, nodeClaims ...client.Object) *followed {
 	t.Helper()
 	f := &followed{g: NewWithT(t), t: t}
-	f.g.Expect(v1alpha1.AddToScheme(guestscheme.Scheme)).To(Succeed())
-	f.guest = fake.NewClientBuilder().WithScheme(guestscheme.Scheme).WithObjects(nodeClaims...).WithStatusSubresource(&karpv1.NodeClaim{}).Build()
+	f.g.Expect(v1alpha1.AddToScheme(clientgoscheme.Scheme)).To(Succeed())
+	f.guest = fake.NewClientBuilder().WithScheme(clientgoscheme.Scheme).WithObjects(nodeClaims...).WithStatusSubresource(&karpv1.NodeClaim{}).Build()
 	f.cluster = state.NewCluster(clock.RealClock{}, f.guest, reconcilertest.Provider{})
 	var core controller.Controller = informer.NewNodeClaimController(f.guest, reconcilertest.Provider{}, f.cluster, cost.NewClusterCost(t.Context(), reconcilertest.Provider{}, f.guest))
 	if settled {

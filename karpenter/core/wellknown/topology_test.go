@@ -12,19 +12,19 @@ import (
 	"k8s.io/utils/ptr"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	"sigs.k8s.io/controller-runtime/pkg/client/fake"
-	karpscheduling "sigs.k8s.io/karpenter/pkg/controllers/provisioning/scheduling"
-	"sigs.k8s.io/karpenter/pkg/scheduling"
+	"sigs.k8s.io/karpenter/pkg/controllers/provisioning/scheduling"
+	karpscheduling "sigs.k8s.io/karpenter/pkg/scheduling"
 
 	"github.com/autonode-io/autonode/karpenter/core/wellknown"
 )
 
 // alternatives is what Karpenter's scheduler demands of a node for a pod's only volume.
-func alternatives(t *testing.T, objects ...client.Object) []scheduling.Requirements {
+func alternatives(t *testing.T, objects ...client.Object) []karpscheduling.Requirements {
 	t.Helper()
 	pod := &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Namespace: "default", Name: "db-0"}, Spec: corev1.PodSpec{Volumes: []corev1.Volume{{
 		Name: "data", VolumeSource: corev1.VolumeSource{PersistentVolumeClaim: &corev1.PersistentVolumeClaimVolumeSource{ClaimName: "data-db-0"}},
 	}}}}
-	found, err := karpscheduling.NewVolumeTopology(fake.NewClientBuilder().WithObjects(objects...).Build()).GetRequirements(t.Context(), pod)
+	found, err := scheduling.NewVolumeTopology(fake.NewClientBuilder().WithObjects(objects...).Build()).GetRequirements(t.Context(), pod)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -54,18 +54,18 @@ func restricted(key string) []client.Object {
 
 func TestTopologyKeys(t *testing.T) {
 	// A NodeClaim of a NodePool that says nothing of zones, and what its offerings have.
-	inZone := func(zone string) scheduling.Requirements {
-		return scheduling.NewRequirements(
-			scheduling.NewRequirement(corev1.LabelTopologyZone, corev1.NodeSelectorOpIn, zone),
-			scheduling.NewRequirement(corev1.LabelTopologyRegion, corev1.NodeSelectorOpIn, zone),
+	inZone := func(zone string) karpscheduling.Requirements {
+		return karpscheduling.NewRequirements(
+			karpscheduling.NewRequirement(corev1.LabelTopologyZone, corev1.NodeSelectorOpIn, zone),
+			karpscheduling.NewRequirement(corev1.LabelTopologyRegion, corev1.NodeSelectorOpIn, zone),
 		)
 	}
 	check := func(t *testing.T, key string) {
 		t.Helper()
 		for name, objects := range map[string][]client.Object{"PersistentVolume": bound(key), "StorageClass": restricted(key)} {
 			for _, demanded := range alternatives(t, objects...) {
-				nodeClaim := scheduling.NewRequirements()
-				if err := nodeClaim.Compatible(demanded, scheduling.AllowUndefinedWellKnownLabels); err != nil {
+				nodeClaim := karpscheduling.NewRequirements()
+				if err := nodeClaim.Compatible(demanded, karpscheduling.AllowUndefinedWellKnownLabels); err != nil {
 					t.Errorf("%s with %s: no NodeClaim may have it: %v", name, key, err)
 				}
 				nodeClaim.Add(demanded.Values()...)

@@ -9,8 +9,8 @@ package wellknown
 import (
 	clusterv1 "sigs.k8s.io/cluster-api/api/core/v1beta2"
 	karpv1 "sigs.k8s.io/karpenter/pkg/apis/v1"
-	"sigs.k8s.io/karpenter/pkg/cloudprovider"
-	"sigs.k8s.io/karpenter/pkg/scheduling"
+	karpcloudprovider "sigs.k8s.io/karpenter/pkg/cloudprovider"
+	karpscheduling "sigs.k8s.io/karpenter/pkg/scheduling"
 
 	"github.com/autonode-io/autonode/api/karpenter/v1alpha1"
 )
@@ -26,9 +26,9 @@ const (
 // Karpenter core reads its sets without a lock, so only init extends them, before any controller runs.
 func init() {
 	karpv1.WellKnownLabels.Insert(InstanceCPULabel, InstanceMemoryLabel, v1alpha1.ReservationIDLabel)
-	cloudprovider.ReservationIDLabel = v1alpha1.ReservationIDLabel
-	cloudprovider.ReservedCapacityLabels.Insert(v1alpha1.ReservationIDLabel)
+	karpcloudprovider.ReservationIDLabel = v1alpha1.ReservationIDLabel
+	karpcloudprovider.ReservedCapacityLabels.Insert(v1alpha1.ReservationIDLabel)
 	// Cluster API sets this taint on a node until it has synced the labels. Without this entry, Karpenter treats the
 	// node as unschedulable and launches another one.
-	scheduling.KnownEphemeralTaints = append(scheduling.KnownEphemeralTaints, clusterv1.NodeUninitializedTaint)
+	karpscheduling.KnownEphemeralTaints = append(karpscheduling.KnownEphemeralTaints, clusterv1.NodeUninitializedTaint)
 }

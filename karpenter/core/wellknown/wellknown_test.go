@@ -10,7 +10,7 @@ import (
 	clusterv1 "sigs.k8s.io/cluster-api/api/core/v1beta2"
 	karpv1 "sigs.k8s.io/karpenter/pkg/apis/v1"
 	"sigs.k8s.io/karpenter/pkg/controllers/state"
-	"sigs.k8s.io/karpenter/pkg/scheduling"
+	karpscheduling "sigs.k8s.io/karpenter/pkg/scheduling"
 
 	_ "github.com/autonode-io/autonode/karpenter/core/wellknown" // adds to Karpenter's sets
 )
@@ -31,12 +31,12 @@ func TestUninitializedTaint(t *testing.T) {
 	}
 	pod := &corev1.Pod{}
 	t.Run("When a node still has Cluster API's uninitialized taint, it should count for the pods that it was made for, so that no second one comes", func(t *testing.T) {
-		if err := scheduling.Taints(node(false).Taints()).ToleratesPod(pod); err != nil {
+		if err := karpscheduling.Taints(node(false).Taints()).ToleratesPod(pod); err != nil {
 			t.Error(err)
 		}
 	})
 	t.Run("When an initialized node gets that taint, it should not count", func(t *testing.T) {
-		if err := scheduling.Taints(node(true).Taints()).ToleratesPod(pod); err == nil {
+		if err := karpscheduling.Taints(node(true).Taints()).ToleratesPod(pod); err == nil {
 			t.Error("the taint is overlooked for good")
 		}
 	})

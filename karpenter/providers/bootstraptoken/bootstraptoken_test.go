@@ -14,7 +14,7 @@ import (
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	bootstraputil "k8s.io/cluster-bootstrap/token/util"
-	testingclock "k8s.io/utils/clock/testing"
+	clocktesting "k8s.io/utils/clock/testing"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/autonode-io/autonode/api/karpenter/v1alpha1"
@@ -53,7 +53,7 @@ func TestGroups(t *testing.T) {
 
 func TestMint(t *testing.T) {
 	taken := apierrors.NewAlreadyExists(schema.GroupResource{Resource: "secrets"}, "bootstrap-token-abcdef")
-	clock := testingclock.NewFakePassiveClock(time.Now())
+	clock := clocktesting.NewFakePassiveClock(time.Now())
 
 	t.Run("When a token is minted, its parts should be in the Secret, and no two should be the same", func(t *testing.T) {
 		g := NewWithT(t)

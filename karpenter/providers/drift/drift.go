@@ -11,7 +11,7 @@ import (
 	"k8s.io/utils/clock"
 	clusterv1 "sigs.k8s.io/cluster-api/api/core/v1beta2"
 	karpv1 "sigs.k8s.io/karpenter/pkg/apis/v1"
-	"sigs.k8s.io/karpenter/pkg/cloudprovider"
+	karpcloudprovider "sigs.k8s.io/karpenter/pkg/cloudprovider"
 
 	"github.com/autonode-io/autonode/api/karpenter/v1alpha1"
 	"github.com/autonode-io/autonode/karpenter/providers/instancetype"
@@ -25,18 +25,18 @@ import (
 // Reasons of drift. Users filter by them: never change them.
 const (
 	// NodeClassDrifted: node class fields that affect a node have changed: see Hash.
-	NodeClassDrifted cloudprovider.DriftReason = "NodeClassDrifted"
+	NodeClassDrifted karpcloudprovider.DriftReason = "NodeClassDrifted"
 	// OfferingGone: the machine's source makes another instance type, zone or capacity type now.
-	OfferingGone cloudprovider.DriftReason = "OfferingGone"
+	OfferingGone karpcloudprovider.DriftReason = "OfferingGone"
 	// TemplateDrifted: the content of the infrastructure template has changed. If its image is of another version, as VersionDrifted.
-	TemplateDrifted cloudprovider.DriftReason = "TemplateDrifted"
+	TemplateDrifted karpcloudprovider.DriftReason = "TemplateDrifted"
 	// BootstrapDrifted: the content of the bootstrap template has changed, or the data Secret's name.
-	BootstrapDrifted cloudprovider.DriftReason = "BootstrapDrifted"
+	BootstrapDrifted karpcloudprovider.DriftReason = "BootstrapDrifted"
 	// NodeImageDrifted: the release payload names another image for the node class's bootstrap patches or the source's patches.
-	NodeImageDrifted cloudprovider.DriftReason = "NodeImageDrifted"
+	NodeImageDrifted karpcloudprovider.DriftReason = "NodeImageDrifted"
 	// VersionDrifted: nodes of this class and template now get another Kubernetes version, or another template of the same
 	// offering has an image with the version that nodes get.
-	VersionDrifted cloudprovider.DriftReason = "VersionDrifted"
+	VersionDrifted karpcloudprovider.DriftReason = "VersionDrifted"
 )
 
 // Config of a Detector.
@@ -69,7 +69,7 @@ func New(config Config) *Detector {
 }
 
 // Reason returns why a NodeClaim's node has to be replaced, or "". Unknown inputs never count as drift.
-func (d *Detector) Reason(nodeClass *v1alpha1.ClusterAPINodeClass, nodeClaim *karpv1.NodeClaim, machine *clusterv1.Machine) cloudprovider.DriftReason {
+func (d *Detector) Reason(nodeClass *v1alpha1.ClusterAPINodeClass, nodeClaim *karpv1.NodeClaim, machine *clusterv1.Machine) karpcloudprovider.DriftReason {
 	if nodeClass.DeletionTimestamp != nil || nodeClass.Annotations[v1alpha1.DrainingAnnotation] == "true" {
 		// A deleted node class's nodes are removed anyway.
 		return ""

@@ -20,7 +20,7 @@ import (
 	"k8s.io/utils/ptr"
 	clusterv1 "sigs.k8s.io/cluster-api/api/core/v1beta2"
 	karpv1 "sigs.k8s.io/karpenter/pkg/apis/v1"
-	"sigs.k8s.io/karpenter/pkg/cloudprovider"
+	karpcloudprovider "sigs.k8s.io/karpenter/pkg/cloudprovider"
 
 	"github.com/autonode-io/autonode/api/karpenter/v1alpha1"
 	"github.com/autonode-io/autonode/internal/environment"
@@ -112,7 +112,7 @@ func deferred() *world {
 	return w
 }
 
-func (w *world) reason() cloudprovider.DriftReason {
+func (w *world) reason() karpcloudprovider.DriftReason {
 	return w.detector().Reason(w.nodeClass, w.nodeClaim, w.machine)
 }
 
@@ -156,7 +156,7 @@ func kubelet(w *world) {
 func TestReason(t *testing.T) {
 	for name, tc := range map[string]struct {
 		change func(*world)
-		want   cloudprovider.DriftReason
+		want   karpcloudprovider.DriftReason
 	}{
 		"When nothing has changed, it should find no drift": {func(*world) {}, ""},
 
@@ -257,7 +257,7 @@ func TestOfferingGone(t *testing.T) {
 	gone := func(w *world) { w.templates = []template.Template{} }
 	for name, tc := range map[string]struct {
 		change func(*world)
-		want   cloudprovider.DriftReason
+		want   karpcloudprovider.DriftReason
 	}{
 		"When the source was deleted or isn't selected any more, it should find nothing": {gone, ""},
 		"When the source offers another instance type now, it should find its offering gone": {
@@ -342,7 +342,7 @@ func TestMachineDeployment(t *testing.T) {
 	for name, tc := range map[string]struct {
 		from   func() *world
 		change func(*world)
-		want   cloudprovider.DriftReason
+		want   karpcloudprovider.DriftReason
 	}{
 		"When nothing has changed, it should not take the payload's version for the MachineDeployment's": {deployed, func(*world) {}, ""},
 		"When its version has changed, it should find it":                                                {deployed, func(w *world) { w.templates[0].Machine.Spec.Version = "v1.36.2" }, drift.VersionDrifted},
@@ -410,7 +410,7 @@ func TestNodeImages(t *testing.T) {
 	for name, tc := range map[string]struct {
 		variable string
 		change   func(*testing.T, *world)
-		want     cloudprovider.DriftReason
+		want     karpcloudprovider.DriftReason
 	}{
 		"When the payload names the same image, it should find no drift":               {"image.aws.us-east-1", func(*testing.T, *world) {}, ""},
 		"When the payload names another image, it should find it":                      {"image.aws.us-east-1", func(t *testing.T, w *world) { w.names(t, "ami-2") }, drift.NodeImageDrifted},
@@ -468,7 +468,7 @@ func TestRevisions(t *testing.T) {
 	}
 	for name, tc := range map[string]struct {
 		change  func(*world)
-		want    cloudprovider.DriftReason
+		want    karpcloudprovider.DriftReason
 		renewed map[string]string
 	}{
 		"When nothing has changed, it should write nothing": {func(*world) {}, "", renewed()},
@@ -554,8 +554,8 @@ func TestRevisions(t *testing.T) {
 
 func TestReasonsAreStable(t *testing.T) {
 	t.Run("When people filter by a reason, it should still be called that", func(t *testing.T) {
-		got := []cloudprovider.DriftReason{drift.NodeClassDrifted, drift.OfferingGone, drift.TemplateDrifted, drift.BootstrapDrifted, drift.NodeImageDrifted, drift.VersionDrifted}
-		if diff := cmp.Diff([]cloudprovider.DriftReason{"NodeClassDrifted", "OfferingGone", "TemplateDrifted", "BootstrapDrifted", "NodeImageDrifted", "VersionDrifted"}, got); diff != "" {
+		got := []karpcloudprovider.DriftReason{drift.NodeClassDrifted, drift.OfferingGone, drift.TemplateDrifted, drift.BootstrapDrifted, drift.NodeImageDrifted, drift.VersionDrifted}
+		if diff := cmp.Diff([]karpcloudprovider.DriftReason{"NodeClassDrifted", "OfferingGone", "TemplateDrifted", "BootstrapDrifted", "NodeImageDrifted", "VersionDrifted"}, got); diff != "" {
 			t.Errorf("reasons (-want +got):\n%s", diff)
 		}
 	})

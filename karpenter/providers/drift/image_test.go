@@ -7,7 +7,7 @@ import (
 	"time"
 
 	"github.com/google/go-cmp/cmp"
-	"sigs.k8s.io/karpenter/pkg/cloudprovider"
+	karpcloudprovider "sigs.k8s.io/karpenter/pkg/cloudprovider"
 
 	"github.com/autonode-io/autonode/api/karpenter/v1alpha1"
 	"github.com/autonode-io/autonode/karpenter/providers/drift"
@@ -49,12 +49,12 @@ func (w *world) edited(version string) {
 }
 
 func TestImageVersion(t *testing.T) {
-	const none = cloudprovider.DriftReason("")
+	const none = karpcloudprovider.DriftReason("")
 	for name, tc := range map[string]struct {
 		from   func() *world
 		change func(*world)
 		// want is the reason while nodes may be upgraded, and outside the window while they may not.
-		want, outside cloudprovider.DriftReason
+		want, outside karpcloudprovider.DriftReason
 	}{
 		"When nothing has changed, it should find nothing": {imaged, func(*world) {}, none, none},
 
@@ -141,7 +141,7 @@ func TestImageVersion(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			for when, c := range map[string]struct {
 				allowed bool
-				want    cloudprovider.DriftReason
+				want    karpcloudprovider.DriftReason
 			}{"in the window": {true, tc.want}, "outside the window": {false, tc.outside}} {
 				w := tc.from()
 				w.upgrades = func(time.Time) bool { return c.allowed }

@@ -24,7 +24,7 @@ import (
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apimachinery/pkg/watch"
 	"k8s.io/client-go/dynamic"
-	"k8s.io/client-go/tools/cache"
+	toolscache "k8s.io/client-go/tools/cache"
 	clusterv1 "sigs.k8s.io/cluster-api/api/core/v1beta2"
 )
 
@@ -135,7 +135,7 @@ func (s *Set) List(ctx context.Context, gk schema.GroupKind, selector labels.Sel
 		return nil, err
 	}
 	var objects []*unstructured.Unstructured
-	if err := cache.ListAll(k.informer.GetStore(), selector, func(o any) {
+	if err := toolscache.ListAll(k.informer.GetStore(), selector, func(o any) {
 		if u, ok := o.(*unstructured.Unstructured); ok {
 			objects = append(objects, u)
 		}
@@ -179,7 +179,7 @@ func (s *Set) Resource(gk schema.GroupKind) (schema.GroupVersionResource, error)
 
 // kind is one informer and the outcome of its last request.
 type kind struct {
-	informer cache.SharedIndexInformer
+	informer toolscache.SharedIndexInformer
 	resource schema.GroupVersionResource
 
 	mu  sync.Mutex
@@ -235,7 +235,7 @@ func (s *Set) start(gk schema.GroupKind) (*kind, error) {
 	}
 	k = &kind{resource: resource, failed: make(chan struct{})}
 	client := s.Management.Resource(resource).Namespace(s.Namespace)
-	k.informer = cache.NewSharedIndexInformer(cache.ToListWatcherWithWatchListSemantics(&cache.ListWatch{
+	k.informer = toolscache.NewSharedIndexInformer(toolscache.ToListWatcherWithWatchListSemantics(&toolscache.ListWatch{
 		ListWithContextFunc: func(ctx context.Context, options metav1.ListOptions) (runtime.Object, error) {
 			s.narrow(gk, &options)
 			list, err := client.List(ctx, options)
@@ -252,14 +252,14 @@ func (s *Set) start(gk schema.GroupKind) (*kind, error) {
 			s.record(gk, k, err)
 			return w, err
 		},
-	}, s.Management), &unstructured.Unstructured{}, 0, cache.Indexers{})
+	}, s.Management), &unstructured.Unstructured{}, 0, toolscache.Indexers{})
 	// These fail only after the informer has started.
 	_ = k.informer.SetTransform(withoutManagedFields)
-	_ = k.informer.SetWatchErrorHandlerWithContext(func(context.Context, *cache.Reflector, error) {})
-	_, _ = k.informer.AddEventHandler(cache.ResourceEventHandlerFuncs{
+	_ = k.informer.SetWatchErrorHandlerWithContext(func(context.Context, *toolscache.Reflector, error) {})
+	_, _ = k.informer.AddEventHandler(toolscache.ResourceEventHandlerFuncs{
 		AddFunc: func(o any) { s.changed(gk, o) },
 		DeleteFunc: func(o any) {
-			if last, ok := o.(cache.DeletedFinalStateUnknown); ok {
+			if last, ok := o.(toolscache.DeletedFinalStateUnknown); ok {
 				o = last.Obj
 			}
 			s.changed(gk, o)

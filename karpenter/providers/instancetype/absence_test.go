@@ -9,7 +9,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/utils/ptr"
 	karpv1 "sigs.k8s.io/karpenter/pkg/apis/v1"
-	"sigs.k8s.io/karpenter/pkg/scheduling"
+	karpscheduling "sigs.k8s.io/karpenter/pkg/scheduling"
 
 	"github.com/autonode-io/autonode/catalog/patch"
 	"github.com/autonode-io/autonode/karpenter/providers/inventory"
@@ -90,9 +90,9 @@ func TestAbsence(t *testing.T) {
 				s := seen{gone: snapshot.Gone(launched.Source, launched.Key)}
 				for _, it := range snapshot.InstanceTypes {
 					labels := map[string]string{corev1.LabelInstanceTypeStable: key.InstanceType, corev1.LabelTopologyZone: key.Zone, karpv1.CapacityTypeLabelKey: key.CapacityType}
-					if it.Name == key.InstanceType && it.Offerings.HasCompatible(scheduling.NewLabelRequirements(labels)) {
+					if it.Name == key.InstanceType && it.Offerings.HasCompatible(karpscheduling.NewLabelRequirements(labels)) {
 						s.listed = true
-						s.available = it.Offerings.Available().HasCompatible(scheduling.NewLabelRequirements(labels))
+						s.available = it.Offerings.Available().HasCompatible(karpscheduling.NewLabelRequirements(labels))
 						s.price, _ = it.OfferingPrice(key.Zone, key.CapacityType)
 					}
 				}

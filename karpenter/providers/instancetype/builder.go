@@ -13,8 +13,8 @@ import (
 	"k8s.io/apimachinery/pkg/util/validation"
 	"k8s.io/utils/ptr"
 	karpv1 "sigs.k8s.io/karpenter/pkg/apis/v1"
-	"sigs.k8s.io/karpenter/pkg/cloudprovider"
-	"sigs.k8s.io/karpenter/pkg/scheduling"
+	karpcloudprovider "sigs.k8s.io/karpenter/pkg/cloudprovider"
+	karpscheduling "sigs.k8s.io/karpenter/pkg/scheduling"
 
 	"github.com/autonode-io/autonode/api/karpenter/v1alpha1"
 	"github.com/autonode-io/autonode/karpenter/core/wellknown"
@@ -66,9 +66,9 @@ type builder struct {
 	reserved map[string]reserved
 	zones    []string
 	// offerings holds the requirements of every offering, by its key without the instance type.
-	offerings map[offering.Key]scheduling.Requirements
+	offerings map[offering.Key]karpscheduling.Requirements
 	// without is the requirement that a type has no such well-known label.
-	without map[string]*scheduling.Requirement
+	without map[string]*karpscheduling.Requirement
 	// resolutions counts the instance types that were resolved, for tests.
 	resolutions int
 }
@@ -77,14 +77,14 @@ func newBuilder(in Input) *builder { return newBuilderAfter(in, nil) }
 
 // newBuilderAfter shares what hasn't changed with an earlier builder: the templates that kept reports, and requirements. It may be nil.
 func newBuilderAfter(in Input, before *builder) *builder {
-	b := &builder{Input: in, offerings: map[offering.Key]scheduling.Requirements{}, without: map[string]*scheduling.Requirement{}}
+	b := &builder{Input: in, offerings: map[offering.Key]karpscheduling.Requirements{}, without: map[string]*karpscheduling.Requirement{}}
 	if before != nil {
 		b.offerings, b.without, b.resolutions = before.offerings, before.without, before.resolutions
 	}
 	for key := range karpv1.WellKnownLabels {
 		// A type has no NodePool, and DoesNotExist would exclude every NodePool.
 		if _, known := b.without[key]; key != karpv1.NodePoolLabelKey && !known {
-			b.without[key] = scheduling.NewRequirement(key, corev1.NodeSelectorOpDoesNotExist)
+			b.without[key] = karpscheduling.NewRequirement(key, corev1.NodeSelectorOpDoesNotExist)
 		}
 	}
 	var problems [4][]error
@@ -203,8 +203,8 @@ func (b *builder) update(before *Snapshot, names sets.Set[string]) *Snapshot {
 const maxMerged = 8
 
 // sameOfferings reports whether two instance types have the same offerings at the same prices, available or not.
-func sameOfferings(a, b *cloudprovider.InstanceType) bool {
-	return slices.EqualFunc(a.Offerings, b.Offerings, func(a, b *cloudprovider.Offering) bool {
+func sameOfferings(a, b *karpcloudprovider.InstanceType) bool {
+	return slices.EqualFunc(a.Offerings, b.Offerings, func(a, b *karpcloudprovider.Offering) bool {
 		return a.Price == b.Price && offering.KeyOf("", a) == offering.KeyOf("", b)
 	})
 }
@@ -225,7 +225,7 @@ func (b *builder) resolve(name string) *resolved {
 
 // offer builds an instance type from its templates.
 func (b *builder) offer(r *resolved, name string, templates []*template.Template) {
-	it := &cloudprovider.InstanceType{Name: name, Capacity: b.capacityOf(templates)}
+	it := &karpcloudprovider.InstanceType{Name: name, Capacity: b.capacityOf(templates)}
 	it.DynamicResources = devicesOf(templates)
 	for _, tmpl := range templates {
 		r.taints = append(r.taints, taintsOf(tmpl)...)
@@ -255,14 +255,14 @@ func (b *builder) offer(r *resolved, name string, templates []*template.Template
 	// joined.
 	it.Requirements = b.requirements(it, templates, zoneNames, capacityTypes)
 	if len(reservations) > 0 {
-		it.Requirements[v1alpha1.ReservationIDLabel] = scheduling.NewRequirement(v1alpha1.ReservationIDLabel, corev1.NodeSelectorOpIn, sets.List(reservations)...)
+		it.Requirements[v1alpha1.ReservationIDLabel] = karpscheduling.NewRequirement(v1alpha1.ReservationIDLabel, corev1.NodeSelectorOpIn, sets.List(reservations)...)
 	}
 	b.expectMemory(it.Capacity, templates)
 	it.Overhead = b.overheadOf(it.Capacity, templates)
 }
 
 // setApart makes the offerings that aren't reserved say so. Elsewhere the instance type does.
-func (b *builder) setApart(offerings cloudprovider.Offerings) {
+func (b *builder) setApart(offerings karpcloudprovider.Offerings) {
 	for _, o := range offerings {
 		if _, reserved := o.Requirements[v1alpha1.ReservationIDLabel]; !reserved {
 			o.Requirements = maps.Clone(o.Requirements)
@@ -287,15 +287,15 @@ func groupsOf(templates []*template.Template) (groups map[string][]*template.Tem
 }
 
 // requirements sets every well-known label: Karpenter takes a missing one as any value.
-func (b *builder) requirements(it *cloudprovider.InstanceType, templates []*template.Template, zones, capacityTypes sets.Set[string]) scheduling.Requirements {
-	reqs := scheduling.NewRequirements(
-		scheduling.NewRequirement(corev1.LabelInstanceTypeStable, corev1.NodeSelectorOpIn, it.Name),
-		scheduling.NewRequirement(corev1.LabelArchStable, corev1.NodeSelectorOpIn, templates[0].Arch),
-		scheduling.NewRequirement(corev1.LabelOSStable, corev1.NodeSelectorOpIn, templates[0].OS),
-		scheduling.NewRequirement(corev1.LabelTopologyZone, corev1.NodeSelectorOpIn, sets.List(zones)...),
-		scheduling.NewRequirement(karpv1.CapacityTypeLabelKey, corev1.NodeSelectorOpIn, sets.List(capacityTypes)...),
-		scheduling.NewRequirement(wellknown.InstanceCPULabel, corev1.NodeSelectorOpIn, strconv.FormatInt(it.Capacity.Cpu().MilliValue()/1000, 10)),
-		scheduling.NewRequirement(wellknown.InstanceMemoryLabel, corev1.NodeSelectorOpIn, strconv.FormatInt(it.Capacity.Memory().Value()>>20, 10)),
+func (b *builder) requirements(it *karpcloudprovider.InstanceType, templates []*template.Template, zones, capacityTypes sets.Set[string]) karpscheduling.Requirements {
+	reqs := karpscheduling.NewRequirements(
+		karpscheduling.NewRequirement(corev1.LabelInstanceTypeStable, corev1.NodeSelectorOpIn, it.Name),
+		karpscheduling.NewRequirement(corev1.LabelArchStable, corev1.NodeSelectorOpIn, templates[0].Arch),
+		karpscheduling.NewRequirement(corev1.LabelOSStable, corev1.NodeSelectorOpIn, templates[0].OS),
+		karpscheduling.NewRequirement(corev1.LabelTopologyZone, corev1.NodeSelectorOpIn, sets.List(zones)...),
+		karpscheduling.NewRequirement(karpv1.CapacityTypeLabelKey, corev1.NodeSelectorOpIn, sets.List(capacityTypes)...),
+		karpscheduling.NewRequirement(wellknown.InstanceCPULabel, corev1.NodeSelectorOpIn, strconv.FormatInt(it.Capacity.Cpu().MilliValue()/1000, 10)),
+		karpscheduling.NewRequirement(wellknown.InstanceMemoryLabel, corev1.NodeSelectorOpIn, strconv.FormatInt(it.Capacity.Memory().Value()>>20, 10)),
 	)
 	// Only labels that all templates agree on are certain.
 	for key, value := range templates[0].Labels {
@@ -303,11 +303,11 @@ func (b *builder) requirements(it *cloudprovider.InstanceType, templates []*temp
 			other, ok := s.Labels[key]
 			return !ok || other != value
 		}) {
-			reqs.Add(scheduling.NewRequirement(key, corev1.NodeSelectorOpIn, value))
+			reqs.Add(karpscheduling.NewRequirement(key, corev1.NodeSelectorOpIn, value))
 		}
 	}
 	if region := b.Cluster.Region; region != "" && !slices.ContainsFunc(templates, tellsRegion) {
-		reqs.Add(scheduling.NewRequirement(corev1.LabelTopologyRegion, corev1.NodeSelectorOpIn, region))
+		reqs.Add(karpscheduling.NewRequirement(corev1.LabelTopologyRegion, corev1.NodeSelectorOpIn, region))
 	}
 	for key, without := range b.without {
 		if !reqs.Has(key) {
@@ -326,7 +326,7 @@ func tellsRegion(tmpl *template.Template) bool {
 func taintsOf(tmpl *template.Template) []corev1.Taint {
 	taints := tmpl.Taints
 	for i := range tmpl.Bootstrap.Kubelet.Taints {
-		if taint := &tmpl.Bootstrap.Kubelet.Taints[i]; !scheduling.IsKnownEphemeralTaint(taint) {
+		if taint := &tmpl.Bootstrap.Kubelet.Taints[i]; !karpscheduling.IsKnownEphemeralTaint(taint) {
 			taints = append(slices.Clip(taints), *taint)
 		}
 	}

@@ -16,7 +16,7 @@ import (
 	clocktesting "k8s.io/utils/clock/testing"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	karpv1 "sigs.k8s.io/karpenter/pkg/apis/v1"
-	"sigs.k8s.io/karpenter/pkg/cloudprovider"
+	karpcloudprovider "sigs.k8s.io/karpenter/pkg/cloudprovider"
 
 	"github.com/autonode-io/autonode/api/karpenter/v1alpha1"
 	"github.com/autonode-io/autonode/internal/environment"
@@ -109,7 +109,7 @@ func renewed(before, after *Snapshot) (names []string) {
 	return names
 }
 
-func offeringAt(s *Snapshot, key offering.Key) *cloudprovider.Offering {
+func offeringAt(s *Snapshot, key offering.Key) *karpcloudprovider.Offering {
 	choice, ok := s.ResolveKey(key)
 	if !ok {
 		return nil
@@ -321,7 +321,7 @@ func TestReservations(t *testing.T) {
 		if snapshot.Gone(source, key) {
 			t.Error("a deleted offering should replace no node")
 		}
-		if !slices.ContainsFunc(snapshot.InstanceTypes[1].Offerings, func(o *cloudprovider.Offering) bool {
+		if !slices.ContainsFunc(snapshot.InstanceTypes[1].Offerings, func(o *karpcloudprovider.Offering) bool {
 			return offering.KeyOf("t-1", o) == key && !o.Available
 		}) {
 			t.Error("Karpenter would replace the node: it knows no such offering")

@@ -8,7 +8,7 @@ import (
 	"testing"
 
 	"k8s.io/utils/ptr"
-	"sigs.k8s.io/karpenter/pkg/cloudprovider"
+	karpcloudprovider "sigs.k8s.io/karpenter/pkg/cloudprovider"
 
 	"github.com/autonode-io/autonode/api/karpenter/v1alpha1"
 	"github.com/autonode-io/autonode/karpenter/providers/kubelet"
@@ -121,7 +121,7 @@ func TestPatchedKubelet(t *testing.T) {
 	})
 }
 
-func mustTypes(t *testing.T, store *Provider) []*cloudprovider.InstanceType {
+func mustTypes(t *testing.T, store *Provider) []*karpcloudprovider.InstanceType {
 	t.Helper()
 	types, err := store.InstanceTypes("default")
 	if err != nil {

@@ -9,8 +9,8 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/util/sets"
 	karpv1 "sigs.k8s.io/karpenter/pkg/apis/v1"
-	"sigs.k8s.io/karpenter/pkg/cloudprovider"
-	"sigs.k8s.io/karpenter/pkg/scheduling"
+	karpcloudprovider "sigs.k8s.io/karpenter/pkg/cloudprovider"
+	karpscheduling "sigs.k8s.io/karpenter/pkg/scheduling"
 
 	"github.com/autonode-io/autonode/karpenter/providers/template"
 )
@@ -63,13 +63,13 @@ const maxChosen = 1_000
 // chosen are the instance types of one generation of a NodePool.
 type chosen struct {
 	generation    int64
-	instanceTypes []*cloudprovider.InstanceType
+	instanceTypes []*karpcloudprovider.InstanceType
 	differing     []Differing
 }
 
 // Offered returns the instance types that a NodePool gets, as Tolerating and Meeting choose them, and those that Meeting leaves out. Karpenter
 // asks for them many times a second, so the answer is kept until the snapshot or the NodePool changes.
-func (s *Snapshot) Offered(nodePool *karpv1.NodePool) ([]*cloudprovider.InstanceType, []Differing) {
+func (s *Snapshot) Offered(nodePool *karpv1.NodePool) ([]*karpcloudprovider.InstanceType, []Differing) {
 	if value, found := s.chosen.Load(nodePool.UID); found {
 		if known, _ := value.(*chosen); known.generation == nodePool.Generation {
 			return known.instanceTypes, known.differing
@@ -91,12 +91,12 @@ func (s *Snapshot) Offered(nodePool *karpv1.NodePool) ([]*cloudprovider.Instance
 // Meeting returns those of the instance types all of whose templates meet a NodePool's requirements on declared labels, and the
 // types that it leaves out because only some do. A type that machines have stays, without available offerings. Without such
 // requirements, the common case, it returns the instance types themselves.
-func (s *Snapshot) Meeting(instanceTypes []*cloudprovider.InstanceType, nodePool []karpv1.NodeSelectorRequirementWithMinValues) (meeting []*cloudprovider.InstanceType, differing []Differing) {
+func (s *Snapshot) Meeting(instanceTypes []*karpcloudprovider.InstanceType, nodePool []karpv1.NodeSelectorRequirementWithMinValues) (meeting []*karpcloudprovider.InstanceType, differing []Differing) {
 	if !slices.ContainsFunc(nodePool, func(r karpv1.NodeSelectorRequirementWithMinValues) bool { return s.declared.Has(r.Key) }) {
 		return instanceTypes, nil
 	}
-	requirements := scheduling.NewNodeSelectorRequirementsWithMinValues(nodePool...)
-	meeting = make([]*cloudprovider.InstanceType, 0, len(instanceTypes))
+	requirements := karpscheduling.NewNodeSelectorRequirementsWithMinValues(nodePool...)
+	meeting = make([]*karpcloudprovider.InstanceType, 0, len(instanceTypes))
 	for _, it := range instanceTypes {
 		fits, incompatible := s.split(it.Name, requirements)
 		if r, ok := s.find(it.Name); ok && len(incompatible) > 0 {
@@ -114,7 +114,7 @@ func (s *Snapshot) Meeting(instanceTypes []*cloudprovider.InstanceType, nodePool
 }
 
 // split returns the templates of a type that meet requirements on declared labels, and those that don't.
-func (k *known) split(instanceType string, requirements scheduling.Requirements) (fits, incompatible []*template.Template) {
+func (k *known) split(instanceType string, requirements karpscheduling.Requirements) (fits, incompatible []*template.Template) {
 	for _, tmpl := range k.groups[instanceType] {
 		if _, unmet := k.unmet(tmpl, requirements, nil); unmet {
 			incompatible = append(incompatible, tmpl)
@@ -127,7 +127,7 @@ func (k *known) split(instanceType string, requirements scheduling.Requirements)
 
 // unmet returns the first requirement on a declared label that a template's machine wouldn't meet. own are the labels that its
 // node gets where the template has none.
-func (k *known) unmet(tmpl *template.Template, requirements scheduling.Requirements, own map[string]string) (key string, unmet bool) {
+func (k *known) unmet(tmpl *template.Template, requirements karpscheduling.Requirements, own map[string]string) (key string, unmet bool) {
 	for _, key := range slices.Sorted(maps.Keys(requirements)) {
 		if !k.declared.Has(key) {
 			continue
@@ -148,14 +148,14 @@ func (k *known) unmet(tmpl *template.Template, requirements scheduling.Requireme
 }
 
 // demands reports whether only a node with the label meets a requirement.
-func demands(requirement *scheduling.Requirement) bool {
+func demands(requirement *karpscheduling.Requirement) bool {
 	operator := requirement.Operator() // Gt and Lt are Exists
 	return operator == corev1.NodeSelectorOpIn || operator == corev1.NodeSelectorOpExists
 }
 
 // For returns the choice if its template's labels meet a NodeClaim's requirements, otherwise the cheapest available one of the same
 // offering whose do.
-func (k *known) For(choice Choice, nodeClaim *karpv1.NodeClaim, requirements scheduling.Requirements) (Choice, bool) {
+func (k *known) For(choice Choice, nodeClaim *karpv1.NodeClaim, requirements karpscheduling.Requirements) (Choice, bool) {
 	if _, unmet := k.unmet(choice.Template, requirements, nodeClaim.Labels); !unmet {
 		return choice, true
 	}

@@ -9,7 +9,7 @@ import (
 
 	resourcev1 "k8s.io/api/resource/v1"
 	"k8s.io/utils/ptr"
-	"sigs.k8s.io/karpenter/pkg/cloudprovider"
+	karpcloudprovider "sigs.k8s.io/karpenter/pkg/cloudprovider"
 
 	"github.com/autonode-io/autonode/karpenter/providers/template"
 )
@@ -22,23 +22,23 @@ const (
 
 // devicesOf returns the devices that all templates have, as the Cluster Autoscaler models them: identical, in one pool.
 // Karpenter reads them unless it ignores resource claims of pods.
-func devicesOf(templates []*template.Template) cloudprovider.DynamicResources {
+func devicesOf(templates []*template.Template) karpcloudprovider.DynamicResources {
 	driver, count := templates[0].DeviceDriver, templates[0].Devices
 	for _, tmpl := range templates[1:] {
 		count = min(count, tmpl.Devices)
 	}
 	if count == 0 || slices.ContainsFunc(templates, func(tmpl *template.Template) bool { return tmpl.DeviceDriver != driver }) {
-		return cloudprovider.DynamicResources{}
+		return karpcloudprovider.DynamicResources{}
 	}
-	template := &cloudprovider.ResourceSliceTemplate{
+	template := &karpcloudprovider.ResourceSliceTemplate{
 		Driver: unique.Make(driver),
-		Pool:   cloudprovider.ResourcePool{Name: unique.Make(templates[0].InstanceType)},
+		Pool:   karpcloudprovider.ResourcePool{Name: unique.Make(templates[0].InstanceType)},
 	}
 	for i := range count {
-		template.Devices = append(template.Devices, cloudprovider.Device{
+		template.Devices = append(template.Devices, karpcloudprovider.Device{
 			Name:       unique.Make(deviceType + "-" + strconv.Itoa(i)),
 			Attributes: map[resourcev1.QualifiedName]resourcev1.DeviceAttribute{deviceTypeAttribute: {StringValue: ptr.To(deviceType)}},
 		})
 	}
-	return cloudprovider.DynamicResources{ResourceSliceTemplates: []*cloudprovider.ResourceSliceTemplate{template}}
+	return karpcloudprovider.DynamicResources{ResourceSliceTemplates: []*karpcloudprovider.ResourceSliceTemplate{template}}
 }

@@ -22,8 +22,8 @@ import (
 	clocktesting "k8s.io/utils/clock/testing"
 	"k8s.io/utils/ptr"
 	karpv1 "sigs.k8s.io/karpenter/pkg/apis/v1"
-	"sigs.k8s.io/karpenter/pkg/cloudprovider"
-	"sigs.k8s.io/karpenter/pkg/scheduling"
+	karpcloudprovider "sigs.k8s.io/karpenter/pkg/cloudprovider"
+	karpscheduling "sigs.k8s.io/karpenter/pkg/scheduling"
 
 	"github.com/autonode-io/autonode/api/karpenter/v1alpha1"
 	"github.com/autonode-io/autonode/internal/environment"
@@ -244,7 +244,7 @@ func TestEveryWellKnownLabelHasARequirement(t *testing.T) {
 			{karpv1.NodePoolLabelKey, "In", "general", true},
 			{corev1.LabelTopologyRegion, "In", "eu", false},
 		} {
-			reqs := scheduling.NewRequirements(scheduling.NewRequirement(tc.key, corev1.NodeSelectorOperator(tc.operator), tc.value))
+			reqs := karpscheduling.NewRequirements(karpscheduling.NewRequirement(tc.key, corev1.NodeSelectorOperator(tc.operator), tc.value))
 			if got := it.Requirements.Intersects(reqs) == nil; got != tc.want {
 				t.Errorf("%s %s %s: %t", tc.key, tc.operator, tc.value, got)
 			}
@@ -260,7 +260,7 @@ func TestTolerating(t *testing.T) {
 		newTemplate("tainted", 2, 0.01, func(s *template.Template) { s.Taints = []corev1.Taint{dedicated} }),
 		newTemplate("preferred", 2, 0.01, func(s *template.Template) { s.Taints = []corev1.Taint{prefer} }),
 	))
-	names := func(its []*cloudprovider.InstanceType) (names []string) {
+	names := func(its []*karpcloudprovider.InstanceType) (names []string) {
 		for _, it := range its {
 			names = append(names, it.Name)
 		}

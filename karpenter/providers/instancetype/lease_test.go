@@ -10,7 +10,7 @@ import (
 	"time"
 
 	karpv1 "sigs.k8s.io/karpenter/pkg/apis/v1"
-	"sigs.k8s.io/karpenter/pkg/cloudprovider"
+	karpcloudprovider "sigs.k8s.io/karpenter/pkg/cloudprovider"
 
 	account "github.com/autonode-io/autonode/capacity"
 	"github.com/autonode-io/autonode/internal/environment"
@@ -63,7 +63,7 @@ func TestLease(t *testing.T) {
 		if o := offeringAt(after, key); !o.Available || o.ReservationCapacity != 2 {
 			t.Errorf("got %+v", o)
 		}
-		left := 10 - after.InstanceTypes[slices.IndexFunc(after.InstanceTypes, func(it *cloudprovider.InstanceType) bool { return it.Name == "t-1" })].Capacity.Cpu().Value()
+		left := 10 - after.InstanceTypes[slices.IndexFunc(after.InstanceTypes, func(it *karpcloudprovider.InstanceType) bool { return it.Name == "t-1" })].Capacity.Cpu().Value()
 		for _, name := range renewed(before, after) {
 			at, _ := after.at(name)
 			if cpu := after.InstanceTypes[at].Capacity.Cpu().Value(); name != "t-1" && (cpu <= left || cpu > 10) {

@@ -8,8 +8,8 @@ import (
 
 	corev1 "k8s.io/api/core/v1"
 	karpv1 "sigs.k8s.io/karpenter/pkg/apis/v1"
-	"sigs.k8s.io/karpenter/pkg/cloudprovider"
-	"sigs.k8s.io/karpenter/pkg/scheduling"
+	karpcloudprovider "sigs.k8s.io/karpenter/pkg/cloudprovider"
+	karpscheduling "sigs.k8s.io/karpenter/pkg/scheduling"
 
 	"github.com/autonode-io/autonode/api/karpenter/v1alpha1"
 	account "github.com/autonode-io/autonode/capacity"
@@ -249,11 +249,11 @@ func (b *builder) leased(tmpl *template.Template, key offering.Key, failureDomai
 // running returns an offering for the machines that this cluster has of a choice, if one less of them saves something else than
 // another one costs: a commitment covers one and not the other, or their reservation has ended. Karpenter core takes the first offering of a zone and a capacity
 // type for a node's price, and launches only from available ones.
-func (b *builder) running(choice *Choice) *cloudprovider.Offering {
+func (b *builder) running(choice *Choice) *karpcloudprovider.Offering {
 	if choice.saving == choice.Offering.Price || !slices.ContainsFunc(b.Inventory.Origins(choice.Key.InstanceType), func(origin inventory.Origin) bool { return origin.Key == choice.Key }) {
 		return nil
 	}
-	return &cloudprovider.Offering{Requirements: choice.Offering.Requirements, Price: choice.saving, ReservationCapacity: unlimited}
+	return &karpcloudprovider.Offering{Requirements: choice.Offering.Requirements, Price: choice.saving, ReservationCapacity: unlimited}
 }
 
 func (b *builder) choice(tmpl *template.Template, key offering.Key, failureDomain string, price float64, launchable bool) *Choice {
@@ -265,21 +265,21 @@ func (b *builder) choice(tmpl *template.Template, key offering.Key, failureDomai
 		Key:           key,
 		Template:      tmpl,
 		FailureDomain: failureDomain,
-		Offering:      &cloudprovider.Offering{Requirements: b.requirementsOf(key), Price: price, Available: available},
+		Offering:      &karpcloudprovider.Offering{Requirements: b.requirementsOf(key), Price: price, Available: available},
 	}
 }
 
 // requirementsOf returns an offering's requirements, which the offerings of all instance types in its zone share.
-func (b *builder) requirementsOf(key offering.Key) scheduling.Requirements {
+func (b *builder) requirementsOf(key offering.Key) karpscheduling.Requirements {
 	key.InstanceType = ""
 	requirements, ok := b.offerings[key]
 	if !ok {
-		requirements = scheduling.NewRequirements(
-			scheduling.NewRequirement(corev1.LabelTopologyZone, corev1.NodeSelectorOpIn, key.Zone),
-			scheduling.NewRequirement(karpv1.CapacityTypeLabelKey, corev1.NodeSelectorOpIn, key.CapacityType),
+		requirements = karpscheduling.NewRequirements(
+			karpscheduling.NewRequirement(corev1.LabelTopologyZone, corev1.NodeSelectorOpIn, key.Zone),
+			karpscheduling.NewRequirement(karpv1.CapacityTypeLabelKey, corev1.NodeSelectorOpIn, key.CapacityType),
 		)
 		if key.Reservation != "" {
-			requirements.Add(scheduling.NewRequirement(v1alpha1.ReservationIDLabel, corev1.NodeSelectorOpIn, key.Reservation))
+			requirements.Add(karpscheduling.NewRequirement(v1alpha1.ReservationIDLabel, corev1.NodeSelectorOpIn, key.Reservation))
 		}
 		b.offerings[key] = requirements
 	}

@@ -9,7 +9,7 @@ import (
 	"sync"
 	"sync/atomic"
 
-	"sigs.k8s.io/karpenter/pkg/cloudprovider"
+	karpcloudprovider "sigs.k8s.io/karpenter/pkg/cloudprovider"
 
 	"github.com/autonode-io/autonode/api/karpenter/v1alpha1"
 	"github.com/autonode-io/autonode/karpenter/providers/capacity"
@@ -249,7 +249,7 @@ func (p *Provider) Cached(nodeClass string) (*Snapshot, error) {
 }
 
 // InstanceTypes returns a node class's instance types, or ErrUnresolved. They are shared: don't modify them.
-func (p *Provider) InstanceTypes(nodeClass string) ([]*cloudprovider.InstanceType, error) {
+func (p *Provider) InstanceTypes(nodeClass string) ([]*karpcloudprovider.InstanceType, error) {
 	snapshot, err := p.Cached(nodeClass)
 	if err != nil {
 		return nil, err

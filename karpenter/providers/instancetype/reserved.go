@@ -12,7 +12,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/api/resource"
 	"k8s.io/utils/ptr"
-	"sigs.k8s.io/karpenter/pkg/cloudprovider"
+	karpcloudprovider "sigs.k8s.io/karpenter/pkg/cloudprovider"
 	"sigs.k8s.io/karpenter/pkg/utils/resources"
 
 	"github.com/autonode-io/autonode/api/karpenter/v1alpha1"
@@ -101,8 +101,8 @@ func parseReserved(nodeClass *v1alpha1.KubeletConfiguration, template kubelet.Se
 }
 
 // most returns the element-wise maximum: what templates of one instance type reserve at most.
-func most(a, b *cloudprovider.InstanceTypeOverhead) *cloudprovider.InstanceTypeOverhead {
-	return &cloudprovider.InstanceTypeOverhead{
+func most(a, b *karpcloudprovider.InstanceTypeOverhead) *karpcloudprovider.InstanceTypeOverhead {
+	return &karpcloudprovider.InstanceTypeOverhead{
 		KubeReserved:      resources.MaxResources(a.KubeReserved, b.KubeReserved),
 		SystemReserved:    resources.MaxResources(a.SystemReserved, b.SystemReserved),
 		EvictionThreshold: resources.MaxResources(a.EvictionThreshold, b.EvictionThreshold),
@@ -110,7 +110,7 @@ func most(a, b *cloudprovider.InstanceTypeOverhead) *cloudprovider.InstanceTypeO
 }
 
 // overhead returns the overhead of a machine with this capacity. The part that doesn't depend on it is shared.
-func (r reserved) overhead(capacity corev1.ResourceList) *cloudprovider.InstanceTypeOverhead {
+func (r reserved) overhead(capacity corev1.ResourceList) *karpcloudprovider.InstanceTypeOverhead {
 	eviction := corev1.ResourceList{}
 	for name, t := range r.eviction {
 		quantity, ok := capacity[name]
@@ -123,7 +123,7 @@ func (r reserved) overhead(capacity corev1.ResourceList) *cloudprovider.Instance
 		}
 		eviction[name] = t.quantity.DeepCopy()
 	}
-	return &cloudprovider.InstanceTypeOverhead{
+	return &karpcloudprovider.InstanceTypeOverhead{
 		KubeReserved:      r.kube,
 		SystemReserved:    r.system,
 		EvictionThreshold: eviction,

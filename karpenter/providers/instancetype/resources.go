@@ -7,7 +7,7 @@ import (
 
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/api/resource"
-	"sigs.k8s.io/karpenter/pkg/cloudprovider"
+	karpcloudprovider "sigs.k8s.io/karpenter/pkg/cloudprovider"
 	"sigs.k8s.io/karpenter/pkg/utils/resources"
 
 	"github.com/autonode-io/autonode/api/karpenter/v1alpha1"
@@ -85,8 +85,8 @@ func (b *builder) memoryOverhead(tmpl *template.Template) float64 {
 }
 
 // overheadOf is the most that the templates' kubelets reserve, and as much more as nodes have reported less than that leaves.
-func (b *builder) overheadOf(capacity corev1.ResourceList, templates []*template.Template) *cloudprovider.InstanceTypeOverhead {
-	var overhead *cloudprovider.InstanceTypeOverhead
+func (b *builder) overheadOf(capacity corev1.ResourceList, templates []*template.Template) *karpcloudprovider.InstanceTypeOverhead {
+	var overhead *karpcloudprovider.InstanceTypeOverhead
 	seen := ""
 	for _, tmpl := range templates {
 		kubelet := kubeletOf(tmpl)
@@ -118,7 +118,7 @@ func (b *builder) overheadOf(capacity corev1.ResourceList, templates []*template
 		}
 	}
 	if len(missing) > 0 {
-		overhead = &cloudprovider.InstanceTypeOverhead{
+		overhead = &karpcloudprovider.InstanceTypeOverhead{
 			KubeReserved: overhead.KubeReserved, SystemReserved: resources.Merge(overhead.SystemReserved, missing), EvictionThreshold: overhead.EvictionThreshold,
 		}
 	}

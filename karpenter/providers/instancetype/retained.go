@@ -9,8 +9,8 @@ import (
 	"slices"
 
 	corev1 "k8s.io/api/core/v1"
-	"sigs.k8s.io/karpenter/pkg/cloudprovider"
-	"sigs.k8s.io/karpenter/pkg/scheduling"
+	karpcloudprovider "sigs.k8s.io/karpenter/pkg/cloudprovider"
+	karpscheduling "sigs.k8s.io/karpenter/pkg/scheduling"
 
 	"github.com/autonode-io/autonode/karpenter/providers/offering"
 )
@@ -75,7 +75,7 @@ func (b *builder) keep(r *resolved, name string) {
 		r.InstanceType = b.unknown(name)
 	}
 	for _, key := range slices.SortedFunc(maps.Keys(retained), offering.Key.Compare) {
-		r.Offerings = append(r.Offerings, &cloudprovider.Offering{Requirements: b.requirementsOf(key), Price: retained[key], ReservationCapacity: unlimited})
+		r.Offerings = append(r.Offerings, &karpcloudprovider.Offering{Requirements: b.requirementsOf(key), Price: retained[key], ReservationCapacity: unlimited})
 	}
 	if used && (len(r.taints) > 0 || b.lacksLabels(name)) {
 		r.closed = closed(r.InstanceType)
@@ -99,12 +99,12 @@ func (r *resolved) priceOf(capacityType string, launched float64) float64 {
 
 // unknown is an instance type known only from its machines. No pod fits it, and it has no label that a NodePool could
 // require.
-func (b *builder) unknown(name string) *cloudprovider.InstanceType {
-	it := &cloudprovider.InstanceType{
+func (b *builder) unknown(name string) *karpcloudprovider.InstanceType {
+	it := &karpcloudprovider.InstanceType{
 		Name:         name,
-		Requirements: scheduling.NewRequirements(scheduling.NewRequirement(corev1.LabelInstanceTypeStable, corev1.NodeSelectorOpIn, name)),
+		Requirements: karpscheduling.NewRequirements(karpscheduling.NewRequirement(corev1.LabelInstanceTypeStable, corev1.NodeSelectorOpIn, name)),
 		Capacity:     corev1.ResourceList{},
-		Overhead:     &cloudprovider.InstanceTypeOverhead{},
+		Overhead:     &karpcloudprovider.InstanceTypeOverhead{},
 	}
 	for key, without := range b.without {
 		if !it.Requirements.Has(key) {
@@ -115,15 +115,15 @@ func (b *builder) unknown(name string) *cloudprovider.InstanceType {
 }
 
 // closed is an instance type without available offerings.
-func closed(it *cloudprovider.InstanceType) *cloudprovider.InstanceType {
-	offerings := make(cloudprovider.Offerings, len(it.Offerings))
+func closed(it *karpcloudprovider.InstanceType) *karpcloudprovider.InstanceType {
+	offerings := make(karpcloudprovider.Offerings, len(it.Offerings))
 	for i, o := range it.Offerings {
-		offerings[i] = &cloudprovider.Offering{Requirements: o.Requirements, Price: o.Price, ReservationCapacity: unlimited}
+		offerings[i] = &karpcloudprovider.Offering{Requirements: o.Requirements, Price: o.Price, ReservationCapacity: unlimited}
 	}
-	return &cloudprovider.InstanceType{
+	return &karpcloudprovider.InstanceType{
 		Name: it.Name, Requirements: it.Requirements, Offerings: offerings,
 		Capacity: it.Capacity, DynamicResources: it.DynamicResources, Overhead: it.Overhead,
 	}
 }
 
-func byName(it *cloudprovider.InstanceType, name string) int { return cmp.Compare(it.Name, name) }
+func byName(it *karpcloudprovider.InstanceType, name string) int { return cmp.Compare(it.Name, name) }

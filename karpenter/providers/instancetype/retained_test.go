@@ -13,8 +13,8 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/utils/ptr"
 	karpv1 "sigs.k8s.io/karpenter/pkg/apis/v1"
-	"sigs.k8s.io/karpenter/pkg/cloudprovider"
-	"sigs.k8s.io/karpenter/pkg/scheduling"
+	karpcloudprovider "sigs.k8s.io/karpenter/pkg/cloudprovider"
+	karpscheduling "sigs.k8s.io/karpenter/pkg/scheduling"
 
 	"github.com/autonode-io/autonode/karpenter/providers/inventory"
 	"github.com/autonode-io/autonode/karpenter/providers/offering"
@@ -54,7 +54,7 @@ func inNodeZone(o inventory.Origin, zone string) inventory.Origin {
 }
 
 // offered writes instance types as <type>: <zone> <capacity type> $<price>, with an exclamation mark for what isn't available.
-func offered(its []*cloudprovider.InstanceType) []string {
+func offered(its []*karpcloudprovider.InstanceType) []string {
 	var lines []string
 	for _, it := range its {
 		for _, o := range it.Offerings {
@@ -124,7 +124,7 @@ func TestKept(t *testing.T) {
 			if diff := cmp.Diff(tc.want, offered(snapshot.InstanceTypes)); diff != "" {
 				t.Errorf("offerings (-want +got):\n%s", diff)
 			}
-			if !slices.IsSortedFunc(snapshot.InstanceTypes, func(a, b *cloudprovider.InstanceType) int { return byName(a, b.Name) }) {
+			if !slices.IsSortedFunc(snapshot.InstanceTypes, func(a, b *karpcloudprovider.InstanceType) int { return byName(a, b.Name) }) {
 				t.Error("the types have no order any more")
 			}
 			// What was kept isn't offered: nothing is launched as that, and it isn't found.
@@ -145,7 +145,7 @@ func TestKept(t *testing.T) {
 		if cpu := allocatable.Cpu(); !cpu.IsZero() {
 			t.Errorf("it has %s cores", cpu)
 		}
-		if it.Requirements.Intersects(scheduling.NewLabelRequirements(map[string]string{corev1.LabelArchStable: "amd64"})) == nil {
+		if it.Requirements.Intersects(karpscheduling.NewLabelRequirements(map[string]string{corev1.LabelArchStable: "amd64"})) == nil {
 			t.Error("it meets a requirement")
 		}
 		if price, ok := it.OfferingPrice("a", karpv1.CapacityTypeSpot); !ok || price != 0.5 {

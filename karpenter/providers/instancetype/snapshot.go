@@ -16,8 +16,8 @@ import (
 	"k8s.io/apimachinery/pkg/util/sets"
 	"k8s.io/utils/ptr"
 	karpv1 "sigs.k8s.io/karpenter/pkg/apis/v1"
-	"sigs.k8s.io/karpenter/pkg/cloudprovider"
-	"sigs.k8s.io/karpenter/pkg/scheduling"
+	karpcloudprovider "sigs.k8s.io/karpenter/pkg/cloudprovider"
+	karpscheduling "sigs.k8s.io/karpenter/pkg/scheduling"
 
 	"github.com/autonode-io/autonode/karpenter/providers/offering"
 	"github.com/autonode-io/autonode/karpenter/providers/template"
@@ -29,8 +29,8 @@ type Choice struct {
 	// Template to launch the machine from. It is shared: don't modify it.
 	Template *template.Template
 	// InstanceType and Offering as Karpenter gets them. They are shared: don't modify them.
-	InstanceType *cloudprovider.InstanceType
-	Offering     *cloudprovider.Offering
+	InstanceType *karpcloudprovider.InstanceType
+	Offering     *karpcloudprovider.Offering
 	// FailureDomain of the Machine; empty without failure domains, although the offering has a zone.
 	FailureDomain string
 	// Zoneless: the offering's zone is DefaultZone because none is known.
@@ -52,7 +52,7 @@ type Choice struct {
 // Snapshot is what one node class offers at one time. It is immutable.
 type Snapshot struct {
 	// InstanceTypes ordered by name, including unavailable offerings and those that only existing machines have.
-	InstanceTypes []*cloudprovider.InstanceType
+	InstanceTypes []*karpcloudprovider.InstanceType
 	known
 
 	// resolved are the InstanceTypes with what belongs to them, in the same order.
@@ -86,7 +86,7 @@ type known struct {
 
 // resolved is one instance type.
 type resolved struct {
-	*cloudprovider.InstanceType
+	*karpcloudprovider.InstanceType
 	// choices are the offerings without those that only existing machines have, ordered by key.
 	choices []*Choice
 	// taints of its templates.
@@ -94,7 +94,7 @@ type resolved struct {
 	// unavailable is why each template's source is unavailable now.
 	unavailable map[string]string
 	// closed is the type without available offerings, if it is tainted or lacks a declared label, and machines have it.
-	closed *cloudprovider.InstanceType
+	closed *karpcloudprovider.InstanceType
 }
 
 // choice returns an offering that can be launched, now or later.
@@ -250,7 +250,7 @@ func (s *Snapshot) Choices() []Choice {
 
 // Cheapest returns the offerings for a NodeClaim as offering.Order does. If the instance types are the snapshot's own,
 // neither tainted nor altered by a NodeOverlay, it costs no more among many than among few.
-func (s *Snapshot) Cheapest(instanceTypes []*cloudprovider.InstanceType, requirements scheduling.Requirements, requests corev1.ResourceList, seed string) iter.Seq[offering.Candidate] {
+func (s *Snapshot) Cheapest(instanceTypes []*karpcloudprovider.InstanceType, requirements karpscheduling.Requirements, requests corev1.ResourceList, seed string) iter.Seq[offering.Candidate] {
 	if len(instanceTypes) == 0 || len(instanceTypes) != len(s.InstanceTypes) || &instanceTypes[0] != &s.InstanceTypes[0] {
 		return offering.OrderOf(instanceTypes).Cheapest(instanceTypes, requirements, requests, seed)
 	}
@@ -266,12 +266,12 @@ func (s *Snapshot) Cheapest(instanceTypes []*cloudprovider.InstanceType, require
 // to have the NodePool's taints only, so it would launch a type with more for pods that can't run there. A type that
 // machines have stays, without available offerings: a template's taints are no reason to replace nodes. If no template
 // has taints, the common case, it returns InstanceTypes itself.
-func (s *Snapshot) Tolerating(taints ...[]corev1.Taint) []*cloudprovider.InstanceType {
+func (s *Snapshot) Tolerating(taints ...[]corev1.Taint) []*karpcloudprovider.InstanceType {
 	if !s.tainted {
 		return s.InstanceTypes
 	}
 	all := slices.Concat(taints...)
-	tolerating := make([]*cloudprovider.InstanceType, 0, len(s.InstanceTypes))
+	tolerating := make([]*karpcloudprovider.InstanceType, 0, len(s.InstanceTypes))
 	for _, r := range s.resolved {
 		it := r.InstanceType
 		if slices.ContainsFunc(r.taints, func(taint corev1.Taint) bool {

@@ -17,7 +17,7 @@ import (
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/client-go/rest"
-	"k8s.io/client-go/util/cert"
+	certutil "k8s.io/client-go/util/cert"
 	"k8s.io/utils/ptr"
 	bootstrapv1 "sigs.k8s.io/cluster-api/api/bootstrap/kubeadm/v1beta2"
 	clusterv1 "sigs.k8s.io/cluster-api/api/core/v1beta2"
@@ -167,7 +167,7 @@ func CACertHashes(config *rest.Config) ([]string, error) {
 	if len(loaded.CAData) == 0 {
 		return nil, nil
 	}
-	authorities, err := cert.ParseCertsPEM(loaded.CAData)
+	authorities, err := certutil.ParseCertsPEM(loaded.CAData)
 	if err != nil {
 		return nil, fmt.Errorf("parsing the guest's certificate authority: %w", err)
 	}

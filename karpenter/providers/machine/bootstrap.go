@@ -15,7 +15,7 @@ import (
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/apimachinery/pkg/runtime"
 	karpv1 "sigs.k8s.io/karpenter/pkg/apis/v1"
-	"sigs.k8s.io/karpenter/pkg/scheduling"
+	karpscheduling "sigs.k8s.io/karpenter/pkg/scheduling"
 
 	"github.com/autonode-io/autonode/catalog/patch"
 	"github.com/autonode-io/autonode/karpenter/providers/kubeadm"
@@ -32,7 +32,7 @@ type Registration struct {
 
 func registration(plan Plan) Registration {
 	// The unregistered taint keeps pods away until Karpenter has set the node's own labels and taints.
-	taints := scheduling.Taints{karpv1.UnregisteredNoExecuteTaint}.
+	taints := karpscheduling.Taints{karpv1.UnregisteredNoExecuteTaint}.
 		Merge(plan.NodeClaim.Spec.Taints).
 		Merge(plan.NodeClaim.Spec.StartupTaints).
 		Merge(plan.Taints)
@@ -123,7 +123,7 @@ func registersWith(config *unstructured.Unstructured, taints []corev1.Taint) boo
 // kubeadmNode is what a KubeadmConfig registers its node with.
 type kubeadmNode struct {
 	fields map[string]any
-	taints scheduling.Taints
+	taints karpscheduling.Taints
 	args   map[string]string
 }
 

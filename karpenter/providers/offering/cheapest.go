@@ -9,15 +9,15 @@ import (
 	"slices"
 
 	corev1 "k8s.io/api/core/v1"
-	"sigs.k8s.io/karpenter/pkg/cloudprovider"
-	"sigs.k8s.io/karpenter/pkg/scheduling"
+	karpcloudprovider "sigs.k8s.io/karpenter/pkg/cloudprovider"
+	karpscheduling "sigs.k8s.io/karpenter/pkg/scheduling"
 	"sigs.k8s.io/karpenter/pkg/utils/resources"
 )
 
 // Candidate is an offering that may be launched.
 type Candidate struct {
-	InstanceType *cloudprovider.InstanceType
-	Offering     *cloudprovider.Offering
+	InstanceType *karpcloudprovider.InstanceType
+	Offering     *karpcloudprovider.Offering
 }
 
 // Key identifies the candidate's offering.
@@ -36,7 +36,7 @@ type position struct {
 }
 
 // OrderOf orders the offerings of instance types, which are ordered by name.
-func OrderOf(instanceTypes []*cloudprovider.InstanceType) Order {
+func OrderOf(instanceTypes []*karpcloudprovider.InstanceType) Order {
 	var order Order
 	for i, it := range instanceTypes {
 		for j, o := range it.Offerings {
@@ -52,7 +52,7 @@ func (p position) compare(other position) int {
 }
 
 // With returns the order after the offerings of one instance type have changed. It doesn't sort the others again.
-func (order Order) With(instanceType int32, it *cloudprovider.InstanceType) Order {
+func (order Order) With(instanceType int32, it *karpcloudprovider.InstanceType) Order {
 	changed := Order{}
 	for j, o := range it.Offerings {
 		changed = append(changed, position{price: o.Price, instanceType: instanceType, offering: int32(j)})
@@ -75,7 +75,7 @@ func (order Order) With(instanceType int32, it *cloudprovider.InstanceType) Orde
 // checks no more of them than its caller reads. Among equally cheap offerings of one instance type, the seed decides the
 // order: the NodeClaim's UID makes a retried launch choose the same one, and spreads many NodeClaims over the zones.
 // Equally cheap instance types are ordered by name.
-func (order Order) Cheapest(instanceTypes []*cloudprovider.InstanceType, requirements scheduling.Requirements, requests corev1.ResourceList, seed string) iter.Seq[Candidate] {
+func (order Order) Cheapest(instanceTypes []*karpcloudprovider.InstanceType, requirements karpscheduling.Requirements, requests corev1.ResourceList, seed string) iter.Seq[Candidate] {
 	return func(yield func(Candidate) bool) {
 		checked := check{requirements: requirements, requests: requests, seen: make([]compatibility, len(instanceTypes))}
 		for first := 0; first < len(order); {
@@ -106,13 +106,13 @@ const (
 
 // check compares instance types with a NodeClaim, each once.
 type check struct {
-	requirements scheduling.Requirements
+	requirements karpscheduling.Requirements
 	requests     corev1.ResourceList
 	seen         []compatibility
 }
 
 // instanceType reports whether an instance type meets the requirements, and any of its offerings fits the requests.
-func (c *check) instanceType(index int32, it *cloudprovider.InstanceType) bool {
+func (c *check) instanceType(index int32, it *karpcloudprovider.InstanceType) bool {
 	if c.seen[index] == unchecked {
 		c.seen[index] = incompatible
 		if it.Requirements.Intersects(c.requirements) == nil && slices.ContainsFunc(it.AllocatableOfferingsList(), c.fits) {
@@ -122,16 +122,16 @@ func (c *check) instanceType(index int32, it *cloudprovider.InstanceType) bool {
 	return c.seen[index] == compatible
 }
 
-func (c *check) fits(group cloudprovider.AllocatableOfferings) bool {
+func (c *check) fits(group karpcloudprovider.AllocatableOfferings) bool {
 	return resources.Fits(c.requests, group.Allocatable)
 }
 
 // candidates returns the equally cheap offerings that meet the requirements, in the order of the seed.
-func (c *check) candidates(it *cloudprovider.InstanceType, positions []position, seed string) (candidates []Candidate) {
+func (c *check) candidates(it *karpcloudprovider.InstanceType, positions []position, seed string) (candidates []Candidate) {
 	for _, p := range positions {
 		o := it.Offerings[p.offering]
-		if o.Available && c.requirements.IsCompatible(o.Requirements, scheduling.AllowUndefinedWellKnownLabels) &&
-			slices.ContainsFunc(it.AllocatableOfferingsList(), func(group cloudprovider.AllocatableOfferings) bool {
+		if o.Available && c.requirements.IsCompatible(o.Requirements, karpscheduling.AllowUndefinedWellKnownLabels) &&
+			slices.ContainsFunc(it.AllocatableOfferingsList(), func(group karpcloudprovider.AllocatableOfferings) bool {
 				return slices.Contains(group.Offerings, o) && c.fits(group)
 			}) {
 			candidates = append(candidates, Candidate{it, o})
@@ -145,7 +145,7 @@ func (c *check) candidates(it *cloudprovider.InstanceType, positions []position,
 	return candidates
 }
 
-func rank(seed string, o *cloudprovider.Offering) uint64 {
+func rank(seed string, o *karpcloudprovider.Offering) uint64 {
 	h := fnv.New64a()
 	// A hash's Write returns no error.
 	_, _ = h.Write([]byte(seed + "\x00" + o.Zone() + "\x00" + o.CapacityType()))

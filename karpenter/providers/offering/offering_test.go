@@ -13,8 +13,8 @@ import (
 	"k8s.io/apimachinery/pkg/api/resource"
 	clocktesting "k8s.io/utils/clock/testing"
 	karpv1 "sigs.k8s.io/karpenter/pkg/apis/v1"
-	"sigs.k8s.io/karpenter/pkg/cloudprovider"
-	"sigs.k8s.io/karpenter/pkg/scheduling"
+	karpcloudprovider "sigs.k8s.io/karpenter/pkg/cloudprovider"
+	karpscheduling "sigs.k8s.io/karpenter/pkg/scheduling"
 )
 
 var key = Key{InstanceType: "c4-large", Zone: "a", CapacityType: "spot"}
@@ -309,21 +309,21 @@ type offer struct {
 	unavailable        bool
 }
 
-func instanceType(name, arch, cpu string, offers ...offer) *cloudprovider.InstanceType {
-	it := &cloudprovider.InstanceType{
+func instanceType(name, arch, cpu string, offers ...offer) *karpcloudprovider.InstanceType {
+	it := &karpcloudprovider.InstanceType{
 		Name: name,
-		Requirements: scheduling.NewRequirements(
-			scheduling.NewRequirement(corev1.LabelInstanceTypeStable, corev1.NodeSelectorOpIn, name),
-			scheduling.NewRequirement(corev1.LabelArchStable, corev1.NodeSelectorOpIn, arch),
+		Requirements: karpscheduling.NewRequirements(
+			karpscheduling.NewRequirement(corev1.LabelInstanceTypeStable, corev1.NodeSelectorOpIn, name),
+			karpscheduling.NewRequirement(corev1.LabelArchStable, corev1.NodeSelectorOpIn, arch),
 		),
 		Capacity: corev1.ResourceList{corev1.ResourceCPU: resource.MustParse(cpu)},
-		Overhead: &cloudprovider.InstanceTypeOverhead{KubeReserved: corev1.ResourceList{corev1.ResourceCPU: resource.MustParse("100m")}},
+		Overhead: &karpcloudprovider.InstanceTypeOverhead{KubeReserved: corev1.ResourceList{corev1.ResourceCPU: resource.MustParse("100m")}},
 	}
 	for _, o := range offers {
-		it.Offerings = append(it.Offerings, &cloudprovider.Offering{
-			Requirements: scheduling.NewRequirements(
-				scheduling.NewRequirement(corev1.LabelTopologyZone, corev1.NodeSelectorOpIn, o.zone),
-				scheduling.NewRequirement(karpv1.CapacityTypeLabelKey, corev1.NodeSelectorOpIn, o.capacityType),
+		it.Offerings = append(it.Offerings, &karpcloudprovider.Offering{
+			Requirements: karpscheduling.NewRequirements(
+				karpscheduling.NewRequirement(corev1.LabelTopologyZone, corev1.NodeSelectorOpIn, o.zone),
+				karpscheduling.NewRequirement(karpv1.CapacityTypeLabelKey, corev1.NodeSelectorOpIn, o.capacityType),
 			),
 			Price: o.price, Available: !o.unavailable,
 		})
@@ -332,17 +332,17 @@ func instanceType(name, arch, cpu string, offers ...offer) *cloudprovider.Instan
 }
 
 func TestCheapest(t *testing.T) {
-	types := []*cloudprovider.InstanceType{
+	types := []*karpcloudprovider.InstanceType{
 		instanceType("c2-small", "amd64", "2", offer{"a", "on-demand", 0.021, false}, offer{"b", "on-demand", 0.021, false}),
 		instanceType("c4-large", "amd64", "4", offer{"a", "on-demand", 0.096, false}, offer{"a", "spot", 0.031, false}, offer{"b", "spot", 0.029, true}),
 		instanceType("c4-arm", "arm64", "4", offer{"a", "on-demand", 0.080, false}),
 	}
-	in := func(key string, values ...string) *scheduling.Requirement {
-		return scheduling.NewRequirement(key, corev1.NodeSelectorOpIn, values...)
+	in := func(key string, values ...string) *karpscheduling.Requirement {
+		return karpscheduling.NewRequirement(key, corev1.NodeSelectorOpIn, values...)
 	}
 	for _, tc := range []struct {
 		name         string
-		requirements []*scheduling.Requirement
+		requirements []*karpscheduling.Requirement
 		cpu          string
 		want         []string
 	}{
@@ -350,19 +350,19 @@ func TestCheapest(t *testing.T) {
 			[]string{"c2-small/a/on-demand", "c2-small/b/on-demand", "c4-large/a/spot", "c4-arm/a/on-demand", "c4-large/a/on-demand"}},
 		{"When the requests are as big as the capacity, it should remember the overhead", nil, "2",
 			[]string{"c4-large/a/spot", "c4-arm/a/on-demand", "c4-large/a/on-demand"}},
-		{"When an architecture is required, it should take no other", []*scheduling.Requirement{in(corev1.LabelArchStable, "arm64")}, "1",
+		{"When an architecture is required, it should take no other", []*karpscheduling.Requirement{in(corev1.LabelArchStable, "arm64")}, "1",
 			[]string{"c4-arm/a/on-demand"}},
-		{"When a zone is required, it should take no other", []*scheduling.Requirement{in(corev1.LabelTopologyZone, "b")}, "1",
+		{"When a zone is required, it should take no other", []*karpscheduling.Requirement{in(corev1.LabelTopologyZone, "b")}, "1",
 			[]string{"c2-small/b/on-demand"}},
-		{"When a capacity type is required, it should take no other", []*scheduling.Requirement{in(karpv1.CapacityTypeLabelKey, "on-demand"), in(corev1.LabelInstanceTypeStable, "c4-large")}, "1",
+		{"When a capacity type is required, it should take no other", []*karpscheduling.Requirement{in(karpv1.CapacityTypeLabelKey, "on-demand"), in(corev1.LabelInstanceTypeStable, "c4-large")}, "1",
 			[]string{"c4-large/a/on-demand"}},
-		{"When only something unavailable would do, it should find nothing", []*scheduling.Requirement{in(karpv1.CapacityTypeLabelKey, "spot"), in(corev1.LabelTopologyZone, "b")}, "1",
+		{"When only something unavailable would do, it should find nothing", []*karpscheduling.Requirement{in(karpv1.CapacityTypeLabelKey, "spot"), in(corev1.LabelTopologyZone, "b")}, "1",
 			[]string{}},
 		{"When nothing is big enough, it should find nothing", nil, "64", []string{}},
 	} {
 		t.Run(tc.name, func(t *testing.T) {
 			got := []string{}
-			for c := range OrderOf(types).Cheapest(types, scheduling.NewRequirements(tc.requirements...), corev1.ResourceList{corev1.ResourceCPU: resource.MustParse(tc.cpu)}, "seed") {
+			for c := range OrderOf(types).Cheapest(types, karpscheduling.NewRequirements(tc.requirements...), corev1.ResourceList{corev1.ResourceCPU: resource.MustParse(tc.cpu)}, "seed") {
 				k := c.Key()
 				got = append(got, k.InstanceType+"/"+k.Zone+"/"+k.CapacityType)
 			}
@@ -374,7 +374,7 @@ func TestCheapest(t *testing.T) {
 	t.Run("When many claims ask for the same, it should spread them over the zones, and answer each the same again", func(t *testing.T) {
 		zones := map[string]int{}
 		first := func(seed string) string {
-			return slices.Collect(OrderOf(types).Cheapest(types, scheduling.NewRequirements(), nil, seed))[0].Key().Zone
+			return slices.Collect(OrderOf(types).Cheapest(types, karpscheduling.NewRequirements(), nil, seed))[0].Key().Zone
 		}
 		for i := range 100 {
 			seed := fmt.Sprintf("claim-%d", i)

@@ -7,7 +7,7 @@ import (
 	"time"
 
 	"k8s.io/utils/clock"
-	"sigs.k8s.io/karpenter/pkg/cloudprovider"
+	karpcloudprovider "sigs.k8s.io/karpenter/pkg/cloudprovider"
 )
 
 // Rejections tracks for each NodePool the offerings whose machines can't be created: the management cluster rejects them, or
@@ -72,7 +72,7 @@ func (r *Rejections) Entries() []Entry {
 
 // Offered returns instance types as a NodePool gets them: those with an offering that was rejected are copied, and the
 // offering isn't available. Without any, the common case, it returns the instance types themselves.
-func (r *Rejections) Offered(nodePool string, instanceTypes []*cloudprovider.InstanceType) []*cloudprovider.InstanceType {
+func (r *Rejections) Offered(nodePool string, instanceTypes []*karpcloudprovider.InstanceType) []*karpcloudprovider.InstanceType {
 	pool := r.of(nodePool)
 	if pool == nil {
 		return instanceTypes
@@ -84,7 +84,7 @@ func (r *Rejections) Offered(nodePool string, instanceTypes []*cloudprovider.Ins
 	if len(rejected) == 0 {
 		return instanceTypes
 	}
-	offered := make([]*cloudprovider.InstanceType, len(instanceTypes))
+	offered := make([]*karpcloudprovider.InstanceType, len(instanceTypes))
 	for i, it := range instanceTypes {
 		if rejected[it.Name] {
 			it = without(it, pool)
@@ -95,8 +95,8 @@ func (r *Rejections) Offered(nodePool string, instanceTypes []*cloudprovider.Ins
 }
 
 // without returns a copy of an instance type whose unavailable offerings say so.
-func without(it *cloudprovider.InstanceType, unavailable *Unavailable) *cloudprovider.InstanceType {
-	offerings := make(cloudprovider.Offerings, len(it.Offerings))
+func without(it *karpcloudprovider.InstanceType, unavailable *Unavailable) *karpcloudprovider.InstanceType {
+	offerings := make(karpcloudprovider.Offerings, len(it.Offerings))
 	for i, o := range it.Offerings {
 		if _, is := unavailable.Entry(KeyOf(it.Name, o)); is {
 			closed := *o
@@ -105,7 +105,7 @@ func without(it *cloudprovider.InstanceType, unavailable *Unavailable) *cloudpro
 		}
 		offerings[i] = o
 	}
-	return &cloudprovider.InstanceType{
+	return &karpcloudprovider.InstanceType{
 		Name: it.Name, Requirements: it.Requirements, Offerings: offerings,
 		Capacity: it.Capacity, DynamicResources: it.DynamicResources, Overhead: it.Overhead,
 	}

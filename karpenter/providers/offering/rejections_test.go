@@ -9,19 +9,19 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	clocktesting "k8s.io/utils/clock/testing"
 	karpv1 "sigs.k8s.io/karpenter/pkg/apis/v1"
-	"sigs.k8s.io/karpenter/pkg/cloudprovider"
-	"sigs.k8s.io/karpenter/pkg/scheduling"
+	karpcloudprovider "sigs.k8s.io/karpenter/pkg/cloudprovider"
+	karpscheduling "sigs.k8s.io/karpenter/pkg/scheduling"
 )
 
 func TestRejections(t *testing.T) {
-	in := func(zone string, available bool) *cloudprovider.Offering {
-		return &cloudprovider.Offering{Available: available, Price: 1, Requirements: scheduling.NewLabelRequirements(map[string]string{
+	in := func(zone string, available bool) *karpcloudprovider.Offering {
+		return &karpcloudprovider.Offering{Available: available, Price: 1, Requirements: karpscheduling.NewLabelRequirements(map[string]string{
 			corev1.LabelTopologyZone: zone, karpv1.CapacityTypeLabelKey: key.CapacityType,
 		})}
 	}
-	its := []*cloudprovider.InstanceType{
-		{Name: "c2-small", Offerings: cloudprovider.Offerings{in("a", true)}},
-		{Name: "c4-large", Offerings: cloudprovider.Offerings{in("a", true), in("b", true)}},
+	its := []*karpcloudprovider.InstanceType{
+		{Name: "c2-small", Offerings: karpcloudprovider.Offerings{in("a", true)}},
+		{Name: "c4-large", Offerings: karpcloudprovider.Offerings{in("a", true), in("b", true)}},
 	}
 	t.Run("When a NodePool's offering is rejected, it should be unavailable to that one only, with back-off", func(t *testing.T) {
 		clk := clocktesting.NewFakeClock(time.Now())

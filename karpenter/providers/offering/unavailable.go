@@ -12,7 +12,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/utils/clock"
 	karpv1 "sigs.k8s.io/karpenter/pkg/apis/v1"
-	"sigs.k8s.io/karpenter/pkg/cloudprovider"
+	karpcloudprovider "sigs.k8s.io/karpenter/pkg/cloudprovider"
 
 	"github.com/autonode-io/autonode/capacity"
 	"github.com/autonode-io/autonode/karpenter/providers/change"
@@ -41,13 +41,13 @@ type Key struct {
 }
 
 // KeyOf returns the key of an instance type's offering.
-func KeyOf(instanceType string, o *cloudprovider.Offering) Key {
+func KeyOf(instanceType string, o *karpcloudprovider.Offering) Key {
 	return Key{InstanceType: instanceType, Zone: o.Zone(), CapacityType: o.CapacityType(), Reservation: ReservationOf(o)}
 }
 
 // ReservationOf returns the reservation of a reserved offering; empty for any other. The offering's own method answers for every offering.
-func ReservationOf(o *cloudprovider.Offering) string {
-	if requirement, ok := o.Requirements[cloudprovider.ReservationIDLabel]; ok && requirement.Operator() == corev1.NodeSelectorOpIn {
+func ReservationOf(o *karpcloudprovider.Offering) string {
+	if requirement, ok := o.Requirements[karpcloudprovider.ReservationIDLabel]; ok && requirement.Operator() == corev1.NodeSelectorOpIn {
 		return requirement.Any()
 	}
 	return ""

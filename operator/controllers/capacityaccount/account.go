@@ -15,7 +15,7 @@ import (
 	"k8s.io/apimachinery/pkg/labels"
 
 	"github.com/autonode-io/autonode/api/scalar"
-	"github.com/autonode-io/autonode/api/v1alpha1"
+	autonodev1alpha1 "github.com/autonode-io/autonode/api/v1alpha1"
 	"github.com/autonode-io/autonode/capacity"
 	"github.com/autonode-io/autonode/capacity/conversion"
 	"github.com/autonode-io/autonode/message"
@@ -31,8 +31,8 @@ const (
 )
 
 // resources by their name in CapacityAmounts.
-var resources = map[string]v1alpha1.PoolResource{
-	"machines": v1alpha1.PoolMachines, "cpu": v1alpha1.PoolVCPUs, "memory": v1alpha1.PoolMemory, "gpus": v1alpha1.PoolGPUs,
+var resources = map[string]autonodev1alpha1.PoolResource{
+	"machines": autonodev1alpha1.PoolMachines, "cpu": autonodev1alpha1.PoolVCPUs, "memory": autonodev1alpha1.PoolMemory, "gpus": autonodev1alpha1.PoolGPUs,
 }
 
 // resourceNames are the keys of resources in a fixed order.
@@ -41,11 +41,11 @@ var resourceNames = []string{"machines", "cpu", "memory", "gpus"}
 // account is a CapacityAccount's spec as the operator understands it.
 type account struct {
 	// pools that the clusters share, in the order of spec, and limits by their names.
-	pools       []v1alpha1.LeasedPool
+	pools       []autonodev1alpha1.LeasedPool
 	limits      capacity.Amounts
 	members     []memberEntry
 	commitments []capacity.Commitment
-	unusable    []v1alpha1.UnusableEntry
+	unusable    []autonodev1alpha1.UnusableEntry
 	// next is when a reservation or a commitment begins or ends; zero if none does.
 	next time.Time
 }
@@ -54,13 +54,13 @@ type account struct {
 type memberEntry struct {
 	// field is where it is.
 	field         string
-	hostedCluster *v1alpha1.HostedClusterReference
+	hostedCluster *autonodev1alpha1.HostedClusterReference
 	// namespaces selects namespaces; nil if the entry names a hosted cluster.
 	namespaces          labels.Selector
 	priority            int32
 	guaranteed, maximum capacity.Amounts
 	// limits are the pools of the cluster's own limits, with their amounts.
-	limits []v1alpha1.LeasedPool
+	limits []autonodev1alpha1.LeasedPool
 	// found: it matches a hosted cluster; applies: no earlier entry matches that one.
 	found, applies bool
 }
@@ -73,14 +73,14 @@ func (e *memberEntry) matches(namespace, name string, namespaceLabels labels.Set
 }
 
 // parseSpec reads a spec at a time. What it can't read is unusable; the rest is in use.
-func parseSpec(spec *v1alpha1.CapacityAccountSpec, now time.Time) *account {
+func parseSpec(spec *autonodev1alpha1.CapacityAccountSpec, now time.Time) *account {
 	a := &account{limits: capacity.Amounts{}}
 	for i := range spec.Reservations {
 		r := &spec.Reservations[i]
-		name := v1alpha1.ReservationPool(r.ID)
-		a.pools = append(a.pools, v1alpha1.LeasedPool{
-			Name: name, Resource: v1alpha1.PoolMachines, Reservation: r.ID, Expires: r.Expires,
-			Selector: v1alpha1.CapacitySelector{InstanceTypes: []string{r.InstanceType}, Zones: []string{r.Zone}},
+		name := autonodev1alpha1.ReservationPool(r.ID)
+		a.pools = append(a.pools, autonodev1alpha1.LeasedPool{
+			Name: name, Resource: autonodev1alpha1.PoolMachines, Reservation: r.ID, Expires: r.Expires,
+			Selector: autonodev1alpha1.CapacitySelector{InstanceTypes: []string{r.InstanceType}, Zones: []string{r.Zone}},
 		})
 		a.limits[name] = int64(r.Count)
 		switch {
@@ -100,7 +100,7 @@ func parseSpec(spec *v1alpha1.CapacityAccountSpec, now time.Time) *account {
 		a.passed(spec.Commitments[i].Starts, now)
 		a.passed(spec.Commitments[i].Ends, now)
 	}
-	var unusable []v1alpha1.UnusableEntry
+	var unusable []autonodev1alpha1.UnusableEntry
 	a.commitments, unusable = conversion.CommitmentsAt(spec, now)
 	a.unusable = append(a.unusable, unusable...)
 	for i := range spec.Members {
@@ -121,10 +121,10 @@ func (a *account) passed(t *scalar.Time, now time.Time) bool {
 }
 
 func (a *account) problem(field string, err error) {
-	a.unusable = append(a.unusable, v1alpha1.UnusableEntry{Field: field, Message: message.Cut(err.Error(), maxMessage)})
+	a.unusable = append(a.unusable, autonodev1alpha1.UnusableEntry{Field: field, Message: message.Cut(err.Error(), maxMessage)})
 }
 
-func (a *account) quota(q *v1alpha1.CapacityQuota) {
+func (a *account) quota(q *autonodev1alpha1.CapacityQuota) {
 	field := fmt.Sprintf("quotas[%s].limits", q.Name)
 	if len(q.Limits)+len(q.LimitsFrom) == 0 {
 		a.problem(field, errors.New("is empty; set machines, cpu, memory or gpus"))
@@ -134,13 +134,13 @@ func (a *account) quota(q *v1alpha1.CapacityQuota) {
 		if !ok {
 			continue
 		}
-		name := v1alpha1.QuotaPool(q.Name, key)
-		a.pools = append(a.pools, v1alpha1.LeasedPool{Name: name, Resource: resources[key], Selector: q.Selector})
+		name := autonodev1alpha1.QuotaPool(q.Name, key)
+		a.pools = append(a.pools, autonodev1alpha1.LeasedPool{Name: name, Resource: resources[key], Selector: q.Selector})
 		a.limits[name] = amount
 	}
 }
 
-func (a *account) member(i int, m *v1alpha1.CapacityMember) {
+func (a *account) member(i int, m *autonodev1alpha1.CapacityMember) {
 	field := fmt.Sprintf("members[%d]", i)
 	entry := memberEntry{hostedCluster: m.HostedCluster, priority: m.Priority, maximum: capacity.Amounts{}}
 	if m.HostedCluster != nil {
@@ -162,8 +162,8 @@ func (a *account) member(i int, m *v1alpha1.CapacityMember) {
 			continue
 		}
 		// The limit is the cluster's alone: all of it is granted at once, and no other cluster draws on it.
-		name := v1alpha1.LimitPool(key)
-		entry.limits = append(entry.limits, v1alpha1.LeasedPool{Name: name, Resource: resources[key]})
+		name := autonodev1alpha1.LimitPool(key)
+		entry.limits = append(entry.limits, autonodev1alpha1.LeasedPool{Name: name, Resource: resources[key]})
 		entry.guaranteed[name], entry.maximum[name] = amount, amount
 	}
 	a.members = append(a.members, entry)
@@ -182,14 +182,14 @@ func (a *account) unmatched() {
 	}
 }
 
-func (a *account) shares(field string, shares []v1alpha1.CapacityShare) capacity.Amounts {
+func (a *account) shares(field string, shares []autonodev1alpha1.CapacityShare) capacity.Amounts {
 	amounts := capacity.Amounts{}
 	for i := range shares {
 		share := &shares[i]
 		for key, value := range ordered(share.Amounts) {
-			pool := v1alpha1.QuotaPool(share.Quota, key)
+			pool := autonodev1alpha1.QuotaPool(share.Quota, key)
 			if share.Reservation != "" {
-				pool = v1alpha1.ReservationPool(share.Reservation)
+				pool = autonodev1alpha1.ReservationPool(share.Reservation)
 			}
 			at := fmt.Sprintf("%s[%d].amounts.%s", field, i, key)
 			if _, known := a.limits[pool]; !known || share.Reservation != "" && key != "machines" {
@@ -207,12 +207,12 @@ func (a *account) shares(field string, shares []v1alpha1.CapacityShare) capacity
 // limit bounds what a cluster may be granted of the pools of its own limits.
 func (a *account) limit() {
 	for _, key := range resourceNames {
-		a.limits[v1alpha1.LimitPool(key)] = unbounded
+		a.limits[autonodev1alpha1.LimitPool(key)] = unbounded
 	}
 }
 
 // ordered returns the amounts in the order of resourceNames.
-func ordered(amounts v1alpha1.CapacityAmounts) iter.Seq2[string, scalar.Quantity] {
+func ordered(amounts autonodev1alpha1.CapacityAmounts) iter.Seq2[string, scalar.Quantity] {
 	return func(yield func(string, scalar.Quantity) bool) {
 		for _, key := range resourceNames {
 			if amount, ok := amounts[key]; ok && !yield(key, amount) {
@@ -248,7 +248,7 @@ func parse(key string, value scalar.Quantity) (int64, error) {
 	switch {
 	case quantity.Sign() < 0:
 		return 0, fmt.Errorf("%q is negative", text)
-	case size > float64(v1alpha1.MaxAmount):
+	case size > float64(autonodev1alpha1.MaxAmount):
 		return 0, fmt.Errorf("%q is too large", text)
 	case key == "cpu":
 		return quantity.MilliValue(), nil
@@ -257,18 +257,18 @@ func parse(key string, value scalar.Quantity) (int64, error) {
 }
 
 // format is the reverse of parse, for a pool's resource.
-func format(kind v1alpha1.PoolResource, amount int64) string {
+func format(kind autonodev1alpha1.PoolResource, amount int64) string {
 	switch kind {
-	case v1alpha1.PoolVCPUs:
+	case autonodev1alpha1.PoolVCPUs:
 		return resource.NewMilliQuantity(amount, resource.DecimalSI).String()
-	case v1alpha1.PoolMemory:
+	case autonodev1alpha1.PoolMemory:
 		return resource.NewQuantity(amount, resource.BinarySI).String()
 	}
 	return strconv.FormatInt(amount, 10)
 }
 
 // rules of the pools.
-func rules(pools ...[]v1alpha1.LeasedPool) []capacity.Rule {
+func rules(pools ...[]autonodev1alpha1.LeasedPool) []capacity.Rule {
 	var all []capacity.Rule
 	for _, list := range pools {
 		for i := range list {

@@ -30,7 +30,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/predicate"
 	"sigs.k8s.io/controller-runtime/pkg/reconcile"
 
-	"github.com/autonode-io/autonode/api/v1alpha1"
+	autonodev1alpha1 "github.com/autonode-io/autonode/api/v1alpha1"
 	"github.com/autonode-io/autonode/api/v1beta1"
 	"github.com/autonode-io/autonode/operator/apply"
 )
@@ -83,7 +83,7 @@ type memory struct {
 	reported time.Time
 	closed   unavailableReports
 	// quotas are what was read of objects that quotas name.
-	quotas map[v1alpha1.CapacityLimitSource]reading
+	quotas map[autonodev1alpha1.CapacityLimitSource]reading
 }
 
 // New returns a Controller. SetUp starts it.
@@ -104,10 +104,10 @@ func New(config Config) *Controller {
 func (c *Controller) SetUp(mgr manager.Manager) error {
 	all := handler.EnqueueRequestsFromMapFunc(func(ctx context.Context, _ client.Object) []reconcile.Request { return c.all(ctx) })
 	err := ctrl.NewControllerManagedBy(mgr).Named("capacity").
-		For(&v1alpha1.CapacityAccount{}, builder.WithPredicates(predicate.GenerationChangedPredicate{})).
+		For(&autonodev1alpha1.CapacityAccount{}, builder.WithPredicates(predicate.GenerationChangedPredicate{})).
 		// An account that is deleted or claims other clusters may release some to another.
-		Watches(&v1alpha1.CapacityAccount{}, all, builder.WithPredicates(predicate.GenerationChangedPredicate{})).
-		Watches(&v1alpha1.CapacityLease{}, handler.EnqueueRequestsFromMapFunc(c.ofLease), builder.WithPredicates(predicate.ResourceVersionChangedPredicate{})).
+		Watches(&autonodev1alpha1.CapacityAccount{}, all, builder.WithPredicates(predicate.GenerationChangedPredicate{})).
+		Watches(&autonodev1alpha1.CapacityLease{}, handler.EnqueueRequestsFromMapFunc(c.ofLease), builder.WithPredicates(predicate.ResourceVersionChangedPredicate{})).
 		Watches(&v1beta1.ControlPlaneComponent{}, all, builder.WithPredicates(predicate.Or(predicate.GenerationChangedPredicate{}, predicate.LabelChangedPredicate{}))).
 		Watches(&corev1.Namespace{}, all, builder.OnlyMetadata, builder.WithPredicates(predicate.LabelChangedPredicate{})).
 		Watches(&clusterv1.Machine{}, c.counter.handler()).
@@ -119,7 +119,7 @@ func (c *Controller) SetUp(mgr manager.Manager) error {
 }
 
 func (c *Controller) all(ctx context.Context) []reconcile.Request {
-	list := &v1alpha1.CapacityAccountList{}
+	list := &autonodev1alpha1.CapacityAccountList{}
 	if err := c.Management.List(ctx, list, client.UnsafeDisableDeepCopy); err != nil {
 		log.FromContext(ctx).Error(err, "listing capacity accounts")
 		return nil
@@ -133,7 +133,7 @@ func (c *Controller) all(ctx context.Context) []reconcile.Request {
 
 // ofLease reconciles the account of a lease; without one, any account may claim it.
 func (c *Controller) ofLease(ctx context.Context, object client.Object) []reconcile.Request {
-	lease, ok := object.(*v1alpha1.CapacityLease)
+	lease, ok := object.(*autonodev1alpha1.CapacityLease)
 	if !ok {
 		return nil
 	}
@@ -147,13 +147,13 @@ func (c *Controller) ofLease(ctx context.Context, object client.Object) []reconc
 }
 
 // Reconcile decides what the clusters of an account are granted. It records that first, and grants it second.
-func (c *Controller) Reconcile(ctx context.Context, found *v1alpha1.CapacityAccount) (reconcile.Result, error) {
+func (c *Controller) Reconcile(ctx context.Context, found *autonodev1alpha1.CapacityAccount) (reconcile.Result, error) {
 	if !c.Selector.Matches(labels.Set(found.Labels)) {
 		return reconcile.Result{}, nil
 	}
-	if found.DeletionTimestamp.IsZero() && !controllerutil.ContainsFinalizer(found, v1alpha1.AccountFinalizer) {
+	if found.DeletionTimestamp.IsZero() && !controllerutil.ContainsFinalizer(found, autonodev1alpha1.AccountFinalizer) {
 		before := found.DeepCopy()
-		controllerutil.AddFinalizer(found, v1alpha1.AccountFinalizer)
+		controllerutil.AddFinalizer(found, autonodev1alpha1.AccountFinalizer)
 		if err := c.Management.Patch(ctx, found, client.MergeFromWithOptions(before, client.MergeFromWithOptimisticLock{}), client.FieldOwner(apply.FieldOwner)); err != nil {
 			return retry(fmt.Errorf("adding the finalizer: %w", err))
 		}
@@ -174,7 +174,7 @@ func (c *Controller) Reconcile(ctx context.Context, found *v1alpha1.CapacityAcco
 	}
 	if !found.DeletionTimestamp.IsZero() && len(r.found.Status.Clusters) == 0 {
 		before := found.DeepCopy()
-		if controllerutil.RemoveFinalizer(found, v1alpha1.AccountFinalizer) {
+		if controllerutil.RemoveFinalizer(found, autonodev1alpha1.AccountFinalizer) {
 			if err := c.Management.Patch(ctx, found, client.MergeFromWithOptions(before, client.MergeFromWithOptimisticLock{}), client.FieldOwner(apply.FieldOwner)); err != nil {
 				return retry(fmt.Errorf("removing the finalizer: %w", err))
 			}

@@ -12,7 +12,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/autonode-io/autonode/api/scalar"
-	"github.com/autonode-io/autonode/api/v1alpha1"
+	autonodev1alpha1 "github.com/autonode-io/autonode/api/v1alpha1"
 	"github.com/autonode-io/autonode/api/v1beta1"
 	"github.com/autonode-io/autonode/capacity"
 	"github.com/autonode-io/autonode/capacity/conversion"
@@ -48,7 +48,7 @@ func TestGrants(t *testing.T) {
 		g.Expect(f.account.Status.FullestPool).To(Equal("reservation/cr-1 10/10"))
 		g.Expect(f.account.Status.Pools).To(ConsistOf(And(HaveField("Granted", "10"), HaveField("Limit", "10"), HaveField("Waiting", Not(BeEmpty())))))
 		g.Expect(f.account.Status.ClusterCount).To(HaveValue(BeEquivalentTo(2)))
-		g.Expect(f.condition(v1alpha1.Ready)).To(And(HaveField("Status", metav1.ConditionTrue), HaveField("ObservedGeneration", f.account.Generation)))
+		g.Expect(f.condition(autonodev1alpha1.Ready)).To(And(HaveField("Status", metav1.ConditionTrue), HaveField("ObservedGeneration", f.account.Generation)))
 	})
 	t.Run("When nothing changes, it should write nothing", func(t *testing.T) {
 		f.clock.SetTime(f.clock.Now().Add(time.Minute))
@@ -87,8 +87,8 @@ func TestGrants(t *testing.T) {
 		g := NewWithT(t)
 		f.settle()
 		before := blue.lease().Spec.Sequence
-		f.change(func(spec *v1alpha1.CapacityAccountSpec) {
-			spec.Quotas = []v1alpha1.CapacityQuota{{Name: "all", Limits: v1alpha1.CapacityAmounts{"cpu": scalar.Number(64)}}}
+		f.change(func(spec *autonodev1alpha1.CapacityAccountSpec) {
+			spec.Quotas = []autonodev1alpha1.CapacityQuota{{Name: "all", Limits: autonodev1alpha1.CapacityAmounts{"cpu": scalar.Number(64)}}}
 		})
 		f.reconcile()
 		g.Expect(blue.lease().Spec.Sequence).To(BeNumerically(">", before))
@@ -131,9 +131,9 @@ func TestUnspent(t *testing.T) {
 		f.Expect(green.machines()).To(BeZero())
 		f.clock.SetTime(f.clock.Now().Add(silent))
 		f.reconcile()
-		f.Expect(f.condition(v1alpha1.MembersGranted)).To(And(HaveField("Status", metav1.ConditionFalse), HaveField("Reason", v1alpha1.NotAcknowledgedReason),
+		f.Expect(f.condition(autonodev1alpha1.MembersGranted)).To(And(HaveField("Status", metav1.ConditionFalse), HaveField("Reason", autonodev1alpha1.NotAcknowledgedReason),
 			HaveField("Message", ContainSubstring("silent/blue"))))
-		f.Expect(f.events.Events).To(Receive(ContainSubstring(v1alpha1.NotAcknowledgedReason)))
+		f.Expect(f.events.Events).To(Receive(ContainSubstring(autonodev1alpha1.NotAcknowledgedReason)))
 		blue.step()
 		f.karpenters["blue"] = blue
 		clear(blue.demand)
@@ -145,8 +145,8 @@ func TestUnspent(t *testing.T) {
 func TestCommitments(t *testing.T) {
 	t.Run("When machines use a commitment, the lease should say what is left of it, and what they lack", func(t *testing.T) {
 		f := newFixture(t, "committed", "blue")
-		f.change(func(spec *v1alpha1.CapacityAccountSpec) {
-			spec.Commitments = []v1alpha1.CapacityCommitment{{Name: "plan", HourlySpend: "0.5"}, {Name: "instances", Instances: ptr.To(int32(2))}}
+		f.change(func(spec *autonodev1alpha1.CapacityAccountSpec) {
+			spec.Commitments = []autonodev1alpha1.CapacityCommitment{{Name: "plan", HourlySpend: "0.5"}, {Name: "instances", Instances: ptr.To(int32(2))}}
 		})
 		f.karpenters["blue"].want(5) // at 0.1 an hour each; two are covered as instances
 		f.settle()
@@ -161,11 +161,11 @@ func TestCommitments(t *testing.T) {
 
 func TestLimits(t *testing.T) {
 	f := newFixture(t, "limits", "blue", "green")
-	f.change(func(spec *v1alpha1.CapacityAccountSpec) {
-		spec.Members = append([]v1alpha1.CapacityMember{{
-			HostedCluster: &v1alpha1.HostedClusterReference{Namespace: "limits", Name: "blue"},
-			Limits:        v1alpha1.CapacityAmounts{"cpu": scalar.Text("6")},
-			Guaranteed:    []v1alpha1.CapacityShare{{Reservation: "cr-1", Amounts: v1alpha1.CapacityAmounts{"machines": scalar.Number(2)}}},
+	f.change(func(spec *autonodev1alpha1.CapacityAccountSpec) {
+		spec.Members = append([]autonodev1alpha1.CapacityMember{{
+			HostedCluster: &autonodev1alpha1.HostedClusterReference{Namespace: "limits", Name: "blue"},
+			Limits:        autonodev1alpha1.CapacityAmounts{"cpu": scalar.Text("6")},
+			Guaranteed:    []autonodev1alpha1.CapacityShare{{Reservation: "cr-1", Amounts: autonodev1alpha1.CapacityAmounts{"machines": scalar.Number(2)}}},
 		}}, spec.Members...)
 	})
 	blue, green := f.karpenters["blue"], f.karpenters["green"]
@@ -183,7 +183,7 @@ func TestLimits(t *testing.T) {
 		blue.remove(3)
 		clear(blue.demand)
 		f.settle()
-		f.change(func(spec *v1alpha1.CapacityAccountSpec) { spec.Members[0].Limits["cpu"] = scalar.Text("4") })
+		f.change(func(spec *autonodev1alpha1.CapacityAccountSpec) { spec.Members[0].Limits["cpu"] = scalar.Text("4") })
 		f.settle()
 		g.Expect(conversion.Lease(blue.lease()).Amounts).To(HaveKeyWithValue("limit/cpu", int64(4000)))
 	})
@@ -196,13 +196,13 @@ func TestLimits(t *testing.T) {
 		g := NewWithT(t)
 		before := f.granted("blue")
 		lease := green.lease()
-		lease.Status = v1alpha1.CapacityLeaseStatus{
-			AcknowledgedSequence: 1 << 60, Held: []v1alpha1.PoolAmount{{Pool: reserved, Amount: 1 << 62}, {Pool: "others", Amount: 5}, {Pool: reserved, Amount: 1}},
-			Requests: []v1alpha1.CapacityRequest{
-				{Charges: []v1alpha1.PoolAmount{{Pool: reserved, Amount: 1 << 62}}, Count: 1 << 62},
-				{Charges: []v1alpha1.PoolAmount{{Pool: reserved, Amount: 1}}, Count: 1 << 62}, {Charges: []v1alpha1.PoolAmount{}, Count: 9},
+		lease.Status = autonodev1alpha1.CapacityLeaseStatus{
+			AcknowledgedSequence: 1 << 60, Held: []autonodev1alpha1.PoolAmount{{Pool: reserved, Amount: 1 << 62}, {Pool: "others", Amount: 5}, {Pool: reserved, Amount: 1}},
+			Requests: []autonodev1alpha1.CapacityRequest{
+				{Charges: []autonodev1alpha1.PoolAmount{{Pool: reserved, Amount: 1 << 62}}, Count: 1 << 62},
+				{Charges: []autonodev1alpha1.PoolAmount{{Pool: reserved, Amount: 1}}, Count: 1 << 62}, {Charges: []autonodev1alpha1.PoolAmount{}, Count: 9},
 			},
-			Unavailable: []v1alpha1.UnavailableOffering{{Until: scalar.NewTime(f.clock.Now().AddDate(9, 0, 0))}},
+			Unavailable: []autonodev1alpha1.UnavailableOffering{{Until: scalar.NewTime(f.clock.Now().AddDate(9, 0, 0))}},
 		}
 		g.Expect(clusters.Management.Client.Status().Update(t.Context(), lease)).To(Succeed())
 		f.reconcile()
@@ -217,8 +217,8 @@ func TestQuota(t *testing.T) {
 	f := newFixture(t, "quota", "blue", "green")
 	blue, green := f.karpenters["blue"], f.karpenters["green"]
 	limit := func(cpu string) {
-		f.change(func(spec *v1alpha1.CapacityAccountSpec) {
-			spec.Quotas = []v1alpha1.CapacityQuota{{Name: "all", Limits: v1alpha1.CapacityAmounts{"cpu": scalar.Text(cpu)}}}
+		f.change(func(spec *autonodev1alpha1.CapacityAccountSpec) {
+			spec.Quotas = []autonodev1alpha1.CapacityQuota{{Name: "all", Limits: autonodev1alpha1.CapacityAmounts{"cpu": scalar.Text(cpu)}}}
 		})
 		f.settle()
 	}
@@ -235,7 +235,7 @@ func TestQuota(t *testing.T) {
 		f.settle()
 		g := NewWithT(t)
 		g.Expect(total()).To(Equal(6))
-		g.Expect(f.condition(v1alpha1.Ready)).To(HaveField("Reason", v1alpha1.AsExpectedReason))
+		g.Expect(f.condition(autonodev1alpha1.Ready)).To(HaveField("Reason", autonodev1alpha1.AsExpectedReason))
 	})
 	t.Run("When it is lowered below what is used, nothing should be removed and no cluster granted more, and the condition should say so", func(t *testing.T) {
 		limit("6")
@@ -243,7 +243,7 @@ func TestQuota(t *testing.T) {
 		f.settle()
 		g := NewWithT(t)
 		g.Expect(total()).To(Equal(6))
-		g.Expect(f.condition(v1alpha1.Ready)).To(And(HaveField("Status", metav1.ConditionTrue), HaveField("Reason", v1alpha1.OverLimitReason),
+		g.Expect(f.condition(autonodev1alpha1.Ready)).To(And(HaveField("Status", metav1.ConditionTrue), HaveField("Reason", autonodev1alpha1.OverLimitReason),
 			HaveField("Message", ContainSubstring("machines take more than the limit: quota/all/cpu 12/6; none is removed"))))
 		clear(blue.demand)
 		blue.holder.WithdrawAll()
@@ -258,20 +258,20 @@ func TestQuota(t *testing.T) {
 			k.remove(k.machines())
 		}
 		f.settle()
-		NewWithT(t).Expect(f.condition(v1alpha1.Ready)).To(HaveField("Reason", v1alpha1.AsExpectedReason))
+		NewWithT(t).Expect(f.condition(autonodev1alpha1.Ready)).To(HaveField("Reason", autonodev1alpha1.AsExpectedReason))
 	})
 	t.Run("When a cluster's own limit is lowered below what it uses, the condition should name the cluster", func(t *testing.T) {
 		green.want(2)
 		f.settle()
-		f.change(func(spec *v1alpha1.CapacityAccountSpec) {
-			spec.Members = append([]v1alpha1.CapacityMember{{
-				HostedCluster: &v1alpha1.HostedClusterReference{Namespace: "quota", Name: "green"}, Limits: v1alpha1.CapacityAmounts{"machines": scalar.Number(1)},
+		f.change(func(spec *autonodev1alpha1.CapacityAccountSpec) {
+			spec.Members = append([]autonodev1alpha1.CapacityMember{{
+				HostedCluster: &autonodev1alpha1.HostedClusterReference{Namespace: "quota", Name: "green"}, Limits: autonodev1alpha1.CapacityAmounts{"machines": scalar.Number(1)},
 			}}, spec.Members...)
 		})
 		f.settle()
 		g := NewWithT(t)
 		g.Expect(green.machines()).To(Equal(2))
-		g.Expect(f.condition(v1alpha1.Ready)).To(And(HaveField("Reason", v1alpha1.OverLimitReason), HaveField("Message", ContainSubstring("limit/machines of quota/green 2/1"))))
+		g.Expect(f.condition(autonodev1alpha1.Ready)).To(And(HaveField("Reason", autonodev1alpha1.OverLimitReason), HaveField("Message", ContainSubstring("limit/machines of quota/green 2/1"))))
 	})
 }
 
@@ -295,12 +295,12 @@ func TestMembers(t *testing.T) {
 		blue, green := f.karpenters["blue"], f.karpenters["green"]
 		blue.want(4)
 		f.settle()
-		f.change(func(spec *v1alpha1.CapacityAccountSpec) {
-			spec.Members = []v1alpha1.CapacityMember{{HostedCluster: &v1alpha1.HostedClusterReference{Namespace: "leaves", Name: "green"}}}
+		f.change(func(spec *autonodev1alpha1.CapacityAccountSpec) {
+			spec.Members = []autonodev1alpha1.CapacityMember{{HostedCluster: &autonodev1alpha1.HostedClusterReference{Namespace: "leaves", Name: "green"}}}
 		})
 		f.settle()
 		f.Expect(blue.lease().Spec).To(And(HaveField("Account", BeNil()), HaveField("Pools", BeEmpty())))
-		f.Expect(f.condition(v1alpha1.MembersGranted)).To(And(HaveField("Status", metav1.ConditionTrue), HaveField("Reason", v1alpha1.MembersLeavingReason)))
+		f.Expect(f.condition(autonodev1alpha1.MembersGranted)).To(And(HaveField("Status", metav1.ConditionTrue), HaveField("Reason", autonodev1alpha1.MembersLeavingReason)))
 		green.want(10)
 		f.settle()
 		f.Expect(green.machines()).To(Equal(6))
@@ -315,18 +315,18 @@ func TestMembers(t *testing.T) {
 		f := newFixture(t, "claimed", "blue")
 		f.settle()
 		other := &fixture{T: t, WithT: f.WithT, Controller: f.Controller, clock: f.clock, namespace: "claimed", karpenters: f.karpenters, events: f.events}
-		other.account = &v1alpha1.CapacityAccount{ObjectMeta: metav1.ObjectMeta{Name: "claimed-too"}, Spec: specOf("claimed")}
+		other.account = &autonodev1alpha1.CapacityAccount{ObjectMeta: metav1.ObjectMeta{Name: "claimed-too"}, Spec: specOf("claimed")}
 		f.create(other.account)
 		t.Cleanup(func() { f.forget(other.account) })
 		other.settle()
-		f.Expect(other.condition(v1alpha1.MembersGranted)).To(And(HaveField("Status", metav1.ConditionFalse), HaveField("Reason", v1alpha1.ClaimedByOthersReason),
+		f.Expect(other.condition(autonodev1alpha1.MembersGranted)).To(And(HaveField("Status", metav1.ConditionFalse), HaveField("Reason", autonodev1alpha1.ClaimedByOthersReason),
 			HaveField("Message", ContainSubstring("claimed/blue (account claimed)"))))
 		f.Expect(f.karpenters["blue"].lease().Spec.Account.Name).To(Equal("claimed"))
-		f.change(func(spec *v1alpha1.CapacityAccountSpec) { spec.Members = nil })
+		f.change(func(spec *autonodev1alpha1.CapacityAccountSpec) { spec.Members = nil })
 		f.settle()
 		other.settle()
 		f.Expect(f.karpenters["blue"].lease().Spec.Account.Name).To(Equal("claimed-too"))
-		f.Expect(other.condition(v1alpha1.Ready)).To(HaveField("Status", metav1.ConditionTrue))
+		f.Expect(other.condition(autonodev1alpha1.Ready)).To(HaveField("Status", metav1.ConditionTrue))
 		f.karpenters["blue"].want(3)
 		other.settle()
 		f.Expect(f.karpenters["blue"].machines()).To(Equal(3))
@@ -342,7 +342,7 @@ func TestMembers(t *testing.T) {
 		}
 		delete(f.karpenters, "blue")
 		f.forget(f.account)
-		f.account = &v1alpha1.CapacityAccount{ObjectMeta: metav1.ObjectMeta{Name: "lost"}, Spec: specOf("lost")}
+		f.account = &autonodev1alpha1.CapacityAccount{ObjectMeta: metav1.ObjectMeta{Name: "lost"}, Spec: specOf("lost")}
 		f.create(f.account)
 		green.want(10)
 		f.settle()
@@ -358,10 +358,10 @@ func TestMembers(t *testing.T) {
 		f.settle()
 		f.Expect(f.karpenters["blue"].lease().Spec).To(Equal(before))
 		f.Expect(f.karpenters["blue"].machines()).To(Equal(2))
-		f.Expect(f.condition(v1alpha1.MembersGranted)).To(HaveField("Message", ContainSubstring("leases of 1 cluster stay as they are; empty spec.members to release them")))
-		f.Expect(f.condition(v1alpha1.MembersGranted)).To(And(HaveField("Status", metav1.ConditionFalse), HaveField("Reason", v1alpha1.AccountDeletedReason)))
+		f.Expect(f.condition(autonodev1alpha1.MembersGranted)).To(HaveField("Message", ContainSubstring("leases of 1 cluster stay as they are; empty spec.members to release them")))
+		f.Expect(f.condition(autonodev1alpha1.MembersGranted)).To(And(HaveField("Status", metav1.ConditionFalse), HaveField("Reason", autonodev1alpha1.AccountDeletedReason)))
 		f.Expect(f.karpenters["blue"].lease().Spec.Account).NotTo(BeNil())
-		f.change(func(spec *v1alpha1.CapacityAccountSpec) { spec.Members = nil })
+		f.change(func(spec *autonodev1alpha1.CapacityAccountSpec) { spec.Members = nil })
 		f.karpenters["blue"].remove(2)
 		f.settle()
 		f.Expect(f.karpenters["blue"].lease().Spec.Account).To(BeNil())
@@ -373,25 +373,25 @@ func TestMembers(t *testing.T) {
 	})
 	t.Run("When entries are malformed, it should name them, and use the others", func(t *testing.T) {
 		f := newFixture(t, "malformed", "blue")
-		f.change(func(spec *v1alpha1.CapacityAccountSpec) {
-			spec.Quotas = []v1alpha1.CapacityQuota{{Name: "many", Limits: v1alpha1.CapacityAmounts{"cpu": scalar.Text("many"), "gpus": scalar.Number(3)}}}
+		f.change(func(spec *autonodev1alpha1.CapacityAccountSpec) {
+			spec.Quotas = []autonodev1alpha1.CapacityQuota{{Name: "many", Limits: autonodev1alpha1.CapacityAmounts{"cpu": scalar.Text("many"), "gpus": scalar.Number(3)}}}
 		})
 		f.karpenters["blue"].want(2)
 		f.settle()
-		f.Expect(f.condition(v1alpha1.Ready)).To(And(HaveField("Status", metav1.ConditionTrue), HaveField("Reason", v1alpha1.SomeUnusableReason),
+		f.Expect(f.condition(autonodev1alpha1.Ready)).To(And(HaveField("Status", metav1.ConditionTrue), HaveField("Reason", autonodev1alpha1.SomeUnusableReason),
 			HaveField("Message", Equal(`spec.quotas[many].limits.cpu: "many" is not a quantity; the other entries are in use`))))
 		f.Expect(f.account.Status.Pools).To(HaveLen(2))
 		f.Expect(f.karpenters["blue"].machines()).To(Equal(2))
 	})
 	t.Run("When members match nothing and a reservation has ended, it should name them, and use the others", func(t *testing.T) {
 		f := newFixture(t, "useless", "blue")
-		member := func(name string) v1alpha1.CapacityMember {
-			return v1alpha1.CapacityMember{HostedCluster: &v1alpha1.HostedClusterReference{Namespace: "useless", Name: name}}
+		member := func(name string) autonodev1alpha1.CapacityMember {
+			return autonodev1alpha1.CapacityMember{HostedCluster: &autonodev1alpha1.HostedClusterReference{Namespace: "useless", Name: name}}
 		}
-		f.change(func(spec *v1alpha1.CapacityAccountSpec) {
-			spec.Members = append([]v1alpha1.CapacityMember{member("absent"), member("blue")}, spec.Members[0],
-				v1alpha1.CapacityMember{NamespaceSelector: &metav1.LabelSelector{MatchLabels: map[string]string{"example.com/team": "none"}}})
-			spec.Reservations = append(spec.Reservations, v1alpha1.CapacityReservation{
+		f.change(func(spec *autonodev1alpha1.CapacityAccountSpec) {
+			spec.Members = append([]autonodev1alpha1.CapacityMember{member("absent"), member("blue")}, spec.Members[0],
+				autonodev1alpha1.CapacityMember{NamespaceSelector: &metav1.LabelSelector{MatchLabels: map[string]string{"example.com/team": "none"}}})
+			spec.Reservations = append(spec.Reservations, autonodev1alpha1.CapacityReservation{
 				ID: "cr-0", InstanceType: typeName, Zone: "a", Count: 4, Expires: ptr.To(scalar.NewTime(f.clock.Now().Add(-time.Hour))),
 			})
 		})
@@ -406,7 +406,7 @@ func TestMembers(t *testing.T) {
 			entry("members[2]", "matches no hosted cluster but those of earlier entries"),
 			entry("members[3]", "matches no hosted cluster with AutoNode on platform ClusterAPI"),
 		))
-		f.Expect(f.condition(v1alpha1.Ready)).To(And(HaveField("Status", metav1.ConditionTrue), HaveField("Reason", v1alpha1.SomeUnusableReason),
+		f.Expect(f.condition(autonodev1alpha1.Ready)).To(And(HaveField("Status", metav1.ConditionTrue), HaveField("Reason", autonodev1alpha1.SomeUnusableReason),
 			HaveField("Message", ContainSubstring("and 1 more; the other entries are in use"))))
 		f.Expect(f.karpenters["blue"].machines()).To(Equal(2))
 		f.join("absent")
@@ -416,6 +416,6 @@ func TestMembers(t *testing.T) {
 	t.Run("When no cluster matches, it should say so", func(t *testing.T) {
 		f := newFixture(t, "without-members")
 		f.reconcile()
-		f.Expect(f.condition(v1alpha1.Ready)).To(And(HaveField("Status", metav1.ConditionTrue), HaveField("Reason", v1alpha1.NoMembersReason)))
+		f.Expect(f.condition(autonodev1alpha1.Ready)).To(And(HaveField("Status", metav1.ConditionTrue), HaveField("Reason", autonodev1alpha1.NoMembersReason)))
 	})
 }

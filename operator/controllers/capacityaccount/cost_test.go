@@ -10,15 +10,15 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/autonode-io/autonode/api/scalar"
-	"github.com/autonode-io/autonode/api/v1alpha1"
+	autonodev1alpha1 "github.com/autonode-io/autonode/api/v1alpha1"
 )
 
 func TestCost(t *testing.T) {
 	f := newFixture(t, "spending", "blue", "green")
 	blue, green := f.karpenters["blue"], f.karpenters["green"]
 	f.Expect(f.Controller.Cost("spending")).To(BeNil(), "nothing was counted yet")
-	f.change(func(spec *v1alpha1.CapacityAccountSpec) {
-		spec.Commitments = []v1alpha1.CapacityCommitment{{Name: "instances", Instances: ptr.To[int32](2)}, {Name: "unreadable", HourlySpend: "lots"}}
+	f.change(func(spec *autonodev1alpha1.CapacityAccountSpec) {
+		spec.Commitments = []autonodev1alpha1.CapacityCommitment{{Name: "instances", Instances: ptr.To[int32](2)}, {Name: "unreadable", HourlySpend: "lots"}}
 	})
 	blue.want(3)
 	f.settle()
@@ -39,7 +39,7 @@ func TestCost(t *testing.T) {
 	})
 	t.Run("When a reservation has expired, the report should say so", func(t *testing.T) {
 		g := NewWithT(t)
-		f.change(func(spec *v1alpha1.CapacityAccountSpec) {
+		f.change(func(spec *autonodev1alpha1.CapacityAccountSpec) {
 			spec.Reservations[0].Expires = ptr.To(scalar.NewTime(f.clock.Now()))
 		})
 		f.reconcile()
@@ -47,7 +47,7 @@ func TestCost(t *testing.T) {
 	})
 	t.Run("When an account is gone, it should cost nothing any more", func(t *testing.T) {
 		g := NewWithT(t)
-		f.change(func(spec *v1alpha1.CapacityAccountSpec) { spec.Members = nil })
+		f.change(func(spec *autonodev1alpha1.CapacityAccountSpec) { spec.Members = nil })
 		blue.remove(3)
 		green.remove(1)
 		f.settle()

@@ -8,7 +8,7 @@ import (
 	"testing"
 	"unicode/utf8"
 
-	"github.com/autonode-io/autonode/api/v1alpha1"
+	autonodev1alpha1 "github.com/autonode-io/autonode/api/v1alpha1"
 	"github.com/autonode-io/autonode/capacity/conversion"
 )
 
@@ -33,29 +33,29 @@ func FuzzAccounts(f *testing.F) {
 		f.Add([]byte(`{}`), []byte(lease))
 	}
 	f.Fuzz(func(t *testing.T, account, lease []byte) {
-		var spec v1alpha1.CapacityAccountSpec
+		var spec autonodev1alpha1.CapacityAccountSpec
 		if json.Unmarshal(account, &spec) == nil {
 			checkAccount(t, &spec)
 		}
-		var leased v1alpha1.CapacityLease
+		var leased autonodev1alpha1.CapacityLease
 		if json.Unmarshal(lease, &leased) == nil {
 			checkLease(t, &leased)
 		}
 	})
 }
 
-func checkAccount(t *testing.T, spec *v1alpha1.CapacityAccountSpec) {
+func checkAccount(t *testing.T, spec *autonodev1alpha1.CapacityAccountSpec) {
 	t.Helper()
 	a := parseSpec(spec, noon)
 	for name, limit := range a.limits {
 		// The count of a reservation is an int32 that the API server bounds.
-		if limit > v1alpha1.MaxAmount || limit < math.MinInt32 {
+		if limit > autonodev1alpha1.MaxAmount || limit < math.MinInt32 {
 			t.Errorf("pool %q has %d", name, limit)
 		}
 	}
 	for _, m := range a.members {
 		for pool, amount := range m.guaranteed {
-			if amount < 0 || amount > v1alpha1.MaxAmount {
+			if amount < 0 || amount > autonodev1alpha1.MaxAmount {
 				t.Errorf("%s guarantees %d of %q", m.field, amount, pool)
 			}
 		}
@@ -73,7 +73,7 @@ func checkAccount(t *testing.T, spec *v1alpha1.CapacityAccountSpec) {
 	conversion.ReservationsAt(spec, noon)
 }
 
-func checkLease(t *testing.T, lease *v1alpha1.CapacityLease) {
+func checkLease(t *testing.T, lease *autonodev1alpha1.CapacityLease) {
 	t.Helper()
 	named := map[string]bool{}
 	for _, pool := range lease.Spec.Pools {
@@ -87,14 +87,14 @@ func checkLease(t *testing.T, lease *v1alpha1.CapacityLease) {
 		}
 	}
 	report := conversion.BoundedReport(lease)
-	amounts(report.Held, v1alpha1.MaxAmount)
-	amounts(report.Spent, v1alpha1.MaxAmount)
+	amounts(report.Held, autonodev1alpha1.MaxAmount)
+	amounts(report.Spent, autonodev1alpha1.MaxAmount)
 	launches := int64(0)
 	for _, request := range report.Requests {
-		amounts(request.Charges, v1alpha1.MaxCharge)
+		amounts(request.Charges, autonodev1alpha1.MaxCharge)
 		launches += request.Count
 	}
-	if len(report.Requests) > v1alpha1.MaxRequests || launches > v1alpha1.MaxRequestedLaunches {
+	if len(report.Requests) > autonodev1alpha1.MaxRequests || launches > autonodev1alpha1.MaxRequestedLaunches {
 		t.Errorf("%d requests for %d launches", len(report.Requests), launches)
 	}
 	commitments, unused, uncovered := conversion.Commitments(lease)

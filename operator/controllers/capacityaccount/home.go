@@ -6,7 +6,7 @@ import (
 	clusterv1 "sigs.k8s.io/cluster-api/api/core/v1beta2"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
-	"github.com/autonode-io/autonode/api/v1alpha1"
+	autonodev1alpha1 "github.com/autonode-io/autonode/api/v1alpha1"
 	"github.com/autonode-io/autonode/api/v1beta1"
 )
 
@@ -19,7 +19,7 @@ func homeOf(component *v1beta1.ControlPlaneComponent) (home, bool) {
 	return home{component.Namespace, names.Cluster}, ok
 }
 
-func recordedHome(grant *v1alpha1.CapacityGrant) home {
+func recordedHome(grant *autonodev1alpha1.CapacityGrant) home {
 	return home{grant.ControlPlaneNamespace, grant.Cluster}
 }
 

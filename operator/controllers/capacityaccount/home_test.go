@@ -11,8 +11,8 @@ import (
 	clusterv1 "sigs.k8s.io/cluster-api/api/core/v1beta2"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
-	karpenterv1alpha1 "github.com/autonode-io/autonode/api/karpenter/v1alpha1"
-	"github.com/autonode-io/autonode/api/v1alpha1"
+	"github.com/autonode-io/autonode/api/karpenter/v1alpha1"
+	autonodev1alpha1 "github.com/autonode-io/autonode/api/v1alpha1"
 	"github.com/autonode-io/autonode/api/v1beta1"
 	"github.com/autonode-io/autonode/capacity"
 	"github.com/autonode-io/autonode/capacity/conversion"
@@ -31,14 +31,14 @@ func TestSharedNamespace(t *testing.T) {
 	machine := func(cluster, name string) *clusterv1.Machine {
 		return &clusterv1.Machine{ObjectMeta: metav1.ObjectMeta{
 			Namespace: f.namespace, Name: name, Labels: map[string]string{
-				karpenterv1alpha1.NodeClaimLabel: name, karpenterv1alpha1.NodeClaimUIDLabel: "uid-" + name, clusterv1.ClusterNameLabel: cluster,
-				corev1.LabelInstanceTypeStable: typeName, corev1.LabelTopologyZone: "a", karpenterv1alpha1.ReservationIDLabel: "cr-1",
+				v1alpha1.NodeClaimLabel: name, v1alpha1.NodeClaimUIDLabel: "uid-" + name, clusterv1.ClusterNameLabel: cluster,
+				corev1.LabelInstanceTypeStable: typeName, corev1.LabelTopologyZone: "a", v1alpha1.ReservationIDLabel: "cr-1",
 			},
-			Annotations: map[string]string{karpenterv1alpha1.MachineSizeAnnotation: conversion.FormatMachineSize(capacity.Machine{VCPUs: 2000}, conversion.MachinePrices{})},
+			Annotations: map[string]string{v1alpha1.MachineSizeAnnotation: conversion.FormatMachineSize(capacity.Machine{VCPUs: 2000}, conversion.MachinePrices{})},
 		}}
 	}
-	lease := func(g Gomega, cluster string) *v1alpha1.CapacityLease {
-		found := &v1alpha1.CapacityLease{}
+	lease := func(g Gomega, cluster string) *autonodev1alpha1.CapacityLease {
+		found := &autonodev1alpha1.CapacityLease{}
 		g.Expect(clusters.Management.Client.Get(t.Context(), client.ObjectKey{Namespace: f.namespace, Name: "karpenter-" + cluster}, found)).To(Succeed())
 		return found
 	}

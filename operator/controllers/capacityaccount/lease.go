@@ -17,7 +17,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/controller/controllerutil"
 	"sigs.k8s.io/controller-runtime/pkg/log"
 
-	"github.com/autonode-io/autonode/api/v1alpha1"
+	autonodev1alpha1 "github.com/autonode-io/autonode/api/v1alpha1"
 	"github.com/autonode-io/autonode/api/v1beta1"
 	"github.com/autonode-io/autonode/capacity"
 	"github.com/autonode-io/autonode/capacity/conversion"
@@ -62,13 +62,13 @@ func (r *reconciliation) grant(ctx context.Context) error {
 
 // create makes a lease that grants nothing yet.
 func (r *reconciliation) create(ctx context.Context, component *v1beta1.ControlPlaneComponent) error {
-	lease := &v1alpha1.CapacityLease{
+	lease := &autonodev1alpha1.CapacityLease{
 		ObjectMeta: metav1.ObjectMeta{Namespace: component.Namespace, Name: component.Name, Labels: map[string]string{
 			apply.LabelManagedBy:                apply.FieldOwner,
 			v1beta1.HostedClusterLabel:          component.Labels[v1beta1.HostedClusterLabel],
 			v1beta1.HostedClusterNamespaceLabel: component.Labels[v1beta1.HostedClusterNamespaceLabel],
 		}},
-		Spec: v1alpha1.CapacityLeaseSpec{Account: r.reference()},
+		Spec: autonodev1alpha1.CapacityLeaseSpec{Account: r.reference()},
 	}
 	for _, label := range []string{v1beta1.ControlPlaneNamespaceModeLabel, v1beta1.ClusterNameLabel} {
 		if value, ok := component.Labels[label]; ok {
@@ -84,13 +84,13 @@ func (r *reconciliation) create(ctx context.Context, component *v1beta1.ControlP
 	return nil
 }
 
-func (r *reconciliation) reference() *v1alpha1.CapacityAccountReference {
-	return &v1alpha1.CapacityAccountReference{Name: r.found.Name, UID: string(r.found.UID)}
+func (r *reconciliation) reference() *autonodev1alpha1.CapacityAccountReference {
+	return &autonodev1alpha1.CapacityAccountReference{Name: r.found.Name, UID: string(r.found.UID)}
 }
 
 // adopt takes over a lease that no account has any more. Only then it is read: an operator that still served the former account, and had
 // a grant to write, can't any more.
-func (r *reconciliation) adopt(ctx context.Context, key string, lease *v1alpha1.CapacityLease) error {
+func (r *reconciliation) adopt(ctx context.Context, key string, lease *autonodev1alpha1.CapacityLease) error {
 	changed := lease.DeepCopy()
 	if account := lease.Spec.Account; account == nil {
 		changed.Spec.Pools = nil
@@ -103,14 +103,14 @@ func (r *reconciliation) adopt(ctx context.Context, key string, lease *v1alpha1.
 }
 
 // release lets a cluster go that doesn't belong to the account any more.
-func (r *reconciliation) release(ctx context.Context, lease *v1alpha1.CapacityLease) error {
+func (r *reconciliation) release(ctx context.Context, lease *autonodev1alpha1.CapacityLease) error {
 	changed := lease.DeepCopy()
-	changed.Spec = v1alpha1.CapacityLeaseSpec{Sequence: lease.Spec.Sequence}
+	changed.Spec = autonodev1alpha1.CapacityLeaseSpec{Sequence: lease.Spec.Sequence}
 	return r.patch(ctx, changed, lease)
 }
 
 // patch fails if the lease has changed since it was read.
-func (r *reconciliation) patch(ctx context.Context, changed, lease *v1alpha1.CapacityLease) error {
+func (r *reconciliation) patch(ctx context.Context, changed, lease *autonodev1alpha1.CapacityLease) error {
 	err := r.Management.Patch(ctx, changed, client.MergeFromWithOptions(lease, client.MergeFromWithOptimisticLock{}), client.FieldOwner(apply.FieldOwner))
 	if err != nil {
 		return fmt.Errorf("writing CapacityLease %s: %w", klog.KObj(lease), err)
@@ -119,14 +119,14 @@ func (r *reconciliation) patch(ctx context.Context, changed, lease *v1alpha1.Cap
 }
 
 // write writes what is recorded for a cluster, if that is news. An operator with an older record writes nothing.
-func (r *reconciliation) write(ctx context.Context, key string, of *cluster, commitments []v1alpha1.LeasedCommitment, unavailable []v1alpha1.UnavailableOffering) error {
+func (r *reconciliation) write(ctx context.Context, key string, of *cluster, commitments []autonodev1alpha1.LeasedCommitment, unavailable []autonodev1alpha1.UnavailableOffering) error {
 	grant, ok := r.decision.Record[key]
 	lag := ok && grant.Lag(conversion.Lease(of.lease))
 	if !lag && (!ok || grant.Lease != string(of.lease.UID) || grant.Sequence != of.lease.Spec.Sequence) {
 		return nil
 	}
 	changed := of.lease.DeepCopy()
-	changed.Spec = v1alpha1.CapacityLeaseSpec{
+	changed.Spec = autonodev1alpha1.CapacityLeaseSpec{
 		Account: r.reference(), Sequence: grant.Sequence, Pools: leased(of, grant, r.decision.UpTo[key], lag), Commitments: commitments, Unavailable: unavailable,
 	}
 	if equality.Semantic.DeepEqual(changed.Spec, of.lease.Spec) {
@@ -141,12 +141,12 @@ func (r *reconciliation) write(ctx context.Context, key string, of *cluster, com
 }
 
 // leased returns the pools of a lease. What was granted with a sequence stays as it is: the record only falls until the next one.
-func leased(of *cluster, grant capacity.Grant, upTo capacity.Amounts, lag bool) []v1alpha1.LeasedPool {
+func leased(of *cluster, grant capacity.Grant, upTo capacity.Amounts, lag bool) []autonodev1alpha1.LeasedPool {
 	written := map[string]int64{}
 	for i := range of.lease.Spec.Pools {
 		written[of.lease.Spec.Pools[i].Name] = of.lease.Spec.Pools[i].Granted
 	}
-	var pools []v1alpha1.LeasedPool
+	var pools []autonodev1alpha1.LeasedPool
 	for _, pool := range of.pools {
 		pool.Amount, pool.Granted, pool.UpTo = grant.Asked[pool.Name], grant.Granted[pool.Name], max(upTo[pool.Name], grant.Asked[pool.Name])
 		if !lag {
@@ -158,15 +158,15 @@ func leased(of *cluster, grant capacity.Grant, upTo capacity.Amounts, lag bool) 
 }
 
 // sameRules reports whether the same machines take the same from the same pools.
-func sameRules(a, b []v1alpha1.LeasedPool) bool {
-	return slices.EqualFunc(a, b, func(x, y v1alpha1.LeasedPool) bool {
+func sameRules(a, b []autonodev1alpha1.LeasedPool) bool {
+	return slices.EqualFunc(a, b, func(x, y autonodev1alpha1.LeasedPool) bool {
 		x.Amount, x.Granted, x.UpTo = y.Amount, y.Granted, y.UpTo
 		return equality.Semantic.DeepEqual(x, y)
 	})
 }
 
 // withoutHints is what a lease says without what Karpenter may know later.
-func withoutHints(spec v1alpha1.CapacityLeaseSpec) v1alpha1.CapacityLeaseSpec {
+func withoutHints(spec autonodev1alpha1.CapacityLeaseSpec) autonodev1alpha1.CapacityLeaseSpec {
 	spec = *spec.DeepCopy()
 	spec.Commitments, spec.Unavailable = nil, nil
 	for i := range spec.Pools {
@@ -176,14 +176,14 @@ func withoutHints(spec v1alpha1.CapacityLeaseSpec) v1alpha1.CapacityLeaseSpec {
 }
 
 // unused returns what the machines of all clusters leave of the commitments, rounded down, and what they lack of them, rounded up.
-func (r *reconciliation) unused() []v1alpha1.LeasedCommitment {
+func (r *reconciliation) unused() []autonodev1alpha1.LeasedCommitment {
 	if len(r.account.commitments) == 0 {
 		return nil
 	}
 	left, uncovered := r.spending.Applied.Unused(), r.spending.Applied.Uncovered()
-	var unused []v1alpha1.LeasedCommitment
+	var unused []autonodev1alpha1.LeasedCommitment
 	for _, c := range r.account.commitments {
-		leased := v1alpha1.LeasedCommitment{Name: c.Name, Selector: v1alpha1.CapacitySelector{
+		leased := autonodev1alpha1.LeasedCommitment{Name: c.Name, Selector: autonodev1alpha1.CapacitySelector{
 			InstanceTypes: c.Selector.InstanceTypes, Catalogs: c.Selector.Catalogs, Zones: c.Selector.Zones, CapacityTypes: c.Selector.CapacityTypes,
 		}}
 		text := strconv.FormatFloat(roughly(left[c.Name], math.Floor), 'f', -1, 64)

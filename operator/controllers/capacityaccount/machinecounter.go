@@ -14,8 +14,8 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/handler"
 	"sigs.k8s.io/controller-runtime/pkg/reconcile"
 
-	karpenterv1alpha1 "github.com/autonode-io/autonode/api/karpenter/v1alpha1"
-	"github.com/autonode-io/autonode/api/v1alpha1"
+	"github.com/autonode-io/autonode/api/karpenter/v1alpha1"
+	autonodev1alpha1 "github.com/autonode-io/autonode/api/v1alpha1"
 	"github.com/autonode-io/autonode/capacity"
 	"github.com/autonode-io/autonode/capacity/conversion"
 )
@@ -55,7 +55,7 @@ func newMachineCounter() *machineCounter {
 
 // set records a Machine, and reports whether that changes a count.
 func (c *machineCounter) set(machine client.Object) bool {
-	if !karpenterv1alpha1.MadeForNodeClaim(machine) {
+	if !v1alpha1.MadeForNodeClaim(machine) {
 		return c.remove(client.ObjectKeyFromObject(machine))
 	}
 	size, prices := conversion.MachineOf(machine)
@@ -122,7 +122,7 @@ func (c *machineCounter) of(at home, rules []capacity.Rule, each func(f form, co
 			machines += count
 			for pool, amount := range capacity.Charges(rules, f.Machine) {
 				// A pool's largest amount bounds what forged sizes sum up to.
-				used[pool] = min(used[pool]+min(amount, v1alpha1.MaxAmount/max(count, 1))*count, v1alpha1.MaxAmount)
+				used[pool] = min(used[pool]+min(amount, autonodev1alpha1.MaxAmount/max(count, 1))*count, autonodev1alpha1.MaxAmount)
 			}
 			each(f, count)
 		}
@@ -179,12 +179,12 @@ func usedBefore(list *clusterv1.MachineList, before time.Time, rules []capacity.
 	used := capacity.Amounts{}
 	for i := range list.Items {
 		machine := &list.Items[i]
-		if !karpenterv1alpha1.MadeForNodeClaim(machine) || machine.CreationTimestamp.After(before) {
+		if !v1alpha1.MadeForNodeClaim(machine) || machine.CreationTimestamp.After(before) {
 			continue
 		}
 		size, _ := conversion.MachineOf(machine)
 		for pool, amount := range capacity.Charges(rules, size) {
-			used[pool] = min(used[pool]+amount, v1alpha1.MaxAmount)
+			used[pool] = min(used[pool]+amount, autonodev1alpha1.MaxAmount)
 		}
 	}
 	return used

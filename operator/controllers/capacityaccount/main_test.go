@@ -22,8 +22,8 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client/interceptor"
 	"sigs.k8s.io/controller-runtime/pkg/controller/controllerutil"
 
-	karpenterv1alpha1 "github.com/autonode-io/autonode/api/karpenter/v1alpha1"
-	"github.com/autonode-io/autonode/api/v1alpha1"
+	"github.com/autonode-io/autonode/api/karpenter/v1alpha1"
+	autonodev1alpha1 "github.com/autonode-io/autonode/api/v1alpha1"
 	"github.com/autonode-io/autonode/api/v1beta1"
 	"github.com/autonode-io/autonode/capacity"
 	"github.com/autonode-io/autonode/capacity/conversion"
@@ -46,17 +46,17 @@ type fixture struct {
 	Controller *Controller
 	clock      *clocktesting.FakePassiveClock
 	namespace  string
-	account    *v1alpha1.CapacityAccount
+	account    *autonodev1alpha1.CapacityAccount
 	karpenters map[string]*karpenter
 	writes     int
 	events     *events.FakeRecorder
 }
 
 // spec of an account of a namespace's clusters, with ten reserved machines.
-func specOf(namespace string) v1alpha1.CapacityAccountSpec {
-	return v1alpha1.CapacityAccountSpec{
-		Members: []v1alpha1.CapacityMember{{NamespaceSelector: &metav1.LabelSelector{MatchLabels: map[string]string{corev1.LabelMetadataName: namespace}}}},
-		Reservations: []v1alpha1.CapacityReservation{
+func specOf(namespace string) autonodev1alpha1.CapacityAccountSpec {
+	return autonodev1alpha1.CapacityAccountSpec{
+		Members: []autonodev1alpha1.CapacityMember{{NamespaceSelector: &metav1.LabelSelector{MatchLabels: map[string]string{corev1.LabelMetadataName: namespace}}}},
+		Reservations: []autonodev1alpha1.CapacityReservation{
 			{ID: "cr-1", InstanceType: typeName, Zone: "a", Count: 10},
 		},
 	}
@@ -77,19 +77,19 @@ func newFixture(t *testing.T, namespace string, names ...string) *fixture {
 	for _, name := range names {
 		f.join(name)
 	}
-	f.account = &v1alpha1.CapacityAccount{ObjectMeta: metav1.ObjectMeta{Name: namespace}, Spec: specOf(namespace)}
+	f.account = &autonodev1alpha1.CapacityAccount{ObjectMeta: metav1.ObjectMeta{Name: namespace}, Spec: specOf(namespace)}
 	f.create(f.account)
 	t.Cleanup(func() { f.forget(f.account) })
 	return f
 }
 
 // forget removes an account, whatever it waits for.
-func (f *fixture) forget(account *v1alpha1.CapacityAccount) {
+func (f *fixture) forget(account *autonodev1alpha1.CapacityAccount) {
 	ctx := context.Background()
 	if err := clusters.Management.Client.Get(ctx, client.ObjectKeyFromObject(account), account); err != nil {
 		return
 	}
-	controllerutil.RemoveFinalizer(account, v1alpha1.AccountFinalizer)
+	controllerutil.RemoveFinalizer(account, autonodev1alpha1.AccountFinalizer)
 	f.Expect(clusters.Management.Client.Update(ctx, account)).To(Succeed())
 	f.Expect(client.IgnoreNotFound(clusters.Management.Client.Delete(ctx, account))).To(Succeed())
 }
@@ -181,7 +181,7 @@ func (f *fixture) read() {
 }
 
 // change changes the account's spec.
-func (f *fixture) change(change func(spec *v1alpha1.CapacityAccountSpec)) {
+func (f *fixture) change(change func(spec *autonodev1alpha1.CapacityAccountSpec)) {
 	f.Helper()
 	f.read()
 	change(&f.account.Spec)
@@ -219,10 +219,10 @@ type karpenter struct {
 	asked     int
 }
 
-func (k *karpenter) lease() *v1alpha1.CapacityLease {
+func (k *karpenter) lease() *autonodev1alpha1.CapacityLease {
 	k.Helper()
-	lease := &v1alpha1.CapacityLease{}
-	k.Expect(client.IgnoreNotFound(clusters.Management.Client.Get(k.Context(), client.ObjectKey{Namespace: k.namespace, Name: v1alpha1.LeaseName}, lease))).To(Succeed())
+	lease := &autonodev1alpha1.CapacityLease{}
+	k.Expect(client.IgnoreNotFound(clusters.Management.Client.Get(k.Context(), client.ObjectKey{Namespace: k.namespace, Name: autonodev1alpha1.LeaseName}, lease))).To(Succeed())
 	return lease
 }
 
@@ -237,15 +237,15 @@ func (k *karpenter) want(count int) {
 // machine of an offering.
 func (k *karpenter) machine(name, reservation string, size capacity.Machine) *clusterv1.Machine {
 	labels := map[string]string{
-		karpenterv1alpha1.NodeClaimLabel: name, karpenterv1alpha1.NodeClaimUIDLabel: "uid-" + name, clusterv1.ClusterNameLabel: "any",
+		v1alpha1.NodeClaimLabel: name, v1alpha1.NodeClaimUIDLabel: "uid-" + name, clusterv1.ClusterNameLabel: "any",
 		corev1.LabelInstanceTypeStable: typeName, corev1.LabelTopologyZone: "a",
 	}
 	if reservation != "" {
-		labels[karpenterv1alpha1.ReservationIDLabel] = reservation
+		labels[v1alpha1.ReservationIDLabel] = reservation
 	}
 	return &clusterv1.Machine{ObjectMeta: metav1.ObjectMeta{
 		Namespace: k.namespace, Name: name, Labels: labels,
-		Annotations: map[string]string{karpenterv1alpha1.MachineSizeAnnotation: conversion.FormatMachineSize(size, conversion.MachinePrices{List: 0.1})},
+		Annotations: map[string]string{v1alpha1.MachineSizeAnnotation: conversion.FormatMachineSize(size, conversion.MachinePrices{List: 0.1})},
 	}}
 }
 

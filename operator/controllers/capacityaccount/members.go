@@ -14,7 +14,7 @@ import (
 	"k8s.io/apimachinery/pkg/labels"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
-	"github.com/autonode-io/autonode/api/v1alpha1"
+	autonodev1alpha1 "github.com/autonode-io/autonode/api/v1alpha1"
 	"github.com/autonode-io/autonode/api/v1beta1"
 )
 
@@ -38,8 +38,8 @@ type claims struct {
 
 // claimed finds the clusters of an account. Their ControlPlaneComponents tell which hosted cluster has which control-plane namespace: every
 // operator sees all of them, and no tenant writes them.
-func (c *Controller) claimed(ctx context.Context, found *v1alpha1.CapacityAccount, understood *account) (*claims, error) {
-	accounts, components := &v1alpha1.CapacityAccountList{}, &v1beta1.ControlPlaneComponentList{}
+func (c *Controller) claimed(ctx context.Context, found *autonodev1alpha1.CapacityAccount, understood *account) (*claims, error) {
+	accounts, components := &autonodev1alpha1.CapacityAccountList{}, &v1beta1.ControlPlaneComponentList{}
 	for _, list := range []client.ObjectList{accounts, components} {
 		if err := c.Management.List(ctx, list, client.UnsafeDisableDeepCopy); err != nil {
 			return nil, fmt.Errorf("finding the clusters of the account: %w", err)
@@ -55,7 +55,7 @@ func (c *Controller) claimed(ctx context.Context, found *v1alpha1.CapacityAccoun
 			older, names = append(older, parseSpec(&other.Spec, c.Clock.Now())), append(names, other.Name)
 		}
 	}
-	recorded, served := map[client.ObjectKey]bool{}, map[client.ObjectKey]*v1alpha1.CapacityGrant{}
+	recorded, served := map[client.ObjectKey]bool{}, map[client.ObjectKey]*autonodev1alpha1.CapacityGrant{}
 	for i := range found.Status.Clusters {
 		grant := &found.Status.Clusters[i]
 		key := client.ObjectKey{Namespace: grant.Namespace, Name: grant.Name}
@@ -99,7 +99,7 @@ func (c *Controller) claimed(ctx context.Context, found *v1alpha1.CapacityAccoun
 }
 
 // before reports whether an account came first.
-func before(a, b *v1alpha1.CapacityAccount) bool {
+func before(a, b *autonodev1alpha1.CapacityAccount) bool {
 	return cmp.Or(a.CreationTimestamp.Compare(b.CreationTimestamp.Time), cmp.Compare(a.Name, b.Name)) < 0
 }
 
@@ -112,7 +112,7 @@ type candidate struct {
 
 // limited reports whether a component is a Karpenter that reads leases, in a namespace that its HostedCluster may have. Of a cluster that
 // has a grant, a component without labels says nothing: the operator is about to put them back.
-func limited(component *v1beta1.ControlPlaneComponent, grant *v1alpha1.CapacityGrant) (candidate, bool) {
+func limited(component *v1beta1.ControlPlaneComponent, grant *autonodev1alpha1.CapacityGrant) (candidate, bool) {
 	recorded := client.ObjectKey{}
 	at, ok := homeOf(component)
 	if grant != nil {

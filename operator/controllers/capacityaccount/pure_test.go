@@ -15,24 +15,24 @@ import (
 	"k8s.io/utils/ptr"
 
 	"github.com/autonode-io/autonode/api/scalar"
-	"github.com/autonode-io/autonode/api/v1alpha1"
+	autonodev1alpha1 "github.com/autonode-io/autonode/api/v1alpha1"
 	"github.com/autonode-io/autonode/capacity"
 )
 
 var noon = time.Date(2030, 6, 1, 12, 0, 0, 0, time.UTC)
 
 func TestParseSpec(t *testing.T) {
-	amounts := func(key, value string) v1alpha1.CapacityAmounts {
-		return v1alpha1.CapacityAmounts{key: scalar.Text(value)}
+	amounts := func(key, value string) autonodev1alpha1.CapacityAmounts {
+		return autonodev1alpha1.CapacityAmounts{key: scalar.Text(value)}
 	}
-	quota := func(key, value string) v1alpha1.CapacityAccountSpec {
-		return v1alpha1.CapacityAccountSpec{Quotas: []v1alpha1.CapacityQuota{{Name: "q", Limits: amounts(key, value)}}}
+	quota := func(key, value string) autonodev1alpha1.CapacityAccountSpec {
+		return autonodev1alpha1.CapacityAccountSpec{Quotas: []autonodev1alpha1.CapacityQuota{{Name: "q", Limits: amounts(key, value)}}}
 	}
 	at := func(d time.Duration) *scalar.Time { return ptr.To(scalar.NewTime(noon.Add(d))) }
 	percent := func(text string) *scalar.Quantity { return ptr.To(scalar.Text(text)) }
 	for _, tc := range []struct {
 		name    string
-		spec    v1alpha1.CapacityAccountSpec
+		spec    autonodev1alpha1.CapacityAccountSpec
 		limits  capacity.Amounts
 		problem string
 		next    time.Time
@@ -47,58 +47,58 @@ func TestParseSpec(t *testing.T) {
 		{name: "When a quantity has an exponent that takes half an hour, it should be unusable at once", spec: quota("cpu", "1e-999999999"), problem: `"1e-999999999" is not a quantity`},
 		{
 			name: "When memory is a number of bytes, it should be a limit", limits: capacity.Amounts{"quota/q/memory": 1 << 40},
-			spec: v1alpha1.CapacityAccountSpec{Quotas: []v1alpha1.CapacityQuota{{Name: "q", Limits: v1alpha1.CapacityAmounts{"memory": scalar.Number(1 << 40)}}}},
+			spec: autonodev1alpha1.CapacityAccountSpec{Quotas: []autonodev1alpha1.CapacityQuota{{Name: "q", Limits: autonodev1alpha1.CapacityAmounts{"memory": scalar.Number(1 << 40)}}}},
 		},
-		{name: "When a quota has no limit, it should be unusable", spec: v1alpha1.CapacityAccountSpec{Quotas: []v1alpha1.CapacityQuota{{Name: "q"}}}, problem: "is empty"},
+		{name: "When a quota has no limit, it should be unusable", spec: autonodev1alpha1.CapacityAccountSpec{Quotas: []autonodev1alpha1.CapacityQuota{{Name: "q"}}}, problem: "is empty"},
 		{
 			name: "When a reservation expires, it should say when", limits: capacity.Amounts{"reservation/r": 3}, next: noon.Add(time.Hour),
-			spec: v1alpha1.CapacityAccountSpec{Reservations: []v1alpha1.CapacityReservation{{ID: "r", Count: 3, Expires: at(time.Hour)}}},
+			spec: autonodev1alpha1.CapacityAccountSpec{Reservations: []autonodev1alpha1.CapacityReservation{{ID: "r", Count: 3, Expires: at(time.Hour)}}},
 		},
 		{
 			name: "When a reservation has expired, it should have nothing and say so", limits: capacity.Amounts{"reservation/r": 0}, problem: "has passed",
-			spec: v1alpha1.CapacityAccountSpec{Reservations: []v1alpha1.CapacityReservation{{ID: "r", Count: 3, Expires: at(0)}}},
+			spec: autonodev1alpha1.CapacityAccountSpec{Reservations: []autonodev1alpha1.CapacityReservation{{ID: "r", Count: 3, Expires: at(0)}}},
 		},
 		{
 			name: "When it can't be read when a reservation expires, it should have nothing and say so", limits: capacity.Amounts{"reservation/r": 0}, problem: `"2030-06-01T12:00:00+99:99" is not a time`,
-			spec: v1alpha1.CapacityAccountSpec{Reservations: []v1alpha1.CapacityReservation{{ID: "r", Count: 3, Expires: &scalar.Time{Malformed: "2030-06-01T12:00:00+99:99"}}}},
+			spec: autonodev1alpha1.CapacityAccountSpec{Reservations: []autonodev1alpha1.CapacityReservation{{ID: "r", Count: 3, Expires: &scalar.Time{Malformed: "2030-06-01T12:00:00+99:99"}}}},
 		},
 		{
 			name: "When it can't be read when a commitment ends, it should be unusable", problem: `"never" is not a time`,
-			spec: v1alpha1.CapacityAccountSpec{Commitments: []v1alpha1.CapacityCommitment{{Name: "c", HourlySpend: "1", Ends: &scalar.Time{Malformed: "never"}}}},
+			spec: autonodev1alpha1.CapacityAccountSpec{Commitments: []autonodev1alpha1.CapacityCommitment{{Name: "c", HourlySpend: "1", Ends: &scalar.Time{Malformed: "never"}}}},
 		},
 		{
 			name: "When a commitment begins later, it should not cover anything yet", next: noon.Add(time.Hour),
-			spec: v1alpha1.CapacityAccountSpec{Commitments: []v1alpha1.CapacityCommitment{{Name: "c", HourlySpend: "1", Starts: at(time.Hour)}}},
+			spec: autonodev1alpha1.CapacityAccountSpec{Commitments: []autonodev1alpha1.CapacityCommitment{{Name: "c", HourlySpend: "1", Starts: at(time.Hour)}}},
 		},
 		{
 			name: "When a commitment has ended, it should cover nothing",
-			spec: v1alpha1.CapacityAccountSpec{Commitments: []v1alpha1.CapacityCommitment{{Name: "c", HourlySpend: "1", Ends: at(-time.Hour)}}},
+			spec: autonodev1alpha1.CapacityAccountSpec{Commitments: []autonodev1alpha1.CapacityCommitment{{Name: "c", HourlySpend: "1", Ends: at(-time.Hour)}}},
 		},
 		{
 			name: "When a commitment runs, it should cover", covered: 1, next: noon.Add(time.Hour),
-			spec: v1alpha1.CapacityAccountSpec{Commitments: []v1alpha1.CapacityCommitment{{Name: "c", HourlySpend: "1", Starts: at(-1), Ends: at(time.Hour), DiscountPercent: percent("27.5")}}},
+			spec: autonodev1alpha1.CapacityAccountSpec{Commitments: []autonodev1alpha1.CapacityCommitment{{Name: "c", HourlySpend: "1", Starts: at(-1), Ends: at(time.Hour), DiscountPercent: percent("27.5")}}},
 		},
 		{
 			name: "When a commitment's spend isn't a number, it should be unusable", problem: `"lots" is not an amount`,
-			spec: v1alpha1.CapacityAccountSpec{Commitments: []v1alpha1.CapacityCommitment{{Name: "c", HourlySpend: "lots"}}},
+			spec: autonodev1alpha1.CapacityAccountSpec{Commitments: []autonodev1alpha1.CapacityCommitment{{Name: "c", HourlySpend: "lots"}}},
 		},
 		{
 			name: "When a commitment's spend is NaN, it should be unusable", problem: `"NaN" is not an amount`,
-			spec: v1alpha1.CapacityAccountSpec{Commitments: []v1alpha1.CapacityCommitment{{Name: "c", HourlySpend: "NaN"}}},
+			spec: autonodev1alpha1.CapacityAccountSpec{Commitments: []autonodev1alpha1.CapacityCommitment{{Name: "c", HourlySpend: "NaN"}}},
 		},
 		{
 			name: "When a discount is all of the price, it should be unusable", problem: `"100" is not a percentage`,
-			spec: v1alpha1.CapacityAccountSpec{Commitments: []v1alpha1.CapacityCommitment{{Name: "c", Instances: ptr.To(int32(1)), DiscountPercent: percent("100")}}},
+			spec: autonodev1alpha1.CapacityAccountSpec{Commitments: []autonodev1alpha1.CapacityCommitment{{Name: "c", Instances: ptr.To(int32(1)), DiscountPercent: percent("100")}}},
 		},
 		{
 			name: "When a guarantee is of nothing that is there, it should be unusable", problem: "no usable machines of reservation/r",
-			spec: v1alpha1.CapacityAccountSpec{Members: []v1alpha1.CapacityMember{{
-				HostedCluster: &v1alpha1.HostedClusterReference{Namespace: "a", Name: "b"}, Guaranteed: []v1alpha1.CapacityShare{{Reservation: "r", Amounts: amounts("machines", "1")}},
+			spec: autonodev1alpha1.CapacityAccountSpec{Members: []autonodev1alpha1.CapacityMember{{
+				HostedCluster: &autonodev1alpha1.HostedClusterReference{Namespace: "a", Name: "b"}, Guaranteed: []autonodev1alpha1.CapacityShare{{Reservation: "r", Amounts: amounts("machines", "1")}},
 			}}},
 		},
 		{
 			name: "When a selector of namespaces is malformed, it should be unusable", problem: "is not a valid label selector operator",
-			spec: v1alpha1.CapacityAccountSpec{Members: []v1alpha1.CapacityMember{{NamespaceSelector: &metav1.LabelSelector{
+			spec: autonodev1alpha1.CapacityAccountSpec{Members: []autonodev1alpha1.CapacityMember{{NamespaceSelector: &metav1.LabelSelector{
 				MatchExpressions: []metav1.LabelSelectorRequirement{{Key: "a", Operator: "Like"}},
 			}}}},
 		},
@@ -122,12 +122,12 @@ func TestParseSpec(t *testing.T) {
 }
 
 func TestUnavailableReports(t *testing.T) {
-	at := func(instanceType, zone, reason string, d time.Duration) v1alpha1.UnavailableOffering {
-		return v1alpha1.UnavailableOffering{InstanceType: instanceType, Zone: zone, CapacityType: "on-demand", Reason: reason, Until: scalar.NewTime(noon.Add(d))}
+	at := func(instanceType, zone, reason string, d time.Duration) autonodev1alpha1.UnavailableOffering {
+		return autonodev1alpha1.UnavailableOffering{InstanceType: instanceType, Zone: zone, CapacityType: "on-demand", Reason: reason, Until: scalar.NewTime(noon.Add(d))}
 	}
 	t.Run("When a cluster finds no capacity, the others should know for as long as it says", func(t *testing.T) {
 		g, b := NewWithT(t), unavailableReports{}
-		b.post("blue", []v1alpha1.UnavailableOffering{at("m5.large", "a", "Capacity", time.Minute)}, noon)
+		b.post("blue", []autonodev1alpha1.UnavailableOffering{at("m5.large", "a", "Capacity", time.Minute)}, noon)
 		g.Expect(b.forCluster("green", noon)).To(ConsistOf(at("m5.large", "a", "Capacity", time.Minute)))
 		g.Expect(b.forCluster("blue", noon)).To(BeEmpty())
 		g.Expect(b.forCluster("green", noon.Add(time.Minute))).To(BeEmpty())
@@ -138,32 +138,32 @@ func TestUnavailableReports(t *testing.T) {
 		for minute := range minutes {
 			now := noon.Add(time.Duration(minute) * time.Minute)
 			b.expire(now)
-			b.post("blue", []v1alpha1.UnavailableOffering{at("m5.large", "a", "", 1000*time.Hour)}, now)
+			b.post("blue", []autonodev1alpha1.UnavailableOffering{at("m5.large", "a", "", 1000*time.Hour)}, now)
 			closed += len(b.forCluster("green", now))
 		}
 		g.Expect(closed).To(BeNumerically("~", minutes/2, 10))
 	})
 	t.Run("When a report names more than one offering, it should not count", func(t *testing.T) {
 		g, b := NewWithT(t), unavailableReports{}
-		b.post("blue", []v1alpha1.UnavailableOffering{at("", "a", "", time.Minute), at("m5.*", "a", "", time.Minute), at("m5.large", "", "", time.Minute)}, noon)
+		b.post("blue", []autonodev1alpha1.UnavailableOffering{at("", "a", "", time.Minute), at("m5.*", "a", "", time.Minute), at("m5.large", "", "", time.Minute)}, noon)
 		g.Expect(b).To(BeEmpty())
 	})
-	family := func(name, instanceType string, d time.Duration) v1alpha1.UnavailableOffering {
+	family := func(name, instanceType string, d time.Duration) autonodev1alpha1.UnavailableOffering {
 		o := at(instanceType, "", "Quota", d)
 		o.Family = name
 		return o
 	}
 	t.Run("When a quota is exhausted, the family should be unavailable in all zones", func(t *testing.T) {
 		b := unavailableReports{}
-		b.post("blue", []v1alpha1.UnavailableOffering{at("p5.48xlarge", "a", "Quota", time.Minute)}, noon)
+		b.post("blue", []autonodev1alpha1.UnavailableOffering{at("p5.48xlarge", "a", "Quota", time.Minute)}, noon)
 		NewWithT(t).Expect(b.forCluster("green", noon)).To(ConsistOf(family("p5", "p5.48xlarge", time.Minute)))
 	})
 	t.Run("When reports name the family, it should be that, with one of its instance types", func(t *testing.T) {
 		g, b := NewWithT(t), unavailableReports{}
 		large, small := at("gpu-large", "a", "Quota", time.Minute), at("gpu-small", "b", "Quota", 2*time.Minute)
 		large.Family, small.Family = "gpu", "gpu"
-		b.post("blue", []v1alpha1.UnavailableOffering{small}, noon)
-		b.post("red", []v1alpha1.UnavailableOffering{large}, noon)
+		b.post("blue", []autonodev1alpha1.UnavailableOffering{small}, noon)
+		b.post("red", []autonodev1alpha1.UnavailableOffering{large}, noon)
 		g.Expect(b.forCluster("green", noon)).To(ConsistOf(family("gpu", "gpu-large", 2*time.Minute)))
 		g.Expect(b.forCluster("red", noon)).To(ConsistOf(family("gpu", "gpu-small", 2*time.Minute)))
 	})
@@ -174,7 +174,7 @@ func TestUnavailableReports(t *testing.T) {
 			now := noon.Add(time.Duration(minute) * time.Minute)
 			b.expire(now)
 			o := at(fmt.Sprintf("p5.%dxlarge", minute), fmt.Sprintf("zone-%d", minute), "Quota", 1000*time.Hour)
-			b.post("blue", []v1alpha1.UnavailableOffering{o}, now)
+			b.post("blue", []autonodev1alpha1.UnavailableOffering{o}, now)
 			closed += len(b.forCluster("green", now))
 		}
 		g.Expect(closed).To(BeNumerically("~", minutes/2, 10))
@@ -183,14 +183,14 @@ func TestUnavailableReports(t *testing.T) {
 		g, b := NewWithT(t), unavailableReports{}
 		o := at("p5.48xlarge", "a", "Quota", time.Minute)
 		o.Family = strings.Repeat("x", maxFamily+1)
-		b.post("blue", []v1alpha1.UnavailableOffering{o}, noon)
+		b.post("blue", []autonodev1alpha1.UnavailableOffering{o}, noon)
 		g.Expect(b).To(BeEmpty())
 	})
 	t.Run("When several clusters find many types of a zone exhausted, the zone should be unavailable until the first returns", func(t *testing.T) {
 		g, b := NewWithT(t), unavailableReports{}
-		b.post("blue", []v1alpha1.UnavailableOffering{at("a", "a", "", time.Minute), at("b", "a", "", 2*time.Minute), at("c", "a", "", 2*time.Minute), at("d", "a", "", 2*time.Minute)}, noon)
+		b.post("blue", []autonodev1alpha1.UnavailableOffering{at("a", "a", "", time.Minute), at("b", "a", "", 2*time.Minute), at("c", "a", "", 2*time.Minute), at("d", "a", "", 2*time.Minute)}, noon)
 		g.Expect(b.forCluster("green", noon)).NotTo(ContainElement(HaveField("InstanceType", "")))
-		b.post("red", []v1alpha1.UnavailableOffering{at("d", "a", "", 2*time.Minute)}, noon)
+		b.post("red", []autonodev1alpha1.UnavailableOffering{at("d", "a", "", 2*time.Minute)}, noon)
 		g.Expect(b.forCluster("green", noon)).To(ContainElement(at("", "a", "Capacity", time.Minute)))
 	})
 }
@@ -234,7 +234,7 @@ func TestMachineCounter(t *testing.T) {
 			counts.set(k.machine(fmt.Sprintf("m-%d", i), "", capacity.Machine{VCPUs: 1 << 62}))
 		}
 		amounts, machines := counts.of(home{namespace: "blue"}, []capacity.Rule{{Pool: "cpu", Resource: capacity.VCPUs}}, func(form, int64) {})
-		NewWithT(t).Expect(amounts["cpu"]).To(And(BeNumerically(">", 0), BeNumerically("<=", v1alpha1.MaxAmount)))
+		NewWithT(t).Expect(amounts["cpu"]).To(And(BeNumerically(">", 0), BeNumerically("<=", autonodev1alpha1.MaxAmount)))
 		NewWithT(t).Expect(machines).To(BeNumerically("==", 3000))
 	})
 }

@@ -15,7 +15,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/autonode-io/autonode/api/scalar"
-	"github.com/autonode-io/autonode/api/v1alpha1"
+	autonodev1alpha1 "github.com/autonode-io/autonode/api/v1alpha1"
 	"github.com/autonode-io/autonode/assets/infrastructure"
 	"github.com/autonode-io/autonode/message"
 )
@@ -38,11 +38,11 @@ type reading struct {
 
 // readQuotas returns the account's spec with the limits that objects have, and those that can't be read. The last limit of these stays:
 // a reader that is broken for a while changes nothing.
-func (r *reconciliation) readQuotas(ctx context.Context) (*v1alpha1.CapacityAccountSpec, []v1alpha1.UnusableEntry) {
+func (r *reconciliation) readQuotas(ctx context.Context) (*autonodev1alpha1.CapacityAccountSpec, []autonodev1alpha1.UnusableEntry) {
 	ctx, cancel := context.WithTimeout(ctx, quotaTimeout)
 	defer cancel()
-	var unread []v1alpha1.UnusableEntry
-	spec, used := r.found.Spec.DeepCopy(), map[v1alpha1.CapacityLimitSource]bool{}
+	var unread []autonodev1alpha1.UnusableEntry
+	spec, used := r.found.Spec.DeepCopy(), map[autonodev1alpha1.CapacityLimitSource]bool{}
 	for i := range spec.Quotas {
 		quota := &spec.Quotas[i]
 		for _, source := range quota.LimitsFrom {
@@ -57,13 +57,13 @@ func (r *reconciliation) readQuotas(ctx context.Context) (*v1alpha1.CapacityAcco
 				r.quotas[source] = read
 			}
 			r.requeue(read.at.Add(quotaInterval).Sub(r.now))
-			pool := v1alpha1.QuotaPool(quota.Name, source.Resource)
+			pool := autonodev1alpha1.QuotaPool(quota.Name, source.Resource)
 			if read.value == "" {
 				read.value = limitOf(r.before.Pools, pool)
 			}
 			if read.value != "" {
 				if quota.Limits == nil {
-					quota.Limits = v1alpha1.CapacityAmounts{}
+					quota.Limits = autonodev1alpha1.CapacityAmounts{}
 				}
 				quota.Limits[source.Resource] = scalar.Text(read.value)
 			}
@@ -72,7 +72,7 @@ func (r *reconciliation) readQuotas(ctx context.Context) (*v1alpha1.CapacityAcco
 				if value, ok := quota.Limits[source.Resource]; ok {
 					limit = "its limit stays " + message.Cut(value.String(), maxQuantity)
 				}
-				unread = append(unread, v1alpha1.UnusableEntry{
+				unread = append(unread, autonodev1alpha1.UnusableEntry{
 					Field:   fmt.Sprintf("quotas[%s].limitsFrom[%s]", quota.Name, source.Resource),
 					Message: message.Cut(limit+": "+read.err.Error(), maxMessage),
 				})
@@ -88,7 +88,7 @@ func (r *reconciliation) readQuotas(ctx context.Context) (*v1alpha1.CapacityAcco
 }
 
 // limitOf is the limit that the status has of a pool: that of an operator that has ended.
-func limitOf(pools []v1alpha1.CapacityPoolStatus, name string) string {
+func limitOf(pools []autonodev1alpha1.CapacityPoolStatus, name string) string {
 	for i := range pools {
 		if pools[i].Name == name {
 			return pools[i].Limit
@@ -98,7 +98,7 @@ func limitOf(pools []v1alpha1.CapacityPoolStatus, name string) string {
 }
 
 // readQuota reads a limit from the API server.
-func (r *reconciliation) readQuota(ctx context.Context, source *v1alpha1.CapacityLimitSource) (string, error) {
+func (r *reconciliation) readQuota(ctx context.Context, source *autonodev1alpha1.CapacityLimitSource) (string, error) {
 	path, err := infrastructure.ParsePath(source.Path)
 	if err != nil {
 		return "", fmt.Errorf("path %q %w", message.Cut(source.Path, maxQuantity), err)

@@ -10,19 +10,19 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"github.com/autonode-io/autonode/api/scalar"
-	"github.com/autonode-io/autonode/api/v1alpha1"
+	autonodev1alpha1 "github.com/autonode-io/autonode/api/v1alpha1"
 )
 
 func TestQuotaOfAnObject(t *testing.T) {
 	f := newFixture(t, "observed", "blue")
 	blue := f.karpenters["blue"]
 	observed := &corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Namespace: "observed", Name: "quotas"}, Data: map[string]string{"cpu": "4"}}
-	source := func(name, path string) v1alpha1.CapacityLimitSource {
-		return v1alpha1.CapacityLimitSource{Resource: "cpu", APIVersion: "v1", Kind: "ConfigMap", Namespace: "observed", Name: name, Path: path}
+	source := func(name, path string) autonodev1alpha1.CapacityLimitSource {
+		return autonodev1alpha1.CapacityLimitSource{Resource: "cpu", APIVersion: "v1", Kind: "ConfigMap", Namespace: "observed", Name: name, Path: path}
 	}
-	from := func(limits v1alpha1.CapacityAmounts, source v1alpha1.CapacityLimitSource) {
-		f.change(func(spec *v1alpha1.CapacityAccountSpec) {
-			spec.Quotas = []v1alpha1.CapacityQuota{{Name: "all", Limits: limits, LimitsFrom: []v1alpha1.CapacityLimitSource{source}}}
+	from := func(limits autonodev1alpha1.CapacityAmounts, source autonodev1alpha1.CapacityLimitSource) {
+		f.change(func(spec *autonodev1alpha1.CapacityAccountSpec) {
+			spec.Quotas = []autonodev1alpha1.CapacityQuota{{Name: "all", Limits: limits, LimitsFrom: []autonodev1alpha1.CapacityLimitSource{source}}}
 		})
 	}
 	later := func() {
@@ -39,11 +39,11 @@ func TestQuotaOfAnObject(t *testing.T) {
 
 	t.Run("When the object isn't there yet, the quota's own limit should count", func(t *testing.T) {
 		g := NewWithT(t)
-		from(v1alpha1.CapacityAmounts{"cpu": scalar.Number(2)}, source("quotas", "data.cpu"))
+		from(autonodev1alpha1.CapacityAmounts{"cpu": scalar.Number(2)}, source("quotas", "data.cpu"))
 		f.settle()
 		g.Expect(blue.machines()).To(Equal(1))
 		g.Expect(f.account.Status.Unusable).To(problem("its limit stays 2: there is no ConfigMap observed/quotas"))
-		g.Expect(f.condition(v1alpha1.Ready)).To(HaveField("Reason", v1alpha1.SomeUnusableReason))
+		g.Expect(f.condition(autonodev1alpha1.Ready)).To(HaveField("Reason", autonodev1alpha1.SomeUnusableReason))
 	})
 	t.Run("When the object has a limit, it should count within a minute", func(t *testing.T) {
 		g := NewWithT(t)
@@ -81,15 +81,15 @@ func TestQuotaOfAnObject(t *testing.T) {
 		g.Expect(blue.machines()).To(Equal(3))
 	})
 	for name, test := range map[string]struct {
-		source  v1alpha1.CapacityLimitSource
+		source  autonodev1alpha1.CapacityLimitSource
 		message string
 	}{
 		"When the path is malformed, it should say so": {source("quotas", "..cpu"), `path "..cpu" is not a path`},
 		"When the cluster has no such kind, it should say so": {
-			v1alpha1.CapacityLimitSource{Resource: "cpu", APIVersion: "example.com/v1", Kind: "Quota", Name: "any", Path: "status.value"}, "the management cluster has no kind Quota of example.com/v1",
+			autonodev1alpha1.CapacityLimitSource{Resource: "cpu", APIVersion: "example.com/v1", Kind: "Quota", Name: "any", Path: "status.value"}, "the management cluster has no kind Quota of example.com/v1",
 		},
 		"When it is a Secret of another version, it should not be read": {
-			v1alpha1.CapacityLimitSource{Resource: "cpu", APIVersion: "/v1/x", Kind: "Secret", Name: "any", Path: "data.cpu"}, `apiVersion "/v1/x" is none`,
+			autonodev1alpha1.CapacityLimitSource{Resource: "cpu", APIVersion: "/v1/x", Kind: "Secret", Name: "any", Path: "data.cpu"}, `apiVersion "/v1/x" is none`,
 		},
 	} {
 		t.Run(name, func(t *testing.T) {

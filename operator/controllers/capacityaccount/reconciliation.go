@@ -15,7 +15,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/autonode-io/autonode/api/scalar"
-	"github.com/autonode-io/autonode/api/v1alpha1"
+	autonodev1alpha1 "github.com/autonode-io/autonode/api/v1alpha1"
 	"github.com/autonode-io/autonode/capacity"
 	"github.com/autonode-io/autonode/capacity/conversion"
 	"github.com/autonode-io/autonode/capacity/cost"
@@ -25,8 +25,8 @@ import (
 type reconciliation struct {
 	*Controller
 	*memory
-	found  *v1alpha1.CapacityAccount
-	before *v1alpha1.CapacityAccountStatus
+	found  *autonodev1alpha1.CapacityAccount
+	before *autonodev1alpha1.CapacityAccountStatus
 	now    time.Time
 	// after is when to reconcile again; zero if a watch says so.
 	after time.Duration
@@ -49,11 +49,11 @@ type reconciliation struct {
 type cluster struct {
 	member *member // nil if it doesn't belong to the account any more
 	// recorded is its entry in the record; nil if it joins.
-	recorded *v1alpha1.CapacityGrant
+	recorded *autonodev1alpha1.CapacityGrant
 	// lease of the account, and another object in its place.
-	lease, other *v1alpha1.CapacityLease
+	lease, other *autonodev1alpha1.CapacityLease
 	home
-	pools    []v1alpha1.LeasedPool
+	pools    []autonodev1alpha1.LeasedPool
 	used     capacity.Amounts
 	released *scalar.Time
 }
@@ -65,12 +65,12 @@ func (r *reconciliation) requeue(after time.Duration) {
 }
 
 // begin reads all that a decision needs.
-func (c *Controller) begin(ctx context.Context, found *v1alpha1.CapacityAccount) (*reconciliation, error) {
+func (c *Controller) begin(ctx context.Context, found *autonodev1alpha1.CapacityAccount) (*reconciliation, error) {
 	m := c.memory[found.Name]
 	if m == nil || m.uid != found.UID {
 		m = &memory{
 			uid: found.UID, surplus: map[string]time.Time{}, unacknowledged: map[string]time.Time{}, leaseless: map[string]time.Time{},
-			hinted: map[string]time.Time{}, closed: unavailableReports{}, quotas: map[v1alpha1.CapacityLimitSource]reading{},
+			hinted: map[string]time.Time{}, closed: unavailableReports{}, quotas: map[autonodev1alpha1.CapacityLimitSource]reading{},
 		}
 		c.memory[found.Name] = m
 	}
@@ -114,7 +114,7 @@ func (c *Controller) begin(ctx context.Context, found *v1alpha1.CapacityAccount)
 
 // read reads a cluster's lease, and counts what its Machines take.
 func (r *reconciliation) read(ctx context.Context, key string, of *cluster) error {
-	lease := &v1alpha1.CapacityLease{}
+	lease := &autonodev1alpha1.CapacityLease{}
 	switch err := r.Management.Get(ctx, of.leaseKey(), lease); {
 	case err == nil && lease.Spec.Account != nil && lease.Spec.Account.UID == string(r.found.UID):
 		of.lease = lease

@@ -10,7 +10,7 @@ import (
 	"k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
-	"github.com/autonode-io/autonode/api/v1alpha1"
+	autonodev1alpha1 "github.com/autonode-io/autonode/api/v1alpha1"
 	"github.com/autonode-io/autonode/capacity"
 	"github.com/autonode-io/autonode/operator/apply"
 )
@@ -37,13 +37,13 @@ func (r *reconciliation) record(ctx context.Context) (bool, error) {
 
 // recordEvents writes an event for each condition that has another reason now.
 func (r *reconciliation) recordEvents() {
-	for _, kind := range []string{v1alpha1.EntriesUsable, v1alpha1.MembersGranted} {
+	for _, kind := range []string{autonodev1alpha1.EntriesUsable, autonodev1alpha1.MembersGranted} {
 		now, before := meta.FindStatusCondition(r.found.Status.Conditions, kind), meta.FindStatusCondition(r.before.Conditions, kind)
-		if now == nil || before != nil && before.Reason == now.Reason || before == nil && now.Reason == v1alpha1.AsExpectedReason {
+		if now == nil || before != nil && before.Reason == now.Reason || before == nil && now.Reason == autonodev1alpha1.AsExpectedReason {
 			continue
 		}
 		level := corev1.EventTypeNormal
-		if now.Status != metav1.ConditionTrue || now.Reason == v1alpha1.SomeUnusableReason {
+		if now.Status != metav1.ConditionTrue || now.Reason == autonodev1alpha1.SomeUnusableReason {
 			level = corev1.EventTypeWarning
 		}
 		r.Recorder.Eventf(r.found, nil, level, now.Reason, "DivideCapacity", "%s", now.Message)
@@ -51,7 +51,7 @@ func (r *reconciliation) recordEvents() {
 }
 
 // grantOf reads an entry of the record.
-func grantOf(recorded *v1alpha1.CapacityGrant) capacity.Grant {
+func grantOf(recorded *autonodev1alpha1.CapacityGrant) capacity.Grant {
 	grant := capacity.Grant{Lease: recorded.LeaseUID, Sequence: recorded.Sequence, Asked: capacity.Amounts{}, Granted: capacity.Amounts{}}
 	for _, amount := range recorded.Amounts {
 		asked := amount.Granted

@@ -14,7 +14,7 @@ import (
 	"k8s.io/utils/ptr"
 
 	"github.com/autonode-io/autonode/api/scalar"
-	"github.com/autonode-io/autonode/api/v1alpha1"
+	autonodev1alpha1 "github.com/autonode-io/autonode/api/v1alpha1"
 	"github.com/autonode-io/autonode/capacity"
 	"github.com/autonode-io/autonode/operator/apply"
 )
@@ -25,7 +25,7 @@ const maxNamed = 3
 // own are the fields of status that the operator writes.
 var own = apply.StatusFields{
 	Names:      []string{"observedGeneration", "clusterCount", "machineCount", "fullestPool", "pools", "clusters", "unusable"},
-	Conditions: []string{v1alpha1.Ready, v1alpha1.EntriesUsable, v1alpha1.MembersGranted},
+	Conditions: []string{autonodev1alpha1.Ready, autonodev1alpha1.EntriesUsable, autonodev1alpha1.MembersGranted},
 }
 
 // summarize sets the status by the decision.
@@ -45,9 +45,9 @@ func (r *reconciliation) summarize() {
 	r.over = append(r.over, r.overLimits()...)
 
 	usable, granted := r.entriesUsable(), r.membersGranted()
-	ready := metav1.Condition{Type: v1alpha1.Ready, Status: metav1.ConditionTrue, Reason: v1alpha1.AsExpectedReason, Message: granted.Message}
+	ready := metav1.Condition{Type: autonodev1alpha1.Ready, Status: metav1.ConditionTrue, Reason: autonodev1alpha1.AsExpectedReason, Message: granted.Message}
 	for _, condition := range []metav1.Condition{granted, usable} {
-		if condition.Reason != v1alpha1.AsExpectedReason {
+		if condition.Reason != autonodev1alpha1.AsExpectedReason {
 			ready.Status, ready.Reason, ready.Message = condition.Status, condition.Reason, condition.Message
 			break
 		}
@@ -59,8 +59,8 @@ func (r *reconciliation) summarize() {
 }
 
 // clusterGrants returns the record as it is stored.
-func (r *reconciliation) clusterGrants() []v1alpha1.CapacityGrant {
-	var list []v1alpha1.CapacityGrant
+func (r *reconciliation) clusterGrants() []autonodev1alpha1.CapacityGrant {
+	var list []autonodev1alpha1.CapacityGrant
 	for _, key := range r.keys {
 		grant, ok := r.decision.Record[key]
 		if !ok {
@@ -72,7 +72,7 @@ func (r *reconciliation) clusterGrants() []v1alpha1.CapacityGrant {
 			of.released = ptr.To(scalar.NewTime(r.now))
 		}
 		namespace, name, _ := strings.Cut(key, "/")
-		entry := v1alpha1.CapacityGrant{
+		entry := autonodev1alpha1.CapacityGrant{
 			Namespace: namespace, Name: name, ControlPlaneNamespace: of.namespace, Cluster: of.home.cluster, LeaseUID: grant.Lease, Sequence: grant.Sequence, Released: of.released,
 		}
 		if of.released != nil {
@@ -85,7 +85,7 @@ func (r *reconciliation) clusterGrants() []v1alpha1.CapacityGrant {
 			}
 		}
 		for _, pool := range slices.Sorted(maps.Keys(pools)) {
-			amount := v1alpha1.GrantedAmount{Pool: pool, Granted: grant.Granted[pool]}
+			amount := autonodev1alpha1.GrantedAmount{Pool: pool, Granted: grant.Granted[pool]}
 			if asked := grant.Asked[pool]; asked != amount.Granted {
 				amount.Asked = &asked
 			}
@@ -112,7 +112,7 @@ func (r *reconciliation) summarizePools() {
 	for i := range r.account.pools {
 		pool := &r.account.pools[i]
 		limit := r.account.limits[pool.Name]
-		entry := v1alpha1.CapacityPoolStatus{
+		entry := autonodev1alpha1.CapacityPoolStatus{
 			Name: pool.Name, Limit: format(pool.Resource, limit), Granted: format(pool.Resource, granted[pool.Name]), Used: format(pool.Resource, used[pool.Name]),
 		}
 		if waiting := r.decision.Waiting[pool.Name]; waiting > 0 {
@@ -146,7 +146,7 @@ func (r *reconciliation) overLimits() (over []string) {
 }
 
 func (r *reconciliation) entriesUsable() metav1.Condition {
-	condition := metav1.Condition{Type: v1alpha1.EntriesUsable, Status: metav1.ConditionTrue, Reason: v1alpha1.AsExpectedReason}
+	condition := metav1.Condition{Type: autonodev1alpha1.EntriesUsable, Status: metav1.ConditionTrue, Reason: autonodev1alpha1.AsExpectedReason}
 	spec := &r.found.Spec
 	condition.Message = english.OxfordWordSeries([]string{
 		english.Plural(len(spec.Reservations), "reservation", "reservations"), english.Plural(len(spec.Quotas), "quota", "quotas"),
@@ -162,7 +162,7 @@ func (r *reconciliation) entriesUsable() metav1.Condition {
 	if more := len(r.account.unusable) - maxNamed; more > 0 {
 		texts = append(texts, fmt.Sprintf("and %d more", more))
 	}
-	condition.Reason, condition.Message = v1alpha1.SomeUnusableReason, strings.Join(texts, "; ")+"; the other entries are in use"
+	condition.Reason, condition.Message = autonodev1alpha1.SomeUnusableReason, strings.Join(texts, "; ")+"; the other entries are in use"
 	return condition
 }
 
@@ -194,34 +194,34 @@ func (r *reconciliation) membersGranted() metav1.Condition {
 			}
 		}
 	}
-	condition := metav1.Condition{Type: v1alpha1.MembersGranted, Status: metav1.ConditionFalse}
+	condition := metav1.Condition{Type: autonodev1alpha1.MembersGranted, Status: metav1.ConditionFalse}
 	switch {
 	case !r.found.DeletionTimestamp.IsZero():
-		condition.Reason = v1alpha1.AccountDeletedReason
+		condition.Reason = autonodev1alpha1.AccountDeletedReason
 		condition.Message = fmt.Sprintf("the account is being deleted; leases of %s stay as they are; empty spec.members to release them",
 			english.Plural(len(r.keys), "cluster", "clusters"))
 	case r.claims.excess > 0:
-		condition.Reason = v1alpha1.TooManyMembersReason
+		condition.Reason = autonodev1alpha1.TooManyMembersReason
 		condition.Message = fmt.Sprintf("%s without a lease: an account serves %d clusters; divide them among several accounts",
 			english.Plural(r.claims.excess, "cluster is", "clusters are"), maxClusters)
 	case len(others) > 0:
-		condition.Reason = v1alpha1.ClaimedByOthersReason
+		condition.Reason = autonodev1alpha1.ClaimedByOthersReason
 		condition.Message = "clusters of another account: " + named(others) + "; remove them from the members of one account"
 	case len(silentOnes) > 0:
-		condition.Reason = v1alpha1.NotAcknowledgedReason
+		condition.Reason = autonodev1alpha1.NotAcknowledgedReason
 		condition.Message = fmt.Sprintf("Karpenter hasn't acknowledged its lease for %s: %s; what it was asked to give back stays granted; check that it runs and knows leases",
 			silent, named(silentOnes))
 	case members == 0:
-		condition.Status, condition.Reason = metav1.ConditionTrue, v1alpha1.NoMembersReason
+		condition.Status, condition.Reason = metav1.ConditionTrue, autonodev1alpha1.NoMembersReason
 		condition.Message = "no hosted cluster with AutoNode on platform ClusterAPI matches spec.members"
 	case len(r.over) > 0:
-		condition.Status, condition.Reason = metav1.ConditionTrue, v1alpha1.OverLimitReason
+		condition.Status, condition.Reason = metav1.ConditionTrue, autonodev1alpha1.OverLimitReason
 		condition.Message = "machines take more than the limit: " + named(r.over) + "; none is removed, and no cluster is granted more of these pools"
 	case len(leaving) > 0:
-		condition.Status, condition.Reason = metav1.ConditionTrue, v1alpha1.MembersLeavingReason
+		condition.Status, condition.Reason = metav1.ConditionTrue, autonodev1alpha1.MembersLeavingReason
 		condition.Message = "machines of clusters that have left count until they are gone: " + named(leaving)
 	default:
-		condition.Status, condition.Reason = metav1.ConditionTrue, v1alpha1.AsExpectedReason
+		condition.Status, condition.Reason = metav1.ConditionTrue, autonodev1alpha1.AsExpectedReason
 		condition.Message = english.Plural(members, "cluster shares", "clusters share") + " " + english.Plural(len(r.account.pools), "pool", "pools")
 	}
 	return condition

@@ -10,7 +10,7 @@ import (
 	"time"
 
 	"github.com/autonode-io/autonode/api/scalar"
-	"github.com/autonode-io/autonode/api/v1alpha1"
+	autonodev1alpha1 "github.com/autonode-io/autonode/api/v1alpha1"
 	"github.com/autonode-io/autonode/capacity"
 )
 
@@ -46,8 +46,8 @@ type window struct {
 type unavailableReports map[report]window
 
 // post takes over what a cluster reports. The report is a tenant's program's: what it says counts for a while at most.
-func (u unavailableReports) post(cluster string, offerings []v1alpha1.UnavailableOffering, now time.Time) {
-	for _, o := range offerings[:min(len(offerings), v1alpha1.MaxUnavailable)] {
+func (u unavailableReports) post(cluster string, offerings []autonodev1alpha1.UnavailableOffering, now time.Time) {
+	for _, o := range offerings[:min(len(offerings), autonodev1alpha1.MaxUnavailable)] {
 		// Only a report about one offering counts; what more follows from it is decided here. A reservation is divided by leases.
 		if o.InstanceType == "" || o.Zone == "" || strings.Contains(o.InstanceType, "*") || o.CapacityType != "on-demand" && o.CapacityType != "spot" {
 			continue
@@ -97,7 +97,7 @@ func (u unavailableReports) expire(now time.Time) {
 }
 
 // forCluster returns what the other clusters' reports close for one, at most maxShared, in a fixed order.
-func (u unavailableReports) forCluster(cluster string, now time.Time) []v1alpha1.UnavailableOffering {
+func (u unavailableReports) forCluster(cluster string, now time.Time) []autonodev1alpha1.UnavailableOffering {
 	closed := map[place]time.Time{}
 	families := map[place]string{}
 	zones := map[place]map[string]time.Time{}
@@ -126,13 +126,13 @@ func (u unavailableReports) forCluster(cluster string, now time.Time) []v1alpha1
 			closed[zone] = until
 		}
 	}
-	var list []v1alpha1.UnavailableOffering
+	var list []autonodev1alpha1.UnavailableOffering
 	for at, until := range closed {
-		list = append(list, v1alpha1.UnavailableOffering{
+		list = append(list, autonodev1alpha1.UnavailableOffering{
 			InstanceType: cmp.Or(at.instanceType, families[at]), Family: at.family, Zone: at.zone, CapacityType: at.capacityType, Reason: cmp.Or(at.reason, "Capacity"), Until: scalar.NewTime(until.Truncate(time.Second)),
 		})
 	}
-	slices.SortFunc(list, func(x, y v1alpha1.UnavailableOffering) int {
+	slices.SortFunc(list, func(x, y autonodev1alpha1.UnavailableOffering) int {
 		return cmp.Or(cmp.Compare(x.InstanceType, y.InstanceType), cmp.Compare(x.Family, y.Family), cmp.Compare(x.Zone, y.Zone), cmp.Compare(x.CapacityType, y.CapacityType), cmp.Compare(x.Reason, y.Reason))
 	})
 	return list[:min(len(list), maxShared)]

@@ -10,11 +10,11 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/autonode-io/autonode/api/scalar"
-	"github.com/autonode-io/autonode/api/v1alpha1"
+	autonodev1alpha1 "github.com/autonode-io/autonode/api/v1alpha1"
 )
 
 // exhausted has a Karpenter report offerings that the infrastructure had no capacity for.
-func (k *karpenter) exhausted(offerings ...v1alpha1.UnavailableOffering) {
+func (k *karpenter) exhausted(offerings ...autonodev1alpha1.UnavailableOffering) {
 	k.Helper()
 	lease := k.lease()
 	before := lease.DeepCopy()
@@ -35,7 +35,7 @@ func TestUnavailable(t *testing.T) {
 		}
 	}
 	until := f.clock.Now().Add(time.Minute)
-	spot := v1alpha1.UnavailableOffering{InstanceType: typeName, Zone: "a", CapacityType: "spot", Reason: "Capacity", Until: scalar.NewTime(until)}
+	spot := autonodev1alpha1.UnavailableOffering{InstanceType: typeName, Zone: "a", CapacityType: "spot", Reason: "Capacity", Until: scalar.NewTime(until)}
 
 	t.Run("When a cluster finds no capacity, the lease of the account's other cluster should say so until that is tried again", func(t *testing.T) {
 		g := NewWithT(t)

@@ -19,7 +19,7 @@ import (
 	"k8s.io/apimachinery/pkg/util/validation"
 	"k8s.io/client-go/rest"
 	"k8s.io/client-go/tools/clientcmd"
-	"k8s.io/client-go/tools/clientcmd/api"
+	clientcmdapi "k8s.io/client-go/tools/clientcmd/api"
 )
 
 const (
@@ -81,7 +81,7 @@ func Parse(content []byte) (*Access, error) {
 	return access, access.validate()
 }
 
-func refuseCluster(cluster *api.Cluster) error {
+func refuseCluster(cluster *clientcmdapi.Cluster) error {
 	switch {
 	case cluster.CertificateAuthority != "":
 		return errors.New("certificate-authority names a file; write the certificates into certificate-authority-data")
@@ -93,7 +93,7 @@ func refuseCluster(cluster *api.Cluster) error {
 	return nil
 }
 
-func refuseUser(user *api.AuthInfo) error {
+func refuseUser(user *clientcmdapi.AuthInfo) error {
 	switch {
 	case user.Exec != nil:
 		return errors.New("exec runs a program; write a token, or client-certificate-data and client-key-data")

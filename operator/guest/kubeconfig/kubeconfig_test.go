@@ -18,18 +18,18 @@ import (
 	. "github.com/onsi/gomega"
 	"k8s.io/client-go/rest"
 	"k8s.io/client-go/tools/clientcmd"
-	"k8s.io/client-go/tools/clientcmd/api"
+	clientcmdapi "k8s.io/client-go/tools/clientcmd/api"
 
 	"github.com/autonode-io/autonode/operator/guest/kubeconfig"
 )
 
 // render writes a kubeconfig with that access.
 func render(g Gomega, access *kubeconfig.Access) []byte {
-	content, err := clientcmd.Write(api.Config{
+	content, err := clientcmd.Write(clientcmdapi.Config{
 		CurrentContext: "guest",
-		Contexts:       map[string]*api.Context{"guest": {Cluster: "guest", AuthInfo: "operator"}},
-		Clusters:       map[string]*api.Cluster{"guest": {Server: access.Server, TLSServerName: access.ServerName, CertificateAuthorityData: access.CA}},
-		AuthInfos:      map[string]*api.AuthInfo{"operator": {ClientCertificateData: access.Certificate, ClientKeyData: access.Key, Token: access.Token}},
+		Contexts:       map[string]*clientcmdapi.Context{"guest": {Cluster: "guest", AuthInfo: "operator"}},
+		Clusters:       map[string]*clientcmdapi.Cluster{"guest": {Server: access.Server, TLSServerName: access.ServerName, CertificateAuthorityData: access.CA}},
+		AuthInfos:      map[string]*clientcmdapi.AuthInfo{"operator": {ClientCertificateData: access.Certificate, ClientKeyData: access.Key, Token: access.Token}},
 	})
 	g.Expect(err).NotTo(HaveOccurred())
 	return content

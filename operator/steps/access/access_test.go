@@ -16,7 +16,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/client-go/tools/clientcmd"
-	testingclock "k8s.io/utils/clock/testing"
+	clocktesting "k8s.io/utils/clock/testing"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	"sigs.k8s.io/controller-runtime/pkg/client/interceptor"
 
@@ -32,7 +32,7 @@ var clusters scopetest.Clusters
 func TestMain(m *testing.M) { os.Exit(scopetest.Run(m, &clusters)) }
 
 // newAccess returns the step; a zero lifetime is the default.
-func newAccess(clock *testingclock.FakePassiveClock, lifetime time.Duration) *access.Access {
+func newAccess(clock *clocktesting.FakePassiveClock, lifetime time.Duration) *access.Access {
 	management := clusters.Management.Client
 	return access.New(access.Config{Management: management, Live: management, Secrets: management, Apply: apply.New(), Clock: clock, TokenLifetime: lifetime})
 }
@@ -48,7 +48,7 @@ func TestAccess(t *testing.T) {
 	ctx := t.Context()
 	s, err := clusters.NewScope(ctx, "access")
 	g.Expect(err).NotTo(HaveOccurred())
-	clock := testingclock.NewFakePassiveClock(time.Now())
+	clock := clocktesting.NewFakePassiveClock(time.Now())
 	step := newAccess(clock, 30*time.Minute)
 	reconcile := func(g Gomega) scope.Result {
 		result, err := step.Reconcile(ctx, s)
@@ -142,7 +142,7 @@ func TestOperatorAway(t *testing.T) {
 		s, err := clusters.NewScope(ctx, "operator-away")
 		g.Expect(err).NotTo(HaveOccurred())
 		start := time.Now()
-		clock := testingclock.NewFakePassiveClock(start)
+		clock := clocktesting.NewFakePassiveClock(start)
 		step := newAccess(clock, 0)
 		renewed, last := 0, ""
 		for clock.Since(start) < 12*time.Hour {
@@ -174,7 +174,7 @@ func TestClockSkew(t *testing.T) {
 			g, ctx := NewWithT(t), t.Context()
 			s, err := clusters.NewScope(ctx, fmt.Sprintf("skew-%d", ahead/time.Hour+2))
 			g.Expect(err).NotTo(HaveOccurred())
-			clock := testingclock.NewFakePassiveClock(time.Now().Add(ahead))
+			clock := clocktesting.NewFakePassiveClock(time.Now().Add(ahead))
 			step := newAccess(clock, 30*time.Minute)
 			reconcile := func(requeueAfter time.Duration) *corev1.Secret {
 				result, err := step.Reconcile(ctx, s)
@@ -203,7 +203,7 @@ func TestClockSkew(t *testing.T) {
 			g, ctx := NewWithT(t), t.Context()
 			s, err := clusters.NewScope(ctx, "set-"+name)
 			g.Expect(err).NotTo(HaveOccurred())
-			clock := testingclock.NewFakePassiveClock(time.Now())
+			clock := clocktesting.NewFakePassiveClock(time.Now())
 			asked := 0
 			s.Guest.Live = interceptor.NewClient(watching(g), interceptor.Funcs{
 				SubResourceCreate: func(ctx context.Context, c client.Client, sub string, obj, answer client.Object, opts ...client.SubResourceCreateOption) error {
@@ -225,7 +225,7 @@ func TestClockSkew(t *testing.T) {
 		g, ctx := NewWithT(t), t.Context()
 		s, err := clusters.NewScope(ctx, "refused")
 		g.Expect(err).NotTo(HaveOccurred())
-		clock := testingclock.NewFakePassiveClock(time.Now())
+		clock := clocktesting.NewFakePassiveClock(time.Now())
 		asked := 0
 		s.Guest.Live = interceptor.NewClient(watching(g), interceptor.Funcs{
 			SubResourceCreate: func(ctx context.Context, c client.Client, sub string, obj, answer client.Object, opts ...client.SubResourceCreateOption) error {
@@ -262,7 +262,7 @@ func TestRole(t *testing.T) {
 	ctx := t.Context()
 	s, err := clusters.NewScope(ctx, "role")
 	g.Expect(err).NotTo(HaveOccurred())
-	_, err = newAccess(testingclock.NewFakePassiveClock(time.Now()), 0).Reconcile(ctx, s)
+	_, err = newAccess(clocktesting.NewFakePassiveClock(time.Now()), 0).Reconcile(ctx, s)
 	g.Expect(err).NotTo(HaveOccurred())
 
 	type access struct {

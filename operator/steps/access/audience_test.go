@@ -14,7 +14,7 @@ import (
 	authenticationv1 "k8s.io/api/authentication/v1"
 	authorizationv1 "k8s.io/api/authorization/v1"
 	corev1 "k8s.io/api/core/v1"
-	testingclock "k8s.io/utils/clock/testing"
+	clocktesting "k8s.io/utils/clock/testing"
 
 	"github.com/autonode-io/autonode/operator/provider/aws"
 	"github.com/autonode-io/autonode/operator/scope/scopetest"
@@ -30,7 +30,7 @@ func TestAudience(t *testing.T) {
 	s, err := clusters.NewScope(ctx, "audience")
 	g.Expect(err).NotTo(HaveOccurred())
 	s.Profile, s.HostedCluster.Spec.AutoNode = aws.New(), scopetest.AWS()
-	clock := testingclock.NewFakePassiveClock(time.Now())
+	clock := clocktesting.NewFakePassiveClock(time.Now())
 	step := newAccess(clock, 30*time.Minute)
 	reconcile := func(g Gomega) time.Duration {
 		result, err := step.Reconcile(ctx, s)

@@ -7,7 +7,7 @@ import (
 
 	"k8s.io/client-go/rest"
 	"k8s.io/client-go/tools/clientcmd"
-	"k8s.io/client-go/tools/clientcmd/api"
+	clientcmdapi "k8s.io/client-go/tools/clientcmd/api"
 )
 
 // Kubeconfig renders a kubeconfig for the cluster that config names, and the certificates of the CA that it trusts. The
@@ -16,14 +16,14 @@ import (
 // holds too, stay out of it.
 func Kubeconfig(config *rest.Config) (kubeconfig, ca []byte, err error) {
 	ca = config.CAData
-	cluster := &api.Cluster{Server: config.Host, TLSServerName: config.ServerName}
+	cluster := &clientcmdapi.Cluster{Server: config.Host, TLSServerName: config.ServerName}
 	if len(ca) > 0 {
 		cluster.CertificateAuthority = CAKey
 	}
-	kubeconfig, err = clientcmd.Write(api.Config{
-		Clusters:       map[string]*api.Cluster{"guest": cluster},
-		AuthInfos:      map[string]*api.AuthInfo{"karpenter": {TokenFile: TokenKey}},
-		Contexts:       map[string]*api.Context{"guest": {Cluster: "guest", AuthInfo: "karpenter"}},
+	kubeconfig, err = clientcmd.Write(clientcmdapi.Config{
+		Clusters:       map[string]*clientcmdapi.Cluster{"guest": cluster},
+		AuthInfos:      map[string]*clientcmdapi.AuthInfo{"karpenter": {TokenFile: TokenKey}},
+		Contexts:       map[string]*clientcmdapi.Context{"guest": {Cluster: "guest", AuthInfo: "karpenter"}},
 		CurrentContext: "guest",
 	})
 	if err != nil {

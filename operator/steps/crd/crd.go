@@ -15,7 +15,7 @@ import (
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/apimachinery/pkg/util/sets"
-	"k8s.io/apimachinery/pkg/version"
+	apiversion "k8s.io/apimachinery/pkg/version"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/autonode-io/autonode/api/v1beta1"
@@ -250,7 +250,7 @@ func keepStorage(live, desired *apiextensionsv1.CustomResourceDefinition) {
 	}
 	newest := storage
 	for _, stored := range live.Status.StoredVersions {
-		if version.CompareKubeAwareVersionStrings(stored, newest) > 0 {
+		if apiversion.CompareKubeAwareVersionStrings(stored, newest) > 0 {
 			newest = stored
 		}
 	}

@@ -16,7 +16,7 @@ import (
 
 	appsv1 "k8s.io/api/apps/v1"
 	corev1 "k8s.io/api/core/v1"
-	"k8s.io/apimachinery/pkg/util/version"
+	utilversion "k8s.io/apimachinery/pkg/util/version"
 	"k8s.io/utils/clock"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	"sigs.k8s.io/controller-runtime/pkg/log"
@@ -266,7 +266,7 @@ func (in input) waits() string {
 	wanted := strings.TrimPrefix(in.wanted, "v")
 	message := "approve with: " + in.approve + wanted
 	const limit = 64 // of what is quoted
-	switch _, err := version.ParseSemantic(in.approved); {
+	switch _, err := utilversion.ParseSemantic(in.approved); {
 	case in.approved == "":
 		return message
 	case err != nil || len(in.approved) > limit:

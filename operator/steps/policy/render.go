@@ -16,7 +16,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime"
 	utiljson "k8s.io/apimachinery/pkg/util/json"
-	"k8s.io/apimachinery/pkg/util/version"
+	utilversion "k8s.io/apimachinery/pkg/util/version"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/autonode-io/autonode/api/karpenter/v1alpha1"
@@ -145,7 +145,7 @@ func Desired(in Input) ([]client.Object, error) {
 func (in Input) variables() ([]admissionregistrationv1.Variable, error) {
 	const anyPatches = "object == null ? [] : object.?spec.?bootstrapPatches.orValue([])"
 	newest := "[]"
-	if v, err := version.ParseGeneric(in.NodeVersion); err == nil {
+	if v, err := utilversion.ParseGeneric(in.NodeVersion); err == nil {
 		newest = fmt.Sprintf("[%d, %d, %d]", v.Major(), v.Minor(), v.Patch())
 	}
 	patches, secret := anyPatches, "object == null ? '' : object.?spec.?bootstrap.?dataSecretName.orValue('')"

@@ -9,7 +9,7 @@ import (
 	"time"
 
 	"k8s.io/apimachinery/pkg/types"
-	"k8s.io/apimachinery/pkg/util/version"
+	utilversion "k8s.io/apimachinery/pkg/util/version"
 	"k8s.io/client-go/rest"
 	"k8s.io/utils/clock"
 
@@ -94,8 +94,8 @@ func (c *skew) compare(ctx context.Context, s *scope.Scope, component payload.Co
 // apart returns why nodes of one version don't fit an API server of another. It ignores the build after the patch
 // number.
 func apart(nodes, server string) string {
-	n, errN := version.ParseGeneric(nodes)
-	s, errS := version.ParseGeneric(server)
+	n, errN := utilversion.ParseGeneric(nodes)
+	s, errS := utilversion.ParseGeneric(server)
 	if errN != nil || errS != nil {
 		return "" // the malformed version is reported elsewhere
 	}
@@ -113,6 +113,6 @@ func apart(nodes, server string) string {
 	return ""
 }
 
-func plain(v *version.Version) string {
+func plain(v *utilversion.Version) string {
 	return fmt.Sprintf("%d.%d.%d", v.Major(), v.Minor(), v.Patch())
 }

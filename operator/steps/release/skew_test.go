@@ -13,7 +13,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/client-go/rest"
-	testingclock "k8s.io/utils/clock/testing"
+	clocktesting "k8s.io/utils/clock/testing"
 	"sigs.k8s.io/controller-runtime/pkg/client/fake"
 
 	"github.com/autonode-io/autonode/api/v1beta1"
@@ -30,7 +30,7 @@ func TestSkew(t *testing.T) {
 	s := scopeOf("registry.example/release:1.36.3")
 	s.Guest = &scope.Guest{Cached: server, Live: server, Config: &rest.Config{}, Complete: true}
 	s.Release, s.Karpenter = &payload.Release{Version: "1.36.3", Digest: "sha256:1363"}, payload.Component{Versions: map[string]string{payload.KubernetesVersion: "1.36.3"}}
-	clock := testingclock.NewFakePassiveClock(time.Now())
+	clock := clocktesting.NewFakePassiveClock(time.Now())
 	version, asked, down := "v1.36.3", 0, error(nil)
 	checker := func() *skew {
 		return newSkew(guest.NewVersions(clock, func(context.Context, *rest.Config) (string, error) { asked++; return version, down }), clock)

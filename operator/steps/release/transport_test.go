@@ -19,7 +19,7 @@ import (
 	"github.com/google/go-containerregistry/pkg/v1/empty"
 	"github.com/google/go-containerregistry/pkg/v1/remote"
 	. "github.com/onsi/gomega"
-	"k8s.io/client-go/util/cert"
+	certutil "k8s.io/client-go/util/cert"
 
 	"github.com/autonode-io/autonode/operator/guest/egress"
 	"github.com/autonode-io/autonode/payload"
@@ -44,7 +44,7 @@ func TestTransport(t *testing.T) {
 	t.Run("When a private authority has signed for a registry, it should be trusted from the moment it is in the file", func(t *testing.T) {
 		g := NewWithT(t)
 		file := filepath.Join(t.TempDir(), "ca-bundle.crt")
-		other, _, err := cert.GenerateSelfSignedCertKey("other.example", nil, nil)
+		other, _, err := certutil.GenerateSelfSignedCertKey("other.example", nil, nil)
 		g.Expect(err).NotTo(HaveOccurred())
 		g.Expect(os.WriteFile(file, other, 0o600)).To(Succeed())
 		transport, err := NewTransport(file, loopback(t))

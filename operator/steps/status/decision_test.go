@@ -13,7 +13,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/api/resource"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-	testingclock "k8s.io/utils/clock/testing"
+	clocktesting "k8s.io/utils/clock/testing"
 	"k8s.io/utils/ptr"
 	karpv1 "sigs.k8s.io/karpenter/pkg/apis/v1"
 
@@ -80,7 +80,7 @@ type decisionCase struct {
 
 func expectDecisions(t *testing.T, cases map[string]decisionCase) {
 	t.Helper()
-	noon := testingclock.NewFakeClock(time.Date(2026, 11, 21, 12, 0, 0, 0, time.UTC))
+	noon := clocktesting.NewFakeClock(time.Date(2026, 11, 21, 12, 0, 0, 0, time.UTC))
 	for name, c := range cases {
 		t.Run("When "+name+", it should say so", func(t *testing.T) {
 			g := NewWithT(t)
@@ -314,7 +314,7 @@ func TestManyVersions(t *testing.T) {
 		g.Expect(total).To(BeEquivalentTo(len(i.nodes)))
 		g.Expect(versions).To(ContainElement(HaveField("Version", "unknown")))
 		g.Expect(versions).To(ContainElement(v1beta1.NodeVersion{Version: "others", Count: 30}))
-		clk := testingclock.NewFakeClock(time.Date(2026, 11, 21, 12, 0, 0, 0, time.UTC))
+		clk := clocktesting.NewFakeClock(time.Date(2026, 11, 21, 12, 0, 0, 0, time.UTC))
 		g.Expect(len(decide(i, "1.37.0", "1.37.0", scope.NodeUpgrade{}, clk).message)).To(BeNumerically("<", 512))
 	})
 }

@@ -8,7 +8,7 @@ import (
 	"time"
 	"unicode/utf8"
 
-	testingclock "k8s.io/utils/clock/testing"
+	clocktesting "k8s.io/utils/clock/testing"
 
 	"github.com/autonode-io/autonode/operator/message"
 	"github.com/autonode-io/autonode/operator/scope"
@@ -20,7 +20,7 @@ func FuzzVersions(f *testing.F) {
 		f.Add(v, "1.36.3", "1.36.2", "general")
 		f.Add("1.36.3", v, v, v)
 	}
-	noon := testingclock.NewFakeClock(time.Date(2026, 11, 21, 12, 0, 0, 0, time.UTC))
+	noon := clocktesting.NewFakeClock(time.Date(2026, 11, 21, 12, 0, 0, 0, time.UTC))
 	f.Fuzz(func(t *testing.T, kubelet, pinned, newest, pool string) {
 		i := empty().with(pool, "default", kubelet, 2).with("other", "default", "1.36.3", 1).pin("default", pinned).image(pool, "default", kubelet)
 		i.newest = newest

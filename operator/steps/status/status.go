@@ -15,7 +15,7 @@ import (
 	"k8s.io/apimachinery/pkg/api/meta"
 	"k8s.io/apimachinery/pkg/api/resource"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-	"k8s.io/apimachinery/pkg/util/version"
+	utilversion "k8s.io/apimachinery/pkg/util/version"
 	"k8s.io/utils/clock"
 	"k8s.io/utils/ptr"
 	"sigs.k8s.io/controller-runtime/pkg/client"
@@ -296,7 +296,7 @@ func (i inventory) imaged() map[string]provider.OlderImage {
 // kubelet returns a node's version; empty for a malformed one.
 func kubelet(node *corev1.Node) string {
 	v := guest.PlainVersion(node.Status.NodeInfo.KubeletVersion)
-	if _, err := version.ParseSemantic(v); err != nil || len(v) > maxVersion {
+	if _, err := utilversion.ParseSemantic(v); err != nil || len(v) > maxVersion {
 		return "unknown"
 	}
 	return v

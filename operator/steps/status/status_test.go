@@ -15,7 +15,7 @@ import (
 	"k8s.io/apimachinery/pkg/api/resource"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/client-go/rest"
-	testingclock "k8s.io/utils/clock/testing"
+	clocktesting "k8s.io/utils/clock/testing"
 	"k8s.io/utils/ptr"
 	clusterv1 "sigs.k8s.io/cluster-api/api/core/v1beta2"
 	karpv1 "sigs.k8s.io/karpenter/pkg/apis/v1"
@@ -42,7 +42,7 @@ func TestStatus(t *testing.T) {
 	s, err := clusters.NewScope(ctx, "status")
 	g.Expect(err).NotTo(HaveOccurred())
 	server, asked := "v1.36.2", 0
-	clock := testingclock.NewFakeClock(time.Now())
+	clock := clocktesting.NewFakeClock(time.Now())
 	step := status.New(status.Config{Clock: clock, Versions: guest.NewVersions(clock, func(context.Context, *rest.Config) (string, error) {
 		asked++
 		return server, nil

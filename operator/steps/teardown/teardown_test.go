@@ -26,7 +26,7 @@ import (
 	"k8s.io/apimachinery/pkg/util/intstr"
 	"k8s.io/client-go/discovery"
 	"k8s.io/client-go/tools/events"
-	testingclock "k8s.io/utils/clock/testing"
+	clocktesting "k8s.io/utils/clock/testing"
 	"k8s.io/utils/ptr"
 	clusterv1 "sigs.k8s.io/cluster-api/api/core/v1beta2"
 	"sigs.k8s.io/controller-runtime/pkg/client"
@@ -56,7 +56,7 @@ type fixture struct {
 	clusters *scopetest.Clusters
 	step     *teardown.Teardown
 	tokens   *access.Access
-	clock    *testingclock.FakePassiveClock
+	clock    *clocktesting.FakePassiveClock
 	events   *events.FakeRecorder
 }
 
@@ -106,7 +106,7 @@ func setUpWithout(ctx context.Context, t *testing.T, name string) *fixture {
 func setUpIn(ctx context.Context, g Gomega, clusters *scopetest.Clusters, name string) *fixture {
 	s, err := clusters.NewScope(ctx, name)
 	g.Expect(err).NotTo(HaveOccurred())
-	f := &fixture{Scope: s, clusters: clusters, clock: testingclock.NewFakePassiveClock(start()), events: events.NewFakeRecorder(100)}
+	f := &fixture{Scope: s, clusters: clusters, clock: clocktesting.NewFakePassiveClock(start()), events: events.NewFakeRecorder(100)}
 	f.step = f.newStep()
 	return f
 }

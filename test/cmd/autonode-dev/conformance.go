@@ -13,7 +13,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/autonode-io/autonode/test/conformance"
-	"github.com/autonode-io/autonode/test/world"
+	localworld "github.com/autonode-io/autonode/test/world"
 )
 
 func newConformanceCommand() *cobra.Command {
@@ -98,7 +98,7 @@ The last results of each provider are kept, so that running one shows the other'
 		conformance.BusyBursts, conformance.BusyPods, conformance.BusyLoops))
 	cmd.Flags().StringVar(&scale.JSON, "json", "", "with --scale, --budget or --busy: file for the results")
 	cmd.Flags().StringVar(&scale.Profiles, "profiles", "", "with --scale: folder for CPU profiles of Karpenter, Cluster API and the API servers, in slices of five seconds; they take time of their own")
-	cmd.Flags().StringSliceVar(&scale.ClusterAPI, "cluster-api", []string{world.ClusterAPITuned},
+	cmd.Flags().StringSliceVar(&scale.ClusterAPI, "cluster-api", []string{localworld.ClusterAPITuned},
 		"with --scale: how Cluster API runs: tuned, defaults, which is as it ships, or both, separated by a comma")
 	cmd.Flags().BoolVar(&scale.Operator, "with-operator", false, "with --scale: let AutoNode's operator run its provider")
 	cmd.Flags().StringVar(&suite, "suite", conformance.Regression, "regression or dra")

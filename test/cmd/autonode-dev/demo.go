@@ -14,7 +14,7 @@ import (
 
 	"github.com/autonode-io/autonode/test/demo"
 	"github.com/autonode-io/autonode/test/demo/recording"
-	"github.com/autonode-io/autonode/test/world"
+	localworld "github.com/autonode-io/autonode/test/world"
 	"github.com/autonode-io/autonode/test/world/progress"
 )
 
@@ -51,25 +51,25 @@ did not happen.`,
 				}
 				shown = io.MultiWriter(out, recorder)
 			}
-			if err := upDetached(cmd.Context(), out, world.Config{Dir: dir, Guests: []string{world.DefaultGuest}}); err != nil {
+			if err := upDetached(cmd.Context(), out, localworld.Config{Dir: dir, Guests: []string{localworld.DefaultGuest}}); err != nil {
 				return err
 			}
 			defer func() {
 				if keep && err == nil {
 					return
 				}
-				err = errors.Join(err, world.Down(cmd.Context(), dir))
+				err = errors.Join(err, localworld.Down(cmd.Context(), dir))
 			}()
-			state, err := world.ReadState(dir)
+			state, err := localworld.ReadState(dir)
 			if err != nil {
 				return err
 			}
 			if err := demo.Run(cmd.Context(), demo.Config{
 				Dir:                dir,
-				Guest:              world.DefaultGuest,
-				Initial:            state.Releases[world.InitialRelease],
-				Upgraded:           state.Releases[world.UpgradedRelease],
-				UpgradedKubernetes: world.UpgradedKubernetes,
+				Guest:              localworld.DefaultGuest,
+				Initial:            state.Releases[localworld.InitialRelease],
+				Upgraded:           state.Releases[localworld.UpgradedRelease],
+				UpgradedKubernetes: localworld.UpgradedKubernetes,
 				Kubectl:            state.Kubectl,
 				Printer:            progress.New(shown),
 			}); err != nil {

@@ -16,7 +16,7 @@ import (
 
 	"github.com/autonode-io/autonode/cmd/about"
 	"github.com/autonode-io/autonode/message"
-	"github.com/autonode-io/autonode/test/world"
+	localworld "github.com/autonode-io/autonode/test/world"
 )
 
 // version is stamped when the program is built.
@@ -35,7 +35,7 @@ func main() {
 	root.SetVersionTemplate("{{.Version}}")
 	root.AddCommand(newBenchOperatorCommand(), newConformanceCommand(), newDemoCommand(), newReleaseCommand(), newWorldCommand())
 	if err := root.ExecuteContext(ctx); err != nil {
-		if errors.Is(err, world.ErrNoWorld) {
+		if errors.Is(err, localworld.ErrNoWorld) {
 			err = fmt.Errorf("%w\nstart one with `autonode-dev world up`, or name the folder of another with --dir", err)
 		}
 		fmt.Fprintln(&message.Writer{To: os.Stderr}, "error:", err)

@@ -24,7 +24,7 @@ import (
 	"k8s.io/client-go/tools/clientcmd"
 	"k8s.io/klog/v2"
 
-	"github.com/autonode-io/autonode/test/world"
+	localworld "github.com/autonode-io/autonode/test/world"
 	"github.com/autonode-io/autonode/test/world/programs"
 	"github.com/autonode-io/autonode/test/world/progress"
 )
@@ -68,7 +68,7 @@ func addDirFlag(flags *pflag.FlagSet, dir *string) {
 }
 
 func newWorldUpCommand(dir *string) *cobra.Command {
-	var cfg world.Config
+	var cfg localworld.Config
 	var detach bool
 	cmd := &cobra.Command{
 		Use:   "up",
@@ -98,20 +98,20 @@ planes, which takes about ten minutes on two cores; later ones use the cache.`,
 			return up(cmd.Context(), cmd.OutOrStdout(), cfg)
 		},
 	}
-	cmd.Flags().StringSliceVar(&cfg.Guests, "guests", []string{world.DefaultGuest}, "names of the guest clusters")
+	cmd.Flags().StringSliceVar(&cfg.Guests, "guests", []string{localworld.DefaultGuest}, "names of the guest clusters")
 	cmd.Flags().BoolVar(&cfg.WithoutOperator, "without-operator", false, "run no AutoNode operator, and so no Karpenter")
 	cmd.Flags().StringVar(&cfg.Source, "source", "",
 		"folder of AutoNode's source, which its programs are built from; default $AUTONODE_SOURCE, else the one around the working directory")
-	cmd.Flags().StringVar(&cfg.ClusterAPI, "cluster-api", world.ClusterAPITuned,
+	cmd.Flags().StringVar(&cfg.ClusterAPI, "cluster-api", localworld.ClusterAPITuned,
 		"how Cluster API runs: tuned, or defaults, which is as it ships")
-	cmd.Flags().StringVar(&cfg.Infrastructure, "infrastructure", world.InfrastructureKwok,
+	cmd.Flags().StringVar(&cfg.Infrastructure, "infrastructure", localworld.InfrastructureKwok,
 		"what makes machines: kwok, or aws, which is Cluster API Provider AWS with an EC2 API of the world's own")
 	cmd.Flags().BoolVar(&detach, "detach", false, "return when the world is ready, and leave it running")
 	return cmd
 }
 
 // up runs a world in this process until it is told to stop.
-func up(ctx context.Context, out io.Writer, cfg world.Config) error {
+func up(ctx context.Context, out io.Writer, cfg localworld.Config) error {
 	cfg.Progress = progress.New(out)
 	width, detached := os.LookupEnv(detachedEnv)
 	var pipe *os.File
@@ -141,9 +141,9 @@ func up(ctx context.Context, out io.Writer, cfg world.Config) error {
 		return fmt.Errorf("opening the world's log: %w", err)
 	}
 	defer func() { _ = log.Close() }()
-	world.RedirectLogs(log)
+	localworld.RedirectLogs(log)
 
-	w, err := world.Start(ctx, cfg)
+	w, err := localworld.Start(ctx, cfg)
 	if err != nil {
 		if detached {
 			fmt.Fprintln(pipe, "error:", err)
@@ -172,8 +172,8 @@ func up(ctx context.Context, out io.Writer, cfg world.Config) error {
 func logFile(dir string) string { return filepath.Join(dir, "world.log") }
 
 // upDetached starts this program again, in a session of its own, and returns when its world is ready.
-func upDetached(ctx context.Context, out io.Writer, cfg world.Config) error {
-	if running, err := world.Running(cfg.Dir); err != nil {
+func upDetached(ctx context.Context, out io.Writer, cfg localworld.Config) error {
+	if running, err := localworld.Running(cfg.Dir); err != nil {
 		return err
 	} else if running {
 		return fmt.Errorf("a world runs in %s already; stop it with 'autonode-dev world down', or choose another folder", cfg.Dir)
@@ -221,11 +221,11 @@ func upDetached(ctx context.Context, out io.Writer, cfg world.Config) error {
 	if _, err := io.Copy(out, read); err != nil {
 		return fmt.Errorf("reading the world's progress: %w", err)
 	}
-	if state, err := world.ReadState(cfg.Dir); err == nil && state.Phase == world.PhaseReady && ctx.Err() == nil {
+	if state, err := localworld.ReadState(cfg.Dir); err == nil && state.Phase == localworld.PhaseReady && ctx.Err() == nil {
 		return errors.Join(child.Process.Release(), printSummary(out, cfg.Dir))
 	}
 	if err := child.Wait(); err != nil {
-		return fmt.Errorf("the world didn't start; see %s and %s", logFile(cfg.Dir), world.LogDir(cfg.Dir))
+		return fmt.Errorf("the world didn't start; see %s and %s", logFile(cfg.Dir), localworld.LogDir(cfg.Dir))
 	}
 	return context.Cause(ctx)
 }
@@ -236,7 +236,7 @@ func printSummary(out io.Writer, dir string) error {
 	if err != nil {
 		return err
 	}
-	state, err := world.ReadState(dir)
+	state, err := localworld.ReadState(dir)
 	if err != nil {
 		return err
 	}
@@ -248,11 +248,11 @@ func printSummary(out io.Writer, dir string) error {
 		return err
 	}
 	var kubeconfigs []string
-	for _, name := range append([]string{world.Management}, state.Guests...) {
-		kubeconfigs = append(kubeconfigs, world.KubeconfigPath(dir, name))
+	for _, name := range append([]string{localworld.Management}, state.Guests...) {
+		kubeconfigs = append(kubeconfigs, localworld.KubeconfigPath(dir, name))
 	}
-	fmt.Fprintf(out, "\n  export KUBECONFIG=%s   # contexts %s\n", strings.Join(kubeconfigs, ":"), strings.Join(append([]string{world.Management}, state.Guests...), ", "))
-	fmt.Fprintf(out, "  logs: %s\n", world.LogDir(dir))
+	fmt.Fprintf(out, "\n  export KUBECONFIG=%s   # contexts %s\n", strings.Join(kubeconfigs, ":"), strings.Join(append([]string{localworld.Management}, state.Guests...), ", "))
+	fmt.Fprintf(out, "  logs: %s\n", localworld.LogDir(dir))
 	return nil
 }
 
@@ -264,15 +264,15 @@ func newWorldDownCommand(dir *string) *cobra.Command {
 		Args:    cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			started := time.Now()
-			err := world.Down(cmd.Context(), *dir)
-			if errors.Is(err, world.ErrNoWorld) {
+			err := localworld.Down(cmd.Context(), *dir)
+			if errors.Is(err, localworld.ErrNoWorld) {
 				fmt.Fprintf(cmd.OutOrStdout(), "No world runs in %s\n", *dir)
 				return nil
 			}
 			if err != nil {
 				return err
 			}
-			fmt.Fprintf(cmd.OutOrStdout(), "Stopped the world in %s after %s; its logs stay in %s\n", *dir, progress.Duration(time.Since(started)), world.LogDir(*dir))
+			fmt.Fprintf(cmd.OutOrStdout(), "Stopped the world in %s after %s; its logs stay in %s\n", *dir, progress.Duration(time.Since(started)), localworld.LogDir(*dir))
 			return nil
 		},
 	}
@@ -289,7 +289,7 @@ func newWorldStatusCommand(dir *string) *cobra.Command {
   autonode-dev world status -o json`,
 		Args: cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
-			status, err := world.ReadStatus(*dir)
+			status, err := localworld.ReadStatus(*dir)
 			if err != nil {
 				return err
 			}
@@ -309,7 +309,7 @@ func newWorldStatusCommand(dir *string) *cobra.Command {
 	return cmd
 }
 
-func printStatus(out io.Writer, status world.Status) error {
+func printStatus(out io.Writer, status localworld.Status) error {
 	table := tabwriter.NewWriter(out, 0, 0, 2, ' ', 0)
 	fmt.Fprintln(table, "NAME\tADDRESS\tPID\tSTATE\tMEMORY\tABOUT")
 	for _, c := range status.Components {
@@ -347,23 +347,23 @@ func newWorldKubectlCommand(dir *string) *cobra.Command {
   autonode-dev world kubectl blue get nodes`,
 		Args: cobra.MinimumNArgs(1),
 		ValidArgsFunction: func(_ *cobra.Command, args []string, _ string) ([]string, cobra.ShellCompDirective) {
-			state, err := world.ReadState(*dir)
+			state, err := localworld.ReadState(*dir)
 			if err != nil || len(args) > 0 {
 				return nil, cobra.ShellCompDirectiveNoFileComp
 			}
-			return append([]string{world.Management}, state.Guests...), cobra.ShellCompDirectiveNoFileComp
+			return append([]string{localworld.Management}, state.Guests...), cobra.ShellCompDirectiveNoFileComp
 		},
 		RunE: func(_ *cobra.Command, args []string) error {
-			state, err := world.ReadState(*dir)
+			state, err := localworld.ReadState(*dir)
 			if err != nil {
 				return err
 			}
-			kubeconfig, err := filepath.Abs(world.KubeconfigPath(*dir, args[0]))
+			kubeconfig, err := filepath.Abs(localworld.KubeconfigPath(*dir, args[0]))
 			if err != nil {
 				return err
 			}
 			if _, err := os.Stat(kubeconfig); err != nil {
-				return fmt.Errorf("no cluster %q; there are %s", args[0], strings.Join(append([]string{world.Management}, state.Guests...), ", "))
+				return fmt.Errorf("no cluster %q; there are %s", args[0], strings.Join(append([]string{localworld.Management}, state.Guests...), ", "))
 			}
 			// Replacing this process keeps kubectl's exit code, signals and terminal as they are.
 			err = syscall.Exec(state.Kubectl, append([]string{"kubectl"}, args[1:]...), append(os.Environ(), "KUBECONFIG="+kubeconfig))
@@ -388,19 +388,19 @@ The same happens when spec.version changes of the guest's HostedControlPlane.`,
 		RunE: func(cmd *cobra.Command, args []string) error {
 			ctx, cancel := context.WithTimeout(cmd.Context(), timeout)
 			defer cancel()
-			if _, err := world.ReadState(*dir); err != nil {
+			if _, err := localworld.ReadState(*dir); err != nil {
 				return err
 			}
 			if !strings.HasPrefix(version, "v") {
 				version = "v" + version
 			}
-			management, err := clientcmd.BuildConfigFromFlags("", world.KubeconfigPath(*dir, world.Management))
+			management, err := clientcmd.BuildConfigFromFlags("", localworld.KubeconfigPath(*dir, localworld.Management))
 			if err != nil {
 				return err
 			}
 			klog.SetLogger(logr.Discard()) // the client's complaints about an API server that restarts
 			started := time.Now()
-			if err := world.UpgradeControlPlane(ctx, management, args[0], version); err != nil {
+			if err := localworld.UpgradeControlPlane(ctx, management, args[0], version); err != nil {
 				return err
 			}
 			fmt.Fprintf(cmd.OutOrStdout(), "%s runs %s after %s\n", args[0], version, progress.Duration(time.Since(started)))

@@ -18,11 +18,11 @@ import (
 	"time"
 
 	"golang.org/x/sync/errgroup"
-	admissionv1 "k8s.io/api/admissionregistration/v1"
+	admissionregistrationv1 "k8s.io/api/admissionregistration/v1"
 	apiextensionsv1 "k8s.io/apiextensions-apiserver/pkg/apis/apiextensions/v1"
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/runtime/serializer"
-	kubeyaml "k8s.io/apimachinery/pkg/util/yaml"
+	utilyaml "k8s.io/apimachinery/pkg/util/yaml"
 	"k8s.io/utils/ptr"
 	clusterv1 "sigs.k8s.io/cluster-api/api/core/v1beta2"
 	clusterctlv1 "sigs.k8s.io/cluster-api/cmd/clusterctl/api/v1alpha3"
@@ -145,7 +145,7 @@ func (a *ClusterAPI) InstallCRDs(ctx context.Context, others ...*apiextensionsv1
 	if err := apiextensionsv1.AddToScheme(scheme); err != nil {
 		return fmt.Errorf("building a scheme: %w", err)
 	}
-	if err := admissionv1.AddToScheme(scheme); err != nil {
+	if err := admissionregistrationv1.AddToScheme(scheme); err != nil {
 		return fmt.Errorf("building a scheme: %w", err)
 	}
 	var err error
@@ -279,16 +279,16 @@ func (p *provider) webhooks() ([]client.Object, error) {
 	if err != nil {
 		return nil, fmt.Errorf("reading the webhooks of %s: %w", p.Name, err)
 	}
-	rewrite := func(c *admissionv1.WebhookClientConfig) {
+	rewrite := func(c *admissionregistrationv1.WebhookClientConfig) {
 		c.URL, c.CABundle, c.Service = ptr.To(p.url(ptr.Deref(c.Service.Path, "/"))), p.caBundle, nil
 	}
 	scheme := runtime.NewScheme()
-	if err := admissionv1.AddToScheme(scheme); err != nil {
+	if err := admissionregistrationv1.AddToScheme(scheme); err != nil {
 		return nil, fmt.Errorf("building a scheme: %w", err)
 	}
 	decoder := serializer.NewCodecFactory(scheme, serializer.EnableStrict).UniversalDeserializer()
 	var objects []client.Object
-	for documents := kubeyaml.NewYAMLReader(bufio.NewReader(bytes.NewReader(data))); ; {
+	for documents := utilyaml.NewYAMLReader(bufio.NewReader(bytes.NewReader(data))); ; {
 		document, err := documents.Read()
 		if errors.Is(err, io.EOF) {
 			return objects, nil
@@ -301,11 +301,11 @@ func (p *provider) webhooks() ([]client.Object, error) {
 			return nil, fmt.Errorf("reading the webhooks of %s: %w", p.Name, err)
 		}
 		switch config := decoded.(type) {
-		case *admissionv1.MutatingWebhookConfiguration:
+		case *admissionregistrationv1.MutatingWebhookConfiguration:
 			for i := range config.Webhooks {
 				rewrite(&config.Webhooks[i].ClientConfig)
 			}
-		case *admissionv1.ValidatingWebhookConfiguration:
+		case *admissionregistrationv1.ValidatingWebhookConfiguration:
 			for i := range config.Webhooks {
 				rewrite(&config.Webhooks[i].ClientConfig)
 			}

@@ -8,7 +8,7 @@ import (
 	"testing"
 
 	. "github.com/onsi/gomega"
-	admissionv1 "k8s.io/api/admissionregistration/v1"
+	admissionregistrationv1 "k8s.io/api/admissionregistration/v1"
 	apiextensionsv1 "k8s.io/apiextensions-apiserver/pkg/apis/apiextensions/v1"
 )
 
@@ -108,12 +108,12 @@ func TestProvider(t *testing.T) {
 		objects, err := newProvider(g, machineWebhooks).webhooks()
 		g.Expect(err).NotTo(HaveOccurred())
 		g.Expect(objects).To(HaveLen(2))
-		mutating, ok := objects[0].(*admissionv1.MutatingWebhookConfiguration)
+		mutating, ok := objects[0].(*admissionregistrationv1.MutatingWebhookConfiguration)
 		g.Expect(ok).To(BeTrue())
 		g.Expect(mutating.Name).To(Equal("cluster-api-mutating-webhook-configuration"))
 		g.Expect(*mutating.Webhooks[0].ClientConfig.URL).To(Equal("https://127.0.0.1:4321/mutate-machine"))
 		g.Expect(mutating.Webhooks[0].ClientConfig.Service).To(BeNil())
-		validating, ok := objects[1].(*admissionv1.ValidatingWebhookConfiguration)
+		validating, ok := objects[1].(*admissionregistrationv1.ValidatingWebhookConfiguration)
 		g.Expect(ok).To(BeTrue())
 		g.Expect(*validating.Webhooks[0].ClientConfig.URL).To(Equal("https://127.0.0.1:4321/validate-machine"))
 		g.Expect(validating.Webhooks[0].ClientConfig.CABundle).To(Equal([]byte("ca")))

@@ -27,10 +27,10 @@ import (
 	ctrl "sigs.k8s.io/controller-runtime"
 	"sigs.k8s.io/controller-runtime/pkg/cache"
 	"sigs.k8s.io/controller-runtime/pkg/client"
-	"sigs.k8s.io/controller-runtime/pkg/config"
+	ctrlconfig "sigs.k8s.io/controller-runtime/pkg/config"
 	metricsserver "sigs.k8s.io/controller-runtime/pkg/metrics/server"
 
-	autonodev1beta1 "github.com/autonode-io/autonode/api/v1beta1"
+	"github.com/autonode-io/autonode/api/v1beta1"
 	"github.com/autonode-io/autonode/test/world/controlplane"
 	controlplanev1 "github.com/autonode-io/autonode/test/world/infrastructure/api/controlplane/v1beta1"
 	infrav1 "github.com/autonode-io/autonode/test/world/infrastructure/api/v1beta1"
@@ -135,7 +135,7 @@ func newScheme() (*runtime.Scheme, error) {
 	scheme := runtime.NewScheme()
 	for _, add := range []func(*runtime.Scheme) error{
 		clientgoscheme.AddToScheme, clusterv1.AddToScheme, bootstrapv1.AddToScheme,
-		infrav1.AddToScheme, controlplanev1.AddToScheme, autonodev1beta1.AddToScheme,
+		infrav1.AddToScheme, controlplanev1.AddToScheme, v1beta1.AddToScheme,
 	} {
 		if err := add(scheme); err != nil {
 			return nil, fmt.Errorf("building a scheme: %w", err)
@@ -158,10 +158,10 @@ func (p *Platform) Start(ctx context.Context) error {
 		Logger:  p.config.Logger,
 		// Reads of other kinds than the controller's are rare: no cache for them.
 		Client: client.Options{Cache: &client.CacheOptions{DisableFor: []client.Object{
-			&corev1.Secret{}, &corev1.Namespace{}, &clusterv1.Cluster{}, &autonodev1beta1.HostedCluster{},
+			&corev1.Secret{}, &corev1.Namespace{}, &clusterv1.Cluster{}, &v1beta1.HostedCluster{},
 		}}},
 		Cache:      cache.Options{ByObject: map[client.Object]cache.ByObject{&controlplanev1.HostedControlPlane{}: {}}},
-		Controller: config.Controller{SkipNameValidation: new(true)},
+		Controller: ctrlconfig.Controller{SkipNameValidation: new(true)},
 	})
 	if err != nil {
 		return fmt.Errorf("building the hosting platform: %w", err)
@@ -297,16 +297,16 @@ func (p *Platform) CreateHostedClusters(ctx context.Context, release string, doc
 		return fmt.Errorf("creating Secret %s/%s: %w", pullSecret.Namespace, PullSecret, err)
 	}
 	for _, guest := range p.config.Guests {
-		hostedCluster := &autonodev1beta1.HostedCluster{
+		hostedCluster := &v1beta1.HostedCluster{
 			ObjectMeta: metav1.ObjectMeta{Namespace: p.config.home(), Name: guest.Name},
-			Spec: autonodev1beta1.HostedClusterSpec{
-				Release:    autonodev1beta1.Release{Image: release},
+			Spec: v1beta1.HostedClusterSpec{
+				Release:    v1beta1.Release{Image: release},
 				PullSecret: &corev1.LocalObjectReference{Name: PullSecret},
 			},
 		}
 		if p.config.SharedNamespace != "" {
 			hostedCluster.Spec.ControlPlaneNamespace = p.config.SharedNamespace
-			hostedCluster.Spec.ControlPlaneNamespaceMode = autonodev1beta1.ControlPlaneNamespaceShared
+			hostedCluster.Spec.ControlPlaneNamespaceMode = v1beta1.ControlPlaneNamespaceShared
 		}
 		if err := p.management.Create(ctx, hostedCluster); err != nil {
 			return fmt.Errorf("creating HostedCluster %s/%s: %w", hostedCluster.Namespace, guest.Name, err)

@@ -15,7 +15,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/autonode-io/autonode/api/karpenter/v1alpha1"
-	autonodev1beta1 "github.com/autonode-io/autonode/api/v1beta1"
+	"github.com/autonode-io/autonode/api/v1beta1"
 	"github.com/autonode-io/autonode/test/world/controlplane"
 	controlplanev1 "github.com/autonode-io/autonode/test/world/infrastructure/api/controlplane/v1beta1"
 	infrav1 "github.com/autonode-io/autonode/test/world/infrastructure/api/v1beta1"
@@ -31,12 +31,12 @@ const (
 )
 
 // AutoNode returns a HostedCluster's spec.autoNode that selects the world's machine templates of a pool, and a KubeadmConfigTemplate by name.
-func AutoNode(templatePool, bootstrapTemplate string) *autonodev1beta1.AutoNode {
-	return &autonodev1beta1.AutoNode{ProvisionerConfig: autonodev1beta1.ProvisionerConfig{
-		Name: autonodev1beta1.ProvisionerKarpenter,
-		Karpenter: &autonodev1beta1.Karpenter{
-			Platform: autonodev1beta1.PlatformClusterAPI,
-			ClusterAPI: &autonodev1beta1.ClusterAPI{
+func AutoNode(templatePool, bootstrapTemplate string) *v1beta1.AutoNode {
+	return &v1beta1.AutoNode{ProvisionerConfig: v1beta1.ProvisionerConfig{
+		Name: v1beta1.ProvisionerKarpenter,
+		Karpenter: &v1beta1.Karpenter{
+			Platform: v1beta1.PlatformClusterAPI,
+			ClusterAPI: &v1beta1.ClusterAPI{
 				TemplateSelectors: v1alpha1.TemplateSelectors{
 					InfrastructureTemplateSelectors: []v1alpha1.InfrastructureTemplateSelector{{
 						APIGroup: infrav1.GroupVersion.Group, Kind: "KwokMachineTemplate",
@@ -89,7 +89,7 @@ func objectMeta(namespace, name, cluster string) metav1.ObjectMeta {
 func capiCluster(namespace, home string, guest *controlplane.Cluster, infrastructure client.Object) *clusterv1.Cluster {
 	return &clusterv1.Cluster{
 		ObjectMeta: metav1.ObjectMeta{
-			Namespace: namespace, Name: guest.Name, Annotations: map[string]string{autonodev1beta1.ConsentAnnotation: home + "/" + guest.Name},
+			Namespace: namespace, Name: guest.Name, Annotations: map[string]string{v1beta1.ConsentAnnotation: home + "/" + guest.Name},
 		},
 		Spec: clusterv1.ClusterSpec{
 			ClusterNetwork: clusterv1.ClusterNetwork{

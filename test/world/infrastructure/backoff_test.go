@@ -18,9 +18,9 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 	certificatesinformers "k8s.io/client-go/informers/certificates/v1"
 	"k8s.io/client-go/kubernetes"
-	"k8s.io/client-go/kubernetes/scheme"
+	clientgoscheme "k8s.io/client-go/kubernetes/scheme"
 	"k8s.io/client-go/rest"
-	"k8s.io/client-go/tools/cache"
+	toolscache "k8s.io/client-go/tools/cache"
 	clocktesting "k8s.io/utils/clock/testing"
 
 	infrav1 "github.com/autonode-io/autonode/test/world/infrastructure/api/v1beta1"
@@ -39,7 +39,7 @@ func newApprover(t *testing.T) *approver {
 	t.Helper()
 	g := NewWithT(t)
 	a := &approver{}
-	var informer cache.SharedIndexInformer
+	var informer toolscache.SharedIndexInformer
 	a.server = httptest.NewTLSServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		w.Header().Set("Content-Type", "application/json")
 		if r.Method != http.MethodPost {
@@ -52,7 +52,7 @@ func newApprover(t *testing.T) *approver {
 		request := &certificatesv1.CertificateSigningRequest{}
 		body, err := io.ReadAll(r.Body)
 		if err == nil {
-			_, _, err = scheme.Codecs.UniversalDeserializer().Decode(body, nil, request)
+			_, _, err = clientgoscheme.Codecs.UniversalDeserializer().Decode(body, nil, request)
 		}
 		if err != nil {
 			http.Error(w, err.Error(), http.StatusBadRequest)
@@ -77,7 +77,7 @@ func newApprover(t *testing.T) *approver {
 	config := &rest.Config{Host: a.server.URL, TLSClientConfig: rest.TLSClientConfig{CAData: ca}}
 	client, err := kubernetes.NewForConfig(config)
 	g.Expect(err).NotTo(HaveOccurred())
-	informer = certificatesinformers.NewCertificateSigningRequestInformer(client, 0, cache.Indexers{})
+	informer = certificatesinformers.NewCertificateSigningRequestInformer(client, 0, toolscache.Indexers{})
 	a.guest = &guest{config: config, client: client, requests: informer}
 	return a
 }

@@ -14,7 +14,7 @@ import (
 	certificatesinformers "k8s.io/client-go/informers/certificates/v1"
 	"k8s.io/client-go/kubernetes"
 	"k8s.io/client-go/rest"
-	"k8s.io/client-go/tools/cache"
+	toolscache "k8s.io/client-go/tools/cache"
 	"k8s.io/client-go/tools/clientcmd"
 	"k8s.io/klog/v2"
 	clusterkubeconfig "sigs.k8s.io/cluster-api/util/kubeconfig"
@@ -44,7 +44,7 @@ type guest struct {
 	client kubernetes.Interface
 	fleet  *kubelet.Fleet
 	// requests are the guest's certificate requests: one watch for all kubelets.
-	requests cache.SharedIndexInformer
+	requests toolscache.SharedIndexInformer
 	// unwatch ends that watch.
 	unwatch func()
 }
@@ -137,14 +137,14 @@ func (g *guests) connect(cluster types.NamespacedName, config *rest.Config) (*gu
 }
 
 // watchRequests watches a guest's certificate requests and tells the machines that wait for one.
-func (g *guests) watchRequests(cluster types.NamespacedName, client kubernetes.Interface) (cache.SharedIndexInformer, func(), error) {
-	informer := certificatesinformers.NewCertificateSigningRequestInformer(client, 0, cache.Indexers{})
+func (g *guests) watchRequests(cluster types.NamespacedName, client kubernetes.Interface) (toolscache.SharedIndexInformer, func(), error) {
+	informer := certificatesinformers.NewCertificateSigningRequestInformer(client, 0, toolscache.Indexers{})
 	wake := func(object any) {
-		if key, err := cache.DeletionHandlingMetaNamespaceKeyFunc(object); err == nil {
+		if key, err := toolscache.DeletionHandlingMetaNamespaceKeyFunc(object); err == nil {
 			g.identities.wake(cluster, key)
 		}
 	}
-	if _, err := informer.AddEventHandler(cache.ResourceEventHandlerFuncs{
+	if _, err := informer.AddEventHandler(toolscache.ResourceEventHandlerFuncs{
 		AddFunc: wake, UpdateFunc: func(_, after any) { wake(after) }, DeleteFunc: wake,
 	}); err != nil {
 		return nil, nil, fmt.Errorf("watching certificate requests: %w", err)
@@ -160,7 +160,7 @@ func (g *guests) watchRequests(cluster types.NamespacedName, client kubernetes.I
 
 // drop ends the connection to the guest of a Cluster that has gone.
 func (g *guests) drop(cluster any) {
-	key, err := cache.DeletionHandlingObjectToName(cluster)
+	key, err := toolscache.DeletionHandlingObjectToName(cluster)
 	if err != nil {
 		return
 	}

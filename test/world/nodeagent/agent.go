@@ -20,10 +20,10 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/apimachinery/pkg/util/wait"
 	"k8s.io/client-go/kubernetes"
-	"k8s.io/client-go/kubernetes/scheme"
+	clientgoscheme "k8s.io/client-go/kubernetes/scheme"
 	typedcorev1 "k8s.io/client-go/kubernetes/typed/core/v1"
 	"k8s.io/client-go/rest"
-	"k8s.io/client-go/tools/cache"
+	toolscache "k8s.io/client-go/tools/cache"
 	"k8s.io/client-go/tools/record"
 
 	"github.com/autonode-io/autonode/test/world/port"
@@ -128,7 +128,7 @@ func (a *Agent) open() error {
 	a.spawner = process.NewSpawner()
 	broadcaster := record.NewBroadcaster()
 	broadcaster.StartRecordingToSink(&typedcorev1.EventSinkImpl{Interface: a.client.CoreV1().Events("")})
-	a.recorder = broadcaster.NewRecorder(scheme.Scheme, corev1.EventSource{Component: "nodeagent", Host: a.NodeName})
+	a.recorder = broadcaster.NewRecorder(clientgoscheme.Scheme, corev1.EventSource{Component: "nodeagent", Host: a.NodeName})
 	a.closers = append(a.closers, a.spawner.Close, broadcaster.Shutdown)
 	return a.serveLogs()
 }
@@ -144,11 +144,11 @@ func (a *Agent) start(ctx, run context.Context) error {
 		return errors.Join(last, err)
 	}
 	a.background.Go(func() { a.keepAlive(run) })
-	_, controller := cache.NewInformerWithOptions(cache.InformerOptions{
-		ListerWatcher: cache.NewListWatchFromClient(a.client.CoreV1().RESTClient(), "pods", corev1.NamespaceAll,
+	_, controller := toolscache.NewInformerWithOptions(toolscache.InformerOptions{
+		ListerWatcher: toolscache.NewListWatchFromClient(a.client.CoreV1().RESTClient(), "pods", corev1.NamespaceAll,
 			fields.OneTermEqualSelector("spec.nodeName", a.NodeName)),
 		ObjectType: &corev1.Pod{},
-		Handler: cache.ResourceEventHandlerFuncs{
+		Handler: toolscache.ResourceEventHandlerFuncs{
 			AddFunc:    func(object any) { a.dispatch(object.(*corev1.Pod)) },
 			UpdateFunc: func(_, object any) { a.dispatch(object.(*corev1.Pod)) },
 			DeleteFunc: a.forget,
@@ -187,7 +187,7 @@ func (a *Agent) dispatch(pod *corev1.Pod) {
 }
 
 func (a *Agent) forget(object any) {
-	if unknown, ok := object.(cache.DeletedFinalStateUnknown); ok {
+	if unknown, ok := object.(toolscache.DeletedFinalStateUnknown); ok {
 		object = unknown.Obj
 	}
 	a.mu.Lock()

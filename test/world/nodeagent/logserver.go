@@ -19,7 +19,7 @@ import (
 	"time"
 
 	"k8s.io/apimachinery/pkg/types"
-	"k8s.io/client-go/util/cert"
+	certutil "k8s.io/client-go/util/cert"
 
 	"github.com/autonode-io/autonode/test/world/process"
 )
@@ -34,7 +34,7 @@ func (a *Agent) serveLogs() error {
 		return errors.New("reading LogClientCA: it holds no certificate")
 	}
 	// The API server doesn't verify a kubelet's certificate unless it is told to.
-	certificate, key, err := cert.GenerateSelfSignedCertKey(loopback, nil, nil)
+	certificate, key, err := certutil.GenerateSelfSignedCertKey(loopback, nil, nil)
 	if err != nil {
 		return fmt.Errorf("making the log server's certificate: %w", err)
 	}

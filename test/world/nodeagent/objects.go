@@ -14,7 +14,7 @@ import (
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/client-go/kubernetes"
-	"k8s.io/client-go/tools/cache"
+	toolscache "k8s.io/client-go/tools/cache"
 )
 
 // objectTimeout is the timeout of a pod's first read of an object that it refers to.
@@ -31,7 +31,7 @@ type objects struct {
 }
 
 type objectWatch struct {
-	store  cache.Store
+	store  toolscache.Store
 	synced <-chan struct{}
 	cancel context.CancelFunc
 }
@@ -89,11 +89,11 @@ func (o *objects) watch(resource, name string) objectWatch {
 		kind = &corev1.ConfigMap{}
 	}
 	ctx, cancel := context.WithCancel(context.Background())
-	store, controller := cache.NewInformerWithOptions(cache.InformerOptions{
-		ListerWatcher: cache.NewListWatchFromClient(o.client.CoreV1().RESTClient(), resource, o.namespace,
+	store, controller := toolscache.NewInformerWithOptions(toolscache.InformerOptions{
+		ListerWatcher: toolscache.NewListWatchFromClient(o.client.CoreV1().RESTClient(), resource, o.namespace,
 			fields.OneTermEqualSelector("metadata.name", name)),
 		ObjectType: kind,
-		Handler: cache.ResourceEventHandlerFuncs{
+		Handler: toolscache.ResourceEventHandlerFuncs{
 			AddFunc:    func(any) { o.changed() },
 			UpdateFunc: func(any, any) { o.changed() },
 			DeleteFunc: func(any) { o.changed() },

@@ -7,14 +7,14 @@ import (
 	"testing"
 
 	. "github.com/onsi/gomega"
-	"github.com/onsi/gomega/types"
+	gomegatypes "github.com/onsi/gomega/types"
 )
 
 func TestCheck(t *testing.T) {
 	const gigabyte = 1 << 30
 	for name, tc := range map[string]struct {
 		free   Free
-		expect types.GomegaMatcher
+		expect gomegatypes.GomegaMatcher
 	}{
 		"When there is room, it should start": {Free{Inotify: 14, InotifyLimit: 128, Memory: 4 * gigabyte, Files: 20000}, Succeed()},
 		"When inotify instances are used up, it should say how many are needed and left, and what raises the limit": {

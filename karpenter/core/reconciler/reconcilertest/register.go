@@ -15,18 +15,20 @@ import (
 	"k8s.io/utils/ptr"
 	ctrl "sigs.k8s.io/controller-runtime"
 	"sigs.k8s.io/controller-runtime/pkg/client"
-	"sigs.k8s.io/controller-runtime/pkg/config"
+	ctrlconfig "sigs.k8s.io/controller-runtime/pkg/config"
 	"sigs.k8s.io/controller-runtime/pkg/manager"
-	"sigs.k8s.io/controller-runtime/pkg/metrics/server"
+	metricsserver "sigs.k8s.io/controller-runtime/pkg/metrics/server"
 	"sigs.k8s.io/controller-runtime/pkg/reconcile"
-	"sigs.k8s.io/karpenter/pkg/cloudprovider"
+	karpcloudprovider "sigs.k8s.io/karpenter/pkg/cloudprovider"
 	"sigs.k8s.io/karpenter/pkg/operator/options"
 
 	"github.com/autonode-io/autonode/api/karpenter/v1alpha1"
 )
 
 // Provider is a cloud provider that knows AutoNode's node class. A test adds the calls that it answers.
-type Provider struct{ cloudprovider.CloudProvider }
+type Provider struct {
+	karpcloudprovider.CloudProvider
+}
 
 // GetSupportedNodeClasses implements cloudprovider.CloudProvider.
 func (Provider) GetSupportedNodeClasses() []status.Object {
@@ -54,7 +56,7 @@ func Register(t *testing.T, core controller.Controller, guest client.Client) rec
 	t.Helper()
 	g := gomega.NewWithT(t)
 	mgr, err := ctrl.NewManager(&rest.Config{Host: "127.0.0.1:1"}, ctrl.Options{
-		Scheme: guest.Scheme(), Metrics: server.Options{BindAddress: "0"}, Controller: config.Controller{SkipNameValidation: ptr.To(true)},
+		Scheme: guest.Scheme(), Metrics: metricsserver.Options{BindAddress: "0"}, Controller: ctrlconfig.Controller{SkipNameValidation: ptr.To(true)},
 		MapperProvider: func(*rest.Config, *http.Client) (meta.RESTMapper, error) { return guest.RESTMapper(), nil },
 	})
 	g.Expect(err).NotTo(gomega.HaveOccurred())

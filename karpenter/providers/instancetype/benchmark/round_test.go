@@ -21,7 +21,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client/fake"
 	kwokv1alpha1 "sigs.k8s.io/karpenter/kwok/apis/v1alpha1"
 	karpv1 "sigs.k8s.io/karpenter/pkg/apis/v1"
-	"sigs.k8s.io/karpenter/pkg/cloudprovider"
+	karpcloudprovider "sigs.k8s.io/karpenter/pkg/cloudprovider"
 	"sigs.k8s.io/karpenter/pkg/controllers/provisioning/scheduling"
 	"sigs.k8s.io/karpenter/pkg/controllers/state"
 	"sigs.k8s.io/karpenter/pkg/events"
@@ -44,7 +44,7 @@ func (secrets) Get(context.Context, client.ObjectKey, client.Object, ...client.G
 
 // catalogTypes are the instance types of a catalog, as Karpenter gets them, and what they take of memory in MiB with the catalog and all that
 // is computed of it.
-func catalogTypes(tb testing.TB, n int) (instanceTypes []*cloudprovider.InstanceType, memory float64) {
+func catalogTypes(tb testing.TB, n int) (instanceTypes []*karpcloudprovider.InstanceType, memory float64) {
 	tb.Helper()
 	before := heap()
 	provider := instancetype.New(instancetype.Config{
@@ -79,13 +79,13 @@ func heap() float64 {
 // of Karpenter's AWS provider: without it, Karpenter takes them for any reservation that a pod requires.
 // https://github.com/kubernetes-sigs/karpenter/blob/v1.14.1/kwok/cloudprovider/helpers.go
 // https://github.com/aws/karpenter-provider-aws/blob/v1.14.1/pkg/providers/instancetype/offering/base_resolver.go
-func kwokTypes(ours []*cloudprovider.InstanceType, apart bool) (theirs []*cloudprovider.InstanceType) {
+func kwokTypes(ours []*karpcloudprovider.InstanceType, apart bool) (theirs []*karpcloudprovider.InstanceType) {
 	in := func(key string, values ...string) *karpscheduling.Requirement {
 		return karpscheduling.NewRequirement(key, corev1.NodeSelectorOpIn, values...)
 	}
 	for _, it := range ours {
 		cpu, memory := it.Capacity.Cpu().String(), it.Capacity.Memory().String()
-		their := &cloudprovider.InstanceType{
+		their := &karpcloudprovider.InstanceType{
 			Name: it.Name, Capacity: it.Capacity.DeepCopy(),
 			Requirements: karpscheduling.NewRequirements(
 				in(corev1.LabelInstanceTypeStable, it.Name), in(corev1.LabelArchStable, "amd64"), in(corev1.LabelOSStable, "linux"),
@@ -94,7 +94,7 @@ func kwokTypes(ours []*cloudprovider.InstanceType, apart bool) (theirs []*cloudp
 				in(kwokv1alpha1.InstanceCPULabelKey, cpu), in(kwokv1alpha1.InstanceMemoryLabelKey, memory),
 			),
 			// Of the same size, so that both schedule the same pods to the same machines; that provider's own is 100m and 10Mi.
-			Overhead: &cloudprovider.InstanceTypeOverhead{KubeReserved: it.Overhead.Total()},
+			Overhead: &karpcloudprovider.InstanceTypeOverhead{KubeReserved: it.Overhead.Total()},
 		}
 		for _, o := range it.Offerings {
 			requirements := karpscheduling.NewRequirements(in(corev1.LabelTopologyZone, o.Zone()), in(karpv1.CapacityTypeLabelKey, o.CapacityType()))
@@ -104,7 +104,7 @@ func kwokTypes(ours []*cloudprovider.InstanceType, apart bool) (theirs []*cloudp
 			case apart:
 				requirements.Add(karpscheduling.NewRequirement(v1alpha1.ReservationIDLabel, corev1.NodeSelectorOpDoesNotExist))
 			}
-			their.Offerings = append(their.Offerings, &cloudprovider.Offering{
+			their.Offerings = append(their.Offerings, &karpcloudprovider.Offering{
 				Requirements: requirements, Price: o.Price, Available: true, ReservationCapacity: o.ReservationCapacity,
 			})
 		}
@@ -115,7 +115,7 @@ func kwokTypes(ours []*cloudprovider.InstanceType, apart bool) (theirs []*cloudp
 
 // round is one scheduling round of Karpenter's provisioner, from the pending pods to the NodeClaims that it would create. It returns how many
 // those are.
-func round(tb testing.TB, instanceTypes []*cloudprovider.InstanceType, pods []*corev1.Pod) int {
+func round(tb testing.TB, instanceTypes []*karpcloudprovider.InstanceType, pods []*corev1.Pod) int {
 	tb.Helper()
 	core := &options.Options{PreferencePolicy: options.PreferencePolicyRespect, MinValuesPolicy: options.MinValuesPolicyStrict, IgnoreDRARequests: true}
 	core.FeatureGates.ReservedCapacity = true
@@ -124,7 +124,7 @@ func round(tb testing.TB, instanceTypes []*cloudprovider.InstanceType, pods []*c
 	nodePool.Spec.Template.Spec.NodeClassRef = &karpv1.NodeClassReference{Group: v1alpha1.Group, Kind: v1alpha1.Kind, Name: "default"}
 	guest := fake.NewClientBuilder().Build()
 	cluster := state.NewCluster(clock.RealClock{}, guest, nil)
-	pools, byPool := []*karpv1.NodePool{nodePool}, map[string][]*cloudprovider.InstanceType{nodePool.Name: instanceTypes}
+	pools, byPool := []*karpv1.NodePool{nodePool}, map[string][]*karpcloudprovider.InstanceType{nodePool.Name: instanceTypes}
 	topology, err := scheduling.NewTopology(ctx, guest, cluster, nil, pools, byPool, pods)
 	if err != nil {
 		tb.Fatal(err)
@@ -198,7 +198,7 @@ func BenchmarkRound(b *testing.B) {
 var turn int
 
 // compare measures rounds of two providers' types by turns. Neither pays for the other's garbage, and neither is always the first.
-func compare(b *testing.B, ours, theirs []*cloudprovider.InstanceType, pods []*corev1.Pod) {
+func compare(b *testing.B, ours, theirs []*karpcloudprovider.InstanceType, pods []*corev1.Pod) {
 	b.Helper()
 	var total, cpu [2]time.Duration
 	var claims [2]int
@@ -207,7 +207,7 @@ func compare(b *testing.B, ours, theirs []*cloudprovider.InstanceType, pods []*c
 			provider := (i + turn) % 2
 			runtime.GC()
 			started, used := time.Now(), cpuTime(b)
-			claims[provider] = round(b, [][]*cloudprovider.InstanceType{ours, theirs}[provider], pods)
+			claims[provider] = round(b, [][]*karpcloudprovider.InstanceType{ours, theirs}[provider], pods)
 			total[provider] += time.Since(started)
 			cpu[provider] += cpuTime(b) - used
 		}

@@ -28,7 +28,7 @@ import (
 	coordinationinformers "k8s.io/client-go/informers/coordination/v1"
 	coreinformers "k8s.io/client-go/informers/core/v1"
 	"k8s.io/client-go/kubernetes"
-	"k8s.io/client-go/tools/cache"
+	toolscache "k8s.io/client-go/tools/cache"
 	"k8s.io/client-go/util/workqueue"
 	"k8s.io/klog/v2"
 	"sigs.k8s.io/kwok/pkg/kwok/controllers"
@@ -60,9 +60,9 @@ type Config struct {
 // Fleet is the kubelets of one guest.
 type Fleet struct {
 	guest      kubernetes.Interface
-	nodes      cache.SharedIndexInformer
-	pods       cache.SharedIndexInformer
-	leases     cache.SharedIndexInformer
+	nodes      toolscache.SharedIndexInformer
+	pods       toolscache.SharedIndexInformer
+	leases     toolscache.SharedIndexInformer
 	nodeEvents chan informer.Event[*corev1.Node]
 	podEvents  chan informer.Event[*corev1.Pod]
 	// nodeSync and podSync name the nodes that kwok has to be told about again, itself and its pods.
@@ -90,14 +90,14 @@ func Start(config Config) (*Fleet, error) {
 		podSync:    workqueue.NewTyped[string](),
 		running:    map[string]*controllers.NodeInfo{},
 	}
-	f.nodes = coreinformers.NewNodeInformer(config.Guest, resync, cache.Indexers{})
+	f.nodes = coreinformers.NewNodeInformer(config.Guest, resync, toolscache.Indexers{})
 	f.pods = coreinformers.NewFilteredPodInformer(config.Guest, metav1.NamespaceAll, resync,
-		cache.Indexers{nodeNameIndex: podNodeName},
+		toolscache.Indexers{nodeNameIndex: podNodeName},
 		func(options *metav1.ListOptions) {
 			options.FieldSelector = fields.OneTermNotEqualSelector("spec.nodeName", "").String()
 		})
-	f.leases = coordinationinformers.NewLeaseInformer(config.Guest, corev1.NamespaceNodeLease, 0, cache.Indexers{})
-	informers := []cache.SharedIndexInformer{f.nodes, f.pods, f.leases}
+	f.leases = coordinationinformers.NewLeaseInformer(config.Guest, corev1.NamespaceNodeLease, 0, toolscache.Indexers{})
+	informers := []toolscache.SharedIndexInformer{f.nodes, f.pods, f.leases}
 	for _, each := range informers {
 		if err := each.SetTransform(stripManagedFields); err != nil {
 			return nil, fmt.Errorf("setting an informer's transform: %w", err)
@@ -264,7 +264,7 @@ func (f *Fleet) syncPods(node string) {
 }
 
 func (f *Fleet) work(queue workqueue.TypedInterface[string], do func(string)) {
-	if !cache.WaitForCacheSync(f.feeding, f.leases.HasSynced) {
+	if !toolscache.WaitForCacheSync(f.feeding, f.leases.HasSynced) {
 		return
 	}
 	for {

@@ -16,7 +16,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime"
-	"k8s.io/client-go/tools/cache"
+	toolscache "k8s.io/client-go/tools/cache"
 	"k8s.io/utils/clock"
 	"sigs.k8s.io/kwok/pkg/kwok/controllers"
 	"sigs.k8s.io/kwok/pkg/utils/cel"
@@ -126,12 +126,12 @@ func (f *Fleet) ownLease(lease *coordinationv1.Lease) error {
 }
 
 // handler hands an informer's events on in kwok's terms.
-func handler[T any](handle func(informer.EventType, T)) cache.ResourceEventHandler {
-	return cache.ResourceEventHandlerFuncs{
+func handler[T any](handle func(informer.EventType, T)) toolscache.ResourceEventHandler {
+	return toolscache.ResourceEventHandlerFuncs{
 		AddFunc:    func(object any) { handle(informer.Added, object.(T)) },
 		UpdateFunc: func(_, object any) { handle(informer.Modified, object.(T)) },
 		DeleteFunc: func(object any) {
-			if unknown, ok := object.(cache.DeletedFinalStateUnknown); ok {
+			if unknown, ok := object.(toolscache.DeletedFinalStateUnknown); ok {
 				object = unknown.Obj
 			}
 			handle(informer.Deleted, object.(T))
@@ -170,7 +170,7 @@ func (w logWriter) Write(line []byte) (int, error) {
 }
 
 // getter is a store in kwok's terms.
-type getter[T any] struct{ store cache.Store }
+type getter[T any] struct{ store toolscache.Store }
 
 func (g getter[T]) Get(key string) (T, bool) {
 	object, exists, err := g.store.GetByKey(key)
