@@ -21,6 +21,13 @@ import (
 	"github.com/autonode-io/autonode/operator/guest/kubeconfig"
 )
 
+// Parts of a kubeconfig.
+type (
+	kubeConfig  = clientcmdapi.Config
+	kubeCluster = clientcmdapi.Cluster
+	kubeUser    = clientcmdapi.AuthInfo
+)
+
 // TestKubeconfig is an attacker who writes the kubeconfig Secret of a control plane, which the operator reads.
 func TestKubeconfig(t *testing.T) {
 	const label = "hostile-kubeconfig"
@@ -37,38 +44,36 @@ func TestKubeconfig(t *testing.T) {
 
 	for name, test := range map[string]struct {
 		title string
-		arm   func(*clientcmdapi.Config, *clientcmdapi.Cluster, *clientcmdapi.AuthInfo)
+		arm   func(*kubeConfig, *kubeCluster, *kubeUser)
 		want  string
 	}{
 		"token-file": {
 			"When a kubeconfig names a file as token, it should not be read, and say so",
-			func(_ *clientcmdapi.Config, _ *clientcmdapi.Cluster, u *clientcmdapi.AuthInfo) {
-				u.Token, u.TokenFile = "", secret
-			},
+			func(_ *kubeConfig, _ *kubeCluster, u *kubeUser) { u.Token, u.TokenFile = "", secret },
 			"tokenFile names a file",
 		},
 		"both-tokens": {
 			"When a kubeconfig names a file beside a token, it should not be read",
-			func(_ *clientcmdapi.Config, _ *clientcmdapi.Cluster, u *clientcmdapi.AuthInfo) { u.TokenFile = secret },
+			func(_ *kubeConfig, _ *kubeCluster, u *kubeUser) { u.TokenFile = secret },
 			"tokenFile names a file",
 		},
 		"cert-file": {
 			"When a kubeconfig names files as certificate and key, they should not be read",
-			func(_ *clientcmdapi.Config, _ *clientcmdapi.Cluster, u *clientcmdapi.AuthInfo) {
+			func(_ *kubeConfig, _ *kubeCluster, u *kubeUser) {
 				u.ClientCertificate, u.ClientKey = "/dev/zero", "/dev/zero"
 			},
 			"client-certificate and client-key name files",
 		},
 		"ca-file": {
 			"When a kubeconfig names a file as authority, it should not be read",
-			func(_ *clientcmdapi.Config, c *clientcmdapi.Cluster, _ *clientcmdapi.AuthInfo) {
+			func(_ *kubeConfig, c *kubeCluster, _ *kubeUser) {
 				c.CertificateAuthorityData, c.CertificateAuthority = nil, "/dev/zero"
 			},
 			"certificate-authority names a file",
 		},
 		"exec": {
 			"When a kubeconfig names a program, it should not run",
-			func(_ *clientcmdapi.Config, _ *clientcmdapi.Cluster, u *clientcmdapi.AuthInfo) {
+			func(_ *kubeConfig, _ *kubeCluster, u *kubeUser) {
 				u.Token, u.Exec = "", &clientcmdapi.ExecConfig{
 					APIVersion: "client.authentication.k8s.io/v1", Command: "touch", Args: []string{ran}, InteractiveMode: clientcmdapi.NeverExecInteractiveMode,
 				}
@@ -77,49 +82,43 @@ func TestKubeconfig(t *testing.T) {
 		},
 		"auth-provider": {
 			"When a kubeconfig names a plugin, it should be refused",
-			func(_ *clientcmdapi.Config, _ *clientcmdapi.Cluster, u *clientcmdapi.AuthInfo) {
+			func(_ *kubeConfig, _ *kubeCluster, u *kubeUser) {
 				u.Token, u.AuthProvider = "", &clientcmdapi.AuthProviderConfig{Name: "oidc"}
 			},
 			"auth-provider runs a plugin",
 		},
 		"proxy": {
 			"When a kubeconfig names a proxy, it should not be asked",
-			func(_ *clientcmdapi.Config, c *clientcmdapi.Cluster, _ *clientcmdapi.AuthInfo) {
-				c.ProxyURL = internal.URL
-			},
+			func(_ *kubeConfig, c *kubeCluster, _ *kubeUser) { c.ProxyURL = internal.URL },
 			"proxy-url isn't allowed",
 		},
 		"insecure": {
 			"When a kubeconfig trusts any server, it should be refused",
-			func(_ *clientcmdapi.Config, c *clientcmdapi.Cluster, _ *clientcmdapi.AuthInfo) {
+			func(_ *kubeConfig, c *kubeCluster, _ *kubeUser) {
 				c.CertificateAuthorityData, c.InsecureSkipTLSVerify = nil, true
 			},
 			"insecure-skip-tls-verify",
 		},
 		"plain": {
 			"When a kubeconfig names a server without TLS, it should not be asked",
-			func(_ *clientcmdapi.Config, c *clientcmdapi.Cluster, _ *clientcmdapi.AuthInfo) {
-				c.Server = internal.URL
-			},
+			func(_ *kubeConfig, c *kubeCluster, _ *kubeUser) { c.Server = internal.URL },
 			"server has to be a URL such as https://",
 		},
 		"socket": {
 			"When a kubeconfig names something else than a server, it should be refused",
-			func(_ *clientcmdapi.Config, c *clientcmdapi.Cluster, _ *clientcmdapi.AuthInfo) {
+			func(_ *kubeConfig, c *kubeCluster, _ *kubeUser) {
 				c.Server = "https://user:password@" + strings.TrimPrefix(collector.URL, "https://")
 			},
 			"server has to be a URL such as https://",
 		},
 		"impersonation": {
 			"When a kubeconfig impersonates, it should be refused",
-			func(_ *clientcmdapi.Config, _ *clientcmdapi.Cluster, u *clientcmdapi.AuthInfo) {
-				u.Impersonate = "system:admin"
-			},
+			func(_ *kubeConfig, _ *kubeCluster, u *kubeUser) { u.Impersonate = "system:admin" },
 			"as, as-uid",
 		},
 		"crowd": {
 			"When a kubeconfig has a crowd of users, it should be refused",
-			func(c *clientcmdapi.Config, _ *clientcmdapi.Cluster, u *clientcmdapi.AuthInfo) {
+			func(c *kubeConfig, _ *kubeCluster, u *kubeUser) {
 				for _, name := range strings.Split("abcdefghijklmnopqrstuvwxyz", "") {
 					c.AuthInfos[name] = u.DeepCopy()
 				}
@@ -128,35 +127,31 @@ func TestKubeconfig(t *testing.T) {
 		},
 		"giant": {
 			"When a kubeconfig is a giant, it should be refused",
-			func(_ *clientcmdapi.Config, _ *clientcmdapi.Cluster, u *clientcmdapi.AuthInfo) {
+			func(_ *kubeConfig, _ *kubeCluster, u *kubeUser) {
 				u.Token = strings.Repeat("x", kubeconfig.MaxSize)
 			},
 			"it is larger than 128 KiB",
 		},
 		"header": {
 			"When a token would add headers to requests, it should be refused",
-			func(_ *clientcmdapi.Config, _ *clientcmdapi.Cluster, u *clientcmdapi.AuthInfo) {
-				u.Token = "a\r\nImpersonate-User: b"
-			},
+			func(_ *kubeConfig, _ *kubeCluster, u *kubeUser) { u.Token = "a\r\nImpersonate-User: b" },
 			"token has other characters",
 		},
 		"redirect": {
 			"When a guest redirects the operator, it should not follow",
-			func(_ *clientcmdapi.Config, c *clientcmdapi.Cluster, _ *clientcmdapi.AuthInfo) {
+			func(_ *kubeConfig, c *kubeCluster, _ *kubeUser) {
 				c.Server, c.CertificateAuthorityData = redirector.URL, redirector.ca()
 			},
 			"doesn't answer, or refuses the credentials",
 		},
 		"metadata": {
 			"When a kubeconfig leads to a link-local address, it should not be dialed, and say who decides",
-			func(_ *clientcmdapi.Config, c *clientcmdapi.Cluster, _ *clientcmdapi.AuthInfo) {
-				c.Server = "https://169.254.169.254"
-			},
+			func(_ *kubeConfig, c *kubeCluster, _ *kubeUser) { c.Server = "https://169.254.169.254" },
 			"the platform doesn't allow the operator to connect to this address; the platform team sets --guest-networks",
 		},
 		"management": {
 			"When a kubeconfig leads to the management cluster, it should not be dialed",
-			func(_ *clientcmdapi.Config, c *clientcmdapi.Cluster, _ *clientcmdapi.AuthInfo) {
+			func(_ *kubeConfig, c *kubeCluster, _ *kubeUser) {
 				c.Server, c.CertificateAuthorityData = "https://"+hostOf(clusters.Management.Config.Host), clusters.Management.Config.CAData
 			},
 			"the platform doesn't allow the operator to connect to this address",

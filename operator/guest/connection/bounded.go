@@ -17,8 +17,8 @@ import (
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/runtime/schema"
 
-	"github.com/autonode-io/autonode/lenient/wire"
 	"github.com/autonode-io/autonode/operator/guest/store"
+	"github.com/autonode-io/autonode/operator/guest/wire"
 	"github.com/autonode-io/autonode/operator/message"
 )
 

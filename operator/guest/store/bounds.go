@@ -11,7 +11,7 @@ import (
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
-	"github.com/autonode-io/autonode/lenient/wire"
+	"github.com/autonode-io/autonode/operator/guest/wire"
 )
 
 // Bounds limit what a Store keeps of all kinds together. Its zero value is the default, which is twice what a guest with

@@ -18,7 +18,7 @@ import (
 	kjson "sigs.k8s.io/json"
 
 	"github.com/autonode-io/autonode/lenient/exponent"
-	"github.com/autonode-io/autonode/lenient/wire"
+	"github.com/autonode-io/autonode/operator/guest/wire"
 )
 
 // FuzzList looks for a list or a watch of a guest that panics, that takes more memory than was measured, or of which the operator reads

@@ -14,7 +14,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	"sigs.k8s.io/controller-runtime/pkg/client/apiutil"
 
-	"github.com/autonode-io/autonode/lenient/wire"
+	"github.com/autonode-io/autonode/operator/guest/wire"
 )
 
 // maxListed limits the memory for a list from the API server, in bytes.

@@ -21,7 +21,7 @@ import (
 	toolscache "k8s.io/client-go/tools/cache"
 	"k8s.io/utils/ptr"
 
-	"github.com/autonode-io/autonode/lenient/wire"
+	"github.com/autonode-io/autonode/operator/guest/wire"
 )
 
 const (

@@ -20,7 +20,7 @@ import (
 
 	"github.com/autonode-io/autonode/api/karpenter/v1alpha1"
 	"github.com/autonode-io/autonode/api/scalar"
-	"github.com/autonode-io/autonode/lenient/wire"
+	"github.com/autonode-io/autonode/operator/guest/wire"
 )
 
 // Limits of a guest's object in the cache. The guest's admin creates objects as large as its API server accepts.

@@ -23,7 +23,7 @@ import (
 	clientgoscheme "k8s.io/client-go/kubernetes/scheme"
 	karpv1 "sigs.k8s.io/karpenter/pkg/apis/v1"
 
-	"github.com/autonode-io/autonode/lenient/wire"
+	"github.com/autonode-io/autonode/operator/guest/wire"
 )
 
 const enough = 1 << 20
