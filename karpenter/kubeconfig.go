@@ -65,12 +65,14 @@ func kubeconfigs(opts operator.Options, changed func(error)) ([]*kubeconfig, err
 }
 
 // Start watches the file until ctx ends.
-func (k *kubeconfig) Start(ctx context.Context) error { return filewatch.Follow(ctx, k.path, k.look) }
+func (k *kubeconfig) Start(ctx context.Context) error {
+	return filewatch.Follow(ctx, k.path, k.compare)
+}
 
 // NeedLeaderElection implements manager.LeaderElectionRunnable: a standby must not start with an outdated file.
 func (k *kubeconfig) NeedLeaderElection() bool { return false }
 
-func (k *kubeconfig) look(ctx context.Context) {
+func (k *kubeconfig) compare(ctx context.Context) {
 	content, err := filewatch.Read(k.path, maxKubeconfigSize)
 	if err == nil && (len(content) == 0 || bytes.Equal(content, k.content)) {
 		// A missing file is about to be replaced.

@@ -103,10 +103,10 @@ func (c *CloudProvider) notCreated(nodeClaim *karpv1.NodeClaim, chosen launch, e
 	f := &failure{reason: MachineNotCreatedReason, err: err}
 	var unbuildable *machine.BuildError
 	var rejected *machine.RejectedError
-	again := false
+	retry := false
 	switch {
 	case errors.Is(err, machine.ErrReplaced): // once its objects are gone, the name is free
-		f.reason, again = NameTakenReason, true
+		f.reason, retry = NameTakenReason, true
 	case errors.Is(err, machine.ErrTaken):
 		f.reason = NameTakenReason
 	case errors.As(err, &unbuildable):
@@ -114,15 +114,15 @@ func (c *CloudProvider) notCreated(nodeClaim *karpv1.NodeClaim, chosen launch, e
 	case errors.As(err, &rejected):
 		f.reason = MachineRejectedReason
 	case errors.Is(err, machine.ErrLeftover):
-		f.reason, again = ReplacingLeftoverReason, true
+		f.reason, retry = ReplacingLeftoverReason, true
 	case errors.Is(err, machine.ErrPaused):
-		f.reason, again = v1alpha1.ClusterPausedReason, true
+		f.reason, retry = v1alpha1.ClusterPausedReason, true
 	case errors.Is(err, context.DeadlineExceeded):
-		f.err, again = fmt.Errorf("the management cluster hasn't answered within %s: %w", machine.CreateTimeout, err), true
+		f.err, retry = fmt.Errorf("the management cluster hasn't answered within %s: %w", machine.CreateTimeout, err), true
 	default:
-		again = true
+		retry = true
 	}
-	if !again {
+	if !retry {
 		f.offering, f.until = chosen.choice.Key, c.Rejections.Mark(nodePoolOf(nodeClaim), chosen.choice.Key, f.reason)
 	}
 	return f

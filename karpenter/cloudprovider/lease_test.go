@@ -131,7 +131,7 @@ func TestCreateWithinLease(t *testing.T) {
 		lease.Write(t, f.provider.Reservations.Capacity, func(l *capacity.Lease) { l.UpTo = account.Amounts{"quota/spot/machines": 1, "limit/cpu": 6000} })
 		nodeClaim := f.claim("granted", needs3)
 		go func() {
-			for range f.provider.Reservations.Capacity.Woken() {
+			for range f.provider.Reservations.Capacity.Triggered() {
 				if _, report, _ := f.provider.Reservations.Capacity.Report(); len(report.Requests) > 0 {
 					lease.Write(t, f.provider.Reservations.Capacity, func(l *capacity.Lease) { l.Amounts = account.Amounts{"quota/spot/machines": 1, "limit/cpu": 6000} })
 					return

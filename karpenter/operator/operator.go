@@ -110,7 +110,7 @@ func NewProviders(ctx context.Context, guest *coreoperator.Operator, management 
 	if err := p.Capacity.Watch(ctx, management.GetCache(), p.Machines.Owns); err != nil {
 		return nil, err
 	}
-	management.Leases.OnChange(func(schema.GroupKind) { p.Capacity.Wake() })
+	management.Leases.OnChange(func(schema.GroupKind) { p.Capacity.Trigger() })
 	prices := pricing.Default()
 	if opts.PriceFile != "" {
 		p.PriceFile = pricing.NewFile(opts.PriceFile)

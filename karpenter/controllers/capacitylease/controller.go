@@ -72,7 +72,7 @@ func New(config Config) *Controller { return &Controller{Config: config} }
 // Register adds the controller to the manager.
 func (c *Controller) Register(_ context.Context, m manager.Manager) error {
 	// What others of the account are to know.
-	c.Unavailable.OnChange(c.Capacity.Wake)
+	c.Unavailable.OnChange(c.Capacity.Trigger)
 	return m.Add(c)
 }
 
@@ -87,7 +87,7 @@ func (c *Controller) Start(ctx context.Context) error {
 		case <-ctx.Done():
 			return nil
 		case <-c.Clock.After(next):
-		case <-c.Capacity.Woken():
+		case <-c.Capacity.Triggered():
 			select {
 			case <-ctx.Done():
 				return nil

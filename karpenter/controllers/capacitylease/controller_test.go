@@ -68,9 +68,9 @@ func newFixtureAt(t *testing.T, waits clock.Clock) *fixture {
 		Names: machines.MachineNames, IsFirst: func(context.Context) (bool, error) { return true, nil },
 	}})
 	f.Expect(f.capacity.Watch(t.Context(), f.Management.GetCache(), machines.Owns)).To(Succeed())
-	leases.OnChange(func(schema.GroupKind) { f.capacity.Wake() })
+	leases.OnChange(func(schema.GroupKind) { f.capacity.Trigger() })
 	f.unavailable = offering.NewUnavailable(clock.RealClock{})
-	f.unavailable.OnChange(f.capacity.Wake)
+	f.unavailable.OnChange(f.capacity.Trigger)
 	admin, ok := f.Admin.(client.WithWatch)
 	if !ok {
 		admin, err = client.NewWithWatch(f.Management.GetConfig(), client.Options{Scheme: f.Admin.Scheme()})
@@ -225,7 +225,7 @@ func TestReport(t *testing.T) {
 		f.Eventually(func() error { return f.capacity.Open(t.Context()) }).Should(BeAssignableToTypeOf(&capacity.SucceedingError{}))
 		f.Expect(f.lease().Status.AcknowledgedSequence).To(BeZero())
 		f.clock.SetTime(f.clock.Now().Add(account.InFlight))
-		f.capacity.Wake()
+		f.capacity.Trigger()
 		f.Eventually(func() autonodev1alpha1.CapacityLeaseStatus { return f.lease().Status }).Should(And(HaveField("AcknowledgedSequence", int64(1)),
 			HaveField("Held", Equal([]autonodev1alpha1.PoolAmount{{Pool: "reservation/cr-1", Amount: 2}}))))
 	})

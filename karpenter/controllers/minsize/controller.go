@@ -116,7 +116,7 @@ func (c *Controller) Reconcile(ctx context.Context, request reconcile.Request) (
 		}
 		errs = append(errs, c.choose(ctx, source, members, minimums)...)
 	}
-	return again(errs)
+	return requeueResult(errs)
 }
 
 // choose marks and unmarks the nodes of one source.
@@ -264,8 +264,8 @@ func (c *Controller) write(ctx context.Context, stored, node *corev1.Node) (writ
 	return true, nil
 }
 
-// again returns the requeue interval after failed writes. A conflict isn't an error.
-func again(errs []error) (reconcile.Result, error) {
+// requeueResult returns the requeue interval after failed writes. A conflict isn't an error.
+func requeueResult(errs []error) (reconcile.Result, error) {
 	result := reconcile.Result{}
 	errs = slices.DeleteFunc(errs, func(err error) bool {
 		if apierrors.IsConflict(err) {

@@ -171,7 +171,7 @@ func (c *Controller) Register(_ context.Context, m manager.Manager) error {
 		For(&karpv1.NodeClaim{}, builder.WithPredicates(nodeclaimutils.IsManagedPredicateFuncs(c.CloudProvider))).
 		Watches(&v1alpha1.ClusterAPINodeClass{}, nodeclaimutils.NodeClassEventHandler(m.GetClient()), builder.WithPredicates(predicate.GenerationChangedPredicate{})).
 		WatchesRawSource(source.Func(c.watchInfrastructure)).
-		WatchesRawSource(source.Channel(c.repair.woken, handler.TypedFuncs[string, reconcile.Request]{
+		WatchesRawSource(source.Channel(c.repair.enqueued, handler.TypedFuncs[string, reconcile.Request]{
 			GenericFunc: func(_ context.Context, e event.TypedGenericEvent[string], queue workqueue.TypedRateLimitingInterface[reconcile.Request]) {
 				queue.Add(request(e.Object))
 			},

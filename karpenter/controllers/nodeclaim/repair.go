@@ -28,8 +28,8 @@ type repair struct {
 	Config
 	counter machineCounter
 
-	// woken holds the names of NodeClaims to reconcile. The controller reads it.
-	woken chan event.TypedGenericEvent[string]
+	// enqueued holds the names of NodeClaims to reconcile. The controller reads it.
+	enqueued chan event.TypedGenericEvent[string]
 
 	mu sync.Mutex
 	// held holds the waiting NodeClaims, by NodePool.
@@ -40,7 +40,7 @@ type repair struct {
 const enqueueBuffer = 1024
 
 func newRepair(config Config) *repair {
-	return &repair{Config: config, woken: make(chan event.TypedGenericEvent[string], enqueueBuffer), held: map[string]sets.Set[string]{}, counter: machineCounter{list: config.Machines.List}}
+	return &repair{Config: config, enqueued: make(chan event.TypedGenericEvent[string], enqueueBuffer), held: map[string]sets.Set[string]{}, counter: machineCounter{list: config.Machines.List}}
 }
 
 func (r *repair) reconcile(ctx context.Context, nodeClaim *karpv1.NodeClaim, m *clusterv1.Machine) (outcome, error) {
@@ -129,7 +129,7 @@ func (r *repair) release(ctx context.Context, nodeClaim *karpv1.NodeClaim) {
 func (r *repair) enqueue(ctx context.Context, names []string) {
 	for _, name := range names {
 		select {
-		case r.woken <- event.TypedGenericEvent[string]{Object: name}:
+		case r.enqueued <- event.TypedGenericEvent[string]{Object: name}:
 		case <-ctx.Done():
 			return
 		}

@@ -264,6 +264,6 @@ func (c *Controller) giveUp(ctx context.Context, nodeClaim candidate) error {
 // Register implements operatorpkg's controller.
 func (c *Controller) Register(_ context.Context, m manager.Manager) error {
 	// All events are one request.
-	look := handler.EnqueueRequestsFromMapFunc(func(context.Context, client.Object) []reconcile.Request { return []reconcile.Request{{}} })
-	return ctrl.NewControllerManagedBy(m).Named(c.Name()).Watches(&karpv1.NodeClaim{}, look).Complete(c)
+	requeue := handler.EnqueueRequestsFromMapFunc(func(context.Context, client.Object) []reconcile.Request { return []reconcile.Request{{}} })
+	return ctrl.NewControllerManagedBy(m).Named(c.Name()).Watches(&karpv1.NodeClaim{}, requeue).Complete(c)
 }

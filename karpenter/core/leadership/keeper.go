@@ -151,7 +151,7 @@ func (r roundTripper) write(request *http.Request) (*http.Response, error) {
 	sent := r.keeper.Clock.Now()
 	response, err := r.send(request, request.Method, body)
 	if err == nil && response.StatusCode == http.StatusConflict && r.keeper.holds() {
-		response, err = r.again(request, body, response)
+		response, err = r.retryConflict(request, body, response)
 	}
 	switch {
 	case err == nil && response.StatusCode < http.StatusMultipleChoices:
@@ -261,8 +261,8 @@ func (r roundTripper) send(like *http.Request, method string, body []byte) (*htt
 	return response, nil
 }
 
-// again retries an update that conflicted if this process still holds the Lease. Otherwise it returns the conflict.
-func (r roundTripper) again(request *http.Request, body []byte, conflict *http.Response) (*http.Response, error) {
+// retryConflict retries an update that conflicted if this process still holds the Lease. Otherwise it returns the conflict.
+func (r roundTripper) retryConflict(request *http.Request, body []byte, conflict *http.Response) (*http.Response, error) {
 	response, err := r.send(request, http.MethodGet, nil)
 	if err != nil || response.StatusCode != http.StatusOK {
 		return response, err

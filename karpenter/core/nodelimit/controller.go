@@ -29,8 +29,8 @@ import (
 // spec.replicas, or remove it.
 const NodeLimitReachedReason = "NodeLimitReached"
 
-// again is after how long an event is repeated while its cause lasts, because API servers forget events after an hour.
-const again = 50 * time.Minute
+// requeueAfter is after how long an event is repeated while its cause lasts, because API servers forget events after an hour.
+const requeueAfter = 50 * time.Minute
 
 // Config of the controller.
 type Config struct {
@@ -107,9 +107,9 @@ func (c *Controller) Reconcile(ctx context.Context, request reconcile.Request) (
 		Reason:         NodeLimitReachedReason,
 		Message:        message,
 		DedupeValues:   []string{string(nodePool.UID), fmt.Sprint(limit, replicas, drifted > 0)},
-		DedupeTimeout:  again - time.Minute,
+		DedupeTimeout:  requeueAfter - time.Minute,
 	})
-	return reconcile.Result{RequeueAfter: again}, nil
+	return reconcile.Result{RequeueAfter: requeueAfter}, nil
 }
 
 func isDrifted(nodeClaim *karpv1.NodeClaim) bool {

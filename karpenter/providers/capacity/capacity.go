@@ -67,8 +67,8 @@ type Provider struct {
 	granted change.Notifier
 	// nextExpiry is when an offer changes by itself.
 	nextExpiry change.Expiry
-	// woken has an element when Step has something to do, or Report has changed.
-	woken chan struct{}
+	// triggered has an element when Step has something to do, or Report has changed.
+	triggered chan struct{}
 
 	mu      sync.Mutex
 	rebuilt uint64
@@ -125,7 +125,7 @@ type ask struct {
 // New returns a provider that launches nothing before Step has found out whether there is a lease.
 func New(config Config) *Provider {
 	p := &Provider{
-		Config: config, woken: make(chan struct{}, 1), known: make(chan struct{}), raised: make(chan struct{}),
+		Config: config, triggered: make(chan struct{}, 1), known: make(chan struct{}), raised: make(chan struct{}),
 		holder: fleet.NewHolder(never), launches: map[string]*launch{}, pools: map[string]*pool{}, asks: map[fleet.Machine]*ask{},
 	}
 	if config.Source == nil {
@@ -134,16 +134,16 @@ func New(config Config) *Provider {
 	return p
 }
 
-// Wake makes Woken ready to receive.
-func (p *Provider) Wake() {
+// Trigger makes Triggered ready to receive.
+func (p *Provider) Trigger() {
 	select {
-	case p.woken <- struct{}{}:
+	case p.triggered <- struct{}{}:
 	default:
 	}
 }
 
-// Woken receives after something has changed that Step or Report depends on.
-func (p *Provider) Woken() <-chan struct{} { return p.woken }
+// Triggered receives after something has changed that Step or Report depends on.
+func (p *Provider) Triggered() <-chan struct{} { return p.triggered }
 
 // OnChange calls f whenever an offer changes. f must neither block nor call the provider.
 func (p *Provider) OnChange(f func()) {

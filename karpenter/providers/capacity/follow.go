@@ -19,7 +19,7 @@ const (
 )
 
 // Step follows the lease, and asks the API server what the protocol wants to know. Call it first when this process is
-// elected, then when Woken receives, and at the latest after the time that it returns. After an error, retry soon.
+// elected, then when Triggered receives, and at the latest after the time that it returns. After an error, retry soon.
 func (p *Provider) Step(ctx context.Context) (next time.Duration, err error) {
 	p.mu.Lock()
 	now := p.Clock.Now()
@@ -208,7 +208,7 @@ func (p *Provider) apply(lease *Lease) {
 	if p.holder.HasLeft(now) {
 		p.granted.Notify()
 	}
-	p.Wake()
+	p.Trigger()
 }
 
 // absent records that the API server has no lease, or serves none. One that was deleted still limits this process and those that succeed

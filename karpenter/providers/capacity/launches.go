@@ -153,7 +153,7 @@ func (p *Provider) Request(name string, m fleet.Machine) (since time.Time, possi
 		}
 	}
 	since = p.holder.Request(name, charges, now)
-	p.Wake()
+	p.Trigger()
 	return since, true
 }
 
@@ -249,7 +249,7 @@ func (p *Provider) Abandon(name string) {
 		return
 	}
 	p.holder.Abandon(name, p.Clock.Now())
-	p.Wake()
+	p.Trigger()
 }
 
 // Leave records that a launch has ended because it waits for a larger grant, and that another one will be tried for the same
@@ -258,7 +258,7 @@ func (p *Provider) Leave(name string) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	p.holder.Leave(name, p.Clock.Now())
-	p.Wake()
+	p.Trigger()
 }
 
 // ObserveMachine records a Machine that the cache has.
@@ -351,7 +351,7 @@ func (p *Provider) tidy(name string) {
 func (p *Provider) changed(amounts fleet.Amounts) {
 	if len(amounts) > 0 {
 		p.recomputePools(p.poolsOf(amounts)...)
-		p.Wake()
+		p.Trigger()
 	}
 }
 

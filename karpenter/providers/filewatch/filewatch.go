@@ -25,7 +25,7 @@ func Follow(ctx context.Context, path string, load func(context.Context)) error 
 	logger := log.FromContext(ctx).WithValues("file", path)
 	ctx = log.IntoContext(ctx, logger)
 	var changes <-chan struct{}
-	var again <-chan time.Time
+	var poll <-chan time.Time
 	follower, err := process.follow(filepath.Dir(path))
 	if err == nil {
 		defer process.leave(follower)
@@ -34,7 +34,7 @@ func Follow(ctx context.Context, path string, load func(context.Context)) error 
 		logger.Error(err, "watching the file; polling it instead")
 		ticker := time.NewTicker(pollInterval)
 		defer ticker.Stop()
-		again = ticker.C
+		poll = ticker.C
 	}
 	load(ctx)
 	for {
@@ -42,7 +42,7 @@ func Follow(ctx context.Context, path string, load func(context.Context)) error 
 		case <-ctx.Done():
 			return nil
 		case <-changes:
-		case <-again:
+		case <-poll:
 		}
 		load(ctx)
 	}

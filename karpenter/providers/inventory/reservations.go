@@ -72,71 +72,71 @@ func newReservations(clk clock.PassiveClock, counted func() bool, changes *chang
 
 // Reserve reserves one of a source's machines, of which there may be limit, for a NodeClaim. A second call for the
 // same NodeClaim and source reserves nothing more. The error wraps ErrFull or ErrNotCounted.
-func (l *reservations) Reserve(nodeClaim types.UID, name string, limit int) error {
-	if !l.counted() {
+func (r *reservations) Reserve(nodeClaim types.UID, name string, limit int) error {
+	if !r.counted() {
 		return fmt.Errorf("launching from %s: %w", name, ErrNotCounted)
 	}
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	now := l.clock.Now()
-	l.expire(now)
-	_, promised := l.promises[nodeClaim][name]
-	s := l.source(name)
-	if !promised && l.machines[nodeClaim] != name {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	now := r.clock.Now()
+	r.expire(now)
+	_, promised := r.promises[nodeClaim][name]
+	s := r.source(name)
+	if !promised && r.machines[nodeClaim] != name {
 		if s.machines+s.promises >= limit {
 			return fmt.Errorf("%s has %d of at most %d machines: %w", name, s.machines+s.promises, limit, ErrFull)
 		}
 		s.promises++
 	}
-	if l.machines[nodeClaim] != name {
-		if l.promises[nodeClaim] == nil {
-			l.promises[nodeClaim] = map[string]time.Time{}
+	if r.machines[nodeClaim] != name {
+		if r.promises[nodeClaim] == nil {
+			r.promises[nodeClaim] = map[string]time.Time{}
 		}
-		l.promises[nodeClaim][name] = now.Add(PromiseTTL)
-		l.nextExpiry.Advance(now.Add(PromiseTTL))
+		r.promises[nodeClaim][name] = now.Add(PromiseTTL)
+		r.nextExpiry.Advance(now.Add(PromiseTTL))
 	}
-	l.settle(name)
+	r.settle(name)
 	return nil
 }
 
 // Observe records a NodeClaim's Machine and its source, and releases the NodeClaim's reservations.
-func (l *reservations) Observe(nodeClaim types.UID, name string) {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	if before, ok := l.machines[nodeClaim]; ok && before != name {
-		l.source(before).machines--
-		l.settle(before)
+func (r *reservations) Observe(nodeClaim types.UID, name string) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if before, ok := r.machines[nodeClaim]; ok && before != name {
+		r.source(before).machines--
+		r.settle(before)
 	} else if ok {
 		return
 	}
-	l.machines[nodeClaim] = name
-	l.source(name).machines++
-	l.withdraw(nodeClaim)
-	l.settle(name)
+	r.machines[nodeClaim] = name
+	r.source(name).machines++
+	r.withdraw(nodeClaim)
+	r.settle(name)
 }
 
 // Forget records that a NodeClaim has no Machine any more, or never will.
-func (l *reservations) Forget(nodeClaim types.UID) {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	if name, ok := l.machines[nodeClaim]; ok {
-		delete(l.machines, nodeClaim)
-		l.source(name).machines--
-		l.settle(name)
+func (r *reservations) Forget(nodeClaim types.UID) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if name, ok := r.machines[nodeClaim]; ok {
+		delete(r.machines, nodeClaim)
+		r.source(name).machines--
+		r.settle(name)
 	}
-	l.withdraw(nodeClaim)
+	r.withdraw(nodeClaim)
 }
 
 // Promised reports whether a NodeClaim has a reservation and no observed Machine.
-func (l *reservations) Promised(nodeClaim types.UID) bool {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	return len(l.promises[nodeClaim]) > 0
+func (r *reservations) Promised(nodeClaim types.UID) bool {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	return len(r.promises[nodeClaim]) > 0
 }
 
 // Acquire is Reserve that reports false if the maximum is reached.
-func (l *reservations) Acquire(nodeClaim types.UID, name string, limit int) (bool, error) {
-	err := l.Reserve(nodeClaim, name, limit)
+func (r *reservations) Acquire(nodeClaim types.UID, name string, limit int) (bool, error) {
+	err := r.Reserve(nodeClaim, name, limit)
 	if errors.Is(err, ErrFull) {
 		return false, nil
 	}
@@ -144,111 +144,111 @@ func (l *reservations) Acquire(nodeClaim types.UID, name string, limit int) (boo
 }
 
 // Withdraw releases all reservations of a NodeClaim without an observed Machine.
-func (l *reservations) Withdraw(nodeClaim types.UID) {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	l.withdraw(nodeClaim)
+func (r *reservations) Withdraw(nodeClaim types.UID) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.withdraw(nodeClaim)
 }
 
 // Count is the number of a source's machines, including reservations.
-func (l *reservations) Count(name string) int {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	l.expire(l.clock.Now())
-	if s, ok := l.sources[name]; ok {
+func (r *reservations) Count(name string) int {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.expire(r.clock.Now())
+	if s, ok := r.sources[name]; ok {
 		return s.machines + s.promises
 	}
 	return 0
 }
 
 // Full reports whether a source has reached its maximum size. From then on, Sequence changes with the result.
-func (l *reservations) Full(name string, limit int) bool { return l.Left(name, limit) == 0 }
+func (r *reservations) Full(name string, limit int) bool { return r.Left(name, limit) == 0 }
 
 // Left is how many more machines a source may have. From then on, Sequence changes with the result of Full, or if every is set with
 // this one.
-func (l *reservations) Left(name string, limit int) int {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	l.expire(l.clock.Now())
-	s := l.source(name)
+func (r *reservations) Left(name string, limit int) int {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.expire(r.clock.Now())
+	s := r.source(name)
 	s.limit = limit
 	s.full = s.machines+s.promises >= limit
 	return max(limit-s.machines-s.promises, 0)
 }
 
 // OnChange calls f whenever a result of Full changes. f must neither block nor call the reservations.
-func (l *reservations) OnChange(f func()) { l.observers.Add(f) }
+func (r *reservations) OnChange(f func()) { r.observers.Add(f) }
 
 // Sequence changes whenever a result of Full changes. It neither locks nor allocates while nothing changes.
-func (l *reservations) Sequence() uint64 {
-	if l.nextExpiry.Passed(l.clock) {
-		l.mu.Lock()
-		l.expire(l.clock.Now())
-		l.mu.Unlock()
+func (r *reservations) Sequence() uint64 {
+	if r.nextExpiry.Passed(r.clock) {
+		r.mu.Lock()
+		r.expire(r.clock.Now())
+		r.mu.Unlock()
 	}
-	return l.changes.Sequence()
+	return r.changes.Sequence()
 }
 
-func (l *reservations) source(name string) *source {
-	s, ok := l.sources[name]
+func (r *reservations) source(name string) *source {
+	s, ok := r.sources[name]
 	if !ok {
 		s = &source{limit: -1}
-		l.sources[name] = s
+		r.sources[name] = s
 	}
 	return s
 }
 
 // settle updates whether a source has reached its maximum.
-func (l *reservations) settle(name string) {
-	s := l.source(name)
+func (r *reservations) settle(name string) {
+	s := r.source(name)
 	if s.limit < 0 {
 		if s.machines+s.promises == 0 {
 			// Full was never called for it, so there is nothing to track.
-			delete(l.sources, name)
+			delete(r.sources, name)
 		}
 		return
 	}
 	full := s.machines+s.promises >= s.limit
 	switch {
-	case l.every:
-		l.changes.Add(Change{Reservation: name})
+	case r.every:
+		r.changes.Add(Change{Reservation: name})
 	case full != s.full:
-		l.changes.Add(Change{Source: name})
+		r.changes.Add(Change{Source: name})
 	}
 	if full != s.full {
 		s.full = full
-		l.observers.Notify()
+		r.observers.Notify()
 	}
 }
 
 // withdraw releases a NodeClaim's reservations.
-func (l *reservations) withdraw(nodeClaim types.UID) {
-	for name := range l.promises[nodeClaim] {
-		l.source(name).promises--
-		l.settle(name)
+func (r *reservations) withdraw(nodeClaim types.UID) {
+	for name := range r.promises[nodeClaim] {
+		r.source(name).promises--
+		r.settle(name)
 	}
-	delete(l.promises, nodeClaim)
+	delete(r.promises, nodeClaim)
 }
 
 // expire releases expired reservations.
-func (l *reservations) expire(now time.Time) {
-	if !l.nextExpiry.PassedAt(now) {
+func (r *reservations) expire(now time.Time) {
+	if !r.nextExpiry.PassedAt(now) {
 		return
 	}
 	var next time.Time
-	for nodeClaim, places := range l.promises {
+	for nodeClaim, places := range r.promises {
 		for name, until := range places {
 			if now.Before(until) {
 				next = change.Earlier(next, until)
 				continue
 			}
 			delete(places, name)
-			l.source(name).promises--
-			l.settle(name)
+			r.source(name).promises--
+			r.settle(name)
 		}
 		if len(places) == 0 {
-			delete(l.promises, nodeClaim)
+			delete(r.promises, nodeClaim)
 		}
 	}
-	l.nextExpiry.Set(next)
+	r.nextExpiry.Set(next)
 }
