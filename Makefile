@@ -28,7 +28,8 @@ IMAGE_PREFIX ?= autonode
 PACKAGES = $(eval PACKAGES := $(filter-out ./test/e2e ./test/aws ./test/real ./test/released,$(patsubst github.com/autonode-io/autonode/%,./%,\
 	$(foreach module,$(MODULES),$(shell go list -C $(module) ./...)))))$(PACKAGES)
 # packages-of names those of PACKAGES that are in a module, as the go command has to be told there.
-packages-of = $(if $(filter .,$(1)),$(filter-out $(patsubst %,./%/%,$(filter-out .,$(MODULES))),$(PACKAGES)),$(patsubst ./$(1)/%,./%,$(filter ./$(1)/%,$(PACKAGES))))
+packages-of = $(if $(filter .,$(1)),$(filter-out $(foreach module,$(filter-out .,$(MODULES)),./$(module) ./$(module)/%),$(PACKAGES)),\
+	$(patsubst ./$(1),.,$(patsubst ./$(1)/%,./%,$(filter ./$(1) ./$(1)/%,$(PACKAGES)))))
 # CI sets it. The go command doesn't cache what is shuffled.
 SHUFFLE ?=
 # The linter vets; go test would do it again.
