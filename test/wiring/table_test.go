@@ -55,9 +55,9 @@ func listed(t *testing.T, program string) []string {
 				}
 			case name == "mgr.Add":
 				found[source(n.Args[0])] = true
-			case program == "operator" && name == "capacity.New": // Karpenter's is a provider
+			case name == "capacityaccount.New":
 				found[name] = true
-			case slices.Contains([]string{"leadership.Gate", "savings.Guest", "leadership.Guest", "leadership.Hold", "nodepoolgone.Ignore", "declaredlabels.Guest", "zones.Guest", "providerid.Guest", "deadlines.Extend", "static.Launches", "static.Provisioning", "unlaunched.Settle", "requests.SetUp", "machines.New", "catalogs.New"}, name):
+			case slices.Contains([]string{"leadership.Gate", "savings.Guest", "leadership.Guest", "leadership.Hold", "nodepoolgone.Ignore", "declaredlabels.Guest", "zones.Guest", "providerid.Guest", "deadlines.Extend", "static.Launches", "static.Provisioning", "unlaunched.Settle", "requests.SetUp", "machines.New", "instancetypecatalog.New"}, name):
 				found[name] = true
 			}
 		case *ast.CompositeLit:

@@ -264,11 +264,11 @@ func permissive(kind, plural string) *apiextensionsv1.CustomResourceDefinition {
 	}
 }
 
-// root is the repository's folder: go test runs in the package's own.
+// root is the repository's folder: go test runs in the package's own, which may be of another module.
 func root() string {
 	directory, err := os.Getwd()
 	for err == nil && directory != filepath.Dir(directory) {
-		if _, err := os.Stat(filepath.Join(directory, "go.mod")); err == nil {
+		if _, err := os.Stat(filepath.Join(directory, "manifests", "crds")); err == nil {
 			return directory
 		}
 		directory = filepath.Dir(directory)
