@@ -105,8 +105,11 @@ func TestSharedNamespace(t *testing.T) {
 		g.Expect(asLeft.Delete(t.Context(), theirs.DeepCopy())).To(MatchError(ContainSubstring("may write only objects with the label")))
 		infrastructure := &infrav1.KwokMachine{ObjectMeta: metav1.ObjectMeta{Namespace: team, Name: theirs.Spec.InfrastructureRef.Name}}
 		g.Expect(asLeft.Delete(t.Context(), infrastructure)).To(MatchError(ContainSubstring("may write only objects with the label")))
-		forged := &clusterv1.Machine{ObjectMeta: metav1.ObjectMeta{Namespace: team, Name: "forged", Labels: map[string]string{clusterv1.ClusterNameLabel: left.name}}}
-		forged.Spec = *theirs.Spec.DeepCopy()
+		// It is as Karpenter makes them, so that no other policy refuses it, too: which one answers is the API server's choice.
+		ours := left.machines(g, t.Context())[0]
+		forged := &clusterv1.Machine{ObjectMeta: metav1.ObjectMeta{Namespace: team, Name: ours.Name, Labels: ours.Labels, Annotations: ours.Annotations}}
+		forged.Spec = *ours.Spec.DeepCopy()
+		forged.Spec.ClusterName = right.name
 		// Cluster API's webhook has corrected the label by then.
 		g.Expect(asLeft.Create(t.Context(), forged)).To(MatchError(ContainSubstring("Karpenter of Cluster " + left.name + " may write only")))
 		secret := &corev1.Secret{}
