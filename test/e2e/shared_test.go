@@ -109,7 +109,7 @@ func TestSharedNamespace(t *testing.T) {
 		ours := left.machines(g, t.Context())[0]
 		forged := &clusterv1.Machine{ObjectMeta: metav1.ObjectMeta{Namespace: team, Name: ours.Name, Labels: ours.Labels, Annotations: ours.Annotations}}
 		forged.Spec = *ours.Spec.DeepCopy()
-		forged.Spec.ClusterName = right.name
+		forged.Spec.ClusterName, forged.Spec.ProviderID = right.name, ""
 		// Cluster API's webhook has corrected the label by then.
 		g.Expect(asLeft.Create(t.Context(), forged)).To(MatchError(ContainSubstring("Karpenter of Cluster " + left.name + " may write only")))
 		secret := &corev1.Secret{}
