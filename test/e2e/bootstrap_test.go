@@ -22,7 +22,7 @@ import (
 // can leave it to the provider. A node is the same either way.
 func TestBootstrap(t *testing.T) {
 	t.Parallel()
-	c := acquireCluster(t, red)
+	c := acquireCluster(t, violet)
 	g := NewWithT(t)
 	c.nodePool(t, "boot", require(corev1.LabelInstanceTypeStable, "c2-small"), require(corev1.LabelTopologyZone, "a"))
 

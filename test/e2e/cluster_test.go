@@ -52,7 +52,7 @@ type cluster struct {
 }
 
 // inUse lets one test at a time have a guest. Tests run in parallel; one that needs two guests acquires them in the order of their names.
-var inUse = map[string]*sync.Mutex{blue: {}, green: {}, red: {}, amber: {}}
+var inUse = map[string]*sync.Mutex{blue: {}, green: {}, red: {}, amber: {}, violet: {}, indigo: {}}
 
 // acquireCluster returns the guest of that name for one test, with AutoNode on. When the test ends, its NodePools and workloads
 // are removed and its nodes have gone; when it failed, what a person would look at is written down first.

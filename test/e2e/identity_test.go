@@ -40,7 +40,7 @@ const (
 // TestNodeIdentity: nodes join by certificates that the operator has validated, and no other client gets one of theirs.
 func TestNodeIdentity(t *testing.T) {
 	t.Parallel()
-	c := acquireCluster(t, amber)
+	c := acquireCluster(t, indigo)
 	c.nodePool(t, "general")
 	c.workload(t, "web", 2, "500m", apart)
 	c.waitRunning(t, "web")

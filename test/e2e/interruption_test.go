@@ -17,7 +17,7 @@ import (
 func TestInterruption(t *testing.T) {
 	t.Parallel()
 	g := NewWithT(t)
-	c := acquireCluster(t, green)
+	c := acquireCluster(t, indigo)
 	c.endsSettled(t, initialRelease, c.takeInventory(g, t.Context()))
 	c.nodePool(t, "reclaimed")
 	c.workload(t, "stall", 1, "500m", onPool("reclaimed"), apart)

@@ -23,7 +23,7 @@ import (
 // person deletes, by its own rules, before it is replaced.
 func TestMachines(t *testing.T) {
 	t.Parallel()
-	c := acquireCluster(t, red)
+	c := acquireCluster(t, indigo)
 	g := NewWithT(t)
 	c.endsSettled(t, initialRelease, c.takeInventory(g, t.Context()))
 	c.fault(t, "c8-xlarge", infrav1.FaultLateProviderID, "true")

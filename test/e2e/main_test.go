@@ -39,10 +39,12 @@ import (
 
 // The guests. Tests share them one after the other, and leave each as they found it, but for the version of its control plane.
 const (
-	blue  = "blue"
-	green = "green"
-	red   = "red"
-	amber = "amber"
+	blue   = "blue"
+	green  = "green"
+	red    = "red"
+	amber  = "amber"
+	violet = "violet"
+	indigo = "indigo"
 )
 
 // The payloads that the world has in its registry, by the Kubernetes version they give to nodes.
@@ -63,7 +65,7 @@ var (
 func sharedWorld(t *testing.T) *localworld.World {
 	t.Helper()
 	worldOnce.Do(func() {
-		world, removeWorld, errWorld = startWorld(interrupted, os.Stdout, localworld.Config{Guests: []string{blue, green, red, amber}})
+		world, removeWorld, errWorld = startWorld(interrupted, os.Stdout, localworld.Config{Guests: []string{blue, green, red, amber, violet, indigo}})
 	})
 	if errWorld != nil {
 		t.Fatalf("starting the world: %v", errWorld)
@@ -240,10 +242,11 @@ func startWorld(ctx context.Context, output io.Writer, config localworld.Config)
 	}, nil
 }
 
-// clusterPool limits how many clusters have tests at once, to two a core: with more, each is so slow that what people would see in seconds takes
-// minutes. The largest test needs four. Eight are the most, because a test may start control planes of its own: one holds five inotify instances,
-// the programs of a guest and of a world some more, and Linux gives a user 128 by default.
-var clusterPool = semaphore.NewWeighted(min(8, max(4, 2*int64(goruntime.GOMAXPROCS(0)))))
+// clusterPool limits how many clusters have tests at once, to three a core: most of a test's time it waits for what happens by itself, and with
+// more tests each is so slow that what people would see in seconds takes minutes. The largest test needs four. Eight are the most, because a
+// test may start control planes of its own: one holds five inotify instances, the programs of a guest and of a world some more, and Linux gives
+// a user 128 by default.
+var clusterPool = semaphore.NewWeighted(min(8, max(4, 3*int64(goruntime.GOMAXPROCS(0)))))
 
 // reserveClusters waits until the pool has that many clusters left, and reserves them until the test ends.
 func reserveClusters(t *testing.T, clusters int) {

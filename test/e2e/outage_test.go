@@ -87,7 +87,7 @@ func (f *faults) managementAway(t *testing.T) {
 // TestGuestOutage: the same with a guest's API server.
 func TestGuestOutage(t *testing.T) {
 	t.Parallel()
-	c := acquireCluster(t, blue)
+	c := acquireCluster(t, violet)
 	g := NewWithT(t)
 	c.nodePool(t, "general")
 	c.workload(t, "web", 3, "100m", apart)

@@ -23,7 +23,7 @@ import (
 // Cluster API's Cluster. If only a source of machines is paused, pods get others.
 func TestPause(t *testing.T) {
 	t.Parallel()
-	c := acquireCluster(t, blue)
+	c := acquireCluster(t, violet)
 	g := NewWithT(t)
 	c.nodePool(t, "general")
 	c.workload(t, "web", 1, "100m", apart)

@@ -24,7 +24,7 @@ import (
 // StorageClass allows them to be.
 func TestVolumes(t *testing.T) {
 	t.Parallel()
-	c := acquireCluster(t, blue)
+	c := acquireCluster(t, violet)
 	c.storage(t)
 	c.nodePool(t, "data")
 
