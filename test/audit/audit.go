@@ -89,7 +89,7 @@ type Exception struct {
 	Group    string
 	// Resources may have a subresource: pods/eviction.
 	Resources []string
-	// Names are those of the objects, if the rule names any.
+	// Names are those of the objects, if the rule names any. AnyName stands for every rule that does.
 	Names []string
 	Verbs []string
 	// Reason says what needs it, and why no test does.
@@ -98,6 +98,30 @@ type Exception struct {
 	Sometimes bool
 	// Denied: requests for it are made, and have to be denied.
 	Denied bool
+}
+
+// AnyName is a name in an Exception whose rules name objects that aren't known beforehand.
+const AnyName = "*"
+
+// matching are those of the granted permissions that the exception is about; with none of them, what it names itself.
+func (e Exception) matching(granted map[Permission]bool) []Permission {
+	var matching []Permission
+	for _, permission := range e.permissions() {
+		if permission.Name != AnyName {
+			matching = append(matching, permission)
+			continue
+		}
+		named := len(matching)
+		for other := range granted {
+			if other.Name != "" && other == (Permission{Group: permission.Group, Resource: permission.Resource, Name: other.Name, Verb: permission.Verb}) {
+				matching = append(matching, other)
+			}
+		}
+		if len(matching) == named {
+			matching = append(matching, permission)
+		}
+	}
+	return matching
 }
 
 func (e Exception) permissions() []Permission {
@@ -139,7 +163,7 @@ func Compare(identity Identity, exceptions []Exception) []string {
 		if exception.Identity != identity.Name {
 			continue
 		}
-		for _, permission := range exception.permissions() {
+		for _, permission := range exception.matching(granted) {
 			if exception.Denied {
 				if !slices.ContainsFunc(identity.Events, func(e Event) bool { return !e.Allowed && e.uses(permission) }) {
 					report("the exception for %s is stale: it wasn't denied", permission)

@@ -204,6 +204,18 @@ func TestCompareExceptions(t *testing.T) {
 			events:     []Event{read},
 			exceptions: []Exception{{Identity: "karpenter", Resources: []string{"pods"}, Verbs: []string{"list", "watch"}, Sometimes: true}},
 		}, {
+			name:       "When an exception names no object, it should excuse each that a rule names, and no more",
+			rules:      []rbacv1.PolicyRule{rule("", "pods", []string{"list"}), rule("", "secrets", []string{"get"}, "join", "leave"), rule("", "secrets", []string{"list"})},
+			events:     []Event{read},
+			exceptions: []Exception{{Identity: "karpenter", Resources: []string{"secrets"}, Names: []string{AnyName}, Verbs: []string{"get"}}},
+			want:       []string{"karpenter: may list secrets and never did; remove that from the rule, or write a test that needs it"},
+		}, {
+			name:       "When an exception that names no object is for what no rule grants, it should call it stale",
+			rules:      []rbacv1.PolicyRule{rule("", "pods", []string{"list"})},
+			events:     []Event{read},
+			exceptions: []Exception{{Identity: "karpenter", Resources: []string{"secrets"}, Names: []string{AnyName}, Verbs: []string{"get"}, Sometimes: true}},
+			want:       []string{`karpenter: the exception for get secrets "*" is stale: it isn't granted`},
+		}, {
 			name:       "When what an exception is for isn't granted, it should call it stale",
 			rules:      []rbacv1.PolicyRule{rule("", "pods", []string{"list"})},
 			events:     []Event{read},
