@@ -29,6 +29,7 @@ import (
 	"sigs.k8s.io/karpenter/pkg/cloudprovider/overlay"
 	"sigs.k8s.io/karpenter/pkg/controllers"
 	"sigs.k8s.io/karpenter/pkg/controllers/disruption"
+	"sigs.k8s.io/karpenter/pkg/controllers/node/health"
 	karplifecycle "sigs.k8s.io/karpenter/pkg/controllers/nodeclaim/lifecycle"
 	"sigs.k8s.io/karpenter/pkg/controllers/provisioning"
 	"sigs.k8s.io/karpenter/pkg/controllers/state"
@@ -188,7 +189,11 @@ func newCore(ctx context.Context, guest *coreoperator.Operator, management *oper
 	})
 	undecorated := cloudprovidermetrics.Decorate(static.Launches(leadership.Gate(p.CloudProvider, keeper.Suspended)))
 	decorated := overlay.Decorate(undecorated, guest.GetClient(), guest.InstanceTypeStore)
-	k := &karpenterCore{cloudProvider: decorated, state: state.NewCluster(guest.Clock, guest.GetClient(), decorated)}
+	repairs, err := health.NewRepairPolicyMatcher(ctx, decorated)
+	if err != nil {
+		return nil, fmt.Errorf("reading the repair policies: %w", err)
+	}
+	k := &karpenterCore{cloudProvider: decorated, state: state.NewCluster(guest.Clock, guest.GetClient(), decorated, state.WithRepairPolicyMatcher(repairs))}
 	static.Cluster = k.state
 	ledger := savings.New()
 	if err := crmetrics.Registry.Register(ledger); err != nil {
@@ -196,7 +201,9 @@ func newCore(ctx context.Context, guest *coreoperator.Operator, management *oper
 	}
 	k.controllers = controllers.NewControllers(ctx, guest.Manager, guest.Clock,
 		guestClient(guest.GetClient(), keeper.Suspended, p.InstanceTypes.Declares, ledger),
-		guest.EventRecorder, decorated, undecorated, k.state, guest.InstanceTypeStore)
+		guest.EventRecorder, decorated, undecorated, k.state, guest.InstanceTypeStore, guest.PredictionStore,
+		// Karpenter's role in the guest has no right to read VerticalPodAutoscalers and what they scale.
+		controllers.WithoutVPAPrediction())
 	queue, _, err := core.Find[*disruption.Queue](k.controllers)
 	if err != nil {
 		return nil, err

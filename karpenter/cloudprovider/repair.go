@@ -3,10 +3,12 @@
 package cloudprovider
 
 import (
+	"context"
 	"slices"
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
+	karpv1 "sigs.k8s.io/karpenter/pkg/apis/v1"
 	karpcloudprovider "sigs.k8s.io/karpenter/pkg/cloudprovider"
 
 	"github.com/autonode-io/autonode/api/karpenter/v1alpha1"
@@ -17,7 +19,8 @@ import (
 const repairToleration = 30 * time.Minute
 
 // builtInRepairPolicies are about the kubelet's condition, and about those that node monitoring agents report. Types and durations are those
-// of Karpenter's AWS provider (pkg/cloudprovider/cloudprovider.go, v1.14.1). A node without a condition isn't affected by its policy.
+// of Karpenter's AWS provider (pkg/cloudprovider/cloudprovider.go, v1.14.1). A node without a condition isn't affected by its policy. The
+// first is the default of the set, of which Karpenter core wants one: the others match every reason.
 var builtInRepairPolicies = []karpcloudprovider.RepairPolicy{
 	{ConditionType: corev1.NodeReady, ConditionStatus: corev1.ConditionFalse, TolerationDuration: repairToleration},
 	{ConditionType: corev1.NodeReady, ConditionStatus: corev1.ConditionUnknown, TolerationDuration: repairToleration},
@@ -47,5 +50,19 @@ func repairPolicies(platform []v1alpha1.RepairPolicy) []karpcloudprovider.Repair
 			policies = append(policies, policy)
 		}
 	}
+	for i := range policies {
+		policies[i].Action, policies[i].TerminationGracePeriod = karpcloudprovider.ReplaceNode, new(time.Duration)
+		if i > 0 {
+			policies[i].ReasonRegex = anyReason
+		}
+	}
 	return policies
+}
+
+// anyReason matches every reason of a condition, also none.
+const anyReason = ".*"
+
+// Reboot implements cloudprovider.CloudProvider. No policy asks for it.
+func (c *CloudProvider) Reboot(context.Context, *karpv1.NodeClaim, string) error {
+	return karpcloudprovider.NewNodeRebootNotImplementedError()
 }

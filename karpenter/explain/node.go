@@ -101,6 +101,7 @@ const staticDrift = "drift of a static NodePool"
 
 // methodNames are what a person calls Karpenter's methods.
 var methodNames = map[string]string{
+	"*disruption.Repair":                  "repair",
 	"*disruption.Emptiness":               "empty",
 	"*disruption.StaticDrift":             staticDrift,
 	"*disruption.Drift":                   "drift",
@@ -114,7 +115,7 @@ func (s *Simulation) methods(ctx context.Context, node *state.StateNode) ([]Meth
 	provisioner := s.provisioner(s.Guest, s.cloudProvider)
 	queue := disruption.NewQueue(s.Guest, s.recorder, s.cluster, clk, provisioner)
 	var answers []MethodAnswer
-	for _, method := range disruption.NewMethods(clk, s.cluster, s.Guest, provisioner, s.cloudProvider, s.recorder, queue) {
+	for _, method := range disruption.NewMethods(ctx, clk, s.cluster, s.Guest, provisioner, s.cloudProvider, s.recorder, queue) {
 		answer := MethodAnswer{Name: methodNames[fmt.Sprintf("%T", method)]}
 		var err error
 		if answer.Disrupts, answer.Reason, err = s.ask(ctx, method, queue, clk, node); err != nil {
@@ -149,7 +150,7 @@ func (s *Simulation) ask(ctx context.Context, method disruption.Method, queue *d
 	case ours < 0:
 		return false, s.unconsidered(method, node, considered[node.ProviderID()]), nil
 	}
-	if method.ConsolidationType() != disruption.MultiNodeConsolidationType {
+	if method.ConsolidationType() != disruption.MultiNodeConsolidationType.Name {
 		candidates = candidates[ours : ours+1] // not another one first
 	}
 	candidate := candidates[slices.IndexFunc(candidates, func(c *disruption.Candidate) bool { return c.ProviderID() == node.ProviderID() })]

@@ -49,6 +49,11 @@ func (Reported) Name() string { return "clusterapi" }
 // RepairPolicies implements cloudprovider.CloudProvider.
 func (Reported) RepairPolicies() []karpcloudprovider.RepairPolicy { return nil }
 
+// Reboot implements cloudprovider.CloudProvider. A simulation reboots nothing.
+func (Reported) Reboot(context.Context, *karpv1.NodeClaim, string) error {
+	return karpcloudprovider.NewNodeRebootNotImplementedError()
+}
+
 // GetSupportedNodeClasses implements cloudprovider.CloudProvider.
 func (Reported) GetSupportedNodeClasses() []status.Object {
 	return []status.Object{&v1alpha1.ClusterAPINodeClass{}}

@@ -22,6 +22,7 @@ import (
 	karpcloudprovider "sigs.k8s.io/karpenter/pkg/cloudprovider"
 	"sigs.k8s.io/karpenter/pkg/cloudprovider/overlay"
 	"sigs.k8s.io/karpenter/pkg/controllers/dynamicresources/deviceallocation"
+	"sigs.k8s.io/karpenter/pkg/controllers/node/health"
 	"sigs.k8s.io/karpenter/pkg/controllers/nodeoverlay"
 	"sigs.k8s.io/karpenter/pkg/controllers/provisioning"
 	"sigs.k8s.io/karpenter/pkg/controllers/provisioning/scheduling"
@@ -57,12 +58,22 @@ type Simulation struct {
 
 // New feeds a snapshot to Karpenter core.
 func New(ctx context.Context, config Config) (*Simulation, error) {
+	if config.Options.FeatureGates.NodeRepair && len(config.CloudProvider.RepairPolicies()) == 0 {
+		withoutRepair := *config.Options
+		withoutRepair.FeatureGates.NodeRepair = false
+		config.Options = &withoutRepair
+		config.Missing = append(slices.Clone(config.Missing), "Which node conditions are repaired isn't known without the management cluster (--management-kubeconfig)")
+	}
 	s := &Simulation{Config: config, recorder: &recorder{}}
 	ctx = s.context(ctx)
 	undecorated := resolve(ctx, config.CloudProvider, list[*karpv1.NodePool](config.Guest))
 	overlays := nodeoverlay.NewInstanceTypeStore()
 	s.cloudProvider = overlay.Decorate(undecorated, config.Guest, overlays)
-	s.cluster = state.NewCluster(config.Clock, config.Guest, s.cloudProvider)
+	repairs, err := health.NewRepairPolicyMatcher(ctx, s.cloudProvider)
+	if err != nil {
+		return nil, fmt.Errorf("reading the repair policies: %w", err)
+	}
+	s.cluster = state.NewCluster(config.Clock, config.Guest, s.cloudProvider, state.WithRepairPolicyMatcher(repairs))
 	s.cost = cost.NewClusterCost(ctx, s.cloudProvider, config.Guest)
 	if config.Options.FeatureGates.NodeOverlay {
 		// It reports NodePools whose instance types aren't known, which are reported below as well.

@@ -127,7 +127,7 @@ func known(t *testing.T) values {
 			"scheduled": {strconv.FormatBool(true), strconv.FormatBool(false)},
 		},
 		"karpenter_cloudprovider_errors_total": {"error": {
-			cloudprovidermetrics.InsufficientCapacityError, cloudprovidermetrics.NodeClaimNotFoundError, cloudprovidermetrics.NodeClassNotReadyError,
+			cloudprovidermetrics.InsufficientCapacityError.Name, cloudprovidermetrics.NodeClaimNotFoundError.Name, cloudprovidermetrics.NodeClassNotReadyError.Name,
 			cloudprovidermetrics.MetricLabelErrorDefaultVal,
 		}},
 		// Karpenter core writes the names of resources, with underscores.
@@ -137,7 +137,7 @@ func known(t *testing.T) values {
 	}
 	for _, counted := range []string{"removed", "added"} {
 		var reasons []string
-		for _, reason := range []karpv1.DisruptionReason{karpv1.DisruptionReasonEmpty, karpv1.DisruptionReasonUnderutilized, karpv1.DisruptionReasonDrifted} {
+		for _, reason := range []karpv1.DisruptionReason{karpv1.DisruptionReasonEmpty, karpv1.DisruptionReasonUnderutilized, karpv1.DisruptionReasonDrifted, karpv1.DisruptionReasonUnhealthy} {
 			reasons = append(reasons, strings.ToLower(string(reason)))
 		}
 		v["karpenter_clusterapi_disruption_"+counted+"_dollars_per_hour_total"] = map[string][]string{"reason": reasons}

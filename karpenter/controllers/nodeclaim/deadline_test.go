@@ -59,7 +59,7 @@ func newRace(t *testing.T, deadlines *v1alpha1.Deadlines) *race {
 		g.Expect(cached.Spec.Deadlines).To(Equal(deadlines))
 	}).Should(Succeed())
 	health := nodepoolhealth.NewState()
-	return &race{fixture: f, health: health, karpenter: karplifecycle.NewController(f.clock, f.Guest.GetClient(), nothing{}, f.recorder, health, nil)}
+	return &race{fixture: f, health: health, karpenter: karplifecycle.NewController(f.clock, f.Guest.GetClient(), nothing{}, f.recorder, nil, health, nil)}
 }
 
 // until lets both controllers act whenever they want to, and at least every two minutes, until the time is reached or the NodeClaim

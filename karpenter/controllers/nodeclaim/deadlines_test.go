@@ -61,7 +61,7 @@ func (r *race) extended(nodeClaim *karpv1.NodeClaim) (reconciled func() (deleted
 	g := NewWithT(r.t)
 	core := &reads{}
 	g.Expect(deadlines.Extend(core, nodeclaim.Deadlines(r.config)).Register(r.t.Context(), guestManager{guest: r.Admin})).To(Succeed())
-	karpenter := karplifecycle.NewController(r.clock, r.Guest.GetClient(), refusing{}, r.recorder, r.health, nil)
+	karpenter := karplifecycle.NewController(r.clock, r.Guest.GetClient(), refusing{}, r.recorder, nil, r.health, nil)
 	reconciler := reconcile.AsReconciler(core.guest, karpenter)
 	return func() bool {
 		r.t.Helper()
@@ -163,7 +163,7 @@ func TestExtendedDeadlines(t *testing.T) {
 			return []string{o.(*corev1.Node).Spec.ProviderID}
 		})).To(Succeed())
 		ctx := options.ToContext(t.Context(), &options.Options{IgnoreDRARequests: true, CPURequests: 1000})
-		core := karplifecycle.NewController(r.clock, guest.GetClient(), refusing{}, r.recorder, r.health, nil)
+		core := karplifecycle.NewController(r.clock, guest.GetClient(), refusing{}, r.recorder, nil, r.health, nil)
 		g.Expect(deadlines.Extend(core, nodeclaim.Deadlines(r.config)).Register(ctx, guest)).To(Succeed())
 		r.Run(ctx, guest)
 		g.Eventually(func() bool {

@@ -25,13 +25,23 @@ const (
 	stageReady       = "ready"
 )
 
+// launchLabels are the labels of launchDuration.
+var launchLabels = []opmetrics.Label{
+	{Name: "stage", Help: "The stage that the machine has reached.", Values: []opmetrics.Value{
+		{Name: stageProvisioned, Help: "The Machine has a provider ID."},
+		{Name: stageReady, Help: "The node is initialized."},
+	}},
+	{Name: "instance_type", Help: "The instance type of the machine."},
+	{Name: "template_source", Help: "The template source that the machine was made from, as the Machine's annotation names it."},
+}
+
 var launchDuration = opmetrics.NewPrometheusHistogram(crmetrics.Registry, prometheus.HistogramOpts{
 	Namespace: metrics.Namespace,
 	Subsystem: "clusterapi",
 	Name:      "machine_launch_duration_seconds",
 	Help:      "Time from the creation of a Machine until it has reached a stage: provisioned (it has a provider ID) or ready (its node is initialized). Labeled by stage, instance type, and the template source that it was made from, as the Machine's annotation names it.",
 	Buckets:   []float64{1, 2, 5, 10, 20, 30, 45, 60, 90, 120, 180, 240, 300, 450, 600, 900, 1200, 1800, 2700, 3600},
-}, []string{"stage", "instance_type", "template_source"})
+}, launchLabels, opmetrics.Beta)
 
 // latency measures launch times, once per machine, and records that the offering works. It skips stages reached
 // before this process started.

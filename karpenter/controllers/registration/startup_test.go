@@ -90,7 +90,7 @@ func (f *fixture) removed(node *corev1.Node, wanted corev1.Taint) {
 // register lets Karpenter core register the node, as soon as the cache shows what it needs.
 func (f *fixture) register(node *corev1.Node) {
 	f.t.Helper()
-	core := karplifecycle.NewController(clock.RealClock{}, f.guest, ours{}, &environment.Recorder{}, nodepoolhealth.NewState(), nil)
+	core := karplifecycle.NewController(clock.RealClock{}, f.guest, ours{}, &environment.Recorder{}, nil, nodepoolhealth.NewState(), nil)
 	f.Expect(f.Admin.Get(f.t.Context(), client.ObjectKeyFromObject(f.nodeClaim), f.nodeClaim)).To(Succeed())
 	f.nodeClaim.Status.ProviderID = f.providerID()
 	f.nodeClaim.StatusConditions().SetTrue(karpv1.ConditionTypeLaunched)

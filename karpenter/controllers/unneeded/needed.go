@@ -35,7 +35,7 @@ func ByScheduler(guest client.Client, cluster *state.Cluster, provisioner *provi
 		if err != nil || len(pending) >= len(nodeClaims) || !cluster.Synced(ctx) {
 			return all, err
 		}
-		results, err := disruption.SimulateScheduling(ctx, guest, cluster, provisioner, clk, recorder, nil)
+		results, err := disruption.SimulateScheduling(ctx, guest, cluster, provisioner, clk, recorder, nil, disruption.SimulationOptions{})
 		if errors.Is(err, provisioning.ErrNodePoolsNotFound) {
 			// While no NodePool is ready, nothing can be simulated.
 			return all, nil

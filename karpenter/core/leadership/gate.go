@@ -76,3 +76,11 @@ func (g gate) IsDrifted(ctx context.Context, nodeClaim *karpv1.NodeClaim) (karpc
 	}
 	return g.CloudProvider.IsDrifted(ctx, nodeClaim)
 }
+
+// Reboot implements cloudprovider.CloudProvider.
+func (g gate) Reboot(ctx context.Context, nodeClaim *karpv1.NodeClaim, operationID string) error {
+	if g.suspended() {
+		return ErrSuspended
+	}
+	return g.CloudProvider.Reboot(ctx, nodeClaim, operationID)
+}

@@ -15,7 +15,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	karpv1 "sigs.k8s.io/karpenter/pkg/apis/v1"
 	karpcloudprovider "sigs.k8s.io/karpenter/pkg/cloudprovider"
-	"sigs.k8s.io/karpenter/pkg/controllers/node/health"
+	"sigs.k8s.io/karpenter/pkg/controllers/node/legacyrepair"
 	"sigs.k8s.io/karpenter/pkg/controllers/nodeclaim/expiration"
 
 	"github.com/autonode-io/autonode/api/karpenter/v1alpha1"
@@ -102,7 +102,7 @@ func TestGuest(t *testing.T) {
 			return err
 		},
 		"When a node is unhealthy while the management cluster is away, it should keep it until that is back": func(ctx context.Context, f *tempted) error {
-			_, err := health.NewController(f.guest, repairing{}, f.clock, &environment.Recorder{}).Reconcile(ctx, f.node.DeepCopy())
+			_, err := legacyrepair.NewController(f.guest, repairing{}, f.clock, &environment.Recorder{}).Reconcile(ctx, f.node.DeepCopy())
 			return err
 		},
 	} {
