@@ -7,6 +7,9 @@ SHELL = bash
 # detector needs cgo, so tests are a build of their own.
 export GOFLAGS += -trimpath -buildvcs=false
 export CGO_ENABLED ?= 0
+# Karpenter needs a newer Go than many machines have: the go command fetches this one as a module. It has to be exported, because an installed Go
+# may be told to fetch none.
+export GOTOOLCHAIN = go1.27.3
 # A go.work of yours must not decide which versions are tested and built.
 export GOWORK = off
 # How long a test waits for what must happen: no test depends on how fast the machine is. It is less than the ten minutes after which the
@@ -26,7 +29,7 @@ IMAGE_PREFIX ?= autonode
 # Every package but the end-to-end tests, which need a world. Computed, so that no test is forgotten; test/targets checks it. eval
 # keeps the answer.
 PACKAGES = $(eval PACKAGES := $(filter-out ./test/e2e ./test/aws ./test/real ./test/released,$(patsubst github.com/autonode-io/autonode/%,./%,\
-	$(foreach module,$(MODULES),$(shell go list -C $(module) ./...)))))$(PACKAGES)
+	$(foreach module,$(MODULES),$(shell GOTOOLCHAIN=$(GOTOOLCHAIN) go list -C $(module) ./...)))))$(PACKAGES)
 # packages-of names those of PACKAGES that are in a module, as the go command has to be told there.
 packages-of = $(if $(filter .,$(1)),$(filter-out $(foreach module,$(filter-out .,$(MODULES)),./$(module) ./$(module)/%),$(PACKAGES)),\
 	$(patsubst ./$(1),.,$(patsubst ./$(1)/%,./%,$(filter ./$(1) ./$(1)/%,$(PACKAGES)))))

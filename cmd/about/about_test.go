@@ -57,16 +57,16 @@ func TestDescribe(t *testing.T) {
 }
 
 func TestString(t *testing.T) {
-	info := Info{Program: "autonode", Version: "v0.1.0", Go: "go1.26.8", Platform: "linux/amd64"}
+	info := Info{Program: "autonode", Version: "v0.1.0", Go: "go1.27.3", Platform: "linux/amd64"}
 	t.Run("When a program links neither library, it should print neither", func(t *testing.T) {
-		NewWithT(t).Expect(info.String()).To(Equal("autonode v0.1.0\nGo:  go1.26.8 linux/amd64\n"))
+		NewWithT(t).Expect(info.String()).To(Equal("autonode v0.1.0\nGo:  go1.27.3 linux/amd64\n"))
 	})
 	t.Run("When a program links both libraries, it should print both", func(t *testing.T) {
 		info.Karpenter, info.ClusterAPI = "v1.14.1", "v1.14.2"
 		NewWithT(t).Expect(info.String()).To(Equal(`autonode v0.1.0
 Karpenter:    v1.14.1
 Cluster API:  v1.14.2
-Go:           go1.26.8 linux/amd64
+Go:           go1.27.3 linux/amd64
 `))
 	})
 }

@@ -12,7 +12,7 @@ import (
 )
 
 func TestKey(t *testing.T) {
-	tc := toolchain{GOVERSION: "go1.26.8", GOOS: "linux", GOARCH: "amd64"}
+	tc := toolchain{GOVERSION: "go1.27.3", GOOS: "linux", GOARCH: "amd64"}
 	before, err := world.key(tc)
 	if err != nil {
 		t.Fatal(err)
@@ -41,7 +41,7 @@ func TestKey(t *testing.T) {
 func TestCollections(t *testing.T) {
 	t.Run("When a program is only for a world with AWS, it should be in a set of its own", func(t *testing.T) {
 		g := NewWithT(t)
-		tc := toolchain{GOVERSION: "go1.26.8", GOOS: "linux", GOARCH: "amd64"}
+		tc := toolchain{GOVERSION: "go1.27.3", GOOS: "linux", GOARCH: "amd64"}
 		of, err := aws.key(tc)
 		g.Expect(err).NotTo(HaveOccurred())
 		g.Expect(world.key(tc)).NotTo(Equal(of))
