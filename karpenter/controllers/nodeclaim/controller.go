@@ -239,9 +239,11 @@ func (c Config) giveUp(ctx context.Context, nodeClaim *karpv1.NodeClaim, reason 
 		return false, fmt.Errorf("deleting NodeClaim %s: %w", nodeClaim.Name, err)
 	}
 	metrics.NodeClaimsDisruptedTotal.Inc(map[string]string{
-		metrics.ReasonLabel:       reason,
-		metrics.NodePoolLabel:     nodeClaim.Labels[karpv1.NodePoolLabelKey],
-		metrics.CapacityTypeLabel: nodeClaim.Labels[karpv1.CapacityTypeLabelKey],
+		metrics.ReasonLabel:              reason,
+		metrics.NodePoolLabel:            nodeClaim.Labels[karpv1.NodePoolLabelKey],
+		metrics.CapacityTypeLabel:        nodeClaim.Labels[karpv1.CapacityTypeLabelKey],
+		metrics.ConsolidationPolicyLabel: "",
+		metrics.TerminationModeLabel:     nodeclaimutils.DisruptionTerminationMode(nodeClaim),
 	})
 	return true, nil
 }

@@ -33,7 +33,8 @@ func (repairing) GetSupportedNodeClasses() []status.Object {
 }
 
 func (repairing) RepairPolicies() []karpcloudprovider.RepairPolicy {
-	return []karpcloudprovider.RepairPolicy{{ConditionType: corev1.NodeReady, ConditionStatus: corev1.ConditionFalse, TolerationDuration: 30 * time.Minute}}
+	return []karpcloudprovider.RepairPolicy{{ConditionType: corev1.NodeReady, ConditionStatus: corev1.ConditionFalse, TolerationDuration: 30 * time.Minute,
+		Action: karpcloudprovider.ReplaceNode}}
 }
 
 // tempted is a NodeClaim that has expired, and whose node is unhealthy.
