@@ -174,11 +174,11 @@ func (s *Simulation) ask(ctx context.Context, method disruption.Method, queue *d
 			return true, describe(method, command), nil
 		}
 	}
+	if _, ok := method.(*disruption.StaticDrift); ok && nodelimit.NoReplacement(candidate.NodePool) != "" {
+		return false, nodelimit.NoReplacement(candidate.NodePool), nil // Karpenter's own event doesn't say what to change
+	}
 	if said := s.recorder.drain(uid, events.DisruptionBlocked, events.Unconsolidatable, events.ConsolidationRejected); len(said) > 0 {
 		return false, strings.Join(said, "; "), nil
-	}
-	if _, ok := method.(*disruption.StaticDrift); ok && nodelimit.NoReplacement(candidate.NodePool) != "" {
-		return false, nodelimit.NoReplacement(candidate.NodePool), nil
 	}
 	if len(commands) > 0 {
 		return false, "other nodes go first: " + describe(method, commands[0]), nil

@@ -51,9 +51,11 @@ type Config struct {
 type Simulation struct {
 	Config
 	cloudProvider karpcloudprovider.CloudProvider
-	cluster       *state.Cluster
-	cost          *cost.ClusterCost
-	recorder      *recorder
+	// undecorated is cloudProvider without NodeOverlays, whose errors are in nobody else's words.
+	undecorated resolved
+	cluster     *state.Cluster
+	cost        *cost.ClusterCost
+	recorder    *recorder
 }
 
 // New feeds a snapshot to Karpenter core.
@@ -66,9 +68,9 @@ func New(ctx context.Context, config Config) (*Simulation, error) {
 	}
 	s := &Simulation{Config: config, recorder: &recorder{}}
 	ctx = s.context(ctx)
-	undecorated := resolve(ctx, config.CloudProvider, list[*karpv1.NodePool](config.Guest))
+	s.undecorated = resolve(ctx, config.CloudProvider, list[*karpv1.NodePool](config.Guest))
 	overlays := nodeoverlay.NewInstanceTypeStore()
-	s.cloudProvider = overlay.Decorate(undecorated, config.Guest, overlays)
+	s.cloudProvider = overlay.Decorate(s.undecorated, config.Guest, overlays)
 	repairs, err := health.NewRepairPolicyMatcher(ctx, s.cloudProvider)
 	if err != nil {
 		return nil, fmt.Errorf("reading the repair policies: %w", err)
@@ -77,7 +79,7 @@ func New(ctx context.Context, config Config) (*Simulation, error) {
 	s.cost = cost.NewClusterCost(ctx, s.cloudProvider, config.Guest)
 	if config.Options.FeatureGates.NodeOverlay {
 		// It reports NodePools whose instance types aren't known, which are reported below as well.
-		_, _ = nodeoverlay.NewController(config.Clock, config.Guest, undecorated, overlays, s.cluster).Reconcile(ctx, reconcile.Request{})
+		_, _ = nodeoverlay.NewController(config.Clock, config.Guest, s.undecorated, overlays, s.cluster).Reconcile(ctx, reconcile.Request{})
 	}
 	for _, feed := range []struct {
 		list  client.ObjectList
