@@ -48,7 +48,7 @@ var awsUsage = map[string]string{"on-demand": catalog.OnDemand, "spot": catalog.
 
 func readAWS(raw []byte, options Options) (*Imported, error) {
 	input := struct{ InstanceTypes []json.RawMessage }{}
-	if err := json.Unmarshal(raw, &input); err != nil {
+	if err := decode(raw, &input); err != nil {
 		return nil, fmt.Errorf("not the output of aws ec2 describe-instance-types: %w", described(raw, err))
 	}
 	if input.InstanceTypes == nil {
@@ -62,7 +62,7 @@ func readAWS(raw []byte, options Options) (*Imported, error) {
 	for i, item := range input.InstanceTypes {
 		where := fmt.Sprintf("InstanceTypes[%d]", i)
 		info := awsType{}
-		if err := json.Unmarshal(item, &info); err != nil {
+		if err := decode(item, &info); err != nil {
 			c.problem(named(where, item), "%s", err)
 			continue
 		}
@@ -170,7 +170,7 @@ func (p *prices) readAWS(raw []byte, region string) error {
 		}
 		PriceList []json.RawMessage
 	}{}
-	if err := json.Unmarshal(raw, &input); err != nil {
+	if err := decode(raw, &input); err != nil {
 		return fmt.Errorf("neither a price list file nor the output of aws pricing get-products: %w", described(raw, err))
 	}
 	if input.Products == nil && input.PriceList == nil {
@@ -179,7 +179,7 @@ func (p *prices) readAWS(raw []byte, region string) error {
 	for _, sku := range sortedKeys(input.Products) {
 		terms := awsTerms{}
 		if term, ok := input.Terms.OnDemand[sku]; ok {
-			if err := json.Unmarshal(term, &terms.OnDemand); err != nil {
+			if err := decode(term, &terms.OnDemand); err != nil {
 				p.problems = append(p.problems, fmt.Errorf("prices, product %s: %w", shown(sku), err))
 				continue
 			}
@@ -196,7 +196,7 @@ func (p *prices) readAWS(raw []byte, region string) error {
 			Product awsProduct
 			Terms   awsTerms
 		}{}
-		if err := json.Unmarshal(item, &product); err != nil {
+		if err := decode(item, &product); err != nil {
 			p.problems = append(p.problems, fmt.Errorf("%s: %w", where, err))
 			continue
 		}
@@ -229,7 +229,7 @@ func (p *prices) readAWSSpot(raw []byte) error {
 	input := struct {
 		SpotPriceHistory []struct{ AvailabilityZone, InstanceType, ProductDescription, SpotPrice, Timestamp string }
 	}{}
-	if err := json.Unmarshal(raw, &input); err != nil {
+	if err := decode(raw, &input); err != nil {
 		return fmt.Errorf("not the output of aws ec2 describe-spot-price-history: %w", described(raw, err))
 	}
 	newest := map[[2]string]string{}

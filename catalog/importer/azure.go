@@ -67,7 +67,7 @@ func readAzure(raw []byte, options Options) (*Imported, error) {
 	for i, item := range items {
 		where := fmt.Sprintf("[%d]", i)
 		sku := azureSKU{}
-		if err := json.Unmarshal(item, &sku); err != nil {
+		if err := decode(item, &sku); err != nil {
 			c.problem(named(where, item), "%s", err)
 			continue
 		}
@@ -138,8 +138,8 @@ func (p *prices) readAzure(raw []byte, region string) error {
 		RetailPrice                                                          json.Number
 	}
 	input := struct{ Items []item }{}
-	if err := json.Unmarshal(raw, &input); err != nil {
-		if err := json.Unmarshal(raw, &input.Items); err != nil {
+	if err := decode(raw, &input); err != nil {
+		if err := decode(raw, &input.Items); err != nil {
 			return fmt.Errorf("prices: not an answer of the Retail Prices API: %w", described(raw, err))
 		}
 	}

@@ -3,7 +3,6 @@
 package importer
 
 import (
-	"encoding/json"
 	"fmt"
 	"path"
 	"slices"
@@ -45,7 +44,7 @@ func readGCP(raw []byte, options Options) (*Imported, error) {
 	for i, item := range items {
 		where := fmt.Sprintf("[%d]", i)
 		t := gcpType{}
-		if err := json.Unmarshal(item, &t); err != nil {
+		if err := decode(item, &t); err != nil {
 			c.problem(named(where, item), "%s", err)
 			continue
 		}

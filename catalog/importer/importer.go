@@ -7,8 +7,10 @@ package importer
 import (
 	"cmp"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"maps"
+	"reflect"
 	"slices"
 	"strconv"
 	"strings"
@@ -210,7 +212,7 @@ func mebibytesOf(mebibytes int64) string {
 // list decodes a JSON list item by item, so that one that isn't as expected spoils no other.
 func list(raw []byte, what string) ([]json.RawMessage, error) {
 	var items []json.RawMessage
-	if err := json.Unmarshal(raw, &items); err != nil {
+	if err := decode(raw, &items); err != nil {
 		return nil, fmt.Errorf("not %s: %w", what, described(raw, err))
 	}
 	return items, nil
@@ -239,3 +241,27 @@ func described(raw []byte, err error) error {
 func shown(text string) string { return message.Cut(text, 63) }
 
 func sortedKeys[V any](m map[string]V) []string { return slices.Sorted(maps.Keys(m)) }
+
+// decode decodes JSON, and says of a value of the wrong type which field it is in rather than which Go type it doesn't fit.
+func decode(raw []byte, into any) error {
+	err := json.Unmarshal(raw, into)
+	var mismatch *json.UnmarshalTypeError
+	if !errors.As(err, &mismatch) {
+		return err
+	}
+	wanted := "another value"
+	switch mismatch.Type.Kind() {
+	case reflect.Slice, reflect.Array:
+		wanted = "a list"
+	case reflect.Struct, reflect.Map:
+		wanted = "an object"
+	case reflect.String:
+		wanted = "text"
+	case reflect.Bool:
+		wanted = "true or false"
+	case reflect.Int, reflect.Int32, reflect.Int64, reflect.Float32, reflect.Float64:
+		wanted = "a number"
+	}
+	field := cmp.Or(strings.TrimPrefix(mismatch.Field, "."), "the file")
+	return fmt.Errorf("%s has to be %s, not %s", field, wanted, mismatch.Value)
+}

@@ -35,7 +35,7 @@ func readOpenStack(raw []byte, options Options) (*Imported, error) {
 	for i, item := range items {
 		where := fmt.Sprintf("[%d]", i)
 		flavor := openStackFlavor{}
-		if err := json.Unmarshal(item, &flavor); err != nil {
+		if err := decode(item, &flavor); err != nil {
 			c.problem(named(where, item), "%s", err)
 			continue
 		}

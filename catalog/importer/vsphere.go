@@ -40,7 +40,7 @@ func readVSphere(raw []byte, options Options) (*Imported, error) {
 		Kind  string
 		Items []json.RawMessage
 	}{}
-	if err := json.Unmarshal(converted, &input); err != nil {
+	if err := decode(converted, &input); err != nil {
 		return nil, fmt.Errorf("not a VirtualMachineClass or a list of them: %w", err)
 	}
 	switch {
@@ -57,7 +57,7 @@ func readVSphere(raw []byte, options Options) (*Imported, error) {
 	for i, item := range input.Items {
 		where := fmt.Sprintf("items[%d]", i)
 		class := vSphereClass{}
-		if err := json.Unmarshal(item, &class); err != nil {
+		if err := decode(item, &class); err != nil {
 			c.problem(where, "%s", err)
 			continue
 		}
