@@ -13,9 +13,10 @@ import (
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/apimachinery/pkg/util/sets"
-	"k8s.io/utils/lru"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	"sigs.k8s.io/controller-runtime/pkg/log"
+
+	"github.com/autonode-io/autonode/internal/lru"
 )
 
 // remembered is how many objects are known to have been reported.
@@ -25,7 +26,7 @@ const remembered = 1024
 type records struct {
 	report func(*metav1.PartialObjectMetadata, string)
 	// told has why each object was reported last, by its UID: several informers and answers to writes may have the same.
-	told *lru.Cache
+	told lru.Cache[types.UID, string]
 
 	mu  sync.Mutex
 	all []*record
@@ -45,7 +46,7 @@ type record struct {
 }
 
 func newRecords(report func(*metav1.PartialObjectMetadata, string)) *records {
-	return &records{report: report, told: lru.New(remembered)}
+	return &records{report: report, told: lru.New[types.UID, string](remembered)}
 }
 
 func (r *records) of(kind schema.GroupKind) *record {

@@ -9,14 +9,15 @@ import (
 	"strings"
 	"time"
 
+	"k8s.io/apimachinery/pkg/types"
 	utilnet "k8s.io/apimachinery/pkg/util/net"
 	utilversion "k8s.io/apimachinery/pkg/util/version"
 	apiversion "k8s.io/apimachinery/pkg/version"
 	"k8s.io/client-go/discovery"
 	"k8s.io/client-go/rest"
 	"k8s.io/utils/clock"
-	"k8s.io/utils/lru"
 
+	"github.com/autonode-io/autonode/internal/lru"
 	"github.com/autonode-io/autonode/operator/message"
 	"github.com/autonode-io/autonode/operator/scope"
 )
@@ -26,7 +27,7 @@ import (
 type Versions struct {
 	clock clock.PassiveClock
 	ask   func(ctx context.Context, guest *rest.Config) (string, error)
-	known *lru.Cache // of serverVersion by the HostedCluster's UID
+	known lru.Cache[types.UID, serverVersion] // by the HostedCluster's UID
 }
 
 // maxVersion is the maximum length of a reported version, in bytes: it becomes part of messages.
@@ -46,17 +47,15 @@ func NewVersions(clk clock.PassiveClock, ask func(ctx context.Context, guest *re
 	if ask == nil {
 		ask = discoverVersion
 	}
-	return &Versions{clock: clk, ask: ask, known: lru.New(1 << 14)}
+	return &Versions{clock: clk, ask: ask, known: lru.New[types.UID, serverVersion](1 << 14)}
 }
 
 // Server returns the version of a guest's API server, without its build. It asks the API server again if stale returns
 // true for the cached version and its age.
 func (v *Versions) Server(ctx context.Context, s *scope.Scope, stale func(known string, age time.Duration) bool) (string, error) {
 	uid := s.HostedCluster.UID
-	if entry, ok := v.known.Get(uid); ok {
-		if known, ok := entry.(serverVersion); ok && !stale(known.version, v.clock.Since(known.asked)) {
-			return known.version, nil
-		}
+	if known, ok := v.known.Get(uid); ok && !stale(known.version, v.clock.Since(known.asked)) {
+		return known.version, nil
 	}
 	answer, err := v.ask(ctx, s.Guest.Config)
 	if err != nil {

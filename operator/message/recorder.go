@@ -16,7 +16,7 @@ import (
 	"k8s.io/utils/clock"
 
 	"github.com/autonode-io/autonode/api/v1beta1"
-	"github.com/autonode-io/autonode/operator/lru"
+	"github.com/autonode-io/autonode/internal/lru"
 )
 
 const (

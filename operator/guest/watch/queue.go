@@ -11,9 +11,10 @@ import (
 	toolscache "k8s.io/client-go/tools/cache"
 	"k8s.io/client-go/util/workqueue"
 	"k8s.io/utils/clock"
-	"k8s.io/utils/lru"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	"sigs.k8s.io/controller-runtime/pkg/reconcile"
+
+	"github.com/autonode-io/autonode/internal/lru"
 )
 
 const (
@@ -96,7 +97,7 @@ type rates struct {
 	clock clock.PassiveClock
 
 	mu     sync.Mutex
-	guests *lru.Cache // of *guestRate, by the HostedCluster
+	guests lru.Cache[types.NamespacedName, *guestRate] // by the HostedCluster
 }
 
 type guestRate struct {
@@ -104,14 +105,16 @@ type guestRate struct {
 	last    time.Time // when an event was delayed
 }
 
-func newRates(clk clock.PassiveClock) *rates { return &rates{clock: clk, guests: lru.New(guestsKnown)} }
+func newRates(clk clock.PassiveClock) *rates {
+	return &rates{clock: clk, guests: lru.New[types.NamespacedName, *guestRate](guestsKnown)}
+}
 
 // delay accounts for an event of a guest, and returns the event's delay.
 func (r *rates) delay(hostedCluster types.NamespacedName) time.Duration {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	g := r.of(hostedCluster)
-	if g == nil {
+	g, ok := r.guests.Get(hostedCluster)
+	if !ok {
 		g = &guestRate{limiter: rate.NewLimiter(eventsPerSecond, eventsAtOnce)}
 		r.guests.Add(hostedCluster, g)
 	}
@@ -127,12 +130,6 @@ func (r *rates) delay(hostedCluster types.NamespacedName) time.Duration {
 func (r *rates) exceeded(hostedCluster types.NamespacedName) bool {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	g := r.of(hostedCluster)
-	return g != nil && !g.last.IsZero() && r.clock.Since(g.last) <= RecheckBudget
-}
-
-func (r *rates) of(hostedCluster types.NamespacedName) *guestRate {
-	known, _ := r.guests.Get(hostedCluster)
-	g, _ := known.(*guestRate)
-	return g
+	g, ok := r.guests.Get(hostedCluster)
+	return ok && !g.last.IsZero() && r.clock.Since(g.last) <= RecheckBudget
 }

@@ -26,8 +26,8 @@ import (
 
 	"github.com/autonode-io/autonode/api/v1beta1"
 	guestassets "github.com/autonode-io/autonode/assets/guest"
+	"github.com/autonode-io/autonode/internal/lru"
 	"github.com/autonode-io/autonode/operator/apply"
-	"github.com/autonode-io/autonode/operator/lru"
 	"github.com/autonode-io/autonode/operator/provider"
 	"github.com/autonode-io/autonode/operator/scope"
 )

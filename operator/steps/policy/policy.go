@@ -13,8 +13,8 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/client-go/rest"
 
+	"github.com/autonode-io/autonode/internal/lru"
 	"github.com/autonode-io/autonode/operator/apply"
-	"github.com/autonode-io/autonode/operator/lru"
 	"github.com/autonode-io/autonode/operator/message"
 	"github.com/autonode-io/autonode/operator/scope"
 )

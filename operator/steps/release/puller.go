@@ -18,7 +18,7 @@ import (
 	"k8s.io/utils/clock"
 	"sigs.k8s.io/controller-runtime/pkg/reconcile"
 
-	"github.com/autonode-io/autonode/operator/lru"
+	"github.com/autonode-io/autonode/internal/lru"
 	"github.com/autonode-io/autonode/payload"
 )
 

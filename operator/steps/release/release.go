@@ -28,8 +28,8 @@ import (
 	corev1 "k8s.io/api/core/v1"
 
 	"github.com/autonode-io/autonode/api/v1beta1"
+	"github.com/autonode-io/autonode/internal/lru"
 	"github.com/autonode-io/autonode/operator/guest"
-	"github.com/autonode-io/autonode/operator/lru"
 	"github.com/autonode-io/autonode/operator/scope"
 	"github.com/autonode-io/autonode/operator/steps/release/pullsecret"
 	"github.com/autonode-io/autonode/payload"

@@ -17,8 +17,8 @@ import (
 
 	"github.com/autonode-io/autonode/api/scalar"
 	"github.com/autonode-io/autonode/api/v1beta1"
+	"github.com/autonode-io/autonode/internal/lru"
 	"github.com/autonode-io/autonode/operator/apply"
-	"github.com/autonode-io/autonode/operator/lru"
 	"github.com/autonode-io/autonode/operator/scope"
 )
 

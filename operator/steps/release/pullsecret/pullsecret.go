@@ -23,7 +23,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/source"
 
 	"github.com/autonode-io/autonode/api/v1beta1"
-	"github.com/autonode-io/autonode/operator/lru"
+	"github.com/autonode-io/autonode/internal/lru"
 )
 
 // index indexes HostedClusters by the pull secret that they name, as <namespace>/<name>.
