@@ -16,6 +16,8 @@ import (
 	v1 "github.com/google/go-containerregistry/pkg/v1"
 	"github.com/google/go-containerregistry/pkg/v1/types"
 	imagev1 "github.com/openshift/api/image/v1"
+
+	"github.com/autonode-io/autonode/message"
 )
 
 // metadataKind is what release-metadata calls itself.
@@ -64,7 +66,7 @@ func quotable(args []any) []any {
 			arg = err.Error()
 		}
 		if value := reflect.ValueOf(arg); value.Kind() == reflect.String && value.Len() > maxQuoted {
-			cut[i] = strings.ToValidUTF8(value.String()[:maxQuoted], "") + "…"
+			cut[i] = message.Cut(value.String(), maxQuoted)
 		}
 	}
 	return cut

@@ -19,6 +19,8 @@ import (
 	v1 "github.com/google/go-containerregistry/pkg/v1"
 	"github.com/google/go-containerregistry/pkg/v1/remote"
 	"github.com/google/go-containerregistry/pkg/v1/remote/transport"
+
+	"github.com/autonode-io/autonode/message"
 )
 
 // place is one repository that may serve an image.
@@ -247,14 +249,10 @@ func merge(failed []*Error, places []place) *Error {
 // shorten makes text from elsewhere fit for one line of a message.
 func shorten(text string) string {
 	const limit = 500
-	text = strings.Map(func(r rune) rune {
+	return message.Cut(strings.Map(func(r rune) rune {
 		if !unicode.IsPrint(r) {
 			return ' '
 		}
 		return r
-	}, text)
-	if len(text) > limit {
-		text = strings.ToValidUTF8(text[:limit], "") + "…"
-	}
-	return text
+	}, text), limit)
 }

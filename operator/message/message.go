@@ -24,8 +24,11 @@ const (
 )
 
 // Cut returns text on one line, truncated to Limit.
-func Cut(text string) string {
-	return message.Cut(clean(strings.ReplaceAll(strings.TrimSpace(text), "\n", "; ")), Limit) // which separate errors that were joined
+func Cut(text string) string { return CutUpTo(text, Limit) }
+
+// CutUpTo is Cut with another limit, in bytes.
+func CutUpTo(text string, limit int) string {
+	return message.Cut(clean(strings.ReplaceAll(strings.TrimSpace(text), "\n", "; ")), limit) // which separate errors that were joined
 }
 
 // Quote returns quoted text unchanged if it is short and plain, otherwise truncated, in quotation marks and escaped.

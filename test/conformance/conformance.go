@@ -24,6 +24,7 @@ import (
 	"golang.org/x/sync/errgroup"
 	ctrl "sigs.k8s.io/controller-runtime"
 
+	"github.com/autonode-io/autonode/message"
 	localworld "github.com/autonode-io/autonode/test/world"
 	"github.com/autonode-io/autonode/test/world/crd"
 	"github.com/autonode-io/autonode/test/world/port"
@@ -406,8 +407,5 @@ func (r *run) check() error {
 // firstLines returns enough of a failure to recognize it.
 func firstLines(text string) string {
 	const limit = 300
-	if len(text) > limit {
-		text = text[:limit] + "…"
-	}
-	return text
+	return message.Cut(text, limit)
 }

@@ -113,9 +113,7 @@ func validate(r request, e inputs, now time.Time) decision {
 		return decision{action: ignored, reason: "NotOurs", message: "no NodeClaim and no Machine has the name"}
 	}
 	if v := check(r, e, now); v != nil {
-		if len(v.message) > maxMessage {
-			v.message = strings.ToValidUTF8(v.message[:maxMessage], "") + "…"
-		}
+		v.message = message.CutUpTo(v.message, maxMessage)
 		return *v
 	}
 	machine := &e.subject.machines[0]

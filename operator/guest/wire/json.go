@@ -13,6 +13,7 @@ import (
 	kjson "sigs.k8s.io/json"
 
 	"github.com/autonode-io/autonode/lenient/exponent"
+	"github.com/autonode-io/autonode/message"
 )
 
 const (
@@ -148,14 +149,11 @@ func (s *scanner) fault(start int, problem string) error {
 // excerpt quotes text unless it is plain, and truncates it.
 func excerpt(text string) string {
 	const limit = 64
-	cut := text
-	if len(text) > limit {
-		cut = strings.ToValidUTF8(text[:limit], "") + "…"
+	text = message.Cut(text, limit)
+	if strings.ContainsFunc(text, func(r rune) bool { return r < ' ' || r == 0x7f || r > 0x7e && r != '…' }) {
+		return fmt.Sprintf("%+q", text)
 	}
-	if strings.ContainsFunc(cut, func(r rune) bool { return r < ' ' || r == 0x7f || r > 0x7e && r != '…' }) {
-		return fmt.Sprintf("%+q", cut)
-	}
-	return cut
+	return text
 }
 
 // value reads a value of a type, and reports whether it can be used. What can't be used isn't written.
