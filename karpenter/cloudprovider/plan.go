@@ -17,7 +17,6 @@ import (
 	"github.com/autonode-io/autonode/api/karpenter/v1alpha1"
 	"github.com/autonode-io/autonode/capacity/conversion"
 	"github.com/autonode-io/autonode/karpenter/providers/capacity"
-	"github.com/autonode-io/autonode/karpenter/providers/drift"
 	"github.com/autonode-io/autonode/karpenter/providers/machine"
 	"github.com/autonode-io/autonode/karpenter/providers/version"
 )
@@ -65,8 +64,8 @@ func (c *CloudProvider) plan(ctx context.Context, nodeClaim *karpv1.NodeClaim, n
 		MaxPods:                int32(min(chosen.choice.InstanceType.Capacity.Pods().Value(), 1<<30)),
 		Labels:                 map[string]string{},
 		Annotations: map[string]string{
-			v1alpha1.NodeClassHashAnnotation:        drift.Hash(nodeClass),
-			v1alpha1.NodeClassHashVersionAnnotation: drift.HashVersion,
+			v1alpha1.NodeClassHashAnnotation:        nodeClass.Hash(),
+			v1alpha1.NodeClassHashVersionAnnotation: v1alpha1.NodeClassHashVersion,
 			v1alpha1.TemplateHashAnnotation:         tmpl.ContentHash,
 			v1alpha1.BootstrapHashAnnotation:        tmpl.Bootstrap.Hash,
 			v1alpha1.TemplateSourceAnnotation:       tmpl.Source.Annotation(),

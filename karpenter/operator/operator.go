@@ -131,7 +131,7 @@ func NewProviders(ctx context.Context, guest *coreoperator.Operator, management 
 			Profiles: p.Profiles, SharedCatalogs: management.catalogs(), ControlPlanes: management.ControlPlanes,
 		}),
 		Check: machine.CheckPatches, Kubelet: machine.PatchedKubelet, Version: p.Versions.Resolve, Pricing: prices, Unavailable: p.Unavailable, Inventory: p.inventory,
-		Capacity: p.Capacity, NodeClassHash: drift.Hash, MemoryOverhead: memoryOverhead,
+		Capacity: p.Capacity, MemoryOverhead: memoryOverhead,
 	})
 	p.CloudProvider = cloudprovider.New(cloudprovider.Config{
 		Guest:          guest.GetClient(),

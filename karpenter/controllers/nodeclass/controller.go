@@ -30,7 +30,6 @@ import (
 
 	"github.com/autonode-io/autonode/api/karpenter/v1alpha1"
 	"github.com/autonode-io/autonode/api/v1beta1"
-	"github.com/autonode-io/autonode/karpenter/providers/drift"
 	"github.com/autonode-io/autonode/karpenter/providers/informer"
 	"github.com/autonode-io/autonode/karpenter/providers/instancetype"
 	"github.com/autonode-io/autonode/karpenter/providers/machine"
@@ -214,7 +213,7 @@ func (c Config) images(nodeClass *v1alpha1.ClusterAPINodeClass, tmpl *template.T
 
 // own sets the finalizer and the hash, before anything is made from the node class.
 func (c *Controller) own(ctx context.Context, nodeClass *v1alpha1.ClusterAPINodeClass) error {
-	if old := nodeClass.Annotations[v1alpha1.NodeClassHashVersionAnnotation]; old != "" && old != drift.HashVersion {
+	if old := nodeClass.Annotations[v1alpha1.NodeClassHashVersionAnnotation]; old != "" && old != v1alpha1.NodeClassHashVersion {
 		// First, so that it is repeated after a crash.
 		if err := c.migrateHash(ctx, nodeClass); err != nil {
 			return err
@@ -225,8 +224,8 @@ func (c *Controller) own(ctx context.Context, nodeClass *v1alpha1.ClusterAPINode
 	if nodeClass.Annotations == nil {
 		nodeClass.Annotations = map[string]string{}
 	}
-	nodeClass.Annotations[v1alpha1.NodeClassHashAnnotation] = drift.Hash(nodeClass)
-	nodeClass.Annotations[v1alpha1.NodeClassHashVersionAnnotation] = drift.HashVersion
+	nodeClass.Annotations[v1alpha1.NodeClassHashAnnotation] = nodeClass.Hash()
+	nodeClass.Annotations[v1alpha1.NodeClassHashVersionAnnotation] = v1alpha1.NodeClassHashVersion
 	if equality.Semantic.DeepEqual(stored.ObjectMeta, nodeClass.ObjectMeta) {
 		return nil
 	}

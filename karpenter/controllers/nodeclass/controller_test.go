@@ -35,7 +35,6 @@ import (
 	"github.com/autonode-io/autonode/api/karpenter/v1alpha1"
 	"github.com/autonode-io/autonode/internal/environment"
 	"github.com/autonode-io/autonode/karpenter/controllers/nodeclass"
-	"github.com/autonode-io/autonode/karpenter/providers/drift"
 	"github.com/autonode-io/autonode/karpenter/providers/informer"
 	"github.com/autonode-io/autonode/karpenter/providers/instancetype"
 	"github.com/autonode-io/autonode/karpenter/providers/inventory"
@@ -352,15 +351,15 @@ func TestHashVersion(t *testing.T) {
 				return nodeClaim.Annotations[key], err
 			}
 		}
-		f.Eventually(annotation(settled, version)).Should(Equal(drift.HashVersion))
-		f.Eventually(annotation(drifted, version)).Should(Equal(drift.HashVersion))
+		f.Eventually(annotation(settled, version)).Should(Equal(v1alpha1.NodeClassHashVersion))
+		f.Eventually(annotation(drifted, version)).Should(Equal(v1alpha1.NodeClassHashVersion))
 		f.Eventually(func() (string, error) {
 			nodeClass, err := f.get()
 			return nodeClass.Annotations[version], err
-		}).Should(Equal(drift.HashVersion))
+		}).Should(Equal(v1alpha1.NodeClassHashVersion))
 		nodeClass, err := f.get()
 		f.Expect(err).NotTo(HaveOccurred())
-		f.Expect(settled.Annotations[hash]).To(Equal(drift.Hash(nodeClass)))
+		f.Expect(settled.Annotations[hash]).To(Equal(nodeClass.Hash()))
 		f.Expect(drifted.Annotations[hash]).To(Equal("old"))
 
 		late := before("late")
@@ -371,7 +370,7 @@ func TestHashVersion(t *testing.T) {
 			nodeClass, err := f.get()
 			return nodeClass.Annotations[hash], err
 		}).ShouldNot(Equal(settled.Annotations[hash]))
-		f.Expect(annotation(settled, hash)()).To(Equal(drift.Hash(nodeClass)), "what changes afterwards is drift")
+		f.Expect(annotation(settled, hash)()).To(Equal(nodeClass.Hash()), "what changes afterwards is drift")
 		f.Expect(annotation(late, version)()).To(Equal("v0"))
 	})
 }

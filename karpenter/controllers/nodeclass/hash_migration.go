@@ -11,7 +11,6 @@ import (
 	karpv1 "sigs.k8s.io/karpenter/pkg/apis/v1"
 
 	"github.com/autonode-io/autonode/api/karpenter/v1alpha1"
-	"github.com/autonode-io/autonode/karpenter/providers/drift"
 )
 
 // migrateHash writes the current rule's hash into the NodeClaims of a node class, after an upgrade of the provider
@@ -26,19 +25,19 @@ func (c *Controller) migrateHash(ctx context.Context, nodeClass *v1alpha1.Cluste
 	for i := range nodeClaims.Items {
 		nodeClaim := &nodeClaims.Items[i]
 		old := nodeClaim.Annotations[v1alpha1.NodeClassHashVersionAnnotation]
-		if usedBy(nodeClaim) != nodeClass.Name || old == "" || old == drift.HashVersion {
+		if usedBy(nodeClaim) != nodeClass.Name || old == "" || old == v1alpha1.NodeClassHashVersion {
 			continue
 		}
 		stored := nodeClaim.DeepCopy()
-		nodeClaim.Annotations[v1alpha1.NodeClassHashVersionAnnotation] = drift.HashVersion
+		nodeClaim.Annotations[v1alpha1.NodeClassHashVersionAnnotation] = v1alpha1.NodeClassHashVersion
 		if !nodeClaim.StatusConditions().Get(karpv1.ConditionTypeDrifted).IsTrue() {
-			nodeClaim.Annotations[v1alpha1.NodeClassHashAnnotation] = drift.Hash(nodeClass)
+			nodeClaim.Annotations[v1alpha1.NodeClassHashAnnotation] = nodeClass.Hash()
 		}
 		if err := c.Guest.Patch(ctx, nodeClaim, client.MergeFrom(stored)); client.IgnoreNotFound(err) != nil {
 			return fmt.Errorf("writing the hash of node class %s into NodeClaim %s: %w", nodeClass.Name, nodeClaim.Name, err)
 		}
 		count++
 	}
-	log.FromContext(ctx).Info("migrated the hashes of NodeClaims from before an upgrade", "hashVersion", drift.HashVersion, "nodeClaims", count)
+	log.FromContext(ctx).Info("migrated the hashes of NodeClaims from before an upgrade", "hashVersion", v1alpha1.NodeClassHashVersion, "nodeClaims", count)
 	return nil
 }

@@ -13,7 +13,6 @@ import (
 
 	"github.com/autonode-io/autonode/api/karpenter/v1alpha1"
 	"github.com/autonode-io/autonode/karpenter/controllers/nodeclass"
-	"github.com/autonode-io/autonode/karpenter/providers/drift"
 )
 
 // spotPatches make spot machines where they are sold.
@@ -33,8 +32,8 @@ func TestTemplates(t *testing.T) {
 		nodeClass, err := f.get()
 		f.Expect(err).NotTo(HaveOccurred())
 		f.Expect(nodeClass.Finalizers).To(ConsistOf(v1alpha1.NodeClassFinalizer))
-		f.Expect(nodeClass.Annotations).To(HaveKeyWithValue(v1alpha1.NodeClassHashAnnotation, drift.Hash(nodeClass)))
-		f.Expect(nodeClass.Annotations).To(HaveKeyWithValue(v1alpha1.NodeClassHashVersionAnnotation, drift.HashVersion))
+		f.Expect(nodeClass.Annotations).To(HaveKeyWithValue(v1alpha1.NodeClassHashAnnotation, nodeClass.Hash()))
+		f.Expect(nodeClass.Annotations).To(HaveKeyWithValue(v1alpha1.NodeClassHashVersionAnnotation, v1alpha1.NodeClassHashVersion))
 		f.Expect(nodeClass.Status.Version).To(Equal("1.36.2"))
 		f.Expect(nodeClass.Status.TemplateCount).To(HaveValue(BeEquivalentTo(2)))
 		f.Expect(nodeClass.Status.Cheapest).To(Equal("c4-arm $0.02"))

@@ -93,8 +93,8 @@ func (d *Detector) Reason(nodeClass *v1alpha1.ClusterAPINodeClass, nodeClaim *ka
 	// A template's change that brings the payload's version is held like that version.
 	held := reimaged && followsPayload && !d.mayUpgrade()
 	switch {
-	case nodeClaim.Annotations[v1alpha1.NodeClassHashVersionAnnotation] == HashVersion &&
-		differs(nodeClaim.Annotations[v1alpha1.NodeClassHashAnnotation], Hash(nodeClass)):
+	case nodeClaim.Annotations[v1alpha1.NodeClassHashVersionAnnotation] == v1alpha1.NodeClassHashVersion &&
+		differs(nodeClaim.Annotations[v1alpha1.NodeClassHashAnnotation], nodeClass.Hash()):
 		return NodeClassDrifted
 	case current.gone:
 		return OfferingGone

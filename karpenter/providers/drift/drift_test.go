@@ -74,8 +74,8 @@ func settled() *world {
 		templates: []template.Template{tmpl},
 		cluster:   template.Cluster{FailureDomains: []string{"a", "b"}},
 		nodeClaim: &karpv1.NodeClaim{ObjectMeta: metav1.ObjectMeta{Annotations: map[string]string{
-			v1alpha1.NodeClassHashAnnotation:        drift.Hash(nodeClass),
-			v1alpha1.NodeClassHashVersionAnnotation: drift.HashVersion,
+			v1alpha1.NodeClassHashAnnotation:        nodeClass.Hash(),
+			v1alpha1.NodeClassHashVersionAnnotation: v1alpha1.NodeClassHashVersion,
 		}}},
 		machine: &clusterv1.Machine{
 			ObjectMeta: metav1.ObjectMeta{
@@ -169,7 +169,7 @@ func TestReason(t *testing.T) {
 		}, drift.VersionDrifted},
 		"When upgrades are held but the node class names a version, it should follow that": {func(w *world) {
 			w.nodeClass.Spec.Version, w.upgrades = "1.36.1", held
-			w.nodeClaim.Annotations[v1alpha1.NodeClassHashAnnotation] = drift.Hash(w.nodeClass)
+			w.nodeClaim.Annotations[v1alpha1.NodeClassHashAnnotation] = w.nodeClass.Hash()
 		}, drift.VersionDrifted},
 		"When upgrades are held but something else has changed, it should find that": {func(w *world) {
 			w.machine.Spec.Version, w.upgrades = "v1.36.1", held
@@ -397,7 +397,7 @@ func TestNodeImages(t *testing.T) {
 		w.nodeClass.Spec.BootstrapPatches = []v1alpha1.BootstrapPatches{{APIGroup: kind.Group, Kind: "AnyConfig", Patches: []v1alpha1.JSONPatch{{
 			Op: v1alpha1.JSONPatchAdd, Path: "/spec/image", ValueFrom: &v1alpha1.JSONPatchValue{Variable: variable},
 		}}}}
-		w.nodeClaim.Annotations[v1alpha1.NodeClassHashAnnotation] = drift.Hash(w.nodeClass)
+		w.nodeClaim.Annotations[v1alpha1.NodeClassHashAnnotation] = w.nodeClass.Hash()
 		config := &unstructured.Unstructured{}
 		config.SetGroupVersionKind(kind)
 		w.templates[0].Bootstrap = template.Bootstrap{ConfigTemplate: config, Hash: "bootstrap"}

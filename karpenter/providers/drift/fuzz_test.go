@@ -25,8 +25,8 @@ func FuzzNodeClass(f *testing.F) {
 		if json.Unmarshal(content, nodeClass) != nil {
 			return
 		}
-		hash := Hash(nodeClass)
-		if again := Hash(nodeClass.DeepCopy()); hash == "" || again != hash {
+		hash := nodeClass.Hash()
+		if again := nodeClass.DeepCopy().Hash(); hash == "" || again != hash {
 			t.Errorf("the hash is %q, and of a copy %q", hash, again)
 		}
 		template.MachineDeploymentSelector(nodeClass)

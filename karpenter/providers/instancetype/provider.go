@@ -40,9 +40,6 @@ type Config struct {
 	Kubelet     func(*v1alpha1.ClusterAPINodeClass, *template.Template) (kubelet.Settings, bool)
 	Pricing     pricing.Source
 	Unavailable *offering.Unavailable
-	// NodeClassHash hashes the node class's fields that its nodes depend on; drift.Hash does. If nil, nothing is learned of
-	// what their kubelets reserve.
-	NodeClassHash func(*v1alpha1.ClusterAPINodeClass) string
 	// MemoryOverhead is the fraction of nominal memory that nodes are assumed to lack before one has reported; see Input.
 	MemoryOverhead float64
 	// Capacity is what this cluster may take of what it shares with others.
@@ -170,7 +167,7 @@ func (p *Provider) refresh(ctx context.Context, e *entry, nodeClass *v1alpha1.Cl
 		e.key, e.rest = key, rest
 		e.builder = newBuilderAfter(Input{
 			Kubelet:        nodeClass.Spec.Kubelet.DeepCopy(),
-			NodeClassHash:  p.hash(nodeClass),
+			NodeClassHash:  nodeClass.Hash(),
 			MemoryOverhead: p.MemoryOverhead,
 			Templates:      l.Templates,
 			Gaps:           gaps,
@@ -190,16 +187,9 @@ func (p *Provider) refresh(ctx context.Context, e *entry, nodeClass *v1alpha1.Cl
 	return l, nil
 }
 
-func (p *Provider) hash(nodeClass *v1alpha1.ClusterAPINodeClass) string {
-	if p.NodeClassHash == nil {
-		return ""
-	}
-	return p.NodeClassHash(nodeClass)
-}
-
 // Reported reports whether nodes of a node class and template have reported what they can allocate.
 func (p *Provider) Reported(nodeClass *v1alpha1.ClusterAPINodeClass, tmpl *template.Template) bool {
-	report, known := p.Inventory.Allocatable(Revision(tmpl, p.hash(nodeClass)))
+	report, known := p.Inventory.Allocatable(Revision(tmpl, nodeClass.Hash()))
 	return known && !report.Unconfirmed
 }
 
