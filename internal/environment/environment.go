@@ -42,6 +42,7 @@ import (
 	"github.com/autonode-io/autonode/assets/crds"
 	"github.com/autonode-io/autonode/karpenter/providers/bootstraptoken"
 	"github.com/autonode-io/autonode/karpenter/providers/machine"
+	"github.com/autonode-io/autonode/karpenter/providers/profile"
 	"github.com/autonode-io/autonode/karpenter/providers/template"
 )
 
@@ -342,6 +343,7 @@ func (s *Environment) Plan(nodeClaim *karpv1.NodeClaim) machine.Plan {
 		BootstrapTemplate:      s.BootstrapTemplate,
 		Version:                "1.36.2",
 		FailureDomain:          "a",
+		Profiles:               profile.Embedded(),
 		NodeLabels: map[string]string{
 			karpv1.NodePoolLabelKey:        "general",
 			karpv1.CapacityTypeLabelKey:    karpv1.CapacityTypeOnDemand,
@@ -363,6 +365,7 @@ func (s *Environment) Machines(management client.Client) *machine.Provider {
 		Namespace:   s.Namespace,
 		ClusterName: s.Cluster.Name,
 		Tokens:      bootstraptoken.Minter{Guest: s.Admin, Clock: clock.RealClock{}},
+		Profiles:    profile.Embedded(),
 		ChildKinds:  ChildKinds,
 
 		CACertHashes: s.CACertHashes,

@@ -48,7 +48,7 @@ type Config struct {
 	Recorder   events.Recorder
 	// AllowedPatches are the allowed bootstrap patches of node classes; nil allows any.
 	AllowedPatches []v1alpha1.BootstrapPatches
-	// Images are the node images that the payload names; nil for none.
+	// Images are the node images that the payload names.
 	Images *nodeimage.File
 	// Machines of the cluster.
 	Machines *machine.Provider

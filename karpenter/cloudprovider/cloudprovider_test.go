@@ -29,6 +29,7 @@ import (
 	"github.com/autonode-io/autonode/karpenter/cloudprovider"
 	"github.com/autonode-io/autonode/karpenter/providers/drift"
 	"github.com/autonode-io/autonode/karpenter/providers/instancetype"
+	"github.com/autonode-io/autonode/karpenter/providers/nodeimage"
 	"github.com/autonode-io/autonode/karpenter/providers/offering"
 	"github.com/autonode-io/autonode/karpenter/providers/pricing"
 	"github.com/autonode-io/autonode/karpenter/providers/reservation"
@@ -73,11 +74,12 @@ func newFixture(t *testing.T, management client.Client) *fixture {
 		Management:    s.Management.GetClient(),
 		Recorder:      f.recorder,
 		Machines:      s.Machines(management),
+		Images:        nodeimage.NewFile(""),
 		InstanceTypes: f.store,
 		Reservations:  limits,
 		Rejections:    offering.NewRejections(f.clock),
 		Version:       resolved,
-		Drift:         drift.New(drift.Config{InstanceTypes: f.store, Version: resolved}),
+		Drift:         drift.New(drift.Config{InstanceTypes: f.store, Images: nodeimage.NewFile(""), Version: resolved}),
 	})
 	return f
 }

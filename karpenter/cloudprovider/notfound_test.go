@@ -38,7 +38,7 @@ func (f *fixture) restart(o offer) {
 	f.selects(o.templates, o.cluster, o.gaps)
 	config := f.provider.Config
 	config.InstanceTypes = f.store
-	config.Drift = drift.New(drift.Config{InstanceTypes: f.store, Version: f.provider.Drift.Version})
+	config.Drift = drift.New(drift.Config{InstanceTypes: f.store, Images: f.provider.Images, Version: f.provider.Drift.Version})
 	f.provider = cloudprovider.New(config)
 }
 

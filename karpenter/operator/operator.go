@@ -48,7 +48,7 @@ type Providers struct {
 
 // NewProviders connects the providers to both clusters, without controllers.
 func NewProviders(ctx context.Context, guest *coreoperator.Operator, management *Management, opts Options) (p *Providers, err error) {
-	p = &Providers{Unavailable: offering.NewUnavailable(guest.Clock), Rejections: offering.NewRejections(guest.Clock)}
+	p = &Providers{Unavailable: offering.NewUnavailable(guest.Clock), Rejections: offering.NewRejections(guest.Clock), Images: nodeimage.NewFile(opts.NodeImageFile)}
 	if p.AllowedPatches, err = opts.allowedPatches(); err != nil {
 		return nil, err
 	}
@@ -119,11 +119,8 @@ func NewProviders(ctx context.Context, guest *coreoperator.Operator, management 
 			return nil, fmt.Errorf("following the prices: %w", err)
 		}
 	}
-	if opts.NodeImageFile != "" {
-		p.Images = nodeimage.NewFile(opts.NodeImageFile)
-		if err := guest.Add(p.Images); err != nil {
-			return nil, fmt.Errorf("following the node images: %w", err)
-		}
+	if err := guest.Add(p.Images); err != nil {
+		return nil, fmt.Errorf("following the node images: %w", err)
 	}
 	p.InstanceTypes = instancetype.New(instancetype.Config{
 		Templates: template.NewResolver(template.Config{

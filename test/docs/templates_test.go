@@ -21,6 +21,7 @@ import (
 	"github.com/autonode-io/autonode/api/v1beta1"
 	"github.com/autonode-io/autonode/catalog/patch"
 	"github.com/autonode-io/autonode/karpenter/providers/machine"
+	"github.com/autonode-io/autonode/karpenter/providers/profile"
 	"github.com/autonode-io/autonode/karpenter/providers/template"
 )
 
@@ -73,7 +74,7 @@ func (s shown) resolve(ctx context.Context, clusterName string, spec v1alpha1.Cl
 		objects = append(objects, object)
 	}
 	nodeClass := &v1alpha1.ClusterAPINodeClass{Spec: spec}
-	resolver := template.NewResolver(template.Config{Objects: objects, ClusterName: clusterName, Secrets: anySecret{}})
+	resolver := template.NewResolver(template.Config{Objects: objects, ClusterName: clusterName, Secrets: anySecret{}, Profiles: profile.Embedded()})
 	found, err := resolver.Resolve(ctx, nodeClass)
 	if err != nil {
 		return nil, err

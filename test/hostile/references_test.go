@@ -23,6 +23,7 @@ import (
 	"github.com/autonode-io/autonode/api/v1beta1"
 	"github.com/autonode-io/autonode/assets/references"
 	"github.com/autonode-io/autonode/karpenter/providers/machine"
+	"github.com/autonode-io/autonode/karpenter/providers/profile"
 	"github.com/autonode-io/autonode/operator/scope/scopetest"
 )
 
@@ -186,7 +187,7 @@ func TestReferences(t *testing.T) {
 			objects, err := machine.Build(machine.Plan{
 				NodeClaim:              &karpv1.NodeClaim{ObjectMeta: metav1.ObjectMeta{Name: name, UID: "7"}},
 				Cluster:                &clusterv1.Cluster{ObjectMeta: metav1.ObjectMeta{Namespace: namespaceName, Name: "blue", UID: clusterUID}},
-				InfrastructureTemplate: template(kubevirt), BootstrapTemplate: template(kubeadm), Version: "1.36.3",
+				InfrastructureTemplate: template(kubevirt), BootstrapTemplate: template(kubeadm), Version: "1.36.3", Profiles: profile.Embedded(),
 			})
 			g.Expect(err).NotTo(HaveOccurred())
 			for _, object := range []client.Object{objects.Infrastructure, objects.Bootstrap, objects.Machine} {

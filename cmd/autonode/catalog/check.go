@@ -19,6 +19,7 @@ import (
 	"github.com/autonode-io/autonode/cmd/autonode/printer"
 	"github.com/autonode-io/autonode/cmd/autonode/templates"
 	"github.com/autonode-io/autonode/karpenter/providers/machine"
+	"github.com/autonode-io/autonode/karpenter/providers/profile"
 	"github.com/autonode-io/autonode/karpenter/providers/template"
 )
 
@@ -74,7 +75,9 @@ func (o *CheckOptions) Run(ctx context.Context, streams command.Streams) error {
 	}
 	// All of the files, wherever they would be.
 	nodeClass.Spec.TemplateSelectors = v1alpha1.TemplateSelectors{CatalogSelectors: []v1alpha1.CatalogSelector{{}}}
-	resolver := template.NewResolver(template.Config{Objects: objects, ClusterName: "example", Namespace: corev1.NamespaceDefault, Secrets: templates.AnySecret{}})
+	resolver := template.NewResolver(template.Config{
+		Objects: objects, ClusterName: "example", Namespace: corev1.NamespaceDefault, Secrets: templates.AnySecret{}, Profiles: profile.Embedded(),
+	})
 	found, err := resolver.Resolve(ctx, nodeClass)
 	if err != nil {
 		return err

@@ -18,6 +18,7 @@ import (
 	"github.com/autonode-io/autonode/cmd/autonode/file"
 	"github.com/autonode-io/autonode/cmd/autonode/printer"
 	"github.com/autonode-io/autonode/karpenter/providers/machine"
+	"github.com/autonode-io/autonode/karpenter/providers/profile"
 	"github.com/autonode-io/autonode/karpenter/providers/template"
 )
 
@@ -100,7 +101,7 @@ func (o *RenderOptions) Run(ctx context.Context, streams command.Streams) error 
 			object.SetNamespace(corev1.NamespaceDefault)
 		}
 	}
-	resolver := template.NewResolver(template.Config{Objects: objects, ClusterName: o.Chosen.ClusterName, Secrets: AnySecret{}})
+	resolver := template.NewResolver(template.Config{Objects: objects, ClusterName: o.Chosen.ClusterName, Secrets: AnySecret{}, Profiles: profile.Embedded()})
 	found, err := resolver.Resolve(ctx, nodeClass)
 	if err != nil {
 		return err

@@ -65,7 +65,7 @@ type Config struct {
 	// Infrastructure reads infrastructure machines from a cache of their own. If nil, only the Machine's conditions
 	// count.
 	Infrastructure Infrastructure
-	// Profiles say what conditions of infrastructure machines mean; nil for the embedded ones.
+	// Profiles say what conditions of infrastructure machines mean.
 	Profiles    *profile.Profiles
 	Unavailable *offering.Unavailable
 	// Suspended reports whether nothing may act, because the management cluster doesn't answer and cached Machines

@@ -19,6 +19,7 @@ import (
 	"github.com/autonode-io/autonode/karpenter/controllers/nodeclaim"
 	"github.com/autonode-io/autonode/karpenter/providers/machine"
 	"github.com/autonode-io/autonode/karpenter/providers/offering"
+	"github.com/autonode-io/autonode/karpenter/providers/profile"
 )
 
 type fixture struct {
@@ -51,6 +52,7 @@ func newFixture(t *testing.T) *fixture {
 		Guest:       s.Guest.GetClient(),
 		GuestLive:   s.Admin,
 		Machines:    s.Machines(nil),
+		Profiles:    profile.Embedded(),
 		Unavailable: f.unavailable,
 		Suspended:   func() bool { return f.suspended },
 		Recorder:    f.recorder,

@@ -61,11 +61,11 @@ type Config struct {
 	ControlPlanes *informer.Set
 	// InstanceTypes of every node class.
 	InstanceTypes *instancetype.Provider
-	// Images are the node images that the payload names; nil for none.
+	// Images are the node images that the payload names.
 	Images *nodeimage.File
 	// Prices are read from a file; nil without one.
 	Prices *pricing.File
-	// Profiles of infrastructure kinds; nil for the embedded ones.
+	// Profiles of infrastructure kinds.
 	Profiles *profile.Profiles
 	// Version resolves the nodes' version; its tracker is watched.
 	Version  version.Resolver
@@ -316,9 +316,7 @@ func (c *Controller) watchOthers(ctx context.Context, queue workqueue.TypedRateL
 		c.Prices.OnChange(notify(changed))
 	}
 	c.Profiles.OnChange(notify(changed))
-	if c.Images != nil {
-		c.Images.OnChange(notify(changed))
-	}
+	c.Images.OnChange(notify(changed))
 	go func() {
 		availability := debounce{interval: c.AvailabilityDelay}
 		for {

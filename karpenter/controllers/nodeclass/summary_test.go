@@ -18,6 +18,7 @@ import (
 	"github.com/autonode-io/autonode/karpenter/providers/instancetype"
 	"github.com/autonode-io/autonode/karpenter/providers/offering"
 	"github.com/autonode-io/autonode/karpenter/providers/pricing"
+	"github.com/autonode-io/autonode/karpenter/providers/profile"
 	"github.com/autonode-io/autonode/karpenter/providers/template"
 )
 
@@ -28,7 +29,7 @@ func TestUntilRested(t *testing.T) {
 	templates.Offer("default", nil, template.Cluster{}, template.Gaps{})
 	step := templatesReady{Config{InstanceTypes: instancetype.New(instancetype.Config{
 		Templates: templates, Pricing: pricing.Default(), Unavailable: unavailable, Inventory: environment.NoMachines(), Capacity: environment.Unleased(),
-	}), Clock: clk}}
+	}), Profiles: profile.Embedded(), Clock: clk}}
 	look := func() time.Duration {
 		nodeClass := &v1alpha1.ClusterAPINodeClass{ObjectMeta: metav1.ObjectMeta{Name: "default"}}
 		listing, err := step.InstanceTypes.Refresh(t.Context(), nodeClass)

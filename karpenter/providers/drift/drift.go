@@ -43,7 +43,7 @@ const (
 type Config struct {
 	// InstanceTypes returns the current templates.
 	InstanceTypes *instancetype.Provider
-	// Images are the node images that the payload names; nil for none.
+	// Images are the node images that the payload names.
 	Images *nodeimage.File
 	// Version resolves the version of a template's nodes, and reports whether the guest's API server answers. Without a
 	// template it resolves that of the node class.

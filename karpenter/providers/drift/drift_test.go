@@ -49,7 +49,7 @@ type world struct {
 	upgrades version.Upgrades
 	// rollout that Karpenter is of; empty for none.
 	rollout string
-	// images are those of the payload, and may be nil.
+	// images are those of the payload.
 	images *nodeimage.File
 	// unavailable may be nil.
 	unavailable *offering.Unavailable
@@ -93,6 +93,7 @@ func settled() *world {
 		server:    "1.36.2",
 		payload:   "1.36.2",
 		reachable: true,
+		images:    nodeimage.NewFile(""),
 	}
 }
 
@@ -415,7 +416,7 @@ func TestNodeImages(t *testing.T) {
 		"When the payload names the same image, it should find no drift":               {"image.aws.us-east-1", func(*testing.T, *world) {}, ""},
 		"When the payload names another image, it should find it":                      {"image.aws.us-east-1", func(t *testing.T, w *world) { w.names(t, "ami-2") }, drift.NodeImageDrifted},
 		"When no patch uses the image that has changed, it should find no drift":       {"version", func(t *testing.T, w *world) { w.names(t, "ami-2") }, ""},
-		"When the payload names no image any more, it should find no drift":            {"image.aws.us-east-1", func(_ *testing.T, w *world) { w.images = nil }, ""},
+		"When the payload names no image any more, it should find no drift":            {"image.aws.us-east-1", func(_ *testing.T, w *world) { w.images = nodeimage.NewFile("") }, ""},
 		"When the control plane isn't there yet, it should find no drift before it is": {"image.aws.us-east-1", func(t *testing.T, w *world) { w.names(t, "ami-2"); w.payload = "1.36.3" }, ""},
 		"When nodes may not be upgraded now, it should find no drift": {"image.aws.us-east-1", func(t *testing.T, w *world) {
 			w.names(t, "ami-2")
@@ -572,6 +573,7 @@ func BenchmarkReason(b *testing.B) {
 	}
 	detector := drift.New(drift.Config{
 		InstanceTypes: store,
+		Images:        nodeimage.NewFile(""),
 		Version: func(*v1alpha1.ClusterAPINodeClass, *template.Template) (version.Result, bool) {
 			return version.Result{Version: "1.36.2", Outcome: version.Desired}, true
 		},

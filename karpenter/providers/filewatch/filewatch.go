@@ -20,8 +20,12 @@ import (
 const pollInterval = time.Minute
 
 // Follow calls load at once, and whenever the file may have changed, until ctx ends. It watches the directory: the
-// kubelet updates a mounted ConfigMap by replacing a symbolic link in it.
+// kubelet updates a mounted ConfigMap by replacing a symbolic link in it. Without a path, it only waits for ctx to end.
 func Follow(ctx context.Context, path string, load func(context.Context)) error {
+	if path == "" {
+		<-ctx.Done()
+		return nil
+	}
 	logger := log.FromContext(ctx).WithValues("file", path)
 	ctx = log.IntoContext(ctx, logger)
 	var changes <-chan struct{}

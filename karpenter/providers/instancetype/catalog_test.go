@@ -23,6 +23,7 @@ import (
 	"github.com/autonode-io/autonode/karpenter/providers/inventory"
 	"github.com/autonode-io/autonode/karpenter/providers/offering"
 	"github.com/autonode-io/autonode/karpenter/providers/pricing"
+	"github.com/autonode-io/autonode/karpenter/providers/profile"
 	"github.com/autonode-io/autonode/karpenter/providers/template"
 )
 
@@ -68,7 +69,7 @@ func newMarket(tb testing.TB, types int, prices pricing.Source) *market {
 	}
 	m.Provider = New(Config{
 		Templates: template.NewResolver(template.Config{
-			Objects: m.objects, ClusterName: environment.FleetCluster, Namespace: environment.FleetNamespace, Secrets: secrets{},
+			Objects: m.objects, ClusterName: environment.FleetCluster, Namespace: environment.FleetNamespace, Secrets: secrets{}, Profiles: profile.Embedded(),
 		}),
 		Pricing: prices, Unavailable: m.unavailable, Inventory: m.machines, Capacity: environment.Unleased(),
 	})

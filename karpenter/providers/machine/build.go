@@ -32,7 +32,7 @@ type Plan struct {
 	// NodeClaim of the machine. Every object gets its UID as a label, and its name: the infrastructure machine behind a hash of
 	// the Cluster's UID, and the Machine too if the instance is named after that.
 	NodeClaim *karpv1.NodeClaim
-	// Profiles of infrastructure kinds; nil for the embedded ones.
+	// Profiles of infrastructure kinds.
 	Profiles *profile.Profiles
 	// Cluster that the machine joins. The objects are created in its namespace, the control-plane namespace.
 	Cluster *clusterv1.Cluster

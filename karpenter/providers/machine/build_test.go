@@ -22,6 +22,7 @@ import (
 
 	"github.com/autonode-io/autonode/api/karpenter/v1alpha1"
 	"github.com/autonode-io/autonode/karpenter/providers/machine"
+	"github.com/autonode-io/autonode/karpenter/providers/profile"
 )
 
 var update = flag.Bool("update", false, "update the golden files")
@@ -85,6 +86,7 @@ func plan(t *testing.T) machine.Plan {
 		BootstrapTemplate:      object(t, kubeadmTemplate),
 		Version:                "1.36.2",
 		FailureDomain:          "a",
+		Profiles:               profile.Embedded(),
 		NodeLabels: map[string]string{
 			karpv1.NodePoolLabelKey:                   "general",
 			karpv1.CapacityTypeLabelKey:               "spot",

@@ -83,7 +83,7 @@ func cluster(name string) *clusterv1.Cluster {
 
 func planOf(kind, nodeClaim string, cluster *clusterv1.Cluster) machine.Plan {
 	return machine.Plan{
-		NodeClaim: &karpv1.NodeClaim{ObjectMeta: metav1.ObjectMeta{Name: nodeClaim, UID: "uid"}}, Cluster: cluster, DataSecretName: "any",
+		NodeClaim: &karpv1.NodeClaim{ObjectMeta: metav1.ObjectMeta{Name: nodeClaim, UID: "uid"}}, Cluster: cluster, DataSecretName: "any", Profiles: profile.Embedded(),
 		InfrastructureTemplate: &unstructured.Unstructured{Object: map[string]any{
 			"apiVersion": "infrastructure.cluster.x-k8s.io/v1beta1", "kind": kind + "Template",
 			"metadata": map[string]any{"namespace": "clusters", "name": "any"}, "spec": map[string]any{"template": map[string]any{"spec": map[string]any{}}},

@@ -63,7 +63,7 @@ type Config struct {
 	// CACertHashes pin the guest's certificate authorities for machines that join it. Without them the bootstrap
 	// provider renders all bootstrap data.
 	CACertHashes []string
-	// Profiles of infrastructure kinds; nil for the embedded ones.
+	// Profiles of infrastructure kinds.
 	Profiles *profile.Profiles
 	// ChildKinds returns the kinds of infrastructure machines and bootstrap configs. Delete looks in each for objects
 	// of a NodeClaim that has no Machine.

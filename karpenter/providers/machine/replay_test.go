@@ -19,6 +19,7 @@ import (
 	"github.com/autonode-io/autonode/internal/environment"
 	"github.com/autonode-io/autonode/karpenter/providers/bootstraptoken"
 	"github.com/autonode-io/autonode/karpenter/providers/machine"
+	"github.com/autonode-io/autonode/karpenter/providers/profile"
 )
 
 // failing is a provider all of whose API calls are counted, and one of which fails.
@@ -29,6 +30,7 @@ func failing(s *environment.Environment, calls *environment.Calls) *machine.Prov
 		Namespace:   s.Namespace,
 		ClusterName: s.Cluster.Name,
 		Tokens:      bootstraptoken.Minter{Guest: calls.Client(s.Admin), Clock: clock.RealClock{}},
+		Profiles:    profile.Embedded(),
 		ChildKinds:  environment.ChildKinds,
 
 		CACertHashes: s.CACertHashes,

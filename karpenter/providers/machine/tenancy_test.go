@@ -16,6 +16,7 @@ import (
 	"github.com/autonode-io/autonode/internal/environment"
 	"github.com/autonode-io/autonode/karpenter/providers/bootstraptoken"
 	"github.com/autonode-io/autonode/karpenter/providers/machine"
+	"github.com/autonode-io/autonode/karpenter/providers/profile"
 )
 
 func TestSeveralClustersInOneNamespace(t *testing.T) {
@@ -26,7 +27,7 @@ func TestSeveralClustersInOneNamespace(t *testing.T) {
 	blue := s.Machines(nil)
 	green := machine.New(machine.Config{
 		Management: s.Management.GetClient(), Live: s.Admin, Namespace: s.Namespace, ClusterName: greenCluster.Name, ChildKinds: environment.ChildKinds,
-		Tokens: bootstraptoken.Minter{Guest: s.Admin, Clock: clock.RealClock{}},
+		Tokens: bootstraptoken.Minter{Guest: s.Admin, Clock: clock.RealClock{}}, Profiles: profile.Embedded(),
 	})
 	plan := func(nodeClaim *karpv1.NodeClaim, cluster *clusterv1.Cluster) machine.Plan {
 		p := s.Plan(nodeClaim)

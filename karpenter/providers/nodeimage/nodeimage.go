@@ -48,7 +48,7 @@ type release struct {
 }
 
 // File reads images from a JSON file, a list of {version, images}, and watches it. A missing file has no images; on a
-// malformed one, the last valid content stays. It is a manager.Runnable. A nil File has no images.
+// malformed one, the last valid content stays. It is a manager.Runnable.
 type File struct {
 	path     string
 	releases atomic.Pointer[[]release] // the newest first
@@ -59,10 +59,14 @@ type File struct {
 	raw []byte
 }
 
-// NewFile reads a file for the first time.
+// NewFile reads a file for the first time. Without a path there are no images.
 func NewFile(path string) *File {
-	f := &File{path: filepath.Clean(path)}
-	f.load(context.Background())
+	f := &File{}
+	f.releases.Store(&[]release{})
+	if path != "" {
+		f.path = filepath.Clean(path)
+		f.load(context.Background())
+	}
 	return f
 }
 
@@ -70,9 +74,6 @@ func NewFile(path string) *File {
 // version come first, then the newest of no newer minor version: an image may contain a kubelet, and a kubelet must
 // not be newer than its API server.
 func (f *File) For(version, architecture string) Images {
-	if f == nil || f.releases.Load() == nil {
-		return nil
-	}
 	wanted, err := semver.Parse(strings.TrimPrefix(version, "v"))
 	if err != nil {
 		return nil
@@ -113,7 +114,7 @@ func (f *File) load(ctx context.Context) {
 		return
 	}
 	f.mu.Lock()
-	if f.releases.Load() != nil && bytes.Equal(raw, f.raw) {
+	if bytes.Equal(raw, f.raw) {
 		f.mu.Unlock()
 		return
 	}

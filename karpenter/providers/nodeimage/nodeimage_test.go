@@ -52,7 +52,7 @@ func TestFor(t *testing.T) {
 	}
 
 	t.Run("When there is no file at all, there should be none", func(t *testing.T) {
-		for _, f := range []*File{nil, NewFile(filepath.Join(t.TempDir(), "none.json"))} {
+		for _, f := range []*File{NewFile(""), NewFile(filepath.Join(t.TempDir(), "none.json"))} {
 			if got, ok := f.For("1.36.3", "amd64").Get("aws", "us-east-1"); ok {
 				t.Errorf("got %q", got)
 			}

@@ -24,7 +24,7 @@ import (
 
 // Profiles of infrastructure kinds. It is a manager.Runnable that follows the platform's file, a YAML list of profiles. What
 // can't be understood in the file is a problem, and the rest of it is in use; of a file that is no list at all, the profiles
-// read before stay. A nil *Profiles has the embedded ones.
+// read before stay.
 type Profiles struct {
 	path     string
 	embedded infrastructure.Kinds
@@ -52,8 +52,7 @@ func New(path string) (*Profiles, error) {
 	if err != nil {
 		return nil, fmt.Errorf("reading the profiles of infrastructure kinds: %w", err)
 	}
-	p := &Profiles{embedded: embedded}
-	p.state.Store(&contents{kinds: embedded})
+	p := of(embedded)
 	if path != "" {
 		p.path = filepath.Clean(path)
 		p.load(context.Background())
@@ -61,47 +60,37 @@ func New(path string) (*Profiles, error) {
 	return p, nil
 }
 
+// Embedded returns the embedded profiles alone.
+var Embedded = sync.OnceValue(func() *Profiles {
+	embedded, _ := infrastructure.Embedded() // New returns the error
+	return of(embedded)
+})
+
+func of(embedded infrastructure.Kinds) *Profiles {
+	p := &Profiles{embedded: embedded}
+	p.state.Store(&contents{kinds: embedded})
+	return p
+}
+
 // Of returns what is known of the kind of a machine, or of its template.
 func (p *Profiles) Of(kind schema.GroupKind) infrastructure.Kind {
-	if p == nil {
-		embedded, _ := infrastructure.Embedded()
-		return embedded.Of(kind)
-	}
 	return p.state.Load().kinds.Of(kind)
 }
 
 // Problem returns what isn't understood of the file, or nil.
-func (p *Profiles) Problem() error {
-	if p == nil {
-		return nil
-	}
-	return p.state.Load().problem
-}
+func (p *Profiles) Problem() error { return p.state.Load().problem }
 
 // Sequence changes with the profiles.
-func (p *Profiles) Sequence() uint64 {
-	if p == nil {
-		return 0
-	}
-	return p.sequence.Load()
-}
+func (p *Profiles) Sequence() uint64 { return p.sequence.Load() }
 
 // OnChange calls do whenever the profiles or Problem change. do must not block.
-func (p *Profiles) OnChange(do func()) {
-	if p != nil {
-		p.observers.Add(do)
-	}
-}
+func (p *Profiles) OnChange(do func()) { p.observers.Add(do) }
 
 // NeedLeaderElection implements manager.LeaderElectionRunnable: a standby reads the profiles too.
 func (p *Profiles) NeedLeaderElection() bool { return false }
 
 // Start follows the file until ctx ends.
 func (p *Profiles) Start(ctx context.Context) error {
-	if p.path == "" {
-		<-ctx.Done()
-		return nil
-	}
 	return filewatch.Follow(ctx, p.path, p.load)
 }
 

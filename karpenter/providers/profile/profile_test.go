@@ -31,8 +31,7 @@ func falseFor(reason, message string) metav1.Condition {
 }
 
 func TestEmbedded(t *testing.T) {
-	var none *profile.Profiles
-	for name, profiles := range map[string]*profile.Profiles{"none": none, "without a file": made(t, "")} {
+	for name, profiles := range map[string]*profile.Profiles{"for any platform": profile.Embedded(), "without a file": made(t, "")} {
 		t.Run("When there are profiles "+name+", it should have the embedded ones", func(t *testing.T) {
 			g := NewWithT(t)
 			kind := profiles.Of(schema.GroupKind{Group: group, Kind: "AWSMachineTemplate"})
@@ -45,7 +44,7 @@ func TestEmbedded(t *testing.T) {
 
 	t.Run("When a kind has no profile, it should go by what holds for every kind", func(t *testing.T) {
 		g := NewWithT(t)
-		kind := none.Of(schema.GroupKind{Group: group, Kind: "UnheardOfMachine"})
+		kind := profile.Embedded().Of(schema.GroupKind{Group: group, Kind: "UnheardOfMachine"})
 		g.Expect(kind.Known()).To(BeFalse())
 		g.Expect(kind.Read(template("UnheardOfMachineTemplate", map[string]any{"instanceType": "m5.large"})).InstanceType).To(BeEmpty())
 		means, ok := kind.Means(falseFor("VMProvisionFailed", "QuotaExceeded: raise it"), infrastructure.Question{})

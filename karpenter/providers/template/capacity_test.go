@@ -134,7 +134,7 @@ func TestReadTemplate(t *testing.T) {
 		},
 	} {
 		t.Run(tc.name, func(t *testing.T) {
-			got, invalid := templates{}.read(tc.template, "")
+			got, invalid := embedded.read(tc.template, "")
 			if invalid != nil {
 				t.Fatal(invalid)
 			}
@@ -170,7 +170,7 @@ func TestDefaultArchitecture(t *testing.T) {
 		{"When no source sets an architecture, it should be amd64", template("c2-small", nil), "", "amd64"},
 	} {
 		t.Run(tc.name, func(t *testing.T) {
-			got, invalid := templates{}.read(tc.template, tc.arch)
+			got, invalid := embedded.read(tc.template, tc.arch)
 			if invalid != nil || got.Arch != tc.wantsArch {
 				t.Errorf("got %q, %v; want %q", got.Arch, invalid, tc.wantsArch)
 			}
@@ -238,7 +238,7 @@ func TestReadMalformedTemplate(t *testing.T) {
 		{"no template to clone", template("c2-small", func(u *unstructured.Unstructured) { u.Object["spec"] = map[string]any{} }), `has no spec.template`},
 	} {
 		t.Run("When the template is wrong in: "+tc.name+", it should say which key of which object is wrong, and how", func(t *testing.T) {
-			_, invalid := templates{}.read(tc.template, "")
+			_, invalid := embedded.read(tc.template, "")
 			if invalid == nil {
 				t.Fatal("the template is accepted")
 			}
@@ -294,7 +294,7 @@ func FuzzAnnotations(f *testing.F) {
 		annotations[cpuAnnotation] = a
 		u := annotated(annotations)
 		u.Object["status"] = map[string]any{"capacity": map[string]any{"cpu": b, "memory": c}, "nodeInfo": map[string]any{"architecture": a}}
-		tmpl, invalid := templates{}.read(u, "")
+		tmpl, invalid := embedded.read(u, "")
 		if invalid != nil {
 			if invalid.Error() == "" {
 				t.Error("an error says nothing")

@@ -16,6 +16,7 @@ import (
 
 	"github.com/autonode-io/autonode/api/karpenter/v1alpha1"
 	"github.com/autonode-io/autonode/internal/environment"
+	"github.com/autonode-io/autonode/karpenter/providers/profile"
 	"github.com/autonode-io/autonode/karpenter/providers/template"
 )
 
@@ -76,7 +77,7 @@ func newShop(t *testing.T, catalog string, replace ...string) *shop {
 
 func (s *shop) find(t *testing.T) *template.Found {
 	t.Helper()
-	config := template.Config{Objects: s.own, ClusterName: "blue", Namespace: "clusters-blue", Secrets: secrets{}}
+	config := template.Config{Objects: s.own, ClusterName: "blue", Namespace: "clusters-blue", Secrets: secrets{}, Profiles: profile.Embedded()}
 	if s.shared != nil {
 		config.SharedCatalogs = s.shared
 	}

@@ -33,7 +33,7 @@ func TestHashesAreStable(t *testing.T) {
 
 func TestPatchedTemplate(t *testing.T) {
 	read := func(patches string) Template {
-		tmpl, invalid := templates{}.read(template("c4", func(u *unstructured.Unstructured) {
+		tmpl, invalid := embedded.read(template("c4", func(u *unstructured.Unstructured) {
 			u.SetGeneration(3)
 			if patches != "" {
 				u.SetAnnotations(map[string]string{v1alpha1.InfrastructurePatchesAnnotation: patches})

@@ -25,11 +25,14 @@ func ofKind(kind string, spec map[string]any, annotations map[string]string) *un
 	})
 }
 
+// embedded reads templates with the embedded profiles.
+var embedded = templates{Config{Profiles: profile.Embedded()}}
+
 var vsphereSpec = map[string]any{"numCPUs": int64(4), "memoryMiB": int64(16384), "diskGiB": int64(40)}
 
 func TestReadKind(t *testing.T) {
 	t.Run("When the kind's template has no status, its own fields should be the capacity", func(t *testing.T) {
-		got, invalid := templates{}.read(ofKind("VSphereMachineTemplate", vsphereSpec, nil), "")
+		got, invalid := embedded.read(ofKind("VSphereMachineTemplate", vsphereSpec, nil), "")
 		if invalid != nil {
 			t.Fatal(invalid)
 		}
@@ -41,7 +44,7 @@ func TestReadKind(t *testing.T) {
 		}
 	})
 	t.Run("When an annotation says otherwise, it should override the kind's fields", func(t *testing.T) {
-		got, invalid := templates{}.read(ofKind("AWSMachineTemplate", map[string]any{"instanceType": "m5.large"}, map[string]string{
+		got, invalid := embedded.read(ofKind("AWSMachineTemplate", map[string]any{"instanceType": "m5.large"}, map[string]string{
 			cpuAnnotation: "2", memoryAnnotation: "8Gi", v1alpha1.InstanceTypeAnnotation: "ours",
 		}), "")
 		if invalid != nil || got.InstanceType != "ours" {
@@ -49,13 +52,13 @@ func TestReadKind(t *testing.T) {
 		}
 	})
 	t.Run("When the kind names an instance type, it should be the template's", func(t *testing.T) {
-		got, invalid := templates{}.read(ofKind("AWSMachineTemplate", map[string]any{"instanceType": "m5.large"}, map[string]string{cpuAnnotation: "2", memoryAnnotation: "8Gi"}), "")
+		got, invalid := embedded.read(ofKind("AWSMachineTemplate", map[string]any{"instanceType": "m5.large"}, map[string]string{cpuAnnotation: "2", memoryAnnotation: "8Gi"}), "")
 		if invalid != nil || got.InstanceType != "m5.large" || got.CapacityType != "on-demand" {
 			t.Errorf("%q, %q, %v", got.InstanceType, got.CapacityType, invalid)
 		}
 	})
 	t.Run("When a kind has no profile, it should say so once for the kind, and read status and annotations", func(t *testing.T) {
-		got, invalid := templates{}.read(template("c2-small", nil), "")
+		got, invalid := embedded.read(template("c2-small", nil), "")
 		if invalid != nil {
 			t.Fatal(invalid)
 		}
@@ -138,7 +141,7 @@ func TestCapacityTypeOfKind(t *testing.T) {
 		},
 	} {
 		t.Run(name, func(t *testing.T) {
-			got, invalid := templates{}.read(ofKind("AWSMachineTemplate", tc.spec, tc.annotations), "")
+			got, invalid := embedded.read(ofKind("AWSMachineTemplate", tc.spec, tc.annotations), "")
 			switch {
 			case tc.invalid != "":
 				if invalid == nil || !strings.Contains(invalid.Error(), tc.invalid) {

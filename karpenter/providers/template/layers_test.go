@@ -8,6 +8,8 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+
+	"github.com/autonode-io/autonode/karpenter/providers/profile"
 )
 
 func TestGPUOfLayers(t *testing.T) {
@@ -19,7 +21,7 @@ func TestGPUOfLayers(t *testing.T) {
 		above.SetName("workers")
 		above.SetAnnotations(deployment)
 		s := &Template{Source: sourceOf(above)}
-		return s, s.read(Config{}.infrastructure(below), layer{object: above})
+		return s, s.read(Config{Profiles: profile.Embedded()}.infrastructure(below), layer{object: above})
 	}
 	for name, tc := range map[string]struct {
 		template, deployment map[string]string

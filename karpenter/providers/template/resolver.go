@@ -62,7 +62,7 @@ type Config struct {
 	SharedCatalogs Objects
 	// ControlPlanes reads the infrastructure machines of the Cluster's control plane, whose templates aren't for nodes; nil for not knowing them.
 	ControlPlanes Objects
-	// Profiles of infrastructure kinds; nil for the embedded ones.
+	// Profiles of infrastructure kinds.
 	Profiles *profile.Profiles
 }
 

@@ -12,6 +12,7 @@ import (
 
 	"github.com/autonode-io/autonode/api/karpenter/v1alpha1"
 	"github.com/autonode-io/autonode/internal/environment"
+	"github.com/autonode-io/autonode/karpenter/providers/profile"
 	"github.com/autonode-io/autonode/karpenter/providers/template"
 )
 
@@ -55,7 +56,7 @@ func TestSharedNamespace(t *testing.T) {
 		class.Spec.Bootstrap = &v1alpha1.Bootstrap{ConfigTemplateRef: &v1alpha1.BootstrapTemplateReference{
 			APIGroup: "bootstrap.cluster.x-k8s.io", Kind: "KubeadmConfigTemplate", Name: config,
 		}}
-		resolver := template.NewResolver(template.Config{Objects: objects, ClusterName: "blue", Namespace: "team", Secrets: secrets{}, Shared: shared, ControlPlanes: controlPlanes})
+		resolver := template.NewResolver(template.Config{Objects: objects, ClusterName: "blue", Namespace: "team", Secrets: secrets{}, Profiles: profile.Embedded(), Shared: shared, ControlPlanes: controlPlanes})
 		found, err := resolver.Resolve(t.Context(), class)
 		g.Expect(err).NotTo(HaveOccurred())
 		for i := range found.Matching {

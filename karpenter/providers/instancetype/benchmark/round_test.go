@@ -32,6 +32,7 @@ import (
 	"github.com/autonode-io/autonode/internal/environment"
 	"github.com/autonode-io/autonode/karpenter/providers/instancetype"
 	"github.com/autonode-io/autonode/karpenter/providers/pricing"
+	"github.com/autonode-io/autonode/karpenter/providers/profile"
 	"github.com/autonode-io/autonode/karpenter/providers/template"
 )
 
@@ -49,7 +50,7 @@ func catalogTypes(tb testing.TB, n int) (instanceTypes []*karpcloudprovider.Inst
 	before := heap()
 	provider := instancetype.New(instancetype.Config{
 		Templates: template.NewResolver(template.Config{
-			Objects: environment.FleetCatalog(n), ClusterName: environment.FleetCluster, Namespace: environment.FleetNamespace, Secrets: secrets{},
+			Objects: environment.FleetCatalog(n), ClusterName: environment.FleetCluster, Namespace: environment.FleetNamespace, Secrets: secrets{}, Profiles: profile.Embedded(),
 		}),
 		Pricing: pricing.Default(), Inventory: environment.NoMachines(), Capacity: environment.Unleased(),
 	})
