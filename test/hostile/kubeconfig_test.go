@@ -172,7 +172,7 @@ func TestKubeconfig(t *testing.T) {
 			g.Expect(reachable()).NotTo(ContainSubstring("password"))
 		})
 	}
-	t.Run("When the operator has tried again for a second, it should have asked nobody, and run nothing", func(t *testing.T) {
+	t.Run("When refused kubeconfigs are tried for another second, the operator should ask no server and run no program", func(t *testing.T) {
 		g := NewWithT(t)
 		g.Consistently(collector.asked, time.Second).Should(BeEmpty())
 		g.Expect(internal.asked()).To(BeEmpty())
