@@ -80,12 +80,7 @@ func Run(ctx context.Context, programVersion string) error {
 	if err != nil {
 		return fmt.Errorf("%w: %w", ErrUsage, err)
 	}
-
-	topologyKeys, err := opts.TopologyKeys()
-	if err != nil {
-		return fmt.Errorf("%w: %w", ErrUsage, err)
-	}
-	wellknown.Normalize(topologyKeys)
+	wellknown.Normalize(opts.Parsed.TopologyKeys)
 
 	ended, end := context.WithCancelCause(ctx)
 	defer end(nil)
@@ -156,11 +151,10 @@ func register(ctx context.Context, guest *coreoperator.Operator, management *ope
 	if err := management.AddTo(ctx, guest); err != nil {
 		return err
 	}
-	p, err := operator.NewProviders(ctx, guest, management, opts)
+	p, err := operator.NewProviders(ctx, guest, management, opts, operator.Election{Config: management.GetConfig(), Options: options.FromContext(ctx)})
 	if err != nil {
 		return err
 	}
-	p.Capacity.Memory = operator.Election{Config: management.GetConfig(), Options: options.FromContext(ctx)}
 	k, err := newCore(ctx, guest, management, keeper, p)
 	if err != nil {
 		return err
@@ -286,7 +280,7 @@ func newControllers(guest *coreoperator.Operator, management *operator.Managemen
 		nodeclass.New(nodeclass.Config{
 			Guest:          guest.GetClient(),
 			Namespace:      opts.Namespace,
-			AllowedPatches: p.AllowedPatches,
+			AllowedPatches: opts.Parsed.AllowedPatches,
 			Objects:        management.Objects,
 			SharedCatalogs: management.SharedCatalogs,
 			ControlPlanes:  management.ControlPlanes,

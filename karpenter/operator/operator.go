@@ -12,7 +12,6 @@ import (
 	coreoperator "sigs.k8s.io/karpenter/pkg/operator"
 	"sigs.k8s.io/karpenter/pkg/operator/options"
 
-	"github.com/autonode-io/autonode/api/karpenter/v1alpha1"
 	"github.com/autonode-io/autonode/karpenter/cloudprovider"
 	"github.com/autonode-io/autonode/karpenter/providers/bootstraptoken"
 	"github.com/autonode-io/autonode/karpenter/providers/capacity"
@@ -32,38 +31,22 @@ import (
 
 // Providers serve Create and GetInstanceTypes.
 type Providers struct {
-	AllowedPatches []v1alpha1.BootstrapPatches
-	Versions       version.Resolver
-	Machines       *machine.Provider
-	inventory      *inventory.Inventory
-	Unavailable    *offering.Unavailable
-	Rejections     *offering.Rejections
-	Capacity       *capacity.Provider
-	PriceFile      *pricing.File
-	Profiles       *profile.Profiles
-	Images         *nodeimage.File
-	InstanceTypes  *instancetype.Provider
-	CloudProvider  *cloudprovider.CloudProvider
+	Versions      version.Resolver
+	Machines      *machine.Provider
+	inventory     *inventory.Inventory
+	Unavailable   *offering.Unavailable
+	Rejections    *offering.Rejections
+	Capacity      *capacity.Provider
+	PriceFile     *pricing.File
+	Profiles      *profile.Profiles
+	Images        *nodeimage.File
+	InstanceTypes *instancetype.Provider
+	CloudProvider *cloudprovider.CloudProvider
 }
 
-// NewProviders connects the providers to both clusters, without controllers.
-func NewProviders(ctx context.Context, guest *coreoperator.Operator, management *Management, opts Options) (p *Providers, err error) {
+// NewProviders connects the providers to both clusters, without controllers. memory is nil in a process that launches nothing.
+func NewProviders(ctx context.Context, guest *coreoperator.Operator, management *Management, opts Options, memory capacity.Memory) (p *Providers, err error) {
 	p = &Providers{Unavailable: offering.NewUnavailable(guest.Clock), Rejections: offering.NewRejections(guest.Clock), Images: nodeimage.NewFile(opts.NodeImageFile)}
-	if p.AllowedPatches, err = opts.allowedPatches(); err != nil {
-		return nil, err
-	}
-	upgrades, err := version.ParseUpgrades(opts.NodeUpgradeWindow)
-	if err != nil {
-		return nil, fmt.Errorf("reading --node-upgrade-window: %w", err)
-	}
-	repairPolicies, err := v1alpha1.ParseRepairPolicies(opts.RepairPolicies)
-	if err != nil {
-		return nil, fmt.Errorf("reading --repair-policies: %w", err)
-	}
-	memoryOverhead, err := template.ParsePercentage(opts.MemoryOverhead)
-	if err != nil {
-		return nil, fmt.Errorf("--vm-memory-overhead %q %w", opts.MemoryOverhead, err)
-	}
 	discovery, err := version.NewDiscovery(guest.GetConfig())
 	if err != nil {
 		return nil, err
@@ -103,7 +86,7 @@ func NewProviders(ctx context.Context, guest *coreoperator.Operator, management 
 		return nil, fmt.Errorf("following Machines and Nodes: %w", err)
 	}
 	coreOptions := options.FromContext(ctx)
-	p.Capacity = capacity.New(capacity.Config{Clock: guest.Clock, Source: &capacity.Cluster{
+	p.Capacity = capacity.New(capacity.Config{Clock: guest.Clock, Memory: memory, Source: &capacity.Cluster{
 		Leases: management.Leases, Reader: management.GetAPIReader(), Namespace: opts.Namespace, ClusterName: opts.ClusterName, LeaseName: opts.Names().Karpenter, Owns: p.Machines.Owns,
 		Names: p.Machines.MachineNames, IsFirst: Election{management.GetConfig(), coreOptions}.isFirst,
 	}})
@@ -128,23 +111,23 @@ func NewProviders(ctx context.Context, guest *coreoperator.Operator, management 
 			Profiles: p.Profiles, SharedCatalogs: management.catalogs(), ControlPlanes: management.ControlPlanes,
 		}),
 		Check: machine.CheckPatches, Kubelet: machine.PatchedKubelet, Version: p.Versions.Resolve, Pricing: prices, Unavailable: p.Unavailable, Inventory: p.inventory,
-		Capacity: p.Capacity, MemoryOverhead: memoryOverhead,
+		Capacity: p.Capacity, MemoryOverhead: opts.Parsed.MemoryOverhead,
 	})
 	p.CloudProvider = cloudprovider.New(cloudprovider.Config{
 		Guest:          guest.GetClient(),
 		Management:     management.GetClient(),
 		Recorder:       guest.EventRecorder,
 		Machines:       p.Machines,
-		AllowedPatches: p.AllowedPatches,
+		AllowedPatches: opts.Parsed.AllowedPatches,
 		Images:         p.Images,
 		InstanceTypes:  p.InstanceTypes,
 		Reservations:   reservation.Provider{Inventory: p.inventory, Capacity: p.Capacity},
 		Rejections:     p.Rejections,
 		Overlays:       guest.InstanceTypeStore,
-		RepairPolicies: repairPolicies,
+		RepairPolicies: opts.Parsed.RepairPolicies,
 		Version:        p.Versions.Resolve,
 		Drift: drift.New(drift.Config{
-			InstanceTypes: p.InstanceTypes, Images: p.Images, Version: p.Versions.Resolve, Upgrades: upgrades, Rollout: opts.RolloutID, Clock: guest.Clock,
+			InstanceTypes: p.InstanceTypes, Images: p.Images, Version: p.Versions.Resolve, Upgrades: opts.Parsed.Upgrades, Rollout: opts.RolloutID, Clock: guest.Clock,
 		}),
 	})
 	return p, nil

@@ -64,6 +64,22 @@ type Options struct {
 	MemoryOverhead string
 	// RepairPolicies are node conditions for which nodes are replaced, beside the built-in ones, as JSON: see v1alpha1.RepairPolicy.
 	RepairPolicies string
+
+	// Parsed holds the flags above that have a format of their own.
+	Parsed Parsed
+}
+
+// Parsed are the values of flags.
+type Parsed struct {
+	// AllowedPatches are those of AllowedBootstrapPatches; nil if any are allowed.
+	AllowedPatches []v1alpha1.BootstrapPatches
+	// Upgrades is NodeUpgradeWindow.
+	Upgrades version.Upgrades
+	// TopologyKeys are ZoneTopologyKeys and RegionTopologyKeys.
+	TopologyKeys wellknown.TopologyKeys
+	// MemoryOverhead is a fraction.
+	MemoryOverhead float64
+	RepairPolicies []v1alpha1.RepairPolicy
 }
 
 var _ options.Injectable = (*Options)(nil)
@@ -113,11 +129,13 @@ func (o *Options) Parse(fs *options.FlagSet, args ...string) error {
 			return err
 		}
 	}
-	return o.validate()
+	return o.complete()
 }
 
-func (o *Options) validate() error {
+// complete validates the flags and sets Parsed.
+func (o *Options) complete() error {
 	var errs []error
+	var err error
 	if o.ClusterName == "" {
 		errs = append(errs, errors.New("--cluster-name (CLUSTER_NAME) is needed: the Cluster API Cluster that nodes join"))
 	} else if msgs := validation.IsDNS1123Subdomain(o.ClusterName); len(msgs) > 0 {
@@ -134,19 +152,19 @@ func (o *Options) validate() error {
 	if o.GuestKubeconfig != "" && o.GuestKubeconfig == o.ManagementKubeconfig {
 		errs = append(errs, fmt.Errorf("--guest-kubeconfig and --management-kubeconfig are both %q; for a cluster that is both, set KUBECONFIG instead", o.GuestKubeconfig))
 	}
-	if _, err := o.allowedPatches(); err != nil {
+	if o.Parsed.AllowedPatches, err = parseAllowedPatches(o.AllowedBootstrapPatches); err != nil {
 		errs = append(errs, err)
 	}
-	if _, err := version.ParseUpgrades(o.NodeUpgradeWindow); err != nil {
+	if o.Parsed.Upgrades, err = version.ParseUpgrades(o.NodeUpgradeWindow); err != nil {
 		errs = append(errs, fmt.Errorf("--node-upgrade-window: %w", err))
 	}
-	if _, err := o.TopologyKeys(); err != nil {
+	if o.Parsed.TopologyKeys, err = wellknown.ParseTopologyKeys(o.ZoneTopologyKeys, o.RegionTopologyKeys); err != nil {
 		errs = append(errs, fmt.Errorf("--zone-topology-keys and --region-topology-keys: %w", err))
 	}
-	if _, err := template.ParsePercentage(o.MemoryOverhead); err != nil {
+	if o.Parsed.MemoryOverhead, err = template.ParsePercentage(o.MemoryOverhead); err != nil {
 		errs = append(errs, fmt.Errorf("--vm-memory-overhead %q %w", o.MemoryOverhead, err))
 	}
-	if _, err := v1alpha1.ParseRepairPolicies(o.RepairPolicies); err != nil {
+	if o.Parsed.RepairPolicies, err = v1alpha1.ParseRepairPolicies(o.RepairPolicies); err != nil {
 		errs = append(errs, fmt.Errorf("--repair-policies: %w", err))
 	}
 	if o.NodeVersion != "" {
@@ -165,23 +183,18 @@ func (o *Options) Names() v1beta1.Names {
 	return v1beta1.DedicatedNames()
 }
 
-// allowedPatches is nil where any are allowed.
-func (o *Options) allowedPatches() ([]v1alpha1.BootstrapPatches, error) {
-	if o.AllowedBootstrapPatches == "" {
+// parseAllowedPatches returns nil where any are allowed.
+func parseAllowedPatches(text string) ([]v1alpha1.BootstrapPatches, error) {
+	if text == "" {
 		return nil, nil
 	}
 	allowed := []v1alpha1.BootstrapPatches{}
-	decoder := json.NewDecoder(strings.NewReader(o.AllowedBootstrapPatches))
+	decoder := json.NewDecoder(strings.NewReader(text))
 	decoder.DisallowUnknownFields()
 	if err := decoder.Decode(&allowed); err != nil || allowed == nil {
 		return nil, fmt.Errorf("--allowed-bootstrap-patches isn't a list as spec.bootstrapPatches of a node class has it, in JSON: %w", err)
 	}
 	return allowed, nil
-}
-
-// TopologyKeys are the CSI drivers' that the flags name.
-func (o *Options) TopologyKeys() (wellknown.TopologyKeys, error) {
-	return wellknown.ParseTopologyKeys(o.ZoneTopologyKeys, o.RegionTopologyKeys)
 }
 
 // ToContext implements options.Injectable. Run passes these options explicitly, so the context doesn't hold them.
@@ -203,5 +216,6 @@ func ParseOptions(args []string, output io.Writer) (Options, *options.Options, e
 	if err := core.Parse(fs, args...); err != nil {
 		return Options{}, nil, err
 	}
-	return *own, core, own.validate()
+	err := own.complete()
+	return *own, core, err
 }

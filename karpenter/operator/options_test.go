@@ -8,6 +8,8 @@ import (
 	"testing"
 
 	"github.com/google/go-cmp/cmp"
+
+	"github.com/autonode-io/autonode/karpenter/core/wellknown"
 )
 
 func TestOptions(t *testing.T) {
@@ -53,6 +55,10 @@ func TestOptions(t *testing.T) {
 			GuestKubeconfig: "/guest", ManagementKubeconfig: "/management", ClusterName: "blue", Namespace: "clusters-blue", NodeVersion: "v1.36.3",
 			ZoneTopologyKeys: "csi.example.com/zone", RegionTopologyKeys: "csi.example.com/region", MemoryOverhead: "5%",
 			SharedCatalogNamespace: "autonode-catalogs",
+			Parsed: Parsed{
+				TopologyKeys:   wellknown.TopologyKeys{Zone: []string{"csi.example.com/zone"}, Region: []string{"csi.example.com/region"}},
+				MemoryOverhead: 0.05,
+			},
 		}
 		if diff := cmp.Diff(want, got); diff != "" || err != nil {
 			t.Errorf("options, %v (-want +got):\n%s", err, diff)

@@ -155,11 +155,7 @@ type startedProviders struct {
 func startProviders(
 	ctx context.Context, guestConfig, managementConfig *rest.Config, guestObjects *lenient.Decoder, opts operator.Options,
 ) (*startedProviders, error) {
-	topologyKeys, err := opts.TopologyKeys()
-	if err != nil {
-		return nil, err
-	}
-	wellknown.Normalize(topologyKeys)
+	wellknown.Normalize(opts.Parsed.TopologyKeys)
 	mgr, err := manager.New(guestConfig, manager.Options{
 		Scheme: clientgoscheme.Scheme, Logger: logr.Discard(), Metrics: metricsserver.Options{BindAddress: "0"}, HealthProbeBindAddress: "0",
 		BaseContext: func() context.Context { return ctx }, Cache: cache.Options{NewInformer: guestObjects.NewInformer},
@@ -176,7 +172,7 @@ func startProviders(
 	if err := management.AddTo(ctx, guest); err != nil {
 		return nil, err
 	}
-	p, err := operator.NewProviders(ctx, guest, management, opts)
+	p, err := operator.NewProviders(ctx, guest, management, opts, nil)
 	if err != nil {
 		return nil, err
 	}
