@@ -336,7 +336,7 @@ func (r *run) record(provider string, result Result) error {
 	r.done++
 	r.printer.Println(fmt.Sprintf("%3d/%d  %-10s  %-11s  %s", r.done, len(r.chosen)*len(r.cfg.Providers), provider, cell(*results, result.Spec), result.Spec))
 	if !result.Passed {
-		r.printer.Println(fmt.Sprintf("         %s\n         %s", firstLines(result.Failure), result.Log))
+		r.printer.Println(fmt.Sprintf("         %s\n         %s", message.Cut(result.Failure, 300), result.Log))
 	}
 	return results.write(r.cfg.Results)
 }
@@ -402,10 +402,4 @@ func (r *run) check() error {
 		errs = append(errs, fmt.Errorf("was left behind: %s", name))
 	}
 	return errors.Join(errs...)
-}
-
-// firstLines returns enough of a failure to recognize it.
-func firstLines(text string) string {
-	const limit = 300
-	return message.Cut(text, limit)
 }

@@ -7,7 +7,6 @@ package template
 import (
 	"cmp"
 	"fmt"
-	"slices"
 	"strconv"
 	"strings"
 
@@ -24,7 +23,6 @@ import (
 	"github.com/autonode-io/autonode/catalog"
 	"github.com/autonode-io/autonode/catalog/patch"
 	"github.com/autonode-io/autonode/karpenter/providers/kubelet"
-	"github.com/autonode-io/autonode/message"
 )
 
 // Source identifies the object that a template was read from.
@@ -290,116 +288,6 @@ func (s *Template) Minimum() int {
 		return 0
 	}
 	return max(*s.MinSize-s.Replicas, 0)
-}
-
-// Note is what isn't known of a template that is in use.
-type Note struct {
-	// On is the source, or for what holds for all templates of a kind, the kind.
-	On string
-	// Unknown: the kind has no profile.
-	Unknown bool
-	Text    string
-}
-
-// Error names the object or the kind first.
-func (n Note) Error() string { return n.On + ": " + n.Text }
-
-// InvalidError says why one source is excluded. The others stay in use.
-type InvalidError struct {
-	Source Source
-	// On is the object that carries Key, if it isn't the source: a MachineDeployment's template.
-	On string
-	// Key is the malformed annotation or field, and Value its value; both are empty if the problem isn't a single
-	// value.
-	Key, Value string
-	// Problem continues the sentence after the value: "is not a quantity".
-	Problem string
-	// Unresolved: the source refers to an object that doesn't exist.
-	Unresolved bool
-}
-
-// maxShown is the length at which messages truncate a value, in bytes.
-const maxShown = 100
-
-// Error names the object, the key, the value and the problem.
-func (e *InvalidError) Error() string {
-	prefix := e.Source.String() + ": "
-	if e.On != "" {
-		prefix += e.On + ": "
-	}
-	if e.Key == "" {
-		return prefix + e.Problem
-	}
-	// The problem follows the value, and messages are truncated.
-	return fmt.Sprintf("%s%s: %q %s", prefix, e.Key, message.Cut(e.Value, maxShown), e.Problem)
-}
-
-// Found is what a node class selects.
-type Found struct {
-	// SelectorErrs are the selectors that can't be parsed, each naming its field.
-	SelectorErrs []error
-	// Matching are the objects that the selectors match, usable or not.
-	Matching []Source
-	// Templates that can be used, ordered by source.
-	Templates []Template
-	// Invalid are the matching sources that are excluded.
-	Invalid []*InvalidError
-	// Closed says which offerings of catalogs can't be launched, by reason.
-	Closed []error
-	// Unreadable are the kinds that couldn't be read, each an *informer.UnreadableError. Their templates are missing
-	// here and may exist.
-	Unreadable []error
-	// Existing counts the objects of each kind, whether they match or not.
-	Existing map[schema.GroupKind]int
-	// Others counts those of each kind in a shared namespace that don't belong to the Cluster.
-	Others map[schema.GroupKind]int
-	// BootstrapErr says why the node class's bootstrap can't be used although some templates need it: ErrNoBootstrap, a
-	// Forbidden, a NotFound, or an *informer.UnreadableError. Those templates have no bootstrap, and nothing can be
-	// launched from them.
-	BootstrapErr error
-	// ProfileSequence is that of the profiles that templates were read with.
-	ProfileSequence uint64
-}
-
-// Checked moves the templates that fail a check to Invalid.
-func (f *Found) Checked(check func(*Template) error) *Found {
-	checked := *f
-	checked.Templates, checked.Invalid = nil, slices.Clone(f.Invalid)
-	for i := range f.Templates {
-		if err := check(&f.Templates[i]); err != nil {
-			checked.Invalid = append(checked.Invalid, &InvalidError{Source: f.Templates[i].Source, Problem: err.Error()})
-			continue
-		}
-		checked.Templates = append(checked.Templates, f.Templates[i])
-	}
-	slices.SortFunc(checked.Invalid, func(a, b *InvalidError) int { return a.Source.compare(b.Source) })
-	return &checked
-}
-
-func (f *Found) add(s Template, invalid *InvalidError) {
-	if invalid != nil {
-		f.Invalid = append(f.Invalid, invalid)
-		return
-	}
-	f.Templates = append(f.Templates, s)
-}
-
-// unreadable records a kind that can't be read, once.
-func (f *Found) unreadable(err error) {
-	if !slices.ContainsFunc(f.Unreadable, func(other error) bool { return other.Error() == err.Error() }) {
-		f.Unreadable = append(f.Unreadable, err)
-	}
-}
-
-// Cluster has the fields of the Cluster that templates need.
-type Cluster struct {
-	// FailureDomains by name, ordered.
-	FailureDomains []string
-	// Region of the machines whose template tells none: the Cluster's label topology.kubernetes.io/region. It may be empty.
-	Region string
-	Paused bool
-	// Deleting: nothing is launched any more.
-	Deleting bool
 }
 
 // Family is the family of the template's instance type, within which the infrastructure counts quotas.
