@@ -50,22 +50,14 @@ type Commitments struct {
 	Paid float64
 }
 
-// Apply applies commitments to the machines that run. Machines are covered in the order of their list price, the
+// Apply applies commitments to the machines that run, and returns what covers each group. Machines are covered in the order of their list price, the
 // dearest first, and each by the commitments that select it in the order of their discount, the highest first, those of
 // machines before those of money; a machine may be covered in part. Providers bill by such a rule (AWS applies savings
 // plans to the highest discount first), to the hour and with more details, so that a bill differs.
-func Apply(commitments []Commitment, machines []Running) *Commitments {
-	groups := make([]Group, len(machines))
-	for i, m := range machines {
-		groups[i] = Group{m, 1}
-	}
-	c, _ := ApplyGroups(commitments, groups)
-	return c
-}
-
-// ApplyGroups does what Apply does for machines of which many are equal, and returns what covers each group. Machines of a
-// group share that equally. The group of equal machines has to be one, or its order among the groups decides.
-func ApplyGroups(commitments []Commitment, groups []Group) (*Commitments, []Share) {
+//
+// Machines of a group share what covers it equally. The group of equal machines has to be one, or its order among the groups
+// decides.
+func Apply(commitments []Commitment, groups []Group) (*Commitments, []Share) {
 	c := ordered(commitments)
 	for i, commitment := range c.commitments {
 		c.left[i] = max(0, commitment.HourlySpend)

@@ -21,6 +21,16 @@ var (
 	reserved = Commitment{Name: "reserved", Selector: Selector{InstanceTypes: []string{"m5.large"}, CapacityTypes: []string{"on-demand"}}, Machines: 2, Discount: 0.40}
 )
 
+// applied applies commitments to machines one by one.
+func applied(commitments []Commitment, machines []Running) *Commitments {
+	groups := make([]Group, len(machines))
+	for i, m := range machines {
+		groups[i] = Group{m, 1}
+	}
+	c, _ := Apply(commitments, groups)
+	return c
+}
+
 func TestMarginalPrice(t *testing.T) {
 	for _, tc := range []struct {
 		name        string
@@ -47,7 +57,7 @@ func TestMarginalPrice(t *testing.T) {
 		{"When a machine has no price, it should cost nothing", []Commitment{plan}, nil, running("m5.large", 0), 0, 0},
 	} {
 		t.Run(tc.name, func(t *testing.T) {
-			c := Apply(tc.commitments, tc.runs)
+			c := applied(tc.commitments, tc.runs)
 			if got := c.MarginalPrice(tc.next); math.Abs(got-tc.want) > 1e-9 {
 				t.Errorf("marginal price %g, want %g", got, tc.want)
 			}
@@ -61,14 +71,14 @@ func TestMarginalPrice(t *testing.T) {
 		savings, k4 := Commitment{Name: "savings-plan", Selector: onDemand, HourlySpend: 0.50, Discount: 0.275}, running("k4", 0.139)
 		var runs []Running
 		for i, want := range []float64{0, 0, 0, 0, 0.0053, 0.139, 0.139} {
-			if got := Apply([]Commitment{savings}, runs).MarginalPrice(k4); math.Abs(got-want) > 5e-5 {
+			if got := applied([]Commitment{savings}, runs).MarginalPrice(k4); math.Abs(got-want) > 5e-5 {
 				t.Errorf("beside %d machines it costs %g, want %g", i, got, want)
 			}
 			runs = append(runs, k4)
 		}
 	})
 	t.Run("When a commitment is partly used, it should say what isn't", func(t *testing.T) {
-		if unused := Apply([]Commitment{plan, reserved}, []Running{large, xlarge}).Unused(); math.Abs(unused["plan"]) > 1e-9 || unused["reserved"] != 1 {
+		if unused := applied([]Commitment{plan, reserved}, []Running{large, xlarge}).Unused(); math.Abs(unused["plan"]) > 1e-9 || unused["reserved"] != 1 {
 			t.Errorf("unused: %v", unused)
 		}
 	})
@@ -101,7 +111,7 @@ func TestSaving(t *testing.T) {
 		{"When a commitment costs nothing, it should save nothing", []Commitment{{Name: "free", HourlySpend: 1, Discount: 1}}, []Running{large}, large, 0},
 	} {
 		t.Run(tc.name, func(t *testing.T) {
-			if got := Apply(tc.commitments, tc.runs).Saving(tc.less); math.Abs(got-tc.want) > 1e-9 {
+			if got := applied(tc.commitments, tc.runs).Saving(tc.less); math.Abs(got-tc.want) > 1e-9 {
 				t.Errorf("it saves %g, want %g", got, tc.want)
 			}
 		})
@@ -114,10 +124,10 @@ func TestSaving(t *testing.T) {
 			for range 1 + random.IntN(8) {
 				runs = append(runs, running([]string{"m5.large", "m5.xlarge"}[random.IntN(2)], float64(1+random.IntN(40))/100))
 			}
-			all := Apply(commitments, runs)
+			all := applied(commitments, runs)
 			for i := range runs {
 				without := append(append([]Running{}, runs[:i]...), runs[i+1:]...)
-				if saves, less := all.Saving(runs[i]), all.Paid-Apply(commitments, without).Paid; math.Abs(saves-less) > 1e-9 {
+				if saves, less := all.Saving(runs[i]), all.Paid-applied(commitments, without).Paid; math.Abs(saves-less) > 1e-9 {
 					t.Fatalf("%v saves %g of %v, and %g is paid less, with %v", runs[i], saves, runs, less, commitments)
 				}
 			}
@@ -155,7 +165,7 @@ func TestPricesOfAnyFleet(t *testing.T) {
 		}
 		var fleet []Running
 		list, next := 0.0, machine()
-		before := Apply(commitments, nil)
+		before := applied(commitments, nil)
 		for range random.IntN(12) {
 			m := machine()
 			marginal := before.MarginalPrice(next)
@@ -164,7 +174,7 @@ func TestPricesOfAnyFleet(t *testing.T) {
 			}
 			fleet = append(fleet, m)
 			list += m.Price
-			after := Apply(commitments, fleet)
+			after := applied(commitments, fleet)
 			if now := after.MarginalPrice(next); now < marginal-rounding {
 				t.Fatalf("the marginal price falls from %g to %g when %v runs beside %v of %v", marginal, now, m, fleet, commitments)
 			}
@@ -182,7 +192,7 @@ func TestPricesOfAnyFleet(t *testing.T) {
 				} else {
 					more[i].HourlySpend += 0.2
 				}
-				if now := Apply(more, fleet).MarginalPrice(next); now > price+rounding {
+				if now := applied(more, fleet).MarginalPrice(next); now > price+rounding {
 					t.Fatalf("the marginal price rises from %g to %g when more is committed: %v", price, now, more)
 				}
 			}

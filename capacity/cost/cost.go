@@ -210,7 +210,7 @@ func (r *Report) cover(parts []part, commitments []capacity.Commitment) []covere
 		groups[j].Count += parts[i].Count
 		of[i] = j
 	}
-	applied, shares := capacity.ApplyGroups(commitments, groups)
+	applied, shares := capacity.Apply(commitments, groups)
 	r.Applied = applied
 	byGroup, used := make([]covered, len(groups)), make([]float64, len(commitments))
 	for _, share := range shares {

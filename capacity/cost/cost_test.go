@@ -280,23 +280,23 @@ func TestAnyFleet(t *testing.T) {
 		if diff := cmp.Diff(report.Rows, again.Rows, cmp.Comparer(equal)); diff != "" {
 			t.Fatalf("another order of the machines changes rows:\n%s", diff)
 		}
-		if marginal := capacity.Apply(commitments, singles(list, reservations)); !equal(marginal.Paid, total.Paid-total.Committed) {
+		if marginal, _ := capacity.Apply(commitments, singles(list, reservations)); !equal(marginal.Paid, total.Paid-total.Committed) {
 			t.Fatalf("%g is paid beside commitments, and one machine after another pays %g", total.Paid-total.Committed, marginal.Paid)
 		}
 	}
 }
 
 // singles are the machines one by one, as the prices that Karpenter compares are made of.
-func singles(list []cost.Machines, reservations []cost.Reservation) []capacity.Running {
-	var running []capacity.Running
+func singles(list []cost.Machines, reservations []cost.Reservation) []capacity.Group {
+	var groups []capacity.Group
 	for _, m := range list {
 		price := m.List
 		if m.CapacityType == "reserved" && reservations[0].Expired {
 			price = m.OnDemand
 		}
 		for range m.Count {
-			running = append(running, capacity.Running{Offering: m.Offering, Price: price})
+			groups = append(groups, capacity.Group{Running: capacity.Running{Offering: m.Offering, Price: price}, Count: 1})
 		}
 	}
-	return running
+	return groups
 }

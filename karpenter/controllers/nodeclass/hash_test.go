@@ -7,8 +7,10 @@ import (
 
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/api/resource"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/utils/ptr"
 
+	"github.com/autonode-io/autonode/api/karpenter/v1alpha1"
 	"github.com/autonode-io/autonode/internal/environment"
 	"github.com/autonode-io/autonode/karpenter/providers/instancetype"
 	"github.com/autonode-io/autonode/karpenter/providers/pricing"
@@ -27,9 +29,15 @@ func TestTemplatesHash(t *testing.T) {
 			}
 		}
 		change(&templates[0], &templates[1])
-		return templatesHash(instancetype.Build(instancetype.Input{
-			Templates: templates, Pricing: pricing.Default(), Inventory: environment.NoMachines(), Capacity: environment.Unleased(),
-		}), func(*template.Template) string { return "" })
+		offered := &environment.Templates{}
+		offered.Offer("default", templates, template.Cluster{}, template.Gaps{})
+		listing, err := instancetype.New(instancetype.Config{
+			Templates: offered, Pricing: pricing.Default(), Inventory: environment.NoMachines(), Capacity: environment.Unleased(),
+		}).Refresh(t.Context(), &v1alpha1.ClusterAPINodeClass{ObjectMeta: metav1.ObjectMeta{Name: "default"}})
+		if err != nil {
+			t.Fatal(err)
+		}
+		return templatesHash(listing.Snapshot, func(*template.Template) string { return "" })
 	}
 	base := hash(func(_, _ *template.Template) {})
 	t.Run("When another template makes the offering because the cheaper one is unavailable, it should stay", func(t *testing.T) {

@@ -130,7 +130,7 @@ func TestAbsence(t *testing.T) {
 			in := input(tmpl)
 			in.Inventory = machinesOf(madeFrom(tmpl, "a"))
 			change(&in.Templates[0])
-			if snapshot := Build(in); !snapshot.Gone(tmpl.Source.Annotation(), key) {
+			if snapshot := snapshotOf(in); !snapshot.Gone(tmpl.Source.Annotation(), key) {
 				t.Errorf("it isn't gone: %v", offered(snapshot.InstanceTypes))
 			}
 		})
@@ -141,7 +141,7 @@ func TestUnpriced(t *testing.T) {
 	t.Run("When a capacity type is sold without a price, it should offer it in every zone, unavailable", func(t *testing.T) {
 		in := input(newTemplate("c4", 4, 0.1, func(s *template.Template) { s.Patches = spotPatches(t) }))
 		want := []string{"c4: a on-demand $0.1", "c4: a spot $0.1 !", "c4: b on-demand $0.1", "c4: b spot $0.1 !"}
-		if got := offered(Build(in).InstanceTypes); !slices.Equal(got, want) {
+		if got := offered(snapshotOf(in).InstanceTypes); !slices.Equal(got, want) {
 			t.Errorf("got %v, want %v", got, want)
 		}
 	})

@@ -83,7 +83,7 @@ func TestBootstrapSettings(t *testing.T) {
 		t.Run("When "+name+", it should promise the rest", func(t *testing.T) {
 			in := input(tc.templates...)
 			in.Kubelet = tc.nodeClass
-			snapshot := Build(in)
+			snapshot := snapshotOf(in)
 			NewWithT(t).Expect(snapshot.Problems).To(BeEmpty())
 			expectList(NewWithT(t), snapshot.InstanceTypes[0].Allocatable(), tc.want)
 		})
@@ -91,7 +91,7 @@ func TestBootstrapSettings(t *testing.T) {
 
 	t.Run("When a bootstrap's quantity is none, it should name the bootstrap and not the node class", func(t *testing.T) {
 		tmpl := large(kubelet.Settings{KubeletConfiguration: v1alpha1.KubeletConfiguration{KubeReserved: map[string]v1alpha1.ReservedQuantity{"cpu": "some"}}})
-		problems := Build(input(tmpl)).Problems
+		problems := snapshotOf(input(tmpl)).Problems
 		g := NewWithT(t)
 		g.Expect(problems).To(HaveLen(1))
 		g.Expect(problems[0].Error()).To(And(ContainSubstring("kubeReserved[cpu]"), Not(ContainSubstring("spec.kubelet"))))
@@ -99,7 +99,7 @@ func TestBootstrapSettings(t *testing.T) {
 	t.Run("When a bootstrap registers nodes with taints, it should offer them only to NodePools that have those", func(t *testing.T) {
 		g := NewWithT(t)
 		dedicated := corev1.Taint{Key: "dedicated", Value: "web", Effect: corev1.TaintEffectNoSchedule}
-		snapshot := Build(input(large(kubelet.Settings{Taints: []corev1.Taint{dedicated, {Key: corev1.TaintNodeNotReady, Effect: corev1.TaintEffectNoSchedule}}})))
+		snapshot := snapshotOf(input(large(kubelet.Settings{Taints: []corev1.Taint{dedicated, {Key: corev1.TaintNodeNotReady, Effect: corev1.TaintEffectNoSchedule}}})))
 		g.Expect(snapshot.Tolerating()).To(BeEmpty())
 		g.Expect(snapshot.Tolerating([]corev1.Taint{dedicated})).To(HaveLen(1))
 	})
@@ -150,7 +150,7 @@ files: [{path: /etc/kubernetes/patches/kubeletconfiguration0+merge.yaml, content
 			}))
 			in.Kubelet = &v1alpha1.KubeletConfiguration{EvictionHard: tc.nodeClass}
 			g.Expect(in.Templates[0].Bootstrap.Kubelet.Unread).To(BeEmpty())
-			expectList(g, Build(in).InstanceTypes[0].Allocatable(), map[corev1.ResourceName]string{"memory": tc.memory, "ephemeral-storage": tc.storage})
+			expectList(g, snapshotOf(in).InstanceTypes[0].Allocatable(), map[corev1.ResourceName]string{"memory": tc.memory, "ephemeral-storage": tc.storage})
 		})
 	}
 	t.Run("When machines of both systems join with one bootstrap, it should plan with the thresholds of each", func(t *testing.T) {
@@ -159,7 +159,7 @@ files: [{path: /etc/kubernetes/patches/kubeletconfiguration0+merge.yaml, content
 		for os := range memory {
 			templates = append(templates, newTemplate(os, 4, 0.1, func(s *template.Template) { s.OS = os }))
 		}
-		for _, it := range Build(input(templates...)).InstanceTypes {
+		for _, it := range snapshotOf(input(templates...)).InstanceTypes {
 			expectList(NewWithT(t), it.Allocatable(), map[corev1.ResourceName]string{"memory": memory[it.Name]})
 		}
 	})
@@ -179,7 +179,7 @@ func TestMemoryOverhead(t *testing.T) {
 			g := NewWithT(t)
 			in := input(newTemplate("c4-large", 4, 0.1, tc.change))
 			in.MemoryOverhead = 0.075
-			it := Build(in).InstanceTypes[0]
+			it := snapshotOf(in).InstanceTypes[0]
 			expectList(g, it.Capacity, map[corev1.ResourceName]string{"memory": tc.want})
 			g.Expect(it.Requirements.Get("karpenter.cluster.x-k8s.io/instance-memory").Values()).To(ConsistOf("8192"))
 		})
@@ -189,7 +189,7 @@ func TestMemoryOverhead(t *testing.T) {
 			in := input(newTemplate("c4-large", 4, 0.1, func(s *template.Template) { s.NominalMemory, s.ContentHash = true, "1" }))
 			in.MemoryOverhead, in.NodeClassHash, in.Inventory = 0.075, "class", newInventory()
 			report(in.Inventory, in.Templates[0], "a", inventory.Amounts{Memory: reported}, inventory.Amounts{})
-			expectList(NewWithT(t), Build(in).InstanceTypes[0].Capacity, map[corev1.ResourceName]string{"memory": want})
+			expectList(NewWithT(t), snapshotOf(in).InstanceTypes[0].Capacity, map[corev1.ResourceName]string{"memory": want})
 		}
 	})
 }
@@ -210,9 +210,9 @@ func TestLearned(t *testing.T) {
 	t.Run("When the first node can allocate less than was promised, it should promise that, and leave the pods that the kubelet is told", func(t *testing.T) {
 		g := NewWithT(t)
 		in, _ := start()
-		expectList(g, Build(in).InstanceTypes[0].Allocatable(), promised)
+		expectList(g, snapshotOf(in).InstanceTypes[0].Allocatable(), promised)
 		report(in.Inventory, in.Templates[0], "a", declared, short)
-		it := Build(in).InstanceTypes[0]
+		it := snapshotOf(in).InstanceTypes[0]
 		expectList(g, it.Allocatable(), learned)
 		expectList(g, it.Capacity, map[corev1.ResourceName]string{"pods": "110", "cpu": "4"})
 	})
@@ -220,7 +220,7 @@ func TestLearned(t *testing.T) {
 		in, _ := start()
 		report(in.Inventory, in.Templates[0], "sick", declared, short)
 		report(in.Inventory, in.Templates[0], "well", declared, inventory.Amounts{MilliCPU: 4000, Memory: 8 << 30, EphemeralStorage: 100 << 30, Pods: 110})
-		expectList(NewWithT(t), Build(in).InstanceTypes[0].Allocatable(), promised)
+		expectList(NewWithT(t), snapshotOf(in).InstanceTypes[0].Allocatable(), promised)
 	})
 	t.Run("When no other node confirms it within an hour, it should try again, and promise it for good when one does", func(t *testing.T) {
 		g := NewWithT(t)
@@ -229,29 +229,29 @@ func TestLearned(t *testing.T) {
 		before := in.Inventory.Sequence()
 		clk.Step(inventory.ConfirmWithin)
 		g.Expect(in.Inventory.Sequence()).NotTo(Equal(before))
-		expectList(g, Build(in).InstanceTypes[0].Allocatable(), promised)
+		expectList(g, snapshotOf(in).InstanceTypes[0].Allocatable(), promised)
 		report(in.Inventory, in.Templates[0], "b", declared, short)
 		clk.Step(10 * inventory.ConfirmWithin)
 		in.Inventory.Sequence()
-		expectList(g, Build(in).InstanceTypes[0].Allocatable(), learned)
+		expectList(g, snapshotOf(in).InstanceTypes[0].Allocatable(), learned)
 	})
 	t.Run("When nodes of another node class or bootstrap can allocate less, it should not mind", func(t *testing.T) {
 		in, _ := start()
 		report(in.Inventory, in.Templates[0], "a", declared, short)
 		in.NodeClassHash = "other"
-		expectList(NewWithT(t), Build(in).InstanceTypes[0].Allocatable(), promised)
+		expectList(NewWithT(t), snapshotOf(in).InstanceTypes[0].Allocatable(), promised)
 		in.NodeClassHash, in.Templates[0].Bootstrap.Hash = "class", "other"
-		expectList(NewWithT(t), Build(in).InstanceTypes[0].Allocatable(), promised)
+		expectList(NewWithT(t), snapshotOf(in).InstanceTypes[0].Allocatable(), promised)
 	})
 	t.Run("When nodes can allocate more than was promised, it should promise no more", func(t *testing.T) {
 		in, _ := start()
 		report(in.Inventory, in.Templates[0], "a", declared, inventory.Amounts{MilliCPU: 9000, Memory: 9 << 30, EphemeralStorage: 900 << 30, Pods: 900})
-		expectList(NewWithT(t), Build(in).InstanceTypes[0].Allocatable(), promised)
+		expectList(NewWithT(t), snapshotOf(in).InstanceTypes[0].Allocatable(), promised)
 	})
 	t.Run("When a problem is every bootstrap's, it should say it once", func(t *testing.T) {
 		in := input(newTemplate("a", 4, 0.1, nil), newTemplate("b", 4, 0.1, func(s *template.Template) { s.Bootstrap.Hash = "other" }))
 		in.Kubelet = &v1alpha1.KubeletConfiguration{KubeReserved: map[string]v1alpha1.ReservedQuantity{"cpu": "some"}}
-		problems := Build(in).Problems
+		problems := snapshotOf(in).Problems
 		if len(problems) != 1 || !strings.HasPrefix(problems[0].Error(), "spec.kubelet.kubeReserved[cpu]") {
 			t.Errorf("%v", problems)
 		}

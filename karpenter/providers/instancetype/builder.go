@@ -51,12 +51,6 @@ type Input struct {
 	Inventory *inventory.Inventory
 }
 
-// Build builds a snapshot. Templates with the same instance type name become one type with all their offerings and the
-// least of their capacities. Of two identical offerings the cheaper one wins.
-//
-// Offerings and types share equal requirements: Karpenter never modifies those of an instance type.
-func Build(in Input) *Snapshot { return newBuilder(in).build() }
-
 // builder builds snapshots of one Input, whose availability, prices and inventory change. It isn't safe for concurrent
 // use.
 type builder struct {
@@ -73,10 +67,8 @@ type builder struct {
 	resolutions int
 }
 
-func newBuilder(in Input) *builder { return newBuilderAfter(in, nil) }
-
-// newBuilderAfter shares what hasn't changed with an earlier builder: the templates that kept reports, and requirements. It may be nil.
-func newBuilderAfter(in Input, before *builder) *builder {
+// newBuilder shares what hasn't changed with an earlier builder: the templates that kept reports, and requirements. It may be nil.
+func newBuilder(in Input, before *builder) *builder {
 	b := &builder{Input: in, offerings: map[offering.Key]karpscheduling.Requirements{}, without: map[string]*karpscheduling.Requirement{}}
 	if before != nil {
 		b.offerings, b.without, b.resolutions = before.offerings, before.without, before.resolutions
@@ -150,7 +142,10 @@ func (b *builder) changedFrom(before *builder) (names sets.Set[string], known bo
 	return names, true
 }
 
-// build resolves every instance type.
+// build resolves every instance type. Templates with the same instance type name become one type with all their offerings and the
+// least of their capacities. Of two identical offerings the cheaper one wins.
+//
+// Offerings and types share equal requirements: Karpenter never modifies those of an instance type.
 func (b *builder) build() *Snapshot {
 	names := sets.New(b.Inventory.InstanceTypes()...)
 	for name := range b.groups {

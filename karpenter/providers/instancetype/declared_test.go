@@ -35,7 +35,7 @@ func TestMeeting(t *testing.T) {
 			for _, zone := range tc.machines {
 				in.Inventory = machinesOf(madeFrom(bare, zone))
 			}
-			snapshot := Build(in)
+			snapshot := snapshotOf(in)
 			meeting, differing := snapshot.Meeting(snapshot.InstanceTypes, open)
 			if diff := cmp.Diff(tc.want, offered(meeting)); diff != "" || len(differing) > 0 {
 				t.Errorf("offerings, %v (-want +got):\n%s", differing, diff)
@@ -43,7 +43,7 @@ func TestMeeting(t *testing.T) {
 		})
 	}
 	t.Run("When a NodePool requires nothing that a template declares, it should get the types themselves", func(t *testing.T) {
-		snapshot := Build(input(bare, ssd))
+		snapshot := snapshotOf(input(bare, ssd))
 		meeting, _ := snapshot.Meeting(snapshot.InstanceTypes, []karpv1.NodeSelectorRequirementWithMinValues{{Key: "team", Operator: corev1.NodeSelectorOpExists}})
 		if &meeting[0] != &snapshot.InstanceTypes[0] {
 			t.Error("they were copied")
@@ -53,7 +53,7 @@ func TestMeeting(t *testing.T) {
 
 func TestOffered(t *testing.T) {
 	const disk = "example.com/disk"
-	snapshot := Build(input(newTemplate("bare", 2, 0.1, func(*template.Template) {}), newTemplate("ssd", 2, 0.2, func(s *template.Template) { s.Labels = map[string]string{disk: "ssd"} })))
+	snapshot := snapshotOf(input(newTemplate("bare", 2, 0.1, func(*template.Template) {}), newTemplate("ssd", 2, 0.2, func(s *template.Template) { s.Labels = map[string]string{disk: "ssd"} })))
 	nodePool := &karpv1.NodePool{}
 	nodePool.Generation = 1
 	nodePool.Spec.Template.Spec.Requirements = []karpv1.NodeSelectorRequirementWithMinValues{{Key: disk, Operator: corev1.NodeSelectorOpExists}}

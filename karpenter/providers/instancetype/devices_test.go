@@ -24,7 +24,7 @@ func TestDevices(t *testing.T) {
 		{"When there is a driver without a number, it should promise none", []template.Template{with("a", "gpu.nvidia.com", 0)}, 0},
 	} {
 		t.Run(tc.name, func(t *testing.T) {
-			templates := Build(input(tc.templates...)).InstanceTypes[0].DynamicResources.ResourceSliceTemplates
+			templates := snapshotOf(input(tc.templates...)).InstanceTypes[0].DynamicResources.ResourceSliceTemplates
 			if tc.want == 0 {
 				if len(templates) > 0 {
 					t.Errorf("%d templates", len(templates))

@@ -59,6 +59,9 @@ func newTemplate(name string, cores int64, price float64, change func(*template.
 	return tmpl
 }
 
+// snapshotOf builds a snapshot that shares nothing with an earlier one.
+func snapshotOf(in Input) *Snapshot { return newBuilder(in, nil).build() }
+
 func input(templates ...template.Template) Input {
 	return Input{Templates: templates, Cluster: template.Cluster{FailureDomains: []string{"a", "b"}}, Pricing: pricing.Default(), Inventory: environment.NoMachines(), Capacity: environment.Unleased()}
 }
@@ -192,7 +195,7 @@ func TestBuildGolden(t *testing.T) {
 		}},
 	} {
 		t.Run(tc.name, func(t *testing.T) {
-			got := render(Build(tc.input()))
+			got := render(snapshotOf(tc.input()))
 			path := "testdata/" + tc.file + ".golden"
 			if *update {
 				if err := os.WriteFile(path, []byte(got), 0o644); err != nil {
@@ -212,7 +215,7 @@ func TestBuildGolden(t *testing.T) {
 
 func TestEveryWellKnownLabelHasARequirement(t *testing.T) {
 	t.Run("When a type is built, it should say something for every well-known label but the NodePool's", func(t *testing.T) {
-		it := Build(input(newTemplate("c2-small", 2, 0.021, nil))).InstanceTypes[0]
+		it := snapshotOf(input(newTemplate("c2-small", 2, 0.021, nil))).InstanceTypes[0]
 		for label := range karpv1.WellKnownLabels {
 			if it.Requirements.Has(label) == (label == karpv1.NodePoolLabelKey) {
 				t.Errorf("%s: %v", label, it.Requirements.Has(label))
@@ -225,14 +228,14 @@ func TestEveryWellKnownLabelHasARequirement(t *testing.T) {
 		}))
 		in.Cluster.Region = "eu"
 		for i, want := range []string{"eu", "us"} {
-			it := Build(in).InstanceTypes[i]
+			it := snapshotOf(in).InstanceTypes[i]
 			if got := it.Requirements.Get(corev1.LabelTopologyRegion); got.Len() != 1 || !got.Has(want) {
 				t.Errorf("%s: %s, want %s", it.Name, got, want)
 			}
 		}
 	})
 	t.Run("When a NodePool asks for a size, it should be found by cores and memory", func(t *testing.T) {
-		it := Build(input(newTemplate("c4-large", 4, 0.096, nil))).InstanceTypes[0]
+		it := snapshotOf(input(newTemplate("c4-large", 4, 0.096, nil))).InstanceTypes[0]
 		for _, tc := range []struct {
 			key, operator, value string
 			want                 bool
@@ -255,7 +258,7 @@ func TestEveryWellKnownLabelHasARequirement(t *testing.T) {
 func TestTolerating(t *testing.T) {
 	dedicated := corev1.Taint{Key: "dedicated", Value: "web", Effect: corev1.TaintEffectNoSchedule}
 	prefer := corev1.Taint{Key: "spot", Effect: corev1.TaintEffectPreferNoSchedule}
-	snapshot := Build(input(
+	snapshot := snapshotOf(input(
 		newTemplate("plain", 2, 0.02, nil),
 		newTemplate("tainted", 2, 0.01, func(s *template.Template) { s.Taints = []corev1.Taint{dedicated} }),
 		newTemplate("preferred", 2, 0.01, func(s *template.Template) { s.Taints = []corev1.Taint{prefer} }),

@@ -34,7 +34,7 @@ func TestFailureDomain(t *testing.T) {
 		"When a label tells a zone and the MachineDeployment has no failure domain, it should write none":           {deployed(""), "eu-1b", ""},
 	} {
 		t.Run(name, func(t *testing.T) {
-			choice, ok := Build(input(newTemplate("c4", 4, 0.1, func(s *template.Template) {
+			choice, ok := snapshotOf(input(newTemplate("c4", 4, 0.1, func(s *template.Template) {
 				s.Machine, s.FailureDomains = tc.machine, []string{tc.zone}
 			}))).Resolve("c4", tc.zone, "on-demand")
 			if !ok || choice.Offering.Zone() != tc.zone {
@@ -83,7 +83,7 @@ func TestNodeZone(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			g := NewWithT(t)
-			snapshot := Build(tc.in)
+			snapshot := snapshotOf(tc.in)
 			choice, ok := snapshot.Resolve("d2", tc.zone, "on-demand")
 			g.Expect(ok).To(BeTrue(), "zone %s is offered", tc.zone)
 			g.Expect(choice.FailureDomain).To(Equal(tc.failureDomain))
@@ -100,7 +100,7 @@ func TestNodeZone(t *testing.T) {
 		bound := in("eastus", labelled("1"))
 		source := bound.Templates[0].Source.Annotation()
 		for zone, gone := range map[string]bool{"1": false, "eastus-1": false, "eastus-2": true, "2": true} {
-			g.Expect(Build(bound).Gone(source, offering.Key{InstanceType: "d2", Zone: zone, CapacityType: "on-demand"})).To(Equal(gone), zone)
+			g.Expect(snapshotOf(bound).Gone(source, offering.Key{InstanceType: "d2", Zone: zone, CapacityType: "on-demand"})).To(Equal(gone), zone)
 		}
 	})
 }
@@ -139,7 +139,7 @@ func TestWhyUnavailable(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			in := input(newTemplate("c4", 4, 0.1, spot))
 			tc.change(&in)
-			if got := Build(in).Unavailable(in.Templates[0].Source.Annotation()); got != tc.want {
+			if got := snapshotOf(in).Unavailable(in.Templates[0].Source.Annotation()); got != tc.want {
 				t.Errorf("got %q, want %q", got, tc.want)
 			}
 		})

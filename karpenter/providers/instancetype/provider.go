@@ -165,7 +165,7 @@ func (p *Provider) refresh(ctx context.Context, e *entry, nodeClass *v1alpha1.Cl
 			before = e.builder
 		}
 		e.key, e.rest = key, rest
-		e.builder = newBuilderAfter(Input{
+		e.builder = newBuilder(Input{
 			Kubelet:        nodeClass.Spec.Kubelet.DeepCopy(),
 			NodeClassHash:  nodeClass.Hash(),
 			MemoryOverhead: p.MemoryOverhead,

@@ -120,7 +120,7 @@ func TestKept(t *testing.T) {
 			in := input(c4)
 			in.Inventory = machinesOf(tc.machine)
 			tc.change(&in)
-			snapshot := Build(in)
+			snapshot := snapshotOf(in)
 			if diff := cmp.Diff(tc.want, offered(snapshot.InstanceTypes)); diff != "" {
 				t.Errorf("offerings (-want +got):\n%s", diff)
 			}
@@ -140,7 +140,7 @@ func TestKept(t *testing.T) {
 	t.Run("When a type is known from its machines only, it should suit no pod, and be computed with all the same", func(t *testing.T) {
 		in := input(c4)
 		in.Gaps.All, in.Inventory = true, machinesOf(madeFrom(c8, "a"))
-		it := Build(in).InstanceTypes[1]
+		it := snapshotOf(in).InstanceTypes[1]
 		allocatable := it.Allocatable()
 		if cpu := allocatable.Cpu(); !cpu.IsZero() {
 			t.Errorf("it has %s cores", cpu)
@@ -165,13 +165,13 @@ func TestToleratingInUse(t *testing.T) {
 	in := input(tainted, other)
 	t.Run("When a template gets a taint and machines of it run, it should stay known and not be had", func(t *testing.T) {
 		in.Inventory = machinesOf(madeFrom(tainted, "a"))
-		if diff := cmp.Diff(append(slices.Clone(closed), rest...), offered(Build(in).Tolerating())); diff != "" {
+		if diff := cmp.Diff(append(slices.Clone(closed), rest...), offered(snapshotOf(in).Tolerating())); diff != "" {
 			t.Errorf("offerings (-want +got):\n%s", diff)
 		}
 	})
 	t.Run("When zones have begun too, it should keep the machine's zone", func(t *testing.T) {
 		in.Inventory = machinesOf(madeFrom(tainted, DefaultZone))
-		if diff := cmp.Diff(append(append(slices.Clone(closed), "c4: default spot $0.03 !"), rest...), offered(Build(in).Tolerating())); diff != "" {
+		if diff := cmp.Diff(append(append(slices.Clone(closed), "c4: default spot $0.03 !"), rest...), offered(snapshotOf(in).Tolerating())); diff != "" {
 			t.Errorf("offerings (-want +got):\n%s", diff)
 		}
 	})
@@ -179,7 +179,7 @@ func TestToleratingInUse(t *testing.T) {
 		running := madeFrom(other, "a")
 		running.CapacityType = karpv1.CapacityTypeOnDemand
 		in.Inventory = machinesOf(running)
-		if diff := cmp.Diff(rest, offered(Build(in).Tolerating())); diff != "" {
+		if diff := cmp.Diff(rest, offered(snapshotOf(in).Tolerating())); diff != "" {
 			t.Errorf("offerings (-want +got):\n%s", diff)
 		}
 	})
