@@ -25,22 +25,20 @@ func (r *Recorder) Publish(published ...events.Event) {
 
 // Reasons of what was published, in order.
 func (r *Recorder) Reasons() []string {
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	reasons := make([]string, len(r.events))
-	for i, event := range r.events {
-		reasons[i] = event.Reason
-	}
-	return reasons
+	return r.each(func(event events.Event) string { return event.Reason })
 }
 
 // Messages of what was published, in order.
 func (r *Recorder) Messages() []string {
+	return r.each(func(event events.Event) string { return event.Message })
+}
+
+func (r *Recorder) each(text func(events.Event) string) []string {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	messages := make([]string, len(r.events))
+	texts := make([]string, len(r.events))
 	for i, event := range r.events {
-		messages[i] = event.Message
+		texts[i] = text(event)
 	}
-	return messages
+	return texts
 }

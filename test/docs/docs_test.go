@@ -44,7 +44,7 @@ func (p page) check(ctx context.Context, dir string, known []string) (problems [
 			problems = append(problems, b.errorf("blocks in %q aren't checked; use one of %q", b.language, languages))
 		case b.language == "yaml":
 			found, more := b.yaml(ctx, dir)
-			objects, problems = append(objects, found...), append(problems, more...)
+			objects.Objects, problems = append(objects.Objects, found...), append(problems, more...)
 			if err := s.save(b); err != nil {
 				problems = append(problems, err)
 			}

@@ -9,10 +9,8 @@ import (
 	"slices"
 
 	corev1 "k8s.io/api/core/v1"
-	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
-	"k8s.io/apimachinery/pkg/labels"
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	"sigs.k8s.io/controller-runtime/pkg/client"
@@ -20,6 +18,8 @@ import (
 	"github.com/autonode-io/autonode/api/karpenter/v1alpha1"
 	"github.com/autonode-io/autonode/api/v1beta1"
 	"github.com/autonode-io/autonode/catalog/patch"
+	"github.com/autonode-io/autonode/cmd/autonode/file"
+	"github.com/autonode-io/autonode/cmd/autonode/templates"
 	"github.com/autonode-io/autonode/karpenter/providers/machine"
 	"github.com/autonode-io/autonode/karpenter/providers/profile"
 	"github.com/autonode-io/autonode/karpenter/providers/template"
@@ -30,40 +30,12 @@ import (
 var withStatus = []string{"AWSMachineTemplate", "OpenStackMachineTemplate"}
 
 // shown are the objects of a page, as Karpenter finds them in a control-plane namespace.
-type shown []*unstructured.Unstructured
-
-// List implements template.Objects.
-func (s shown) List(_ context.Context, kind schema.GroupKind, selector labels.Selector) (found []*unstructured.Unstructured, _ error) {
-	for _, object := range s {
-		if object.GroupVersionKind().GroupKind() == kind && selector.Matches(labels.Set(object.GetLabels())) {
-			found = append(found, object)
-		}
-	}
-	return found, nil
-}
-
-// Get implements template.Objects.
-func (s shown) Get(_ context.Context, kind schema.GroupKind, name string) (*unstructured.Unstructured, error) {
-	for _, object := range s {
-		if object.GroupVersionKind().GroupKind() == kind && object.GetName() == name {
-			return object, nil
-		}
-	}
-	return nil, apierrors.NewNotFound(schema.GroupResource{Group: kind.Group, Resource: kind.Kind}, name)
-}
-
-// anySecret has every Secret.
-type anySecret struct{ client.Reader }
-
-// Get finds everything.
-func (anySecret) Get(context.Context, client.ObjectKey, client.Object, ...client.GetOption) error {
-	return nil
-}
+type shown struct{ file.Objects }
 
 // resolve returns what Karpenter would launch from, and an error for each source that it would leave out.
 func (s shown) resolve(ctx context.Context, clusterName string, spec v1alpha1.ClusterAPINodeClassSpec) ([]template.Template, error) {
-	var objects shown
-	for _, object := range s {
+	var objects file.Objects
+	for _, object := range s.Objects {
 		object = object.DeepCopy()
 		if slices.Contains(withStatus, object.GetKind()) {
 			capacity := map[string]any{"cpu": "2", "memory": "8Gi"}
@@ -74,7 +46,7 @@ func (s shown) resolve(ctx context.Context, clusterName string, spec v1alpha1.Cl
 		objects = append(objects, object)
 	}
 	nodeClass := &v1alpha1.ClusterAPINodeClass{Spec: spec}
-	resolver := template.NewResolver(template.Config{Objects: objects, ClusterName: clusterName, Secrets: anySecret{}, Profiles: profile.Embedded()})
+	resolver := template.NewResolver(template.Config{Objects: objects, ClusterName: clusterName, Secrets: templates.AnySecret{}, Profiles: profile.Embedded()})
 	found, err := resolver.Resolve(ctx, nodeClass)
 	if err != nil {
 		return nil, err
@@ -106,7 +78,7 @@ func checkTemplate(ctx context.Context, object *unstructured.Unstructured) error
 			clusterName = owner.Name
 		}
 	}
-	templates, err := shown{object, bootstrap}.resolve(ctx, clusterName, v1alpha1.ClusterAPINodeClassSpec{
+	found, err := shown{file.Objects{object, bootstrap}}.resolve(ctx, clusterName, v1alpha1.ClusterAPINodeClassSpec{
 		TemplateSelectors: v1alpha1.TemplateSelectors{
 			InfrastructureTemplateSelectors: []v1alpha1.InfrastructureTemplateSelector{{APIGroup: gvk.Group, Kind: gvk.Kind}},
 		},
@@ -114,7 +86,7 @@ func checkTemplate(ctx context.Context, object *unstructured.Unstructured) error
 			APIGroup: bootstrap.GroupVersionKind().Group, Kind: bootstrap.GetKind(), Name: bootstrap.GetName(),
 		}},
 	})
-	if err == nil && len(templates) != 1 {
+	if err == nil && len(found) != 1 {
 		err = errors.New("it isn't found among the templates")
 	}
 	return err
@@ -157,7 +129,7 @@ func clusterAPIOf(hostedCluster *v1beta1.HostedCluster) *v1beta1.ClusterAPI {
 // leadsToNode checks that the objects of a page fit together: Karpenter would launch a machine for the page's NodePool and workload.
 func (s shown) leadsToNode(ctx context.Context) error {
 	var hostedClusters, nodePools, workloads int
-	for _, object := range s {
+	for _, object := range s.Objects {
 		switch object.GetKind() {
 		case "NodePool":
 			nodePools++
@@ -190,13 +162,13 @@ func (s shown) hosts(ctx context.Context, object *unstructured.Unstructured) err
 	var within shown
 	consents, exists := false, false
 	consent := client.ObjectKeyFromObject(hostedCluster).String()
-	for _, each := range s {
+	for _, each := range s.Objects {
 		named := each.GetAnnotations()[v1beta1.ConsentAnnotation] == consent
 		switch kind := each.GetKind(); {
 		case kind == "Namespace" && each.GetName() == namespace:
 			consents = consents || named
 		case each.GetNamespace() == namespace:
-			within = append(within, each)
+			within.Objects = append(within.Objects, each)
 			if kind == "Cluster" && each.GetName() == name {
 				exists, consents = true, consents || named
 			}

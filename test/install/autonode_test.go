@@ -41,7 +41,7 @@ func TestRender(t *testing.T) {
 	t.Run("When the program renders, it should give what kustomize builds of the folder, with the image", func(t *testing.T) {
 		g := NewWithT(t)
 		var want []*unstructured.Unstructured
-		for _, resource := range build(t, manifests).Resources() {
+		for _, resource := range build(t, installation).Resources() {
 			raw, err := resource.MarshalJSON()
 			g.Expect(err).NotTo(HaveOccurred())
 			object := &unstructured.Unstructured{}

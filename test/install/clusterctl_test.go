@@ -96,7 +96,7 @@ func TestClusterctl(t *testing.T) {
 	m := newManagementCluster(t, envtest.CRDInstallOptions{CRDs: clusterctl.CertManager()})
 	repository, err := clusterctl.NewRepository(root, t.TempDir())
 	g.Expect(err).NotTo(HaveOccurred())
-	metadata, err := os.ReadFile(filepath.Join(manifests, "clusterctl", "metadata.yaml"))
+	metadata, err := os.ReadFile(filepath.Join(installation, "clusterctl", "metadata.yaml"))
 	g.Expect(err).NotTo(HaveOccurred())
 	components, err := overlay(t, `resources: [BASE]
 components: [BASE/clusterctl]
@@ -178,7 +178,7 @@ func TestMoveLabels(t *testing.T) {
 	t.Run("When clusterctl looks for what it moves, it should find HostedClusters, and nothing that the operator makes again", func(t *testing.T) {
 		g := NewWithT(t)
 		labels := map[string]map[string]string{}
-		for _, resource := range build(t, manifests).Resources() {
+		for _, resource := range build(t, installation).Resources() {
 			if resource.GetKind() == "CustomResourceDefinition" {
 				labels[resource.GetName()] = resource.GetLabels()
 			}

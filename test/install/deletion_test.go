@@ -46,9 +46,9 @@ func guarded(t *testing.T) client.Client {
 			OpenAPIV3Schema: &apiextensionsv1.JSONSchemaProps{Type: "object"},
 		}}},
 	}}
-	c := serve(t, envtest.CRDInstallOptions{Paths: []string{manifests + "/crds"}, CRDs: []*apiextensionsv1.CustomResourceDefinition{other}})
+	c := serve(t, envtest.CRDInstallOptions{Paths: []string{installation + "/crds"}, CRDs: []*apiextensionsv1.CustomResourceDefinition{other}})
 	made := 0
-	for _, resource := range build(t, manifests).Resources() {
+	for _, resource := range build(t, installation).Resources() {
 		if !strings.HasPrefix(resource.GetName(), "deletion.") {
 			continue
 		}

@@ -33,8 +33,8 @@ import (
 var update = flag.Bool("update", false, "write the golden files and the tables of docs/security.md")
 
 const (
-	root      = "../.."
-	manifests = root + "/manifests"
+	root         = "../.."
+	installation = root + "/manifests"
 )
 
 // profiles are those of operator/run.go.
@@ -56,7 +56,7 @@ var generated = []string{"CustomResourceDefinition", "ClusterRole", "Role"}
 func TestManifests(t *testing.T) {
 	t.Run("When kustomize builds manifests, it should make what is installed", func(t *testing.T) {
 		var documents []string
-		for _, resource := range build(t, manifests).Resources() {
+		for _, resource := range build(t, installation).Resources() {
 			if slices.Contains(generated, resource.GetKind()) {
 				continue
 			}
@@ -107,7 +107,7 @@ func TestManifests(t *testing.T) {
 func overlay(t *testing.T, kustomization string) resmap.ResMap {
 	t.Helper()
 	dir := t.TempDir()
-	base, err := filepath.Abs(manifests)
+	base, err := filepath.Abs(installation)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -135,7 +135,7 @@ func workloads(t *testing.T) map[string]workload {
 		t.Fatal(err)
 	}
 	all := map[string]workload{
-		"operator":        workloadIn(t, build(t, manifests)),
+		"operator":        workloadIn(t, build(t, installation)),
 		"second operator": workloadIn(t, overlay(t, "resources: [BASE/operator]\nnameSuffix: -b\nlabels: [{pairs: {autonode.io/shard: b}, includeSelectors: true}]\n")),
 	}
 	for _, profile := range profiles {

@@ -88,7 +88,7 @@ func table(rules []rbacv1.PolicyRule) string {
 // clusterRole returns the rules of one in manifests.
 func clusterRole(t *testing.T, name string) []rbacv1.PolicyRule {
 	t.Helper()
-	for _, resource := range build(t, manifests).Resources() {
+	for _, resource := range build(t, installation).Resources() {
 		if resource.GetKind() != "ClusterRole" || resource.GetName() != name {
 			continue
 		}

@@ -69,7 +69,7 @@ func New(config Config) *Detector {
 }
 
 // Reason returns why a NodeClaim's node has to be replaced, or "". Unknown inputs never count as drift.
-func (d *Detector) Reason(nodeClass *v1alpha1.ClusterAPINodeClass, nodeClaim *karpv1.NodeClaim, machine *clusterv1.Machine) karpcloudprovider.DriftReason {
+func (d *Detector) Reason(nodeClass *v1alpha1.ClusterAPINodeClass, nodeClaim *karpv1.NodeClaim, m *clusterv1.Machine) karpcloudprovider.DriftReason {
 	if nodeClass.DeletionTimestamp != nil || nodeClass.Annotations[v1alpha1.DrainingAnnotation] == "true" {
 		// A deleted node class's nodes are removed anyway.
 		return ""
@@ -77,7 +77,7 @@ func (d *Detector) Reason(nodeClass *v1alpha1.ClusterAPINodeClass, nodeClaim *ka
 	if differs(nodeClass.Annotations[v1alpha1.RolloutAnnotation], d.Rollout) {
 		return ""
 	}
-	current := d.template(nodeClass.Name, machine)
+	current := d.template(nodeClass.Name, m)
 	tmpl := current.template
 	// During a control plane upgrade nodes would be replaced twice, and no node is replaced for a template that may not launch
 	// yet.
@@ -85,11 +85,11 @@ func (d *Detector) Reason(nodeClass *v1alpha1.ClusterAPINodeClass, nodeClaim *ka
 	if !reachable || resolved.Outcome != version.Desired {
 		return ""
 	}
-	deployed := isDeployed(machine)
+	deployed := isDeployed(m)
 	deferred := deployed && nodeClass.Spec.DriftPolicy == v1alpha1.DriftPolicyDefer
 	// The payload's upgrade window doesn't apply to a version set in the node class or the MachineDeployment.
 	followsPayload := nodeClass.Spec.Version == "" && (tmpl == nil || tmpl.Version() == "")
-	reimaged := current.isReimaged(machine, resolved.Version)
+	reimaged := current.isReimaged(m, resolved.Version)
 	// A template's change that brings the payload's version is held like that version.
 	held := reimaged && followsPayload && !d.mayUpgrade()
 	switch {
@@ -102,11 +102,11 @@ func (d *Detector) Reason(nodeClass *v1alpha1.ClusterAPINodeClass, nodeClaim *ka
 		return ""
 	case current.succeeds && !deferred:
 		return VersionDrifted
-	case tmpl != nil && !deferred && templateOf(tmpl).hasChanged(machine.Annotations):
+	case tmpl != nil && !deferred && templateOf(tmpl).hasChanged(m.Annotations):
 		return TemplateDrifted
-	case tmpl != nil && !deferred && bootstrapOf(tmpl).hasChanged(machine.Annotations):
+	case tmpl != nil && !deferred && bootstrapOf(tmpl).hasChanged(m.Annotations):
 		return BootstrapDrifted
-	case tmpl != nil && !deferred && d.mayUpgrade() && contentDiffers(machine.Annotations[v1alpha1.NodeImagesHashAnnotation], d.images(nodeClass, tmpl, resolved.Version)):
+	case tmpl != nil && !deferred && d.mayUpgrade() && contentDiffers(m.Annotations[v1alpha1.NodeImagesHashAnnotation], d.images(nodeClass, tmpl, resolved.Version)):
 		return NodeImageDrifted
 	}
 	switch {
@@ -117,7 +117,7 @@ func (d *Detector) Reason(nodeClass *v1alpha1.ClusterAPINodeClass, nodeClaim *ka
 		if reimaged {
 			return VersionDrifted
 		}
-	case differs(strings.TrimPrefix(machine.Spec.Version, "v"), strings.TrimPrefix(resolved.Version, "v")):
+	case differs(strings.TrimPrefix(m.Spec.Version, "v"), strings.TrimPrefix(resolved.Version, "v")):
 		if !followsPayload || d.mayUpgrade() {
 			return VersionDrifted
 		}
@@ -127,21 +127,21 @@ func (d *Detector) Reason(nodeClass *v1alpha1.ClusterAPINodeClass, nodeClaim *ka
 
 // isReimaged reports whether a new machine would boot an image of another version than this one: of the template's, if it states one,
 // otherwise of the version that its nodes get. What a machine booted is known since its template states it.
-func (c current) isReimaged(machine *clusterv1.Machine, resolved string) bool {
+func (c current) isReimaged(m *clusterv1.Machine, resolved string) bool {
 	if c.template == nil {
 		return false
 	}
-	stated, booted := c.template.ImageVersion, machine.Annotations[v1alpha1.TemplateKubernetesVersionAnnotation]
+	stated, booted := c.template.ImageVersion, m.Annotations[v1alpha1.TemplateKubernetesVersionAnnotation]
 	switch {
 	case c.succeeds:
 		return true
 	case stated == "" && booted == "":
 		return false // nothing is known of images
-	case booted == "" && !templateOf(c.template).hasChanged(machine.Annotations):
+	case booted == "" && !templateOf(c.template).hasChanged(m.Annotations):
 		return false // the template only says by now what it booted all along
 	case booted == "":
-		booted = machine.Spec.Version
-	case stated == "" && !templateOf(c.template).hasChanged(machine.Annotations):
+		booted = m.Spec.Version
+	case stated == "" && !templateOf(c.template).hasChanged(m.Annotations):
 		return false // it says nothing any more, and has the same image
 	}
 	return differs(strings.TrimPrefix(booted, "v"), strings.TrimPrefix(cmp.Or(stated, resolved), "v"))
@@ -165,8 +165,8 @@ func differs(have, want string) bool {
 var deployments = template.MachineDeploymentKind.String() + "/"
 
 // isDeployed reports whether a machine is from a MachineDeployment.
-func isDeployed(machine *clusterv1.Machine) bool {
-	return strings.HasPrefix(provider.Source(machine), deployments)
+func isDeployed(m *clusterv1.Machine) bool {
+	return strings.HasPrefix(provider.Source(m), deployments)
 }
 
 // current is what a machine would be launched from now.
@@ -182,8 +182,8 @@ type current struct {
 // template returns what a machine would be launched from now. Templates are often replaced by others of another name: if the
 // machine's own source is gone and another one makes the same offering, that one counts. So does one that stands beside it and
 // has the nodes' version, which its own hasn't.
-func (d *Detector) template(nodeClass string, machine *clusterv1.Machine) current {
-	source, key := provider.Source(machine), inventory.OfferingOf(machine)
+func (d *Detector) template(nodeClass string, m *clusterv1.Machine) current {
+	source, key := provider.Source(m), inventory.OfferingOf(m)
 	snapshot, err := d.InstanceTypes.Cached(nodeClass)
 	if err != nil || source == "" {
 		return current{}

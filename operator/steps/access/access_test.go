@@ -165,6 +165,14 @@ func TestOperatorAway(t *testing.T) {
 	})
 }
 
+// issuing counts the tokens that the guest issues.
+func issuing(tokens *int) func(context.Context, client.Client, string, client.Object, client.Object, ...client.SubResourceCreateOption) error {
+	return func(ctx context.Context, c client.Client, sub string, obj, answer client.Object, opts ...client.SubResourceCreateOption) error {
+		*tokens++
+		return c.SubResource(sub).Create(ctx, obj, answer, opts...)
+	}
+}
+
 // Skew is simulated from the operator's side: a guest whose clock is behind is one whose operator's clock is ahead.
 func TestClockSkew(t *testing.T) {
 	for name, ahead := range map[string]time.Duration{
@@ -206,10 +214,7 @@ func TestClockSkew(t *testing.T) {
 			clock := clocktesting.NewFakePassiveClock(time.Now())
 			asked := 0
 			s.Guest.Live = interceptor.NewClient(watching(g), interceptor.Funcs{
-				SubResourceCreate: func(ctx context.Context, c client.Client, sub string, obj, answer client.Object, opts ...client.SubResourceCreateOption) error {
-					asked++
-					return c.SubResource(sub).Create(ctx, obj, answer, opts...)
-				},
+				SubResourceCreate: issuing(&asked),
 			})
 			step := newAccess(clock, 0)
 			for _, now := range []time.Time{clock.Now(), clock.Now(), clock.Now().Add(set), clock.Now().Add(set), clock.Now().Add(set)} {
@@ -228,10 +233,7 @@ func TestClockSkew(t *testing.T) {
 		clock := clocktesting.NewFakePassiveClock(time.Now())
 		asked := 0
 		s.Guest.Live = interceptor.NewClient(watching(g), interceptor.Funcs{
-			SubResourceCreate: func(ctx context.Context, c client.Client, sub string, obj, answer client.Object, opts ...client.SubResourceCreateOption) error {
-				asked++
-				return c.SubResource(sub).Create(ctx, obj, answer, opts...)
-			},
+			SubResourceCreate: issuing(&asked),
 			// Another of its API servers answers, whose clock is behind.
 			Create: func(ctx context.Context, c client.WithWatch, obj client.Object, opts ...client.CreateOption) error {
 				if review, ok := obj.(*authenticationv1.TokenReview); ok {
