@@ -18,6 +18,8 @@ export GOMEGA_DEFAULT_EVENTUALLY_TIMEOUT ?= 5m
 
 # The folders of our modules: the product, its API, and what only its developers run.
 MODULES = . api test
+# The folders of what pins tools, so that none of them decides what the programs are built with.
+TOOL_MODULES = $(patsubst %/go.mod,%,$(wildcard tools/go.mod tools/*/go.mod))
 TOOL = go tool -modfile=$(CURDIR)/tools/go.mod
 DEV = bin/autonode-dev
 PROGRAMS = autonode autonode-operator karpenter-clusterapi
@@ -92,7 +94,7 @@ lint: ## Lint, import walls included.
 
 .PHONY: verify
 verify: generate ## Regenerate and lint, and fail when a generated file isn't committed.
-	@for module in $(MODULES) tools; do (cd $$module && go mod tidy -diff) || exit 1; done
+	@for module in $(MODULES) $(TOOL_MODULES); do (cd $$module && go mod tidy -diff) || exit 1; done
 	@changes=$$(git status --porcelain -- api assets charts docs manifests test/world/infrastructure); if [ -n "$$changes" ]; then \
 		echo "Generated files differ from what is committed; run 'make generate' and commit:"; echo "$$changes"; git --no-pager diff --stat; exit 1; fi
 	$(MAKE) lint
