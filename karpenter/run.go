@@ -281,6 +281,7 @@ func newControllers(guest *coreoperator.Operator, management *operator.Managemen
 			Guest:          guest.GetClient(),
 			Namespace:      opts.Namespace,
 			AllowedPatches: opts.Parsed.AllowedPatches,
+			KubeletBounds:  opts.Parsed.KubeletBounds,
 			Objects:        management.Objects,
 			SharedCatalogs: management.SharedCatalogs,
 			ControlPlanes:  management.ControlPlanes,

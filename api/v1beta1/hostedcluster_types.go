@@ -287,9 +287,14 @@ type ClusterAPI struct {
 	// +optional
 	Bootstrap *v1alpha1.Bootstrap `json:"bootstrap,omitempty"`
 
-	// kubelet sets what the nodes' kubelets reserve and how many pods they run.
+	// kubelet sets fields of the nodes' kubelets, such as what they reserve and how many pods they run.
 	// +optional
 	Kubelet *v1alpha1.KubeletConfiguration `json:"kubelet,omitempty"`
+
+	// kubeletBounds bound what the guest's node classes set in spec.kubelet, including kubelet above. By default every field may have any
+	// valid value.
+	// +optional
+	KubeletBounds *v1alpha1.KubeletBounds `json:"kubeletBounds,omitempty"`
 
 	// bootstrapPatches are the patches of the default node class, and the only ones that other node classes may use. Patches
 	// decide what a machine boots with, and so what it can read.

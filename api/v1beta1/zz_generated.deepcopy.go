@@ -119,6 +119,11 @@ func (in *ClusterAPI) DeepCopyInto(out *ClusterAPI) {
 		*out = new(v1alpha1.KubeletConfiguration)
 		(*in).DeepCopyInto(*out)
 	}
+	if in.KubeletBounds != nil {
+		in, out := &in.KubeletBounds, &out.KubeletBounds
+		*out = new(v1alpha1.KubeletBounds)
+		(*in).DeepCopyInto(*out)
+	}
 	if in.BootstrapPatches != nil {
 		in, out := &in.BootstrapPatches, &out.BootstrapPatches
 		*out = make([]v1alpha1.BootstrapPatches, len(*in))

@@ -15,6 +15,8 @@ const (
 	Labels             = "labels"
 	LabelList          = "labelList"
 	LabelFlag          = "labelFlag"
+	KubeletArgs        = "kubeletArgs"
+	KubeletArgList     = "kubeletArgList"
 	KubeReservedFlag   = "kubeReservedFlag"
 	SystemReservedFlag = "systemReservedFlag"
 	EvictionHardFlag   = "evictionHardFlag"
@@ -46,6 +48,7 @@ const (
 var types = map[string]variableType{
 	Taints: list, TaintList: list, TaintFlag: text,
 	Labels: object, LabelList: list, LabelFlag: text,
+	KubeletArgs: object, KubeletArgList: list,
 	KubeReservedFlag: text, SystemReservedFlag: text, EvictionHardFlag: text,
 	MaxPods: number, Version: text, InstanceType: text, Zone: text, CapacityType: text, ReservationID: text, FailureDomain: text, NodeClaim: text,
 }

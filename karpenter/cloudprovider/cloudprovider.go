@@ -48,6 +48,8 @@ type Config struct {
 	Recorder   events.Recorder
 	// AllowedPatches are the allowed bootstrap patches of node classes; nil allows any.
 	AllowedPatches []v1alpha1.BootstrapPatches
+	// KubeletBounds bound spec.kubelet of node classes; nil for none.
+	KubeletBounds *v1alpha1.KubeletBounds
 	// Images are the node images that the payload names.
 	Images *nodeimage.File
 	// Machines of the cluster.

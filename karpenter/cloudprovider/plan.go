@@ -26,6 +26,9 @@ func (c *CloudProvider) plan(ctx context.Context, nodeClaim *karpv1.NodeClaim, n
 		// The node class has just changed, and its condition hasn't caught up.
 		return machine.Plan{}, karpcloudprovider.NewNodeClassNotReadyError(fmt.Errorf("node class %s: the platform doesn't allow its spec.bootstrapPatches for %s", nodeClass.Name, kind))
 	}
+	if problems := c.KubeletBounds.Problems(nodeClass.Spec.Kubelet); len(problems) > 0 {
+		return machine.Plan{}, karpcloudprovider.NewNodeClassNotReadyError(fmt.Errorf("node class %s: spec.kubelet.%s", nodeClass.Name, problems[0]))
+	}
 	cluster := &clusterv1.Cluster{}
 	key := types.NamespacedName{Namespace: c.Machines.Namespace, Name: c.Machines.ClusterName}
 	if err := c.Management.Get(ctx, key, cluster); err != nil {

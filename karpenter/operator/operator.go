@@ -119,6 +119,7 @@ func NewProviders(ctx context.Context, guest *coreoperator.Operator, management 
 		Recorder:       guest.EventRecorder,
 		Machines:       p.Machines,
 		AllowedPatches: opts.Parsed.AllowedPatches,
+		KubeletBounds:  opts.Parsed.KubeletBounds,
 		Images:         p.Images,
 		InstanceTypes:  p.InstanceTypes,
 		Reservations:   reservation.Provider{Inventory: p.inventory, Capacity: p.Capacity},

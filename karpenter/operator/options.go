@@ -49,6 +49,8 @@ type Options struct {
 	// AllowedBootstrapPatches are the allowed bootstrap patches of node classes, as JSON in the format of
 	// spec.bootstrapPatches. If empty, any are allowed.
 	AllowedBootstrapPatches string
+	// KubeletBounds bound spec.kubelet of node classes, as JSON in the format of v1alpha1.KubeletBounds. If empty, there are none.
+	KubeletBounds string
 	// NodeImageFile names the images that machines boot from; empty for none.
 	NodeImageFile string
 	// PriceFile holds prices of instance types; empty for none.
@@ -80,6 +82,8 @@ type Parsed struct {
 	// MemoryOverhead is a fraction.
 	MemoryOverhead float64
 	RepairPolicies []v1alpha1.RepairPolicy
+	// KubeletBounds is nil where there are none.
+	KubeletBounds *v1alpha1.KubeletBounds
 }
 
 var _ options.Injectable = (*Options)(nil)
@@ -98,6 +102,8 @@ func (o *Options) AddFlags(fs *options.FlagSet) {
 		"Other Clusters in that namespace have Karpenters of their own. Templates and catalogs are then used only with the label "+v1beta1.ClusterNameLabel+" or an owner reference of this Cluster, or where a MachineDeployment of it refers to them, and the CapacityLease is karpenter-<cluster-name>.")
 	fs.StringVar(&o.AllowedBootstrapPatches, "allowed-bootstrap-patches", env.WithDefaultString("ALLOWED_BOOTSTRAP_PATCHES", ""),
 		"The bootstrap patches that node classes may have, in JSON as spec.bootstrapPatches of a node class has them; [] allows none. Without it any are allowed: whoever may write a node class can then make a machine read what the bootstrap provider may, such as Secrets of the namespace.")
+	fs.StringVar(&o.KubeletBounds, "kubelet-bounds", env.WithDefaultString("KUBELET_BOUNDS", ""),
+		`What node classes may set in spec.kubelet, in JSON, such as {"forbidden":["clusterDNS"],"max":{"maxPods":250},"min":{"systemReserved":{"memory":"512Mi"}}}. Without it every valid value.`)
 	fs.StringVar(&o.NodeVersion, "node-version", env.WithDefaultString("NODE_VERSION", ""),
 		"Kubernetes version of nodes whose node class names none, such as 1.36.3. Without it nodes follow the guest's API server, and they never exceed it.")
 	fs.StringVar(&o.NodeUpgradeWindow, "node-upgrade-window", env.WithDefaultString("NODE_UPGRADE_WINDOW", ""),
@@ -155,6 +161,9 @@ func (o *Options) complete() error {
 	if o.Parsed.AllowedPatches, err = parseAllowedPatches(o.AllowedBootstrapPatches); err != nil {
 		errs = append(errs, err)
 	}
+	if o.Parsed.KubeletBounds, err = parseKubeletBounds(o.KubeletBounds); err != nil {
+		errs = append(errs, err)
+	}
 	if o.Parsed.Upgrades, err = version.ParseUpgrades(o.NodeUpgradeWindow); err != nil {
 		errs = append(errs, fmt.Errorf("--node-upgrade-window: %w", err))
 	}
@@ -195,6 +204,20 @@ func parseAllowedPatches(text string) ([]v1alpha1.BootstrapPatches, error) {
 		return nil, fmt.Errorf("--allowed-bootstrap-patches isn't a list as spec.bootstrapPatches of a node class has it, in JSON: %w", err)
 	}
 	return allowed, nil
+}
+
+// parseKubeletBounds returns nil where there are none.
+func parseKubeletBounds(text string) (*v1alpha1.KubeletBounds, error) {
+	if text == "" {
+		return nil, nil
+	}
+	bounds := &v1alpha1.KubeletBounds{}
+	decoder := json.NewDecoder(strings.NewReader(text))
+	decoder.DisallowUnknownFields()
+	if err := decoder.Decode(bounds); err != nil {
+		return nil, fmt.Errorf("--kubelet-bounds isn't an object with forbidden, max and min, in JSON: %w", err)
+	}
+	return bounds, nil
 }
 
 // ToContext implements options.Injectable. Run passes these options explicitly, so the context doesn't hold them.

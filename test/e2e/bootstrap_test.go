@@ -4,6 +4,7 @@ package e2e
 
 import (
 	"context"
+	"reflect"
 	"strings"
 	"testing"
 
@@ -13,9 +14,11 @@ import (
 	bootstrapv1 "sigs.k8s.io/cluster-api/api/bootstrap/kubeadm/v1beta2"
 	clusterv1 "sigs.k8s.io/cluster-api/api/core/v1beta2"
 	"sigs.k8s.io/controller-runtime/pkg/client"
+	karpv1 "sigs.k8s.io/karpenter/pkg/apis/v1"
 
 	"github.com/autonode-io/autonode/api/karpenter/v1alpha1"
 	"github.com/autonode-io/autonode/test/world/hosting"
+	"github.com/autonode-io/autonode/test/world/infrastructure/node"
 )
 
 // TestBootstrap: who renders a machine's bootstrap data. Karpenter does by default, with the library of Cluster API's bootstrap provider; a platform
@@ -34,6 +37,8 @@ func TestBootstrap(t *testing.T) {
 		g.Expect(rendered.Spec.Bootstrap.ConfigRef.IsDefined()).To(BeFalse())
 		g.Expect(*rendered.Spec.Bootstrap.DataSecretName).To(HavePrefix(v1alpha1.BootstrapSecretPrefix))
 	})
+
+	t.Run("When a node class sets every field of kubelets, its nodes should have them, and what Karpenter planned with", c.kubeletSettings)
 
 	template := &bootstrapv1.KubeadmConfigTemplate{ObjectMeta: metav1.ObjectMeta{Namespace: c.namespace(), Name: hosting.BootstrapTemplate}}
 	c.annotate(g, t.Context(), template, v1alpha1.BootstrapDataAnnotation, v1alpha1.BootstrapDataFromProvider)
@@ -61,6 +66,58 @@ func TestBootstrap(t *testing.T) {
 			g.Expect(err).To(HaveOccurred(), "the Secret is still there")
 		}).WithContext(t.Context()).WithTimeout(eventually).WithPolling(interval).Should(Succeed())
 	})
+}
+
+// kubeletSettings sets each field of a node class's spec.kubelet, and then changes one.
+func (c *cluster) kubeletSettings(t *testing.T) {
+	g := NewWithT(t)
+	const name = "kubelets"
+	class := &v1alpha1.ClusterAPINodeClass{ObjectMeta: metav1.ObjectMeta{Name: name}, Spec: c.defaultClass(g, t.Context()).Spec}
+	class.Spec.Kubelet = &v1alpha1.KubeletConfiguration{
+		ClusterDNS: []string{"10.96.0.10", "fd00::a"}, MaxPods: new(int32(60)), PodsPerCore: new(int32(10)),
+		KubeReserved:            map[string]v1alpha1.ReservedQuantity{"cpu": "100m", "memory": "128Mi"},
+		SystemReserved:          map[string]v1alpha1.ReservedQuantity{"cpu": "50m", "ephemeral-storage": "1Gi", "pid": "1000"},
+		EvictionHard:            map[string]v1alpha1.EvictionThreshold{"memory.available": "200Mi", "nodefs.available": "10%"},
+		EvictionSoft:            map[string]v1alpha1.EvictionThreshold{"memory.available": "500Mi", "nodefs.available": "15%"},
+		EvictionSoftGracePeriod: map[string]v1alpha1.EvictionGracePeriod{"memory.available": "1m30s", "nodefs.available": "2m"}, EvictionMaxPodGracePeriod: new(int32(60)),
+		ImageGCHighThresholdPercent: new(int32(75)), ImageGCLowThresholdPercent: new(int32(65)), CPUCFSQuota: new(false), PodPidsLimit: new(int64(4096)),
+	}
+	g.Expect(class.Spec.Kubelet.Fields()).To(HaveLen(reflect.TypeFor[v1alpha1.KubeletConfiguration]().NumField()))
+	g.Expect(c.guest.Create(t.Context(), class)).To(Succeed())
+	t.Cleanup(func() {
+		NewWithT(t).Expect(client.IgnoreNotFound(c.guest.Delete(context.WithoutCancel(t.Context()), class))).To(Succeed())
+	})
+	c.nodePool(t, name, require(corev1.LabelInstanceTypeStable, "c2-small"), require(corev1.LabelTopologyZone, "a"), func(pool *karpv1.NodePool) {
+		pool.Spec.Template.Spec.NodeClassRef.Name = name
+	})
+	c.workload(t, name, 1, "500m", onPool(name))
+	c.waitRunning(t, name)
+
+	settings := func(podMaxPids string) string {
+		return "cluster-dns=10.96.0.10,fd00::a cpu-cfs-quota=false eviction-max-pod-grace-period=60" +
+			" eviction-soft=memory.available<500Mi,nodefs.available<15% eviction-soft-grace-period=memory.available=1m30s,nodefs.available=2m" +
+			" image-gc-high-threshold=75 image-gc-low-threshold=65 pod-max-pids=" + podMaxPids
+	}
+	nodes := c.nodesOf(g, t.Context(), name)
+	g.Expect(nodes).To(ConsistOf(HaveField("Annotations", HaveKeyWithValue(node.SettingsAnnotation, settings("4096")))))
+	g.Expect(nodes[0].Status.Capacity.Pods().Value()).To(BeEquivalentTo(20), "two cores with ten pods each")
+	for _, claim := range c.nodeClaims(g, t.Context()) {
+		if claim.Labels[karpv1.NodePoolLabelKey] != name {
+			continue
+		}
+		for resource, planned := range claim.Status.Allocatable {
+			got := nodes[0].Status.Allocatable[resource]
+			g.Expect(got.Cmp(planned)).To(BeZero(), "%s: the node can allocate %s, and Karpenter planned with %s", resource, &got, &planned)
+		}
+	}
+
+	before := class.DeepCopy()
+	class.Spec.Kubelet.PodPidsLimit = new(int64(8192))
+	g.Expect(c.guest.Patch(t.Context(), class, client.MergeFrom(before))).To(Succeed())
+	g.Eventually(func(g Gomega, ctx context.Context) {
+		g.Expect(c.nodesOf(g, ctx, name)).To(ConsistOf(HaveField("Annotations", HaveKeyWithValue(node.SettingsAnnotation, settings("8192")))))
+	}).WithContext(t.Context()).WithTimeout(eventually).WithPolling(interval).Should(Succeed())
+	c.scale(t, name, 0)
 }
 
 // onlyMachine is a NodePool's Machine beside another.

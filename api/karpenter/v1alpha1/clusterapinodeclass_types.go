@@ -63,7 +63,7 @@ type ClusterAPINodeClassSpec struct {
 	// +kubebuilder:validation:XValidation:rule="self.matches('^v?(0|[1-9][0-9]*)[.](0|[1-9][0-9]*)[.](0|[1-9][0-9]*)([-+].+)?$')",message="version has to be a whole Kubernetes version, such as 1.36.3"
 	Version string `json:"version,omitempty"`
 
-	// kubelet sets what the nodes' kubelets reserve and how many pods they run.
+	// kubelet sets fields of the nodes' kubelets, such as what they reserve and how many pods they run. The platform may bound them.
 	// +optional
 	Kubelet *KubeletConfiguration `json:"kubelet,omitempty"`
 
@@ -295,14 +295,43 @@ type ReservedQuantity string
 // +kubebuilder:validation:MaxLength=32
 type EvictionThreshold string
 
-// KubeletConfiguration sets what a node's kubelet reserves and how many pods it runs. It reduces the capacity that Karpenter
-// expects of a node. The provider writes it into bootstrap configs of kinds that it knows.
+// EvictionGracePeriod is a time, such as 90s or 1m30s.
+//
+// +kubebuilder:validation:MaxLength=32
+type EvictionGracePeriod string
+
+// Defaults of the kubelet's image garbage collection, in percent.
+const (
+	DefaultImageGCHighThresholdPercent = 85
+	DefaultImageGCLowThresholdPercent  = 80
+)
+
+// KubeletConfiguration sets fields of the KubeletConfiguration of a node. The provider writes them into bootstrap configs of kinds that it
+// knows, where each replaces that of the bootstrap template, and plans with those that change what a node can allocate.
+//
+// +kubebuilder:validation:XValidation:rule="!has(self.evictionSoft) || self.evictionSoft.all(k, has(self.evictionSoftGracePeriod) && k in self.evictionSoftGracePeriod)",message="evictionSoft: each signal needs a grace period in evictionSoftGracePeriod, else no kubelet starts"
+// +kubebuilder:validation:XValidation:rule="!has(self.evictionSoftGracePeriod) || self.evictionSoftGracePeriod.all(k, has(self.evictionSoft) && k in self.evictionSoft)",message="evictionSoftGracePeriod: each signal needs a threshold in evictionSoft"
+// +kubebuilder:validation:XValidation:rule="(has(self.imageGCHighThresholdPercent) ? self.imageGCHighThresholdPercent : 85) > (has(self.imageGCLowThresholdPercent) ? self.imageGCLowThresholdPercent : 80) || (!has(self.imageGCHighThresholdPercent) && !has(self.imageGCLowThresholdPercent))",message="imageGCHighThresholdPercent (default 85) has to be greater than imageGCLowThresholdPercent (default 80), else no kubelet starts"
 type KubeletConfiguration struct {
+	// clusterDNS are the IP addresses of the cluster's DNS servers, which pods with dnsPolicy ClusterFirst ask. Defaults to what the
+	// bootstrap says.
+	// +optional
+	// +listType=atomic
+	// +kubebuilder:validation:MaxItems=3
+	// +kubebuilder:validation:items:MaxLength=45
+	// +kubebuilder:validation:XValidation:rule="self.all(a, isIP(a))",message="clusterDNS has to hold IP addresses, such as 10.96.0.10"
+	ClusterDNS []string `json:"clusterDNS,omitempty"`
 	// maxPods is the maximum number of pods of a node. Defaults to the template's own number, otherwise 110.
 	// +optional
 	// +kubebuilder:validation:Minimum=1
 	// +kubebuilder:validation:Maximum=2500
 	MaxPods *int32 `json:"maxPods,omitempty"`
+	// podsPerCore is the maximum number of pods per core; a node runs at most maxPods. 0 is no limit per core. Defaults to what the
+	// bootstrap says.
+	// +optional
+	// +kubebuilder:validation:Minimum=0
+	// +kubebuilder:validation:Maximum=2500
+	PodsPerCore *int32 `json:"podsPerCore,omitempty"`
 	// kubeReserved is reserved for Kubernetes' daemons: cpu, memory, ephemeral-storage and pid, as quantities.
 	// +optional
 	// +kubebuilder:validation:MaxProperties=4
@@ -322,6 +351,47 @@ type KubeletConfiguration struct {
 	// +kubebuilder:validation:XValidation:rule="self.all(k, k in ['memory.available', 'nodefs.available', 'nodefs.inodesFree', 'imagefs.available', 'imagefs.inodesFree', 'pid.available'])",message="evictionHard may hold memory.available, nodefs.available, nodefs.inodesFree, imagefs.available, imagefs.inodesFree and pid.available"
 	// +kubebuilder:validation:XValidation:rule="self.all(k, self[k].matches('^(100|[0-9]{1,2})(\\\\.[0-9]+)?%$') || (self[k].matches('^[+-]?([0-9]+[.]?[0-9]*|[.][0-9]+)([numkMGTPE]|[KMGTPE]i|[eE][+-]?[0-9]{1,2})?$') && isQuantity(self[k]) && quantity(self[k]).isGreaterThan(quantity('0'))))",message="evictionHard values have to be percentages such as 5% or positive quantities such as 100Mi; 0% turns a threshold off"
 	EvictionHard map[string]EvictionThreshold `json:"evictionHard,omitempty"`
+	// evictionSoft are the soft eviction thresholds: the kubelet evicts pods once one is met for its grace period. They don't reduce what a
+	// node can allocate.
+	// +optional
+	// +kubebuilder:validation:MaxProperties=8
+	// +kubebuilder:validation:XValidation:rule="self.all(k, k in ['memory.available', 'nodefs.available', 'nodefs.inodesFree', 'imagefs.available', 'imagefs.inodesFree', 'pid.available'])",message="evictionSoft may hold memory.available, nodefs.available, nodefs.inodesFree, imagefs.available, imagefs.inodesFree and pid.available"
+	// +kubebuilder:validation:XValidation:rule="self.all(k, self[k].matches('^(100|[0-9]{1,2})(\\\\.[0-9]+)?%$') || (self[k].matches('^[+-]?([0-9]+[.]?[0-9]*|[.][0-9]+)([numkMGTPE]|[KMGTPE]i|[eE][+-]?[0-9]{1,2})?$') && isQuantity(self[k]) && quantity(self[k]).isGreaterThan(quantity('0'))))",message="evictionSoft values have to be percentages such as 5% or positive quantities such as 100Mi; 0% turns a threshold off"
+	EvictionSoft map[string]EvictionThreshold `json:"evictionSoft,omitempty"`
+	// evictionSoftGracePeriod has for each signal of evictionSoft the time, such as 1m30s, for which its threshold is met before the kubelet
+	// evicts pods.
+	// +optional
+	// +kubebuilder:validation:MaxProperties=8
+	// +kubebuilder:validation:XValidation:rule="self.all(k, k in ['memory.available', 'nodefs.available', 'nodefs.inodesFree', 'imagefs.available', 'imagefs.inodesFree', 'pid.available'])",message="evictionSoftGracePeriod may hold memory.available, nodefs.available, nodefs.inodesFree, imagefs.available, imagefs.inodesFree and pid.available"
+	// +kubebuilder:validation:XValidation:rule="self.all(k, self[k].matches('^([0-9]+([.][0-9]+)?(ms|s|m|h))+$') && duration(self[k]) <= duration('24h'))",message="evictionSoftGracePeriod values have to be times of at most 24h, such as 90s"
+	EvictionSoftGracePeriod map[string]EvictionGracePeriod `json:"evictionSoftGracePeriod,omitempty"`
+	// evictionMaxPodGracePeriod is the longest grace period, in seconds, of a pod that a soft threshold evicts. -1 leaves the pod its own.
+	// Defaults to what the bootstrap says, otherwise 0.
+	// +optional
+	// +kubebuilder:validation:Minimum=-1
+	// +kubebuilder:validation:Maximum=86400
+	EvictionMaxPodGracePeriod *int32 `json:"evictionMaxPodGracePeriod,omitempty"`
+	// imageGCHighThresholdPercent is the disk usage above which the kubelet removes unused images. If only one of both thresholds is set, the
+	// other one has the kubelet's default, 85 and 80, whatever the bootstrap says.
+	// +optional
+	// +kubebuilder:validation:Minimum=0
+	// +kubebuilder:validation:Maximum=100
+	ImageGCHighThresholdPercent *int32 `json:"imageGCHighThresholdPercent,omitempty"`
+	// imageGCLowThresholdPercent is the disk usage down to which the kubelet removes unused images.
+	// +optional
+	// +kubebuilder:validation:Minimum=0
+	// +kubebuilder:validation:Maximum=100
+	ImageGCLowThresholdPercent *int32 `json:"imageGCLowThresholdPercent,omitempty"`
+	// cpuCFSQuota says whether the kubelet enforces CPU limits by CFS quotas. Defaults to what the bootstrap says, otherwise true.
+	// +optional
+	CPUCFSQuota *bool `json:"cpuCFSQuota,omitempty"`
+	// podPidsLimit is the maximum number of processes of a pod. -1 is as many as the node has. Defaults to what the bootstrap says, otherwise
+	// -1.
+	// +optional
+	// +kubebuilder:validation:Minimum=-1
+	// +kubebuilder:validation:Maximum=4194304
+	// +kubebuilder:validation:XValidation:rule="self != 0",message="podPidsLimit has to be a positive number of processes, or -1 for no limit"
+	PodPidsLimit *int64 `json:"podPidsLimit,omitempty"`
 }
 
 // ClusterAPINodeClassStatus reports the templates that were found.
@@ -366,7 +436,7 @@ type TemplateStatus struct {
 	// memory capacity.
 	// +optional
 	Memory scalar.Quantity `json:"memory,omitempty"`
-	// pods is the maximum number of pods of a node: the node class's spec.kubelet.maxPods, otherwise the template's.
+	// pods is the maximum number of pods of a node: the node class's spec.kubelet.maxPods and podsPerCore, otherwise the template's.
 	// +optional
 	Pods int64 `json:"pods,omitempty"`
 	// gpu capacity by resource name.

@@ -60,12 +60,15 @@ const (
 	// NodeImageMissingReason: bootstrapPatches name an image that the release payload doesn't have for a machine's architecture; correct the
 	// image's infrastructure, region or format, or choose a payload that names it.
 	NodeImageMissingReason = "NodeImageMissing"
-	// BootstrapNotAllowedReason: the platform doesn't allow this node class's Secret or bootstrap patches. Have them added to spec.autoNode
-	// of the HostedCluster.
+	// BootstrapNotAllowedReason: the platform doesn't allow this node class's Secret, bootstrap patches or kubelet settings. Have them added
+	// to spec.autoNode of the HostedCluster, or keep kubelet settings within the bounds that the message names.
 	BootstrapNotAllowedReason = "BootstrapNotAllowed"
 	// RegistrationUnknownReason: nodes of some templates may register without the taint karpenter.sh/unregistered, so pods may land on them
 	// before Karpenter has set their taints. Set bootstrapPatches, or put the taint into the bootstrap data.
 	RegistrationUnknownReason = "RegistrationUnknown"
+	// KubeletSettingsUnwrittenReason: Karpenter writes some fields of spec.kubelet for no kubelet of some templates, because it doesn't know
+	// their bootstrap kind and no patch writes them. The message names the fields. Set bootstrapPatches.
+	KubeletSettingsUnwrittenReason = "KubeletSettingsUnwritten"
 	// KubeletSettingsUnknownReason: the provider can't read what the kubelets of some templates reserve, so their first nodes may allocate
 	// less than planned. The message names each place. Set kubelet on the node class, or use fields that can be read.
 	KubeletSettingsUnknownReason = "KubeletSettingsUnknown"

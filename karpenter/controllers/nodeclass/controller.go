@@ -51,6 +51,8 @@ type Config struct {
 	Guest client.Client
 	// AllowedPatches are the allowed bootstrap patches of node classes; nil allows any.
 	AllowedPatches []v1alpha1.BootstrapPatches
+	// KubeletBounds bound spec.kubelet of node classes; nil for none.
+	KubeletBounds *v1alpha1.KubeletBounds
 	// Namespace is the control-plane namespace in the management cluster.
 	Namespace string
 	// Objects are watched for changes of what InstanceTypes reads.

@@ -106,11 +106,11 @@ func (r *recorder) reasons() []string {
 
 // start runs a controller that reads the management cluster as a user, or as the administrator.
 func start(t *testing.T, user string) *fixture {
-	return startWith(t, user, "", nil)
+	return startWith(t, user, "", nil, nil)
 }
 
-// startWith is start for a platform that allows some patches, and the Secrets that a user may read.
-func startWith(t *testing.T, user, secretReader string, allowed []v1alpha1.BootstrapPatches) *fixture {
+// startWith is start for a platform that allows some patches and bounds kubelets, and the Secrets that a user may read.
+func startWith(t *testing.T, user, secretReader string, allowed []v1alpha1.BootstrapPatches, bounds *v1alpha1.KubeletBounds) *fixture {
 	f := &fixture{
 		GomegaWithT: NewWithT(t), Environment: environment.New(t), t: t, server: &server{version: "v1.36.2"}, events: &recorder{},
 	}
@@ -159,7 +159,7 @@ func startWith(t *testing.T, user, secretReader string, allowed []v1alpha1.Boots
 		Version:   versions.Resolve, Pricing: pricing.WithFile(prices), Unavailable: f.unavailable, Inventory: f.machines, Capacity: environment.Unleased(),
 	})
 	f.Expect(nodeclass.New(nodeclass.Config{
-		Guest: m.GetClient(), Namespace: f.Namespace, Objects: objects, AllowedPatches: allowed,
+		Guest: m.GetClient(), Namespace: f.Namespace, Objects: objects, AllowedPatches: allowed, KubeletBounds: bounds,
 		InstanceTypes: f.store, Prices: prices, Images: images, Profiles: profiles, Version: versions, Recorder: f.events, Clock: clock.RealClock{},
 		AvailabilityDelay: time.Millisecond,
 	}).Register(t.Context(), m)).To(Succeed())

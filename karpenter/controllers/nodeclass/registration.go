@@ -45,3 +45,44 @@ func unregistering(nodeClass *v1alpha1.ClusterAPINodeClass, templates []template
 	return fmt.Sprintf("nodes of %d of %s may register without the taint %s, and get it only as they appear; %s",
 		affected, english.Plural(len(templates), "template", "templates"), karpv1.UnregisteredTaintKey, strings.Join(remedies[:min(len(remedies), maxProblems)], ", and "))
 }
+
+// unwritten names the fields of spec.kubelet that don't reach the kubelets of some templates, and the remedy.
+func unwritten(nodeClass *v1alpha1.ClusterAPINodeClass, templates []template.Template) string {
+	if nodeClass.Spec.Kubelet == nil {
+		return ""
+	}
+	var fields, remedies []string
+	affected := 0
+	for _, tmpl := range templates {
+		var lacking []v1alpha1.KubeletField
+		remedy := ""
+		switch b := tmpl.Bootstrap; {
+		case b.ConfigTemplate != nil:
+			kind := machine.ClonedKind(b.ConfigTemplate.GroupVersionKind()).GroupKind()
+			lacking = machine.Unwritten(nodeClass, kind)
+			remedy = fmt.Sprintf("set spec.bootstrapPatches for %s (%s) that write kubeletArgs or kubeletArgList", kind.Kind, kind.Group)
+		case b.DataSecretName != "":
+			lacking = nodeClass.Spec.Kubelet.Fields()
+			remedy = fmt.Sprintf("let the data in Secret %s have them", b.DataSecretName)
+		}
+		if len(lacking) == 0 {
+			continue
+		}
+		affected++
+		for _, field := range lacking {
+			if !slices.Contains(fields, string(field)) {
+				fields = append(fields, string(field))
+			}
+		}
+		if !slices.Contains(remedies, remedy) {
+			remedies = append(remedies, remedy)
+		}
+	}
+	if affected == 0 {
+		return ""
+	}
+	slices.Sort(fields)
+	slices.Sort(remedies)
+	return fmt.Sprintf("Karpenter doesn't write %s of spec.kubelet for nodes of %d of %s; %s",
+		english.OxfordWordSeries(fields, "and"), affected, english.Plural(len(templates), "template", "templates"), strings.Join(remedies[:min(len(remedies), maxProblems)], ", and "))
+}

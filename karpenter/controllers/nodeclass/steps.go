@@ -71,6 +71,11 @@ func (s bootstrapReady) reconcile(_ context.Context, nodeClass *v1alpha1.Cluster
 				"remove them, or have them set in spec.autoNode of the HostedCluster", kind))
 		return reconcile.Result{}, nil
 	}
+	if problems := s.KubeletBounds.Problems(nodeClass.Spec.Kubelet); len(problems) > 0 {
+		conditions.SetFalse(condition, v1alpha1.BootstrapNotAllowedReason,
+			"spec.kubelet."+strings.Join(problems, "; spec.kubelet.")+": correct it, or have spec.autoNode of the HostedCluster changed")
+		return reconcile.Result{}, nil
+	}
 	err := in.Found.BootstrapErr
 	if imageless, without := s.imageless(nodeClass, in.Found.Templates); err == nil && without > 0 {
 		message := fmt.Sprintf("the release payload names no %s; correct the patch that refers to it, or choose a payload that does", imageless)
@@ -83,9 +88,15 @@ func (s bootstrapReady) reconcile(_ context.Context, nodeClass *v1alpha1.Cluster
 		return reconcile.Result{}, nil
 	}
 	if err == nil {
-		if doubt := unregistering(nodeClass, in.Found.Templates); doubt != "" {
+		doubt, lacking := unregistering(nodeClass, in.Found.Templates), unwritten(nodeClass, in.Found.Templates)
+		switch {
+		case doubt != "" && lacking != "":
+			conditions.SetTrueWithReason(condition, v1alpha1.RegistrationUnknownReason, doubt+"; "+lacking)
+		case doubt != "":
 			conditions.SetTrueWithReason(condition, v1alpha1.RegistrationUnknownReason, doubt)
-		} else {
+		case lacking != "":
+			conditions.SetTrueWithReason(condition, v1alpha1.KubeletSettingsUnwrittenReason, lacking)
+		default:
 			conditions.SetTrue(condition)
 		}
 		return reconcile.Result{}, nil

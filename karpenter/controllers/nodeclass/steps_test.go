@@ -122,7 +122,7 @@ func TestBootstrap(t *testing.T) {
 			ContainSubstring(`unknown variable "region"`), HaveSuffix("the other 1 template is in use")))
 	})
 	t.Run("When Karpenter may not read the Secret, it should let no machine boot with it", func(t *testing.T) {
-		f := startWith(t, "", "nobody", nil)
+		f := startWith(t, "", "nobody", nil, nil)
 		f.Expect(f.Admin.Create(t.Context(), &corev1.Secret{ObjectMeta: metav1.ObjectMeta{Namespace: f.Namespace, Name: "blue-kubeconfig"}})).To(Succeed())
 		f.template("c2-small", sized("2", "4Gi", "0.021"))
 		f.nodeClass(func(n *v1alpha1.ClusterAPINodeClass) {
@@ -143,7 +143,7 @@ func TestBootstrap(t *testing.T) {
 			rke2 := schema.GroupKind{Group: "bootstrap.cluster.x-k8s.io", Kind: "RKE2Config"}
 			return bootstrapPatch(rke2, v1alpha1.JSONPatchAdd, "/spec/agentConfig/nodeTaints", variable)
 		}
-		f := startWith(t, "", "", patches("taintList"))
+		f := startWith(t, "", "", patches("taintList"), nil)
 		f.template("c2-small", sized("2", "4Gi", "0.021"))
 		f.nodeClass(func(n *v1alpha1.ClusterAPINodeClass) { n.Spec.BootstrapPatches = patches("taintList") })
 		f.ready()
@@ -152,6 +152,51 @@ func TestBootstrap(t *testing.T) {
 			ContainSubstring("RKE2Config (bootstrap.cluster.x-k8s.io)"), ContainSubstring("spec.autoNode")))
 		f.edit(func(n *v1alpha1.ClusterAPINodeClass) { n.Spec.BootstrapPatches = nil })
 		f.ready()
+	})
+	t.Run("When the platform bounds kubelets, it should name what exceeds that, and launch nothing until it doesn't", func(t *testing.T) {
+		f := startWith(t, "", "", nil, &v1alpha1.KubeletBounds{
+			Forbidden: []v1alpha1.KubeletField{"clusterDNS"}, Max: &v1alpha1.KubeletMaximums{MaxPods: ptr.To[int32](100)},
+		})
+		f.template("c2-small", sized("2", "4Gi", "0.021"))
+		f.nodeClass(func(n *v1alpha1.ClusterAPINodeClass) {
+			n.Spec.Kubelet = &v1alpha1.KubeletConfiguration{ClusterDNS: []string{"10.96.0.10"}, MaxPods: ptr.To[int32](101)}
+		})
+		f.Expect(f.condition(v1alpha1.ConditionBootstrapReady, "False", v1alpha1.BootstrapNotAllowedReason)).To(Equal(
+			"spec.kubelet.clusterDNS is set, and the platform forbids it; spec.kubelet.maxPods is 101, and the platform allows at most 100: correct it, or have spec.autoNode of the HostedCluster changed"))
+		f.condition(status.ConditionReady, "False", v1alpha1.BootstrapNotAllowedReason)
+		f.edit(func(n *v1alpha1.ClusterAPINodeClass) {
+			n.Spec.Kubelet = &v1alpha1.KubeletConfiguration{MaxPods: ptr.To[int32](100)}
+		})
+		f.ready()
+	})
+	t.Run("When no patch writes what a node class sets of kubelets, it should be ready and name that", func(t *testing.T) {
+		f := start(t, "")
+		f.template("c2-small", sized("2", "4Gi", "0.021"))
+		f.nodeClass(func(n *v1alpha1.ClusterAPINodeClass) {
+			n.Spec.Kubelet = &v1alpha1.KubeletConfiguration{ClusterDNS: []string{"10.96.0.10"}, PodPidsLimit: ptr.To[int64](4096)}
+			n.Spec.Bootstrap.ConfigTemplateRef = &v1alpha1.BootstrapTemplateReference{
+				APIGroup: environment.TestMachine.Group, Kind: "TestMachineTemplate", Name: f.InfrastructureTemplate.GetName(),
+			}
+			n.Spec.BootstrapPatches = bootstrapPatch(environment.TestMachine.GroupKind(), v1alpha1.JSONPatchAdd, "/spec/taints", "taints")
+		})
+		f.ready()
+		f.Expect(f.condition(v1alpha1.ConditionBootstrapReady, "True", v1alpha1.KubeletSettingsUnwrittenReason)).To(Equal(
+			"Karpenter doesn't write clusterDNS and podPidsLimit of spec.kubelet for nodes of 1 of 1 template; set spec.bootstrapPatches for TestMachine (infrastructure.cluster.x-k8s.io) that write kubeletArgs or kubeletArgList"))
+		f.edit(func(n *v1alpha1.ClusterAPINodeClass) {
+			n.Spec.BootstrapPatches[0].Patches = append(n.Spec.BootstrapPatches[0].Patches, bootstrapPatch(environment.TestMachine.GroupKind(), v1alpha1.JSONPatchAdd, "/spec/args", "kubeletArgs")[0].Patches...)
+		})
+		f.condition(v1alpha1.ConditionBootstrapReady, "True", v1alpha1.ConditionBootstrapReady)
+	})
+	t.Run("When a Secret has the bootstrap data, it should be ready and name what those have to have", func(t *testing.T) {
+		f := start(t, "")
+		f.Expect(f.Admin.Create(t.Context(), &corev1.Secret{ObjectMeta: metav1.ObjectMeta{Namespace: f.Namespace, Name: "join"}})).To(Succeed())
+		f.template("c2-small", sized("2", "4Gi", "0.021"))
+		f.nodeClass(func(n *v1alpha1.ClusterAPINodeClass) {
+			n.Spec.Bootstrap = &v1alpha1.Bootstrap{DataSecretName: "join"}
+			n.Spec.Kubelet = &v1alpha1.KubeletConfiguration{CPUCFSQuota: ptr.To(false)}
+		})
+		f.Expect(f.condition(v1alpha1.ConditionBootstrapReady, "True", v1alpha1.RegistrationUnknownReason)).To(HaveSuffix(
+			"; Karpenter doesn't write cpuCFSQuota of spec.kubelet for nodes of 1 of 1 template; let the data in Secret join have them"))
 	})
 	t.Run("When the bootstrap template appears, it should become ready", func(t *testing.T) {
 		f := start(t, "")

@@ -65,6 +65,27 @@ func TestBootstrapSettings(t *testing.T) {
 			nodeClass: &v1alpha1.KubeletConfiguration{KubeReserved: map[string]v1alpha1.ReservedQuantity{"memory": "2Gi"}},
 			want:      map[corev1.ResourceName]string{"cpu": "3900m", "memory": "5Gi", "pods": "58"},
 		},
+		"the node class sets all that counts": {
+			templates: []template.Template{large(settings)},
+			nodeClass: &v1alpha1.KubeletConfiguration{
+				MaxPods: ptr.To(int32(200)), PodsPerCore: ptr.To(int32(30)),
+				KubeReserved:   map[string]v1alpha1.ReservedQuantity{"cpu": "1", "ephemeral-storage": "10Gi"},
+				SystemReserved: map[string]v1alpha1.ReservedQuantity{"memory": "1Gi", "pid": "1000"},
+				EvictionHard:   map[string]v1alpha1.EvictionThreshold{"memory.available": "12.5%", "nodefs.available": "20%", "imagefs.available": "50%"},
+			},
+			want: map[corev1.ResourceName]string{"cpu": "3", "memory": "6Gi", "pods": "120", "ephemeral-storage": "70Gi"},
+		},
+		// A kubelet allocates what a soft threshold keeps, as Karpenter's AWS provider plans it.
+		"the node class sets what doesn't count": {
+			templates: []template.Template{large(settings)},
+			nodeClass: &v1alpha1.KubeletConfiguration{
+				ClusterDNS: []string{"10.96.0.10"}, EvictionSoft: map[string]v1alpha1.EvictionThreshold{"memory.available": "4Gi", "nodefs.available": "50%"},
+				EvictionSoftGracePeriod:   map[string]v1alpha1.EvictionGracePeriod{"memory.available": "90s", "nodefs.available": "90s"},
+				EvictionMaxPodGracePeriod: ptr.To(int32(60)), ImageGCHighThresholdPercent: ptr.To(int32(70)), ImageGCLowThresholdPercent: ptr.To(int32(60)),
+				CPUCFSQuota: ptr.To(false), PodPidsLimit: ptr.To(int64(4096)),
+			},
+			want: map[corev1.ResourceName]string{"cpu": "3400m", "memory": "6Gi", "pods": "58", "ephemeral-storage": "100Gi"},
+		},
 		"a bootstrap reserves whole CPUs": {
 			templates: []template.Template{large(kubelet.Settings{KubeletConfiguration: settings.KubeletConfiguration, ReservedCPUs: ptr.To(int64(2))})},
 			want:      map[corev1.ResourceName]string{"cpu": "2"},

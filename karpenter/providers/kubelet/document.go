@@ -80,7 +80,7 @@ func (r *reader) setDocument(content map[string]any, merged bool) {
 	if read.MaxPods != nil && *read.MaxPods > 0 {
 		r.settings.MaxPods = read.MaxPods
 	}
-	r.settings.PodsPerCore = int64(max(read.PodsPerCore, 0))
+	r.settings.PodsPerCore = perCore(read.PodsPerCore)
 	r.settings.KubeReserved = typed[v1alpha1.ReservedQuantity](read.KubeReserved)
 	r.settings.SystemReserved = typed[v1alpha1.ReservedQuantity](read.SystemReserved)
 	r.settings.EvictionHard = typed[v1alpha1.EvictionThreshold](read.EvictionHard)

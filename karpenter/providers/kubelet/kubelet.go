@@ -30,7 +30,7 @@ const (
 
 // Settings of a template's kubelets. What isn't set has the kubelet's default.
 type Settings struct {
-	// KubeletConfiguration as the template has it. Its quantities aren't validated.
+	// KubeletConfiguration as the template has it, as far as it changes what a node can allocate. Its quantities aren't validated.
 	v1alpha1.KubeletConfiguration
 	// MergeEvictionDefaults says that signals which EvictionHard doesn't name have their default thresholds. Otherwise they have
 	// none, unless EvictionHard is nil.
@@ -39,8 +39,6 @@ type Settings struct {
 	IgnoreEviction bool
 	// NoLocalStorage says that nodes have no ephemeral storage to allocate.
 	NoLocalStorage bool
-	// PodsPerCore limits the number of pods beside MaxPods; 0 for none.
-	PodsPerCore int64
 	// ReservedCPUs is the number of cores of reserved-cpus, which replaces the CPU of kubeReserved and systemReserved; nil if
 	// it isn't set.
 	ReservedCPUs *int64
@@ -57,7 +55,7 @@ type Settings struct {
 }
 
 // Patched names settings.
-type Patched struct{ MaxPods, KubeReserved, SystemReserved, EvictionHard bool }
+type Patched struct{ MaxPods, PodsPerCore, KubeReserved, SystemReserved, EvictionHard bool }
 
 // cpuList bounds the numbers: cpuset.Parse makes an entry of each.
 var cpuList = regexp.MustCompile(`^[0-9]{1,4}(-[0-9]{1,4})?(,[0-9]{1,4}(-[0-9]{1,4})?)*$`)
@@ -71,24 +69,31 @@ func (s Settings) Over(nodeClass *v1alpha1.KubeletConfiguration) Settings {
 	if nodeClass == nil {
 		return s
 	}
-	if nodeClass.MaxPods != nil && !s.Patched.MaxPods {
-		s.MaxPods = nodeClass.MaxPods
+	template := s.KubeletConfiguration
+	s.KubeletConfiguration = *nodeClass
+	if nodeClass.MaxPods == nil || s.Patched.MaxPods {
+		s.MaxPods = template.MaxPods
 	}
-	if len(nodeClass.KubeReserved) > 0 && !s.Patched.KubeReserved {
-		s.KubeReserved = nodeClass.KubeReserved
+	if nodeClass.PodsPerCore == nil || s.Patched.PodsPerCore {
+		s.PodsPerCore = template.PodsPerCore
 	}
-	if len(nodeClass.SystemReserved) > 0 && !s.Patched.SystemReserved {
-		s.SystemReserved = nodeClass.SystemReserved
+	if len(nodeClass.KubeReserved) == 0 || s.Patched.KubeReserved {
+		s.KubeReserved = template.KubeReserved
 	}
-	if len(nodeClass.EvictionHard) > 0 && !s.Patched.EvictionHard {
-		// A flag, which defaults aren't merged into.
-		s.EvictionHard, s.MergeEvictionDefaults = nodeClass.EvictionHard, false
+	if len(nodeClass.SystemReserved) == 0 || s.Patched.SystemReserved {
+		s.SystemReserved = template.SystemReserved
+	}
+	if len(nodeClass.EvictionHard) == 0 || s.Patched.EvictionHard {
+		s.EvictionHard = template.EvictionHard
+	} else {
+		s.MergeEvictionDefaults = false // a flag, which defaults aren't merged into
 	}
 	return s
 }
 
 // Pods returns the number of pods of a node with so many cores. declared is the source's own maximum; 0 if it has none. Of
-// two maximums the smaller one counts, except that a node class's replaces both, and that of a patch all of them.
+// two maximums the smaller one counts, except that a node class's replaces both, and that of a patch all of them. The maximum per
+// core counts beside them.
 func (s Settings) Pods(nodeClass *v1alpha1.KubeletConfiguration, declared, cores int64) int64 {
 	pods := declared
 	if s.MaxPods != nil && (pods == 0 || int64(*s.MaxPods) < pods) {
@@ -103,8 +108,12 @@ func (s Settings) Pods(nodeClass *v1alpha1.KubeletConfiguration, declared, cores
 	if s.Patched.MaxPods {
 		pods = int64(ptr.Deref(s.MaxPods, DefaultMaxPods))
 	}
-	if s.PodsPerCore > 0 {
-		pods = min(pods, s.PodsPerCore*max(cores, 1))
+	perCore := s.PodsPerCore
+	if nodeClass != nil && nodeClass.PodsPerCore != nil && !s.Patched.PodsPerCore {
+		perCore = nodeClass.PodsPerCore
+	}
+	if n := int64(ptr.Deref(perCore, 0)); n > 0 {
+		pods = min(pods, n*max(cores, 1))
 	}
 	return pods
 }
@@ -159,7 +168,10 @@ func Patch(template, without, with *unstructured.Unstructured) Settings {
 	if !sameEviction(before, after) {
 		settings.EvictionHard, settings.MergeEvictionDefaults, settings.Patched.EvictionHard = after.EvictionHard, after.MergeEvictionDefaults, true
 	}
-	settings.PodsPerCore, settings.ReservedCPUs = after.PodsPerCore, after.ReservedCPUs
+	if !equality.Semantic.DeepEqual(before.PodsPerCore, after.PodsPerCore) {
+		settings.PodsPerCore, settings.Patched.PodsPerCore = after.PodsPerCore, true
+	}
+	settings.ReservedCPUs = after.ReservedCPUs
 	settings.IgnoreEviction, settings.NoLocalStorage = after.IgnoreEviction, after.NoLocalStorage
 	settings.Taints = patchTaints(settings.Taints, before.Taints, after.Taints)
 	settings.Unread = patchPlaces(before.Unread, after.Unread)
@@ -265,7 +277,7 @@ func (r *reader) setFlags(args map[string]string) {
 			if n, err := strconv.ParseInt(value, 10, 32); err != nil || n < 0 {
 				problem = "is not a number of pods"
 			} else {
-				r.settings.PodsPerCore = n
+				r.settings.PodsPerCore = perCore(int32(n))
 			}
 		case "kube-reserved":
 			r.settings.KubeReserved, problem = pairs[v1alpha1.ReservedQuantity](value, "=")
@@ -298,6 +310,14 @@ func (r *reader) setFlags(args map[string]string) {
 			r.unread(fmt.Sprintf("kubeletExtraArgs %s", name), fmt.Sprintf("%q %s", value, problem))
 		}
 	}
+}
+
+// perCore is nil without a limit.
+func perCore(pods int32) *int32 {
+	if pods <= 0 {
+		return nil
+	}
+	return &pods
 }
 
 func truth(value string) (is bool, problem string) {

@@ -45,6 +45,10 @@ func maxPods(n int32) kubelet.Settings {
 	return kubelet.Settings{KubeletConfiguration: v1alpha1.KubeletConfiguration{MaxPods: ptr.To(n)}}
 }
 
+func podsPerCore(n int32) kubelet.Settings {
+	return kubelet.Settings{KubeletConfiguration: v1alpha1.KubeletConfiguration{PodsPerCore: ptr.To(n)}}
+}
+
 func memoryThreshold(value v1alpha1.EvictionThreshold) map[string]v1alpha1.EvictionThreshold {
 	return map[string]v1alpha1.EvictionThreshold{"memory.available": value}
 }
@@ -75,9 +79,9 @@ joinConfiguration:
 			kubelet.Settings{
 				KubeletConfiguration: v1alpha1.KubeletConfiguration{
 					MaxPods: ptr.To(int32(58)), KubeReserved: reserved("cpu", "100m", "memory", "1Gi"), SystemReserved: reserved("memory", "200Mi"),
-					EvictionHard: map[string]v1alpha1.EvictionThreshold{"memory.available": "5%", "nodefs.available": "2Gi"},
+					EvictionHard: map[string]v1alpha1.EvictionThreshold{"memory.available": "5%", "nodefs.available": "2Gi"}, PodsPerCore: ptr.To(int32(10)),
 				},
-				ReservedCPUs: ptr.To(int64(3)), PodsPerCore: 10, Taints: dedicated,
+				ReservedCPUs: ptr.To(int64(3)), Taints: dedicated,
 			}},
 		"the flags are a map":             {`{joinConfiguration: {nodeRegistration: {kubeletExtraArgs: {max-pods: "58"}}}}`, maxPods(58)},
 		"a flag has the taints":           {`{joinConfiguration: {nodeRegistration: {kubeletExtraArgs: {register-with-taints: "dedicated=web:NoSchedule"}}}}`, kubelet.Settings{Taints: dedicated}},
@@ -96,12 +100,15 @@ files:
   - {path: /etc/kubelet.d/10-limits.conf, content: "maxPods: 58\n"}
   - {path: /etc/kubelet.d/20-limits.conf, append: true, content: "kubeReserved: {memory: 1Gi}\n"}`,
 			kubelet.Settings{KubeletConfiguration: v1alpha1.KubeletConfiguration{MaxPods: ptr.To(int32(58)), KubeReserved: reserved("cpu", "1")}}},
+		"a flag turns off the pods per core of a file": {`
+joinConfiguration: {nodeRegistration: {kubeletExtraArgs: {pods-per-core: "0"}}}
+files: [{path: /k, content: "kind: KubeletConfiguration\npodsPerCore: 4"}]`, kubelet.Settings{}},
 		"a flag names the file": {`
 joinConfiguration: {nodeRegistration: {kubeletExtraArgs: {config: /etc/mine.yaml}}}
 files:
   - {path: /etc/other.yaml, content: "kind: KubeletConfiguration\nmaxPods: 10"}
   - {path: /etc/mine.yaml, content: "kind: KubeletConfiguration\npodsPerCore: 4"}`,
-			kubelet.Settings{PodsPerCore: 4, Unread: []string{"KubeadmConfigTemplate web, file /etc/other.yaml: it mentions maxPods"}}},
+			kubelet.Settings{KubeletConfiguration: podsPerCore(4).KubeletConfiguration, Unread: []string{"KubeadmConfigTemplate web, file /etc/other.yaml: it mentions maxPods"}}},
 		"a patch merges the default thresholds": {merging, kubelet.Settings{
 			KubeletConfiguration: v1alpha1.KubeletConfiguration{EvictionHard: memoryThreshold("500Mi")}, MergeEvictionDefaults: true,
 		}},
@@ -201,17 +208,32 @@ func TestUnplanned(t *testing.T) {
 
 func TestOver(t *testing.T) {
 	class := &v1alpha1.KubeletConfiguration{
-		MaxPods: ptr.To(int32(50)), KubeReserved: reserved("cpu", "1"), SystemReserved: reserved("cpu", "2"),
-		EvictionHard: map[string]v1alpha1.EvictionThreshold{"memory.available": "1Gi"},
+		ClusterDNS: []string{"10.96.0.10"}, MaxPods: ptr.To(int32(50)), PodsPerCore: ptr.To(int32(0)), KubeReserved: reserved("cpu", "1"), SystemReserved: reserved("cpu", "2"),
+		EvictionHard: memoryThreshold("1Gi"), EvictionSoft: memoryThreshold("2Gi"),
+		EvictionSoftGracePeriod:   map[string]v1alpha1.EvictionGracePeriod{"memory.available": "90s"},
+		EvictionMaxPodGracePeriod: ptr.To(int32(60)), ImageGCHighThresholdPercent: ptr.To(int32(70)), ImageGCLowThresholdPercent: ptr.To(int32(60)),
+		CPUCFSQuota: ptr.To(false), PodPidsLimit: ptr.To(int64(4096)),
 	}
 	t.Run("When a node class sets something, it should win over the template, and a patch over both", func(t *testing.T) {
 		g := NewWithT(t)
 		g.Expect(maxPods(20).Over(class).KubeletConfiguration).To(Equal(*class))
 		patched := kubelet.Settings{
 			KubeletConfiguration: v1alpha1.KubeletConfiguration{MaxPods: ptr.To(int32(20)), KubeReserved: reserved("cpu", "3")},
-			Patched:              kubelet.Patched{MaxPods: true, KubeReserved: true, SystemReserved: true, EvictionHard: true},
+			Patched:              kubelet.Patched{MaxPods: true, PodsPerCore: true, KubeReserved: true, SystemReserved: true, EvictionHard: true},
 		}
-		g.Expect(patched.Over(class)).To(Equal(patched))
+		want := patched
+		want.KubeletConfiguration = *class
+		want.MaxPods, want.PodsPerCore, want.KubeReserved, want.SystemReserved, want.EvictionHard = patched.MaxPods, nil, patched.KubeReserved, nil, nil
+		g.Expect(patched.Over(class)).To(Equal(want))
+	})
+	t.Run("When a node class sets one thing, the template's others should stay", func(t *testing.T) {
+		g := NewWithT(t)
+		full := kubelet.Settings{KubeletConfiguration: v1alpha1.KubeletConfiguration{
+			MaxPods: ptr.To(int32(50)), PodsPerCore: ptr.To(int32(4)), KubeReserved: reserved("cpu", "1"), SystemReserved: reserved("cpu", "2"), EvictionHard: memoryThreshold("1Gi"),
+		}, MergeEvictionDefaults: true}
+		want := full
+		want.PodPidsLimit = ptr.To(int64(4096))
+		g.Expect(full.Over(&v1alpha1.KubeletConfiguration{PodPidsLimit: ptr.To(int64(4096))})).To(Equal(want))
 	})
 	t.Run("When a node class has thresholds, default ones should not be merged into them: they are a flag", func(t *testing.T) {
 		g := NewWithT(t)
@@ -224,6 +246,9 @@ func TestOver(t *testing.T) {
 func TestPods(t *testing.T) {
 	own := func(n int32) *v1alpha1.KubeletConfiguration {
 		return &v1alpha1.KubeletConfiguration{MaxPods: ptr.To(n)}
+	}
+	perCore := func(n int32) *v1alpha1.KubeletConfiguration {
+		return &v1alpha1.KubeletConfiguration{PodsPerCore: ptr.To(n)}
 	}
 	for name, tc := range map[string]struct {
 		settings  kubelet.Settings
@@ -241,8 +266,15 @@ func TestPods(t *testing.T) {
 			settings:  kubelet.Settings{KubeletConfiguration: maxPods(20).KubeletConfiguration, Patched: kubelet.Patched{MaxPods: true}},
 			nodeClass: own(200), declared: 10, want: 20,
 		},
-		"a patch removes it":                     {settings: kubelet.Settings{Patched: kubelet.Patched{MaxPods: true}}, nodeClass: own(200), declared: 10, want: 110},
-		"the bootstrap limits the pods of cores": {settings: kubelet.Settings{PodsPerCore: 10}, nodeClass: own(200), want: 40},
+		"a patch removes it":                             {settings: kubelet.Settings{Patched: kubelet.Patched{MaxPods: true}}, nodeClass: own(200), declared: 10, want: 110},
+		"the bootstrap limits the pods of cores":         {settings: podsPerCore(10), nodeClass: own(200), want: 40},
+		"the node class limits the pods of cores":        {settings: podsPerCore(10), nodeClass: perCore(5), declared: 110, want: 20},
+		"the node class limits them to more than it has": {nodeClass: perCore(50), declared: 110, want: 110},
+		"the node class lifts the limit of cores":        {settings: podsPerCore(10), nodeClass: perCore(0), want: 110},
+		"a patch limits the pods of cores": {
+			settings:  kubelet.Settings{KubeletConfiguration: podsPerCore(3).KubeletConfiguration, Patched: kubelet.Patched{PodsPerCore: true}},
+			nodeClass: perCore(5), want: 12,
+		},
 	} {
 		t.Run("When "+name+", it should be that", func(t *testing.T) {
 			NewWithT(t).Expect(tc.settings.Pods(tc.nodeClass, tc.declared, 4)).To(Equal(tc.want))

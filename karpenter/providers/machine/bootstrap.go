@@ -44,16 +44,54 @@ func registration(plan Plan) Registration {
 		}
 	}
 
+	return Registration{Taints: taints, Labels: labels, KubeletArgs: kubeletArgs(plan)}
+}
+
+// Flags of the kubelet. They are deprecated for its configuration file, and every kubelet has them still: a flag is what each bootstrap
+// format can carry, and it replaces what the platform's file says.
+const (
+	flagMaxPods        = "max-pods"
+	flagKubeReserved   = "kube-reserved"
+	flagSystemReserved = "system-reserved"
+	flagEvictionHard   = "eviction-hard"
+)
+
+// kubeletArgs are the kubelet's flags of a plan, by name.
+func kubeletArgs(plan Plan) map[string]string {
 	args := map[string]string{}
 	if plan.MaxPods > 0 {
-		args["max-pods"] = strconv.Itoa(int(plan.MaxPods))
+		args[flagMaxPods] = strconv.Itoa(int(plan.MaxPods))
 	}
-	if own := plan.Kubelet; own != nil {
-		setPairs(args, "kube-reserved", "=", own.KubeReserved)
-		setPairs(args, "system-reserved", "=", own.SystemReserved)
-		setPairs(args, "eviction-hard", "<", own.EvictionHard)
+	own := plan.Kubelet
+	if own == nil {
+		return args
 	}
-	return Registration{Taints: taints, Labels: labels, KubeletArgs: args}
+	if len(own.ClusterDNS) > 0 {
+		args["cluster-dns"] = strings.Join(own.ClusterDNS, ",")
+	}
+	setNumber(args, "pods-per-core", own.PodsPerCore)
+	setPairs(args, flagKubeReserved, "=", own.KubeReserved)
+	setPairs(args, flagSystemReserved, "=", own.SystemReserved)
+	setPairs(args, flagEvictionHard, "<", own.EvictionHard)
+	setPairs(args, "eviction-soft", "<", own.EvictionSoft)
+	setPairs(args, "eviction-soft-grace-period", "=", own.EvictionSoftGracePeriod)
+	setNumber(args, "eviction-max-pod-grace-period", own.EvictionMaxPodGracePeriod)
+	if high, low, ok := own.ImageGCThresholds(); ok {
+		// Both, whichever is set: no kubelet starts with a low threshold that isn't below the high one, and the platform's file may have any.
+		setNumber(args, "image-gc-high-threshold", &high)
+		setNumber(args, "image-gc-low-threshold", &low)
+	}
+	if own.CPUCFSQuota != nil {
+		args["cpu-cfs-quota"] = strconv.FormatBool(*own.CPUCFSQuota)
+	}
+	setNumber(args, "pod-max-pids", own.PodPidsLimit)
+	return args
+}
+
+func setNumber[N int32 | int64](args map[string]string, flag string, value *N) {
+	if value != nil {
+		args[flag] = strconv.FormatInt(int64(*value), 10)
+	}
 }
 
 // setPairs writes a map in the kubelet's format, sorted, so that one plan always renders the same.

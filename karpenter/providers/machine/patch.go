@@ -46,6 +46,26 @@ func writesTaints(list patch.List) bool {
 	return list.Refers(patch.Taints, patch.TaintList, patch.TaintFlag)
 }
 
+// writers are the variables that have one of the kubelet's settings. Two others have all.
+var writers = map[v1alpha1.KubeletField]string{
+	"maxPods": patch.MaxPods, "kubeReserved": patch.KubeReservedFlag, "systemReserved": patch.SystemReservedFlag, "evictionHard": patch.EvictionHardFlag,
+}
+
+// Unwritten returns the fields of a node class's spec.kubelet that don't reach the kubelets of a bootstrap kind (or its template's
+// kind): the kind isn't known, and no patch of the node class writes them.
+func Unwritten(nodeClass *v1alpha1.ClusterAPINodeClass, kind schema.GroupKind) []v1alpha1.KubeletField {
+	if nodeClass.Spec.Kubelet == nil || KnownBootstrap(kind.Group, kind.Kind) {
+		return nil
+	}
+	list, err := bootstrapPatches(nodeClass.Spec.BootstrapPatches, kind)
+	if err != nil || list.Refers(patch.KubeletArgs, patch.KubeletArgList) {
+		return nil // CheckPatches reports the error
+	}
+	return slices.DeleteFunc(nodeClass.Spec.Kubelet.Fields(), func(field v1alpha1.KubeletField) bool {
+		return writers[field] != "" && list.Refers(writers[field])
+	})
+}
+
 // Unallowed returns the first kind, as a message names it, with patches that the platform doesn't allow, or "". Nil
 // allows all patches. A patch can name a Secret that a bootstrap provider then hands to the machine.
 func Unallowed(patches, allowed []v1alpha1.BootstrapPatches) string {

@@ -23,6 +23,7 @@ import (
 	"sigs.k8s.io/yaml"
 
 	"github.com/autonode-io/autonode/api/karpenter/v1alpha1"
+	"github.com/autonode-io/autonode/api/v1beta1"
 	"github.com/autonode-io/autonode/catalog/patch"
 	"github.com/autonode-io/autonode/karpenter/providers/kubelet"
 	"github.com/autonode-io/autonode/karpenter/providers/machine"
@@ -40,7 +41,7 @@ func documented(t *testing.T) map[string]v1alpha1.BootstrapPatches {
 	}
 	examples := map[string]v1alpha1.BootstrapPatches{}
 	for _, block := range regexp.MustCompile("(?s)```yaml\n(.*?)```").FindAllStringSubmatch(string(text), -1) {
-		spec := v1alpha1.ClusterAPINodeClassSpec{}
+		spec := v1beta1.ClusterAPI{}
 		if err := yaml.UnmarshalStrict([]byte(block[1]), &spec); err != nil {
 			t.Fatalf("%v in:\n%s", err, block[1])
 		}
@@ -146,6 +147,8 @@ func TestVariables(t *testing.T) {
 			"labels": {"karpenter.sh/nodepool": "general", "karpenter.sh/capacity-type": "spot", "topology.kubernetes.io/zone": "a", "node.kubernetes.io/instance-type": "c4-large"},
 			"labelList": ["karpenter.sh/capacity-type=spot", "karpenter.sh/nodepool=general", "node.kubernetes.io/instance-type=c4-large", "topology.kubernetes.io/zone=a"],
 			"labelFlag": "karpenter.sh/capacity-type=spot,karpenter.sh/nodepool=general,node.kubernetes.io/instance-type=c4-large,topology.kubernetes.io/zone=a",
+			"kubeletArgs": {"cluster-dns": "10.96.0.10,fd00::a", "cpu-cfs-quota": "false", "eviction-hard": "memory.available<5%", "eviction-max-pod-grace-period": "-1", "eviction-soft": "memory.available<1Gi,nodefs.available<15%", "eviction-soft-grace-period": "memory.available=1m30s,nodefs.available=2m", "image-gc-high-threshold": "90", "image-gc-low-threshold": "80", "kube-reserved": "cpu=100m,memory=512Mi", "max-pods": "58", "pod-max-pids": "4096", "pods-per-core": "30"},
+			"kubeletArgList": ["cluster-dns=10.96.0.10,fd00::a", "cpu-cfs-quota=false", "eviction-hard=memory.available<5%", "eviction-max-pod-grace-period=-1", "eviction-soft=memory.available<1Gi,nodefs.available<15%", "eviction-soft-grace-period=memory.available=1m30s,nodefs.available=2m", "image-gc-high-threshold=90", "image-gc-low-threshold=80", "kube-reserved=cpu=100m,memory=512Mi", "max-pods=58", "pod-max-pids=4096", "pods-per-core=30"],
 			"kubeReservedFlag": "cpu=100m,memory=512Mi", "evictionHardFlag": "memory.available<5%", "maxPods": 58, "version": "1.36.2",
 			"instanceType": "c4-large", "zone": "a", "capacityType": "spot", "failureDomain": "fd-a", "nodeClaim": "general-x7k2p"}`,
 		},
@@ -161,7 +164,7 @@ func TestVariables(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			var patches []string
 			for _, variable := range []string{
-				"taints", "taintList", "taintFlag", "labels", "labelList", "labelFlag", "kubeReservedFlag", "systemReservedFlag", "evictionHardFlag", "maxPods", "version",
+				"taints", "taintList", "taintFlag", "labels", "labelList", "labelFlag", "kubeletArgs", "kubeletArgList", "kubeReservedFlag", "systemReservedFlag", "evictionHardFlag", "maxPods", "version",
 				"instanceType", "zone", "capacityType", "failureDomain", "nodeClaim",
 			} {
 				patches = append(patches, "{op: add, path: /spec/"+variable+", valueFrom: {variable: "+variable+"}}")
@@ -366,6 +369,8 @@ func TestPatchedKubelet(t *testing.T) {
 		"a patch writes what the machine has anyhow": {`{}`, `[{op: add, path: ` + extraArgs + `, value: {name: max-pods, value: "80"}}]`, kubelet.Settings{}},
 		"a patch sets the number of pods": {`{}`, `[{op: add, path: ` + extraArgs + `, value: {name: max-pods, value: "20"}}]`,
 			settings(v1alpha1.KubeletConfiguration{MaxPods: ptr.To(int32(20))}, kubelet.Patched{MaxPods: true})},
+		"a patch sets the number of pods per core": {`{}`, `[{op: add, path: ` + extraArgs + `, value: {name: pods-per-core, value: "5"}}]`,
+			settings(v1alpha1.KubeletConfiguration{PodsPerCore: ptr.To(int32(5))}, kubelet.Patched{PodsPerCore: true})},
 		"a patch adds a reservation": {`{}`, `[{op: add, path: ` + extraArgs + `, value: {name: system-reserved, value: "memory=2Gi"}}]`,
 			settings(v1alpha1.KubeletConfiguration{SystemReserved: map[string]v1alpha1.ReservedQuantity{"memory": "2Gi"}}, kubelet.Patched{SystemReserved: true})},
 		"a patch sets another one than the node class": {`{}`, `[{op: add, path: ` + extraArgs + `, value: {name: kube-reserved, value: "cpu=1"}}]`,
@@ -414,6 +419,55 @@ func TestPatchedKubelet(t *testing.T) {
 			t.Error("a patch for another kind applies")
 		}
 	})
+}
+
+// TestImageGarbageCollection: no kubelet starts with a low threshold that isn't below the high one, and the bootstrap's file may have either.
+func TestImageGarbageCollection(t *testing.T) {
+	for name, tc := range map[string]struct {
+		kubelet v1alpha1.KubeletConfiguration
+		want    []any
+	}{
+		"both thresholds":    {v1alpha1.KubeletConfiguration{ImageGCHighThresholdPercent: ptr.To[int32](70), ImageGCLowThresholdPercent: ptr.To[int32](0)}, []any{"image-gc-high-threshold=70", "image-gc-low-threshold=0"}},
+		"the high threshold": {v1alpha1.KubeletConfiguration{ImageGCHighThresholdPercent: ptr.To[int32](95)}, []any{"image-gc-high-threshold=95", "image-gc-low-threshold=80"}},
+		"the low threshold":  {v1alpha1.KubeletConfiguration{ImageGCLowThresholdPercent: ptr.To[int32](50)}, []any{"image-gc-high-threshold=85", "image-gc-low-threshold=50"}},
+		"neither":            {v1alpha1.KubeletConfiguration{PodsPerCore: ptr.To[int32](0)}, []any{"pods-per-core=0"}},
+	} {
+		t.Run("When a node class sets "+name+", the kubelet should get both or none", func(t *testing.T) {
+			got, err := patched(t, `{}`, func(p *machine.Plan) { p.MaxPods, p.Kubelet = 0, &tc.kubelet }, `[{op: add, path: /spec/args, valueFrom: {variable: kubeletArgList}}]`)
+			if err != nil {
+				t.Fatal(err)
+			}
+			if diff := cmp.Diff(map[string]any{"args": tc.want}, got); diff != "" {
+				t.Errorf("(-want +got):\n%s", diff)
+			}
+		})
+	}
+}
+
+func TestUnwritten(t *testing.T) {
+	all := &v1alpha1.KubeletConfiguration{
+		ClusterDNS: []string{"10.96.0.10"}, MaxPods: ptr.To(int32(80)), SystemReserved: map[string]v1alpha1.ReservedQuantity{"cpu": "200m"},
+	}
+	for name, tc := range map[string]struct {
+		kubelet *v1alpha1.KubeletConfiguration
+		kind    schema.GroupKind
+		patches string
+		want    []v1alpha1.KubeletField
+	}{
+		"the kind is kubeadm's":                   {all, schema.GroupKind{Group: bootstrapGroup, Kind: "KubeadmConfigTemplate"}, `[]`, nil},
+		"the node class sets nothing":             {nil, schema.GroupKind{Group: bootstrapGroup, Kind: "AnyConfig"}, `[]`, nil},
+		"no patch is there":                       {all, schema.GroupKind{Group: bootstrapGroup, Kind: "AnyConfig"}, `[]`, []v1alpha1.KubeletField{"clusterDNS", "maxPods", "systemReserved"}},
+		"patches write some of them":              {all, schema.GroupKind{Group: bootstrapGroup, Kind: "AnyConfig"}, `[{op: add, path: /spec/a, valueFrom: {variable: systemReservedFlag}}, {op: add, path: /spec/b, valueFrom: {template: "{{ .maxPods }}"}}]`, []v1alpha1.KubeletField{"clusterDNS"}},
+		"a patch writes all of them":              {all, schema.GroupKind{Group: bootstrapGroup, Kind: "AnyConfigTemplate"}, `[{op: add, path: /spec/a, valueFrom: {variable: kubeletArgs}}]`, nil},
+		"a patch writes all of them to be joined": {all, schema.GroupKind{Group: bootstrapGroup, Kind: "AnyConfig"}, `[{op: add, path: /spec/a, valueFrom: {template: '{{ join " " .kubeletArgList }}'}}]`, nil},
+	} {
+		t.Run("When "+name+", it should name what doesn't reach kubelets", func(t *testing.T) {
+			nodeClass := &v1alpha1.ClusterAPINodeClass{Spec: v1alpha1.ClusterAPINodeClassSpec{Kubelet: tc.kubelet, BootstrapPatches: anyConfig(t, tc.patches)}}
+			if diff := cmp.Diff(tc.want, machine.Unwritten(nodeClass, tc.kind), cmpopts.EquateEmpty()); diff != "" {
+				t.Errorf("(-want +got):\n%s", diff)
+			}
+		})
+	}
 }
 
 func TestUnallowed(t *testing.T) {

@@ -3,6 +3,8 @@
 package machine
 
 import (
+	"maps"
+	"slices"
 	"strings"
 
 	corev1 "k8s.io/api/core/v1"
@@ -33,6 +35,11 @@ func variables(plan Plan, registration Registration) (patch.Values, error) {
 			labelList = append(labelList, pair)
 		}
 	}
+	args, argList := map[string]any{}, []any{}
+	for _, name := range slices.Sorted(maps.Keys(registration.KubeletArgs)) {
+		args[name] = registration.KubeletArgs[name]
+		argList = append(argList, name+"="+registration.KubeletArgs[name])
+	}
 	return patch.Values{
 		Variables: map[string]any{
 			patch.Taints:             taints,
@@ -41,9 +48,11 @@ func variables(plan Plan, registration Registration) (patch.Values, error) {
 			patch.Labels:             labels,
 			patch.LabelList:          labelList,
 			patch.LabelFlag:          labelFlag,
-			patch.KubeReservedFlag:   registration.KubeletArgs["kube-reserved"],
-			patch.SystemReservedFlag: registration.KubeletArgs["system-reserved"],
-			patch.EvictionHardFlag:   registration.KubeletArgs["eviction-hard"],
+			patch.KubeletArgs:        args,
+			patch.KubeletArgList:     argList,
+			patch.KubeReservedFlag:   registration.KubeletArgs[flagKubeReserved],
+			patch.SystemReservedFlag: registration.KubeletArgs[flagSystemReserved],
+			patch.EvictionHardFlag:   registration.KubeletArgs[flagEvictionHard],
 			patch.MaxPods:            int64(plan.MaxPods),
 			patch.Version:            strings.TrimPrefix(plan.Version, "v"),
 			patch.InstanceType:       plan.NodeLabels[corev1.LabelInstanceTypeStable],

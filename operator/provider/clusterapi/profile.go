@@ -76,6 +76,9 @@ func checkSpec(config *v1beta1.Karpenter) error {
 			return fmt.Errorf("clusterAPI.scalableResourceSelector: %w", err)
 		}
 	}
+	if problems := config.ClusterAPI.KubeletBounds.Problems(config.ClusterAPI.Kubelet); len(problems) > 0 {
+		return fmt.Errorf("clusterAPI.kubelet exceeds clusterAPI.kubeletBounds: %s", strings.Join(problems, "; "))
+	}
 	for i := range config.ClusterAPI.InfrastructureTemplateSelectors {
 		if _, err := metav1.LabelSelectorAsSelector(&config.ClusterAPI.InfrastructureTemplateSelectors[i].Selector); err != nil {
 			return fmt.Errorf("clusterAPI.infrastructureTemplateSelectors[%d].selector: %w", i, err)
@@ -98,6 +101,13 @@ func adaptDeployment(_ context.Context, in provider.Input, deployment *appsv1.De
 		return fmt.Errorf("encoding the bootstrap patches: %w", err)
 	}
 	container.Args = append(container.Args, "--cluster-name="+in.ClusterName, "--node-version="+in.NodeVersion)
+	if in.Config.ClusterAPI.KubeletBounds != nil {
+		bounds, err := json.Marshal(in.Config.ClusterAPI.KubeletBounds)
+		if err != nil {
+			return fmt.Errorf("encoding the bounds of kubelets: %w", err)
+		}
+		container.Env = append(container.Env, corev1.EnvVar{Name: "KUBELET_BOUNDS", Value: string(bounds)})
+	}
 	if in.Names.Shared() {
 		// A flag and no variable: a Karpenter that doesn't know it ends, instead of taking what is another Cluster's.
 		container.Args = append(container.Args, "--shared-namespace")
@@ -123,6 +133,10 @@ const upgradeWindow = "NODE_UPGRADE_WINDOW"
 // defaultNodeClass names what the HostedCluster does; every other field is the cluster's admin's.
 func defaultNodeClass(config *v1beta1.Karpenter) client.Object {
 	settings := config.ClusterAPI.DeepCopy()
+	if high, low, ok := settings.Kubelet.ImageGCThresholds(); ok {
+		// Both, so that the one which an admin set can't make the other one invalid, and the apply fail.
+		settings.Kubelet.ImageGCHighThresholdPercent, settings.Kubelet.ImageGCLowThresholdPercent = &high, &low
+	}
 	return &v1alpha1.ClusterAPINodeClass{
 		ObjectMeta: metav1.ObjectMeta{Name: v1alpha1.DefaultNodeClass},
 		Spec: v1alpha1.ClusterAPINodeClassSpec{

@@ -26,6 +26,8 @@ func TestDefaultNodeClass(t *testing.T) {
 		MaxPods:      ptr.To(int32(50)),
 		KubeReserved: map[string]v1alpha1.ReservedQuantity{"cpu": "100m"},
 		EvictionHard: map[string]v1alpha1.EvictionThreshold{"memory.available": "5%"},
+		// Beside an admin's low threshold it has to be valid, too.
+		ImageGCHighThresholdPercent: ptr.To(int32(90)),
 	}
 	for name, autoNode := range map[string]*v1beta1.AutoNode{"minimal": scopetest.AutoNode(), "full": full} {
 		t.Run("When the configuration is "+name+", it should render what the golden file holds", func(t *testing.T) {
@@ -37,6 +39,31 @@ func TestDefaultNodeClass(t *testing.T) {
 			golden, err := os.ReadFile(filepath.Join("testdata", name+".yaml"))
 			g.Expect(err).NotTo(HaveOccurred())
 			g.Expect(cmp.Diff(string(golden), string(rendered))).To(BeEmpty())
+		})
+	}
+}
+
+func TestKubeletBounds(t *testing.T) {
+	for name, tc := range map[string]struct {
+		kubelet v1alpha1.KubeletConfiguration
+		want    string
+	}{
+		"keeps to its own bounds": {v1alpha1.KubeletConfiguration{MaxPods: ptr.To(int32(100))}, ""},
+		"exceeds its own bounds": {v1alpha1.KubeletConfiguration{MaxPods: ptr.To(int32(101)), CPUCFSQuota: ptr.To(false)},
+			"clusterAPI.kubelet exceeds clusterAPI.kubeletBounds: cpuCFSQuota is set, and the platform forbids it; maxPods is 101, and the platform allows at most 100"},
+	} {
+		t.Run("When a HostedCluster "+name+", it should say so", func(t *testing.T) {
+			config := scopetest.AutoNode().ProvisionerConfig.Karpenter
+			config.ClusterAPI.Kubelet = &tc.kubelet
+			config.ClusterAPI.KubeletBounds = &v1alpha1.KubeletBounds{
+				Forbidden: []v1alpha1.KubeletField{"cpuCFSQuota"}, Max: &v1alpha1.KubeletMaximums{MaxPods: ptr.To(int32(100))},
+			}
+			err := clusterapi.New().CheckSpec(config)
+			if tc.want == "" {
+				NewWithT(t).Expect(err).NotTo(HaveOccurred())
+			} else {
+				NewWithT(t).Expect(err).To(MatchError(tc.want))
+			}
 		})
 	}
 }

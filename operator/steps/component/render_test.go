@@ -20,6 +20,7 @@ import (
 	"k8s.io/apimachinery/pkg/api/resource"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime/schema"
+	"k8s.io/utils/ptr"
 	clusterv1 "sigs.k8s.io/cluster-api/api/core/v1beta2"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	"sigs.k8s.io/yaml"
@@ -141,13 +142,16 @@ func TestRender(t *testing.T) {
 		{
 			name: "When a cluster selects templates, it should render Karpenter for their kind", golden: "templates",
 		}, {
-			name:   "When there are node images, a pull secret, monitoring and an unusual port, it should write the first, copy the second, add a PodMonitor and open the last",
+			name:   "When there are node images, a pull secret, monitoring, an unusual port and bounds of kubelets, it should write the first, copy the second, add a PodMonitor, open the port and hand over the last",
 			golden: "everything",
 			change: func(in *Input) {
 				in.PayloadVersion = "1.36.3"
 				in.NodeImages = payload.NodeImages{"amd64": {"aws": {"us-east-1": "ami-1"}}}
 				in.Monitoring = true
 				in.GuestPort = 31443
+				in.Config.ClusterAPI.KubeletBounds = &v1alpha1.KubeletBounds{
+					Forbidden: []v1alpha1.KubeletField{"clusterDNS"}, Max: &v1alpha1.KubeletMaximums{MaxPods: ptr.To(int32(250))},
+				}
 				in.PullSecret = pullSecret()
 			},
 		}, {

@@ -172,6 +172,46 @@ func changeDefaultNodeClass(t *testing.T) {
 	})
 }
 
+func setKubelet(change func(*v1alpha1.KubeletConfiguration)) func(*v1alpha1.ClusterAPINodeClass) {
+	return func(c *v1alpha1.ClusterAPINodeClass) {
+		if c.Spec.Kubelet == nil {
+			c.Spec.Kubelet = &v1alpha1.KubeletConfiguration{}
+		}
+		change(c.Spec.Kubelet)
+	}
+}
+
+func boundKubelets(t *testing.T) {
+	own := func(change func(*v1alpha1.KubeletConfiguration)) attempt { return class("mine", setKubelet(change)) }
+	reserved := func(pairs map[string]v1alpha1.ReservedQuantity) func(*v1alpha1.KubeletConfiguration) {
+		return func(k *v1alpha1.KubeletConfiguration) { k.SystemReserved = pairs }
+	}
+	try(t, map[string]trial{
+		"a field that the platform keeps": {own(func(k *v1alpha1.KubeletConfiguration) { k.ClusterDNS = []string{"10.96.0.10"} }),
+			"spec.kubelet.clusterDNS is the platform's to set: HostedCluster clusters/policy bounds it"},
+		"a field that the platform keeps, of the default": {class("default", setKubelet(func(k *v1alpha1.KubeletConfiguration) { k.CPUCFSQuota = ptr.To(false) })),
+			"spec.kubelet.cpuCFSQuota is the platform's to set"},
+		"as many pods as are allowed": {own(func(k *v1alpha1.KubeletConfiguration) { k.MaxPods = ptr.To(int32(250)) }), ""},
+		"more pods than are allowed": {own(func(k *v1alpha1.KubeletConfiguration) { k.MaxPods = ptr.To(int32(251)) }),
+			"spec.kubelet.maxPods is 251, and at most 250 is allowed: HostedCluster clusters/policy bounds it"},
+		"more pods than are allowed, from the start": {creation(&v1alpha1.ClusterAPINodeClass{
+			ObjectMeta: metav1.ObjectMeta{Name: "other"}, Spec: v1alpha1.ClusterAPINodeClassSpec{Kubelet: &v1alpha1.KubeletConfiguration{MaxPods: ptr.To(int32(251))}},
+		}), "spec.kubelet.maxPods is 251"},
+		"as many processes as are allowed": {own(func(k *v1alpha1.KubeletConfiguration) { k.PodPidsLimit = ptr.To(int64(4096)) }), ""},
+		"no limit of processes": {own(func(k *v1alpha1.KubeletConfiguration) { k.PodPidsLimit = ptr.To(int64(-1)) }),
+			"spec.kubelet.podPidsLimit is -1, and at most 4096 is allowed"},
+		"as much memory reserved as is wanted": {own(reserved(map[string]v1alpha1.ReservedQuantity{"memory": "0.5Gi", "ephemeral-storage": "2Gi"})), ""},
+		"less memory reserved than is wanted": {own(reserved(map[string]v1alpha1.ReservedQuantity{"memory": "511Mi", "ephemeral-storage": "2Gi"})),
+			"spec.kubelet.systemReserved[memory] has to be at least 512Mi: HostedCluster clusters/policy bounds it"},
+		"no disk reserved": {own(reserved(map[string]v1alpha1.ReservedQuantity{"memory": "1Gi"})), "spec.kubelet.systemReserved[ephemeral-storage] has to be at least 1Gi"},
+		"what isn't bounded": {own(func(k *v1alpha1.KubeletConfiguration) {
+			k.EvictionSoft = map[string]v1alpha1.EvictionThreshold{"memory.available": "1Gi"}
+			k.EvictionSoftGracePeriod = map[string]v1alpha1.EvictionGracePeriod{"memory.available": "90s"}
+			k.PodsPerCore, k.ImageGCHighThresholdPercent = ptr.To(int32(10)), ptr.To(int32(90))
+		}), ""},
+	})
+}
+
 func changeNodeClasses(t *testing.T) {
 	try(t, map[string]trial{
 		"a class of one's own":            {creation(&v1alpha1.ClusterAPINodeClass{ObjectMeta: metav1.ObjectMeta{Name: "other"}, Spec: v1alpha1.ClusterAPINodeClassSpec{Version: "v1.36.3"}}), ""},

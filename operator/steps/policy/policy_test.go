@@ -54,6 +54,14 @@ func full() *v1beta1.AutoNode {
 	config.Kubelet = &v1alpha1.KubeletConfiguration{
 		MaxPods: ptr.To(int32(50)), KubeReserved: map[string]v1alpha1.ReservedQuantity{"cpu": "100m", "ephemeral-storage": "1Gi"},
 	}
+	config.KubeletBounds = &v1alpha1.KubeletBounds{
+		Forbidden: []v1alpha1.KubeletField{"cpuCFSQuota", "clusterDNS"},
+		Max:       &v1alpha1.KubeletMaximums{MaxPods: ptr.To(int32(250)), PodPidsLimit: ptr.To(int64(4096))},
+		Min: &v1alpha1.KubeletMinimums{
+			KubeReserved:   map[string]v1alpha1.ReservedQuantity{"cpu": "50m", "pid": "0"},
+			SystemReserved: map[string]v1alpha1.ReservedQuantity{"memory": "512Mi", "ephemeral-storage": "1Gi"},
+		},
+	}
 	config.BootstrapPatches = []v1alpha1.BootstrapPatches{{
 		APIGroup: "bootstrap.cluster.x-k8s.io", Kind: "RKE2Config",
 		Patches: []v1alpha1.JSONPatch{
@@ -71,6 +79,7 @@ func TestDesired(t *testing.T) {
 	objects, err := policy.Desired(policy.Input{
 		Operator: `kubernetes-"admin"`, Owner: "HostedCluster clusters/blue", NodeVersion: "1.36.3",
 		NodeClasses: true, Default: clusterapi.New().DefaultNodeClass(full().ProvisionerConfig.Karpenter).(*v1alpha1.ClusterAPINodeClass),
+		KubeletBounds: full().ProvisionerConfig.Karpenter.ClusterAPI.KubeletBounds,
 	})
 	g.Expect(err).NotTo(HaveOccurred())
 	var rendered strings.Builder
@@ -181,6 +190,7 @@ func TestPolicies(t *testing.T) {
 	populate(t)
 	changeDefaultNodeClass(t)
 	changeNodeClasses(t)
+	boundKubelets(t)
 	changeNodeClaims(t)
 	changeRights(t)
 	changeDefinitions(t)

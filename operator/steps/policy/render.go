@@ -40,6 +40,8 @@ type Input struct {
 	NodeClasses bool
 	// Default is the default node class as the HostedCluster wants it; nil if it says nothing.
 	Default *v1alpha1.ClusterAPINodeClass
+	// KubeletBounds bound spec.kubelet of node classes; nil for none.
+	KubeletBounds *v1alpha1.KubeletBounds
 }
 
 func inputFor(s *scope.Scope, operator string) Input {
@@ -63,6 +65,9 @@ func inputFor(s *scope.Scope, operator string) Input {
 	if s.Profile != nil {
 		in.NodeClasses = s.Profile.NodeClass.Guarded
 		if autoNode := s.HostedCluster.Spec.AutoNode; autoNode != nil && s.Profile.DefaultNodeClass != nil {
+			if config := autoNode.ProvisionerConfig.Karpenter.ClusterAPI; config != nil {
+				in.KubeletBounds = config.KubeletBounds
+			}
 			in.Default, _ = s.Profile.DefaultNodeClass(autoNode.ProvisionerConfig.Karpenter).(*v1alpha1.ClusterAPINodeClass)
 		}
 	}
@@ -121,7 +126,7 @@ func Desired(in Input) ([]client.Object, error) {
 			if err != nil {
 				return nil, err
 			}
-			policy.Spec.Validations = append(policy.Spec.Validations, rules...)
+			policy.Spec.Validations = append(append(policy.Spec.Validations, rules...), in.kubeletRules()...)
 		}
 		if policy.Name == guestassets.BootstrapTokenPolicy {
 			given = append(given,

@@ -50,10 +50,14 @@ type Kubelet struct {
 	Taints []corev1.Taint
 	// MaxPods is nil where the bootstrap data doesn't say.
 	MaxPods *int64
+	// PodsPerCore limits the pods beside MaxPods; 0 for no limit.
+	PodsPerCore int64
 	// Reserved is the sum of system-reserved, kube-reserved and the absolute thresholds of eviction-hard.
 	Reserved corev1.ResourceList
 	// EvictionShares are the thresholds of eviction-hard that are a share of the capacity, each from 0 to 1.
 	EvictionShares map[corev1.ResourceName]float64
+	// Settings are flags that change nothing of what a Node is made of, by name. A kubelet would start with them.
+	Settings map[string]string
 	// Discovery is nil where the bootstrap data hold no bootstrap token.
 	Discovery *Discovery
 	// ServingCertificate: the kubelet requests its serving certificate from the cluster. Otherwise it signs its own.
@@ -122,6 +126,7 @@ func newKubelet(registration kubeadm.NodeRegistrationOptions, instance Instance)
 		{"node-labels", kubelet.label},
 		{"rotate-server-certificates", kubelet.serve},
 		{"max-pods", kubelet.limitPods},
+		{"pods-per-core", kubelet.limitPodsPerCore},
 		{"system-reserved", kubelet.reserve},
 		{"kube-reserved", kubelet.reserve},
 		{"eviction-hard", kubelet.evict},
@@ -133,6 +138,10 @@ func newKubelet(registration kubeadm.NodeRegistrationOptions, instance Instance)
 		if err := flag.read(value); err != nil {
 			return nil, fmt.Errorf("%s: %s: %w", at, flag.name, err)
 		}
+	}
+	var err error
+	if kubelet.Settings, err = readSettings(args); err != nil {
+		return nil, fmt.Errorf("%s: %w", at, err)
 	}
 	return kubelet, nil
 }
@@ -152,15 +161,25 @@ func (k *Kubelet) serve(flag string) (err error) {
 }
 
 func (k *Kubelet) limitPods(flag string) error {
+	count, err := parseCount(flag)
+	k.MaxPods = &count
+	return err
+}
+
+func (k *Kubelet) limitPodsPerCore(flag string) (err error) {
+	k.PodsPerCore, err = parseCount(flag)
+	return err
+}
+
+func parseCount(flag string) (int64, error) {
 	count, err := strconv.ParseInt(flag, 10, 32)
 	if err != nil {
-		return fmt.Errorf("%q is no number", flag)
+		return 0, fmt.Errorf("%q is no number", flag)
 	}
 	if count < 0 {
-		return fmt.Errorf("%d is negative", count)
+		return 0, fmt.Errorf("%d is negative", count)
 	}
-	k.MaxPods = &count
-	return nil
+	return count, nil
 }
 
 func (k *Kubelet) reserve(flag string) error {
@@ -192,17 +211,12 @@ func (k *Kubelet) evict(flag string) error {
 		return err
 	}
 	for _, signal := range sortedKeys(values) {
-		var name corev1.ResourceName
-		switch signal {
-		case "memory.available":
-			name = corev1.ResourceMemory
-		case "nodefs.available":
-			name = corev1.ResourceEphemeralStorage
-		case "nodefs.inodesFree", "imagefs.available", "imagefs.inodesFree", "containerfs.available",
-			"containerfs.inodesFree", "pid.available", "allocatableMemory.available":
+		name, err := resourceOf(signal)
+		if err != nil {
+			return err
+		}
+		if name == "" {
 			continue
-		default:
-			return fmt.Errorf("%q is no eviction signal", signal)
 		}
 		if percent, ok := strings.CutSuffix(values[signal], "%"); ok {
 			share, err := parsePercent(percent)
@@ -219,6 +233,20 @@ func (k *Kubelet) evict(flag string) error {
 		k.add(name, quantity)
 	}
 	return nil
+}
+
+// resourceOf is the resource of a Node that an eviction signal is about; empty for none.
+func resourceOf(signal string) (corev1.ResourceName, error) {
+	switch signal {
+	case "memory.available":
+		return corev1.ResourceMemory, nil
+	case "nodefs.available":
+		return corev1.ResourceEphemeralStorage, nil
+	case "nodefs.inodesFree", "imagefs.available", "imagefs.inodesFree", "containerfs.available",
+		"containerfs.inodesFree", "pid.available", "allocatableMemory.available":
+		return "", nil
+	}
+	return "", fmt.Errorf("%q is no eviction signal", signal)
 }
 
 func (k *Kubelet) add(name corev1.ResourceName, quantity resource.Quantity) {

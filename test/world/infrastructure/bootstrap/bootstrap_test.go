@@ -81,6 +81,24 @@ taints: []`)),
 				EvictionShares: map[corev1.ResourceName]float64{"ephemeral-storage": 0.1},
 			},
 		},
+		"When flags set what no Node shows, it should read them, and the pods per core": {
+			cloudConfig(join(`
+kubeletExtraArgs:
+- {name: cluster-dns, value: "10.96.0.10,fd00::a"}
+- {name: pods-per-core, value: "8"}
+- {name: eviction-soft, value: "memory.available<500Mi,nodefs.available<15%"}
+- {name: eviction-soft-grace-period, value: "memory.available=1m30s,nodefs.available=2m"}
+- {name: eviction-max-pod-grace-period, value: "-1"}
+- {name: image-gc-high-threshold, value: "70"}
+- {name: image-gc-low-threshold, value: "60"}
+- {name: cpu-cfs-quota, value: "false"}
+- {name: pod-max-pids, value: "4096"}`)),
+			bootstrap.Kubelet{NodeName: "m-1", PodsPerCore: 8, Settings: map[string]string{
+				"cluster-dns": "10.96.0.10,fd00::a", "eviction-soft": "memory.available<500Mi,nodefs.available<15%",
+				"eviction-soft-grace-period": "memory.available=1m30s,nodefs.available=2m", "eviction-max-pod-grace-period": "-1",
+				"image-gc-high-threshold": "70", "image-gc-low-threshold": "60", "cpu-cfs-quota": "false", "pod-max-pids": "4096",
+			}},
+		},
 		"When the name is given, the node should have it": {
 			cloudConfig(join(`name: other.example`)),
 			bootstrap.Kubelet{NodeName: "other.example"},
@@ -203,6 +221,16 @@ func TestReadMalformed(t *testing.T) {
 		"a negative reservation": {args("system-reserved", "memory=-1Gi"), `system-reserved: memory: "-1Gi" is negative`},
 		"an unknown reservation": {args("kube-reserved", "gpu=1"), `kube-reserved: "gpu" can't be reserved`},
 		"an unknown signal":      {args("eviction-hard", "mood<1"), `eviction-hard: "mood" is no eviction signal`},
+		"a bad DNS server":       {args("cluster-dns", "dns.example"), `cluster-dns: "dns.example" is no IP address`},
+		"a threshold alone":      {args("eviction-soft", "memory.available<1Gi"), "eviction-soft: grace period must be specified for the soft eviction threshold memory.available"},
+		"an unknown soft signal": {args("eviction-soft", "mood<1"), `eviction-soft: "mood" is no eviction signal`},
+		"a bad soft threshold":   {args("eviction-soft", "memory.available<much"), `eviction-soft: memory.available: "much" is not a quantity`},
+		"a bad grace period":     {args("eviction-soft-grace-period", "memory.available=soon"), `eviction-soft-grace-period: memory.available: "soon" is no grace period`},
+		"a share above 100":      {args("image-gc-high-threshold", "101"), `image-gc-high-threshold: "101" is not between 0 and 100`},
+		"shares upside down":     {args("image-gc-high-threshold", "70"), "image-gc-low-threshold: 80 must be less than image-gc-high-threshold 70"},
+		"a quota of words":       {args("cpu-cfs-quota", "maybe"), `cpu-cfs-quota: "maybe" is neither true nor false`},
+		"processes in words":     {args("pod-max-pids", "many"), `pod-max-pids: "many" is no number`},
+		"pods per core in words": {args("pods-per-core", "many"), `pods-per-core: "many" is no number`},
 		"a bad share":            {args("eviction-hard", "memory.available<200%"), `eviction-hard: memory.available: "200"% is not a percentage`},
 	} {
 		t.Run("When the bootstrap data is "+name+", it should name that", func(t *testing.T) {

@@ -9,6 +9,8 @@ import (
 	"maps"
 	"math"
 	"net/netip"
+	"slices"
+	"strings"
 
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/api/resource"
@@ -22,6 +24,10 @@ const (
 	ManagedAnnotation = "kwok.x-k8s.io/node"
 	// ManagedValue is the value of ManagedAnnotation.
 	ManagedValue = "fake"
+
+	// SettingsAnnotation has the kubelet's flags that change nothing else of the Node, as "name=value", sorted and separated by spaces. A real
+	// kubelet shows them at /configz, and no kubelet of the world serves anything.
+	SettingsAnnotation = "kubelet.infrastructure.autonode.io/settings"
 
 	// DefaultMaxPods is the kubelet's own default.
 	DefaultMaxPods = 110
@@ -51,7 +57,7 @@ func New(instance Instance, kubelet *bootstrap.Kubelet) *corev1.Node {
 		ObjectMeta: metav1.ObjectMeta{
 			Name:        kubelet.NodeName,
 			Labels:      labels(instance, kubelet),
-			Annotations: map[string]string{ManagedAnnotation: ManagedValue},
+			Annotations: annotations(kubelet),
 		},
 		Spec: corev1.NodeSpec{
 			ProviderID: instance.ProviderID,
@@ -83,6 +89,18 @@ func New(instance Instance, kubelet *bootstrap.Kubelet) *corev1.Node {
 			},
 		},
 	}
+}
+
+func annotations(kubelet *bootstrap.Kubelet) map[string]string {
+	annotations := map[string]string{ManagedAnnotation: ManagedValue}
+	var settings []string
+	for _, name := range slices.Sorted(maps.Keys(kubelet.Settings)) {
+		settings = append(settings, name+"="+kubelet.Settings[name])
+	}
+	if len(settings) > 0 {
+		annotations[SettingsAnnotation] = strings.Join(settings, " ")
+	}
+	return annotations
 }
 
 // Address returns the address of a machine: one of 100.64.0.0/10, always the same for the same provider ID.
@@ -125,6 +143,9 @@ func capacity(instance Instance, kubelet *bootstrap.Kubelet) corev1.ResourceList
 		capacity[corev1.ResourcePods] = *resource.NewQuantity(*kubelet.MaxPods, resource.DecimalSI)
 	} else if _, ok := capacity[corev1.ResourcePods]; !ok {
 		capacity[corev1.ResourcePods] = *resource.NewQuantity(DefaultMaxPods, resource.DecimalSI)
+	}
+	if limit := kubelet.PodsPerCore * capacity.Cpu().Value(); kubelet.PodsPerCore > 0 && limit < capacity.Pods().Value() {
+		capacity[corev1.ResourcePods] = *resource.NewQuantity(limit, resource.DecimalSI)
 	}
 	return capacity
 }

@@ -38,6 +38,12 @@ func TestResources(t *testing.T) {
 		"When the kubelet says how many pods, that should win": {
 			list("cpu", "2", "pods", "30"), bootstrap.Kubelet{MaxPods: &seven}, list("cpu", "2", "pods", "7"), list("cpu", "2", "pods", "7"),
 		},
+		"When the kubelet limits the pods of a core, the smaller number should win": {
+			list("cpu", "2", "pods", "30"), bootstrap.Kubelet{PodsPerCore: 8}, list("cpu", "2", "pods", "16"), list("cpu", "2", "pods", "16"),
+		},
+		"When the kubelet limits the pods of a core to more than it runs, that should not count": {
+			list("cpu", "4"), bootstrap.Kubelet{MaxPods: &seven, PodsPerCore: 8}, list("cpu", "4", "pods", "7"), list("cpu", "4", "pods", "7"),
+		},
 		"When something is reserved, it should not be allocatable, and nothing should become negative or appear": {
 			list("cpu", "2", "memory", "1Gi", "example.com/gpu", "4"),
 			bootstrap.Kubelet{Reserved: list("cpu", "500m", "memory", "2Gi", "ephemeral-storage", "1Gi")},
@@ -81,6 +87,26 @@ func TestLabels(t *testing.T) {
 			t.Errorf("(-want +got):\n%s", diff)
 		}
 	})
+}
+
+func TestSettings(t *testing.T) {
+	for name, test := range map[string]struct {
+		settings map[string]string
+		want     map[string]string
+	}{
+		"When the kubelet has settings that a Node doesn't show, an annotation should": {
+			map[string]string{"pod-max-pids": "4096", "cluster-dns": "10.96.0.10"},
+			map[string]string{node.ManagedAnnotation: node.ManagedValue, node.SettingsAnnotation: "cluster-dns=10.96.0.10 pod-max-pids=4096"},
+		},
+		"When the kubelet has none, there should be no annotation": {nil, map[string]string{node.ManagedAnnotation: node.ManagedValue}},
+	} {
+		t.Run(name, func(t *testing.T) {
+			got := node.New(node.Instance{}, &bootstrap.Kubelet{Settings: test.settings})
+			if diff := cmp.Diff(test.want, got.Annotations); diff != "" {
+				t.Errorf("(-want +got):\n%s", diff)
+			}
+		})
+	}
 }
 
 func TestAddress(t *testing.T) {
