@@ -153,6 +153,20 @@ func TestBootstrap(t *testing.T) {
 		f.edit(func(n *v1alpha1.ClusterAPINodeClass) { n.Spec.BootstrapPatches = nil })
 		f.ready()
 	})
+	t.Run("When the bootstrap template appears, it should become ready", func(t *testing.T) {
+		f := start(t, "")
+		f.template("c2-small", sized("2", "4Gi", "0.021"))
+		f.nodeClass(func(n *v1alpha1.ClusterAPINodeClass) { n.Spec.Bootstrap.ConfigTemplateRef.Name = "late" })
+		f.condition(v1alpha1.ConditionBootstrapReady, "False", v1alpha1.BootstrapNotFoundReason)
+		late := f.BootstrapTemplate.DeepCopy()
+		late.SetName("late")
+		late.SetResourceVersion("")
+		f.Expect(f.Admin.Create(t.Context(), late)).To(Succeed())
+		f.ready()
+	})
+}
+
+func TestKubelet(t *testing.T) {
 	t.Run("When the platform bounds kubelets, it should name what exceeds that, and launch nothing until it doesn't", func(t *testing.T) {
 		f := startWith(t, "", "", nil, &v1alpha1.KubeletBounds{
 			Forbidden: []v1alpha1.KubeletField{"clusterDNS"}, Max: &v1alpha1.KubeletMaximums{MaxPods: ptr.To[int32](100)},
@@ -197,17 +211,6 @@ func TestBootstrap(t *testing.T) {
 		})
 		f.Expect(f.condition(v1alpha1.ConditionBootstrapReady, "True", v1alpha1.RegistrationUnknownReason)).To(HaveSuffix(
 			"; Karpenter doesn't write cpuCFSQuota of spec.kubelet for nodes of 1 of 1 template; let the data in Secret join have them"))
-	})
-	t.Run("When the bootstrap template appears, it should become ready", func(t *testing.T) {
-		f := start(t, "")
-		f.template("c2-small", sized("2", "4Gi", "0.021"))
-		f.nodeClass(func(n *v1alpha1.ClusterAPINodeClass) { n.Spec.Bootstrap.ConfigTemplateRef.Name = "late" })
-		f.condition(v1alpha1.ConditionBootstrapReady, "False", v1alpha1.BootstrapNotFoundReason)
-		late := f.BootstrapTemplate.DeepCopy()
-		late.SetName("late")
-		late.SetResourceVersion("")
-		f.Expect(f.Admin.Create(t.Context(), late)).To(Succeed())
-		f.ready()
 	})
 }
 
