@@ -59,6 +59,7 @@ import (
 	"github.com/autonode-io/autonode/operator/steps/access"
 	"github.com/autonode-io/autonode/operator/steps/component"
 	"github.com/autonode-io/autonode/operator/steps/crd"
+	"github.com/autonode-io/autonode/operator/steps/featuregate"
 	"github.com/autonode-io/autonode/operator/steps/nodeclass"
 	"github.com/autonode-io/autonode/operator/steps/nodeupgrade"
 	"github.com/autonode-io/autonode/operator/steps/policy"
@@ -283,6 +284,7 @@ func controllers(ctx context.Context, mgr manager.Manager, options Options, shar
 		Management: management, Applier: applier, Recorder: recorder, PullSecrets: pullSecrets, Settings: options.Karpenter, Templates: templates,
 		SignedOnly: options.PayloadSignatures == SignaturesEnforce,
 	})
+	gates := featuregate.New(featuregate.Config{Management: management, Clock: clock.RealClock{}, Platform: options.Karpenter.FeatureGates})
 	ownership := shard.New(shard.Config{Management: management, Live: live, Selector: sharding.selector, Lease: sharding.holder, Released: connections.Release})
 	if err := mgr.Add(metrics.New(metrics.Config{
 		Management: management, Holder: shard.Identity(sharding.holder), Selector: sharding.selector, Registry: options.MetricsRegistry,
@@ -305,6 +307,7 @@ func controllers(ctx context.Context, mgr manager.Manager, options Options, shar
 			{Step: connections, Modes: scope.On | scope.Draining, RunWhenBlocked: always}, // first, so that a payload that doesn't fit the guest is never taken
 			{Step: releases, Modes: scope.On, RunWhenBlocked: always},
 			{Step: policy.New(policy.Config{Apply: applier}), Modes: scope.On | scope.Upkeep},
+			{Step: gates, Modes: scope.On | scope.Upkeep, RunWhenBlocked: karpenterRuns}, // the next two apply what gates need
 			{Step: crd.New(crd.Config{Apply: applier}), Modes: scope.On},
 			{Step: tokens, Modes: scope.On | scope.Upkeep, RunWhenBlocked: karpenterRuns}, // a token expires whatever else is waited for
 			{Step: nodeupgrade.New(nodeupgrade.Config{Management: management, Versions: versions}), Modes: scope.On},

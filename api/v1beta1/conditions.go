@@ -22,6 +22,9 @@ const (
 	// ImageOverridden: an image that OverrideImageAnnotation names runs instead of the payload's. Without the annotation
 	// there is no such condition.
 	ImageOverridden = "ImageOverridden"
+	// FeatureGatesAccepted: Karpenter gets the feature gates that are set for it. Where there is nothing to report there is no such condition.
+	// status.autoNode.featureGates lists the gates that are on.
+	FeatureGatesAccepted = "FeatureGatesAccepted"
 )
 
 // Conditions of a ControlPlaneComponent.
@@ -181,6 +184,15 @@ const (
 	OverriddenReason = "Overridden"
 	// OverrideInvalidReason: OverrideImageAnnotation is invalid, and the payload's image runs. The message says what is valid.
 	OverrideInvalidReason = "OverrideInvalid"
+)
+
+// Reasons of FeatureGatesAccepted.
+const (
+	// FeatureGateUnsupportedReason: a feature gate is off because the guest lacks what it needs. The message says what.
+	FeatureGateUnsupportedReason = "FeatureGateUnsupported"
+	// DefinitionNotOwnedReason: a feature gate is on, and the CustomResourceDefinition that it needs belongs to its creator, such as the Cluster
+	// Autoscaler. Nothing to do; the message names the owner.
+	DefinitionNotOwnedReason = "DefinitionNotOwned"
 )
 
 // Reasons of the events that record an irreversible step.

@@ -76,6 +76,13 @@ type ControlPlaneComponentStatus struct {
 	// +kubebuilder:validation:MaxLength=512
 	ImageOverride string `json:"imageOverride,omitempty"`
 
+	// featureGates are the feature gates of Karpenter that were on in the last complete rollout.
+	// +optional
+	// +listType=set
+	// +kubebuilder:validation:MaxItems=64
+	// +kubebuilder:validation:items:MaxLength=63
+	FeatureGates []string `json:"featureGates,omitempty"`
+
 	// resources are the component's objects in the control-plane namespace.
 	// +optional
 	// +listType=atomic

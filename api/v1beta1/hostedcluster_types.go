@@ -340,8 +340,8 @@ type HostedClusterStatus struct {
 	// +optional
 	ObservedGeneration int64 `json:"observedGeneration,omitempty"`
 
-	// conditions: Ready, ValidConfiguration, ReleaseResolved, GuestReachable, AutoNodeEnabled, NodesUpToDate, and ImageOverridden where the
-	// annotation autonode.io/override-image is set.
+	// conditions: Ready, ValidConfiguration, ReleaseResolved, GuestReachable, AutoNodeEnabled, NodesUpToDate, ImageOverridden where the
+	// annotation autonode.io/override-image is set, and FeatureGatesAccepted where there is something to report of feature gates.
 	// +optional
 	// +listType=map
 	// +listMapKey=type
@@ -404,6 +404,12 @@ type AutoNodeStatus struct {
 	// deletes the remaining Machines through the management cluster.
 	// +optional
 	DrainForcedTime *scalar.Time `json:"drainForcedTime,omitempty"`
+	// featureGates are the feature gates of Karpenter that are on, as of the last complete rollout.
+	// +optional
+	// +listType=set
+	// +kubebuilder:validation:MaxItems=64
+	// +kubebuilder:validation:items:MaxLength=63
+	FeatureGates []string `json:"featureGates,omitempty"`
 	// nodeCount is the number of nodes that Karpenter made and that have joined.
 	// +optional
 	NodeCount *int32 `json:"nodeCount,omitempty"`

@@ -63,6 +63,11 @@ func (in *AutoNodeStatus) DeepCopyInto(out *AutoNodeStatus) {
 		in, out := &in.DrainForcedTime, &out.DrainForcedTime
 		*out = (*in).DeepCopy()
 	}
+	if in.FeatureGates != nil {
+		in, out := &in.FeatureGates, &out.FeatureGates
+		*out = make([]string, len(*in))
+		copy(*out, *in)
+	}
 	if in.NodeCount != nil {
 		in, out := &in.NodeCount, &out.NodeCount
 		*out = new(int32)
@@ -241,6 +246,11 @@ func (in *ControlPlaneComponentStatus) DeepCopyInto(out *ControlPlaneComponentSt
 		for i := range *in {
 			(*in)[i].DeepCopyInto(&(*out)[i])
 		}
+	}
+	if in.FeatureGates != nil {
+		in, out := &in.FeatureGates, &out.FeatureGates
+		*out = make([]string, len(*in))
+		copy(*out, *in)
 	}
 	if in.Resources != nil {
 		in, out := &in.Resources, &out.Resources

@@ -22,8 +22,16 @@ func Embedded() ([]*apiextensionsv1.CustomResourceDefinition, error) {
 	return decode(apis.NodePoolCRD, apis.NodeClaimCRD, apis.NodeOverlayCRD, clusterAPINodeClass)
 }
 
-// Karpenter returns those that every provider has, likewise. CapacityBuffer isn't among them, because its feature gate is off and its
-// API belongs to another project.
+// Gated returns those of kinds that a guest has only while a feature gate of Karpenter needs them, likewise. Their API may belong to another
+// project, which may have defined the kind there first.
+func Gated() ([]*apiextensionsv1.CustomResourceDefinition, error) {
+	return decode(apis.CapacityBufferCRD)
+}
+
+// CapacityBuffer is the name of the definition of Karpenter's CapacityBuffers, which SIG Autoscaling's API has.
+const CapacityBuffer = "capacitybuffers.autoscaling.x-k8s.io"
+
+// Karpenter returns those that every provider has, likewise.
 func Karpenter() ([]*apiextensionsv1.CustomResourceDefinition, error) {
 	return decode(apis.NodePoolCRD, apis.NodeClaimCRD, apis.NodeOverlayCRD)
 }

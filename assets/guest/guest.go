@@ -19,6 +19,8 @@ var (
 	serviceAccount []byte
 	//go:embed clusterrole.yaml
 	clusterRole []byte
+	//go:embed rules-capacitybuffer.yaml
+	capacityBufferRules []byte
 	//go:embed clusterrolebinding.yaml
 	clusterRoleBinding []byte
 	//go:embed clusterrolebinding-renewals.yaml
@@ -52,6 +54,15 @@ func Access() (*corev1.ServiceAccount, *rbacv1.ClusterRole, *rbacv1.ClusterRoleB
 // ClusterRole returns what Karpenter with the provider for Cluster API may do in the guest cluster.
 func ClusterRole() (*rbacv1.ClusterRole, error) {
 	return manifest.Decode(clusterRole, &rbacv1.ClusterRole{})
+}
+
+// CapacityBufferRules returns what any Karpenter may do beside its ClusterRole while the feature gate CapacityBuffer is on.
+func CapacityBufferRules() ([]rbacv1.PolicyRule, error) {
+	role, err := manifest.Decode(capacityBufferRules, &rbacv1.ClusterRole{})
+	if err != nil {
+		return nil, err
+	}
+	return role.Rules, nil
 }
 
 // ClusterRoleBinding binds Karpenter's identity to the ClusterRole of that name, whichever provider's it is.

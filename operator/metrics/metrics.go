@@ -73,7 +73,7 @@ var (
 // conditionTypes are the operator's own, so that other controllers can't add label values.
 var conditionTypes = []string{
 	v1beta1.ValidConfiguration, v1beta1.ReleaseResolved, v1beta1.GuestReachable, v1beta1.AutoNodeEnabled, v1beta1.NodesUpToDate,
-	v1beta1.ImageOverridden,
+	v1beta1.ImageOverridden, v1beta1.FeatureGatesAccepted,
 }
 
 // Config is what New needs.

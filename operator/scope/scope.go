@@ -10,6 +10,7 @@ import (
 
 	clusterv1 "sigs.k8s.io/cluster-api/api/core/v1beta2"
 
+	"k8s.io/apimachinery/pkg/util/sets"
 	"k8s.io/client-go/rest"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
@@ -82,6 +83,9 @@ type Scope struct {
 	// Karpenter is the payload's Karpenter for the cluster's platform; meaningless while Release is nil.
 	Karpenter payload.Component
 
+	// FeatureGates are those of Karpenter; nil while they aren't known.
+	FeatureGates *FeatureGates
+
 	// NodeUpgrade is which version nodes get, and when those that have another are replaced.
 	NodeUpgrade NodeUpgrade
 
@@ -133,4 +137,14 @@ type Guest struct {
 	Complete bool
 	// Config names the API server, its CA and the operator's own credentials.
 	Config *rest.Config
+}
+
+// FeatureGates of a hosted cluster's Karpenter.
+type FeatureGates struct {
+	// Set are those that the platform or the HostedCluster sets. The others keep the defaults of Karpenter's Deployment.
+	Set map[string]bool
+	// InUse are those that are on in Set, or in a replica that may still run: Karpenter has their permissions in the guest.
+	InUse sets.Set[string]
+	// Definitions are the names of the CustomResourceDefinitions that the operator keeps in the guest because of Set.
+	Definitions sets.Set[string]
 }

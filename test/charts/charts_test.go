@@ -229,7 +229,7 @@ func TestSchema(t *testing.T) {
 		"When a network isn't one, it should be refused":                           {"guestNetworks={everywhere}", "'/guestNetworks/0'"},
 		"When a resource isn't a quantity, it should be refused":                   {"resources.requests.cpu=four", "'/resources/requests/cpu'"},
 		"When Karpenter has an unknown setting, it should be named":                {"karpenter.replicas=3", "additional properties 'replicas' not allowed"},
-		"When Karpenter has a feature gate that isn't allowed, it should be named": {"karpenter.featureGates.CapacityBuffer=true", "additional properties 'CapacityBuffer' not allowed"},
+		"When Karpenter has a feature gate that isn't allowed, it should be named": {"karpenter.featureGates.Quantum=true", "additional properties 'Quantum' not allowed"},
 		"When Karpenter's batch isn't a duration, it should be refused":            {"karpenter.batchMaxDuration=soon", "'/karpenter/batchMaxDuration'"},
 		"When Karpenter asks for a GPU, it should be refused":                      {"karpenter.resources.limits.gpu=1", "additional properties 'gpu' not allowed"},
 		"When the memory overhead isn't a percentage, it should be refused":        {"karpenter.vmMemoryOverhead=7", "'/karpenter/vmMemoryOverhead'"},

@@ -9,6 +9,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -99,13 +100,17 @@ func run(m *testing.M) (code int, err error) {
 	if err != nil {
 		return 0, err
 	}
+	gated, err := crds.Gated()
+	if err != nil {
+		return 0, err
+	}
 	folders, err := definitionFolders()
 	if err != nil {
 		return 0, err
 	}
 	environment := &envtest.Environment{
 		ControlPlaneStartTimeout: startTimeout,
-		CRDs:                     append(definitions, foreignDefinitions()...),
+		CRDs:                     slices.Concat(definitions, gated, foreignDefinitions()),
 		CRDDirectoryPaths:        folders,
 		ErrorIfCRDPathMissing:    true,
 		CRDInstallOptions:        envtest.CRDInstallOptions{MaxTime: startTimeout},

@@ -9,11 +9,13 @@ import (
 	"testing"
 
 	rbacv1 "k8s.io/api/rbac/v1"
+	"k8s.io/apimachinery/pkg/util/sets"
 	"sigs.k8s.io/yaml"
 
 	"github.com/autonode-io/autonode/api/v1beta1"
 	"github.com/autonode-io/autonode/assets/guest"
 	"github.com/autonode-io/autonode/assets/karpenter"
+	"github.com/autonode-io/autonode/operator/steps/featuregate"
 )
 
 const securityDoc = root + "/docs/security.md"
@@ -22,6 +24,7 @@ const securityDoc = root + "/docs/security.md"
 func TestPermissions(t *testing.T) {
 	for name, rules := range map[string][]rbacv1.PolicyRule{
 		"operator": clusterRole(t, "autonode-operator"), "shared": clusterRole(t, v1beta1.SharedNamespaceRole), "karpenter": karpenterRules(t), "guest": guestRules(t),
+		"CapacityBuffer": gateRules(t, featuregate.CapacityBuffer),
 	} {
 		t.Run("When the role of "+name+" changes, docs/security.md should say so", func(t *testing.T) {
 			content, err := os.ReadFile(securityDoc)
@@ -56,7 +59,7 @@ func TestGuest(t *testing.T) {
 			if err != nil {
 				t.Fatal(err)
 			}
-			for _, rule := range role.Rules {
+			for _, rule := range append(role.Rules, gateRules(t, featuregate.Names()...)...) {
 				for _, names := range [][]string{rule.APIGroups, rule.Resources, rule.Verbs} {
 					for _, name := range names {
 						if strings.Contains(name, "*") || name == "secrets" || name == "escalate" || name == "bind" || name == "impersonate" || strings.HasSuffix(name, "/token") {
@@ -122,4 +125,14 @@ func guestRules(t *testing.T) []rbacv1.PolicyRule {
 		t.Fatal(err)
 	}
 	return role.Rules
+}
+
+// gateRules are what Karpenter may do in the guest because of feature gates.
+func gateRules(t *testing.T, gates ...string) []rbacv1.PolicyRule {
+	t.Helper()
+	rules, err := featuregate.Rules(sets.New(gates...))
+	if err != nil {
+		t.Fatal(err)
+	}
+	return rules
 }

@@ -25,6 +25,7 @@ var ownStatus = apply.StatusFields{
 	Names: []string{"observedGeneration", "autoNode", "version"},
 	Conditions: []string{
 		v1beta1.Ready, v1beta1.ValidConfiguration, v1beta1.ReleaseResolved, v1beta1.GuestReachable, v1beta1.AutoNodeEnabled, v1beta1.NodesUpToDate, v1beta1.ImageOverridden,
+		v1beta1.FeatureGatesAccepted,
 	},
 }
 
@@ -39,6 +40,9 @@ func (r *Reconciler) conclude(s *scope.Scope, o *outcome) {
 	}
 	if hostedCluster.Status.AutoNode == nil {
 		hostedCluster.Status.AutoNode = &v1beta1.AutoNodeStatus{}
+	}
+	if s.Component != nil {
+		hostedCluster.Status.AutoNode.FeatureGates = s.Component.Status.FeatureGates
 	}
 	if o.state != draining {
 		// Set by the teardown. A drain that goes on after a pause, or after AutoNode was on again, has its whole time.

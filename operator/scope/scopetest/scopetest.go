@@ -171,6 +171,7 @@ func (c *Clusters) NewScope(ctx context.Context, name string) (*scope.Scope, err
 		Profile:               clusterapi.New(),
 		Release:               &payload.Release{Version: "1.36.3", Digest: "sha256:1363", Image: "registry.example/release@sha256:1363"},
 		Karpenter:             payload.Component{Name: "karpenter-clusterapi", Versions: map[string]string{payload.KubernetesVersion: "1.36.3"}},
+		FeatureGates:          &scope.FeatureGates{},
 		Guest:                 &scope.Guest{Cached: c.Guest.Client, Live: c.Guest.Client, Config: c.Guest.Config, Complete: true},
 	}, nil
 }

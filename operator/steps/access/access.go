@@ -8,6 +8,7 @@ package access
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"slices"
 	"time"
@@ -17,6 +18,7 @@ import (
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/apimachinery/pkg/util/sets"
 	"k8s.io/client-go/rest"
 	"k8s.io/klog/v2"
 	"k8s.io/utils/clock"
@@ -30,6 +32,7 @@ import (
 	"github.com/autonode-io/autonode/operator/apply"
 	"github.com/autonode-io/autonode/operator/provider"
 	"github.com/autonode-io/autonode/operator/scope"
+	"github.com/autonode-io/autonode/operator/steps/featuregate"
 )
 
 const (
@@ -141,7 +144,10 @@ func (a *Access) Reconcile(ctx context.Context, s *scope.Scope) (scope.Result, e
 
 // identity applies the ServiceAccount and what it may do, and returns the ServiceAccount's UID.
 func (a *Access) identity(ctx context.Context, s *scope.Scope) (types.UID, error) {
-	account, objects, err := identityOf(s.Profile, s.Draining() && s.Profile.NodeClass.DrainingAnnotation == "")
+	if s.FeatureGates == nil {
+		return "", errors.New("the feature gates aren't known, and so not what Karpenter may do in the guest")
+	}
+	account, objects, err := identityOf(s.Profile, s.FeatureGates.InUse, s.Draining() && s.Profile.NodeClass.DrainingAnnotation == "")
 	if err != nil {
 		return "", err
 	}
@@ -162,8 +168,9 @@ func (a *Access) identity(ctx context.Context, s *scope.Scope) (types.UID, error
 	return "", fmt.Errorf("reading ServiceAccount %s in the guest: %w", klog.KObj(account), err)
 }
 
-// identityOf returns the ServiceAccount, and it together with all that it may do: all but to launch nodes where that is held back.
-func identityOf(profile *provider.Profile, withhold bool) (*corev1.ServiceAccount, []client.Object, error) {
+// identityOf returns the ServiceAccount, and it together with all that it may do with some feature gates on: all but to launch nodes where that
+// is held back.
+func identityOf(profile *provider.Profile, gates sets.Set[string], withhold bool) (*corev1.ServiceAccount, []client.Object, error) {
 	account, err := guestassets.ServiceAccount()
 	if err != nil {
 		return nil, nil, err
@@ -172,6 +179,11 @@ func identityOf(profile *provider.Profile, withhold bool) (*corev1.ServiceAccoun
 	if err != nil {
 		return nil, nil, err
 	}
+	rules, err := featuregate.Rules(gates)
+	if err != nil {
+		return nil, nil, err
+	}
+	role.Rules = append(role.Rules, rules...)
 	if withhold {
 		withholdLaunch(role)
 	}

@@ -14,7 +14,9 @@ import (
 	. "github.com/onsi/gomega"
 	authenticationv1 "k8s.io/api/authentication/v1"
 	corev1 "k8s.io/api/core/v1"
+	rbacv1 "k8s.io/api/rbac/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/util/sets"
 	"k8s.io/client-go/tools/clientcmd"
 	clocktesting "k8s.io/utils/clock/testing"
 	"sigs.k8s.io/controller-runtime/pkg/client"
@@ -25,6 +27,7 @@ import (
 	"github.com/autonode-io/autonode/operator/scope"
 	"github.com/autonode-io/autonode/operator/scope/scopetest"
 	"github.com/autonode-io/autonode/operator/steps/access"
+	"github.com/autonode-io/autonode/operator/steps/featuregate"
 )
 
 var clusters scopetest.Clusters
@@ -124,6 +127,26 @@ func TestAccess(t *testing.T) {
 			g.Expect(time.Parse(time.RFC3339, healed.Annotations[v1beta1.TokenExpiresAtAnnotation])).To(BeTemporally(">", time.Now().Add(10*time.Minute)))
 		})
 	}
+
+	t.Run("When a feature gate is in use, it should grant what that needs, and withdraw it afterwards", func(t *testing.T) {
+		g := NewWithT(t)
+		buffers := HaveField("Resources", ContainElement("capacitybuffers"))
+		role := func() *rbacv1.ClusterRole {
+			role := &rbacv1.ClusterRole{}
+			g.Expect(clusters.Guest.Client.Get(ctx, client.ObjectKey{Name: "autonode:karpenter"}, role)).To(Succeed())
+			return role
+		}
+		with, without := *s, *s
+		with.FeatureGates, without.FeatureGates = &scope.FeatureGates{InUse: sets.New(featuregate.CapacityBuffer)}, nil
+		_, err := step.Reconcile(ctx, &with)
+		g.Expect(err).NotTo(HaveOccurred())
+		g.Expect(role().Rules).To(ContainElement(buffers))
+		_, err = step.Reconcile(ctx, &without)
+		g.Expect(err).To(MatchError(ContainSubstring("the feature gates aren't known")))
+		g.Expect(role().Rules).To(ContainElement(buffers), "nothing is withdrawn for want of knowing")
+		reconcile(g)
+		g.Expect(role().Rules).NotTo(ContainElement(buffers))
+	})
 
 	t.Run("When the ServiceAccount is recreated, it should replace the token of the old one", func(t *testing.T) {
 		g := NewWithT(t)

@@ -30,6 +30,7 @@ import (
 	"github.com/autonode-io/autonode/operator/apply"
 	"github.com/autonode-io/autonode/operator/provider"
 	"github.com/autonode-io/autonode/operator/scope"
+	"github.com/autonode-io/autonode/operator/steps/featuregate"
 	"github.com/autonode-io/autonode/operator/steps/release/pullsecret"
 	"github.com/autonode-io/autonode/payload"
 )
@@ -117,6 +118,9 @@ func (c *Component) Reconcile(ctx context.Context, s *scope.Scope) (scope.Result
 	if err != nil {
 		return scope.Result{}, err
 	}
+	if s.FeatureGates == nil {
+		return scope.Result{Wait: true, Message: "the feature gates aren't known"}, c.Observe(ctx, s)
+	}
 	image := overrideImage(s, c.SignedOnly)
 	objects, err := render(ctx, Input{
 		Input: provider.Input{
@@ -144,6 +148,7 @@ func (c *Component) Reconcile(ctx context.Context, s *scope.Scope) (scope.Result
 		PullSecret:     secret,
 		Monitoring:     monitoring,
 		Settings:       c.Settings,
+		FeatureGates:   s.FeatureGates.Set,
 	})
 	if err != nil {
 		return scope.Result{}, fmt.Errorf("rendering Karpenter: %w", err)
@@ -271,6 +276,7 @@ func (c *Component) report(ctx context.Context, s *scope.Scope, objects []client
 		}
 		if rolledOut(component) {
 			component.Status.Version, component.Status.ReleaseImage = s.Release.Version, s.Release.Image
+			component.Status.FeatureGates = featuregate.Enabled(&desired.Spec.Template.Spec.Containers[0])
 			s.Rollout = rolloutOf(desired)
 		}
 	})
@@ -295,6 +301,6 @@ func (c *Component) applyStatus(ctx context.Context, s *scope.Scope, change func
 
 // ownStatus is the operator's part of a component's status. Other conditions belong to other controllers.
 var ownStatus = apply.StatusFields{
-	Names:      []string{"observedGeneration", "version", "releaseImage", "imageOverride", "resources"},
+	Names:      []string{"observedGeneration", "version", "releaseImage", "imageOverride", "featureGates", "resources"},
 	Conditions: []string{v1beta1.Ready, v1beta1.Available, v1beta1.RolloutComplete},
 }

@@ -21,6 +21,7 @@ import (
 
 	"github.com/autonode-io/autonode/assets/karpenter"
 	"github.com/autonode-io/autonode/operator/provider"
+	"github.com/autonode-io/autonode/operator/steps/featuregate"
 	"github.com/autonode-io/autonode/operator/steps/naming"
 	"github.com/autonode-io/autonode/payload"
 )
@@ -46,6 +47,8 @@ type Input struct {
 	Monitoring bool
 	// Settings of the platform.
 	Settings Settings
+	// FeatureGates to set; the others keep the Deployment's defaults.
+	FeatureGates map[string]bool
 }
 
 // object is one that Karpenter may need in the control-plane namespace.
@@ -157,6 +160,7 @@ func (in Input) adaptDeployment(ctx context.Context, deployment *appsv1.Deployme
 	pod.Containers[0].Image = in.Image
 	pod.ImagePullSecrets = in.imagePullSecrets()
 	in.Settings.adapt(deployment)
+	featuregate.Write(&pod.Containers[0], in.FeatureGates)
 	if err := in.Profile.AdaptDeployment(ctx, in.Input, deployment); err != nil {
 		return err
 	}

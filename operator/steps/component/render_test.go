@@ -157,6 +157,7 @@ func TestRender(t *testing.T) {
 		}, {
 			name: "When the platform has settings for Karpenter, it should run with them", golden: "settings",
 			change: func(in *Input) {
+				in.FeatureGates = map[string]bool{"SpotToSpotConsolidation": true, "NodeRepair": false}
 				in.Settings = Settings{
 					Resources: corev1.ResourceRequirements{
 						Requests: corev1.ResourceList{corev1.ResourceCPU: resource.MustParse("2")},
@@ -166,7 +167,6 @@ func TestRender(t *testing.T) {
 					Tolerations:       []corev1.Toleration{{Key: "control-planes", Operator: corev1.TolerationOpExists}},
 					PriorityClassName: "hosted-control-plane",
 					LogLevel:          "debug",
-					FeatureGates:      map[string]bool{"SpotToSpotConsolidation": true, "NodeRepair": false},
 					KubeClientQPS:     500, KubeClientBurst: 1000,
 					BatchIdleDuration: metav1.Duration{Duration: 500 * time.Millisecond},
 					ZoneTopologyKeys:  []string{"csi.example.com/zone", "csi.example.org/rack"}, RegionTopologyKeys: []string{"csi.example.com/region"},

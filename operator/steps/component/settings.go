@@ -7,7 +7,6 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
-	"maps"
 	"os"
 	"regexp"
 	"slices"
@@ -24,6 +23,7 @@ import (
 	"github.com/autonode-io/autonode/api/karpenter/v1alpha1"
 	"github.com/autonode-io/autonode/api/scalar"
 	"github.com/autonode-io/autonode/message"
+	"github.com/autonode-io/autonode/operator/steps/featuregate"
 )
 
 // Settings are what a platform sets for the Karpenter of every hosted cluster. They are no part of a HostedCluster: its author could take other
@@ -37,7 +37,7 @@ type Settings struct {
 	PriorityClassName string              `json:"priorityClassName,omitempty"`
 	// LogLevel is debug, info or error.
 	LogLevel string `json:"logLevel,omitempty"`
-	// FeatureGates of Karpenter core, of those in featureGates. The others keep AutoNode's defaults.
+	// FeatureGates of Karpenter core, of featuregate.Names. The others keep AutoNode's defaults.
 	FeatureGates map[string]bool `json:"featureGates,omitempty"`
 	// KubeClientQPS and KubeClientBurst bound Karpenter's requests to the guest's API server, per second; zero leaves Karpenter's own, 200 and 300.
 	KubeClientQPS   int32 `json:"kubeClientQPS,omitempty"`
@@ -65,17 +65,14 @@ const (
 	// maxBatch is the longest batching window: pods wait for as long.
 	maxBatch = 5 * time.Minute
 
-	featureGatesVariable = "FEATURE_GATES"
 	// defaultCPURequests is what Karpenter assumes of its CPU, in millicores, and scales its workers by.
 	defaultCPURequests = 1000
 )
 
 var (
-	logLevels = []string{"debug", "info", "error"}
-	// featureGates may be set. CapacityBuffer isn't among them: it needs a CRD and rights that AutoNode doesn't install.
-	featureGates = []string{"NodeOverlay", "NodeRepair", "ReservedCapacity", "SpotToSpotConsolidation", "StaticCapacity"}
-	percentage   = regexp.MustCompile(`^[0-9]{1,2}(\.[0-9]{1,12})?%$`)
-	resources    = []corev1.ResourceName{corev1.ResourceCPU, corev1.ResourceEphemeralStorage, corev1.ResourceMemory}
+	logLevels  = []string{"debug", "info", "error"}
+	percentage = regexp.MustCompile(`^[0-9]{1,2}(\.[0-9]{1,12})?%$`)
+	resources  = []corev1.ResourceName{corev1.ResourceCPU, corev1.ResourceEphemeralStorage, corev1.ResourceMemory}
 )
 
 // ReadSettings reads a YAML file of Settings. A field that is unknown or makes no sense is an error, which says what is allowed.
@@ -154,8 +151,8 @@ func (s Settings) validate() error {
 		report("logLevel: %q is not one of %s", s.LogLevel, joined(logLevels))
 	}
 	for gate := range s.FeatureGates {
-		if !slices.Contains(featureGates, gate) {
-			report("featureGates: %q is not one of %s", gate, joined(featureGates))
+		if !slices.Contains(featuregate.Names(), gate) {
+			report("featureGates: %q is not one of %s", gate, joined(featuregate.Names()))
 		}
 	}
 	if s.KubeClientQPS < 0 || s.KubeClientBurst < 0 {
@@ -221,7 +218,7 @@ func (s Settings) adapt(deployment *appsv1.Deployment) {
 	if s.PriorityClassName != "" {
 		pod.PriorityClassName = s.PriorityClassName
 	}
-	for _, variable := range s.variables(container) {
+	for _, variable := range s.variables() {
 		i := slices.IndexFunc(container.Env, func(v corev1.EnvVar) bool { return v.Name == variable.Name })
 		if i < 0 {
 			container.Env = append(container.Env, variable)
@@ -232,7 +229,7 @@ func (s Settings) adapt(deployment *appsv1.Deployment) {
 }
 
 // variables are the environment that Karpenter core reads its options from (pkg/operator/options).
-func (s Settings) variables(container *corev1.Container) []corev1.EnvVar {
+func (s Settings) variables() []corev1.EnvVar {
 	var variables []corev1.EnvVar
 	set := func(name, value string, wanted bool) {
 		if wanted {
@@ -255,24 +252,6 @@ func (s Settings) variables(container *corev1.Container) []corev1.EnvVar {
 	set("CPU_REQUESTS", strconv.FormatInt(cpu.MilliValue(), 10), cpu.MilliValue() > defaultCPURequests)
 	memory := s.Resources.Limits[corev1.ResourceMemory]
 	set("MEMORY_LIMIT", strconv.FormatInt(memory.Value(), 10), !memory.IsZero())
-
-	gates := map[string]string{}
-	for _, variable := range container.Env {
-		if variable.Name == featureGatesVariable {
-			for pair := range strings.SplitSeq(variable.Value, ",") {
-				gate, value, _ := strings.Cut(pair, "=")
-				gates[gate] = value
-			}
-		}
-	}
-	for gate, on := range s.FeatureGates {
-		gates[gate] = strconv.FormatBool(on)
-	}
-	pairs := make([]string, 0, len(gates))
-	for _, gate := range slices.Sorted(maps.Keys(gates)) {
-		pairs = append(pairs, gate+"="+gates[gate])
-	}
-	set(featureGatesVariable, strings.Join(pairs, ","), len(s.FeatureGates) > 0)
 	return variables
 }
 

@@ -19,6 +19,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/autonode-io/autonode/api/v1beta1"
+	"github.com/autonode-io/autonode/assets/crds"
 	"github.com/autonode-io/autonode/internal/lru"
 	"github.com/autonode-io/autonode/operator/apply"
 	"github.com/autonode-io/autonode/operator/message"
@@ -49,6 +50,7 @@ type Definitions struct {
 type settled struct {
 	release          string            // the payload's digest
 	component        string            // of the payload, which differs from platform to platform
+	gated            string            // the definitions of kinds that feature gates need
 	resourceVersions map[string]string // by the definition's name
 }
 
@@ -72,14 +74,20 @@ func (d *Definitions) Reconcile(ctx context.Context, s *scope.Scope) (scope.Resu
 	case still:
 		return served(s), nil
 	}
-	desired, err := desiredFor(s.Profile, s.Karpenter.CRDs)
+	if s.FeatureGates == nil {
+		return scope.Result{Wait: true, Message: "the feature gates aren't known"}, nil
+	}
+	desired, gated, err := desiredFor(s.Profile, s.Karpenter.CRDs)
 	if err != nil {
 		return scope.Result{}, err
 	}
+	desired = slices.DeleteFunc(desired, func(d *apiextensionsv1.CustomResourceDefinition) bool {
+		return gated.Has(d.Name) && !s.FeatureGates.Definitions.Has(d.Name)
+	})
 	var waits, establishing []string
-	now := settled{release: s.Release.Digest, component: s.Karpenter.Name, resourceVersions: map[string]string{}}
+	now := settled{release: s.Release.Digest, component: s.Karpenter.Name, gated: gatedOf(s), resourceVersions: map[string]string{}}
 	for _, definition := range desired {
-		live, wait, err := d.reconcile(ctx, s.Guest, definition)
+		live, wait, err := d.reconcile(ctx, s.Guest, definition, gated.Has(definition.Name))
 		switch {
 		case err != nil:
 			return scope.Result{}, err
@@ -111,7 +119,7 @@ func served(s *scope.Scope) scope.Result {
 
 func (d *Definitions) isSettled(ctx context.Context, s *scope.Scope) (bool, error) {
 	before, ok := d.settled.Get(s.HostedCluster.UID)
-	if !ok || before.release != s.Release.Digest || before.component != s.Karpenter.Name {
+	if !ok || s.FeatureGates == nil || before.release != s.Release.Digest || before.component != s.Karpenter.Name || before.gated != gatedOf(s) {
 		return false, nil
 	}
 	for name, resourceVersion := range before.resourceVersions {
@@ -129,8 +137,11 @@ func (d *Definitions) isSettled(ctx context.Context, s *scope.Scope) (bool, erro
 	return true, nil
 }
 
-// reconcile returns the previous CRD, nil if there was none, and the user's remedy if one is needed.
-func (d *Definitions) reconcile(ctx context.Context, guest *scope.Guest, desired *apiextensionsv1.CustomResourceDefinition,
+// gatedOf names the definitions of kinds that feature gates need.
+func gatedOf(s *scope.Scope) string { return strings.Join(sets.List(s.FeatureGates.Definitions), ",") }
+
+// reconcile returns the previous CRD, nil if there was none, and the user's remedy if one is needed. A gated definition may be another's.
+func (d *Definitions) reconcile(ctx context.Context, guest *scope.Guest, desired *apiextensionsv1.CustomResourceDefinition, gated bool,
 ) (*apiextensionsv1.CustomResourceDefinition, string, error) {
 	live, err := read(ctx, guest, desired.Name)
 	if err != nil {
@@ -139,6 +150,8 @@ func (d *Definitions) reconcile(ctx context.Context, guest *scope.Guest, desired
 	switch {
 	case live == nil:
 		desired.Annotations[CreatedAnnotation] = "true"
+	case gated && live.Annotations[CreatedAnnotation] == "":
+		return live, "", nil // it came after the feature gates were decided
 	case !live.DeletionTimestamp.IsZero():
 		// What is applied now goes with it, and may delay that: the watch on CRDs tells when it is gone.
 		return live, "", nil
@@ -200,7 +213,7 @@ func isEstablished(live *apiextensionsv1.CustomResourceDefinition) bool {
 // StoredBeyond says of each definition in which versions the guest has stored objects that neither the payload nor the operator
 // defines; nothing if there are none, and the payload can be used.
 func StoredBeyond(ctx context.Context, s *scope.Scope, payload []*apiextensionsv1.CustomResourceDefinition) ([]string, error) {
-	desired, err := desiredFor(s.Profile, payload)
+	desired, gated, err := desiredFor(s.Profile, payload)
 	if err != nil {
 		return nil, err
 	}
@@ -210,7 +223,7 @@ func StoredBeyond(ctx context.Context, s *scope.Scope, payload []*apiextensionsv
 		if err != nil {
 			return nil, err
 		}
-		if live == nil {
+		if live == nil || gated.Has(live.Name) && live.Annotations[CreatedAnnotation] == "" {
 			continue
 		}
 		if why := storedBeyond(live, definition); why != "" {
@@ -263,14 +276,23 @@ func keepStorage(live, desired *apiextensionsv1.CustomResourceDefinition) {
 }
 
 // desiredFor returns the payload's definitions, and those of the profile that have other names, sorted by name. They are copies: a
-// payload is shared by every cluster that runs it.
-func desiredFor(profile *provider.Profile, payload []*apiextensionsv1.CustomResourceDefinition) ([]*apiextensionsv1.CustomResourceDefinition, error) {
+// payload is shared by every cluster that runs it. Gated are the names of those that a guest has only while a feature gate needs them.
+func desiredFor(profile *provider.Profile, payload []*apiextensionsv1.CustomResourceDefinition,
+) (desired []*apiextensionsv1.CustomResourceDefinition, gated sets.Set[string], err error) {
 	embedded, err := profile.Definitions()
 	if err != nil {
-		return nil, err
+		return nil, nil, err
+	}
+	optional, err := crds.Gated()
+	if err != nil {
+		return nil, nil, err
+	}
+	gated = sets.New[string]()
+	for _, definition := range optional {
+		gated.Insert(definition.Name)
 	}
 	byName := map[string]*apiextensionsv1.CustomResourceDefinition{}
-	for _, definition := range append(embedded, payload...) {
+	for _, definition := range slices.Concat(embedded, optional, payload) {
 		definition = definition.DeepCopy()
 		definition.Status = apiextensionsv1.CustomResourceDefinitionStatus{}
 		if definition.Annotations == nil {
@@ -278,10 +300,9 @@ func desiredFor(profile *provider.Profile, payload []*apiextensionsv1.CustomReso
 		}
 		byName[definition.Name] = definition
 	}
-	desired := make([]*apiextensionsv1.CustomResourceDefinition, 0, len(byName))
 	for _, definition := range byName {
 		desired = append(desired, definition)
 	}
 	slices.SortFunc(desired, func(a, b *apiextensionsv1.CustomResourceDefinition) int { return strings.Compare(a.Name, b.Name) })
-	return desired, nil
+	return desired, gated, nil
 }

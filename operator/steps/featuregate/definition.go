@@ -1,0 +1,88 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package featuregate
+
+import (
+	"cmp"
+	"context"
+	"fmt"
+
+	apiextensionsv1 "k8s.io/apiextensions-apiserver/pkg/apis/apiextensions/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	"github.com/autonode-io/autonode/api/v1beta1"
+	"github.com/autonode-io/autonode/operator/message"
+	"github.com/autonode-io/autonode/operator/scope"
+	"github.com/autonode-io/autonode/operator/steps/crd"
+)
+
+// foreign returns what there is to say of a gate whose CustomResourceDefinition the operator didn't create: it is its owner's, who may need it
+// for an autoscaler of their own. The zero value: there is none, or it is the operator's.
+func foreign(ctx context.Context, guest *scope.Guest, gate gate) (finding, error) {
+	live, err := definition(ctx, guest, gate.definition)
+	if err != nil || live == nil || live.Annotations[crd.CreatedAnnotation] != "" {
+		return finding{}, err
+	}
+	owned := fmt.Sprintf("CustomResourceDefinition %s in the guest belongs to %s", live.Name, ownerOf(live))
+	if problem := unusable(live, gate.version); problem != "" {
+		return finding{off: true, reason: v1beta1.FeatureGateUnsupportedReason, message: fmt.Sprintf(
+			"%s is off: %s and %s; let its owner upgrade or delete it, and the operator tries again within %s", gate.name, owned, problem, recheck)}, nil
+	}
+	return finding{reason: v1beta1.DefinitionNotOwnedReason, message: fmt.Sprintf(
+		"%s is on: %s; Karpenter uses it, and the operator neither changes nor removes it", gate.name, owned)}, nil
+}
+
+// definition reads the cache first, which holds what the operator applied, and else the API server; nil for none.
+func definition(ctx context.Context, guest *scope.Guest, name string) (*apiextensionsv1.CustomResourceDefinition, error) {
+	for _, reader := range []client.Reader{guest.Cached, guest.Live} {
+		live := &apiextensionsv1.CustomResourceDefinition{}
+		err := reader.Get(ctx, client.ObjectKey{Name: name}, live)
+		if err == nil {
+			return live, nil
+		}
+		if !apierrors.IsNotFound(err) {
+			return nil, fmt.Errorf("reading CustomResourceDefinition %s in the guest: %w", name, err)
+		}
+	}
+	return nil, nil
+}
+
+// unusable returns why Karpenter can't work with a definition: its informers would never sync, and it would end.
+func unusable(live *apiextensionsv1.CustomResourceDefinition, version string) string {
+	if !live.DeletionTimestamp.IsZero() {
+		return "is being deleted"
+	}
+	for i := range live.Spec.Versions {
+		switch v := &live.Spec.Versions[i]; {
+		case v.Name != version || !v.Served:
+		case v.Subresources == nil || v.Subresources.Status == nil:
+			return "has no subresource status in version " + version
+		default:
+			for _, condition := range live.Status.Conditions {
+				if condition.Type == apiextensionsv1.Established && condition.Status == apiextensionsv1.ConditionTrue {
+					return ""
+				}
+			}
+			return "isn't established"
+		}
+	}
+	return "doesn't serve version " + version
+}
+
+// ownerOf says who keeps a definition, as far as it tells. Everything in it is written by the guest.
+func ownerOf(live *apiextensionsv1.CustomResourceDefinition) string {
+	const helm = "meta.helm.sh/release-"
+	if release := live.Annotations[helm+"name"]; release != "" {
+		return "Helm release " + message.Quote(cmp.Or(live.Annotations[helm+"namespace"], "default")+"/"+release)
+	}
+	if manager := live.Labels[v1beta1.ManagedByLabel]; manager != "" {
+		return message.Quote(manager)
+	}
+	for _, fields := range live.ManagedFields {
+		if fields.Subresource == "" && fields.Manager != "" {
+			return "field manager " + message.Quote(fields.Manager)
+		}
+	}
+	return "an unknown owner"
+}

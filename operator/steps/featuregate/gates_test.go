@@ -1,0 +1,98 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package featuregate
+
+import (
+	"slices"
+	"testing"
+
+	. "github.com/onsi/gomega"
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/util/sets"
+	karpoptions "sigs.k8s.io/karpenter/pkg/operator/options"
+
+	"github.com/autonode-io/autonode/assets/crds"
+	"github.com/autonode-io/autonode/assets/karpenter"
+)
+
+func TestGates(t *testing.T) {
+	for _, gate := range gates {
+		t.Run("When "+gate.name+" is set, Karpenter core should have it", func(t *testing.T) {
+			g := NewWithT(t)
+			g.Expect(karpoptions.DefaultFeatureGates()).To(HaveField(gate.name, gate.on), "its default")
+			for _, on := range []bool{true, false} {
+				container := &corev1.Container{}
+				Write(container, map[string]bool{gate.name: on})
+				parsed, err := karpoptions.ParseFeatureGates(container.Env[0].Value)
+				g.Expect(err).NotTo(HaveOccurred())
+				g.Expect(parsed).To(HaveField(gate.name, on))
+				g.Expect(slices.Contains(Enabled(container), gate.name)).To(Equal(on))
+			}
+		})
+	}
+
+	t.Run("When gates are listed, they should be sorted", func(t *testing.T) {
+		NewWithT(t).Expect(slices.IsSorted(Names())).To(BeTrue())
+	})
+	t.Run("When gates need definitions, they should be those that a guest has on demand", func(t *testing.T) {
+		g := NewWithT(t)
+		definitions, err := crds.Gated()
+		g.Expect(err).NotTo(HaveOccurred())
+		found := map[string][]string{}
+		for _, definition := range definitions {
+			for _, version := range definition.Spec.Versions {
+				found[definition.Name] = append(found[definition.Name], version.Name)
+			}
+		}
+		for _, gate := range gates {
+			if gate.definition != "" {
+				g.Expect(found[gate.definition]).To(ContainElement(gate.version))
+				delete(found, gate.definition)
+			}
+		}
+		g.Expect(found).To(BeEmpty())
+	})
+}
+
+func TestWrite(t *testing.T) {
+	deployment, err := karpenter.Deployment()
+	NewWithT(t).Expect(err).NotTo(HaveOccurred())
+	byDefault := []string{"NodeOverlay", "NodeRepair", "ReservedCapacity", "StaticCapacity"}
+	for _, test := range []struct {
+		name string
+		set  map[string]bool
+		want []string
+	}{
+		{"When nothing is set, it should leave the defaults", nil, byDefault},
+		{"When a gate is turned on, it should add it", map[string]bool{CapacityBuffer: true}, append([]string{CapacityBuffer}, byDefault...)},
+		{"When gates are turned off, it should leave the others", map[string]bool{"NodeOverlay": false, "ReservedCapacity": false}, []string{"NodeRepair", "StaticCapacity"}},
+	} {
+		t.Run(test.name, func(t *testing.T) {
+			g := NewWithT(t)
+			container := deployment.Spec.Template.Spec.Containers[0].DeepCopy()
+			variables := len(container.Env)
+			Write(container, test.set)
+			g.Expect(container.Env).To(HaveLen(variables))
+			g.Expect(Enabled(container)).To(Equal(test.want))
+		})
+	}
+}
+
+func TestRules(t *testing.T) {
+	t.Run("When no gate is on that needs permissions, it should grant none", func(t *testing.T) {
+		rules, err := Rules(sets.New("NodeOverlay", "unknown"))
+		NewWithT(t).Expect(err).NotTo(HaveOccurred())
+		NewWithT(t).Expect(rules).To(BeEmpty())
+	})
+	t.Run("When a gate is on, it should grant what it needs, and no write but of a status", func(t *testing.T) {
+		g := NewWithT(t)
+		rules, err := Rules(sets.New(CapacityBuffer))
+		g.Expect(err).NotTo(HaveOccurred())
+		g.Expect(rules).To(ContainElement(And(HaveField("Resources", ConsistOf("capacitybuffers/status")), HaveField("Verbs", ConsistOf("patch")))))
+		for _, rule := range rules {
+			if !slices.Equal(rule.Verbs, []string{"patch"}) {
+				g.Expect(rule.Verbs).To(ConsistOf("list", "watch"))
+			}
+		}
+	})
+}
