@@ -284,7 +284,9 @@ func controllers(ctx context.Context, mgr manager.Manager, options Options, shar
 		Management: management, Applier: applier, Recorder: recorder, PullSecrets: pullSecrets, Settings: options.Karpenter, Templates: templates,
 		SignedOnly: options.PayloadSignatures == SignaturesEnforce,
 	})
-	gates := featuregate.New(featuregate.Config{Management: management, Clock: clock.RealClock{}, Platform: options.Karpenter.FeatureGates})
+	gates := featuregate.New(featuregate.Config{
+		Management: management, Clock: clock.RealClock{}, Platform: options.Karpenter.FeatureGates, Allowed: options.Karpenter.HostedClusterFeatureGates,
+	})
 	ownership := shard.New(shard.Config{Management: management, Live: live, Selector: sharding.selector, Lease: sharding.holder, Released: connections.Release})
 	if err := mgr.Add(metrics.New(metrics.Config{
 		Management: management, Holder: shard.Identity(sharding.holder), Selector: sharding.selector, Registry: options.MetricsRegistry,

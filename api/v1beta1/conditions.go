@@ -188,6 +188,9 @@ const (
 
 // Reasons of FeatureGatesAccepted.
 const (
+	// FeatureGateNotAllowedReason: spec.autoNode sets a feature gate that the platform doesn't leave to HostedClusters, or that doesn't exist. It has no
+	// effect. Remove it, or ask the platform team to allow it: the message names it and the gates that are allowed.
+	FeatureGateNotAllowedReason = "FeatureGateNotAllowed"
 	// FeatureGateUnsupportedReason: a feature gate is off because the guest lacks what it needs. The message says what.
 	FeatureGateUnsupportedReason = "FeatureGateUnsupported"
 	// DefinitionNotOwnedReason: a feature gate is on, and the CustomResourceDefinition that it needs belongs to its creator, such as the Cluster

@@ -274,6 +274,12 @@ type Karpenter struct {
 	// aws configures Karpenter's AWS provider.
 	// +optional
 	AWS *AWS `json:"aws,omitempty"`
+	// featureGates turns features of this cluster's Karpenter on or off, such as CapacityBuffer. The platform decides which gates a HostedCluster
+	// may set: the condition FeatureGatesAccepted names those that have no effect, and status.autoNode.featureGates has those that are on.
+	// +optional
+	// +kubebuilder:validation:MaxProperties=32
+	// +kubebuilder:validation:XValidation:rule="self.all(gate, size(gate) <= 63)",message="the name of a feature gate has at most 63 characters"
+	FeatureGates map[string]bool `json:"featureGates,omitempty"`
 }
 
 // ClusterAPI sets the fields of the guest cluster's default ClusterAPINodeClass. Karpenter's Role in the control-plane

@@ -13,6 +13,7 @@ import (
 
 	rbacv1 "k8s.io/api/rbac/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/util/sets"
 	bootstrapv1 "sigs.k8s.io/cluster-api/api/bootstrap/kubeadm/v1beta2"
 	clusterv1 "sigs.k8s.io/cluster-api/api/core/v1beta2"
 	"sigs.k8s.io/controller-runtime/pkg/client"
@@ -21,6 +22,7 @@ import (
 	autonodev1alpha1 "github.com/autonode-io/autonode/api/v1alpha1"
 	"github.com/autonode-io/autonode/api/v1beta1"
 	"github.com/autonode-io/autonode/assets/references"
+	"github.com/autonode-io/autonode/operator/steps/featuregate"
 	"github.com/autonode-io/autonode/test/audit"
 	localworld "github.com/autonode-io/autonode/test/world"
 	"github.com/autonode-io/autonode/test/world/controlplane"
@@ -209,6 +211,12 @@ func compare(ctx context.Context, world *localworld.World, with func(audit.Ident
 			return nil, err
 		}
 	}
+	// A guest has them only while a test has turned a gate on.
+	gates, err := featuregate.Rules(sets.New(localworld.HostedClusterFeatureGates...))
+	if err != nil {
+		return nil, err
+	}
+	guests.Grants = append(guests.Grants, audit.Grant{Kind: "ClusterRole", Name: "autonode:karpenter", Rules: gates})
 	var findings []string
 	for _, identity := range []audit.Identity{operator, management, guests, inGuests} {
 		findings = append(findings, with(identity, exceptions)...)

@@ -40,6 +40,8 @@ const (
 	karpenterProgram = "karpenter-clusterapi"
 
 	operatorPullSecret = "registry-credentials"
+	// settingsFile has the settings of every Karpenter.
+	settingsFile = "karpenter-settings.yaml"
 	// worldNetwork is the network of all listeners of a world.
 	worldNetwork = "127.0.0.0/8"
 )
@@ -52,6 +54,9 @@ const (
 	InitialRelease  = "1.36.2"
 	UpgradedRelease = "1.36.3"
 )
+
+// HostedClusterFeatureGates are Karpenter's feature gates that the world's platform lets HostedClusters set.
+var HostedClusterFeatureGates = []string{"CapacityBuffer"}
 
 // autonode has the artifacts that the world builds from AutoNode's source.
 type autonode struct {
@@ -174,16 +179,23 @@ func (a *autonode) install(ctx context.Context, w *World) error {
 		"kustomization.yaml": map[string]any{
 			"apiVersion": "kustomize.config.k8s.io/v1beta1", "kind": "Kustomization",
 			"resources": []string{"../base", "pull-secret.yaml"},
-			"images":    []map[string]string{{"name": operatorImage, "newName": repository, "digest": digest}},
+			"configMapGenerator": []any{map[string]any{
+				"name": "karpenter-settings", "namespace": OperatorNamespace, "files": []string{"settings.yaml=" + settingsFile},
+			}},
+			"images": []map[string]string{{"name": operatorImage, "newName": repository, "digest": digest}},
 			"patches": []any{
 				map[string]string{"path": "deployment.yaml"},
 				map[string]any{
 					"target": map[string]string{"kind": "Deployment", "name": operatorDeployment},
 					"patch": `[{"op": "add", "path": "/spec/template/spec/containers/0/args/-", "value": "--guest-networks=` + worldNetwork + `"},
-						{"op": "add", "path": "/spec/template/spec/containers/0/args/-", "value": "--registry-networks=` + worldNetwork + `"}]`,
+						{"op": "add", "path": "/spec/template/spec/containers/0/args/-", "value": "--registry-networks=` + worldNetwork + `"},
+						{"op": "add", "path": "/spec/template/spec/containers/0/args/-", "value": "--karpenter-settings=/etc/karpenter/settings.yaml"},
+						{"op": "add", "path": "/spec/template/spec/volumes/-", "value": {"name": "settings", "configMap": {"name": "karpenter-settings"}}},
+						{"op": "add", "path": "/spec/template/spec/containers/0/volumeMounts/-", "value": {"name": "settings", "mountPath": "/etc/karpenter"}}]`,
 				},
 			},
 		},
+		settingsFile: map[string]any{"hostedClusterFeatureGates": HostedClusterFeatureGates},
 		"pull-secret.yaml": corev1.Secret{
 			TypeMeta:   metav1.TypeMeta{APIVersion: "v1", Kind: "Secret"},
 			ObjectMeta: metav1.ObjectMeta{Namespace: OperatorNamespace, Name: operatorPullSecret},

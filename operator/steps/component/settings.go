@@ -27,7 +27,7 @@ import (
 )
 
 // Settings are what a platform sets for the Karpenter of every hosted cluster. They are no part of a HostedCluster: its author could take other
-// control planes' room with them.
+// control planes' room with them. The feature gates that a HostedCluster may set are the exception.
 type Settings struct {
 	// Resources of Karpenter's container. Each that is named replaces the default's.
 	Resources corev1.ResourceRequirements `json:"resources,omitempty"`
@@ -39,6 +39,8 @@ type Settings struct {
 	LogLevel string `json:"logLevel,omitempty"`
 	// FeatureGates of Karpenter core, of featuregate.Names. The others keep AutoNode's defaults.
 	FeatureGates map[string]bool `json:"featureGates,omitempty"`
+	// HostedClusterFeatureGates are those that a HostedCluster may set for itself, over FeatureGates.
+	HostedClusterFeatureGates []string `json:"hostedClusterFeatureGates,omitempty"`
 	// KubeClientQPS and KubeClientBurst bound Karpenter's requests to the guest's API server, per second; zero leaves Karpenter's own, 200 and 300.
 	KubeClientQPS   int32 `json:"kubeClientQPS,omitempty"`
 	KubeClientBurst int32 `json:"kubeClientBurst,omitempty"`
@@ -153,6 +155,11 @@ func (s Settings) validate() error {
 	for gate := range s.FeatureGates {
 		if !slices.Contains(featuregate.Names(), gate) {
 			report("featureGates: %q is not one of %s", gate, joined(featuregate.Names()))
+		}
+	}
+	for _, gate := range s.HostedClusterFeatureGates {
+		if !slices.Contains(featuregate.Names(), gate) {
+			report("hostedClusterFeatureGates: %q is not one of %s", gate, joined(featuregate.Names()))
 		}
 	}
 	if s.KubeClientQPS < 0 || s.KubeClientBurst < 0 {

@@ -33,6 +33,7 @@ func TestReadSettings(t *testing.T) {
 		"a node label has no value of one":    {"nodeSelector: {role: a b}", "nodeSelector: role=a b"},
 		"a log level is unknown":              {"logLevel: trace", `logLevel: "trace" is not one of debug, info, error`},
 		"a feature gate is unknown":           {"featureGates: {Quantum: true}", `featureGates: "Quantum" is not one of CapacityBuffer, NodeOverlay, NodeRepair`},
+		"a gate of tenants is unknown":        {"hostedClusterFeatureGates: [Quantum]", `hostedClusterFeatureGates: "Quantum" is not one of CapacityBuffer, NodeOverlay, NodeRepair`},
 		"a rate is negative":                  {"kubeClientQPS: -1", "kubeClientQPS and kubeClientBurst: -1 and 0 have to be more than 0"},
 		"a burst is less than the rate":       {"{kubeClientQPS: 10, kubeClientBurst: 5}", "kubeClientBurst: 5 is less than kubeClientQPS, 10"},
 		"a window is long":                    {"batchMaxDuration: 1h", "batchMaxDuration: 1h0m0s is not between 0s and 5m0s"},

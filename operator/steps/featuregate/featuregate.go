@@ -7,6 +7,8 @@ package featuregate
 import (
 	"context"
 	"fmt"
+	"maps"
+	"slices"
 	"strings"
 	"time"
 
@@ -21,6 +23,7 @@ import (
 
 	"github.com/autonode-io/autonode/api/v1beta1"
 	"github.com/autonode-io/autonode/internal/lru"
+	"github.com/autonode-io/autonode/operator/message"
 	"github.com/autonode-io/autonode/operator/scope"
 )
 
@@ -34,6 +37,8 @@ type Config struct {
 	Clock      clock.PassiveClock
 	// Platform are the gates that the platform sets for every hosted cluster.
 	Platform map[string]bool
+	// Allowed are the gates that a HostedCluster may set.
+	Allowed []string
 }
 
 // FeatureGates is the step.
@@ -83,16 +88,17 @@ func (f *FeatureGates) Reconcile(ctx context.Context, s *scope.Scope) (scope.Res
 	if s.Draining() || s.Guest == nil {
 		return scope.Result{}, nil // Karpenter runs on as it is
 	}
-	var findings []finding
+	wanted, findings := f.wanted(s.HostedCluster)
+	observes := false
 	for _, gate := range gates {
-		on, ok := f.Platform[gate.name]
+		on, ok := wanted[gate.name]
 		if ok && on {
 			found, err := f.check(ctx, s, gate)
 			if err != nil {
 				return scope.Result{}, err
 			}
 			if found.reason != "" {
-				findings = append(findings, found)
+				findings, observes = append(findings, found), true
 			} else if gate.definition != "" {
 				decided.Definitions.Insert(gate.definition)
 			}
@@ -106,10 +112,37 @@ func (f *FeatureGates) Reconcile(ctx context.Context, s *scope.Scope) (scope.Res
 		}
 	}
 	report(s.HostedCluster, findings)
-	if len(findings) > 0 {
+	if observes {
 		return scope.Result{RequeueAfter: recheck}, nil
 	}
 	return scope.Result{}, nil
+}
+
+// wanted returns the gates that are to be set: the platform's, and those of the HostedCluster that it may set.
+func (f *FeatureGates) wanted(hostedCluster *v1beta1.HostedCluster) (map[string]bool, []finding) {
+	wanted := map[string]bool{}
+	maps.Copy(wanted, f.Platform)
+	config := hostedCluster.Spec.AutoNode.ProvisionerConfig.Karpenter
+	if config == nil {
+		return wanted, nil
+	}
+	var refused []string
+	for _, name := range slices.Sorted(maps.Keys(config.FeatureGates)) {
+		if slices.Contains(f.Allowed, name) {
+			wanted[name] = config.FeatureGates[name]
+		} else {
+			refused = append(refused, message.Quote(name))
+		}
+	}
+	if len(refused) == 0 {
+		return wanted, nil
+	}
+	allowed := "none"
+	if len(f.Allowed) > 0 {
+		allowed = strings.Join(f.Allowed, ", ")
+	}
+	return wanted, []finding{{off: true, reason: v1beta1.FeatureGateNotAllowedReason, message: fmt.Sprintf(
+		"spec.autoNode.provisionerConfig.karpenter.featureGates: %s without effect; the platform allows HostedClusters %s", strings.Join(refused, ", "), allowed)}}
 }
 
 // inUse returns the gates of the replicas that may still run: of the Deployment as it is, and of the last complete rollout.
