@@ -30,6 +30,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	autoscalingv1beta1 "sigs.k8s.io/karpenter/pkg/apis/autoscaling/v1beta1"
 	karpv1 "sigs.k8s.io/karpenter/pkg/apis/v1"
+	karpv1alpha1 "sigs.k8s.io/karpenter/pkg/apis/v1alpha1"
 
 	"github.com/autonode-io/autonode/api/karpenter/v1alpha1"
 	autonodev1alpha1 "github.com/autonode-io/autonode/api/v1alpha1"
@@ -314,6 +315,9 @@ func newScheme() (*runtime.Scheme, error) {
 			scheme.AddKnownTypes(karpenterGroupVersion,
 				&karpv1.NodePool{}, &karpv1.NodePoolList{}, &karpv1.NodeClaim{}, &karpv1.NodeClaimList{})
 			metav1.AddToGroupVersion(scheme, karpenterGroupVersion)
+			overlays := schema.GroupVersion{Group: karpenterGroupVersion.Group, Version: "v1alpha1"}
+			scheme.AddKnownTypes(overlays, &karpv1alpha1.NodeOverlay{}, &karpv1alpha1.NodeOverlayList{})
+			metav1.AddToGroupVersion(scheme, overlays)
 			buffers := schema.GroupVersion{Group: "autoscaling.x-k8s.io", Version: "v1beta1"}
 			scheme.AddKnownTypes(buffers, &autoscalingv1beta1.CapacityBuffer{}, &autoscalingv1beta1.CapacityBufferList{})
 			metav1.AddToGroupVersion(scheme, buffers)

@@ -128,9 +128,6 @@ var exceptions = []audit.Exception{{
 	Identity: karpenterGuestIdentity, Group: karpenterGroupVersion.Group, Resources: []string{"nodeclaims"}, Verbs: []string{"get"}, Sometimes: true,
 	Reason: "asked past the cache, before what belongs to a NodeClaim that seems to be gone is swept",
 }, {
-	Identity: karpenterGuestIdentity, Group: karpenterGroupVersion.Group, Resources: []string{"nodeoverlays/status"}, Verbs: []string{"patch"},
-	Reason: "no test has a NodeOverlay",
-}, {
 	Identity: karpenterGuestIdentity, Group: karpenterGroupVersion.Group, Resources: []string{"nodepools/finalizers", "nodeclaims/finalizers"}, Verbs: []string{"update"},
 	Reason: "requested by admission (OwnerReferencesPermissionEnforcement), which leaves no trace; without it no node registers",
 }, {
