@@ -64,8 +64,10 @@ type Type struct {
 	Overhead *v1alpha1.KubeletConfiguration
 	// OverheadHash is of Overhead; empty without one.
 	OverheadHash string
-	Labels       map[string]string
-	Offerings    []Offering
+	// Devices of DRA drivers.
+	Devices   []Devices
+	Labels    map[string]string
+	Offerings []Offering
 	// Patches are the catalog's, followed by the instance type's.
 	Patches patch.List
 	// Hash is of the entry and of the catalog's patches: the same hash is the same type.
@@ -168,6 +170,9 @@ func (r *reader) entry(entry *v1alpha1.CatalogInstanceType) (t Type, problem, of
 		t.MemoryOverhead = &fraction
 	}
 	if problem := t.readOverhead(entry.Overhead); problem != "" {
+		return t, problem, ""
+	}
+	if problem := t.readDevices(entry.Devices); problem != "" {
 		return t, problem, ""
 	}
 	if problem := t.readLabels(entry.Labels); problem != "" {

@@ -21,6 +21,8 @@ var (
 	clusterRole []byte
 	//go:embed rules-capacitybuffer.yaml
 	capacityBufferRules []byte
+	//go:embed rules-dynamicresourceallocation.yaml
+	dynamicResourceRules []byte
 	//go:embed clusterrolebinding.yaml
 	clusterRoleBinding []byte
 	//go:embed clusterrolebinding-renewals.yaml
@@ -57,8 +59,13 @@ func ClusterRole() (*rbacv1.ClusterRole, error) {
 }
 
 // CapacityBufferRules returns what any Karpenter may do beside its ClusterRole while the feature gate CapacityBuffer is on.
-func CapacityBufferRules() ([]rbacv1.PolicyRule, error) {
-	role, err := manifest.Decode(capacityBufferRules, &rbacv1.ClusterRole{})
+func CapacityBufferRules() ([]rbacv1.PolicyRule, error) { return rules(capacityBufferRules) }
+
+// DynamicResourceRules returns what any Karpenter may do beside its ClusterRole while it heeds dynamic resource allocation.
+func DynamicResourceRules() ([]rbacv1.PolicyRule, error) { return rules(dynamicResourceRules) }
+
+func rules(document []byte) ([]rbacv1.PolicyRule, error) {
+	role, err := manifest.Decode(document, &rbacv1.ClusterRole{})
 	if err != nil {
 		return nil, err
 	}

@@ -9,6 +9,7 @@ import (
 
 	. "github.com/onsi/gomega"
 	corev1 "k8s.io/api/core/v1"
+	resourcev1 "k8s.io/api/resource/v1"
 	apiextensionsv1 "k8s.io/apiextensions-apiserver/pkg/apis/apiextensions/v1"
 	"k8s.io/apimachinery/pkg/api/meta"
 	"k8s.io/apimachinery/pkg/api/resource"
@@ -26,8 +27,8 @@ const (
 	fpga         = corev1.ResourceName("example.com/fpga")
 )
 
-// TestFeatureGates: a hosted cluster turns a feature gate on that its platform allows, and its admin uses what that brings: warm nodes. Overlays of
-// prices and resources need no gate of the cluster's own.
+// TestFeatureGates: a hosted cluster turns feature gates on that its platform allows, and its admin uses what they bring: warm nodes, and devices of
+// DRA drivers. Overlays of prices and resources need no gate of the cluster's own.
 func TestFeatureGates(t *testing.T) {
 	t.Parallel()
 	c := gatedCluster{acquireCluster(t, red)}
@@ -35,11 +36,11 @@ func TestFeatureGates(t *testing.T) {
 	t.Run("When a HostedCluster sets feature gates, those that the platform allows should be on, and a condition name the others", func(t *testing.T) {
 		g := NewWithT(t)
 		c.patch(t, func(spec *v1beta1.HostedClusterSpec) {
-			spec.AutoNode.ProvisionerConfig.Karpenter.FeatureGates = map[string]bool{"CapacityBuffer": true, "SpotToSpotConsolidation": true}
+			spec.AutoNode.ProvisionerConfig.Karpenter.FeatureGates = map[string]bool{"CapacityBuffer": true, "DynamicResourceAllocation": true, "SpotToSpotConsolidation": true}
 		})
 		c.eventually(t, func(g Gomega, ctx context.Context) {
 			hosted := c.hostedCluster(g, ctx)
-			g.Expect(hosted.Status.AutoNode.FeatureGates).To(And(ContainElement("CapacityBuffer"), Not(ContainElement("SpotToSpotConsolidation"))))
+			g.Expect(hosted.Status.AutoNode.FeatureGates).To(And(ContainElements("CapacityBuffer", "DynamicResourceAllocation"), Not(ContainElement("SpotToSpotConsolidation"))))
 			g.Expect(c.condition(g, ctx, v1beta1.FeatureGatesAccepted)).To(And(
 				HaveField("Status", metav1.ConditionFalse), HaveField("Reason", v1beta1.FeatureGateNotAllowedReason),
 				HaveField("Message", ContainSubstring("SpotToSpotConsolidation without effect"))))
@@ -56,12 +57,13 @@ func TestFeatureGates(t *testing.T) {
 		})
 	})
 	t.Run("When a buffer keeps warm nodes, pods should take them at once, and the buffer should refill", c.buffers)
+	t.Run("When pods claim devices of a DRA driver, they should get a node with such devices, and one node for as many as it has", c.devices)
 	t.Run("When a NodeOverlay changes a price, the next node should be of the type that is cheapest then", c.prices)
 	t.Run("When a NodeOverlay adds a resource, a pod that requests it should get a node", c.resources)
 	t.Run("When NodeOverlays conflict or are invalid, they should say so, and change nothing", c.refusals)
 }
 
-// gatedCluster is a guest in which the feature gate CapacityBuffer is on.
+// gatedCluster is a guest in which the feature gates CapacityBuffer and DynamicResourceAllocation are on.
 type gatedCluster struct{ *cluster }
 
 func (c gatedCluster) eventually(t *testing.T, check func(g Gomega, ctx context.Context)) {
@@ -131,6 +133,68 @@ func (c gatedCluster) buffers(t *testing.T) {
 	c.eventually(t, func(g Gomega, ctx context.Context) {
 		g.Expect(c.nodesOf(g, ctx, "warm")).To(BeEmpty(), "what nothing keeps warm goes as any empty node")
 	})
+}
+
+const draDriver = "gpu.example.com"
+
+func (c gatedCluster) devices(t *testing.T) {
+	g := NewWithT(t)
+	const annotation = "capacity.cluster-autoscaler.kubernetes.io/"
+	c.fault(t, large, annotation+"dra-driver", draDriver) // annotations of a template as faults are
+	c.fault(t, large, annotation+"gpu-count", "2")
+	c.create(t, &resourcev1.DeviceClass{ObjectMeta: metav1.ObjectMeta{Name: "gpu"}, Spec: resourcev1.DeviceClassSpec{
+		Selectors: []resourcev1.DeviceSelector{{CEL: &resourcev1.CELDeviceSelector{Expression: `device.driver == "` + draDriver + `"`}}},
+	}})
+	c.create(t, &resourcev1.ResourceClaimTemplate{
+		ObjectMeta: metav1.ObjectMeta{Namespace: metav1.NamespaceDefault, Name: "gpu"},
+		Spec: resourcev1.ResourceClaimTemplateSpec{Spec: resourcev1.ResourceClaimSpec{Devices: resourcev1.DeviceClaim{
+			Requests: []resourcev1.DeviceRequest{{Name: "gpu", Exactly: &resourcev1.ExactDeviceRequest{
+				DeviceClassName: "gpu", AllocationMode: resourcev1.DeviceAllocationModeExactCount, Count: 1,
+				Selectors: []resourcev1.DeviceSelector{{CEL: &resourcev1.CELDeviceSelector{Expression: `device.attributes["` + draDriver + `"].type == "gpu"`}}},
+			}}},
+		}}},
+	})
+	c.nodePool(t, "devices", require(corev1.LabelInstanceTypeStable, small, large))
+	c.workload(t, "training", 3, "100m", onPool("devices"), func(template *corev1.PodTemplateSpec) {
+		template.Spec.ResourceClaims = []corev1.PodResourceClaim{{Name: "gpu", ResourceClaimTemplateName: new("gpu")}}
+		template.Spec.Containers[0].Resources.Claims = []corev1.ResourceClaim{{Name: "gpu"}}
+	})
+	// The test is the DRA driver: it publishes the devices of each node that has joined, as the template promises.
+	c.eventually(t, func(g Gomega, ctx context.Context) {
+		nodes := c.nodesOf(g, ctx, "devices")
+		for i := range nodes {
+			g.Expect(nodes[i].Labels).To(HaveKeyWithValue(corev1.LabelInstanceTypeStable, large), "it has devices")
+			c.publish(g, ctx, &nodes[i])
+		}
+		g.Expect(nodes).To(HaveLen(2), "for three devices")
+		for _, claim := range c.nodeClaims(g, ctx) {
+			g.Expect(claim.StatusConditions().IsTrue(karpv1.ConditionTypeInitialized)).To(BeTrue(), claim.Name)
+		}
+	})
+	c.waitRunning(t, "training")
+	claims := &resourcev1.ResourceClaimList{}
+	g.Expect(c.guest.List(t.Context(), claims, client.InNamespace(metav1.NamespaceDefault))).To(Succeed())
+	g.Expect(claims.Items).To(HaveLen(3))
+	g.Expect(claims.Items).To(HaveEach(HaveField("Status.Allocation.Devices.Results", ConsistOf(HaveField("Driver", draDriver)))))
+	g.Expect(c.nodesOf(g, t.Context(), "devices")).To(HaveLen(2))
+}
+
+// publish writes the ResourceSlice of a node, which goes with the node.
+func (c gatedCluster) publish(g Gomega, ctx context.Context, node *corev1.Node) {
+	slice := &resourcev1.ResourceSlice{
+		ObjectMeta: metav1.ObjectMeta{Name: node.Name + "-gpu", OwnerReferences: []metav1.OwnerReference{{
+			APIVersion: "v1", Kind: "Node", Name: node.Name, UID: node.UID, Controller: new(true),
+		}}},
+		Spec: resourcev1.ResourceSliceSpec{
+			Driver: draDriver, NodeName: &node.Name, Pool: resourcev1.ResourcePool{Name: node.Name, Generation: 1, ResourceSliceCount: 1},
+		},
+	}
+	for _, name := range []string{"gpu-0", "gpu-1"} {
+		slice.Spec.Devices = append(slice.Spec.Devices, resourcev1.Device{
+			Name: name, Attributes: map[resourcev1.QualifiedName]resourcev1.DeviceAttribute{"type": {StringValue: new("gpu")}},
+		})
+	}
+	g.Expect(client.IgnoreAlreadyExists(c.guest.Create(ctx, slice))).To(Succeed())
 }
 
 // overlay returns a NodeOverlay for an instance type in one NodePool.

@@ -56,7 +56,7 @@ const (
 )
 
 // HostedClusterFeatureGates are Karpenter's feature gates that the world's platform lets HostedClusters set.
-var HostedClusterFeatureGates = []string{"CapacityBuffer"}
+var HostedClusterFeatureGates = []string{"CapacityBuffer", "DynamicResourceAllocation"}
 
 // autonode has the artifacts that the world builds from AutoNode's source.
 type autonode struct {

@@ -117,6 +117,12 @@ type CatalogInstanceType struct {
 	// member that a node class's spec.kubelet sets replaces the one here.
 	// +optional
 	Overhead *CatalogOverhead `json:"overhead,omitempty"`
+	// devices are those that DRA drivers publish for a node of this instance type. Karpenter launches nodes for pods that claim such devices
+	// if its feature gate DynamicResourceAllocation is on.
+	// +optional
+	// +listType=atomic
+	// +kubebuilder:validation:MaxItems=16
+	Devices []CatalogDevices `json:"devices,omitempty"`
 	// labels of its nodes.
 	// +optional
 	// +kubebuilder:validation:MaxProperties=64
@@ -147,6 +153,47 @@ type CatalogOverhead struct {
 	// +optional
 	// +kubebuilder:validation:MaxProperties=8
 	EvictionHard map[string]EvictionThreshold `json:"evictionHard,omitempty"`
+}
+
+// CatalogDevices are identical devices of a DRA driver.
+type CatalogDevices struct {
+	// driver is the name of the DRA driver, such as gpu.nvidia.com.
+	// +required
+	// +kubebuilder:validation:MaxLength=253
+	Driver string `json:"driver"`
+	// count is the number of devices of a node.
+	// +required
+	// +kubebuilder:validation:Minimum=1
+	// +kubebuilder:validation:Maximum=128
+	Count int32 `json:"count"`
+	// attributes of each device as in the driver's ResourceSlices, for the selectors of DeviceClasses and ResourceClaims.
+	// +optional
+	// +kubebuilder:validation:MaxProperties=32
+	Attributes map[string]CatalogDeviceAttribute `json:"attributes,omitempty"`
+	// capacity of each device as quantities by name, as in the driver's ResourceSlices.
+	// +optional
+	// +kubebuilder:validation:MaxProperties=32
+	Capacity map[string]scalar.Quantity `json:"capacity,omitempty"`
+}
+
+// CatalogDeviceAttribute is a union, as in a ResourceSlice: exactly one member is set.
+type CatalogDeviceAttribute struct {
+	// string is a text.
+	// +optional
+	// +kubebuilder:validation:MaxLength=253
+	String *string `json:"string,omitempty"`
+	// version is a semantic version, such as 1.2.3.
+	// +optional
+	// +kubebuilder:validation:MaxLength=253
+	Version *string `json:"version,omitempty"`
+	// bool is true or false.
+	// +optional
+	Bool *bool `json:"bool,omitempty"`
+	// int is a whole number.
+	// +optional
+	// +kubebuilder:validation:Minimum=-9007199254740991
+	// +kubebuilder:validation:Maximum=9007199254740991
+	Int *int64 `json:"int,omitempty"`
 }
 
 // CatalogValue is the value of a label or the name of a zone.

@@ -7,38 +7,49 @@ import (
 	"strconv"
 	"unique"
 
-	resourcev1 "k8s.io/api/resource/v1"
-	"k8s.io/utils/ptr"
+	"k8s.io/apimachinery/pkg/api/equality"
 	karpcloudprovider "sigs.k8s.io/karpenter/pkg/cloudprovider"
 
+	"github.com/autonode-io/autonode/catalog"
 	"github.com/autonode-io/autonode/karpenter/providers/template"
 )
 
-// Names that the Cluster Autoscaler gives to the devices of its annotations.
-const (
-	deviceType          = "gpu"
-	deviceTypeAttribute = resourcev1.QualifiedName("type")
-)
-
-// devicesOf returns the devices that all templates have, as the Cluster Autoscaler models them: identical, in one pool.
-// Karpenter reads them unless it ignores resource claims of pods.
+// devicesOf returns the devices that all templates have, of each driver in one pool. Templates that differ in more than in how many they have
+// promise none. Karpenter reads them unless it ignores resource claims of pods.
 func devicesOf(templates []*template.Template) karpcloudprovider.DynamicResources {
-	driver, count := templates[0].DeviceDriver, templates[0].Devices
+	common := slices.Clone(templates[0].Devices)
 	for _, tmpl := range templates[1:] {
-		count = min(count, tmpl.Devices)
+		if len(tmpl.Devices) != len(common) {
+			return karpcloudprovider.DynamicResources{}
+		}
+		for i := range common {
+			if !alike(common[i], tmpl.Devices[i]) {
+				return karpcloudprovider.DynamicResources{}
+			}
+			common[i].Count = min(common[i].Count, tmpl.Devices[i].Count)
+		}
 	}
-	if count == 0 || slices.ContainsFunc(templates, func(tmpl *template.Template) bool { return tmpl.DeviceDriver != driver }) {
-		return karpcloudprovider.DynamicResources{}
+	var slicesOf []*karpcloudprovider.ResourceSliceTemplate
+	byDriver := map[string]*karpcloudprovider.ResourceSliceTemplate{}
+	for _, devices := range common {
+		of := byDriver[devices.Driver]
+		if of == nil {
+			of = &karpcloudprovider.ResourceSliceTemplate{
+				Driver: unique.Make(devices.Driver), Pool: karpcloudprovider.ResourcePool{Name: unique.Make(templates[0].InstanceType)},
+			}
+			byDriver[devices.Driver] = of
+			slicesOf = append(slicesOf, of)
+		}
+		for range devices.Count {
+			of.Devices = append(of.Devices, karpcloudprovider.Device{
+				Name: unique.Make("device-" + strconv.Itoa(len(of.Devices))), Attributes: devices.Attributes, Capacity: devices.Capacity,
+			})
+		}
 	}
-	template := &karpcloudprovider.ResourceSliceTemplate{
-		Driver: unique.Make(driver),
-		Pool:   karpcloudprovider.ResourcePool{Name: unique.Make(templates[0].InstanceType)},
-	}
-	for i := range count {
-		template.Devices = append(template.Devices, karpcloudprovider.Device{
-			Name:       unique.Make(deviceType + "-" + strconv.Itoa(i)),
-			Attributes: map[resourcev1.QualifiedName]resourcev1.DeviceAttribute{deviceTypeAttribute: {StringValue: ptr.To(deviceType)}},
-		})
-	}
-	return karpcloudprovider.DynamicResources{ResourceSliceTemplates: []*karpcloudprovider.ResourceSliceTemplate{template}}
+	return karpcloudprovider.DynamicResources{ResourceSliceTemplates: slicesOf}
+}
+
+// alike reports whether two kinds of devices are the same, however many there are.
+func alike(a, b catalog.Devices) bool {
+	return a.Driver == b.Driver && equality.Semantic.DeepEqual(a.Attributes, b.Attributes) && equality.Semantic.DeepEqual(a.Capacity, b.Capacity)
 }

@@ -3,43 +3,68 @@
 package instancetype
 
 import (
+	"fmt"
 	"testing"
 
+	"github.com/google/go-cmp/cmp"
+	resourcev1 "k8s.io/api/resource/v1"
+	"k8s.io/apimachinery/pkg/api/resource"
+	"k8s.io/utils/ptr"
+
+	"github.com/autonode-io/autonode/catalog"
 	"github.com/autonode-io/autonode/karpenter/providers/template"
 )
 
 func TestDevices(t *testing.T) {
-	with := func(name, driver string, devices int) template.Template {
-		return newTemplate(name, 4, 0.1, func(s *template.Template) { s.InstanceType, s.DeviceDriver, s.Devices = "g4", driver, devices })
+	with := func(name string, devices ...catalog.Devices) template.Template {
+		return newTemplate(name, 4, 0.1, func(s *template.Template) { s.InstanceType, s.Devices = "g4", devices })
 	}
+	of := func(driver string, count int, model string) catalog.Devices {
+		return catalog.Devices{
+			Driver: driver, Count: count,
+			Attributes: map[resourcev1.QualifiedName]resourcev1.DeviceAttribute{"model": {StringValue: ptr.To(model)}},
+			Capacity:   map[resourcev1.QualifiedName]resourcev1.DeviceCapacity{"memory": {Value: resource.MustParse("80Gi")}},
+		}
+	}
+	const nvidia, amd = "gpu.nvidia.com", "gpu.amd.com"
 	for _, tc := range []struct {
 		name      string
 		templates []template.Template
-		want      int
+		want      []string // each as <driver> <pool> <device> <model> <memory>
 	}{
-		{"When a template has devices of a DRA driver, it should promise those", []template.Template{with("a", "gpu.nvidia.com", 4)}, 4},
-		{"When templates of one type have different numbers, it should promise the least", []template.Template{with("a", "gpu.nvidia.com", 4), with("b", "gpu.nvidia.com", 2)}, 2},
-		{"When templates of one type have different drivers, it should promise none", []template.Template{with("a", "gpu.nvidia.com", 4), with("b", "gpu.amd.com", 4)}, 0},
-		{"When one of them has none, it should promise none", []template.Template{with("a", "gpu.nvidia.com", 4), with("b", "", 0)}, 0},
-		{"When there is a driver without a number, it should promise none", []template.Template{with("a", "gpu.nvidia.com", 0)}, 0},
+		{
+			"When a template has devices of a DRA driver, it should promise those",
+			[]template.Template{with("a", of(nvidia, 2, "l40s"))},
+			[]string{"gpu.nvidia.com g4 device-0 l40s 80Gi", "gpu.nvidia.com g4 device-1 l40s 80Gi"},
+		}, {
+			"When a template has devices of several kinds and drivers, it should promise all, each driver's in one slice",
+			[]template.Template{with("a", of(nvidia, 1, "l40s"), of(amd, 1, "mi300"), of(nvidia, 1, "h100"))},
+			[]string{"gpu.nvidia.com g4 device-0 l40s 80Gi", "gpu.nvidia.com g4 device-1 h100 80Gi", "gpu.amd.com g4 device-0 mi300 80Gi"},
+		}, {
+			"When templates of one type have different numbers, it should promise the least",
+			[]template.Template{with("a", of(nvidia, 4, "l40s")), with("b", of(nvidia, 1, "l40s"))},
+			[]string{"gpu.nvidia.com g4 device-0 l40s 80Gi"},
+		},
+		{"When templates of one type have different drivers, it should promise none", []template.Template{with("a", of(nvidia, 4, "l40s")), with("b", of(amd, 4, "l40s"))}, nil},
+		{"When templates of one type have different models, it should promise none", []template.Template{with("a", of(nvidia, 4, "l40s")), with("b", of(nvidia, 4, "h100"))}, nil},
+		{"When one of them has none, it should promise none", []template.Template{with("a", of(nvidia, 4, "l40s")), with("b")}, nil},
+		{"When none has any, it should promise none", []template.Template{with("a"), with("b")}, nil},
 	} {
 		t.Run(tc.name, func(t *testing.T) {
-			templates := snapshotOf(input(tc.templates...)).InstanceTypes[0].DynamicResources.ResourceSliceTemplates
-			if tc.want == 0 {
-				if len(templates) > 0 {
-					t.Errorf("%d templates", len(templates))
+			before := fmt.Sprintf("%v", tc.templates[0].Devices)
+			var got []string
+			for _, slice := range snapshotOf(input(tc.templates...)).InstanceTypes[0].DynamicResources.ResourceSliceTemplates {
+				for _, device := range slice.Devices {
+					memory := device.Capacity["memory"]
+					got = append(got, fmt.Sprintf("%s %s %s %s %s", slice.Driver.Value(), slice.Pool.Name.Value(), device.Name.Value(),
+						*device.Attributes["model"].StringValue, memory.Value.String()))
 				}
-				return
 			}
-			if len(templates) != 1 || templates[0].Driver.Value() != "gpu.nvidia.com" || len(templates[0].Devices) != tc.want {
-				t.Fatalf("templates: %v", templates)
+			if diff := cmp.Diff(tc.want, got); diff != "" {
+				t.Errorf("devices (-want +got):\n%s", diff)
 			}
-			names := map[string]bool{}
-			for _, device := range templates[0].Devices {
-				names[device.Name.Value()] = true
-			}
-			if len(names) != tc.want {
-				t.Errorf("devices: %v", names)
+			if after := fmt.Sprintf("%v", tc.templates[0].Devices); after != before {
+				t.Errorf("the template, which is shared, is now %s", after)
 			}
 		})
 	}

@@ -11,10 +11,12 @@ import (
 	"strings"
 
 	corev1 "k8s.io/api/core/v1"
+	resourcev1 "k8s.io/api/resource/v1"
 	"k8s.io/apimachinery/pkg/api/resource"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/apimachinery/pkg/labels"
 	"k8s.io/apimachinery/pkg/util/validation"
+	"k8s.io/utils/ptr"
 	clusterv1 "sigs.k8s.io/cluster-api/api/core/v1beta2"
 	karpv1 "sigs.k8s.io/karpenter/pkg/apis/v1"
 
@@ -24,6 +26,7 @@ import (
 	"github.com/autonode-io/autonode/catalog/patch"
 	_ "github.com/autonode-io/autonode/karpenter/core/wellknown" // the topology keys of CSI drivers
 	"github.com/autonode-io/autonode/karpenter/providers/kubelet"
+	"github.com/autonode-io/autonode/message"
 )
 
 // The Cluster Autoscaler's annotations for scaling from zero. Karpenter knows the volume limits of nodes that exist only, so that
@@ -48,8 +51,6 @@ const (
 const (
 	DefaultArch = karpv1.ArchitectureAmd64
 	DefaultOS   = string(corev1.Linux)
-	// MaxDevices is the capacity of a ResourceSlice.
-	MaxDevices = 128
 )
 
 var everything = labels.Everything()
@@ -73,11 +74,18 @@ func (s *Template) read(layers ...layer) *InvalidError {
 	// The template may have the type of the GPUs, and the MachineDeployment their number.
 	kind, _ := lastAnnotation(layers, gpuTypeAnnotation)
 	count, on := lastAnnotation(layers, gpuCountAnnotation)
-	if problem := s.readGPU(kind, count); problem != "" {
+	driver, _ := lastAnnotation(layers, draAnnotation)
+	if problem := s.readGPU(kind, count, strings.TrimSpace(driver)); problem != "" {
 		return s.invalid(on, "annotation "+gpuCountAnnotation, count, problem)
+	}
+	if driver != "" && count == "" {
+		s.note(fmt.Sprintf("annotation %s: %q without annotation %s says of no device", draAnnotation, message.Cut(driver, maxShown), gpuCountAnnotation))
 	}
 	return nil
 }
+
+// gpu is the value of the attribute type that the Cluster Autoscaler gives to the devices of its annotations.
+const gpu = "gpu"
 
 // lastAnnotation returns the value of an annotation in the last layer that has it, and that layer.
 func lastAnnotation(layers []layer, key string) (value string, on layer) {
@@ -162,13 +170,7 @@ var annotationReaders = []struct {
 		return problem
 	}},
 	{csiAnnotation, func(_ *Template, value string) string { return volumeLimitsProblem(value) }},
-	{draAnnotation, func(s *Template, value string) string {
-		if len(validation.IsDNS1123Subdomain(value)) > 0 {
-			return "is not the name of a DRA driver, such as gpu.nvidia.com"
-		}
-		s.DeviceDriver = value
-		return ""
-	}},
+	{draAnnotation, func(_ *Template, value string) string { return catalog.DriverProblem(value) }},
 	{v1alpha1.PriceAnnotation, priceReader(func(s *Template, price *float64) { s.Price = price })},
 	{v1alpha1.SpotPriceAnnotation, priceReader(func(s *Template, price *float64) { s.SpotPrice = price })},
 	{v1alpha1.InstanceTypeAnnotation, func(s *Template, value string) string {
@@ -277,7 +279,7 @@ func (s *Template) readStatus(object *unstructured.Unstructured) (key, value, pr
 
 // readGPU needs two annotations to know one resource: the count, and what the count is of. A DRA driver makes devices of them
 // instead of a resource, or beside it.
-func (s *Template) readGPU(kind, count string) string {
+func (s *Template) readGPU(kind, count, driver string) string {
 	kind, count = strings.TrimSpace(kind), strings.TrimSpace(count)
 	if count == "" {
 		return ""
@@ -287,20 +289,21 @@ func (s *Template) readGPU(kind, count string) string {
 	case problem != "":
 		return problem
 	case q.IsZero():
-		s.Devices = 0
 		return ""
 	}
-	if s.DeviceDriver != "" {
-		if q.CmpInt64(MaxDevices) > 0 || q.MilliValue()%1000 != 0 {
-			return fmt.Sprintf("is not a number of devices from 0 to %d", MaxDevices)
+	if driver != "" {
+		if q.CmpInt64(catalog.MaxDevices) > 0 || q.MilliValue()%1000 != 0 {
+			return fmt.Sprintf("is not a number of devices from 0 to %d", catalog.MaxDevices)
 		}
-		s.Devices = int(q.Value())
+		s.Devices = []catalog.Devices{{Driver: driver, Count: int(q.Value()), Attributes: map[resourcev1.QualifiedName]resourcev1.DeviceAttribute{
+			"type": {StringValue: ptr.To(gpu)},
+		}}}
 	}
 	switch {
-	case kind == "" && s.DeviceDriver != "":
+	case kind == "" && driver != "":
 		return ""
 	case kind == "":
-		return fmt.Sprintf("needs annotation %s beside it, such as nvidia.com/gpu", gpuTypeAnnotation)
+		return fmt.Sprintf("needs annotation %s beside it, such as nvidia.com/gpu, or annotation %s, such as gpu.nvidia.com", gpuTypeAnnotation, draAnnotation)
 	case len(validation.IsQualifiedName(kind)) > 0:
 		return fmt.Sprintf("goes with annotation %s: %q, which is not the name of a resource", gpuTypeAnnotation, kind)
 	}

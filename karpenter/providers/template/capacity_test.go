@@ -9,11 +9,13 @@ import (
 	"github.com/google/go-cmp/cmp"
 	"github.com/google/go-cmp/cmp/cmpopts"
 	corev1 "k8s.io/api/core/v1"
+	resourcev1 "k8s.io/api/resource/v1"
 	"k8s.io/apimachinery/pkg/api/resource"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/utils/ptr"
 
 	"github.com/autonode-io/autonode/api/karpenter/v1alpha1"
+	"github.com/autonode-io/autonode/catalog"
 	"github.com/autonode-io/autonode/catalog/patch"
 )
 
@@ -120,7 +122,7 @@ func TestReadTemplate(t *testing.T) {
 			template: annotated(map[string]string{
 				draAnnotation: "gpu.nvidia.com", gpuCountAnnotation: "2", csiAnnotation: "ebs.csi.aws.com=25, efs.csi.aws.com=0",
 			}),
-			want: Template{InstanceType: "c2-small", Arch: "amd64", OS: "linux", Capacity: list("cpu", "2", "memory", "4Gi", "pods", "110"), DefaultPods: true, NominalMemory: true, Devices: 2, DeviceDriver: "gpu.nvidia.com"},
+			want: Template{InstanceType: "c2-small", Arch: "amd64", OS: "linux", Capacity: list("cpu", "2", "memory", "4Gi", "pods", "110"), DefaultPods: true, NominalMemory: true, Devices: []catalog.Devices{{Driver: "gpu.nvidia.com", Count: 2, Attributes: map[resourcev1.QualifiedName]resourcev1.DeviceAttribute{"type": {StringValue: ptr.To("gpu")}}}}},
 		},
 		{
 			name:     "When the version of the image is told, it should drop the leading v",
@@ -207,6 +209,7 @@ func TestReadMalformedTemplate(t *testing.T) {
 		{"volume limits", annotated(map[string]string{csiAnnotation: "ebs.csi.aws.com=25,efs.csi.aws.com"}), `annotation capacity.cluster-autoscaler.kubernetes.io/csi-driver: "ebs.csi.aws.com=25,efs.csi.aws.com" is not a list of volume limits, such as ebs.csi.aws.com=25: "efs.csi.aws.com" is not a volume limit`},
 		{"a negative volume limit", annotated(map[string]string{csiAnnotation: "ebs.csi.aws.com=-1"}), `"ebs.csi.aws.com=-1" is not a volume limit`},
 		{"DRA driver", annotated(map[string]string{draAnnotation: "gpu nvidia"}), `annotation capacity.cluster-autoscaler.kubernetes.io/dra-driver: "gpu nvidia" is not the name of a DRA driver, such as gpu.nvidia.com`},
+		{"a DRA driver without a name", annotated(map[string]string{draAnnotation: "", gpuCountAnnotation: "1"}), `annotation capacity.cluster-autoscaler.kubernetes.io/dra-driver: "" is not the name of a DRA driver`},
 		{"too many devices", annotated(map[string]string{draAnnotation: "gpu.nvidia.com", gpuCountAnnotation: "129"}), `annotation capacity.cluster-autoscaler.kubernetes.io/gpu-count: "129" is not a number of devices from 0 to 128`},
 		{"half a device", annotated(map[string]string{draAnnotation: "gpu.nvidia.com", gpuCountAnnotation: "500m"}), `"500m" is not a number of devices`},
 		{"price", annotated(map[string]string{v1alpha1.PriceAnnotation: "-1"}), `annotation karpenter.cluster.x-k8s.io/price: "-1" is not a price in US dollars an hour, such as 0.096`},

@@ -304,7 +304,7 @@ func (s *Template) sell(t *catalog.Type, kind infrastructure.Kind, arch string, 
 		s.Capacity[corev1.ResourcePods] = *resource.NewQuantity(kubelet.DefaultMaxPods, resource.DecimalSI)
 		s.DefaultPods = true
 	}
-	s.MemoryOverhead, s.Labels, s.Patches = t.MemoryOverhead, t.Labels, t.Patches
+	s.MemoryOverhead, s.Devices, s.Labels, s.Patches = t.MemoryOverhead, t.Devices, t.Labels, t.Patches
 	s.Overhead, s.OverheadHash = t.Overhead, t.OverheadHash
 	s.addHash()
 	s.Offerings = make([]catalog.Offering, 0, len(t.Offerings))

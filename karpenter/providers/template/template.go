@@ -148,9 +148,8 @@ type Template struct {
 	NominalMemory bool
 	// MemoryOverhead is the fraction of the declared memory that nodes lack; nil if the source doesn't say.
 	MemoryOverhead *float64
-	// Devices that the DRA driver DeviceDriver publishes for a node of this template; none without a driver.
-	Devices      int
-	DeviceDriver string
+	// Devices that DRA drivers publish for a node of this template.
+	Devices []catalog.Devices
 	// Labels of the template's nodes, without the well-known ones that other fields hold.
 	Labels map[string]string
 	// Taints of the template's nodes at registration.

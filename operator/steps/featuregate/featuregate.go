@@ -164,14 +164,18 @@ func (f *FeatureGates) inUse(ctx context.Context, s *scope.Scope) (sets.Set[stri
 
 // check returns what there is to say of a gate that is to be on. Its requests to the guest's API server are repeated at most every recheck.
 func (f *FeatureGates) check(ctx context.Context, s *scope.Scope, gate gate) (finding, error) {
-	if gate.definition == "" {
+	if gate.definition == "" && gate.kind.Empty() {
 		return finding{}, nil
 	}
 	key := observation{s.HostedCluster.UID, gate.name}
 	if before, ok := f.observed.Get(key); ok && before.connection == s.Guest.Config && f.Clock.Since(before.at) < recheck {
 		return before.finding, nil
 	}
-	found, err := foreign(ctx, s.Guest, gate)
+	look := foreign
+	if gate.definition == "" {
+		look = unserved
+	}
+	found, err := look(ctx, s.Guest, gate)
 	if err != nil {
 		return finding{}, err
 	}

@@ -3,6 +3,8 @@
 package featuregate
 
 import (
+	"flag"
+	"reflect"
 	"slices"
 	"testing"
 
@@ -19,13 +21,11 @@ func TestGates(t *testing.T) {
 	for _, gate := range gates {
 		t.Run("When "+gate.name+" is set, Karpenter core should have it", func(t *testing.T) {
 			g := NewWithT(t)
-			g.Expect(karpoptions.DefaultFeatureGates()).To(HaveField(gate.name, gate.on), "its default")
+			g.Expect(core(t, g, gate, &corev1.Container{})).To(Equal(gate.on), "its default")
 			for _, on := range []bool{true, false} {
 				container := &corev1.Container{}
 				Write(container, map[string]bool{gate.name: on})
-				parsed, err := karpoptions.ParseFeatureGates(container.Env[0].Value)
-				g.Expect(err).NotTo(HaveOccurred())
-				g.Expect(parsed).To(HaveField(gate.name, on))
+				g.Expect(core(t, g, gate, container)).To(Equal(on))
 				g.Expect(slices.Contains(Enabled(container), gate.name)).To(Equal(on))
 			}
 		})
@@ -54,6 +54,22 @@ func TestGates(t *testing.T) {
 	})
 }
 
+// core returns what Karpenter core makes of a gate in the container's environment.
+func core(t *testing.T, g *WithT, gate gate, container *corev1.Container) bool {
+	t.Helper()
+	for _, v := range container.Env {
+		t.Setenv(v.Name, v.Value)
+	}
+	flags := &karpoptions.FlagSet{FlagSet: flag.NewFlagSet("karpenter", flag.ContinueOnError)}
+	parsed := &karpoptions.Options{}
+	parsed.AddFlags(flags)
+	g.Expect(parsed.Parse(flags)).To(Succeed())
+	if gate.name == DynamicResourceAllocation {
+		return !parsed.IgnoreDRARequests
+	}
+	return reflect.ValueOf(parsed.FeatureGates).FieldByName(gate.name).Bool()
+}
+
 func TestWrite(t *testing.T) {
 	deployment, err := karpenter.Deployment()
 	NewWithT(t).Expect(err).NotTo(HaveOccurred())
@@ -65,6 +81,7 @@ func TestWrite(t *testing.T) {
 	}{
 		{"When nothing is set, it should leave the defaults", nil, byDefault},
 		{"When a gate is turned on, it should add it", map[string]bool{CapacityBuffer: true}, append([]string{CapacityBuffer}, byDefault...)},
+		{"When the gate with a variable of its own is turned on, it should set that", map[string]bool{DynamicResourceAllocation: true}, append([]string{DynamicResourceAllocation}, byDefault...)},
 		{"When gates are turned off, it should leave the others", map[string]bool{"NodeOverlay": false, "ReservedCapacity": false}, []string{"NodeRepair", "StaticCapacity"}},
 	} {
 		t.Run(test.name, func(t *testing.T) {
@@ -72,6 +89,10 @@ func TestWrite(t *testing.T) {
 			container := deployment.Spec.Template.Spec.Containers[0].DeepCopy()
 			variables := len(container.Env)
 			Write(container, test.set)
+			if test.set[DynamicResourceAllocation] {
+				g.Expect(container.Env[variables:]).To(ConsistOf(corev1.EnvVar{Name: "IGNORE_DRA_REQUESTS", Value: "false"}))
+				variables++
+			}
 			g.Expect(container.Env).To(HaveLen(variables))
 			g.Expect(Enabled(container)).To(Equal(test.want))
 		})

@@ -9,6 +9,7 @@ import (
 
 	apiextensionsv1 "k8s.io/apiextensions-apiserver/pkg/apis/apiextensions/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"k8s.io/apimachinery/pkg/api/meta"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/autonode-io/autonode/api/v1beta1"
@@ -31,6 +32,20 @@ func foreign(ctx context.Context, guest *scope.Guest, gate gate) (finding, error
 	}
 	return finding{reason: v1beta1.DefinitionNotOwnedReason, message: fmt.Sprintf(
 		"%s is on: %s; Karpenter uses it, and the operator neither changes nor removes it", gate.name, owned)}, nil
+}
+
+// unserved returns what there is to say of a gate whose kind isn't one of the guest's API server. Karpenter, whose informers would never sync, would
+// end.
+func unserved(_ context.Context, guest *scope.Guest, gate gate) (finding, error) {
+	_, err := guest.Live.RESTMapper().RESTMapping(gate.kind.GroupKind(), gate.kind.Version)
+	switch {
+	case err == nil:
+		return finding{}, nil
+	case !meta.IsNoMatchError(err):
+		return finding{}, fmt.Errorf("looking for %s in the guest: %w", gate.kind.GroupVersion(), err)
+	}
+	return finding{off: true, reason: v1beta1.FeatureGateUnsupportedReason, message: fmt.Sprintf(
+		"%s is off: the guest's API server doesn't serve %s; upgrade it, and the operator tries again within %s", gate.name, gate.kind.GroupVersion(), recheck)}, nil
 }
 
 // definition reads the cache first, which holds what the operator applied, and else the API server; nil for none.
