@@ -25,6 +25,7 @@ import (
 	clientgoscheme "k8s.io/client-go/kubernetes/scheme"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	"sigs.k8s.io/controller-runtime/pkg/client/apiutil"
+	autoscalingv1beta1 "sigs.k8s.io/karpenter/pkg/apis/autoscaling/v1beta1"
 	karpv1 "sigs.k8s.io/karpenter/pkg/apis/v1"
 	karpv1alpha1 "sigs.k8s.io/karpenter/pkg/apis/v1alpha1"
 
@@ -42,6 +43,8 @@ var ErrNoKarpenter = errors.New("the cluster has no NodePools, so Karpenter does
 var kinds = []struct {
 	list     client.ObjectList
 	optional bool
+	// ofBuffers: it is read only where there are CapacityBuffers, which refer to its objects.
+	ofBuffers bool
 }{
 	{list: &karpv1.NodePoolList{}},
 	{list: &karpv1.NodeClaimList{}},
@@ -59,6 +62,11 @@ var kinds = []struct {
 	{list: &resourcev1.ResourceSliceList{}, optional: true},
 	{list: &resourcev1.ResourceClaimList{}, optional: true},
 	{list: &resourcev1.DeviceClassList{}, optional: true},
+	{list: &autoscalingv1beta1.CapacityBufferList{}, optional: true},
+	{list: &corev1.PodTemplateList{}, optional: true, ofBuffers: true},
+	{list: &appsv1.DeploymentList{}, optional: true, ofBuffers: true},
+	{list: &appsv1.ReplicaSetList{}, optional: true, ofBuffers: true},
+	{list: &appsv1.StatefulSetList{}, optional: true, ofBuffers: true},
 }
 
 // Snapshot is what a guest contained at one moment. It implements client.Client for Karpenter core; writes fail, but for those to a
@@ -82,6 +90,10 @@ func Read(ctx context.Context, guest client.Reader) (*Snapshot, error) {
 		gvk, err := kindOf(kind.list)
 		if err != nil {
 			return nil, err
+		}
+		if kind.ofBuffers && len(list[*autoscalingv1beta1.CapacityBuffer](s)) == 0 {
+			s.objects[gvk] = nil
+			continue
 		}
 		list, _ := kind.list.DeepCopyObject().(client.ObjectList)
 		switch err := guest.List(ctx, list, cached); {

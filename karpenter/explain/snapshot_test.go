@@ -8,10 +8,12 @@ import (
 	"testing"
 
 	. "github.com/onsi/gomega"
+	appsv1 "k8s.io/api/apps/v1"
 	corev1 "k8s.io/api/core/v1"
 	storagev1 "k8s.io/api/storage/v1"
 	"k8s.io/apimachinery/pkg/api/meta"
 	"sigs.k8s.io/controller-runtime/pkg/client"
+	autoscalingv1beta1 "sigs.k8s.io/karpenter/pkg/apis/autoscaling/v1beta1"
 	karpv1 "sigs.k8s.io/karpenter/pkg/apis/v1"
 
 	"github.com/autonode-io/autonode/karpenter/explain"
@@ -22,6 +24,9 @@ type guest struct {
 	client.Reader
 	failing map[string]error
 	asked   int
+
+	buffers             []autoscalingv1beta1.CapacityBuffer
+	askedForDeployments bool
 }
 
 // List implements client.Reader.
@@ -34,6 +39,11 @@ func (g *guest) List(_ context.Context, list client.ObjectList, _ ...client.List
 		return g.failing["CSINode"]
 	case *corev1.PodList:
 		return g.failing["Pod"]
+	case *appsv1.DeploymentList:
+		g.askedForDeployments = true
+	}
+	if buffers, ok := list.(*autoscalingv1beta1.CapacityBufferList); ok {
+		buffers.Items = g.buffers
 	}
 	return nil
 }
@@ -59,6 +69,24 @@ func TestRead(t *testing.T) {
 			}
 			g.Expect(err).NotTo(HaveOccurred())
 			g.Expect(len(snapshot.Unread) > 0).To(Equal(test.unread))
+		})
+	}
+}
+
+func TestBuffers(t *testing.T) {
+	for name, buffers := range map[string][]autoscalingv1beta1.CapacityBuffer{
+		"When a cluster has no CapacityBuffers, it should not read workloads":            nil,
+		"When a cluster has CapacityBuffers, it should read the workloads of their pods": {{}},
+	} {
+		t.Run(name, func(t *testing.T) {
+			g := NewWithT(t)
+			cluster := &guest{buffers: buffers}
+			snapshot, err := explain.Read(t.Context(), cluster)
+			g.Expect(err).NotTo(HaveOccurred())
+			g.Expect(cluster.askedForDeployments).To(Equal(len(buffers) > 0))
+			for _, list := range []client.ObjectList{&autoscalingv1beta1.CapacityBufferList{}, &corev1.PodTemplateList{}, &appsv1.StatefulSetList{}} {
+				g.Expect(snapshot.List(t.Context(), list)).To(Succeed(), "Karpenter core lists it while the feature gate is on")
+			}
 		})
 	}
 }
