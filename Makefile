@@ -180,7 +180,7 @@ bench-operator: build ## Measure what CLUSTERS hosted clusters (1000) cost the o
 	$(DEV) bench-operator --clusters='$(or $(CLUSTERS),1000)' $(ARGS)
 
 .PHONY: conformance
-conformance: build ## Run Karpenter's own suite against our provider and its kwok provider. PROVIDER=clusterapi or kwok runs one; ARGS="--focus 'Drift Budgets'" chooses.
+conformance: build ## Run Karpenter's own suite against our provider and its kwok provider. PROVIDER=clusterapi, kwok, or bare (ours without the operator) runs one; ARGS="--focus 'Drift Budgets'" chooses.
 	$(DEV) conformance --provider='$(PROVIDER)' --suite='$(or $(SUITE),regression)' $(ARGS)
 
 .PHONY: world

@@ -55,8 +55,8 @@ var (
 // tokenLifetime is longer than the suite. In production tokens are short-lived and renewed, which other tests cover.
 const tokenLifetime = 4 * time.Hour
 
-// clusterAPI is AutoNode's provider. In both clusters it has the permissions that the operator grants, and those of the
-// feature gate CapacityBuffer, which is off in production.
+// clusterAPI is AutoNode's provider without the operator. In both clusters it has the permissions that the operator
+// grants, and those of the feature gate CapacityBuffer.
 type clusterAPI struct {
 	program    string
 	management *controlplane.Cluster
@@ -69,7 +69,7 @@ type clusterAPI struct {
 var _ provider = (*clusterAPI)(nil)
 
 func newClusterAPI(program string, management *controlplane.Cluster, dir string) (*clusterAPI, error) {
-	scheme, err := newScheme()
+	scheme, err := newScaleScheme()
 	if err != nil {
 		return nil, err
 	}
@@ -104,35 +104,41 @@ func (p *clusterAPI) suiteArgs(s spec) []string {
 // namespace is the control-plane namespace of a guest in the world.
 func (p *clusterAPI) namespace(guest string) string { return "clusters-" + guest }
 
-func (p *clusterAPI) install(ctx context.Context, guest *controlplane.Cluster, c client.Client) (process.Spec, error) {
+func (p *clusterAPI) start(ctx context.Context, s setup, guest *controlplane.Cluster, c client.Client) (runner, error) {
 	definitions, err := crds.Embedded()
 	if err != nil {
-		return process.Spec{}, err
+		return runner{}, err
 	}
-	for _, definition := range apis.CRDs { // with those of the gates that are off in production
-		if !slices.ContainsFunc(definitions, func(d *apiextensionsv1.CustomResourceDefinition) bool { return d.Name == definition.Name }) {
-			definitions = append(definitions, definition.DeepCopy())
-		}
-	}
-	if err := crd.Install(ctx, c, definitions...); err != nil {
-		return process.Spec{}, err
+	if err := crd.Install(ctx, c, append(definitions, missing(definitions)...)...); err != nil {
+		return runner{}, err
 	}
 	if err := p.createTemplates(ctx, guest.Name); err != nil {
-		return process.Spec{}, err
+		return runner{}, err
 	}
 	guestKubeconfig, err := p.guestAccess(ctx, guest, c)
 	if err != nil {
-		return process.Spec{}, err
+		return runner{}, err
 	}
 	managementKubeconfig, err := p.managementAccess(ctx, guest.Name)
 	if err != nil {
-		return process.Spec{}, err
+		return runner{}, err
 	}
-	return process.Spec{
+	return s.run(ctx, process.Spec{
 		Path: p.program,
 		Args: []string{"--guest-kubeconfig=" + guestKubeconfig, "--cluster-name=" + guest.Name, "--namespace=" + p.namespace(guest.Name)},
 		Env:  []string{"KUBECONFIG=" + managementKubeconfig},
-	}, nil
+	}, Bare, guest.Name)
+}
+
+// missing returns Karpenter's CustomResourceDefinitions that aren't among those.
+func missing(among []*apiextensionsv1.CustomResourceDefinition) []*apiextensionsv1.CustomResourceDefinition {
+	var others []*apiextensionsv1.CustomResourceDefinition
+	for _, definition := range apis.CRDs {
+		if !slices.ContainsFunc(among, func(d *apiextensionsv1.CustomResourceDefinition) bool { return d.Name == definition.Name }) {
+			others = append(others, definition.DeepCopy())
+		}
+	}
+	return others
 }
 
 // createTemplates creates the machine templates that specs need beside the world's.

@@ -43,16 +43,31 @@ func everySpec(ours, kwok Results) string {
 	for _, spec := range specs(ours) {
 		fmt.Fprintf(&text, "| %s | %s | %s |\n", spec, cell(ours, spec), cell(kwok, spec))
 	}
+	text.WriteString(reasons(ours))
+	return text.String()
+}
+
+// reasons says why specs can't pass.
+func reasons(ours Results) string {
+	all := ours.explained(specs(ours))
+	if len(all) == 0 {
+		return ""
+	}
+	var text strings.Builder
+	text.WriteString("\n## Explained\n\n| spec | why it can't pass |\n| --- | --- |\n")
+	for _, e := range all {
+		fmt.Fprintf(&text, "| %s | %s |\n", e.spec, e.why)
+	}
 	return text.String()
 }
 
 // summary is the table of both providers' totals.
 func summary(ours, kwok Results) string {
 	var text strings.Builder
-	text.WriteString("| provider | specs | pass | fail |\n| --- | --- | --- | --- |\n")
+	text.WriteString("| provider | specs | pass | explained | fail |\n| --- | --- | --- | --- | --- |\n")
 	for _, results := range []Results{ours, kwok} {
-		passed := results.passed(specs(ours))
-		fmt.Fprintf(&text, "| %s | %d | %d | %d |\n", results.Provider, len(ours.Specs), passed, len(ours.Specs)-passed)
+		passed, explained := results.passed(specs(ours)), len(results.explained(specs(ours)))
+		fmt.Fprintf(&text, "| %s | %d | %d | %d | %d |\n", results.Provider, len(ours.Specs), passed, explained, len(ours.Specs)-passed-explained)
 	}
 	return text.String()
 }
@@ -128,7 +143,8 @@ func TestDocs(t *testing.T) {
 	t.Run("When a spec failed with our provider, it should not be committed without a word", func(t *testing.T) {
 		g := NewWithT(t)
 		for _, result := range all[ClusterAPI].Specs {
-			g.Expect(result.Passed).To(BeTrue(), "%s: %s", result.Spec, result.Failure)
+			_, known := explained(ClusterAPI, result)
+			g.Expect(result.Passed || known).To(BeTrue(), "%s: %s", result.Spec, result.Failure)
 		}
 	})
 }

@@ -62,7 +62,7 @@ func (p *kwokProvider) accompany(context.Context, spec, *controlplane.Cluster) (
 	return func() {}, nil
 }
 
-func (p *kwokProvider) install(ctx context.Context, guest *controlplane.Cluster, c client.Client) (process.Spec, error) {
+func (p *kwokProvider) start(ctx context.Context, s setup, guest *controlplane.Cluster, c client.Client) (runner, error) {
 	var definitions []*apiextensionsv1.CustomResourceDefinition
 	names := map[string]bool{}
 	for _, definition := range append(append([]*apiextensionsv1.CustomResourceDefinition{}, apis.CRDs...), kwokapis.CRDs...) {
@@ -72,15 +72,15 @@ func (p *kwokProvider) install(ctx context.Context, guest *controlplane.Cluster,
 		}
 	}
 	if err := crd.Install(ctx, c, definitions...); err != nil {
-		return process.Spec{}, err
+		return runner{}, err
 	}
 	if err := p.startKubelets(guest); err != nil {
-		return process.Spec{}, err
+		return runner{}, err
 	}
-	return process.Spec{
+	return s.run(ctx, process.Spec{
 		Path: p.program,
 		Env:  []string{"KUBECONFIG=" + p.kubeconfig(guest.Name), "LEADER_ELECTION_NAMESPACE=kube-system"},
-	}, nil
+	}, Kwok, guest.Name)
 }
 
 // startKubelets runs a kubelet for every Node of the provider, until the Node is deleted.

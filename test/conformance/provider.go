@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
+	"strings"
 	"time"
 
 	apiextensionsv1 "k8s.io/apiextensions-apiserver/pkg/apis/apiextensions/v1"
@@ -23,19 +24,20 @@ import (
 
 // The providers that the suite can run against.
 const (
-	ClusterAPI = "clusterapi" // ours
+	ClusterAPI = "clusterapi" // AutoNode's, which the operator runs
+	Bare       = "bare"       // AutoNode's, without the operator
 	Kwok       = "kwok"       // Karpenter's own, the measure
 )
 
-// featureGates are on for both providers, as in Karpenter's own continuous integration.
-const featureGates = "NodeRepair=true,CapacityBuffer=true,StaticCapacity=true"
+// featureGates are on for all providers, as in Karpenter's own continuous integration.
+var featureGates = []string{"CapacityBuffer", "NodeRepair", "StaticCapacity"}
 
 const karpenterTimeout = time.Minute
 
 // provider is a Karpenter that launches a guest's nodes.
 type provider interface {
-	// install installs Karpenter's prerequisites in a guest, and returns how to start Karpenter.
-	install(ctx context.Context, guest *controlplane.Cluster, c client.Client) (process.Spec, error)
+	// start starts Karpenter for a guest, and returns when it is ready. c is the guest's administrator.
+	start(ctx context.Context, s setup, guest *controlplane.Cluster, c client.Client) (runner, error)
 	// defaults are the node class and the NodePool of the suites, in YAML.
 	defaults() [][]byte
 	// suiteArgs are the suite's arguments for the provider.
@@ -44,7 +46,7 @@ type provider interface {
 	accompany(ctx context.Context, s spec, guest *controlplane.Cluster) (stop func(), err error)
 	// leftovers returns the names of the provider's objects that remain after all specs have cleaned up.
 	leftovers(ctx context.Context, guest string) ([]string, error)
-	// stop stops what install started beside Karpenter.
+	// stop stops what start started beside Karpenter.
 	stop()
 }
 
@@ -66,8 +68,8 @@ type setup struct {
 	definitions []*apiextensionsv1.CustomResourceDefinition
 }
 
-// start installs a provider in a guest, starts it and returns when it is ready.
-func (s setup) start(ctx context.Context, name string, p provider, guest string) (runner, error) {
+// start prepares a guest for the suite and starts a provider's Karpenter for it.
+func (s setup) start(ctx context.Context, p provider, guest string) (runner, error) {
 	cluster := s.world.Guest(guest)
 	scheme, err := newScheme()
 	if err != nil {
@@ -80,10 +82,15 @@ func (s setup) start(ctx context.Context, name string, p provider, guest string)
 	if err := crd.Install(ctx, c, s.definitions...); err != nil {
 		return runner{}, fmt.Errorf("preparing %s: %w", guest, err)
 	}
-	spec, err := p.install(ctx, cluster, c)
+	on, err := p.start(ctx, s, cluster, c)
 	if err != nil {
-		return runner{}, fmt.Errorf("preparing %s: %w", guest, err)
+		return runner{}, fmt.Errorf("starting Karpenter for %s: %w", guest, err)
 	}
+	return on, nil
+}
+
+// run runs a Karpenter as a process of this machine, and returns when it is ready.
+func (s setup) run(ctx context.Context, spec process.Spec, provider, guest string) (runner, error) {
 	metrics, err := s.ports.Next()
 	if err != nil {
 		return runner{}, err
@@ -97,7 +104,7 @@ func (s setup) start(ctx context.Context, name string, p provider, guest string)
 	spec.Env = append(spec.Env,
 		fmt.Sprintf("METRICS_PORT=%d", metrics),
 		fmt.Sprintf("HEALTH_PROBE_PORT=%d", health),
-		"FEATURE_GATES="+featureGates,
+		"FEATURE_GATES="+strings.Join(featureGates, "=true,")+"=true",
 		"LEADER_ELECTION_NAME=karpenter-leader-election",
 		"LOG_LEVEL=info",
 		"ENABLE_PROFILING=true",
@@ -111,7 +118,7 @@ func (s setup) start(ctx context.Context, name string, p provider, guest string)
 	if err := karpenter.Wait(ctx, process.Answers(nil, fmt.Sprintf("http://127.0.0.1:%d/readyz", health))); err != nil {
 		return runner{}, err
 	}
-	return runner{provider: name, guest: guest, kubeconfig: s.world.Kubeconfig(guest), profiles: fmt.Sprintf("127.0.0.1:%d", metrics)}, nil
+	return runner{provider: provider, guest: guest, kubeconfig: s.world.Kubeconfig(guest), profiles: fmt.Sprintf("127.0.0.1:%d", metrics)}, nil
 }
 
 // drive runs a program in a guest beside a spec; stop ends it.

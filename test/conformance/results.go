@@ -68,8 +68,11 @@ func readResults(dir, provider string) (Results, error) {
 //go:embed testdata/clusterapi.json testdata/kwok.json
 var committedResults embed.FS
 
-// readCommitted returns the results of the committed run, or empty ones.
+// readCommitted returns the results of the committed run, or empty ones. Bare has those of the same provider.
 func readCommitted(provider string) (Results, error) {
+	if provider == Bare {
+		provider = ClusterAPI
+	}
 	data, err := committedResults.ReadFile("testdata/" + provider + ".json")
 	if err != nil {
 		return Results{Provider: provider}, nil //nolint:nilerr // a provider without a committed run
@@ -130,6 +133,18 @@ func (r Results) passed(specs []string) int {
 	return n
 }
 
+// explained returns the explanations of the specs that didn't pass.
+func (r Results) explained(specs []string) []explanation {
+	var all []explanation
+	for _, spec := range specs {
+		result, _ := r.find(spec)
+		if e, ok := explained(r.Provider, result); ok {
+			all = append(all, e)
+		}
+	}
+	return all
+}
+
 // printTable prints all providers' results side by side.
 func printTable(out io.Writer, specs []string, all []Results) error {
 	table := tabwriter.NewWriter(out, 0, 0, 2, ' ', 0)
@@ -148,12 +163,18 @@ func printTable(out io.Writer, specs []string, all []Results) error {
 	fmt.Fprintf(table, "%d specs", len(specs))
 	for _, results := range all {
 		fmt.Fprintf(table, "\t%d pass", results.passed(specs))
+		if n := len(results.explained(specs)); n > 0 {
+			fmt.Fprintf(table, ", %d explained", n)
+		}
 	}
 	fmt.Fprintln(table)
 	if err := table.Flush(); err != nil {
 		return fmt.Errorf("printing the table: %w", err)
 	}
 	for _, results := range all {
+		for _, e := range results.explained(specs) {
+			fmt.Fprintf(out, "explained: %s: %s\n", e.spec, e.why)
+		}
 		if results.Finished.IsZero() {
 			fmt.Fprintf(out, "%s: no results yet\n", results.Provider)
 			continue
@@ -186,6 +207,8 @@ func cell(results Results, spec string) string {
 	mark := "FAIL"
 	if result.Passed {
 		mark = "pass"
+	} else if _, ok := explained(results.Provider, result); ok {
+		mark = "explained"
 	}
 	text := mark + " " + progress.Duration(time.Duration(result.Seconds*float64(time.Second)))
 	switch {

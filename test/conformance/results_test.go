@@ -100,9 +100,9 @@ func TestDecision(t *testing.T) {
 	}
 	old := began.Add(-time.Hour)
 	for _, tc := range []struct {
-		name       string
-		ours, kwok *Results
-		want       string
+		name             string
+		ours, bare, kwok *Results
+		want             string
 	}{
 		{name: "When a spec fails that Karpenter's own provider passes, it should say so",
 			ours: of(ClusterAPI, Result{Spec: "a"}, Result{Spec: "b", Passed: true}), kwok: of(Kwok, Result{Spec: "a", Passed: true}, Result{Spec: "b"}), want: "fails: a"},
@@ -115,12 +115,17 @@ func TestDecision(t *testing.T) {
 		{name: "When a spec passed in an earlier run and has no result of this one, it should fail",
 			ours: of(ClusterAPI, Result{Spec: "a", Passed: true}, Result{Spec: "b", Passed: true, Finished: old}), want: "fails: b"},
 		{name: "When only Karpenter's own provider was run, it should be content", kwok: of(Kwok, Result{Spec: "a"})},
+		{name: "When our provider fails a spec without the operator, it should say so",
+			bare: of(Bare, Result{Spec: "a"}, Result{Spec: "b", Passed: true}), want: "fails: a"},
 	} {
 		t.Run(tc.name, func(t *testing.T) {
 			g := NewWithT(t)
 			r := &run{chosen: specsOf(nil, "a", "b"), results: map[string]*Results{}, began: began}
 			if tc.ours != nil {
 				r.results[ClusterAPI] = tc.ours
+			}
+			if tc.bare != nil {
+				r.results[Bare] = tc.bare
 			}
 			if tc.kwok != nil {
 				r.results[Kwok] = tc.kwok

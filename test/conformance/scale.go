@@ -124,6 +124,14 @@ type Contestant struct {
 	ClusterAPI string `json:"clusterAPI,omitempty"`
 }
 
+// installed is the provider as the suite names it.
+func (c Contestant) installed() string {
+	if c.Provider == ClusterAPI && !c.Operator {
+		return Bare
+	}
+	return c.Provider
+}
+
 // String is the name in tables.
 func (c Contestant) String() string {
 	if c.ClusterAPI == localworld.ClusterAPIDefaults {
@@ -151,7 +159,7 @@ func (c ScaleConfig) contestants() []Contestant {
 
 // scale measures one provider in its own world.
 func (r *run) scale(ctx context.Context, s setup, c Contestant, cfg ScaleConfig, report *ScaleReport) error {
-	p, err := r.provider(c.Provider, s)
+	p, err := r.provider(c.installed(), s)
 	if err != nil {
 		return err
 	}

@@ -26,8 +26,8 @@ import (
 	"github.com/autonode-io/autonode/test/world/process"
 )
 
-// operatorTimeout is the timeout for AutoNode to be on.
-const operatorTimeout = 4 * time.Minute
+// operatorTimeout is the timeout for AutoNode to be on. On a busy machine several guests' Karpenters start at once.
+const operatorTimeout = 10 * time.Minute
 
 // subject is a measured guest, with a Karpenter and a NodePool.
 type subject struct {
@@ -67,11 +67,11 @@ func newSubject(ctx context.Context, s setup, c Contestant, p provider, profiles
 	}
 	karpenter := ""
 	if c.Operator {
-		if err := enable(ctx, management, m.guest, guestName); err != nil {
+		if err := enable(ctx, management, m.guest, guestName, hosting.AutoNode(hosting.TemplatePool, hosting.BootstrapTemplate)); err != nil {
 			return nil, err
 		}
 	} else {
-		runner, err := s.start(ctx, c.Provider, p, guestName)
+		runner, err := s.start(ctx, p, guestName)
 		if err != nil {
 			return nil, err
 		}
@@ -125,7 +125,7 @@ func newScaleScheme() (*runtime.Scheme, error) {
 
 // enable turns AutoNode on, as a platform team does, and waits until Karpenter runs and the default node class is
 // ready.
-func enable(ctx context.Context, management, guest client.Client, name string) error {
+func enable(ctx context.Context, management, guest client.Client, name string, autoNode *v1beta1.AutoNode) error {
 	ctx, cancel := context.WithTimeout(ctx, operatorTimeout)
 	defer cancel()
 	hosted := &v1beta1.HostedCluster{}
@@ -134,7 +134,7 @@ func enable(ctx context.Context, management, guest client.Client, name string) e
 		return fmt.Errorf("reading the HostedCluster: %w", err)
 	}
 	before := hosted.DeepCopy()
-	hosted.Spec.AutoNode = hosting.AutoNode(hosting.TemplatePool, hosting.BootstrapTemplate)
+	hosted.Spec.AutoNode = autoNode
 	if err := management.Patch(ctx, hosted, client.MergeFrom(before)); err != nil {
 		return fmt.Errorf("turning AutoNode on: %w", err)
 	}

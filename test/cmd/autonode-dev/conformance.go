@@ -22,12 +22,13 @@ func newConformanceCommand() *cobra.Command {
 	var sizes []string
 	var scale conformance.ScaleConfig
 	var budget, busy bool
-	providers := []string{conformance.ClusterAPI, conformance.Kwok}
+	both := []string{conformance.ClusterAPI, conformance.Kwok}
 	cmd := &cobra.Command{
 		Use:   "conformance",
 		Short: "Run Karpenter's regression suite against AutoNode's provider",
 		Long: `Run Karpenter's own regression suite, unchanged, in a world of its own: against AutoNode's provider and against
-Karpenter's kwok provider, and print both results side by side. It fails if a spec fails, unless it failed with the kwok provider in the same run.
+Karpenter's kwok provider, and print both results side by side. AutoNode's operator installs AutoNode's provider from a release payload, and the suite
+has the rights of the guest's admin. It fails if a spec fails, unless it failed with the kwok provider in the same run, or the reason is known.
 
 The last results of each provider are kept, so that running one shows the other's too.`,
 		Example: `  # Both providers, all specs; about half an hour on two cores
@@ -36,6 +37,9 @@ The last results of each provider are kept, so that running one shows the other'
   # Some specs, with one provider
   autonode-dev conformance --provider clusterapi --focus 'Drift Budgets'
 
+  # AutoNode's provider without the operator and its admission policies
+  autonode-dev conformance --provider bare
+
   # How long 3, 50 and 150 pods take that need a node each, and what they cost
   autonode-dev conformance --scale 3,50,150 --json results.json
 
@@ -43,12 +47,9 @@ The last results of each provider are kept, so that running one shows the other'
   autonode-dev conformance --scale 100 --with-operator --provider clusterapi`,
 		Args: cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
-			cfg.Providers = providers
-			if provider != "" {
-				if !slices.Contains(providers, provider) {
-					return fmt.Errorf("--provider %s: there are %v", provider, providers)
-				}
-				cfg.Providers = []string{provider}
+			var err error
+			if cfg.Providers, err = chooseProviders(provider, both, len(sizes) > 0); err != nil {
+				return err
 			}
 			if cfg.Guests < 1 || cfg.Guests > conformance.MaxGuests {
 				return fmt.Errorf("--guests %d: it has to be from 1 to %d", cfg.Guests, conformance.MaxGuests)
@@ -91,7 +92,7 @@ The last results of each provider are kept, so that running one shows the other'
 			return conformance.Run(cmd.Context(), cfg)
 		},
 	}
-	cmd.Flags().StringVar(&provider, "provider", "", "clusterapi or kwok; both if empty")
+	cmd.Flags().StringVar(&provider, "provider", "", "clusterapi, kwok, or bare: AutoNode's provider without the operator; clusterapi and kwok if empty")
 	cmd.Flags().StringSliceVar(&sizes, "scale", nil, "instead of a suite, measure how long so many pods take that need a node each, with both providers")
 	cmd.Flags().BoolVar(&budget, "budget", false, fmt.Sprintf("instead of a suite, count the requests and the CPU time of %d nodes, and fail when one costs too much", conformance.BudgetPods))
 	cmd.Flags().BoolVar(&busy, "busy", false, fmt.Sprintf("instead of a suite, measure %d bursts of %d nodes beside %d busy loops, and fail when a machine is lost or more are made",
@@ -105,7 +106,7 @@ The last results of each provider are kept, so that running one shows the other'
 	cmd.Flags().StringVar(&cfg.Focus, "focus", "", "regular expression that chooses specs by their text")
 	cmd.Flags().IntVar(&cfg.Guests, "guests", 6, "guest clusters that each provider's specs are spread over")
 	cmd.Flags().StringVar(&cfg.Results, "results", filepath.Join("bin", "conformance"), "folder of the last results and of the logs")
-	cmd.Flags().StringVar(&cfg.Karpenter, "karpenter", "", "AutoNode's provider; default the karpenter-clusterapi beside this program")
+	cmd.Flags().StringVar(&cfg.Karpenter, "karpenter", "", "AutoNode's provider; default the karpenter-clusterapi beside this program; the operator's is built from the source")
 	for _, other := range []string{"suite", "focus", "guests", "results"} {
 		cmd.MarkFlagsMutuallyExclusive("scale", other)
 		cmd.MarkFlagsMutuallyExclusive("budget", other)
@@ -117,6 +118,22 @@ The last results of each provider are kept, so that running one shows the other'
 	}
 	cmd.MarkFlagsMutuallyExclusive("budget", "busy")
 	return cmd
+}
+
+// chooseProviders reads --provider. A measurement says by --with-operator who runs AutoNode's provider.
+func chooseProviders(named string, both []string, measures bool) ([]string, error) {
+	all := both
+	if !measures {
+		all = append(slices.Clone(both), conformance.Bare)
+	}
+	switch {
+	case named == "":
+		return both, nil
+	case !slices.Contains(all, named):
+		return nil, fmt.Errorf("--provider %s: there are %v", named, all)
+	default:
+		return []string{named}, nil
+	}
 }
 
 // readSizes reads the numbers of pods that --scale names.

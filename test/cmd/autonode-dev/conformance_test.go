@@ -6,6 +6,8 @@ import (
 	"testing"
 
 	. "github.com/onsi/gomega"
+
+	"github.com/autonode-io/autonode/test/conformance"
 )
 
 func TestReadSizes(t *testing.T) {
@@ -35,6 +37,33 @@ func TestGuests(t *testing.T) {
 			cmd.SetArgs([]string{"--guests", guests})
 			cmd.SilenceUsage, cmd.SilenceErrors = true, true
 			g.Expect(cmd.ExecuteContext(t.Context())).To(MatchError(ContainSubstring("from 1 to 20")))
+		})
+	}
+}
+
+func TestProviders(t *testing.T) {
+	both := []string{conformance.ClusterAPI, conformance.Kwok}
+	for _, tc := range []struct {
+		name, provider string
+		measures       bool
+		want           []string
+		problem        string
+	}{
+		{name: "When no provider is named, it should be both", want: both},
+		{name: "When no provider is named to a measurement, it should be both", measures: true, want: both},
+		{name: "When one is named, it should be that", provider: "bare", want: []string{conformance.Bare}},
+		{name: "When bare is named to a measurement, it should say what is allowed", provider: "bare", measures: true, problem: "there are [clusterapi kwok]"},
+		{name: "When one is unknown, it should say what is allowed", provider: "aws", problem: "there are [clusterapi kwok bare]"},
+	} {
+		t.Run(tc.name, func(t *testing.T) {
+			g := NewWithT(t)
+			got, err := chooseProviders(tc.provider, both, tc.measures)
+			if tc.problem != "" {
+				g.Expect(err).To(MatchError(ContainSubstring(tc.problem)))
+				return
+			}
+			g.Expect(err).NotTo(HaveOccurred())
+			g.Expect(got).To(Equal(tc.want))
 		})
 	}
 }
