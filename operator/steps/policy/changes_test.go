@@ -250,6 +250,12 @@ func changeNodeClasses(t *testing.T) {
 }
 
 func changeNodeClaims(t *testing.T) {
+	// of has the label that names its node class to Karpenter core.
+	of := func(class string) *karpv1.NodeClaim {
+		c := scopetest.NodeClaim("own")
+		c.Labels = map[string]string{karpv1.NodeClassLabelKey(c.Spec.NodeClassRef.GroupKind()): class}
+		return c
+	}
 	try(t, map[string]trial{
 		"a NodeClaim's status": {status(func() client.Object {
 			c := scopetest.NodeClaim("claim")
@@ -263,6 +269,8 @@ func changeNodeClaims(t *testing.T) {
 		"a NodeClaim's label of ours":  {claimed(func(c *karpv1.NodeClaim) { delete(c.Labels, v1alpha1.Group+"/tier") }), "the labels karpenter.cluster.x-k8s.io/… of a NodeClaim tell its Machine"},
 		"a NodeClaim's other label":    {claimed(func(c *karpv1.NodeClaim) { c.Labels["mine"] = "2" }), ""},
 		"a NodeClaim's do-not-disrupt": {claimed(func(c *karpv1.NodeClaim) { c.Annotations[karpv1.DoNotDisruptAnnotationKey] = "true" }), ""},
+		"a NodeClaim of one's own":     {creation(of(v1alpha1.DefaultNodeClass)), ""},
+		"a NodeClaim of another class": {creation(of("another")), "the labels karpenter.cluster.x-k8s.io/… of a NodeClaim tell its Machine"},
 		"a NodeClaim's deletion":       {deletion(scopetest.NodeClaim("claim")), ""},
 	})
 }
