@@ -181,7 +181,7 @@ bench-operator: build ## Measure what CLUSTERS hosted clusters (1000) cost the o
 
 .PHONY: conformance
 conformance: build ## Run Karpenter's own suite against our provider and its kwok provider. PROVIDER=clusterapi, kwok, or bare (ours without the operator) runs one; ARGS="--focus 'Drift Budgets'" chooses.
-	$(DEV) conformance --provider='$(PROVIDER)' --suite='$(or $(SUITE),regression)' $(ARGS)
+	$(DEV) conformance --provider='$(PROVIDER)' $(if $(SUITE),--suite='$(SUITE)') $(ARGS)
 
 .PHONY: world
 world: build ## Start the local world and leave it in the foreground. ARGS are those of 'autonode-dev world up'.

@@ -38,6 +38,7 @@ type binary struct {
 
 var (
 	regressionSuite = binary{name: "regression.test", test: true, pkg: "sigs.k8s.io/karpenter/test/suites/regression"}
+	disruptionSuite = binary{name: "disruption.test", test: true, pkg: "sigs.k8s.io/karpenter/test/suites/disruption"}
 	draSuite        = binary{name: "dra.test", test: true, pkg: "sigs.k8s.io/karpenter/test/suites/dra"}
 	draDriver       = binary{name: "dra-kwok-driver", pkg: "sigs.k8s.io/karpenter/dra-kwok-driver"}
 	kwokProgram     = binary{name: "karpenter-kwok", pkg: "sigs.k8s.io/karpenter/kwok"}

@@ -98,8 +98,12 @@ func (p *clusterAPI) suiteArgs(s spec) []string {
 	case strings.HasPrefix(s.text, "CapacityBuffer "):
 		pool = "small-nodepool.yaml"
 	}
-	return []string{"-default-nodeclass=" + p.files[class], "-default-nodepool=" + p.files[pool]}
+	return []string{"-default-nodeclass=" + p.files[class], "-default-nodepool=" + p.files[pool], "-repair-condition=" + repairCondition}
 }
+
+// repairCondition is a node condition for which the provider replaces a node, and which the world's kubelets leave alone.
+// Of those it has the shortest toleration, ten minutes from the Node's creation; the specs wait for fifteen.
+const repairCondition = "AcceleratedHardwareReady=False"
 
 // namespace is the control-plane namespace of a guest in the world.
 func (p *clusterAPI) namespace(guest string) string { return "clusters-" + guest }
@@ -127,7 +131,7 @@ func (p *clusterAPI) start(ctx context.Context, s setup, guest *controlplane.Clu
 		Path: p.program,
 		Args: []string{"--guest-kubeconfig=" + guestKubeconfig, "--cluster-name=" + guest.Name, "--namespace=" + p.namespace(guest.Name)},
 		Env:  []string{"KUBECONFIG=" + managementKubeconfig},
-	}, Bare, guest.Name)
+	}, Bare, guest.Name, c)
 }
 
 // missing returns Karpenter's CustomResourceDefinitions that aren't among those.

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Package conformance runs Karpenter's regression suite, unmodified from Karpenter's module, against AutoNode's
+// Package conformance runs Karpenter's regression and disruption suites, unmodified from Karpenter's module, against AutoNode's
 // provider and against Karpenter's kwok provider, in a world of its own, and compares the results.
 //
 // The suite expects an exclusive cluster, and mostly waits. So each spec runs in its own process, and several guests of
@@ -37,6 +37,7 @@ const leftoversTimeout = time.Minute
 // The suites.
 const (
 	Regression = "regression"
+	Disruption = "disruption"
 	DRA        = "dra"
 )
 
@@ -47,7 +48,7 @@ const MaxGuests = 20
 type Config struct {
 	// Providers to run: ClusterAPI, Kwok or both, or Bare.
 	Providers []string
-	// Suites to run: Regression, DRA or both.
+	// Suites to run: Regression, Disruption, DRA or several of them.
 	Suites []string
 	// Guests is the number of guests per provider, from 1 to MaxGuests.
 	Guests int
@@ -72,7 +73,7 @@ func Run(ctx context.Context, cfg Config) (err error) {
 	}
 	printer := progress.New(cfg.Out)
 	task := printer.Task("Building Karpenter's test suites", "")
-	bin, err := build(ctx, regressionSuite, draSuite, draDriver, kwokProgram)
+	bin, err := build(ctx, regressionSuite, disruptionSuite, draSuite, draDriver, kwokProgram)
 	if err != nil {
 		task.Fail()
 		return err
@@ -121,6 +122,10 @@ func suites(bin string) []*suite {
 					return ""
 				}
 			},
+		},
+		{
+			name: Disruption, path: filepath.Join(bin, disruptionSuite.name),
+			needs: func(string) string { return "" },
 		},
 		{
 			name: DRA, path: filepath.Join(bin, draSuite.name), driver: filepath.Join(bin, draDriver.name),
@@ -403,8 +408,8 @@ func (r *run) check() error {
 			errs = append(errs, r.failures(provider)...)
 		}
 	}
-	if ours := r.results[ClusterAPI]; ours != nil && slices.Contains(r.cfg.Suites, Regression) {
-		errs = append(errs, outdated(r.all, *ours)...)
+	if ours := r.results[ClusterAPI]; ours != nil {
+		errs = append(errs, outdated(r.cfg.Suites, r.all, *ours)...)
 	}
 	for _, name := range r.leftovers {
 		errs = append(errs, fmt.Errorf("was left behind: %s", name))

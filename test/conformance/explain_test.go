@@ -41,7 +41,7 @@ func TestExplanations(t *testing.T) {
 		t.Run(tc.name, func(t *testing.T) {
 			g := NewWithT(t)
 			r := &run{
-				cfg: Config{Suites: []string{Regression}}, all: all, chosen: specsOf(nil, e.spec), began: began,
+				cfg: Config{Suites: []string{Regression, Disruption}}, all: all, chosen: specsOf(nil, e.spec), began: began,
 				results: map[string]*Results{tc.ours.Provider: tc.ours},
 			}
 			if tc.specs != nil {
@@ -55,6 +55,21 @@ func TestExplanations(t *testing.T) {
 		})
 	}
 
+	t.Run("When a suite isn't run, it should ask for nothing about its specs", func(t *testing.T) {
+		g := NewWithT(t)
+		g.Expect(outdated([]string{DRA}, nil, Results{})).To(BeEmpty())
+	})
+
+	t.Run("When a spec skips itself, it should be explained without the operator too", func(t *testing.T) {
+		g := NewWithT(t)
+		last := explanations[len(explanations)-1]
+		result := Result{Spec: last.spec, Failure: "skipped at x_test.go:1: " + last.failure}
+		for provider, want := range map[string]bool{ClusterAPI: true, Bare: true, Kwok: false} {
+			_, got := explained(provider, result)
+			g.Expect(got).To(Equal(want), provider)
+		}
+	})
+
 	t.Run("When a spec is explained, the table should count it and say why", func(t *testing.T) {
 		g := NewWithT(t)
 		var out bytes.Buffer
@@ -66,7 +81,7 @@ func TestExplanations(t *testing.T) {
 
 	t.Run("When explanations are read, each should be of another spec and say what fails and why", func(t *testing.T) {
 		g := NewWithT(t)
-		g.Expect(errors.Join(outdated(all, Results{})...)).NotTo(HaveOccurred())
+		g.Expect(errors.Join(outdated([]string{Regression, Disruption}, all, Results{})...)).NotTo(HaveOccurred())
 		seen := map[string]bool{}
 		for _, known := range explanations {
 			g.Expect(seen[known.spec]).To(BeFalse(), known.spec)

@@ -80,7 +80,7 @@ func (p *kwokProvider) start(ctx context.Context, s setup, guest *controlplane.C
 	return s.run(ctx, process.Spec{
 		Path: p.program,
 		Env:  []string{"KUBECONFIG=" + p.kubeconfig(guest.Name), "LEADER_ELECTION_NAMESPACE=kube-system"},
-	}, Kwok, guest.Name)
+	}, Kwok, guest.Name, c)
 }
 
 // startKubelets runs a kubelet for every Node of the provider, until the Node is deleted.

@@ -8,6 +8,7 @@ import (
 	"net/http"
 	"sync"
 
+	appsv1 "k8s.io/api/apps/v1"
 	apiextensionsv1 "k8s.io/apiextensions-apiserver/pkg/apis/apiextensions/v1"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
@@ -72,11 +73,28 @@ func (p *operated) start(ctx context.Context, _ setup, guest *controlplane.Clust
 	if err := crd.Install(ctx, admin, missing(definitions)...); err != nil {
 		return runner{}, err
 	}
+	karpenter := &appsv1.Deployment{}
+	if err := p.client.Get(ctx, client.ObjectKey{Namespace: p.namespace(guest.Name), Name: "karpenter"}, karpenter); err != nil {
+		return runner{}, fmt.Errorf("reading Karpenter's Deployment: %w", err)
+	}
+	if err := showSettings(ctx, admin, gatesOf(karpenter)); err != nil {
+		return runner{}, err
+	}
 	kubeconfig, err := p.suiteAccess(ctx, guest)
 	if err != nil {
 		return runner{}, err
 	}
 	return runner{provider: ClusterAPI, guest: guest.Name, kubeconfig: kubeconfig}, nil
+}
+
+// gatesOf returns the feature gates of a Deployment, which has one container.
+func gatesOf(karpenter *appsv1.Deployment) string {
+	for _, variable := range karpenter.Spec.Template.Spec.Containers[0].Env {
+		if variable.Name == gatesVariable {
+			return variable.Value
+		}
+	}
+	return ""
 }
 
 // suiteAccess writes a kubeconfig of the guest's administrator. The suite requires that no node class exists, and the

@@ -41,3 +41,12 @@ func TestOmitDefaultNodeClass(t *testing.T) {
 		})
 	}
 }
+
+func TestSettings(t *testing.T) {
+	t.Run("When Karpenter's feature gates are shown to the suite, they should be those that it has", func(t *testing.T) {
+		g := NewWithT(t)
+		shown := settingsDeployment(gatesValue())
+		g.Expect(gatesOf(shown)).To(Equal("CapacityBuffer=true,NodeRepair=true,StaticCapacity=true,TerminateFirstDrift=true,TerminateFirstRepair=true"))
+		g.Expect(shown.Spec.Replicas).To(HaveValue(BeZero()))
+	})
+}

@@ -10,7 +10,10 @@ import (
 	"strings"
 	"time"
 
+	appsv1 "k8s.io/api/apps/v1"
+	corev1 "k8s.io/api/core/v1"
 	apiextensionsv1 "k8s.io/apiextensions-apiserver/pkg/apis/apiextensions/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime"
 	clientgoscheme "k8s.io/client-go/kubernetes/scheme"
 	"sigs.k8s.io/controller-runtime/pkg/client"
@@ -29,8 +32,15 @@ const (
 	Kwok       = "kwok"       // Karpenter's own, the measure
 )
 
-// featureGates are on for all providers, as in Karpenter's own continuous integration.
-var featureGates = []string{"CapacityBuffer", "NodeRepair", "StaticCapacity"}
+// featureGates are on for all providers, as in Karpenter's own continuous integration. The TerminateFirst specs switch on
+// theirs by Karpenter's Deployment, which no guest has.
+var featureGates = []string{"CapacityBuffer", "NodeRepair", "StaticCapacity", "TerminateFirstDrift", "TerminateFirstRepair"}
+
+// gatesVariable is the environment variable that Karpenter reads its feature gates from.
+const gatesVariable = "FEATURE_GATES"
+
+// gatesValue is the variable's value with all featureGates on.
+func gatesValue() string { return strings.Join(featureGates, "=true,") + "=true" }
 
 const karpenterTimeout = time.Minute
 
@@ -89,8 +99,37 @@ func (s setup) start(ctx context.Context, p provider, guest string) (runner, err
 	return on, nil
 }
 
+// showSettings creates what the suite looks for in a guest to learn Karpenter's settings. Karpenter runs elsewhere, so the
+// Deployment has no replicas. A spec that changes a setting waits for a restart in vain and fails.
+func showSettings(ctx context.Context, c client.Client, featureGates string) error {
+	if err := c.Create(ctx, settingsDeployment(featureGates)); err != nil {
+		return fmt.Errorf("creating a Deployment for the suite: %w", err)
+	}
+	return nil
+}
+
+func settingsDeployment(featureGates string) *appsv1.Deployment {
+	labels := map[string]string{"app.kubernetes.io/name": "karpenter-settings"}
+	return &appsv1.Deployment{
+		ObjectMeta: metav1.ObjectMeta{Namespace: metav1.NamespaceSystem, Name: "karpenter"},
+		Spec: appsv1.DeploymentSpec{
+			Replicas: new(int32),
+			Selector: &metav1.LabelSelector{MatchLabels: labels},
+			Template: corev1.PodTemplateSpec{
+				ObjectMeta: metav1.ObjectMeta{Labels: labels},
+				Spec: corev1.PodSpec{Containers: []corev1.Container{{
+					Name: "controller", Image: "karpenter", Env: []corev1.EnvVar{{Name: gatesVariable, Value: featureGates}},
+				}}},
+			},
+		},
+	}
+}
+
 // run runs a Karpenter as a process of this machine, and returns when it is ready.
-func (s setup) run(ctx context.Context, spec process.Spec, provider, guest string) (runner, error) {
+func (s setup) run(ctx context.Context, spec process.Spec, provider, guest string, c client.Client) (runner, error) {
+	if err := showSettings(ctx, c, gatesValue()); err != nil {
+		return runner{}, err
+	}
 	metrics, err := s.ports.Next()
 	if err != nil {
 		return runner{}, err
@@ -104,7 +143,7 @@ func (s setup) run(ctx context.Context, spec process.Spec, provider, guest strin
 	spec.Env = append(spec.Env,
 		fmt.Sprintf("METRICS_PORT=%d", metrics),
 		fmt.Sprintf("HEALTH_PROBE_PORT=%d", health),
-		"FEATURE_GATES="+strings.Join(featureGates, "=true,")+"=true",
+		gatesVariable+"="+gatesValue(),
 		"LEADER_ELECTION_NAME=karpenter-leader-election",
 		"LOG_LEVEL=info",
 		"ENABLE_PROFILING=true",

@@ -17,7 +17,7 @@ import (
 )
 
 func newConformanceCommand() *cobra.Command {
-	var provider, suite string
+	var provider string
 	var cfg conformance.Config
 	var sizes []string
 	var scale conformance.ScaleConfig
@@ -25,8 +25,8 @@ func newConformanceCommand() *cobra.Command {
 	both := []string{conformance.ClusterAPI, conformance.Kwok}
 	cmd := &cobra.Command{
 		Use:   "conformance",
-		Short: "Run Karpenter's regression suite against AutoNode's provider",
-		Long: `Run Karpenter's own regression suite, unchanged, in a world of its own: against AutoNode's provider and against
+		Short: "Run Karpenter's own suites against AutoNode's provider",
+		Long: `Run Karpenter's own regression and disruption suites, unchanged, in a world of its own: against AutoNode's provider and against
 Karpenter's kwok provider, and print both results side by side. AutoNode's operator installs AutoNode's provider from a release payload, and the suite
 has the rights of the guest's admin. It fails if a spec fails, unless it failed with the kwok provider in the same run, or the reason is known.
 
@@ -54,11 +54,12 @@ The last results of each provider are kept, so that running one shows the other'
 			if cfg.Guests < 1 || cfg.Guests > conformance.MaxGuests {
 				return fmt.Errorf("--guests %d: it has to be from 1 to %d", cfg.Guests, conformance.MaxGuests)
 			}
-			suites := []string{conformance.Regression, conformance.DRA}
-			if !slices.Contains(suites, suite) {
-				return fmt.Errorf("--suite %s: there are %v", suite, suites)
+			suites := []string{conformance.Regression, conformance.Disruption, conformance.DRA}
+			for _, suite := range cfg.Suites {
+				if !slices.Contains(suites, suite) {
+					return fmt.Errorf("--suite %s: there are %v", suite, suites)
+				}
 			}
-			cfg.Suites = []string{suite}
 			if cfg.Karpenter == "" {
 				self, err := os.Executable()
 				if err != nil {
@@ -102,7 +103,7 @@ The last results of each provider are kept, so that running one shows the other'
 	cmd.Flags().StringSliceVar(&scale.ClusterAPI, "cluster-api", []string{localworld.ClusterAPITuned},
 		"with --scale: how Cluster API runs: tuned, defaults, which is as it ships, or both, separated by a comma")
 	cmd.Flags().BoolVar(&scale.Operator, "with-operator", false, "with --scale: let AutoNode's operator run its provider")
-	cmd.Flags().StringVar(&suite, "suite", conformance.Regression, "regression or dra")
+	cmd.Flags().StringSliceVar(&cfg.Suites, "suite", []string{conformance.Regression, conformance.Disruption}, "regression, disruption or dra, separated by a comma")
 	cmd.Flags().StringVar(&cfg.Focus, "focus", "", "regular expression that chooses specs by their text")
 	cmd.Flags().IntVar(&cfg.Guests, "guests", 6, "guest clusters that each provider's specs are spread over")
 	cmd.Flags().StringVar(&cfg.Results, "results", filepath.Join("bin", "conformance"), "folder of the last results and of the logs")
