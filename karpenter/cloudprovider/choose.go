@@ -91,8 +91,9 @@ func (c *CloudProvider) launchable(ctx context.Context, nodeClaim *karpv1.NodeCl
 	return instanceTypes, nil
 }
 
+// overlaid applies the NodeOverlays of a NodePool. A NodeClaim of no NodePool has none: Karpenter core evaluates them for each NodePool.
 func (c *CloudProvider) overlaid(ctx context.Context, nodePool string, instanceTypes []*karpcloudprovider.InstanceType) ([]*karpcloudprovider.InstanceType, error) {
-	if c.Overlays == nil || !options.FromContext(ctx).FeatureGates.NodeOverlay {
+	if c.Overlays == nil || nodePool == "" || !options.FromContext(ctx).FeatureGates.NodeOverlay {
 		return instanceTypes, nil
 	}
 	instanceTypes, err := c.Overlays.ApplyAll(nodePool, instanceTypes)

@@ -53,6 +53,13 @@ func TestOverlay(t *testing.T) {
 		g.Expect(karpcloudprovider.IsNodeClassNotReadyError(err)).To(BeTrue(), "%v", err)
 	})
 
+	t.Run("When a NodeClaim has no NodePool, it should launch without overlays", func(t *testing.T) {
+		g := NewWithT(t)
+		created, err := f.provider.Create(on, f.claim("own", func(n *karpv1.NodeClaim) { delete(n.Labels, karpv1.NodePoolLabelKey) }))
+		g.Expect(err).NotTo(HaveOccurred())
+		g.Expect(created.Labels).To(HaveKeyWithValue(corev1.LabelInstanceTypeStable, "c2-small"))
+	})
+
 	clk := clocktesting.NewFakeClock(metav1.Now().Time)
 	_, err = nodeoverlay.NewController(clk, guest, f.provider, f.provider.Overlays, state.NewCluster(clk, guest, f.provider)).Reconcile(on, reconcile.Request{})
 	g.Expect(err).NotTo(HaveOccurred())
