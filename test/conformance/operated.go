@@ -40,10 +40,11 @@ func newOperated(management *controlplane.Cluster, dir string) (*operated, error
 	return &operated{clusterAPI: base}, nil
 }
 
-// autoNode is spec.autoNode of the suite's HostedClusters. It is the one place that sets feature gates of the operator's
-// Karpenter. NodeRepair and StaticCapacity are on by default.
+// autoNode is spec.autoNode of the suite's HostedClusters, with the feature gates that aren't on by default.
 func autoNode() *v1beta1.AutoNode {
-	return hosting.AutoNode(hosting.TemplatePool, hosting.BootstrapTemplate)
+	autoNode := hosting.AutoNode(hosting.TemplatePool, hosting.BootstrapTemplate)
+	autoNode.ProvisionerConfig.Karpenter.FeatureGates = map[string]bool{"CapacityBuffer": true}
+	return autoNode
 }
 
 func (p *operated) start(ctx context.Context, _ setup, guest *controlplane.Cluster, _ client.Client) (runner, error) {
