@@ -47,7 +47,8 @@ func TestAllocatable(t *testing.T) {
 		f.Expect(err).NotTo(HaveOccurred())
 		for tmpl := range snapshot.Templates() {
 			f.machines.ObserveMachine("1", inventory.Machine{
-				Origin: inventory.Origin{Source: tmpl.Source.Annotation()}, ContentHash: tmpl.ContentHash, BootstrapHash: tmpl.Bootstrap.Hash, ProviderID: "cloud://1",
+				Origin: inventory.Origin{Source: tmpl.Source.Annotation()}, ContentHash: tmpl.ContentHash, BootstrapHash: tmpl.Bootstrap.Hash,
+				NodeClassHash: (&v1alpha1.ClusterAPINodeClass{}).Hash(), ProviderID: "cloud://1",
 			})
 		}
 		f.machines.ObserveNode("a", inventory.Node{
