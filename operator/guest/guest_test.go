@@ -17,6 +17,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
 	toolscache "k8s.io/client-go/tools/cache"
+	"k8s.io/utils/clock"
 	clusterv1 "sigs.k8s.io/cluster-api/api/core/v1beta2"
 	"sigs.k8s.io/controller-runtime/pkg/builder"
 	"sigs.k8s.io/controller-runtime/pkg/client"
@@ -34,6 +35,7 @@ import (
 	"github.com/autonode-io/autonode/operator/scope"
 	"github.com/autonode-io/autonode/operator/scope/scopetest"
 	"github.com/autonode-io/autonode/operator/steps/crd"
+	"github.com/autonode-io/autonode/operator/steps/featuregate"
 )
 
 var clusters scopetest.Clusters
@@ -146,7 +148,9 @@ func start(t *testing.T) *connection {
 	g.Expect(err).NotTo(HaveOccurred())
 	p := &parent{
 		management: mgr.GetClient(), last: map[types.NamespacedName]*scope.Scope{}, count: map[types.NamespacedName]int{},
-		steps: []scope.Step{connections, crd.New(crd.Config{Apply: apply.New()})},
+		steps: []scope.Step{
+			connections, featuregate.New(featuregate.Config{Management: mgr.GetClient(), Clock: clock.RealClock{}}), crd.New(crd.Config{Apply: apply.New()}),
+		},
 	}
 	g.Expect(builder.ControllerManagedBy(mgr).For(&v1beta1.HostedCluster{}).WatchesRawSource(connections.Source()).
 		Complete(reconcile.AsReconciler(mgr.GetClient(), p))).To(Succeed())

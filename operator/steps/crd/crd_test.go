@@ -44,6 +44,15 @@ func TestDefinitions(t *testing.T) {
 		g.Eventually(reconcile(ctx, step, s)).Should(Equal(scope.Result{}))
 	}
 
+	// Tests run in any order, and others leave definitions behind.
+	g.Eventually(func(g Gomega) {
+		for _, name := range names {
+			definition := &apiextensionsv1.CustomResourceDefinition{ObjectMeta: metav1.ObjectMeta{Name: name}}
+			g.Expect(client.IgnoreNotFound(clusters.Guest.Client.Delete(ctx, definition))).To(Succeed())
+			g.Expect(apierrors.IsNotFound(clusters.Guest.Client.Get(ctx, client.ObjectKey{Name: name}, definition))).To(BeTrue(), name)
+		}
+	}).Should(Succeed())
+
 	t.Run("When the guest has no definitions, it should apply them and wait until they are established", func(t *testing.T) {
 		g := NewWithT(t)
 		result, err := step.Reconcile(ctx, s)
