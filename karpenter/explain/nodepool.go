@@ -43,12 +43,11 @@ func (s *Simulation) nodePool(ctx context.Context, nodePool *karpv1.NodePool, po
 	if answer.Reason = s.unusable(nodePool); answer.Reason != "" {
 		return answer
 	}
-	if _, err := s.undecorated.GetInstanceTypes(ctx, nodePool); err != nil {
-		answer.Reason = "its instance types aren't known: " + sentence(err)
-		return answer
-	}
 	instanceTypes, err := s.cloudProvider.GetInstanceTypes(ctx, nodePool)
 	if err != nil {
+		if _, own := s.undecorated.GetInstanceTypes(ctx, nodePool); own != nil {
+			err = own // without what Karpenter core adds
+		}
 		answer.Reason = "its instance types aren't known: " + sentence(err)
 		return answer
 	}

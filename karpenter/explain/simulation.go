@@ -51,7 +51,7 @@ type Config struct {
 type Simulation struct {
 	Config
 	cloudProvider karpcloudprovider.CloudProvider
-	// undecorated is cloudProvider without NodeOverlays, whose errors are in nobody else's words.
+	// undecorated is cloudProvider without NodeOverlays. Karpenter core adds no words to its errors.
 	undecorated resolved
 	cluster     *state.Cluster
 	cost        *cost.ClusterCost

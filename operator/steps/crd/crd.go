@@ -93,7 +93,7 @@ func (d *Definitions) Reconcile(ctx context.Context, s *scope.Scope) (scope.Resu
 			return scope.Result{}, err
 		case wait != "":
 			waits = append(waits, wait)
-		case !isEstablished(live):
+		case !IsEstablished(live):
 			establishing = append(establishing, definition.Name)
 		default:
 			now.resourceVersions[live.Name] = live.ResourceVersion
@@ -143,7 +143,7 @@ func gatedOf(s *scope.Scope) string { return strings.Join(sets.List(s.FeatureGat
 // reconcile returns the previous CRD, nil if there was none, and the user's remedy if one is needed. A gated definition may be another's.
 func (d *Definitions) reconcile(ctx context.Context, guest *scope.Guest, desired *apiextensionsv1.CustomResourceDefinition, gated bool,
 ) (*apiextensionsv1.CustomResourceDefinition, string, error) {
-	live, err := read(ctx, guest, desired.Name)
+	live, err := Read(ctx, guest, desired.Name)
 	if err != nil {
 		return nil, "", err
 	}
@@ -170,8 +170,8 @@ func (d *Definitions) reconcile(ctx context.Context, guest *scope.Guest, desired
 	return live, refused(live), nil
 }
 
-// read reads the cache first, which holds what the operator applied, and else the API server.
-func read(ctx context.Context, guest *scope.Guest, name string) (*apiextensionsv1.CustomResourceDefinition, error) {
+// Read returns a CRD of the guest: from the cache, which holds what the operator applied, else from the API server; nil for none.
+func Read(ctx context.Context, guest *scope.Guest, name string) (*apiextensionsv1.CustomResourceDefinition, error) {
 	for _, reader := range []client.Reader{guest.Cached, guest.Live} {
 		live := &apiextensionsv1.CustomResourceDefinition{}
 		err := reader.Get(ctx, client.ObjectKey{Name: name}, live)
@@ -198,7 +198,8 @@ func refused(live *apiextensionsv1.CustomResourceDefinition) string {
 	return ""
 }
 
-func isEstablished(live *apiextensionsv1.CustomResourceDefinition) bool {
+// IsEstablished reports whether the guest serves a CRD. One that is being deleted, or nil, is not established.
+func IsEstablished(live *apiextensionsv1.CustomResourceDefinition) bool {
 	if live == nil || !live.DeletionTimestamp.IsZero() {
 		return false
 	}
@@ -219,7 +220,7 @@ func StoredBeyond(ctx context.Context, s *scope.Scope, payload []*apiextensionsv
 	}
 	var all []string
 	for _, definition := range desired {
-		live, err := read(ctx, s.Guest, definition.Name)
+		live, err := Read(ctx, s.Guest, definition.Name)
 		if err != nil {
 			return nil, err
 		}

@@ -162,7 +162,7 @@ func (f *FeatureGates) inUse(ctx context.Context, s *scope.Scope) (sets.Set[stri
 	return inUse, nil
 }
 
-// check returns what there is to say of a gate that is to be on. Its requests to the guest's API server are repeated at most every recheck.
+// check returns the finding about a gate that is to be on. Its requests to the guest's API server are repeated at most every recheck.
 func (f *FeatureGates) check(ctx context.Context, s *scope.Scope, gate gate) (finding, error) {
 	if gate.definition == "" && gate.kind.Empty() {
 		return finding{}, nil

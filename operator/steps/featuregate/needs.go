@@ -8,9 +8,7 @@ import (
 	"fmt"
 
 	apiextensionsv1 "k8s.io/apiextensions-apiserver/pkg/apis/apiextensions/v1"
-	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/api/meta"
-	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/autonode-io/autonode/api/v1beta1"
 	"github.com/autonode-io/autonode/operator/message"
@@ -18,10 +16,10 @@ import (
 	"github.com/autonode-io/autonode/operator/steps/crd"
 )
 
-// foreign returns what there is to say of a gate whose CustomResourceDefinition the operator didn't create: it is its owner's, who may need it
-// for an autoscaler of their own. The zero value: there is none, or it is the operator's.
+// foreign returns the finding about a gate whose CustomResourceDefinition the operator didn't create: its owner may need it for another
+// autoscaler. The zero value: there is none, or the operator created it.
 func foreign(ctx context.Context, guest *scope.Guest, gate gate) (finding, error) {
-	live, err := definition(ctx, guest, gate.definition)
+	live, err := crd.Read(ctx, guest, gate.definition)
 	if err != nil || live == nil || live.Annotations[crd.CreatedAnnotation] != "" {
 		return finding{}, err
 	}
@@ -34,8 +32,8 @@ func foreign(ctx context.Context, guest *scope.Guest, gate gate) (finding, error
 		"%s is on: %s; Karpenter uses it, and the operator neither changes nor removes it", gate.name, owned)}, nil
 }
 
-// unserved returns what there is to say of a gate whose kind isn't one of the guest's API server. Karpenter, whose informers would never sync, would
-// end.
+// unserved returns the finding about a gate whose kind the guest's API server doesn't serve. Karpenter's informers for it would never sync, and
+// Karpenter would end.
 func unserved(_ context.Context, guest *scope.Guest, gate gate) (finding, error) {
 	_, err := guest.Live.RESTMapper().RESTMapping(gate.kind.GroupKind(), gate.kind.Version)
 	switch {
@@ -48,21 +46,6 @@ func unserved(_ context.Context, guest *scope.Guest, gate gate) (finding, error)
 		"%s is off: the guest's API server doesn't serve %s; upgrade it, and the operator tries again within %s", gate.name, gate.kind.GroupVersion(), recheck)}, nil
 }
 
-// definition reads the cache first, which holds what the operator applied, and else the API server; nil for none.
-func definition(ctx context.Context, guest *scope.Guest, name string) (*apiextensionsv1.CustomResourceDefinition, error) {
-	for _, reader := range []client.Reader{guest.Cached, guest.Live} {
-		live := &apiextensionsv1.CustomResourceDefinition{}
-		err := reader.Get(ctx, client.ObjectKey{Name: name}, live)
-		if err == nil {
-			return live, nil
-		}
-		if !apierrors.IsNotFound(err) {
-			return nil, fmt.Errorf("reading CustomResourceDefinition %s in the guest: %w", name, err)
-		}
-	}
-	return nil, nil
-}
-
 // unusable returns why Karpenter can't work with a definition: its informers would never sync, and it would end.
 func unusable(live *apiextensionsv1.CustomResourceDefinition, version string) string {
 	if !live.DeletionTimestamp.IsZero() {
@@ -73,13 +56,10 @@ func unusable(live *apiextensionsv1.CustomResourceDefinition, version string) st
 		case v.Name != version || !v.Served:
 		case v.Subresources == nil || v.Subresources.Status == nil:
 			return "has no subresource status in version " + version
-		default:
-			for _, condition := range live.Status.Conditions {
-				if condition.Type == apiextensionsv1.Established && condition.Status == apiextensionsv1.ConditionTrue {
-					return ""
-				}
-			}
+		case !crd.IsEstablished(live):
 			return "isn't established"
+		default:
+			return ""
 		}
 	}
 	return "doesn't serve version " + version
