@@ -35,6 +35,8 @@ type Holder struct {
 
 	launches map[string]*launch
 	spent    Amounts
+	// vacant is the part of spent that launches may take over.
+	vacant   Amounts
 	requests map[string]*request
 }
 
@@ -48,6 +50,8 @@ type launch struct {
 	tried time.Time
 	// until is when the requests of a launch that was given up have had their effect; zero if it wasn't given up.
 	until time.Time
+	// kept: its charges stay when its Machine goes. vacant: they do now.
+	kept, vacant bool
 }
 
 type request struct {
@@ -61,7 +65,7 @@ type request struct {
 // after the process was elected. By then it has to have observed all Machines that exist, and the lease, both as the
 // API server has them and not a cache.
 func NewHolder(from time.Time) *Holder {
-	return &Holder{from: from, allowed: Amounts{}, upTo: Amounts{}, launches: map[string]*launch{}, spent: Amounts{}, requests: map[string]*request{}}
+	return &Holder{from: from, allowed: Amounts{}, upTo: Amounts{}, launches: map[string]*launch{}, spent: Amounts{}, vacant: Amounts{}, requests: map[string]*request{}}
 }
 
 // Begin sets when it may begin, as NewHolder does.
@@ -92,8 +96,85 @@ func (h *Holder) Observe(lease Lease, upTo Amounts) bool {
 func (h *Holder) Exists(name string, charges Amounts) {
 	delete(h.requests, name)
 	l := h.launch(name)
+	h.setVacant(l, false)
 	h.charge(l, charges)
 	l.exists, l.until = true, time.Time{}
+}
+
+// Keep keeps what a launch takes once its Machine has gone: it counts as spent until another launch takes it over, by SpendVacancy,
+// or Release. Call it while the Machine exists. It returns the charges; false if the launch doesn't count.
+func (h *Holder) Keep(name string) (Amounts, bool) {
+	l, ok := h.launches[name]
+	if !ok {
+		return nil, false
+	}
+	l.kept = true
+	return l.charges.clone(), true
+}
+
+// Vacate records what an earlier process has kept of a launch whose Machine has gone. It has no effect on one that counts.
+func (h *Holder) Vacate(name string, charges Amounts) {
+	if h.Tracks(name) {
+		return
+	}
+	l := h.launch(name)
+	h.charge(l, charges)
+	l.kept = true
+	h.setVacant(l, true)
+}
+
+// Release keeps nothing of a launch any more.
+func (h *Holder) Release(name string) {
+	l, ok := h.launches[name]
+	if !ok {
+		return
+	}
+	l.kept = false
+	if l.vacant {
+		h.discard(name)
+	}
+}
+
+// IsVacant reports whether the Machine of a launch has gone, and what it took is kept.
+func (h *Holder) IsVacant(name string) bool {
+	l, ok := h.launches[name]
+	return ok && l.vacant
+}
+
+// SpendVacancy is Spend for a launch that takes over what is kept of another one whose Machine has gone. That stays kept for this launch.
+// It needs nothing of the lease but what it takes beyond: the rest was never returned, whatever the lease allows now.
+func (h *Holder) SpendVacancy(name, vacancy string, charges Amounts, now time.Time) bool {
+	if !h.FitsVacancy(name, vacancy, charges, now) {
+		return false
+	}
+	h.discard(vacancy)
+	delete(h.requests, name)
+	l := h.launch(name)
+	merged := charges.clone()
+	merged.raise(l.charges)
+	h.charge(l, merged)
+	l.tried, l.until, l.kept = now, time.Time{}, true
+	return true
+}
+
+// FitsVacancy reports whether SpendVacancy would succeed, and records nothing.
+func (h *Holder) FitsVacancy(name, vacancy string, charges Amounts, now time.Time) bool {
+	v, ok := h.launches[vacancy]
+	if !ok || !v.vacant || name == vacancy || !h.Ready(now) {
+		return false
+	}
+	before := v.charges.clone()
+	if l, ok := h.launches[name]; ok {
+		for pool, amount := range l.charges {
+			before.add(pool, amount)
+		}
+	}
+	for pool, amount := range charges {
+		if more := amount - before[pool]; more > 0 && h.spent[pool]+more > h.allowed[pool] {
+			return false
+		}
+	}
+	return true
 }
 
 // Gone records that a launch's Machine is gone: it was observed, and isn't any more. An attempt to create it that was
@@ -112,17 +193,28 @@ func (h *Holder) Gone(name string, now time.Time) {
 // Tried records that an attempt to launch ends now, or that one was made while there was no lease. It asks nothing.
 func (h *Holder) Tried(name string, charges Amounts, now time.Time) {
 	l := h.launch(name)
+	h.setVacant(l, false)
 	merged := charges.clone()
 	merged.raise(l.charges)
 	h.charge(l, merged)
 	l.tried, l.until = now, time.Time{}
 }
 
-// Recharge changes what a launch takes: the rules have changed.
+// Recharge changes what a launch takes: the rules have changed. One that is vacant takes no more than before of any pool: nothing else was
+// kept for it.
 func (h *Holder) Recharge(name string, charges Amounts) {
-	if l, ok := h.launches[name]; ok {
-		h.charge(l, charges)
+	l, ok := h.launches[name]
+	if !ok {
+		return
 	}
+	if l.vacant {
+		least := Amounts{}
+		for pool, amount := range charges {
+			least.set(pool, min(amount, l.charges[pool]))
+		}
+		charges = least
+	}
+	h.charge(l, charges)
 }
 
 // Charges returns what a launch takes; don't modify it.
@@ -143,7 +235,7 @@ func (h *Holder) Tracks(name string) bool {
 func (h *Holder) Idle(before time.Time) []string {
 	var names []string
 	for name, l := range h.launches {
-		if !l.exists && l.until.IsZero() && l.tried.Before(before) {
+		if !l.exists && !l.vacant && l.until.IsZero() && l.tried.Before(before) {
 			names = append(names, name)
 		}
 	}
@@ -154,7 +246,7 @@ func (h *Holder) Idle(before time.Time) []string {
 // Abandon records that a launch has failed for good. Its request may still have its effect; see Unclear.
 func (h *Holder) Abandon(name string, now time.Time) {
 	delete(h.requests, name)
-	if l, ok := h.launches[name]; ok && !l.exists && l.until.IsZero() {
+	if l, ok := h.launches[name]; ok && !l.exists && !l.vacant && l.until.IsZero() {
 		l.until = now.Add(InFlight)
 	}
 }
@@ -241,6 +333,7 @@ func (h *Holder) Spend(name string, charges Amounts, now time.Time) bool {
 	}
 	delete(h.requests, name)
 	l := h.launch(name)
+	h.setVacant(l, false)
 	h.charge(l, merged)
 	l.tried, l.until = now, time.Time{}
 	return true
@@ -263,13 +356,15 @@ func (h *Holder) Fits(name string, charges Amounts, now time.Time) bool {
 	return h.Ready(now) && h.fits(name, merged, h.allowed)
 }
 
-// Left is what the lease leaves of a pool, with what it might be granted if more was requested. It isn't negative.
+// Left is what the lease leaves of a pool, with what is vacant, and with what it might be granted if more was requested. It isn't negative.
 func (h *Holder) Left(pool string) int64 {
-	return max(0, max(h.allowed[pool], h.upTo[pool])-h.spent[pool])
+	return max(0, max(h.allowed[pool], h.upTo[pool])-h.spent[pool]) + h.vacant[pool]
 }
 
-// Free is what the lease leaves of a pool without any further grant. It isn't negative.
-func (h *Holder) Free(pool string) int64 { return max(0, h.allowed[pool]-h.spent[pool]) }
+// Free is what the lease leaves of a pool without any further grant, with what is vacant. It isn't negative.
+func (h *Holder) Free(pool string) int64 {
+	return max(0, h.allowed[pool]-h.spent[pool]) + h.vacant[pool]
+}
 
 // MaySpend reports whether Spend would succeed for any launch with these charges, now or after more was requested.
 func (h *Holder) MaySpend(charges Amounts, now time.Time) bool {
@@ -345,18 +440,45 @@ func (h *Holder) launch(name string) *launch {
 
 // charge changes what a launch takes.
 func (h *Holder) charge(l *launch, charges Amounts) {
-	for pool, amount := range l.charges {
-		h.spent.add(pool, -amount)
-	}
+	h.count(l, -1)
 	l.charges = charges.clone()
-	for pool, amount := range charges {
-		h.spent.add(pool, amount)
+	h.count(l, 1)
+}
+
+// count adds what a launch takes to the sums, or subtracts it.
+func (h *Holder) count(l *launch, sign int64) {
+	for pool, amount := range l.charges {
+		h.spent.add(pool, sign*amount)
+		if l.vacant {
+			h.vacant.add(pool, sign*amount)
+		}
 	}
 }
 
+// setVacant changes whether other launches may take over what a launch takes.
+func (h *Holder) setVacant(l *launch, vacant bool) {
+	h.count(l, -1)
+	l.vacant = vacant
+	h.count(l, 1)
+}
+
+// drop records that a launch has no Machine, and never will: it takes nothing any more, or is vacant.
 func (h *Holder) drop(name string) {
+	l, ok := h.launches[name]
+	switch {
+	case !ok:
+	case l.kept:
+		l.exists, l.until = false, time.Time{}
+		h.setVacant(l, true)
+	default:
+		h.discard(name)
+	}
+}
+
+// discard forgets a launch.
+func (h *Holder) discard(name string) {
 	if l, ok := h.launches[name]; ok {
-		h.charge(l, nil)
+		h.count(l, -1)
 		delete(h.launches, name)
 	}
 }

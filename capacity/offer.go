@@ -19,6 +19,8 @@ const Unlimited = math.MaxInt32
 type Offer struct {
 	// Available: another machine may be launched, maybe after more was granted.
 	Available bool
+	// Full: nothing but a lack in pools keeps another machine from being launched.
+	Full bool
 	// Left is how many more machines the reservation of a reserved offering has for this cluster; Unlimited if the lease
 	// doesn't limit it.
 	Left int
@@ -69,14 +71,18 @@ func (u Unavailable) selectsType(o Offering) bool {
 // OfferOf returns the offer of a machine with its list price and what it takes from pools. commitments are nil where nothing is committed.
 func OfferOf(m Running, charges []PoolCharge, commitments *Commitments, unavailable []Unavailable, now time.Time) Offer {
 	o := Offer{Available: true, Left: Unlimited, Price: m.Price, Saving: m.Price}
+	ended := false
 	for _, charge := range charges {
 		o.Available = o.Available && charge.Left >= charge.Amount
+		ended = ended || charge.Expired(now)
 		if charge.Counted {
 			o.Left = int(min(int64(o.Left), charge.Left/charge.Amount))
 			o.Expired = o.Expired || charge.Expired(now)
 		}
 	}
-	o.Available = o.Available && !slices.ContainsFunc(unavailable, func(u Unavailable) bool { return u.selects(m.Offering, now) })
+	elsewhere := slices.ContainsFunc(unavailable, func(u Unavailable) bool { return u.selects(m.Offering, now) })
+	o.Full = !o.Available && !ended && !elsewhere
+	o.Available = o.Available && !elsewhere
 	if commitments != nil && m.Price > 0 {
 		o.Price, o.Saving = atLeastFraction(commitments.MarginalPrice(m), m.Price), atLeastFraction(commitments.Saving(m), m.Price)
 	}

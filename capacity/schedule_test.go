@@ -71,6 +71,7 @@ type cluster struct {
 	// leaving: it doesn't belong to the account any more. gone is since when nothing is left of it; zero if something is.
 	leaving bool
 	gone    time.Time
+	vacancies
 	partition
 }
 
@@ -78,6 +79,8 @@ type creation struct {
 	name    string
 	charges Amounts
 	until   time.Time
+	// replaces is the machine whose vacancy it fills.
+	replaces string
 }
 
 type lateReport struct {
@@ -118,7 +121,7 @@ func newUniverse(t *testing.T, seed uint64, strict bool) *universe {
 
 // join adds a cluster whose Karpenter finds a lease that grants nothing yet.
 func (u *universe) join(name string) {
-	c := &cluster{name: name, priority: int32(len(u.names) % 2), machines: []map[string]Amounts{{}}, demand: map[string]Amounts{}}
+	c := &cluster{name: name, priority: int32(len(u.names) % 2), machines: []map[string]Amounts{{}}, demand: map[string]Amounts{}, vacancies: newVacancies()}
 	c.process = &process{holder: NewHolder(u.now), from: u.now}
 	c.leases = []Lease{{ID: u.id()}}
 	u.clusters[name], u.names = c, append(u.names, name)
@@ -281,6 +284,7 @@ func (u *universe) begin(c *cluster) bool {
 	for name, charges := range c.machines[last] {
 		p.holder.Exists(name, charges)
 	}
+	c.restore()
 	return true
 }
 
@@ -356,11 +360,12 @@ func (u *universe) spend(c *cluster) {
 
 func (u *universe) launch(c *cluster, name string) {
 	charges := c.demand[name]
-	if !c.process.holder.Spend(name, charges, u.now) {
+	replaces := u.refill(c, name)
+	if replaces == "" && !c.process.holder.Spend(name, charges, u.now) {
 		return
 	}
-	u.say("%s launches %s %v", c.name, name, charges)
-	c.inFlight = append(c.inFlight, creation{name, charges, u.now.Add(time.Duration(u.random.Int64N(int64(InFlight))))})
+	u.say("%s launches %s %v into the vacancy of %q", c.name, name, charges, replaces)
+	c.inFlight = append(c.inFlight, creation{name, charges, u.now.Add(time.Duration(u.random.Int64N(int64(InFlight)))), replaces})
 }
 
 // deliver lets one request to create a Machine have its effect, or be lost. While the cluster is cut off, it does neither.
@@ -376,6 +381,9 @@ func (u *universe) deliver(c *cluster, i int, lost bool) {
 	}
 	next := maps.Clone(last)
 	next[created.name] = created.charges
+	if created.replaces != "" {
+		c.replaces[created.name] = created.replaces
+	}
 	c.machines = append(c.machines, next)
 	delete(c.demand, created.name)
 	u.say("%s has %s", c.name, created.name)
@@ -423,6 +431,7 @@ func (u *universe) deliverReport(c *cluster, i int) {
 func (u *universe) kill(c *cluster) {
 	from := u.now.Add(InFlight)
 	c.process = &process{holder: NewHolder(from), from: from}
+	c.holds = map[string]string{}
 	u.say("%s is killed", c.name)
 }
 
