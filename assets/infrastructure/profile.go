@@ -63,6 +63,8 @@ type Profile struct {
 	fromMachine []string
 	// instanceNamedAfter is the kind of the object whose name the instance gets in the infrastructure; empty if unknown.
 	instanceNamedAfter string
+	// machines is what machines of the kind are; empty for instances.
+	machines string
 }
 
 // Objects that an infrastructure provider may name an instance after.
@@ -73,6 +75,15 @@ const (
 
 // NamesAfterMachine reports whether the infrastructure provider names an instance after its Machine, and not after its own object.
 func (p *Profile) NamesAfterMachine() bool { return p.instanceNamedAfter == machineObject }
+
+// What machines may be.
+const (
+	instances = "Instances"
+	hosts     = "Hosts"
+)
+
+// Hosts reports whether machines are hosts of a fixed set: one that is removed comes back to it.
+func (p *Profile) Hosts() bool { return p.machines == hosts }
 
 // value is how to read one field of a template.
 type value struct {
@@ -119,6 +130,7 @@ func (p *Profile) Corrected(overlay *Profile) *Profile {
 	if overlay.fromMachine != nil {
 		corrected.fromMachine = overlay.fromMachine
 	}
+	corrected.machines = cmp.Or(overlay.machines, p.machines)
 	corrected.instanceNamedAfter = cmp.Or(overlay.instanceNamedAfter, p.instanceNamedAfter)
 	return &corrected
 }
