@@ -25,6 +25,7 @@ import (
 	"github.com/autonode-io/autonode/api/karpenter/v1alpha1"
 	"github.com/autonode-io/autonode/karpenter/core/leadership"
 	"github.com/autonode-io/autonode/karpenter/core/savings"
+	"github.com/autonode-io/autonode/karpenter/core/terminatefirst"
 )
 
 // What package core keeps Karpenter core from, it is kept from by the client that it gets.
@@ -37,7 +38,7 @@ func TestGuestClient(t *testing.T) {
 			&corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: "one", Labels: map[string]string{corev1.LabelTopologyZone: "eu-1a"}}},
 		).WithStatusSubresource(&karpv1.NodeClaim{}).Build()
 		ledger := savings.New()
-		return guestClient(guest, func() bool { return suspended }, func(_, key string) bool { return key == "storage" }, ledger), ledger
+		return guestClient(guest, func() bool { return suspended }, func(_, key string) bool { return key == "storage" }, ledger, terminatefirst.NewFollower(nil)), ledger
 	}
 	claim := func() *karpv1.NodeClaim {
 		nodeClaim := &karpv1.NodeClaim{ObjectMeta: metav1.ObjectMeta{Name: "general-1", Labels: map[string]string{"storage": "8131"}}}

@@ -48,6 +48,7 @@ import (
 	"github.com/autonode-io/autonode/karpenter/controllers/nodeclass"
 	"github.com/autonode-io/autonode/karpenter/controllers/registration"
 	"github.com/autonode-io/autonode/karpenter/controllers/unneeded"
+	"github.com/autonode-io/autonode/karpenter/controllers/vacancies"
 	"github.com/autonode-io/autonode/karpenter/core"
 	"github.com/autonode-io/autonode/karpenter/core/capacitybuffer"
 	"github.com/autonode-io/autonode/karpenter/core/deadlines"
@@ -59,12 +60,15 @@ import (
 	"github.com/autonode-io/autonode/karpenter/core/providerid"
 	"github.com/autonode-io/autonode/karpenter/core/savings"
 	"github.com/autonode-io/autonode/karpenter/core/staticbackoff"
+	"github.com/autonode-io/autonode/karpenter/core/terminatefirst"
 	"github.com/autonode-io/autonode/karpenter/core/undecodable"
 	"github.com/autonode-io/autonode/karpenter/core/unlaunched"
 	"github.com/autonode-io/autonode/karpenter/core/wellknown"
 	"github.com/autonode-io/autonode/karpenter/core/zones"
 	"github.com/autonode-io/autonode/karpenter/operator"
+	"github.com/autonode-io/autonode/karpenter/providers/instancetype"
 	"github.com/autonode-io/autonode/karpenter/providers/offering"
+	"github.com/autonode-io/autonode/karpenter/providers/vacancy"
 	"github.com/autonode-io/autonode/lenient"
 )
 
@@ -193,9 +197,10 @@ func newCore(ctx context.Context, guest *coreoperator.Operator, management *oper
 	if err := crmetrics.Registry.Register(ledger); err != nil {
 		return nil, fmt.Errorf("registering metrics: %w", err)
 	}
+	first := terminatefirst.NewFollower(guest.EventRecorder)
+	client := guestClient(guest.GetClient(), keeper.Suspended, p.InstanceTypes.Declares, ledger, first)
 	k.controllers = controllers.NewControllers(ctx, guest.Manager, guest.Clock,
-		guestClient(guest.GetClient(), keeper.Suspended, p.InstanceTypes.Declares, ledger),
-		guest.EventRecorder, decorated, undecorated, k.state, guest.InstanceTypeStore, guest.PredictionStore,
+		client, guest.EventRecorder, decorated, undecorated, k.state, guest.InstanceTypeStore, guest.PredictionStore,
 		// Karpenter's role in the guest has no right to read VerticalPodAutoscalers and what they scale.
 		controllers.WithoutVPAPrediction())
 	queue, _, err := core.Find[*disruption.Queue](k.controllers)
@@ -203,9 +208,22 @@ func newCore(ctx context.Context, guest *coreoperator.Operator, management *oper
 		return nil, err
 	}
 	ledger.Follow(queue)
+	first.Follow(queue)
 	if k.provisioner, _, err = core.Find[*provisioning.Provisioner](k.controllers); err != nil {
 		return nil, err
 	}
+	_, disruptions, err := core.Find[*disruption.Controller](k.controllers)
+	if err != nil {
+		return nil, err
+	}
+	// Core keeps the costs of NodePools to itself; without them it sums up those of their nodes.
+	k.controllers[disruptions] = disruption.NewController(ctx, guest.Clock, client, k.provisioner, decorated, guest.EventRecorder, k.state, queue, nil,
+		disruption.WithMethods(terminatefirst.Methods(
+			disruption.NewMethods(ctx, guest.Clock, k.state, client, k.provisioner, decorated, guest.EventRecorder, queue),
+			terminatefirst.Config{
+				Guest: client, Cluster: k.state, Provisioner: k.provisioner, CloudProvider: decorated, Recorder: guest.EventRecorder, Clock: guest.Clock,
+				Vacancies: vacanciesOf(p.Vacancies), Vacate: vacate(p.CloudProvider),
+			})...))
 	_, lifecycle, err := core.Find[*karplifecycle.Controller](k.controllers)
 	if err != nil {
 		return nil, err
@@ -224,10 +242,12 @@ func newCore(ctx context.Context, guest *coreoperator.Operator, management *oper
 		}
 		k.controllers[provisioning] = static.Provisioning(k.controllers[provisioning])
 	}
-	p.Capacity.OnGrant(func() {
+	retry := func() {
 		static.Retry()
 		k.provisioner.Trigger(waitingForCapacity)
-	})
+	}
+	p.Capacity.OnGrant(retry)
+	p.Vacancies.OnChange(retry)
 	k.nodeClaims = nodeclaim.Config{
 		Guest:           guest.GetClient(),
 		GuestLive:       guest.GetAPIReader(),
@@ -245,8 +265,32 @@ func newCore(ctx context.Context, guest *coreoperator.Operator, management *oper
 	k.controllers = append(k.controllers,
 		capacitybuffer.New(capacitybuffer.Config{Guest: guest.GetClient(), CloudProvider: decorated, Cluster: k.state, Provisioner: k.provisioner}),
 		nodecount.New(nodecount.Config{Guest: guest.GetClient(), Nodes: k.state.NodePoolState}),
-		nodelimit.New(nodelimit.Config{Guest: guest.GetClient(), Recorder: guest.EventRecorder}))
+		nodelimit.New(nodelimit.Config{Guest: guest.GetClient(), Recorder: guest.EventRecorder, TerminateFirst: options.FromContext(ctx).FeatureGates.TerminateFirstDrift}))
 	return k, nil
+}
+
+// vacanciesOf returns how many vacancies a NodePool has, and whether there may be no more.
+func vacanciesOf(keeper *vacancy.Keeper) func(nodePool string) (int, bool) {
+	return func(nodePool string) (int, bool) {
+		own, all := keeper.Count(nodePool)
+		return own, all >= vacancy.Max
+	}
+}
+
+// vacate answers terminatefirst.Config.Vacate.
+func vacate(provider *cloudprovider.CloudProvider) func(context.Context, *karpv1.NodeClaim) (context.Context, disruption.TerminateFirstReason, bool) {
+	return func(ctx context.Context, nodeClaim *karpv1.NodeClaim) (context.Context, disruption.TerminateFirstReason, bool) {
+		vacated, full, ok := provider.Vacate(ctx, nodeClaim)
+		switch {
+		case nodeClaim.Labels[v1alpha1.ReservationIDLabel] != "":
+			return vacated, disruption.TerminateFirstNoReservedCapacity, ok
+		case full&instancetype.FullHosts != 0:
+			return vacated, terminatefirst.NoSpareHost, ok
+		case full&instancetype.FullSource != 0:
+			return vacated, terminatefirst.SourceFull, ok
+		}
+		return vacated, terminatefirst.LeaseFull, ok
+	}
 }
 
 // waitingForCapacity stands for the pods whose launches were given up because they waited for a larger grant.
@@ -263,8 +307,9 @@ func missing(provider *cloudprovider.CloudProvider, suspended func() bool) func(
 }
 
 // guestClient is Karpenter core's client of the guest.
-func guestClient(guest client.Client, suspended func() bool, declares func(nodeClass, key string) bool, ledger *savings.Ledger) client.Client {
+func guestClient(guest client.Client, suspended func() bool, declares func(nodeClass, key string) bool, ledger *savings.Ledger, first *terminatefirst.Follower) client.Client {
 	guest = savings.Guest(guest, ledger)
+	guest = terminatefirst.Guest(guest, first)
 	guest = leadership.Guest(guest, suspended)
 	guest = declaredlabels.Guest(guest, declares)
 	guest = zones.Guest(guest, offering.DefaultZone)
@@ -317,7 +362,10 @@ func newControllers(guest *coreoperator.Operator, management *operator.Managemen
 			Unavailable: p.Unavailable,
 			Clock:       guest.Clock,
 		}),
-		metrics.New(metrics.Config{Machines: p.Machines, Unavailable: p.Unavailable, Rejections: p.Rejections}),
+		vacancies.New(vacancies.Config{
+			Guest: guest.GetClient(), Vacancies: p.Vacancies, Inventory: p.Inventory, Unavailable: p.Unavailable, Recorder: guest.EventRecorder, Clock: guest.Clock,
+		}),
+		metrics.New(metrics.Config{Machines: p.Machines, Unavailable: p.Unavailable, Rejections: p.Rejections, Vacancies: p.Vacancies}),
 		garbagecollection.New(garbagecollection.Config{
 			Guest:           guest.GetClient(),
 			GuestLive:       guest.GetAPIReader(),

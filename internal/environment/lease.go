@@ -49,8 +49,8 @@ func (l *Lease) Live(ctx context.Context) (*capacity.Lease, error) { return l.Ca
 func (l *Lease) First(context.Context) (bool, error) { return true, nil }
 
 // Machines implements capacity.Source.
-func (l *Lease) Machines(context.Context) (map[string]account.Machine, error) {
-	return map[string]account.Machine{}, nil
+func (l *Lease) Machines(context.Context) (machines map[string]account.Machine, replacements map[string]string, err error) {
+	return map[string]account.Machine{}, nil, nil
 }
 
 // Machine implements capacity.Source.

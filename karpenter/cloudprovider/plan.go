@@ -81,7 +81,7 @@ func (c *CloudProvider) plan(ctx context.Context, nodeClaim *karpv1.NodeClaim, n
 	for key, revision := range map[string]string{
 		v1alpha1.TemplateRevisionAnnotation: tmpl.Revision(), v1alpha1.BootstrapRevisionAnnotation: tmpl.Bootstrap.Revision(),
 		v1alpha1.TemplateOwnedHashAnnotation: tmpl.OwnedHash, v1alpha1.BootstrapOwnedHashAnnotation: tmpl.Bootstrap.OwnedHash,
-		v1alpha1.TemplateKubernetesVersionAnnotation: tmpl.ImageVersion,
+		v1alpha1.TemplateKubernetesVersionAnnotation: tmpl.ImageVersion, v1alpha1.ReplacesAnnotation: chosen.choice.Replaces,
 	} {
 		if revision != "" {
 			plan.Annotations[key] = revision

@@ -242,6 +242,9 @@ func describe(method disruption.Method, command disruption.Command) string {
 				english.Plural(len(nodes)-1, "other node", ""), strings.Join(replacements, " and "))
 		}
 	}
+	if command.TerminateFirstReason != "" {
+		return fmt.Sprintf("it would be terminated before its replacement is launched (%s)", command.TerminateFirstReason)
+	}
 	if method.Reason() == karpv1.DisruptionReasonDrifted {
 		return text
 	}

@@ -140,7 +140,7 @@ func boundless(it *karpcloudprovider.InstanceType, requests corev1.ResourceList)
 	}
 	for _, o := range it.Offerings {
 		available := *o
-		available.Available = true
+		available.Available, available.ReservationCapacity = true, max(1, o.ReservationCapacity)
 		large.Offerings = append(large.Offerings, &available)
 	}
 	return large
@@ -291,7 +291,7 @@ func (s *Simulation) unoffered(nodePool *karpv1.NodePool, it *karpcloudprovider.
 	case len(compatible) == 0:
 		zones, capacityTypes := requirements.Get(corev1.LabelTopologyZone), requirements.Get(karpv1.CapacityTypeLabelKey)
 		return rankOffering, fmt.Sprintf("not offered in the zone and capacity type that are wanted: %s, %s", zones, capacityTypes)
-	case len(compatible.Available()) == 0:
+	case len(compatible.Launchable()) == 0:
 		return rankUnavailable, "unavailable now: " + s.unavailable(nodePool.Spec.Template.Spec.NodeClassRef.Name, it.Name)
 	}
 	return rankOther, "excluded by minValues, a reservation, a host port or the pod's topology"
@@ -326,7 +326,7 @@ var unavailableText = map[string]string{
 func acceptedOf(claim *scheduling.NodeClaim) []Accepted {
 	var accepted []Accepted
 	for _, it := range claim.InstanceTypeOptions {
-		offerings := it.Offerings.Available().Compatible(claim.Requirements)
+		offerings := it.Offerings.Launchable().Compatible(claim.Requirements)
 		if len(offerings) == 0 {
 			continue
 		}

@@ -26,6 +26,7 @@ import (
 	"github.com/autonode-io/autonode/karpenter/providers/profile"
 	"github.com/autonode-io/autonode/karpenter/providers/reservation"
 	"github.com/autonode-io/autonode/karpenter/providers/template"
+	"github.com/autonode-io/autonode/karpenter/providers/vacancy"
 	"github.com/autonode-io/autonode/karpenter/providers/version"
 )
 
@@ -33,10 +34,11 @@ import (
 type Providers struct {
 	Versions      version.Resolver
 	Machines      *machine.Provider
-	inventory     *inventory.Inventory
+	Inventory     *inventory.Inventory
 	Unavailable   *offering.Unavailable
 	Rejections    *offering.Rejections
 	Capacity      *capacity.Provider
+	Vacancies     *vacancy.Keeper
 	PriceFile     *pricing.File
 	Profiles      *profile.Profiles
 	Images        *nodeimage.File
@@ -81,8 +83,8 @@ func NewProviders(ctx context.Context, guest *coreoperator.Operator, management 
 	if err := p.Machines.Watch(ctx, management.GetCache()); err != nil {
 		return nil, err
 	}
-	p.inventory = inventory.New(inventory.Config{None: p.Machines.None, Clock: guest.Clock})
-	if err := p.inventory.Watch(ctx, management.GetCache(), guest.GetCache(), p.Machines.Owns); err != nil {
+	p.Inventory = inventory.New(inventory.Config{None: p.Machines.None, Clock: guest.Clock})
+	if err := p.Inventory.Watch(ctx, management.GetCache(), guest.GetCache(), p.Machines.Owns); err != nil {
 		return nil, fmt.Errorf("following Machines and Nodes: %w", err)
 	}
 	coreOptions := options.FromContext(ctx)
@@ -91,6 +93,11 @@ func NewProviders(ctx context.Context, guest *coreoperator.Operator, management 
 		Names: p.Machines.MachineNames, IsFirst: Election{management.GetConfig(), coreOptions}.isFirst,
 	}})
 	if err := p.Capacity.Watch(ctx, management.GetCache(), p.Machines.Owns); err != nil {
+		return nil, err
+	}
+	p.Vacancies = vacancy.New(vacancy.Config{Clock: guest.Clock, Capacity: p.Capacity, Inventory: p.Inventory, Memory: Election{management.GetConfig(), coreOptions}})
+	p.Capacity.Vacancies = p.Vacancies.Kept
+	if err := p.Vacancies.Watch(ctx, management.GetCache(), p.Machines.Owns); err != nil {
 		return nil, err
 	}
 	management.Leases.OnChange(func(schema.GroupKind) { p.Capacity.Trigger() })
@@ -110,7 +117,7 @@ func NewProviders(ctx context.Context, guest *coreoperator.Operator, management 
 			Objects: management.Objects, ClusterName: opts.ClusterName, Namespace: opts.Namespace, Shared: opts.SharedNamespace, Secrets: management.GetAPIReader(),
 			Profiles: p.Profiles, SharedCatalogs: management.catalogs(), ControlPlanes: management.ControlPlanes,
 		}),
-		Check: machine.CheckPatches, Kubelet: machine.PatchedKubelet, Version: p.Versions.Resolve, Pricing: prices, Unavailable: p.Unavailable, Inventory: p.inventory,
+		Check: machine.CheckPatches, Kubelet: machine.PatchedKubelet, Version: p.Versions.Resolve, Pricing: prices, Unavailable: p.Unavailable, Inventory: p.Inventory,
 		Capacity: p.Capacity, MemoryOverhead: opts.Parsed.MemoryOverhead,
 	})
 	p.CloudProvider = cloudprovider.New(cloudprovider.Config{
@@ -122,7 +129,7 @@ func NewProviders(ctx context.Context, guest *coreoperator.Operator, management 
 		KubeletBounds:  opts.Parsed.KubeletBounds,
 		Images:         p.Images,
 		InstanceTypes:  p.InstanceTypes,
-		Reservations:   reservation.Provider{Inventory: p.inventory, Capacity: p.Capacity},
+		Reservations:   reservation.Provider{Inventory: p.Inventory, Capacity: p.Capacity, Vacancies: p.Vacancies},
 		Rejections:     p.Rejections,
 		Overlays:       guest.InstanceTypeStore,
 		RepairPolicies: opts.Parsed.RepairPolicies,

@@ -49,6 +49,20 @@ const (
 // Karpenter that starts and finds no CapacityLease then launches nothing until the operator has created it again.
 const LeasedAnnotation = Group + "/leased"
 
+const (
+	// TerminateFirstAnnotation is on a NodeClaim that Karpenter deletes before it launches the replacement, because that can't be launched
+	// beside it, and says what is full.
+	TerminateFirstAnnotation = Group + "/terminate-first"
+	// ReplacesAnnotation is on the Machine of such a replacement: the name of the NodeClaim whose vacancy it fills.
+	ReplacesAnnotation = Group + "/replaces"
+	// VacanciesAnnotation is on Karpenter's leader-election Lease: the vacancies that are held for replacements, in JSON. A process that is
+	// elected holds them as the one before did.
+	VacanciesAnnotation = Group + "/vacancies"
+	// TerminateFirstCondition is a condition of a NodePool whose nodes Karpenter replaces so, until none of them has to be replaced. The message
+	// says what is full.
+	TerminateFirstCondition = "TerminateFirst"
+)
+
 // ReservationIDLabel is on a reserved node and its Machine: the ID of the reservation that it uses up.
 const ReservationIDLabel = Group + "/reservation-id"
 

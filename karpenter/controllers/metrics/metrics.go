@@ -20,6 +20,7 @@ import (
 	"github.com/autonode-io/autonode/api/karpenter/v1alpha1"
 	"github.com/autonode-io/autonode/karpenter/providers/machine"
 	"github.com/autonode-io/autonode/karpenter/providers/offering"
+	"github.com/autonode-io/autonode/karpenter/providers/vacancy"
 )
 
 func desc(name, help string, labels ...string) *prometheus.Desc {
@@ -42,6 +43,9 @@ var (
 	unavailable = desc("offering_unavailable",
 		"1 for an offering that failed lately and isn't tried now. Labeled by instance type, zone, capacity type and reason.",
 		"instance_type", metrics.ZoneLabel, metrics.CapacityTypeLabel, metrics.ReasonLabel)
+	vacancies = desc("vacancies",
+		"Nodes that were terminated before their replacements were launched, and that no initialized node replaces yet. Labeled by nodepool.",
+		metrics.NodePoolLabel)
 	retry = desc("offering_retry_timestamp_seconds",
 		"When an unavailable offering is tried again, in seconds since the epoch. Labeled by instance type, zone and capacity type.",
 		"instance_type", metrics.ZoneLabel, metrics.CapacityTypeLabel)
@@ -53,6 +57,8 @@ type Config struct {
 	Unavailable *offering.Unavailable
 	// Rejections are offerings that single NodePools don't get.
 	Rejections *offering.Rejections
+	// Vacancies of terminated nodes; nil for none.
+	Vacancies *vacancy.Keeper
 	// Registry that serves the metrics; nil for Karpenter's.
 	Registry prometheus.Registerer
 }
@@ -89,7 +95,7 @@ func (c *Collector) Start(ctx context.Context) error {
 
 // Describe implements prometheus.Collector.
 func (c *Collector) Describe(descs chan<- *prometheus.Desc) {
-	for _, d := range []*prometheus.Desc{machines, price, unhealthy, held, unavailable, retry} {
+	for _, d := range []*prometheus.Desc{machines, price, unhealthy, held, vacancies, unavailable, retry} {
 		descs <- d
 	}
 }
@@ -108,6 +114,15 @@ func (c *Collector) Collect(samples chan<- prometheus.Metric) {
 		known[entry.Key] = true
 		gauge(unavailable, 1, entry.InstanceType, entry.Zone, entry.CapacityType, entry.Reason)
 		gauge(retry, float64(entry.Until.Unix()), entry.InstanceType, entry.Zone, entry.CapacityType)
+	}
+	if c.Vacancies != nil {
+		left := map[string]int{}
+		for _, v := range c.Vacancies.All() {
+			left[v.NodePool]++
+		}
+		for nodePool, n := range left {
+			gauge(vacancies, float64(n), nodePool)
+		}
 	}
 	list, err := c.Machines.List(context.Background())
 	if err != nil {

@@ -141,7 +141,7 @@ func (s templatesReady) describe(nodeClass *v1alpha1.ClusterAPINodeClass, snapsh
 	nodeClass.Status.Cheapest = ""
 	if choices := snapshot.Choices(); len(choices) > 0 {
 		cheapest := choices[0]
-		if i := slices.IndexFunc(choices, func(c instancetype.Choice) bool { return c.Offering.Available }); i >= 0 {
+		if i := slices.IndexFunc(choices, func(c instancetype.Choice) bool { return c.Offering.Launchable() }); i >= 0 {
 			cheapest = choices[i]
 		}
 		nodeClass.Status.Cheapest = fmt.Sprintf("%s $%s", cheapest.InstanceType.Name, decimal(cheapest.Offering.Price))

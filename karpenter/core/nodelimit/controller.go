@@ -37,10 +37,12 @@ type Config struct {
 	// Guest reads NodePools and NodeClaims from the cache.
 	Guest    client.Reader
 	Recorder events.Recorder
+	// TerminateFirst: Karpenter terminates a drifted node first where there is no room for its replacement.
+	TerminateFirst bool
 }
 
 // Controller publishes an event on a static NodePool with fewer nodes allowed than replicas, or with drifted nodes and no room for
-// a replacement: Karpenter launches that first.
+// a replacement, if Karpenter launches that first in any case: without the feature gate TerminateFirstDrift.
 type Controller struct{ Config }
 
 // New returns the controller.
@@ -86,7 +88,7 @@ func (c *Controller) Reconcile(ctx context.Context, request reconcile.Request) (
 	}
 	drifted := 0
 	for i := range nodeClaims.Items {
-		if isDrifted(&nodeClaims.Items[i]) {
+		if !c.TerminateFirst && isDrifted(&nodeClaims.Items[i]) {
 			drifted++
 		}
 	}

@@ -21,6 +21,7 @@ import (
 type management struct {
 	live, cached *Lease
 	machines     map[string]fleet.Machine
+	replacements map[string]string
 	first        bool
 	err          error
 	// asked counts requests.
@@ -33,16 +34,16 @@ func (m *management) Cached(context.Context) (*Lease, error) { return copyOf(m.c
 func (m *management) Live(context.Context) (*Lease, error)   { m.asked++; return copyOf(m.live), m.err }
 func (m *management) First(context.Context) (bool, error)    { return m.first, m.err }
 
-func (m *management) Machines(context.Context) (map[string]fleet.Machine, error) {
+func (m *management) Machines(context.Context) (machines map[string]fleet.Machine, replacements map[string]string, err error) {
 	m.asked++
-	machines := map[string]fleet.Machine{}
+	machines = map[string]fleet.Machine{}
 	for name, machine := range m.machines {
 		machines[name] = machine
 	}
 	if m.listing != nil {
 		m.listing()
 	}
-	return machines, m.err
+	return machines, m.replacements, m.err
 }
 
 func (m *management) Machine(_ context.Context, name string) (fleet.Machine, bool, error) {
@@ -549,7 +550,7 @@ func TestOffer(t *testing.T) {
 		f.Expect(f.changedSince(sequence)).To(BeEmpty())
 		f.spent("b", reserved) // 4,000 left
 		f.Expect(f.changedSince(sequence)).To(Equal([]string{"g5"}))
-		f.Expect(f.Offer(reserved, 1)).To(Equal(fleet.Offer{Available: false, Left: 1, Price: 1, Saving: 1}))
+		f.Expect(f.Offer(reserved, 1)).To(Equal(fleet.Offer{Full: true, Left: 1, Price: 1, Saving: 1}))
 		sequence = f.Sequence()
 		f.spent("c", large) // 2,000 left: xlarge doesn't fit
 		f.Expect(f.changedSince(sequence)).To(Equal([]string{"m5.xlarge"}))

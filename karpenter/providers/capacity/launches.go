@@ -49,6 +49,8 @@ type launch struct {
 	// creating is the number of attempts under way. gone: the Machine was deleted meanwhile.
 	creating int
 	gone     bool
+	// vacancy is the launch whose Machine has gone, of which this one has taken over what was kept.
+	vacancy string
 }
 
 // Open returns nil once machines may be launched: ErrUnread, ErrMissing, ErrUngranted or a *SucceedingError before. Retry it.
@@ -91,14 +93,26 @@ func (p *Provider) free() bool {
 }
 
 // Fits reports whether Spend would succeed for a NodeClaim's machine.
-func (p *Provider) Fits(name string, m fleet.Machine) bool {
+func (p *Provider) Fits(name string, m fleet.Machine, vacancies ...string) bool {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	return p.fits(name, m)
+	fits, _ := p.fits(name, m, vacancies)
+	return fits
 }
 
-func (p *Provider) fits(name string, m fleet.Machine) bool {
-	return p.free() || p.holder.Fits(name, p.charges(m), p.Clock.Now()) && p.unexpired(m)
+// fits returns the vacancy to take over, if any. p.mu must be held.
+func (p *Provider) fits(name string, m fleet.Machine, vacancies []string) (fits bool, vacancy string) {
+	if p.free() {
+		return true, ""
+	}
+	if !p.unexpired(m) {
+		return false, ""
+	}
+	charges, now := p.charges(m), p.Clock.Now()
+	if vacancy := p.vacancyFor(name, charges, vacancies, now); vacancy != "" {
+		return true, vacancy
+	}
+	return p.holder.Fits(name, charges, now), ""
 }
 
 // unexpired reports whether a machine takes from no pool that has ended. p.mu must be held.
@@ -115,20 +129,33 @@ func (p *Provider) unexpired(m fleet.Machine) bool {
 func (p *Provider) charges(m fleet.Machine) fleet.Amounts { return fleet.Charges(p.rules(), m) }
 
 // Spend takes from the lease what a NodeClaim's machine needs, and reports whether there is enough. Only then may the
-// Machine be created, and Done is to be called afterwards.
-func (p *Provider) Spend(name string, m fleet.Machine) bool {
+// Machine be created, and Done is to be called afterwards. It takes over one of these vacancies, if one serves; see Took.
+func (p *Provider) Spend(name string, m fleet.Machine, vacancies ...string) bool {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	if !p.fits(name, m) {
+	fits, vacancy := p.fits(name, m, vacancies)
+	if !fits {
 		return false
 	}
 	charges, now := p.charges(m), p.Clock.Now()
-	if p.free() {
+	switch {
+	case p.free():
 		p.holder.Tried(name, charges, now)
-	} else if !p.holder.Spend(name, charges, now) {
+	case vacancy != "":
+		before := p.holder.Charges(vacancy)
+		if !p.holder.SpendVacancy(name, vacancy, charges, now) {
+			return false
+		}
+		delete(p.launches, vacancy)
+		delete(p.vacated, vacancy)
+		p.changed(before)
+	case !p.holder.Spend(name, charges, now):
 		return false
 	}
 	l := p.launch(name)
+	if vacancy != "" {
+		l.vacancy = vacancy
+	}
 	l.creating++
 	l.last = now
 	if !slices.Contains(l.tried, m) {
@@ -337,6 +364,11 @@ func (p *Provider) gone(name string) {
 // tidy forgets a launch that the holder has dropped. p.mu must be held.
 func (p *Provider) tidy(name string) {
 	if p.holder.Tracks(name) {
+		if p.holder.IsVacant(name) {
+			// The launch that is to take it over has waited for this.
+			p.changed(p.holder.Charges(name))
+			p.granted.Notify()
+		}
 		return
 	}
 	if l, ok := p.launches[name]; ok {

@@ -36,11 +36,15 @@ type world struct {
 	sequence       int64
 
 	machines map[string]fleet.Machine
+	// replaces is the machine whose vacancy a machine fills, and kept what is written down of vacancies.
+	replaces map[string]string
+	kept     []Kept
 	events   []event
 	inFlight []creation
 	reports  []lateReport
 	process  *process
 	trace    []string
+	filled   int
 }
 
 // event is a change of a Machine, as a cache learns it.
@@ -54,6 +58,8 @@ type creation struct {
 	name    string
 	machine fleet.Machine
 	until   time.Time
+	// replaces is the machine whose vacancy it fills.
+	replaces string
 }
 
 type lateReport struct {
@@ -69,6 +75,8 @@ type process struct {
 	lease    int
 	events   int
 	attempts map[string]fleet.Machine
+	// holds is the launch that a vacancy is kept for, if that isn't the machine that left it.
+	holds map[string]string
 }
 
 var scheduleRules = []fleet.Rule{
@@ -79,7 +87,7 @@ var scheduleRules = []fleet.Rule{
 func newWorld(t *testing.T, seed uint64) *world {
 	w := &world{
 		T: t, seed: seed, random: rand.New(rand.NewPCG(seed, 11)), clock: clocktesting.NewFakeClock(time.Unix(1_000_000, 0)),
-		asked: fleet.Amounts{}, granted: fleet.Amounts{}, machines: map[string]fleet.Machine{},
+		asked: fleet.Amounts{}, granted: fleet.Amounts{}, machines: map[string]fleet.Machine{}, replaces: map[string]string{},
 	}
 	w.write("id-0", 0)
 	w.start()
@@ -105,8 +113,8 @@ func (w *world) write(id string, sequence int64) {
 
 // start starts a process. Its caches have what was there a while ago.
 func (w *world) start() {
-	p := &process{w: w, lease: max(0, len(w.leases)-1-w.random.IntN(3)), events: max(0, len(w.events)-w.random.IntN(4)), attempts: map[string]fleet.Machine{}}
-	p.Provider = New(Config{Clock: w.clock, Source: p, Memory: &w.memory})
+	p := &process{w: w, lease: max(0, len(w.leases)-1-w.random.IntN(3)), events: max(0, len(w.events)-w.random.IntN(4)), attempts: map[string]fleet.Machine{}, holds: map[string]string{}}
+	p.Provider = New(Config{Clock: w.clock, Source: p, Memory: &w.memory, Vacancies: func(context.Context) ([]Kept, error) { return slices.Clone(w.kept), nil }})
 	w.process = p
 	machines := map[string]fleet.Machine{}
 	for _, e := range w.events[:p.events] {
@@ -145,10 +153,15 @@ func (p *process) Live(context.Context) (*Lease, error) {
 }
 
 // Machines implements Source.
-func (p *process) Machines(context.Context) (map[string]fleet.Machine, error) {
-	machines := maps.Clone(p.w.machines)
+func (p *process) Machines(context.Context) (machines map[string]fleet.Machine, replacements map[string]string, err error) {
+	machines, replacements = maps.Clone(p.w.machines), map[string]string{}
+	for name := range machines {
+		if replaced := p.w.replaces[name]; replaced != "" {
+			replacements[replaced] = name
+		}
+	}
 	p.w.interfere()
-	return machines, nil
+	return machines, replacements, nil
 }
 
 // Machine implements Source.
@@ -183,9 +196,15 @@ func (w *world) launch() {
 	if _, attempted := p.attempts[name]; attempted {
 		return
 	}
-	if !p.Spend(name, m) {
+	if !p.Spend(name, m, w.vacancies()...) {
 		p.Request(name, m)
 		return
+	}
+	if vacancy := p.Took(name); vacancy != "" {
+		if replaced := w.replacedBy(vacancy); replaced != "" {
+			p.holds[replaced] = name
+			w.filled++
+		}
 	}
 	w.say("launches %s as %s", name, m.InstanceType)
 	p.attempts[name] = m
@@ -194,7 +213,7 @@ func (w *world) launch() {
 
 // send lets an attempt send a request.
 func (w *world) send(name string) {
-	w.inFlight = append(w.inFlight, creation{name, w.process.attempts[name], w.clock.Now().Add(time.Duration(w.random.Int64N(int64(fleet.InFlight))))})
+	w.inFlight = append(w.inFlight, creation{name, w.process.attempts[name], w.clock.Now().Add(time.Duration(w.random.Int64N(int64(fleet.InFlight)))), w.replacedBy(name)})
 }
 
 // attempt lets an attempt send another request, or end.
@@ -228,8 +247,71 @@ func (w *world) arrive(i int) {
 		return
 	}
 	w.machines[c.name] = c.machine
+	delete(w.replaces, c.name)
+	if c.replaces != "" {
+		w.replaces[c.name] = c.replaces
+	}
 	w.events = append(w.events, event{name: c.name, machine: c.machine})
 	w.say("%s comes as %s", c.name, c.machine.InstanceType)
+}
+
+// terminate lets the process remove a Machine before it launches the replacement.
+func (w *world) terminate() {
+	names := slices.Sorted(maps.Keys(w.machines))
+	if len(names) == 0 || len(w.kept) > 3 {
+		return
+	}
+	name := names[w.random.IntN(len(names))]
+	filled := func(k Kept) bool { return k.Name == name || k.Name == w.replaces[name] }
+	if slices.ContainsFunc(w.kept, filled) || slices.Contains(slices.Collect(maps.Values(w.process.holds)), name) {
+		return
+	}
+	kept, counts := w.process.Keep(name)
+	if !counts {
+		return
+	}
+	w.kept = append(w.kept, kept)
+	w.say("keeps what %s takes: %v", name, kept.Charges)
+	if w.random.IntN(4) > 0 {
+		delete(w.machines, name)
+		w.events = append(w.events, event{name: name, gone: true})
+	}
+}
+
+// end lets the process keep a vacancy no longer.
+func (w *world) end() {
+	if len(w.kept) == 0 {
+		return
+	}
+	vacancy := w.kept[0].Name
+	w.kept = w.kept[1:]
+	w.process.Release(vacancy)
+	if holder := w.process.holds[vacancy]; holder != "" {
+		w.process.Release(holder)
+		delete(w.process.holds, vacancy)
+	}
+	w.say("keeps the vacancy of %s no longer", vacancy)
+}
+
+// vacancies are the names by which the process may know what is kept.
+func (w *world) vacancies() (names []string) {
+	for _, k := range w.kept {
+		names = append(names, k.Name)
+		if holder := w.process.holds[k.Name]; holder != "" {
+			names = append(names, holder)
+		}
+	}
+	return names
+}
+
+// replacedBy returns the machine that left the vacancy which is kept for a launch; empty for none.
+func (w *world) replacedBy(launch string) string {
+	for _, k := range w.kept {
+		if k.Name == launch || w.process.holds[k.Name] == launch {
+			return k.Name
+		}
+	}
+	return ""
 }
 
 func (w *world) remove() {
@@ -349,11 +431,11 @@ func (w *world) check() {
 
 func TestSchedules(t *testing.T) {
 	t.Run("When processes are slow, stale and killed, it should never have more machines than is granted, and use what is", func(t *testing.T) {
-		launched := 0
+		launched, filled := 0, 0
 		for seed := range *schedules {
 			w := newWorld(t, seed)
 			events := []func(){
-				w.launch, w.launch, w.launch, w.attempt, w.attempt, w.deliver, w.observe, w.observe, w.read, w.read, w.step, w.report, w.pass, w.pass, w.remove, w.decide,
+				w.launch, w.launch, w.launch, w.attempt, w.attempt, w.deliver, w.observe, w.observe, w.read, w.read, w.step, w.report, w.pass, w.pass, w.remove, w.decide, w.terminate, w.terminate, w.end,
 				func() {
 					if len(w.reports) > 0 {
 						w.receive(w.random.IntN(len(w.reports)))
@@ -368,9 +450,13 @@ func TestSchedules(t *testing.T) {
 				w.check()
 			}
 			launched += len(w.events)
+			filled += w.filled
 		}
 		if launched < int(*schedules)*10 {
 			t.Errorf("%d machines came and went in %d schedules", launched, *schedules)
+		}
+		if filled < int(*schedules)/5 {
+			t.Errorf("%d vacancies were filled in %d schedules", filled, *schedules)
 		}
 	})
 }

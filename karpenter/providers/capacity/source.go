@@ -87,19 +87,26 @@ func (c *Cluster) Live(ctx context.Context) (*Lease, error) {
 }
 
 // Machines implements Source.
-func (c *Cluster) Machines(ctx context.Context) (map[string]fleet.Machine, error) {
+func (c *Cluster) Machines(ctx context.Context) (machines map[string]fleet.Machine, replacements map[string]string, err error) {
 	list := &clusterv1.MachineList{}
 	if err := c.Reader.List(ctx, list, client.InNamespace(c.Namespace),
 		client.MatchingLabels{clusterv1.ClusterNameLabel: c.ClusterName}, client.HasLabels{v1alpha1.NodeClaimUIDLabel}); err != nil {
-		return nil, fmt.Errorf("listing Machines: %w", err)
+		return nil, nil, fmt.Errorf("listing Machines: %w", err)
 	}
-	machines := make(map[string]fleet.Machine, len(list.Items))
+	machines, replacements = make(map[string]fleet.Machine, len(list.Items)), map[string]string{}
 	for i := range list.Items {
-		if m := &list.Items[i]; c.Owns(m) {
-			machines[v1alpha1.NodeClaimOf(m)], _ = conversion.MachineOf(m)
+		m := &list.Items[i]
+		if !c.Owns(m) {
+			continue
+		}
+		name := v1alpha1.NodeClaimOf(m)
+		machines[name], _ = conversion.MachineOf(m)
+		// One that failed may be on its way out while its successor exists.
+		if replaced := m.Annotations[v1alpha1.ReplacesAnnotation]; replaced != "" && (m.DeletionTimestamp == nil || replacements[replaced] == "") {
+			replacements[replaced] = name
 		}
 	}
-	return machines, nil
+	return machines, replacements, nil
 }
 
 // Machine implements Source.

@@ -301,7 +301,7 @@ func TestReservations(t *testing.T) {
 		if acquired, err := m.machines.AcquireReserved("5", "r-1-b", 5); err != nil || acquired {
 			t.Fatalf("the sixth: %t %v", acquired, err)
 		}
-		if o := offeringAt(m.cached(), key); o.Available || o.ReservationCapacity != 0 {
+		if o := offeringAt(m.cached(), key); o.Launchable() || o.ReservationCapacity != 0 {
 			t.Errorf("got %+v", o)
 		}
 	})

@@ -160,7 +160,7 @@ func (k *known) For(choice Choice, nodeClaim *karpv1.NodeClaim, requirements kar
 		return choice, true
 	}
 	for _, other := range choice.others {
-		if _, unmet := k.unmet(other.Template, requirements, nodeClaim.Labels); !unmet && other.Offering.Available {
+		if _, unmet := k.unmet(other.Template, requirements, nodeClaim.Labels); !unmet && other.Offering.Launchable() {
 			return *other, true
 		}
 	}

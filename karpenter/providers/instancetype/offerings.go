@@ -25,8 +25,8 @@ import (
 // DefaultZone is offering.DefaultZone.
 const DefaultZone = offering.DefaultZone
 
-// addChoices adds the offerings of an instance type's templates. If several templates make the same offering, an available one
-// wins, then one whose image is the newest that nodes may get, then the cheaper one, then the first.
+// addChoices adds the offerings of an instance type's templates. If several templates make the same offering, one that can be launched
+// wins, then one that is full, then one whose image is the newest that nodes may get, then the cheaper one, then the first.
 func (b *builder) addChoices(r *resolved, templates []*template.Template) {
 	r.choices = make([]*Choice, 0, 2*max(len(b.zones), 1))
 	for _, tmpl := range templates {
@@ -37,14 +37,24 @@ func (b *builder) addChoices(r *resolved, templates []*template.Template) {
 				return
 			}
 			switch other := r.choices[at]; {
-			case choice.Offering.Available && !other.Offering.Available,
-				choice.Offering.Available == other.Offering.Available && choice.compare(other) < 0:
+			case choice.rank() < other.rank(), choice.rank() == other.rank() && choice.compare(other) < 0:
 				r.choices[at] = choice.before(other)
 			default:
 				r.choices[at] = other.before(choice)
 			}
 		})
 	}
+}
+
+// rank orders choices of the same offering by whether they can be launched.
+func (c *Choice) rank() int {
+	switch {
+	case c.Full != 0:
+		return 1
+	case c.Offering.Available:
+		return 0
+	}
+	return 2
 }
 
 func (c *Choice) compareKey(key offering.Key) int { return c.Key.Compare(key) }
@@ -88,9 +98,9 @@ func (b *builder) eachChoice(tmpl *template.Template, yield func(*Choice)) (obst
 		if !priced {
 			price = b.unpriced(tmpl, key)
 		}
-		choice, _ := b.leased(tmpl, key, domain, price, priced && obstacle == "")
+		choice, _ := b.leased(tmpl, key, domain, price, priced, obstacle)
 		choice.Zoneless, choice.priced = len(domains) == 0, priced
-		known, available = known || priced, available || choice.Offering.Available
+		known, available = known || priced, available || choice.Offering.Launchable()
 		yield(choice)
 	}
 	for _, capacityType := range tmpl.CapacityTypes() {
@@ -120,12 +130,15 @@ func (b *builder) eachSold(tmpl *template.Template, obstacle string, yield func(
 			price = b.unpriced(tmpl, key)
 		}
 		reaches := b.reaches(tmpl, zone)
-		choice, left := b.leased(tmpl, key, b.failureDomain(tmpl, zone), price, known && reaches && obstacle == "")
+		choice, left := b.leased(tmpl, key, b.failureDomain(tmpl, zone), price, known && reaches, obstacle)
 		choice.Zoneless, choice.priced = zone == DefaultZone && o.Zone == "", known
 		if o.Reservation != "" {
+			if choice.Full&FullLease != 0 && !b.runs(key) {
+				choice.Full = 0 // whatever goes, it may be too large
+			}
 			choice.reserve(o, min(b.Inventory.ReservationLeft(o.Reservation, o.Count), left))
 		}
-		priced, reachable, available = priced || known, reachable || reaches, available || choice.Offering.Available
+		priced, reachable, available = priced || known, reachable || reaches, available || choice.Offering.Launchable()
 		yield(choice)
 	}
 	for i := range tmpl.Offerings {
@@ -158,11 +171,17 @@ func (b *builder) reaches(tmpl *template.Template, zone string) bool {
 	return zone == DefaultZone || slices.Contains(b.Cluster.FailureDomains, zone) || tmpl.Patches.Refers(patch.Zone)
 }
 
-// reserve limits the offering to what is left of its reservation.
+// reserve limits the offering to what is left of its reservation. One that is only full is available and has no capacity, as Karpenter core
+// expects it: then it may terminate a node of the reservation before it launches the replacement.
 func (c *Choice) reserve(o *catalog.Offering, left int) {
 	c.ReservationCount = o.Count
 	c.Offering.ReservationCapacity = left
-	c.Offering.Available = c.Offering.Available && left > 0
+	if c.Offering.Available && left <= 0 {
+		c.Full |= FullReservation
+	}
+	if c.Full != 0 {
+		c.Offering.Available, c.Offering.ReservationCapacity = true, 0
+	}
 }
 
 // unpriced is the price of an offering without a price, for existing machines only: the one at which the cheapest of them
@@ -230,14 +249,18 @@ func (b *builder) obstacle(tmpl *template.Template) string {
 }
 
 // leased builds an offering with the price and the availability that the cluster's CapacityLease leaves it, and how many more machines
-// its reservation has for this cluster.
-func (b *builder) leased(tmpl *template.Template, key offering.Key, failureDomain string, price float64, launchable bool) (choice *Choice, left int) {
+// its reservation has for this cluster. sold: nothing in the template, its catalog or the Cluster keeps it from being launched. obstacle is
+// that of the source.
+func (b *builder) leased(tmpl *template.Template, key offering.Key, failureDomain string, price float64, sold bool, obstacle string) (choice *Choice, left int) {
 	offer := account.Offer{Available: true, Left: account.Unlimited, Price: price, Saving: price}
 	if b.Capacity.Limits() {
 		offer = b.Capacity.Offer(capacity.MachineOf(key, tmpl), price)
 	}
-	choice = b.choice(tmpl, key, failureDomain, offer.Price, launchable && offer.Available)
+	choice = b.choice(tmpl, key, failureDomain, offer.Price, sold && obstacle == "" && offer.Available)
 	choice.ListPrice, choice.saving = price, offer.Saving
+	if sold && !choice.Offering.Available {
+		choice.Full = b.full(tmpl, key, obstacle, offer)
+	}
 	if offer.Expired {
 		if onDemand, priced := b.Pricing.Price(tmpl, key.Zone, karpv1.CapacityTypeOnDemand); priced {
 			choice.saving = onDemand
@@ -250,10 +273,15 @@ func (b *builder) leased(tmpl *template.Template, key offering.Key, failureDomai
 // another one costs: a commitment covers one and not the other, or their reservation has ended. Karpenter core takes the first offering of a zone and a capacity
 // type for a node's price, and launches only from available ones.
 func (b *builder) running(choice *Choice) *karpcloudprovider.Offering {
-	if choice.saving == choice.Offering.Price || !slices.ContainsFunc(b.Inventory.Origins(choice.Key.InstanceType), func(origin inventory.Origin) bool { return origin.Key == choice.Key }) {
+	if choice.saving == choice.Offering.Price || !b.runs(choice.Key) {
 		return nil
 	}
 	return &karpcloudprovider.Offering{Requirements: choice.Offering.Requirements, Price: choice.saving, ReservationCapacity: unlimited}
+}
+
+// runs reports whether this cluster has a machine of an offering.
+func (b *builder) runs(key offering.Key) bool {
+	return slices.ContainsFunc(b.Inventory.Origins(key.InstanceType), func(origin inventory.Origin) bool { return origin.Key == key })
 }
 
 func (b *builder) choice(tmpl *template.Template, key offering.Key, failureDomain string, price float64, launchable bool) *Choice {

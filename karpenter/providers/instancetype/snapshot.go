@@ -38,6 +38,11 @@ type Choice struct {
 	// ReservationCount is the number of machines that the cluster may have in the reservation of a reserved offering; 0 for any other.
 	ReservationCount int
 
+	// Full is what keeps the offering from being launched, if nothing else does.
+	Full Full
+	// Replaces is the NodeClaim whose vacancy the machine fills; empty for none.
+	Replaces string
+
 	// ListPrice is the offering's price without commitments, in US dollars an hour.
 	ListPrice float64
 
@@ -137,7 +142,7 @@ func (s *Snapshot) Successor(own *template.Template, key offering.Key) *template
 		return nil
 	}
 	for _, c := range slices.Concat([]*Choice{choice}, choice.others) {
-		if tmpl := c.Template; c.Offering.Available && !tmpl.Outdated && tmpl.Version() == "" && maps.Equal(tmpl.Labels, own.Labels) {
+		if tmpl := c.Template; (c.Offering.Available || c.Full != 0) && !tmpl.Outdated && tmpl.Version() == "" && maps.Equal(tmpl.Labels, own.Labels) {
 			return tmpl
 		}
 	}

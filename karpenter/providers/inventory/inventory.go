@@ -231,6 +231,14 @@ func (i *Inventory) ObserveMachine(nodeClaim types.UID, m Machine) {
 	}
 }
 
+// Machine returns what is tracked of a NodeClaim's Machine; false if it has none.
+func (i *Inventory) Machine(nodeClaim types.UID) (Machine, bool) {
+	i.mu.Lock()
+	defer i.mu.Unlock()
+	m, ok := i.machines.objects[nodeClaim]
+	return m, ok
+}
+
 // countOrigin adds machines to an origin's number. i.mu must be held.
 func (i *Inventory) countOrigin(origin Origin, n int) {
 	counts := i.origins[origin.InstanceType]

@@ -130,7 +130,7 @@ func (c *check) fits(group karpcloudprovider.AllocatableOfferings) bool {
 func (c *check) candidates(it *karpcloudprovider.InstanceType, positions []position, seed string) (candidates []Candidate) {
 	for _, p := range positions {
 		o := it.Offerings[p.offering]
-		if o.Available && c.requirements.IsCompatible(o.Requirements, karpscheduling.AllowUndefinedWellKnownLabels) &&
+		if o.Launchable() && c.requirements.IsCompatible(o.Requirements, karpscheduling.AllowUndefinedWellKnownLabels) &&
 			slices.ContainsFunc(it.AllocatableOfferingsList(), func(group karpcloudprovider.AllocatableOfferings) bool {
 				return slices.Contains(group.Offerings, o) && c.fits(group)
 			}) {

@@ -170,6 +170,22 @@ func (u *Unavailable) Works(key Key, asked time.Time) {
 	}
 }
 
+// Clear makes an offering available again that lacked capacity: some has just been returned. A further failure counts as consecutive.
+func (u *Unavailable) Clear(key Key) {
+	u.mu.Lock()
+	defer u.mu.Unlock()
+	entry, ok := u.entries[key]
+	if !ok || entry.Lacks != Capacity {
+		return
+	}
+	delete(u.entries, key)
+	entry.Until = u.clock.Now()
+	u.past[key] = entry
+	u.changed(key)
+	u.regroup()
+	u.observers.Notify()
+}
+
 func (u *Unavailable) mark(entry Entry) time.Time {
 	now, key := u.clock.Now(), entry.Key
 	u.expire(now)

@@ -11,13 +11,14 @@ import (
 	"fmt"
 	"time"
 
-	"k8s.io/apimachinery/pkg/types"
 	karpv1 "sigs.k8s.io/karpenter/pkg/apis/v1"
 
+	"github.com/autonode-io/autonode/api/karpenter/v1alpha1"
 	fleet "github.com/autonode-io/autonode/capacity"
 	"github.com/autonode-io/autonode/karpenter/providers/capacity"
 	"github.com/autonode-io/autonode/karpenter/providers/instancetype"
 	"github.com/autonode-io/autonode/karpenter/providers/inventory"
+	"github.com/autonode-io/autonode/karpenter/providers/vacancy"
 )
 
 const (
@@ -55,24 +56,33 @@ type Provider struct {
 	Inventory *inventory.Inventory
 	// Capacity keeps the cluster within its CapacityLease.
 	Capacity *capacity.Provider
+	// Vacancies are held for the replacements of nodes that were terminated first; nil for none.
+	Vacancies *vacancy.Keeper
 }
 
 // Open returns nil once it is known what may be reserved; see capacity.Provider.Open.
-func (p *Provider) Open(ctx context.Context) error { return p.Capacity.Open(ctx) }
+func (p *Provider) Open(ctx context.Context) error {
+	if err := p.Capacity.Open(ctx); err != nil {
+		return err
+	}
+	return p.Vacancies.Open()
+}
 
 // Reserve reserves what a NodeClaim's machine of a choice needs. Only then may the Machine be created, and Done is to be called afterwards.
 // The error is a *WaitingError or an *UngrantedError, or wraps ErrFull or inventory.ErrNotCounted.
 func (p *Provider) Reserve(nodeClaim *karpv1.NodeClaim, choice *instancetype.Choice) error {
 	needed := capacity.MachineOf(choice.Key, choice.Template)
-	if !p.Capacity.Fits(nodeClaim.Name, needed) {
+	vacancies := p.Vacancies.Of(nodeClaim.Labels[karpv1.NodePoolLabelKey])
+	if !p.Capacity.Fits(nodeClaim.Name, needed, vacancies...) {
 		return p.request(nodeClaim.Name, needed)
 	}
-	if err := p.acquire(nodeClaim.UID, choice); err != nil {
+	if err := p.acquire(nodeClaim, choice); err != nil {
 		return err
 	}
-	if !p.Capacity.Spend(nodeClaim.Name, needed) {
+	if !p.Capacity.Spend(nodeClaim.Name, needed, vacancies...) {
 		return ErrFull // another launch has just spent it
 	}
+	choice.Replaces = p.Vacancies.Fill(nodeClaim, choice.Template.Source.Annotation(), choice.Key.Reservation)
 	return nil
 }
 
@@ -90,10 +100,12 @@ func (p *Provider) request(nodeClaim string, needed fleet.Machine) error {
 	return &UngrantedError{Pools: pools}
 }
 
-// acquire counts the machine with those of its reservation and of its template.
-func (p *Provider) acquire(nodeClaim types.UID, choice *instancetype.Choice) error {
+// acquire counts the machine with those of its reservation and of its template. What is held for another NodePool isn't to be had.
+func (p *Provider) acquire(of *karpv1.NodeClaim, choice *instancetype.Choice) error {
+	nodeClaim, nodePool := of.UID, of.Labels[karpv1.NodePoolLabelKey]
 	if choice.Key.Reservation != "" {
-		if acquired, err := p.Inventory.AcquireReserved(nodeClaim, choice.Key.Reservation, choice.ReservationCount); !acquired {
+		most := choice.ReservationCount - p.Vacancies.OthersIn(nodePool, choice.Key.Reservation)
+		if acquired, err := p.Inventory.AcquireReserved(nodeClaim, choice.Key.Reservation, most); !acquired {
 			return cmp.Or(err, ErrFull)
 		}
 	}
@@ -101,7 +113,8 @@ func (p *Provider) acquire(nodeClaim types.UID, choice *instancetype.Choice) err
 	if !limited {
 		return nil
 	}
-	if acquired, err := p.Inventory.Acquire(nodeClaim, choice.Template.Source.Annotation(), most); !acquired {
+	source := choice.Template.Source.Annotation()
+	if acquired, err := p.Inventory.Acquire(nodeClaim, source, most-p.Vacancies.OthersOf(nodePool, source)); !acquired {
 		return cmp.Or(err, ErrFull)
 	}
 	return nil
@@ -118,6 +131,18 @@ func (p *Provider) Shortage() string {
 	return ""
 }
 
+// Hold writes down what a NodeClaim's Machine will leave, if Karpenter terminates its node before it launches the replacement. Only then
+// may the Machine be deleted.
+func (p *Provider) Hold(ctx context.Context, nodeClaim *karpv1.NodeClaim) error {
+	if p.Vacancies == nil || nodeClaim.Annotations[v1alpha1.TerminateFirstAnnotation] == "" {
+		return nil
+	}
+	if err := p.Vacancies.Hold(ctx, nodeClaim); err != nil {
+		return fmt.Errorf("holding what NodeClaim %s leaves for its replacement: %w", nodeClaim.Name, err)
+	}
+	return nil
+}
+
 // Done records that an attempt to create the Machine of a successful Reserve has ended.
 func (p *Provider) Done(nodeClaim *karpv1.NodeClaim) { p.Capacity.Done(nodeClaim.Name) }
 
@@ -127,6 +152,7 @@ func (p *Provider) Abandon(ctx context.Context, nodeClaim *karpv1.NodeClaim, err
 	ctx, cancel := context.WithTimeout(ctx, abandonTimeout)
 	defer cancel()
 	p.Inventory.Abandon(ctx, nodeClaim)
+	p.Vacancies.Release(nodeClaim.Name)
 	var waiting *WaitingError
 	if errors.As(err, &waiting) {
 		p.Capacity.Leave(nodeClaim.Name)
@@ -138,5 +164,6 @@ func (p *Provider) Abandon(ctx context.Context, nodeClaim *karpv1.NodeClaim, err
 // Release releases what was reserved for a NodeClaim that has no Machine any more, or never will.
 func (p *Provider) Release(nodeClaim *karpv1.NodeClaim) {
 	p.Inventory.Release(nodeClaim.UID)
+	p.Vacancies.Release(nodeClaim.Name)
 	p.Capacity.Abandon(nodeClaim.Name)
 }

@@ -54,6 +54,8 @@ var gates = []gate{
 	{name: "ReservedCapacity", on: true},
 	{name: "SpotToSpotConsolidation"},
 	{name: "StaticCapacity"},
+	{name: "TerminateFirstDrift"},
+	{name: "TerminateFirstRepair"},
 }
 
 // Names returns the gates that a platform may set, sorted.

@@ -156,7 +156,7 @@ func runs(outdated map[string]int) string {
 	return strings.Join(texts, ", ")
 }
 
-// full reports whether a static NodePool's limit leaves no room for a replacement, which Karpenter launches first.
+// full reports whether a static NodePool's limit leaves no room for a replacement beside its node: Karpenter terminates that first.
 func full(pool *karpv1.NodePool) bool {
 	limit, ok := pool.Spec.Limits[resources.Node]
 	return ok && pool.Spec.Replicas != nil && limit.Value() <= *pool.Spec.Replicas
@@ -171,9 +171,6 @@ func (i inventory) limit(outdated, sizes map[string]int, clk clock.Clock) string
 			continue
 		}
 		a := pool.MustGetAllowedDisruptions(clk, sizes[name], karpv1.DisruptionReasonDrifted)
-		if full(pool) {
-			a = 0
-		}
 		if a >= n {
 			continue
 		}
@@ -184,12 +181,13 @@ func (i inventory) limit(outdated, sizes map[string]int, clk clock.Clock) string
 	switch {
 	case tightest == "":
 		return ""
-	case full(i.pools[tightest]):
-		limit := i.pools[tightest].Spec.Limits[resources.Node]
-		return fmt.Sprintf("NodePool %s has no room for a replacement: raise spec.limits.nodes %d above spec.replicas %d", message.Quoted(tightest), limit.Value(), *i.pools[tightest].Spec.Replicas)
 	case allowed == 0:
 		return fmt.Sprintf("NodePool %s allows no disruption now", message.Quoted(tightest))
-	default:
-		return fmt.Sprintf("NodePool %s allows %d %s at a time", message.Quoted(tightest), allowed, english.PluralWord(allowed, "disruption", "disruptions"))
 	}
+	text := fmt.Sprintf("NodePool %s allows %d %s at a time", message.Quoted(tightest), allowed, english.PluralWord(allowed, "disruption", "disruptions"))
+	if pool := i.pools[tightest]; full(pool) {
+		limit := pool.Spec.Limits[resources.Node]
+		text += fmt.Sprintf(", and terminates nodes before it launches their replacements: spec.limits.nodes %d isn't above spec.replicas %d", limit.Value(), *pool.Spec.Replicas)
+	}
+	return text
 }

@@ -137,10 +137,11 @@ func TestDecision(t *testing.T) {
 		},
 		"a static NodePool has no room for a replacement": {
 			inventory: empty().with("a", "default", "v1.36.2", 1).with("fixed", "default", "v1.36.2", 3).
-				budget("a", karpv1.Budget{Nodes: "0"}).budget("fixed", karpv1.Budget{Nodes: "1"}).static("fixed", 3, "3"),
+				budget("a", karpv1.Budget{Nodes: "1"}).budget("fixed", karpv1.Budget{Nodes: "1"}).static("fixed", 3, "3"),
 			server: "1.36.3",
 			want: decision{outdated: 4, status: metav1.ConditionFalse, reason: v1beta1.NodesOutdatedReason,
-				message: `4 of 4 nodes still run 1.36.2; NodePool "fixed" has no room for a replacement: raise spec.limits.nodes 3 above spec.replicas 3`},
+				message: `4 of 4 nodes still run 1.36.2; NodePool "fixed" allows 1 disruption at a time, ` +
+					`and terminates nodes before it launches their replacements: spec.limits.nodes 3 isn't above spec.replicas 3`},
 		},
 		"a static NodePool has room for a replacement": {
 			inventory: empty().with("fixed", "default", "v1.36.2", 3).budget("fixed", karpv1.Budget{Nodes: "1"}).static("fixed", 3, "4"), server: "1.36.3",

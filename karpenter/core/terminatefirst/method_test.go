@@ -1,0 +1,318 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package terminatefirst_test
+
+import (
+	"context"
+	"flag"
+	"fmt"
+	"testing"
+	"time"
+
+	"github.com/awslabs/operatorpkg/status"
+	. "github.com/onsi/gomega"
+	corev1 "k8s.io/api/core/v1"
+	policyv1 "k8s.io/api/policy/v1"
+	"k8s.io/apimachinery/pkg/api/resource"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/apimachinery/pkg/util/intstr"
+	"k8s.io/apimachinery/pkg/util/sets"
+	clientgoscheme "k8s.io/client-go/kubernetes/scheme"
+	clocktesting "k8s.io/utils/clock/testing"
+	"k8s.io/utils/ptr"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+	"sigs.k8s.io/controller-runtime/pkg/client/fake"
+	"sigs.k8s.io/controller-runtime/pkg/reconcile"
+	karpv1 "sigs.k8s.io/karpenter/pkg/apis/v1"
+	karpcloudprovider "sigs.k8s.io/karpenter/pkg/cloudprovider"
+	"sigs.k8s.io/karpenter/pkg/controllers/disruption"
+	"sigs.k8s.io/karpenter/pkg/controllers/dynamicresources/deviceallocation"
+	"sigs.k8s.io/karpenter/pkg/controllers/provisioning"
+	"sigs.k8s.io/karpenter/pkg/controllers/state"
+	"sigs.k8s.io/karpenter/pkg/controllers/state/informer"
+	"sigs.k8s.io/karpenter/pkg/operator/options"
+	karpscheduling "sigs.k8s.io/karpenter/pkg/scheduling"
+	"sigs.k8s.io/karpenter/pkg/state/cost"
+	"sigs.k8s.io/karpenter/pkg/state/virtualpods"
+	"sigs.k8s.io/karpenter/pkg/utils/resources"
+
+	"github.com/autonode-io/autonode/api/karpenter/v1alpha1"
+	"github.com/autonode-io/autonode/internal/environment"
+	"github.com/autonode-io/autonode/karpenter/core/terminatefirst"
+)
+
+const poolName = "general"
+
+type vacatedKey struct{}
+
+// provider sells one instance type: while full only in a context in which a machine has gone.
+type provider struct {
+	karpcloudprovider.CloudProvider
+	full, reserved bool
+}
+
+func (provider) GetSupportedNodeClasses() []status.Object {
+	return []status.Object{&v1alpha1.ClusterAPINodeClass{}}
+}
+func (provider) Name() string                                      { return "test" }
+func (provider) RepairPolicies() []karpcloudprovider.RepairPolicy { return nil }
+
+func (p provider) GetInstanceTypes(ctx context.Context, _ *karpv1.NodePool) ([]*karpcloudprovider.InstanceType, error) {
+	capacityType := karpv1.CapacityTypeOnDemand
+	if p.reserved {
+		capacityType = karpv1.CapacityTypeReserved
+	}
+	requirements := karpscheduling.NewRequirements(
+		karpscheduling.NewRequirement(corev1.LabelTopologyZone, corev1.NodeSelectorOpIn, "a"),
+		karpscheduling.NewRequirement(karpv1.CapacityTypeLabelKey, corev1.NodeSelectorOpIn, capacityType))
+	offering := &karpcloudprovider.Offering{Requirements: requirements, Price: 1, Available: !p.full || ctx.Value(vacatedKey{}) != nil}
+	if p.reserved {
+		requirements.Add(karpscheduling.NewRequirement(v1alpha1.ReservationIDLabel, corev1.NodeSelectorOpIn, "cr-1"))
+		offering.Available, offering.ReservationCapacity = true, map[bool]int{false: 1}[p.full]
+	}
+	room := corev1.ResourceList{corev1.ResourceCPU: resource.MustParse("4"), corev1.ResourceMemory: resource.MustParse("8Gi"), corev1.ResourcePods: resource.MustParse("110")}
+	return []*karpcloudprovider.InstanceType{{
+		Name: "c4", Capacity: room, Overhead: &karpcloudprovider.InstanceTypeOverhead{}, Offerings: karpcloudprovider.Offerings{offering},
+		Requirements: karpscheduling.NewRequirements(
+			karpscheduling.NewRequirement(corev1.LabelInstanceTypeStable, corev1.NodeSelectorOpIn, "c4"),
+			karpscheduling.NewRequirement(corev1.LabelArchStable, corev1.NodeSelectorOpIn, "amd64"),
+			karpscheduling.NewRequirement(corev1.LabelOSStable, corev1.NodeSelectorOpIn, "linux"),
+			karpscheduling.NewRequirement(corev1.LabelTopologyZone, corev1.NodeSelectorOpIn, "a"),
+			karpscheduling.NewRequirement(karpv1.CapacityTypeLabelKey, corev1.NodeSelectorOpIn, capacityType),
+			karpscheduling.NewRequirement(v1alpha1.ReservationIDLabel, corev1.NodeSelectorOpIn, "cr-1"),
+		),
+	}}, nil
+}
+
+// situation of a NodePool with drifted nodes, each with pods.
+type situation struct {
+	name string
+	provider
+	nodes, podsEach int
+	// pending pods, which no node has room for.
+	pending int
+	podCPU          string
+	static          bool
+	gateOff         bool
+	vacancies       int
+	most            bool
+	budget          string
+	change          func(*karpv1.NodePool, *corev1.Pod, *corev1.Node, *karpv1.NodeClaim)
+	blockedByPDB    bool
+	// decision of the commands, and how many there are.
+	decision disruption.Decision
+	commands int
+	reason   disruption.TerminateFirstReason
+}
+
+func (s *situation) objects() (objects []client.Object) {
+	pool := &karpv1.NodePool{ObjectMeta: metav1.ObjectMeta{Name: poolName, UID: poolName}}
+	pool.Spec.Template.Spec.NodeClassRef = &karpv1.NodeClassReference{Group: v1alpha1.Group, Kind: v1alpha1.Kind, Name: "default"}
+	pool.Spec.Disruption = karpv1.Disruption{
+		ConsolidationPolicy: karpv1.ConsolidationPolicyWhenEmpty, ConsolidateAfter: karpv1.MustParseNillableDuration("Never"), Budgets: []karpv1.Budget{{Nodes: s.budget}},
+	}
+	if s.budget == "" {
+		pool.Spec.Disruption.Budgets[0].Nodes = "1"
+	}
+	if s.static {
+		pool.Spec.Replicas = ptr.To(int64(s.nodes))
+	}
+	for _, condition := range []string{karpv1.ConditionTypeValidationSucceeded, karpv1.ConditionTypeNodeClassReady, status.ConditionReady} {
+		pool.StatusConditions().SetTrue(condition)
+	}
+	objects = append(objects, pool)
+	for i := range s.nodes {
+		name := fmt.Sprintf("n%d", i)
+		capacityType := karpv1.CapacityTypeOnDemand
+		labels := map[string]string{
+			karpv1.NodePoolLabelKey: poolName, corev1.LabelInstanceTypeStable: "c4", corev1.LabelTopologyZone: "a", corev1.LabelHostname: name, corev1.LabelArchStable: "amd64",
+			corev1.LabelOSStable: "linux", karpv1.NodeRegisteredLabelKey: "true", karpv1.NodeInitializedLabelKey: "true",
+		}
+		if s.reserved {
+			capacityType, labels[v1alpha1.ReservationIDLabel] = karpv1.CapacityTypeReserved, "cr-1"
+		}
+		labels[karpv1.CapacityTypeLabelKey] = capacityType
+		room := corev1.ResourceList{corev1.ResourceCPU: resource.MustParse("4"), corev1.ResourceMemory: resource.MustParse("8Gi"), corev1.ResourcePods: resource.MustParse("110")}
+		node := &corev1.Node{
+			ObjectMeta: metav1.ObjectMeta{Name: name, UID: types.UID("node-" + name), Labels: labels}, Spec: corev1.NodeSpec{ProviderID: "test://" + name},
+			Status: corev1.NodeStatus{Capacity: room, Allocatable: room, Conditions: []corev1.NodeCondition{{Type: corev1.NodeReady, Status: corev1.ConditionTrue}}},
+		}
+		claim := &karpv1.NodeClaim{ObjectMeta: metav1.ObjectMeta{Name: "claim-" + name, UID: types.UID("claim-" + name), Labels: labels, Finalizers: []string{karpv1.TerminationFinalizer}}}
+		claim.Spec.NodeClassRef = pool.Spec.Template.Spec.NodeClassRef
+		claim.Status.NodeName, claim.Status.ProviderID, claim.Status.Capacity, claim.Status.Allocatable = name, "test://"+name, room, room
+		for _, condition := range []string{karpv1.ConditionTypeLaunched, karpv1.ConditionTypeRegistered, karpv1.ConditionTypeInitialized, karpv1.ConditionTypeDrifted} {
+			claim.StatusConditions().SetTrue(condition)
+		}
+		objects = append(objects, node, claim)
+		for j := range s.podsEach {
+			pod := &corev1.Pod{
+				ObjectMeta: metav1.ObjectMeta{Namespace: "shop", Name: fmt.Sprintf("%s-%d", name, j), UID: types.UID(fmt.Sprintf("%s-%d", name, j)), Labels: map[string]string{"app": "cart"},
+					OwnerReferences: []metav1.OwnerReference{{APIVersion: "apps/v1", Kind: "ReplicaSet", Name: "r", UID: "r"}}},
+				Spec: corev1.PodSpec{NodeName: name, Containers: []corev1.Container{{Name: "c", Resources: corev1.ResourceRequirements{
+					Requests: corev1.ResourceList{corev1.ResourceCPU: resource.MustParse(s.podCPU)},
+				}}}},
+				Status: corev1.PodStatus{Phase: corev1.PodRunning, Conditions: []corev1.PodCondition{{Type: corev1.PodReady, Status: corev1.ConditionTrue}}},
+			}
+			if s.change != nil {
+				s.change(pool, pod, node, claim)
+			}
+			objects = append(objects, pod)
+		}
+	}
+	for i := range s.pending {
+		objects = append(objects, &corev1.Pod{
+			ObjectMeta: metav1.ObjectMeta{Namespace: "shop", Name: fmt.Sprintf("pending-%d", i), UID: types.UID(fmt.Sprintf("pending-%d", i)), Labels: map[string]string{"app": "cart"}},
+			Spec: corev1.PodSpec{Containers: []corev1.Container{{Name: "c", Resources: corev1.ResourceRequirements{
+				Requests: corev1.ResourceList{corev1.ResourceCPU: resource.MustParse(s.podCPU)},
+			}}}},
+			Status: corev1.PodStatus{Phase: corev1.PodPending, Conditions: []corev1.PodCondition{
+				{Type: corev1.PodScheduled, Status: corev1.ConditionFalse, Reason: corev1.PodReasonUnschedulable},
+			}},
+		})
+	}
+	if s.blockedByPDB {
+		objects = append(objects, &policyv1.PodDisruptionBudget{
+			ObjectMeta: metav1.ObjectMeta{Namespace: "shop", Name: "cart"},
+			Spec:       policyv1.PodDisruptionBudgetSpec{MaxUnavailable: ptr.To(intstr.FromInt32(0)), Selector: &metav1.LabelSelector{MatchLabels: map[string]string{"app": "cart"}}},
+		})
+	}
+	return objects
+}
+
+// commands runs Karpenter core's disruption controller once, and returns what it begins.
+func commands(t *testing.T, s *situation) ([]*disruption.Command, client.Client, *environment.Recorder) {
+	t.Helper()
+	g := NewWithT(t)
+	opts, fs := &options.Options{}, &options.FlagSet{FlagSet: flag.NewFlagSet("karpenter", flag.ContinueOnError)}
+	opts.AddFlags(fs)
+	g.Expect(opts.Parse(fs, fmt.Sprintf("--feature-gates=StaticCapacity=true,TerminateFirstDrift=%t", !s.gateOff))).To(Succeed())
+	ctx := options.ToContext(t.Context(), opts)
+	objects := s.objects()
+	index := func(pod client.Object) []string { return []string{pod.(*corev1.Pod).Spec.NodeName} }
+	recorder, clk := &environment.Recorder{}, clocktesting.NewFakeClock(time.Now())
+	follower := terminatefirst.NewFollower(recorder)
+	guest := terminatefirst.Guest(fake.NewClientBuilder().WithScheme(clientgoscheme.Scheme).WithObjects(objects...).WithStatusSubresource(&karpv1.NodeClaim{}, &karpv1.NodePool{}).
+		WithIndex(&corev1.Pod{}, "spec.nodeName", index).Build(), follower)
+	cluster := state.NewCluster(clk, guest, s.provider)
+	costs := cost.NewClusterCost(ctx, s.provider, guest)
+	for _, object := range objects {
+		var feed reconcile.Reconciler
+		switch object.(type) {
+		case *karpv1.NodePool:
+			feed = informer.NewNodePoolController(guest, s.provider, cluster, costs)
+		case *karpv1.NodeClaim:
+			feed = informer.NewNodeClaimController(guest, s.provider, cluster, costs)
+		case *corev1.Node:
+			feed = informer.NewNodeController(guest, cluster)
+		case *corev1.Pod:
+			feed = informer.NewPodController(guest, cluster)
+		default:
+			continue
+		}
+		_, err := feed.Reconcile(ctx, reconcile.Request{NamespacedName: client.ObjectKeyFromObject(object)})
+		g.Expect(err).NotTo(HaveOccurred())
+	}
+	devices := deviceallocation.NewController(guest)
+	devices.Hydrate(ctx)
+	provisioner := provisioning.NewProvisioner(guest, recorder, s.provider, cluster, clk, devices, virtualpods.NewVirtualPodCache(guest))
+	queue := disruption.NewQueue(guest, recorder, cluster, clk, provisioner)
+	follower.Follow(queue)
+	methods := terminatefirst.Methods(disruption.NewMethods(ctx, clk, cluster, guest, provisioner, s.provider, recorder, queue), terminatefirst.Config{
+		Guest: guest, Cluster: cluster, Provisioner: provisioner, CloudProvider: s.provider, Recorder: recorder, Clock: clk,
+		Vacancies: func(string) (int, bool) { return s.vacancies, s.most },
+		Vacate: func(ctx context.Context, _ *karpv1.NodeClaim) (context.Context, disruption.TerminateFirstReason, bool) {
+			switch {
+			case !s.full:
+				return ctx, "", false
+			case s.reserved:
+				return ctx, disruption.TerminateFirstNoReservedCapacity, true
+			}
+			return context.WithValue(ctx, vacatedKey{}, true), terminatefirst.SourceFull, true
+		},
+	})
+	controller := disruption.NewController(ctx, clk, guest, provisioner, s.provider, recorder, cluster, queue, nil, disruption.WithMethods(methods...))
+	_, err := controller.Reconcile(ctx)
+	g.Expect(err).NotTo(HaveOccurred())
+	begun := queue.GetCommands()
+	for _, command := range begun {
+		_, err := queue.Reconcile(ctx, command.Candidates[0].NodeClaim)
+		g.Expect(err).NotTo(HaveOccurred())
+	}
+	return begun, guest, recorder
+}
+
+func TestMethods(t *testing.T) {
+	NewWithT(t).Expect(v1alpha1.AddToScheme(clientgoscheme.Scheme)).To(Succeed())
+	karpcloudprovider.ReservationIDLabel = v1alpha1.ReservationIDLabel
+	karpv1.WellKnownLabels = karpv1.WellKnownLabels.Union(sets.New(v1alpha1.ReservationIDLabel)) // as package wellknown does
+	full, fullReservation := provider{full: true}, provider{full: true, reserved: true}
+	for _, s := range []situation{
+		{name: "When a source has its maximum size, it should terminate the node first", provider: full, nodes: 3, podsEach: 1, podCPU: "3",
+			decision: disruption.TerminateFirstDecision, commands: 1, reason: terminatefirst.SourceFull},
+		{name: "When a reservation is full, it should leave it to core to terminate the node first", provider: fullReservation, nodes: 3, podsEach: 1, podCPU: "3",
+			decision: disruption.TerminateFirstDecision, commands: 1, reason: disruption.TerminateFirstNoReservedCapacity},
+		{name: "When a reservation is full and pods wait for more, it should terminate the node first", provider: fullReservation, nodes: 3, podsEach: 1, podCPU: "3", pending: 4,
+			decision: disruption.TerminateFirstDecision, commands: 1, reason: disruption.TerminateFirstNoReservedCapacity},
+		{name: "When a source has its maximum size and pods wait for more, it should terminate the node first", provider: full, nodes: 3, podsEach: 1, podCPU: "3", pending: 4,
+			decision: disruption.TerminateFirstDecision, commands: 1, reason: terminatefirst.SourceFull},
+		{name: "When there is room for the replacement, it should launch that first", nodes: 3, podsEach: 1, podCPU: "3", decision: disruption.ReplaceDecision, commands: 1},
+		{name: "When the reservation has room, it should launch the replacement first", provider: provider{reserved: true}, nodes: 3, podsEach: 1, podCPU: "3",
+			decision: disruption.ReplaceDecision, commands: 1},
+		{name: "When the pods fit on other nodes, it should delete the node as ever", provider: full, nodes: 2, podsEach: 1, podCPU: "1", decision: disruption.DeleteDecision, commands: 1},
+		{name: "When the feature gate is off, it should leave the node", provider: full, nodes: 3, podsEach: 1, podCPU: "3", gateOff: true},
+		{name: "When the last terminated node isn't replaced yet, the budget should count it", provider: full, nodes: 3, podsEach: 1, podCPU: "3", vacancies: 1},
+		{name: "When the last terminated node of a reservation isn't replaced yet, the budget should count it", provider: fullReservation, nodes: 3, podsEach: 1, podCPU: "3", vacancies: 1},
+		{name: "When the budget allows two, it should terminate another one", provider: full, nodes: 3, podsEach: 1, podCPU: "3", vacancies: 1, budget: "2",
+			decision: disruption.TerminateFirstDecision, commands: 1, reason: terminatefirst.SourceFull},
+		{name: "When as many vacancies are held as may be, it should terminate none", provider: full, nodes: 3, podsEach: 1, podCPU: "3", budget: "3", most: true},
+		{name: "When the NodePool's budget allows none, it should terminate none", provider: full, nodes: 3, podsEach: 1, podCPU: "3", budget: "0"},
+		{name: "When a PodDisruptionBudget blocks the pods, it should terminate none", provider: full, nodes: 3, podsEach: 1, podCPU: "3", blockedByPDB: true},
+		{name: "When a pod may not be disrupted, it should terminate none", provider: full, nodes: 3, podsEach: 1, podCPU: "3",
+			change: func(_ *karpv1.NodePool, pod *corev1.Pod, _ *corev1.Node, _ *karpv1.NodeClaim) {
+				pod.Annotations = map[string]string{karpv1.DoNotDisruptAnnotationKey: "true"}
+			}},
+		{name: "When a node may not be disrupted, it should terminate none", provider: full, nodes: 3, podsEach: 1, podCPU: "3",
+			change: func(_ *karpv1.NodePool, _ *corev1.Pod, node *corev1.Node, _ *karpv1.NodeClaim) {
+				node.Annotations = map[string]string{karpv1.DoNotDisruptAnnotationKey: "true"}
+			}},
+		{name: "When one machine has no room for the pods of the node, it should leave the node", provider: full, nodes: 3, podsEach: 2, podCPU: "3"},
+		{name: "When a static NodePool's source has its maximum size, it should terminate as many nodes as the budget allows", provider: full, nodes: 3, podsEach: 1, podCPU: "3", static: true, budget: "2",
+			decision: disruption.TerminateFirstDecision, commands: 2, reason: terminatefirst.SourceFull},
+		{name: "When a static NodePool's source has room, it should launch the replacement first", nodes: 3, podsEach: 1, podCPU: "3", static: true, decision: disruption.ReplaceDecision, commands: 1},
+		{name: "When a static NodePool is at its limit of nodes, it should leave it to core to terminate the node first", nodes: 3, podsEach: 1, podCPU: "3", static: true,
+			change: func(pool *karpv1.NodePool, _ *corev1.Pod, _ *corev1.Node, _ *karpv1.NodeClaim) {
+				pool.Spec.Limits = karpv1.Limits{resources.Node: resource.MustParse("3")}
+			}, decision: disruption.TerminateFirstDecision, commands: 1, reason: disruption.TerminateFirstStaticAtLimit},
+		{name: "When a static NodePool isn't ready, it should terminate none first", decision: disruption.ReplaceDecision, commands: 1, provider: full, nodes: 3, podsEach: 1, podCPU: "3", static: true,
+			change: func(pool *karpv1.NodePool, _ *corev1.Pod, _ *corev1.Node, _ *karpv1.NodeClaim) {
+				pool.StatusConditions().SetFalse(karpv1.ConditionTypeNodeClassReady, "NotReady", "")
+			}},
+		{name: "When the last terminated node of a static NodePool isn't replaced yet, the budget should count it", provider: full, nodes: 3, podsEach: 1, podCPU: "3", static: true, vacancies: 1},
+	} {
+		t.Run(s.name, func(t *testing.T) {
+			g := NewWithT(t)
+			begun, guest, recorder := commands(t, &s)
+			g.Expect(begun).To(HaveLen(s.commands))
+			for _, command := range begun {
+				g.Expect(command.Decision()).To(Equal(s.decision))
+				g.Expect(command.TerminateFirstReason).To(Equal(s.reason))
+			}
+			nodeClaims := &karpv1.NodeClaimList{}
+			g.Expect(guest.List(t.Context(), nodeClaims)).To(Succeed())
+			marked := 0
+			for _, nodeClaim := range nodeClaims.Items {
+				if nodeClaim.Annotations[v1alpha1.TerminateFirstAnnotation] != "" {
+					g.Expect(nodeClaim.DeletionTimestamp).NotTo(BeNil())
+					marked++
+				}
+			}
+			if s.reason == "" {
+				g.Expect(marked).To(BeZero())
+				return
+			}
+			g.Expect(marked).To(Equal(s.commands))
+			g.Expect(recorder.Reasons()).To(ContainElement(terminatefirst.Reason))
+		})
+	}
+}

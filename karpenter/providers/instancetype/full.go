@@ -1,0 +1,107 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package instancetype
+
+import (
+	"slices"
+
+	karpcloudprovider "sigs.k8s.io/karpenter/pkg/cloudprovider"
+
+	"github.com/autonode-io/autonode/api/karpenter/v1alpha1"
+	account "github.com/autonode-io/autonode/capacity"
+	"github.com/autonode-io/autonode/karpenter/providers/capacity"
+	"github.com/autonode-io/autonode/karpenter/providers/offering"
+	"github.com/autonode-io/autonode/karpenter/providers/template"
+)
+
+// Full is what keeps an offering from being launched that would be launched if a machine went: a set. It is empty if anything else keeps it
+// too, such as a paused source, a missing price, or a failure of the infrastructure.
+type Full uint8
+
+// What may be full.
+const (
+	// FullSource: the template source has its maximum size.
+	FullSource Full = 1 << iota
+	// FullReservation: the reservation has as many machines as it may have.
+	FullReservation
+	// FullLease: the hosted cluster's CapacityLease leaves too little, and the operator grants no more.
+	FullLease
+	// FullHosts: the infrastructure has no spare host, of a kind whose machines are hosts of a fixed set.
+	FullHosts
+)
+
+// full returns what keeps an offering from being launched, if nothing but that does.
+func (b *builder) full(tmpl *template.Template, key offering.Key, obstacle string, offer account.Offer) (full Full) {
+	switch {
+	case obstacle == v1alpha1.TemplateFull:
+		full |= FullSource
+	case obstacle != "":
+		return 0
+	}
+	switch {
+	case offer.Full:
+		full |= FullLease
+	case !offer.Available:
+		return 0
+	}
+	if b.Unavailable == nil || !b.Unavailable.Has(key, tmpl.Family()) {
+		return full
+	}
+	if entry, failed := b.Unavailable.Entry(key); !failed || entry.Lacks != offering.Capacity || !tmpl.Kind.Hosts() {
+		return 0
+	}
+	return full | FullHosts
+}
+
+// Vacated is a machine that is to be terminated before its replacement is launched.
+type Vacated struct {
+	// NodeClaim of the machine, and its offering and source.
+	NodeClaim string
+	offering.Key
+	Source string
+}
+
+// Frees reports whether a choice could be launched if the machine went.
+func (c *Choice) frees(machine Vacated, lease *capacity.Provider) bool {
+	return c.Full != 0 &&
+		(c.Full&(FullSource|FullHosts) == 0 || c.Template.Source.Annotation() == machine.Source) &&
+		(c.Full&FullReservation == 0 || c.Key.Reservation == machine.Reservation) &&
+		(c.Full&FullLease == 0 || lease.FitsWithout(machine.NodeClaim, capacity.MachineOf(c.Key, c.Template)))
+}
+
+// Without returns instance types of the snapshot as they would be offered if a machine went, and what is full: those that it keeps from being
+// launched are copied. Reserved offerings are as before, because Karpenter core counts their slots itself.
+func (s *Snapshot) Without(machine Vacated, lease *capacity.Provider, instanceTypes []*karpcloudprovider.InstanceType) (opened []*karpcloudprovider.InstanceType, full Full) {
+	opened = instanceTypes
+	for i, it := range instanceTypes {
+		r, ok := s.find(it.Name)
+		if !ok {
+			continue
+		}
+		var offerings karpcloudprovider.Offerings
+		for _, choice := range r.choices {
+			// A type that the NodePool may not launch has offerings of its own.
+			at := slices.Index(it.Offerings, choice.Offering)
+			if at < 0 || choice.Key.Reservation != "" || !choice.frees(machine, lease) {
+				continue
+			}
+			if offerings == nil {
+				offerings = slices.Clone(it.Offerings)
+			}
+			open := *it.Offerings[at]
+			open.Available = true
+			offerings[at], full = &open, full|choice.Full
+		}
+		if offerings == nil {
+			continue
+		}
+		if full != 0 && &opened[0] == &instanceTypes[0] {
+			opened = slices.Clone(instanceTypes)
+		}
+		opened[i] = &karpcloudprovider.InstanceType{
+			Name: it.Name, Requirements: it.Requirements, Offerings: offerings,
+			Capacity: it.Capacity, DynamicResources: it.DynamicResources, Overhead: it.Overhead,
+		}
+	}
+	return opened, full
+}

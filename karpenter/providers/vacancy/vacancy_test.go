@@ -1,0 +1,265 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package vacancy_test
+
+import (
+	"context"
+	"errors"
+	"testing"
+	"time"
+
+	. "github.com/onsi/gomega"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
+	clocktesting "k8s.io/utils/clock/testing"
+	karpv1 "sigs.k8s.io/karpenter/pkg/apis/v1"
+
+	"github.com/autonode-io/autonode/api/karpenter/v1alpha1"
+	fleet "github.com/autonode-io/autonode/capacity"
+	"github.com/autonode-io/autonode/karpenter/providers/capacity"
+	"github.com/autonode-io/autonode/karpenter/providers/inventory"
+	"github.com/autonode-io/autonode/karpenter/providers/offering"
+	"github.com/autonode-io/autonode/karpenter/providers/vacancy"
+)
+
+const pool = "reservation/cr-1"
+
+var reserved = fleet.Machine{Offering: fleet.Offering{InstanceType: "g5", CapacityType: karpv1.CapacityTypeReserved, Reservation: "cr-1"}}
+
+// management is what outlives processes: the lease of two machines, the Machines, and what is written down.
+type management struct {
+	lease        capacity.Lease
+	machines     map[string]fleet.Machine
+	replacements map[string]string
+	text         string
+	err          error
+}
+
+func (m *management) Cached(context.Context) (*capacity.Lease, error) { lease := m.lease; return &lease, nil }
+func (m *management) Live(ctx context.Context) (*capacity.Lease, error) {
+	if m.err != nil {
+		return nil, m.err
+	}
+	return m.Cached(ctx)
+}
+func (m *management) First(context.Context) (bool, error) { return true, nil }
+func (m *management) Machines(context.Context) (map[string]fleet.Machine, map[string]string, error) {
+	machines := map[string]fleet.Machine{}
+	for name, machine := range m.machines {
+		machines[name] = machine
+	}
+	return machines, m.replacements, m.err
+}
+
+func (m *management) Machine(_ context.Context, name string) (fleet.Machine, bool, error) {
+	machine, ok := m.machines[name]
+	return machine, ok, m.err
+}
+func (m *management) Vacancies(context.Context) (string, error) { return m.text, m.err }
+func (m *management) RememberVacancies(_ context.Context, text string) error {
+	if m.err == nil {
+		m.text = text
+	}
+	return m.err
+}
+
+// process of Karpenter.
+type process struct {
+	*vacancy.Keeper
+	*WithT
+	t         *testing.T
+	capacity  *capacity.Provider
+	inventory *inventory.Inventory
+	clock     *clocktesting.FakeClock
+	m         *management
+}
+
+func start(t *testing.T, m *management, clk *clocktesting.FakeClock) *process {
+	t.Helper()
+	p := &process{WithT: NewWithT(t), t: t, clock: clk, m: m}
+	p.inventory = inventory.New(inventory.Config{Counted: func() bool { return true }, Clock: clk})
+	p.capacity = capacity.New(capacity.Config{Clock: clk, Source: m})
+	p.Keeper = vacancy.New(vacancy.Config{Clock: clk, Capacity: p.capacity, Inventory: p.inventory, Memory: m})
+	p.capacity.Vacancies = p.Kept
+	for name := range m.machines {
+		p.observe(name, "")
+	}
+	p.step()
+	clk.Step(2 * fleet.InFlight)
+	p.step()
+	return p
+}
+
+func (p *process) step() {
+	p.t.Helper()
+	_, err := p.capacity.Step(p.t.Context())
+	p.Expect(err).NotTo(HaveOccurred())
+}
+
+func claim(name, nodePool string) *karpv1.NodeClaim {
+	return &karpv1.NodeClaim{ObjectMeta: metav1.ObjectMeta{
+		Name: name, UID: types.UID(name), Labels: map[string]string{karpv1.NodePoolLabelKey: nodePool},
+		Annotations: map[string]string{v1alpha1.TerminateFirstAnnotation: "no-reserved-capacity: reservation cr-1 is full"},
+	}}
+}
+
+// launch reports whether a NodeClaim's machine is launched, and whose vacancy it fills.
+func (p *process) launch(name, nodePool string) (launched bool, replaces string) {
+	if !p.capacity.Spend(name, reserved, p.Of(nodePool)...) {
+		return false, ""
+	}
+	replaces = p.Fill(claim(name, nodePool), "source", "cr-1")
+	p.m.machines[name] = reserved
+	if replaces != "" {
+		p.m.replacements[replaces] = name
+	}
+	p.observe(name, replaces)
+	p.capacity.Done(name)
+	return true, replaces
+}
+
+func (p *process) observe(name, replaces string) {
+	p.capacity.ObserveMachine(name, reserved)
+	p.inventory.ObserveMachine(types.UID(name), inventory.Machine{Origin: inventory.Origin{Source: "source", Key: offering.Key{
+		InstanceType: "g5", CapacityType: karpv1.CapacityTypeReserved, Reservation: "cr-1",
+	}}})
+	p.ObserveMachine(name, replaces)
+}
+
+func (p *process) gone(name string) {
+	delete(p.m.machines, name)
+	p.inventory.ForgetMachine(types.UID(name))
+	p.capacity.ForgetMachine(name)
+	p.Release(name)
+}
+
+func (p *process) held() int64 {
+	_, report, ok := p.capacity.Report()
+	p.Expect(ok).To(BeTrue())
+	return report.Held[pool]
+}
+
+// grant plays the operator, which grants the cluster another amount.
+func (p *process) grant(amount int64) {
+	p.m.lease.Sequence++
+	p.m.lease.Amounts = fleet.Amounts{pool: amount}
+	p.step()
+}
+
+// full is a cluster with both machines of the reservation.
+func full(t *testing.T) *process {
+	t.Helper()
+	m := &management{machines: map[string]fleet.Machine{}, replacements: map[string]string{}, lease: capacity.Lease{
+		Account: "account-1", Rules: []fleet.Rule{{Pool: pool, Resource: fleet.Machines, Reservation: "cr-1"}},
+		Lease: fleet.Lease{ID: "lease-1", Sequence: 1, Amounts: fleet.Amounts{pool: 2}},
+	}}
+	p := start(t, m, clocktesting.NewFakeClock(time.Unix(1_000_000, 0)))
+	for _, name := range []string{"a", "b"} {
+		launched, _ := p.launch(name, "general")
+		p.Expect(launched).To(BeTrue())
+	}
+	p.clock.Step(3 * fleet.InFlight)
+	return p
+}
+
+func TestKeeper(t *testing.T) {
+	t.Run("When another cluster asks for what a terminated node has left, it should stay held for the replacement", func(t *testing.T) {
+		p := full(t)
+		p.Expect(p.Hold(t.Context(), claim("a", "general"))).To(Succeed())
+		p.gone("a")
+		p.grant(1) // the operator asks it back for the other one
+		p.Expect(p.held()).To(Equal(int64(2)))
+		launched, _ := p.launch("greedy", "other")
+		p.Expect(launched).To(BeFalse(), "of another NodePool")
+		launched, replaces := p.launch("c", "general")
+		p.Expect(launched).To(BeTrue())
+		p.Expect(replaces).To(Equal("a"))
+		p.End("a")
+		launched, _ = p.launch("d", "general")
+		p.Expect(launched).To(BeFalse())
+		p.Expect(p.held()).To(Equal(int64(2)), "two machines")
+	})
+	t.Run("When Karpenter restarts between termination and launch, it should still hold it", func(t *testing.T) {
+		before := full(t)
+		before.Expect(before.Hold(t.Context(), claim("a", "general"))).To(Succeed())
+		before.gone("a")
+		before.grant(1)
+		p := start(t, before.m, before.clock)
+		p.Settle(func(uid types.UID) bool { _, exists := p.inventory.Machine(uid); return exists })
+		p.Expect(p.held()).To(Equal(int64(2)))
+		own, _ := p.Count("general")
+		p.Expect(own).To(Equal(1))
+		launched, replaces := p.launch("c", "general")
+		p.Expect(launched).To(BeTrue())
+		p.Expect(replaces).To(Equal("a"))
+	})
+	t.Run("When Karpenter restarts after the launch, it should hold it once", func(t *testing.T) {
+		before := full(t)
+		before.Expect(before.Hold(t.Context(), claim("a", "general"))).To(Succeed())
+		before.gone("a")
+		launched, _ := before.launch("c", "general")
+		before.Expect(launched).To(BeTrue())
+		p := start(t, before.m, before.clock)
+		p.ObserveMachine("c", "a")
+		p.Expect(p.held()).To(Equal(int64(2)))
+		p.Expect(p.All()).To(ConsistOf(HaveField("Filler()", "c")))
+		launched, _ = p.launch("d", "general")
+		p.Expect(launched).To(BeFalse())
+	})
+	t.Run("When the replacement fails before it is initialized, it should be held for the next one", func(t *testing.T) {
+		p := full(t)
+		p.Expect(p.Hold(t.Context(), claim("a", "general"))).To(Succeed())
+		p.gone("a")
+		launched, _ := p.launch("c", "general")
+		p.Expect(launched).To(BeTrue())
+		p.clock.Step(3 * fleet.InFlight)
+		p.Expect(p.Hold(t.Context(), claim("c", "general"))).To(Succeed())
+		p.gone("c")
+		p.grant(1)
+		p.Expect(p.All()).To(HaveLen(1))
+		launched, replaces := p.launch("d", "general")
+		p.Expect(launched).To(BeTrue())
+		p.Expect(replaces).To(Equal("a"))
+	})
+	t.Run("When it is held no longer, the operator should get it back", func(t *testing.T) {
+		p := full(t)
+		p.Expect(p.Hold(t.Context(), claim("a", "general"))).To(Succeed())
+		p.gone("a")
+		p.grant(1)
+		p.End("a")
+		p.Expect(p.held()).To(Equal(int64(1)))
+		launched, _ := p.launch("c", "general")
+		p.Expect(launched).To(BeFalse())
+		p.Expect(p.Save(t.Context())).To(Succeed())
+		p.Expect(p.m.text).To(BeEmpty())
+	})
+	t.Run("When the management cluster is away, nothing should be removed, and launches wait until it is read", func(t *testing.T) {
+		p := full(t)
+		p.m.err = errors.New("away")
+		p.Expect(p.Hold(t.Context(), claim("a", "general"))).To(MatchError(ContainSubstring("away")))
+		p.m.err = nil
+		p.Expect(p.Hold(t.Context(), claim("a", "general"))).To(Succeed())
+		unread := vacancy.New(vacancy.Config{Clock: p.clock, Capacity: p.capacity, Inventory: p.inventory, Memory: p.m})
+		p.Expect(unread.Open()).To(MatchError(vacancy.ErrUnread))
+		p.Expect(unread.Load(t.Context())).To(Succeed())
+		p.Expect(unread.Open()).To(Succeed())
+	})
+	t.Run("When the cluster comes to another account, nothing should be held in that", func(t *testing.T) {
+		before := full(t)
+		before.Expect(before.Hold(t.Context(), claim("a", "general"))).To(Succeed())
+		before.gone("a")
+		before.m.lease.Account, before.m.lease.Amounts = "account-2", fleet.Amounts{pool: 1}
+		p := start(t, before.m, before.clock)
+		p.Expect(p.held()).To(Equal(int64(1)))
+	})
+	t.Run("When nothing is launched into it, it should end after a bounded time", func(t *testing.T) {
+		p := full(t)
+		p.Expect(p.Hold(t.Context(), claim("a", "general"))).To(Succeed())
+		v := p.All()[0]
+		p.Expect(v.Expired(p.clock.Now().Add(vacancy.HoldTimeout))).To(BeFalse(), "its Machine is still there")
+		p.gone("a")
+		v = p.All()[0]
+		p.Expect(v.Expired(p.clock.Now().Add(vacancy.HoldTimeout - time.Second))).To(BeFalse())
+		p.Expect(v.Expired(p.clock.Now().Add(vacancy.HoldTimeout))).To(BeTrue())
+	})
+}
