@@ -162,6 +162,7 @@ func TestFleetCapacity(t *testing.T) {
 			g.Expect(took).To(BeNumerically("<=", longest), "all ten in use within FLEET_LIMIT")
 		}
 	})
+	t.Run("When nodes in the full reservation drift, they should be terminated first, one at a time, and none be lost to those that wait", shared.upgraded)
 	t.Run("When the reservation is full, what it has no room for should be on demand", func(t *testing.T) {
 		shared.allowCapacityTypes(t, karpv1.CapacityTypeReserved, karpv1.CapacityTypeOnDemand)
 		for _, c := range clusters {

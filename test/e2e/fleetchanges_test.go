@@ -48,6 +48,63 @@ func (f *fleet) lease(g Gomega, ctx context.Context, c *cluster) *autonodev1alph
 	return lease
 }
 
+// upgraded has the nodes of a cluster drift, of which each is in the reservation, while all clusters call for more reserved machines.
+func (f *fleet) upgraded(t *testing.T) {
+	g := NewWithT(t)
+	reserved := func(g Gomega, ctx context.Context) map[string]int {
+		machines := &clusterv1.MachineList{}
+		g.Expect(f.management.List(ctx, machines, client.MatchingLabels{v1alpha1.ReservationIDLabel: f.account.Spec.Reservations[0].ID})).To(Succeed())
+		counts := map[string]int{}
+		for i := range machines.Items {
+			counts[machines.Items[i].Namespace]++
+		}
+		return counts
+	}
+	before := reserved(g, t.Context())
+	c := f.clusters[0]
+	for _, other := range f.clusters {
+		if before[other.namespace()] >= 2 && before[other.namespace()] < before[c.namespace()] {
+			c = other // fewer nodes take less time
+		}
+	}
+	old := map[string]bool{}
+	for _, nodeClaim := range c.nodeClaims(g, t.Context()) {
+		old[nodeClaim.Name] = true
+	}
+	pool := &karpv1.NodePool{}
+	g.Expect(c.guest.Get(t.Context(), client.ObjectKey{Name: "shared"}, pool)).To(Succeed())
+	patched := pool.DeepCopy()
+	patched.Spec.Disruption.Budgets = []karpv1.Budget{{Nodes: "1"}}
+	patched.Spec.Template.Annotations = map[string]string{"example.com/rollout": "2"}
+	g.Expect(c.guest.Patch(t.Context(), patched, client.MergeFrom(pool))).To(Succeed())
+	t.Logf("%s replaces %d nodes of %v", c.name, before[c.namespace()], before)
+	said, strict := false, g
+	g.Eventually(func(g Gomega, ctx context.Context) {
+		replaced, leaving := 0, 0
+		for _, nodeClaim := range c.nodeClaims(g, ctx) {
+			switch initialized := nodeClaim.StatusConditions().Get(karpv1.ConditionTypeInitialized).IsTrue(); {
+			case old[nodeClaim.Name] && nodeClaim.DeletionTimestamp != nil:
+				leaving++
+			case !old[nodeClaim.Name] && initialized && nodeClaim.Annotations["example.com/rollout"] == "2":
+				replaced++
+			}
+		}
+		strict.Expect(leaving).To(BeNumerically("<=", 1), "the budget")
+		g.Expect(c.guest.Get(ctx, client.ObjectKeyFromObject(pool), pool)).To(Succeed())
+		said = said || pool.StatusConditions().Get(v1alpha1.TerminateFirstCondition).IsTrue()
+		for namespace, count := range reserved(g, ctx) {
+			strict.Expect(count).To(BeNumerically("<=", before[namespace]), "no cluster may take what is held for another one")
+		}
+		g.Expect(replaced).To(Equal(before[c.namespace()]))
+	}).WithContext(t.Context()).WithTimeout(eventually).WithPolling(interval).Should(Succeed())
+	g.Expect(reserved(g, t.Context())).To(Equal(before))
+	g.Expect(said).To(BeTrue(), "the NodePool says that its nodes are terminated first")
+	g.Eventually(func(g Gomega, ctx context.Context) {
+		g.Expect(c.guest.Get(ctx, client.ObjectKeyFromObject(pool), pool)).To(Succeed())
+		g.Expect(pool.StatusConditions().Get(v1alpha1.TerminateFirstCondition)).To(BeNil())
+	}).WithContext(t.Context()).WithTimeout(eventually).WithPolling(interval).Should(Succeed())
+}
+
 // expired ends the reservation while machines use it.
 func (f *fleet) expired(t *testing.T) {
 	g := NewWithT(t)
