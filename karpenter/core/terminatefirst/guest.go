@@ -34,8 +34,8 @@ func NewFollower(recorder events.Recorder) *Follower { return &Follower{recorder
 // Follow begins to follow a queue.
 func (f *Follower) Follow(queue *disruption.Queue) { f.queue.Store(queue) }
 
-// Guest wraps Karpenter core's guest client, with which the methods simulate. Before the disruption queue deletes a NodeClaim with it that is to be terminated
-// first, the NodeClaim says so. Whoever deletes its machine, this process or a later one, holds what that leaves.
+// Guest wraps Karpenter core's guest client, with which the methods simulate. Before the disruption queue deletes a NodeClaim with it that
+// is to be terminated first, the NodeClaim says so. Whoever deletes its machine, this process or a later one, holds what that leaves.
 func Guest(guest client.Client, follower *Follower) client.Client {
 	return marking{Client: guest, follower: follower}
 }

@@ -55,7 +55,7 @@ type provider struct {
 func (provider) GetSupportedNodeClasses() []status.Object {
 	return []status.Object{&v1alpha1.ClusterAPINodeClass{}}
 }
-func (provider) Name() string                                      { return "test" }
+func (provider) Name() string                                     { return "test" }
 func (provider) RepairPolicies() []karpcloudprovider.RepairPolicy { return nil }
 
 func (p provider) GetInstanceTypes(ctx context.Context, _ *karpv1.NodePool) ([]*karpcloudprovider.InstanceType, error) {
@@ -91,15 +91,15 @@ type situation struct {
 	provider
 	nodes, podsEach int
 	// pending pods, which no node has room for.
-	pending int
-	podCPU          string
-	static          bool
-	gateOff         bool
-	vacancies       int
-	most            bool
-	budget          string
-	change          func(*karpv1.NodePool, *corev1.Pod, *corev1.Node, *karpv1.NodeClaim)
-	blockedByPDB    bool
+	pending      int
+	podCPU       string
+	static       bool
+	gateOff      bool
+	vacancies    int
+	most         bool
+	budget       string
+	change       func(*karpv1.NodePool, *corev1.Pod, *corev1.Node, *karpv1.NodeClaim)
+	blockedByPDB bool
 	// decision of the commands, and how many there are.
 	decision disruption.Decision
 	commands int

@@ -425,4 +425,3 @@ func (k *Keeper) find(nodeClaim string) *Vacancy {
 	}
 	return k.vacancies[i]
 }
-

@@ -35,7 +35,10 @@ type management struct {
 	err          error
 }
 
-func (m *management) Cached(context.Context) (*capacity.Lease, error) { lease := m.lease; return &lease, nil }
+func (m *management) Cached(context.Context) (*capacity.Lease, error) {
+	lease := m.lease
+	return &lease, nil
+}
 func (m *management) Live(ctx context.Context) (*capacity.Lease, error) {
 	if m.err != nil {
 		return nil, m.err
