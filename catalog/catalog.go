@@ -65,9 +65,11 @@ type Type struct {
 	// OverheadHash is of Overhead; empty without one.
 	OverheadHash string
 	// Devices of DRA drivers.
-	Devices   []Devices
-	Labels    map[string]string
-	Offerings []Offering
+	Devices []Devices
+	// VolumeLimits are how many volumes of a CSI driver can be attached to a node, by driver.
+	VolumeLimits map[string]int
+	Labels       map[string]string
+	Offerings    []Offering
 	// Patches are the catalog's, followed by the instance type's.
 	Patches patch.List
 	// Hash is of the entry and of the catalog's patches: the same hash is the same type.
@@ -175,6 +177,9 @@ func (r *reader) entry(entry *v1alpha1.CatalogInstanceType) (t Type, problem, of
 	if problem := t.readDevices(entry.Devices); problem != "" {
 		return t, problem, ""
 	}
+	if problem := t.readVolumeLimits(entry.VolumeAttachmentLimits); problem != "" {
+		return t, problem, ""
+	}
 	if problem := t.readLabels(entry.Labels); problem != "" {
 		return t, problem, ""
 	}
@@ -274,6 +279,33 @@ func (t *Type) readOverhead(overhead *v1alpha1.CatalogOverhead) (problem string)
 	raw, _ := json.Marshal(overhead)
 	sum := sha256.Sum256(raw)
 	t.OverheadHash = hex.EncodeToString(sum[:8])
+	return ""
+}
+
+// CSIDriverProblem says why a name isn't that of a CSI driver, or "".
+func CSIDriverProblem(name string) string {
+	if len(validation.IsDNS1123Subdomain(strings.ToLower(name))) > 0 || len(name) > maxCSIDriver {
+		return "is not the name of a CSI driver, such as ebs.csi.aws.com"
+	}
+	return ""
+}
+
+// maxCSIDriver is Kubernetes' limit, in bytes. A driver's name may have upper-case letters.
+const maxCSIDriver = 63
+
+func (t *Type) readVolumeLimits(limits map[string]int32) (problem string) {
+	for _, driver := range slices.Sorted(maps.Keys(limits)) {
+		if problem := CSIDriverProblem(driver); problem != "" {
+			return fmt.Sprintf("volumeAttachmentLimits: %q %s", message.Cut(driver, maxShown), problem)
+		}
+		if limits[driver] < 0 {
+			return fmt.Sprintf("volumeAttachmentLimits[%s]: %d is not a number of volumes", driver, limits[driver])
+		}
+		if t.VolumeLimits == nil {
+			t.VolumeLimits = make(map[string]int, len(limits))
+		}
+		t.VolumeLimits[driver] = int(limits[driver])
+	}
 	return ""
 }
 

@@ -44,6 +44,7 @@ func TestRead(t *testing.T) {
     capacity: {cpu: "8", memory: 16Gi, pods: 58, nvidia.com/gpu: 1}
     memoryOverhead: 5%
     overhead: {kubeReserved: {cpu: 100m}, evictionHard: {memory.available: 5%}}
+    volumeAttachmentLimits: {ebs.csi.aws.com: 25, Block.CSI.example.com: 0}
     labels: {example.com/family: g8}
     offerings:
       - {zones: [a], capacityType: reserved, price: "0.4", reservation: {id: r-1, count: 3}}
@@ -63,6 +64,9 @@ func TestRead(t *testing.T) {
 		gpu := read.Types[1]
 		if gpu.Arch != "arm64" || gpu.OS != "windows" || *gpu.MemoryOverhead != 0.05 || gpu.Overhead.KubeReserved["cpu"] != "100m" || gpu.OverheadHash == "" || gpu.Labels["example.com/family"] != "g8" {
 			t.Errorf("got %+v", gpu)
+		}
+		if diff := cmp.Diff(map[string]int{"ebs.csi.aws.com": 25, "Block.CSI.example.com": 0}, gpu.VolumeLimits); diff != "" {
+			t.Errorf("volume limits (-want +got):\n%s", diff)
 		}
 		if pods := gpu.Capacity.Pods().Value(); pods != 58 {
 			t.Errorf("%d pods", pods)
@@ -108,6 +112,9 @@ func TestRead(t *testing.T) {
 		"a device's capacity has no name": {`{name: x, capacity: {cpu: 1, memory: 1Gi}, devices: [{driver: a.b, count: 1, capacity: {"x/y/z": 1}}]}`, `devices[0].capacity: "x/y/z" is not the name of a capacity`},
 		"a device's capacity is none":     {`{name: x, capacity: {cpu: 1, memory: 1Gi}, devices: [{driver: a.b, count: 1, capacity: {memory: much}}]}`, `devices[0].capacity.memory: "much" is not a quantity`},
 		"a threshold is zero":             {`{name: x, capacity: {cpu: 1, memory: 1Gi}, overhead: {evictionHard: {memory.available: 0}}}`, "is neither a positive quantity"},
+		"a CSI driver has no name":        {`{name: x, capacity: {cpu: 1, memory: 1Gi}, volumeAttachmentLimits: {ebs csi: 25}}`, `volumeAttachmentLimits: "ebs csi" is not the name of a CSI driver`},
+		"a CSI driver's name is long":     {`{name: x, capacity: {cpu: 1, memory: 1Gi}, volumeAttachmentLimits: {` + strings.Repeat("d", 64) + `: 25}}`, "is not the name of a CSI driver"},
+		"a volume limit is negative":      {`{name: x, capacity: {cpu: 1, memory: 1Gi}, volumeAttachmentLimits: {ebs.csi.aws.com: -1}}`, "volumeAttachmentLimits[ebs.csi.aws.com]: -1 is not a number of volumes"},
 		"a label has a field":             {`{name: x, capacity: {cpu: 1, memory: 1Gi}, labels: {topology.kubernetes.io/zone: a}}`, "set offerings[].zones instead"},
 		"a label is Karpenter's":          {`{name: x, capacity: {cpu: 1, memory: 1Gi}, labels: {karpenter.sh/nodepool: a}}`, "can't be set by a catalog"},
 		"a label's value is none":         {`{name: x, capacity: {cpu: 1, memory: 1Gi}, labels: {team: "a b"}}`, `labels[team]: "a b" is not the value`},

@@ -123,6 +123,11 @@ type CatalogInstanceType struct {
 	// +listType=atomic
 	// +kubebuilder:validation:MaxItems=16
 	Devices []CatalogDevices `json:"devices,omitempty"`
+	// volumeAttachmentLimits are how many volumes of a CSI driver can be attached to one of its nodes, by the driver's name, such as
+	// ebs.csi.aws.com. Karpenter takes a driver without a limit for unlimited until a node's CSINode says otherwise.
+	// +optional
+	// +kubebuilder:validation:MaxProperties=16
+	VolumeAttachmentLimits map[string]int32 `json:"volumeAttachmentLimits,omitempty"`
 	// labels of its nodes.
 	// +optional
 	// +kubebuilder:validation:MaxProperties=64

@@ -155,6 +155,13 @@ func (in *CatalogInstanceType) DeepCopyInto(out *CatalogInstanceType) {
 			(*in)[i].DeepCopyInto(&(*out)[i])
 		}
 	}
+	if in.VolumeAttachmentLimits != nil {
+		in, out := &in.VolumeAttachmentLimits, &out.VolumeAttachmentLimits
+		*out = make(map[string]int32, len(*in))
+		for key, val := range *in {
+			(*out)[key] = val
+		}
+	}
 	if in.Labels != nil {
 		in, out := &in.Labels, &out.Labels
 		*out = make(map[string]CatalogValue, len(*in))

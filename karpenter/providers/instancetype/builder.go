@@ -221,7 +221,7 @@ func (b *builder) resolve(name string) *resolved {
 // offer builds an instance type from its templates.
 func (b *builder) offer(r *resolved, name string, templates []*template.Template) {
 	it := &karpcloudprovider.InstanceType{Name: name, Capacity: b.capacityOf(templates)}
-	it.DynamicResources = devicesOf(templates)
+	it.DynamicResources, it.VolumeAttachmentLimits = devicesOf(templates), volumeLimitsOf(templates)
 	for _, tmpl := range templates {
 		r.taints = append(r.taints, taintsOf(tmpl)...)
 	}

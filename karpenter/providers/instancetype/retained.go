@@ -122,7 +122,7 @@ func closed(it *karpcloudprovider.InstanceType) *karpcloudprovider.InstanceType 
 	}
 	return &karpcloudprovider.InstanceType{
 		Name: it.Name, Requirements: it.Requirements, Offerings: offerings,
-		Capacity: it.Capacity, DynamicResources: it.DynamicResources, Overhead: it.Overhead,
+		Capacity: it.Capacity, DynamicResources: it.DynamicResources, VolumeAttachmentLimits: it.VolumeAttachmentLimits, Overhead: it.Overhead,
 	}
 }
 

@@ -107,7 +107,7 @@ func without(it *karpcloudprovider.InstanceType, unavailable *Unavailable) *karp
 	}
 	return &karpcloudprovider.InstanceType{
 		Name: it.Name, Requirements: it.Requirements, Offerings: offerings,
-		Capacity: it.Capacity, DynamicResources: it.DynamicResources, Overhead: it.Overhead,
+		Capacity: it.Capacity, DynamicResources: it.DynamicResources, VolumeAttachmentLimits: it.VolumeAttachmentLimits, Overhead: it.Overhead,
 	}
 }
 

@@ -29,8 +29,7 @@ import (
 	"github.com/autonode-io/autonode/message"
 )
 
-// The Cluster Autoscaler's annotations for scaling from zero. Karpenter knows the volume limits of nodes that exist only, so that
-// csi-driver is checked and no more.
+// The Cluster Autoscaler's annotations for scaling from zero.
 // https://github.com/kubernetes/autoscaler/blob/master/cluster-autoscaler/cloudprovider/clusterapi/README.md
 const (
 	capacityPrefix = "capacity.cluster-autoscaler.kubernetes.io/"
@@ -169,7 +168,10 @@ var annotationReaders = []struct {
 		s.Taints = append(s.Taints, taints...)
 		return problem
 	}},
-	{csiAnnotation, func(_ *Template, value string) string { return volumeLimitsProblem(value) }},
+	{csiAnnotation, func(s *Template, value string) (problem string) {
+		s.VolumeLimits, problem = parseVolumeLimits(value)
+		return problem
+	}},
 	{draAnnotation, func(_ *Template, value string) string { return catalog.DriverProblem(value) }},
 	{v1alpha1.PriceAnnotation, priceReader(func(s *Template, price *float64) { s.Price = price })},
 	{v1alpha1.SpotPriceAnnotation, priceReader(func(s *Template, price *float64) { s.SpotPrice = price })},

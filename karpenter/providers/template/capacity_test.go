@@ -122,7 +122,7 @@ func TestReadTemplate(t *testing.T) {
 			template: annotated(map[string]string{
 				draAnnotation: "gpu.nvidia.com", gpuCountAnnotation: "2", csiAnnotation: "ebs.csi.aws.com=25, efs.csi.aws.com=0",
 			}),
-			want: Template{InstanceType: "c2-small", Arch: "amd64", OS: "linux", Capacity: list("cpu", "2", "memory", "4Gi", "pods", "110"), DefaultPods: true, NominalMemory: true, Devices: []catalog.Devices{{Driver: "gpu.nvidia.com", Count: 2, Attributes: map[resourcev1.QualifiedName]resourcev1.DeviceAttribute{"type": {StringValue: ptr.To("gpu")}}}}},
+			want: Template{InstanceType: "c2-small", Arch: "amd64", OS: "linux", Capacity: list("cpu", "2", "memory", "4Gi", "pods", "110"), DefaultPods: true, NominalMemory: true, Devices: []catalog.Devices{{Driver: "gpu.nvidia.com", Count: 2, Attributes: map[resourcev1.QualifiedName]resourcev1.DeviceAttribute{"type": {StringValue: ptr.To("gpu")}}}}, VolumeLimits: map[string]int{"ebs.csi.aws.com": 25, "efs.csi.aws.com": 0}},
 		},
 		{
 			name:     "When the version of the image is told, it should drop the leading v",

@@ -305,6 +305,7 @@ func (s *Template) sell(t *catalog.Type, kind infrastructure.Kind, arch string, 
 		s.DefaultPods = true
 	}
 	s.MemoryOverhead, s.Devices, s.Labels, s.Patches = t.MemoryOverhead, t.Devices, t.Labels, t.Patches
+	s.VolumeLimits = t.VolumeLimits
 	s.Overhead, s.OverheadHash = t.Overhead, t.OverheadHash
 	s.addHash()
 	s.Offerings = make([]catalog.Offering, 0, len(t.Offerings))

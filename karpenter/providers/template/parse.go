@@ -63,17 +63,20 @@ func parseTaints(value string) (taints []corev1.Taint, problem string) {
 	return taints, ""
 }
 
-// volumeLimitsProblem says what is wrong with driver=volumes,driver=volumes.
-func volumeLimitsProblem(value string) string {
+// parseVolumeLimits reads driver=volumes,driver=volumes.
+func parseVolumeLimits(value string) (limits map[string]int, problem string) {
+	limits = map[string]int{}
 	for part := range strings.SplitSeq(value, ",") {
 		part = strings.TrimSpace(part)
 		if part == "" {
 			continue
 		}
 		driver, volumes, _ := strings.Cut(part, "=")
-		if n, err := strconv.ParseInt(volumes, 10, 32); err != nil || n < 0 || len(validation.IsDNS1123Subdomain(driver)) > 0 {
-			return fmt.Sprintf("is not a list of volume limits, such as ebs.csi.aws.com=25: %q is not a volume limit", part)
+		n, err := strconv.ParseInt(volumes, 10, 32)
+		if err != nil || n < 0 || catalog.CSIDriverProblem(driver) != "" {
+			return nil, fmt.Sprintf("is not a list of volume limits, such as ebs.csi.aws.com=25: %q is not a volume limit", part)
 		}
+		limits[driver] = int(n)
 	}
-	return ""
+	return limits, ""
 }

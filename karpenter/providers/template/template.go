@@ -150,6 +150,9 @@ type Template struct {
 	MemoryOverhead *float64
 	// Devices that DRA drivers publish for a node of this template.
 	Devices []catalog.Devices
+	// VolumeLimits are how many volumes of a CSI driver can be attached to a node of this template, by driver. A driver that isn't there is
+	// unlimited until the node's CSINode says otherwise.
+	VolumeLimits map[string]int
 	// Labels of the template's nodes, without the well-known ones that other fields hold.
 	Labels map[string]string
 	// Taints of the template's nodes at registration.
