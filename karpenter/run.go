@@ -201,7 +201,7 @@ func newCore(ctx context.Context, guest *coreoperator.Operator, management *oper
 	client := guestClient(guest.GetClient(), keeper.Suspended, p.InstanceTypes.Declares, ledger, first)
 	k.controllers = controllers.NewControllers(ctx, guest.Manager, guest.Clock,
 		client, guest.EventRecorder, decorated, undecorated, k.state, guest.InstanceTypeStore, guest.PredictionStore,
-		// Karpenter's role in the guest has no right to read VerticalPodAutoscalers and what they scale.
+		// Karpenter's role in the guest has no right to read VerticalPodAutoscalers and what they scale: docs/install.md.
 		controllers.WithoutVPAPrediction())
 	queue, _, err := core.Find[*disruption.Queue](k.controllers)
 	if err != nil {

@@ -185,6 +185,18 @@ func (d *decoder) profile(at string, item any) *Profile {
 		"instanceNamedAfter": func(at string, value any) {
 			p.instanceNamedAfter = d.oneOf(at, value, []string{machineObject, infrastructureObject})
 		},
+		"rebootsBy": func(at string, value any) {
+			p.rebootsBy = []string{}
+			d.each(at, value, func(at string, value any) {
+				switch text := d.text(at, value); {
+				case text == "":
+				case !strings.HasSuffix(text, remediationSuffix):
+					d.report(at, "%q is no kind of remediation templates, such as Metal3RemediationTemplate", shown(text))
+				default:
+					p.rebootsBy = append(p.rebootsBy, text)
+				}
+			})
+		},
 		"addresses": func(at string, value any) {
 			d.fields(at, value, map[string]func(string, any){"fromMachine": func(at string, value any) {
 				p.fromMachine = []string{}

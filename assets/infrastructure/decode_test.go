@@ -76,6 +76,7 @@ func TestParse(t *testing.T) {
   states:
     - {means: Terminated, path: status.power}
     - {means: Terminated, path: status.power, values: [Gone]}
+  rebootsBy: [RackRemediationTemplate, RackRemediation]
   addresses:
     fromMachine: [Hostname, Phone]
 - {kind: Nameless}
@@ -101,7 +102,8 @@ func TestParse(t *testing.T) {
 			`[0].conditions[4]: matches nothing: it has neither reasons, words, messages nor a type`,
 			`[0].conditions[5].status: "Maybe" is not one of False, True, Unknown`,
 			`[0].conditions[6].reasons[0]: is not a string of 1 to 512 bytes`,
-			`[0].sauces: no such field; the fields are addresses, apiGroup, conditions, instanceNamedAfter, kind, machines, nodeZone, sources, states, template`,
+			`[0].rebootsBy[1]: "RackRemediation" is no kind of remediation templates, such as Metal3RemediationTemplate`,
+			`[0].sauces: no such field; the fields are addresses, apiGroup, conditions, instanceNamedAfter, kind, machines, nodeZone, rebootsBy, sources, states, template`,
 			`[0].states[0]: needs means, path and values`,
 			`[0].template.architecture[0]: needs either path or value`,
 			`[0].template.architecture[1]: needs either path or value`,

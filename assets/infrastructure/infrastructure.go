@@ -8,6 +8,7 @@ import (
 	"fmt"
 	"io/fs"
 	"maps"
+	"slices"
 	"strings"
 	"sync"
 
@@ -121,4 +122,12 @@ func (k Kind) GroupKind() schema.GroupKind {
 		return schema.GroupKind{}
 	}
 	return k.own.GroupKind()
+}
+
+// Reboots reports whether the infrastructure provider can reboot a machine in place. It is false for a kind without a profile.
+func (k Kind) Reboots() bool { return k.own != nil && len(k.own.rebootsBy) > 0 }
+
+// RebootsBy reports whether remediations of a template of this kind reboot a machine in place.
+func (k Kind) RebootsBy(template schema.GroupKind) bool {
+	return k.own != nil && template.Group == k.own.Group && slices.Contains(k.own.rebootsBy, template.Kind)
 }

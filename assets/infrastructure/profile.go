@@ -20,6 +20,9 @@ import (
 // templateSuffix of the kind of a template, whose machines' kind a profile names.
 const templateSuffix = "Template"
 
+// remediationSuffix of the kind of a template of remediations.
+const remediationSuffix = "RemediationTemplate"
+
 // Every is the group and the kind of the profile that holds for each kind, after its own.
 const Every = "*"
 
@@ -65,6 +68,8 @@ type Profile struct {
 	instanceNamedAfter string
 	// machines is what machines of the kind are; empty for instances.
 	machines string
+	// rebootsBy are kinds of remediation templates, of the profile's API group, whose remediations reboot a machine in place; empty for none.
+	rebootsBy []string
 }
 
 // Objects that an infrastructure provider may name an instance after.
@@ -131,6 +136,9 @@ func (p *Profile) Corrected(overlay *Profile) *Profile {
 		corrected.fromMachine = overlay.fromMachine
 	}
 	corrected.machines = cmp.Or(overlay.machines, p.machines)
+	if overlay.rebootsBy != nil {
+		corrected.rebootsBy = overlay.rebootsBy
+	}
 	corrected.instanceNamedAfter = cmp.Or(overlay.instanceNamedAfter, p.instanceNamedAfter)
 	return &corrected
 }

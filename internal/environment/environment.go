@@ -131,6 +131,7 @@ func clusterAPICRDs() ([]string, error) {
 		"core/config/crd/bases/cluster.x-k8s.io_clusters.yaml",
 		"core/config/crd/bases/cluster.x-k8s.io_machines.yaml",
 		"core/config/crd/bases/cluster.x-k8s.io_machinedeployments.yaml",
+		"core/config/crd/bases/cluster.x-k8s.io_machinehealthchecks.yaml",
 		"bootstrap/kubeadm/config/crd/bases/bootstrap.cluster.x-k8s.io_kubeadmconfigs.yaml",
 		"bootstrap/kubeadm/config/crd/bases/bootstrap.cluster.x-k8s.io_kubeadmconfigtemplates.yaml",
 	} {

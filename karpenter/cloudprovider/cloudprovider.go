@@ -28,6 +28,7 @@ import (
 	"github.com/autonode-io/autonode/karpenter/providers/machine"
 	"github.com/autonode-io/autonode/karpenter/providers/nodeimage"
 	"github.com/autonode-io/autonode/karpenter/providers/offering"
+	"github.com/autonode-io/autonode/karpenter/providers/profile"
 	"github.com/autonode-io/autonode/karpenter/providers/reservation"
 	"github.com/autonode-io/autonode/karpenter/providers/template"
 	"github.com/autonode-io/autonode/karpenter/providers/version"
@@ -45,7 +46,9 @@ type Config struct {
 	Guest client.Client
 	// Management reads the Cluster from the cache.
 	Management client.Client
-	Recorder   events.Recorder
+	// ManagementLive reads MachineHealthChecks from the API server, for a reboot.
+	ManagementLive client.Reader
+	Recorder       events.Recorder
 	// AllowedPatches are the allowed bootstrap patches of node classes; nil allows any.
 	AllowedPatches []v1alpha1.BootstrapPatches
 	// KubeletBounds bound spec.kubelet of node classes; nil for none.
@@ -68,6 +71,11 @@ type Config struct {
 	Version func(nodeClass *v1alpha1.ClusterAPINodeClass, tmpl *template.Template) (result version.Result, reachable bool)
 	// RepairPolicies are the platform's, beside RepairPolicies' own. One for the same condition and status replaces it.
 	RepairPolicies []v1alpha1.RepairPolicy
+	// InPlaceReboot: some machines of the cluster can be rebooted in place. Otherwise policies that ask for it replace nodes at once, instead
+	// of draining them for a reboot that fails.
+	InPlaceReboot bool
+	// Profiles say which kinds of machines reboot; nil for the embedded ones.
+	Profiles *profile.Profiles
 }
 
 // CloudProvider implements Karpenter's interface.
@@ -78,7 +86,7 @@ type CloudProvider struct {
 
 // New returns a provider.
 func New(config Config) *CloudProvider {
-	return &CloudProvider{Config: config, repairPolicies: repairPolicies(config.RepairPolicies)}
+	return &CloudProvider{Config: config, repairPolicies: repairPolicies(config.RepairPolicies, config.InPlaceReboot)}
 }
 
 // Delete starts the removal of a NodeClaim's machine, whether its provider ID is synthetic or real. It returns a

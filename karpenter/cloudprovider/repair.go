@@ -3,66 +3,104 @@
 package cloudprovider
 
 import (
-	"context"
 	"slices"
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
-	karpv1 "sigs.k8s.io/karpenter/pkg/apis/v1"
 	karpcloudprovider "sigs.k8s.io/karpenter/pkg/cloudprovider"
 
 	"github.com/autonode-io/autonode/api/karpenter/v1alpha1"
 )
 
-// repairToleration is how long a node may be not ready or unresponsive before it is replaced. Bare-metal machines take that long to
-// reboot.
-const repairToleration = 30 * time.Minute
+const (
+	// repairToleration is how long a node may be not ready or unresponsive before it is replaced. Bare-metal machines take that long to
+	// reboot.
+	repairToleration = 30 * time.Minute
+	// repairGracePeriod bounds the drain of an unhealthy node whose kubelet can still evict. Without a bound, a pod that is never ready
+	// again on this node would keep its PodDisruptionBudget exhausted, and so the node.
+	repairGracePeriod = 10 * time.Minute
+	// anyReason matches every reason of a condition, also none.
+	anyReason = ".*"
+)
+
+// fallbackRepairPolicy is for the reasons of a condition that none of the condition's policies matches. Karpenter core demands exactly one
+// policy without a reason. Its condition and status have a policy for every reason, so that they never fall back.
+var fallbackRepairPolicy = bounded(corev1.NodeReady, corev1.ConditionFalse, repairToleration)
 
 // builtInRepairPolicies are about the kubelet's condition, and about those that node monitoring agents report. Types and durations are those
-// of Karpenter's AWS provider (pkg/cloudprovider/cloudprovider.go, v1.14.1). A node without a condition isn't affected by its policy. The
-// first is the default of the set, of which Karpenter core wants one: the others match every reason.
+// of Karpenter's AWS provider (pkg/cloudprovider/cloudprovider.go, v1.14.1). A node without a condition isn't affected by its policy.
 var builtInRepairPolicies = []karpcloudprovider.RepairPolicy{
-	{ConditionType: corev1.NodeReady, ConditionStatus: corev1.ConditionFalse, TolerationDuration: repairToleration},
-	{ConditionType: corev1.NodeReady, ConditionStatus: corev1.ConditionUnknown, TolerationDuration: repairToleration},
-	{ConditionType: "AcceleratedHardwareReady", ConditionStatus: corev1.ConditionFalse, TolerationDuration: 10 * time.Minute},
-	{ConditionType: "StorageReady", ConditionStatus: corev1.ConditionFalse, TolerationDuration: repairToleration},
-	{ConditionType: "NetworkingReady", ConditionStatus: corev1.ConditionFalse, TolerationDuration: repairToleration},
-	{ConditionType: "KernelReady", ConditionStatus: corev1.ConditionFalse, TolerationDuration: repairToleration},
-	{ConditionType: "ContainerRuntimeReady", ConditionStatus: corev1.ConditionFalse, TolerationDuration: repairToleration},
+	// The kubelet reports, so it sees evictions too.
+	everyReason(bounded(corev1.NodeReady, corev1.ConditionFalse, repairToleration)),
+	// The heartbeat is lost: no kubelet confirms that a pod has ended, and a drain would only wait.
+	everyReason(forceful(corev1.NodeReady, corev1.ConditionUnknown, repairToleration)),
+	everyReason(bounded("AcceleratedHardwareReady", corev1.ConditionFalse, 10*time.Minute)),
+	everyReason(bounded("StorageReady", corev1.ConditionFalse, repairToleration)),
+	everyReason(bounded("NetworkingReady", corev1.ConditionFalse, repairToleration)),
+	// Processes of a wedged kernel don't end.
+	everyReason(forceful("KernelReady", corev1.ConditionFalse, repairToleration)),
+	// Agents report it for a single stuck container too, and the others can still be stopped.
+	everyReason(bounded("ContainerRuntimeReady", corev1.ConditionFalse, repairToleration)),
 }
 
-// RepairPolicies are the node conditions for which a node is replaced, where the feature gate NodeRepair is on. The caller must not
+func bounded(conditionType corev1.NodeConditionType, status corev1.ConditionStatus, toleration time.Duration) karpcloudprovider.RepairPolicy {
+	return replacement(conditionType, status, toleration, repairGracePeriod)
+}
+
+func forceful(conditionType corev1.NodeConditionType, status corev1.ConditionStatus, toleration time.Duration) karpcloudprovider.RepairPolicy {
+	return replacement(conditionType, status, toleration, 0)
+}
+
+func replacement(conditionType corev1.NodeConditionType, status corev1.ConditionStatus, toleration, gracePeriod time.Duration) karpcloudprovider.RepairPolicy {
+	return karpcloudprovider.RepairPolicy{
+		ConditionType: conditionType, ConditionStatus: status, TolerationDuration: toleration,
+		TerminationGracePeriod: &gracePeriod, Action: karpcloudprovider.ReplaceNode,
+	}
+}
+
+func everyReason(policy karpcloudprovider.RepairPolicy) karpcloudprovider.RepairPolicy {
+	policy.ReasonRegex = anyReason
+	return policy
+}
+
+// RepairPolicies are the node conditions for which a node is repaired, where the feature gate NodeRepair is on. The caller must not
 // modify them.
 func (c *CloudProvider) RepairPolicies() []karpcloudprovider.RepairPolicy { return c.repairPolicies }
 
-// repairPolicies returns the built-in policies with those of the platform.
-func repairPolicies(platform []v1alpha1.RepairPolicy) []karpcloudprovider.RepairPolicy {
-	policies := slices.Clone(builtInRepairPolicies)
-	for _, own := range platform {
-		policy := karpcloudprovider.RepairPolicy{
-			ConditionType: own.ConditionType, ConditionStatus: own.ConditionStatus, TolerationDuration: own.TolerationDuration.Duration,
-		}
-		if i := slices.IndexFunc(policies, func(other karpcloudprovider.RepairPolicy) bool {
-			return other.ConditionType == policy.ConditionType && other.ConditionStatus == policy.ConditionStatus
-		}); i >= 0 {
-			policies[i] = policy
-		} else {
-			policies = append(policies, policy)
+// repairPolicies returns the fallback, then the built-in policies with those of the platform. The platform's for a condition and status
+// take the place of the built-in one.
+func repairPolicies(platform []v1alpha1.RepairPolicy, reboot bool) []karpcloudprovider.RepairPolicy {
+	policies := []karpcloudprovider.RepairPolicy{fallbackRepairPolicy}
+	for _, builtIn := range builtInRepairPolicies {
+		if !slices.ContainsFunc(platform, func(own v1alpha1.RepairPolicy) bool {
+			return own.ConditionType == builtIn.ConditionType && own.ConditionStatus == builtIn.ConditionStatus
+		}) {
+			policies = append(policies, builtIn)
 		}
 	}
-	for i := range policies {
-		policies[i].Action, policies[i].TerminationGracePeriod = karpcloudprovider.ReplaceNode, new(time.Duration)
-		if i > 0 {
-			policies[i].ReasonRegex = anyReason
-		}
+	for _, own := range platform {
+		policies = append(policies, repairPolicy(own, reboot))
 	}
 	return policies
 }
 
-// anyReason matches every reason of a condition, also none.
-const anyReason = ".*"
-
-// Reboot implements cloudprovider.CloudProvider. No policy asks for it.
-func (c *CloudProvider) Reboot(context.Context, *karpv1.NodeClaim, string) error {
-	return karpcloudprovider.NewNodeRebootNotImplementedError()
+// repairPolicy returns a platform's policy as Karpenter core has it.
+func repairPolicy(own v1alpha1.RepairPolicy, reboot bool) karpcloudprovider.RepairPolicy {
+	policy := everyReason(bounded(own.ConditionType, own.ConditionStatus, own.TolerationDuration.Duration))
+	policy.Priority = own.Priority
+	if own.Reason != "" {
+		policy.ReasonRegex = own.Reason
+	}
+	if own.Action == v1alpha1.RepairReboot && reboot {
+		policy.Action = karpcloudprovider.RebootNode
+	}
+	if i := slices.IndexFunc(builtInRepairPolicies, func(builtIn karpcloudprovider.RepairPolicy) bool {
+		return own.ConditionType == builtIn.ConditionType && own.ConditionStatus == builtIn.ConditionStatus
+	}); i >= 0 {
+		policy.TerminationGracePeriod = builtInRepairPolicies[i].TerminationGracePeriod
+	}
+	if own.TerminationGracePeriod != nil {
+		policy.TerminationGracePeriod = &own.TerminationGracePeriod.Duration
+	}
+	return policy
 }

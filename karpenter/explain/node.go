@@ -4,6 +4,7 @@ package explain
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"slices"
 	"strings"
@@ -15,7 +16,9 @@ import (
 	"k8s.io/apimachinery/pkg/util/duration"
 	"k8s.io/utils/clock"
 	karpv1 "sigs.k8s.io/karpenter/pkg/apis/v1"
+	karpcloudprovider "sigs.k8s.io/karpenter/pkg/cloudprovider"
 	"sigs.k8s.io/karpenter/pkg/controllers/disruption"
+	"sigs.k8s.io/karpenter/pkg/controllers/node/health"
 	"sigs.k8s.io/karpenter/pkg/controllers/state"
 	"sigs.k8s.io/karpenter/pkg/events"
 	"sigs.k8s.io/karpenter/pkg/utils/pdb"
@@ -142,7 +145,7 @@ func (s *Simulation) ask(ctx context.Context, method disruption.Method, queue *d
 	if err != nil {
 		return false, "", err
 	}
-	said := s.recorder.drain(uid, events.DisruptionBlocked, events.Unconsolidatable)
+	said := s.recorder.drain(uid, events.DisruptionBlocked, events.Unconsolidatable, events.NodeRepairBlocked)
 	ours := slices.IndexFunc(candidates, func(c *disruption.Candidate) bool { return c.ProviderID() == node.ProviderID() })
 	switch {
 	case ours < 0 && len(said) > 0:
@@ -161,11 +164,20 @@ func (s *Simulation) ask(ctx context.Context, method disruption.Method, queue *d
 	if err != nil {
 		return false, "", err
 	}
-	if budgets[candidate.NodePool.Name] == 0 {
-		return false, fmt.Sprintf("the budgets of NodePool %s allow no disruption for reason %s now; nodes that aren't Ready or are being removed count",
-			candidate.NodePool.Name, method.Reason()), nil
+	// Karpenter repairs a node that isn't initialized whatever the budgets say.
+	if budgets[candidate.NodePool.Name] == 0 && (method.Reason() != karpv1.DisruptionReasonUnhealthy || candidate.Initialized()) {
+		count := "nodes that aren't Ready or are being removed count"
+		if method.Reason() == karpv1.DisruptionReasonUnhealthy {
+			count = "nodes that are being removed or rebooted count"
+		}
+		return false, fmt.Sprintf("the budgets of NodePool %s allow no disruption for reason %s now; %s",
+			candidate.NodePool.Name, method.Reason(), count), nil
 	}
 	commands, err := method.ComputeCommands(ctx, budgets, candidates...)
+	if errors.Is(err, ErrReadOnly) && candidate.RepairPolicyResult.Action == karpcloudprovider.RebootNode {
+		// Karpenter core commits a reboot before it returns the command.
+		commands, err = []disruption.Command{{Candidates: []*disruption.Candidate{candidate}, Reboot: true}}, nil
+	}
 	if err != nil {
 		return false, "", err
 	}
@@ -177,7 +189,7 @@ func (s *Simulation) ask(ctx context.Context, method disruption.Method, queue *d
 	if _, ok := method.(*disruption.StaticDrift); ok && nodelimit.NoReplacement(candidate.NodePool) != "" {
 		return false, nodelimit.NoReplacement(candidate.NodePool), nil // Karpenter's own event doesn't say what to change
 	}
-	if said := s.recorder.drain(uid, events.DisruptionBlocked, events.Unconsolidatable, events.ConsolidationRejected); len(said) > 0 {
+	if said := s.recorder.drain(uid, events.DisruptionBlocked, events.Unconsolidatable, events.ConsolidationRejected, events.NodeRepairBlocked); len(said) > 0 {
 		return false, strings.Join(said, "; "), nil
 	}
 	if len(commands) > 0 {
@@ -191,6 +203,8 @@ func (s *Simulation) unconsidered(method disruption.Method, node *state.StateNod
 	switch claim := node.NodeClaim; {
 	case !possible:
 		return "the node can't be disrupted"
+	case method.Reason() == karpv1.DisruptionReasonUnhealthy:
+		return s.unrepaired(node)
 	case method.Reason() == karpv1.DisruptionReasonDrifted && claim.StatusConditions().Get(karpv1.ConditionTypeDrifted).IsTrue():
 		return "it is for the other sort of NodePool, with or without spec.replicas"
 	case method.Reason() == karpv1.DisruptionReasonDrifted:
@@ -222,6 +236,32 @@ func (s *Simulation) unconsidered(method disruption.Method, node *state.StateNod
 	return "the NodeClaim isn't Consolidatable yet" + after
 }
 
+// unrepaired says when a node will be repaired, or that nothing is to be repaired.
+func (s *Simulation) unrepaired(node *state.StateNode) string {
+	matcher := s.cluster.RepairPolicyMatcher()
+	if matcher == nil || node.Node == nil {
+		return "the node has no condition that is repaired"
+	}
+	first := health.RepairResult{}
+	for _, match := range matcher.Match(node.Node) {
+		due := health.Resolve([]health.RepairPolicyMatch{match}, s.Clock.Now().Add(2*v1alpha1.MaxRepairToleration), time.Time{})
+		if first.Action == "" || due.SelectedEligibleAt.Before(first.SelectedEligibleAt) {
+			first = due
+		}
+	}
+	if first.Action == "" {
+		return "the node has no condition that is repaired"
+	}
+	condition := fmt.Sprintf("%s=%s", first.Condition, first.ConditionStatus)
+	if first.Reason != "" {
+		condition += " (" + first.Reason + ")"
+	}
+	if left := first.SelectedEligibleAt.Sub(s.Clock.Now()); left > 0 {
+		return fmt.Sprintf("%s is repaired in %s: %s", condition, duration.HumanDuration(left), first.Action)
+	}
+	return condition + " isn't repaired now"
+}
+
 // describe says what a command of a method does.
 func describe(method disruption.Method, command disruption.Command) string {
 	nodes := command.SourceNodeNames()
@@ -243,9 +283,18 @@ func describe(method disruption.Method, command disruption.Command) string {
 		}
 	}
 	if command.TerminateFirstReason != "" {
-		return fmt.Sprintf("it would be terminated before its replacement is launched (%s)", command.TerminateFirstReason)
+		text = fmt.Sprintf("it would be terminated before its replacement is launched (%s)", command.TerminateFirstReason)
 	}
-	if method.Reason() == karpv1.DisruptionReasonDrifted {
+	switch method.Reason() {
+	case karpv1.DisruptionReasonDrifted:
+		return text
+	case karpv1.DisruptionReasonUnhealthy:
+		if command.Reboot {
+			text = "it would be drained and its machine rebooted"
+		}
+		if repair := command.Candidates[0].RepairPolicyResult; repair.Condition != "" {
+			text = fmt.Sprintf("%s=%s: %s", repair.Condition, repair.ConditionStatus, text)
+		}
 		return text
 	}
 	return fmt.Sprintf("%s, which saves $%.3f an hour", text, command.EstimatedSavings())

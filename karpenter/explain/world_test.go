@@ -3,7 +3,9 @@
 package explain_test
 
 import (
+	"context"
 	"flag"
+	"fmt"
 	"testing"
 	"time"
 
@@ -16,6 +18,7 @@ import (
 	clocktesting "k8s.io/utils/clock/testing"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	karpv1 "sigs.k8s.io/karpenter/pkg/apis/v1"
+	karpcloudprovider "sigs.k8s.io/karpenter/pkg/cloudprovider"
 	"sigs.k8s.io/karpenter/pkg/operator/options"
 
 	"github.com/autonode-io/autonode/api/karpenter/v1alpha1"
@@ -28,14 +31,39 @@ var noon = time.Date(2030, 1, 1, 12, 0, 0, 0, time.UTC)
 // simulate feeds objects to Karpenter core. Instance types are those in the status of node classes.
 func simulate(t *testing.T, objects ...client.Object) *explain.Simulation {
 	t.Helper()
+	return simulateWith(t, platform{}, objects...)
+}
+
+// platform is what a cloud provider knows beside the status of node classes.
+type platform struct {
+	karpcloudprovider.CloudProvider
+	// volumeLimits by instance type and CSI driver.
+	volumeLimits map[string]map[string]int
+	repairs      []karpcloudprovider.RepairPolicy
+}
+
+// RepairPolicies implements cloudprovider.CloudProvider.
+func (p platform) RepairPolicies() []karpcloudprovider.RepairPolicy { return p.repairs }
+
+// GetInstanceTypes implements cloudprovider.CloudProvider.
+func (p platform) GetInstanceTypes(ctx context.Context, nodePool *karpv1.NodePool) ([]*karpcloudprovider.InstanceType, error) {
+	instanceTypes, err := p.CloudProvider.GetInstanceTypes(ctx, nodePool)
+	for _, it := range instanceTypes {
+		it.VolumeAttachmentLimits = p.volumeLimits[it.Name]
+	}
+	return instanceTypes, err
+}
+
+func simulateWith(t *testing.T, p platform, objects ...client.Object) *explain.Simulation {
+	t.Helper()
 	g := NewWithT(t)
 	snapshot, err := explain.SnapshotOf(objects...)
 	g.Expect(err).NotTo(HaveOccurred())
-	provider, _ := explain.ReportedBy(snapshot)
+	p.CloudProvider, _ = explain.ReportedBy(snapshot)
 	opts, fs := &options.Options{}, &options.FlagSet{FlagSet: flag.NewFlagSet("karpenter", flag.ContinueOnError)}
 	opts.AddFlags(fs)
-	g.Expect(opts.Parse(fs, "--feature-gates=NodeOverlay=true")).To(Succeed())
-	simulation, err := explain.New(t.Context(), explain.Config{Guest: snapshot, CloudProvider: provider, Options: opts, Clock: clocktesting.NewFakeClock(noon)})
+	g.Expect(opts.Parse(fs, fmt.Sprintf("--feature-gates=NodeOverlay=true,NodeRepair=%t", len(p.repairs) > 0))).To(Succeed())
+	simulation, err := explain.New(t.Context(), explain.Config{Guest: snapshot, CloudProvider: p, Options: opts, Clock: clocktesting.NewFakeClock(noon)})
 	g.Expect(err).NotTo(HaveOccurred())
 	return simulation
 }

@@ -133,6 +133,9 @@ func NewProviders(ctx context.Context, guest *coreoperator.Operator, management 
 		Rejections:     p.Rejections,
 		Overlays:       guest.InstanceTypeStore,
 		RepairPolicies: opts.Parsed.RepairPolicies,
+		InPlaceReboot:  opts.InPlaceReboot,
+		ManagementLive: management.GetAPIReader(),
+		Profiles:       p.Profiles,
 		Version:        p.Versions.Resolve,
 		Drift: drift.New(drift.Config{
 			InstanceTypes: p.InstanceTypes, Images: p.Images, Version: p.Versions.Resolve, Upgrades: opts.Parsed.Upgrades, Rollout: opts.RolloutID, Clock: guest.Clock,

@@ -64,8 +64,10 @@ type Options struct {
 	SharedCatalogNamespace string
 	// MemoryOverhead is the percentage of a machine's nominal memory that its node is assumed to lack, such as 7.5%.
 	MemoryOverhead string
-	// RepairPolicies are node conditions for which nodes are replaced, beside the built-in ones, as JSON: see v1alpha1.RepairPolicy.
+	// RepairPolicies are node conditions for which nodes are repaired, beside the built-in ones, as JSON: see v1alpha1.RepairPolicy.
 	RepairPolicies string
+	// InPlaceReboot: some of the cluster's machines can be rebooted in place.
+	InPlaceReboot bool
 
 	// Parsed holds the flags above that have a format of their own.
 	Parsed Parsed
@@ -125,7 +127,9 @@ func (o *Options) AddFlags(fs *options.FlagSet) {
 	fs.StringVar(&o.MemoryOverhead, "vm-memory-overhead", env.WithDefaultString("VM_MEMORY_OVERHEAD", "7.5%"),
 		"How much of the memory that an infrastructure template's status or spec declares its nodes are assumed to lack, because a hypervisor and a kernel keep it, as a percentage. It counts until nodes of the template have reported. Memory that an annotation declares is taken as it is.")
 	fs.StringVar(&o.RepairPolicies, "repair-policies", env.WithDefaultString("REPAIR_POLICIES", ""),
-		`Node conditions for which nodes are replaced, beside those that are built in, in JSON, such as [{"conditionType":"GPUHealthy","conditionStatus":"False","tolerationDuration":"10m"}]. An entry for a condition and status that is built in replaces it. Without the feature gate NodeRepair it has no effect.`)
+		`Node conditions for which nodes are repaired, beside those that are built in, in JSON, such as [{"conditionType":"GPUHealthy","conditionStatus":"False","reason":"^Xid79$","tolerationDuration":"10m","terminationGracePeriod":"5m","priority":50,"action":"Replace"}]. Only the first two and tolerationDuration are required. Entries for a condition and status that is built in replace it. Without the feature gate NodeRepair it has no effect.`)
+	fs.BoolVarWithEnv(&o.InPlaceReboot, "in-place-reboot", "IN_PLACE_REBOOT", false,
+		"Some of the cluster's machines can be rebooted in place. Without it, repair policies with the action Reboot replace nodes.")
 }
 
 // Parse implements options.Injectable.

@@ -59,6 +59,7 @@ var foreign = []struct{ group, version, kind, why string }{
 	{"infrastructure.cluster.x-k8s.io", "v1beta1", "Metal3Cluster", "getting started on bare metal"},
 	{"infrastructure.cluster.x-k8s.io", "v1beta1", "Metal3MachineTemplate", "getting started on bare metal"},
 	{"infrastructure.cluster.x-k8s.io", "v1beta1", "Metal3DataTemplate", "getting started on bare metal"},
+	{"infrastructure.cluster.x-k8s.io", "v1beta2", "Metal3RemediationTemplate", "a reboot on bare metal"},
 	{"metal3.io", "v1alpha1", "BareMetalHost", "getting started on bare metal"},
 	{"controlplane.cluster.x-k8s.io", "v1alpha1", "KamajiControlPlane", "a hosted control plane"},
 	{"controlplane.cluster.x-k8s.io", "v1beta1", "K0smotronControlPlane", "a hosted control plane"},

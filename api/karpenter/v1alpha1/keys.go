@@ -102,6 +102,9 @@ const (
 	// InstanceGoneAnnotation is on a Machine whose instance the infrastructure has terminated although its node had joined: what the
 	// infrastructure said. Karpenter then drains nothing.
 	InstanceGoneAnnotation = Group + "/instance-gone"
+	// RebootAnnotation is on a Machine that Karpenter has asked to be rebooted in place, until its node has rejoined: Karpenter's ID of the
+	// reboot.
+	RebootAnnotation = Group + "/reboot"
 	// TemplateSourceAnnotation names a machine's template source, as <kind>.<group>/<name>, or an InstanceTypeCatalog's as
 	// <kind>.<group>/<name>/<instance type>, where the name of a shared one begins with <namespace>:.
 	TemplateSourceAnnotation = Group + "/template-source"

@@ -19,9 +19,16 @@ func TestRepairPolicies(t *testing.T) {
 		g := NewWithT(t)
 		g.Expect(v1alpha1.ParseRepairPolicies(
 			`[{"conditionType":"GPUHealthy","conditionStatus":"False","tolerationDuration":"10m"},
-			  {"conditionType":"example.com/Disk","conditionStatus":"True","tolerationDuration":"168h"}]`)).To(Equal([]v1alpha1.RepairPolicy{
+			  {"conditionType":"example.com/Disk","conditionStatus":"True","tolerationDuration":"168h"},
+			  {"conditionType":"GPUHealthy","conditionStatus":"False","reason":"^Xid(79|119)$","tolerationDuration":"2m",
+			   "terminationGracePeriod":"0s","priority":100,"action":"Reboot"}]`)).To(Equal([]v1alpha1.RepairPolicy{
 			{ConditionType: "GPUHealthy", ConditionStatus: corev1.ConditionFalse, TolerationDuration: metav1.Duration{Duration: 10 * time.Minute}},
 			{ConditionType: "example.com/Disk", ConditionStatus: corev1.ConditionTrue, TolerationDuration: metav1.Duration{Duration: 168 * time.Hour}},
+			{
+				ConditionType: "GPUHealthy", ConditionStatus: corev1.ConditionFalse, Reason: "^Xid(79|119)$",
+				TolerationDuration: metav1.Duration{Duration: 2 * time.Minute}, TerminationGracePeriod: &metav1.Duration{},
+				Priority: 100, Action: v1alpha1.RepairReboot,
+			},
 		}))
 		g.Expect(v1alpha1.ParseRepairPolicies("")).To(BeEmpty())
 	})
@@ -36,7 +43,16 @@ func TestRepairPolicies(t *testing.T) {
 		"a status is unknown":           {entry(`"conditionType":"A","conditionStatus":"Broken","tolerationDuration":"10m"`), `[0].conditionStatus: "Broken" is not one of True, False, Unknown`},
 		"a duration is missing":         {entry(`"conditionType":"A","conditionStatus":"True"`), `[0].tolerationDuration: 0s is not between 1m0s and 168h0m0s`},
 		"a duration is long":            {entry(`"conditionType":"A","conditionStatus":"True","tolerationDuration":"169h"`), `[0].tolerationDuration: 169h0m0s`},
-		"nodes are ready":               {entry(`"conditionType":"Ready","conditionStatus":"True","tolerationDuration":"10m"`), `[0]: it would replace every node that is ready`},
+		"nodes are ready":               {entry(`"conditionType":"Ready","conditionStatus":"True","tolerationDuration":"10m"`), `[0]: it would repair every node that is ready`},
+		"a reason is no expression":     {entry(right + `,"reason":"Xid("`), "[0].reason: \"Xid(\" is not a regular expression: error parsing regexp: missing closing )"},
+		"a reason looks ahead":          {entry(right + `,"reason":"(?!Xid)"`), `[0].reason: "(?!Xid)" is not a regular expression`},
+		"a reason is long":              {entry(right + `,"reason":"` + strings.Repeat("a", 257) + `"`), "[0].reason: 257 bytes exceed the limit of 256"},
+		"a grace period is negative":    {entry(right + `,"terminationGracePeriod":"-1s"`), "[0].terminationGracePeriod: -1s is not between 0s and 168h0m0s"},
+		"a grace period is long":        {entry(right + `,"terminationGracePeriod":"169h"`), "[0].terminationGracePeriod: 169h0m0s is not between"},
+		"a priority is negative":        {entry(right + `,"priority":-1`), "[0].priority: -1 is not between 0 and 100"},
+		"a priority is high":            {entry(right + `,"priority":101`), "[0].priority: 101 is not between 0 and 100"},
+		"an action is Karpenter's own":  {entry(right + `,"action":"RebootNode"`), `[0].action: "RebootNode" is not one of Replace, Reboot`},
+		"two are about one reason":      {"[{" + right + `,"reason":"Xid"},{` + right + "},{" + right + `,"reason":"Xid"}]`, `[2]: the policy of GPUHealthy=False is in [0] too`},
 		"two are about one condition":   {"[{" + right + "},{" + right + "}]", `[1]: the policy of GPUHealthy=False is in [0] too`},
 		"there are many":                {"[" + strings.TrimSuffix(strings.Repeat("{"+right+"},", 33), ",") + "]", "33 entries exceed the limit of 32"},
 	} {

@@ -109,6 +109,7 @@ func New(config Config) *Controller {
 	repair, latency, deadline := newRepair(config), newLatency(config), &deadline{Config: config}
 	return &Controller{Config: config, finalization: finalization{config}, repair: repair, latency: latency, deadline: deadline, steps: []step{
 		&removal{config, repair},
+		&reboot{config},
 		&instance{config},
 		&nodeDeleted{config},
 		repair,

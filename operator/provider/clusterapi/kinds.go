@@ -19,6 +19,7 @@ import (
 
 	"github.com/autonode-io/autonode/api/karpenter/v1alpha1"
 	"github.com/autonode-io/autonode/api/v1beta1"
+	"github.com/autonode-io/autonode/assets/infrastructure"
 	"github.com/autonode-io/autonode/assets/karpenter"
 	"github.com/autonode-io/autonode/assets/references"
 	"github.com/autonode-io/autonode/operator/provider"
@@ -115,6 +116,12 @@ func (g groups) role(ctx context.Context, in provider.Input) (*rbacv1.Role, erro
 	role.Rules = append(role.Rules, rulesFor(read, templateVerbs)...)
 	role.Rules = append(role.Rules, rulesFor(bootstraps, bootstrapVerbs)...)
 	role.Rules = append(role.Rules, rulesFor(infrastructure, infrastructureVerbs)...)
+	if reboots, err := rebootable(named); err != nil {
+		return nil, err
+	} else if reboots {
+		// Karpenter reboots a machine through a MachineHealthCheck, and looks for one first.
+		role.Rules = append(role.Rules, rbacv1.PolicyRule{APIGroups: []string{clusterv1.GroupVersion.Group}, Resources: []string{"machinehealthchecks"}, Verbs: []string{"list"}})
+	}
 	if bootstraps[kubeadm.Group].Has(kubeadm.Resource) {
 		// Karpenter renders their bootstrap data itself where it can. A policy in the management cluster bounds which Secrets it may create.
 		role.Rules = append(role.Rules, rbacv1.PolicyRule{APIGroups: []string{""}, Resources: []string{"secrets"}, Verbs: []string{"create"}})
@@ -138,6 +145,21 @@ func (g groups) role(ctx context.Context, in provider.Input) (*rbacv1.Role, erro
 		})
 	}
 	return role, nil
+}
+
+// rebootable reports whether the infrastructure provider of one of these templates can reboot a machine in place. A platform's own profiles
+// are for Karpenter alone.
+func rebootable(templates map[schema.GroupKind]naming) (bool, error) {
+	profiles, err := infrastructure.Embedded()
+	if err != nil {
+		return false, fmt.Errorf("reading the profiles of infrastructure kinds: %w", err)
+	}
+	for template, how := range templates {
+		if !how.bootstrap && profiles.Of(template).Reboots() {
+			return true, nil
+		}
+	}
+	return false, nil
 }
 
 // rulesFor is sorted, so that the same kinds always make the same Role.

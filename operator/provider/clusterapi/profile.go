@@ -92,7 +92,7 @@ func checkSpec(config *v1beta1.Karpenter) error {
 	return nil
 }
 
-func adaptDeployment(_ context.Context, in provider.Input, deployment *appsv1.Deployment) error {
+func adaptDeployment(ctx context.Context, in provider.Input, deployment *appsv1.Deployment) error {
 	container := &deployment.Spec.Template.Spec.Containers[0]
 	// Always set it, if only to allow none: node classes are in the guest, and their authors must not decide what a
 	// machine reads.
@@ -114,6 +114,17 @@ func adaptDeployment(_ context.Context, in provider.Input, deployment *appsv1.De
 	}
 	// The kubelet replaces variables in values, and those of a patch aren't its own.
 	container.Env = append(container.Env, corev1.EnvVar{Name: "ALLOWED_BOOTSTRAP_PATCHES", Value: strings.ReplaceAll(string(patches), "$", "$$")})
+	named, err := templates(ctx, in)
+	if err != nil {
+		return err
+	}
+	reboots, err := rebootable(named)
+	if err != nil {
+		return err
+	}
+	if reboots {
+		container.Env = append(container.Env, corev1.EnvVar{Name: "IN_PLACE_REBOOT", Value: "true"})
+	}
 	switch {
 	case in.Upgrades.Hold:
 		container.Env = append(container.Env, corev1.EnvVar{Name: upgradeWindow, Value: "never"})
