@@ -274,7 +274,7 @@ func controllers(ctx context.Context, mgr manager.Manager, options Options, shar
 	})
 	tokens := access.New(access.Config{
 		Management: management, Live: live, Secrets: connections.Secrets(), Apply: applier,
-		Clock: clock.RealClock{}, TokenLifetime: options.GuestTokenLifetime,
+		Clock: clock.RealClock{}, TokenLifetime: options.GuestTokenLifetime, SpreadsByDefault: options.Karpenter.SpreadsByDefault(),
 	})
 	templates, err := references.New(mgr)
 	if err != nil {

@@ -23,6 +23,8 @@ var (
 	capacityBufferRules []byte
 	//go:embed rules-dynamicresourceallocation.yaml
 	dynamicResourceRules []byte
+	//go:embed rules-topologyspread.yaml
+	topologySpreadRules []byte
 	//go:embed clusterrolebinding.yaml
 	clusterRoleBinding []byte
 	//go:embed clusterrolebinding-renewals.yaml
@@ -63,6 +65,9 @@ func CapacityBufferRules() ([]rbacv1.PolicyRule, error) { return rules(capacityB
 
 // DynamicResourceRules returns what any Karpenter may do beside its ClusterRole while it heeds dynamic resource allocation.
 func DynamicResourceRules() ([]rbacv1.PolicyRule, error) { return rules(dynamicResourceRules) }
+
+// TopologySpreadRules returns what any Karpenter may do beside its ClusterRole while pods have topology spread constraints by default.
+func TopologySpreadRules() ([]rbacv1.PolicyRule, error) { return rules(topologySpreadRules) }
 
 func rules(document []byte) ([]rbacv1.PolicyRule, error) {
 	role, err := manifest.Decode(document, &rbacv1.ClusterRole{})

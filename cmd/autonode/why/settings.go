@@ -68,7 +68,8 @@ func simulatedOptions(running *appsv1.Deployment, namespace string, instead map[
 		for _, variable := range container.Env {
 			name := strings.ToLower(strings.ReplaceAll(variable.Name, "_", "-"))
 			if variable.ValueFrom == nil && known.Lookup(name) != nil {
-				args = append(args, fmt.Sprintf("--%s=%s", name, variable.Value))
+				// The kubelet reads $$ as $; no value refers to another variable.
+				args = append(args, fmt.Sprintf("--%s=%s", name, strings.ReplaceAll(variable.Value, "$$", "$")))
 			}
 		}
 		args = append(args, container.Args...)

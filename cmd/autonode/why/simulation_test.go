@@ -53,6 +53,7 @@ func TestSimulatedOptions(t *testing.T) {
 		own, core, err := simulatedOptions(running(
 			[]string{"--cluster-name=blue", "--guest-kubeconfig=/etc/karpenter/guest/kubeconfig", "--vm-memory-overhead=5%"},
 			corev1.EnvVar{Name: "FEATURE_GATES", Value: "NodeOverlay=true,SpotToSpotConsolidation=true"}, corev1.EnvVar{Name: "VM_MEMORY_OVERHEAD", Value: "9%"},
+			corev1.EnvVar{Name: "REPAIR_POLICIES", Value: `[{"conditionType":"GPU","conditionStatus":"False","reason":"^Xid$$","tolerationDuration":"1m"}]`},
 			corev1.EnvVar{Name: "PRICE_FILE", Value: "/etc/karpenter/prices/prices.yaml"}, corev1.EnvVar{Name: "UNKNOWN", Value: "x"},
 			corev1.EnvVar{Name: "LEADER_ELECTION_NAMESPACE", ValueFrom: &corev1.EnvVarSource{FieldRef: &corev1.ObjectFieldSelector{FieldPath: "metadata.namespace"}}},
 		), "clusters-blue", map[string]string{"price-file": "/tmp/prices"})
@@ -62,6 +63,7 @@ func TestSimulatedOptions(t *testing.T) {
 		g.Expect(own.GuestKubeconfig).To(BeEmpty())
 		g.Expect(own.MemoryOverhead).To(Equal("5%"))
 		g.Expect(own.PriceFile).To(Equal("/tmp/prices"))
+		g.Expect(own.RepairPolicies).To(ContainSubstring(`"^Xid$"`), "as the kubelet reads it")
 		g.Expect(core.FeatureGates.SpotToSpotConsolidation).To(BeTrue())
 		g.Expect(core.FeatureGates.NodeOverlay).To(BeTrue())
 	})

@@ -68,6 +68,8 @@ type Config struct {
 	Live  client.Reader
 	Apply *apply.Applier
 	Clock clock.PassiveClock
+	// SpreadsByDefault: Karpenter applies default topology spread constraints.
+	SpreadsByDefault bool
 	// TokenLifetime to ask for, ten minutes at least; zero is DefaultTokenLifetime.
 	TokenLifetime time.Duration
 }
@@ -147,7 +149,7 @@ func (a *Access) identity(ctx context.Context, s *scope.Scope) (types.UID, error
 	if s.FeatureGates == nil {
 		return "", errors.New("the feature gates aren't known, and so not what Karpenter may do in the guest")
 	}
-	account, objects, err := identityOf(s.Profile, s.FeatureGates.InUse, s.Draining() && s.Profile.NodeClass.DrainingAnnotation == "")
+	account, objects, err := identityOf(s.Profile, s.FeatureGates.InUse, a.SpreadsByDefault, s.Draining() && s.Profile.NodeClass.DrainingAnnotation == "")
 	if err != nil {
 		return "", err
 	}
@@ -168,9 +170,10 @@ func (a *Access) identity(ctx context.Context, s *scope.Scope) (types.UID, error
 	return "", fmt.Errorf("reading ServiceAccount %s in the guest: %w", klog.KObj(account), err)
 }
 
-// identityOf returns the ServiceAccount, and it together with all that it may do with some feature gates on: all but to launch nodes where that
+// identityOf returns the ServiceAccount, and it together with all that it may do with some feature gates on, and where pods spread
+// by default: all but to launch nodes where that
 // is held back.
-func identityOf(profile *provider.Profile, gates sets.Set[string], withhold bool) (*corev1.ServiceAccount, []client.Object, error) {
+func identityOf(profile *provider.Profile, gates sets.Set[string], spreads, withhold bool) (*corev1.ServiceAccount, []client.Object, error) {
 	account, err := guestassets.ServiceAccount()
 	if err != nil {
 		return nil, nil, err
@@ -184,6 +187,13 @@ func identityOf(profile *provider.Profile, gates sets.Set[string], withhold bool
 		return nil, nil, err
 	}
 	role.Rules = append(role.Rules, rules...)
+	if spreads {
+		rules, err := guestassets.TopologySpreadRules()
+		if err != nil {
+			return nil, nil, err
+		}
+		role.Rules = append(role.Rules, rules...)
+	}
 	if withhold {
 		withholdLaunch(role)
 	}

@@ -309,6 +309,8 @@ func TestRole(t *testing.T) {
 		{"patch", "karpenter.sh", "nodepools/status", ""}:                           true,
 		{"patch", "karpenter.cluster.x-k8s.io", "clusterapinodeclasses/status", ""}: true,
 
+		{"list", "", "services", ""}:                                          false,
+		{"list", "apps", "replicasets", ""}:                                   false,
 		{"create", "", "pods", "shop"}:                                        false,
 		{"create", "", "nodes", ""}:                                           false,
 		{"update", "karpenter.sh", "nodeclaims", ""}:                          false,
@@ -334,6 +336,29 @@ func TestRole(t *testing.T) {
 			}).Should(Succeed())
 		})
 	}
+}
+
+func TestRoleOfDefaultSpread(t *testing.T) {
+	t.Run("When pods spread by default, Karpenter should be allowed to read what selects them, and no longer than that", func(t *testing.T) {
+		g := NewWithT(t)
+		ctx := t.Context()
+		s, err := clusters.NewScope(ctx, "spread")
+		g.Expect(err).NotTo(HaveOccurred())
+		management := clusters.Management.Client
+		for _, spreads := range []bool{true, false} {
+			step := access.New(access.Config{
+				Management: management, Live: management, Secrets: management, Apply: apply.New(), Clock: clocktesting.NewFakePassiveClock(time.Now()), SpreadsByDefault: spreads,
+			})
+			_, err = step.Reconcile(ctx, s)
+			g.Expect(err).NotTo(HaveOccurred())
+			for _, of := range [][2]string{{"", "services"}, {"", "replicationcontrollers"}, {"apps", "replicasets"}, {"apps", "statefulsets"}} {
+				for _, verb := range []string{"list", "watch"} {
+					g.Eventually(func(g Gomega) { g.Expect(allowed(ctx, g, verb, of[0], of[1], "", "")).To(Equal(spreads)) }).Should(Succeed())
+				}
+				g.Expect(allowed(ctx, g, "patch", of[0], of[1], "", "shop")).To(BeFalse())
+			}
+		}
+	})
 }
 
 // watching is a client of the guest that an interceptor takes.

@@ -8,6 +8,7 @@ import (
 	"os"
 	"path/filepath"
 	"regexp"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -15,6 +16,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 	appsv1 "k8s.io/api/apps/v1"
 	corev1 "k8s.io/api/core/v1"
+	rbacv1 "k8s.io/api/rbac/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/api/meta"
 	"k8s.io/apimachinery/pkg/api/resource"
@@ -68,7 +70,7 @@ func mapper() meta.RESTMapper {
 	m := meta.NewDefaultRESTMapper([]schema.GroupVersion{
 		{Group: "infrastructure.cluster.x-k8s.io", Version: "v1beta1"}, {Group: "bootstrap.cluster.x-k8s.io", Version: "v1beta2"},
 	})
-	for _, kind := range []string{"KwokMachine", "KwokMachineTemplate", "VSphereMachine", "VSphereMachineTemplate"} {
+	for _, kind := range []string{"KwokMachine", "KwokMachineTemplate", "Metal3Machine", "Metal3MachineTemplate", "VSphereMachine", "VSphereMachineTemplate"} {
 		m.Add(schema.GroupVersionKind{Group: "infrastructure.cluster.x-k8s.io", Version: "v1beta1", Kind: kind}, meta.RESTScopeNamespace)
 	}
 	for _, kind := range []string{"KubeadmConfig", "KubeadmConfigTemplate"} {
@@ -171,7 +173,8 @@ func TestRender(t *testing.T) {
 					BatchIdleDuration: metav1.Duration{Duration: 500 * time.Millisecond},
 					ZoneTopologyKeys:  []string{"csi.example.com/zone", "csi.example.org/rack"}, RegionTopologyKeys: []string{"csi.example.com/region"},
 					RepairPolicies: []v1alpha1.RepairPolicy{{
-						ConditionType: "GPUHealthy", ConditionStatus: corev1.ConditionFalse, TolerationDuration: metav1.Duration{Duration: 10 * time.Minute},
+						ConditionType: "GPUHealthy", ConditionStatus: corev1.ConditionFalse, Reason: "^Xid79$", TolerationDuration: metav1.Duration{Duration: 10 * time.Minute},
+						TerminationGracePeriod: &metav1.Duration{Duration: 5 * time.Minute}, Priority: 50, Action: v1alpha1.RepairReboot,
 					}},
 				}
 			},
@@ -300,4 +303,31 @@ func TestRenderUpgrades(t *testing.T) {
 			t.Errorf("got %v", err)
 		}
 	})
+}
+
+func TestRenderReboots(t *testing.T) {
+	for kind, want := range map[string]bool{"Metal3MachineTemplate": true, "VSphereMachineTemplate": false} {
+		t.Run("When templates are of kind "+kind+", Karpenter should reboot machines and look for health checks only if those can be rebooted", func(t *testing.T) {
+			in := input()
+			in.Config.ClusterAPI.InfrastructureTemplateSelectors[0].Kind = kind
+			objects, err := render(t.Context(), in)
+			if err != nil {
+				t.Fatal(err)
+			}
+			reboots, looks := false, false
+			for _, object := range objects {
+				switch object := object.(type) {
+				case *appsv1.Deployment:
+					reboots = slices.Contains(object.Spec.Template.Spec.Containers[0].Env, corev1.EnvVar{Name: "IN_PLACE_REBOOT", Value: "true"})
+				case *rbacv1.Role:
+					looks = slices.ContainsFunc(object.Rules, func(rule rbacv1.PolicyRule) bool {
+						return slices.Equal(rule.Resources, []string{"machinehealthchecks"}) && slices.Equal(rule.Verbs, []string{"list"})
+					})
+				}
+			}
+			if reboots != want || looks != want {
+				t.Errorf("it reboots machines: %t, and lists health checks: %t; want %t", reboots, looks, want)
+			}
+		})
+	}
 }

@@ -18,6 +18,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/util/validation"
+	karpoptions "sigs.k8s.io/karpenter/pkg/operator/options"
 	"sigs.k8s.io/yaml"
 
 	"github.com/autonode-io/autonode/api/karpenter/v1alpha1"
@@ -56,6 +57,9 @@ type Settings struct {
 	// RepairPolicies are node conditions for which nodes are replaced, beside those that karpenter-clusterapi knows. Karpenter's AWS provider has its
 	// own.
 	RepairPolicies []v1alpha1.RepairPolicy `json:"repairPolicies,omitempty"`
+	// SchedulerConfig is what Karpenter mirrors of the guests' kube-scheduler: a KubeSchedulerConfiguration's podTopologySpread, whose
+	// defaultConstraints are for pods without constraints of their own. Nil leaves Karpenter's own: none.
+	SchedulerConfig json.RawMessage `json:"schedulerConfig,omitempty"`
 	// SharedCatalogNamespace is the namespace of the InstanceTypeCatalogs that every hosted cluster may use; empty for none. Whoever sets it
 	// grants Karpenter's ServiceAccounts read access to catalogs there, as manifests/catalogs does.
 	SharedCatalogNamespace string `json:"sharedCatalogNamespace,omitempty"`
@@ -185,6 +189,9 @@ func (s Settings) validate() error {
 	for _, problem := range v1alpha1.RepairPolicyProblems(s.RepairPolicies) {
 		report("repairPolicies%s", problem)
 	}
+	if _, err := karpoptions.ParseSchedulerConfiguration(string(s.SchedulerConfig)); err != nil {
+		report("schedulerConfig: %w", err)
+	}
 	if s.SharedCatalogNamespace != "" {
 		for _, problem := range validation.IsDNS1123Label(s.SharedCatalogNamespace) {
 			report("sharedCatalogNamespace: %q: %s", s.SharedCatalogNamespace, problem)
@@ -251,7 +258,8 @@ func (s Settings) variables() []corev1.EnvVar {
 	set("ZONE_TOPOLOGY_KEYS", strings.Join(s.ZoneTopologyKeys, ","), len(s.ZoneTopologyKeys) > 0)
 	set("REGION_TOPOLOGY_KEYS", strings.Join(s.RegionTopologyKeys, ","), len(s.RegionTopologyKeys) > 0)
 	policies, err := json.Marshal(s.RepairPolicies)
-	set("REPAIR_POLICIES", string(policies), err == nil && len(s.RepairPolicies) > 0) // strings only: it can't fail
+	set("REPAIR_POLICIES", literal(string(policies)), err == nil && len(s.RepairPolicies) > 0) // strings only: it can't fail
+	set("SCHEDULER_CONFIG", literal(string(s.SchedulerConfig)), s.SpreadsByDefault())
 	set("VM_MEMORY_OVERHEAD", s.VMMemoryOverhead, s.VMMemoryOverhead != "")
 	set("SHARED_CATALOG_NAMESPACE", s.SharedCatalogNamespace, s.SharedCatalogNamespace != "")
 	// More workers where there is more CPU; not fewer, since a request isn't a limit.
@@ -261,6 +269,15 @@ func (s Settings) variables() []corev1.EnvVar {
 	set("MEMORY_LIMIT", strconv.FormatInt(memory.Value(), 10), !memory.IsZero())
 	return variables
 }
+
+// SpreadsByDefault reports whether pods have topology spread constraints by default. Karpenter then reads what selects pods in the guest.
+func (s Settings) SpreadsByDefault() bool {
+	config, err := karpoptions.ParseSchedulerConfiguration(string(s.SchedulerConfig))
+	return err == nil && config != nil && config.PodTopologySpread != nil && len(config.PodTopologySpread.DefaultConstraints) > 0
+}
+
+// literal keeps the kubelet from replacing variables in an environment variable's value.
+func literal(value string) string { return strings.ReplaceAll(value, "$", "$$") }
 
 func joined[T ~string](items []T) string {
 	texts := make([]string, 0, len(items))

@@ -3,15 +3,22 @@
 package component
 
 import (
+	"encoding/json"
+	"flag"
 	"os"
 	"path/filepath"
 	"strings"
 	"testing"
+	"time"
 
 	. "github.com/onsi/gomega"
 	appsv1 "k8s.io/api/apps/v1"
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/api/resource"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	karpoptions "sigs.k8s.io/karpenter/pkg/operator/options"
+
+	"github.com/autonode-io/autonode/api/karpenter/v1alpha1"
 )
 
 func TestReadSettings(t *testing.T) {
@@ -44,6 +51,10 @@ func TestReadSettings(t *testing.T) {
 		"an overhead is no percentage":        {"vmMemoryOverhead: 0.075", `vmMemoryOverhead: "0.075" is not a percentage`},
 		"a repair policy makes no sense":      {"repairPolicies: [{conditionType: A, conditionStatus: Bad, tolerationDuration: 10m}]", `repairPolicies[0].conditionStatus: "Bad" is not one of`},
 		"a repair policy has another field":   {"repairPolicies: [{type: A}]", `unknown field "type"`},
+		"a repair policy's reason is none":    {"repairPolicies: [{conditionType: A, conditionStatus: 'False', tolerationDuration: 10m, reason: 'X('}]", `repairPolicies[0].reason: "X(" is not a regular expression`},
+		"a repair policy can't be done":       {"repairPolicies: [{conditionType: A, conditionStatus: 'False', tolerationDuration: 10m, action: Reinstall}]", `repairPolicies[0].action: "Reinstall" is not one of Replace, Reboot`},
+		"a spread has no skew":                {"schedulerConfig: {podTopologySpread: {defaultConstraints: [{topologyKey: a, whenUnsatisfiable: DoNotSchedule}]}}", "schedulerConfig: validating scheduler config, podTopologySpread.defaultConstraints[0].maxSkew must be greater than 0"},
+		"a scheduler has another field":       {"schedulerConfig: {nodeResourcesFit: {}}", `schedulerConfig: decoding scheduler config, error unmarshaling JSON: while decoding JSON: json: unknown field "nodeResourcesFit"`},
 		"a namespace is none":                 {"sharedCatalogNamespace: a/b", `sharedCatalogNamespace: "a/b"`},
 		"the file is large":                   {"#" + strings.Repeat("x", maxSettings), "exceed the limit of 65536"},
 	} {
@@ -94,4 +105,36 @@ func TestSettings(t *testing.T) {
 		settings := Settings{Resources: corev1.ResourceRequirements{Requests: corev1.ResourceList{corev1.ResourceCPU: resource.MustParse("200m")}}}
 		NewWithT(t).Expect(adapted(settings).Env).To(BeEmpty())
 	})
+	t.Run("When a value has a dollar sign, Karpenter should get it as it is", func(t *testing.T) {
+		g := NewWithT(t)
+		policies := []v1alpha1.RepairPolicy{{ConditionType: "GPUHealthy", ConditionStatus: corev1.ConditionFalse, Reason: "^Xid$(79)$", TolerationDuration: metav1.Duration{Duration: time.Minute}}}
+		env := adapted(Settings{RepairPolicies: policies}).Env
+		g.Expect(env).To(HaveLen(1))
+		g.Expect(v1alpha1.ParseRepairPolicies(strings.ReplaceAll(env[0].Value, "$$", "$"))).To(Equal(policies))
+	})
+	t.Run("When pods spread by default, Karpenter should read what the platform wrote", func(t *testing.T) {
+		g := NewWithT(t)
+		settings := Settings{SchedulerConfig: json.RawMessage(
+			`{"podTopologySpread":{"defaultConstraints":[{"maxSkew":3,"topologyKey":"topology.kubernetes.io/zone","whenUnsatisfiable":"ScheduleAnyway"}]}}`)}
+		g.Expect(settings.validate()).To(Succeed())
+		env := adapted(settings).Env
+		g.Expect(env).To(HaveLen(1))
+		g.Expect(env[0].Name).To(Equal("SCHEDULER_CONFIG"))
+		t.Setenv(env[0].Name, env[0].Value)
+		flags, options := &karpoptions.FlagSet{FlagSet: flag.NewFlagSet("karpenter", flag.ContinueOnError)}, &karpoptions.Options{}
+		options.AddFlags(flags)
+		g.Expect(options.Parse(flags)).To(Succeed())
+		g.Expect(options.SchedulerConfig.PodTopologySpread.DefaultConstraints).To(ConsistOf(corev1.TopologySpreadConstraint{
+			MaxSkew: 3, TopologyKey: corev1.LabelTopologyZone, WhenUnsatisfiable: corev1.ScheduleAnyway,
+		}))
+	})
+	for name, config := range map[string]string{"nothing": "", "null": "null", "no constraint": `{"podTopologySpread":{}}`} {
+		t.Run("When the scheduler's configuration is "+name+", Karpenter should get none", func(t *testing.T) {
+			g := NewWithT(t)
+			settings := Settings{SchedulerConfig: json.RawMessage(config)}
+			g.Expect(settings.validate()).To(Succeed())
+			g.Expect(settings.SpreadsByDefault()).To(BeFalse())
+			g.Expect(adapted(settings).Env).To(BeEmpty())
+		})
+	}
 }
