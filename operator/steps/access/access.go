@@ -170,9 +170,8 @@ func (a *Access) identity(ctx context.Context, s *scope.Scope) (types.UID, error
 	return "", fmt.Errorf("reading ServiceAccount %s in the guest: %w", klog.KObj(account), err)
 }
 
-// identityOf returns the ServiceAccount, and it together with all that it may do with some feature gates on, and where pods spread
-// by default: all but to launch nodes where that
-// is held back.
+// identityOf returns the ServiceAccount, and it together with all that it may do with some feature gates on, and where pods spread by
+// default: all but to launch nodes where that is held back.
 func identityOf(profile *provider.Profile, gates sets.Set[string], spreads, withhold bool) (*corev1.ServiceAccount, []client.Object, error) {
 	account, err := guestassets.ServiceAccount()
 	if err != nil {
