@@ -73,7 +73,7 @@ func core(t *testing.T, g *WithT, gate gate, container *corev1.Container) bool {
 func TestWrite(t *testing.T) {
 	deployment, err := karpenter.Deployment()
 	NewWithT(t).Expect(err).NotTo(HaveOccurred())
-	byDefault := []string{"NodeOverlay", "NodeRepair", "ReservedCapacity", "StaticCapacity"}
+	byDefault := []string{"NodeOverlay", "NodeRepair", "ReservedCapacity", "StaticCapacity", "TerminateFirstDrift", "TerminateFirstRepair"}
 	for _, test := range []struct {
 		name string
 		set  map[string]bool
@@ -82,7 +82,7 @@ func TestWrite(t *testing.T) {
 		{"When nothing is set, it should leave the defaults", nil, byDefault},
 		{"When a gate is turned on, it should add it", map[string]bool{CapacityBuffer: true}, append([]string{CapacityBuffer}, byDefault...)},
 		{"When the gate with a variable of its own is turned on, it should set that", map[string]bool{DynamicResourceAllocation: true}, append([]string{DynamicResourceAllocation}, byDefault...)},
-		{"When gates are turned off, it should leave the others", map[string]bool{"NodeOverlay": false, "ReservedCapacity": false}, []string{"NodeRepair", "StaticCapacity"}},
+		{"When gates are turned off, it should leave the others", map[string]bool{"NodeOverlay": false, "ReservedCapacity": false}, []string{"NodeRepair", "StaticCapacity", "TerminateFirstDrift", "TerminateFirstRepair"}},
 	} {
 		t.Run(test.name, func(t *testing.T) {
 			g := NewWithT(t)
