@@ -32,6 +32,7 @@ import (
 	"github.com/autonode-io/autonode/karpenter/providers/nodeimage"
 	"github.com/autonode-io/autonode/karpenter/providers/offering"
 	"github.com/autonode-io/autonode/karpenter/providers/pricing"
+	"github.com/autonode-io/autonode/karpenter/providers/profile"
 	"github.com/autonode-io/autonode/karpenter/providers/reservation"
 	"github.com/autonode-io/autonode/karpenter/providers/template"
 	"github.com/autonode-io/autonode/karpenter/providers/version"
@@ -75,6 +76,7 @@ func newFixture(t *testing.T, management client.Client) *fixture {
 		Recorder:      f.recorder,
 		Machines:      s.Machines(management),
 		Images:        nodeimage.NewFile(""),
+		Profiles:      profile.Embedded(),
 		InstanceTypes: f.store,
 		Reservations:  limits,
 		Rejections:    offering.NewRejections(f.clock),
