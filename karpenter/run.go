@@ -42,7 +42,7 @@ import (
 	"github.com/autonode-io/autonode/karpenter/cloudprovider"
 	"github.com/autonode-io/autonode/karpenter/controllers/capacitylease"
 	"github.com/autonode-io/autonode/karpenter/controllers/garbagecollection"
-	"github.com/autonode-io/autonode/karpenter/controllers/metrics"
+	karpentermetrics "github.com/autonode-io/autonode/karpenter/controllers/metrics"
 	"github.com/autonode-io/autonode/karpenter/controllers/minsize"
 	"github.com/autonode-io/autonode/karpenter/controllers/nodeclaim"
 	"github.com/autonode-io/autonode/karpenter/controllers/nodeclass"
@@ -365,7 +365,7 @@ func newControllers(guest *coreoperator.Operator, management *operator.Managemen
 		vacancies.New(vacancies.Config{
 			Guest: guest.GetClient(), Vacancies: p.Vacancies, Inventory: p.Inventory, Unavailable: p.Unavailable, Recorder: guest.EventRecorder, Clock: guest.Clock,
 		}),
-		metrics.New(metrics.Config{Machines: p.Machines, Unavailable: p.Unavailable, Rejections: p.Rejections, Vacancies: p.Vacancies}),
+		karpentermetrics.New(karpentermetrics.Config{Machines: p.Machines, Unavailable: p.Unavailable, Rejections: p.Rejections, Vacancies: p.Vacancies}),
 		garbagecollection.New(garbagecollection.Config{
 			Guest:           guest.GetClient(),
 			GuestLive:       guest.GetAPIReader(),

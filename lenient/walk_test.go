@@ -25,7 +25,7 @@ import (
 	clusterv1 "sigs.k8s.io/cluster-api/api/core/v1beta2"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	kjson "sigs.k8s.io/json"
-	karpapis "sigs.k8s.io/karpenter/pkg/apis"
+	"sigs.k8s.io/karpenter/pkg/apis"
 	_ "sigs.k8s.io/karpenter/pkg/apis/autoscaling/v1beta1" // these register their types in client-go's scheme
 	_ "sigs.k8s.io/karpenter/pkg/apis/v1"
 	_ "sigs.k8s.io/karpenter/pkg/apis/v1alpha1"
@@ -53,7 +53,7 @@ func crdsOf(t *testing.T) []*apiextensionsv1.CustomResourceDefinition {
 	definitions, err := crds.Embedded()
 	g.Expect(err).NotTo(HaveOccurred())
 	buffer := &apiextensionsv1.CustomResourceDefinition{}
-	g.Expect(yaml.Unmarshal(karpapis.CapacityBufferCRD, buffer)).To(Succeed())
+	g.Expect(yaml.Unmarshal(apis.CapacityBufferCRD, buffer)).To(Succeed())
 	definitions = append(definitions, buffer)
 	out, err := exec.CommandContext(t.Context(), "go", "list", "-m", "-f", "{{.Dir}}", "sigs.k8s.io/cluster-api", "github.com/autonode-io/autonode").Output()
 	g.Expect(err).NotTo(HaveOccurred())

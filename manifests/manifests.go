@@ -13,7 +13,7 @@ import (
 	"k8s.io/apimachinery/pkg/util/validation"
 	"sigs.k8s.io/kustomize/api/krusty"
 	"sigs.k8s.io/kustomize/api/resmap"
-	"sigs.k8s.io/kustomize/api/types"
+	kustomizetypes "sigs.k8s.io/kustomize/api/types"
 	"sigs.k8s.io/kustomize/kyaml/filesys"
 	"sigs.k8s.io/yaml"
 )
@@ -77,7 +77,7 @@ func Render(options Options) ([]*unstructured.Unstructured, error) {
 }
 
 // Build builds an overlay of a base, which it refers to as "../base". Files are those beside its kustomization.yaml.
-func Build(base fs.FS, overlay types.Kustomization, files map[string][]byte) (resmap.ResMap, error) {
+func Build(base fs.FS, overlay kustomizetypes.Kustomization, files map[string][]byte) (resmap.ResMap, error) {
 	memory := filesys.MakeFsInMemory()
 	if err := fs.WalkDir(base, ".", func(path string, entry fs.DirEntry, err error) error {
 		if err != nil || entry.IsDir() {
@@ -91,7 +91,7 @@ func Build(base fs.FS, overlay types.Kustomization, files map[string][]byte) (re
 	}); err != nil {
 		return nil, fmt.Errorf("reading the manifests: %w", err)
 	}
-	overlay.TypeMeta = types.TypeMeta{APIVersion: types.KustomizationVersion, Kind: types.KustomizationKind}
+	overlay.TypeMeta = kustomizetypes.TypeMeta{APIVersion: kustomizetypes.KustomizationVersion, Kind: kustomizetypes.KustomizationKind}
 	content, err := yaml.Marshal(overlay)
 	if err != nil {
 		return nil, fmt.Errorf("encoding the overlay: %w", err)
@@ -112,13 +112,13 @@ func Build(base fs.FS, overlay types.Kustomization, files map[string][]byte) (re
 }
 
 // overlay is what docs/install.md tells people to write.
-func (o Options) overlay() (*types.Kustomization, error) {
+func (o Options) overlay() (*kustomizetypes.Kustomization, error) {
 	image, err := o.image()
 	if err != nil {
 		return nil, err
 	}
-	overlay := &types.Kustomization{
-		Resources: []string{"../base"}, Images: []types.Image{image},
+	overlay := &kustomizetypes.Kustomization{
+		Resources: []string{"../base"}, Images: []kustomizetypes.Image{image},
 	}
 	if o.Monitoring {
 		overlay.Components = []string{"../base/monitoring"}
@@ -141,8 +141,8 @@ func (o Options) overlay() (*types.Kustomization, error) {
 		operations = append(operations, map[string]any{"op": "add", "path": "/spec/template/spec/imagePullSecrets", "value": secrets})
 	}
 	if len(o.Settings) > 0 {
-		overlay.ConfigMapGenerator = []types.ConfigMapArgs{{GeneratorArgs: types.GeneratorArgs{
-			Namespace: Namespace, Name: settings, KvPairSources: types.KvPairSources{FileSources: []string{settingsFile}},
+		overlay.ConfigMapGenerator = []kustomizetypes.ConfigMapArgs{{GeneratorArgs: kustomizetypes.GeneratorArgs{
+			Namespace: Namespace, Name: settings, KvPairSources: kustomizetypes.KvPairSources{FileSources: []string{settingsFile}},
 		}}}
 		operations = append(operations,
 			add("containers/0/args", "--karpenter-settings="+mountPath+"/"+settingsFile),
@@ -154,27 +154,27 @@ func (o Options) overlay() (*types.Kustomization, error) {
 		if err != nil {
 			return nil, fmt.Errorf("encoding the operator's arguments: %w", err)
 		}
-		target := &types.Selector{}
+		target := &kustomizetypes.Selector{}
 		target.Kind, target.Name = "Deployment", Operator
-		overlay.Patches = []types.Patch{{Patch: string(patch), Target: target}}
+		overlay.Patches = []kustomizetypes.Patch{{Patch: string(patch), Target: target}}
 	}
 	return overlay, nil
 }
 
 // image splits the reference into what kustomize replaces.
-func (o Options) image() (types.Image, error) {
+func (o Options) image() (kustomizetypes.Image, error) {
 	if o.Image == "" {
-		return types.Image{}, fmt.Errorf("the operator's image is missing")
+		return kustomizetypes.Image{}, fmt.Errorf("the operator's image is missing")
 	}
 	if name, digest, found := strings.Cut(o.Image, "@"); found {
-		return types.Image{Name: Operator, NewName: name, Digest: digest}, nil
+		return kustomizetypes.Image{Name: Operator, NewName: name, Digest: digest}, nil
 	}
 	name, tag := o.Image, ""
 	if colon := strings.LastIndex(name, ":"); colon > strings.LastIndex(name, "/") {
 		name, tag = name[:colon], name[colon+1:]
 	}
 	if tag == "" {
-		return types.Image{}, fmt.Errorf("image %q has neither a digest nor a tag", o.Image)
+		return kustomizetypes.Image{}, fmt.Errorf("image %q has neither a digest nor a tag", o.Image)
 	}
-	return types.Image{Name: Operator, NewName: name, NewTag: tag}, nil
+	return kustomizetypes.Image{Name: Operator, NewName: name, NewTag: tag}, nil
 }

@@ -45,7 +45,7 @@ import (
 	"github.com/autonode-io/autonode/operator/controllers/instancetypecatalog"
 	"github.com/autonode-io/autonode/operator/controllers/machines"
 	"github.com/autonode-io/autonode/operator/controllers/shard"
-	"github.com/autonode-io/autonode/operator/controllers/undecodable"
+	operatorundecodable "github.com/autonode-io/autonode/operator/controllers/undecodable"
 	"github.com/autonode-io/autonode/operator/guest"
 	"github.com/autonode-io/autonode/operator/guest/egress"
 	"github.com/autonode-io/autonode/operator/guest/store"
@@ -168,7 +168,7 @@ func Run(ctx context.Context, config *rest.Config, options Options) error {
 			return err
 		}
 	}
-	reporter := undecodable.New(scheme)
+	reporter := operatorundecodable.New(scheme)
 	reporter.Objects.Wrap(config)
 	caches, err := managementCache(sharding.selector, options.Infrastructure)
 	if err != nil {
@@ -210,7 +210,7 @@ func Run(ctx context.Context, config *rest.Config, options Options) error {
 // controllers adds everything that reconciles to the manager: one controller, whose steps do one job each, the connections to
 // the guests, which the guest step brings, one controller for the certificate requests of all guests, one for catalogs, and one for capacity
 // accounts. Beside them, metrics only read.
-func controllers(ctx context.Context, mgr manager.Manager, options Options, sharding shardOptions, reporter *undecodable.Reporter) error {
+func controllers(ctx context.Context, mgr manager.Manager, options Options, sharding shardOptions, reporter *operatorundecodable.Reporter) error {
 	management, live := mgr.GetClient(), mgr.GetAPIReader()
 	recorder := message.Recorder(mgr.GetEventRecorder(v1beta1.ManagedByOperator), clock.RealClock{})
 	applier := apply.New()
@@ -241,7 +241,7 @@ func controllers(ctx context.Context, mgr manager.Manager, options Options, shar
 	if err := machines.New(machines.Config{Management: management, HostedClusters: connections.HostedClusters, Recorder: recorder}).SetUp(mgr); err != nil {
 		return err
 	}
-	if err := reporter.SetUp(mgr, undecodable.Config{
+	if err := reporter.SetUp(mgr, operatorundecodable.Config{
 		HostedClusters: connections.HostedClusters, Recorder: recorder, Registry: options.MetricsRegistry,
 	}); err != nil {
 		return err

@@ -8,7 +8,7 @@ import (
 	"fmt"
 	"io"
 	"net/http"
-	"runtime"
+	goruntime "runtime"
 	"slices"
 	"strings"
 	"testing"
@@ -115,10 +115,10 @@ func TestAnswers(t *testing.T) {
 				Verifier: verifier(t, false, key), Platform: &v1.Platform{OS: "linux", Architecture: "amd64"},
 				ImageContentSources: []ImageContentSource{{Source: source.host, Mirrors: []string{mirror.host}}},
 			}
-			var before, after runtime.MemStats
-			runtime.ReadMemStats(&before)
+			var before, after goruntime.MemStats
+			goruntime.ReadMemStats(&before)
 			release, err := Read(t.Context(), ref, opts)
-			runtime.ReadMemStats(&after)
+			goruntime.ReadMemStats(&after)
 			g.Expect(after.TotalAlloc-before.TotalAlloc).To(BeNumerically("<", maxAllocated), "bytes allocated")
 			g.Expect(mirror.count("GET /")).To(BeNumerically(">", 1))
 			if a.status == http.StatusOK && a.to != "/referrers/" && !strings.Contains(a.to, "token") {

@@ -14,7 +14,7 @@ import (
 	"net/http"
 	"os"
 	"regexp"
-	"runtime"
+	goruntime "runtime"
 	"slices"
 	"strings"
 	"testing"
@@ -357,10 +357,10 @@ func TestHostile(t *testing.T) {
 			g := NewWithT(t)
 			s := newServer(t, nil)
 			ref := c.serve(t, s)
-			var before, after runtime.MemStats
-			runtime.ReadMemStats(&before)
+			var before, after goruntime.MemStats
+			goruntime.ReadMemStats(&before)
 			release, err := Read(t.Context(), ref, Options{MaxBytes: c.maxBytes, Platform: &v1.Platform{OS: "linux", Architecture: "amd64"}})
-			runtime.ReadMemStats(&after)
+			goruntime.ReadMemStats(&after)
 			g.Expect(after.TotalAlloc-before.TotalAlloc).To(BeNumerically("<", maxAllocated), "bytes allocated")
 			text := ""
 			if err != nil {

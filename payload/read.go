@@ -8,7 +8,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
-	"runtime"
+	goruntime "runtime"
 	"slices"
 	"strings"
 	"time"
@@ -260,7 +260,7 @@ func (s *session) choose(index []byte) (v1.Hash, error) {
 	if err != nil {
 		return v1.Hash{}, err
 	}
-	preferred := []v1.Platform{{OS: "linux", Architecture: runtime.GOARCH}, {OS: "linux", Architecture: "amd64"}}
+	preferred := []v1.Platform{{OS: "linux", Architecture: goruntime.GOARCH}, {OS: "linux", Architecture: "amd64"}}
 	if s.platform != nil {
 		preferred = []v1.Platform{*s.platform}
 	}

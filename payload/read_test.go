@@ -5,7 +5,7 @@ package payload
 import (
 	"io"
 	"net/http"
-	"runtime"
+	goruntime "runtime"
 	"strings"
 	"testing"
 
@@ -168,12 +168,12 @@ func TestPlatforms(t *testing.T) {
 	t.Run("When the image has several platforms, it should read this one's and keep the index's digest", func(t *testing.T) {
 		g := NewWithT(t)
 		s := newServer(t, nil)
-		foreign := map[string]string{"amd64": "arm64"}[runtime.GOARCH]
+		foreign := map[string]string{"amd64": "arm64"}[goruntime.GOARCH]
 		if foreign == "" {
 			foreign = "s390x"
 		}
 		ref, digest := s.push(t, "release:1", index(t, map[string]v1.Image{
-			"unknown/unknown": versioned("0.0.1"), "linux/" + foreign: versioned("0.0.2"), "linux/" + runtime.GOARCH: versioned("0.0.3")}))
+			"unknown/unknown": versioned("0.0.1"), "linux/" + foreign: versioned("0.0.2"), "linux/" + goruntime.GOARCH: versioned("0.0.3")}))
 		r, err := Read(t.Context(), ref, Options{})
 		g.Expect(err).NotTo(HaveOccurred())
 		g.Expect(r.Version).To(Equal("0.0.3"))

@@ -12,8 +12,8 @@ import (
 	"text/template"
 	"text/template/parse"
 
-	"go.yaml.in/yaml/v3"
-	sigsyaml "sigs.k8s.io/yaml"
+	yamlv3 "go.yaml.in/yaml/v3"
+	"sigs.k8s.io/yaml"
 )
 
 // valueTemplate is a template that was checked.
@@ -334,18 +334,18 @@ var allowed = func() map[string]any {
 
 // toJSON reads one YAML or JSON document. Anchors and aliases are refused: a few bytes of them are megabytes of JSON.
 func toJSON(text string, most int) ([]byte, error) {
-	decoder := yaml.NewDecoder(strings.NewReader(text))
-	document := yaml.Node{}
+	decoder := yamlv3.NewDecoder(strings.NewReader(text))
+	document := yamlv3.Node{}
 	if err := decoder.Decode(&document); err != nil {
 		return nil, fmt.Errorf("not YAML: %w", err)
 	}
-	if err := decoder.Decode(&yaml.Node{}); !errors.Is(err, io.EOF) {
+	if err := decoder.Decode(&yamlv3.Node{}); !errors.Is(err, io.EOF) {
 		return nil, errors.New("not one YAML document")
 	}
 	if hasAlias(&document) {
 		return nil, errors.New("YAML anchors and aliases are not supported")
 	}
-	raw, err := sigsyaml.YAMLToJSONStrict([]byte(text))
+	raw, err := yaml.YAMLToJSONStrict([]byte(text))
 	if err != nil {
 		return nil, fmt.Errorf("not YAML: %w", err)
 	}
@@ -356,8 +356,8 @@ func toJSON(text string, most int) ([]byte, error) {
 	return raw, nil
 }
 
-func hasAlias(node *yaml.Node) bool {
-	if node.Kind == yaml.AliasNode || node.Anchor != "" {
+func hasAlias(node *yamlv3.Node) bool {
+	if node.Kind == yamlv3.AliasNode || node.Anchor != "" {
 		return true
 	}
 	for _, child := range node.Content {

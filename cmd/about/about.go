@@ -5,7 +5,7 @@ package about
 
 import (
 	"fmt"
-	"runtime"
+	goruntime "runtime"
 	"runtime/debug"
 	"strings"
 	"text/tabwriter"
@@ -44,7 +44,7 @@ func describe(program, stamped string, build *debug.BuildInfo) Info {
 		Program: program, Version: version,
 		Karpenter:  module(build, "sigs.k8s.io/karpenter"),
 		ClusterAPI: module(build, "sigs.k8s.io/cluster-api", "sigs.k8s.io/cluster-api/api"),
-		Go:         runtime.Version(), Platform: runtime.GOOS + "/" + runtime.GOARCH,
+		Go:         goruntime.Version(), Platform: goruntime.GOOS + "/" + goruntime.GOARCH,
 	}
 }
 

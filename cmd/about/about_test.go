@@ -3,7 +3,7 @@
 package about
 
 import (
-	"runtime"
+	goruntime "runtime"
 	"runtime/debug"
 	"testing"
 
@@ -50,7 +50,7 @@ func TestDescribe(t *testing.T) {
 		},
 	} {
 		t.Run(test.name, func(t *testing.T) {
-			test.want.Program, test.want.Go, test.want.Platform = "autonode", runtime.Version(), runtime.GOOS+"/"+runtime.GOARCH
+			test.want.Program, test.want.Go, test.want.Platform = "autonode", goruntime.Version(), goruntime.GOOS+"/"+goruntime.GOARCH
 			NewWithT(t).Expect(describe("autonode", test.stamped, &test.build)).To(Equal(test.want))
 		})
 	}

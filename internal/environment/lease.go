@@ -7,23 +7,23 @@ import (
 	"sync"
 	"testing"
 
-	account "github.com/autonode-io/autonode/capacity"
-	"github.com/autonode-io/autonode/karpenter/providers/capacity"
+	"github.com/autonode-io/autonode/capacity"
+	capacityprovider "github.com/autonode-io/autonode/karpenter/providers/capacity"
 )
 
 // Lease plays a management cluster with a CapacityLease and without Machines, in which no other Karpenter ever ran. It is a capacity.Source.
 type Lease struct {
 	mu    sync.Mutex
-	lease capacity.Lease
+	lease capacityprovider.Lease
 }
 
 // NewLease is a lease of an account with the amounts of the rules' pools.
-func NewLease(rules []account.Rule, amounts account.Amounts) *Lease {
-	return &Lease{lease: capacity.Lease{Account: "account-1", Rules: rules, Lease: account.Lease{ID: "lease-1", Sequence: 1, Amounts: amounts}}}
+func NewLease(rules []capacity.Rule, amounts capacity.Amounts) *Lease {
+	return &Lease{lease: capacityprovider.Lease{Account: "account-1", Rules: rules, Lease: capacity.Lease{ID: "lease-1", Sequence: 1, Amounts: amounts}}}
 }
 
 // Write changes the lease, with a newer sequence, and lets a Karpenter observe it.
-func (l *Lease) Write(tb testing.TB, observer *capacity.Provider, change func(*capacity.Lease)) {
+func (l *Lease) Write(tb testing.TB, observer *capacityprovider.Provider, change func(*capacityprovider.Lease)) {
 	tb.Helper()
 	l.mu.Lock()
 	l.lease.Sequence++
@@ -35,7 +35,7 @@ func (l *Lease) Write(tb testing.TB, observer *capacity.Provider, change func(*c
 }
 
 // Cached implements capacity.Source.
-func (l *Lease) Cached(context.Context) (*capacity.Lease, error) {
+func (l *Lease) Cached(context.Context) (*capacityprovider.Lease, error) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	lease := l.lease
@@ -43,17 +43,17 @@ func (l *Lease) Cached(context.Context) (*capacity.Lease, error) {
 }
 
 // Live implements capacity.Source.
-func (l *Lease) Live(ctx context.Context) (*capacity.Lease, error) { return l.Cached(ctx) }
+func (l *Lease) Live(ctx context.Context) (*capacityprovider.Lease, error) { return l.Cached(ctx) }
 
 // First implements capacity.Source.
 func (l *Lease) First(context.Context) (bool, error) { return true, nil }
 
 // Machines implements capacity.Source.
-func (l *Lease) Machines(context.Context) (machines map[string]account.Machine, replacements map[string]string, err error) {
-	return map[string]account.Machine{}, nil, nil
+func (l *Lease) Machines(context.Context) (machines map[string]capacity.Machine, replacements map[string]string, err error) {
+	return map[string]capacity.Machine{}, nil, nil
 }
 
 // Machine implements capacity.Source.
-func (l *Lease) Machine(context.Context, string) (account.Machine, bool, error) {
-	return account.Machine{}, false, nil
+func (l *Lease) Machine(context.Context, string) (capacity.Machine, bool, error) {
+	return capacity.Machine{}, false, nil
 }

@@ -5,7 +5,7 @@ package environment
 import (
 	"k8s.io/utils/clock"
 
-	"github.com/autonode-io/autonode/karpenter/providers/capacity"
+	capacityprovider "github.com/autonode-io/autonode/karpenter/providers/capacity"
 	"github.com/autonode-io/autonode/karpenter/providers/inventory"
 )
 
@@ -15,4 +15,6 @@ func NoMachines() *inventory.Inventory {
 }
 
 // Unleased is the capacity of a cluster without a CapacityLease: it limits nothing.
-func Unleased() *capacity.Provider { return capacity.New(capacity.Config{Clock: clock.RealClock{}}) }
+func Unleased() *capacityprovider.Provider {
+	return capacityprovider.New(capacityprovider.Config{Clock: clock.RealClock{}})
+}

@@ -14,24 +14,24 @@ import (
 	karpcloudprovider "sigs.k8s.io/karpenter/pkg/cloudprovider"
 
 	"github.com/autonode-io/autonode/api/karpenter/v1alpha1"
-	account "github.com/autonode-io/autonode/capacity"
+	"github.com/autonode-io/autonode/capacity"
 	"github.com/autonode-io/autonode/capacity/conversion"
 	"github.com/autonode-io/autonode/internal/environment"
 	"github.com/autonode-io/autonode/karpenter/cloudprovider"
-	"github.com/autonode-io/autonode/karpenter/providers/capacity"
+	capacityprovider "github.com/autonode-io/autonode/karpenter/providers/capacity"
 )
 
 // leasedFixture is a fixture with a lease of some spot machines, and of others as many as one likes.
 func leasedFixture(t *testing.T, spot int64) (*fixture, *environment.Lease, *clocktesting.FakeClock) {
 	t.Helper()
 	f := newFixture(t, nil)
-	lease := environment.NewLease([]account.Rule{
-		{Pool: "quota/spot/machines", Resource: account.Machines, Selector: account.Selector{CapacityTypes: []string{karpv1.CapacityTypeSpot}}},
-		{Pool: "limit/cpu", Resource: account.VCPUs},
-	}, account.Amounts{"quota/spot/machines": spot, "limit/cpu": 6000})
+	lease := environment.NewLease([]capacity.Rule{
+		{Pool: "quota/spot/machines", Resource: capacity.Machines, Selector: capacity.Selector{CapacityTypes: []string{karpv1.CapacityTypeSpot}}},
+		{Pool: "limit/cpu", Resource: capacity.VCPUs},
+	}, capacity.Amounts{"quota/spot/machines": spot, "limit/cpu": 6000})
 	clk := clocktesting.NewFakeClock(time.Now())
-	leased := capacity.New(capacity.Config{Clock: clk, Source: lease})
-	lease.Write(t, leased, func(*capacity.Lease) {})
+	leased := capacityprovider.New(capacityprovider.Config{Clock: clk, Source: lease})
+	lease.Write(t, leased, func(*capacityprovider.Lease) {})
 	f.provider.Reservations.Capacity, f.store.Capacity = leased, leased
 	f.store.Delete(f.nodeClass.Name)
 	f.offer()
@@ -68,7 +68,7 @@ func TestCreateWithinLease(t *testing.T) {
 	t.Run("When nothing has room, it should say which pools leave nothing, and let Karpenter plan again", func(t *testing.T) {
 		g := NewWithT(t)
 		f, lease, _ := leasedFixture(t, 0)
-		lease.Write(t, f.provider.Reservations.Capacity, func(l *capacity.Lease) { l.Amounts = account.Amounts{} })
+		lease.Write(t, f.provider.Reservations.Capacity, func(l *capacityprovider.Lease) { l.Amounts = capacity.Amounts{} })
 		_, err := f.provider.Create(f.ctx, f.claim("nothing", nil))
 		g.Expect(karpcloudprovider.IsInsufficientCapacityError(err)).To(BeTrue())
 		g.Expect(err).To(MatchError(ContainSubstring("CapacityLease leaves nothing of limit/cpu, quota/spot/machines")))
@@ -76,12 +76,14 @@ func TestCreateWithinLease(t *testing.T) {
 	t.Run("When more may be granted, it should ask for it, end the launch, and take the next offering only after a while", func(t *testing.T) {
 		g := NewWithT(t)
 		f, lease, clk := leasedFixture(t, 0)
-		lease.Write(t, f.provider.Reservations.Capacity, func(l *capacity.Lease) { l.UpTo = account.Amounts{"quota/spot/machines": 1, "limit/cpu": 6000} })
+		lease.Write(t, f.provider.Reservations.Capacity, func(l *capacityprovider.Lease) {
+			l.UpTo = capacity.Amounts{"quota/spot/machines": 1, "limit/cpu": 6000}
+		})
 		_, err := f.provider.Create(f.ctx, f.claim("waits", needs3))
 		ended(karpcloudprovider.IsInsufficientCapacityError, cloudprovider.WaitingForCapacityReason)(f, g, err)
 		g.Expect(f.recorder.Messages()).To(ContainElement(ContainSubstring("quota/spot/machines")))
-		once := []account.Request{{Charges: account.Amounts{"quota/spot/machines": 1, "limit/cpu": 4000}, Count: 1}}
-		requests := func() []account.Request {
+		once := []capacity.Request{{Charges: capacity.Amounts{"quota/spot/machines": 1, "limit/cpu": 4000}, Count: 1}}
+		requests := func() []capacity.Request {
 			_, report, _ := f.provider.Reservations.Capacity.Report()
 			return report.Requests
 		}
@@ -92,7 +94,7 @@ func TestCreateWithinLease(t *testing.T) {
 		g.Expect(karpcloudprovider.IsInsufficientCapacityError(err)).To(BeTrue(), "%v", err)
 		g.Expect(requests()).To(Equal(once), "it takes over the request")
 
-		clk.Step(capacity.GrantWait - 10*time.Second)
+		clk.Step(capacityprovider.GrantWait - 10*time.Second)
 		created, err := f.provider.Create(f.ctx, f.claim("has-waited", needs3))
 		g.Expect(err).NotTo(HaveOccurred())
 		g.Expect(created.Labels).To(HaveKeyWithValue(karpv1.CapacityTypeLabelKey, karpv1.CapacityTypeOnDemand))
@@ -101,8 +103,8 @@ func TestCreateWithinLease(t *testing.T) {
 	t.Run("When nothing is granted in time, it should let Karpenter plan without, and ask again later", func(t *testing.T) {
 		g := NewWithT(t)
 		f, lease, clk := leasedFixture(t, 0)
-		lease.Write(t, f.provider.Reservations.Capacity, func(l *capacity.Lease) {
-			l.Amounts, l.UpTo = account.Amounts{}, account.Amounts{"quota/spot/machines": 1, "limit/cpu": 6000}
+		lease.Write(t, f.provider.Reservations.Capacity, func(l *capacityprovider.Lease) {
+			l.Amounts, l.UpTo = capacity.Amounts{}, capacity.Amounts{"quota/spot/machines": 1, "limit/cpu": 6000}
 		})
 		available := func() int {
 			instanceTypes, err := f.store.InstanceTypes(f.nodeClass.Name)
@@ -117,23 +119,27 @@ func TestCreateWithinLease(t *testing.T) {
 		_, err := f.provider.Create(f.ctx, f.claim("waits", nil))
 		ended(karpcloudprovider.IsInsufficientCapacityError, cloudprovider.WaitingForCapacityReason)(f, g, err)
 		g.Expect(available()).To(BeNumerically(">", 0))
-		clk.Step(capacity.GrantWait)
+		clk.Step(capacityprovider.GrantWait)
 		_, err = f.provider.Create(f.ctx, f.claim("in-vain", nil))
 		g.Expect(karpcloudprovider.IsInsufficientCapacityError(err)).To(BeTrue())
 		g.Expect(err).To(MatchError(ContainSubstring("hasn't granted more of limit/cpu within 15s")))
 		g.Expect(available()).To(BeZero())
-		clk.Step(capacity.BackOffTTL)
+		clk.Step(capacityprovider.BackOffTTL)
 		g.Expect(available()).To(BeNumerically(">", 0))
 	})
 	t.Run("When it is granted while a launch waits, it should launch in the same call", func(t *testing.T) {
 		g := NewWithT(t)
 		f, lease, _ := leasedFixture(t, 0)
-		lease.Write(t, f.provider.Reservations.Capacity, func(l *capacity.Lease) { l.UpTo = account.Amounts{"quota/spot/machines": 1, "limit/cpu": 6000} })
+		lease.Write(t, f.provider.Reservations.Capacity, func(l *capacityprovider.Lease) {
+			l.UpTo = capacity.Amounts{"quota/spot/machines": 1, "limit/cpu": 6000}
+		})
 		nodeClaim := f.claim("granted", needs3)
 		go func() {
 			for range f.provider.Reservations.Capacity.Triggered() {
 				if _, report, _ := f.provider.Reservations.Capacity.Report(); len(report.Requests) > 0 {
-					lease.Write(t, f.provider.Reservations.Capacity, func(l *capacity.Lease) { l.Amounts = account.Amounts{"quota/spot/machines": 1, "limit/cpu": 6000} })
+					lease.Write(t, f.provider.Reservations.Capacity, func(l *capacityprovider.Lease) {
+						l.Amounts = capacity.Amounts{"quota/spot/machines": 1, "limit/cpu": 6000}
+					})
 					return
 				}
 			}
@@ -145,12 +151,16 @@ func TestCreateWithinLease(t *testing.T) {
 	t.Run("When it is granted after a launch has ended, it should say so, and the next should find it", func(t *testing.T) {
 		g := NewWithT(t)
 		f, lease, _ := leasedFixture(t, 0)
-		lease.Write(t, f.provider.Reservations.Capacity, func(l *capacity.Lease) { l.UpTo = account.Amounts{"quota/spot/machines": 1, "limit/cpu": 6000} })
+		lease.Write(t, f.provider.Reservations.Capacity, func(l *capacityprovider.Lease) {
+			l.UpTo = capacity.Amounts{"quota/spot/machines": 1, "limit/cpu": 6000}
+		})
 		grants := 0
 		f.provider.Reservations.Capacity.OnGrant(func() { grants++ })
 		_, err := f.provider.Create(f.ctx, f.claim("ends", needs3))
 		g.Expect(karpcloudprovider.IsInsufficientCapacityError(err)).To(BeTrue(), "%v", err)
-		grant := func(l *capacity.Lease) { l.Amounts = account.Amounts{"quota/spot/machines": 1, "limit/cpu": 6000} }
+		grant := func(l *capacityprovider.Lease) {
+			l.Amounts = capacity.Amounts{"quota/spot/machines": 1, "limit/cpu": 6000}
+		}
 		lease.Write(t, f.provider.Reservations.Capacity, grant)
 		g.Expect(grants).To(Equal(1))
 		created, err := f.provider.Create(f.ctx, f.claim("next", needs3))
@@ -164,9 +174,9 @@ func TestCreateWithinLease(t *testing.T) {
 	t.Run("When a commitment lowers the price, it should choose by it and keep the list price on the Machine", func(t *testing.T) {
 		g := NewWithT(t)
 		f, lease, _ := leasedFixture(t, 5)
-		lease.Write(t, f.provider.Reservations.Capacity, func(l *capacity.Lease) {
-			l.Commitments = capacity.Commitments{
-				Commitments: []account.Commitment{{Name: "reserved", Machines: 1, Selector: account.Selector{InstanceTypes: []string{"c4-large"}, CapacityTypes: []string{karpv1.CapacityTypeOnDemand}}}},
+		lease.Write(t, f.provider.Reservations.Capacity, func(l *capacityprovider.Lease) {
+			l.Commitments = capacityprovider.Commitments{
+				Commitments: []capacity.Commitment{{Name: "reserved", Machines: 1, Selector: capacity.Selector{InstanceTypes: []string{"c4-large"}, CapacityTypes: []string{karpv1.CapacityTypeOnDemand}}}},
 				Unused:      map[string]float64{"reserved": 1},
 			}
 		})
@@ -183,13 +193,13 @@ func TestCreateWithinLease(t *testing.T) {
 		g := NewWithT(t)
 		f, lease, clk := leasedFixture(t, 1)
 		nodeClaim := f.claim("given-up", needs3)
-		taken := account.Machine{Offering: account.Offering{InstanceType: "c4-large", Zone: "a", CapacityType: karpv1.CapacityTypeSpot}, VCPUs: 4000}
+		taken := capacity.Machine{Offering: capacity.Offering{InstanceType: "c4-large", Zone: "a", CapacityType: karpv1.CapacityTypeSpot}, VCPUs: 4000}
 		g.Expect(f.provider.Reservations.Capacity.Spend(nodeClaim.Name, taken)).To(BeTrue())
 		f.provider.Reservations.Capacity.Done(nodeClaim.Name)
 		g.Expect(karpcloudprovider.IsNodeClaimNotFoundError(f.provider.Delete(f.ctx, nodeClaim))).To(BeTrue())
 		g.Expect(f.provider.Reservations.Capacity.Fits("other", taken)).To(BeFalse())
-		clk.Step(account.InFlight)
-		lease.Write(t, f.provider.Reservations.Capacity, func(*capacity.Lease) {})
+		clk.Step(capacity.InFlight)
+		lease.Write(t, f.provider.Reservations.Capacity, func(*capacityprovider.Lease) {})
 		g.Expect(f.provider.Reservations.Capacity.Fits("other", taken)).To(BeTrue())
 	})
 }

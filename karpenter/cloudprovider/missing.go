@@ -9,7 +9,7 @@ import (
 
 	corev1 "k8s.io/api/core/v1"
 	karpv1 "sigs.k8s.io/karpenter/pkg/apis/v1"
-	provisioning "sigs.k8s.io/karpenter/pkg/controllers/provisioning/scheduling"
+	"sigs.k8s.io/karpenter/pkg/controllers/provisioning/scheduling"
 	karpscheduling "sigs.k8s.io/karpenter/pkg/scheduling"
 
 	"github.com/autonode-io/autonode/karpenter/providers/offering"
@@ -28,7 +28,7 @@ func (c *CloudProvider) Missing(ctx context.Context, nodePool *karpv1.NodePool) 
 	if instanceTypes, err = c.overlaid(ctx, nodePool.Name, instanceTypes); err != nil {
 		return ""
 	}
-	nodeClaim := provisioning.NewNodeClaimTemplate(nodePool).ToNodeClaim()
+	nodeClaim := scheduling.NewNodeClaimTemplate(nodePool).ToNodeClaim()
 	requirements := karpscheduling.NewNodeSelectorRequirementsWithMinValues(nodeClaim.Spec.Requirements...)
 	requests := nodeClaim.Spec.Resources.Requests
 	for range offering.OrderOf(instanceTypes).Cheapest(instanceTypes, requirements, requests, "") {

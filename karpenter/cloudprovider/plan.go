@@ -16,7 +16,7 @@ import (
 
 	"github.com/autonode-io/autonode/api/karpenter/v1alpha1"
 	"github.com/autonode-io/autonode/capacity/conversion"
-	"github.com/autonode-io/autonode/karpenter/providers/capacity"
+	capacityprovider "github.com/autonode-io/autonode/karpenter/providers/capacity"
 	"github.com/autonode-io/autonode/karpenter/providers/machine"
 	"github.com/autonode-io/autonode/karpenter/providers/version"
 )
@@ -74,7 +74,7 @@ func (c *CloudProvider) plan(ctx context.Context, nodeClaim *karpv1.NodeClaim, n
 			v1alpha1.TemplateSourceAnnotation:       tmpl.Source.Annotation(),
 			v1alpha1.PriceAnnotation:                formatPrice(chosen.price()),
 			v1alpha1.MachineSizeAnnotation: conversion.FormatMachineSize(
-				capacity.MachineOf(chosen.choice.Key, tmpl),
+				capacityprovider.MachineOf(chosen.choice.Key, tmpl),
 				conversion.MachinePrices{List: chosen.choice.ListPrice, OnDemand: chosen.onDemand}),
 		},
 	}

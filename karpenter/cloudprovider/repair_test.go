@@ -13,7 +13,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	karpcloudprovider "sigs.k8s.io/karpenter/pkg/cloudprovider"
 	"sigs.k8s.io/karpenter/pkg/controllers/node/health"
-	karpoptions "sigs.k8s.io/karpenter/pkg/operator/options"
+	"sigs.k8s.io/karpenter/pkg/operator/options"
 
 	"github.com/autonode-io/autonode/api/karpenter/v1alpha1"
 	"github.com/autonode-io/autonode/karpenter/cloudprovider"
@@ -21,7 +21,7 @@ import (
 
 // matcher is what Karpenter core makes of the policies when it starts, with the feature gate NodeRepair.
 func matcher(g *WithT, platform ...v1alpha1.RepairPolicy) *health.RepairPolicyMatcher {
-	ctx := karpoptions.ToContext(context.Background(), &karpoptions.Options{FeatureGates: karpoptions.FeatureGates{NodeRepair: true}})
+	ctx := options.ToContext(context.Background(), &options.Options{FeatureGates: options.FeatureGates{NodeRepair: true}})
 	provider := cloudprovider.New(cloudprovider.Config{RepairPolicies: platform, InPlaceReboot: true})
 	made, err := health.NewRepairPolicyMatcher(ctx, provider)
 	g.Expect(err).NotTo(HaveOccurred(), "%+v", platform)

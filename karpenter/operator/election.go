@@ -15,7 +15,7 @@ import (
 	"sigs.k8s.io/karpenter/pkg/operator/options"
 
 	"github.com/autonode-io/autonode/api/karpenter/v1alpha1"
-	"github.com/autonode-io/autonode/karpenter/providers/capacity"
+	capacityprovider "github.com/autonode-io/autonode/karpenter/providers/capacity"
 	"github.com/autonode-io/autonode/karpenter/providers/vacancy"
 )
 
@@ -26,8 +26,8 @@ type Election struct {
 }
 
 var (
-	_ capacity.Memory = Election{}
-	_ vacancy.Memory  = Election{}
+	_ capacityprovider.Memory = Election{}
+	_ vacancy.Memory          = Election{}
 )
 
 // isFirst reports whether no process but this one was ever elected; false if that isn't known.

@@ -28,7 +28,7 @@ import (
 
 	"github.com/autonode-io/autonode/api/karpenter/v1alpha1"
 	autonodev1alpha1 "github.com/autonode-io/autonode/api/v1alpha1"
-	"github.com/autonode-io/autonode/karpenter/providers/capacity"
+	capacityprovider "github.com/autonode-io/autonode/karpenter/providers/capacity"
 	"github.com/autonode-io/autonode/karpenter/providers/informer"
 	"github.com/autonode-io/autonode/karpenter/providers/machine"
 	"github.com/autonode-io/autonode/karpenter/providers/template"
@@ -114,8 +114,8 @@ func NewManagement(config *rest.Config, opts Options, report func(*metav1.Partia
 			Names: map[schema.GroupKind]string{template.ClusterKind: opts.ClusterName},
 		}),
 		Leases: informer.New(informer.Config{
-			Management: dynamicClient, Mapper: capacity.Mapper(), Namespace: opts.Namespace,
-			Names: map[schema.GroupKind]string{capacity.Kind: opts.Names().Karpenter},
+			Management: dynamicClient, Mapper: capacityprovider.Mapper(), Namespace: opts.Namespace,
+			Names: map[schema.GroupKind]string{capacityprovider.Kind: opts.Names().Karpenter},
 		}),
 		Infrastructure: informer.New(informer.Config{
 			Management: dynamicClient, Mapper: management.GetRESTMapper(), Namespace: opts.Namespace, Selector: ours,

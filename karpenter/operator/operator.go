@@ -14,7 +14,7 @@ import (
 
 	"github.com/autonode-io/autonode/karpenter/cloudprovider"
 	"github.com/autonode-io/autonode/karpenter/providers/bootstraptoken"
-	"github.com/autonode-io/autonode/karpenter/providers/capacity"
+	capacityprovider "github.com/autonode-io/autonode/karpenter/providers/capacity"
 	"github.com/autonode-io/autonode/karpenter/providers/drift"
 	"github.com/autonode-io/autonode/karpenter/providers/instancetype"
 	"github.com/autonode-io/autonode/karpenter/providers/inventory"
@@ -37,7 +37,7 @@ type Providers struct {
 	Inventory     *inventory.Inventory
 	Unavailable   *offering.Unavailable
 	Rejections    *offering.Rejections
-	Capacity      *capacity.Provider
+	Capacity      *capacityprovider.Provider
 	Vacancies     *vacancy.Keeper
 	PriceFile     *pricing.File
 	Profiles      *profile.Profiles
@@ -47,7 +47,7 @@ type Providers struct {
 }
 
 // NewProviders connects the providers to both clusters, without controllers. memory is nil in a process that launches nothing.
-func NewProviders(ctx context.Context, guest *coreoperator.Operator, management *Management, opts Options, memory capacity.Memory) (p *Providers, err error) {
+func NewProviders(ctx context.Context, guest *coreoperator.Operator, management *Management, opts Options, memory capacityprovider.Memory) (p *Providers, err error) {
 	p = &Providers{Unavailable: offering.NewUnavailable(guest.Clock), Rejections: offering.NewRejections(guest.Clock), Images: nodeimage.NewFile(opts.NodeImageFile)}
 	discovery, err := version.NewDiscovery(guest.GetConfig())
 	if err != nil {
@@ -88,7 +88,7 @@ func NewProviders(ctx context.Context, guest *coreoperator.Operator, management 
 		return nil, fmt.Errorf("following Machines and Nodes: %w", err)
 	}
 	coreOptions := options.FromContext(ctx)
-	p.Capacity = capacity.New(capacity.Config{Clock: guest.Clock, Memory: memory, Source: &capacity.Cluster{
+	p.Capacity = capacityprovider.New(capacityprovider.Config{Clock: guest.Clock, Memory: memory, Source: &capacityprovider.Cluster{
 		Leases: management.Leases, Reader: management.GetAPIReader(), Namespace: opts.Namespace, ClusterName: opts.ClusterName, LeaseName: opts.Names().Karpenter, Owns: p.Machines.Owns,
 		Names: p.Machines.MachineNames, IsFirst: Election{management.GetConfig(), coreOptions}.isFirst,
 	}})

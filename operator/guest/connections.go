@@ -18,7 +18,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/builder"
 	"sigs.k8s.io/controller-runtime/pkg/cache"
 	"sigs.k8s.io/controller-runtime/pkg/client"
-	"sigs.k8s.io/controller-runtime/pkg/controller"
+	ctrlcontroller "sigs.k8s.io/controller-runtime/pkg/controller"
 	"sigs.k8s.io/controller-runtime/pkg/manager"
 	"sigs.k8s.io/controller-runtime/pkg/reconcile"
 	"sigs.k8s.io/controller-runtime/pkg/source"
@@ -115,7 +115,7 @@ func New(ctx context.Context, config Config) (*Connections, error) {
 		return nil, fmt.Errorf("adding the end of the connections to guests: %w", err)
 	}
 	if err := builder.ControllerManagedBy(mgr).Named("guest").For(&clusterv1.Cluster{}).
-		WithOptions(controller.Options{MaxConcurrentReconciles: connecting, NewQueue: access.newQueue}).Complete(manager); err != nil {
+		WithOptions(ctrlcontroller.Options{MaxConcurrentReconciles: connecting, NewQueue: access.newQueue}).Complete(manager); err != nil {
 		return nil, fmt.Errorf("setting up the connections to guests: %w", err)
 	}
 	return c, nil

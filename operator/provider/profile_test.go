@@ -15,8 +15,8 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client/apiutil"
 
 	"github.com/autonode-io/autonode/api/v1beta1"
-	"github.com/autonode-io/autonode/assets/guest"
-	"github.com/autonode-io/autonode/assets/karpenter"
+	guestassets "github.com/autonode-io/autonode/assets/guest"
+	karpenterassets "github.com/autonode-io/autonode/assets/karpenter"
 	"github.com/autonode-io/autonode/operator/provider"
 	"github.com/autonode-io/autonode/operator/provider/aws"
 	"github.com/autonode-io/autonode/operator/provider/clusterapi"
@@ -29,7 +29,7 @@ import (
 var profiles = []*provider.Profile{clusterapi.New(), aws.New()}
 
 func TestDeployment(t *testing.T) {
-	ours, err := karpenter.Deployment()
+	ours, err := karpenterassets.Deployment()
 	NewWithT(t).Expect(err).NotTo(HaveOccurred())
 	for _, profile := range profiles {
 		t.Run("When "+string(profile.Platform)+"'s Deployment is rendered, it should be what everything else counts on", func(t *testing.T) {
@@ -89,10 +89,10 @@ func TestProfile(t *testing.T) {
 			}
 			g.Expect(names).To(ContainElements("nodepools.karpenter.sh", "nodeclaims.karpenter.sh", "nodeoverlays.karpenter.sh"))
 			g.Expect(slices.Contains(names, profile.NodeClass.Definition())).To(Equal(!profile.NodeClass.FromPayload))
-			policies, err := guest.Policies()
+			policies, err := guestassets.Policies()
 			g.Expect(err).NotTo(HaveOccurred())
 			for _, policy := range policies {
-				if policy.Name == guest.NodeClassPolicy {
+				if policy.Name == guestassets.NodeClassPolicy {
 					rule := policy.Spec.MatchConstraints.ResourceRules[0]
 					g.Expect(profile.NodeClass.Guarded).To(Equal(slices.Contains(rule.APIGroups, profile.NodeClass.Group)), "a policy knows the fields of one kind")
 				}
@@ -111,10 +111,10 @@ func TestProfile(t *testing.T) {
 			g := NewWithT(t)
 			role, err := profile.ClusterRole()
 			g.Expect(err).NotTo(HaveOccurred())
-			binding, err := guest.ClusterRoleBinding()
+			binding, err := guestassets.ClusterRoleBinding()
 			g.Expect(err).NotTo(HaveOccurred())
 			g.Expect(binding.RoleRef.Name).To(Equal(role.Name))
-			ours, err := guest.ClusterRole()
+			ours, err := guestassets.ClusterRole()
 			g.Expect(err).NotTo(HaveOccurred())
 			g.Expect(core(role, profile.NodeClass.Group)).To(Equal(core(ours, clusterapi.New().NodeClass.Group)),
 				"what the core does it does on every platform: change both files")
@@ -124,7 +124,7 @@ func TestProfile(t *testing.T) {
 			}
 			objects, err := profile.Roles()
 			g.Expect(err).NotTo(HaveOccurred())
-			account, err := guest.ServiceAccount()
+			account, err := guestassets.ServiceAccount()
 			g.Expect(err).NotTo(HaveOccurred())
 			for _, object := range objects {
 				switch object := object.(type) {

@@ -33,7 +33,7 @@ import (
 	"github.com/autonode-io/autonode/api/v1beta1"
 	"github.com/autonode-io/autonode/payload"
 	localworld "github.com/autonode-io/autonode/test/world"
-	"github.com/autonode-io/autonode/test/world/aws"
+	worldaws "github.com/autonode-io/autonode/test/world/aws"
 	"github.com/autonode-io/autonode/test/world/ec2"
 	"github.com/autonode-io/autonode/test/world/hosting"
 	"github.com/autonode-io/autonode/test/world/programs"
@@ -48,7 +48,7 @@ var ec2NodeClass = schema.GroupVersionKind{Group: "karpenter.k8s.aws", Version: 
 // hosted is a hosted cluster with platform AWS, and its account: EC2 of the world behind AWS's security.
 type hosted struct {
 	*cluster
-	account *aws.Account
+	account *worldaws.Account
 	// releases are payloads with Karpenter's AWS provider.
 	releases map[string]string
 }
@@ -73,10 +73,10 @@ func takeHosted(t *testing.T, name string) *hosted {
 		}
 	})
 	server := world.EC2()
-	h.account = aws.New(aws.Config{
+	h.account = worldaws.New(worldaws.Config{
 		Account: server.Account(), Region: server.Region(), EC2: server, Prices: server.Prices, Assumed: server.AllowAccessKey, SessionDuration: sessionDuration,
-		Demands: func(action string, form url.Values) []aws.Demand {
-			return server.Demands(action, form, func(profile string) aws.Demand { return h.account.PassRole(h.account.InstanceProfiles()[profile]) })
+		Demands: func(action string, form url.Values) []worldaws.Demand {
+			return server.Demands(action, form, func(profile string) worldaws.Demand { return h.account.PassRole(h.account.InstanceProfiles()[profile]) })
 		},
 	})
 	server.CheckInstanceProfiles(func(name string) bool {
@@ -112,7 +112,7 @@ func (h *hosted) trust(t *testing.T) {
 	admin, err := rest.HTTPClientFor(guest.RESTConfig())
 	g.Expect(err).NotTo(HaveOccurred())
 	ours := strings.NewReplacer("oidc.example/blue", strings.TrimPrefix(guest.URL, "https://"), "blue", h.name, "eu-central-1", h.account.Region())
-	h.account.AddOIDCProvider(aws.OIDCProvider{Issuer: guest.URL, Audiences: []string{"sts.amazonaws.com"}, Client: admin})
+	h.account.AddOIDCProvider(worldaws.OIDCProvider{Issuer: guest.URL, Audiences: []string{"sts.amazonaws.com"}, Client: admin})
 	g.Expect(h.account.PutRole(h.role(), ours.Replace(trusted), ours.Replace(permitted))).To(Succeed())
 	g.Expect(h.account.PutRole(h.nodesRole(),
 		`{"Version": "2012-10-17", "Statement": [{"Effect": "Allow", "Principal": {"Service": "ec2.amazonaws.com"}, "Action": "sts:AssumeRole"}]}`,

@@ -10,7 +10,7 @@ import (
 	"path/filepath"
 	"strings"
 
-	"sigs.k8s.io/kustomize/api/types"
+	kustomizetypes "sigs.k8s.io/kustomize/api/types"
 	"sigs.k8s.io/kustomize/kyaml/yaml"
 
 	"github.com/autonode-io/autonode/manifests"
@@ -101,9 +101,9 @@ func Render(root string) (map[string][]byte, error) {
 
 // build is kustomize build of manifests/ with monitoring.
 func build(root string) ([]*yaml.RNode, error) {
-	built, err := manifests.Build(os.DirFS(filepath.Join(root, "manifests")), types.Kustomization{
+	built, err := manifests.Build(os.DirFS(filepath.Join(root, "manifests")), kustomizetypes.Kustomization{
 		Resources: []string{"../base"}, Components: []string{"../base/monitoring"},
-		Labels: []types.Label{{Pairs: map[string]string{"app.kubernetes.io/part-of": "autonode"}}},
+		Labels: []kustomizetypes.Label{{Pairs: map[string]string{"app.kubernetes.io/part-of": "autonode"}}},
 	}, nil)
 	if err != nil {
 		return nil, err

@@ -10,7 +10,7 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
-	"runtime"
+	goruntime "runtime"
 
 	"github.com/autonode-io/autonode/test/world/programs"
 )
@@ -54,7 +54,7 @@ func build(ctx context.Context, binaries ...binary) (string, error) {
 		return "", err
 	}
 	hash := sha256.New()
-	fmt.Fprintf(hash, "%s %s %s\n%s\n%s", runtime.Version(), runtime.GOOS, runtime.GOARCH, suiteMod, suiteSum)
+	fmt.Fprintf(hash, "%s %s %s\n%s\n%s", goruntime.Version(), goruntime.GOOS, goruntime.GOARCH, suiteMod, suiteSum)
 	dir := filepath.Join(cache, "conformance", hex.EncodeToString(hash.Sum(nil))[:16])
 	if err := os.MkdirAll(dir, 0o755); err != nil {
 		return "", fmt.Errorf("making the cache folder: %w", err)

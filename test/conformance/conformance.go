@@ -15,7 +15,7 @@ import (
 	"os"
 	"path/filepath"
 	"regexp"
-	"runtime"
+	goruntime "runtime"
 	"slices"
 	"strings"
 	"sync"
@@ -339,7 +339,7 @@ func (r *run) record(provider string, result Result) error {
 	defer r.mu.Unlock()
 	results := r.results[provider]
 	results.record(r.all, result)
-	results.Finished, results.Guests, results.CPUs = time.Now(), len(r.guests(provider)), runtime.NumCPU()
+	results.Finished, results.Guests, results.CPUs = time.Now(), len(r.guests(provider)), goruntime.NumCPU()
 	r.done++
 	r.printer.Println(fmt.Sprintf("%3d/%d  %-10s  %-11s  %s", r.done, len(r.chosen)*len(r.cfg.Providers), provider, cell(*results, result.Spec), result.Spec))
 	if e, ok := explained(provider, result); ok {

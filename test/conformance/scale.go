@@ -9,7 +9,7 @@ import (
 	"fmt"
 	"io"
 	"os"
-	"runtime"
+	goruntime "runtime"
 	"slices"
 	"strings"
 	"time"
@@ -92,7 +92,7 @@ func Scale(ctx context.Context, cfg ScaleConfig) (*ScaleReport, error) {
 		return nil, err
 	}
 	task.End("built in " + progress.Duration(task.Elapsed()))
-	report := &ScaleReport{Started: time.Now(), CPUs: runtime.NumCPU()}
+	report := &ScaleReport{Started: time.Now(), CPUs: goruntime.NumCPU()}
 	var failures []error
 	for _, c := range cfg.contestants() {
 		r := &run{

@@ -36,7 +36,7 @@ import (
 	"sigs.k8s.io/yaml"
 
 	"github.com/autonode-io/autonode/api/v1beta1"
-	"github.com/autonode-io/autonode/assets/karpenter"
+	karpenterassets "github.com/autonode-io/autonode/assets/karpenter"
 	"github.com/autonode-io/autonode/operator"
 	"github.com/autonode-io/autonode/operator/scope/scopetest"
 	"github.com/autonode-io/autonode/operator/steps/naming"
@@ -135,7 +135,7 @@ func bindKarpenter(t *testing.T, namespaceName string, references ...string) {
 func bindServiceAccount(t *testing.T, namespaceName string, names v1beta1.Names, references ...string) {
 	t.Helper()
 	g, management := NewWithT(t), clusters.Management.Client
-	role, err := karpenter.Role()
+	role, err := karpenterassets.Role()
 	g.Expect(err).NotTo(HaveOccurred())
 	role.Rules = append(role.Rules,
 		rbacv1.PolicyRule{APIGroups: []string{"cluster.x-k8s.io", "bootstrap.cluster.x-k8s.io", "infrastructure.cluster.x-k8s.io"}, Resources: []string{"*"}, Verbs: []string{"*"}},
@@ -147,7 +147,7 @@ func bindServiceAccount(t *testing.T, namespaceName string, names v1beta1.Names,
 			APIGroups: []string{v1beta1.GroupVersion.Group}, Resources: []string{"secretreferences"}, ResourceNames: references, Verbs: []string{"use"},
 		})
 	}
-	binding, err := karpenter.RoleBinding()
+	binding, err := karpenterassets.RoleBinding()
 	g.Expect(err).NotTo(HaveOccurred())
 	for _, object := range []client.Object{role, binding} {
 		g.Expect(naming.Apply(names, object)).To(Succeed())

@@ -25,14 +25,14 @@ import (
 	autonodev1alpha1 "github.com/autonode-io/autonode/api/v1alpha1"
 	"github.com/autonode-io/autonode/api/v1beta1"
 	"github.com/autonode-io/autonode/cmd/autonode/install"
-	embedded "github.com/autonode-io/autonode/manifests"
+	"github.com/autonode-io/autonode/manifests"
 )
 
 const operatorImage = "registry.example/autonode-operator@sha256:0000000000000000000000000000000000000000000000000000000000000000"
 
 func render(t *testing.T) []*unstructured.Unstructured {
 	t.Helper()
-	objects, err := embedded.Render(embedded.Options{Image: operatorImage})
+	objects, err := manifests.Render(manifests.Options{Image: operatorImage})
 	NewWithT(t).Expect(err).NotTo(HaveOccurred())
 	return objects
 }
@@ -64,7 +64,7 @@ func TestRender(t *testing.T) {
 func TestPrunable(t *testing.T) {
 	t.Run("When a kind is installed with any option, an installation should prune it, but for CRDs and the namespace", func(t *testing.T) {
 		g := NewWithT(t)
-		objects, err := embedded.Render(embedded.Options{Image: operatorImage, Settings: []byte("logLevel: debug\n"), Monitoring: true})
+		objects, err := manifests.Render(manifests.Options{Image: operatorImage, Settings: []byte("logLevel: debug\n"), Monitoring: true})
 		g.Expect(err).NotTo(HaveOccurred())
 		for _, object := range objects {
 			kept := object.GetKind() == "CustomResourceDefinition" || object.GetKind() == "Namespace"
@@ -114,12 +114,12 @@ func (m *management) run(f func(context.Context) error) error {
 func (m *management) play() {
 	ctx := m.t.Context()
 	deployment := &appsv1.Deployment{}
-	if err := m.Get(ctx, client.ObjectKey{Namespace: embedded.Namespace, Name: embedded.Operator}, deployment); err == nil && deployment.Status.ObservedGeneration < deployment.Generation {
+	if err := m.Get(ctx, client.ObjectKey{Namespace: manifests.Namespace, Name: manifests.Operator}, deployment); err == nil && deployment.Status.ObservedGeneration < deployment.Generation {
 		deployment.Status = appsv1.DeploymentStatus{ObservedGeneration: deployment.Generation, Replicas: 2, UpdatedReplicas: 2, AvailableReplicas: 2, ReadyReplicas: 2}
 		_ = m.Status().Update(ctx, deployment) // a conflict is for the next time
 	}
 	namespace := &corev1.Namespace{}
-	if err := m.Get(ctx, client.ObjectKey{Name: embedded.Namespace}, namespace); err == nil && namespace.DeletionTimestamp != nil {
+	if err := m.Get(ctx, client.ObjectKey{Name: manifests.Namespace}, namespace); err == nil && namespace.DeletionTimestamp != nil {
 		namespace.Spec.Finalizers = nil
 		_ = m.SubResource("finalize").Update(ctx, namespace)
 	}
@@ -143,7 +143,7 @@ func TestInstallation(t *testing.T) {
 			ContainSubstring("Deployment autonode-system/autonode-operator is ready\n"),
 		))
 		deployment := &appsv1.Deployment{}
-		g.Expect(m.Get(t.Context(), client.ObjectKey{Namespace: embedded.Namespace, Name: embedded.Operator}, deployment)).To(Succeed())
+		g.Expect(m.Get(t.Context(), client.ObjectKey{Namespace: manifests.Namespace, Name: manifests.Operator}, deployment)).To(Succeed())
 		g.Expect(deployment.Spec.Template.Spec.Containers[0].Image).To(Equal(operatorImage))
 	})
 	t.Run("When it is installed, it should change nothing", func(t *testing.T) {
@@ -159,8 +159,8 @@ func TestInstallation(t *testing.T) {
 		g := NewWithT(t)
 		other := &unstructured.Unstructured{Object: map[string]any{"spec": map[string]any{"replicas": int64(3)}}}
 		other.SetGroupVersionKind(appsv1.SchemeGroupVersion.WithKind("Deployment"))
-		other.SetNamespace(embedded.Namespace)
-		other.SetName(embedded.Operator)
+		other.SetNamespace(manifests.Namespace)
+		other.SetName(manifests.Operator)
 		g.Expect(m.Apply(t.Context(), client.ApplyConfigurationFromUnstructured(other), client.FieldOwner("helm"), client.ForceOwnership)).To(Succeed())
 		err := m.run(func(ctx context.Context) error { return installer.Apply(ctx, render(t)) })
 		g.Expect(err).To(MatchError(install.ErrConflict))
@@ -192,8 +192,8 @@ func TestInstallation(t *testing.T) {
 		g.Expect(m.run(func(ctx context.Context) error { return installer.Remove(ctx, render(t), false) })).To(Succeed())
 		crd(g)
 		g.Expect(apierrors.IsNotFound(m.Get(t.Context(), client.ObjectKey{Name: role.GetName()}, &rbacv1.ClusterRole{}))).To(BeTrue())
-		g.Expect(m.Get(t.Context(), client.ObjectKey{Name: embedded.Guard}, guardKind("ValidatingAdmissionPolicy"))).To(Succeed())
-		g.Expect(m.Get(t.Context(), client.ObjectKey{Name: embedded.Namespace}, &corev1.Namespace{})).NotTo(Succeed())
+		g.Expect(m.Get(t.Context(), client.ObjectKey{Name: manifests.Guard}, guardKind("ValidatingAdmissionPolicy"))).To(Succeed())
+		g.Expect(m.Get(t.Context(), client.ObjectKey{Name: manifests.Namespace}, &corev1.Namespace{})).NotTo(Succeed())
 	})
 	t.Run("When a CRD can't go, because an object of its kind is held, it should say what the API server says of it", func(t *testing.T) {
 		g := NewWithT(t)
@@ -218,7 +218,7 @@ func TestInstallation(t *testing.T) {
 		list := &apiextensionsv1.CustomResourceDefinitionList{}
 		g.Expect(m.List(t.Context(), list)).To(Succeed())
 		g.Expect(list.Items).To(BeEmpty())
-		g.Expect(m.Get(t.Context(), client.ObjectKey{Name: embedded.Guard}, guardKind("ValidatingAdmissionPolicy"))).NotTo(Succeed())
+		g.Expect(m.Get(t.Context(), client.ObjectKey{Name: manifests.Guard}, guardKind("ValidatingAdmissionPolicy"))).NotTo(Succeed())
 	})
 	t.Run("When nothing is left, removing should be done", func(t *testing.T) {
 		NewWithT(t).Expect(m.run(func(ctx context.Context) error { return installer.Remove(ctx, render(t), true) })).To(Succeed())
@@ -230,7 +230,7 @@ func (m *management) pruned(t *testing.T, installer *install.Installer) {
 	t.Helper()
 	g := NewWithT(t)
 	settings := func(logLevel string) (objects []*unstructured.Unstructured, name string) {
-		objects, err := embedded.Render(embedded.Options{Image: operatorImage, Settings: []byte("logLevel: " + logLevel + "\n")})
+		objects, err := manifests.Render(manifests.Options{Image: operatorImage, Settings: []byte("logLevel: " + logLevel + "\n")})
 		g.Expect(err).NotTo(HaveOccurred())
 		for _, object := range objects {
 			if object.GetKind() == "ConfigMap" {
@@ -241,7 +241,7 @@ func (m *management) pruned(t *testing.T, installer *install.Installer) {
 	}
 	names := func() []string {
 		list := &corev1.ConfigMapList{}
-		g.Expect(m.List(t.Context(), list, client.InNamespace(embedded.Namespace))).To(Succeed())
+		g.Expect(m.List(t.Context(), list, client.InNamespace(manifests.Namespace))).To(Succeed())
 		var names []string
 		for _, item := range list.Items {
 			names = append(names, item.Name)
@@ -258,8 +258,8 @@ func (m *management) pruned(t *testing.T, installer *install.Installer) {
 	role.SetName("autonode-former")
 	apply(append(before, role))
 	made := &corev1.ConfigMap{}
-	g.Expect(m.Get(t.Context(), client.ObjectKey{Namespace: embedded.Namespace, Name: first}, made)).To(Succeed())
-	mine := &corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Namespace: embedded.Namespace, Name: "copy", Labels: made.Labels}, Data: made.Data}
+	g.Expect(m.Get(t.Context(), client.ObjectKey{Namespace: manifests.Namespace, Name: first}, made)).To(Succeed())
+	mine := &corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Namespace: manifests.Namespace, Name: "copy", Labels: made.Labels}, Data: made.Data}
 	g.Expect(m.Create(t.Context(), mine)).To(Succeed())
 
 	impatient := *installer
@@ -275,12 +275,12 @@ func (m *management) pruned(t *testing.T, installer *install.Installer) {
 
 	apply(render(t))
 	g.Expect(names()).To(ConsistOf("copy"))
-	g.Expect(m.Get(t.Context(), client.ObjectKey{Name: embedded.Guard}, guardKind("ValidatingAdmissionPolicy"))).To(Succeed())
+	g.Expect(m.Get(t.Context(), client.ObjectKey{Name: manifests.Guard}, guardKind("ValidatingAdmissionPolicy"))).To(Succeed())
 	fewer := slices.DeleteFunc(render(t), func(object *unstructured.Unstructured) bool {
-		return object.GetKind() == "CustomResourceDefinition" || object.GetName() == embedded.Guard
+		return object.GetKind() == "CustomResourceDefinition" || object.GetName() == manifests.Guard
 	})
 	apply(fewer)
-	g.Expect(m.Get(t.Context(), client.ObjectKey{Name: embedded.Guard}, guardKind("ValidatingAdmissionPolicy"))).To(Succeed(), "the guard stays")
+	g.Expect(m.Get(t.Context(), client.ObjectKey{Name: manifests.Guard}, guardKind("ValidatingAdmissionPolicy"))).To(Succeed(), "the guard stays")
 	g.Expect(m.Get(t.Context(), client.ObjectKey{Name: "hostedclusters.autonode.io"}, &apiextensionsv1.CustomResourceDefinition{})).To(Succeed(), "the CRDs stay")
 }
 

@@ -24,7 +24,7 @@ import (
 	"sigs.k8s.io/kustomize/kyaml/filesys"
 	"sigs.k8s.io/yaml"
 
-	"github.com/autonode-io/autonode/assets/karpenter"
+	karpenterassets "github.com/autonode-io/autonode/assets/karpenter"
 	"github.com/autonode-io/autonode/operator/provider"
 	"github.com/autonode-io/autonode/operator/provider/aws"
 	"github.com/autonode-io/autonode/operator/provider/clusterapi"
@@ -130,7 +130,7 @@ type workload struct {
 
 func workloads(t *testing.T) map[string]workload {
 	t.Helper()
-	networkPolicy, err := karpenter.NetworkPolicy()
+	networkPolicy, err := karpenterassets.NetworkPolicy()
 	if err != nil {
 		t.Fatal(err)
 	}

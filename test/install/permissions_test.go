@@ -13,8 +13,8 @@ import (
 	"sigs.k8s.io/yaml"
 
 	"github.com/autonode-io/autonode/api/v1beta1"
-	"github.com/autonode-io/autonode/assets/guest"
-	"github.com/autonode-io/autonode/assets/karpenter"
+	guestassets "github.com/autonode-io/autonode/assets/guest"
+	karpenterassets "github.com/autonode-io/autonode/assets/karpenter"
 	"github.com/autonode-io/autonode/operator/steps/featuregate"
 )
 
@@ -111,7 +111,7 @@ func clusterRole(t *testing.T, name string) []rbacv1.PolicyRule {
 
 func karpenterRules(t *testing.T) []rbacv1.PolicyRule {
 	t.Helper()
-	role, err := karpenter.Role()
+	role, err := karpenterassets.Role()
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -120,7 +120,7 @@ func karpenterRules(t *testing.T) []rbacv1.PolicyRule {
 
 func guestRules(t *testing.T) []rbacv1.PolicyRule {
 	t.Helper()
-	_, role, _, err := guest.Access()
+	_, role, _, err := guestassets.Access()
 	if err != nil {
 		t.Fatal(err)
 	}

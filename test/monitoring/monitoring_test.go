@@ -24,7 +24,7 @@ import (
 	karpentermetrics "github.com/autonode-io/autonode/karpenter/controllers/metrics"
 	"github.com/autonode-io/autonode/karpenter/core/leadership"
 	"github.com/autonode-io/autonode/karpenter/core/savings"
-	karpenterundecodable "github.com/autonode-io/autonode/karpenter/core/undecodable"
+	"github.com/autonode-io/autonode/karpenter/core/undecodable"
 	"github.com/autonode-io/autonode/lenient"
 	_ "github.com/autonode-io/autonode/operator" // registers what the operator's steps count
 	operatorundecodable "github.com/autonode-io/autonode/operator/controllers/undecodable"
@@ -67,7 +67,7 @@ func served(t *testing.T) programs {
 	p := programs{registry: crmetrics.Registry, labels: map[string][]string{}, values: known(t)}
 	for _, collector := range []prometheus.Collector{
 		metrics.New(metrics.Config{}), karpentermetrics.New(karpentermetrics.Config{}), leadership.New(leadership.Config{}).Metric(), savings.New(),
-		lenient.Collector(operatorundecodable.Metric), lenient.Collector(karpenterundecodable.Metric),
+		lenient.Collector(operatorundecodable.Metric), lenient.Collector(undecodable.Metric),
 	} {
 		// Described before anything else knows it, and left out of what a registry would collect: there is nothing to read.
 		descs := make(chan *prometheus.Desc, 100)

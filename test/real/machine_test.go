@@ -11,7 +11,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
-	"runtime"
+	goruntime "runtime"
 	"strconv"
 	"strings"
 	"sync"
@@ -100,7 +100,7 @@ func TestRealMachine(t *testing.T) {
 	t.Run("When the kubelet reports, it should be about this host, and Karpenter should have promised no more", func(t *testing.T) {
 		g := NewWithT(t)
 		capacity := node.Status.Capacity
-		g.Expect(capacity.Cpu().Value()).To(BeEquivalentTo(runtime.NumCPU()))
+		g.Expect(capacity.Cpu().Value()).To(BeEquivalentTo(goruntime.NumCPU()))
 		g.Expect(capacity.Memory().Value()).To(BeEquivalentTo(hostMemory(t)))
 		info := node.Status.NodeInfo
 		g.Expect(info.ContainerRuntimeVersion).To(HavePrefix("containerd://"))
@@ -189,10 +189,10 @@ func (p *place) offerHost(t *testing.T) {
 	}}
 	template.Spec.Template.Spec = infrav1.KwokMachineSpec{
 		Capacity: corev1.ResourceList{
-			corev1.ResourceCPU:    *resource.NewQuantity(int64(runtime.NumCPU()), resource.DecimalSI),
+			corev1.ResourceCPU:    *resource.NewQuantity(int64(goruntime.NumCPU()), resource.DecimalSI),
 			corev1.ResourceMemory: *resource.NewQuantity(hostMemory(t), resource.BinarySI),
 		},
-		Architecture: infrav1.Architecture(runtime.GOARCH),
+		Architecture: infrav1.Architecture(goruntime.GOARCH),
 	}
 	g.Expect(p.management.Create(t.Context(), template)).To(Succeed())
 }

@@ -21,10 +21,10 @@ import (
 	v1 "github.com/google/go-containerregistry/pkg/v1"
 	"github.com/google/go-containerregistry/pkg/v1/types"
 	"google.golang.org/protobuf/types/known/structpb"
-	kustomize "sigs.k8s.io/kustomize/api/types"
+	kustomizetypes "sigs.k8s.io/kustomize/api/types"
 	"sigs.k8s.io/yaml"
 
-	crds "github.com/autonode-io/autonode/assets/crds"
+	"github.com/autonode-io/autonode/assets/crds"
 	"github.com/autonode-io/autonode/manifests"
 	"github.com/autonode-io/autonode/payload"
 )
@@ -114,7 +114,7 @@ func (r *release) writeInstall(context.Context) error {
 
 // render renders the kustomize base with the operator's image by digest, and with components, which are folders of the base's.
 func (r *release) render(components ...string) ([]byte, error) {
-	overlay := kustomize.Kustomization{Resources: []string{"../base"}, Images: []kustomize.Image{{
+	overlay := kustomizetypes.Kustomization{Resources: []string{"../base"}, Images: []kustomizetypes.Image{{
 		Name: operatorProgram, NewName: r.Prefix + "/" + operatorProgram, Digest: r.digestOf(operatorProgram).String(),
 	}}}
 	for _, component := range components {

@@ -16,7 +16,7 @@ import (
 	"net/http/httptest"
 	"os"
 	"path/filepath"
-	"runtime"
+	goruntime "runtime"
 	"strings"
 	"testing"
 	"time"
@@ -120,7 +120,7 @@ func config(t *testing.T, prefix string) Config {
 }
 
 func configOf(t *testing.T, source, prefix string) Config {
-	host := Platform{"linux", runtime.GOARCH}
+	host := Platform{"linux", goruntime.GOARCH}
 	return Config{
 		Version: version, Source: source, Output: t.TempDir(), Prefix: prefix, Kubernetes: []string{"1.36.3"}, Builder: BuilderByHand,
 		Platforms: &Platforms{Images: []Platform{host}, Tools: []Platform{host}}, Out: io.Discard,
@@ -256,7 +256,7 @@ func TestRelease(t *testing.T) {
 	})
 	t.Run("When the operator's image is pulled, it should be the program for the platform", func(t *testing.T) {
 		g := NewWithT(t)
-		image, err := remote.Image(m.digest(t, operatorProgram, version), remote.WithPlatform(v1.Platform{OS: "linux", Architecture: runtime.GOARCH}))
+		image, err := remote.Image(m.digest(t, operatorProgram, version), remote.WithPlatform(v1.Platform{OS: "linux", Architecture: goruntime.GOARCH}))
 		g.Expect(err).NotTo(HaveOccurred())
 		config, err := image.ConfigFile()
 		g.Expect(err).NotTo(HaveOccurred())

@@ -13,7 +13,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
-	"runtime"
+	goruntime "runtime"
 	"strings"
 
 	corev1 "k8s.io/api/core/v1"
@@ -121,7 +121,7 @@ func (a *autonode) publish(ctx context.Context, registry *registry.Registry) err
 		release, err := payload.Build(payload.Spec{
 			Version: version,
 			// No machine of the world boots from one; that they reach Karpenter is what matters.
-			NodeImages: payload.NodeImages{runtime.GOARCH: {"kwok": {"raw": "kwok-" + version}}},
+			NodeImages: payload.NodeImages{goruntime.GOARCH: {"kwok": {"raw": "kwok-" + version}}},
 			Previous:   previous,
 			Components: []payload.ComponentSpec{{
 				Name: karpenterComponent, Image: image, Versions: map[string]string{payload.KubernetesVersion: version}, CRDs: definitions,

@@ -5,7 +5,7 @@ package world
 import (
 	"fmt"
 	"path/filepath"
-	"runtime"
+	goruntime "runtime"
 	"strings"
 	"syscall"
 
@@ -112,7 +112,7 @@ func alive(pid int) bool {
 	}
 	proc, err := procfs.NewProc(pid)
 	if err != nil {
-		return runtime.GOOS != "linux"
+		return goruntime.GOOS != "linux"
 	}
 	stat, err := proc.Stat()
 	return err == nil && stat.State != zombie

@@ -27,7 +27,7 @@ import (
 	"github.com/autonode-io/autonode/api/scalar"
 	autonodev1alpha1 "github.com/autonode-io/autonode/api/v1alpha1"
 	"github.com/autonode-io/autonode/capacity/conversion"
-	"github.com/autonode-io/autonode/karpenter/providers/capacity"
+	capacityprovider "github.com/autonode-io/autonode/karpenter/providers/capacity"
 	"github.com/autonode-io/autonode/karpenter/providers/offering"
 )
 
@@ -50,7 +50,7 @@ type Config struct {
 	Management client.Client
 	// Lease names the CapacityLease.
 	Lease       types.NamespacedName
-	Capacity    *capacity.Provider
+	Capacity    *capacityprovider.Provider
 	Unavailable *offering.Unavailable
 	Clock       clock.Clock
 }

@@ -27,10 +27,10 @@ import (
 	"github.com/autonode-io/autonode/api/karpenter/v1alpha1"
 	"github.com/autonode-io/autonode/api/scalar"
 	autonodev1alpha1 "github.com/autonode-io/autonode/api/v1alpha1"
-	account "github.com/autonode-io/autonode/capacity"
+	"github.com/autonode-io/autonode/capacity"
 	"github.com/autonode-io/autonode/internal/environment"
 	"github.com/autonode-io/autonode/karpenter/controllers/capacitylease"
-	"github.com/autonode-io/autonode/karpenter/providers/capacity"
+	capacityprovider "github.com/autonode-io/autonode/karpenter/providers/capacity"
 	"github.com/autonode-io/autonode/karpenter/providers/informer"
 	"github.com/autonode-io/autonode/karpenter/providers/offering"
 )
@@ -40,7 +40,7 @@ type fixture struct {
 	*WithT
 	*environment.Environment
 	t           *testing.T
-	capacity    *capacity.Provider
+	capacity    *capacityprovider.Provider
 	unavailable *offering.Unavailable
 	// clock of the protocol.
 	clock *clocktesting.FakePassiveClock
@@ -61,9 +61,9 @@ func newFixtureAt(t *testing.T, waits clock.Clock) *fixture {
 	f := &fixture{WithT: NewWithT(t), Environment: environment.New(t), t: t, clock: clocktesting.NewFakePassiveClock(time.Now())}
 	dynamicClient, err := dynamic.NewForConfig(f.Management.GetConfig())
 	f.Expect(err).NotTo(HaveOccurred())
-	leases := informer.New(informer.Config{Management: dynamicClient, Mapper: capacity.Mapper(), Namespace: f.Namespace})
+	leases := informer.New(informer.Config{Management: dynamicClient, Mapper: capacityprovider.Mapper(), Namespace: f.Namespace})
 	machines := f.Machines(nil)
-	f.capacity = capacity.New(capacity.Config{Clock: f.clock, Source: &capacity.Cluster{
+	f.capacity = capacityprovider.New(capacityprovider.Config{Clock: f.clock, Source: &capacityprovider.Cluster{
 		Leases: leases, Reader: f.Management.GetAPIReader(), Namespace: f.Namespace, ClusterName: f.Cluster.Name, LeaseName: autonodev1alpha1.LeaseName, Owns: machines.Owns,
 		Names: machines.MachineNames, IsFirst: func(context.Context) (bool, error) { return true, nil },
 	}})
@@ -148,7 +148,7 @@ func (f *fixture) machine(name, uid string) *clusterv1.Machine {
 	return m
 }
 
-var inReservation = account.Machine{Offering: account.Offering{InstanceType: "g5", Zone: "a", CapacityType: "reserved", Reservation: "cr-1"}}
+var inReservation = capacity.Machine{Offering: capacity.Offering{InstanceType: "g5", Zone: "a", CapacityType: "reserved", Reservation: "cr-1"}}
 
 func TestReport(t *testing.T) {
 	t.Run("When there is no lease, it should limit nothing and write nothing", func(t *testing.T) {
@@ -156,7 +156,7 @@ func TestReport(t *testing.T) {
 		f.Expect(f.capacity.Open(t.Context())).To(Succeed())
 		f.Expect(f.capacity.Spend("a", inReservation)).To(BeTrue())
 		f.unavailable.MarkExhausted(offering.Key{InstanceType: "g5", Zone: "a", CapacityType: "spot"}, "g5", "InsufficientCapacity", offering.Capacity)
-		f.Expect(f.capacity.Offer(inReservation, 1).Left).To(Equal(account.Unlimited))
+		f.Expect(f.capacity.Offer(inReservation, 1).Left).To(Equal(capacity.Unlimited))
 		f.mu.Lock()
 		defer f.mu.Unlock()
 		f.Expect(f.patches).To(BeZero())
@@ -222,9 +222,9 @@ func TestReport(t *testing.T) {
 		f.machine("two", "uid-two")
 		f.grant(1, 1, 1)
 		// It may have succeeded another Karpenter.
-		f.Eventually(func() error { return f.capacity.Open(t.Context()) }).Should(BeAssignableToTypeOf(&capacity.SucceedingError{}))
+		f.Eventually(func() error { return f.capacity.Open(t.Context()) }).Should(BeAssignableToTypeOf(&capacityprovider.SucceedingError{}))
 		f.Expect(f.lease().Status.AcknowledgedSequence).To(BeZero())
-		f.clock.SetTime(f.clock.Now().Add(account.InFlight))
+		f.clock.SetTime(f.clock.Now().Add(capacity.InFlight))
 		f.capacity.Trigger()
 		f.Eventually(func() autonodev1alpha1.CapacityLeaseStatus { return f.lease().Status }).Should(And(HaveField("AcknowledgedSequence", int64(1)),
 			HaveField("Held", Equal([]autonodev1alpha1.PoolAmount{{Pool: "reservation/cr-1", Amount: 2}}))))

@@ -23,7 +23,7 @@ import (
 
 	"github.com/autonode-io/autonode/api/karpenter/v1alpha1"
 	"github.com/autonode-io/autonode/internal/environment"
-	"github.com/autonode-io/autonode/karpenter/controllers/metrics"
+	karpentermetrics "github.com/autonode-io/autonode/karpenter/controllers/metrics"
 	"github.com/autonode-io/autonode/karpenter/providers/offering"
 )
 
@@ -56,7 +56,7 @@ func TestMetrics(t *testing.T) {
 	s := environment.New(t)
 	clk := clocktesting.NewFakeClock(time.Unix(1_800_000_000, 0))
 	unavailable := offering.NewUnavailable(clk)
-	collector := metrics.New(metrics.Config{Machines: s.Machines(nil), Unavailable: unavailable, Rejections: offering.NewRejections(clock.RealClock{}), Registry: prometheus.NewRegistry()})
+	collector := karpentermetrics.New(karpentermetrics.Config{Machines: s.Machines(nil), Unavailable: unavailable, Rejections: offering.NewRejections(clock.RealClock{}), Registry: prometheus.NewRegistry()})
 	ill := func(m *clusterv1.Machine) {
 		m.Status.SetTypedPhase(clusterv1.MachinePhaseRunning)
 		m.Status.Conditions = []metav1.Condition{
@@ -132,7 +132,7 @@ func TestDocs(t *testing.T) {
 		docs, err := os.ReadFile("../../../docs/metrics.md")
 		g.Expect(err).NotTo(HaveOccurred())
 		descs := make(chan *prometheus.Desc, 100)
-		metrics.New(metrics.Config{}).Describe(descs)
+		karpentermetrics.New(karpentermetrics.Config{}).Describe(descs)
 		close(descs)
 		name := regexp.MustCompile(`fqName: "([^"]+)"`)
 		g.Expect(descs).NotTo(BeEmpty())
@@ -149,7 +149,7 @@ func TestStart(t *testing.T) {
 		registry := prometheus.NewRegistry()
 		unavailable := offering.NewUnavailable(clocktesting.NewFakeClock(time.Now()))
 		unavailable.Mark(offering.Key{InstanceType: "c4-large"}, "QuotaExceeded")
-		collector := metrics.New(metrics.Config{Machines: s.Machines(nil), Unavailable: unavailable, Rejections: offering.NewRejections(clock.RealClock{}), Registry: registry})
+		collector := karpentermetrics.New(karpentermetrics.Config{Machines: s.Machines(nil), Unavailable: unavailable, Rejections: offering.NewRejections(clock.RealClock{}), Registry: registry})
 		served := func() (int, error) { return testutil.GatherAndCount(registry) }
 		g.Expect(served()).To(BeZero())
 		ctx, stop := context.WithCancel(t.Context())

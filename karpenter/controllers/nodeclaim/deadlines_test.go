@@ -8,7 +8,7 @@ import (
 	"testing"
 	"time"
 
-	operatorcontroller "github.com/awslabs/operatorpkg/controller"
+	"github.com/awslabs/operatorpkg/controller"
 	. "github.com/onsi/gomega"
 	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
@@ -39,7 +39,7 @@ func (refusing) Delete(context.Context, *karpv1.NodeClaim) error {
 
 // reads is a controller that only takes the client that it would read with.
 type reads struct {
-	operatorcontroller.Controller
+	controller.Controller
 	guest client.Client
 }
 

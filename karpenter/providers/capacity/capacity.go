@@ -16,7 +16,7 @@ import (
 
 	"k8s.io/utils/clock"
 
-	fleet "github.com/autonode-io/autonode/capacity"
+	"github.com/autonode-io/autonode/capacity"
 	"github.com/autonode-io/autonode/karpenter/providers/change"
 )
 
@@ -91,21 +91,21 @@ type Provider struct {
 	// remembered is what this process has recorded for later ones; nil for nothing yet.
 	remembered *bool
 
-	holder   *fleet.Holder
+	holder   *capacity.Holder
 	launches map[string]*launch
 	// removed are the Machines that were deleted while the API server lists them.
 	removed map[string]bool
 	// vacated is what an earlier process has kept of launches that this one has never seen, by name.
-	vacated map[string]fleet.Amounts
+	vacated map[string]capacity.Amounts
 
 	pools map[string]*pool
-	asks  map[fleet.Machine]*ask
+	asks  map[capacity.Machine]*ask
 }
 
 // pool of the lease.
 type pool struct {
 	name string
-	fleet.Pool
+	capacity.Pool
 	// backedOffUntil is until when nothing more than what is granted is expected.
 	backedOffUntil time.Time
 	// asks that take from it, in the order of what they take once sorted.
@@ -120,17 +120,17 @@ type poolCharge struct {
 
 // ask is an offering that was asked for, and the last answer.
 type ask struct {
-	machine fleet.Machine
+	machine capacity.Machine
 	list    float64
-	takes   []fleet.PoolCharge
-	offer   fleet.Offer
+	takes   []capacity.PoolCharge
+	offer   capacity.Offer
 }
 
 // New returns a provider that launches nothing before Step has found out whether there is a lease.
 func New(config Config) *Provider {
 	p := &Provider{
 		Config: config, triggered: make(chan struct{}, 1), known: make(chan struct{}), raised: make(chan struct{}),
-		holder: fleet.NewHolder(never), launches: map[string]*launch{}, vacated: map[string]fleet.Amounts{}, pools: map[string]*pool{}, asks: map[fleet.Machine]*ask{},
+		holder: capacity.NewHolder(never), launches: map[string]*launch{}, vacated: map[string]capacity.Amounts{}, pools: map[string]*pool{}, asks: map[capacity.Machine]*ask{},
 	}
 	if config.Source == nil {
 		p.setKnown()
@@ -185,9 +185,9 @@ func (p *Provider) Limits() bool { return p.limiting.Load() }
 
 // Offer returns what the lease leaves of an offering with this list price in US dollars an hour. From then on, Sequence
 // changes with the result.
-func (p *Provider) Offer(m fleet.Machine, list float64) fleet.Offer {
+func (p *Provider) Offer(m capacity.Machine, list float64) capacity.Offer {
 	if !p.Limits() {
-		return fleet.Offer{Available: true, Left: fleet.Unlimited, Price: list, Saving: list}
+		return capacity.Offer{Available: true, Left: capacity.Unlimited, Price: list, Saving: list}
 	}
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -197,9 +197,9 @@ func (p *Provider) Offer(m fleet.Machine, list float64) fleet.Offer {
 			p.replacePools()
 		}
 		a = &ask{machine: m}
-		for name, amount := range fleet.Charges(p.rules(), m) {
+		for name, amount := range capacity.Charges(p.rules(), m) {
 			pool := p.pools[name]
-			a.takes = append(a.takes, fleet.PoolCharge{Pool: &pool.Pool, Amount: amount})
+			a.takes = append(a.takes, capacity.PoolCharge{Pool: &pool.Pool, Amount: amount})
 			pool.asks, pool.sorted = append(pool.asks, poolCharge{a, amount}), false
 		}
 		p.asks[m] = a
@@ -212,16 +212,16 @@ func (p *Provider) Offer(m fleet.Machine, list float64) fleet.Offer {
 }
 
 // offer computes an answer. p.mu must be held.
-func (p *Provider) offer(a *ask, now time.Time) fleet.Offer {
-	m := fleet.Running{Offering: a.machine.Offering, Price: a.list}
+func (p *Provider) offer(a *ask, now time.Time) capacity.Offer {
+	m := capacity.Running{Offering: a.machine.Offering, Price: a.list}
 	if p.lease == nil {
-		return fleet.OfferOf(m, a.takes, nil, nil, now)
+		return capacity.OfferOf(m, a.takes, nil, nil, now)
 	}
-	return fleet.OfferOf(m, a.takes, p.lease.Commitments.resumed, p.lease.Unavailable, now)
+	return capacity.OfferOf(m, a.takes, p.lease.Commitments.resumed, p.lease.Unavailable, now)
 }
 
 // rules of the lease. p.mu must be held.
-func (p *Provider) rules() []fleet.Rule {
+func (p *Provider) rules() []capacity.Rule {
 	if p.lease == nil || !p.lease.limits() {
 		return nil
 	}
@@ -230,9 +230,9 @@ func (p *Provider) rules() []fleet.Rule {
 
 // replacePools starts over with the pools of the lease: every offer may have changed. p.mu must be held.
 func (p *Provider) replacePools() {
-	p.pools, p.asks = map[string]*pool{}, map[fleet.Machine]*ask{}
+	p.pools, p.asks = map[string]*pool{}, map[capacity.Machine]*ask{}
 	for _, rule := range p.rules() {
-		p.pools[rule.Pool] = &pool{name: rule.Pool, Pool: fleet.Pool{Counted: rule.Reservation != "", Expires: p.lease.Expires[rule.Pool]}}
+		p.pools[rule.Pool] = &pool{name: rule.Pool, Pool: capacity.Pool{Counted: rule.Reservation != "", Expires: p.lease.Expires[rule.Pool]}}
 	}
 	for _, pool := range p.pools {
 		pool.Left = p.leftOf(pool, p.Clock.Now())
@@ -344,7 +344,7 @@ func (p *Provider) setExpiry(now time.Time) {
 }
 
 // poolsOf returns the pools that amounts are of. p.mu must be held.
-func (p *Provider) poolsOf(amounts fleet.Amounts) []*pool {
+func (p *Provider) poolsOf(amounts capacity.Amounts) []*pool {
 	pools := make([]*pool, 0, len(amounts))
 	for name := range amounts {
 		if pool, ok := p.pools[name]; ok {

@@ -14,13 +14,13 @@ import (
 	. "github.com/onsi/gomega"
 	clocktesting "k8s.io/utils/clock/testing"
 
-	fleet "github.com/autonode-io/autonode/capacity"
+	"github.com/autonode-io/autonode/capacity"
 )
 
 // management plays the management cluster: what the API server has, and what the cache has of the lease.
 type management struct {
 	live, cached *Lease
-	machines     map[string]fleet.Machine
+	machines     map[string]capacity.Machine
 	replacements map[string]string
 	first        bool
 	err          error
@@ -34,9 +34,9 @@ func (m *management) Cached(context.Context) (*Lease, error) { return copyOf(m.c
 func (m *management) Live(context.Context) (*Lease, error)   { m.asked++; return copyOf(m.live), m.err }
 func (m *management) First(context.Context) (bool, error)    { return m.first, m.err }
 
-func (m *management) Machines(context.Context) (machines map[string]fleet.Machine, replacements map[string]string, err error) {
+func (m *management) Machines(context.Context) (machines map[string]capacity.Machine, replacements map[string]string, err error) {
 	m.asked++
-	machines = map[string]fleet.Machine{}
+	machines = map[string]capacity.Machine{}
 	for name, machine := range m.machines {
 		machines[name] = machine
 	}
@@ -46,7 +46,7 @@ func (m *management) Machines(context.Context) (machines map[string]fleet.Machin
 	return machines, m.replacements, m.err
 }
 
-func (m *management) Machine(_ context.Context, name string) (fleet.Machine, bool, error) {
+func (m *management) Machine(_ context.Context, name string) (capacity.Machine, bool, error) {
 	m.asked++
 	machine, ok := m.machines[name]
 	return machine, ok, m.err
@@ -90,7 +90,7 @@ type fixture struct {
 }
 
 func newFixture(t *testing.T) *fixture {
-	f := &fixture{WithT: NewWithT(t), t: t, management: &management{machines: map[string]fleet.Machine{}}, clock: clocktesting.NewFakeClock(time.Unix(1_000_000, 0))}
+	f := &fixture{WithT: NewWithT(t), t: t, management: &management{machines: map[string]capacity.Machine{}}, clock: clocktesting.NewFakeClock(time.Unix(1_000_000, 0))}
 	f.Provider = New(Config{Clock: f.clock, Source: f.management})
 	return f
 }
@@ -110,21 +110,21 @@ func (f *fixture) grant(change func(*Lease)) {
 }
 
 var (
-	reserved = fleet.Machine{Offering: fleet.Offering{InstanceType: "g5", Zone: "a", CapacityType: "reserved", Reservation: "cr-1"}, VCPUs: 8000, GPUs: 1}
-	large    = fleet.Machine{Offering: fleet.Offering{InstanceType: "m5.large", Zone: "a", CapacityType: "on-demand"}, VCPUs: 2000}
-	xlarge   = fleet.Machine{Offering: fleet.Offering{InstanceType: "m5.xlarge", Zone: "a", CapacityType: "on-demand"}, VCPUs: 4000}
-	rules    = []fleet.Rule{
-		{Pool: "reservation/cr-1", Resource: fleet.Machines, Reservation: "cr-1"},
-		{Pool: "limit/cpu", Resource: fleet.VCPUs},
+	reserved = capacity.Machine{Offering: capacity.Offering{InstanceType: "g5", Zone: "a", CapacityType: "reserved", Reservation: "cr-1"}, VCPUs: 8000, GPUs: 1}
+	large    = capacity.Machine{Offering: capacity.Offering{InstanceType: "m5.large", Zone: "a", CapacityType: "on-demand"}, VCPUs: 2000}
+	xlarge   = capacity.Machine{Offering: capacity.Offering{InstanceType: "m5.xlarge", Zone: "a", CapacityType: "on-demand"}, VCPUs: 4000}
+	rules    = []capacity.Rule{
+		{Pool: "reservation/cr-1", Resource: capacity.Machines, Reservation: "cr-1"},
+		{Pool: "limit/cpu", Resource: capacity.VCPUs},
 	}
 )
 
-func lease(sequence int64, amounts fleet.Amounts) *Lease {
-	return &Lease{Lease: fleet.Lease{ID: "lease-1", Sequence: sequence, Amounts: amounts}, ResourceVersion: "1", Account: "account-1", Rules: rules}
+func lease(sequence int64, amounts capacity.Amounts) *Lease {
+	return &Lease{Lease: capacity.Lease{ID: "lease-1", Sequence: sequence, Amounts: amounts}, ResourceVersion: "1", Account: "account-1", Rules: rules}
 }
 
 // leased is a provider that has begun with a lease and no Machines.
-func leased(t *testing.T, amounts fleet.Amounts) *fixture {
+func leased(t *testing.T, amounts capacity.Amounts) *fixture {
 	t.Helper()
 	f := newFixture(t)
 	f.first = true
@@ -136,7 +136,7 @@ func leased(t *testing.T, amounts fleet.Amounts) *fixture {
 }
 
 // spent launches a machine whose Machine comes.
-func (f *fixture) spent(name string, m fleet.Machine) {
+func (f *fixture) spent(name string, m capacity.Machine) {
 	f.t.Helper()
 	f.Expect(f.Spend(name, m)).To(BeTrue())
 	f.Done(name)
@@ -164,7 +164,7 @@ func TestWithoutLease(t *testing.T) {
 		}
 		f.step()
 		f.Expect(f.asked).To(Equal(1))
-		f.Expect(f.Offer(large, 0.1)).To(Equal(fleet.Offer{Available: true, Left: fleet.Unlimited, Price: 0.1, Saving: 0.1}))
+		f.Expect(f.Offer(large, 0.1)).To(Equal(capacity.Offer{Available: true, Left: capacity.Unlimited, Price: 0.1, Saving: 0.1}))
 		f.Expect(f.Sequence()).To(BeZero())
 		_, _, ok := f.Report()
 		f.Expect(ok).To(BeFalse())
@@ -209,20 +209,20 @@ func TestWithoutLease(t *testing.T) {
 func TestBeginning(t *testing.T) {
 	t.Run("When a process succeeds another, it should launch nothing before what that tried has come", func(t *testing.T) {
 		f := newFixture(t)
-		f.live = lease(5, fleet.Amounts{"reservation/cr-1": 2, "limit/cpu": 100_000})
+		f.live = lease(5, capacity.Amounts{"reservation/cr-1": 2, "limit/cpu": 100_000})
 		f.cached = f.live
 		f.machines["old"] = reserved
 		f.step()
 		var succeeding *SucceedingError
 		f.Expect(errors.As(f.Open(t.Context()), &succeeding)).To(BeTrue())
-		f.Expect(succeeding.Until).To(Equal(f.clock.Now().Add(fleet.InFlight)))
+		f.Expect(succeeding.Until).To(Equal(f.clock.Now().Add(capacity.InFlight)))
 		f.Expect(f.Spend("new", reserved)).To(BeFalse())
 		f.Expect(f.Offer(reserved, 1).Left).To(Equal(1), "and show what the lease leaves all the same")
 		_, _, ok := f.Report()
 		f.Expect(ok).To(BeFalse())
 
 		f.machines["late"] = reserved // the other's, and the cache hasn't told of it
-		f.clock.Step(fleet.InFlight)
+		f.clock.Step(capacity.InFlight)
 		f.Expect(f.Open(t.Context())).To(MatchError(ErrUnread))
 		f.step()
 		f.Expect(f.Open(t.Context())).To(Succeed())
@@ -232,7 +232,7 @@ func TestBeginning(t *testing.T) {
 		f.Expect(report.Held["reservation/cr-1"]).To(Equal(int64(2)))
 	})
 	t.Run("When no other process was elected before, it should begin at once", func(t *testing.T) {
-		leased(t, fleet.Amounts{"limit/cpu": 1})
+		leased(t, capacity.Amounts{"limit/cpu": 1})
 	})
 	t.Run("When it is said to be the first and a report exists, it should wait", func(t *testing.T) {
 		f := newFixture(t)
@@ -251,7 +251,7 @@ func TestBeginning(t *testing.T) {
 		f.Expect(f.Open(t.Context())).To(MatchError(ErrUngranted))
 		f.Expect(f.Offer(large, 1).Available).To(BeTrue())
 		sequence := f.Sequence()
-		f.grant(func(l *Lease) { l.Amounts = fleet.Amounts{} })
+		f.grant(func(l *Lease) { l.Amounts = capacity.Amounts{} })
 		f.step()
 		f.Expect(f.Open(t.Context())).To(Succeed())
 		f.Expect(f.Offer(large, 1).Available).To(BeFalse())
@@ -261,7 +261,7 @@ func TestBeginning(t *testing.T) {
 	t.Run("When a new lease has no pools yet, it should launch nothing before the first grant", func(t *testing.T) {
 		f := newFixture(t)
 		f.first = true
-		f.live = &Lease{Lease: fleet.Lease{ID: "lease-1"}, Account: "account-1"}
+		f.live = &Lease{Lease: capacity.Lease{ID: "lease-1"}, Account: "account-1"}
 		f.cached = f.live
 		f.step()
 		f.Expect(f.Open(t.Context())).To(MatchError(ErrUngranted))
@@ -273,36 +273,36 @@ func TestBeginning(t *testing.T) {
 	t.Run("When the first lease appears later, it should count what was launched before and may still come", func(t *testing.T) {
 		f := newFixture(t)
 		f.step()
-		f.clock.Step(fleet.InFlight)
+		f.clock.Step(capacity.InFlight)
 		f.spent("exists", large)
 		f.Expect(f.Spend("tried", large)).To(BeTrue())
-		f.live = lease(1, fleet.Amounts{"limit/cpu": 6000})
+		f.live = lease(1, capacity.Amounts{"limit/cpu": 6000})
 		f.cached = f.live
 		f.step()
 		f.Expect(f.Open(t.Context())).To(Succeed())
 		f.Expect(f.Spend("fits", large)).To(BeTrue())
 		f.Expect(f.Spend("doesn't", large)).To(BeFalse())
 		_, report, _ := f.Report()
-		f.Expect(report).To(Equal(fleet.Report{Sequence: 1, Held: fleet.Amounts{"limit/cpu": 6000}, Spent: fleet.Amounts{"limit/cpu": 6000}}))
+		f.Expect(report).To(Equal(capacity.Report{Sequence: 1, Held: capacity.Amounts{"limit/cpu": 6000}, Spent: capacity.Amounts{"limit/cpu": 6000}}))
 	})
 	t.Run("When Machines went shortly before the cluster joined, they should count until their requests have had their effect", func(t *testing.T) {
 		f := newFixture(t)
 		f.step()
-		f.clock.Step(fleet.InFlight)
+		f.clock.Step(capacity.InFlight)
 		f.spent("gone", large)
 		f.ForgetMachine("gone")
 		delete(f.machines, "gone")
-		f.live = lease(1, fleet.Amounts{"limit/cpu": 2000})
+		f.live = lease(1, capacity.Amounts{"limit/cpu": 2000})
 		f.cached = f.live
 		f.step()
 		f.Expect(f.Spend("next", large)).To(BeFalse(), "an attempt of the first may still have its effect")
-		f.clock.Step(fleet.InFlight)
+		f.clock.Step(capacity.InFlight)
 		f.step()
 		f.Expect(f.Spend("next", large)).To(BeTrue())
 	})
 	t.Run("When a Machine is deleted while Machines are listed, it should not count it", func(t *testing.T) {
 		f := newFixture(t)
-		f.live, f.cached = lease(1, fleet.Amounts{"limit/cpu": 6000}), lease(1, nil)
+		f.live, f.cached = lease(1, capacity.Amounts{"limit/cpu": 6000}), lease(1, nil)
 		f.machines["a"] = large
 		f.listing = func() { f.ForgetMachine("a") }
 		f.step()
@@ -310,14 +310,14 @@ func TestBeginning(t *testing.T) {
 	})
 	t.Run("When the cache never tells of a listed Machine, it should ask again whether it exists", func(t *testing.T) {
 		f := newFixture(t)
-		f.live = lease(1, fleet.Amounts{"limit/cpu": 2000})
+		f.live = lease(1, capacity.Amounts{"limit/cpu": 2000})
 		f.cached = f.live
 		f.machines["a"] = large
 		f.step()
 		delete(f.machines, "a")
-		f.clock.Step(fleet.InFlight)
+		f.clock.Step(capacity.InFlight)
 		f.step() // begins, and lists none
-		f.clock.Step(fleet.InFlight)
+		f.clock.Step(capacity.InFlight)
 		f.step()
 		f.Expect(f.launches).To(BeEmpty())
 		f.Expect(f.Spend("b", large)).To(BeTrue())
@@ -338,10 +338,10 @@ func TestMissing(t *testing.T) {
 		f.Expect(f.Fits("a", large) || f.Spend("a", large)).To(BeFalse())
 		_, possible := f.Request("a", large)
 		f.Expect(possible).To(BeFalse())
-		f.clock.Step(fleet.InFlight)
+		f.clock.Step(capacity.InFlight)
 		f.step()
 		f.Expect(f.Open(t.Context())).To(MatchError(ErrMissing), "however long it takes")
-		f.live = lease(9, fleet.Amounts{"limit/cpu": 2000})
+		f.live = lease(9, capacity.Amounts{"limit/cpu": 2000})
 		f.step() // the cache needn't have told of it
 		f.Expect(f.Open(t.Context())).To(Succeed())
 		f.Expect(f.Spend("a", large)).To(BeTrue())
@@ -373,7 +373,7 @@ func TestMissing(t *testing.T) {
 	t.Run("When there is a lease, it should remember that once, before it launches", func(t *testing.T) {
 		f, m := successor(t, false)
 		f.first = true
-		f.live, f.cached = lease(5, fleet.Amounts{"limit/cpu": 2000}), lease(5, fleet.Amounts{"limit/cpu": 2000})
+		f.live, f.cached = lease(5, capacity.Amounts{"limit/cpu": 2000}), lease(5, capacity.Amounts{"limit/cpu": 2000})
 		m.err = errors.New("conflict")
 		_, err := f.Step(t.Context())
 		f.Expect(err).To(MatchError(ContainSubstring("conflict")))
@@ -382,7 +382,7 @@ func TestMissing(t *testing.T) {
 		f.Expect(f.Open(ctx)).To(HaveOccurred())
 		m.err = nil
 		f.step()
-		f.grant(func(l *Lease) { l.Amounts = fleet.Amounts{"limit/cpu": 4000} })
+		f.grant(func(l *Lease) { l.Amounts = capacity.Amounts{"limit/cpu": 4000} })
 		f.step()
 		f.Expect(f.Spend("a", xlarge)).To(BeTrue())
 		f.Expect(m).To(HaveValue(Equal(memory{governed: true, written: 2})))
@@ -400,7 +400,7 @@ func TestMissing(t *testing.T) {
 	t.Run("When a lease is deleted while its process runs, it should keep to it and ask nothing", func(t *testing.T) {
 		f, m := successor(t, false)
 		f.first = true
-		f.live, f.cached = lease(5, fleet.Amounts{"limit/cpu": 2000}), lease(5, fleet.Amounts{"limit/cpu": 2000})
+		f.live, f.cached = lease(5, capacity.Amounts{"limit/cpu": 2000}), lease(5, capacity.Amounts{"limit/cpu": 2000})
 		f.step()
 		f.live, f.cached = nil, nil
 		f.step()
@@ -412,13 +412,13 @@ func TestMissing(t *testing.T) {
 
 func TestSpend(t *testing.T) {
 	t.Run("When the lease is used up, it should request more until that is granted", func(t *testing.T) {
-		f := leased(t, fleet.Amounts{"reservation/cr-1": 1, "limit/cpu": 100_000})
+		f := leased(t, capacity.Amounts{"reservation/cr-1": 1, "limit/cpu": 100_000})
 		f.spent("a", reserved)
 		f.Expect(f.Fits("b", reserved)).To(BeFalse())
 		_, possible := f.Request("b", reserved)
 		f.Expect(possible).To(BeFalse(), "nothing more might be granted")
 		f.Expect(f.Exhausted()).To(Equal("reservation/cr-1"))
-		f.grant(func(l *Lease) { l.UpTo = fleet.Amounts{"reservation/cr-1": 2, "limit/cpu": 100_000} })
+		f.grant(func(l *Lease) { l.UpTo = capacity.Amounts{"reservation/cr-1": 2, "limit/cpu": 100_000} })
 		f.step()
 		since, possible := f.Request("b", reserved)
 		f.Expect(possible).To(BeTrue())
@@ -428,7 +428,7 @@ func TestSpend(t *testing.T) {
 		again, _ := f.Request("b", reserved)
 		f.Expect(again).To(Equal(since))
 		_, report, _ := f.Report()
-		f.Expect(report.Requests).To(Equal([]fleet.Request{{Charges: fleet.Amounts{"reservation/cr-1": 1, "limit/cpu": 8000}, Count: 1}}))
+		f.Expect(report.Requests).To(Equal([]capacity.Request{{Charges: capacity.Amounts{"reservation/cr-1": 1, "limit/cpu": 8000}, Count: 1}}))
 
 		done := make(chan struct{})
 		go func() {
@@ -436,7 +436,7 @@ func TestSpend(t *testing.T) {
 			f.Await(t.Context(), time.Minute)
 		}()
 		f.Eventually(func() bool {
-			f.grant(func(l *Lease) { l.Amounts = fleet.Amounts{"reservation/cr-1": 2, "limit/cpu": 100_000} })
+			f.grant(func(l *Lease) { l.Amounts = capacity.Amounts{"reservation/cr-1": 2, "limit/cpu": 100_000} })
 			f.step()
 			select {
 			case <-done:
@@ -450,17 +450,17 @@ func TestSpend(t *testing.T) {
 		f.Expect(report.Requests).To(BeEmpty())
 	})
 	t.Run("When a launch fails for good, it should keep what it takes until the API server has no Machine", func(t *testing.T) {
-		f := leased(t, fleet.Amounts{"limit/cpu": 2000})
+		f := leased(t, capacity.Amounts{"limit/cpu": 2000})
 		f.Expect(f.Spend("a", large)).To(BeTrue())
 		f.Abandon("a") // under way: nothing is known of it yet
-		f.clock.Step(fleet.InFlight)
+		f.clock.Step(capacity.InFlight)
 		f.step()
 		f.Expect(f.Fits("b", large)).To(BeFalse())
 		f.Done("a")
 		f.Abandon("a")
 		f.step()
 		f.Expect(f.Fits("b", large)).To(BeFalse())
-		f.clock.Step(fleet.InFlight)
+		f.clock.Step(capacity.InFlight)
 		f.machines["a"] = large
 		f.step()
 		f.Expect(f.Fits("b", large)).To(BeFalse(), "its Machine came after all")
@@ -468,21 +468,21 @@ func TestSpend(t *testing.T) {
 		delete(f.machines, "a")
 		f.ForgetMachine("a")
 		f.Expect(f.Fits("b", large)).To(BeFalse(), "an attempt may make it again")
-		f.clock.Step(2 * fleet.InFlight)
+		f.clock.Step(2 * capacity.InFlight)
 		f.step()
 		f.Expect(f.Fits("b", large)).To(BeTrue())
 	})
 	t.Run("When a Machine goes while it is created again, it should count that attempt", func(t *testing.T) {
-		f := leased(t, fleet.Amounts{"limit/cpu": 2000})
+		f := leased(t, capacity.Amounts{"limit/cpu": 2000})
 		f.spent("a", large)
 		f.Expect(f.Spend("a", large)).To(BeTrue())
-		f.clock.Step(5 * fleet.InFlight)
+		f.clock.Step(5 * capacity.InFlight)
 		delete(f.machines, "a")
 		f.ForgetMachine("a")
 		f.step()
 		f.Expect(f.Fits("b", large)).To(BeFalse())
 		f.Done("a")
-		f.clock.Step(2*fleet.InFlight - 1)
+		f.clock.Step(2*capacity.InFlight - 1)
 		f.step()
 		f.Expect(f.Fits("b", large)).To(BeFalse())
 		f.clock.Step(1)
@@ -490,13 +490,13 @@ func TestSpend(t *testing.T) {
 		f.Expect(f.Fits("b", large)).To(BeTrue())
 	})
 	t.Run("When a lease is deleted or made again without a grant, it should keep to what was granted", func(t *testing.T) {
-		f := leased(t, fleet.Amounts{"limit/cpu": 2000})
+		f := leased(t, capacity.Amounts{"limit/cpu": 2000})
 		granted := f.live
 		f.live, f.cached = nil, nil
 		f.step()
 		f.Expect(f.Fits("a", xlarge)).To(BeFalse())
 		f.Expect(f.Fits("a", large)).To(BeTrue())
-		again := &Lease{Lease: fleet.Lease{ID: "lease-2"}, ResourceVersion: "9"}
+		again := &Lease{Lease: capacity.Lease{ID: "lease-2"}, ResourceVersion: "9"}
 		f.live, f.cached = again, again
 		f.step()
 		f.cached = granted // an older one
@@ -506,13 +506,13 @@ func TestSpend(t *testing.T) {
 		f.Expect(version).To(Equal("9"))
 		f.Expect(report.Sequence).To(Equal(int64(5)))
 		f.grant(func(l *Lease) {
-			l.Sequence, l.Account, l.Rules, l.Amounts = 6, "account-1", rules, fleet.Amounts{"limit/cpu": 4000}
+			l.Sequence, l.Account, l.Rules, l.Amounts = 6, "account-1", rules, capacity.Amounts{"limit/cpu": 4000}
 		})
 		f.step()
 		f.Expect(f.Fits("a", xlarge)).To(BeTrue())
 	})
 	t.Run("When a lease has no pools any more, it should limit nothing", func(t *testing.T) {
-		f := leased(t, fleet.Amounts{"limit/cpu": 2000})
+		f := leased(t, capacity.Amounts{"limit/cpu": 2000})
 		f.Expect(f.Offer(xlarge, 1).Available).To(BeFalse())
 		f.grant(func(l *Lease) { l.Account, l.Rules, l.Amounts = "", nil, nil })
 		f.step()
@@ -520,19 +520,19 @@ func TestSpend(t *testing.T) {
 		f.Expect(f.Offer(xlarge, 1).Available).To(BeTrue())
 	})
 	t.Run("When an older lease comes late, it should ignore it", func(t *testing.T) {
-		f := leased(t, fleet.Amounts{"limit/cpu": 4000})
+		f := leased(t, capacity.Amounts{"limit/cpu": 4000})
 		old := f.live
-		f.grant(func(l *Lease) { l.Amounts = fleet.Amounts{"limit/cpu": 2000} })
+		f.grant(func(l *Lease) { l.Amounts = capacity.Amounts{"limit/cpu": 2000} })
 		f.step()
 		f.cached = old
 		f.step()
 		f.Expect(f.Fits("a", xlarge)).To(BeFalse())
 	})
 	t.Run("When a rule changes, it should charge what runs by the new one", func(t *testing.T) {
-		f := leased(t, fleet.Amounts{"limit/cpu": 4000})
+		f := leased(t, capacity.Amounts{"limit/cpu": 4000})
 		f.spent("a", large)
 		f.grant(func(l *Lease) {
-			l.Rules, l.Amounts = []fleet.Rule{{Pool: "limit/machines", Resource: fleet.Machines}}, fleet.Amounts{"limit/machines": 2}
+			l.Rules, l.Amounts = []capacity.Rule{{Pool: "limit/machines", Resource: capacity.Machines}}, capacity.Amounts{"limit/machines": 2}
 		})
 		f.step()
 		f.Expect(f.Spend("b", xlarge)).To(BeTrue())
@@ -542,7 +542,7 @@ func TestSpend(t *testing.T) {
 
 func TestOffer(t *testing.T) {
 	t.Run("When a machine is launched or goes, it should change only the offers that it concerns", func(t *testing.T) {
-		f := leased(t, fleet.Amounts{"reservation/cr-1": 2, "limit/cpu": 14_000})
+		f := leased(t, capacity.Amounts{"reservation/cr-1": 2, "limit/cpu": 14_000})
 		f.Expect(f.Offer(reserved, 1).Left).To(Equal(2))
 		f.Expect(f.Offer(large, 1).Available && f.Offer(xlarge, 1).Available).To(BeTrue())
 		sequence := f.Sequence()
@@ -550,18 +550,18 @@ func TestOffer(t *testing.T) {
 		f.Expect(f.changedSince(sequence)).To(BeEmpty())
 		f.spent("b", reserved) // 4,000 left
 		f.Expect(f.changedSince(sequence)).To(Equal([]string{"g5"}))
-		f.Expect(f.Offer(reserved, 1)).To(Equal(fleet.Offer{Full: true, Left: 1, Price: 1, Saving: 1}))
+		f.Expect(f.Offer(reserved, 1)).To(Equal(capacity.Offer{Full: true, Left: 1, Price: 1, Saving: 1}))
 		sequence = f.Sequence()
 		f.spent("c", large) // 2,000 left: xlarge doesn't fit
 		f.Expect(f.changedSince(sequence)).To(Equal([]string{"m5.xlarge"}))
 		sequence = f.Sequence()
-		f.clock.Step(2 * fleet.InFlight)
+		f.clock.Step(2 * capacity.InFlight)
 		f.ForgetMachine("c")
 		f.Expect(f.changedSince(sequence)).To(Equal([]string{"m5.xlarge"}))
 		f.Expect(f.Offer(xlarge, 1).Available).To(BeTrue())
 	})
 	t.Run("When a reservation ends, it should launch nothing in it", func(t *testing.T) {
-		f := leased(t, fleet.Amounts{"reservation/cr-1": 2, "limit/cpu": 100_000})
+		f := leased(t, capacity.Amounts{"reservation/cr-1": 2, "limit/cpu": 100_000})
 		end := f.clock.Now().Add(time.Hour)
 		f.grant(func(l *Lease) { l.Expires = map[string]time.Time{"reservation/cr-1": end} })
 		f.step()
@@ -570,20 +570,20 @@ func TestOffer(t *testing.T) {
 		sequence := f.Sequence()
 		f.clock.SetTime(end)
 		f.Expect(f.changedSince(sequence)).To(Equal([]string{"g5"}))
-		f.Expect(f.Offer(reserved, 1)).To(Equal(fleet.Offer{Expired: true, Price: 1, Saving: 1}))
+		f.Expect(f.Offer(reserved, 1)).To(Equal(capacity.Offer{Expired: true, Price: 1, Saving: 1}))
 		f.Expect(f.Spend("a", reserved)).To(BeFalse())
 	})
 	t.Run("When another cluster finds no capacity, it should be unavailable for that time", func(t *testing.T) {
-		f := leased(t, fleet.Amounts{"reservation/cr-1": 2, "limit/cpu": 100_000})
+		f := leased(t, capacity.Amounts{"reservation/cr-1": 2, "limit/cpu": 100_000})
 		b := large
 		b.Zone = "b"
-		for _, m := range []fleet.Machine{large, xlarge, b, reserved} {
+		for _, m := range []capacity.Machine{large, xlarge, b, reserved} {
 			f.Expect(f.Offer(m, 1).Available).To(BeTrue())
 		}
 		sequence := f.Sequence()
 		until := f.clock.Now().Add(time.Minute)
 		f.grant(func(l *Lease) {
-			l.Unavailable = []fleet.Unavailable{{InstanceType: "m5.l*", Zone: "b", Until: until.Add(time.Minute)}, {InstanceType: "m5.xlarge", CapacityType: "on-demand", Until: until}}
+			l.Unavailable = []capacity.Unavailable{{InstanceType: "m5.l*", Zone: "b", Until: until.Add(time.Minute)}, {InstanceType: "m5.xlarge", CapacityType: "on-demand", Until: until}}
 		})
 		f.step()
 		f.Expect(f.changedSince(sequence)).To(Equal([]string{"m5.large", "m5.xlarge"}))
@@ -598,16 +598,16 @@ func TestOffer(t *testing.T) {
 		f.Expect(f.Offer(b, 1).Available).To(BeTrue())
 	})
 	t.Run("When another cluster finds a family's quota exhausted, all types of the family should be unavailable for that time", func(t *testing.T) {
-		f := leased(t, fleet.Amounts{"limit/cpu": 100_000})
+		f := leased(t, capacity.Amounts{"limit/cpu": 100_000})
 		own, other := large, xlarge
 		own.Family, other.Family = "general", "general"
-		for _, m := range []fleet.Machine{own, other, large} {
+		for _, m := range []capacity.Machine{own, other, large} {
 			f.Expect(f.Offer(m, 1).Available).To(BeTrue())
 		}
 		sequence := f.Sequence()
 		until := f.clock.Now().Add(time.Minute)
 		f.grant(func(l *Lease) {
-			l.Unavailable = []fleet.Unavailable{{InstanceType: large.InstanceType, Family: "general", CapacityType: "on-demand", Until: until}}
+			l.Unavailable = []capacity.Unavailable{{InstanceType: large.InstanceType, Family: "general", CapacityType: "on-demand", Until: until}}
 		})
 		f.step()
 		f.Expect(f.changedSince(sequence)).To(Equal([]string{"m5.large", "m5.xlarge"}))
@@ -618,13 +618,13 @@ func TestOffer(t *testing.T) {
 		f.Expect(f.Offer(own, 1).Available && f.Offer(other, 1).Available).To(BeTrue())
 	})
 	t.Run("When machines are committed, it should price another one and one less by what is unused", func(t *testing.T) {
-		f := leased(t, fleet.Amounts{"limit/cpu": 100_000})
+		f := leased(t, capacity.Amounts{"limit/cpu": 100_000})
 		f.Expect(f.Offer(large, 0.1).Price).To(Equal(0.1))
 		f.Expect(f.Offer(xlarge, 0.2).Price).To(Equal(0.2))
 		committed := func(unused, uncovered float64) func(*Lease) {
 			return func(l *Lease) {
 				l.Commitments = Commitments{
-					Commitments: []fleet.Commitment{{Name: "reserved", Selector: fleet.Selector{InstanceTypes: []string{"m5.large"}}, Machines: 1, Discount: 0.4}},
+					Commitments: []capacity.Commitment{{Name: "reserved", Selector: capacity.Selector{InstanceTypes: []string{"m5.large"}}, Machines: 1, Discount: 0.4}},
 					Unused:      map[string]float64{"reserved": unused}, Uncovered: map[string]float64{"reserved": uncovered},
 				}
 			}
@@ -632,20 +632,20 @@ func TestOffer(t *testing.T) {
 		near := func(got, want float64) { t.Helper(); f.Expect(math.Abs(got - want)).To(BeNumerically("<", 1e-9)) }
 		f.grant(committed(1, 0))
 		f.step()
-		near(f.Offer(large, 0.1).Price, 0.1*fleet.MinPriceFraction)
+		near(f.Offer(large, 0.1).Price, 0.1*capacity.MinPriceFraction)
 		f.Expect(f.Offer(xlarge, 0.2).Price).To(Equal(0.2))
 		sequence := f.Sequence()
 		f.grant(committed(0, 0))
 		f.step()
 		f.Expect(f.changedSince(sequence)).To(Equal([]string{"m5.large"}))
 		f.Expect(f.Offer(large, 0.1).Price).To(Equal(0.1))
-		near(f.Offer(large, 0.1).Saving, 0.1*fleet.MinPriceFraction)
+		near(f.Offer(large, 0.1).Saving, 0.1*capacity.MinPriceFraction)
 		f.grant(committed(0, 1))
 		f.step()
 		f.Expect(f.Offer(large, 0.1).Saving).To(Equal(0.1))
 	})
 	t.Run("When nothing changes, it should answer without allocating", func(t *testing.T) {
-		f := leased(t, fleet.Amounts{"limit/cpu": 100_000})
+		f := leased(t, capacity.Amounts{"limit/cpu": 100_000})
 		f.Offer(large, 0.1)
 		if n := testing.AllocsPerRun(100, func() { f.Sequence(); f.Offer(large, 0.1) }); n != 0 {
 			t.Errorf("%g allocations", n)

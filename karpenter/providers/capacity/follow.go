@@ -9,7 +9,7 @@ import (
 	"reflect"
 	"time"
 
-	fleet "github.com/autonode-io/autonode/capacity"
+	"github.com/autonode-io/autonode/capacity"
 )
 
 // How often Step is due if nothing happens: with a lease, and without one.
@@ -132,9 +132,9 @@ func (p *Provider) read(ctx context.Context) error {
 
 // join begins with a lease of another account, or the first one. Earlier grants have no meaning in it. p.mu must be held.
 func (p *Provider) join(first bool) {
-	p.holder = fleet.NewHolder(never)
+	p.holder = capacity.NewHolder(never)
 	p.lease, p.begun, p.missing = nil, false, false
-	if p.from = p.elected.Add(fleet.InFlight); first {
+	if p.from = p.elected.Add(capacity.InFlight); first {
 		p.from = p.elected
 	}
 	p.recharge()
@@ -302,7 +302,7 @@ func (p *Provider) resolve(ctx context.Context) error {
 		if l.exists && len(l.tried) > 0 && !l.trying(asked) {
 			p.exists(name, l.machine)
 		}
-		if l.exists && !l.cached && asked.Sub(l.at) >= fleet.InFlight {
+		if l.exists && !l.cached && asked.Sub(l.at) >= capacity.InFlight {
 			l.at = asked
 			unclear = append(unclear, name)
 		}

@@ -11,7 +11,7 @@ import (
 	"time"
 
 	autonodev1alpha1 "github.com/autonode-io/autonode/api/v1alpha1"
-	fleet "github.com/autonode-io/autonode/capacity"
+	"github.com/autonode-io/autonode/capacity"
 )
 
 var (
@@ -38,8 +38,8 @@ const openTimeout = 5 * time.Second
 // launch is one NodeClaim's Machine, or one that may still come.
 type launch struct {
 	// machine that exists, and what was tried lately: should the machine go, another attempt may still have its effect.
-	machine fleet.Machine
-	tried   []fleet.Machine
+	machine capacity.Machine
+	tried   []capacity.Machine
 	// last is when an attempt began or ended last.
 	last   time.Time
 	exists bool
@@ -93,7 +93,7 @@ func (p *Provider) free() bool {
 }
 
 // Fits reports whether Spend would succeed for a NodeClaim's machine.
-func (p *Provider) Fits(name string, m fleet.Machine, vacancies ...string) bool {
+func (p *Provider) Fits(name string, m capacity.Machine, vacancies ...string) bool {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	fits, _ := p.fits(name, m, vacancies)
@@ -101,7 +101,7 @@ func (p *Provider) Fits(name string, m fleet.Machine, vacancies ...string) bool 
 }
 
 // fits returns the vacancy to take over, if any. p.mu must be held.
-func (p *Provider) fits(name string, m fleet.Machine, vacancies []string) (fits bool, vacancy string) {
+func (p *Provider) fits(name string, m capacity.Machine, vacancies []string) (fits bool, vacancy string) {
 	if p.free() {
 		return true, ""
 	}
@@ -116,7 +116,7 @@ func (p *Provider) fits(name string, m fleet.Machine, vacancies []string) (fits 
 }
 
 // unexpired reports whether a machine takes from no pool that has ended. p.mu must be held.
-func (p *Provider) unexpired(m fleet.Machine) bool {
+func (p *Provider) unexpired(m capacity.Machine) bool {
 	now := p.Clock.Now()
 	for name := range p.charges(m) {
 		if pool, ok := p.pools[name]; ok && pool.Expired(now) {
@@ -126,11 +126,13 @@ func (p *Provider) unexpired(m fleet.Machine) bool {
 	return true
 }
 
-func (p *Provider) charges(m fleet.Machine) fleet.Amounts { return fleet.Charges(p.rules(), m) }
+func (p *Provider) charges(m capacity.Machine) capacity.Amounts {
+	return capacity.Charges(p.rules(), m)
+}
 
 // Spend takes from the lease what a NodeClaim's machine needs, and reports whether there is enough. Only then may the
 // Machine be created, and Done is to be called afterwards. It takes over one of these vacancies, if one serves; see Took.
-func (p *Provider) Spend(name string, m fleet.Machine, vacancies ...string) bool {
+func (p *Provider) Spend(name string, m capacity.Machine, vacancies ...string) bool {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	fits, vacancy := p.fits(name, m, vacancies)
@@ -167,7 +169,7 @@ func (p *Provider) Spend(name string, m fleet.Machine, vacancies ...string) bool
 
 // Request asks for a larger grant if one is possible, so that a NodeClaim's machine can be launched, and returns since when
 // it waits for it. Requests end RequestTTL after the last call.
-func (p *Provider) Request(name string, m fleet.Machine) (since time.Time, possible bool) {
+func (p *Provider) Request(name string, m capacity.Machine) (since time.Time, possible bool) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	charges, now := p.charges(m), p.Clock.Now()
@@ -185,7 +187,7 @@ func (p *Provider) Request(name string, m fleet.Machine) (since time.Time, possi
 }
 
 // BackOffPools expects no further grant of the pools that lack something for a machine, for BackOffTTL or until more is granted.
-func (p *Provider) BackOffPools(m fleet.Machine) {
+func (p *Provider) BackOffPools(m capacity.Machine) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	now := p.Clock.Now()
@@ -213,12 +215,12 @@ func (p *Provider) Await(ctx context.Context, timeout time.Duration) {
 }
 
 // Lacking describes the pools that leave too little for a machine, such as "reservation/cr-1".
-func (p *Provider) Lacking(m fleet.Machine) string {
+func (p *Provider) Lacking(m capacity.Machine) string {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	var names []string
 	for name, amount := range p.charges(m) {
-		if pool, ok := p.pools[name]; ok && (pool.Left < amount || !p.holder.Fits("", fleet.Amounts{name: amount}, p.Clock.Now())) {
+		if pool, ok := p.pools[name]; ok && (pool.Left < amount || !p.holder.Fits("", capacity.Amounts{name: amount}, p.Clock.Now())) {
 			names = append(names, name)
 		}
 	}
@@ -289,7 +291,7 @@ func (p *Provider) Leave(name string) {
 }
 
 // ObserveMachine records a Machine that the cache has.
-func (p *Provider) ObserveMachine(name string, m fleet.Machine) {
+func (p *Provider) ObserveMachine(name string, m capacity.Machine) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	l, known := p.launches[name]
@@ -310,7 +312,7 @@ func (p *Provider) ForgetMachine(name string) {
 }
 
 // exists records a Machine. p.mu must be held.
-func (p *Provider) exists(name string, m fleet.Machine) *launch {
+func (p *Provider) exists(name string, m capacity.Machine) *launch {
 	l := p.launch(name)
 	before := p.holder.Charges(name)
 	l.machine, l.exists, l.gone = m, true, false
@@ -328,12 +330,12 @@ func (p *Provider) exists(name string, m fleet.Machine) *launch {
 
 // trying reports whether the request of an attempt may still have its effect.
 func (l *launch) trying(now time.Time) bool {
-	return l.creating > 0 || now.Before(l.last.Add(fleet.InFlight))
+	return l.creating > 0 || now.Before(l.last.Add(capacity.InFlight))
 }
 
 // taken is the most that a launch takes. p.mu must be held.
-func (p *Provider) taken(l *launch) fleet.Amounts {
-	charges := fleet.Amounts{}
+func (p *Provider) taken(l *launch) capacity.Amounts {
+	charges := capacity.Amounts{}
 	if l.exists {
 		charges.Raise(p.charges(l.machine))
 	}
@@ -380,7 +382,7 @@ func (p *Provider) tidy(name string) {
 }
 
 // changed recomputes the pools of amounts that have been taken or returned. p.mu must be held.
-func (p *Provider) changed(amounts fleet.Amounts) {
+func (p *Provider) changed(amounts capacity.Amounts) {
 	if len(amounts) > 0 {
 		p.recomputePools(p.poolsOf(amounts)...)
 		p.Trigger()
@@ -398,11 +400,11 @@ func (p *Provider) launch(name string) *launch {
 
 // Report returns what to write into the status of the lease, of which this resource version was read last; false while
 // there is nothing to report. The write has to fail if the lease has changed since.
-func (p *Provider) Report() (resourceVersion string, report fleet.Report, ok bool) {
+func (p *Provider) Report() (resourceVersion string, report capacity.Report, ok bool) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	if p.lease == nil {
-		return "", fleet.Report{}, false
+		return "", capacity.Report{}, false
 	}
 	report, ok = p.holder.Report(p.Clock.Now())
 	return p.lease.ResourceVersion, report, ok

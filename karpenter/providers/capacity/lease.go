@@ -9,7 +9,7 @@ import (
 	"time"
 
 	autonodev1alpha1 "github.com/autonode-io/autonode/api/v1alpha1"
-	fleet "github.com/autonode-io/autonode/capacity"
+	"github.com/autonode-io/autonode/capacity"
 )
 
 // ErrUnserved is returned by a Source where leases aren't served, or this program may not read them: an operator that is
@@ -24,28 +24,28 @@ type Source interface {
 	Live(ctx context.Context) (*Lease, error)
 	// Machines returns what the cluster's Machines take, by the names of their NodeClaims, as the API server has them. replacements are those
 	// that were launched into vacancies, by the names of the NodeClaims that have left these.
-	Machines(ctx context.Context) (machines map[string]fleet.Machine, replacements map[string]string, err error)
+	Machines(ctx context.Context) (machines map[string]capacity.Machine, replacements map[string]string, err error)
 	// Machine returns what one takes, or false if the API server has none of that name.
-	Machine(ctx context.Context, name string) (fleet.Machine, bool, error)
+	Machine(ctx context.Context, name string) (capacity.Machine, bool, error)
 	// First reports whether no other process was ever elected.
 	First(ctx context.Context) (bool, error)
 }
 
 // Lease is what this cluster's CapacityLease says.
 type Lease struct {
-	fleet.Lease
+	capacity.Lease
 	ResourceVersion string
 	// Generation of the object.
 	Generation int64
 	// UpTo is about how much may be granted if it is requested.
-	UpTo fleet.Amounts
+	UpTo capacity.Amounts
 	// Account identifies the account that grants it. Without one the lease limits nothing.
 	Account string
-	Rules   []fleet.Rule
+	Rules   []capacity.Rule
 	// Expires is when pools end, by name.
 	Expires     map[string]time.Time
 	Commitments Commitments
-	Unavailable []fleet.Unavailable
+	Unavailable []capacity.Unavailable
 	// Status is the report that was written last.
 	Status autonodev1alpha1.CapacityLeaseStatus
 }
@@ -57,17 +57,17 @@ func (l *Lease) limits() bool {
 
 // Commitments of the account, and what the machines of all its clusters leave of them.
 type Commitments struct {
-	Commitments       []fleet.Commitment
+	Commitments       []capacity.Commitment
 	Unused, Uncovered map[string]float64
 
-	resumed *fleet.Commitments
+	resumed *capacity.Commitments
 }
 
 // resume computes what prices follow.
 func (c *Commitments) resume() {
 	c.resumed = nil
 	if len(c.Commitments) > 0 {
-		c.resumed = fleet.Resume(c.Commitments, c.Unused, c.Uncovered)
+		c.resumed = capacity.Resume(c.Commitments, c.Unused, c.Uncovered)
 	}
 }
 

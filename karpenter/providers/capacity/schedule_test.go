@@ -14,7 +14,7 @@ import (
 
 	clocktesting "k8s.io/utils/clock/testing"
 
-	fleet "github.com/autonode-io/autonode/capacity"
+	"github.com/autonode-io/autonode/capacity"
 )
 
 // schedules may be many more after a change: go test ./karpenter/providers/capacity -run TestSchedules -schedules 20000 -timeout 0
@@ -32,10 +32,10 @@ type world struct {
 	deleted bool
 	memory  memory
 	// asked is what the newest lease says, and granted the most that machines may take until it is acknowledged.
-	asked, granted fleet.Amounts
+	asked, granted capacity.Amounts
 	sequence       int64
 
-	machines map[string]fleet.Machine
+	machines map[string]capacity.Machine
 	// replaces is the machine whose vacancy a machine fills, and kept what is written down of vacancies.
 	replaces map[string]string
 	kept     []Kept
@@ -50,13 +50,13 @@ type world struct {
 // event is a change of a Machine, as a cache learns it.
 type event struct {
 	name    string
-	machine fleet.Machine
+	machine capacity.Machine
 	gone    bool
 }
 
 type creation struct {
 	name    string
-	machine fleet.Machine
+	machine capacity.Machine
 	until   time.Time
 	// replaces is the machine whose vacancy it fills.
 	replaces string
@@ -64,7 +64,7 @@ type creation struct {
 
 type lateReport struct {
 	version string
-	report  fleet.Report
+	report  capacity.Report
 	until   time.Time
 }
 
@@ -74,20 +74,20 @@ type process struct {
 	w        *world
 	lease    int
 	events   int
-	attempts map[string]fleet.Machine
+	attempts map[string]capacity.Machine
 	// holds is the launch that a vacancy is kept for, if that isn't the machine that left it.
 	holds map[string]string
 }
 
-var scheduleRules = []fleet.Rule{
-	{Pool: "reservation/cr-1", Resource: fleet.Machines, Reservation: "cr-1"},
-	{Pool: "quota/vcpus", Resource: fleet.VCPUs},
+var scheduleRules = []capacity.Rule{
+	{Pool: "reservation/cr-1", Resource: capacity.Machines, Reservation: "cr-1"},
+	{Pool: "quota/vcpus", Resource: capacity.VCPUs},
 }
 
 func newWorld(t *testing.T, seed uint64) *world {
 	w := &world{
 		T: t, seed: seed, random: rand.New(rand.NewPCG(seed, 11)), clock: clocktesting.NewFakeClock(time.Unix(1_000_000, 0)),
-		asked: fleet.Amounts{}, granted: fleet.Amounts{}, machines: map[string]fleet.Machine{}, replaces: map[string]string{},
+		asked: capacity.Amounts{}, granted: capacity.Amounts{}, machines: map[string]capacity.Machine{}, replaces: map[string]string{},
 	}
 	w.write("id-0", 0)
 	w.start()
@@ -102,8 +102,8 @@ func (w *world) say(format string, args ...any) {
 func (w *world) write(id string, sequence int64) {
 	w.deleted = false
 	w.leases = append(w.leases, &Lease{
-		Lease: fleet.Lease{ID: id, Sequence: sequence, Amounts: maps.Clone(w.asked)}, ResourceVersion: fmt.Sprint(len(w.leases)), Account: "account-1",
-		Rules: scheduleRules, UpTo: fleet.Amounts{"reservation/cr-1": 5, "quota/vcpus": 40_000},
+		Lease: capacity.Lease{ID: id, Sequence: sequence, Amounts: maps.Clone(w.asked)}, ResourceVersion: fmt.Sprint(len(w.leases)), Account: "account-1",
+		Rules: scheduleRules, UpTo: capacity.Amounts{"reservation/cr-1": 5, "quota/vcpus": 40_000},
 	})
 	if len(w.leases) > 1 {
 		w.leases[len(w.leases)-1].Status = w.leases[len(w.leases)-2].Status
@@ -113,10 +113,10 @@ func (w *world) write(id string, sequence int64) {
 
 // start starts a process. Its caches have what was there a while ago.
 func (w *world) start() {
-	p := &process{w: w, lease: max(0, len(w.leases)-1-w.random.IntN(3)), events: max(0, len(w.events)-w.random.IntN(4)), attempts: map[string]fleet.Machine{}, holds: map[string]string{}}
+	p := &process{w: w, lease: max(0, len(w.leases)-1-w.random.IntN(3)), events: max(0, len(w.events)-w.random.IntN(4)), attempts: map[string]capacity.Machine{}, holds: map[string]string{}}
 	p.Provider = New(Config{Clock: w.clock, Source: p, Memory: &w.memory, Vacancies: func(context.Context) ([]Kept, error) { return slices.Clone(w.kept), nil }})
 	w.process = p
-	machines := map[string]fleet.Machine{}
+	machines := map[string]capacity.Machine{}
 	for _, e := range w.events[:p.events] {
 		if delete(machines, e.name); !e.gone {
 			machines[e.name] = e.machine
@@ -153,7 +153,7 @@ func (p *process) Live(context.Context) (*Lease, error) {
 }
 
 // Machines implements Source.
-func (p *process) Machines(context.Context) (machines map[string]fleet.Machine, replacements map[string]string, err error) {
+func (p *process) Machines(context.Context) (machines map[string]capacity.Machine, replacements map[string]string, err error) {
 	machines, replacements = maps.Clone(p.w.machines), map[string]string{}
 	for name := range machines {
 		if replaced := p.w.replaces[name]; replaced != "" {
@@ -165,7 +165,7 @@ func (p *process) Machines(context.Context) (machines map[string]fleet.Machine, 
 }
 
 // Machine implements Source.
-func (p *process) Machine(_ context.Context, name string) (fleet.Machine, bool, error) {
+func (p *process) Machine(_ context.Context, name string) (capacity.Machine, bool, error) {
 	m, ok := p.w.machines[name]
 	p.w.interfere()
 	return m, ok, nil
@@ -192,7 +192,7 @@ func (w *world) launch() {
 		return
 	}
 	name := fmt.Sprint("m-", w.random.IntN(12))
-	m := []fleet.Machine{reserved, large, xlarge}[w.random.IntN(3)]
+	m := []capacity.Machine{reserved, large, xlarge}[w.random.IntN(3)]
 	if _, attempted := p.attempts[name]; attempted {
 		return
 	}
@@ -213,7 +213,7 @@ func (w *world) launch() {
 
 // send lets an attempt send a request.
 func (w *world) send(name string) {
-	w.inFlight = append(w.inFlight, creation{name, w.process.attempts[name], w.clock.Now().Add(time.Duration(w.random.Int64N(int64(fleet.InFlight)))), w.replacedBy(name)})
+	w.inFlight = append(w.inFlight, creation{name, w.process.attempts[name], w.clock.Now().Add(time.Duration(w.random.Int64N(int64(capacity.InFlight)))), w.replacedBy(name)})
 }
 
 // attempt lets an attempt send another request, or end.
@@ -343,7 +343,7 @@ func (w *world) read() {
 
 func (w *world) report() {
 	if version, report, ok := w.process.Report(); ok {
-		w.reports = append(w.reports, lateReport{version, report, w.clock.Now().Add(time.Duration(w.random.Int64N(int64(fleet.InFlight))))})
+		w.reports = append(w.reports, lateReport{version, report, w.clock.Now().Add(time.Duration(w.random.Int64N(int64(capacity.InFlight))))})
 	}
 }
 
@@ -375,13 +375,13 @@ func (w *world) decide() {
 			return
 		}
 		asked := w.asked
-		w.asked = fleet.Amounts{}
+		w.asked = capacity.Amounts{}
 		w.write(id+"'", 0)
 		w.asked = asked
 		return
 	}
 	w.sequence++
-	w.asked = fleet.Amounts{"reservation/cr-1": w.random.Int64N(4), "quota/vcpus": w.random.Int64N(5) * 8000}
+	w.asked = capacity.Amounts{"reservation/cr-1": w.random.Int64N(4), "quota/vcpus": w.random.Int64N(5) * 8000}
 	w.granted.Raise(w.asked)
 	w.write(id, w.sequence)
 }
@@ -403,17 +403,17 @@ func (w *world) pass() {
 
 // check that machines which exist or may still come take no more than is granted.
 func (w *world) check() {
-	takes := map[string]fleet.Amounts{}
+	takes := map[string]capacity.Amounts{}
 	for name, m := range w.machines {
-		takes[name] = fleet.Charges(scheduleRules, m)
+		takes[name] = capacity.Charges(scheduleRules, m)
 	}
 	for _, c := range w.inFlight {
 		if takes[c.name] == nil {
-			takes[c.name] = fleet.Amounts{}
+			takes[c.name] = capacity.Amounts{}
 		}
-		takes[c.name].Raise(fleet.Charges(scheduleRules, c.machine))
+		takes[c.name].Raise(capacity.Charges(scheduleRules, c.machine))
 	}
-	total := fleet.Amounts{}
+	total := capacity.Amounts{}
 	for _, charges := range takes {
 		for pool, amount := range charges {
 			total[pool] += amount

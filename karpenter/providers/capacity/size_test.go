@@ -9,31 +9,31 @@ import (
 	"k8s.io/apimachinery/pkg/api/resource"
 
 	autonodev1alpha1 "github.com/autonode-io/autonode/api/v1alpha1"
-	fleet "github.com/autonode-io/autonode/capacity"
+	"github.com/autonode-io/autonode/capacity"
 	"github.com/autonode-io/autonode/karpenter/providers/offering"
 	"github.com/autonode-io/autonode/karpenter/providers/template"
 )
 
 func TestMachineOf(t *testing.T) {
 	key := offering.Key{InstanceType: "g5", Zone: "a", CapacityType: "reserved", Reservation: "cr-1"}
-	named := fleet.Offering{InstanceType: "g5", Zone: "a", CapacityType: "reserved", Reservation: "cr-1"}
+	named := capacity.Offering{InstanceType: "g5", Zone: "a", CapacityType: "reserved", Reservation: "cr-1"}
 	ofCatalog := named
 	ofCatalog.Catalog = "general"
 	for name, tc := range map[string]struct {
 		declared corev1.ResourceList
 		catalog  string
-		want     fleet.Machine
+		want     capacity.Machine
 	}{
-		"When a template declares nothing, it should take a machine": {nil, "", fleet.Machine{Offering: named}},
+		"When a template declares nothing, it should take a machine": {nil, "", capacity.Machine{Offering: named}},
 		"When a template declares its size, it should take that": {
 			corev1.ResourceList{"cpu": resource.MustParse("3500m"), "memory": resource.MustParse("2Gi"), "nvidia.com/gpu": resource.MustParse("2"), "amd.com/gpu": resource.MustParse("1"), "example.com/fpga": resource.MustParse("9")}, "",
-			fleet.Machine{Offering: named, VCPUs: 3500, Memory: 2 << 30, GPUs: 3},
+			capacity.Machine{Offering: named, VCPUs: 3500, Memory: 2 << 30, GPUs: 3},
 		},
 		"When a template declares nonsense, it should stay within bounds": {
 			corev1.ResourceList{"cpu": resource.MustParse("-4"), "memory": resource.MustParse("8Ei"), "nvidia.com/gpu": resource.MustParse("9E"), "amd.com/gpu": resource.MustParse("9E")}, "",
-			fleet.Machine{Offering: named, Memory: autonodev1alpha1.MaxCharge, GPUs: autonodev1alpha1.MaxCharge},
+			capacity.Machine{Offering: named, Memory: autonodev1alpha1.MaxCharge, GPUs: autonodev1alpha1.MaxCharge},
 		},
-		"When a catalog has the template, the machine should be of that": {nil, "general", fleet.Machine{Offering: ofCatalog}},
+		"When a catalog has the template, the machine should be of that": {nil, "general", capacity.Machine{Offering: ofCatalog}},
 	} {
 		t.Run(name, func(t *testing.T) {
 			tmpl := &template.Template{Capacity: tc.declared}

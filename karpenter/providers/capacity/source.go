@@ -18,7 +18,7 @@ import (
 
 	"github.com/autonode-io/autonode/api/karpenter/v1alpha1"
 	autonodev1alpha1 "github.com/autonode-io/autonode/api/v1alpha1"
-	fleet "github.com/autonode-io/autonode/capacity"
+	"github.com/autonode-io/autonode/capacity"
 	"github.com/autonode-io/autonode/capacity/conversion"
 	"github.com/autonode-io/autonode/karpenter/providers/informer"
 )
@@ -87,13 +87,13 @@ func (c *Cluster) Live(ctx context.Context) (*Lease, error) {
 }
 
 // Machines implements Source.
-func (c *Cluster) Machines(ctx context.Context) (machines map[string]fleet.Machine, replacements map[string]string, err error) {
+func (c *Cluster) Machines(ctx context.Context) (machines map[string]capacity.Machine, replacements map[string]string, err error) {
 	list := &clusterv1.MachineList{}
 	if err := c.Reader.List(ctx, list, client.InNamespace(c.Namespace),
 		client.MatchingLabels{clusterv1.ClusterNameLabel: c.ClusterName}, client.HasLabels{v1alpha1.NodeClaimUIDLabel}); err != nil {
 		return nil, nil, fmt.Errorf("listing Machines: %w", err)
 	}
-	machines, replacements = make(map[string]fleet.Machine, len(list.Items)), map[string]string{}
+	machines, replacements = make(map[string]capacity.Machine, len(list.Items)), map[string]string{}
 	for i := range list.Items {
 		m := &list.Items[i]
 		if !c.Owns(m) {
@@ -110,10 +110,10 @@ func (c *Cluster) Machines(ctx context.Context) (machines map[string]fleet.Machi
 }
 
 // Machine implements Source.
-func (c *Cluster) Machine(ctx context.Context, nodeClaim string) (fleet.Machine, bool, error) {
+func (c *Cluster) Machine(ctx context.Context, nodeClaim string) (capacity.Machine, bool, error) {
 	names, err := c.Names(ctx, nodeClaim)
 	if err != nil {
-		return fleet.Machine{}, false, err
+		return capacity.Machine{}, false, err
 	}
 	for _, name := range names {
 		m := &clusterv1.Machine{}
@@ -122,12 +122,12 @@ func (c *Cluster) Machine(ctx context.Context, nodeClaim string) (fleet.Machine,
 			continue
 		}
 		if err != nil {
-			return fleet.Machine{}, false, fmt.Errorf("reading Machine %s: %w", name, err)
+			return capacity.Machine{}, false, fmt.Errorf("reading Machine %s: %w", name, err)
 		}
 		taken, _ := conversion.MachineOf(m)
 		return taken, true, nil
 	}
-	return fleet.Machine{}, false, nil
+	return capacity.Machine{}, false, nil
 }
 
 // First implements Source.
@@ -156,7 +156,7 @@ func leaseOf(object *autonodev1alpha1.CapacityLease) *Lease {
 	l.Commitments.Commitments, l.Commitments.Unused, l.Commitments.Uncovered = conversion.Commitments(object)
 	for i := range object.Spec.Unavailable {
 		u := &object.Spec.Unavailable[i]
-		l.Unavailable = append(l.Unavailable, fleet.Unavailable{InstanceType: u.InstanceType, Family: u.Family, Zone: u.Zone, CapacityType: u.CapacityType, Until: u.Until.At()})
+		l.Unavailable = append(l.Unavailable, capacity.Unavailable{InstanceType: u.InstanceType, Family: u.Family, Zone: u.Zone, CapacityType: u.CapacityType, Until: u.Until.At()})
 	}
 	return l
 }

@@ -5,7 +5,7 @@ package capacity
 import (
 	"time"
 
-	fleet "github.com/autonode-io/autonode/capacity"
+	"github.com/autonode-io/autonode/capacity"
 )
 
 // Kept is what was kept of a launch whose Machine was removed before its replacement could be launched.
@@ -14,7 +14,7 @@ type Kept struct {
 	Name string
 	// Account that has granted it. In a lease of another one it has no meaning.
 	Account string
-	Charges fleet.Amounts
+	Charges capacity.Amounts
 }
 
 // Keep keeps what a NodeClaim's Machine takes from the lease when that goes: it stays spent, so that the operator grants it to no other
@@ -31,7 +31,7 @@ func (p *Provider) Keep(name string) (Kept, bool) {
 
 // FitsWithout reports whether a machine could be launched, maybe after more was granted, if a NodeClaim's Machine went and what that takes was
 // kept for it.
-func (p *Provider) FitsWithout(name string, m fleet.Machine) bool {
+func (p *Provider) FitsWithout(name string, m capacity.Machine) bool {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	if p.free() {
@@ -72,7 +72,7 @@ func (p *Provider) Took(name string) string {
 
 // vacancyFor returns the vacancy that a launch should take over: one that took the same, else one without which it wouldn't fit. p.mu must
 // be held.
-func (p *Provider) vacancyFor(name string, charges fleet.Amounts, vacancies []string, now time.Time) string {
+func (p *Provider) vacancyFor(name string, charges capacity.Amounts, vacancies []string, now time.Time) string {
 	if len(charges) == 0 {
 		return ""
 	}
@@ -107,7 +107,7 @@ func (p *Provider) restore(kept []Kept, replacements map[string]string) {
 		if _, counts := p.holder.Keep(k.Name); counts {
 			continue
 		}
-		charges := fleet.Amounts{}
+		charges := capacity.Amounts{}
 		for _, rule := range p.rules() {
 			if amount := k.Charges[rule.Pool]; amount > 0 {
 				charges[rule.Pool] = amount

@@ -16,7 +16,7 @@ import (
 	"github.com/autonode-io/autonode/api/karpenter/v1alpha1"
 	"github.com/autonode-io/autonode/karpenter/providers/instancetype"
 	"github.com/autonode-io/autonode/karpenter/providers/inventory"
-	provider "github.com/autonode-io/autonode/karpenter/providers/machine"
+	"github.com/autonode-io/autonode/karpenter/providers/machine"
 	"github.com/autonode-io/autonode/karpenter/providers/nodeimage"
 	"github.com/autonode-io/autonode/karpenter/providers/template"
 	"github.com/autonode-io/autonode/karpenter/providers/version"
@@ -152,7 +152,7 @@ func (d *Detector) mayUpgrade() bool { return d.Upgrades == nil || d.Upgrades(d.
 
 // images is the hash of the images that a template's machine would boot from; empty if its patches refer to none.
 func (d *Detector) images(nodeClass *v1alpha1.ClusterAPINodeClass, tmpl *template.Template, version string) string {
-	hash, _ := provider.ImagesHash(nodeClass.Spec.BootstrapPatches, tmpl, d.Images.For(version, tmpl.Arch))
+	hash, _ := machine.ImagesHash(nodeClass.Spec.BootstrapPatches, tmpl, d.Images.For(version, tmpl.Arch))
 	return hash
 }
 
@@ -166,7 +166,7 @@ var deployments = template.MachineDeploymentKind.String() + "/"
 
 // isDeployed reports whether a machine is from a MachineDeployment.
 func isDeployed(m *clusterv1.Machine) bool {
-	return strings.HasPrefix(provider.Source(m), deployments)
+	return strings.HasPrefix(machine.Source(m), deployments)
 }
 
 // current is what a machine would be launched from now.
@@ -183,7 +183,7 @@ type current struct {
 // machine's own source is gone and another one makes the same offering, that one counts. So does one that stands beside it and
 // has the nodes' version, which its own hasn't.
 func (d *Detector) template(nodeClass string, m *clusterv1.Machine) current {
-	source, key := provider.Source(m), inventory.OfferingOf(m)
+	source, key := machine.Source(m), inventory.OfferingOf(m)
 	snapshot, err := d.InstanceTypes.Cached(nodeClass)
 	if err != nil || source == "" {
 		return current{}

@@ -18,7 +18,7 @@ import (
 
 	"github.com/autonode-io/autonode/api/karpenter/v1alpha1"
 	"github.com/autonode-io/autonode/karpenter/core/wellknown"
-	"github.com/autonode-io/autonode/karpenter/providers/capacity"
+	capacityprovider "github.com/autonode-io/autonode/karpenter/providers/capacity"
 	"github.com/autonode-io/autonode/karpenter/providers/inventory"
 	"github.com/autonode-io/autonode/karpenter/providers/offering"
 	"github.com/autonode-io/autonode/karpenter/providers/pricing"
@@ -46,7 +46,7 @@ type Input struct {
 	// Unavailable may be nil.
 	Unavailable *offering.Unavailable
 	// Capacity is what this cluster may take of what it shares with others.
-	Capacity *capacity.Provider
+	Capacity *capacityprovider.Provider
 	// Inventory has the existing machines, whose offerings stay known even if they can't be launched.
 	Inventory *inventory.Inventory
 }

@@ -7,7 +7,7 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
-	"runtime"
+	goruntime "runtime"
 	"slices"
 	"testing"
 	"time"
@@ -249,16 +249,16 @@ func (m *market) used() *market {
 // retained is the memory in bytes that what a function returns takes.
 func retained(build func() any) int64 {
 	measure := func() int64 {
-		runtime.GC()
-		runtime.GC()
-		stats := runtime.MemStats{}
-		runtime.ReadMemStats(&stats)
+		goruntime.GC()
+		goruntime.GC()
+		stats := goruntime.MemStats{}
+		goruntime.ReadMemStats(&stats)
 		return int64(stats.HeapAlloc)
 	}
 	before := measure()
 	built := build()
 	after := measure()
-	runtime.KeepAlive(built)
+	goruntime.KeepAlive(built)
 	return after - before
 }
 

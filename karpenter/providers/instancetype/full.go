@@ -8,8 +8,8 @@ import (
 	karpcloudprovider "sigs.k8s.io/karpenter/pkg/cloudprovider"
 
 	"github.com/autonode-io/autonode/api/karpenter/v1alpha1"
-	account "github.com/autonode-io/autonode/capacity"
-	"github.com/autonode-io/autonode/karpenter/providers/capacity"
+	"github.com/autonode-io/autonode/capacity"
+	capacityprovider "github.com/autonode-io/autonode/karpenter/providers/capacity"
 	"github.com/autonode-io/autonode/karpenter/providers/offering"
 	"github.com/autonode-io/autonode/karpenter/providers/template"
 )
@@ -31,7 +31,7 @@ const (
 )
 
 // full returns what keeps an offering from being launched, if nothing but that does.
-func (b *builder) full(tmpl *template.Template, key offering.Key, obstacle string, offer account.Offer) (full Full) {
+func (b *builder) full(tmpl *template.Template, key offering.Key, obstacle string, offer capacity.Offer) (full Full) {
 	switch {
 	case obstacle == v1alpha1.TemplateFull:
 		full |= FullSource
@@ -62,16 +62,16 @@ type Vacated struct {
 }
 
 // Frees reports whether a choice could be launched if the machine went.
-func (c *Choice) frees(machine Vacated, lease *capacity.Provider) bool {
+func (c *Choice) frees(machine Vacated, lease *capacityprovider.Provider) bool {
 	return c.Full != 0 &&
 		(c.Full&(FullSource|FullHosts) == 0 || c.Template.Source.Annotation() == machine.Source) &&
 		(c.Full&FullReservation == 0 || c.Key.Reservation == machine.Reservation) &&
-		(c.Full&FullLease == 0 || lease.FitsWithout(machine.NodeClaim, capacity.MachineOf(c.Key, c.Template)))
+		(c.Full&FullLease == 0 || lease.FitsWithout(machine.NodeClaim, capacityprovider.MachineOf(c.Key, c.Template)))
 }
 
 // Without returns instance types of the snapshot as they would be offered if a machine went, and what is full: those that it keeps from being
 // launched are copied. Reserved offerings are as before, because Karpenter core counts their slots itself.
-func (s *Snapshot) Without(machine Vacated, lease *capacity.Provider, instanceTypes []*karpcloudprovider.InstanceType) (opened []*karpcloudprovider.InstanceType, full Full) {
+func (s *Snapshot) Without(machine Vacated, lease *capacityprovider.Provider, instanceTypes []*karpcloudprovider.InstanceType) (opened []*karpcloudprovider.InstanceType, full Full) {
 	opened = instanceTypes
 	for i, it := range instanceTypes {
 		r, ok := s.find(it.Name)

@@ -9,8 +9,8 @@ import (
 	karpv1 "sigs.k8s.io/karpenter/pkg/apis/v1"
 	karpcloudprovider "sigs.k8s.io/karpenter/pkg/cloudprovider"
 
-	account "github.com/autonode-io/autonode/capacity"
-	"github.com/autonode-io/autonode/karpenter/providers/capacity"
+	"github.com/autonode-io/autonode/capacity"
+	capacityprovider "github.com/autonode-io/autonode/karpenter/providers/capacity"
 	"github.com/autonode-io/autonode/karpenter/providers/inventory"
 	"github.com/autonode-io/autonode/karpenter/providers/offering"
 )
@@ -18,9 +18,9 @@ import (
 func TestFull(t *testing.T) {
 	m, _ := leasedMarket(t, 4)
 	key := offering.Key{InstanceType: "t-1", Zone: "b", CapacityType: karpv1.CapacityTypeOnDemand}
-	machineOf := func(key offering.Key) account.Machine {
+	machineOf := func(key offering.Key) capacity.Machine {
 		choice, _ := m.cached().ResolveKey(key)
-		return capacity.MachineOf(key, choice.Template)
+		return capacityprovider.MachineOf(key, choice.Template)
 	}
 	open := func(machine Vacated) (opened []string, full Full) {
 		snapshot := m.cached()

@@ -12,9 +12,9 @@ import (
 	karpv1 "sigs.k8s.io/karpenter/pkg/apis/v1"
 	karpcloudprovider "sigs.k8s.io/karpenter/pkg/cloudprovider"
 
-	account "github.com/autonode-io/autonode/capacity"
+	"github.com/autonode-io/autonode/capacity"
 	"github.com/autonode-io/autonode/internal/environment"
-	"github.com/autonode-io/autonode/karpenter/providers/capacity"
+	capacityprovider "github.com/autonode-io/autonode/karpenter/providers/capacity"
 	"github.com/autonode-io/autonode/karpenter/providers/inventory"
 	"github.com/autonode-io/autonode/karpenter/providers/offering"
 )
@@ -23,13 +23,13 @@ import (
 func leasedMarket(tb testing.TB, types int) (*market, *environment.Lease) {
 	tb.Helper()
 	m := newMarket(tb, types, nil)
-	g := environment.NewLease([]account.Rule{
-		{Pool: "reservation/r-1-b", Resource: account.Machines, Reservation: "r-1-b"},
-		{Pool: "limit/cpu", Resource: account.VCPUs},
-		{Pool: "limit/machines", Resource: account.Machines},
-	}, account.Amounts{"reservation/r-1-b": 3, "limit/cpu": 10_000, "limit/machines": 1_000_000})
-	m.Capacity = capacity.New(capacity.Config{Clock: m.clock, Source: g})
-	g.Write(tb, m.Capacity, func(*capacity.Lease) {})
+	g := environment.NewLease([]capacity.Rule{
+		{Pool: "reservation/r-1-b", Resource: capacity.Machines, Reservation: "r-1-b"},
+		{Pool: "limit/cpu", Resource: capacity.VCPUs},
+		{Pool: "limit/machines", Resource: capacity.Machines},
+	}, capacity.Amounts{"reservation/r-1-b": 3, "limit/cpu": 10_000, "limit/machines": 1_000_000})
+	m.Capacity = capacityprovider.New(capacityprovider.Config{Clock: m.clock, Source: g})
+	g.Write(tb, m.Capacity, func(*capacityprovider.Lease) {})
 	m.refresh()
 	return m, g
 }
@@ -37,9 +37,9 @@ func leasedMarket(tb testing.TB, types int) (*market, *environment.Lease) {
 func TestLease(t *testing.T) {
 	m, g := leasedMarket(t, 100)
 	key, onDemand := reservedIn("t-1", "b", "r-1-b"), offering.Key{InstanceType: "t-1", Zone: "b", CapacityType: karpv1.CapacityTypeOnDemand}
-	machineOf := func(key offering.Key) account.Machine {
+	machineOf := func(key offering.Key) capacity.Machine {
 		choice, _ := m.cached().ResolveKey(key)
-		return capacity.MachineOf(key, choice.Template)
+		return capacityprovider.MachineOf(key, choice.Template)
 	}
 	t.Run("When the lease has less than the catalog, it should offer what the lease leaves", func(t *testing.T) {
 		if o := offeringAt(m.cached(), key); !o.Available || o.ReservationCapacity != 3 {
@@ -76,9 +76,9 @@ func TestLease(t *testing.T) {
 		source := m.templatesOf(t)["t-1"]
 		m.machines.ObserveMachine("runs", inventory.Machine{Origin: inventory.Origin{Source: source, Key: onDemand, Price: list}})
 		before := m.cached()
-		g.Write(t, m.Capacity, func(l *capacity.Lease) {
-			l.Commitments = capacity.Commitments{Commitments: []account.Commitment{
-				{Name: "plan", Machines: 1, Selector: account.Selector{InstanceTypes: []string{"t-1"}, CapacityTypes: []string{karpv1.CapacityTypeOnDemand}}},
+		g.Write(t, m.Capacity, func(l *capacityprovider.Lease) {
+			l.Commitments = capacityprovider.Commitments{Commitments: []capacity.Commitment{
+				{Name: "plan", Machines: 1, Selector: capacity.Selector{InstanceTypes: []string{"t-1"}, CapacityTypes: []string{karpv1.CapacityTypeOnDemand}}},
 			}}
 		})
 		after := m.cached()
@@ -96,7 +96,7 @@ func TestLease(t *testing.T) {
 	})
 	t.Run("When commitments are unused, it should lower the price and keep the list price", func(t *testing.T) {
 		list := offeringAt(m.cached(), onDemand).Price
-		g.Write(t, m.Capacity, func(l *capacity.Lease) {
+		g.Write(t, m.Capacity, func(l *capacityprovider.Lease) {
 			l.Commitments.Unused = map[string]float64{"plan": 1}
 		})
 		choice, _ := m.cached().ResolveKey(onDemand)
@@ -113,8 +113,8 @@ func TestLease(t *testing.T) {
 		source := m.templatesOf(t)["t-1"]
 		m.machines.ObserveMachine("reserved", inventory.Machine{Origin: inventory.Origin{Source: source, Key: key, Price: 0.001}})
 		end := m.clock.Now().Add(time.Hour)
-		g.Write(t, m.Capacity, func(l *capacity.Lease) {
-			l.Commitments, l.Expires = capacity.Commitments{}, map[string]time.Time{"reservation/r-1-b": end}
+		g.Write(t, m.Capacity, func(l *capacityprovider.Lease) {
+			l.Commitments, l.Expires = capacityprovider.Commitments{}, map[string]time.Time{"reservation/r-1-b": end}
 		})
 		price := func() float64 {
 			price, ok := m.cached().InstanceTypes[1].OfferingPrice("b", karpv1.CapacityTypeReserved)
@@ -142,12 +142,12 @@ func TestLease(t *testing.T) {
 func BenchmarkLease(b *testing.B) {
 	for _, size := range []int{100, 1_000} {
 		m, g := leasedMarket(b, size)
-		g.Write(b, m.Capacity, func(l *capacity.Lease) {
-			l.Amounts = account.Amounts{"reservation/r-1-b": 3, "limit/cpu": 1 << 40, "limit/machines": 1 << 40}
+		g.Write(b, m.Capacity, func(l *capacityprovider.Lease) {
+			l.Amounts = capacity.Amounts{"reservation/r-1-b": 3, "limit/cpu": 1 << 40, "limit/machines": 1 << 40}
 		})
 		key := reservedIn("t-1", "b", "r-1-b")
 		choice, _ := m.cached().ResolveKey(key)
-		machine := capacity.MachineOf(key, choice.Template)
+		machine := capacityprovider.MachineOf(key, choice.Template)
 		b.Run(fmt.Sprintf("launched/types=%d", size), func(b *testing.B) {
 			b.ReportAllocs()
 			for b.Loop() {

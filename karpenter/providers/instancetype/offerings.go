@@ -12,10 +12,10 @@ import (
 	karpscheduling "sigs.k8s.io/karpenter/pkg/scheduling"
 
 	"github.com/autonode-io/autonode/api/karpenter/v1alpha1"
-	account "github.com/autonode-io/autonode/capacity"
+	"github.com/autonode-io/autonode/capacity"
 	"github.com/autonode-io/autonode/catalog"
 	"github.com/autonode-io/autonode/catalog/patch"
-	"github.com/autonode-io/autonode/karpenter/providers/capacity"
+	capacityprovider "github.com/autonode-io/autonode/karpenter/providers/capacity"
 	"github.com/autonode-io/autonode/karpenter/providers/inventory"
 	"github.com/autonode-io/autonode/karpenter/providers/offering"
 	"github.com/autonode-io/autonode/karpenter/providers/template"
@@ -252,9 +252,9 @@ func (b *builder) obstacle(tmpl *template.Template) string {
 // its reservation has for this cluster. sold: nothing in the template, its catalog or the Cluster keeps it from being launched. obstacle is
 // that of the source.
 func (b *builder) leased(tmpl *template.Template, key offering.Key, failureDomain string, price float64, sold bool, obstacle string) (choice *Choice, left int) {
-	offer := account.Offer{Available: true, Left: account.Unlimited, Price: price, Saving: price}
+	offer := capacity.Offer{Available: true, Left: capacity.Unlimited, Price: price, Saving: price}
 	if b.Capacity.Limits() {
-		offer = b.Capacity.Offer(capacity.MachineOf(key, tmpl), price)
+		offer = b.Capacity.Offer(capacityprovider.MachineOf(key, tmpl), price)
 	}
 	choice = b.choice(tmpl, key, failureDomain, offer.Price, sold && obstacle == "" && offer.Available)
 	choice.ListPrice, choice.saving = price, offer.Saving

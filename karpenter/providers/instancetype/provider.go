@@ -12,7 +12,7 @@ import (
 	karpcloudprovider "sigs.k8s.io/karpenter/pkg/cloudprovider"
 
 	"github.com/autonode-io/autonode/api/karpenter/v1alpha1"
-	"github.com/autonode-io/autonode/karpenter/providers/capacity"
+	capacityprovider "github.com/autonode-io/autonode/karpenter/providers/capacity"
 	"github.com/autonode-io/autonode/karpenter/providers/change"
 	"github.com/autonode-io/autonode/karpenter/providers/informer"
 	"github.com/autonode-io/autonode/karpenter/providers/inventory"
@@ -43,7 +43,7 @@ type Config struct {
 	// MemoryOverhead is the fraction of nominal memory that nodes are assumed to lack before one has reported; see Input.
 	MemoryOverhead float64
 	// Capacity is what this cluster may take of what it shares with others.
-	Capacity *capacity.Provider
+	Capacity *capacityprovider.Provider
 	// Inventory has the existing machines. Instance types are returned once it has counted them.
 	Inventory *inventory.Inventory
 }

@@ -14,8 +14,8 @@ import (
 	karpv1 "sigs.k8s.io/karpenter/pkg/apis/v1"
 
 	"github.com/autonode-io/autonode/api/karpenter/v1alpha1"
-	fleet "github.com/autonode-io/autonode/capacity"
-	"github.com/autonode-io/autonode/karpenter/providers/capacity"
+	"github.com/autonode-io/autonode/capacity"
+	capacityprovider "github.com/autonode-io/autonode/karpenter/providers/capacity"
 	"github.com/autonode-io/autonode/karpenter/providers/instancetype"
 	"github.com/autonode-io/autonode/karpenter/providers/inventory"
 	"github.com/autonode-io/autonode/karpenter/providers/vacancy"
@@ -47,7 +47,7 @@ type UngrantedError struct{ Pools string }
 
 // Error says what the operator hasn't granted.
 func (e *UngrantedError) Error() string {
-	return fmt.Sprintf("the operator hasn't granted more of %s within %s", e.Pools, capacity.GrantWait)
+	return fmt.Sprintf("the operator hasn't granted more of %s within %s", e.Pools, capacityprovider.GrantWait)
 }
 
 // Provider of reservations.
@@ -55,7 +55,7 @@ type Provider struct {
 	// Inventory enforces the maximum sizes of templates, and of reservations of the infrastructure.
 	Inventory *inventory.Inventory
 	// Capacity keeps the cluster within its CapacityLease.
-	Capacity *capacity.Provider
+	Capacity *capacityprovider.Provider
 	// Vacancies are held for the replacements of nodes that were terminated first; nil for none.
 	Vacancies *vacancy.Keeper
 }
@@ -71,7 +71,7 @@ func (p *Provider) Open(ctx context.Context) error {
 // Reserve reserves what a NodeClaim's machine of a choice needs. Only then may the Machine be created, and Done is to be called afterwards.
 // The error is a *WaitingError or an *UngrantedError, or wraps ErrFull or inventory.ErrNotCounted.
 func (p *Provider) Reserve(nodeClaim *karpv1.NodeClaim, choice *instancetype.Choice) error {
-	needed := capacity.MachineOf(choice.Key, choice.Template)
+	needed := capacityprovider.MachineOf(choice.Key, choice.Template)
 	vacancies := p.Vacancies.Of(nodeClaim.Labels[karpv1.NodePoolLabelKey])
 	if !p.Capacity.Fits(nodeClaim.Name, needed, vacancies...) {
 		return p.request(nodeClaim.Name, needed)
@@ -87,13 +87,13 @@ func (p *Provider) Reserve(nodeClaim *karpv1.NodeClaim, choice *instancetype.Cho
 }
 
 // request asks the operator for a larger grant, and says what follows for the launch.
-func (p *Provider) request(nodeClaim string, needed fleet.Machine) error {
+func (p *Provider) request(nodeClaim string, needed capacity.Machine) error {
 	since, possible := p.Capacity.Request(nodeClaim, needed)
 	if !possible {
 		return ErrFull
 	}
 	pools := p.Capacity.Lacking(needed)
-	if p.Capacity.Clock.Since(since) < capacity.GrantWait {
+	if p.Capacity.Clock.Since(since) < capacityprovider.GrantWait {
 		return &WaitingError{Pools: pools, InstanceType: needed.InstanceType}
 	}
 	p.Capacity.BackOffPools(needed)

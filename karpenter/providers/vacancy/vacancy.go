@@ -20,8 +20,8 @@ import (
 	karpv1 "sigs.k8s.io/karpenter/pkg/apis/v1"
 
 	"github.com/autonode-io/autonode/api/karpenter/v1alpha1"
-	fleet "github.com/autonode-io/autonode/capacity"
-	"github.com/autonode-io/autonode/karpenter/providers/capacity"
+	"github.com/autonode-io/autonode/capacity"
+	capacityprovider "github.com/autonode-io/autonode/karpenter/providers/capacity"
 	"github.com/autonode-io/autonode/karpenter/providers/change"
 	"github.com/autonode-io/autonode/karpenter/providers/inventory"
 	"github.com/autonode-io/autonode/karpenter/providers/offering"
@@ -52,8 +52,8 @@ type Vacancy struct {
 	Reason string    `json:"reason,omitempty"`
 	Since  time.Time `json:"since"`
 	// Account and Charges are what is kept of the CapacityLease.
-	Account string        `json:"account,omitempty"`
-	Charges fleet.Amounts `json:"charges,omitempty"`
+	Account string           `json:"account,omitempty"`
+	Charges capacity.Amounts `json:"charges,omitempty"`
 
 	// holder is the name of the NodeClaim for which the CapacityLease's part is kept: the one that has left, or the latest replacement.
 	holder string
@@ -83,7 +83,7 @@ type Memory interface {
 // Config of a Keeper.
 type Config struct {
 	Clock     clock.PassiveClock
-	Capacity  *capacity.Provider
+	Capacity  *capacityprovider.Provider
 	Inventory *inventory.Inventory
 	// Memory is nil in a process that launches nothing.
 	Memory Memory
@@ -169,16 +169,16 @@ func (k *Keeper) Open() error {
 }
 
 // Kept returns what earlier processes have kept of the CapacityLease, for capacity.Config.
-func (k *Keeper) Kept(ctx context.Context) ([]capacity.Kept, error) {
+func (k *Keeper) Kept(ctx context.Context) ([]capacityprovider.Kept, error) {
 	if err := k.Load(ctx); err != nil {
 		return nil, err
 	}
 	k.mu.Lock()
 	defer k.mu.Unlock()
-	var kept []capacity.Kept
+	var kept []capacityprovider.Kept
 	for _, v := range k.vacancies {
 		if v.Account != "" {
-			kept = append(kept, capacity.Kept{Name: v.NodeClaim, Account: v.Account, Charges: v.Charges})
+			kept = append(kept, capacityprovider.Kept{Name: v.NodeClaim, Account: v.Account, Charges: v.Charges})
 		}
 	}
 	return kept, nil

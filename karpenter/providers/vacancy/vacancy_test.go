@@ -15,8 +15,8 @@ import (
 	karpv1 "sigs.k8s.io/karpenter/pkg/apis/v1"
 
 	"github.com/autonode-io/autonode/api/karpenter/v1alpha1"
-	fleet "github.com/autonode-io/autonode/capacity"
-	"github.com/autonode-io/autonode/karpenter/providers/capacity"
+	"github.com/autonode-io/autonode/capacity"
+	capacityprovider "github.com/autonode-io/autonode/karpenter/providers/capacity"
 	"github.com/autonode-io/autonode/karpenter/providers/inventory"
 	"github.com/autonode-io/autonode/karpenter/providers/offering"
 	"github.com/autonode-io/autonode/karpenter/providers/vacancy"
@@ -24,37 +24,37 @@ import (
 
 const pool = "reservation/cr-1"
 
-var reserved = fleet.Machine{Offering: fleet.Offering{InstanceType: "g5", CapacityType: karpv1.CapacityTypeReserved, Reservation: "cr-1"}}
+var reserved = capacity.Machine{Offering: capacity.Offering{InstanceType: "g5", CapacityType: karpv1.CapacityTypeReserved, Reservation: "cr-1"}}
 
 // management is what outlives processes: the lease of two machines, the Machines, and what is written down.
 type management struct {
-	lease        capacity.Lease
-	machines     map[string]fleet.Machine
+	lease        capacityprovider.Lease
+	machines     map[string]capacity.Machine
 	replacements map[string]string
 	text         string
 	err          error
 }
 
-func (m *management) Cached(context.Context) (*capacity.Lease, error) {
+func (m *management) Cached(context.Context) (*capacityprovider.Lease, error) {
 	lease := m.lease
 	return &lease, nil
 }
-func (m *management) Live(ctx context.Context) (*capacity.Lease, error) {
+func (m *management) Live(ctx context.Context) (*capacityprovider.Lease, error) {
 	if m.err != nil {
 		return nil, m.err
 	}
 	return m.Cached(ctx)
 }
 func (m *management) First(context.Context) (bool, error) { return true, nil }
-func (m *management) Machines(context.Context) (map[string]fleet.Machine, map[string]string, error) {
-	machines := map[string]fleet.Machine{}
+func (m *management) Machines(context.Context) (map[string]capacity.Machine, map[string]string, error) {
+	machines := map[string]capacity.Machine{}
 	for name, machine := range m.machines {
 		machines[name] = machine
 	}
 	return machines, m.replacements, m.err
 }
 
-func (m *management) Machine(_ context.Context, name string) (fleet.Machine, bool, error) {
+func (m *management) Machine(_ context.Context, name string) (capacity.Machine, bool, error) {
 	machine, ok := m.machines[name]
 	return machine, ok, m.err
 }
@@ -71,7 +71,7 @@ type process struct {
 	*vacancy.Keeper
 	*WithT
 	t         *testing.T
-	capacity  *capacity.Provider
+	capacity  *capacityprovider.Provider
 	inventory *inventory.Inventory
 	clock     *clocktesting.FakeClock
 	m         *management
@@ -81,14 +81,14 @@ func start(t *testing.T, m *management, clk *clocktesting.FakeClock) *process {
 	t.Helper()
 	p := &process{WithT: NewWithT(t), t: t, clock: clk, m: m}
 	p.inventory = inventory.New(inventory.Config{Counted: func() bool { return true }, Clock: clk})
-	p.capacity = capacity.New(capacity.Config{Clock: clk, Source: m})
+	p.capacity = capacityprovider.New(capacityprovider.Config{Clock: clk, Source: m})
 	p.Keeper = vacancy.New(vacancy.Config{Clock: clk, Capacity: p.capacity, Inventory: p.inventory, Memory: m})
 	p.capacity.Vacancies = p.Kept
 	for name := range m.machines {
 		p.observe(name, "")
 	}
 	p.step()
-	clk.Step(2 * fleet.InFlight)
+	clk.Step(2 * capacity.InFlight)
 	p.step()
 	return p
 }
@@ -145,23 +145,23 @@ func (p *process) held() int64 {
 // grant plays the operator, which grants the cluster another amount.
 func (p *process) grant(amount int64) {
 	p.m.lease.Sequence++
-	p.m.lease.Amounts = fleet.Amounts{pool: amount}
+	p.m.lease.Amounts = capacity.Amounts{pool: amount}
 	p.step()
 }
 
 // full is a cluster with both machines of the reservation.
 func full(t *testing.T) *process {
 	t.Helper()
-	m := &management{machines: map[string]fleet.Machine{}, replacements: map[string]string{}, lease: capacity.Lease{
-		Account: "account-1", Rules: []fleet.Rule{{Pool: pool, Resource: fleet.Machines, Reservation: "cr-1"}},
-		Lease: fleet.Lease{ID: "lease-1", Sequence: 1, Amounts: fleet.Amounts{pool: 2}},
+	m := &management{machines: map[string]capacity.Machine{}, replacements: map[string]string{}, lease: capacityprovider.Lease{
+		Account: "account-1", Rules: []capacity.Rule{{Pool: pool, Resource: capacity.Machines, Reservation: "cr-1"}},
+		Lease: capacity.Lease{ID: "lease-1", Sequence: 1, Amounts: capacity.Amounts{pool: 2}},
 	}}
 	p := start(t, m, clocktesting.NewFakeClock(time.Unix(1_000_000, 0)))
 	for _, name := range []string{"a", "b"} {
 		launched, _ := p.launch(name, "general")
 		p.Expect(launched).To(BeTrue())
 	}
-	p.clock.Step(3 * fleet.InFlight)
+	p.clock.Step(3 * capacity.InFlight)
 	return p
 }
 
@@ -215,7 +215,7 @@ func TestKeeper(t *testing.T) {
 		p.gone("a")
 		launched, _ := p.launch("c", "general")
 		p.Expect(launched).To(BeTrue())
-		p.clock.Step(3 * fleet.InFlight)
+		p.clock.Step(3 * capacity.InFlight)
 		p.Expect(p.Hold(t.Context(), claim("c", "general"))).To(Succeed())
 		p.gone("c")
 		p.grant(1)
@@ -251,7 +251,7 @@ func TestKeeper(t *testing.T) {
 		before := full(t)
 		before.Expect(before.Hold(t.Context(), claim("a", "general"))).To(Succeed())
 		before.gone("a")
-		before.m.lease.Account, before.m.lease.Amounts = "account-2", fleet.Amounts{pool: 1}
+		before.m.lease.Account, before.m.lease.Amounts = "account-2", capacity.Amounts{pool: 1}
 		p := start(t, before.m, before.clock)
 		p.Expect(p.held()).To(Equal(int64(1)))
 	})

@@ -23,7 +23,7 @@ import (
 	clusterv1 "sigs.k8s.io/cluster-api/api/core/v1beta2"
 	"sigs.k8s.io/cluster-api/util/annotations"
 	"sigs.k8s.io/controller-runtime/pkg/client"
-	"sigs.k8s.io/controller-runtime/pkg/controller"
+	ctrlcontroller "sigs.k8s.io/controller-runtime/pkg/controller"
 	"sigs.k8s.io/controller-runtime/pkg/log"
 	"sigs.k8s.io/controller-runtime/pkg/manager"
 	"sigs.k8s.io/controller-runtime/pkg/reconcile"
@@ -105,7 +105,7 @@ func (a *Approver) SetUp(ctx context.Context, mgr manager.Manager, guests Guests
 	if err := mgr.GetFieldIndexer().IndexField(ctx, &clusterv1.Machine{}, tokenIndex, tokens); err != nil {
 		return fmt.Errorf("indexing Machines by their bootstrap tokens: %w", err)
 	}
-	c, err := controller.NewTyped("certificatesigningrequest", mgr, controller.TypedOptions[Key]{
+	c, err := ctrlcontroller.NewTyped("certificatesigningrequest", mgr, ctrlcontroller.TypedOptions[Key]{
 		Reconciler:              a,
 		MaxConcurrentReconciles: workers,
 	})

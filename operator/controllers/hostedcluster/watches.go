@@ -20,7 +20,7 @@ import (
 	clusterv1 "sigs.k8s.io/cluster-api/api/core/v1beta2"
 	"sigs.k8s.io/controller-runtime/pkg/builder"
 	"sigs.k8s.io/controller-runtime/pkg/client"
-	"sigs.k8s.io/controller-runtime/pkg/controller"
+	ctrlcontroller "sigs.k8s.io/controller-runtime/pkg/controller"
 	"sigs.k8s.io/controller-runtime/pkg/event"
 	"sigs.k8s.io/controller-runtime/pkg/handler"
 	"sigs.k8s.io/controller-runtime/pkg/manager"
@@ -129,7 +129,7 @@ func (r *Reconciler) watch(mgr manager.Manager, config Config) error {
 		// A missing kind may be served now: of a provider, or PodMonitor.
 		Watches(&apiextensionsv1.CustomResourceDefinition{}, handler.EnqueueRequestsFromMapFunc(r.all),
 			builder.OnlyMetadata, changed).
-		WithOptions(controller.Options{MaxConcurrentReconciles: workers, RateLimiter: limiter}).
+		WithOptions(ctrlcontroller.Options{MaxConcurrentReconciles: workers, RateLimiter: limiter}).
 		WatchesRawSource(source.Func(limiter.Start))
 	for _, from := range config.Sources {
 		b = b.WatchesRawSource(from)

@@ -6,7 +6,7 @@ import (
 	"errors"
 	"net/http"
 	"net/http/httptest"
-	"runtime"
+	goruntime "runtime"
 	"strings"
 	"testing"
 	"time"
@@ -14,7 +14,7 @@ import (
 	. "github.com/onsi/gomega"
 	rbacv1 "k8s.io/api/rbac/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
-	kruntime "k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	clientgoscheme "k8s.io/client-go/kubernetes/scheme"
 	"k8s.io/client-go/rest"
@@ -24,7 +24,7 @@ import (
 
 // TestAnswers is a guest whose API server answers one call with something else.
 func TestAnswers(t *testing.T) {
-	scheme := kruntime.NewScheme()
+	scheme := runtime.NewScheme()
 	NewWithT(t).Expect(clientgoscheme.AddToScheme(scheme)).To(Succeed())
 	scheme.AddKnownTypes(schema.GroupVersion{Group: "karpenter.sh", Version: "v1"}, &karpv1.NodePool{})
 	const (
@@ -65,10 +65,10 @@ func TestAnswers(t *testing.T) {
 			config.Wrap(func(next http.RoundTripper) http.RoundTripper { return &bounded{next: next, scheme: scheme} })
 			c, err := client.New(config, client.Options{Scheme: scheme, Mapper: newMapper(nil)})
 			g.Expect(err).NotTo(HaveOccurred())
-			before, after := runtime.MemStats{}, runtime.MemStats{}
-			runtime.ReadMemStats(&before)
+			before, after := goruntime.MemStats{}, goruntime.MemStats{}
+			goruntime.ReadMemStats(&before)
 			err = c.Get(t.Context(), client.ObjectKey{Name: "a"}, &rbacv1.ClusterRole{})
-			runtime.ReadMemStats(&after)
+			goruntime.ReadMemStats(&after)
 			g.Expect(after.TotalAlloc - before.TotalAlloc).To(BeNumerically("<", 128<<20))
 			if test.says == "" {
 				g.Expect(err).NotTo(HaveOccurred())

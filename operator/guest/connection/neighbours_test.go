@@ -9,7 +9,7 @@ import (
 	"io"
 	"net/http"
 	"net/http/httptest"
-	"runtime"
+	goruntime "runtime"
 	"strings"
 	"sync"
 	"testing"
@@ -18,7 +18,7 @@ import (
 	. "github.com/onsi/gomega"
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-	kruntime "k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/client-go/rest"
 	toolscache "k8s.io/client-go/tools/cache"
@@ -83,7 +83,7 @@ func TestNeighbours(t *testing.T) {
 	}))
 	t.Cleanup(server.Close)
 
-	scheme := kruntime.NewScheme()
+	scheme := runtime.NewScheme()
 	g.Expect(errors.Join(corev1.AddToScheme(scheme), clusterv1.AddToScheme(scheme))).To(Succeed())
 	management := fake.NewClientBuilder().WithScheme(scheme)
 	keys := make([]client.ObjectKey, guests)
@@ -134,7 +134,7 @@ func TestNeighbours(t *testing.T) {
 	attackers := []*Guest{connect(keys[0]), connect(keys[1])}
 	for _, key := range keys[:2] {
 		g.Eventually(func() error {
-			runtime.ReadMemStats(&memory)
+			goruntime.ReadMemStats(&memory)
 			peak = max(peak, memory.HeapInuse)
 			return connections.Health(key).Exceeded
 		}, time.Minute, 10*time.Millisecond).Should(HaveOccurred(), "When a guest exceeds its bounds, it should be disconnected")
@@ -151,14 +151,14 @@ func TestNeighbours(t *testing.T) {
 	t.Logf("%d honest guests with %d nodes each: %d MiB of heap before, %d MiB in use at most, %d MiB after", len(honest), nodes, before>>20, peak>>20, after>>20)
 	g.Expect(peak).To(BeNumerically("<", before+600<<20))
 	g.Expect(after).To(BeNumerically("<", before+64<<20), "what was kept of it is dropped")
-	runtime.KeepAlive(attackers)
+	goruntime.KeepAlive(attackers)
 }
 
-var memory runtime.MemStats
+var memory goruntime.MemStats
 
 // heap is what is in use after a collection.
 func heap() uint64 {
-	runtime.GC()
-	runtime.ReadMemStats(&memory)
+	goruntime.GC()
+	goruntime.ReadMemStats(&memory)
 	return memory.HeapAlloc
 }

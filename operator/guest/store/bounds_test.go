@@ -8,7 +8,7 @@ import (
 	"net/http"
 	"net/http/httptest"
 	"reflect"
-	"runtime"
+	goruntime "runtime"
 	"strings"
 	"sync/atomic"
 	"testing"
@@ -17,7 +17,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/labels"
-	kruntime "k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	toolscache "k8s.io/client-go/tools/cache"
 	"sigs.k8s.io/controller-runtime/pkg/client"
@@ -103,9 +103,9 @@ func TestExceeded(t *testing.T) {
 		t.Run("When a guest "+name+", its Store should close and keep nothing", func(t *testing.T) {
 			g := NewWithT(t)
 			exceeded := make(chan error, 100)
-			before, after := runtime.MemStats{}, runtime.MemStats{}
+			before, after := goruntime.MemStats{}, goruntime.MemStats{}
 			server := answers(t, test.list, test.watch)
-			runtime.ReadMemStats(&before)
+			goruntime.ReadMemStats(&before)
 			s := storeOf(t, server, anyKind, func(c *Config) {
 				c.Bounds, c.Exceeded = test.bounds, func(why error) { exceeded <- why }
 			})
@@ -118,7 +118,7 @@ func TestExceeded(t *testing.T) {
 			g.Expect(err).To(MatchError(why))
 			g.Expect(s.Get(t.Context(), client.ObjectKey{Name: "n1"}, &corev1.Node{})).To(MatchError(ErrClosed))
 			g.Expect(s.Handle(&corev1.Node{}, toolscache.ResourceEventHandlerFuncs{})).To(MatchError(ErrClosed))
-			runtime.ReadMemStats(&after)
+			goruntime.ReadMemStats(&after)
 			g.Expect(after.TotalAlloc-before.TotalAlloc).To(BeNumerically("<", 256<<20), "all that was allocated meanwhile, by the server too")
 			s.usage.mu.Lock()
 			kept := s.usage.retained
@@ -271,7 +271,7 @@ func TestFormats(t *testing.T) {
 	}
 }
 
-func asJSON(t *testing.T, object kruntime.Object) []byte {
+func asJSON(t *testing.T, object runtime.Object) []byte {
 	t.Helper()
 	raw, err := json.Marshal(object)
 	if err != nil {

@@ -10,7 +10,7 @@ import (
 
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/api/equality"
-	kruntime "k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/runtime"
 	clientgoscheme "k8s.io/client-go/kubernetes/scheme"
 	"k8s.io/client-go/rest"
 	"sigs.k8s.io/controller-runtime/pkg/client"
@@ -29,7 +29,7 @@ func FuzzList(f *testing.F) {
 	list := &corev1.NodeList{Items: []corev1.Node{*node}}
 	list.ResourceVersion, list.Kind, list.APIVersion = "1", "NodeList", "v1"
 	inJSON, _ := json.Marshal(list)
-	asProtobuf, err := kruntime.Encode(inProtobuf, list)
+	asProtobuf, err := runtime.Encode(inProtobuf, list)
 	if err != nil {
 		f.Fatal(err)
 	}

@@ -8,7 +8,7 @@ import (
 	"fmt"
 	"io"
 	"reflect"
-	"runtime"
+	goruntime "runtime"
 	"strings"
 	"testing"
 	"testing/iotest"
@@ -18,7 +18,7 @@ import (
 	apiextensionsv1 "k8s.io/apiextensions-apiserver/pkg/apis/apiextensions/v1"
 	"k8s.io/apimachinery/pkg/api/resource"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-	kruntime "k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/runtime/serializer/protobuf"
 	clientgoscheme "k8s.io/client-go/kubernetes/scheme"
 	karpv1 "sigs.k8s.io/karpenter/pkg/apis/v1"
@@ -271,16 +271,16 @@ func TestItems(t *testing.T) {
 }
 
 func TestEvents(t *testing.T) {
-	object, err := kruntime.Encode(protobuf.NewSerializer(clientgoscheme.Scheme, clientgoscheme.Scheme), node())
+	object, err := runtime.Encode(protobuf.NewSerializer(clientgoscheme.Scheme, clientgoscheme.Scheme), node())
 	if err != nil {
 		t.Fatal(err)
 	}
-	event, err := (&metav1.WatchEvent{Type: "ADDED", Object: kruntime.RawExtension{Raw: object}}).Marshal()
+	event, err := (&metav1.WatchEvent{Type: "ADDED", Object: runtime.RawExtension{Raw: object}}).Marshal()
 	if err != nil {
 		t.Fatal(err)
 	}
 	frame := append([]byte{0, 0, byte(len(event) >> 8), byte(len(event))}, event...)
-	line := append(marshal(t, &metav1.WatchEvent{Type: "ADDED", Object: kruntime.RawExtension{Raw: marshal(t, node())}}), '\n')
+	line := append(marshal(t, &metav1.WatchEvent{Type: "ADDED", Object: runtime.RawExtension{Raw: marshal(t, node())}}), '\n')
 	for name, raw := range map[string][]byte{"protobuf": frame, "JSON": line} {
 		t.Run("When a watch sends "+name+", it should be split into events", func(t *testing.T) {
 			g := NewWithT(t)
@@ -316,17 +316,17 @@ func TestEvents(t *testing.T) {
 func TestSize(t *testing.T) {
 	g := NewWithT(t)
 	const count = 2000
-	before, after := runtime.MemStats{}, runtime.MemStats{}
+	before, after := goruntime.MemStats{}, goruntime.MemStats{}
 	raw := marshal(t, node())
 	kept := make([]*corev1.Node, count)
-	runtime.GC()
-	runtime.ReadMemStats(&before)
+	goruntime.GC()
+	goruntime.ReadMemStats(&before)
 	for i := range kept {
 		kept[i] = &corev1.Node{}
 		g.Expect(json.Unmarshal(raw, kept[i])).To(Succeed())
 	}
-	runtime.GC()
-	runtime.ReadMemStats(&after)
+	goruntime.GC()
+	goruntime.ReadMemStats(&after)
 	took := (int(after.HeapAlloc) - int(before.HeapAlloc)) / count
 	g.Expect(wire.Size(kept[0])).To(BeNumerically("~", took, took/2), "When an object is kept, its size should be near to what it takes")
 }

@@ -20,7 +20,7 @@ import (
 	"github.com/autonode-io/autonode/api/karpenter/v1alpha1"
 	"github.com/autonode-io/autonode/api/v1beta1"
 	"github.com/autonode-io/autonode/assets/infrastructure"
-	"github.com/autonode-io/autonode/assets/karpenter"
+	karpenterassets "github.com/autonode-io/autonode/assets/karpenter"
 	"github.com/autonode-io/autonode/assets/references"
 	"github.com/autonode-io/autonode/operator/provider"
 )
@@ -82,7 +82,7 @@ type naming struct {
 
 // role adds the kinds of this cluster's infrastructure and bootstrap: Karpenter reads the templates and writes their clones.
 func (g groups) role(ctx context.Context, in provider.Input) (*rbacv1.Role, error) {
-	role, err := karpenter.Role()
+	role, err := karpenterassets.Role()
 	if err != nil {
 		return nil, err
 	}

@@ -18,8 +18,8 @@ import (
 	"github.com/autonode-io/autonode/api/karpenter/v1alpha1"
 	"github.com/autonode-io/autonode/api/v1beta1"
 	"github.com/autonode-io/autonode/assets/crds"
-	"github.com/autonode-io/autonode/assets/guest"
-	"github.com/autonode-io/autonode/assets/karpenter"
+	guestassets "github.com/autonode-io/autonode/assets/guest"
+	karpenterassets "github.com/autonode-io/autonode/assets/karpenter"
 	"github.com/autonode-io/autonode/operator/provider"
 )
 
@@ -35,7 +35,7 @@ func NewFor(apiGroups string) *provider.Profile {
 		Component:       "karpenter-clusterapi",
 		CheckSpec:       allowed.checkSpec,
 		CheckCluster:    checkCluster,
-		Deployment:      karpenter.Deployment,
+		Deployment:      karpenterassets.Deployment,
 		AdaptDeployment: adaptDeployment,
 		ReadsNodeImages: true,
 		Role:            allowed.role,
@@ -53,7 +53,7 @@ func NewFor(apiGroups string) *provider.Profile {
 		DefaultNodeClass: defaultNodeClass,
 		Versions:         versions,
 		HoldsUpgrades:    true,
-		ClusterRole:      guest.ClusterRole,
+		ClusterRole:      guestassets.ClusterRole,
 		Roles:            roles,
 		Tokens:           []provider.Token{{Key: "token"}},
 
@@ -62,8 +62,8 @@ func NewFor(apiGroups string) *provider.Profile {
 }
 
 func roles() ([]client.Object, error) {
-	role, binding, err := guest.Roles()
-	renewals, renewalsErr := guest.RenewalsBinding()
+	role, binding, err := guestassets.Roles()
+	renewals, renewalsErr := guestassets.RenewalsBinding()
 	return []client.Object{role, binding, renewals}, errors.Join(err, renewalsErr)
 }
 

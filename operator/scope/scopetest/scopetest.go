@@ -19,7 +19,7 @@ import (
 	apiextensionsv1 "k8s.io/apiextensions-apiserver/pkg/apis/apiextensions/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-	k8sruntime "k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/runtime"
 	clientgoscheme "k8s.io/client-go/kubernetes/scheme"
 	"k8s.io/client-go/rest"
 	"k8s.io/utils/ptr"
@@ -110,7 +110,7 @@ func fuzzing() bool {
 	return target != nil && target.Value.String() != ""
 }
 
-func (c *Cluster) start(scheme *k8sruntime.Scheme) error {
+func (c *Cluster) start(scheme *runtime.Scheme) error {
 	var err error
 	if c.Config, err = c.Environment.Start(); err != nil {
 		return err
@@ -121,9 +121,9 @@ func (c *Cluster) start(scheme *k8sruntime.Scheme) error {
 }
 
 // Scheme holds every kind that the operator uses in either cluster.
-func Scheme() (*k8sruntime.Scheme, error) {
-	scheme := k8sruntime.NewScheme()
-	for _, add := range []func(*k8sruntime.Scheme) error{clientgoscheme.AddToScheme, clusterv1.AddToScheme, v1beta1.AddToScheme, autonodev1alpha1.AddToScheme, watch.AddToScheme} {
+func Scheme() (*runtime.Scheme, error) {
+	scheme := runtime.NewScheme()
+	for _, add := range []func(*runtime.Scheme) error{clientgoscheme.AddToScheme, clusterv1.AddToScheme, v1beta1.AddToScheme, autonodev1alpha1.AddToScheme, watch.AddToScheme} {
 		if err := add(scheme); err != nil {
 			return nil, err
 		}

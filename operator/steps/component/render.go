@@ -19,7 +19,7 @@ import (
 	"k8s.io/apimachinery/pkg/util/intstr"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
-	"github.com/autonode-io/autonode/assets/karpenter"
+	karpenterassets "github.com/autonode-io/autonode/assets/karpenter"
 	"github.com/autonode-io/autonode/operator/provider"
 	"github.com/autonode-io/autonode/operator/steps/featuregate"
 	"github.com/autonode-io/autonode/operator/steps/naming"
@@ -73,15 +73,15 @@ func (in Input) objects(ctx context.Context, nodeImages *corev1.ConfigMap) []obj
 	const always = true
 	role := func() (*rbacv1.Role, error) { return in.Profile.Role(ctx, in.Input) }
 	return []object{
-		of(karpenter.ServiceAccount, in.adaptServiceAccount, always),
+		of(karpenterassets.ServiceAccount, in.adaptServiceAccount, always),
 		of(role, nil, in.Profile.Role != nil),
-		of(karpenter.RoleBinding, in.adaptRoleBinding, in.Profile.Role != nil),
+		of(karpenterassets.RoleBinding, in.adaptRoleBinding, in.Profile.Role != nil),
 		of(in.pullSecret, nil, in.copiesPullSecret()),
 		of(func() (*corev1.ConfigMap, error) { return nodeImages, nil }, nil, nodeImages != nil),
-		of(karpenter.PodDisruptionBudget, nil, always),
-		of(karpenter.NetworkPolicy, in.adaptNetworkPolicy, always),
+		of(karpenterassets.PodDisruptionBudget, nil, always),
+		of(karpenterassets.NetworkPolicy, in.adaptNetworkPolicy, always),
 		of(in.Profile.Deployment, func(d *appsv1.Deployment) error { return in.adaptDeployment(ctx, d) }, always),
-		of(karpenter.PodMonitor, nil, in.Monitoring),
+		of(karpenterassets.PodMonitor, nil, in.Monitoring),
 	}
 }
 

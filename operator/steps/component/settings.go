@@ -18,7 +18,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/util/validation"
-	karpoptions "sigs.k8s.io/karpenter/pkg/operator/options"
+	"sigs.k8s.io/karpenter/pkg/operator/options"
 	"sigs.k8s.io/yaml"
 
 	"github.com/autonode-io/autonode/api/karpenter/v1alpha1"
@@ -189,7 +189,7 @@ func (s Settings) validate() error {
 	for _, problem := range v1alpha1.RepairPolicyProblems(s.RepairPolicies) {
 		report("repairPolicies%s", problem)
 	}
-	if _, err := karpoptions.ParseSchedulerConfiguration(string(s.SchedulerConfig)); err != nil {
+	if _, err := options.ParseSchedulerConfiguration(string(s.SchedulerConfig)); err != nil {
 		report("schedulerConfig: %w", err)
 	}
 	if s.SharedCatalogNamespace != "" {
@@ -272,7 +272,7 @@ func (s Settings) variables() []corev1.EnvVar {
 
 // SpreadsByDefault reports whether pods have topology spread constraints by default. Karpenter then reads what selects pods in the guest.
 func (s Settings) SpreadsByDefault() bool {
-	config, err := karpoptions.ParseSchedulerConfiguration(string(s.SchedulerConfig))
+	config, err := options.ParseSchedulerConfiguration(string(s.SchedulerConfig))
 	return err == nil && config != nil && config.PodTopologySpread != nil && len(config.PodTopologySpread.DefaultConstraints) > 0
 }
 

@@ -16,7 +16,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/api/resource"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-	karpoptions "sigs.k8s.io/karpenter/pkg/operator/options"
+	"sigs.k8s.io/karpenter/pkg/operator/options"
 
 	"github.com/autonode-io/autonode/api/karpenter/v1alpha1"
 )
@@ -121,7 +121,7 @@ func TestSettings(t *testing.T) {
 		g.Expect(env).To(HaveLen(1))
 		g.Expect(env[0].Name).To(Equal("SCHEDULER_CONFIG"))
 		t.Setenv(env[0].Name, env[0].Value)
-		flags, options := &karpoptions.FlagSet{FlagSet: flag.NewFlagSet("karpenter", flag.ContinueOnError)}, &karpoptions.Options{}
+		flags, options := &options.FlagSet{FlagSet: flag.NewFlagSet("karpenter", flag.ContinueOnError)}, &options.Options{}
 		options.AddFlags(flags)
 		g.Expect(options.Parse(flags)).To(Succeed())
 		g.Expect(options.SchedulerConfig.PodTopologySpread.DefaultConstraints).To(ConsistOf(corev1.TopologySpreadConstraint{

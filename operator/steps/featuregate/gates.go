@@ -16,7 +16,7 @@ import (
 	"k8s.io/apimachinery/pkg/util/sets"
 
 	"github.com/autonode-io/autonode/assets/crds"
-	"github.com/autonode-io/autonode/assets/guest"
+	guestassets "github.com/autonode-io/autonode/assets/guest"
 )
 
 const (
@@ -44,9 +44,9 @@ type gate struct {
 
 // gates are those that a platform may set, sorted by name.
 var gates = []gate{
-	{name: CapacityBuffer, rules: guest.CapacityBufferRules, definition: crds.CapacityBuffer, version: "v1beta1"},
+	{name: CapacityBuffer, rules: guestassets.CapacityBufferRules, definition: crds.CapacityBuffer, version: "v1beta1"},
 	{
-		name: DynamicResourceAllocation, rules: guest.DynamicResourceRules, kind: resourcev1.SchemeGroupVersion.WithKind("ResourceClaim"),
+		name: DynamicResourceAllocation, rules: guestassets.DynamicResourceRules, kind: resourcev1.SchemeGroupVersion.WithKind("ResourceClaim"),
 		ignored: "IGNORE_DRA_REQUESTS",
 	},
 	{name: "NodeOverlay"},

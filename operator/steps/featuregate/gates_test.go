@@ -11,10 +11,10 @@ import (
 	. "github.com/onsi/gomega"
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/util/sets"
-	karpoptions "sigs.k8s.io/karpenter/pkg/operator/options"
+	"sigs.k8s.io/karpenter/pkg/operator/options"
 
 	"github.com/autonode-io/autonode/assets/crds"
-	"github.com/autonode-io/autonode/assets/karpenter"
+	karpenterassets "github.com/autonode-io/autonode/assets/karpenter"
 )
 
 func TestGates(t *testing.T) {
@@ -60,8 +60,8 @@ func core(t *testing.T, g *WithT, gate gate, container *corev1.Container) bool {
 	for _, v := range container.Env {
 		t.Setenv(v.Name, v.Value)
 	}
-	flags := &karpoptions.FlagSet{FlagSet: flag.NewFlagSet("karpenter", flag.ContinueOnError)}
-	parsed := &karpoptions.Options{}
+	flags := &options.FlagSet{FlagSet: flag.NewFlagSet("karpenter", flag.ContinueOnError)}
+	parsed := &options.Options{}
 	parsed.AddFlags(flags)
 	g.Expect(parsed.Parse(flags)).To(Succeed())
 	if gate.name == DynamicResourceAllocation {
@@ -71,7 +71,7 @@ func core(t *testing.T, g *WithT, gate gate, container *corev1.Container) bool {
 }
 
 func TestWrite(t *testing.T) {
-	deployment, err := karpenter.Deployment()
+	deployment, err := karpenterassets.Deployment()
 	NewWithT(t).Expect(err).NotTo(HaveOccurred())
 	byDefault := []string{"NodeOverlay", "NodeRepair", "ReservedCapacity", "StaticCapacity", "TerminateFirstDrift", "TerminateFirstRepair"}
 	for _, test := range []struct {

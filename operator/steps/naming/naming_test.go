@@ -13,7 +13,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/autonode-io/autonode/api/v1beta1"
-	"github.com/autonode-io/autonode/assets/karpenter"
+	karpenterassets "github.com/autonode-io/autonode/assets/karpenter"
 	"github.com/autonode-io/autonode/operator/provider/aws"
 	"github.com/autonode-io/autonode/operator/steps/naming"
 )
@@ -25,21 +25,21 @@ func assets(g Gomega) []client.Object {
 		g.Expect(err).NotTo(HaveOccurred())
 		objects = append(objects, object)
 	}
-	account, err := karpenter.ServiceAccount()
+	account, err := karpenterassets.ServiceAccount()
 	add(account, err)
-	role, err := karpenter.Role()
+	role, err := karpenterassets.Role()
 	add(role, err)
-	binding, err := karpenter.RoleBinding()
+	binding, err := karpenterassets.RoleBinding()
 	add(binding, err)
-	deployment, err := karpenter.Deployment()
+	deployment, err := karpenterassets.Deployment()
 	add(deployment, err)
 	forAWS, err := aws.New().Deployment()
 	add(forAWS, err)
-	budget, err := karpenter.PodDisruptionBudget()
+	budget, err := karpenterassets.PodDisruptionBudget()
 	add(budget, err)
-	policy, err := karpenter.NetworkPolicy()
+	policy, err := karpenterassets.NetworkPolicy()
 	add(policy, err)
-	monitor, err := karpenter.PodMonitor()
+	monitor, err := karpenterassets.PodMonitor()
 	add(monitor, err)
 	return objects
 }
@@ -71,7 +71,7 @@ func TestApply(t *testing.T) {
 func TestDeployment(t *testing.T) {
 	names := v1beta1.SharedNames("blue")
 	g := NewWithT(t)
-	deployment, err := karpenter.Deployment()
+	deployment, err := karpenterassets.Deployment()
 	g.Expect(err).NotTo(HaveOccurred())
 	g.Expect(naming.Apply(names, deployment)).To(Succeed())
 	pod := deployment.Spec.Template.Spec
@@ -114,7 +114,7 @@ func TestDeployment(t *testing.T) {
 
 func TestRole(t *testing.T) {
 	g := NewWithT(t)
-	role, err := karpenter.Role()
+	role, err := karpenterassets.Role()
 	g.Expect(err).NotTo(HaveOccurred())
 	g.Expect(naming.Apply(v1beta1.SharedNames("blue"), role)).To(Succeed())
 	named := map[string][]string{"clusters": {"blue"}, "capacityleases": {"karpenter-blue"}, "capacityleases/status": {"karpenter-blue"}}

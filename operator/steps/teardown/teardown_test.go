@@ -34,7 +34,7 @@ import (
 
 	"github.com/autonode-io/autonode/api/karpenter/v1alpha1"
 	"github.com/autonode-io/autonode/api/v1beta1"
-	"github.com/autonode-io/autonode/assets/karpenter"
+	karpenterassets "github.com/autonode-io/autonode/assets/karpenter"
 	"github.com/autonode-io/autonode/operator/apply"
 	"github.com/autonode-io/autonode/operator/scope"
 	"github.com/autonode-io/autonode/operator/scope/scopetest"
@@ -459,7 +459,7 @@ func TestDisable(t *testing.T) {
 		g.Expect(clusters.Guest.Client.Get(ctx, client.ObjectKey{Name: v1alpha1.DefaultNodeClass}, class)).To(Succeed())
 		class.Finalizers = []string{v1alpha1.NodeClassFinalizer}
 		g.Expect(clusters.Guest.Client.Update(ctx, class)).To(Succeed())
-		deployment, err := karpenter.Deployment()
+		deployment, err := karpenterassets.Deployment()
 		g.Expect(err).NotTo(HaveOccurred())
 		f.clock.SetTime(time.Now())
 		running := pod("karpenter-1", "", deployment.Spec.Selector.MatchLabels)

@@ -17,7 +17,7 @@ import (
 	"testing"
 	"time"
 
-	sdk "github.com/aws/aws-sdk-go-v2/aws"
+	"github.com/aws/aws-sdk-go-v2/aws"
 	"github.com/aws/aws-sdk-go-v2/config"
 	"github.com/aws/aws-sdk-go-v2/credentials/stscreds"
 	"github.com/aws/aws-sdk-go-v2/service/iam"
@@ -31,7 +31,7 @@ import (
 	"github.com/go-jose/go-jose/v4/jwt"
 	. "github.com/onsi/gomega"
 
-	"github.com/autonode-io/autonode/test/world/aws"
+	worldaws "github.com/autonode-io/autonode/test/world/aws"
 )
 
 const subject = "system:serviceaccount:kube-system:karpenter"
@@ -83,18 +83,18 @@ func (i *issuer) claims() jwt.Claims {
 
 // world is an account with one role, and a client whose credentials come from a token of the issuer.
 type world struct {
-	account *aws.Account
+	account *worldaws.Account
 	issuer  *issuer
-	config  sdk.Config
+	config  aws.Config
 	role    string
 	token   string // the file
 }
 
-func newWorld(t *testing.T, cfg aws.Config, permissions string) *world {
+func newWorld(t *testing.T, cfg worldaws.Config, permissions string) *world {
 	t.Helper()
 	g := NewWithT(t)
-	w := &world{account: aws.New(cfg), issuer: newIssuer(t), role: "arn:aws:iam::123456789012:role/karpenter"}
-	w.account.AddOIDCProvider(aws.OIDCProvider{Issuer: w.issuer.server.URL, Audiences: []string{"sts.amazonaws.com"}, Client: w.issuer.server.Client()})
+	w := &world{account: worldaws.New(cfg), issuer: newIssuer(t), role: "arn:aws:iam::123456789012:role/karpenter"}
+	w.account.AddOIDCProvider(worldaws.OIDCProvider{Issuer: w.issuer.server.URL, Audiences: []string{"sts.amazonaws.com"}, Client: w.issuer.server.Client()})
 	host := w.issuer.server.Listener.Addr().String()
 	g.Expect(w.account.PutRole("karpenter", `{"Version": "2012-10-17", "Statement": [{
 		"Effect": "Allow", "Principal": {"Federated": "arn:aws:iam::123456789012:oidc-provider/`+host+`"}, "Action": "sts:AssumeRoleWithWebIdentity",
@@ -109,9 +109,9 @@ func newWorld(t *testing.T, cfg aws.Config, permissions string) *world {
 	w.token = filepath.Join(t.TempDir(), "token")
 	g.Expect(os.WriteFile(w.token, []byte(w.issuer.token(t, w.issuer.key, w.issuer.claims())), 0o600)).To(Succeed())
 	w.config, err = config.LoadDefaultConfig(t.Context(), config.WithRegion("eu-central-1"), config.WithBaseEndpoint(endpoint.URL),
-		config.WithRetryMaxAttempts(1), config.WithSharedConfigFiles(nil), config.WithSharedCredentialsFiles(nil), config.WithCredentialsProvider(sdk.AnonymousCredentials{}))
+		config.WithRetryMaxAttempts(1), config.WithSharedConfigFiles(nil), config.WithSharedCredentialsFiles(nil), config.WithCredentialsProvider(aws.AnonymousCredentials{}))
 	g.Expect(err).NotTo(HaveOccurred())
-	w.config.Credentials = sdk.NewCredentialsCache(stscreds.NewWebIdentityRoleProvider(sts.NewFromConfig(w.config), w.role, stscreds.IdentityTokenFile(w.token)))
+	w.config.Credentials = aws.NewCredentialsCache(stscreds.NewWebIdentityRoleProvider(sts.NewFromConfig(w.config), w.role, stscreds.IdentityTokenFile(w.token)))
 	return w
 }
 
@@ -134,7 +134,7 @@ func code(t *testing.T, err error) string {
 func TestAssumeRole(t *testing.T) {
 	t.Run("When the token is the issuer's, for the audience and the role's subject, its credentials should be the role's", func(t *testing.T) {
 		g := NewWithT(t)
-		w := newWorld(t, aws.Config{}, everything)
+		w := newWorld(t, worldaws.Config{}, everything)
 		identity, err := sts.NewFromConfig(w.config).GetCallerIdentity(t.Context(), &sts.GetCallerIdentityInput{})
 		g.Expect(err).NotTo(HaveOccurred())
 		g.Expect(*identity.Arn).To(HavePrefix("arn:aws:sts::123456789012:assumed-role/karpenter/"))
@@ -171,7 +171,7 @@ func TestAssumeRole(t *testing.T) {
 	} {
 		t.Run(test.name, func(t *testing.T) {
 			g := NewWithT(t)
-			w := newWorld(t, aws.Config{}, everything)
+			w := newWorld(t, worldaws.Config{}, everything)
 			claims, key := w.issuer.claims(), w.issuer.key
 			if test.change != nil {
 				test.change(w, &claims)
@@ -191,7 +191,7 @@ func TestAssumeRole(t *testing.T) {
 	}
 
 	t.Run("When the discovery document can't be read, the token should be refused", func(t *testing.T) {
-		w := newWorld(t, aws.Config{}, everything)
+		w := newWorld(t, worldaws.Config{}, everything)
 		w.issuer.server.Close()
 		_, err := w.config.Credentials.Retrieve(t.Context())
 		NewWithT(t).Expect(code(t, err)).To(Equal("InvalidIdentityToken"))
@@ -199,41 +199,41 @@ func TestAssumeRole(t *testing.T) {
 }
 
 func TestSignatures(t *testing.T) {
-	list := func(t *testing.T, cfg sdk.Config) string {
+	list := func(t *testing.T, cfg aws.Config) string {
 		t.Helper()
 		_, err := iam.NewFromConfig(cfg).ListInstanceProfiles(t.Context(), &iam.ListInstanceProfilesInput{})
 		return code(t, err)
 	}
 	// with are credentials that differ from those that were given out.
-	with := func(t *testing.T, w *world, change func(*sdk.Credentials)) sdk.Config {
+	with := func(t *testing.T, w *world, change func(*aws.Credentials)) aws.Config {
 		t.Helper()
 		given, err := w.config.Credentials.Retrieve(t.Context())
 		NewWithT(t).Expect(err).NotTo(HaveOccurred())
 		change(&given)
 		cfg := w.config.Copy()
-		cfg.Credentials = sdk.CredentialsProviderFunc(func(context.Context) (sdk.Credentials, error) { return given, nil })
+		cfg.Credentials = aws.CredentialsProviderFunc(func(context.Context) (aws.Credentials, error) { return given, nil })
 		return cfg
 	}
 	for _, test := range []struct {
 		name   string
-		change func(*sdk.Credentials)
+		change func(*aws.Credentials)
 		want   string
 	}{
-		{"When a request is signed with what was given out, it should be answered", func(*sdk.Credentials) {}, ""},
-		{"When the access key isn't known, it should be refused", func(c *sdk.Credentials) { c.AccessKeyID = "ASIAUNKNOWN" }, "InvalidClientTokenId"},
-		{"When the session token is another, it should be refused", func(c *sdk.Credentials) { c.SessionToken += "x" }, "InvalidClientTokenId"},
-		{"When the session token is missing, it should be refused", func(c *sdk.Credentials) { c.SessionToken = "" }, "InvalidClientTokenId"},
-		{"When the secret is another, it should be refused", func(c *sdk.Credentials) { c.SecretAccessKey = "secret" }, "SignatureDoesNotMatch"},
+		{"When a request is signed with what was given out, it should be answered", func(*aws.Credentials) {}, ""},
+		{"When the access key isn't known, it should be refused", func(c *aws.Credentials) { c.AccessKeyID = "ASIAUNKNOWN" }, "InvalidClientTokenId"},
+		{"When the session token is another, it should be refused", func(c *aws.Credentials) { c.SessionToken += "x" }, "InvalidClientTokenId"},
+		{"When the session token is missing, it should be refused", func(c *aws.Credentials) { c.SessionToken = "" }, "InvalidClientTokenId"},
+		{"When the secret is another, it should be refused", func(c *aws.Credentials) { c.SecretAccessKey = "secret" }, "SignatureDoesNotMatch"},
 	} {
 		t.Run(test.name, func(t *testing.T) {
-			w := newWorld(t, aws.Config{}, everything)
+			w := newWorld(t, worldaws.Config{}, everything)
 			NewWithT(t).Expect(list(t, with(t, w, test.change))).To(Equal(test.want))
 		})
 	}
 
 	t.Run("When a request isn't signed, it should be refused", func(t *testing.T) {
 		g := NewWithT(t)
-		w := newWorld(t, aws.Config{}, everything)
+		w := newWorld(t, worldaws.Config{}, everything)
 		response, err := http.PostForm(*w.config.BaseEndpoint, url.Values{"Action": {"DescribeInstances"}})
 		g.Expect(err).NotTo(HaveOccurred())
 		g.Expect(response.Body.Close()).To(Succeed())
@@ -244,11 +244,11 @@ func TestSignatures(t *testing.T) {
 	t.Run("When credentials have expired, a request should be refused, and new ones should be had for the token", func(t *testing.T) {
 		g := NewWithT(t)
 		now := time.Now()
-		w := newWorld(t, aws.Config{SessionDuration: time.Minute, Now: func() time.Time { return now }}, everything)
-		kept := with(t, w, func(c *sdk.Credentials) { c.CanExpire = false })
+		w := newWorld(t, worldaws.Config{SessionDuration: time.Minute, Now: func() time.Time { return now }}, everything)
+		kept := with(t, w, func(c *aws.Credentials) { c.CanExpire = false })
 		now = now.Add(2 * time.Minute)
 		g.Expect(list(t, kept)).To(Equal("ExpiredToken"))
-		w.config.Credentials.(*sdk.CredentialsCache).Invalidate() // by the SDK's own clock nothing has expired
+		w.config.Credentials.(*aws.CredentialsCache).Invalidate() // by the SDK's own clock nothing has expired
 		g.Expect(list(t, w.config)).To(BeEmpty())
 		g.Expect(w.account.Assumed()).To(Equal(2))
 	})
@@ -260,7 +260,7 @@ func TestPermissions(t *testing.T) {
 		{"Effect": "Deny", "Action": "iam:GetInstanceProfile", "Resource": "*"},
 		{"Effect": "Allow", "Action": "iam:PassRole", "Resource": "arn:aws:iam::123456789012:role/nodes", "Condition": {"StringEquals": {"iam:PassedToService": "ec2.amazonaws.com"}}}
 	]}`
-	w := newWorld(t, aws.Config{}, readOnly)
+	w := newWorld(t, worldaws.Config{}, readOnly)
 	for _, name := range []string{"nodes", "admin"} {
 		NewWithT(t).Expect(w.account.PutRole(name, everything, everything)).To(Succeed())
 	}
@@ -298,7 +298,7 @@ func TestPermissions(t *testing.T) {
 
 func TestInstanceProfiles(t *testing.T) {
 	g := NewWithT(t)
-	w := newWorld(t, aws.Config{}, everything)
+	w := newWorld(t, worldaws.Config{}, everything)
 	client := iam.NewFromConfig(w.config)
 	ctx, name := t.Context(), new("blue_1")
 	_, err := client.GetInstanceProfile(ctx, &iam.GetInstanceProfileInput{InstanceProfileName: name})
@@ -323,7 +323,7 @@ func TestInstanceProfiles(t *testing.T) {
 }
 
 func TestParametersAndPrices(t *testing.T) {
-	w := newWorld(t, aws.Config{Prices: func() map[string]float64 { return map[string]float64{"m5.large": 0.115, "c5.large": 0.097} }}, everything)
+	w := newWorld(t, worldaws.Config{Prices: func() map[string]float64 { return map[string]float64{"m5.large": 0.115, "c5.large": 0.097} }}, everything)
 
 	t.Run("When a parameter exists, it should be read; else it should be said", func(t *testing.T) {
 		g := NewWithT(t)
@@ -359,7 +359,7 @@ func TestParametersAndPrices(t *testing.T) {
 
 func TestQueue(t *testing.T) {
 	g := NewWithT(t)
-	w := newWorld(t, aws.Config{}, everything)
+	w := newWorld(t, worldaws.Config{}, everything)
 	client := sqs.NewFromConfig(w.config)
 	_, err := client.GetQueueUrl(t.Context(), &sqs.GetQueueUrlInput{QueueName: new("events")})
 	g.Expect(code(t, err)).To(Equal("AWS.SimpleQueueService.NonExistentQueue"), "the code of the older protocol, as SQS has it")

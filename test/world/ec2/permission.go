@@ -8,7 +8,7 @@ import (
 	"net/url"
 	"slices"
 
-	"github.com/autonode-io/autonode/test/world/aws"
+	worldaws "github.com/autonode-io/autonode/test/world/aws"
 )
 
 // ServeHTTP answers a request that came by another way than the server's own address: by an aws.Account, which checks signatures and permissions.
@@ -28,11 +28,11 @@ func (s *Server) Prices() map[string]float64 {
 // Demands returns what a request needs permission for, with the condition keys that policies are evaluated with. What launches instances needs
 // permission to run them, to tag them, and to pass the role of their instance profile: passRole returns that demand.
 // https://docs.aws.amazon.com/service-authorization/latest/reference/list_amazonec2.html
-func (s *Server) Demands(action string, form url.Values, passRole func(profile string) aws.Demand) []aws.Demand {
+func (s *Server) Demands(action string, form url.Values, passRole func(profile string) worldaws.Demand) []worldaws.Demand {
 	p := Params{values: form}
-	tagSpecified := func(demands []aws.Demand) []aws.Demand {
+	tagSpecified := func(demands []worldaws.Demand) []worldaws.Demand {
 		if len(p.Structs("TagSpecification")) > 0 {
-			demands = append(demands, aws.Demand{Action: "ec2:CreateTags", Resource: "*", Keys: map[string]string{"ec2:CreateAction": action}})
+			demands = append(demands, worldaws.Demand{Action: "ec2:CreateTags", Resource: "*", Keys: map[string]string{"ec2:CreateAction": action}})
 		}
 		return demands
 	}
@@ -43,21 +43,21 @@ func (s *Server) Demands(action string, form url.Values, passRole func(profile s
 		return s.onTagged(action, "instance", p.List("InstanceId"))
 	case "DeleteLaunchTemplate":
 		if t, err := s.template(p); err == nil {
-			return []aws.Demand{{Action: "ec2:" + action, Resource: s.arn("launch-template", t.ID), Keys: resourceTags(t.Tags)}}
+			return []worldaws.Demand{{Action: "ec2:" + action, Resource: s.arn("launch-template", t.ID), Keys: resourceTags(t.Tags)}}
 		}
 	case "CreateLaunchTemplate":
-		return tagSpecified([]aws.Demand{{Action: "ec2:" + action, Resource: "*"}})
+		return tagSpecified([]worldaws.Demand{{Action: "ec2:" + action, Resource: "*"}})
 	case "CreateFleet", "RunInstances":
-		demands := []aws.Demand{{Action: "ec2:" + action, Resource: "*"}}
+		demands := []worldaws.Demand{{Action: "ec2:" + action, Resource: "*"}}
 		if action == "CreateFleet" {
-			demands = append(demands, aws.Demand{Action: "ec2:RunInstances", Resource: "*"})
+			demands = append(demands, worldaws.Demand{Action: "ec2:RunInstances", Resource: "*"})
 		}
 		for _, profile := range s.profilesOf(p) {
 			demands = append(demands, passRole(profile))
 		}
 		return tagSpecified(demands)
 	}
-	return []aws.Demand{{Action: "ec2:" + action, Resource: "*"}}
+	return []worldaws.Demand{{Action: "ec2:" + action, Resource: "*"}}
 }
 
 // profilesOf are the instance profiles that a request would give to instances.
@@ -77,14 +77,14 @@ func (s *Server) profilesOf(p Params) []string {
 	return slices.Sorted(maps.Keys(profiles))
 }
 
-func (s *Server) onTagged(action, kind string, ids []string) []aws.Demand {
-	var demands []aws.Demand
+func (s *Server) onTagged(action, kind string, ids []string) []worldaws.Demand {
+	var demands []worldaws.Demand
 	for _, id := range ids {
 		tags, err := s.tagsOf(id)
 		if err != nil { // then the action says so
 			tags = nil
 		}
-		demands = append(demands, aws.Demand{Action: "ec2:" + action, Resource: s.arn(kind, id), Keys: resourceTags(tags)})
+		demands = append(demands, worldaws.Demand{Action: "ec2:" + action, Resource: s.arn(kind, id), Keys: resourceTags(tags)})
 	}
 	return demands
 }

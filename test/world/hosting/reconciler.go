@@ -13,7 +13,7 @@ import (
 	clusterv1 "sigs.k8s.io/cluster-api/api/core/v1beta2"
 	ctrl "sigs.k8s.io/controller-runtime"
 	"sigs.k8s.io/controller-runtime/pkg/client"
-	"sigs.k8s.io/controller-runtime/pkg/controller"
+	ctrlcontroller "sigs.k8s.io/controller-runtime/pkg/controller"
 	"sigs.k8s.io/controller-runtime/pkg/reconcile"
 
 	"github.com/autonode-io/autonode/test/world/controlplane"
@@ -49,7 +49,7 @@ func (r *reconciler) setUp(manager ctrl.Manager) error {
 	err := ctrl.NewControllerManagedBy(manager).
 		Named("hostedcontrolplane").
 		For(&controlplanev1.HostedControlPlane{}).
-		WithOptions(controller.Options{MaxConcurrentReconciles: concurrency}).
+		WithOptions(ctrlcontroller.Options{MaxConcurrentReconciles: concurrency}).
 		Complete(reconcile.AsReconciler(manager.GetClient(), r))
 	if err != nil {
 		return fmt.Errorf("building the hosting platform: %w", err)

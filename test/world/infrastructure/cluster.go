@@ -14,7 +14,7 @@ import (
 	ctrl "sigs.k8s.io/controller-runtime"
 	"sigs.k8s.io/controller-runtime/pkg/builder"
 	"sigs.k8s.io/controller-runtime/pkg/client"
-	"sigs.k8s.io/controller-runtime/pkg/controller"
+	ctrlcontroller "sigs.k8s.io/controller-runtime/pkg/controller"
 	"sigs.k8s.io/controller-runtime/pkg/handler"
 	"sigs.k8s.io/controller-runtime/pkg/predicate"
 	"sigs.k8s.io/controller-runtime/pkg/reconcile"
@@ -27,7 +27,7 @@ type clusterReconciler struct {
 	management client.Client
 }
 
-func (r *clusterReconciler) setup(manager ctrl.Manager, options controller.Options) error {
+func (r *clusterReconciler) setup(manager ctrl.Manager, options ctrlcontroller.Options) error {
 	ofCluster := util.ClusterToInfrastructureMapFunc(context.Background(), infrav1.GroupVersion.WithKind("KwokCluster"), r.management, &infrav1.KwokCluster{})
 	return builder.ControllerManagedBy(manager).
 		Named("kwokcluster").

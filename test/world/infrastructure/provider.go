@@ -25,7 +25,7 @@ import (
 	clusterv1 "sigs.k8s.io/cluster-api/api/core/v1beta2"
 	ctrl "sigs.k8s.io/controller-runtime"
 	"sigs.k8s.io/controller-runtime/pkg/client"
-	"sigs.k8s.io/controller-runtime/pkg/controller"
+	ctrlcontroller "sigs.k8s.io/controller-runtime/pkg/controller"
 	metricsserver "sigs.k8s.io/controller-runtime/pkg/metrics/server"
 	"sigs.k8s.io/controller-runtime/pkg/reconcile"
 
@@ -128,7 +128,7 @@ func setup(manager ctrl.Manager, config Config, guests *guests) error {
 	management := manager.GetClient()
 	for _, each := range []struct {
 		concurrency int
-		setup       func(ctrl.Manager, controller.Options) error
+		setup       func(ctrl.Manager, ctrlcontroller.Options) error
 	}{
 		{1, (&clusterReconciler{management: management}).setup},
 		{1, (&templateReconciler{management: management}).setup},
@@ -144,7 +144,7 @@ func setup(manager ctrl.Manager, config Config, guests *guests) error {
 		}).setup},
 	} {
 		skipNameValidation := true // names are unique per process, but a process may have two providers
-		if err := each.setup(manager, controller.Options{
+		if err := each.setup(manager, ctrlcontroller.Options{
 			MaxConcurrentReconciles: each.concurrency,
 			SkipNameValidation:      &skipNameValidation,
 			RateLimiter:             workqueue.NewTypedItemExponentialFailureRateLimiter[reconcile.Request](50*time.Millisecond, 5*time.Second),

@@ -8,7 +8,7 @@ import (
 	ctrl "sigs.k8s.io/controller-runtime"
 	"sigs.k8s.io/controller-runtime/pkg/builder"
 	"sigs.k8s.io/controller-runtime/pkg/client"
-	"sigs.k8s.io/controller-runtime/pkg/controller"
+	ctrlcontroller "sigs.k8s.io/controller-runtime/pkg/controller"
 	"sigs.k8s.io/controller-runtime/pkg/reconcile"
 
 	infrav1 "github.com/autonode-io/autonode/test/world/infrastructure/api/v1beta1"
@@ -19,7 +19,7 @@ type templateReconciler struct {
 	management client.Client
 }
 
-func (r *templateReconciler) setup(manager ctrl.Manager, options controller.Options) error {
+func (r *templateReconciler) setup(manager ctrl.Manager, options ctrlcontroller.Options) error {
 	return builder.ControllerManagedBy(manager).
 		Named("kwokmachinetemplate").
 		For(&infrav1.KwokMachineTemplate{}).

@@ -12,7 +12,7 @@ import (
 	ctrl "sigs.k8s.io/controller-runtime"
 	"sigs.k8s.io/controller-runtime/pkg/builder"
 	"sigs.k8s.io/controller-runtime/pkg/client"
-	"sigs.k8s.io/controller-runtime/pkg/controller"
+	ctrlcontroller "sigs.k8s.io/controller-runtime/pkg/controller"
 	"sigs.k8s.io/controller-runtime/pkg/event"
 	"sigs.k8s.io/controller-runtime/pkg/handler"
 	"sigs.k8s.io/controller-runtime/pkg/predicate"
@@ -22,7 +22,7 @@ import (
 	infrav1 "github.com/autonode-io/autonode/test/world/infrastructure/api/v1beta1"
 )
 
-func (r *machineReconciler) setup(manager ctrl.Manager, options controller.Options) error {
+func (r *machineReconciler) setup(manager ctrl.Manager, options ctrlcontroller.Options) error {
 	ofMachine := util.MachineToInfrastructureMapFunc(infrav1.GroupVersion.WithKind("KwokMachine"))
 	return builder.ControllerManagedBy(manager).
 		Named("kwokmachine").

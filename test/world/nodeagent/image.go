@@ -13,7 +13,7 @@ import (
 	"os"
 	"path"
 	"path/filepath"
-	"runtime"
+	goruntime "runtime"
 	"sync"
 	"time"
 
@@ -69,7 +69,7 @@ func (s *imageStore) pull(ctx context.Context, reference string, keychains []aut
 	for _, keychain := range keychains {
 		descriptor, err := remote.Get(ref,
 			remote.WithContext(ctx), remote.WithAuthFromKeychain(keychain),
-			remote.WithPlatform(v1.Platform{OS: runtime.GOOS, Architecture: runtime.GOARCH}),
+			remote.WithPlatform(v1.Platform{OS: goruntime.GOOS, Architecture: goruntime.GOARCH}),
 			// The container's own back-off retries.
 			remote.WithRetryBackoff(remote.Backoff{Duration: time.Second, Factor: 1, Steps: 1}),
 		)

@@ -6,7 +6,7 @@ import (
 	"context"
 	"encoding/json"
 	"fmt"
-	"runtime"
+	goruntime "runtime"
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
@@ -68,7 +68,7 @@ func (a *Agent) register(ctx context.Context) error {
 	now := metav1.Now()
 	_, err = a.client.CoreV1().Nodes().Create(ctx, &corev1.Node{
 		ObjectMeta: metav1.ObjectMeta{Name: a.NodeName, Labels: map[string]string{
-			corev1.LabelHostname: a.NodeName, corev1.LabelOSStable: runtime.GOOS, corev1.LabelArchStable: runtime.GOARCH,
+			corev1.LabelHostname: a.NodeName, corev1.LabelOSStable: goruntime.GOOS, corev1.LabelArchStable: goruntime.GOARCH,
 		}},
 		Status: corev1.NodeStatus{
 			Capacity: capacity, Allocatable: capacity,
@@ -76,7 +76,7 @@ func (a *Agent) register(ctx context.Context) error {
 			Addresses:       []corev1.NodeAddress{{Type: corev1.NodeInternalIP, Address: loopback}},
 			DaemonEndpoints: corev1.NodeDaemonEndpoints{KubeletEndpoint: corev1.DaemonEndpoint{Port: a.logPort}},
 			NodeInfo: corev1.NodeSystemInfo{
-				OSImage: "AutoNode world", OperatingSystem: runtime.GOOS, Architecture: runtime.GOARCH,
+				OSImage: "AutoNode world", OperatingSystem: goruntime.GOOS, Architecture: goruntime.GOARCH,
 				ContainerRuntimeVersion: "process://1.0.0", KubeletVersion: version.GitVersion,
 			},
 			Conditions: []corev1.NodeCondition{{

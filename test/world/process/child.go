@@ -6,7 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"os/exec"
-	"runtime"
+	goruntime "runtime"
 	"sync"
 	"syscall"
 	"time"
@@ -20,7 +20,7 @@ type Spawner struct{ requests chan func() }
 func NewSpawner() *Spawner {
 	s := &Spawner{requests: make(chan func())}
 	go func() {
-		runtime.LockOSThread() // never unlocked: the thread ends with this goroutine
+		goruntime.LockOSThread() // never unlocked: the thread ends with this goroutine
 		for request := range s.requests {
 			request()
 		}

@@ -9,7 +9,7 @@ import (
 	"fmt"
 	"os"
 	"os/exec"
-	"runtime"
+	goruntime "runtime"
 	"strings"
 	"syscall"
 	"testing"
@@ -151,7 +151,7 @@ func TestSupervisor(t *testing.T) {
 }
 
 func TestParentDeath(t *testing.T) {
-	if runtime.GOOS != "linux" {
+	if goruntime.GOOS != "linux" {
 		return // only Linux has a parent-death signal
 	}
 	t.Run("When the world is killed, it should take its processes along", func(t *testing.T) {

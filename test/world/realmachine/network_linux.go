@@ -12,7 +12,7 @@ import (
 	"net/netip"
 	"os"
 	"os/exec"
-	"runtime"
+	goruntime "runtime"
 	"strconv"
 	"strings"
 	"sync"
@@ -98,7 +98,7 @@ func ip(ctx context.Context, args ...string) (string, error) {
 func within(pid int, do func() error) error {
 	done := make(chan error, 1)
 	go func() { // of its own, so that a thread that can't come back ends with it
-		runtime.LockOSThread()
+		goruntime.LockOSThread()
 		done <- func() error {
 			own, err := os.Open("/proc/thread-self/ns/net")
 			if err != nil {
@@ -117,7 +117,7 @@ func within(pid int, do func() error) error {
 			if back := unix.Setns(int(own.Fd()), unix.CLONE_NEWNET); back != nil {
 				return errors.Join(err, fmt.Errorf("leaving the network of process %d: %w", pid, back))
 			}
-			runtime.UnlockOSThread()
+			goruntime.UnlockOSThread()
 			return err
 		}()
 	}()

@@ -21,7 +21,7 @@ import (
 
 	"github.com/google/go-containerregistry/pkg/authn"
 	"github.com/google/go-containerregistry/pkg/name"
-	ggcr "github.com/google/go-containerregistry/pkg/registry"
+	"github.com/google/go-containerregistry/pkg/registry"
 	v1 "github.com/google/go-containerregistry/pkg/v1"
 	"github.com/google/go-containerregistry/pkg/v1/remote"
 )
@@ -56,7 +56,7 @@ func Start(ctx context.Context, dir string) (*Registry, error) {
 		return nil, fmt.Errorf("listening for the registry: %w", err)
 	}
 	r.host = listener.Addr().String()
-	r.handler = ggcr.New(ggcr.WithBlobHandler(ggcr.NewDiskBlobHandler(r.dir)), ggcr.Logger(log.New(io.Discard, "", 0)))
+	r.handler = registry.New(registry.WithBlobHandler(registry.NewDiskBlobHandler(r.dir)), registry.Logger(log.New(io.Discard, "", 0)))
 	r.server = &http.Server{
 		Handler:           http.HandlerFunc(r.serve),
 		ReadHeaderTimeout: 10 * time.Second,

@@ -3,7 +3,7 @@
 package room
 
 import (
-	"runtime"
+	goruntime "runtime"
 	"testing"
 
 	. "github.com/onsi/gomega"
@@ -38,7 +38,7 @@ func TestRead(t *testing.T) {
 	t.Run("When it is on Linux, it should read what is left", func(t *testing.T) {
 		g := NewWithT(t)
 		free, ok := read()
-		g.Expect(ok).To(Equal(runtime.GOOS == "linux"))
+		g.Expect(ok).To(Equal(goruntime.GOOS == "linux"))
 		if ok {
 			g.Expect(free.InotifyLimit).To(BeNumerically(">", 0))
 			g.Expect(free.Inotify).To(BeNumerically("<=", free.InotifyLimit))

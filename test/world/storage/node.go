@@ -14,7 +14,7 @@ import (
 	ctrl "sigs.k8s.io/controller-runtime"
 	"sigs.k8s.io/controller-runtime/pkg/builder"
 	"sigs.k8s.io/controller-runtime/pkg/client"
-	"sigs.k8s.io/controller-runtime/pkg/controller"
+	ctrlcontroller "sigs.k8s.io/controller-runtime/pkg/controller"
 	"sigs.k8s.io/controller-runtime/pkg/reconcile"
 )
 
@@ -22,7 +22,7 @@ import (
 // DaemonSet, so it registers when the Node is ready.
 type nodePlugin struct{ guest client.Client }
 
-func (p *nodePlugin) setup(manager ctrl.Manager, options controller.Options) error {
+func (p *nodePlugin) setup(manager ctrl.Manager, options ctrlcontroller.Options) error {
 	return ctrl.NewControllerManagedBy(manager).Named("csi-node").For(&corev1.Node{}).Owns(&storagev1.CSINode{}, builder.MatchEveryOwner).
 		WithOptions(options).Complete(reconcile.AsReconciler(p.guest, p))
 }

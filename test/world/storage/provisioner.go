@@ -13,7 +13,7 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 	ctrl "sigs.k8s.io/controller-runtime"
 	"sigs.k8s.io/controller-runtime/pkg/client"
-	"sigs.k8s.io/controller-runtime/pkg/controller"
+	ctrlcontroller "sigs.k8s.io/controller-runtime/pkg/controller"
 	"sigs.k8s.io/controller-runtime/pkg/handler"
 	"sigs.k8s.io/controller-runtime/pkg/reconcile"
 )
@@ -28,7 +28,7 @@ const (
 // provisioner makes volumes, as the sidecar external-provisioner has a driver make them.
 type provisioner struct{ guest client.Client }
 
-func (p *provisioner) setup(manager ctrl.Manager, options controller.Options) error {
+func (p *provisioner) setup(manager ctrl.Manager, options ctrlcontroller.Options) error {
 	return ctrl.NewControllerManagedBy(manager).Named("csi-provisioner").For(&corev1.PersistentVolumeClaim{}).
 		// The driver may register on a node after the scheduler has selected it.
 		Watches(&storagev1.CSINode{}, handler.EnqueueRequestsFromMapFunc(p.waiting)).
@@ -115,7 +115,7 @@ func volumeOf(claim *corev1.PersistentVolumeClaim, zone string) *corev1.Persiste
 // deleter deletes the volumes of claims that have gone.
 type deleter struct{ guest client.Client }
 
-func (d *deleter) setup(manager ctrl.Manager, options controller.Options) error {
+func (d *deleter) setup(manager ctrl.Manager, options ctrlcontroller.Options) error {
 	return ctrl.NewControllerManagedBy(manager).Named("csi-deleter").For(&corev1.PersistentVolume{}).
 		WithOptions(options).Complete(reconcile.AsReconciler(d.guest, d))
 }

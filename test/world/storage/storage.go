@@ -24,7 +24,7 @@ import (
 	"k8s.io/client-go/rest"
 	ctrl "sigs.k8s.io/controller-runtime"
 	"sigs.k8s.io/controller-runtime/pkg/client"
-	"sigs.k8s.io/controller-runtime/pkg/controller"
+	ctrlcontroller "sigs.k8s.io/controller-runtime/pkg/controller"
 	metricsserver "sigs.k8s.io/controller-runtime/pkg/metrics/server"
 )
 
@@ -59,8 +59,8 @@ func Install(ctx context.Context, guest *rest.Config, logger logr.Logger) (*Driv
 		return nil, fmt.Errorf("building a manager: %w", err)
 	}
 	skipNameValidation := true // a process may have a driver in each guest
-	options := controller.Options{SkipNameValidation: &skipNameValidation}
-	for _, setup := range []func(ctrl.Manager, controller.Options) error{
+	options := ctrlcontroller.Options{SkipNameValidation: &skipNameValidation}
+	for _, setup := range []func(ctrl.Manager, ctrlcontroller.Options) error{
 		(&nodePlugin{manager.GetClient()}).setup,
 		(&provisioner{manager.GetClient()}).setup,
 		(&deleter{manager.GetClient()}).setup,

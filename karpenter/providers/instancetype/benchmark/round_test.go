@@ -6,7 +6,7 @@ import (
 	"context"
 	"fmt"
 	"math/rand/v2"
-	"runtime"
+	goruntime "runtime"
 	"syscall"
 	"testing"
 	"time"
@@ -62,16 +62,16 @@ func catalogTypes(tb testing.TB, n int) (instanceTypes []*karpcloudprovider.Inst
 		it.Allocatable() // which Karpenter caches
 	}
 	memory = heap() - before
-	runtime.KeepAlive(provider)
+	goruntime.KeepAlive(provider)
 	return listing.Snapshot.InstanceTypes, memory
 }
 
 // heap is what is in use, in MiB.
 func heap() float64 {
-	runtime.GC()
-	runtime.GC()
-	stats := runtime.MemStats{}
-	runtime.ReadMemStats(&stats)
+	goruntime.GC()
+	goruntime.GC()
+	stats := goruntime.MemStats{}
+	goruntime.ReadMemStats(&stats)
 	return float64(stats.HeapAlloc) / (1 << 20)
 }
 
@@ -206,7 +206,7 @@ func compare(b *testing.B, ours, theirs []*karpcloudprovider.InstanceType, pods 
 	for b.Loop() {
 		for i := range 2 {
 			provider := (i + turn) % 2
-			runtime.GC()
+			goruntime.GC()
 			started, used := time.Now(), cpuTime(b)
 			claims[provider] = round(b, [][]*karpcloudprovider.InstanceType{ours, theirs}[provider], pods)
 			total[provider] += time.Since(started)

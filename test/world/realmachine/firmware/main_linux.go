@@ -11,7 +11,7 @@ import (
 	"io"
 	"os"
 	"path/filepath"
-	"runtime"
+	goruntime "runtime"
 	"slices"
 	"syscall"
 
@@ -59,7 +59,7 @@ func enclose(description plan.Machine) error {
 	if _, err := io.ReadFull(os.Stdin, on); err != nil {
 		return fmt.Errorf("waiting to be switched on: %w", err)
 	}
-	runtime.LockOSThread() // the namespace is the thread's, and the thread becomes the new program's first
+	goruntime.LockOSThread() // the namespace is the thread's, and the thread becomes the new program's first
 	for _, hierarchy := range description.Hierarchies {
 		if err := os.WriteFile(filepath.Join(hierarchy.Group, "cgroup.procs"), []byte("0"), 0o644); err != nil {
 			return fmt.Errorf("entering a cgroup: %w", err)
