@@ -21,15 +21,19 @@ import (
 	karpv1 "sigs.k8s.io/karpenter/pkg/apis/v1"
 	"sigs.k8s.io/karpenter/pkg/controllers/disruption"
 	"sigs.k8s.io/karpenter/pkg/controllers/state"
+	coreoperator "sigs.k8s.io/karpenter/pkg/operator"
+	"sigs.k8s.io/karpenter/pkg/operator/options"
 
 	"github.com/autonode-io/autonode/api/karpenter/v1alpha1"
 	"github.com/autonode-io/autonode/karpenter/core/leadership"
 	"github.com/autonode-io/autonode/karpenter/core/savings"
 	"github.com/autonode-io/autonode/karpenter/core/terminatefirst"
+	"github.com/autonode-io/autonode/karpenter/operator"
 )
 
 // What package core keeps Karpenter core from, it is kept from by the client that it gets.
 func TestGuestClient(t *testing.T) {
+	first := terminatefirst.NewFollower(&published{})
 	setUp := func(g Gomega, suspended bool) (client.Client, *savings.Ledger) {
 		scheme := runtime.NewScheme()
 		g.Expect(corev1.AddToScheme(scheme)).To(Succeed())
@@ -38,7 +42,7 @@ func TestGuestClient(t *testing.T) {
 			&corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: "one", Labels: map[string]string{corev1.LabelTopologyZone: "eu-1a"}}},
 		).WithStatusSubresource(&karpv1.NodeClaim{}).Build()
 		ledger := savings.New()
-		return guestClient(guest, func() bool { return suspended }, func(_, key string) bool { return key == "storage" }, ledger, terminatefirst.NewFollower(nil)), ledger
+		return guestClient(guest, func() bool { return suspended }, func(_, key string) bool { return key == "storage" }, ledger, first), ledger
 	}
 	claim := func() *karpv1.NodeClaim {
 		nodeClaim := &karpv1.NodeClaim{ObjectMeta: metav1.ObjectMeta{Name: "general-1", Labels: map[string]string{"storage": "8131"}}}
@@ -98,4 +102,37 @@ func TestGuestClient(t *testing.T) {
 			g.Expect(testutil.CollectAndCount(ledger)).To(Equal(counted))
 		})
 	}
+	t.Run("When it deletes a NodeClaim that is to be terminated before its replacement is launched, the NodeClaim should say so", func(t *testing.T) {
+		g := NewWithT(t)
+		nodeClaim := claim()
+		nodeClaim.Finalizers = []string{karpv1.TerminationFinalizer}
+		nodeClaim.Labels[v1alpha1.ReservationIDLabel] = "cr-1"
+		guest, _ := setUp(g, false)
+		g.Expect(guest.Create(t.Context(), nodeClaim)).To(Succeed())
+		queue := disruption.NewQueue(nil, nil, nil, clocktesting.NewFakeClock(time.Unix(0, 0)), nil)
+		queue.ProviderIDToCommand[nodeClaim.Status.ProviderID] = &disruption.Command{
+			Candidates:           []*disruption.Candidate{{StateNode: &state.StateNode{NodeClaim: nodeClaim}}},
+			TerminateFirstReason: disruption.TerminateFirstNoReservedCapacity,
+		}
+		first.Follow(queue)
+		g.Expect(guest.Delete(t.Context(), nodeClaim)).To(Succeed())
+		g.Expect(guest.Get(t.Context(), client.ObjectKeyFromObject(nodeClaim), nodeClaim)).To(Succeed())
+		g.Expect(nodeClaim.Annotations).To(HaveKeyWithValue(v1alpha1.TerminateFirstAnnotation, HaveSuffix("reservation cr-1 is full")))
+	})
+}
+
+func TestDisruptionMethods(t *testing.T) {
+	t.Run("When nodes drift, methods that can terminate them first should replace them", func(t *testing.T) {
+		g := NewWithT(t)
+		guest := &coreoperator.Operator{Clock: clocktesting.NewFakeClock(time.Unix(0, 0)), EventRecorder: &published{}}
+		ctx := options.ToContext(t.Context(), &options.Options{FeatureGates: options.FeatureGates{StaticCapacity: true}})
+		methods := disruptionMethods(ctx, guest, nil, nil, &karpenterCore{}, &operator.Providers{})
+		g.Expect(methods).NotTo(BeEmpty())
+		for _, method := range methods {
+			switch method.(type) {
+			case *disruption.Drift, *disruption.StaticDrift, *disruption.Repair:
+				t.Errorf("%T is Karpenter core's own, which waits for ever where there is no room", method)
+			}
+		}
+	})
 }

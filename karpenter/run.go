@@ -218,12 +218,7 @@ func newCore(ctx context.Context, guest *coreoperator.Operator, management *oper
 	}
 	// Core keeps the costs of NodePools to itself; without them it sums up those of their nodes.
 	k.controllers[disruptions] = disruption.NewController(ctx, guest.Clock, client, k.provisioner, decorated, guest.EventRecorder, k.state, queue, nil,
-		disruption.WithMethods(terminatefirst.Methods(
-			disruption.NewMethods(ctx, guest.Clock, k.state, client, k.provisioner, decorated, guest.EventRecorder, queue),
-			terminatefirst.Config{
-				Guest: client, Cluster: k.state, Provisioner: k.provisioner, CloudProvider: decorated, Recorder: guest.EventRecorder, Clock: guest.Clock,
-				Vacancies: vacanciesOf(p.Vacancies), Vacate: vacate(p.CloudProvider),
-			})...))
+		disruption.WithMethods(disruptionMethods(ctx, guest, client, queue, k, p)...))
 	_, lifecycle, err := core.Find[*karplifecycle.Controller](k.controllers)
 	if err != nil {
 		return nil, err
@@ -267,6 +262,15 @@ func newCore(ctx context.Context, guest *coreoperator.Operator, management *oper
 		nodecount.New(nodecount.Config{Guest: guest.GetClient(), Nodes: k.state.NodePoolState}),
 		nodelimit.New(nodelimit.Config{Guest: guest.GetClient(), Recorder: guest.EventRecorder, TerminateFirst: options.FromContext(ctx).FeatureGates.TerminateFirstDrift}))
 	return k, nil
+}
+
+// disruptionMethods are Karpenter core's, which terminate a node first where its replacement can't be launched before.
+func disruptionMethods(ctx context.Context, guest *coreoperator.Operator, client client.Client, queue *disruption.Queue, k *karpenterCore, p *operator.Providers) []disruption.Method {
+	methods := disruption.NewMethods(ctx, guest.Clock, k.state, client, k.provisioner, k.cloudProvider, guest.EventRecorder, queue)
+	return terminatefirst.Methods(methods, terminatefirst.Config{
+		Guest: client, Cluster: k.state, Provisioner: k.provisioner, CloudProvider: k.cloudProvider, Recorder: guest.EventRecorder, Clock: guest.Clock,
+		Vacancies: vacanciesOf(p.Vacancies), Vacate: vacate(p.CloudProvider),
+	})
 }
 
 // vacanciesOf returns how many vacancies a NodePool has, and whether there may be no more.

@@ -37,6 +37,7 @@ import (
 	"github.com/autonode-io/autonode/karpenter"
 	"github.com/autonode-io/autonode/karpenter/controllers/garbagecollection"
 	"github.com/autonode-io/autonode/karpenter/core/leadership"
+	"github.com/autonode-io/autonode/karpenter/core/terminatefirst"
 	"github.com/autonode-io/autonode/karpenter/providers/version"
 	"github.com/autonode-io/autonode/test/world/fault"
 	"github.com/autonode-io/autonode/test/world/pki"
@@ -289,6 +290,10 @@ func TestKarpenter(t *testing.T) {
 	abandoned.Finalizers = []string{audited} // so that the time of its deletion can be read afterwards
 	g.Expect(w.Admin.Update(t.Context(), abandoned)).To(Succeed())
 	g.Expect(w.Admin.Delete(t.Context(), gone)).To(Succeed())
+	pool := &karpv1.NodePool{}
+	g.Expect(w.Admin.Get(t.Context(), client.ObjectKey{Name: poolName}, pool)).To(Succeed())
+	pool.StatusConditions().SetTrueWithReason(v1alpha1.TerminateFirstCondition, terminatefirst.Reason, "a Karpenter that ran before terminated a node")
+	g.Expect(w.Admin.Status().Update(t.Context(), pool)).To(Succeed())
 	w.management.Use(fault.Only(makesMachine, fault.Drop))
 	undecodable := w.makeUndecodable(t)
 	w.run(t)
@@ -308,6 +313,8 @@ func TestKarpenter(t *testing.T) {
 			g.Expect(w.nodeClass.StatusConditions().Root().IsTrue()).To(BeTrue(), "%v", w.nodeClass.Status.Conditions)
 			g.Expect(w.nodeClass.Status.Version).NotTo(BeEmpty())
 			g.Expect(w.nodeClass.Status.Templates).NotTo(BeEmpty())
+			g.Expect(w.Admin.Get(ctx, client.ObjectKeyFromObject(pool), pool)).To(Succeed())
+			g.Expect(pool.StatusConditions().Get(v1alpha1.TerminateFirstCondition)).To(BeNil(), "vacancies.New: there is none")
 		}).WithContext(t.Context()).WithPolling(poll).Should(Succeed())
 	})
 
