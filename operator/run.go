@@ -226,7 +226,7 @@ func controllers(ctx context.Context, mgr manager.Manager, options Options, shar
 	if err := guestAddresses.Deny(ctx, mgr.GetConfig().Host); err != nil {
 		return fmt.Errorf("finding the management cluster's own address: %w", err)
 	}
-	profiles := provider.NewProfiles(clusterapi.NewFor(cmp.Or(options.TemplateGroups, clusterapi.DefaultGroups)), aws.New())
+	profiles := provider.NewProfiles(clusterapi.New(cmp.Or(options.TemplateGroups, clusterapi.DefaultGroups)), aws.New())
 	requests := csr.New(csr.Config{Management: management, Live: live, Recorder: recorder, Profiles: profiles, Infrastructure: options.Infrastructure})
 	connections, err := guest.New(ctx, guest.Config{
 		Manager: mgr, ConnectRetry: options.GuestConnectRetry, Timeout: options.GuestTimeout, Watches: []watch.Kind{requests.Watch()},

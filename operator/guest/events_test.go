@@ -33,7 +33,7 @@ func (c *connection) reconcilesForGuest(t *testing.T) {
 		g.Consistently(c.reconciled("blue"), 1500*time.Millisecond).Should(Equal(before))
 	}
 	g.Eventually(func(g Gomega) {
-		for _, name := range []string{watch.NodeClaimDefinition, watch.NodePoolDefinition, clusterapi.New().NodeClass.Definition()} {
+		for _, name := range []string{watch.NodeClaimDefinition, watch.NodePoolDefinition, clusterapi.New(clusterapi.DefaultGroups).NodeClass.Definition()} {
 			established, err := watch.IsEstablished(ctx, guestClient, name)
 			g.Expect(err).NotTo(HaveOccurred())
 			g.Expect(established).To(BeTrue())

@@ -26,7 +26,7 @@ import (
 )
 
 // Every profile has to keep what the steps, the other manifests and the monitoring rely on. A new one belongs into this list.
-var profiles = []*provider.Profile{clusterapi.New(), aws.New()}
+var profiles = []*provider.Profile{clusterapi.New(clusterapi.DefaultGroups), aws.New()}
 
 func TestDeployment(t *testing.T) {
 	ours, err := karpenterassets.Deployment()
@@ -116,7 +116,7 @@ func TestProfile(t *testing.T) {
 			g.Expect(binding.RoleRef.Name).To(Equal(role.Name))
 			ours, err := guestassets.ClusterRole()
 			g.Expect(err).NotTo(HaveOccurred())
-			g.Expect(core(role, profile.NodeClass.Group)).To(Equal(core(ours, clusterapi.New().NodeClass.Group)),
+			g.Expect(core(role, profile.NodeClass.Group)).To(Equal(core(ours, clusterapi.New(clusterapi.DefaultGroups).NodeClass.Group)),
 				"what the core does it does on every platform: change both files")
 			expectNoWildcards(g, role.Rules)
 			if profile.Roles == nil {

@@ -59,8 +59,8 @@ func skipped() []explanation {
 	} {
 		all = append(all, explanation{
 			suite: Disruption, spec: "Reboot " + spec, bare: true, failure: "reboot specs require --reboot-condition",
-			why: "AutoNode's provider replaces nodes and reboots none: Cluster API's contract has no reboot. " +
-				"`karpenter/cloudprovider`: `TestRepairPolicies` shows the policies.",
+			why: "The spec needs infrastructure that reboots machines, and that of the suite has none; AutoNode asks a MachineHealthCheck of the platform. " +
+				"`karpenter/cloudprovider`: `TestReboot` shows the behavior.",
 		})
 	}
 	for _, status := range []string{"False", "Unknown"} {

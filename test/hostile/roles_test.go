@@ -56,7 +56,7 @@ func TestRoles(t *testing.T) {
 	} {
 		t.Run(test.name, func(t *testing.T) {
 			g := NewWithT(t)
-			err := clusterapi.NewFor(test.groups).CheckSpec(test.config)
+			err := clusterapi.New(test.groups).CheckSpec(test.config)
 			if test.want == "" {
 				g.Expect(err).NotTo(HaveOccurred())
 			} else {
@@ -84,13 +84,13 @@ func TestRoles(t *testing.T) {
 			deployments = append(deployments, deployment)
 		}
 		config := &v1beta1.Karpenter{ClusterAPI: &v1beta1.ClusterAPI{}}
-		role, err := clusterapi.New().Role(t.Context(), inputOf(g, t, config, deployments...))
+		role, err := clusterapi.New(clusterapi.DefaultGroups).Role(t.Context(), inputOf(g, t, config, deployments...))
 		g.Expect(err).NotTo(HaveOccurred())
 		g.Expect(role.Rules).To(ContainElement(rbacv1.PolicyRule{
 			APIGroups: []string{"autonode.io"}, Resources: []string{"secretreferences"}, Verbs: []string{"use"},
 			ResourceNames: []string{"Machine.cluster.x-k8s.io spec.bootstrap.dataSecretName=workers-of-a"},
 		}))
-		role, err = clusterapi.New().Role(t.Context(), inputOf(g, t, config))
+		role, err = clusterapi.New(clusterapi.DefaultGroups).Role(t.Context(), inputOf(g, t, config))
 		g.Expect(err).NotTo(HaveOccurred())
 		g.Expect(role.Rules).NotTo(ContainElement(HaveField("Resources", ContainElement("secretreferences"))), "without names it would allow all")
 	})
@@ -130,9 +130,9 @@ func TestRoles(t *testing.T) {
 				objects = append(objects, &test.secret)
 			}
 			in := inputOf(g, t, config, objects...)
-			finding, err := clusterapi.New().CheckCluster(t.Context(), in)
+			finding, err := clusterapi.New(clusterapi.DefaultGroups).CheckCluster(t.Context(), in)
 			g.Expect(err).NotTo(HaveOccurred())
-			role, err := clusterapi.New().Role(t.Context(), in)
+			role, err := clusterapi.New(clusterapi.DefaultGroups).Role(t.Context(), in)
 			g.Expect(err).NotTo(HaveOccurred())
 			if test.want == "" {
 				g.Expect(finding).To(BeZero())
@@ -179,7 +179,7 @@ func inputOf(g Gomega, t *testing.T, config *v1beta1.Karpenter, objects ...clien
 // groupsOf are the API groups of the Role that comes of a configuration.
 func groupsOf(g Gomega, t *testing.T, config *v1beta1.Karpenter, objects ...client.Object) []string {
 	t.Helper()
-	role, err := clusterapi.New().Role(t.Context(), inputOf(g, t, config, objects...))
+	role, err := clusterapi.New(clusterapi.DefaultGroups).Role(t.Context(), inputOf(g, t, config, objects...))
 	g.Expect(err).NotTo(HaveOccurred())
 	var groups []string
 	for _, rule := range role.Rules {

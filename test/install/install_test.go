@@ -38,7 +38,7 @@ const (
 )
 
 // profiles are those of operator/run.go.
-var profiles = provider.NewProfiles(clusterapi.New(), aws.New())
+var profiles = provider.NewProfiles(clusterapi.New(clusterapi.DefaultGroups), aws.New())
 
 // build is kustomize build.
 func build(t *testing.T, dir string) resmap.ResMap {

@@ -49,7 +49,7 @@ func (o oneGuest) Of(context.Context, *v1beta1.HostedCluster) (*scope.Guest, tim
 	return o.guest, 0, nil
 }
 
-var profiles = provider.NewProfiles(clusterapi.New())
+var profiles = provider.NewProfiles(clusterapi.New(clusterapi.DefaultGroups))
 
 // start runs an Approver for the HostedCluster clusters/blue.
 func start(t *testing.T) {

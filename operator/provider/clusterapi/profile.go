@@ -23,12 +23,9 @@ import (
 	"github.com/autonode-io/autonode/operator/provider"
 )
 
-// New returns the profile, for templates of any of Cluster API's providers. Its manifests are in assets, because Karpenter can run without
-// the operator, too.
-func New() *provider.Profile { return NewFor(DefaultGroups) }
-
-// NewFor returns the profile for templates of a comma-separated list of API groups; one that begins with "*." stands for all below it.
-func NewFor(apiGroups string) *provider.Profile {
+// New returns the profile for templates of a comma-separated list of API groups; one that begins with "*." stands for all below it. The
+// profile's manifests are in assets, because Karpenter can run without the operator, too.
+func New(apiGroups string) *provider.Profile {
 	allowed := parseGroups(apiGroups)
 	return &provider.Profile{
 		Platform:        v1beta1.PlatformClusterAPI,

@@ -32,7 +32,7 @@ func TestDefaultNodeClass(t *testing.T) {
 	for name, autoNode := range map[string]*v1beta1.AutoNode{"minimal": scopetest.AutoNode(), "full": full} {
 		t.Run("When the configuration is "+name+", it should render what the golden file holds", func(t *testing.T) {
 			g := NewWithT(t)
-			class, ok := clusterapi.New().DefaultNodeClass(autoNode.ProvisionerConfig.Karpenter).(*v1alpha1.ClusterAPINodeClass)
+			class, ok := clusterapi.New(clusterapi.DefaultGroups).DefaultNodeClass(autoNode.ProvisionerConfig.Karpenter).(*v1alpha1.ClusterAPINodeClass)
 			g.Expect(ok).To(BeTrue())
 			rendered, err := yaml.Marshal(map[string]any{"metadata": map[string]any{"name": class.Name}, "spec": class.Spec})
 			g.Expect(err).NotTo(HaveOccurred())
@@ -58,7 +58,7 @@ func TestKubeletBounds(t *testing.T) {
 			config.ClusterAPI.KubeletBounds = &v1alpha1.KubeletBounds{
 				Forbidden: []v1alpha1.KubeletField{"cpuCFSQuota"}, Max: &v1alpha1.KubeletMaximums{MaxPods: ptr.To(int32(100))},
 			}
-			err := clusterapi.New().CheckSpec(config)
+			err := clusterapi.New(clusterapi.DefaultGroups).CheckSpec(config)
 			if tc.want == "" {
 				NewWithT(t).Expect(err).NotTo(HaveOccurred())
 			} else {

@@ -168,7 +168,7 @@ func (c *Clusters) NewScope(ctx context.Context, name string) (*scope.Scope, err
 		ControlPlaneNamespace: namespace,
 		Cluster:               cluster,
 		Component:             component,
-		Profile:               clusterapi.New(),
+		Profile:               clusterapi.New(clusterapi.DefaultGroups),
 		Release:               &payload.Release{Version: "1.36.3", Digest: "sha256:1363", Image: "registry.example/release@sha256:1363"},
 		Karpenter:             payload.Component{Name: "karpenter-clusterapi", Versions: map[string]string{payload.KubernetesVersion: "1.36.3"}},
 		FeatureGates:          &scope.FeatureGates{},

@@ -89,7 +89,7 @@ func machineDeployment(name, cluster, kind string) clusterv1.MachineDeployment {
 
 func input() Input {
 	return Input{
-		Profile:   clusterapi.New(),
+		Profile:   clusterapi.New(clusterapi.DefaultGroups),
 		GuestPort: 6443,
 		Labels:    map[string]string{v1beta1.HostedClusterLabel: "blue", v1beta1.HostedClusterNamespaceLabel: "clusters"},
 		Image:     "registry.example/autonode/karpenter-clusterapi@sha256:" + strings.Repeat("9", 64),

@@ -78,7 +78,7 @@ func TestDesired(t *testing.T) {
 	g := NewWithT(t)
 	objects, err := policy.Desired(policy.Input{
 		Operator: `kubernetes-"admin"`, Owner: "HostedCluster clusters/blue", NodeVersion: "1.36.3",
-		NodeClasses: true, Default: clusterapi.New().DefaultNodeClass(full().ProvisionerConfig.Karpenter).(*v1alpha1.ClusterAPINodeClass),
+		NodeClasses: true, Default: clusterapi.New(clusterapi.DefaultGroups).DefaultNodeClass(full().ProvisionerConfig.Karpenter).(*v1alpha1.ClusterAPINodeClass),
 		KubeletBounds: full().ProvisionerConfig.Karpenter.ClusterAPI.KubeletBounds,
 	})
 	g.Expect(err).NotTo(HaveOccurred())

@@ -103,7 +103,7 @@ func (g *guests) check(context.Context, *scope.Scope, *payload.Release, payload.
 }
 
 func scopeOf(image string) *scope.Scope {
-	return &scope.Scope{Profile: clusterapi.New(), HostedCluster: &v1beta1.HostedCluster{
+	return &scope.Scope{Profile: clusterapi.New(clusterapi.DefaultGroups), HostedCluster: &v1beta1.HostedCluster{
 		ObjectMeta: metav1.ObjectMeta{Namespace: "clusters", Name: "blue", Generation: 3},
 		Spec: v1beta1.HostedClusterSpec{
 			Release: v1beta1.Release{Image: image},

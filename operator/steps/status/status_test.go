@@ -184,8 +184,8 @@ func TestGone(t *testing.T) {
 		cluster bool
 		want    int32
 	}{
-		"When the Cluster is gone and its guest with it, it should count no nodes":              {profile: clusterapi.New()},
-		"When the guest can't be reached, it should keep the last known numbers":                {profile: clusterapi.New(), cluster: true, want: 10},
+		"When the Cluster is gone and its guest with it, it should count no nodes":              {profile: clusterapi.New(clusterapi.DefaultGroups)},
+		"When the guest can't be reached, it should keep the last known numbers":                {profile: clusterapi.New(clusterapi.DefaultGroups), cluster: true, want: 10},
 		"When the Cluster is gone and its nodes aren't Machines, it should keep the last known": {profile: aws.New(), want: 10},
 	} {
 		t.Run(name, func(t *testing.T) {
