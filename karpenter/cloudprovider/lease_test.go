@@ -127,6 +127,40 @@ func TestCreateWithinLease(t *testing.T) {
 		clk.Step(capacityprovider.BackOffTTL)
 		g.Expect(available()).To(BeNumerically(">", 0))
 	})
+	t.Run("When a commitment lowers the price, it should choose by it and keep the list price on the Machine", func(t *testing.T) {
+		g := NewWithT(t)
+		f, lease, _ := leasedFixture(t, 5)
+		lease.Write(t, f.provider.Reservations.Capacity, func(l *capacityprovider.Lease) {
+			l.Commitments = capacityprovider.Commitments{
+				Commitments: []capacity.Commitment{{Name: "reserved", Machines: 1, Selector: capacity.Selector{InstanceTypes: []string{"c4-large"}, CapacityTypes: []string{karpv1.CapacityTypeOnDemand}}}},
+				Unused:      map[string]float64{"reserved": 1},
+			}
+		})
+		nodeClaim := f.claim("committed", nil)
+		created, err := f.provider.Create(f.ctx, nodeClaim)
+		g.Expect(err).NotTo(HaveOccurred())
+		g.Expect(created.Labels).To(And(HaveKeyWithValue(corev1.LabelInstanceTypeStable, "c4-large"), HaveKeyWithValue(v1alpha1.NodePriceLabel, "0.1")))
+		m := f.machine(nodeClaim.Name)
+		g.Expect(m.Annotations).To(HaveKeyWithValue(v1alpha1.PriceAnnotation, "0.1"))
+		_, price := conversion.MachineOf(m)
+		g.Expect(price).To(Equal(conversion.MachinePrices{List: 0.1, OnDemand: 0.1}))
+	})
+	t.Run("When a NodeClaim is given up, it should return what its launch took", func(t *testing.T) {
+		g := NewWithT(t)
+		f, lease, clk := leasedFixture(t, 1)
+		nodeClaim := f.claim("given-up", needs3)
+		taken := capacity.Machine{Offering: capacity.Offering{InstanceType: "c4-large", Zone: "a", CapacityType: karpv1.CapacityTypeSpot}, VCPUs: 4000}
+		g.Expect(f.provider.Reservations.Capacity.Spend(nodeClaim.Name, taken)).To(BeTrue())
+		f.provider.Reservations.Capacity.Done(nodeClaim.Name)
+		g.Expect(karpcloudprovider.IsNodeClaimNotFoundError(f.provider.Delete(f.ctx, nodeClaim))).To(BeTrue())
+		g.Expect(f.provider.Reservations.Capacity.Fits("other", taken)).To(BeFalse())
+		clk.Step(capacity.InFlight)
+		lease.Write(t, f.provider.Reservations.Capacity, func(*capacityprovider.Lease) {})
+		g.Expect(f.provider.Reservations.Capacity.Fits("other", taken)).To(BeTrue())
+	})
+}
+
+func TestCreateAfterGrant(t *testing.T) {
 	t.Run("When it is granted while a launch waits, it should launch in the same call", func(t *testing.T) {
 		g := NewWithT(t)
 		f, lease, _ := leasedFixture(t, 0)
@@ -170,36 +204,5 @@ func TestCreateWithinLease(t *testing.T) {
 		g.Expect(report.Requests).To(BeEmpty())
 		lease.Write(t, f.provider.Reservations.Capacity, grant)
 		g.Expect(grants).To(Equal(1), "nothing waits any more")
-	})
-	t.Run("When a commitment lowers the price, it should choose by it and keep the list price on the Machine", func(t *testing.T) {
-		g := NewWithT(t)
-		f, lease, _ := leasedFixture(t, 5)
-		lease.Write(t, f.provider.Reservations.Capacity, func(l *capacityprovider.Lease) {
-			l.Commitments = capacityprovider.Commitments{
-				Commitments: []capacity.Commitment{{Name: "reserved", Machines: 1, Selector: capacity.Selector{InstanceTypes: []string{"c4-large"}, CapacityTypes: []string{karpv1.CapacityTypeOnDemand}}}},
-				Unused:      map[string]float64{"reserved": 1},
-			}
-		})
-		nodeClaim := f.claim("committed", nil)
-		created, err := f.provider.Create(f.ctx, nodeClaim)
-		g.Expect(err).NotTo(HaveOccurred())
-		g.Expect(created.Labels).To(And(HaveKeyWithValue(corev1.LabelInstanceTypeStable, "c4-large"), HaveKeyWithValue(v1alpha1.NodePriceLabel, "0.1")))
-		m := f.machine(nodeClaim.Name)
-		g.Expect(m.Annotations).To(HaveKeyWithValue(v1alpha1.PriceAnnotation, "0.1"))
-		_, price := conversion.MachineOf(m)
-		g.Expect(price).To(Equal(conversion.MachinePrices{List: 0.1, OnDemand: 0.1}))
-	})
-	t.Run("When a NodeClaim is given up, it should return what its launch took", func(t *testing.T) {
-		g := NewWithT(t)
-		f, lease, clk := leasedFixture(t, 1)
-		nodeClaim := f.claim("given-up", needs3)
-		taken := capacity.Machine{Offering: capacity.Offering{InstanceType: "c4-large", Zone: "a", CapacityType: karpv1.CapacityTypeSpot}, VCPUs: 4000}
-		g.Expect(f.provider.Reservations.Capacity.Spend(nodeClaim.Name, taken)).To(BeTrue())
-		f.provider.Reservations.Capacity.Done(nodeClaim.Name)
-		g.Expect(karpcloudprovider.IsNodeClaimNotFoundError(f.provider.Delete(f.ctx, nodeClaim))).To(BeTrue())
-		g.Expect(f.provider.Reservations.Capacity.Fits("other", taken)).To(BeFalse())
-		clk.Step(capacity.InFlight)
-		lease.Write(t, f.provider.Reservations.Capacity, func(*capacityprovider.Lease) {})
-		g.Expect(f.provider.Reservations.Capacity.Fits("other", taken)).To(BeTrue())
 	})
 }

@@ -132,10 +132,10 @@ func (c *Controller) Reconcile(ctx context.Context) error {
 func (c *Controller) check(ctx context.Context, v *vacancy.Vacancy) error {
 	nodePool := &karpv1.NodePool{}
 	err := c.Guest.Get(ctx, types.NamespacedName{Name: v.NodePool}, nodePool)
-	if client.IgnoreNotFound(err) != nil {
+	switch {
+	case client.IgnoreNotFound(err) != nil:
 		return fmt.Errorf("reading NodePool %s: %w", v.NodePool, err)
-	}
-	if err != nil || nodePool.DeletionTimestamp != nil {
+	case apierrors.IsNotFound(err), nodePool.DeletionTimestamp != nil:
 		c.Vacancies.End(v.NodeClaim)
 		return nil
 	}
