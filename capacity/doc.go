@@ -35,6 +35,7 @@
 //     Machine of it.
 //   - A process that succeeds another launches and acknowledges nothing for InFlight after it was elected. No rule of an
 //     API server fences a request that a dead process has sent, but an API server ends each within that time.
+//   - A process sends nothing once it may have lost its Lease, also in the middle of a launch that began before.
 //   - What an operator counts itself, from its cache of Machines, may be old. It frees nothing, and raises a grant only
 //     within what the record leaves.
 //
@@ -46,6 +47,7 @@
 //
 //   - Clusters that join with machines, in the schedules of the test: those that join there have none. operator/controllers/capacityaccount has a
 //     test of them, without random schedules.
+//   - A network that delivers what a connection had sent after more than a minute, when the connection was closed long ago.
 //   - A pool that is added to an account isn't enforced in a cluster before its Karpenter has acknowledged it, and the
 //     others aren't kept from it meanwhile.
 package capacity

@@ -10,9 +10,10 @@ import (
 	"time"
 )
 
-// InFlight is the longest that a request which creates a Machine may take to have its effect: an API server gives up a
-// write after 34 s (requestTimeoutUpperBound in k8s.io/apiserver). A launch that was given up counts for so long, and a
-// process that succeeds another one neither launches nor acknowledges anything before.
+// InFlight is the longest that a request which creates a Machine may take to have its effect. Karpenter sends one within 10 s after it has
+// checked that it holds its Lease (leadership.Fence), and an API server gives up a write after 34 s (requestTimeoutUpperBound in
+// k8s.io/apiserver). A launch that was given up counts for so long, and a process that succeeds another one neither launches nor acknowledges
+// anything before.
 const InFlight = time.Minute
 
 // RequestTTL is how long a request counts without being renewed: the launch may have been given up.

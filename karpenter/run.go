@@ -112,6 +112,7 @@ func Run(ctx context.Context, programVersion string) error {
 	}
 	leaseConfig := rest.CopyConfig(managementConfig)
 	leaseConfig.Wrap(keeper.Wrap)
+	managementConfig.Wrap(keeper.Fence)
 	leaderElection := []option.Function[coreoperator.Options]{coreoperator.WithLeaderElectionConfig(leaseConfig)}
 	pod := os.Getenv("POD_NAME")
 	if pod != "" {

@@ -42,7 +42,9 @@ func (c *CloudProvider) Create(ctx context.Context, nodeClaim *karpv1.NodeClaim)
 		return created, nil
 	}
 	if ctx.Err() != nil || isUnanswered(err) {
-		return nil, karpcloudprovider.NewCreateError(err, ManagementUnreachableReason, err.Error())
+		// The error has the management cluster's address, which is no business of the guest's.
+		log.FromContext(ctx).V(1).Info("management cluster doesn't answer", "error", err.Error())
+		return nil, karpcloudprovider.NewCreateError(err, ManagementUnreachableReason, "management cluster doesn't answer; Karpenter retries")
 	}
 	c.Reservations.Abandon(ctx, nodeClaim, err)
 	return nil, c.ended(nodeClaim, err)

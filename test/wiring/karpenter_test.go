@@ -11,6 +11,7 @@ import (
 	"slices"
 	"strconv"
 	"strings"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -369,6 +370,7 @@ func TestKarpenter(t *testing.T) {
 		g.Expect(w.Admin.Patch(t.Context(), w.nodeClass, client.RawPatch("application/merge-patch+json", []byte(`{"spec":{"version":null}}`)))).To(Succeed())
 	})
 
+	t.Run("When the Lease may be lost in the middle of a launch, it should not create the Machine, and do so when it still holds the Lease", w.losesLease)
 	t.Run("When the management cluster is away and then back but slow, it should decide nothing, say so once, and go on without a restart", w.isAway)
 	t.Run("When NodePools fail in any mixture, the pods of another should get their nodes as when it is alone", w.mixes)
 	t.Run("When a Machine's NodeClaim has gone, it should be removed, and not before the grace period is over", func(t *testing.T) {
@@ -382,6 +384,43 @@ func TestKarpenter(t *testing.T) {
 		g.Expect(w.Admin.Update(t.Context(), abandoned)).To(Succeed())
 	})
 	t.Run("When a NodePool is deleted before its NodeClaims, it should follow them without an error", w.losesNodePool)
+}
+
+// losesLease keeps a launch's first write on its way until the Lease may be another process's.
+func (w *world) losesLease(t *testing.T) {
+	g := NewWithT(t)
+	slow := fault.NewHold(makesMachine)
+	w.management.Use(slow.Fault)
+	claim := w.NodeClaim(t.Context(), "slow")
+	g.Eventually(slow.Arrived()).Should(BeClosed())
+	var suspended atomic.Bool
+	written := make(chan string, 100)
+	w.management.Use(func(request *http.Request, next http.RoundTripper) (*http.Response, error) {
+		switch {
+		case strings.Contains(request.URL.Path, "/leases"):
+			return fault.Drop(request, next)
+		case request.Method != http.MethodGet && suspended.Load():
+			written <- request.Method + " " + request.URL.Path
+		}
+		return next.RoundTrip(request)
+	})
+	g.Eventually(func(g Gomega) {
+		g.Expect(series(g, "karpenter_clusterapi_suspended", "")).To(HaveKeyWithValue("", 1.0))
+	}).WithContext(t.Context()).WithPolling(poll).Should(Succeed())
+	suspended.Store(true)
+	g.Expect(slow.Release(t.Context())).To(Succeed())
+	strict := g
+	g.Eventually(func(g Gomega, ctx context.Context) {
+		strict.Expect(written).To(BeEmpty(), "the first write has ended, and no other may begin")
+		g.Expect(w.Admin.Get(ctx, client.ObjectKeyFromObject(claim), claim)).To(Succeed())
+		g.Expect(claim.StatusConditions().Get(karpv1.ConditionTypeLaunched)).To(HaveField("Reason", leadership.ManagementUnreachableReason))
+	}).WithContext(t.Context()).WithPolling(poll).Should(Succeed())
+	g.Expect(written).To(BeEmpty())
+	w.management.Use(nil)
+	g.Eventually(func(g Gomega, ctx context.Context) {
+		g.Expect(w.Admin.Get(ctx, client.ObjectKeyFromObject(claim), claim)).To(Succeed())
+		g.Expect(claim.StatusConditions().IsTrue(karpv1.ConditionTypeLaunched)).To(BeTrue())
+	}).WithContext(t.Context()).WithPolling(poll).Should(Succeed())
 }
 
 // isAway takes the management cluster away, and gives it back slow.

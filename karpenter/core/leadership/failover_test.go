@@ -92,7 +92,7 @@ func TestFailover(t *testing.T) {
 // candidate is what an elector does that doesn't hold the Lease.
 type candidate struct {
 	t      *testing.T
-	clock  *clocktesting.FakePassiveClock
+	clock  *clocktesting.FakeClock
 	leases coordinationclient.LeaseInterface
 }
 
@@ -101,7 +101,7 @@ func afterOutage(t *testing.T, holder string) candidate {
 	t.Helper()
 	g := NewWithT(t)
 	box, e := environment.New(t), &elector{}
-	c := candidate{t: t, clock: clocktesting.NewFakePassiveClock(time.Now())}
+	c := candidate{t: t, clock: clocktesting.NewFakeClock(time.Now())}
 	config := rest.CopyConfig(box.Management.GetConfig())
 	config.Wrap(func(inner http.RoundTripper) http.RoundTripper {
 		return leadership.New(leadership.Config{Clock: c.clock, Logger: logr.Discard()}).Wrap(outage{elector: e, inner: inner})

@@ -45,7 +45,7 @@ const LeaseDuration = RenewDeadline + time.Second
 
 // Config of a Keeper.
 type Config struct {
-	Clock clock.PassiveClock
+	Clock clock.WithDelayedExecution
 	// Logger logs when the management cluster stops answering and when it answers again.
 	Logger logr.Logger
 }

@@ -40,7 +40,7 @@ const leaseName = "karpenter-leader-election"
 type elector struct {
 	*environment.Environment
 	keeper  *leadership.Keeper
-	clock   *clocktesting.FakePassiveClock
+	clock   *clocktesting.FakeClock
 	outage  atomic.Pointer[http.Response]
 	cut     atomic.Bool
 	mute    atomic.Bool  // while cut: updates are stored, but no answer comes back
@@ -88,7 +88,7 @@ func (o outage) RoundTrip(request *http.Request) (*http.Response, error) {
 func elect(t *testing.T) *elector {
 	t.Helper()
 	g := NewWithT(t)
-	e := &elector{Environment: environment.New(t), clock: clocktesting.NewFakePassiveClock(time.Now()), ended: make(chan struct{})}
+	e := &elector{Environment: environment.New(t), clock: clocktesting.NewFakeClock(time.Now()), ended: make(chan struct{})}
 	e.keeper = leadership.New(leadership.Config{Clock: e.clock, Logger: logr.Discard()})
 	config := rest.CopyConfig(e.Management.GetConfig())
 	config.Timeout = 500 * time.Millisecond // half the renew deadline, as controller-runtime has it
@@ -226,7 +226,7 @@ func TestKeeper(t *testing.T) {
 
 	t.Run("When the lease never was ours, it should not answer in the API server's place", func(t *testing.T) {
 		g := NewWithT(t)
-		keeper := leadership.New(leadership.Config{Clock: clocktesting.NewFakePassiveClock(time.Now()), Logger: logr.Discard()})
+		keeper := leadership.New(leadership.Config{Clock: clocktesting.NewFakeClock(time.Now()), Logger: logr.Discard()})
 		e := &elector{}
 		e.cut.Store(true)
 		request, err := http.NewRequestWithContext(t.Context(), http.MethodPut, "https://management/apis/coordination.k8s.io/v1/namespaces/a/leases/b", strings.NewReader("{}"))
@@ -246,7 +246,7 @@ func TestLeaseDuration(t *testing.T) {
 			g := NewWithT(t)
 			box := environment.New(t)
 			config := rest.CopyConfig(box.Management.GetConfig())
-			config.Wrap(leadership.New(leadership.Config{Clock: clocktesting.NewFakePassiveClock(time.Now()), Logger: logr.Discard()}).Wrap)
+			config.Wrap(leadership.New(leadership.Config{Clock: clocktesting.NewFakeClock(time.Now()), Logger: logr.Discard()}).Wrap)
 			clients, err := kubernetes.NewForConfig(config)
 			g.Expect(err).NotTo(HaveOccurred())
 			leases := clients.CoordinationV1().Leases(box.Namespace)
@@ -283,7 +283,7 @@ func TestRelease(t *testing.T) {
 			_, err = leases.Create(t.Context(), lease, metav1.CreateOptions{})
 			g.Expect(err).NotTo(HaveOccurred())
 
-			released, err := leadership.Release(t.Context(), leases, leaseName, tc.pod, clocktesting.NewFakePassiveClock(time.Now()))
+			released, err := leadership.Release(t.Context(), leases, leaseName, tc.pod, clocktesting.NewFakeClock(time.Now()))
 			g.Expect(err).NotTo(HaveOccurred())
 			g.Expect(released).To(Equal(tc.released))
 			stored, err := leases.Get(t.Context(), leaseName, metav1.GetOptions{})
@@ -302,7 +302,7 @@ func TestRelease(t *testing.T) {
 		box := environment.New(t)
 		clients, err := kubernetes.NewForConfig(box.Management.GetConfig())
 		g.Expect(err).NotTo(HaveOccurred())
-		released, err := leadership.Release(t.Context(), clients.CoordinationV1().Leases(box.Namespace), leaseName, "a-1", clocktesting.NewFakePassiveClock(time.Now()))
+		released, err := leadership.Release(t.Context(), clients.CoordinationV1().Leases(box.Namespace), leaseName, "a-1", clocktesting.NewFakeClock(time.Now()))
 		g.Expect(err).NotTo(HaveOccurred())
 		g.Expect(released).To(BeFalse())
 	})
