@@ -133,7 +133,7 @@ bench: ## Run the benchmarks, as benchstat reads them. COUNT=10 for statistics.
 
 .PHONY: e2e
 e2e: build ## Run all end-to-end tests of test/e2e in worlds of their own, and again alone what failed. TESTFLAGS='-run Upgrade' chooses.
-	$(DEV) world build
+	$(DEV) world build --next-minor
 	@mkdir -p bin && rm -f $(E2E_RERUNS) && gotestsum=$$($(TOOL) -n gotestsum) && failed=0; \
 	(cd test && $$gotestsum --format=standard-verbose --rerun-fails=1 --rerun-fails-run-root-test --rerun-fails-report=$(CURDIR)/$(E2E_RERUNS) \
 		--packages ./e2e/... -- $(E2E_FLAGS) -timeout=90m -parallel=16) 2>&1 | tee $(E2E_LOG) || failed=1; \

@@ -22,25 +22,25 @@ import (
 	infrav1 "github.com/autonode-io/autonode/test/world/infrastructure/api/v1beta1"
 )
 
-// TestImageUpgrade: a platform's machines boot an image with a kubelet in it, so an upgrade is a new payload and a new machine template. No node is
-// replaced for the first of them, and each is replaced once for both.
+// TestImageUpgrade: a platform's machines boot an image with a kubelet in it, so an upgrade to the next minor version is a new payload and a new
+// machine template, after the control plane. No node is replaced for the first of them, and each is replaced once for both.
 func TestImageUpgrade(t *testing.T) {
 	t.Parallel()
 	c, parent := acquireCluster(t, amber), t
 	g := NewWithT(t)
-	const older, newer = "v" + initialRelease, localworld.UpgradedKubernetes
+	const older, newer = "v" + initialRelease, localworld.NextMinorKubernetes
 	has, wants := strings.TrimPrefix(older, "v"), strings.TrimPrefix(newer, "v")
 	first := c.imageTemplate(t, older)
 	c.nodePool(t, "general", require(corev1.LabelInstanceTypeStable, imageType), budget("1"))
 	c.workload(t, "web", 3, "500m", apart)
 	c.waitRunning(t, "web")
 	before := names(c.nodes(g, t.Context()))
-	early, disrupted, reasons := c.watchDisruptions(t), c.watchDisruptions(t), c.watchDrift(t)
+	early, disrupted, reasons, ahead := c.watchDisruptions(t), c.watchDisruptions(t), c.watchDrift(t), c.watchAhead(t)
 
 	t.Run("When the control plane and the payload come first, it should replace no node and say which image is needed", func(t *testing.T) {
 		g := NewWithT(t)
 		g.Expect(world.UpgradeControlPlane(t.Context(), c.name, newer)).To(Succeed())
-		c.upgradeTo(t, upgradedRelease)
+		c.upgradeTo(t, nextMinorRelease)
 		c.waitResolved(t, newer)
 		g.Eventually(func(g Gomega, ctx context.Context) {
 			g.Expect(c.condition(g, ctx, v1beta1.NodesUpToDate)).To(And(
@@ -67,7 +67,7 @@ func TestImageUpgrade(t *testing.T) {
 			g.Expect(c.condition(g, ctx, v1beta1.NodesUpToDate)).To(HaveField("Status", metav1.ConditionTrue))
 			history := c.hostedCluster(g, ctx).Status.Version.History
 			g.Expect(history).NotTo(BeEmpty())
-			g.Expect(history[0]).To(And(HaveField("Version", upgradedRelease), HaveField("State", v1beta1.UpdateCompleted)))
+			g.Expect(history[0]).To(And(HaveField("Version", nextMinorRelease), HaveField("State", v1beta1.UpdateCompleted)))
 		}).WithContext(t.Context()).WithTimeout(eventually).WithPolling(interval).Should(Succeed())
 		c.waitRunning(t, "web")
 		for _, machine := range c.machines(g, t.Context()) {
@@ -84,6 +84,7 @@ func TestImageUpgrade(t *testing.T) {
 		for _, node := range before {
 			g.Expect(why).To(HaveKeyWithValue(node, string(drift.VersionDrifted)))
 		}
+		g.Expect(ahead()).To(BeEmpty(), "machines that were newer than the API server")
 	})
 }
 

@@ -52,8 +52,9 @@ const (
 
 // The payloads that the world has in its registry, by the Kubernetes version they give to nodes.
 const (
-	initialRelease  = localworld.InitialRelease
-	upgradedRelease = localworld.UpgradedRelease
+	initialRelease   = localworld.InitialRelease
+	upgradedRelease  = localworld.UpgradedRelease
+	nextMinorRelease = localworld.NextMinorRelease
 )
 
 // world is shared by all tests but those that need one of their own. It starts with the first test that acquires a cluster of it.
@@ -68,7 +69,9 @@ var (
 func sharedWorld(t *testing.T) *localworld.World {
 	t.Helper()
 	worldOnce.Do(func() {
-		world, removeWorld, errWorld = startWorld(interrupted, os.Stdout, localworld.Config{Guests: []string{blue, green, red, amber, violet, indigo}})
+		world, removeWorld, errWorld = startWorld(interrupted, os.Stdout, localworld.Config{
+			Guests: []string{blue, green, red, amber, violet, indigo}, NextMinor: true,
+		})
 	})
 	if errWorld != nil {
 		t.Fatalf("starting the world: %v", errWorld)

@@ -6,6 +6,7 @@ import (
 	"context"
 	"fmt"
 	"strings"
+	"sync"
 	"testing"
 	"time"
 
@@ -15,6 +16,9 @@ import (
 	policyv1 "k8s.io/api/policy/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/util/intstr"
+	utilversion "k8s.io/apimachinery/pkg/util/version"
+	"k8s.io/apimachinery/pkg/watch"
+	clusterv1 "sigs.k8s.io/cluster-api/api/core/v1beta2"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	karpv1 "sigs.k8s.io/karpenter/pkg/apis/v1"
 
@@ -27,7 +31,7 @@ import (
 	infrav1 "github.com/autonode-io/autonode/test/world/infrastructure/api/v1beta1"
 )
 
-// TestUpgrade: a new payload rolls out Karpenter, then the nodes, never ahead of the control plane, the approval or the
+// TestUpgrade: a payload of the next minor version rolls out Karpenter, then the nodes, never ahead of the control plane, the approval or the
 // maintenance window. A payload that can't be resolved changes nothing. By then the infrastructure has no machine left of the type that the nodes
 // prefer: what runs stays until its replacement is ready, and that is of the next cheapest type. A control plane isn't downgraded.
 func TestUpgrade(t *testing.T) {
@@ -46,7 +50,7 @@ func TestUpgrade(t *testing.T) {
 	nodes := c.nodes(g, t.Context())
 	g.Expect(nodes).To(And(HaveLen(3), HaveEach(ofType(preferred))))
 	before := names(nodes)
-	disrupted, early := c.watchDisruptions(t), c.watchDisruptions(t)
+	disrupted, early, ahead := c.watchDisruptions(t), c.watchDisruptions(t), c.watchAhead(t)
 
 	t.Run("When the payload can't be resolved, it should say so and change nothing", func(t *testing.T) {
 		g := NewWithT(t)
@@ -67,24 +71,24 @@ func TestUpgrade(t *testing.T) {
 	t.Run("When the guest's API server is still old, it should roll Karpenter and replace no node", func(t *testing.T) {
 		g := NewWithT(t)
 		c.patch(t, func(spec *v1beta1.HostedClusterSpec) {
-			spec.Release.Image = world.Release(upgradedRelease)
+			spec.Release.Image = world.Release(nextMinorRelease)
 			spec.AutoNode.NodeUpgrade = &v1beta1.NodeUpgrade{Policy: v1beta1.NodeUpgradeManual} // for later
 		})
 		g.Eventually(func(g Gomega, ctx context.Context) {
 			component := &v1beta1.ControlPlaneComponent{}
 			g.Expect(c.management.Get(ctx, client.ObjectKey{Namespace: c.namespace(), Name: v1beta1.KarpenterComponent}, component)).To(Succeed())
-			g.Expect(component.Status.Version).To(Equal(upgradedRelease))
+			g.Expect(component.Status.Version).To(Equal(nextMinorRelease))
 			g.Expect(c.condition(g, ctx, v1beta1.NodesUpToDate)).To(And(
 				HaveField("Status", metav1.ConditionFalse), HaveField("Reason", v1beta1.ControlPlaneOlderReason)))
 		}).WithContext(t.Context()).WithTimeout(eventually).WithPolling(interval).Should(Succeed())
-		g.Expect(c.karpenter(t).Spec.Template.Spec.Containers).To(ConsistOf(HaveField("Image", world.ComponentImage(upgradedRelease))))
+		g.Expect(c.karpenter(t).Spec.Template.Spec.Containers).To(ConsistOf(HaveField("Image", world.ComponentImage(nextMinorRelease))))
 		c.expectHeld(t, before, rounds)
 	})
 
 	t.Run("When the guest's API server is upgraded but the version is not approved, it should replace no node and say how to approve", func(t *testing.T) {
 		g := NewWithT(t)
-		g.Expect(world.UpgradeControlPlane(t.Context(), c.name, localworld.UpgradedKubernetes)).To(Succeed())
-		approve := v1beta1.ApproveNodeVersionAnnotation + "=" + strings.TrimPrefix(localworld.UpgradedKubernetes, "v")
+		g.Expect(world.UpgradeControlPlane(t.Context(), c.name, localworld.NextMinorKubernetes)).To(Succeed())
+		approve := v1beta1.ApproveNodeVersionAnnotation + "=" + strings.TrimPrefix(localworld.NextMinorKubernetes, "v")
 		g.Eventually(func(g Gomega, ctx context.Context) {
 			g.Expect(c.condition(g, ctx, v1beta1.NodesUpToDate)).To(And(
 				HaveField("Status", metav1.ConditionFalse), HaveField("Reason", v1beta1.NodeUpgradeHeldReason),
@@ -96,7 +100,7 @@ func TestUpgrade(t *testing.T) {
 	t.Run("When the maintenance window is about to close, new nodes should get the version, and it should replace none", func(t *testing.T) {
 		g := NewWithT(t)
 		var closes time.Time
-		c.waitResolved(t, localworld.UpgradedKubernetes, func() {
+		c.waitResolved(t, localworld.NextMinorKubernetes, func() {
 			if time.Until(closes) > rounds { // else a slow rollout would outlast the window
 				return
 			}
@@ -118,9 +122,9 @@ func TestUpgrade(t *testing.T) {
 		hosted := c.hostedCluster(g, t.Context())
 		unapproved := hosted.DeepCopy()
 		hosted.Spec.AutoNode.NodeUpgrade = &v1beta1.NodeUpgrade{Policy: v1beta1.NodeUpgradeManual}
-		metav1.SetMetaDataAnnotation(&hosted.ObjectMeta, v1beta1.ApproveNodeVersionAnnotation, strings.TrimPrefix(localworld.UpgradedKubernetes, "v"))
+		metav1.SetMetaDataAnnotation(&hosted.ObjectMeta, v1beta1.ApproveNodeVersionAnnotation, strings.TrimPrefix(localworld.NextMinorKubernetes, "v"))
 		g.Expect(c.management.Patch(t.Context(), hosted, client.MergeFrom(unapproved))).To(Succeed())
-		c.waitResolved(t, localworld.UpgradedKubernetes)
+		c.waitResolved(t, localworld.NextMinorKubernetes)
 		// The positive control of every hold above: without one, the same wait replaces a node.
 		g.Eventually(func(g Gomega, ctx context.Context) {
 			g.Expect(c.nodeClaims(g, ctx)).To(ContainElement(Satisfy(func(claim karpv1.NodeClaim) bool { return disruption.Counts(&claim) })))
@@ -130,10 +134,10 @@ func TestUpgrade(t *testing.T) {
 			hosted := c.hostedCluster(g, ctx)
 			g.Expect(hosted.Status.Version.History).NotTo(BeEmpty())
 			g.Expect(hosted.Status.Version.History[0]).To(And(
-				HaveField("Version", upgradedRelease), HaveField("State", v1beta1.UpdateCompleted),
+				HaveField("Version", nextMinorRelease), HaveField("State", v1beta1.UpdateCompleted),
 				HaveField("CompletionTime", Not(BeNil()))))
 			nodes := c.nodes(g, ctx)
-			g.Expect(nodes).To(And(HaveLen(3), HaveEach(ofType(next)), HaveEach(HaveField("Status.NodeInfo.KubeletVersion", localworld.UpgradedKubernetes))))
+			g.Expect(nodes).To(And(HaveLen(3), HaveEach(ofType(next)), HaveEach(HaveField("Status.NodeInfo.KubeletVersion", localworld.NextMinorKubernetes))))
 			c.expectOneEach(g, ctx)
 		}).WithContext(t.Context()).WithTimeout(eventually).WithPolling(interval).Should(Succeed())
 		c.waitRunning(t, "web")
@@ -143,6 +147,89 @@ func TestUpgrade(t *testing.T) {
 		// The fault: replacements of the preferred type that the infrastructure refused.
 		g.Expect(c.eventsOn(t.Context(), "NodeClaim", "InsufficientCapacity")).To(ContainElement(ContainSubstring("no capacity for on-demand " + preferred)))
 	})
+
+	t.Run("When a node class asks for an older minor version, its nodes should get it as far as kubelets may lag, and it should launch nothing beyond", c.oldKubelets)
+
+	g.Expect(ahead()).To(BeEmpty(), "machines that were newer than the API server")
+}
+
+// oldKubelets pins a node class three minor versions behind the API server, and then four.
+func (c *cluster) oldKubelets(t *testing.T) {
+	g := NewWithT(t)
+	const name, oldest, older = "old", "1.34.8", "1.33.12"
+	class := &v1alpha1.ClusterAPINodeClass{ObjectMeta: metav1.ObjectMeta{Name: name}, Spec: c.defaultClass(g, t.Context()).Spec}
+	class.Spec.Version = oldest
+	g.Expect(c.guest.Create(t.Context(), class)).To(Succeed())
+	t.Cleanup(func() {
+		NewWithT(t).Expect(client.IgnoreNotFound(c.guest.Delete(context.WithoutCancel(t.Context()), class))).To(Succeed())
+	})
+	c.nodePool(t, name, func(pool *karpv1.NodePool) { pool.Spec.Template.Spec.NodeClassRef.Name = name })
+	c.workload(t, name, 1, "500m", onPool(name))
+	c.waitRunning(t, name)
+	nodes := c.nodesOf(g, t.Context(), name)
+	g.Expect(nodes).To(ConsistOf(HaveField("Status.NodeInfo.KubeletVersion", "v"+oldest)))
+
+	before := class.DeepCopy()
+	class.Spec.Version = older
+	g.Expect(c.guest.Patch(t.Context(), class, client.MergeFrom(before))).To(Succeed())
+	g.Eventually(func(g Gomega, ctx context.Context) {
+		g.Expect(c.guest.Get(ctx, client.ObjectKeyFromObject(class), class)).To(Succeed())
+		g.Expect(class.StatusConditions().Get(v1alpha1.ConditionVersionReady)).To(And(
+			HaveField("Status", metav1.ConditionFalse), HaveField("Reason", v1alpha1.VersionTooOldReason), HaveField("Message", ContainSubstring(
+				older+" is more than 3 minor versions behind the API server's version "+strings.TrimPrefix(localworld.NextMinorKubernetes, "v")))))
+	}).WithContext(t.Context()).WithTimeout(eventually).WithPolling(interval).Should(Succeed())
+	g.Expect(names(c.nodesOf(g, t.Context(), name))).To(Equal(names(nodes)), "what runs, runs on")
+}
+
+// watchAhead watches the cluster's Machines from now on. The function that it returns ends the watch and names those that were newer than the
+// guest's API server when they were made.
+func (c *cluster) watchAhead(t *testing.T) (result func() []string) {
+	t.Helper()
+	g := NewWithT(t)
+	before := len(c.machines(g, t.Context()))
+	watched, err := c.management.Watch(t.Context(), &clusterv1.MachineList{}, c.ofNodes()...) // begins with those that there are
+	g.Expect(err).NotTo(HaveOccurred())
+	var (
+		ahead  []string
+		seen   int
+		done   sync.WaitGroup
+		ending = make(chan struct{})
+	)
+	done.Go(func() {
+		for {
+			select {
+			case event := <-watched.ResultChan():
+				machine, ok := event.Object.(*clusterv1.Machine)
+				if !ok {
+					ahead = append(ahead, fmt.Sprintf("the watch ended early: %v", event))
+					return
+				}
+				if event.Type == watch.Added {
+					seen++
+					ahead = append(ahead, c.ahead(machine)...)
+				}
+			case <-ending:
+				return
+			}
+		}
+	})
+	return func() []string {
+		close(ending)
+		done.Wait()
+		watched.Stop()
+		g.Expect(seen).To(BeNumerically(">", before), "machines that were made meanwhile")
+		return ahead
+	}
+}
+
+// ahead says so if a Machine is newer than the guest's API server. While that is being replaced, it waits for the new one.
+func (c *cluster) ahead(machine *clusterv1.Machine) []string {
+	running := c.world.Guest(c.name).Version()
+	kubelet, err := utilversion.ParseGeneric(machine.Spec.Version)
+	if err == nil && !kubelet.GreaterThan(utilversion.MustParseGeneric(running)) {
+		return nil
+	}
+	return []string{fmt.Sprintf("%s has %q, the API server %s", machine.Name, machine.Spec.Version, running)}
 }
 
 // expectHeld watches that no node goes, nor is marked to go. What a node is disrupted by in between, the test's own watch sees.

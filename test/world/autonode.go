@@ -46,13 +46,18 @@ const (
 	worldNetwork = "127.0.0.0/8"
 )
 
-// UpgradedKubernetes is the Kubernetes version of a guest's control plane after an upgrade.
-const UpgradedKubernetes = programs.KubernetesUpgradedVersion
-
-// Versions of the payloads in the world's registry: each gives nodes the Kubernetes version of the same number.
+// Kubernetes versions of a guest's control plane after an upgrade. Config.NextMinor gives a world the second.
 const (
-	InitialRelease  = "1.36.2"
-	UpgradedRelease = "1.36.3"
+	UpgradedKubernetes  = programs.KubernetesUpgradedVersion
+	NextMinorKubernetes = programs.KubernetesNextMinorVersion
+)
+
+// Versions of the payloads in the world's registry: each gives nodes the Kubernetes version of the same number. The last is there with
+// Config.NextMinor.
+const (
+	InitialRelease   = "1.36.2"
+	UpgradedRelease  = "1.36.3"
+	NextMinorRelease = "1.37.2"
 )
 
 // HostedClusterFeatureGates are Karpenter's feature gates that the world's platform lets HostedClusters set.
@@ -61,6 +66,8 @@ var HostedClusterFeatureGates = []string{"CapacityBuffer", "DynamicResourceAlloc
 // autonode has the artifacts that the world builds from AutoNode's source.
 type autonode struct {
 	source string
+	// versions are those of the payloads, in the order in which they follow each other.
+	versions []string
 	// bin is a folder in the cache, so that a world in a new folder links nothing again; unlock lets others build there.
 	bin    string
 	unlock func()
@@ -112,7 +119,7 @@ func (a *autonode) publish(ctx context.Context, registry *registry.Registry) err
 		return err
 	}
 	var previous []string
-	for _, version := range []string{InitialRelease, UpgradedRelease} {
+	for _, version := range a.versions {
 		// One binary under two digests, as two builds of one source would be.
 		image, err := a.push(ctx, registry, karpenterProgram, "autonode/karpenter-clusterapi", version)
 		if err != nil {

@@ -74,6 +74,9 @@ type Config struct {
 	// of it, and needs no source. Whoever installs AutoNode does so as on any management cluster, with images from Registry. Guests approve no
 	// certificates by themselves, and their Clusters consent to HostedClusters of their names in the namespace of hosting.Namespace.
 	WithoutAutoNode bool
+	// NextMinor lets guests be upgraded to NextMinorKubernetes, for which there is a payload then. The first such world on a machine builds that
+	// version's control plane.
+	NextMinor bool
 	// Audit lets the API servers write down what AutoNode's ServiceAccounts ask them for; see World.AuditLog.
 	Audit bool
 	// AuditAllBut lets them instead write down what everybody asks them for but these users: those who measure.
@@ -204,6 +207,12 @@ func Start(ctx context.Context, cfg Config) (*World, error) {
 		w.unlock()
 		return nil, err
 	}
+	if cfg.NextMinor {
+		if w.programs, err = w.programs.WithNextMinor(ctx, programs.Options{Progress: cfg.Progress}); err != nil {
+			w.unlock()
+			return nil, err
+		}
+	}
 	if cfg.Infrastructure == InfrastructureAWS {
 		if w.awsPrograms, err = programs.EnsureAWS(ctx, programs.Options{Progress: cfg.Progress}); err != nil {
 			w.unlock()
@@ -211,7 +220,10 @@ func Start(ctx context.Context, cfg Config) (*World, error) {
 		}
 	}
 	if cfg.Source != "" {
-		w.autonode = &autonode{source: cfg.Source}
+		w.autonode = &autonode{source: cfg.Source, versions: []string{InitialRelease, UpgradedRelease}}
+		if cfg.NextMinor {
+			w.autonode.versions = append(w.autonode.versions, NextMinorRelease)
+		}
 	}
 	w.state = newState(cfg)
 	if w.processes, err = process.NewSupervisor(w.dir.logs(), w.record); err != nil {

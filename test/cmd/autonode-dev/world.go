@@ -83,6 +83,10 @@ planes, which takes about ten minutes on two cores; later ones use the cache.`,
   # Two guests, left running
   autonode-dev world up --guests blue,green --detach
 
+  # A guest that can be upgraded to the next minor version of Kubernetes
+  autonode-dev world up --next-minor --detach
+  autonode-dev world upgrade blue --version ` + programs.KubernetesNextMinorVersion + `
+
   # Cluster API as it ships, with its rate limits
   autonode-dev world up --cluster-api defaults
   autonode-dev world up --infrastructure aws
@@ -106,6 +110,8 @@ planes, which takes about ten minutes on two cores; later ones use the cache.`,
 		"how Cluster API runs: tuned, or defaults, which is as it ships")
 	cmd.Flags().StringVar(&cfg.Infrastructure, "infrastructure", localworld.InfrastructureKwok,
 		"what makes machines: kwok, or aws, which is Cluster API Provider AWS with an EC2 API of the world's own")
+	cmd.Flags().BoolVar(&cfg.NextMinor, "next-minor", false,
+		"let guests be upgraded to "+programs.KubernetesNextMinorVersion+", with a payload for it; the first time, its control plane is built")
 	cmd.Flags().BoolVar(&detach, "detach", false, "return when the world is ready, and leave it running")
 	return cmd
 }
@@ -380,7 +386,8 @@ func newWorldUpgradeCommand(dir *string) *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "upgrade GUEST",
 		Short: "Replace a guest's API server by one of another version",
-		Long: `Replace a guest's API server by one of another version, as the hosting platform would.
+		Long: `Replace a guest's API server by one of another version, as the hosting platform would; for another minor version, the
+controller manager and the scheduler as well.
 
 The same happens when spec.version changes of the guest's HostedControlPlane.`,
 		Example: "  autonode-dev world upgrade blue --version " + programs.KubernetesUpgradedVersion,
@@ -407,13 +414,14 @@ The same happens when spec.version changes of the guest's HostedControlPlane.`,
 			return nil
 		},
 	}
-	cmd.Flags().StringVar(&version, "version", programs.KubernetesUpgradedVersion, "the version to run: "+programs.KubernetesVersion+" or "+programs.KubernetesUpgradedVersion)
+	cmd.Flags().StringVar(&version, "version", programs.KubernetesUpgradedVersion,
+		"the version to run: "+programs.KubernetesVersion+" or "+programs.KubernetesUpgradedVersion+", and "+programs.KubernetesNextMinorVersion+" in a world with --next-minor")
 	cmd.Flags().DurationVar(&timeout, "timeout", 2*time.Minute, "how long to wait")
 	return cmd
 }
 
 func newWorldBuildCommand() *cobra.Command {
-	var printAssets bool
+	var printAssets, nextMinor bool
 	cmd := &cobra.Command{
 		Use:   "build",
 		Short: "Build the control planes, and start nothing",
@@ -424,9 +432,15 @@ func newWorldBuildCommand() *cobra.Command {
 		Args: cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			// Progress goes to the error output, so that the path can be captured.
-			set, err := programs.Ensure(cmd.Context(), programs.Options{Progress: progress.New(cmd.ErrOrStderr())})
+			opts := programs.Options{Progress: progress.New(cmd.ErrOrStderr())}
+			set, err := programs.Ensure(cmd.Context(), opts)
 			if err != nil {
 				return err
+			}
+			if nextMinor {
+				if set, err = set.WithNextMinor(cmd.Context(), opts); err != nil {
+					return err
+				}
 			}
 			if printAssets {
 				fmt.Fprintln(cmd.OutOrStdout(), set.EnvtestAssets())
@@ -436,6 +450,7 @@ func newWorldBuildCommand() *cobra.Command {
 			return nil
 		},
 	}
+	cmd.Flags().BoolVar(&nextMinor, "next-minor", false, "build a control plane of "+programs.KubernetesNextMinorVersion+" too, for tests of minor upgrades")
 	cmd.Flags().BoolVar(&printAssets, "print-assets", false, "print only the folder for KUBEBUILDER_ASSETS")
 	return cmd
 }

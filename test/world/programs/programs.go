@@ -4,10 +4,12 @@
 //
 // The versions are pinned by programs.mod and programs.sum, a module file of their own because Kubernetes needs
 // replace directives, and by aws.mod and aws.sum for what only a world with AWS runs: it is built with the versions that it ships
-// with. They are embedded, so that an installed autonode needs no source tree. To change a version:
+// with. nextminor.mod and nextminor.sum pin the control plane of Kubernetes' next minor version. They are embedded, so that an installed
+// autonode needs no source tree. To change a version:
 //
 //	cd test/world/programs
 //	go get -modfile=programs.mod -tool k8s.io/kubernetes/cmd/kube-apiserver@v1.36.4
+//	go get -modfile=nextminor.mod -tool k8s.io/kubernetes/cmd/kube-apiserver@v1.37.3
 //
 // and change the versions in this folder and the replace directives to match; `autonode-dev world build` then proves it.
 package programs
@@ -26,6 +28,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"slices"
 	"strings"
 
 	"github.com/autonode-io/autonode/test/world/lock"
@@ -36,7 +39,8 @@ import (
 var modules embed.FS
 
 // Versions of what is built. Both Kubernetes versions are made from one source and differ in the version that they
-// report: that is all an upgrade in the world needs, and it costs one more link instead of one more build.
+// report: that is all a patch upgrade in the world needs, and it costs one more link instead of one more build. See
+// KubernetesNextMinorVersion for a minor upgrade.
 const (
 	KubernetesVersion         = "v1.36.2"
 	KubernetesUpgradedVersion = "v1.36.3"
@@ -46,6 +50,8 @@ const (
 
 const (
 	apiServer = "k8s.io/kubernetes/cmd/kube-apiserver"
+
+	controllerManager, scheduler = "kube-controller-manager", "kube-scheduler"
 
 	// completedMarker marks a complete cache folder.
 	completedMarker = "completed"
@@ -87,8 +93,8 @@ var list = []program{
 	{name: "etcd", pkg: "go.etcd.io/etcd/server/v3"},
 	{name: apiServerName(KubernetesUpgradedVersion), pkg: apiServer, ldflags: kubernetesStamp(KubernetesUpgradedVersion)},
 	{name: apiServerName(KubernetesVersion), pkg: apiServer, ldflags: kubernetesStamp(KubernetesVersion)},
-	{name: "kube-controller-manager", pkg: "k8s.io/kubernetes/cmd/kube-controller-manager", ldflags: kubernetesStamp(KubernetesUpgradedVersion)},
-	{name: "kube-scheduler", pkg: "k8s.io/kubernetes/cmd/kube-scheduler", ldflags: kubernetesStamp(KubernetesUpgradedVersion)},
+	{name: controllerManager, pkg: "k8s.io/kubernetes/cmd/kube-controller-manager", ldflags: kubernetesStamp(KubernetesUpgradedVersion)},
+	{name: scheduler, pkg: "k8s.io/kubernetes/cmd/kube-scheduler", ldflags: kubernetesStamp(KubernetesUpgradedVersion)},
 	{name: "kubectl", pkg: "k8s.io/kubernetes/cmd/kubectl", ldflags: kubernetesStamp(KubernetesUpgradedVersion)},
 	{name: "cluster-api-core", pkg: "sigs.k8s.io/cluster-api/core", ldflags: clusterAPIStamp},
 	{name: "cluster-api-bootstrap-kubeadm", pkg: "sigs.k8s.io/cluster-api/bootstrap/kubeadm", ldflags: clusterAPIStamp},
@@ -99,7 +105,9 @@ const clusterAPIStamp = "-X sigs.k8s.io/cluster-api/version.gitVersion=" + Clust
 
 func kubernetesStamp(version string) string {
 	const pkg = "k8s.io/component-base/version"
-	return fmt.Sprintf("-X %[1]s.gitVersion=%[2]s -X %[1]s.gitMajor=1 -X %[1]s.gitMinor=36 -X %[1]s.gitTreeState=clean", pkg, version)
+	_, minor, _ := strings.Cut(version, ".")
+	minor, _, _ = strings.Cut(minor, ".")
+	return fmt.Sprintf("-X %[1]s.gitVersion=%[2]s -X %[1]s.gitMajor=1 -X %[1]s.gitMinor=%[3]s -X %[1]s.gitTreeState=clean", pkg, version, minor)
 }
 
 func apiServerName(version string) string { return "kube-apiserver-" + version }
@@ -115,6 +123,8 @@ var manifests = map[string]string{
 type Set struct {
 	// Dir is the folder in the cache.
 	Dir string
+	// nextMinor is the folder of the programs of KubernetesNextMinorVersion; empty without them. See WithNextMinor.
+	nextMinor string
 }
 
 func (s Set) bin(name string) string { return filepath.Join(s.Dir, binFolder, name) }
@@ -128,19 +138,31 @@ var ErrUnknownVersion = errors.New("unknown version")
 // APIServer is the path of the kube-apiserver that reports version, such as v1.36.2. It wraps ErrUnknownVersion for
 // one that isn't in the set.
 func (s Set) APIServer(version string) (string, error) {
-	for _, known := range []string{KubernetesVersion, KubernetesUpgradedVersion} {
-		if version == known {
-			return s.bin(apiServerName(version)), nil
-		}
+	known := []string{KubernetesVersion, KubernetesUpgradedVersion}
+	if slices.Contains(known, version) {
+		return s.bin(apiServerName(version)), nil
 	}
-	return "", fmt.Errorf("%w: no kube-apiserver %s; there are %s and %s", ErrUnknownVersion, version, KubernetesVersion, KubernetesUpgradedVersion)
+	if s.nextMinor != "" {
+		if version == KubernetesNextMinorVersion {
+			return filepath.Join(s.nextMinor, apiServerName(version)), nil
+		}
+		known = append(known, KubernetesNextMinorVersion)
+	}
+	return "", fmt.Errorf("%w: no kube-apiserver %s; known versions are %s", ErrUnknownVersion, version, strings.Join(known, ", "))
 }
 
-// ControllerManager is the path of kube-controller-manager.
-func (s Set) ControllerManager() string { return s.bin("kube-controller-manager") }
+// ControllerManager is the path of the kube-controller-manager for an API server of a version: one for all patch versions of a minor.
+func (s Set) ControllerManager(version string) string { return s.ofMinor(controllerManager, version) }
 
-// Scheduler is the path of kube-scheduler.
-func (s Set) Scheduler() string { return s.bin("kube-scheduler") }
+// Scheduler is the path of the kube-scheduler for an API server of a version: one for all patch versions of a minor.
+func (s Set) Scheduler(version string) string { return s.ofMinor(scheduler, version) }
+
+func (s Set) ofMinor(program, version string) string {
+	if s.nextMinor != "" && version == KubernetesNextMinorVersion {
+		return filepath.Join(s.nextMinor, nextMinorName(program))
+	}
+	return s.bin(program)
+}
 
 // Kubectl is the path of kubectl.
 func (s Set) Kubectl() string { return s.bin("kubectl") }

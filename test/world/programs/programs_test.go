@@ -5,7 +5,9 @@ package programs
 import (
 	"os"
 	"path/filepath"
+	"regexp"
 	"slices"
+	"strings"
 	"testing"
 
 	. "github.com/onsi/gomega"
@@ -51,6 +53,27 @@ func TestCollections(t *testing.T) {
 	})
 }
 
+func TestVersions(t *testing.T) {
+	for module, version := range map[string]string{world.module: KubernetesUpgradedVersion, nextMinor.module: KubernetesNextMinorVersion} {
+		t.Run("When "+module+".mod pins Kubernetes, its libraries should be of that version", func(t *testing.T) {
+			g := NewWithT(t)
+			pinned, err := modules.ReadFile(module + ".mod")
+			g.Expect(err).NotTo(HaveOccurred())
+			g.Expect(string(pinned)).To(ContainSubstring("\tk8s.io/kubernetes " + version))
+			libraries := regexp.MustCompile(`=> k8s\.io/\S+ (\S+)`).FindAllSubmatch(pinned, -1)
+			g.Expect(libraries).NotTo(BeEmpty())
+			for _, library := range libraries {
+				g.Expect(string(library[1])).To(Equal(strings.Replace(version, "v1.", "v0.", 1)), string(library[0]))
+			}
+		})
+	}
+	t.Run("When a program is stamped, it should report the minor version as well", func(t *testing.T) {
+		g := NewWithT(t)
+		g.Expect(kubernetesStamp(KubernetesVersion)).To(ContainSubstring("gitVersion=v1.36.2 -X k8s.io/component-base/version.gitMajor=1 -X k8s.io/component-base/version.gitMinor=36 "))
+		g.Expect(kubernetesStamp(KubernetesNextMinorVersion)).To(ContainSubstring("gitMinor=37 "))
+	})
+}
+
 func TestEnsure(t *testing.T) {
 	t.Run("When the set is complete, it should build nothing", func(t *testing.T) {
 		g := NewWithT(t)
@@ -89,7 +112,7 @@ func TestManifests(t *testing.T) {
 		g.Expect(complete(set.Dir)).To(BeTrue())
 	})
 	t.Run("When a set has manifests, it should name the module that they are in", func(t *testing.T) {
-		for _, c := range []collection{world, node, aws, karpenterAWS} {
+		for _, c := range []collection{world, nextMinor, node, aws, karpenterAWS} {
 			NewWithT(t).Expect(c.source != "").To(Equal(len(c.manifests) > 0), c.title)
 		}
 	})
@@ -117,9 +140,26 @@ func TestCacheDir(t *testing.T) {
 }
 
 func TestAPIServer(t *testing.T) {
+	patch := Set{Dir: "/cache"}
+	minor := Set{Dir: "/cache", nextMinor: "/next"}
 	t.Run("When a version isn't in the set, it should say which are", func(t *testing.T) {
 		g := NewWithT(t)
-		_, err := Set{Dir: "/cache"}.APIServer("v1.37.0")
-		g.Expect(err).To(MatchError(ContainSubstring("v1.36.2 and v1.36.3")))
+		_, err := patch.APIServer(KubernetesNextMinorVersion)
+		g.Expect(err).To(And(MatchError(ErrUnknownVersion), MatchError(HaveSuffix("known versions are v1.36.2, v1.36.3"))))
+		_, err = minor.APIServer("v1.38.0")
+		g.Expect(err).To(And(MatchError(ErrUnknownVersion), MatchError(HaveSuffix("known versions are v1.36.2, v1.36.3, v1.37.2"))))
+	})
+	t.Run("When a version is the next minor, the whole control plane should be of it", func(t *testing.T) {
+		g := NewWithT(t)
+		g.Expect(minor.APIServer(KubernetesNextMinorVersion)).To(Equal("/next/kube-apiserver-v1.37.2"))
+		g.Expect(minor.ControllerManager(KubernetesNextMinorVersion)).To(Equal("/next/kube-controller-manager-v1.37.2"))
+		g.Expect(minor.Scheduler(KubernetesNextMinorVersion)).To(Equal("/next/kube-scheduler-v1.37.2"))
+	})
+	t.Run("When versions are of one minor, they should have the same controllers", func(t *testing.T) {
+		g := NewWithT(t)
+		for _, set := range []Set{patch, minor} {
+			g.Expect(set.ControllerManager(KubernetesVersion)).To(Equal(set.ControllerManager(KubernetesUpgradedVersion)))
+			g.Expect(set.Scheduler(KubernetesVersion)).To(Equal(set.Scheduler(KubernetesUpgradedVersion)))
+		}
 	})
 }
