@@ -109,6 +109,7 @@ func TestNode(t *testing.T) {
 			"a replacement would boot the same image until a template has one with 1.36.3"
 		g.Expect(runs("v1.36.2").Facts).To(ContainElement(why))
 		g.Expect(runs("v1.36.2").Methods).To(ContainElement(explain.MethodAnswer{Name: "drift", Reason: "the node hasn't drifted: " + why}))
+		g.Expect(runs("v1.36.2").Methods).To(HaveEach(HaveField("Name", Not(BeEmpty()))), "methodNames has each of Karpenter's")
 		g.Expect(runs("v1.36.1").Facts).NotTo(ContainElement(why))
 	})
 	t.Run("When a static NodePool has no room for the replacement of a drifted node, it should say what to change", func(t *testing.T) {

@@ -7,6 +7,7 @@ import (
 	"errors"
 	"io"
 	"net/http"
+	"reflect"
 	"strings"
 	"sync/atomic"
 	"testing"
@@ -350,4 +351,22 @@ func TestGate(t *testing.T) {
 			g.Expect(err).To(tc.matcher)
 		})
 	}
+
+	t.Run("When suspended, every method of the interface that may fail should fail, those of a newer Karpenter as well", func(t *testing.T) {
+		g := NewWithT(t)
+		gate := reflect.ValueOf(leadership.Gate(nil, func() bool { return true }))
+		for method := range reflect.TypeFor[karpcloudprovider.CloudProvider]().Methods() {
+			results := method.Type.NumOut()
+			if results == 0 || method.Type.Out(results-1) != reflect.TypeFor[error]() {
+				continue
+			}
+			var arguments []reflect.Value
+			for argument := range method.Type.Ins() {
+				arguments = append(arguments, reflect.Zero(argument))
+			}
+			g.Expect(func() {
+				g.Expect(gate.MethodByName(method.Name).Call(arguments)[results-1].Interface()).To(MatchError(leadership.ErrSuspended), method.Name)
+			}).NotTo(Panic(), "%s isn't gated", method.Name)
+		}
+	})
 }
