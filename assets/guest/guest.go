@@ -23,6 +23,8 @@ var (
 	capacityBufferRules []byte
 	//go:embed rules-dynamicresourceallocation.yaml
 	dynamicResourceRules []byte
+	//go:embed rules-poddeletioncost.yaml
+	podDeletionCostRules []byte
 	//go:embed rules-topologyspread.yaml
 	topologySpreadRules []byte
 	//go:embed clusterrolebinding.yaml
@@ -43,6 +45,8 @@ var (
 	tokenPolicy []byte
 	//go:embed policy-bootstraptokens.yaml
 	bootstrapTokenPolicy []byte
+	//go:embed policy-pods.yaml
+	podPolicy []byte
 	//go:embed policybinding.yaml
 	policyBinding []byte
 )
@@ -65,6 +69,9 @@ func CapacityBufferRules() ([]rbacv1.PolicyRule, error) { return rules(capacityB
 
 // DynamicResourceRules returns what any Karpenter may do beside its ClusterRole while it heeds dynamic resource allocation.
 func DynamicResourceRules() ([]rbacv1.PolicyRule, error) { return rules(dynamicResourceRules) }
+
+// PodDeletionCostRules returns what any Karpenter may do beside its ClusterRole while the feature gate PodDeletionCostManagement is on.
+func PodDeletionCostRules() ([]rbacv1.PolicyRule, error) { return rules(podDeletionCostRules) }
 
 // TopologySpreadRules returns what any Karpenter may do beside its ClusterRole while pods have topology spread constraints by default.
 func TopologySpreadRules() ([]rbacv1.PolicyRule, error) { return rules(topologySpreadRules) }
@@ -102,13 +109,16 @@ func RenewalsBinding() (*rbacv1.ClusterRoleBinding, error) {
 // BootstrapTokenPolicy is the name of the admission policy that bounds Karpenter's own bootstrap tokens.
 const BootstrapTokenPolicy = "bootstraptokens.autonode.io"
 
+// PodPolicy is the name of the admission policy that bounds what Karpenter itself changes of pods.
+const PodPolicy = "pods.autonode.io"
+
 // NodeClassPolicy is the name of the admission policy about node classes.
 const NodeClassPolicy = "nodeclasses.autonode.io"
 
-// Policies returns the admission policies that guard what the platform owns in the guest cluster, and the one that bounds Karpenter.
+// Policies returns the admission policies that guard what the platform owns in the guest cluster, and those that bound Karpenter.
 func Policies() ([]*admissionregistrationv1.ValidatingAdmissionPolicy, error) {
 	var policies []*admissionregistrationv1.ValidatingAdmissionPolicy
-	for _, data := range [][]byte{managedPolicy, nodeClaimPolicy, nodeClassPolicy, tokenPolicy, bootstrapTokenPolicy} {
+	for _, data := range [][]byte{managedPolicy, nodeClaimPolicy, nodeClassPolicy, tokenPolicy, bootstrapTokenPolicy, podPolicy} {
 		policy, err := manifest.Decode(data, &admissionregistrationv1.ValidatingAdmissionPolicy{})
 		if err != nil {
 			return nil, err

@@ -19,6 +19,7 @@ import (
 	"sigs.k8s.io/yaml"
 
 	"github.com/autonode-io/autonode/operator/steps/component"
+	"github.com/autonode-io/autonode/operator/steps/featuregate"
 )
 
 var update = flag.Bool("update", false, "write the golden files")
@@ -255,6 +256,12 @@ func TestSettings(t *testing.T) {
 		g.Expect(keys(defaults.Karpenter)).To(Equal(want))
 		g.Expect(properties(t, Operator)["karpenter"]).To(HaveField("Properties", WithTransform(keys[schema], Equal(want))))
 	})
+	t.Run("When the operator knows a feature gate, the schema should let platforms and HostedClusters set it", func(t *testing.T) {
+		g := NewWithT(t)
+		settings := properties(t, Operator)["karpenter"].Properties
+		g.Expect(keys(settings["featureGates"].Properties)).To(Equal(featuregate.Names()))
+		g.Expect(settings["hostedClusterFeatureGates"].Items.Enum).To(Equal(featuregate.Names()))
+	})
 	t.Run("When every setting is set, the operator should accept the file that the chart makes", func(t *testing.T) {
 		g := NewWithT(t)
 		rendered := render(t, helm(t, Helm4), Operator, "--values", filepath.Join("testdata", "everything.values.yaml"), "--show-only", "templates/karpenter-settings.yaml")
@@ -299,6 +306,8 @@ var describedValue = regexp.MustCompile("(?m)^\\| `(.+?)` \\| .+ \\| (.*) \\|$")
 // schema is a part of a JSON schema.
 type schema struct {
 	Properties map[string]schema `json:"properties"`
+	Items      *schema           `json:"items"`
+	Enum       []string          `json:"enum"`
 }
 
 func properties(t *testing.T, name string) map[string]schema {

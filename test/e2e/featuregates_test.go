@@ -5,6 +5,7 @@ package e2e
 import (
 	"context"
 	"slices"
+	"strconv"
 	"testing"
 
 	. "github.com/onsi/gomega"
@@ -27,8 +28,8 @@ const (
 	fpga         = corev1.ResourceName("example.com/fpga")
 )
 
-// TestFeatureGates: a hosted cluster turns feature gates on that its platform allows, and its admin uses what they bring: warm nodes, and devices of
-// DRA drivers. Overlays of prices and resources need no gate of the cluster's own.
+// TestFeatureGates: a hosted cluster turns feature gates on that its platform allows, and its admin uses what they bring: warm nodes, devices of
+// DRA drivers, and Deployments that are scaled down by node. Overlays of prices and resources need no gate of the cluster's own.
 func TestFeatureGates(t *testing.T) {
 	t.Parallel()
 	c := gatedCluster{acquireCluster(t, red)}
@@ -36,11 +37,13 @@ func TestFeatureGates(t *testing.T) {
 	t.Run("When a HostedCluster sets feature gates, those that the platform allows should be on, and a condition name the others", func(t *testing.T) {
 		g := NewWithT(t)
 		c.patch(t, func(spec *v1beta1.HostedClusterSpec) {
-			spec.AutoNode.ProvisionerConfig.Karpenter.FeatureGates = map[string]bool{"CapacityBuffer": true, "DynamicResourceAllocation": true, "SpotToSpotConsolidation": true}
+			spec.AutoNode.ProvisionerConfig.Karpenter.FeatureGates = map[string]bool{
+				"CapacityBuffer": true, "DynamicResourceAllocation": true, "PodDeletionCostManagement": true, "SpotToSpotConsolidation": true,
+			}
 		})
 		c.eventually(t, func(g Gomega, ctx context.Context) {
 			hosted := c.hostedCluster(g, ctx)
-			g.Expect(hosted.Status.AutoNode.FeatureGates).To(And(ContainElements("CapacityBuffer", "DynamicResourceAllocation"), Not(ContainElement("SpotToSpotConsolidation"))))
+			g.Expect(hosted.Status.AutoNode.FeatureGates).To(And(ContainElements("CapacityBuffer", "DynamicResourceAllocation", "PodDeletionCostManagement"), Not(ContainElement("SpotToSpotConsolidation"))))
 			g.Expect(c.condition(g, ctx, v1beta1.FeatureGatesAccepted)).To(And(
 				HaveField("Status", metav1.ConditionFalse), HaveField("Reason", v1beta1.FeatureGateNotAllowedReason),
 				HaveField("Message", ContainSubstring("SpotToSpotConsolidation without effect"))))
@@ -58,12 +61,13 @@ func TestFeatureGates(t *testing.T) {
 	})
 	t.Run("When a buffer keeps warm nodes, pods should take them at once, and the buffer should refill", c.buffers)
 	t.Run("When pods claim devices of a DRA driver, they should get a node with such devices, and one node for as many as it has", c.devices)
+	t.Run("When a Deployment is scaled down, the pods of the node with the lowest rank should go, and then the node", c.deletionCosts)
 	t.Run("When a NodeOverlay changes a price, the next node should be of the type that is cheapest then", c.prices)
 	t.Run("When a NodeOverlay adds a resource, a pod that requests it should get a node", c.resources)
 	t.Run("When NodeOverlays conflict or are invalid, they should say so, and change nothing", c.refusals)
 }
 
-// gatedCluster is a guest in which the feature gates CapacityBuffer and DynamicResourceAllocation are on.
+// gatedCluster is a guest in which the feature gates CapacityBuffer, DynamicResourceAllocation and PodDeletionCostManagement are on.
 type gatedCluster struct{ *cluster }
 
 func (c gatedCluster) eventually(t *testing.T, check func(g Gomega, ctx context.Context)) {
@@ -133,6 +137,41 @@ func (c gatedCluster) buffers(t *testing.T) {
 	c.eventually(t, func(g Gomega, ctx context.Context) {
 		g.Expect(c.nodesOf(g, ctx, "warm")).To(BeEmpty(), "what nothing keeps warm goes as any empty node")
 	})
+}
+
+func (c gatedCluster) deletionCosts(t *testing.T) {
+	g := NewWithT(t)
+	c.nodePool(t, "ranked", require(corev1.LabelInstanceTypeStable, small))
+	c.workload(t, "ranked", 6, "600m", onPool("ranked")) // three on a node
+	c.waitRunning(t, "ranked")
+	nodes := names(c.nodesOf(g, t.Context(), "ranked"))
+	g.Expect(nodes).To(HaveLen(2))
+	c.eventually(t, func(g Gomega, ctx context.Context) {
+		pods := &corev1.PodList{}
+		g.Expect(c.guest.List(ctx, pods, client.InNamespace(metav1.NamespaceDefault), client.MatchingLabels{"app": "ranked"})).To(Succeed())
+		ranks := map[string]int{}
+		for _, pod := range pods.Items {
+			g.Expect(pod.Annotations).To(HaveKey(corev1.PodDeletionCost), pod.Name)
+			rank, err := strconv.Atoi(pod.Annotations[corev1.PodDeletionCost])
+			g.Expect(err).NotTo(HaveOccurred())
+			g.Expect(rank).To(BeNumerically("<", 0))
+			if known, ok := ranks[pod.Spec.NodeName]; ok {
+				g.Expect(rank).To(Equal(known), "the pods of %s", pod.Spec.NodeName)
+			}
+			ranks[pod.Spec.NodeName] = rank
+		}
+		g.Expect(ranks).To(HaveLen(2))
+		g.Expect(ranks[nodes[0]]).NotTo(Equal(ranks[nodes[1]]))
+	})
+
+	c.scale(t, "ranked", 3)
+	c.eventually(t, func(g Gomega, ctx context.Context) {
+		left := names(c.nodesOf(g, ctx, "ranked"))
+		g.Expect(left).To(ConsistOf(BeElementOf(nodes)), "the other is empty, and goes")
+		g.Expect(c.podsOn(g, ctx, "ranked")).To(Equal(left))
+	})
+	c.waitRunning(t, "ranked")
+	c.scale(t, "ranked", 0)
 }
 
 const draDriver = "gpu.example.com"

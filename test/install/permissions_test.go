@@ -25,6 +25,7 @@ func TestPermissions(t *testing.T) {
 	for name, rules := range map[string][]rbacv1.PolicyRule{
 		"operator": clusterRole(t, "autonode-operator"), "shared": clusterRole(t, v1beta1.SharedNamespaceRole), "karpenter": karpenterRules(t), "guest": guestRules(t),
 		"CapacityBuffer": gateRules(t, featuregate.CapacityBuffer), "DynamicResourceAllocation": gateRules(t, featuregate.DynamicResourceAllocation),
+		"PodDeletionCostManagement": gateRules(t, featuregate.PodDeletionCostManagement),
 	} {
 		t.Run("When the role of "+name+" changes, docs/security.md should say so", func(t *testing.T) {
 			content, err := os.ReadFile(securityDoc)

@@ -61,7 +61,7 @@ const (
 )
 
 // HostedClusterFeatureGates are Karpenter's feature gates that the world's platform lets HostedClusters set.
-var HostedClusterFeatureGates = []string{"CapacityBuffer", "DynamicResourceAllocation"}
+var HostedClusterFeatureGates = []string{"CapacityBuffer", "DynamicResourceAllocation", "PodDeletionCostManagement"}
 
 // autonode has the artifacts that the world builds from AutoNode's source.
 type autonode struct {

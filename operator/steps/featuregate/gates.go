@@ -25,6 +25,8 @@ const (
 	// DynamicResourceAllocation launches nodes for pods that claim devices of DRA drivers. It has the name of Kubernetes' gate; Karpenter core has a
 	// variable for the contrary.
 	DynamicResourceAllocation = "DynamicResourceAllocation"
+	// PodDeletionCostManagement has a Deployment that is scaled down remove the pods first whose nodes Karpenter would remove first.
+	PodDeletionCostManagement = "PodDeletionCostManagement"
 )
 
 // gate is a feature of Karpenter.
@@ -51,6 +53,7 @@ var gates = []gate{
 	},
 	{name: "NodeOverlay"},
 	{name: "NodeRepair"},
+	{name: PodDeletionCostManagement, rules: guestassets.PodDeletionCostRules},
 	{name: "ReservedCapacity", on: true},
 	{name: "SpotToSpotConsolidation"},
 	{name: "StaticCapacity"},

@@ -105,15 +105,28 @@ func TestRules(t *testing.T) {
 		NewWithT(t).Expect(err).NotTo(HaveOccurred())
 		NewWithT(t).Expect(rules).To(BeEmpty())
 	})
-	t.Run("When a gate is on, it should grant what it needs, and no write but of a status", func(t *testing.T) {
-		g := NewWithT(t)
-		rules, err := Rules(sets.New(CapacityBuffer))
-		g.Expect(err).NotTo(HaveOccurred())
-		g.Expect(rules).To(ContainElement(And(HaveField("Resources", ConsistOf("capacitybuffers/status")), HaveField("Verbs", ConsistOf("patch")))))
-		for _, rule := range rules {
-			if !slices.Equal(rule.Verbs, []string{"patch"}) {
-				g.Expect(rule.Verbs).To(ConsistOf("list", "watch"))
+	for _, test := range []struct {
+		gate   string
+		writes []string
+	}{
+		{CapacityBuffer, []string{"capacitybuffers/status"}},
+		{DynamicResourceAllocation, nil},
+		{PodDeletionCostManagement, []string{"pods"}},
+	} {
+		t.Run("When "+test.gate+" is on, it should grant what it needs, and patches of nothing else", func(t *testing.T) {
+			g := NewWithT(t)
+			rules, err := Rules(sets.New(test.gate))
+			g.Expect(err).NotTo(HaveOccurred())
+			g.Expect(rules).NotTo(BeEmpty())
+			var patched []string
+			for _, rule := range rules {
+				if slices.Equal(rule.Verbs, []string{"patch"}) {
+					patched = append(patched, rule.Resources...)
+				} else {
+					g.Expect(rule.Verbs).To(ConsistOf("list", "watch"))
+				}
 			}
-		}
-	})
+			g.Expect(patched).To(Equal(test.writes))
+		})
+	}
 }

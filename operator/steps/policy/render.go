@@ -108,7 +108,7 @@ func Desired(in Input) ([]client.Object, error) {
 	var objects []client.Object
 	for _, policy := range policies {
 		condition := throughs
-		if policy.Name == guestassets.BootstrapTokenPolicy {
+		if policy.Name == guestassets.BootstrapTokenPolicy || policy.Name == guestassets.PodPolicy {
 			condition = admissionregistrationv1.MatchCondition{Name: "karpenter", Expression: "request.userInfo.username == " + strconv.Quote(karpenter)}
 		}
 		policy.Spec.MatchConditions = append(policy.Spec.MatchConditions, condition)
