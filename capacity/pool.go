@@ -101,7 +101,7 @@ func (m Machine) amount(resource Resource) int64 {
 
 // Selector selects offerings. An empty list selects all.
 type Selector struct {
-	// InstanceTypes and Catalogs are names; one that ends with * selects all that begin with what is before it.
+	// InstanceTypes and Catalogs are names, or patterns: see Matches.
 	InstanceTypes []string
 	Catalogs      []string
 	Zones         []string
@@ -121,10 +121,25 @@ func named(patterns []string, name string) bool {
 	return len(patterns) == 0 || name != "" && slices.ContainsFunc(patterns, func(pattern string) bool { return Matches(pattern, name) })
 }
 
-// Matches reports whether a name is the pattern, or begins with what is before the * that ends the pattern.
+// Matches reports whether a name is what a pattern says, in which each * stands for any characters, or for none.
 func Matches(pattern, name string) bool {
-	prefix, wildcard := strings.CutSuffix(pattern, "*")
-	return pattern == name || wildcard && strings.HasPrefix(name, prefix)
+	first, rest, wildcard := strings.Cut(pattern, "*")
+	if !wildcard {
+		return pattern == name
+	}
+	name, ok := strings.CutPrefix(name, first)
+	if !ok {
+		return false
+	}
+	parts := strings.Split(rest, "*")
+	last := len(parts) - 1
+	for _, part := range parts[:last] {
+		// The earliest place leaves most for the rest.
+		if _, name, ok = strings.Cut(name, part); !ok {
+			return false
+		}
+	}
+	return strings.HasSuffix(name, parts[last])
 }
 
 // Rule says which machines take from a pool, and how much.

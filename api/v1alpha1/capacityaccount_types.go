@@ -240,7 +240,7 @@ type CapacityLimitSource struct {
 
 // CapacitySelector selects offerings. An empty list selects all.
 type CapacitySelector struct {
-	// instanceTypes are names; one that ends with * selects all that begin with the rest, such as m5.*.
+	// instanceTypes are names, in which each * stands for any characters, such as m5.* or Standard_D*s_v5.
 	// +optional
 	// +listType=atomic
 	// +kubebuilder:validation:MaxItems=64
