@@ -247,8 +247,8 @@ type CapacitySelector struct {
 	// +kubebuilder:validation:items:MinLength=1
 	// +kubebuilder:validation:items:MaxLength=253
 	InstanceTypes []string `json:"instanceTypes,omitempty"`
-	// catalogs are names of the InstanceTypeCatalogs that have the instance type, in whichever namespace; one that ends
-	// with * selects all that begin with the rest. No name selects a machine of an infrastructure template.
+	// catalogs are names of the InstanceTypeCatalogs that have the instance type, in whichever namespace; each * stands for
+	// any characters. No name selects a machine of an infrastructure template.
 	// +optional
 	// +listType=atomic
 	// +kubebuilder:validation:MaxItems=64
