@@ -58,7 +58,7 @@ func TestMarginalPrice(t *testing.T) {
 	} {
 		t.Run(tc.name, func(t *testing.T) {
 			c := applied(tc.commitments, tc.runs)
-			if got := c.MarginalPrice(tc.next); math.Abs(got-tc.want) > 1e-9 {
+			if got := c.MarginalPrice(&tc.next); math.Abs(got-tc.want) > 1e-9 {
 				t.Errorf("marginal price %g, want %g", got, tc.want)
 			}
 			if math.Abs(c.Paid-tc.paid) > 1e-9 {
@@ -71,7 +71,7 @@ func TestMarginalPrice(t *testing.T) {
 		savings, k4 := Commitment{Name: "savings-plan", Selector: onDemand, HourlySpend: 0.50, Discount: 0.275}, running("k4", 0.139)
 		var runs []Running
 		for i, want := range []float64{0, 0, 0, 0, 0.0053, 0.139, 0.139} {
-			if got := applied([]Commitment{savings}, runs).MarginalPrice(k4); math.Abs(got-want) > 5e-5 {
+			if got := applied([]Commitment{savings}, runs).MarginalPrice(&k4); math.Abs(got-want) > 5e-5 {
 				t.Errorf("beside %d machines it costs %g, want %g", i, got, want)
 			}
 			runs = append(runs, k4)
@@ -111,7 +111,7 @@ func TestSaving(t *testing.T) {
 		{"When a commitment costs nothing, it should save nothing", []Commitment{{Name: "free", HourlySpend: 1, Discount: 1}}, []Running{large}, large, 0},
 	} {
 		t.Run(tc.name, func(t *testing.T) {
-			if got := applied(tc.commitments, tc.runs).Saving(tc.less); math.Abs(got-tc.want) > 1e-9 {
+			if got := applied(tc.commitments, tc.runs).Saving(&tc.less); math.Abs(got-tc.want) > 1e-9 {
 				t.Errorf("it saves %g, want %g", got, tc.want)
 			}
 		})
@@ -127,7 +127,7 @@ func TestSaving(t *testing.T) {
 			all := applied(commitments, runs)
 			for i := range runs {
 				without := append(append([]Running{}, runs[:i]...), runs[i+1:]...)
-				if saves, less := all.Saving(runs[i]), all.Paid-applied(commitments, without).Paid; math.Abs(saves-less) > 1e-9 {
+				if saves, less := all.Saving(&runs[i]), all.Paid-applied(commitments, without).Paid; math.Abs(saves-less) > 1e-9 {
 					t.Fatalf("%v saves %g of %v, and %g is paid less, with %v", runs[i], saves, runs, less, commitments)
 				}
 			}
@@ -168,14 +168,14 @@ func TestPricesOfAnyFleet(t *testing.T) {
 		before := applied(commitments, nil)
 		for range random.IntN(12) {
 			m := machine()
-			marginal := before.MarginalPrice(next)
+			marginal := before.MarginalPrice(&next)
 			if marginal < 0 || marginal > next.Price+rounding {
 				t.Fatalf("a marginal price of %g at a list price of %g", marginal, next.Price)
 			}
 			fleet = append(fleet, m)
 			list += m.Price
 			after := applied(commitments, fleet)
-			if now := after.MarginalPrice(next); now < marginal-rounding {
+			if now := after.MarginalPrice(&next); now < marginal-rounding {
 				t.Fatalf("the marginal price falls from %g to %g when %v runs beside %v of %v", marginal, now, m, fleet, commitments)
 			}
 			if after.Paid < -rounding || after.Paid > list+rounding {
@@ -184,7 +184,7 @@ func TestPricesOfAnyFleet(t *testing.T) {
 			before = after
 		}
 		if len(commitments) > 0 {
-			price := before.MarginalPrice(next)
+			price := before.MarginalPrice(&next)
 			for i := range commitments {
 				more := append([]Commitment{}, commitments...)
 				if more[i].Machines > 0 {
@@ -192,7 +192,7 @@ func TestPricesOfAnyFleet(t *testing.T) {
 				} else {
 					more[i].HourlySpend += 0.2
 				}
-				if now := applied(more, fleet).MarginalPrice(next); now > price+rounding {
+				if now := applied(more, fleet).MarginalPrice(&next); now > price+rounding {
 					t.Fatalf("the marginal price rises from %g to %g when more is committed: %v", price, now, more)
 				}
 			}

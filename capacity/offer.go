@@ -69,7 +69,7 @@ func (u Unavailable) selectsType(o Offering) bool {
 }
 
 // OfferOf returns the offer of a machine with its list price and what it takes from pools. commitments are nil where nothing is committed.
-func OfferOf(m Running, charges []PoolCharge, commitments *Commitments, unavailable []Unavailable, now time.Time) Offer {
+func OfferOf(m *Running, charges []PoolCharge, commitments *Commitments, unavailable []Unavailable, now time.Time) Offer {
 	o := Offer{Available: true, Left: Unlimited, Price: m.Price, Saving: m.Price}
 	ended := false
 	for _, charge := range charges {
@@ -83,7 +83,8 @@ func OfferOf(m Running, charges []PoolCharge, commitments *Commitments, unavaila
 	elsewhere := slices.ContainsFunc(unavailable, func(u Unavailable) bool { return u.selects(m.Offering, now) })
 	o.Full = !o.Available && !ended && !elsewhere
 	o.Available = o.Available && !elsewhere
-	if commitments != nil && m.Price > 0 {
+	// A reservation is billed whether it is used or not: its offering's own price decides.
+	if commitments != nil && m.Price > 0 && m.Reservation == "" {
 		o.Price, o.Saving = atLeastFraction(commitments.MarginalPrice(m), m.Price), atLeastFraction(commitments.Saving(m), m.Price)
 	}
 	return o

@@ -177,7 +177,29 @@ type CapacityReservation struct {
 	// expires is when the reservation ends. Nothing is launched in it afterwards.
 	// +optional
 	Expires *scalar.Time `json:"expires,omitempty"`
+	// price that each machine of count is billed at in US dollars an hour, used or not, as a decimal such as "0.139". Defaults to what the
+	// machines in it cost on demand. The price of the catalog's offering isn't billed: it says what Karpenter prefers.
+	// +optional
+	// +kubebuilder:validation:MaxLength=32
+	Price string `json:"price,omitempty"`
+	// billing is OnDemand if the cloud bills the reservation like machines on demand, so that commitments cover it, or Prepaid if they
+	// don't. Defaults to OnDemand.
+	// +optional
+	// +kubebuilder:validation:Enum=OnDemand;Prepaid
+	Billing CapacityBilling `json:"billing,omitempty"`
 }
+
+// CapacityBilling is how a reservation is billed.
+type CapacityBilling string
+
+// How a reservation is billed.
+const (
+	// BilledOnDemand is billed like machines on demand, as On-Demand Capacity Reservations of AWS and capacity reservations of Azure
+	// and Google Cloud are.
+	BilledOnDemand CapacityBilling = "OnDemand"
+	// BilledPrepaid is paid at once, as Capacity Blocks of AWS are.
+	BilledPrepaid CapacityBilling = "Prepaid"
+)
 
 // CapacityQuota is the most that machines may take together. At least one of limits and limitsFrom is set.
 //
@@ -270,28 +292,120 @@ type CapacitySelector struct {
 	CapacityTypes []string `json:"capacityTypes,omitempty"`
 }
 
-// CapacityCommitment is what is paid for whether it is used or not: an amount of money an hour, such as a savings plan,
-// or a number of machines, such as reserved instances. Exactly one of hourlySpend and instances is set.
+// CommitmentKind says whose rules decide what a commitment covers.
 //
-// +kubebuilder:validation:XValidation:rule="has(self.hourlySpend) != has(self.instances)",message="set exactly one of hourlySpend and instances"
+// +kubebuilder:validation:Enum=SavingsPlan;ReservedInstance;CommittedUse;AzureReservation;Custom
+type CommitmentKind string
+
+// Kinds of commitments.
+const (
+	// CommitmentSavingsPlan is an hourly spend: a savings plan of AWS or Azure, or a flexible committed use discount of Google Cloud.
+	CommitmentSavingsPlan CommitmentKind = "SavingsPlan"
+	// CommitmentReservedInstance is a number of EC2 instances.
+	CommitmentReservedInstance CommitmentKind = "ReservedInstance"
+	// CommitmentCommittedUse is an amount of vCPUs and memory of Google Cloud.
+	CommitmentCommittedUse CommitmentKind = "CommittedUse"
+	// CommitmentAzureReservation is a number of virtual machines of Azure.
+	CommitmentAzureReservation CommitmentKind = "AzureReservation"
+	// CommitmentCustom is an hourly spend or a number of machines at a percentage.
+	CommitmentCustom CommitmentKind = "Custom"
+)
+
+// SavingsPlanScope says when a savings plan applies.
+type SavingsPlanScope string
+
+// Scopes of savings plans.
+const (
+	// ScopeEC2Instance applies before ScopeCompute, to one family.
+	ScopeEC2Instance SavingsPlanScope = "EC2Instance"
+	// ScopeCompute applies to any type.
+	ScopeCompute SavingsPlanScope = "Compute"
+)
+
+// SizeFlexibility says whether other sizes of a series use a commitment.
+type SizeFlexibility string
+
+// Size flexibility.
+const (
+	SizeFlexibilityOn  SizeFlexibility = "On"
+	SizeFlexibilityOff SizeFlexibility = "Off"
+)
+
+// CapacityCommitment is what is paid for whether it is used or not. kind says by whose rules it covers machines. No kind covers a spot
+// machine. What is unused counts as wasted.
+//
+// +kubebuilder:validation:XValidation:rule="self.kind != 'Custom' || has(self.hourlySpend) != has(self.instances)",message="set exactly one of hourlySpend and instances"
+// +kubebuilder:validation:XValidation:rule="self.kind != 'SavingsPlan' || has(self.hourlySpend) && !has(self.instances)",message="a SavingsPlan has hourlySpend and no instances"
+// +kubebuilder:validation:XValidation:rule="self.kind != 'SavingsPlan' || has(self.rates) || has(self.ratesFrom) || has(self.discountPercent)",message="a SavingsPlan needs rates, ratesFrom or discountPercent"
+// +kubebuilder:validation:XValidation:rule="!(self.kind in ['ReservedInstance', 'AzureReservation']) || has(self.instances) && has(self.instanceType) && !has(self.hourlySpend)",message="a ReservedInstance or AzureReservation has instances and instanceType, and no hourlySpend"
+// +kubebuilder:validation:XValidation:rule="!(self.kind in ['ReservedInstance', 'AzureReservation']) || has(self.price) || has(self.discountPercent)",message="a ReservedInstance or AzureReservation needs price or discountPercent"
+// +kubebuilder:validation:XValidation:rule="self.kind != 'CommittedUse' || (has(self.cpu) || has(self.memory)) && !has(self.hourlySpend) && !has(self.instances)",message="a CommittedUse has cpu, memory or both, and neither hourlySpend nor instances"
+// +kubebuilder:validation:XValidation:rule="self.kind == 'SavingsPlan' || !has(self.scope) && !has(self.rates) && !has(self.ratesFrom)",message="only a SavingsPlan has scope, rates and ratesFrom"
+// +kubebuilder:validation:XValidation:rule="self.kind in ['ReservedInstance', 'AzureReservation'] || !has(self.instanceType) && !has(self.sizeFlexibility) && !has(self.ratios)",message="only a ReservedInstance or AzureReservation has instanceType, sizeFlexibility and ratios"
+// +kubebuilder:validation:XValidation:rule="self.kind == 'CommittedUse' || !has(self.cpu) && !has(self.memory)",message="only a CommittedUse has cpu and memory"
 type CapacityCommitment struct {
 	// name of the commitment.
 	// +required
 	// +kubebuilder:validation:MaxLength=63
 	// +kubebuilder:validation:Pattern=`^[a-z0-9]([-a-z0-9.]*[a-z0-9])?$`
 	Name string `json:"name"`
-	// selector of the machines that it covers. Without one it covers all.
+	// kind says whose rules decide what it covers: SavingsPlan, ReservedInstance, CommittedUse, AzureReservation or Custom.
+	// +optional
+	// +kubebuilder:default:=Custom
+	Kind CommitmentKind `json:"kind,omitempty"`
+	// selector of the machines that it covers. Without one it covers all but spot machines. A ReservedInstance whose selector has
+	// zones is a zonal one.
 	// +optional
 	Selector CapacitySelector `json:"selector,omitempty"`
 	// hourlySpend is committed in US dollars an hour, as a decimal such as "12.50".
 	// +optional
 	// +kubebuilder:validation:MaxLength=32
 	HourlySpend string `json:"hourlySpend,omitempty"`
-	// instances is the number of machines that are committed, of any selected offering.
+	// scope of a SavingsPlan: EC2Instance applies before Compute. Defaults to Compute.
+	// +optional
+	// +kubebuilder:validation:Enum=EC2Instance;Compute
+	Scope SavingsPlanScope `json:"scope,omitempty"`
+	// rates are what an hour of each instance type costs within a SavingsPlan, in US dollars as a decimal. A type without a rate is at
+	// discountPercent, and isn't covered without that.
+	// +optional
+	// +kubebuilder:validation:MinProperties=1
+	// +kubebuilder:validation:MaxProperties=2000
+	Rates map[string]string `json:"rates,omitempty"`
+	// ratesFrom reads rates from a ConfigMap in the management cluster. Those in rates take precedence.
+	// +optional
+	RatesFrom *CapacityRatesSource `json:"ratesFrom,omitempty"`
+	// instances is the number of machines that are committed: of instanceType, or for Custom of any selected offering.
 	// +optional
 	// +kubebuilder:validation:Minimum=0
 	// +kubebuilder:validation:Maximum=100000
 	Instances *int32 `json:"instances,omitempty"`
+	// instanceType of a ReservedInstance or an AzureReservation.
+	// +optional
+	// +kubebuilder:validation:MinLength=1
+	// +kubebuilder:validation:MaxLength=253
+	InstanceType string `json:"instanceType,omitempty"`
+	// price is the effective price of one of instances in US dollars an hour, what is paid upfront included, as a decimal. Without one, it
+	// is the list price less discountPercent.
+	// +optional
+	// +kubebuilder:validation:MaxLength=32
+	Price string `json:"price,omitempty"`
+	// sizeFlexibility is On if other sizes of instanceType's series use the commitment by the ratio of their sizes. A zonal ReservedInstance
+	// is never flexible. Defaults to On.
+	// +optional
+	// +kubebuilder:validation:Enum=On;Off
+	SizeFlexibility SizeFlexibility `json:"sizeFlexibility,omitempty"`
+	// ratios of sizes by instance type, as Azure's list of flexibility groups has them. Without those, EC2's normalization factors and
+	// the vCPUs in Azure's names say them.
+	// +optional
+	// +kubebuilder:validation:MinProperties=1
+	// +kubebuilder:validation:MaxProperties=64
+	Ratios map[string]string `json:"ratios,omitempty"`
+	// cpu of a CommittedUse, in vCPUs.
+	// +optional
+	CPU *CapacityCommittedAmount `json:"cpu,omitempty"`
+	// memory of a CommittedUse. Its prices are those of a GiB.
+	// +optional
+	Memory *CapacityCommittedAmount `json:"memory,omitempty"`
 	// discountPercent is what a committed hour costs less than the list price, such as 28 or "27.5". Defaults to none.
 	// +optional
 	DiscountPercent *scalar.Quantity `json:"discountPercent,omitempty"`
@@ -301,6 +415,44 @@ type CapacityCommitment struct {
 	// ends is when the term ends. Defaults to never.
 	// +optional
 	Ends *scalar.Time `json:"ends,omitempty"`
+}
+
+// CapacityCommittedAmount is an amount of a resource that is committed, with its prices in US dollars an hour as decimals.
+type CapacityCommittedAmount struct {
+	// amount that is committed, such as 40 or 160Gi.
+	// +required
+	Amount scalar.Quantity `json:"amount"`
+	// price of a committed unit.
+	// +required
+	// +kubebuilder:validation:MinLength=1
+	// +kubebuilder:validation:MaxLength=32
+	Price string `json:"price"`
+	// listPrice of a unit, by which the on-demand price of a machine is made up of vCPUs and memory.
+	// +required
+	// +kubebuilder:validation:MinLength=1
+	// +kubebuilder:validation:MaxLength=32
+	ListPrice string `json:"listPrice"`
+}
+
+// CapacityRatesSource is a key of a ConfigMap with rates: the output of aws savingsplans describe-savings-plans-offering-rates, or a table
+// in CSV with the columns instanceType and rate. The operator reads it every minute, and needs the right to get the ConfigMap. While it
+// can't read it, the last rates stay.
+type CapacityRatesSource struct {
+	// namespace of the ConfigMap.
+	// +required
+	// +kubebuilder:validation:MinLength=1
+	// +kubebuilder:validation:MaxLength=63
+	Namespace string `json:"namespace"`
+	// name of the ConfigMap.
+	// +required
+	// +kubebuilder:validation:MinLength=1
+	// +kubebuilder:validation:MaxLength=253
+	Name string `json:"name"`
+	// key in the ConfigMap's data.
+	// +required
+	// +kubebuilder:validation:MinLength=1
+	// +kubebuilder:validation:MaxLength=253
+	Key string `json:"key"`
 }
 
 // CapacityAccountStatus reports what is granted and used.

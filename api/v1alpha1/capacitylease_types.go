@@ -83,12 +83,19 @@ type CapacityLeaseSpec struct {
 	// +listMapKey=name
 	// +kubebuilder:validation:MaxItems=128
 	Pools []LeasedPool `json:"pools,omitempty"`
-	// commitments of the account, less what the machines of all its clusters use.
+	// commitments of the account in the order in which they apply, less what the machines of all its clusters use. What is unused is
+	// shared among the clusters.
 	// +optional
 	// +listType=map
 	// +listMapKey=name
-	// +kubebuilder:validation:MaxItems=32
+	// +kubebuilder:validation:MaxItems=64
 	Commitments []LeasedCommitment `json:"commitments,omitempty"`
+	// counted are the cluster's machines that commitments may cover, as the operator counted them for commitments. What Karpenter has launched
+	// beside them takes from what is unused.
+	// +optional
+	// +listType=atomic
+	// +kubebuilder:validation:MaxItems=512
+	Counted []CountedMachines `json:"counted,omitempty"`
 	// unavailable offerings, as other clusters of the account found them.
 	// +optional
 	// +listType=atomic
@@ -162,11 +169,12 @@ type LeasedPool struct {
 	UpTo int64 `json:"upTo,omitempty"`
 }
 
-// LeasedCommitment is a commitment, and about how much of it is unused. Exactly one of hourlySpend and instances is set.
+// LeasedCommitment is a commitment, and about how much of it is unused. Exactly one of hourlySpend, instances, units, cpu and memory is
+// set. A CommittedUse is two of them.
 type LeasedCommitment struct {
-	// name of the commitment.
+	// name of the commitment, with /cpu or /memory for those of a CommittedUse.
 	// +required
-	// +kubebuilder:validation:MaxLength=63
+	// +kubebuilder:validation:MaxLength=72
 	Name string `json:"name"`
 	// selector of the machines that it covers.
 	// +optional
@@ -179,15 +187,76 @@ type LeasedCommitment struct {
 	// +optional
 	// +kubebuilder:validation:MaxLength=32
 	Instances string `json:"instances,omitempty"`
+	// units is the unused number of machines of instanceType where other sizes of its series count by their ratio, as a decimal.
+	// +optional
+	// +kubebuilder:validation:MaxLength=32
+	Units string `json:"units,omitempty"`
+	// cpu is the unused number of vCPUs, as a decimal.
+	// +optional
+	// +kubebuilder:validation:MaxLength=32
+	CPU string `json:"cpu,omitempty"`
+	// memory is the unused number of GiB, as a decimal.
+	// +optional
+	// +kubebuilder:validation:MaxLength=32
+	Memory string `json:"memory,omitempty"`
 	// uncovered is how much more of the commitment the running machines that it selects would use, in the same unit, as a
 	// decimal. A node whose removal would leave a commitment unused isn't replaced by a cheaper one.
 	// +optional
 	// +kubebuilder:validation:MaxLength=32
 	Uncovered string `json:"uncovered,omitempty"`
+	// displaced is the list price of what a unit of a used-up commitment covers that saves the least, and gained that of what it would
+	// cover next, both as decimals.
+	// +optional
+	// +kubebuilder:validation:MaxLength=32
+	Displaced string `json:"displaced,omitempty"`
+	// gained: see displaced.
+	// +optional
+	// +kubebuilder:validation:MaxLength=32
+	Gained string `json:"gained,omitempty"`
 	// discount from the list price, from 0 to 1, as a decimal.
 	// +optional
 	// +kubebuilder:validation:MaxLength=32
 	Discount string `json:"discount,omitempty"`
+	// rates within hourlySpend by instance type, as decimals.
+	// +optional
+	// +kubebuilder:validation:MaxProperties=2000
+	Rates map[string]string `json:"rates,omitempty"`
+	// kind whose sizes units are of: ReservedInstance or AzureReservation.
+	// +optional
+	// +kubebuilder:validation:MaxLength=63
+	Kind CommitmentKind `json:"kind,omitempty"`
+	// instanceType that units are of.
+	// +optional
+	// +kubebuilder:validation:MaxLength=253
+	InstanceType string `json:"instanceType,omitempty"`
+	// ratios of sizes by instance type, as decimals.
+	// +optional
+	// +kubebuilder:validation:MaxProperties=64
+	Ratios map[string]string `json:"ratios,omitempty"`
+	// listPrice of a unit of cpu or memory, as a decimal.
+	// +optional
+	// +kubebuilder:validation:MaxLength=32
+	ListPrice string `json:"listPrice,omitempty"`
+}
+
+// CountedMachines is a number of equal machines.
+type CountedMachines struct {
+	// instanceType of the machines.
+	// +required
+	// +kubebuilder:validation:MaxLength=253
+	InstanceType string `json:"instanceType"`
+	// zone as nodes name it.
+	// +optional
+	// +kubebuilder:validation:MaxLength=63
+	Zone string `json:"zone,omitempty"`
+	// capacityType is on-demand, spot or reserved.
+	// +optional
+	// +kubebuilder:validation:MaxLength=63
+	CapacityType string `json:"capacityType,omitempty"`
+	// count of the machines.
+	// +required
+	// +kubebuilder:validation:Minimum=0
+	Count int32 `json:"count"`
 }
 
 // UnavailableOffering is an offering that the infrastructure has no capacity for. An empty field stands for all: all

@@ -6,7 +6,6 @@ package conversion
 
 import (
 	"cmp"
-	"fmt"
 	"maps"
 	"math"
 	"slices"
@@ -18,11 +17,9 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"github.com/autonode-io/autonode/api/karpenter/v1alpha1"
-	"github.com/autonode-io/autonode/api/scalar"
 	autonodev1alpha1 "github.com/autonode-io/autonode/api/v1alpha1"
 	"github.com/autonode-io/autonode/capacity"
 	"github.com/autonode-io/autonode/capacity/cost"
-	"github.com/autonode-io/autonode/message"
 )
 
 const (
@@ -47,60 +44,10 @@ func ReservationsAt(spec *autonodev1alpha1.CapacityAccountSpec, now time.Time) [
 		r := &spec.Reservations[i]
 		reservations[i] = cost.Reservation{
 			ID: r.ID, InstanceType: r.InstanceType, Zone: r.Zone, Count: int64(r.Count), Expired: r.Expires != nil && !r.Expires.At().After(now),
+			Price: price(r.Price), Prepaid: r.Billing == autonodev1alpha1.BilledPrepaid,
 		}
 	}
 	return reservations
-}
-
-// CommitmentsAt returns an account's commitments that are in their term at a time, and those that can't be read.
-func CommitmentsAt(spec *autonodev1alpha1.CapacityAccountSpec, now time.Time) (commitments []capacity.Commitment, unusable []autonodev1alpha1.UnusableEntry) {
-	for i := range spec.Commitments {
-		c := &spec.Commitments[i]
-		commitment, runs, problem := commitmentAt(c, now)
-		if problem != nil {
-			unusable = append(unusable, autonodev1alpha1.UnusableEntry{Field: fmt.Sprintf("commitments[%s].%s", c.Name, problem.Field), Message: problem.Message})
-		}
-		if runs {
-			commitments = append(commitments, commitment)
-		}
-	}
-	return commitments, unusable
-}
-
-// commitmentAt returns the commitment as package capacity has it, and whether it is in its term. A problem's field is relative to it.
-func commitmentAt(c *autonodev1alpha1.CapacityCommitment, now time.Time) (commitment capacity.Commitment, runs bool, problem *autonodev1alpha1.UnusableEntry) {
-	commitment = capacity.Commitment{Name: c.Name, Selector: selector(&c.Selector)}
-	for _, term := range []struct {
-		field string
-		at    *scalar.Time
-	}{{"starts", c.Starts}, {"ends", c.Ends}} {
-		if term.at != nil && term.at.Malformed != "" {
-			return commitment, false, &autonodev1alpha1.UnusableEntry{Field: term.field, Message: fmt.Sprintf(
-				"%q is not a time in RFC 3339, such as 2026-12-01T06:00:00Z", message.Cut(term.at.Malformed, maxNumber))}
-		}
-	}
-	if c.Starts.At().After(now) || c.Ends != nil && !c.Ends.At().After(now) {
-		return commitment, false, nil
-	}
-	if c.Instances != nil {
-		commitment.Machines = int64(*c.Instances)
-	} else {
-		spend, ok := decimal(c.HourlySpend)
-		if !ok || spend > 1e9 {
-			return commitment, false, &autonodev1alpha1.UnusableEntry{Field: "hourlySpend", Message: fmt.Sprintf(
-				"%q is not an amount in US dollars an hour, such as \"12.50\"", message.Cut(c.HourlySpend, maxNumber))}
-		}
-		commitment.HourlySpend = spend
-	}
-	if c.DiscountPercent != nil {
-		percent, ok := decimal(c.DiscountPercent.String())
-		if !ok || percent >= 100 {
-			return commitment, false, &autonodev1alpha1.UnusableEntry{Field: "discountPercent", Message: fmt.Sprintf(
-				"%q is not a percentage from 0 to less than 100, such as \"27.5\"", message.Cut(c.DiscountPercent.String(), maxNumber))}
-		}
-		commitment.Discount = percent / 100
-	}
-	return commitment, commitment.Machines > 0 || commitment.HourlySpend > 0, nil
 }
 
 // Rule says which machines take from a pool.
@@ -141,30 +88,6 @@ func UpTo(l *autonodev1alpha1.CapacityLease) capacity.Amounts {
 		}
 	}
 	return upTo
-}
-
-// Commitments returns the commitments of a lease's account, what is unused of each, and how much more of it running machines would
-// use, by name: see capacity.Resume. A malformed one is left out.
-func Commitments(l *autonodev1alpha1.CapacityLease) (commitments []capacity.Commitment, unused, uncovered map[string]float64) {
-	unused, uncovered = map[string]float64{}, map[string]float64{}
-	for i := range l.Spec.Commitments {
-		leased := &l.Spec.Commitments[i]
-		c := capacity.Commitment{Name: leased.Name, Selector: selector(&leased.Selector)}
-		spend, spendOK := decimal(leased.HourlySpend)
-		machines, machinesOK := decimal(leased.Instances)
-		discount, discountOK := decimal(cmp.Or(leased.Discount, "0"))
-		if !discountOK || spendOK == machinesOK {
-			continue
-		}
-		c.HourlySpend, c.Discount, unused[c.Name] = spend, min(discount, 1), spend
-		if machinesOK {
-			// Only its kind matters: the rest is unused.
-			c.Machines, unused[c.Name] = 1, machines
-		}
-		uncovered[c.Name], _ = decimal(leased.Uncovered)
-		commitments = append(commitments, c)
-	}
-	return commitments, unused, uncovered
 }
 
 // decimal parses a number that is not negative.

@@ -6,12 +6,14 @@ import (
 	"fmt"
 	"strings"
 	"testing"
+	"time"
 
 	. "github.com/onsi/gomega"
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"github.com/autonode-io/autonode/api/karpenter/v1alpha1"
+	"github.com/autonode-io/autonode/api/scalar"
 	autonodev1alpha1 "github.com/autonode-io/autonode/api/v1alpha1"
 	"github.com/autonode-io/autonode/capacity"
 	"github.com/autonode-io/autonode/capacity/conversion"
@@ -134,9 +136,145 @@ func TestCommitments(t *testing.T) {
 			{Name: "plan", HourlySpend: "1.5", Discount: "0.25", Uncovered: "2"}, {Name: "instances", Instances: "3"},
 			{Name: "neither"}, {Name: "both", HourlySpend: "1", Instances: "1"}, {Name: "discount", HourlySpend: "1", Discount: "lots"}, {Name: "negative", HourlySpend: "-1"},
 		}
-		commitments, unused, uncovered := conversion.Commitments(l)
-		g.Expect(commitments).To(ConsistOf(HaveField("Name", "plan"), HaveField("Name", "instances")))
-		g.Expect(unused).To(Equal(map[string]float64{"plan": 1.5, "instances": 3}))
-		g.Expect(uncovered).To(HaveKeyWithValue("plan", 2.0))
+		covers := conversion.Covers(l)
+		g.Expect(covers).To(HaveLen(2))
+		g.Expect(covers[0]).To(And(HaveField("Name", "plan"), HaveField("Left", 1.5), HaveField("Uncovered", 2.0), HaveField("Gained", BeNumerically("~", 1/0.75))))
+		g.Expect(covers[1]).To(And(HaveField("Name", "instances"), HaveField("Left", 3.0), HaveField("Measure", capacity.Instances)))
 	})
+	t.Run("When an operator writes what is left, Karpenter should read the same", func(t *testing.T) {
+		g, l := NewWithT(t), lease()
+		covers := capacity.CoversOf([]capacity.Commitment{
+			{Name: "csp", Kind: capacity.SavingsPlan, HourlySpend: 6, Rates: map[string]float64{"c5.9xlarge": 2, "c5.24xlarge": 8}},
+			{Name: "ec2sp", Kind: capacity.SavingsPlan, EC2Instance: true, HourlySpend: 3, Discount: 0.4, Selector: capacity.Selector{InstanceTypes: []string{"m5.*"}}},
+			{Name: "ri", Kind: capacity.ReservedInstance, InstanceType: "m5.xlarge", SizeFlexible: true, Machines: 3, Price: 0.1},
+			{Name: "zonal", Kind: capacity.ReservedInstance, InstanceType: "m5.xlarge", SizeFlexible: true, Machines: 3, Price: 0.1, Selector: capacity.Selector{Zones: []string{"a"}}},
+			{Name: "azure", Kind: capacity.AzureReservation, InstanceType: "Standard_D4s_v5", SizeFlexible: true, Machines: 1, Ratios: map[string]float64{"Standard_D4s_v5": 2, "Standard_D8s_v5": 4}},
+			{Name: "cud", Kind: capacity.CommittedUse, CPU: capacity.CommittedAmount{Amount: 40, Price: 0.02, List: 0.03}, Memory: capacity.CommittedAmount{Amount: 160, Price: 0.002, List: 0.004}},
+			{Name: "custom", Machines: 2, Discount: 0.3},
+		})
+		names := []string{}
+		for i := range covers {
+			covers[i].Displaced, covers[i].Gained = 1.25, 1.5
+			l.Spec.Commitments = append(l.Spec.Commitments, conversion.Leased(&covers[i], covers[i].Left, 0.5))
+			names = append(names, covers[i].Name)
+		}
+		g.Expect(names).To(Equal([]string{"zonal", "ri", "azure", "cud/cpu", "cud/memory", "custom", "ec2sp", "csp"}))
+		read := conversion.Covers(l)
+		g.Expect(read).To(HaveLen(len(covers)))
+		for _, m := range []capacity.Running{
+			{Offering: capacity.Offering{InstanceType: "c5.24xlarge", Zone: "b", CapacityType: "on-demand"}, Price: 10, VCPUs: 96000, Memory: 192 << 30},
+			{Offering: capacity.Offering{InstanceType: "m5.4xlarge", Zone: "a", CapacityType: "on-demand"}, Price: 0.768, VCPUs: 16000, Memory: 64 << 30},
+			{Offering: capacity.Offering{InstanceType: "Standard_D8s_v5", Zone: "a", CapacityType: "on-demand"}, Price: 0.384, VCPUs: 8000, Memory: 32 << 30},
+		} {
+			for i := range covers {
+				one, other := capacity.Resume(covers[i:i+1]), capacity.Resume(read[i:i+1])
+				g.Expect(other.MarginalPrice(&m)).To(BeNumerically("~", one.MarginalPrice(&m), 1e-9), covers[i].Name)
+			}
+		}
+	})
+}
+
+func TestCommitmentsAt(t *testing.T) {
+	count := int32(3)
+	quantity := func(text string) *scalar.Quantity { q := scalar.Text(text); return &q }
+	for _, tc := range []struct {
+		name       string
+		commitment autonodev1alpha1.CapacityCommitment
+		// want is what the commitment is, or field what of it can't be read.
+		want  *capacity.Commitment
+		field string
+	}{
+		{
+			"When it has no kind, as those of an older version, it should be a custom one",
+			autonodev1alpha1.CapacityCommitment{HourlySpend: "12.50", DiscountPercent: quantity("27.5")}, &capacity.Commitment{HourlySpend: 12.5, Discount: 0.275}, "",
+		},
+		{
+			"When a plan has rates of its own and those of a file, it should have its own first",
+			autonodev1alpha1.CapacityCommitment{
+				Kind: autonodev1alpha1.CommitmentSavingsPlan, HourlySpend: "6", Scope: autonodev1alpha1.ScopeEC2Instance, Rates: map[string]string{"c5.large": "2"},
+				RatesFrom: &autonodev1alpha1.CapacityRatesSource{},
+			},
+			&capacity.Commitment{Kind: capacity.SavingsPlan, EC2Instance: true, HourlySpend: 6, Rates: map[string]float64{"c5.large": 2, "c5.xlarge": 4}}, "",
+		},
+		{
+			"When a rate is malformed, it should say so", autonodev1alpha1.CapacityCommitment{Kind: autonodev1alpha1.CommitmentSavingsPlan, HourlySpend: "6", Rates: map[string]string{"c5.large": "lots"}}, nil, "rates",
+		},
+		{
+			"When an instance is reserved, it should be flexible",
+			autonodev1alpha1.CapacityCommitment{Kind: autonodev1alpha1.CommitmentReservedInstance, InstanceType: "m5.large", Instances: &count, Price: "0.06"},
+			&capacity.Commitment{Kind: capacity.ReservedInstance, InstanceType: "m5.large", SizeFlexible: true, Machines: 3, Price: 0.06}, "",
+		},
+		{
+			"When ratios lack the own size, it should say so",
+			autonodev1alpha1.CapacityCommitment{Kind: autonodev1alpha1.CommitmentAzureReservation, InstanceType: "Standard_D4s_v5", Instances: &count, Ratios: map[string]string{"Standard_D8s_v5": "4"}}, nil, "ratios",
+		},
+		{
+			"When a ratio is zero, it should say so",
+			autonodev1alpha1.CapacityCommitment{Kind: autonodev1alpha1.CommitmentAzureReservation, InstanceType: "a", Instances: &count, Ratios: map[string]string{"a": "0"}}, nil, "ratios",
+		},
+		{
+			"When vCPUs and memory are committed, it should have both",
+			autonodev1alpha1.CapacityCommitment{
+				Kind: autonodev1alpha1.CommitmentCommittedUse, CPU: &autonodev1alpha1.CapacityCommittedAmount{Amount: scalar.Text("40"), Price: "0.02", ListPrice: "0.03"},
+				Memory: &autonodev1alpha1.CapacityCommittedAmount{Amount: scalar.Text("160Gi"), Price: "0.002", ListPrice: "0.004"},
+			},
+			&capacity.Commitment{
+				Kind: capacity.CommittedUse, CPU: capacity.CommittedAmount{Amount: 40, Price: 0.02, List: 0.03}, Memory: capacity.CommittedAmount{Amount: 160, Price: 0.002, List: 0.004},
+			}, "",
+		},
+		{
+			"When a committed amount is malformed, it should say so",
+			autonodev1alpha1.CapacityCommitment{Kind: autonodev1alpha1.CommitmentCommittedUse, Memory: &autonodev1alpha1.CapacityCommittedAmount{Amount: scalar.Text("much"), Price: "1", ListPrice: "1"}}, nil, "memory.amount",
+		},
+		{
+			"When a price is malformed, it should say so",
+			autonodev1alpha1.CapacityCommitment{Kind: autonodev1alpha1.CommitmentReservedInstance, InstanceType: "m5.large", Instances: &count, Price: "-1"}, nil, "price",
+		},
+	} {
+		t.Run(tc.name, func(t *testing.T) {
+			g := NewWithT(t)
+			tc.commitment.Name = "c"
+			spec := &autonodev1alpha1.CapacityAccountSpec{Commitments: []autonodev1alpha1.CapacityCommitment{tc.commitment}}
+			commitments, unusable := conversion.CommitmentsAt(spec, conversion.Rates{"c": {"c5.large": 1, "c5.xlarge": 4}}, time.Now())
+			if tc.want == nil {
+				g.Expect(commitments).To(BeEmpty())
+				g.Expect(unusable).To(ConsistOf(HaveField("Field", "commitments[c]."+tc.field)))
+				return
+			}
+			tc.want.Name = "c"
+			g.Expect(unusable).To(BeEmpty())
+			g.Expect(commitments).To(ConsistOf(*tc.want))
+		})
+	}
+}
+
+func TestParseRates(t *testing.T) {
+	const aws = `{"searchResults": [
+		{"rate": "0.0624", "unit": "Hrs", "usageType": "BoxUsage:m5.large", "properties": [{"name": "instanceType", "value": "m5.large"}, {"name": "productDescription", "value": "Linux/UNIX"}, {"name": "tenancy", "value": "shared"}]},
+		{"rate": "0.0624", "unit": "Hrs", "usageType": "UnusedBox:m5.large", "properties": [{"name": "instanceType", "value": "m5.large"}, {"name": "productDescription", "value": "Linux/UNIX"}, {"name": "tenancy", "value": "shared"}]},
+		{"rate": "0.1544", "unit": "Hrs", "usageType": "BoxUsage:m5.large", "properties": [{"name": "instanceType", "value": "m5.large"}, {"name": "productDescription", "value": "Windows"}, {"name": "tenancy", "value": "shared"}]}]}`
+	for _, tc := range []struct {
+		name, text string
+		want       map[string]float64
+		err        string
+	}{
+		{"When it is AWS's, it should have the rates of shared Linux machines", aws, map[string]float64{"m5.large": 0.0624}, ""},
+		{"When it is a table, it should have its rows", "instanceType,rate\nm5.large, 0.07\nm5.8xlarge,1.12\n", map[string]float64{"m5.large": 0.07, "m5.8xlarge": 1.12}, ""},
+		{"When it has two rates of a type, it should refuse them", "instanceType,rate\nm5.large,0.07\nm5.large,0.08\n", nil, "has the rates 0.07 and 0.08"},
+		{"When a rate is none, it should name its line", "instanceType,rate\nm5.large,free\n", nil, "line 2: rate \"free\""},
+		{"When the columns are others, it should name its own", "type,price\nm5.large,0.07\n", nil, "the columns are instanceType and rate"},
+		{"When it is another file, it should say so", "{]", nil, "not the output of aws savingsplans"},
+		{"When it is empty, it should say so", "", nil, "there is no rate"},
+	} {
+		t.Run(tc.name, func(t *testing.T) {
+			g := NewWithT(t)
+			rates, err := conversion.ParseRates(tc.text)
+			if tc.err != "" {
+				g.Expect(err).To(MatchError(ContainSubstring(tc.err)))
+				return
+			}
+			g.Expect(err).NotTo(HaveOccurred())
+			g.Expect(rates).To(Equal(tc.want))
+		})
+	}
 }

@@ -43,12 +43,18 @@ type Machines struct {
 	// it isn't known.
 	List, OnDemand float64
 	Count          int64
+	// VCPUs in thousandths, and Memory in bytes, of one.
+	VCPUs, Memory int64
 }
 
 // Reservation of an account.
 type Reservation struct {
 	ID, InstanceType, Zone string
 	Count                  int64
+	// Price that each of Count is billed at an hour, used or not. Zero: what its machines cost on demand.
+	Price float64
+	// Prepaid: commitments don't cover it.
+	Prepaid bool
 	// Expired: its machines are billed on demand.
 	Expired bool
 }
@@ -60,8 +66,8 @@ type Sums struct {
 	Unpriced int64
 	// OnDemand is what they would cost on demand: each as a node of its own that nothing is reserved or committed for.
 	OnDemand float64
-	// List is the sum of the prices of their offerings, and Paid what is really paid: commitments cover a part at their own price, which is
-	// Committed. Paid doesn't have what is committed and unused.
+	// List is what they are billed at without commitments, and Paid what is really paid: commitments cover a part at their own price, which
+	// is Committed. Paid doesn't have what is committed and unused.
 	List, Paid, Committed float64
 	// What each saves: OnDemand is Paid with all three.
 	SavedBySpot, SavedByReservations, SavedByCommitments float64
@@ -88,18 +94,28 @@ type Row struct {
 	Sums
 }
 
-// CommitmentUse is how much of a commitment is used. Amounts are in money an hour, or in machines.
+// CommitmentUse is how much of a commitment is used: of a CommittedUse, its vCPUs or its memory.
 type CommitmentUse struct {
-	Name string
-	// OfMachines: it is a number of machines. What an unused one costs isn't known.
-	OfMachines              bool
+	Name    string
+	Kind    capacity.Kind
+	Measure capacity.Measure
+	// Committed, Used and Unused are in the unit of Measure.
 	Committed, Used, Unused float64
+	// Wasted is what Unused costs an hour. Unknown: no price says what, so that it isn't in Report.Wasted.
+	Wasted  float64
+	Unknown bool
 }
 
 // ReservationUse is how many machines of a reservation are used.
 type ReservationUse struct {
 	Reservation
 	Used, Unused int64
+	// Wasted is what Unused costs an hour beyond what commitments cover. Unknown: the reservation has no price, and no machine in it one on
+	// demand, so that it isn't in Report.Wasted.
+	Wasted  float64
+	Unknown bool
+
+	vcpus, memory int64
 }
 
 // Report is what the machines of an account cost.
@@ -107,7 +123,7 @@ type Report struct {
 	// Rows in the order of their keys.
 	Rows  []Row
 	Total Sums
-	// Wasted is the money an hour that is committed and unused. It is paid beside Total.Paid.
+	// Wasted is the money an hour for commitments and reservations that are unused. It is paid beside Total.Paid.
 	Wasted       float64
 	Commitments  []CommitmentUse
 	Reservations []ReservationUse
@@ -115,17 +131,21 @@ type Report struct {
 	Applied *capacity.Commitments
 }
 
-// Of returns what machines cost. Machines of the same offering and price share equally what covers them, whichever cluster they are of.
+// Bill is what is paid in all: for the machines, and for what is unused.
+func (r *Report) Bill() float64 { return r.Total.Paid + r.Wasted }
+
+// Of returns what machines cost. Machines of the same type and price share equally what covers them, whichever cluster they are of.
 func Of(machines []Machines, commitments []capacity.Commitment, reservations []Reservation) *Report {
-	expired := map[string]bool{}
-	for _, r := range reservations {
-		expired[r.ID] = expired[r.ID] || r.Expired
+	byID := make(map[string]*Reservation, len(reservations))
+	for i := range reservations {
+		byID[reservations[i].ID] = &reservations[i]
 	}
 	parts := make([]part, len(machines))
 	for i := range machines {
-		parts[i] = priced(machines[i], expired)
+		parts[i] = priced(machines[i], byID[machines[i].Reservation])
 	}
 	report := &Report{}
+	report.use(parts, reservations)
 	coverage := report.cover(parts, commitments)
 	rows := map[Key]*Row{}
 	for i := range parts {
@@ -144,7 +164,6 @@ func Of(machines []Machines, commitments []capacity.Commitment, reservations []R
 	for i := range report.Rows { // in their order, so that a sum doesn't depend on the machines'
 		report.Total.add(&report.Rows[i].Sums)
 	}
-	report.use(parts, reservations)
 	return report
 }
 
@@ -173,80 +192,149 @@ type part struct {
 	billed capacity.Offering
 	// saver is the sum that has the difference of OnDemand and List.
 	saver string
+	// prepaid: commitments don't cover it.
+	prepaid bool
 }
 
-// priced settles the prices of machines. In an expired reservation, a machine is billed as one on demand.
-func priced(m Machines, expired map[string]bool) part {
+// priced settles what machines are billed at. The price of a reserved offering says what Karpenter prefers, and not what is billed: that is
+// the reservation's, else the price on demand. In an expired reservation, a machine is billed as one on demand.
+func priced(m Machines, reservation *Reservation) part {
 	p := part{Machines: m, billed: m.Offering, saver: m.CapacityType}
-	if p.CapacityType == reserved && expired[p.Reservation] {
-		p.billed.CapacityType, p.billed.Reservation = onDemand, ""
-	}
 	p.Count, p.List, p.OnDemand = max(p.Count, 0), max(p.List, 0), max(p.OnDemand, 0)
 	switch {
-	case p.OnDemand == 0 || p.CapacityType != spot && p.CapacityType != reserved:
-		p.OnDemand = p.List
-	case p.CapacityType == reserved && expired[p.Reservation]:
-		p.List = p.OnDemand
+	case p.CapacityType != reserved:
+		if p.OnDemand == 0 || p.CapacityType != spot {
+			p.OnDemand = p.List
+		}
+		return p
+	case reservation != nil && reservation.Expired:
+		p.billed.CapacityType, p.billed.Reservation = onDemand, ""
+	case reservation != nil && reservation.Price > 0:
+		p.List, p.prepaid = reservation.Price, reservation.Prepaid
+		p.OnDemand = cmp.Or(p.OnDemand, p.List)
+		return p
+	case reservation != nil:
+		p.prepaid = reservation.Prepaid
 	}
+	p.OnDemand = cmp.Or(p.OnDemand, p.List)
+	p.List = p.OnDemand
 	return p
 }
 
-// covered is what commitments cover of a part, of which 1 is all, and what that costs of its list price.
+// use counts the machines of each reservation.
+func (r *Report) use(parts []part, reservations []Reservation) {
+	for i := range reservations {
+		use := ReservationUse{Reservation: reservations[i]}
+		onDemand := 0.0
+		for i := range parts {
+			if p := &parts[i]; p.Reservation == use.ID && p.InstanceType == use.InstanceType && p.Zone == use.Zone {
+				use.Used += p.Count
+				onDemand, use.vcpus, use.memory = max(onDemand, p.OnDemand), max(use.vcpus, p.VCPUs), max(use.memory, p.Memory)
+			}
+		}
+		use.Price = cmp.Or(max(0, use.Price), onDemand)
+		use.Unused = max(0, use.Count-use.Used)
+		use.Unknown = use.Unused > 0 && use.Price == 0 && !use.Expired
+		r.Reservations = append(r.Reservations, use)
+	}
+}
+
+// covered is what commitments cover of a machine's list price, of which 1 is all, and what that costs an hour.
 type covered struct{ part, cost float64 }
 
-// cover applies commitments, and returns what covers each part.
+// cover applies commitments, and returns what covers each part. What is unused of a reservation is billed like a machine that runs.
 func (r *Report) cover(parts []part, commitments []capacity.Commitment) []covered {
 	var groups []capacity.Group
 	at := map[capacity.Running]int{}
-	of := make([]int, len(parts))
-	for i := range parts {
-		running := capacity.Running{Offering: parts[i].billed, Price: parts[i].List}
+	group := func(running capacity.Running, count int64) int {
 		j, ok := at[running]
 		if !ok {
 			j = len(groups)
 			at[running] = j
 			groups = append(groups, capacity.Group{Running: running})
 		}
-		groups[j].Count += parts[i].Count
-		of[i] = j
+		groups[j].Count += count
+		return j
 	}
+	of := make([]int, len(parts))
+	for i := range parts {
+		if p := &parts[i]; p.prepaid {
+			of[i] = -1
+		} else {
+			of[i] = group(capacity.Running{Offering: p.billed, Price: p.List, VCPUs: p.VCPUs, Memory: p.Memory}, p.Count)
+		}
+	}
+	idle := r.idle(group)
 	applied, shares := capacity.Apply(commitments, groups)
 	r.Applied = applied
-	byGroup, used := make([]covered, len(groups)), make([]float64, len(commitments))
+	byGroup, used := make([]covered, len(groups)), map[string]float64{}
 	for _, share := range shares {
-		c, group := &commitments[share.Commitment], &groups[share.Group]
-		rate := 1 - min(max(c.Discount, 0), 1)
 		byGroup[share.Group].part += share.Part
-		byGroup[share.Group].cost += share.Part * rate
-		if c.Machines > 0 {
-			used[share.Commitment] += share.Part * float64(group.Count)
-		} else {
-			used[share.Commitment] += share.Part * float64(group.Count) * group.Price * rate
-		}
+		byGroup[share.Group].cost += share.Cost / float64(groups[share.Group].Count)
 	}
-	for i := range commitments {
-		use := CommitmentUse{Name: commitments[i].Name, OfMachines: commitments[i].Machines > 0, Committed: max(0, commitments[i].HourlySpend), Used: used[i]}
-		if use.OfMachines {
-			use.Committed = float64(commitments[i].Machines)
+	for _, cover := range applied.Covers() {
+		used[cover.Name] = cover.Committed - cover.Left
+	}
+	r.waste(commitments, groups, used)
+	for i := range r.Reservations {
+		if use := &r.Reservations[i]; idle[i] >= 0 {
+			by := byGroup[idle[i]]
+			use.Wasted = float64(use.Unused) * (use.Price*max(0, 1-by.part) + by.cost)
+			r.Wasted += use.Wasted
 		}
-		use.Used = min(use.Used, use.Committed) // but for rounding
-		use.Unused = use.Committed - use.Used
-		if !use.OfMachines {
-			r.Wasted += use.Unused
-		}
-		r.Commitments = append(r.Commitments, use)
 	}
 	coverage := make([]covered, len(parts))
 	for i := range parts {
-		coverage[i] = byGroup[of[i]]
+		if of[i] >= 0 {
+			coverage[i] = byGroup[of[i]]
+		}
 	}
 	return coverage
+}
+
+// idle adds groups for what is unused of reservations that commitments may cover, and returns those, or -1. It counts the others as wasted.
+func (r *Report) idle(group func(capacity.Running, int64) int) []int {
+	idle := make([]int, len(r.Reservations))
+	for i := range r.Reservations {
+		use := &r.Reservations[i]
+		idle[i] = -1
+		switch {
+		case use.Unused == 0 || use.Expired || use.Unknown:
+		case use.Prepaid:
+			use.Wasted = float64(use.Unused) * use.Price
+			r.Wasted += use.Wasted
+		default:
+			offering := capacity.Offering{InstanceType: use.InstanceType, Zone: use.Zone, CapacityType: reserved, Reservation: use.ID}
+			idle[i] = group(capacity.Running{Offering: offering, Price: use.Price, VCPUs: use.vcpus, Memory: use.memory}, use.Unused)
+		}
+	}
+	return idle
+}
+
+// waste sums up what is used of commitments, and what the rest costs.
+func (r *Report) waste(commitments []capacity.Commitment, groups []capacity.Group, used map[string]float64) {
+	covers := capacity.CoversOf(commitments)
+	slices.SortStableFunc(covers, func(a, b capacity.Cover) int { return cmp.Compare(a.Commitment(), b.Commitment()) })
+	for i := range covers {
+		cover := &covers[i]
+		c := &commitments[cover.Commitment()]
+		use := CommitmentUse{Name: cover.Name, Kind: c.Kind, Measure: cover.Measure, Committed: cover.Committed, Used: min(used[cover.Name], cover.Committed)}
+		use.Unused = use.Committed - use.Used
+		price := cover.Price
+		if price == 0 && cover.Measure == capacity.Instances && use.Unused > 0 {
+			price = cover.Cheapest(groups) * (1 - min(max(c.Discount, 0), 1))
+			use.Unknown = price == 0 && c.Discount < 1
+		}
+		use.Wasted = use.Unused * price
+		r.Wasted += use.Wasted
+		r.Commitments = append(r.Commitments, use)
+	}
 }
 
 // sums of a part.
 func (p *part) sums(by covered) Sums {
 	count := float64(p.Count)
-	s := Sums{Machines: p.Count, OnDemand: p.OnDemand * count, List: p.List * count, Committed: p.List * count * by.cost}
+	s := Sums{Machines: p.Count, OnDemand: p.OnDemand * count, List: p.List * count, Committed: by.cost * count}
 	if p.List == 0 && p.OnDemand == 0 {
 		s.Unpriced = p.Count
 	}
@@ -259,18 +347,4 @@ func (p *part) sums(by covered) Sums {
 		s.SavedByReservations = s.OnDemand - s.List
 	}
 	return s
-}
-
-// use counts the machines of each reservation.
-func (r *Report) use(parts []part, reservations []Reservation) {
-	for _, reservation := range reservations {
-		use := ReservationUse{Reservation: reservation}
-		for i := range parts {
-			if p := &parts[i]; p.Reservation == reservation.ID && p.InstanceType == reservation.InstanceType && p.Zone == reservation.Zone {
-				use.Used += p.Count
-			}
-		}
-		use.Unused = max(0, reservation.Count-use.Used)
-		r.Reservations = append(r.Reservations, use)
-	}
 }

@@ -131,10 +131,9 @@ func TestCreateWithinLease(t *testing.T) {
 		g := NewWithT(t)
 		f, lease, _ := leasedFixture(t, 5)
 		lease.Write(t, f.provider.Reservations.Capacity, func(l *capacityprovider.Lease) {
-			l.Commitments = capacityprovider.Commitments{
-				Commitments: []capacity.Commitment{{Name: "reserved", Machines: 1, Selector: capacity.Selector{InstanceTypes: []string{"c4-large"}, CapacityTypes: []string{karpv1.CapacityTypeOnDemand}}}},
-				Unused:      map[string]float64{"reserved": 1},
-			}
+			l.Commitments = capacityprovider.Commitments{Covers: []capacity.Cover{{
+				Name: "reserved", Measure: capacity.Instances, Left: 1, Selector: capacity.Selector{InstanceTypes: []string{"c4-large"}, CapacityTypes: []string{karpv1.CapacityTypeOnDemand}},
+			}}}
 		})
 		nodeClaim := f.claim("committed", nil)
 		created, err := f.provider.Create(f.ctx, nodeClaim)

@@ -50,11 +50,13 @@ var (
 	commitmentUsed = accountDesc("commitment", "used_ratio",
 		"Used part of a commitment of a CapacityAccount that is in its term, from 0 to 1.", "commitment")
 	commitmentUnused = accountDesc("commitment", "unused_dollars_per_hour",
-		"Unused part of a commitment of an hourly spend, in US dollars an hour.", "commitment")
+		"What the unused part of a commitment costs, in US dollars an hour.", "commitment")
+	reservationUnused = accountDesc("reservation", "unused_dollars_per_hour",
+		"What the unused machines of a reservation cost, in US dollars an hour.", "reservation")
 
 	ofAccounts = []*prometheus.Desc{
 		poolLimit, poolGranted, poolUsed, poolWaiting, poolExpiry,
-		costOnDemand, costList, costPaid, costSaved, costUnpriced, commitmentUsed, commitmentUnused,
+		costOnDemand, costList, costPaid, costSaved, costUnpriced, commitmentUsed, commitmentUnused, reservationUnused,
 	}
 )
 
@@ -113,10 +115,16 @@ func collectCosts(samples chan<- prometheus.Metric, account string, report *cost
 		gauge(costSaved, row.SavedByReservations, namespace, name, ByReservations)
 		gauge(costSaved, row.SavedByCommitments, namespace, name, ByCommitments)
 	}
-	for _, use := range report.Commitments {
+	for i := range report.Commitments {
+		use := &report.Commitments[i]
 		gauge(commitmentUsed, use.Used/use.Committed, use.Name)
-		if !use.OfMachines {
-			gauge(commitmentUnused, use.Unused, use.Name)
+		if !use.Unknown {
+			gauge(commitmentUnused, use.Wasted, use.Name)
+		}
+	}
+	for i := range report.Reservations {
+		if use := &report.Reservations[i]; !use.Unknown && !use.Expired {
+			gauge(reservationUnused, use.Wasted, use.ID)
 		}
 	}
 }

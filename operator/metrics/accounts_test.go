@@ -53,13 +53,13 @@ func TestCosts(t *testing.T) {
 		for name, want := range map[string]string{
 			"cost_on_demand_dollars_per_hour": `{account="production",name="blue",namespace="clusters"} 0.38
 				{account="production",name="green",namespace="clusters"} 0.14`,
-			"cost_list_dollars_per_hour": `{account="production",name="blue",namespace="clusters"} 0.12
+			"cost_list_dollars_per_hour": `{account="production",name="blue",namespace="clusters"} 0.38
 				{account="production",name="green",namespace="clusters"} 0.04`,
-			"cost_paid_dollars_per_hour": `{account="production",name="blue",namespace="clusters"} 0.09
+			"cost_paid_dollars_per_hour": `{account="production",name="blue",namespace="clusters"} 0.35
 				{account="production",name="green",namespace="clusters"} 0.04`,
 			"cost_saved_dollars_per_hour": `{account="production",by="commitments",name="blue",namespace="clusters"} 0.03
 				{account="production",by="commitments",name="green",namespace="clusters"} 0
-				{account="production",by="reservations",name="blue",namespace="clusters"} 0.26
+				{account="production",by="reservations",name="blue",namespace="clusters"} 0
 				{account="production",by="reservations",name="green",namespace="clusters"} 0
 				{account="production",by="spot",name="blue",namespace="clusters"} 0
 				{account="production",by="spot",name="green",namespace="clusters"} 0.1`,

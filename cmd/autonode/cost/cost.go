@@ -13,6 +13,7 @@ import (
 	"time"
 
 	"github.com/spf13/cobra"
+	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -182,13 +183,13 @@ func readCosts(ctx context.Context, reader client.Reader, now time.Time) ([]acco
 		size, prices := conversion.MachineOf(machine)
 		byAccount[of.account] = append(byAccount[of.account], cost.Machines{
 			Key:  cost.Key{Cluster: of.name, NodePool: machine.Labels[karpv1.NodePoolLabelKey], Offering: size.Offering},
-			List: prices.List, OnDemand: prices.OnDemand, Count: 1,
+			List: prices.List, OnDemand: prices.OnDemand, Count: 1, VCPUs: size.VCPUs, Memory: size.Memory,
 		})
 	}
 	var costs []accountCost
 	slices.SortFunc(found.Items, func(a, b autonodev1alpha1.CapacityAccount) int { return cmp.Compare(a.Name, b.Name) })
 	for i := range found.Items {
-		costs = append(costs, costOf(&found.Items[i], byAccount[found.Items[i].Name], now))
+		costs = append(costs, costOf(ctx, reader, &found.Items[i], byAccount[found.Items[i].Name], now))
 	}
 	if rest := byAccount[""]; len(rest) > 0 {
 		costs = append(costs, accountCost{Report: cost.Of(rest, nil, nil)})
@@ -219,13 +220,35 @@ func clustersOf(found []autonodev1alpha1.CapacityAccount, components []metav1.Pa
 }
 
 // costOf applies the commitments of an account that are in their term.
-func costOf(account *autonodev1alpha1.CapacityAccount, machines []cost.Machines, now time.Time) accountCost {
-	commitments, problems := conversion.CommitmentsAt(&account.Spec, now)
+func costOf(ctx context.Context, reader client.Reader, account *autonodev1alpha1.CapacityAccount, machines []cost.Machines, now time.Time) accountCost {
+	rates, unread := ratesOf(ctx, reader, &account.Spec)
+	commitments, problems := conversion.CommitmentsAt(&account.Spec, rates, now)
 	of := accountCost{name: account.Name, Report: cost.Of(machines, commitments, conversion.ReservationsAt(&account.Spec, now))}
 	for _, problem := range problems {
 		of.problems = append(of.problems, fmt.Sprintf("spec.%s: %s; it isn't counted", problem.Field, problem.Message))
 	}
+	of.problems = append(of.problems, unread...)
 	return of
+}
+
+// ratesOf reads the ConfigMaps that commitments refer to. What can't be read is a problem: its plan covers what has a rate in the account.
+func ratesOf(ctx context.Context, reader client.Reader, spec *autonodev1alpha1.CapacityAccountSpec) (rates conversion.Rates, problems []string) {
+	rates = conversion.Rates{}
+	for i := range spec.Commitments {
+		c := &spec.Commitments[i]
+		if c.RatesFrom == nil {
+			continue
+		}
+		object := &corev1.ConfigMap{}
+		err := reader.Get(ctx, client.ObjectKey{Namespace: c.RatesFrom.Namespace, Name: c.RatesFrom.Name}, object)
+		if err == nil {
+			rates[c.Name], err = conversion.ParseRates(object.Data[c.RatesFrom.Key])
+		}
+		if err != nil {
+			problems = append(problems, fmt.Sprintf("spec.commitments[%s].ratesFrom: %s; its types without a rate in the account aren't covered", c.Name, err))
+		}
+	}
+	return rates, problems
 }
 
 // ofAccount leaves out the other accounts.

@@ -90,22 +90,37 @@ type savedView struct {
 	Commitments  float64 `json:"commitments"`
 }
 
-// commitmentView has amounts of money, or of machines.
+// commitmentView has amounts of money, of machines, of vCPUs or of GiB. Wasted is what is unused costs, and null if that isn't known.
 type commitmentView struct {
-	Name      string  `json:"name"`
-	Unit      string  `json:"unit"`
-	Committed float64 `json:"committed"`
-	Used      float64 `json:"used"`
-	Unused    float64 `json:"unused"`
+	Name      string   `json:"name"`
+	Kind      string   `json:"kind"`
+	Unit      string   `json:"unit"`
+	Committed float64  `json:"committed"`
+	Used      float64  `json:"used"`
+	Unused    float64  `json:"unused"`
+	Wasted    *float64 `json:"wasted"`
 }
 
 type reservationView struct {
-	ID      string `json:"id"`
-	Count   int64  `json:"count"`
-	Used    int64  `json:"used"`
-	Unused  int64  `json:"unused"`
-	Expired bool   `json:"expired,omitempty"`
+	ID      string   `json:"id"`
+	Count   int64    `json:"count"`
+	Used    int64    `json:"used"`
+	Unused  int64    `json:"unused"`
+	Wasted  *float64 `json:"wasted"`
+	Expired bool     `json:"expired,omitempty"`
 }
+
+// wasted is null if it isn't known.
+func wasted(amount float64, unknown bool) *float64 {
+	if unknown {
+		return nil
+	}
+	amount = rounded(amount)
+	return &amount
+}
+
+// units of a commitment, as JSON and tables name them.
+var units = map[capacity.Measure]string{capacity.Money: "dollars", capacity.Instances: "machines", capacity.CPUs: "vCPUs", capacity.GiBs: "GiB"}
 
 // rounded cuts what floating-point arithmetic adds.
 func rounded(amount float64) float64 { return math.Round(amount*1e6) / 1e6 }
@@ -126,14 +141,12 @@ func viewCosts(costs []accountCost, group group) view {
 			account.Rows = append(account.Rows, rowView{row.Cluster, row.NodePool, row.InstanceType, row.CapacityType, viewSums(&row.Sums)})
 		}
 		for _, use := range c.Commitments {
-			unit := "dollars"
-			if use.OfMachines {
-				unit = "machines"
-			}
-			account.Commitments = append(account.Commitments, commitmentView{use.Name, unit, rounded(use.Committed), rounded(use.Used), rounded(use.Unused)})
+			account.Commitments = append(account.Commitments, commitmentView{
+				use.Name, cmp.Or(string(use.Kind), string(capacity.Custom)), units[use.Measure], rounded(use.Committed), rounded(use.Used), rounded(use.Unused), wasted(use.Wasted, use.Unknown),
+			})
 		}
 		for _, use := range c.Reservations {
-			account.Reservations = append(account.Reservations, reservationView{use.ID, use.Count, use.Used, use.Unused, use.Expired})
+			account.Reservations = append(account.Reservations, reservationView{use.ID, use.Count, use.Used, use.Unused, wasted(use.Wasted, use.Unknown), use.Expired})
 		}
 		view.Accounts = append(view.Accounts, account)
 	}
@@ -189,7 +202,7 @@ func tabulate(to io.Writer, costs []accountCost, group group) error {
 	}
 	if uses {
 		fmt.Fprintln(to)
-		line("ACCOUNT", "POOL", "COMMITTED", "USED", "UNUSED")
+		line("ACCOUNT", "POOL", "COMMITTED", "USED", "UNUSED", "WASTED/H")
 		for i := range costs {
 			for _, values := range used(&costs[i]) {
 				line(append([]string{costs[i].name}, values...)...)
@@ -210,19 +223,27 @@ func tabulate(to io.Writer, costs []accountCost, group group) error {
 func used(c *accountCost) (rows [][]string) {
 	for _, use := range c.Commitments {
 		format := func(amount float64) string { return printer.Dollars(amount) + "/h" }
-		if use.OfMachines {
-			format = func(amount float64) string { return fmt.Sprintf("%.4g machines", amount) }
+		if use.Measure != capacity.Money {
+			format = func(amount float64) string { return fmt.Sprintf("%.4g %s", amount, units[use.Measure]) }
 		}
-		rows = append(rows, []string{"commitment/" + use.Name, format(use.Committed), format(use.Used), format(use.Unused)})
+		rows = append(rows, []string{"commitment/" + use.Name, format(use.Committed), format(use.Used), format(use.Unused), dollarsOr(use.Wasted, use.Unknown)})
 	}
 	for _, use := range c.Reservations {
 		of := fmt.Sprintf("%d machines", use.Count)
 		if use.Expired {
 			of += ", expired"
 		}
-		rows = append(rows, []string{"reservation/" + use.ID, of, fmt.Sprintf("%d machines", use.Used), fmt.Sprintf("%d machines", use.Unused)})
+		rows = append(rows, []string{"reservation/" + use.ID, of, fmt.Sprintf("%d machines", use.Used), fmt.Sprintf("%d machines", use.Unused), dollarsOr(use.Wasted, use.Unknown)})
 	}
 	return rows
+}
+
+// dollarsOr is a question mark if an amount isn't known.
+func dollarsOr(amount float64, unknown bool) string {
+	if unknown {
+		return "?"
+	}
+	return printer.Dollars(amount)
 }
 
 // summary says what an account's machines cost, and why that is less than on demand.
@@ -230,7 +251,7 @@ func summary(c *accountCost) string {
 	total := &c.Total
 	text := fmt.Sprintf("%s: %s for %s an hour", cmp.Or(message.Line(c.name), "without an account"), english.Plural(int(total.Machines), "machine", ""), printer.Dollars(total.Paid))
 	if c.Wasted > 0 {
-		text += fmt.Sprintf(", and %s for unused commitments", printer.Dollars(c.Wasted))
+		text += fmt.Sprintf(", and %s for what is unused", printer.Dollars(c.Wasted))
 	}
 	var saved []string
 	for _, by := range []struct {

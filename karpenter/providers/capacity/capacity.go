@@ -100,6 +100,12 @@ type Provider struct {
 
 	pools map[string]*pool
 	asks  map[capacity.Machine]*ask
+
+	// committed is what the lease's commitments leave beside machines that this cluster has launched since the operator counted; nil for
+	// nothing. own counts this cluster's machines, and priced has what one of them is for commitments.
+	committed *capacity.Commitments
+	own       map[counted]int64
+	priced    map[counted]capacity.Running
 }
 
 // pool of the lease.
@@ -131,6 +137,7 @@ func New(config Config) *Provider {
 	p := &Provider{
 		Config: config, triggered: make(chan struct{}, 1), known: make(chan struct{}), raised: make(chan struct{}),
 		holder: capacity.NewHolder(never), launches: map[string]*launch{}, vacated: map[string]capacity.Amounts{}, pools: map[string]*pool{}, asks: map[capacity.Machine]*ask{},
+		own: map[counted]int64{}, priced: map[counted]capacity.Running{},
 	}
 	if config.Source == nil {
 		p.setKnown()
@@ -206,6 +213,7 @@ func (p *Provider) Offer(m capacity.Machine, list float64) capacity.Offer {
 	}
 	if !known || a.list != list {
 		a.list = list
+		p.price(a)
 		a.offer = p.offer(a, p.Clock.Now())
 	}
 	return a.offer
@@ -213,11 +221,11 @@ func (p *Provider) Offer(m capacity.Machine, list float64) capacity.Offer {
 
 // offer computes an answer. p.mu must be held.
 func (p *Provider) offer(a *ask, now time.Time) capacity.Offer {
-	m := capacity.Running{Offering: a.machine.Offering, Price: a.list}
+	m := a.running()
 	if p.lease == nil {
-		return capacity.OfferOf(m, a.takes, nil, nil, now)
+		return capacity.OfferOf(&m, a.takes, nil, nil, now)
 	}
-	return capacity.OfferOf(m, a.takes, p.lease.Commitments.resumed, p.lease.Unavailable, now)
+	return capacity.OfferOf(&m, a.takes, p.committed, p.lease.Unavailable, now)
 }
 
 // rules of the lease. p.mu must be held.
@@ -238,6 +246,7 @@ func (p *Provider) replacePools() {
 		pool.Left = p.leftOf(pool, p.Clock.Now())
 	}
 	p.limiting.Store(p.lease != nil && p.lease.limits())
+	p.commit()
 	p.changes.Add("")
 	p.rebuilt = p.changes.Sequence()
 	p.setExpiry(p.Clock.Now())

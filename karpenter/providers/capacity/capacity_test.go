@@ -623,10 +623,9 @@ func TestOffer(t *testing.T) {
 		f.Expect(f.Offer(xlarge, 0.2).Price).To(Equal(0.2))
 		committed := func(unused, uncovered float64) func(*Lease) {
 			return func(l *Lease) {
-				l.Commitments = Commitments{
-					Commitments: []capacity.Commitment{{Name: "reserved", Selector: capacity.Selector{InstanceTypes: []string{"m5.large"}}, Machines: 1, Discount: 0.4}},
-					Unused:      map[string]float64{"reserved": unused}, Uncovered: map[string]float64{"reserved": uncovered},
-				}
+				l.Commitments = Commitments{Covers: []capacity.Cover{{
+					Name: "reserved", Selector: capacity.Selector{InstanceTypes: []string{"m5.large"}}, Measure: capacity.Instances, Left: unused, Uncovered: uncovered, Gained: 0.1,
+				}}}
 			}
 		}
 		near := func(got, want float64) { t.Helper(); f.Expect(math.Abs(got - want)).To(BeNumerically("<", 1e-9)) }
@@ -643,6 +642,44 @@ func TestOffer(t *testing.T) {
 		f.grant(committed(0, 1))
 		f.step()
 		f.Expect(f.Offer(large, 0.1).Saving).To(Equal(0.1))
+	})
+	t.Run("When a hundred launches come at once, it should sell what one committed machine leaves once", func(t *testing.T) {
+		f := leased(t, capacity.Amounts{"limit/cpu": 10_000_000})
+		f.grant(func(l *Lease) {
+			l.Rules = []capacity.Rule{{Pool: "limit/cpu", Resource: capacity.VCPUs}}
+			l.Commitments = Commitments{Covers: []capacity.Cover{{
+				Name: "ri", Measure: capacity.Instances, Left: 1, Selector: capacity.Selector{InstanceTypes: []string{"m5.xlarge"}},
+			}}}
+		})
+		f.step()
+		chosen := map[string]int{}
+		launch := func(name string) {
+			x, l := f.Offer(xlarge, 0.20), f.Offer(large, 0.10)
+			m := large
+			if x.Price < l.Price {
+				m = xlarge
+			}
+			chosen[m.InstanceType]++
+			f.Expect(f.Spend(name, m)).To(BeTrue())
+		}
+		for i := range 100 {
+			launch(fmt.Sprint("n", i))
+		}
+		f.Expect(chosen).To(Equal(map[string]int{"m5.xlarge": 1, "m5.large": 99}))
+		// The operator has counted it and others, and leaves as much again: what it has counted isn't subtracted twice.
+		f.grant(func(l *Lease) {
+			l.Commitments.Counted = map[counted]int64{countedOf(&xlarge.Offering): 1, countedOf(&large.Offering): 40}
+		})
+		f.step()
+		f.Expect(f.Offer(xlarge, 0.20).Price).To(BeNumerically("<", 0.001))
+		launch("next")
+		f.Expect(f.Offer(xlarge, 0.20).Price).To(Equal(0.20))
+		// Its launch fails for good, so that it is there again.
+		f.Done("next")
+		f.Abandon("next")
+		f.clock.SetTime(f.clock.Now().Add(capacity.InFlight))
+		f.step()
+		f.Expect(f.Offer(xlarge, 0.20).Price).To(BeNumerically("<", 0.001))
 	})
 	t.Run("When nothing changes, it should answer without allocating", func(t *testing.T) {
 		f := leased(t, capacity.Amounts{"limit/cpu": 100_000})

@@ -51,6 +51,8 @@ type launch struct {
 	gone     bool
 	// vacancy is the launch whose Machine has gone, of which this one has taken over what was kept.
 	vacancy string
+	// counted is what it counts as for commitments.
+	counted counted
 }
 
 // Open returns nil once machines may be launched: ErrUnread, ErrMissing, ErrUngranted or a *SucceedingError before. Retry it.
@@ -148,7 +150,7 @@ func (p *Provider) Spend(name string, m capacity.Machine, vacancies ...string) b
 		if !p.holder.SpendVacancy(name, vacancy, charges, now) {
 			return false
 		}
-		delete(p.launches, vacancy)
+		p.forget(vacancy)
 		delete(p.vacated, vacancy)
 		p.changed(before)
 	case !p.holder.Spend(name, charges, now):
@@ -163,6 +165,7 @@ func (p *Provider) Spend(name string, m capacity.Machine, vacancies ...string) b
 	if !slices.Contains(l.tried, m) {
 		l.tried = append(l.tried, m)
 	}
+	p.countOwn(l)
 	p.changed(charges)
 	return true
 }
@@ -319,6 +322,7 @@ func (p *Provider) exists(name string, m capacity.Machine) *launch {
 	if !l.trying(p.Clock.Now()) {
 		l.tried = nil
 	}
+	p.countOwn(l)
 	charges := p.taken(l)
 	p.holder.Exists(name, charges)
 	if !before.Equal(charges) {
@@ -374,10 +378,19 @@ func (p *Provider) tidy(name string) {
 		return
 	}
 	if l, ok := p.launches[name]; ok {
-		delete(p.launches, name)
+		p.forget(name)
 		for _, m := range append(l.tried, l.machine) {
 			p.changed(p.charges(m))
 		}
+	}
+}
+
+// forget forgets a launch. p.mu must be held.
+func (p *Provider) forget(name string) {
+	if l, ok := p.launches[name]; ok {
+		p.uncount(l)
+		delete(p.launches, name)
+		p.recommit()
 	}
 }
 

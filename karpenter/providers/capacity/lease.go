@@ -55,22 +55,30 @@ func (l *Lease) limits() bool {
 	return l.Sequence > 0 && l.Account != "" && (len(l.Rules) > 0 || l.Commitments.resumed != nil || len(l.Unavailable) > 0)
 }
 
-// Commitments of the account, and what the machines of all its clusters leave of them.
+// Commitments of the account, and what the machines of all its clusters leave of them for this one.
 type Commitments struct {
-	Commitments       []capacity.Commitment
-	Unused, Uncovered map[string]float64
+	Covers []capacity.Cover
+	// Counted are this cluster's machines that the operator counted for that.
+	Counted map[counted]int64
 
 	resumed *capacity.Commitments
+}
+
+// counted is what the machines of a count have in common.
+type counted struct{ instanceType, zone, capacityType string }
+
+func countedOf(o *capacity.Offering) counted {
+	return counted{o.InstanceType, o.Zone, o.CapacityType}
 }
 
 // resume computes what prices follow.
 func (c *Commitments) resume() {
 	c.resumed = nil
-	if len(c.Commitments) > 0 {
-		c.resumed = capacity.Resume(c.Commitments, c.Unused, c.Uncovered)
+	if len(c.Covers) > 0 {
+		c.resumed = capacity.Resume(c.Covers)
 	}
 }
 
 func (c *Commitments) equal(other *Commitments) bool {
-	return reflect.DeepEqual(c.Commitments, other.Commitments) && reflect.DeepEqual(c.Unused, other.Unused) && reflect.DeepEqual(c.Uncovered, other.Uncovered)
+	return reflect.DeepEqual(c.Covers, other.Covers) && reflect.DeepEqual(c.Counted, other.Counted)
 }

@@ -153,7 +153,14 @@ func leaseOf(object *autonodev1alpha1.CapacityLease) *Lease {
 			l.Expires[pool.Name] = pool.Expires.At()
 		}
 	}
-	l.Commitments.Commitments, l.Commitments.Unused, l.Commitments.Uncovered = conversion.Commitments(object)
+	l.Commitments.Covers = conversion.Covers(object)
+	for i := range object.Spec.Counted {
+		if l.Commitments.Counted == nil {
+			l.Commitments.Counted = make(map[counted]int64, len(object.Spec.Counted))
+		}
+		of := &object.Spec.Counted[i]
+		l.Commitments.Counted[counted{of.InstanceType, of.Zone, of.CapacityType}] += int64(of.Count)
+	}
 	for i := range object.Spec.Unavailable {
 		u := &object.Spec.Unavailable[i]
 		l.Unavailable = append(l.Unavailable, capacity.Unavailable{InstanceType: u.InstanceType, Family: u.Family, Zone: u.Zone, CapacityType: u.CapacityType, Until: u.Until.At()})

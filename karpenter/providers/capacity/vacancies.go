@@ -56,7 +56,7 @@ func (p *Provider) Release(name string) {
 	if !vacant {
 		return
 	}
-	delete(p.launches, name)
+	p.forget(name)
 	p.changed(charges)
 }
 

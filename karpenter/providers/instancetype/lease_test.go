@@ -77,8 +77,8 @@ func TestLease(t *testing.T) {
 		m.machines.ObserveMachine("runs", inventory.Machine{Origin: inventory.Origin{Source: source, Key: onDemand, Price: list}})
 		before := m.cached()
 		g.Write(t, m.Capacity, func(l *capacityprovider.Lease) {
-			l.Commitments = capacityprovider.Commitments{Commitments: []capacity.Commitment{
-				{Name: "plan", Machines: 1, Selector: capacity.Selector{InstanceTypes: []string{"t-1"}, CapacityTypes: []string{karpv1.CapacityTypeOnDemand}}},
+			l.Commitments = capacityprovider.Commitments{Covers: []capacity.Cover{
+				{Name: "plan", Measure: capacity.Instances, Selector: capacity.Selector{InstanceTypes: []string{"t-1"}, CapacityTypes: []string{karpv1.CapacityTypeOnDemand}}},
 			}}
 		})
 		after := m.cached()
@@ -97,7 +97,8 @@ func TestLease(t *testing.T) {
 	t.Run("When commitments are unused, it should lower the price and keep the list price", func(t *testing.T) {
 		list := offeringAt(m.cached(), onDemand).Price
 		g.Write(t, m.Capacity, func(l *capacityprovider.Lease) {
-			l.Commitments.Unused = map[string]float64{"plan": 1}
+			l.Commitments.Covers = slices.Clone(l.Commitments.Covers)
+			l.Commitments.Covers[0].Left = 1
 		})
 		choice, _ := m.cached().ResolveKey(onDemand)
 		if math.Abs(choice.Offering.Price-list/1000) > 1e-9 || choice.ListPrice != list {

@@ -72,8 +72,8 @@ func (e *memberEntry) matches(namespace, name string, namespaceLabels labels.Set
 	return e.namespaces != nil && e.namespaces.Matches(namespaceLabels)
 }
 
-// parseSpec reads a spec at a time. What it can't read is unusable; the rest is in use.
-func parseSpec(spec *autonodev1alpha1.CapacityAccountSpec, now time.Time) *account {
+// parseSpec reads a spec at a time, with the rates that its commitments refer to. What it can't read is unusable; the rest is in use.
+func parseSpec(spec *autonodev1alpha1.CapacityAccountSpec, rates conversion.Rates, now time.Time) *account {
 	a := &account{limits: capacity.Amounts{}}
 	for i := range spec.Reservations {
 		r := &spec.Reservations[i]
@@ -101,7 +101,7 @@ func parseSpec(spec *autonodev1alpha1.CapacityAccountSpec, now time.Time) *accou
 		a.passed(spec.Commitments[i].Ends, now)
 	}
 	var unusable []autonodev1alpha1.UnusableEntry
-	a.commitments, unusable = conversion.CommitmentsAt(spec, now)
+	a.commitments, unusable = conversion.CommitmentsAt(spec, rates, now)
 	a.unusable = append(a.unusable, unusable...)
 	for i := range spec.Members {
 		a.member(i, &spec.Members[i])

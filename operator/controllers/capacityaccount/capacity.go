@@ -84,6 +84,8 @@ type memory struct {
 	closed   unavailableReports
 	// quotas are what was read of objects that quotas name.
 	quotas map[autonodev1alpha1.CapacityLimitSource]reading
+	// rates are what was read of ConfigMaps that commitments name.
+	rates map[autonodev1alpha1.CapacityRatesSource]ratesReading
 }
 
 // New returns a Controller. SetUp starts it.

@@ -7,6 +7,7 @@ import (
 	"time"
 
 	. "github.com/onsi/gomega"
+	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/utils/ptr"
 	"sigs.k8s.io/controller-runtime/pkg/client"
@@ -152,10 +153,56 @@ func TestCommitments(t *testing.T) {
 		f.settle()
 		f.clock.SetTime(f.clock.Now().Add(hints))
 		f.reconcile()
-		commitments, unused, uncovered := conversion.Commitments(f.karpenters["blue"].lease())
-		f.Expect(commitments).To(HaveLen(2))
-		f.Expect(unused).To(Equal(map[string]float64{"plan": 0.2, "instances": 0}))
-		f.Expect(uncovered).To(HaveKeyWithValue("instances", BeNumerically(">=", 0)))
+		lease := f.karpenters["blue"].lease()
+		f.Expect(conversion.Covers(lease)).To(ConsistOf(
+			And(HaveField("Name", "instances"), HaveField("Left", 0.0), HaveField("Uncovered", BeNumerically(">=", 0))), And(HaveField("Name", "plan"), HaveField("Left", 0.2)),
+		))
+		f.Expect(lease.Spec.Counted).To(ConsistOf(HaveField("Count", int32(5))))
+	})
+	t.Run("When clusters share a commitment, it should offer the rest of it to one at a time", func(t *testing.T) {
+		f := newFixture(t, "shared-commitment", "blue", "green")
+		f.change(func(spec *autonodev1alpha1.CapacityAccountSpec) {
+			spec.Commitments = []autonodev1alpha1.CapacityCommitment{{Name: "instances", Instances: ptr.To(int32(3))}}
+		})
+		offered := map[string][]float64{}
+		for range 2 {
+			f.settle()
+			f.clock.SetTime(f.clock.Now().Add(hints))
+			f.reconcile()
+			sum := 0.0
+			for _, cluster := range []string{"blue", "green"} {
+				left := conversion.Covers(f.karpenters[cluster].lease())[0].Left
+				offered[cluster], sum = append(offered[cluster], left), sum+left
+			}
+			f.Expect(sum).To(Equal(3.0))
+			f.clock.SetTime(f.clock.Now().Add(turn))
+		}
+		f.Expect(offered["blue"]).To(ConsistOf(1.0, 2.0))
+		f.Expect(offered["green"]).To(ConsistOf(1.0, 2.0))
+	})
+	t.Run("When a plan's rates are in a ConfigMap, it should read them, and keep the last ones", func(t *testing.T) {
+		f := newFixture(t, "rates", "blue")
+		rates := &corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Namespace: "default", Name: "rates"}, Data: map[string]string{"rates.csv": "instanceType,rate\nm5.large,0.07\n"}}
+		f.change(func(spec *autonodev1alpha1.CapacityAccountSpec) {
+			spec.Commitments = []autonodev1alpha1.CapacityCommitment{{
+				Name: "csp", Kind: autonodev1alpha1.CommitmentSavingsPlan, HourlySpend: "1", RatesFrom: &autonodev1alpha1.CapacityRatesSource{Namespace: "default", Name: "rates", Key: "rates.csv"},
+			}}
+		})
+		f.settle()
+		f.read()
+		f.Expect(f.account.Status.Unusable).To(ContainElement(And(HaveField("Field", "commitments[csp].ratesFrom"), HaveField("Message", ContainSubstring("there is no ConfigMap default/rates")))))
+		f.Expect(clusters.Management.Client.Create(t.Context(), rates)).To(Succeed())
+		f.clock.SetTime(f.clock.Now().Add(quotaInterval))
+		f.settle()
+		f.clock.SetTime(f.clock.Now().Add(hints))
+		f.reconcile()
+		f.Expect(conversion.Covers(f.karpenters["blue"].lease())).To(ConsistOf(HaveField("Rates", map[string]float64{"m5.large": 0.07})))
+		f.Expect(clusters.Management.Client.Delete(t.Context(), rates)).To(Succeed())
+		f.clock.SetTime(f.clock.Now().Add(quotaInterval))
+		f.settle()
+		f.Expect(conversion.Covers(f.karpenters["blue"].lease())).To(ConsistOf(HaveField("Rates", map[string]float64{"m5.large": 0.07})))
+		f.read()
+		f.Expect(f.account.Status.Unusable).To(ContainElement(HaveField("Message", ContainSubstring("the last rates stay"))))
 	})
 }
 

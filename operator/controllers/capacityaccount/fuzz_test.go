@@ -46,7 +46,7 @@ func FuzzAccounts(f *testing.F) {
 
 func checkAccount(t *testing.T, spec *autonodev1alpha1.CapacityAccountSpec) {
 	t.Helper()
-	a := parseSpec(spec, noon)
+	a := parseSpec(spec, nil, noon)
 	for name, limit := range a.limits {
 		// The count of a reservation is an int32 that the API server bounds.
 		if limit > autonodev1alpha1.MaxAmount || limit < math.MinInt32 {
@@ -97,10 +97,9 @@ func checkLease(t *testing.T, lease *autonodev1alpha1.CapacityLease) {
 	if len(report.Requests) > autonodev1alpha1.MaxRequests || launches > autonodev1alpha1.MaxRequestedLaunches {
 		t.Errorf("%d requests for %d launches", len(report.Requests), launches)
 	}
-	commitments, unused, uncovered := conversion.Commitments(lease)
-	for _, c := range commitments {
-		if !finite(c.HourlySpend) || !finite(unused[c.Name]) || !finite(uncovered[c.Name]) || c.Discount < 0 || c.Discount > 1 {
-			t.Errorf("commitment %q of %v", c.Name, c.HourlySpend)
+	for _, c := range conversion.Covers(lease) {
+		if !finite(c.Left) || !finite(c.Uncovered) || !finite(c.Displaced) || !finite(c.Gained) || !finite(c.List) || c.Discount < 0 || c.Discount > 1 {
+			t.Errorf("commitment %q of %v", c.Name, c.Left)
 		}
 	}
 	conversion.Lease(lease)

@@ -6,9 +6,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"math"
 	"slices"
-	"strconv"
 
 	"k8s.io/apimachinery/pkg/api/equality"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -26,7 +24,7 @@ import (
 
 // grant writes what is recorded into the leases.
 func (r *reconciliation) grant(ctx context.Context) error {
-	commitments := r.unused()
+	committed := r.committed()
 	closed := r.share()
 	var errs []error
 	for _, key := range r.keys {
@@ -37,7 +35,7 @@ func (r *reconciliation) grant(ctx context.Context) error {
 			err = r.release(ctx, of.lease)
 		case of.member == nil && of.lease == nil:
 		case of.lease != nil:
-			err = r.write(ctx, key, of, commitments, closed.forCluster(key, r.now))
+			err = r.write(ctx, key, of, committed, closed.forCluster(key, r.now))
 		case of.other != nil:
 			err = r.adopt(ctx, key, of.other)
 		default:
@@ -119,7 +117,7 @@ func (r *reconciliation) patch(ctx context.Context, changed, lease *autonodev1al
 }
 
 // write writes what is recorded for a cluster, if that is news. An operator with an older record writes nothing.
-func (r *reconciliation) write(ctx context.Context, key string, of *cluster, commitments []autonodev1alpha1.LeasedCommitment, unavailable []autonodev1alpha1.UnavailableOffering) error {
+func (r *reconciliation) write(ctx context.Context, key string, of *cluster, committed *commitments, unavailable []autonodev1alpha1.UnavailableOffering) error {
 	grant, ok := r.decision.Record[key]
 	lag := ok && grant.Lag(conversion.Lease(of.lease))
 	if !lag && (!ok || grant.Lease != string(of.lease.UID) || grant.Sequence != of.lease.Spec.Sequence) {
@@ -127,7 +125,8 @@ func (r *reconciliation) write(ctx context.Context, key string, of *cluster, com
 	}
 	changed := of.lease.DeepCopy()
 	changed.Spec = autonodev1alpha1.CapacityLeaseSpec{
-		Account: r.reference(), Sequence: grant.Sequence, Pools: leased(of, grant, r.decision.UpTo[key], lag), Commitments: commitments, Unavailable: unavailable,
+		Account: r.reference(), Sequence: grant.Sequence, Pools: leased(of, grant, r.decision.UpTo[key], lag), Unavailable: unavailable,
+		Commitments: committed.leasedTo(key), Counted: r.counted(key, committed),
 	}
 	if equality.Semantic.DeepEqual(changed.Spec, of.lease.Spec) {
 		return nil
@@ -168,50 +167,9 @@ func sameRules(a, b []autonodev1alpha1.LeasedPool) bool {
 // withoutHints is what a lease says without what Karpenter may know later.
 func withoutHints(spec autonodev1alpha1.CapacityLeaseSpec) autonodev1alpha1.CapacityLeaseSpec {
 	spec = *spec.DeepCopy()
-	spec.Commitments, spec.Unavailable = nil, nil
+	spec.Commitments, spec.Counted, spec.Unavailable = nil, nil, nil
 	for i := range spec.Pools {
 		spec.Pools[i].UpTo = 0
 	}
 	return spec
-}
-
-// unused returns what the machines of all clusters leave of the commitments, rounded down, and what they lack of them, rounded up.
-func (r *reconciliation) unused() []autonodev1alpha1.LeasedCommitment {
-	if len(r.account.commitments) == 0 {
-		return nil
-	}
-	left, uncovered := r.spending.Applied.Unused(), r.spending.Applied.Uncovered()
-	var unused []autonodev1alpha1.LeasedCommitment
-	for _, c := range r.account.commitments {
-		leased := autonodev1alpha1.LeasedCommitment{Name: c.Name, Selector: autonodev1alpha1.CapacitySelector{
-			InstanceTypes: c.Selector.InstanceTypes, Catalogs: c.Selector.Catalogs, Zones: c.Selector.Zones, CapacityTypes: c.Selector.CapacityTypes,
-		}}
-		text := strconv.FormatFloat(roughly(left[c.Name], math.Floor), 'f', -1, 64)
-		if c.Machines > 0 {
-			leased.Instances = text
-		} else {
-			leased.HourlySpend = text
-		}
-		if c.Discount > 0 {
-			leased.Discount = strconv.FormatFloat(c.Discount, 'f', -1, 64)
-		}
-		if more := roughly(uncovered[c.Name], math.Ceil); more > 0 {
-			leased.Uncovered = strconv.FormatFloat(more, 'f', -1, 64)
-		}
-		unused = append(unused, leased)
-	}
-	return unused
-}
-
-// roughly rounds to two digits, so that leases don't change with each machine.
-func roughly(amount float64, round func(float64) float64) float64 {
-	if !(amount > 0) {
-		return 0
-	}
-	unit := math.Pow(10, math.Floor(math.Log10(amount))-1)
-	rounded, err := strconv.ParseFloat(strconv.FormatFloat(round(math.Round(amount/unit*1e6)/1e6)*unit, 'g', 2, 64), 64)
-	if err != nil {
-		return 0
-	}
-	return rounded
 }

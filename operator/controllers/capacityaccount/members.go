@@ -52,7 +52,7 @@ func (c *Controller) claimed(ctx context.Context, found *autonodev1alpha1.Capaci
 		other := &accounts.Items[i]
 		all.accounts[string(other.UID)] = other.Name
 		if other.UID != found.UID && before(other, found) {
-			older, names = append(older, parseSpec(&other.Spec, c.Clock.Now())), append(names, other.Name)
+			older, names = append(older, parseSpec(&other.Spec, nil, c.Clock.Now())), append(names, other.Name)
 		}
 	}
 	recorded, served := map[client.ObjectKey]bool{}, map[client.ObjectKey]*autonodev1alpha1.CapacityGrant{}

@@ -105,7 +105,7 @@ func TestParseSpec(t *testing.T) {
 	} {
 		t.Run(tc.name, func(t *testing.T) {
 			g := NewWithT(t)
-			a := parseSpec(&tc.spec, noon)
+			a := parseSpec(&tc.spec, nil, noon)
 			if tc.problem != "" {
 				g.Expect(a.unusable).To(ConsistOf(HaveField("Message", ContainSubstring(tc.problem))))
 			} else {

@@ -70,14 +70,15 @@ func (c *Controller) begin(ctx context.Context, found *autonodev1alpha1.Capacity
 	if m == nil || m.uid != found.UID {
 		m = &memory{
 			uid: found.UID, surplus: map[string]time.Time{}, unacknowledged: map[string]time.Time{}, leaseless: map[string]time.Time{},
-			hinted: map[string]time.Time{}, closed: unavailableReports{}, quotas: map[autonodev1alpha1.CapacityLimitSource]reading{},
+			hinted: map[string]time.Time{}, closed: unavailableReports{}, quotas: map[autonodev1alpha1.CapacityLimitSource]reading{}, rates: map[autonodev1alpha1.CapacityRatesSource]ratesReading{},
 		}
 		c.memory[found.Name] = m
 	}
 	r := &reconciliation{Controller: c, memory: m, found: found, before: found.Status.DeepCopy(), now: c.Clock.Now(), clusters: map[string]*cluster{}}
 	spec, unread := r.readQuotas(ctx)
-	r.account = parseSpec(spec, r.now)
-	r.account.unusable = append(r.account.unusable, unread...)
+	rates, unreadRates := r.readRates(ctx)
+	r.account = parseSpec(spec, rates, r.now)
+	r.account.unusable = slices.Concat(r.account.unusable, unread, unreadRates)
 	r.account.limit()
 	if !r.account.next.IsZero() {
 		r.requeue(r.account.next.Sub(r.now))
@@ -141,7 +142,7 @@ func (r *reconciliation) read(ctx context.Context, key string, of *cluster) erro
 	var machines int64
 	of.used, machines = r.counter.of(of.home, charged, func(f form, count int64) {
 		r.costs = append(r.costs, cost.Machines{
-			Key: cost.Key{Cluster: key, Offering: f.Offering}, List: f.prices.List, OnDemand: f.prices.OnDemand, Count: count,
+			Key: cost.Key{Cluster: key, Offering: f.Offering}, List: f.prices.List, OnDemand: f.prices.OnDemand, Count: count, VCPUs: f.VCPUs, Memory: f.Memory,
 		})
 	})
 	r.machines += machines

@@ -1,0 +1,271 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package cost_test
+
+import (
+	"fmt"
+	"math/big"
+	"slices"
+)
+
+// The model bills a fleet as the clouds publish it, in exact fractions. It shares no code with packages capacity and cost, and knows the
+// sizes and the series of its own few types by heart.
+
+func rat(a, b int64) *big.Rat { return big.NewRat(a, b) }
+
+func times(a, b *big.Rat) *big.Rat { return new(big.Rat).Mul(a, b) }
+
+func over(a, b *big.Rat) *big.Rat { return new(big.Rat).Quo(a, b) }
+
+func least(a, b *big.Rat) *big.Rat {
+	if a.Cmp(b) < 0 {
+		return new(big.Rat).Set(a)
+	}
+	return new(big.Rat).Set(b)
+}
+
+// modelType is a machine type of the model: with its size in its series, and what Google Cloud bills.
+type modelType struct {
+	name, series string
+	size         int64
+	onDemand     *big.Rat
+	vcpus, gib   int64
+}
+
+var modelTypes = map[string][]modelType{
+	"aws": {
+		{name: "m5.large", series: "m5", size: 4, onDemand: rat(96, 1000)},
+		{name: "m5.xlarge", series: "m5", size: 8, onDemand: rat(192, 1000)},
+		{name: "m5.4xlarge", series: "m5", size: 32, onDemand: rat(768, 1000)},
+		{name: "c5.large", series: "c5", size: 4, onDemand: rat(85, 1000)},
+		{name: "c5.9xlarge", series: "c5", size: 72, onDemand: rat(1530, 1000)},
+	},
+	"azure": {
+		{name: "Standard_D2s_v5", series: "Dsv5", size: 2, onDemand: rat(96, 1000)},
+		{name: "Standard_D4s_v5", series: "Dsv5", size: 4, onDemand: rat(192, 1000)},
+		{name: "Standard_D8s_v5", series: "Dsv5", size: 8, onDemand: rat(384, 1000)},
+		{name: "Standard_E4s_v5", series: "Esv5", size: 4, onDemand: rat(252, 1000)},
+	},
+	"gcp": {
+		{name: "n2-standard-4", series: "n2", vcpus: 4, gib: 16, onDemand: rat(4*32+16*4, 1000)},
+		{name: "n2-highmem-2", series: "n2", vcpus: 2, gib: 16, onDemand: rat(2*32+16*4, 1000)},
+		{name: "n2-highcpu-8", series: "n2", vcpus: 8, gib: 8, onDemand: rat(8*32+8*4, 1000)},
+		{name: "e2-standard-4", series: "e2", vcpus: 4, gib: 16, onDemand: rat(4*22+16*3, 1000)},
+	},
+}
+
+// Google Cloud's list prices of n2: a vCPU and a GiB.
+var n2CPU, n2GiB = rat(32, 1000), rat(4, 1000)
+
+// modelUsage is what runs in an hour, or is reserved and idle.
+type modelUsage struct {
+	modelType
+	cluster string
+	spot    bool
+	price   *big.Rat
+	// machines that aren't covered yet; of Google Cloud's n2, vCPUs and GiB.
+	machines, cpus, gibs *big.Rat
+}
+
+type modelCommitment struct {
+	kind, name string
+	// amount is money, or a number of instances, or of vCPUs.
+	amount *big.Rat
+	gib    *big.Rat
+	// price of an instance, a vCPU, and gibPrice of a GiB.
+	price, gibPrice *big.Rat
+	// of is the type of an instance, or the series of a plan.
+	of       string
+	flexible bool
+	rates    map[string]*big.Rat
+}
+
+// modelBill is what a fleet costs.
+type modelBill struct {
+	waste *big.Rat
+	// paid by cluster and type; the cluster of what is idle is empty.
+	paid map[string]*big.Rat
+}
+
+func (b *modelBill) pay(u *modelUsage, amount *big.Rat) {
+	at := u.cluster + "|" + u.name
+	if u.cluster == "" {
+		b.waste.Add(b.waste, amount)
+		return
+	}
+	if b.paid[at] == nil {
+		b.paid[at] = new(big.Rat)
+	}
+	b.paid[at].Add(b.paid[at], amount)
+}
+
+// open is what isn't covered of a usage, in machines.
+func (u *modelUsage) open() *big.Rat {
+	if u.cpus == nil {
+		return u.machines
+	}
+	rest := new(big.Rat).Add(times(u.cpus, n2CPU), times(u.gibs, n2GiB))
+	return over(rest, u.price)
+}
+
+func (u *modelUsage) cover(machines *big.Rat) {
+	if u.cpus == nil {
+		u.machines.Sub(u.machines, machines)
+		return
+	}
+	rest := over(new(big.Rat).Sub(u.open(), machines), u.open())
+	u.cpus.Mul(u.cpus, rest)
+	u.gibs.Mul(u.gibs, rest)
+}
+
+// bill bills usage. Instances come first, in the order that they are given in, then plans for a series, then the others.
+func bill(usage []*modelUsage, commitments []modelCommitment) *modelBill {
+	b := &modelBill{waste: new(big.Rat), paid: map[string]*big.Rat{}}
+	for _, kind := range []string{"instances", "series", "compute"} {
+		for i := range commitments {
+			c := &commitments[i]
+			switch {
+			case kind == "instances" && c.kind == "instances":
+				b.instances(usage, c)
+			case kind == "instances" && c.kind == "resources":
+				b.resources(usage, c)
+			case c.kind == kind:
+				b.plan(usage, c)
+			}
+		}
+	}
+	for _, u := range usage {
+		b.pay(u, times(u.open(), u.price))
+	}
+	return b
+}
+
+// instances cover the smallest size of their series first.
+func (b *modelBill) instances(usage []*modelUsage, c *modelCommitment) {
+	var own modelType
+	var sizes []modelType
+	for _, all := range modelTypes {
+		for _, t := range all {
+			if t.name == c.of {
+				own, sizes = t, all
+			}
+		}
+	}
+	left := times(c.amount, rat(own.size, 1))
+	unit := over(c.price, rat(own.size, 1))
+	sizes = slices.Clone(sizes)
+	slices.SortFunc(sizes, func(a, b modelType) int { return int(a.size - b.size) })
+	for _, t := range sizes {
+		if t.name != c.of && (!c.flexible || t.series != own.series) {
+			continue
+		}
+		b.share(usage, t.name, left, rat(t.size, 1), unit)
+	}
+	b.waste.Add(b.waste, times(left, unit))
+}
+
+// share covers machines of a type equally: each takes this much of left, of which a unit costs this.
+func (b *modelBill) share(usage []*modelUsage, name string, left, each, unit *big.Rat) {
+	total := new(big.Rat)
+	for _, u := range usage {
+		if u.name == name && !u.spot {
+			total.Add(total, u.open())
+		}
+	}
+	if total.Sign() == 0 || each.Sign() == 0 {
+		return
+	}
+	covered := least(total, over(left, each))
+	for _, u := range usage {
+		if u.name == name && !u.spot {
+			part := times(over(u.open(), total), covered)
+			total.Sub(total, u.open())
+			covered.Sub(covered, part)
+			u.cover(part)
+			taken := times(part, each)
+			left.Sub(left, taken)
+			b.pay(u, times(taken, unit))
+			if total.Sign() == 0 {
+				break
+			}
+		}
+	}
+}
+
+// resources cover vCPUs and memory of n2, each by itself.
+func (b *modelBill) resources(usage []*modelUsage, c *modelCommitment) {
+	for _, resource := range []struct {
+		amount, price *big.Rat
+		of            func(*modelUsage) *big.Rat
+	}{{c.amount, c.price, func(u *modelUsage) *big.Rat { return u.cpus }}, {c.gib, c.gibPrice, func(u *modelUsage) *big.Rat { return u.gibs }}} {
+		total := new(big.Rat)
+		for _, u := range usage {
+			if u.cpus != nil && !u.spot {
+				total.Add(total, resource.of(u))
+			}
+		}
+		covered := least(total, resource.amount)
+		for _, u := range usage {
+			if u.cpus != nil && !u.spot && total.Sign() > 0 {
+				part := times(over(resource.of(u), total), covered)
+				b.pay(u, times(part, resource.price))
+				total.Sub(total, resource.of(u))
+				covered.Sub(covered, part)
+				resource.of(u).Sub(resource.of(u), part)
+			}
+		}
+		b.waste.Add(b.waste, times(new(big.Rat).Sub(resource.amount, least(resource.amount, b.taken(usage, resource.of, resource.amount))), resource.price))
+	}
+}
+
+// taken is what a resource commitment was used for: all of it if any is left uncovered.
+func (b *modelBill) taken(usage []*modelUsage, of func(*modelUsage) *big.Rat, amount *big.Rat) *big.Rat {
+	total, rest := new(big.Rat), new(big.Rat)
+	for _, u := range usage {
+		if u.cpus != nil && !u.spot {
+			rest.Add(rest, of(u))
+			before := times(u.machines, rat(u.vcpus, 1))
+			if of(u) == u.gibs {
+				before = times(u.machines, rat(u.gib, 1))
+			}
+			total.Add(total, before)
+		}
+	}
+	if rest.Sign() > 0 {
+		return amount
+	}
+	return total
+}
+
+// plan covers the type that it saves most on first, and among equals the one with the lowest rate.
+func (b *modelBill) plan(usage []*modelUsage, c *modelCommitment) {
+	left := new(big.Rat).Set(c.amount)
+	var types []modelType
+	for _, u := range usage {
+		if _, rated := c.rates[u.name]; rated && !u.spot && (c.of == "" || c.of == u.series) &&
+			!slices.ContainsFunc(types, func(t modelType) bool { return t.name == u.name }) {
+			types = append(types, u.modelType)
+		}
+	}
+	slices.SortFunc(types, func(x, y modelType) int {
+		if of := over(c.rates[x.name], x.onDemand).Cmp(over(c.rates[y.name], y.onDemand)); of != 0 {
+			return of
+		}
+		if of := c.rates[x.name].Cmp(c.rates[y.name]); of != 0 {
+			return of
+		}
+		return slices.Compare([]byte(x.name), []byte(y.name))
+	})
+	for _, t := range types {
+		b.share(usage, t.name, left, c.rates[t.name], rat(1, 1))
+	}
+	b.waste.Add(b.waste, left)
+}
+
+func (b *modelBill) String() string {
+	text := fmt.Sprint("waste ", b.waste.FloatString(6))
+	for at, paid := range b.paid {
+		text += fmt.Sprint("; ", at, " ", paid.FloatString(6))
+	}
+	return text
+}
