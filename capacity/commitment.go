@@ -165,7 +165,7 @@ func CoversOf(commitments []Commitment) []Cover {
 		}
 	}
 	slices.SortStableFunc(covers, func(a, b Cover) int {
-		if c := cmp.Compare(a.tier, b.tier); c != 0 || a.tier != 2 && a.tier != 5 {
+		if c := cmp.Compare(a.tier, b.tier); c != 0 || !a.custom() {
 			return c
 		}
 		return cmp.Or(cmp.Compare(b.Discount, a.Discount), cmp.Compare(a.Name, b.Name))
@@ -178,7 +178,7 @@ const spotCapacity = "spot"
 
 // units returns how much of a cover a whole machine uses, and which part of its list price that covers. ok: the cover applies to it.
 func (c *Cover) units(m *Running) (units, part float64, ok bool) {
-	if m.Price <= 0 || m.CapacityType == spotCapacity || !c.Selector.Selects(m.Offering) {
+	if m.Price <= 0 || m.CapacityType == spotCapacity || m.Idle && c.custom() || !c.Selector.Selects(m.Offering) {
 		return 0, 0, false
 	}
 	switch c.Measure {
@@ -207,6 +207,8 @@ func (c *Cover) units(m *Running) (units, part float64, ok bool) {
 	return units, part, part > 0
 }
 
+func (c *Cover) custom() bool { return c.tier == 2 || c.tier == 5 }
+
 // quantized makes ratios of decimal prices comparable that differ by rounding alone.
 func quantized(ratio float64) float64 { return math.Round(ratio * 1e9) }
 
@@ -214,24 +216,29 @@ func quantized(ratio float64) float64 { return math.Round(ratio * 1e9) }
 type rank struct {
 	first, second float64
 	instanceType  string
+	idle          int
 }
 
 func (a rank) compare(b rank) int {
-	return cmp.Or(cmp.Compare(a.first, b.first), cmp.Compare(a.second, b.second), cmp.Compare(a.instanceType, b.instanceType))
+	return cmp.Or(cmp.Compare(a.first, b.first), cmp.Compare(a.second, b.second), cmp.Compare(a.instanceType, b.instanceType), cmp.Compare(a.idle, b.idle))
 }
 
 // rank of a machine that uses this much. Money covers what saves most first, and among equals what has the lowest rate. Instances of a
 // flexible size cover the smallest size first. Custom instances cover the dearest machine first. vCPUs and memory have one price.
 func (c *Cover) rank(m *Running, units float64) rank {
+	idle := 0
+	if m.Idle {
+		idle = 1
+	}
 	switch {
 	case c.Measure == Money:
-		return rank{quantized(units / m.Price), quantized(units), m.InstanceType}
-	case c.Measure == Instances && c.tier == 2:
-		return rank{-m.Price, 0, m.InstanceType}
+		return rank{quantized(units / m.Price), quantized(units), m.InstanceType, idle}
+	case c.Measure == Instances && c.custom():
+		return rank{-m.Price, 0, m.InstanceType, idle}
 	case c.Measure == Instances:
-		return rank{quantized(units), 0, m.InstanceType}
+		return rank{quantized(units), 0, m.InstanceType, idle}
 	}
-	return rank{}
+	return rank{idle: idle}
 }
 
 // Running is a machine that runs, or may run, and its list price an hour.
@@ -240,6 +247,8 @@ type Running struct {
 	Price float64
 	// VCPUs in thousandths, and Memory in bytes: as in Machine. Only committed use needs them.
 	VCPUs, Memory int64
+	// Idle: it doesn't run, but is reserved and billed. It is covered after those that run, and not by Custom commitments.
+	Idle bool
 }
 
 // Group is a number of equal machines that run.

@@ -113,6 +113,11 @@ func TestBills(t *testing.T) {
 			reservations: []cost.Reservation{{ID: "cr", InstanceType: "k4", Zone: "a", Count: 10, Price: 0.139}}, bill: 0.973, wasted: 0.7784,
 		},
 		{
+			name: "When a custom commitment covers a capacity reservation, it should cover what is used of that alone", machines: inReservation,
+			commitments:  []capacity.Commitment{{Name: "custom", HourlySpend: 0.973, Discount: 0.3}},
+			reservations: []cost.Reservation{{ID: "cr", InstanceType: "k4", Zone: "a", Count: 10, Price: 0.139}}, bill: 0.973 + 8*0.139, wasted: 0.7784 + 8*0.139,
+		},
+		{
 			name:     "When instances, a plan for a family and spot are mixed, it should bill each by its rule",
 			machines: []cost.Machines{one("blue", "m5.xlarge", 0.192, 4), one("green", "m5.xlarge", 0.192, 2), atSpot("green", "m5.large", 0.0353, 5)},
 			commitments: []capacity.Commitment{

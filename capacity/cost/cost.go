@@ -305,7 +305,7 @@ func (r *Report) idle(group func(capacity.Running, int64) int) []int {
 			r.Wasted += use.Wasted
 		default:
 			offering := capacity.Offering{InstanceType: use.InstanceType, Zone: use.Zone, CapacityType: reserved, Reservation: use.ID}
-			idle[i] = group(capacity.Running{Offering: offering, Price: use.Price, VCPUs: use.vcpus, Memory: use.memory}, use.Unused)
+			idle[i] = group(capacity.Running{Offering: offering, Price: use.Price, VCPUs: use.vcpus, Memory: use.memory, Idle: true}, use.Unused)
 		}
 	}
 	return idle

@@ -326,7 +326,7 @@ func singles(list []cost.Machines, reservations []cost.Reservation) []capacity.G
 	if use := cost.Of(list, nil, reservations).Reservations[0]; !use.Expired {
 		for range use.Unused {
 			idle := capacity.Offering{InstanceType: use.InstanceType, Zone: use.Zone, CapacityType: "reserved", Reservation: use.ID}
-			groups = append(groups, capacity.Group{Running: capacity.Running{Offering: idle, Price: use.Price}, Count: 1})
+			groups = append(groups, capacity.Group{Running: capacity.Running{Offering: idle, Price: use.Price, Idle: true}, Count: 1})
 		}
 	}
 	return groups

@@ -164,30 +164,25 @@ func (b *modelBill) instances(usage []*modelUsage, c *modelCommitment) {
 	b.waste.Add(b.waste, times(left, unit))
 }
 
-// share covers machines of a type equally: each takes this much of left, of which a unit costs this.
+// share covers machines of a type equally, those that run before what is idle: each takes this much of left, of which a unit costs this.
 func (b *modelBill) share(usage []*modelUsage, name string, left, each, unit *big.Rat) {
-	total := new(big.Rat)
-	for _, u := range usage {
-		if u.name == name && !u.spot {
-			total.Add(total, u.open())
-		}
-	}
-	if total.Sign() == 0 || each.Sign() == 0 {
-		return
-	}
-	covered := least(total, over(left, each))
-	for _, u := range usage {
-		if u.name == name && !u.spot {
-			part := times(over(u.open(), total), covered)
-			total.Sub(total, u.open())
-			covered.Sub(covered, part)
-			u.cover(part)
-			taken := times(part, each)
-			left.Sub(left, taken)
-			b.pay(u, times(taken, unit))
-			if total.Sign() == 0 {
-				break
+	for _, idle := range []bool{false, true} {
+		total := new(big.Rat)
+		var of []*modelUsage
+		for _, u := range usage {
+			if u.name == name && !u.spot && (u.cluster == "") == idle && u.open().Sign() > 0 {
+				of, total = append(of, u), total.Add(total, u.open())
 			}
+		}
+		if len(of) == 0 {
+			continue
+		}
+		fraction := least(rat(1, 1), over(left, times(total, each)))
+		for _, u := range of {
+			part := times(u.open(), fraction)
+			u.cover(part)
+			left.Sub(left, times(part, each))
+			b.pay(u, times(times(part, each), unit))
 		}
 	}
 }
@@ -198,43 +193,28 @@ func (b *modelBill) resources(usage []*modelUsage, c *modelCommitment) {
 		amount, price *big.Rat
 		of            func(*modelUsage) *big.Rat
 	}{{c.amount, c.price, func(u *modelUsage) *big.Rat { return u.cpus }}, {c.gib, c.gibPrice, func(u *modelUsage) *big.Rat { return u.gibs }}} {
-		total := new(big.Rat)
-		for _, u := range usage {
-			if u.cpus != nil && !u.spot {
-				total.Add(total, resource.of(u))
+		left := new(big.Rat).Set(resource.amount)
+		for _, idle := range []bool{false, true} {
+			total := new(big.Rat)
+			var of []*modelUsage
+			for _, u := range usage {
+				if u.cpus != nil && !u.spot && (u.cluster == "") == idle {
+					of, total = append(of, u), total.Add(total, resource.of(u))
+				}
 			}
-		}
-		covered := least(total, resource.amount)
-		for _, u := range usage {
-			if u.cpus != nil && !u.spot && total.Sign() > 0 {
-				part := times(over(resource.of(u), total), covered)
+			if total.Sign() == 0 {
+				continue
+			}
+			fraction := least(rat(1, 1), over(left, total))
+			for _, u := range of {
+				part := times(resource.of(u), fraction)
 				b.pay(u, times(part, resource.price))
-				total.Sub(total, resource.of(u))
-				covered.Sub(covered, part)
+				left.Sub(left, part)
 				resource.of(u).Sub(resource.of(u), part)
 			}
 		}
-		b.waste.Add(b.waste, times(new(big.Rat).Sub(resource.amount, least(resource.amount, b.taken(usage, resource.of, resource.amount))), resource.price))
+		b.waste.Add(b.waste, times(left, resource.price))
 	}
-}
-
-// taken is what a resource commitment was used for: all of it if any is left uncovered.
-func (b *modelBill) taken(usage []*modelUsage, of func(*modelUsage) *big.Rat, amount *big.Rat) *big.Rat {
-	total, rest := new(big.Rat), new(big.Rat)
-	for _, u := range usage {
-		if u.cpus != nil && !u.spot {
-			rest.Add(rest, of(u))
-			before := times(u.machines, rat(u.vcpus, 1))
-			if of(u) == u.gibs {
-				before = times(u.machines, rat(u.gib, 1))
-			}
-			total.Add(total, before)
-		}
-	}
-	if rest.Sign() > 0 {
-		return amount
-	}
-	return total
 }
 
 // plan covers the type that it saves most on first, and among equals the one with the lowest rate.

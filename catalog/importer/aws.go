@@ -27,8 +27,8 @@ type awsType struct {
 	MemoryInfo            struct{ SizeInMiB int64 }
 	GpuInfo               struct {
 		Gpus []struct {
-			Manufacturer string
-			Count        int64
+			Manufacturer           string
+			Count, LogicalGpuCount int64
 		}
 	}
 	NeuronInfo struct {
@@ -37,7 +37,19 @@ type awsType struct {
 	NetworkInfo struct {
 		MaximumNetworkInterfaces  int64
 		Ipv4AddressesPerInterface int64
+		DefaultNetworkCardIndex   int64
+		NetworkCards              []struct{ NetworkCardIndex, MaximumNetworkInterfaces int64 }
 	}
+}
+
+// interfaces is the number of network interfaces that Amazon's network plugin hands out addresses of: those of the default network card.
+func (t *awsType) interfaces() int64 {
+	for _, card := range t.NetworkInfo.NetworkCards {
+		if card.NetworkCardIndex == t.NetworkInfo.DefaultNetworkCardIndex && card.MaximumNetworkInterfaces > 0 {
+			return card.MaximumNetworkInterfaces
+		}
+	}
+	return t.NetworkInfo.MaximumNetworkInterfaces
 }
 
 // awsArchitectures are those of EC2 that Kubernetes runs on.
@@ -79,11 +91,14 @@ func readAWS(raw []byte, options Options) (*Imported, error) {
 		}
 		// The addresses of its network interfaces, as Amazon's network plugin hands them out, and two pods in the host's network.
 		// https://github.com/awslabs/amazon-eks-ami/blob/main/nodeadm/internal/kubelet/eni_max_pods.go
-		if interfaces, addresses := info.NetworkInfo.MaximumNetworkInterfaces, info.NetworkInfo.Ipv4AddressesPerInterface; interfaces > 0 && addresses > 1 && interfaces < 1000 && addresses < 1000 {
+		if interfaces, addresses := info.interfaces(), info.NetworkInfo.Ipv4AddressesPerInterface; interfaces > 0 && addresses > 1 && interfaces < 1000 && addresses < 1000 {
 			m.capacity["pods"] = scalar.Text(strconv.FormatInt(interfaces*(addresses-1)+2, 10))
 		}
 		devices := map[string]int64{}
 		for _, gpu := range info.GpuInfo.Gpus {
+			if gpu.Count == 0 {
+				gpu.Count = gpu.LogicalGpuCount // a part of a GPU, which the machine sees as one
+			}
 			switch strings.ToUpper(gpu.Manufacturer) {
 			case "NVIDIA":
 				devices["nvidia.com/gpu"] += gpu.Count
@@ -127,7 +142,7 @@ func awsLabels(name string) map[string]string {
 type awsProduct struct {
 	SKU        string
 	Attributes struct {
-		InstanceType, OperatingSystem, Tenancy, PreInstalledSw, Capacitystatus, RegionCode string
+		InstanceType, OperatingSystem, Tenancy, PreInstalledSw, Capacitystatus, RegionCode, MarketOption string
 	}
 }
 
@@ -142,108 +157,194 @@ type awsTerms struct {
 
 func awsPrices(options Options) (*prices, error) {
 	list := newPrices(options)
-	switch {
-	case len(options.Prices) == 0:
-	case !looksLikeJSON(options.Prices):
-		if err := list.readTable(options.Prices); err != nil {
-			return nil, fmt.Errorf("prices: %w", err)
-		}
-	default:
-		if err := list.readAWS(options.Prices, options.Region); err != nil {
-			return nil, fmt.Errorf("prices: %w", err)
-		}
-	}
-	if len(options.SpotPrices) > 0 {
-		if err := list.readAWSSpot(options.SpotPrices); err != nil {
-			return nil, fmt.Errorf("spot prices: %w", err)
-		}
-	}
-	return list, nil
+	return list, list.read(options, func(file *priceFile) error { return list.readAWS(file, options.Region) }, list.readAWSSpot)
 }
 
-// readAWS reads a price list file, or the output of aws pricing get-products.
-func (p *prices) readAWS(raw []byte, region string) error {
-	input := struct {
-		Products map[string]awsProduct
-		Terms    struct {
-			OnDemand map[string]json.RawMessage
+// awsReader reads a price list.
+type awsReader struct {
+	*stream
+	prices *prices
+	region string
+	// products that count, and terms that came before their products.
+	products map[string]awsProduct
+	terms    map[string]awsTerms
+	found    bool
+}
+
+// readAWS reads a price list file, or the output of aws pricing get-products, page by page.
+func (p *prices) readAWS(file *priceFile, region string) error {
+	r := &awsReader{stream: newStream(file.reader), prices: p, region: region, products: map[string]awsProduct{}, terms: map[string]awsTerms{}}
+	items := func() error { return r.items(r.item) }
+	err := r.documents(func(token json.Token) error {
+		switch token {
+		case json.Delim('{'):
+			return r.fields(r.field)
+		case json.Delim('['):
+			r.found = true
+			return items()
 		}
-		PriceList []json.RawMessage
-	}{}
-	if err := decode(raw, &input); err != nil {
-		return fmt.Errorf("neither a price list file nor the output of aws pricing get-products: %w", described(raw, err))
+		return errors.New("neither an object nor a list")
+	})
+	if err != nil {
+		return fmt.Errorf("neither a price list file nor the output of aws pricing get-products: %w", err)
 	}
-	if input.Products == nil && input.PriceList == nil {
+	if !r.found {
 		return errors.New("neither a price list file nor the output of aws pricing get-products: it has neither products nor PriceList")
 	}
-	for _, sku := range sortedKeys(input.Products) {
-		terms := awsTerms{}
-		if term, ok := input.Terms.OnDemand[sku]; ok {
-			if err := decode(term, &terms.OnDemand); err != nil {
-				p.problems = append(p.problems, fmt.Errorf("prices, product %s: %w", shown(sku), err))
-				continue
-			}
+	for _, sku := range sortedKeys(r.products) {
+		if terms, ok := r.terms[sku]; ok {
+			p.addAWS("prices, product "+shown(sku), r.products[sku], terms)
 		}
-		p.addAWS("prices, product "+shown(sku), input.Products[sku], terms, region)
-	}
-	for i, item := range input.PriceList {
-		where := fmt.Sprintf("prices, PriceList[%d]", i)
-		text := ""
-		if json.Unmarshal(item, &text) == nil {
-			item = json.RawMessage(text) // each is JSON in a string
-		}
-		product := struct {
-			Product awsProduct
-			Terms   awsTerms
-		}{}
-		if err := decode(item, &product); err != nil {
-			p.problems = append(p.problems, fmt.Errorf("%s: %w", where, err))
-			continue
-		}
-		p.addAWS(where, product.Product, product.Terms, region)
 	}
 	return nil
 }
 
-// addAWS takes the price of a shared Linux machine without software, which the others add to.
-func (p *prices) addAWS(where string, product awsProduct, terms awsTerms, region string) {
-	a := product.Attributes
-	if a.InstanceType == "" || a.OperatingSystem != "Linux" || a.Tenancy != "Shared" || a.PreInstalledSw != "NA" || a.Capacitystatus != "Used" || region != "" && a.RegionCode != region {
-		return
+// field reads one of a list's fields.
+func (r *awsReader) field(key string) error {
+	switch key {
+	case "products":
+		r.found = true
+		return r.object(func(sku string) error {
+			raw, err := r.raw()
+			if err != nil {
+				return err
+			}
+			product := awsProduct{}
+			if err := decode(raw, &product); err != nil {
+				r.problem("product "+shown(sku), err)
+			} else if product.counts(r.region) {
+				r.products[sku] = product
+			}
+			return nil
+		})
+	case "terms":
+		return r.object(func(kind string) error {
+			if kind != "OnDemand" {
+				return r.skip()
+			}
+			return r.object(func(sku string) error {
+				raw, err := r.raw()
+				if err != nil {
+					return err
+				}
+				if _, counts := r.products[sku]; !counts && len(r.products) > 0 {
+					return nil
+				}
+				terms := awsTerms{}
+				if err := decode(raw, &terms.OnDemand); err != nil {
+					r.problem("product "+shown(sku), err)
+					return nil
+				}
+				r.terms[sku] = terms
+				return nil
+			})
+		})
+	case "PriceList":
+		r.found = true
+		return r.list(r.item)
 	}
+	return r.skip()
+}
+
+// item reads one of PriceList, or a page with a PriceList.
+func (r *awsReader) item(i int) error {
+	raw, err := r.raw()
+	if err != nil {
+		return err
+	}
+	where := fmt.Sprintf("PriceList[%d]", i)
+	text := ""
+	if json.Unmarshal(raw, &text) == nil {
+		raw = json.RawMessage(text) // each is JSON in a string
+	}
+	page := struct {
+		PriceList []json.RawMessage
+		Product   awsProduct
+		Terms     awsTerms
+	}{}
+	if err := decode(raw, &page); err != nil {
+		r.problem(where, err)
+		return nil
+	}
+	for j, item := range page.PriceList {
+		inner := &awsReader{stream: newStream(strings.NewReader(string(item))), prices: r.prices, region: r.region}
+		if err := inner.item(j); err != nil {
+			return err
+		}
+	}
+	if page.Product.counts(r.region) {
+		r.prices.addAWS("prices, "+where, page.Product, page.Terms)
+	}
+	return nil
+}
+
+func (r *awsReader) problem(where string, err error) {
+	r.prices.problems = append(r.prices.problems, fmt.Errorf("prices, %s: %w", where, err))
+}
+
+// counts reports whether a product is a shared Linux machine without software, which the others add to, that isn't in a reservation. A
+// Capacity Block is paid for at once.
+func (p *awsProduct) counts(region string) bool {
+	a := &p.Attributes
+	return a.InstanceType != "" && a.OperatingSystem == "Linux" && a.Tenancy == "Shared" && a.PreInstalledSw == "NA" && a.Capacitystatus == "Used" &&
+		(a.MarketOption == "" || a.MarketOption == "OnDemand") && (region == "" || a.RegionCode == region)
+}
+
+// addAWS takes the price of a product that counts.
+func (p *prices) addAWS(where string, product awsProduct, terms awsTerms) {
 	for _, term := range sortedKeys(terms.OnDemand) {
 		for _, dimension := range sortedKeys(terms.OnDemand[term].PriceDimensions) {
 			d := terms.OnDemand[term].PriceDimensions[dimension]
 			if usd := d.PricePerUnit["USD"]; d.Unit == "Hrs" && usd != "" {
-				p.set(where, a.InstanceType, catalog.OnDemand, "", usd)
+				p.setBilled(where, product.Attributes.InstanceType, catalog.OnDemand, "", usd)
 			}
 		}
 	}
 }
 
-// readAWSSpot reads the output of aws ec2 describe-spot-price-history, newest first.
-func (p *prices) readAWSSpot(raw []byte) error {
-	if !looksLikeJSON(raw) {
-		return p.readTable(raw)
-	}
-	input := struct {
-		SpotPriceHistory []struct{ AvailabilityZone, InstanceType, ProductDescription, SpotPrice, Timestamp string }
-	}{}
-	if err := decode(raw, &input); err != nil {
-		return fmt.Errorf("not the output of aws ec2 describe-spot-price-history: %w", described(raw, err))
-	}
-	newest := map[[2]string]string{}
-	for i, item := range input.SpotPriceHistory {
-		if item.ProductDescription != "" && !strings.HasPrefix(item.ProductDescription, "Linux/UNIX") {
-			continue
+// awsSpotPrice is one of describe-spot-price-history.
+type awsSpotPrice struct{ AvailabilityZone, InstanceType, ProductDescription, SpotPrice, Timestamp string }
+
+// readAWSSpot reads the output of aws ec2 describe-spot-price-history, of which the newest prices count.
+func (p *prices) readAWSSpot(file *priceFile) error {
+	s := newStream(file.reader)
+	newest := map[[2]string]awsSpotPrice{}
+	item := func(i int) error {
+		raw, err := s.raw()
+		if err != nil {
+			return err
+		}
+		price := awsSpotPrice{}
+		if err := decode(raw, &price); err != nil {
+			p.problems = append(p.problems, fmt.Errorf("spot prices, SpotPriceHistory[%d]: %w", i, err))
+			return nil
+		}
+		if price.ProductDescription != "" && !strings.HasPrefix(price.ProductDescription, "Linux/UNIX") {
+			return nil
 		}
 		// Times of one format are ordered as texts.
-		at := [2]string{item.InstanceType, item.AvailabilityZone}
-		if before, seen := newest[at]; seen && before >= item.Timestamp {
-			continue
+		at := [2]string{price.InstanceType, price.AvailabilityZone}
+		if before, seen := newest[at]; !seen || before.Timestamp < price.Timestamp {
+			newest[at] = price
 		}
-		newest[at] = item.Timestamp
-		p.set(fmt.Sprintf("spot prices, SpotPriceHistory[%d]", i), item.InstanceType, catalog.Spot, item.AvailabilityZone, item.SpotPrice)
+		return nil
+	}
+	err := s.documents(func(token json.Token) error {
+		if token != json.Delim('{') {
+			return errors.New("not an object")
+		}
+		return s.fields(func(key string) error {
+			if key != "SpotPriceHistory" {
+				return s.skip()
+			}
+			return s.list(item)
+		})
+	})
+	if err != nil {
+		return fmt.Errorf("not the output of aws ec2 describe-spot-price-history: %w", err)
+	}
+	for at, price := range newest {
+		p.setBilled("spot prices", at[0], catalog.Spot, at[1], price.SpotPrice)
 	}
 	return nil
 }

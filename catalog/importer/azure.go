@@ -3,9 +3,12 @@
 package importer
 
 import (
+	"cmp"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"math"
+	"regexp"
 	"slices"
 	"strconv"
 	"strings"
@@ -19,6 +22,7 @@ import (
 type azureSKU struct {
 	Name         string
 	ResourceType string
+	Locations    []string
 	LocationInfo []struct {
 		Location string
 		Zones    []string
@@ -31,27 +35,62 @@ type azureSKU struct {
 type azureRestriction struct {
 	Type            string
 	RestrictionInfo struct{ Locations, Zones []string }
+	Values          []string
 }
 
-// zones returns the zones of a region in which the subscription can use the size, and false if it has zones there and none of them is
-// left. An empty region is every region.
-func (s azureSKU) zones(region string) (zones []string, usable bool) {
+// in reports whether one of locations is a region. Azure spells them in any case.
+func in(locations []string, region string) bool {
+	return slices.ContainsFunc(locations, func(location string) bool { return strings.EqualFold(location, region) })
+}
+
+// regions are those that the size is listed in, in lower case.
+func (s *azureSKU) regions() []string {
+	var regions []string
+	for _, location := range s.LocationInfo {
+		regions = append(regions, strings.ToLower(location.Location))
+	}
+	for _, location := range s.Locations {
+		regions = append(regions, strings.ToLower(location))
+	}
+	slices.Sort(regions)
+	return slices.Compact(regions)
+}
+
+// zones returns the zones of a region in which the subscription can use the size, as nodes name them: eastus-1. It returns false if the
+// size isn't sold there, or the subscription can use it in none of its zones.
+func (s *azureSKU) zones(region string) (zones []string, usable bool) {
+	if regions := s.regions(); len(regions) > 0 && !slices.Contains(regions, region) {
+		return nil, false
+	}
 	zonal := false
 	for _, location := range s.LocationInfo {
-		if region != "" && !strings.EqualFold(location.Location, region) {
+		if !strings.EqualFold(location.Location, region) {
 			continue
 		}
-		left := slices.DeleteFunc(slices.Clone(location.Zones), func(zone string) bool {
-			return slices.ContainsFunc(s.Restrictions, func(r azureRestriction) bool {
-				return r.Type == "Zone" && slices.Contains(r.RestrictionInfo.Zones, zone) &&
-					slices.ContainsFunc(r.RestrictionInfo.Locations, func(other string) bool { return strings.EqualFold(other, location.Location) })
-			})
-		})
 		zonal = zonal || len(location.Zones) > 0
-		zones = append(zones, left...)
+		for _, zone := range location.Zones {
+			if !s.restricted(region, zone) {
+				zones = append(zones, region+"-"+zone)
+			}
+		}
 	}
 	slices.Sort(zones)
-	return slices.Compact(zones), !zonal || len(zones) > 0
+	return slices.Compact(zones), !s.restricted(region, "") && (!zonal || len(zones) > 0)
+}
+
+// restricted reports whether the subscription can't use a size in a zone of a region; an empty zone is the region itself.
+func (s *azureSKU) restricted(region, zone string) bool {
+	return slices.ContainsFunc(s.Restrictions, func(r azureRestriction) bool {
+		// An older API has the locations in values.
+		locations := slices.Concat(r.RestrictionInfo.Locations, r.Values)
+		if len(locations) > 0 && !in(locations, region) {
+			return false
+		}
+		if zone == "" {
+			return strings.EqualFold(r.Type, "Location")
+		}
+		return strings.EqualFold(r.Type, "Zone") && slices.Contains(r.RestrictionInfo.Zones, zone)
+	})
 }
 
 func readAzure(raw []byte, options Options) (*Imported, error) {
@@ -64,22 +103,37 @@ func readAzure(raw []byte, options Options) (*Imported, error) {
 		return nil, err
 	}
 	c := newCollector(options, prices)
+	skus, regions := make([]azureSKU, len(items)), []string{}
 	for i, item := range items {
-		where := fmt.Sprintf("[%d]", i)
-		sku := azureSKU{}
-		if err := decode(item, &sku); err != nil {
-			c.problem(named(where, item), "%s", err)
+		if err := decode(item, &skus[i]); err != nil {
+			c.problem(named(fmt.Sprintf("[%d]", i), item), "%s", err)
+			skus[i] = azureSKU{}
+		}
+		// The list has disks and snapshots too.
+		if skus[i].ResourceType == "virtualMachines" {
+			regions = append(regions, skus[i].regions()...)
+		}
+	}
+	slices.Sort(regions)
+	regions = slices.Compact(regions)
+	region := strings.ToLower(options.Region)
+	switch {
+	case region != "":
+	case len(regions) > 1:
+		return nil, fmt.Errorf("the list has %d regions, such as %s and %s; choose one with --region", len(regions), shown(regions[0]), shown(regions[1]))
+	case len(regions) == 1:
+		region = regions[0]
+	}
+	for i := range skus {
+		sku := &skus[i]
+		if sku.ResourceType != "virtualMachines" {
 			continue
 		}
-		where += " " + shown(sku.Name)
-		// The list has disks and snapshots too, and sizes that the subscription can't use.
-		if sku.ResourceType != "virtualMachines" || slices.ContainsFunc(sku.Restrictions, func(r azureRestriction) bool { return r.Type == "Location" }) {
-			continue
-		}
-		zones, usable := sku.zones(options.Region)
+		zones, usable := sku.zones(region)
 		if !usable {
 			continue
 		}
+		where := fmt.Sprintf("[%d] %s", i, shown(sku.Name))
 		m, problem := azureMachine(sku, c.options)
 		if problem != "" {
 			c.problem(where, "%s", problem)
@@ -91,14 +145,19 @@ func readAzure(raw []byte, options Options) (*Imported, error) {
 	return c.result()
 }
 
-func azureMachine(sku azureSKU, options Options) (m machine, problem string) {
+// azureAMD are the series with AMD's GPUs, which have no capability that says so.
+var azureAMD = regexp.MustCompile(`(?i)^Standard_(NV\d+as_v4|NV\d+ads_V710_v\d+|NG\d+\w*_V620_v\d+|ND\d+\w*_MI\d+X_v\d+)$`)
+
+func azureMachine(sku *azureSKU, options Options) (m machine, problem string) {
 	capabilities := map[string]string{}
 	for _, capability := range sku.Capabilities {
 		capabilities[capability.Name] = capability.Value
 	}
-	cores, err := strconv.ParseInt(capabilities["vCPUs"], 10, 32)
+	// A size with constrained vCPUs, such as Standard_M8-2ms, has fewer than it is named after.
+	vcpus := cmp.Or(capabilities["vCPUsAvailable"], capabilities["vCPUs"])
+	cores, err := strconv.ParseInt(vcpus, 10, 32)
 	if err != nil {
-		return m, fmt.Sprintf("capability vCPUs: %q is not a number", shown(capabilities["vCPUs"]))
+		return m, fmt.Sprintf("capability vCPUs: %q is not a number", shown(vcpus))
 	}
 	gibibytes, err := strconv.ParseFloat(capabilities["MemoryGB"], 64)
 	if err != nil || !(gibibytes > 0 && gibibytes < math.MaxInt32) {
@@ -113,8 +172,13 @@ func azureMachine(sku azureSKU, options Options) (m machine, problem string) {
 	default:
 		return m, fmt.Sprintf("capability CpuArchitectureType: %q is neither x64 nor Arm64", shown(capabilities["CpuArchitectureType"]))
 	}
-	if gpus, err := strconv.ParseInt(capabilities["GPUs"], 10, 32); err == nil && gpus > 0 {
-		m.capacity[options.GPUResource] = scalar.Text(strconv.FormatInt(gpus, 10))
+	// A part of a GPU is one for the machine.
+	if gpus, err := strconv.ParseFloat(capabilities["GPUs"], 64); err == nil && gpus > 0 && gpus < 1000 {
+		resource := options.GPUResource
+		if azureAMD.MatchString(sku.Name) {
+			resource = "amd.com/gpu"
+		}
+		m.capacity[resource] = scalar.Text(strconv.FormatInt(int64(math.Ceil(gpus)), 10))
 	}
 	if strings.EqualFold(capabilities["LowPriorityCapable"], "True") {
 		m.capacityTypes = append(m.capacityTypes, catalog.Spot)
@@ -123,36 +187,79 @@ func azureMachine(sku azureSKU, options Options) (m machine, problem string) {
 }
 
 func azurePrices(options Options) (*prices, error) {
-	if len(options.Prices) > 0 && looksLikeJSON(options.Prices) {
-		list := newPrices(options)
-		return list, list.readAzure(options.Prices, options.Region)
-	}
-	return onlyTable(options)
+	list := newPrices(options)
+	return list, list.read(options, func(file *priceFile) error { return list.readAzure(file, options.Region) }, noList)
 }
 
-// readAzure reads what the Retail Prices API answers, or its items alone.
+// azurePrice is one of the Retail Prices API's.
+type azurePrice struct {
+	ArmSkuName, SkuName, ProductName, Type, UnitOfMeasure, ArmRegionName, CurrencyCode string
+	RetailPrice                                                                        json.Number
+}
+
+// readAzure reads what the Retail Prices API answers, page by page, or items alone.
 // https://learn.microsoft.com/en-us/rest/api/cost-management/retail-prices/azure-retail-prices
-func (p *prices) readAzure(raw []byte, region string) error {
-	type item struct {
-		ArmSkuName, SkuName, ProductName, Type, UnitOfMeasure, ArmRegionName string
-		RetailPrice                                                          json.Number
+func (p *prices) readAzure(file *priceFile, region string) error {
+	s := newStream(file.reader)
+	found := false
+	item := func(i int) error {
+		raw, err := s.raw()
+		if err != nil {
+			return err
+		}
+		page := struct {
+			Items []azurePrice
+			azurePrice
+		}{}
+		if err := decode(raw, &page); err != nil {
+			p.problems = append(p.problems, fmt.Errorf("prices, Items[%d]: %w", i, err))
+			return nil
+		}
+		for j := range page.Items {
+			p.addAzure(fmt.Sprintf("prices, page %d, Items[%d]", i, j), &page.Items[j], region)
+		}
+		p.addAzure(fmt.Sprintf("prices, Items[%d]", i), &page.azurePrice, region)
+		return nil
 	}
-	input := struct{ Items []item }{}
-	if err := decode(raw, &input); err != nil {
-		if err := decode(raw, &input.Items); err != nil {
-			return fmt.Errorf("prices: not an answer of the Retail Prices API: %w", described(raw, err))
+	err := s.documents(func(token json.Token) error {
+		switch token {
+		case json.Delim('['):
+			found = true
+			return s.items(item)
+		case json.Delim('{'):
+			return s.fields(func(key string) error {
+				if !strings.EqualFold(key, "Items") {
+					return s.skip()
+				}
+				found = true
+				return s.list(item)
+			})
 		}
+		return errors.New("neither an object nor a list")
+	})
+	if err == nil && !found {
+		err = errors.New("it has no Items")
 	}
-	for i, each := range input.Items {
-		if each.Type != "Consumption" || each.UnitOfMeasure != "1 Hour" || strings.Contains(each.ProductName, "Windows") || strings.Contains(each.SkuName, "Low Priority") ||
-			region != "" && !strings.EqualFold(each.ArmRegionName, region) {
-			continue
-		}
-		capacityType := catalog.OnDemand
-		if strings.HasSuffix(each.SkuName, " Spot") {
-			capacityType = catalog.Spot
-		}
-		p.set(fmt.Sprintf("prices, Items[%d]", i), each.ArmSkuName, capacityType, "", each.RetailPrice.String())
+	if err != nil {
+		return fmt.Errorf("not an answer of the Retail Prices API: %w", err)
 	}
 	return nil
+}
+
+// addAzure takes the price of a Linux machine. Cloud Services are machines of another service, at other prices.
+func (p *prices) addAzure(where string, each *azurePrice, region string) {
+	if each.Type != "Consumption" || each.UnitOfMeasure != "1 Hour" || each.ArmSkuName == "" || strings.Contains(each.ProductName, "Windows") ||
+		strings.Contains(strings.ReplaceAll(each.ProductName, " ", ""), "CloudServices") || strings.Contains(each.SkuName, "Low Priority") ||
+		region != "" && !strings.EqualFold(each.ArmRegionName, region) {
+		return
+	}
+	if each.CurrencyCode != "" && each.CurrencyCode != "USD" {
+		p.problems = append(p.problems, fmt.Errorf("%s: the price of %s is in %s, and a catalog's are in US dollars; ask the API without currencyCode", where, shown(each.ArmSkuName), shown(each.CurrencyCode)))
+		return
+	}
+	capacityType := catalog.OnDemand
+	if strings.HasSuffix(each.SkuName, " Spot") {
+		capacityType = catalog.Spot
+	}
+	p.setBilled(where, each.ArmSkuName, capacityType, "", each.RetailPrice.String())
 }

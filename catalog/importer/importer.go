@@ -9,6 +9,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"io"
 	"maps"
 	"reflect"
 	"slices"
@@ -26,10 +27,10 @@ type Options struct {
 	// Zones that machine types are sold in where the input doesn't say; empty for every failure domain of a Cluster.
 	Zones []string
 	// Prices is a price list, in the format of the infrastructure or in CSV with the columns instanceType, zone, capacityType and price;
-	// empty for none.
-	Prices []byte
+	// nil for none. One in JSON may have any size: it is read value by value.
+	Prices io.Reader
 	// SpotPrices likewise, where the infrastructure has them apart.
-	SpotPrices []byte
+	SpotPrices io.Reader
 	// Region of prices, where a price list has several; empty for all.
 	Region string
 	// Estimate prices of on-demand machines from their capacity where no price list is given.

@@ -28,7 +28,53 @@ type prices struct {
 }
 
 func newPrices(options Options) *prices {
-	return &prices{byType: map[string]map[string]map[string]string{}, zones: options.Zones, none: len(options.Prices) == 0 && len(options.SpotPrices) == 0}
+	return &prices{byType: map[string]map[string]map[string]string{}, zones: options.Zones, none: true}
+}
+
+// read opens the price lists, and reads those that are there.
+func (p *prices) read(options Options, prices, spot func(*priceFile) error) error {
+	for _, list := range []struct {
+		what string
+		from io.Reader
+		read func(*priceFile) error
+	}{{"prices", options.Prices, prices}, {"spot prices", options.SpotPrices, spot}} {
+		file, err := open(list.from)
+		if err != nil {
+			return err
+		}
+		if file.isEmpty() {
+			continue
+		}
+		p.none = false
+		if file.isJSON {
+			err = list.read(file)
+		} else {
+			err = p.readTable(file)
+		}
+		if err != nil {
+			return fmt.Errorf("%s: %w", list.what, err)
+		}
+	}
+	return nil
+}
+
+// setBilled records a price of a cloud's list. It sells no machine for nothing: what costs nothing there is paid for elsewhere. Of two
+// prices the higher one is kept.
+func (p *prices) setBilled(where, instanceType, capacityType, zone, price string) {
+	number, err := strconv.ParseFloat(strings.TrimSpace(price), 64)
+	if err == nil && number == 0 {
+		p.problems = append(p.problems, fmt.Errorf("%s: %s costs nothing, which is no price of a machine", where, shown(instanceType)))
+		return
+	}
+	if before, known := p.byType[instanceType][capacityType][zone]; known && err == nil && before != normalized(price) {
+		higher := before
+		if other, err := strconv.ParseFloat(before, 64); err == nil && number > other {
+			higher = normalized(price)
+		}
+		p.problems = append(p.problems, fmt.Errorf("%s: %s, %s has the prices %s and %s; the higher one is kept", where, shown(instanceType), capacityType, shown(before), shown(normalized(price))))
+		price = higher
+	}
+	p.set(where, instanceType, capacityType, zone, price)
 }
 
 // set records a price.
@@ -99,34 +145,26 @@ func offeringOf(capacityType, price string, zones []string) v1alpha1.CatalogOffe
 	return o
 }
 
-// looksLikeJSON tells a price list of an infrastructure from a table.
-func looksLikeJSON(raw []byte) bool {
-	trimmed := bytes.TrimSpace(raw)
-	return len(trimmed) > 0 && (trimmed[0] == '{' || trimmed[0] == '[')
-}
-
 // readTable reads prices from a table.
-func (p *prices) readTable(raw []byte) error {
+func (p *prices) readTable(file *priceFile) error {
+	raw, err := file.table()
+	if err != nil {
+		return err
+	}
 	return eachRow(raw, []string{"instanceType", "price"}, []string{"zone", "capacityType"}, nil, func(line int, row map[string]string) {
 		p.set(fmt.Sprintf("prices, line %d", line), row["instanceType"], cmp.Or(row["capacityType"], catalog.OnDemand), row["zone"], row["price"])
 	}, func(err error) { p.problems = append(p.problems, fmt.Errorf("prices: %w", err)) })
 }
 
+// noList refuses the list of an infrastructure.
+func noList(*priceFile) error {
+	return errors.New("of this infrastructure only a table can be read, in CSV with the columns instanceType, zone, capacityType and price")
+}
+
 // onlyTable reads prices of infrastructures whose own lists aren't known.
 func onlyTable(options Options) (*prices, error) {
 	list := newPrices(options)
-	for _, raw := range [][]byte{options.Prices, options.SpotPrices} {
-		if len(raw) == 0 {
-			continue
-		}
-		if looksLikeJSON(raw) {
-			return nil, errors.New("prices: of this infrastructure only a table can be read, in CSV with the columns instanceType, zone, capacityType and price")
-		}
-		if err := list.readTable(raw); err != nil {
-			return nil, fmt.Errorf("prices: %w", err)
-		}
-	}
-	return list, nil
+	return list, list.read(options, noList, noList)
 }
 
 // eachRow reads a table with a header. An error names the line; malformed lines are reported and left out.

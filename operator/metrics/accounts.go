@@ -39,7 +39,7 @@ var (
 	costOnDemand = accountDesc("cost", "on_demand_dollars_per_hour",
 		"What the Machines of a hosted cluster would cost on demand, in US dollars an hour: without reservations, commitments and spot prices.", "namespace", "name")
 	costList = accountDesc("cost", "list_dollars_per_hour",
-		"List prices of the Machines of a hosted cluster, in US dollars an hour.", "namespace", "name")
+		"What the Machines of a hosted cluster are billed at without commitments, in US dollars an hour.", "namespace", "name")
 	costPaid = accountDesc("cost", "paid_dollars_per_hour",
 		"What is paid for the Machines of a hosted cluster, in US dollars an hour. Commitments cover a part at their own price; what is committed and unused isn't included.",
 		"namespace", "name")

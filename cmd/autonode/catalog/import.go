@@ -147,13 +147,19 @@ func (s *source) types(streams command.Streams, format importer.Format) (*import
 		return nil, err
 	}
 	options := s.Options
-	for name, into := range map[string]*[]byte{s.Prices: &options.Prices, s.SpotPrices: &options.SpotPrices} {
-		if name == "" {
+	for _, list := range []struct {
+		name string
+		into *io.Reader
+	}{{s.Prices, &options.Prices}, {s.SpotPrices, &options.SpotPrices}} {
+		if list.name == "" {
 			continue
 		}
-		if *into, err = file.Read(streams.In, name); err != nil {
+		opened, err := file.Open(streams.In, list.name)
+		if err != nil {
 			return nil, err
 		}
+		defer opened.Close()
+		*list.into = opened
 	}
 	imported, err := format.Read(raw, options)
 	if err != nil {

@@ -87,6 +87,14 @@ func Read(stdin io.Reader, name string) ([]byte, error) {
 	return ReadBounded(name, maxSize)
 }
 
+// Open opens a file of any size, or standard input if its name is -. Close it.
+func Open(stdin io.Reader, name string) (io.ReadCloser, error) {
+	if name == "-" {
+		return io.NopCloser(stdin), nil
+	}
+	return os.Open(name)
+}
+
 // ReadBounded reads a file of at most limit bytes.
 func ReadBounded(name string, limit int64) ([]byte, error) {
 	file, err := os.Open(name)

@@ -120,11 +120,18 @@ func (b *builder) eachChoice(tmpl *template.Template, yield func(*Choice)) (obst
 // eachSold builds the offerings of a catalog's instance type, as eachChoice does.
 func (b *builder) eachSold(tmpl *template.Template, obstacle string, yield func(*Choice)) string {
 	priced, reachable, available := false, false, false
-	each := func(o *catalog.Offering, zone string) {
+	each := func(o *catalog.Offering, named string) {
+		// Catalogs name zones as nodes do. Those that name failure domains mean the same.
+		zone := named
+		if named != DefaultZone {
+			zone = b.zone(tmpl, named)
+		}
 		key := offering.Key{InstanceType: tmpl.InstanceType, Zone: zone, CapacityType: o.CapacityType, Reservation: o.Reservation}
 		price, known := o.Price, o.Priced
 		if o.Reservation == "" {
-			price, known = b.Pricing.Price(tmpl, zone, o.CapacityType)
+			if price, known = b.Pricing.Price(tmpl, zone, o.CapacityType); !known && zone != named {
+				price, known = b.Pricing.Price(tmpl, named, o.CapacityType)
+			}
 		}
 		if !known {
 			price = b.unpriced(tmpl, key)
@@ -168,7 +175,8 @@ func (b *builder) eachSold(tmpl *template.Template, obstacle string, yield func(
 // reaches reports whether the machine of a catalog's offering is made in its zone: as a failure domain of the Cluster, or by a patch. A
 // catalog may be shared by Clusters in other zones.
 func (b *builder) reaches(tmpl *template.Template, zone string) bool {
-	return zone == DefaultZone || slices.Contains(b.Cluster.FailureDomains, zone) || tmpl.Patches.Refers(patch.Zone)
+	return zone == DefaultZone || tmpl.Patches.Refers(patch.Zone) ||
+		slices.ContainsFunc(b.Cluster.FailureDomains, func(domain string) bool { return domain == zone || b.zone(tmpl, domain) == zone })
 }
 
 // reserve limits the offering to what is left of its reservation. One that is only full is available and has no capacity, as Karpenter core
