@@ -14,6 +14,7 @@ import (
 
 	"github.com/autonode-io/autonode/api/karpenter/v1alpha1"
 	"github.com/autonode-io/autonode/assets/infrastructure"
+	"github.com/autonode-io/autonode/catalog"
 	"github.com/autonode-io/autonode/karpenter/providers/offering"
 	"github.com/autonode-io/autonode/karpenter/providers/template"
 )
@@ -91,6 +92,31 @@ func TestNodeZone(t *testing.T) {
 				g.Expect(snapshot.Problems).To(ConsistOf(MatchError(And(ContainSubstring("AzureMachineTemplate"), ContainSubstring("topology.kubernetes.io/region")))))
 			} else {
 				g.Expect(snapshot.Problems).To(BeEmpty())
+			}
+		})
+	}
+
+	for name, tc := range map[string]struct{ zone, want, failureDomain string }{
+		"When a catalog names a zone as nodes do, it should be offered there, and the machine have the failure domain": {"eastus-1", "eastus-1", "1"},
+		"When a catalog names a failure domain, it should be offered in its zone":                                      {"2", "eastus-2", "2"},
+		"When a catalog names no zone, it should be offered in each":                                                   {"", "eastus-2", "2"},
+		"When a catalog names a zone that the Cluster lacks, it should not be launched":                                {"eastus-3", "eastus-3", ""},
+	} {
+		t.Run(name, func(t *testing.T) {
+			g := NewWithT(t)
+			catalogs := in("eastus", func(s *template.Template) {
+				s.Source = template.Source{GroupKind: schema.GroupKind{Group: v1alpha1.Group, Kind: "InstanceTypeCatalog"}, Name: "general", Entry: "d2"}
+				s.Offerings = []catalog.Offering{{Zone: tc.zone, CapacityType: "on-demand", Price: 0.1, Priced: true}}
+			})
+			snapshot := snapshotOf(catalogs)
+			choice, ok := snapshot.Resolve("d2", tc.want, "on-demand")
+			g.Expect(ok).To(BeTrue(), "zone %s is offered", tc.want)
+			g.Expect(choice.FailureDomain).To(Equal(tc.failureDomain))
+			g.Expect(choice.Offering.Available).To(Equal(tc.failureDomain != ""))
+			g.Expect(choice.ListPrice).To(Equal(0.1))
+			source := catalogs.Templates[0].Source.Annotation()
+			for _, zone := range []string{tc.zone, tc.want} {
+				g.Expect(snapshot.Gone(source, offering.Key{InstanceType: "d2", Zone: zone, CapacityType: "on-demand"})).To(BeFalse(), zone)
 			}
 		})
 	}
