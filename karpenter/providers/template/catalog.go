@@ -65,6 +65,8 @@ type expanded struct {
 	invalid   []*InvalidError
 	// closed says which offerings can't be launched.
 	closed []Note
+	// spec that they were read from. It is the cache's: don't modify it.
+	spec map[string]any
 }
 
 func newCatalogs(config Config) catalogs {
@@ -160,7 +162,18 @@ func (c catalogs) expand(object *unstructured.Unstructured, source Source, templ
 	if known, ok := c.known[key]; ok && cacheable {
 		return known
 	}
-	all := c.readCatalog(object, source, template, arch)
+	var before *expanded
+	if cacheable {
+		for other, known := range c.known {
+			if other.generation = key.generation; other == key {
+				before = known
+			}
+		}
+	}
+	all := c.rereadCatalog(before, object, source, template, arch)
+	if all == nil {
+		all = c.readCatalog(object, source, template, arch)
+	}
 	if !cacheable {
 		return all
 	}
@@ -177,6 +190,82 @@ func (c catalogs) expand(object *unstructured.Unstructured, source Source, templ
 
 // maxKnown bounds the catalogs that are kept.
 const maxKnown = 64
+
+// rereadCatalog reads what has changed of a catalog since an earlier generation, such as a price: entries depend on what the catalog has
+// for all, and not on each other unless something is wrong. It returns nil if the whole catalog has to be read.
+func (c catalogs) rereadCatalog(before *expanded, object *unstructured.Unstructured, source Source, template *unstructured.Unstructured, arch string) *expanded {
+	if before == nil || len(before.invalid)+len(before.closed) > 0 {
+		return nil
+	}
+	spec, _ := object.Object["spec"].(map[string]any)
+	was, _ := before.spec["instanceTypes"].([]any)
+	is, _ := spec["instanceTypes"].([]any)
+	const few = 10
+	if len(is) != len(before.templates) || len(was) != len(is) || len(is) < few || len(spec) != len(before.spec) {
+		return nil
+	}
+	for key, value := range spec {
+		if key != "instanceTypes" && !sameJSON(before.spec[key], value) {
+			return nil
+		}
+	}
+	var changed []int
+	for i := range is {
+		if sameJSON(was[i], is[i]) {
+			continue
+		}
+		if changed = append(changed, i); len(changed) > len(is)/few {
+			return nil
+		}
+	}
+	// An unchanged entry says that there are several.
+	entries := make([]any, 0, len(changed)+1)
+	for _, i := range changed {
+		entries = append(entries, is[i])
+	}
+	for i := range is {
+		if !slices.Contains(changed, i) {
+			entries = append(entries, is[i])
+			break
+		}
+	}
+	part := maps.Clone(spec)
+	part["instanceTypes"] = entries
+	read := c.readCatalog(&unstructured.Unstructured{Object: map[string]any{"apiVersion": object.GetAPIVersion(), "kind": object.GetKind(), "spec": part}}, source, template, arch)
+	if len(read.templates) != len(entries) || len(read.invalid)+len(read.closed) > 0 {
+		return nil
+	}
+	all := &expanded{templates: slices.Clone(before.templates), spec: spec}
+	for n, i := range changed {
+		if read.templates[n].InstanceType != before.templates[i].InstanceType {
+			return nil // a name may be there twice now
+		}
+		all.templates[i] = read.templates[n]
+	}
+	return all
+}
+
+// sameJSON reports whether two decoded values are the same.
+func sameJSON(a, b any) bool {
+	switch x := a.(type) {
+	case map[string]any:
+		y, ok := b.(map[string]any)
+		if !ok || len(x) != len(y) {
+			return false
+		}
+		for key, value := range x {
+			other, exists := y[key]
+			if !exists || !sameJSON(value, other) {
+				return false
+			}
+		}
+		return true
+	case []any:
+		y, ok := b.([]any)
+		return ok && slices.EqualFunc(x, y, sameJSON)
+	}
+	return a == b
+}
 
 // readCatalog reads a catalog. One that can't be used has no templates, and says why.
 func (c catalogs) readCatalog(object *unstructured.Unstructured, source Source, template *unstructured.Unstructured, arch string) *expanded {
@@ -207,6 +296,7 @@ func (c catalogs) readCatalog(object *unstructured.Unstructured, source Source, 
 		base.Notes = []Note{unknownKind(template)}
 	}
 	all, closed := &expanded{}, closedOfferings{}
+	all.spec, _ = object.Object["spec"].(map[string]any)
 	for _, p := range read.Problems {
 		if p.OfferingsOnly {
 			closed.add(p.Message, p.Name)
