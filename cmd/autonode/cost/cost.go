@@ -41,7 +41,7 @@ func errNotServed(kind string) error {
 }
 
 // outputs are the values of --output.
-var outputs = []string{"table", "json", "yaml"}
+var outputs = []string{"table", "json", "yaml", "csv"}
 
 // Options are those of `autonode cost`.
 type Options struct {
@@ -59,10 +59,14 @@ func NewCommand() *cobra.Command {
 		Long: `Show what the machines of all hosted clusters cost, and what reservations and commitments save.
 
 It reads CapacityAccounts, ControlPlaneComponents and the metadata of Machines in the management cluster. Prices are the list prices at
-which Karpenter launched the machines. What commitments cover is computed as for the prices that Karpenter compares; a bill may differ.`,
+which Karpenter launched the machines. What commitments cover is computed as for the prices that Karpenter compares; a bill may differ.
+
+The table in CSV, and focus in JSON and YAML, have the column names of FOCUS: a row for each kind of machine of each NodePool, and
+for what is unused.`,
 		Example: `  autonode cost
   autonode cost --account production --by type
-  autonode cost --by capacity-type -o json`,
+  autonode cost --by capacity-type -o json
+  autonode cost -o csv > cost.csv`,
 		Args: cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error { return command.Run(cmd, &o) },
 	}

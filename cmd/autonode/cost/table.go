@@ -53,6 +53,8 @@ var groups = map[string]group{
 // view is what is printed as JSON and YAML: a format that scripts may rely on. Amounts are in US dollars an hour.
 type view struct {
 	Accounts []accountView `json:"accounts"`
+	// FOCUS are the same costs with the column names of FOCUS, by NodePool and instance type.
+	FOCUS []focusRow `json:"focus"`
 }
 
 type accountView struct {
@@ -133,7 +135,7 @@ func viewSums(s *cost.Sums) sumsView {
 }
 
 func viewCosts(costs []accountCost, group group) view {
-	view := view{Accounts: []accountView{}}
+	view := view{Accounts: []accountView{}, FOCUS: focusRows(costs)}
 	for i := range costs {
 		c := &costs[i]
 		account := accountView{Account: c.name, Rows: []rowView{}, Total: viewSums(&c.Total), Wasted: rounded(c.Wasted), Problems: c.problems}
@@ -158,6 +160,8 @@ func printCosts(to io.Writer, costs []accountCost, group group, output string) e
 	switch output {
 	case "json", "yaml":
 		err = printer.Encode(to, output, viewCosts(costs, group))
+	case "csv":
+		err = printFOCUS(to, costs)
 	default:
 		var text strings.Builder
 		err = tabulate(&text, costs, group)

@@ -1,0 +1,136 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package cost
+
+import (
+	"cmp"
+	"encoding/csv"
+	"io"
+	"slices"
+	"strconv"
+
+	"github.com/autonode-io/autonode/capacity"
+	"github.com/autonode-io/autonode/capacity/cost"
+)
+
+// focusRow is a charge of an hour with the column names of FOCUS, the FinOps Open Cost and Usage Specification. Columns that it doesn't have
+// begin with x_. https://focus.finops.org/focus-specification/
+type focusRow struct {
+	// BillingAccountName is the CapacityAccount, and SubAccountName the HostedCluster.
+	BillingAccountName string `json:"BillingAccountName"`
+	SubAccountName     string `json:"SubAccountName"`
+	BillingCurrency    string `json:"BillingCurrency"`
+	ChargeCategory     string `json:"ChargeCategory"`
+	ServiceCategory    string `json:"ServiceCategory"`
+	// ListCost is what it would cost on demand, ContractedCost what it is billed at without commitments, EffectiveCost with them.
+	ListCost       float64 `json:"ListCost"`
+	ContractedCost float64 `json:"ContractedCost"`
+	EffectiveCost  float64 `json:"EffectiveCost"`
+	// PricingCategory is Standard on demand and reserved, and Dynamic at spot.
+	PricingCategory string `json:"PricingCategory"`
+	// ConsumedQuantity of machines, or what is unused of a commitment.
+	ConsumedQuantity float64 `json:"ConsumedQuantity"`
+	ConsumedUnit     string  `json:"ConsumedUnit"`
+	AvailabilityZone string  `json:"AvailabilityZone"`
+	// What is unused, and Unused.
+	CommitmentDiscountName    string `json:"CommitmentDiscountName"`
+	CommitmentDiscountType    string `json:"CommitmentDiscountType"`
+	CommitmentDiscountStatus  string `json:"CommitmentDiscountStatus"`
+	CapacityReservationID     string `json:"CapacityReservationId"`
+	CapacityReservationStatus string `json:"CapacityReservationStatus"`
+	NodePool                  string `json:"x_NodePool"`
+	InstanceType              string `json:"x_InstanceType"`
+	CapacityType              string `json:"x_CapacityType"`
+}
+
+// focusColumns are the columns of a table, in the order of focusRow's fields.
+var focusColumns = []string{
+	"BillingAccountName", "SubAccountName", "BillingCurrency", "ChargeCategory", "ServiceCategory", "ListCost", "ContractedCost", "EffectiveCost", "PricingCategory",
+	"ConsumedQuantity", "ConsumedUnit", "AvailabilityZone", "CommitmentDiscountName", "CommitmentDiscountType", "CommitmentDiscountStatus", "CapacityReservationId",
+	"CapacityReservationStatus", "x_NodePool", "x_InstanceType", "x_CapacityType",
+}
+
+func (r *focusRow) cells() []string {
+	number := func(value float64) string { return strconv.FormatFloat(value, 'f', -1, 64) }
+	return []string{
+		r.BillingAccountName, r.SubAccountName, r.BillingCurrency, r.ChargeCategory, r.ServiceCategory, number(r.ListCost), number(r.ContractedCost), number(r.EffectiveCost), r.PricingCategory,
+		number(r.ConsumedQuantity), r.ConsumedUnit, r.AvailabilityZone, r.CommitmentDiscountName, r.CommitmentDiscountType, r.CommitmentDiscountStatus, r.CapacityReservationID,
+		r.CapacityReservationStatus, r.NodePool, r.InstanceType, r.CapacityType,
+	}
+}
+
+// focusRows returns a row for each kind of machine of each NodePool, and for what is unused. Their EffectiveCost is the bill.
+func focusRows(costs []accountCost) []focusRow {
+	rows := []focusRow{}
+	for i := range costs {
+		c := &costs[i]
+		base := focusRow{BillingAccountName: c.name, BillingCurrency: "USD", ChargeCategory: "Usage", ServiceCategory: "Compute"}
+		for j := range c.Rows {
+			rows = append(rows, base.ofMachines(&c.Rows[j]))
+		}
+		for j := range c.Commitments {
+			use := &c.Commitments[j]
+			if !(use.Unused > 0) {
+				continue
+			}
+			row := base
+			row.PricingCategory, row.CommitmentDiscountName, row.CommitmentDiscountStatus = "Committed", use.Name, "Unused"
+			row.CommitmentDiscountType = cmp.Or(string(use.Kind), string(capacity.Custom))
+			row.ConsumedQuantity, row.ConsumedUnit, row.EffectiveCost = rounded(use.Unused), units[use.Measure], rounded(use.Wasted)
+			rows = append(rows, row)
+		}
+		for j := range c.Reservations {
+			use := &c.Reservations[j]
+			if use.Unused == 0 || use.Expired {
+				continue
+			}
+			row := base
+			row.PricingCategory, row.CapacityReservationID, row.CapacityReservationStatus = "Standard", use.ID, "Unused"
+			row.InstanceType, row.AvailabilityZone, row.CapacityType = use.InstanceType, use.Zone, "reserved"
+			row.ConsumedQuantity, row.ConsumedUnit, row.EffectiveCost = float64(use.Unused), units[capacity.Instances], rounded(use.Wasted)
+			row.ContractedCost = rounded(use.Price * float64(use.Unused))
+			row.ListCost = row.ContractedCost
+			rows = append(rows, row)
+		}
+	}
+	return rows
+}
+
+func (r *focusRow) ofMachines(of *cost.Row) focusRow {
+	row := *r
+	row.SubAccountName, row.NodePool, row.InstanceType, row.CapacityType, row.AvailabilityZone = of.Cluster, of.NodePool, of.InstanceType, of.CapacityType, of.Zone
+	row.PricingCategory = "Standard"
+	if of.CapacityType == "spot" {
+		row.PricingCategory = "Dynamic"
+	}
+	if of.Reservation != "" {
+		row.CapacityReservationID, row.CapacityReservationStatus = of.Reservation, "Used"
+	}
+	row.ListCost, row.ContractedCost, row.EffectiveCost = rounded(of.OnDemand), rounded(of.List), rounded(of.Paid)
+	row.ConsumedQuantity, row.ConsumedUnit = float64(of.Machines), units[capacity.Instances]
+	return row
+}
+
+// printFOCUS prints a table in CSV. A cell that a spreadsheet would take for a formula begins with an apostrophe.
+func printFOCUS(to io.Writer, costs []accountCost) error {
+	table := csv.NewWriter(to)
+	if err := table.Write(focusColumns); err != nil {
+		return err
+	}
+	rows := focusRows(costs)
+	for i := range rows {
+		cells := rows[i].cells()
+		for j, cell := range cells {
+			if cell != "" && slices.Contains([]byte("=+-@\t\r"), cell[0]) {
+				if _, err := strconv.ParseFloat(cell, 64); err != nil {
+					cells[j] = "'" + cell
+				}
+			}
+		}
+		if err := table.Write(cells); err != nil {
+			return err
+		}
+	}
+	table.Flush()
+	return table.Error()
+}
