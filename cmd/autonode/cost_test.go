@@ -65,7 +65,7 @@ func makeFleet(t *testing.T) {
 
 	percent := func(n int64) *scalar.Quantity { return ptr.To(scalar.Number(n)) }
 	account := &autonodev1alpha1.CapacityAccount{ObjectMeta: metav1.ObjectMeta{Name: "production"}, Spec: autonodev1alpha1.CapacityAccountSpec{
-		Reservations: []autonodev1alpha1.CapacityReservation{{ID: "block-10", InstanceType: "k4", Zone: "a", Count: 10}},
+		Reservations: []autonodev1alpha1.CapacityReservation{{ID: "block-10", InstanceType: "k4", Zone: "a", Count: 10, Price: "0.010", Billing: autonodev1alpha1.BilledPrepaid}},
 		Commitments: []autonodev1alpha1.CapacityCommitment{
 			{Name: "plan", HourlySpend: "0.28", DiscountPercent: percent(30), Selector: autonodev1alpha1.CapacitySelector{CapacityTypes: []string{"on-demand"}}},
 			{Name: "instances", Instances: ptr.To[int32](2), DiscountPercent: percent(40), Selector: autonodev1alpha1.CapacitySelector{InstanceTypes: []string{"m5.xlarge"}}},
@@ -140,7 +140,7 @@ func TestCost(t *testing.T) {
 	t.Run("When a fleet is worked by hand, it should print what the golden file has", func(t *testing.T) {
 		var all strings.Builder
 		for _, args := range [][]string{
-			nil, {"--by", "account"}, {"--by", "nodepool"}, {"--by", "type", "--account", "production"}, {"--by", "capacity-type"}, {"-o", "yaml"}, {"--by", "account", "-o", "json"},
+			nil, {"--by", "account"}, {"--by", "nodepool"}, {"--by", "type", "--account", "production"}, {"--by", "capacity-type"}, {"-o", "yaml"}, {"--by", "account", "-o", "json"}, {"-o", "csv"},
 		} {
 			out, err := costs(t, args...)
 			NewWithT(t).Expect(err).NotTo(HaveOccurred())
@@ -155,6 +155,24 @@ func TestCost(t *testing.T) {
 		NewWithT(t).Expect(err).NotTo(HaveOccurred())
 		if diff := cmp.Diff(string(want), all.String()); diff != "" {
 			t.Errorf("(-want +got):\n%s", diff)
+		}
+	})
+	t.Run("When the documentation shows the fleet, it should show what the command prints", func(t *testing.T) {
+		g := NewWithT(t)
+		out, err := costs(t)
+		g.Expect(err).NotTo(HaveOccurred())
+		printed := map[string]bool{}
+		for line := range strings.Lines(strings.ReplaceAll(out, "costs/", "clusters/")) {
+			printed[strings.Join(strings.Fields(line), " ")] = true
+		}
+		page, err := os.ReadFile("../../docs/cli.md")
+		g.Expect(err).NotTo(HaveOccurred())
+		_, shown, _ := strings.Cut(string(page), "$ autonode cost\n")
+		shown, _, _ = strings.Cut(shown, "```")
+		lines := strings.Split(strings.TrimSpace(shown), "\n")
+		g.Expect(len(lines)).To(BeNumerically(">", 10))
+		for _, line := range lines {
+			g.Expect(printed).To(HaveKey(strings.Join(strings.Fields(line), " ")))
 		}
 	})
 	t.Run("When it watches, it should print another table when a machine has come, and end when it is interrupted", func(t *testing.T) {
@@ -190,7 +208,7 @@ func TestCostUsage(t *testing.T) {
 		want string
 	}{
 		"When rows can't be of that, it should say what they can be of":   {[]string{"--by", "zone"}, `--by "zone": want one of account, cluster, nodepool, type, capacity-type`},
-		"When there is no such format, it should name those that are":     {[]string{"-o", "wide"}, `--output: "wide" is none of table, json, yaml`},
+		"When there is no such format, it should name those that are":     {[]string{"-o", "wide"}, `--output: "wide" is none of table, json, yaml, csv`},
 		"When it is to watch and print JSON, it should say that it can't": {[]string{"--watch", "-o", "json"}, "--watch shows tables; leave out --output json"},
 	} {
 		t.Run(name, func(t *testing.T) {
