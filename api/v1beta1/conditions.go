@@ -165,6 +165,9 @@ const (
 const (
 	// NodesOutdatedReason: nodes run an older version; Karpenter replaces them within the NodePools' disruption budgets.
 	NodesOutdatedReason = "NodesOutdated"
+	// NodesAheadReason: nodes run a newer version than the payload's, because their machine image has it, and none is replaced for that. Name a
+	// payload with that version, or provide a machine template whose image has the payload's.
+	NodesAheadReason = "NodesAhead"
 	// NodeUpgradeHeldReason: nodes wait for the maintenance window or the approval that spec.autoNode.nodeUpgrade requires. The message
 	// says when it opens, or how to approve.
 	NodeUpgradeHeldReason = "NodeUpgradeHeld"

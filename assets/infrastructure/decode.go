@@ -233,6 +233,7 @@ func (d *decoder) template(at string, value any, p *Profile) {
 		fieldZone:            set(fieldZone, nil),
 		fieldArchitecture:    set(fieldArchitecture, nil),
 		fieldOperatingSystem: set(fieldOperatingSystem, nil),
+		fieldImage:           set(fieldImage, nil),
 		fieldCapacityType: set(fieldCapacityType, func(d *decoder, at, text string) {
 			if !slices.Contains(capacityTypes, text) {
 				d.report(at, "%q is not one of %s", shown(text), strings.Join(capacityTypes, ", "))

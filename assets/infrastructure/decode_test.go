@@ -111,7 +111,7 @@ func TestParse(t *testing.T) {
 			`[0].template.capacity.cpu[0].unit: "cores" is not one of m, k, M, G, T, Ki, Mi, Gi, Ti`,
 			`[0].template.capacityType[0].values.cheap: "reserved" is not one of on-demand, spot`,
 			`[0].template.instanceType[0].path: "spec..a" is not a path such as spec.template.spec.disks[0].size or metadata.annotations['example.org/type']`,
-			`[0].template.size: no such field; the fields are architecture, capacity, capacityType, instanceType, operatingSystem, zone`,
+			`[0].template.size: no such field; the fields are architecture, capacity, capacityType, image, instanceType, operatingSystem, zone`,
 			`[0].template.zone: is not a list`,
 			`[1]: has no apiGroup and kind, which name the infrastructure machine that a profile is for, such as AWSMachine`,
 			`[2]: RackMachine.infrastructure.example.org has a profile already`,

@@ -37,9 +37,9 @@ type golden struct {
 }
 
 type wanted struct {
-	InstanceType, Zone, Architecture, OperatingSystem, CapacityType string
-	Capacity                                                        map[string]string
-	Problems                                                        []string
+	InstanceType, Zone, Architecture, OperatingSystem, CapacityType, Image string
+	Capacity                                                               map[string]string
+	Problems                                                               []string
 }
 
 func TestProfiles(t *testing.T) {
@@ -85,7 +85,7 @@ func templatesOf(t *testing.T, p *Profile, g golden) {
 			facts := p.Read(&unstructured.Unstructured{Object: tc.Object})
 			got := wanted{
 				InstanceType: facts.InstanceType, Zone: facts.Zone, Architecture: facts.Architecture, OperatingSystem: facts.OperatingSystem,
-				CapacityType: facts.CapacityType, Problems: facts.Problems,
+				CapacityType: facts.CapacityType, Image: facts.Image, Problems: facts.Problems,
 			}
 			for resource, quantity := range facts.Capacity {
 				if got.Capacity == nil {

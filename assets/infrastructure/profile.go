@@ -39,6 +39,7 @@ const (
 	fieldArchitecture    = "architecture"
 	fieldOperatingSystem = "operatingSystem"
 	fieldCapacityType    = "capacityType"
+	fieldImage           = "image"
 )
 
 func capacityField(resource string) string { return "capacity." + resource }
@@ -148,6 +149,8 @@ type Facts struct {
 	InstanceType, Zone, Architecture, OperatingSystem string
 	// CapacityType is on-demand or spot, and CapacityTypeField the field that says so.
 	CapacityType, CapacityTypeField string
+	// Image that a machine boots whatever version its Machine has: the template names it. Empty if the provider may look for one by the version.
+	Image string
 	// Capacity holds quantities, which the caller parses.
 	Capacity map[corev1.ResourceName]string
 	// Problems are fields whose content the profile doesn't know, each with its path.
@@ -173,6 +176,8 @@ func (p *Profile) Read(template *unstructured.Unstructured) Facts {
 			facts.Architecture = text
 		case field == fieldOperatingSystem:
 			facts.OperatingSystem = text
+		case field == fieldImage:
+			facts.Image = text
 		case field == fieldCapacityType:
 			facts.CapacityType, facts.CapacityTypeField = text, path
 		}

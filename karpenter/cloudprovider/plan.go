@@ -18,6 +18,7 @@ import (
 	"github.com/autonode-io/autonode/capacity/conversion"
 	capacityprovider "github.com/autonode-io/autonode/karpenter/providers/capacity"
 	"github.com/autonode-io/autonode/karpenter/providers/machine"
+	"github.com/autonode-io/autonode/karpenter/providers/template"
 	"github.com/autonode-io/autonode/karpenter/providers/version"
 )
 
@@ -81,7 +82,7 @@ func (c *CloudProvider) plan(ctx context.Context, nodeClaim *karpv1.NodeClaim, n
 	for key, revision := range map[string]string{
 		v1alpha1.TemplateRevisionAnnotation: tmpl.Revision(), v1alpha1.BootstrapRevisionAnnotation: tmpl.Bootstrap.Revision(),
 		v1alpha1.TemplateOwnedHashAnnotation: tmpl.OwnedHash, v1alpha1.BootstrapOwnedHashAnnotation: tmpl.Bootstrap.OwnedHash,
-		v1alpha1.TemplateKubernetesVersionAnnotation: tmpl.ImageVersion, v1alpha1.ReplacesAnnotation: chosen.choice.Replaces,
+		v1alpha1.TemplateKubernetesVersionAnnotation: stated(tmpl), v1alpha1.ReplacesAnnotation: chosen.choice.Replaces,
 	} {
 		if revision != "" {
 			plan.Annotations[key] = revision
@@ -111,4 +112,12 @@ func (c *CloudProvider) plan(ctx context.Context, nodeClaim *karpv1.NodeClaim, n
 		plan.ReadinessGates = tmpl.Machine.Spec.ReadinessGates
 	}
 	return plan, nil
+}
+
+// stated is the version of the image that a template's source states; empty for one that its nodes have reported.
+func stated(tmpl *template.Template) string {
+	if tmpl.ObservedImage {
+		return ""
+	}
+	return tmpl.ImageVersion
 }

@@ -34,8 +34,8 @@ const (
 	BootstrapDrifted karpcloudprovider.DriftReason = "BootstrapDrifted"
 	// NodeImageDrifted: the release payload names another image for the node class's bootstrap patches or the source's patches.
 	NodeImageDrifted karpcloudprovider.DriftReason = "NodeImageDrifted"
-	// VersionDrifted: nodes of this class and template now get another Kubernetes version, or another template of the same
-	// offering has an image with the version that nodes get.
+	// VersionDrifted: the node is behind or ahead of the Kubernetes version that nodes of this class and template now get, or another
+	// template of the same offering has an image with that version. A node whose kubelet has the version isn't replaced for it.
 	VersionDrifted karpcloudprovider.DriftReason = "VersionDrifted"
 )
 
@@ -112,11 +112,15 @@ func (d *Detector) Reason(nodeClass *v1alpha1.ClusterAPINodeClass, nodeClaim *ka
 	switch {
 	case nodeClass.Spec.Version == "" && deployed && (tmpl == nil || deferred && (tmpl.Version() != "" || tmpl.ImageVersion != "")):
 		// The version is the MachineDeployment's, which is unknown or not followed.
+	case runs(m, resolved.Version):
+		// The node has the version already, which its image brought before the payload did. A Machine's version doesn't change a machine.
 	case tmpl != nil && tmpl.ImageVersion != "":
 		// Its image decides, whatever a Machine of its asks for.
 		if reimaged {
 			return VersionDrifted
 		}
+	case tmpl != nil && tmpl.NamesKubelet(nodeClass):
+		// A new node would boot the same image.
 	case differs(strings.TrimPrefix(m.Spec.Version, "v"), strings.TrimPrefix(resolved.Version, "v")):
 		if !followsPayload || d.mayUpgrade() {
 			return VersionDrifted
@@ -140,11 +144,24 @@ func (c current) isReimaged(m *clusterv1.Machine, resolved string) bool {
 	case booted == "" && !templateOf(c.template).hasChanged(m.Annotations):
 		return false // the template only says by now what it booted all along
 	case booted == "":
-		booted = m.Spec.Version
+		booted = cmp.Or(kubeletOf(m), m.Spec.Version)
 	case stated == "" && !templateOf(c.template).hasChanged(m.Annotations):
 		return false // it says nothing any more, and has the same image
 	}
 	return differs(strings.TrimPrefix(booted, "v"), strings.TrimPrefix(cmp.Or(stated, resolved), "v"))
+}
+
+// runs reports whether a machine's kubelet is known to have a version.
+func runs(m *clusterv1.Machine, v string) bool {
+	return v != "" && kubeletOf(m) != "" && version.IsMade(kubeletOf(m), v)
+}
+
+// kubeletOf returns the version of a machine's kubelet; empty if it isn't known.
+func kubeletOf(m *clusterv1.Machine) string {
+	if m.Status.NodeInfo == nil {
+		return ""
+	}
+	return m.Status.NodeInfo.KubeletVersion
 }
 
 // mayUpgrade reports whether nodes may be replaced now for the payload.
@@ -196,7 +213,7 @@ func (d *Detector) template(nodeClass string, m *clusterv1.Machine) current {
 		return current{template: own, gone: true}
 	}
 	if found {
-		if successor := snapshot.Successor(own, key); successor != nil {
+		if successor := snapshot.Successor(own, key); successor != nil && !runs(m, successor.ImageVersion) {
 			return current{template: successor, succeeds: true}
 		}
 		return current{template: own}

@@ -71,7 +71,7 @@ func (d *Detector) Renewed(nodeClass *v1alpha1.ClusterAPINodeClass, machine *clu
 		return renewed
 	}
 	templateOf(tmpl).renew(machine.Annotations, renewed)
-	if hash := machine.Annotations[v1alpha1.TemplateHashAnnotation]; tmpl.ImageVersion != "" && hash != "" &&
+	if hash := machine.Annotations[v1alpha1.TemplateHashAnnotation]; tmpl.ImageVersion != "" && !tmpl.ObservedImage && hash != "" &&
 		machine.Annotations[v1alpha1.TemplateKubernetesVersionAnnotation] == "" && !templateOf(tmpl).hasChanged(machine.Annotations) {
 		renewed[v1alpha1.TemplateKubernetesVersionAnnotation] = tmpl.ImageVersion
 	}

@@ -8,8 +8,10 @@ import (
 
 	"github.com/blang/semver/v4"
 	"github.com/google/go-cmp/cmp"
+	"k8s.io/utils/ptr"
 
 	"github.com/autonode-io/autonode/api/karpenter/v1alpha1"
+	"github.com/autonode-io/autonode/karpenter/providers/inventory"
 	"github.com/autonode-io/autonode/karpenter/providers/offering"
 	"github.com/autonode-io/autonode/karpenter/providers/pricing"
 	"github.com/autonode-io/autonode/karpenter/providers/template"
@@ -153,4 +155,65 @@ func problemsOf(store *Provider, templates []template.Template) (text string) {
 		text += fmt.Sprint(problem)
 	}
 	return text
+}
+
+// TestObservedImages: the template names an image and doesn't state what is in it. Its nodes do.
+func TestObservedImages(t *testing.T) {
+	named := func(name string) template.Template {
+		tmpl := booting(name, "", 0.1)
+		tmpl.Image, tmpl.ContentHash = "ubuntu-"+name, name
+		tmpl.Bootstrap = template.Bootstrap{DataSecretName: "data", Hash: "bootstrap"}
+		return tmpl
+	}
+	for name, tc := range map[string]struct {
+		payload, runs string
+		change        func(tmpl *template.Template)
+		// image is the version that the template is taken to have, and gets what its nodes get if that isn't the payload's.
+		image, gets string
+		behind      bool
+	}{
+		"When the payload comes first, it should know from the nodes that the image is behind": {payload: "1.36.3", runs: "v1.36.2", image: "1.36.2", gets: "1.36.2", behind: true},
+		"When the nodes run the payload's version, the template should have it":                {payload: "1.36.3", runs: "v1.36.3", image: "1.36.3", gets: "1.36.3"},
+		"When the template comes first, it should launch from it all the same":                 {payload: "1.36.2", runs: "v1.36.3"},
+		"When no node has reported, it should take the image for the payload's":                {payload: "1.36.3"},
+		"When the template states another version, that should count": {payload: "1.36.3", runs: "v1.36.2", image: "1.36.3", gets: "1.36.3", change: func(tmpl *template.Template) {
+			tmpl.ImageVersion = "1.36.3"
+		}},
+		"When the provider looks for an image by version, it should know nothing from nodes": {payload: "1.36.3", runs: "v1.36.2", change: func(tmpl *template.Template) { tmpl.Image = "" }},
+	} {
+		t.Run(name, func(t *testing.T) {
+			tmpl := named("first")
+			if tc.change != nil {
+				tc.change(&tmpl)
+			}
+			store := newProvider(Config{Pricing: pricing.Default(), Version: resolving(tc.payload, "1.36.3")})
+			if tc.runs != "" {
+				revision := Revision(&tmpl, "")
+				store.Inventory.ObserveMachine("1", inventory.Machine{
+					Origin: inventory.Origin{Source: revision.Source}, ContentHash: revision.ContentHash, ProviderID: "cloud://1",
+				})
+				store.Inventory.ObserveNode("a", inventory.Node{ProviderID: "cloud://1", Kubelet: tc.runs})
+			}
+			// An unstated one beside it is no successor: nobody knows what it boots.
+			second := named("second")
+			second.Price = ptr.To(0.2)
+			snapshot := set(store, nodeClass(1), []template.Template{tmpl, second}, template.Cluster{FailureDomains: []string{"a"}})
+			own, _ := snapshot.Template(tmpl.Source.Annotation())
+			if own.ImageVersion != tc.image || own.NodeVersion != tc.gets {
+				t.Errorf("image %q, nodes get %q; want %q, %q", own.ImageVersion, own.NodeVersion, tc.image, tc.gets)
+			}
+			if got := own.Outdated; got != tc.behind {
+				t.Errorf("behind: %t", got)
+			}
+			if next := snapshot.Successor(own, offering.Key{InstanceType: "c4", Zone: "a", CapacityType: "on-demand"}); next != nil {
+				t.Errorf("%s succeeds", next.Source)
+			}
+			// Nothing that was learned outlives what it was learned from.
+			store.Inventory.ForgetNode("a")
+			snapshot = set(store, nodeClass(1), []template.Template{tmpl, second}, template.Cluster{FailureDomains: []string{"a"}})
+			if own, _ := snapshot.Template(tmpl.Source.Annotation()); own.ObservedImage {
+				t.Errorf("%q is still taken from a node that is gone", own.ImageVersion)
+			}
+		})
+	}
 }

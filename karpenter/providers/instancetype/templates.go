@@ -99,6 +99,7 @@ func (p *Provider) setVersions(nodeClass *v1alpha1.ClusterAPINodeClass, template
 	given, _ := p.Version(nodeClass, nil)
 	for i := range templates {
 		tmpl := &templates[i]
+		p.observeImage(nodeClass, tmpl, given)
 		tmpl.NodeVersion, tmpl.Outdated, tmpl.Ahead = "", false, false
 		if tmpl.ImageVersion == "" && (nodeClass.Spec.Version != "" || tmpl.Version() == "") {
 			continue
@@ -121,6 +122,21 @@ func (p *Provider) setVersions(nodeClass *v1alpha1.ClusterAPINodeClass, template
 		}
 	}
 	return problems
+}
+
+// observeImage sets the image's version of a template that doesn't state it from what its nodes run. It leaves a version alone that is newer
+// than nodes get: nothing would be launched from the template, which nobody has asked for.
+func (p *Provider) observeImage(nodeClass *v1alpha1.ClusterAPINodeClass, tmpl *template.Template, given version.Result) {
+	if tmpl.ObservedImage {
+		tmpl.ImageVersion, tmpl.ObservedImage = "", false // of an earlier refresh
+	}
+	if tmpl.ImageVersion != "" || tmpl.Version() != "" || !given.Ready() || !tmpl.NamesKubelet(nodeClass) {
+		return
+	}
+	runs, known := p.Inventory.Kubelet(Revision(tmpl, nodeClass.Hash()))
+	if known && (version.IsMade(runs, given.Version) || version.Compare(runs, given.Version) < 0) {
+		tmpl.ImageVersion, tmpl.ObservedImage = runs, true
+	}
 }
 
 // keyOf differs whenever a snapshot may differ. rest is of everything but the templates.

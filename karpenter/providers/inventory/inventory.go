@@ -45,6 +45,8 @@ type Inventory struct {
 	// reserved counts the machines of the infrastructure's reservations.
 	reserved *reservations
 	observed *observed
+	// kubelets are the versions that nodes report.
+	kubelets *kubelets
 
 	mu sync.Mutex
 	// machines by NodeClaim UID, and how many have each origin, by instance type.
@@ -75,6 +77,8 @@ type Node struct {
 	Capacity, Allocatable Amounts
 	// Zone is that of the Node's label; it may be empty.
 	Zone string
+	// Kubelet is its version as it reports it.
+	Kubelet string
 }
 
 func (n Node) providerID() string { return n.ProviderID }
@@ -83,6 +87,7 @@ func (n Node) providerID() string { return n.ProviderID }
 func New(config Config) *Inventory {
 	i := &Inventory{Config: config, machines: newIndex[types.UID, Machine](), origins: map[string]map[Origin]int{}, nodes: newIndex[string, Node]()}
 	i.reservations, i.observed = newReservations(config.Clock, i.IsCounted, &i.changes), newObserved(config.Clock, &i.changes)
+	i.kubelets = newKubelets(i.observed.observers.Notify)
 	i.reserved = newReservations(config.Clock, i.IsCounted, &i.changes)
 	i.reserved.every = true
 	return i
@@ -204,6 +209,12 @@ func (i *Inventory) Allocatable(r Revision) (Report, bool) {
 	return i.observed.Allocatable(r)
 }
 
+// Kubelet is the version that most nodes of a revision's hardware run, without a leading v; false if no node is known. The newest of
+// several counts.
+func (i *Inventory) Kubelet(r Revision) (version string, known bool) {
+	return i.kubelets.Version(r.hardware())
+}
+
 // ObserveMachine records a NodeClaim's Machine.
 func (i *Inventory) ObserveMachine(nodeClaim types.UID, m Machine) {
 	i.reservations.Observe(nodeClaim, m.Source)
@@ -287,6 +298,7 @@ func (i *Inventory) ObserveNode(name string, n Node) {
 // ForgetNode records that a Node is gone.
 func (i *Inventory) ForgetNode(name string) {
 	i.observed.Forget(name)
+	i.kubelets.Forget(name)
 	i.mu.Lock()
 	defer i.mu.Unlock()
 	i.nodes.remove(name)
@@ -308,7 +320,9 @@ func (i *Inventory) learn(name string) {
 		i.countOrigin(before, -1)
 	}
 	if m.Source != "" && m.ContentHash != "" {
-		i.observed.Observe(name, Revision{m.Source, m.ContentHash, m.BootstrapHash, m.NodeClassHash}, n.Capacity, n.Allocatable)
+		revision := Revision{m.Source, m.ContentHash, m.BootstrapHash, m.NodeClassHash}
+		i.observed.Observe(name, revision, n.Capacity, n.Allocatable)
+		i.kubelets.Observe(name, revision.hardware(), n.Kubelet)
 	}
 }
 
@@ -327,7 +341,7 @@ func (i *Inventory) nodeZone(m Machine) string {
 func nodeOf(n *corev1.Node) (Node, bool) {
 	return Node{
 		ProviderID: n.Spec.ProviderID, Capacity: amountsOf(n.Status.Capacity), Allocatable: amountsOf(n.Status.Allocatable),
-		Zone: n.Labels[corev1.LabelTopologyZone],
+		Zone: n.Labels[corev1.LabelTopologyZone], Kubelet: n.Status.NodeInfo.KubeletVersion,
 	}, n.Labels[karpv1.NodeRegisteredLabelKey] == "true"
 }
 

@@ -52,6 +52,7 @@ func (s *Template) readKind(l layer) {
 	})
 	label("architecture", facts.Architecture, func(value string) { s.Arch = value })
 	label("operatingSystem", facts.OperatingSystem, func(value string) { s.OS = value })
+	s.Image = facts.Image
 	s.kindCapacityType, s.kindCapacityField = facts.CapacityType, facts.CapacityTypeField
 }
 

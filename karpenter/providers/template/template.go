@@ -7,6 +7,7 @@ package template
 import (
 	"cmp"
 	"fmt"
+	"slices"
 	"strconv"
 	"strings"
 
@@ -168,9 +169,13 @@ type Template struct {
 	Replicas int
 	// Paused: the provider launches nothing from this template and writes nothing.
 	Paused bool
+	// Image that the template names, as its kind's profile reads it; empty if the provider may look for one by the Machine's version.
+	Image string
 	// ImageVersion is the Kubernetes version of the image that the template boots, without a leading v; empty if the source doesn't
 	// say, or is a MachineDeployment with a version.
 	ImageVersion string
+	// ObservedImage: the source doesn't state ImageVersion. The template's nodes have reported it.
+	ObservedImage bool
 	// NodeVersion is the version of this template's nodes if it isn't the node class's: ImageVersion, or Version, as far as the API
 	// server supports it. The node class's controller sets it, and the next two.
 	NodeVersion string
@@ -262,6 +267,38 @@ func (s *Template) PatchesFrom() string {
 		return "patches of the catalog and of the instance type"
 	}
 	return "annotation " + v1alpha1.InfrastructurePatchesAnnotation
+}
+
+// NamesKubelet reports whether each machine of the template gets the same kubelet, whatever version its Machine has: the template names an
+// image, and neither a patch nor the bootstrap depends on the version. Kubeadm runs the kubelet that it finds; other bootstrap providers
+// install the Machine's version.
+func (s *Template) NamesKubelet(nodeClass *v1alpha1.ClusterAPINodeClass) bool {
+	if s.Image == "" || s.Patches.Refers(patch.Version) || len(s.Patches.Images()) > 0 || !s.Bootstrap.IsDefined() {
+		return false
+	}
+	if s.Bootstrap.ConfigTemplate == nil {
+		return true
+	}
+	kind := s.Bootstrap.ConfigTemplate.GroupVersionKind().GroupKind()
+	if kind != kubeadm {
+		return false
+	}
+	return !slices.ContainsFunc(nodeClass.Spec.BootstrapPatches, func(patches v1alpha1.BootstrapPatches) bool {
+		return patches.APIGroup == kind.Group && slices.ContainsFunc(patches.Patches, refersToVersion)
+	})
+}
+
+// kubeadm is the kind of kubeadm's bootstrap templates.
+var kubeadm = schema.GroupKind{Group: "bootstrap.cluster.x-k8s.io", Kind: "KubeadmConfigTemplate"}
+
+// refersToVersion reports whether what a patch writes may depend on the version of nodes, or on an image that the payload names for it.
+func refersToVersion(p v1alpha1.JSONPatch) bool {
+	if p.ValueFrom == nil {
+		return false
+	}
+	return slices.ContainsFunc([]string{patch.Version, "image"}, func(variable string) bool {
+		return strings.Contains(p.ValueFrom.Variable, variable) || strings.Contains(p.ValueFrom.Template, variable)
+	})
 }
 
 // IsCatalogs reports whether the template is an instance type of a catalog.

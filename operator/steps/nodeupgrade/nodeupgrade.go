@@ -138,9 +138,10 @@ func (n *NodeUpgrade) current(ctx context.Context, s *scope.Scope) (string, erro
 	if err := s.Guest.Cached.List(ctx, nodes, client.HasLabels{karpv1.NodePoolLabelKey}); err != nil {
 		return "", fmt.Errorf("listing nodes in the guest: %w", err)
 	}
-	newest := ""
+	// A node may be ahead of the payload, because its image is. That says nothing of what the others get.
+	newest, wanted := "", guest.PlainVersion(s.Karpenter.Versions[payload.KubernetesVersion])
 	for i := range nodes.Items {
-		if v := guest.PlainVersion(nodes.Items[i].Status.NodeInfo.KubeletVersion); guest.CompareVersions(v, newest) > 0 {
+		if v := guest.PlainVersion(nodes.Items[i].Status.NodeInfo.KubeletVersion); guest.CompareVersions(v, newest) > 0 && (wanted == "" || guest.CompareVersions(v, wanted) <= 0) {
 			newest = v
 		}
 	}
@@ -261,7 +262,11 @@ func (in input) waits() string {
 		if opens.IsZero() {
 			return "the maintenance window doesn't open again"
 		}
-		return fmt.Sprintf("to be upgraded from %s on, in the maintenance window", opens.Format("Mon 2 Jan 15:04 MST"))
+		change := "upgraded"
+		if guest.CompareVersions(guest.PlainVersion(in.wanted), guest.PlainVersion(in.current)) < 0 {
+			change = "taken back"
+		}
+		return fmt.Sprintf("to be %s from %s on, in the maintenance window", change, opens.Format("Mon 2 Jan 15:04 MST"))
 	}
 	wanted := strings.TrimPrefix(in.wanted, "v")
 	message := "approve with: " + in.approve + wanted

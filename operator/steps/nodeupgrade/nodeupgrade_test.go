@@ -102,6 +102,15 @@ func (f *fixture) approve(version string) {
 	metav1.SetMetaDataAnnotation(&f.HostedCluster.ObjectMeta, v1beta1.ApproveNodeVersionAnnotation, version)
 }
 
+func TestPayloadGoesBack(t *testing.T) {
+	t.Run("When the payload is older than what nodes have, it should not call that an upgrade", func(t *testing.T) {
+		g, f := NewWithT(t), setUp(t, window(), "1.37.2")
+		f.reconcile(t)
+		f.gives("1.37.2")(g)
+		g.Expect(f.NodeUpgrade.Waits).To(Equal("to be taken back from Sat 28 Nov 02:00 CET on, in the maintenance window"))
+	})
+}
+
 func TestImmediate(t *testing.T) {
 	for name, policy := range map[string]*v1beta1.NodeUpgrade{
 		"nothing is said": nil, "the policy is Immediate": {Policy: v1beta1.NodeUpgradeImmediate}, "the policy is empty": {},

@@ -34,7 +34,9 @@ type decision struct {
 // unknown.
 func decide(i inventory, desired, server string, upgrade scope.NodeUpgrade, clk clock.Clock) decision {
 	wanted := i.wanted(desired)
-	outdated := map[string]int{} // by version
+	outdated, newer := map[string]int{}, map[string]int{} // by version; newer are those of outdated that are ahead
+	ahead, drifted := 0, i.driftedNodes()
+	replaced := 0 // of those ahead
 	byPool, sizes := map[string]int{}, map[string]int{}
 	total, unsupported := 0, false
 	imaged, waiting := i.imaged(), images{}
@@ -45,6 +47,15 @@ func decide(i inventory, desired, server string, upgrade scope.NodeUpgrade, clk 
 		if v := kubelet(node); v != wanted[node.Name] {
 			outdated[v]++
 			total++
+			if isAhead(v, wanted[node.Name]) {
+				newer[v]++
+				ahead++
+				if drifted[node.Name] {
+					replaced++
+				} else {
+					continue // no budget delays what Karpenter doesn't replace
+				}
+			}
 			if image, ok := imaged[node.Name]; ok && guest.PlainVersion(image.Version) == v {
 				waiting.add(image, wanted[node.Name])
 			} else {
@@ -79,10 +90,12 @@ func decide(i inventory, desired, server string, upgrade scope.NodeUpgrade, clk 
 	case blocked:
 		v.reason = v1beta1.NodeUpgradeHeldReason
 		v.message = fmt.Sprintf("new nodes get %s rather than %s; %s", given, desired, upgrade.Waits)
+	case total > 0 && ahead == total && replaced == 0:
+		v.reason = v1beta1.NodesAheadReason
+		v.message = fmt.Sprintf("%s; name a payload with the version of their image, or provide a template whose image has %s", runAhead(ahead, len(i.nodes), newer, desired), desired)
 	case total > 0:
 		v.reason = v1beta1.NodesOutdatedReason
-		v.message = fmt.Sprintf("%d of %d %s still %s %s", total, len(i.nodes), english.PluralWord(len(i.nodes), "node", "nodes"),
-			english.PluralWord(total, "runs", "run"), runs(outdated))
+		v.message = runBehind(total-ahead, ahead, len(i.nodes), outdated, newer, desired)
 		if limit := i.limit(byPool, sizes, clk); limit != "" {
 			v.message += "; " + limit
 		}
@@ -101,6 +114,30 @@ func decide(i inventory, desired, server string, upgrade scope.NodeUpgrade, clk 
 		v.message += fmt.Sprintf("; the control plane, at %s, doesn't support nodes that old", server)
 	}
 	return v
+}
+
+// isAhead reports whether a node's version is newer than the one that it should run.
+func isAhead(v, wanted string) bool {
+	return v != unknown && guest.CompareVersions(v, wanted) > 0
+}
+
+// runAhead says which newer versions nodes run.
+func runAhead(n, of int, newer map[string]int, desired string) string {
+	return fmt.Sprintf("%d of %d %s %s %s, ahead of %s", n, of, english.PluralWord(of, "node", "nodes"), english.PluralWord(n, "runs", "run"), runs(newer), desired)
+}
+
+// runBehind says which older versions nodes run, and how many nodes are ahead.
+func runBehind(behind, ahead, of int, outdated, newer map[string]int, desired string) string {
+	if behind == 0 {
+		return runAhead(ahead, of, newer, desired)
+	}
+	older := maps.Clone(outdated)
+	maps.DeleteFunc(older, func(v string, n int) bool { return newer[v] == n })
+	text := fmt.Sprintf("%d of %d %s still %s %s", behind, of, english.PluralWord(of, "node", "nodes"), english.PluralWord(behind, "runs", "run"), runs(older))
+	if ahead > 0 {
+		text += fmt.Sprintf("; %d %s %s, ahead of %s", ahead, english.PluralWord(ahead, "runs", "run"), runs(newer), desired)
+	}
+	return text
 }
 
 // images are what nodes wait for whose own images are older.

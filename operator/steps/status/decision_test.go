@@ -66,6 +66,14 @@ func (i inventory) image(pool, class, version string) inventory {
 	return i
 }
 
+// drift has Karpenter replace each node.
+func (i inventory) drift() inventory {
+	for c := range i.claims {
+		i.claims[c].StatusConditions().SetTrue(karpv1.ConditionTypeDrifted)
+	}
+	return i
+}
+
 func empty() inventory {
 	return inventory{images: map[kind]provider.OlderImage{}, pools: map[string]*karpv1.NodePool{}, pinned: map[string]string{}, group: v1alpha1.Group}
 }
@@ -238,6 +246,21 @@ func TestImageDecision(t *testing.T) {
 			want: decision{outdated: 1, status: metav1.ConditionFalse, reason: v1beta1.NodeImageOlderReason,
 				message: `1 of 1 node runs 1.36.2: the image of machine template "KwokMachineTemplate/general" still has 1.36.2; provide a template whose image has 1.36.3; ` +
 					`to be upgraded from Sat 28 Nov 02:00 CET on`},
+		},
+		"a template has brought a newer kubelet than the payload's": {
+			inventory: empty().with("general", "default", "v1.37.1", 1), server: "1.37.1",
+			want: decision{outdated: 1, status: metav1.ConditionFalse, reason: v1beta1.NodesAheadReason,
+				message: "1 of 1 node runs 1.37.1, ahead of 1.36.3; name a payload with the version of their image, or provide a template whose image has 1.36.3"},
+		},
+		"the payload went back and Karpenter replaces what is ahead": {
+			inventory: empty().with("general", "default", "v1.37.1", 2).drift().budget("general", karpv1.Budget{Nodes: "1"}), server: "1.37.1",
+			want: decision{outdated: 2, status: metav1.ConditionFalse, reason: v1beta1.NodesOutdatedReason,
+				message: `2 of 2 nodes run 1.37.1, ahead of 1.36.3; NodePool "general" allows 1 disruption at a time`},
+		},
+		"some nodes are behind and one is ahead": {
+			inventory: empty().with("general", "default", "v1.36.2", 2).with("other", "default", "v1.37.1", 1), server: "1.37.1",
+			want: decision{outdated: 3, status: metav1.ConditionFalse, reason: v1beta1.NodesOutdatedReason,
+				message: "2 of 3 nodes still run 1.36.2; 1 runs 1.37.1, ahead of 1.36.3"},
 		},
 		"nodes are older than their image": {
 			inventory: empty().with("general", "default", "v1.36.1", 1).image("general", "default", "1.36.2"), server: "1.36.3",

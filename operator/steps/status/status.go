@@ -219,6 +219,17 @@ func (i inventory) drifted() int32 {
 	return count(n)
 }
 
+// driftedNodes are the names of the nodes that Karpenter is to replace.
+func (i inventory) driftedNodes() map[string]bool {
+	names := map[string]bool{}
+	for c := range i.claims {
+		if i.claims[c].StatusConditions().Get(karpv1.ConditionTypeDrifted).IsTrue() {
+			names[i.claims[c].Status.NodeName] = true
+		}
+	}
+	return names
+}
+
 const (
 	// mostVersions is how many versions are counted separately. A cluster has two or three, but the guest's admin can
 	// make nodes that report anything.
@@ -297,10 +308,13 @@ func (i inventory) imaged() map[string]provider.OlderImage {
 func kubelet(node *corev1.Node) string {
 	v := guest.PlainVersion(node.Status.NodeInfo.KubeletVersion)
 	if _, err := utilversion.ParseSemantic(v); err != nil || len(v) > maxVersion {
-		return "unknown"
+		return unknown
 	}
 	return v
 }
+
+// unknown is the version of a node whose own is malformed.
+const unknown = "unknown"
 
 func count(n int) int32 {
 	return int32(min(n, math.MaxInt32))
