@@ -274,6 +274,18 @@ func (d *decoder) value(at string, item any, check func(d *decoder, at, text str
 		"times": func(at string, item any) {
 			d.each(at, item, func(at string, item any) { v.times = append(v.times, d.path(at, item)) })
 		},
+		"where": func(at string, item any) {
+			w := where{}
+			before := len(d.problems)
+			d.fields(at, item, map[string]func(string, any){
+				"path":   func(at string, item any) { w.path = d.path(at, item) },
+				"values": func(at string, item any) { w.values = d.texts(at, item) },
+			})
+			if len(d.problems) == before && (w.path.text == "" || len(w.values) == 0) {
+				d.report(at, "needs path and values")
+			}
+			v.where = &w
+		},
 		"unit": func(at string, item any) { v.unit = d.oneOf(at, item, units) },
 		"values": func(at string, item any) {
 			object, ok := item.(map[string]any)

@@ -64,6 +64,7 @@ func TestParse(t *testing.T) {
       cpu: [{path: spec.cores, unit: cores}, {path: spec.cores, times: [spec.sockets]}]
       "a b": [{value: "1"}]
       memory: [{path: spec.gib, unit: Gi}]
+      hugepages-2Mi: [{path: spec.huge, where: {path: spec.mode}}]
   conditions:
     - {reasons: [Nothing]}
     - {means: Broken, reasons: [Nothing]}
@@ -109,6 +110,7 @@ func TestParse(t *testing.T) {
 			`[0].template.architecture[1]: needs either path or value`,
 			`[0].template.capacity.a b: is not the name of a resource, such as cpu or nvidia.com/gpu`,
 			`[0].template.capacity.cpu[0].unit: "cores" is not one of m, k, M, G, T, Ki, Mi, Gi, Ti`,
+			`[0].template.capacity.hugepages-2Mi[0].where: needs path and values`,
 			`[0].template.capacityType[0].values.cheap: "reserved" is not one of on-demand, spot`,
 			`[0].template.instanceType[0].path: "spec..a" is not a path such as spec.template.spec.disks[0].size or metadata.annotations['example.org/type']`,
 			`[0].template.size: no such field; the fields are architecture, capacity, capacityType, image, instanceType, operatingSystem, zone`,

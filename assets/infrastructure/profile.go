@@ -100,10 +100,26 @@ type value struct {
 	set string
 	// values maps what the field holds to the result.
 	values map[string]string
+	// where the field counts: only while another one holds one of the texts; nil for always.
+	where *where
 	// times are further numbers that the field is multiplied by. One that isn't there counts as one.
 	times []Path
 	// unit of the number.
 	unit string
+}
+
+// where is a condition on another field of the template.
+type where struct {
+	path   Path
+	values []string
+}
+
+func (w *where) holds(object map[string]any) bool {
+	if w == nil {
+		return true
+	}
+	text, _ := w.path.Text(object)
+	return slices.Contains(w.values, text)
 }
 
 // GroupKind of the machine.
@@ -209,6 +225,8 @@ func (v value) read(object map[string]any) (text, problem string) {
 	switch {
 	case !ok:
 		return "", ""
+	case !v.where.holds(object):
+		return "", fmt.Sprintf("is ignored unless %s is %s", v.where.path, strings.Join(v.where.values, " or "))
 	case v.set != "":
 		return v.set, ""
 	}

@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"maps"
 	"slices"
+	"strings"
 
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
@@ -23,7 +24,11 @@ func (s *Template) readKind(l layer) {
 		return
 	}
 	facts := l.kind.Read(l.object)
+	_, disk := l.object.GetAnnotations()[diskAnnotation]
 	for _, problem := range facts.Problems {
+		if disk && strings.HasPrefix(problem, diskField) {
+			continue // the annotation says it instead
+		}
 		s.note(problem)
 	}
 	for _, name := range slices.Sorted(maps.Keys(facts.Capacity)) {
@@ -55,6 +60,9 @@ func (s *Template) readKind(l layer) {
 	s.Image = facts.Image
 	s.kindCapacityType, s.kindCapacityField = facts.CapacityType, facts.CapacityTypeField
 }
+
+// diskField begins a problem of a profile's field for the machine's disk.
+const diskField = "capacity." + string(corev1.ResourceEphemeralStorage) + ":"
 
 func unknownKind(template *unstructured.Unstructured) Note {
 	return Note{On: template.GroupVersionKind().GroupKind().String(), Unknown: true, Text: "has no profile: what its " +

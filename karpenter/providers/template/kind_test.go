@@ -28,7 +28,7 @@ func ofKind(kind string, spec map[string]any, annotations map[string]string) *un
 // embedded reads templates with the embedded profiles.
 var embedded = templates{Config{Profiles: profile.Embedded()}}
 
-var vsphereSpec = map[string]any{"numCPUs": int64(4), "memoryMiB": int64(16384), "diskGiB": int64(40)}
+var vsphereSpec = map[string]any{"numCPUs": int64(4), "memoryMiB": int64(16384), "diskGiB": int64(40), "cloneMode": "fullClone"}
 
 func TestReadKind(t *testing.T) {
 	t.Run("When the kind's template has no status, its own fields should be the capacity", func(t *testing.T) {
