@@ -119,9 +119,27 @@ const failureReason = "FailureReason"
 
 // conditionsOfMachine returns the conditions in which Cluster API repeats those of the infrastructure machine.
 func conditionsOfMachine(m *clusterv1.Machine) []metav1.Condition {
-	conditions := []metav1.Condition{machine.Condition(m, clusterv1.MachineInfrastructureReadyCondition)}
+	conditions := append([]metav1.Condition{machine.Condition(m, clusterv1.MachineInfrastructureReadyCondition)}, formerConditions(m)...)
 	if reason, message := finalFailure(m); reason != "" {
 		conditions = append(conditions, metav1.Condition{Type: failureReason, Status: metav1.ConditionFalse, Reason: reason, Message: message})
+	}
+	return conditions
+}
+
+// formerConditions returns the condition about the infrastructure of Cluster API's contract v1beta1, in which alone some providers say why a
+// task has failed.
+//
+//nolint:staticcheck // deprecated together with the contract v1beta1, which many providers still follow.
+func formerConditions(m *clusterv1.Machine) (conditions []metav1.Condition) {
+	if m.Status.Deprecated == nil || m.Status.Deprecated.V1Beta1 == nil {
+		return nil
+	}
+	for i := range m.Status.Deprecated.V1Beta1.Conditions {
+		if c := &m.Status.Deprecated.V1Beta1.Conditions[i]; c.Type == clusterv1.InfrastructureReadyV1Beta1Condition {
+			conditions = append(conditions, metav1.Condition{
+				Type: string(c.Type), Status: metav1.ConditionStatus(c.Status), Reason: c.Reason, Message: c.Message, LastTransitionTime: c.LastTransitionTime,
+			})
+		}
 	}
 	return conditions
 }

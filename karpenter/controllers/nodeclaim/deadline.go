@@ -155,7 +155,7 @@ func (d *deadline) pass(ctx context.Context, nodeClaim *karpv1.NodeClaim, cached
 			break
 		}
 	}
-	key, last := offeringOf(m), lastCondition(m)
+	key, last := offeringOf(m), d.awaited(ctx, m)
 	var until time.Time
 	blamed := s.reason == LaunchTimeoutReason && last.Type != clusterv1.MachineBootstrapConfigReadyCondition
 	if blamed {

@@ -1,0 +1,44 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package nodeclaim
+
+import (
+	"context"
+	"fmt"
+	"strings"
+
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	clusterv1 "sigs.k8s.io/cluster-api/api/core/v1beta2"
+)
+
+// unreported is in the message of a Machine whose infrastructure machine has no condition yet.
+const unreported = "not yet reported"
+
+// awaited returns what a machine is waiting for. While its infrastructure machine says why only in a condition that the Machine doesn't repeat,
+// it is that. If nothing says why, the message says where to look.
+func (c Config) awaited(ctx context.Context, m *clusterv1.Machine) metav1.Condition {
+	last := lastCondition(m)
+	if last.Type != clusterv1.MachineInfrastructureReadyCondition || last.Message != "" && !strings.Contains(last.Message, unreported) {
+		return last
+	}
+	conditions := formerConditions(m)
+	ref := m.Spec.InfrastructureRef
+	if c.Infrastructure != nil {
+		if object, err := c.Infrastructure.Get(ctx, ref.GroupKind(), ref.Name); err == nil {
+			conditions = append(conditionsOfInfrastructure(object), conditions...)
+		}
+	}
+	for _, condition := range conditions {
+		if condition.Status == metav1.ConditionFalse && condition.Message != "" && !strings.Contains(condition.Message, unreported) {
+			last.Reason, last.Message = condition.Reason, condition.Message
+			return last
+		}
+	}
+	said := strings.TrimSpace(last.Message)
+	if said != "" {
+		said += "; "
+	}
+	last.Message = said + fmt.Sprintf("the infrastructure provider gives no reason; look at the conditions and events of %s %s/%s and of what it makes, and at the provider's log",
+		ref.Kind, m.Namespace, ref.Name)
+	return last
+}
