@@ -8,8 +8,10 @@ import (
 	"context"
 	"math"
 	"strconv"
+	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
+	"k8s.io/utils/clock"
 	clusterv1 "sigs.k8s.io/cluster-api/api/core/v1beta2"
 	"sigs.k8s.io/controller-runtime/pkg/log"
 	"sigs.k8s.io/controller-runtime/pkg/manager"
@@ -18,6 +20,7 @@ import (
 	"sigs.k8s.io/karpenter/pkg/metrics"
 
 	"github.com/autonode-io/autonode/api/karpenter/v1alpha1"
+	"github.com/autonode-io/autonode/clusterstatus"
 	"github.com/autonode-io/autonode/karpenter/providers/machine"
 	"github.com/autonode-io/autonode/karpenter/providers/offering"
 	"github.com/autonode-io/autonode/karpenter/providers/vacancy"
@@ -36,6 +39,9 @@ var (
 		metrics.NodePoolLabel, metrics.CapacityTypeLabel)
 	unhealthy = desc("machines_unhealthy",
 		"Machines that a MachineHealthCheck wants to be replaced. Labeled by nodepool.",
+		metrics.NodePoolLabel)
+	hanging = desc("machines_deletion_hanging",
+		"Machines whose deletion the infrastructure doesn't get done with, after two minutes without a provider ID and five with one. Labeled by nodepool.",
 		metrics.NodePoolLabel)
 	held = desc("machine_repairs_held",
 		"Unhealthy machines that aren't replaced because too many of their NodePool are unhealthy at once. Labeled by nodepool.",
@@ -61,6 +67,8 @@ type Config struct {
 	Vacancies *vacancy.Keeper
 	// Registry that serves the metrics; nil for Karpenter's.
 	Registry prometheus.Registerer
+	// Clock defaults to the real one.
+	Clock clock.PassiveClock
 }
 
 // Collector is a prometheus.Collector.
@@ -75,6 +83,9 @@ var (
 func New(config Config) *Collector {
 	if config.Registry == nil {
 		config.Registry = crmetrics.Registry
+	}
+	if config.Clock == nil {
+		config.Clock = clock.RealClock{}
 	}
 	return &Collector{config}
 }
@@ -95,7 +106,7 @@ func (c *Collector) Start(ctx context.Context) error {
 
 // Describe implements prometheus.Collector.
 func (c *Collector) Describe(descs chan<- *prometheus.Desc) {
-	for _, d := range []*prometheus.Desc{machines, price, unhealthy, held, vacancies, unavailable, retry} {
+	for _, d := range []*prometheus.Desc{machines, price, unhealthy, hanging, held, vacancies, unavailable, retry} {
 		descs <- d
 	}
 }
@@ -130,7 +141,7 @@ func (c *Collector) Collect(samples chan<- prometheus.Metric) {
 		log.Log.V(1).Info("counting machines", "error", err.Error())
 		return
 	}
-	counts := count(list)
+	counts := count(list, c.Clock.Now())
 	for key, n := range counts.phases {
 		gauge(machines, float64(n), key.nodePool, key.value)
 	}
@@ -139,6 +150,7 @@ func (c *Collector) Collect(samples chan<- prometheus.Metric) {
 	}
 	for nodePool, pool := range counts.pools {
 		gauge(unhealthy, float64(pool.unhealthy), nodePool)
+		gauge(hanging, float64(pool.hanging), nodePool)
 		waiting := 0
 		if pool.unhealthy > machine.Repairable(pool.all) {
 			waiting = pool.unhealthy
@@ -150,7 +162,7 @@ func (c *Collector) Collect(samples chan<- prometheus.Metric) {
 // of is a NodePool with a phase or capacity type.
 type of struct{ nodePool, value string }
 
-type pool struct{ all, unhealthy int }
+type pool struct{ all, unhealthy, hanging int }
 
 type counts struct {
 	phases map[of]int
@@ -158,7 +170,7 @@ type counts struct {
 	pools  map[string]pool
 }
 
-func count(list []clusterv1.Machine) counts {
+func count(list []clusterv1.Machine, now time.Time) counts {
 	result := counts{phases: map[of]int{}, prices: map[of]float64{}, pools: map[string]pool{}}
 	for i := range list {
 		m := &list[i]
@@ -171,6 +183,9 @@ func count(list []clusterv1.Machine) counts {
 		p.all++
 		if machine.Unhealthy(m) {
 			p.unhealthy++
+		}
+		if clusterstatus.Hangs(m, now) {
+			p.hanging++
 		}
 		result.pools[nodePool] = p
 	}

@@ -15,6 +15,7 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 	"github.com/prometheus/client_golang/prometheus/testutil"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/utils/clock"
 	clocktesting "k8s.io/utils/clock/testing"
 	clusterv1 "sigs.k8s.io/cluster-api/api/core/v1beta2"
@@ -91,6 +92,12 @@ func TestMetrics(t *testing.T) {
 			karpenter_clusterapi_machines_unhealthy{nodepool="batch"} 2
 			karpenter_clusterapi_machines_unhealthy{nodepool="general"} 1
 			`},
+		"When none hangs in deletion, it should say so": {"karpenter_clusterapi_machines_deletion_hanging", `
+			# HELP karpenter_clusterapi_machines_deletion_hanging Machines whose deletion the infrastructure doesn't get done with, after two minutes without a provider ID and five with one. Labeled by nodepool.
+			# TYPE karpenter_clusterapi_machines_deletion_hanging gauge
+			karpenter_clusterapi_machines_deletion_hanging{nodepool="batch"} 0
+			karpenter_clusterapi_machines_deletion_hanging{nodepool="general"} 0
+			`},
 		"When too many of a NodePool are, it should say that none is replaced": {"karpenter_clusterapi_machine_repairs_held", `
 			# HELP karpenter_clusterapi_machine_repairs_held Unhealthy machines that aren't replaced because too many of their NodePool are unhealthy at once. Labeled by nodepool.
 			# TYPE karpenter_clusterapi_machine_repairs_held gauge
@@ -118,6 +125,30 @@ func TestMetrics(t *testing.T) {
 	t.Run("When an offering is available again, it should say nothing of it", func(t *testing.T) {
 		clk.Step(offering.BaseTTL)
 		NewWithT(t).Expect(testutil.CollectAndCount(collector, "karpenter_clusterapi_offering_unavailable")).To(BeZero())
+	})
+
+	t.Run("When a Machine hangs in deletion, it should count it", func(t *testing.T) {
+		g := NewWithT(t)
+		var m clusterv1.Machine
+		made(t, s, "f", "batch", "", func(machine *clusterv1.Machine) { m = *machine })
+		g.Expect(s.Admin.Get(t.Context(), client.ObjectKeyFromObject(&m), &m)).To(Succeed())
+		m.Finalizers = append(m.Finalizers, "example.com/held")
+		g.Expect(s.Admin.Update(t.Context(), &m)).To(Succeed())
+		g.Expect(s.Admin.Delete(t.Context(), &m)).To(Succeed())
+		late := karpentermetrics.New(karpentermetrics.Config{
+			Machines: s.Machines(nil), Unavailable: unavailable, Rejections: offering.NewRejections(clock.RealClock{}), Registry: prometheus.NewRegistry(),
+			Clock: clocktesting.NewFakePassiveClock(time.Now().Add(time.Hour)),
+		})
+		g.Eventually(func() error {
+			return testutil.CollectAndCompare(late, strings.NewReader(`
+			# HELP karpenter_clusterapi_machines_deletion_hanging Machines whose deletion the infrastructure doesn't get done with, after two minutes without a provider ID and five with one. Labeled by nodepool.
+			# TYPE karpenter_clusterapi_machines_deletion_hanging gauge
+			karpenter_clusterapi_machines_deletion_hanging{nodepool="batch"} 1
+			karpenter_clusterapi_machines_deletion_hanging{nodepool="general"} 0
+			`), "karpenter_clusterapi_machines_deletion_hanging")
+		}).Should(Succeed())
+		m.Finalizers = nil
+		g.Expect(s.Admin.Patch(t.Context(), &m, client.RawPatch(types.MergePatchType, []byte(`{"metadata":{"finalizers":null}}`)))).To(Succeed())
 	})
 
 	t.Run("When its names and help texts are linted, it should follow Prometheus' habits", func(t *testing.T) {

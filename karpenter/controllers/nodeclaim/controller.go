@@ -133,7 +133,8 @@ func (c *Controller) Reconcile(ctx context.Context, nodeClaim *karpv1.NodeClaim)
 	if nodeClaim.DeletionTimestamp != nil {
 		c.repair.forget(ctx, nodeClaim)
 		c.latency.forget(nodeClaim)
-		return reconcile.Result{}, c.finalization.reconcile(ctx, nodeClaim)
+		after, err := c.finalization.reconcile(ctx, nodeClaim)
+		return reconcile.Result{RequeueAfter: after}, err
 	}
 	if !nodeClaim.StatusConditions().Get(karpv1.ConditionTypeLaunched).IsTrue() {
 		// Karpenter hasn't stored what Create returned yet.

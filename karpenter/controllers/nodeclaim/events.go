@@ -40,6 +40,9 @@ const (
 	// NodeDeletedReason: the Node was deleted without a drain while its Machine ran. Karpenter launches a replacement at once; delete
 	// Nodes without removing Karpenter's finalizer, which drains them.
 	NodeDeletedReason = "NodeDeleted"
+	// DeletionHangsReason: a Machine of the offering is being deleted, and the infrastructure provider doesn't get done with it. The offering is
+	// unavailable until the Machine is gone. Look at the provider's log: most often it can't log in.
+	DeletionHangsReason = "DeletionHangs"
 	// InterruptedReason: the infrastructure is about to take the machine back, as with spot capacity. Karpenter launches a
 	// replacement while the node drains; a spot offering is unavailable for a while.
 	InterruptedReason = "Interrupted"

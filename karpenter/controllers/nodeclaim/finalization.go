@@ -6,14 +6,19 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"time"
 
 	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/klog/v2"
+	clusterv1 "sigs.k8s.io/cluster-api/api/core/v1beta2"
 	"sigs.k8s.io/controller-runtime/pkg/client"
+	"sigs.k8s.io/controller-runtime/pkg/log"
 
 	corev1 "k8s.io/api/core/v1"
 	karpv1 "sigs.k8s.io/karpenter/pkg/apis/v1"
 
 	"github.com/autonode-io/autonode/api/karpenter/v1alpha1"
+	"github.com/autonode-io/autonode/clusterstatus"
 	"github.com/autonode-io/autonode/karpenter/providers/machine"
 )
 
@@ -21,17 +26,50 @@ import (
 // The update makes Karpenter reconcile at once instead of after five seconds.
 const MachineGoneAnnotation = v1alpha1.Group + "/machine-gone"
 
-// finalization triggers Karpenter when a Machine that it waits for is gone.
+const (
+	// holdFor is how long an offering stays closed after the last look at a Machine whose deletion hangs, and holdInterval is between two looks.
+	holdFor      = 2 * time.Minute
+	holdInterval = time.Minute
+)
+
+// finalization triggers Karpenter when a Machine that it waits for is gone. Until then, if the deletion hangs, it keeps the Machine's offering
+// closed: another machine of it would most likely hang like this one, after each back-off one more.
 type finalization struct{ Config }
 
-func (f *finalization) reconcile(ctx context.Context, nodeClaim *karpv1.NodeClaim) error {
-	if !nodeClaim.StatusConditions().Get(karpv1.ConditionTypeInstanceTerminating).IsTrue() {
+func (f *finalization) reconcile(ctx context.Context, nodeClaim *karpv1.NodeClaim) (time.Duration, error) {
+	m, err := f.Machines.ForNodeClaim(ctx, nodeClaim.UID)
+	switch {
+	case err == nil:
+		return f.hold(ctx, m), nil
+	case !errors.Is(err, machine.ErrNotFound):
+		return 0, err
+	case !nodeClaim.StatusConditions().Get(karpv1.ConditionTypeInstanceTerminating).IsTrue():
 		// Karpenter is still draining the node and hasn't deleted the Machine.
-		return nil
+		return 0, nil
 	}
-	if _, err := f.Machines.ForNodeClaim(ctx, nodeClaim.UID); !errors.Is(err, machine.ErrNotFound) {
-		return err
+	return 0, f.gone(ctx, nodeClaim)
+}
+
+// hold closes the offering of a Machine whose deletion hangs, and returns when to look again; 0 if the Machine isn't being deleted.
+func (f *finalization) hold(ctx context.Context, m *clusterv1.Machine) time.Duration {
+	from, deleting := clusterstatus.HangsFrom(m)
+	now := f.Clock.Now()
+	switch {
+	case !deleting:
+		return 0
+	case now.Before(from):
+		return from.Sub(now)
 	}
+	key := offeringOf(m)
+	if _, closed := f.Unavailable.Entry(key); !closed {
+		log.FromContext(ctx).Info("the deletion of a machine hangs", "Machine", klog.KObj(m), "instanceType", key.InstanceType, "zone", key.Zone,
+			"capacityType", key.CapacityType, "message", clusterstatus.Holds(m))
+	}
+	f.Unavailable.Hold(key, DeletionHangsReason, now.Add(holdFor))
+	return holdInterval
+}
+
+func (f *finalization) gone(ctx context.Context, nodeClaim *karpv1.NodeClaim) error {
 	var waiting client.Object = nodeClaim
 	if name := nodeClaim.Status.NodeName; name != "" {
 		node := &corev1.Node{}

@@ -130,6 +130,31 @@ func (u *Unavailable) Mark(key Key, reason string) time.Time {
 	return u.mark(Entry{Key: key, Reason: reason})
 }
 
+// Hold keeps an offering unavailable until a time at least. It counts as no failure: what comes next is judged by those before it.
+func (u *Unavailable) Hold(key Key, reason string, until time.Time) {
+	u.mu.Lock()
+	defer u.mu.Unlock()
+	u.expire(u.clock.Now())
+	entry, known := u.entries[key]
+	if known && !entry.Until.Before(until) {
+		return
+	}
+	if !known {
+		entry = Entry{Key: key, Failures: u.past[key].Failures}
+		delete(u.past, key)
+	}
+	entry.Until = until
+	if entry.Reason = cmp.Or(entry.Reason, reason); known {
+		u.entries[key] = entry
+		return // it was unavailable, and nextExpiry only makes expire look
+	}
+	u.entries[key] = entry
+	u.changed(key)
+	u.regroup()
+	u.nextExpiry.Advance(until)
+	u.observers.Notify()
+}
+
 // MarkExhausted is Mark for an offering that the infrastructure lacks capacity or quota for. Without quota, its family is unavailable in
 // all zones. When enough instance types of a zone lack capacity, all of them are unavailable there.
 func (u *Unavailable) MarkExhausted(key Key, family, reason string, lacks Lack) time.Time {

@@ -1,0 +1,60 @@
+// SPDX-License-Identifier: Apache-2.0
+
+// Package clusterstatus reads what Cluster API says of a Cluster's infrastructure and of the deletion of Machines.
+package clusterstatus
+
+import (
+	"time"
+
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	clusterv1 "sigs.k8s.io/cluster-api/api/core/v1beta2"
+)
+
+// How long the deletion of a Machine may take. One that has no provider ID has nothing to shut down, and its offering's first back-off lasts
+// three minutes: the deletion counts as hanging before that ends.
+const (
+	deletionWithoutInstance = 2 * time.Minute
+	deletion                = 5 * time.Minute
+)
+
+// HangsFrom returns from when on the deletion of a Machine counts as hanging; false if the Machine isn't being deleted, or if the deletion waits
+// for its node or for a hook. A provider without a session deletes nothing, as with wrong credentials.
+func HangsFrom(m *clusterv1.Machine) (from time.Time, deleting bool) {
+	if m.DeletionTimestamp == nil {
+		return time.Time{}, false
+	}
+	for i := range m.Status.Conditions {
+		c := &m.Status.Conditions[i]
+		if c.Type != clusterv1.MachineDeletingCondition || c.Status != metav1.ConditionTrue {
+			continue
+		}
+		switch c.Reason {
+		case clusterv1.MachineDeletingDrainingNodeReason, clusterv1.MachineDeletingWaitingForVolumeDetachReason,
+			clusterv1.MachineDeletingWaitingForPreDrainHookReason, clusterv1.MachineDeletingWaitingForPreTerminateHookReason:
+			return time.Time{}, false
+		}
+	}
+	if m.Spec.ProviderID == "" {
+		return m.DeletionTimestamp.Add(deletionWithoutInstance), true
+	}
+	return m.DeletionTimestamp.Add(deletion), true
+}
+
+// Hangs reports whether the deletion of a Machine hangs.
+func Hangs(m *clusterv1.Machine, now time.Time) bool {
+	from, deleting := HangsFrom(m)
+	return deleting && !now.Before(from)
+}
+
+// Holds returns what Cluster API says of a Machine's deletion; it may be empty.
+func Holds(m *clusterv1.Machine) string {
+	for i := range m.Status.Conditions {
+		if c := &m.Status.Conditions[i]; c.Type == clusterv1.MachineDeletingCondition && c.Status == metav1.ConditionTrue {
+			if c.Message != "" {
+				return c.Message
+			}
+			return c.Reason
+		}
+	}
+	return ""
+}
