@@ -1,6 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Package clusterstatus reads what Cluster API says of a Cluster's infrastructure and of the deletion of Machines.
 package clusterstatus
 
 import (

@@ -29,6 +29,7 @@ import (
 	"github.com/autonode-io/autonode/karpenter/cloudprovider"
 	"github.com/autonode-io/autonode/karpenter/providers/drift"
 	"github.com/autonode-io/autonode/karpenter/providers/instancetype"
+	"github.com/autonode-io/autonode/karpenter/providers/inventory"
 	"github.com/autonode-io/autonode/karpenter/providers/nodeimage"
 	"github.com/autonode-io/autonode/karpenter/providers/offering"
 	"github.com/autonode-io/autonode/karpenter/providers/pricing"
@@ -380,6 +381,26 @@ func TestCreateErrors(t *testing.T) {
 		}
 	})
 
+	t.Run("When the Cluster's infrastructure isn't ready and a Machine waits for it, it should launch no further one", func(t *testing.T) {
+		g := NewWithT(t)
+		f := newFixture(t, nil)
+		f.Cluster.Status.Initialization.InfrastructureProvisioned = ptr.To(true)
+		f.Cluster.Status.Conditions = []metav1.Condition{{
+			Type: clusterv1.ClusterInfrastructureReadyCondition, Status: metav1.ConditionFalse, Reason: "VCenterUnreachable", Message: "Cannot complete login", LastTransitionTime: metav1.Now(),
+		}}
+		g.Expect(f.Admin.Status().Update(t.Context(), f.Cluster)).To(Succeed())
+		g.Eventually(func(g Gomega) {
+			cluster := &clusterv1.Cluster{}
+			g.Expect(f.Management.GetClient().Get(t.Context(), client.ObjectKeyFromObject(f.Cluster), cluster)).To(Succeed())
+			g.Expect(cluster.Status.Conditions).To(HaveLen(1))
+		}).Should(Succeed())
+		_, err := f.provider.Create(f.ctx, f.claim("first", nil))
+		g.Expect(err).NotTo(HaveOccurred(), "a condition alone, which may flap, stops nothing")
+		f.store.Inventory.ObserveMachine("first", inventory.Machine{})
+		_, err = f.provider.Create(f.ctx, f.claim("second", nil))
+		g.Expect(karpcloudprovider.IsNodeClassNotReadyError(err)).To(BeTrue())
+		g.Expect(err).To(MatchError(ContainSubstring("isn't ready: VCenterUnreachable: Cannot complete login")))
+	})
 	t.Run("When the Cluster is being deleted, it should launch nothing, whatever the node class says", func(t *testing.T) {
 		g := NewWithT(t)
 		f := newFixture(t, nil)

@@ -16,6 +16,7 @@ import (
 
 	"github.com/autonode-io/autonode/api/karpenter/v1alpha1"
 	"github.com/autonode-io/autonode/capacity/conversion"
+	"github.com/autonode-io/autonode/clusterstatus"
 	capacityprovider "github.com/autonode-io/autonode/karpenter/providers/capacity"
 	"github.com/autonode-io/autonode/karpenter/providers/machine"
 	"github.com/autonode-io/autonode/karpenter/providers/template"
@@ -39,6 +40,9 @@ func (c *CloudProvider) plan(ctx context.Context, nodeClaim *karpv1.NodeClaim, n
 	if cluster.DeletionTimestamp != nil {
 		// The node class's status may lag, or a user may have overwritten it.
 		return machine.Plan{}, karpcloudprovider.NewNodeClassNotReadyError(fmt.Errorf("its Cluster %s is being deleted", key))
+	}
+	if notReady := clusterstatus.NotReady(cluster); notReady != "" && (!clusterstatus.Provisioned(cluster) || c.InstanceTypes.Inventory.Pending() > 0) {
+		return machine.Plan{}, karpcloudprovider.NewNodeClassNotReadyError(errors.New(notReady))
 	}
 	tmpl := chosen.choice.Template
 	labels := nodeLabels(nodeClaim, chosen)

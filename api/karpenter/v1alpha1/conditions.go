@@ -95,6 +95,9 @@ const (
 	ClusterPausedReason = "ClusterPaused"
 	// ClusterDeletingReason: the Cluster is being deleted in the management cluster; nothing more is launched.
 	ClusterDeletingReason = "ClusterDeleting"
+	// ClusterNotReadyReason: the infrastructure of the Cluster was ready and isn't now; the message has the infrastructure provider's sentence,
+	// such as a failed login. No Machine is launched while another one waits for its provider ID. Correct what the message names.
+	ClusterNotReadyReason = "ClusterNotReady"
 	// ClusterNotProvisionedReason: the infrastructure provider hasn't provisioned the Cluster yet, so its zones are unknown.
 	ClusterNotProvisionedReason = "ClusterNotProvisioned"
 )

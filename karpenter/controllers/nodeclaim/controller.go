@@ -41,6 +41,7 @@ import (
 	nodeclaimutils "sigs.k8s.io/karpenter/pkg/utils/nodeclaim"
 
 	"github.com/autonode-io/autonode/api/karpenter/v1alpha1"
+	"github.com/autonode-io/autonode/clusterstatus"
 	"github.com/autonode-io/autonode/karpenter/providers/machine"
 	"github.com/autonode-io/autonode/karpenter/providers/offering"
 	"github.com/autonode-io/autonode/karpenter/providers/profile"
@@ -115,6 +116,7 @@ func New(config Config) *Controller {
 		repair,
 		&failure{config},
 		&identity{config},
+		&clusterReady{config},
 		latency,
 		&capacityShortfall{config},
 		deadline,
@@ -183,6 +185,15 @@ func (c *Controller) Register(_ context.Context, m manager.Manager) error {
 				UpdateFunc:  func(e event.TypedUpdateEvent[*clusterv1.Machine]) bool { return matters(e.ObjectOld, e.ObjectNew) },
 				GenericFunc: func(event.TypedGenericEvent[*clusterv1.Machine]) bool { return false },
 			})).
+		WatchesRawSource(source.Kind(c.ManagementCache, &clusterv1.Cluster{},
+			handler.TypedEnqueueRequestsFromMapFunc(c.waitingFor), predicate.TypedFuncs[*clusterv1.Cluster]{
+				CreateFunc: func(e event.TypedCreateEvent[*clusterv1.Cluster]) bool { return clusterstatus.NotReady(e.Object) != "" },
+				UpdateFunc: func(e event.TypedUpdateEvent[*clusterv1.Cluster]) bool {
+					return clusterstatus.NotReady(e.ObjectOld) != clusterstatus.NotReady(e.ObjectNew)
+				},
+				DeleteFunc:  func(event.TypedDeleteEvent[*clusterv1.Cluster]) bool { return false },
+				GenericFunc: func(event.TypedGenericEvent[*clusterv1.Cluster]) bool { return false },
+			})).
 		WithOptions(ctrlcontroller.Options{MaxConcurrentReconciles: concurrency}).
 		Complete(reconcile.AsReconciler(m.GetClient(), c))
 }
@@ -198,6 +209,22 @@ func (c *Controller) nodeClaimOf(ctx context.Context, m *clusterv1.Machine) []re
 		for _, name := range c.repair.waiting(ctx, pool) {
 			requests = append(requests, request(name))
 		}
+	}
+	return requests
+}
+
+// waitingFor maps the Cluster to the NodeClaims whose Machines wait for its infrastructure.
+func (c *Controller) waitingFor(ctx context.Context, cluster *clusterv1.Cluster) (requests []reconcile.Request) {
+	if cluster.Name != c.Machines.ClusterName || cluster.Namespace != c.Machines.Namespace {
+		return nil
+	}
+	err := c.Machines.Each(ctx, func(m *clusterv1.Machine) {
+		if m.Spec.ProviderID == "" {
+			requests = append(requests, request(v1alpha1.NodeClaimOf(m)))
+		}
+	})
+	if err != nil {
+		log.FromContext(ctx).Error(err, "listing the Machines that wait for the Cluster's infrastructure")
 	}
 	return requests
 }

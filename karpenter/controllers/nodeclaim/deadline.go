@@ -156,20 +156,28 @@ func (d *deadline) pass(ctx context.Context, nodeClaim *karpv1.NodeClaim, cached
 		}
 	}
 	key, last := offeringOf(m), d.awaited(ctx, m)
+	notReady, err := d.notReady(ctx)
+	if err != nil {
+		return outcome{}, err
+	}
 	var until time.Time
-	blamed := s.reason == LaunchTimeoutReason && last.Type != clusterv1.MachineBootstrapConfigReadyCondition
+	// What keeps every machine from coming is no fault of the offering.
+	blamed := s.reason == LaunchTimeoutReason && last.Type != clusterv1.MachineBootstrapConfigReadyCondition && notReady == ""
 	if blamed {
 		// Mark it first: the replacement must not get the same offering.
 		until = d.Unavailable.Mark(key, s.reason)
 	}
 	message := fmt.Sprintf("no %s within %s (%s); Machine %s/%s says %s: %s", s.missing, s.limit, key.Description(), m.Namespace, m.Name, last.Type, detail(last))
+	if notReady != "" {
+		message += "; " + notReady
+	}
 	if node.UID != "" {
 		message += fmt.Sprintf("; its Node has joined with the provider ID %q, the Machine has %q", node.Spec.ProviderID, m.Spec.ProviderID)
 	}
 	if moved, err := deadlines.Restart(ctx, d.Guest, nodeClaim, d.Clock.Now().Add(-deadlines.RegistrationTimeout), s.reason, message); err != nil || !moved {
 		return outcome{done: true}, err
 	}
-	if !blamed {
+	if !blamed && notReady == "" {
 		until = d.Unavailable.CountFailure(key, s.reason)
 	}
 	log.FromContext(ctx).Info("machine took too long", "instanceType", key.InstanceType, "zone", key.Zone, "capacityType", key.CapacityType,

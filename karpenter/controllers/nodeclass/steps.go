@@ -41,13 +41,23 @@ func (s launchAllowed) reconcile(_ context.Context, nodeClass *v1alpha1.ClusterA
 	case apierrors.IsNotFound(in.ClusterErr):
 		conditions.SetFalse(condition, v1alpha1.SourceUnreadableReason, fmt.Sprintf("the Cluster in namespace %s of the management cluster doesn't exist", s.Namespace))
 	case errors.Is(in.ClusterErr, template.ErrNotProvisioned):
-		conditions.SetFalse(condition, v1alpha1.ClusterNotProvisionedReason, fmt.Sprintf("%s in namespace %s of the management cluster; nothing is launched until its infrastructure provider is done", in.ClusterErr, s.Namespace))
+		message := fmt.Sprintf("%s in namespace %s of the management cluster; nothing is launched until its infrastructure provider is done", in.ClusterErr, s.Namespace)
+		if in.Cluster.NotReady != "" {
+			message = in.Cluster.NotReady + "; nothing is launched until it is"
+		}
+		conditions.SetFalse(condition, v1alpha1.ClusterNotProvisionedReason, message)
 	case in.ClusterErr != nil:
 		return unreadable(conditions, condition, []error{in.ClusterErr})
 	case in.Cluster.Deleting:
 		conditions.SetFalse(condition, v1alpha1.ClusterDeletingReason, fmt.Sprintf("the Cluster in namespace %s of the management cluster is being deleted; nothing is launched any more", s.Namespace))
 	case in.Cluster.Paused:
 		conditions.SetFalse(condition, v1alpha1.ClusterPausedReason, fmt.Sprintf("the Cluster in namespace %s of the management cluster is paused; nothing is launched until it resumes", s.Namespace))
+	case in.Cluster.NotReady != "" && s.InstanceTypes.Inventory.Pending() > 0:
+		conditions.SetFalse(condition, v1alpha1.ClusterNotReadyReason, in.Cluster.NotReady+"; no further Machine is launched until it is, or the launched ones get their provider IDs")
+	case in.Cluster.NotReady != "":
+		// What was ready once often works while a condition of it is False, and some flap. One Machine finds out: if it gets its provider ID, the
+		// next is launched.
+		conditions.SetTrueWithReason(condition, v1alpha1.ClusterNotReadyReason, in.Cluster.NotReady+"; until it is, no Machine is launched while another has no provider ID")
 	default:
 		conditions.SetTrue(condition)
 	}

@@ -19,6 +19,7 @@ import (
 
 	"github.com/autonode-io/autonode/api/karpenter/v1alpha1"
 	"github.com/autonode-io/autonode/internal/environment"
+	"github.com/autonode-io/autonode/karpenter/providers/inventory"
 	"github.com/autonode-io/autonode/karpenter/providers/version"
 )
 
@@ -261,6 +262,26 @@ func TestLaunchAllowed(t *testing.T) {
 		f.Expect(f.available("c2-small")).To(BeTrue())
 		provisioned(true, clusterv1.FailureDomain{Name: "a"}, clusterv1.FailureDomain{Name: "b"})
 		f.ready()
+	})
+	t.Run("When the infrastructure isn't ready any more, it should have the provider's sentence and launch one Machine at a time", func(t *testing.T) {
+		says := func(status metav1.ConditionStatus, message string) {
+			f.Cluster.Status.Conditions = []metav1.Condition{{
+				Type: clusterv1.ClusterInfrastructureReadyCondition, Status: status, Reason: "VCenterUnreachable", Message: message, LastTransitionTime: metav1.Now(),
+			}}
+			f.Expect(f.Admin.Status().Update(t.Context(), f.Cluster)).To(Succeed())
+		}
+		sentence := fmt.Sprintf("the infrastructure of Cluster %s/%s isn't ready: VCenterUnreachable: Cannot complete login", f.Namespace, f.Cluster.Name)
+		says(metav1.ConditionFalse, "Cannot complete login")
+		f.Expect(f.condition(v1alpha1.ConditionLaunchAllowed, "True", v1alpha1.ClusterNotReadyReason)).To(HavePrefix(sentence))
+		f.ready()
+		f.store.Inventory.ObserveMachine("pending", inventory.Machine{})
+		f.Expect(f.condition(v1alpha1.ConditionLaunchAllowed, "False", v1alpha1.ClusterNotReadyReason)).To(HavePrefix(sentence))
+		f.Expect(f.available("c2-small")).To(BeTrue(), "an offering isn't to blame")
+		f.store.Inventory.ObserveMachine("pending", inventory.Machine{ProviderID: "cloud://1"})
+		f.condition(v1alpha1.ConditionLaunchAllowed, "True", v1alpha1.ClusterNotReadyReason)
+		f.store.Inventory.ForgetMachine("pending")
+		says(metav1.ConditionTrue, "")
+		f.condition(v1alpha1.ConditionLaunchAllowed, "True", v1alpha1.ConditionLaunchAllowed)
 	})
 	t.Run("When the platform labels the Cluster with a region, its instance types should be in it", func(t *testing.T) {
 		label := func(region string) {

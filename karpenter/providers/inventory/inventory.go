@@ -54,6 +54,8 @@ type Inventory struct {
 	origins  map[string]map[Origin]int
 	// nodes by name.
 	nodes index[string, Node]
+	// pending is how many of machines have no provider ID.
+	pending int
 }
 
 // Change names what results have changed for: those of Origins for an instance type, those of Full, Capacity
@@ -231,6 +233,12 @@ func (i *Inventory) ObserveMachine(nodeClaim types.UID, m Machine) {
 	if !changed {
 		return
 	}
+	if m.ProviderID == "" {
+		i.pend(1)
+	}
+	if known && before.ProviderID == "" {
+		i.pend(-1)
+	}
 	if !known || before.Origin != m.Origin {
 		i.countOrigin(m.Origin, 1)
 		if known {
@@ -283,6 +291,24 @@ func (i *Inventory) ForgetMachine(nodeClaim types.UID) {
 	defer i.mu.Unlock()
 	if before, ok := i.machines.remove(nodeClaim); ok {
 		i.countOrigin(before.Origin, -1)
+		if before.ProviderID == "" {
+			i.pend(-1)
+		}
+	}
+}
+
+// Pending is the number of machines that the infrastructure hasn't made yet: they have no provider ID.
+func (i *Inventory) Pending() int {
+	i.mu.Lock()
+	defer i.mu.Unlock()
+	return i.pending
+}
+
+// pend adds to the number of pending machines. It notifies observers when there is one, and when there is none any more. i.mu must be held.
+func (i *Inventory) pend(n int) {
+	before := i.pending
+	if i.pending += n; (before == 0) != (i.pending == 0) {
+		i.observed.observers.Notify()
 	}
 }
 

@@ -119,4 +119,6 @@ type Cluster struct {
 	Paused bool
 	// Deleting: nothing is launched any more.
 	Deleting bool
+	// NotReady is why its infrastructure isn't ready; empty while it is. It is known with ErrNotProvisioned, too.
+	NotReady string
 }

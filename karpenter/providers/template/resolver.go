@@ -17,12 +17,12 @@ import (
 	"k8s.io/apimachinery/pkg/labels"
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/runtime/schema"
-	"k8s.io/utils/ptr"
 	clusterv1 "sigs.k8s.io/cluster-api/api/core/v1beta2"
 	"sigs.k8s.io/cluster-api/util/annotations"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/autonode-io/autonode/api/karpenter/v1alpha1"
+	"github.com/autonode-io/autonode/clusterstatus"
 	"github.com/autonode-io/autonode/karpenter/providers/informer"
 	"github.com/autonode-io/autonode/karpenter/providers/kubelet"
 	"github.com/autonode-io/autonode/karpenter/providers/profile"
@@ -132,11 +132,13 @@ func (r *Resolver) Cluster(ctx context.Context) (Cluster, error) {
 	if err := runtime.DefaultUnstructuredConverter.FromUnstructured(u.Object, cluster); err != nil {
 		return Cluster{}, fmt.Errorf("decoding Cluster %s/%s: %w", u.GetNamespace(), u.GetName(), err)
 	}
-	if !ptr.Deref(cluster.Status.Initialization.InfrastructureProvisioned, false) {
-		return Cluster{}, ErrNotProvisioned
+	notReady := clusterstatus.NotReady(cluster)
+	if !clusterstatus.Provisioned(cluster) {
+		return Cluster{NotReady: notReady}, ErrNotProvisioned
 	}
 	c := Cluster{
-		Region: cluster.Labels[corev1.LabelTopologyRegion], Paused: annotations.IsPaused(cluster, cluster), Deleting: !cluster.DeletionTimestamp.IsZero(),
+		NotReady: notReady,
+		Region:   cluster.Labels[corev1.LabelTopologyRegion], Paused: annotations.IsPaused(cluster, cluster), Deleting: !cluster.DeletionTimestamp.IsZero(),
 	}
 	for _, domain := range cluster.Status.FailureDomains {
 		c.FailureDomains = append(c.FailureDomains, domain.Name)

@@ -128,7 +128,15 @@ func summarize(s *scope.Scope, o *outcome) summary {
 		reason := cmp.Or(o.reason, v1beta1.AutoNodeDrainingReason)
 		return summary{status: metav1.ConditionFalse, reason: reason, message: o.message, detail: "AutoNode is being removed", state: v1beta1.AutoNodeStateDraining}
 	}
-	return summarizeRunning(s, o)
+	sum := summarizeRunning(s, o)
+	switch {
+	case o.infrastructure == "":
+	case sum.message == "":
+		sum.message = o.infrastructure
+	default:
+		sum.message = o.infrastructure + "; " + sum.message
+	}
+	return sum
 }
 
 // summarizeRunning reports Karpenter's own state. A missing input doesn't turn off what was rolled out before.

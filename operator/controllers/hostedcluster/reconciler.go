@@ -134,6 +134,11 @@ func (r *Reconciler) Reconcile(ctx context.Context, hostedCluster *v1beta1.Hoste
 	if o.resuming && o.err() == nil && o.state != off {
 		return reconcile.Result{RequeueAfter: o.requeueAfter}, nil
 	}
+	if says, after, err := r.infrastructure(ctx, s); err != nil {
+		o.errs = append(o.errs, err)
+	} else if o.infrastructure = says; after > 0 && (o.requeueAfter == 0 || after < o.requeueAfter) {
+		o.requeueAfter = after
+	}
 	r.conclude(s, o)
 	bound(hostedCluster)
 	if err := r.applyStatus(ctx, before, hostedCluster); apierrors.IsConflict(err) {
@@ -197,6 +202,8 @@ type outcome struct {
 	resuming bool
 	// message is what the reconciliation waits for; empty for nothing.
 	message string
+	// infrastructure says what keeps it from making and deleting machines; empty for nothing.
+	infrastructure string
 	// reason is AutoNodeEnabled's reason, if it isn't the default; see scope.Result.
 	reason       string
 	errs         []error

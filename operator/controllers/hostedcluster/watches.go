@@ -30,6 +30,7 @@ import (
 
 	"github.com/autonode-io/autonode/api/karpenter/v1alpha1"
 	"github.com/autonode-io/autonode/api/v1beta1"
+	"github.com/autonode-io/autonode/clusterstatus"
 	"github.com/autonode-io/autonode/operator/scope"
 	"github.com/autonode-io/autonode/operator/steps/component"
 )
@@ -111,8 +112,8 @@ func (r *Reconciler) watch(mgr manager.Manager, config Config) error {
 			}
 			return r.byNamespace(ctx, object)
 		}), builder.WithPredicates(anotherTemplate)).
-		// The last one's deletion ends a drain.
-		Watches(&clusterv1.Machine{}, handler.Funcs{DeleteFunc: r.machineGone}).
+		// The last one's deletion ends a drain, and one that hangs is reported.
+		Watches(&clusterv1.Machine{}, handler.Funcs{UpdateFunc: r.machineDeleting, DeleteFunc: r.machineGone}).
 		Watches(&v1beta1.ControlPlaneComponent{}, ours, changed).
 		// This includes another operator's component, whose HostedCluster isn't visible.
 		Watches(&v1beta1.ControlPlaneComponent{}, handler.EnqueueRequestsFromMapFunc(r.byNamespace), builder.WithPredicates(onlyDeleted)).
@@ -188,10 +189,30 @@ func (r *Reconciler) ofNamespace(ctx context.Context, obj client.Object) []recon
 // machineGone enqueues the HostedClusters that may wait for the Machine's deletion.
 func (r *Reconciler) machineGone(ctx context.Context, e event.DeleteEvent, queue workqueue.TypedRateLimitingInterface[reconcile.Request]) {
 	cluster := client.ObjectKey{Namespace: e.Object.GetNamespace(), Name: e.Object.GetLabels()[clusterv1.ClusterNameLabel]}
+	m, ok := e.Object.(*clusterv1.Machine)
+	hung := ok && clusterstatus.Hangs(m, r.clock.Now())
 	for _, request := range r.requests(ctx, func(s *scope.Scope) bool {
-		return s.Draining() && holds(s.HostedCluster) && s.ClusterKey() == cluster
+		return (hung || s.Draining() && holds(s.HostedCluster)) && s.ClusterKey() == cluster
 	}, client.MatchingFields{controlPlaneNamespaceIndex: cluster.Namespace}) {
 		queue.AddAfter(request, burst)
+	}
+}
+
+// machineDeleting enqueues the HostedCluster of a Machine whose deletion has begun, for when it hangs, and of one that hangs and says why.
+func (r *Reconciler) machineDeleting(ctx context.Context, e event.UpdateEvent, queue workqueue.TypedRateLimitingInterface[reconcile.Request]) {
+	before, okBefore := e.ObjectOld.(*clusterv1.Machine)
+	after, okAfter := e.ObjectNew.(*clusterv1.Machine)
+	if !okBefore || !okAfter || after.Labels[v1alpha1.NodeClaimUIDLabel] == "" {
+		return
+	}
+	from, deleting := clusterstatus.HangsFrom(after)
+	if _, known := clusterstatus.HangsFrom(before); !deleting || known && clusterstatus.Holds(before) == clusterstatus.Holds(after) {
+		return
+	}
+	cluster := client.ObjectKey{Namespace: after.Namespace, Name: after.Labels[clusterv1.ClusterNameLabel]}
+	for _, request := range r.requests(ctx, func(s *scope.Scope) bool { return s.HostedCluster.Spec.AutoNode != nil && s.ClusterKey() == cluster },
+		client.MatchingFields{controlPlaneNamespaceIndex: cluster.Namespace}) {
+		queue.AddAfter(request, max(from.Sub(r.clock.Now()), burst))
 	}
 }
 

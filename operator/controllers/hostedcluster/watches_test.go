@@ -11,6 +11,7 @@ import (
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/client-go/util/workqueue"
+	clocktesting "k8s.io/utils/clock/testing"
 	clusterv1 "sigs.k8s.io/cluster-api/api/core/v1beta2"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	"sigs.k8s.io/controller-runtime/pkg/client/fake"
@@ -40,19 +41,22 @@ func TestMachineGone(t *testing.T) {
 		name string
 		// cluster is the one that the Machine belongs to, in its HostedCluster's namespace.
 		cluster string
-		want    []string
+		// hung: its deletion began an hour ago.
+		hung bool
+		want []string
 	}{
 		{name: "When a Machine of a cluster that drains has gone, it should look at that soon", cluster: "off", want: []string{"off"}},
 		{name: "When a Machine of a cluster that is deleted has gone, it should look at that soon", cluster: "deleted", want: []string{"deleted"}},
 		{name: "When a Machine has gone as they do, it should do nothing", cluster: "on"},
 		{name: "When a Machine of a cluster without AutoNode has gone, it should do nothing", cluster: "never"},
+		{name: "When a Machine that hung in deletion has gone, it should look at its cluster soon", cluster: "on", hung: true, want: []string{"on"}},
 		{name: "When a Machine of another Cluster in the namespace has gone, it should do nothing", cluster: "infra"},
 	} {
 		t.Run(test.name, func(t *testing.T) {
 			g := NewWithT(t)
 			scheme := runtime.NewScheme()
 			g.Expect(v1beta1.AddToScheme(scheme)).To(Succeed())
-			r := &Reconciler{management: fake.NewClientBuilder().WithScheme(scheme).
+			r := &Reconciler{clock: clocktesting.NewFakePassiveClock(noon), management: fake.NewClientBuilder().WithScheme(scheme).
 				WithIndex(&v1beta1.HostedCluster{}, controlPlaneNamespaceIndex, indexControlPlaneNamespace).
 				WithObjects(
 					hosted("off", func(*v1beta1.HostedCluster) {}),
@@ -64,14 +68,47 @@ func TestMachineGone(t *testing.T) {
 					hosted("infra", func(hc *v1beta1.HostedCluster) { hc.Spec.InfraID = "infra-x7" }),
 				).Build()}
 			queue := &recordingQueue{added: map[types.NamespacedName]time.Duration{}}
-			r.machineGone(t.Context(), event.DeleteEvent{Object: &clusterv1.Machine{ObjectMeta: metav1.ObjectMeta{
+			m := &clusterv1.Machine{ObjectMeta: metav1.ObjectMeta{
 				Namespace: "clusters-" + test.cluster, Name: "general-x", Labels: map[string]string{clusterv1.ClusterNameLabel: test.cluster},
-			}}}, queue)
+			}}
+			if test.hung {
+				m.DeletionTimestamp = &metav1.Time{Time: noon.Add(-time.Hour)}
+			}
+			r.machineGone(t.Context(), event.DeleteEvent{Object: m}, queue)
 			want := map[types.NamespacedName]time.Duration{}
 			for _, name := range test.want {
 				want[types.NamespacedName{Namespace: "clusters", Name: name}] = 500 * time.Millisecond
 			}
 			g.Expect(queue.added).To(Equal(want))
+		})
+	}
+}
+
+func TestMachineDeleting(t *testing.T) {
+	scheme := runtime.NewScheme()
+	NewWithT(t).Expect(v1beta1.AddToScheme(scheme)).To(Succeed())
+	r := &Reconciler{clock: clocktesting.NewFakePassiveClock(noon), management: fake.NewClientBuilder().WithScheme(scheme).
+		WithIndex(&v1beta1.HostedCluster{}, controlPlaneNamespaceIndex, indexControlPlaneNamespace).
+		WithObjects(&v1beta1.HostedCluster{ObjectMeta: metav1.ObjectMeta{Namespace: "clusters", Name: "blue"}, Spec: v1beta1.HostedClusterSpec{AutoNode: &v1beta1.AutoNode{}}}).Build()}
+	running := deleted("a", 0, "")
+	running.DeletionTimestamp = nil
+	for name, tc := range map[string]struct {
+		before, after *clusterv1.Machine
+		want          []time.Duration
+	}{
+		"When a deletion begins, it should look at the cluster when that may hang":           {running, deleted("a", 0, ""), []time.Duration{2 * time.Minute}},
+		"When a deletion goes on as before, it should not look again":                        {deleted("a", time.Minute, "x"), deleted("a", time.Minute, "x"), nil},
+		"When a deletion that hangs says something else, it should look at the cluster soon": {deleted("a", time.Hour, "x"), deleted("a", time.Hour, "y"), []time.Duration{burst}},
+		"When a running machine changes, it should not look":                                 {running, running, nil},
+	} {
+		t.Run(name, func(t *testing.T) {
+			queue := &recordingQueue{added: map[types.NamespacedName]time.Duration{}}
+			r.machineDeleting(t.Context(), event.UpdateEvent{ObjectOld: tc.before, ObjectNew: tc.after}, queue)
+			var got []time.Duration
+			for _, after := range queue.added {
+				got = append(got, after)
+			}
+			NewWithT(t).Expect(got).To(Equal(tc.want))
 		})
 	}
 }

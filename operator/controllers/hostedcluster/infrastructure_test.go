@@ -1,0 +1,92 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package hostedcluster
+
+import (
+	"testing"
+	"time"
+
+	. "github.com/onsi/gomega"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime"
+	clocktesting "k8s.io/utils/clock/testing"
+	clusterv1 "sigs.k8s.io/cluster-api/api/core/v1beta2"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+	"sigs.k8s.io/controller-runtime/pkg/client/fake"
+
+	"github.com/autonode-io/autonode/api/karpenter/v1alpha1"
+	"github.com/autonode-io/autonode/api/v1beta1"
+	"github.com/autonode-io/autonode/operator/provider"
+	"github.com/autonode-io/autonode/operator/provider/clusterapi"
+)
+
+// deleted is a Machine of Karpenter's whose deletion began some time ago.
+func deleted(name string, ago time.Duration, holds string) *clusterv1.Machine {
+	m := &clusterv1.Machine{ObjectMeta: metav1.ObjectMeta{
+		Namespace: "clusters-blue", Name: name, Labels: map[string]string{clusterv1.ClusterNameLabel: "blue", v1alpha1.NodeClaimUIDLabel: name},
+		DeletionTimestamp: &metav1.Time{Time: noon.Add(-ago)}, Finalizers: []string{clusterv1.MachineFinalizer},
+	}}
+	m.Status.Conditions = []metav1.Condition{{
+		Type: clusterv1.MachineDeletingCondition, Status: metav1.ConditionTrue, Reason: clusterv1.MachineDeletingWaitingForInfrastructureDeletionReason, Message: holds,
+	}}
+	return m
+}
+
+func TestInfrastructure(t *testing.T) {
+	const sentence = "the infrastructure of Cluster clusters-blue/blue isn't ready: VCenterUnreachable: Cannot complete login"
+	others := deleted("other", time.Hour, "")
+	others.Labels[clusterv1.ClusterNameLabel] = "green"
+	user := deleted("user", time.Hour, "")
+	delete(user.Labels, v1alpha1.NodeClaimUIDLabel)
+	for name, tc := range map[string]struct {
+		notReady bool
+		machines []client.Object
+		aws      bool
+		want     string
+		after    time.Duration
+	}{
+		"When all is well, it should say nothing":                               {},
+		"When the provider can't log in, it should have its sentence":           {notReady: true, want: sentence},
+		"When a deletion has just begun, it should look again when it may hang": {machines: []client.Object{deleted("a", time.Minute, "")}, after: time.Minute},
+		"When deletions hang, it should count them and quote one": {
+			machines: []client.Object{deleted("b", time.Hour, "* VSphereMachine deletion:\n  still there"), deleted("a", 3*time.Minute, "waiting for VSphereMachine a"), others, user},
+			want:     "2 Machines hang in deletion, such as a (waiting for VSphereMachine a); no other is launched of their offerings",
+		},
+		"When both hold, it should say both": {
+			notReady: true, machines: []client.Object{deleted("a", time.Hour, "")},
+			want: sentence + "; 1 Machine hangs in deletion, such as a (WaitingForInfrastructureDeletion); no other is launched of their offerings",
+		},
+		"When nodes aren't Machines, it should say nothing": {notReady: true, aws: true},
+	} {
+		t.Run(name, func(t *testing.T) {
+			g := NewWithT(t)
+			scheme := runtime.NewScheme()
+			g.Expect(clusterv1.AddToScheme(scheme)).To(Succeed())
+			r := &Reconciler{management: fake.NewClientBuilder().WithScheme(scheme).WithObjects(tc.machines...).Build(), clock: clocktesting.NewFakePassiveClock(noon)}
+			s := running("1.36.3")
+			s.HostedCluster.Namespace, s.HostedCluster.Name, s.ControlPlaneNamespace = "clusters", "blue", "clusters-blue"
+			s.Profile = clusterapi.New()
+			if tc.aws {
+				s.Profile = &provider.Profile{Unattended: func(string) string { return "instances" }}
+			}
+			s.Cluster = &clusterv1.Cluster{ObjectMeta: metav1.ObjectMeta{Namespace: "clusters-blue", Name: "blue"}}
+			if tc.notReady {
+				s.Cluster.Status.Conditions = []metav1.Condition{{
+					Type: clusterv1.ClusterInfrastructureReadyCondition, Status: metav1.ConditionFalse, Reason: "VCenterUnreachable", Message: "Cannot complete login",
+				}}
+			}
+			says, after, err := r.infrastructure(t.Context(), s)
+			g.Expect(err).NotTo(HaveOccurred())
+			g.Expect(says).To(Equal(tc.want))
+			g.Expect(after).To(Equal(tc.after))
+		})
+	}
+	t.Run("When Karpenter runs, the message should have it before what else there is to say, and the state should stay", func(t *testing.T) {
+		g := NewWithT(t)
+		r := &Reconciler{clock: clocktesting.NewFakePassiveClock(noon)}
+		s := running("1.36.3")
+		setCondition(s.HostedCluster, v1beta1.NodesUpToDate, metav1.ConditionFalse, v1beta1.NodesOutdatedReason, "5 of 8 nodes still run 1.36.2")
+		r.conclude(s, &outcome{state: on, infrastructure: sentence})
+		g.Expect(s.HostedCluster.Status.AutoNode).To(And(HaveField("Message", sentence+"; 5 of 8 nodes still run 1.36.2"), HaveField("State", v1beta1.AutoNodeStateUpgrading)))
+	})
+}
