@@ -23,15 +23,20 @@ type nodeZone struct {
 	format string
 	// values are zones by failure domain; they come first.
 	values map[string]string
+	// differs: nodes' zones have other names, which only the platform knows.
+	differs bool
 }
 
-func (z *nodeZone) isZero() bool { return z.format == "" && len(z.values) == 0 }
+func (z *nodeZone) isZero() bool { return z.format == "" && len(z.values) == 0 && !z.differs }
 
-// of returns the zone, and the failure domain itself where nothing else is known. It is unknown if only the region is missing. What is a zone
+// of returns the zone, and the failure domain itself where nothing else is known. It is unknown if only the region is missing, or if only the platform knows it. What is a zone
 // already stays as it is: a template's label names one.
 func (z *nodeZone) of(failureDomain, region string) (zone string, known bool) {
 	if zone, ok := z.values[failureDomain]; ok {
 		return zone, true
+	}
+	if z.differs {
+		return failureDomain, false
 	}
 	if z.format == "" || slices.Contains(slices.Collect(maps.Values(z.values)), failureDomain) {
 		return failureDomain, true
@@ -55,6 +60,9 @@ func (k Kind) NodeZone(failureDomain, region string) (zone string, known bool) {
 	return k.own.nodeZone.of(failureDomain, region)
 }
 
+// ZonesDiffer reports whether nodes' zones have other names than failure domains, which only the platform knows.
+func (k Kind) ZonesDiffer() bool { return k.own != nil && k.own.nodeZone.differs }
+
 // nodeZone reads how zones are named.
 func (d *decoder) nodeZone(at string, item any) (z nodeZone) {
 	d.fields(at, item, map[string]func(string, any){
@@ -67,6 +75,13 @@ func (d *decoder) nodeZone(at string, item any) (z nodeZone) {
 				d.report(at, "%q is not a label's value with %s in it, and perhaps %s", shown(text), domainPlaceholder, regionPlaceholder)
 			default:
 				z.format = text
+			}
+		},
+		"differs": func(at string, item any) {
+			if differs, ok := item.(bool); ok {
+				z.differs = differs
+			} else {
+				d.report(at, "is neither true nor false")
 			}
 		},
 		"values": func(at string, item any) {

@@ -58,7 +58,7 @@ func TestNodeZone(t *testing.T) {
 		"a format has it twice":            {"{format: '{failureDomain}-{failureDomain}'}", "[0].nodeZone.format"},
 		"a zone can't be a label's value":  {"{values: {a: b/c}}", `[0].nodeZone.values.a: "b/c" is not the value of a label`},
 		"values are a list":                {"{values: [a]}", "[0].nodeZone.values: is not an object"},
-		"a field is unknown":               {"{template: a}", "[0].nodeZone.template: no such field; the fields are format, values"},
+		"a field is unknown":               {"{template: a}", "[0].nodeZone.template: no such field; the fields are differs, format, values"},
 		"it is text":                       {"a", "[0].nodeZone: is not an object"},
 	} {
 		t.Run("When "+name+", it should say so", func(t *testing.T) {
@@ -70,4 +70,25 @@ func TestNodeZone(t *testing.T) {
 			g.Expect(strings.Count(problems[0].Error(), "\n")).To(BeZero())
 		})
 	}
+}
+
+func TestZonesDiffer(t *testing.T) {
+	kinds, err := Embedded()
+	if err != nil {
+		t.Fatal(err)
+	}
+	vsphere := schema.GroupKind{Group: "infrastructure.cluster.x-k8s.io", Kind: "VSphereMachine"}
+	t.Run("When only the platform knows the zones of nodes, they should be unknown until it tells them", func(t *testing.T) {
+		if zone, known := kinds.Of(vsphere).NodeZone("dz-a", "eu"); zone != "dz-a" || known || !kinds.Of(vsphere).ZonesDiffer() {
+			t.Errorf("zone %q, %t", zone, known)
+		}
+		overlays, problems, err := Parse([]byte("- {apiGroup: infrastructure.cluster.x-k8s.io, kind: VSphereMachine, nodeZone: {values: {dz-a: tag-a}}}"))
+		if err != nil || len(problems) > 0 {
+			t.Fatal(problems, err)
+		}
+		told := kinds.With(overlays).Of(vsphere)
+		if zone, known := told.NodeZone("dz-a", ""); zone != "tag-a" || !known || told.ZonesDiffer() {
+			t.Errorf("zone %q, %t", zone, known)
+		}
+	})
 }

@@ -34,7 +34,7 @@ func TestBroken(t *testing.T) {
 		"When Cluster API's kind has an unknown field, it should name the field": {
 			yamlBlock("apiVersion: cluster.x-k8s.io/v1beta2\nkind: Cluster\nmetadata: {name: a}\nspec: {infrastructureReference: {}}"), "infrastructureReference"},
 		"When a foreign template says no capacity, it should say so": {
-			yamlBlock("apiVersion: infrastructure.cluster.x-k8s.io/v1beta1\nkind: VSphereMachineTemplate\nmetadata: {name: a}\nspec: {template: {spec: {numCPU: 2, memoryMiB: 4096}}}"), "cpu"},
+			yamlBlock("apiVersion: infrastructure.cluster.x-k8s.io/v1alpha1\nkind: KubevirtMachineTemplate\nmetadata: {name: a}\nspec: {template: {spec: {}}}"), "cpu"},
 		"When a template's annotation is malformed, it should name it": {
 			"<!-- part of: VSphereMachineTemplate -->\n" + yamlBlock("metadata: {annotations: {karpenter.cluster.x-k8s.io/price: cheap}}"), "karpenter.cluster.x-k8s.io/price"},
 		"When an annotation isn't ours, it should name it": {

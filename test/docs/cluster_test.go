@@ -50,8 +50,8 @@ var upstream = []struct {
 // foreign are kinds whose definitions are in no module that the proxy has, and why they are shown. The API server accepts any content of
 // theirs. A machine template is read by the profile of its kind instead, and its fields must be ones that the profile's sources have.
 var foreign = []struct{ group, version, kind, why string }{
-	{"infrastructure.cluster.x-k8s.io", "v1beta1", "VSphereCluster", "getting started on vSphere"},
-	{"infrastructure.cluster.x-k8s.io", "v1beta1", "VSphereMachineTemplate", "getting started on vSphere"},
+	{"infrastructure.cluster.x-k8s.io", "v1beta2", "VSphereCluster", "getting started on vSphere"},
+	{"infrastructure.cluster.x-k8s.io", "v1beta2", "VSphereMachineTemplate", "getting started on vSphere"},
 	{"infrastructure.cluster.x-k8s.io", "v1alpha1", "KubevirtCluster", "getting started on KubeVirt"},
 	{"infrastructure.cluster.x-k8s.io", "v1alpha1", "KubevirtMachineTemplate", "getting started on KubeVirt"},
 	{"infrastructure.cluster.x-k8s.io", "v1beta1", "OpenStackCluster", "getting started on OpenStack"},

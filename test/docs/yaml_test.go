@@ -91,10 +91,10 @@ metadata: {name: specimen, namespace: default}
 spec: {template: {spec: {instanceType: m5.large}}}
 `,
 	"VSphereMachineTemplate": `
-apiVersion: infrastructure.cluster.x-k8s.io/v1beta1
+apiVersion: infrastructure.cluster.x-k8s.io/v1beta2
 kind: VSphereMachineTemplate
 metadata: {name: specimen, namespace: default}
-spec: {template: {spec: {template: image, network: {devices: [{networkName: nodes, dhcp4: true}]}, numCPUs: 4, memoryMiB: 8192, diskGiB: 40}}}
+spec: {template: {spec: {cloneMode: fullClone, template: image, network: {devices: [{networkName: nodes, dhcp4: true}]}, numCPUs: 4, memoryMiB: 8192, diskGiB: 40}}}
 `,
 	"KubevirtMachineTemplate": `
 apiVersion: infrastructure.cluster.x-k8s.io/v1alpha1

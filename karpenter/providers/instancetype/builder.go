@@ -328,9 +328,10 @@ func taintsOf(tmpl *template.Template) []corev1.Taint {
 	return taints
 }
 
-// regionProblems names the kinds of templates whose nodes have the region in their zone, where nothing tells it.
+// regionProblems names the kinds of templates whose nodes have the region in their zone, where nothing tells it, and those whose nodes' zones
+// have other names than failure domains.
 func regionProblems(in Input) (problems []error) {
-	kinds := sets.New[string]()
+	kinds, differing := sets.New[string](), sets.New[string]()
 	for i := range in.Templates {
 		tmpl := &in.Templates[i]
 		domains := tmpl.FailureDomains
@@ -338,8 +339,16 @@ func regionProblems(in Input) (problems []error) {
 			domains = in.Cluster.FailureDomains
 		}
 		if slices.ContainsFunc(domains, func(domain string) bool { _, known := tmpl.Zone(domain, in.Cluster.Region); return !known }) {
+			if tmpl.Kind.ZonesDiffer() {
+				differing.Insert(tmpl.Infrastructure.GetKind())
+				continue
+			}
 			kinds.Insert(tmpl.Infrastructure.GetKind())
 		}
+	}
+	for _, kind := range sets.List(differing) {
+		problems = append(problems, fmt.Errorf("nodes of a %s are in zones of other names than the Cluster's failure domains, and nothing tells them; "+
+			"until nodeZone of the platform's profile does, failure domains are taken for zones", kind))
 	}
 	for _, kind := range sets.List(kinds) {
 		problems = append(problems, fmt.Errorf("nodes of a %s have the region in the name of their zone, and nothing tells it; "+
