@@ -65,7 +65,7 @@ func TestInfrastructure(t *testing.T) {
 			r := &Reconciler{management: fake.NewClientBuilder().WithScheme(scheme).WithObjects(tc.machines...).Build(), clock: clocktesting.NewFakePassiveClock(noon)}
 			s := running("1.36.3")
 			s.HostedCluster.Namespace, s.HostedCluster.Name, s.ControlPlaneNamespace = "clusters", "blue", "clusters-blue"
-			s.Profile = clusterapi.New()
+			s.Profile = clusterapi.New(clusterapi.DefaultGroups)
 			if tc.aws {
 				s.Profile = &provider.Profile{Unattended: func(string) string { return "instances" }}
 			}
