@@ -124,10 +124,8 @@ func about(program string) string {
 	case "kube-controller-manager", "kube-scheduler":
 		return "Kubernetes " + programs.KubernetesUpgradedVersion
 	default:
-		for _, prefix := range []string{"kube-apiserver-", "kube-controller-manager-", "kube-scheduler-"} {
-			if version, ok := strings.CutPrefix(name, prefix); ok {
-				return "Kubernetes " + version
-			}
+		if version, ok := strings.CutPrefix(name, "kube-apiserver-"); ok {
+			return "Kubernetes " + version
 		}
 		return ""
 	}

@@ -75,7 +75,7 @@ type Config struct {
 	// certificates by themselves, and their Clusters consent to HostedClusters of their names in the namespace of hosting.Namespace.
 	WithoutAutoNode bool
 	// NextMinor lets guests be upgraded to NextMinorKubernetes, for which there is a payload then. The first such world on a machine builds that
-	// version's control plane.
+	// version's API server; the controller manager and the scheduler stay as they are.
 	NextMinor bool
 	// Audit lets the API servers write down what AutoNode's ServiceAccounts ask them for; see World.AuditLog.
 	Audit bool

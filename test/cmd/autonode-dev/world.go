@@ -111,7 +111,7 @@ planes, which takes about ten minutes on two cores; later ones use the cache.`,
 	cmd.Flags().StringVar(&cfg.Infrastructure, "infrastructure", localworld.InfrastructureKwok,
 		"what makes machines: kwok, or aws, which is Cluster API Provider AWS with an EC2 API of the world's own")
 	cmd.Flags().BoolVar(&cfg.NextMinor, "next-minor", false,
-		"let guests be upgraded to "+programs.KubernetesNextMinorVersion+", with a payload for it; the first time, its control plane is built")
+		"let guests be upgraded to "+programs.KubernetesNextMinorVersion+", with a payload for it; the first time, its API server is built")
 	cmd.Flags().BoolVar(&detach, "detach", false, "return when the world is ready, and leave it running")
 	return cmd
 }
@@ -386,8 +386,7 @@ func newWorldUpgradeCommand(dir *string) *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "upgrade GUEST",
 		Short: "Replace a guest's API server by one of another version",
-		Long: `Replace a guest's API server by one of another version, as the hosting platform would; for another minor version, the
-controller manager and the scheduler as well.
+		Long: `Replace a guest's API server by one of another version, as the hosting platform would.
 
 The same happens when spec.version changes of the guest's HostedControlPlane.`,
 		Example: "  autonode-dev world upgrade blue --version " + programs.KubernetesUpgradedVersion,
@@ -450,7 +449,7 @@ func newWorldBuildCommand() *cobra.Command {
 			return nil
 		},
 	}
-	cmd.Flags().BoolVar(&nextMinor, "next-minor", false, "build a control plane of "+programs.KubernetesNextMinorVersion+" too, for tests of minor upgrades")
+	cmd.Flags().BoolVar(&nextMinor, "next-minor", false, "build an API server of "+programs.KubernetesNextMinorVersion+" too, for tests of minor upgrades")
 	cmd.Flags().BoolVar(&printAssets, "print-assets", false, "print only the folder for KUBEBUILDER_ASSETS")
 	return cmd
 }

@@ -81,9 +81,8 @@ type Cluster struct {
 	mu        sync.Mutex
 	version   string
 	apiServer *process.Process
-	// others are the controller manager and the scheduler, once they have been started.
-	others []*process.Process
-	starts []Start
+	others    []*process.Process
+	starts    []Start
 }
 
 // Start of an API server: from when its process began until it was ready.
@@ -245,16 +244,10 @@ func (c *Cluster) anonymousArg() string {
 func (c *Cluster) StartControllers() error {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	return c.startControllers(c.version)
-}
-
-// startControllers starts those for an API server of a version.
-func (c *Cluster) startControllers(version string) error {
-	var started []*process.Process
 	for _, spec := range []process.Spec{
 		{
 			Name: c.Name + "-kube-controller-manager",
-			Path: c.host.Programs.ControllerManager(version),
+			Path: c.host.Programs.ControllerManager(),
 			Args: []string{
 				"--kubeconfig=" + c.file("kube-controller-manager.kubeconfig"),
 				// What needs a cloud is off. The bootstrap controllers are off by default, and Cluster API's bootstrap
@@ -278,7 +271,7 @@ func (c *Cluster) startControllers(version string) error {
 		},
 		{
 			Name: c.Name + "-kube-scheduler",
-			Path: c.host.Programs.Scheduler(version),
+			Path: c.host.Programs.Scheduler(),
 			Args: []string{
 				"--kubeconfig=" + c.file("kube-scheduler.kubeconfig"),
 				"--kube-api-qps=500", "--kube-api-burst=1000",
@@ -290,12 +283,10 @@ func (c *Cluster) startControllers(version string) error {
 		spec.Grace = stopGrace
 		p, err := c.host.Processes.Start(spec)
 		if err != nil {
-			process.StopAll(started...)
 			return err
 		}
-		started = append(started, p)
+		c.others = append(c.others, p)
 	}
-	c.others = started
 	return nil
 }
 
@@ -312,8 +303,7 @@ func (c *Cluster) CanRun(version string) error {
 	return err
 }
 
-// Upgrade replaces the API server by one of another version, at the same address, and returns when it is ready. Then it
-// replaces the controller manager and the scheduler, if the version has others.
+// Upgrade replaces the API server by one of another version, at the same address, and returns when it is ready.
 // After an error the control plane may be down; calling again is safe.
 func (c *Cluster) Upgrade(ctx context.Context, version string) error {
 	c.mu.Lock()
@@ -327,12 +317,6 @@ func (c *Cluster) Upgrade(ctx context.Context, version string) error {
 	c.apiServer.Stop()
 	if err := c.startAPIServer(ctx, version); err != nil {
 		return fmt.Errorf("upgrading %s to %s: %w", c.Name, version, err)
-	}
-	if len(c.others) > 0 && c.host.Programs.ControllerManager(version) != c.others[0].Path {
-		process.StopAll(c.others...)
-		if err := c.startControllers(version); err != nil {
-			return fmt.Errorf("upgrading the controllers of %s to %s: %w", c.Name, version, err)
-		}
 	}
 	c.version = version
 	return nil

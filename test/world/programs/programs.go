@@ -4,7 +4,7 @@
 //
 // The versions are pinned by programs.mod and programs.sum, a module file of their own because Kubernetes needs
 // replace directives, and by aws.mod and aws.sum for what only a world with AWS runs: it is built with the versions that it ships
-// with. nextminor.mod and nextminor.sum pin the control plane of Kubernetes' next minor version. They are embedded, so that an installed
+// with. nextminor.mod and nextminor.sum pin the API server of Kubernetes' next minor version. They are embedded, so that an installed
 // autonode needs no source tree. To change a version:
 //
 //	cd test/world/programs
@@ -51,8 +51,6 @@ const (
 const (
 	apiServer = "k8s.io/kubernetes/cmd/kube-apiserver"
 
-	controllerManager, scheduler = "kube-controller-manager", "kube-scheduler"
-
 	// completedMarker marks a complete cache folder.
 	completedMarker = "completed"
 
@@ -93,8 +91,8 @@ var list = []program{
 	{name: "etcd", pkg: "go.etcd.io/etcd/server/v3"},
 	{name: apiServerName(KubernetesUpgradedVersion), pkg: apiServer, ldflags: kubernetesStamp(KubernetesUpgradedVersion)},
 	{name: apiServerName(KubernetesVersion), pkg: apiServer, ldflags: kubernetesStamp(KubernetesVersion)},
-	{name: controllerManager, pkg: "k8s.io/kubernetes/cmd/kube-controller-manager", ldflags: kubernetesStamp(KubernetesUpgradedVersion)},
-	{name: scheduler, pkg: "k8s.io/kubernetes/cmd/kube-scheduler", ldflags: kubernetesStamp(KubernetesUpgradedVersion)},
+	{name: "kube-controller-manager", pkg: "k8s.io/kubernetes/cmd/kube-controller-manager", ldflags: kubernetesStamp(KubernetesUpgradedVersion)},
+	{name: "kube-scheduler", pkg: "k8s.io/kubernetes/cmd/kube-scheduler", ldflags: kubernetesStamp(KubernetesUpgradedVersion)},
 	{name: "kubectl", pkg: "k8s.io/kubernetes/cmd/kubectl", ldflags: kubernetesStamp(KubernetesUpgradedVersion)},
 	{name: "cluster-api-core", pkg: "sigs.k8s.io/cluster-api/core", ldflags: clusterAPIStamp},
 	{name: "cluster-api-bootstrap-kubeadm", pkg: "sigs.k8s.io/cluster-api/bootstrap/kubeadm", ldflags: clusterAPIStamp},
@@ -123,7 +121,7 @@ var manifests = map[string]string{
 type Set struct {
 	// Dir is the folder in the cache.
 	Dir string
-	// nextMinor is the folder of the programs of KubernetesNextMinorVersion; empty without them. See WithNextMinor.
+	// nextMinor is the folder with the API server of KubernetesNextMinorVersion; empty without it. See WithNextMinor.
 	nextMinor string
 }
 
@@ -151,18 +149,11 @@ func (s Set) APIServer(version string) (string, error) {
 	return "", fmt.Errorf("%w: no kube-apiserver %s; known versions are %s", ErrUnknownVersion, version, strings.Join(known, ", "))
 }
 
-// ControllerManager is the path of the kube-controller-manager for an API server of a version: one for all patch versions of a minor.
-func (s Set) ControllerManager(version string) string { return s.ofMinor(controllerManager, version) }
+// ControllerManager is the path of kube-controller-manager.
+func (s Set) ControllerManager() string { return s.bin("kube-controller-manager") }
 
-// Scheduler is the path of the kube-scheduler for an API server of a version: one for all patch versions of a minor.
-func (s Set) Scheduler(version string) string { return s.ofMinor(scheduler, version) }
-
-func (s Set) ofMinor(program, version string) string {
-	if s.nextMinor != "" && version == KubernetesNextMinorVersion {
-		return filepath.Join(s.nextMinor, nextMinorName(program))
-	}
-	return s.bin(program)
-}
+// Scheduler is the path of kube-scheduler.
+func (s Set) Scheduler() string { return s.bin("kube-scheduler") }
 
 // Kubectl is the path of kubectl.
 func (s Set) Kubectl() string { return s.bin("kubectl") }

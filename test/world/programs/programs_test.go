@@ -149,17 +149,9 @@ func TestAPIServer(t *testing.T) {
 		_, err = minor.APIServer("v1.38.0")
 		g.Expect(err).To(And(MatchError(ErrUnknownVersion), MatchError(HaveSuffix("known versions are v1.36.2, v1.36.3, v1.37.2"))))
 	})
-	t.Run("When a version is the next minor, the whole control plane should be of it", func(t *testing.T) {
+	t.Run("When a version is the next minor, its API server should be in a set of its own", func(t *testing.T) {
 		g := NewWithT(t)
 		g.Expect(minor.APIServer(KubernetesNextMinorVersion)).To(Equal("/next/kube-apiserver-v1.37.2"))
-		g.Expect(minor.ControllerManager(KubernetesNextMinorVersion)).To(Equal("/next/kube-controller-manager-v1.37.2"))
-		g.Expect(minor.Scheduler(KubernetesNextMinorVersion)).To(Equal("/next/kube-scheduler-v1.37.2"))
-	})
-	t.Run("When versions are of one minor, they should have the same controllers", func(t *testing.T) {
-		g := NewWithT(t)
-		for _, set := range []Set{patch, minor} {
-			g.Expect(set.ControllerManager(KubernetesVersion)).To(Equal(set.ControllerManager(KubernetesUpgradedVersion)))
-			g.Expect(set.Scheduler(KubernetesVersion)).To(Equal(set.Scheduler(KubernetesUpgradedVersion)))
-		}
+		g.Expect(minor.APIServer(KubernetesVersion)).To(Equal("/cache/bin/kube-apiserver-v1.36.2"))
 	})
 }
