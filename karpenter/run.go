@@ -37,6 +37,7 @@ import (
 	staticprovisioning "sigs.k8s.io/karpenter/pkg/controllers/static/provisioning"
 	coreoperator "sigs.k8s.io/karpenter/pkg/operator"
 	"sigs.k8s.io/karpenter/pkg/operator/options"
+	nodeutils "sigs.k8s.io/karpenter/pkg/utils/node"
 
 	"github.com/autonode-io/autonode/api/karpenter/v1alpha1"
 	"github.com/autonode-io/autonode/karpenter/cloudprovider"
@@ -341,7 +342,11 @@ func newControllers(guest *coreoperator.Operator, management *operator.Managemen
 			Profiles:       p.Profiles,
 			Version:        p.Versions,
 			Recorder:       guest.EventRecorder,
-			Clock:          guest.Clock,
+			Pending: func(ctx context.Context) (int, error) {
+				pods, err := nodeutils.GetProvisionablePods(ctx, guest.GetClient())
+				return len(pods), err //nolint:wrapcheck // the caller says what it did
+			},
+			Clock: guest.Clock,
 		}),
 		status.NewController[*v1alpha1.ClusterAPINodeClass](guest.GetClient(), recorder),
 		nodeclaim.New(k.nodeClaims),

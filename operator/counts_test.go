@@ -164,6 +164,7 @@ func (c *counting) enable(t *testing.T, release string) {
 	g.Expect(management.Create(ctx, countedCluster(counted, release, scopetest.AutoNode()))).To(Succeed())
 	g.Expect(platformCondition(ctx, counted)).To(Succeed())
 	g.Eventually(func(g Gomega) { rollOut(g, ctx, countedNamespace, image+strings.Repeat("2", 64)) }).Should(Succeed())
+	g.Eventually(func(g Gomega) { reportReady(g, ctx) }).Should(Succeed())
 	g.Eventually(func(g Gomega) {
 		hostedCluster := get(g, ctx, counted)
 		g.Expect(reasonOf(hostedCluster, v1beta1.AutoNodeEnabled)).To(Equal("True/AsExpected"))

@@ -62,6 +62,12 @@ func enables(t *testing.T) {
 	g.Eventually(func(g Gomega) { rollOut(g, ctx, blueNamespace, image+strings.Repeat("2", 64)) }).Should(Succeed())
 	g.Eventually(func(g Gomega) {
 		hostedCluster := get(g, ctx, blue)
+		g.Expect(reasonOf(hostedCluster, v1beta1.AutoNodeEnabled)).To(Equal("True/AsExpected"))
+		g.Expect(reasonOf(hostedCluster, v1beta1.Ready)).To(Equal("Unknown/NodeClassPending"))
+	}).Should(Succeed())
+	g.Eventually(func(g Gomega) { reportReady(g, ctx) }).Should(Succeed())
+	g.Eventually(func(g Gomega) {
+		hostedCluster := get(g, ctx, blue)
 		g.Expect(hostedCluster.Status.AutoNode).NotTo(BeNil())
 		g.Expect(reasonOf(hostedCluster, v1beta1.AutoNodeEnabled)).To(Equal("True/AsExpected"), "%+v", hostedCluster.Status)
 		g.Expect(hostedCluster.Status.AutoNode.State).To(Equal(v1beta1.AutoNodeStateEnabled))

@@ -319,9 +319,9 @@ func controllers(ctx context.Context, mgr manager.Manager, options Options, shar
 			{Step: teardown.New(teardown.Config{
 				Management: management, Live: live, Apply: applier, Recorder: recorder, DrainTimeout: options.DrainTimeout,
 			}), Modes: scope.Draining, RunWhenBlocked: always},
-			{Step: status.New(status.Config{Versions: versions}), Modes: scope.On | scope.Draining},
+			{Step: status.New(status.Config{Versions: versions, ApprovedByOthers: requests.ApprovedByOthers}), Modes: scope.On | scope.Draining},
 		},
-		Sources:   []source.Source{connections.Source(), pullSecrets.Source(), releases.Source(), ownership.Source()},
+		Sources:   []source.Source{connections.Source(), pullSecrets.Source(), releases.Source(), ownership.Source(), requests.Source()},
 		Templates: templates.Events(),
 
 		OwnNamespace:           options.LeaderElectionNamespace,

@@ -213,6 +213,17 @@ func rollOut(g Gomega, ctx context.Context, namespace, image string) {
 	g.Expect(management.Status().Update(ctx, deployment)).To(Succeed())
 }
 
+// reportReady stands in for Karpenter, which reports on the default node class.
+func reportReady(g Gomega, ctx context.Context) {
+	class := &v1alpha1.ClusterAPINodeClass{}
+	g.Expect(clusters.Guest.Client.Get(ctx, client.ObjectKey{Name: v1alpha1.DefaultNodeClass}, class)).To(Succeed())
+	for _, condition := range v1alpha1.ReadyConditions() {
+		class.StatusConditions().SetTrue(condition)
+	}
+	class.Status.ObservedGeneration = class.Generation
+	g.Expect(clusters.Guest.Client.Status().Update(ctx, class)).To(Succeed())
+}
+
 // replicas are those that Karpenter's Deployment is to have.
 func replicas(g Gomega, ctx context.Context, namespace string) int32 {
 	deployment := &appsv1.Deployment{}

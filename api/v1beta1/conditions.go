@@ -3,8 +3,8 @@
 package v1beta1
 
 // Ready summarizes the other conditions for tools that know no other one: kubectl wait, Flux, Argo CD. It has the reason and the message of
-// the condition that decides it, and no event of its own. A HostedCluster is ready when AutoNode is off, or enabled and lacks no input;
-// nodes may still be outdated: NodesUpToDate. A ControlPlaneComponent is ready when it is Available and RolloutComplete.
+// the condition that decides it, and no event of its own. A HostedCluster is ready when AutoNode is off, or enabled, lacks no input, and its
+// default node class is ready; nodes may still be outdated: NodesUpToDate. A ControlPlaneComponent is ready when it is Available and RolloutComplete.
 const Ready = "Ready"
 
 // Conditions of a HostedCluster. Events on it carry the same reasons.
@@ -19,6 +19,16 @@ const (
 	AutoNodeEnabled = "AutoNodeEnabled"
 	// NodesUpToDate: every node that AutoNode made runs the version that the payload and the control plane call for.
 	NodesUpToDate = "NodesUpToDate"
+	// NodeClassReady: the default node class in the guest is ready, which means that Karpenter can launch from the templates that spec.autoNode
+	// selects. Its reason and message are those of the node class. Platforms without a default node class have no such condition.
+	NodeClassReady = "NodeClassReady"
+	// OfferingsAvailable is False while Karpenter can launch nothing because every offering of a node class has failed lately, and absent
+	// otherwise. The message has the reasons and the number of pods that wait.
+	OfferingsAvailable = "OfferingsAvailable"
+	// NodeIdentityEnforced is False while another approver than the operator approves first certificates of AutoNode's machines, such as
+	// kube-controller-manager by the binding kubeadm:node-autoapprove-bootstrap, and absent otherwise. A machine may then get another
+	// node's identity.
+	NodeIdentityEnforced = "NodeIdentityEnforced"
 	// ImageOverridden: an image that OverrideImageAnnotation names runs instead of the payload's. Without the annotation
 	// there is no such condition.
 	ImageOverridden = "ImageOverridden"
@@ -179,6 +189,21 @@ const (
 	NodeVersionUnsupportedReason = "NodeVersionUnsupported"
 	// ControlPlaneOlderReason: the payload's node version is newer than the guest's API server. Nodes follow once that is upgraded.
 	ControlPlaneOlderReason = "ControlPlaneOlder"
+)
+
+// Reasons of NodeClassReady. Those of the node class come beside, and are those of OfferingsAvailable.
+const (
+	// NodeClassPendingReason: Karpenter hasn't reported on the default node class yet. If this persists, check Karpenter's pods.
+	NodeClassPendingReason = "NodeClassPending"
+	// NodeClassNotReadyReason: the node class has a reason that this operator doesn't know. The message is the node class's.
+	NodeClassNotReadyReason = "NodeClassNotReady"
+)
+
+// Reasons of NodeIdentityEnforced.
+const (
+	// ApprovedByAnotherReason: another approver has approved a machine's first certificate within the last hour. The message names the request
+	// and the approver's reason, which is AutoApproved for kube-controller-manager. Take away its permission: docs/node-identity.md.
+	ApprovedByAnotherReason = "ApprovedByAnother"
 )
 
 // Reasons of ImageOverridden.

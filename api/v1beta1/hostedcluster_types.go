@@ -346,8 +346,9 @@ type HostedClusterStatus struct {
 	// +optional
 	ObservedGeneration int64 `json:"observedGeneration,omitempty"`
 
-	// conditions: Ready, ValidConfiguration, ReleaseResolved, GuestReachable, AutoNodeEnabled, NodesUpToDate, ImageOverridden where the
-	// annotation autonode.io/override-image is set, and FeatureGatesAccepted where there is something to report of feature gates.
+	// conditions: Ready, ValidConfiguration, ReleaseResolved, GuestReachable, AutoNodeEnabled, NodeClassReady, NodesUpToDate, ImageOverridden
+	// where the annotation autonode.io/override-image is set, and FeatureGatesAccepted, OfferingsAvailable and NodeIdentityEnforced where there
+	// is something to report.
 	// +optional
 	// +listType=map
 	// +listMapKey=type

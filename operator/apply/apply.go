@@ -68,21 +68,22 @@ func New() *Applier {
 func (a *Applier) Objects(ctx context.Context, cluster client.Client, owner client.Object, objs ...client.Object) error {
 	var errs []error
 	for _, obj := range objs {
-		if err := a.object(ctx, cluster, owner, obj); err != nil {
+		if _, err := a.Object(ctx, cluster, owner, obj); err != nil {
 			errs = append(errs, err)
 		}
 	}
 	return errors.Join(errs...)
 }
 
-func (a *Applier) object(ctx context.Context, cluster client.Client, owner, obj client.Object) error {
+// Object is Objects for one of them. It returns the generation of what was applied, which a cache may not have yet.
+func (a *Applier) Object(ctx context.Context, cluster client.Client, owner, obj client.Object) (generation int64, err error) {
 	desired, err := desire(cluster.Scheme(), owner, obj)
 	if err != nil {
-		return err
+		return 0, err
 	}
 	gvk := desired.GroupVersionKind()
-	describe := func(doing string, err error) error {
-		return fmt.Errorf("%s %s %s: %w", doing, gvk.Kind, klog.KObj(desired), err)
+	describe := func(doing string, err error) (int64, error) {
+		return 0, fmt.Errorf("%s %s %s: %w", doing, gvk.Kind, klog.KObj(desired), err)
 	}
 	hash, err := hashOf(desired)
 	if err != nil {
@@ -97,7 +98,7 @@ func (a *Applier) object(ctx context.Context, cluster client.Client, owner, obj 
 	case err != nil:
 		return describe("reading", err)
 	case a.upToDate(live, hash):
-		return nil
+		return live.Generation, nil
 	}
 
 	key, wanted := client.ObjectKeyFromObject(desired), desired.DeepCopy()
@@ -139,7 +140,7 @@ func (a *Applier) object(ctx context.Context, cluster client.Client, owner, obj 
 	if !unchanged || cleansed {
 		log.FromContext(ctx).Info("Applied object", gvk.Kind, klog.KRef(key.Namespace, key.Name), "created", live == nil)
 	}
-	return nil
+	return desired.GetGeneration(), nil
 }
 
 // replaceable kinds hold no state and have an immutable field.

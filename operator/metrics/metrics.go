@@ -73,7 +73,8 @@ var (
 // conditionTypes are the operator's own, so that other controllers can't add label values.
 var conditionTypes = []string{
 	v1beta1.ValidConfiguration, v1beta1.ReleaseResolved, v1beta1.GuestReachable, v1beta1.AutoNodeEnabled, v1beta1.NodesUpToDate,
-	v1beta1.ImageOverridden, v1beta1.FeatureGatesAccepted,
+	v1beta1.ImageOverridden, v1beta1.FeatureGatesAccepted, v1beta1.NodeClassReady, v1beta1.OfferingsAvailable,
+	v1beta1.NodeIdentityEnforced,
 }
 
 // Config is what New needs.

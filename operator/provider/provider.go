@@ -53,8 +53,8 @@ type Profile struct {
 	// DefaultNodeClass returns the node class that the operator keeps in the guest; nil where a HostedCluster doesn't say enough
 	// for one, and its admin writes them all.
 	DefaultNodeClass func(config *v1beta1.Karpenter) client.Object
-	// Versions returns the versions in a guest's node classes; nil if they have none.
-	Versions func(ctx context.Context, guest client.Reader) ([]NodeClassVersion, error)
+	// NodeClasses returns what a guest's node classes report; nil if they report nothing that the operator reads.
+	NodeClasses func(ctx context.Context, guest client.Reader) ([]NodeClassReport, error)
 
 	// HoldsUpgrades: the provider follows Input.Upgrades.
 	HoldsUpgrades bool
@@ -126,9 +126,16 @@ func (t Token) Audiences() []string {
 	return []string{t.Audience}
 }
 
-// NodeClassVersion is what a node class says about versions, as it says it.
-type NodeClassVersion struct {
-	Name string
+// NodeClassReport is what a node class reports, as Karpenter, or whoever may write to it in the guest, wrote it.
+type NodeClassReport struct {
+	Name       string
+	Generation int64
+	// Default: it is the one that DefaultNodeClass returns.
+	Default bool
+	// Ready is its condition Ready; nil while Karpenter has reported none. Its reason, and that of Offerings, is one of a fixed set, or empty.
+	Ready *metav1.Condition
+	// Offerings is its condition that reports whether any of its offerings can be launched; nil if it has none.
+	Offerings *metav1.Condition
 	// Pinned is the version that its admin wants whatever the payload says; empty for none.
 	Pinned string
 	// Given is the version that its nodes get now; empty while it isn't known.

@@ -89,6 +89,9 @@ type Scope struct {
 	// NodeUpgrade is which version nodes get, and when those that have another are replaced.
 	NodeUpgrade NodeUpgrade
 
+	// NodeClassGeneration is the generation of the default node class as it was applied now; zero where none was.
+	NodeClassGeneration int64
+
 	// Rollout names the rollout of Karpenter that was applied now, if it is complete; see provider.RolloutVariable.
 	Rollout string
 

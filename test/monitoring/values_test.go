@@ -91,7 +91,7 @@ func (c constants) reasons(conditionType string) []string {
 
 var conditionTypes = []string{
 	v1beta1.ValidConfiguration, v1beta1.ReleaseResolved, v1beta1.GuestReachable, v1beta1.AutoNodeEnabled, v1beta1.NodesUpToDate, v1beta1.ImageOverridden,
-	v1beta1.FeatureGatesAccepted,
+	v1beta1.FeatureGatesAccepted, v1beta1.NodeClassReady, v1beta1.OfferingsAvailable, v1beta1.NodeIdentityEnforced,
 }
 
 // known are the values that an expression may name. Those of conditions depend on the type that the same selector asks for.

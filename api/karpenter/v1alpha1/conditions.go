@@ -22,6 +22,9 @@ const (
 	// ConditionAllocatableKnown: what the nodes' kubelets reserve is known from their bootstrap templates, or nodes have
 	// reported it. Ready doesn't depend on it.
 	ConditionAllocatableKnown = "AllocatableKnown"
+	// ConditionOfferingsAvailable: at least one offering of the class isn't in back-off. While it is False, nothing launches, and the message
+	// has why recent launches failed and how many pods wait. Ready doesn't depend on it.
+	ConditionOfferingsAvailable = "OfferingsAvailable"
 	// ConditionLaunchAllowed: AutoNode isn't being turned off, and the Cluster isn't paused.
 	ConditionLaunchAllowed = "LaunchAllowed"
 )
@@ -89,6 +92,13 @@ const (
 	VersionMalformedReason = "VersionMalformed"
 	// VersionHeldBackReason: the payload's version exceeds the API server's; nodes follow once that is upgraded.
 	VersionHeldBackReason = "HeldBack"
+	// NoCapacityReason: the infrastructure had no capacity for any offering. Select more templates or zones, or wait: Karpenter retries by itself.
+	NoCapacityReason = "NoCapacity"
+	// NoQuotaReason: the account's quota doesn't allow any offering. Raise it: Karpenter retries by itself.
+	NoQuotaReason = "NoQuota"
+	// LaunchesFailReason: every offering's recent launches failed, and not for capacity or quota alone. The message names the reasons; events on
+	// NodeClaims have the details.
+	LaunchesFailReason = "LaunchesFail"
 	// DrainingReason: AutoNode is being turned off for this cluster.
 	DrainingReason = "Draining"
 	// ClusterPausedReason: the Cluster is paused in the management cluster; nothing is launched until it resumes.

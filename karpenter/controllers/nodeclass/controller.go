@@ -69,6 +69,8 @@ type Config struct {
 	Prices *pricing.File
 	// Profiles of infrastructure kinds.
 	Profiles *profile.Profiles
+	// Pending counts the pods that wait for a node; nil if it isn't known.
+	Pending func(ctx context.Context) (int, error)
 	// Version resolves the nodes' version; its tracker is watched.
 	Version  version.Resolver
 	Recorder events.Recorder
@@ -96,6 +98,7 @@ func New(config Config) *Controller {
 		sourcesFound{config},
 		referencesResolved{config},
 		templatesReady{config},
+		offeringsAvailable{config},
 		bootstrapReady{config},
 		allocatableKnown{config},
 	}}

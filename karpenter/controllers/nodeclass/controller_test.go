@@ -161,7 +161,7 @@ func startWith(t *testing.T, user, secretReader string, allowed []v1alpha1.Boots
 	f.Expect(nodeclass.New(nodeclass.Config{
 		Guest: m.GetClient(), Namespace: f.Namespace, Objects: objects, AllowedPatches: allowed, KubeletBounds: bounds,
 		InstanceTypes: f.store, Prices: prices, Images: images, Profiles: profiles, Version: versions, Recorder: f.events, Clock: clock.RealClock{},
-		AvailabilityDelay: time.Millisecond,
+		AvailabilityDelay: time.Millisecond, Pending: func(context.Context) (int, error) { return 12, nil },
 	}).Register(t.Context(), m)).To(Succeed())
 
 	f.Run(t.Context(), m)

@@ -68,5 +68,18 @@ func TestUnavailable(t *testing.T) {
 		f.Consistently(seen, "200ms").Should(Equal(fine))
 		f.unavailable.Mark(offering.Key{InstanceType: "c2-small", Zone: "b", CapacityType: "on-demand"}, "NoHosts")
 		f.Eventually(seen).Should(Equal("BackOff c4-big $0.096"))
+		f.condition(v1alpha1.ConditionOfferingsAvailable, "True", "OfferingsAvailable")
+	})
+	t.Run("When every offering of every template failed, it should say why and how many pods wait, and stay ready", func(t *testing.T) {
+		f.unavailable.MarkExhausted(offering.Key{InstanceType: "c4-big", Zone: "a", CapacityType: "on-demand"}, "c4", "InsufficientCapacity", offering.Capacity)
+		f.unavailable.MarkExhausted(offering.Key{InstanceType: "c4-big", Zone: "b", CapacityType: "on-demand"}, "c4", "InsufficientCapacity", offering.Capacity)
+		f.Expect(f.condition(v1alpha1.ConditionOfferingsAvailable, "False", v1alpha1.LaunchesFailReason)).To(MatchRegexp(
+			`^nothing can be launched: 4 offerings are in back-off after failed launches: InsufficientCapacity \(2\), NoHosts \(2\); ` +
+				`the next try is on-demand c2-small in zone a at \d\d:\d\d:\d\d UTC; 12 pods wait$`))
+		f.ready()
+	})
+	t.Run("When some capacity was returned, it should say that it can launch again", func(t *testing.T) {
+		f.unavailable.Clear(offering.Key{InstanceType: "c4-big", Zone: "a", CapacityType: "on-demand"})
+		f.condition(v1alpha1.ConditionOfferingsAvailable, "True", "OfferingsAvailable")
 	})
 }

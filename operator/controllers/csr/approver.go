@@ -68,6 +68,7 @@ type Approver struct {
 	Config
 	guests  Guests
 	ledger  *ledger
+	foreign *foreign
 	limiter *limiter
 	// signatures are those of requests that are known.
 	signatures *signatures
@@ -88,7 +89,7 @@ func New(config Config) *Approver {
 			groups.Insert(profile.NodeClass.Group)
 		}
 	}
-	return &Approver{Config: config, ledger: newLedger(), limiter: newLimiter(config.Clock), groups: groups, signatures: newSignatures((*x509.CertificateRequest).CheckSignature)}
+	return &Approver{Config: config, ledger: newLedger(), foreign: newForeign(config.Clock), limiter: newLimiter(config.Clock), groups: groups, signatures: newSignatures((*x509.CertificateRequest).CheckSignature)}
 }
 
 // +kubebuilder:rbac:groups=cluster.x-k8s.io,resources=machines,verbs=get;list;watch
@@ -205,6 +206,9 @@ func (a *Approver) reconcile(ctx context.Context, key Key, t *observed) (requeue
 	j := &evaluation{hostedCluster: hostedCluster, cluster: cluster, guest: g}
 	if decided(object) {
 		a.ledger.forget(key)
+		if err := a.noteForeign(ctx, hostedCluster, cluster, object); err != nil {
+			return 0, err
+		}
 		if node, byNode := (request{CertificateSigningRequest: object}).requester(); byNode {
 			a.ledger.enqueueUndecided(cluster, node) // one that came after it may be next
 		}

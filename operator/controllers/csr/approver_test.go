@@ -52,7 +52,7 @@ func (o oneGuest) Of(context.Context, *v1beta1.HostedCluster) (*scope.Guest, tim
 var profiles = provider.NewProfiles(clusterapi.New(clusterapi.DefaultGroups))
 
 // start runs an Approver for the HostedCluster clusters/blue.
-func start(t *testing.T) {
+func start(t *testing.T) *Approver {
 	t.Helper()
 	g := NewWithT(t)
 	ctx := t.Context()
@@ -103,6 +103,7 @@ func start(t *testing.T) {
 			g.Expect(err).NotTo(HaveOccurred())
 		}
 	}
+	return approver
 }
 
 // newClaim makes a NodeClaim.
@@ -197,7 +198,7 @@ func told(t *testing.T, cluster client.Client, namespace, kind, name, note strin
 }
 
 func TestApprover(t *testing.T) {
-	start(t)
+	approver := start(t)
 	address := clusterv1.MachineAddress{Type: clusterv1.MachineInternalIP, Address: "10.0.0.1"}
 	const yes, no = certificatesv1.CertificateApproved, certificatesv1.CertificateDenied
 
@@ -288,6 +289,21 @@ func TestApprover(t *testing.T) {
 		good, bad := send(t, "web-7-first", first("web-7")), send(t, "web-8-first", first("web-8"))
 		undecided(t, good)
 		undecided(t, bad)
+
+		blue := types.NamespacedName{Namespace: "clusters", Name: "blue"}
+		byOthers := func() string {
+			text, _, _ := approver.ApprovedByOthers(blue)
+			return text
+		}
+		g.Expect(byOthers()).To(BeEmpty())
+		approve := func(request *certificatesv1.CertificateSigningRequest) {
+			request.Status.Conditions = []certificatesv1.CertificateSigningRequestCondition{{Type: yes, Status: corev1.ConditionTrue, Reason: "AutoApproved"}}
+			g.Expect(clusters.Guest.Client.SubResource("approval").Update(t.Context(), request)).To(Succeed())
+		}
+		newMachine(t, newClaim(t, "web-13"), "abcdef", address)
+		approve(send(t, "strange-first", first("strange"))) // isn't a machine of ours
+		approve(send(t, "web-13-first", first("web-13")))
+		g.Eventually(byOthers).Should(Equal("certificate request web-13-first of node web-13 was approved by another approver (reason AutoApproved), which compares it with no Machine"))
 		pause(false)
 		state(v1beta1.AutoNodeStateEnabled)
 		expect(t, good, yes, v1beta1.NodeIdentityConfirmedReason)

@@ -31,7 +31,7 @@ func (a *Approver) Watch() watch.Kind {
 	return watch.Kind{
 		Object: &certificatesv1.CertificateSigningRequest{},
 		Fields: []string{
-			"metadata", "spec.request", "spec.signerName", "spec.username", "spec.groups", "spec.usages", "status.conditions.type", "status.certificate",
+			"metadata", "spec.request", "spec.signerName", "spec.username", "spec.groups", "spec.usages", "status.conditions.type", "status.conditions.reason", "status.certificate",
 		},
 		Transform: shrinkRequest,
 		Index:     requestIndex,
@@ -132,14 +132,19 @@ func shrinkRequest(object any) (any, error) {
 	return request, nil
 }
 
-// shrinkConditions keeps one condition of each type.
+// shrinkConditions keeps one condition of each type, and of an approval the reason.
 func shrinkConditions(request *certificatesv1.CertificateSigningRequest) {
 	var retained []certificatesv1.CertificateSigningRequestCondition
 	for _, kind := range []certificatesv1.RequestConditionType{
 		certificatesv1.CertificateApproved, certificatesv1.CertificateDenied, certificatesv1.CertificateFailed,
 	} {
 		if hasCondition(request, kind) {
-			retained = append(retained, certificatesv1.CertificateSigningRequestCondition{Type: kind})
+			kept := certificatesv1.CertificateSigningRequestCondition{Type: kind}
+			if kind == certificatesv1.CertificateApproved {
+				reason, _ := approvedFor(request)
+				kept.Reason = strings.Clone(reason[:min(len(reason), maxReason)])
+			}
+			retained = append(retained, kept)
 		}
 	}
 	if len(retained) == 0 && len(request.Status.Conditions) > 0 {
@@ -147,6 +152,9 @@ func shrinkConditions(request *certificatesv1.CertificateSigningRequest) {
 	}
 	request.Status.Conditions = retained
 }
+
+// maxReason limits the reason of an approval, in bytes.
+const maxReason = 64
 
 func metadataBytes(metadata map[string]string) (size int) {
 	for key, value := range metadata {

@@ -25,7 +25,7 @@ var ownStatus = apply.StatusFields{
 	Names: []string{"observedGeneration", "autoNode", "version"},
 	Conditions: []string{
 		v1beta1.Ready, v1beta1.ValidConfiguration, v1beta1.ReleaseResolved, v1beta1.GuestReachable, v1beta1.AutoNodeEnabled, v1beta1.NodesUpToDate, v1beta1.ImageOverridden,
-		v1beta1.FeatureGatesAccepted,
+		v1beta1.FeatureGatesAccepted, v1beta1.NodeClassReady, v1beta1.OfferingsAvailable, v1beta1.NodeIdentityEnforced,
 	},
 }
 
@@ -90,6 +90,8 @@ type summary struct {
 	// detail is for the condition alone: what holds when there is no message, or besides it.
 	detail string
 	state  v1beta1.AutoNodeState
+	// unready is the condition that keeps the HostedCluster from being ready although Karpenter runs; nil for none.
+	unready *metav1.Condition
 }
 
 func (s summary) conditionMessage() string {
@@ -103,10 +105,14 @@ func (s summary) conditionMessage() string {
 	}
 }
 
-// setReady reports whether what runs is what the spec asks for. AutoNodeEnabled stays True while an input is missing and Karpenter runs on.
+// setReady reports whether what runs is what the spec asks for. AutoNodeEnabled stays True while an input is missing and Karpenter runs on,
+// and while the default node class isn't ready.
 func (s summary) setReady(hostedCluster *v1beta1.HostedCluster) {
 	status, reason := s.status, s.reason
-	if status == metav1.ConditionTrue && s.state == v1beta1.AutoNodeStateWaiting {
+	switch {
+	case s.unready != nil:
+		status, reason = s.unready.Status, s.unready.Reason
+	case status == metav1.ConditionTrue && s.state == v1beta1.AutoNodeStateWaiting:
 		status, reason = metav1.ConditionFalse, v1beta1.AutoNodeWaitingReason
 	}
 	setCondition(hostedCluster, v1beta1.Ready, status, reason, s.conditionMessage())
@@ -172,8 +178,16 @@ func summarizeRunning(s *scope.Scope, o *outcome) summary {
 	if nodes := meta.FindStatusCondition(status.Conditions, v1beta1.NodesUpToDate); is(nodes, metav1.ConditionFalse) {
 		sum.state, sum.message = v1beta1.AutoNodeStateUpgrading, nodes.Message
 	}
-	if o.message != "" || o.blocked {
+	if offerings := meta.FindStatusCondition(status.Conditions, v1beta1.OfferingsAvailable); is(offerings, metav1.ConditionFalse) {
+		sum.message = offerings.Message // first: nodes are neither launched nor replaced meanwhile
+	}
+	switch class := meta.FindStatusCondition(status.Conditions, v1beta1.NodeClassReady); {
+	case o.message != "" || o.blocked:
 		sum.state, sum.message = v1beta1.AutoNodeStateWaiting, o.message
+	case is(class, metav1.ConditionFalse):
+		sum.state, sum.message, sum.unready = v1beta1.AutoNodeStateWaiting, class.Message, class
+	case is(class, metav1.ConditionUnknown):
+		sum.state, sum.message, sum.unready = v1beta1.AutoNodeStateProgressing, class.Message, class
 	}
 	return sum
 }
@@ -240,6 +254,7 @@ var normalReasons = sets.New(
 	v1beta1.AsExpectedReason, v1beta1.PausedReason, v1beta1.GuestConnectingReason, v1beta1.FitUnknownReason,
 	v1beta1.AutoNodeProgressingReason, v1beta1.AutoNodeUpgradingReason, v1beta1.AutoNodeNotConfiguredReason, v1beta1.AutoNodeDrainingReason,
 	v1beta1.NodesOutdatedReason, v1beta1.NodesAheadReason, v1beta1.ControlPlaneOlderReason, v1beta1.NodeUpgradeHeldReason,
+	v1beta1.NodeClassPendingReason,
 )
 
 // warnings are the reasons that need an action although the condition is True.

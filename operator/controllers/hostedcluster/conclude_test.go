@@ -174,6 +174,25 @@ func TestConcludeRollout(t *testing.T) {
 				setCondition(s.HostedCluster, v1beta1.NodesUpToDate, metav1.ConditionFalse, v1beta1.NodesOutdatedReason, "5 of 8 nodes still run 1.36.2")
 			}},
 			want: "True/AsExpected", state: v1beta1.AutoNodeStateUpgrading, message: "5 of 8 nodes still run 1.36.2",
+		}, {
+			name: "When the default node class isn't ready, it should be Waiting with its message, and not be ready for its reason",
+			change: []func(*scope.Scope){func(s *scope.Scope) {
+				setCondition(s.HostedCluster, v1beta1.NodeClassReady, metav1.ConditionFalse, "NoTemplates", "node class default isn't ready: nothing matches pool=general")
+			}},
+			want: "True/AsExpected", ready: "False/NoTemplates", state: v1beta1.AutoNodeStateWaiting, message: "node class default isn't ready: nothing matches pool=general",
+		}, {
+			name: "When Karpenter hasn't reported on the default node class yet, it should be Progressing and not be ready yet",
+			change: []func(*scope.Scope){func(s *scope.Scope) {
+				setCondition(s.HostedCluster, v1beta1.NodeClassReady, metav1.ConditionUnknown, v1beta1.NodeClassPendingReason, "waiting for Karpenter")
+			}},
+			want: "True/AsExpected", ready: "Unknown/NodeClassPending", state: v1beta1.AutoNodeStateProgressing, message: "waiting for Karpenter",
+		}, {
+			name: "When nothing can be launched, it should say so and stay ready",
+			change: []func(*scope.Scope){func(s *scope.Scope) {
+				setCondition(s.HostedCluster, v1beta1.NodeClassReady, metav1.ConditionTrue, v1beta1.AsExpectedReason, "")
+				setCondition(s.HostedCluster, v1beta1.OfferingsAvailable, metav1.ConditionFalse, "NoCapacity", "node class default: 2 offerings are in back-off; 12 pods wait")
+			}},
+			want: "True/AsExpected", state: v1beta1.AutoNodeStateEnabled, message: "node class default: 2 offerings are in back-off; 12 pods wait",
 		},
 	})
 }
@@ -204,6 +223,13 @@ func TestConcludeInputs(t *testing.T) {
 			name:    "When an input is wrong but the steps ran without it, it should say so",
 			outcome: outcome{message: "no such image"},
 			want:    "True/AsExpected", ready: "False/AutoNodeWaiting", state: v1beta1.AutoNodeStateWaiting, message: "no such image",
+		}, {
+			name:    "When an input is missing and the node class isn't ready either, it should name the input",
+			outcome: outcome{blocked: true, message: "no such image"},
+			change: []func(*scope.Scope){func(s *scope.Scope) {
+				setCondition(s.HostedCluster, v1beta1.NodeClassReady, metav1.ConditionFalse, "NoTemplates", "nothing matches")
+			}},
+			want: "True/AsExpected", ready: "False/AutoNodeWaiting", state: v1beta1.AutoNodeStateWaiting, message: "no such image",
 		}, {
 			name:    "When the spec can't be followed while Karpenter runs, it should not call off what runs",
 			outcome: outcome{state: waiting, blocked: true, message: "there is no Cluster"},

@@ -174,5 +174,9 @@ func TestShrink(t *testing.T) {
 		g.Expect(nodeClassDiffers(before, after)).To(BeFalse())
 		after.Status.Version = "1.36.3"
 		g.Expect(nodeClassDiffers(before, after)).To(BeTrue())
+		after.Status.Version = before.Status.Version
+		after.Status.Conditions[0] = status.Condition{Type: "Ready", Status: metav1.ConditionFalse, Reason: "NoTemplates"}
+		g.Expect(nodeClassDiffers(before, after)).To(BeTrue())
+		g.Expect(nodeClassDiffers(after, after.DeepCopy())).To(BeFalse())
 	})
 }

@@ -55,7 +55,7 @@ func fields(object client.Object) []string {
 	case *karpv1.NodePool:
 		return []string{"metadata", "spec.replicas", "spec.limits.nodes", "spec.disruption.budgets"}
 	case *v1alpha1.ClusterAPINodeClass:
-		return []string{"metadata", "spec.version", "status.version", "status.templates"}
+		return []string{"metadata", "spec.version", "status.version", "status.templates", "status.conditions"}
 	}
 	return nil
 }
@@ -101,12 +101,32 @@ func shrink(object any) (any, error) {
 		class := v1alpha1.ClusterAPINodeClass{TypeMeta: o.TypeMeta, ObjectMeta: o.ObjectMeta}
 		class.Spec.Version, class.Status.Version = start(o.Spec.Version), start(o.Status.Version)
 		class.Status.Templates = older(o.Status.Templates)
+		class.Status.Conditions = reported(o.Status.Conditions)
 		*o = class
 	}
 	if accessor, ok := object.(metav1.ObjectMetaAccessor); ok {
 		shrinkMetadata(accessor.GetObjectMeta())
 	}
 	return object, nil
+}
+
+// nodeClassConditions are the conditions of a node class that the operator reads.
+var nodeClassConditions = []string{status.ConditionReady, v1alpha1.ConditionOfferingsAvailable}
+
+// reported returns the conditions of a node class that the operator reads, the first of each type.
+func reported(conditions []status.Condition) (retained []status.Condition) {
+	for _, conditionType := range nodeClassConditions {
+		if i := slices.IndexFunc(conditions, func(c status.Condition) bool { return c.Type == conditionType }); i >= 0 {
+			condition := conditions[i]
+			shrinkCondition(&condition)
+			retained = append(retained, condition)
+		}
+	}
+	return retained
+}
+
+func sameCondition(a, b status.Condition) bool {
+	return a.Type == b.Type && a.Status == b.Status && a.Reason == b.Reason && a.Message == b.Message && a.ObservedGeneration == b.ObservedGeneration
 }
 
 // older returns the templates with an older image, up to maxTemplates bytes.
@@ -211,8 +231,8 @@ func specDiffers(before, after client.Object) bool {
 	return before.GetGeneration() != after.GetGeneration() || !after.GetDeletionTimestamp().Equal(before.GetDeletionTimestamp())
 }
 
-// nodeClassDiffers ignores a node class's status except for the nodes' version: Karpenter writes the status, and the
-// guest's admin may in a loop.
+// nodeClassDiffers ignores a node class's status except for the nodes' version and the conditions that the operator reads: Karpenter writes
+// the status, and the guest's admin may in a loop.
 func nodeClassDiffers(before, after client.Object) bool {
 	if specDiffers(before, after) || !maps.Equal(before.GetLabels(), after.GetLabels()) || !maps.Equal(before.GetAnnotations(), after.GetAnnotations()) ||
 		len(before.GetFinalizers()) != len(after.GetFinalizers()) {
@@ -220,7 +240,7 @@ func nodeClassDiffers(before, after client.Object) bool {
 	}
 	a, ok := before.(*v1alpha1.ClusterAPINodeClass)
 	b, ok2 := after.(*v1alpha1.ClusterAPINodeClass)
-	return ok && ok2 && a.Status.Version != b.Status.Version
+	return ok && ok2 && (a.Status.Version != b.Status.Version || !slices.EqualFunc(reported(a.Status.Conditions), reported(b.Status.Conditions), sameCondition))
 }
 
 // nodeDiffers ignores heartbeats.

@@ -10,9 +10,11 @@ import (
 	"fmt"
 	"strings"
 
+	"github.com/awslabs/operatorpkg/status"
 	appsv1 "k8s.io/api/apps/v1"
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/util/sets"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/autonode-io/autonode/api/karpenter/v1alpha1"
@@ -48,7 +50,7 @@ func New(apiGroups string) *provider.Profile {
 		},
 		Definitions:      crds.Embedded,
 		DefaultNodeClass: defaultNodeClass,
-		Versions:         versions,
+		NodeClasses:      nodeClasses,
 		HoldsUpgrades:    true,
 		ClusterRole:      guestassets.ClusterRole,
 		Roles:            roles,
@@ -156,21 +158,51 @@ func defaultNodeClass(config *v1beta1.Karpenter) client.Object {
 	}
 }
 
-func versions(ctx context.Context, guest client.Reader) ([]provider.NodeClassVersion, error) {
+func nodeClasses(ctx context.Context, guest client.Reader) ([]provider.NodeClassReport, error) {
 	classes := &v1alpha1.ClusterAPINodeClassList{}
 	if err := guest.List(ctx, classes); err != nil {
 		return nil, fmt.Errorf("listing node classes in the guest: %w", err)
 	}
-	versions := make([]provider.NodeClassVersion, 0, len(classes.Items))
+	reports := make([]provider.NodeClassReport, 0, len(classes.Items))
 	for i := range classes.Items {
 		class := &classes.Items[i]
-		version := provider.NodeClassVersion{Name: class.Name, Pinned: class.Spec.Version, Given: class.Status.Version}
+		report := provider.NodeClassReport{
+			Name: class.Name, Generation: class.Generation, Default: class.Name == v1alpha1.DefaultNodeClass,
+			Ready: condition(class, status.ConditionReady), Offerings: condition(class, v1alpha1.ConditionOfferingsAvailable),
+			Pinned: class.Spec.Version, Given: class.Status.Version,
+		}
 		for t := range class.Status.Templates {
 			if template := &class.Status.Templates[t]; template.Image == v1alpha1.ImageOlder {
-				version.Images = append(version.Images, provider.OlderImage{Template: template.Source, InstanceType: template.InstanceType, Version: template.Version})
+				report.Images = append(report.Images, provider.OlderImage{Template: template.Source, InstanceType: template.InstanceType, Version: template.Version})
 			}
 		}
-		versions = append(versions, version)
+		reports = append(reports, report)
 	}
-	return versions, nil
+	return reports, nil
 }
+
+// condition returns a node class's condition, without a reason that Karpenter doesn't have: reasons become values of a metric's label, and
+// the guest's admin may write a status. It returns nil if the node class has no condition of the type.
+func condition(class *v1alpha1.ClusterAPINodeClass, conditionType string) *metav1.Condition {
+	for i := range class.Status.Conditions {
+		if class.Status.Conditions[i].Type != conditionType {
+			continue
+		}
+		c := metav1.Condition(class.Status.Conditions[i])
+		if !reasons.Has(c.Reason) {
+			c.Reason = ""
+		}
+		return &c
+	}
+	return nil
+}
+
+// reasons are those with which a node class isn't ready, or has nothing to launch.
+var reasons = sets.New(
+	v1alpha1.NoSelectorReason, v1alpha1.InvalidSelectorReason, v1alpha1.NoTemplatesReason, v1alpha1.AllInvalidReason,
+	v1alpha1.ReferenceNotFoundReason, v1alpha1.SourceUnreadableReason, v1alpha1.BootstrapMissingReason, v1alpha1.BootstrapNotFoundReason,
+	v1alpha1.NodeImageMissingReason, v1alpha1.BootstrapNotAllowedReason, v1alpha1.VersionUnknownReason, v1alpha1.VersionTooNewReason,
+	v1alpha1.VersionTooOldReason, v1alpha1.VersionMalformedReason, v1alpha1.DrainingReason, v1alpha1.ClusterPausedReason,
+	v1alpha1.ClusterDeletingReason, v1alpha1.ClusterNotProvisionedReason, v1beta1.UndecodableReason,
+	v1alpha1.NoCapacityReason, v1alpha1.NoQuotaReason, v1alpha1.LaunchesFailReason,
+)

@@ -42,9 +42,11 @@ func (n *NodeClass) Name() string { return "nodeclass" }
 func (n *NodeClass) Reconcile(ctx context.Context, s *scope.Scope) (scope.Result, error) {
 	if s.Profile.DefaultNodeClass != nil {
 		desired := s.Profile.DefaultNodeClass(s.HostedCluster.Spec.AutoNode.ProvisionerConfig.Karpenter)
-		if err := n.Apply.Objects(ctx, s.Guest.Cached, nil, desired); err != nil {
+		generation, err := n.Apply.Object(ctx, s.Guest.Cached, nil, desired)
+		if err != nil {
 			return scope.Result{}, fmt.Errorf("in the guest: %w", err)
 		}
+		s.NodeClassGeneration = generation
 	}
 	kind := s.Profile.NodeClass
 	if kind.DrainingAnnotation == "" && kind.RolloutAnnotation == "" {

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Package status counts what AutoNode runs in guest clusters, and reports whether the nodes run the desired version.
+// Package status counts what AutoNode runs in guest clusters, and reports whether the nodes run the desired version and whether more can be
+// launched.
 package status
 
 import (
@@ -15,6 +16,7 @@ import (
 	"k8s.io/apimachinery/pkg/api/meta"
 	"k8s.io/apimachinery/pkg/api/resource"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
 	utilversion "k8s.io/apimachinery/pkg/util/version"
 	"k8s.io/utils/clock"
 	"k8s.io/utils/ptr"
@@ -37,6 +39,9 @@ type Config struct {
 	Clock clock.Clock
 	// Versions returns the versions of the guests' API servers.
 	Versions *guest.Versions
+	// ApprovedByOthers says which certificate request another approver than the operator has approved, and until when that counts; nil if it
+	// isn't known.
+	ApprovedByOthers func(hostedCluster types.NamespacedName) (text string, until time.Time, ok bool)
 }
 
 // Status is the step.
@@ -79,13 +84,15 @@ func (st *Status) Reconcile(ctx context.Context, s *scope.Scope) (scope.Result, 
 	counts.VCPUs = ptr.To(inventory.vcpus())
 	counts.DriftedNodeCount = ptr.To(inventory.drifted())
 	counts.NodeVersions = inventory.versions()
+	reportClasses(s, inventory.classes)
+	result := scope.Result{RequeueAfter: st.reportApprovals(s)}
 
 	desired := desiredVersion(s)
 	if s.HostedCluster.Spec.AutoNode == nil || !s.HostedCluster.DeletionTimestamp.IsZero() || desired == "" {
 		// Draining nodes don't count as outdated.
 		counts.OutdatedNodeCount = nil
 		meta.RemoveStatusCondition(&s.HostedCluster.Status.Conditions, v1beta1.NodesUpToDate)
-		return scope.Result{}, nil
+		return result, nil
 	}
 	// An API server isn't downgraded, so it is asked again only while it is older than the nodes' desired version.
 	// That happens at most every recheck, unless Karpenter has noticed an upgrade: the version that Karpenter gives
@@ -106,9 +113,33 @@ func (st *Status) Reconcile(ctx context.Context, s *scope.Scope) (scope.Result, 
 		ObservedGeneration: s.HostedCluster.Generation,
 	})
 	if v.status == metav1.ConditionTrue || v.reason == v1beta1.NodeUpgradeHeldReason {
-		return scope.Result{}, nil // what holds nodes back is watched, or has a time of its own
+		return result, nil // what holds nodes back is watched, or has a time of its own
 	}
-	return scope.Result{RequeueAfter: recheck}, nil
+	if result.RequeueAfter == 0 || result.RequeueAfter > recheck {
+		result.RequeueAfter = recheck
+	}
+	return result, nil
+}
+
+// reportApprovals sets NodeIdentityEnforced where another approver approves certificates, and returns when that is to be looked at again.
+func (st *Status) reportApprovals(s *scope.Scope) (requeueAfter time.Duration) {
+	conditions := &s.HostedCluster.Status.Conditions
+	var text string
+	var until time.Time
+	found := false
+	if st.ApprovedByOthers != nil {
+		text, until, found = st.ApprovedByOthers(client.ObjectKeyFromObject(s.HostedCluster))
+	}
+	if !found {
+		meta.RemoveStatusCondition(conditions, v1beta1.NodeIdentityEnforced)
+		return 0
+	}
+	meta.SetStatusCondition(conditions, metav1.Condition{
+		Type: v1beta1.NodeIdentityEnforced, Status: metav1.ConditionFalse, Reason: v1beta1.ApprovedByAnotherReason,
+		Message:            text + "; take away that approver's permission",
+		ObservedGeneration: s.HostedCluster.Generation,
+	})
+	return max(until.Sub(st.Clock.Now()), time.Second)
 }
 
 // zero reports that nothing is left of a deleted Cluster: Cluster API deletes its Machines first. If nodes aren't
@@ -122,7 +153,9 @@ func zero(s *scope.Scope) {
 		*count = ptr.To[int32](0)
 	}
 	counts.OutdatedNodeCount, counts.NodeVersions = nil, nil
-	meta.RemoveStatusCondition(&s.HostedCluster.Status.Conditions, v1beta1.NodesUpToDate)
+	for _, condition := range []string{v1beta1.NodesUpToDate, v1beta1.NodeClassReady, v1beta1.OfferingsAvailable, v1beta1.NodeIdentityEnforced} {
+		meta.RemoveStatusCondition(&s.HostedCluster.Status.Conditions, condition)
+	}
 }
 
 // Observe does the same while a step before this one waits: it writes only status.
@@ -155,6 +188,8 @@ type inventory struct {
 	images map[kind]provider.OlderImage
 	// group of the node classes.
 	group string
+	// classes are what the guest's node classes report.
+	classes []provider.NodeClassReport
 	// newest is the newest version that Karpenter gives to nodes now; empty if unknown.
 	newest string
 }
@@ -177,13 +212,14 @@ func take(ctx context.Context, s *scope.Scope) (inventory, error) {
 	for n := range pools.Items {
 		i.pools[pools.Items[n].Name] = &pools.Items[n]
 	}
-	if s.Profile.Versions == nil {
+	if s.Profile.NodeClasses == nil {
 		return i, nil
 	}
-	classes, err := s.Profile.Versions(ctx, cached)
+	classes, err := s.Profile.NodeClasses(ctx, cached)
 	if err != nil {
 		return inventory{}, err
 	}
+	i.classes = classes
 	for _, class := range classes {
 		if class.Pinned != "" {
 			i.pinned[class.Name] = guest.PlainVersion(class.Pinned)
