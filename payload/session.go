@@ -177,7 +177,9 @@ func explainDiscreetly(ctx context.Context, registry string, anonymous bool, err
 			e.Detail = fmt.Sprintf("%d %s; no credentials were given for %s", code, http.StatusText(code), registry)
 		case e.Reason == ReasonImagePullUnauthorized:
 			e.Detail = fmt.Sprintf("%d %s; the credentials given for %s don't allow it", code, http.StatusText(code), registry)
-		case code == http.StatusNotFound || code == http.StatusTooManyRequests:
+		case code == http.StatusNotFound:
+			e.Detail = notFound(status)
+		case code == http.StatusTooManyRequests:
 			e.Detail = fmt.Sprintf("%d %s", code, http.StatusText(code))
 		default:
 			e.Detail = registry + " doesn't answer as a registry does"
@@ -185,7 +187,7 @@ func explainDiscreetly(ctx context.Context, registry string, anonymous bool, err
 	case errors.As(err, &unknown):
 		e.Detail = "the certificate of " + registry + " is of no authority that is trusted"
 	case !timedOut && errors.As(err, &request):
-		e.Detail = registry + " can't be reached, or the platform doesn't allow it"
+		e.Detail = registry + " can't be reached, or the platform doesn't allow it: private addresses need the operator's --registry-networks"
 	case !timedOut && e.Reason == ReasonRegistryUnreachable:
 		e.Detail = registry + " doesn't answer as a registry does"
 	}
@@ -210,7 +212,7 @@ func explain(ctx context.Context, registry string, anonymous bool, err error) er
 				e.Detail += "; the credentials given for " + registry + " don't allow it"
 			}
 		case http.StatusNotFound:
-			e.Reason = ReasonImageNotFound
+			e.Reason, e.Detail = ReasonImageNotFound, notFound(status)
 		}
 		for _, d := range status.Errors {
 			if d.Message != "" {
@@ -227,6 +229,31 @@ func explain(ctx context.Context, registry string, anonymous bool, err error) er
 	}
 	e.Detail = shorten(e.Detail)
 	return e
+}
+
+// notFound says what a registry hasn't got, as far as it says so: the answer to a HEAD request has no code.
+func notFound(status *transport.Error) string {
+	text := fmt.Sprintf("%d %s", http.StatusNotFound, http.StatusText(http.StatusNotFound))
+	if status.Request == nil {
+		return text
+	}
+	_, named, isManifest := strings.Cut(status.Request.URL.Path, "/manifests/")
+	for _, d := range status.Errors {
+		if d.Code == transport.NameUnknownErrorCode {
+			return text + ": no such repository"
+		}
+	}
+	known := slices.ContainsFunc(status.Errors, func(d transport.Diagnostic) bool { return d.Code == transport.ManifestUnknownErrorCode })
+	switch {
+	case !isManifest:
+		return text
+	case strings.Contains(named, ":"):
+		return text + ": no such digest"
+	case known:
+		return text + ": no such tag"
+	default:
+		return text + ": no such tag or repository"
+	}
 }
 
 // merge makes one error of what each place answered; its Reason is the one that a person can do most about.

@@ -30,8 +30,10 @@ func TestRegistryErrors(t *testing.T) {
 	t.Run("When the repository or the tag isn't there, it should say that it was not found", func(t *testing.T) {
 		s := newServer(t, nil)
 		s.push(t, "release:1", build(t, goodSpec()))
-		expectErrors(t, s.host+"/release:2", Options{}, ReasonImageNotFound, "404 Not Found")
-		expectErrors(t, s.host+"/nothing:1", Options{}, ReasonImageNotFound, "404 Not Found")
+		expectErrors(t, s.host+"/release:2", Options{}, ReasonImageNotFound, "404 Not Found: no such tag")
+		expectErrors(t, s.host+"/nothing:1", Options{}, ReasonImageNotFound, "404 Not Found: no such")
+		_, err := Read(t.Context(), s.host+"/release@sha256:"+strings.Repeat("0", 64), Options{}) // Resolve needs no answer for a digest
+		expectError(t, err, ReasonImageNotFound, "404 Not Found: no such digest")
 	})
 
 	t.Run("When nothing listens, it should call the registry unreachable", func(t *testing.T) {

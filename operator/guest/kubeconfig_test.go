@@ -28,7 +28,7 @@ func (c *connection) connects(t *testing.T) {
 	g, ctx, management := NewWithT(t), t.Context(), clusters.Management.Client
 	_, err := clusters.NewScope(ctx, "blue")
 	g.Expect(err).NotTo(HaveOccurred())
-	g.Eventually(c.message("blue")).Should(Equal("Connecting: waiting for kubeconfig Secret clusters-blue/blue-kubeconfig"))
+	g.Eventually(c.message("blue")).Should(Equal("Connecting: waiting for kubeconfig Secret clusters-blue/blue-kubeconfig with the label cluster.x-k8s.io/cluster-name=blue"))
 	g.Expect(c.status("blue")()).To(Equal(metav1.ConditionUnknown))
 	g.Expect(management.Create(ctx, kubeconfig(g, "blue", nil))).To(Succeed())
 	g.Eventually(c.status("blue")).Should(Equal(metav1.ConditionTrue))
@@ -60,8 +60,8 @@ func (c *connection) recovers(t *testing.T) {
 	_, err := clusters.NewScope(ctx, "red")
 	g.Expect(err).NotTo(HaveOccurred())
 	g.Expect(management.Create(ctx, secret)).To(Succeed())
-	g.Eventually(c.message("red")).Should(Equal("Unreachable: https://127.0.0.1:1 doesn't answer, or refuses the credentials " +
-		"of kubeconfig Secret clusters-red/red-kubeconfig"))
+	g.Eventually(c.message("red")).Should(Equal("Unreachable: https://127.0.0.1:1 doesn't answer as an API server; check the server and the certificate authority " +
+		"in kubeconfig Secret clusters-red/red-kubeconfig, and the control plane's pods"))
 	g.Expect(c.status("red")()).To(Equal(metav1.ConditionFalse))
 
 	made := counter(g, "autonode_guest_connections_total")

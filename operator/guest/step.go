@@ -6,6 +6,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"net/http"
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
@@ -136,7 +137,8 @@ func (c *Connections) diagnose(ctx context.Context, s *scope.Scope) (reason, mes
 	err := c.access.secrets.Get(ctx, client.ObjectKey{Namespace: key.Namespace, Name: name}, read)
 	switch {
 	case apierrors.IsNotFound(err):
-		return v1beta1.GuestConnectingReason, fmt.Sprintf("waiting for kubeconfig Secret %s/%s", key.Namespace, name), false
+		return v1beta1.GuestConnectingReason, fmt.Sprintf("waiting for kubeconfig Secret %s/%s with the label %s=%s",
+			key.Namespace, name, clusterv1.ClusterNameLabel, key.Name), false
 	case err != nil:
 		return v1beta1.GuestUnreachableReason, fmt.Sprintf("kubeconfig Secret %s/%s: %s", key.Namespace, name, err), false
 	case !isKubeconfig(read):
@@ -161,9 +163,12 @@ func (c *Connections) diagnose(ctx context.Context, s *scope.Scope) (reason, mes
 			config.Host, health.Exceeded), false
 	case health.Failures == 0:
 		return v1beta1.GuestConnectingReason, fmt.Sprintf("connecting to %s", config.Host), true
+	case health.Refused != 0:
+		return v1beta1.GuestUnreachableReason, fmt.Sprintf("%s refuses the credentials of kubeconfig Secret %s/%s (%d %s); renew them",
+			config.Host, key.Namespace, name, health.Refused, http.StatusText(health.Refused)), false
 	case health.LastSuccess.IsZero():
-		return v1beta1.GuestUnreachableReason, fmt.Sprintf("%s doesn't answer, or refuses the credentials of kubeconfig Secret %s/%s",
-			config.Host, key.Namespace, name), false
+		return v1beta1.GuestUnreachableReason, fmt.Sprintf("%s doesn't answer as an API server; check the server and the certificate authority in kubeconfig Secret %s/%s, "+
+			"and the control plane's pods", config.Host, key.Namespace, name), false
 	default:
 		return v1beta1.GuestUnreachableReason, fmt.Sprintf("%s has stopped answering; last seen at %s",
 			config.Host, health.LastSuccess.UTC().Format(time.RFC3339)), false

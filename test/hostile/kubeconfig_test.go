@@ -142,7 +142,7 @@ func TestKubeconfig(t *testing.T) {
 			func(_ *kubeConfig, c *kubeCluster, _ *kubeUser) {
 				c.Server, c.CertificateAuthorityData = redirector.URL, redirector.ca()
 			},
-			"doesn't answer, or refuses the credentials",
+			"doesn't answer as an API server",
 		},
 		"metadata": {
 			"When a kubeconfig leads to a link-local address, it should not be dialed, and say who decides",

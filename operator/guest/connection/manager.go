@@ -62,6 +62,20 @@ type Health struct {
 	// Exceeded says why the connection was closed, if the guest exceeded the bounds of what is kept of it. It is nil as
 	// soon as there is another connection.
 	Exceeded error
+	// Refused is the HTTP status with which the API server refused the credentials in the last probe: 401 or 403. Zero if it didn't.
+	Refused int
+}
+
+// refusal returns the HTTP status of an API server that refuses credentials; zero for any other error.
+func refusal(err error) int {
+	switch {
+	case apierrors.IsUnauthorized(err):
+		return http.StatusUnauthorized
+	case apierrors.IsForbidden(err):
+		return http.StatusForbidden
+	default:
+		return 0
+	}
 }
 
 // Config of New.
@@ -217,6 +231,7 @@ func (m *Manager) connect(ctx context.Context, cluster client.ObjectKey, k state
 		m.change(cluster, func(k *state) {
 			k.failed, k.health.LastProbe, k.health.Exceeded = now, now, nil
 			k.health.Failures++
+			k.health.Refused = refusal(err)
 		})
 		return m.config.Retry, false
 	}
@@ -304,10 +319,11 @@ func (m *Manager) check(ctx context.Context, cluster client.ObjectKey, k state) 
 	m.change(cluster, func(k *state) {
 		k.health.LastProbe = now
 		if err == nil {
-			k.health.Failures, k.health.LastSuccess = 0, now
+			k.health.Failures, k.health.LastSuccess, k.health.Refused = 0, now, 0
 			return
 		}
 		k.health.Failures++
+		k.health.Refused = refusal(err)
 		// Other credentials are worth an attempt at once.
 		refused := apierrors.IsUnauthorized(err)
 		if lost = refused || k.health.Failures >= maxFailures; !lost {
