@@ -3,15 +3,20 @@
 package main
 
 import (
+	"io"
 	"os"
 	"path/filepath"
+	"slices"
 	"testing"
 
 	. "github.com/onsi/gomega"
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/utils/ptr"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/autonode-io/autonode/api/v1beta1"
+	"github.com/autonode-io/autonode/cmd/autonode/install"
+	"github.com/autonode-io/autonode/manifests"
 )
 
 func TestInstallRender(t *testing.T) {
@@ -65,5 +70,20 @@ func TestUninstallRefusal(t *testing.T) {
 	})
 	t.Run("When the CRDs are to go and HostedClusters exist, no flag should help", func(t *testing.T) {
 		NewWithT(t).Expect(uninstall("--delete-crds", "--leave-nodes")).To(MatchError(ContainSubstring("leave out --delete-crds")))
+	})
+}
+
+func TestUninstallElsewhere(t *testing.T) {
+	g := NewWithT(t)
+	objects, err := manifests.Render(manifests.Options{Image: manifests.Operator + ":any"})
+	g.Expect(err).NotTo(HaveOccurred())
+	installer := &install.Installer{Management: managementCluster.admin, Out: io.Discard}
+	t.Run("When a cluster has HostedClusters' CRD, it should be a management cluster", func(t *testing.T) {
+		NewWithT(t).Expect(installer.Found(t.Context(), objects)).To(BeTrue())
+	})
+	t.Run("When it has neither that nor the operator's Deployment, it should be none, and uninstall not claim success", func(t *testing.T) {
+		// This API server has the CRD, which a guest's hasn't.
+		others := slices.DeleteFunc(objects, func(object *unstructured.Unstructured) bool { return object.GetKind() == "CustomResourceDefinition" })
+		NewWithT(t).Expect(installer.Found(t.Context(), others)).To(BeFalse())
 	})
 }

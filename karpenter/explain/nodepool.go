@@ -97,6 +97,9 @@ func (s *Simulation) unusable(nodePool *karpv1.NodePool) string {
 	case nodepoolutils.IsStatic(nodePool):
 		return "it is static (spec.replicas): it keeps a number of nodes and launches none for pending pods"
 	case !ready.IsTrue():
+		if why := s.reported(ref.Name, status.ConditionReady); why != "" {
+			return fmt.Sprintf("its node class %s isn't ready: %s", ref.Name, why)
+		}
 		return fmt.Sprintf("it isn't ready: %s", cmp.Or(messageOf(ready), "it has no condition Ready yet"))
 	}
 	return ""
@@ -297,16 +300,46 @@ func (s *Simulation) unoffered(nodePool *karpv1.NodePool, it *karpcloudprovider.
 	return rankOther, "excluded by minValues, a reservation, a host port or the pod's topology"
 }
 
+// nodeClass returns a node class; nil if there is none of the name.
+func (s *Simulation) nodeClass(name string) *v1alpha1.ClusterAPINodeClass {
+	for _, class := range list[*v1alpha1.ClusterAPINodeClass](s.Guest) {
+		if class.Name == name {
+			return class
+		}
+	}
+	return nil
+}
+
+// reported is the message of a node class's condition that is False; empty for any other.
+func (s *Simulation) reported(nodeClass, conditionType string) string {
+	class := s.nodeClass(nodeClass)
+	if class == nil {
+		return ""
+	}
+	for i := range class.Status.Conditions {
+		if c := &class.Status.Conditions[i]; c.Type == conditionType && c.IsFalse() {
+			return messageOf(c)
+		}
+	}
+	return ""
+}
+
+// exhausted is what a node class reports while nothing of it can be launched; empty if something can.
+func (s *Simulation) exhausted(nodeClass string) string {
+	return s.reported(nodeClass, v1alpha1.ConditionOfferingsAvailable)
+}
+
 // unavailable says what the node class reports of an instance type.
 func (s *Simulation) unavailable(nodeClass, instanceType string) string {
-	for _, class := range list[*v1alpha1.ClusterAPINodeClass](s.Guest) {
-		if class.Name != nodeClass {
-			continue
-		}
+	if class := s.nodeClass(nodeClass); class != nil {
 		for _, template := range class.Status.Templates {
-			if template.InstanceType == instanceType && template.Unavailable != "" {
-				return cmp.Or(unavailableText[template.Unavailable], template.Unavailable)
+			if template.InstanceType != instanceType || template.Unavailable == "" {
+				continue
 			}
+			if why := s.exhausted(nodeClass); why != "" && template.Unavailable == v1alpha1.TemplateBackOff {
+				return why
+			}
+			return cmp.Or(unavailableText[template.Unavailable], template.Unavailable)
 		}
 	}
 	return "its offerings have no price or failed a short time ago, or the capacity that clusters share is used up"

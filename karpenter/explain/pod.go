@@ -33,7 +33,7 @@ func (s *Simulation) Pod(ctx context.Context, key client.ObjectKey) (*PodAnswer,
 	} else if err != nil {
 		return nil, err
 	}
-	answer := &PodAnswer{Pod: key.String(), Missing: s.Missing}
+	answer := &PodAnswer{Pod: key.String()}
 	name := "Pod " + key.String()
 	if decision, reason := ignored(pod); decision != "" {
 		answer.Decision, answer.Summary, answer.Node = decision, name+" "+reason, pod.Spec.NodeName
@@ -52,6 +52,7 @@ func (s *Simulation) Pod(ctx context.Context, key client.ObjectKey) (*PodAnswer,
 		s.fits(answer, name, existing)
 		return answer, nil
 	}
+	answer.Missing = s.Missing // what isn't known of instance types matters from here on
 	nodePools := list[*karpv1.NodePool](s.Guest)
 	nodePools = slices.Clone(nodePools)
 	nodepoolutils.OrderByWeight(nodePools)
@@ -148,6 +149,11 @@ func (s *Simulation) launches(answer *PodAnswer, name string, claim *scheduling.
 		name, claim.NodePoolName, english.Plural(len(accepted), "instance type", ""))
 	if len(accepted) > 0 {
 		answer.Summary += fmt.Sprintf(", the cheapest %s at $%.3f an hour", accepted[0].InstanceType, accepted[0].Price)
+	}
+	if ref := claim.Spec.NodeClassRef; ref != nil {
+		if why := s.exhausted(ref.Name); why != "" {
+			answer.Waits = append(answer.Waits, fmt.Sprintf("node class %s reports: %s", ref.Name, why))
+		}
 	}
 	unlaunched := []string{}
 	for _, nodeClaim := range list[*karpv1.NodeClaim](s.Guest) {

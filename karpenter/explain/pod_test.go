@@ -100,6 +100,28 @@ Pod shop/web doesn't fit NodePool general
 - 2 needs 16 cpu with DaemonSets; the largest has 8 [medium small]
 - 1 the NodePool wants kubernetes.io/arch In [amd64] [arm]`,
 		},
+		"When launches failed, it should say what the node class reports of them, and guess nothing": {
+			[]client.Object{nodeClass(func(class *v1alpha1.ClusterAPINodeClass) {
+				class.Status.Templates[2].Unavailable = v1alpha1.TemplateBackOff
+				class.Status.Conditions = []status.Condition{{
+					Type: v1alpha1.ConditionOfferingsAvailable, Status: metav1.ConditionFalse, Message: "nothing can be launched: InsufficientCapacity (1); 3 pods wait",
+				}}
+			}), nodePool("general", nil), pod("web", "16", nil)}, `
+Unschedulable
+Pod shop/web doesn't fit NodePool general
+= general false: none of 4 instance types fits: unavailable now: nothing can be launched: InsufficientCapacity (1); 3 pods wait
+- 1 unavailable now: nothing can be launched: InsufficientCapacity (1); 3 pods wait [large]
+- 2 needs 16 cpu with DaemonSets; the largest has 8 [medium small]
+- 1 the NodePool wants kubernetes.io/arch In [amd64] [arm]`,
+		},
+		"When the node class isn't ready, it should have its message": {
+			[]client.Object{nodeClass(func(class *v1alpha1.ClusterAPINodeClass) {
+				class.Status.Conditions = []status.Condition{{Type: status.ConditionReady, Status: metav1.ConditionFalse, Message: "no template matches pool=web"}}
+			}), nodePool("general", func(p *karpv1.NodePool) { p.Status.Conditions = nil }), pod("web", "1", nil)}, `
+Unschedulable
+Pod shop/web doesn't fit NodePool general
+= general false: its node class default isn't ready: no template matches pool=web`,
+		},
 		"When a pod wants spot, it should say what isn't offered as spot": {
 			[]client.Object{nodeClass(nil), nodePool("general", nil), pod("web", "4", func(p *corev1.Pod) {
 				p.Spec.NodeSelector = map[string]string{karpv1.CapacityTypeLabelKey: "spot"}

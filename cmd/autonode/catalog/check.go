@@ -64,8 +64,13 @@ func (o *CheckOptions) Run(ctx context.Context, streams command.Streams) error {
 	if err != nil {
 		return err
 	}
+	// A catalog and its template are in one namespace, and files may leave it out. Messages name the catalogs' own.
+	namespace := corev1.NamespaceDefault
+	if len(catalogs) > 0 && catalogs[0].Namespace != "" {
+		namespace = catalogs[0].Namespace
+	}
 	for _, object := range objects {
-		object.SetNamespace(corev1.NamespaceDefault)
+		object.SetNamespace(namespace)
 	}
 	nodeClass := &v1alpha1.ClusterAPINodeClass{}
 	if classes, err := objects.List(ctx, schema.GroupKind{Group: v1alpha1.Group, Kind: v1alpha1.Kind}, labels.Everything()); err == nil && len(classes) > 0 {
@@ -76,7 +81,7 @@ func (o *CheckOptions) Run(ctx context.Context, streams command.Streams) error {
 	// All of the files, wherever they would be.
 	nodeClass.Spec.TemplateSelectors = v1alpha1.TemplateSelectors{CatalogSelectors: []v1alpha1.CatalogSelector{{}}}
 	resolver := template.NewResolver(template.Config{
-		Objects: objects, ClusterName: "example", Namespace: corev1.NamespaceDefault, Secrets: templates.AnySecret{}, Profiles: profile.Embedded(),
+		Objects: objects, ClusterName: "example", Namespace: namespace, Secrets: templates.AnySecret{}, Profiles: profile.Embedded(),
 	})
 	found, err := resolver.Resolve(ctx, nodeClass)
 	if err != nil {

@@ -168,6 +168,30 @@ func available(object *unstructured.Unstructured) (bool, string) {
 	return status.ObservedGeneration >= deployment.Generation && status.UpdatedReplicas >= wanted && status.AvailableReplicas >= wanted, why
 }
 
+// Found reports whether the cluster has the operator's Deployment or a CRD of HostedClusters: without both, it isn't a management cluster.
+func (i *Installer) Found(ctx context.Context, objects []*unstructured.Unstructured) (bool, error) {
+	crds, others := splitCRDs(objects)
+	wanted := slices.DeleteFunc(slices.Clone(crds), func(object *unstructured.Unstructured) bool {
+		return object.GetName() != "hostedclusters."+v1beta1.Group
+	})
+	for _, object := range others {
+		if object.GetKind() == "Deployment" {
+			wanted = append(wanted, object)
+		}
+	}
+	for _, object := range wanted {
+		live := &unstructured.Unstructured{}
+		live.SetGroupVersionKind(object.GroupVersionKind())
+		switch err := i.Management.Get(ctx, client.ObjectKeyFromObject(object), live); {
+		case err == nil:
+			return true, nil
+		case !apierrors.IsNotFound(err) && !meta.IsNoMatchError(err):
+			return false, fmt.Errorf("looking for %s: %w", named(object), err)
+		}
+	}
+	return false, nil
+}
+
 // Remove deletes objects in the reverse of their order, and what another version has applied, all but the CRDs and what guards them. With
 // definitions it deletes those as well, last.
 func (i *Installer) Remove(ctx context.Context, objects []*unstructured.Unstructured, definitions bool) error {

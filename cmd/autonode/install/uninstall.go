@@ -4,6 +4,7 @@ package install
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"time"
 
@@ -72,5 +73,11 @@ func (o *UninstallOptions) Run(ctx context.Context, streams command.Streams) err
 			"or keep the nodes without the operator with --leave-nodes", using)
 	}
 	installer := &Installer{Management: management, Out: streams.Out, Timeout: o.Timeout}
+	if found, err := installer.Found(ctx, objects); err != nil {
+		return err
+	} else if !found {
+		return errors.New("this cluster has no AutoNode operator and none of its CRDs, so there is nothing to remove: " +
+			"name the management cluster with --context or --kubeconfig; AutoNode installs no operator in guests")
+	}
 	return installer.Remove(ctx, objects, o.DeleteCRDs)
 }

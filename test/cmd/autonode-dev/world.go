@@ -12,6 +12,7 @@ import (
 	"os/exec"
 	"os/signal"
 	"path/filepath"
+	"slices"
 	"strconv"
 	"strings"
 	"syscall"
@@ -372,12 +373,20 @@ func newWorldKubectlCommand(dir *string) *cobra.Command {
 				return fmt.Errorf("no cluster %q; there are %s", args[0], strings.Join(append([]string{localworld.Management}, state.Guests...), ", "))
 			}
 			// Replacing this process keeps kubectl's exit code, signals and terminal as they are.
-			err = syscall.Exec(state.Kubectl, append([]string{"kubectl"}, args[1:]...), append(os.Environ(), "KUBECONFIG="+kubeconfig))
+			err = syscall.Exec(state.Kubectl, append([]string{"kubectl"}, args[1:]...), withKubeconfig(os.Environ(), kubeconfig))
 			return fmt.Errorf("running %s: %w", state.Kubectl, err)
 		},
 	}
 	cmd.Flags().SetInterspersed(false) // what follows the cluster is kubectl's
 	return cmd
+}
+
+// withKubeconfig returns an environment with one KUBECONFIG. Of two, which a shell that has exported another one would make, programs read
+// the first: kubectl would then run against another cluster.
+func withKubeconfig(environment []string, path string) []string {
+	const variable = "KUBECONFIG="
+	others := slices.DeleteFunc(slices.Clone(environment), func(entry string) bool { return strings.HasPrefix(entry, variable) })
+	return append(others, variable+path)
 }
 
 func newWorldUpgradeCommand(dir *string) *cobra.Command {
