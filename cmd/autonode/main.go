@@ -59,7 +59,8 @@ func newCommand(path string) *cobra.Command {
 	root := &cobra.Command{
 		Use:   name,
 		Short: "AutoNode's command-line tool",
-		Long: `AutoNode's command-line tool makes release payloads and shows what a node class launches.
+		Long: `AutoNode's command-line tool installs AutoNode and turns it on for Clusters, shows nodes, their cost and why pods wait, and
+makes release payloads and catalogs.
 
 Installed as kubectl-autonode it is a plugin of kubectl: kubectl autonode.`,
 		SilenceUsage:  true,
@@ -80,8 +81,24 @@ Installed as kubectl-autonode it is a plugin of kubectl: kubectl autonode.`,
 	root.SetFlagErrorFunc(func(cmd *cobra.Command, err error) error {
 		return fmt.Errorf("%w; see `%s --help`", err, cmd.CommandPath())
 	})
-	command.Group(root, catalog.NewCommand(), cost.NewCommand(), dump.NewCommand(info.String()), hostedcluster.NewCommand(), install.NewCommand(operatorImage),
-		nodes.NewCommand(), release.NewCommand(), templates.NewCommand(), install.NewUninstallCommand(), newVersionCommand(info), why.NewCommand())
+	groups := []struct {
+		group    cobra.Group
+		commands []*cobra.Command
+	}{
+		{cobra.Group{ID: "install", Title: "Install AutoNode and turn it on:"}, []*cobra.Command{
+			install.NewCommand(operatorImage), hostedcluster.NewCommand(), install.NewUninstallCommand(),
+		}},
+		{cobra.Group{ID: "look", Title: "Look at clusters:"}, []*cobra.Command{cost.NewCommand(), dump.NewCommand(info.String()), nodes.NewCommand(), why.NewCommand()}},
+		{cobra.Group{ID: "files", Title: "Make and check files:"}, []*cobra.Command{catalog.NewCommand(), release.NewCommand(), templates.NewCommand()}},
+	}
+	for i := range groups {
+		root.AddGroup(&groups[i].group)
+		for _, cmd := range groups[i].commands {
+			cmd.GroupID = groups[i].group.ID
+		}
+		command.Group(root, groups[i].commands...)
+	}
+	command.Group(root, newVersionCommand(info))
 	nameExamples(root, shown)
 	return root
 }

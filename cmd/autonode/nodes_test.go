@@ -52,6 +52,10 @@ func TestNodesCommand(t *testing.T) {
 		watch.prints(t, `2 nodes, \$0\.500 an hour`)
 		watch.endsInterrupted(t)
 	})
+	t.Run("When the NodePool has no node, it should say which have some", func(t *testing.T) {
+		_, err := run(t, "autonode", "nodes", "--kubeconfig", managementCluster.kubeconfig, "--nodepool", "genral")
+		NewWithT(t).Expect(err).To(MatchError(`no node is of NodePool "genral"; NodePools with nodes are general`))
+	})
 	t.Run("When the order is unknown, it should say what is allowed", func(t *testing.T) {
 		cmd := newCommand("autonode")
 		cmd.SetArgs([]string{"nodes", "--sort-by", "size"})

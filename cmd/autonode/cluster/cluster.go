@@ -4,8 +4,12 @@
 package cluster
 
 import (
+	"errors"
 	"fmt"
+	"maps"
 	"os"
+	"slices"
+	"strings"
 
 	"github.com/spf13/pflag"
 	corev1 "k8s.io/api/core/v1"
@@ -48,8 +52,16 @@ func (f *Flags) Namespace() (string, error) {
 
 // Config is the configuration of the cluster.
 func (f *Flags) Config() (*rest.Config, error) {
-	config, err := f.loader().ClientConfig()
-	if err != nil {
+	loader := f.loader()
+	if raw, err := loader.RawConfig(); err == nil && f.Context != "" && len(raw.Contexts) > 0 && raw.Contexts[f.Context] == nil {
+		return nil, fmt.Errorf("the kubeconfig has no context %q; it has %s", f.Context, strings.Join(slices.Sorted(maps.Keys(raw.Contexts)), ", "))
+	}
+	config, err := loader.ClientConfig()
+	switch {
+	case err == nil:
+	case clientcmd.IsEmptyConfig(err):
+		return nil, errors.New("there is no kubeconfig: set $KUBECONFIG, or name one with --kubeconfig")
+	default:
 		return nil, fmt.Errorf("%w; name the cluster with --kubeconfig or --context", err)
 	}
 	config.WarningHandler = rest.NewWarningWriter(&message.Writer{To: os.Stderr}, rest.WarningWriterOptions{Deduplicate: true})

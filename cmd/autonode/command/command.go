@@ -8,9 +8,12 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"net"
 	"strings"
 
 	"github.com/spf13/cobra"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	utilnet "k8s.io/apimachinery/pkg/util/net"
 )
 
 // Streams are what a command reads and writes.
@@ -31,7 +34,20 @@ func Run(cmd *cobra.Command, o Options) error {
 	if err := o.Validate(); err != nil {
 		return err
 	}
-	return o.Run(cmd.Context(), Streams{In: cmd.InOrStdin(), Out: cmd.OutOrStdout(), ErrOut: cmd.ErrOrStderr()})
+	return nextStep(o.Run(cmd.Context(), Streams{In: cmd.InOrStdin(), Out: cmd.OutOrStdout(), ErrOut: cmd.ErrOrStderr()}))
+}
+
+// nextStep adds what to do to errors of a cluster's API server that say only what happened.
+func nextStep(err error) error {
+	var resolution *net.DNSError
+	switch {
+	case apierrors.IsUnauthorized(err):
+		return fmt.Errorf("%w; the cluster refuses your credentials, which may have expired: renew them, or choose another context with --context", err)
+	case utilnet.IsConnectionRefused(err), errors.As(err, &resolution):
+		return fmt.Errorf("%w; check the cluster with `kubectl cluster-info`, or choose another with --context or --kubeconfig", err)
+	default:
+		return err
+	}
 }
 
 // Group makes a command of one that only has subcommands.

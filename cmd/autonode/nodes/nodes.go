@@ -18,6 +18,7 @@ import (
 	"k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/fields"
+	"k8s.io/apimachinery/pkg/util/sets"
 	clientgoscheme "k8s.io/client-go/kubernetes/scheme"
 	"k8s.io/utils/clock"
 	"sigs.k8s.io/controller-runtime/pkg/cache"
@@ -108,7 +109,30 @@ func (o *Options) show(ctx context.Context, reader client.Reader, to io.Writer, 
 	if err != nil {
 		return err
 	}
+	if err := o.known(v); err != nil && !o.Watch {
+		return err
+	}
 	return printTable(to, v.rows(o.NodePool), orders[o.SortBy])
+}
+
+// known returns an error if --nodepool names no NodePool that has nodes.
+func (o *Options) known(v *view) error {
+	pools := sets.New[string]()
+	for i := range v.nodeClaims.Items {
+		pools.Insert(v.nodeClaims.Items[i].Labels[karpv1.NodePoolLabelKey])
+	}
+	for i := range v.nodes.Items {
+		pools.Insert(v.nodes.Items[i].Labels[karpv1.NodePoolLabelKey])
+	}
+	pools.Delete("")
+	switch {
+	case o.NodePool == "" || pools.Has(o.NodePool):
+		return nil
+	case pools.Len() == 0:
+		return fmt.Errorf("no node is of NodePool %q, nor of any other; see `kubectl get nodepools`", o.NodePool)
+	default:
+		return fmt.Errorf("no node is of NodePool %q; NodePools with nodes are %s", o.NodePool, strings.Join(sets.List(pools), ", "))
+	}
 }
 
 // read lists all that a table of nodes is made of. events choose those of NodeClaims where the reader doesn't have those alone.
