@@ -13,6 +13,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/util/sets"
 
+	"github.com/autonode-io/autonode/api/karpenter/v1alpha1"
 	"github.com/autonode-io/autonode/api/v1beta1"
 	"github.com/autonode-io/autonode/operator/apply"
 	"github.com/autonode-io/autonode/operator/message"
@@ -184,6 +185,9 @@ func summarizeRunning(s *scope.Scope, o *outcome) summary {
 	switch class := meta.FindStatusCondition(status.Conditions, v1beta1.NodeClassReady); {
 	case o.message != "" || o.blocked:
 		sum.state, sum.message = v1beta1.AutoNodeStateWaiting, o.message
+	case is(class, metav1.ConditionFalse) && class.Reason == v1alpha1.NoSelectorReason:
+		// A platform may leave it to the guest's admins to say what is launched: it is told, and nothing waits.
+		sum.message = cmp.Or(sum.message, class.Message)
 	case is(class, metav1.ConditionFalse):
 		sum.state, sum.message, sum.unready = v1beta1.AutoNodeStateWaiting, class.Message, class
 	case is(class, metav1.ConditionUnknown):

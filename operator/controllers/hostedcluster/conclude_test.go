@@ -181,6 +181,12 @@ func TestConcludeRollout(t *testing.T) {
 			}},
 			want: "True/AsExpected", ready: "False/NoTemplates", state: v1beta1.AutoNodeStateWaiting, message: "node class default isn't ready: nothing matches pool=general",
 		}, {
+			name: "When the default node class selects nothing at all, as where admins write their own, it should say so and stay ready",
+			change: []func(*scope.Scope){func(s *scope.Scope) {
+				setCondition(s.HostedCluster, v1beta1.NodeClassReady, metav1.ConditionFalse, "NoSelector", "node class default isn't ready: it has no selector")
+			}},
+			want: "True/AsExpected", state: v1beta1.AutoNodeStateEnabled, message: "node class default isn't ready: it has no selector",
+		}, {
 			name: "When Karpenter hasn't reported on the default node class yet, it should be Progressing and not be ready yet",
 			change: []func(*scope.Scope){func(s *scope.Scope) {
 				setCondition(s.HostedCluster, v1beta1.NodeClassReady, metav1.ConditionUnknown, v1beta1.NodeClassPendingReason, "waiting for Karpenter")
