@@ -197,6 +197,27 @@ func told(t *testing.T, cluster client.Client, namespace, kind, name, note strin
 	}).Should(Succeed())
 }
 
+// noticesOthers has kube-controller-manager's approver approve the first certificate of a machine, while the operator may not.
+func noticesOthers(t *testing.T, approver *Approver, node string) {
+	t.Helper()
+	g := NewWithT(t)
+	byOthers := func() string {
+		text, _, _ := approver.ApprovedByOthers(types.NamespacedName{Namespace: "clusters", Name: "blue"})
+		return text
+	}
+	g.Expect(byOthers()).To(BeEmpty())
+	approve := func(request *certificatesv1.CertificateSigningRequest) {
+		request.Status.Conditions = []certificatesv1.CertificateSigningRequestCondition{
+			{Type: certificatesv1.CertificateApproved, Status: corev1.ConditionTrue, Reason: "AutoApproved"},
+		}
+		g.Expect(clusters.Guest.Client.SubResource("approval").Update(t.Context(), request)).To(Succeed())
+	}
+	approve(send(t, "strange-first", first("strange"))) // isn't a machine of ours
+	approve(send(t, node+"-first", first(node)))
+	g.Eventually(byOthers).Should(Equal("certificate request " + node + "-first of node " + node +
+		" was approved by another approver (reason AutoApproved), which compares it with no Machine"))
+}
+
 func TestApprover(t *testing.T) {
 	approver := start(t)
 	address := clusterv1.MachineAddress{Type: clusterv1.MachineInternalIP, Address: "10.0.0.1"}
@@ -290,20 +311,8 @@ func TestApprover(t *testing.T) {
 		undecided(t, good)
 		undecided(t, bad)
 
-		blue := types.NamespacedName{Namespace: "clusters", Name: "blue"}
-		byOthers := func() string {
-			text, _, _ := approver.ApprovedByOthers(blue)
-			return text
-		}
-		g.Expect(byOthers()).To(BeEmpty())
-		approve := func(request *certificatesv1.CertificateSigningRequest) {
-			request.Status.Conditions = []certificatesv1.CertificateSigningRequestCondition{{Type: yes, Status: corev1.ConditionTrue, Reason: "AutoApproved"}}
-			g.Expect(clusters.Guest.Client.SubResource("approval").Update(t.Context(), request)).To(Succeed())
-		}
 		newMachine(t, newClaim(t, "web-13"), "abcdef", address)
-		approve(send(t, "strange-first", first("strange"))) // isn't a machine of ours
-		approve(send(t, "web-13-first", first("web-13")))
-		g.Eventually(byOthers).Should(Equal("certificate request web-13-first of node web-13 was approved by another approver (reason AutoApproved), which compares it with no Machine"))
+		noticesOthers(t, approver, "web-13")
 		pause(false)
 		state(v1beta1.AutoNodeStateEnabled)
 		expect(t, good, yes, v1beta1.NodeIdentityConfirmedReason)

@@ -16,9 +16,6 @@ func TestForeign(t *testing.T) {
 	clock := clocktesting.NewFakePassiveClock(now)
 	f := newForeign(clock)
 	blue, green := types.NamespacedName{Namespace: "clusters", Name: "blue"}, types.NamespacedName{Namespace: "clusters", Name: "green"}
-	at := func(message string, minutes time.Duration) approval {
-		return approval{message: message, until: now.Add(minutes * time.Minute)}
-	}
 	for _, step := range []struct {
 		name  string
 		note  *approval
@@ -48,6 +45,6 @@ func TestForeign(t *testing.T) {
 		clock.SetTime(now.Add(40 * time.Minute))
 		_, ok := f.of(blue)
 		g.Expect(ok).To(BeFalse())
-		g.Expect(f.note(blue, at("three", 50))).To(BeTrue())
+		g.Expect(f.note(blue, approval{message: "three", until: now.Add(50 * time.Minute)})).To(BeTrue())
 	})
 }
