@@ -15,11 +15,9 @@ import (
 	"time"
 
 	"github.com/go-logr/logr"
-	apiextensionsv1 "k8s.io/apiextensions-apiserver/pkg/apis/apiextensions/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/client-go/tools/clientcmd"
 	clientcmdapi "k8s.io/client-go/tools/clientcmd/api"
-	"k8s.io/utils/ptr"
 	ctrl "sigs.k8s.io/controller-runtime"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	"sigs.k8s.io/controller-runtime/pkg/envtest"
@@ -47,23 +45,10 @@ var upstream = []struct {
 	}},
 }
 
-// foreign are kinds whose definitions are in no module that the proxy has, and why they are shown. The API server accepts any content of
-// theirs. A machine template is read by the profile of its kind instead, and its fields must be ones that the profile's sources have.
-var foreign = []struct{ group, version, kind, why string }{
-	{"infrastructure.cluster.x-k8s.io", "v1beta2", "VSphereCluster", "getting started on vSphere"},
-	{"infrastructure.cluster.x-k8s.io", "v1beta2", "VSphereMachineTemplate", "getting started on vSphere"},
-	{"infrastructure.cluster.x-k8s.io", "v1alpha1", "KubevirtCluster", "getting started on KubeVirt"},
-	{"infrastructure.cluster.x-k8s.io", "v1alpha1", "KubevirtMachineTemplate", "getting started on KubeVirt"},
-	{"infrastructure.cluster.x-k8s.io", "v1beta1", "OpenStackCluster", "getting started on OpenStack"},
-	{"infrastructure.cluster.x-k8s.io", "v1beta1", "OpenStackMachineTemplate", "getting started on OpenStack"},
-	{"infrastructure.cluster.x-k8s.io", "v1beta1", "Metal3Cluster", "getting started on bare metal"},
-	{"infrastructure.cluster.x-k8s.io", "v1beta1", "Metal3MachineTemplate", "getting started on bare metal"},
-	{"infrastructure.cluster.x-k8s.io", "v1beta1", "Metal3DataTemplate", "getting started on bare metal"},
-	{"infrastructure.cluster.x-k8s.io", "v1beta2", "Metal3RemediationTemplate", "a reboot on bare metal"},
-	{"metal3.io", "v1alpha1", "BareMetalHost", "getting started on bare metal"},
-	{"controlplane.cluster.x-k8s.io", "v1alpha1", "KamajiControlPlane", "a hosted control plane"},
-	{"controlplane.cluster.x-k8s.io", "v1beta1", "K0smotronControlPlane", "a hosted control plane"},
-}
+// schemas are CustomResourceDefinitions with the names and types of fields of providers whose modules the proxy doesn't have. Each names
+// its source. Only the objects that the documentation shows, and those within them, have their fields there: to show a field of another one,
+// add what the source has.
+const schemas = "schemas"
 
 // cluster is a real API server with every kind that the documentation shows, and without controllers.
 var cluster struct {
@@ -111,7 +96,7 @@ func run(m *testing.M) (code int, err error) {
 	}
 	environment := &envtest.Environment{
 		ControlPlaneStartTimeout: startTimeout,
-		CRDs:                     slices.Concat(definitions, gated, foreignDefinitions()),
+		CRDs:                     slices.Concat(definitions, gated),
 		CRDDirectoryPaths:        folders,
 		ErrorIfCRDPathMissing:    true,
 		CRDInstallOptions:        envtest.CRDInstallOptions{MaxTime: startTimeout},
@@ -173,7 +158,7 @@ func writeKubeconfig(path string, raw []byte) error {
 
 // definitionFolders are folders and files of CustomResourceDefinitions: ours, Cluster API's and those of other projects.
 func definitionFolders() ([]string, error) {
-	folders := []string{filepath.Join(root, "manifests/crds"), filepath.Join(root, "test/world/infrastructure/crds")}
+	folders := []string{filepath.Join(root, "manifests/crds"), filepath.Join(root, "test/world/infrastructure/crds"), schemas}
 	out, err := exec.Command("go", "list", "-m", "-f", "{{.Dir}}", "sigs.k8s.io/cluster-api").Output()
 	if err != nil {
 		return nil, fmt.Errorf("finding Cluster API's module: %w", err)
@@ -198,24 +183,4 @@ func definitionFolders() ([]string, error) {
 		}
 	}
 	return folders, nil
-}
-
-// foreignDefinitions accept any content.
-func foreignDefinitions() (definitions []*apiextensionsv1.CustomResourceDefinition) {
-	for _, f := range foreign {
-		anything := &apiextensionsv1.JSONSchemaProps{Type: "object", XPreserveUnknownFields: ptr.To(true)}
-		singular := strings.ToLower(f.kind)
-		d := &apiextensionsv1.CustomResourceDefinition{}
-		d.Name = singular + "s." + f.group
-		d.Spec = apiextensionsv1.CustomResourceDefinitionSpec{
-			Group: f.group,
-			Names: apiextensionsv1.CustomResourceDefinitionNames{Kind: f.kind, ListKind: f.kind + "List", Singular: singular, Plural: singular + "s"},
-			Scope: apiextensionsv1.NamespaceScoped,
-			Versions: []apiextensionsv1.CustomResourceDefinitionVersion{{
-				Name: f.version, Served: true, Storage: true, Schema: &apiextensionsv1.CustomResourceValidation{OpenAPIV3Schema: anything},
-			}},
-		}
-		definitions = append(definitions, d)
-	}
-	return definitions
 }

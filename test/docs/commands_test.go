@@ -301,6 +301,9 @@ func (s shell) kubectl(ctx context.Context, args []string) error {
 	if err == nil || missing.MatchString(out) || verb == "auth" && firstLine(out) == "no" {
 		return nil
 	}
+	if verb == "create" && strings.Contains(out, "already exists") {
+		return nil // another page has made it: they share an API server
+	}
 	return fmt.Errorf("kubectl: %s", strings.TrimSpace(out))
 }
 

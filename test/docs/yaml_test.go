@@ -100,7 +100,7 @@ spec: {template: {spec: {cloneMode: fullClone, template: image, network: {device
 apiVersion: infrastructure.cluster.x-k8s.io/v1alpha1
 kind: KubevirtMachineTemplate
 metadata: {name: specimen, namespace: default}
-spec: {template: {spec: {}}}
+spec: {template: {spec: {virtualMachineTemplate: {spec: {template: {spec: {domain: {devices: {}}}}}}}}}
 `,
 	"OpenStackMachineTemplate": `
 apiVersion: infrastructure.cluster.x-k8s.io/v1beta1
