@@ -197,7 +197,8 @@ $(DEV):
 	go build -C test -ldflags '$(LDFLAGS)' -o '$(CURDIR)/bin/' ./cmd/autonode-dev
 
 .PHONY: release
-release: $(DEV) ## Make release VERSION=v0.1.0 in dist/v0.1.0, without a container engine. PUSH=registry/folder pushes its images, KEY=cosign.key signs; docs/releasing.md.
+release: PUSH ?= $(REGISTRY)
+release: $(DEV) ## Make release VERSION=v0.1.0 in dist/v0.1.0, without a container engine. REGISTRY=registry/folder pushes its images, KEY=cosign.key signs; docs/releasing.md.
 	$(DEV) release --version='$(VERSION)' $(if $(PUSH),--push='$(PUSH)') $(if $(KEY),--key='$(KEY)') $(ARGS)
 
 .PHONY: image

@@ -132,3 +132,36 @@ func TestTargets(t *testing.T) {
 		}
 	})
 }
+
+func TestRelease(t *testing.T) {
+	for name, test := range map[string]struct {
+		args []string
+		want string
+	}{
+		"When a registry is named, as in getting started, it should push there": {
+			[]string{"VERSION=v0.1.0", "REGISTRY=registry.example/autonode"}, "release --version='v0.1.0' --push='registry.example/autonode'",
+		},
+		"When PUSH is named too, it should win": {
+			[]string{"VERSION=v0.1.0", "REGISTRY=registry.example/autonode", "PUSH=other.example/autonode"}, "release --version='v0.1.0' --push='other.example/autonode'",
+		},
+		"When none is named, it should push nothing": {[]string{"VERSION=v0.1.0"}, "release --version='v0.1.0'"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			out := strings.TrimSpace(output(t, "make", append([]string{"--dry-run", "release"}, test.args...)...))
+			NewWithT(t).Expect(out).To(HaveSuffix(test.want))
+		})
+	}
+	t.Run("When a page of getting started installs a release, its first command should make it", func(t *testing.T) {
+		g := NewWithT(t)
+		pages, err := filepath.Glob(filepath.Join(root, "docs/getting-started/*.md"))
+		g.Expect(err).NotTo(HaveOccurred())
+		for _, page := range pages {
+			content, err := os.ReadFile(page)
+			g.Expect(err).NotTo(HaveOccurred())
+			makes, installs := strings.Index(string(content), "make release VERSION=v0.1.0 REGISTRY="), strings.Index(string(content), "-f dist/v0.1.0/install.yaml")
+			if installs >= 0 {
+				g.Expect(makes).To(And(BeNumerically(">", 0), BeNumerically("<", installs)), page)
+			}
+		}
+	})
+}
