@@ -198,7 +198,8 @@ func ourProgram(ctx context.Context, dir, name string, args []string) error {
 
 // commandExists reads a command's help. A command that only has others below it has to be followed by one of them.
 func commandExists(help, name string, args []string) error {
-	if !strings.Contains(help, "\nAvailable Commands:") || len(args) == 0 || slices.Contains(args, "--help") {
+	others := strings.Contains(help, "\nAvailable Commands:") || strings.Contains(help, "\nAdditional Commands:") // the latter beside groups
+	if !others || len(args) == 0 || slices.Contains(args, "--help") {
 		return nil
 	}
 	_, usage, _ := strings.Cut(help, "Usage:\n")
