@@ -80,7 +80,7 @@ func TestReportClasses(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			g := NewWithT(t)
-			s := &scope.Scope{HostedCluster: &v1beta1.HostedCluster{Spec: v1beta1.HostedClusterSpec{AutoNode: &v1beta1.AutoNode{}}}, Profile: clusterapi.New()}
+			s := &scope.Scope{HostedCluster: &v1beta1.HostedCluster{Spec: v1beta1.HostedClusterSpec{AutoNode: &v1beta1.AutoNode{}}}, Profile: clusterapi.New(clusterapi.DefaultGroups)}
 			// What was said before doesn't stay.
 			for _, conditionType := range []string{v1beta1.NodeClassReady, v1beta1.OfferingsAvailable} {
 				meta.SetStatusCondition(&s.HostedCluster.Status.Conditions, metav1.Condition{Type: conditionType, Status: metav1.ConditionFalse, Reason: "Before"})
