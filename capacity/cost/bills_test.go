@@ -307,10 +307,10 @@ func (r *random) properties(t *testing.T, seed uint64, report *cost.Report) {
 	r.differs = !equal(marginal, more.Bill()-report.Bill())
 	for i := range r.commitments {
 		larger := slices.Clone(r.commitments)
-		switch c := &larger[i]; {
-		case c.Kind == capacity.CommittedUse:
+		switch c := &larger[i]; c.Kind {
+		case capacity.CommittedUse:
 			c.CPU.Amount, c.Memory.Amount = c.CPU.Amount+3, c.Memory.Amount+5
-		case c.Kind == capacity.SavingsPlan:
+		case capacity.SavingsPlan:
 			c.HourlySpend += 0.1
 		default:
 			c.Machines++

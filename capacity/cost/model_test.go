@@ -68,7 +68,7 @@ type modelUsage struct {
 }
 
 type modelCommitment struct {
-	kind, name string
+	kind string
 	// amount is money, or a number of instances, or of vCPUs.
 	amount *big.Rat
 	gib    *big.Rat

@@ -9,7 +9,7 @@ import (
 	"io"
 	"os"
 	"path/filepath"
-	"runtime"
+	goruntime "runtime"
 	"strings"
 	"testing"
 
@@ -343,9 +343,9 @@ func (e *endless) Read(into []byte) (int, error) {
 			e.rest, e.begin = e.begin, ""
 		case e.left > 0:
 			if e.left--; e.left%64 == 0 {
-				runtime.GC()
-				var stats runtime.MemStats
-				runtime.ReadMemStats(&stats)
+				goruntime.GC()
+				var stats goruntime.MemStats
+				goruntime.ReadMemStats(&stats)
 				e.live = max(e.live, stats.HeapAlloc)
 			}
 			e.rest = e.each

@@ -118,7 +118,7 @@ func (r *reconciliation) counted(key string, c *commitments) []autonodev1alpha1.
 	}
 	var list []autonodev1alpha1.CountedMachines
 	for of, count := range counts {
-		of.Count = int32(min(count, math.MaxInt32)) //nolint:gosec // bounded
+		of.Count = int32(min(count, math.MaxInt32))
 		list = append(list, of)
 	}
 	slices.SortFunc(list, func(a, b autonodev1alpha1.CountedMachines) int {
