@@ -17,6 +17,7 @@ import (
 	"github.com/autonode-io/autonode/api/karpenter/v1alpha1"
 	"github.com/autonode-io/autonode/api/scalar"
 	"github.com/autonode-io/autonode/api/v1beta1"
+	"github.com/autonode-io/autonode/internal/apiserver"
 	"github.com/autonode-io/autonode/operator"
 	"github.com/autonode-io/autonode/operator/scope/scopetest"
 	"github.com/autonode-io/autonode/operator/steps/component"
@@ -43,7 +44,7 @@ func TestCatalogs(t *testing.T) {
 	removeAll(t, label)
 	platform(t, name)
 	g, ctx, management := NewWithT(t), t.Context(), clusters.Management.Client
-	_, err := envtest.InstallCRDs(clusters.Management.Config, envtest.CRDInstallOptions{CRDs: []*apiextensionsv1.CustomResourceDefinition{
+	err := apiserver.InstallCRDs(clusters.Management.Config, envtest.CRDInstallOptions{CRDs: []*apiextensionsv1.CustomResourceDefinition{
 		scopetest.Definition("infrastructure.cluster.x-k8s.io", "TestMachine", "testmachines", "v1beta1"),
 		scopetest.Definition("infrastructure.cluster.x-k8s.io", "TestMachineTemplate", "testmachinetemplates", "v1beta1"),
 	}})

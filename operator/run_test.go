@@ -30,6 +30,7 @@ import (
 
 	"github.com/autonode-io/autonode/api/karpenter/v1alpha1"
 	"github.com/autonode-io/autonode/api/v1beta1"
+	"github.com/autonode-io/autonode/internal/apiserver"
 	"github.com/autonode-io/autonode/operator"
 	"github.com/autonode-io/autonode/operator/metrics"
 	"github.com/autonode-io/autonode/operator/scope/scopetest"
@@ -53,7 +54,7 @@ func start(t *testing.T) (registryHost string) {
 // provide installs the kinds of the providers that the specs name.
 func provide(t *testing.T) {
 	t.Helper()
-	_, err := envtest.InstallCRDs(clusters.Management.Config, envtest.CRDInstallOptions{CRDs: []*apiextensionsv1.CustomResourceDefinition{
+	err := apiserver.InstallCRDs(clusters.Management.Config, envtest.CRDInstallOptions{CRDs: []*apiextensionsv1.CustomResourceDefinition{
 		scopetest.Definition("cluster.x-k8s.io", "MachineDeployment", "machinedeployments", "v1beta2"),
 		scopetest.Definition("infrastructure.cluster.x-k8s.io", "KwokMachine", "kwokmachines", "v1beta1"),
 		scopetest.Definition("infrastructure.cluster.x-k8s.io", "KwokMachineTemplate", "kwokmachinetemplates", "v1beta1"),

@@ -19,6 +19,7 @@ import (
 
 	"github.com/autonode-io/autonode/api/scalar"
 	"github.com/autonode-io/autonode/api/v1beta1"
+	"github.com/autonode-io/autonode/internal/apiserver"
 	"github.com/autonode-io/autonode/operator/scope/scopetest"
 )
 
@@ -152,7 +153,7 @@ func lateKind(t *testing.T, release string) {
 		g.Expect(reasonOf(hostedCluster, v1beta1.ValidConfiguration)).To(Equal("False/KindNotFound"))
 		g.Expect(hostedCluster.Status.AutoNode.Message).To(ContainSubstring("LateMachineTemplate"))
 	}).Should(Succeed())
-	_, err := envtest.InstallCRDs(clusters.Management.Config, envtest.CRDInstallOptions{CRDs: []*apiextensionsv1.CustomResourceDefinition{
+	err := apiserver.InstallCRDs(clusters.Management.Config, envtest.CRDInstallOptions{CRDs: []*apiextensionsv1.CustomResourceDefinition{
 		scopetest.Definition("infrastructure.cluster.x-k8s.io", "LateMachine", "latemachines", "v1beta1"),
 		scopetest.Definition("infrastructure.cluster.x-k8s.io", "LateMachineTemplate", "latemachinetemplates", "v1beta1"),
 	}})

@@ -28,6 +28,7 @@ import (
 	"github.com/autonode-io/autonode/api/v1beta1"
 	"github.com/autonode-io/autonode/assets/crds"
 	"github.com/autonode-io/autonode/cmd/autonode/cluster"
+	"github.com/autonode-io/autonode/internal/apiserver"
 )
 
 // startTimeout is how long an API server may take to start, and CRDs to be served: a loaded machine is slow.
@@ -61,17 +62,15 @@ func runTests(m *testing.M) (code int, err error) {
 	if err != nil {
 		return 0, err
 	}
-	environment := &envtest.Environment{
-		ControlPlaneStartTimeout: startTimeout,
-		CRDs:                     guestCRDs,
-		CRDDirectoryPaths: []string{
+	environment := apiserver.New(envtest.CRDInstallOptions{
+		CRDs: guestCRDs,
+		Paths: []string{
 			"../../manifests/crds", "../../internal/environment/crds.yaml",
 			filepath.Join(bases, "cluster.x-k8s.io_clusters.yaml"), filepath.Join(bases, "cluster.x-k8s.io_machinedeployments.yaml"),
 			filepath.Join(bases, "cluster.x-k8s.io_machines.yaml"),
 		},
-		ErrorIfCRDPathMissing: true,
-		CRDInstallOptions:     envtest.CRDInstallOptions{MaxTime: startTimeout},
-	}
+		ErrorIfPathMissing: true,
+	})
 	if _, err := environment.Start(); err != nil {
 		return 0, err
 	}

@@ -15,7 +15,6 @@ import (
 	"path/filepath"
 	"strings"
 	"testing"
-	"time"
 
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/api/resource"
@@ -40,6 +39,7 @@ import (
 	"github.com/autonode-io/autonode/api/karpenter/v1alpha1"
 	autonodev1alpha1 "github.com/autonode-io/autonode/api/v1alpha1"
 	"github.com/autonode-io/autonode/assets/crds"
+	"github.com/autonode-io/autonode/internal/apiserver"
 	"github.com/autonode-io/autonode/karpenter/providers/bootstraptoken"
 	"github.com/autonode-io/autonode/karpenter/providers/machine"
 	"github.com/autonode-io/autonode/karpenter/providers/profile"
@@ -62,9 +62,6 @@ const HoldFinalizer = "environment.autonode.io/hold"
 func ChildKinds(context.Context) []schema.GroupVersionKind {
 	return []schema.GroupVersionKind{TestMachine, KubeadmConfig}
 }
-
-// startTimeout is how long an API server may take to start, and CRDs to be served: a loaded machine is slow.
-const startTimeout = 2 * time.Minute
 
 var config *rest.Config
 
@@ -103,13 +100,7 @@ func run(m *testing.M) (code int, err error) {
 	if err != nil {
 		return 0, err
 	}
-	environment := &envtest.Environment{
-		ControlPlaneStartTimeout: startTimeout,
-		CRDs:                     guestCRDs,
-		CRDDirectoryPaths:        append(bases, dir),
-		ErrorIfCRDPathMissing:    true,
-		CRDInstallOptions:        envtest.CRDInstallOptions{MaxTime: startTimeout},
-	}
+	environment := apiserver.New(envtest.CRDInstallOptions{CRDs: guestCRDs, Paths: append(bases, dir), ErrorIfPathMissing: true})
 	config, err = environment.Start()
 	if err != nil {
 		return 0, err

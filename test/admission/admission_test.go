@@ -13,7 +13,6 @@ import (
 	"path/filepath"
 	"strings"
 	"testing"
-	"time"
 
 	. "github.com/onsi/gomega"
 	apiextensionsv1 "k8s.io/apiextensions-apiserver/pkg/apis/apiextensions/v1"
@@ -24,6 +23,8 @@ import (
 	utilyaml "k8s.io/apimachinery/pkg/util/yaml"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	"sigs.k8s.io/controller-runtime/pkg/envtest"
+
+	"github.com/autonode-io/autonode/internal/apiserver"
 )
 
 // testdata is beside the types.
@@ -33,11 +34,7 @@ const testdata = "../../api/testdata/"
 func start(t *testing.T) client.Client {
 	t.Helper()
 	g := NewWithT(t)
-	environment := &envtest.Environment{
-		ControlPlaneStartTimeout: 2 * time.Minute, // a loaded machine is slow
-		CRDDirectoryPaths:        []string{"../../manifests/crds", "../../assets/crds"},
-		ErrorIfCRDPathMissing:    true,
-	}
+	environment := apiserver.New(envtest.CRDInstallOptions{Paths: []string{"../../manifests/crds", "../../assets/crds"}, ErrorIfPathMissing: true})
 	t.Cleanup(func() { g.Expect(environment.Stop()).To(Succeed()) }) // even when a CRD is refused, an API server runs
 	config, err := environment.Start()
 	g.Expect(err).NotTo(HaveOccurred())

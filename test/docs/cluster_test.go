@@ -12,7 +12,6 @@ import (
 	"slices"
 	"strings"
 	"testing"
-	"time"
 
 	"github.com/go-logr/logr"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -23,10 +22,8 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/envtest"
 
 	"github.com/autonode-io/autonode/assets/crds"
+	"github.com/autonode-io/autonode/internal/apiserver"
 )
-
-// startTimeout is how long an API server may take to start, and CRDs to be served: a loaded machine is slow.
-const startTimeout = 2 * time.Minute
 
 // upstream are modules of other projects with the definitions of what the documentation shows. Each is downloaded as it was seen once.
 var upstream = []struct {
@@ -94,13 +91,7 @@ func run(m *testing.M) (code int, err error) {
 	if err != nil {
 		return 0, err
 	}
-	environment := &envtest.Environment{
-		ControlPlaneStartTimeout: startTimeout,
-		CRDs:                     slices.Concat(definitions, gated),
-		CRDDirectoryPaths:        folders,
-		ErrorIfCRDPathMissing:    true,
-		CRDInstallOptions:        envtest.CRDInstallOptions{MaxTime: startTimeout},
-	}
+	environment := apiserver.New(envtest.CRDInstallOptions{CRDs: slices.Concat(definitions, gated), Paths: folders, ErrorIfPathMissing: true})
 	config, err := environment.Start()
 	if err != nil {
 		return 0, err

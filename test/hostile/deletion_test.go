@@ -22,6 +22,7 @@ import (
 	"github.com/autonode-io/autonode/api/karpenter/v1alpha1"
 	"github.com/autonode-io/autonode/api/v1beta1"
 	"github.com/autonode-io/autonode/assets/crds"
+	"github.com/autonode-io/autonode/internal/apiserver"
 )
 
 const (
@@ -179,7 +180,7 @@ func TestDeletion(t *testing.T) {
 		g.Eventually(condition(t, hostedCluster, v1beta1.ValidConfiguration)).Should(HavePrefix("True/"))
 		definitions, err := crds.Embedded()
 		g.Expect(err).NotTo(HaveOccurred())
-		_, err = envtest.InstallCRDs(clusters.Guest.Config, envtest.CRDInstallOptions{CRDs: definitions})
+		err = apiserver.InstallCRDs(clusters.Guest.Config, envtest.CRDInstallOptions{CRDs: definitions})
 		g.Expect(err).NotTo(HaveOccurred())
 		claim.ObjectMeta = metav1.ObjectMeta{Name: "deletion-2"}
 		g.Eventually(func() error { return clusters.Guest.Client.Create(ctx, claim) }).Should(Succeed())

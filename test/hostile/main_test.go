@@ -37,6 +37,7 @@ import (
 
 	"github.com/autonode-io/autonode/api/v1beta1"
 	karpenterassets "github.com/autonode-io/autonode/assets/karpenter"
+	"github.com/autonode-io/autonode/internal/apiserver"
 	"github.com/autonode-io/autonode/operator"
 	"github.com/autonode-io/autonode/operator/scope/scopetest"
 	"github.com/autonode-io/autonode/operator/steps/naming"
@@ -63,7 +64,7 @@ func serveAs(t *testing.T, config *rest.Config, label string) {
 func serveUntil(t *testing.T, until context.Context, config *rest.Config, label string, changes ...func(*operator.Options)) {
 	t.Helper()
 	g := NewWithT(t)
-	_, err := envtest.InstallCRDs(clusters.Management.Config, envtest.CRDInstallOptions{CRDs: []*apiextensionsv1.CustomResourceDefinition{
+	err := apiserver.InstallCRDs(clusters.Management.Config, envtest.CRDInstallOptions{CRDs: []*apiextensionsv1.CustomResourceDefinition{
 		scopetest.Definition("cluster.x-k8s.io", "MachineDeployment", "machinedeployments", "v1beta2"),
 		scopetest.Definition("infrastructure.cluster.x-k8s.io", "KwokMachine", "kwokmachines", "v1beta1"),
 		scopetest.Definition("infrastructure.cluster.x-k8s.io", "KwokMachineTemplate", "kwokmachinetemplates", "v1beta1"),
@@ -104,8 +105,8 @@ func namespace(t *testing.T, name string) {
 // installDefinitions brings back this project's CRDs.
 func installDefinitions(t *testing.T) {
 	t.Helper()
-	_, err := envtest.InstallCRDs(clusters.Management.Config, envtest.CRDInstallOptions{
-		Paths: []string{filepath.Join("..", "..", "manifests", "crds")}, ErrorIfPathMissing: true, MaxTime: time.Minute,
+	err := apiserver.InstallCRDs(clusters.Management.Config, envtest.CRDInstallOptions{
+		Paths: []string{filepath.Join("..", "..", "manifests", "crds")}, ErrorIfPathMissing: true,
 	})
 	NewWithT(t).Expect(err).NotTo(HaveOccurred())
 }

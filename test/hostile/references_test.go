@@ -22,6 +22,7 @@ import (
 	"github.com/autonode-io/autonode/api/karpenter/v1alpha1"
 	"github.com/autonode-io/autonode/api/v1beta1"
 	"github.com/autonode-io/autonode/assets/references"
+	"github.com/autonode-io/autonode/internal/apiserver"
 	"github.com/autonode-io/autonode/karpenter/providers/machine"
 	"github.com/autonode-io/autonode/karpenter/providers/profile"
 	"github.com/autonode-io/autonode/operator/scope/scopetest"
@@ -111,7 +112,7 @@ func TestReferences(t *testing.T) {
 		templates = append(templates, text)
 	}
 	definitions = append(definitions, scopetest.Definition("bootstrap.cluster.x-k8s.io", "KubeadmConfig", "kubeadmconfigs", "v1beta2"))
-	_, err = envtest.InstallCRDs(clusters.Management.Config, envtest.CRDInstallOptions{CRDs: definitions})
+	err = apiserver.InstallCRDs(clusters.Management.Config, envtest.CRDInstallOptions{CRDs: definitions})
 	g.Expect(err).NotTo(HaveOccurred())
 	createManifest(t, "../../manifests/policy/references.yaml")
 	bindKarpenter(t, namespaceName, templates...)

@@ -33,6 +33,7 @@ import (
 	"github.com/autonode-io/autonode/api/karpenter/v1alpha1"
 	autonodev1alpha1 "github.com/autonode-io/autonode/api/v1alpha1"
 	"github.com/autonode-io/autonode/api/v1beta1"
+	"github.com/autonode-io/autonode/internal/apiserver"
 	"github.com/autonode-io/autonode/operator/scope/scopetest"
 )
 
@@ -89,7 +90,7 @@ var kindsOfOurs = []kindOfOurs{
 func TestScalars(t *testing.T) {
 	g := NewWithT(t)
 	namespace(t, scalarsNamespace)
-	_, err := envtest.InstallCRDs(clusters.Guest.Config, envtest.CRDInstallOptions{Paths: []string{filepath.Join("..", "..", "assets", "crds")}, ErrorIfPathMissing: true})
+	err := apiserver.InstallCRDs(clusters.Guest.Config, envtest.CRDInstallOptions{Paths: []string{filepath.Join("..", "..", "assets", "crds")}, ErrorIfPathMissing: true})
 	g.Expect(err).NotTo(HaveOccurred())
 	for i := range kindsOfOurs {
 		f := newFeeder(t, &kindsOfOurs[i])

@@ -25,6 +25,7 @@ import (
 	autonodev1alpha1 "github.com/autonode-io/autonode/api/v1alpha1"
 	"github.com/autonode-io/autonode/api/v1beta1"
 	"github.com/autonode-io/autonode/cmd/autonode/install"
+	"github.com/autonode-io/autonode/internal/apiserver"
 	"github.com/autonode-io/autonode/manifests"
 )
 
@@ -85,7 +86,7 @@ func startManagement(t *testing.T) *management {
 	g.Expect(autonodev1alpha1.AddToScheme(clientgoscheme.Scheme)).To(Succeed())
 	g.Expect(v1beta1.AddToScheme(clientgoscheme.Scheme)).To(Succeed())
 	g.Expect(apiextensionsv1.AddToScheme(clientgoscheme.Scheme)).To(Succeed())
-	environment := &envtest.Environment{}
+	environment := apiserver.New(envtest.CRDInstallOptions{})
 	config, err := environment.Start()
 	g.Expect(err).NotTo(HaveOccurred())
 	t.Cleanup(func() { g.Expect(environment.Stop()).To(Succeed()) })

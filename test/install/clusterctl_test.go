@@ -23,6 +23,7 @@ import (
 	"sigs.k8s.io/yaml"
 
 	"github.com/autonode-io/autonode/api/v1beta1"
+	"github.com/autonode-io/autonode/internal/apiserver"
 	"github.com/autonode-io/autonode/operator/scope/scopetest"
 	"github.com/autonode-io/autonode/test/clusterctl"
 )
@@ -72,7 +73,7 @@ func newManagementCluster(t *testing.T, crds envtest.CRDInstallOptions) manageme
 		definition.Labels = map[string]string{clusterctlv1.ClusterctlLabel: ""} // clusterctl init labels those that it installs
 		crds.CRDs = append(crds.CRDs, definition)
 	}
-	environment := &envtest.Environment{CRDInstallOptions: crds}
+	environment := apiserver.New(crds)
 	config, err := environment.Start()
 	g.Expect(err).NotTo(HaveOccurred())
 	t.Cleanup(func() { g.Expect(environment.Stop()).To(Succeed()) })

@@ -17,13 +17,14 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/envtest"
 
 	"github.com/autonode-io/autonode/api/v1beta1"
+	"github.com/autonode-io/autonode/internal/apiserver"
 )
 
 // serve starts an API server with CRDs.
 func serve(t *testing.T, crds envtest.CRDInstallOptions) client.Client {
 	t.Helper()
 	g := NewWithT(t)
-	environment := &envtest.Environment{CRDInstallOptions: crds}
+	environment := apiserver.New(crds)
 	config, err := environment.Start()
 	g.Expect(err).NotTo(HaveOccurred())
 	t.Cleanup(func() { g.Expect(environment.Stop()).To(Succeed()) })

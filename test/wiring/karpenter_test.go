@@ -34,6 +34,7 @@ import (
 
 	"github.com/autonode-io/autonode/api/karpenter/v1alpha1"
 	"github.com/autonode-io/autonode/assets/manifest"
+	"github.com/autonode-io/autonode/internal/apiserver"
 	"github.com/autonode-io/autonode/internal/environment"
 	"github.com/autonode-io/autonode/karpenter"
 	"github.com/autonode-io/autonode/karpenter/controllers/garbagecollection"
@@ -142,7 +143,7 @@ func newWorld(t *testing.T) *world {
 	t.Setenv("FEATURE_GATES", "NodeOverlay=true,NodeRepair=true,StaticCapacity=true,CapacityBuffer=true")
 	buffers, err := manifest.Decode(apis.CapacityBufferCRD, &apiextensionsv1.CustomResourceDefinition{})
 	g.Expect(err).NotTo(HaveOccurred())
-	_, err = envtest.InstallCRDs(w.Guest.GetConfig(), envtest.CRDInstallOptions{CRDs: []*apiextensionsv1.CustomResourceDefinition{buffers}})
+	err = apiserver.InstallCRDs(w.Guest.GetConfig(), envtest.CRDInstallOptions{CRDs: []*apiextensionsv1.CustomResourceDefinition{buffers}})
 	g.Expect(err).NotTo(HaveOccurred())
 	args := os.Args
 	t.Cleanup(func() { os.Args = args })

@@ -34,14 +34,12 @@ import (
 	autonodev1alpha1 "github.com/autonode-io/autonode/api/v1alpha1"
 	"github.com/autonode-io/autonode/api/v1beta1"
 	"github.com/autonode-io/autonode/assets/crds"
+	"github.com/autonode-io/autonode/internal/apiserver"
 	"github.com/autonode-io/autonode/operator/guest/watch"
 	"github.com/autonode-io/autonode/operator/provider/clusterapi"
 	"github.com/autonode-io/autonode/operator/scope"
 	"github.com/autonode-io/autonode/payload"
 )
-
-// startTimeout is how long an API server may take to start: a loaded machine is slow.
-const startTimeout = 2 * time.Minute
 
 // Cluster is an API server, and an administrator's way to it.
 type Cluster struct {
@@ -77,13 +75,12 @@ func Run(m *testing.M, clusters *Clusters) int {
 		fmt.Fprintln(os.Stderr, err)
 		return 1
 	}
-	clusters.Management.Environment = &envtest.Environment{
-		ControlPlaneStartTimeout: startTimeout,
-		CRDs:                     []*apiextensionsv1.CustomResourceDefinition{permissive("Cluster", "clusters"), permissive("Machine", "machines")},
-		CRDDirectoryPaths:        []string{filepath.Join(root(), "manifests", "crds")},
-		ErrorIfCRDPathMissing:    true,
-	}
-	clusters.Guest.Environment = &envtest.Environment{ControlPlaneStartTimeout: startTimeout}
+	clusters.Management.Environment = apiserver.New(envtest.CRDInstallOptions{
+		CRDs:               []*apiextensionsv1.CustomResourceDefinition{permissive("Cluster", "clusters"), permissive("Machine", "machines")},
+		Paths:              []string{filepath.Join(root(), "manifests", "crds")},
+		ErrorIfPathMissing: true,
+	})
+	clusters.Guest.Environment = apiserver.New(envtest.CRDInstallOptions{})
 	started := make(chan error)
 	for _, cluster := range []*Cluster{&clusters.Management, &clusters.Guest} {
 		go func() { started <- cluster.start(scheme) }()
@@ -242,7 +239,7 @@ func (c *Clusters) InstallDefinitions() error {
 	if err != nil {
 		return err
 	}
-	_, err = envtest.InstallCRDs(c.Guest.Config, envtest.CRDInstallOptions{CRDs: definitions})
+	err = apiserver.InstallCRDs(c.Guest.Config, envtest.CRDInstallOptions{CRDs: definitions})
 	return err
 }
 

@@ -23,6 +23,7 @@ import (
 
 	"github.com/autonode-io/autonode/api/karpenter/v1alpha1"
 	"github.com/autonode-io/autonode/api/v1beta1"
+	"github.com/autonode-io/autonode/internal/apiserver"
 	"github.com/autonode-io/autonode/operator/provider/aws"
 	"github.com/autonode-io/autonode/operator/scope"
 	"github.com/autonode-io/autonode/operator/scope/scopetest"
@@ -37,7 +38,7 @@ func onAWS(ctx context.Context, t *testing.T, name string) *fixture {
 }
 
 var ec2NodeClasses = sync.OnceValue(func() error {
-	_, err := envtest.InstallCRDs(clusters.Guest.Config, envtest.CRDInstallOptions{CRDs: []*apiextensionsv1.CustomResourceDefinition{scopetest.EC2NodeClasses()}})
+	err := apiserver.InstallCRDs(clusters.Guest.Config, envtest.CRDInstallOptions{CRDs: []*apiextensionsv1.CustomResourceDefinition{scopetest.EC2NodeClasses()}})
 	return err
 })
 

@@ -32,6 +32,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	"sigs.k8s.io/controller-runtime/pkg/envtest"
 
+	"github.com/autonode-io/autonode/internal/apiserver"
 	"github.com/autonode-io/autonode/test/world/crd"
 	"github.com/autonode-io/autonode/test/world/infrastructure"
 	infrav1 "github.com/autonode-io/autonode/test/world/infrastructure/api/v1beta1"
@@ -48,9 +49,6 @@ const (
 	provisioningDelay = 50 * time.Millisecond
 	registrationDelay = 50 * time.Millisecond
 )
-
-// startTimeout is how long an API server may take to start: a loaded machine is slow.
-const startTimeout = 2 * time.Minute
 
 // What all tests share: two API servers, and a proxy in front of the guest's so that it can be cut off.
 var (
@@ -85,14 +83,14 @@ func run(m *testing.M) (code int, err error) {
 	}
 	bases := filepath.Join(strings.TrimSpace(string(dir)), "core", "config", "crd", "bases")
 
-	managementEnv := &envtest.Environment{ControlPlaneStartTimeout: startTimeout, CRDInstallOptions: envtest.CRDInstallOptions{
+	managementEnv := apiserver.New(envtest.CRDInstallOptions{
 		Paths: []string{
 			filepath.Join(bases, "cluster.x-k8s.io_clusters.yaml"),
 			filepath.Join(bases, "cluster.x-k8s.io_machines.yaml"),
 		},
 		ErrorIfPathMissing: true,
-	}}
-	guestEnv := &envtest.Environment{ControlPlaneStartTimeout: startTimeout}
+	})
+	guestEnv := apiserver.New(envtest.CRDInstallOptions{})
 	guestEnv.ControlPlane.GetAPIServer().Configure().
 		Set("enable-bootstrap-token-auth", "true").
 		Set("authorization-mode", "Node", "RBAC").

@@ -41,6 +41,7 @@ import (
 	ctrl "sigs.k8s.io/controller-runtime"
 	"sigs.k8s.io/controller-runtime/pkg/envtest"
 
+	"github.com/autonode-io/autonode/internal/apiserver"
 	"github.com/autonode-io/autonode/test/world/pki"
 	"github.com/autonode-io/autonode/test/world/port"
 )
@@ -95,8 +96,8 @@ func runTests(m *testing.M) int {
 		return fail("making the API server's client certificate", err)
 	}
 	defer ports.Close()
-	ctrl.SetLogger(logr.Discard())                                                 // envtest's
-	environment := &envtest.Environment{ControlPlaneStartTimeout: 2 * time.Minute} // a loaded machine is slow
+	ctrl.SetLogger(logr.Discard()) // envtest's
+	environment := apiserver.New(envtest.CRDInstallOptions{})
 	environment.ControlPlane.GetAPIServer().Configure().
 		Disable("disable-admission-plugins"). // pods get their service-account tokens as anywhere
 		Set("kubelet-client-certificate", clientCertificate).
