@@ -4,6 +4,7 @@ package provider_test
 
 import (
 	"slices"
+	"strings"
 	"testing"
 
 	. "github.com/onsi/gomega"
