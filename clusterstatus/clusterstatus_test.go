@@ -11,6 +11,7 @@ import (
 	clusterv1 "sigs.k8s.io/cluster-api/api/core/v1beta2"
 )
 
+//nolint:staticcheck // deprecated together with the contract v1beta1, which many providers still follow.
 func TestNotReady(t *testing.T) {
 	says := func(status metav1.ConditionStatus, reason, text string) []metav1.Condition {
 		return []metav1.Condition{{Type: clusterv1.ClusterInfrastructureReadyCondition, Status: status, Reason: reason, Message: text}}

@@ -31,9 +31,6 @@ import (
 	"github.com/autonode-io/autonode/internal/apiserver"
 )
 
-// startTimeout is how long an API server may take to start, and CRDs to be served: a loaded machine is slow.
-const startTimeout = 2 * time.Minute
-
 // managementCluster is an API server with AutoNode's and Cluster API's kinds, and without controllers. It has Karpenter's kinds too, so that it
 // is a guest as well.
 var managementCluster struct {
