@@ -23,6 +23,9 @@ const (
 	// SomeUnusableReason: the message names the entries that the operator can't read, the members that match no hosted cluster and the
 	// reservations that have ended; the others are in use. Correct or remove them.
 	SomeUnusableReason = "SomeUnusable"
+	// LimitsUnusableReason: some of the entries that the message names are limits. The last limit of these stays in force; of one that never was
+	// readable, nothing more is launched that counts against it. Correct them.
+	LimitsUnusableReason = "LimitsUnusable"
 )
 
 // Reasons of MembersGranted.

@@ -46,6 +46,8 @@ type account struct {
 	members     []memberEntry
 	commitments []capacity.Commitment
 	unusable    []autonodev1alpha1.UnusableEntry
+	// unreadLimits: a limit can't be read, and the last one or none at all is in force.
+	unreadLimits bool
 	// next is when a reservation or a commitment begins or ends; zero if none does.
 	next time.Time
 }
@@ -130,10 +132,7 @@ func (a *account) quota(q *autonodev1alpha1.CapacityQuota) {
 		a.problem(field, errors.New("is empty; set machines, cpu, memory or gpus"))
 	}
 	for key, limit := range ordered(q.Limits) {
-		amount, ok := a.amount(field+"."+key, key, limit)
-		if !ok {
-			continue
-		}
+		amount := a.closed(field+"."+key, key, limit)
 		name := autonodev1alpha1.QuotaPool(q.Name, key)
 		a.pools = append(a.pools, autonodev1alpha1.LeasedPool{Name: name, Resource: resources[key], Selector: q.Selector})
 		a.limits[name] = amount
@@ -154,13 +153,12 @@ func (a *account) member(i int, m *autonodev1alpha1.CapacityMember) {
 		entry.namespaces = selector
 	}
 	entry.field = field
-	entry.guaranteed = a.shares(field+".guaranteed", m.Guaranteed)
-	entry.maximum = a.shares(field+".maximum", m.Maximum)
+	entry.guaranteed = a.shares(field+".guaranteed", m.Guaranteed, a.amount)
+	entry.maximum = a.shares(field+".maximum", m.Maximum, func(field, key string, value scalar.Quantity) (int64, bool) {
+		return a.closed(field, key, value), true
+	})
 	for key, limit := range ordered(m.Limits) {
-		amount, ok := a.amount(field+".limits."+key, key, limit)
-		if !ok {
-			continue
-		}
+		amount := a.closed(field+".limits."+key, key, limit)
 		// The limit is the cluster's alone: all of it is granted at once, and no other cluster draws on it.
 		name := autonodev1alpha1.LimitPool(key)
 		entry.limits = append(entry.limits, autonodev1alpha1.LeasedPool{Name: name, Resource: resources[key]})
@@ -182,7 +180,7 @@ func (a *account) unmatched() {
 	}
 }
 
-func (a *account) shares(field string, shares []autonodev1alpha1.CapacityShare) capacity.Amounts {
+func (a *account) shares(field string, shares []autonodev1alpha1.CapacityShare, read func(field, key string, value scalar.Quantity) (int64, bool)) capacity.Amounts {
 	amounts := capacity.Amounts{}
 	for i := range shares {
 		share := &shares[i]
@@ -196,7 +194,7 @@ func (a *account) shares(field string, shares []autonodev1alpha1.CapacityShare) 
 				a.problem(at, fmt.Errorf("the account has no usable %s of %s", key, message.Cut(pool, 2*63)))
 				continue
 			}
-			if amount, ok := a.amount(at, key, value); ok {
+			if amount, ok := read(at, key, value); ok {
 				amounts[pool] = amount
 			}
 		}
@@ -229,6 +227,17 @@ func (a *account) amount(field, key string, value scalar.Quantity) (int64, bool)
 		a.problem(field, err)
 	}
 	return amount, err == nil
+}
+
+// closed parses a limit. Zero is in force instead of one that it can't read: without a limit, clusters could launch whatever they like.
+func (a *account) closed(field, key string, value scalar.Quantity) int64 {
+	amount, err := parse(key, value)
+	if err != nil {
+		a.unreadLimits = true
+		a.problem(field, fmt.Errorf("%w; until it is one, nothing more is launched that counts against it", err))
+		return 0
+	}
+	return amount
 }
 
 // parse returns a quantity in the unit of its pool.

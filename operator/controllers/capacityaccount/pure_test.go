@@ -37,14 +37,16 @@ func TestParseSpec(t *testing.T) {
 		problem string
 		next    time.Time
 		covered int
+		// maximum of the first member.
+		maximum capacity.Amounts
 	}{
 		{name: "When a quota is of vCPUs, it should be in thousandths", spec: quota("cpu", "1.5"), limits: capacity.Amounts{"quota/q/cpu": 1500}},
 		{name: "When a quota is of memory, it should be in bytes", spec: quota("memory", "2Gi"), limits: capacity.Amounts{"quota/q/memory": 2 << 30}},
 		{name: "When a quota is zero, it should be a limit", spec: quota("gpus", "0"), limits: capacity.Amounts{"quota/q/gpus": 0}},
-		{name: "When a quantity is negative, it should be unusable", spec: quota("gpus", "-1"), problem: `"-1" is negative`},
-		{name: "When a quantity is huge, it should be unusable", spec: quota("memory", "9e40"), problem: `"9e40" is too large`},
-		{name: "When a quantity is long, it should be unusable", spec: quota("cpu", strings.Repeat("1", 99)), problem: "has 99 characters"},
-		{name: "When a quantity has an exponent that takes half an hour, it should be unusable at once", spec: quota("cpu", "1e-999999999"), problem: `"1e-999999999" is not a quantity`},
+		{name: "When a quantity is negative, nothing should be allowed", spec: quota("gpus", "-1"), limits: capacity.Amounts{"quota/q/gpus": 0}, problem: `"-1" is negative`},
+		{name: "When a quantity is huge, nothing should be allowed", spec: quota("memory", "9e40"), limits: capacity.Amounts{"quota/q/memory": 0}, problem: `"9e40" is too large`},
+		{name: "When a quantity is long, nothing should be allowed", spec: quota("cpu", strings.Repeat("1", 99)), limits: capacity.Amounts{"quota/q/cpu": 0}, problem: "has 99 characters"},
+		{name: "When a quantity has an exponent that takes half an hour, nothing should be allowed at once", spec: quota("cpu", "1e-999999999"), limits: capacity.Amounts{"quota/q/cpu": 0}, problem: `"1e-999999999" is not a quantity`},
 		{
 			name: "When memory is a number of bytes, it should be a limit", limits: capacity.Amounts{"quota/q/memory": 1 << 40},
 			spec: autonodev1alpha1.CapacityAccountSpec{Quotas: []autonodev1alpha1.CapacityQuota{{Name: "q", Limits: autonodev1alpha1.CapacityAmounts{"memory": scalar.Number(1 << 40)}}}},
@@ -97,6 +99,20 @@ func TestParseSpec(t *testing.T) {
 			}}},
 		},
 		{
+			name: "When a member's own limit can't be read, nothing should be allowed", problem: `"12B" is not a quantity; until it is one, nothing more is launched that counts against it`,
+			spec: autonodev1alpha1.CapacityAccountSpec{Members: []autonodev1alpha1.CapacityMember{{
+				HostedCluster: &autonodev1alpha1.HostedClusterReference{Namespace: "a", Name: "b"}, Limits: amounts("cpu", "12B"),
+			}}},
+			maximum: capacity.Amounts{"limit/cpu": 0},
+		},
+		{
+			name: "When a member's maximum can't be read, nothing should be allowed", problem: `"12B" is not a quantity`, limits: capacity.Amounts{"quota/q/cpu": 8000},
+			spec: autonodev1alpha1.CapacityAccountSpec{Quotas: quota("cpu", "8").Quotas, Members: []autonodev1alpha1.CapacityMember{{
+				HostedCluster: &autonodev1alpha1.HostedClusterReference{Namespace: "a", Name: "b"}, Maximum: []autonodev1alpha1.CapacityShare{{Quota: "q", Amounts: amounts("cpu", "12B")}},
+			}}},
+			maximum: capacity.Amounts{"quota/q/cpu": 0},
+		},
+		{
 			name: "When a selector of namespaces is malformed, it should be unusable", problem: "is not a valid label selector operator",
 			spec: autonodev1alpha1.CapacityAccountSpec{Members: []autonodev1alpha1.CapacityMember{{NamespaceSelector: &metav1.LabelSelector{
 				MatchExpressions: []metav1.LabelSelectorRequirement{{Key: "a", Operator: "Like"}},
@@ -117,6 +133,9 @@ func TestParseSpec(t *testing.T) {
 			g.Expect(a.limits).To(Equal(tc.limits))
 			g.Expect(a.next).To(BeTemporally("==", tc.next))
 			g.Expect(a.commitments).To(HaveLen(tc.covered))
+			if tc.maximum != nil {
+				g.Expect(a.members[0].maximum).To(Equal(tc.maximum))
+			}
 		})
 	}
 }

@@ -45,6 +45,7 @@ func (r *reconciliation) readQuotas(ctx context.Context) (*autonodev1alpha1.Capa
 	spec, used := r.found.Spec.DeepCopy(), map[autonodev1alpha1.CapacityLimitSource]bool{}
 	for i := range spec.Quotas {
 		quota := &spec.Quotas[i]
+		unread = append(unread, r.keepLimits(quota)...)
 		for _, source := range quota.LimitsFrom {
 			used[source] = true
 			read, known := r.quotas[source]
@@ -85,6 +86,24 @@ func (r *reconciliation) readQuotas(ctx context.Context) (*autonodev1alpha1.Capa
 		}
 	}
 	return spec, unread
+}
+
+// keepLimits replaces limits that can't be read by those that were in force last, as the status has them.
+func (r *reconciliation) keepLimits(quota *autonodev1alpha1.CapacityQuota) (unread []autonodev1alpha1.UnusableEntry) {
+	for key, limit := range ordered(quota.Limits) {
+		_, err := parse(key, limit)
+		last := limitOf(r.before.Pools, autonodev1alpha1.QuotaPool(quota.Name, key))
+		if err == nil || last == "" {
+			continue
+		}
+		quota.Limits[key] = scalar.Text(last)
+		r.keptLimits = true
+		unread = append(unread, autonodev1alpha1.UnusableEntry{
+			Field:   fmt.Sprintf("quotas[%s].limits.%s", quota.Name, key),
+			Message: message.Cut("its limit stays "+last+": "+err.Error(), maxMessage),
+		})
+	}
+	return unread
 }
 
 // limitOf is the limit that the status has of a pool: that of an operator that has ended.

@@ -32,7 +32,9 @@ type reconciliation struct {
 	after time.Duration
 
 	account *account
-	claims  *claims
+	// keptLimits: a limit can't be read, and the last one is in force.
+	keptLimits bool
+	claims     *claims
 	// clusters of the account and of its record, by key, and keys in order.
 	clusters map[string]*cluster
 	keys     []string

@@ -163,6 +163,9 @@ func (r *reconciliation) entriesUsable() metav1.Condition {
 		texts = append(texts, fmt.Sprintf("and %d more", more))
 	}
 	condition.Reason, condition.Message = autonodev1alpha1.SomeUnusableReason, strings.Join(texts, "; ")+"; the other entries are in use"
+	if r.account.unreadLimits || r.keptLimits {
+		condition.Status, condition.Reason = metav1.ConditionFalse, autonodev1alpha1.LimitsUnusableReason
+	}
 	return condition
 }
 
