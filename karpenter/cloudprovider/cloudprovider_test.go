@@ -36,6 +36,7 @@ import (
 	"github.com/autonode-io/autonode/karpenter/providers/profile"
 	"github.com/autonode-io/autonode/karpenter/providers/reservation"
 	"github.com/autonode-io/autonode/karpenter/providers/template"
+	"github.com/autonode-io/autonode/karpenter/providers/vacancy"
 	"github.com/autonode-io/autonode/karpenter/providers/version"
 )
 
@@ -63,6 +64,7 @@ func newFixture(t *testing.T, management client.Client) *fixture {
 	f.unavailable = offering.NewUnavailable(f.clock)
 	f.templates = &environment.Templates{}
 	limits := reservation.Provider{Inventory: environment.NoMachines(), Capacity: environment.Unleased()}
+	limits.Vacancies = vacancy.New(vacancy.Config{Clock: f.clock, Capacity: limits.Capacity, Inventory: limits.Inventory})
 	f.store = instancetype.New(instancetype.Config{
 		Templates: f.templates, Pricing: pricing.Default(), Unavailable: f.unavailable, Inventory: limits.Inventory, Capacity: limits.Capacity,
 	})

@@ -56,7 +56,7 @@ type Provider struct {
 	Inventory *inventory.Inventory
 	// Capacity keeps the cluster within its CapacityLease.
 	Capacity *capacityprovider.Provider
-	// Vacancies are held for the replacements of nodes that were terminated first; nil for none.
+	// Vacancies are held for the replacements of nodes that were terminated first.
 	Vacancies *vacancy.Keeper
 }
 
@@ -134,7 +134,7 @@ func (p *Provider) Shortage() string {
 // Hold writes down what a NodeClaim's Machine will leave, if Karpenter terminates its node before it launches the replacement. Only then
 // may the Machine be deleted.
 func (p *Provider) Hold(ctx context.Context, nodeClaim *karpv1.NodeClaim) error {
-	if p.Vacancies == nil || nodeClaim.Annotations[v1alpha1.TerminateFirstAnnotation] == "" {
+	if nodeClaim.Annotations[v1alpha1.TerminateFirstAnnotation] == "" {
 		return nil
 	}
 	if err := p.Vacancies.Hold(ctx, nodeClaim); err != nil {

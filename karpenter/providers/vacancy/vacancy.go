@@ -157,9 +157,6 @@ func (k *Keeper) Load(ctx context.Context) error {
 
 // Open returns nil once it is known what is held.
 func (k *Keeper) Open() error {
-	if k == nil {
-		return nil
-	}
 	k.mu.Lock()
 	defer k.mu.Unlock()
 	if !k.read {
@@ -245,11 +242,8 @@ func (k *Keeper) Save(ctx context.Context) error {
 	return nil
 }
 
-// Of returns the holders of a NodePool's vacancies, by which capacity.Provider knows them. A nil Keeper has none.
+// Of returns the holders of a NodePool's vacancies, by which capacity.Provider knows them.
 func (k *Keeper) Of(nodePool string) []string {
-	if k == nil {
-		return nil
-	}
 	k.mu.Lock()
 	defer k.mu.Unlock()
 	var holders []string
@@ -276,9 +270,6 @@ func (k *Keeper) OthersIn(nodePool, reservation string) int {
 }
 
 func (k *Keeper) others(nodePool string, has func(*Vacancy) bool) int {
-	if k == nil {
-		return 0
-	}
 	k.mu.Lock()
 	defer k.mu.Unlock()
 	n := 0
@@ -317,9 +308,6 @@ func (k *Keeper) All() []Vacancy {
 // its NodePool from the same source or in the same reservation. It returns the NodeClaim that has left it; empty for none. A second call
 // for the same NodeClaim returns the same.
 func (k *Keeper) Fill(nodeClaim *karpv1.NodeClaim, source, reservation string) string {
-	if k == nil {
-		return ""
-	}
 	took := k.Capacity.Took(nodeClaim.Name)
 	k.mu.Lock()
 	defer k.mu.Unlock()
@@ -387,9 +375,6 @@ func (k *Keeper) Settle(exists func(nodeClaim types.UID) bool) {
 
 // Release records that a NodeClaim has no Machine any more, or never will. The vacancy that it has left, or was launched into, is open.
 func (k *Keeper) Release(nodeClaim string) {
-	if k == nil {
-		return
-	}
 	k.mu.Lock()
 	defer k.mu.Unlock()
 	for _, v := range k.vacancies {
