@@ -429,30 +429,6 @@ func TestMembers(t *testing.T) {
 			HaveField("Message", Equal(`spec.members[0].guaranteed[0].amounts.machines: "many" is not a quantity; the other entries are in use`))))
 		f.Expect(f.karpenters["blue"].machines()).To(Equal(2))
 	})
-	t.Run("When a limit is malformed, the last one should stay in force, and without one nothing more should be launched", func(t *testing.T) {
-		f := newFixture(t, "mistyped", "blue")
-		limit := func(cpu string) {
-			f.change(func(spec *autonodev1alpha1.CapacityAccountSpec) {
-				spec.Quotas = []autonodev1alpha1.CapacityQuota{{Name: "many", Limits: autonodev1alpha1.CapacityAmounts{"cpu": scalar.Text(cpu), "gpus": scalar.Number(3)}}}
-			})
-			f.settle()
-		}
-		f.karpenters["blue"].want(2)
-		limit("12B")
-		f.Expect(f.condition(autonodev1alpha1.Ready)).To(And(HaveField("Status", metav1.ConditionFalse), HaveField("Reason", autonodev1alpha1.LimitsUnusableReason),
-			HaveField("Message", Equal(`spec.quotas[many].limits.cpu: its limit stays 0: "12B" is not a quantity; the other entries are in use`))))
-		f.Expect(f.account.Status.Pools).To(HaveLen(3))
-		f.Expect(f.karpenters["blue"].machines()).To(BeZero())
-		limit("6")
-		f.Expect(f.condition(autonodev1alpha1.Ready)).To(And(HaveField("Status", metav1.ConditionTrue), HaveField("Reason", autonodev1alpha1.AsExpectedReason)))
-		f.Expect(f.karpenters["blue"].machines()).To(Equal(2))
-		limit("12 B")
-		f.Expect(f.condition(autonodev1alpha1.Ready)).To(And(HaveField("Status", metav1.ConditionFalse), HaveField("Reason", autonodev1alpha1.LimitsUnusableReason),
-			HaveField("Message", Equal(`spec.quotas[many].limits.cpu: its limit stays 6: "12 B" is not a quantity; the other entries are in use`))))
-		f.karpenters["blue"].want(4)
-		f.settle()
-		f.Expect(f.karpenters["blue"].machines()).To(Equal(3), "of two CPUs each")
-	})
 	t.Run("When members match nothing and a reservation has ended, it should name them, and use the others", func(t *testing.T) {
 		f := newFixture(t, "useless", "blue")
 		member := func(name string) autonodev1alpha1.CapacityMember {
@@ -487,5 +463,32 @@ func TestMembers(t *testing.T) {
 		f := newFixture(t, "without-members")
 		f.reconcile()
 		f.Expect(f.condition(autonodev1alpha1.Ready)).To(And(HaveField("Status", metav1.ConditionTrue), HaveField("Reason", autonodev1alpha1.NoMembersReason)))
+	})
+}
+
+func TestUnreadableLimit(t *testing.T) {
+	t.Run("When a limit is malformed, the last one should stay in force, and without one nothing more should be launched", func(t *testing.T) {
+		f := newFixture(t, "mistyped", "blue")
+		limit := func(cpu string) {
+			f.change(func(spec *autonodev1alpha1.CapacityAccountSpec) {
+				spec.Quotas = []autonodev1alpha1.CapacityQuota{{Name: "many", Limits: autonodev1alpha1.CapacityAmounts{"cpu": scalar.Text(cpu), "gpus": scalar.Number(3)}}}
+			})
+			f.settle()
+		}
+		f.karpenters["blue"].want(2)
+		limit("12B")
+		f.Expect(f.condition(autonodev1alpha1.Ready)).To(And(HaveField("Status", metav1.ConditionFalse), HaveField("Reason", autonodev1alpha1.LimitsUnusableReason),
+			HaveField("Message", Equal(`spec.quotas[many].limits.cpu: its limit stays 0: "12B" is not a quantity; the other entries are in use`))))
+		f.Expect(f.account.Status.Pools).To(HaveLen(3))
+		f.Expect(f.karpenters["blue"].machines()).To(BeZero())
+		limit("6")
+		f.Expect(f.condition(autonodev1alpha1.Ready)).To(And(HaveField("Status", metav1.ConditionTrue), HaveField("Reason", autonodev1alpha1.AsExpectedReason)))
+		f.Expect(f.karpenters["blue"].machines()).To(Equal(2))
+		limit("12 B")
+		f.Expect(f.condition(autonodev1alpha1.Ready)).To(And(HaveField("Status", metav1.ConditionFalse), HaveField("Reason", autonodev1alpha1.LimitsUnusableReason),
+			HaveField("Message", Equal(`spec.quotas[many].limits.cpu: its limit stays 6: "12 B" is not a quantity; the other entries are in use`))))
+		f.karpenters["blue"].want(4)
+		f.settle()
+		f.Expect(f.karpenters["blue"].machines()).To(Equal(3), "of two CPUs each")
 	})
 }
