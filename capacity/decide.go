@@ -3,6 +3,7 @@
 package capacity
 
 import (
+	"cmp"
 	"container/heap"
 	"maps"
 	"math/bits"
@@ -248,7 +249,10 @@ func (d *decider) grant() {
 	for pool := range d.Limits {
 		d.short[pool] = d.available[pool] < 0
 	}
-	for _, name := range d.names {
+	// What is guaranteed in all may exceed a limit: then the higher priority has its own first.
+	byPriority := slices.Clone(d.names)
+	slices.SortStableFunc(byPriority, func(a, b string) int { return cmp.Compare(d.Members[b].Priority, d.Members[a].Priority) })
+	for _, name := range byPriority {
 		for pool, amount := range d.base[name] {
 			if room := d.room(name, pool); amount > room {
 				d.short[pool] = true

@@ -48,6 +48,18 @@ func TestJoin(t *testing.T) {
 			t.Errorf("-want +got:\n%s", diff)
 		}
 	})
+	t.Run("When more is guaranteed than there is, the higher priority should have its own first", func(t *testing.T) {
+		members := map[string]Member{
+			"blue":  {Guaranteed: Amounts{pool: 8}, Lease: &Lease{ID: "blue-lease"}},
+			"green": {Guaranteed: Amounts{pool: 8}, Lease: &Lease{ID: "green-lease"}, Priority: 1},
+		}
+		decision := Decide(Account{Limits: Amounts{pool: 10}, First: 1000, Members: members})
+		for name, want := range map[string]int64{"blue": 2, "green": 8} {
+			if got := decision.Record[name].Granted[pool]; got != want {
+				t.Errorf("%s is granted %d, want %d", name, got, want)
+			}
+		}
+	})
 	t.Run("When more is granted than there is, what was asked back should stay asked back", func(t *testing.T) {
 		blue := Grant{Lease: "blue-lease", Sequence: 3, Asked: Amounts{pool: 10}, Granted: Amounts{pool: 10}}
 		green := Grant{Lease: "green-lease", Sequence: 4, Asked: Amounts{}, Granted: Amounts{pool: 1}} // of a record that was lost

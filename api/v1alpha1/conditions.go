@@ -47,6 +47,9 @@ const (
 	// because a cluster joined with machines. None is removed, and no cluster is granted more of these pools. Raise the limit, or remove
 	// nodes.
 	OverLimitReason = "OverLimit"
+	// OverGuaranteedReason: what is guaranteed to members of the named pools exceeds the limit. Members with a higher priority have theirs first,
+	// and others may get less than is guaranteed to them. Raise the limit, or lower guaranteed amounts.
+	OverGuaranteedReason = "OverGuaranteed"
 	// MembersLeavingReason: clusters that don't belong to the account any more still have machines, which count until they are gone.
 	MembersLeavingReason = "MembersLeaving"
 )

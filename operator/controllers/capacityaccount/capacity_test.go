@@ -467,6 +467,24 @@ func TestMembers(t *testing.T) {
 }
 
 func TestUnreadableLimit(t *testing.T) {
+	t.Run("When more is guaranteed than a limit, it should say so, and have the higher priority served first", func(t *testing.T) {
+		f := newFixture(t, "promised", "blue", "green")
+		f.change(func(spec *autonodev1alpha1.CapacityAccountSpec) {
+			spec.Quotas = []autonodev1alpha1.CapacityQuota{{Name: "all", Limits: autonodev1alpha1.CapacityAmounts{"cpu": scalar.Number(6)}}}
+			share := []autonodev1alpha1.CapacityShare{{Quota: "all", Amounts: autonodev1alpha1.CapacityAmounts{"cpu": scalar.Number(4)}}}
+			spec.Members = nil
+			for i, name := range []string{"blue", "green"} {
+				spec.Members = append(spec.Members, autonodev1alpha1.CapacityMember{
+					HostedCluster: &autonodev1alpha1.HostedClusterReference{Namespace: "promised", Name: name}, Guaranteed: share, Priority: int32(i),
+				})
+			}
+		})
+		f.settle()
+		f.Expect(f.condition(autonodev1alpha1.Ready)).To(And(HaveField("Status", metav1.ConditionTrue), HaveField("Reason", autonodev1alpha1.OverGuaranteedReason),
+			HaveField("Message", Equal("more is guaranteed than the limit: quota/all/cpu 8/6; members with a higher priority have theirs first"))))
+		f.Expect(f.granted("green").Granted).To(HaveKeyWithValue("quota/all/cpu", BeEquivalentTo(4000)))
+		f.Expect(f.granted("blue").Granted).To(HaveKeyWithValue("quota/all/cpu", BeEquivalentTo(2000)))
+	})
 	t.Run("When a limit is malformed, the last one should stay in force, and without one nothing more should be launched", func(t *testing.T) {
 		f := newFixture(t, "mistyped", "blue")
 		limit := func(cpu string) {

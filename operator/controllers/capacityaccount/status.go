@@ -145,6 +145,25 @@ func (r *reconciliation) overLimits() (over []string) {
 	return over
 }
 
+// overGuaranteed are the pools of which more is guaranteed than their limit.
+func (r *reconciliation) overGuaranteed() (over []string) {
+	sum := capacity.Amounts{}
+	for _, key := range r.keys {
+		if of := r.clusters[key]; of.member != nil {
+			for pool, amount := range of.member.entry.guaranteed {
+				sum[pool] += amount
+			}
+		}
+	}
+	for i := range r.account.pools {
+		pool := &r.account.pools[i]
+		if limit := r.account.limits[pool.Name]; sum[pool.Name] > limit {
+			over = append(over, fmt.Sprintf("%s %s/%s", pool.Name, format(pool.Resource, sum[pool.Name]), format(pool.Resource, limit)))
+		}
+	}
+	return over
+}
+
 func (r *reconciliation) entriesUsable() metav1.Condition {
 	condition := metav1.Condition{Type: autonodev1alpha1.EntriesUsable, Status: metav1.ConditionTrue, Reason: autonodev1alpha1.AsExpectedReason}
 	spec := &r.found.Spec
@@ -197,6 +216,7 @@ func (r *reconciliation) membersGranted() metav1.Condition {
 			}
 		}
 	}
+	guaranteed := r.overGuaranteed()
 	condition := metav1.Condition{Type: autonodev1alpha1.MembersGranted, Status: metav1.ConditionFalse}
 	switch {
 	case !r.found.DeletionTimestamp.IsZero():
@@ -220,6 +240,9 @@ func (r *reconciliation) membersGranted() metav1.Condition {
 	case len(r.over) > 0:
 		condition.Status, condition.Reason = metav1.ConditionTrue, autonodev1alpha1.OverLimitReason
 		condition.Message = "machines take more than the limit: " + named(r.over) + "; none is removed, and no cluster is granted more of these pools"
+	case len(guaranteed) > 0:
+		condition.Status, condition.Reason = metav1.ConditionTrue, autonodev1alpha1.OverGuaranteedReason
+		condition.Message = "more is guaranteed than the limit: " + named(guaranteed) + "; members with a higher priority have theirs first"
 	case len(leaving) > 0:
 		condition.Status, condition.Reason = metav1.ConditionTrue, autonodev1alpha1.MembersLeavingReason
 		condition.Message = "machines of clusters that have left count until they are gone: " + named(leaving)
