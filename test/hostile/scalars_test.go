@@ -14,7 +14,6 @@ import (
 	"strconv"
 	"strings"
 	"testing"
-	"time"
 
 	. "github.com/onsi/gomega"
 	apiextensionsv1 "k8s.io/apiextensions-apiserver/pkg/apis/apiextensions/v1"
@@ -40,7 +39,7 @@ import (
 const (
 	scalarsLabel, scalarsNamespace = "hostile-scalars", "scalars"
 	// patience bounds a request or a list. One that parses an exponent takes half an hour.
-	patience = 2 * time.Minute
+	patience = apiserver.Timeout
 )
 
 // What an integer, a quantity, a time or a duration may be, in JSON. Much of it is malformed, and the API server admits what its schema doesn't

@@ -26,8 +26,10 @@ import (
 	"k8s.io/client-go/tools/clientcmd"
 	clientcmdapi "k8s.io/client-go/tools/clientcmd/api"
 	clusterv1 "sigs.k8s.io/cluster-api/api/core/v1beta2"
+	ctrl "sigs.k8s.io/controller-runtime"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	"sigs.k8s.io/controller-runtime/pkg/envtest"
+	"sigs.k8s.io/controller-runtime/pkg/log/zap"
 	crmetrics "sigs.k8s.io/controller-runtime/pkg/metrics"
 	"sigs.k8s.io/karpenter/pkg/apis"
 	karpv1 "sigs.k8s.io/karpenter/pkg/apis/v1"
@@ -46,7 +48,28 @@ import (
 	"github.com/autonode-io/autonode/test/world/port"
 )
 
-func TestMain(m *testing.M) { os.Exit(environment.Main(m)) }
+// logFile is where Karpenter logs.
+var logFile string
+
+// TestMain sets the logger first of all: controller-runtime discards what is logged, for good, once there has been none for 30 seconds, which
+// API servers may take to start.
+func TestMain(m *testing.M) {
+	file, err := os.CreateTemp("", "wiring-*.log")
+	if err == nil {
+		logFile, err = file.Name(), file.Close()
+	}
+	if err == nil {
+		file, err = os.OpenFile(logFile, os.O_APPEND|os.O_WRONLY, 0)
+	}
+	if err != nil {
+		fmt.Fprintln(os.Stderr, "making a log file:", err)
+		os.Exit(1)
+	}
+	ctrl.SetLogger(zap.New(zap.WriteTo(file)))
+	code := environment.Main(m)
+	_ = os.Remove(logFile)
+	os.Exit(code)
+}
 
 const (
 	// poolName is the NodePool's that the environment's NodeClaims are of.
@@ -138,7 +161,7 @@ func newWorld(t *testing.T) *world {
 	t.Setenv("KUBECONFIG", "") // Karpenter sets it
 	t.Setenv("LEADER_ELECTION_NAMESPACE", w.Namespace)
 	t.Setenv("LEADER_ELECTION_NAME", "karpenter-leader-election")
-	w.log = filepath.Join(t.TempDir(), "log")
+	w.log = logFile
 	t.Setenv("LOG_OUTPUT_PATHS", w.log)
 	t.Setenv("FEATURE_GATES", "NodeOverlay=true,NodeRepair=true,StaticCapacity=true,CapacityBuffer=true")
 	buffers, err := manifest.Decode(apis.CapacityBufferCRD, &apiextensionsv1.CustomResourceDefinition{})

@@ -59,7 +59,7 @@ type Clusters struct {
 
 // Run starts both clusters, runs the tests, and stops the clusters. It returns the exit code for TestMain.
 func Run(m *testing.M, clusters *Clusters) int {
-	gomega.SetDefaultEventuallyTimeout(time.Minute) // an API server may take long to finish a definition's deletion
+	gomega.SetDefaultEventuallyTimeout(apiserver.Timeout)
 	gomega.SetDefaultEventuallyPollingInterval(20 * time.Millisecond)
 	log.SetLogger(zap.New(zap.UseDevMode(true), zap.WriteTo(os.Stderr)))
 	if fuzzing() {
