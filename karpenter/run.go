@@ -13,6 +13,8 @@ import (
 	"fmt"
 	"os"
 
+	"github.com/autonode-io/autonode/karpenter/core/shutdown"
+
 	"github.com/awslabs/operatorpkg/controller"
 	"github.com/awslabs/operatorpkg/option"
 	"github.com/awslabs/operatorpkg/status"
@@ -166,7 +168,7 @@ func register(ctx context.Context, guest *coreoperator.Operator, management *ope
 		return err
 	}
 	for _, c := range append(k.controllers, newControllers(guest, management, keeper, opts, p, k)...) {
-		if err := leadership.Hold(undecodable.Hold(c, guest.GetClient()), keeper).Register(ctx, guest.Manager); err != nil {
+		if err := shutdown.Promptly(leadership.Hold(undecodable.Hold(c, guest.GetClient()), keeper)).Register(ctx, guest.Manager); err != nil {
 			return fmt.Errorf("registering controller: %w", err)
 		}
 	}

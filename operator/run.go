@@ -11,6 +11,8 @@ import (
 	"slices"
 	"time"
 
+	autonodemanager "github.com/autonode-io/autonode/internal/manager"
+
 	"github.com/prometheus/client_golang/prometheus"
 	appsv1 "k8s.io/api/apps/v1"
 	corev1 "k8s.io/api/core/v1"
@@ -175,7 +177,7 @@ func Run(ctx context.Context, config *rest.Config, options Options) error {
 		return err
 	}
 	caches.NewInformer = reporter.Objects.NewInformer
-	mgr, err := manager.New(config, manager.Options{
+	mgr, err := autonodemanager.New(config, manager.Options{
 		Scheme:                        scheme,
 		Cache:                         caches,
 		Metrics:                       metricsserver.Options{BindAddress: orNone(options.MetricsAddress)},
@@ -185,12 +187,7 @@ func Run(ctx context.Context, config *rest.Config, options Options) error {
 		LeaderElectionID:              sharding.lease.Name,
 		LeaderElectionNamespace:       options.LeaderElectionNamespace,
 		LeaderElectionReleaseOnCancel: true, // the process ends with ctx
-		Controller: ctrlconfig.Controller{
-			SkipNameValidation: ptr.To(options.SkipNameValidation),
-			// controller-runtime's own queue (v0.24.1) locks up when it is shut down while something is ready and no worker takes it any more: the
-			// process then waits for its whole grace period, and so does the replica that is to take over.
-			UsePriorityQueue: ptr.To(false),
-		},
+		Controller:                    ctrlconfig.Controller{SkipNameValidation: ptr.To(options.SkipNameValidation)},
 	})
 	if err != nil {
 		return fmt.Errorf("creating the manager: %w", err)

@@ -5,6 +5,8 @@ package environment
 import (
 	"context"
 
+	autonodemanager "github.com/autonode-io/autonode/internal/manager"
+
 	"k8s.io/utils/ptr"
 	ctrlconfig "sigs.k8s.io/controller-runtime/pkg/config"
 	"sigs.k8s.io/controller-runtime/pkg/manager"
@@ -23,7 +25,7 @@ func (s *Environment) Manager(configure ...func(*manager.Options)) manager.Manag
 	for _, f := range configure {
 		f(&options)
 	}
-	m, err := manager.New(s.Guest.GetConfig(), options)
+	m, err := autonodemanager.New(s.Guest.GetConfig(), options)
 	if err != nil {
 		s.t.Fatal(err)
 	}

@@ -10,6 +10,8 @@ import (
 	"testing"
 	"time"
 
+	autonodemanager "github.com/autonode-io/autonode/internal/manager"
+
 	. "github.com/onsi/gomega"
 	certificatesv1 "k8s.io/api/certificates/v1"
 	corev1 "k8s.io/api/core/v1"
@@ -127,7 +129,7 @@ func start(t *testing.T) *connection {
 	ctx := t.Context()
 	scheme, err := scopetest.Scheme()
 	g.Expect(err).NotTo(HaveOccurred())
-	mgr, err := manager.New(clusters.Management.Config, manager.Options{Scheme: scheme, Metrics: metricsserver.Options{BindAddress: "0"}})
+	mgr, err := autonodemanager.New(clusters.Management.Config, manager.Options{Scheme: scheme, Metrics: metricsserver.Options{BindAddress: "0"}})
 	g.Expect(err).NotTo(HaveOccurred())
 	seen := make(chan string, 10)
 	loopback, err := egress.NewPolicy("127.0.0.0/8")

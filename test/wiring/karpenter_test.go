@@ -324,6 +324,13 @@ func TestKarpenter(t *testing.T) {
 	w.run(t)
 	began := time.Now()
 
+	t.Run("When a controller of Karpenter's has work, its queue should be one that can be shut down", func(t *testing.T) {
+		g := NewWithT(t)
+		g.Eventually(func() map[string]float64 { return series(g, "workqueue_depth", "controller") }).WithContext(t.Context()).WithPolling(poll).
+			Should(And(HaveKey("provisioner"), HaveKey("nodeclaim.machine")))
+		g.Expect(series(g, "workqueue_depth", "priority")).To(And(HaveLen(1), HaveKey("")), "controller-runtime's own queue has a series for each priority")
+	})
+
 	t.Run("When Karpenter runs, all that its run.go lists should run", func(t *testing.T) {
 		g := NewWithT(t)
 		g.Eventually(func(g Gomega) {

@@ -10,6 +10,8 @@ import (
 	"sync/atomic"
 	"time"
 
+	autonodemanager "github.com/autonode-io/autonode/internal/manager"
+
 	"github.com/go-logr/logr"
 	appsv1 "k8s.io/api/apps/v1"
 	clientgoscheme "k8s.io/client-go/kubernetes/scheme"
@@ -156,7 +158,7 @@ func startProviders(
 	ctx context.Context, guestConfig, managementConfig *rest.Config, guestObjects *lenient.Decoder, opts operator.Options,
 ) (*startedProviders, error) {
 	wellknown.Normalize(opts.Parsed.TopologyKeys)
-	mgr, err := manager.New(guestConfig, manager.Options{
+	mgr, err := autonodemanager.New(guestConfig, manager.Options{
 		Scheme: clientgoscheme.Scheme, Logger: logr.Discard(), Metrics: metricsserver.Options{BindAddress: "0"}, HealthProbeBindAddress: "0",
 		BaseContext: func() context.Context { return ctx }, Cache: cache.Options{NewInformer: guestObjects.NewInformer},
 	})

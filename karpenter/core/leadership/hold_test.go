@@ -8,6 +8,8 @@ import (
 	"sync/atomic"
 	"testing"
 
+	autonodemanager "github.com/autonode-io/autonode/internal/manager"
+
 	"github.com/awslabs/operatorpkg/controller"
 	"github.com/go-logr/logr"
 	. "github.com/onsi/gomega"
@@ -75,7 +77,7 @@ func TestHold(t *testing.T) {
 			g := NewWithT(t)
 			e := elect(t)
 			var errors atomic.Int64
-			m, err := ctrl.NewManager(e.Management.GetConfig(), ctrl.Options{
+			m, err := autonodemanager.New(e.Management.GetConfig(), ctrl.Options{
 				Logger: logr.New(errorCount{&errors}), Metrics: metricsserver.Options{BindAddress: "0"},
 				Controller: ctrlconfig.Controller{SkipNameValidation: ptr.To(true)},
 			})

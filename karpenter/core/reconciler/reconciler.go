@@ -3,7 +3,7 @@
 // Package reconciler puts a reconciler of ours around one of Karpenter core's.
 //
 // Upstream gap: neither Karpenter core's controllers nor controller-runtime's manager have a hook around a reconciler, so
-// that Wrap replaces the field that holds it (docs/upstream/management-outage.md).
+// that Wrap replaces the fields that hold it and its queue (docs/upstream/management-outage.md).
 package reconciler
 
 import (
@@ -12,6 +12,7 @@ import (
 	"reflect"
 
 	"github.com/awslabs/operatorpkg/controller"
+	"k8s.io/client-go/util/workqueue"
 	ctrlcontroller "sigs.k8s.io/controller-runtime/pkg/controller"
 	"sigs.k8s.io/controller-runtime/pkg/manager"
 	"sigs.k8s.io/controller-runtime/pkg/reconcile"
@@ -24,7 +25,12 @@ type Registered struct {
 	Inner reconcile.Reconciler
 	// Watch adds a source of requests.
 	Watch func(source.Source) error
+	// Queue sets what makes its queue when it starts.
+	Queue func(NewQueue)
 }
+
+// NewQueue makes the queue of a controller, with its name and its rate limiter.
+type NewQueue = func(string, workqueue.TypedRateLimiter[reconcile.Request]) workqueue.TypedRateLimitingInterface[reconcile.Request]
 
 // Wrap returns a controller whose reconciler is what with returns for it. Register fails if this version of
 // controller-runtime keeps reconcilers elsewhere.
@@ -61,6 +67,7 @@ func (m wrappingManager) Add(runnable manager.Runnable) error {
 func (m wrappingManager) wrap(added ctrlcontroller.Controller) error {
 	var name string
 	var inner *reconcile.Reconciler
+	var queue *NewQueue
 	if value := reflect.Indirect(reflect.ValueOf(added)); value.Kind() == reflect.Struct {
 		if field := value.FieldByName("Name"); field.IsValid() && field.Kind() == reflect.String {
 			name = field.String()
@@ -68,11 +75,14 @@ func (m wrappingManager) wrap(added ctrlcontroller.Controller) error {
 		if field := value.FieldByName("Do"); field.IsValid() && field.CanAddr() {
 			inner, _ = field.Addr().Interface().(*reconcile.Reconciler)
 		}
+		if field := value.FieldByName("NewQueue"); field.IsValid() && field.CanAddr() {
+			queue, _ = field.Addr().Interface().(*NewQueue)
+		}
 	}
-	if name == "" || inner == nil {
-		return fmt.Errorf("this version of controller-runtime keeps the reconciler of %T elsewhere", added)
+	if name == "" || inner == nil || queue == nil {
+		return fmt.Errorf("this version of controller-runtime keeps the reconciler or the queue of %T elsewhere", added)
 	}
-	outer, err := m.with(Registered{Name: name, Inner: *inner, Watch: added.Watch})
+	outer, err := m.with(Registered{Name: name, Inner: *inner, Watch: added.Watch, Queue: func(made NewQueue) { *queue = made }})
 	if err != nil {
 		return fmt.Errorf("wrapping the reconciler of %s: %w", name, err)
 	}

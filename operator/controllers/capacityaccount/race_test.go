@@ -7,6 +7,8 @@ import (
 	"testing"
 	"time"
 
+	autonodemanager "github.com/autonode-io/autonode/internal/manager"
+
 	. "github.com/onsi/gomega"
 	"k8s.io/apimachinery/pkg/labels"
 	"k8s.io/client-go/tools/events"
@@ -25,9 +27,9 @@ func operate(t *testing.T) (stop func()) {
 	g := NewWithT(t)
 	scheme, err := scopetest.Scheme()
 	g.Expect(err).NotTo(HaveOccurred())
-	mgr, err := manager.New(clusters.Management.Config, manager.Options{
+	mgr, err := autonodemanager.New(clusters.Management.Config, manager.Options{
 		Scheme: scheme, Metrics: metricsserver.Options{BindAddress: "0"}, Cache: cache.Options{DefaultTransform: cache.TransformStripManagedFields()},
-		Controller: ctrlconfig.Controller{SkipNameValidation: ptr.To(true), UsePriorityQueue: ptr.To(false)},
+		Controller: ctrlconfig.Controller{SkipNameValidation: ptr.To(true)},
 	})
 	g.Expect(err).NotTo(HaveOccurred())
 	g.Expect(New(Config{Management: mgr.GetClient(), Live: mgr.GetAPIReader(), Selector: labels.Everything(), Recorder: &events.FakeRecorder{}}).SetUp(mgr)).To(Succeed())

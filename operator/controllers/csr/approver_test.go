@@ -10,6 +10,8 @@ import (
 	"testing"
 	"time"
 
+	autonodemanager "github.com/autonode-io/autonode/internal/manager"
+
 	. "github.com/onsi/gomega"
 	"github.com/prometheus/client_golang/prometheus/testutil"
 	certificatesv1 "k8s.io/api/certificates/v1"
@@ -70,7 +72,7 @@ func start(t *testing.T) *Approver {
 	g.Expect(err).NotTo(HaveOccurred())
 	machines, err := MachineCache(nil)
 	g.Expect(err).NotTo(HaveOccurred())
-	mgr, err := manager.New(clusters.Management.Config, manager.Options{
+	mgr, err := autonodemanager.New(clusters.Management.Config, manager.Options{
 		Scheme: scheme, Metrics: metricsserver.Options{BindAddress: "0"}, Controller: ctrlconfig.Controller{SkipNameValidation: ptr.To(true)},
 		Cache: cache.Options{ByObject: map[client.Object]cache.ByObject{&clusterv1.Machine{}: machines}},
 	})

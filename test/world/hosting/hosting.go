@@ -13,6 +13,8 @@ import (
 	"slices"
 	"time"
 
+	autonodemanager "github.com/autonode-io/autonode/internal/manager"
+
 	"github.com/go-logr/logr"
 	"golang.org/x/sync/errgroup"
 	corev1 "k8s.io/api/core/v1"
@@ -152,7 +154,7 @@ func (p *Platform) Start(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	manager, err := ctrl.NewManager(p.config.Management.RESTConfig(), ctrl.Options{
+	manager, err := autonodemanager.New(p.config.Management.RESTConfig(), ctrl.Options{
 		Scheme:  scheme,
 		Metrics: metricsserver.Options{BindAddress: "0"},
 		Logger:  p.config.Logger,

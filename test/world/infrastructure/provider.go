@@ -14,6 +14,8 @@ import (
 	"fmt"
 	"time"
 
+	autonodemanager "github.com/autonode-io/autonode/internal/manager"
+
 	"github.com/go-logr/logr"
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/runtime"
@@ -172,7 +174,7 @@ func newManager(config Config) (ctrl.Manager, error) {
 	management := rest.CopyConfig(config.Management)
 	management.QPS = -1
 	management.UserAgent = "autonode-world-infrastructure"
-	manager, err := ctrl.NewManager(management, ctrl.Options{
+	manager, err := autonodemanager.New(management, ctrl.Options{
 		Scheme:  scheme,
 		Logger:  config.Logger,
 		Metrics: metricsserver.Options{BindAddress: "0"},

@@ -16,6 +16,8 @@ import (
 	"errors"
 	"fmt"
 
+	autonodemanager "github.com/autonode-io/autonode/internal/manager"
+
 	"github.com/go-logr/logr"
 	corev1 "k8s.io/api/core/v1"
 	storagev1 "k8s.io/api/storage/v1"
@@ -52,7 +54,7 @@ func Install(ctx context.Context, guest *rest.Config, logger logr.Logger) (*Driv
 	config := rest.CopyConfig(guest)
 	config.QPS = -1
 	config.UserAgent = "autonode-world-storage"
-	manager, err := ctrl.NewManager(config, ctrl.Options{
+	manager, err := autonodemanager.New(config, ctrl.Options{
 		Scheme: clientgoscheme.Scheme, Logger: logger, Metrics: metricsserver.Options{BindAddress: "0"},
 	})
 	if err != nil {

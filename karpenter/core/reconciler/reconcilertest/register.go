@@ -7,6 +7,8 @@ import (
 	"net/http"
 	"testing"
 
+	autonodemanager "github.com/autonode-io/autonode/internal/manager"
+
 	"github.com/awslabs/operatorpkg/controller"
 	"github.com/awslabs/operatorpkg/status"
 	"github.com/onsi/gomega"
@@ -55,7 +57,7 @@ func (c *capturing) GetClient() client.Client { return c.guest }
 func Register(t *testing.T, core controller.Controller, guest client.Client) reconcile.Reconciler {
 	t.Helper()
 	g := gomega.NewWithT(t)
-	mgr, err := ctrl.NewManager(&rest.Config{Host: "127.0.0.1:1"}, ctrl.Options{
+	mgr, err := autonodemanager.New(&rest.Config{Host: "127.0.0.1:1"}, ctrl.Options{
 		Scheme: guest.Scheme(), Metrics: metricsserver.Options{BindAddress: "0"}, Controller: ctrlconfig.Controller{SkipNameValidation: ptr.To(true)},
 		MapperProvider: func(*rest.Config, *http.Client) (meta.RESTMapper, error) { return guest.RESTMapper(), nil },
 	})
