@@ -73,6 +73,13 @@ import (
 	"github.com/autonode-io/autonode/payload"
 )
 
+// Defaults of the Lease, which are controller-runtime's.
+const (
+	DefaultLeaseDuration = 15 * time.Second
+	DefaultRenewDeadline = 10 * time.Second
+	DefaultRetryPeriod   = 2 * time.Second
+)
+
 // Options are what the command line decides. Zero values are the defaults, but an empty address serves nothing.
 type Options struct {
 	// MetricsAddress and ProbeAddress are what to listen on, such as ":8080"; "0" and "" serve nothing.
@@ -82,6 +89,9 @@ type Options struct {
 	// LeaderElection lets one of several replicas work, by a Lease in LeaderElectionNamespace.
 	LeaderElection          bool
 	LeaderElectionNamespace string
+	// LeaseDuration is how long other replicas wait for a leader that no longer renews the Lease, RenewDeadline how long a leader goes on that
+	// can't renew it, RetryPeriod the time between its attempts. Zero is DefaultLeaseDuration, DefaultRenewDeadline and DefaultRetryPeriod.
+	LeaseDuration, RenewDeadline, RetryPeriod time.Duration
 	// LeaseName is the name of that Lease; empty is one that depends on HostedClusterSelector, so that operators in one namespace are
 	// elected for each selector.
 	LeaseName string
@@ -187,6 +197,9 @@ func Run(ctx context.Context, config *rest.Config, options Options) error {
 		LeaderElectionID:              sharding.lease.Name,
 		LeaderElectionNamespace:       options.LeaderElectionNamespace,
 		LeaderElectionReleaseOnCancel: true, // the process ends with ctx
+		LeaseDuration:                 &sharding.election.LeaseDuration,
+		RenewDeadline:                 &sharding.election.RenewDeadline,
+		RetryPeriod:                   &sharding.election.RetryPeriod,
 		Controller:                    ctrlconfig.Controller{SkipNameValidation: ptr.To(options.SkipNameValidation)},
 	})
 	if err != nil {

@@ -95,6 +95,7 @@ func run(t *testing.T, config *rest.Config, options operator.Options) {
 	t.Helper()
 	options.SkipNameValidation, options.GuestConnectRetry, options.GuestNetworks = true, time.Second, "127.0.0.0/8"
 	options.RegistryNetworks = options.GuestNetworks
+	options.LeaseDuration, options.RenewDeadline = time.Hour, time.Hour-time.Minute // it gives the Lease back when it ends
 	ctx, cancel := context.WithCancel(t.Context())
 	done := make(chan error, 1)
 	go func() { done <- operator.Run(ctx, config, options) }()

@@ -7,6 +7,9 @@ import (
 	"crypto/sha256"
 	"errors"
 	"fmt"
+	"time"
+
+	"k8s.io/client-go/tools/leaderelection"
 
 	"k8s.io/apimachinery/pkg/labels"
 	"k8s.io/apimachinery/pkg/util/validation"
@@ -22,6 +25,8 @@ type shardOptions struct {
 	lease    client.ObjectKey
 	// holder is the same; without a name there is no election, and other operators can't see whether this one runs.
 	holder client.ObjectKey
+	// election has the three durations of the Lease only.
+	election leaderelection.LeaderElectionConfig
 }
 
 // parseShard reads the options that are about it. Its errors name the flags of autonode-operator.
@@ -45,9 +50,35 @@ func parseShard(options Options) (shardOptions, error) {
 	if options.LeaderElection && options.LeaderElectionNamespace == "" {
 		return shardOptions{}, errors.New("--leader-election-namespace is empty: name the namespace of the operator's Lease")
 	}
-	s := shardOptions{selector: selector, lease: client.ObjectKey{Namespace: options.LeaderElectionNamespace, Name: name}}
+	election, err := parseElection(options)
+	if err != nil {
+		return shardOptions{}, err
+	}
+	s := shardOptions{selector: selector, lease: client.ObjectKey{Namespace: options.LeaderElectionNamespace, Name: name}, election: election}
 	if options.LeaderElection {
 		s.holder = s.lease
 	}
 	return s, nil
+}
+
+// parseElection reads the durations of the Lease. What they must be of each other is client-go's rule, which it states without the flags.
+func parseElection(options Options) (leaderelection.LeaderElectionConfig, error) {
+	c := leaderelection.LeaderElectionConfig{
+		LeaseDuration: cmp.Or(options.LeaseDuration, DefaultLeaseDuration),
+		RenewDeadline: cmp.Or(options.RenewDeadline, DefaultRenewDeadline),
+		RetryPeriod:   cmp.Or(options.RetryPeriod, DefaultRetryPeriod),
+	}
+	switch shortest := time.Duration(leaderelection.JitterFactor * float64(c.RetryPeriod)); {
+	case c.RetryPeriod < 0:
+		return c, fmt.Errorf("--leader-elect-retry-period %s is negative", c.RetryPeriod)
+	case c.RenewDeadline <= shortest:
+		return c, fmt.Errorf("--leader-elect-renew-deadline %s leaves no time for a second attempt: it has to be longer than %s, which is %g times "+
+			"--leader-elect-retry-period", c.RenewDeadline, shortest, leaderelection.JitterFactor)
+	case c.LeaseDuration <= c.RenewDeadline:
+		return c, fmt.Errorf("--leader-elect-lease-duration %s has to be longer than --leader-elect-renew-deadline %s: else two replicas work at a time",
+			c.LeaseDuration, c.RenewDeadline)
+	case c.LeaseDuration < time.Second:
+		return c, fmt.Errorf("--leader-elect-lease-duration %s is less than a second, which is what a Lease can say", c.LeaseDuration)
+	}
+	return c, nil
 }

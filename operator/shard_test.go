@@ -4,6 +4,7 @@ package operator_test
 
 import (
 	"testing"
+	"time"
 
 	. "github.com/onsi/gomega"
 
@@ -30,6 +31,22 @@ func TestOptions(t *testing.T) {
 		"When the Lease has no namespace, it should name the flag": {
 			options: operator.Options{LeaderElection: true},
 			want:    "--leader-election-namespace is empty",
+		},
+		"When a leader may go on for as long as others wait, it should name both flags": {
+			options: operator.Options{LeaseDuration: time.Minute, RenewDeadline: time.Minute},
+			want:    "--leader-elect-lease-duration 1m0s has to be longer than --leader-elect-renew-deadline 1m0s",
+		},
+		"When a leader has no time for a second attempt, it should name both flags": {
+			options: operator.Options{RetryPeriod: 10 * time.Second},
+			want:    "--leader-elect-renew-deadline 10s leaves no time for a second attempt: it has to be longer than 12s, which is 1.2 times --leader-elect-retry-period",
+		},
+		"When the time between attempts is negative, it should name the flag": {
+			options: operator.Options{RetryPeriod: -time.Second},
+			want:    "--leader-elect-retry-period -1s is negative",
+		},
+		"When a Lease is shorter than it can say, it should name the flag": {
+			options: operator.Options{LeaseDuration: 900 * time.Millisecond, RenewDeadline: 800 * time.Millisecond, RetryPeriod: time.Millisecond},
+			want:    "--leader-elect-lease-duration 900ms is less than a second",
 		},
 	} {
 		t.Run(name, func(t *testing.T) {

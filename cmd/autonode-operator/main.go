@@ -97,6 +97,11 @@ The management cluster is the one of --kubeconfig or KUBECONFIG, else the one th
 	flags.StringVar(&options.PprofAddress, "pprof-bind-address", "0", `address to serve profiles on without authentication, such as 127.0.0.1:6060; "0" serves none`)
 	flags.BoolVar(&options.LeaderElection, "leader-elect", true, "let one of several replicas work, by a Lease in the management cluster")
 	flags.StringVar(&options.LeaderElectionNamespace, "leader-election-namespace", namespace(), "namespace of that Lease")
+	flags.DurationVar(&options.LeaseDuration, "leader-elect-lease-duration", operator.DefaultLeaseDuration,
+		"how long other replicas wait for a leader that doesn't renew the Lease any more before one of them takes over")
+	flags.DurationVar(&options.RenewDeadline, "leader-elect-renew-deadline", operator.DefaultRenewDeadline,
+		"how long a leader tries to renew the Lease before it ends; longer where the API server is slow")
+	flags.DurationVar(&options.RetryPeriod, "leader-elect-retry-period", operator.DefaultRetryPeriod, "time between attempts to get or renew the Lease")
 	flags.StringVar(&options.LeaseName, "lease-name", "", "name of that Lease; by default it depends on --hosted-cluster-selector")
 	flags.StringVar(&options.HostedClusterSelector, "hosted-cluster-selector", "",
 		"label selector of the HostedClusters to look after, so that several operators can divide them; empty selects all")

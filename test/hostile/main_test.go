@@ -76,6 +76,7 @@ func serveUntil(t *testing.T, until context.Context, config *rest.Config, label 
 	options := operator.Options{
 		SkipNameValidation: true, GuestConnectRetry: 200 * time.Millisecond, GuestNetworks: "127.0.0.0/8", RegistryNetworks: "127.0.0.0/8",
 		HostedClusterSelector: label, LeaderElection: true, LeaderElectionNamespace: "default", LeaseName: label,
+		LeaseDuration: time.Hour, RenewDeadline: time.Hour - time.Minute, // it gives the Lease back when it ends
 	}
 	for _, change := range changes {
 		change(&options)
