@@ -14,7 +14,7 @@ export GOTOOLCHAIN = go1.27.3
 export GOWORK = off
 # How long a test waits for what must happen: no test depends on how fast the machine is. It is less than the ten minutes after which the
 # programs look by themselves at what a watch should have told them.
-export GOMEGA_DEFAULT_EVENTUALLY_TIMEOUT ?= 5m
+export GOMEGA_DEFAULT_EVENTUALLY_TIMEOUT ?= 10m
 
 # The folders of our modules: the product, its API, and what only its developers run.
 MODULES = . api test

@@ -137,7 +137,7 @@ func TestNeighbours(t *testing.T) {
 			goruntime.ReadMemStats(&memory)
 			peak = max(peak, memory.HeapInuse)
 			return connections.Health(key).Exceeded
-		}, time.Minute, 10*time.Millisecond).Should(HaveOccurred(), "When a guest exceeds its bounds, it should be disconnected")
+		}, 10*time.Minute, 10*time.Millisecond).Should(HaveOccurred(), "When a guest exceeds its bounds, it should be disconnected")
 		_, err := connections.Of(key)
 		g.Expect(err).To(MatchError(ErrNotConnected))
 	}

@@ -104,7 +104,7 @@ func client(t *testing.T, trusted, issuer *pki.Authority) *http.Client {
 }
 
 // timeout is the timeout of what has to happen by itself, on any machine.
-const timeout = 30 * time.Second
+const timeout = 10 * time.Minute
 
 func send(ctx context.Context, client *http.Client, method, url, body string) (int, error) {
 	ctx, cancel := context.WithTimeout(ctx, timeout)

@@ -95,7 +95,7 @@ write_files:
 		}()
 		g.Consistently(ended, 3*visit, visit).ShouldNot(BeClosed())
 		h.Stop()
-		g.Eventually(ended, time.Minute).Should(BeClosed())
+		g.Eventually(ended, 10*time.Minute).Should(BeClosed())
 		h.Run(t.Context(), machine(nil))
 	})
 

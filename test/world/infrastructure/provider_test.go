@@ -201,7 +201,7 @@ func TestMany(t *testing.T) {
 				}
 			}
 			g.Expect(ready).To(Equal(count))
-		}, time.Minute, 50*time.Millisecond).Should(Succeed())
+		}, wait, 50*time.Millisecond).Should(Succeed())
 		t.Logf("%d machines were created in %s and ready %s later", count, created.Sub(start), time.Since(created))
 	})
 }

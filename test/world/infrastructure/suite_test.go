@@ -43,7 +43,7 @@ const (
 	namespace   = "clusters-blue"
 	clusterName = "blue"
 	version     = "v1.36.2"
-	wait        = 5 * time.Minute
+	wait        = apiserver.Timeout
 	poll        = 20 * time.Millisecond
 	// provisioningDelay and registrationDelay are those of machines that don't say their own.
 	provisioningDelay = 50 * time.Millisecond
@@ -128,7 +128,7 @@ func run(m *testing.M) (code int, err error) {
 	if kubeconfig, err = encodeKubeconfig(guestConfig, guestProxy.address); err != nil {
 		return 1, err
 	}
-	ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
+	ctx, cancel := context.WithTimeout(context.Background(), wait)
 	defer cancel()
 	crds, err := infrastructure.CRDs()
 	if err != nil {
