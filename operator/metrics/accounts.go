@@ -14,6 +14,7 @@ import (
 
 	"github.com/autonode-io/autonode/api/scalar"
 	autonodev1alpha1 "github.com/autonode-io/autonode/api/v1alpha1"
+	"github.com/autonode-io/autonode/capacity"
 	"github.com/autonode-io/autonode/capacity/cost"
 )
 
@@ -30,6 +31,8 @@ func accountDesc(subsystem, name, help string, labels ...string) *prometheus.Des
 }
 
 var (
+	accountCondition = accountDesc("capacity_account", "condition", "1 for each condition of a CapacityAccount.", "type", "status", "reason")
+
 	poolLimit   = accountDesc("capacity_pool", "limit", "Limit of a pool of a CapacityAccount: machines, virtual CPUs, bytes of memory or GPUs.", "pool")
 	poolGranted = accountDesc("capacity_pool", "granted", "What all clusters of a CapacityAccount are granted of a pool, in the unit of its limit.", "pool")
 	poolUsed    = accountDesc("capacity_pool", "used", "What the Machines of all clusters of a CapacityAccount take of a pool, in the unit of its limit.", "pool")
@@ -47,6 +50,11 @@ var (
 		"What is paid less for the Machines of a hosted cluster than on demand, in US dollars an hour. Labeled by what saves it.", "namespace", "name", "by")
 	costUnpriced = accountDesc("cost", "unpriced_machines",
 		"Machines of a hosted cluster without a known price, which costs don't include.", "namespace", "name")
+	costNodePool = accountDesc("cost", "nodepool_paid_dollars_per_hour",
+		"What is paid for the Machines of a NodePool of a hosted cluster, in US dollars an hour.", "namespace", "name", "nodepool")
+	costInstanceType = accountDesc("cost", "instance_type_paid_dollars_per_hour",
+		"What is paid for the Machines of an instance type of all clusters of a CapacityAccount, in US dollars an hour. Labeled by capacity type.",
+		"instance_type", "capacity_type")
 	commitmentUsed = accountDesc("commitment", "used_ratio",
 		"Used part of a commitment of a CapacityAccount that is in its term, from 0 to 1.", "commitment")
 	commitmentUnused = accountDesc("commitment", "unused_dollars_per_hour",
@@ -55,8 +63,8 @@ var (
 		"What the unused machines of a reservation cost, in US dollars an hour.", "reservation")
 
 	ofAccounts = []*prometheus.Desc{
-		poolLimit, poolGranted, poolUsed, poolWaiting, poolExpiry,
-		costOnDemand, costList, costPaid, costSaved, costUnpriced, commitmentUsed, commitmentUnused, reservationUnused,
+		accountCondition, poolLimit, poolGranted, poolUsed, poolWaiting, poolExpiry,
+		costOnDemand, costList, costPaid, costSaved, costUnpriced, costNodePool, costInstanceType, commitmentUsed, commitmentUnused, reservationUnused,
 	}
 )
 
@@ -71,6 +79,9 @@ func (c *Collector) collectAccounts(ctx context.Context, samples chan<- promethe
 		account := &accounts.Items[i]
 		if !c.Selector.Matches(labels.Set(account.Labels)) {
 			continue
+		}
+		for _, c := range account.Status.Conditions {
+			samples <- prometheus.MustNewConstMetric(accountCondition, prometheus.GaugeValue, 1, account.Name, c.Type, string(c.Status), c.Reason)
 		}
 		collectPools(samples, account)
 		if c.Costs == nil {
@@ -100,7 +111,8 @@ func collectPools(samples chan<- prometheus.Metric, account *autonodev1alpha1.Ca
 	}
 }
 
-// collectCosts reports sums by hosted cluster, so that the number of series doesn't depend on the machines.
+// collectCosts reports sums by hosted cluster, by NodePool, and by instance type over all clusters, so that the number of series doesn't
+// depend on the machines, nor on how many clusters have which type.
 func collectCosts(samples chan<- prometheus.Metric, account string, report *cost.Report) {
 	gauge := func(d *prometheus.Desc, value float64, labels ...string) {
 		samples <- prometheus.MustNewConstMetric(d, prometheus.GaugeValue, value, append([]string{account}, labels...)...)
@@ -114,6 +126,15 @@ func collectCosts(samples chan<- prometheus.Metric, account string, report *cost
 		gauge(costSaved, row.SavedBySpot, namespace, name, BySpot)
 		gauge(costSaved, row.SavedByReservations, namespace, name, ByReservations)
 		gauge(costSaved, row.SavedByCommitments, namespace, name, ByCommitments)
+	}
+	for _, row := range report.Group(func(k cost.Key) cost.Key { return cost.Key{Cluster: k.Cluster, NodePool: k.NodePool} }) {
+		namespace, name, _ := strings.Cut(row.Cluster, "/")
+		gauge(costNodePool, row.Paid, namespace, name, row.NodePool)
+	}
+	for _, row := range report.Group(func(k cost.Key) cost.Key {
+		return cost.Key{Offering: capacity.Offering{InstanceType: k.InstanceType, CapacityType: k.CapacityType}}
+	}) {
+		gauge(costInstanceType, row.Paid, row.InstanceType, row.CapacityType)
 	}
 	for i := range report.Commitments {
 		use := &report.Commitments[i]

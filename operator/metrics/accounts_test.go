@@ -24,7 +24,7 @@ import (
 func spendingOf() *cost.Report {
 	machines := func(cluster, instanceType, capacityType string, list, onDemand float64, count int64) cost.Machines {
 		return cost.Machines{
-			Key:  cost.Key{Cluster: cluster, Offering: capacity.Offering{InstanceType: instanceType, Zone: "a", CapacityType: capacityType}},
+			Key:  cost.Key{Cluster: cluster, NodePool: map[string]string{"clusters/blue": "general", "clusters/green": "batch"}[cluster], Offering: capacity.Offering{InstanceType: instanceType, Zone: "a", CapacityType: capacityType}},
 			List: list, OnDemand: onDemand, Count: count,
 		}
 	}
@@ -42,7 +42,9 @@ func TestCosts(t *testing.T) {
 		Reservations: []autonodev1alpha1.CapacityReservation{
 			{ID: "cr-1", InstanceType: "k4", Zone: "a", Count: 2, Expires: ptr.To(scalar.NewTime(now.Add(time.Hour)))}, {ID: "cr-2", InstanceType: "k4", Zone: "a"},
 		},
-	}}
+	}, Status: autonodev1alpha1.CapacityAccountStatus{Conditions: []metav1.Condition{
+		{Type: autonodev1alpha1.EntriesUsable, Status: metav1.ConditionFalse, Reason: autonodev1alpha1.LimitsUnusableReason},
+	}}}
 	t.Run("When machines of an account cost something, it should tell of each cluster, and what of commitments is used", func(t *testing.T) {
 		g := NewWithT(t)
 		_, management := collector(t, prometheus.NewRegistry(), account)
@@ -65,6 +67,13 @@ func TestCosts(t *testing.T) {
 				{account="production",by="spot",name="green",namespace="clusters"} 0.1`,
 			"cost_unpriced_machines": `{account="production",name="blue",namespace="clusters"} 0
 				{account="production",name="green",namespace="clusters"} 3`,
+			"cost_nodepool_paid_dollars_per_hour": `{account="production",name="blue",namespace="clusters",nodepool="general"} 0.35
+				{account="production",name="green",namespace="clusters",nodepool="batch"} 0.04`,
+			"cost_instance_type_paid_dollars_per_hour": `{account="production",capacity_type="on-demand",instance_type="k8"} 0
+				{account="production",capacity_type="on-demand",instance_type="m5.large"} 0.07
+				{account="production",capacity_type="reserved",instance_type="k4"} 0.28
+				{account="production",capacity_type="spot",instance_type="k4"} 0.04`,
+			"capacity_account_condition": `{account="production",reason="LimitsUnusable",status="False",type="EntriesUsable"} 1`,
 			"commitment_used_ratio": `{account="production",commitment="instances"} 0
 				{account="production",commitment="plan"} 0.5`,
 			"commitment_unused_dollars_per_hour":     `{account="production",commitment="plan"} 0.07`,

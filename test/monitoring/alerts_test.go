@@ -220,6 +220,16 @@ var cases = []struct {
 			`autonode_capacity_pool_limit{account="production", pool="quota/k/cpu"} 0x60`,
 			`autonode_capacity_pool_used{account="production", pool="quota/k/cpu"} 0x60`,
 		}, fires: never},
+	{alert: "AutoNodeCapacityLimitsUnusable", name: "When a limit of an account can't be read for ten minutes, it should fire",
+		series: []string{
+			`autonode_capacity_account_condition{account="production", type="EntriesUsable", status="False", reason="LimitsUnusable"} 1x60`,
+			`autonode_capacity_account_condition{account="staging", type="EntriesUsable", status="True", reason="SomeUnusable"} 1x60`,
+		}, fires: 10, as: `{account="production"}`},
+	{alert: "AutoNodeCapacityLimitsUnusable", name: "When it is corrected within ten minutes, it should not fire",
+		series: []string{
+			`autonode_capacity_account_condition{account="production", type="EntriesUsable", status="False", reason="LimitsUnusable"} 1x5 _x55`,
+			`autonode_capacity_account_condition{account="production", type="EntriesUsable", status="True", reason="AsExpected"} _x6 1x54`,
+		}, fires: never},
 	{alert: "AutoNodeCapacityWaiting", name: "When clusters wait for more of a quota for ten minutes, it should fire",
 		series: []string{
 			`autonode_capacity_pool_waiting{account="production", pool="quota/k/cpu"} 0x5 4x55`,

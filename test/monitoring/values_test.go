@@ -32,8 +32,8 @@ type values map[string]map[string][]string
 // of returns the values of a metric's labels. A condition has the reasons of its type.
 func (v values) of(metric string, matchers []*labels.Matcher) map[string][]string {
 	for _, matcher := range matchers {
-		if metric == "autonode_condition" && matcher.Name == "type" && matcher.Type == labels.MatchEqual {
-			return v["autonode_condition of "+matcher.Value]
+		if ofType, ok := v[metric+" of "+matcher.Value]; ok && matcher.Name == "type" && matcher.Type == labels.MatchEqual {
+			return ofType
 		}
 	}
 	return v[metric]
@@ -164,6 +164,12 @@ func known(t *testing.T) values {
 	g.Expect(v).To(HaveKey("autonode_certificate_requests_total"))
 	for _, name := range conditionTypes {
 		v["autonode_condition of "+name] = map[string][]string{"type": {name}, "status": v["autonode_condition"]["status"], "reason": api.reasons(name)}
+	}
+	accounts := readConstants(t, "../../api/v1alpha1")
+	for _, name := range []string{autonodev1alpha1.EntriesUsable, autonodev1alpha1.MembersGranted} {
+		v["autonode_capacity_account_condition of "+name] = map[string][]string{
+			"type": {name}, "status": v["autonode_condition"]["status"], "reason": append(accounts.reasons(name), autonodev1alpha1.AsExpectedReason),
+		}
 	}
 	return v
 }
