@@ -210,8 +210,12 @@ image: ## Build container images for this machine's architecture with docker, po
 		$(CONTAINER_TOOL) build --file Containerfile --target $$program --tag $(IMAGE_PREFIX)/$$program:$(VERSION) . || exit 1; done
 
 .PHONY: site
-site: ## Build the documentation's site into dist/site. It fails for a link to a page that isn't there, and for a page that the menu lacks.
-	go tool -modfile=tools/site/go.mod hugo --source site --destination ../dist/site --cleanDestinationDir --noBuildLock --panicOnWarning
+site: ## Build the documentation's site into dist/site. It fails for a link to a page that isn't there, and for a page that the menu lacks. Needs npm.
+	npm ci --prefix site
+	go -C site mod download
+	HUGO_PARAMS_VERSION='$(shell git describe --tags --always)' \
+		HUGO_MODULE_REPLACEMENTS="github.com/imfing/hextra -> $$(go list -C site -m -f '{{.Dir}}' github.com/imfing/hextra)" \
+		go tool -modfile=tools/site/go.mod hugo --source site --destination ../dist/site --cleanDestinationDir --noBuildLock --panicOnWarning
 
 .PHONY: vulncheck
 vulncheck: ## Look for known vulnerabilities in what the programs call. Needs vuln.go.dev, so it is no part of verify.

@@ -30,7 +30,7 @@ func TestPaths(t *testing.T) {
 		case err != nil:
 			return err
 		case entry.IsDir() && filepath.Dir(path) == filepath.Clean(root):
-			if strings.HasPrefix(entry.Name(), ".") || entry.Name() == "bin" {
+			if strings.HasPrefix(entry.Name(), ".") || entry.Name() == "bin" || entry.Name() == "dist" {
 				return filepath.SkipDir
 			}
 			folders = append(folders, entry.Name())
