@@ -23,9 +23,9 @@ import (
 	"sigs.k8s.io/structured-merge-diff/v6/fieldpath"
 
 	"github.com/autonode-io/autonode/api/v1beta1"
+	"github.com/autonode-io/autonode/internal/scopetest"
 	"github.com/autonode-io/autonode/operator/apply"
 	"github.com/autonode-io/autonode/operator/controllers/shard"
-	"github.com/autonode-io/autonode/operator/scope/scopetest"
 )
 
 // counts are those that status.autoNode has to show, beside each other.

@@ -34,7 +34,7 @@ import (
 
 	"github.com/autonode-io/autonode/api/karpenter/v1alpha1"
 	"github.com/autonode-io/autonode/api/v1beta1"
-	"github.com/autonode-io/autonode/operator/scope/scopetest"
+	"github.com/autonode-io/autonode/internal/scopetest"
 )
 
 // sick is the guest behind a proxy that passes a request on when admit returns. The context of what admit sees ends with the test too, before the

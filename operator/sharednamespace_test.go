@@ -18,8 +18,8 @@ import (
 
 	"github.com/autonode-io/autonode/api/karpenter/v1alpha1"
 	"github.com/autonode-io/autonode/api/v1beta1"
+	"github.com/autonode-io/autonode/internal/scopetest"
 	"github.com/autonode-io/autonode/manifests"
-	"github.com/autonode-io/autonode/operator/scope/scopetest"
 )
 
 // asInstalled gives the operator of a test the rights that an installation gives it, and returns its configuration.

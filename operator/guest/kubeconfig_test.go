@@ -20,8 +20,8 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/envtest"
 
 	"github.com/autonode-io/autonode/api/v1beta1"
+	"github.com/autonode-io/autonode/internal/scopetest"
 	"github.com/autonode-io/autonode/operator/scope"
-	"github.com/autonode-io/autonode/operator/scope/scopetest"
 )
 
 func (c *connection) connects(t *testing.T) {

@@ -18,10 +18,10 @@ import (
 	"github.com/autonode-io/autonode/api/v1beta1"
 	guestassets "github.com/autonode-io/autonode/assets/guest"
 	karpenterassets "github.com/autonode-io/autonode/assets/karpenter"
+	"github.com/autonode-io/autonode/internal/scopetest"
 	"github.com/autonode-io/autonode/operator/provider"
 	"github.com/autonode-io/autonode/operator/provider/aws"
 	"github.com/autonode-io/autonode/operator/provider/clusterapi"
-	"github.com/autonode-io/autonode/operator/scope/scopetest"
 	"github.com/autonode-io/autonode/operator/steps/access"
 	"github.com/autonode-io/autonode/operator/steps/component"
 )

@@ -18,8 +18,8 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/autonode-io/autonode/api/v1beta1"
+	"github.com/autonode-io/autonode/internal/scopetest"
 	"github.com/autonode-io/autonode/operator/message"
-	"github.com/autonode-io/autonode/operator/scope/scopetest"
 )
 
 // written audits each condition and event that the operators in this package's tests write, from the first test to the last.

@@ -18,7 +18,7 @@ import (
 	"github.com/autonode-io/autonode/api/karpenter/v1alpha1"
 	"github.com/autonode-io/autonode/assets/references"
 	"github.com/autonode-io/autonode/internal/apiserver"
-	"github.com/autonode-io/autonode/operator/scope/scopetest"
+	"github.com/autonode-io/autonode/internal/scopetest"
 )
 
 // policyNamespace is the control-plane namespace of the compromised Karpenter.

@@ -38,8 +38,8 @@ import (
 	"github.com/autonode-io/autonode/api/v1beta1"
 	karpenterassets "github.com/autonode-io/autonode/assets/karpenter"
 	"github.com/autonode-io/autonode/internal/apiserver"
+	"github.com/autonode-io/autonode/internal/scopetest"
 	"github.com/autonode-io/autonode/operator"
-	"github.com/autonode-io/autonode/operator/scope/scopetest"
 	"github.com/autonode-io/autonode/operator/steps/naming"
 	"github.com/autonode-io/autonode/payload"
 )

@@ -23,9 +23,9 @@ import (
 	"github.com/autonode-io/autonode/api/v1beta1"
 	"github.com/autonode-io/autonode/assets/references"
 	"github.com/autonode-io/autonode/internal/apiserver"
+	"github.com/autonode-io/autonode/internal/scopetest"
 	"github.com/autonode-io/autonode/karpenter/providers/machine"
 	"github.com/autonode-io/autonode/karpenter/providers/profile"
-	"github.com/autonode-io/autonode/operator/scope/scopetest"
 )
 
 // set writes a value at a path of an object that passes through one list at most; the list gets two items.

@@ -18,9 +18,9 @@ import (
 
 	"github.com/autonode-io/autonode/api/karpenter/v1alpha1"
 	"github.com/autonode-io/autonode/api/v1beta1"
+	"github.com/autonode-io/autonode/internal/scopetest"
 	"github.com/autonode-io/autonode/operator/provider"
 	"github.com/autonode-io/autonode/operator/provider/clusterapi"
-	"github.com/autonode-io/autonode/operator/scope/scopetest"
 )
 
 // TestRoles is an author of a HostedCluster who has the operator grant rights to Karpenter, whose image that author chooses.

@@ -19,7 +19,7 @@ import (
 	"github.com/autonode-io/autonode/api/v1beta1"
 	"github.com/autonode-io/autonode/assets/references"
 	"github.com/autonode-io/autonode/internal/apiserver"
-	"github.com/autonode-io/autonode/operator/scope/scopetest"
+	"github.com/autonode-io/autonode/internal/scopetest"
 )
 
 // TestSharedNamespaces has a compromised Karpenter, with all rights in its namespace, reach for what another Cluster of the namespace has.

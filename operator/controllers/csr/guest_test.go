@@ -26,9 +26,9 @@ import (
 	karpv1 "sigs.k8s.io/karpenter/pkg/apis/v1"
 
 	"github.com/autonode-io/autonode/api/v1beta1"
+	"github.com/autonode-io/autonode/internal/scopetest"
 	"github.com/autonode-io/autonode/operator/guest/outage"
 	"github.com/autonode-io/autonode/operator/scope"
-	"github.com/autonode-io/autonode/operator/scope/scopetest"
 )
 
 // staged is an Approver in a world of fakes: no API server hangs, or is late, at the moment that a test wants.

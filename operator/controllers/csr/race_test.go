@@ -21,8 +21,8 @@ import (
 
 	"github.com/autonode-io/autonode/api/karpenter/v1alpha1"
 	"github.com/autonode-io/autonode/api/v1beta1"
+	"github.com/autonode-io/autonode/internal/scopetest"
 	"github.com/autonode-io/autonode/operator/scope"
-	"github.com/autonode-io/autonode/operator/scope/scopetest"
 )
 
 // lagging is an Approver whose caches show what a test puts into them and nothing else, as if watches were late. Real caches are late for

@@ -11,7 +11,7 @@ import (
 	"k8s.io/client-go/util/workqueue"
 	"sigs.k8s.io/controller-runtime/pkg/reconcile"
 
-	"github.com/autonode-io/autonode/operator/fairness"
+	"github.com/autonode-io/autonode/internal/fairness"
 )
 
 // Workers is how many HostedClusters are reconciled at a time, if Config doesn't say it. They mostly wait for answers.

@@ -19,8 +19,8 @@ import (
 
 	"github.com/autonode-io/autonode/api/karpenter/v1alpha1"
 	"github.com/autonode-io/autonode/api/v1beta1"
+	"github.com/autonode-io/autonode/internal/scopetest"
 	"github.com/autonode-io/autonode/operator/controllers/machines"
-	"github.com/autonode-io/autonode/operator/scope/scopetest"
 )
 
 var clusters scopetest.Clusters

@@ -20,8 +20,8 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/reconcile"
 
 	"github.com/autonode-io/autonode/api/v1beta1"
+	"github.com/autonode-io/autonode/internal/scopetest"
 	"github.com/autonode-io/autonode/operator/controllers/shard"
-	"github.com/autonode-io/autonode/operator/scope/scopetest"
 )
 
 var clusters scopetest.Clusters

@@ -5,8 +5,8 @@ package release
 import (
 	"sync"
 
+	"github.com/autonode-io/autonode/internal/fairness"
 	"github.com/autonode-io/autonode/internal/lru"
-	"github.com/autonode-io/autonode/operator/fairness"
 )
 
 const (

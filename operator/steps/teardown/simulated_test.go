@@ -30,8 +30,8 @@ import (
 
 	"github.com/autonode-io/autonode/api/v1beta1"
 	"github.com/autonode-io/autonode/assets/crds"
+	"github.com/autonode-io/autonode/internal/scopetest"
 	"github.com/autonode-io/autonode/operator/guest/watch"
-	"github.com/autonode-io/autonode/operator/scope/scopetest"
 )
 
 // small is a scheme with the kinds that a drain is about: a simulated cluster goes through all kinds with each write.
