@@ -2,7 +2,7 @@
 
 // Package informer caches management objects of kinds that are known only at run time, because a node class names
 // them. Each kind has its own informer, so that a kind that isn't served or readable doesn't block the others, as it
-// would in controller-runtime's cache.
+// would in controller-runtime's cache. Of the kinds that are in that cache, it follows the objects: see Watch.
 package informer
 
 import (

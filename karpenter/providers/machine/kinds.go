@@ -4,7 +4,6 @@ package machine
 
 import (
 	"context"
-	"fmt"
 	"maps"
 	"slices"
 	"strings"
@@ -15,13 +14,13 @@ import (
 	"k8s.io/apimachinery/pkg/labels"
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apimachinery/pkg/util/sets"
-	toolscache "k8s.io/client-go/tools/cache"
 	clusterv1 "sigs.k8s.io/cluster-api/api/core/v1beta2"
 	"sigs.k8s.io/controller-runtime/pkg/cache"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	"sigs.k8s.io/controller-runtime/pkg/log"
 
 	"github.com/autonode-io/autonode/api/karpenter/v1alpha1"
+	"github.com/autonode-io/autonode/karpenter/providers/informer"
 )
 
 // KindsConfig configures Kinds.
@@ -65,21 +64,11 @@ func NewKinds(config KindsConfig) *Kinds {
 
 // Watch follows the Machines in the management cluster's cache, and MachineDeployments. Call it once, before List.
 func (k *Kinds) Watch(ctx context.Context, management cache.Cache) error {
-	machines, err := management.GetInformer(ctx, &clusterv1.Machine{})
+	registration, err := informer.Watch(ctx, management, &clusterv1.Machine{}, func(m *clusterv1.Machine, _ bool) {
+		k.refer(m.Spec.InfrastructureRef.GroupKind(), m.Spec.Bootstrap.ConfigRef.GroupKind())
+	}, func(*clusterv1.Machine) {})
 	if err != nil {
-		return fmt.Errorf("caching Machines: %w", err)
-	}
-	observe := func(object any) {
-		if m, ok := object.(*clusterv1.Machine); ok {
-			k.refer(m.Spec.InfrastructureRef.GroupKind(), m.Spec.Bootstrap.ConfigRef.GroupKind())
-		}
-	}
-	registration, err := machines.AddEventHandler(toolscache.ResourceEventHandlerFuncs{
-		AddFunc:    observe,
-		UpdateFunc: func(_, object any) { observe(object) },
-	})
-	if err != nil {
-		return fmt.Errorf("watching Machines: %w", err)
+		return err
 	}
 	k.synced = registration.HasSyncedChecker().Done()
 	k.Objects.OnObject(func(kind schema.GroupKind, object *unstructured.Unstructured) {
