@@ -63,7 +63,7 @@ type Config struct {
 	Unavailable *offering.Unavailable
 	// Rejections are offerings that single NodePools don't get.
 	Rejections *offering.Rejections
-	// Vacancies of terminated nodes; nil for none.
+	// Vacancies of terminated nodes.
 	Vacancies *vacancy.Keeper
 	// Registry that serves the metrics; nil for Karpenter's.
 	Registry prometheus.Registerer
@@ -126,14 +126,12 @@ func (c *Collector) Collect(samples chan<- prometheus.Metric) {
 		gauge(unavailable, 1, entry.InstanceType, entry.Zone, entry.CapacityType, entry.Reason)
 		gauge(retry, float64(entry.Until.Unix()), entry.InstanceType, entry.Zone, entry.CapacityType)
 	}
-	if c.Vacancies != nil {
-		left := map[string]int{}
-		for _, v := range c.Vacancies.All() {
-			left[v.NodePool]++
-		}
-		for nodePool, n := range left {
-			gauge(vacancies, float64(n), nodePool)
-		}
+	left := map[string]int{}
+	for _, v := range c.Vacancies.All() {
+		left[v.NodePool]++
+	}
+	for nodePool, n := range left {
+		gauge(vacancies, float64(n), nodePool)
 	}
 	list, err := c.Machines.List(context.Background())
 	if err != nil {

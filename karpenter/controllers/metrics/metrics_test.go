@@ -26,6 +26,7 @@ import (
 	"github.com/autonode-io/autonode/internal/environment"
 	karpentermetrics "github.com/autonode-io/autonode/karpenter/controllers/metrics"
 	"github.com/autonode-io/autonode/karpenter/providers/offering"
+	"github.com/autonode-io/autonode/karpenter/providers/vacancy"
 )
 
 // made creates a Machine that Cluster API then says something of, and waits until the cache has it.
@@ -57,7 +58,7 @@ func TestMetrics(t *testing.T) {
 	s := environment.New(t)
 	clk := clocktesting.NewFakeClock(time.Unix(1_800_000_000, 0))
 	unavailable := offering.NewUnavailable(clk)
-	collector := karpentermetrics.New(karpentermetrics.Config{Machines: s.Machines(nil), Unavailable: unavailable, Rejections: offering.NewRejections(clock.RealClock{}), Registry: prometheus.NewRegistry()})
+	collector := karpentermetrics.New(karpentermetrics.Config{Machines: s.Machines(nil), Unavailable: unavailable, Rejections: offering.NewRejections(clock.RealClock{}), Vacancies: vacancy.New(vacancy.Config{}), Registry: prometheus.NewRegistry()})
 	ill := func(m *clusterv1.Machine) {
 		m.Status.SetTypedPhase(clusterv1.MachinePhaseRunning)
 		m.Status.Conditions = []metav1.Condition{
@@ -136,7 +137,7 @@ func TestMetrics(t *testing.T) {
 		g.Expect(s.Admin.Update(t.Context(), &m)).To(Succeed())
 		g.Expect(s.Admin.Delete(t.Context(), &m)).To(Succeed())
 		late := karpentermetrics.New(karpentermetrics.Config{
-			Machines: s.Machines(nil), Unavailable: unavailable, Rejections: offering.NewRejections(clock.RealClock{}), Registry: prometheus.NewRegistry(),
+			Machines: s.Machines(nil), Unavailable: unavailable, Rejections: offering.NewRejections(clock.RealClock{}), Vacancies: vacancy.New(vacancy.Config{}), Registry: prometheus.NewRegistry(),
 			Clock: clocktesting.NewFakePassiveClock(time.Now().Add(time.Hour)),
 		})
 		g.Eventually(func() error {
@@ -180,7 +181,7 @@ func TestStart(t *testing.T) {
 		registry := prometheus.NewRegistry()
 		unavailable := offering.NewUnavailable(clocktesting.NewFakeClock(time.Now()))
 		unavailable.Mark(offering.Key{InstanceType: "c4-large"}, "QuotaExceeded")
-		collector := karpentermetrics.New(karpentermetrics.Config{Machines: s.Machines(nil), Unavailable: unavailable, Rejections: offering.NewRejections(clock.RealClock{}), Registry: registry})
+		collector := karpentermetrics.New(karpentermetrics.Config{Machines: s.Machines(nil), Unavailable: unavailable, Rejections: offering.NewRejections(clock.RealClock{}), Vacancies: vacancy.New(vacancy.Config{}), Registry: registry})
 		served := func() (int, error) { return testutil.GatherAndCount(registry) }
 		g.Expect(served()).To(BeZero())
 		ctx, stop := context.WithCancel(t.Context())
