@@ -286,18 +286,10 @@ func vacanciesOf(keeper *vacancy.Keeper) func(nodePool string) (int, bool) {
 }
 
 // vacate answers terminatefirst.Config.Vacate.
-func vacate(provider *cloudprovider.CloudProvider) func(context.Context, *karpv1.NodeClaim) (context.Context, disruption.TerminateFirstReason, bool) {
-	return func(ctx context.Context, nodeClaim *karpv1.NodeClaim) (context.Context, disruption.TerminateFirstReason, bool) {
+func vacate(provider *cloudprovider.CloudProvider) func(context.Context, *karpv1.NodeClaim) (context.Context, terminatefirst.Full, bool) {
+	return func(ctx context.Context, nodeClaim *karpv1.NodeClaim) (context.Context, terminatefirst.Full, bool) {
 		vacated, full, ok := provider.Vacate(ctx, nodeClaim)
-		switch {
-		case nodeClaim.Labels[v1alpha1.ReservationIDLabel] != "":
-			return vacated, disruption.TerminateFirstNoReservedCapacity, ok
-		case full&instancetype.FullHosts != 0:
-			return vacated, terminatefirst.NoSpareHost, ok
-		case full&instancetype.FullSource != 0:
-			return vacated, terminatefirst.SourceFull, ok
-		}
-		return vacated, terminatefirst.LeaseFull, ok
+		return vacated, terminatefirst.Full{Host: full&instancetype.FullHosts != 0, Source: full&instancetype.FullSource != 0}, ok
 	}
 }
 

@@ -28,6 +28,8 @@ import (
 	"sigs.k8s.io/karpenter/pkg/controllers/state"
 	"sigs.k8s.io/karpenter/pkg/events"
 	"sigs.k8s.io/karpenter/pkg/operator/options"
+
+	"github.com/autonode-io/autonode/api/karpenter/v1alpha1"
 )
 
 // Why a replacement can't be launched beside its node, in addition to core's reasons.
@@ -39,6 +41,22 @@ const (
 	// NoSpareHost: the infrastructure has no spare host.
 	NoSpareHost disruption.TerminateFirstReason = "no-spare-host"
 )
+
+// Full is what keeps a replacement from being launched beside its node, apart from the node's reservation: the CapacityLease if it is neither.
+type Full struct{ Host, Source bool }
+
+// Reason returns why the node of a NodeClaim is terminated first.
+func (f Full) Reason(nodeClaim *karpv1.NodeClaim) disruption.TerminateFirstReason {
+	switch {
+	case nodeClaim.Labels[v1alpha1.ReservationIDLabel] != "":
+		return disruption.TerminateFirstNoReservedCapacity
+	case f.Host:
+		return NoSpareHost
+	case f.Source:
+		return SourceFull
+	}
+	return LeaseFull
+}
 
 // unhealthyThreshold is core's: more unhealthy nodes of a NodePool than this aren't repaired.
 const unhealthyThreshold = "20%"
@@ -56,7 +74,7 @@ type Config struct {
 	Vacancies func(nodePool string) (count int, most bool)
 	// Vacate returns a context in which GetInstanceTypes answers as if a NodeClaim's machine had gone, and what is full without that; false
 	// if nothing could be launched then that can't be now.
-	Vacate func(ctx context.Context, nodeClaim *karpv1.NodeClaim) (context.Context, disruption.TerminateFirstReason, bool)
+	Vacate func(ctx context.Context, nodeClaim *karpv1.NodeClaim) (context.Context, Full, bool)
 }
 
 // Methods wraps those of Karpenter core's methods that replace drifted and unhealthy nodes.
@@ -136,8 +154,8 @@ func (m *dynamic) ComputeCommands(ctx context.Context, budgets map[string]int, c
 // always wait for more than there is, core would place these into what the node leaves, and never replace it. As many pods run afterwards as
 // before, whichever it is.
 func (m *dynamic) terminate(ctx context.Context, candidate *disruption.Candidate) (command disruption.Command, ok bool, err error) {
-	vacated, reason, full := m.config.Vacate(ctx, candidate.NodeClaim)
-	if !full {
+	vacated, full, ok := m.config.Vacate(ctx, candidate.NodeClaim)
+	if !ok {
 		return disruption.Command{}, false, nil
 	}
 	simulate := func(ctx context.Context, opts ...scheduling.Options) (scheduling.Results, error) {
@@ -156,7 +174,7 @@ func (m *dynamic) terminate(ctx context.Context, candidate *disruption.Candidate
 		return disruption.Command{}, false, err // one machine doesn't make room for two
 	}
 	return disruption.Command{
-		Candidates: []*disruption.Candidate{candidate}, Results: results, TerminateFirstReason: reason,
+		Candidates: []*disruption.Candidate{candidate}, Results: results, TerminateFirstReason: full.Reason(candidate.NodeClaim),
 		PoolDisruptionCosts: map[string]float64{candidate.NodePool.Name: candidate.RescheduleDisruptionCost},
 	}, true, nil
 }
@@ -237,12 +255,12 @@ func (m *static) terminate(ctx context.Context, candidates []*disruption.Candida
 		return nil
 	}
 	for _, candidate := range candidates {
-		vacated, reason, full := m.config.Vacate(ctx, candidate.NodeClaim)
-		if len(commands) == budget || !full || !m.launchable(vacated, nodePool) {
+		vacated, full, ok := m.config.Vacate(ctx, candidate.NodeClaim)
+		if len(commands) == budget || !ok || !m.launchable(vacated, nodePool) {
 			continue
 		}
 		commands = append(commands, disruption.Command{
-			Candidates: []*disruption.Candidate{candidate}, TerminateFirstReason: reason,
+			Candidates: []*disruption.Candidate{candidate}, TerminateFirstReason: full.Reason(candidate.NodeClaim),
 			PoolDisruptionCosts: map[string]float64{nodePool.Name: candidate.RescheduleDisruptionCost},
 		})
 	}

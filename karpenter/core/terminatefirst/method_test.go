@@ -221,14 +221,14 @@ func commands(t *testing.T, s *situation) ([]*disruption.Command, client.Client,
 	methods := terminatefirst.Methods(disruption.NewMethods(ctx, clk, cluster, guest, provisioner, s.provider, recorder, queue), terminatefirst.Config{
 		Guest: guest, Cluster: cluster, Provisioner: provisioner, CloudProvider: s.provider, Recorder: recorder, Clock: clk,
 		Vacancies: func(string) (int, bool) { return s.vacancies, s.most },
-		Vacate: func(ctx context.Context, _ *karpv1.NodeClaim) (context.Context, disruption.TerminateFirstReason, bool) {
+		Vacate: func(ctx context.Context, _ *karpv1.NodeClaim) (context.Context, terminatefirst.Full, bool) {
 			switch {
 			case !s.full:
-				return ctx, "", false
+				return ctx, terminatefirst.Full{}, false
 			case s.reserved:
-				return ctx, disruption.TerminateFirstNoReservedCapacity, true
+				return ctx, terminatefirst.Full{}, true
 			}
-			return context.WithValue(ctx, vacatedKey{}, true), terminatefirst.SourceFull, true
+			return context.WithValue(ctx, vacatedKey{}, true), terminatefirst.Full{Source: true}, true
 		},
 	})
 	controller := disruption.NewController(ctx, clk, guest, provisioner, s.provider, recorder, cluster, queue, nil, disruption.WithMethods(methods...))
@@ -240,6 +240,26 @@ func commands(t *testing.T, s *situation) ([]*disruption.Command, client.Client,
 		g.Expect(err).NotTo(HaveOccurred())
 	}
 	return begun, guest, recorder
+}
+
+func TestReasons(t *testing.T) {
+	reserved := map[string]string{v1alpha1.ReservationIDLabel: "r-1"}
+	for name, tc := range map[string]struct {
+		full   terminatefirst.Full
+		labels map[string]string
+		want   disruption.TerminateFirstReason
+	}{
+		"When the node is in a reservation, it should say that this is full, whatever else is": {
+			terminatefirst.Full{Host: true, Source: true}, reserved, disruption.TerminateFirstNoReservedCapacity},
+		"When there is no spare host, it should say so, though the source has its maximum size": {
+			terminatefirst.Full{Host: true, Source: true}, nil, terminatefirst.NoSpareHost},
+		"When the source has its maximum size, it should say so":   {terminatefirst.Full{Source: true}, nil, terminatefirst.SourceFull},
+		"When it is neither, it should say that the lease is full": {terminatefirst.Full{}, nil, terminatefirst.LeaseFull},
+	} {
+		t.Run(name, func(t *testing.T) {
+			NewWithT(t).Expect(tc.full.Reason(&karpv1.NodeClaim{ObjectMeta: metav1.ObjectMeta{Labels: tc.labels}})).To(Equal(tc.want))
+		})
+	}
 }
 
 func TestMethods(t *testing.T) {
