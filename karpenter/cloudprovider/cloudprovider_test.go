@@ -66,7 +66,7 @@ func newFixture(t *testing.T, management client.Client) *fixture {
 	limits := reservation.Provider{Inventory: environment.NoMachines(), Capacity: environment.Unleased()}
 	limits.Vacancies = vacancy.New(vacancy.Config{Clock: f.clock, Capacity: limits.Capacity, Inventory: limits.Inventory})
 	f.store = instancetype.New(instancetype.Config{
-		Templates: f.templates, Pricing: pricing.Default(), Unavailable: f.unavailable, Inventory: limits.Inventory, Capacity: limits.Capacity,
+		Templates: f.templates, Pricing: pricing.New(pricing.NewFile("")), Unavailable: f.unavailable, Inventory: limits.Inventory, Capacity: limits.Capacity,
 	})
 	f.nodeClass = s.NodeClass(t.Context())
 	NewWithT(t).Eventually(func() error {

@@ -29,7 +29,7 @@ func manyInstanceTypes() (*cloudprovider.CloudProvider, *karpv1.NodePool) {
 	templates := &environment.Templates{}
 	store := instancetype.New(instancetype.Config{
 		Templates:   templates,
-		Pricing:     pricing.WithFile(pricing.NewFile("testdata/no-prices.yaml")),
+		Pricing:     pricing.New(pricing.NewFile("testdata/no-prices.yaml")),
 		Unavailable: offering.NewUnavailable(clock.RealClock{}),
 		Inventory:   environment.NoMachines(),
 		Capacity:    environment.Unleased(),

@@ -29,7 +29,7 @@ func limited(t *testing.T) (*fixture, *inventory.Inventory) {
 	t.Helper()
 	f := newFixture(t, nil)
 	i := f.watch()
-	f.store = instancetype.New(instancetype.Config{Templates: f.templates, Pricing: pricing.Default(), Unavailable: f.unavailable, Inventory: i, Capacity: f.store.Capacity})
+	f.store = instancetype.New(instancetype.Config{Templates: f.templates, Pricing: pricing.New(pricing.NewFile("")), Unavailable: f.unavailable, Inventory: i, Capacity: f.store.Capacity})
 	config := f.provider.Config
 	config.InstanceTypes, config.Reservations.Inventory = f.store, i
 	f.provider = cloudprovider.New(config)

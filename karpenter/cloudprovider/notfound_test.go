@@ -34,7 +34,7 @@ type offer struct {
 // restart creates a new provider without memory, and gives it the current templates.
 func (f *fixture) restart(o offer) {
 	f.t.Helper()
-	f.store = instancetype.New(instancetype.Config{Templates: f.templates, Pricing: pricing.Default(), Inventory: f.watch(), Capacity: f.store.Capacity})
+	f.store = instancetype.New(instancetype.Config{Templates: f.templates, Pricing: pricing.New(pricing.NewFile("")), Inventory: f.watch(), Capacity: f.store.Capacity})
 	f.selects(o.templates, o.cluster, o.gaps)
 	config := f.provider.Config
 	config.InstanceTypes = f.store

@@ -48,7 +48,10 @@ type Providers struct {
 
 // NewProviders connects the providers to both clusters, without controllers. memory is nil in a process that launches nothing.
 func NewProviders(ctx context.Context, guest *coreoperator.Operator, management *Management, opts Options, memory capacityprovider.Memory) (p *Providers, err error) {
-	p = &Providers{Unavailable: offering.NewUnavailable(guest.Clock), Rejections: offering.NewRejections(guest.Clock), Images: nodeimage.NewFile(opts.NodeImageFile)}
+	p = &Providers{
+		Unavailable: offering.NewUnavailable(guest.Clock), Rejections: offering.NewRejections(guest.Clock),
+		Images: nodeimage.NewFile(opts.NodeImageFile), PriceFile: pricing.NewFile(opts.PriceFile),
+	}
 	discovery, err := version.NewDiscovery(guest.GetConfig())
 	if err != nil {
 		return nil, err
@@ -101,13 +104,8 @@ func NewProviders(ctx context.Context, guest *coreoperator.Operator, management 
 		return nil, err
 	}
 	management.Leases.OnChange(func(schema.GroupKind) { p.Capacity.Trigger() })
-	prices := pricing.Default()
-	if opts.PriceFile != "" {
-		p.PriceFile = pricing.NewFile(opts.PriceFile)
-		prices = pricing.WithFile(p.PriceFile)
-		if err := guest.Add(p.PriceFile); err != nil {
-			return nil, fmt.Errorf("following the prices: %w", err)
-		}
+	if err := guest.Add(p.PriceFile); err != nil {
+		return nil, fmt.Errorf("following the prices: %w", err)
 	}
 	if err := guest.Add(p.Images); err != nil {
 		return nil, fmt.Errorf("following the node images: %w", err)
@@ -117,7 +115,7 @@ func NewProviders(ctx context.Context, guest *coreoperator.Operator, management 
 			Objects: management.Objects, ClusterName: opts.ClusterName, Namespace: opts.Namespace, Shared: opts.SharedNamespace, Secrets: management.GetAPIReader(),
 			Profiles: p.Profiles, SharedCatalogs: management.catalogs(), ControlPlanes: management.ControlPlanes,
 		}),
-		Check: machine.CheckPatches, Kubelet: machine.PatchedKubelet, Version: p.Versions.Resolve, Pricing: prices, Unavailable: p.Unavailable, Inventory: p.Inventory,
+		Check: machine.CheckPatches, Kubelet: machine.PatchedKubelet, Version: p.Versions.Resolve, Pricing: pricing.New(p.PriceFile), Unavailable: p.Unavailable, Inventory: p.Inventory,
 		Capacity: p.Capacity, MemoryOverhead: opts.Parsed.MemoryOverhead,
 	})
 	p.CloudProvider = cloudprovider.New(cloudprovider.Config{

@@ -30,7 +30,7 @@ func sized(tb testing.TB, f *environment.Fleet, minimum int) *minsize.Controller
 		templates[i].MinSize = ptr.To(minimum)
 	}
 	offered.Offer(environment.FleetNodeClass, templates, template.Cluster{FailureDomains: []string{"a", "b", "c"}}, template.Gaps{})
-	instanceTypes := instancetype.New(instancetype.Config{Templates: offered, Pricing: pricing.Default(), Inventory: environment.NoMachines(), Capacity: environment.Unleased()})
+	instanceTypes := instancetype.New(instancetype.Config{Templates: offered, Pricing: pricing.New(pricing.NewFile("")), Inventory: environment.NoMachines(), Capacity: environment.Unleased()})
 	nodeClass := &v1alpha1.ClusterAPINodeClass{}
 	nodeClass.Name = environment.FleetNodeClass
 	if _, err := instanceTypes.Refresh(tb.Context(), nodeClass); err != nil {

@@ -52,7 +52,7 @@ func newFixture(t *testing.T) *fixture {
 // restart makes a controller that knows nothing yet.
 func (f *fixture) restart() {
 	f.templates = &environment.Templates{}
-	f.store = instancetype.New(instancetype.Config{Templates: f.templates, Pricing: pricing.Default(), Inventory: environment.NoMachines(), Capacity: environment.Unleased()})
+	f.store = instancetype.New(instancetype.Config{Templates: f.templates, Pricing: pricing.New(pricing.NewFile("")), Inventory: environment.NoMachines(), Capacity: environment.Unleased()})
 	f.controller = minsize.New(f.config(f.guest))
 }
 

@@ -65,7 +65,7 @@ type Config struct {
 	InstanceTypes *instancetype.Provider
 	// Images are the node images that the payload names.
 	Images *nodeimage.File
-	// Prices are read from a file; nil without one.
+	// Prices are read from a file.
 	Prices *pricing.File
 	// Profiles of infrastructure kinds.
 	Profiles *profile.Profiles
@@ -317,9 +317,7 @@ func (c *Controller) watchOthers(ctx context.Context, queue workqueue.TypedRateL
 	}
 	c.Version.Tracker.OnChange(notify(changed))
 	c.InstanceTypes.OnAvailability(notify(available))
-	if c.Prices != nil {
-		c.Prices.OnChange(notify(changed))
-	}
+	c.Prices.OnChange(notify(changed))
 	c.Profiles.OnChange(notify(changed))
 	c.Images.OnChange(notify(changed))
 	go func() {

@@ -32,7 +32,7 @@ func TestTemplatesHash(t *testing.T) {
 		offered := &environment.Templates{}
 		offered.Offer("default", templates, template.Cluster{}, template.Gaps{})
 		listing, err := instancetype.New(instancetype.Config{
-			Templates: offered, Pricing: pricing.Default(), Inventory: environment.NoMachines(), Capacity: environment.Unleased(),
+			Templates: offered, Pricing: pricing.New(pricing.NewFile("")), Inventory: environment.NoMachines(), Capacity: environment.Unleased(),
 		}).Refresh(t.Context(), &v1alpha1.ClusterAPINodeClass{ObjectMeta: metav1.ObjectMeta{Name: "default"}})
 		if err != nil {
 			t.Fatal(err)

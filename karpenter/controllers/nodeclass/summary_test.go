@@ -28,8 +28,8 @@ func TestUntilRested(t *testing.T) {
 	templates := &environment.Templates{}
 	templates.Offer("default", nil, template.Cluster{}, template.Gaps{})
 	step := templatesReady{Config{InstanceTypes: instancetype.New(instancetype.Config{
-		Templates: templates, Pricing: pricing.Default(), Unavailable: unavailable, Inventory: environment.NoMachines(), Capacity: environment.Unleased(),
-	}), Profiles: profile.Embedded(), Clock: clk}}
+		Templates: templates, Pricing: pricing.New(pricing.NewFile("")), Unavailable: unavailable, Inventory: environment.NoMachines(), Capacity: environment.Unleased(),
+	}), Prices: pricing.NewFile(""), Profiles: profile.Embedded(), Clock: clk}}
 	look := func() time.Duration {
 		nodeClass := &v1alpha1.ClusterAPINodeClass{ObjectMeta: metav1.ObjectMeta{Name: "default"}}
 		listing, err := step.InstanceTypes.Refresh(t.Context(), nodeClass)

@@ -60,8 +60,8 @@ func (s templatesReady) reconcile(_ context.Context, nodeClass *v1alpha1.Cluster
 	// notes are configuration problems of templates that are in use nevertheless.
 	var notes []error
 	noteReason := v1alpha1.PricesUnreadableReason
-	if s.Prices != nil && s.Prices.Problem() != nil {
-		notes = []error{s.Prices.Problem()}
+	if problem := s.Prices.Problem(); problem != nil {
+		notes = []error{problem}
 	}
 	if more := s.profileNotes(templates); len(more) > 0 {
 		if len(notes) == 0 {

@@ -119,7 +119,7 @@ func (w *world) reason() karpcloudprovider.DriftReason {
 
 func (w *world) detector() *drift.Detector {
 	templates := &environment.Templates{}
-	store := instancetype.New(instancetype.Config{Templates: templates, Version: w.version, Pricing: pricing.Default(), Unavailable: w.unavailable, Inventory: environment.NoMachines(), Capacity: environment.Unleased()})
+	store := instancetype.New(instancetype.Config{Templates: templates, Version: w.version, Pricing: pricing.New(pricing.NewFile("")), Unavailable: w.unavailable, Inventory: environment.NoMachines(), Capacity: environment.Unleased()})
 	if w.templates != nil {
 		templates.Offer(w.nodeClass.Name, w.templates, w.cluster, w.gaps)
 		if _, err := store.Refresh(context.Background(), w.nodeClass); err != nil {
@@ -567,7 +567,7 @@ func BenchmarkReason(b *testing.B) {
 	w := settled()
 	templates := &environment.Templates{}
 	templates.Offer(w.nodeClass.Name, w.templates, template.Cluster{FailureDomains: []string{"a", "b"}}, template.Gaps{})
-	store := instancetype.New(instancetype.Config{Templates: templates, Pricing: pricing.Default(), Inventory: environment.NoMachines(), Capacity: environment.Unleased()})
+	store := instancetype.New(instancetype.Config{Templates: templates, Pricing: pricing.New(pricing.NewFile("")), Inventory: environment.NoMachines(), Capacity: environment.Unleased()})
 	if _, err := store.List(b.Context(), w.nodeClass); err != nil {
 		b.Fatal(err)
 	}

@@ -65,7 +65,7 @@ func newMarket(tb testing.TB, types int, prices pricing.Source) *market {
 		class: environment.CatalogNodeClass(),
 	}
 	if prices == nil {
-		prices = pricing.Default()
+		prices = pricing.New(pricing.NewFile(""))
 	}
 	m.Provider = New(Config{
 		Templates: template.NewResolver(template.Config{
@@ -137,7 +137,7 @@ func TestCatalogOfThousands(t *testing.T) {
 	}
 	write("[]")
 	prices := pricing.NewFile(file)
-	m := newMarket(t, types, pricing.WithFile(prices))
+	m := newMarket(t, types, pricing.New(prices))
 	first := m.refresh()
 	if len(first.InstanceTypes) != types || len(first.InstanceTypes[0].Offerings) != 9 || len(first.Problems) > 0 {
 		t.Fatalf("%d types, %d offerings, problems %v", len(first.InstanceTypes), len(first.InstanceTypes[0].Offerings), first.Problems)

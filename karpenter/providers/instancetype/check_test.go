@@ -19,7 +19,7 @@ import (
 func TestCheck(t *testing.T) {
 	checks := 0
 	failing := ""
-	store := newProvider(Config{Pricing: pricing.Default(), Check: func(_ *v1alpha1.ClusterAPINodeClass, tmpl *template.Template) error {
+	store := newProvider(Config{Pricing: pricing.New(pricing.NewFile("")), Check: func(_ *v1alpha1.ClusterAPINodeClass, tmpl *template.Template) error {
 		checks++
 		if tmpl.Source.Name == failing {
 			return errors.New("patch 0 doesn't apply")
@@ -76,7 +76,7 @@ func TestCheck(t *testing.T) {
 
 func TestPatchedKubelet(t *testing.T) {
 	reads := 0
-	store := newProvider(Config{Pricing: pricing.Default(), Kubelet: func(class *v1alpha1.ClusterAPINodeClass, tmpl *template.Template) (kubelet.Settings, bool) {
+	store := newProvider(Config{Pricing: pricing.New(pricing.NewFile("")), Kubelet: func(class *v1alpha1.ClusterAPINodeClass, tmpl *template.Template) (kubelet.Settings, bool) {
 		reads++
 		return kubelet.Settings{
 			KubeletConfiguration: v1alpha1.KubeletConfiguration{

@@ -104,7 +104,7 @@ func TestImages(t *testing.T) {
 		},
 	} {
 		t.Run(name, func(t *testing.T) {
-			store := newProvider(Config{Pricing: pricing.Default(), Version: resolving(tc.payload, tc.server)})
+			store := newProvider(Config{Pricing: pricing.New(pricing.NewFile("")), Version: resolving(tc.payload, tc.server)})
 			snapshot := set(store, nodeClass(1), tc.templates, template.Cluster{FailureDomains: []string{"a"}})
 			key := offering.Key{InstanceType: "c4", Zone: "a", CapacityType: "on-demand"}
 			choice, ok := snapshot.ResolveKey(key)
@@ -186,7 +186,7 @@ func TestObservedImages(t *testing.T) {
 			if tc.change != nil {
 				tc.change(&tmpl)
 			}
-			store := newProvider(Config{Pricing: pricing.Default(), Version: resolving(tc.payload, "1.36.3")})
+			store := newProvider(Config{Pricing: pricing.New(pricing.NewFile("")), Version: resolving(tc.payload, "1.36.3")})
 			if tc.runs != "" {
 				revision := Revision(&tmpl, "")
 				store.Inventory.ObserveMachine("1", inventory.Machine{

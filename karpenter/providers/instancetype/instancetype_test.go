@@ -63,7 +63,7 @@ func newTemplate(name string, cores int64, price float64, change func(*template.
 func snapshotOf(in Input) *Snapshot { return newBuilder(in, nil).build() }
 
 func input(templates ...template.Template) Input {
-	return Input{Templates: templates, Cluster: template.Cluster{FailureDomains: []string{"a", "b"}}, Pricing: pricing.Default(), Inventory: environment.NoMachines(), Capacity: environment.Unleased()}
+	return Input{Templates: templates, Cluster: template.Cluster{FailureDomains: []string{"a", "b"}}, Pricing: pricing.New(pricing.NewFile("")), Inventory: environment.NoMachines(), Capacity: environment.Unleased()}
 }
 
 // render writes everything that Karpenter sees.
@@ -320,7 +320,7 @@ func TestProvider(t *testing.T) {
 	newStore := func() (*Provider, *offering.Unavailable, *clocktesting.FakeClock) {
 		clk := clocktesting.NewFakeClock(time.Now())
 		unavailable := offering.NewUnavailable(clk)
-		return newProvider(Config{Pricing: pricing.Default(), Unavailable: unavailable}), unavailable, clk
+		return newProvider(Config{Pricing: pricing.New(pricing.NewFile("")), Unavailable: unavailable}), unavailable, clk
 	}
 	t.Run("When a node class hasn't been read yet, it should say so instead of offering nothing", func(t *testing.T) {
 		store, _, _ := newStore()
@@ -431,7 +431,7 @@ func manyMachines() *inventory.Inventory {
 func TestSnapshotIsHandedOutWithoutAllocation(t *testing.T) {
 	t.Run("When nothing has changed, it should cost no allocation", func(t *testing.T) {
 		store := newProvider(Config{
-			Pricing: pricing.Default(), Unavailable: offering.NewUnavailable(clocktesting.NewFakeClock(time.Now())), Inventory: manyMachines(),
+			Pricing: pricing.New(pricing.NewFile("")), Unavailable: offering.NewUnavailable(clocktesting.NewFakeClock(time.Now())), Inventory: manyMachines(),
 		})
 		set(store, nodeClass(1), manyTemplates(), manyZones())
 		if n := testing.AllocsPerRun(100, func() { _, _ = store.InstanceTypes("default") }); n != 0 {
@@ -442,7 +442,7 @@ func TestSnapshotIsHandedOutWithoutAllocation(t *testing.T) {
 
 func BenchmarkInstanceTypes(b *testing.B) {
 	unavailable := offering.NewUnavailable(realClock{})
-	store := newProvider(Config{Pricing: pricing.Default(), Unavailable: unavailable, Inventory: manyMachines()})
+	store := newProvider(Config{Pricing: pricing.New(pricing.NewFile("")), Unavailable: unavailable, Inventory: manyMachines()})
 	set(store, nodeClass(1), manyTemplates(), manyZones())
 	b.Run("warm", func(b *testing.B) {
 		b.ReportAllocs()

@@ -17,7 +17,7 @@ import (
 func TestMaximumSize(t *testing.T) {
 	newStore := func() (*Provider, *inventory.Inventory) {
 		machines := newInventory()
-		return newProvider(Config{Pricing: pricing.Default(), Inventory: machines}), machines
+		return newProvider(Config{Pricing: pricing.New(pricing.NewFile("")), Inventory: machines}), machines
 	}
 	available := func(t *testing.T, store *Provider) int {
 		t.Helper()

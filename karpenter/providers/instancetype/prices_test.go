@@ -30,7 +30,7 @@ func TestPriceFile(t *testing.T) {
 		if err := os.WriteFile(path, []byte(text), 0o600); err != nil {
 			t.Fatal(err)
 		}
-		store := newProvider(Config{Pricing: pricing.WithFile(pricing.NewFile(path))})
+		store := newProvider(Config{Pricing: pricing.New(pricing.NewFile(path))})
 		set(store, nodeClass(1), []template.Template{newTemplate("c2-small", 2, 0.021, func(s *template.Template) { s.Patches = spotPatches(t) })}, manyZones())
 		return store
 	}
@@ -62,14 +62,14 @@ func TestPriceFile(t *testing.T) {
 		if err := os.WriteFile(path, []byte("- {instanceType: c2-small, capacityType: spot, price: 0.007}"), 0o600); err != nil {
 			t.Fatal(err)
 		}
-		store := newProvider(Config{Pricing: pricing.WithFile(pricing.NewFile(path))})
+		store := newProvider(Config{Pricing: pricing.New(pricing.NewFile(path))})
 		set(store, nodeClass(1), []template.Template{newTemplate("c2-small", 2, 0.021, nil)}, manyZones())
 		if _, _, found := resolve(t, store, "a", "spot"); found {
 			t.Error("spot is sold")
 		}
 	})
 	t.Run("When a template makes spot machines, it should sell no others, at an estimate if it has no price", func(t *testing.T) {
-		store := newProvider(Config{Pricing: pricing.Default()})
+		store := newProvider(Config{Pricing: pricing.New(pricing.NewFile(""))})
 		set(store, nodeClass(1), []template.Template{newTemplate("c2-small", 2, 0.021, func(s *template.Template) { s.Price, s.CapacityType = nil, "spot" })}, manyZones())
 		if _, _, found := resolve(t, store, "a", "on-demand"); found {
 			t.Error("on-demand is sold")

@@ -188,7 +188,7 @@ func TestToleratingInUse(t *testing.T) {
 func TestStoreFollowsMachines(t *testing.T) {
 	counted := false
 	machines := inventory.New(inventory.Config{Counted: func() bool { return counted }, Clock: realClock{}})
-	store := newProvider(Config{Pricing: pricing.Default(), Inventory: machines})
+	store := newProvider(Config{Pricing: pricing.New(pricing.NewFile("")), Inventory: machines})
 	gone := newTemplate("c8", 8, 0.2, nil)
 	setPartial(store, nodeClass(1), []template.Template{newTemplate("c4", 4, 0.1, nil)}, template.Cluster{}, template.Gaps{All: true})
 	t.Run("When the machines haven't been counted yet, it should tell nothing, because a type that lacks is one to be replaced", func(t *testing.T) {

@@ -65,11 +65,14 @@ type contents struct {
 	problem error
 }
 
-// NewFile reads a file for the first time. Problem returns its errors.
+// NewFile reads a file for the first time. Problem returns its errors. Without a path there are no prices.
 func NewFile(path string) *File {
-	f := &File{path: filepath.Clean(path)}
+	f := &File{}
 	f.state.Store(&contents{})
-	f.load(context.Background())
+	if path != "" {
+		f.path = filepath.Clean(path)
+		f.load(context.Background())
+	}
 	return f
 }
 

@@ -43,7 +43,7 @@ func TestFile(t *testing.T) {
 	small.Price = &annotated
 	path := filepath.Join(t.TempDir(), "prices.yaml")
 	write(t, path, list)
-	source := WithFile(NewFile(path))
+	source := New(NewFile(path))
 	for _, tc := range []struct {
 		name, zone, capacityType string
 		tmpl                     *template.Template
@@ -104,6 +104,12 @@ func TestFileProblems(t *testing.T) {
 	t.Run("When the file doesn't exist, it should know no price and say nothing", func(t *testing.T) {
 		if f := NewFile(filepath.Join(t.TempDir(), "none", "prices.yaml")); f.Problem() != nil || !f.state.Load().read {
 			t.Errorf("problem: %v", f.Problem())
+		}
+	})
+	t.Run("When there is no path, it should know no price and say nothing", func(t *testing.T) {
+		f := NewFile("")
+		if price, known := f.Price(sized("2", "4Gi", 0), "a", karpv1.CapacityTypeOnDemand); known || f.Problem() != nil || f.Sequence() != 0 {
+			t.Errorf("price %g, problem: %v", price, f.Problem())
 		}
 	})
 }

@@ -60,11 +60,8 @@ func (s Sources) Since(sequence uint64) (instanceTypes []string, known bool) {
 	return changing.Since(sequence)
 }
 
-// Default reads the catalog or the annotations on the template source, else returns an estimate.
-func Default() Source { return Sources{Catalogs{}, Annotations{}, Estimate{}} }
-
-// WithFile reads a file, else the default.
-func WithFile(file *File) Source { return Sources{file, Catalogs{}, Annotations{}, Estimate{}} }
+// New reads a file, else the catalog or the annotations on the template source, else returns an estimate.
+func New(file *File) Source { return Sources{file, Catalogs{}, Annotations{}, Estimate{}} }
 
 // constant is a source that depends on the template only.
 type constant struct{}

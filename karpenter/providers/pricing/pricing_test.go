@@ -46,7 +46,7 @@ func TestPrice(t *testing.T) {
 		{"When there is nearly nothing to estimate, it should not be free", sized("1m", "1Ki", 0), karpv1.CapacityTypeOnDemand, MinimumPrice, true},
 	} {
 		t.Run(tc.name, func(t *testing.T) {
-			got, known := Default().Price(tc.tmpl, "a", tc.capacityType)
+			got, known := New(NewFile("")).Price(tc.tmpl, "a", tc.capacityType)
 			if known != tc.known || got-tc.want > 1e-9 || tc.want-got > 1e-9 {
 				t.Errorf("got %v, %v; want %v, %v", got, known, tc.want, tc.known)
 			}

@@ -52,7 +52,7 @@ func catalogTypes(tb testing.TB, n int) (instanceTypes []*karpcloudprovider.Inst
 		Templates: template.NewResolver(template.Config{
 			Objects: environment.FleetCatalog(n), ClusterName: environment.FleetCluster, Namespace: environment.FleetNamespace, Secrets: secrets{}, Profiles: profile.Embedded(),
 		}),
-		Pricing: pricing.Default(), Inventory: environment.NoMachines(), Capacity: environment.Unleased(),
+		Pricing: pricing.New(pricing.NewFile("")), Inventory: environment.NoMachines(), Capacity: environment.Unleased(),
 	})
 	listing, err := provider.Refresh(context.Background(), environment.CatalogNodeClass())
 	if err != nil {
