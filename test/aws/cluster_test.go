@@ -13,7 +13,6 @@ import (
 	appsv1 "k8s.io/api/apps/v1"
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/api/meta"
-	"k8s.io/apimachinery/pkg/api/resource"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/apimachinery/pkg/runtime/schema"
@@ -24,6 +23,7 @@ import (
 
 	"github.com/autonode-io/autonode/api/karpenter/v1alpha1"
 	"github.com/autonode-io/autonode/api/v1beta1"
+	"github.com/autonode-io/autonode/test/workload"
 	"github.com/autonode-io/autonode/test/world/ec2"
 	"github.com/autonode-io/autonode/test/world/hosting"
 )
@@ -181,19 +181,9 @@ func (c *cluster) enable(t *testing.T) {
 // nodePool creates a NodePool of the default node class. requirements are keys, each with its values.
 func (c *cluster) nodePool(t *testing.T, name string, requirements map[string][]string, change ...func(*karpv1.NodePool)) {
 	t.Helper()
-	pool := &karpv1.NodePool{ObjectMeta: metav1.ObjectMeta{Name: name}}
-	pool.Spec.Template.Spec.NodeClassRef = &karpv1.NodeClassReference{Group: v1alpha1.Group, Kind: v1alpha1.Kind, Name: v1alpha1.DefaultNodeClass}
-	pool.Spec.Template.Spec.Requirements = []karpv1.NodeSelectorRequirementWithMinValues{}
+	pool := workload.NodePool(name, change...)
 	for key, values := range requirements {
-		pool.Spec.Template.Spec.Requirements = append(pool.Spec.Template.Spec.Requirements,
-			karpv1.NodeSelectorRequirementWithMinValues{Key: key, Operator: corev1.NodeSelectorOpIn, Values: values})
-	}
-	pool.Spec.Template.Spec.ExpireAfter = karpv1.MustParseNillableDuration("Never")
-	pool.Spec.Disruption.ConsolidateAfter = karpv1.MustParseNillableDuration("0s")
-	pool.Spec.Disruption.ConsolidationPolicy = karpv1.ConsolidationPolicyWhenEmpty
-	pool.Spec.Disruption.Budgets = []karpv1.Budget{{Nodes: "100%"}}
-	for _, f := range change {
-		f(pool)
+		workload.Require(key, values...)(pool)
 	}
 	NewWithT(t).Expect(c.guest.Create(t.Context(), pool)).To(Succeed())
 }
@@ -201,30 +191,9 @@ func (c *cluster) nodePool(t *testing.T, name string, requirements map[string][]
 // workload creates a Deployment whose pods each need a node of their own, with a label of the node that chooses the NodePools.
 func (c *cluster) workload(t *testing.T, name string, replicas int32, selector map[string]string) {
 	t.Helper()
-	labels := map[string]string{"app": name}
-	deployment := &appsv1.Deployment{
-		ObjectMeta: metav1.ObjectMeta{Namespace: metav1.NamespaceDefault, Name: name},
-		Spec: appsv1.DeploymentSpec{
-			Replicas: &replicas, Selector: &metav1.LabelSelector{MatchLabels: labels},
-			Template: corev1.PodTemplateSpec{
-				ObjectMeta: metav1.ObjectMeta{Labels: labels},
-				Spec: corev1.PodSpec{
-					NodeSelector: selector, TerminationGracePeriodSeconds: new(int64(1)),
-					Affinity: &corev1.Affinity{PodAntiAffinity: &corev1.PodAntiAffinity{
-						RequiredDuringSchedulingIgnoredDuringExecution: []corev1.PodAffinityTerm{{
-							LabelSelector: &metav1.LabelSelector{MatchLabels: labels}, TopologyKey: corev1.LabelHostname,
-						}},
-					}},
-					Containers: []corev1.Container{{
-						Name: "web", Image: "registry.example/web:1",
-						Resources: corev1.ResourceRequirements{Requests: corev1.ResourceList{
-							corev1.ResourceCPU: resource.MustParse("500m"), corev1.ResourceMemory: resource.MustParse("64Mi"),
-						}},
-					}},
-				},
-			},
-		},
-	}
+	deployment := workload.Deployment(name, replicas, "500m", workload.Apart, func(template *corev1.PodTemplateSpec) {
+		template.Spec.NodeSelector = selector
+	})
 	NewWithT(t).Expect(c.guest.Create(t.Context(), deployment)).To(Succeed())
 }
 
@@ -237,10 +206,7 @@ func onPool(name string) map[string]string {
 func (c *cluster) waitRunning(t *testing.T, name string) {
 	t.Helper()
 	NewWithT(t).Eventually(func(g Gomega, ctx context.Context) {
-		deployment := &appsv1.Deployment{}
-		g.Expect(c.guest.Get(ctx, client.ObjectKey{Namespace: metav1.NamespaceDefault, Name: name}, deployment)).To(Succeed())
-		g.Expect(deployment.Status.ObservedGeneration).To(Equal(deployment.Generation))
-		g.Expect(deployment.Status.AvailableReplicas).To(Equal(*deployment.Spec.Replicas), "available replicas of %s", name)
+		workload.ExpectRunning(g, ctx, c.guest, name)
 	}).WithContext(t.Context()).WithTimeout(eventually).WithPolling(interval).Should(Succeed())
 }
 

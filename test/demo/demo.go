@@ -18,14 +18,9 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	apiextensionsv1 "k8s.io/apiextensions-apiserver/pkg/apis/apiextensions/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-	"k8s.io/apimachinery/pkg/runtime"
-	"k8s.io/apimachinery/pkg/runtime/schema"
-	clientgoscheme "k8s.io/client-go/kubernetes/scheme"
 	"k8s.io/client-go/rest"
 	"k8s.io/client-go/tools/clientcmd"
-	clusterv1 "sigs.k8s.io/cluster-api/api/core/v1beta2"
 	"sigs.k8s.io/controller-runtime/pkg/client"
-	"sigs.k8s.io/karpenter/pkg/apis"
 	karpv1 "sigs.k8s.io/karpenter/pkg/apis/v1"
 
 	"github.com/autonode-io/autonode/api/karpenter/v1alpha1"
@@ -104,28 +99,11 @@ func connect(kubeconfig string) (*rest.Config, client.WithWatch, error) {
 		return nil, nil, fmt.Errorf("reading %s: %w", kubeconfig, err)
 	}
 	config.QPS = -1
-	scheme := runtime.NewScheme()
-	for _, add := range []func(*runtime.Scheme) error{
-		clientgoscheme.AddToScheme, apiextensionsv1.AddToScheme, clusterv1.AddToScheme, v1beta1.AddToScheme, v1alpha1.AddToScheme,
-		addKarpenterToScheme,
-	} {
-		if err := add(scheme); err != nil {
-			return nil, nil, fmt.Errorf("building a scheme: %w", err)
-		}
-	}
-	connected, err := client.NewWithWatch(config, client.Options{Scheme: scheme})
+	connected, err := localworld.NewClient(config, apiextensionsv1.AddToScheme)
 	if err != nil {
 		return nil, nil, fmt.Errorf("connecting with %s: %w", kubeconfig, err)
 	}
 	return config, connected, nil
-}
-
-// addKarpenterToScheme registers Karpenter's types, which registers itself with client-go's global scheme only.
-func addKarpenterToScheme(scheme *runtime.Scheme) error {
-	groupVersion := schema.GroupVersion{Group: apis.Group, Version: "v1"}
-	scheme.AddKnownTypes(groupVersion, &karpv1.NodeClaim{}, &karpv1.NodeClaimList{})
-	metav1.AddToGroupVersion(scheme, groupVersion)
-	return nil
 }
 
 // enable is the platform team's part.

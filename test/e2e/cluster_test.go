@@ -16,7 +16,6 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	policyv1 "k8s.io/api/policy/v1"
 	"k8s.io/apimachinery/pkg/api/meta"
-	"k8s.io/apimachinery/pkg/api/resource"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/client-go/rest"
@@ -27,6 +26,7 @@ import (
 
 	"github.com/autonode-io/autonode/api/karpenter/v1alpha1"
 	"github.com/autonode-io/autonode/api/v1beta1"
+	"github.com/autonode-io/autonode/test/workload"
 	localworld "github.com/autonode-io/autonode/test/world"
 	"github.com/autonode-io/autonode/test/world/hosting"
 	infrav1 "github.com/autonode-io/autonode/test/world/infrastructure/api/v1beta1"
@@ -184,33 +184,17 @@ func (c *cluster) condition(g Gomega, ctx context.Context, conditionType string)
 	return metav1.Condition{}
 }
 
-type poolOption func(*karpv1.NodePool)
+type poolOption = func(*karpv1.NodePool)
 
 // nodePool creates a NodePool of the default node class that consolidates at once.
 func (c *cluster) nodePool(t *testing.T, name string, options ...poolOption) *karpv1.NodePool {
 	t.Helper()
-	pool := &karpv1.NodePool{ObjectMeta: metav1.ObjectMeta{Name: name}}
-	pool.Spec.Template.Spec.NodeClassRef = &karpv1.NodeClassReference{
-		Group: v1alpha1.Group, Kind: v1alpha1.Kind, Name: v1alpha1.DefaultNodeClass,
-	}
-	pool.Spec.Template.Spec.Requirements = []karpv1.NodeSelectorRequirementWithMinValues{}
-	pool.Spec.Template.Spec.ExpireAfter = karpv1.MustParseNillableDuration("Never")
-	pool.Spec.Disruption.ConsolidateAfter = karpv1.MustParseNillableDuration("0s")
-	pool.Spec.Disruption.ConsolidationPolicy = karpv1.ConsolidationPolicyWhenEmpty
-	pool.Spec.Disruption.Budgets = []karpv1.Budget{{Nodes: "100%"}}
-	for _, option := range options {
-		option(pool)
-	}
+	pool := workload.NodePool(name, options...)
 	NewWithT(t).Expect(c.guest.Create(t.Context(), pool)).To(Succeed())
 	return pool
 }
 
-func require(key string, values ...string) poolOption {
-	return func(pool *karpv1.NodePool) {
-		pool.Spec.Template.Spec.Requirements = append(pool.Spec.Template.Spec.Requirements,
-			karpv1.NodeSelectorRequirementWithMinValues{Key: key, Operator: corev1.NodeSelectorOpIn, Values: values})
-	}
-}
+func require(key string, values ...string) poolOption { return workload.Require(key, values...) }
 
 // expiring lets nodes go when they are that old.
 func expiring(age time.Duration) poolOption {
@@ -225,34 +209,12 @@ func budget(nodes string) poolOption {
 	}
 }
 
-type workloadOption func(*corev1.PodTemplateSpec)
+type workloadOption = func(*corev1.PodTemplateSpec)
 
 // workload creates a Deployment in the namespace default.
 func (c *cluster) workload(t *testing.T, name string, replicas int32, cpu string, options ...workloadOption) *appsv1.Deployment {
 	t.Helper()
-	labels := map[string]string{"app": name}
-	deployment := &appsv1.Deployment{
-		ObjectMeta: metav1.ObjectMeta{Namespace: metav1.NamespaceDefault, Name: name},
-		Spec: appsv1.DeploymentSpec{
-			Replicas: &replicas,
-			Selector: &metav1.LabelSelector{MatchLabels: labels},
-			Template: corev1.PodTemplateSpec{
-				ObjectMeta: metav1.ObjectMeta{Labels: labels},
-				Spec: corev1.PodSpec{
-					TerminationGracePeriodSeconds: new(int64(1)),
-					Containers: []corev1.Container{{
-						Name: "web", Image: "registry.example/web:1",
-						Resources: corev1.ResourceRequirements{Requests: corev1.ResourceList{
-							corev1.ResourceCPU: resource.MustParse(cpu), corev1.ResourceMemory: resource.MustParse("64Mi"),
-						}},
-					}},
-				},
-			},
-		},
-	}
-	for _, option := range options {
-		option(&deployment.Spec.Template)
-	}
+	deployment := workload.Deployment(name, replicas, cpu, options...)
 	NewWithT(t).Expect(c.guest.Create(t.Context(), deployment)).To(Succeed())
 	return deployment
 }
@@ -265,14 +227,7 @@ func onPool(name string) workloadOption {
 }
 
 // apart puts each pod of a workload on a node of its own.
-func apart(template *corev1.PodTemplateSpec) {
-	template.Spec.Affinity = &corev1.Affinity{PodAntiAffinity: &corev1.PodAntiAffinity{
-		RequiredDuringSchedulingIgnoredDuringExecution: []corev1.PodAffinityTerm{{
-			LabelSelector: &metav1.LabelSelector{MatchLabels: template.Labels},
-			TopologyKey:   corev1.LabelHostname,
-		}},
-	}}
-}
+func apart(template *corev1.PodTemplateSpec) { workload.Apart(template) }
 
 // disruptionBudget makes a PodDisruptionBudget for a workload, until the test ends.
 func (c *cluster) disruptionBudget(t *testing.T, workload string, spec policyv1.PodDisruptionBudgetSpec) *policyv1.PodDisruptionBudget {
@@ -298,10 +253,7 @@ func (c *cluster) scale(t *testing.T, name string, replicas int32) {
 func (c *cluster) waitRunning(t *testing.T, name string) {
 	t.Helper()
 	NewWithT(t).Eventually(func(g Gomega, ctx context.Context) {
-		deployment := &appsv1.Deployment{}
-		g.Expect(c.guest.Get(ctx, client.ObjectKey{Namespace: metav1.NamespaceDefault, Name: name}, deployment)).To(Succeed())
-		g.Expect(deployment.Status.ObservedGeneration).To(Equal(deployment.Generation))
-		g.Expect(deployment.Status.AvailableReplicas).To(Equal(*deployment.Spec.Replicas), "available replicas of %s", name)
+		workload.ExpectRunning(g, ctx, c.guest, name)
 	}).WithContext(t.Context()).WithTimeout(eventually).WithPolling(interval).Should(Succeed())
 }
 

@@ -17,24 +17,17 @@ import (
 
 	. "github.com/onsi/gomega"
 	"golang.org/x/sync/semaphore"
-	appsv1 "k8s.io/api/apps/v1"
-	coordinationv1 "k8s.io/api/coordination/v1"
 	apiextensionsv1 "k8s.io/apiextensions-apiserver/pkg/apis/apiextensions/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/runtime/schema"
-	clientgoscheme "k8s.io/client-go/kubernetes/scheme"
 	"k8s.io/client-go/rest"
 	bootstrapv1 "sigs.k8s.io/cluster-api/api/bootstrap/kubeadm/v1beta2"
-	clusterv1 "sigs.k8s.io/cluster-api/api/core/v1beta2"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	autoscalingv1beta1 "sigs.k8s.io/karpenter/pkg/apis/autoscaling/v1beta1"
-	karpv1 "sigs.k8s.io/karpenter/pkg/apis/v1"
 	karpv1alpha1 "sigs.k8s.io/karpenter/pkg/apis/v1alpha1"
 
-	"github.com/autonode-io/autonode/api/karpenter/v1alpha1"
 	autonodev1alpha1 "github.com/autonode-io/autonode/api/v1alpha1"
-	"github.com/autonode-io/autonode/api/v1beta1"
 	localworld "github.com/autonode-io/autonode/test/world"
 	infrav1 "github.com/autonode-io/autonode/test/world/infrastructure/api/v1beta1"
 	"github.com/autonode-io/autonode/test/world/progress"
@@ -308,16 +301,9 @@ func redirectLogs() error {
 	return nil
 }
 
-func newScheme() (*runtime.Scheme, error) {
-	scheme := runtime.NewScheme()
-	for _, add := range []func(*runtime.Scheme) error{
-		clientgoscheme.AddToScheme, apiextensionsv1.AddToScheme, appsv1.AddToScheme, coordinationv1.AddToScheme,
-		clusterv1.AddToScheme, bootstrapv1.AddToScheme, infrav1.AddToScheme,
-		v1beta1.AddToScheme, v1alpha1.AddToScheme, autonodev1alpha1.AddToScheme,
+func newClient(config *rest.Config) (client.WithWatch, error) {
+	return localworld.NewClient(config, apiextensionsv1.AddToScheme, bootstrapv1.AddToScheme, infrav1.AddToScheme, autonodev1alpha1.AddToScheme,
 		func(scheme *runtime.Scheme) error {
-			scheme.AddKnownTypes(karpenterGroupVersion,
-				&karpv1.NodePool{}, &karpv1.NodePoolList{}, &karpv1.NodeClaim{}, &karpv1.NodeClaimList{})
-			metav1.AddToGroupVersion(scheme, karpenterGroupVersion)
 			overlays := schema.GroupVersion{Group: karpenterGroupVersion.Group, Version: "v1alpha1"}
 			scheme.AddKnownTypes(overlays, &karpv1alpha1.NodeOverlay{}, &karpv1alpha1.NodeOverlayList{})
 			metav1.AddToGroupVersion(scheme, overlays)
@@ -325,21 +311,5 @@ func newScheme() (*runtime.Scheme, error) {
 			scheme.AddKnownTypes(buffers, &autoscalingv1beta1.CapacityBuffer{}, &autoscalingv1beta1.CapacityBufferList{})
 			metav1.AddToGroupVersion(scheme, buffers)
 			return nil
-		},
-	} {
-		if err := add(scheme); err != nil {
-			return nil, fmt.Errorf("building a scheme: %w", err)
-		}
-	}
-	return scheme, nil
-}
-
-func newClient(config *rest.Config) (client.WithWatch, error) {
-	scheme, err := newScheme()
-	if err != nil {
-		return nil, err
-	}
-	config = rest.CopyConfig(config)
-	config.QPS = -1 // the tests look often
-	return client.NewWithWatch(config, client.Options{Scheme: scheme})
+		})
 }

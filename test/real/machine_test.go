@@ -33,6 +33,7 @@ import (
 
 	"github.com/autonode-io/autonode/api/karpenter/v1alpha1"
 	"github.com/autonode-io/autonode/api/v1beta1"
+	"github.com/autonode-io/autonode/test/workload"
 	localworld "github.com/autonode-io/autonode/test/world"
 	"github.com/autonode-io/autonode/test/world/hosting"
 	infrav1 "github.com/autonode-io/autonode/test/world/infrastructure/api/v1beta1"
@@ -219,13 +220,7 @@ func (p *place) enable(t *testing.T) {
 
 func (p *place) nodePool(t *testing.T) {
 	t.Helper()
-	object := &karpv1.NodePool{ObjectMeta: metav1.ObjectMeta{Name: pool}}
-	object.Spec.Template.Spec.NodeClassRef = &karpv1.NodeClassReference{Group: v1alpha1.Group, Kind: v1alpha1.Kind, Name: v1alpha1.DefaultNodeClass}
-	object.Spec.Template.Spec.Requirements = []karpv1.NodeSelectorRequirementWithMinValues{}
-	object.Spec.Template.Spec.ExpireAfter = karpv1.MustParseNillableDuration("Never")
-	object.Spec.Disruption.ConsolidateAfter = karpv1.MustParseNillableDuration("0s")
-	object.Spec.Disruption.ConsolidationPolicy = karpv1.ConsolidationPolicyWhenEmpty
-	NewWithT(t).Expect(p.guest.Create(t.Context(), object)).To(Succeed())
+	NewWithT(t).Expect(p.guest.Create(t.Context(), workload.NodePool(pool))).To(Succeed())
 }
 
 // serveWeb deploys one pod of a program of ours, from the world's registry and with its pull secret.
@@ -240,34 +235,21 @@ func (p *place) serveWeb(t *testing.T) {
 		ObjectMeta: metav1.ObjectMeta{Namespace: metav1.NamespaceDefault, Name: pullSecret}, Type: corev1.SecretTypeDockerConfigJson,
 		Data: map[string][]byte{corev1.DockerConfigJsonKey: p.world.Registry().DockerConfigJSON()},
 	})).To(Succeed())
-	labels := map[string]string{"app": web}
-	one := int32(1)
-	g.Expect(p.guest.Create(t.Context(), &appsv1.Deployment{
-		ObjectMeta: metav1.ObjectMeta{Namespace: metav1.NamespaceDefault, Name: web},
-		Spec: appsv1.DeploymentSpec{
-			Replicas: &one, Selector: &metav1.LabelSelector{MatchLabels: labels},
-			Template: corev1.PodTemplateSpec{ObjectMeta: metav1.ObjectMeta{Labels: labels}, Spec: corev1.PodSpec{
-				ImagePullSecrets: []corev1.LocalObjectReference{{Name: pullSecret}},
-				Containers: []corev1.Container{{
-					Name: web, Image: reference, Args: []string{":8080"},
-					Resources: corev1.ResourceRequirements{Requests: corev1.ResourceList{
-						corev1.ResourceCPU: resource.MustParse("100m"), corev1.ResourceMemory: resource.MustParse("32Mi"),
-					}},
-					ReadinessProbe: &corev1.Probe{PeriodSeconds: 1, ProbeHandler: corev1.ProbeHandler{
-						HTTPGet: &corev1.HTTPGetAction{Path: "/", Port: intstr.FromInt32(8080)},
-					}},
-				}},
-			}},
-		},
-	})).To(Succeed())
+	g.Expect(p.guest.Create(t.Context(), workload.Deployment(web, 1, "100m", func(template *corev1.PodTemplateSpec) {
+		template.Spec.TerminationGracePeriodSeconds = nil // the program ends by itself when it is told to
+		template.Spec.ImagePullSecrets = []corev1.LocalObjectReference{{Name: pullSecret}}
+		container := &template.Spec.Containers[0]
+		container.Image, container.Args = reference, []string{":8080"}
+		container.ReadinessProbe = &corev1.Probe{PeriodSeconds: 1, ProbeHandler: corev1.ProbeHandler{
+			HTTPGet: &corev1.HTTPGetAction{Path: "/", Port: intstr.FromInt32(8080)},
+		}}
+	}))).To(Succeed())
 }
 
 func (p *place) waitRunning(t *testing.T) {
 	t.Helper()
 	NewWithT(t).Eventually(func(g Gomega, ctx context.Context) {
-		deployment := &appsv1.Deployment{}
-		g.Expect(p.guest.Get(ctx, client.ObjectKey{Namespace: metav1.NamespaceDefault, Name: web}, deployment)).To(Succeed())
-		g.Expect(deployment.Status.AvailableReplicas).To(BeEquivalentTo(1), "available replicas")
+		workload.ExpectRunning(g, ctx, p.guest, web)
 		g.Expect(p.listNodes(g, ctx)).To(ConsistOf(HaveField("Labels", HaveKeyWithValue(karpv1.NodeInitializedLabelKey, "true"))))
 	}).WithContext(t.Context()).WithTimeout(eventually).WithPolling(interval).Should(Succeed())
 }

@@ -14,21 +14,11 @@ import (
 	"testing"
 
 	. "github.com/onsi/gomega"
-	appsv1 "k8s.io/api/apps/v1"
-	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-	"k8s.io/apimachinery/pkg/runtime"
-	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/client-go/kubernetes"
-	clientgoscheme "k8s.io/client-go/kubernetes/scheme"
 	"k8s.io/client-go/rest"
 	bootstrapv1 "sigs.k8s.io/cluster-api/api/bootstrap/kubeadm/v1beta2"
-	clusterv1 "sigs.k8s.io/cluster-api/api/core/v1beta2"
 	"sigs.k8s.io/controller-runtime/pkg/client"
-	"sigs.k8s.io/karpenter/pkg/apis"
-	karpv1 "sigs.k8s.io/karpenter/pkg/apis/v1"
 
-	"github.com/autonode-io/autonode/api/karpenter/v1alpha1"
-	"github.com/autonode-io/autonode/api/v1beta1"
 	localworld "github.com/autonode-io/autonode/test/world"
 	infrav1 "github.com/autonode-io/autonode/test/world/infrastructure/api/v1beta1"
 	"github.com/autonode-io/autonode/test/world/programs"
@@ -117,20 +107,5 @@ func (p *place) close(t *testing.T) {
 }
 
 func newClient(config *rest.Config) (client.WithWatch, error) {
-	scheme := runtime.NewScheme()
-	karpenter := schema.GroupVersion{Group: apis.Group, Version: "v1"}
-	for _, add := range []func(*runtime.Scheme) error{
-		clientgoscheme.AddToScheme, appsv1.AddToScheme, clusterv1.AddToScheme, bootstrapv1.AddToScheme, infrav1.AddToScheme,
-		v1beta1.AddToScheme, v1alpha1.AddToScheme,
-		func(scheme *runtime.Scheme) error {
-			scheme.AddKnownTypes(karpenter, &karpv1.NodePool{}, &karpv1.NodePoolList{}, &karpv1.NodeClaim{}, &karpv1.NodeClaimList{})
-			metav1.AddToGroupVersion(scheme, karpenter)
-			return nil
-		},
-	} {
-		if err := add(scheme); err != nil {
-			return nil, fmt.Errorf("building a scheme: %w", err)
-		}
-	}
-	return client.NewWithWatch(config, client.Options{Scheme: scheme})
+	return localworld.NewClient(config, bootstrapv1.AddToScheme, infrav1.AddToScheme)
 }

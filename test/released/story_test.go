@@ -14,7 +14,6 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/api/meta"
-	"k8s.io/apimachinery/pkg/api/resource"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/apimachinery/pkg/util/sets"
@@ -26,6 +25,7 @@ import (
 	"github.com/autonode-io/autonode/api/scalar"
 	"github.com/autonode-io/autonode/api/v1beta1"
 	"github.com/autonode-io/autonode/test/disruption"
+	"github.com/autonode-io/autonode/test/workload"
 	localworld "github.com/autonode-io/autonode/test/world"
 	"github.com/autonode-io/autonode/test/world/hosting"
 )
@@ -36,7 +36,7 @@ const (
 	interval   = 200 * time.Millisecond
 
 	operatorName = "autonode-operator"
-	workload     = "web"
+	web          = "web"
 	nodePool     = "general"
 
 	// everywhere are the kinds that an installation has in the whole cluster.
@@ -237,39 +237,14 @@ func (s *story) waitObserved(t *testing.T) {
 func (s *story) runWorkload(t *testing.T, replicas int32) {
 	t.Helper()
 	g := NewWithT(t)
-	pool := &karpv1.NodePool{ObjectMeta: metav1.ObjectMeta{Name: nodePool}}
-	pool.Spec.Template.Spec.NodeClassRef = &karpv1.NodeClassReference{Group: v1alpha1.Group, Kind: v1alpha1.Kind, Name: v1alpha1.DefaultNodeClass}
-	pool.Spec.Template.Spec.Requirements = []karpv1.NodeSelectorRequirementWithMinValues{}
-	pool.Spec.Template.Spec.ExpireAfter = karpv1.MustParseNillableDuration("Never")
-	pool.Spec.Disruption.ConsolidateAfter = karpv1.MustParseNillableDuration("0s")
-	pool.Spec.Disruption.ConsolidationPolicy = karpv1.ConsolidationPolicyWhenEmpty
-	pool.Spec.Disruption.Budgets = []karpv1.Budget{{Nodes: "100%"}}
-	labels := map[string]string{"app": workload}
-	deployment := &appsv1.Deployment{
-		ObjectMeta: metav1.ObjectMeta{Namespace: metav1.NamespaceDefault, Name: workload},
-		Spec: appsv1.DeploymentSpec{Replicas: &replicas, Selector: &metav1.LabelSelector{MatchLabels: labels}, Template: corev1.PodTemplateSpec{
-			ObjectMeta: metav1.ObjectMeta{Labels: labels},
-			Spec: corev1.PodSpec{
-				TerminationGracePeriodSeconds: new(int64(1)),
-				Affinity: &corev1.Affinity{PodAntiAffinity: &corev1.PodAntiAffinity{RequiredDuringSchedulingIgnoredDuringExecution: []corev1.PodAffinityTerm{{
-					LabelSelector: &metav1.LabelSelector{MatchLabels: labels}, TopologyKey: corev1.LabelHostname,
-				}}}},
-				Containers: []corev1.Container{{Name: "web", Image: "registry.example/web:1", Resources: corev1.ResourceRequirements{
-					Requests: corev1.ResourceList{corev1.ResourceCPU: resource.MustParse("100m")},
-				}}},
-			},
-		}},
-	}
+	pool, deployment := workload.NodePool(nodePool), workload.Deployment(web, replicas, "100m", workload.Apart)
 	for _, object := range []client.Object{pool, deployment} {
 		g.Expect(client.IgnoreAlreadyExists(s.guest.Create(t.Context(), object))).To(Succeed())
 	}
 	scale := client.RawPatch(types.MergePatchType, fmt.Appendf(nil, `{"spec":{"replicas":%d}}`, replicas))
-	g.Expect(s.guest.Patch(t.Context(), &appsv1.Deployment{ObjectMeta: metav1.ObjectMeta{Namespace: metav1.NamespaceDefault, Name: workload}}, scale)).To(Succeed())
+	g.Expect(s.guest.Patch(t.Context(), &appsv1.Deployment{ObjectMeta: metav1.ObjectMeta{Namespace: metav1.NamespaceDefault, Name: web}}, scale)).To(Succeed())
 	g.Eventually(func(g Gomega, ctx context.Context) {
-		now := &appsv1.Deployment{}
-		g.Expect(s.guest.Get(ctx, client.ObjectKeyFromObject(deployment), now)).To(Succeed())
-		g.Expect(now.Status.ObservedGeneration).To(Equal(now.Generation))
-		g.Expect(now.Status.AvailableReplicas).To(Equal(replicas))
+		workload.ExpectRunning(g, ctx, s.guest, web)
 	}).WithContext(t.Context()).WithTimeout(eventually).WithPolling(interval).Should(Succeed())
 }
 

@@ -43,6 +43,7 @@ import (
 	"github.com/autonode-io/autonode/karpenter/core/leadership"
 	"github.com/autonode-io/autonode/karpenter/core/terminatefirst"
 	"github.com/autonode-io/autonode/karpenter/providers/version"
+	"github.com/autonode-io/autonode/test/workload"
 	"github.com/autonode-io/autonode/test/world/fault"
 	"github.com/autonode-io/autonode/test/world/pki"
 	"github.com/autonode-io/autonode/test/world/port"
@@ -134,12 +135,8 @@ func newWorld(t *testing.T) *world {
 		w.nodeClass.StatusConditions().SetTrue(condition)
 	}
 	g.Expect(w.Admin.Status().Update(t.Context(), w.nodeClass)).To(Succeed())
-	pool := &karpv1.NodePool{ObjectMeta: metav1.ObjectMeta{Name: poolName}}
+	pool := w.nodePool(poolName)
 	pool.Spec.Template.Labels = map[string]string{"example.com/of": "pool"} // which the environment's NodeClaims haven't
-	pool.Spec.Template.Spec.NodeClassRef = &karpv1.NodeClassReference{Group: v1alpha1.Group, Kind: v1alpha1.Kind, Name: w.nodeClass.Name}
-	pool.Spec.Template.Spec.Requirements = []karpv1.NodeSelectorRequirementWithMinValues{}
-	pool.Spec.Template.Spec.ExpireAfter = karpv1.MustParseNillableDuration("Never")
-	pool.Spec.Disruption.ConsolidateAfter = karpv1.MustParseNillableDuration("Never")
 	g.Expect(w.Admin.Create(t.Context(), pool)).To(Succeed())
 
 	ca, err := pki.NewAuthority("management")
@@ -195,13 +192,21 @@ func (w *world) run(t *testing.T) {
 	})
 }
 
-// pod makes a pod that no node has room for: two don't fit on one.
-func (w *world) pod(t *testing.T, name string) {
+// nodePool returns a NodePool of the world's node class whose nodes stay.
+func (w *world) nodePool(name string) *karpv1.NodePool {
+	pool := workload.NodePool(name)
+	pool.Spec.Template.Spec.NodeClassRef.Name = w.nodeClass.Name
+	pool.Spec.Disruption.ConsolidateAfter = karpv1.MustParseNillableDuration("Never")
+	return pool
+}
+
+// pod makes a pod for the nodes with a label that no node has room for: two don't fit on one.
+func (w *world) pod(t *testing.T, name, label, value string) {
 	t.Helper()
 	g := NewWithT(t)
 	pod := &corev1.Pod{
-		ObjectMeta: metav1.ObjectMeta{Namespace: w.Namespace, Name: name},
-		Spec: corev1.PodSpec{NodeSelector: map[string]string{"example.com/of": "pool"}, Containers: []corev1.Container{{
+		ObjectMeta: metav1.ObjectMeta{Namespace: w.Namespace, Name: name, Labels: map[string]string{label: value}},
+		Spec: corev1.PodSpec{NodeSelector: map[string]string{label: value}, Containers: []corev1.Container{{
 			Name: "web", Image: "registry.example/web:1",
 			Resources: corev1.ResourceRequirements{Requests: corev1.ResourceList{corev1.ResourceCPU: resource.MustParse("3")}},
 		}}},
@@ -366,7 +371,7 @@ func TestKarpenter(t *testing.T) {
 	})
 
 	t.Run("When a pod fits nowhere, it should get a NodeClaim within the time that Karpenter is tempted for below", func(t *testing.T) {
-		w.pod(t, "first")
+		w.pod(t, "first", "example.com/of", "pool")
 		NewWithT(t).Eventually(func(g Gomega, ctx context.Context) {
 			g.Expect(w.claims(g, ctx)).To(HaveLen(1))
 		}).WithContext(t.Context()).WithPolling(poll).Should(Succeed())
@@ -466,7 +471,7 @@ func (w *world) isAway(t *testing.T) {
 		g.Expect(series(g, "controller_runtime_active_workers", "controller")).To(HaveEach(BeZero()))
 	}).WithContext(t.Context()).WithPolling(poll).Should(Succeed())
 	lines, failed := len(w.logged(g)), reconciliations(g, "error")
-	w.pod(t, "second")
+	w.pod(t, "second", "example.com/of", "pool")
 	expired := w.expired(t)
 	decidesNothing := func() {
 		g.Consistently(func(g Gomega, ctx context.Context) {

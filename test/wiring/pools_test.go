@@ -18,7 +18,6 @@ import (
 	. "github.com/onsi/gomega"
 	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
-	"k8s.io/apimachinery/pkg/api/resource"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/utils/ptr"
@@ -32,6 +31,7 @@ import (
 	"github.com/autonode-io/autonode/karpenter/controllers/nodeclaim"
 	"github.com/autonode-io/autonode/karpenter/core/staticbackoff"
 	"github.com/autonode-io/autonode/karpenter/providers/offering"
+	"github.com/autonode-io/autonode/test/workload"
 	"github.com/autonode-io/autonode/test/world/fault"
 )
 
@@ -164,40 +164,17 @@ func nameIn(request *http.Request) string { return sent(request).Name }
 // add makes a NodePool, and a pod if that is what its nodes are for.
 func (w *world) add(t *testing.T, pool failing) {
 	t.Helper()
-	nodePool := &karpv1.NodePool{ObjectMeta: metav1.ObjectMeta{Name: pool.name}}
-	spec := &nodePool.Spec.Template.Spec
-	spec.NodeClassRef = &karpv1.NodeClassReference{Group: v1alpha1.Group, Kind: v1alpha1.Kind, Name: w.nodeClass.Name}
-	spec.Requirements = []karpv1.NodeSelectorRequirementWithMinValues{}
+	nodePool := w.nodePool(pool.name)
 	if pool.types != "" {
-		spec.Requirements = append(spec.Requirements, karpv1.NodeSelectorRequirementWithMinValues{
-			Key: corev1.LabelInstanceTypeStable, Operator: corev1.NodeSelectorOpIn, Values: []string{pool.types},
-		})
+		workload.Require(corev1.LabelInstanceTypeStable, pool.types)(nodePool)
 	}
-	spec.ExpireAfter = karpv1.MustParseNillableDuration("Never")
-	nodePool.Spec.Disruption.ConsolidateAfter = karpv1.MustParseNillableDuration("Never")
 	if pool.static {
 		nodePool.Spec.Replicas = ptr.To(int64(replicas))
 	}
 	NewWithT(t).Expect(w.Admin.Create(t.Context(), nodePool)).To(Succeed())
 	if !pool.static && pool.name != steady {
-		w.podOf(t, pool.name, pool.name)
+		w.pod(t, pool.name, karpv1.NodePoolLabelKey, pool.name)
 	}
-}
-
-// podOf makes a pod that takes a node of a NodePool.
-func (w *world) podOf(t *testing.T, nodePool, name string) {
-	t.Helper()
-	g := NewWithT(t)
-	pod := &corev1.Pod{
-		ObjectMeta: metav1.ObjectMeta{Namespace: w.Namespace, Name: name, Labels: map[string]string{"example.com/mixture": "true"}},
-		Spec: corev1.PodSpec{NodeSelector: map[string]string{karpv1.NodePoolLabelKey: nodePool}, Containers: []corev1.Container{{
-			Name: "web", Image: "registry.example/web:1",
-			Resources: corev1.ResourceRequirements{Requests: corev1.ResourceList{corev1.ResourceCPU: resource.MustParse("3")}},
-		}}},
-	}
-	g.Expect(w.Admin.Create(t.Context(), pod)).To(Succeed())
-	pod.Status.Conditions = []corev1.PodCondition{{Type: corev1.PodScheduled, Status: corev1.ConditionFalse, Reason: corev1.PodReasonUnschedulable}}
-	g.Expect(w.Admin.Status().Update(t.Context(), pod)).To(Succeed())
 }
 
 // exhaust plays an infrastructure that has no c8-xlarge.
@@ -284,7 +261,7 @@ func (w *world) mixes(t *testing.T) {
 	run := func(beside string) {
 		pods++
 		began := time.Now()
-		w.podOf(t, steady, steady+"-"+strconv.Itoa(pods))
+		w.pod(t, steady+"-"+strconv.Itoa(pods), karpv1.NodePoolLabelKey, steady)
 		w.eventually(t, func(g Gomega, ctx context.Context) {
 			g.Expect(w.launched(g, ctx, steady)).To(Equal(pods), "beside "+beside)
 		})
@@ -344,7 +321,7 @@ func (w *world) keepsNodeClaim(t *testing.T) {
 func (w *world) clean(t *testing.T, template *unstructured.Unstructured) {
 	t.Helper()
 	g, ctx := NewWithT(t), context.WithoutCancel(t.Context())
-	g.Expect(w.Admin.DeleteAllOf(ctx, &corev1.Pod{}, client.InNamespace(w.Namespace), client.MatchingLabels{"example.com/mixture": "true"}, client.GracePeriodSeconds(0))).To(Succeed())
+	g.Expect(w.Admin.DeleteAllOf(ctx, &corev1.Pod{}, client.InNamespace(w.Namespace), client.HasLabels{karpv1.NodePoolLabelKey}, client.GracePeriodSeconds(0))).To(Succeed())
 	names := []string{steady}
 	for _, pool := range w.failures() {
 		names = append(names, pool.name)
