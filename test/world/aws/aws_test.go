@@ -21,10 +21,6 @@ import (
 	"github.com/aws/aws-sdk-go-v2/config"
 	"github.com/aws/aws-sdk-go-v2/credentials/stscreds"
 	"github.com/aws/aws-sdk-go-v2/service/iam"
-	"github.com/aws/aws-sdk-go-v2/service/pricing"
-	pricingtypes "github.com/aws/aws-sdk-go-v2/service/pricing/types"
-	"github.com/aws/aws-sdk-go-v2/service/sqs"
-	"github.com/aws/aws-sdk-go-v2/service/ssm"
 	"github.com/aws/aws-sdk-go-v2/service/sts"
 	"github.com/aws/smithy-go"
 	"github.com/go-jose/go-jose/v4"
@@ -294,94 +290,4 @@ func TestPermissions(t *testing.T) {
 		err := w.account.PutRole("odd", everything, `{"Statement": [{"Effect": "Allow", "Action": "*", "Condition": {"IpAddress": {"aws:SourceIp": "10.0.0.0/8"}}}]}`)
 		NewWithT(t).Expect(err).To(MatchError(ContainSubstring("doesn't know IpAddress")))
 	})
-}
-
-func TestInstanceProfiles(t *testing.T) {
-	g := NewWithT(t)
-	w := newWorld(t, worldaws.Config{}, everything)
-	client := iam.NewFromConfig(w.config)
-	ctx, name := t.Context(), new("blue_1")
-	_, err := client.GetInstanceProfile(ctx, &iam.GetInstanceProfileInput{InstanceProfileName: name})
-	g.Expect(code(t, err)).To(Equal("NoSuchEntity"))
-	_, err = client.CreateInstanceProfile(ctx, &iam.CreateInstanceProfileInput{InstanceProfileName: name, Path: new("/karpenter/blue/")})
-	g.Expect(err).NotTo(HaveOccurred())
-	_, err = client.AddRoleToInstanceProfile(ctx, &iam.AddRoleToInstanceProfileInput{InstanceProfileName: name, RoleName: new("none")})
-	g.Expect(err).To(MatchError(ContainSubstring("role with name none cannot be found")))
-	_, err = client.AddRoleToInstanceProfile(ctx, &iam.AddRoleToInstanceProfileInput{InstanceProfileName: name, RoleName: new("karpenter")})
-	g.Expect(err).NotTo(HaveOccurred())
-	listed, err := client.ListInstanceProfiles(ctx, &iam.ListInstanceProfilesInput{PathPrefix: new("/karpenter/")})
-	g.Expect(err).NotTo(HaveOccurred())
-	g.Expect(listed.InstanceProfiles).To(HaveLen(1))
-	g.Expect(*listed.InstanceProfiles[0].Roles[0].RoleName).To(Equal("karpenter"))
-	_, err = client.DeleteInstanceProfile(ctx, &iam.DeleteInstanceProfileInput{InstanceProfileName: name})
-	g.Expect(code(t, err)).To(Equal("DeleteConflict"))
-	_, err = client.RemoveRoleFromInstanceProfile(ctx, &iam.RemoveRoleFromInstanceProfileInput{InstanceProfileName: name, RoleName: new("karpenter")})
-	g.Expect(err).NotTo(HaveOccurred())
-	_, err = client.DeleteInstanceProfile(ctx, &iam.DeleteInstanceProfileInput{InstanceProfileName: name})
-	g.Expect(err).NotTo(HaveOccurred())
-	g.Expect(w.account.InstanceProfiles()).To(BeEmpty())
-}
-
-func TestParametersAndPrices(t *testing.T) {
-	w := newWorld(t, worldaws.Config{Prices: func() map[string]float64 { return map[string]float64{"m5.large": 0.115, "c5.large": 0.097} }}, everything)
-
-	t.Run("When a parameter exists, it should be read; else it should be said", func(t *testing.T) {
-		g := NewWithT(t)
-		w.account.PutParameter("/images/blue", "ami-1")
-		client := ssm.NewFromConfig(w.config)
-		got, err := client.GetParameter(t.Context(), &ssm.GetParameterInput{Name: new("/images/blue")})
-		g.Expect(err).NotTo(HaveOccurred())
-		g.Expect(*got.Parameter.Value).To(Equal("ami-1"))
-		_, err = client.GetParameter(t.Context(), &ssm.GetParameterInput{Name: new("/images/green")})
-		g.Expect(code(t, err)).To(Equal("ParameterNotFound"))
-	})
-
-	t.Run("When prices are listed by pages, all of the region should come, and none of another", func(t *testing.T) {
-		g := NewWithT(t)
-		list := func(region string) (products []string) {
-			pages := pricing.NewGetProductsPaginator(pricing.NewFromConfig(w.config), &pricing.GetProductsInput{
-				ServiceCode: new("AmazonEC2"), MaxResults: new(int32(1)),
-				Filters: []pricingtypes.Filter{{Type: "TERM_MATCH", Field: new("regionCode"), Value: &region}},
-			})
-			for pages.HasMorePages() {
-				page, err := pages.NextPage(t.Context())
-				g.Expect(err).NotTo(HaveOccurred())
-				products = append(products, page.PriceList...)
-			}
-			return products
-		}
-		products := list("eu-central-1")
-		g.Expect(products).To(HaveLen(2))
-		g.Expect(products[1]).To(And(ContainSubstring(`"instanceType":"m5.large"`), ContainSubstring(`"USD":"0.1150000000"`)))
-		g.Expect(list("us-east-1")).To(BeEmpty())
-	})
-}
-
-func TestQueue(t *testing.T) {
-	g := NewWithT(t)
-	w := newWorld(t, worldaws.Config{}, everything)
-	client := sqs.NewFromConfig(w.config)
-	_, err := client.GetQueueUrl(t.Context(), &sqs.GetQueueUrlInput{QueueName: new("events")})
-	g.Expect(code(t, err)).To(Equal("AWS.SimpleQueueService.NonExistentQueue"), "the code of the older protocol, as SQS has it")
-	w.account.CreateQueue("events")
-	found, err := client.GetQueueUrl(t.Context(), &sqs.GetQueueUrlInput{QueueName: new("events")})
-	g.Expect(err).NotTo(HaveOccurred())
-
-	receive := func(wait, hide int32) *sqs.ReceiveMessageOutput {
-		out, err := client.ReceiveMessage(t.Context(), &sqs.ReceiveMessageInput{QueueUrl: found.QueueUrl, WaitTimeSeconds: wait, VisibilityTimeout: hide})
-		g.Expect(err).NotTo(HaveOccurred())
-		return out
-	}
-	sent := make(chan error, 1)
-	go func() { sent <- w.account.InterruptSpot("events", "i-1") }()
-	got := receive(20, 1)
-	g.Expect(<-sent).To(Succeed())
-	g.Expect(got.Messages).To(HaveLen(1))
-	g.Expect(*got.Messages[0].Body).To(And(ContainSubstring(`"instance-id":"i-1"`), ContainSubstring("EC2 Spot Instance Interruption Warning")))
-	g.Expect(receive(0, 1).Messages).To(BeEmpty(), "it is hidden")
-	again := receive(20, 20)
-	g.Expect(again.Messages).To(HaveLen(1), "it is no longer hidden")
-	_, err = client.DeleteMessage(t.Context(), &sqs.DeleteMessageInput{QueueUrl: found.QueueUrl, ReceiptHandle: again.Messages[0].ReceiptHandle})
-	g.Expect(err).NotTo(HaveOccurred())
-	g.Expect(w.account.Messages("events")).To(BeZero())
 }

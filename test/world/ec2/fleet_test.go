@@ -8,7 +8,6 @@ import (
 	"net/url"
 	"strings"
 	"testing"
-	"time"
 
 	"github.com/aws/aws-sdk-go-v2/aws"
 	"github.com/aws/aws-sdk-go-v2/service/ec2"
@@ -50,7 +49,7 @@ func pools(pairs ...string) []types.FleetLaunchTemplateOverridesRequest {
 	return overrides
 }
 
-func createFleet(ctx context.Context, client *ec2.Client, capacity string, count int32, overrides []types.FleetLaunchTemplateOverridesRequest) (*ec2.CreateFleetOutput, error) {
+func createFleet(ctx context.Context, client *ec2.Client, capacity string, overrides []types.FleetLaunchTemplateOverridesRequest) (*ec2.CreateFleetOutput, error) {
 	return client.CreateFleet(ctx, &ec2.CreateFleetInput{
 		Type: types.FleetTypeInstant,
 		LaunchTemplateConfigs: []types.FleetLaunchTemplateConfigRequest{{
@@ -58,107 +57,35 @@ func createFleet(ctx context.Context, client *ec2.Client, capacity string, count
 			Overrides:                   overrides,
 		}},
 		TargetCapacitySpecification: &types.TargetCapacitySpecificationRequest{
-			DefaultTargetCapacityType: types.DefaultTargetCapacityType(capacity), TotalTargetCapacity: &count,
+			DefaultTargetCapacityType: types.DefaultTargetCapacityType(capacity), TotalTargetCapacity: aws.Int32(1),
 		},
 		TagSpecifications: []types.TagSpecification{{ResourceType: types.ResourceTypeInstance, Tags: []types.Tag{{Key: aws.String("Name"), Value: aws.String("web")}}}},
 	})
 }
 
-func moreTypes(c *Config) {
-	c.Types = append(c.Types, InstanceType{Name: "c5.large", VCPUs: 2, MemoryMiB: 4096, OnDemandPrice: 0.085, SpotPrice: map[string]float64{zoneA: 0.04}})
-}
-
 func TestCreateFleet(t *testing.T) {
-	t.Run("When several types are asked for on demand, the cheapest should come, as the launch template says", func(t *testing.T) {
-		g := NewWithT(t)
-		booted := make(chan Instance, 1)
-		s, client := start(t, func(c *Config) {
-			moreTypes(c)
-			c.Boot = func(_ context.Context, i Instance) { booted <- i }
-		})
-		g.Expect(createTemplate(t.Context(), client, nil)).To(Succeed())
-		out, err := createFleet(t.Context(), client, "on-demand", 1, pools("m5.large/subnet-a", "c5.large/subnet-b"))
-		g.Expect(err).NotTo(HaveOccurred())
-		g.Expect(out.Errors).To(BeEmpty())
-		g.Expect(out.Instances).To(HaveLen(1))
-		g.Expect(out.Instances[0].InstanceType).To(BeEquivalentTo("c5.large"))
-		g.Expect(*out.Instances[0].LaunchTemplateAndOverrides.Overrides.AvailabilityZone).To(Equal(zoneB))
-		g.Expect(*out.Instances[0].LaunchTemplateAndOverrides.Overrides.ImageId).To(Equal("ami-1"))
-		got := <-booted
-		g.Expect([]string{got.ID}).To(Equal(out.Instances[0].InstanceIds))
-		g.Expect(got.Spot).To(BeFalse())
-		g.Expect(string(got.UserData)).To(Equal("#cloud-config\n"))
-		g.Expect(got.InstanceProfile).To(Equal("nodes"))
-		g.Expect(got.SecurityGroups).To(ConsistOf("sg-1"))
-		g.Expect(got.Tags).To(And(HaveKeyWithValue("Name", "web"), HaveKeyWithValue(FleetTag, *out.FleetId)))
-		g.Expect(s.Fleets()).To(ConsistOf(HaveField("Tried", []string{"c5.large/" + zoneB})))
-		g.Expect(s.Unanswered()).To(BeEmpty())
-	})
-
-	t.Run("When spot is asked for, the pool with the lowest spot price should be taken, and be no other", func(t *testing.T) {
-		g := NewWithT(t)
-		s, client := start(t, moreTypes)
-		g.Expect(createTemplate(t.Context(), client, nil)).To(Succeed())
-		out, err := createFleet(t.Context(), client, "spot", 2, pools("c5.large/subnet-a", "m5.large/subnet-b", "m5.large/subnet-a"))
-		g.Expect(err).NotTo(HaveOccurred())
-		g.Expect(out.Instances).To(HaveLen(1))
-		g.Expect(out.Instances[0].InstanceIds).To(HaveLen(2))
-		g.Expect(s.Instances()).To(HaveEach(And(HaveField("Spot", true), HaveField("Type", "m5.large"), HaveField("Zone", zoneA))))
-	})
-
-	t.Run("When a pool has no capacity, the next should be tried, and the answer tell of both", func(t *testing.T) {
-		g := NewWithT(t)
-		s, client := start(t, moreTypes)
-		g.Expect(createTemplate(t.Context(), client, nil)).To(Succeed())
-		s.Inject(Fault{InstanceType: "c5.large", Zone: zoneA, Error: InsufficientInstanceCapacity("c5.large", zoneA)})
-		out, err := createFleet(t.Context(), client, "on-demand", 1, pools("c5.large/subnet-a", "m5.large/subnet-a"))
-		g.Expect(err).NotTo(HaveOccurred())
-		g.Expect(out.Errors).To(HaveLen(1))
-		g.Expect(*out.Errors[0].ErrorCode).To(Equal("InsufficientInstanceCapacity"))
-		g.Expect(*out.Errors[0].LaunchTemplateAndOverrides.Overrides.AvailabilityZone).To(Equal(zoneA))
-		g.Expect(out.Instances[0].InstanceType).To(BeEquivalentTo("m5.large"))
-	})
-
 	t.Run("When no pool can be had, there should be errors and no instance, and the request should succeed", func(t *testing.T) {
 		g := NewWithT(t)
 		s, client := start(t, nil)
 		g.Expect(createTemplate(t.Context(), client, nil)).To(Succeed())
 		s.SetVCPULimit(false, 1)
-		out, err := createFleet(t.Context(), client, "on-demand", 1, pools("m5.large/subnet-a", "m5.large/subnet-b"))
+		out, err := createFleet(t.Context(), client, "on-demand", pools("m5.large/subnet-a", "m5.large/subnet-b"))
 		g.Expect(err).NotTo(HaveOccurred())
 		g.Expect(out.Instances).To(BeEmpty())
 		g.Expect(out.Errors).To(HaveEach(HaveField("ErrorCode", HaveValue(Equal("VcpuLimitExceeded")))))
 		g.Expect(s.Instances()).To(BeEmpty())
 	})
 
-	t.Run("When the launch template names a capacity reservation, its instance should use it, and a second be refused", func(t *testing.T) {
-		g := NewWithT(t)
-		s, client := start(t, nil)
-		g.Expect(createTemplate(t.Context(), client, func(d *types.RequestLaunchTemplateData) {
-			d.CapacityReservationSpecification = &types.LaunchTemplateCapacityReservationSpecificationRequest{
-				CapacityReservationPreference: types.CapacityReservationPreferenceCapacityReservationsOnly,
-				CapacityReservationTarget:     &types.CapacityReservationTarget{CapacityReservationId: aws.String("cr-1")},
-			}
-		})).To(Succeed())
-		out, err := createFleet(t.Context(), client, "on-demand", 2, pools("m5.large/subnet-a"))
-		g.Expect(err).NotTo(HaveOccurred())
-		g.Expect(*out.Errors[0].ErrorCode).To(Equal("ReservationCapacityExceeded"))
-		g.Expect(s.Instances()).To(ConsistOf(HaveField("CapacityReservation", "cr-1")))
-		described, err := client.DescribeInstances(t.Context(), &ec2.DescribeInstancesInput{})
-		g.Expect(err).NotTo(HaveOccurred())
-		g.Expect(described.Reservations[0].Instances[0].CapacityReservationSpecification.CapacityReservationPreference).To(Equal(types.CapacityReservationPreferenceCapacityReservationsOnly))
-	})
-
 	t.Run("When what the request names doesn't exist, it should fail as a whole", func(t *testing.T) {
 		g := NewWithT(t)
 		s, client := start(t, nil)
 		s.CheckInstanceProfiles(func(name string) bool { return name == "others" })
-		_, err := createFleet(t.Context(), client, "on-demand", 1, pools("m5.large/subnet-a"))
+		_, err := createFleet(t.Context(), client, "on-demand", pools("m5.large/subnet-a"))
 		g.Expect(code(err)).To(Equal("InvalidLaunchTemplateName.NotFoundException"))
 		g.Expect(createTemplate(t.Context(), client, nil)).To(Succeed())
-		_, err = createFleet(t.Context(), client, "on-demand", 1, pools("m5.large/subnet-a"))
+		_, err = createFleet(t.Context(), client, "on-demand", pools("m5.large/subnet-a"))
 		g.Expect(err).To(MatchError(ContainSubstring("Invalid IAM Instance Profile name")))
-		_, err = createFleet(t.Context(), client, "capacity-block", 1, pools("m5.large/subnet-a"))
+		_, err = createFleet(t.Context(), client, "capacity-block", pools("m5.large/subnet-a"))
 		g.Expect(code(err)).To(Equal("InvalidParameterValue"))
 		g.Expect(s.Unanswered()).To(HaveLen(1))
 	})
@@ -175,30 +102,6 @@ func TestCreateFleet(t *testing.T) {
 }
 
 func TestLaunchTemplates(t *testing.T) {
-	t.Run("When launch templates are made and deleted, they should be found by name and by tag, and then not", func(t *testing.T) {
-		g := NewWithT(t)
-		s, client := start(t, nil)
-		named := &ec2.DescribeLaunchTemplatesInput{LaunchTemplateNames: []string{"karpenter.k8s.aws/1"}}
-		_, err := client.DescribeLaunchTemplates(t.Context(), named)
-		g.Expect(code(err)).To(Equal("InvalidLaunchTemplateName.NotFoundException"))
-		g.Expect(createTemplate(t.Context(), client, nil)).To(Succeed())
-		g.Expect(code(createTemplate(t.Context(), client, nil))).To(Equal("InvalidLaunchTemplateName.AlreadyExistsException"))
-		for cluster, count := range map[string]int{"blue": 1, "green": 0} {
-			out, err := client.DescribeLaunchTemplates(t.Context(), &ec2.DescribeLaunchTemplatesInput{
-				Filters: []types.Filter{{Name: aws.String("tag:eks:eks-cluster-name"), Values: []string{cluster}}},
-			})
-			g.Expect(err).NotTo(HaveOccurred())
-			g.Expect(out.LaunchTemplates).To(HaveLen(count))
-		}
-		found, err := client.DescribeLaunchTemplates(t.Context(), named)
-		g.Expect(err).NotTo(HaveOccurred())
-		_, err = client.DeleteLaunchTemplate(t.Context(), &ec2.DeleteLaunchTemplateInput{LaunchTemplateId: found.LaunchTemplates[0].LaunchTemplateId})
-		g.Expect(err).NotTo(HaveOccurred())
-		g.Expect(s.LaunchTemplates()).To(BeEmpty())
-		_, err = client.DeleteLaunchTemplate(t.Context(), &ec2.DeleteLaunchTemplateInput{LaunchTemplateId: found.LaunchTemplates[0].LaunchTemplateId})
-		g.Expect(code(err)).To(Equal("InvalidLaunchTemplateId.NotFound"))
-	})
-
 	t.Run("When user data is longer than EC2 allows, it should be refused", func(t *testing.T) {
 		_, client := start(t, nil)
 		err := createTemplate(t.Context(), client, func(d *types.RequestLaunchTemplateData) {
@@ -206,27 +109,6 @@ func TestLaunchTemplates(t *testing.T) {
 		})
 		NewWithT(t).Expect(err).To(MatchError(ContainSubstring("User data is limited to 16384 bytes")))
 	})
-}
-
-func TestInstanceStatus(t *testing.T) {
-	g := NewWithT(t)
-	s, client := start(t, nil)
-	_, err := run(t.Context(), client, nil)
-	g.Expect(err).NotTo(HaveOccurred())
-	i, err := run(t.Context(), client, nil)
-	g.Expect(err).NotTo(HaveOccurred())
-	scheduled := func() []types.InstanceStatus {
-		out, err := client.DescribeInstanceStatus(t.Context(), &ec2.DescribeInstanceStatusInput{
-			Filters: []types.Filter{{Name: aws.String("event.code"), Values: []string{"instance-retirement", "instance-stop"}}},
-		})
-		g.Expect(err).NotTo(HaveOccurred())
-		return out.InstanceStatuses
-	}
-	g.Expect(scheduled()).To(BeEmpty())
-	g.Expect(s.Schedule(*i.InstanceId, Event{Code: "instance-retirement", NotBefore: time.Now().Add(time.Hour)})).To(Succeed())
-	g.Eventually(scheduled).Should(HaveLen(1))
-	g.Expect(*scheduled()[0].InstanceId).To(Equal(*i.InstanceId))
-	g.Expect(s.Schedule("i-none", Event{})).NotTo(Succeed())
 }
 
 func TestDemands(t *testing.T) {

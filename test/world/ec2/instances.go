@@ -428,19 +428,3 @@ func (s *Server) endOne(id, code, message string) error {
 	s.end(s.instances[id], code, message)
 	return nil
 }
-
-// SetSpotPrice changes a price in dollars an hour; zero or less: no spot capacity of the type is sold in the zone any more.
-func (s *Server) SetSpotPrice(instanceType, zone string, price float64) {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	t := s.types[instanceType]
-	prices := map[string]float64{}
-	for other, p := range t.SpotPrice {
-		prices[other] = p
-	}
-	if delete(prices, zone); price > 0 {
-		prices[zone] = price
-	}
-	t.SpotPrice = prices
-	s.types[instanceType] = t
-}

@@ -173,8 +173,6 @@ type state struct {
 	// fleets are those that were answered, and fleetTokens the answers by their client tokens.
 	fleets      []*Fleet
 	fleetTokens map[string]*fleetXML
-	// events are those that are scheduled for an instance.
-	events map[string][]Event
 }
 
 // instance with what only the server knows.
@@ -194,7 +192,7 @@ func newState(config Config) (state, error) {
 	s := state{
 		types: map[string]InstanceType{}, images: map[string]Image{}, vpcs: map[string]VPC{}, subnets: map[string]Subnet{}, groups: map[string]SecurityGroup{},
 		capacity: map[string]CapacityReservation{}, instances: map[string]*instance{}, quotas: map[bool]int{}, tokens: map[string]launched{},
-		templates: map[string]*LaunchTemplate{}, fleetTokens: map[string]*fleetXML{}, events: map[string][]Event{},
+		templates: map[string]*LaunchTemplate{}, fleetTokens: map[string]*fleetXML{},
 	}
 	zones := map[string]bool{}
 	for _, zone := range config.Zones {
