@@ -44,25 +44,4 @@ func TestAuthority(t *testing.T) {
 		_, err = certificate.Verify(x509.VerifyOptions{Roots: roots, KeyUsages: []x509.ExtKeyUsage{x509.ExtKeyUsageClientAuth}})
 		g.Expect(err).To(HaveOccurred())
 	})
-
-	t.Run("When a client certificate is issued, it should carry the user and the groups", func(t *testing.T) {
-		g := NewWithT(t)
-		pair, err := authority.Client("admin", "system:masters")
-		g.Expect(err).NotTo(HaveOccurred())
-		certificate := parse(g, pair)
-		g.Expect(certificate.Subject.CommonName).To(Equal("admin"))
-		g.Expect(certificate.Subject.Organization).To(Equal([]string{"system:masters"}))
-		_, err = certificate.Verify(x509.VerifyOptions{Roots: roots, KeyUsages: []x509.ExtKeyUsage{x509.ExtKeyUsageClientAuth}})
-		g.Expect(err).NotTo(HaveOccurred())
-	})
-
-	t.Run("When another authority has issued a certificate, it should not be trusted", func(t *testing.T) {
-		g := NewWithT(t)
-		other, err := pki.NewAuthority("green")
-		g.Expect(err).NotTo(HaveOccurred())
-		pair, err := other.Client("admin", "system:masters")
-		g.Expect(err).NotTo(HaveOccurred())
-		_, err = parse(g, pair).Verify(x509.VerifyOptions{Roots: roots, KeyUsages: []x509.ExtKeyUsage{x509.ExtKeyUsageAny}})
-		g.Expect(err).To(HaveOccurred())
-	})
 }

@@ -6,7 +6,6 @@ import (
 	"archive/tar"
 	"bytes"
 	"context"
-	"encoding/json"
 	"errors"
 	"io"
 	"net"
@@ -20,7 +19,7 @@ import (
 	"github.com/google/go-containerregistry/pkg/authn"
 	"github.com/google/go-containerregistry/pkg/name"
 	v1 "github.com/google/go-containerregistry/pkg/v1"
-	"github.com/google/go-containerregistry/pkg/v1/random"
+	"github.com/google/go-containerregistry/pkg/v1/empty"
 	"github.com/google/go-containerregistry/pkg/v1/remote"
 	"github.com/google/go-containerregistry/pkg/v1/remote/transport"
 	"github.com/google/go-containerregistry/pkg/v1/validate"
@@ -41,94 +40,20 @@ func start(t *testing.T) *Registry {
 	return r
 }
 
-func randomImage(t *testing.T) v1.Image {
-	t.Helper()
-	img, err := random.Image(2048, 2)
-	if err != nil {
-		t.Fatal(err)
-	}
-	return img
-}
-
-func pull(t *testing.T, ref string, auth authn.Authenticator) (v1.Image, error) {
-	t.Helper()
-	reference, err := name.ParseReference(ref)
-	if err != nil {
-		t.Fatal(err)
-	}
-	img, err := remote.Image(reference, remote.WithAuth(auth), remote.WithContext(t.Context()))
-	if err != nil {
-		return nil, err
-	}
-	if err := validate.Image(img, validate.Fast); err != nil {
-		return nil, err
-	}
-	layers, err := img.Layers()
-	if err != nil {
-		return nil, err
-	}
-	for _, layer := range layers { // validate.Image wants all of them gzipped
-		if err := readWhole(layer); err != nil {
-			return nil, err
-		}
-	}
-	return img, nil
-}
-
-func readWhole(layer v1.Layer) error {
-	stream, err := layer.Uncompressed()
-	if err != nil {
-		return err
-	}
-	defer stream.Close()
-	_, err = io.Copy(io.Discard, stream)
-	return err
-}
-
 func TestRegistry(t *testing.T) {
-	t.Run("When an image is pushed, it should be served by tag and by digest to those who know the password", func(t *testing.T) {
-		g := NewWithT(t)
-		r := start(t)
-		img := randomImage(t)
-		ref, err := r.Push(t.Context(), "autonode/operator:dev", img)
-		g.Expect(err).NotTo(HaveOccurred())
-		digest, err := img.Digest()
-		g.Expect(err).NotTo(HaveOccurred())
-		g.Expect(ref).To(Equal(r.Host() + "/autonode/operator@" + digest.String()))
-
-		username, password := r.Credentials()
-		auth := &authn.Basic{Username: username, Password: password}
-		for _, ref := range []string{ref, r.Host() + "/autonode/operator:dev"} {
-			pulled, err := pull(t, ref, auth)
-			g.Expect(err).NotTo(HaveOccurred())
-			got, err := pulled.Digest()
-			g.Expect(err).NotTo(HaveOccurred())
-			g.Expect(got).To(Equal(digest))
-		}
-	})
-
 	t.Run("When the password is wrong or missing, it should answer 401", func(t *testing.T) {
 		g := NewWithT(t)
 		r := start(t)
-		ref, err := r.Push(t.Context(), "autonode/operator:dev", randomImage(t))
+		ref, err := r.Push(t.Context(), "autonode/operator:dev", empty.Image)
+		g.Expect(err).NotTo(HaveOccurred())
+		reference, err := name.ParseReference(ref)
 		g.Expect(err).NotTo(HaveOccurred())
 		for _, auth := range []authn.Authenticator{authn.Anonymous, &authn.Basic{Username: "world", Password: "wrong"}} {
-			_, err := pull(t, ref, auth)
+			_, err := remote.Image(reference, remote.WithAuth(auth), remote.WithContext(t.Context()))
 			var status *transport.Error
 			g.Expect(errors.As(err, &status)).To(BeTrue(), "%v", err)
 			g.Expect(status.StatusCode).To(Equal(http.StatusUnauthorized))
 		}
-	})
-
-	t.Run("When the docker config is read as a pull secret, it should hold the credentials", func(t *testing.T) {
-		g := NewWithT(t)
-		r := start(t)
-		var config struct{ Auths map[string]authn.AuthConfig }
-		g.Expect(json.Unmarshal(r.DockerConfigJSON(), &config)).To(Succeed())
-		g.Expect(config.Auths).To(HaveLen(1))
-		username, password := r.Credentials()
-		g.Expect(config.Auths[r.Host()].Username).To(Equal(username))
-		g.Expect(config.Auths[r.Host()].Password).To(Equal(password))
 	})
 
 	t.Run("When there is an outage, it should refuse everything until that ends", func(t *testing.T) {
@@ -224,28 +149,6 @@ func TestPackProgram(t *testing.T) {
 			digests[digest] = true
 		}
 		g.Expect(digests).To(HaveLen(1))
-	})
-
-	t.Run("When it is pushed and pulled, it should arrive whole", func(t *testing.T) {
-		g := NewWithT(t)
-		r := start(t)
-		img, err := PackProgram(binary, "autonode-operator", nil)
-		g.Expect(err).NotTo(HaveOccurred())
-		ref, err := r.Push(t.Context(), "autonode/operator:dev", img)
-		g.Expect(err).NotTo(HaveOccurred())
-		username, password := r.Credentials()
-		pulled, err := pull(t, ref, &authn.Basic{Username: username, Password: password})
-		g.Expect(err).NotTo(HaveOccurred())
-		layers, err := pulled.Layers()
-		g.Expect(err).NotTo(HaveOccurred())
-		stream, err := layers[0].Uncompressed()
-		g.Expect(err).NotTo(HaveOccurred())
-		defer stream.Close()
-		got, _, err := v1.SHA256(stream)
-		g.Expect(err).NotTo(HaveOccurred())
-		want, err := layers[0].DiffID()
-		g.Expect(err).NotTo(HaveOccurred())
-		g.Expect(got).To(Equal(want))
 	})
 
 	t.Run("When the binary changes before the push, it should refuse to push it", func(t *testing.T) {
