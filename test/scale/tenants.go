@@ -26,9 +26,9 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/cache"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
-	"github.com/autonode-io/autonode/api/karpenter/v1alpha1"
 	"github.com/autonode-io/autonode/api/scalar"
 	"github.com/autonode-io/autonode/api/v1beta1"
+	"github.com/autonode-io/autonode/test/world/hosting"
 	"github.com/autonode-io/autonode/test/world/process"
 )
 
@@ -249,27 +249,9 @@ func (b *bench) reachable(ctx context.Context, name string) (string, error) {
 func (b *bench) enable(ctx context.Context, name string) error {
 	before := &v1beta1.HostedCluster{ObjectMeta: metav1.ObjectMeta{Namespace: namespace, Name: name}}
 	after := before.DeepCopy()
-	after.Spec.AutoNode = autoNode()
+	after.Spec.AutoNode = hosting.AutoNode(hosting.TemplatePool, hosting.BootstrapTemplate)
 	if err := b.client.Patch(ctx, after, client.MergeFrom(before)); err != nil {
 		return fmt.Errorf("turning AutoNode on in %s: %w", name, err)
 	}
 	return nil
-}
-
-func autoNode() *v1beta1.AutoNode {
-	return &v1beta1.AutoNode{ProvisionerConfig: v1beta1.ProvisionerConfig{
-		Name: v1beta1.ProvisionerKarpenter,
-		Karpenter: &v1beta1.Karpenter{
-			Platform: v1beta1.PlatformClusterAPI,
-			ClusterAPI: &v1beta1.ClusterAPI{
-				TemplateSelectors: v1alpha1.TemplateSelectors{InfrastructureTemplateSelectors: []v1alpha1.InfrastructureTemplateSelector{{
-					APIGroup: "infrastructure.cluster.x-k8s.io", Kind: "KwokMachineTemplate",
-					Selector: metav1.LabelSelector{MatchLabels: map[string]string{"pool": "general"}},
-				}}},
-				Bootstrap: &v1alpha1.Bootstrap{ConfigTemplateRef: &v1alpha1.BootstrapTemplateReference{
-					APIGroup: "bootstrap.cluster.x-k8s.io", Kind: "KubeadmConfigTemplate", Name: "default",
-				}},
-			},
-		},
-	}}
 }
