@@ -67,7 +67,7 @@ func (u *universe) cutOperator(o *operator) {
 	if o.isCut() {
 		return
 	}
-	version, decision := u.judge(true)
+	version, decision := u.computeDecision(true)
 	o.late = []func(){func() { u.record(o, version, decision) }}
 	u.say("an operator is cut off")
 }

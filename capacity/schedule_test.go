@@ -167,12 +167,12 @@ func (u *universe) decide(o *operator, fresh bool) {
 	if o.isCut() {
 		return
 	}
-	version, decision := u.judge(fresh)
+	version, decision := u.computeDecision(fresh)
 	u.record(o, version, decision)
 }
 
-// judge decides by what an operator's caches have. It returns the version of the record that it has decided by.
-func (u *universe) judge(fresh bool) (version int, decision Decision) {
+// computeDecision runs Decide with what an operator's caches have. It returns the version of the record that it has decided by.
+func (u *universe) computeDecision(fresh bool) (version int, decision Decision) {
 	pick := u.recent
 	if fresh {
 		pick = func(versions int) int { return versions - 1 }

@@ -109,7 +109,7 @@ func (c *cluster) restore() {
 	}
 }
 
-// end lets a process keep a vacancy no longer: it is filled, or nobody needs it.
+// end lets a process keep a vacancy no longer: it is filled, or no longer needed.
 func (u *universe) end(c *cluster) {
 	if len(c.kept) == 0 || c.isCut() {
 		return

@@ -18,7 +18,7 @@ func TestHangs(t *testing.T) {
 		after              time.Duration
 		want               bool
 	}{
-		"When nobody deletes it, it should not hang":                                             {false, "", "", time.Hour, false},
+		"When it isn't deleted, it should not hang":                                              {false, "", "", time.Hour, false},
 		"When it has no instance and is deleted just now, it should not hang yet":                {true, "", "", time.Minute, false},
 		"When it has no instance and isn't gone after two minutes, it should hang":               {true, "", "", 2 * time.Minute, true},
 		"When its instance is being shut down, it should not hang yet":                           {true, clusterv1.MachineDeletingWaitingForInfrastructureDeletionReason, "vsphere://1", 4 * time.Minute, false},

@@ -214,7 +214,7 @@ func TestDirect(t *testing.T) {
 		g.Expect(live.Get(ctx, client.ObjectKey{Namespace: "clusters-blue", Name: "two"}, m)).To(Succeed())
 		g.Expect(Why(m)).NotTo(BeEmpty())
 	})
-	t.Run("When somebody has written the mark into an object, it should mean nothing", func(t *testing.T) {
+	t.Run("When a user has written the mark into an object, it should mean nothing", func(t *testing.T) {
 		m := &clusterv1.Machine{ObjectMeta: metav1.ObjectMeta{Annotations: map[string]string{annotation: "spec: everything"}}}
 		NewWithT(t).Expect(Why(m)).To(BeEmpty())
 	})

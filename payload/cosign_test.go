@@ -23,7 +23,7 @@ import (
 	"github.com/autonode-io/autonode/payload/payloadtest"
 )
 
-var cosign = flag.String("cosign", "", "a cosign program, to write anew what testdata/cosign has of it")
+var cosign = flag.String("cosign", "", "a cosign program, to rewrite what testdata/cosign has of it")
 
 // tagName is the annotation of an OCI layout that has an image's tag.
 const tagName = "org.opencontainers.image.ref.name"

@@ -106,7 +106,7 @@ func (k Kind) FromMachine(addressType string) bool {
 	return k.own != nil && k.own.FromMachine(addressType)
 }
 
-// Hosts reports whether machines are hosts of a fixed set: one that is removed comes back to it, and nobody else buys it meanwhile.
+// Hosts reports whether machines are hosts of a fixed set: one that is removed comes back to it, and no other tenant gets it meanwhile.
 func (k Kind) Hosts() bool { return k.own != nil && k.own.Hosts() }
 
 // NamesAfterMachine reports whether the infrastructure provider names an instance after its Machine. Others name it after their own

@@ -188,7 +188,7 @@ func (r *random) fleet() {
 	if r.IntN(3) == 0 {
 		t, used, idle := r.pick(), r.Int64N(4), r.Int64N(3)
 		if used == 0 && r.cloud == "gcp" {
-			idle = 0 // nobody knows the vCPUs of what has never run, by which committed use is measured
+			idle = 0 // committed use is measured in vCPUs, and those of what has never run are unknown
 		}
 		r.reservations = append(r.reservations, cost.Reservation{ID: "cr", InstanceType: t.name, Zone: "a", Count: used + idle, Price: float(t.onDemand)})
 		if used > 0 {

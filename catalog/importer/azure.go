@@ -57,7 +57,7 @@ func (s *azureSKU) regions() []string {
 }
 
 // zones returns the zones of a region in which the subscription can use the size, as nodes name them: eastus-1. It returns false if the
-// size isn't sold there, or the subscription can use it in none of its zones.
+// size isn't offered there, or the subscription can use it in none of its zones.
 func (s *azureSKU) zones(region string) (zones []string, usable bool) {
 	if regions := s.regions(); len(regions) > 0 && !slices.Contains(regions, region) {
 		return nil, false

@@ -24,7 +24,7 @@ import (
 
 // Options of an import.
 type Options struct {
-	// Zones that machine types are sold in where the input doesn't say; empty for every failure domain of a Cluster.
+	// Zones that machine types are offered in where the input doesn't say; empty for every failure domain of a Cluster.
 	Zones []string
 	// Prices is a price list, in the format of the infrastructure or in CSV with the columns instanceType, zone, capacityType and price;
 	// nil for none. One in JSON may have any size: it is read value by value.
@@ -142,7 +142,7 @@ type machine struct {
 	name, arch string
 	capacity   map[string]scalar.Quantity
 	labels     map[string]string
-	// zones that it is sold in, and the capacity types.
+	// zones that it is offered in, and the capacity types.
 	zones, capacityTypes []string
 }
 

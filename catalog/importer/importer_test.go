@@ -258,17 +258,17 @@ func TestAzure(t *testing.T) {
 	const two, zones = `{"name": "vCPUs", "value": "2"}`, `"1", "2"`
 	d2 := sku("Standard_D2s_v5", "EastUS", zones, two, "")
 	for _, tc := range []struct{ name, skus, region, resource, want string }{
-		{"When a size is sold in zones, it should name them as nodes do", "[" + d2 + "]", "", "cpu", "2 on-demand[eastus-1 eastus-2]"},
+		{"When a size is offered in zones, it should name them as nodes do", "[" + d2 + "]", "", "cpu", "2 on-demand[eastus-1 eastus-2]"},
 		{
-			"When a zone is restricted, it should not be sold there",
+			"When a zone is restricted, it should not be offered there",
 			"[" + sku("Standard_D2s_v5", "eastus", zones, two, `{"type": "Zone", "restrictionInfo": {"locations": ["eastus"], "zones": ["2"]}}`) + "]", "", "cpu", "2 on-demand[eastus-1]",
 		},
 		{
-			"When the region is restricted, it should not be sold",
+			"When the region is restricted, it should not be offered",
 			"[" + sku("Standard_D2s_v5", "eastus", zones, two, `{"type": "Location", "restrictionInfo": {"locations": ["eastus"]}}`) + "]", "", "cpu", "",
 		},
 		{
-			"When another region is restricted, it should be sold",
+			"When another region is restricted, it should be offered",
 			"[" + sku("Standard_D2s_v5", "eastus", zones, two, `{"type": "Location", "restrictionInfo": {"locations": ["westus"]}}`) + "]", "", "cpu", "2 on-demand[eastus-1 eastus-2]",
 		},
 		{"When the list has several regions, it should take the one that is asked for", "[" + sku("Standard_D2s_v5", "westus", "", two, "") + "," + d2 + "]", "eastus", "cpu", "2 on-demand[eastus-1 eastus-2]"},

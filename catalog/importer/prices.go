@@ -58,7 +58,7 @@ func (p *prices) read(options Options, prices, spot func(*priceFile) error) erro
 	return nil
 }
 
-// setBilled records a price of a cloud's list. It sells no machine for nothing: what costs nothing there is paid for elsewhere. Of two
+// setBilled records a price of a cloud's list, unless it is zero: what costs nothing there is paid for elsewhere. Of two
 // prices the higher one is kept.
 func (p *prices) setBilled(where, instanceType, capacityType, zone, price string) {
 	number, err := strconv.ParseFloat(strings.TrimSpace(price), 64)
@@ -110,7 +110,7 @@ func (p *prices) offerings(instanceType, capacityType string, zones []string) []
 	byZone := p.byType[instanceType][capacityType]
 	if len(byZone) == 0 {
 		if !p.none {
-			return nil // the price list doesn't sell it
+			return nil // the price list doesn't offer it
 		}
 		return []v1alpha1.CatalogOffering{offeringOf(capacityType, "", zones)}
 	}

@@ -18,8 +18,8 @@ import (
 	"github.com/autonode-io/autonode/api/karpenter/v1alpha1"
 )
 
-// sold is a catalog with what no price list says: labels, overhead, and a reserved offering.
-const sold = `
+// offered is a catalog with what no price list says: labels, overhead, and a reserved offering.
+const offered = `
 apiVersion: karpenter.cluster.x-k8s.io/v1alpha1
 kind: InstanceTypeCatalog
 metadata: {name: general, labels: {tier: general}}
@@ -61,7 +61,7 @@ func (r refreshing) create(t *testing.T, name string) {
 	t.Helper()
 	g := NewWithT(t)
 	c := &v1alpha1.InstanceTypeCatalog{}
-	g.Expect(yaml.UnmarshalStrict([]byte(sold), c)).To(Succeed())
+	g.Expect(yaml.UnmarshalStrict([]byte(offered), c)).To(Succeed())
 	c.Namespace, c.Name = r.namespace, name
 	g.Expect(r.admin.Create(t.Context(), c)).To(Succeed())
 }
@@ -101,7 +101,7 @@ func TestCatalogRefresh(t *testing.T) {
 		g.Expect(out).To(Equal("+ huge\n~ large: offerings: 1 cheaper\n~ small: offerings: 2 dearer\n1 added, 0 removed, 2 changed; no node is replaced\n" +
 			"instancetypecatalog.karpenter.cluster.x-k8s.io/general patched\n"))
 		want := &v1alpha1.InstanceTypeCatalog{}
-		g.Expect(yaml.UnmarshalStrict([]byte(strings.NewReplacer(`"0.02"`, `"0.03"`, `"0.2"`, `"0.1", capacityType: on-demand`).Replace(sold)), want)).To(Succeed())
+		g.Expect(yaml.UnmarshalStrict([]byte(strings.NewReplacer(`"0.02"`, `"0.03"`, `"0.2"`, `"0.1", capacityType: on-demand`).Replace(offered)), want)).To(Succeed())
 		got := r.catalog(t)
 		g.Expect(got.Labels).To(Equal(want.Labels))
 		g.Expect(got.Spec.TemplateRef).To(Equal(want.Spec.TemplateRef))
@@ -119,7 +119,7 @@ func TestCatalogRefresh(t *testing.T) {
 		g.Expect(out).To(HaveSuffix("0 added, 0 removed, 0 changed; no node is replaced\ninstancetypecatalog.karpenter.cluster.x-k8s.io/general unchanged\n"))
 		g.Expect(r.catalog(t).ResourceVersion).To(Equal(got.ResourceVersion), "the second time it writes nothing")
 	})
-	t.Run("When a price list lacks most of what is sold, it should write nothing until it is told to", func(t *testing.T) {
+	t.Run("When a price list lacks most of what is offered, it should write nothing until it is told to", func(t *testing.T) {
 		g := NewWithT(t)
 		r := startRefreshing(t, "refresh-incomplete")
 		before := r.catalog(t)
@@ -147,7 +147,7 @@ func TestCatalogRefresh(t *testing.T) {
 		r.create(t, "general-2")
 		before := r.catalog(t)
 		_, err := r.refresh(t, samePrices)
-		g.Expect(err).To(MatchError("the instance types fit into 1 catalogs: delete InstanceTypeCatalog refresh-parts/general-2, which would sell them at its old prices"))
+		g.Expect(err).To(MatchError("the instance types fit into 1 catalogs: delete InstanceTypeCatalog refresh-parts/general-2, which would offer them at its old prices"))
 		g.Expect(r.catalog(t).ResourceVersion).To(Equal(before.ResourceVersion))
 	})
 	r := startRefreshing(t, "refresh-mistakes")

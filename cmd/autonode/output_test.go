@@ -50,7 +50,7 @@ func TestHostileOutput(t *testing.T) {
 		"catalog check":         program("catalog", "check", "-f", misnamed),
 		"an error":              program("templates", "render", "-f", hostile),
 		"an unknown command":    program(hostile),
-		"a writer that nobody cleans": func(out io.Writer) error {
+		"a writer without a printer": func(out io.Writer) error {
 			_, err := fmt.Fprint(&message.Writer{To: out}, strings.ReplaceAll(hostile, "\nFORGED", ""))
 			return err
 		},

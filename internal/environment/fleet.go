@@ -85,7 +85,7 @@ func FleetSource(i int) string {
 	return tmpl.Source.Annotation()
 }
 
-// FleetTemplate is the template of FleetSource, with an instance type of its own that is sold on demand and spot.
+// FleetTemplate is the template of FleetSource, with an instance type of its own that is offered on demand and spot.
 func FleetTemplate(i int) template.Template {
 	name, price := fmt.Sprintf("t-%d", i), 0.01*float64(i+1)
 	return template.Template{

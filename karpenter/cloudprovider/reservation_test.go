@@ -45,7 +45,7 @@ type planner struct {
 	pods map[string][]*corev1.Pod
 }
 
-// newPlanner has two NodePools of a node class that sells one instance type, reserved and on demand, and four pods for each.
+// newPlanner has two NodePools of a node class that offers one instance type, reserved and on demand, and four pods for each.
 func newPlanner(t *testing.T) *planner {
 	t.Helper()
 	f, _ := limited(t)

@@ -95,16 +95,16 @@ func reportedType(t *v1alpha1.TemplateStatus) *karpcloudprovider.InstanceType {
 		it.Capacity[corev1.ResourceName(name)] = quantity.Amount()
 	}
 	var capacityTypes []string
-	for _, sold := range []struct{ capacityType, price string }{{karpv1.CapacityTypeOnDemand, t.Price}, {karpv1.CapacityTypeSpot, t.SpotPrice}} {
-		price, err := strconv.ParseFloat(sold.price, 64)
+	for _, offered := range []struct{ capacityType, price string }{{karpv1.CapacityTypeOnDemand, t.Price}, {karpv1.CapacityTypeSpot, t.SpotPrice}} {
+		price, err := strconv.ParseFloat(offered.price, 64)
 		if err != nil {
-			continue // it isn't sold as such, or has no price
+			continue // it isn't offered as such, or has no price
 		}
-		capacityTypes = append(capacityTypes, sold.capacityType)
+		capacityTypes = append(capacityTypes, offered.capacityType)
 		for _, zone := range zones {
 			it.Offerings = append(it.Offerings, &karpcloudprovider.Offering{
 				Requirements: karpscheduling.NewLabelRequirements(map[string]string{
-					corev1.LabelTopologyZone: zone, karpv1.CapacityTypeLabelKey: sold.capacityType,
+					corev1.LabelTopologyZone: zone, karpv1.CapacityTypeLabelKey: offered.capacityType,
 				}),
 				Price: price, Available: t.Unavailable == "",
 			})

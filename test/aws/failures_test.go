@@ -32,7 +32,7 @@ func TestFailures(t *testing.T) {
 			Should(ConsistOf(ContainSubstring("no capacity for spot c5.large in zone " + zoneC)))
 	})
 
-	t.Run("When a type isn't sold in a zone, it should launch the next cheapest that is", func(t *testing.T) {
+	t.Run("When a type isn't offered in a zone, it should launch the next cheapest that is", func(t *testing.T) {
 		g := NewWithT(t)
 		c.template(t, "m6g.large", "m6g.large", nil)
 		g.Eventually(func(g Gomega, ctx context.Context) {

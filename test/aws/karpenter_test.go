@@ -87,7 +87,7 @@ func (h *hosted) runsPods(t *testing.T) {
 	for _, node := range nodes {
 		h.expectSame(t, node, live[node.Spec.ProviderID[strings.LastIndex(node.Spec.ProviderID, "/")+1:]])
 	}
-	// The cheapest that are sold: on demand, and on spot in those zones.
+	// The cheapest that are offered: on demand, and on spot in those zones.
 	g.Expect(live).To(ContainElements(
 		And(HaveField("Type", "m6g.large"), HaveField("Architecture", "arm64"), HaveField("Spot", false)),
 		And(HaveField("Type", "c5.large"), HaveField("Spot", true), HaveField("Zone", zoneB)),

@@ -144,7 +144,7 @@ func TestLaunch(t *testing.T) {
 		g.Expect(used).To(ConsistOf("cr-0general", "cr-0general", ""))
 	})
 
-	t.Run("When a catalog sells more of a capacity reservation than it holds, it should be used up, and on-demand capacity take the rest", func(t *testing.T) {
+	t.Run("When a catalog offers more of a capacity reservation than it holds, it should be used up, and on-demand capacity take the rest", func(t *testing.T) {
 		g := NewWithT(t)
 		c.template(t, "any", "m5.large", func(template *unstructured.Unstructured) {
 			template.SetLabels(map[string]string{clusterv1.ClusterNameLabel: c.name}) // for the catalog alone
@@ -174,7 +174,7 @@ func TestLaunch(t *testing.T) {
 	})
 }
 
-// catalog sells a type on demand and reserved, two of a reservation that holds one, and makes a node class of it.
+// catalog offers a type on demand and reserved, two of a reservation that holds one, and makes a node class of it.
 func (c *cluster) catalog(t *testing.T, name string) {
 	t.Helper()
 	g := NewWithT(t)

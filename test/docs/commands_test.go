@@ -308,7 +308,7 @@ func (s shell) kubectl(ctx context.Context, args []string) error {
 	return fmt.Errorf("kubectl: %s", strings.TrimSpace(out))
 }
 
-// filesExist reports whether the page shows every file that a command names. Files that a release or a reader makes are nobody's to check.
+// filesExist reports whether the page shows every file that a command names. Files that a release or a reader makes aren't checked.
 func (s shell) filesExist(args []string) bool {
 	for i, arg := range args {
 		name := ""

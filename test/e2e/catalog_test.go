@@ -98,7 +98,7 @@ func (c catalogCluster) launched(g Gomega, ctx context.Context, pool string) (la
 		machine, ok := made[node.Name]
 		g.Expect(ok).To(BeTrue(), "node %s has a machine", node.Name)
 		reservation := labels[v1alpha1.ReservationIDLabel]
-		g.Expect(machine.InstanceType).To(Equal(labels[corev1.LabelInstanceTypeStable]), "it is what it was sold as")
+		g.Expect(machine.InstanceType).To(Equal(labels[corev1.LabelInstanceTypeStable]), "it is what it was offered as")
 		g.Expect(machine.NodeLabels["example.com/reservation"]).To(Equal(reservation))
 		g.Expect(machine.CapacityType == infrav1.CapacityTypeSpot).To(Equal(labels[karpv1.CapacityTypeLabelKey] == karpv1.CapacityTypeSpot))
 		zone := "-"

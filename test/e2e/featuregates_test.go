@@ -122,7 +122,7 @@ func (c gatedCluster) buffers(t *testing.T) {
 	var warm []string
 	c.eventually(t, func(g Gomega, ctx context.Context) {
 		warm = full(g, ctx)
-		g.Expect(warm).To(HaveLen(2), "for four pods that nobody has created")
+		g.Expect(warm).To(HaveLen(2), "for four pods that don't exist")
 	})
 
 	c.scale(t, "burst", 4)

@@ -132,17 +132,17 @@ func machineAttacks() map[string]machineAttack {
 			with(kubeadmConfig("general-abcde"), func(o *unstructured.Unstructured) { o.SetOwnerReferences(ownedByControlPlane) }), owner},
 		"an infrastructure machine of the control plane's Machine, which would boot with its bootstrap data": {
 			with(infrastructure("general-abcde", labelsOf("general-abcde", "blue")), func(o *unstructured.Unstructured) { o.SetOwnerReferences(ownedByControlPlane) }), owner},
-		"an infrastructure machine that is an instance of somebody else's": {
+		"an infrastructure machine that is another owner's instance": {
 			with(infrastructure("general-abcde", labelsOf("general-abcde", "blue")), func(o *unstructured.Unstructured) {
 				o.Object["spec"] = map[string]any{"providerID": "aws:///eu-1a/i-victim"}
 			}), instance},
-		"an infrastructure machine that is a host of somebody else's": {
+		"an infrastructure machine that is another owner's host": {
 			with(infrastructure("general-abcde", labelsOf("general-abcde", "blue")), func(o *unstructured.Unstructured) {
 				o.SetAnnotations(map[string]string{"metal3.io/BareMetalHost": "clusters-green/host-1"})
 			}), instance},
 		"an infrastructure machine called like an instance of another Cluster's": {
 			infrastructure(v1alpha1.InstanceName("another", "general-abcde"), labelsOf("general-abcde", "blue")), prefix},
-		"an infrastructure machine called like an instance of somebody else's": {infrastructure("victims-vm", labelsOf("victims-vm", "blue")), prefix},
+		"an infrastructure machine called like another owner's instance": {infrastructure("victims-vm", labelsOf("victims-vm", "blue")), prefix},
 		"a Machine on vSphere called like an instance of another Cluster's": {
 			onVSphere(v1alpha1.InstanceName("another", "general-abcde"), claimedBy("general-abcde")), prefix},
 		"a bootstrap config that is called like K3s' token":                {kubeadmConfig("blue-token"), ofClusterAPI},

@@ -73,7 +73,7 @@ func TestDefinitionMissing(t *testing.T) {
 		g.Expect(management.Delete(ctx, component)).To(Succeed())
 		g.Consistently(bounded, "2s", "200ms").WithArguments(karpenter).Should(Succeed(), "until garbage collection deletes the Role")
 	})
-	t.Run("When the CRD of ControlPlaneComponents is missing and an API server starts, it should bound Karpenters and nobody else", func(t *testing.T) {
+	t.Run("When the CRD of ControlPlaneComponents is missing and an API server starts, it should bound Karpenters and no other user", func(t *testing.T) {
 		g := NewWithT(t)
 		definition := definition(components)
 		g.Expect(management.Delete(ctx, definition)).To(Succeed())

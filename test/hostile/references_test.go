@@ -295,7 +295,7 @@ func TestTemplatesReferences(t *testing.T) {
 		}
 	}
 	const foreign = "has the references to Secrets"
-	t.Run("When a template of the Cluster refers to a Secret, its machines may, and nobody's to another Cluster's or to the CA", func(t *testing.T) {
+	t.Run("When a template of the Cluster refers to a Secret, its machines may, and no machines to another Cluster's or to the CA", func(t *testing.T) {
 		g := NewWithT(t)
 		g.Eventually(boots("cloud-a")).Should(Succeed())
 		g.Eventually(boots("green-cloud")).Should(MatchError(ContainSubstring(foreign)))

@@ -38,8 +38,8 @@ import (
 
 const (
 	scalarsLabel, scalarsNamespace = "hostile-scalars", "scalars"
-	// patience bounds a request or a list. One that parses an exponent takes half an hour.
-	patience = apiserver.Timeout
+	// timeout bounds a request or a list. One that parses an exponent takes half an hour.
+	timeout = apiserver.Timeout
 )
 
 // What an integer, a quantity, a time or a duration may be, in JSON. Much of it is malformed, and the API server admits what its schema doesn't
@@ -417,7 +417,7 @@ func (f *feeder) object(name string, content map[string]any) []byte {
 
 // create makes another object of the spec as it is now.
 func (f *feeder) create(ctx context.Context) error {
-	ctx, cancel := context.WithTimeout(ctx, patience)
+	ctx, cancel := context.WithTimeout(ctx, timeout)
 	defer cancel()
 	err := f.rest.Post().AbsPath(f.path).Body(f.object(strconv.Itoa(f.count+1), map[string]any{"spec": f.spec})).Do(ctx).Error()
 	if err == nil {
@@ -428,7 +428,7 @@ func (f *feeder) create(ctx context.Context) error {
 
 // report writes the status as it is now into the last object.
 func (f *feeder) report(ctx context.Context) error {
-	ctx, cancel := context.WithTimeout(ctx, patience)
+	ctx, cancel := context.WithTimeout(ctx, timeout)
 	defer cancel()
 	raw, err := json.Marshal(map[string]any{"status": f.status})
 	if err != nil {
@@ -449,7 +449,7 @@ func refusal(err error) error {
 func (f *feeder) decodes(t *testing.T) {
 	t.Helper()
 	g := NewWithT(t)
-	ctx, cancel := context.WithTimeout(t.Context(), patience)
+	ctx, cancel := context.WithTimeout(t.Context(), timeout)
 	defer cancel()
 	list := f.list.DeepCopyObject().(client.ObjectList)
 	err := f.cluster.Client.List(ctx, list)

@@ -154,7 +154,7 @@ func (repo *repository) attach(to v1.Descriptor, config, artifactType types.Medi
 	return nil
 }
 
-// push writes every repository to the registry: first the images, then what refers to them, and last the tags, so that nobody
+// push writes every repository to the registry: first the images, then what refers to them, and last the tags, so that no client
 // gets an image by tag before its signature.
 func (r *release) push(ctx context.Context) error {
 	options := []remote.Option{remote.WithContext(ctx), remote.WithAuthFromKeychain(authn.DefaultKeychain), remote.WithUserAgent("autonode-dev")}

@@ -19,7 +19,7 @@ import (
 	"github.com/autonode-io/autonode/test/world/progress"
 )
 
-// DefaultPrefix begins the names of images that weren't pushed. Nobody can own a host in that domain.
+// DefaultPrefix begins the names of images that weren't pushed. No host in that domain can have an owner.
 const DefaultPrefix = "registry.example/autonode"
 
 // Config says what to release.

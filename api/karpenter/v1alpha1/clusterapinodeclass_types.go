@@ -491,7 +491,7 @@ const (
 	// TemplateBackOff: every offering of the template is in back-off. The next retry is minutes away, at most an hour. Or its
 	// reservations are used up, or the hosted cluster's CapacityLease leaves no room for it.
 	TemplateBackOff = "BackOff"
-	// TemplateNoPrice: no offering of the catalog's instance type has a price, or all are sold as something that no patch writes.
+	// TemplateNoPrice: no offering of the catalog's instance type has a price, or all are offered as something that no patch writes.
 	TemplateNoPrice = "NoPrice"
 	// TemplateNoZone: no zone of the catalog's instance type is a failure domain of the Cluster, and no patch writes the variable zone.
 	TemplateNoZone = "NoZone"

@@ -342,7 +342,7 @@ const (
 	CatalogInvalidReason = "CatalogInvalid"
 	// CatalogEmptyReason: the catalog has no instance types.
 	CatalogEmptyReason = "Empty"
-	// SomeUnusableReason: some instance types or offerings are malformed or sold as something that no patch writes; status.unusable names
+	// SomeUnusableReason: some instance types or offerings are malformed or offered as something that no patch writes; status.unusable names
 	// them. The others are in use.
 	SomeUnusableReason = "SomeUnusable"
 	// AllUnusableReason: no instance type is usable; status.unusable says why.

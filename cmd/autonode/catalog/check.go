@@ -38,7 +38,7 @@ func newCheckCommand() *cobra.Command {
 		Long: `Render the machine of each instance type, without a cluster.
 
 The files contain catalogs and the infrastructure templates that they refer to, and may contain the node class with its
-bootstrap template. Each instance type is rendered once for each capacity type that it is sold in. What can't be used is
+bootstrap template. Each instance type is rendered once for each capacity type that it is offered in. What can't be used is
 named, and is an error.`,
 		Example: `  autonode catalog check -f catalog.yaml -f templates.yaml
   autonode catalog check -f catalog.yaml -f templates.yaml --print m5.large`,

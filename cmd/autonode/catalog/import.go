@@ -58,7 +58,7 @@ func newImportCommand() *cobra.Command {
 
 A machine type that can't be used is named on standard error and left out; the others are imported. Prices come from
 the infrastructure's own price list (aws, azure), or from a CSV file with the columns instanceType, zone, capacityType
-and price. With a price list, what it doesn't sell gets no offering.
+and price. With a price list, what it doesn't offer gets no offering.
 
 A catalog that would exceed 1 MB is split.`,
 		Example: `  aws ec2 describe-instance-types | autonode catalog import aws -f - --prices prices.json --template general > catalog.yaml
@@ -86,7 +86,7 @@ func (s *source) add(flags *pflag.FlagSet) {
 	flags.StringVar(&s.SpotPrices, "spot-prices", "", "file with spot prices: the output of aws ec2 describe-spot-price-history, or CSV")
 	flags.BoolVar(&s.Options.Estimate, "estimate-prices", false, "without a price list, estimate on-demand prices from cores, memory and GPUs, so that a bigger machine costs more")
 	flags.StringVar(&s.Options.Region, "region", "", "region of the prices and zones, where a file has several")
-	flags.StringSliceVar(&s.Options.Zones, "zones", nil, "zones that machine types are sold in, where the file doesn't say; without it every failure domain of a Cluster")
+	flags.StringSliceVar(&s.Options.Zones, "zones", nil, "zones that machine types are offered in, where the file doesn't say; without it every failure domain of a Cluster")
 	flags.StringVar(&s.Options.GPUResource, "gpu-resource", "nvidia.com/gpu", "resource of GPUs whose maker the file doesn't say")
 	flags.StringSliceVar(&s.Include, "include", nil, "names of the machine types to import, where * stands for any text; without it all are")
 	flags.StringVar(&s.Name, "name", "imported", "name of the catalog; a second one gets -2, and so on")

@@ -141,7 +141,7 @@ func (o *RefreshOptions) divided(have, want int) error {
 		return fmt.Errorf("the instance types no longer fit into %d catalogs: create InstanceTypeCatalog %s/%s with the same template and patches, and no instance types",
 			have, o.Namespace, partName(o.Name, have))
 	}
-	return fmt.Errorf("the instance types fit into %d catalogs: delete InstanceTypeCatalog %s/%s, which would sell them at its old prices",
+	return fmt.Errorf("the instance types fit into %d catalogs: delete InstanceTypeCatalog %s/%s, which would offer them at its old prices",
 		want, o.Namespace, partName(o.Name, have-1))
 }
 

@@ -103,7 +103,7 @@ func TestKept(t *testing.T) {
 			`{apiVersion: bootstrap.cluster.x-k8s.io/v1beta2, kind: KubeadmConfigTemplate, metadata: {name: b}, spec: {template: {spec: {joinConfiguration: {nodeRegistration: {
 				taints: [{key: a}], kubeletExtraArgs: [{name: max-pods, value: "58"}, {name: tls-private-key-file, value: REMOVED}]}}}}}}`,
 		},
-		"When nobody knows the kind, its conditions and the names of its fields should stay": {
+		"When the kind is unknown, its conditions and the names of its fields should stay": {
 			`{apiVersion: x.cluster.x-k8s.io/v1, kind: X, metadata: {name: x, finalizers: [a/b]}, spec: {size: 3, list: [{a: 1}, {a: 2}, {b: 3}], Tags: {x: y}, deep: {a-b: c}},
 				status: {phase: up, conditions: [{type: Ready, status: "False", message: why}], v1beta2: {conditions: [{type: Ready, message: too}]}}}`,
 			`{apiVersion: x.cluster.x-k8s.io/v1, kind: X, metadata: {name: x, finalizers: [a/b]}, spec: {size: REMOVED, list: [{a: REMOVED}, {b: REMOVED}], REMOVED: 1 fields, deep: {REMOVED: 1 fields}},

@@ -85,7 +85,7 @@ func TestSecrets(t *testing.T) {
 		{place: "metadata of a machine's provider", secret: word, object: infrastructure(`metadata: {startup-script: "` + word + `"}, customMetadata: {x: "` + word + `"}`)},
 		{place: "the key of a map", secret: apiToken, object: infrastructure("tags: {" + apiToken + ": a}")},
 		{place: "the status of a machine", secret: password, object: of("infrastructure.cluster.x-k8s.io/v1beta1", "XMachine", `status: {ready: true, console: "`+password+`"}`)},
-		{place: "a kind that nobody knows", secret: password, object: of("other.cluster.x-k8s.io/v1", "Unheard", `spec: {list: [{one: "`+password+`"}], deep: {deeper: "`+password+`"}}`)},
+		{place: "an unknown kind", secret: password, object: of("other.cluster.x-k8s.io/v1", "Unheard", `spec: {list: [{one: "`+password+`"}], deep: {deeper: "`+password+`"}}`)},
 		{place: "a top-level field of it", secret: password, object: of("other.cluster.x-k8s.io/v1", "Unheard", `settings: "`+password+`"`)},
 		{place: "a revision of a DaemonSet", secret: word, object: of("apps/v1", "ControllerRevision", `data: {spec: {template: {spec: {containers: [{env: [{name: A, value: "`+word+`"}]}]}}}}`)},
 		{place: "a patch of a catalog", secret: word, object: of("karpenter.cluster.x-k8s.io/v1alpha1", "InstanceTypeCatalog",

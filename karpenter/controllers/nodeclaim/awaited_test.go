@@ -55,8 +55,8 @@ func formerly(m *clusterv1.Machine, message string) *clusterv1.Machine {
 }
 
 const (
-	denied = "Permission to perform this operation was denied."
-	nobody = "the infrastructure provider gives no reason; look at the conditions and events of VSphereMachine clusters-blue/blue-1 and of what it makes, and at the provider's log"
+	denied      = "Permission to perform this operation was denied."
+	unexplained = "the infrastructure provider gives no reason; look at the conditions and events of VSphereMachine clusters-blue/blue-1 and of what it makes, and at the provider's log"
 )
 
 func TestAwaited(t *testing.T) {
@@ -70,9 +70,9 @@ func TestAwaited(t *testing.T) {
 			waiting("NotProvisioned", ""), vsphere(map[string]any{"type": "VMProvisioned", "status": "False", "reason": "TaskFailure", "message": denied}), "TaskFailure: " + denied,
 		},
 		"When only the Machine's deprecated conditions have it, it should be theirs": {formerly(waiting("NotProvisioned", ""), denied), nil, "TaskFailure: " + denied},
-		"When nothing has a sentence, it should say where to look":                   {waiting("NotProvisioned", ""), vsphere(), "NotProvisioned: " + nobody},
+		"When nothing has a sentence, it should say where to look":                   {waiting("NotProvisioned", ""), vsphere(), "NotProvisioned: " + unexplained},
 		"When the provider hasn't reported anything, it should say where to look": {
-			waiting("NotReady", "Condition Ready not yet reported"), vsphere(), "NotReady: Condition Ready not yet reported; " + nobody,
+			waiting("NotReady", "Condition Ready not yet reported"), vsphere(), "NotReady: Condition Ready not yet reported; " + unexplained,
 		},
 	} {
 		t.Run(name, func(t *testing.T) {

@@ -15,7 +15,7 @@ import (
 	"github.com/autonode-io/autonode/karpenter/controllers/nodeclass"
 )
 
-// spotPatches make spot machines where they are sold.
+// spotPatches make spot machines where they are offered.
 const spotPatches = `[{op: add, path: /spec/market, valueFrom: {variable: capacityType}}]`
 
 func TestTemplates(t *testing.T) {

@@ -46,7 +46,7 @@ const poolName = "general"
 
 type vacatedKey struct{}
 
-// provider sells one instance type: while full only in a context in which a machine has gone.
+// provider offers one instance type: while full only in a context in which a machine has gone.
 type provider struct {
 	karpcloudprovider.CloudProvider
 	full, reserved bool

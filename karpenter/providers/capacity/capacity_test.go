@@ -643,7 +643,7 @@ func TestOffer(t *testing.T) {
 		f.step()
 		f.Expect(f.Offer(large, 0.1).Saving).To(Equal(0.1))
 	})
-	t.Run("When a hundred launches come at once, it should sell what one committed machine leaves once", func(t *testing.T) {
+	t.Run("When a hundred launches come at once, it should reserve what one committed machine leaves once", func(t *testing.T) {
 		f := leased(t, capacity.Amounts{"limit/cpu": 10_000_000})
 		f.grant(func(l *Lease) {
 			l.Rules = []capacity.Rule{{Pool: "limit/cpu", Resource: capacity.VCPUs}}

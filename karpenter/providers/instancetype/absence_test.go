@@ -138,7 +138,7 @@ func TestAbsence(t *testing.T) {
 }
 
 func TestUnpriced(t *testing.T) {
-	t.Run("When a capacity type is sold without a price, it should offer it in every zone, unavailable", func(t *testing.T) {
+	t.Run("When a capacity type is declared without a price, it should offer it in every zone, unavailable", func(t *testing.T) {
 		in := input(newTemplate("c4", 4, 0.1, func(s *template.Template) { s.Patches = spotPatches(t) }))
 		want := []string{"c4: a on-demand $0.1", "c4: a spot $0.1 !", "c4: b on-demand $0.1", "c4: b spot $0.1 !"}
 		if got := offered(snapshotOf(in).InstanceTypes); !slices.Equal(got, want) {

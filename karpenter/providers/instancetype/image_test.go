@@ -194,7 +194,7 @@ func TestObservedImages(t *testing.T) {
 				})
 				store.Inventory.ObserveNode("a", inventory.Node{ProviderID: "cloud://1", Kubelet: tc.runs})
 			}
-			// An unstated one beside it is no successor: nobody knows what it boots.
+			// An unstated one beside it is no successor: what it boots is unknown.
 			second := named("second")
 			second.Price = ptr.To(0.2)
 			snapshot := set(store, nodeClass(1), []template.Template{tmpl, second}, template.Cluster{FailureDomains: []string{"a"}})

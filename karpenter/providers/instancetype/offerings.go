@@ -257,16 +257,16 @@ func (b *builder) obstacle(tmpl *template.Template) string {
 }
 
 // leased builds an offering with the price and the availability that the cluster's CapacityLease leaves it, and how many more machines
-// its reservation has for this cluster. sold: nothing in the template, its catalog or the Cluster keeps it from being launched. obstacle is
+// its reservation has for this cluster. offered: nothing in the template, its catalog or the Cluster keeps it from being launched. obstacle is
 // that of the source.
-func (b *builder) leased(tmpl *template.Template, key offering.Key, failureDomain string, price float64, sold bool, obstacle string) (choice *Choice, left int) {
+func (b *builder) leased(tmpl *template.Template, key offering.Key, failureDomain string, price float64, offered bool, obstacle string) (choice *Choice, left int) {
 	offer := capacity.Offer{Available: true, Left: capacity.Unlimited, Price: price, Saving: price}
 	if b.Capacity.Limits() {
 		offer = b.Capacity.Offer(capacityprovider.MachineOf(key, tmpl), price)
 	}
-	choice = b.choice(tmpl, key, failureDomain, offer.Price, sold && obstacle == "" && offer.Available)
+	choice = b.choice(tmpl, key, failureDomain, offer.Price, offered && obstacle == "" && offer.Available)
 	choice.ListPrice, choice.saving = price, offer.Saving
-	if sold && !choice.Offering.Available {
+	if offered && !choice.Offering.Available {
 		choice.Full = b.full(tmpl, key, obstacle, offer)
 	}
 	if offer.Expired {

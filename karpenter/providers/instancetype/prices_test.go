@@ -13,7 +13,7 @@ import (
 	"github.com/autonode-io/autonode/karpenter/providers/template"
 )
 
-// spotPatches make spot machines where they are sold.
+// spotPatches make spot machines where they are offered.
 func spotPatches(t *testing.T) patch.List {
 	t.Helper()
 	patches, err := patch.Parse([]v1alpha1.JSONPatch{{Op: v1alpha1.JSONPatchAdd, Path: "/spec/market", ValueFrom: &v1alpha1.JSONPatchValue{Variable: patch.CapacityType}}})
@@ -57,7 +57,7 @@ func TestPriceFile(t *testing.T) {
 			}
 		}
 	})
-	t.Run("When a price file has a spot price and the template makes on-demand machines, it should sell no spot", func(t *testing.T) {
+	t.Run("When a price file has a spot price and the template makes on-demand machines, it should offer no spot", func(t *testing.T) {
 		path := filepath.Join(t.TempDir(), "prices.yaml")
 		if err := os.WriteFile(path, []byte("- {instanceType: c2-small, capacityType: spot, price: 0.007}"), 0o600); err != nil {
 			t.Fatal(err)
@@ -65,14 +65,14 @@ func TestPriceFile(t *testing.T) {
 		store := newProvider(Config{Pricing: pricing.New(pricing.NewFile(path))})
 		set(store, nodeClass(1), []template.Template{newTemplate("c2-small", 2, 0.021, nil)}, manyZones())
 		if _, _, found := resolve(t, store, "a", "spot"); found {
-			t.Error("spot is sold")
+			t.Error("spot is offered")
 		}
 	})
-	t.Run("When a template makes spot machines, it should sell no others, at an estimate if it has no price", func(t *testing.T) {
+	t.Run("When a template makes spot machines, it should offer no others, at an estimate if it has no price", func(t *testing.T) {
 		store := newProvider(Config{Pricing: pricing.New(pricing.NewFile(""))})
 		set(store, nodeClass(1), []template.Template{newTemplate("c2-small", 2, 0.021, func(s *template.Template) { s.Price, s.CapacityType = nil, "spot" })}, manyZones())
 		if _, _, found := resolve(t, store, "a", "on-demand"); found {
-			t.Error("on-demand is sold")
+			t.Error("on-demand is offered")
 		}
 		if price, available, found := resolve(t, store, "a", "spot"); price <= 0 || !available || !found {
 			t.Errorf("spot: $%v, %t, %t", price, available, found)

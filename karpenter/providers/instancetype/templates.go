@@ -125,7 +125,7 @@ func (p *Provider) setVersions(nodeClass *v1alpha1.ClusterAPINodeClass, template
 }
 
 // observeImage sets the image's version of a template that doesn't state it from what its nodes run. It leaves a version alone that is newer
-// than nodes get: nothing would be launched from the template, which nobody has asked for.
+// than nodes get: nothing would be launched from the template, and no user has requested that.
 func (p *Provider) observeImage(nodeClass *v1alpha1.ClusterAPINodeClass, tmpl *template.Template, given version.Result) {
 	if tmpl.ObservedImage {
 		tmpl.ImageVersion, tmpl.ObservedImage = "", false // of an earlier refresh

@@ -38,7 +38,7 @@ func TestKubelets(t *testing.T) {
 				t.Errorf("got %q, %t", got, known)
 			}
 			if tc.want != "" && notified == 0 {
-				t.Error("nobody was notified")
+				t.Error("no observer was notified")
 			}
 			for n := range tc.runs {
 				i.ForgetNode(string(rune('a' + n)))

@@ -74,7 +74,7 @@ func (constant) Since(uint64) ([]string, bool) { return nil, true }
 
 func (constant) never() {}
 
-// Catalogs reads prices from the InstanceTypeCatalog that sells the template. A reserved offering has its own: see catalog.Offering.
+// Catalogs reads prices from the InstanceTypeCatalog that offers the template. A reserved offering has its own: see catalog.Offering.
 type Catalogs struct{ constant }
 
 // Price implements Source.

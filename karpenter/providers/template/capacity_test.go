@@ -214,10 +214,10 @@ func TestReadMalformedTemplate(t *testing.T) {
 		{"half a device", annotated(map[string]string{draAnnotation: "gpu.nvidia.com", gpuCountAnnotation: "500m"}), `"500m" is not a number of devices`},
 		{"price", annotated(map[string]string{v1alpha1.PriceAnnotation: "-1"}), `annotation karpenter.cluster.x-k8s.io/price: "-1" is not a price in US dollars an hour, such as 0.096`},
 		{"a price that isn't a number", annotated(map[string]string{v1alpha1.PriceAnnotation: "NaN"}), `"NaN" is not a price`},
-		{"spot price of on-demand machines", annotated(map[string]string{v1alpha1.SpotPriceAnnotation: "0.03"}), `annotation karpenter.cluster.x-k8s.io/spot-price: "0.03" sells spot machines, and nothing makes them spot`},
+		{"spot price of on-demand machines", annotated(map[string]string{v1alpha1.SpotPriceAnnotation: "0.03"}), `annotation karpenter.cluster.x-k8s.io/spot-price: "0.03" declares spot machines, and nothing makes them spot`},
 		{"spot price with a patch of something else", annotated(map[string]string{
 			v1alpha1.SpotPriceAnnotation: "0.03", v1alpha1.InfrastructurePatchesAnnotation: `[{op: add, path: /spec/zone, valueFrom: {variable: zone}}]`,
-		}), `annotation karpenter.cluster.x-k8s.io/spot-price: "0.03" sells spot machines, and nothing makes them spot`},
+		}), `annotation karpenter.cluster.x-k8s.io/spot-price: "0.03" declares spot machines, and nothing makes them spot`},
 		{"memory overhead without its sign", annotated(map[string]string{v1alpha1.MemoryOverheadAnnotation: "0.075"}), `annotation karpenter.cluster.x-k8s.io/memory-overhead: "0.075" is not a percentage below 100%, such as 7.5%`},
 		{"all memory as overhead", annotated(map[string]string{v1alpha1.MemoryOverheadAnnotation: "100%"}), `"100%" is not a percentage below 100%`},
 		{"version of the image", annotated(map[string]string{v1alpha1.KubernetesVersionAnnotation: "1.36"}), `annotation karpenter.cluster.x-k8s.io/kubernetes-version: "1.36" is not a version, such as 1.36.3`},

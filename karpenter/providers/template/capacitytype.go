@@ -13,18 +13,18 @@ import (
 	"github.com/autonode-io/autonode/catalog/patch"
 )
 
-// CapacityTypes returns the capacity types of the template's offerings: those that a catalog sells, both if a patch writes the chosen one into the
+// CapacityTypes returns the capacity types of the template's offerings: those that a catalog offers, both if a patch writes the chosen one into the
 // machine, otherwise the one of the template itself.
 func (s *Template) CapacityTypes() []string {
 	switch {
 	case s.IsCatalogs():
-		var sold []string
+		var offered []string
 		for i := range s.Offerings {
-			if !slices.Contains(sold, s.Offerings[i].CapacityType) {
-				sold = append(sold, s.Offerings[i].CapacityType)
+			if !slices.Contains(offered, s.Offerings[i].CapacityType) {
+				offered = append(offered, s.Offerings[i].CapacityType)
 			}
 		}
-		return sold
+		return offered
 	case s.CapacityType != "":
 		return []string{s.CapacityType}
 	case s.SpotPrice != nil || s.Patches.Refers(patch.CapacityType):
@@ -54,7 +54,7 @@ func (s *Template) checkCapacityType() *InvalidError {
 			remedy = fmt.Sprintf("make the template spot, which makes %s machines%s", s.kindCapacityType, s.kindSays())
 		}
 		return &InvalidError{Source: s.Source, Key: "annotation " + v1alpha1.SpotPriceAnnotation, Value: strconv.FormatFloat(*s.SpotPrice, 'f', -1, 64),
-			Problem: fmt.Sprintf("sells spot machines, and nothing makes them spot: write the variable capacityType into the machine by annotation %s, or, %s",
+			Problem: fmt.Sprintf("declares spot machines, and nothing makes them spot: write the variable capacityType into the machine by annotation %s, or, %s",
 				v1alpha1.InfrastructurePatchesAnnotation, remedy)}
 	}
 	return nil

@@ -315,7 +315,7 @@ func (c catalogs) readCatalog(object *unstructured.Unstructured, source Source, 
 	}
 	for i := range read.Types {
 		tmpl := base
-		tmpl.sell(&read.Types[i], kind, arch, closed)
+		tmpl.offer(&read.Types[i], kind, arch, closed)
 		all.templates = append(all.templates, tmpl)
 	}
 	all.closed = closed.notes(source)
@@ -383,8 +383,8 @@ func (c closedOfferings) notes(source Source) (notes []Note) {
 	return notes
 }
 
-// sell makes the template an instance type of a catalog. Offerings that its machines wouldn't be are left out, and added to closed.
-func (s *Template) sell(t *catalog.Type, kind infrastructure.Kind, arch string, closed closedOfferings) {
+// offer makes the template an instance type of a catalog. Offerings that its machines wouldn't be are left out, and added to closed.
+func (s *Template) offer(t *catalog.Type, kind infrastructure.Kind, arch string, closed closedOfferings) {
 	s.Source.Entry = t.Name
 	s.Source.ResourceVersions = t.Hash + "," + s.Source.ResourceVersions
 	s.InstanceType = t.Name

@@ -71,8 +71,8 @@ func TestPatchedTemplate(t *testing.T) {
 		tmpl Template
 		want string
 	}{
-		"When a patch writes the capacity type, both should be sold":    {patched, "[on-demand spot]"},
-		"When no patch does, on-demand should be sold":                  {plain, "[on-demand]"},
+		"When a patch writes the capacity type, both should be offered": {patched, "[on-demand spot]"},
+		"When no patch does, on-demand should be offered":               {plain, "[on-demand]"},
 		"When the template makes spot machines, spot alone should be":   {Template{CapacityType: "spot", SpotPrice: ptr.To(0.1)}, "[spot]"},
 		"When the template makes on-demand machines, that alone should": {Template{CapacityType: "on-demand"}, "[on-demand]"},
 	} {

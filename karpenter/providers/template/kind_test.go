@@ -126,12 +126,12 @@ func TestCapacityTypeOfKind(t *testing.T) {
 		want        []string
 		invalid     string
 	}{
-		"When the template itself makes spot machines, it should sell spot only":       {spot, annotations(v1alpha1.SpotPriceAnnotation, "0.03"), []string{"spot"}, ""},
-		"When the template itself makes on-demand machines, it should sell those only": {onDemand, annotations(), []string{"on-demand"}, ""},
-		"When a patch writes the capacity type, it should sell both": {
+		"When the template itself makes spot machines, it should offer spot only":       {spot, annotations(v1alpha1.SpotPriceAnnotation, "0.03"), []string{"spot"}, ""},
+		"When the template itself makes on-demand machines, it should offer those only": {onDemand, annotations(), []string{"on-demand"}, ""},
+		"When a patch writes the capacity type, it should offer both": {
 			spot, annotations(v1alpha1.InfrastructurePatchesAnnotation, patches, v1alpha1.SpotPriceAnnotation, "0.03"), []string{"on-demand", "spot"}, "",
 		},
-		"When an annotation agrees with the template, it should sell that": {spot, annotations(v1alpha1.CapacityTypeAnnotation, "spot"), []string{"spot"}, ""},
+		"When an annotation agrees with the template, it should offer that": {spot, annotations(v1alpha1.CapacityTypeAnnotation, "spot"), []string{"spot"}, ""},
 		"When an annotation contradicts the template, it should be rejected with the field": {
 			spot, annotations(v1alpha1.CapacityTypeAnnotation, "on-demand"), nil,
 			`annotation karpenter.cluster.x-k8s.io/capacity-type: "on-demand" contradicts the template, which makes spot machines by spec.template.spec.spotMarketOptions; change one of them`,

@@ -123,7 +123,7 @@ type Template struct {
 	Patches patch.List
 	// CapacityType that the source declares for its machines. Empty means on-demand.
 	CapacityType string
-	// Offerings are those that a catalog sells; nil for any other source.
+	// Offerings are those that a catalog offers; nil for any other source.
 	Offerings []catalog.Offering
 	// Overhead is what the kubelets of a catalog's instance type reserve unless the node class says it; nil for what the bootstrap says.
 	Overhead *v1alpha1.KubeletConfiguration

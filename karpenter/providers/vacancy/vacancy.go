@@ -131,7 +131,7 @@ func (k *Keeper) Load(ctx context.Context) error {
 	k.written = text
 	var vacancies []*Vacancy
 	if text != "" {
-		// Nobody else writes it. What can't be read can't be held.
+		// Only Karpenter writes it. Malformed vacancies can't be held.
 		if err := json.Unmarshal([]byte(text), &vacancies); err != nil {
 			vacancies = nil
 		}

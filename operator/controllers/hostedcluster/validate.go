@@ -147,11 +147,11 @@ func (r *Reconciler) conflicts(ctx context.Context, s *scope.Scope, conflicting 
 	if s.Component != nil {
 		return "", nil
 	}
-	rival, err := r.rival(ctx, s)
-	if err != nil || rival == "" {
+	owner, err := r.conflictingOwner(ctx, s)
+	if err != nil || owner == "" {
 		return "", err
 	}
-	return exclusion(s, rival, false), nil
+	return exclusion(s, owner, false), nil
 }
 
 // firstOf returns the HostedCluster that owns the control-plane namespace, if it is another one that excludes this one. Names can collide:

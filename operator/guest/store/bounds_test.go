@@ -233,7 +233,7 @@ func TestSelector(t *testing.T) {
 		}
 		return names
 	}
-	g.Expect(names()).To(ConsistOf("ours"), "When a guest sends objects that nobody selected, they should not be kept")
+	g.Expect(names()).To(ConsistOf("ours"), "When a guest sends objects that no watch selected, they should not be kept")
 	events <- `{"type":"ADDED","object":` + item("another", "c") + `}`
 	events <- `{"type":"MODIFIED","object":` + item("ours", "c") + `}`
 	g.Eventually(names).Should(BeEmpty(), "When an object isn't selected any more, it should be dropped")

@@ -121,7 +121,7 @@ func (st *Status) Reconcile(ctx context.Context, s *scope.Scope) (scope.Result, 
 	return result, nil
 }
 
-// reportApprovals sets NodeIdentityEnforced where another approver approves certificates, and returns when that is to be looked at again.
+// reportApprovals sets NodeIdentityEnforced where another approver approves certificates, and returns when to check that again.
 func (st *Status) reportApprovals(s *scope.Scope) (requeueAfter time.Duration) {
 	conditions := &s.HostedCluster.Status.Conditions
 	var text string

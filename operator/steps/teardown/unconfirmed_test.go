@@ -56,7 +56,7 @@ func TestUnconfirmed(t *testing.T) {
 		},
 		"When the deletion of the CRD is confirmed, it should drain":        {definition: confirmed},
 		"When the HostedCluster alone is deleted, it should drain":          {},
-		"When there are no nodes, it should remove what there is":           {definition: terminating, change: func(h *v1beta1.HostedCluster) { counts(h, 0) }},
+		"When there are no nodes, it should remove Karpenter's objects":     {definition: terminating, change: func(h *v1beta1.HostedCluster) { counts(h, 0) }},
 		"When the drain started before the CRD's deletion, it should go on": {definition: terminating, change: func(h *v1beta1.HostedCluster) { h.Status.AutoNode.DrainStartedTime = &scalar.Time{Time: now} }},
 		"When AutoNode is turned off, it should drain":                      {definition: terminating, change: func(h *v1beta1.HostedCluster) { h.DeletionTimestamp = nil }},
 		"When the CRD can't be read, it should drain nothing":               {err: errors.New("away"), wantErr: "reading CustomResourceDefinition hostedclusters.autonode.io: away"},

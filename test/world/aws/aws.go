@@ -42,7 +42,7 @@ type Config struct {
 	Demands func(action string, form url.Values) []Demand
 	// Assumed is called with each access key ID that is given out. Nil is not called.
 	Assumed func(accessKeyID string)
-	// Prices returns what is sold on demand, in US dollars per hour by instance type.
+	// Prices returns what is offered on demand, in US dollars per hour by instance type.
 	Prices func() map[string]float64
 	// SessionDuration caps the lifetime of the credentials of a role. Default: what was asked for, an hour if nothing was.
 	SessionDuration time.Duration

@@ -41,7 +41,7 @@ func (a *Account) serveSSM(w http.ResponseWriter, _ *http.Request, action string
 	}})
 }
 
-// metalPrice is of the only type that is sold as bare metal: Karpenter's provider takes no prices where there is none.
+// metalPrice is of the only type that is offered as bare metal: Karpenter's provider takes no prices where there is none.
 const (
 	metalType  = "m5.metal"
 	metalPrice = 5.52

@@ -135,7 +135,7 @@ func TestRefusals(t *testing.T) {
 			},
 			code: "SpotMaxPriceTooLow",
 		},
-		"When a type isn't sold in a zone, it should say so": {
+		"When a type isn't offered in a zone, it should say so": {
 			change: func(input *ec2.RunInstancesInput) {
 				input.InstanceType, input.ImageId = "m6g.large", aws.String("ami-2")
 				input.NetworkInterfaces[0].SubnetId = aws.String("subnet-b")

@@ -29,9 +29,9 @@ type InstanceType struct {
 	MemoryMiB int64
 	// Architecture is x86_64 or arm64. Default: x86_64.
 	Architecture string
-	// Zones are those in which it is sold. Default: all.
+	// Zones are those in which it is offered. Default: all.
 	Zones []string
-	// OnDemandPrice is in dollars an hour. SpotPrice is too, by zone; a zone without one sells no spot capacity.
+	// OnDemandPrice is in dollars an hour. SpotPrice is too, by zone; a zone without one offers no spot capacity.
 	OnDemandPrice float64
 	SpotPrice     map[string]float64
 }

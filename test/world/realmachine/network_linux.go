@@ -23,7 +23,7 @@ import (
 // interfacePrefix begins the names of the host's ends of the machines' cables.
 const interfacePrefix = "autonode"
 
-// cable is the network between the host and one machine: two addresses of a network for benchmarks, which nobody routes (RFC 2544).
+// cable is the network between the host and one machine: two addresses of a network for benchmarks, which isn't routed (RFC 2544).
 type cable struct {
 	name          string // of the host's end
 	host, machine netip.Addr
