@@ -105,6 +105,34 @@ func TestInstances(t *testing.T) {
 		_, err = run(t.Context(), client, func(input *ec2.RunInstancesInput) { token(input); input.ImageId = aws.String("ami-2") })
 		g.Expect(code(err)).To(Equal("IdempotentParameterMismatch"))
 	})
+
+	t.Run("When a reservation is full, it should be refused, and an open one should be used by itself", func(t *testing.T) {
+		g := NewWithT(t)
+		s, client := start(t, func(config *Config) {
+			config.Reservations = append(config.Reservations, CapacityReservation{ID: "cr-2", Type: "m5.large", Zone: zoneA, Total: 1})
+		})
+		targeted := func(input *ec2.RunInstancesInput) {
+			input.CapacityReservationSpecification = &types.CapacityReservationSpecification{
+				CapacityReservationTarget: &types.CapacityReservationTarget{CapacityReservationId: aws.String("cr-1")},
+			}
+		}
+		_, err := run(t.Context(), client, targeted)
+		g.Expect(err).NotTo(HaveOccurred())
+		_, err = run(t.Context(), client, targeted)
+		g.Expect(code(err)).To(Equal("ReservationCapacityExceeded"))
+		for range 2 {
+			_, err = run(t.Context(), client, nil)
+			g.Expect(err).NotTo(HaveOccurred())
+		}
+		var used []string
+		for _, i := range s.Instances() {
+			used = append(used, i.CapacityReservation)
+		}
+		g.Expect(used).To(Equal([]string{"cr-1", "cr-2", ""}))
+		out, err := client.DescribeCapacityReservations(t.Context(), &ec2.DescribeCapacityReservationsInput{CapacityReservationIds: []string{"cr-1"}})
+		g.Expect(err).NotTo(HaveOccurred())
+		g.Expect(*out.CapacityReservations[0].AvailableInstanceCount).To(BeZero())
+	})
 }
 
 func TestRefusals(t *testing.T) {

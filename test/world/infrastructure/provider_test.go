@@ -54,9 +54,7 @@ const plainRegistration = `        kubeletExtraArgs:
 // machineOptions vary what newMachine makes.
 type machineOptions struct {
 	annotations  map[string]string
-	labels       map[string]string
 	zone         string
-	version      string
 	registration string
 	userData     *string
 	edit         func(*infrav1.KwokMachine)
@@ -67,9 +65,6 @@ func newMachine(t *testing.T, ns, name string, options machineOptions) *infrav1.
 	t.Helper()
 	g := NewWithT(t)
 	ctx := t.Context()
-	if options.version == "" {
-		options.version = version
-	}
 	if options.registration == "" {
 		options.registration = plainRegistration
 	}
@@ -85,7 +80,7 @@ func newMachine(t *testing.T, ns, name string, options machineOptions) *infrav1.
 		ObjectMeta: metav1.ObjectMeta{Namespace: ns, Name: name, Labels: map[string]string{clusterv1.ClusterNameLabel: clusterName}},
 		Spec: clusterv1.MachineSpec{
 			ClusterName:   clusterName,
-			Version:       options.version,
+			Version:       version,
 			FailureDomain: options.zone,
 			Bootstrap:     clusterv1.Bootstrap{DataSecretName: &name},
 			InfrastructureRef: clusterv1.ContractVersionedObjectReference{
@@ -97,9 +92,6 @@ func newMachine(t *testing.T, ns, name string, options machineOptions) *infrav1.
 	kwokMachine := kwokMachine(ns, name)
 	kwokMachine.Annotations = options.annotations
 	kwokMachine.OwnerReferences = []metav1.OwnerReference{ownerReference("Machine", machine)}
-	for key, value := range options.labels {
-		kwokMachine.Labels[key] = value
-	}
 	if options.edit != nil {
 		options.edit(kwokMachine)
 	}
