@@ -6,6 +6,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"iter"
 
 	"k8s.io/apimachinery/pkg/types"
 	"sigs.k8s.io/controller-runtime/pkg/client"
@@ -52,7 +53,7 @@ func (c *CloudProvider) choose(ctx context.Context, nodeClaim *karpv1.NodeClaim,
 		if err != nil {
 			return launch{}, err
 		}
-		chosen, err := c.reserveCheapest(nodeClaim, nodeClass, snapshot, instanceTypes)
+		chosen, err := c.reserveCheapest(ctx, nodeClaim, nodeClass, snapshot, instanceTypes)
 		var waiting *reservation.WaitingError
 		switch {
 		case err == nil:
@@ -108,27 +109,19 @@ var errStale = errors.New("the snapshot of the instance types is stale")
 
 // reserveCheapest reserves the cheapest offering of a snapshot that isn't full. The error wraps errStale, or reservation.ErrFull if all are,
 // or is any other of Reserve.
-func (c *CloudProvider) reserveCheapest(nodeClaim *karpv1.NodeClaim, nodeClass *v1alpha1.ClusterAPINodeClass, snapshot *instancetype.Snapshot, instanceTypes []*karpcloudprovider.InstanceType) (launch, error) {
-	requirements := karpscheduling.NewNodeSelectorRequirementsWithMinValues(nodeClaim.Spec.Requirements...)
-	for candidate := range snapshot.Cheapest(instanceTypes, requirements, nodeClaim.Spec.Resources.Requests, string(nodeClaim.UID)) {
-		if _, rejected := c.Rejections.Entry(nodePoolOf(nodeClaim), candidate.Key()); rejected {
+func (c *CloudProvider) reserveCheapest(ctx context.Context, nodeClaim *karpv1.NodeClaim, nodeClass *v1alpha1.ClusterAPINodeClass, snapshot *instancetype.Snapshot, instanceTypes []*karpcloudprovider.InstanceType) (launch, error) {
+	excluded, err := c.excluded(ctx, nodeClaim)
+	if err != nil {
+		return launch{}, err
+	}
+	for chosen := range c.launches(nodeClaim, snapshot, instanceTypes) {
+		if excluded(chosen.choice.Key) {
 			continue
 		}
-		cheapest, ok := snapshot.ResolveKey(candidate.Key())
-		if !ok {
-			continue
-		}
-		choice, ok := snapshot.For(cheapest, nodeClaim, requirements)
-		if !ok {
-			continue
-		}
-		if choice.Template != cheapest.Template {
-			candidate.Offering = choice.Offering
-		}
-		switch err := c.Reservations.Reserve(nodeClaim, &choice); {
+		switch err := c.Reservations.Reserve(nodeClaim, &chosen.choice); {
 		case err == nil:
-			onDemand := snapshot.OnDemandPrice(choice.Key.InstanceType, choice.Key.Zone)
-			return launch{instanceType: candidate.InstanceType, offering: candidate.Offering, choice: choice, onDemand: onDemand}, nil
+			chosen.onDemand = snapshot.OnDemandPrice(chosen.choice.Key.InstanceType, chosen.choice.Key.Zone)
+			return chosen, nil
 		case !errors.Is(err, reservation.ErrFull):
 			return launch{}, err
 		}
@@ -137,4 +130,30 @@ func (c *CloudProvider) reserveCheapest(nodeClaim *karpv1.NodeClaim, nodeClass *
 		}
 	}
 	return launch{}, reservation.ErrFull
+}
+
+// launches yields what may be launched for a NodeClaim, cheapest first.
+func (c *CloudProvider) launches(nodeClaim *karpv1.NodeClaim, snapshot *instancetype.Snapshot, instanceTypes []*karpcloudprovider.InstanceType) iter.Seq[launch] {
+	requirements := karpscheduling.NewNodeSelectorRequirementsWithMinValues(nodeClaim.Spec.Requirements...)
+	return func(yield func(launch) bool) {
+		for candidate := range snapshot.Cheapest(instanceTypes, requirements, nodeClaim.Spec.Resources.Requests, string(nodeClaim.UID)) {
+			if _, rejected := c.Rejections.Entry(nodePoolOf(nodeClaim), candidate.Key()); rejected {
+				continue
+			}
+			cheapest, ok := snapshot.ResolveKey(candidate.Key())
+			if !ok {
+				continue
+			}
+			choice, ok := snapshot.For(cheapest, nodeClaim, requirements)
+			if !ok {
+				continue
+			}
+			if choice.Template != cheapest.Template {
+				candidate.Offering = choice.Offering
+			}
+			if !yield(launch{instanceType: candidate.InstanceType, offering: candidate.Offering, choice: choice}) {
+				return
+			}
+		}
+	}
 }

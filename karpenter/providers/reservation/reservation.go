@@ -11,6 +11,7 @@ import (
 	"fmt"
 	"time"
 
+	"k8s.io/apimachinery/pkg/types"
 	karpv1 "sigs.k8s.io/karpenter/pkg/apis/v1"
 
 	"github.com/autonode-io/autonode/api/karpenter/v1alpha1"
@@ -70,19 +71,30 @@ func (p *Provider) Open(ctx context.Context) error {
 
 // Reserve reserves what a NodeClaim's machine of a choice needs. Only then may the Machine be created, and Done is to be called afterwards.
 // The error is a *WaitingError or an *UngrantedError, or wraps ErrFull or inventory.ErrNotCounted.
+//
+// A second launch beside a slow one gets what is left over: it asks for no larger grant and fills no vacancy.
 func (p *Provider) Reserve(nodeClaim *karpv1.NodeClaim, choice *instancetype.Choice) error {
 	needed := capacityprovider.MachineOf(choice.Key, choice.Template)
-	vacancies := p.Vacancies.Of(nodeClaim.Labels[karpv1.NodePoolLabelKey])
+	nodePool, second := nodeClaim.Labels[karpv1.NodePoolLabelKey], nodeClaim.Annotations[v1alpha1.SecondOfAnnotation] != ""
+	if second {
+		nodePool = "" // whose vacancies are none
+	}
+	vacancies := p.Vacancies.Of(nodePool)
 	if !p.Capacity.Fits(nodeClaim.Name, needed, vacancies...) {
+		if second {
+			return ErrFull
+		}
 		return p.request(nodeClaim.Name, needed)
 	}
-	if err := p.acquire(nodeClaim, choice); err != nil {
+	if err := p.acquire(nodeClaim.UID, nodePool, choice); err != nil {
 		return err
 	}
 	if !p.Capacity.Spend(nodeClaim.Name, needed, vacancies...) {
 		return ErrFull // another launch has just spent it
 	}
-	choice.Replaces = p.Vacancies.Fill(nodeClaim, choice.Template.Source.Annotation(), choice.Key.Reservation)
+	if !second {
+		choice.Replaces = p.Vacancies.Fill(nodeClaim, choice.Template.Source.Annotation(), choice.Key.Reservation)
+	}
 	return nil
 }
 
@@ -101,8 +113,7 @@ func (p *Provider) request(nodeClaim string, needed capacity.Machine) error {
 }
 
 // acquire counts the machine with those of its reservation and of its template. What is held for another NodePool isn't to be had.
-func (p *Provider) acquire(of *karpv1.NodeClaim, choice *instancetype.Choice) error {
-	nodeClaim, nodePool := of.UID, of.Labels[karpv1.NodePoolLabelKey]
+func (p *Provider) acquire(nodeClaim types.UID, nodePool string, choice *instancetype.Choice) error {
 	if choice.Key.Reservation != "" {
 		most := choice.ReservationCount - p.Vacancies.OthersIn(nodePool, choice.Key.Reservation)
 		if acquired, err := p.Inventory.AcquireReserved(nodeClaim, choice.Key.Reservation, most); !acquired {

@@ -1,0 +1,186 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package cloudprovider_test
+
+import (
+	"testing"
+
+	. "github.com/onsi/gomega"
+	corev1 "k8s.io/api/core/v1"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+	karpv1 "sigs.k8s.io/karpenter/pkg/apis/v1"
+	karpcloudprovider "sigs.k8s.io/karpenter/pkg/cloudprovider"
+
+	"github.com/autonode-io/autonode/api/karpenter/v1alpha1"
+	"github.com/autonode-io/autonode/capacity"
+	"github.com/autonode-io/autonode/catalog"
+	"github.com/autonode-io/autonode/karpenter/cloudprovider"
+	"github.com/autonode-io/autonode/karpenter/providers/inventory"
+	"github.com/autonode-io/autonode/karpenter/providers/offering"
+	"github.com/autonode-io/autonode/karpenter/providers/template"
+
+	capacityprovider "github.com/autonode-io/autonode/karpenter/providers/capacity"
+)
+
+// first launches a NodeClaim, and returns its offering once the caches have it and its Machine.
+func (f *fixture) first(change func(*karpv1.NodeClaim)) (*karpv1.NodeClaim, offering.Key) {
+	f.t.Helper()
+	g := NewWithT(f.t)
+	nodeClaim := f.claim("first", change)
+	_, err := f.provider.Create(f.ctx, nodeClaim)
+	g.Expect(err).NotTo(HaveOccurred())
+	g.Eventually(func(g Gomega) {
+		g.Expect(f.Guest.GetClient().Get(f.ctx, client.ObjectKeyFromObject(nodeClaim), &karpv1.NodeClaim{})).To(Succeed())
+		_, err := f.provider.Machines.ForNodeClaim(f.ctx, nodeClaim.UID)
+		g.Expect(err).NotTo(HaveOccurred())
+	}).Should(Succeed())
+	return nodeClaim, inventory.OfferingOf(f.machine(nodeClaim.Name))
+}
+
+// beside makes a claim that is launched beside another one.
+func beside(first *karpv1.NodeClaim, change func(*karpv1.NodeClaim)) func(*karpv1.NodeClaim) {
+	return func(n *karpv1.NodeClaim) {
+		n.Annotations = map[string]string{v1alpha1.SecondOfAnnotation: first.Name}
+		if change != nil {
+			change(n)
+		}
+	}
+}
+
+func TestSecond(t *testing.T) {
+	onDemand := func(n *karpv1.NodeClaim) {
+		n.Spec.Requirements = append(n.Spec.Requirements, requirement(karpv1.CapacityTypeLabelKey, karpv1.CapacityTypeOnDemand))
+	}
+	t.Run("When a second launch follows, it should get the next cheapest offering, as was said", func(t *testing.T) {
+		for name, tc := range map[string]struct {
+			change       func(*karpv1.NodeClaim)
+			before, want offering.Key
+		}{
+			"another zone": {func(n *karpv1.NodeClaim) {
+				needs3(n)
+				onDemand(n)
+			}, offering.Key{InstanceType: "c4-large", CapacityType: "on-demand"}, offering.Key{InstanceType: "c4-large", CapacityType: "on-demand"}},
+			"another instance type": {func(n *karpv1.NodeClaim) {
+				onDemand(n)
+				n.Spec.Requirements = append(n.Spec.Requirements, requirement(corev1.LabelTopologyZone, "a"))
+			}, offering.Key{InstanceType: "c2-small", Zone: "a", CapacityType: "on-demand"}, offering.Key{InstanceType: "c4-large", Zone: "a", CapacityType: "on-demand"}},
+			"another capacity type": {func(n *karpv1.NodeClaim) {
+				needs3(n)
+				n.Spec.Requirements = append(n.Spec.Requirements, requirement(corev1.LabelTopologyZone, "a"))
+			}, offering.Key{InstanceType: "c4-large", Zone: "a", CapacityType: "spot"}, offering.Key{InstanceType: "c4-large", Zone: "a", CapacityType: "on-demand"}},
+		} {
+			t.Run(name, func(t *testing.T) {
+				g := NewWithT(t)
+				f := newFixture(t, nil)
+				first, key := f.first(tc.change)
+				said, has, ok := f.provider.Alternative(f.ctx, first, key)
+				g.Expect(ok).To(BeTrue())
+				g.Expect(said).NotTo(Equal(key))
+				g.Expect(has).To(HaveKey(corev1.ResourceCPU))
+				second := f.claim("second", beside(first, tc.change))
+				_, err := f.provider.Create(f.ctx, second)
+				g.Expect(err).NotTo(HaveOccurred())
+				got := inventory.OfferingOf(f.machine(second.Name))
+				g.Expect(got).To(Equal(said))
+				if tc.want.Zone == "" { // which one is random
+					key.Zone, got.Zone = "", ""
+				}
+				g.Expect(key).To(Equal(tc.before))
+				g.Expect(got).To(Equal(tc.want))
+			})
+		}
+	})
+
+	t.Run("When the first machine has gone meanwhile, the second should get the cheapest", func(t *testing.T) {
+		g := NewWithT(t)
+		f := newFixture(t, nil)
+		gone := &karpv1.NodeClaim{}
+		gone.Name = "gone"
+		second := f.claim("second", beside(gone, nil))
+		_, err := f.provider.Create(f.ctx, second)
+		g.Expect(err).NotTo(HaveOccurred())
+		g.Expect(inventory.OfferingOf(f.machine(second.Name)).InstanceType).To(Equal("c2-small"))
+	})
+
+	t.Run("When nothing else may be launched, there should be no alternative, and a second launch should end", func(t *testing.T) {
+		only := func(n *karpv1.NodeClaim) {
+			onDemand(n)
+			n.Spec.Requirements = append(n.Spec.Requirements, requirement(corev1.LabelTopologyZone, "a"))
+		}
+		large := offering.Key{InstanceType: "c4-large", Zone: "a", CapacityType: karpv1.CapacityTypeOnDemand}
+		for name, tc := range map[string]struct {
+			change  func(*karpv1.NodeClaim)
+			prepare func(*fixture)
+		}{
+			"one offering": {change: func(n *karpv1.NodeClaim) {
+				only(n)
+				n.Spec.Requirements = append(n.Spec.Requirements, requirement(corev1.LabelInstanceTypeStable, "c2-small"))
+			}},
+			"the other one in back-off":               {only, func(f *fixture) { f.unavailable.Mark(large, "InsufficientCapacity") }},
+			"the other one rejected for the NodePool": {only, func(f *fixture) { f.provider.Rejections.Mark("general", large, "MachineRejected") }},
+			"the other one reserved": {func(*karpv1.NodeClaim) {}, func(f *fixture) {
+				k4 := f.Template("k4", 0)
+				k4.Price, k4.Offerings = nil, []catalog.Offering{
+					{Zone: "a", CapacityType: karpv1.CapacityTypeOnDemand, Price: 0.010, Priced: true},
+					{Zone: "a", CapacityType: karpv1.CapacityTypeReserved, Price: 0.139, Priced: true, Reservation: block, Count: inBlock},
+				}
+				f.selects([]template.Template{k4}, template.Cluster{FailureDomains: []string{"a"}}, template.Gaps{})
+			}},
+		} {
+			t.Run(name, func(t *testing.T) {
+				g := NewWithT(t)
+				f, _ := limited(t)
+				f.offer()
+				if tc.prepare != nil {
+					tc.prepare(f)
+				}
+				first, key := f.first(tc.change)
+				_, _, ok := f.provider.Alternative(f.ctx, first, key)
+				g.Expect(ok).To(BeFalse())
+				_, err := f.provider.Create(f.ctx, f.claim("second", beside(first, tc.change)))
+				g.Expect(karpcloudprovider.IsInsufficientCapacityError(err)).To(BeTrue(), "%v", err)
+			})
+		}
+	})
+
+	t.Run("When AutoNode is being turned off, there should be no alternative", func(t *testing.T) {
+		g := NewWithT(t)
+		f := newFixture(t, nil)
+		first, key := f.first(nil)
+		f.nodeClass.Annotations = map[string]string{v1alpha1.DrainingAnnotation: "true"}
+		g.Expect(f.Admin.Update(t.Context(), f.nodeClass)).To(Succeed())
+		g.Eventually(func() bool {
+			_, _, ok := f.provider.Alternative(f.ctx, first, key)
+			return ok
+		}).Should(BeFalse())
+	})
+
+	t.Run("When the lease has room for one machine, a second launch should ask for no larger grant", func(t *testing.T) {
+		g := NewWithT(t)
+		f, lease, _ := leasedFixture(t, 0)
+		capacities := f.provider.Reservations.Capacity
+		lease.Write(t, capacities, func(l *capacityprovider.Lease) {
+			l.Amounts, l.UpTo = capacity.Amounts{"limit/cpu": 4000}, capacity.Amounts{"limit/cpu": 40_000}
+		})
+		report := func() (int64, int) {
+			_, report, _ := capacities.Report()
+			return report.Held["limit/cpu"], len(report.Requests)
+		}
+		first, _ := f.first(needs3)
+		second := f.claim("second", beside(first, needs3))
+		_, err := f.provider.Create(f.ctx, second)
+		g.Expect(karpcloudprovider.IsInsufficientCapacityError(err)).To(BeTrue(), "%v", err)
+		g.Expect(f.recorder.Reasons()).NotTo(ContainElement(cloudprovider.WaitingForCapacityReason))
+		held, requests := report()
+		g.Expect(held).To(BeEquivalentTo(4000))
+		g.Expect(requests).To(BeZero())
+
+		lease.Write(t, capacities, func(l *capacityprovider.Lease) { l.Amounts = capacity.Amounts{"limit/cpu": 8000} })
+		f.store.Delete(f.nodeClass.Name)
+		f.offer()
+		_, err = f.provider.Create(f.ctx, second)
+		g.Expect(err).NotTo(HaveOccurred())
+		held, _ = report()
+		g.Expect(held).To(BeEquivalentTo(8000))
+	})
+}
