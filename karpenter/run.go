@@ -12,6 +12,7 @@ import (
 	"flag"
 	"fmt"
 	"os"
+	"slices"
 
 	"github.com/autonode-io/autonode/karpenter/core/shutdown"
 
@@ -256,6 +257,7 @@ func newCore(ctx context.Context, guest *coreoperator.Operator, management *oper
 		Infrastructure:  management.Infrastructure,
 		Profiles:        p.Profiles,
 		Unavailable:     p.Unavailable,
+		Second:          secondLaunches(p, queue, k.state),
 		Suspended:       keeper.Suspended,
 		Recorder:        guest.EventRecorder,
 		Clock:           guest.Clock,
@@ -275,6 +277,29 @@ func disruptionMethods(ctx context.Context, guest *coreoperator.Operator, client
 		Guest: client, Cluster: k.state, Provisioner: k.provisioner, CloudProvider: k.cloudProvider, Recorder: guest.EventRecorder, Clock: guest.Clock,
 		Vacancies: vacanciesOf(p.Vacancies), Vacate: vacate(p.CloudProvider),
 	})
+}
+
+// secondLaunches lets another offering be launched beside one that is slow.
+func secondLaunches(p *operator.Providers, queue *disruption.Queue, cluster *state.Cluster) *nodeclaim.SecondLaunches {
+	return &nodeclaim.SecondLaunches{
+		Alternative:   p.CloudProvider.Alternative,
+		IsReplacement: isReplacement(queue),
+		Vacancies: func(nodePool string) int {
+			own, _ := p.Vacancies.Count(nodePool)
+			return own
+		},
+		Usage:      cluster.NodePoolResourcesFor,
+		Rejections: p.Rejections,
+	}
+}
+
+// isReplacement reports whether Karpenter core launches a NodeClaim to replace nodes that run until then.
+func isReplacement(queue *disruption.Queue) func(nodeClaim string) bool {
+	return func(nodeClaim string) bool {
+		return slices.ContainsFunc(queue.GetCommands(), func(command *disruption.Command) bool {
+			return slices.ContainsFunc(command.Replacements, func(replacement *disruption.Replacement) bool { return replacement.Name == nodeClaim })
+		})
+	}
 }
 
 // vacanciesOf returns how many vacancies a NodePool has, and whether there may be no more.

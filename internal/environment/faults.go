@@ -71,6 +71,19 @@ func (c *calling) Delete(ctx context.Context, object client.Object, opts ...clie
 	return c.call(func() error { return c.Client.Delete(ctx, object, opts...) })
 }
 
+// Status implements client.Client.
+func (c *calling) Status() client.SubResourceWriter { return &callingStatus{c.Client.Status(), c} }
+
+type callingStatus struct {
+	client.SubResourceWriter
+	calling *calling
+}
+
+// Patch implements client.SubResourceWriter.
+func (c *callingStatus) Patch(ctx context.Context, object client.Object, patch client.Patch, opts ...client.SubResourcePatchOption) error {
+	return c.calling.call(func() error { return c.SubResourceWriter.Patch(ctx, object, patch, opts...) })
+}
+
 // Faults is a client one of whose writes fails: either it never reaches the API server, or its answer is lost. That is what a
 // crash at that point looks like from outside.
 type Faults struct {

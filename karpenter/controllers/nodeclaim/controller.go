@@ -42,6 +42,7 @@ import (
 
 	"github.com/autonode-io/autonode/api/karpenter/v1alpha1"
 	"github.com/autonode-io/autonode/clusterstatus"
+	"github.com/autonode-io/autonode/karpenter/providers/launchtime"
 	"github.com/autonode-io/autonode/karpenter/providers/machine"
 	"github.com/autonode-io/autonode/karpenter/providers/offering"
 	"github.com/autonode-io/autonode/karpenter/providers/profile"
@@ -69,6 +70,8 @@ type Config struct {
 	// Profiles say what conditions of infrastructure machines mean.
 	Profiles    *profile.Profiles
 	Unavailable *offering.Unavailable
+	// Second lets another offering be launched beside one that is slow; nil for never.
+	Second *SecondLaunches
 	// Suspended reports whether nothing may act, because the management cluster doesn't answer and cached Machines
 	// may be out of date.
 	Suspended func() bool
@@ -107,7 +110,8 @@ type outcome struct {
 
 // New returns the controller.
 func New(config Config) *Controller {
-	repair, latency, deadline := newRepair(config), newLatency(config), &deadline{Config: config}
+	times := launchtime.New()
+	repair, latency, deadline := newRepair(config), newLatency(config, times), &deadline{Config: config}
 	return &Controller{Config: config, finalization: finalization{config}, repair: repair, latency: latency, deadline: deadline, steps: []step{
 		&removal{config, repair},
 		&reboot{config},
@@ -117,6 +121,7 @@ func New(config Config) *Controller {
 		&failure{config},
 		&identity{config},
 		&clusterReady{config},
+		&second{Config: config, times: times, deadline: deadline},
 		latency,
 		&capacityShortfall{config},
 		deadline,

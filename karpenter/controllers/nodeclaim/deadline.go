@@ -120,14 +120,19 @@ func (d *deadline) stage(nodeClaim *karpv1.NodeClaim, nodeClass *v1alpha1.Cluste
 			start = provisioned.LastTransitionTime.Time
 		}
 	}
+	s.end = d.resumed(m, start).Add(s.limit)
+	return s
+}
+
+// resumed returns a time, or a later one until which the machine was paused or the management cluster unreachable.
+func (d *deadline) resumed(m *clusterv1.Machine, start time.Time) time.Time {
 	if resumed := machine.Condition(m, clusterv1.PausedCondition); resumed.Status == metav1.ConditionFalse && start.Before(resumed.LastTransitionTime.Time) {
 		start = resumed.LastTransitionTime.Time
 	}
 	if suspended := d.suspended.Load(); suspended != nil && start.Before(*suspended) {
 		start = *suspended
 	}
-	s.end = start.Add(s.limit)
-	return s
+	return start
 }
 
 func paused(m *clusterv1.Machine) bool {

@@ -10,6 +10,7 @@ import (
 	opmetrics "github.com/awslabs/operatorpkg/metrics"
 	"github.com/prometheus/client_golang/prometheus"
 	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
 	clusterv1 "sigs.k8s.io/cluster-api/api/core/v1beta2"
 	crmetrics "sigs.k8s.io/controller-runtime/pkg/metrics"
@@ -17,6 +18,8 @@ import (
 	"sigs.k8s.io/karpenter/pkg/metrics"
 
 	"github.com/autonode-io/autonode/api/karpenter/v1alpha1"
+	"github.com/autonode-io/autonode/karpenter/providers/launchtime"
+	"github.com/autonode-io/autonode/karpenter/providers/machine"
 )
 
 // Stages of a launch, values of the label stage.
@@ -43,11 +46,16 @@ var launchDuration = opmetrics.NewPrometheusHistogram(crmetrics.Registry, promet
 	Buckets:   []float64{1, 2, 5, 10, 20, 30, 45, 60, 90, 120, 180, 240, 300, 450, 600, 900, 1200, 1800, 2700, 3600},
 }, launchLabels, opmetrics.Beta)
 
-// latency measures launch times, once per machine, and records that the offering works. It skips stages reached
+// maxLaunch is the longest launch time that is read from the conditions of a machine which was launched before this process started. One whose
+// infrastructure has become ready again looks like a longer one.
+const maxLaunch = time.Hour
+
+// latency measures launch times, once per machine, and records that the offering works. Its metric skips stages reached
 // before this process started.
 type latency struct {
 	Config
 	since time.Time
+	times *launchtime.Times
 
 	mu sync.Mutex
 	// reached holds progress by NodeClaim UID.
@@ -56,8 +64,8 @@ type latency struct {
 
 type progress struct{ provisioned, ready bool }
 
-func newLatency(config Config) *latency {
-	return &latency{Config: config, since: config.Clock.Now().Truncate(time.Second), reached: map[types.UID]progress{}}
+func newLatency(config Config, times *launchtime.Times) *latency {
+	return &latency{Config: config, times: times, since: config.Clock.Now().Truncate(time.Second), reached: map[types.UID]progress{}}
 }
 
 func (l *latency) reconcile(_ context.Context, nodeClaim *karpv1.NodeClaim, m *clusterv1.Machine) (outcome, error) {
@@ -70,6 +78,9 @@ func (l *latency) reconcile(_ context.Context, nodeClaim *karpv1.NodeClaim, m *c
 		return outcome{}, nil
 	}
 	l.reached[nodeClaim.UID] = now
+	if now.provisioned && !before.provisioned {
+		l.learn(m, seen)
+	}
 	if !seen && m.CreationTimestamp.Time.Before(l.since) {
 		return outcome{}, nil
 	}
@@ -86,6 +97,22 @@ func (l *latency) reconcile(_ context.Context, nodeClaim *karpv1.NodeClaim, m *c
 		l.Unavailable.Works(offeringOf(m), m.CreationTimestamp.Time)
 	}
 	return outcome{}, nil
+}
+
+// learn records how long a machine's launch took: until its infrastructure was ready or, if the Machine doesn't say so yet, until now.
+func (l *latency) learn(m *clusterv1.Machine, live bool) {
+	created := m.CreationTimestamp.Time
+	live = live || !created.Before(l.since)
+	ready := machine.Condition(m, clusterv1.MachineInfrastructureReadyCondition)
+	took := l.Clock.Since(created)
+	if ready.Status == metav1.ConditionTrue {
+		took = min(took, ready.LastTransitionTime.Sub(created))
+	} else if !live {
+		return
+	}
+	if live || took <= maxLaunch {
+		l.times.Observe(m.Annotations[v1alpha1.TemplateSourceAnnotation], created, took)
+	}
 }
 
 func (l *latency) forget(nodeClaim *karpv1.NodeClaim) {

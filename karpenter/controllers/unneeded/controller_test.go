@@ -122,6 +122,28 @@ func TestSurplus(t *testing.T) {
 		g.Expect(f.asked).To(BeNumerically(">", 10))
 	})
 
+	t.Run("When another one is launched beside it, and the pod fits both, both should stay, and go once no pod waits", func(t *testing.T) {
+		g := NewWithT(t)
+		f := newFixture(t, unchanged)
+		first := f.nodeClaim
+		second := f.NodeClaim(t.Context(), "second")
+		second.Labels[karpv1.NodePoolLabelKey] = first.Labels[karpv1.NodePoolLabelKey]
+		second.Annotations = map[string]string{v1alpha1.SecondOfAnnotation: first.Name}
+		g.Expect(f.Admin.Update(t.Context(), second)).To(Succeed())
+		second.StatusConditions().SetTrue(karpv1.ConditionTypeLaunched)
+		g.Expect(f.Admin.Status().Update(t.Context(), second)).To(Succeed())
+		for _, place := range []*karpv1.NodeClaim{first, second} {
+			f.needed = sets.New(place.Name)
+			f.pass(2 * time.Minute)
+			g.Expect(f.gone()).To(BeFalse())
+			g.Expect(f.Admin.Get(t.Context(), client.ObjectKeyFromObject(second), second)).To(Succeed())
+		}
+		f.needed = sets.New[string]()
+		f.pass(time.Minute)
+		g.Expect(f.gone()).To(BeTrue())
+		g.Expect(apierrors.IsNotFound(f.Admin.Get(t.Context(), client.ObjectKeyFromObject(second), second))).To(BeTrue())
+	})
+
 	t.Run("When the scheduler can't be asked, it should stay, and go once it can", func(t *testing.T) {
 		g := NewWithT(t)
 		f := newFixture(t, unchanged)
