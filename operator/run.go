@@ -125,6 +125,8 @@ type Options struct {
 	Karpenter component.Settings
 	// Infrastructure are the profiles of infrastructure kinds, as ReadProfiles returns them; nil is the built-in ones.
 	Infrastructure infrastructure.Kinds
+	// KarpenterImage is Karpenter's image in the default release, by digest, and Version the operator's; an empty image is no default release.
+	KarpenterImage, Version string
 	// PayloadSignatures is the policy for signatures of payloads: SignaturesOff, SignaturesWarn or SignaturesEnforce; empty is off.
 	PayloadSignatures string
 	// PayloadKeysFile holds the PEM public keys that sign payloads.
@@ -278,9 +280,13 @@ func controllers(ctx context.Context, mgr manager.Manager, options Options, shar
 	if err != nil {
 		return err
 	}
+	byDefault, err := release.NewDefaultRelease(clusterapi.Component, options.KarpenterImage, options.Version)
+	if err != nil {
+		return fmt.Errorf("the default release: %w", err)
+	}
 	versions := guest.NewVersions(nil, nil)
 	releases := release.New(release.Config{
-		PullSecrets: pullSecrets, Versions: versions, Options: payload.Options{Transport: registries, Verifier: verifier},
+		PullSecrets: pullSecrets, Versions: versions, Options: payload.Options{Transport: registries, Verifier: verifier}, Default: byDefault,
 	})
 	tokens := access.New(access.Config{
 		Management: management, Live: live, Secrets: connections.Secrets(), Apply: applier,

@@ -86,6 +86,10 @@ const (
 
 // Reasons of ReleaseResolved.
 const (
+	// DefaultReleaseReason, with status True: spec.release isn't set, so the operator's default release is in use.
+	DefaultReleaseReason = "DefaultRelease"
+	// ReleaseMissingReason: spec.release isn't set, and the operator has no default release. Set spec.release.image.
+	ReleaseMissingReason = "ReleaseMissing"
 	// PullSecretInvalidReason: the Secret in spec.pullSecret is missing or has no .dockerconfigjson. Correct it.
 	PullSecretInvalidReason = "PullSecretInvalid"
 	// ImageReferenceInvalidReason: spec.release.image isn't a valid image reference. Correct it.

@@ -59,9 +59,10 @@ type HostedClusterList struct {
 // +kubebuilder:validation:XValidation:rule="has(self.controlPlaneNamespace) == has(oldSelf.controlPlaneNamespace)",message="controlPlaneNamespace can't be added or removed: the control plane runs there"
 // +kubebuilder:validation:XValidation:rule="!has(self.controlPlaneNamespaceMode) || self.controlPlaneNamespaceMode != 'Shared' || has(self.controlPlaneNamespace)",message="controlPlaneNamespaceMode Shared needs controlPlaneNamespace, the namespace of the HostedCluster"
 type HostedClusterSpec struct {
-	// release is the payload. It pins Karpenter's image and the Kubernetes version of nodes.
-	// +required
-	Release Release `json:"release"`
+	// release is the payload. It pins Karpenter's image and the Kubernetes version of nodes. Without it the operator's default
+	// release applies: the Karpenter that the operator was released with, and nodes have the version of the cluster's API server.
+	// +optional
+	Release Release `json:"release,omitzero"`
 
 	// infraID names the Cluster API Cluster in the control-plane namespace. Defaults to metadata.name.
 	// +optional
@@ -449,7 +450,7 @@ type NodeVersion struct {
 
 // VersionStatus is the desired payload and the previous ones.
 type VersionStatus struct {
-	// desired is the payload that spec.release resolved to.
+	// desired is the payload that spec.release resolved to, or the operator's default release.
 	// +optional
 	Desired *DesiredVersion `json:"desired,omitempty"`
 	// nodeVersion is the Kubernetes version of new nodes, as far as the control plane allows it: the desired payload's, or a
@@ -463,15 +464,30 @@ type VersionStatus struct {
 	History []UpdateHistory `json:"history,omitempty"`
 }
 
-// DesiredVersion is a resolved payload.
+// ReleaseSource says where a release comes from.
+//
+// +kubebuilder:validation:Enum=Payload;Default
+type ReleaseSource string
+
+const (
+	// ReleaseSourcePayload: spec.release names it.
+	ReleaseSourcePayload ReleaseSource = "Payload"
+	// ReleaseSourceDefault: spec.release isn't set, and the operator's default release applies.
+	ReleaseSourceDefault ReleaseSource = "Default"
+)
+
+// DesiredVersion is a resolved payload, or the operator's default release.
 type DesiredVersion struct {
 	// version is the payload's version, such as 1.36.3.
 	Version string `json:"version"`
 	// nodeVersion is the payload's Kubernetes version of nodes, without a leading v.
 	// +optional
 	NodeVersion string `json:"nodeVersion,omitempty"`
-	// image is the release image by digest.
+	// image is the release image by digest; of the default release, Karpenter's image.
 	Image string `json:"image"`
+	// source says where the release comes from: Payload is the image in spec.release, and Default is the operator's default release.
+	// +optional
+	Source ReleaseSource `json:"source,omitempty"`
 	// requested is the spec.release.image that was resolved to image. The operator resolves a tag again only when it, or the
 	// annotation autonode.io/resolve-release, changes.
 	// +optional
@@ -501,7 +517,7 @@ type UpdateHistory struct {
 	State UpdateState `json:"state"`
 	// version is the payload's version.
 	Version string `json:"version"`
-	// image is the release image by digest.
+	// image is the release image by digest; of the default release, Karpenter's image.
 	Image string `json:"image"`
 	// startedTime is when the payload was resolved.
 	StartedTime scalar.Time `json:"startedTime"`

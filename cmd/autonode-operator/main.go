@@ -27,10 +27,15 @@ import (
 	"github.com/autonode-io/autonode/operator/steps/access"
 	"github.com/autonode-io/autonode/operator/steps/component"
 	"github.com/autonode-io/autonode/operator/steps/teardown"
+	"github.com/autonode-io/autonode/payload"
 )
 
-// version is stamped when the program is built.
-var version string
+var (
+	// version is stamped when the program is built.
+	version string
+	// karpenterImage is stamped when a release is built: Karpenter's image, by digest.
+	karpenterImage string
+)
 
 func programInfo() about.Info { return about.Of("autonode-operator", version) }
 
@@ -54,7 +59,8 @@ func command() *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "autonode-operator",
 		Short: "Run Karpenter for hosted clusters",
-		Long: `autonode-operator watches HostedClusters in a management cluster and runs the Karpenter that each one's release payload names.
+		Long: `autonode-operator watches HostedClusters in a management cluster and runs the Karpenter that each one's release payload names, or the
+one that the operator was released with.
 
 The management cluster is the one of --kubeconfig or KUBECONFIG, else the one that it runs in.`,
 		Example: `  # In a cluster: two replicas, of which one works.
@@ -87,6 +93,12 @@ The management cluster is the one of --kubeconfig or KUBECONFIG, else the one th
 				ctrl.Log.Error(problem, "reading --infrastructure-profiles; the rest of it is in use")
 			}
 			options.Infrastructure = kinds
+			options.Version = programInfo().Version
+			if options.KarpenterImage != "" {
+				if err := payload.CheckPinned(options.KarpenterImage); err != nil {
+					return fmt.Errorf("--karpenter-image: %w", err)
+				}
+			}
 			return run(cmd.Context(), options)
 		},
 	}
@@ -124,6 +136,8 @@ The management cluster is the one of --kubeconfig or KUBECONFIG, else the one th
 		"networks, beside public ones, that registries, mirrors, token servers and what they redirect to may be in, such as 10.0.0.0/8")
 	flags.StringVar(&options.RegistryCAFile, "registry-ca-file", "",
 		"PEM certificates of authorities to trust for registries beside the system's; the file is read again when it changes")
+	flags.StringVar(&options.KarpenterImage, "karpenter-image", karpenterImage,
+		"Karpenter's image, by digest, for HostedClusters without spec.release; empty makes spec.release required")
 	flags.StringVar(&options.PayloadSignatures, "payload-signatures", operator.SignaturesOff,
 		"policy for payloads without a signature by a key in --payload-keys-file or an identity in --payload-identities-file: off, warn (the condition ReleaseResolved reports them) or enforce (rejects them)")
 	flags.StringVar(&options.PayloadKeysFile, "payload-keys-file", "", "PEM file of 1 to 16 public keys that sign payloads with \"cosign sign --key\"")

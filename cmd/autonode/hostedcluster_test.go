@@ -353,7 +353,6 @@ func TestHostedClusterCreateMissing(t *testing.T) {
 			"no such Cluster":        {[]string{"--cluster", "team-f/white", "--release", payloadImage}, "there is no Cluster team-f/white"},
 			"no namespace":           {[]string{"--cluster", "grey", "--release", payloadImage}, "want NAMESPACE/NAME"},
 			"another namespace":      {[]string{"--cluster", "team-f/grey", "-n", "clusters", "--release", payloadImage}, "means a Cluster in clusters or in clusters-grey"},
-			"no release":             {[]string{"--cluster", "team-f/grey"}, "name the release payload with --release"},
 			"no such kind":           {[]string{"--cluster", "team-f/grey", "--release", payloadImage, "--templates", "NoTemplate", "--bootstrap", "A/b"}, "serves no NoTemplate"},
 			"templates alone":        {[]string{"--cluster", "team-f/grey", "--release", payloadImage, "--templates", "TestMachineTemplate"}, "needs --bootstrap"},
 			"a bootstrap alone":      {[]string{"--cluster", "team-f/grey", "--release", payloadImage, "--bootstrap", "A/b"}, "--templates"},

@@ -23,6 +23,11 @@ var environment = []string{
 
 func (r *release) linkerFlags() string { return "-s -w -X main.version=" + r.Version }
 
+// operatorLinkerFlags are those of the operator, whose default release has Karpenter's image by digest.
+func (r *release) operatorLinkerFlags() string {
+	return r.linkerFlags() + " -X main.karpenterImage=" + r.image(karpenterProgram)
+}
+
 // toolLinkerFlags are those of the command-line tool, which knows the operator's image by digest.
 func (r *release) toolLinkerFlags() string {
 	return r.linkerFlags() + " -X main.operatorImage=" + r.image(operatorProgram)
@@ -36,9 +41,20 @@ func (r *release) program(p Platform, program string) string {
 	return filepath.Join(r.bin, p.OS+"-"+p.Arch, program)
 }
 
-// buildPrograms builds what is in the images.
-func (r *release) buildPrograms(ctx context.Context) error {
-	return r.build(ctx, r.Platforms.Images, r.linkerFlags(), "./cmd/"+operatorProgram, "./cmd/"+karpenterProgram)
+// buildKarpenter builds Karpenter, and packs its image.
+func (r *release) buildKarpenter(ctx context.Context) error {
+	if err := r.build(ctx, r.Platforms.Images, r.linkerFlags(), "./cmd/"+karpenterProgram); err != nil {
+		return err
+	}
+	return r.packImage(karpenterProgram)
+}
+
+// buildOperator builds the operator, and packs its image.
+func (r *release) buildOperator(ctx context.Context) error {
+	if err := r.build(ctx, r.Platforms.Images, r.operatorLinkerFlags(), "./cmd/"+operatorProgram); err != nil {
+		return err
+	}
+	return r.packImage(operatorProgram)
 }
 
 // buildTools builds the command-line tool.

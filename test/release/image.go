@@ -98,32 +98,27 @@ func (r *release) add(of, tag string, added content) error {
 	return nil
 }
 
-// packImages makes an index of images, one for each platform, of each program that is deployed.
-func (r *release) packImages(context.Context) error {
-	for _, program := range []string{operatorProgram, karpenterProgram} {
-		labels := r.labels(program)
-		index := mutate.Annotations(empty.Index, labels).(v1.ImageIndex)
-		for _, p := range r.Platforms.Images {
-			file := r.program(p, program)
-			image, err := registry.PackCompressed(file, program, labels)
-			if err != nil {
-				return err
-			}
-			described, err := partial.Descriptor(image)
-			if err != nil {
-				return fmt.Errorf("packing %s for %s: %w", program, p, err)
-			}
-			index = mutate.AppendManifests(index, mutate.IndexAddendum{
-				Add: image, Descriptor: v1.Descriptor{Platform: &v1.Platform{OS: p.OS, Architecture: p.Arch}},
-			})
-			r.boms = append(r.boms, bom{program: program, platform: p, file: file, image: described})
-			r.subjects = append(r.subjects, subject{path.Join(r.Prefix, program), described.Digest.Hex})
-		}
-		if err := r.add(program, r.Version, index); err != nil {
+// packImage makes an index of images of a program, one for each platform.
+func (r *release) packImage(program string) error {
+	labels := r.labels(program)
+	index := mutate.Annotations(empty.Index, labels).(v1.ImageIndex)
+	for _, p := range r.Platforms.Images {
+		file := r.program(p, program)
+		image, err := registry.PackCompressed(file, program, labels)
+		if err != nil {
 			return err
 		}
+		described, err := partial.Descriptor(image)
+		if err != nil {
+			return fmt.Errorf("packing %s for %s: %w", program, p, err)
+		}
+		index = mutate.AppendManifests(index, mutate.IndexAddendum{
+			Add: image, Descriptor: v1.Descriptor{Platform: &v1.Platform{OS: p.OS, Architecture: p.Arch}},
+		})
+		r.boms = append(r.boms, bom{program: program, platform: p, file: file, image: described})
+		r.subjects = append(r.subjects, subject{path.Join(r.Prefix, program), described.Digest.Hex})
 	}
-	return nil
+	return r.add(program, r.Version, index)
 }
 
 func (r *release) labels(title string) map[string]string {

@@ -72,7 +72,7 @@ func (r *release) provenance(built *debug.BuildInfo) ([]byte, error) {
 			"buildType":          buildType,
 			"externalParameters": map[string]any{"version": r.Version, "imagePrefix": r.Prefix, "kubernetes": r.Kubernetes},
 			"internalParameters": map[string]any{
-				"go": built.GoVersion, "environment": environment, "ldflags": r.linkerFlags(), "toolLdflags": r.toolLinkerFlags(),
+				"go": built.GoVersion, "environment": environment, "ldflags": r.linkerFlags(), "operatorLdflags": r.operatorLinkerFlags(), "toolLdflags": r.toolLinkerFlags(),
 			},
 			"resolvedDependencies": []any{source},
 		},

@@ -108,8 +108,8 @@ func Run(ctx context.Context, config Config) error {
 		do   func(context.Context) error
 	}
 	steps := []step{
-		{"building the programs", r.buildPrograms},
-		{"packing the images", r.packImages},
+		{"building Karpenter", r.buildKarpenter},
+		{"building the operator", r.buildOperator},
 		{"building the payloads", r.buildPayloads},
 		{"writing install.yaml", r.writeInstall},
 		{"writing the components for clusterctl", r.writeComponents},

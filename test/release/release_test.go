@@ -27,6 +27,7 @@ import (
 	"github.com/google/go-containerregistry/pkg/registry"
 	v1 "github.com/google/go-containerregistry/pkg/v1"
 	"github.com/google/go-containerregistry/pkg/v1/layout"
+	"github.com/google/go-containerregistry/pkg/v1/mutate"
 	"github.com/google/go-containerregistry/pkg/v1/random"
 	"github.com/google/go-containerregistry/pkg/v1/remote"
 	"github.com/google/go-containerregistry/pkg/v1/types"
@@ -59,9 +60,9 @@ import (
 	_ "github.com/autonode-io/autonode/api"
 )
 
-var version string
+var version, karpenterImage string
 
-func main() { println(semver.MustParse(version[1:]).String()) }
+func main() { println(semver.MustParse(version[1:]).String(), karpenterImage) }
 `
 )
 
@@ -264,6 +265,11 @@ func TestRelease(t *testing.T) {
 		g.Expect(config.Config.User).To(Equal("65532:65532"))
 		g.Expect(config.Config.Labels).To(HaveKeyWithValue("org.opencontainers.image.version", version))
 		g.Expect(config.Config.Labels["org.opencontainers.image.revision"]).To(HaveLen(40))
+		files := mutate.Extract(image)
+		content, err := io.ReadAll(files)
+		g.Expect(err).NotTo(HaveOccurred())
+		g.Expect(files.Close()).To(Succeed())
+		g.Expect(bytes.Contains(content, []byte(m.digest(t, karpenterProgram, version).Name()))).To(BeTrue(), "Karpenter of its default release")
 	})
 	t.Run("When install.yaml is read, it should name the operator's image by digest", func(t *testing.T) {
 		g := NewWithT(t)

@@ -74,8 +74,8 @@ operator may then write there under names that end in the Cluster's.`,
 		Example: `  # Show what would be written
   autonode hosted-cluster create --cluster team-a/blue --release registry.example/release:1.36.3 --dry-run=client -o yaml
 
-  # Launch machines like those of the Cluster's MachineDeployments
-  autonode hosted-cluster create --cluster team-a/blue --release registry.example/release:1.36.3
+  # Launch machines like those of the Cluster's MachineDeployments, with the operator's default release
+  autonode hosted-cluster create --cluster team-a/blue
 
   # Launch for one of several Clusters in a namespace
   autonode hosted-cluster create --cluster team-a/green --shared-namespace --release registry.example/release:1.36.3
@@ -94,7 +94,7 @@ operator may then write there under names that end in the Cluster's.`,
 	flags.StringVar(&o.Cluster, "cluster", "", "the Cluster, as NAMESPACE/NAME (required)")
 	flags.StringVarP(&o.Namespace, "namespace", "n", "",
 		"namespace of the HostedCluster: the Cluster's, which is the default, or NS if the Cluster's is NS-NAME")
-	flags.StringVar(&o.Release, "release", "", "the release payload; without it, that of the other HostedClusters if they all name the same")
+	flags.StringVar(&o.Release, "release", "", "the release payload; without it, that of the other HostedClusters if they all have the same, and the operator's default release if there are none")
 	flags.StringVar(&o.PullSecret, "pull-secret", "", "Secret in the HostedCluster's namespace with credentials for the payload's registry")
 	flags.StringArrayVar(&o.Templates, "templates", nil, "kind of machine templates to launch from, as KIND or KIND.GROUP; repeat for more")
 	flags.StringVar(&o.Bootstrap, "bootstrap", "", "bootstrap template of those machines, as KIND/NAME")

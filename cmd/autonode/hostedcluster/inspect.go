@@ -72,7 +72,7 @@ func (i *inspection) others(ctx context.Context) error {
 		}
 		return fmt.Errorf("listing HostedClusters: %w", err)
 	}
-	releases := map[string]bool{}
+	releases := map[string]bool{} // with "" for the operator's default release
 	for n := range list.Items {
 		other := &list.Items[n]
 		releases[other.Spec.Release.Image] = true
@@ -89,10 +89,13 @@ func (i *inspection) others(ctx context.Context) error {
 	if i.hostedCluster.Spec.Release.Image != "" {
 		return nil
 	}
-	if len(releases) != 1 {
-		return fmt.Errorf("name the release payload with --release: the HostedClusters here name %d different ones", len(releases))
+	switch known := slices.Sorted(maps.Keys(releases)); len(known) {
+	case 0: // the operator's default release
+	case 1:
+		i.hostedCluster.Spec.Release.Image = known[0]
+	default:
+		return fmt.Errorf("name the release payload with --release: the HostedClusters here have %d different releases", len(known))
 	}
-	i.hostedCluster.Spec.Release.Image = slices.Collect(maps.Keys(releases))[0]
 	return nil
 }
 

@@ -255,7 +255,7 @@ func onlyConflicts(errs []error) bool {
 
 // normalReasons are the reasons that need no action, whatever the condition's status.
 var normalReasons = sets.New(
-	v1beta1.AsExpectedReason, v1beta1.PausedReason, v1beta1.GuestConnectingReason, v1beta1.FitUnknownReason,
+	v1beta1.AsExpectedReason, v1beta1.DefaultReleaseReason, v1beta1.PausedReason, v1beta1.GuestConnectingReason, v1beta1.FitUnknownReason,
 	v1beta1.AutoNodeProgressingReason, v1beta1.AutoNodeUpgradingReason, v1beta1.AutoNodeNotConfiguredReason, v1beta1.AutoNodeDrainingReason,
 	v1beta1.NodesOutdatedReason, v1beta1.NodesAheadReason, v1beta1.ControlPlaneOlderReason, v1beta1.NodeUpgradeHeldReason,
 	v1beta1.NodeClassPendingReason,

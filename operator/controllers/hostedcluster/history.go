@@ -29,7 +29,7 @@ func (r *Reconciler) recordHistory(s *scope.Scope, o *outcome) {
 			entry.StartedTime, entry.CompletionTime = now, nil
 		}
 	}
-	if len(version.History) == 0 || version.History[0].Image != desired.Image {
+	if len(version.History) == 0 || version.History[0].Image != desired.Image || version.History[0].Version != desired.Version {
 		version.History = prune(slices.Insert(version.History, 0, v1beta1.UpdateHistory{
 			State: v1beta1.UpdatePartial, Version: desired.Version, Image: desired.Image, StartedTime: now,
 		}))

@@ -62,6 +62,10 @@ func TestRecordHistory(t *testing.T) {
 			change:  func(s *scope.Scope, _ *outcome) { s.Component.Status.Version = "1.36.2" },
 			want:    []entry{{v1beta1.UpdatePartial, "1.36.3", false}, {v1beta1.UpdateCompleted, "1.36.2", false}},
 		}, {
+			name:    "When the default release gives nodes another version, it should begin an entry, although the image is the same",
+			history: []v1beta1.UpdateHistory{{State: v1beta1.UpdateCompleted, Version: "1.36.2+autonode.0.1.0", Image: desired("1.36.3").Image}},
+			want:    []entry{{v1beta1.UpdateCompleted, "1.36.3", true}, {v1beta1.UpdateCompleted, "1.36.2+autonode.0.1.0", false}},
+		}, {
 			name: "When nodes are outdated, it should stay Partial",
 			change: func(s *scope.Scope, _ *outcome) {
 				setCondition(s.HostedCluster, v1beta1.NodesUpToDate, metav1.ConditionFalse, v1beta1.NodesOutdatedReason, "")

@@ -25,13 +25,16 @@ import (
 	"github.com/autonode-io/autonode/operator/provider"
 )
 
+// Component is the name of Karpenter's component in payloads.
+const Component = "karpenter-clusterapi"
+
 // New returns the profile for templates of a comma-separated list of API groups; one that begins with "*." stands for all below it. The
 // profile's manifests are in assets, because Karpenter can run without the operator, too.
 func New(apiGroups string) *provider.Profile {
 	allowed := parseGroups(apiGroups)
 	return &provider.Profile{
 		Platform:        v1beta1.PlatformClusterAPI,
-		Component:       "karpenter-clusterapi",
+		Component:       Component,
 		CheckSpec:       allowed.checkSpec,
 		CheckCluster:    checkCluster,
 		Deployment:      karpenterassets.Deployment,

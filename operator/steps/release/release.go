@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Package release resolves a HostedCluster's payload. It pulls each digest once, looks a tag up only when
+// Package release resolves a HostedCluster's payload, or the operator's default release where it names none. It pulls each digest once, looks a tag up only when
 // spec.release changes or an annotation requests it, and keeps the last resolved payload if the wanted one can't be
 // resolved.
 package release
@@ -49,6 +49,8 @@ type Config struct {
 	Clock clock.PassiveClock
 	// Options of every pull: the transport and the limits.
 	Options payload.Options
+	// Default is the release of HostedClusters that name no payload.
+	Default DefaultRelease
 }
 
 // Resolver is the step that resolves payloads. It sets ReleaseResolved and status.version.desired, and fills Scope.Release and
@@ -59,8 +61,10 @@ type Resolver struct {
 	skew interface {
 		check(ctx context.Context, s *scope.Scope, release *payload.Release, component payload.Component) error
 	}
-	options payload.Options
-	puller  *puller
+	options   payload.Options
+	puller    *puller
+	byDefault DefaultRelease
+	follower  *follower
 	// refused remembers a tag's digest whose payload the guest refused, so that it isn't looked up with each
 	// reconciliation.
 	refused lru.Cache[types.UID, refusal] // by the HostedCluster
@@ -77,6 +81,7 @@ func New(config Config) *Resolver {
 	}
 	return &Resolver{
 		pullSecrets: config.PullSecrets, skew: newSkew(config.Versions, config.Clock), options: config.Options, puller: newPuller(config.Clock), refused: lru.New[types.UID, refusal](refusals),
+		byDefault: config.Default, follower: newFollower(config.Versions, config.Clock),
 	}
 }
 
@@ -101,16 +106,16 @@ func (r *Resolver) Reconcile(ctx context.Context, s *scope.Scope) (scope.Result,
 	}
 	desired := hostedCluster.Status.Version.Desired
 	image, asked := wanted, resolveRequest(hostedCluster)
-	if desired != nil && desired.Requested == wanted && desired.ResolveRequest == asked {
+	if desired != nil && wanted != "" && desired.Requested == wanted && desired.ResolveRequest == asked {
 		image = desired.Image // the tag was looked up already
-	} else if known, ok := r.refused.Get(hostedCluster.UID); ok && known.requested == wanted && known.request == asked {
+	} else if known, ok := r.refused.Get(hostedCluster.UID); ok && wanted != "" && known.requested == wanted && known.request == asked {
 		image = known.image
 	}
 
-	found, err := r.resolve(ctx, s, image)
+	found, err := r.wanted(ctx, s, image)
 	var failed *failedError
 	if err == nil && found != nil {
-		if err = r.fits(ctx, s, found); errors.As(err, &failed) {
+		if err = r.fits(ctx, s, found); errors.As(err, &failed) && !found.byDefault {
 			r.refused.Add(hostedCluster.UID, refusal{requested: wanted, request: asked, image: found.release.Image})
 		}
 	}
@@ -131,14 +136,14 @@ func (r *Resolver) Reconcile(ctx context.Context, s *scope.Scope) (scope.Result,
 		return scope.Result{Wait: true, Message: message}, nil
 	default:
 		use(s, found)
-		if desired == nil || desired.Image != found.release.Image {
+		if desired == nil || desired.Image != found.release.Image || desired.Version != found.release.Version {
 			log.FromContext(ctx).Info("Resolved release", "image", found.release.Image, "version", found.release.Version, "servedBy", found.release.ServedBy)
 		}
 		hostedCluster.Status.Version.Desired = &v1beta1.DesiredVersion{
 			Version: found.release.Version, NodeVersion: found.component.Versions[payload.KubernetesVersion],
-			Image: found.release.Image, Requested: wanted, ResolveRequest: asked,
+			Image: found.release.Image, Source: found.source(), Requested: wanted, ResolveRequest: asked,
 		}
-		return report(hostedCluster, found.release), nil
+		return report(hostedCluster, found), nil
 	}
 
 	result := scope.Result{Wait: true, Message: failed.message, RequeueAfter: failed.retryAfter}
@@ -148,11 +153,12 @@ func (r *Resolver) Reconcile(ctx context.Context, s *scope.Scope) (scope.Result,
 		result.Wait = false
 		return result, nil
 	}
-	if desired == nil || desired.Image == image {
+	sameSource := found != nil && found.byDefault && desired != nil && desired.Source == v1beta1.ReleaseSourceDefault
+	if desired == nil || desired.Image == image || sameSource {
 		return result, nil
 	}
 	// Keep the running payload in use if it is still readable.
-	last, err := r.resolve(ctx, s, desired.Image)
+	last, err := r.last(ctx, s, desired)
 	switch {
 	case errors.As(err, &failed), err == nil && last == nil:
 		return result, nil
@@ -164,8 +170,23 @@ func (r *Resolver) Reconcile(ctx context.Context, s *scope.Scope) (scope.Result,
 	return result, nil
 }
 
-// report sets ReleaseResolved for a payload that is used.
-func report(hostedCluster *v1beta1.HostedCluster, release *payload.Release) scope.Result {
+// wanted returns the payload of an image, or the default release if there is no image.
+func (r *Resolver) wanted(ctx context.Context, s *scope.Scope, image string) (*resolved, error) {
+	if image == "" {
+		return r.defaultRelease(ctx, s)
+	}
+	return r.resolve(ctx, s, image)
+}
+
+// report sets ReleaseResolved for a release that is used.
+func report(hostedCluster *v1beta1.HostedCluster, found *resolved) scope.Result {
+	release := found.release
+	if found.byDefault {
+		set(hostedCluster, metav1.ConditionTrue, v1beta1.DefaultReleaseReason, fmt.Sprintf(
+			"spec.release isn't set: release %s is the operator's default, %s for nodes with Kubernetes %s",
+			release.Version, release.Image, found.component.Versions[payload.KubernetesVersion]))
+		return scope.Result{RequeueAfter: followAfter}
+	}
 	message := fmt.Sprintf("payload %s is %s", release.Version, release.Image)
 	switch release.Unverified {
 	case "":
@@ -236,6 +257,15 @@ func use(s *scope.Scope, r *resolved) {
 type resolved struct {
 	release   *payload.Release
 	component payload.Component
+	// byDefault: it is the operator's default release, and no payload.
+	byDefault bool
+}
+
+func (r *resolved) source() v1beta1.ReleaseSource {
+	if r.byDefault {
+		return v1beta1.ReleaseSourceDefault
+	}
+	return v1beta1.ReleaseSourcePayload
 }
 
 // failedError is why a payload can't be used.
