@@ -27,6 +27,7 @@ import (
 
 	"github.com/autonode-io/autonode/cmd/autonode/cluster"
 	"github.com/autonode-io/autonode/cmd/autonode/command"
+	"github.com/autonode-io/autonode/cmd/autonode/printer"
 	"github.com/autonode-io/autonode/cmd/autonode/watch"
 )
 
@@ -46,10 +47,12 @@ var errNoNodeClaims = errors.New("this cluster has no NodeClaims, so Karpenter d
 
 // Options are those of `autonode nodes`.
 type Options struct {
-	Cluster          cluster.Flags
-	NodePool, SortBy string
-	Watch            bool
+	Cluster                  cluster.Flags
+	NodePool, SortBy, Output string
+	Watch                    bool
 }
+
+var outputs = []string{"table", "json", "yaml", "name"}
 
 // NewCommand returns `autonode nodes`.
 func NewCommand() *cobra.Command {
@@ -61,9 +64,10 @@ func NewCommand() *cobra.Command {
 
 It works in any cluster with Karpenter, and reads nodes, NodeClaims, pods, PodDisruptionBudgets and events. A NodeClaim
 without a node is a row as well. CPU and memory are what pods request of what they can have; pods of DaemonSets don't
-count as pods, their requests do. A price is the list price that the node's label eks-node-viewer/instance-price has.`,
+count as pods, their requests do. Pending pods have no node yet: see "autonode why pod". A price is the list price that the node's label eks-node-viewer/instance-price has.`,
 		Example: `  autonode nodes --watch
-  autonode nodes --nodepool general --sort-by price`,
+  autonode nodes --nodepool general --sort-by price
+  autonode nodes -o json`,
 		Args: cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error { return command.Run(cmd, &o) },
 	}
@@ -72,6 +76,7 @@ count as pods, their requests do. A price is the list price that the node's labe
 	flags.StringVar(&o.NodePool, "nodepool", "", "show the nodes of one NodePool; without it all nodes")
 	flags.StringVar(&o.SortBy, "sort-by", "name", strings.Join(orderNames(), ", ")+"; the youngest, dearest and fullest first")
 	flags.BoolVarP(&o.Watch, "watch", "w", false, "show the table again whenever something changes, until interrupted")
+	printer.AddFlag(cmd, &o.Output, "output format", outputs...)
 	command.RegisterCompletion(cmd, "sort-by", orderNames()...)
 	return cmd
 }
@@ -82,6 +87,12 @@ func orderNames() []string { return slices.Sorted(maps.Keys(orders)) }
 func (o *Options) Validate() error {
 	if orders[o.SortBy] == nil {
 		return fmt.Errorf("--sort-by %q: want one of %s", o.SortBy, strings.Join(orderNames(), ", "))
+	}
+	if err := printer.ValidateFormat(o.Output, outputs...); err != nil {
+		return err
+	}
+	if o.Watch && o.Output != outputs[0] {
+		return fmt.Errorf("--watch shows tables: leave out --output %s", o.Output)
 	}
 	return nil
 }
@@ -112,7 +123,17 @@ func (o *Options) show(ctx context.Context, reader client.Reader, to io.Writer, 
 	if err := o.known(v); err != nil && !o.Watch {
 		return err
 	}
-	return printTable(to, v.rows(o.NodePool), orders[o.SortBy])
+	rows := sorted(v.rows(o.NodePool), orders[o.SortBy])
+	switch o.Output {
+	case "name":
+		for _, r := range rows {
+			printer.Line(to, r.name)
+		}
+		return nil
+	case "json", "yaml":
+		return printer.Encode(to, o.Output, viewOfRows(rows, v.pending()))
+	}
+	return printTable(to, rows, v.pending())
 }
 
 // known returns an error if --nodepool names no NodePool that has nodes.

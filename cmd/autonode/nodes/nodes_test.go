@@ -24,6 +24,7 @@ import (
 	"sigs.k8s.io/karpenter/pkg/events"
 
 	"github.com/autonode-io/autonode/api/karpenter/v1alpha1"
+	"github.com/autonode-io/autonode/cmd/autonode/printer"
 	"github.com/autonode-io/autonode/cmd/autonode/printer/printertest"
 )
 
@@ -202,22 +203,57 @@ dear   general   m5.large  a     spot      $0.400   50%  50%     2     3h
 cheap  general   m5.large  a     spot      $0.050   25%  25%     1     3h    
 alien  general   m5.large  a     spot      -        0%   0%      0     120m  not Karpenter's
 other  batch     -         -     -         -        -    -       0     10s   launching
-4 nodes, $0.450 an hour and 2 without a price; 3 pods; requested: CPU 25%, memory 25%
+4 nodes, $0.450 an hour and 2 without a price; 1 pod pending; 3 pods; requested: CPU 25%, memory 25%
 `},
 		{"When a NodePool is named, it should show its nodes alone", "batch", "name", `
 NODE   NODEPOOL  TYPE  ZONE  CAPACITY  PRICE/H  CPU  MEMORY  PODS  AGE  STATE
 other  batch     -     -     -         -        -    -       0     10s  launching
-1 node, $0.000 an hour and 1 without a price; 0 pods; requested: CPU -, memory -
+1 node, $0.000 an hour and 1 without a price; 1 pod pending; 0 pods; requested: CPU -, memory -
 `},
 	} {
 		t.Run(test.name, func(t *testing.T) {
 			var out bytes.Buffer
-			NewWithT(t).Expect(printTable(&out, v.rows(test.nodePool), orders[test.order])).To(Succeed())
+			NewWithT(t).Expect(printTable(&out, sorted(v.rows(test.nodePool), orders[test.order]), v.pending())).To(Succeed())
 			if diff := cmp.Diff(strings.TrimPrefix(test.want, "\n"), out.String()); diff != "" {
 				t.Errorf("(-want +got):\n%s", diff)
 			}
 		})
 	}
+}
+
+func TestNodesOutput(t *testing.T) {
+	t.Run("When a script asks for nodes, it should get fields, without those that aren't known", func(t *testing.T) {
+		waiting := ready("waiting", func(claim *karpv1.NodeClaim) {
+			claim.Status.NodeName = ""
+			claim.StatusConditions().SetUnknown(karpv1.ConditionTypeRegistered)
+		})
+		v := viewOf(ready("n", nil), nodeOf("n", "0.05"), podOn("n", "a", nil), waiting, podOn("", "pending", nil))
+		var out bytes.Buffer
+		NewWithT(t).Expect(printer.Encode(&out, "yaml", viewOfRows(sorted(v.rows(""), orders["name"]), v.pending()))).To(Succeed())
+		want := `nodes:
+- capacityType: spot
+  created: "2026-11-23T09:00:00Z"
+  instanceType: m5.large
+  name: "n"
+  nodePool: general
+  pods: 1
+  pricePerHour: 0.05
+  requestedCPU: 0.25
+  requestedMemory: 0.25
+  zone: a
+- capacityType: spot
+  created: "2026-11-23T09:00:00Z"
+  instanceType: m5.large
+  name: waiting
+  nodePool: general
+  pods: 0
+  state: waiting to join
+pendingPods: 1
+`
+		if diff := cmp.Diff(want, out.String()); diff != "" {
+			t.Errorf("(-want +got):\n%s", diff)
+		}
+	})
 }
 
 // withoutKarpenter has no CRDs.
@@ -245,6 +281,11 @@ func TestHostileOutput(t *testing.T) {
 	})
 	waiting.UID = types.UID("b")
 	printertest.Harmless(t, "nodes", func(out io.Writer) error {
-		return printTable(out, viewOf(ready("a", nil), node, pod, blocked, waiting).rows(""), orders["name"])
+		return printTable(out, sorted(viewOf(ready("a", nil), node, pod, blocked, waiting).rows(""), orders["name"]), 0)
 	})
+	for _, format := range []string{"json", "yaml"} {
+		printertest.Harmless(t, "nodes in "+format, func(out io.Writer) error {
+			return printer.Encode(out, format, viewOfRows(sorted(viewOf(ready("a", nil), node, pod, blocked, waiting).rows(""), orders["name"]), 0))
+		})
+	}
 }

@@ -260,9 +260,24 @@ func andMore(names []string) string {
 	return fmt.Sprintf("%s and %d more", names[0], len(names)-1)
 }
 
-// printTable prints a table and a line about all rows.
-func printTable(to io.Writer, rows []*row, order func(a, b *row) int) error {
+// pending counts the pods that no node has, and that aren't being deleted.
+func (v *view) pending() (n int) {
+	for i := range v.pods.Items {
+		if pod := &v.pods.Items[i]; pod.Spec.NodeName == "" && pod.DeletionTimestamp.IsZero() && !podutils.IsTerminal(pod) {
+			n++
+		}
+	}
+	return n
+}
+
+// sorted returns rows in an order, those that are equal in it by their names.
+func sorted(rows []*row, order func(a, b *row) int) []*row {
 	slices.SortFunc(rows, func(a, b *row) int { return cmp.Or(order(a, b), strings.Compare(a.name, b.name)) })
+	return rows
+}
+
+// printTable prints a table, and a line about all rows and the pods that no node has.
+func printTable(to io.Writer, rows []*row, pending int) error {
 	table := tabwriter.NewWriter(to, 0, 0, 2, ' ', 0)
 	fmt.Fprintln(table, "NODE\tNODEPOOL\tTYPE\tZONE\tCAPACITY\tPRICE/H\tCPU\tMEMORY\tPODS\tAGE\tSTATE")
 	var price float64
@@ -286,6 +301,9 @@ func printTable(to io.Writer, rows []*row, order func(a, b *row) int) error {
 	summary := fmt.Sprintf("%s, %s an hour", english.Plural(len(rows), "node", ""), printer.Dollars(price))
 	if unpriced > 0 {
 		summary += fmt.Sprintf(" and %d without a price", unpriced)
+	}
+	if pending > 0 {
+		summary += fmt.Sprintf("; %s pending", english.Plural(pending, "pod", ""))
 	}
 	summary += fmt.Sprintf("; %s; requested: CPU %s, memory %s", english.Plural(pods, "pod", ""), percent(fraction(requested.cpu, allocatable.cpu)), percent(fraction(requested.memory, allocatable.memory)))
 	if _, err := fmt.Fprintln(to, message.Line(summary)); err != nil {

@@ -9,11 +9,9 @@ import (
 	"errors"
 	"fmt"
 	"io"
-	"os"
 	"strings"
 	"time"
 
-	"golang.org/x/term"
 	"k8s.io/apimachinery/pkg/api/meta"
 	"k8s.io/client-go/rest"
 	toolscache "k8s.io/client-go/tools/cache"
@@ -28,9 +26,6 @@ const (
 	redrawInterval = time.Second
 	ageInterval    = 10 * time.Second
 )
-
-// clearScreen moves a terminal's cursor home and clears what follows.
-const clearScreen = "\x1b[H\x1b[2J"
 
 // Kinds are those that a table is made of.
 type Kinds struct {
@@ -81,16 +76,18 @@ func Table(ctx context.Context, config *rest.Config, to io.Writer, kinds Kinds, 
 		}
 		return cmp.Or(<-ended, errors.New("watching the cluster: the first lists failed"))
 	}
+	server, err := newServer(config)
+	if err != nil {
+		return fmt.Errorf("connecting to %s: %w", config.Host, err)
+	}
 	for {
+		now := time.Now()
+		server.probe(ctx, now)
 		var table strings.Builder
 		if err := show(ctx, cached, &table); err != nil {
 			return err
 		}
-		screen := message.Visible(table.String())
-		if isTerminal(to) {
-			screen = clearScreen + screen
-		}
-		if _, err := io.WriteString(unwrapped(to), screen); err != nil {
+		if _, err := io.WriteString(unwrapped(to), screenOf(to).draw(server.line(now), server.away(), message.Visible(table.String()))); err != nil {
 			return fmt.Errorf("writing the table: %w", err)
 		}
 		if !wait(ctx, redrawInterval, nil) || !wait(ctx, ageInterval, changed) {
@@ -123,9 +120,4 @@ func unwrapped(to io.Writer) io.Writer {
 		return visible.To
 	}
 	return to
-}
-
-func isTerminal(to io.Writer) bool {
-	file, ok := unwrapped(to).(*os.File)
-	return ok && term.IsTerminal(int(file.Fd()))
 }
