@@ -167,16 +167,13 @@ func (c *collector) keep(where string, entry v1alpha1.CatalogInstanceType) {
 		c.problem(where, "%s is there twice; the first one is kept", shown(entry.Name))
 		return
 	}
-	// Alone, and without the patches, whose absence isn't the entry's fault.
-	read := catalog.Read(&v1alpha1.InstanceTypeCatalogSpec{
-		InstanceTypes: []v1alpha1.CatalogInstanceType{entry},
-		Patches:       []v1alpha1.CatalogPatch{variable("/spec/reservation", "reservationID")},
-	})
+	read := readAlone(entry)
 	for _, p := range read.Problems {
 		c.problem(where, "%s", p.Message)
 		if !p.OfferingsOnly {
 			return
 		}
+		entry.Offerings = usableOfferings(entry)
 	}
 	if c.options.Estimate && c.prices.none {
 		for i := range entry.Offerings {
@@ -187,6 +184,28 @@ func (c *collector) keep(where string, entry v1alpha1.CatalogInstanceType) {
 	}
 	c.at[entry.Name] = len(c.Types)
 	c.Types = append(c.Types, entry)
+}
+
+// readAlone reads an entry without others, and without the catalog's patches, whose absence isn't the entry's fault.
+func readAlone(entry v1alpha1.CatalogInstanceType) catalog.Catalog {
+	return catalog.Read(&v1alpha1.InstanceTypeCatalogSpec{
+		InstanceTypes: []v1alpha1.CatalogInstanceType{entry},
+		Patches:       []v1alpha1.CatalogPatch{variable("/spec/reservation", "reservationID")},
+	})
+}
+
+// usableOfferings returns the offerings of an entry that a catalog can use.
+func usableOfferings(entry v1alpha1.CatalogInstanceType) []v1alpha1.CatalogOffering {
+	all := entry.Offerings
+	entry.Offerings = nil
+	for _, offering := range all {
+		before := entry.Offerings
+		entry.Offerings = append(slices.Clone(before), offering)
+		if len(readAlone(entry).Problems) > 0 {
+			entry.Offerings = before
+		}
+	}
+	return entry.Offerings
 }
 
 func (c *collector) result() (*Imported, error) {

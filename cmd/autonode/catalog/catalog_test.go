@@ -82,6 +82,18 @@ func TestCatalogImport(t *testing.T) {
 			t.Errorf("%v\n%s", err, out)
 		}
 	})
+	t.Run("When a table is imported, it should print a catalog that check can render, without the offerings that it can't", func(t *testing.T) {
+		table := "name,cpu,memory,capacityType,zones,price\nsmall,2,4Gi,on-demand,a,0.02\nsmall,2,4Gi,on-demand,a,0.03\nsmall,2,4Gi,sometimes,a,0.03\nlarge,8,32Gi,,b,0.2\n"
+		patches := written(t, "patches.yaml", "- {op: add, path: /spec/instanceType, valueFrom: {variable: instanceType}}\n")
+		out, problems, err := catalogCommand(t, "import", "csv", "-f", written(t, "types.csv", table), "--template", "AWSMachineTemplate/general", "--patches", patches)
+		if err != nil || !strings.Contains(problems, "sometimes") {
+			t.Fatalf("%v\n%s", err, problems)
+		}
+		out, _, err = catalogCommand(t, "check", "-f", written(t, "catalog.yaml", out), "-f", written(t, "templates.yaml", awsTemplates))
+		if err != nil || out != "1 catalogs: 2 usable instance types, 2 offerings, 2 machines rendered\n" {
+			t.Errorf("%v\n%s", err, out)
+		}
+	})
 	t.Run("When names are given, it should import those", func(t *testing.T) {
 		out, _, err := catalogCommand(t, "import", "openstack", "-f", samples+"openstack.json", "--estimate-prices", "--include", "m1.*,*.medium", "--template", "workers")
 		if err != nil || strings.Count(out, "  - architecture:") != 3 || !strings.Contains(out, `price: "0.1720"`) {
@@ -98,6 +110,7 @@ func TestCatalogImport(t *testing.T) {
 		"the file isn't named":            {[]string{"aws", "--template", "x"}, "-f FILE"},
 		"the format is unknown":           {[]string{"xml", "-f", "x"}, `unknown format "xml"`},
 		"the file is another's":           {[]string{"azure", "-f", samples + "aws.json", "--template", "x"}, "aws.json: not the output of az vm list-skus"},
+		"there are no patches":            {[]string{"csv", "-f", samples + "csv.csv", "--template", "KwokMachineTemplate/x"}, "--patches FILE"},
 		"nothing matches":                 {[]string{"aws", "-f", samples + "aws.json", "--template", "x", "--include", "z*"}, "no machine type can be imported"},
 		"the patches are none":            {[]string{"aws", "-f", samples + "aws.json", "--template", "x", "--patches", samples + "aws.json"}, "not a list of patches"},
 	} {

@@ -16,11 +16,15 @@ import (
 	"sigs.k8s.io/yaml"
 
 	"github.com/autonode-io/autonode/api/karpenter/v1alpha1"
+	"github.com/autonode-io/autonode/catalog"
 	"github.com/autonode-io/autonode/catalog/importer"
 	"github.com/autonode-io/autonode/cmd/autonode/command"
 	"github.com/autonode-io/autonode/cmd/autonode/file"
 	"github.com/autonode-io/autonode/cmd/autonode/printer"
 )
+
+// maxProblems is how many problems of one catalog are shown, of which the first is the whole catalog's.
+const maxProblems = 6
 
 // source is what instance types are imported from, and the catalog that they are for.
 type source struct {
@@ -125,6 +129,11 @@ func (o *ImportOptions) Run(_ context.Context, streams command.Streams) error {
 	if err != nil {
 		return err
 	}
+	for i := range parts {
+		if err := o.usable(&parts[i]); err != nil {
+			return err
+		}
+	}
 	printer.Printf(streams.ErrOut, "%d machine types imported in %d catalogs, %d problems\n", len(imported.Types), len(parts), len(imported.Problems))
 	for i := range parts {
 		if err := printCatalog(streams.Out, &v1alpha1.InstanceTypeCatalog{
@@ -135,6 +144,23 @@ func (o *ImportOptions) Run(_ context.Context, streams command.Streams) error {
 		}
 	}
 	return nil
+}
+
+// usable returns why a catalog can't be used as it is. Each type alone can be: what is missing are patches.
+func (o *ImportOptions) usable(spec *v1alpha1.InstanceTypeCatalogSpec) error {
+	read := catalog.Read(spec)
+	problems := []error{read.Err}
+	for _, problem := range read.Problems {
+		problems = append(problems, problem)
+	}
+	err := errors.Join(problems[:min(len(problems), maxProblems)]...)
+	if err == nil {
+		return nil
+	}
+	if more := len(problems) - maxProblems; more > 0 {
+		err = fmt.Errorf("%w\nand %d more", err, more)
+	}
+	return fmt.Errorf("the catalog couldn't be used: %w\nname a file with patches that write the machine type into the machine: --patches FILE; see docs/catalog.md", err)
 }
 
 // types returns the instance types that the files say, and names on standard error what it leaves out.
