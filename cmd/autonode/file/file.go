@@ -13,6 +13,7 @@ import (
 	"os"
 
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/apimachinery/pkg/labels"
 	"k8s.io/apimachinery/pkg/runtime"
@@ -21,6 +22,7 @@ import (
 	"sigs.k8s.io/yaml"
 
 	"github.com/autonode-io/autonode/api/karpenter/v1alpha1"
+	"github.com/autonode-io/autonode/api/v1beta1"
 )
 
 // maxSize bounds what is read from one file, in bytes.
@@ -134,11 +136,14 @@ func (o Objects) Get(_ context.Context, kind schema.GroupKind, name string) (*un
 	return nil, apierrors.NewNotFound(schema.GroupResource{Group: kind.Group, Resource: kind.Kind}, name)
 }
 
-// NodeClass returns the one that the files contain.
+// NodeClass returns the one that the files contain; without any, the default one of the HostedCluster that they contain.
 func (o Objects) NodeClass() (*v1alpha1.ClusterAPINodeClass, error) {
 	classes, err := o.List(context.Background(), schema.GroupKind{Group: v1alpha1.Group, Kind: v1alpha1.Kind}, labels.Everything())
 	if err != nil {
 		return nil, err
+	}
+	if len(classes) == 0 {
+		return o.defaultNodeClass()
 	}
 	if len(classes) != 1 {
 		return nil, fmt.Errorf("the files contain %d ClusterAPINodeClasses; want one", len(classes))
@@ -149,4 +154,30 @@ func (o Objects) NodeClass() (*v1alpha1.ClusterAPINodeClass, error) {
 		return nil, fmt.Errorf("ClusterAPINodeClass %s: %w", classes[0].GetName(), err)
 	}
 	return nodeClass, nil
+}
+
+// defaultNodeClass returns what the operator makes of the HostedCluster in the files.
+func (o Objects) defaultNodeClass() (*v1alpha1.ClusterAPINodeClass, error) {
+	found, err := o.List(context.Background(), schema.GroupKind{Group: v1beta1.Group, Kind: "HostedCluster"}, labels.Everything())
+	if err != nil {
+		return nil, err
+	}
+	if len(found) != 1 {
+		return nil, fmt.Errorf("the files contain 0 ClusterAPINodeClasses and %d HostedClusters; want one of either", len(found))
+	}
+	hostedCluster := &v1beta1.HostedCluster{}
+	if err := runtime.DefaultUnstructuredConverter.FromUnstructuredWithValidation(found[0].Object, hostedCluster, true); err != nil {
+		return nil, fmt.Errorf("HostedCluster %s: %w", found[0].GetName(), err)
+	}
+	autoNode := hostedCluster.Spec.AutoNode
+	if autoNode == nil || autoNode.ProvisionerConfig.Karpenter == nil || autoNode.ProvisionerConfig.Karpenter.ClusterAPI == nil {
+		return nil, fmt.Errorf("HostedCluster %s has no spec.autoNode.provisionerConfig.karpenter.clusterAPI, so it has no default node class", found[0].GetName())
+	}
+	settings := autoNode.ProvisionerConfig.Karpenter.ClusterAPI
+	return &v1alpha1.ClusterAPINodeClass{
+		ObjectMeta: metav1.ObjectMeta{Name: v1alpha1.DefaultNodeClass},
+		Spec: v1alpha1.ClusterAPINodeClassSpec{
+			TemplateSelectors: settings.TemplateSelectors, Bootstrap: settings.Bootstrap, Kubelet: settings.Kubelet, BootstrapPatches: settings.BootstrapPatches,
+		},
+	}, nil
 }

@@ -8,6 +8,8 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"slices"
+	"strings"
 
 	"github.com/spf13/cobra"
 	corev1 "k8s.io/api/core/v1"
@@ -46,7 +48,7 @@ func newRenderCommand() *cobra.Command {
 		Long: `Print the machines that would be made, without a cluster.
 
 The files contain one ClusterAPINodeClass and what it selects: infrastructure templates, MachineDeployments and
-bootstrap templates. For each source the command applies the patches of the source and of the node class, and
+bootstrap templates. Without a node class, it is the default one of the HostedCluster in the files. For each source the command applies the patches of the source and of the node class, and
 prints the infrastructure machine, the bootstrap config and the Machine of a NodeClaim "example". Labels and taints
 of a NodePool are missing. An image of the release payload appears as its name, such as image.aws.us-east-1.
 
@@ -114,9 +116,16 @@ func (o *RenderOptions) Run(ctx context.Context, streams command.Streams) error 
 		}
 	}
 	printed := 0
+	var sources []string
 	for i := range found.Templates {
 		tmpl := &found.Templates[i]
+		sources = append(sources, tmpl.Source.Name)
 		if o.Source != "" && tmpl.Source.Name != o.Source || !tmpl.Bootstrap.IsDefined() {
+			continue
+		}
+		if offered := tmpl.CapacityTypes(); !slices.Contains(offered, o.Chosen.CapacityType) {
+			problems = append(problems, fmt.Errorf("%s: it offers no %s machines, but %s: choose another --capacity-type, or declare a price and a patch for it (docs/templates.md)",
+				tmpl.Source, o.Chosen.CapacityType, strings.Join(offered, ", ")))
 			continue
 		}
 		if err := RenderMachine(streams.Out, nodeClass, tmpl, o.Chosen); err != nil {
@@ -127,6 +136,10 @@ func (o *RenderOptions) Run(ctx context.Context, streams command.Streams) error 
 	}
 	if err := errors.Join(problems...); err != nil || printed > 0 {
 		return err
+	}
+	if len(sources) > 0 {
+		slices.Sort(sources)
+		return fmt.Errorf("--source %q: the node class selects no such source; it selects %s", o.Source, strings.Join(slices.Compact(sources), ", "))
 	}
 	return errors.New("the node class selects none of the objects in the files")
 }

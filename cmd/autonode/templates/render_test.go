@@ -35,6 +35,22 @@ metadata: {name: default}
 spec: {template: {spec: {}}}
 `
 
+const hostedCluster = `apiVersion: autonode.io/v1beta1
+kind: HostedCluster
+metadata: {name: blue}
+spec:
+  infraID: blue
+  autoNode:
+    provisionerConfig:
+      name: Karpenter
+      karpenter:
+        platform: ClusterAPI
+        clusterAPI:
+          infrastructureTemplateSelectors:
+          - {apiGroup: infrastructure.cluster.x-k8s.io, kind: CloudMachineTemplate, selector: {matchLabels: {pool: general}}}
+          bootstrap: {configTemplateRef: {apiGroup: bootstrap.cluster.x-k8s.io, kind: RKE2ConfigTemplate, name: default}}
+`
+
 func cloudTemplate(name, patches string) string {
 	return `apiVersion: infrastructure.cluster.x-k8s.io/v1
 kind: CloudMachineTemplate
@@ -79,8 +95,19 @@ func TestTemplatesRender(t *testing.T) {
 		"When the bootstrap template is missing, it should say so": {
 			files: []string{strings.Split(templateNodeClass, "---")[0], cloudTemplate("c4-large", patches)}, mention: `RKE2ConfigTemplate.bootstrap.cluster.x-k8s.io "default" not found`,
 		},
-		"When nothing is selected, it should say so":                  {files: []string{templateNodeClass}, mention: "selects none of the objects"},
-		"When there is no node class, it should say so":               {files: []string{cloudTemplate("c4-large", patches)}, mention: "0 ClusterAPINodeClasses; want one"},
+		"When nothing is selected, it should say so":    {files: []string{templateNodeClass}, mention: "selects none of the objects"},
+		"When there is no node class, it should say so": {files: []string{cloudTemplate("c4-large", patches)}, mention: "0 ClusterAPINodeClasses and 0 HostedClusters; want one of either"},
+		"When there is a HostedCluster instead of a node class, it should take its default one": {
+			files: []string{hostedCluster + "---\n" + strings.Split(templateNodeClass, "---\n")[1], cloudTemplate("c4-large", patches)}, wants: []string{"c4-large as c4-large"},
+		},
+		"When the HostedCluster has AutoNode off, it should say so": {files: []string{strings.Split(hostedCluster, "  autoNode:")[0]}, mention: "HostedCluster blue has no spec.autoNode"},
+		"When a source makes no spot machines, it should say what it makes, rather than print one": {
+			files: []string{templateNodeClass, cloudTemplate("c4-large", "[]")}, args: []string{"--capacity-type", "spot"},
+			mention: "CloudMachineTemplate default/c4-large: it offers no spot machines, but on-demand: choose another --capacity-type",
+		},
+		"When the source is misspelled, it should say which there are": {
+			files: []string{templateNodeClass, cloudTemplate("c4-large", patches)}, args: []string{"--source", "c4-lagre"}, mention: `--source "c4-lagre": the node class selects no such source; it selects c4-large`,
+		},
 		"When the node class has an unknown field, it should name it": {files: []string{strings.Replace(templateNodeClass, "spec:\n", "spec:\n  patch: []\n", 1)}, mention: `"spec.patch"`},
 		"When a document isn't an object, it should say which":        {files: []string{"a: b\n"}, mention: "document 1 has no apiVersion"},
 		"When the capacity type is unknown, it should say so":         {files: []string{templateNodeClass}, args: []string{"--capacity-type", "free"}, mention: "want on-demand or spot"},
