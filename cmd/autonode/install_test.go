@@ -7,6 +7,7 @@ import (
 	"os"
 	"path/filepath"
 	"slices"
+	"strings"
 	"testing"
 
 	. "github.com/onsi/gomega"
@@ -26,11 +27,11 @@ func TestInstallRender(t *testing.T) {
 	}
 	t.Run("When it renders, it should print what an overlay makes, and connect to nothing", func(t *testing.T) {
 		g := NewWithT(t)
-		out, err := run(t, "autonode", "install", "--render", "--kubeconfig", "none", "--image", "registry.example/operator@sha256:0123", "--karpenter-settings", settings,
+		out, err := run(t, "autonode", "install", "--render", "--kubeconfig", "none", "--image", "registry.example/operator@sha256:"+strings.Repeat("0123", 16), "--karpenter-settings", settings,
 			"--operator-arg=--registry-networks=10.20.0.0/16", "--pull-secret=registry", "--monitoring")
 		g.Expect(err).NotTo(HaveOccurred())
 		g.Expect(out).To(And(
-			ContainSubstring("name: hostedclusters.autonode.io"), ContainSubstring("image: registry.example/operator@sha256:0123"),
+			ContainSubstring("name: hostedclusters.autonode.io"), ContainSubstring("image: registry.example/operator@sha256:"+strings.Repeat("0123", 16)),
 			ContainSubstring("- --registry-networks=10.20.0.0/16"), ContainSubstring("- --karpenter-settings=/etc/karpenter/settings.yaml"),
 			MatchRegexp(`imagePullSecrets:\n +- name: registry\n`), ContainSubstring("logLevel: debug"), MatchRegexp(`configMap:\n +name: karpenter-settings-`), ContainSubstring("kind: PrometheusRule"),
 		))
@@ -43,6 +44,22 @@ func TestInstallRender(t *testing.T) {
 		_, err := run(t, "autonode", "install", "--render", "--image", "registry.example/operator:v1", "--pull-secret=a,b")
 		NewWithT(t).Expect(err).To(MatchError(ContainSubstring(`pull secret "a,b": a lowercase RFC 1123 subdomain`)))
 	})
+	for name, test := range map[string]struct {
+		args []string
+		want string
+	}{
+		"When the image can't be one, it should show one that can":   {[]string{"--image", "registry.example/Operator:v1"}, `--image "registry.example/Operator:v1" isn't an image such as registry.example/`},
+		"When the digest isn't one, it should say so":                {[]string{"--image", "registry.example/operator@sha256:0123"}, `isn't an image such as`},
+		"When an argument is no flag, it should show one":            {[]string{"--operator-arg=registry-networks"}, `--operator-arg "registry-networks" isn't a flag of the operator`},
+		"When an argument has two flags, it should reject it":        {[]string{"--operator-arg=--log-level debug"}, `isn't a flag of the operator`},
+		"When the settings are an argument, it should name the flag": {[]string{"--operator-arg=--karpenter-settings=x"}, "name the file with `autonode install --karpenter-settings`"},
+		"When the file of settings is missing, it should name it":    {[]string{"--karpenter-settings", settings + "x"}, "settings.yamlx"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			_, err := run(t, "autonode", append([]string{"install", "--render", "--image", "registry.example/operator:v1"}, test.args...)...)
+			NewWithT(t).Expect(err).To(MatchError(ContainSubstring(test.want)))
+		})
+	}
 	t.Run("When the image is missing, it should say where it is listed", func(t *testing.T) {
 		_, err := run(t, "autonode", "install")
 		NewWithT(t).Expect(err).To(MatchError(ContainSubstring("a release lists it in images.txt")))

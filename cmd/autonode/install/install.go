@@ -7,8 +7,11 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"regexp"
+	"strings"
 	"time"
 
+	"github.com/google/go-containerregistry/pkg/name"
 	"github.com/spf13/cobra"
 
 	"github.com/autonode-io/autonode/cmd/autonode/cluster"
@@ -67,8 +70,23 @@ func (o *Options) Validate() error {
 	if o.Manifests.Image == "" {
 		return errors.New("name the operator's image: --image REFERENCE; a release lists it in images.txt")
 	}
+	if _, err := name.ParseReference(o.Manifests.Image); err != nil {
+		return fmt.Errorf("--image %q isn't an image such as registry.example/autonode/autonode-operator@sha256:…: %w", o.Manifests.Image, err)
+	}
+	for _, arg := range o.Manifests.Args {
+		flag, _, _ := strings.Cut(arg, "=")
+		switch {
+		case !argument.MatchString(flag):
+			return fmt.Errorf("--operator-arg %q isn't a flag of the operator with its value, such as --operator-arg=--registry-networks=10.20.0.0/16", arg)
+		case flag == "--karpenter-settings":
+			return errors.New("--operator-arg: name the file with `autonode install --karpenter-settings`, which mounts it, too")
+		}
+	}
 	return nil
 }
+
+// argument is a flag of the operator's.
+var argument = regexp.MustCompile(`^--[a-z][a-z0-9-]*$`)
 
 // Run applies the objects, or prints them.
 func (o *Options) Run(ctx context.Context, streams command.Streams) error {
