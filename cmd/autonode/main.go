@@ -21,10 +21,12 @@ import (
 	"github.com/autonode-io/autonode/cmd/autonode/catalog"
 	"github.com/autonode-io/autonode/cmd/autonode/command"
 	"github.com/autonode-io/autonode/cmd/autonode/cost"
+	"github.com/autonode-io/autonode/cmd/autonode/describe"
 	"github.com/autonode-io/autonode/cmd/autonode/dump"
 	"github.com/autonode-io/autonode/cmd/autonode/hostedcluster"
 	"github.com/autonode-io/autonode/cmd/autonode/install"
 	"github.com/autonode-io/autonode/cmd/autonode/nodes"
+	"github.com/autonode-io/autonode/cmd/autonode/offerings"
 	"github.com/autonode-io/autonode/cmd/autonode/printer"
 	"github.com/autonode-io/autonode/cmd/autonode/release"
 	"github.com/autonode-io/autonode/cmd/autonode/templates"
@@ -88,7 +90,9 @@ Installed as kubectl-autonode it is a plugin of kubectl: kubectl autonode.`,
 		{cobra.Group{ID: "install", Title: "Install AutoNode and turn it on:"}, []*cobra.Command{
 			install.NewCommand(operatorImage), hostedcluster.NewCommand(), install.NewUninstallCommand(),
 		}},
-		{cobra.Group{ID: "look", Title: "Look at clusters:"}, []*cobra.Command{cost.NewCommand(), dump.NewCommand(info.String()), nodes.NewCommand(), why.NewCommand()}},
+		{cobra.Group{ID: "look", Title: "Look at clusters:"}, []*cobra.Command{
+			cost.NewCommand(), describe.NewCommand(), dump.NewCommand(info.String()), nodes.NewCommand(), offerings.NewCommand(), why.NewCommand(),
+		}},
 		{cobra.Group{ID: "files", Title: "Make and check files:"}, []*cobra.Command{catalog.NewCommand(), release.NewCommand(), templates.NewCommand()}},
 	}
 	for i := range groups {

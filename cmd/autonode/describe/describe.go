@@ -1,0 +1,190 @@
+// SPDX-License-Identifier: Apache-2.0
+
+// Package describe is `autonode describe`, which shows a hosted cluster from its HostedCluster to its nodes, and the first thing that is wrong.
+package describe
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"strings"
+
+	"github.com/spf13/cobra"
+	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"k8s.io/apimachinery/pkg/api/meta"
+	clientgoscheme "k8s.io/client-go/kubernetes/scheme"
+	clusterv1 "sigs.k8s.io/cluster-api/api/core/v1beta2"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+	karpv1 "sigs.k8s.io/karpenter/pkg/apis/v1"
+
+	"github.com/autonode-io/autonode/api/karpenter/v1alpha1"
+	"github.com/autonode-io/autonode/api/v1beta1"
+	"github.com/autonode-io/autonode/cmd/autonode/cluster"
+	"github.com/autonode-io/autonode/cmd/autonode/command"
+)
+
+// Options are those of `autonode describe cluster`.
+type Options struct {
+	Management, Guest cluster.Flags
+	HostedCluster     client.ObjectKey
+}
+
+// NewCommand returns `autonode describe`.
+func NewCommand() *cobra.Command {
+	return command.Group(&cobra.Command{
+		Use:   "describe",
+		Short: "Show a hosted cluster from its HostedCluster to its nodes, and what is wrong",
+	}, newClusterCommand())
+}
+
+func newClusterCommand() *cobra.Command {
+	var o Options
+	cmd := &cobra.Command{
+		Use:   "cluster [NAMESPACE/]NAME",
+		Short: "Show a hosted cluster from its HostedCluster to its nodes, and what is wrong",
+		Long: `Show a hosted cluster from its HostedCluster to its nodes, and what is wrong.
+
+The command reads the management cluster: the HostedCluster, its Cluster, Karpenter and the Machines. With
+--guest-kubeconfig or --guest-context it reads the guest, too: node classes, NodePools, NodeClaims and nodes. A line
+begins with ! where a condition says that something is wrong. The last line repeats the first of them: what comes after
+it often waits for it.`,
+		Example: `  autonode describe cluster clusters/blue
+  autonode describe cluster blue -n clusters --guest-kubeconfig blue.kubeconfig`,
+		Args: command.ExactlyOne("NAME", "the HostedCluster, like clusters/blue"),
+		RunE: func(cmd *cobra.Command, args []string) error {
+			if err := o.complete(args[0]); err != nil {
+				return err
+			}
+			return command.Run(cmd, &o)
+		},
+	}
+	flags := cmd.Flags()
+	o.Management.Add(flags, "the management cluster")
+	flags.StringVar(&o.Guest.Kubeconfig, "guest-kubeconfig", "", "kubeconfig of the guest cluster; without it and --guest-context the guest isn't read")
+	flags.StringVar(&o.Guest.Context, "guest-context", "", "context of the guest cluster, in --guest-kubeconfig or the default kubeconfig")
+	flags.StringVarP(&o.HostedCluster.Namespace, "namespace", "n", "", "namespace of the HostedCluster; without it that of the context")
+	return cmd
+}
+
+// complete takes the HostedCluster's namespace of its name, of --namespace, or of the context.
+func (o *Options) complete(name string) (err error) {
+	o.HostedCluster.Name = name
+	if namespace, name, found := strings.Cut(name, "/"); found {
+		o.HostedCluster = client.ObjectKey{Namespace: namespace, Name: name}
+	}
+	if o.HostedCluster.Namespace == "" {
+		o.HostedCluster.Namespace, err = o.Management.Namespace()
+	}
+	return err
+}
+
+// Validate implements command.Options.
+func (o *Options) Validate() error {
+	if o.HostedCluster.Name == "" || strings.Contains(o.HostedCluster.Name, "/") {
+		return fmt.Errorf("%q isn't the name of a HostedCluster, like clusters/blue", o.HostedCluster.String())
+	}
+	return nil
+}
+
+// Run prints the tree.
+func (o *Options) Run(ctx context.Context, streams command.Streams) error {
+	management, err := o.Management.Client()
+	if err != nil {
+		return err
+	}
+	v := &view{}
+	if err := v.readManagement(ctx, management, o.HostedCluster); err != nil {
+		return err
+	}
+	if o.Guest != (cluster.Flags{}) {
+		config, err := o.Guest.Config()
+		if err != nil {
+			return err
+		}
+		guest, err := client.New(config, client.Options{Scheme: clientgoscheme.Scheme})
+		if err != nil {
+			return fmt.Errorf("connecting to %s: %w", config.Host, err)
+		}
+		classes, err := o.Guest.Client()
+		if err != nil {
+			return err
+		}
+		if err := v.readGuest(ctx, guest, classes); err != nil {
+			return err
+		}
+	}
+	return v.print(streams.Out)
+}
+
+// view is what a tree is made of. What doesn't exist is nil.
+type view struct {
+	hostedCluster *v1beta1.HostedCluster
+	cluster       *clusterv1.Cluster
+	component     *v1beta1.ControlPlaneComponent
+	machines      []clusterv1.Machine
+	// guest: the guest was read.
+	guest      bool
+	classes    []v1alpha1.ClusterAPINodeClass
+	pools      []karpv1.NodePool
+	nodeClaims []karpv1.NodeClaim
+	nodes      map[string]*corev1.Node
+	// problems are what couldn't be read.
+	problems []string
+}
+
+func (v *view) readManagement(ctx context.Context, management client.Reader, key client.ObjectKey) error {
+	v.hostedCluster = &v1beta1.HostedCluster{}
+	switch err := management.Get(ctx, key, v.hostedCluster); {
+	case meta.IsNoMatchError(err):
+		return errors.New("this cluster has no HostedClusters: AutoNode isn't installed in it; choose the management cluster with --context or --kubeconfig")
+	case apierrors.IsNotFound(err):
+		return fmt.Errorf("there is no HostedCluster %s; list them with `kubectl get hostedclusters.autonode.io -A`", key)
+	case err != nil:
+		return fmt.Errorf("reading HostedCluster %s: %w", key, err)
+	}
+	namespace := v.hostedCluster.ControlPlaneNamespace()
+	found, component := &clusterv1.Cluster{}, &v1beta1.ControlPlaneComponent{}
+	if v.exists(management.Get(ctx, client.ObjectKey{Namespace: namespace, Name: v.hostedCluster.ClusterName()}, found), "the Cluster") {
+		v.cluster = found
+	}
+	if v.exists(management.Get(ctx, client.ObjectKey{Namespace: namespace, Name: v.hostedCluster.Names().Karpenter}, component), "the ControlPlaneComponent") {
+		v.component = component
+	}
+	machines := &clusterv1.MachineList{}
+	if v.exists(management.List(ctx, machines, client.InNamespace(namespace), client.HasLabels{v1alpha1.NodeClaimLabel},
+		client.MatchingLabels{clusterv1.ClusterNameLabel: v.hostedCluster.ClusterName()}), "Machines") {
+		v.machines = machines.Items
+	}
+	return nil
+}
+
+// readGuest reads Karpenter's objects with one client and node classes with another: their kinds are registered in different schemes.
+func (v *view) readGuest(ctx context.Context, guest, classReader client.Reader) error {
+	nodes, pools, claims, classes := &corev1.NodeList{}, &karpv1.NodePoolList{}, &karpv1.NodeClaimList{}, &v1alpha1.ClusterAPINodeClassList{}
+	if err := guest.List(ctx, nodes); err != nil {
+		return fmt.Errorf("listing the guest's nodes: %w", err)
+	}
+	v.guest, v.nodes = true, map[string]*corev1.Node{}
+	for i := range nodes.Items {
+		v.nodes[nodes.Items[i].Name] = &nodes.Items[i]
+	}
+	if v.exists(guest.List(ctx, pools), "the guest's NodePools") {
+		v.pools = pools.Items
+	}
+	if v.exists(guest.List(ctx, claims), "the guest's NodeClaims") {
+		v.nodeClaims = claims.Items
+	}
+	if v.exists(classReader.List(ctx, classes), "the guest's node classes") {
+		v.classes = classes.Items
+	}
+	return nil
+}
+
+// exists reports whether something was read. Another error than that it doesn't exist is a problem.
+func (v *view) exists(err error, what string) bool {
+	if err != nil && !apierrors.IsNotFound(err) && !meta.IsNoMatchError(err) {
+		v.problems = append(v.problems, fmt.Sprintf("reading %s: %v", what, err))
+	}
+	return err == nil
+}
