@@ -66,7 +66,7 @@ var secondLaunches = opmetrics.NewPrometheusCounter(crmetrics.Registry, promethe
 }, opmetrics.Beta)
 
 // oneNode counts by limits of nodes.
-var oneNode = corev1.ResourceList{resources.Node: resource.MustParse("1")}
+var oneNode = corev1.ResourceList{resources.Node: *resource.NewQuantity(1, resource.DecimalSI)}
 
 // SecondLaunches is what second launches need to know.
 type SecondLaunches struct {

@@ -20,12 +20,15 @@ const (
 
 	// slowFactor times the usual time is slow.
 	slowFactor = 3
-	// MinSlow and MaxSlow bound that time. MaxSlow also holds for a template without an observed machine. It is the --sync-period of most
-	// infrastructure providers, so a failed task has been reported by then.
-	MinSlow = time.Minute
-	MaxSlow = 10 * time.Minute
 	// Machines that usually take longer than MaxSlow, as on bare metal, are slow after half as much again.
 	leastFactor = 1.5
+)
+
+// MinSlow and MaxSlow bound that time. MaxSlow also holds for a template without an observed machine. It is the --sync-period of most
+// infrastructure providers, so a failed task has been reported by then.
+const (
+	MinSlow = time.Minute
+	MaxSlow = 10 * time.Minute
 )
 
 // Times are the launch times of templates. They are safe for concurrent use.
