@@ -27,7 +27,9 @@ func TestMachines(t *testing.T) {
 	g := NewWithT(t)
 	c.endsSettled(t, initialRelease, c.takeInventory(g, t.Context()))
 	c.fault(t, "c8-xlarge", infrav1.FaultLateProviderID, "true")
-	c.nodePool(t, "slow", require(corev1.LabelInstanceTypeStable, "c8-xlarge"))
+	// One offering, so that no other is launched beside it: that is TestSlowLaunch's.
+	c.nodePool(t, "slow", require(corev1.LabelInstanceTypeStable, "c8-xlarge"), require(corev1.LabelTopologyZone, "a"),
+		require(karpv1.CapacityTypeLabelKey, karpv1.CapacityTypeOnDemand))
 	c.workload(t, "patient", 1, "5", onPool("slow"))
 	var slow []string
 	g.Eventually(func(g Gomega, ctx context.Context) {

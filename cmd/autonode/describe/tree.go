@@ -129,7 +129,7 @@ func (v *view) hostedClusterItem() *item {
 	return root
 }
 
-// expected are reasons of False conditions with which nothing is wrong: they take time, or somebody wants it so.
+// expected are reasons of False conditions with which nothing is wrong: they take time, or a person wants it so.
 var expected = map[string]bool{
 	v1beta1.AutoNodeNotConfiguredReason: true, v1beta1.PausedReason: true, v1beta1.AutoNodeProgressingReason: true, v1beta1.AutoNodeUpgradingReason: true,
 	v1beta1.AutoNodeDrainingReason: true, v1beta1.NodesOutdatedReason: true, v1beta1.NodesAheadReason: true, v1beta1.NodeUpgradeHeldReason: true,
