@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Package release resolves a HostedCluster's payload, or the operator's default release where it names none. It pulls each digest once, looks a tag up only when
-// spec.release changes or an annotation requests it, and keeps the last resolved payload if the wanted one can't be
-// resolved.
+// Package release resolves a HostedCluster's payload, or the operator's default release where it names none. It pulls each
+// digest once, looks a tag up only when spec.release changes or an annotation requests it, and keeps the last resolved
+// payload if the wanted one can't be resolved.
 package release
 
 import (
