@@ -14,8 +14,6 @@ import (
 	"os"
 	"slices"
 
-	"github.com/autonode-io/autonode/karpenter/core/shutdown"
-
 	"github.com/awslabs/operatorpkg/controller"
 	"github.com/awslabs/operatorpkg/option"
 	"github.com/awslabs/operatorpkg/status"
@@ -62,7 +60,9 @@ import (
 	"github.com/autonode-io/autonode/karpenter/core/nodelimit"
 	"github.com/autonode-io/autonode/karpenter/core/nodepoolgone"
 	"github.com/autonode-io/autonode/karpenter/core/providerid"
+	"github.com/autonode-io/autonode/karpenter/core/refusal"
 	"github.com/autonode-io/autonode/karpenter/core/savings"
+	"github.com/autonode-io/autonode/karpenter/core/shutdown"
 	"github.com/autonode-io/autonode/karpenter/core/staticbackoff"
 	"github.com/autonode-io/autonode/karpenter/core/terminatefirst"
 	"github.com/autonode-io/autonode/karpenter/core/undecodable"
@@ -169,7 +169,8 @@ func register(ctx context.Context, guest *coreoperator.Operator, management *ope
 		return err
 	}
 	for _, c := range append(k.controllers, newControllers(guest, management, keeper, opts, p, k)...) {
-		if err := shutdown.Promptly(leadership.Hold(undecodable.Hold(c, guest.GetClient()), keeper)).Register(ctx, guest.Manager); err != nil {
+		held := leadership.Hold(undecodable.Hold(c, guest.GetClient()), keeper)
+		if err := shutdown.Promptly(refusal.BackOff(held, guest.Clock)).Register(ctx, guest.Manager); err != nil {
 			return fmt.Errorf("registering controller: %w", err)
 		}
 	}

@@ -287,6 +287,10 @@ func makesMachine(request *http.Request) bool {
 	return request.Method == http.MethodPost && strings.Contains(request.URL.Path, "/testmachines")
 }
 
+func deletesMachine(request *http.Request) bool {
+	return request.Method == http.MethodDelete && strings.Contains(request.URL.Path, "/machines/")
+}
+
 // What karpenter/run.go lists, and what shows that it runs: the name of a controller, or a metric.
 var (
 	controllers = map[string]string{
@@ -407,6 +411,7 @@ func TestKarpenter(t *testing.T) {
 	})
 
 	t.Run("When the Lease may be lost in the middle of a launch, it should not create the Machine, and do so when it still holds the Lease", w.losesLease)
+	t.Run("When an API server refuses a request, it should try again after seconds, and go on once that is admitted", w.isRefused)
 	t.Run("When the management cluster is away and then back but slow, it should decide nothing, say so once, and go on without a restart", w.isAway)
 	t.Run("When NodePools fail in any mixture, the pods of another should get their nodes as when it is alone", w.mixes)
 	t.Run("When a Machine's NodeClaim has gone, it should be removed, and not before the grace period is over", func(t *testing.T) {
@@ -457,6 +462,30 @@ func (w *world) losesLease(t *testing.T) {
 		g.Expect(w.Admin.Get(ctx, client.ObjectKeyFromObject(claim), claim)).To(Succeed())
 		g.Expect(claim.StatusConditions().IsTrue(karpv1.ConditionTypeLaunched)).To(BeTrue())
 	}).WithContext(t.Context()).WithPolling(poll).Should(Succeed())
+}
+
+// isRefused has an admission policy of the management cluster deny the deletion of a Machine.
+func (w *world) isRefused(t *testing.T) {
+	g := NewWithT(t)
+	claim := w.NodeClaim(t.Context(), "refused")
+	g.Eventually(func(g Gomega, ctx context.Context) {
+		g.Expect(w.Admin.Get(ctx, client.ObjectKeyFromObject(claim), claim)).To(Succeed())
+		g.Expect(claim.StatusConditions().IsTrue(karpv1.ConditionTypeLaunched)).To(BeTrue())
+	}).WithContext(t.Context()).WithPolling(poll).Should(Succeed())
+	refusals := func() (all float64) {
+		for _, one := range gathered(g, "karpenter_clusterapi_refused_reconciliations_total") {
+			all += one.GetCounter().GetValue()
+		}
+		return all
+	}
+	before := refusals()
+	w.management.Use(fault.Only(deletesMachine, status(http.StatusForbidden, metav1.StatusReasonForbidden, "ValidatingAdmissionPolicy 'mine' denied request")))
+	g.Expect(w.Admin.Delete(t.Context(), claim)).To(Succeed())
+	g.Eventually(refusals).WithContext(t.Context()).WithPolling(poll).Should(BeNumerically(">", before))
+	w.management.Use(nil)
+	g.Eventually(func(ctx context.Context) bool {
+		return apierrors.IsNotFound(w.Admin.Get(ctx, client.ObjectKeyFromObject(claim), claim))
+	}).WithContext(t.Context()).WithPolling(poll).Should(BeTrue())
 }
 
 // isAway takes the management cluster away, and gives it back slow.

@@ -1,0 +1,105 @@
+// SPDX-License-Identifier: Apache-2.0
+
+// Package refusal spaces out requests that an API server refuses.
+//
+// Upstream gap: controller-runtime retries a failed reconciliation after 5 ms, whatever the error, and logs each attempt. An admission policy of
+// a guest's admin refuses a write until a person changes it, for each of their NodeClaims (docs/upstream/management-outage.md names the hook).
+package refusal
+
+import (
+	"context"
+	"errors"
+	"net/http"
+	"sync"
+	"time"
+
+	"github.com/awslabs/operatorpkg/controller"
+	opmetrics "github.com/awslabs/operatorpkg/metrics"
+	"github.com/prometheus/client_golang/prometheus"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"k8s.io/client-go/util/workqueue"
+	"k8s.io/utils/clock"
+	"sigs.k8s.io/controller-runtime/pkg/log"
+	crmetrics "sigs.k8s.io/controller-runtime/pkg/metrics"
+	"sigs.k8s.io/controller-runtime/pkg/reconcile"
+	"sigs.k8s.io/karpenter/pkg/metrics"
+
+	"github.com/autonode-io/autonode/karpenter/core/reconciler"
+)
+
+const (
+	// MinBackOff and MaxBackOff bound the time until a refused reconciliation is tried again. It doubles with each refusal.
+	MinBackOff = time.Second
+	MaxBackOff = time.Minute
+	// LogInterval is how often a controller logs a refusal at most.
+	LogInterval = 10 * time.Second
+)
+
+var refused = opmetrics.NewPrometheusCounter(crmetrics.Registry, prometheus.CounterOpts{
+	Namespace: metrics.Namespace,
+	Subsystem: "clusterapi",
+	Name:      "refused_reconciliations_total",
+	Help:      "Reconciliations that ended because an API server refused a request, as an admission policy does. They aren't among controller_runtime_reconcile_errors_total. Labeled by controller.",
+}, []opmetrics.Label{{Name: "controller", Help: "The controller's name."}}, opmetrics.Beta)
+
+// BackOff wraps a controller. Karpenter core's singletons, whose requests name no object, keep their own back-off: one that waits a minute for
+// one NodePool's sake would make the others wait.
+func BackOff(c controller.Controller, clock clock.PassiveClock) controller.Controller {
+	return reconciler.Wrap(c, func(of reconciler.Registered) (reconcile.Reconciler, error) {
+		return &backOff{
+			name: of.Name, inner: of.Inner, clock: clock,
+			limiter: workqueue.NewTypedItemExponentialFailureRateLimiter[reconcile.Request](MinBackOff, MaxBackOff),
+		}, nil
+	})
+}
+
+// backOff is a reconciler that isn't retried at once after a refusal.
+type backOff struct {
+	name    string
+	inner   reconcile.Reconciler
+	clock   clock.PassiveClock
+	limiter workqueue.TypedRateLimiter[reconcile.Request]
+
+	mu sync.Mutex
+	// logged is when a refusal was logged last, and unlogged the number since.
+	logged   time.Time
+	unlogged int
+}
+
+// Reconcile implements reconcile.Reconciler.
+func (b *backOff) Reconcile(ctx context.Context, request reconcile.Request) (reconcile.Result, error) {
+	result, err := b.inner.Reconcile(ctx, request)
+	if request.Name == "" || !isRefusal(err) {
+		b.limiter.Forget(request)
+		return result, err
+	}
+	retry := b.limiter.When(request)
+	refused.Inc(map[string]string{"controller": b.name})
+	b.log(ctx, err, retry)
+	return reconcile.Result{RequeueAfter: retry}, nil
+}
+
+func (b *backOff) log(ctx context.Context, err error, retry time.Duration) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	if b.clock.Since(b.logged) < LogInterval {
+		b.unlogged++
+		return
+	}
+	log.FromContext(ctx).Error(err, "An API server refuses a request; Karpenter tries again", "after", retry.String(), "refusedSinceLastLine", b.unlogged)
+	b.logged, b.unlogged = b.clock.Now(), 0
+}
+
+// isRefusal reports whether an API server has answered that it won't do what was asked, for a reason that seldom passes within seconds. An
+// admission policy or webhook may give its answer any code of these; that of a ValidatingAdmissionPolicy is 422 unless it says otherwise.
+func isRefusal(err error) bool {
+	var status apierrors.APIStatus
+	if !errors.As(err, &status) {
+		return false
+	}
+	switch status.Status().Code {
+	case http.StatusBadRequest, http.StatusForbidden, http.StatusMethodNotAllowed, http.StatusRequestEntityTooLarge, http.StatusUnprocessableEntity:
+		return true
+	}
+	return false
+}

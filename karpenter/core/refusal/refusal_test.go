@@ -1,0 +1,124 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package refusal_test
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"testing"
+	"time"
+
+	"github.com/awslabs/operatorpkg/controller"
+	"github.com/go-logr/logr"
+	"github.com/go-logr/logr/funcr"
+	. "github.com/onsi/gomega"
+	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"k8s.io/apimachinery/pkg/runtime/schema"
+	"k8s.io/apimachinery/pkg/types"
+	clocktesting "k8s.io/utils/clock/testing"
+	ctrl "sigs.k8s.io/controller-runtime"
+	"sigs.k8s.io/controller-runtime/pkg/client/fake"
+	"sigs.k8s.io/controller-runtime/pkg/log"
+	"sigs.k8s.io/controller-runtime/pkg/manager"
+	"sigs.k8s.io/controller-runtime/pkg/reconcile"
+
+	"github.com/autonode-io/autonode/karpenter/core/reconciler/reconcilertest"
+	"github.com/autonode-io/autonode/karpenter/core/refusal"
+)
+
+// failing is a controller whose reconciliations end with an error.
+type failing struct{ err error }
+
+var _ controller.Controller = (*failing)(nil)
+
+// Register adds the controller.
+func (f *failing) Register(_ context.Context, m manager.Manager) error {
+	return ctrl.NewControllerManagedBy(m).Named("failing").For(&corev1.Node{}).Complete(f)
+}
+
+// Reconcile implements reconcile.Reconciler.
+func (f *failing) Reconcile(context.Context, reconcile.Request) (reconcile.Result, error) {
+	return reconcile.Result{RequeueAfter: time.Hour}, f.err
+}
+
+func TestBackOff(t *testing.T) {
+	nodeClaims := schema.GroupResource{Group: "karpenter.sh", Resource: "nodeclaims"}
+	denied := fmt.Errorf("deleting NodeClaim a: %w", apierrors.NewForbidden(nodeClaims, "a", errors.New("ValidatingAdmissionPolicy 'mine' denied request")))
+	invalid := apierrors.NewInvalid(schema.GroupKind{Kind: "NodeClaim"}, "a", nil)
+	conflict := apierrors.NewConflict(nodeClaims, "a", errors.New("the object has been modified"))
+
+	type wrapped struct {
+		Gomega
+		inner *failing
+		outer reconcile.Reconciler
+		clock *clocktesting.FakeClock
+		lines int
+	}
+	wrap := func(t *testing.T, err error) *wrapped {
+		t.Helper()
+		w := &wrapped{Gomega: NewWithT(t), inner: &failing{err}, clock: clocktesting.NewFakeClock(time.Now())}
+		w.outer = reconcilertest.Register(t, refusal.BackOff(w.inner, w.clock), fake.NewClientBuilder().Build())
+		return w
+	}
+	reconcileOnce := func(t *testing.T, w *wrapped, name string) (time.Duration, error) {
+		t.Helper()
+		ctx := log.IntoContext(t.Context(), logr.New(funcr.New(func(string, string) { w.lines++ }, funcr.Options{}).GetSink()))
+		result, err := w.outer.Reconcile(ctx, reconcile.Request{NamespacedName: types.NamespacedName{Name: name}})
+		return result.RequeueAfter, err
+	}
+
+	for name, refused := range map[string]error{
+		"When a policy denies a write, it should be tried again after a second, then later and later, at least once a minute": denied,
+		"When a write is invalid, as a policy says unless it has a reason of its own, it should be the same":                  invalid,
+	} {
+		t.Run(name, func(t *testing.T) {
+			w := wrap(t, refused)
+			var waits []time.Duration
+			for range 8 {
+				wait, err := reconcileOnce(t, w, "a")
+				w.Expect(err).NotTo(HaveOccurred(), "controller-runtime would try again after milliseconds")
+				waits = append(waits, wait)
+			}
+			const s = time.Second
+			w.Expect(waits).To(Equal([]time.Duration{s, 2 * s, 4 * s, 8 * s, 16 * s, 32 * s, 60 * s, 60 * s}))
+		})
+	}
+	t.Run("When it has been admitted, the next refusal should begin anew", func(t *testing.T) {
+		w := wrap(t, denied)
+		for range 5 {
+			_, _ = reconcileOnce(t, w, "a")
+		}
+		w.inner.err = nil
+		wait, err := reconcileOnce(t, w, "a")
+		w.Expect(err).NotTo(HaveOccurred())
+		w.Expect(wait).To(Equal(time.Hour), "what the controller itself asks for")
+		w.inner.err = denied
+		wait, _ = reconcileOnce(t, w, "a")
+		w.Expect(wait).To(Equal(refusal.MinBackOff))
+	})
+	t.Run("When the writes of five hundred objects are denied, it should log a line in ten seconds", func(t *testing.T) {
+		w := wrap(t, denied)
+		for range 3 {
+			for i := range 500 {
+				_, _ = reconcileOnce(t, w, fmt.Sprint(i))
+			}
+			w.clock.Step(refusal.LogInterval)
+		}
+		w.Expect(w.lines).To(Equal(3))
+	})
+	t.Run("When another error ends a reconciliation, it should stay one", func(t *testing.T) {
+		for _, other := range []error{conflict, errors.New("no answer"), apierrors.NewTooManyRequests("busy", 1), apierrors.NewNotFound(nodeClaims, "a")} {
+			w := wrap(t, other)
+			_, err := reconcileOnce(t, w, "a")
+			w.Expect(err).To(MatchError(other))
+			w.Expect(w.lines).To(BeZero())
+		}
+	})
+	t.Run("When a request names no object, as those of Karpenter core's singletons, its error should stay one", func(t *testing.T) {
+		w := wrap(t, denied)
+		_, err := reconcileOnce(t, w, "")
+		w.Expect(err).To(MatchError(denied))
+	})
+}
