@@ -128,8 +128,9 @@ mutants: build ## Break the code in the ways of test/mutants, each in a copy: a 
 	assets=$$($(DEV) world build --print-assets) && KUBEBUILDER_ASSETS=$$assets go run -C test ./mutants $(ARGS)
 
 .PHONY: bench
-bench: ## Run the benchmarks, as benchstat reads them. COUNT=10 for statistics.
+bench: ## Run the benchmarks, as benchstat reads them. COUNT=10 for statistics. The last one, of scheduling rounds, takes ten minutes; ROUNDS=1 a tenth.
 	@go test -run '^$$' -bench . -benchmem -count=$(COUNT) ./capacity/... ./catalog/... ./karpenter/... ./lenient/... ./operator/...
+	@go test -C test -run '^$$' -bench . -benchtime=$(or $(ROUNDS),10)x -count=$(COUNT) ./benchmark
 
 .PHONY: e2e
 e2e: build ## Run all end-to-end tests of test/e2e in worlds of their own, and again alone what failed. TESTFLAGS='-run Upgrade' chooses.
