@@ -62,7 +62,7 @@ func interpret(in inputs, among ...infrastructure.Meaning) (finding, bool) {
 		}
 	}
 	for _, condition := range in.others {
-		if means, ok := told(in.reasons, condition); ok && (!in.exists || means == infrastructure.Failed) {
+		if means, ok := assignedMeaning(in.reasons, condition); ok && (!in.exists || means == infrastructure.Failed) {
 			add(means, condition)
 		}
 	}
@@ -78,7 +78,7 @@ func interpret(in inputs, among ...infrastructure.Meaning) (finding, bool) {
 // message of a final reason may contain a capacity word, as AWS's for an instance that it reclaimed: for a machine
 // that exists the reason counts.
 func (in inputs) conditionMapping(condition metav1.Condition) infrastructure.Meaning {
-	means, ok := told(in.reasons, condition)
+	means, ok := assignedMeaning(in.reasons, condition)
 	if ok && (means == infrastructure.Failed || means == infrastructure.Ignored || !in.exists) {
 		return means
 	}
@@ -95,8 +95,8 @@ func (in inputs) conditionMapping(condition metav1.Condition) infrastructure.Mea
 	return means
 }
 
-// told returns the meaning that a node class assigns to a condition, if any.
-func told(reasons []v1alpha1.FailureReason, condition metav1.Condition) (infrastructure.Meaning, bool) {
+// assignedMeaning returns the meaning that a node class assigns to a condition, if any.
+func assignedMeaning(reasons []v1alpha1.FailureReason, condition metav1.Condition) (infrastructure.Meaning, bool) {
 	if condition.Status != metav1.ConditionFalse {
 		return infrastructure.Ignored, false
 	}

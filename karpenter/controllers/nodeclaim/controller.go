@@ -70,7 +70,7 @@ type Config struct {
 	// Profiles say what conditions of infrastructure machines mean.
 	Profiles    *profile.Profiles
 	Unavailable *offering.Unavailable
-	// Second lets another offering be launched beside one that is slow; nil for never.
+	// Second is what second launches need: another offering beside one that is slow.
 	Second *SecondLaunches
 	// Suspended reports whether nothing may act, because the management cluster doesn't answer and cached Machines
 	// may be out of date.

@@ -54,9 +54,11 @@ func newFixture(t *testing.T) *fixture {
 		Machines:    s.Machines(nil),
 		Profiles:    profile.Embedded(),
 		Unavailable: f.unavailable,
-		Suspended:   func() bool { return f.suspended },
-		Recorder:    f.recorder,
-		Clock:       clock,
+		// A vacancy is one of the reasons for which nothing is launched beside a slow launch.
+		Second:    &nodeclaim.SecondLaunches{Vacancies: func(string) int { return 1 }},
+		Suspended: func() bool { return f.suspended },
+		Recorder:  f.recorder,
+		Clock:     clock,
 	}
 	f.controller = nodeclaim.New(f.config)
 	f.nodeClaim = s.NodeClaim(t.Context(), "n")

@@ -7,7 +7,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"slices"
 	"strings"
 	"sync"
 	"time"
@@ -19,14 +18,12 @@ import (
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/api/resource"
 	"k8s.io/apimachinery/pkg/types"
-	utilrand "k8s.io/apimachinery/pkg/util/rand"
 	"k8s.io/klog/v2"
 	clusterv1 "sigs.k8s.io/cluster-api/api/core/v1beta2"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	"sigs.k8s.io/controller-runtime/pkg/log"
 	crmetrics "sigs.k8s.io/controller-runtime/pkg/metrics"
 	karpv1 "sigs.k8s.io/karpenter/pkg/apis/v1"
-	karpv1alpha1 "sigs.k8s.io/karpenter/pkg/apis/v1alpha1"
 	"sigs.k8s.io/karpenter/pkg/metrics"
 	"sigs.k8s.io/karpenter/pkg/utils/resources"
 
@@ -106,9 +103,6 @@ type second struct {
 type pair struct{ first, second string }
 
 func (s *second) reconcile(ctx context.Context, nodeClaim *karpv1.NodeClaim, m *clusterv1.Machine) (outcome, error) {
-	if s.Second == nil {
-		return outcome{}, nil
-	}
 	beside, err := s.beside(ctx, nodeClaim)
 	switch {
 	case err != nil:
@@ -117,10 +111,10 @@ func (s *second) reconcile(ctx context.Context, nodeClaim *karpv1.NodeClaim, m *
 		if beside == nil || beside.DeletionTimestamp != nil {
 			return outcome{}, nil
 		}
-		return s.settle(ctx, nodeClaim, m, beside)
+		return s.removeLoser(ctx, nodeClaim, m, beside)
 	case beside != nil && isSecond(nodeClaim, beside):
 		return s.explain(ctx, nodeClaim, fmt.Sprintf("launched beside NodeClaim %s, whose machine takes longer than usual; the one whose machine comes first stays", beside.Name))
-	case beside != nil && s.told(nodeClaim):
+	case beside != nil && s.isRecorded(nodeClaim):
 		if beside.DeletionTimestamp != nil {
 			return outcome{requeueAfter: secondInterval}, nil // it has failed
 		}
@@ -163,8 +157,8 @@ func secondsOf(first *karpv1.NodeClaim) []string {
 	return strings.Fields(first.Annotations[v1alpha1.SecondLaunchesAnnotation])
 }
 
-// told reports whether a NodeClaim's condition names the last NodeClaim beside it, which has been created then.
-func (s *second) told(first *karpv1.NodeClaim) bool {
+// isRecorded reports whether a NodeClaim's condition names the last NodeClaim beside it, which has been created then.
+func (s *second) isRecorded(first *karpv1.NodeClaim) bool {
 	condition := first.StatusConditions().Get(ConditionMachineProvisioned)
 	return condition != nil && condition.Reason == LaunchSlowReason && strings.Contains(condition.Message, lastOf(first))
 }
@@ -215,7 +209,7 @@ func (s *second) usual(source string) string {
 func (s *second) eligible(ctx context.Context, nodeClaim *karpv1.NodeClaim, m *clusterv1.Machine) (*karpv1.NodePool, error) {
 	name := nodeClaim.Labels[karpv1.NodePoolLabelKey]
 	switch {
-	case name == "", nodeClaim.Annotations[karpv1.DoNotDisruptAnnotationKey] == "true", len(secondsOf(nodeClaim)) >= maxSeconds && s.told(nodeClaim),
+	case name == "", nodeClaim.Annotations[karpv1.DoNotDisruptAnnotationKey] == "true", len(secondsOf(nodeClaim)) >= maxSeconds && s.isRecorded(nodeClaim),
 		m.Labels[v1alpha1.ReservationIDLabel] != "", m.Labels[karpv1.CapacityTypeLabelKey] == karpv1.CapacityTypeReserved,
 		m.Annotations[v1alpha1.ReplacesAnnotation] != "", s.Second.Vacancies(name) > 0, s.Second.IsReplacement(nodeClaim.Name),
 		paused(m), lastCondition(m).Type == clusterv1.MachineBootstrapConfigReadyCondition:
@@ -241,7 +235,7 @@ func (s *second) free(ctx context.Context, nodeClaim *karpv1.NodeClaim) (bool, e
 			return false, err
 		}
 	}
-	if s.current == (pair{}) || s.current == (pair{nodeClaim.Name, lastOf(nodeClaim)}) && !s.told(nodeClaim) {
+	if s.current == (pair{}) || s.current == (pair{nodeClaim.Name, lastOf(nodeClaim)}) && !s.isRecorded(nodeClaim) {
 		return true, nil
 	}
 	// It is over once one of them is gone: a machine that hangs in deletion costs money.
@@ -296,7 +290,7 @@ func (s *second) exists(ctx context.Context, name string) (bool, error) {
 // launch creates a NodeClaim beside a slow one. s.mu must be held.
 func (s *second) launch(ctx context.Context, nodeClaim *karpv1.NodeClaim, nodePool *karpv1.NodePool, message string, key offering.Key) (outcome, error) {
 	name := lastOf(nodeClaim)
-	if name == "" || s.told(nodeClaim) {
+	if name == "" || s.isRecorded(nodeClaim) {
 		name = newName(nodePool.Name)
 		stored := nodeClaim.DeepCopy()
 		if nodeClaim.Annotations == nil {
@@ -355,9 +349,9 @@ func (s *second) explain(ctx context.Context, nodeClaim *karpv1.NodeClaim, messa
 	return outcome{}, nil
 }
 
-// settle deletes the other of two NodeClaims, once one has its machine. If both have, the first stays. A node that has joined isn't given
+// removeLoser deletes the other of two NodeClaims, once one has its machine. If both have, the first stays. A node that has joined isn't given
 // up: pods may run on it, and Karpenter consolidates it if none does.
-func (s *second) settle(ctx context.Context, winner *karpv1.NodeClaim, m *clusterv1.Machine, loser *karpv1.NodeClaim) (outcome, error) {
+func (s *second) removeLoser(ctx context.Context, winner *karpv1.NodeClaim, m *clusterv1.Machine, loser *karpv1.NodeClaim) (outcome, error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	other, err := s.Machines.ForNodeClaim(ctx, loser.UID)
@@ -415,56 +409,4 @@ func (s *second) end(ctx context.Context, loser *karpv1.NodeClaim, won string, m
 	event.Type, event.DedupeValues = kind, append(event.DedupeValues, won)
 	s.Recorder.Publish(event)
 	return true, nil
-}
-
-// copiedAnnotations are those that Karpenter core gives a NodeClaim when it creates it, beside those of the NodePool's template.
-var copiedAnnotations = []string{
-	karpv1.NodePoolHashAnnotationKey, karpv1.NodePoolHashVersionAnnotationKey, karpv1.NodeClaimMinValuesRelaxedAnnotationKey, karpv1.DRADriversAnnotationKey,
-	karpv1alpha1.PriceOverlayAppliedAnnotationKey, karpv1alpha1.CapacityOverlayAppliedAnnotationKey,
-}
-
-// newName returns a name such as the API server generates for a NodeClaim of a NodePool.
-func newName(nodePool string) string {
-	const random, limit = 5, 63
-	return nodePool[:min(len(nodePool), limit-random-1)] + "-" + utilrand.String(random)
-}
-
-// secondNodeClaim is a NodeClaim as Karpenter core created the first one, before that had an offering.
-func secondNodeClaim(nodePool *karpv1.NodePool, first *karpv1.NodeClaim, name string) *karpv1.NodeClaim {
-	nodeClaim := &karpv1.NodeClaim{}
-	nodeClaim.Name = name
-	nodeClaim.OwnerReferences = slices.Clone(first.OwnerReferences)
-	nodeClaim.Spec = *first.Spec.DeepCopy()
-	nodeClaim.Annotations = map[string]string{v1alpha1.SecondOfAnnotation: first.Name}
-	nodeClaim.Labels = map[string]string{}
-	annotation := func(key string) {
-		if value, ok := first.Annotations[key]; ok {
-			nodeClaim.Annotations[key] = value
-		}
-	}
-	label := func(key string) {
-		if value, ok := first.Labels[key]; ok {
-			nodeClaim.Labels[key] = value
-		}
-	}
-	for key := range nodePool.Spec.Template.Annotations {
-		annotation(key)
-	}
-	for _, key := range copiedAnnotations {
-		annotation(key)
-	}
-	for key := range nodePool.Spec.Template.Labels {
-		label(key)
-	}
-	// Those of the offering are the provider's to give.
-	for _, requirement := range first.Spec.Requirements {
-		if !karpv1.WellKnownLabels.Has(requirement.Key) && !karpv1.RestrictedLabels.Has(requirement.Key) {
-			label(requirement.Key)
-		}
-	}
-	label(karpv1.NodePoolLabelKey)
-	if ref := first.Spec.NodeClassRef; ref != nil {
-		label(karpv1.NodeClassLabelKey(ref.GroupKind()))
-	}
-	return nodeClaim
 }
