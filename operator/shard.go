@@ -9,10 +9,9 @@ import (
 	"fmt"
 	"time"
 
-	"k8s.io/client-go/tools/leaderelection"
-
 	"k8s.io/apimachinery/pkg/labels"
 	"k8s.io/apimachinery/pkg/util/validation"
+	"k8s.io/client-go/tools/leaderelection"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 )
 

@@ -10,10 +10,9 @@ import (
 	"strconv"
 	"strings"
 
+	"github.com/autonode-io/autonode/api/karpenter/v1alpha1"
 	"github.com/autonode-io/autonode/api/scalar"
 	"github.com/autonode-io/autonode/catalog"
-
-	"github.com/autonode-io/autonode/api/karpenter/v1alpha1"
 )
 
 // awsType is one of describe-instance-types.

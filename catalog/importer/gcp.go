@@ -9,10 +9,9 @@ import (
 	"strconv"
 	"strings"
 
+	"github.com/autonode-io/autonode/api/karpenter/v1alpha1"
 	"github.com/autonode-io/autonode/api/scalar"
 	"github.com/autonode-io/autonode/catalog"
-
-	"github.com/autonode-io/autonode/api/karpenter/v1alpha1"
 )
 
 // gcpType is one of gcloud compute machine-types list, in one zone.

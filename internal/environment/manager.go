@@ -5,12 +5,12 @@ package environment
 import (
 	"context"
 
-	autonodemanager "github.com/autonode-io/autonode/internal/manager"
-
 	"k8s.io/utils/ptr"
 	ctrlconfig "sigs.k8s.io/controller-runtime/pkg/config"
 	"sigs.k8s.io/controller-runtime/pkg/manager"
 	metricsserver "sigs.k8s.io/controller-runtime/pkg/metrics/server"
+
+	autonodemanager "github.com/autonode-io/autonode/internal/manager"
 )
 
 // Manager returns a manager of the guest for the controllers under test. It serves nothing, and a controller may be registered once more in

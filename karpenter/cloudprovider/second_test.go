@@ -15,11 +15,10 @@ import (
 	"github.com/autonode-io/autonode/capacity"
 	"github.com/autonode-io/autonode/catalog"
 	"github.com/autonode-io/autonode/karpenter/cloudprovider"
+	capacityprovider "github.com/autonode-io/autonode/karpenter/providers/capacity"
 	"github.com/autonode-io/autonode/karpenter/providers/inventory"
 	"github.com/autonode-io/autonode/karpenter/providers/offering"
 	"github.com/autonode-io/autonode/karpenter/providers/template"
-
-	capacityprovider "github.com/autonode-io/autonode/karpenter/providers/capacity"
 )
 
 // first launches a NodeClaim, and returns its offering once the caches have it and its Machine.

@@ -206,7 +206,7 @@ func startWorld(ctx context.Context, output io.Writer, config localworld.Config)
 	}
 	// The pods' users have to reach what the node agent unpacks for them.
 	if err := os.Chmod(dir, 0o755); err != nil {
-		return nil, nil, fmt.Errorf("startMutex the world's folder to its pods: %w", err)
+		return nil, nil, fmt.Errorf("opening the world's folder to its pods: %w", err)
 	}
 	remove = func(failed bool) {
 		if failed {
@@ -294,7 +294,7 @@ var logFile string
 func redirectLogs() error {
 	file, err := os.CreateTemp("", "autonode-e2e-*.log")
 	if err != nil {
-		return fmt.Errorf("startMutex the libraries' log: %w", err)
+		return fmt.Errorf("opening the libraries' log: %w", err)
 	}
 	logFile = file.Name()
 	localworld.RedirectLogs(file)

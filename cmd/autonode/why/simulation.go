@@ -10,8 +10,6 @@ import (
 	"sync/atomic"
 	"time"
 
-	autonodemanager "github.com/autonode-io/autonode/internal/manager"
-
 	"github.com/go-logr/logr"
 	appsv1 "k8s.io/api/apps/v1"
 	clientgoscheme "k8s.io/client-go/kubernetes/scheme"
@@ -32,6 +30,7 @@ import (
 	"github.com/autonode-io/autonode/api/karpenter/v1alpha1"
 	"github.com/autonode-io/autonode/capacity"
 	"github.com/autonode-io/autonode/cmd/autonode/cluster"
+	autonodemanager "github.com/autonode-io/autonode/internal/manager"
 	"github.com/autonode-io/autonode/karpenter/core/undecodable"
 	"github.com/autonode-io/autonode/karpenter/core/wellknown"
 	"github.com/autonode-io/autonode/karpenter/explain"

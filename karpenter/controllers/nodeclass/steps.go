@@ -98,12 +98,12 @@ func (s bootstrapReady) reconcile(_ context.Context, nodeClass *v1alpha1.Cluster
 		return reconcile.Result{}, nil
 	}
 	if err == nil {
-		doubt, lacking := unregistering(nodeClass, in.Found.Templates), unwritten(nodeClass, in.Found.Templates)
+		unregistered, lacking := unregistering(nodeClass, in.Found.Templates), unwritten(nodeClass, in.Found.Templates)
 		switch {
-		case doubt != "" && lacking != "":
-			conditions.SetTrueWithReason(condition, v1alpha1.RegistrationUnknownReason, doubt+"; "+lacking)
-		case doubt != "":
-			conditions.SetTrueWithReason(condition, v1alpha1.RegistrationUnknownReason, doubt)
+		case unregistered != "" && lacking != "":
+			conditions.SetTrueWithReason(condition, v1alpha1.RegistrationUnknownReason, unregistered+"; "+lacking)
+		case unregistered != "":
+			conditions.SetTrueWithReason(condition, v1alpha1.RegistrationUnknownReason, unregistered)
 		case lacking != "":
 			conditions.SetTrueWithReason(condition, v1alpha1.KubeletSettingsUnwrittenReason, lacking)
 		default:

@@ -8,8 +8,6 @@ import (
 	"sync/atomic"
 	"testing"
 
-	autonodemanager "github.com/autonode-io/autonode/internal/manager"
-
 	"github.com/awslabs/operatorpkg/controller"
 	"github.com/go-logr/logr"
 	. "github.com/onsi/gomega"
@@ -22,6 +20,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/reconcile"
 	"sigs.k8s.io/controller-runtime/pkg/source"
 
+	autonodemanager "github.com/autonode-io/autonode/internal/manager"
 	"github.com/autonode-io/autonode/karpenter/core/leadership"
 )
 

@@ -181,14 +181,14 @@ func (o *observed) add(records map[Revision]*record, r Revision, name string, re
 	known.last = slices.DeleteFunc(known.last, func(other report) bool { return other.name == name })
 	known.last = append(known.last, report{name, reported, o.clock.Now()})
 	known.last = known.last[max(0, len(known.last)-Window):]
-	o.settle(r, known)
+	o.recomputeReport(r, known)
 	if !ok {
 		o.observers.Notify()
 	}
 }
 
-// settle updates a record's report.
-func (o *observed) settle(r Revision, known *record) {
+// recomputeReport updates a record's report.
+func (o *observed) recomputeReport(r Revision, known *record) {
 	now := Report{Amounts: typical(known.last)}
 	if len(known.last) == 1 {
 		until := known.last[0].at.Add(ConfirmWithin)
@@ -233,7 +233,7 @@ func (o *observed) expire() {
 	o.nextExpiry.Set(time.Time{})
 	for _, records := range []map[Revision]*record{o.capacity, o.allocatable} {
 		for r, known := range records {
-			o.settle(r, known)
+			o.recomputeReport(r, known)
 		}
 	}
 }

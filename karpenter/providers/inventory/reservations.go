@@ -95,7 +95,7 @@ func (r *reservations) Reserve(nodeClaim types.UID, name string, limit int) erro
 		r.promises[nodeClaim][name] = now.Add(PromiseTTL)
 		r.nextExpiry.Advance(now.Add(PromiseTTL))
 	}
-	r.settle(name)
+	r.recomputeFull(name)
 	return nil
 }
 
@@ -105,14 +105,14 @@ func (r *reservations) Observe(nodeClaim types.UID, name string) {
 	defer r.mu.Unlock()
 	if before, ok := r.machines[nodeClaim]; ok && before != name {
 		r.source(before).machines--
-		r.settle(before)
+		r.recomputeFull(before)
 	} else if ok {
 		return
 	}
 	r.machines[nodeClaim] = name
 	r.source(name).machines++
 	r.withdraw(nodeClaim)
-	r.settle(name)
+	r.recomputeFull(name)
 }
 
 // Forget records that a NodeClaim has no Machine any more, or never will.
@@ -122,7 +122,7 @@ func (r *reservations) Forget(nodeClaim types.UID) {
 	if name, ok := r.machines[nodeClaim]; ok {
 		delete(r.machines, nodeClaim)
 		r.source(name).machines--
-		r.settle(name)
+		r.recomputeFull(name)
 	}
 	r.withdraw(nodeClaim)
 }
@@ -198,8 +198,8 @@ func (r *reservations) source(name string) *source {
 	return s
 }
 
-// settle updates whether a source has reached its maximum.
-func (r *reservations) settle(name string) {
+// recomputeFull updates whether a source has reached its maximum.
+func (r *reservations) recomputeFull(name string) {
 	s := r.source(name)
 	if s.limit < 0 {
 		if s.machines+s.promises == 0 {
@@ -225,7 +225,7 @@ func (r *reservations) settle(name string) {
 func (r *reservations) withdraw(nodeClaim types.UID) {
 	for name := range r.promises[nodeClaim] {
 		r.source(name).promises--
-		r.settle(name)
+		r.recomputeFull(name)
 	}
 	delete(r.promises, nodeClaim)
 }
@@ -244,7 +244,7 @@ func (r *reservations) expire(now time.Time) {
 			}
 			delete(places, name)
 			r.source(name).promises--
-			r.settle(name)
+			r.recomputeFull(name)
 		}
 		if len(places) == 0 {
 			delete(r.promises, nodeClaim)

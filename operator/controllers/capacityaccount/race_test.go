@@ -7,8 +7,6 @@ import (
 	"testing"
 	"time"
 
-	autonodemanager "github.com/autonode-io/autonode/internal/manager"
-
 	. "github.com/onsi/gomega"
 	"k8s.io/apimachinery/pkg/labels"
 	"k8s.io/client-go/tools/events"
@@ -18,6 +16,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/manager"
 	metricsserver "sigs.k8s.io/controller-runtime/pkg/metrics/server"
 
+	autonodemanager "github.com/autonode-io/autonode/internal/manager"
 	"github.com/autonode-io/autonode/internal/scopetest"
 )
 

@@ -10,8 +10,6 @@ import (
 	"testing"
 	"time"
 
-	autonodemanager "github.com/autonode-io/autonode/internal/manager"
-
 	. "github.com/onsi/gomega"
 	"github.com/prometheus/client_golang/prometheus/testutil"
 	certificatesv1 "k8s.io/api/certificates/v1"
@@ -34,6 +32,7 @@ import (
 
 	"github.com/autonode-io/autonode/api/karpenter/v1alpha1"
 	"github.com/autonode-io/autonode/api/v1beta1"
+	autonodemanager "github.com/autonode-io/autonode/internal/manager"
 	"github.com/autonode-io/autonode/internal/scopetest"
 	"github.com/autonode-io/autonode/operator/provider"
 	"github.com/autonode-io/autonode/operator/provider/clusterapi"

@@ -148,7 +148,7 @@ func (s *Shard) hold(ctx context.Context, hostedCluster *v1beta1.HostedCluster) 
 	case holder == s.Identity():
 		return s.verify(ctx, hostedCluster)
 	case holder == "":
-		return s.take(ctx, hostedCluster)
+		return s.acquire(ctx, hostedCluster)
 	default:
 		left, err := s.leases.left(ctx, holder)
 		if err != nil {
@@ -158,7 +158,7 @@ func (s *Shard) hold(ctx context.Context, hostedCluster *v1beta1.HostedCluster) 
 			s.waitFor(ctx, key, holder)
 			return false, left, nil
 		}
-		return s.take(ctx, hostedCluster)
+		return s.acquire(ctx, hostedCluster)
 	}
 }
 
@@ -178,7 +178,7 @@ func (s *Shard) verify(ctx context.Context, hostedCluster *v1beta1.HostedCluster
 	return true, 0, nil
 }
 
-func (s *Shard) take(ctx context.Context, hostedCluster *v1beta1.HostedCluster) (held bool, wait time.Duration, err error) {
+func (s *Shard) acquire(ctx context.Context, hostedCluster *v1beta1.HostedCluster) (held bool, wait time.Duration, err error) {
 	before := hostedCluster.DeepCopy()
 	hostedCluster.Status.Operator = s.Identity()
 	err = s.patch(ctx, hostedCluster, before)

@@ -71,7 +71,7 @@ func (st *Status) Reconcile(ctx context.Context, s *scope.Scope) (scope.Result, 
 	if s.Guest == nil || !s.Guest.Complete {
 		return scope.Result{}, nil
 	}
-	inventory, err := take(ctx, s)
+	inventory, err := readInventory(ctx, s)
 	if err != nil {
 		return scope.Result{}, err
 	}
@@ -197,7 +197,7 @@ type inventory struct {
 // kind of nodes that may boot from an older image. Of several images the newest counts: Karpenter launches from that one.
 type kind struct{ nodeClass, instanceType string }
 
-func take(ctx context.Context, s *scope.Scope) (inventory, error) {
+func readInventory(ctx context.Context, s *scope.Scope) (inventory, error) {
 	cached := s.Guest.Cached
 	nodes, claims, pools := &corev1.NodeList{}, &karpv1.NodeClaimList{}, &karpv1.NodePoolList{}
 	if err := cached.List(ctx, nodes, client.HasLabels{karpv1.NodePoolLabelKey}); err != nil {

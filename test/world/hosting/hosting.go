@@ -13,8 +13,6 @@ import (
 	"slices"
 	"time"
 
-	autonodemanager "github.com/autonode-io/autonode/internal/manager"
-
 	"github.com/go-logr/logr"
 	"golang.org/x/sync/errgroup"
 	corev1 "k8s.io/api/core/v1"
@@ -33,6 +31,7 @@ import (
 	metricsserver "sigs.k8s.io/controller-runtime/pkg/metrics/server"
 
 	"github.com/autonode-io/autonode/api/v1beta1"
+	autonodemanager "github.com/autonode-io/autonode/internal/manager"
 	"github.com/autonode-io/autonode/test/world/controlplane"
 	controlplanev1 "github.com/autonode-io/autonode/test/world/infrastructure/api/controlplane/v1beta1"
 	infrav1 "github.com/autonode-io/autonode/test/world/infrastructure/api/v1beta1"

@@ -14,8 +14,6 @@ import (
 	"fmt"
 	"time"
 
-	autonodemanager "github.com/autonode-io/autonode/internal/manager"
-
 	"github.com/go-logr/logr"
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/runtime"
@@ -31,6 +29,7 @@ import (
 	metricsserver "sigs.k8s.io/controller-runtime/pkg/metrics/server"
 	"sigs.k8s.io/controller-runtime/pkg/reconcile"
 
+	autonodemanager "github.com/autonode-io/autonode/internal/manager"
 	infrav1 "github.com/autonode-io/autonode/test/world/infrastructure/api/v1beta1"
 )
 

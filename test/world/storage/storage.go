@@ -16,8 +16,6 @@ import (
 	"errors"
 	"fmt"
 
-	autonodemanager "github.com/autonode-io/autonode/internal/manager"
-
 	"github.com/go-logr/logr"
 	corev1 "k8s.io/api/core/v1"
 	storagev1 "k8s.io/api/storage/v1"
@@ -28,6 +26,8 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	ctrlcontroller "sigs.k8s.io/controller-runtime/pkg/controller"
 	metricsserver "sigs.k8s.io/controller-runtime/pkg/metrics/server"
+
+	autonodemanager "github.com/autonode-io/autonode/internal/manager"
 )
 
 const (

@@ -7,8 +7,6 @@ import (
 	"net/http"
 	"testing"
 
-	autonodemanager "github.com/autonode-io/autonode/internal/manager"
-
 	"github.com/awslabs/operatorpkg/controller"
 	"github.com/awslabs/operatorpkg/status"
 	"github.com/onsi/gomega"
@@ -25,6 +23,7 @@ import (
 	"sigs.k8s.io/karpenter/pkg/operator/options"
 
 	"github.com/autonode-io/autonode/api/karpenter/v1alpha1"
+	autonodemanager "github.com/autonode-io/autonode/internal/manager"
 )
 
 // Provider is a cloud provider that knows AutoNode's node class. A test adds the calls that it answers.
