@@ -28,8 +28,9 @@ import (
 )
 
 const (
-	// MinBackOff and MaxBackOff bound the time until a refused reconciliation is tried again. It doubles with each refusal.
+	// MinBackOff is the time until a refused reconciliation is tried again. It doubles with each refusal.
 	MinBackOff = time.Second
+	// MaxBackOff is the longest of these times.
 	MaxBackOff = time.Minute
 	// LogInterval is how often a controller logs a refusal at most.
 	LogInterval = 10 * time.Second
