@@ -85,7 +85,8 @@ type Machine struct {
 	VCPUs, Memory, GPUs int64
 }
 
-func (m Machine) amount(resource Resource) int64 {
+// Amount is what the machine has of a resource.
+func (m Machine) Amount(resource Resource) int64 {
 	switch resource {
 	case Machines:
 		return 1
@@ -156,7 +157,7 @@ func Charges(rules []Rule, m Machine) Amounts {
 	charges := Amounts{}
 	for _, rule := range rules {
 		if rule.Selector.Selects(m.Offering) && (rule.Reservation == "" || rule.Reservation == m.Reservation) {
-			charges.add(rule.Pool, m.amount(rule.Resource))
+			charges.add(rule.Pool, m.Amount(rule.Resource))
 		}
 	}
 	return charges

@@ -258,6 +258,7 @@ func newCore(ctx context.Context, guest *coreoperator.Operator, management *oper
 		Infrastructure:  management.Infrastructure,
 		Profiles:        p.Profiles,
 		Unavailable:     p.Unavailable,
+		InstanceTypes:   p.InstanceTypes,
 		Second:          secondLaunches(p, queue, k.state),
 		Suspended:       keeper.Suspended,
 		Recorder:        guest.EventRecorder,

@@ -28,6 +28,9 @@ func ReservationPool(id string) string { return "reservation/" + id }
 // QuotaPool is the name of the pool of one resource of a quota, which is named as in CapacityAmounts.
 func QuotaPool(quota, resource string) string { return "quota/" + quota + "/" + resource }
 
+// CommitmentName is how a report calls a commitment.
+func CommitmentName(name string) string { return "commitment/" + name }
+
 // LimitPool is the name of the pool of a cluster's own limit of a resource.
 func LimitPool(resource string) string { return "limit/" + resource }
 
@@ -283,6 +286,17 @@ type UnavailableOffering struct {
 	// +optional
 	// +kubebuilder:validation:MaxLength=63
 	Reason string `json:"reason,omitempty"`
+	// quota is the name of the quota, as the profile of the infrastructure's kind has it. All offerings that it counts are meant, and the fields
+	// above are one of them.
+	// +optional
+	// +kubebuilder:validation:MaxLength=253
+	Quota string `json:"quota,omitempty"`
+	// counts is what the quota counts. Without it, all machines are alike to the quota.
+	// +optional
+	Counts PoolResource `json:"counts,omitempty"`
+	// atLeast is what the machines need of the quota that don't fit into what is left, in the unit of counts.
+	// +optional
+	AtLeast int64 `json:"atLeast,omitempty"`
 	// until is when the offering is tried again.
 	// +required
 	Until scalar.Time `json:"until"`
@@ -326,6 +340,13 @@ type CapacityLeaseStatus struct {
 	// +listType=atomic
 	// +kubebuilder:validation:MaxItems=64
 	Unavailable []UnavailableOffering `json:"unavailable,omitempty"`
+	// unmatched are the names of pools that no instance type of the cluster takes from, and of commitments that cover none of them, as
+	// commitment/NAME. There are none before Karpenter knows its instance types.
+	// +optional
+	// +listType=atomic
+	// +kubebuilder:validation:MaxItems=192
+	// +kubebuilder:validation:items:MaxLength=320
+	Unmatched []string `json:"unmatched,omitempty"`
 }
 
 // PoolAmount is an amount of one pool, in the pool's unit.

@@ -179,6 +179,13 @@ func (d *decoder) profile(at string, item any) *Profile {
 				}
 			})
 		},
+		"quotas": func(at string, value any) {
+			d.each(at, value, func(at string, value any) {
+				if q, ok := d.quota(at, value); ok {
+					p.quotas = append(p.quotas, q)
+				}
+			})
+		},
 		"machines": func(at string, value any) {
 			p.machines = d.oneOf(at, value, []string{instances, hosts})
 		},
@@ -317,18 +324,12 @@ func (d *decoder) rule(at string, item any) (r rule, ok bool) {
 	r.status = metav1.ConditionFalse
 	before := len(d.problems)
 	d.fields(at, item, map[string]func(string, any){
-		"means":   func(at string, item any) { r.means = d.meaning(at, item) },
-		"type":    func(at string, item any) { r.kind = d.text(at, item) },
-		"status":  func(at string, item any) { r.status = metav1.ConditionStatus(d.oneOf(at, item, statuses)) },
-		"reasons": func(at string, item any) { r.reasons = d.texts(at, item) },
-		"words":   func(at string, item any) { r.words = d.texts(at, item) },
-		"messages": func(at string, item any) {
-			d.each(at, item, func(at string, item any) {
-				if expression := d.expression(at, item); expression != nil {
-					r.messages = append(r.messages, expression)
-				}
-			})
-		},
+		"means":    func(at string, item any) { r.means = d.meaning(at, item) },
+		"type":     func(at string, item any) { r.kind = d.text(at, item) },
+		"status":   func(at string, item any) { r.status = metav1.ConditionStatus(d.oneOf(at, item, statuses)) },
+		"reasons":  func(at string, item any) { r.reasons = d.texts(at, item) },
+		"words":    func(at string, item any) { r.words = d.texts(at, item) },
+		"messages": func(at string, item any) { r.messages = d.expressions(at, item) },
 	})
 	// What is left of a rule still tells something, unless it would match more than was meant.
 	switch {

@@ -9,6 +9,8 @@ import (
 	"github.com/google/go-cmp/cmp"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+
+	"github.com/autonode-io/autonode/capacity"
 )
 
 func TestParsePath(t *testing.T) {
@@ -77,6 +79,14 @@ func TestParse(t *testing.T) {
   states:
     - {means: Terminated, path: status.power}
     - {means: Terminated, path: status.power, values: [Gone]}
+  quotas:
+    - {counts: cpu}
+    - {name: 'racks of {tenant}'}
+    - {name: units, counts: rack units}
+    - {name: cores, instanceTypes: ["("], capacityTypes: [reserved], scope: ["spec..a"]}
+    - {name: cores, counts: cpu, left: ['only (?P<limit>[0-9]+)']}
+    - {name: cores, left: ['only (?P<left>[0-9]+)']}
+    - {name: racks, counts: machines, messages: [RackFull], left: ['(?P<left>[0-9]+) free']}
   rebootsBy: [RackRemediationTemplate, RackRemediation]
   addresses:
     fromMachine: [Hostname, Phone]
@@ -103,8 +113,16 @@ func TestParse(t *testing.T) {
 			`[0].conditions[4]: matches nothing: it has neither reasons, words, messages nor a type`,
 			`[0].conditions[5].status: "Maybe" is not one of False, True, Unknown`,
 			`[0].conditions[6].reasons[0]: is not a string of 1 to 512 bytes`,
+			`[0].quotas[0].name: is missing: it is what people read, and keeps quotas apart`,
+			`[0].quotas[1].name: "{tenant}" is no placeholder; there are {family}, {instanceType}, {capacityType}, {zone}`,
+			`[0].quotas[2].counts: "rack units" is not one of machines, cpu, memory, gpus`,
+			`[0].quotas[3].capacityTypes[0]: "reserved" is not one of on-demand, spot`,
+			"[0].quotas[3].instanceTypes[0]: \"(\" is not a regular expression: error parsing regexp: missing closing ): `(`",
+			`[0].quotas[3].scope[0]: "spec..a" is not a path such as spec.template.spec.disks[0].size or metadata.annotations['example.org/type']`,
+			`[0].quotas[4].left: "only (?P<limit>[0-9]+)" has no group (?P<left>…), nor both (?P<limit>…) and (?P<used>…)`,
+			`[0].quotas[5]: has left, but not what the quota counts`,
 			`[0].rebootsBy[1]: "RackRemediation" is no kind of remediation templates, such as Metal3RemediationTemplate`,
-			`[0].sauces: no such field; the fields are addresses, apiGroup, conditions, instanceNamedAfter, kind, machines, nodeZone, rebootsBy, sources, states, template`,
+			`[0].sauces: no such field; the fields are addresses, apiGroup, conditions, instanceNamedAfter, kind, machines, nodeZone, quotas, rebootsBy, sources, states, template`,
 			`[0].states[0]: needs means, path and values`,
 			`[0].template.architecture[0]: needs either path or value`,
 			`[0].template.architecture[1]: needs either path or value`,
@@ -138,6 +156,13 @@ func TestParse(t *testing.T) {
 		}
 		if got, _ := profiles[0].Means(metav1.Condition{Type: "Ready", Status: metav1.ConditionFalse, Message: "aab"}, Question{}); got != Failed {
 			t.Errorf("the message means %s", got)
+		}
+		of := Countable{InstanceType: "r1", CapacityType: OnDemand}
+		if got, left := (Kind{own: profiles[0]}).Exceeded(of, "RackFull: 2 free"); got != (Quota{"racks", capacity.Machines}) || left != 2 {
+			t.Errorf("it exceeds %v, of which %d is left", got, left)
+		}
+		if got, left := (Kind{own: profiles[0]}).Exceeded(of, "no licence"); got != (Quota{Name: "on-demand r1"}) || left != -1 {
+			t.Errorf("it exceeds %v, of which %d is left", got, left)
 		}
 		if !profiles[0].FromMachine("Hostname") {
 			t.Error("the host name doesn't come from the machine")
@@ -186,7 +211,8 @@ func TestNumbers(t *testing.T) {
 // FuzzParse tries files and templates of any content: nothing panics, and what is accepted can be used.
 func FuzzParse(f *testing.F) {
 	f.Add([]byte("- {apiGroup: a.b, kind: C, template: {zone: [{path: spec.zone}]}, conditions: [{means: Failed, words: [x]}]}"), "spec", "x")
-	f.Fuzz(func(_ *testing.T, file []byte, key, text string) {
+	f.Add([]byte("- {apiGroup: a.b, kind: C, quotas: [{name: '{family} cores', counts: cpu, left: ['(?P<left>.*)'], unit: Ki}]}"), "spec", "1")
+	f.Fuzz(func(t *testing.T, file []byte, key, text string) {
 		profiles, _, err := Parse(file)
 		if err != nil {
 			return
@@ -195,6 +221,10 @@ func FuzzParse(f *testing.F) {
 			object := map[string]any{key: map[string]any{key: text}, text: []any{key, map[string]any{}}}
 			_ = p.Read(&unstructured.Unstructured{Object: object})
 			_, _ = p.States(object)
+			of := Countable{InstanceType: text, Family: key, CapacityType: OnDemand, Template: object}
+			if q, left := (Kind{own: p}).Exceeded(of, text+key); q.Name == "" || left < -1 {
+				t.Errorf("it exceeds %v, of which %d is left", q, left)
+			}
 			_, _ = p.Means(metav1.Condition{Type: key, Status: metav1.ConditionFalse, Reason: text, Message: text + key}, Question{})
 		}
 	})

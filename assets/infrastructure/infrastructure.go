@@ -79,6 +79,15 @@ func (k Kind) Read(template *unstructured.Unstructured) Facts {
 	return k.own.Read(template)
 }
 
+// InstanceType returns the infrastructure's instance type that a template names; empty if it names none, or that isn't known.
+func (k Kind) InstanceType(template *unstructured.Unstructured) string {
+	if k.own == nil || template == nil {
+		return ""
+	}
+	text, _ := k.own.first(fieldInstanceType, template.Object, &Facts{})
+	return text
+}
+
 // Means returns what a condition of the machine means; false if no rule matches it.
 func (k Kind) Means(condition metav1.Condition, q Question) (Meaning, bool) {
 	for _, p := range []*Profile{k.own, k.every} {

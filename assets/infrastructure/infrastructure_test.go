@@ -15,6 +15,8 @@ import (
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	"sigs.k8s.io/yaml"
+
+	"github.com/autonode-io/autonode/capacity"
 )
 
 // golden is a file of testdata: what a profile makes of templates as users write them, and of machines as controllers report
@@ -33,7 +35,23 @@ type golden struct {
 		Object     map[string]any
 		// Want is the meaning; empty for none.
 		Want Meaning
+		// Quotas that a machine exceeds by its first condition.
+		Quotas []exceeded
 	}
+}
+
+// exceeded is what a machine's message says of quotas.
+type exceeded struct {
+	Of Countable
+	// Template of the machine.
+	Template map[string]any
+	// Quota that it lacks, and what it counts.
+	Quota  string
+	Counts capacity.Resource
+	// Left of it; nothing is said without it.
+	Left *int64
+	// Also are the names of instance types, in the same place, which the quota counts as well, and Not those that it doesn't.
+	Also, Not []string
 }
 
 type wanted struct {
@@ -118,6 +136,7 @@ func machinesOf(t *testing.T, p, every *Profile, g golden) {
 	t.Helper()
 	matched := make([]bool, len(p.conditions))
 	states := make([]bool, len(p.states))
+	quotas := make([]bool, len(p.quotas))
 	for _, tc := range g.Machines {
 		if tc.Source == "" {
 			t.Errorf("%s: names no source", tc.Name)
@@ -156,6 +175,20 @@ func machinesOf(t *testing.T, p, every *Profile, g golden) {
 			}
 		})
 	}
+	for _, tc := range g.Machines {
+		for _, of := range tc.Quotas {
+			of.Of.Template = of.Template
+			t.Run(tc.Name+": "+of.Of.InstanceType, func(t *testing.T) { quotaOf(t, Kind{own: p, every: every}, of, tc.Conditions[0].Message) })
+			if i := slices.IndexFunc(p.quotas, func(q quota) bool { return q.covers(of.Of) && q.concerns(tc.Conditions[0].Message) }); i >= 0 {
+				quotas[i] = true
+			}
+		}
+	}
+	for i, ok := range quotas {
+		if !ok {
+			t.Errorf("no machine exceeds quotas[%d], %s", i, p.quotas[i].name)
+		}
+	}
 	for i, ok := range matched {
 		if !ok {
 			t.Errorf("no machine has a condition for conditions[%d], %s", i, p.conditions[i].means)
@@ -164,6 +197,33 @@ func machinesOf(t *testing.T, p, every *Profile, g golden) {
 	for i, ok := range states {
 		if !ok {
 			t.Errorf("no machine is in a state of states[%d], %s", i, p.states[i].means)
+		}
+	}
+}
+
+func quotaOf(t *testing.T, kind Kind, of exceeded, text string) {
+	t.Helper()
+	got, left := kind.Exceeded(of.Of, text)
+	want := int64(-1)
+	if of.Left != nil {
+		want = *of.Left
+	}
+	if diff := cmp.Diff(Quota{of.Quota, of.Counts}, got); diff != "" || left != want {
+		t.Errorf("left %d, want %d; quota (-want +got):\n%s", left, want, diff)
+	}
+	counts := func(instanceType string) bool {
+		other := of.Of
+		other.InstanceType = instanceType
+		return slices.Contains(kind.Quotas(other), got)
+	}
+	for _, also := range append(of.Also, of.Of.InstanceType) {
+		if !counts(also) {
+			t.Errorf("%s doesn't count %s", got.Name, also)
+		}
+	}
+	for _, not := range of.Not {
+		if counts(not) {
+			t.Errorf("%s counts %s", got.Name, not)
 		}
 	}
 }

@@ -62,7 +62,9 @@ type Profile struct {
 	fields     map[string][]value
 	conditions []rule
 	states     []state
-	nodeZone   nodeZone
+	// quotas of the infrastructure, the one that decides first.
+	quotas   []quota
+	nodeZone nodeZone
 	// fromMachine are the types of addresses that software in the machine reports; nil if unknown.
 	fromMachine []string
 	// instanceNamedAfter is the kind of the object whose name the instance gets in the infrastructure; empty if unknown.
@@ -133,7 +135,7 @@ func (p *Profile) addField(field string, v value) {
 }
 
 // Corrected returns the profile with an overlay. What the overlay says of a field of the template, of zones, or of
-// addresses, replaces what the profile says; its conditions and states come first.
+// addresses, replaces what the profile says; its conditions, states and quotas come first.
 func (p *Profile) Corrected(overlay *Profile) *Profile {
 	corrected := *p
 	corrected.Sources = slices.Concat(overlay.Sources, p.Sources)
@@ -146,6 +148,7 @@ func (p *Profile) Corrected(overlay *Profile) *Profile {
 	}
 	corrected.conditions = slices.Concat(overlay.conditions, p.conditions)
 	corrected.states = slices.Concat(overlay.states, p.states)
+	corrected.quotas = slices.Concat(overlay.quotas, p.quotas)
 	if !overlay.nodeZone.isZero() {
 		corrected.nodeZone = overlay.nodeZone
 	}

@@ -67,7 +67,7 @@ func (c *CloudProvider) choose(ctx context.Context, nodeClaim *karpv1.NodeClaim,
 		case errors.Is(err, inventory.ErrNotCounted):
 			return launch{}, because(MachinesUncountedReason, err)
 		default: // none is available
-			reason := c.Reservations.Shortage()
+			reason := c.Reservations.Shortage() + c.exhaustedQuotas()
 			if ungranted != nil {
 				reason = "; " + ungranted.Error()
 			}
@@ -115,7 +115,7 @@ func (c *CloudProvider) reserveCheapest(ctx context.Context, nodeClaim *karpv1.N
 		return launch{}, err
 	}
 	for chosen := range c.launches(nodeClaim, snapshot, instanceTypes) {
-		if excluded(chosen.choice.Key) {
+		if excluded(chosen.choice.Key) || !c.admits(nodeClaim, snapshot, &chosen.choice) {
 			continue
 		}
 		switch err := c.Reservations.Reserve(nodeClaim, &chosen.choice); {
@@ -125,6 +125,7 @@ func (c *CloudProvider) reserveCheapest(ctx context.Context, nodeClaim *karpv1.N
 		case !errors.Is(err, reservation.ErrFull):
 			return launch{}, err
 		}
+		c.withdraw(nodeClaim)
 		if now, err := c.InstanceTypes.Cached(nodeClass.Name); err == nil && now != snapshot {
 			return launch{}, errStale
 		}

@@ -339,10 +339,24 @@ func (s *Simulation) unavailable(nodeClass, instanceType string) string {
 			if why := s.exhausted(nodeClass); why != "" && template.Unavailable == v1alpha1.TemplateBackOff {
 				return why
 			}
+			if why := s.quotas(class); why != "" && template.Unavailable == v1alpha1.TemplateQuota {
+				return why
+			}
 			return cmp.Or(unavailableText[template.Unavailable], template.Unavailable)
 		}
 	}
 	return "its offerings have no price or failed a short time ago, or the capacity that clusters share is used up"
+}
+
+// quotas is what a node class reports of exhausted quotas of the infrastructure; empty if it reports none.
+func (s *Simulation) quotas(class *v1alpha1.ClusterAPINodeClass) string {
+	for i := range class.Status.Conditions {
+		c := &class.Status.Conditions[i]
+		if c.Type == v1alpha1.ConditionOfferingsAvailable && (c.IsFalse() || c.Reason == v1alpha1.QuotaExhaustedReason) {
+			return messageOf(c)
+		}
+	}
+	return ""
 }
 
 var unavailableText = map[string]string{
@@ -351,6 +365,7 @@ var unavailableText = map[string]string{
 	v1alpha1.TemplateImageNewer:  "its image has a newer Kubernetes than nodes get now; it launches once the release payload, its upgrade window and the API server allow that",
 	v1alpha1.TemplateNoBootstrap: "neither its source nor the node class has a bootstrap",
 	v1alpha1.TemplateBackOff:     "launches failed and it is in back-off, its reservations are used up, or the CapacityLease leaves no room",
+	v1alpha1.TemplateQuota:       "a quota of the infrastructure is exhausted",
 	v1alpha1.TemplateNoPrice:     "its catalog has no price for it",
 	v1alpha1.TemplateNoZone:      "none of its catalog's zones is a failure domain of the Cluster",
 }

@@ -114,6 +114,21 @@ Pod shop/web doesn't fit NodePool general
 - 2 needs 16 cpu with DaemonSets; the largest has 8 [medium small]
 - 1 the NodePool wants kubernetes.io/arch In [amd64] [arm]`,
 		},
+		"When a quota of the infrastructure is exhausted, it should say which, though other types are available": {
+			[]client.Object{nodeClass(func(class *v1alpha1.ClusterAPINodeClass) {
+				class.Status.Templates[2].Unavailable = v1alpha1.TemplateQuota
+				class.Status.Conditions = []status.Condition{{
+					Type: v1alpha1.ConditionOfferingsAvailable, Status: metav1.ConditionTrue, Reason: v1alpha1.QuotaExhaustedReason,
+					Message: `quota "on-demand P vCPUs" is exhausted, until one launch probes it at 12:03:00 UTC (2 offerings)`,
+				}}
+			}), nodePool("general", nil), pod("web", "16", nil)}, `
+Unschedulable
+Pod shop/web doesn't fit NodePool general
+= general false: none of 4 instance types fits: unavailable now: quota "on-demand P vCPUs" is exhausted, until one launch probes it at 12:03:00 UTC (2 offerings)
+- 1 unavailable now: quota "on-demand P vCPUs" is exhausted, until one launch probes it at 12:03:00 UTC (2 offerings) [large]
+- 2 needs 16 cpu with DaemonSets; the largest has 8 [medium small]
+- 1 the NodePool wants kubernetes.io/arch In [amd64] [arm]`,
+		},
 		"When the node class isn't ready, it should have its message": {
 			[]client.Object{nodeClass(func(class *v1alpha1.ClusterAPINodeClass) {
 				class.Status.Conditions = []status.Condition{{Type: status.ConditionReady, Status: metav1.ConditionFalse, Message: "no template matches pool=web"}}

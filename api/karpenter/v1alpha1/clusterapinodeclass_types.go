@@ -457,7 +457,8 @@ type TemplateStatus struct {
 	// +kubebuilder:validation:MaxItems=64
 	Zones []string `json:"zones,omitempty"`
 	// unavailable says why nothing launches from the template now: Paused (its source or the Cluster is paused), Full (its source is at its
-	// max size), ImageNewer (its image is newer than nodes may get yet), NoBootstrap, BackOff (all its offerings are in back-off), NoPrice or
+	// max size), ImageNewer (its image is newer than nodes may get yet), NoBootstrap, BackOff (all its offerings are in back-off), Quota (one of the
+	// infrastructure is exhausted: see the condition OfferingsAvailable), NoPrice or
 	// NoZone (of a catalog). Empty if it can launch.
 	// +optional
 	Unavailable string `json:"unavailable,omitempty"`
@@ -491,6 +492,9 @@ const (
 	// TemplateBackOff: every offering of the template is in back-off. The next retry is minutes away, at most an hour. Or its
 	// reservations are used up, or the hosted cluster's CapacityLease leaves no room for it.
 	TemplateBackOff = "BackOff"
+	// TemplateQuota: a quota of the infrastructure that counts the template's machines is exhausted, and its other offerings are in back-off. The
+	// condition OfferingsAvailable names the quota, and when one launch probes it.
+	TemplateQuota = "Quota"
 	// TemplateNoPrice: no offering of the catalog's instance type has a price, or all are offered as something that no patch writes.
 	TemplateNoPrice = "NoPrice"
 	// TemplateNoZone: no zone of the catalog's instance type is a failure domain of the Cluster, and no patch writes the variable zone.

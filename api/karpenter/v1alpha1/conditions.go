@@ -96,6 +96,9 @@ const (
 	NoCapacityReason = "NoCapacity"
 	// NoQuotaReason: the account's quota doesn't allow any offering. Raise it: Karpenter retries by itself.
 	NoQuotaReason = "NoQuota"
+	// QuotaExhaustedReason: a quota of the infrastructure closes some offerings; others are available. The message has the quota, and when one
+	// launch probes it. Raise it, if machines of those types are needed.
+	QuotaExhaustedReason = "QuotaExhausted"
 	// LaunchesFailReason: every offering's recent launches failed, and not for capacity or quota alone. The message names the reasons; events on
 	// NodeClaims have the details.
 	LaunchesFailReason = "LaunchesFail"

@@ -33,6 +33,7 @@ var reasons = map[string]string{
 	"ImageNewer":             "its image is newer than nodes may get yet",
 	"NoBootstrap":            "the node class's bootstrap can't be used",
 	v1alpha1.TemplateBackOff: "all its offerings failed a short time ago",
+	v1alpha1.TemplateQuota:   "a quota of the infrastructure is exhausted",
 	"NoPrice":                "the catalog has no price for it",
 	"NoZone":                 "the catalog has no zone for it",
 }
@@ -144,11 +145,11 @@ func (o *Options) print(to io.Writer, classes []v1alpha1.ClusterAPINodeClass) er
 	return printTable(to, listed)
 }
 
-// problemsOf returns the conditions that aren't True, without Ready, which repeats them.
+// problemsOf returns the conditions that aren't True, or name exhausted quotas, without Ready, which repeats them.
 func problemsOf(class *v1alpha1.ClusterAPINodeClass) []status.Condition {
 	var problems []status.Condition
 	for _, condition := range class.Status.Conditions {
-		if condition.Type != status.ConditionReady && condition.Status != "True" {
+		if condition.Type != status.ConditionReady && (condition.Status != "True" || condition.Reason == v1alpha1.QuotaExhaustedReason) {
 			problems = append(problems, condition)
 		}
 	}

@@ -36,6 +36,12 @@ func TestOfferings(t *testing.T) {
 	}
 	later := v1alpha1.TemplateStatus{InstanceType: "x", Source: "KwokMachineTemplate/x", Unavailable: "OfALaterVersion"}
 	failed := status.Condition{Type: v1alpha1.ConditionOfferingsAvailable, Status: metav1.ConditionFalse, Reason: "InsufficientCapacity", Message: "no capacity for g8 in zone a"}
+	exhausted := gpu
+	exhausted.Unavailable = v1alpha1.TemplateQuota
+	quota := status.Condition{
+		Type: v1alpha1.ConditionOfferingsAvailable, Status: metav1.ConditionTrue, Reason: v1alpha1.QuotaExhaustedReason,
+		Message: `quota "on-demand G and VT vCPUs" is exhausted, until one launch probes it at 12:03:00 UTC (2 offerings)`,
+	}
 	for _, test := range []struct {
 		name, nodeClass, output, want, problem string
 		classes                                []v1alpha1.ClusterAPINodeClass
@@ -53,6 +59,16 @@ second     x         -      0    0       0     -                 -        -     
 3 templates
 default: 3 more, which are dearer, aren't in the status
 default: OfferingsAvailable is False (InsufficientCapacity): no capacity for g8 in zone a
+`,
+		}, {
+			name: "When a quota is exhausted, it should say which, though others can be launched", output: "table",
+			classes: []v1alpha1.ClusterAPINodeClass{classOf("default", 0, []status.Condition{quota}, small, exhausted)},
+			want: `
+NODECLASS  TYPE      ARCH   CPU  MEMORY  PODS  GPU               PRICE/H  SPOT/H  ZONES  SOURCE                     AVAILABLE
+default    c2-small  amd64  2    4Gi     110   -                 $0.021   $0.007  a,b    KwokMachineTemplate/small  yes
+default    g8        -      8    32Gi    110   2 nvidia.com/gpu  $1.2     -       any    KwokMachineTemplate/gpu    no, a quota of the infrastructure is exhausted (Quota)
+2 templates
+default: OfferingsAvailable is True (QuotaExhausted): quota "on-demand G and VT vCPUs" is exhausted, until one launch probes it at 12:03:00 UTC (2 offerings)
 `,
 		}, {
 			name: "When one node class is named, it should show that one alone", nodeClass: "second", output: "name",

@@ -228,7 +228,7 @@ func (s *startedProviders) resolve(ctx context.Context, guest client.Reader) (pr
 			continue
 		}
 		for _, template := range class.Status.Templates {
-			if template.Unavailable != v1alpha1.TemplateBackOff {
+			if template.Unavailable != v1alpha1.TemplateBackOff && template.Unavailable != v1alpha1.TemplateQuota {
 				continue
 			}
 			for _, it := range listing.Snapshot.InstanceTypes {
@@ -240,6 +240,7 @@ func (s *startedProviders) resolve(ctx context.Context, guest client.Reader) (pr
 			}
 		}
 	}
+	s.Unavailable.Share(s.Capacity.Quotas())
 	if status := s.Capacity.Status(); status != nil {
 		for _, u := range status.Unavailable {
 			s.Unavailable.Mark(offering.Key{InstanceType: u.InstanceType, Zone: u.Zone, CapacityType: u.CapacityType}, u.Reason)

@@ -5,7 +5,6 @@
 package capacitylease
 
 import (
-	"cmp"
 	"context"
 	"encoding/json"
 	"errors"
@@ -40,6 +39,9 @@ const (
 	stepInterval = 100 * time.Millisecond
 	// retryInterval is how long a step or a write that failed waits.
 	retryInterval = time.Second
+	// probeReport is how long other clusters of the account wait for this one's probe of a quota, and probeFirst how long for that to begin.
+	probeReport = 2 * time.Minute
+	probeFirst  = 30 * time.Second
 	// untilStep is the unit of the times in the report. Entries that differ less aren't written again.
 	untilStep = time.Second
 )
@@ -100,6 +102,7 @@ func (c *Controller) Start(ctx context.Context) error {
 // reconcile does what is due, and returns when something is due next.
 func (c *Controller) reconcile(ctx context.Context) time.Duration {
 	next, err := c.Capacity.Step(ctx)
+	c.Unavailable.Share(c.Capacity.Quotas())
 	wait, reportErr := c.report(ctx)
 	err = errors.Join(err, reportErr)
 	if err != nil {
@@ -174,19 +177,37 @@ func isGenerationOnly(status, written *autonodev1alpha1.CapacityLeaseStatus) boo
 	return equality.Semantic.DeepEqual(status, &same)
 }
 
-// unavailable returns the offerings of which this cluster has found no capacity, those that stay unavailable the longest first.
+// unavailable returns the quotas that this cluster has found exhausted, each with the offering that failed for it, and the offerings without
+// capacity, those that stay unavailable the longest first.
 func (c *Controller) unavailable() []autonodev1alpha1.UnavailableOffering {
-	entries := slices.DeleteFunc(c.Unavailable.Entries(), func(entry offering.Entry) bool {
-		// A reservation has an ID of its own, and the account counts it.
-		return entry.CapacityType == karpv1.CapacityTypeReserved || entry.Reservation != "" || entry.Lacks == ""
-	})
-	slices.SortStableFunc(entries, func(a, b offering.Entry) int { return cmp.Or(b.Until.Compare(a.Until), a.Key.Compare(b.Key)) })
-	var list []autonodev1alpha1.UnavailableOffering
-	for _, entry := range entries[:min(len(entries), autonodev1alpha1.MaxUnavailable)] {
-		list = append(list, autonodev1alpha1.UnavailableOffering{
-			InstanceType: entry.InstanceType, Zone: entry.Zone, CapacityType: entry.CapacityType, Family: entry.Family, Reason: string(entry.Lacks),
-			Until: scalar.NewTime(entry.Until.Truncate(untilStep)),
-		})
+	var list, without []autonodev1alpha1.UnavailableOffering
+	quotas := c.Unavailable.Quotas()
+	for i := range quotas {
+		quota := &quotas[i]
+		if now := c.Clock.Now(); quota.Shared || !quota.IsClosed(now) && now.After(quota.Until.Add(probeFirst)) {
+			continue
+		}
+		until := quota.Until
+		if probed := quota.ProbeUntil.Add(probeReport - offering.ProbeTTL); probed.After(until) {
+			until = probed // the other clusters wait for the probe
+		}
+		each := reported(quota.Failed, quota.Family, offering.LackOfQuota, until)
+		each.Quota, each.Counts, each.AtLeast = quota.Name, autonodev1alpha1.PoolResource(quota.Counts), quota.AtLeast
+		list = append(list, each)
 	}
-	return list
+	for _, entry := range c.Unavailable.Entries() {
+		// A reservation has an ID of its own, and the account counts it.
+		if entry.CapacityType != karpv1.CapacityTypeReserved && entry.Reservation == "" && entry.Lacks == offering.LackOfCapacity {
+			without = append(without, reported(entry.Key, entry.Family, entry.Lacks, entry.Until))
+		}
+	}
+	slices.SortStableFunc(without, func(a, b autonodev1alpha1.UnavailableOffering) int { return b.Until.At().Compare(a.Until.At()) })
+	list = append(list, without...)
+	return list[:min(len(list), autonodev1alpha1.MaxUnavailable)]
+}
+
+func reported(key offering.Key, family string, lacks offering.Lack, until time.Time) autonodev1alpha1.UnavailableOffering {
+	return autonodev1alpha1.UnavailableOffering{
+		InstanceType: key.InstanceType, Zone: key.Zone, CapacityType: key.CapacityType, Family: family, Reason: string(lacks), Until: scalar.NewTime(until.Truncate(untilStep)),
+	}
 }

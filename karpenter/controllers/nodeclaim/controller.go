@@ -42,6 +42,7 @@ import (
 
 	"github.com/autonode-io/autonode/api/karpenter/v1alpha1"
 	"github.com/autonode-io/autonode/clusterstatus"
+	"github.com/autonode-io/autonode/karpenter/providers/instancetype"
 	"github.com/autonode-io/autonode/karpenter/providers/launchtime"
 	"github.com/autonode-io/autonode/karpenter/providers/machine"
 	"github.com/autonode-io/autonode/karpenter/providers/offering"
@@ -70,6 +71,8 @@ type Config struct {
 	// Profiles say what conditions of infrastructure machines mean.
 	Profiles    *profile.Profiles
 	Unavailable *offering.Unavailable
+	// InstanceTypes know which quotas of the infrastructure count a machine.
+	InstanceTypes *instancetype.Provider
 	// Second is what second launches need: another offering beside one that is slow.
 	Second *SecondLaunches
 	// Suspended reports whether nothing may act, because the management cluster doesn't answer and cached Machines

@@ -17,6 +17,7 @@ import (
 
 	"github.com/autonode-io/autonode/internal/environment"
 	"github.com/autonode-io/autonode/karpenter/controllers/nodeclaim"
+	"github.com/autonode-io/autonode/karpenter/providers/instancetype"
 	"github.com/autonode-io/autonode/karpenter/providers/machine"
 	"github.com/autonode-io/autonode/karpenter/providers/offering"
 	"github.com/autonode-io/autonode/karpenter/providers/profile"
@@ -54,6 +55,8 @@ func newFixture(t *testing.T) *fixture {
 		Machines:    s.Machines(nil),
 		Profiles:    profile.Embedded(),
 		Unavailable: f.unavailable,
+		// It knows no node class.
+		InstanceTypes: instancetype.New(instancetype.Config{}),
 		// A vacancy is one of the reasons for which nothing is launched beside a slow launch.
 		Second:    &nodeclaim.SecondLaunches{Vacancies: func(string) int { return 1 }},
 		Suspended: func() bool { return f.suspended },

@@ -3,11 +3,13 @@
 package nodeclaim
 
 import (
+	"cmp"
 	"context"
 	"fmt"
 	"time"
 
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	clusterv1 "sigs.k8s.io/cluster-api/api/core/v1beta2"
 	"sigs.k8s.io/controller-runtime/pkg/log"
 	karpv1 "sigs.k8s.io/karpenter/pkg/apis/v1"
@@ -15,6 +17,8 @@ import (
 	"github.com/autonode-io/autonode/api/karpenter/v1alpha1"
 	"github.com/autonode-io/autonode/assets/infrastructure"
 	"github.com/autonode-io/autonode/capacity"
+	"github.com/autonode-io/autonode/capacity/conversion"
+	"github.com/autonode-io/autonode/karpenter/providers/inventory"
 	"github.com/autonode-io/autonode/karpenter/providers/offering"
 )
 
@@ -37,16 +41,18 @@ func (f *failure) reconcile(ctx context.Context, nodeClaim *karpv1.NodeClaim, m 
 	}
 	key := offeringOf(m)
 	var until time.Time
+	var quota offering.ClosedQuota
 	reason, disrupted := MachineFailedReason, "machine_failed"
 	family := capacity.Family(nodeClaim.Labels[v1alpha1.InstanceFamilyLabel], key.InstanceType)
 	// Mark it first: the replacement must not get the same offering.
 	switch found.means {
 	case infrastructure.NoQuota:
 		reason, disrupted = QuotaExceededReason, "insufficient_capacity"
-		until = f.Unavailable.MarkExhausted(key, family, reason, offering.Quota)
+		quota = f.exceeded(nodeClaim, m, found.condition)
+		until = quota.Until
 	case infrastructure.NoCapacity:
 		reason, disrupted = InsufficientCapacityReason, "insufficient_capacity"
-		until = f.Unavailable.MarkExhausted(key, family, reason, offering.Capacity)
+		until = f.Unavailable.MarkExhausted(key, family, reason)
 	case infrastructure.Misconfigured:
 		reason = MisconfiguredReason
 		until = f.Unavailable.Mark(key, reason)
@@ -54,18 +60,34 @@ func (f *failure) reconcile(ctx context.Context, nodeClaim *karpv1.NodeClaim, m 
 	if gone, err := f.giveUp(ctx, nodeClaim, disrupted); err != nil || !gone {
 		return outcome{done: true}, err
 	}
-	message := "no capacity for %s: %s%s"
-	switch reason {
-	case MachineFailedReason:
+	message, notice := "no capacity for %s: %s%s", ""
+	switch {
+	case quota.Name != "":
+		notice = "; " + quota.Description()
+	case reason == MachineFailedReason:
 		until = f.Unavailable.CountFailure(key, reason)
 		message = "Machine failed (%s): %s; launching a replacement%s"
-	case MisconfiguredReason:
+	case reason == MisconfiguredReason:
 		message = "the infrastructure rejects the configuration of %s: %s; correct its template or patches%s"
 	}
 	log.FromContext(ctx).Info("machine failed", "instanceType", key.InstanceType, "zone", key.Zone, "capacityType", key.CapacityType,
-		"means", found.means, "reason", found.condition.Reason, "message", found.condition.Message, "unavailableUntil", until)
-	f.Recorder.Publish(warning(nodeClaim, reason, message, key.Description(), detail(found.condition), offering.RetryNotice(until)))
+		"means", found.means, "reason", found.condition.Reason, "message", found.condition.Message, "quota", quota.Name, "unavailableUntil", until)
+	f.Recorder.Publish(warning(nodeClaim, reason, message, key.Description(), detail(found.condition), cmp.Or(notice, offering.RetryNotice(until))))
 	return outcome{done: true}, nil
+}
+
+// exceeded closes the quota that a machine has exceeded by what a condition says.
+func (f *failure) exceeded(nodeClaim *karpv1.NodeClaim, m *clusterv1.Machine, condition metav1.Condition) offering.ClosedQuota {
+	origin, family := inventory.OriginOf(m), nodeClaim.Labels[v1alpha1.InstanceFamilyLabel]
+	size, _ := conversion.MachineOf(m)
+	class := ""
+	if nodeClaim.Spec.NodeClassRef != nil {
+		class = nodeClaim.Spec.NodeClassRef.Name
+	}
+	quota, left := f.InstanceTypes.Exceeded(class, origin.Source, family, f.Profiles.Of(m.Spec.InfrastructureRef.GroupKind()), origin.Key, size, detail(condition))
+	return f.Unavailable.MarkExceeded(origin.Key, offering.Exceeded{
+		Quota: quota, Left: left, Family: capacity.Family(family, origin.InstanceType), Reason: QuotaExceededReason,
+	})
 }
 
 // inputs returns what tells how a machine fares: the infrastructure machine's conditions, which are more precise, before those

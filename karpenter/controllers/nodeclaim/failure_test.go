@@ -78,12 +78,12 @@ func TestFailure(t *testing.T) {
 			g.Expect(err).NotTo(HaveOccurred())
 			if tc.reason == "" {
 				g.Expect(after.DeletionTimestamp).To(BeNil())
-				g.Expect(f.unavailable.Has(onDemand, "")).To(BeFalse())
+				g.Expect(f.unavailable.Has(onDemand)).To(BeFalse())
 				g.Expect(f.recorder.Reasons()).To(BeEmpty())
 				return
 			}
 			g.Expect(after.DeletionTimestamp).NotTo(BeNil())
-			g.Expect(f.unavailable.Has(onDemand, "")).To(BeTrue())
+			g.Expect(f.unavailable.Has(onDemand)).To(BeTrue())
 			g.Expect(f.recorder.Reasons()).To(ConsistOf(tc.reason))
 			g.Expect(f.recorder.Messages()[0]).To(ContainSubstring("on-demand c4-large in zone a"))
 		})
@@ -168,7 +168,7 @@ func TestFailureReasonsOfNodeClass(t *testing.T) {
 			g.Expect(f.recorder.Reasons()).To(HaveLen(len(tc.want)))
 			g.Expect(f.recorder.Reasons()).To(ContainElements(tc.want))
 			g.Expect(after.DeletionTimestamp != nil).To(Equal(len(tc.want) > 0))
-			g.Expect(f.unavailable.Has(onDemand, "")).To(Equal(tc.marked))
+			g.Expect(f.unavailable.Has(onDemand)).To(Equal(tc.marked))
 		})
 	}
 }
@@ -248,8 +248,12 @@ func TestTerminalFailure(t *testing.T) {
 		_, err := f.reconcile()
 		g.Expect(err).NotTo(HaveOccurred())
 		other := offering.Key{InstanceType: "c8-xlarge", Zone: "b", CapacityType: karpv1.CapacityTypeOnDemand}
-		g.Expect(f.unavailable.Has(other, "general")).To(BeTrue())
-		g.Expect(f.unavailable.Has(other, "another")).To(BeFalse())
+		counted := func(family string) offering.Quota {
+			return offering.Quota{QuotaName: offering.QuotaName{Name: "on-demand " + family}}
+		}
+		g.Expect(f.unavailable.Has(other, counted("general"))).To(BeTrue())
+		g.Expect(f.unavailable.Has(other, counted("another"))).To(BeFalse())
+		g.Expect(f.recorder.Messages()).To(ConsistOf(MatchRegexp(`quota "on-demand general" is exhausted, until one launch probes it at \d\d:\d\d:\d\d UTC$`)))
 	})
 
 	t.Run("When machines of an offering fail three times in a row, it should let the offering rest", func(t *testing.T) {
@@ -262,7 +266,7 @@ func TestTerminalFailure(t *testing.T) {
 		f.say(failed("CreateError", "the image doesn't boot"))
 		_, err := f.reconcile()
 		g.Expect(err).NotTo(HaveOccurred())
-		g.Expect(f.unavailable.Has(onDemand, "")).To(BeTrue())
+		g.Expect(f.unavailable.Has(onDemand)).To(BeTrue())
 		g.Expect(f.recorder.Messages()[0]).To(And(ContainSubstring("the image doesn't boot"), ContainSubstring("not tried again before")))
 	})
 }

@@ -113,8 +113,8 @@ func TestInterruption(t *testing.T) {
 			g.Expect(after.DeletionTimestamp).NotTo(BeNil())
 			g.Expect(f.recorder.Reasons()).To(ConsistOf(nodeclaim.InterruptedReason))
 			g.Expect(f.recorder.Messages()[0]).To(ContainSubstring(tc.message))
-			g.Expect(f.unavailable.Has(spot, "")).To(Equal(tc.marked == spot))
-			g.Expect(f.unavailable.Has(onDemand, "")).To(BeFalse())
+			g.Expect(f.unavailable.Has(spot)).To(Equal(tc.marked == spot))
+			g.Expect(f.unavailable.Has(onDemand)).To(BeFalse())
 			g.Expect(disrupted(g, "interrupted")).To(Equal(before + 1))
 
 			machine := &clusterv1.Machine{}
@@ -173,7 +173,7 @@ func TestTerminatedInstance(t *testing.T) {
 			g.Expect(f.recorder.Reasons()).To(ConsistOf(nodeclaim.InstanceTerminatedReason))
 			g.Expect(f.recorder.Messages()[0]).To(ContainSubstring(tc.want + "; launching a replacement"))
 			g.Expect(disrupted(g, "instance_terminated")).To(Equal(before + 1))
-			g.Expect(f.unavailable.Has(onDemand, "")).To(BeFalse(), "it worked until then")
+			g.Expect(f.unavailable.Has(onDemand)).To(BeFalse(), "it worked until then")
 
 			machine := &clusterv1.Machine{}
 			g.Expect(f.Admin.Get(t.Context(), client.ObjectKeyFromObject(f.machine), machine)).To(Succeed())
@@ -206,6 +206,6 @@ func TestMisconfigured(t *testing.T) {
 		g.Expect(after.DeletionTimestamp).NotTo(BeNil())
 		g.Expect(f.recorder.Reasons()).To(ConsistOf(nodeclaim.MisconfiguredReason))
 		g.Expect(f.recorder.Messages()[0]).To(ContainSubstring("CreateFailed: ImageNotFound: ubuntu; correct its template or patches; not tried again before"))
-		g.Expect(f.unavailable.Has(onDemand, "")).To(BeTrue())
+		g.Expect(f.unavailable.Has(onDemand)).To(BeTrue())
 	})
 }

@@ -80,6 +80,7 @@ func (l *latency) reconcile(_ context.Context, nodeClaim *karpv1.NodeClaim, m *c
 	l.reached[nodeClaim.UID] = now
 	if now.provisioned && !before.provisioned {
 		l.learn(m, seen)
+		l.Unavailable.Launched(nodeClaim.Name)
 	}
 	if !seen && m.CreationTimestamp.Time.Before(l.since) {
 		return outcome{}, nil

@@ -72,6 +72,22 @@ func TestLatency(t *testing.T) {
 		g.Expect(count).To(Equal(readyBefore + 1))
 	})
 
+	t.Run("When a machine that probes a quota has a provider ID, the quota should be open", func(t *testing.T) {
+		g := NewWithT(t)
+		f := newFixture(t)
+		quota := offering.Quota{QuotaName: offering.QuotaName{Name: "on-demand c4-large"}}
+		f.clock.SetTime(f.unavailable.MarkExceeded(onDemand, offering.Exceeded{Quota: quota, Left: -1}).Until)
+		g.Expect(f.unavailable.Admit(f.nodeClaim.Name, onDemand, []offering.Quota{quota})).To(BeTrue())
+		f.launched()
+		_, err := f.reconcile()
+		g.Expect(err).NotTo(HaveOccurred())
+		g.Expect(f.unavailable.Admit("another", onDemand, []offering.Quota{quota})).To(BeFalse())
+		f.say(provisioned("cloud://probe"))
+		_, err = f.reconcile()
+		g.Expect(err).NotTo(HaveOccurred())
+		g.Expect(f.unavailable.Admit("another", onDemand, []offering.Quota{quota})).To(BeTrue())
+	})
+
 	t.Run("When templates are of one instance type, it should tell their machines apart", func(t *testing.T) {
 		g := NewWithT(t)
 		for source, seconds := range map[string]float64{"TestMachineTemplate/ssd": 20, "TestMachineTemplate/disk": 50} {

@@ -62,7 +62,7 @@ func TestDeletedNode(t *testing.T) {
 		g.Expect(after.DeletionTimestamp).NotTo(BeNil())
 		g.Expect(f.recorder.Reasons()).To(ConsistOf(nodeclaim.NodeDeletedReason))
 		g.Expect(f.recorder.Messages()[0]).To(ContainSubstring("Node " + f.nodeClaim.Name + " was deleted while Machine " + f.Namespace + "/" + f.machine.Name + " runs"))
-		g.Expect(f.unavailable.Has(onDemand, "")).To(BeFalse(), "the offering isn't to blame")
+		g.Expect(f.unavailable.Has(onDemand)).To(BeFalse(), "the offering isn't to blame")
 		g.Expect(disrupted(g, "node_deleted")).To(Equal(before + 1))
 	})
 	t.Run("When it was deleted before Karpenter registered it, it should not wait for the deadline", func(t *testing.T) {

@@ -290,7 +290,7 @@ func TestSecondLaunch(t *testing.T) {
 		entry, closed := f.rejections.Entry(f.nodePool.Name, onDemand)
 		f.Expect(closed).To(BeTrue())
 		f.Expect(entry.Reason).To(Equal(nodeclaim.LaunchSlowReason))
-		f.Expect(f.unavailable.Has(onDemand, "")).To(BeFalse())
+		f.Expect(f.unavailable.Has(onDemand)).To(BeFalse())
 		f.Expect(f.recorder.Reasons()).To(Equal([]string{nodeclaim.LaunchSlowReason, nodeclaim.LaunchSlowReason}))
 		f.Expect(f.recorder.Messages()[1]).To(And(ContainSubstring(second.Name), ContainSubstring("on-demand c4-large in zone a; not tried again before"), HaveSuffix("for NodePool "+f.nodePool.Name)))
 		f.Expect(f.ended("second_won")).To(Equal(1.0))
@@ -306,7 +306,7 @@ func TestSecondLaunch(t *testing.T) {
 		second := f.begun()
 		f.provisions(second)
 		f.look(second)
-		f.Expect(f.unavailable.Has(onDemand, "")).To(BeTrue())
+		f.Expect(f.unavailable.Has(onDemand)).To(BeTrue())
 	})
 
 	t.Run("When the first machine comes first, the second should go, and no offering rest", func(t *testing.T) {

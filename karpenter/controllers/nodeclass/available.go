@@ -28,23 +28,17 @@ func (s offeringsAvailable) reconcile(ctx context.Context, _ *v1alpha1.ClusterAP
 	if in.ClusterErr != nil || s.InstanceTypes.Unavailable == nil {
 		return reconcile.Result{}, nil //nolint:nilerr // The last known state stays.
 	}
-	choices := in.Snapshot.Choices()
-	var failed []offering.Entry
-	for i := range choices {
-		if choices[i].Offering.Launchable() {
-			conditions.SetTrue(condition)
-			return reconcile.Result{}, nil
-		}
-		if entry, ok := s.InstanceTypes.Unavailable.Entry(choices[i].Key); ok {
-			failed = append(failed, entry)
-		}
-	}
-	if len(failed) == 0 {
-		// There is nothing to launch for other reasons: the conditions and the templates of the node class have them.
+	failed, quotas, launchable := s.closed(in.Snapshot)
+	switch {
+	case launchable && len(quotas) > 0:
+		conditions.SetTrueWithReason(condition, v1alpha1.QuotaExhaustedReason, strings.Join(quotas, "; "))
+		return reconcile.Result{}, nil
+	case launchable, len(failed)+len(quotas) == 0:
+		// There may be nothing to launch for other reasons: the conditions and the templates of the node class have them.
 		conditions.SetTrue(condition)
 		return reconcile.Result{}, nil
 	}
-	message := describe(failed)
+	message := "nothing can be launched: " + strings.Join(append(quotas, describe(failed)...), "; ")
 	if s.Pending != nil {
 		pods, err := s.Pending(ctx)
 		if err != nil {
@@ -52,27 +46,62 @@ func (s offeringsAvailable) reconcile(ctx context.Context, _ *v1alpha1.ClusterAP
 		}
 		message += fmt.Sprintf("; %s", english.Plural(pods, "pod waits", "pods wait"))
 	}
-	conditions.SetFalse(condition, reasonOf(failed), message)
+	conditions.SetFalse(condition, reasonOf(failed, len(quotas) > 0), message)
 	return reconcile.Result{RequeueAfter: s.AvailabilityDelay}, nil // for the number of pods, which triggers nothing
 }
 
-// reasonOf returns the reason of a node class whose offerings all failed.
-func reasonOf(failed []offering.Entry) string {
+// closed returns the offerings that failed lately, what is said of exhausted quotas that close others, and whether any can be launched.
+func (s offeringsAvailable) closed(snapshot *instancetype.Snapshot) (failed []offering.Entry, quotas []string, launchable bool) {
+	unavailable := s.InstanceTypes.Unavailable
+	counted := unavailable.CountsQuotas()
+	closed, exhausted := map[offering.QuotaName]int{}, map[offering.QuotaName]offering.ClosedQuota{}
+	choices := snapshot.Choices()
+	for i := range choices {
+		if choices[i].Offering.Launchable() {
+			launchable = true
+			if !counted {
+				return nil, nil, true
+			}
+			continue
+		}
+		if counted {
+			if quota, ok := unavailable.ClosedBy(choices[i].Key, snapshot.QuotasOf(&choices[i])); ok {
+				exhausted[quota.QuotaName] = quota
+				closed[quota.QuotaName]++
+				continue
+			}
+		}
+		if entry, ok := unavailable.Entry(choices[i].Key); ok {
+			failed = append(failed, entry)
+		}
+	}
+	for name, quota := range exhausted {
+		quotas = append(quotas, fmt.Sprintf("%s (%s)", quota.Description(), english.Plural(closed[name], "offering", "offerings")))
+	}
+	slices.Sort(quotas)
+	return failed, quotas, launchable
+}
+
+// reasonOf returns the reason of a node class whose offerings all failed, or are closed by quotas.
+func reasonOf(failed []offering.Entry, quotas bool) string {
 	lacks := func(lack offering.Lack) bool {
 		return !slices.ContainsFunc(failed, func(entry offering.Entry) bool { return entry.Lacks != lack })
 	}
 	switch {
-	case lacks(offering.Quota):
+	case lacks(offering.LackOfQuota):
 		return v1alpha1.NoQuotaReason
-	case lacks(offering.Capacity):
+	case lacks(offering.LackOfCapacity) && !quotas:
 		return v1alpha1.NoCapacityReason
 	default:
 		return v1alpha1.LaunchesFailReason
 	}
 }
 
-// describe names the reasons of events on NodeClaims, the most frequent first, and what is tried next.
-func describe(failed []offering.Entry) string {
+// describe names the reasons of events on NodeClaims, the most frequent first, and what is tried next; nothing if none failed.
+func describe(failed []offering.Entry) []string {
+	if len(failed) == 0 {
+		return nil
+	}
 	reasons := map[string]int{}
 	for _, entry := range failed {
 		reasons[entry.Reason]++
@@ -85,6 +114,6 @@ func describe(failed []offering.Entry) string {
 		texts = append(texts, fmt.Sprintf("%s (%d)", name, reasons[name]))
 	}
 	next := slices.MinFunc(failed, func(a, b offering.Entry) int { return cmp.Or(a.Until.Compare(b.Until), a.Key.Compare(b.Key)) })
-	return fmt.Sprintf("nothing can be launched: %s in back-off after failed launches: %s; the next try is %s at %s",
-		english.Plural(len(failed), "offering is", "offerings are"), strings.Join(texts, ", "), next.Description(), next.Until.UTC().Format(time.TimeOnly+" MST"))
+	return []string{fmt.Sprintf("%s in back-off after failed launches: %s; the next try is %s at %s",
+		english.Plural(len(failed), "offering is", "offerings are"), strings.Join(texts, ", "), next.Description(), next.Until.UTC().Format(time.TimeOnly+" MST"))}
 }

@@ -171,10 +171,10 @@ func TestController(t *testing.T) {
 	t.Run("When a host comes back, its offering should be tried again, and not that of a source at its maximum", func(t *testing.T) {
 		for reason, available := range map[string]bool{"no-spare-host: the infrastructure has no spare host": true, full: false} {
 			f := newFixture(t, reason, nil)
-			f.unavailable.MarkExhausted(key, "", "InsufficientCapacity", offering.Capacity)
+			f.unavailable.MarkExhausted(key, "", "InsufficientCapacity")
 			f.pending()
 			f.gone()
-			f.Expect(f.unavailable.Has(key, "")).To(Equal(!available), reason)
+			f.Expect(f.unavailable.Has(key)).To(Equal(!available), reason)
 		}
 	})
 }

@@ -12,6 +12,7 @@ import (
 
 	autonodev1alpha1 "github.com/autonode-io/autonode/api/v1alpha1"
 	"github.com/autonode-io/autonode/capacity"
+	"github.com/autonode-io/autonode/karpenter/providers/offering"
 )
 
 var (
@@ -431,6 +432,16 @@ func (p *Provider) Status() *autonodev1alpha1.CapacityLeaseStatus {
 		return nil
 	}
 	return &p.lease.Status
+}
+
+// Quotas returns those of the infrastructure that other clusters of the account report as exhausted. The list is shared: don't modify it.
+func (p *Provider) Quotas() []offering.ClosedQuota {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if p.lease == nil {
+		return nil
+	}
+	return p.lease.Quotas
 }
 
 // Generation returns that of the newest lease that this process keeps to.

@@ -10,6 +10,7 @@ import (
 
 	autonodev1alpha1 "github.com/autonode-io/autonode/api/v1alpha1"
 	"github.com/autonode-io/autonode/capacity"
+	"github.com/autonode-io/autonode/karpenter/providers/offering"
 )
 
 // ErrUnserved is returned by a Source where leases aren't served, or this program may not read them: an operator that is
@@ -46,6 +47,8 @@ type Lease struct {
 	Expires     map[string]time.Time
 	Commitments Commitments
 	Unavailable []capacity.Unavailable
+	// Quotas of the infrastructure that other clusters report as exhausted.
+	Quotas []offering.ClosedQuota
 	// Status is the report that was written last.
 	Status autonodev1alpha1.CapacityLeaseStatus
 }

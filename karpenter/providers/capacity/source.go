@@ -21,6 +21,7 @@ import (
 	"github.com/autonode-io/autonode/capacity"
 	"github.com/autonode-io/autonode/capacity/conversion"
 	"github.com/autonode-io/autonode/karpenter/providers/informer"
+	"github.com/autonode-io/autonode/karpenter/providers/offering"
 )
 
 // Kind of the lease.
@@ -163,6 +164,12 @@ func leaseOf(object *autonodev1alpha1.CapacityLease) *Lease {
 	}
 	for i := range object.Spec.Unavailable {
 		u := &object.Spec.Unavailable[i]
+		if u.Quota != "" {
+			l.Quotas = append(l.Quotas, offering.ClosedQuota{
+				QuotaName: offering.QuotaName{Name: u.Quota, Counts: capacity.Resource(u.Counts)}, AtLeast: u.AtLeast, Until: u.Until.At(),
+			})
+			continue
+		}
 		l.Unavailable = append(l.Unavailable, capacity.Unavailable{InstanceType: u.InstanceType, Family: u.Family, Zone: u.Zone, CapacityType: u.CapacityType, Until: u.Until.At()})
 	}
 	return l

@@ -3,12 +3,12 @@
 package instancetype
 
 import (
+	"maps"
 	"slices"
 
 	"k8s.io/apimachinery/pkg/util/sets"
 
 	"github.com/autonode-io/autonode/karpenter/providers/offering"
-	"github.com/autonode-io/autonode/karpenter/providers/template"
 )
 
 type built struct {
@@ -122,12 +122,10 @@ func (b *builder) concerned(change offering.Change) (names []string) {
 		}
 		return names
 	}
-	for name, templates := range b.groups {
-		if change.Family == "" || slices.ContainsFunc(templates, func(tmpl *template.Template) bool { return tmpl.Family() == change.Family }) {
-			names = append(names, name)
-		}
+	if change.Quota != (offering.QuotaName{}) {
+		return b.countedBy(change.Quota)
 	}
-	return names
+	return slices.Collect(maps.Keys(b.groups))
 }
 
 // sequences neither locks nor allocates while nothing changes.

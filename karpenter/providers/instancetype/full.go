@@ -44,10 +44,10 @@ func (b *builder) full(tmpl *template.Template, key offering.Key, obstacle strin
 	case !offer.Available:
 		return 0
 	}
-	if b.Unavailable == nil || !b.Unavailable.Has(key, tmpl.Family()) {
+	if !b.isUnavailable(tmpl, key) {
 		return full
 	}
-	if entry, failed := b.Unavailable.Entry(key); !failed || entry.Lacks != offering.Capacity || !tmpl.Kind.Hosts() {
+	if entry, failed := b.Unavailable.Entry(key); !failed || entry.Lacks != offering.LackOfCapacity || !tmpl.Kind.Hosts() {
 		return 0
 	}
 	return full | FullHosts

@@ -93,6 +93,7 @@ func (b *builder) eachChoice(tmpl *template.Template, yield func(*Choice)) (obst
 		return b.eachSold(tmpl, obstacle, yield)
 	}
 	known, available := false, false
+	var closed []*Choice
 	each := func(key offering.Key, domain string) {
 		price, priced := b.Pricing.Price(tmpl, key.Zone, key.CapacityType)
 		if !priced {
@@ -100,7 +101,7 @@ func (b *builder) eachChoice(tmpl *template.Template, yield func(*Choice)) (obst
 		}
 		choice, _ := b.leased(tmpl, key, domain, price, priced, obstacle)
 		choice.Zoneless, choice.priced = len(domains) == 0, priced
-		known, available = known || priced, available || choice.Offering.Launchable()
+		known, available, closed = known || priced, available || choice.Offering.Launchable(), append(closed, choice)
 		yield(choice)
 	}
 	for _, capacityType := range tmpl.CapacityTypes() {
@@ -112,7 +113,7 @@ func (b *builder) eachChoice(tmpl *template.Template, yield func(*Choice)) (obst
 		}
 	}
 	if obstacle == "" && known && !available {
-		obstacle = v1alpha1.TemplateBackOff
+		obstacle = b.backOff(closed)
 	}
 	return obstacle
 }
@@ -120,6 +121,7 @@ func (b *builder) eachChoice(tmpl *template.Template, yield func(*Choice)) (obst
 // eachSold builds the offerings of a catalog's instance type, as eachChoice does.
 func (b *builder) eachSold(tmpl *template.Template, obstacle string, yield func(*Choice)) string {
 	priced, reachable, available := false, false, false
+	var closed []*Choice
 	each := func(o *catalog.Offering, named string) {
 		// Catalogs name zones as nodes do. Those that name failure domains mean the same.
 		zone := named
@@ -145,7 +147,7 @@ func (b *builder) eachSold(tmpl *template.Template, obstacle string, yield func(
 			}
 			choice.reserve(o, min(b.Inventory.ReservationLeft(o.Reservation, o.Count), left))
 		}
-		priced, reachable, available = priced || known, reachable || reaches, available || choice.Offering.Launchable()
+		priced, reachable, available, closed = priced || known, reachable || reaches, available || choice.Offering.Launchable(), append(closed, choice)
 		yield(choice)
 	}
 	for i := range tmpl.Offerings {
@@ -167,7 +169,7 @@ func (b *builder) eachSold(tmpl *template.Template, obstacle string, yield func(
 	case !reachable:
 		obstacle = v1alpha1.TemplateNoZone
 	default:
-		obstacle = v1alpha1.TemplateBackOff
+		obstacle = b.backOff(closed)
 	}
 	return obstacle
 }
@@ -293,15 +295,11 @@ func (b *builder) runs(key offering.Key) bool {
 }
 
 func (b *builder) choice(tmpl *template.Template, key offering.Key, failureDomain string, price float64, launchable bool) *Choice {
-	available := launchable
-	if b.Unavailable != nil && available {
-		available = !b.Unavailable.Has(key, tmpl.Family())
-	}
 	return &Choice{
 		Key:           key,
 		Template:      tmpl,
 		FailureDomain: failureDomain,
-		Offering:      &karpcloudprovider.Offering{Requirements: b.requirementsOf(key), Price: price, Available: available},
+		Offering:      &karpcloudprovider.Offering{Requirements: b.requirementsOf(key), Price: price, Available: launchable && !b.isUnavailable(tmpl, key)},
 	}
 }
 

@@ -7,6 +7,7 @@ import (
 	"math/rand/v2"
 	"slices"
 	"testing"
+	"time"
 
 	"github.com/google/go-cmp/cmp"
 	"k8s.io/apimachinery/pkg/types"
@@ -57,13 +58,20 @@ func TestUpdateIsShared(t *testing.T) {
 		},
 		"When a quota is exhausted, it should resolve the instance types of the family": {
 			func(u *offering.Unavailable, _ *inventory.Inventory) {
-				u.MarkExhausted(spot(7), "t-8", "QuotaExceeded", offering.Quota)
+				u.MarkExceeded(spot(7), offering.Exceeded{Quota: quota("spot t-8"), Left: -1})
 			}, 2, true,
+		},
+		"When a launch probes a quota, it should resolve the instance types that this counts": {
+			func(u *offering.Unavailable, _ *inventory.Inventory) {
+				u.Share([]offering.ClosedQuota{{QuotaName: quota("spot t-8").QuotaName, Until: time.Now().Add(time.Hour)}})
+				u.Share(nil)
+				u.Admit("probe", spot(8), []offering.Quota{quota("spot t-8")})
+			}, 1, true,
 		},
 		"When a zone is exhausted, it should resolve all": {
 			func(u *offering.Unavailable, _ *inventory.Inventory) {
 				for i := range 4 {
-					u.MarkExhausted(spot(i), "t", "InsufficientCapacity", offering.Capacity)
+					u.MarkExhausted(spot(i), "t", "InsufficientCapacity")
 				}
 			}, templates, true,
 		},
@@ -106,6 +114,11 @@ func TestUpdateIsShared(t *testing.T) {
 	}
 }
 
+// quota of a family, of which it isn't known what it counts.
+func quota(name string) offering.Quota {
+	return offering.Quota{QuotaName: offering.QuotaName{Name: name}}
+}
+
 func TestUpdateEqualsBuild(t *testing.T) {
 	for seed := range uint64(20) {
 		t.Run(fmt.Sprintf("When things change at random (seed %d), it should be what a new build is", seed), func(t *testing.T) {
@@ -118,13 +131,21 @@ func TestUpdateEqualsBuild(t *testing.T) {
 					InstanceType: fmt.Sprintf("t-%d", random.IntN(10)), Zone: zones[random.IntN(len(zones))], CapacityType: capacityTypes[random.IntN(2)],
 				}
 				nodeClaim, source := types.UID(fmt.Sprint(random.IntN(30))), environment.FleetSource(random.IntN(10))
-				switch random.IntN(8) {
+				probe := fmt.Sprint(random.IntN(5))
+				switch random.IntN(11) {
 				case 0:
 					unavailable.Mark(key, "NoHosts")
 				case 6:
-					unavailable.MarkExhausted(key, fmt.Sprintf("t-%d", random.IntN(10)), "QuotaExceeded", offering.Quota)
+					exceeded := quota(fmt.Sprintf("%s t-%d", key.CapacityType, random.IntN(10)))
+					unavailable.MarkExceeded(key, offering.Exceeded{Quota: exceeded, Left: -1})
+				case 8:
+					unavailable.Admit(probe, key, []offering.Quota{quota(key.CapacityType + " " + key.InstanceType)})
+				case 9:
+					unavailable.Withdraw(probe)
+				case 10:
+					unavailable.Launched(probe)
 				case 7:
-					unavailable.MarkExhausted(key, key.InstanceType, "InsufficientCapacity", offering.Capacity)
+					unavailable.MarkExhausted(key, key.InstanceType, "InsufficientCapacity")
 				case 1:
 					clk.Step(offering.BaseTTL / 2)
 				case 2, 3:

@@ -58,11 +58,11 @@ func TestUnavailable(t *testing.T) {
 				t.Fatalf("failure %d: unavailable for %v minutes, want %d", i+1, got, want)
 			}
 			clk.SetTime(until.Add(-time.Second))
-			if !u.Has(key, "") {
+			if !u.Has(key) {
 				t.Fatalf("failure %d: available before its time", i+1)
 			}
 			clk.Step(time.Second)
-			if u.Has(key, "") {
+			if u.Has(key) {
 				t.Fatalf("failure %d: unavailable after its time", i+1)
 			}
 		}
@@ -110,13 +110,13 @@ func TestUnavailable(t *testing.T) {
 		clk := clocktesting.NewFakeClock(time.Now())
 		u := NewUnavailable(clk)
 		for range FailureThreshold - 1 {
-			if until := u.CountFailure(key, "broken"); !until.IsZero() || u.Has(key, "") {
+			if until := u.CountFailure(key, "broken"); !until.IsZero() || u.Has(key) {
 				t.Fatalf("unavailable too early, until %s", until)
 			}
 			clk.Step(time.Hour)
 		}
 		until := u.CountFailure(key, "broken")
-		if got := until.Sub(clk.Now()); got != BaseTTL || !u.Has(key, "") {
+		if got := until.Sub(clk.Now()); got != BaseTTL || !u.Has(key) {
 			t.Fatalf("unavailable for %s, want %s", got, BaseTTL)
 		}
 		clk.SetTime(until)
@@ -163,7 +163,7 @@ func TestUnavailable(t *testing.T) {
 			{InstanceType: "c4-large", Zone: "b", CapacityType: "spot"}, {InstanceType: "c4-large", Zone: "a", CapacityType: "on-demand"},
 			{InstanceType: "c2-small", Zone: "a", CapacityType: "spot"}, {InstanceType: "c4-large", Zone: "a", CapacityType: "spot", Reservation: "r-1"},
 		} {
-			if u.Has(other, "") {
+			if u.Has(other) {
 				t.Errorf("%v is unavailable", other)
 			}
 		}
@@ -178,52 +178,40 @@ func TestExhausted(t *testing.T) {
 	in := func(zone, instanceType string) Key {
 		return Key{InstanceType: instanceType, Zone: zone, CapacityType: "on-demand"}
 	}
-	lacking := func(u *Unavailable, lacks Lack, keys ...Key) (until time.Time) {
+	lacking := func(u *Unavailable, keys ...Key) (until time.Time) {
 		for _, key := range keys {
-			until = u.MarkExhausted(key, "m5", "stockout", lacks)
+			until = u.MarkExhausted(key, "m5", "stockout")
 		}
 		return until
 	}
+	family := Quota{QuotaName: QuotaName{Name: "on-demand m5"}}
+	exceeding := func(u *Unavailable, keys ...Key) {
+		for _, key := range keys {
+			u.MarkExceeded(key, Exceeded{Quota: family, Left: -1})
+		}
+	}
 	four := []Key{in("a", "m5.large"), in("a", "c5.large"), in("a", "r5.large"), in("a", "t3.large")}
-	t.Run("When a quota is exhausted, it should close the family in all zones, and nothing else", func(t *testing.T) {
-		u, clk := start()
-		until := lacking(u, Quota, in("a", "m5.large"))
-		if !u.Has(in("b", "m5.xlarge"), "m5") {
-			t.Error("another type of the family is available")
-		}
-		spot, reserved := in("a", "m5.xlarge"), in("a", "m5.xlarge")
-		spot.CapacityType, reserved.CapacityType, reserved.Reservation = "spot", "reserved", "cr-1"
-		for key, family := range map[Key]string{in("a", "c5.large"): "c5", in("a", "none"): "", spot: "m5", reserved: "m5"} {
-			if u.Has(key, family) {
-				t.Errorf("%v of family %q is unavailable", key, family)
-			}
-		}
-		clk.SetTime(until)
-		if u.Has(in("b", "m5.xlarge"), "m5") {
-			t.Error("unavailable after its time")
-		}
-	})
 	t.Run("When four types of a zone lack capacity, it should close the zone until fewer do, and nothing else", func(t *testing.T) {
 		u, clk := start()
 		other := in("a", "x1.large")
-		first := lacking(u, Capacity, four[0])
+		first := lacking(u, four[0])
 		clk.Step(time.Second)
-		lacking(u, Capacity, four[1:3]...)
-		if u.Has(other, "x1") {
+		lacking(u, four[1:3]...)
+		if u.Has(other) {
 			t.Error("closed by three types")
 		}
-		lacking(u, Capacity, four[3])
-		if !u.Has(other, "x1") {
+		lacking(u, four[3])
+		if !u.Has(other) {
 			t.Error("open in spite of four types")
 		}
 		spot, reserved := in("a", "x1.large"), in("a", "x1.large")
 		spot.CapacityType, reserved.CapacityType, reserved.Reservation = "spot", "reserved", "cr-1"
 		for _, key := range []Key{in("b", "x1.large"), spot, reserved} {
-			if u.Has(key, "x1") {
+			if u.Has(key) {
 				t.Errorf("%v is unavailable", key)
 			}
 		}
-		if clk.SetTime(first); u.Has(other, "x1") || !u.Has(four[1], "c5") {
+		if clk.SetTime(first); u.Has(other) || !u.Has(four[1]) {
 			t.Error("the zone should be open, and the other types closed")
 		}
 	})
@@ -232,8 +220,8 @@ func TestExhausted(t *testing.T) {
 		for _, key := range four {
 			u.Mark(key, "Misconfigured")
 		}
-		lacking(u, Quota, in("a", "u1"), in("a", "u2"), in("a", "u3"), in("a", "u4"))
-		if u.Has(in("a", "x1.large"), "x1") {
+		exceeding(u, in("a", "u1"), in("a", "u2"), in("a", "u3"), in("a", "u4"))
+		if u.Has(in("a", "x1.large")) {
 			t.Error("the zone is closed")
 		}
 	})
@@ -241,9 +229,9 @@ func TestExhausted(t *testing.T) {
 		u, _ := start()
 		for _, key := range four {
 			key.Zone = DefaultZone
-			lacking(u, Capacity, key)
+			lacking(u, key)
 		}
-		if u.Has(in(DefaultZone, "x1.large"), "x1") {
+		if u.Has(in(DefaultZone, "x1.large")) {
 			t.Error("the zone is closed")
 		}
 	})
@@ -251,25 +239,13 @@ func TestExhausted(t *testing.T) {
 		u, _ := start()
 		for _, key := range four {
 			key.CapacityType, key.Reservation = "reserved", "cr-1"
-			lacking(u, Capacity, key)
-			lacking(u, Quota, key)
+			lacking(u, key)
+			exceeding(u, key)
 		}
 		other := in("a", "x1.large")
 		other.CapacityType = "reserved"
-		if u.Has(other, "x1") || u.Has(in("a", "m5.large"), "m5") {
+		if u.Has(other) || u.Has(in("a", "m5.large"), family) {
 			t.Error("more is closed than the reservations")
-		}
-	})
-	t.Run("When an offering in back-off turns out to lack quota, it should close the family for the rest of that", func(t *testing.T) {
-		u, clk := start()
-		until := u.Mark(in("a", "m5.large"), "timeout")
-		clk.Step(time.Minute)
-		if again := lacking(u, Quota, in("a", "m5.large")); !again.Equal(until) || !u.Has(in("b", "m5.xlarge"), "m5") {
-			t.Errorf("until %s, want %s; entries %v", again, until, u.Entries())
-		}
-		lacking(u, Capacity, in("a", "m5.large"))
-		if got := u.Entries()[0]; got.Lacks != Quota || got.Failures != 1 {
-			t.Errorf("a machine that was launched before says otherwise: %+v", got)
 		}
 	})
 	t.Run("When groups close and open, it should say for which offerings Has may have changed", func(t *testing.T) {
@@ -286,10 +262,10 @@ func TestExhausted(t *testing.T) {
 			return counts
 		}
 		zone := Change{Group: Group{Zone: "a", CapacityType: "on-demand"}}
-		family := Change{Group: Group{Family: "m5", CapacityType: "on-demand"}}
-		until := lacking(u, Capacity, four...)
-		lacking(u, Quota, in("b", "m5.large"))
-		if got := since(0); got[zone] != 1 || got[family] != 1 {
+		counted := Change{Group: Group{Quota: family.QuotaName}}
+		until := lacking(u, four...)
+		exceeding(u, in("b", "m5.large"))
+		if got := since(0); got[zone] != 1 || got[counted] != 1 {
 			t.Errorf("closed: %v", got)
 		}
 		sequence := u.Sequence()
@@ -297,7 +273,7 @@ func TestExhausted(t *testing.T) {
 		if u.Sequence() == sequence {
 			t.Error("the sequence stays")
 		}
-		if got := since(sequence); got[zone] != 1 || got[family] != 1 {
+		if got := since(sequence); got[zone] != 1 || got[counted] != 1 {
 			t.Errorf("opened: %v", got)
 		}
 	})

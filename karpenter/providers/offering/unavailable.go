@@ -11,7 +11,6 @@ import (
 
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/utils/clock"
-	karpv1 "sigs.k8s.io/karpenter/pkg/apis/v1"
 	karpcloudprovider "sigs.k8s.io/karpenter/pkg/cloudprovider"
 
 	"github.com/autonode-io/autonode/capacity"
@@ -58,10 +57,10 @@ type Lack string
 
 // What the infrastructure may lack, as reports call it.
 const (
-	// Capacity of the offering's zone.
-	Capacity Lack = "Capacity"
-	// Quota of the account, which is one for a family of instance types in all zones.
-	Quota Lack = "Quota"
+	// LackOfCapacity of the offering's zone.
+	LackOfCapacity Lack = "Capacity"
+	// LackOfQuota of the account, which counts many offerings together.
+	LackOfQuota Lack = "Quota"
 )
 
 // Entry is one unavailable offering.
@@ -76,13 +75,16 @@ type Entry struct {
 	Until  time.Time
 	// Failures in a row.
 	Failures int
+	// Quota that it failed for the lack of; empty for none.
+	Quota QuotaName
 }
 
-// Group is all offerings of a capacity type in a zone, or those of a family of instance types in all zones. It has no reserved ones: a
-// reservation has capacity and quota of its own.
+// Group is all offerings of a capacity type in a zone, or those that a quota counts. It has no reserved ones: a reservation has capacity and
+// quota of its own.
 type Group struct {
-	// Zone or Family is empty.
-	Zone, Family, CapacityType string
+	// Zone and CapacityType, or Quota.
+	Zone, CapacityType string
+	Quota              QuotaName
 }
 
 // Change is what the result of Has may have changed for: an offering, or a group without an instance type.
@@ -99,6 +101,8 @@ type Unavailable struct {
 	entries map[Key]Entry
 	// groups are unavailable until a time, because of the entries.
 	groups map[Group]time.Time
+	// quotas that were exhausted, as long as a further failure counts as consecutive.
+	quotas map[quotaKey]*ClosedQuota
 	// past holds expired entries, as long as a further failure counts as consecutive.
 	past map[Key]Entry
 	// failures counts failures for reasons other than capacity.
@@ -119,8 +123,11 @@ type failureCount struct {
 
 // NewUnavailable returns an empty set whose entries expire by clk.
 func NewUnavailable(clk clock.PassiveClock) *Unavailable {
-	return &Unavailable{clock: clk, entries: map[Key]Entry{}, past: map[Key]Entry{}, failures: map[Key]failureCount{}}
+	return &Unavailable{clock: clk, entries: map[Key]Entry{}, past: map[Key]Entry{}, failures: map[Key]failureCount{}, quotas: map[quotaKey]*ClosedQuota{}}
 }
+
+// Now is the time by which entries expire.
+func (u *Unavailable) Now() time.Time { return u.clock.Now() }
 
 // Mark makes an offering unavailable, and returns until when. It doesn't extend an existing entry: several machines
 // launched at once fail together.
@@ -155,12 +162,12 @@ func (u *Unavailable) Hold(key Key, reason string, until time.Time) {
 	u.observers.Notify()
 }
 
-// MarkExhausted is Mark for an offering that the infrastructure lacks capacity or quota for. Without quota, its family is unavailable in
-// all zones. When enough instance types of a zone lack capacity, all of them are unavailable there.
-func (u *Unavailable) MarkExhausted(key Key, family, reason string, lacks Lack) time.Time {
+// MarkExhausted is Mark for an offering that the infrastructure lacks capacity for. When enough instance types of a zone do, all of them are
+// unavailable there.
+func (u *Unavailable) MarkExhausted(key Key, family, reason string) time.Time {
 	u.mu.Lock()
 	defer u.mu.Unlock()
-	return u.mark(Entry{Key: key, Family: family, Reason: reason, Lacks: lacks})
+	return u.mark(Entry{Key: key, Family: family, Reason: reason, Lacks: LackOfCapacity})
 }
 
 // CountFailure counts a failed machine of an offering that has capacity. From FailureThreshold consecutive failures
@@ -200,7 +207,7 @@ func (u *Unavailable) Clear(key Key) {
 	u.mu.Lock()
 	defer u.mu.Unlock()
 	entry, ok := u.entries[key]
-	if !ok || entry.Lacks != Capacity {
+	if !ok || entry.Lacks != LackOfCapacity {
 		return
 	}
 	delete(u.entries, key)
@@ -215,7 +222,7 @@ func (u *Unavailable) mark(entry Entry) time.Time {
 	now, key := u.clock.Now(), entry.Key
 	u.expire(now)
 	if before, ok := u.entries[key]; ok {
-		if entry.Lacks != "" && before.Lacks != entry.Lacks && before.Lacks != Quota {
+		if entry.Lacks != "" && before.Lacks != entry.Lacks && before.Lacks != LackOfQuota {
 			before.Family, before.Reason, before.Lacks = entry.Family, entry.Reason, entry.Lacks
 			u.entries[key] = before
 			u.regroup()
@@ -230,11 +237,7 @@ func (u *Unavailable) mark(entry Entry) time.Time {
 			entry.Failures += last.Failures
 		}
 	}
-	ttl := MaxTTL
-	if shift := entry.Failures - 1; shift < 16 {
-		ttl = min(BaseTTL<<shift, MaxTTL)
-	}
-	entry.Until = now.Add(ttl)
+	entry.Until = now.Add(ttl(entry.Failures))
 	u.entries[key] = entry
 	u.changed(key)
 	u.regroup()
@@ -243,22 +246,23 @@ func (u *Unavailable) mark(entry Entry) time.Time {
 	return entry.Until
 }
 
+// ttl is how long the last of several consecutive failures counts.
+func ttl(failures int) time.Duration {
+	if shift := failures - 1; shift < 16 {
+		return min(BaseTTL<<shift, MaxTTL)
+	}
+	return MaxTTL
+}
+
 func (u *Unavailable) changed(key Key) {
-	u.changes.Add(Change{key.InstanceType, Group{Zone: key.Zone, CapacityType: key.CapacityType}})
+	u.changes.Add(Change{InstanceType: key.InstanceType, Group: Group{Zone: key.Zone, CapacityType: key.CapacityType}})
 }
 
 // regroup finds the groups that the entries make unavailable. u.mu must be held.
 func (u *Unavailable) regroup() {
 	groups, zones := map[Group]time.Time{}, map[Group][]time.Time{}
 	for key, entry := range u.entries {
-		switch {
-		case key.CapacityType == karpv1.CapacityTypeReserved || key.Reservation != "":
-		case entry.Lacks == Quota && entry.Family != "":
-			family := Group{Family: entry.Family, CapacityType: key.CapacityType}
-			if entry.Until.After(groups[family]) {
-				groups[family] = entry.Until
-			}
-		case entry.Lacks == Capacity:
+		if counts(key) && entry.Lacks == LackOfCapacity {
 			zone := Group{Zone: key.Zone, CapacityType: key.CapacityType}
 			zones[zone] = append(zones[zone], entry.Until)
 		}
@@ -281,22 +285,18 @@ func (u *Unavailable) regroup() {
 	u.groups = groups
 }
 
-// Has reports whether an offering is unavailable now, of an instance type of a family: itself, its zone or its family.
-func (u *Unavailable) Has(key Key, family string) bool {
+// Has reports whether an offering is unavailable now: itself, its zone, or by one of the quotas that count it.
+func (u *Unavailable) Has(key Key, quotas ...Quota) bool {
 	u.mu.Lock()
 	defer u.mu.Unlock()
-	if len(u.entries) == 0 {
+	if len(u.entries)+len(u.quotas) == 0 {
 		return false
 	}
 	now := u.clock.Now()
 	if now.Before(u.entries[key].Until) {
 		return true
 	}
-	if key.CapacityType == karpv1.CapacityTypeReserved || key.Reservation != "" {
-		return false
-	}
-	return now.Before(u.groups[Group{Zone: key.Zone, CapacityType: key.CapacityType}]) ||
-		family != "" && now.Before(u.groups[Group{Family: family, CapacityType: key.CapacityType}])
+	return counts(key) && (now.Before(u.groups[Group{Zone: key.Zone, CapacityType: key.CapacityType}]) || u.closedBy(quotas, "", now) != nil)
 }
 
 // Entry returns the entry of an offering that is unavailable itself; false for any other.
@@ -318,7 +318,7 @@ func (u *Unavailable) isEmpty() bool {
 			return false
 		}
 	}
-	return len(u.entries) == 0 && len(u.failures) == 0
+	return len(u.entries) == 0 && len(u.failures) == 0 && len(u.quotas) == 0
 }
 
 // Entries returns the unavailable offerings, ordered by key.
@@ -409,6 +409,6 @@ func (u *Unavailable) expire(now time.Time) {
 		u.changed(key)
 	}
 	u.regroup()
-	u.nextExpiry.Set(next)
+	u.nextExpiry.Set(change.Earlier(next, u.expireQuotas(now)))
 	u.observers.Notify()
 }

@@ -205,6 +205,43 @@ func TestUnavailableReports(t *testing.T) {
 		b.post("blue", []autonodev1alpha1.UnavailableOffering{o}, noon)
 		g.Expect(b).To(BeEmpty())
 	})
+	quota := func(instanceType string, atLeast int64, d time.Duration) autonodev1alpha1.UnavailableOffering {
+		o := at(instanceType, "a", "Quota", d)
+		o.Family, o.Quota, o.Counts, o.AtLeast = "m5", "on-demand Standard vCPUs", autonodev1alpha1.PoolVCPUs, atLeast
+		return o
+	}
+	shared := func(instanceType string, atLeast int64, d time.Duration) autonodev1alpha1.UnavailableOffering {
+		o := quota(instanceType, atLeast, d)
+		o.Zone = ""
+		return o
+	}
+	t.Run("When reports name the quota, it should be closed for the least that a machine of any report needs, a little longer than for who reports it", func(t *testing.T) {
+		g, b := NewWithT(t), unavailableReports{}
+		b.post("blue", []autonodev1alpha1.UnavailableOffering{quota("m5.large", 2000, time.Minute)}, noon)
+		b.post("red", []autonodev1alpha1.UnavailableOffering{quota("c5.xlarge", 4000, 2*time.Minute)}, noon)
+		g.Expect(b.forCluster("green", noon)).To(ConsistOf(shared("c5.xlarge", 2000, 2*time.Minute+probeFirst)))
+		g.Expect(b.forCluster("red", noon)).To(ConsistOf(shared("m5.large", 2000, time.Minute+probeFirst)))
+	})
+	t.Run("When who reports a quota has launched a machine of it, it should be open for the others", func(t *testing.T) {
+		g, b := NewWithT(t), unavailableReports{}
+		b.post("blue", []autonodev1alpha1.UnavailableOffering{quota("m5.large", 2000, time.Minute)}, noon)
+		b.post("blue", nil, noon.Add(time.Second))
+		g.Expect(b.forCluster("green", noon.Add(time.Second))).To(BeEmpty())
+	})
+	t.Run("When a cluster reports an exhausted quota for ever, it should count half of the time, whatever else it says", func(t *testing.T) {
+		g, b, closed := NewWithT(t), unavailableReports{}, 0
+		const minutes = 600
+		for minute := range minutes {
+			now := noon.Add(time.Duration(minute) * time.Minute)
+			b.expire(now)
+			if minute%3 == 0 {
+				b.post("blue", nil, now)
+			}
+			b.post("blue", []autonodev1alpha1.UnavailableOffering{quota(fmt.Sprintf("m%d.large", minute), int64(minute), 1000*time.Hour)}, now)
+			closed += len(b.forCluster("green", now))
+		}
+		g.Expect(closed).To(BeNumerically("~", minutes/2, 10))
+	})
 	t.Run("When several clusters find many types of a zone exhausted, the zone should be unavailable until the first returns", func(t *testing.T) {
 		g, b := NewWithT(t), unavailableReports{}
 		b.post("blue", []autonodev1alpha1.UnavailableOffering{at("a", "a", "", time.Minute), at("b", "a", "", 2*time.Minute), at("c", "a", "", 2*time.Minute), at("d", "a", "", 2*time.Minute)}, noon)

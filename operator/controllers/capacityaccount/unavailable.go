@@ -20,14 +20,21 @@ const (
 	maxClosed = 5 * time.Minute
 	// maxShared is the number of unavailable offerings in a lease.
 	maxShared = 128
-	// maxFamily is the length of a family's name.
+	// maxFamily is the length of the name of a family, or of a quota.
 	maxFamily = 253
-	// quotaExhausted is the reason that closes a family of instance types: clouds count quotas by families.
+	// probeFirst is how much longer a quota stays closed for the other clusters than for the one that reports it, which probes it meanwhile.
+	probeFirst = 30 * time.Second
+	// quotaExhausted is the reason that closes all offerings that a quota counts. A Karpenter that doesn't say which quota means a family.
 	quotaExhausted = "Quota"
 )
 
-// place is what one report closes: an instance type in a zone or, if a quota is exhausted, a family in all zones.
-type place struct{ instanceType, family, zone, capacityType, reason string }
+// place is what one report closes: an instance type in a zone or, if a quota is exhausted, all that this counts, or a family in all zones.
+type place struct {
+	instanceType, family, zone, capacityType, reason string
+	// quota and what it counts.
+	quota  string
+	counts autonodev1alpha1.PoolResource
+}
 
 // report of one cluster about one place.
 type report struct {
@@ -40,6 +47,10 @@ type window struct {
 	opened, until time.Time
 	// instanceType is one of the family's, for a Karpenter that knows no families.
 	instanceType string
+	// family and capacityType of an offering that the quota counts, for a Karpenter that knows no quotas, and what machines need at least that
+	// it is closed for.
+	family, capacityType string
+	atLeast              int64
 }
 
 // unavailableReports are the reports of an account's clusters about offerings without capacity.
@@ -47,35 +58,51 @@ type unavailableReports map[report]window
 
 // post takes over what a cluster reports. The report is a tenant's program's: what it says counts for a while at most.
 func (u unavailableReports) post(cluster string, offerings []autonodev1alpha1.UnavailableOffering, now time.Time) {
+	posted := map[report]bool{}
 	for _, o := range offerings[:min(len(offerings), autonodev1alpha1.MaxUnavailable)] {
 		// Only a report about one offering counts; what more follows from it is decided here. A reservation is divided by leases.
 		if o.InstanceType == "" || o.Zone == "" || strings.Contains(o.InstanceType, "*") || o.CapacityType != "on-demand" && o.CapacityType != "spot" {
 			continue
 		}
-		key := report{cluster, place{instanceType: o.InstanceType, zone: o.Zone, capacityType: o.CapacityType}}
-		if o.Reason == quotaExhausted {
+		key, opens := report{cluster, place{instanceType: o.InstanceType, zone: o.Zone, capacityType: o.CapacityType}}, window{instanceType: o.InstanceType}
+		until := o.Until.At()
+		switch family := capacity.Family(o.Family, o.InstanceType); {
+		case o.Reason == quotaExhausted && (len(family) > maxFamily || len(o.Quota) > maxFamily):
+			continue
+		case o.Reason == quotaExhausted && o.Quota != "":
+			key.place = place{reason: quotaExhausted, quota: o.Quota, counts: o.Counts}
+			opens.family, opens.capacityType, opens.atLeast = family, o.CapacityType, max(0, o.AtLeast)
+			until = until.Add(probeFirst)
+		case o.Reason == quotaExhausted:
 			// Reports of one family's instance types and zones are one report. Otherwise a cluster that alternates between them would close the
 			// family for good.
-			key.place = place{family: capacity.Family(o.Family, o.InstanceType), capacityType: o.CapacityType, reason: quotaExhausted}
-			if len(key.family) > maxFamily {
-				continue
-			}
+			key.place = place{family: family, capacityType: o.CapacityType, reason: quotaExhausted}
 		}
-		until := o.Until.At()
 		if last := now.Add(maxClosed); until.After(last) {
 			until = last
 		}
+		posted[key] = true
 		before, known := u[key]
 		switch {
 		case known && now.Before(before.opened.Add(2*maxClosed)):
 			if last := before.opened.Add(maxClosed); until.After(last) {
 				until = last
 			}
-			before.until = maxTime(before.until, until)
-			before.instanceType = min(before.instanceType, o.InstanceType)
-			u[key] = before
+			opens.opened, opens.until, opens.instanceType = before.opened, until, min(before.instanceType, o.InstanceType)
+			if key.quota == "" {
+				opens.until = maxTime(before.until, until)
+			}
+			u[key] = opens
 		case until.After(now):
-			u[key] = window{now, until, o.InstanceType}
+			opens.opened, opens.until = now, until
+			u[key] = opens
+		}
+	}
+	// Once the cluster has launched a machine of a quota, that is open for all.
+	for key, w := range u {
+		if key.cluster == cluster && key.quota != "" && !posted[key] && now.Before(w.until) {
+			w.until = now
+			u[key] = w
 		}
 	}
 }
@@ -99,7 +126,8 @@ func (u unavailableReports) expire(now time.Time) {
 // forCluster returns what the other clusters' reports close for one, at most maxShared, in a fixed order.
 func (u unavailableReports) forCluster(cluster string, now time.Time) []autonodev1alpha1.UnavailableOffering {
 	closed := map[place]time.Time{}
-	families := map[place]string{}
+	// examples are offerings of the families and quotas, for a Karpenter that doesn't know these.
+	examples := map[place]window{}
 	zones := map[place]map[string]time.Time{}
 	reporters := map[place]map[string]bool{}
 	for r, w := range u {
@@ -108,9 +136,14 @@ func (u unavailableReports) forCluster(cluster string, now time.Time) []autonode
 		}
 		at := r.place
 		if at.reason == quotaExhausted {
-			if first := families[at]; first == "" || w.instanceType < first {
-				families[at] = w.instanceType
+			first, known := examples[at]
+			if !known || w.instanceType < first.instanceType {
+				first.instanceType, first.family, first.capacityType = w.instanceType, w.family, w.capacityType
 			}
+			if !known || w.atLeast < first.atLeast {
+				first.atLeast = w.atLeast
+			}
+			examples[at] = first
 		} else {
 			zone := place{zone: at.zone, capacityType: at.capacityType}
 			if zones[zone] == nil {
@@ -128,12 +161,15 @@ func (u unavailableReports) forCluster(cluster string, now time.Time) []autonode
 	}
 	var list []autonodev1alpha1.UnavailableOffering
 	for at, until := range closed {
+		of := examples[at]
 		list = append(list, autonodev1alpha1.UnavailableOffering{
-			InstanceType: cmp.Or(at.instanceType, families[at]), Family: at.family, Zone: at.zone, CapacityType: at.capacityType, Reason: cmp.Or(at.reason, "Capacity"), Until: scalar.NewTime(until.Truncate(time.Second)),
+			InstanceType: cmp.Or(at.instanceType, of.instanceType), Family: cmp.Or(at.family, of.family), Zone: at.zone, CapacityType: cmp.Or(at.capacityType, of.capacityType),
+			Reason: cmp.Or(at.reason, "Capacity"), Quota: at.quota, Counts: at.counts, AtLeast: of.atLeast, Until: scalar.NewTime(until.Truncate(time.Second)),
 		})
 	}
 	slices.SortFunc(list, func(x, y autonodev1alpha1.UnavailableOffering) int {
-		return cmp.Or(cmp.Compare(x.InstanceType, y.InstanceType), cmp.Compare(x.Family, y.Family), cmp.Compare(x.Zone, y.Zone), cmp.Compare(x.CapacityType, y.CapacityType), cmp.Compare(x.Reason, y.Reason))
+		return cmp.Or(cmp.Compare(x.InstanceType, y.InstanceType), cmp.Compare(x.Family, y.Family), cmp.Compare(x.Zone, y.Zone), cmp.Compare(x.CapacityType, y.CapacityType),
+			cmp.Compare(x.Reason, y.Reason), cmp.Compare(x.Quota, y.Quota), cmp.Compare(x.Counts, y.Counts))
 	})
 	return list[:min(len(list), maxShared)]
 }

@@ -1,0 +1,249 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package infrastructure
+
+import (
+	"regexp"
+	"slices"
+	"strings"
+
+	"k8s.io/apimachinery/pkg/api/resource"
+
+	"github.com/autonode-io/autonode/capacity"
+	"github.com/autonode-io/autonode/message"
+)
+
+const (
+	// maxQuotaName bounds the name of a quota, with what its placeholders stand for.
+	maxQuotaName = 253
+	// maxScope bounds what a field of a template adds to a quota's name.
+	maxScope = 63
+)
+
+// Placeholders of a quota's name.
+const (
+	placeholderFamily       = "{family}"
+	placeholderInstanceType = "{instanceType}"
+	placeholderCapacityType = "{capacityType}"
+	placeholderZone         = "{zone}"
+)
+
+var (
+	quotaPlaceholders = []string{placeholderFamily, placeholderInstanceType, placeholderCapacityType, placeholderZone}
+	placeholder       = regexp.MustCompile(`\{[^{}]*\}`)
+	// counted are what quotas count, as profiles call it.
+	counted = map[string]capacity.Resource{"machines": capacity.Machines, "cpu": capacity.VCPUs, "memory": capacity.Memory, "gpus": capacity.GPUs}
+)
+
+// quota says what the infrastructure counts together.
+type quota struct {
+	// name, in which placeholders keep apart what is counted apart.
+	name string
+	// counts is empty if that isn't known.
+	counts capacity.Resource
+	// instanceTypes match the names of instance types; any if there are none.
+	instanceTypes []*regexp.Regexp
+	// capacityTypes that it counts; any if there are none.
+	capacityTypes []string
+	// scope are fields of a template whose content keeps machines apart.
+	scope []Path
+	// messages match the message of a machine that failed for the lack of this quota. Without any, it is this one unless an earlier one matches.
+	messages []*regexp.Regexp
+	// left find in the message what is left, by the group left or by limit and used, in unit.
+	left []*regexp.Regexp
+	unit string
+}
+
+// byFamily is the quota of machines of which no profile says more: most clouds count by families.
+var byFamily = quota{name: placeholderCapacityType + " " + placeholderFamily}
+
+// Quota of an infrastructure.
+type Quota struct {
+	// Name identifies it among the quotas of an account, in words.
+	Name string
+	// Counts is empty if it isn't known what it counts: then it concerns each machine alike.
+	Counts capacity.Resource
+}
+
+// Countable is what decides which quotas count a machine.
+type Countable struct {
+	// InstanceType is the name of the infrastructure's instance type, or what the platform calls it.
+	InstanceType string
+	// Family is the label of the family; empty if there is none. Then the name of the instance type says it.
+	Family string
+	// Zone as nodes name it, CapacityType, and the region if it is known.
+	Zone, CapacityType, Region string
+	// Template is the infrastructure machine template; nil if it isn't known.
+	Template map[string]any
+}
+
+// Quotas returns those that count a machine.
+func (k Kind) Quotas(c Countable) (quotas []Quota) {
+	k.eachQuota(c, func(q *quota) bool {
+		quotas = append(quotas, q.of(c))
+		return true
+	})
+	return quotas
+}
+
+// Exceeded returns the quota that a machine lacks by the message of its condition, and what the message says is left of it: -1 if it
+// doesn't.
+func (k Kind) Exceeded(c Countable, text string) (exceeded Quota, left int64) {
+	k.eachQuota(c, func(q *quota) bool {
+		if !q.concerns(text) {
+			return true
+		}
+		exceeded, left = q.of(c), q.leftBy(text)
+		return false
+	})
+	return exceeded, left
+}
+
+// concerns reports whether a message is about the quota, unless an earlier one's is.
+func (q *quota) concerns(text string) bool {
+	return len(q.messages) == 0 || slices.ContainsFunc(q.messages, func(e *regexp.Regexp) bool { return e.MatchString(text) })
+}
+
+func (k Kind) eachQuota(c Countable, yield func(*quota) bool) {
+	for _, p := range []*Profile{k.own, k.every} {
+		if p == nil {
+			continue
+		}
+		for i := range p.quotas {
+			if q := &p.quotas[i]; q.covers(c) && !yield(q) {
+				return
+			}
+		}
+	}
+	yield(&byFamily)
+}
+
+// covers reports whether the quota counts a machine. A family that the platform names takes the place of the instance type's name, which may
+// be the platform's own.
+func (q *quota) covers(c Countable) bool {
+	if len(q.capacityTypes) > 0 && !slices.Contains(q.capacityTypes, c.CapacityType) {
+		return false
+	}
+	name := c.InstanceType
+	if c.Family != "" {
+		name = c.Family
+	}
+	return len(q.instanceTypes) == 0 || slices.ContainsFunc(q.instanceTypes, func(e *regexp.Regexp) bool { return e.MatchString(name) })
+}
+
+// of returns the quota of a machine. Infrastructures count by regions, and an account may have several.
+func (q *quota) of(c Countable) Quota {
+	name := strings.NewReplacer(
+		placeholderFamily, capacity.Family(c.Family, c.InstanceType), placeholderInstanceType, c.InstanceType, placeholderCapacityType, c.CapacityType, placeholderZone, c.Zone,
+	).Replace(q.name)
+	for _, path := range q.scope {
+		if text, found := path.Text(c.Template); found && text != "" {
+			name += " " + message.Cut(text, maxScope)
+		}
+	}
+	if c.Region != "" {
+		name += " in " + c.Region
+	}
+	return Quota{Name: message.Cut(name, maxQuotaName), Counts: q.counts}
+}
+
+// leftBy returns what a message says is left, in the unit of what the quota counts; -1 if it doesn't say.
+func (q *quota) leftBy(text string) int64 {
+	for _, expression := range q.left {
+		found := expression.FindStringSubmatch(text)
+		if found == nil {
+			continue
+		}
+		amount := func(group string) (int64, bool) {
+			at := expression.SubexpIndex(group)
+			if at < 0 || found[at] == "" || len(found[at]) > 32 {
+				return 0, false
+			}
+			quantity, err := resource.ParseQuantity(found[at] + q.unit)
+			switch size := quantity.AsApproximateFloat64(); {
+			case err != nil, size < 0, size > 1<<50:
+				return 0, false
+			case q.counts == capacity.VCPUs:
+				return quantity.MilliValue(), true
+			}
+			return quantity.Value(), true
+		}
+		if left, ok := amount("left"); ok {
+			return left
+		}
+		limit, limited := amount("limit")
+		used, known := amount("used")
+		if limited && known {
+			return max(0, limit-used)
+		}
+	}
+	return -1
+}
+
+func (d *decoder) quota(at string, item any) (q quota, ok bool) {
+	before := len(d.problems)
+	d.fields(at, item, map[string]func(string, any){
+		"name": func(at string, item any) { q.name = d.quotaName(at, item) },
+		"counts": func(at string, item any) {
+			q.counts = counted[d.oneOf(at, item, []string{"machines", "cpu", "memory", "gpus"})]
+		},
+		"instanceTypes": func(at string, item any) { q.instanceTypes = d.expressions(at, item) },
+		"capacityTypes": func(at string, item any) {
+			d.each(at, item, func(at string, item any) {
+				if capacityType := d.oneOf(at, item, capacityTypes); capacityType != "" {
+					q.capacityTypes = append(q.capacityTypes, capacityType)
+				}
+			})
+		},
+		"scope": func(at string, item any) {
+			d.each(at, item, func(at string, item any) {
+				if path := d.path(at, item); path.text != "" {
+					q.scope = append(q.scope, path)
+				}
+			})
+		},
+		"messages": func(at string, item any) { q.messages = d.expressions(at, item) },
+		"left": func(at string, item any) {
+			for _, expression := range d.expressions(at, item) {
+				if expression.SubexpIndex("left") < 0 && (expression.SubexpIndex("limit") < 0 || expression.SubexpIndex("used") < 0) {
+					d.report(at, "%q has no group (?P<left>…), nor both (?P<limit>…) and (?P<used>…)", shown(expression.String()))
+					continue
+				}
+				q.left = append(q.left, expression)
+			}
+		},
+		"unit": func(at string, item any) { q.unit = d.oneOf(at, item, units) },
+	})
+	if q.name == "" && len(d.problems) == before {
+		d.report(at+".name", "is missing: it is what people read, and keeps quotas apart")
+	}
+	if q.counts == "" && len(q.left) > 0 && len(d.problems) == before {
+		d.report(at, "has left, but not what the quota counts")
+	}
+	// What is left of it might count more together than was meant.
+	return q, len(d.problems) == before
+}
+
+func (d *decoder) quotaName(at string, item any) string {
+	name := d.text(at, item)
+	if len(name) > maxScope {
+		d.report(at, "is longer than %d bytes", maxScope)
+		return ""
+	}
+	for _, found := range placeholder.FindAllString(name, -1) {
+		if !slices.Contains(quotaPlaceholders, found) {
+			d.report(at, "%q is no placeholder; there are %s", shown(found), strings.Join(quotaPlaceholders, ", "))
+			return ""
+		}
+	}
+	return name
+}
+
+func (d *decoder) expressions(at string, item any) (expressions []*regexp.Regexp) {
+	d.each(at, item, func(at string, item any) {
+		if expression := d.expression(at, item); expression != nil {
+			expressions = append(expressions, expression)
+		}
+	})
+	return expressions
+}
