@@ -129,7 +129,7 @@ func (c *Controller) report(ctx context.Context) (wait time.Duration, err error)
 	written := c.Capacity.Status()
 	status := &autonodev1alpha1.CapacityLeaseStatus{Conditions: slices.Clone(written.Conditions)}
 	conversion.SetReport(status, report)
-	status.Unavailable = c.unavailable()
+	status.Unavailable, status.Unmatched = c.unavailable(), bounded(c.Capacity.Unmatched())
 	c.setReady(status, c.Capacity.Generation())
 	if equality.Semantic.DeepEqual(status, written) {
 		return 0, nil
@@ -145,7 +145,7 @@ func (c *Controller) report(ctx context.Context) (wait time.Duration, err error)
 	// A list that is empty is removed.
 	patch, err := json.Marshal(map[string]any{"metadata": map[string]any{"resourceVersion": resourceVersion}, "status": map[string]any{
 		"observedGeneration": status.ObservedGeneration, "conditions": status.Conditions,
-		"acknowledgedSequence": status.AcknowledgedSequence, "held": status.Held, "spent": status.Spent, "requests": status.Requests, "unavailable": status.Unavailable,
+		"acknowledgedSequence": status.AcknowledgedSequence, "held": status.Held, "spent": status.Spent, "requests": status.Requests, "unavailable": status.Unavailable, "unmatched": status.Unmatched,
 	}})
 	if err != nil {
 		return 0, fmt.Errorf("encoding the report: %w", err)
@@ -157,6 +157,11 @@ func (c *Controller) report(ctx context.Context) (wait time.Duration, err error)
 	}
 	return 0, err
 }
+
+// maxUnmatched is the number of unmatched pools and commitments in a report.
+const maxUnmatched = 192
+
+func bounded(names []string) []string { return names[:min(len(names), maxUnmatched)] }
 
 // setReady says that Karpenter keeps to a generation of the lease.
 func (c *Controller) setReady(status *autonodev1alpha1.CapacityLeaseStatus, generation int64) {

@@ -100,6 +100,8 @@ type Provider struct {
 
 	pools map[string]*pool
 	asks  map[capacity.Machine]*ask
+	// covering are the names of commitments that cover an ask; nil until that is asked.
+	covering map[string]bool
 
 	// committed is what the lease's commitments leave beside machines that this cluster has launched since the operator counted; nil for
 	// nothing. own counts this cluster's machines, and priced has what one of them is for commitments.
@@ -214,6 +216,7 @@ func (p *Provider) Offer(m capacity.Machine, list float64) capacity.Offer {
 	if !known || a.list != list {
 		a.list = list
 		p.price(a)
+		p.cover(a)
 		a.offer = p.offer(a, p.Clock.Now())
 	}
 	return a.offer
@@ -238,7 +241,7 @@ func (p *Provider) rules() []capacity.Rule {
 
 // replacePools starts over with the pools of the lease: every offer may have changed. p.mu must be held.
 func (p *Provider) replacePools() {
-	p.pools, p.asks = map[string]*pool{}, map[capacity.Machine]*ask{}
+	p.pools, p.asks, p.covering = map[string]*pool{}, map[capacity.Machine]*ask{}, nil
 	for _, rule := range p.rules() {
 		p.pools[rule.Pool] = &pool{name: rule.Pool, Pool: capacity.Pool{Counted: rule.Reservation != "", Expires: p.lease.Expires[rule.Pool]}}
 	}

@@ -210,6 +210,7 @@ func (p *Provider) apply(lease *Lease) {
 		p.recharge()
 		p.replacePools()
 	case !before.Commitments.equal(&lease.Commitments) || !reflect.DeepEqual(before.Unavailable, lease.Unavailable):
+		p.covering = nil
 		p.commit()
 		p.recomputeAll(now)
 	case before.Sequence != lease.Sequence || !before.UpTo.Equal(lease.UpTo):

@@ -82,6 +82,8 @@ type memory struct {
 	hinted   map[string]time.Time
 	reported time.Time
 	closed   unavailableReports
+	// unmatchedSince is since when all members have said that nothing matches a pool or a commitment.
+	unmatchedSince map[string]time.Time
 	// quotas are what was read of objects that quotas name.
 	quotas map[autonodev1alpha1.CapacityLimitSource]reading
 	// rates are what was read of ConfigMaps that commitments name.

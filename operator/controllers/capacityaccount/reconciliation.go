@@ -72,7 +72,7 @@ func (c *Controller) begin(ctx context.Context, found *autonodev1alpha1.Capacity
 	if m == nil || m.uid != found.UID {
 		m = &memory{
 			uid: found.UID, surplus: map[string]time.Time{}, unacknowledged: map[string]time.Time{}, leaseless: map[string]time.Time{},
-			hinted: map[string]time.Time{}, closed: unavailableReports{}, quotas: map[autonodev1alpha1.CapacityLimitSource]reading{}, rates: map[autonodev1alpha1.CapacityRatesSource]ratesReading{},
+			hinted: map[string]time.Time{}, closed: unavailableReports{}, unmatchedSince: map[string]time.Time{}, quotas: map[autonodev1alpha1.CapacityLimitSource]reading{}, rates: map[autonodev1alpha1.CapacityRatesSource]ratesReading{},
 		}
 		c.memory[found.Name] = m
 	}
@@ -111,6 +111,7 @@ func (c *Controller) begin(ctx context.Context, found *autonodev1alpha1.Capacity
 			return nil, err
 		}
 	}
+	r.unmatched()
 	c.counter.follow(found.Name, namespaces)
 	return r, nil
 }

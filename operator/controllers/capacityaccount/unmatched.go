@@ -1,0 +1,78 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package capacityaccount
+
+import (
+	"errors"
+	"fmt"
+	"slices"
+	"strings"
+
+	autonodev1alpha1 "github.com/autonode-io/autonode/api/v1alpha1"
+)
+
+// unmatched reports the entries that no machine of any member can count for, by what each member's Karpenter says of its own instance types.
+// It reports none that a single member matches, or hasn't looked for.
+func (r *reconciliation) unmatched() {
+	counts, members := map[string]int{}, 0
+	for _, key := range r.keys {
+		of := r.clusters[key]
+		if of.member == nil {
+			continue
+		}
+		members++
+		if of.lease != nil {
+			for _, name := range slices.Compact(slices.Sorted(slices.Values(of.lease.Status.Unmatched))) {
+				counts[name]++
+			}
+		}
+	}
+	// is reports whether all members have said so for long enough: a Karpenter that starts learns its node classes one by one.
+	is := func(name string) bool {
+		if counts[name] == 0 || counts[name] < members {
+			delete(r.unmatchedSince, name)
+			return false
+		}
+		return r.lasts(r.unmatchedSince, name, idle)
+	}
+	spec := &r.found.Spec
+	for i := range spec.Reservations {
+		if of := &spec.Reservations[i]; is(autonodev1alpha1.ReservationPool(of.ID)) {
+			r.account.problem(fmt.Sprintf("reservations[%s]", of.ID), fmt.Errorf("no InstanceTypeCatalog of a member offers instance type %s in zone %s with this reservation", of.InstanceType, of.Zone))
+		}
+	}
+	for i := range spec.Quotas {
+		r.unmatchedQuota(&spec.Quotas[i], is)
+	}
+	for i := range spec.Commitments {
+		of := &spec.Commitments[i]
+		// Committed use has a part for vCPUs and one for memory.
+		names := []string{of.Name, of.Name + "/cpu", of.Name + "/memory"}
+		if slices.ContainsFunc(names, func(name string) bool { return is(autonodev1alpha1.CommitmentName(name)) }) {
+			r.account.problem(fmt.Sprintf("commitments[%s]", of.Name), errors.New("covers no instance type that a member offers; correct its selector or instance type"))
+		}
+	}
+}
+
+// unmatchedQuota reports a quota whose selector matches nothing, or the resources that nothing that it matches has.
+func (r *reconciliation) unmatchedQuota(quota *autonodev1alpha1.CapacityQuota, is func(string) bool) {
+	var without []string
+	pools := 0
+	for i := range r.account.pools {
+		resource, ours := strings.CutPrefix(r.account.pools[i].Name, autonodev1alpha1.QuotaPool(quota.Name, ""))
+		if !ours {
+			continue
+		}
+		pools++
+		if is(r.account.pools[i].Name) {
+			without = append(without, resource)
+		}
+	}
+	switch field := fmt.Sprintf("quotas[%s]", quota.Name); {
+	case len(without) == 0:
+	case len(without) == pools:
+		r.account.problem(field+".selector", errors.New("matches no instance type that a member offers, so that it limits nothing"))
+	default:
+		r.account.problem(field+".limits", fmt.Errorf("no instance type that it matches has %s", strings.Join(without, " or ")))
+	}
+}
