@@ -8,11 +8,14 @@ import (
 	"testing"
 
 	. "github.com/onsi/gomega"
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	karpv1 "sigs.k8s.io/karpenter/pkg/apis/v1"
 
 	"github.com/autonode-io/autonode/api/v1beta1"
 	localworld "github.com/autonode-io/autonode/test/world"
+	"github.com/autonode-io/autonode/test/world/hosting"
 )
 
 // The main job from beginning to end, in a small world of its own. `make test` plays only this one; the other tests of this
@@ -46,9 +49,9 @@ func TestLifecycle(t *testing.T) {
 
 	t.Run("When a cluster admin edits the NodePool, it should replace the nodes one at a time", func(t *testing.T) {
 		c.expectReplaced(t, func() {
-			edit := client.RawPatch("application/merge-patch+json", []byte(`{"spec":{"template":{"metadata":{"labels":{"team":"catalogCluster"}}}}}`))
+			edit := client.RawPatch("application/merge-patch+json", []byte(`{"spec":{"template":{"metadata":{"labels":{"team":"web"}}}}}`))
 			NewWithT(t).Expect(c.guest.Patch(t.Context(), named(pool), edit)).To(Succeed())
-		}, HaveField("Labels", HaveKeyWithValue("team", "catalogCluster")))
+		}, HaveField("Labels", HaveKeyWithValue("team", "web")))
 	})
 
 	t.Run("When the payload and the control plane are upgraded, it should roll out Karpenter, then the nodes, one at a time", func(t *testing.T) {
@@ -76,10 +79,26 @@ func TestLifecycle(t *testing.T) {
 		c.expectInventory(t, untouched, func(object string) bool { return ofTest(object) || staysInGuest(object) })
 	})
 
-	t.Run("When it is turned on again and the HostedCluster is deleted with nodes, it should leave nothing in either cluster", func(t *testing.T) {
+	t.Run("When a HostedCluster names a Cluster and no payload, it should run the operator's Karpenter, and nodes of the control plane's version", func(t *testing.T) {
 		g := NewWithT(t)
-		c.enable(t, upgradedRelease)
+		g.Expect(c.management.Delete(t.Context(), c.hostedCluster(g, t.Context()))).To(Succeed())
+		c.waitGone(t)
+		g.Expect(c.management.Create(t.Context(), &v1beta1.HostedCluster{
+			ObjectMeta: metav1.ObjectMeta{Namespace: c.key().Namespace, Name: c.key().Name},
+			Spec: v1beta1.HostedClusterSpec{
+				InfraID: c.name, AutoNode: autoNode(),
+				PullSecret: &corev1.LocalObjectReference{Name: hosting.PullSecret}, // the world's registry needs credentials
+			},
+		})).To(Succeed())
+		c.waitEnabled(t, localworld.DefaultRelease(localworld.UpgradedKubernetes))
+		g.Expect(c.condition(g, t.Context(), v1beta1.ReleaseResolved)).To(HaveField("Reason", v1beta1.DefaultReleaseReason))
+		g.Expect(c.karpenter(t).Spec.Template.Spec.Containers).To(ConsistOf(HaveField("Image", c.world.DefaultImage())))
 		c.waitRunning(t, "web")
+		g.Expect(c.nodes(g, t.Context())).To(And(HaveLen(2), HaveEach(HaveField("Status.NodeInfo.KubeletVersion", localworld.UpgradedKubernetes))))
+	})
+
+	t.Run("When the HostedCluster is deleted with nodes, it should leave nothing in either cluster", func(t *testing.T) {
+		g := NewWithT(t)
 		g.Expect(c.management.Delete(t.Context(), c.hostedCluster(g, t.Context()))).To(Succeed())
 		c.waitGone(t)
 		g.Expect(c.leftovers(g, t.Context())).To(BeEmpty())

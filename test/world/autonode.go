@@ -44,7 +44,14 @@ const (
 	settingsFile = "karpenter-settings.yaml"
 	// worldNetwork is the network of all listeners of a world.
 	worldNetwork = "127.0.0.0/8"
+	// operatorVersion is part of the default release's version.
+	operatorVersion = "world"
 )
+
+// DefaultRelease is the version of the operator's default release for nodes of a Kubernetes version.
+func DefaultRelease(kubernetes string) string {
+	return strings.TrimPrefix(kubernetes, "v") + "+autonode." + operatorVersion
+}
 
 // Kubernetes versions of a guest's control plane after an upgrade. Config.NextMinor gives a world the second.
 const (
@@ -73,6 +80,7 @@ type autonode struct {
 	unlock func()
 
 	operatorImage   string            // by digest
+	defaultImage    string            // by digest: Karpenter of the operator's default release
 	karpenterImages map[string]string // by digest, by release
 	releases        map[string]string // by digest, by release
 }
@@ -92,7 +100,7 @@ func (a *autonode) build(ctx context.Context) error {
 	if a.unlock, err = lock.Wait(ctx, filepath.Join(a.bin, "lock"), nil); err != nil {
 		return err
 	}
-	if _, err := programs.Go(ctx, a.source, "build", "-trimpath", "-buildvcs=false", "-ldflags=-s -w -X main.version=world",
+	if _, err := programs.Go(ctx, a.source, "build", "-trimpath", "-buildvcs=false", "-ldflags=-s -w -X main.version="+operatorVersion,
 		"-o", a.bin+string(filepath.Separator), "./cmd/"+operatorProgram, "./cmd/"+karpenterProgram); err != nil {
 		return fmt.Errorf("building AutoNode from %s: %w", a.source, err)
 	}
@@ -111,7 +119,10 @@ func (a *autonode) publish(ctx context.Context, registry *registry.Registry) err
 	defer a.release()
 	a.karpenterImages, a.releases = map[string]string{}, map[string]string{}
 	var err error
-	if a.operatorImage, err = a.push(ctx, registry, operatorProgram, "autonode/operator", "world"); err != nil {
+	if a.operatorImage, err = a.push(ctx, registry, operatorProgram, "autonode/operator", operatorVersion); err != nil {
+		return err
+	}
+	if a.defaultImage, err = a.push(ctx, registry, karpenterProgram, "autonode/karpenter-clusterapi", operatorVersion); err != nil {
 		return err
 	}
 	definitions, err := karpenterCRDs()
@@ -196,6 +207,7 @@ func (a *autonode) install(ctx context.Context, w *World) error {
 					"target": map[string]string{"kind": "Deployment", "name": operatorDeployment},
 					"patch": `[{"op": "add", "path": "/spec/template/spec/containers/0/args/-", "value": "--guest-networks=` + worldNetwork + `"},
 						{"op": "add", "path": "/spec/template/spec/containers/0/args/-", "value": "--registry-networks=` + worldNetwork + `"},
+						{"op": "add", "path": "/spec/template/spec/containers/0/args/-", "value": "--karpenter-image=` + a.defaultImage + `"},
 						{"op": "add", "path": "/spec/template/spec/containers/0/args/-", "value": "--karpenter-settings=/etc/karpenter/settings.yaml"},
 						{"op": "add", "path": "/spec/template/spec/volumes/-", "value": {"name": "settings", "configMap": {"name": "karpenter-settings"}}},
 						{"op": "add", "path": "/spec/template/spec/containers/0/volumeMounts/-", "value": {"name": "settings", "mountPath": "/etc/karpenter"}}]`,

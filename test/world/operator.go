@@ -43,7 +43,7 @@ func (w *World) StartOperator(cfg OperatorConfig) (*process.Process, error) {
 	operator, err := w.processes.Start(process.Spec{
 		Name:  cfg.Name,
 		Path:  filepath.Join(w.autonode.bin, operatorProgram),
-		Args:  append([]string{"--kubeconfig=" + path, "--guest-networks=" + worldNetwork, "--registry-networks=" + worldNetwork, "--metrics-bind-address=0", "--health-probe-bind-address=0"}, cfg.Args...),
+		Args:  append([]string{"--kubeconfig=" + path, "--guest-networks=" + worldNetwork, "--registry-networks=" + worldNetwork, "--karpenter-image=" + w.autonode.defaultImage, "--metrics-bind-address=0", "--health-probe-bind-address=0"}, cfg.Args...),
 		Grace: podGrace,
 	})
 	if err != nil {

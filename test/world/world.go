@@ -339,6 +339,14 @@ func (w *World) ComponentImage(version string) string {
 	return w.autonode.karpenterImages[version]
 }
 
+// DefaultImage is the image of Karpenter, by digest, of the operator's default release.
+func (w *World) DefaultImage() string {
+	if w.autonode == nil {
+		return ""
+	}
+	return w.autonode.defaultImage
+}
+
 // Guest returns a guest cluster, or nil if there is none of that name. It may be an adopted one.
 func (w *World) Guest(name string) *controlplane.Cluster {
 	for _, guest := range slices.Concat(w.guests, w.cfg.Adopted) {
