@@ -145,10 +145,14 @@ type shell struct {
 	dir string
 	// plays: commands change what the API server has, as they would for a reader of the page.
 	plays bool
+	// examples is the folder where a reader of the page finds its files; empty if nowhere.
+	examples string
+	// generated is the file that the last clusterctl generate yaml has read.
+	generated string
 }
 
 // check returns what is wrong with a command.
-func (s shell) check(ctx context.Context, words []string) error {
+func (s *shell) check(ctx context.Context, words []string) error {
 	words = stripped(words)
 	if len(words) == 0 {
 		return nil
@@ -160,6 +164,8 @@ func (s shell) check(ctx context.Context, words []string) error {
 		return s.kubectl(ctx, words[1:])
 	case name == "make":
 		return checkMake(words[1:])
+	case name == "clusterctl" && len(words) > 2 && words[1] == "generate" && words[2] == "yaml" && s.plays:
+		return s.generate(words[3:])
 	case programs[filepath.Base(name)] != "":
 		name = filepath.Base(name)
 		if name == "autonode-dev" && len(words) > 3 && words[1] == "world" && words[2] == "kubectl" {
@@ -261,7 +267,7 @@ var (
 // reason.
 var missing = regexp.MustCompile(`\(NotFound\): .* not found|failed to create secret namespaces "[^"]+" not found|timed out waiting|no matching resources found|No resources found|No API token found`)
 
-func (s shell) kubectl(ctx context.Context, args []string) error {
+func (s *shell) kubectl(ctx context.Context, args []string) error {
 	args = slices.Clone(args)
 	verb := ""
 	for i := 0; i < len(args) && verb == ""; i++ {
@@ -274,6 +280,9 @@ func (s shell) kubectl(ctx context.Context, args []string) error {
 		case !strings.HasPrefix(args[i], "-"):
 			verb = args[i]
 		}
+	}
+	if at := slices.Index(args, "-f") + 1; at > 0 && at < len(args) && args[at] == "-" && s.generated != "" {
+		args[at], s.generated = s.generated, ""
 	}
 	changing := slices.Contains(writes, verb)
 	args = slices.DeleteFunc(args, func(arg string) bool { return slices.Contains([]string{"-w", "--watch", "--follow"}, arg) })
@@ -309,7 +318,7 @@ func (s shell) kubectl(ctx context.Context, args []string) error {
 }
 
 // filesExist reports whether the page shows every file that a command names. Files that a release or a reader makes aren't checked.
-func (s shell) filesExist(args []string) bool {
+func (s *shell) filesExist(args []string) bool {
 	for i, arg := range args {
 		name := ""
 		switch {
@@ -333,11 +342,18 @@ func (s shell) filesExist(args []string) bool {
 var named = regexp.MustCompile(`^# ([\w./-]+\.ya?ml)(?:,[^\n]*)?\n`)
 
 // save writes a block that has a file's name where commands of its page find it.
-func (s shell) save(b block) error {
+func (s *shell) save(b block) error {
 	found := named.FindStringSubmatch(b.text)
 	if found == nil {
 		return nil
 	}
-	path := filepath.Join(s.dir, found[1])
-	return errors.Join(os.MkdirAll(filepath.Dir(path), 0o755), os.WriteFile(path, []byte(elided.Replace(b.text)), 0o600))
+	write := func(path string) error {
+		return errors.Join(os.MkdirAll(filepath.Dir(path), 0o755), os.WriteFile(path, []byte(elided.Replace(b.text)), 0o600))
+	}
+	if s.examples != "" {
+		if err := write(filepath.Join(s.dir, s.examples, found[1])); err != nil {
+			return err
+		}
+	}
+	return write(filepath.Join(s.dir, found[1]))
 }

@@ -33,7 +33,14 @@ var ran = []string{played + "README.md", played + "local-world.md"}
 
 // check returns what is wrong with a page's blocks.
 func (p page) check(ctx context.Context, dir string, known []string) (problems []error) {
-	s := shell{dir: dir, plays: strings.HasPrefix(p.path, played)}
+	s := &shell{dir: dir, plays: strings.HasPrefix(p.path, played)}
+	if s.plays {
+		s.examples = "examples/" + strings.TrimSuffix(strings.TrimPrefix(p.path, played), ".md")
+		var err error
+		if p, err = p.filled(); err != nil {
+			problems = append(problems, err)
+		}
+	}
 	var objects shown
 	for _, b := range p.blocks {
 		for _, key := range unknownKeys(b.text, known) {
