@@ -14,6 +14,7 @@ import (
 	"testing"
 
 	. "github.com/onsi/gomega"
+	"sigs.k8s.io/yaml"
 )
 
 const root = "../.."
@@ -164,4 +165,78 @@ func TestRelease(t *testing.T) {
 			}
 		}
 	})
+}
+
+// dryRun runs a script in a folder, with a make that only prints what it would run here.
+func dryRun(t *testing.T, dir, script string, env ...string) string {
+	t.Helper()
+	g := NewWithT(t)
+	here, err := filepath.Abs(root)
+	g.Expect(err).NotTo(HaveOccurred())
+	cmd := exec.CommandContext(t.Context(), "bash", "-euc", `make() { command make --no-print-directory -C "$here" --dry-run "$@"; }`+"\n"+script)
+	cmd.Dir = dir
+	cmd.Env = slices.DeleteFunc(os.Environ(), func(variable string) bool { return strings.HasPrefix(variable, "MAKE") || strings.HasPrefix(variable, "MFLAGS=") })
+	cmd.Env = append(cmd.Env, append(env, "here="+here, "HOME="+dir)...)
+	out, err := cmd.CombinedOutput()
+	g.Expect(err).NotTo(HaveOccurred(), string(out))
+	return string(out)
+}
+
+func TestFirstRelease(t *testing.T) {
+	t.Run("When the first commands of docs/releasing.md are run, they should tag the commit and make its release", func(t *testing.T) {
+		g, dir := NewWithT(t), t.TempDir()
+		_, commands, _ := strings.Cut(read(t, "docs", "releasing.md"), "\n```\n")
+		commands, _, _ = strings.Cut(commands, "\n```\n")
+		out := dryRun(t, dir, "git init -q && git -c user.name=a -c user.email=a@example.com commit -q --allow-empty -m a\n"+commands+"\necho tags: $(git tag)\n")
+		g.Expect(out).To(ContainSubstring("release --version='v0.1.0' --push='registry.example/autonode' --key='cosign.key'"))
+		g.Expect(out).To(HaveSuffix("tags: api/v0.1.0 v0.1.0\n"))
+	})
+
+	var workflow struct {
+		On   struct{ Push struct{ Tags []string } } `json:"true"` // as YAML 1.1 reads "on"
+		Jobs map[string]struct {
+			Environment string
+			Steps       []struct{ Name, Run string }
+		}
+	}
+	NewWithT(t).Expect(yaml.Unmarshal([]byte(read(t, ".github", "workflows", "release.yaml")), &workflow)).To(Succeed())
+	scripts := map[string]string{}
+	for _, step := range workflow.Jobs["release"].Steps {
+		scripts[step.Name] = step.Run
+	}
+	ofTag := func(dir string) []string { return []string{"GITHUB_REF_NAME=v0.1.0", "RUNNER_TEMP=" + dir} }
+
+	t.Run("When a version is tagged, the workflow should make its release with the settings that docs/releasing.md names", func(t *testing.T) {
+		g, dir := NewWithT(t), t.TempDir()
+		g.Expect(workflow.On.Push.Tags).To(Equal([]string{"v*"}))
+		page := read(t, "docs", "releasing.md")
+		g.Expect(page).To(ContainSubstring("environment `" + workflow.Jobs["release"].Environment + "`"))
+		settings := regexp.MustCompile(`(?:vars|secrets)\.(\w+)`).FindAllStringSubmatch(read(t, ".github", "workflows", "release.yaml"), -1)
+		g.Expect(settings).NotTo(BeEmpty())
+		for _, setting := range settings {
+			g.Expect(page).To(ContainSubstring("`" + setting[1] + "`"))
+		}
+		out := dryRun(t, dir, scripts["make the release"], append(ofTag(dir), "REGISTRY=registry.example/autonode", "COSIGN_KEY=key",
+			"GITHUB_SERVER_URL=https://git.example", "GITHUB_REPOSITORY=a/b", "GITHUB_REF=refs/tags/v0.1.0")...)
+		g.Expect(out).To(HaveSuffix("release --version='v0.1.0' --push='registry.example/autonode' --key='" + dir +
+			"/cosign.key' --builder=https://git.example/a/b/.github/workflows/release.yaml@refs/tags/v0.1.0\n"))
+	})
+
+	for name, test := range map[string]struct{ changelog, want string }{
+		"When the changelog has a section for the version, it should be the notes": {"# Changelog\n\n## Unreleased\n\na\n\n## 0.1.0 (2026-12-01)\n\nb\n\n## 0.0.9\n\nc\n", "\nb\n\n"},
+		"When the changelog has none, it should fail and say so":                    {"# Changelog\n\n## 0.1.01\n\na\n", ""},
+	} {
+		t.Run(name, func(t *testing.T) {
+			g, dir := NewWithT(t), t.TempDir()
+			g.Expect(os.WriteFile(filepath.Join(dir, "CHANGELOG.md"), []byte(test.changelog), 0o600)).To(Succeed())
+			out := dryRun(t, dir, "( "+scripts["take the notes from the changelog"]+") || echo failed\n", ofTag(dir)...)
+			if test.want == "" {
+				g.Expect(out).To(ContainSubstring("CHANGELOG.md has no section for 0.1.0"))
+				return
+			}
+			notes, err := os.ReadFile(filepath.Join(dir, "notes.md"))
+			g.Expect(err).NotTo(HaveOccurred())
+			g.Expect(string(notes)).To(Equal(test.want))
+		})
+	}
 }
