@@ -157,6 +157,7 @@ func TestProviderVersions(t *testing.T) {
 		files, err := filepath.Glob(schemas + "/*.yaml")
 		g.Expect(err).NotTo(HaveOccurred())
 		g.Expect(len(files)).To(BeNumerically(">", 10))
+		rows := map[string]string{} // by the kind
 		for _, path := range files {
 			content, err := os.ReadFile(path)
 			g.Expect(err).NotTo(HaveOccurred())
@@ -172,6 +173,18 @@ func TestProviderVersions(t *testing.T) {
 				}
 			}
 			g.Expect(row).To(ContainSubstring("| "+found[3][1:]+" |"), "docs/compatibility.md has no row for %s %s", found[2], found[3])
+			rows[found[1]] = row
 		}
+		shown := 0
+		for _, p := range documentation(t) {
+			for _, object := range p.wholeObjects() {
+				if row, ok := rows[object.GetKind()]; ok {
+					version := object.GroupVersionKind().Version
+					g.Expect(strings.TrimSpace(strings.Split(row, "|")[3])).To(MatchRegexp(`^%s\b`, version), "%s shows %s of %s", p.path, object.GetKind(), version)
+					shown++
+				}
+			}
+		}
+		g.Expect(shown).To(BeNumerically(">", 10))
 	})
 }
