@@ -49,7 +49,7 @@ func pauses(t *testing.T, host string) {
 	g.Eventually(func(g Gomega) {
 		hostedCluster := get(g, ctx, blue)
 		g.Expect(hostedCluster.Status.AutoNode.State).To(Equal(v1beta1.AutoNodeStateUpgrading), "%+v", hostedCluster.Status.AutoNode)
-		g.Expect(hostedCluster.Status.AutoNode.Message).To(HavePrefix("Karpenter is being upgraded from payload 1.36.2 to 1.36.3: "))
+		g.Expect(hostedCluster.Status.AutoNode.Message).To(HavePrefix("Karpenter is being upgraded from release 1.36.2 to 1.36.3: "))
 		g.Expect(hostedCluster.Status.Version.History[0].Version).To(Equal("1.36.3"))
 		g.Expect(hostedCluster.Status.Version.History[0].State).To(Equal(v1beta1.UpdatePartial))
 	}).Should(Succeed())

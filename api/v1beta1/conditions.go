@@ -15,7 +15,7 @@ const (
 	ReleaseResolved = "ReleaseResolved"
 	// GuestReachable: the guest cluster's API server answers.
 	GuestReachable = "GuestReachable"
-	// AutoNodeEnabled: Karpenter runs for this cluster as the payload says.
+	// AutoNodeEnabled: Karpenter of the cluster's release runs.
 	AutoNodeEnabled = "AutoNodeEnabled"
 	// NodesUpToDate: every node that AutoNode made runs the version that the payload and the control plane call for.
 	NodesUpToDate = "NodesUpToDate"
@@ -214,7 +214,7 @@ const (
 const (
 	// OverriddenReason: Karpenter runs another image than the payload's. Remove OverrideImageAnnotation when the support case is closed.
 	OverriddenReason = "Overridden"
-	// OverrideInvalidReason: OverrideImageAnnotation is invalid, and the payload's image runs. The message says what is valid.
+	// OverrideInvalidReason: OverrideImageAnnotation is invalid, and the release's image runs. The message says what is valid.
 	OverrideInvalidReason = "OverrideInvalid"
 )
 

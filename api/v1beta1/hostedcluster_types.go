@@ -376,7 +376,7 @@ type HostedClusterStatus struct {
 type AutoNodeState string
 
 const (
-	// AutoNodeStateEnabled: Karpenter runs as the payload says.
+	// AutoNodeStateEnabled: Karpenter of the release runs.
 	AutoNodeStateEnabled AutoNodeState = "Enabled"
 	// AutoNodeStateProgressing: Karpenter is being installed or restarted, for instance after a pause.
 	AutoNodeStateProgressing AutoNodeState = "Progressing"

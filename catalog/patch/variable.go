@@ -106,7 +106,7 @@ func (v Values) image(image Image) (string, error) {
 			return found, nil
 		}
 	}
-	return "", fmt.Errorf("the release payload names no %s for the machine's architecture", image)
+	return "", fmt.Errorf("the release names no %s for the machine's architecture", image)
 }
 
 // data is what a template's dot is: every variable, with its type.

@@ -362,7 +362,7 @@ func (s *Simulation) quotas(class *v1alpha1.ClusterAPINodeClass) string {
 var unavailableText = map[string]string{
 	v1alpha1.TemplatePaused:      "its source or the Cluster is paused",
 	v1alpha1.TemplateFull:        "its source has as many machines as its max-size annotation allows",
-	v1alpha1.TemplateImageNewer:  "its image has a newer Kubernetes than nodes get now; it launches once the release payload, its upgrade window and the API server allow that",
+	v1alpha1.TemplateImageNewer:  "its image has a newer Kubernetes than nodes get now; it launches once the release, its upgrade window and the API server allow that",
 	v1alpha1.TemplateNoBootstrap: "neither its source nor the node class has a bootstrap",
 	v1alpha1.TemplateBackOff:     "launches failed and it is in back-off, its reservations are used up, or the CapacityLease leaves no room",
 	v1alpha1.TemplateQuota:       "a quota of the infrastructure is exhausted",

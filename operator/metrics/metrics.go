@@ -38,10 +38,10 @@ func desc(name, help string, labels ...string) *prometheus.Desc {
 
 var (
 	componentInfo = desc("component_info",
-		"1 for what the operator runs in a control-plane namespace. Labeled by that namespace, the component, the version of the payload that it was rolled out from whole, and that payload's digest.",
+		"1 for each component in a control-plane namespace. Labeled by that namespace, the component, and the version and digest of the release of its last complete rollout.",
 		"control_plane_namespace", "component", "version", "digest")
 	enabled = desc("enabled",
-		"1 while Karpenter runs as the payload says, 0 otherwise, and for hosted clusters without AutoNode.")
+		"1 while Karpenter of the release runs, 0 otherwise, and for hosted clusters without AutoNode.")
 	state = desc("state",
 		"1 for the state that AutoNode is in. Labeled by state.",
 		"state")
@@ -49,9 +49,9 @@ var (
 		"1 for each condition of the HostedCluster. Labeled by the condition's type, status and reason.",
 		"type", "status", "reason")
 	progressing = desc("progressing_seconds",
-		"Since how long Karpenter is being rolled out, 0 while it isn't.")
+		"Seconds since the current rollout of Karpenter started, 0 while there is none.")
 	updating = desc("updating_seconds",
-		"Since how long the newest payload is known without Karpenter and all nodes running it, 0 when they do.")
+		"Seconds since the newest release was resolved while Karpenter or a node doesn't run it, 0 otherwise.")
 	drainDeadline = desc("drain_deadline_timestamp_seconds",
 		"When the nodes of a HostedCluster that is deleted, or in which AutoNode was turned off, are to be drained, in seconds since the epoch.")
 	guestReachable = desc("guest_reachable",

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Package demo plays AutoNode's main scenarios in a running world, as a person would tell them: with the commands that a
-// person would type, what they print, and what is waited for. It fails if anything that it tells did not happen.
+// Package demo plays AutoNode's main scenarios in a running world, as a person would show them: with the commands that a
+// person would type, what they print, and what is waited for. It fails if anything that it shows did not happen.
 package demo
 
 import (
@@ -153,7 +153,7 @@ func (d *demo) provision(ctx context.Context) error {
 	}
 	const podCPU = 520 // manifests/web.yaml
 	alone := cheapestAlone(int(replicas), podCPU, d.templates)
-	d.say(fmt.Sprintf("%d of %d pods run after %s, for $%.3f/h; on a node each they would cost $%.3f/h",
+	d.say(fmt.Sprintf("%d of %d pods run after %s, for $%.3f/h; with one node per pod they would cost $%.3f/h",
 		replicas, replicas, progress.Duration(elapsed), fleet.price, alone))
 	if err := d.run(ctx, "--context", d.Guest, "get", "nodepools,nodeclaims"); err != nil {
 		return err
@@ -164,7 +164,7 @@ func (d *demo) provision(ctx context.Context) error {
 
 // replace shows that the admin owns the disruption budget.
 func (d *demo) replace(ctx context.Context) error {
-	d.heading("The admin edits the NodePool: its nodes are replaced, one at a time as its budget says")
+	d.heading("The admin edits the NodePool: its nodes are replaced, one at a time, within its budget")
 	before, err := d.nodes(ctx)
 	if err != nil {
 		return err

@@ -58,7 +58,7 @@ func (d *demo) rolledOut(release string) func(context.Context) (bool, string, er
 		}
 		version := hosted.Status.Version
 		if version == nil || version.Desired == nil || version.Desired.Requested != release {
-			return false, "the payload isn't resolved", nil
+			return false, "the release isn't resolved", nil
 		}
 		component := &v1beta1.ControlPlaneComponent{}
 		err = d.management.Get(ctx, client.ObjectKey{Namespace: hosting.ControlPlaneNamespace(d.Guest), Name: v1beta1.KarpenterComponent}, component)

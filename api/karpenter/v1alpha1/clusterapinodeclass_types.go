@@ -484,7 +484,7 @@ const (
 	TemplatePaused = "Paused"
 	// TemplateFull: the source has as many machines as its max-size annotation allows, including those that are launching.
 	TemplateFull = "Full"
-	// TemplateImageNewer: the source says that its image has a newer Kubernetes than nodes get now. It launches once the release payload, its
+	// TemplateImageNewer: the source says that its image has a newer Kubernetes than nodes get now. It launches once the release, its
 	// upgrade window and the API server allow that version.
 	TemplateImageNewer = "ImageNewer"
 	// TemplateNoBootstrap: neither the source nor the node class has a bootstrap.

@@ -20,7 +20,7 @@ func TestNodeImages(t *testing.T) {
 			n.Spec.BootstrapPatches = bootstrapPatch(f.bootstrapKind(), v1alpha1.JSONPatchAdd, "/spec/image", "image.aws.us-east-1")
 		})
 		f.Expect(f.condition(v1alpha1.ConditionBootstrapReady, "False", v1alpha1.NodeImageMissingReason)).To(
-			HavePrefix("the release payload names no image.aws.us-east-1 for amd64; correct the patch"))
+			HavePrefix("the release names no image.aws.us-east-1 for amd64; correct the patch"))
 
 		names := func(image string) {
 			content := `[{"version": "1.36.2", "images": {"amd64": {"aws": {"us-east-1": "` + image + `"}}}}]`

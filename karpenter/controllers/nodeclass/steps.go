@@ -88,7 +88,7 @@ func (s bootstrapReady) reconcile(_ context.Context, nodeClass *v1alpha1.Cluster
 	}
 	err := in.Found.BootstrapErr
 	if imageless, without := s.imageless(nodeClass, in.Found.Templates); err == nil && without > 0 {
-		message := fmt.Sprintf("the release payload names no %s; correct the patch that refers to it, or choose a payload that does", imageless)
+		message := fmt.Sprintf("the release names no %s; correct the patch that refers to it, or name a payload that does", imageless)
 		if without == len(in.Found.Templates) {
 			conditions.SetFalse(condition, v1alpha1.NodeImageMissingReason, message)
 		} else {

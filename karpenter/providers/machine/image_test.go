@@ -35,7 +35,7 @@ func TestImagesInPatches(t *testing.T) {
 	} {
 		t.Run("When the payload doesn't name "+name+", the machine should not be made without", func(t *testing.T) {
 			_, err := patched(t, `{}`, with, `[{op: add, path: /spec/ami, valueFrom: {variable: `+variable+`}}]`)
-			if err == nil || !strings.Contains(err.Error(), "patch 0 (add /spec/ami): the release payload names no "+variable) {
+			if err == nil || !strings.Contains(err.Error(), "patch 0 (add /spec/ami): the release names no "+variable) {
 				t.Errorf("got %v", err)
 			}
 		})

@@ -48,7 +48,7 @@ type Input struct {
 	MachineDeployment string
 	// Image is the version that a template's image states; empty if it states none.
 	Image string
-	// Payload is the release payload's node version; empty without a payload: nodes follow the API server.
+	// Payload is the release's node version; empty without a payload: nodes follow the API server.
 	Payload string
 	// Current is the last resolved version: the node class's status.version, which the guest's admin can write.
 	Current string
@@ -100,7 +100,7 @@ func request(in Input) Result {
 	// The author of a version gets an error about it. The payload's version is the platform's responsibility.
 	written := asked != ""
 	if !written {
-		asked, field = in.Payload, "the release payload's node version"
+		asked, field = in.Payload, "the release's node version"
 	}
 	if in.Server == nil {
 		return Result{Version: trim(in.Current), Outcome: Unknown, Message: "the API server's version isn't known yet; nothing is launched until it is"}
@@ -123,7 +123,7 @@ func request(in Input) Result {
 			"spec.version %s exceeds the API server's version %s; lower it, or upgrade the control plane first", trim(asked), server)}
 	case in.Spec != "" && exceeds(desired, in.Payload):
 		return Result{Version: possible, Outcome: TooNew, Message: fmt.Sprintf(
-			"spec.version %s exceeds the release payload's node version %s, which the platform decides; lower it", trim(asked), trim(in.Payload))}
+			"spec.version %s exceeds the release's node version %s, which the platform decides; lower it", trim(asked), trim(in.Payload))}
 	case desired.GT(server):
 		return Result{Version: possible, Outcome: HeldBack, Message: fmt.Sprintf(
 			"nodes stay at %s until the API server, now at %s, has been upgraded to %s", possible, server, trim(asked))}

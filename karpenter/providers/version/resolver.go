@@ -10,7 +10,7 @@ import (
 // Resolver resolves the versions of node classes. Launch and drift use the same one.
 type Resolver struct {
 	Tracker *Tracker
-	// Payload is the release payload's node version; empty without a payload.
+	// Payload is the release's node version; empty without a payload.
 	Payload string
 }
 

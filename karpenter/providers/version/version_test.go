@@ -43,7 +43,7 @@ func TestResolve(t *testing.T) {
 		{name: "When the node class asks for more than the API server has, it should keep what nodes have and say so",
 			spec: "1.37.0", payload: "1.36.2", current: "1.36.2", server: "1.36.2", want: "1.36.2", outcome: TooNew, contains: "spec.version 1.37.0 exceeds the API server's version 1.36.2"},
 		{name: "When the node class asks for more than the payload has, it should keep what nodes have and say so",
-			spec: "1.36.3", payload: "1.36.2", current: "1.36.1", server: "1.36.4", want: "1.36.1", outcome: TooNew, contains: "spec.version 1.36.3 exceeds the release payload's node version 1.36.2"},
+			spec: "1.36.3", payload: "1.36.2", current: "1.36.1", server: "1.36.4", want: "1.36.1", outcome: TooNew, contains: "spec.version 1.36.3 exceeds the release's node version 1.36.2"},
 		{name: "When what nodes have is said to be beyond the skew, it should not be kept",
 			payload: "1.36.3", current: "1.20.0", server: "1.36.2", want: "1.36.2", outcome: HeldBack},
 		{name: "When the node class asks for what is just within the skew, it should be that",

@@ -166,12 +166,12 @@ func summarizeRunning(s *scope.Scope, o *outcome) summary {
 	case !is(rolledOut, metav1.ConditionTrue):
 		return summary{status: metav1.ConditionFalse, reason: reason, message: explain(doing, rolledOut), state: progressing}
 	case !is(available, metav1.ConditionTrue):
-		message := explain(fmt.Sprintf("Karpenter of payload %s isn't available", component.Version), available)
+		message := explain(fmt.Sprintf("Karpenter of release %s isn't available", component.Version), available)
 		return summary{status: metav1.ConditionFalse, reason: v1beta1.AutoNodeDegradedReason, message: message, state: v1beta1.AutoNodeStateDegraded}
 	}
 	sum := summary{
 		status: metav1.ConditionTrue, reason: v1beta1.AsExpectedReason, state: v1beta1.AutoNodeStateEnabled,
-		detail: fmt.Sprintf("Karpenter runs as payload %s says", component.Version),
+		detail: fmt.Sprintf("Karpenter of release %s runs", component.Version),
 	}
 	if component.ImageOverride != "" {
 		sum.detail += fmt.Sprintf(", but its image is %s, by annotation %s", component.ImageOverride, v1beta1.OverrideImageAnnotation)
@@ -207,15 +207,15 @@ func progress(version *v1beta1.VersionStatus, runs v1beta1.ControlPlaneComponent
 	case desired.Version == "":
 		return state, reason, "Karpenter is being installed"
 	case runs.Version == "":
-		return state, reason, fmt.Sprintf("Karpenter of payload %s is being installed", desired.Version)
+		return state, reason, fmt.Sprintf("Karpenter of release %s is being installed", desired.Version)
 	case runs.Version == desired.Version && (runs.ReleaseImage == desired.Image || runs.ReleaseImage == ""):
-		return state, reason, fmt.Sprintf("Karpenter of payload %s is being rolled out again", desired.Version)
+		return state, reason, fmt.Sprintf("Karpenter of release %s is being rolled out again", desired.Version)
 	}
 	state, reason = v1beta1.AutoNodeStateUpgrading, v1beta1.AutoNodeUpgradingReason
 	if runs.Version == desired.Version {
-		return state, reason, fmt.Sprintf("Karpenter is being upgraded to another build of payload %s", desired.Version)
+		return state, reason, fmt.Sprintf("Karpenter is being upgraded to another build of release %s", desired.Version)
 	}
-	return state, reason, fmt.Sprintf("Karpenter is being upgraded from payload %s to %s", runs.Version, desired.Version)
+	return state, reason, fmt.Sprintf("Karpenter is being upgraded from release %s to %s", runs.Version, desired.Version)
 }
 
 // explain adds what a condition of the component says, if it does.
@@ -278,8 +278,8 @@ func (r *Reconciler) record(before *v1beta1.HostedClusterStatus, after *v1beta1.
 		return
 	}
 	if is.State == v1beta1.UpdateCompleted {
-		r.recorder.Eventf(after, nil, corev1.EventTypeNormal, "UpdateCompleted", "Update", "payload %s runs: Karpenter and every node", is.Version)
+		r.recorder.Eventf(after, nil, corev1.EventTypeNormal, "UpdateCompleted", "Update", "release %s is complete: Karpenter and every node run it", is.Version)
 	} else {
-		r.recorder.Eventf(after, nil, corev1.EventTypeNormal, "UpdateStarted", "Update", "updating to payload %s (%s)", is.Version, is.Image)
+		r.recorder.Eventf(after, nil, corev1.EventTypeNormal, "UpdateStarted", "Update", "updating to release %s (%s)", is.Version, is.Image)
 	}
 }

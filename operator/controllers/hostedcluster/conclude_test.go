@@ -129,11 +129,11 @@ func TestConcludeRollout(t *testing.T) {
 				s.Component.Status.ImageOverride = "registry.example/case-4711@sha256:b"
 			}},
 			want: "True/AsExpected", state: v1beta1.AutoNodeStateEnabled,
-			detail: "Karpenter runs as payload 1.36.3 says, but its image is registry.example/case-4711@sha256:b, by annotation autonode.io/override-image",
+			detail: "Karpenter of release 1.36.3 runs, but its image is registry.example/case-4711@sha256:b, by annotation autonode.io/override-image",
 		}, {
 			name:   "When Karpenter was never rolled out, it should be Progressing",
 			change: []func(*scope.Scope){func(s *scope.Scope) { s.Component.Status = v1beta1.ControlPlaneComponentStatus{} }},
-			want:   "False/AutoNodeProgressing", state: v1beta1.AutoNodeStateProgressing, message: "Karpenter of payload 1.36.3 is being installed",
+			want:   "False/AutoNodeProgressing", state: v1beta1.AutoNodeStateProgressing, message: "Karpenter of release 1.36.3 is being installed",
 		}, {
 			name: "When another payload is rolled out, it should be Upgrading, from what to what",
 			change: []func(*scope.Scope){
@@ -141,7 +141,7 @@ func TestConcludeRollout(t *testing.T) {
 				func(s *scope.Scope) { s.Component.Status.Version = "1.36.2" },
 			},
 			want: "False/AutoNodeUpgrading", state: v1beta1.AutoNodeStateUpgrading,
-			message: "Karpenter is being upgraded from payload 1.36.2 to 1.36.3: 1 of 2 replicas are updated",
+			message: "Karpenter is being upgraded from release 1.36.2 to 1.36.3: 1 of 2 replicas are updated",
 		}, {
 			name: "When another build of the same version is rolled out, it should be Upgrading too",
 			change: []func(*scope.Scope){
@@ -149,7 +149,7 @@ func TestConcludeRollout(t *testing.T) {
 				func(s *scope.Scope) { s.Component.Status.ReleaseImage = "registry.example/release@sha256:other" },
 			},
 			want: "False/AutoNodeUpgrading", state: v1beta1.AutoNodeStateUpgrading,
-			message: "Karpenter is being upgraded to another build of payload 1.36.3: 1 of 2 replicas are updated",
+			message: "Karpenter is being upgraded to another build of release 1.36.3: 1 of 2 replicas are updated",
 		}, {
 			name:    "When the guest takes its time while another payload is rolled out, it should still be Upgrading",
 			outcome: outcome{blocked: true, message: "connecting to blue"},
@@ -162,12 +162,12 @@ func TestConcludeRollout(t *testing.T) {
 			name:   "When Karpenter starts again with the same payload, as after a pause, it should not be Upgrading",
 			change: []func(*scope.Scope){componentSays(v1beta1.RolloutComplete, metav1.ConditionFalse, "0 of 2 replicas are updated")},
 			want:   "False/AutoNodeProgressing", state: v1beta1.AutoNodeStateProgressing,
-			message: "Karpenter of payload 1.36.3 is being rolled out again: 0 of 2 replicas are updated",
+			message: "Karpenter of release 1.36.3 is being rolled out again: 0 of 2 replicas are updated",
 		}, {
 			name:   "When Karpenter crashes after its rollout, it should be degraded",
 			change: []func(*scope.Scope){componentSays(v1beta1.Available, metav1.ConditionFalse, "none of 2 replicas is available")},
 			want:   "False/AutoNodeDegraded", state: v1beta1.AutoNodeStateDegraded,
-			message: "Karpenter of payload 1.36.3 isn't available: none of 2 replicas is available",
+			message: "Karpenter of release 1.36.3 isn't available: none of 2 replicas is available",
 		}, {
 			name: "When nodes are outdated, it should be Upgrading while Karpenter is as expected",
 			change: []func(*scope.Scope){func(s *scope.Scope) {

@@ -102,7 +102,7 @@ func (c *Component) Reconcile(ctx context.Context, s *scope.Scope) (scope.Result
 		return scope.Result{}, c.Observe(ctx, s)
 	}
 	if s.Release == nil || s.Component == nil {
-		return scope.Result{Wait: true, Message: "the payload isn't resolved"}, c.Observe(ctx, s)
+		return scope.Result{Wait: true, Message: "the release isn't resolved"}, c.Observe(ctx, s)
 	}
 	if s.Guest == nil {
 		return scope.Result{Wait: true, Message: "the guest can't be reached"}, c.Observe(ctx, s)

@@ -35,10 +35,10 @@ func overrideImage(s *scope.Scope, signedOnly bool) string {
 		err = errors.New("the platform enforces signatures of payloads, and this image has none")
 	}
 	if err != nil {
-		say(metav1.ConditionFalse, v1beta1.OverrideInvalidReason, "%v; the payload's image runs", err)
+		say(metav1.ConditionFalse, v1beta1.OverrideInvalidReason, "%v; the release's image runs", err)
 		return s.Karpenter.Image
 	}
-	say(metav1.ConditionTrue, v1beta1.OverriddenReason, "%s is %s instead of payload %s's %s; remove the annotation when the case is closed",
+	say(metav1.ConditionTrue, v1beta1.OverriddenReason, "%s is %s instead of release %s's %s; remove the annotation when the case is closed",
 		s.Karpenter.Name, image, s.Release.Version, s.Karpenter.Image)
 	return image
 }

@@ -17,7 +17,7 @@ import (
 func TestOverrideImage(t *testing.T) {
 	ours := "registry.example/karpenter@sha256:" + strings.Repeat("a", 64)
 	theirs := "registry.example/case-4711@sha256:" + strings.Repeat("b", 64)
-	const key, invalid = "annotation autonode.io/override-image: ", "; the payload's image runs"
+	const key, invalid = "annotation autonode.io/override-image: ", "; the release's image runs"
 	for _, test := range []struct {
 		name       string
 		annotation string
@@ -29,11 +29,11 @@ func TestOverrideImage(t *testing.T) {
 		{
 			name: "When it names an image by digest, it should run that and say so", annotation: "karpenter-clusterapi=" + theirs, image: theirs,
 			want:    "True/Overridden",
-			message: key + "karpenter-clusterapi is " + theirs + " instead of payload 1.36.3's " + ours + "; remove the annotation when the case is closed",
+			message: key + "karpenter-clusterapi is " + theirs + " instead of release 1.36.3's " + ours + "; remove the annotation when the case is closed",
 		}, {
 			name: "When there are blanks around it, they should not matter", annotation: " karpenter-clusterapi=" + theirs + "\n", image: theirs,
 			want:    "True/Overridden",
-			message: key + "karpenter-clusterapi is " + theirs + " instead of payload 1.36.3's " + ours + "; remove the annotation when the case is closed",
+			message: key + "karpenter-clusterapi is " + theirs + " instead of release 1.36.3's " + ours + "; remove the annotation when the case is closed",
 		}, {
 			name: "When it names a tag, it should run the payload's", annotation: "karpenter-clusterapi=registry.example/case:4711", image: ours,
 			want: "False/OverrideInvalid", message: key + `"registry.example/case:4711" isn't an image by digest` + invalid,

@@ -241,7 +241,7 @@ func storedBeyond(live, desired *apiextensionsv1.CustomResourceDefinition) strin
 	if len(unknown) == 0 {
 		return ""
 	}
-	return fmt.Sprintf("CustomResourceDefinition %s in the guest stores %s, which the payload doesn't define; choose a payload that does",
+	return fmt.Sprintf("CustomResourceDefinition %s in the guest stores %s, which the release doesn't define; choose one that does",
 		desired.Name, message.Quote(strings.Join(sets.List(unknown), ", ")))
 }
 

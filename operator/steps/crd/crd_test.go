@@ -104,7 +104,7 @@ func TestDefinitions(t *testing.T) {
 		result, err := step.Reconcile(ctx, s)
 		g.Expect(err).NotTo(HaveOccurred())
 		g.Expect(result).To(Equal(scope.Result{Wait: true, Message: "CustomResourceDefinition nodeoverlays.karpenter.sh in the guest stores v9, " +
-			"which the payload doesn't define; choose a payload that does"}))
+			"which the release doesn't define; choose one that does"}))
 		g.Expect(get(ctx, g, names[2]).Spec.Versions).To(HaveLen(2))
 
 		definition = get(ctx, g, names[2])
@@ -279,7 +279,7 @@ func testDowngrade(t *testing.T) {
 		g := NewWithT(t)
 		stored, err := crd.StoredBeyond(ctx, older, older.Karpenter.CRDs)
 		g.Expect(err).NotTo(HaveOccurred())
-		g.Expect(stored).To(ConsistOf("CustomResourceDefinition things.example.com in the guest stores v1, which the payload doesn't define; choose a payload that does"))
+		g.Expect(stored).To(ConsistOf("CustomResourceDefinition things.example.com in the guest stores v1, which the release doesn't define; choose one that does"))
 		before := get(ctx, g, "things.example.com").ResourceVersion
 		g.Expect(reconcile(ctx, step, older)(g).Wait).To(BeTrue())
 		g.Expect(get(ctx, g, "things.example.com").ResourceVersion).To(Equal(before))

@@ -66,7 +66,7 @@ func (*NodeUpgrade) Name() string { return "nodeupgrade" }
 // Reconcile fills s.NodeUpgrade, and owns status.version.nodeVersion, which outlives this operator.
 func (n *NodeUpgrade) Reconcile(ctx context.Context, s *scope.Scope) (scope.Result, error) {
 	if s.Release == nil {
-		return scope.Result{Wait: true, Message: "the payload isn't resolved"}, n.Observe(ctx, s)
+		return scope.Result{Wait: true, Message: "the release isn't resolved"}, n.Observe(ctx, s)
 	}
 	current, err := n.current(ctx, s)
 	if err != nil {

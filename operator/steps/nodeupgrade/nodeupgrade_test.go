@@ -312,7 +312,7 @@ func TestSkew(t *testing.T) {
 }
 
 func TestObserve(t *testing.T) {
-	t.Run("When the payload isn't resolved, it should say what nodes wait for and change nothing, even in the window", func(t *testing.T) {
+	t.Run("When the release isn't resolved, it should say what nodes wait for and change nothing, even in the window", func(t *testing.T) {
 		g, f := NewWithT(t), setUp(t, manual(), "1.36.3")
 		f.Release = nil
 		g.Expect(f.reconcile(t).Wait).To(BeTrue())

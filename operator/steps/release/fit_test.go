@@ -121,7 +121,7 @@ func TestFitUnknown(t *testing.T) {
 		s.HostedCluster.Generation++
 		looksAfter("Unknown/FitUnknown")
 		g.Expect(meta.FindStatusCondition(s.HostedCluster.Status.Conditions, v1beta1.ReleaseResolved).Message).To(And(
-			HavePrefix("payload 1.36.3 ("), HaveSuffix(" waits until the guest's API server says whether it fits; payload 1.36.2 stays until then")))
+			HavePrefix("release 1.36.3 ("), HaveSuffix(" waits until the guest's API server answers, because the guest may reject it; release 1.36.2 stays until then")))
 		source.requests.Store(0)
 		looksAfter("Unknown/FitUnknown")
 		g.Expect(source.requests.Load()).To(BeZero(), "the tag was looked up already")

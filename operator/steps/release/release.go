@@ -213,7 +213,7 @@ func (r *Resolver) fits(ctx context.Context, s *scope.Scope, found *resolved) er
 		desired := s.HostedCluster.Status.Version.Desired
 		if installed := s.Component != nil && len(s.Component.Status.Conditions) > 0; installed && desired != nil && desired.Image != found.release.Image {
 			return &failedError{reason: v1beta1.FitUnknownReason, message: fmt.Sprintf(
-				"payload %s (%s) waits until the guest's API server says whether it fits; payload %s stays until then",
+				"release %s (%s) waits until the guest's API server answers, because the guest may reject it; release %s stays until then",
 				found.release.Version, found.release.Image, desired.Version)}
 		}
 		return nil // the guest's return brings us back

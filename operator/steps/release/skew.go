@@ -65,7 +65,7 @@ func (c *skew) check(ctx context.Context, s *scope.Scope, release *payload.Relea
 		return err
 	case reason != "":
 		c.fitted.Remove(uid)
-		return &failedError{reason: reason, message: fmt.Sprintf("payload %s: %s", release.Version, message), retryAfter: recheck}
+		return &failedError{reason: reason, message: fmt.Sprintf("release %s: %s", release.Version, message), retryAfter: recheck}
 	}
 	c.fitted.Add(uid, fit{digest: release.Digest, connection: s.Guest.Config, at: now})
 	return nil

@@ -46,10 +46,10 @@ func TestSkew(t *testing.T) {
 		"When both are the same, it should fit":                                         {"1.36.3", "v1.36.3", ""},
 		"When nodes are a patch ahead, they should wait, which fits":                    {"1.36.4", "v1.36.3", ""},
 		"When nodes are a minor version ahead, they should wait, which fits":            {"1.37.0", "v1.36.3+k3s1", ""},
-		"When nodes are two minor versions ahead, it should be refused":                 {"1.38.0", "v1.36.3", "payload 1.36.3: its nodes run Kubernetes 1.38.0, and the guest's API server, now at 1.36.3, has to reach 1.37 before; upgrade the control plane one minor version at a time, or choose a payload of 1.37 at most"},
+		"When nodes are two minor versions ahead, it should be refused":                 {"1.38.0", "v1.36.3", "release 1.36.3: its nodes run Kubernetes 1.38.0, and the guest's API server, now at 1.36.3, has to reach 1.37 before; upgrade the control plane one minor version at a time, or choose a payload of 1.37 at most"},
 		"When nodes are three minor versions behind, it should fit":                     {"1.33.0", "v1.36.3", ""},
-		"When nodes are four minor versions behind, it should be refused":               {"1.32.9", "v1.36.0", "payload 1.36.3: its nodes run Kubernetes 1.32.9, more than 3 minor versions behind the guest's API server at 1.36.0; choose a payload of 1.33 at least"},
-		"When the major version is another, it should be refused":                       {"2.0.0", "v1.36.3", "payload 1.36.3: its nodes run Kubernetes 2.0.0 and the guest's API server 1.36.3, which is another major version; choose a payload for that"},
+		"When nodes are four minor versions behind, it should be refused":               {"1.32.9", "v1.36.0", "release 1.36.3: its nodes run Kubernetes 1.32.9, more than 3 minor versions behind the guest's API server at 1.36.0; choose a payload of 1.33 at least"},
+		"When the major version is another, it should be refused":                       {"2.0.0", "v1.36.3", "release 1.36.3: its nodes run Kubernetes 2.0.0 and the guest's API server 1.36.3, which is another major version; choose a payload for that"},
 		"When the API server's version can't be understood, that should refuse nothing": {"1.36.3", "unversioned", ""},
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -77,7 +77,7 @@ func TestSkew(t *testing.T) {
 		stored.Status.StoredVersions = []string{"v2"}
 		g.Expect(server.Create(ctx, stored)).To(Succeed())
 		g.Expect(check(checker(), "1.36.3", definition("v1"))).To(Equal(refused(v1beta1.StoredVersionMissingReason,
-			"payload 1.36.3: CustomResourceDefinition things.skew.example.com in the guest stores v2, which the payload doesn't define; choose a payload that does")))
+			"release 1.36.3: CustomResourceDefinition things.skew.example.com in the guest stores v2, which the release doesn't define; choose one that does")))
 		g.Expect(check(checker(), "1.36.3", definition("v1", "v2"))).To(Succeed())
 	})
 

@@ -92,7 +92,7 @@ func decide(i inventory, desired, server string, upgrade scope.NodeUpgrade, clk 
 		v.message = fmt.Sprintf("new nodes get %s rather than %s; %s", given, desired, upgrade.Waits)
 	case total > 0 && ahead == total && replaced == 0:
 		v.reason = v1beta1.NodesAheadReason
-		v.message = fmt.Sprintf("%s; name a payload with the version of their image, or provide a template whose image has %s", runAhead(ahead, len(i.nodes), newer, desired), desired)
+		v.message = fmt.Sprintf("%s; move to a release with the version of their image, or provide a template whose image has %s", runAhead(ahead, len(i.nodes), newer, desired), desired)
 	case total > 0:
 		v.reason = v1beta1.NodesOutdatedReason
 		v.message = runBehind(total-ahead, ahead, len(i.nodes), outdated, newer, desired)

@@ -250,7 +250,7 @@ func TestImageDecision(t *testing.T) {
 		"a template has brought a newer kubelet than the payload's": {
 			inventory: empty().with("general", "default", "v1.37.1", 1), server: "1.37.1",
 			want: decision{outdated: 1, status: metav1.ConditionFalse, reason: v1beta1.NodesAheadReason,
-				message: "1 of 1 node runs 1.37.1, ahead of 1.36.3; name a payload with the version of their image, or provide a template whose image has 1.36.3"},
+				message: "1 of 1 node runs 1.37.1, ahead of 1.36.3; move to a release with the version of their image, or provide a template whose image has 1.36.3"},
 		},
 		"the payload went back and Karpenter replaces what is ahead": {
 			inventory: empty().with("general", "default", "v1.37.1", 2).drift().budget("general", karpv1.Budget{Nodes: "1"}), server: "1.37.1",

@@ -148,7 +148,7 @@ func TestStatus(t *testing.T) {
 		g.Expect(s.HostedCluster.Status).To(Equal(*before))
 	})
 
-	t.Run("When the payload isn't resolved, it should go by the one resolved last", func(t *testing.T) {
+	t.Run("When the release isn't resolved, it should go by the one resolved last", func(t *testing.T) {
 		g := NewWithT(t)
 		unresolved := *s
 		unresolved.Release = nil
