@@ -87,7 +87,7 @@ func (g Grant) clone() Grant {
 	return g
 }
 
-// Pending reports whether the holder has been asked to give back what it hasn't acknowledged yet.
+// Pending reports whether the holder has been asked to return what it hasn't acknowledged yet.
 func (g Grant) Pending() bool { return !g.Asked.Equal(g.Granted) }
 
 // most is the most that a member may have of a pool.

@@ -21,7 +21,7 @@ type Decision struct {
 	Waiting Amounts
 }
 
-// Decide decides what each cluster is granted. At no time, whatever the inputs were read from, does the sum of
+// Decide decides what each cluster is granted. At no time, from wherever the inputs were read, does the sum of
 // Granted over the clusters exceed a limit that it didn't exceed before.
 //
 // It aims at targets: what each cluster uses and is guaranteed, and of the rest whole requests, in the order of
@@ -52,7 +52,7 @@ type decider struct {
 	// free is what the targets leave, and available what the grants leave.
 	free, available Amounts
 	waiting         Amounts
-	// short are the pools of which something has to be given back.
+	// short are the pools of which something has to be returned.
 	short map[string]bool
 	// joined are what the leases of clusters that join allow already.
 	joined map[string]Amounts
@@ -106,7 +106,7 @@ func (d *decider) confirm() {
 
 // acknowledged lowers what is granted to what the holder keeps. It raises nothing: the report may be older than one that
 // was counted, and what it says beyond the grant returned and granted to others since. That counts as an operator's own
-// count of Machines does, also for a pool that the holder hadn't been told of.
+// count of Machines does, also for a pool that the holder hadn't been informed of.
 func (d *decider) acknowledged(name string, grant *Grant) {
 	member := d.Members[name]
 	kept, used := grant.Asked.clone(), member.Used.clone()
@@ -306,7 +306,7 @@ func (d *decider) raise(name, pool string, amount int64) {
 	grant.Granted.set(pool, max(grant.Granted[pool], amount))
 }
 
-// reclaim asks for what clusters hold beyond their targets, where something has to be given back. Granted stays until
+// reclaim asks for what clusters hold beyond their targets, where something has to be returned. Granted stays until
 // the holder acknowledges.
 func (d *decider) reclaim() {
 	for _, name := range d.names {

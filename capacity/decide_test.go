@@ -238,7 +238,7 @@ func TestShares(t *testing.T) {
 			t.Errorf("waiting (-want +got):\n%s", diff)
 		}
 	})
-	t.Run("When something is left, it should tell each cluster about how much it may request", func(t *testing.T) {
+	t.Run("When something is left, it should inform each cluster about how much it may request", func(t *testing.T) {
 		d := Decide(Account{Limits: Amounts{pool: 9}, Members: map[string]Member{
 			"blue": {Used: Amounts{pool: 2}, Lease: &Lease{ID: "blue"}}, "green": {Maximum: Amounts{pool: 3}, Lease: &Lease{ID: "green"}},
 		}})

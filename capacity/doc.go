@@ -14,7 +14,7 @@
 //	green: granted 7                      ->  sequence 2: 7                        ->  launches up to 7
 //
 // The sum of what is granted never exceeds a pool's limit by a decision, and no cluster's machines take more than it is
-// granted. A cluster that joins with machines is granted those, whatever the limit is. That holds with several operators,
+// granted. A cluster that joins with machines is granted those, independent of the limit. That holds with several operators,
 // after a crash at any step and with stale caches, by these rules:
 //
 //   - Record first, grant second. A decision replaces the record only if that is still the one it was made from
@@ -40,7 +40,7 @@
 //     within what the record leaves.
 //
 // A Karpenter that is dead or partitioned acknowledges nothing, so what it holds stays granted. A pool that a holder has
-// never been told of isn't enforced there: what its Machines take counts, and what it launches isn't limited until it
+// never been informed of isn't enforced there: what its Machines take counts, and what it launches isn't limited until it
 // acknowledges.
 //
 // # What is missing

@@ -177,7 +177,7 @@ instanceTypes: [{name: x, capacity: {cpu: 1, memory: 1Gi}}]
 			t.Errorf("err %v, types %v", read.Err, read.Types)
 		}
 	})
-	t.Run("When nothing tells the machines of several types apart, it should use those that have patches of their own", func(t *testing.T) {
+	t.Run("When nothing distinguishes the machines of several types, it should use those that have patches of their own", func(t *testing.T) {
 		read := catalog.Read(specOf(t, `
 instanceTypes:
   - {name: x, capacity: {cpu: 1, memory: 1Gi}}

@@ -111,7 +111,7 @@ func Build(base fs.FS, overlay kustomizetypes.Kustomization, files map[string][]
 	return built, nil
 }
 
-// overlay is what docs/install.md tells people to write.
+// overlay is what docs/install.md has people write.
 func (o Options) overlay() (*kustomizetypes.Kustomization, error) {
 	image, err := o.image()
 	if err != nil {

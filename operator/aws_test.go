@@ -99,7 +99,7 @@ func onAWS(t *testing.T, host string) {
 		g.Expect(made.Labels).To(HaveKeyWithValue(v1beta1.PlatformLabel, "AWS"))
 	})
 
-	t.Run("When a person deletes a Role of it in the guest, it should come back by itself", func(t *testing.T) {
+	t.Run("When a person deletes a Role of it in the guest, it should come back", func(t *testing.T) {
 		g := NewWithT(t)
 		role := &rbacv1.Role{ObjectMeta: metav1.ObjectMeta{Namespace: "kube-system", Name: "autonode:karpenter"}}
 		g.Expect(guest.Delete(ctx, role)).To(Succeed())

@@ -168,7 +168,7 @@ func TestFairness(t *testing.T) {
 	ctx := t.Context()
 	const (
 		each = 15
-		// No call to a guest that hangs ends before the test does, so that whoever has to wait for one waits for ever; anybody else may take
+		// No call to a guest that hangs ends before the test does, so that whoever has to wait for one waits for ever; anyone else may take
 		// as long as a loaded machine needs.
 		never, timeout = time.Hour, 5 * time.Minute
 	)

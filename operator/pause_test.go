@@ -43,7 +43,7 @@ func pauses(t *testing.T, host string) {
 		available := meta.FindStatusCondition(component.Status.Conditions, v1beta1.Available)
 		g.Expect(available).To(And(HaveField("Status", metav1.ConditionFalse), HaveField("Reason", v1beta1.PausedReason)))
 	}).Should(Succeed())
-	// Resumes by itself, with the upgrade.
+	// Resumes, with the upgrade.
 	until := time.Now().Add(4 * time.Second).Truncate(time.Second)
 	patch(g, ctx, blue, func(hc *v1beta1.HostedCluster) { hc.Spec.PausedUntil = ptr.To(until.Format(time.RFC3339)) })
 	g.Eventually(func(g Gomega) {

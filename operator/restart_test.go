@@ -56,7 +56,7 @@ func TestRestart(t *testing.T) {
 		}).Should(Succeed())
 	})
 
-	t.Run("When another operator takes over and nothing has changed, it should write no status and tell of no change", func(t *testing.T) {
+	t.Run("When another operator takes over and nothing has changed, it should write no status and report no change", func(t *testing.T) {
 		g := NewWithT(t)
 		slow.Store(true) // so that the operator looks at the HostedCluster before it is connected
 		before := statusOf(get(g, ctx, name))

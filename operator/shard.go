@@ -77,7 +77,7 @@ func parseElection(options Options) (leaderelection.LeaderElectionConfig, error)
 		return c, fmt.Errorf("--leader-elect-lease-duration %s has to be longer than --leader-elect-renew-deadline %s: else two replicas work at a time",
 			c.LeaseDuration, c.RenewDeadline)
 	case c.LeaseDuration < time.Second:
-		return c, fmt.Errorf("--leader-elect-lease-duration %s is less than a second, which is what a Lease can say", c.LeaseDuration)
+		return c, fmt.Errorf("--leader-elect-lease-duration %s is less than a second, the resolution of a Lease", c.LeaseDuration)
 	}
 	return c, nil
 }

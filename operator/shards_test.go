@@ -65,7 +65,7 @@ type ledger struct {
 // ofCluster finds the cluster that a request is about: HostedCluster clusters/shard-1, or namespace clusters-shard-1.
 var ofCluster = regexp.MustCompile(`/(?:namespaces/clusters-|hostedclusters/)(shard-\d+)(?:/|$)`)
 
-// of returns the config of an operator all of whose writes are written down, but for its Lease and its events, which tell of what it has done.
+// of returns the config of an operator all of whose writes are written down, but for its Lease and its events, which report what it has done.
 func (l *ledger) of(operator string) *rest.Config {
 	config := rest.CopyConfig(clusters.Management.Config)
 	config.Wrap(func(next http.RoundTripper) http.RoundTripper {

@@ -44,7 +44,7 @@ func (t boundedTransport) RoundTrip(req *http.Request) (*http.Response, error) {
 		resp.Body = replace(resp.Body, explanation(resp.Body))
 	case asked == layer:
 		limit, _ := req.Context().Value(bodyLimitKey{}).(int64)
-		limit = max(limit, maxManifestBytes) // one that is larger than its descriptor says is told from one that is too large
+		limit = max(limit, maxManifestBytes) // one that is larger than its descriptor says is distinguished from one that is too large
 		left := limit
 		resp.Body = replace(resp.Body, &budget{r: resp.Body, left: &left, limit: limit, what: "in one answer of the registry"})
 	case asked == manifest:

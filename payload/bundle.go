@@ -29,7 +29,7 @@ const (
 	bundleMediaType = "application/vnd.dev.sigstore.bundle.v0.3+json"
 	// emptyMediaType is the artifact type of such an image in lists that clients keep for a registry without referrers.
 	emptyMediaType = "application/vnd.oci.empty.v1+json"
-	// signPredicate tells a signature from attestations, such as the report of a scan.
+	// signPredicate distinguishes a signature from attestations, such as the report of a scan.
 	signPredicate = "https://sigstore.dev/cosign/sign/v1"
 )
 
@@ -92,7 +92,7 @@ func parseIdentities(content []byte) ([]verify.PolicyOption, error) {
 		}
 		anchored := ""
 		if id.SubjectRegExp != "" {
-			// Compiled by itself first: "a)|(b" is only valid between parentheses.
+			// Compiled alone first: "a)|(b" is only valid between parentheses.
 			if _, err := regexp.Compile(id.SubjectRegExp); err != nil {
 				return nil, fmt.Errorf("entry %d: subjectRegExp: %w", i+1, err)
 			}

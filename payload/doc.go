@@ -30,7 +30,7 @@
 // payloads, are never pulled. An image that spreads the files differently is read to its last layer, within the bounds.
 //
 // Everything is bounded: time, bytes pulled and unpacked, bytes kept, entries, layers, and how much of YAML and JSON is decoded, because an image
-// may be anybody's. Content is used only after its digest was verified.
+// may be anyone's. Content is used only after its digest was verified.
 //
 // # Errors
 //

@@ -185,7 +185,7 @@ func (n NodeImages) check() error {
 	return nil
 }
 
-// render writes the file as OpenShift's payloads have it. What stream metadata can't say is an error.
+// render writes the file as OpenShift's payloads have it. What stream metadata can't express is an error.
 func (n NodeImages) render() ([]byte, error) {
 	stream := coreos.Stream{Architectures: map[string]coreos.Arch{}}
 	for architecture, infrastructures := range n {
@@ -230,7 +230,7 @@ func (n NodeImages) render() ([]byte, error) {
 		return nil, fmt.Errorf("node images: %w", err)
 	}
 	if !reflect.DeepEqual(n, back) {
-		return nil, fmt.Errorf("node images: stream metadata can't say %v: aws and aliyun have one image for each region, gcp is projects/…/global/images/…, kubevirt one image, and any other infrastructure a disk for each format", n)
+		return nil, fmt.Errorf("node images: stream metadata can't express %v: aws and aliyun have one image for each region, gcp is projects/…/global/images/…, kubevirt one image, and any other infrastructure a disk for each format", n)
 	}
 	return file, nil
 }

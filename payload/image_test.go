@@ -24,7 +24,7 @@ const openShift = `{"stream":"rhcos-4.21","metadata":{"last-modified":"2026-01-0
 "s390x":{"artifacts":{}}}}`
 
 func TestNodeImages(t *testing.T) {
-	t.Run("When a payload has stream metadata, it should tell the image of each architecture, infrastructure and region or format", func(t *testing.T) {
+	t.Run("When a payload has stream metadata, it should report the image of each architecture, infrastructure and region or format", func(t *testing.T) {
 		g := NewWithT(t)
 		images, err := parseNodeImages([]byte(bootImagesOf(openShift)))
 		g.Expect(err).NotTo(HaveOccurred())
@@ -64,10 +64,10 @@ func TestNodeImages(t *testing.T) {
 		g.Expect(cmp.Diff(spec.NodeImages, release.NodeImages)).To(BeEmpty())
 	})
 
-	t.Run("When a release is built with an image that stream metadata can't say, it should say so", func(t *testing.T) {
+	t.Run("When a release is built with an image that stream metadata can't express, it should say so", func(t *testing.T) {
 		spec := goodSpec()
 		spec.NodeImages = NodeImages{"amd64": {"gcp": {"us-east-1": "n"}}}
 		_, err := Build(spec)
-		expectError(t, err, ReasonPayloadMalformed, "stream metadata can't say")
+		expectError(t, err, ReasonPayloadMalformed, "stream metadata can't express")
 	})
 }

@@ -85,7 +85,7 @@ func declaredType(header types.MediaType, content []byte) (types.MediaType, erro
 	if body.MediaType != "" {
 		if header.IsImage() || header.IsIndex() {
 			if header != body.MediaType {
-				return "", malformed("its manifest says media type %q, its registry %q", body.MediaType, header)
+				return "", malformed("its manifest has media type %q, its registry reports %q", body.MediaType, header)
 			}
 		}
 		declared = body.MediaType
@@ -157,7 +157,7 @@ func parse(image string, files *overlay, components []string) (*Release, error) 
 		return nil, malformed("%s/%s: version %v", directory, releaseMetadata, err)
 	}
 	if stream.Metadata.Name != m.Version {
-		return nil, malformed("%s says version %q, %s says %q", imageReferences, stream.Metadata.Name, releaseMetadata, m.Version)
+		return nil, malformed("%s has version %q, %s has %q", imageReferences, stream.Metadata.Name, releaseMetadata, m.Version)
 	}
 
 	r := &Release{Version: m.Version, Previous: m.Previous, Image: image, Components: map[string]Component{}}

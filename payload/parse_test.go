@@ -30,7 +30,7 @@ func TestMalformed(t *testing.T) {
 		"When the version is no semantic version, it should say so": {
 			replace: map[string]string{"release-metadata": `{"kind":"cincinnati-metadata-v0","version":"latest"}`}, want: `version "latest" is no semantic version`},
 		"When the two files disagree on the version, it should say so": {
-			replace: map[string]string{"release-metadata": `{"kind":"cincinnati-metadata-v0","version":"1.36.4"}`}, want: `image-references says version "1.36.3", release-metadata says "1.36.4"`},
+			replace: map[string]string{"release-metadata": `{"kind":"cincinnati-metadata-v0","version":"1.36.4"}`}, want: `image-references has version "1.36.3", release-metadata has "1.36.4"`},
 		"When a component's image is a tag, it should say which": {
 			replace: map[string]string{"image-references": stream(`{"name":"a","from":{"kind":"DockerImage","name":"registry.example/a:1"}}`)},
 			want:    `tag a in image-references: "registry.example/a:1" isn't an image by digest`},

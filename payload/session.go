@@ -138,7 +138,7 @@ func (o Options) remote(ctx context.Context, repository name.Repository) (option
 		remote.WithAuth(auth),
 		remote.WithTransport(boundedTransport{rt}),
 		remote.WithUserAgent(agent),
-		// Callers come again by themselves; this is for what a moment heals.
+		// Callers come again; this is for what a moment heals.
 		remote.WithRetryBackoff(remote.Backoff{Duration: 100 * time.Millisecond, Factor: 3, Jitter: 0.1, Steps: 3}),
 	}, auth == authn.Anonymous, nil
 }
@@ -216,7 +216,7 @@ func explain(ctx context.Context, registry string, anonymous bool, err error) er
 		}
 		for _, d := range status.Errors {
 			if d.Message != "" {
-				e.Detail += "; the registry says: " + d.Message
+				e.Detail += "; the registry answered: " + d.Message
 				break
 			}
 		}

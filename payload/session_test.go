@@ -207,7 +207,7 @@ func TestMirrors(t *testing.T) {
 func repositoryOf(s string) (name.Repository, error) { return name.NewRepository(s) }
 
 func TestRegistries(t *testing.T) {
-	t.Run("When an image has mirrors, it should tell all hosts that are asked for it, in their order and once each", func(t *testing.T) {
+	t.Run("When an image has mirrors, it should report all hosts that are asked for it, in their order and once each", func(t *testing.T) {
 		g := NewWithT(t)
 		options := Options{ImageContentSources: []ImageContentSource{
 			{Source: "a.example", Mirrors: []string{"b.example", "not a mirror", "b.example/other", "c.example:5000/copies"}},
@@ -216,7 +216,7 @@ func TestRegistries(t *testing.T) {
 		g.Expect(Registries("a.example/release:3", options)).To(Equal([]string{"b.example", "c.example:5000", "a.example"}))
 		g.Expect(Registries("other.example/release:3", options)).To(Equal([]string{"other.example"}))
 	})
-	t.Run("When there is no such image, it should tell none", func(t *testing.T) {
+	t.Run("When there is no such image, it should report none", func(t *testing.T) {
 		NewWithT(t).Expect(Registries("UPPER/case:::", Options{})).To(BeEmpty())
 	})
 }

@@ -12,7 +12,7 @@ import (
 // +kubebuilder:validation:Type=string
 type Duration struct {
 	time.Duration `json:"-"`
-	// Malformed is what was written and isn't a duration. It is encoded again, so that whoever writes the object back changes nothing.
+	// Malformed is what was written and isn't a duration. It is encoded again, so that a client that writes the object back changes nothing.
 	Malformed string `json:"-"`
 }
 

@@ -18,7 +18,7 @@ import (
 type Time struct {
 	// Time isn't embedded: its decoders fail.
 	Time metav1.Time `json:"-"`
-	// Malformed is what was written and isn't a time. It is encoded again, so that whoever writes the object back changes nothing.
+	// Malformed is what was written and isn't a time. It is encoded again, so that a client that writes the object back changes nothing.
 	Malformed string `json:"-"`
 }
 
@@ -39,7 +39,7 @@ func (t *Time) At() time.Time {
 // IsZero reports whether there is no time, or only a malformed one. The receiver may be nil.
 func (t *Time) IsZero() bool { return t.At().IsZero() }
 
-// Equal reports whether both say the same. Either may be nil.
+// Equal reports whether both are the same. Either may be nil.
 func (t *Time) Equal(other *Time) bool {
 	if t == nil || other == nil {
 		return t == other

@@ -77,7 +77,7 @@ type CapacityAccountSpec struct {
 	Commitments []CapacityCommitment `json:"commitments,omitempty"`
 }
 
-// CapacityMember selects hosted clusters and says what each of them may have. Exactly one of hostedCluster and
+// CapacityMember selects hosted clusters and declares what each of them may have. Exactly one of hostedCluster and
 // namespaceSelector is set.
 //
 // +kubebuilder:validation:XValidation:rule="has(self.hostedCluster) != has(self.namespaceSelector)",message="set exactly one of hostedCluster and namespaceSelector"
@@ -106,7 +106,7 @@ type CapacityMember struct {
 	// +listType=atomic
 	// +kubebuilder:validation:MaxItems=56
 	Maximum []CapacityShare `json:"maximum,omitempty"`
-	// limits are the most that all machines of Karpenter's in each of these clusters may have together, whatever its
+	// limits are the most that all machines of Karpenter's in each of these clusters may have together, independent of its
 	// NodePools allow.
 	// +optional
 	Limits CapacityAmounts `json:"limits,omitempty"`
@@ -178,7 +178,7 @@ type CapacityReservation struct {
 	// +optional
 	Expires *scalar.Time `json:"expires,omitempty"`
 	// price that each machine of count is billed at in US dollars an hour, used or not, as a decimal such as "0.139". Defaults to what the
-	// machines in it cost on demand. The price of the catalog's offering isn't billed: it says what Karpenter prefers.
+	// machines in it cost on demand. The price of the catalog's offering isn't billed: it decides what Karpenter prefers.
 	// +optional
 	// +kubebuilder:validation:MaxLength=32
 	Price string `json:"price,omitempty"`
@@ -292,7 +292,7 @@ type CapacitySelector struct {
 	CapacityTypes []string `json:"capacityTypes,omitempty"`
 }
 
-// CommitmentKind says whose rules decide what a commitment covers.
+// CommitmentKind names whose rules decide what a commitment covers.
 //
 // +kubebuilder:validation:Enum=SavingsPlan;ReservedInstance;CommittedUse;AzureReservation;Custom
 type CommitmentKind string
@@ -311,7 +311,7 @@ const (
 	CommitmentCustom CommitmentKind = "Custom"
 )
 
-// SavingsPlanScope says when a savings plan applies.
+// SavingsPlanScope decides when a savings plan applies.
 type SavingsPlanScope string
 
 // Scopes of savings plans.
@@ -322,7 +322,7 @@ const (
 	ScopeCompute SavingsPlanScope = "Compute"
 )
 
-// SizeFlexibility says whether other sizes of a series use a commitment.
+// SizeFlexibility decides whether other sizes of a series use a commitment.
 type SizeFlexibility string
 
 // Size flexibility.
@@ -331,7 +331,7 @@ const (
 	SizeFlexibilityOff SizeFlexibility = "Off"
 )
 
-// CapacityCommitment is what is paid for whether it is used or not. kind says by whose rules it covers machines. No kind covers a spot
+// CapacityCommitment is what is paid for whether it is used or not. kind decides by whose rules it covers machines. No kind covers a spot
 // machine. What is unused counts as wasted.
 //
 // +kubebuilder:validation:XValidation:rule="self.kind != 'Custom' || has(self.hourlySpend) != has(self.instances)",message="set exactly one of hourlySpend and instances"
@@ -349,7 +349,7 @@ type CapacityCommitment struct {
 	// +kubebuilder:validation:MaxLength=63
 	// +kubebuilder:validation:Pattern=`^[a-z0-9]([-a-z0-9.]*[a-z0-9])?$`
 	Name string `json:"name"`
-	// kind says whose rules decide what it covers: SavingsPlan, ReservedInstance, CommittedUse, AzureReservation or Custom.
+	// kind names whose rules decide what it covers: SavingsPlan, ReservedInstance, CommittedUse, AzureReservation or Custom.
 	// +optional
 	// +kubebuilder:default:=Custom
 	Kind CommitmentKind `json:"kind,omitempty"`
@@ -395,7 +395,7 @@ type CapacityCommitment struct {
 	// +kubebuilder:validation:Enum=On;Off
 	SizeFlexibility SizeFlexibility `json:"sizeFlexibility,omitempty"`
 	// ratios of sizes by instance type, as Azure's list of flexibility groups has them. Without those, EC2's normalization factors and
-	// the vCPUs in Azure's names say them.
+	// the vCPUs in Azure's names are them.
 	// +optional
 	// +kubebuilder:validation:MinProperties=1
 	// +kubebuilder:validation:MaxProperties=64
@@ -532,7 +532,7 @@ type CapacityGrant struct {
 	// leaseUID is the UID of the CapacityLease that the grant is for.
 	// +optional
 	LeaseUID string `json:"leaseUID,omitempty"`
-	// sequence increases with each change of what the lease says.
+	// sequence increases with each change of the lease's content.
 	// +required
 	Sequence int64 `json:"sequence"`
 	// amounts by pool.
@@ -555,7 +555,7 @@ type GrantedAmount struct {
 	// against the pool.
 	// +required
 	Granted int64 `json:"granted"`
-	// asked is what the lease says, if the cluster was asked to give back some of what it is granted.
+	// asked is the quantity in the lease while the cluster is asked to return some of its grant.
 	// +optional
 	Asked *int64 `json:"asked,omitempty"`
 }
@@ -565,7 +565,7 @@ type UnusableEntry struct {
 	// field of the entry, such as quotas[gpu].limits.
 	// +required
 	Field string `json:"field"`
-	// message says why.
+	// message has the reason.
 	// +required
 	Message string `json:"message"`
 }

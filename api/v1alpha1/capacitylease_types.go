@@ -302,7 +302,7 @@ type UnavailableOffering struct {
 	Until scalar.Time `json:"until"`
 }
 
-// CapacityLeaseStatus is what a cluster's Karpenter reports. The operator takes it for what a tenant's program says: it
+// CapacityLeaseStatus is what a cluster's Karpenter reports. The operator treats it as a tenant's report: it
 // lowers this cluster's grants and raises them within its share, and changes nothing of other clusters'.
 type CapacityLeaseStatus struct {
 	// observedGeneration is the generation of the object that the condition Ready is about; -1 until Karpenter has reported any.

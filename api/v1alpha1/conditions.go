@@ -12,7 +12,7 @@ const (
 	MembersGranted = "MembersGranted"
 )
 
-// Reasons that say that all is well.
+// Reasons of conditions without a problem.
 const (
 	// AsExpectedReason: there is nothing to do.
 	AsExpectedReason = "AsExpected"
@@ -38,7 +38,7 @@ const (
 	// ClaimedByOthersReason: another account that is older claims some of the clusters too, or still has machines of them. Correct
 	// one of the accounts.
 	ClaimedByOthersReason = "ClaimedByOthers"
-	// NotAcknowledgedReason: some Karpenters haven't acknowledged their lease for minutes, so what they were asked to give back
+	// NotAcknowledgedReason: some Karpenters haven't acknowledged their lease for minutes, so what they were asked to return
 	// stays granted. Check whether Karpenter runs in these clusters, and that it is a version that knows leases.
 	NotAcknowledgedReason = "NotAcknowledged"
 	// AccountDeletedReason: the account is being deleted. Leases stay as they are until the account's clusters are members of another.

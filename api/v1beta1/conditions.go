@@ -113,7 +113,7 @@ const (
 	// ComponentMissingReason: the payload has no Karpenter for this platform. Choose another payload.
 	ComponentMissingReason = "ComponentMissing"
 	// VersionSkewReason: the payload's node version is more than one minor version ahead of the guest's API server, or more than three
-	// behind. Upgrade the control plane first, or choose another payload. The operator checks again by itself.
+	// behind. Upgrade the control plane first, or choose another payload. The operator checks again.
 	VersionSkewReason = "VersionSkewUnsupported"
 	// StoredVersionMissingReason: the guest has stored objects in a version that the payload's CustomResourceDefinition lacks; they
 	// could be neither read nor deleted. Choose a payload that defines the version.
@@ -136,7 +136,7 @@ const (
 	// GuestObjectsUnreadableReason: the guest's API server has objects that can't be decoded completely, such as a NodePool with a quantity that
 	// takes minutes to parse. The operator uses the rest of each. The message names one; ask its admin to correct or delete them.
 	GuestObjectsUnreadableReason = "ObjectsUnreadable"
-	// GuestUnreachableReason: the API server stopped answering; look at the control plane's pods and the kubeconfig Secret.
+	// GuestUnreachableReason: the API server stopped answering; check the control plane's pods and the kubeconfig Secret.
 	GuestUnreachableReason = "Unreachable"
 )
 
@@ -152,16 +152,16 @@ const (
 
 // Reasons of AutoNodeEnabled.
 const (
-	// AutoNodeProgressingReason: Karpenter is being installed or restarted; the message says what the operator waits for.
+	// AutoNodeProgressingReason: Karpenter is being installed or restarted; the message names what the operator waits for.
 	AutoNodeProgressingReason = "AutoNodeProgressing"
-	// AutoNodeUpgradingReason: the Karpenter of a new payload is being rolled out; the message says what the operator waits for.
+	// AutoNodeUpgradingReason: the Karpenter of a new payload is being rolled out; the message names what the operator waits for.
 	// NodesUpToDate reports the nodes that follow.
 	AutoNodeUpgradingReason = "AutoNodeUpgrading"
 	// AutoNodeWaitingReason: an input is missing, which the message names. Running workloads don't change.
 	AutoNodeWaitingReason = "AutoNodeWaiting"
 	// AutoNodeNotConfiguredReason: set spec.autoNode to turn AutoNode on.
 	AutoNodeNotConfiguredReason = "AutoNodeNotConfigured"
-	// AutoNodeDrainingReason: AutoNode was turned off and its nodes are draining; the message says what blocks them.
+	// AutoNodeDrainingReason: AutoNode was turned off and its nodes are draining; the message names what blocks them.
 	AutoNodeDrainingReason = "AutoNodeDraining"
 	// AutoNodeDrainStoppedReason: the nodes didn't drain in time and spec.nodeDrain.onTimeout is Stop, so nothing is forced. Remove
 	// what blocks the drain, which the message names, raise spec.nodeDrain.timeout, or set onTimeout to Force.
@@ -183,13 +183,13 @@ const (
 	// payload with that version, or provide a machine template whose image has the payload's.
 	NodesAheadReason = "NodesAhead"
 	// NodeUpgradeHeldReason: nodes wait for the maintenance window or the approval that spec.autoNode.nodeUpgrade requires. The message
-	// says when it opens, or how to approve.
+	// names the time when it opens, or the command that approves.
 	NodeUpgradeHeldReason = "NodeUpgradeHeld"
 	// NodeImageOlderReason: nodes boot from an image with an older Kubernetes than the payload's, so that replacing them would change nothing.
 	// The message names their machine template: provide one whose image has the payload's version.
 	NodeImageOlderReason = "NodeImageOlder"
 	// NodeVersionUnsupportedReason: nodes are too old for the control plane, which supports three minor versions back. Let Karpenter
-	// replace them: the message says what blocks that.
+	// replace them: the message names what blocks that.
 	NodeVersionUnsupportedReason = "NodeVersionUnsupported"
 	// ControlPlaneOlderReason: the payload's node version is newer than the guest's API server. Nodes follow once that is upgraded.
 	ControlPlaneOlderReason = "ControlPlaneOlder"
@@ -214,7 +214,7 @@ const (
 const (
 	// OverriddenReason: Karpenter runs another image than the payload's. Remove OverrideImageAnnotation when the support case is closed.
 	OverriddenReason = "Overridden"
-	// OverrideInvalidReason: OverrideImageAnnotation is invalid, and the release's image runs. The message says what is valid.
+	// OverrideInvalidReason: OverrideImageAnnotation is invalid, and the release's image runs. The message describes what is valid.
 	OverrideInvalidReason = "OverrideInvalid"
 )
 
@@ -223,7 +223,7 @@ const (
 	// FeatureGateNotAllowedReason: spec.autoNode sets a feature gate that the platform doesn't leave to HostedClusters, or that doesn't exist. It has no
 	// effect. Remove it, or ask the platform team to allow it: the message names it and the gates that are allowed.
 	FeatureGateNotAllowedReason = "FeatureGateNotAllowed"
-	// FeatureGateUnsupportedReason: a feature gate is off because the guest lacks what it needs. The message says what.
+	// FeatureGateUnsupportedReason: a feature gate is off because the guest lacks what it needs. The message names it.
 	FeatureGateUnsupportedReason = "FeatureGateUnsupported"
 	// DefinitionNotOwnedReason: a feature gate is on, and the CustomResourceDefinition that it needs belongs to its creator, such as the Cluster
 	// Autoscaler. Nothing to do; the message names the owner.
@@ -240,7 +240,7 @@ const (
 )
 
 // ClusterAPIBehindReason is of an event on a HostedCluster: Cluster API hasn't begun with Machines of a burst. If it runs, raise its rate
-// limits; the event names the page that says how.
+// limits; the event names the page that describes how.
 const ClusterAPIBehindReason = "ClusterAPIBehind"
 
 // UndecodableReason is of an event on an object that the API server admitted and Go can't decode, and on its HostedCluster. What can't be

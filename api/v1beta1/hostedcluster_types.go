@@ -82,9 +82,9 @@ type HostedClusterSpec struct {
 	// +kubebuilder:validation:XValidation:rule="self == oldSelf",message="controlPlaneNamespace is immutable: the control plane runs there"
 	ControlPlaneNamespace string `json:"controlPlaneNamespace,omitempty"`
 
-	// controlPlaneNamespaceMode says whether other HostedClusters may have the same control-plane namespace. With Shared,
+	// controlPlaneNamespaceMode decides whether other HostedClusters may have the same control-plane namespace. With Shared,
 	// the names of what the operator makes there end in the Cluster's, and the namespace's owner binds the ClusterRole
-	// autonode-system-shared-namespace to the operator. All HostedClusters of a shared namespace have to say Shared.
+	// autonode-system-shared-namespace to the operator. All HostedClusters of a shared namespace must have the mode Shared.
 	// +optional
 	// +kubebuilder:default=Dedicated
 	// +kubebuilder:validation:XValidation:rule="self == oldSelf",message="controlPlaneNamespaceMode is immutable: the names of what runs in the control-plane namespace depend on it"
@@ -132,7 +132,7 @@ type NodeDrain struct {
 	// +kubebuilder:validation:MaxLength=32
 	// +kubebuilder:validation:XValidation:rule="self.matches('^([0-9]+([.][0-9]+)?(s|m|h))+$') && duration(self) >= duration('1m') && duration(self) <= duration('168h')",message="timeout has to be between 1m and 168h, such as 30m or 1h30m"
 	Timeout *scalar.Duration `json:"timeout,omitempty"`
-	// onTimeout says what happens to nodes that haven't drained by the deadline.
+	// onTimeout decides what happens to nodes that haven't drained by the deadline.
 	// +optional
 	// +kubebuilder:default=Force
 	OnTimeout DrainTimeoutPolicy `json:"onTimeout,omitempty"`
@@ -161,7 +161,7 @@ func (h *HostedCluster) ControlPlaneNamespace() string {
 // ClusterName is the name of the Cluster API Cluster.
 func (h *HostedCluster) ClusterName() string { return cmp.Or(h.Spec.InfraID, h.Name) }
 
-// ControlPlaneNamespaceMode says whether HostedClusters share a control-plane namespace.
+// ControlPlaneNamespaceMode decides whether HostedClusters share a control-plane namespace.
 //
 // +kubebuilder:validation:Enum=Dedicated;Shared
 type ControlPlaneNamespaceMode string
@@ -173,7 +173,7 @@ const (
 	ControlPlaneNamespaceShared ControlPlaneNamespaceMode = "Shared"
 )
 
-// DrainTimeoutPolicy says what happens to nodes that haven't drained in time.
+// DrainTimeoutPolicy decides what happens to nodes that haven't drained in time.
 //
 // +kubebuilder:validation:Enum=Force;Stop
 type DrainTimeoutPolicy string
@@ -221,7 +221,7 @@ type AutoNode struct {
 	// +required
 	ProvisionerConfig ProvisionerConfig `json:"provisionerConfig"`
 
-	// nodeUpgrade says when nodes get the version of a new payload. Karpenter itself follows the payload at once, and by default
+	// nodeUpgrade decides when nodes get the version of a new payload. Karpenter itself follows the payload at once, and by default
 	// nodes do too. The disruption budgets of NodePools apply in any case.
 	// +optional
 	NodeUpgrade *NodeUpgrade `json:"nodeUpgrade,omitempty"`
@@ -290,7 +290,7 @@ type Karpenter struct {
 type ClusterAPI struct {
 	v1alpha1.TemplateSelectors `json:",inline"`
 
-	// bootstrap says how a machine joins the cluster. A MachineDeployment has its own.
+	// bootstrap declares how a machine joins the cluster. A MachineDeployment has its own.
 	// +optional
 	Bootstrap *v1alpha1.Bootstrap `json:"bootstrap,omitempty"`
 
@@ -397,7 +397,7 @@ type AutoNodeStatus struct {
 	// state summarizes the conditions in one word.
 	// +optional
 	State AutoNodeState `json:"state,omitempty"`
-	// message says what the operator waits for, and what to do. It is empty if there is nothing to report.
+	// message names what the operator waits for, and what to do. It is empty if there is nothing to report.
 	// +optional
 	Message string `json:"message,omitempty"`
 	// drainStartedTime is when the current drain began; its deadline counts from it. A pause clears it: nodes get the full
@@ -464,7 +464,7 @@ type VersionStatus struct {
 	History []UpdateHistory `json:"history,omitempty"`
 }
 
-// ReleaseSource says where a release comes from.
+// ReleaseSource is where a release comes from.
 //
 // +kubebuilder:validation:Enum=Payload;Default
 type ReleaseSource string
@@ -485,7 +485,7 @@ type DesiredVersion struct {
 	NodeVersion string `json:"nodeVersion,omitempty"`
 	// image is the release image by digest; of the default release, Karpenter's image.
 	Image string `json:"image"`
-	// source says where the release comes from: Payload is the image in spec.release, and Default is the operator's default release.
+	// source is where the release comes from: Payload is the image in spec.release, and Default is the operator's default release.
 	// +optional
 	Source ReleaseSource `json:"source,omitempty"`
 	// requested is the spec.release.image that was resolved to image. The operator resolves a tag again only when it, or the

@@ -10,7 +10,7 @@ import (
 //
 // +kubebuilder:validation:XValidation:rule="self.policy == 'MaintenanceWindow' ? has(self.maintenanceWindow) : !has(self.maintenanceWindow)",message="maintenanceWindow is required when policy is MaintenanceWindow, and forbidden otherwise"
 type NodeUpgrade struct {
-	// policy says what the upgrade of nodes waits for. Until then new nodes get the version that nodes have.
+	// policy decides what the upgrade of nodes waits for. Until then new nodes get the version that nodes have.
 	// +optional
 	// +kubebuilder:default=Immediate
 	Policy NodeUpgradePolicy `json:"policy,omitempty"`

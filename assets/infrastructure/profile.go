@@ -98,7 +98,7 @@ type value struct {
 	// path of the field; without one it is the constant.
 	path     Path
 	constant string
-	// set is the result if the field is there, whatever it holds.
+	// set is the result if the field is there, with any value.
 	set string
 	// values maps what the field holds to the result.
 	values map[string]string

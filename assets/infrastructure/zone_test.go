@@ -36,7 +36,7 @@ func TestNodeZone(t *testing.T) {
 		"Azure numbers its zones, nodes should have the region in front":    {embedded, "AzureMachine", "1", "eastus", "eastus-1", false},
 		"a template's label names the zone of Azure, it should stay":        {embedded, "AzureMachineTemplate", "eastus-1", "eastus", "eastus-1", false},
 		"the region is that of another zone, it should be a failure domain": {embedded, "AzureMachine", "eastus2-1", "eastus", "eastus-eastus2-1", false},
-		"nothing tells the region of Azure, it should say so":               {embedded, "AzureMachine", "1", "", "1", true},
+		"no region is declared for Azure, it should report that":            {embedded, "AzureMachine", "1", "", "1", true},
 		"nodes are named as their failure domain, it should be that":        {embedded, "AWSMachine", "eu-west-1a", "eu-west-1", "eu-west-1a", false},
 		"a kind has no profile, it should be the failure domain":            {embedded, "UnheardOfMachine", "a", "", "a", false},
 		"a platform names zones by failure domain, it should be the zone":   {corrected, "HCloudMachine", "fsn1", "", "fsn1-dc14", false},

@@ -187,7 +187,7 @@ func (b *modelBill) share(usage []*modelUsage, name string, left, each, unit *bi
 	}
 }
 
-// resources cover vCPUs and memory of n2, each by itself.
+// resources cover vCPUs and memory of n2, each separately.
 func (b *modelBill) resources(usage []*modelUsage, c *modelCommitment) {
 	for _, resource := range []struct {
 		amount, price *big.Rat

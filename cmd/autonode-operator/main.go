@@ -125,13 +125,13 @@ The management cluster is the one of --kubeconfig or KUBECONFIG, else the one th
 		"how long a call to a guest's API server may take before the guest counts as not answering")
 	flags.StringVar(&options.GuestNetworks, "guest-networks", egress.Private,
 		"networks, beside public ones, that guests' API servers may be in; loopback and link-local addresses only if they are listed, "+
-			"and the management API server's own only if it is listed by itself, such as 10.96.0.1/32")
+			"and the management API server's own only if it has an entry of its own, such as 10.96.0.1/32")
 	flags.StringVar(&options.TemplateGroups, "template-groups", clusterapi.DefaultGroups,
 		"API groups that machine and bootstrap templates may be of; Karpenter gets a Role for the kinds that a HostedCluster names")
 	flags.StringVar(&karpenterSettings, "karpenter-settings", "",
 		"YAML file with resources, scheduling, feature gates and rate limits for the Karpenter of every hosted cluster; it is read at the start")
 	flags.StringVar(&infrastructureProfiles, "infrastructure-profiles", "",
-		"YAML file of profiles of infrastructure kinds, which say what addresses their machines decide themselves; it is read at the start")
+		"YAML file of profiles of infrastructure kinds, which declare the addresses that their machines choose themselves; it is read at the start")
 	flags.StringVar(&options.RegistryNetworks, "registry-networks", "",
 		"networks, beside public ones, that registries, mirrors, token servers and what they redirect to may be in, such as 10.0.0.0/8")
 	flags.StringVar(&options.RegistryCAFile, "registry-ca-file", "",
@@ -162,7 +162,7 @@ func run(ctx context.Context, options operator.Options) error {
 	return operator.Run(ctx, config, options)
 }
 
-// namespace is where the operator runs, told by the downward API.
+// namespace is where the operator runs, from the downward API.
 func namespace() string {
 	if namespace := os.Getenv("POD_NAMESPACE"); namespace != "" {
 		return namespace

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Package manager makes controller-runtime's managers so that they end when they are told to.
+// Package manager makes controller-runtime's managers so that they end on request.
 //
 // The queue that controller-runtime's controllers have by default (v0.24) locks up when it is shut down while something is ready and no
 // worker takes it any more: its sender holds the lock for which the workers wait

@@ -403,7 +403,7 @@ func TestCreateErrors(t *testing.T) {
 		g.Expect(karpcloudprovider.IsNodeClassNotReadyError(err)).To(BeTrue())
 		g.Expect(err).To(MatchError(ContainSubstring("isn't ready: VCenterUnreachable: Cannot complete login")))
 	})
-	t.Run("When the Cluster is being deleted, it should launch nothing, whatever the node class says", func(t *testing.T) {
+	t.Run("When the Cluster is being deleted, it should launch nothing, independent of the node class", func(t *testing.T) {
 		g := NewWithT(t)
 		f := newFixture(t, nil)
 		patch := client.MergeFrom(f.Cluster.DeepCopy())

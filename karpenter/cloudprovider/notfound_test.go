@@ -51,10 +51,10 @@ func TestInstanceTypeNotFound(t *testing.T) {
 		want   string
 	}{
 		"When nothing has changed, it should keep the node": {after: func(*offer) {}},
-		"When the Cluster begins to tell zones, it should keep the node": {
+		"When the Cluster begins to declare zones, it should keep the node": {
 			before: func(o *offer) { o.cluster.FailureDomains = nil }, after: func(*offer) {},
 		},
-		"When the Cluster ceases to tell zones, it should keep the node": {after: func(o *offer) { o.cluster.FailureDomains = nil }},
+		"When the Cluster ceases to declare zones, it should keep the node": {after: func(o *offer) { o.cluster.FailureDomains = nil }},
 		"When the source is malformed at the start, it should keep the node": {after: func(o *offer) {
 			o.gaps.Sources = []string{o.templates[0].Source.Annotation()}
 			o.templates = nil

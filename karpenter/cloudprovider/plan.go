@@ -93,7 +93,7 @@ func (c *CloudProvider) plan(ctx context.Context, nodeClaim *karpv1.NodeClaim, n
 		}
 	}
 	if chosen.choice.Zoneless {
-		// Neither the machine nor its kubelet may claim a zone: a cloud controller manager tells the Node's.
+		// Neither the machine nor its kubelet may claim a zone: a cloud controller manager sets the Node's.
 		delete(labels, corev1.LabelTopologyZone)
 		plan.Annotations[v1alpha1.OfferingZoneAnnotation] = chosen.offering.Zone()
 	}

@@ -35,7 +35,7 @@ func TestZoneless(t *testing.T) {
 		g.Expect(f.Admin.Get(f.t.Context(), client.ObjectKeyFromObject(object), object)).To(Succeed())
 	}
 
-	t.Run("When neither the Cluster nor the template tells a zone, neither the machine nor its kubelet should claim one", func(t *testing.T) {
+	t.Run("When neither the Cluster nor the template declares a zone, neither the machine nor its kubelet should claim one", func(t *testing.T) {
 		g := NewWithT(t)
 		f := zoneless(t)
 		nodeClaim := f.claim("nowhere", nil)

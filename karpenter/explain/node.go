@@ -28,7 +28,7 @@ import (
 	"github.com/autonode-io/autonode/karpenter/core/nodelimit"
 )
 
-// Node says why a node, named by itself or by its NodeClaim, stays or goes.
+// Node says why a node, named directly or by its NodeClaim, stays or goes.
 func (s *Simulation) Node(ctx context.Context, name string) (*NodeAnswer, error) {
 	ctx = s.context(ctx)
 	node := s.stateNode(name)

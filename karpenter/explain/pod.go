@@ -86,7 +86,7 @@ func (s *Simulation) Pod(ctx context.Context, key client.ObjectKey) (*PodAnswer,
 	return answer, nil
 }
 
-// ignored returns why Karpenter launches no node for a pod, whatever its NodePools are.
+// ignored returns why Karpenter launches no node for a pod, independent of its NodePools.
 func ignored(pod *corev1.Pod) (decision Decision, reason string) {
 	gates := make([]string, len(pod.Spec.SchedulingGates))
 	for i, gate := range pod.Spec.SchedulingGates {

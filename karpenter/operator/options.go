@@ -93,9 +93,9 @@ var _ options.Injectable = (*Options)(nil)
 // AddFlags implements options.Injectable.
 func (o *Options) AddFlags(fs *options.FlagSet) {
 	fs.StringVar(&o.GuestKubeconfig, "guest-kubeconfig", env.WithDefaultString("GUEST_KUBECONFIG", ""),
-		"File that says how to reach the guest cluster, whose pods get nodes. Without it the guest is the cluster that this program's own kubeconfig or service account leads to. A token file that it names is read again when it changes.")
+		"Kubeconfig file of the guest cluster, whose pods get nodes. Without it the guest is the cluster that this program's own kubeconfig or service account leads to. A token file that it names is read again when it changes.")
 	fs.StringVar(&o.ManagementKubeconfig, "management-kubeconfig", env.WithDefaultString("MANAGEMENT_KUBECONFIG", ""),
-		"File that says how to reach the management cluster, which has the Machines. Without it that is the cluster that this program's own kubeconfig or service account leads to.")
+		"Kubeconfig file of the management cluster, which has the Machines. Without it that is the cluster that this program's own kubeconfig or service account leads to.")
 	fs.StringVar(&o.ClusterName, "cluster-name", env.WithDefaultString("CLUSTER_NAME", ""),
 		"Name of the Cluster API Cluster that nodes join.")
 	fs.StringVar(&o.Namespace, "namespace", env.WithDefaultString("POD_NAMESPACE", ""),
@@ -103,7 +103,7 @@ func (o *Options) AddFlags(fs *options.FlagSet) {
 	fs.BoolVarWithEnv(&o.SharedNamespace, "shared-namespace", "SHARED_NAMESPACE", false,
 		"Other Clusters in that namespace have Karpenters of their own. Templates and catalogs are then used only with the label "+v1beta1.ClusterNameLabel+" or an owner reference of this Cluster, or where a MachineDeployment of it refers to them, and the CapacityLease is karpenter-<cluster-name>.")
 	fs.StringVar(&o.AllowedBootstrapPatches, "allowed-bootstrap-patches", env.WithDefaultString("ALLOWED_BOOTSTRAP_PATCHES", ""),
-		"The bootstrap patches that node classes may have, in JSON as spec.bootstrapPatches of a node class has them; [] allows none. Without it any are allowed: whoever may write a node class can then make a machine read what the bootstrap provider may, such as Secrets of the namespace.")
+		"The bootstrap patches that node classes may have, in JSON as spec.bootstrapPatches of a node class has them; [] allows none. Without it any are allowed: anyone who may write a node class can then make a machine read what the bootstrap provider may, such as Secrets of the namespace.")
 	fs.StringVar(&o.KubeletBounds, "kubelet-bounds", env.WithDefaultString("KUBELET_BOUNDS", ""),
 		`What node classes may set in spec.kubelet, in JSON, such as {"forbidden":["clusterDNS"],"max":{"maxPods":250},"min":{"systemReserved":{"memory":"512Mi"}}}. Without it every valid value.`)
 	fs.StringVar(&o.NodeVersion, "node-version", env.WithDefaultString("NODE_VERSION", ""),

@@ -170,11 +170,11 @@ func TestConnections(t *testing.T) {
 	c := start(t)
 	t.Run("When there is no kubeconfig yet, it should say so, and connect once there is one", c.connects)
 	t.Run("When the definitions are established, it should reconcile for what happens to NodeClaims and Nodes, and not for heartbeats", c.reconcilesForGuest)
-	t.Run("When another controller watches a kind, it should be told of it for the guests that it wants, and read it by its index", c.watches)
+	t.Run("When another controller watches a kind, it should be informed of it for the guests that it wants, and read it by its index", c.watches)
 	t.Run("When AutoNode is off, it should not connect, until it is turned on", c.turnsOn)
 	t.Run("When the kubeconfig leads nowhere, it should say so, and recover when it is corrected", c.recovers)
 	t.Run("When the kubeconfig is renewed, it should reconnect, and an equal one should change nothing", c.renewsCertificate)
-	t.Run("When a token is renewed, the connection that stands should use it, whatever other Secrets of the Cluster say", c.renewsToken)
+	t.Run("When a token is renewed, the connection that stands should use it, independent of other Secrets of the Cluster", c.renewsToken)
 	t.Run("When a kubeconfig can't be parsed, it should say what is wrong with it", c.reportsMalformed)
 	t.Run("When a Secret isn't the operator's business, its content should not be kept", c.dropsSecrets)
 }

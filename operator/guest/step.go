@@ -199,7 +199,7 @@ func (c *Connections) lose(s *scope.Scope, host string, err error) scope.Result 
 
 // setUnresponsive sets GuestReachable for a guest whose connection stands and that doesn't answer.
 func (c *Connections) setUnresponsive(s *scope.Scope, host string, since time.Time) (message string) {
-	reason, message := v1beta1.GuestUnreachableReason, fmt.Sprintf("%s doesn't answer within %s, since %s; look at the control plane's pods",
+	reason, message := v1beta1.GuestUnreachableReason, fmt.Sprintf("%s doesn't answer within %s, since %s; check the control plane's pods",
 		host, c.timeout, since.UTC().Format(time.RFC3339))
 	if c.access.dialer.State(s.ClusterKey().String()) != egress.Within {
 		reason, message = v1beta1.GuestOverBudgetReason, fmt.Sprintf("%s, and doesn't answer within %s, since %s; the operator reads it at a lower rate",

@@ -45,7 +45,7 @@ func TestCosts(t *testing.T) {
 	}, Status: autonodev1alpha1.CapacityAccountStatus{Conditions: []metav1.Condition{
 		{Type: autonodev1alpha1.EntriesUsable, Status: metav1.ConditionFalse, Reason: autonodev1alpha1.LimitsUnusableReason},
 	}}}
-	t.Run("When machines of an account cost something, it should tell of each cluster, and what of commitments is used", func(t *testing.T) {
+	t.Run("When machines of an account cost something, it should report each cluster, and what of commitments is used", func(t *testing.T) {
 		g := NewWithT(t)
 		_, management := collector(t, prometheus.NewRegistry(), account)
 		got := samples(t, metrics.New(metrics.Config{Management: management, Selector: labels.Everything(), Costs: func(name string) *cost.Report {

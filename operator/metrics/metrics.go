@@ -90,7 +90,7 @@ type Config struct {
 	Costs func(account string) *cost.Report
 	// DrainTimeout is how long nodes may drain where the HostedCluster doesn't say it.
 	DrainTimeout time.Duration
-	// Clock tells the time; nil is the real one.
+	// Clock is the time; nil is the real one.
 	Clock clock.PassiveClock
 	// Counters forget the HostedClusters that are gone.
 	Counters []*Counter

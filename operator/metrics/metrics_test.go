@@ -150,7 +150,7 @@ func collectAll(t *testing.T, tests []collection) {
 func TestCollect(t *testing.T) {
 	collectAll(t, []collection{
 		{
-			name: "When clusters share an account, it should tell of each pool, in base units",
+			name: "When clusters share an account, it should report each pool, in base units",
 			objects: []client.Object{&autonodev1alpha1.CapacityAccount{ObjectMeta: metav1.ObjectMeta{Name: "production"}, Status: autonodev1alpha1.CapacityAccountStatus{
 				Pools: []autonodev1alpha1.CapacityPoolStatus{
 					{Name: "quota/all/memory", Limit: "2Gi", Granted: "1Gi", Used: "512Mi"}, {Name: "quota/all/cpu", Limit: "1500m", Granted: "1", Used: "0", Waiting: "2"},
@@ -167,7 +167,7 @@ func TestCollect(t *testing.T) {
 					{account="production",pool="quota/all/memory"} 0`,
 			},
 		}, {
-			name:    "When all is well, it should tell what runs, and that nothing is under way",
+			name:    "When all is well, it should report what runs, and that nothing is under way",
 			objects: []client.Object{hostedCluster("blue", nil), component("blue", "1.36.3", rolledOut)},
 			want: map[string]string{
 				"component_info":      `{component="karpenter",control_plane_namespace="clusters-blue",digest="sha256:3333",name="blue",namespace="clusters",version="1.36.3"} 1`,
@@ -202,7 +202,7 @@ func TestCollect(t *testing.T) {
 			})},
 			want: map[string]string{"vcpus": "", "nodeclaims": "", "nodes": "", "outdated_nodes": ""},
 		}, {
-			name: "When there are several clusters, it should tell them apart, and leave out a component of none of them",
+			name: "When there are several clusters, it should distinguish them, and leave out a component of none of them",
 			objects: []client.Object{
 				hostedCluster("blue", nil), component("blue", "1.36.3", rolledOut),
 				hostedCluster("green", nil), component("green", "1.36.2", rolledOut), component("red", "1.36.1"),

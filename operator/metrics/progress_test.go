@@ -33,7 +33,7 @@ func TestCollectProgress(t *testing.T) {
 				"component_info":      `{component="karpenter",control_plane_namespace="clusters-blue",digest="",name="blue",namespace="clusters",version=""} 1`,
 			},
 		}, {
-			name: "When a new payload is rolled out, it should count from its beginning, and tell of the payload that ran whole",
+			name: "When a new payload is rolled out, it should count from its beginning, and report the payload that ran whole",
 			objects: []client.Object{hostedCluster("blue", func(h *v1beta1.HostedCluster) {
 				h.Status.Version.History[0].State = v1beta1.UpdatePartial
 			}), component("blue", "1.36.2", condition(v1beta1.RolloutComplete, metav1.ConditionFalse, v1beta1.RollingOutReason, 90*time.Second))},
@@ -43,7 +43,7 @@ func TestCollectProgress(t *testing.T) {
 				"component_info":      `{component="karpenter",control_plane_namespace="clusters-blue",digest="sha256:2222",name="blue",namespace="clusters",version="1.36.2"} 1`,
 			},
 		}, {
-			name: "When another build of the same version is rolled out, it should tell of the build that ran whole",
+			name: "When another build of the same version is rolled out, it should report the build that ran whole",
 			objects: []client.Object{hostedCluster("blue", func(h *v1beta1.HostedCluster) {
 				h.Status.Version.History = append([]v1beta1.UpdateHistory{
 					{State: v1beta1.UpdatePartial, Version: "1.36.3", Image: "registry.example/release@sha256:3334", StartedTime: ago(time.Minute)},
@@ -69,7 +69,7 @@ func TestCollectProgress(t *testing.T) {
 func TestCollectDrain(t *testing.T) {
 	collectAll(t, []collection{
 		{
-			name: "When a cluster drains, it should tell by when, and not be late",
+			name: "When a cluster drains, it should report the deadline, and not be late",
 			objects: []client.Object{hostedCluster("blue", func(h *v1beta1.HostedCluster) {
 				h.DeletionTimestamp = ptr.To(ago(time.Hour).Time)
 				h.Status.AutoNode.State, h.Status.AutoNode.DrainStartedTime = v1beta1.AutoNodeStateDraining, ptr.To(ago(10*time.Minute))
@@ -80,7 +80,7 @@ func TestCollectDrain(t *testing.T) {
 				"state":                            `{name="blue",namespace="clusters",state="Draining"} 1`,
 			},
 		}, {
-			name: "When a cluster says itself how long it may drain, it should tell that",
+			name: "When a cluster says itself how long it may drain, it should report that",
 			objects: []client.Object{hostedCluster("blue", func(h *v1beta1.HostedCluster) {
 				h.Spec.AutoNode, h.Spec.NodeDrain = nil, &v1beta1.NodeDrain{Timeout: &scalar.Duration{Duration: time.Hour}}
 				h.Status.AutoNode.DrainStartedTime = ptr.To(ago(0))

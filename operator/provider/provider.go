@@ -136,7 +136,7 @@ type NodeClassReport struct {
 	Ready *metav1.Condition
 	// Offerings is its condition that reports whether any of its offerings can be launched; nil if it has none.
 	Offerings *metav1.Condition
-	// Pinned is the version that its admin wants whatever the payload says; empty for none.
+	// Pinned is the version that its admin wants independent of the payload; empty for none.
 	Pinned string
 	// Given is the version that its nodes get now; empty while it isn't known.
 	Given string
@@ -144,7 +144,7 @@ type NodeClassReport struct {
 	Images []OlderImage
 }
 
-// OlderImage is the image of a machine template: its nodes get its version, whatever the payload says.
+// OlderImage is the image of a machine template: its nodes get its version, independent of the payload.
 type OlderImage struct {
 	// Template names it, as <kind>/<name>.
 	Template string

@@ -47,7 +47,7 @@ func fleetPage(g *WithT, namespace string) (account *autonodev1alpha1.CapacityAc
 	return account, catalog, guest
 }
 
-// reservations are the Machines of a reservation in all clusters, as a watch tells of them.
+// reservations are the Machines of a reservation in all clusters, as a watch reports them.
 type reservations struct {
 	mu       sync.Mutex
 	machines map[string]bool

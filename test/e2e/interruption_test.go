@@ -41,7 +41,7 @@ func TestInterruption(t *testing.T) {
 		fault(t, infrav1.FaultInterrupted, "Interrupted", "its node is drained and replaced")
 	})
 
-	t.Run("When an instance is terminated, its node should be replaced without a drain, whatever a PodDisruptionBudget says", func(t *testing.T) {
+	t.Run("When an instance is terminated, its node should be replaced without a drain, independent of a PodDisruptionBudget", func(t *testing.T) {
 		c.disruptionBudget(t, "stall", policyv1.PodDisruptionBudgetSpec{MinAvailable: new(intstr.FromInt32(1))})
 		fault(t, infrav1.FaultTerminated, "InstanceTerminated", "launching a replacement")
 	})

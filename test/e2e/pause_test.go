@@ -50,7 +50,7 @@ func TestPause(t *testing.T) {
 		}).WithContext(t.Context()).WithTimeout(rounds).WithPolling(interval).Should(Succeed())
 	})
 
-	t.Run("When the pause ends, everything should go on by itself", func(t *testing.T) {
+	t.Run("When the pause ends, everything should go on", func(t *testing.T) {
 		g := NewWithT(t)
 		c.pauseUntil(t, t.Context(), nil)
 		c.waitRunning(t, "web")
@@ -141,7 +141,7 @@ func (c *cluster) pauseCluster(t *testing.T, ctx context.Context, paused bool) {
 	NewWithT(t).Expect(c.management.Patch(ctx, object, patch)).To(Succeed())
 }
 
-// machineRevisions changes when anybody writes to a Machine.
+// machineRevisions changes when anyone writes to a Machine.
 func (c *cluster) machineRevisions(g Gomega, ctx context.Context) map[string]string {
 	revisions := map[string]string{}
 	for _, machine := range c.machines(g, ctx) {

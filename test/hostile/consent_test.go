@@ -46,7 +46,7 @@ func TestConsent(t *testing.T) {
 		clusterOf(t, "team-a")
 		thief := hosted(t, "team", "a", label, toProd)
 		g.Eventually(condition(t, thief, v1beta1.ValidConfiguration)).Should(Equal("False/ConsentMissing: neither Namespace team-a nor Cluster team-a/prod " +
-			"names this HostedCluster; whoever owns the control plane has to annotate one of them with autonode.io/consents-to=team/a"))
+			"names this HostedCluster; the control plane's owner has to annotate one of them with autonode.io/consents-to=team/a"))
 		g.Consistently(prod.asked, 2*time.Second).Should(BeEmpty())
 		g.Expect(apierrors.IsNotFound(componentIn("team-a"))).To(BeTrue())
 		g.Expect(condition(t, thief, v1beta1.GuestReachable)()).To(BeEmpty())

@@ -207,7 +207,7 @@ func TestAddresses(t *testing.T) {
 		})
 	})
 
-	t.Run("When an address is the management cluster's, it should be allowed only where it is listed by itself", func(t *testing.T) {
+	t.Run("When an address is the management cluster's, it should be allowed only where it has an entry of its own", func(t *testing.T) {
 		g := NewWithT(t)
 		for networks, want := range map[string]bool{"10.0.0.0/8": false, "10.0.0.0/8,10.96.0.1/32": true} {
 			policy, err := egress.NewPolicy(networks)

@@ -407,7 +407,7 @@ func TestManifests(t *testing.T) {
 }
 
 func TestDocs(t *testing.T) {
-	t.Run("When a metric is served that is ours, docs/metrics.md should tell of it, and of none that isn't served", func(t *testing.T) {
+	t.Run("When a metric is served that is ours, docs/metrics.md should describe it, and none that isn't served", func(t *testing.T) {
 		g := NewWithT(t)
 		p := served(t)
 		docs, err := os.ReadFile("../../docs/metrics.md")

@@ -236,7 +236,7 @@ func (p *place) serveWeb(t *testing.T) {
 		Data: map[string][]byte{corev1.DockerConfigJsonKey: p.world.Registry().DockerConfigJSON()},
 	})).To(Succeed())
 	g.Expect(p.guest.Create(t.Context(), workload.Deployment(web, 1, "100m", func(template *corev1.PodTemplateSpec) {
-		template.Spec.TerminationGracePeriodSeconds = nil // the program ends by itself when it is told to
+		template.Spec.TerminationGracePeriodSeconds = nil // the program ends on request
 		template.Spec.ImagePullSecrets = []corev1.LocalObjectReference{{Name: pullSecret}}
 		container := &template.Spec.Containers[0]
 		container.Image, container.Args = reference, []string{":8080"}

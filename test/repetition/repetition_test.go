@@ -35,9 +35,9 @@ func TestFind(t *testing.T) {
 		"When a line of two controllers is logged by each every 1.5 seconds, it should find nothing": {
 			times(30, 1500*time.Millisecond, `"level":"ERROR","message":"Reconciler error","controller":"a","name":"%d"`) +
 				times(30, 1500*time.Millisecond, `"level":"ERROR","message":"Reconciler error","controller":"b","name":"%d"`), 0},
-		"When a line tells of many objects, it should find nothing": {
+		"When a line reports many objects, it should find nothing": {
 			times(200, time.Millisecond, `"level":"INFO","message":"launched NodeClaim","NodeClaim":{"name":"general-%d"}`), 0},
-		"When a line tells of the same object again and again, it should find it": {
+		"When a line reports the same object again and again, it should find it": {
 			times(60, time.Second/2, `"level":"INFO","message":"launched NodeClaim","NodeClaim":{"name":"general"},"reconcileID":"%d"`), 1},
 		"When a line isn't JSON, or has no time, it should pass over it": {
 			strings.Repeat("panic: no\n{\"level\":\"ERROR\",\"message\":\"again\"}\n", 100), 0},

@@ -175,7 +175,9 @@ func dryRun(t *testing.T, dir, script string, env ...string) string {
 	g.Expect(err).NotTo(HaveOccurred())
 	cmd := exec.CommandContext(t.Context(), "bash", "-euc", `make() { command make --no-print-directory -C "$here" --dry-run "$@"; }`+"\n"+script)
 	cmd.Dir = dir
-	cmd.Env = slices.DeleteFunc(os.Environ(), func(variable string) bool { return strings.HasPrefix(variable, "MAKE") || strings.HasPrefix(variable, "MFLAGS=") })
+	cmd.Env = slices.DeleteFunc(os.Environ(), func(variable string) bool {
+		return strings.HasPrefix(variable, "MAKE") || strings.HasPrefix(variable, "MFLAGS=")
+	})
 	cmd.Env = append(cmd.Env, append(env, "here="+here, "HOME="+dir)...)
 	out, err := cmd.CombinedOutput()
 	g.Expect(err).NotTo(HaveOccurred(), string(out))
@@ -224,7 +226,7 @@ func TestFirstRelease(t *testing.T) {
 
 	for name, test := range map[string]struct{ changelog, want string }{
 		"When the changelog has a section for the version, it should be the notes": {"# Changelog\n\n## Unreleased\n\na\n\n## 0.1.0 (2026-12-01)\n\nb\n\n## 0.0.9\n\nc\n", "\nb\n\n"},
-		"When the changelog has none, it should fail and say so":                    {"# Changelog\n\n## 0.1.01\n\na\n", ""},
+		"When the changelog has none, it should fail and say so":                   {"# Changelog\n\n## 0.1.01\n\na\n", ""},
 	} {
 		t.Run(name, func(t *testing.T) {
 			g, dir := NewWithT(t), t.TempDir()

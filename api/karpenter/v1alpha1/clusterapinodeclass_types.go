@@ -50,7 +50,7 @@ type ClusterAPINodeClassList struct {
 type ClusterAPINodeClassSpec struct {
 	TemplateSelectors `json:",inline"`
 
-	// bootstrap says how a machine joins the cluster. A MachineDeployment has its own; any other template
+	// bootstrap declares how a machine joins the cluster. A MachineDeployment has its own; any other template
 	// requires it.
 	// +optional
 	Bootstrap *Bootstrap `json:"bootstrap,omitempty"`
@@ -95,7 +95,7 @@ type ClusterAPINodeClassSpec struct {
 	// +kubebuilder:validation:MaxItems=64
 	FailureReasons []FailureReason `json:"failureReasons,omitempty"`
 
-	// driftPolicy says who replaces the nodes of a MachineDeployment when its templates or its version change. With
+	// driftPolicy decides who replaces the nodes of a MachineDeployment when its templates or its version change. With
 	// Replace (the default) Karpenter does, within the NodePool's disruption budgets. With DeferToClusterAPI nodes stay until
 	// something else replaces them. Karpenter always replaces nodes of infrastructure templates.
 	// +optional
@@ -169,7 +169,7 @@ const (
 	FailureIgnored FailureMeaning = "Ignored"
 )
 
-// DriftPolicy says who replaces nodes.
+// DriftPolicy decides who replaces nodes.
 //
 // +kubebuilder:validation:Enum=Replace;DeferToClusterAPI
 type DriftPolicy string
@@ -313,8 +313,8 @@ const (
 // +kubebuilder:validation:XValidation:rule="!has(self.evictionSoftGracePeriod) || self.evictionSoftGracePeriod.all(k, has(self.evictionSoft) && k in self.evictionSoft)",message="evictionSoftGracePeriod: each signal needs a threshold in evictionSoft"
 // +kubebuilder:validation:XValidation:rule="(has(self.imageGCHighThresholdPercent) ? self.imageGCHighThresholdPercent : 85) > (has(self.imageGCLowThresholdPercent) ? self.imageGCLowThresholdPercent : 80) || (!has(self.imageGCHighThresholdPercent) && !has(self.imageGCLowThresholdPercent))",message="imageGCHighThresholdPercent (default 85) has to be greater than imageGCLowThresholdPercent (default 80), else no kubelet starts"
 type KubeletConfiguration struct {
-	// clusterDNS are the IP addresses of the cluster's DNS servers, which pods with dnsPolicy ClusterFirst ask. Defaults to what the
-	// bootstrap says.
+	// clusterDNS are the IP addresses of the cluster's DNS servers, which pods with dnsPolicy ClusterFirst ask. Defaults to the
+	// bootstrap template's value.
 	// +optional
 	// +listType=atomic
 	// +kubebuilder:validation:MaxItems=3
@@ -326,8 +326,8 @@ type KubeletConfiguration struct {
 	// +kubebuilder:validation:Minimum=1
 	// +kubebuilder:validation:Maximum=2500
 	MaxPods *int32 `json:"maxPods,omitempty"`
-	// podsPerCore is the maximum number of pods per core; a node runs at most maxPods. 0 is no limit per core. Defaults to what the
-	// bootstrap says.
+	// podsPerCore is the maximum number of pods per core; a node runs at most maxPods. 0 is no limit per core. Defaults to the
+	// bootstrap template's value.
 	// +optional
 	// +kubebuilder:validation:Minimum=0
 	// +kubebuilder:validation:Maximum=2500
@@ -366,13 +366,13 @@ type KubeletConfiguration struct {
 	// +kubebuilder:validation:XValidation:rule="self.all(k, self[k].matches('^([0-9]+([.][0-9]+)?(ms|s|m|h))+$') && duration(self[k]) <= duration('24h'))",message="evictionSoftGracePeriod values have to be times of at most 24h, such as 90s"
 	EvictionSoftGracePeriod map[string]EvictionGracePeriod `json:"evictionSoftGracePeriod,omitempty"`
 	// evictionMaxPodGracePeriod is the longest grace period, in seconds, of a pod that a soft threshold evicts. -1 leaves the pod its own.
-	// Defaults to what the bootstrap says, otherwise 0.
+	// Defaults to the bootstrap template's value, otherwise 0.
 	// +optional
 	// +kubebuilder:validation:Minimum=-1
 	// +kubebuilder:validation:Maximum=86400
 	EvictionMaxPodGracePeriod *int32 `json:"evictionMaxPodGracePeriod,omitempty"`
 	// imageGCHighThresholdPercent is the disk usage above which the kubelet removes unused images. If only one of both thresholds is set, the
-	// other one has the kubelet's default, 85 and 80, whatever the bootstrap says.
+	// other one has the kubelet's default, 85 and 80, independent of the bootstrap template.
 	// +optional
 	// +kubebuilder:validation:Minimum=0
 	// +kubebuilder:validation:Maximum=100
@@ -382,10 +382,10 @@ type KubeletConfiguration struct {
 	// +kubebuilder:validation:Minimum=0
 	// +kubebuilder:validation:Maximum=100
 	ImageGCLowThresholdPercent *int32 `json:"imageGCLowThresholdPercent,omitempty"`
-	// cpuCFSQuota says whether the kubelet enforces CPU limits by CFS quotas. Defaults to what the bootstrap says, otherwise true.
+	// cpuCFSQuota decides whether the kubelet enforces CPU limits by CFS quotas. Defaults to the bootstrap template's value, otherwise true.
 	// +optional
 	CPUCFSQuota *bool `json:"cpuCFSQuota,omitempty"`
-	// podPidsLimit is the maximum number of processes of a pod. -1 is as many as the node has. Defaults to what the bootstrap says, otherwise
+	// podPidsLimit is the maximum number of processes of a pod. -1 is as many as the node has. Defaults to the bootstrap template's value, otherwise
 	// -1.
 	// +optional
 	// +kubebuilder:validation:Minimum=-1
@@ -467,7 +467,7 @@ type TemplateStatus struct {
 	// +optional
 	Image string `json:"image,omitempty"`
 	// profile is Missing if AutoNode has no profile of the template's kind: it reads status.capacity and annotations only, takes the machines
-	// for on-demand ones unless an annotation says otherwise, and knows only common words of their conditions. Empty if it has one.
+	// for on-demand ones unless an annotation declares otherwise, and knows only common words of their conditions. Empty if it has one.
 	// +optional
 	Profile string `json:"profile,omitempty"`
 }
@@ -484,7 +484,7 @@ const (
 	TemplatePaused = "Paused"
 	// TemplateFull: the source has as many machines as its max-size annotation allows, including those that are launching.
 	TemplateFull = "Full"
-	// TemplateImageNewer: the source says that its image has a newer Kubernetes than nodes get now. It launches once the release, its
+	// TemplateImageNewer: the source declares that its image has a newer Kubernetes than nodes get now. It launches once the release, its
 	// upgrade window and the API server allow that version.
 	TemplateImageNewer = "ImageNewer"
 	// TemplateNoBootstrap: neither the source nor the node class has a bootstrap.

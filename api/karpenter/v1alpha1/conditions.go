@@ -34,7 +34,7 @@ const (
 	// NoSelectorReason: the node class has no selector, and no MachineDeployment has the default label. Set
 	// scalableResourceSelector or infrastructureTemplateSelectors.
 	NoSelectorReason = "NoSelector"
-	// InvalidSelectorReason: a label selector is invalid; the message says why.
+	// InvalidSelectorReason: a label selector is invalid; the message has the reason.
 	InvalidSelectorReason = "InvalidSelector"
 	// NoTemplatesReason: no object matches the selectors. Label a template, or correct the selector.
 	NoTemplatesReason = "NoTemplates"
@@ -44,7 +44,7 @@ const (
 	SomeInvalidReason = "SomeInvalid"
 	// ReferenceNotFoundReason: a MachineDeployment refers to a template that doesn't exist. Create it, or correct the name.
 	ReferenceNotFoundReason = "ReferenceNotFound"
-	// PricesUnreadableReason: the price file (ConfigMap karpenter-prices beside Karpenter) is malformed; the message says where. The
+	// PricesUnreadableReason: the price file (ConfigMap karpenter-prices beside Karpenter) is malformed; the message names the place. The
 	// previous prices stay in use.
 	PricesUnreadableReason = "PricesUnreadable"
 	// ProfileInvalidReason: a field of the profile file (ConfigMap karpenter-profiles beside Karpenter), or one that a profile
@@ -92,9 +92,9 @@ const (
 	VersionMalformedReason = "VersionMalformed"
 	// VersionHeldBackReason: the payload's version exceeds the API server's; nodes follow once that is upgraded.
 	VersionHeldBackReason = "HeldBack"
-	// NoCapacityReason: the infrastructure had no capacity for any offering. Select more templates or zones, or wait: Karpenter retries by itself.
+	// NoCapacityReason: the infrastructure had no capacity for any offering. Select more templates or zones, or wait: Karpenter retries.
 	NoCapacityReason = "NoCapacity"
-	// NoQuotaReason: the account's quota doesn't allow any offering. Raise it: Karpenter retries by itself.
+	// NoQuotaReason: the account's quota doesn't allow any offering. Raise it: Karpenter retries.
 	NoQuotaReason = "NoQuota"
 	// QuotaExhaustedReason: a quota of the infrastructure closes some offerings; others are available. The message has the quota, and when one
 	// launch probes it. Raise it, if machines of those types are needed.

@@ -12,7 +12,7 @@ import (
 
 // InstanceTypeCatalog lists the instance types that one infrastructure template can make. It lives in the management cluster, in a
 // control-plane namespace or in the namespace that the platform shares. The content of an instance type isn't validated on admission: a
-// malformed one is unusable, and status says why. The others stay in use.
+// malformed one is unusable, and status has the reason. The others stay in use.
 //
 // +kubebuilder:object:root=true
 // +kubebuilder:subresource:status
@@ -124,7 +124,7 @@ type CatalogInstanceType struct {
 	// +kubebuilder:validation:MaxItems=16
 	Devices []CatalogDevices `json:"devices,omitempty"`
 	// volumeAttachmentLimits are how many volumes of a CSI driver can be attached to one of its nodes, by the driver's name, such as
-	// ebs.csi.aws.com. Karpenter takes a driver without a limit for unlimited until a node's CSINode says otherwise.
+	// ebs.csi.aws.com. Karpenter takes a driver without a limit for unlimited until a node's CSINode reports a limit.
 	// +optional
 	// +kubebuilder:validation:MaxProperties=16
 	VolumeAttachmentLimits map[string]int32 `json:"volumeAttachmentLimits,omitempty"`
@@ -321,7 +321,7 @@ type UnusableInstanceType struct {
 	// offeringsOnly: only the offerings that message names are unusable.
 	// +optional
 	OfferingsOnly bool `json:"offeringsOnly,omitempty"`
-	// message says what is wrong and what to do.
+	// message describes what is wrong and what to do.
 	Message string `json:"message"`
 }
 
@@ -345,7 +345,7 @@ const (
 	// SomeUnusableReason: some instance types or offerings are malformed or offered as something that no patch writes; status.unusable names
 	// them. The others are in use.
 	SomeUnusableReason = "SomeUnusable"
-	// AllUnusableReason: no instance type is usable; status.unusable says why.
+	// AllUnusableReason: no instance type is usable; status.unusable has the reasons.
 	AllUnusableReason = "AllUnusable"
 )
 

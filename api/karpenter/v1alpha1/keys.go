@@ -13,7 +13,7 @@ const (
 	// SpotPriceAnnotation is the price of one spot machine of this template. It needs a patch that writes the capacity type into the machine, or
 	// CapacityTypeAnnotation.
 	SpotPriceAnnotation = Group + "/spot-price"
-	// CapacityTypeAnnotation says how the machines that the template itself makes are paid for: on-demand (the default) or spot.
+	// CapacityTypeAnnotation declares how the machines that the template itself makes are paid for: on-demand (the default) or spot.
 	CapacityTypeAnnotation = Group + "/capacity-type"
 	// MemoryOverheadAnnotation is the percentage of the declared memory that the source's nodes lack, such as 5%, before one has reported.
 	// Without it the platform's applies to memory that a template's status declares, and none to memory that an annotation declares.
@@ -51,7 +51,7 @@ const LeasedAnnotation = Group + "/leased"
 
 const (
 	// TerminateFirstAnnotation is on a NodeClaim that Karpenter deletes before it launches the replacement, because that can't be launched
-	// beside it, and says what is full.
+	// beside it, and names what is full.
 	TerminateFirstAnnotation = Group + "/terminate-first"
 	// ReplacesAnnotation is on the Machine of such a replacement: the name of the NodeClaim whose vacancy it fills.
 	ReplacesAnnotation = Group + "/replaces"
@@ -59,7 +59,7 @@ const (
 	// elected holds them as the one before did.
 	VacanciesAnnotation = Group + "/vacancies"
 	// TerminateFirstCondition is a condition of a NodePool whose nodes Karpenter replaces so, until none of them has to be replaced. The message
-	// says what is full.
+	// names what is full.
 	TerminateFirstCondition = "TerminateFirst"
 )
 
@@ -108,7 +108,7 @@ const (
 	// NodeVersionAnnotation is on a machine's bootstrap config: the Machine's Kubernetes version.
 	NodeVersionAnnotation = Group + "/node-version"
 	// InstanceGoneAnnotation is on a Machine whose instance the infrastructure has terminated although its node had joined: what the
-	// infrastructure said. Karpenter then drains nothing.
+	// infrastructure reported. Karpenter then drains nothing.
 	InstanceGoneAnnotation = Group + "/instance-gone"
 	// RebootAnnotation is on a Machine that Karpenter has asked to be rebooted in place, until its node has rejoined: Karpenter's ID of the
 	// reboot.
@@ -126,7 +126,7 @@ const (
 	// BootstrapTokenIDAnnotation is on a Machine: the public part of the one bootstrap token that it may join the guest cluster with. The
 	// provider writes it when it creates the Machine and never changes it. Without it any bootstrap token outside BootstrapTokenGroup is valid.
 	BootstrapTokenIDAnnotation = Group + "/bootstrap-token-id"
-	// BootstrapDataAnnotation is on a KubeadmConfigTemplate and says who renders its machines' bootstrap data:
+	// BootstrapDataAnnotation is on a KubeadmConfigTemplate and decides who renders its machines' bootstrap data:
 	// BootstrapDataFromKarpenter or BootstrapDataFromProvider. By default Karpenter does if it can.
 	BootstrapDataAnnotation = Group + "/bootstrap-data"
 	// MachineAnnotation is on a NodeClaim: its Machine, as <namespace>/<name>.

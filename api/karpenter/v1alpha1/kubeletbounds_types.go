@@ -40,7 +40,7 @@ func (k *KubeletConfiguration) Fields() (fields []KubeletField) {
 // +kubebuilder:validation:Enum=clusterDNS;maxPods;podsPerCore;kubeReserved;systemReserved;evictionHard;evictionSoft;evictionSoftGracePeriod;evictionMaxPodGracePeriod;imageGCHighThresholdPercent;imageGCLowThresholdPercent;cpuCFSQuota;podPidsLimit
 type KubeletField string
 
-// KubeletBounds bound what node classes set in spec.kubelet. What a node class doesn't set is as the bootstrap says, whatever the bounds.
+// KubeletBounds bound what node classes set in spec.kubelet. What a node class doesn't set has the bootstrap template's value, independent of the bounds.
 type KubeletBounds struct {
 	// forbidden are the fields that no node class may set. Set them in the bootstrap template.
 	// +optional

@@ -14,7 +14,7 @@ import (
 
 // MadeForNodeClaim reports whether the provider created an object of the management cluster for a NodeClaim: the object has the
 // NodeClaim's labels, and its name or that of its instance. A user's copy of such an object has the labels and another name. Cluster
-// API's label says which Cluster it belongs to.
+// API's label names the Cluster that it belongs to.
 func MadeForNodeClaim(object metav1.Object) bool {
 	label := object.GetLabels()[NodeClaimLabel]
 	return object.GetLabels()[NodeClaimUIDLabel] != "" && (label == NodeClaimLabelValue(object.GetName()) || isInstance(object.GetName(), label))

@@ -188,7 +188,7 @@ func TestReport(t *testing.T) {
 			Equal([]autonodev1alpha1.PoolAmount{{Pool: "reservation/cr-1", Amount: 1}}))
 		f.Expect(f.capacity.Spend("third", inReservation)).To(BeFalse())
 	})
-	t.Run("When the infrastructure has no capacity, it should tell the account, and not of what others told it", func(t *testing.T) {
+	t.Run("When the infrastructure has no capacity, it should inform the account, and not of what others reported to it", func(t *testing.T) {
 		f := newFixture(t)
 		spot := offering.Key{InstanceType: "m5.large", Zone: "b", CapacityType: "spot"}
 		until := f.unavailable.MarkExhausted(spot, "m5", "InsufficientCapacity")

@@ -159,7 +159,7 @@ func TestMetrics(t *testing.T) {
 }
 
 func TestDocs(t *testing.T) {
-	t.Run("When a metric is served, docs/metrics.md should tell of it", func(t *testing.T) {
+	t.Run("When a metric is served, docs/metrics.md should describe it", func(t *testing.T) {
 		g := NewWithT(t)
 		docs, err := os.ReadFile("../../../docs/metrics.md")
 		g.Expect(err).NotTo(HaveOccurred())

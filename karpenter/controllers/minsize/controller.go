@@ -5,7 +5,7 @@
 // go ahead.
 //
 // Karpenter has no such limit, but it doesn't disrupt a node with the annotation karpenter.sh/do-not-disrupt. The
-// controller sets it on as many nodes as the minimum says, with a second annotation that tells it from a user's. Both
+// controller sets it on as many nodes as the minimum, with a second annotation that distinguishes it from a user's. Both
 // are on the Node, so they hold while no Karpenter runs and after a failover.
 package minsize
 

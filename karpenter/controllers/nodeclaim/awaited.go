@@ -38,7 +38,7 @@ func (c Config) awaited(ctx context.Context, m *clusterv1.Machine) metav1.Condit
 	if said != "" {
 		said += "; "
 	}
-	last.Message = said + fmt.Sprintf("the infrastructure provider gives no reason; look at the conditions and events of %s %s/%s and of what it makes, and at the provider's log",
+	last.Message = said + fmt.Sprintf("the infrastructure provider gives no reason; check the conditions and events of %s %s/%s and of the objects that it creates, and the provider's log",
 		ref.Kind, m.Namespace, ref.Name)
 	return last
 }

@@ -56,7 +56,7 @@ func formerly(m *clusterv1.Machine, message string) *clusterv1.Machine {
 
 const (
 	denied      = "Permission to perform this operation was denied."
-	unexplained = "the infrastructure provider gives no reason; look at the conditions and events of VSphereMachine clusters-blue/blue-1 and of what it makes, and at the provider's log"
+	unexplained = "the infrastructure provider gives no reason; check the conditions and events of VSphereMachine clusters-blue/blue-1 and of the objects that it creates, and the provider's log"
 )
 
 func TestAwaited(t *testing.T) {

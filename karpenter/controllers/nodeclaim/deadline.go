@@ -172,7 +172,7 @@ func (d *deadline) pass(ctx context.Context, nodeClaim *karpv1.NodeClaim, cached
 		// Mark it first: the replacement must not get the same offering.
 		until = d.Unavailable.Mark(key, s.reason)
 	}
-	message := fmt.Sprintf("no %s within %s (%s); Machine %s/%s says %s: %s", s.missing, s.limit, key.Description(), m.Namespace, m.Name, last.Type, detail(last))
+	message := fmt.Sprintf("no %s within %s (%s); Machine %s/%s reports %s: %s", s.missing, s.limit, key.Description(), m.Namespace, m.Name, last.Type, detail(last))
 	if notReady != "" {
 		message += "; " + notReady
 	}

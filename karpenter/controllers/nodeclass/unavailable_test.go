@@ -54,7 +54,7 @@ func TestUnavailable(t *testing.T) {
 		f.Expect(f.Admin.Update(t.Context(), template)).To(Succeed())
 		f.Eventually(seen).Should(Equal(fine))
 	})
-	t.Run("When the node class sets how many pods a node has, it should tell that", func(t *testing.T) {
+	t.Run("When the node class sets how many pods a node has, it should report that", func(t *testing.T) {
 		f.edit(func(n *v1alpha1.ClusterAPINodeClass) {
 			n.Spec.Kubelet = &v1alpha1.KubeletConfiguration{MaxPods: ptr.To[int32](20)}
 		})

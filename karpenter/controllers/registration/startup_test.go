@@ -155,7 +155,7 @@ func TestStartupTaint(t *testing.T) {
 		f.Expect(f.told(node)()).To(ConsistOf(dedicated, agent))
 	})
 
-	t.Run("When the bootstrap can't say taints, the node should get them once, and a removed one should not come back", func(t *testing.T) {
+	t.Run("When the bootstrap can't have taints, the node should get them once, and a removed one should not come back", func(t *testing.T) {
 		f := startTainted(t)
 		f.provided()
 		node := f.node("bare", nil)

@@ -261,7 +261,7 @@ func (c *Controller) giveUp(ctx context.Context, nodeClaim candidate) error {
 	log.FromContext(ctx).Info("deleting a NodeClaim whose pods are gone before its node was registered and initialized", "NodeClaim", klog.KObj(nodeClaim))
 	message := "No pod needs this NodeClaim, and Karpenter hasn't registered its node: deleting it"
 	if nodeClaim.late > 0 {
-		waits := "its conditions don't say why"
+		waits := "its conditions give no reason"
 		if initialized := nodeClaim.StatusConditions().Get(karpv1.ConditionTypeInitialized); initialized != nil && initialized.Message != "" {
 			waits = initialized.Message
 		}

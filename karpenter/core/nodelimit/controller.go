@@ -2,7 +2,7 @@
 
 // Package nodelimit reports static NodePools whose limit of nodes keeps Karpenter from launching or replacing nodes.
 //
-// Upstream gap: core doesn't tell the user (docs/upstream/static-node-limit.md).
+// Upstream gap: core doesn't inform the user (docs/upstream/static-node-limit.md).
 package nodelimit
 
 import (

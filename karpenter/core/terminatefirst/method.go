@@ -271,7 +271,7 @@ func (m *static) terminate(ctx context.Context, candidates []*disruption.Candida
 func (m *static) launchable(ctx context.Context, nodePool *karpv1.NodePool) bool {
 	instanceTypes, err := m.config.CloudProvider.GetInstanceTypes(ctx, nodePool)
 	if err != nil {
-		log.FromContext(ctx).V(1).Info("can't tell whether a node can be launched", "NodePool", nodePool.Name, "error", err.Error())
+		log.FromContext(ctx).V(1).Info("finding out whether a node can be launched", "NodePool", nodePool.Name, "error", err.Error())
 		return true
 	}
 	requirements := scheduling.NewNodeClaimTemplate(nodePool).Requirements

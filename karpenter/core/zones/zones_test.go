@@ -16,10 +16,10 @@ import (
 
 func TestGuest(t *testing.T) {
 	for name, tc := range map[string]struct{ has, writes, want string }{
-		"When a cloud controller has told the zone, registration should keep it":         {"eu-1a", "default", "eu-1a"},
-		"When nothing has told the zone, registration should write that it is unknown":   {"", "default", "default"},
-		"When the zone was chosen for the machine, registration should write it":         {"", "a", "a"},
-		"When the zone that was chosen isn't what the node has, registration should win": {"b", "a", "a"},
+		"When a cloud controller has reported the zone, registration should keep it":       {"eu-1a", "default", "eu-1a"},
+		"When nothing has reported the zone, registration should write that it is unknown": {"", "default", "default"},
+		"When the zone was chosen for the machine, registration should write it":           {"", "a", "a"},
+		"When the zone that was chosen isn't what the node has, registration should win":   {"b", "a", "a"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			g := NewWithT(t)

@@ -67,7 +67,7 @@ type Provider struct {
 	observers change.Notifier
 	// granted are notified when more may be allowed than before, and launches were given up because they waited for that.
 	granted change.Notifier
-	// nextExpiry is when an offer changes by itself.
+	// nextExpiry is when an offer changes without a call.
 	nextExpiry change.Expiry
 	// triggered has an element when Step has something to do, or Report has changed.
 	triggered chan struct{}
@@ -335,7 +335,7 @@ func (p *Provider) recomputeAll(now time.Time) {
 	p.record(changed)
 }
 
-// setExpiry finds when an offer next changes by itself. p.mu must be held.
+// setExpiry finds when an offer next changes without a call. p.mu must be held.
 func (p *Provider) setExpiry(now time.Time) {
 	var next time.Time
 	at := func(t time.Time) {

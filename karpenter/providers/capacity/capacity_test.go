@@ -101,7 +101,7 @@ func (f *fixture) step() {
 	f.Expect(err).NotTo(HaveOccurred())
 }
 
-// grant lets the operator write the lease, and the cache tell of it.
+// grant lets the operator write the lease, and the cache report it.
 func (f *fixture) grant(change func(*Lease)) {
 	l := copyOf(f.live)
 	l.Sequence++
@@ -221,7 +221,7 @@ func TestBeginning(t *testing.T) {
 		_, _, ok := f.Report()
 		f.Expect(ok).To(BeFalse())
 
-		f.machines["late"] = reserved // the other's, and the cache hasn't told of it
+		f.machines["late"] = reserved // the other's, and the cache hasn't reported it
 		f.clock.Step(capacity.InFlight)
 		f.Expect(f.Open(t.Context())).To(MatchError(ErrUnread))
 		f.step()
@@ -308,7 +308,7 @@ func TestBeginning(t *testing.T) {
 		f.step()
 		f.Expect(f.launches).To(BeEmpty())
 	})
-	t.Run("When the cache never tells of a listed Machine, it should ask again whether it exists", func(t *testing.T) {
+	t.Run("When the cache never reports a listed Machine, it should ask again whether it exists", func(t *testing.T) {
 		f := newFixture(t)
 		f.live = lease(1, capacity.Amounts{"limit/cpu": 2000})
 		f.cached = f.live
@@ -342,7 +342,7 @@ func TestMissing(t *testing.T) {
 		f.step()
 		f.Expect(f.Open(t.Context())).To(MatchError(ErrMissing), "however long it takes")
 		f.live = lease(9, capacity.Amounts{"limit/cpu": 2000})
-		f.step() // the cache needn't have told of it
+		f.step() // the cache needn't have reported it
 		f.Expect(f.Open(t.Context())).To(Succeed())
 		f.Expect(f.Spend("a", large)).To(BeTrue())
 		f.Expect(f.Spend("b", large)).To(BeFalse())

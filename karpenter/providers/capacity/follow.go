@@ -282,7 +282,7 @@ func (p *Provider) setKnown() {
 }
 
 // resolve finds out what came of launches that ended without a Machine, and whether Machines still exist of which the cache
-// has never told.
+// has never reported.
 func (p *Provider) resolve(ctx context.Context) error {
 	asked := p.Clock.Now()
 	p.mu.Lock()

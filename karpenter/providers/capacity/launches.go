@@ -44,7 +44,7 @@ type launch struct {
 	// last is when an attempt began or ended last.
 	last   time.Time
 	exists bool
-	// cached: the cache has told of the Machine, and will tell when it is gone. Otherwise the API server was asked, at.
+	// cached: the cache has reported the Machine, and will report when it is gone. Otherwise the API server was asked, at.
 	cached bool
 	at     time.Time
 	// creating is the number of attempts under way. gone: the Machine was deleted meanwhile.

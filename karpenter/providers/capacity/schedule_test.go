@@ -174,7 +174,7 @@ func (p *process) Machine(_ context.Context, name string) (capacity.Machine, boo
 // First implements Source.
 func (p *process) First(context.Context) (bool, error) { return p.w.sequence == 0, nil }
 
-// interfere lets Machines come and go, and caches tell of it.
+// interfere lets Machines come and go, and caches report it.
 func (w *world) interfere() {
 	switch w.random.IntN(4) {
 	case 0:
@@ -325,7 +325,7 @@ func (w *world) remove() {
 	w.say("%s goes", name)
 }
 
-// observe lets the cache tell of some changes.
+// observe lets the cache report some changes.
 func (w *world) observe() {
 	for p := w.process; p.events < len(w.events) && w.random.IntN(4) > 0; p.events++ {
 		if e := w.events[p.events]; e.gone {

@@ -154,7 +154,7 @@ func TestSet(t *testing.T) {
 		f.Eventually(func() ([]string, error) { return f.names(t.Context(), templates) }).Should(Equal([]string{"c4-large"}))
 	})
 
-	t.Run("When it is narrowed, it should know and tell of nothing else", func(t *testing.T) {
+	t.Run("When it is narrowed, it should know and report nothing else", func(t *testing.T) {
 		f := start(t, "")
 		var err error
 		f.set.Selector, err = labels.Parse("team=web")

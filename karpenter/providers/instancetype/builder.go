@@ -349,11 +349,11 @@ func regionProblems(in Input) (problems []error) {
 		}
 	}
 	for _, kind := range sets.List(differing) {
-		problems = append(problems, fmt.Errorf("nodes of a %s are in zones of other names than the Cluster's failure domains, and nothing tells them; "+
+		problems = append(problems, fmt.Errorf("nodes of a %s are in zones of other names than the Cluster's failure domains, and nothing declares them; "+
 			"until nodeZone of the platform's profile does, failure domains are taken for zones", kind))
 	}
 	for _, kind := range sets.List(kinds) {
-		problems = append(problems, fmt.Errorf("nodes of a %s have the region in the name of their zone, and nothing tells it; "+
+		problems = append(problems, fmt.Errorf("nodes of a %s have the region in the name of their zone, and nothing declares it; "+
 			"until the Cluster has the label %s, failure domains are taken for zones", kind, corev1.LabelTopologyRegion))
 	}
 	return problems

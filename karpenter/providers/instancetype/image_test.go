@@ -99,7 +99,7 @@ func TestImages(t *testing.T) {
 			unavailable: map[string]string{"ancient": blocked}, behind: []string{"ancient"},
 			problem: "TestMachineTemplate clusters-blue/ancient: its image's version 1.32.9 is more than 3 minor versions behind the API server's version 1.36.2; replace it by a template with a newer image",
 		},
-		"When the API server hasn't told its version, nothing should be known of images": {
+		"When the API server hasn't reported its version, nothing should be known of images": {
 			templates: []template.Template{old, renewed}, payload: "1.36.3", launched: "old 1.36.2",
 		},
 	} {

@@ -80,7 +80,7 @@ func TestNodeZone(t *testing.T) {
 		"When a template has a region of its own, it should count": {in("eastus", func(s *template.Template) {
 			s.Labels = map[string]string{corev1.LabelTopologyRegion: "westeurope"}
 		}), "westeurope-2", "2"},
-		"When nothing tells the region, the failure domain should be the zone": {in(""), "2", "2"},
+		"When no region is declared, the failure domain should be the zone": {in(""), "2", "2"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			g := NewWithT(t)

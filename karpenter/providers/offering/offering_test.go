@@ -32,7 +32,7 @@ func TestNext(t *testing.T) {
 	})
 	until := u.Mark(key, "stockout")
 	clk.Step(time.Second)
-	t.Run("When offerings fail, it should tell each once, and when the first one's time is over", func(t *testing.T) {
+	t.Run("When offerings fail, it should report each once, and when the first one's time is over", func(t *testing.T) {
 		u.Mark(other, "stockout")
 		u.Mark(other, "stockout")
 		if next, ok := u.Next(); !ok || !next.Equal(until) || changes != 2 {

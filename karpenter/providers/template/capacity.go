@@ -78,7 +78,7 @@ func (s *Template) read(layers ...layer) *InvalidError {
 		return s.invalid(on, "annotation "+gpuCountAnnotation, count, problem)
 	}
 	if driver != "" && count == "" {
-		s.note(fmt.Sprintf("annotation %s: %q without annotation %s says of no device", draAnnotation, message.Cut(driver, maxShown), gpuCountAnnotation))
+		s.note(fmt.Sprintf("annotation %s: %q without annotation %s declares no device", draAnnotation, message.Cut(driver, maxShown), gpuCountAnnotation))
 	}
 	return nil
 }

@@ -53,12 +53,12 @@ func TestReadTemplate(t *testing.T) {
 		want     Template
 	}{
 		{
-			name:     "When the status tells the capacity, it should fill in the defaults for the rest",
+			name:     "When the status declares the capacity, it should fill in the defaults for the rest",
 			template: template("c2-small", nil),
 			want:     Template{InstanceType: "c2-small", Arch: "amd64", OS: "linux", Capacity: list("cpu", "2", "memory", "4Gi", "pods", "110"), DefaultPods: true, NominalMemory: true},
 		},
 		{
-			name: "When the status tells more, it should take it all",
+			name: "When the status declares more, it should take it all",
 			template: template("g1", func(u *unstructured.Unstructured) {
 				u.Object["status"] = map[string]any{
 					"capacity": map[string]any{"cpu": int64(8), "memory": "16Gi", "pods": "30", "ephemeral-storage": "100Gi", "example.com/gpu": "2"},
@@ -99,13 +99,13 @@ func TestReadTemplate(t *testing.T) {
 				Price: ptr.To(0.096), SpotPrice: ptr.To(0.031), CapacityType: "spot", MemoryOverhead: ptr.To(0.025), MinSize: ptr.To(1), MaxSize: ptr.To(10)},
 		},
 		{
-			name:     "When the zone and the region are told by a CSI driver's topology keys, it should believe them",
+			name:     "When the zone and the region are declared by a CSI driver's topology keys, it should believe them",
 			template: annotated(map[string]string{labelsAnnotation: "topology.ebs.csi.aws.com/zone=b,topology.csi.vmware.com/k8s-region=eu,beta.kubernetes.io/arch=arm64,team=web"}),
 			want: Template{InstanceType: "c2-small", Arch: "arm64", OS: "linux", Capacity: list("cpu", "2", "memory", "4Gi", "pods", "110"), DefaultPods: true, NominalMemory: true,
 				Labels: map[string]string{"team": "web", corev1.LabelTopologyRegion: "eu"}, FailureDomains: []string{"b"}},
 		},
 		{
-			name:     "When the zone is told twice, it should believe the label of Kubernetes",
+			name:     "When the zone is declared twice, it should believe the label of Kubernetes",
 			template: annotated(map[string]string{labelsAnnotation: "topology.ebs.csi.aws.com/zone=b,topology.kubernetes.io/zone=a"}),
 			want:     Template{InstanceType: "c2-small", Arch: "amd64", OS: "linux", Capacity: list("cpu", "2", "memory", "4Gi", "pods", "110"), DefaultPods: true, NominalMemory: true, FailureDomains: []string{"a"}},
 		},
@@ -125,7 +125,7 @@ func TestReadTemplate(t *testing.T) {
 			want: Template{InstanceType: "c2-small", Arch: "amd64", OS: "linux", Capacity: list("cpu", "2", "memory", "4Gi", "pods", "110"), DefaultPods: true, NominalMemory: true, Devices: []catalog.Devices{{Driver: "gpu.nvidia.com", Count: 2, Attributes: map[resourcev1.QualifiedName]resourcev1.DeviceAttribute{"type": {StringValue: ptr.To("gpu")}}}}, VolumeLimits: map[string]int{"ebs.csi.aws.com": 25, "efs.csi.aws.com": 0}},
 		},
 		{
-			name:     "When the version of the image is told, it should drop the leading v",
+			name:     "When the version of the image is declared, it should drop the leading v",
 			template: annotated(map[string]string{v1alpha1.KubernetesVersionAnnotation: "v1.36.3+k3s1"}),
 			want:     Template{InstanceType: "c2-small", Arch: "amd64", OS: "linux", Capacity: list("cpu", "2", "memory", "4Gi", "pods", "110"), DefaultPods: true, NominalMemory: true, ImageVersion: "1.36.3+k3s1"},
 		},
@@ -167,8 +167,8 @@ func TestDefaultArchitecture(t *testing.T) {
 		arch      string
 		wantsArch string
 	}{
-		{"When the node class has a default architecture, it should be that of machines whose source doesn't tell theirs", template("c2-small", nil), "arm64", "arm64"},
-		{"When the source tells its architecture, it should be that", told, "arm64", "amd64"},
+		{"When the node class has a default architecture, it should be that of machines whose source doesn't declare theirs", template("c2-small", nil), "arm64", "arm64"},
+		{"When the source declares its architecture, it should be that", told, "arm64", "amd64"},
 		{"When no source sets an architecture, it should be amd64", template("c2-small", nil), "", "amd64"},
 	} {
 		t.Run(tc.name, func(t *testing.T) {

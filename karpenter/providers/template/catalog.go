@@ -322,7 +322,7 @@ func (c catalogs) readCatalog(object *unstructured.Unstructured, source Source, 
 	return all
 }
 
-// decodeCatalog decodes each entry by itself, and says of which it can't.
+// decodeCatalog decodes each entry separately, and says of which it can't.
 func decodeCatalog(object *unstructured.Unstructured) (spec *v1alpha1.InstanceTypeCatalogSpec, malformed map[int]string, err error) {
 	content, _, err := unstructured.NestedMap(map[string]any{"spec": withoutEntries(object)}, "spec")
 	if err != nil {

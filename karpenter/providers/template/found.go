@@ -114,7 +114,7 @@ func (f *Found) unreadable(err error) {
 type Cluster struct {
 	// FailureDomains by name, ordered.
 	FailureDomains []string
-	// Region of the machines whose template tells none: the Cluster's label topology.kubernetes.io/region. It may be empty.
+	// Region of the machines whose template declares none: the Cluster's label topology.kubernetes.io/region. It may be empty.
 	Region string
 	Paused bool
 	// Deleting: nothing is launched any more.

@@ -27,13 +27,13 @@ func TestGPUOfLayers(t *testing.T) {
 		template, deployment map[string]string
 		want                 map[string]int64
 	}{
-		"When the template tells the type and the MachineDeployment the number, it should put them together": {
+		"When the template declares the type and the MachineDeployment the number, it should put them together": {
 			map[string]string{gpuTypeAnnotation: "nvidia.com/gpu"}, map[string]string{gpuCountAnnotation: "2"}, map[string]int64{"nvidia.com/gpu": 2},
 		},
-		"When the template tells the number and the MachineDeployment the type, it should put them together": {
+		"When the template declares the number and the MachineDeployment the type, it should put them together": {
 			map[string]string{gpuCountAnnotation: "2"}, map[string]string{gpuTypeAnnotation: "nvidia.com/gpu"}, map[string]int64{"nvidia.com/gpu": 2},
 		},
-		"When both tell both, it should take the MachineDeployment's and nothing of the template's": {
+		"When both declare both, it should take the MachineDeployment's and nothing of the template's": {
 			map[string]string{gpuTypeAnnotation: "nvidia.com/gpu", gpuCountAnnotation: "2"},
 			map[string]string{gpuTypeAnnotation: "amd.com/gpu", gpuCountAnnotation: "1"}, map[string]int64{"amd.com/gpu": 1},
 		},

@@ -9,7 +9,7 @@ import (
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 )
 
-// ownedHash hashes the fields of spec.template that anybody has written. An API server records who has written each field
+// ownedHash hashes the fields of spec.template that anyone has written. An API server records who has written each field
 // before its mutating webhooks add their defaults, so those have no owner. The hash is empty if the object has no record,
 // as a restored one.
 func ownedHash(template *unstructured.Unstructured) string {

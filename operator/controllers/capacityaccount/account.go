@@ -22,7 +22,7 @@ import (
 )
 
 const (
-	// unbounded is the limit of a pool that only limits each cluster by itself. The sum of all clusters' amounts stays below it.
+	// unbounded is the limit of a pool that only limits each cluster separately. The sum of all clusters' amounts stays below it.
 	unbounded = int64(1) << 62
 	// maxUnusable is the number of unusable entries in a status, and maxMessage bounds each one's message, in bytes.
 	maxUnusable, maxMessage = 50, 200
@@ -229,7 +229,7 @@ func (a *account) amount(field, key string, value scalar.Quantity) (int64, bool)
 	return amount, err == nil
 }
 
-// closed parses a limit. Zero is in force instead of one that it can't read: without a limit, clusters could launch whatever they like.
+// closed parses a limit. Zero is in force instead of one that it can't read: without a limit, clusters could launch without bounds.
 func (a *account) closed(field, key string, value scalar.Quantity) int64 {
 	amount, err := parse(key, value)
 	if err != nil {

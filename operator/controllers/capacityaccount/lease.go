@@ -45,7 +45,7 @@ func (r *reconciliation) grant(ctx context.Context) error {
 			errs = append(errs, err)
 		}
 	}
-	// One conflict says that something changed, whatever the others are.
+	// One conflict shows that something changed, independent of the others.
 	for _, err := range errs {
 		if result, other := retry(err); other == nil {
 			if result.RequeueAfter > 0 {

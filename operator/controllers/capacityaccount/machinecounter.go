@@ -35,7 +35,7 @@ type form struct {
 	prices conversion.MachinePrices
 }
 
-// machineCounter counts Karpenter's Machines by control-plane namespace, Cluster and form, as events of the cache tell of them. So nothing is listed when an
+// machineCounter counts Karpenter's Machines by control-plane namespace, Cluster and form, as events of the cache report them. So nothing is listed when an
 // account is reconciled.
 type machineCounter struct {
 	mu       sync.Mutex

@@ -68,7 +68,7 @@ func (r *reconciliation) clusterGrants() []autonodev1alpha1.CapacityGrant {
 		}
 		of := r.clusters[key]
 		if of.member == nil && of.released == nil && of.lease != nil && acknowledged(of, grant) && !grant.Pending() {
-			// Its Karpenter has given back all that its machines don't take. The lease is released as soon as that is recorded.
+			// Its Karpenter has returned all that its machines don't take. The lease is released as soon as that is recorded.
 			of.released = ptr.To(scalar.NewTime(r.now))
 		}
 		namespace, name, _ := strings.Cut(key, "/")
@@ -232,7 +232,7 @@ func (r *reconciliation) membersGranted() metav1.Condition {
 		condition.Message = "clusters of another account: " + named(others) + "; remove them from the members of one account"
 	case len(silentOnes) > 0:
 		condition.Reason = autonodev1alpha1.NotAcknowledgedReason
-		condition.Message = fmt.Sprintf("Karpenter hasn't acknowledged its lease for %s: %s; what it was asked to give back stays granted; check that it runs and knows leases",
+		condition.Message = fmt.Sprintf("Karpenter hasn't acknowledged its lease for %s: %s; the quantities to be returned stay granted; check that it runs and supports leases",
 			silent, named(silentOnes))
 	case members == 0:
 		condition.Status, condition.Reason = metav1.ConditionTrue, autonodev1alpha1.NoMembersReason

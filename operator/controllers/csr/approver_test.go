@@ -331,7 +331,7 @@ func TestApprover(t *testing.T) {
 		expect(t, three, yes, v1beta1.NodeIdentityConfirmedReason)
 	})
 
-	t.Run("When a node asks twice before anybody can decide, its later request should be approved", func(t *testing.T) {
+	t.Run("When a node asks twice before anyone can decide, its later request should be approved", func(t *testing.T) {
 		machine := newMachine(t, newClaim(t, "web-10"), "abcdef")
 		one := send(t, "web-10-1", servingOf("web-10", "10.0.0.10"))
 		undecided(t, one)

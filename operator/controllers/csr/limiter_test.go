@@ -15,7 +15,7 @@ import (
 	"github.com/autonode-io/autonode/operator/guest/outage"
 )
 
-// table is where requests take turns; queued are those that came back by themselves.
+// table is where requests take turns; queued are those that came back without a call.
 type table struct {
 	*limiter
 	clock *clocktesting.FakePassiveClock

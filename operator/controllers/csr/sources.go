@@ -112,7 +112,7 @@ func shrinkRequest(object any) (any, error) {
 		request.OwnerReferences, request.Finalizers = nil, nil
 	}
 	request.Spec = certificatesv1.CertificateSigningRequestSpec{
-		// One byte above the limit tells decode that the request was longer.
+		// One byte above the limit shows decode that the request was longer.
 		Request: bytes.Clone(spec.Request[:min(len(spec.Request), maxRequestBytes+1)]), SignerName: spec.SignerName,
 		Username: strings.Clone(spec.Username[:min(len(spec.Username), maxUserBytes)]), // no node's name is as long
 	}

@@ -76,7 +76,7 @@ func (r *Reconciler) mayWrite(ctx context.Context, s *scope.Scope) (allowed bool
 		r.access.remember(key, r.clock.Now())
 		return true, "", nil
 	}
-	return false, fmt.Sprintf("the operator may not write in namespace %s, which HostedClusters share; whoever owns it has to run: %s",
+	return false, fmt.Sprintf("the operator may not write in namespace %s, which HostedClusters share; its owner has to run: %s",
 		key.Namespace, v1beta1.SharedNamespaceGrant(key.Namespace, cmp.Or(r.ownNamespace, "autonode-system"), "autonode-operator")), nil
 }
 

@@ -189,7 +189,7 @@ func TestShard(t *testing.T) {
 		g.Expect(get(ctx, g, "back").Status.Operator).To(Equal(namespace + "/back-a"))
 	})
 
-	t.Run("When the cache still tells of a hold that the operator gave up, it should ask the API server and keep off", func(t *testing.T) {
+	t.Run("When the cache still reports a hold that the operator gave up, it should ask the API server and keep off", func(t *testing.T) {
 		g := NewWithT(t)
 		a, b := newWorker(g, "late-a", label+"=a"), newWorker(g, "late-b", label+"=b")
 		create(ctx, g, "late", "a")

@@ -78,6 +78,6 @@ func componentOf(ctx context.Context, management client.Reader, hostedCluster *v
 
 // Missing says what to write, and who may.
 func Missing(hostedCluster *v1beta1.HostedCluster, cluster client.ObjectKey) string {
-	return fmt.Sprintf("neither Namespace %s nor Cluster %s names this HostedCluster; whoever owns the control plane has to annotate one of them with %s=%s/%s",
+	return fmt.Sprintf("neither Namespace %s nor Cluster %s names this HostedCluster; the control plane's owner has to annotate one of them with %s=%s/%s",
 		cluster.Namespace, cluster, v1beta1.ConsentAnnotation, hostedCluster.Namespace, hostedCluster.Name)
 }

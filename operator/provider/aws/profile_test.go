@@ -118,18 +118,18 @@ func TestCheckCluster(t *testing.T) {
 			message: "but Cluster clusters-blue/blue has no infrastructureRef",
 		}, {
 			name: "When there is no AWSCluster, it should name it, and the field that does without", reason: v1beta1.InvalidSpecReason,
-			message: "there is no AWSCluster clusters-blue/blue-aws, which would say in which region it is; create it, or set spec.autoNode.provisionerConfig.karpenter.aws.region",
+			message: "there is no AWSCluster clusters-blue/blue-aws, which would declare the region; create it, or set spec.autoNode.provisionerConfig.karpenter.aws.region",
 		}, {
 			name: "When the AWSCluster has no region, it should ask for it", reader: infrastructure{spec: map[string]any{}}, reason: v1beta1.InvalidSpecReason,
-			message: "spec.region of AWSCluster clusters-blue/blue-aws doesn't say in which region it is; set spec.autoNode.provisionerConfig.karpenter.aws.region",
+			message: "spec.region of AWSCluster clusters-blue/blue-aws names no region; set spec.autoNode.provisionerConfig.karpenter.aws.region",
 		}, {
 			name: "When the region isn't even a string, it should ask for it", reader: infrastructure{spec: map[string]any{"region": int64(1)}},
-			reason: v1beta1.InvalidSpecReason, message: "doesn't say in which region",
+			reason: v1beta1.InvalidSpecReason, message: "names no region",
 		}, {
 			name:    "When the Cluster is of another kind of AWS's, it should ask for the region, because that kind has none",
 			change:  func(in *provider.Input) { in.Cluster.Spec.InfrastructureRef.Kind = "AWSManagedCluster" },
 			reason:  v1beta1.InvalidSpecReason,
-			message: "aws.region is required: the infrastructure of Cluster clusters-blue/blue is of kind AWSManagedCluster, which doesn't say in which region it is",
+			message: "aws.region is required: the infrastructure of Cluster clusters-blue/blue is of kind AWSManagedCluster, which declares no region",
 		}, {
 			name: "When the management cluster doesn't serve the kind, it should name it", reader: infrastructure{spec: frankfurt},
 			change:  func(in *provider.Input) { in.Mapper = meta.NewDefaultRESTMapper(nil) },

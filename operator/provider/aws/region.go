@@ -96,7 +96,7 @@ func (r *regions) of(ctx context.Context, in provider.Input) (string, provider.F
 	}
 	ref := key.infrastructure
 	if ref.Kind != "AWSCluster" {
-		return "", unknown("%s is required: the infrastructure of Cluster %s/%s is of kind %s, which doesn't say in which region it is", regionField, in.Namespace, in.ClusterName, ref.Kind), nil
+		return "", unknown("%s is required: the infrastructure of Cluster %s/%s is of kind %s, which declares no region", regionField, in.Namespace, in.ClusterName, ref.Kind), nil
 	}
 	mapping, err := in.Mapper.RESTMapping(ref.GroupKind())
 	if meta.IsNoMatchError(err) {
@@ -112,14 +112,14 @@ func (r *regions) of(ctx context.Context, in provider.Input) (string, provider.F
 	infrastructure.SetGroupVersionKind(mapping.GroupVersionKind)
 	err = in.Reader.Get(ctx, client.ObjectKey{Namespace: in.Namespace, Name: ref.Name}, infrastructure)
 	if apierrors.IsNotFound(err) {
-		return "", unknown("there is no %s %s/%s, which would say in which region it is; create it, or set %s", ref.Kind, in.Namespace, ref.Name, regionField), nil
+		return "", unknown("there is no %s %s/%s, which would declare the region; create it, or set %s", ref.Kind, in.Namespace, ref.Name, regionField), nil
 	}
 	if err != nil {
 		return "", provider.Finding{}, fmt.Errorf("reading %s %s/%s: %w", ref.Kind, in.Namespace, ref.Name, err)
 	}
 	region, _, err := unstructured.NestedString(infrastructure.Object, "spec", "region")
 	if err != nil || region == "" {
-		return "", unknown("spec.region of %s %s/%s doesn't say in which region it is; set %s", ref.Kind, in.Namespace, ref.Name, regionField), nil //nolint:nilerr // a field of another type is as good as none
+		return "", unknown("spec.region of %s %s/%s names no region; set %s", ref.Kind, in.Namespace, ref.Name, regionField), nil //nolint:nilerr // a field of another type is as good as none
 	}
 	r.known.Add(key, region)
 	return region, provider.Finding{}, nil

@@ -264,7 +264,7 @@ func TestRender(t *testing.T) {
 }
 
 func TestRenderUpgrades(t *testing.T) {
-	t.Run("When nodes may not be upgraded at any time, it should tell the provider when", func(t *testing.T) {
+	t.Run("When nodes may not be upgraded at any time, it should pass the provider the window", func(t *testing.T) {
 		window := &v1beta1.MaintenanceWindow{Schedule: "0 2 * * 6", Duration: scalar.Duration{Duration: 4 * time.Hour}, TimeZone: "Europe/Zurich"}
 		for _, c := range []struct {
 			upgrades provider.Upgrades

@@ -153,7 +153,7 @@ func (d *Definitions) reconcile(ctx context.Context, guest *scope.Guest, desired
 	case gated && live.Annotations[CreatedAnnotation] == "":
 		return live, "", nil // it came after the feature gates were decided
 	case !live.DeletionTimestamp.IsZero():
-		// What is applied now goes with it, and may delay that: the watch on CRDs tells when it is gone.
+		// What is applied now goes with it, and may delay that: the watch on CRDs reports when it is gone.
 		return live, "", nil
 	default:
 		if live.Annotations[CreatedAnnotation] != "" {

@@ -29,7 +29,7 @@ func Pods(names v1beta1.Names) labels.Selector {
 	return labels.SelectorFromSet(labels.Merge(podLabels, own(names)))
 }
 
-// own are the labels that tell a cluster's pods from those of the others in the namespace.
+// own are the labels that distinguish a cluster's pods from those of the others in the namespace.
 func own(names v1beta1.Names) labels.Set {
 	if !names.Shared() {
 		return labels.Set{}

@@ -33,7 +33,7 @@ const (
 	// skewRecheck is the interval between checks whether the control plane still supports the nodes' current version,
 	// which can't be watched.
 	skewRecheck = 10 * time.Minute
-	// nodeVersionFlag is how Karpenter is told.
+	// nodeVersionFlag is the flag for Karpenter.
 	nodeVersionFlag = "--node-version="
 )
 

@@ -303,7 +303,7 @@ func TestSkew(t *testing.T) {
 		f.gives("1.37.1")(g)
 	})
 
-	t.Run("When the control plane doesn't tell its version, it should hold all the same", func(t *testing.T) {
+	t.Run("When the control plane doesn't report its version, it should hold all the same", func(t *testing.T) {
 		g, f := NewWithT(t), setUp(t, manual(), "1.33.9")
 		f.server = ""
 		f.reconcile(t)

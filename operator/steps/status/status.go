@@ -182,7 +182,7 @@ type inventory struct {
 	nodes  []corev1.Node
 	claims []karpv1.NodeClaim
 	pools  map[string]*karpv1.NodePool
-	// pinned versions by node class: its admin sets these, whatever the payload says.
+	// pinned versions by node class: its admin sets these, independent of the payload.
 	pinned map[string]string
 	// images that hold nodes at an older version.
 	images map[kind]provider.OlderImage

@@ -168,7 +168,7 @@ func TestStatus(t *testing.T) {
 		g.Expect(meta.FindStatusCondition(off.HostedCluster.Status.Conditions, v1beta1.NodesUpToDate)).To(BeNil())
 	})
 
-	t.Run("When the API server doesn't tell its version, it should report the error", func(t *testing.T) {
+	t.Run("When the API server doesn't report its version, it should report the error", func(t *testing.T) {
 		g := NewWithT(t)
 		broken := errors.New("connection reset")
 		failing := status.New(status.Config{Versions: guest.NewVersions(nil, func(context.Context, *rest.Config) (string, error) { return "", broken })})

@@ -128,7 +128,7 @@ func (f *fixture) phaseEnd(g Gomega) time.Time {
 	return status.DrainRequestedTime.At().Add(drainTimeout)
 }
 
-// The deadline of a drain counts from when it began, and ends it, whatever the guest does.
+// The deadline of a drain counts from when it began, and ends it, independent of the guest.
 func TestRefusals(t *testing.T) {
 	for name, refusal := range map[string]struct {
 		refusing

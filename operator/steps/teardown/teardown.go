@@ -137,7 +137,7 @@ func (t *Teardown) withGuest(ctx context.Context, s *scope.Scope, m *memory) (sc
 	case d.phase == over:
 		return t.end(ctx, s, m)
 	case err != nil:
-		return t.refuse(s, m, d, r, "the guest doesn't tell its NodeClaims"), nil //nolint:nilerr // r has it, and the message
+		return t.refuse(s, m, d, r, "the guest doesn't list its NodeClaims"), nil //nolint:nilerr // r has it, and the message
 	case len(claims) > 0:
 		m.updateBlocker(ctx, s.Guest, claims, now)
 		return t.drain(ctx, s, m, claims, d, r)

@@ -20,9 +20,9 @@ import (
 // definition is the name of the CustomResourceDefinition of HostedClusters.
 const definition = "hostedclusters." + v1beta1.Group
 
-// unconfirmed returns why a drain may not start: the HostedCluster isn't deleted by itself but together with its
+// unconfirmed returns why a drain may not start: the HostedCluster isn't deleted alone but together with its
 // CustomResourceDefinition, which has not been confirmed. The API server deletes the objects without asking admission policies, so this is the
-// last place that can tell an accident from a wish. It returns nothing for a drain that has started before, and if there are no nodes.
+// last place that can distinguish an accident from a wish. It returns nothing for a drain that has started before, and if there are no nodes.
 func (t *Teardown) unconfirmed(ctx context.Context, s *scope.Scope) (string, error) {
 	status := s.HostedCluster.Status.AutoNode
 	if s.HostedCluster.DeletionTimestamp.IsZero() || status != nil && status.DrainStartedTime != nil {
@@ -45,7 +45,7 @@ func (t *Teardown) unconfirmed(ctx context.Context, s *scope.Scope) (string, err
 	if live.DeletionTimestamp.IsZero() || live.Annotations[v1beta1.ConfirmDeletionAnnotation] == "true" {
 		return "", nil
 	}
-	return fmt.Sprintf("CustomResourceDefinition %s is being deleted; %s keep running until you annotate it with %s=true, which drains them (docs/install.md says how to get back)",
+	return fmt.Sprintf("CustomResourceDefinition %s is being deleted; %s keep running until you annotate it with %s=true, which drains them (docs/install.md describes the way back)",
 		definition, nodes, v1beta1.ConfirmDeletionAnnotation), nil
 }
 

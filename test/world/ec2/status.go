@@ -2,7 +2,7 @@
 
 package ec2
 
-// describeInstanceStatus tells of the instances that run: the checks of all succeed, and EC2 has scheduled nothing for any.
+// describeInstanceStatus reports the instances that run: the checks of all succeed, and EC2 has scheduled nothing for any.
 func (s *Server) describeInstanceStatus(p Params) (any, error) {
 	if err := s.mustExist(p.List("InstanceId")); err != nil {
 		return nil, err

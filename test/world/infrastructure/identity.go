@@ -255,7 +255,7 @@ func (d *identity) connect(ctx context.Context, e errand, token string) (*connec
 }
 
 // certify asks for the client certificate with the bootstrap token, once, and takes it when it was issued. A kubelet that was refused
-// waits, longer each time, whatever happens meanwhile.
+// waits, longer each time, independent of what happens meanwhile.
 func (d *identity) certify(ctx context.Context, e errand, token string) *obstacle {
 	request := &d.client
 	refuse := func(why string) *obstacle {

@@ -55,7 +55,7 @@ type Agent struct {
 	Config
 	client  kubernetes.Interface
 	logPort int32
-	// server is the management cluster's API server, and clusterEnv what every container is told of it.
+	// server is the management cluster's API server, and clusterEnv its variables in every container.
 	server     *url.URL
 	clusterEnv map[string]string
 

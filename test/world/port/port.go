@@ -4,7 +4,7 @@
 
 // Package port finds free TCP ports for programs that must be told which port to listen on.
 //
-// Between the choice and the program's bind anybody could take the port. So ports come from below the range that the
+// Between the choice and the program's bind anyone could take the port. So ports come from below the range that the
 // kernel gives to outgoing connections, and each is claimed by a locked file until the claim is closed: another
 // world on the machine looks elsewhere, and the kernel drops the claims of a process that dies.
 package port
