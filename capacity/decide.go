@@ -357,7 +357,7 @@ func roughly(amount int64) int64 {
 	return 1 << (bits.Len64(uint64(amount)) - 1)
 }
 
-// Lag says whether a lease is to be written, for a grant that is recorded. The write has to fail if the object has
+// Lag reports whether a lease is to be written, for a grant that is recorded. The write has to fail if the object has
 // changed since the lease was read.
 func (g Grant) Lag(lease Lease) bool {
 	return lease.ID == g.Lease && lease.Sequence < g.Sequence

@@ -143,7 +143,7 @@ func Matches(pattern, name string) bool {
 	return strings.HasSuffix(name, parts[last])
 }
 
-// Rule says which machines take from a pool, and how much.
+// Rule declares which machines take from a pool, and how much.
 type Rule struct {
 	Pool     string
 	Resource Resource

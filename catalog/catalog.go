@@ -43,7 +43,7 @@ const (
 
 // Catalog is what a catalog offers.
 type Catalog struct {
-	// Err says why none of the instance types can be used; nil if it isn't the catalog's fault.
+	// Err is why none of the instance types can be used; nil if it isn't the catalog's fault.
 	Err error
 	// Types that can be used, in the order of the catalog.
 	Types []Type
@@ -282,7 +282,7 @@ func (t *Type) readOverhead(overhead *v1alpha1.CatalogOverhead) (problem string)
 	return ""
 }
 
-// CSIDriverProblem says why a name isn't that of a CSI driver, or "".
+// CSIDriverProblem returns why a name isn't that of a CSI driver, or "".
 func CSIDriverProblem(name string) string {
 	if len(validation.IsDNS1123Subdomain(strings.ToLower(name))) > 0 || len(name) > maxCSIDriver {
 		return "is not the name of a CSI driver, such as ebs.csi.aws.com"

@@ -323,7 +323,7 @@ func vacate(provider *cloudprovider.CloudProvider) func(context.Context, *karpv1
 // waitingForCapacity stands for the pods whose launches were given up because they waited for a larger grant.
 const waitingForCapacity types.UID = "waiting-for-capacity"
 
-// missing says why a static NodePool can't get a node now.
+// missing returns why a static NodePool can't get a node now.
 func missing(provider *cloudprovider.CloudProvider, suspended func() bool) func(context.Context, *karpv1.NodePool) string {
 	return func(ctx context.Context, nodePool *karpv1.NodePool) string {
 		if suspended() {

@@ -56,7 +56,7 @@ func Keep(annotations map[string]string, object client.Object) map[string]string
 	return annotations
 }
 
-// Message says what is wrong with an object, and what to do.
+// Message returns what is wrong with an object, and what to do.
 func Message(why string) string {
 	return "Go can't decode this object, although the API server admitted it; what can't be decoded counts as absent: " + why +
 		". Correct the value, or delete the object"

@@ -74,7 +74,7 @@ func (r *records) tell(object *metav1.PartialObjectMetadata, why string) {
 	r.report(object, why)
 }
 
-// begin says that all objects will be seen from now on, until end.
+// begin starts a pass that sees all objects, until end.
 func (r *record) begin() {
 	r.mu.Lock()
 	defer r.mu.Unlock()

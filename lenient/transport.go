@@ -122,7 +122,7 @@ func (d *Decoder) fails(raw []byte, gvk schema.GroupVersionKind) bool {
 	return exponent.Found(raw) || decodeRaw(raw, d.typeOf(gvk)) != nil
 }
 
-// resized says that an answer isn't as long as its header says.
+// resized removes the header of an answer's length, which is another now.
 func resized(response *http.Response) {
 	response.ContentLength = -1
 	response.Header.Del("Content-Length")

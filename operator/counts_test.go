@@ -50,7 +50,7 @@ func countsOf(hostedCluster *v1beta1.HostedCluster) counts {
 	return c
 }
 
-// atMost says that none of them is more than the other's.
+// atMost reports that none of them is more than the other's.
 func (c counts) atMost(other counts) bool {
 	return c.nodes <= other.nodes && c.claims <= other.claims && c.vcpus <= other.vcpus && c.drifted <= other.drifted && c.byVersion <= other.byVersion
 }

@@ -25,7 +25,7 @@ type guestObject struct {
 	object client.Object
 	// damage changes the operator's fields and adds others, as another client.
 	damage func(client.Object)
-	// whole says what else has to hold once it is healed, beside the label and others' metadata.
+	// whole is what else has to hold once it is healed, beside the label and others' metadata.
 	whole func(Gomega, client.Object)
 }
 

@@ -72,7 +72,7 @@ var (
 	errTalkative = fmt.Errorf("the registry or its token server sent more than %d KiB where a registry sends less", maxAnswerBytes>>10)
 )
 
-// tooMany says which bound was exceeded: "too large: more than 4096 tags".
+// tooMany returns which bound was exceeded: "too large: more than 4096 tags".
 func tooMany(limit int, what string) error {
 	return fmt.Errorf("%w: more than %d %s", errTooLarge, limit, what)
 }

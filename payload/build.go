@@ -35,7 +35,7 @@ const (
 	LabelRelease = "io.openshift.release"
 )
 
-// Spec says what a release image holds.
+// Spec is what a release image holds.
 type Spec struct {
 	// Version is the release's semantic version, without a leading "v".
 	Version string
@@ -47,7 +47,7 @@ type Spec struct {
 	NodeImages NodeImages
 }
 
-// ComponentSpec says what a release holds of one component.
+// ComponentSpec is what a release holds of one component.
 type ComponentSpec struct {
 	// Name is lower case letters, digits and dashes: "karpenter-clusterapi".
 	Name string

@@ -39,14 +39,14 @@ const (
 	opBuilding  = "building"
 )
 
-// Error says why an image could not be read, built or pushed.
+// Error is why an image could not be read, built or pushed.
 type Error struct {
 	Reason Reason
 	// Op is what was being done, as the beginning of a sentence: "pulling".
 	Op string
 	// Ref is the image as the caller named it; its digest is in it once that is known.
 	Ref string
-	// Detail says what is wrong in a form for people. It holds no credentials and is at most about a kilobyte long.
+	// Detail is what is wrong in a form for people. It holds no credentials and is at most about a kilobyte long.
 	Detail string
 	// Registry is the host that Reason is about, if it is about one: "registry.example:5000".
 	Registry string
@@ -57,7 +57,7 @@ type Error struct {
 	Err error
 }
 
-// Error says it all in one line: "pulling registry.example/release:1.36.3: 401 Unauthorized: …".
+// Error returns it all in one line: "pulling registry.example/release:1.36.3: 401 Unauthorized: …".
 func (e *Error) Error() string { return fmt.Sprintf("%s %s: %s", e.Op, e.Ref, e.Detail) }
 
 // Unwrap returns the cause.

@@ -31,7 +31,7 @@ var manifestFile = regexp.MustCompile(`^\d+_\d+_([^_]+)_.+\.(yaml|yml|json)$`)
 
 // overlay collects the files of release-manifests/ from an image's layers, which are added from the top down.
 type overlay struct {
-	// wanted says which components' manifests are kept.
+	// wanted reports whether a component's manifests are kept.
 	wanted func(component string) bool
 
 	files   map[string][]byte // by name, without the directory

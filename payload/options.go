@@ -44,7 +44,7 @@ type Options struct {
 	Timeout time.Duration
 }
 
-// ImageContentSource says where else the images under a source can be pulled from.
+// ImageContentSource is where else the images under a source can be pulled from.
 type ImageContentSource struct {
 	// Source is a registry or repository, or the beginning of one at a slash: "registry.example/openshift". With
 	// several entries that match an image, those with the longest source count.

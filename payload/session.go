@@ -156,7 +156,7 @@ func (s *session) explain(ctx context.Context, err error) error {
 	return explain(ctx, s.repository.RegistryStr(), s.anonymous, err)
 }
 
-// explainDiscreetly says what explain does as far as it takes to correct a reference or its credentials, and nothing of what was answered.
+// explainDiscreetly returns what explain does as far as it takes to correct a reference or its credentials, and nothing of what was answered.
 func explainDiscreetly(ctx context.Context, registry string, anonymous bool, err error) error {
 	var e *Error
 	explained := explain(ctx, registry, anonymous, err)
@@ -231,7 +231,7 @@ func explain(ctx context.Context, registry string, anonymous bool, err error) er
 	return e
 }
 
-// notFound says what a registry hasn't got, as far as it says so: the answer to a HEAD request has no code.
+// notFound returns what a registry doesn't have, if its answer names it: the answer to a HEAD request has no code.
 func notFound(status *transport.Error) string {
 	text := fmt.Sprintf("%d %s", http.StatusNotFound, http.StatusText(http.StatusNotFound))
 	if status.Request == nil {

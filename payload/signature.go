@@ -267,7 +267,7 @@ func (s *session) verifyTag(ctx context.Context, verifier *Verifier, digest stri
 
 const noSignature = "it has no signature"
 
-// untrusted says that none of the signatures that were read, limit at most, is good.
+// untrusted reports that none of the signatures that were read, limit at most, is good.
 func untrusted(limit, count int) error {
 	if count > limit {
 		return unsigned("none of its first %d signatures, of %d, is by a key that the platform trusts", limit, count)

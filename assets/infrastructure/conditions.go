@@ -42,7 +42,7 @@ var (
 	statuses = []string{string(metav1.ConditionFalse), string(metav1.ConditionTrue), string(metav1.ConditionUnknown)}
 )
 
-// rule says what a condition means. It matches if any of reasons, words and messages does; without all three, any condition
+// rule is what a condition means. It matches if any of reasons, words and messages does; without all three, any condition
 // of the type and status.
 type rule struct {
 	means Meaning
@@ -57,7 +57,7 @@ type rule struct {
 	messages []*regexp.Regexp
 }
 
-// state says what the content of a field of the machine means.
+// state is what the content of a field of the machine means.
 type state struct {
 	means  Meaning
 	path   Path

@@ -16,7 +16,7 @@ const (
 	domainPlaceholder = "{failureDomain}"
 )
 
-// nodeZone says how the kind's cloud controller manager names the zone of a node that is in a failure domain of Cluster API's. The zero value
+// nodeZone is how the kind's cloud controller manager names the zone of a node that is in a failure domain of Cluster API's. The zero value
 // names both the same.
 type nodeZone struct {
 	// format of the zone, with the placeholder of the failure domain and perhaps that of the region.

@@ -24,7 +24,7 @@ const (
 	Verb     = "use"
 )
 
-// Kind says which fields of the objects of a kind refer to Secrets. It isn't changed after it was read.
+// Kind declares which fields of the objects of a kind refer to Secrets. It isn't changed after it was read.
 type Kind struct {
 	schema.GroupKind
 	// Compared are the references, and Ignored the paths of fields that only look like one.

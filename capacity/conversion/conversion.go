@@ -50,7 +50,7 @@ func ReservationsAt(spec *autonodev1alpha1.CapacityAccountSpec, now time.Time) [
 	return reservations
 }
 
-// Rule says which machines take from a pool.
+// Rule returns which machines take from a pool.
 func Rule(p *autonodev1alpha1.LeasedPool) capacity.Rule {
 	return capacity.Rule{Pool: p.Name, Resource: capacity.Resource(p.Resource), Selector: selector(&p.Selector), Reservation: p.Reservation}
 }

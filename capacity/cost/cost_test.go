@@ -55,7 +55,7 @@ func machines(cluster, nodePool, instanceType, capacityType, reservation string,
 
 func equal(a, b float64) bool { return math.Abs(a-b) < rounding }
 
-// difference says in which sums two Sums differ.
+// difference returns in which sums two Sums differ.
 func difference(want, got cost.Sums) string {
 	return cmp.Diff(want, got, cmp.Comparer(equal))
 }

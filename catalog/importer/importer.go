@@ -50,7 +50,7 @@ type Imported struct {
 type Format struct {
 	// Name on the command line.
 	Name string
-	// Input says where it comes from.
+	// Input is where it comes from.
 	Input string
 	// Template that its machines are usually made from, and the patches that write a machine type into them.
 	Template v1alpha1.InfrastructureTemplateReference

@@ -25,7 +25,7 @@ type Templates struct {
 	found   map[string]*template.Found
 }
 
-// Offer says what a node class selects from now on, and what isn't known of it.
+// Offer sets what a node class selects from now on, and what isn't known of it.
 func (t *Templates) Offer(nodeClass string, templates []template.Template, cluster template.Cluster, gaps template.Gaps) {
 	t.mu.Lock()
 	defer t.mu.Unlock()

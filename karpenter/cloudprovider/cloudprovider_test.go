@@ -111,7 +111,7 @@ func (f *fixture) offer(changes ...func(templates []template.Template)) {
 	f.selects(templates, template.Cluster{FailureDomains: []string{"a", "b"}}, template.Gaps{})
 }
 
-// selects says what the node class selects, and has that read.
+// selects sets what the node class selects, and has that read.
 func (f *fixture) selects(templates []template.Template, cluster template.Cluster, gaps template.Gaps) {
 	f.t.Helper()
 	f.templates.Offer(f.nodeClass.Name, templates, cluster, gaps)

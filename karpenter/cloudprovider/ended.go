@@ -66,7 +66,7 @@ type failure struct {
 	until    time.Time
 }
 
-// Error says why.
+// Error returns why.
 func (f *failure) Error() string { return f.err.Error() }
 
 // Unwrap returns the cause.
@@ -97,7 +97,7 @@ func isUnanswered(err error) bool {
 	return errors.As(err, &request) || utilnet.IsConnectionRefused(err) || utilnet.IsConnectionReset(err) || utilnet.IsProbableEOF(err)
 }
 
-// notCreated says why a chosen offering's Machine wasn't created. Where a retry would fail in the same way, the NodePool
+// notCreated returns why a chosen offering's Machine wasn't created. Where a retry would fail in the same way, the NodePool
 // doesn't get the offering for a while.
 func (c *CloudProvider) notCreated(nodeClaim *karpv1.NodeClaim, chosen launch, err error) error {
 	f := &failure{reason: MachineNotCreatedReason, err: err}

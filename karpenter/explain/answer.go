@@ -31,13 +31,13 @@ const (
 	Unmanaged Decision = "Unmanaged"
 )
 
-// PodAnswer says why a pod has no node. Its JSON is an output format that scripts may rely on.
+// PodAnswer explains why a pod has no node. Its JSON is an output format that scripts may rely on.
 type PodAnswer struct {
 	Pod      string   `json:"pod"`
 	Decision Decision `json:"decision"`
 	// Summary is the answer in a sentence.
 	Summary string `json:"summary"`
-	// Waits says what Karpenter or the pod is waiting for, and what to do.
+	// Waits is what Karpenter or the pod is waiting for, and what to do.
 	Waits []string `json:"waits,omitempty"`
 	// Node that has the pod, or will.
 	Node string `json:"node,omitempty"`
@@ -49,7 +49,7 @@ type PodAnswer struct {
 	Missing []string `json:"missing,omitempty"`
 }
 
-// NodePoolAnswer says whether a NodePool can launch a node for a pod.
+// NodePoolAnswer reports whether a NodePool can launch a node for a pod.
 type NodePoolAnswer struct {
 	Name string `json:"name"`
 	Fits bool   `json:"fits"`
@@ -85,7 +85,7 @@ type Refusal struct {
 	rank int
 }
 
-// NodeAnswer says why a node stays or goes. Its JSON is an output format that scripts may rely on.
+// NodeAnswer explains why a node stays or goes. Its JSON is an output format that scripts may rely on.
 type NodeAnswer struct {
 	Node      string   `json:"node"`
 	NodeClaim string   `json:"nodeClaim,omitempty"`
@@ -103,7 +103,7 @@ type NodeAnswer struct {
 	Missing []string `json:"missing,omitempty"`
 }
 
-// MethodAnswer says what one method would do with a node.
+// MethodAnswer is what one method would do with a node.
 type MethodAnswer struct {
 	Name string `json:"name"`
 	// Disrupts the node now.

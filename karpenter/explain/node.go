@@ -28,7 +28,7 @@ import (
 	"github.com/autonode-io/autonode/karpenter/core/nodelimit"
 )
 
-// Node says why a node, named directly or by its NodeClaim, stays or goes.
+// Node explains why a node, named directly or by its NodeClaim, stays or goes.
 func (s *Simulation) Node(ctx context.Context, name string) (*NodeAnswer, error) {
 	ctx = s.context(ctx)
 	node := s.stateNode(name)
@@ -198,7 +198,7 @@ func (s *Simulation) ask(ctx context.Context, method disruption.Method, queue *d
 	return false, "there is nothing to gain", nil
 }
 
-// unconsidered says why a method doesn't take a node that nothing blocks.
+// unconsidered returns why a method doesn't take a node that nothing blocks.
 func (s *Simulation) unconsidered(method disruption.Method, node *state.StateNode, possible bool) string {
 	switch claim := node.NodeClaim; {
 	case !possible:
@@ -236,7 +236,7 @@ func (s *Simulation) unconsidered(method disruption.Method, node *state.StateNod
 	return "the NodeClaim isn't Consolidatable yet" + after
 }
 
-// unrepaired says when a node will be repaired, or that nothing is to be repaired.
+// unrepaired returns when a node will be repaired, or that nothing is to be repaired.
 func (s *Simulation) unrepaired(node *state.StateNode) string {
 	matcher := s.cluster.RepairPolicyMatcher()
 	if matcher == nil || node.Node == nil {
@@ -262,7 +262,7 @@ func (s *Simulation) unrepaired(node *state.StateNode) string {
 	return condition + " isn't repaired now"
 }
 
-// describe says what a command of a method does.
+// describe returns what a command of a method does.
 func describe(method disruption.Method, command disruption.Command) string {
 	nodes := command.SourceNodeNames()
 	text := "it would be removed, its pods fit on other nodes"
@@ -368,7 +368,7 @@ func (s *Simulation) facts(node *state.StateNode) []string {
 	return facts
 }
 
-// olderImage says that a node isn't replaced for the nodes' version because its template's image is older; "" if that isn't so.
+// olderImage reports that a node isn't replaced for the nodes' version because its template's image is older; "" if that isn't so.
 func (s *Simulation) olderImage(node *state.StateNode) string {
 	ref := node.NodeClaim.Spec.NodeClassRef
 	if ref == nil || node.Node == nil {

@@ -37,7 +37,7 @@ const (
 	rankOther
 )
 
-// nodePool says whether a NodePool can launch a node for one pod.
+// nodePool reports whether a NodePool can launch a node for one pod.
 func (s *Simulation) nodePool(ctx context.Context, nodePool *karpv1.NodePool, pod *corev1.Pod) NodePoolAnswer {
 	answer := NodePoolAnswer{Name: nodePool.Name}
 	if answer.Reason = s.unusable(nodePool); answer.Reason != "" {
@@ -149,7 +149,7 @@ func boundless(it *karpcloudprovider.InstanceType, requests corev1.ResourceList)
 	return large
 }
 
-// refused says of each instance type that isn't in claim why it can't be the pod's node: the first of Karpenter core's checks that it fails.
+// refused returns, for each instance type that isn't in claim, why it can't be the pod's node: the first of Karpenter core's checks that it fails.
 func (s *Simulation) refused(nodePool *karpv1.NodePool, pod *corev1.Pod, instanceTypes []*karpcloudprovider.InstanceType, claim *scheduling.NodeClaim,
 	requirements karpscheduling.Requirements, requests corev1.ResourceList,
 ) []Refusal {
@@ -329,7 +329,7 @@ func (s *Simulation) exhausted(nodeClass string) string {
 	return s.reported(nodeClass, v1alpha1.ConditionOfferingsAvailable)
 }
 
-// unavailable says what the node class reports of an instance type.
+// unavailable returns what the node class reports of an instance type.
 func (s *Simulation) unavailable(nodeClass, instanceType string) string {
 	if class := s.nodeClass(nodeClass); class != nil {
 		for _, template := range class.Status.Templates {

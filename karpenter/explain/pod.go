@@ -24,7 +24,7 @@ import (
 	"sigs.k8s.io/karpenter/pkg/utils/resources"
 )
 
-// Pod says why a pod has no node.
+// Pod explains why a pod has no node.
 func (s *Simulation) Pod(ctx context.Context, key client.ObjectKey) (*PodAnswer, error) {
 	ctx = s.context(ctx)
 	pod := &corev1.Pod{}
@@ -121,7 +121,7 @@ func ignored(pod *corev1.Pod) (decision Decision, reason string) {
 	return "", ""
 }
 
-// fits says what a pod that needs no new node waits for.
+// fits adds what a pod that needs no new node waits for.
 func (s *Simulation) fits(answer *PodAnswer, name string, existing *scheduling.ExistingNode) {
 	answer.Decision, answer.Node = Fits, existing.Name()
 	switch claim := existing.NodeClaim; {
@@ -141,7 +141,7 @@ func (s *Simulation) fits(answer *PodAnswer, name string, existing *scheduling.E
 	}
 }
 
-// launches says which node a pod gets, and what has yet to happen.
+// launches adds which node a pod gets, and what has yet to happen.
 func (s *Simulation) launches(answer *PodAnswer, name string, claim *scheduling.NodeClaim) {
 	answer.Decision = Launches
 	accepted := acceptedOf(claim)

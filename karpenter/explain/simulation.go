@@ -43,7 +43,7 @@ type Config struct {
 	// Options of the Karpenter that is simulated.
 	Options *options.Options
 	Clock   clock.Clock
-	// Missing says what isn't known, and what to do about it. Every answer repeats it.
+	// Missing is what isn't known, and what to do about it. Every answer repeats it.
 	Missing []string
 }
 

@@ -46,7 +46,7 @@ type Applier struct {
 // changes nothing.
 const remembered = 1 << 16
 
-// entry says that an object with this resource version holds what hash was made of.
+// entry: an object with this resource version holds what hash was made of.
 type entry struct {
 	hash            [sha256.Size]byte
 	resourceVersion string

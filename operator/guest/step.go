@@ -122,7 +122,7 @@ func (c *Connections) disconnected(ctx context.Context, s *scope.Scope) scope.Re
 	return scope.Result{Wait: true, Message: message, RequeueAfter: outage.Recheck}
 }
 
-// diagnose says why there is no connection, as far as the management cluster knows. Untried means that there is no
+// diagnose returns why there is no connection, as far as the management cluster knows. Untried means that there is no
 // problem and no attempt yet.
 func (c *Connections) diagnose(ctx context.Context, s *scope.Scope) (reason, message string, untried bool) {
 	key := s.ClusterKey()

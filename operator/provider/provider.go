@@ -31,10 +31,10 @@ type Profile struct {
 	// Component is the name of this Karpenter in the payload.
 	Component string
 
-	// CheckSpec says what is wrong with the provider's member of the union, beginning with the field's path below
+	// CheckSpec returns what is wrong with the provider's member of the union, beginning with the field's path below
 	// spec.autoNode.provisionerConfig.karpenter, and what to do. It reads nothing else.
 	CheckSpec func(config *v1beta1.Karpenter) error
-	// CheckCluster says why the provider can't work with the Cluster and with what the management cluster serves.
+	// CheckCluster returns why the provider can't work with the Cluster and with what the management cluster serves.
 	CheckCluster func(ctx context.Context, in Input) (Finding, error)
 
 	// Deployment returns what runs Karpenter, as an asset of one container without an image. The operator sets the image, pull secrets
@@ -70,7 +70,7 @@ type Profile struct {
 	// namespace.
 	LeaseInGuest bool
 
-	// ApprovesCertificates says that the operator decides on the certificate requests of the provider's nodes. Each has to be a Machine
+	// ApprovesCertificates: the operator decides on the certificate requests of the provider's nodes. Each has to be a Machine
 	// that carries the labels of its NodeClaim.
 	ApprovesCertificates bool
 
@@ -91,7 +91,7 @@ type NodeClass struct {
 	// DrainingAnnotation makes a node class launch nothing while it is "true". Where the provider has no such thing, Karpenter loses
 	// the right to create NodeClaims while it drains.
 	DrainingAnnotation string
-	// Guarded says that the guest's admission policy about node classes is for this kind, whose fields it knows.
+	// Guarded: the guest's admission policy about node classes is for this kind, whose fields it knows.
 	Guarded bool
 	// RolloutAnnotation is on each node class: Karpenter's last complete rollout, as in the variable RolloutVariable
 	// of its Deployment. Empty if the provider doesn't read it.

@@ -92,9 +92,9 @@ type Exception struct {
 	// Names are those of the objects, if the rule names any. AnyName stands for every rule that does.
 	Names []string
 	Verbs []string
-	// Reason says what needs it, and why no test does.
+	// Reason is what needs it, and why no test does.
 	Reason string
-	// Sometimes says that it depends on timing whether a test uses it.
+	// Sometimes: it depends on timing whether a test uses it.
 	Sometimes bool
 	// Denied: requests for it are made, and have to be denied.
 	Denied bool

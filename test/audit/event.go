@@ -37,7 +37,7 @@ type Event struct {
 	Name      string
 	// Code is the HTTP status of the answer.
 	Code int
-	// Allowed says that the authorizer didn't object; admission may have.
+	// Allowed: the authorizer didn't object; admission may have.
 	Allowed bool
 	// Reason is the authorizer's, which names the binding and the role.
 	Reason string

@@ -22,7 +22,7 @@ type Request struct {
 	Code int `json:"code"`
 }
 
-// Conflict says that what was to be written had changed meanwhile, or was there already.
+// Conflict reports that what was to be written had changed meanwhile, or was there already.
 func (r Request) Conflict() bool { return r.Code == http.StatusConflict }
 
 // Traffic is how often each kind of request was answered.

@@ -47,7 +47,7 @@ func everySpec(ours, kwok Results) string {
 	return text.String()
 }
 
-// reasons says why specs can't pass.
+// reasons returns why specs can't pass.
 func reasons(ours Results) string {
 	all := ours.explained(specs(ours))
 	if len(all) == 0 {

@@ -295,7 +295,7 @@ func names(nodes []corev1.Node) []string {
 	return out
 }
 
-// oneAtATime says what is wrong with "never more than one at a time": most nodes were disrupted at once, and ever lists all that were.
+// oneAtATime returns what is wrong with "never more than one at a time": most nodes were disrupted at once, and ever lists all that were.
 func oneAtATime(replaced []string, most int, ever []string) error {
 	switch {
 	case len(replaced) == 0:

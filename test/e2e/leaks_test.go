@@ -147,7 +147,7 @@ func managementCredentialsIn(ctx context.Context, world *localworld.World, guest
 	return credentialsIn(ctx, finder, guest.RESTConfig())
 }
 
-// credentialsIn says which objects of a cluster contain a credential, but for those of some kinds.
+// credentialsIn returns which objects of a cluster contain a credential, but for those of some kinds.
 func credentialsIn(ctx context.Context, finder *leak.Finder, config *rest.Config, but ...schema.GroupResource) ([]string, error) {
 	discoverer, err := discovery.NewDiscoveryClientForConfig(config)
 	if err != nil {

@@ -180,7 +180,7 @@ func (f *faults) live(t *testing.T, steps *fault.Steps, done func(g Gomega, ctx 
 	}
 }
 
-// unmet says what doesn't hold yet.
+// unmet returns what doesn't hold yet.
 func unmet(ctx context.Context, done func(g Gomega, ctx context.Context)) error {
 	var errs []error
 	done(NewGomega(func(message string, _ ...int) { errs = append(errs, errors.New(message)) }), ctx)

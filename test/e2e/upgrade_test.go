@@ -222,7 +222,7 @@ func (c *cluster) watchAhead(t *testing.T) (result func() []string) {
 	}
 }
 
-// ahead says so if a Machine is newer than the guest's API server. While that is being replaced, it waits for the new one.
+// ahead reports a Machine that is newer than the guest's API server. While that is being replaced, it waits for the new one.
 func (c *cluster) ahead(machine *clusterv1.Machine) []string {
 	running := c.world.Guest(c.name).Version()
 	kubelet, err := utilversion.ParseGeneric(machine.Spec.Version)

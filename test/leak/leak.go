@@ -121,7 +121,7 @@ func (f *Finder) Known() int {
 	return len(f.known)
 }
 
-// Find says which credentials a text contains, sorted, without repeating them.
+// Find returns which credentials a text contains, sorted, without repeating them.
 func (f *Finder) Find(text string) []string {
 	f.mu.Lock()
 	defer f.mu.Unlock()

@@ -116,7 +116,7 @@ func (p programs) registered(name string) bool {
 	return false
 }
 
-// check says what is wrong with an expression.
+// check returns what is wrong with an expression.
 func (p programs) check(t *testing.T, where, expression string) {
 	t.Helper()
 	q, err := parse(expression)

@@ -68,7 +68,7 @@ func (q query) kept() []string {
 	return nil
 }
 
-// unknown says which values that a matcher names no series can have.
+// unknown returns which values that a matcher names no series can have.
 func unknown(matcher *labels.Matcher, values []string) error {
 	wanted := []string{matcher.Value}
 	if matcher.Type == labels.MatchRegexp || matcher.Type == labels.MatchNotRegexp {

@@ -22,7 +22,7 @@ import (
 // DefaultPrefix begins the names of images that weren't pushed. No host in that domain can have an owner.
 const DefaultPrefix = "registry.example/autonode"
 
-// Config says what to release.
+// Config is what to release.
 type Config struct {
 	// Version is a semantic version with a leading "v": "v0.1.0".
 	Version string

@@ -77,7 +77,7 @@ func (f *fixture) minimum(size int, changes ...func(*template.Template)) {
 	f.offer(f.nodeClass, []template.Template{f.template(size, changes...)}, template.Cluster{}, template.Gaps{})
 }
 
-// offer says what a node class selects, and has that read.
+// offer sets what a node class selects, and has that read.
 func (f *fixture) offer(nodeClass *v1alpha1.ClusterAPINodeClass, templates []template.Template, cluster template.Cluster, gaps template.Gaps) {
 	f.t.Helper()
 	f.templates.Offer(nodeClass.Name, templates, cluster, gaps)

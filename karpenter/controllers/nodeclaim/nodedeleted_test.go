@@ -17,7 +17,7 @@ import (
 	"github.com/autonode-io/autonode/karpenter/controllers/nodeclaim"
 )
 
-// lost says of a Machine what Cluster API says of one whose Node was deleted.
+// lost sets on a Machine what Cluster API reports of one whose Node was deleted.
 func (f *fixture) lost(m *clusterv1.Machine) {
 	m.Status.NodeRef.Name = f.nodeClaim.Name
 	m.Status.Conditions = append(m.Status.Conditions, metav1.Condition{

@@ -195,7 +195,7 @@ func (s *second) consider(ctx context.Context, nodeClaim *karpv1.NodeClaim, m *c
 	return s.launch(ctx, nodeClaim, nodePool, message, key)
 }
 
-// usual says how long machines of a template usually take.
+// usual returns how long machines of a template usually take.
 func (s *second) usual(source string) string {
 	if usual, known := s.times.Usual(source); known {
 		return usual.Round(time.Second).String()

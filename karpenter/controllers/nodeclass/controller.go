@@ -150,7 +150,7 @@ func (c *Controller) Reconcile(ctx context.Context, nodeClass *v1alpha1.ClusterA
 	return result, errors.Join(append(errs, c.publishHash(ctx, nodeClass))...)
 }
 
-// undecodable says why a node class isn't used. Its hash stays: a hash of what is left of it would have its nodes replaced.
+// undecodable reports why a node class isn't used. Its hash stays: a hash of what is left of it would have its nodes replaced.
 func (c *Controller) undecodable(ctx context.Context, nodeClass *v1alpha1.ClusterAPINodeClass, why string) error {
 	stored := nodeClass.DeepCopy()
 	conditions := nodeClass.StatusConditions(status.WithClock(c.Clock))

@@ -214,7 +214,7 @@ func (c *Controller) needed(ctx context.Context, nodePool *karpv1.NodePool) (boo
 	return n < *nodePool.Spec.Replicas, nil
 }
 
-// nodePools says on each NodePool with vacancies that its nodes are terminated first, and why, until none of them has to be replaced.
+// nodePools reports on each NodePool with vacancies that its nodes are terminated first, and why, until none of them has to be replaced.
 func (c *Controller) nodePools(ctx context.Context) error {
 	why, count := map[string]string{}, map[string]int{}
 	for _, v := range c.Vacancies.All() {

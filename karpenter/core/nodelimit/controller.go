@@ -60,7 +60,7 @@ func Below(nodePool *karpv1.NodePool) (limit int64, below bool) {
 	return quantity.Value(), quantity.Value() <= *nodePool.Spec.Replicas
 }
 
-// NoReplacement says why a drifted node of a static NodePool isn't replaced; empty if the NodePool's limit leaves room.
+// NoReplacement returns why a drifted node of a static NodePool isn't replaced; empty if the NodePool's limit leaves room.
 func NoReplacement(nodePool *karpv1.NodePool) string {
 	limit, below := Below(nodePool)
 	if !below {

@@ -47,7 +47,7 @@ const (
 type Config struct {
 	// Guest reads NodePools from the cache.
 	Guest client.Client
-	// Missing says why no node of a NodePool can be launched now. It is empty if one can, or if that isn't known.
+	// Missing returns why no node of a NodePool can be launched now. It is empty if one can, or if that isn't known.
 	Missing func(ctx context.Context, nodePool *karpv1.NodePool) string
 	// Cluster is core's state. It may be set after Launches, which it is made with.
 	Cluster *state.Cluster

@@ -125,7 +125,7 @@ func (f *Follower) commandOf(nodeClaim *karpv1.NodeClaim) (*disruption.Command, 
 	return command, command.Candidates[i]
 }
 
-// message says what is full.
+// message returns what is full.
 func message(nodeClaim *karpv1.NodeClaim, reason disruption.TerminateFirstReason) string {
 	switch reason {
 	case disruption.TerminateFirstNoReservedCapacity:

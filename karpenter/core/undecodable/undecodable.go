@@ -31,7 +31,7 @@ import (
 // Metric counts the objects of both clusters that can't be decoded, by kind.
 const Metric = "karpenter_clusterapi_undecodable_objects"
 
-// Adjust says what becomes of objects whose text can't be decoded whole.
+// Adjust returns what becomes of objects whose text can't be decoded whole.
 func Adjust() map[schema.GroupKind]func(map[string]any) {
 	return map[schema.GroupKind]func(map[string]any){
 		{Group: apis.Group, Kind: "NodePool"}:  nodePool,

@@ -27,7 +27,7 @@ var (
 // SucceedingError is returned while requests of an earlier process may still create Machines.
 type SucceedingError struct{ Until time.Time }
 
-// Error says until when.
+// Error returns until when.
 func (e *SucceedingError) Error() string {
 	return fmt.Sprintf("waiting until %s: the Karpenter before this one may still have Machines created, which the cluster's CapacityLease has to cover",
 		e.Until.UTC().Format(time.TimeOnly))

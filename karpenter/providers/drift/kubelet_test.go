@@ -16,7 +16,7 @@ import (
 	"github.com/autonode-io/autonode/karpenter/providers/template"
 )
 
-// runs says which kubelet the node has.
+// runs sets which kubelet the node has.
 func (w *world) runs(version string) *world {
 	w.machine.Status.NodeInfo = &corev1.NodeSystemInfo{KubeletVersion: version}
 	return w

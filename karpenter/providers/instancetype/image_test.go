@@ -53,7 +53,7 @@ func TestImages(t *testing.T) {
 		// successor is what a node of the first template is to be launched from instead, and behind are the sources whose image is too old.
 		successor string
 		behind    []string
-		// unavailable says why nothing is launched from a source.
+		// unavailable is why nothing is launched from a source.
 		unavailable map[string]string
 		problem     string
 	}{

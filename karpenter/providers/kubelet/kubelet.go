@@ -32,12 +32,12 @@ const (
 type Settings struct {
 	// KubeletConfiguration as the template has it, as far as it changes what a node can allocate. Its quantities aren't validated.
 	v1alpha1.KubeletConfiguration
-	// MergeEvictionDefaults says that signals which EvictionHard doesn't name have their default thresholds. Otherwise they have
+	// MergeEvictionDefaults: signals which EvictionHard doesn't name have their default thresholds. Otherwise they have
 	// none, unless EvictionHard is nil.
 	MergeEvictionDefaults bool
-	// IgnoreEviction says that thresholds don't reduce what a node can allocate.
+	// IgnoreEviction: thresholds don't reduce what a node can allocate.
 	IgnoreEviction bool
-	// NoLocalStorage says that nodes have no ephemeral storage to allocate.
+	// NoLocalStorage: nodes have no ephemeral storage to allocate.
 	NoLocalStorage bool
 	// ReservedCPUs is the number of cores of reserved-cpus, which replaces the CPU of kubeReserved and systemReserved; nil if
 	// it isn't set.

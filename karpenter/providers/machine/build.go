@@ -88,7 +88,7 @@ type Objects struct {
 	Machine   *clusterv1.Machine
 }
 
-// BuildError says why a plan can't be rendered. A retry only helps after a template has changed.
+// BuildError is why a plan can't be rendered. A retry only helps after a template has changed.
 type BuildError struct{ err error }
 
 // Error names the object that can't be made.

@@ -358,7 +358,7 @@ func (p *Provider) getLive(ctx context.Context, name string, nodeClaim types.UID
 	return machine, nil
 }
 
-// taken says whose an object is that a NodeClaim has no use for.
+// taken returns whose an object is that a NodeClaim has no use for.
 func (p *Provider) taken(object client.Object) error {
 	if p.Owns(object) {
 		return ErrReplaced

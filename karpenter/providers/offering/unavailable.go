@@ -367,7 +367,7 @@ func (k Key) Description() string {
 	return k.CapacityType + " " + k.InstanceType + " in zone " + k.Zone
 }
 
-// RetryNotice says until when an offering is unavailable. It is empty if the offering is available.
+// RetryNotice returns until when an offering is unavailable. It is empty if the offering is available.
 func RetryNotice(until time.Time) string {
 	if until.IsZero() {
 		return ""

@@ -36,7 +36,7 @@ var ErrFull = errors.New("no further machine may be launched")
 // WaitingError is returned while the operator may grant more of the pools that leave too little.
 type WaitingError struct{ Pools, InstanceType string }
 
-// Error says what the launch waits for.
+// Error returns what the launch waits for.
 func (e *WaitingError) Error() string {
 	return fmt.Sprintf("the hosted cluster's CapacityLease has too little left of %s for instance type %s; waiting for the operator to grant more",
 		e.Pools, e.InstanceType)
@@ -46,7 +46,7 @@ func (e *WaitingError) Error() string {
 // a while.
 type UngrantedError struct{ Pools string }
 
-// Error says what the operator hasn't granted.
+// Error returns what the operator hasn't granted.
 func (e *UngrantedError) Error() string {
 	return fmt.Sprintf("the operator hasn't granted more of %s within %s", e.Pools, capacityprovider.GrantWait)
 }

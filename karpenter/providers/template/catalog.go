@@ -63,7 +63,7 @@ type catalogKey struct {
 type expanded struct {
 	templates []Template
 	invalid   []*InvalidError
-	// closed says which offerings can't be launched.
+	// closed declares which offerings can't be launched.
 	closed []Note
 	// spec that they were read from. It is the cache's: don't modify it.
 	spec map[string]any
@@ -414,7 +414,7 @@ func (s *Template) offer(t *catalog.Type, kind infrastructure.Kind, arch string,
 	}
 }
 
-// unsold says why the machine of an offering wouldn't be paid for as the offering says, or "".
+// unsold returns why the machine of an offering wouldn't be paid for as the offering says, or "".
 func (s *Template) unsold(kind infrastructure.Kind, o catalog.Offering) string {
 	if o.CapacityType == karpv1.CapacityTypeReserved {
 		return "" // the catalog was only read with a patch that writes the reservation

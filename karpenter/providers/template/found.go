@@ -23,7 +23,7 @@ type Note struct {
 // Error names the object or the kind first.
 func (n Note) Error() string { return n.On + ": " + n.Text }
 
-// InvalidError says why one source is excluded. The others stay in use.
+// InvalidError is why one source is excluded. The others stay in use.
 type InvalidError struct {
 	Source Source
 	// On is the object that carries Key, if it isn't the source: a MachineDeployment's template.
@@ -63,7 +63,7 @@ type Found struct {
 	Templates []Template
 	// Invalid are the matching sources that are excluded.
 	Invalid []*InvalidError
-	// Closed says which offerings of catalogs can't be launched, by reason.
+	// Closed declares which offerings of catalogs can't be launched, by reason.
 	Closed []error
 	// Unreadable are the kinds that couldn't be read, each an *informer.UnreadableError. Their templates are missing
 	// here and may exist.
@@ -72,7 +72,7 @@ type Found struct {
 	Existing map[schema.GroupKind]int
 	// Others counts those of each kind in a shared namespace that don't belong to the Cluster.
 	Others map[schema.GroupKind]int
-	// BootstrapErr says why the node class's bootstrap can't be used although some templates need it: ErrNoBootstrap, a
+	// BootstrapErr is why the node class's bootstrap can't be used although some templates need it: ErrNoBootstrap, a
 	// Forbidden, a NotFound, or an *informer.UnreadableError. Those templates have no bootstrap, and nothing can be
 	// launched from them.
 	BootstrapErr error

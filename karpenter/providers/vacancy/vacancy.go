@@ -48,7 +48,7 @@ type Vacancy struct {
 	// Source and Offering of its Machine.
 	Source   string       `json:"source,omitempty"`
 	Offering offering.Key `json:"offering"`
-	// Reason says what is full, as the NodeClaim's annotation does.
+	// Reason is what is full, as the NodeClaim's annotation does.
 	Reason string    `json:"reason,omitempty"`
 	Since  time.Time `json:"since"`
 	// Account and Charges are what is kept of the CapacityLease.

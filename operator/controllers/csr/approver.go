@@ -57,7 +57,7 @@ type Config struct {
 	Recorder events.EventRecorder
 	// Profiles select the providers whose nodes' requests are handled.
 	Profiles provider.Profiles
-	// Infrastructure says which addresses a kind's machines decide themselves. Without it none is known to.
+	// Infrastructure declares which addresses a kind's machines decide themselves. Without it none is known to.
 	Infrastructure infrastructure.Kinds
 	// Clock defaults to the real one.
 	Clock clock.PassiveClock

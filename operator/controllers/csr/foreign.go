@@ -98,7 +98,7 @@ func (a *Approver) Source() source.Source {
 	})
 }
 
-// ApprovedByOthers says which request of a guest another approver has approved lately, and until when that counts; false for none.
+// ApprovedByOthers returns which request of a guest another approver has approved lately, and until when that counts; false for none.
 func (a *Approver) ApprovedByOthers(hostedCluster types.NamespacedName) (text string, until time.Time, ok bool) {
 	found, ok := a.foreign.of(hostedCluster)
 	return found.message, found.until, ok

@@ -157,7 +157,7 @@ func TestLaggingCaches(t *testing.T) {
 
 	for _, tc := range []struct {
 		name string
-		// cached says what the caches show already of what is there.
+		// cached is what the caches show already of what is there.
 		machine, claim bool
 	}{
 		{name: "When the cache doesn't show the Machine yet, it should not deny by that", claim: true},

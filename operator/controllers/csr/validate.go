@@ -234,7 +234,7 @@ func forOwnName(r request, e inputs, now time.Time) *decision {
 	return v
 }
 
-// dotted says what to do if a host name ended at the first dot of a Machine's; empty if it didn't.
+// dotted returns what to do if a host name ended at the first dot of a Machine's; empty if it didn't.
 func dotted(machine *clusterv1.Machine, host string) string {
 	for _, name := range ownNames(machine) {
 		if label, _, found := strings.Cut(name, "."); found && label == host {
@@ -377,7 +377,7 @@ func forAddresses(r request, e inputs) *decision {
 	return nil
 }
 
-// oneFamily says what to do if the infrastructure reports no address of the requested IP family; empty if it does.
+// oneFamily returns what to do if the infrastructure reports no address of the requested IP family; empty if it does.
 func oneFamily(requested string, reported sets.Set[string]) string {
 	family := func(ip string) string {
 		if strings.Contains(ip, ":") {

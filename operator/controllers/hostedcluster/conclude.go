@@ -196,7 +196,7 @@ func summarizeRunning(s *scope.Scope, o *outcome) summary {
 	return sum
 }
 
-// progress says what a rollout of Karpenter that isn't complete is for. Runs has the version and the payload that were rolled out whole
+// progress returns what a rollout of Karpenter that isn't complete is for. Runs has the version and the payload that were rolled out whole
 // last, empty for none.
 func progress(version *v1beta1.VersionStatus, runs v1beta1.ControlPlaneComponentStatus) (state v1beta1.AutoNodeState, reason, doing string) {
 	desired := v1beta1.DesiredVersion{Version: runs.Version, Image: runs.ReleaseImage}

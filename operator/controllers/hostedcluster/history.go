@@ -39,7 +39,7 @@ func (r *Reconciler) recordHistory(s *scope.Scope, o *outcome) {
 	}
 }
 
-// updated says that the desired payload runs. It takes a reconciliation that saw everything: what was written down before could
+// updated reports whether the desired release runs. It takes a reconciliation that saw everything: what was written down before could
 // be about the payload before.
 func updated(s *scope.Scope, o *outcome) bool {
 	if o.state != on || o.blocked || len(o.errs) > 0 || s.Release == nil || s.Component == nil {

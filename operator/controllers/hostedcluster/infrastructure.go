@@ -21,7 +21,7 @@ import (
 // maxHeld limits what is repeated of a Machine's deletion, in bytes.
 const maxHeld = 300
 
-// infrastructure says what keeps the infrastructure from making and deleting machines: its own state, which no machine reports before the
+// infrastructure returns what keeps the infrastructure from making and deleting machines: its own state, which no machine reports before the
 // provider has a session, and Machines whose deletion hangs. It changes no state: what runs goes on. after is when another deletion begins to
 // hang; zero for none.
 func (r *Reconciler) infrastructure(ctx context.Context, s *scope.Scope) (says string, after time.Duration, err error) {

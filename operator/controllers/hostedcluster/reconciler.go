@@ -202,7 +202,7 @@ type outcome struct {
 	resuming bool
 	// message is what the reconciliation waits for; empty for nothing.
 	message string
-	// infrastructure says what keeps it from making and deleting machines; empty for nothing.
+	// infrastructure is what keeps it from making and deleting machines; empty for nothing.
 	infrastructure string
 	// reason is AutoNodeEnabled's reason, if it isn't the default; see scope.Result.
 	reason       string

@@ -155,7 +155,7 @@ func excludes(a, b *v1beta1.HostedCluster) bool {
 	return a.Namespace != b.Namespace || !a.SharesNamespace() || !b.SharesNamespace() || a.ClusterName() == b.ClusterName()
 }
 
-// exclusion says why a HostedCluster can't have its control-plane namespace beside another one, whose key is given.
+// exclusion returns why a HostedCluster can't have its control-plane namespace beside another one, whose key is given.
 func exclusion(s *scope.Scope, other string, sameCluster bool) string {
 	switch {
 	case !s.HostedCluster.SharesNamespace():

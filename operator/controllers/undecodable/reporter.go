@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Package undecodable says which objects of the management cluster Go can't decode: in events on them and on their HostedCluster, and in
+// Package undecodable reports which objects of the management cluster Go can't decode: in events on them and on their HostedCluster, and in
 // a metric.
 package undecodable
 

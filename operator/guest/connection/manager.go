@@ -59,7 +59,7 @@ type Health struct {
 	LastProbe, LastSuccess time.Time
 	// Failures in a row.
 	Failures int
-	// Exceeded says why the connection was closed, if the guest exceeded the bounds of what is kept of it. It is nil as
+	// Exceeded is why the connection was closed, if the guest exceeded the bounds of what is kept of it. It is nil as
 	// soon as there is another connection.
 	Exceeded error
 	// Refused is the HTTP status with which the API server refused the credentials in the last probe: 401 or 403. Zero if it didn't.

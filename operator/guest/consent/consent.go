@@ -76,7 +76,7 @@ func componentOf(ctx context.Context, management client.Reader, hostedCluster *v
 	return component, nil
 }
 
-// Missing says what to write, and who may.
+// Missing returns what to write, and who may.
 func Missing(hostedCluster *v1beta1.HostedCluster, cluster client.ObjectKey) string {
 	return fmt.Sprintf("neither Namespace %s nor Cluster %s names this HostedCluster; the control plane's owner has to annotate one of them with %s=%s/%s",
 		cluster.Namespace, cluster, v1beta1.ConsentAnnotation, hostedCluster.Namespace, hostedCluster.Name)

@@ -36,7 +36,7 @@ func (g groups) allow(group string) bool {
 	return false
 }
 
-// check says why a kind can't be a template of machines or of their bootstrap, in words that follow a field's name.
+// check returns why a kind can't be a template of machines or of their bootstrap, in words that follow a field's name.
 func (g groups) check(group, kind string) error {
 	if !g.allow(group) {
 		return fmt.Errorf("API group %q isn't among those that the platform allows, which are %s", group, strings.Join(g, ", "))

@@ -43,7 +43,7 @@ type Input struct {
 	PayloadVersion string
 	// PullSecret is the HostedCluster's, nil if it has none.
 	PullSecret *corev1.Secret
-	// Monitoring says that the management cluster serves PodMonitors.
+	// Monitoring: the management cluster serves PodMonitors.
 	Monitoring bool
 	// Settings of the platform.
 	Settings Settings

@@ -211,7 +211,7 @@ func IsEstablished(live *apiextensionsv1.CustomResourceDefinition) bool {
 	return false
 }
 
-// StoredBeyond says of each definition in which versions the guest has stored objects that neither the payload nor the operator
+// StoredBeyond returns, for each definition, in which versions the guest has stored objects that neither the payload nor the operator
 // defines; nothing if there are none, and the payload can be used.
 func StoredBeyond(ctx context.Context, s *scope.Scope, payload []*apiextensionsv1.CustomResourceDefinition) ([]string, error) {
 	desired, gated, err := desiredFor(s.Profile, payload)
@@ -234,7 +234,7 @@ func StoredBeyond(ctx context.Context, s *scope.Scope, payload []*apiextensionsv
 	return all, nil
 }
 
-// storedBeyond says in which versions the guest's etcd may hold objects that desired doesn't have. Without them those objects could
+// storedBeyond returns in which versions the guest's etcd may hold objects that desired doesn't have. Without them those objects could
 // be neither read nor deleted.
 func storedBeyond(live, desired *apiextensionsv1.CustomResourceDefinition) string {
 	unknown := sets.New(live.Status.StoredVersions...).Difference(versionNames(desired))

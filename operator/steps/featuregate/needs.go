@@ -65,7 +65,7 @@ func unusable(live *apiextensionsv1.CustomResourceDefinition, version string) st
 	return "doesn't serve version " + version
 }
 
-// ownerOf says who keeps a definition, as far as it tells. Everything in it is written by the guest.
+// ownerOf returns who keeps a definition, as far as it is declared. Everything in it is written by the guest.
 func ownerOf(live *apiextensionsv1.CustomResourceDefinition) string {
 	const helm = "meta.helm.sh/release-"
 	if release := live.Annotations[helm+"name"]; release != "" {

@@ -36,7 +36,7 @@ type Input struct {
 	Owner string
 	// NodeVersion is what nodes get, and the newest that an admin may ask for; empty for any.
 	NodeVersion string
-	// NodeClasses says that the policy about node classes is for the guest's.
+	// NodeClasses: the policy about node classes is for the guest's.
 	NodeClasses bool
 	// Default is the default node class as the HostedCluster wants it; nil if it says nothing.
 	Default *v1alpha1.ClusterAPINodeClass

@@ -121,12 +121,12 @@ func isAhead(v, wanted string) bool {
 	return v != unknown && guest.CompareVersions(v, wanted) > 0
 }
 
-// runAhead says which newer versions nodes run.
+// runAhead returns which newer versions nodes run.
 func runAhead(n, of int, newer map[string]int, desired string) string {
 	return fmt.Sprintf("%d of %d %s %s %s, ahead of %s", n, of, english.PluralWord(of, "node", "nodes"), english.PluralWord(n, "runs", "run"), runs(newer), desired)
 }
 
-// runBehind says which older versions nodes run, and how many nodes are ahead.
+// runBehind returns which older versions nodes run, and how many nodes are ahead.
 func runBehind(behind, ahead, of int, outdated, newer map[string]int, desired string) string {
 	if behind == 0 {
 		return runAhead(ahead, of, newer, desired)
@@ -157,7 +157,7 @@ func (w *images) add(image provider.OlderImage, wanted string) {
 	w.byTemplate[olderTemplate{image.Template, guest.PlainVersion(image.Version), wanted}]++
 }
 
-// String says which template holds most nodes, and what to do.
+// String returns which template holds most nodes, and what to do.
 func (w images) String() string {
 	templates := slices.SortedFunc(maps.Keys(w.byTemplate), func(a, b olderTemplate) int {
 		return cmp.Or(cmp.Compare(w.byTemplate[b], w.byTemplate[a]), cmp.Compare(a.name, b.name), cmp.Compare(a.has, b.has), cmp.Compare(a.wanted, b.wanted))
@@ -172,7 +172,7 @@ func (w images) String() string {
 	return fmt.Sprintf("the image of machine template %s still has %s%s; provide a template whose image has %s", message.Quoted(first.name), message.Quote(first.has), more, message.Quote(first.wanted))
 }
 
-// besides says that some of the nodes wait for an image, and the others for something else.
+// besides reports that some of the nodes wait for an image, and the others for something else.
 func (w images) besides() string {
 	if w.nodes == 0 {
 		return ""

@@ -39,7 +39,7 @@ type Config struct {
 	Clock clock.Clock
 	// Versions returns the versions of the guests' API servers.
 	Versions *guest.Versions
-	// ApprovedByOthers says which certificate request another approver than the operator has approved, and until when that counts; nil if it
+	// ApprovedByOthers returns which certificate request another approver than the operator has approved, and until when that counts; nil if it
 	// isn't known.
 	ApprovedByOthers func(hostedCluster types.NamespacedName) (text string, until time.Time, ok bool)
 }

@@ -123,7 +123,7 @@ func (t *Teardown) request(ctx context.Context, s *scope.Scope, claim *karpv1.No
 	return nil
 }
 
-// outlook says what happens to nodes that aren't drained.
+// outlook returns what happens to nodes that aren't drained.
 func (t *Teardown) outlook(d drain) string {
 	switch deadline := t.clockTime(d.deadline); {
 	case d.phase == stopped:

@@ -59,7 +59,7 @@ type outcome struct {
 	done, forced, abandoned, stopped bool
 }
 
-// want says what the documentation promises: see docs/lifecycle.md.
+// want returns what the documentation promises: see docs/lifecycle.md.
 func (e ending) want() outcome {
 	stuck := e.budget || e.finalizers
 	switch {
@@ -193,7 +193,7 @@ func (f *fixture) others(ctx context.Context, g Gomega, e ending) bool {
 	return true
 }
 
-// expectNothingForced says that nothing was forced and nothing given up: neither the pods, nor the Machine, which stays as long as its
+// expectNothingForced expects that nothing was forced and nothing given up: neither the pods, nor the Machine, which stays as long as its
 // NodeClaim does.
 func (f *fixture) expectNothingForced(ctx context.Context, g Gomega) {
 	claim := &karpv1.NodeClaim{}

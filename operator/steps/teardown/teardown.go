@@ -172,7 +172,7 @@ type drain struct {
 	// timeout is how long nodes may drain, deadline when that ends.
 	timeout  time.Duration
 	deadline time.Time
-	// stops says that nothing is forced at the deadline.
+	// stops: nothing is forced at the deadline.
 	stops bool
 	// givenUp is when what was forced and is still left is given up.
 	givenUp time.Time

@@ -11,7 +11,7 @@ import (
 	"unicode/utf8"
 )
 
-// Picture says what a terminal looks like that plays a recording.
+// Picture is what a terminal looks like that plays a recording.
 type Picture struct {
 	// Title is what the picture is of, for those who don't see it.
 	Title string

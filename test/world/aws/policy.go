@@ -114,7 +114,7 @@ func (a *Account) PassRole(role string) Demand {
 	return Demand{Action: "iam:PassRole", Resource: a.roleARN(role), Keys: map[string]string{"iam:PassedToService": "ec2.amazonaws.com"}}
 }
 
-// authorize says what the caller's role isn't allowed.
+// authorize returns what the caller's role isn't allowed.
 func (a *Account) authorize(caller *Caller, service, action string, body []byte) *Error {
 	demands := []Demand{{Action: service + ":" + action, Resource: "*"}}
 	form := url.Values{}

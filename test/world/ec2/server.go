@@ -163,7 +163,7 @@ func (s *Server) Calls(action string) []Call {
 	return calls
 }
 
-// Unanswered says what was asked for that isn't implemented, each once.
+// Unanswered returns what was asked for that isn't implemented, each once.
 func (s *Server) Unanswered() []string {
 	s.mu.Lock()
 	defer s.mu.Unlock()

@@ -109,7 +109,7 @@ func (s *Secrets) requests(ctx context.Context, secret *metav1.PartialObjectMeta
 	return requests
 }
 
-// InvalidError says why a pull secret that a HostedCluster names can't be used, in words for a condition.
+// InvalidError is why a pull secret that a HostedCluster names can't be used, in words for a condition.
 type InvalidError struct{ Message string }
 
 func (e *InvalidError) Error() string { return e.Message }

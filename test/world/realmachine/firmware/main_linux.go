@@ -18,7 +18,7 @@ import (
 	"github.com/autonode-io/autonode/test/world/realmachine/plan"
 )
 
-// enclosed says that the process is in its cgroups.
+// enclosed: the process is in its cgroups.
 const enclosed = "AUTONODE_ENCLOSED=1"
 
 func main() {
