@@ -40,7 +40,7 @@ import (
 	"github.com/autonode-io/autonode/test/world/registry"
 )
 
-// sessionDuration is the lifetime of Karpenter's credentials, so short that a story sees them renewed.
+// sessionDuration is the lifetime of Karpenter's credentials, so short that a test sees them renewed.
 const sessionDuration = 90 * time.Second
 
 var ec2NodeClass = schema.GroupVersionKind{Group: "karpenter.k8s.aws", Version: "v1", Kind: "EC2NodeClass"}
@@ -57,8 +57,8 @@ func (h *hosted) role() string      { return h.name + "-karpenter" }
 func (h *hosted) nodesRole() string { return h.name + "-nodes" }
 func (h *hosted) queue() string     { return h.name + "-events" }
 
-// takeHosted returns the guest of that name with an account that expects it, and payloads that are for it. AutoNode is off.
-func takeHosted(t *testing.T, name string) *hosted {
+// acquireHosted returns the guest of that name with an account that expects it, and payloads that are for it. AutoNode is off.
+func acquireHosted(t *testing.T, name string) *hosted {
 	t.Helper()
 	g := NewWithT(t)
 	management, err := newClient(world.Management().RESTConfig())
@@ -103,7 +103,7 @@ func documents(t *testing.T) (trust, permissions string) {
 	return found[0][1], found[1][1]
 }
 
-// trust makes the identity provider and the roles as docs/aws.md tells: with the documents that it prints, for the cluster blue.
+// trust makes the identity provider and the roles as docs/aws.md describes: with the documents that it prints, for the cluster blue.
 func (h *hosted) trust(t *testing.T) {
 	t.Helper()
 	g := NewWithT(t)
@@ -150,7 +150,7 @@ func (h *hosted) publish(t *testing.T, endpoint string) {
 	}
 }
 
-// admit lets instances join as docs/aws.md tells: with a bootstrap token, whose requests the guest's controller manager approves.
+// admit lets instances join as docs/aws.md describes: with a bootstrap token, whose requests the guest's controller manager approves.
 func (h *hosted) admit(t *testing.T) (token string) {
 	t.Helper()
 	g := NewWithT(t)

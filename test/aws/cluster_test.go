@@ -48,9 +48,9 @@ type cluster struct {
 	guest      client.WithWatch
 }
 
-// take returns the guest of that name with AutoNode on, for one story. When the story ends, its nodes go; when it failed, what a person
+// acquire returns the guest of that name with AutoNode on, for one test. When the test ends, its nodes go; when it failed, what a person
 // would look at is written down first.
-func take(t *testing.T, name string) *cluster {
+func acquire(t *testing.T, name string) *cluster {
 	t.Helper()
 	g := NewWithT(t)
 	management, err := newClient(world.Management().RESTConfig())
@@ -244,7 +244,7 @@ func (c *cluster) eventsOn(ctx context.Context, pool, reason string) ([]string, 
 	return messages, nil
 }
 
-// clear removes the story's NodePools and workloads, and waits until its instances have gone.
+// clear removes the test's NodePools and workloads, and waits until its instances have gone.
 func (c *cluster) clear(t *testing.T) {
 	t.Helper()
 	g, ctx := NewWithT(t), context.WithoutCancel(t.Context())

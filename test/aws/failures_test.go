@@ -17,7 +17,7 @@ import (
 
 // What EC2 refuses, or takes away, ends as docs/failures.md says.
 func TestFailures(t *testing.T) {
-	c := take(t, green)
+	c := acquire(t, green)
 	spot := []string{karpv1.CapacityTypeSpot}
 
 	t.Run("When a zone has no capacity of a type, it should launch the next cheapest at once and say why", func(t *testing.T) {

@@ -26,10 +26,10 @@ import (
 // Platform AWS: Karpenter's AWS provider runs as it is released. It proves who it is by the guest's token, makes instances that join the guest, and is
 // upgraded, drained and removed by the operator. Roles, permissions and user data are those of docs/aws.md.
 func TestKarpenterAWS(t *testing.T) {
-	h := takeHosted(t, red)
+	h := acquireHosted(t, red)
 	for _, chapter := range []struct {
 		name string
-		tell func(*testing.T)
+		run  func(*testing.T)
 	}{
 		{"When AutoNode is enabled with platform AWS, it should run Karpenter's AWS provider, which becomes its role by the guest's token", h.enables},
 		{"When pods are pending, they should run on nodes that CreateFleet made, each the instance that it says it is", h.runsPods},
@@ -38,11 +38,11 @@ func TestKarpenterAWS(t *testing.T) {
 		{"When the image of the node class changes, it should replace the nodes, and the HostedCluster should say that they are up to date", h.upgradesNodes},
 		{"When AutoNode is disabled, it should drain the nodes and terminate the instances, and be enabled again", h.disables},
 		{"When the HostedCluster is deleted, nothing should be left in the account", h.goes},
-		{"When all is told, AWS should have refused nothing", h.refusedNothing},
-		{"When all is told, Karpenter should have used every permission of its role but the one of placement groups", h.usesRole},
-		{"When all is told, Karpenter should have used every permission that it has in the guest, and been denied only new nodes during the drain", h.permitted},
+		{"When all is done, AWS should have refused nothing", h.refusedNothing},
+		{"When all is done, Karpenter should have used every permission of its role but the one of placement groups", h.usesRole},
+		{"When all is done, Karpenter should have used every permission that it has in the guest, and been denied only new nodes during the drain", h.permitted},
 	} {
-		if !t.Run(chapter.name, chapter.tell) {
+		if !t.Run(chapter.name, chapter.run) {
 			return
 		}
 	}
@@ -256,7 +256,7 @@ func (h *hosted) usesRole(t *testing.T) {
 			printed = append(printed, action)
 		}
 	}
-	used := []any{"ec2:DescribePlacementGroups"} // no node class of the story has one
+	used := []any{"ec2:DescribePlacementGroups"} // no node class of the test has one
 	for _, action := range h.account.Allowed() {
 		used = append(used, action)
 	}

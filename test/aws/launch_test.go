@@ -24,7 +24,7 @@ import (
 
 // What arrives at EC2 is what Karpenter chose.
 func TestLaunch(t *testing.T) {
-	c := take(t, blue)
+	c := acquire(t, blue)
 
 	t.Run("When a template says no capacity, it should have what EC2 says of its type", func(t *testing.T) {
 		g := NewWithT(t)

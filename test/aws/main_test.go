@@ -14,7 +14,7 @@ import (
 	"github.com/autonode-io/autonode/test/world/ec2"
 )
 
-// The guests: a story has one for itself. Stories are told one after the other, because quotas and faults are the account's.
+// The guests: a test has one for itself. Tests run one after the other, because quotas and faults are the account's.
 const (
 	blue  = "blue"
 	green = "green"
@@ -27,7 +27,7 @@ const (
 	booked      = "cr-0booked"
 )
 
-// world is that of all stories.
+// world is that of all tests.
 var world *localworld.World
 
 func TestMain(m *testing.M) {

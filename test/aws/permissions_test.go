@@ -17,29 +17,29 @@ import (
 
 const karpenterIdentity = "Karpenter's AWS provider in the guest"
 
-// exceptions are the permissions of Karpenter's AWS provider in a guest that the story doesn't use, each with what needs it.
+// exceptions are the permissions of Karpenter's AWS provider in a guest that the tests don't use, each with what needs it.
 var exceptions = []audit.Exception{
 	{
 		Identity: karpenterIdentity, Group: "karpenter.sh", Resources: []string{"nodeclaims"}, Verbs: []string{"get"}, Sometimes: true,
 		Reason: "read past the cache, before what belongs to a NodeClaim that seems to be gone is removed",
 	}, {
 		Identity: karpenterIdentity, Group: "karpenter.sh", Resources: []string{"nodeoverlays/status"}, Verbs: []string{"patch"},
-		Reason: "no story has a NodeOverlay",
+		Reason: "no test has a NodeOverlay",
 	}, {
 		Identity: karpenterIdentity, Group: "karpenter.sh", Resources: []string{"nodepools/finalizers", "nodeclaims/finalizers"}, Verbs: []string{"update"},
 		Reason: "requested by admission (OwnerReferencesPermissionEnforcement), which leaves no trace; without it no node registers",
 	}, {
 		Identity: karpenterIdentity, Resources: []string{"namespaces"}, Verbs: []string{"list", "watch"}, Sometimes: true,
-		Reason: "read as soon as a pod has an affinity across namespaces; no story's has",
+		Reason: "read as soon as a pod has an affinity across namespaces; no test's has",
 	}, {
 		Identity: karpenterIdentity, Resources: []string{"pods"}, Verbs: []string{"delete"}, Sometimes: true,
-		Reason: "a pod that outlives its NodeClaim's terminationGracePeriod; no story's does for sure",
+		Reason: "a pod that outlives its NodeClaim's terminationGracePeriod; no test's does for sure",
 	}, {
 		Identity: karpenterIdentity, Resources: []string{"persistentvolumes", "persistentvolumeclaims"}, Verbs: []string{"list", "watch"},
-		Reason: "read as soon as a pod has a volume; no story's has one on AWS",
+		Reason: "read as soon as a pod has a volume; no test's has one on AWS",
 	}, {
 		Identity: karpenterIdentity, Group: "storage.k8s.io", Resources: []string{"storageclasses"}, Verbs: []string{"list", "watch"},
-		Reason: "read as soon as a pod has a volume; no story's has one on AWS",
+		Reason: "read as soon as a pod has a volume; no test's has one on AWS",
 	}, {
 		Identity: karpenterIdentity, Group: "karpenter.sh", Resources: []string{"nodeclaims"}, Verbs: []string{"create"}, Denied: true,
 		Reason: "while AutoNode is being turned off, Karpenter makes no nodes for the pods that it evicts",

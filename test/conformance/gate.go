@@ -59,7 +59,7 @@ func waitingForCPU() (percent float64, err error) {
 		return 0, err
 	}
 	if stats.Some == nil {
-		return 0, errors.New("the kernel tells no pressure")
+		return 0, errors.New("the kernel reports no pressure")
 	}
 	return stats.Some.Avg10, nil
 }

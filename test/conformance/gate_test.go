@@ -42,7 +42,7 @@ func TestGate(t *testing.T) {
 		g.Expect(overloaded.pass(t.Context())).To(Succeed())
 		g.Expect(time.Since(began)).To(BeNumerically(">=", 20*time.Millisecond))
 	})
-	t.Run("When the kernel doesn't tell, it should let a spec begin", func(t *testing.T) {
+	t.Run("When the kernel reports no pressure, it should let a spec begin", func(t *testing.T) {
 		g := NewWithT(t)
 		blind := &gate{starts: rate.NewLimiter(rate.Inf, 1), timeout: time.Hour, waiting: func() (float64, error) { return 0, errors.New("no such file") }}
 		g.Expect(blind.pass(t.Context())).To(Succeed())

@@ -146,7 +146,7 @@ func TestDecision(t *testing.T) {
 }
 
 func TestReport(t *testing.T) {
-	t.Run("When a spec has failed, it should tell where and why", func(t *testing.T) {
+	t.Run("When a spec has failed, it should report where and why", func(t *testing.T) {
 		g := NewWithT(t)
 		dir := t.TempDir()
 		// A suite that writes what Ginkgo would.

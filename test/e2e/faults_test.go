@@ -159,7 +159,7 @@ func (f *faults) startOperator(t *testing.T) *process.Process {
 	return operator
 }
 
-// ofOperator tells the operator's requests from Karpenter's and Cluster API's.
+// ofOperator distinguishes the operator's requests from Karpenter's and Cluster API's.
 func ofOperator(request *http.Request) bool {
 	return strings.HasPrefix(request.UserAgent(), v1beta1.ManagedByOperator)
 }

@@ -174,7 +174,7 @@ func checkPermissions(ctx context.Context, world *localworld.World) ([]string, e
 	return compare(ctx, world, audit.Compare)
 }
 
-// checkRefusals is what some of the tests can tell: that nothing was denied, but for what has to be.
+// checkRefusals is what some of the tests can show: that nothing was denied, but for what has to be.
 func checkRefusals(ctx context.Context, world *localworld.World) ([]string, error) {
 	return compare(ctx, world, func(identity audit.Identity, exceptions []audit.Exception) []string {
 		if identity.Name == operatorIdentity && len(identity.Events) == 0 {

@@ -43,7 +43,7 @@ const (
 )
 
 // What an integer, a quantity, a time or a duration may be, in JSON. Much of it is malformed, and the API server admits what its schema doesn't
-// exclude. Every field gets the telling ones: what no other type than ours decodes, or takes half an hour. Fields of a type are decoded alike, so
+// exclude. Every field gets the revealing ones: what no other type than ours decodes, or takes half an hour. Fields of a type are decoded alike, so
 // that the others are shared out among them.
 var (
 	tellingNumbers = []string{"1.5", "2147483648", "9223372036854775808", "1e300"}

@@ -424,7 +424,7 @@ func TestDocs(t *testing.T) {
 		}
 		for _, match := range regexp.MustCompile("`((?:karpenter|autonode|leader_election)_[a-z_]+)`").FindAllStringSubmatch(string(docs), -1) {
 			if !p.has(match[1]) {
-				t.Errorf("docs/metrics.md tells of %s, which no program serves", match[1])
+				t.Errorf("docs/metrics.md describes %s, which no program serves", match[1])
 			}
 		}
 	})

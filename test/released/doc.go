@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Package released tells the story of a release: what `make release` builds is pushed to the registry of a world on which AutoNode has never
+// Package released tests the life of a release: what `make release` builds is pushed to the registry of a world on which AutoNode has never
 // been, installed from there with kubectl, `autonode install`, Helm and clusterctl, upgraded while nodes run, and uninstalled.
 package released

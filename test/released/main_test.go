@@ -33,7 +33,7 @@ const (
 	after  = "v0.1.1"
 )
 
-// world is the story's.
+// world is that of all steps.
 var world *localworld.World
 
 func TestMain(m *testing.M) {

@@ -26,7 +26,7 @@ const (
 	ours = "app.kubernetes.io/part-of=autonode"
 )
 
-// way is one in which docs/install.md tells people to install. Before each installation they make the namespace with the registry's credentials.
+// way is one to install that docs/install.md describes. Before each installation they make the namespace with the registry's credentials.
 type way struct {
 	name string
 	// install installs a release, and upgrade replaces another one by it.

@@ -121,7 +121,7 @@ func TestReport(t *testing.T) {
 		g.Expect(counted.of).To(Equal(map[request]int{{"patch", "hostedclusters/status"}: 1}))
 	})
 
-	t.Run("When a hosted cluster costs more than the budget, it should fail, unless there are too few to tell", func(t *testing.T) {
+	t.Run("When a hosted cluster costs more than the budget, it should fail, unless there are too few to measure", func(t *testing.T) {
 		g := NewWithT(t)
 		dear := *r
 		dear.cfg.Clusters, dear.cfg.Budget = enough, 1

@@ -93,7 +93,7 @@ func TestFindSource(t *testing.T) {
 		g.Expect(findSource(t.Context(), "")).To(Equal(source))
 	})
 
-	t.Run("When the working directory is elsewhere, AUTONODE_SOURCE should tell", func(t *testing.T) {
+	t.Run("When the working directory is elsewhere, AUTONODE_SOURCE should name the source", func(t *testing.T) {
 		g := NewWithT(t)
 		source := newSource(t)
 		t.Chdir(t.TempDir())

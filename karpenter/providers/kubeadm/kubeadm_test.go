@@ -104,7 +104,7 @@ func authority(t *testing.T) []byte {
 	return pem.EncodeToMemory(&pem.Block{Type: certutil.CertificateBlockType, Bytes: signed.Raw})
 }
 
-// The golden files were written by Cluster API's bootstrap provider v1.14.2, for a Cluster with that endpoint. A story in the world compares with
+// The golden files were written by Cluster API's bootstrap provider v1.14.2, for a Cluster with that endpoint. An end-to-end test compares with
 // the provider that runs there.
 func TestRender(t *testing.T) {
 	for name, test := range map[string]struct{ spec, version, golden string }{

@@ -29,7 +29,7 @@ func newDemoCommand() *cobra.Command {
 	var keep bool
 	cmd := &cobra.Command{
 		Use:   "demo",
-		Short: "Start a world and play AutoNode's main stories in it",
+		Short: "Start a world and run AutoNode's main scenarios in it",
 		Long: `Start a world of its own and play in it what AutoNode is for: a platform team turns it on, a cluster admin gets nodes and
 replaces them within a disruption budget, a new payload rolls Karpenter and then the nodes. It fails if anything that it shows
 did not happen.`,

@@ -30,7 +30,7 @@ import (
 	"github.com/autonode-io/autonode/test/world/progress"
 )
 
-// Environment of the process that `world up --detach` leaves behind: it tells its progress on a file descriptor, and the width
+// Environment of the process that `world up --detach` leaves behind: it reports its progress on a file descriptor, and the width
 // of the terminal at the other end, 0 if that is none.
 const (
 	detachedEnv = "AUTONODE_WORLD_DETACHED"
@@ -237,7 +237,7 @@ func upDetached(ctx context.Context, out io.Writer, cfg localworld.Config) error
 	return context.Cause(ctx)
 }
 
-// printSummary tells what runs where, and how to use it.
+// printSummary prints what runs where, and how to use it.
 func printSummary(out io.Writer, dir string) error {
 	dir, err := filepath.Abs(dir)
 	if err != nil {

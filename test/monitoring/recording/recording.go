@@ -48,7 +48,7 @@ type Recording struct {
 	first, last time.Time
 }
 
-// Scrape reads the targets once. A target that can't be read ends its series, as in Prometheus; Scrape tells which.
+// Scrape reads the targets once. A target that can't be read ends its series, as in Prometheus; Scrape returns which.
 func (r *Recording) Scrape(ctx context.Context, client *http.Client, targets []Target) error {
 	now := time.Now()
 	if r.Now != nil {

@@ -48,7 +48,7 @@ type Provider struct {
 	Manifests string
 	// Args and Env are beside those that every provider gets: a kubeconfig, and the addresses of its webhooks and its health.
 	Args, Env []string
-	// Labels of its CRDs that tell which contract each of its versions follows.
+	// Labels of its CRDs that declare which contract each of its versions follows.
 	Labels map[string]string
 }
 

@@ -240,7 +240,7 @@ func (c *Cluster) anonymousArg() string {
 	return "--anonymous-auth=false"
 }
 
-// StartControllers starts the controller manager and the scheduler. It doesn't wait: what they do tells.
+// StartControllers starts the controller manager and the scheduler. It doesn't wait: their effects show when they run.
 func (c *Cluster) StartControllers() error {
 	c.mu.Lock()
 	defer c.mu.Unlock()

@@ -174,7 +174,7 @@ func (w *write) forward(next http.RoundTripper) (response *http.Response, change
 	return response, after != before, nil
 }
 
-// version returns what tells one state of the object from another; nothing where there is none.
+// version returns what distinguishes one state of the object from another; nothing where there is none.
 func (w *write) version(next http.RoundTripper) (string, error) {
 	// The proxy asks in its own name, because the client may not be allowed to, and mustn't stop when the client ends.
 	request := w.request.Clone(context.WithoutCancel(w.request.Context()))

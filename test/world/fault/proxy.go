@@ -203,7 +203,7 @@ type roundTripper func(*http.Request) (*http.Response, error)
 
 func (f roundTripper) RoundTrip(request *http.Request) (*http.Response, error) { return f(request) }
 
-// impersonate names the user of a client certificate as the API server would read it. Without one it is the token that tells.
+// impersonate names the user of a client certificate as the API server would read it. Without one the token decides.
 func impersonate(r *httputil.ProxyRequest) {
 	if r.In.TLS == nil || len(r.In.TLS.VerifiedChains) == 0 {
 		if r.Out.Header.Get("Authorization") == "" {

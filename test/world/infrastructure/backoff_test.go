@@ -102,7 +102,7 @@ func TestBackOff(t *testing.T) {
 		}
 	}
 
-	t.Run("When its requests are denied, a kubelet should ask as often as a real one does, and go on telling why", func(t *testing.T) {
+	t.Run("When its requests are denied, a kubelet should ask as often as a real one does, and keep reporting why", func(t *testing.T) {
 		g := NewWithT(t)
 		a := newApprover(t)
 		a.decision = certificatesv1.CertificateDenied

@@ -136,7 +136,7 @@ func (g *guests) connect(cluster types.NamespacedName, config *rest.Config) (*gu
 	return connected, nil
 }
 
-// watchRequests watches a guest's certificate requests and tells the machines that wait for one.
+// watchRequests watches a guest's certificate requests and wakes the machines that wait for one.
 func (g *guests) watchRequests(cluster types.NamespacedName, client kubernetes.Interface) (toolscache.SharedIndexInformer, func(), error) {
 	informer := certificatesinformers.NewCertificateSigningRequestInformer(client, 0, toolscache.Indexers{})
 	wake := func(object any) {

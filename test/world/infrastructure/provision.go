@@ -19,7 +19,7 @@ import (
 	infrav1 "github.com/autonode-io/autonode/test/world/infrastructure/api/v1beta1"
 )
 
-// provision brings the machine to run and tells Cluster API of it.
+// provision brings the machine to run and reports it to Cluster API.
 func (r *machineReconciler) provision(ctx context.Context, i *instance) (started bool, result reconcile.Result, err error) {
 	not := func(reason, format string, args ...any) {
 		i.provisioned(metav1.ConditionFalse, reason, fmt.Sprintf(format, args...))

@@ -64,7 +64,7 @@ type run struct {
 	stopping bool
 }
 
-// wait notes what the container waits for, and tells the pod's goroutine when to look again (the zero time: on a change).
+// wait notes what the container waits for, and wakes the pod's goroutine then (the zero time: on a change).
 func (c *container) wait(reason, message string, until time.Time) {
 	c.reason, c.message = reason, message
 	c.worker.at(until)

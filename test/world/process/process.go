@@ -202,7 +202,7 @@ func (p *Process) send(signal syscall.Signal) error {
 	return nil
 }
 
-// Wait polls ready until it returns nil. It gives up when the process ends or ctx is over, and then tells what was
+// Wait polls ready until it returns nil. It gives up when the process ends or ctx is over, and then reports what was
 // wrong last.
 func (p *Process) Wait(ctx context.Context, ready func(context.Context) error) error {
 	return Poll(ctx, p.Name, p.reported, func() error {

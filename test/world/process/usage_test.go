@@ -11,7 +11,7 @@ import (
 )
 
 func TestUsage(t *testing.T) {
-	t.Run("When a process runs, it should tell its memory and CPU time", func(t *testing.T) {
+	t.Run("When a process runs, it should report its memory and CPU time", func(t *testing.T) {
 		g := NewWithT(t)
 		first, err := UsageOf(os.Getpid())
 		g.Expect(err).NotTo(HaveOccurred())

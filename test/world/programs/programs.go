@@ -67,7 +67,7 @@ type program struct {
 
 // collection is what is built from one module.
 type collection struct {
-	// title and about tell people what is being built.
+	// title and about show what is being built.
 	title, about string
 	// module is the name of the files that pin it, without .mod and .sum.
 	module string

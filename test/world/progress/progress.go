@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Package progress tells a person what is being waited for and for how long. On a terminal the running items
+// Package progress shows what is being waited for and for how long. On a terminal the running items
 // share one line that is redrawn; elsewhere every item is a plain line of its own, so that a build log reads
 // well too.
 package progress

@@ -30,7 +30,7 @@ type Free struct {
 }
 
 // Check returns an error that says what a world of that many clusters lacks, and what to do. Where the machine doesn't
-// tell what is left, as on macOS, it returns nil.
+// measure what is left, as on macOS, it returns nil.
 func Check(clusters int) error {
 	free, ok := read()
 	if !ok {

@@ -53,7 +53,7 @@ func (p *provisioner) Reconcile(ctx context.Context, claim *corev1.PersistentVol
 	}
 	zone := node.Labels[TopologyKey]
 	if !registered(csiNode) || zone == "" {
-		return reconcile.Result{}, nil // its CSINode will tell
+		return reconcile.Result{}, nil // its CSINode brings us back
 	}
 	if err := p.guest.Create(ctx, volumeOf(claim, zone)); err != nil && !apierrors.IsAlreadyExists(err) {
 		return reconcile.Result{}, fmt.Errorf("creating the volume of claim %s/%s: %w", claim.Namespace, claim.Name, err)

@@ -161,7 +161,7 @@ func (w logWriter) Write(line []byte) (int, error) {
 	}
 	for _, harmless := range []string{" not found", "connection refused", context.Canceled.Error()} {
 		if strings.HasSuffix(parsed.Error, harmless) {
-			// What was to be ended has ended, the API server is being restarted (the watches tell that once), or the fleet ends.
+			// What was to be ended has ended, the API server is being restarted (the watches report that once), or the fleet ends.
 			return len(line), nil
 		}
 	}

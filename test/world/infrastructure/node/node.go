@@ -111,7 +111,7 @@ func Address(providerID string) string {
 	return netip.AddrFrom4([4]byte{100, 64 | byte(sum>>16)&0x3f, byte(sum >> 8), byte(sum)}).String()
 }
 
-// labels are the kubelet's own, then those of --node-labels, then what the cloud tells the kubelet: each may overwrite those before
+// labels are the kubelet's own, then those of --node-labels, then what the cloud passes to the kubelet: each may overwrite those before
 // it, as it does on a real node.
 func labels(instance Instance, kubelet *bootstrap.Kubelet) map[string]string {
 	labels := map[string]string{

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Package plan is what a hypervisor tells a machine's first process.
+// Package plan is what a hypervisor passes to a machine's first process.
 package plan
 
 // Machine is what it is to become: a JSON file.

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Command testpod is what the node agent's tests run in a container: a server that tells what it sees and fails on
+// Command testpod is what the node agent's tests run in a container: a server that reports what it sees and fails on
 // demand.
 package main
 

@@ -43,8 +43,8 @@ const (
 	everywhere = "customresourcedefinitions,clusterroles,clusterrolebindings,validatingadmissionpolicies,validatingadmissionpolicybindings,namespaces"
 )
 
-// story is one way's, from both sides.
-type story struct {
+// installation is one way to install, and both clusters.
+type installation struct {
 	way
 	management, guest client.WithWatch
 	// changes of the HostedCluster that an operator had to see.
@@ -57,9 +57,9 @@ func TestRelease(t *testing.T) {
 	makeCredentials(t, management, hosting.Namespace, hosting.PullSecret)
 	for _, way := range ways(t) {
 		passed := t.Run(way.name, func(t *testing.T) {
-			s := &story{way: way, management: management, guest: guests}
+			s := &installation{way: way, management: management, guest: guests}
 			t.Cleanup(func() { s.describe(t) })
-			s.tell(t, earlier, later)
+			s.run(t, earlier, later)
 		})
 		if !passed {
 			return // what it left isn't a management cluster on which AutoNode has never been
@@ -67,8 +67,8 @@ func TestRelease(t *testing.T) {
 	}
 }
 
-// tell tells the story. A step needs those before it.
-func (s *story) tell(t *testing.T, earlier, later made) {
+// run runs the steps of a release's life. A step needs those before it.
+func (s *installation) run(t *testing.T, earlier, later made) {
 	var nodes sets.Set[string]
 	var karpenter map[types.UID]int32
 	var end func() (int, []string)
@@ -162,7 +162,7 @@ func makeCredentials(t *testing.T, management client.Client, namespace, name str
 }
 
 // waitOperator waits until the operator of a release runs, and no other.
-func (s *story) waitOperator(t *testing.T, r made) {
+func (s *installation) waitOperator(t *testing.T, r made) {
 	t.Helper()
 	NewWithT(t).Eventually(func(g Gomega, ctx context.Context) {
 		deployment := &appsv1.Deployment{}
@@ -176,7 +176,7 @@ func (s *story) waitOperator(t *testing.T, r made) {
 }
 
 // enable turns AutoNode on with a release's payload, or gives the HostedCluster that payload, and waits until its Karpenter runs.
-func (s *story) enable(t *testing.T, r made) {
+func (s *installation) enable(t *testing.T, r made) {
 	t.Helper()
 	g := NewWithT(t)
 	hosted := &v1beta1.HostedCluster{
@@ -208,14 +208,14 @@ func (s *story) enable(t *testing.T, r made) {
 	}).WithContext(t.Context()).WithTimeout(eventually).WithPolling(interval).Should(Succeed())
 }
 
-func (s *story) hostedCluster(g Gomega, ctx context.Context) *v1beta1.HostedCluster {
+func (s *installation) hostedCluster(g Gomega, ctx context.Context) *v1beta1.HostedCluster {
 	hosted := &v1beta1.HostedCluster{}
 	g.Expect(s.management.Get(ctx, client.ObjectKey{Namespace: hosting.Namespace, Name: guest}, hosted)).To(Succeed())
 	return hosted
 }
 
 // waitObserved changes the HostedCluster, and waits until the operator that runs now has seen it: what the status said before may be old.
-func (s *story) waitObserved(t *testing.T) {
+func (s *installation) waitObserved(t *testing.T) {
 	t.Helper()
 	g := NewWithT(t)
 	s.changes++
@@ -234,7 +234,7 @@ func (s *story) waitObserved(t *testing.T) {
 }
 
 // runWorkload runs that many pods, each on a node of its own.
-func (s *story) runWorkload(t *testing.T, replicas int32) {
+func (s *installation) runWorkload(t *testing.T, replicas int32) {
 	t.Helper()
 	g := NewWithT(t)
 	pool, deployment := workload.NodePool(nodePool), workload.Deployment(web, replicas, "100m", workload.Apart)
@@ -249,7 +249,7 @@ func (s *story) runWorkload(t *testing.T, replicas int32) {
 }
 
 // nodes are the names of Karpenter's nodes.
-func (s *story) nodes(g Gomega, ctx context.Context) sets.Set[string] {
+func (s *installation) nodes(g Gomega, ctx context.Context) sets.Set[string] {
 	list := &corev1.NodeList{}
 	g.Expect(s.guest.List(ctx, list, client.HasLabels{karpv1.NodePoolLabelKey})).To(Succeed())
 	names := sets.New[string]()
@@ -260,7 +260,7 @@ func (s *story) nodes(g Gomega, ctx context.Context) sets.Set[string] {
 }
 
 // settledKarpenter waits until Karpenter is rolled out and the pods before have gone. It returns what karpenter does.
-func (s *story) settledKarpenter(t *testing.T) (pods map[types.UID]int32) {
+func (s *installation) settledKarpenter(t *testing.T) (pods map[types.UID]int32) {
 	t.Helper()
 	NewWithT(t).Eventually(func(g Gomega, ctx context.Context) {
 		deployment := &appsv1.Deployment{}
@@ -273,7 +273,7 @@ func (s *story) settledKarpenter(t *testing.T) (pods map[types.UID]int32) {
 }
 
 // karpenter has Karpenter's pods, with the restarts of each.
-func (s *story) karpenter(g Gomega, ctx context.Context) map[types.UID]int32 {
+func (s *installation) karpenter(g Gomega, ctx context.Context) map[types.UID]int32 {
 	list := &corev1.PodList{}
 	g.Expect(s.management.List(ctx, list, client.InNamespace(hosting.ControlPlaneNamespace(guest)), client.MatchingLabels{"app.kubernetes.io/name": "karpenter"})).To(Succeed())
 	g.Expect(list.Items).To(HaveLen(2), "Karpenter's pods")
@@ -287,7 +287,7 @@ func (s *story) karpenter(g Gomega, ctx context.Context) map[types.UID]int32 {
 }
 
 // expectNothing expects a management cluster on which AutoNode might never have been.
-func (s *story) expectNothing(t *testing.T) {
+func (s *installation) expectNothing(t *testing.T) {
 	t.Helper()
 	g := NewWithT(t)
 	g.Eventually(func() string {
@@ -301,7 +301,7 @@ func (s *story) expectNothing(t *testing.T) {
 }
 
 // describe prints what a person would look at after a failure.
-func (s *story) describe(t *testing.T) {
+func (s *installation) describe(t *testing.T) {
 	if !t.Failed() {
 		return
 	}
