@@ -25,7 +25,7 @@ import (
 var numbers = []struct{ page, text, folder, name string }{
 	{"architecture.md", `It waits (two seconds) for`, "karpenter/providers/machine", "hiccupLimit"},
 	{"architecture.md", `a token that lives (eight hours)`, "operator/steps/access", "DefaultTokenLifetime"},
-	{"bootstrap.md", `a margin of\s(five minutes)`, "karpenter/providers/machine", "joinMargin"},
+	{"bootstrap.md", `a margin of (five minutes)`, "karpenter/providers/machine", "joinMargin"},
 	{"bootstrap.md", `(50 minutes), the longest`, "karpenter/providers/bootstraptoken", "MaxLifetime"},
 	{"cluster-admins.md", `isn't initialized (15 minutes) after it registered`, "karpenter/controllers/unneeded", "initialization"},
 	{"compatibility.md", `guest's control plane \| Kubernetes 1\.(\d+)`, "operator/steps/release", "oldestMinor"},
@@ -34,7 +34,7 @@ var numbers = []struct{ page, text, folder, name string }{
 	{"failures.md", `first failure \| (3 minutes)`, "karpenter/providers/offering", "BaseTTL"},
 	{"fleet-capacity.md", `serves up to (200) clusters`, "operator/controllers/capacityaccount", "maxClusters"},
 	{"getting-started/kubevirt.md", `(30 minutes) by default`, "operator/steps/teardown", "DefaultDrainTimeout"},
-	{"life-of-a-node.md", `deadline +(5 minutes) later`, "operator/steps/teardown", "maxGracePeriod"},
+	{"life-of-a-node.md", `deadline (5 minutes) later`, "operator/steps/teardown", "maxGracePeriod"},
 	{"lifecycle.md", `the operator's --drain-timeout, (30m)`, "operator/steps/teardown", "DefaultDrainTimeout"},
 	{"lifecycle.md", "as long as `timeout`, at most (5 minutes)", "operator/steps/teardown", "maxGracePeriod"},
 	{"lifecycle.md", `for at most (thirty seconds)`, "operator/steps/teardown", "cleanUpTime"},
@@ -56,7 +56,7 @@ var numbers = []struct{ page, text, folder, name string }{
 	{"threat-model.md", `token is valid for (eight hours)`, "operator/steps/access", "DefaultTokenLifetime"},
 	{"threat-model.md", `of (64) machines`, "karpenter/providers/vacancy", "Max"},
 	{"upgrades.md", `in the last (five minutes) of a window`, "karpenter/providers/version", "notice"},
-	{"upgrades.md", `(15 minutes)\s+in\s+which nothing was launched`, "karpenter/providers/vacancy", "HoldTimeout"},
+	{"upgrades.md", `(15 minutes) in which nothing was launched`, "karpenter/providers/vacancy", "HoldTimeout"},
 	{"upgrades.md", `after (two hours) in any case`, "karpenter/providers/vacancy", "MaxAge"},
 	{"versions.md", `from 1\.(\d+) to 1\.\d+, without a build`, "operator/steps/release", "oldestMinor"},
 	{"versions.md", `from 1\.\d+ to 1\.(\d+), without a build`, "operator/steps/release", "newestMinor"},
@@ -86,7 +86,7 @@ func TestNumbers(t *testing.T) {
 		g := NewWithT(t)
 		profiles, err := filepath.Glob(filepath.Join(root, "assets/infrastructure/*infrastructure.cluster.x-k8s.io_*.yaml"))
 		g.Expect(err).NotTo(HaveOccurred())
-		g.Expect(search(t, "compatibility.md", `what is known of (\d+) kinds`)).To(Equal(strconv.Itoa(len(profiles))))
+		g.Expect(search(t, "compatibility.md", `has profiles of (\d+) kinds`)).To(Equal(strconv.Itoa(len(profiles))))
 		_, section, _ := strings.Cut(pageOf(t, "infrastructure.md"), "\n## Kinds\n")
 		section, _, _ = strings.Cut(section, "\n## ")
 		g.Expect(regexp.MustCompile("(?m)^\\| `\\w+`").FindAllString(section, -1)).To(HaveLen(len(profiles)))
@@ -114,10 +114,10 @@ func pageOf(t *testing.T, page string) string {
 	return string(content)
 }
 
-// search returns what the group of a regular expression matches in a page.
+// search returns what the group of a regular expression matches in a page, whose lines are joined.
 func search(t *testing.T, page, text string) string {
 	t.Helper()
-	found := regexp.MustCompile(text).FindStringSubmatch(pageOf(t, page))
+	found := regexp.MustCompile(text).FindStringSubmatch(strings.Join(strings.Fields(pageOf(t, page)), " "))
 	NewWithT(t).Expect(found).To(HaveLen(2), "docs/%s has no %q: correct numbers in numbers_test.go", page, text)
 	return found[1]
 }
