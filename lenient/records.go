@@ -25,8 +25,8 @@ const remembered = 1024
 // records are the objects that can't be decoded now.
 type records struct {
 	report func(*metav1.PartialObjectMetadata, string)
-	// told has why each object was reported last, by its UID: several informers and answers to writes may have the same.
-	told lru.Cache[types.UID, string]
+	// noted has why each object was reported last, by its UID: several informers and answers to writes may have the same.
+	noted lru.Cache[types.UID, string]
 
 	mu  sync.Mutex
 	all []*record
@@ -46,7 +46,7 @@ type record struct {
 }
 
 func newRecords(report func(*metav1.PartialObjectMetadata, string)) *records {
-	return &records{report: report, told: lru.New[types.UID, string](remembered)}
+	return &records{report: report, noted: lru.New[types.UID, string](remembered)}
 }
 
 func (r *records) of(kind schema.GroupKind) *record {
@@ -57,15 +57,15 @@ func (r *records) of(kind schema.GroupKind) *record {
 	return added
 }
 
-// tell logs an object and reports it, once for each reason. An empty why is one that can be decoded.
-func (r *records) tell(object *metav1.PartialObjectMetadata, why string) {
+// note logs an object and reports it, once for each reason. An empty why is one that can be decoded.
+func (r *records) note(object *metav1.PartialObjectMetadata, why string) {
 	if why == "" {
-		r.told.Remove(object.UID)
+		r.noted.Remove(object.UID)
 		return
 	}
 	r.mu.Lock()
-	last, _ := r.told.Get(object.UID)
-	r.told.Add(object.UID, why)
+	last, _ := r.noted.Get(object.UID)
+	r.noted.Add(object.UID, why)
 	r.mu.Unlock()
 	if last == why {
 		return
@@ -103,7 +103,7 @@ func (r *record) see(object *metav1.PartialObjectMetadata, why string) {
 		r.objects[key] = why
 	}
 	r.mu.Unlock()
-	r.of.tell(object, why)
+	r.of.note(object, why)
 }
 
 // doubt records an object that can be decoded, and would end a watch that isn't lenient.

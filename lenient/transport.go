@@ -85,7 +85,7 @@ func (t transport) whole(request *http.Request, response *http.Response, made *c
 	if err != nil {
 		return nil, fmt.Errorf("reading the answer: %w", err)
 	}
-	found, doubted := t.decoder.records.tell, func(*metav1.PartialObjectMetadata) {}
+	found, doubted := t.decoder.records.note, func(*metav1.PartialObjectMetadata) {}
 	if made != nil {
 		found, doubted = made.record.see, made.record.doubt
 		if request.URL.Query().Get("continue") == "" {

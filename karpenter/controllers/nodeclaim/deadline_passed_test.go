@@ -34,7 +34,7 @@ func TestDeadlinePassed(t *testing.T) {
 	})
 
 	// kubernetes-sigs/cluster-api#7237
-	t.Run("When its node has joined and the infrastructure tells no provider ID, it should say so", func(t *testing.T) {
+	t.Run("When its node has joined and the infrastructure reports no provider ID, it should report that", func(t *testing.T) {
 		g := NewWithT(t)
 		r := newRace(t, minutes(2, 15))
 		r.node("cloud://7")

@@ -308,8 +308,8 @@ func TestOfferingGone(t *testing.T) {
 		"When the source has no bootstrap any more, it should find nothing": {
 			func(w *world) { w.templates[0].Bootstrap = template.Bootstrap{} }, "",
 		},
-		"When the Cluster tells no zones any more, it should find nothing": {func(w *world) { w.cluster.FailureDomains = nil }, ""},
-		"When the Cluster tells zones for the first time, it should find nothing": {
+		"When the Cluster declares no zones any more, it should find nothing": {func(w *world) { w.cluster.FailureDomains = nil }, ""},
+		"When the Cluster declares zones for the first time, it should find nothing": {
 			func(w *world) { w.machine.Labels[corev1.LabelTopologyZone] = instancetype.DefaultZone }, "",
 		},
 		"When there were no zones and the spot price was removed, it should find nothing": {func(w *world) {

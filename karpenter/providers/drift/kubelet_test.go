@@ -104,8 +104,8 @@ func TestKubelet(t *testing.T) {
 			w.templates[0].Bootstrap.ConfigTemplate.SetKind("RKE2ConfigTemplate")
 			w.both("1.36.3")
 		}, drift.VersionDrifted},
-		"When a patch tells the bootstrap the version, it should find it":         {carried, func(_ *testing.T, w *world) { patched(w, "version"); w.both("1.36.3") }, drift.VersionDrifted},
-		"When a patch tells the bootstrap something else, it should find nothing": {carried, func(_ *testing.T, w *world) { patched(w, "nodeClaim"); w.both("1.36.3") }, none},
+		"When a patch passes the bootstrap the version, it should find it":         {carried, func(_ *testing.T, w *world) { patched(w, "version"); w.both("1.36.3") }, drift.VersionDrifted},
+		"When a patch passes the bootstrap something else, it should find nothing": {carried, func(_ *testing.T, w *world) { patched(w, "nodeClaim"); w.both("1.36.3") }, none},
 		"When a patch chooses the image by version, it should find it": {carried, func(t *testing.T, w *world) {
 			list, err := patch.Parse([]v1alpha1.JSONPatch{{Op: v1alpha1.JSONPatchReplace, Path: "/spec/template", ValueFrom: &v1alpha1.JSONPatchValue{Template: "ubuntu-{{ .version }}"}}})
 			if err != nil {

@@ -303,7 +303,7 @@ func (b *builder) requirements(it *karpcloudprovider.InstanceType, templates []*
 			reqs.Add(karpscheduling.NewRequirement(key, corev1.NodeSelectorOpIn, value))
 		}
 	}
-	if region := b.Cluster.Region; region != "" && !slices.ContainsFunc(templates, tellsRegion) {
+	if region := b.Cluster.Region; region != "" && !slices.ContainsFunc(templates, declaresRegion) {
 		reqs.Add(karpscheduling.NewRequirement(corev1.LabelTopologyRegion, corev1.NodeSelectorOpIn, region))
 	}
 	for key, without := range b.without {
@@ -314,9 +314,9 @@ func (b *builder) requirements(it *karpcloudprovider.InstanceType, templates []*
 	return reqs
 }
 
-func tellsRegion(tmpl *template.Template) bool {
-	_, tells := tmpl.Labels[corev1.LabelTopologyRegion]
-	return tells
+func declaresRegion(tmpl *template.Template) bool {
+	_, declared := tmpl.Labels[corev1.LabelTopologyRegion]
+	return declared
 }
 
 // taintsOf returns the taints that a template's nodes keep: its own, and those of its bootstrap that nothing removes.

@@ -222,7 +222,7 @@ func TestEveryWellKnownLabelHasARequirement(t *testing.T) {
 			}
 		}
 	})
-	t.Run("When the platform tells a region, a type should be in it and in no other, and a template's own should win", func(t *testing.T) {
+	t.Run("When the platform declares a region, a type should be in it and in no other, and a template's own should win", func(t *testing.T) {
 		in := input(newTemplate("c2-small", 2, 0.021, nil), newTemplate("far", 2, 0.021, func(s *template.Template) {
 			s.Labels = map[string]string{corev1.LabelTopologyRegion: "us"}
 		}))

@@ -29,10 +29,10 @@ func TestFailureDomain(t *testing.T) {
 		zone, want string
 	}{
 		"When the zone is the MachineDeployment's own failure domain, it should write it, whatever the Cluster has": {deployed("rack-7"), "rack-7", "rack-7"},
-		"When a label tells one of the Cluster's failure domains, it should write it":                               {nil, "b", "b"},
-		"When a label tells a zone that is no failure domain, it should write none":                                 {nil, "eu-1b", ""},
-		"When a label tells a zone and the MachineDeployment has a failure domain, it should write that":            {deployed("b"), "eu-1b", "b"},
-		"When a label tells a zone and the MachineDeployment has no failure domain, it should write none":           {deployed(""), "eu-1b", ""},
+		"When a label declares one of the Cluster's failure domains, it should write it":                            {nil, "b", "b"},
+		"When a label declares a zone that is no failure domain, it should write none":                              {nil, "eu-1b", ""},
+		"When a label declares a zone and the MachineDeployment has a failure domain, it should write that":         {deployed("b"), "eu-1b", "b"},
+		"When a label declares a zone and the MachineDeployment has no failure domain, it should write none":        {deployed(""), "eu-1b", ""},
 	} {
 		t.Run(name, func(t *testing.T) {
 			choice, ok := snapshotOf(input(newTemplate("c4", 4, 0.1, func(s *template.Template) {

@@ -85,7 +85,7 @@ func TestKept(t *testing.T) {
 		"When the Cluster has ceased to tell zones, it should keep the machine's": {
 			madeFrom(c4, "a"), func(in *Input) { in.Cluster.FailureDomains = nil }, append(slices.Clone(zoneless), "c4: a spot $0.03 !"),
 		},
-		"When there are no zones and a cloud controller tells the Node's, that should have the machine's price": {
+		"When there are no zones and a cloud controller sets the Node's, that should have the machine's price": {
 			inNodeZone(madeFrom(c4, DefaultZone), "eu-1a"), func(in *Input) { in.Cluster.FailureDomains = nil }, append(slices.Clone(zoneless), "c4: eu-1a spot $0.03 !"),
 		},
 		"When the Cluster has begun to tell the zones that Nodes had already, it should keep none twice": {

@@ -77,7 +77,7 @@ func TestNodeZone(t *testing.T) {
 	}{
 		"When a machine without a zone has a Node without one, it should know none":                      {zoneless, []string{""}, zoneless},
 		"When the Node has the zone that stands for none, it should know none":                           {zoneless, []string{offering.DefaultZone}, zoneless},
-		"When a cloud controller tells the Node's zone, it should know it":                               {zoneless, []string{"", "eu-1a"}, in(zoneless, "eu-1a")},
+		"When a cloud controller sets the Node's zone, it should know it":                                {zoneless, []string{"", "eu-1a"}, in(zoneless, "eu-1a")},
 		"When the Node's zone changes, it should follow":                                                 {zoneless, []string{"eu-1a", "eu-1b"}, in(zoneless, "eu-1b")},
 		"When a machine was launched in a zone, it should believe that and not what its Node says of it": {origin("c4"), []string{"eu-1a"}, origin("c4")},
 	} {
@@ -111,8 +111,8 @@ func TestOriginOf(t *testing.T) {
 		price string
 		want  float64
 	}{
-		"When a Machine tells its price, it should take it":                     {"0.1", 0.1},
-		"When a Machine tells no price, it should take none":                    {"", 0},
+		"When a Machine reports its price, it should take it":                   {"0.1", 0.1},
+		"When a Machine reports no price, it should take none":                  {"", 0},
 		"When the price is none that equals itself, it should take none":        {"NaN", 0},
 		"When the price is more than can be computed with, it should ignore it": {"Inf", 0},
 		"When the price is less than nothing, it should ignore it":              {"-1", 0},

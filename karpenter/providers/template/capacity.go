@@ -319,7 +319,7 @@ func (s *Template) addLabels(set map[string]string) (key, value, problem string)
 		value := set[key]
 		// A CSI driver's topology key, or an older name of a well-known label: Karpenter reads both as that label.
 		if known, ok := karpv1.NormalizedLabels[key]; ok {
-			if _, told := set[known]; told {
+			if _, declared := set[known]; declared {
 				continue
 			}
 			key = known

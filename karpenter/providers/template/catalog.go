@@ -403,7 +403,7 @@ func (s *Template) offer(t *catalog.Type, kind infrastructure.Kind, arch string,
 	for _, o := range t.Offerings {
 		reason, known := reasons[o.CapacityType]
 		if !known {
-			reason = s.unsold(kind, o)
+			reason = s.misbilled(kind, o)
 			reasons[o.CapacityType] = reason
 		}
 		if reason != "" {
@@ -414,8 +414,8 @@ func (s *Template) offer(t *catalog.Type, kind infrastructure.Kind, arch string,
 	}
 }
 
-// unsold returns why the machine of an offering wouldn't be paid for as the offering says, or "".
-func (s *Template) unsold(kind infrastructure.Kind, o catalog.Offering) string {
+// misbilled returns why the machine of an offering wouldn't be paid for as the offering says, or "".
+func (s *Template) misbilled(kind infrastructure.Kind, o catalog.Offering) string {
 	if o.CapacityType == karpv1.CapacityTypeReserved {
 		return "" // the catalog was only read with a patch that writes the reservation
 	}
