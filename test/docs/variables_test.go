@@ -110,7 +110,7 @@ func TestVariables(t *testing.T) {
 		"When a command refers to one, it should name it": {
 			shellBlock("export CLUSTER_NAME=blue\nkubectl get anhc $CLUSTER"), "the page exports no CLUSTER"},
 		"When clusterctl reads a file that the page doesn't show, it should name it": {
-			shellBlock("export CLUSTER_NAME=blue\nclusterctl generate yaml --from examples/page/$CLUSTER_NAME.yaml | kubectl apply -f -"),
+			shellBlock("export CLUSTER_NAME=blue\nkubectl get nodes\nclusterctl generate yaml --from examples/page/$CLUSTER_NAME.yaml | kubectl apply -f -"),
 			"the page doesn't show examples/page/blue.yaml"},
 		"When what is filled in makes an unknown field, it should name the field": {
 			shellBlock("export NAME=blue") + yamlBlock("apiVersion: v1\nkind: ConfigMap\nmetadata: {name: a}\n${NAME}s: {a: b}"), `unknown field "blues"`},
