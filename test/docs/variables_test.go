@@ -12,8 +12,8 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/drone/envsubst/v2"
 	. "github.com/onsi/gomega"
-	"sigs.k8s.io/cluster-api/cmd/clusterctl/client/yamlprocessor"
 )
 
 var (
@@ -37,7 +37,7 @@ func (p page) variables() map[string]string {
 	return values
 }
 
-// filled is the page with values instead of the variables that it exports: in YAML as clusterctl generate yaml fills them in, in commands as a
+// filled is the page with values instead of the variables that it exports: in YAML with the library of clusterctl generate yaml, in commands as a
 // shell does. A page that exports none stays as it is.
 func (p page) filled() (page, error) {
 	values := p.variables()
@@ -45,29 +45,24 @@ func (p page) filled() (page, error) {
 		return p, nil
 	}
 	var problems []error
-	value := func(name string) (string, error) {
-		if found, ok := values[name]; ok {
-			return found, nil
-		}
-		return "", fmt.Errorf("the page exports no %s", name)
-	}
 	p.blocks = slices.Clone(p.blocks)
 	for i, b := range p.blocks {
+		value := func(name string) string {
+			found, ok := values[name]
+			if !ok {
+				problems = append(problems, b.errorf("the page exports no %s", name))
+			}
+			return found
+		}
 		switch b.language {
 		case "yaml":
-			text, err := yamlprocessor.NewSimpleProcessor().Process([]byte(b.text), value)
+			text, err := envsubst.Eval(b.text, value)
 			if err != nil {
 				problems = append(problems, b.errorf("%w", err))
 			}
-			p.blocks[i].text = string(text)
+			p.blocks[i].text = text
 		case "":
-			p.blocks[i].text = referred.ReplaceAllStringFunc(b.text, func(name string) string {
-				text, err := value(strings.Trim(name, "${}"))
-				if err != nil {
-					problems = append(problems, b.errorf("%w", err))
-				}
-				return text
-			})
+			p.blocks[i].text = referred.ReplaceAllStringFunc(b.text, func(name string) string { return value(strings.Trim(name, "${}")) })
 		}
 	}
 	return p, errors.Join(problems...)
