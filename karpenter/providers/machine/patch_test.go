@@ -40,7 +40,7 @@ func documented(t *testing.T) map[string]v1alpha1.BootstrapPatches {
 		t.Fatal(err)
 	}
 	examples := map[string]v1alpha1.BootstrapPatches{}
-	for _, block := range regexp.MustCompile("(?s)```yaml\n(.*?)```").FindAllStringSubmatch(string(text), -1) {
+	for _, block := range regexp.MustCompile("(?s)```yaml\n(bootstrapPatches:.*?)```").FindAllStringSubmatch(string(text), -1) {
 		spec := v1beta1.ClusterAPI{}
 		if err := yaml.UnmarshalStrict([]byte(block[1]), &spec); err != nil {
 			t.Fatalf("%v in:\n%s", err, block[1])

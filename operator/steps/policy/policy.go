@@ -82,7 +82,7 @@ func (p *Policies) userOf(ctx context.Context, hostedCluster types.UID, guest *s
 	}
 	name := review.Status.UserInfo.Username
 	if message.QuoteUpTo(name, maxUser) != name {
-		return "", fmt.Errorf("the guest reports the operator's user name as %s, which isn't one", message.Quoted(name))
+		return "", fmt.Errorf("the guest reports the operator's user name as %s, which isn't a name", message.Quoted(name))
 	}
 	p.users.Add(hostedCluster, user{name: name, connection: guest.Config})
 	return name, nil
