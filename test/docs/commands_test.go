@@ -173,10 +173,14 @@ func (s *shell) check(ctx context.Context, words []string) error {
 		}
 		return ourProgram(ctx, s.dir, name, words[1:])
 	case name == "go":
+		module := "."
+		if at := slices.Index(words, "-C"); at > 0 && at+1 < len(words) {
+			module = words[at+1]
+		}
 		for _, word := range words {
-			if folder, ok := strings.CutSuffix(word, "/..."); strings.HasPrefix(word, "./") {
-				if _, err := os.Stat(filepath.Join(root, folder)); err != nil {
-					return fmt.Errorf("there is no folder %s (%t)", folder, ok)
+			if folder := strings.TrimSuffix(word, "/..."); strings.HasPrefix(word, "./") {
+				if _, err := os.Stat(filepath.Join(root, module, folder)); err != nil {
+					return fmt.Errorf("there is no folder %s in %s", folder, module)
 				}
 			}
 		}
