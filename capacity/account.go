@@ -2,7 +2,10 @@
 
 package capacity
 
-import "math"
+import (
+	"math"
+	"time"
+)
 
 // Account is all inputs of Decide. The amounts may be stale, except for Record: the decision is void unless the record
 // that is stored is still this one.
@@ -13,6 +16,9 @@ type Account struct {
 	Members map[string]Member
 	// Record has the grants of the last decision, by the cluster's name.
 	Record map[string]Grant
+	// Line has the places of the last decision, and Now is the time of this one by the operator's clock.
+	Line map[string]Place
+	Now  time.Time
 	// First is the least sequence of a cluster that joins. It has to be more than any that the cluster's holder may have observed, also
 	// of a lease or a record that is lost: the time, in seconds, is.
 	First int64
@@ -45,6 +51,8 @@ type Lease struct {
 	// Sequence of the grant that the object carries, and Amounts what its holder may spend.
 	Sequence int64
 	Amounts  Amounts
+	// Keep is how much its holder may take by launches, of pools that it names: room of them is held for a request of another cluster.
+	Keep Amounts
 	// Granted is what was recorded with the grant. It counts if the record is lost, or was another account's.
 	Granted Amounts
 	Report  Report

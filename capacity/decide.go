@@ -8,6 +8,7 @@ import (
 	"maps"
 	"math/bits"
 	"slices"
+	"time"
 )
 
 // Decision of what to record.
@@ -17,8 +18,17 @@ type Decision struct {
 	// UpTo is about how much each cluster may hold if it requests more. It is a hint, rounded down so that leases don't
 	// change with each machine of another cluster.
 	UpTo map[string]Amounts
+	// Most is the most that each cluster might be granted in time, if others' machines went.
+	Most map[string]Amounts
+	// Keep is how much each cluster may take by launches, of pools of which room is held for another request. It has no entry for any other
+	// pool. It is a hint, too: without it, room becomes free later.
+	Keep map[string]Amounts
 	// Waiting are the amounts of requests that don't fit now, by pool.
 	Waiting Amounts
+	// Line are the places of clusters in the line, to be recorded with Record.
+	Line map[string]Place
+	// Next is when the decision changes by itself; zero if it doesn't.
+	Next time.Time
 }
 
 // Decide decides what each cluster is granted. At no time, from wherever the inputs were read, does the sum of
@@ -26,9 +36,10 @@ type Decision struct {
 //
 // It aims at targets: what each cluster uses and is guaranteed, and of the rest whole requests, in the order of
 // priorities, and among equals first for the cluster with the smallest dominant share
-// (https://www.usenix.org/conference/nsdi11/dominant-resource-fairness-fair-allocation-multiple-resource-types). What
-// is free is granted at once. For the rest, clusters that hold more than their target are asked to give it back, and it
-// is granted in a later decision, when they have acknowledged that.
+// (https://www.usenix.org/conference/nsdi11/dominant-resource-fairness-fair-allocation-multiple-resource-types). A request
+// that has waited for HoldAfter comes before others of its priority: see Place. What is free is granted at once. For the
+// rest, clusters that hold more than their target are asked to give it back, and it is granted in a later decision, when
+// they have acknowledged that.
 func Decide(a Account) Decision {
 	a.Members = maps.Clone(a.Members)
 	d := &decider{Account: a, record: make(map[string]Grant, len(a.Record)), waiting: Amounts{}, joined: map[string]Amounts{}}
@@ -36,7 +47,7 @@ func Decide(a Account) Decision {
 	d.setTargets()
 	d.grant()
 	d.reclaim()
-	return Decision{Record: d.record, UpTo: d.upTo(), Waiting: d.waiting}
+	return Decision{Record: d.record, UpTo: d.upTo(), Most: d.most, Keep: d.keep(), Waiting: d.waiting, Line: d.recordLine(), Next: d.next}
 }
 
 type decider struct {
@@ -56,6 +67,18 @@ type decider struct {
 	short map[string]bool
 	// joined are what the leases of clusters that join allow already.
 	joined map[string]Amounts
+
+	// places in the line, and those that may be served, the first one first.
+	places map[string]*Place
+	line   []*inLine
+	// most is Decision.Most, and served what clusters get because they were first in the line.
+	most, served map[string]Amounts
+	// lacking are the pools of which room is held that isn't free, and resting those of which none is held for a while, with the highest
+	// priority that waits or has waited for them.
+	lacking, resting map[string]int32
+	// ownLacking is what clusters' own machines take of their maximum that is to be held.
+	ownLacking map[string]Amounts
+	next       time.Time
 }
 
 // fitting is a launch that a cluster's target has room for.
@@ -156,13 +179,7 @@ func (d *decider) left(amounts func(name string) Amounts) Amounts {
 func (d *decider) setTargets() {
 	d.base, d.target, d.need = map[string]Amounts{}, map[string]Amounts{}, map[string]Amounts{}
 	for _, name := range d.names {
-		member := d.Members[name]
-		base := Amounts{}
-		if !member.Leaving {
-			for pool, amount := range member.Guaranteed {
-				base.set(pool, min(amount, member.most(pool)))
-			}
-		}
+		member, base := d.Members[name], d.floor(name)
 		base.raise(member.Used)
 		d.base[name], d.target[name], d.need[name] = base, base.clone(), member.Used.clone()
 	}
@@ -172,37 +189,49 @@ func (d *decider) setTargets() {
 		}
 		return d.taken(name) // it has no lease that could be changed
 	})
-	q := queue{}
+	d.setMost()
+	d.enterLine()
+	q, items := queue{}, map[string]*queued{}
 	for _, name := range d.names {
 		if member := d.Members[name]; !member.Leaving {
-			q = append(q, &queued{name: name, priority: member.Priority, share: d.share(name), requests: slices.Clone(member.Lease.Report.Requests)})
+			items[name] = &queued{name: name, priority: member.Priority, share: d.share(name), requests: slices.Clone(member.Lease.Report.Requests)}
+			q = append(q, items[name])
 		}
 	}
 	heap.Init(&q)
 	for q.Len() > 0 {
 		item := q[0]
-		charges, ok := d.next(item)
+		if d.serveLine(item.priority, items) {
+			heap.Init(&q)
+			continue
+		}
+		charges, ok := d.first(item)
 		if !ok {
 			d.wait(item.requests)
 			heap.Pop(&q)
 			continue
 		}
-		need, target := d.need[item.name], d.target[item.name]
-		for pool, amount := range charges {
-			need.add(pool, amount)
-			if more := need[pool] - target[pool]; more > 0 {
-				d.free.add(pool, -more)
-				target.add(pool, more)
-			}
-		}
-		d.order = append(d.order, fitting{cluster: item.name, charges: charges})
+		d.take(item.name, charges)
 		item.share = d.share(item.name)
 		heap.Fix(&q, 0)
 	}
 }
 
-// next takes the first of a cluster's requests that fits.
-func (d *decider) next(item *queued) (Amounts, bool) {
+// take raises a cluster's target by a launch that fits.
+func (d *decider) take(name string, charges Amounts) {
+	need, target := d.need[name], d.target[name]
+	for pool, amount := range charges {
+		need.add(pool, amount)
+		if more := need[pool] - target[pool]; more > 0 {
+			d.free.add(pool, -more)
+			target.add(pool, more)
+		}
+	}
+	d.order = append(d.order, fitting{cluster: name, charges: charges})
+}
+
+// first takes the first of a cluster's requests that fits.
+func (d *decider) first(item *queued) (Amounts, bool) {
 	for i := range item.requests {
 		if request := &item.requests[i]; request.Count > 0 && d.fits(item.name, request.Charges) {
 			request.Count--
@@ -247,7 +276,8 @@ func (d *decider) grant() {
 	d.available = d.left(d.taken)
 	d.short = map[string]bool{}
 	for pool := range d.Limits {
-		d.short[pool] = d.available[pool] < 0
+		_, held := d.lacking[pool]
+		d.short[pool] = held || d.available[pool] < 0
 	}
 	// What is guaranteed in all may exceed a limit: then the higher priority has its own first.
 	byPriority := slices.Clone(d.names)
@@ -325,12 +355,12 @@ func (d *decider) reclaim() {
 }
 
 // upTo adds to each cluster's target what no target needs, and what others have requested and don't use yet: it might
-// be served before them.
+// be served before them. What was first in the line won't be.
 func (d *decider) upTo() map[string]Amounts {
 	contested := Amounts{}
 	for _, name := range d.names {
 		for pool, amount := range d.target[name] {
-			contested.add(pool, amount-d.base[name][pool])
+			contested.add(pool, amount-d.base[name][pool]-d.served[name][pool])
 		}
 	}
 	upTo := make(map[string]Amounts, len(d.names))
@@ -339,7 +369,7 @@ func (d *decider) upTo() map[string]Amounts {
 		for pool := range d.Limits {
 			amount := max(d.record[name].Asked[pool], d.target[name][pool])
 			if !member.Leaving {
-				others := contested[pool] - (d.target[name][pool] - d.base[name][pool])
+				others := contested[pool] - (d.target[name][pool] - d.base[name][pool] - d.served[name][pool])
 				amount = max(amount, min(d.target[name][pool]+roughly(d.free[pool]+others), member.most(pool)))
 			}
 			hint.set(pool, amount)

@@ -3,6 +3,7 @@
 package capacity
 
 import (
+	"cmp"
 	"maps"
 	"slices"
 	"strconv"
@@ -23,6 +24,9 @@ const RequestTTL = 3 * time.Minute
 // the pods that it was for get another one within seconds.
 const LeftTTL = 30 * time.Second
 
+// wantedPrefix begins the names of requests of pods without a launch. No NodeClaim has such a name.
+const wantedPrefix = "wanted/"
+
 // Holder keeps what one process of Karpenter spends within its lease. It isn't safe for concurrent use.
 type Holder struct {
 	// from is when it may begin: what an earlier process has tried has come by then, or never will.
@@ -33,12 +37,16 @@ type Holder struct {
 	sequence int64
 	allowed  Amounts
 	upTo     Amounts
+	// keep is how much launches may take of pools of which room is held for others; no entry for any other pool.
+	keep Amounts
 
 	launches map[string]*launch
 	spent    Amounts
 	// vacant is the part of spent that launches may take over.
 	vacant   Amounts
 	requests map[string]*request
+	// wanted is the number of requests that were made for pods without a launch.
+	wanted int64
 }
 
 // launch is one machine, or one that may still come. Its Machine has its name, so there is one at a time.
@@ -58,7 +66,7 @@ type launch struct {
 type request struct {
 	charges      Amounts
 	since, until time.Time
-	// left: its launch was given up while it waited.
+	// left: its launch was given up while it waited, or pods wait without one.
 	left bool
 }
 
@@ -66,7 +74,7 @@ type request struct {
 // after the process was elected. By then it has to have observed all Machines that exist, and the lease, both as the
 // API server has them and not a cache.
 func NewHolder(from time.Time) *Holder {
-	return &Holder{from: from, allowed: Amounts{}, upTo: Amounts{}, launches: map[string]*launch{}, spent: Amounts{}, vacant: Amounts{}, requests: map[string]*request{}}
+	return &Holder{from: from, allowed: Amounts{}, upTo: Amounts{}, keep: Amounts{}, launches: map[string]*launch{}, spent: Amounts{}, vacant: Amounts{}, requests: map[string]*request{}}
 }
 
 // Begin sets when it may begin, as NewHolder does.
@@ -87,7 +95,7 @@ func (h *Holder) Observe(lease Lease, upTo Amounts) bool {
 		return false
 	}
 	if lease.Sequence >= h.sequence {
-		h.sequence, h.allowed, h.upTo = lease.Sequence, lease.Amounts.clone(), upTo.clone()
+		h.sequence, h.allowed, h.upTo, h.keep = lease.Sequence, lease.Amounts.clone(), upTo.clone(), lease.Keep.clone()
 	}
 	return true
 }
@@ -171,7 +179,7 @@ func (h *Holder) FitsVacancy(name, vacancy string, charges Amounts, now time.Tim
 		}
 	}
 	for pool, amount := range charges {
-		if more := amount - before[pool]; more > 0 && h.spent[pool]+more > h.allowed[pool] {
+		if more := amount - before[pool]; more > 0 && h.spent[pool]+more > h.most(pool, h.allowed) {
 			return false
 		}
 	}
@@ -325,7 +333,7 @@ func (h *Holder) Spend(name string, charges Amounts, now time.Time) bool {
 	if l, ok := h.launches[name]; ok {
 		merged.raise(l.charges)
 	}
-	if !h.Ready(now) || !h.fits(name, merged, h.allowed) {
+	if !h.Ready(now) || !h.fits(name, merged, h.allowed, h.ahead(charges, now)) {
 		h.want(name, charges, now)
 		return false
 	}
@@ -348,29 +356,83 @@ func (h *Holder) Request(name string, charges Amounts, now time.Time) time.Time 
 	return h.requests[name].since
 }
 
+// Want records that pods wait for a number of launches with these charges, which can't be requested by launches because none fits. They count
+// as requests of launches that were given up do, with those.
+func (h *Holder) Want(charges Amounts, count int64, now time.Time) {
+	h.expire(now)
+	if !h.Ready(now) {
+		return
+	}
+	var waiting []string
+	for name, r := range h.requests {
+		if r.left && r.charges.Equal(charges) {
+			waiting = append(waiting, name)
+		}
+	}
+	slices.SortFunc(waiting, func(a, b string) int {
+		return cmp.Or(h.requests[a].since.Compare(h.requests[b].since), cmp.Compare(a, b))
+	})
+	for i := range count {
+		if i < int64(len(waiting)) {
+			h.requests[waiting[i]].until = now.Add(LeftTTL)
+			continue
+		}
+		h.wanted++
+		h.requests[wantedPrefix+strconv.FormatInt(h.wanted, 10)] = &request{charges: charges.clone(), since: now, until: now.Add(LeftTTL), left: true}
+	}
+}
+
+// ahead is what the oldest request without a launch takes, if it fits now: a smaller launch leaves room for it. That is so once it has waited
+// for HoldAfter, when the operator holds room for it, too.
+func (h *Holder) ahead(charges Amounts, now time.Time) Amounts {
+	var oldest *request
+	for _, r := range h.requests {
+		if r.left && (oldest == nil || r.since.Before(oldest.since)) {
+			oldest = r
+		}
+	}
+	if oldest == nil || now.Before(oldest.since.Add(HoldAfter)) {
+		return nil
+	}
+	larger := false
+	for pool, amount := range oldest.charges {
+		larger = larger || amount > charges[pool] && charges[pool] > 0
+		if h.spent[pool]+amount > h.most(pool, h.allowed) {
+			return nil
+		}
+	}
+	if !larger {
+		return nil
+	}
+	return oldest.charges
+}
+
 // Fits reports whether Spend would succeed, and records nothing.
 func (h *Holder) Fits(name string, charges Amounts, now time.Time) bool {
 	merged := charges.clone()
 	if l, ok := h.launches[name]; ok {
 		merged.raise(l.charges)
 	}
-	return h.Ready(now) && h.fits(name, merged, h.allowed)
+	return h.Ready(now) && h.fits(name, merged, h.allowed, h.ahead(charges, now))
 }
 
 // Left is what the lease leaves of a pool, with what is vacant, and with what it might be granted if more was requested. It isn't negative.
 func (h *Holder) Left(pool string) int64 {
-	return max(0, max(h.allowed[pool], h.upTo[pool])-h.spent[pool]) + h.vacant[pool]
+	return max(0, max(h.most(pool, h.allowed), h.most(pool, h.upTo))-h.spent[pool]) + h.vacant[pool]
 }
 
 // Free is what the lease leaves of a pool without any further grant, with what is vacant. It isn't negative.
 func (h *Holder) Free(pool string) int64 {
-	return max(0, h.allowed[pool]-h.spent[pool]) + h.vacant[pool]
+	return max(0, h.most(pool, h.allowed)-h.spent[pool]) + h.vacant[pool]
 }
+
+// Spent is what launches take of a pool.
+func (h *Holder) Spent(pool string) int64 { return h.spent[pool] }
 
 // MaySpend reports whether Spend would succeed for any launch with these charges, now or after more was requested.
 func (h *Holder) MaySpend(charges Amounts, now time.Time) bool {
 	h.expire(now)
-	return h.Ready(now) && (h.fits("", charges, h.allowed) || h.fits("", charges, h.upTo))
+	return h.Ready(now) && (h.fits("", charges, h.allowed, nil) || h.fits("", charges, h.upTo, nil))
 }
 
 // Room is for how many launches with these charges MaySpend would succeed.
@@ -382,7 +444,7 @@ func (h *Holder) Room(charges Amounts, now time.Time) int64 {
 	room := int64(-1)
 	for pool, amount := range charges {
 		if amount > 0 {
-			if more := max(0, max(h.allowed[pool], h.upTo[pool])-h.spent[pool]) / amount; room < 0 || more < room {
+			if more := max(0, max(h.most(pool, h.allowed), h.most(pool, h.upTo))-h.spent[pool]) / amount; room < 0 || more < room {
 				room = more
 			}
 		}
@@ -404,14 +466,23 @@ func (h *Holder) Report(now time.Time) (Report, bool) {
 // Ready reports whether the process may begin. A lease that has no sequence yet says nothing about what takes from what.
 func (h *Holder) Ready(now time.Time) bool { return !now.Before(h.from) && h.sequence > 0 }
 
-// fits reports whether a launch with these charges is within what is allowed. A launch whose charges don't grow is.
-func (h *Holder) fits(name string, charges, allowed Amounts) bool {
+// most is the most that launches may take of a pool.
+func (h *Holder) most(pool string, allowed Amounts) int64 {
+	if keep, held := h.keep[pool]; held {
+		return min(keep, allowed[pool])
+	}
+	return allowed[pool]
+}
+
+// fits reports whether a launch with these charges is within what is allowed and leaves room for what is ahead. A launch whose charges don't
+// grow is.
+func (h *Holder) fits(name string, charges, allowed, ahead Amounts) bool {
 	var before Amounts
 	if l, ok := h.launches[name]; ok {
 		before = l.charges
 	}
 	for pool, amount := range charges {
-		if more := amount - before[pool]; more > 0 && h.spent[pool]+more > allowed[pool] {
+		if more := amount - before[pool]; more > 0 && h.spent[pool]+more+ahead[pool] > h.most(pool, allowed) {
 			return false
 		}
 	}

@@ -265,3 +265,77 @@ func TestLeave(t *testing.T) {
 		}
 	})
 }
+
+func TestWant(t *testing.T) {
+	const vcpus = "quota/all/cpu"
+	big, small := Amounts{vcpus: 16}, Amounts{vcpus: 2}
+	// holder with so much, of which 8 are spent.
+	holder := func(amount int64) *Holder {
+		h := NewHolder(now)
+		h.Adopt(Lease{Sequence: 1, Amounts: Amounts{vcpus: amount}}, nil)
+		h.Spend("runs", Amounts{vcpus: 8}, now)
+		return h
+	}
+	later := now.Add(HoldAfter)
+	t.Run("When pods want more launches than before, it should request as many, and since when the first did", func(t *testing.T) {
+		h := holder(8)
+		h.Want(big, 1, now)
+		h.Want(big, 3, now.Add(time.Second))
+		h.Want(small, 1, now.Add(2*time.Second))
+		if diff := cmp.Diff([]Request{{big, 3}, {small, 1}}, report(t, h, now.Add(2*time.Second)).Requests); diff != "" {
+			t.Errorf("requests (-want +got):\n%s", diff)
+		}
+		if since := h.Request("n-1", big, now.Add(3*time.Second)); !since.Equal(now) {
+			t.Errorf("the launch waits since %s, want %s", since, now)
+		}
+	})
+	t.Run("When a launch was given up while it waited, pods that want the same should not request it twice", func(t *testing.T) {
+		h := holder(8)
+		h.Request("n-1", big, now)
+		h.Leave("n-1", now)
+		h.Want(big, 1, now)
+		if diff := cmp.Diff([]Request{{big, 1}}, report(t, h, now).Requests); diff != "" {
+			t.Errorf("requests (-want +got):\n%s", diff)
+		}
+	})
+	t.Run("When pods wait for a large launch that fits now, smaller ones should leave room for it once it has waited for long", func(t *testing.T) {
+		h := holder(24)
+		for at := now; at.Before(later); at = at.Add(LeftTTL / 2) {
+			if h.Want(big, 1, at); !h.Fits("n-1", small, at) {
+				t.Errorf("after %s it hasn't waited for long", at.Sub(now))
+			}
+		}
+		if h.Fits("n-1", small, later) || h.Spend("n-1", small, later) {
+			t.Error("the small one takes what the large one needs")
+		}
+		if !h.Spend("n-2", big, later) {
+			t.Error("the large one fits")
+		}
+	})
+	t.Run("When the large launch doesn't fit, smaller ones should not wait for it", func(t *testing.T) {
+		h := holder(20)
+		for at := now; at.Before(later); at = at.Add(LeftTTL / 2) {
+			h.Want(big, 1, at)
+		}
+		if !h.Spend("n-1", small, later) {
+			t.Error("the small one fits")
+		}
+	})
+	t.Run("When room is held for others, it should launch nothing but what is guaranteed, and replace what was kept", func(t *testing.T) {
+		h := holder(24)
+		h.Keep("runs")
+		h.Exists("runs", Amounts{vcpus: 8})
+		h.Keep("runs")
+		h.Adopt(Lease{Sequence: 1, Amounts: Amounts{vcpus: 24}, Keep: Amounts{vcpus: 10}}, nil)
+		if h.Left(vcpus) != 2 || h.Free(vcpus) != 2 || h.Room(small, now) != 1 || h.MaySpend(big, now) || h.Spend("n-1", big, now) {
+			t.Errorf("it has %d left", h.Left(vcpus))
+		}
+		if !h.Spend("n-2", small, now) {
+			t.Error("that much is guaranteed")
+		}
+		h.Gone("runs", now.Add(2*InFlight))
+		if !h.SpendVacancy("n-3", "runs", Amounts{vcpus: 8}, now.Add(2*InFlight)) {
+			t.Error("it replaces what was kept")
+		}
+	})
+}

@@ -34,7 +34,9 @@ type universe struct {
 	weights []int
 
 	// records are all versions of the account's record; only the last one may be replaced.
-	records   []map[string]Grant
+	records []map[string]Grant
+	// lines are the places that are recorded with each.
+	lines     []map[string]Place
 	clusters  map[string]*cluster
 	names     []string
 	operators []*operator
@@ -52,6 +54,7 @@ type operator struct {
 type pendingLease struct {
 	cluster string
 	grant   Grant
+	keep    Amounts
 	account int
 }
 
@@ -104,7 +107,7 @@ func newUniverse(t *testing.T, seed uint64, strict bool) *universe {
 		T: t, random: rand.New(rand.NewPCG(seed, 7)), now: time.Unix(1_000_000, 0), seed: seed, strict: strict,
 		limits:  Amounts{"reservation/cr-1": 10, "vcpus": 64, "gpus": 3},
 		shapes:  []Amounts{{"reservation/cr-1": 1, "vcpus": 4}, {"vcpus": 4}, {"vcpus": 8, "gpus": 1}, {"reservation/cr-1": 1}},
-		records: []map[string]Grant{{}}, clusters: map[string]*cluster{}, operators: []*operator{{}, {}},
+		records: []map[string]Grant{{}}, lines: []map[string]Place{nil}, clusters: map[string]*cluster{}, operators: []*operator{{}, {}},
 	}
 	if u.random.IntN(3) > 0 {
 		// Little of one thing, which all want.
@@ -178,7 +181,7 @@ func (u *universe) computeDecision(fresh bool) (version int, decision Decision) 
 		pick = func(versions int) int { return versions - 1 }
 	}
 	version = pick(len(u.records))
-	account := Account{Limits: u.limits, Members: map[string]Member{}, Record: u.records[version], First: u.now.Unix()}
+	account := Account{Limits: u.limits, Members: map[string]Member{}, Record: u.records[version], Line: u.lines[version], Now: u.now, First: u.now.Unix()}
 	for _, name := range u.names {
 		c := u.clusters[name]
 		if !c.gone.IsZero() {
@@ -203,10 +206,10 @@ func (u *universe) record(o *operator, version int, decision Decision) {
 	if version != len(u.records)-1 {
 		return // the API server answers with a conflict
 	}
-	u.records = append(u.records, decision.Record)
+	u.records, u.lines = append(u.records, decision.Record), append(u.lines, decision.Line)
 	for _, name := range u.names {
 		if grant, ok := decision.Record[name]; ok {
-			o.pending = append(o.pending, pendingLease{name, grant, u.account})
+			o.pending = append(o.pending, pendingLease{name, grant, decision.Keep[name], u.account})
 		}
 	}
 	o.pending = o.pending[max(0, len(o.pending)-12):]
@@ -219,7 +222,7 @@ func (u *universe) write(o *operator, fresh bool) {
 		return
 	}
 	i := u.random.IntN(len(o.pending))
-	name, grant, account := o.pending[i].cluster, o.pending[i].grant, o.pending[i].account
+	name, grant, keep, account := o.pending[i].cluster, o.pending[i].grant, o.pending[i].keep, o.pending[i].account
 	o.pending = slices.Delete(o.pending, i, i+1)
 	c := u.clusters[name]
 	version := u.recent(len(c.leases))
@@ -227,10 +230,14 @@ func (u *universe) write(o *operator, fresh bool) {
 		version = len(c.leases) - 1
 	}
 	lease := c.leases[version]
-	if !c.gone.IsZero() || !grant.Lag(lease) || version != len(c.leases)-1 || account != u.account {
+	hint := lease.ID == grant.Lease && lease.Sequence == grant.Sequence && !maps.Equal(lease.Keep, keep)
+	if !c.gone.IsZero() || !grant.Lag(lease) && !hint || version != len(c.leases)-1 || account != u.account {
 		return
 	}
-	lease.Sequence, lease.Amounts, lease.Granted = grant.Sequence, grant.Asked, grant.Granted
+	lease.Keep = keep
+	if !hint {
+		lease.Sequence, lease.Amounts, lease.Granted = grant.Sequence, grant.Asked, grant.Granted
+	}
 	c.leases = append(c.leases, lease)
 	u.say("lease of %s: %d %v", name, lease.Sequence, lease.Amounts)
 }
@@ -246,7 +253,7 @@ func (u *universe) lose() {
 	for _, c := range u.clusters {
 		c.leases = append(c.leases, c.leases[len(c.leases)-1])
 	}
-	u.records = append(u.records, map[string]Grant{})
+	u.records, u.lines = append(u.records, map[string]Grant{}), append(u.lines, nil)
 	u.say("the record is lost")
 	account := Account{Limits: u.limits, Members: map[string]Member{}, Record: u.records[len(u.records)-1], First: u.now.Unix()}
 	for _, name := range u.names {
@@ -254,7 +261,7 @@ func (u *universe) lose() {
 		lease := c.leases[len(c.leases)-1]
 		account.Members[name] = Member{Used: used(c.machines[u.recent(len(c.machines))]), Lease: &lease}
 	}
-	u.records = append(u.records, Decide(account).Record)
+	u.records, u.lines = append(u.records, Decide(account).Record), append(u.lines, nil)
 }
 
 // begin lets a process read everything from the API server when it starts, and when it may launch. It reports whether the process has done so:
@@ -696,6 +703,16 @@ func (u *universe) neverMore(before, after map[string]Grant) {
 	}
 }
 
+// held is the room of a pool that is held for other requests.
+func (u *universe) held(c *cluster, charges Amounts, pool string) (held int64) {
+	for name, place := range u.lines[len(u.lines)-1] {
+		if place.IsHeld() && u.clusters[name].priority >= c.priority && (name != c.name || !place.Charges.Equal(charges)) {
+			held += place.Charges[pool]
+		}
+	}
+	return held
+}
+
 // full checks that no demand that is left would fit.
 func (u *universe) full() {
 	total := Amounts{}
@@ -710,7 +727,8 @@ func (u *universe) full() {
 		for _, charges := range c.demand {
 			fits := true
 			for pool, amount := range charges {
-				fits = fits && total[pool]+amount <= u.limits[pool] && (pool != "vcpus" || own[pool]+amount <= 48) && pool != "gpus"
+				held := u.held(c, charges, pool)
+				fits = fits && total[pool]+held+amount <= u.limits[pool] && (pool != "vcpus" || own[pool]+held+amount <= 48) && pool != "gpus"
 			}
 			if fits {
 				u.fail("%s waits for %v although machines take %v of %v; record %+v", name, charges, total, u.limits, u.records[len(u.records)-1])

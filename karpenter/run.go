@@ -51,6 +51,7 @@ import (
 	"github.com/autonode-io/autonode/karpenter/controllers/registration"
 	"github.com/autonode-io/autonode/karpenter/controllers/unneeded"
 	"github.com/autonode-io/autonode/karpenter/controllers/vacancies"
+	"github.com/autonode-io/autonode/karpenter/controllers/wanted"
 	"github.com/autonode-io/autonode/karpenter/core"
 	"github.com/autonode-io/autonode/karpenter/core/capacitybuffer"
 	"github.com/autonode-io/autonode/karpenter/core/deadlines"
@@ -392,6 +393,15 @@ func newControllers(guest *coreoperator.Operator, management *operator.Managemen
 			Capacity:    p.Capacity,
 			Unavailable: p.Unavailable,
 			Clock:       guest.Clock,
+		}),
+		wanted.New(wanted.Config{
+			Short:     p.Capacity.Short,
+			Pending:   wanted.Pending(guest.GetClient()),
+			Simulate:  wanted.ByScheduler(guest.GetClient(), k.state, k.provisioner, guest.Clock, guest.EventRecorder),
+			InTime:    p.CloudProvider.InTime,
+			MachineOf: p.CloudProvider.MachineOf,
+			Want:      p.Capacity.Want,
+			Clock:     guest.Clock,
 		}),
 		vacancies.New(vacancies.Config{
 			Guest: guest.GetClient(), Vacancies: p.Vacancies, Inventory: p.Inventory, Unavailable: p.Unavailable, Recorder: guest.EventRecorder, Clock: guest.Clock,

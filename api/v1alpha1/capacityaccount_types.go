@@ -513,6 +513,14 @@ type CapacityPoolStatus struct {
 	// waiting is what clusters have requested and don't get now.
 	// +optional
 	Waiting string `json:"waiting,omitempty"`
+	// held is the room of the pool that is kept free for requests which have waited, whether or not that much is free yet.
+	// +optional
+	Held string `json:"held,omitempty"`
+	// heldFor are the first of the clusters that it is held for, as namespace/name.
+	// +optional
+	// +listType=atomic
+	// +kubebuilder:validation:MaxItems=8
+	HeldFor []string `json:"heldFor,omitempty"`
 }
 
 // CapacityGrant is the record of what one cluster is granted.
@@ -544,6 +552,38 @@ type CapacityGrant struct {
 	// granted counts until the machines that it had then are gone.
 	// +optional
 	Released *scalar.Time `json:"released,omitempty"`
+	// place is the cluster's place in the line, if one of its requests doesn't fit.
+	// +optional
+	Place *CapacityPlace `json:"place,omitempty"`
+}
+
+// CapacityPlace is a request that waits until enough becomes free. After a minute, room is held for the first in the line.
+type CapacityPlace struct {
+	// charges of one launch, by pool.
+	// +optional
+	// +listType=atomic
+	// +kubebuilder:validation:MaxItems=128
+	Charges []PoolAmount `json:"charges,omitempty"`
+	// count of the launches that are requested.
+	// +optional
+	Count int64 `json:"count,omitempty"`
+	// since is when the cluster took the place.
+	// +required
+	Since scalar.Time `json:"since"`
+	// held is since when room is held.
+	// +optional
+	Held *scalar.Time `json:"held,omitempty"`
+	// gained is when more of it last became free.
+	// +optional
+	Gained *scalar.Time `json:"gained,omitempty"`
+	// lacking is what wasn't free then, by pool.
+	// +optional
+	// +listType=atomic
+	// +kubebuilder:validation:MaxItems=128
+	Lacking []PoolAmount `json:"lacking,omitempty"`
+	// rests is until when nothing is held, because the request wasn't served while room was.
+	// +optional
+	Rests *scalar.Time `json:"rests,omitempty"`
 }
 
 // GrantedAmount is an amount of one pool, in the pool's unit.

@@ -170,6 +170,16 @@ type LeasedPool struct {
 	// +optional
 	// +kubebuilder:validation:Minimum=0
 	UpTo int64 `json:"upTo,omitempty"`
+	// most is the most that the cluster might get in time, if all machines went but those that are guaranteed to others. Karpenter requests what
+	// pods wait for up to this. A hint.
+	// +optional
+	// +kubebuilder:validation:Minimum=0
+	Most int64 `json:"most,omitempty"`
+	// launchUpTo is the most that the cluster's machines may take after a launch, because room is held for a request that has waited. Absent while
+	// amount is.
+	// +optional
+	// +kubebuilder:validation:Minimum=0
+	LaunchUpTo *int64 `json:"launchUpTo,omitempty"`
 }
 
 // LeasedCommitment is a commitment, and about how much of it is unused. Exactly one of hourlySpend, instances, units, cpu and memory is

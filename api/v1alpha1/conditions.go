@@ -54,6 +54,15 @@ const (
 	MembersLeavingReason = "MembersLeaving"
 )
 
+// Reasons of events on a CapacityAccount beside those of its conditions.
+const (
+	// RoomHeldReason: a request has waited for a minute, so what becomes free is held for it.
+	RoomHeldReason = "RoomHeld"
+	// HoldEndedReason: a request wasn't served while room was held for it, so others have it again. Nothing was removed for it in ten minutes, or
+	// the hold has lasted for an hour. Raise the limit, give the cluster a guaranteed amount, or remove nodes.
+	HoldEndedReason = "HoldEnded"
+)
+
 const (
 	// LeaseName is the name of the CapacityLease in a dedicated control-plane namespace.
 	LeaseName = "karpenter"

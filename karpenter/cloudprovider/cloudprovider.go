@@ -170,6 +170,9 @@ func (c *CloudProvider) GetInstanceTypes(ctx context.Context, nodePool *karpv1.N
 	if machine, ok := ctx.Value(vacatedKey{}).(instancetype.Vacated); ok {
 		instanceTypes, _ = snapshot.Without(machine, c.Reservations.Capacity, instanceTypes)
 	}
+	if ctx.Value(inTimeKey{}) != nil {
+		instanceTypes = snapshot.InTime(c.Reservations.Capacity, instanceTypes)
+	}
 	return c.Rejections.Offered(nodePool.Name, instanceTypes), nil
 }
 

@@ -205,3 +205,31 @@ func TestCreateAfterGrant(t *testing.T) {
 		g.Expect(grants).To(Equal(1), "nothing waits any more")
 	})
 }
+
+func TestInTime(t *testing.T) {
+	t.Run("When the lease has no room, it should offer what might be granted in time to whoever asks for that, and say what it takes", func(t *testing.T) {
+		g := NewWithT(t)
+		f, lease, _ := leasedFixture(t, 0)
+		lease.Write(t, f.provider.Reservations.Capacity, func(l *capacityprovider.Lease) {
+			l.Amounts, l.Most = capacity.Amounts{}, capacity.Amounts{"limit/cpu": 2000}
+		})
+		g.Expect(f.launchableIn(f.ctx, g)).To(BeEmpty())
+		small := f.launchableIn(f.provider.InTime(f.ctx), g)
+		g.Expect(small).To(And(Not(BeEmpty()), Not(ContainElement("c4-large"))), "of four vCPUs, two may be granted")
+		lease.Write(t, f.provider.Reservations.Capacity, func(l *capacityprovider.Lease) { l.Most = capacity.Amounts{"limit/cpu": 4000} })
+		g.Expect(f.launchableIn(f.provider.InTime(f.ctx), g)).To(ContainElements(append(small, "c4-large")))
+		g.Expect(f.launchableIn(f.ctx, g)).To(BeEmpty())
+
+		instanceTypes, err := f.store.InstanceTypes(f.nodeClass.Name)
+		g.Expect(err).NotTo(HaveOccurred())
+		for _, it := range instanceTypes {
+			if it.Name == "c4-large" {
+				taken, ok := f.provider.MachineOf(f.nodeClass.Name, it.Name, it.Offerings[0])
+				g.Expect(ok).To(BeTrue())
+				g.Expect(taken).To(And(HaveField("InstanceType", "c4-large"), HaveField("VCPUs", int64(4000))))
+			}
+		}
+		_, ok := f.provider.MachineOf("none", "c4-large", instanceTypes[0].Offerings[0])
+		g.Expect(ok).To(BeFalse())
+	})
+}

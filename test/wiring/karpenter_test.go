@@ -298,6 +298,7 @@ var (
 		"nodeclaim.New": "nodeclaim.machine", "registration.New": "node.registration", "minsize.New": "node.minsize",
 		"unneeded.New": "nodeclaim.unneeded", "garbagecollection.New": "machine.garbagecollection", "capacitybuffer.New": "capacitybuffer.count",
 		"nodecount.New": "nodepool.nodecount", "nodelimit.New": "nodepool.nodelimit",
+		"wanted.New": "capacitylease.wanted",
 	}
 )
 
@@ -424,6 +425,7 @@ func TestKarpenter(t *testing.T) {
 		abandoned.Finalizers = nil
 		g.Expect(w.Admin.Update(t.Context(), abandoned)).To(Succeed())
 	})
+	t.Run("When the CapacityLease has no room for a pod's machine, it should request that, and launch it once it is granted", w.isLeased)
 	t.Run("When a NodePool is deleted before its NodeClaims, it should follow them without an error", w.losesNodePool)
 }
 

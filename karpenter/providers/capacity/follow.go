@@ -6,6 +6,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"maps"
 	"reflect"
 	"time"
 
@@ -213,7 +214,7 @@ func (p *Provider) apply(lease *Lease) {
 		p.covering = nil
 		p.commit()
 		p.recomputeAll(now)
-	case before.Sequence != lease.Sequence || !before.UpTo.Equal(lease.UpTo):
+	case before.Sequence != lease.Sequence || !before.UpTo.Equal(lease.UpTo) || !maps.Equal(before.Keep, lease.Keep):
 		pools := make([]*pool, 0, len(p.pools))
 		for _, pool := range p.pools {
 			pools = append(pools, pool)

@@ -141,7 +141,7 @@ func (c *Cluster) First(ctx context.Context) (bool, error) {
 
 // leaseOf reads what a CapacityLease says.
 func leaseOf(object *autonodev1alpha1.CapacityLease) *Lease {
-	l := &Lease{Lease: conversion.Lease(object), ResourceVersion: object.ResourceVersion, Generation: object.Generation, UpTo: conversion.UpTo(object), Status: object.Status}
+	l := &Lease{Lease: conversion.Lease(object), ResourceVersion: object.ResourceVersion, Generation: object.Generation, UpTo: conversion.UpTo(object), Most: conversion.Most(object), Status: object.Status}
 	if object.Spec.Account == nil {
 		return l // it limits nothing
 	}

@@ -72,6 +72,20 @@ func (c *Choice) frees(machine Vacated, lease *capacityprovider.Provider) bool {
 // Without returns instance types of the snapshot as they would be offered if a machine went, and what is full: those that it keeps from being
 // launched are copied. Reserved offerings are as before, because Karpenter core counts their slots itself.
 func (s *Snapshot) Without(machine Vacated, lease *capacityprovider.Provider, instanceTypes []*karpcloudprovider.InstanceType) (opened []*karpcloudprovider.InstanceType, full Full) {
+	return s.open(instanceTypes, func(choice *Choice) bool { return choice.frees(machine, lease) })
+}
+
+// InTime returns instance types of the snapshot as they would be offered if the lease had room for what might be granted in time. Reserved
+// offerings are as before.
+func (s *Snapshot) InTime(lease *capacityprovider.Provider, instanceTypes []*karpcloudprovider.InstanceType) []*karpcloudprovider.InstanceType {
+	opened, _ := s.open(instanceTypes, func(choice *Choice) bool {
+		return choice.Full == FullLease && lease.InTime(capacityprovider.MachineOf(choice.Key, choice.Template))
+	})
+	return opened
+}
+
+// open returns instance types of the snapshot with some offerings available that aren't, and what those lack. Those that have any are copied.
+func (s *Snapshot) open(instanceTypes []*karpcloudprovider.InstanceType, opens func(*Choice) bool) (opened []*karpcloudprovider.InstanceType, full Full) {
 	opened = instanceTypes
 	for i, it := range instanceTypes {
 		r, ok := s.find(it.Name)
@@ -82,7 +96,7 @@ func (s *Snapshot) Without(machine Vacated, lease *capacityprovider.Provider, in
 		for _, choice := range r.choices {
 			// A type that the NodePool may not launch has offerings of its own.
 			at := slices.Index(it.Offerings, choice.Offering)
-			if at < 0 || choice.Key.Reservation != "" || !choice.frees(machine, lease) {
+			if at < 0 || choice.Key.Reservation != "" || !opens(choice) {
 				continue
 			}
 			if offerings == nil {

@@ -125,7 +125,7 @@ func (r *reconciliation) write(ctx context.Context, key string, of *cluster, com
 	}
 	changed := of.lease.DeepCopy()
 	changed.Spec = autonodev1alpha1.CapacityLeaseSpec{
-		Account: r.reference(), Sequence: grant.Sequence, Pools: leased(of, grant, r.decision.UpTo[key], lag), Unavailable: unavailable,
+		Account: r.reference(), Sequence: grant.Sequence, Pools: leased(of, grant, key, &r.decision, lag), Unavailable: unavailable,
 		Commitments: committed.leasedTo(key), Counted: r.counted(key, committed),
 	}
 	if equality.Semantic.DeepEqual(changed.Spec, of.lease.Spec) {
@@ -140,14 +140,18 @@ func (r *reconciliation) write(ctx context.Context, key string, of *cluster, com
 }
 
 // leased returns the pools of a lease. What was granted with a sequence stays as it is: the record only falls until the next one.
-func leased(of *cluster, grant capacity.Grant, upTo capacity.Amounts, lag bool) []autonodev1alpha1.LeasedPool {
+func leased(of *cluster, grant capacity.Grant, key string, decision *capacity.Decision, lag bool) []autonodev1alpha1.LeasedPool {
 	written := map[string]int64{}
 	for i := range of.lease.Spec.Pools {
 		written[of.lease.Spec.Pools[i].Name] = of.lease.Spec.Pools[i].Granted
 	}
 	var pools []autonodev1alpha1.LeasedPool
 	for _, pool := range of.pools {
-		pool.Amount, pool.Granted, pool.UpTo = grant.Asked[pool.Name], grant.Granted[pool.Name], max(upTo[pool.Name], grant.Asked[pool.Name])
+		pool.Amount, pool.Granted = grant.Asked[pool.Name], grant.Granted[pool.Name]
+		pool.UpTo, pool.Most = max(decision.UpTo[key][pool.Name], grant.Asked[pool.Name]), min(decision.Most[key][pool.Name], autonodev1alpha1.MaxAmount)
+		if keep, held := decision.Keep[key][pool.Name]; held {
+			pool.LaunchUpTo = &keep
+		}
 		if !lag {
 			pool.Granted = max(written[pool.Name], pool.Amount)
 		}
@@ -159,7 +163,7 @@ func leased(of *cluster, grant capacity.Grant, upTo capacity.Amounts, lag bool) 
 // sameRules reports whether the same machines take the same from the same pools.
 func sameRules(a, b []autonodev1alpha1.LeasedPool) bool {
 	return slices.EqualFunc(a, b, func(x, y autonodev1alpha1.LeasedPool) bool {
-		x.Amount, x.Granted, x.UpTo = y.Amount, y.Granted, y.UpTo
+		x.Amount, x.Granted, x.UpTo, x.Most, x.LaunchUpTo = y.Amount, y.Granted, y.UpTo, y.Most, y.LaunchUpTo
 		return equality.Semantic.DeepEqual(x, y)
 	})
 }
@@ -169,7 +173,7 @@ func withoutHints(spec autonodev1alpha1.CapacityLeaseSpec) autonodev1alpha1.Capa
 	spec = *spec.DeepCopy()
 	spec.Commitments, spec.Counted, spec.Unavailable = nil, nil, nil
 	for i := range spec.Pools {
-		spec.Pools[i].UpTo = 0
+		spec.Pools[i].UpTo, spec.Pools[i].Most = 0, 0
 	}
 	return spec
 }

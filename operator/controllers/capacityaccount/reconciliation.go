@@ -156,6 +156,7 @@ func (r *reconciliation) read(ctx context.Context, key string, of *cluster) erro
 func (r *reconciliation) decide() {
 	input := capacity.Account{
 		Limits: r.account.limits, Members: make(map[string]capacity.Member, len(r.clusters)), Record: make(map[string]capacity.Grant, len(r.clusters)),
+		Line: map[string]capacity.Place{}, Now: r.now.Truncate(time.Second), // as the record has times
 		First: r.now.Unix(),
 	}
 	for _, key := range r.keys {
@@ -163,6 +164,9 @@ func (r *reconciliation) decide() {
 		m := capacity.Member{Used: of.used, Leaving: of.member == nil}
 		if of.recorded != nil {
 			grant := grantOf(of.recorded)
+			if of.recorded.Place != nil {
+				input.Line[key] = conversion.Place(of.recorded.Place)
+			}
 			if of.released != nil && r.now.Sub(of.released.At()) > 2*capacity.InFlight {
 				// What it held when it was released has come by now, or never will.
 				grant.Granted = least(grant.Granted, of.used)
@@ -187,6 +191,9 @@ func (r *reconciliation) decide() {
 		input.Members[key] = m
 	}
 	r.decision = capacity.Decide(input)
+	if !r.decision.Next.IsZero() {
+		r.requeue(r.decision.Next.Sub(r.now))
+	}
 }
 
 // isIdle reports whether a cluster has held more than it needs for long enough.

@@ -16,6 +16,7 @@ import (
 	"github.com/autonode-io/autonode/api/scalar"
 	autonodev1alpha1 "github.com/autonode-io/autonode/api/v1alpha1"
 	"github.com/autonode-io/autonode/capacity"
+	"github.com/autonode-io/autonode/capacity/conversion"
 	"github.com/autonode-io/autonode/operator/apply"
 )
 
@@ -75,6 +76,9 @@ func (r *reconciliation) clusterGrants() []autonodev1alpha1.CapacityGrant {
 		entry := autonodev1alpha1.CapacityGrant{
 			Namespace: namespace, Name: name, ControlPlaneNamespace: of.namespace, Cluster: of.home.cluster, LeaseUID: grant.Lease, Sequence: grant.Sequence, Released: of.released,
 		}
+		if place, waits := r.decision.Line[key]; waits {
+			entry.Place = conversion.RecordedPlace(&place)
+		}
 		if of.released != nil {
 			entry.LeaseUID = "" // if it comes back, it has to acknowledge again
 		}
@@ -108,6 +112,7 @@ func (r *reconciliation) summarizePools() {
 	}
 	state := &r.found.Status
 	state.Pools, state.FullestPool = nil, ""
+	held, heldFor := r.held()
 	fullest := -1.0
 	for i := range r.account.pools {
 		pool := &r.account.pools[i]
@@ -117,6 +122,9 @@ func (r *reconciliation) summarizePools() {
 		}
 		if waiting := r.decision.Waiting[pool.Name]; waiting > 0 {
 			entry.Waiting = format(pool.Resource, waiting)
+		}
+		if amount := held[pool.Name]; amount > 0 {
+			entry.Held, entry.HeldFor = format(pool.Resource, amount), heldFor[pool.Name][:min(len(heldFor[pool.Name]), maxHeldFor)]
 		}
 		state.Pools = append(state.Pools, entry)
 		if used[pool.Name] > limit {

@@ -1,0 +1,74 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package capacity
+
+import (
+	"github.com/autonode-io/autonode/capacity"
+)
+
+// Short reports whether the lease has a pool of which too little is left for some machine, although more might be granted in time.
+func (p *Provider) Short() bool {
+	if !p.Limits() {
+		return false
+	}
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if p.free() || !p.holder.Ready(p.Clock.Now()) {
+		return false
+	}
+	for name, pool := range p.pools {
+		if pool.Left < p.lease.Most[name] {
+			return true
+		}
+	}
+	return false
+}
+
+// InTime reports whether a machine, of which the lease leaves too little, might be launched once machines of this or of other clusters have
+// gone.
+func (p *Provider) InTime(m capacity.Machine) bool {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if p.free() || !p.holder.Ready(p.Clock.Now()) || !p.unexpired(m) {
+		return false
+	}
+	for name, amount := range p.charges(m) {
+		if amount > p.lease.Most[name] {
+			return false
+		}
+	}
+	return true
+}
+
+// Want requests a number of each of these machines, for pods for which Karpenter core makes no NodeClaim because no offering has room. Call it
+// again while they wait: a request ends capacity.LeftTTL after the last call, or when a launch takes it over.
+func (p *Provider) Want(machines map[capacity.Machine]int64) {
+	if len(machines) == 0 {
+		return
+	}
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if p.free() {
+		return
+	}
+	type wanted struct {
+		charges capacity.Amounts
+		count   int64
+	}
+	var all []*wanted
+	for m, count := range machines {
+		charges, known := p.charges(m), false
+		for _, w := range all {
+			if w.charges.Equal(charges) {
+				w.count, known = w.count+count, true
+			}
+		}
+		if !known {
+			all = append(all, &wanted{charges, count})
+		}
+	}
+	for _, w := range all {
+		p.holder.Want(w.charges, w.count, p.Clock.Now())
+	}
+	p.Trigger()
+}
