@@ -11,8 +11,10 @@ import (
 const (
 	// HoldAfter is how long a request that doesn't fit waits before room is held for it.
 	HoldAfter = time.Minute
-	// HoldWithout is how long room is held without more of it becoming free, and HoldMost how long it is held in all.
-	HoldWithout, HoldMost = 10 * time.Minute, time.Hour
+	// HoldWithout is how long room is held without more of it becoming free.
+	HoldWithout = 10 * time.Minute
+	// HoldMost is how long room is held in all.
+	HoldMost = time.Hour
 	// HoldRest is how long nothing is held of the pools that a request lacked whose hold has ended.
 	HoldRest = 10 * time.Minute
 )
