@@ -154,14 +154,8 @@ const (
 
 // Run runs the operator in the management cluster until ctx ends.
 func Run(ctx context.Context, config *rest.Config, options Options) error {
-	if options.GuestTokenLifetime != 0 && options.GuestTokenLifetime < minTokenLifetime {
-		return fmt.Errorf("the guest token's lifetime %s is less than %s, which API servers demand", options.GuestTokenLifetime, minTokenLifetime)
-	}
-	if options.DrainTimeout < 0 {
-		return fmt.Errorf("the drain timeout %s is negative", options.DrainTimeout)
-	}
-	if options.GuestTimeout < 0 {
-		return fmt.Errorf("the timeout of calls to guests %s is negative", options.GuestTimeout)
+	if err := options.Validate(); err != nil {
+		return err
 	}
 	sharding, err := parseShard(options)
 	if err != nil {

@@ -20,25 +20,40 @@ const (
 	SignaturesEnforce = "enforce"
 )
 
-// newVerifier returns nil if the policy is off.
-func newVerifier(options Options) (*payload.Verifier, error) {
-	policy := options.PayloadSignatures
+// checkSignatures says what is wrong with the policy and its files, without reading them.
+func checkSignatures(options *Options) error {
+	policy, identities, root := options.PayloadSignatures, options.PayloadIdentitiesFile != "", options.PayloadTrustedRootFile != ""
 	switch policy {
 	case "", SignaturesOff:
-		return nil, nil
+		return nil
 	case SignaturesWarn, SignaturesEnforce:
 	default:
-		return nil, fmt.Errorf("payload signatures: %q isn't a policy; use %s, %s or %s", policy, SignaturesOff, SignaturesWarn, SignaturesEnforce)
+		return fmt.Errorf("payload signatures: %q isn't a policy; use %s, %s or %s", policy, SignaturesOff, SignaturesWarn, SignaturesEnforce)
+	}
+	switch {
+	case identities != root:
+		return errors.New("payload signatures: keyless signatures need both a file of identities and one of a trusted root")
+	case options.PayloadKeysFile == "" && !identities:
+		return fmt.Errorf("payload signatures: policy %s needs a file of public keys, or files of identities and of a trusted root", policy)
+	}
+	return nil
+}
+
+// newVerifier returns nil if the policy is off.
+func newVerifier(options Options) (*payload.Verifier, error) {
+	if err := checkSignatures(&options); err != nil {
+		return nil, err
+	}
+	policy := options.PayloadSignatures
+	if policy == "" || policy == SignaturesOff {
+		return nil, nil
 	}
 	keyless, err := newKeyless(options.PayloadIdentitiesFile, options.PayloadTrustedRootFile)
 	if err != nil {
 		return nil, fmt.Errorf("payload signatures: %w", err)
 	}
 	var keys []byte
-	switch {
-	case options.PayloadKeysFile == "" && keyless == nil:
-		return nil, fmt.Errorf("payload signatures: policy %s needs a file of public keys, or files of identities and of a trusted root", policy)
-	case options.PayloadKeysFile != "":
+	if options.PayloadKeysFile != "" {
 		if keys, err = os.ReadFile(options.PayloadKeysFile); err != nil {
 			return nil, fmt.Errorf("payload signatures: reading the public keys: %w", err)
 		}
@@ -54,9 +69,6 @@ func newVerifier(options Options) (*payload.Verifier, error) {
 func newKeyless(identitiesFile, trustedRootFile string) (*payload.Keyless, error) {
 	if identitiesFile == "" && trustedRootFile == "" {
 		return nil, nil
-	}
-	if identitiesFile == "" || trustedRootFile == "" {
-		return nil, errors.New("keyless signatures need both a file of identities and one of a trusted root")
 	}
 	identities, err := os.ReadFile(identitiesFile)
 	if err != nil {

@@ -87,18 +87,27 @@ func ReadSettings(path string) (Settings, error) {
 	if err != nil {
 		return Settings{}, err
 	}
+	settings, err := ParseSettings(content)
+	if err != nil {
+		return Settings{}, fmt.Errorf("%s: %w", path, err)
+	}
+	return settings, nil
+}
+
+// ParseSettings is ReadSettings of the file's content.
+func ParseSettings(content []byte) (Settings, error) {
 	if len(content) > maxSettings {
-		return Settings{}, fmt.Errorf("%s: %d bytes exceed the limit of %d", path, len(content), maxSettings)
+		return Settings{}, fmt.Errorf("%d bytes exceed the limit of %d", len(content), maxSettings)
+	}
+	if err := boundQuantities(content); err != nil {
+		return Settings{}, err
 	}
 	settings := Settings{}
-	if err := boundQuantities(content); err != nil {
-		return Settings{}, fmt.Errorf("%s: %w", path, err)
-	}
 	if err := yaml.UnmarshalStrict(content, &settings); err != nil {
-		return Settings{}, fmt.Errorf("%s: %w", path, err)
+		return Settings{}, err
 	}
 	if err := settings.validate(); err != nil {
-		return Settings{}, fmt.Errorf("%s: %w", path, err)
+		return Settings{}, err
 	}
 	return settings, nil
 }
