@@ -35,7 +35,7 @@ func (s *Simulation) Node(ctx context.Context, name string) (*NodeAnswer, error)
 	if node == nil {
 		return nil, fmt.Errorf("the cluster has no node and no NodeClaim %q; see `kubectl get nodes,nodeclaims`", name)
 	}
-	answer := &NodeAnswer{Node: name, Missing: s.Missing}
+	answer := &NodeAnswer{Node: name, Missing: slices.Concat(s.Approximate, s.Missing, s.missingOfNodes)}
 	if node.Node != nil {
 		answer.Node = node.Node.Name
 	}

@@ -78,6 +78,9 @@ func (s *Simulation) nodePool(ctx context.Context, nodePool *karpv1.NodePool, po
 		answer.Refused = s.refused(nodePool, pod, instanceTypes, nil, requirements, requests)
 		answer.Reason = fmt.Sprintf("none of %s fits", english.Plural(len(instanceTypes), "instance type", ""))
 		if len(answer.Refused) > 0 {
+			if answer.Refused[0].rank == rankUnavailable {
+				answer.Reason = fmt.Sprintf("nothing of %s that fits can be launched now", english.Plural(len(instanceTypes), "instance type", ""))
+			}
 			answer.Reason += ": " + answer.Refused[0].Reason
 		}
 	default:
@@ -295,7 +298,10 @@ func (s *Simulation) unoffered(nodePool *karpv1.NodePool, it *karpcloudprovider.
 		zones, capacityTypes := requirements.Get(corev1.LabelTopologyZone), requirements.Get(karpv1.CapacityTypeLabelKey)
 		return rankOffering, fmt.Sprintf("not offered in the zone and capacity type that are wanted: %s, %s", zones, capacityTypes)
 	case len(compatible.Launchable()) == 0:
-		return rankUnavailable, "unavailable now: " + s.unavailable(nodePool.Spec.Template.Spec.NodeClassRef.Name, it.Name)
+		if failures := s.failures(nodePool.Name, it.Name, compatible...); len(failures) > 0 {
+			return rankUnavailable, strings.Join(failures, "; ")
+		}
+		return rankUnavailable, s.unavailable(nodePool.Spec.Template.Spec.NodeClassRef.Name, it.Name)
 	}
 	return rankOther, "excluded by minValues, a reservation, a host port or the pod's topology"
 }
@@ -329,23 +335,23 @@ func (s *Simulation) exhausted(nodeClass string) string {
 	return s.reported(nodeClass, v1alpha1.ConditionOfferingsAvailable)
 }
 
-// unavailable returns what the node class reports of an instance type.
+// unavailable returns what the node class reports of an instance type of which no event says why it can't be launched.
 func (s *Simulation) unavailable(nodeClass, instanceType string) string {
+	exhausted := s.exhausted(nodeClass)
 	if class := s.nodeClass(nodeClass); class != nil {
 		for _, template := range class.Status.Templates {
-			if template.InstanceType != instanceType || template.Unavailable == "" {
-				continue
+			switch {
+			case template.InstanceType != instanceType || template.Unavailable == "":
+			case template.Unavailable == v1alpha1.TemplateBackOff:
+				return cmp.Or(exhausted, unavailableText[template.Unavailable])
+			case template.Unavailable == v1alpha1.TemplateQuota:
+				return cmp.Or(s.quotas(class), unavailableText[template.Unavailable])
+			default:
+				return cmp.Or(unavailableText[template.Unavailable], template.Unavailable)
 			}
-			if why := s.exhausted(nodeClass); why != "" && template.Unavailable == v1alpha1.TemplateBackOff {
-				return why
-			}
-			if why := s.quotas(class); why != "" && template.Unavailable == v1alpha1.TemplateQuota {
-				return why
-			}
-			return cmp.Or(unavailableText[template.Unavailable], template.Unavailable)
 		}
 	}
-	return "its offerings have no price or failed a short time ago, or the capacity that clusters share is used up"
+	return cmp.Or(exhausted, "the node class doesn't report why; see `kubectl describe clusterapinodeclass "+nodeClass+"`")
 }
 
 // quotas is what a node class reports of exhausted quotas of the infrastructure; empty if it reports none.
@@ -364,7 +370,7 @@ var unavailableText = map[string]string{
 	v1alpha1.TemplateFull:        "its source has as many machines as its max-size annotation allows",
 	v1alpha1.TemplateImageNewer:  "its image has a newer Kubernetes than nodes get now; it launches once the release, its upgrade window and the API server allow that",
 	v1alpha1.TemplateNoBootstrap: "neither its source nor the node class has a bootstrap",
-	v1alpha1.TemplateBackOff:     "launches failed and it is in back-off, its reservations are used up, or the CapacityLease leaves no room",
+	v1alpha1.TemplateBackOff:     "all its offerings are in back-off; see `kubectl get events --field-selector involvedObject.kind=NodeClaim`",
 	v1alpha1.TemplateQuota:       "a quota of the infrastructure is exhausted",
 	v1alpha1.TemplateNoPrice:     "its catalog has no price for it",
 	v1alpha1.TemplateNoZone:      "none of its catalog's zones is a failure domain of the Cluster",

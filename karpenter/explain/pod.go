@@ -69,6 +69,7 @@ func (s *Simulation) Pod(ctx context.Context, key client.ObjectKey) (*PodAnswer,
 		return answer, nil
 	}
 	answer.Decision = Unschedulable
+	answer.Missing = slices.Concat(s.Approximate, s.Missing)
 	answer.Nodes = s.refusingNodes(ctx, results.ExistingNodes, pod)
 	switch why := errorOf(results.PodErrors, pod.UID); {
 	case len(nodePools) == 0:
@@ -77,6 +78,9 @@ func (s *Simulation) Pod(ctx context.Context, key client.ObjectKey) (*PodAnswer,
 	case fitting > 0 && why != nil:
 		answer.Summary = fmt.Sprintf("%s fits %s alone, but not together with the other pending pods: %s",
 			name, english.Plural(fitting, "NodePool", ""), sentence(why))
+	case closed(answer.NodePools) != "":
+		answer.Summary = fmt.Sprintf("%s has to wait: it fits NodePool %s, of which nothing that fits can be launched now", name, closed(answer.NodePools))
+		answer.Waits = append(answer.Waits, "one of them to be launched again: Karpenter tries by itself, and below is why it can't now")
 	default:
 		answer.Summary = fmt.Sprintf("%s fits none of %s", name, english.Plural(len(nodePools), "NodePool", ""))
 		if len(nodePools) == 1 {
@@ -84,6 +88,16 @@ func (s *Simulation) Pod(ctx context.Context, key client.ObjectKey) (*PodAnswer,
 		}
 	}
 	return answer, nil
+}
+
+// closed returns the first NodePool with an instance type that fits and can't be launched now; empty for none.
+func closed(nodePools []NodePoolAnswer) string {
+	for i := range nodePools {
+		if refused := nodePools[i].Refused; !nodePools[i].Fits && len(refused) > 0 && refused[0].rank == rankUnavailable {
+			return nodePools[i].Name
+		}
+	}
+	return ""
 }
 
 // ignored returns why Karpenter launches no node for a pod, independent of its NodePools.
@@ -149,11 +163,6 @@ func (s *Simulation) launches(answer *PodAnswer, name string, claim *scheduling.
 		name, claim.NodePoolName, english.Plural(len(accepted), "instance type", ""))
 	if len(accepted) > 0 {
 		answer.Summary += fmt.Sprintf(", the cheapest %s at $%.3f an hour", accepted[0].InstanceType, accepted[0].Price)
-	}
-	if ref := claim.Spec.NodeClassRef; ref != nil {
-		if why := s.exhausted(ref.Name); why != "" {
-			answer.Waits = append(answer.Waits, fmt.Sprintf("node class %s reports: %s", ref.Name, why))
-		}
 	}
 	unlaunched := []string{}
 	for _, nodeClaim := range list[*karpv1.NodeClaim](s.Guest) {

@@ -94,9 +94,9 @@ node 1 exceeds node resources [n]`,
 				class.Status.Templates[2].Unavailable = v1alpha1.TemplateFull
 			}), nodePool("general", nil), pod("web", "16", nil)}, `
 Unschedulable
-Pod shop/web doesn't fit NodePool general
-= general false: none of 4 instance types fits: unavailable now: its source has as many machines as its max-size annotation allows
-- 1 unavailable now: its source has as many machines as its max-size annotation allows [large]
+Pod shop/web has to wait: it fits NodePool general, of which nothing that fits can be launched now
+= general false: nothing of 4 instance types that fits can be launched now: its source has as many machines as its max-size annotation allows
+- 1 its source has as many machines as its max-size annotation allows [large]
 - 2 needs 16 cpu with DaemonSets; the largest has 8 [medium small]
 - 1 the NodePool wants kubernetes.io/arch In [amd64] [arm]`,
 		},
@@ -108,9 +108,9 @@ Pod shop/web doesn't fit NodePool general
 				}}
 			}), nodePool("general", nil), pod("web", "16", nil)}, `
 Unschedulable
-Pod shop/web doesn't fit NodePool general
-= general false: none of 4 instance types fits: unavailable now: nothing can be launched: InsufficientCapacity (1); 3 pods wait
-- 1 unavailable now: nothing can be launched: InsufficientCapacity (1); 3 pods wait [large]
+Pod shop/web has to wait: it fits NodePool general, of which nothing that fits can be launched now
+= general false: nothing of 4 instance types that fits can be launched now: nothing can be launched: InsufficientCapacity (1); 3 pods wait
+- 1 nothing can be launched: InsufficientCapacity (1); 3 pods wait [large]
 - 2 needs 16 cpu with DaemonSets; the largest has 8 [medium small]
 - 1 the NodePool wants kubernetes.io/arch In [amd64] [arm]`,
 		},

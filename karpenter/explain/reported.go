@@ -29,7 +29,7 @@ type Reported struct {
 	guest                           *Snapshot
 }
 
-// ReportedBy returns the provider, and what it doesn't know.
+// ReportedBy returns the provider, and what it knows less of than Karpenter.
 func ReportedBy(guest *Snapshot) (Reported, []string) {
 	missing := []string{
 		"Instance types come from the status of the node classes: capacity, architecture, zones and prices. Labels and taints of templates, " +

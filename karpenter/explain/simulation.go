@@ -43,8 +43,13 @@ type Config struct {
 	// Options of the Karpenter that is simulated.
 	Options *options.Options
 	Clock   clock.Clock
-	// Missing is what isn't known, and what to do about it. Every answer repeats it.
+	// Failures are the offerings that have failed.
+	Failures []Failure
+	// Missing is what isn't known, and what to do about it. Every answer that depends on instance types repeats it.
 	Missing []string
+	// Approximate says that instance types are known less well than Karpenter knows them. Answers repeat it that may be other ones therefore: that
+	// a pod fits nowhere, that a node stays.
+	Approximate []string
 }
 
 // Simulation is Karpenter core on a snapshot.
@@ -56,19 +61,22 @@ type Simulation struct {
 	cluster     *state.Cluster
 	cost        *cost.ClusterCost
 	recorder    *recorder
+	// missingOfNodes is what isn't known for answers about nodes.
+	missingOfNodes []string
 }
 
 // New feeds a snapshot to Karpenter core.
 func New(ctx context.Context, config Config) (*Simulation, error) {
+	var missingOfNodes []string
 	if config.Options.FeatureGates.NodeRepair && len(config.CloudProvider.RepairPolicies()) == 0 {
 		withoutRepair := *config.Options
 		withoutRepair.FeatureGates.NodeRepair = false
 		config.Options = &withoutRepair
-		config.Missing = append(slices.Clone(config.Missing), "Which node conditions are repaired isn't known without the management cluster (--management-kubeconfig)")
+		missingOfNodes = []string{"Which node conditions are repaired isn't known without the management cluster (--management-kubeconfig)"}
 	}
-	s := &Simulation{Config: config, recorder: &recorder{}}
+	s := &Simulation{Config: config, recorder: &recorder{}, missingOfNodes: missingOfNodes}
 	ctx = s.context(ctx)
-	s.undecorated = resolve(ctx, config.CloudProvider, list[*karpv1.NodePool](config.Guest))
+	s.undecorated = s.resolve(ctx, list[*karpv1.NodePool](config.Guest))
 	overlays := nodeoverlay.NewInstanceTypeStore()
 	s.cloudProvider = overlay.Decorate(s.undecorated, config.Guest, overlays)
 	repairs, err := health.NewRepairPolicyMatcher(ctx, s.cloudProvider)
@@ -151,14 +159,14 @@ type offered struct {
 	err           error
 }
 
-func resolve(ctx context.Context, provider karpcloudprovider.CloudProvider, nodePools []*karpv1.NodePool) resolved {
-	r := resolved{provider, make(map[string]offered, len(nodePools))}
+func (s *Simulation) resolve(ctx context.Context, nodePools []*karpv1.NodePool) resolved {
+	r := resolved{s.CloudProvider, make(map[string]offered, len(nodePools))}
 	for _, nodePool := range nodePools {
-		if nodePool.Spec.Template.Spec.NodeClassRef == nil || !nodepoolutils.IsManaged(nodePool, provider) {
+		if nodePool.Spec.Template.Spec.NodeClassRef == nil || !nodepoolutils.IsManaged(nodePool, s.CloudProvider) {
 			continue
 		}
-		instanceTypes, err := provider.GetInstanceTypes(ctx, nodePool)
-		r.byNodePool[nodePool.Name] = offered{instanceTypes, err}
+		instanceTypes, err := s.CloudProvider.GetInstanceTypes(ctx, nodePool)
+		r.byNodePool[nodePool.Name] = offered{s.launchable(nodePool, instanceTypes), err}
 	}
 	return r
 }

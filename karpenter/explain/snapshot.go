@@ -74,6 +74,8 @@ var kinds = []struct {
 type Snapshot struct {
 	client.Client // nil: what isn't implemented below panics in a test
 	objects       map[schema.GroupVersionKind][]client.Object
+	// Events are those of NodeClaims, which say why launches have failed. They outlive the NodeClaims.
+	Events []corev1.Event
 	// Unread has why an optional kind couldn't be read, by kind.
 	Unread map[string]error
 }
@@ -118,12 +120,17 @@ func Read(ctx context.Context, guest client.Reader) (*Snapshot, error) {
 			return nil, fmt.Errorf("reading objects of kind %s: %w", gvk.Kind, err)
 		}
 	}
+	events := &corev1.EventList{}
+	if err := guest.List(ctx, events, client.MatchingFields{"involvedObject.kind": "NodeClaim"}); err != nil {
+		s.Unread["Event"] = err
+	}
+	s.Events = events.Items
 	return s, nil
 }
 
 // with returns a snapshot that shares all objects but those of one kind, of which it has the ones that keep accepts.
 func (s *Snapshot) with(kind string, keep func(client.Object) bool) *Snapshot {
-	narrowed := &Snapshot{objects: make(map[schema.GroupVersionKind][]client.Object, len(s.objects)), Unread: s.Unread}
+	narrowed := &Snapshot{objects: make(map[schema.GroupVersionKind][]client.Object, len(s.objects)), Events: s.Events, Unread: s.Unread}
 	for gvk, objects := range s.objects {
 		if gvk.Kind == kind {
 			objects = slices.DeleteFunc(slices.Clone(objects), func(object client.Object) bool { return !keep(object) })

@@ -40,6 +40,7 @@ type platform struct {
 	// volumeLimits by instance type and CSI driver.
 	volumeLimits map[string]map[string]int
 	repairs      []karpcloudprovider.RepairPolicy
+	failures     []explain.Failure
 }
 
 // RepairPolicies implements cloudprovider.CloudProvider.
@@ -63,7 +64,7 @@ func simulateWith(t *testing.T, p platform, objects ...client.Object) *explain.S
 	opts, fs := &options.Options{}, &options.FlagSet{FlagSet: flag.NewFlagSet("karpenter", flag.ContinueOnError)}
 	opts.AddFlags(fs)
 	g.Expect(opts.Parse(fs, fmt.Sprintf("--feature-gates=NodeOverlay=true,NodeRepair=%t", len(p.repairs) > 0))).To(Succeed())
-	simulation, err := explain.New(t.Context(), explain.Config{Guest: snapshot, CloudProvider: p, Options: opts, Clock: clocktesting.NewFakeClock(noon)})
+	simulation, err := explain.New(t.Context(), explain.Config{Guest: snapshot, CloudProvider: p, Options: opts, Clock: clocktesting.NewFakeClock(noon), Failures: p.failures})
 	g.Expect(err).NotTo(HaveOccurred())
 	return simulation
 }

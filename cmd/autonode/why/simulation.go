@@ -75,9 +75,10 @@ func (o *Options) simulation(ctx context.Context) (*explain.Simulation, error) {
 	if err != nil {
 		return nil, err
 	}
-	provider, missing := explain.ReportedBy(snapshot)
+	provider, approximate := explain.ReportedBy(snapshot)
 	return explain.New(ctx, explain.Config{
-		Guest: snapshot, CloudProvider: provider, Options: core, Clock: clock.RealClock{}, Missing: append(missing, unread(snapshot)...),
+		Guest: snapshot, CloudProvider: provider, Options: core, Clock: clock.RealClock{}, Failures: failuresOf(snapshot.Events),
+		Approximate: approximate, Missing: unread(snapshot),
 	})
 }
 
@@ -129,10 +130,8 @@ func (o *Options) simulationWithManagement(ctx context.Context, guestConfig *res
 		return nil, err
 	}
 	return explain.New(ctx, explain.Config{
-		Guest: snapshot, CloudProvider: started.CloudProvider, Options: core, Clock: clock.RealClock{}, Missing: append([]string{
-			"Offerings that failed a short time ago are known to Karpenter's process alone. " +
-				"Those that the node class or the CapacityLease reports are taken into account",
-		}, slices.Concat(problems, unread(snapshot))...),
+		Guest: snapshot, CloudProvider: started.CloudProvider, Options: core, Clock: clock.RealClock{}, Failures: failuresOf(snapshot.Events),
+		Missing: slices.Concat(problems, unread(snapshot)),
 	})
 }
 
