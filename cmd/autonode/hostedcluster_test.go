@@ -18,7 +18,6 @@ import (
 	rbacv1 "k8s.io/api/rbac/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
-	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/utils/ptr"
 	clusterv1 "sigs.k8s.io/cluster-api/api/core/v1beta2"
 	"sigs.k8s.io/controller-runtime/pkg/client"
@@ -128,6 +127,16 @@ clusters: [{name: a, cluster: {server: "https://10.0.0.1:6443"}}]
 users: [{name: a, user: {token: secret}}]
 `
 
+// machineTemplate is the one that the MachineDeployments of makeCluster refer to.
+func machineTemplate(namespace string) *unstructured.Unstructured {
+	template := &unstructured.Unstructured{Object: map[string]any{}}
+	template.SetAPIVersion("infrastructure.cluster.x-k8s.io/v1beta1")
+	template.SetKind("TestMachineTemplate")
+	template.SetNamespace(namespace)
+	template.SetName("small")
+	return template
+}
+
 // makeCluster makes a Cluster with all that AutoNode needs, in a namespace of its own.
 func makeCluster(t *testing.T, namespace, name string) *clusterv1.Cluster {
 	t.Helper()
@@ -140,8 +149,11 @@ func makeCluster(t *testing.T, namespace, name string) *clusterv1.Cluster {
 	cluster.Namespace, cluster.Name = namespace, name
 	cluster.Spec.ControlPlaneEndpoint = clusterv1.APIEndpoint{Host: "10.0.0.1", Port: 6443}
 	g.Expect(admin.Create(t.Context(), cluster)).To(Succeed())
-	cluster.Status.Initialization.ControlPlaneInitialized = ptr.To(true)
+	cluster.Status.Initialization = clusterv1.ClusterInitializationStatus{InfrastructureProvisioned: ptr.To(true), ControlPlaneInitialized: ptr.To(true)}
 	g.Expect(admin.Status().Update(t.Context(), cluster)).To(Succeed())
+	template := machineTemplate(namespace)
+	template.Object["spec"] = map[string]any{"template": map[string]any{"spec": map[string]any{}}}
+	g.Expect(client.IgnoreAlreadyExists(admin.Create(t.Context(), template))).To(Succeed())
 	secret := &corev1.Secret{}
 	secret.Namespace, secret.Name = namespace, name+"-kubeconfig"
 	secret.Labels = map[string]string{clusterv1.ClusterNameLabel: name}
@@ -216,10 +228,8 @@ func TestHostedClusterCreate(t *testing.T) {
 		space := &corev1.Namespace{}
 		space.Name = "clusters"
 		g.Expect(admin.Create(t.Context(), space)).To(Succeed())
-		template := &unstructured.Unstructured{}
-		template.SetGroupVersionKind(schema.GroupVersionKind{Group: "infrastructure.cluster.x-k8s.io", Version: "v1beta1", Kind: "TestMachineTemplate"})
-		template.SetNamespace("clusters-violet")
-		template.SetName("small")
+		template := machineTemplate("clusters-violet")
+		template.SetName("general")
 		template.SetLabels(map[string]string{"pool": "general"})
 		g.Expect(admin.Create(t.Context(), template)).To(Succeed())
 		_, warnings, err := create(t, "--cluster", "clusters-violet/violet", "-n", "clusters", "--release", payloadImage, "--pull-secret", "pull",
@@ -325,7 +335,7 @@ func TestHostedClusterCreateMissing(t *testing.T) {
 		_, warnings, err := create(t, "--cluster", "team-d/amber", "--release", payloadImage)
 		g.Expect(err).NotTo(HaveOccurred())
 		for _, want := range []string{
-			"isn't initialized", "is paused", "there is no Secret team-d/amber-kubeconfig", "no MachineDeployment in namespace team-d matches",
+			"isn't initialized", "is paused", "Secret team-d/amber-kubeconfig: there is none", "MachineDeployments: there is none in namespace team-d",
 		} {
 			g.Expect(warnings).To(ContainSubstring(want))
 		}
@@ -362,7 +372,7 @@ func TestHostedClusterCreateMissing(t *testing.T) {
 			"a dry run that isn't":   {[]string{"--cluster", "team-f/grey", "--release", payloadImage, "--dry-run=yes"}, "want none, client or server"},
 			"an invalid release":     {[]string{"--cluster", "team-f/grey", "--release", "a b"}, "image has to be an image reference"},
 			"no management cluster":  {[]string{"--cluster", "team-f/grey", "--release", payloadImage, "--context", "nowhere"}, "nowhere"},
-			"no Cluster in the flag": {[]string{"--release", payloadImage}, `required flag(s) "cluster" not set`},
+			"no Cluster in the flag": {[]string{"--release", payloadImage}, "--cluster is missing: the Cluster, as NAMESPACE/NAME; see `autonode hosted-cluster create --help`"},
 		} {
 			t.Run("When there is "+name+", it should say so", func(t *testing.T) {
 				g := NewWithT(t)

@@ -6,7 +6,6 @@ package main
 
 import (
 	"context"
-	"fmt"
 	"os"
 	"os/signal"
 	"path/filepath"
@@ -19,6 +18,7 @@ import (
 
 	"github.com/autonode-io/autonode/cmd/about"
 	"github.com/autonode-io/autonode/cmd/autonode/catalog"
+	"github.com/autonode-io/autonode/cmd/autonode/check"
 	"github.com/autonode-io/autonode/cmd/autonode/command"
 	"github.com/autonode-io/autonode/cmd/autonode/cost"
 	"github.com/autonode-io/autonode/cmd/autonode/describe"
@@ -81,7 +81,7 @@ Installed as kubectl-autonode it is a plugin of kubectl: kubectl autonode.`,
 	root.Version = info.String()
 	root.SetVersionTemplate("{{.Version}}")
 	root.SetFlagErrorFunc(func(cmd *cobra.Command, err error) error {
-		return fmt.Errorf("%w; see `%s --help`", err, cmd.CommandPath())
+		return command.FlagError(cmd.CommandPath(), err)
 	})
 	groups := []struct {
 		group    cobra.Group
@@ -91,7 +91,7 @@ Installed as kubectl-autonode it is a plugin of kubectl: kubectl autonode.`,
 			install.NewCommand(operatorImage), hostedcluster.NewCommand(), install.NewUninstallCommand(),
 		}},
 		{cobra.Group{ID: "look", Title: "Look at clusters:"}, []*cobra.Command{
-			cost.NewCommand(), describe.NewCommand(), dump.NewCommand(info.String()), nodes.NewCommand(), offerings.NewCommand(), why.NewCommand(),
+			check.NewCommand(), cost.NewCommand(), describe.NewCommand(), dump.NewCommand(info.String()), nodes.NewCommand(), offerings.NewCommand(), why.NewCommand(),
 		}},
 		{cobra.Group{ID: "files", Title: "Make and check files:"}, []*cobra.Command{catalog.NewCommand(), release.NewCommand(), templates.NewCommand()}},
 	}

@@ -30,7 +30,7 @@ func newVersionCommand(info about.Info) *cobra.Command {
 
   # For a script
   autonode version -o json | jq -r .version`,
-		Args: cobra.NoArgs,
+		Args: command.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error { return command.Run(cmd, &o) },
 	}
 	printer.AddFlag(cmd, &o.output, "output format", versionOutputs...)

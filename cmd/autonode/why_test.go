@@ -6,6 +6,7 @@ import (
 	"context"
 	"encoding/json"
 	"testing"
+	"time"
 
 	"github.com/awslabs/operatorpkg/status"
 	. "github.com/onsi/gomega"
@@ -14,7 +15,6 @@ import (
 	rbacv1 "k8s.io/api/rbac/v1"
 	"k8s.io/apimachinery/pkg/api/resource"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	clientgoscheme "k8s.io/client-go/kubernetes/scheme"
 	"k8s.io/utils/ptr"
 	clusterv1 "sigs.k8s.io/cluster-api/api/core/v1beta2"
@@ -22,8 +22,10 @@ import (
 	karpv1 "sigs.k8s.io/karpenter/pkg/apis/v1"
 
 	"github.com/autonode-io/autonode/api/karpenter/v1alpha1"
+	"github.com/autonode-io/autonode/api/scalar"
 	"github.com/autonode-io/autonode/cmd/autonode/cluster"
 	"github.com/autonode-io/autonode/karpenter/explain"
+	"github.com/autonode-io/autonode/karpenter/providers/offering"
 )
 
 // makeHosted makes a control plane with one template, and in its guest, which is the same cluster, a NodePool of it.
@@ -46,15 +48,12 @@ func makeHosted(t *testing.T, namespace string, provisioned bool) {
 	cluster.Status.Initialization.InfrastructureProvisioned = ptr.To(provisioned)
 	cluster.Status.FailureDomains = []clusterv1.FailureDomain{{Name: "a"}, {Name: "b"}}
 	g.Expect(managementCluster.admin.Status().Update(t.Context(), cluster)).To(Succeed())
-	template := &unstructured.Unstructured{Object: map[string]any{"spec": map[string]any{"template": map[string]any{"spec": map[string]any{}}}}}
-	template.SetAPIVersion("infrastructure.cluster.x-k8s.io/v1beta1")
-	template.SetKind("TestMachineTemplate")
-	template.SetNamespace(namespace)
-	template.SetName("small")
+	template := machineTemplate(namespace)
+	g.Expect(managementCluster.admin.Get(t.Context(), client.ObjectKeyFromObject(template), template)).To(Succeed())
 	template.SetAnnotations(map[string]string{
 		"capacity.cluster-autoscaler.kubernetes.io/cpu": "4", "capacity.cluster-autoscaler.kubernetes.io/memory": "16Gi", v1alpha1.PriceAnnotation: "0.1",
 	})
-	made(template)
+	g.Expect(managementCluster.admin.Update(t.Context(), template)).To(Succeed())
 	made(&corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Namespace: namespace, Name: "karpenter-prices"}, Data: map[string]string{"prices.yaml": "- {instanceType: blue-workers, price: 0.25}\n"}})
 	labels := map[string]string{"app.kubernetes.io/name": "karpenter"}
 	made(&appsv1.Deployment{ObjectMeta: metav1.ObjectMeta{Namespace: namespace, Name: "karpenter"}, Spec: appsv1.DeploymentSpec{
@@ -125,6 +124,30 @@ func TestWhyCommand(t *testing.T) {
 		g.Expect(out).To(ContainSubstring("offers no instance type; see `kubectl describe clusterapinodeclass why-blue`"))
 		g.Expect(out).To(ContainSubstring("Not known:\n  Instance types come from the status of the node classes"))
 	})
+	t.Run("When an event says that the only offering has failed, it should have the event's words", func(t *testing.T) {
+		g, admin := NewWithT(t), managementCluster.admin
+		class := &v1alpha1.ClusterAPINodeClass{}
+		g.Expect(admin.Get(t.Context(), client.ObjectKey{Name: namespace}, class)).To(Succeed())
+		class.Status.Templates = []v1alpha1.TemplateStatus{{
+			InstanceType: "large", Source: "MachineDeployment/large", Architecture: "amd64", CPU: scalar.Text("4"), Memory: scalar.Text("16Gi"), Pods: 110, Price: "0.25", Zones: []string{"a"},
+		}}
+		g.Expect(admin.Status().Update(t.Context(), class)).To(Succeed())
+		out, err := why(t, "pod", namespace+"/web")
+		g.Expect(err).NotTo(HaveOccurred())
+		g.Expect(out).To(HavePrefix("Pod why-blue/web needs a new node, which NodePool why-blue can launch: 1 instance type, the cheapest large at $0.250 an hour\n"))
+		g.Expect(out).NotTo(ContainSubstring("Not known"))
+		now := time.Now()
+		message := "no capacity for on-demand large in zone a: none left" + offering.RetryNotice(now.Add(3*time.Minute))
+		made(t, &corev1.Event{
+			ObjectMeta:     metav1.ObjectMeta{Namespace: "default", Name: "why-blue-x"},
+			InvolvedObject: corev1.ObjectReference{APIVersion: "karpenter.sh/v1", Kind: "NodeClaim", Name: "why-blue-x"},
+			Reason:         "InsufficientCapacity", Message: message, LastTimestamp: metav1.NewTime(now),
+		})
+		out, err = why(t, "pod", namespace+"/web")
+		g.Expect(err).NotTo(HaveOccurred())
+		g.Expect(out).To(HavePrefix("Pod why-blue/web has to wait: it fits NodePool why-blue, of which nothing that fits can be launched now\n"))
+		g.Expect(out).To(ContainSubstring("  - 1: InsufficientCapacity: " + message + " (large)\n"))
+	})
 	t.Run("When the Cluster isn't provisioned, it should say why there are no instance types", func(t *testing.T) {
 		g := NewWithT(t)
 		makeHosted(t, "why-green", false)
@@ -144,7 +167,11 @@ func TestWhyCommand(t *testing.T) {
 	t.Run("When nothing or the wrong thing is named, it should say what is missing", func(t *testing.T) {
 		g := NewWithT(t)
 		_, err := why(t, "pod")
-		g.Expect(err).To(MatchError("name the pod to explain, like shop/cart-7d9c; see `autonode why pod --help`"))
+		g.Expect(err).To(MatchError("NAME is missing: the pod to explain, like shop/cart-7d9c; see `autonode why pod --help`"))
+		_, err = why(t, "pod", "a/b/c")
+		g.Expect(err).To(MatchError(`"a/b/c" isn't the name of a pod, like shop/cart-7d9c`))
+		_, err = why(t, "pod", "a/b", "-n", "c")
+		g.Expect(err).To(MatchError(`"a/b" names another namespace than --namespace c; leave one of them out`))
 		_, err = why(t, "pod", "web", "--hosted-cluster", "clusters/blue")
 		g.Expect(err).To(MatchError(ContainSubstring("name it with --management-kubeconfig or --management-context")))
 		_, err = why(t, "pod", "web", "-o", "table")

@@ -42,7 +42,7 @@ bootstrap template. Each instance type is rendered once for each capacity type t
 named, and is an error.`,
 		Example: `  autonode catalog check -f catalog.yaml -f templates.yaml
   autonode catalog check -f catalog.yaml -f templates.yaml --print m5.large`,
-		Args: cobra.NoArgs,
+		Args: command.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error { return command.Run(cmd, &o) },
 	}
 	cmd.Flags().StringArrayVarP(&o.Files, "filename", "f", nil, "file with objects in YAML or JSON, or - for standard input; may be repeated")

@@ -39,7 +39,7 @@ Prices, offerings, capacity and labels replace no node. Patches, overhead and th
 whose patches or overhead they are. A type that is removed closes its offerings, and its nodes stay.`,
 		Example: `  kubectl -n clusters-blue get instancetypecatalog general -o yaml | autonode catalog diff - catalog.yaml
   autonode catalog diff old.yaml new.yaml --fail-on-drift`,
-		Args: cobra.ExactArgs(2),
+		Args: command.ExactlyTwo("OLD", "NEW", "two files with catalogs, or - for standard input"),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			o.Old, o.New = args[0], args[1]
 			return command.Run(cmd, &o)

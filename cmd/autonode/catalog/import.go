@@ -68,7 +68,7 @@ A catalog that would exceed 1 MB is split.`,
 		Example: `  aws ec2 describe-instance-types | autonode catalog import aws -f - --prices prices.json --template general > catalog.yaml
   autonode catalog import openstack -f flavors.json --prices prices.csv --template workers -n clusters-blue
   autonode catalog import csv -f types.csv --template ProxmoxMachineTemplate/workers --patches patches.yaml`,
-		Args: cobra.ExactArgs(1),
+		Args: command.ExactlyOne("FORMAT", "what the file with the machine types is, such as aws or csv"),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			o.Format = args[0]
 			return command.Run(cmd, &o)
@@ -254,7 +254,7 @@ func templateReference(text string, usual v1alpha1.InfrastructureTemplateReferen
 	case ref.Kind == "":
 		return ref, errors.New("this format has no usual template; name its kind too: --template KIND/NAME")
 	case !strings.HasSuffix(ref.Kind, "Template"):
-		return ref, fmt.Errorf("--template %q: kind %q is no template", text, ref.Kind)
+		return ref, fmt.Errorf("--template %q: kind %q is no template: want one such as AWSMachineTemplate/%s", text, ref.Kind, ref.Name)
 	}
 	return ref, nil
 }

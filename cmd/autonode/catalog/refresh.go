@@ -45,7 +45,7 @@ have a price would lose it: a price list may be incomplete.
 It needs the verbs get and patch on instancetypecatalogs in the catalog's namespace.`,
 		Example: `  aws ec2 describe-instance-types > types.json
   autonode catalog refresh aws --name general -n autonode-catalogs -f types.json --prices prices.json --dry-run=client`,
-		Args: cobra.ExactArgs(1),
+		Args: command.ExactlyOne("FORMAT", "what the file with the machine types is, such as aws or csv"),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			o.Format = args[0]
 			return command.Run(cmd, &o)

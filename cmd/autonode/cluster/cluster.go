@@ -12,8 +12,11 @@ import (
 	"strings"
 
 	"github.com/spf13/pflag"
+	appsv1 "k8s.io/api/apps/v1"
+	authorizationv1 "k8s.io/api/authorization/v1"
 	corev1 "k8s.io/api/core/v1"
 	rbacv1 "k8s.io/api/rbac/v1"
+	apiextensionsv1 "k8s.io/apiextensions-apiserver/pkg/apis/apiextensions/v1"
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/client-go/rest"
 	"k8s.io/client-go/tools/clientcmd"
@@ -44,26 +47,54 @@ func (f *Flags) loader() clientcmd.ClientConfig {
 // Namespace of the context; default if it names none.
 func (f *Flags) Namespace() (string, error) {
 	namespace, _, err := f.loader().Namespace()
-	if err != nil {
-		return "", fmt.Errorf("%w; name the namespace with --namespace", err)
+	switch {
+	case err == nil:
+		return namespace, nil
+	case clientcmd.IsEmptyConfig(err):
+		return "", errNone
 	}
-	return namespace, nil
+	return "", fmt.Errorf("%w; name the namespace with --namespace", err)
+}
+
+var errNone = errors.New("there is no kubeconfig: set $KUBECONFIG, or name one with --kubeconfig")
+
+// Key returns the key of an object that an argument names as NAME or NAMESPACE/NAME. namespace is --namespace; without either it is that of the
+// context. what is for the error, such as "a pod, like shop/web".
+func (f *Flags) Key(argument, namespace, what string) (key client.ObjectKey, err error) {
+	key = client.ObjectKey{Namespace: namespace, Name: argument}
+	before, after, both := strings.Cut(argument, "/")
+	if both {
+		key = client.ObjectKey{Namespace: before, Name: after}
+	}
+	switch {
+	case key.Name == "" || strings.Contains(key.Name, "/") || both && key.Namespace == "":
+		return client.ObjectKey{}, fmt.Errorf("%q isn't the name of %s", argument, what)
+	case namespace != "" && namespace != key.Namespace:
+		return client.ObjectKey{}, fmt.Errorf("%q names another namespace than --namespace %s; leave one of them out", argument, namespace)
+	case key.Namespace == "":
+		key.Namespace, err = f.Namespace()
+	}
+	return key, err
 }
 
 // Config is the configuration of the cluster.
 func (f *Flags) Config() (*rest.Config, error) {
 	loader := f.loader()
-	if raw, err := loader.RawConfig(); err == nil && f.Context != "" && len(raw.Contexts) > 0 && raw.Contexts[f.Context] == nil {
+	if raw, err := loader.RawConfig(); err == nil && f.Context != "" && raw.Contexts[f.Context] == nil {
+		if len(raw.Contexts) == 0 {
+			return nil, errNone
+		}
 		return nil, fmt.Errorf("the kubeconfig has no context %q; it has %s", f.Context, strings.Join(slices.Sorted(maps.Keys(raw.Contexts)), ", "))
 	}
 	config, err := loader.ClientConfig()
 	switch {
 	case err == nil:
 	case clientcmd.IsEmptyConfig(err):
-		return nil, errors.New("there is no kubeconfig: set $KUBECONFIG, or name one with --kubeconfig")
+		return nil, errNone
 	default:
 		return nil, fmt.Errorf("%w; name the cluster with --kubeconfig or --context", err)
 	}
+	config.QPS = -1 // the API server's priority and fairness limits requests
 	config.WarningHandler = rest.NewWarningWriter(&message.Writer{To: os.Stderr}, rest.WarningWriterOptions{Deduplicate: true})
 	return config, nil
 }
@@ -72,7 +103,8 @@ func (f *Flags) Config() (*rest.Config, error) {
 func Scheme() (*runtime.Scheme, error) {
 	scheme := runtime.NewScheme()
 	for _, add := range []func(*runtime.Scheme) error{
-		corev1.AddToScheme, rbacv1.AddToScheme, clusterv1.AddToScheme, v1beta1.AddToScheme, autonodev1alpha1.AddToScheme, v1alpha1.AddToScheme,
+		corev1.AddToScheme, appsv1.AddToScheme, rbacv1.AddToScheme, apiextensionsv1.AddToScheme, authorizationv1.AddToScheme,
+		clusterv1.AddToScheme, v1beta1.AddToScheme, autonodev1alpha1.AddToScheme, v1alpha1.AddToScheme,
 	} {
 		if err := add(scheme); err != nil {
 			return nil, fmt.Errorf("registering kinds: %w", err)

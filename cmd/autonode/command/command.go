@@ -5,21 +5,27 @@ package command
 
 import (
 	"context"
+	"crypto/x509"
 	"errors"
 	"fmt"
 	"io"
 	"net"
 	"strings"
+	"syscall"
 
 	"github.com/spf13/cobra"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	utilnet "k8s.io/apimachinery/pkg/util/net"
+
+	"github.com/autonode-io/autonode/message"
 )
 
 // Streams are what a command reads and writes.
 type Streams struct {
 	In          io.Reader
 	Out, ErrOut io.Writer
+	// Raw is Out for what isn't text: Out shows control characters as text.
+	Raw io.Writer
 }
 
 // Options are what a command was called with.
@@ -32,19 +38,39 @@ type Options interface {
 // Run validates and runs the options that a command's flags and arguments have filled.
 func Run(cmd *cobra.Command, o Options) error {
 	if err := o.Validate(); err != nil {
-		return err
+		return plain(err)
 	}
-	return nextStep(o.Run(cmd.Context(), Streams{In: cmd.InOrStdin(), Out: cmd.OutOrStdout(), ErrOut: cmd.ErrOrStderr()}))
+	raw := cmd.OutOrStdout()
+	if visible, ok := raw.(*message.Writer); ok {
+		raw = visible.To
+	}
+	return plain(nextStep(o.Run(cmd.Context(), Streams{In: cmd.InOrStdin(), Out: cmd.OutOrStdout(), ErrOut: cmd.ErrOrStderr(), Raw: raw})))
 }
 
 // nextStep adds what to do to errors of a cluster's API server that say only what happened.
 func nextStep(err error) error {
-	var resolution *net.DNSError
+	const another = "choose another cluster with --context or --kubeconfig"
+	var (
+		resolution *net.DNSError
+		timeout    net.Error
+		authority  x509.UnknownAuthorityError
+		hostname   x509.HostnameError
+		invalid    x509.CertificateInvalidError
+	)
 	switch {
+	case err == nil:
+		return nil
 	case apierrors.IsUnauthorized(err):
 		return fmt.Errorf("%w; the cluster refuses your credentials, which may have expired: renew them, or choose another context with --context", err)
-	case utilnet.IsConnectionRefused(err), errors.As(err, &resolution):
-		return fmt.Errorf("%w; check the cluster with `kubectl cluster-info`, or choose another with --context or --kubeconfig", err)
+	case strings.Contains(err.Error(), "getting credentials: "):
+		return fmt.Errorf("%w; the program that the kubeconfig runs for credentials failed: log in with it, or choose another context with --context", err)
+	case apierrors.IsForbidden(err) && !strings.Contains(err.Error(), "; ask for "): // a command may say for which right
+		return fmt.Errorf("%w; ask for that right, or choose another user with --context", err)
+	case errors.As(err, &authority), errors.As(err, &hostname), errors.As(err, &invalid):
+		return fmt.Errorf("%w; correct certificate-authority-data or tls-server-name of the kubeconfig, or %s", err, another)
+	case utilnet.IsConnectionRefused(err), errors.As(err, &resolution), errors.As(err, &timeout) && timeout.Timeout(),
+		errors.Is(err, syscall.EHOSTUNREACH), errors.Is(err, syscall.ENETUNREACH):
+		return fmt.Errorf("%w; check the cluster with `kubectl cluster-info`, or %s", err, another)
 	default:
 		return err
 	}
@@ -76,22 +102,60 @@ func subcommand(cmd *cobra.Command, args []string) error {
 // ExactlyOne wants one argument and says what it is for if it is missing.
 func ExactlyOne(name, what string) cobra.PositionalArgs {
 	return func(cmd *cobra.Command, args []string) error {
-		switch {
-		case len(args) == 0:
-			return fmt.Errorf("%s is missing: %s; see `%s --help`", name, what, cmd.CommandPath())
-		case len(args) > 1:
+		if len(args) == 0 || args[0] == "" {
+			return missing(cmd, name, what)
+		}
+		return AtMostOne(name)(cmd, args)
+	}
+}
+
+func missing(cmd *cobra.Command, name, what string) error {
+	return fmt.Errorf("%s is missing: %s; see `%s --help`", name, what, cmd.CommandPath())
+}
+
+// ExactlyTwo wants two arguments, and says what both are for if one is missing.
+func ExactlyTwo(first, second, what string) cobra.PositionalArgs {
+	return func(cmd *cobra.Command, args []string) error {
+		switch len(args) {
+		case 0:
+			return missing(cmd, first, what)
+		case 1:
+			return missing(cmd, second, what)
+		case 2:
+			return nil
+		}
+		return fmt.Errorf("%s and %s are wanted, and %q is too much", first, second, args[2:])
+	}
+}
+
+// AtMostOne wants one argument or none.
+func AtMostOne(name string) cobra.PositionalArgs {
+	return func(_ *cobra.Command, args []string) error {
+		if len(args) > 1 {
 			return fmt.Errorf("one %s is wanted, and %q is too much", name, args[1:])
 		}
 		return nil
 	}
 }
 
-// RequireFlags marks flags of a command as required.
+// NoArgs wants no argument.
+func NoArgs(cmd *cobra.Command, args []string) error {
+	if len(args) > 0 {
+		return fmt.Errorf("%q is too much: `%s` takes flags only; see `%s --help`", args[0], cmd.CommandPath(), cmd.CommandPath())
+	}
+	return nil
+}
+
+// RequireFlags makes flags of a command required, and says what one is for if it is missing. RunE is set before.
 func RequireFlags(cmd *cobra.Command, flags ...string) {
-	for _, flag := range flags {
-		if err := cmd.MarkFlagRequired(flag); err != nil {
-			panic(err) // the flag is one of the command's own
+	run := cmd.RunE
+	cmd.RunE = func(cmd *cobra.Command, args []string) error {
+		for _, name := range flags {
+			if flag := cmd.Flags().Lookup(name); !flag.Changed {
+				return missing(cmd, "--"+name, strings.TrimSuffix(flag.Usage, " (required)"))
+			}
 		}
+		return run(cmd, args)
 	}
 }
 

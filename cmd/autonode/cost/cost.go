@@ -67,7 +67,7 @@ for what is unused.`,
   autonode cost --account production --by type
   autonode cost --by capacity-type -o json
   autonode cost -o csv > cost.csv`,
-		Args: cobra.NoArgs,
+		Args: command.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error { return command.Run(cmd, &o) },
 	}
 	flags := cmd.Flags()

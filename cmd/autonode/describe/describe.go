@@ -7,7 +7,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"strings"
 
 	"github.com/spf13/cobra"
 	corev1 "k8s.io/api/core/v1"
@@ -40,6 +39,7 @@ func NewCommand() *cobra.Command {
 
 func newClusterCommand() *cobra.Command {
 	var o Options
+	var namespace string
 	cmd := &cobra.Command{
 		Use:   "cluster [NAMESPACE/]NAME",
 		Short: "Show a hosted cluster from its HostedCluster to its nodes, and what is wrong",
@@ -52,8 +52,8 @@ it often waits for it.`,
 		Example: `  autonode describe cluster clusters/blue
   autonode describe cluster blue -n clusters --guest-kubeconfig blue.kubeconfig`,
 		Args: command.ExactlyOne("NAME", "the HostedCluster, like clusters/blue"),
-		RunE: func(cmd *cobra.Command, args []string) error {
-			if err := o.complete(args[0]); err != nil {
+		RunE: func(cmd *cobra.Command, args []string) (err error) {
+			if o.HostedCluster, err = o.Management.Key(args[0], namespace, "a HostedCluster, like clusters/blue"); err != nil {
 				return err
 			}
 			return command.Run(cmd, &o)
@@ -63,29 +63,12 @@ it often waits for it.`,
 	o.Management.Add(flags, "the management cluster")
 	flags.StringVar(&o.Guest.Kubeconfig, "guest-kubeconfig", "", "kubeconfig of the guest cluster; without it and --guest-context the guest isn't read")
 	flags.StringVar(&o.Guest.Context, "guest-context", "", "context of the guest cluster, in --guest-kubeconfig or the default kubeconfig")
-	flags.StringVarP(&o.HostedCluster.Namespace, "namespace", "n", "", "namespace of the HostedCluster; without it that of the context")
+	flags.StringVarP(&namespace, "namespace", "n", "", "namespace of the HostedCluster; without it that of the context")
 	return cmd
 }
 
-// complete takes the HostedCluster's namespace of its name, of --namespace, or of the context.
-func (o *Options) complete(name string) (err error) {
-	o.HostedCluster.Name = name
-	if namespace, name, found := strings.Cut(name, "/"); found {
-		o.HostedCluster = client.ObjectKey{Namespace: namespace, Name: name}
-	}
-	if o.HostedCluster.Namespace == "" {
-		o.HostedCluster.Namespace, err = o.Management.Namespace()
-	}
-	return err
-}
-
 // Validate implements command.Options.
-func (o *Options) Validate() error {
-	if o.HostedCluster.Name == "" || strings.Contains(o.HostedCluster.Name, "/") {
-		return fmt.Errorf("%q isn't the name of a HostedCluster, like clusters/blue", o.HostedCluster.String())
-	}
-	return nil
-}
+func (*Options) Validate() error { return nil }
 
 // Run prints the tree.
 func (o *Options) Run(ctx context.Context, streams command.Streams) error {

@@ -20,6 +20,7 @@ import (
 
 	"github.com/autonode-io/autonode/api/karpenter/v1alpha1"
 	"github.com/autonode-io/autonode/api/v1beta1"
+	"github.com/autonode-io/autonode/cmd/autonode/condition"
 	"github.com/autonode-io/autonode/cmd/autonode/printer"
 	"github.com/autonode-io/autonode/message"
 )
@@ -50,12 +51,6 @@ func (i *item) condition(kind, reason, text string) {
 	if i.wrong == "" {
 		i.wrong = message.Cut(message.Line(fmt.Sprintf("%s (%s): %s", kind, reason, text)), maxMessage)
 	}
-}
-
-// pipeline are the HostedCluster's conditions in the order in which they wait for each other.
-var pipeline = []string{
-	v1beta1.ValidConfiguration, v1beta1.GuestReachable, v1beta1.ReleaseResolved, v1beta1.FeatureGatesAccepted, v1beta1.AutoNodeEnabled,
-	v1beta1.NodeClassReady, v1beta1.OfferingsAvailable, v1beta1.NodeIdentityEnforced, v1beta1.NodesUpToDate,
 }
 
 // tree makes the tree, from the HostedCluster to nodes.
@@ -121,19 +116,10 @@ func (v *view) hostedClusterItem() *item {
 		}
 	}
 	root := newItem("HostedCluster %s  %s  %s%s", client.ObjectKeyFromObject(hc), state, release, nodes)
-	for _, kind := range pipeline {
-		if c := meta.FindStatusCondition(hc.Status.Conditions, kind); c != nil && c.Status == metav1.ConditionFalse && !expected[c.Reason] {
-			root.condition(c.Type, c.Reason, c.Message)
-		}
+	for _, c := range condition.WrongOfHostedCluster(hc) {
+		root.condition(c.Type, c.Reason, c.Message)
 	}
 	return root
-}
-
-// expected are reasons of False conditions with which nothing is wrong: they take time, or a person wants it so.
-var expected = map[string]bool{
-	v1beta1.AutoNodeNotConfiguredReason: true, v1beta1.PausedReason: true, v1beta1.AutoNodeProgressingReason: true, v1beta1.AutoNodeUpgradingReason: true,
-	v1beta1.AutoNodeDrainingReason: true, v1beta1.NodesOutdatedReason: true, v1beta1.NodesAheadReason: true, v1beta1.NodeUpgradeHeldReason: true,
-	v1beta1.ControlPlaneOlderReason: true,
 }
 
 func (v *view) clusterItem() *item {
@@ -166,10 +152,8 @@ func (v *view) componentItem() *item {
 	if c.Status.ImageOverride != "" {
 		item.text += message.Line("  image overridden: " + c.Status.ImageOverride)
 	}
-	for _, kind := range []string{v1beta1.RolloutComplete, v1beta1.Available} {
-		if condition := meta.FindStatusCondition(c.Status.Conditions, kind); condition != nil && condition.Status == metav1.ConditionFalse && !expected[condition.Reason] {
-			item.condition(condition.Type, condition.Reason, condition.Message)
-		}
+	for _, wrong := range condition.WrongOfComponent(c) {
+		item.condition(wrong.Type, wrong.Reason, wrong.Message)
 	}
 	return item
 }

@@ -7,6 +7,7 @@ import (
 	"bufio"
 	"bytes"
 	"context"
+	"encoding/json"
 	"errors"
 	"fmt"
 	"io"
@@ -49,8 +50,11 @@ func ReadObjects(stdin io.Reader, files []string) (Objects, error) {
 				return nil, fmt.Errorf("%s: document %d: %w", file, n, err)
 			}
 			u := &unstructured.Unstructured{}
-			if err := yaml.Unmarshal(document, &u.Object); err != nil {
+			if _, err := yaml.YAMLToJSON(document); err != nil {
 				return nil, fmt.Errorf("%s: document %d: %w", file, n, err)
+			}
+			if err := yaml.Unmarshal(document, &u.Object); err != nil {
+				return nil, fmt.Errorf("%s: document %d isn't an object with apiVersion and kind", file, n)
 			}
 			switch {
 			case len(u.Object) == 0:
@@ -149,11 +153,24 @@ func (o Objects) NodeClass() (*v1alpha1.ClusterAPINodeClass, error) {
 		return nil, fmt.Errorf("the files contain %d ClusterAPINodeClasses; want one", len(classes))
 	}
 	nodeClass := &v1alpha1.ClusterAPINodeClass{}
-	err = runtime.DefaultUnstructuredConverter.FromUnstructuredWithValidation(classes[0].Object, nodeClass, true)
-	if err != nil {
-		return nil, fmt.Errorf("ClusterAPINodeClass %s: %w", classes[0].GetName(), err)
+	if err := decode(classes[0], nodeClass); err != nil {
+		return nil, err
 	}
 	return nodeClass, nil
+}
+
+// decode decodes an object strictly.
+func decode(object *unstructured.Unstructured, into any) error {
+	err := runtime.DefaultUnstructuredConverter.FromUnstructuredWithValidation(object.Object, into, true)
+	if err == nil {
+		return nil
+	}
+	if raw, encodeErr := object.MarshalJSON(); encodeErr == nil {
+		if named := json.Unmarshal(raw, into); named != nil {
+			err = named // it names the field
+		}
+	}
+	return fmt.Errorf("%s %s: %w", object.GetKind(), object.GetName(), err)
 }
 
 // defaultNodeClass returns what the operator makes of the HostedCluster in the files.
@@ -163,11 +180,11 @@ func (o Objects) defaultNodeClass() (*v1alpha1.ClusterAPINodeClass, error) {
 		return nil, err
 	}
 	if len(found) != 1 {
-		return nil, fmt.Errorf("the files contain 0 ClusterAPINodeClasses and %d HostedClusters; want one of either", len(found))
+		return nil, fmt.Errorf("the files contain 0 ClusterAPINodeClasses and %d HostedClusters; want one of either: name its file with -f", len(found))
 	}
 	hostedCluster := &v1beta1.HostedCluster{}
-	if err := runtime.DefaultUnstructuredConverter.FromUnstructuredWithValidation(found[0].Object, hostedCluster, true); err != nil {
-		return nil, fmt.Errorf("HostedCluster %s: %w", found[0].GetName(), err)
+	if err := decode(found[0], hostedCluster); err != nil {
+		return nil, err
 	}
 	autoNode := hostedCluster.Spec.AutoNode
 	if autoNode == nil || autoNode.ProvisionerConfig.Karpenter == nil || autoNode.ProvisionerConfig.Karpenter.ClusterAPI == nil {

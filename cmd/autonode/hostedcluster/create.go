@@ -83,7 +83,7 @@ operator may then write there under names that end in the Cluster's.`,
   # Launch from machine templates with a label, in a control-plane namespace of its own
   autonode hosted-cluster create --cluster clusters-blue/blue --namespace clusters --release registry.example/release:1.36.3 \
     --templates VSphereMachineTemplate --selector pool=general --bootstrap KubeadmConfigTemplate/workers`,
-		Args: cobra.NoArgs,
+		Args: command.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			o.SharedIsSet = cmd.Flags().Changed("shared-namespace")
 			return command.Run(cmd, &o)
@@ -131,7 +131,8 @@ func (o *CreateOptions) Validate() error {
 	case len(o.Templates) > 0 && o.Bootstrap == "":
 		return errors.New("--templates needs --bootstrap KIND/NAME: a machine template doesn't say how its machines join")
 	}
-	return nil
+	_, err := o.clusterAPI(o.key().Name)
+	return err
 }
 
 // Run inspects what the HostedCluster needs, and creates it.

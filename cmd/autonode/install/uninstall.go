@@ -36,7 +36,7 @@ expires, seven to eight hours later. The CRDs and their guard stay unless --dele
 HostedCluster to be gone.`,
 		Example: `  kubectl delete hostedclusters.autonode.io --all -A
   autonode uninstall --delete-crds`,
-		Args: cobra.NoArgs,
+		Args: command.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error { return command.Run(cmd, &o) },
 	}
 	flags := cmd.Flags()

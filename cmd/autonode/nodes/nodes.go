@@ -68,7 +68,7 @@ count as pods, their requests do. Pending pods have no node yet: see "autonode w
 		Example: `  autonode nodes --watch
   autonode nodes --nodepool general --sort-by price
   autonode nodes -o json`,
-		Args: cobra.NoArgs,
+		Args: command.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error { return command.Run(cmd, &o) },
 	}
 	flags := cmd.Flags()

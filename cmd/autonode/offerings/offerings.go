@@ -57,7 +57,7 @@ selects, cheapest first, at most one hundred. What a NodePool may launch of them
 "autonode why pod".`,
 		Example: `  autonode offerings
   autonode offerings --node-class default -o json`,
-		Args: cobra.NoArgs,
+		Args: command.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error { return command.Run(cmd, &o) },
 	}
 	flags := cmd.Flags()

@@ -29,7 +29,6 @@ func NewCommand() *cobra.Command {
 	return command.Group(&cobra.Command{
 		Use:   "templates",
 		Short: "Look at the machines that a node class can make",
-		Args:  cobra.NoArgs,
 	}, newRenderCommand())
 }
 
@@ -55,7 +54,7 @@ of a NodePool are missing. An image of the release payload appears as its name, 
 A source that can't be used is an error, as in the node class's conditions. The others are printed.`,
 		Example: `  autonode templates render -f nodeclass.yaml -f templates.yaml --capacity-type spot --zone a
   kubectl -n clusters-blue get awsmachinetemplates,kubeadmconfigtemplates -o yaml | autonode templates render -f nodeclass.yaml -f -`,
-		Args: cobra.NoArgs,
+		Args: command.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error { return command.Run(cmd, &o) },
 	}
 	flags := cmd.Flags()

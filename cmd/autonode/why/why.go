@@ -65,34 +65,26 @@ type PodOptions struct {
 
 func newPodCommand() *cobra.Command {
 	var o PodOptions
+	var namespace string
 	cmd := &cobra.Command{
 		Use:   "pod [NAMESPACE/]NAME",
 		Short: "Say which NodePools and instance types were considered for a pod, and why each was refused",
 		Example: `  autonode why pod web-1
   autonode why pod shop/cart-7d9c --management-context management --hosted-cluster clusters/blue`,
-		Args: oneName("the pod to explain, like shop/cart-7d9c"),
-		RunE: func(cmd *cobra.Command, args []string) error {
-			if err := o.complete(args[0]); err != nil {
+		Args: command.ExactlyOne("NAME", "the pod to explain, like shop/cart-7d9c"),
+		RunE: func(cmd *cobra.Command, args []string) (err error) {
+			if err := o.Validate(); err != nil { // before the kubeconfig is read
+				return err
+			}
+			if o.Pod, err = o.Guest.Key(args[0], namespace, "a pod, like shop/cart-7d9c"); err != nil {
 				return err
 			}
 			return command.Run(cmd, &o)
 		},
 	}
 	o.add(cmd)
-	cmd.Flags().StringVarP(&o.Pod.Namespace, "namespace", "n", "", "namespace of the pod; without it that of the context")
+	cmd.Flags().StringVarP(&namespace, "namespace", "n", "", "namespace of the pod; without it that of the context")
 	return cmd
-}
-
-// complete takes the pod's namespace of its name, of --namespace, or of the context.
-func (o *PodOptions) complete(name string) (err error) {
-	o.Pod.Name = name
-	if namespace, name, found := strings.Cut(name, "/"); found {
-		o.Pod = client.ObjectKey{Namespace: namespace, Name: name}
-	}
-	if o.Pod.Namespace == "" {
-		o.Pod.Namespace, err = o.Guest.Namespace()
-	}
-	return err
 }
 
 // Run prints why the pod has no node.
@@ -120,7 +112,7 @@ func newNodeCommand() *cobra.Command {
 		Use:     "node NAME",
 		Short:   "Say why Karpenter doesn't remove or replace a node, or that it would",
 		Example: `  autonode why node blue-web-x1 --management-context management --hosted-cluster clusters/blue`,
-		Args:    oneName("the node or the NodeClaim to explain"),
+		Args:    command.ExactlyOne("NAME", "the node or the NodeClaim to explain"),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			o.Node = args[0]
 			return command.Run(cmd, &o)
@@ -141,16 +133,6 @@ func (o *NodeOptions) Run(ctx context.Context, streams command.Streams) error {
 		return err
 	}
 	return o.print(streams.Out, answer, func() { printNodeAnswer(streams.Out, answer) })
-}
-
-// oneName accepts one argument.
-func oneName(what string) cobra.PositionalArgs {
-	return func(cmd *cobra.Command, args []string) error {
-		if len(args) != 1 || args[0] == "" {
-			return fmt.Errorf("name %s; see `%s --help`", what, cmd.CommandPath())
-		}
-		return nil
-	}
 }
 
 // Validate implements command.Options.

@@ -261,7 +261,7 @@ func (c *Component) report(ctx context.Context, s *scope.Scope, objects []client
 	if err != nil {
 		return err
 	}
-	trouble := troubleAmong(pods)
+	trouble := TroubleAmong(pods)
 	return c.applyStatus(ctx, s, func(component *v1beta1.ControlPlaneComponent) {
 		component.Status.Resources = resources
 		setRollout(component, live, desired, pods, trouble)

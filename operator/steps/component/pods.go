@@ -116,8 +116,8 @@ func terminating(pods []corev1.Pod) int32 {
 	return count
 }
 
-// troubleAmong returns why the first failing pod doesn't run, or "".
-func troubleAmong(pods []corev1.Pod) string {
+// TroubleAmong returns why the first failing pod doesn't run, or "".
+func TroubleAmong(pods []corev1.Pod) string {
 	for i := range pods {
 		if trouble := troubleOf(&pods[i]); trouble != "" {
 			return fmt.Sprintf("Pod %s: %s", pods[i].Name, trouble)

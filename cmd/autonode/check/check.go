@@ -1,0 +1,115 @@
+// SPDX-License-Identifier: Apache-2.0
+
+// Package check is `autonode check`, which checks a management cluster, or one Cluster in it, for what AutoNode needs, and says how to provide
+// what is missing.
+package check
+
+import (
+	"context"
+	"fmt"
+
+	"github.com/spf13/cobra"
+	"k8s.io/client-go/discovery"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	"github.com/autonode-io/autonode/cmd/autonode/cluster"
+	"github.com/autonode-io/autonode/cmd/autonode/command"
+	"github.com/autonode-io/autonode/cmd/autonode/printer"
+	"github.com/autonode-io/autonode/manifests"
+)
+
+var outputs = []string{"text", "json", "yaml"}
+
+// Options are those of `autonode check`.
+type Options struct {
+	Management cluster.Flags
+	// Cluster to check; empty for the management cluster itself.
+	Cluster           client.ObjectKey
+	OperatorNamespace string
+	Output            string
+}
+
+// NewCommand returns `autonode check`.
+func NewCommand() *cobra.Command {
+	var o Options
+	var namespace string
+	cmd := &cobra.Command{
+		Use:   "check [[NAMESPACE/]NAME]",
+		Short: "Check what AutoNode needs of a management cluster, or of one Cluster, and say how to fix it",
+		Long: `Check what AutoNode needs of a management cluster, or of one Cluster, and say how to fix it.
+
+Without NAME the command checks the management cluster: versions, Cluster API and its providers, AutoNode's CRDs and
+policies, the operator, its rights and yours, CapacityAccounts, catalogs and HostedClusters. With the NAME of a
+HostedCluster or of a Cluster it checks that one: control plane, kubeconfig, templates, bootstrap, payload, Karpenter.
+NAME may be of a Cluster that has no HostedCluster yet.
+
+A line begins with ✓, with ! for what may be intended, or with ✗ for what is wrong. Below each ! and ✗ is what to do.
+The command writes nothing, and exits with code 1 if something is wrong.`,
+		Example: `  autonode check
+  autonode check clusters/blue
+  autonode check -o json`,
+		Args: command.AtMostOne("NAME"),
+		RunE: func(cmd *cobra.Command, args []string) (err error) {
+			if err := o.Validate(); err != nil { // before the kubeconfig is read
+				return err
+			}
+			if len(args) > 0 {
+				if o.Cluster, err = o.Management.Key(args[0], namespace, "a HostedCluster or a Cluster, like clusters/blue"); err != nil {
+					return err
+				}
+			} else if namespace != "" {
+				return fmt.Errorf("--namespace is for NAME, which is missing; see `%s --help`", cmd.CommandPath())
+			}
+			return command.Run(cmd, &o)
+		},
+	}
+	flags := cmd.Flags()
+	o.Management.Add(flags, "the management cluster")
+	flags.StringVarP(&namespace, "namespace", "n", "", "namespace of NAME; without it that of the context")
+	flags.StringVar(&o.OperatorNamespace, "operator-namespace", manifests.Namespace, "namespace of the operator")
+	printer.AddFlag(cmd, &o.Output, "output format", outputs...)
+	return cmd
+}
+
+// Validate implements command.Options.
+func (o *Options) Validate() error { return printer.ValidateFormat(o.Output, outputs...) }
+
+// Run prints what it has checked.
+func (o *Options) Run(ctx context.Context, streams command.Streams) error {
+	config, err := o.Management.Config()
+	if err != nil {
+		return err
+	}
+	management, err := o.Management.Client()
+	if err != nil {
+		return err
+	}
+	report := &Report{Checks: []Check{}}
+	if o.Cluster == (client.ObjectKey{}) {
+		client, err := discovery.NewDiscoveryClientForConfig(config)
+		if err != nil {
+			return fmt.Errorf("connecting to %s: %w", config.Host, err)
+		}
+		info, err := client.ServerVersion()
+		if err != nil {
+			return fmt.Errorf("asking the version of %s: %w", config.Host, err)
+		}
+		namespace, err := o.Management.Namespace()
+		if err != nil {
+			return err
+		}
+		m := &managementCheck{Client: management, Report: report, operatorNamespace: o.OperatorNamespace, userNamespace: namespace}
+		if err := m.run(ctx, info.GitVersion); err != nil {
+			return err
+		}
+	} else {
+		c := &clusterCheck{Client: management, Report: report, operatorNamespace: o.OperatorNamespace}
+		if err := c.run(ctx, o.Cluster); err != nil {
+			return err
+		}
+	}
+	if err := report.print(streams.Out, o.Output); err != nil {
+		return err
+	}
+	return report.err()
+}
