@@ -4,6 +4,7 @@ package main
 
 import (
 	"archive/tar"
+	"bytes"
 	"compress/gzip"
 	"errors"
 	"io"
@@ -16,6 +17,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	rbacv1 "k8s.io/api/rbac/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/client-go/tools/clientcmd"
 	clusterv1 "sigs.k8s.io/cluster-api/api/core/v1beta2"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 )
@@ -116,7 +118,45 @@ func TestDump(t *testing.T) {
 		g := NewWithT(t)
 		folder := t.TempDir()
 		_, err := run(t, "autonode", "dump", "--kubeconfig", managementCluster.kubeconfig, "--to", folder)
-		g.Expect(err).To(MatchError(ContainSubstring("name a folder that doesn't exist")))
+		g.Expect(err).To(MatchError("--to " + folder + ": it exists, and isn't overwritten; choose another name, or remove it"))
+		_, err = run(t, "autonode", "dump", "--kubeconfig", managementCluster.kubeconfig, "--to", filepath.Join(folder, "none", "a.tar.gz"))
+		g.Expect(err).To(MatchError(ContainSubstring("there is no folder " + filepath.Join(folder, "none") + "; create it, or choose another")))
+	})
+	t.Run("When it goes to standard output, that should have the archive alone, bit by bit", func(t *testing.T) {
+		g := NewWithT(t)
+		var stdout, stderr bytes.Buffer
+		cmd := newCommand("autonode")
+		cmd.SetArgs([]string{"dump", "--kubeconfig", managementCluster.kubeconfig, "--hosted-cluster", namespace + "/blue", "--to", "-"})
+		cmd.SetOut(&stdout)
+		cmd.SetErr(&stderr)
+		g.Expect(cmd.ExecuteContext(t.Context())).To(Succeed())
+		g.Expect(stderr.String()).To(HavePrefix("standard output: 1 HostedCluster\n"))
+		file := filepath.Join(t.TempDir(), "a.tar.gz")
+		g.Expect(os.WriteFile(file, stdout.Bytes(), 0o600)).To(Succeed())
+		g.Expect(unpack(t, file)).To(And(HaveKey("README.txt"), HaveKey("management/"+namespace+"/hostedclusters.autonode.io.yaml")))
+	})
+	t.Run("When the cluster can't be read, it should leave no part of a bundle", func(t *testing.T) {
+		g := NewWithT(t)
+		away, err := clientcmd.LoadFromFile(managementCluster.kubeconfig)
+		g.Expect(err).NotTo(HaveOccurred())
+		for _, cluster := range away.Clusters {
+			cluster.Server = "https://127.0.0.1:1"
+		}
+		kubeconfig, to := filepath.Join(t.TempDir(), "away"), filepath.Join(t.TempDir(), "a.tar.gz")
+		g.Expect(clientcmd.WriteToFile(*away, kubeconfig)).To(Succeed())
+		_, err = run(t, "autonode", "dump", "--kubeconfig", kubeconfig, "--to", to)
+		g.Expect(err).To(MatchError(ContainSubstring("check the cluster with `kubectl cluster-info`")))
+		g.Expect(to).NotTo(BeAnExistingFile())
+	})
+	t.Run("When flags can't be meant, it should show how they look, before it connects", func(t *testing.T) {
+		g := NewWithT(t)
+		for flag, want := range map[string]string{
+			"--to=a.zip": "--to a.zip: want a file that ends in .tar.gz, a folder, or - for standard output", "--hosted-cluster=blue": `--hosted-cluster "blue": want NAMESPACE/NAME, such as clusters/blue`,
+			"--log-lines=0": "--log-lines 0: want at least 1", "--log-lines=all": "--log-lines \"all\": want a whole number; see `autonode dump --help`",
+		} {
+			_, err := run(t, "autonode", "dump", "--kubeconfig", "none", flag)
+			g.Expect(err).To(MatchError(want))
+		}
 	})
 	t.Run("When there is no such HostedCluster, it should say how to find it", func(t *testing.T) {
 		_, err := run(t, "autonode", "dump", "--kubeconfig", managementCluster.kubeconfig, "--hosted-cluster", "a/b")

@@ -7,9 +7,11 @@ import (
 	"compress/gzip"
 	"errors"
 	"fmt"
+	"io"
 	"os"
 	"path"
 	"path/filepath"
+	"slices"
 	"strings"
 	"time"
 )
@@ -21,21 +23,53 @@ type Archive interface {
 	Close() error
 }
 
-// Create makes a tar.gz file if a path ends so, else a folder. Neither may exist.
-func Create(to string, now time.Time) (Archive, error) {
-	if !strings.HasSuffix(to, ".tar.gz") && !strings.HasSuffix(to, ".tgz") {
+// Stdout is the name of the archive that is written to standard output.
+const Stdout = "-"
+
+// Create makes a tar.gz file if a path ends so, else a folder. Neither may exist. Stdout is a tar.gz on a writer. What is made isn't complete before
+// Close.
+func Create(to string, stdout io.Writer, now time.Time) (Archive, error) {
+	if to == Stdout {
+		return newTarball(stdout, nil, "autonode-dump", now), nil
+	}
+	if _, err := os.Stat(to); err == nil {
+		return nil, fmt.Errorf("--to %s: it exists, and isn't overwritten; choose another name, or remove it", to)
+	}
+	parent := filepath.Dir(to)
+	if info, err := os.Stat(parent); err != nil || !info.IsDir() {
+		return nil, fmt.Errorf("--to %s: there is no folder %s; create it, or choose another", to, parent)
+	}
+	if !isTarball(to) {
 		if err := os.Mkdir(to, 0o700); err != nil {
-			return nil, fmt.Errorf("%w; name a folder that doesn't exist, or a file that ends in .tar.gz", err)
+			return nil, fmt.Errorf("--to: %w; choose another folder", err)
 		}
 		return folder(to), nil
 	}
 	file, err := os.OpenFile(to, os.O_CREATE|os.O_EXCL|os.O_WRONLY, 0o600)
 	if err != nil {
-		return nil, fmt.Errorf("%w; name a file that doesn't exist", err)
+		return nil, fmt.Errorf("--to: %w; choose another folder", err)
 	}
-	compressed := gzip.NewWriter(file)
-	top := strings.TrimSuffix(strings.TrimSuffix(filepath.Base(to), ".tgz"), ".tar.gz")
-	return &tarball{file: file, compressed: compressed, tar: tar.NewWriter(compressed), top: top, now: now}, nil
+	return newTarball(file, file, strings.TrimSuffix(strings.TrimSuffix(filepath.Base(to), ".tgz"), ".tar.gz"), now), nil
+}
+
+func isTarball(to string) bool {
+	return strings.HasSuffix(to, ".tar.gz") || strings.HasSuffix(to, ".tgz")
+}
+
+// checkName rejects a name that no archive can have.
+func checkName(to string) error {
+	switch extension := filepath.Ext(to); {
+	case isTarball(to):
+		return nil
+	case slices.Contains([]string{".zip", ".tar", ".gz", ".bz2", ".xz", ".zst", ".txt", ".json", ".yaml", ".yml"}, extension):
+		return fmt.Errorf("--to %s: want a file that ends in .tar.gz, a folder, or %s for standard output", to, Stdout)
+	}
+	return nil
+}
+
+func newTarball(to io.Writer, file *os.File, top string, now time.Time) *tarball {
+	compressed := gzip.NewWriter(to)
+	return &tarball{file: file, compressed: compressed, tar: tar.NewWriter(compressed), top: top, now: now}
 }
 
 type folder string
@@ -53,6 +87,7 @@ func (f folder) Add(name string, content []byte) error {
 func (folder) Close() error { return nil }
 
 type tarball struct {
+	// file is nil on standard output.
 	file       *os.File
 	compressed *gzip.Writer
 	tar        *tar.Writer
@@ -72,5 +107,9 @@ func (t *tarball) Add(name string, content []byte) error {
 
 // Close implements Archive.
 func (t *tarball) Close() error {
-	return errors.Join(t.tar.Close(), t.compressed.Close(), t.file.Close())
+	err := errors.Join(t.tar.Close(), t.compressed.Close())
+	if t.file != nil {
+		err = errors.Join(err, t.file.Close())
+	}
+	return err
 }

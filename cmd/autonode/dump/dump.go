@@ -6,12 +6,14 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"os"
 	"slices"
 	"strings"
 	"time"
 
 	"github.com/dustin/go-humanize/english"
 	"github.com/spf13/cobra"
+	"golang.org/x/term"
 	"k8s.io/apimachinery/pkg/api/meta"
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apimachinery/pkg/util/sets"
@@ -57,13 +59,14 @@ func NewCommand(program string) *cobra.Command {
 		Long: `Collect what is needed to find out what is wrong, without secrets.
 
 The command reads HostedClusters, what belongs to them in their control-plane namespaces, the operator, and logs, and
-writes them into a tar.gz file or a folder. With --guest-kubeconfig or --guest-context it reads a guest cluster, too.
+writes them into a tar.gz file, a folder, or, with --to -, a tar.gz on standard output. With --guest-kubeconfig or --guest-context it reads a guest cluster, too.
 It never reads the content of Secrets. Of other objects it keeps metadata, conditions and fields that are known to hold
 no secrets, and of all other fields the names; from logs and messages it removes what looks like a secret. What can't be
 read is listed in errors.txt.`,
 		Example: `  autonode dump
-  autonode dump --hosted-cluster clusters/blue --guest-kubeconfig blue.kubeconfig --to blue.tar.gz`,
-		Args: cobra.NoArgs,
+  autonode dump --hosted-cluster clusters/blue --guest-kubeconfig blue.kubeconfig --to blue.tar.gz
+  autonode dump --to - | ssh bastion 'cat > dump.tar.gz'`,
+		Args: command.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error { return command.Run(cmd, &o) },
 	}
 	flags := cmd.Flags()
@@ -72,7 +75,7 @@ read is listed in errors.txt.`,
 	flags.StringVar(&o.Guest.Context, "guest-context", "", "context of a guest cluster, in --guest-kubeconfig or the default kubeconfig")
 	flags.StringVar(&o.HostedCluster, "hosted-cluster", "", "NAMESPACE/NAME of the one HostedCluster to collect; without it all")
 	flags.StringVar(&o.OperatorNamespace, "operator-namespace", manifests.Namespace, "namespace of the operator")
-	flags.StringVar(&o.To, "to", "", "file that ends in .tar.gz, or folder; without it autonode-dump-TIME.tar.gz here")
+	flags.StringVar(&o.To, "to", "", "file that ends in .tar.gz, folder, or - for a tar.gz on standard output; without it autonode-dump-TIME.tar.gz here")
 	flags.Int64Var(&o.LogLines, "log-lines", 5000, "how many of the last lines of each log to collect")
 	return cmd
 }
@@ -82,7 +85,10 @@ func (o *Options) Validate() error {
 	if o.LogLines <= 0 {
 		return fmt.Errorf("--log-lines %d: want at least 1", o.LogLines)
 	}
-	return nil
+	if namespace, name, both := strings.Cut(o.HostedCluster, "/"); o.HostedCluster != "" && (!both || namespace == "" || name == "" || strings.Contains(name, "/")) {
+		return fmt.Errorf("--hosted-cluster %q: want NAMESPACE/NAME, such as clusters/blue", o.HostedCluster)
+	}
+	return checkName(o.To)
 }
 
 // Run writes the bundle.
@@ -106,11 +112,22 @@ func (o *Options) Run(ctx context.Context, streams command.Streams) (err error) 
 	if to == "" {
 		to = "autonode-dump-" + now.UTC().Format("20060102-150405") + ".tar.gz"
 	}
-	archive, err := Create(to, now)
+	out := streams.Out
+	if to == Stdout {
+		out = streams.ErrOut // what is said of the archive isn't in it
+		if file, ok := streams.Raw.(*os.File); ok && term.IsTerminal(int(file.Fd())) {
+			return errors.New("--to -: standard output is a terminal; redirect it into a file or a program")
+		}
+	}
+	archive, err := Create(to, streams.Raw, now)
 	if err != nil {
 		return err
 	}
-	defer func() { err = errors.Join(err, archive.Close()) }()
+	defer func() {
+		if err = errors.Join(err, archive.Close()); err != nil && to != Stdout {
+			err = errors.Join(err, os.RemoveAll(to)) // it isn't complete, and was made just now
+		}
+	}()
 	problems := []string{}
 	if problem != "" {
 		problems = append(problems, problem)
@@ -131,8 +148,7 @@ func (o *Options) Run(ctx context.Context, streams command.Streams) (err error) 
 	if err := archive.Add("errors.txt", []byte(strings.Join(append(problems, ""), "\n"))); err != nil {
 		return fmt.Errorf("writing %s: %w", to, err)
 	}
-	out := streams.Out
-	printer.Printf(out, "%s: %s\n", to, english.Plural(len(hostedClusters), "HostedCluster", ""))
+	printer.Printf(out, "%s: %s\n", shown(to), english.Plural(len(hostedClusters), "HostedCluster", ""))
 	if len(problems) > 0 {
 		printer.Printf(out, "%s couldn't be read; errors.txt in it lists them:\n", english.Plural(len(problems), "thing", ""))
 		for _, problem := range problems {
@@ -141,6 +157,14 @@ func (o *Options) Run(ctx context.Context, streams command.Streams) (err error) 
 	}
 	fmt.Fprintln(out, "It contains no Secrets. Read it before you pass it on: names of hosts, images and workloads are in it.")
 	return nil
+}
+
+// shown is what a person calls an archive.
+func shown(to string) string {
+	if to == Stdout {
+		return "standard output"
+	}
+	return to
 }
 
 // hostedClusters returns those to collect. problem is why they can't be listed, which doesn't end a dump of them all.
