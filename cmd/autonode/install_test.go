@@ -25,6 +25,10 @@ func TestInstallRender(t *testing.T) {
 	if err := os.WriteFile(settings, []byte("logLevel: debug\n"), 0o600); err != nil {
 		t.Fatal(err)
 	}
+	wrong := filepath.Join(t.TempDir(), "wrong.yaml")
+	if err := os.WriteFile(wrong, []byte("logs: debug\n"), 0o600); err != nil {
+		t.Fatal(err)
+	}
 	t.Run("When it renders, it should print what an overlay makes, and connect to nothing", func(t *testing.T) {
 		g := NewWithT(t)
 		out, err := run(t, "autonode", "install", "--render", "--kubeconfig", "none", "--image", "registry.example/operator@sha256:"+strings.Repeat("0123", 16), "--karpenter-settings", settings,
@@ -53,6 +57,9 @@ func TestInstallRender(t *testing.T) {
 		"When an argument is no flag, it should show one":            {[]string{"--operator-arg=registry-networks"}, `--operator-arg "registry-networks" isn't a flag of the operator`},
 		"When an argument has two flags, it should reject it":        {[]string{"--operator-arg=--log-level debug"}, `isn't a flag of the operator`},
 		"When the settings are an argument, it should name the flag": {[]string{"--operator-arg=--karpenter-settings=x"}, "name the file with `autonode install --karpenter-settings`"},
+		"When the operator has no such flag, it should say so":       {[]string{"--operator-arg=--registry-network=10.0.0.0/8"}, "the operator would reject it: unknown flag: --registry-network; docs/install.md has its flags"},
+		"When the operator would reject a value, it should say why":  {[]string{"--operator-arg=--drain-timeout=30"}, `invalid argument "30" for "--drain-timeout" flag: missing unit in duration "30"`},
+		"When the operator would reject settings, it should say why": {[]string{"--karpenter-settings", wrong}, wrong + `: unknown field "logs"`},
 		"When the file of settings is missing, it should name it":    {[]string{"--karpenter-settings", settings + "x"}, "settings.yamlx"},
 	} {
 		t.Run(name, func(t *testing.T) {

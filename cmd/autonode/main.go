@@ -32,6 +32,7 @@ import (
 	"github.com/autonode-io/autonode/cmd/autonode/templates"
 	"github.com/autonode-io/autonode/cmd/autonode/why"
 	"github.com/autonode-io/autonode/message"
+	"github.com/autonode-io/autonode/operator"
 )
 
 var (
@@ -88,7 +89,7 @@ Installed as kubectl-autonode it is a plugin of kubectl: kubectl autonode.`,
 		commands []*cobra.Command
 	}{
 		{cobra.Group{ID: "install", Title: "Install AutoNode and turn it on:"}, []*cobra.Command{
-			install.NewCommand(operatorImage), hostedcluster.NewCommand(), install.NewUninstallCommand(),
+			install.NewCommand(operatorImage, install.Operator{CheckArguments: operator.CheckArguments, CheckSettings: operator.CheckSettings}), hostedcluster.NewCommand(), install.NewUninstallCommand(),
 		}},
 		{cobra.Group{ID: "look", Title: "Look at clusters:"}, []*cobra.Command{
 			check.NewCommand(), cost.NewCommand(), describe.NewCommand(), dump.NewCommand(info.String()), nodes.NewCommand(), offerings.NewCommand(), why.NewCommand(),

@@ -32,11 +32,19 @@ type Options struct {
 	Settings      string
 	Render, Force bool
 	Timeout       time.Duration
+	Operator      Operator
+}
+
+// Operator says what the operator of this program's version would reject.
+type Operator struct {
+	// CheckArguments is of further arguments, CheckSettings of the content of the file of Karpenter's settings.
+	CheckArguments func([]string) error
+	CheckSettings  func([]byte) error
 }
 
 // NewCommand returns `autonode install` of an image that --image replaces.
-func NewCommand(image string) *cobra.Command {
-	var o Options
+func NewCommand(image string, operator Operator) *cobra.Command {
+	o := Options{Operator: operator}
 	cmd := &cobra.Command{
 		Use:   "install",
 		Short: "Install or upgrade the operator in a management cluster",
@@ -49,7 +57,7 @@ upgrade an installation in the way in which it was made.`,
 		Example: `  autonode install --image registry.example/autonode/autonode-operator@sha256:…
   autonode install --image registry.example/autonode/autonode-operator:v0.1.0 --operator-arg=--registry-networks=10.20.0.0/16
   autonode install --image registry.example/autonode/autonode-operator:v0.1.0 --render | kubectl diff --server-side -f -`,
-		Args: cobra.NoArgs,
+		Args: command.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error { return command.Run(cmd, &o) },
 	}
 	flags := cmd.Flags()
@@ -71,7 +79,7 @@ func (o *Options) Validate() error {
 		return errors.New("name the operator's image: --image REFERENCE; a release lists it in images.txt")
 	}
 	if _, err := name.ParseReference(o.Manifests.Image); err != nil {
-		return fmt.Errorf("--image %q isn't an image such as registry.example/autonode/autonode-operator@sha256:…: %w", o.Manifests.Image, err)
+		return fmt.Errorf("--image %q isn't an image such as registry.example/autonode/autonode-operator@sha256:…", o.Manifests.Image)
 	}
 	for _, arg := range o.Manifests.Args {
 		flag, _, _ := strings.Cut(arg, "=")
@@ -81,6 +89,9 @@ func (o *Options) Validate() error {
 		case flag == "--karpenter-settings":
 			return errors.New("--operator-arg: name the file with `autonode install --karpenter-settings`, which mounts it, too")
 		}
+	}
+	if err := o.Operator.CheckArguments(o.Manifests.Args); err != nil {
+		return fmt.Errorf("--operator-arg: the operator would reject it: %w; docs/install.md has its flags", err)
 	}
 	return nil
 }
@@ -94,6 +105,9 @@ func (o *Options) Run(ctx context.Context, streams command.Streams) error {
 		content, err := file.ReadBounded(o.Settings, maxSettings)
 		if err != nil {
 			return fmt.Errorf("--karpenter-settings: %w", err)
+		}
+		if err := o.Operator.CheckSettings(content); err != nil {
+			return fmt.Errorf("--karpenter-settings: the operator would reject %s: %w; docs/install.md has its fields", o.Settings, err)
 		}
 		o.Manifests.Settings = content
 	}
