@@ -7,6 +7,7 @@ import (
 	"encoding/json"
 	"strings"
 	"testing"
+	"time"
 
 	. "github.com/onsi/gomega"
 	appsv1 "k8s.io/api/apps/v1"
@@ -71,9 +72,10 @@ func TestCheckManagement(t *testing.T) {
 	g.Expect(admin.Status().Update(t.Context(), pod)).To(Succeed())
 	account := &autonodev1alpha1.CapacityAccount{ObjectMeta: metav1.ObjectMeta{Name: "checked"}}
 	made(t, account)
-	account.Status.Conditions = []metav1.Condition{{
-		Type: autonodev1alpha1.EntriesUsable, Status: metav1.ConditionFalse, Reason: autonodev1alpha1.LimitsUnusableReason, Message: "quota cpu", LastTransitionTime: metav1.Now(),
-	}}
+	account.Status.Conditions = []metav1.Condition{
+		{Type: autonodev1alpha1.EntriesUsable, Status: metav1.ConditionFalse, Reason: autonodev1alpha1.LimitsUnusableReason, Message: "quota cpu", LastTransitionTime: metav1.Now()},
+		{Type: autonodev1alpha1.MembersGranted, Status: metav1.ConditionTrue, Reason: autonodev1alpha1.NoMembersReason, Message: "none", LastTransitionTime: metav1.Now()},
+	}
 	g.Expect(admin.Status().Update(t.Context(), account)).To(Succeed())
 
 	t.Run("When no replica runs, it should have the pod's reason, and go on", func(t *testing.T) {
@@ -86,7 +88,7 @@ func TestCheckManagement(t *testing.T) {
 			"✗ Admission policies: missing, so that Karpenter's identities may do more than they need: ValidatingAdmissionPolicy deletion.autonode.io, ValidatingAdmissionPolicyBinding deletion.autonode.io\n",
 			"✓ Rights of the operator: ServiceAccount autonode-system/autonode-operator has all ",
 			"✓ Your rights: you may turn AutoNode on for Clusters in namespace default\n",
-			"✗ CapacityAccount checked: EntriesUsable (LimitsUnusable): quota cpu\n",
+			"✗ CapacityAccount checked: EntriesUsable (LimitsUnusable): quota cpu\n", "! CapacityAccount checked: MembersGranted (NoMembers): none\n",
 			"! Infrastructure provider of TestMachineTemplate: contract v1beta2, without a built-in profile",
 			"✓ HostedClusters: there is none yet",
 		} {
@@ -107,7 +109,7 @@ func TestCheckManagement(t *testing.T) {
 			out, err := runCheck(t)
 			g.Expect(err).To(HaveOccurred())
 			g.Expect(out).To(ContainSubstring("✗ Rights of the operator: ServiceAccount autonode-system/autonode-operator may not: delete machines.cluster.x-k8s.io\n"))
-		}).Should(Succeed())
+		}).WithTimeout(time.Minute).Should(Succeed())
 	})
 	t.Run("When a script asks, it should print JSON, and fail", func(t *testing.T) {
 		g := NewWithT(t)
@@ -119,6 +121,40 @@ func TestCheckManagement(t *testing.T) {
 		for _, c := range report.Checks {
 			g.Expect(c.Fix == "").To(Equal(c.Result == check.OK), c.Subject)
 		}
+	})
+	t.Run("When all is right, it should say so, and succeed", func(t *testing.T) {
+		g := NewWithT(t)
+		for _, object := range objects {
+			switch {
+			case object.GetName() == manifests.Guard:
+				made(t, object.DeepCopy())
+			case object.GetName() == manifests.Operator && object.GetKind() == "ClusterRole":
+				whole := object.DeepCopy()
+				whole.SetResourceVersion("")
+				g.Expect(admin.Update(t.Context(), whole)).To(Succeed())
+			}
+		}
+		g.Expect(admin.Delete(t.Context(), pod)).To(Succeed())
+		g.Expect(admin.Get(t.Context(), client.ObjectKeyFromObject(operator), operator)).To(Succeed())
+		args := operator.Spec.Template.Spec.Containers[0].Args
+		operator.Spec.Template.Spec.Containers[0].Args = append(args[:len(args)-1], "--karpenter-image=registry.example/karpenter@sha256:0123")
+		g.Expect(admin.Update(t.Context(), operator)).To(Succeed())
+		operator.Status = appsv1.DeploymentStatus{ObservedGeneration: operator.Generation, Replicas: 2, UpdatedReplicas: 2, ReadyReplicas: 2, AvailableReplicas: 2}
+		g.Expect(admin.Status().Update(t.Context(), operator)).To(Succeed())
+		for i := range account.Status.Conditions {
+			account.Status.Conditions[i].Status, account.Status.Conditions[i].Reason = metav1.ConditionTrue, autonodev1alpha1.AsExpectedReason
+		}
+		g.Expect(admin.Status().Update(t.Context(), account)).To(Succeed())
+		g.Eventually(func(g Gomega) { // the authorizer reads roles from a watch
+			out, err := runCheck(t)
+			g.Expect(err).NotTo(HaveOccurred(), out)
+			g.Expect(out).To(And(
+				ContainSubstring("✓ Deployment autonode-system/autonode-operator: 2 of 2 replicas are available, image registry.example/autonode-operator:v1\n"),
+				ContainSubstring("✓ Default release: Karpenter registry.example/karpenter@sha256:0123\n"),
+				ContainSubstring("✓ Admission policies: 10 policies and bindings\n"), ContainSubstring("✓ CapacityAccounts: 1 is usable\n"),
+				MatchRegexp(`\d+ checks: nothing is wrong, \d+ warnings\n$`), // of the provider, and of other tests' catalogs
+			))
+		}).WithTimeout(time.Minute).Should(Succeed())
 	})
 	t.Run("When the user may read little, it should say what isn't checked", func(t *testing.T) {
 		g := NewWithT(t)

@@ -37,6 +37,7 @@ const oldestKubernetes = "1.31"
 
 const (
 	operatorSubject = "Operator"
+	unseenFix       = "check the operator, and its logs"
 	installFix      = "install or upgrade the operator in the way it was installed, such as `autonode install`: docs/install.md"
 )
 
@@ -315,8 +316,10 @@ func (m *managementCheck) accounts(ctx context.Context) {
 			c := meta.FindStatusCondition(account.Status.Conditions, kind)
 			const fix = "correct what the message names: docs/fleet-capacity.md"
 			switch {
-			case c == nil || c.Status == metav1.ConditionTrue && c.Reason == autonodev1alpha1.AsExpectedReason:
+			case c != nil && c.Status == metav1.ConditionTrue && c.Reason == autonodev1alpha1.AsExpectedReason:
 				continue
+			case c == nil:
+				m.warn(name, unseenFix, "no operator has reported %s yet", kind)
 			case c.Status == metav1.ConditionFalse:
 				m.wrong(name, fix, "%s (%s): %s", c.Type, c.Reason, c.Message)
 			default:
@@ -350,8 +353,10 @@ func (m *managementCheck) catalogs(ctx context.Context) {
 			m.wrong(name, fix, "%s (%s): %s", c.Type, c.Reason, c.Message)
 		case c.IsTrue() && c.Reason == v1alpha1.SomeUnusableReason:
 			m.warn(name, fix, "%s (%s): %s", c.Type, c.Reason, c.Message)
-		default:
+		case c.IsTrue():
 			usable++
+		default:
+			m.warn(name, unseenFix, "no operator has reported on it yet")
 		}
 	}
 	if usable > 0 {
