@@ -135,6 +135,7 @@ func (o *Options) Run(ctx context.Context, streams command.Streams) error {
 	if err := installer.Apply(ctx, objects); err != nil {
 		return err
 	}
+	fmt.Fprintln(streams.Out, "Check what it needs with `autonode check`.")
 	fmt.Fprintln(streams.Out, "Turn AutoNode on for a Cluster with `autonode hosted-cluster create --cluster NAMESPACE/NAME`.")
 	return nil
 }
