@@ -112,7 +112,7 @@ func run(ctx context.Context, options operator.Options) error {
 	return operator.Run(ctx, config, options)
 }
 
-// namespace is where the operator runs, told by the downward API.
+// namespace is where the operator runs, from the downward API.
 func namespace() string {
 	if namespace := os.Getenv("POD_NAMESPACE"); namespace != "" {
 		return namespace
