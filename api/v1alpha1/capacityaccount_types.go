@@ -89,8 +89,8 @@ type CapacityMember struct {
 	// count: tenants may write those. An empty selector selects all hosted clusters.
 	// +optional
 	NamespaceSelector *metav1.LabelSelector `json:"namespaceSelector,omitempty"`
-	// priority among the clusters whose requests don't all fit: the higher one is served first. Among equals, the
-	// cluster with the smallest share is.
+	// priority among the clusters whose requests don't all fit: the higher one is served first. Among equals, requests
+	// that have waited for a minute are, the oldest first, and then the cluster with the smallest share.
 	// +optional
 	// +kubebuilder:default:=0
 	// +kubebuilder:validation:Minimum=-1000000
