@@ -160,13 +160,13 @@ func TestAttempts(t *testing.T) {
 		for range 3 {
 			c.clk.SetTime(c.unavailable.Quotas()[0].Until)
 			before := len(c.attempts)
-			if c.launch(1) || c.launch(1) || len(c.attempts) != before+1 {
+			if first, second := c.launch(1), c.launch(1); first || second || len(c.attempts) != before+1 {
 				t.Fatalf("attempts: %v", c.attempts[before:])
 			}
 		}
 		full = false
 		c.clk.SetTime(c.unavailable.Quotas()[0].Until)
-		if !c.launch(1) || !c.launch(1) {
+		if first, second := c.launch(1), c.launch(1); !first || !second {
 			t.Error("it stays closed")
 		}
 	})
