@@ -123,9 +123,9 @@ Pod shop/web has to wait: it fits NodePool general, of which nothing that fits c
 				}}
 			}), nodePool("general", nil), pod("web", "16", nil)}, `
 Unschedulable
-Pod shop/web doesn't fit NodePool general
-= general false: none of 4 instance types fits: unavailable now: quota "on-demand P vCPUs" is exhausted, until one launch probes it at 12:03:00 UTC (2 offerings)
-- 1 unavailable now: quota "on-demand P vCPUs" is exhausted, until one launch probes it at 12:03:00 UTC (2 offerings) [large]
+Pod shop/web has to wait: it fits NodePool general, of which nothing that fits can be launched now
+= general false: nothing of 4 instance types that fits can be launched now: quota "on-demand P vCPUs" is exhausted, until one launch probes it at 12:03:00 UTC (2 offerings)
+- 1 quota "on-demand P vCPUs" is exhausted, until one launch probes it at 12:03:00 UTC (2 offerings) [large]
 - 2 needs 16 cpu with DaemonSets; the largest has 8 [medium small]
 - 1 the NodePool wants kubernetes.io/arch In [amd64] [arm]`,
 		},

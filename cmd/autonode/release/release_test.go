@@ -234,8 +234,8 @@ func TestReleaseErrors(t *testing.T) {
 	}{
 		"When new has no target, it should say what that is":               {append([]string{"new"}, minimal...), "TARGET is missing: the image to push to"},
 		"When new has two targets, it should name the second":              {append([]string{"new", target, "second"}, minimal...), `"second"] is too much`},
-		"When the version is missing, it should say so":                    {[]string{"new", "--component", "a=" + someImage, target}, `"version" not set`},
-		"When there is no component, it should say so":                     {[]string{"new", "--version", "1.0.0", target}, `"component" not set`},
+		"When the version is missing, it should say so":                    {[]string{"new", "--component", "a=" + someImage, target}, `--version is missing`},
+		"When there is no component, it should say so":                     {[]string{"new", "--version", "1.0.0", target}, `--component is missing`},
 		"When the version is none, it should say so":                       {[]string{"new", "--version", "new", "--component", "a=" + someImage, target}, `version "new" is no semantic version`},
 		"When a component has no image, it should show the form":           {[]string{"new", "--version", "1.0.0", "--component", "a", target}, `--component "a": want NAME=IMAGE`},
 		"When a component is given twice, it should say which":             {append([]string{"new", "--component", "a=" + someImage, target}, minimal...), "--component a is given twice"},
