@@ -115,7 +115,7 @@ func TestUnstatedImages(t *testing.T) {
 			g.Expect(c.nodes(g, ctx)).To(And(HaveLen(len(before)), HaveEach(HaveField("Status.NodeInfo.KubeletVersion", newer))))
 			g.Expect(c.condition(g, ctx, v1beta1.NodesUpToDate)).To(And(
 				HaveField("Status", metav1.ConditionFalse), HaveField("Reason", v1beta1.NodesAheadReason),
-				HaveField("Message", HavePrefix(fmt.Sprintf("2 of 2 nodes run %s, ahead of %s; name a payload", wants, has)))))
+				HaveField("Message", HavePrefix(fmt.Sprintf("2 of 2 nodes run %s, ahead of %s; move to a release", wants, has)))))
 		}).WithContext(t.Context()).WithTimeout(eventually).WithPolling(interval).Should(Succeed())
 	})
 
