@@ -171,9 +171,9 @@ func TestFleetCapacity(t *testing.T) {
 		shared.waitLaunched(t, 10, 8)
 	})
 	t.Run("When the reservation expires, its machines should stay, and the next ones be on demand", shared.expired)
-	t.Run("When a machine of a dearer type is committed, it should be launched first, and then the cheapest", shared.committed)
 	t.Run("When a cluster finds that a zone has no spot capacity, another one should launch in the next zone at once", shared.exhausted)
 	t.Run("When a quota is reached while pods wait for it in two clusters, they should run as soon as it is raised", shared.limited)
+	t.Run("When a machine of a dearer type is committed, it should be launched first, and then the cheapest", shared.committed)
 	t.Run("When everything has happened, there should never have been more than ten reserved machines", func(t *testing.T) {
 		_, most, _ := reserved.now()
 		NewWithT(t).Expect(most).To(Equal(10))
