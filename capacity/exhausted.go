@@ -13,6 +13,9 @@ const (
 	wholeZone = 4
 	// DefaultZone is what machines without a failure domain have as their zone. It isn't one place: it is all that there is.
 	DefaultZone = "default"
+	// ProbeFirst is how much longer an exhausted quota stays closed for the other clusters of an account than for the one that reports it, which
+	// probes it meanwhile. That one reports it for as long.
+	ProbeFirst = 30 * time.Second
 )
 
 // ZoneUntil returns until when a zone is without capacity for any instance type of one capacity type, by when each of the

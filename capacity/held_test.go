@@ -10,7 +10,8 @@ import (
 
 func TestHeldRoom(t *testing.T) {
 	large, small := Amounts{vcpus: 64}, Amounts{vcpus: 4}
-	// decide for green, which has waited for a large launch and lacks 60, and blue, which has a part of the rest and wants a small one.
+	// decide divides 128 vCPUs by the priorities of green and blue. Green has waited for a launch of 64. Blue holds 60, of which 8 are guaranteed, and
+	// requests 4 more.
 	decide := func(green, blue int32) Decision {
 		held := Grant{Lease: "blue", Sequence: 3, Asked: Amounts{vcpus: 60}, Granted: Amounts{vcpus: 60}}
 		others := Grant{Lease: "red", Sequence: 3, Asked: Amounts{vcpus: 64}, Granted: Amounts{vcpus: 64}}

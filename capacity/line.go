@@ -44,6 +44,14 @@ func (p *Place) clone() *Place {
 // IsHeld reports whether room is held.
 func (p *Place) IsHeld() bool { return !p.Held.IsZero() && p.Rests.IsZero() }
 
+// rank orders places of one priority: those for which room is held already come first.
+func (p *Place) rank() int {
+	if p.IsHeld() {
+		return 0
+	}
+	return 1
+}
+
 // inLine is a place in the order of the line.
 type inLine struct {
 	*Place
@@ -84,25 +92,15 @@ func (d *decider) enterLine() {
 		d.line = append(d.line, &inLine{place, name, member.Priority})
 	}
 	slices.SortFunc(d.line, func(a, b *inLine) int {
-		return cmp.Or(cmp.Compare(b.priority, a.priority), compareBool(b.IsHeld(), a.IsHeld()), a.Since.Compare(b.Since), cmp.Compare(a.name, b.name))
+		return cmp.Or(cmp.Compare(b.priority, a.priority), cmp.Compare(a.rank(), b.rank()), a.Since.Compare(b.Since), cmp.Compare(a.name, b.name))
 	})
 }
 
-func valueOr(of map[string]int32, key string, otherwise int32) int32 {
-	if value, ok := of[key]; ok {
-		return value
+// raise records a priority of a pool, unless there is a higher one.
+func raise(priorities map[string]int32, pool string, priority int32) {
+	if before, known := priorities[pool]; !known || priority > before {
+		priorities[pool] = priority
 	}
-	return otherwise
-}
-
-func compareBool(a, b bool) int {
-	switch {
-	case a == b:
-		return 0
-	case a:
-		return 1
-	}
-	return -1
 }
 
 // kept returns the place that was recorded, if its request is still reported and none of its launches was served; nil otherwise.
@@ -199,7 +197,7 @@ func (d *decider) serveLine(priority int32, items map[string]*queued) bool {
 			}
 		}
 		for pool := range lacking {
-			d.lacking[pool] = max(first.priority, valueOr(d.lacking, pool, first.priority))
+			raise(d.lacking, pool, first.priority)
 		}
 	}
 	return true
@@ -208,7 +206,7 @@ func (d *decider) serveLine(priority int32, items map[string]*queued) bool {
 // rest records the pools of which nothing is held for a while.
 func (d *decider) rest(place *Place, priority int32) {
 	for pool := range place.Lacking {
-		d.resting[pool] = max(priority, valueOr(d.resting, pool, priority))
+		raise(d.resting, pool, priority)
 	}
 }
 

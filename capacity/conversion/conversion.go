@@ -90,24 +90,23 @@ func Lease(l *autonodev1alpha1.CapacityLease) capacity.Lease {
 
 // UpTo is about how much the cluster of a lease gets if it requests more.
 func UpTo(l *autonodev1alpha1.CapacityLease) capacity.Amounts {
-	upTo := capacity.Amounts{}
-	for _, pool := range l.Spec.Pools {
-		if pool.UpTo > 0 {
-			upTo[pool.Name] = pool.UpTo
-		}
-	}
-	return upTo
+	return ofPools(l, func(pool *autonodev1alpha1.LeasedPool) int64 { return pool.UpTo })
 }
 
 // Most is the most that the cluster of a lease might get in time.
 func Most(l *autonodev1alpha1.CapacityLease) capacity.Amounts {
-	most := capacity.Amounts{}
-	for _, pool := range l.Spec.Pools {
-		if pool.Most > 0 {
-			most[pool.Name] = pool.Most
+	return ofPools(l, func(pool *autonodev1alpha1.LeasedPool) int64 { return pool.Most })
+}
+
+// ofPools returns an amount of each pool of a lease that has one.
+func ofPools(l *autonodev1alpha1.CapacityLease, of func(*autonodev1alpha1.LeasedPool) int64) capacity.Amounts {
+	amounts := capacity.Amounts{}
+	for i := range l.Spec.Pools {
+		if amount := of(&l.Spec.Pools[i]); amount > 0 {
+			amounts[l.Spec.Pools[i].Name] = amount
 		}
 	}
-	return most
+	return amounts
 }
 
 // decimal parses a number that is not negative.

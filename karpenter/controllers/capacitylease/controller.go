@@ -25,6 +25,7 @@ import (
 
 	"github.com/autonode-io/autonode/api/scalar"
 	autonodev1alpha1 "github.com/autonode-io/autonode/api/v1alpha1"
+	"github.com/autonode-io/autonode/capacity"
 	"github.com/autonode-io/autonode/capacity/conversion"
 	capacityprovider "github.com/autonode-io/autonode/karpenter/providers/capacity"
 	"github.com/autonode-io/autonode/karpenter/providers/offering"
@@ -39,9 +40,8 @@ const (
 	stepInterval = 100 * time.Millisecond
 	// retryInterval is how long a step or a write that failed waits.
 	retryInterval = time.Second
-	// probeReport is how long other clusters of the account wait for this one's probe of a quota, and probeFirst how long for that to begin.
+	// probeReport is how long other clusters of the account wait for this one's probe of a quota.
 	probeReport = 2 * time.Minute
-	probeFirst  = 30 * time.Second
 	// untilStep is the unit of the times in the report. Entries that differ less aren't written again.
 	untilStep = time.Second
 )
@@ -189,7 +189,7 @@ func (c *Controller) unavailable() []autonodev1alpha1.UnavailableOffering {
 	quotas := c.Unavailable.Quotas()
 	for i := range quotas {
 		quota := &quotas[i]
-		if now := c.Clock.Now(); quota.Shared || !quota.IsClosed(now) && now.After(quota.Until.Add(probeFirst)) {
+		if now := c.Clock.Now(); quota.Shared || !quota.IsClosed(now) && now.After(quota.Until.Add(capacity.ProbeFirst)) {
 			continue
 		}
 		until := quota.Until

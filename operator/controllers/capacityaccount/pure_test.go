@@ -219,8 +219,8 @@ func TestUnavailableReports(t *testing.T) {
 		g, b := NewWithT(t), unavailableReports{}
 		b.post("blue", []autonodev1alpha1.UnavailableOffering{quota("m5.large", 2000, time.Minute)}, noon)
 		b.post("red", []autonodev1alpha1.UnavailableOffering{quota("c5.xlarge", 4000, 2*time.Minute)}, noon)
-		g.Expect(b.forCluster("green", noon)).To(ConsistOf(shared("c5.xlarge", 2000, 2*time.Minute+probeFirst)))
-		g.Expect(b.forCluster("red", noon)).To(ConsistOf(shared("m5.large", 2000, time.Minute+probeFirst)))
+		g.Expect(b.forCluster("green", noon)).To(ConsistOf(shared("c5.xlarge", 2000, 2*time.Minute+capacity.ProbeFirst)))
+		g.Expect(b.forCluster("red", noon)).To(ConsistOf(shared("m5.large", 2000, time.Minute+capacity.ProbeFirst)))
 	})
 	t.Run("When who reports a quota has launched a machine of it, it should be open for the others", func(t *testing.T) {
 		g, b := NewWithT(t), unavailableReports{}

@@ -22,8 +22,6 @@ const (
 	maxShared = 128
 	// maxFamily is the length of the name of a family, or of a quota.
 	maxFamily = 253
-	// probeFirst is how much longer a quota stays closed for the other clusters than for the one that reports it, which probes it meanwhile.
-	probeFirst = 30 * time.Second
 	// quotaExhausted is the reason that closes all offerings that a quota counts. A Karpenter that doesn't say which quota means a family.
 	quotaExhausted = "Quota"
 )
@@ -72,7 +70,7 @@ func (u unavailableReports) post(cluster string, offerings []autonodev1alpha1.Un
 		case o.Reason == quotaExhausted && o.Quota != "":
 			key.place = place{reason: quotaExhausted, quota: o.Quota, counts: o.Counts}
 			opens.family, opens.capacityType, opens.atLeast = family, o.CapacityType, max(0, o.AtLeast)
-			until = until.Add(probeFirst)
+			until = until.Add(capacity.ProbeFirst)
 		case o.Reason == quotaExhausted:
 			// Reports of one family's instance types and zones are one report. Otherwise a cluster that alternates between them would close the
 			// family for good.
