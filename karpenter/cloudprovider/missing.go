@@ -59,8 +59,8 @@ func (c *CloudProvider) Missing(ctx context.Context, nodePool *karpv1.NodePool) 
 // whyClosed describes an unavailable offering: what it failed for, and until when that counts.
 func (c *CloudProvider) whyClosed(nodePool string, key offering.Key) string {
 	entry, known := c.Rejections.Entry(nodePool, key)
-	if unavailable := c.InstanceTypes.Unavailable; !known && unavailable != nil {
-		entry, known = unavailable.Entry(key)
+	if !known {
+		entry, known = c.InstanceTypes.Unavailable.Entry(key)
 	}
 	if !known {
 		return key.Description()

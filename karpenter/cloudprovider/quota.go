@@ -18,21 +18,19 @@ import (
 // at a time finds out whether it still is.
 func (c *CloudProvider) admits(nodeClaim *karpv1.NodeClaim, snapshot *instancetype.Snapshot, choice *instancetype.Choice) bool {
 	unavailable := c.InstanceTypes.Unavailable
-	return unavailable == nil || !unavailable.CountsQuotas() || unavailable.Admit(nodeClaim.Name, choice.Key, snapshot.QuotasOf(choice))
+	return !unavailable.CountsQuotas() || unavailable.Admit(nodeClaim.Name, choice.Key, snapshot.QuotasOf(choice))
 }
 
 // withdraw lets another launch find out in place of a NodeClaim's, which has ended.
 func (c *CloudProvider) withdraw(nodeClaim *karpv1.NodeClaim) {
-	if unavailable := c.InstanceTypes.Unavailable; unavailable != nil {
-		unavailable.Withdraw(nodeClaim.Name)
-	}
+	c.InstanceTypes.Unavailable.Withdraw(nodeClaim.Name)
 }
 
 // freed records that a NodeClaim's machine is gone: what it needed of the infrastructure's quotas has been returned, if it ever had that.
 func (c *CloudProvider) freed(nodeClaim *karpv1.NodeClaim) {
 	c.withdraw(nodeClaim)
 	unavailable := c.InstanceTypes.Unavailable
-	if unavailable == nil || !unavailable.CountsQuotas() || nodeClaim.Spec.NodeClassRef == nil || !hasInstance(nodeClaim) {
+	if !unavailable.CountsQuotas() || nodeClaim.Spec.NodeClassRef == nil || !hasInstance(nodeClaim) {
 		return
 	}
 	snapshot, err := c.InstanceTypes.Cached(nodeClaim.Spec.NodeClassRef.Name)
@@ -59,9 +57,6 @@ const maxQuotas = 3
 
 // exhaustedQuotas describes the quotas of the infrastructure that are exhausted, to append to a message; empty if there are none.
 func (c *CloudProvider) exhaustedQuotas() string {
-	if c.InstanceTypes.Unavailable == nil {
-		return ""
-	}
 	var texts []string
 	quotas := c.InstanceTypes.Unavailable.Quotas()
 	for i := range quotas {

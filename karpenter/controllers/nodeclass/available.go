@@ -25,7 +25,7 @@ type offeringsAvailable struct{ Config }
 
 func (s offeringsAvailable) reconcile(ctx context.Context, _ *v1alpha1.ClusterAPINodeClass, conditions status.ConditionSet, in *instancetype.Listing) (reconcile.Result, error) {
 	const condition = v1alpha1.ConditionOfferingsAvailable
-	if in.ClusterErr != nil || s.InstanceTypes.Unavailable == nil {
+	if in.ClusterErr != nil {
 		return reconcile.Result{}, nil //nolint:nilerr // The last known state stays.
 	}
 	failed, quotas, launchable := s.closed(in.Snapshot)

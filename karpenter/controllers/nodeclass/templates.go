@@ -125,9 +125,6 @@ func olderImages(nodeClass *v1alpha1.ClusterAPINodeClass, snapshot *instancetype
 
 // untilAvailable is the time until the first unavailable offering becomes available; 0 if there is none.
 func (s templatesReady) untilAvailable() time.Duration {
-	if s.InstanceTypes.Unavailable == nil {
-		return 0
-	}
 	next, ok := s.InstanceTypes.Unavailable.Next()
 	if !ok {
 		return 0

@@ -83,14 +83,12 @@ func (p *Provider) changed(b *builder, since sequences) (names sets.Set[string],
 			names.Insert(name)
 		}
 	}
-	if p.Unavailable != nil {
-		failed, known := p.Unavailable.Since(since.unavailable)
-		if !known {
-			return nil, false
-		}
-		for _, change := range failed {
-			names.Insert(b.concerned(change)...)
-		}
+	failed, known := p.Unavailable.Since(since.unavailable)
+	if !known {
+		return nil, false
+	}
+	for _, change := range failed {
+		names.Insert(b.concerned(change)...)
 	}
 	leased, known := p.Capacity.Since(since.capacity)
 	if !known {
@@ -130,9 +128,5 @@ func (b *builder) concerned(change offering.Change) (names []string) {
 
 // sequences neither locks nor allocates while nothing changes.
 func (p *Provider) sequences() sequences {
-	s := sequences{pricing: p.Pricing.Sequence(), capacity: p.Capacity.Sequence(), inventory: p.Inventory.Sequence()}
-	if p.Unavailable != nil {
-		s.unavailable = p.Unavailable.Sequence()
-	}
-	return s
+	return sequences{pricing: p.Pricing.Sequence(), capacity: p.Capacity.Sequence(), inventory: p.Inventory.Sequence(), unavailable: p.Unavailable.Sequence()}
 }

@@ -19,6 +19,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/utils/clock"
 	clocktesting "k8s.io/utils/clock/testing"
 	"k8s.io/utils/ptr"
 	karpv1 "sigs.k8s.io/karpenter/pkg/apis/v1"
@@ -63,7 +64,10 @@ func newTemplate(name string, cores int64, price float64, change func(*template.
 func snapshotOf(in Input) *Snapshot { return newBuilder(in, nil).build() }
 
 func input(templates ...template.Template) Input {
-	return Input{Templates: templates, Cluster: template.Cluster{FailureDomains: []string{"a", "b"}}, Pricing: pricing.New(pricing.NewFile("")), Inventory: environment.NoMachines(), Capacity: environment.Unleased()}
+	return Input{
+		Templates: templates, Cluster: template.Cluster{FailureDomains: []string{"a", "b"}}, Pricing: pricing.New(pricing.NewFile("")),
+		Unavailable: offering.NewUnavailable(clock.RealClock{}), Inventory: environment.NoMachines(), Capacity: environment.Unleased(),
+	}
 }
 
 // render writes everything that Karpenter sees.

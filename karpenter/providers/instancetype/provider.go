@@ -9,6 +9,7 @@ import (
 	"sync"
 	"sync/atomic"
 
+	"k8s.io/utils/clock"
 	karpcloudprovider "sigs.k8s.io/karpenter/pkg/cloudprovider"
 
 	"github.com/autonode-io/autonode/api/karpenter/v1alpha1"
@@ -37,8 +38,9 @@ type Config struct {
 	Check func(*v1alpha1.ClusterAPINodeClass, *template.Template) error
 	// Kubelet returns the kubelet settings of a template with the node class's patches, and false where none applies; nil
 	// applies none.
-	Kubelet     func(*v1alpha1.ClusterAPINodeClass, *template.Template) (kubelet.Settings, bool)
-	Pricing     pricing.Source
+	Kubelet func(*v1alpha1.ClusterAPINodeClass, *template.Template) (kubelet.Settings, bool)
+	Pricing pricing.Source
+	// Unavailable are the offerings that failed lately. Defaults to none.
 	Unavailable *offering.Unavailable
 	// MemoryOverhead is the fraction of nominal memory that nodes are assumed to lack before one has reported; see Input.
 	MemoryOverhead float64
@@ -96,7 +98,12 @@ type Listing struct {
 }
 
 // New returns a provider without snapshots.
-func New(config Config) *Provider { return &Provider{Config: config} }
+func New(config Config) *Provider {
+	if config.Unavailable == nil {
+		config.Unavailable = offering.NewUnavailable(clock.RealClock{})
+	}
+	return &Provider{Config: config}
+}
 
 // List returns the instance types of a node class. It reads templates from informers only if the node class hasn't
 // been resolved since startup, and waits for the informers to sync. The error wraps ErrUnresolved or is that of ctx.
@@ -209,9 +216,7 @@ func (p *Provider) OnChange(f func()) { p.observers.Add(f) }
 // OnAvailability calls f whenever an offering becomes unavailable or available, or a source reaches its maximum or
 // falls below it. f must neither block nor call the provider. Expiry of an entry is noticed when a snapshot is read.
 func (p *Provider) OnAvailability(f func()) {
-	if p.Unavailable != nil {
-		p.Unavailable.OnChange(f)
-	}
+	p.Unavailable.OnChange(f)
 	p.Capacity.OnChange(f)
 	p.Inventory.OnChange(f)
 }

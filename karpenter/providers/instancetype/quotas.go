@@ -93,18 +93,15 @@ func (b *builder) addQuotas(names sets.Set[offering.QuotaName], tmpl *template.T
 
 // isUnavailable reports whether an offering failed lately, or what it shares with others that did.
 func (b *builder) isUnavailable(tmpl *template.Template, key offering.Key) bool {
-	switch {
-	case b.Unavailable == nil:
-		return false
-	case b.Unavailable.CountsQuotas():
-		return b.Unavailable.Has(key, b.quotasOf(tmpl, key)...)
+	if !b.Unavailable.CountsQuotas() {
+		return b.Unavailable.Has(key)
 	}
-	return b.Unavailable.Has(key)
+	return b.Unavailable.Has(key, b.quotasOf(tmpl, key)...)
 }
 
 // backOff says why a template has no available offering although nothing else keeps it from being launched.
 func (b *builder) backOff(choices []*Choice) string {
-	if b.Unavailable != nil && b.Unavailable.CountsQuotas() {
+	if b.Unavailable.CountsQuotas() {
 		for _, choice := range choices {
 			if _, closed := b.Unavailable.ClosedBy(choice.Key, b.quotasOf(choice.Template, choice.Key)); closed {
 				return v1alpha1.TemplateQuota
