@@ -7,7 +7,6 @@ import (
 	"encoding/json"
 	"strings"
 	"testing"
-	"time"
 
 	. "github.com/onsi/gomega"
 	appsv1 "k8s.io/api/apps/v1"
@@ -20,6 +19,7 @@ import (
 	autonodev1alpha1 "github.com/autonode-io/autonode/api/v1alpha1"
 	"github.com/autonode-io/autonode/api/v1beta1"
 	"github.com/autonode-io/autonode/cmd/autonode/check"
+	"github.com/autonode-io/autonode/internal/apiserver"
 	"github.com/autonode-io/autonode/manifests"
 )
 
@@ -109,7 +109,7 @@ func TestCheckManagement(t *testing.T) {
 			out, err := runCheck(t)
 			g.Expect(err).To(HaveOccurred())
 			g.Expect(out).To(ContainSubstring("✗ Rights of the operator: ServiceAccount autonode-system/autonode-operator may not: delete machines.cluster.x-k8s.io\n"))
-		}).WithTimeout(time.Minute).Should(Succeed())
+		}).WithTimeout(apiserver.Timeout).Should(Succeed())
 	})
 	t.Run("When a script asks, it should print JSON, and fail", func(t *testing.T) {
 		g := NewWithT(t)
@@ -154,11 +154,11 @@ func TestCheckManagement(t *testing.T) {
 				ContainSubstring("✓ Admission policies: 10 policies and bindings\n"), ContainSubstring("✓ CapacityAccounts: 1 is usable\n"),
 				MatchRegexp(`\d+ checks: nothing is wrong, \d+ warnings\n$`), // of the provider, and of other tests' catalogs
 			))
-		}).WithTimeout(time.Minute).Should(Succeed())
+		}).WithTimeout(apiserver.Timeout).Should(Succeed())
 	})
 	t.Run("When the user may read little, it should say what isn't checked", func(t *testing.T) {
 		g := NewWithT(t)
-		out, err := run(t, "autonode", "check", "--kubeconfig", managementCluster.addUser(t, "check-nobody"))
+		out, err := run(t, "autonode", "check", "--kubeconfig", managementCluster.addUser(t, "check-unprivileged"))
 		g.Expect(err).To(Succeed())
 		g.Expect(out).To(ContainSubstring("! CustomResourceDefinitions: not checked: customresourcedefinitions.apiextensions.k8s.io is forbidden"))
 		g.Expect(out).To(ContainSubstring("! Your rights: to turn AutoNode on for a Cluster you lack the right to create hostedclusters.autonode.io in namespace default, and to patch"))

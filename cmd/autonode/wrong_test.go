@@ -121,7 +121,7 @@ func TestWrongInputs(t *testing.T) {
 	t.Setenv("HOME", dir)
 	var got strings.Builder
 	for _, input := range wrongInputs {
-		t.Run("When somebody runs "+input+", it should fail, and speak of what they wrote", func(t *testing.T) {
+		t.Run("When a user runs "+input+", it should fail, and name what they wrote", func(t *testing.T) {
 			g := NewWithT(t)
 			cmd := newCommand("autonode")
 			cmd.SetArgs(strings.Fields(input))

@@ -64,7 +64,7 @@ func Kubeconfig(ctx context.Context, management client.Reader, cluster *clusterv
 		r.wrong(subject, "wait for the control plane provider, which writes it when the control plane is initialized; see its logs", "there is none")
 		return r.Checks, nil
 	case apierrors.IsForbidden(err):
-		r.warn(subject, "have somebody check it who may read it", "you may not read it, so its kubeconfig isn't checked")
+		r.warn(subject, "let a user who may read it run this check", "you may not read it, so its kubeconfig isn't checked")
 		return r.Checks, nil
 	case err != nil:
 		return nil, fmt.Errorf("reading Secret %s: %w", key, err)

@@ -77,7 +77,7 @@ func (r *Report) condition(subject string, c *metav1.Condition) {
 // unread adds that something couldn't be read, which says nothing about it.
 func (r *Report) unread(subject string, err error) {
 	if apierrors.IsForbidden(err) {
-		r.warn(subject, "have somebody check it who may read it, or ask for the right to", "not checked: %s", err)
+		r.warn(subject, "let a user who may read it run this check, or ask for the right", "not checked: %s", err)
 		return
 	}
 	if meta.IsNoMatchError(err) {

@@ -85,7 +85,7 @@ func TestBackOff(t *testing.T) {
 			w.Expect(waits).To(Equal([]time.Duration{s, 2 * s, 4 * s, 8 * s, 16 * s, 32 * s, 60 * s, 60 * s}))
 		})
 	}
-	t.Run("When it has been admitted, the next refusal should begin anew", func(t *testing.T) {
+	t.Run("When a request has been admitted, the back-off after its next refusal should be the shortest again", func(t *testing.T) {
 		w := wrap(t, denied)
 		for range 5 {
 			_, _ = reconcileOnce(t, w, "a")

@@ -40,7 +40,7 @@ func (p *Provider) Unmatched() []string {
 // cover records which commitments cover an offering. p.mu must be held.
 func (p *Provider) cover(a *ask) {
 	if p.covering == nil || p.lease == nil {
-		return // nobody has asked
+		return // Unmatched computes them when it is called
 	}
 	m := a.running()
 	for i := range p.lease.Commitments.Covers {
