@@ -168,3 +168,62 @@ func TestRefresh(t *testing.T) {
 		}
 	}
 }
+
+// tableOf is a table of 1,400 instance types, which is too much for one catalog; dearer names those that cost more than the others.
+func tableOf(t *testing.T, dearer ...string) string {
+	t.Helper()
+	var table strings.Builder
+	table.WriteString("name,cpu,memory,zones,capacityType,price")
+	note := strings.Repeat("n", 60)
+	for i := range 12 {
+		fmt.Fprintf(&table, ",label:example.com/note-%d", i)
+	}
+	for i := range 1400 {
+		name, price := fmt.Sprintf("t%04d.large", i), "0.096"
+		if slices.Contains(dearer, name) {
+			price = "0.100"
+		}
+		fmt.Fprintf(&table, "\n%s,2,8Gi,us-east-1a,on-demand,%s%s", name, price, strings.Repeat(","+note, 12))
+	}
+	path := filepath.Join(t.TempDir(), "types.csv")
+	if err := os.WriteFile(path, []byte(table.String()), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	return path
+}
+
+func TestRefreshOfParts(t *testing.T) {
+	g := NewWithT(t)
+	ctx := t.Context()
+	namespace := &corev1.Namespace{}
+	namespace.Name = "catalogs-in-parts"
+	g.Expect(client.IgnoreAlreadyExists(cluster.admin.Create(ctx, namespace))).To(Succeed())
+	patches := filepath.Join(t.TempDir(), "patches.yaml")
+	g.Expect(os.WriteFile(patches, []byte("- {op: add, path: /spec/instanceType, valueFrom: {variable: instanceType}}\n"), 0o600)).To(Succeed())
+	out, err := exec.CommandContext(ctx, cluster.programs["autonode"], "catalog", "import", "csv", "-f", tableOf(t), "--patches", patches,
+		"--template", "KwokMachineTemplate/general", "--name", "large", "-n", namespace.Name).Output()
+	g.Expect(err).NotTo(HaveOccurred())
+	var parts []*unstructured.Unstructured
+	for document := range strings.SplitSeq(string(out), "\n---\n") {
+		part := &unstructured.Unstructured{}
+		g.Expect(yaml.UnmarshalStrict([]byte(document), &part.Object)).To(Succeed())
+		g.Expect(cluster.admin.Create(ctx, part)).To(Succeed())
+		parts = append(parts, part)
+	}
+	g.Expect(parts).To(HaveLen(2), "the table has to be too large for one catalog")
+
+	t.Run("When a price of each part has changed, it should compare all parts, and write those that changed", func(t *testing.T) {
+		g := NewWithT(t)
+		refresh := func(dearer ...string) string {
+			out, err := exec.CommandContext(ctx, cluster.programs["autonode"], "catalog", "refresh", "csv", "-f", tableOf(t, dearer...),
+				"--name", "large", "-n", namespace.Name, "--kubeconfig", cluster.kubeconfig).Output()
+			g.Expect(err).NotTo(HaveOccurred())
+			return string(out)
+		}
+		const resource = "instancetypecatalog.karpenter.cluster.x-k8s.io/"
+		g.Expect(refresh("t0000.large", "t1399.large")).To(Equal("~ t0000.large: offerings: 1 dearer\n~ t1399.large: offerings: 1 dearer\n" +
+			"0 added, 0 removed, 2 changed; no node is replaced\n" + resource + "large patched\n" + resource + "large-2 patched\n"))
+		g.Expect(refresh("t0000.large")).To(Equal("~ t1399.large: offerings: 1 cheaper\n" +
+			"0 added, 0 removed, 1 changed; no node is replaced\n" + resource + "large unchanged\n" + resource + "large-2 patched\n"))
+	})
+}
