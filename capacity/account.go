@@ -19,6 +19,10 @@ type Account struct {
 	// Line has the places of the last decision, and Now is the time of this one by the operator's clock.
 	Line map[string]Place
 	Now  time.Time
+	// Reclaims and Retained are those of the last decision, and ReclaimGracePeriod is how long a borrower has; zero for the default.
+	Reclaims           map[string]map[string][]Reclaim
+	Retained           map[string]map[string]Retained
+	ReclaimGracePeriod time.Duration
 	// First is the least sequence of a cluster that joins. It has to be more than any that the cluster's holder may have observed, also
 	// of a lease or a record that is lost: the time, in seconds, is.
 	First int64
@@ -28,8 +32,9 @@ type Account struct {
 type Member struct {
 	// Priority among the clusters whose requests don't all fit: the higher one is served first.
 	Priority int32
-	// Guaranteed amounts are kept for this cluster, used or not.
+	// Guaranteed amounts are kept for this cluster, used or not. Of pools that it lends, what it neither uses nor requests is granted to others.
 	Guaranteed Amounts
+	Lends      map[string]bool
 	// Maximum is the most that the cluster may have of a pool; no limit of its own for an absent pool.
 	Maximum Amounts
 	// Used is what the cluster's Machines take, also those that are being created or deleted.
@@ -53,6 +58,8 @@ type Lease struct {
 	Amounts  Amounts
 	// Keep is how much its holder may take by launches, of pools that it names: room of them is held for a request of another cluster.
 	Keep Amounts
+	// Reclaims are what the cluster has to return, by pool.
+	Reclaims map[string][]Reclaim
 	// Granted is what was recorded with the grant. It counts if the record is lost, or was another account's.
 	Granted Amounts
 	Report  Report

@@ -27,6 +27,11 @@ type Decision struct {
 	Waiting Amounts
 	// Line are the places of clusters in the line, to be recorded with Record.
 	Line map[string]Place
+	// Reclaims are what borrowers are to return, by cluster and pool, and Retained what isn't lent again yet. Both are to be recorded with Record.
+	Reclaims map[string]map[string][]Reclaim
+	Retained map[string]map[string]Retained
+	// ReclaimedFor are the clusters that request what others are to return, by pool.
+	ReclaimedFor map[string][]string
 	// Next is when the decision changes by itself; zero if it doesn't.
 	Next time.Time
 }
@@ -39,7 +44,7 @@ type Decision struct {
 // (https://www.usenix.org/conference/nsdi11/dominant-resource-fairness-fair-allocation-multiple-resource-types). A request
 // that has waited for HoldAfter comes before others of its priority: see Place. What is free is granted at once. For the
 // rest, clusters that hold more than their target are asked to give it back, and it is granted in a later decision, when
-// they have acknowledged that.
+// they have acknowledged that. What clusters use of a guarantee that was lent is reclaimed: see Reclaim.
 func Decide(a Account) Decision {
 	a.Members = maps.Clone(a.Members)
 	d := &decider{Account: a, record: make(map[string]Grant, len(a.Record)), waiting: Amounts{}, joined: map[string]Amounts{}}
@@ -47,7 +52,10 @@ func Decide(a Account) Decision {
 	d.setTargets()
 	d.grant()
 	d.reclaim()
-	return Decision{Record: d.record, UpTo: d.upTo(), Most: d.most, Keep: d.keep(), Waiting: d.waiting, Line: d.recordLine(), Next: d.next}
+	return Decision{
+		Record: d.record, UpTo: d.upTo(), Most: d.most, Keep: d.keep(), Waiting: d.waiting, Line: d.recordLine(),
+		Reclaims: d.reclaims, Retained: d.retained, ReclaimedFor: d.reclaimedForAll(), Next: d.next,
+	}
 }
 
 type decider struct {
@@ -79,6 +87,14 @@ type decider struct {
 	// ownLacking is what clusters' own machines take of their maximum that is to be held.
 	ownLacking map[string]Amounts
 	next       time.Time
+
+	// floors are what is guaranteed and not lent, and needs what clusters use and request of guarantees that are lent.
+	floors, needs map[string]Amounts
+	// reclaims, retained and reclaimedFor are those of Decision. Of an overdrawn pool, clusters use and are guaranteed more than there is.
+	reclaims     map[string]map[string][]Reclaim
+	retained     map[string]map[string]Retained
+	reclaimedFor map[string][]string
+	overdrawn    map[string]bool
 }
 
 // fitting is a launch that a cluster's target has room for.
@@ -178,8 +194,9 @@ func (d *decider) left(amounts func(name string) Amounts) Amounts {
 // setTargets chooses the requests that fit if all that is unspent returned.
 func (d *decider) setTargets() {
 	d.base, d.target, d.need = map[string]Amounts{}, map[string]Amounts{}, map[string]Amounts{}
+	d.setFloors()
 	for _, name := range d.names {
-		member, base := d.Members[name], d.floor(name)
+		member, base := d.Members[name], d.floors[name].clone()
 		base.raise(member.Used)
 		d.base[name], d.target[name], d.need[name] = base, base.clone(), member.Used.clone()
 	}
@@ -190,6 +207,7 @@ func (d *decider) setTargets() {
 		return d.taken(name) // it has no lease that could be changed
 	})
 	d.setMost()
+	d.setReclaims()
 	d.enterLine()
 	q, items := queue{}, map[string]*queued{}
 	for _, name := range d.names {
@@ -368,7 +386,10 @@ func (d *decider) upTo() map[string]Amounts {
 		member, hint := d.Members[name], Amounts{}
 		for pool := range d.Limits {
 			amount := max(d.record[name].Asked[pool], d.target[name][pool])
-			if !member.Leaving {
+			switch {
+			case d.overdrawn[pool] && member.Lends[pool]:
+				amount = d.record[name].Asked[pool] // the rest comes once others have returned it: nothing is to be launched into it before
+			case !member.Leaving:
 				others := contested[pool] - (d.target[name][pool] - d.base[name][pool] - d.served[name][pool])
 				amount = max(amount, min(d.target[name][pool]+roughly(d.free[pool]+others), member.most(pool)))
 			}

@@ -144,13 +144,13 @@ func (d *decider) canFit(name string, charges Amounts) bool {
 func (d *decider) setMost() {
 	left := d.left(func(name string) Amounts {
 		if _, ok := d.base[name]; ok {
-			return d.floor(name)
+			return d.floors[name]
 		}
 		return d.taken(name)
 	})
 	d.most = make(map[string]Amounts, len(d.names))
 	for _, name := range d.names {
-		most, floor, member := Amounts{}, d.floor(name), d.Members[name]
+		most, floor, member := Amounts{}, d.floors[name], d.Members[name]
 		if !member.Leaving {
 			for pool := range d.Limits {
 				most.set(pool, max(0, min(left[pool]+floor[pool], member.most(pool))))
@@ -158,17 +158,6 @@ func (d *decider) setMost() {
 		}
 		d.most[name] = most
 	}
-}
-
-// floor is what is guaranteed to a cluster.
-func (d *decider) floor(name string) Amounts {
-	member, floor := d.Members[name], Amounts{}
-	if !member.Leaving {
-		for pool, amount := range member.Guaranteed {
-			floor.set(pool, min(amount, member.most(pool)))
-		}
-	}
-	return floor
 }
 
 // serveLine serves the first of the line down to a priority, or holds room for it. It reports whether there was one.
@@ -296,11 +285,12 @@ func (d *decider) serve(first *inLine, item *queued) {
 // were first in the line for. A Karpenter would launch again at once what one of its machines leaves, before the operator can ask for it.
 func (d *decider) keep() map[string]Amounts {
 	keep := map[string]Amounts{}
+	defer d.keepReclaimed(keep)
 	if len(d.lacking)+len(d.ownLacking) == 0 {
 		return keep
 	}
 	for _, name := range d.names {
-		member, floor, kept := d.Members[name], d.floor(name), Amounts{}
+		member, floor, kept := d.Members[name], d.floors[name], Amounts{}
 		for pool, priority := range d.lacking {
 			if member.Priority > priority {
 				continue

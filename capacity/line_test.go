@@ -36,6 +36,9 @@ type lineAccount struct {
 	line    map[string]Place
 	members map[string]*lineMember
 	ids     int
+
+	reclaims map[string]map[string][]Reclaim
+	retained map[string]map[string]Retained
 }
 
 func newLineAccount(t *testing.T, limit int64, names ...string) *lineAccount {
@@ -97,7 +100,7 @@ func (a *lineAccount) launch(m *lineMember) {
 func (a *lineAccount) pass() {
 	a.Helper()
 	a.now = a.now.Add(round)
-	account := Account{Limits: a.limits, Record: a.record, Line: a.line, Now: a.now, First: a.now.Unix(), Members: map[string]Member{}}
+	account := Account{Limits: a.limits, Record: a.record, Line: a.line, Reclaims: a.reclaims, Retained: a.retained, Now: a.now, First: a.now.Unix(), Members: map[string]Member{}}
 	total := int64(0)
 	for _, name := range slices.Sorted(maps.Keys(a.members)) {
 		m := a.members[name]
@@ -118,7 +121,7 @@ func (a *lineAccount) pass() {
 		a.Fatalf("machines take %d of %d", total, a.limits[vcpus])
 	}
 	decision := Decide(account)
-	a.record, a.line = decision.Record, decision.Line
+	a.record, a.line, a.reclaims, a.retained = decision.Record, decision.Line, decision.Reclaims, decision.Retained
 	for name, m := range a.members {
 		grant := decision.Record[name]
 		m.lease.Sequence, m.lease.Amounts, m.lease.Granted, m.lease.Keep = grant.Sequence, grant.Asked, grant.Granted, decision.Keep[name]

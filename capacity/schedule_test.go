@@ -36,7 +36,13 @@ type universe struct {
 	// records are all versions of the account's record; only the last one may be replaced.
 	records []map[string]Grant
 	// lines are the places that are recorded with each.
-	lines     []map[string]Place
+	lines []map[string]Place
+	// reclaiming is a part of each, too.
+	reclaiming []reclaiming
+	// lending: what is guaranteed is lent while it is unused.
+	lending bool
+	// drained counts machines that clusters have returned.
+	drained   int
 	clusters  map[string]*cluster
 	names     []string
 	operators []*operator
@@ -55,7 +61,9 @@ type pendingLease struct {
 	cluster string
 	grant   Grant
 	keep    Amounts
-	account int
+	// reclaims are what the cluster has to return.
+	reclaims map[string][]Reclaim
+	account  int
 }
 
 // cluster is one control-plane namespace.
@@ -107,7 +115,7 @@ func newUniverse(t *testing.T, seed uint64, strict bool) *universe {
 		T: t, random: rand.New(rand.NewPCG(seed, 7)), now: time.Unix(1_000_000, 0), seed: seed, strict: strict,
 		limits:  Amounts{"reservation/cr-1": 10, "vcpus": 64, "gpus": 3},
 		shapes:  []Amounts{{"reservation/cr-1": 1, "vcpus": 4}, {"vcpus": 4}, {"vcpus": 8, "gpus": 1}, {"reservation/cr-1": 1}},
-		records: []map[string]Grant{{}}, lines: []map[string]Place{nil}, clusters: map[string]*cluster{}, operators: []*operator{{}, {}},
+		records: []map[string]Grant{{}}, lines: []map[string]Place{nil}, reclaiming: []reclaiming{{}}, clusters: map[string]*cluster{}, operators: []*operator{{}, {}},
 	}
 	if u.random.IntN(3) > 0 {
 		// Little of one thing, which all want.
@@ -182,6 +190,7 @@ func (u *universe) computeDecision(fresh bool) (version int, decision Decision) 
 	}
 	version = pick(len(u.records))
 	account := Account{Limits: u.limits, Members: map[string]Member{}, Record: u.records[version], Line: u.lines[version], Now: u.now, First: u.now.Unix()}
+	account.Reclaims, account.Retained = u.reclaiming[version].reclaims, u.reclaiming[version].retained
 	for _, name := range u.names {
 		c := u.clusters[name]
 		if !c.gone.IsZero() {
@@ -197,6 +206,9 @@ func (u *universe) computeDecision(fresh bool) (version int, decision Decision) 
 			Priority: c.priority, Used: used(c.machines[pick(len(c.machines))]), Lease: &lease, Idle: !fresh && u.random.IntN(4) == 0,
 			Guaranteed: Amounts{"gpus": 1}, Maximum: Amounts{"vcpus": 48},
 		}
+		if u.lending {
+			u.lend(account.Members, name)
+		}
 	}
 	return version, Decide(account)
 }
@@ -207,9 +219,10 @@ func (u *universe) record(o *operator, version int, decision Decision) {
 		return // the API server answers with a conflict
 	}
 	u.records, u.lines = append(u.records, decision.Record), append(u.lines, decision.Line)
+	u.reclaiming = append(u.reclaiming, reclaiming{decision.Reclaims, decision.Retained})
 	for _, name := range u.names {
 		if grant, ok := decision.Record[name]; ok {
-			o.pending = append(o.pending, pendingLease{name, grant, decision.Keep[name], u.account})
+			o.pending = append(o.pending, pendingLease{name, grant, decision.Keep[name], decision.Reclaims[name], u.account})
 		}
 	}
 	o.pending = o.pending[max(0, len(o.pending)-12):]
@@ -222,7 +235,7 @@ func (u *universe) write(o *operator, fresh bool) {
 		return
 	}
 	i := u.random.IntN(len(o.pending))
-	name, grant, keep, account := o.pending[i].cluster, o.pending[i].grant, o.pending[i].keep, o.pending[i].account
+	name, grant, keep, reclaims, account := o.pending[i].cluster, o.pending[i].grant, o.pending[i].keep, o.pending[i].reclaims, o.pending[i].account
 	o.pending = slices.Delete(o.pending, i, i+1)
 	c := u.clusters[name]
 	version := u.recent(len(c.leases))
@@ -230,11 +243,11 @@ func (u *universe) write(o *operator, fresh bool) {
 		version = len(c.leases) - 1
 	}
 	lease := c.leases[version]
-	hint := lease.ID == grant.Lease && lease.Sequence == grant.Sequence && !maps.Equal(lease.Keep, keep)
+	hint := lease.ID == grant.Lease && lease.Sequence == grant.Sequence && (!maps.Equal(lease.Keep, keep) || !maps.EqualFunc(lease.Reclaims, reclaims, slices.Equal))
 	if !c.gone.IsZero() || !grant.Lag(lease) && !hint || version != len(c.leases)-1 || account != u.account {
 		return
 	}
-	lease.Keep = keep
+	lease.Keep, lease.Reclaims = keep, reclaims
 	if !hint {
 		lease.Sequence, lease.Amounts, lease.Granted = grant.Sequence, grant.Asked, grant.Granted
 	}
@@ -253,7 +266,7 @@ func (u *universe) lose() {
 	for _, c := range u.clusters {
 		c.leases = append(c.leases, c.leases[len(c.leases)-1])
 	}
-	u.records, u.lines = append(u.records, map[string]Grant{}), append(u.lines, nil)
+	u.records, u.lines, u.reclaiming = append(u.records, map[string]Grant{}), append(u.lines, nil), append(u.reclaiming, reclaiming{})
 	u.say("the record is lost")
 	account := Account{Limits: u.limits, Members: map[string]Member{}, Record: u.records[len(u.records)-1], First: u.now.Unix()}
 	for _, name := range u.names {
@@ -261,7 +274,7 @@ func (u *universe) lose() {
 		lease := c.leases[len(c.leases)-1]
 		account.Members[name] = Member{Used: used(c.machines[u.recent(len(c.machines))]), Lease: &lease}
 	}
-	u.records, u.lines = append(u.records, Decide(account).Record), append(u.lines, nil)
+	u.records, u.lines, u.reclaiming = append(u.records, Decide(account).Record), append(u.lines, nil), append(u.reclaiming, reclaiming{})
 }
 
 // begin lets a process read everything from the API server when it starts, and when it may launch. It reports whether the process has done so:
@@ -615,6 +628,8 @@ func (u *universe) settle(rounds int) {
 			}
 			u.read(c, true)
 			u.clear(c)
+			for u.drain(c) {
+			}
 			for _, name := range slices.Sorted(maps.Keys(c.demand)) {
 				u.launch(c, name)
 			}

@@ -1,0 +1,275 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package capacity
+
+import (
+	"fmt"
+	"maps"
+	"math/rand/v2"
+	"slices"
+	"testing"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+)
+
+// using is a member whose machines take this much, which it was granted.
+func using(used int64, change func(*Member), requests ...Request) (Member, Grant) {
+	grant := Grant{Lease: "lease", Sequence: 3, Asked: Amounts{pool: used}, Granted: Amounts{pool: used}}
+	if used == 0 {
+		grant.Asked, grant.Granted = Amounts{}, Amounts{}
+	}
+	m := Member{Used: grant.Asked.clone(), Lease: lease(grant, grant.Asked, requests...)}
+	if change != nil {
+		change(&m)
+	}
+	return m, grant
+}
+
+// lends has a member guaranteed an amount, which is lent while it is unused.
+func lends(amount int64) func(*Member) {
+	return func(m *Member) { m.Guaranteed, m.Lends = Amounts{pool: amount}, map[string]bool{pool: true} }
+}
+
+func guaranteed(amount int64) func(*Member) {
+	return func(m *Member) { m.Guaranteed = Amounts{pool: amount} }
+}
+
+func TestLending(t *testing.T) {
+	t.Run("When a guaranteed amount is lent, others should be granted what its cluster neither uses nor requests", func(t *testing.T) {
+		for _, tc := range []struct{ used, requested, want int64 }{{0, 0, 10}, {1, 0, 9}, {1, 1, 8}, {1, 9, 7}} {
+			lender, held := using(tc.used, lends(3), Request{one, tc.requested})
+			borrower, none := using(0, nil, Request{one, 20})
+			d := Decide(Account{
+				Limits: Amounts{pool: 10}, Now: now, Members: map[string]Member{"blue": lender, "green": borrower}, Record: map[string]Grant{"blue": held, "green": none},
+			})
+			want := tc.want
+			if more := tc.used + tc.requested - 3; more > 0 {
+				want = 10 - d.Record["blue"].Granted[pool] // it competes for the rest
+			}
+			if got := d.Record["green"].Granted[pool]; got != want {
+				t.Errorf("%+v: granted %d", tc, got)
+			}
+		}
+	})
+	t.Run("When others use it, its cluster should be offered nothing that they have to return first, and may request it", func(t *testing.T) {
+		lender, held := using(0, lends(3))
+		borrower, full := using(10, nil)
+		d := Decide(Account{Limits: Amounts{pool: 10}, Now: now, Members: map[string]Member{"blue": lender, "green": borrower}, Record: map[string]Grant{"blue": held, "green": full}})
+		if d.UpTo["blue"][pool] != 0 || d.Most["blue"][pool] < 3 || len(d.Reclaims) > 0 {
+			t.Errorf("up to %v, most %v, reclaims %v", d.UpTo["blue"], d.Most["blue"], d.Reclaims)
+		}
+	})
+}
+
+func TestReclaim(t *testing.T) {
+	by := now.Add(DefaultReclaimGracePeriod).Truncate(time.Minute)
+	if by.Before(now.Add(DefaultReclaimGracePeriod)) {
+		by = by.Add(time.Minute)
+	}
+	earlier := by.Add(-5 * time.Minute)
+	type cluster struct {
+		used      int64
+		change    func(*Member)
+		requested int64
+	}
+	reclaims := func(steps ...Reclaim) map[string][]Reclaim { return map[string][]Reclaim{pool: steps} }
+	for _, tc := range []struct {
+		name     string
+		clusters map[string]cluster
+		before   map[string]map[string][]Reclaim
+		want     map[string]map[string][]Reclaim
+	}{
+		{"When a cluster requests what it lends, the borrower should be asked for no more than that",
+			map[string]cluster{"blue": {0, lends(3), 2}, "green": {10, nil, 0}}, nil, map[string]map[string][]Reclaim{"green": reclaims(Reclaim{8, by})}},
+		{"When it requests more than is guaranteed to it, the borrower should be asked for no more than is",
+			map[string]cluster{"blue": {1, lends(3), 9}, "green": {9, nil, 0}}, nil, map[string]map[string][]Reclaim{"green": reclaims(Reclaim{7, by})}},
+		{"When a part is free, the borrower should be asked for the rest",
+			map[string]cluster{"blue": {0, lends(3), 3}, "green": {9, nil, 0}}, nil, map[string]map[string][]Reclaim{"green": reclaims(Reclaim{7, by})}},
+		{"When all of it is free, none should be asked",
+			map[string]cluster{"blue": {0, lends(3), 3}, "green": {7, nil, 0}}, nil, map[string]map[string][]Reclaim{}},
+		{"When it is kept, none should be asked, as others can't use it",
+			map[string]cluster{"blue": {0, guaranteed(3), 3}, "green": {10, nil, 0}}, nil, map[string]map[string][]Reclaim{}},
+		{"When a borrower is guaranteed something, it should keep that",
+			map[string]cluster{"blue": {0, lends(6), 6}, "green": {7, guaranteed(4), 0}, "red": {3, guaranteed(1), 0}}, nil,
+			map[string]map[string][]Reclaim{"green": reclaims(Reclaim{4, by}), "red": reclaims(Reclaim{1, by})}},
+		{"When priorities differ, the lowest should be asked first",
+			map[string]cluster{"blue": {0, lends(4), 4}, "green": {7, func(m *Member) { m.Priority = 1 }, 0}, "red": {3, nil, 0}}, nil,
+			map[string]map[string][]Reclaim{"green": reclaims(Reclaim{6, by}), "red": reclaims(Reclaim{0, by})}},
+		{"When priorities are equal, that which uses the most beyond its guarantee should be asked first",
+			map[string]cluster{"blue": {0, lends(4), 4}, "green": {6, guaranteed(4), 0}, "red": {4, nil, 0}}, nil,
+			map[string]map[string][]Reclaim{"red": reclaims(Reclaim{0, by})}},
+		{"When two clusters request theirs, the borrower should be asked for both",
+			map[string]cluster{"blue": {0, lends(2), 2}, "amber": {0, lends(3), 3}, "green": {10, nil, 0}}, nil,
+			map[string]map[string][]Reclaim{"green": reclaims(Reclaim{5, by})}},
+		{"When a borrower was asked before, its deadline should stay",
+			map[string]cluster{"blue": {0, lends(3), 2}, "green": {10, nil, 0}}, map[string]map[string][]Reclaim{"green": reclaims(Reclaim{8, earlier})},
+			map[string]map[string][]Reclaim{"green": reclaims(Reclaim{8, earlier})}},
+		{"When it has returned a part, the rest should stay",
+			map[string]cluster{"blue": {0, lends(3), 2}, "green": {9, nil, 0}}, map[string]map[string][]Reclaim{"green": reclaims(Reclaim{8, earlier})},
+			map[string]map[string][]Reclaim{"green": reclaims(Reclaim{8, earlier})}},
+		{"When more is requested, that should have a deadline of its own",
+			map[string]cluster{"blue": {0, lends(3), 3}, "green": {10, nil, 0}}, map[string]map[string][]Reclaim{"green": reclaims(Reclaim{8, earlier})},
+			map[string]map[string][]Reclaim{"green": reclaims(Reclaim{8, earlier}, Reclaim{7, by})}},
+		{"When more is requested within the same minute, that should have the same deadline",
+			map[string]cluster{"blue": {0, lends(3), 3}, "green": {10, nil, 0}}, map[string]map[string][]Reclaim{"green": reclaims(Reclaim{8, by})},
+			map[string]map[string][]Reclaim{"green": reclaims(Reclaim{7, by})}},
+		{"When less is requested, the borrower should keep more",
+			map[string]cluster{"blue": {0, lends(3), 1}, "green": {10, nil, 0}}, map[string]map[string][]Reclaim{"green": reclaims(Reclaim{8, earlier}, Reclaim{7, by})},
+			map[string]map[string][]Reclaim{"green": reclaims(Reclaim{9, earlier})}},
+		{"When nothing is requested any more, none should be asked",
+			map[string]cluster{"blue": {0, lends(3), 0}, "green": {10, nil, 0}}, map[string]map[string][]Reclaim{"green": reclaims(Reclaim{8, earlier})},
+			map[string]map[string][]Reclaim{}},
+		{"When another borrower uses more meanwhile, the one that was asked should stay so",
+			map[string]cluster{"blue": {0, lends(2), 2}, "green": {4, nil, 0}, "red": {6, nil, 0}}, map[string]map[string][]Reclaim{"green": reclaims(Reclaim{2, earlier})},
+			map[string]map[string][]Reclaim{"green": reclaims(Reclaim{2, earlier})}},
+		{"When its own maximum keeps a cluster from launching, it should request nothing of others",
+			map[string]cluster{"blue": {1, func(m *Member) {
+				lends(3)(m)
+				m.Maximum = Amounts{pool: 1}
+			}, 2}, "green": {9, nil, 0}}, nil, map[string]map[string][]Reclaim{}},
+		{"When a cluster leaves, it should not be asked: its machines go anyway",
+			map[string]cluster{"blue": {0, lends(3), 2}, "green": {10, func(m *Member) { m.Leaving = true }, 0}}, nil, map[string]map[string][]Reclaim{}},
+	} {
+		t.Run(tc.name, func(t *testing.T) {
+			a := Account{Limits: Amounts{pool: 10}, Now: now, Members: map[string]Member{}, Record: map[string]Grant{}, Reclaims: tc.before}
+			for name, c := range tc.clusters {
+				var requests []Request
+				if c.requested > 0 {
+					requests = append(requests, Request{one, c.requested})
+				}
+				a.Members[name], a.Record[name] = using(c.used, c.change, requests...)
+			}
+			d := Decide(a)
+			if diff := cmp.Diff(tc.want, d.Reclaims); diff != "" {
+				t.Errorf("reclaims (-want +got):\n%s", diff)
+			}
+			for name, pools := range d.Reclaims {
+				if keep, held := d.Keep[name][pool]; !held || keep != pools[pool][len(pools[pool])-1].Keep {
+					t.Errorf("%s may launch up to %d (%t)", name, keep, held)
+				}
+			}
+		})
+	}
+}
+
+func TestRetained(t *testing.T) {
+	decide := func(at time.Time, requested int64, retained map[string]map[string]Retained) Decision {
+		lender, held := using(0, lends(3), Request{one, requested})
+		borrower, some := using(8, nil, Request{one, 5})
+		return Decide(Account{
+			Limits: Amounts{pool: 10}, Now: at, Members: map[string]Member{"blue": lender, "green": borrower}, Record: map[string]Grant{"blue": held, "green": some}, Retained: retained,
+		})
+	}
+	first := decide(now, 3, nil)
+	if got := first.Retained["blue"][pool]; got.Amount != 3 || got.Until.Before(now.Add(RetainFor)) {
+		t.Fatalf("retained %+v", got)
+	}
+	t.Run("When the request has gone, what was reclaimed should not be lent for an hour, and nothing be reclaimed for it", func(t *testing.T) {
+		d := decide(now.Add(RetainFor-time.Minute), 0, first.Retained)
+		if granted := d.Record["green"].Granted[pool]; granted != 8 {
+			t.Errorf("the borrower is granted %d", granted)
+		}
+		if len(d.Reclaims) > 0 {
+			t.Errorf("reclaims %v", d.Reclaims)
+		}
+		if diff := cmp.Diff(first.Retained, d.Retained); diff != "" {
+			t.Errorf("retained (-want +got):\n%s", diff)
+		}
+		if d.Next.After(first.Retained["blue"][pool].Until) || d.Next.IsZero() {
+			t.Errorf("the next decision is at %s", d.Next)
+		}
+	})
+	t.Run("When the hour has passed, it should be lent again", func(t *testing.T) {
+		d := decide(now.Add(RetainFor+time.Minute), 0, first.Retained)
+		if granted := d.Record["green"].Granted[pool]; granted != 10 || len(d.Retained) > 0 {
+			t.Errorf("the borrower is granted %d; retained %v", granted, d.Retained)
+		}
+	})
+}
+
+// drain lets a Karpenter remove machines as its lease says: some of them at once, and all that are left at the deadline.
+func (a *lineAccount) drain(name string, random *rand.Rand) {
+	m := a.members[name]
+	steps := a.reclaims[name][vcpus]
+	for {
+		total := int64(0)
+		for _, amount := range m.machines {
+			total += amount
+		}
+		i := slices.IndexFunc(steps, func(s Reclaim) bool { return total > s.Keep })
+		if i < 0 || a.now.Before(steps[i].By) && random.IntN(4) > 0 {
+			return
+		}
+		machine, ok := m.any(random)
+		if !ok {
+			return
+		}
+		if left := total - m.machines[machine]; left < m.Guaranteed[vcpus] {
+			a.Fatalf("%s is left %d, and is guaranteed %d", name, left, m.Guaranteed[vcpus])
+		}
+		a.remove(name, machine, true)
+	}
+}
+
+func TestReclaimOfAnyDemand(t *testing.T) {
+	const size = 4
+	names := []string{"amber", "blue", "green", "red", "violet"}
+	reclaimed := 0
+	for seed := range *schedules / 10 {
+		random := rand.New(rand.NewPCG(seed, 3))
+		a := newLineAccount(t, 64, names...)
+		left := int64(16)
+		for _, name := range names {
+			m := a.members[name]
+			m.Priority, m.Guaranteed, m.Lends = int32(random.IntN(2)), Amounts{}, map[string]bool{}
+			if share := min(left, int64(random.IntN(7))); share > 0 {
+				m.Guaranteed[vcpus], m.Lends[vcpus] = size*share, random.IntN(4) > 0
+				left -= share
+			}
+		}
+		for range 4 {
+			for _, name := range names { // pods come and go
+				m := a.members[name]
+				clear(m.pods)
+				for _, machine := range slices.Sorted(maps.Keys(m.machines)) {
+					if random.IntN(3) == 0 {
+						a.remove(name, machine, false)
+					}
+				}
+				for range random.IntN(17) {
+					a.want(name, size)
+				}
+			}
+			for range int((DefaultReclaimGracePeriod+2*time.Minute)/round) + 12 {
+				for _, name := range names {
+					a.drain(name, random)
+				}
+				a.pass()
+				reclaimed += len(a.reclaims)
+			}
+			for _, name := range names {
+				m := a.members[name]
+				has := size * int64(len(m.machines))
+				if wanted := has + size*int64(len(m.pods)); has < min(wanted, m.Guaranteed[vcpus]) {
+					t.Fatalf("seed %d: %s has %d of the %d that are guaranteed to it, and wants %d; record %+v, reclaims %+v", seed, name, has, m.Guaranteed[vcpus], wanted, a.record, a.reclaims)
+				}
+			}
+		}
+	}
+	if reclaimed == 0 {
+		t.Error("nothing was ever reclaimed")
+	}
+}
+
+func TestReclaimedFor(t *testing.T) {
+	lender, held := using(0, lends(3), Request{one, 2})
+	borrower, full := using(10, nil)
+	d := Decide(Account{Limits: Amounts{pool: 10}, Now: now, Members: map[string]Member{"blue": lender, "green": borrower}, Record: map[string]Grant{"blue": held, "green": full}})
+	if diff := cmp.Diff(map[string][]string{pool: {"blue"}}, d.ReclaimedFor); diff != "" {
+		t.Errorf("-want +got:\n%s", diff)
+	}
+	if waiting := d.Waiting[pool]; waiting != 2 {
+		t.Errorf("waiting is %s", fmt.Sprint(waiting))
+	}
+}

@@ -1,0 +1,113 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package capacity
+
+import (
+	"maps"
+	"slices"
+	"testing"
+)
+
+// reclaiming is the part of an account's record that is about what was lent.
+type reclaiming struct {
+	reclaims map[string]map[string][]Reclaim
+	retained map[string]map[string]Retained
+}
+
+// guarantee of each cluster that lends.
+const guarantee = 1
+
+// lend has a member lend what is guaranteed to it.
+func (u *universe) lend(members map[string]Member, name string) {
+	member := members[name]
+	member.Guaranteed = Amounts{"gpus": guarantee, "reservation/cr-1": guarantee}
+	member.Lends = map[string]bool{"gpus": true, "reservation/cr-1": true}
+	members[name] = member
+}
+
+// drain lets a process remove a machine by what its cache has of the lease, which may be old, and reports whether it did.
+func (u *universe) drain(c *cluster) bool {
+	if c.leaving || c.isCut() || !u.begin(c) || c.process.lease >= len(c.leases) {
+		return false
+	}
+	last := c.machines[len(c.machines)-1]
+	own := used(last)
+	reclaims := c.leases[c.process.lease].Reclaims
+	for _, pool := range slices.Sorted(maps.Keys(reclaims)) {
+		keep := reclaims[pool][len(reclaims[pool])-1].Keep
+		if keep < guarantee {
+			u.fail("%s may keep %d of %s", c.name, keep, pool)
+		}
+		if own[pool] <= keep {
+			continue
+		}
+		for _, name := range slices.Sorted(maps.Keys(last)) {
+			if last[name][pool] == 0 {
+				continue
+			}
+			next := maps.Clone(last)
+			delete(next, name)
+			c.machines = append(c.machines, next)
+			pods := u.id()
+			c.demand[pods] = last[name]
+			u.drained++
+			u.say("%s returns %s, as it may keep %d of %s", c.name, name, keep, pool)
+			return true
+		}
+	}
+	return false
+}
+
+func TestReclaimsOfSchedules(t *testing.T) {
+	t.Run("When what is guaranteed is lent and reclaimed meanwhile, it should exceed no pool, and all should have what is guaranteed to them in the end", func(t *testing.T) {
+		drained := 0
+		for seed := range *schedules {
+			u := newUniverse(t, seed, true)
+			u.lending, u.lossy = true, seed%4 == 0
+			for range 10 { // one cluster borrows all of it
+				u.clusters["green"].demand[u.id()] = Amounts{"reservation/cr-1": 1}
+			}
+			u.settle(8)
+			for i := range 500 {
+				switch {
+				case u.lossy && i%150 == 149:
+					u.lose()
+				case i%7 == 0:
+					u.drain(u.any())
+				case i%11 == 0:
+					u.terminate(u.any())
+				case i%61 == 0:
+					u.end(u.any())
+				}
+				if seed%3 == 0 {
+					u.separate()
+				}
+				u.happen()
+				u.check()
+			}
+			u.heal()
+			u.pass(max(2*InFlight, RequestTTL))
+			for _, name := range u.names {
+				c := u.clusters[name]
+				for len(c.kept) > 0 {
+					u.end(c)
+				}
+				for range 6 {
+					c.demand[u.id()] = Amounts{"reservation/cr-1": 1}
+				}
+			}
+			u.settle(20)
+			u.pass(2 * InFlight) // until an attempt to launch what was returned counts no more
+			u.settle(20)
+			for _, name := range u.names {
+				if has := used(u.clusters[name].machines[len(u.clusters[name].machines)-1])["reservation/cr-1"]; has < guarantee {
+					u.fail("%s has %d of what is guaranteed to it; record %+v, reclaims %+v", name, has, u.records[len(u.records)-1], u.reclaiming[len(u.reclaiming)-1])
+				}
+			}
+			drained += u.drained
+		}
+		if drained < int(*schedules)/3 {
+			t.Errorf("%d machines were returned in %d schedules", drained, *schedules)
+		}
+	})
+}
