@@ -75,6 +75,14 @@ type CapacityAccountSpec struct {
 	// +listMapKey=name
 	// +kubebuilder:validation:MaxItems=32
 	Commitments []CapacityCommitment `json:"commitments,omitempty"`
+
+	// reclaimGracePeriod is how long other clusters have to return what they use of a guaranteed amount that was lent, once its cluster
+	// requests it. Their nodes drain within disruption budgets for so long, and by force afterwards. Defaults to 15m.
+	// +optional
+	// +kubebuilder:validation:Type=string
+	// +kubebuilder:validation:MaxLength=32
+	// +kubebuilder:validation:XValidation:rule="self.matches('^([0-9]+([.][0-9]+)?(s|m|h))+$') && duration(self) >= duration('1m') && duration(self) <= duration('24h')",message="reclaimGracePeriod has to be a time between 1m and 24h, such as 30m"
+	ReclaimGracePeriod *scalar.Duration `json:"reclaimGracePeriod,omitempty"`
 }
 
 // CapacityMember selects hosted clusters and declares what each of them may have. Exactly one of hostedCluster and
@@ -96,11 +104,12 @@ type CapacityMember struct {
 	// +kubebuilder:validation:Minimum=-1000000
 	// +kubebuilder:validation:Maximum=1000000
 	Priority int32 `json:"priority,omitempty"`
-	// guaranteed amounts are kept for each of these clusters, used or not. Other clusters borrow what is left of a pool.
+	// guaranteed amounts are kept for each of these clusters, used or not, unless they are lent while they are unused. Other clusters
+	// borrow what is left of a pool.
 	// +optional
 	// +listType=atomic
 	// +kubebuilder:validation:MaxItems=56
-	Guaranteed []CapacityShare `json:"guaranteed,omitempty"`
+	Guaranteed []CapacityGuarantee `json:"guaranteed,omitempty"`
 	// maximum is the most that each of these clusters may have of a reservation or quota.
 	// +optional
 	// +listType=atomic
@@ -143,6 +152,27 @@ type CapacityShare struct {
 	// amounts of it, such as {machines: 2} or {cpu: 64}.
 	// +required
 	Amounts CapacityAmounts `json:"amounts"`
+}
+
+// UnusedGuarantee is what happens with the part of a guaranteed amount that its cluster neither uses nor requests.
+type UnusedGuarantee string
+
+// What happens with the unused part of a guaranteed amount.
+const (
+	// UnusedKept is kept for the cluster.
+	UnusedKept UnusedGuarantee = "Kept"
+	// UnusedLent is granted to other clusters that request it, and reclaimed from them once the cluster requests it.
+	UnusedLent UnusedGuarantee = "Lent"
+)
+
+// CapacityGuarantee is an amount that is guaranteed to a cluster.
+type CapacityGuarantee struct {
+	CapacityShare `json:",inline"`
+	// unused is Kept if the amount is kept for the cluster, used or not, or Lent if other clusters may use what the cluster neither uses nor
+	// requests. Once it requests that, they have reclaimGracePeriod to return it; then it isn't lent again for an hour. Defaults to Kept.
+	// +optional
+	// +kubebuilder:validation:Enum=Kept;Lent
+	Unused UnusedGuarantee `json:"unused,omitempty"`
 }
 
 // CapacityAmounts are quantities by resource: machines, cpu, memory and gpus, which are devices of every resource whose
@@ -521,6 +551,17 @@ type CapacityPoolStatus struct {
 	// +listType=atomic
 	// +kubebuilder:validation:MaxItems=8
 	HeldFor []string `json:"heldFor,omitempty"`
+	// lent is what other clusters are granted of guaranteed amounts.
+	// +optional
+	Lent string `json:"lent,omitempty"`
+	// reclaiming is what clusters use and were asked to return.
+	// +optional
+	Reclaiming string `json:"reclaiming,omitempty"`
+	// reclaimingFor are the first of the clusters that it is reclaimed for, as namespace/name.
+	// +optional
+	// +listType=atomic
+	// +kubebuilder:validation:MaxItems=8
+	ReclaimingFor []string `json:"reclaimingFor,omitempty"`
 }
 
 // CapacityGrant is the record of what one cluster is granted.
@@ -555,6 +596,42 @@ type CapacityGrant struct {
 	// place is the cluster's place in the line, if one of its requests doesn't fit.
 	// +optional
 	Place *CapacityPlace `json:"place,omitempty"`
+	// reclaims are what the cluster was asked to return.
+	// +optional
+	// +listType=atomic
+	// +kubebuilder:validation:MaxItems=256
+	Reclaims []RecordedReclaim `json:"reclaims,omitempty"`
+	// retained are guaranteed amounts of the cluster that aren't lent, because other clusters were asked for them.
+	// +optional
+	// +listType=atomic
+	// +kubebuilder:validation:MaxItems=128
+	Retained []RetainedAmount `json:"retained,omitempty"`
+}
+
+// RecordedReclaim is what a cluster may keep of a pool from a time on.
+type RecordedReclaim struct {
+	// pool is the pool's name.
+	// +required
+	Pool string `json:"pool"`
+	// keep is the most that the cluster's machines may take then, in the pool's unit.
+	// +required
+	Keep int64 `json:"keep"`
+	// by is the time.
+	// +required
+	By scalar.Time `json:"by"`
+}
+
+// RetainedAmount is an amount of a pool that isn't lent until a time.
+type RetainedAmount struct {
+	// pool is the pool's name.
+	// +required
+	Pool string `json:"pool"`
+	// amount in the pool's unit.
+	// +required
+	Amount int64 `json:"amount"`
+	// until is the time.
+	// +required
+	Until scalar.Time `json:"until"`
 }
 
 // CapacityPlace is a request that waits until enough becomes free. After a minute, room is held for the first in the line.

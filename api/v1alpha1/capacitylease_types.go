@@ -104,6 +104,33 @@ type CapacityLeaseSpec struct {
 	// +listType=atomic
 	// +kubebuilder:validation:MaxItems=128
 	Unavailable []UnavailableOffering `json:"unavailable,omitempty"`
+	// reclaim is what the cluster has to return: amounts that are guaranteed to another cluster, which requests them now. Karpenter removes
+	// nodes whose machines take from the pool, within disruption budgets until the deadline, and by force afterwards.
+	// +optional
+	// +listType=atomic
+	// +kubebuilder:validation:MaxItems=256
+	Reclaim []CapacityReclaim `json:"reclaim,omitempty"`
+}
+
+// CapacityReclaim is the most that the cluster may keep of a pool from a time on. A pool may have several, each with less and a later time.
+type CapacityReclaim struct {
+	// pool is the pool's name.
+	// +required
+	// +kubebuilder:validation:MaxLength=128
+	Pool string `json:"pool"`
+	// keep is the most that the cluster's machines may take, in the pool's unit. It is never less than what is guaranteed to the cluster.
+	// +required
+	// +kubebuilder:validation:Minimum=0
+	Keep int64 `json:"keep"`
+	// by is the deadline.
+	// +required
+	By scalar.Time `json:"by"`
+	// for are the first of the clusters that request it, as namespace/name.
+	// +optional
+	// +listType=atomic
+	// +kubebuilder:validation:MaxItems=8
+	// +kubebuilder:validation:items:MaxLength=320
+	For []string `json:"for,omitempty"`
 }
 
 // CapacityAccountReference names a CapacityAccount.
@@ -180,6 +207,11 @@ type LeasedPool struct {
 	// +optional
 	// +kubebuilder:validation:Minimum=0
 	LaunchUpTo *int64 `json:"launchUpTo,omitempty"`
+	// reclaimable is the guaranteed amount that is lent to other clusters while the cluster neither uses nor requests it. Karpenter requests
+	// what pods wait for up to this, so that the others return it. A hint.
+	// +optional
+	// +kubebuilder:validation:Minimum=0
+	Reclaimable int64 `json:"reclaimable,omitempty"`
 }
 
 // LeasedCommitment is a commitment, and about how much of it is unused. Exactly one of hourlySpend, instances, units, cpu and memory is
@@ -319,7 +351,7 @@ type CapacityLeaseStatus struct {
 	// Karpenter reports a change of hints alone within half a minute.
 	// +optional
 	ObservedGeneration int64 `json:"observedGeneration,omitempty"`
-	// conditions: Ready, once Karpenter keeps to the lease.
+	// conditions: Ready, once Karpenter keeps to the lease, and CapacityReturned while it has to return something.
 	// +optional
 	// +listType=map
 	// +listMapKey=type

@@ -10,6 +10,9 @@ const (
 	EntriesUsable = "EntriesUsable"
 	// MembersGranted: every member has a lease that its Karpenter acknowledges.
 	MembersGranted = "MembersGranted"
+	// CapacityReturned: the cluster's machines take no more than they may keep of each pool in spec.reclaim of a CapacityLease. The condition is
+	// absent while nothing is to be returned.
+	CapacityReturned = "CapacityReturned"
 )
 
 // Reasons of conditions without a problem.
@@ -50,6 +53,9 @@ const (
 	// OverGuaranteedReason: what is guaranteed to members of the named pools exceeds the limit. Members with a higher priority have theirs first,
 	// and others may get less than is guaranteed to them. Raise the limit, or lower guaranteed amounts.
 	OverGuaranteedReason = "OverGuaranteed"
+	// ReclaimOverdueReason: clusters still use what they had to return to a cluster with a guaranteed amount, after the deadline. What they are
+	// granted stays. Check whether Karpenter runs in these clusters, and that it is a version that returns capacity.
+	ReclaimOverdueReason = "ReclaimOverdue"
 	// MembersLeavingReason: clusters that don't belong to the account any more still have machines, which count until they are gone.
 	MembersLeavingReason = "MembersLeaving"
 )
@@ -61,6 +67,18 @@ const (
 	// HoldEndedReason: a request wasn't served while room was held for it, so others have it again. Nothing was removed for it in ten minutes, or
 	// the hold has lasted for an hour. Raise the limit, give the cluster a guaranteed amount, or remove nodes.
 	HoldEndedReason = "HoldEnded"
+	// CapacityReclaimingReason: a cluster requests what is guaranteed to it, so the named clusters have to return what they use of it.
+	CapacityReclaimingReason = "CapacityReclaiming"
+	// CapacityReclaimedReason: nothing of a pool is to be returned any more: the cluster has what it requested, or requests it no more.
+	CapacityReclaimedReason = "CapacityReclaimed"
+)
+
+// Reasons of CapacityReturned.
+const (
+	// DrainingReason: Karpenter removes nodes within disruption budgets until the deadline.
+	DrainingReason = "Draining"
+	// DeadlinePassedReason: the deadline has passed. Karpenter removes nodes by force.
+	DeadlinePassedReason = "DeadlinePassed"
 )
 
 const (

@@ -37,6 +37,8 @@ var (
 	poolGranted = accountDesc("capacity_pool", "granted", "What all clusters of a CapacityAccount are granted of a pool, in the unit of its limit.", "pool")
 	poolUsed    = accountDesc("capacity_pool", "used", "What the Machines of all clusters of a CapacityAccount take of a pool, in the unit of its limit.", "pool")
 	poolWaiting = accountDesc("capacity_pool", "waiting", "What clusters of a CapacityAccount have requested of a pool and don't get now, in the unit of its limit.", "pool")
+	poolLent    = accountDesc("capacity_pool", "lent", "What clusters of a CapacityAccount are granted of a pool although it is guaranteed to others, in the unit of its limit.", "pool")
+	poolReclaim = accountDesc("capacity_pool", "reclaiming", "What clusters of a CapacityAccount use of a pool and have to return to others, in the unit of its limit.", "pool")
 	poolExpiry  = accountDesc("capacity_pool", "expiry_timestamp_seconds", "When a reservation of a CapacityAccount ends, in seconds since the epoch.", "pool")
 
 	costOnDemand = accountDesc("cost", "on_demand_dollars_per_hour",
@@ -63,7 +65,7 @@ var (
 		"What the unused machines of a reservation cost, in US dollars an hour.", "reservation")
 
 	ofAccounts = []*prometheus.Desc{
-		accountCondition, poolLimit, poolGranted, poolUsed, poolWaiting, poolExpiry,
+		accountCondition, poolLimit, poolGranted, poolUsed, poolWaiting, poolLent, poolReclaim, poolExpiry,
 		costOnDemand, costList, costPaid, costSaved, costUnpriced, costNodePool, costInstanceType, commitmentUsed, commitmentUnused, reservationUnused,
 	}
 )
@@ -98,7 +100,7 @@ func collectPools(samples chan<- prometheus.Metric, account *autonodev1alpha1.Ca
 		for _, sample := range []struct {
 			desc   *prometheus.Desc
 			amount string
-		}{{poolLimit, pool.Limit}, {poolGranted, pool.Granted}, {poolUsed, pool.Used}, {poolWaiting, cmp.Or(pool.Waiting, "0")}} {
+		}{{poolLimit, pool.Limit}, {poolGranted, pool.Granted}, {poolUsed, pool.Used}, {poolWaiting, cmp.Or(pool.Waiting, "0")}, {poolLent, cmp.Or(pool.Lent, "0")}, {poolReclaim, cmp.Or(pool.Reclaiming, "0")}} {
 			if quantity, err := scalar.ParseQuantity(sample.amount); err == nil {
 				samples <- prometheus.MustNewConstMetric(sample.desc, prometheus.GaugeValue, quantity.AsApproximateFloat64(), account.Name, pool.Name)
 			}

@@ -153,7 +153,7 @@ func TestCollect(t *testing.T) {
 			name: "When clusters share an account, it should report each pool, in base units",
 			objects: []client.Object{&autonodev1alpha1.CapacityAccount{ObjectMeta: metav1.ObjectMeta{Name: "production"}, Status: autonodev1alpha1.CapacityAccountStatus{
 				Pools: []autonodev1alpha1.CapacityPoolStatus{
-					{Name: "quota/all/memory", Limit: "2Gi", Granted: "1Gi", Used: "512Mi"}, {Name: "quota/all/cpu", Limit: "1500m", Granted: "1", Used: "0", Waiting: "2"},
+					{Name: "quota/all/memory", Limit: "2Gi", Granted: "1Gi", Used: "512Mi"}, {Name: "quota/all/cpu", Limit: "1500m", Granted: "1", Used: "0", Waiting: "2", Lent: "500m", Reclaiming: "250m"},
 				},
 			}}},
 			want: map[string]string{
@@ -163,6 +163,10 @@ func TestCollect(t *testing.T) {
 					{account="production",pool="quota/all/memory"} 1073741824`,
 				"capacity_pool_used": `{account="production",pool="quota/all/cpu"} 0
 					{account="production",pool="quota/all/memory"} 536870912`,
+				"capacity_pool_lent": `{account="production",pool="quota/all/cpu"} 0.5
+					{account="production",pool="quota/all/memory"} 0`,
+				"capacity_pool_reclaiming": `{account="production",pool="quota/all/cpu"} 0.25
+					{account="production",pool="quota/all/memory"} 0`,
 				"capacity_pool_waiting": `{account="production",pool="quota/all/cpu"} 2
 					{account="production",pool="quota/all/memory"} 0`,
 			},

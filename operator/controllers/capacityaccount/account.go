@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"iter"
+	"maps"
 	"slices"
 	"strconv"
 	"time"
@@ -48,6 +49,8 @@ type account struct {
 	unusable    []autonodev1alpha1.UnusableEntry
 	// unreadLimits: a limit can't be read, and the last one or none at all is in force.
 	unreadLimits bool
+	// gracePeriod is how long clusters have to return what is reclaimed; zero for the default.
+	gracePeriod time.Duration
 	// next is when a reservation or a commitment begins or ends; zero if none does.
 	next time.Time
 }
@@ -61,6 +64,8 @@ type memberEntry struct {
 	namespaces          labels.Selector
 	priority            int32
 	guaranteed, maximum capacity.Amounts
+	// lends are the pools of which the guaranteed amount is lent while it is unused.
+	lends map[string]bool
 	// limits are the pools of the cluster's own limits, with their amounts.
 	limits []autonodev1alpha1.LeasedPool
 	// found: it matches a hosted cluster; applies: no earlier entry matches that one.
@@ -76,7 +81,7 @@ func (e *memberEntry) matches(namespace, name string, namespaceLabels labels.Set
 
 // parseSpec reads a spec at a time, with the rates that its commitments refer to. What it can't read is unusable; the rest is in use.
 func parseSpec(spec *autonodev1alpha1.CapacityAccountSpec, rates conversion.Rates, now time.Time) *account {
-	a := &account{limits: capacity.Amounts{}}
+	a := &account{limits: capacity.Amounts{}, gracePeriod: spec.ReclaimGracePeriod.Or(0)}
 	for i := range spec.Reservations {
 		r := &spec.Reservations[i]
 		name := autonodev1alpha1.ReservationPool(r.ID)
@@ -153,10 +158,18 @@ func (a *account) member(i int, m *autonodev1alpha1.CapacityMember) {
 		entry.namespaces = selector
 	}
 	entry.field = field
-	entry.guaranteed = a.shares(field+".guaranteed", m.Guaranteed, a.amount)
-	entry.maximum = a.shares(field+".maximum", m.Maximum, func(field, key string, value scalar.Quantity) (int64, bool) {
-		return a.closed(field, key, value), true
-	})
+	entry.guaranteed, entry.lends = capacity.Amounts{}, map[string]bool{}
+	for i := range m.Guaranteed {
+		of := &m.Guaranteed[i]
+		for pool, amount := range a.share(fmt.Sprintf("%s.guaranteed[%d]", field, i), &of.CapacityShare, a.amount) {
+			entry.guaranteed[pool], entry.lends[pool] = amount, of.Unused == autonodev1alpha1.UnusedLent
+		}
+	}
+	for i := range m.Maximum {
+		maps.Copy(entry.maximum, a.share(fmt.Sprintf("%s.maximum[%d]", field, i), &m.Maximum[i], func(field, key string, value scalar.Quantity) (int64, bool) {
+			return a.closed(field, key, value), true
+		}))
+	}
 	for key, limit := range ordered(m.Limits) {
 		amount := a.closed(field+".limits."+key, key, limit)
 		// The limit is the cluster's alone: all of it is granted at once, and no other cluster draws on it.
@@ -180,23 +193,21 @@ func (a *account) unmatched() {
 	}
 }
 
-func (a *account) shares(field string, shares []autonodev1alpha1.CapacityShare, read func(field, key string, value scalar.Quantity) (int64, bool)) capacity.Amounts {
+// share returns the amounts of a share, by pool.
+func (a *account) share(field string, share *autonodev1alpha1.CapacityShare, read func(field, key string, value scalar.Quantity) (int64, bool)) capacity.Amounts {
 	amounts := capacity.Amounts{}
-	for i := range shares {
-		share := &shares[i]
-		for key, value := range ordered(share.Amounts) {
-			pool := autonodev1alpha1.QuotaPool(share.Quota, key)
-			if share.Reservation != "" {
-				pool = autonodev1alpha1.ReservationPool(share.Reservation)
-			}
-			at := fmt.Sprintf("%s[%d].amounts.%s", field, i, key)
-			if _, known := a.limits[pool]; !known || share.Reservation != "" && key != "machines" {
-				a.problem(at, fmt.Errorf("the account has no usable %s of %s", key, message.Cut(pool, 2*63)))
-				continue
-			}
-			if amount, ok := read(at, key, value); ok {
-				amounts[pool] = amount
-			}
+	for key, value := range ordered(share.Amounts) {
+		pool := autonodev1alpha1.QuotaPool(share.Quota, key)
+		if share.Reservation != "" {
+			pool = autonodev1alpha1.ReservationPool(share.Reservation)
+		}
+		at := field + ".amounts." + key
+		if _, known := a.limits[pool]; !known || share.Reservation != "" && key != "machines" {
+			a.problem(at, fmt.Errorf("the account has no usable %s of %s", key, message.Cut(pool, 2*63)))
+			continue
+		}
+		if amount, ok := read(at, key, value); ok {
+			amounts[pool] = amount
 		}
 	}
 	return amounts

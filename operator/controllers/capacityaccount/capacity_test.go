@@ -212,7 +212,7 @@ func TestLimits(t *testing.T) {
 		spec.Members = append([]autonodev1alpha1.CapacityMember{{
 			HostedCluster: &autonodev1alpha1.HostedClusterReference{Namespace: "limits", Name: "blue"},
 			Limits:        autonodev1alpha1.CapacityAmounts{"cpu": scalar.Text("6")},
-			Guaranteed:    []autonodev1alpha1.CapacityShare{{Reservation: "cr-1", Amounts: autonodev1alpha1.CapacityAmounts{"machines": scalar.Number(2)}}},
+			Guaranteed:    guarantees(autonodev1alpha1.CapacityShare{Reservation: "cr-1", Amounts: autonodev1alpha1.CapacityAmounts{"machines": scalar.Number(2)}}),
 		}}, spec.Members...)
 	})
 	blue, green := f.karpenters["blue"], f.karpenters["green"]
@@ -421,7 +421,7 @@ func TestMembers(t *testing.T) {
 	t.Run("When entries are malformed, it should name them, and use the others", func(t *testing.T) {
 		f := newFixture(t, "malformed", "blue")
 		f.change(func(spec *autonodev1alpha1.CapacityAccountSpec) {
-			spec.Members[0].Guaranteed = []autonodev1alpha1.CapacityShare{{Reservation: spec.Reservations[0].ID, Amounts: autonodev1alpha1.CapacityAmounts{"machines": scalar.Text("many")}}}
+			spec.Members[0].Guaranteed = guarantees(autonodev1alpha1.CapacityShare{Reservation: spec.Reservations[0].ID, Amounts: autonodev1alpha1.CapacityAmounts{"machines": scalar.Text("many")}})
 		})
 		f.karpenters["blue"].want(2)
 		f.settle()
@@ -471,7 +471,7 @@ func TestUnreadableLimit(t *testing.T) {
 		f := newFixture(t, "promised", "blue", "green")
 		f.change(func(spec *autonodev1alpha1.CapacityAccountSpec) {
 			spec.Quotas = []autonodev1alpha1.CapacityQuota{{Name: "all", Limits: autonodev1alpha1.CapacityAmounts{"cpu": scalar.Number(6)}}}
-			share := []autonodev1alpha1.CapacityShare{{Quota: "all", Amounts: autonodev1alpha1.CapacityAmounts{"cpu": scalar.Number(4)}}}
+			share := guarantees(autonodev1alpha1.CapacityShare{Quota: "all", Amounts: autonodev1alpha1.CapacityAmounts{"cpu": scalar.Number(4)}})
 			spec.Members = nil
 			for i, name := range []string{"blue", "green"} {
 				spec.Members = append(spec.Members, autonodev1alpha1.CapacityMember{

@@ -126,7 +126,7 @@ func (r *reconciliation) write(ctx context.Context, key string, of *cluster, com
 	changed := of.lease.DeepCopy()
 	changed.Spec = autonodev1alpha1.CapacityLeaseSpec{
 		Account: r.reference(), Sequence: grant.Sequence, Pools: leased(of, grant, key, &r.decision, lag), Unavailable: unavailable,
-		Commitments: committed.leasedTo(key), Counted: r.counted(key, committed),
+		Commitments: committed.leasedTo(key), Counted: r.counted(key, committed), Reclaim: conversion.LeaseReclaims(r.decision.Reclaims[key], r.decision.ReclaimedFor),
 	}
 	if equality.Semantic.DeepEqual(changed.Spec, of.lease.Spec) {
 		return nil
@@ -152,6 +152,9 @@ func leased(of *cluster, grant capacity.Grant, key string, decision *capacity.De
 		if keep, held := decision.Keep[key][pool.Name]; held {
 			pool.LaunchUpTo = &keep
 		}
+		if of.member != nil && of.member.entry.lends[pool.Name] {
+			pool.Reclaimable = of.member.entry.guaranteed[pool.Name]
+		}
 		if !lag {
 			pool.Granted = max(written[pool.Name], pool.Amount)
 		}
@@ -163,7 +166,7 @@ func leased(of *cluster, grant capacity.Grant, key string, decision *capacity.De
 // sameRules reports whether the same machines take the same from the same pools.
 func sameRules(a, b []autonodev1alpha1.LeasedPool) bool {
 	return slices.EqualFunc(a, b, func(x, y autonodev1alpha1.LeasedPool) bool {
-		x.Amount, x.Granted, x.UpTo, x.Most, x.LaunchUpTo = y.Amount, y.Granted, y.UpTo, y.Most, y.LaunchUpTo
+		x.Amount, x.Granted, x.UpTo, x.Most, x.LaunchUpTo, x.Reclaimable = y.Amount, y.Granted, y.UpTo, y.Most, y.LaunchUpTo, y.Reclaimable
 		return equality.Semantic.DeepEqual(x, y)
 	})
 }
@@ -173,7 +176,7 @@ func withoutHints(spec autonodev1alpha1.CapacityLeaseSpec) autonodev1alpha1.Capa
 	spec = *spec.DeepCopy()
 	spec.Commitments, spec.Counted, spec.Unavailable = nil, nil, nil
 	for i := range spec.Pools {
-		spec.Pools[i].UpTo, spec.Pools[i].Most = 0, 0
+		spec.Pools[i].UpTo, spec.Pools[i].Most, spec.Pools[i].Reclaimable = 0, 0, 0
 	}
 	return spec
 }

@@ -95,7 +95,7 @@ func TestParseSpec(t *testing.T) {
 		{
 			name: "When a guarantee is of nothing that is there, it should be unusable", problem: "no usable machines of reservation/r",
 			spec: autonodev1alpha1.CapacityAccountSpec{Members: []autonodev1alpha1.CapacityMember{{
-				HostedCluster: &autonodev1alpha1.HostedClusterReference{Namespace: "a", Name: "b"}, Guaranteed: []autonodev1alpha1.CapacityShare{{Reservation: "r", Amounts: amounts("machines", "1")}},
+				HostedCluster: &autonodev1alpha1.HostedClusterReference{Namespace: "a", Name: "b"}, Guaranteed: guarantees(autonodev1alpha1.CapacityShare{Reservation: "r", Amounts: amounts("machines", "1")}),
 			}}},
 		},
 		{

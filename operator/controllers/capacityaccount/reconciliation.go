@@ -157,13 +157,15 @@ func (r *reconciliation) decide() {
 	input := capacity.Account{
 		Limits: r.account.limits, Members: make(map[string]capacity.Member, len(r.clusters)), Record: make(map[string]capacity.Grant, len(r.clusters)),
 		Line: map[string]capacity.Place{}, Now: r.now.Truncate(time.Second), // as the record has times
-		First: r.now.Unix(),
+		First:    r.now.Unix(),
+		Reclaims: map[string]map[string][]capacity.Reclaim{}, Retained: map[string]map[string]capacity.Retained{}, ReclaimGracePeriod: r.account.gracePeriod,
 	}
 	for _, key := range r.keys {
 		of := r.clusters[key]
 		m := capacity.Member{Used: of.used, Leaving: of.member == nil}
 		if of.recorded != nil {
 			grant := grantOf(of.recorded)
+			input.Reclaims[key], input.Retained[key] = conversion.Reclaims(of.recorded), conversion.Retained(of.recorded)
 			if of.recorded.Place != nil {
 				input.Line[key] = conversion.Place(of.recorded.Place)
 			}
@@ -181,10 +183,13 @@ func (r *reconciliation) decide() {
 			lease := conversion.Lease(of.lease)
 			lease.Report = conversion.BoundedReport(of.lease)
 			m.Lease = &lease
+			if of.recorded == nil {
+				input.Reclaims[key] = lease.Reclaims // the record is lost: deadlines stay
+			}
 		}
 		if of.member != nil {
-			m.Priority, m.Guaranteed, m.Maximum = of.member.entry.priority, of.member.entry.guaranteed, of.member.entry.maximum
-			m.Idle = r.isIdle(key, of, input.Record[key], &m)
+			m.Priority, m.Guaranteed, m.Lends, m.Maximum = of.member.entry.priority, of.member.entry.guaranteed, of.member.entry.lends, of.member.entry.maximum
+			m.Idle = r.isIdle(key, of, input.Record[key], &m, input.Retained[key])
 		} else {
 			m.Gone = r.isGone(key, of)
 		}
@@ -197,10 +202,17 @@ func (r *reconciliation) decide() {
 }
 
 // isIdle reports whether a cluster has held more than it needs for long enough.
-func (r *reconciliation) isIdle(key string, of *cluster, grant capacity.Grant, m *capacity.Member) bool {
+func (r *reconciliation) isIdle(key string, of *cluster, grant capacity.Grant, m *capacity.Member, retained map[string]capacity.Retained) bool {
 	surplus := false
 	for pool, asked := range grant.Asked {
-		surplus = surplus || asked > max(of.used[pool], min(m.Guaranteed[pool], asked))
+		kept := m.Guaranteed[pool]
+		if m.Lends[pool] {
+			kept = 0
+			if held := retained[pool]; held.Until.After(r.now) {
+				kept = min(m.Guaranteed[pool], held.Amount)
+			}
+		}
+		surplus = surplus || asked > max(of.used[pool], min(kept, asked))
 	}
 	if !surplus || m.Lease == nil || len(m.Lease.Report.Requests) > 0 || m.Lease.Report.Sequence != grant.Sequence {
 		delete(r.surplus, key)

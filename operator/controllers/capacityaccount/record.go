@@ -38,6 +38,7 @@ func (r *reconciliation) record(ctx context.Context) (bool, error) {
 // recordEvents writes an event for each condition that has another reason now, and for what begins and ends in the line.
 func (r *reconciliation) recordEvents() {
 	r.recordHolds()
+	r.recordReclaims()
 	for _, kind := range []string{autonodev1alpha1.EntriesUsable, autonodev1alpha1.MembersGranted} {
 		now, before := meta.FindStatusCondition(r.found.Status.Conditions, kind), meta.FindStatusCondition(r.before.Conditions, kind)
 		if now == nil || before != nil && before.Reason == now.Reason || before == nil && now.Reason == autonodev1alpha1.AsExpectedReason {

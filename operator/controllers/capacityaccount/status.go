@@ -79,6 +79,7 @@ func (r *reconciliation) clusterGrants() []autonodev1alpha1.CapacityGrant {
 		if place, waits := r.decision.Line[key]; waits {
 			entry.Place = conversion.RecordedPlace(&place)
 		}
+		entry.Reclaims, entry.Retained = conversion.RecordedReclaims(r.decision.Reclaims[key]), conversion.RecordedRetained(r.decision.Retained[key])
 		if of.released != nil {
 			entry.LeaseUID = "" // if it comes back, it has to acknowledge again
 		}
@@ -126,6 +127,7 @@ func (r *reconciliation) summarizePools() {
 		if amount := held[pool.Name]; amount > 0 {
 			entry.Held, entry.HeldFor = format(pool.Resource, amount), heldFor[pool.Name][:min(len(heldFor[pool.Name]), maxHeldFor)]
 		}
+		r.summarizeReclaim(pool, &entry)
 		state.Pools = append(state.Pools, entry)
 		if used[pool.Name] > limit {
 			r.over = append(r.over, fmt.Sprintf("%s %s/%s", pool.Name, entry.Used, entry.Limit))
@@ -224,7 +226,7 @@ func (r *reconciliation) membersGranted() metav1.Condition {
 			}
 		}
 	}
-	guaranteed := r.overGuaranteed()
+	guaranteed, overdue := r.overGuaranteed(), r.overdue()
 	condition := metav1.Condition{Type: autonodev1alpha1.MembersGranted, Status: metav1.ConditionFalse}
 	switch {
 	case !r.found.DeletionTimestamp.IsZero():
@@ -242,6 +244,9 @@ func (r *reconciliation) membersGranted() metav1.Condition {
 		condition.Reason = autonodev1alpha1.NotAcknowledgedReason
 		condition.Message = fmt.Sprintf("Karpenter hasn't acknowledged its lease for %s: %s; the quantities to be returned stay granted; check that it runs and supports leases",
 			silent, named(silentOnes))
+	case len(overdue) > 0:
+		condition.Reason = autonodev1alpha1.ReclaimOverdueReason
+		condition.Message = "not returned by the deadline to clusters with guaranteed amounts: " + named(overdue) + "; what is used stays granted; check that Karpenter runs and supports returning capacity"
 	case members == 0:
 		condition.Status, condition.Reason = metav1.ConditionTrue, autonodev1alpha1.NoMembersReason
 		condition.Message = "no hosted cluster with AutoNode on platform ClusterAPI matches spec.members"

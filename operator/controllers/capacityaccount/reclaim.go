@@ -1,0 +1,108 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package capacityaccount
+
+import (
+	"fmt"
+	"maps"
+	"slices"
+	"strings"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+
+	autonodev1alpha1 "github.com/autonode-io/autonode/api/v1alpha1"
+	"github.com/autonode-io/autonode/capacity"
+	"github.com/autonode-io/autonode/capacity/conversion"
+)
+
+// overdueAfter is how long after a deadline a borrower is reported: its pods end and its machines go.
+const overdueAfter = 5 * time.Minute
+
+// excess returns what a cluster uses of a pool beyond what it may keep.
+func (r *reconciliation) excess(key, pool string) int64 {
+	steps := r.decision.Reclaims[key][pool]
+	if len(steps) == 0 {
+		return 0
+	}
+	return max(0, r.clusters[key].used[pool]-steps[len(steps)-1].Keep)
+}
+
+// summarizeReclaim sets what is lent and reclaimed of a pool.
+func (r *reconciliation) summarizeReclaim(pool *autonodev1alpha1.LeasedPool, entry *autonodev1alpha1.CapacityPoolStatus) {
+	lends, needed, excess := false, int64(0), int64(0)
+	for _, key := range r.keys {
+		of, granted := r.clusters[key], r.decision.Record[key].Granted[pool.Name]
+		if of.member != nil {
+			lends = lends || of.member.entry.lends[pool.Name]
+			granted = max(granted, of.member.entry.guaranteed[pool.Name])
+		}
+		needed += granted
+		excess += r.excess(key, pool.Name)
+	}
+	// Guaranteed amounts and what is granted beyond them exceed the limit by what is lent.
+	if lent := needed - r.account.limits[pool.Name]; lends && lent > 0 {
+		entry.Lent = format(pool.Resource, lent)
+	}
+	if excess > 0 {
+		clusters := r.decision.ReclaimedFor[pool.Name]
+		entry.Reclaiming, entry.ReclaimingFor = format(pool.Resource, excess), clusters[:min(len(clusters), maxHeldFor)]
+	}
+}
+
+// overdue are the clusters that use more than they may keep, after the deadline.
+func (r *reconciliation) overdue() (overdue []string) {
+	for _, key := range r.keys {
+		for _, pool := range slices.Sorted(maps.Keys(r.decision.Reclaims[key])) {
+			step := r.decision.Reclaims[key][pool][0]
+			used := r.clusters[key].used[pool]
+			if used <= step.Keep {
+				continue
+			}
+			if left := step.By.Add(overdueAfter).Sub(r.now); left > 0 {
+				r.requeue(left)
+				continue
+			}
+			overdue = append(overdue, fmt.Sprintf("%s of %s", r.describe(capacity.Amounts{pool: used - step.Keep}), key))
+		}
+	}
+	return overdue
+}
+
+// recordReclaims writes an event for each pool of which borrowers are asked to return something, or nothing any more.
+func (r *reconciliation) recordReclaims() {
+	before, now := map[string]bool{}, map[string][]string{}
+	for i := range r.before.Clusters {
+		for pool := range conversion.Reclaims(&r.before.Clusters[i]) {
+			before[pool] = true
+		}
+	}
+	for _, key := range r.keys {
+		for pool, steps := range r.decision.Reclaims[key] {
+			last := steps[len(steps)-1]
+			now[pool] = append(now[pool], fmt.Sprintf("%s keeps %s by %s", key, r.amount(pool, last.Keep), last.By.UTC().Format("15:04:05")))
+		}
+	}
+	for _, pool := range slices.Sorted(maps.Keys(now)) {
+		if !before[pool] {
+			r.Recorder.Eventf(r.found, nil, corev1.EventTypeNormal, autonodev1alpha1.CapacityReclaimingReason, "DivideCapacity",
+				"%s requests what is guaranteed to it of %s, and others use it: %s", strings.Join(r.decision.ReclaimedFor[pool], ", "), pool, strings.Join(now[pool], ", "))
+		}
+	}
+	for _, pool := range slices.Sorted(maps.Keys(before)) {
+		if now[pool] == nil {
+			r.Recorder.Eventf(r.found, nil, corev1.EventTypeNormal, autonodev1alpha1.CapacityReclaimedReason, "DivideCapacity",
+				"no cluster has to return anything of %s any more", pool)
+		}
+	}
+}
+
+// amount formats an amount of a pool.
+func (r *reconciliation) amount(pool string, amount int64) string {
+	for i := range r.account.pools {
+		if r.account.pools[i].Name == pool {
+			return format(r.account.pools[i].Resource, amount)
+		}
+	}
+	return fmt.Sprint(amount)
+}

@@ -1,0 +1,158 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package capacityaccount
+
+import (
+	"strings"
+	"testing"
+	"time"
+
+	. "github.com/onsi/gomega"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/labels"
+
+	"github.com/autonode-io/autonode/api/scalar"
+	autonodev1alpha1 "github.com/autonode-io/autonode/api/v1alpha1"
+	"github.com/autonode-io/autonode/capacity"
+)
+
+// lender is a member that lends what is guaranteed to it of the reservation while it is unused.
+func lender(namespace, name string, machines int64) autonodev1alpha1.CapacityMember {
+	member := autonodev1alpha1.CapacityMember{
+		HostedCluster: &autonodev1alpha1.HostedClusterReference{Namespace: namespace, Name: name},
+		Guaranteed: guarantees(autonodev1alpha1.CapacityShare{
+			Reservation: "cr-1", Amounts: autonodev1alpha1.CapacityAmounts{"machines": scalar.Number(machines)},
+		}),
+	}
+	member.Guaranteed[0].Unused = autonodev1alpha1.UnusedLent
+	return member
+}
+
+// pool returns the status of the only pool.
+func (f *fixture) pool() autonodev1alpha1.CapacityPoolStatus {
+	f.Helper()
+	f.read()
+	f.Expect(f.account.Status.Pools).To(HaveLen(1))
+	return f.account.Status.Pools[0]
+}
+
+// said reports whether one of the events since the last call has all texts.
+func (f *fixture) said(texts ...string) bool {
+	found := false
+	for len(f.events.Events) > 0 {
+		event, all := <-f.events.Events, true
+		for _, text := range texts {
+			all = all && strings.Contains(event, text)
+		}
+		found = found || all
+	}
+	return found
+}
+
+func (f *fixture) pass(d time.Duration) time.Duration {
+	f.clock.SetTime(f.clock.Now().Add(d))
+	return f.reconcile()
+}
+
+func TestReclaim(t *testing.T) {
+	f := newFixture(t, "reclaim", "blue", "green")
+	f.change(func(spec *autonodev1alpha1.CapacityAccountSpec) {
+		spec.ReclaimGracePeriod = &scalar.Duration{Duration: 30 * time.Minute}
+		spec.Members = []autonodev1alpha1.CapacityMember{lender(f.namespace, "blue", 4), {
+			HostedCluster: &autonodev1alpha1.HostedClusterReference{Namespace: f.namespace, Name: "green"},
+			Guaranteed:    guarantees(autonodev1alpha1.CapacityShare{Reservation: "cr-1", Amounts: autonodev1alpha1.CapacityAmounts{"machines": scalar.Number(1)}}),
+		}}
+	})
+	blue, green := f.karpenters["blue"], f.karpenters["green"]
+	f.reconcile()
+	f.reconcile()
+	var asked []autonodev1alpha1.CapacityReclaim
+
+	t.Run("When a guaranteed amount is unused, others should use it, and the status say so", func(t *testing.T) {
+		g := NewWithT(t)
+		green.want(12)
+		f.settle()
+		f.pass(figures)
+		g.Expect(green.machines()).To(Equal(10))
+		g.Expect(f.pool()).To(And(HaveField("Lent", "4"), HaveField("Reclaiming", "")))
+		g.Expect(blue.lease().Spec.Pools).To(ConsistOf(And(HaveField("Reclaimable", int64(4)), HaveField("UpTo", BeZero()), HaveField("Most", BeNumerically(">=", 4)))))
+		g.Expect(green.lease().Spec.Pools).To(ConsistOf(HaveField("Reclaimable", BeZero())))
+	})
+	t.Run("When its cluster requests it, the borrower should be asked for that and no more, with a deadline", func(t *testing.T) {
+		g := NewWithT(t)
+		blue.request(1, 3)
+		f.reconcile()
+		f.pass(figures)
+		asked = green.lease().Spec.Reclaim
+		g.Expect(asked).To(ConsistOf(And(HaveField("Pool", reserved), HaveField("Keep", int64(7)), HaveField("For", ConsistOf("reclaim/blue")))))
+		g.Expect(asked[0].By.At()).To(BeTemporally("~", f.clock.Now().Add(30*time.Minute), 2*time.Minute))
+		g.Expect(asked[0].By.At()).NotTo(BeTemporally("<", f.clock.Now().Add(30*time.Minute-figures)))
+		g.Expect(green.lease().Spec.Pools).To(ConsistOf(HaveField("LaunchUpTo", HaveValue(Equal(int64(7))))))
+		g.Expect(f.pool()).To(And(HaveField("Reclaiming", "3"), HaveField("ReclaimingFor", ConsistOf("reclaim/blue")), HaveField("Waiting", "5")))
+		g.Expect(f.said(autonodev1alpha1.CapacityReclaimingReason, "reclaim/blue", reserved, "reclaim/green keeps 7")).To(BeTrue())
+	})
+	t.Run("When the operator is replaced, the deadline should stay, and nothing be written", func(t *testing.T) {
+		g := NewWithT(t)
+		f.Controller = New(Config{Management: f.Controller.Management, Live: f.Controller.Live, Selector: labels.Everything(), Recorder: f.events, Clock: f.clock})
+		before := f.writes
+		f.reconcile()
+		g.Expect(f.writes-before).To(BeNumerically("<=", 1), "but for figures nothing has changed")
+		g.Expect(green.lease().Spec.Reclaim).To(Equal(asked))
+	})
+	t.Run("When machines go, the borrower should launch none in their place, and the cluster be granted them", func(t *testing.T) {
+		g := NewWithT(t)
+		green.remove(2)
+		green.want(2)
+		for range 4 {
+			green.step()
+			f.reconcile()
+		}
+		g.Expect(green.machines()).To(Equal(8))
+		g.Expect(green.lease().Spec.Reclaim).To(Equal(asked))
+		g.Expect(f.granted("blue").Granted[reserved]).To(Equal(int64(2)))
+	})
+	t.Run("When the deadline has passed, the account should name who hasn't returned what", func(t *testing.T) {
+		g := NewWithT(t)
+		blue.request(1, 3)
+		f.pass(asked[0].By.At().Sub(f.clock.Now()))
+		g.Expect(f.condition(autonodev1alpha1.MembersGranted)).NotTo(HaveField("Reason", autonodev1alpha1.ReclaimOverdueReason))
+		f.pass(overdueAfter)
+		g.Expect(f.condition(autonodev1alpha1.MembersGranted)).To(And(HaveField("Status", metav1.ConditionFalse), HaveField("Reason", autonodev1alpha1.ReclaimOverdueReason),
+			HaveField("Message", ContainSubstring("1 of reservation/cr-1 of reclaim/green"))))
+		g.Expect(f.granted("green").Granted[reserved]).To(Equal(int64(8)), "it stays granted")
+	})
+	t.Run("When the rest has gone, nothing should be asked any more", func(t *testing.T) {
+		g := NewWithT(t)
+		green.remove(1)
+		for range 4 {
+			green.step()
+			f.reconcile()
+		}
+		blue.request(1, 3)
+		f.pass(figures)
+		g.Expect(green.lease().Spec.Reclaim).To(BeEmpty())
+		g.Expect(f.granted("blue").Granted[reserved]).To(Equal(int64(3)))
+		g.Expect(f.condition(autonodev1alpha1.MembersGranted)).To(HaveField("Status", metav1.ConditionTrue))
+		g.Expect(f.said(autonodev1alpha1.CapacityReclaimedReason, reserved)).To(BeTrue())
+	})
+	t.Run("When the cluster wants it no more, it should not be lent again for an hour, also by another operator", func(t *testing.T) {
+		g := NewWithT(t)
+		blue.request(1, 0)
+		green.want(3)
+		f.Controller = New(Config{Management: f.Controller.Management, Live: f.Controller.Live, Selector: labels.Everything(), Recorder: f.events, Clock: f.clock})
+		lent := func(after time.Duration) int {
+			f.clock.SetTime(f.clock.Now().Add(after))
+			for range 4 {
+				f.reconcile()
+				green.step()
+				blue.step()
+			}
+			return green.machines()
+		}
+		g.Expect(lent(0)).To(Equal(7))
+		g.Expect(lent(idle)).To(Equal(7), "although it is idle")
+		g.Expect(lent(capacity.RetainFor - 10*time.Minute)).To(Equal(7))
+		lent(11 * time.Minute)
+		g.Expect(lent(idle)).To(Equal(10))
+	})
+}
