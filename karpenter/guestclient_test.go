@@ -26,6 +26,7 @@ import (
 
 	"github.com/autonode-io/autonode/api/karpenter/v1alpha1"
 	"github.com/autonode-io/autonode/karpenter/core/leadership"
+	"github.com/autonode-io/autonode/karpenter/core/reclaim"
 	"github.com/autonode-io/autonode/karpenter/core/savings"
 	"github.com/autonode-io/autonode/karpenter/core/terminatefirst"
 	"github.com/autonode-io/autonode/karpenter/operator"
@@ -134,5 +135,12 @@ func TestDisruptionMethods(t *testing.T) {
 				t.Errorf("%T is Karpenter core's own, which waits for ever where there is no room", method)
 			}
 		}
+	})
+	t.Run("When the lease asks for capacity, a method should return it before nodes are disrupted for anything else", func(t *testing.T) {
+		g := NewWithT(t)
+		guest := &coreoperator.Operator{Clock: clocktesting.NewFakeClock(time.Unix(0, 0)), EventRecorder: &published{}}
+		ctx := options.ToContext(t.Context(), &options.Options{})
+		methods := disruptionMethods(ctx, guest, nil, nil, &karpenterCore{}, &operator.Providers{})
+		g.Expect(methods[0].Reason()).To(Equal(reclaim.Reason))
 	})
 }

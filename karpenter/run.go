@@ -61,6 +61,7 @@ import (
 	"github.com/autonode-io/autonode/karpenter/core/nodelimit"
 	"github.com/autonode-io/autonode/karpenter/core/nodepoolgone"
 	"github.com/autonode-io/autonode/karpenter/core/providerid"
+	"github.com/autonode-io/autonode/karpenter/core/reclaim"
 	"github.com/autonode-io/autonode/karpenter/core/refusal"
 	"github.com/autonode-io/autonode/karpenter/core/savings"
 	"github.com/autonode-io/autonode/karpenter/core/shutdown"
@@ -71,6 +72,7 @@ import (
 	"github.com/autonode-io/autonode/karpenter/core/wellknown"
 	"github.com/autonode-io/autonode/karpenter/core/zones"
 	"github.com/autonode-io/autonode/karpenter/operator"
+	capacityprovider "github.com/autonode-io/autonode/karpenter/providers/capacity"
 	"github.com/autonode-io/autonode/karpenter/providers/instancetype"
 	"github.com/autonode-io/autonode/karpenter/providers/offering"
 	"github.com/autonode-io/autonode/karpenter/providers/vacancy"
@@ -273,9 +275,13 @@ func newCore(ctx context.Context, guest *coreoperator.Operator, management *oper
 	return k, nil
 }
 
-// disruptionMethods are Karpenter core's, which terminate a node first where its replacement can't be launched before.
+// disruptionMethods are Karpenter core's, which terminate a node first where its replacement can't be launched before, after one that returns
+// capacity to other clusters.
 func disruptionMethods(ctx context.Context, guest *coreoperator.Operator, client client.Client, queue *disruption.Queue, k *karpenterCore, p *operator.Providers) []disruption.Method {
 	methods := disruption.NewMethods(ctx, guest.Clock, k.state, client, k.provisioner, k.cloudProvider, guest.EventRecorder, queue)
+	methods = reclaim.Methods(methods, reclaim.Config{
+		Guest: client, Cluster: k.state, Recorder: guest.EventRecorder, Clock: guest.Clock, Reclaims: reclaims(p.Capacity), Taken: taken(p.Capacity),
+	})
 	return terminatefirst.Methods(methods, terminatefirst.Config{
 		Guest: client, Cluster: k.state, Provisioner: k.provisioner, CloudProvider: k.cloudProvider, Recorder: guest.EventRecorder, Clock: guest.Clock,
 		Vacancies: vacanciesOf(p.Vacancies), Vacate: vacate(p.CloudProvider),
@@ -303,6 +309,26 @@ func isReplacement(queue *disruption.Queue) func(nodeClaim string) bool {
 			return slices.ContainsFunc(command.Replacements, func(replacement *disruption.Replacement) bool { return replacement.Name == nodeClaim })
 		})
 	}
+}
+
+// reclaims returns what the CapacityLease says that is to be returned.
+func reclaims(lease *capacityprovider.Provider) func() []reclaim.Reclaim {
+	return func() []reclaim.Reclaim {
+		var all []reclaim.Reclaim
+		for _, r := range lease.Reclaims() {
+			converted := reclaim.Reclaim{Pool: r.Pool, Account: r.Account, For: r.For}
+			for _, step := range r.Steps {
+				converted.Steps = append(converted.Steps, reclaim.Step(step))
+			}
+			all = append(all, converted)
+		}
+		return all
+	}
+}
+
+// taken returns what a NodeClaim's machine takes of each pool of the CapacityLease.
+func taken(lease *capacityprovider.Provider) func(nodeClaim string) map[string]int64 {
+	return func(nodeClaim string) map[string]int64 { return lease.Taken(nodeClaim) }
 }
 
 // vacanciesOf returns how many vacancies a NodePool has, and whether there may be no more.
@@ -395,13 +421,14 @@ func newControllers(guest *coreoperator.Operator, management *operator.Managemen
 			Clock:       guest.Clock,
 		}),
 		wanted.New(wanted.Config{
-			Short:     p.Capacity.Short,
-			Pending:   wanted.Pending(guest.GetClient()),
-			Simulate:  wanted.ByScheduler(guest.GetClient(), k.state, k.provisioner, guest.Clock, guest.EventRecorder),
-			InTime:    p.CloudProvider.InTime,
-			MachineOf: p.CloudProvider.MachineOf,
-			Want:      p.Capacity.Want,
-			Clock:     guest.Clock,
+			Short:      p.Capacity.Short,
+			CanReclaim: p.Capacity.CanReclaim,
+			Pending:    wanted.Pending(guest.GetClient()),
+			Simulate:   wanted.ByScheduler(guest.GetClient(), k.state, k.provisioner, guest.Clock, guest.EventRecorder),
+			InTime:     p.CloudProvider.InTime,
+			MachineOf:  p.CloudProvider.MachineOf,
+			Want:       p.Capacity.Want,
+			Clock:      guest.Clock,
 		}),
 		vacancies.New(vacancies.Config{
 			Guest: guest.GetClient(), Vacancies: p.Vacancies, Inventory: p.Inventory, Unavailable: p.Unavailable, Recorder: guest.EventRecorder, Clock: guest.Clock,

@@ -3,6 +3,7 @@
 package cloudprovider_test
 
 import (
+	"context"
 	"testing"
 	"time"
 
@@ -231,5 +232,34 @@ func TestInTime(t *testing.T) {
 		}
 		_, ok := f.provider.MachineOf("none", "c4-large", instanceTypes[0].Offerings[0])
 		g.Expect(ok).To(BeFalse())
+	})
+	t.Run("When others use what is guaranteed of a reservation, it should offer what they have to return to whoever asks for that", func(t *testing.T) {
+		p := newPlanner(t)
+		pool := "reservation/" + block
+		lease := environment.NewLease([]capacity.Rule{{Pool: pool, Resource: capacity.Machines, Reservation: block}}, capacity.Amounts{})
+		leased := capacityprovider.New(capacityprovider.Config{Clock: clocktesting.NewFakeClock(time.Now()), Source: lease})
+		lease.Write(t, leased, func(l *capacityprovider.Lease) {
+			l.Most, l.Reclaimable = capacity.Amounts{pool: 3}, capacity.Amounts{pool: 2}
+		})
+		p.provider.Reservations.Capacity, p.store.Capacity = leased, leased
+		p.store.Delete(p.nodeClass.Name)
+		p.selectsReserved()
+		reserved := func(ctx context.Context) karpcloudprovider.Offerings {
+			instanceTypes, err := p.provider.GetInstanceTypes(ctx, p.pools[0])
+			p.Expect(err).NotTo(HaveOccurred())
+			var offerings karpcloudprovider.Offerings
+			for _, it := range instanceTypes {
+				for _, o := range it.Offerings.Launchable() {
+					if o.CapacityType() == karpv1.CapacityTypeReserved {
+						offerings = append(offerings, o)
+					}
+				}
+			}
+			return offerings
+		}
+		p.Expect(reserved(p.ctx)).To(BeEmpty())
+		p.Expect(reserved(p.provider.InTime(p.ctx))).To(ConsistOf(HaveField("ReservationCapacity", 2)))
+		lease.Write(t, leased, func(l *capacityprovider.Lease) { l.Reclaimable = nil })
+		p.Expect(reserved(p.provider.InTime(p.ctx))).To(BeEmpty())
 	})
 }

@@ -52,12 +52,7 @@ func newPlanner(t *testing.T) *planner {
 	core := &options.Options{PreferencePolicy: options.PreferencePolicyRespect, MinValuesPolicy: options.MinValuesPolicyStrict, IgnoreDRARequests: true}
 	core.FeatureGates.ReservedCapacity = true
 	f.ctx = options.ToContext(t.Context(), core)
-	k4 := f.Template("k4", 0)
-	k4.Price, k4.Offerings = nil, []catalog.Offering{
-		{Zone: "a", CapacityType: karpv1.CapacityTypeReserved, Price: 0.010, Priced: true, Reservation: block, Count: inBlock},
-		{Zone: "a", CapacityType: karpv1.CapacityTypeOnDemand, Price: 0.139, Priced: true},
-	}
-	f.selects([]template.Template{k4}, template.Cluster{FailureDomains: []string{"a"}}, template.Gaps{})
+	f.selectsReserved()
 	p := &planner{fixture: f, WithT: NewWithT(t), pods: map[string][]*corev1.Pod{}}
 	for _, name := range []string{"web", "batch"} {
 		pool := &karpv1.NodePool{ObjectMeta: metav1.ObjectMeta{Name: name, UID: types.UID("pool-" + name)}}
@@ -80,6 +75,16 @@ func newPlanner(t *testing.T) *planner {
 		}
 	}
 	return p
+}
+
+// selectsReserved lets the node class offer one instance type, reserved and on demand.
+func (f *fixture) selectsReserved() {
+	k4 := f.Template("k4", 0)
+	k4.Price, k4.Offerings = nil, []catalog.Offering{
+		{Zone: "a", CapacityType: karpv1.CapacityTypeReserved, Price: 0.010, Priced: true, Reservation: block, Count: inBlock},
+		{Zone: "a", CapacityType: karpv1.CapacityTypeOnDemand, Price: 0.139, Priced: true},
+	}
+	f.selects([]template.Template{k4}, template.Cluster{FailureDomains: []string{"a"}}, template.Gaps{})
 }
 
 // offered is what Karpenter knows of a NodePool's instance types now.

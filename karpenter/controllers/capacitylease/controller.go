@@ -10,6 +10,7 @@ import (
 	"errors"
 	"fmt"
 	"slices"
+	"strings"
 	"time"
 
 	"k8s.io/apimachinery/pkg/api/equality"
@@ -29,6 +30,7 @@ import (
 	"github.com/autonode-io/autonode/capacity/conversion"
 	capacityprovider "github.com/autonode-io/autonode/karpenter/providers/capacity"
 	"github.com/autonode-io/autonode/karpenter/providers/offering"
+	"github.com/autonode-io/autonode/message"
 )
 
 const (
@@ -131,6 +133,7 @@ func (c *Controller) report(ctx context.Context) (wait time.Duration, err error)
 	conversion.SetReport(status, report)
 	status.Unavailable, status.Unmatched = c.unavailable(), bounded(c.Capacity.Unmatched())
 	c.setReady(status, c.Capacity.Generation())
+	c.setReturned(status)
 	if equality.Semantic.DeepEqual(status, written) {
 		return 0, nil
 	}
@@ -172,10 +175,48 @@ func (c *Controller) setReady(status *autonodev1alpha1.CapacityLeaseStatus, gene
 	})
 }
 
+// setReturned says what the cluster has to return, and by when. It says nothing if there is nothing to return.
+func (c *Controller) setReturned(status *autonodev1alpha1.CapacityLeaseStatus) {
+	reclaims := c.Capacity.Reclaims()
+	if len(reclaims) == 0 {
+		meta.RemoveStatusCondition(&status.Conditions, autonodev1alpha1.CapacityReturned)
+		return
+	}
+	now, late := c.Clock.Now(), false
+	var texts []string
+	for i := range reclaims {
+		r := &reclaims[i]
+		if r.Excess == 0 {
+			continue
+		}
+		late = late || !now.Before(r.By())
+		texts = append(texts, fmt.Sprintf("%d of %s by %s for %s", r.Excess, r.Pool, r.By().UTC().Format(time.RFC3339), strings.Join(r.For, ", ")))
+	}
+	condition := metav1.Condition{
+		Type: autonodev1alpha1.CapacityReturned, Status: metav1.ConditionTrue, Reason: autonodev1alpha1.AsExpectedReason, Message: "the cluster keeps no more than it may",
+		ObservedGeneration: c.Capacity.Generation(), LastTransitionTime: metav1.NewTime(now.Truncate(time.Second)),
+	}
+	if len(texts) > 0 {
+		condition.Status, condition.Reason = metav1.ConditionFalse, autonodev1alpha1.DrainingReason
+		condition.Message = message.Cut("Karpenter removes nodes to return "+strings.Join(texts, "; "), maxReturned)
+		if late {
+			condition.Reason = autonodev1alpha1.DeadlinePassedReason
+		}
+	}
+	meta.SetStatusCondition(&status.Conditions, condition)
+}
+
+// maxReturned bounds the message of the condition CapacityReturned, in bytes.
+const maxReturned = 1024
+
 // isGenerationOnly reports whether a report differs from the one that was written in nothing but the generation of the lease.
 func isGenerationOnly(status, written *autonodev1alpha1.CapacityLeaseStatus) bool {
 	if meta.FindStatusCondition(written.Conditions, autonodev1alpha1.Ready) == nil || written.AcknowledgedSequence == 0 {
 		return false // the operator is waiting for it
+	}
+	if before, now := meta.FindStatusCondition(written.Conditions, autonodev1alpha1.CapacityReturned), meta.FindStatusCondition(status.Conditions, autonodev1alpha1.CapacityReturned); (before == nil) != (now == nil) ||
+		before != nil && before.Message != now.Message {
+		return false
 	}
 	same := *written
 	same.ObservedGeneration, same.Conditions = status.ObservedGeneration, status.Conditions

@@ -11,6 +11,7 @@ import (
 	kstatus "github.com/fluxcd/cli-utils/pkg/kstatus/status"
 	. "github.com/onsi/gomega"
 	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/apimachinery/pkg/runtime"
@@ -270,5 +271,46 @@ func TestReady(t *testing.T) {
 		f.Expect(f.kstatus()).To(Equal(kstatus.InProgressStatus))
 		f.Eventually(func() kstatus.Status { passes(); return f.kstatus() }).Should(Equal(kstatus.CurrentStatus))
 		f.Expect(clk.Since(before)).To(BeNumerically(">", 20*time.Second))
+	})
+}
+
+func TestReturned(t *testing.T) {
+	f := newFixture(t)
+	f.machine("one", "uid-one")
+	f.machine("two", "uid-two")
+	f.grant(1, 2, 2)
+	f.Eventually(func() error { return f.capacity.Open(t.Context()) }).Should(BeAssignableToTypeOf(&capacityprovider.SucceedingError{}))
+	f.clock.SetTime(f.clock.Now().Add(capacity.InFlight))
+	f.capacity.Trigger()
+	reclaim := func(entries ...autonodev1alpha1.CapacityReclaim) {
+		f.Eventually(func() error {
+			lease := f.lease()
+			lease.Spec.Reclaim = entries
+			return f.Admin.Update(t.Context(), lease)
+		}).Should(Succeed())
+	}
+	returned := func() *metav1.Condition {
+		return meta.FindStatusCondition(f.lease().Status.Conditions, autonodev1alpha1.CapacityReturned)
+	}
+	f.Eventually(func() int64 { return f.lease().Status.AcknowledgedSequence }).Should(Equal(int64(1)))
+	f.Expect(returned()).To(BeNil())
+
+	t.Run("When capacity is to be returned, it should say how much, by when and for whom", func(t *testing.T) {
+		reclaim(autonodev1alpha1.CapacityReclaim{Pool: "reservation/cr-1", Keep: 1, By: scalar.NewTime(time.Now().Add(time.Hour)), For: []string{"clusters/blue"}})
+		f.Eventually(returned).Should(HaveValue(And(HaveField("Status", metav1.ConditionFalse), HaveField("Reason", autonodev1alpha1.DrainingReason),
+			HaveField("Message", And(ContainSubstring("1 of reservation/cr-1 by "), ContainSubstring("clusters/blue"))))))
+		f.Expect(f.kstatus()).To(Equal(kstatus.CurrentStatus))
+	})
+	t.Run("When the deadline has passed, it should say so", func(t *testing.T) {
+		reclaim(autonodev1alpha1.CapacityReclaim{Pool: "reservation/cr-1", Keep: 1, By: scalar.NewTime(time.Now().Add(-time.Hour)), For: []string{"clusters/blue"}})
+		f.Eventually(returned).Should(HaveValue(HaveField("Reason", autonodev1alpha1.DeadlinePassedReason)))
+	})
+	t.Run("When the cluster keeps no more than it may, it should say so", func(t *testing.T) {
+		reclaim(autonodev1alpha1.CapacityReclaim{Pool: "reservation/cr-1", Keep: 2, By: scalar.NewTime(time.Now().Add(time.Hour)), For: []string{"clusters/blue"}})
+		f.Eventually(returned).Should(HaveValue(HaveField("Status", metav1.ConditionTrue)))
+	})
+	t.Run("When nothing is to be returned any more, it should say nothing of it", func(t *testing.T) {
+		reclaim()
+		f.Eventually(returned).Should(BeNil())
 	})
 }

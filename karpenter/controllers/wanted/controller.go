@@ -49,6 +49,8 @@ var ErrUnsynced = errors.New("the state of the cluster isn't synced")
 type Config struct {
 	// Short reports whether the lease leaves too little of a pool for some machine.
 	Short func() bool
+	// CanReclaim reports whether the lease leaves nothing of a reservation that other clusters have to return once this one requests it.
+	CanReclaim func() bool
 	// Pending counts the pods that may wait for a node.
 	Pending func(context.Context) (int, error)
 	// Simulate plans for pods as Karpenter core does.
@@ -118,7 +120,7 @@ func (c *Controller) request(ctx context.Context) error {
 	if err != nil {
 		return fmt.Errorf("planning for pending pods: %w", err)
 	}
-	waiting := unschedulable(now)
+	waiting := unschedulable(now, c.CanReclaim())
 	if len(waiting) == 0 {
 		return nil
 	}
@@ -138,11 +140,12 @@ func (c *Controller) request(ctx context.Context) error {
 	return nil
 }
 
-// unschedulable returns the pods that get neither a node nor a new NodeClaim.
-func unschedulable(results scheduling.Results) sets.Set[types.UID] {
+// unschedulable returns the pods that get neither a node nor a new NodeClaim; reserved: also those that Karpenter core has wait for a full
+// reservation.
+func unschedulable(results scheduling.Results, reserved bool) sets.Set[types.UID] {
 	waiting := sets.New[types.UID]()
 	for pod, err := range results.PodErrors {
-		if !scheduling.IsReservedOfferingError(err) && !scheduling.IsDRAError(err) {
+		if (reserved || !scheduling.IsReservedOfferingError(err)) && !scheduling.IsDRAError(err) {
 			waiting.Insert(pod.UID)
 		}
 	}

@@ -30,19 +30,21 @@ type planner struct {
 	now, later scheduling.Results
 	err        error
 	// simulated counts plans, and each takes so long.
-	simulated int
-	takes     time.Duration
-	short     bool
-	pending   int
-	wanted    map[capacity.Machine]int64
-	clock     *clocktesting.FakeClock
+	simulated  int
+	takes      time.Duration
+	short      bool
+	canReclaim bool
+	pending    int
+	wanted     map[capacity.Machine]int64
+	clock      *clocktesting.FakeClock
 }
 
 func (p *planner) controller() *wanted.Controller {
 	p.clock = clocktesting.NewFakeClock(time.Now())
 	return wanted.New(wanted.Config{
-		Short:   func() bool { return p.short },
-		Pending: func(context.Context) (int, error) { return p.pending, nil },
+		Short:      func() bool { return p.short },
+		CanReclaim: func() bool { return p.canReclaim },
+		Pending:    func(context.Context) (int, error) { return p.pending, nil },
 		Simulate: func(ctx context.Context) (scheduling.Results, error) {
 			p.simulated++
 			p.clock.Step(p.takes)
@@ -105,6 +107,11 @@ func TestWanted(t *testing.T) {
 		{"When Karpenter core waits for a reservation that it has just planned with, it should request nothing", planner{
 			short: true, pending: 1, now: scheduling.Results{PodErrors: map[*corev1.Pod]error{waits: scheduling.NewReservedOfferingError(errors.New("limited"))}},
 		}, nil, 1},
+		{"When a reservation is full that other clusters have to return, it should request it", planner{
+			short: true, canReclaim: true, pending: 1,
+			now:   scheduling.Results{PodErrors: map[*corev1.Pod]error{waits: scheduling.NewReservedOfferingError(errors.New("full"))}},
+			later: scheduling.Results{NewNodeClaims: []*scheduling.NodeClaim{claim(sizes, waits)}},
+		}, want, 2},
 		{"When the node class offers it no longer, it should request nothing", planner{
 			short: true, pending: 1,
 			now:   scheduling.Results{PodErrors: map[*corev1.Pod]error{waits: errors.New("no offering")}},

@@ -44,13 +44,19 @@ type Lease struct {
 	Most capacity.Amounts
 	// Account identifies the account that grants it. Without one the lease limits nothing.
 	Account string
-	Rules   []capacity.Rule
+	// AccountName is the account's name.
+	AccountName string
+	Rules       []capacity.Rule
 	// Expires is when pools end, by name.
 	Expires     map[string]time.Time
 	Commitments Commitments
 	Unavailable []capacity.Unavailable
 	// Quotas of the infrastructure that other clusters report as exhausted.
 	Quotas []offering.ClosedQuota
+	// ReclaimedFor are the clusters that request what this one has to return, by pool.
+	ReclaimedFor map[string][]string
+	// Reclaimable is what the cluster may request although others use it.
+	Reclaimable capacity.Amounts
 	// Status is the report that was written last.
 	Status autonodev1alpha1.CapacityLeaseStatus
 }

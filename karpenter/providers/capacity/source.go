@@ -145,7 +145,11 @@ func leaseOf(object *autonodev1alpha1.CapacityLease) *Lease {
 	if object.Spec.Account == nil {
 		return l // it limits nothing
 	}
-	l.Account, l.Rules = object.Spec.Account.UID, conversion.Rules(object)
+	l.Account, l.AccountName, l.Rules = object.Spec.Account.UID, object.Spec.Account.Name, conversion.Rules(object)
+	l.Reclaimable, l.ReclaimedFor = conversion.Reclaimable(object), make(map[string][]string, len(object.Spec.Reclaim))
+	for i := range object.Spec.Reclaim {
+		l.ReclaimedFor[object.Spec.Reclaim[i].Pool] = object.Spec.Reclaim[i].For
+	}
 	for i := range object.Spec.Pools {
 		if pool := &object.Spec.Pools[i]; pool.Expires != nil {
 			if l.Expires == nil {

@@ -72,20 +72,32 @@ func (c *Choice) frees(machine Vacated, lease *capacityprovider.Provider) bool {
 // Without returns instance types of the snapshot as they would be offered if a machine went, and what is full: those that it keeps from being
 // launched are copied. Reserved offerings are as before, because Karpenter core counts their slots itself.
 func (s *Snapshot) Without(machine Vacated, lease *capacityprovider.Provider, instanceTypes []*karpcloudprovider.InstanceType) (opened []*karpcloudprovider.InstanceType, full Full) {
-	return s.open(instanceTypes, func(choice *Choice) bool { return choice.frees(machine, lease) })
+	return s.open(instanceTypes, func(choice *Choice) int {
+		if choice.Key.Reservation == "" && choice.frees(machine, lease) {
+			return unlimited
+		}
+		return 0
+	})
 }
 
 // InTime returns instance types of the snapshot as they would be offered if the lease had room for what might be granted in time. Reserved
-// offerings are as before.
+// offerings have as many machines as other clusters have to return once this one requests them.
 func (s *Snapshot) InTime(lease *capacityprovider.Provider, instanceTypes []*karpcloudprovider.InstanceType) []*karpcloudprovider.InstanceType {
-	opened, _ := s.open(instanceTypes, func(choice *Choice) bool {
-		return choice.Full == FullLease && lease.InTime(capacityprovider.MachineOf(choice.Key, choice.Template))
+	opened, _ := s.open(instanceTypes, func(choice *Choice) int {
+		switch machine := capacityprovider.MachineOf(choice.Key, choice.Template); {
+		case choice.Key.Reservation != "" && choice.leaseFull:
+			return lease.Reclaimable(machine)
+		case choice.Key.Reservation == "" && choice.Full == FullLease && lease.InTime(machine):
+			return unlimited
+		}
+		return 0
 	})
 	return opened
 }
 
 // open returns instance types of the snapshot with some offerings available that aren't, and what those lack. Those that have any are copied.
-func (s *Snapshot) open(instanceTypes []*karpcloudprovider.InstanceType, opens func(*Choice) bool) (opened []*karpcloudprovider.InstanceType, full Full) {
+// room returns how many machines of an offering there are then.
+func (s *Snapshot) open(instanceTypes []*karpcloudprovider.InstanceType, room func(*Choice) int) (opened []*karpcloudprovider.InstanceType, full Full) {
 	opened = instanceTypes
 	for i, it := range instanceTypes {
 		r, ok := s.find(it.Name)
@@ -96,7 +108,11 @@ func (s *Snapshot) open(instanceTypes []*karpcloudprovider.InstanceType, opens f
 		for _, choice := range r.choices {
 			// A type that the NodePool may not launch has offerings of its own.
 			at := slices.Index(it.Offerings, choice.Offering)
-			if at < 0 || choice.Key.Reservation != "" || !opens(choice) {
+			if at < 0 {
+				continue
+			}
+			machines := room(choice)
+			if machines == 0 {
 				continue
 			}
 			if offerings == nil {
@@ -104,12 +120,15 @@ func (s *Snapshot) open(instanceTypes []*karpcloudprovider.InstanceType, opens f
 			}
 			open := *it.Offerings[at]
 			open.Available = true
+			if choice.Key.Reservation != "" {
+				open.ReservationCapacity = machines
+			}
 			offerings[at], full = &open, full|choice.Full
 		}
 		if offerings == nil {
 			continue
 		}
-		if full != 0 && &opened[0] == &instanceTypes[0] {
+		if &opened[0] == &instanceTypes[0] {
 			opened = slices.Clone(instanceTypes)
 		}
 		opened[i] = &karpcloudprovider.InstanceType{

@@ -142,6 +142,7 @@ func (b *builder) eachSold(tmpl *template.Template, obstacle string, yield func(
 		choice, left := b.leased(tmpl, key, b.failureDomain(tmpl, zone), price, known && reaches, obstacle)
 		choice.Zoneless, choice.priced = zone == DefaultZone && o.Zone == "", known
 		if o.Reservation != "" {
+			choice.leaseFull = choice.Full == FullLease
 			if choice.Full&FullLease != 0 && !b.runs(key) {
 				choice.Full = 0 // whatever goes, it may be too large
 			}

@@ -40,6 +40,8 @@ type Choice struct {
 
 	// Full is what keeps the offering from being launched, if nothing else does.
 	Full Full
+	// leaseFull: nothing but the CapacityLease keeps the machine of a reservation from being launched.
+	leaseFull bool
 	// Replaces is the NodeClaim whose vacancy the machine fills; empty for none.
 	Replaces string
 

@@ -1,0 +1,213 @@
+// SPDX-License-Identifier: Apache-2.0
+
+// Package reclaim lets Karpenter core remove nodes whose machines take what the hosted cluster has to return to the account that it shares with
+// other clusters: within disruption budgets until a deadline, and by force afterwards.
+//
+// Upstream gap: core removes nodes that are empty, drifted, unhealthy or too dear. Nothing tells it to have fewer nodes of some kind by a time
+// (docs/upstream/reclaim.md).
+package reclaim
+
+import (
+	"cmp"
+	"context"
+	"fmt"
+	"slices"
+	"strings"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/utils/clock"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+	karpv1 "sigs.k8s.io/karpenter/pkg/apis/v1"
+	"sigs.k8s.io/karpenter/pkg/controllers/disruption"
+	"sigs.k8s.io/karpenter/pkg/controllers/state"
+	"sigs.k8s.io/karpenter/pkg/events"
+	"sigs.k8s.io/karpenter/pkg/utils/pdb"
+)
+
+// Reason of the disruption, and of the event on a NodeClaim and its Node. The message names the account, the pool and the clusters that need it.
+// A NodePool's disruption budgets without reasons apply; the API has no name for this one.
+const Reason karpv1.DisruptionReason = "CapacityReclaimed"
+
+// maxGracePeriod is the longest time that pods have to end after the deadline, by their own terminationGracePeriodSeconds.
+const maxGracePeriod = time.Hour
+
+// Reclaim is what the cluster has to return of a pool.
+type Reclaim struct {
+	Pool, Account string
+	// For are the clusters that need it.
+	For []string
+	// Steps have each a lower amount and a later deadline than the one before.
+	Steps []Step
+}
+
+// Step is the most that the cluster may keep of a pool from a deadline on.
+type Step struct {
+	Keep int64
+	By   time.Time
+}
+
+// Config of the method.
+type Config struct {
+	Guest    client.Client
+	Cluster  *state.Cluster
+	Recorder events.Recorder
+	Clock    clock.Clock
+	// Reclaims returns what the cluster has to return now.
+	Reclaims func() []Reclaim
+	// Taken returns what a NodeClaim's machine takes of each pool.
+	Taken func(nodeClaim string) map[string]int64
+}
+
+// Methods returns the methods with one before them that returns capacity: what it removes needs no other disruption.
+func Methods(methods []disruption.Method, config Config) []disruption.Method {
+	return slices.Concat([]disruption.Method{&method{config}}, methods)
+}
+
+type method struct{ Config }
+
+// Reason implements disruption.Method.
+func (m *method) Reason() karpv1.DisruptionReason { return Reason }
+
+// Class implements disruption.Method: of all classes, this one leaves it to the method which nodes that may not be disrupted are removed after
+// the deadline.
+func (m *method) Class() string { return disruption.RepairDisruptionClass }
+
+// ConsolidationType implements disruption.Method.
+func (m *method) ConsolidationType() string { return "" }
+
+// ShouldDisrupt implements disruption.Method.
+func (m *method) ShouldDisrupt(_ context.Context, c *disruption.Candidate) bool {
+	reclaims := m.Reclaims()
+	if len(reclaims) == 0 {
+		return false
+	}
+	taken := m.Taken(c.NodeClaim.Name)
+	return slices.ContainsFunc(reclaims, func(r Reclaim) bool { return taken[r.Pool] > 0 })
+}
+
+// candidate is a node that may be removed.
+type candidate struct {
+	*disruption.Candidate
+	taken map[string]int64
+	// blocked: it may not be disrupted before the deadline.
+	blocked bool
+	pods    []*corev1.Pod
+	chosen  bool
+}
+
+// ComputeCommands implements disruption.Method. It launches no replacements: pods are placed elsewhere, or wait.
+func (m *method) ComputeCommands(ctx context.Context, budgets map[string]int, found ...*disruption.Candidate) ([]disruption.Command, error) {
+	pdbs, err := pdb.NewLimits(ctx, m.Guest)
+	if err != nil {
+		return nil, fmt.Errorf("tracking PodDisruptionBudgets: %w", err)
+	}
+	candidates := make([]*candidate, 0, len(found))
+	for _, c := range found {
+		pods, err := c.Pods(ctx, m.Guest)
+		if err != nil {
+			return nil, fmt.Errorf("listing the pods of node %s: %w", c.Name(), err)
+		}
+		_, podErr := c.ValidatePodsDisruptable(ctx, m.Guest, pdbs, m.Clock, m.Recorder)
+		candidates = append(candidates, &candidate{
+			Candidate: c, taken: m.Taken(c.NodeClaim.Name), blocked: podErr != nil || c.ValidateNodeDisruptable(m.Clock) != nil, pods: pods,
+		})
+	}
+	slices.SortFunc(candidates, func(a, b *candidate) int {
+		return cmp.Or(compare(a.blocked, b.blocked), cmp.Compare(a.DisruptionCost, b.DisruptionCost), cmp.Compare(a.Name(), b.Name()))
+	})
+	staying, now := m.staying(), m.Clock.Now()
+	var commands []disruption.Command
+	for _, r := range m.Reclaims() {
+		for {
+			i := slices.IndexFunc(r.Steps, func(s Step) bool { return staying[r.Pool] > s.Keep })
+			if i < 0 {
+				break
+			}
+			by := r.Steps[i].By
+			forced := !now.Before(by)
+			c := choose(candidates, r.Pool, staying[r.Pool]-r.Steps[len(r.Steps)-1].Keep, func(c *candidate) bool {
+				return forced || !c.blocked && budgets[c.NodePool.Name] > 0
+			})
+			if c == nil {
+				break
+			}
+			c.chosen = true
+			budgets[c.NodePool.Name]--
+			for pool, amount := range c.taken {
+				staying[pool] -= amount
+			}
+			commands = append(commands, m.remove(c, &r, by, now))
+		}
+	}
+	return commands, nil
+}
+
+// staying is what the machines take whose nodes aren't being removed, by pool. Launches without a node yet don't count.
+func (m *method) staying() map[string]int64 {
+	staying := map[string]int64{}
+	for _, node := range m.Cluster.DeepCopyNodes() {
+		if node.NodeClaim == nil || node.MarkedForDeletion() {
+			continue
+		}
+		for pool, amount := range m.Taken(node.NodeClaim.Name) {
+			staying[pool] += amount
+		}
+	}
+	return staying
+}
+
+// choose returns the first candidate that takes from a pool, and no more than the excess; without one, that which takes the least.
+func choose(candidates []*candidate, pool string, excess int64, may func(*candidate) bool) *candidate {
+	var least *candidate
+	for _, c := range candidates {
+		switch taken := c.taken[pool]; {
+		case taken <= 0 || c.chosen || !may(c):
+		case taken <= excess:
+			return c
+		case least == nil || taken < least.taken[pool]:
+			least = c
+		}
+	}
+	return least
+}
+
+// remove returns the command that removes a node. The drain ends by force after the deadline: core deletes a pod earlier than a NodeClaim's
+// termination by the pod's own grace period, so the termination is later than the deadline by the longest one.
+func (m *method) remove(c *candidate, r *Reclaim, by, now time.Time) disruption.Command {
+	grace := time.Duration(0)
+	for _, pod := range c.pods {
+		if seconds := pod.Spec.TerminationGracePeriodSeconds; seconds != nil {
+			grace = max(grace, min(time.Duration(*seconds)*time.Second, maxGracePeriod))
+		}
+	}
+	if by.Before(now) {
+		by = now
+	}
+	// The annotation has whole seconds.
+	bound := by.Sub(now) + grace + time.Second
+	if own := c.NodeClaim.Spec.TerminationGracePeriod; own != nil {
+		bound = min(bound, own.Duration)
+	}
+	c.TerminationGracePeriod = &bound
+	text := fmt.Sprintf("Removing the node for %s, which needs what is guaranteed to it of %s of account %s: this cluster may keep %d. The drain ends by %s",
+		strings.Join(r.For, ", "), r.Pool, r.Account, r.Steps[len(r.Steps)-1].Keep, now.Add(bound).UTC().Format(time.RFC3339))
+	for _, object := range []client.Object{c.NodeClaim, c.Node} {
+		m.Recorder.Publish(events.Event{
+			InvolvedObject: object, Type: corev1.EventTypeNormal, Reason: string(Reason), Message: text, DedupeValues: []string{string(object.GetUID())},
+		})
+	}
+	return disruption.Command{
+		Candidates: []*disruption.Candidate{c.Candidate}, PoolDisruptionCosts: map[string]float64{c.NodePool.Name: c.RescheduleDisruptionCost},
+	}
+}
+
+func compare(a, b bool) int {
+	switch {
+	case a == b:
+		return 0
+	case b:
+		return -1
+	}
+	return 1
+}

@@ -1,0 +1,275 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package reclaim_test
+
+import (
+	"context"
+	"flag"
+	"fmt"
+	"slices"
+	"testing"
+	"time"
+
+	"github.com/awslabs/operatorpkg/status"
+	. "github.com/onsi/gomega"
+	corev1 "k8s.io/api/core/v1"
+	policyv1 "k8s.io/api/policy/v1"
+	"k8s.io/apimachinery/pkg/api/resource"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/apimachinery/pkg/util/intstr"
+	clientgoscheme "k8s.io/client-go/kubernetes/scheme"
+	clocktesting "k8s.io/utils/clock/testing"
+	"k8s.io/utils/ptr"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+	"sigs.k8s.io/controller-runtime/pkg/client/fake"
+	"sigs.k8s.io/controller-runtime/pkg/reconcile"
+	karpv1 "sigs.k8s.io/karpenter/pkg/apis/v1"
+	karpcloudprovider "sigs.k8s.io/karpenter/pkg/cloudprovider"
+	"sigs.k8s.io/karpenter/pkg/controllers/disruption"
+	"sigs.k8s.io/karpenter/pkg/controllers/dynamicresources/deviceallocation"
+	"sigs.k8s.io/karpenter/pkg/controllers/provisioning"
+	"sigs.k8s.io/karpenter/pkg/controllers/state"
+	"sigs.k8s.io/karpenter/pkg/controllers/state/informer"
+	"sigs.k8s.io/karpenter/pkg/operator/options"
+	karpscheduling "sigs.k8s.io/karpenter/pkg/scheduling"
+	"sigs.k8s.io/karpenter/pkg/state/cost"
+	"sigs.k8s.io/karpenter/pkg/state/virtualpods"
+
+	"github.com/autonode-io/autonode/api/karpenter/v1alpha1"
+	"github.com/autonode-io/autonode/internal/environment"
+	"github.com/autonode-io/autonode/karpenter/core/reclaim"
+)
+
+const pool = "reservation/cr-1"
+
+// provider offers one instance type.
+type provider struct {
+	karpcloudprovider.CloudProvider
+}
+
+func (provider) GetSupportedNodeClasses() []status.Object {
+	return []status.Object{&v1alpha1.ClusterAPINodeClass{}}
+}
+func (provider) Name() string                                     { return "test" }
+func (provider) RepairPolicies() []karpcloudprovider.RepairPolicy { return nil }
+
+func (provider) GetInstanceTypes(context.Context, *karpv1.NodePool) ([]*karpcloudprovider.InstanceType, error) {
+	requirements := karpscheduling.NewLabelRequirements(map[string]string{corev1.LabelTopologyZone: "a", karpv1.CapacityTypeLabelKey: karpv1.CapacityTypeOnDemand})
+	return []*karpcloudprovider.InstanceType{{
+		Name: "c4", Capacity: room(), Overhead: &karpcloudprovider.InstanceTypeOverhead{},
+		Requirements: karpscheduling.NewLabelRequirements(map[string]string{corev1.LabelInstanceTypeStable: "c4", corev1.LabelTopologyZone: "a"}),
+		Offerings:    karpcloudprovider.Offerings{{Requirements: requirements, Price: 1, Available: true}},
+	}}, nil
+}
+
+func room() corev1.ResourceList {
+	return corev1.ResourceList{corev1.ResourceCPU: resource.MustParse("4"), corev1.ResourceMemory: resource.MustParse("8Gi"), corev1.ResourcePods: resource.MustParse("110")}
+}
+
+// guest has five nodes, n0 to n4, whose machines take one of the pool each, unless taken says otherwise. n0 has the most pods, n4 none.
+type guest struct {
+	budget string
+	taken  map[string]int64
+	steps  []reclaim.Step
+	// pdb: no pod may be evicted. change changes a node, its NodeClaim and each of its pods.
+	pdb    bool
+	change func(name string, node *corev1.Node, claim *karpv1.NodeClaim, pod *corev1.Pod)
+}
+
+func (g *guest) objects() []client.Object {
+	nodePool := &karpv1.NodePool{ObjectMeta: metav1.ObjectMeta{Name: "general", UID: "general"}}
+	nodePool.Spec.Template.Spec.NodeClassRef = &karpv1.NodeClassReference{Group: v1alpha1.Group, Kind: v1alpha1.Kind, Name: "default"}
+	nodePool.Spec.Disruption = karpv1.Disruption{ConsolidationPolicy: karpv1.ConsolidationPolicyWhenEmpty, ConsolidateAfter: karpv1.MustParseNillableDuration("Never"), Budgets: []karpv1.Budget{{Nodes: g.budget}}}
+	for _, condition := range []string{karpv1.ConditionTypeValidationSucceeded, karpv1.ConditionTypeNodeClassReady, status.ConditionReady} {
+		nodePool.StatusConditions().SetTrue(condition)
+	}
+	objects := []client.Object{nodePool}
+	for i := range 5 {
+		name := fmt.Sprintf("n%d", i)
+		labels := map[string]string{
+			karpv1.NodePoolLabelKey: nodePool.Name, corev1.LabelInstanceTypeStable: "c4", corev1.LabelTopologyZone: "a", corev1.LabelHostname: name,
+			karpv1.CapacityTypeLabelKey: karpv1.CapacityTypeOnDemand, karpv1.NodeRegisteredLabelKey: "true", karpv1.NodeInitializedLabelKey: "true",
+		}
+		node := &corev1.Node{
+			ObjectMeta: metav1.ObjectMeta{Name: name, UID: types.UID("node-" + name), Labels: labels}, Spec: corev1.NodeSpec{ProviderID: "test://" + name},
+			Status: corev1.NodeStatus{Capacity: room(), Allocatable: room(), Conditions: []corev1.NodeCondition{{Type: corev1.NodeReady, Status: corev1.ConditionTrue}}},
+		}
+		claim := &karpv1.NodeClaim{ObjectMeta: metav1.ObjectMeta{Name: "claim-" + name, UID: types.UID("claim-" + name), Labels: labels, Finalizers: []string{karpv1.TerminationFinalizer}}}
+		claim.Spec.NodeClassRef = nodePool.Spec.Template.Spec.NodeClassRef
+		claim.Status.NodeName, claim.Status.ProviderID, claim.Status.Capacity, claim.Status.Allocatable = name, "test://"+name, room(), room()
+		for _, condition := range []string{karpv1.ConditionTypeLaunched, karpv1.ConditionTypeRegistered, karpv1.ConditionTypeInitialized} {
+			claim.StatusConditions().SetTrue(condition)
+		}
+		for j := range 4 - i {
+			pod := &corev1.Pod{
+				ObjectMeta: metav1.ObjectMeta{Namespace: "shop", Name: fmt.Sprintf("%s-%d", name, j), UID: types.UID(fmt.Sprintf("%s-%d", name, j)), Labels: map[string]string{"app": "cart"},
+					OwnerReferences: []metav1.OwnerReference{{APIVersion: "apps/v1", Kind: "ReplicaSet", Name: "r", UID: "r"}}},
+				Spec:   corev1.PodSpec{NodeName: name, TerminationGracePeriodSeconds: new(int64(30))},
+				Status: corev1.PodStatus{Phase: corev1.PodRunning, Conditions: []corev1.PodCondition{{Type: corev1.PodReady, Status: corev1.ConditionTrue}}},
+			}
+			if g.change != nil {
+				g.change(name, node, claim, pod)
+			}
+			objects = append(objects, pod)
+		}
+		objects = append(objects, node, claim)
+	}
+	if g.pdb {
+		objects = append(objects, &policyv1.PodDisruptionBudget{
+			ObjectMeta: metav1.ObjectMeta{Namespace: "shop", Name: "cart"},
+			Spec:       policyv1.PodDisruptionBudgetSpec{MaxUnavailable: ptr.To(intstr.FromInt32(0)), Selector: &metav1.LabelSelector{MatchLabels: map[string]string{"app": "cart"}}},
+		})
+	}
+	return objects
+}
+
+// removed runs Karpenter core's disruption controller once at a time, and returns the NodeClaims that it has deleted.
+func (g *guest) removed(t *testing.T, now time.Time) ([]karpv1.NodeClaim, *environment.Recorder) {
+	t.Helper()
+	expect := NewWithT(t)
+	opts, fs := &options.Options{}, &options.FlagSet{FlagSet: flag.NewFlagSet("karpenter", flag.ContinueOnError)}
+	opts.AddFlags(fs)
+	expect.Expect(opts.Parse(fs)).To(Succeed())
+	ctx, clk, recorder, objects := options.ToContext(t.Context(), opts), clocktesting.NewFakeClock(now), &environment.Recorder{}, g.objects()
+	cluster := fake.NewClientBuilder().WithScheme(clientgoscheme.Scheme).WithObjects(objects...).WithStatusSubresource(&karpv1.NodeClaim{}, &karpv1.NodePool{}).
+		WithIndex(&corev1.Pod{}, "spec.nodeName", func(pod client.Object) []string { return []string{pod.(*corev1.Pod).Spec.NodeName} }).Build()
+	known := state.NewCluster(clk, cluster, provider{})
+	costs := cost.NewClusterCost(ctx, provider{}, cluster)
+	for _, object := range objects {
+		var feed reconcile.Reconciler
+		switch object.(type) {
+		case *karpv1.NodePool:
+			feed = informer.NewNodePoolController(cluster, provider{}, known, costs)
+		case *karpv1.NodeClaim:
+			feed = informer.NewNodeClaimController(cluster, provider{}, known, costs)
+		case *corev1.Node:
+			feed = informer.NewNodeController(cluster, known)
+		case *corev1.Pod:
+			feed = informer.NewPodController(cluster, known)
+		default:
+			continue
+		}
+		_, err := feed.Reconcile(ctx, reconcile.Request{NamespacedName: client.ObjectKeyFromObject(object)})
+		expect.Expect(err).NotTo(HaveOccurred())
+	}
+	devices := deviceallocation.NewController(cluster)
+	devices.Hydrate(ctx)
+	provisioner := provisioning.NewProvisioner(cluster, recorder, provider{}, known, clk, devices, virtualpods.NewVirtualPodCache(cluster))
+	queue := disruption.NewQueue(cluster, recorder, known, clk, provisioner)
+	methods := reclaim.Methods(nil, reclaim.Config{
+		Guest: cluster, Cluster: known, Recorder: recorder, Clock: clk,
+		Reclaims: func() []reclaim.Reclaim {
+			if g.steps == nil {
+				return nil
+			}
+			return []reclaim.Reclaim{{Pool: pool, Account: "production", For: []string{"clusters/blue"}, Steps: g.steps}}
+		},
+		Taken: func(nodeClaim string) map[string]int64 {
+			if amount, ok := g.taken[nodeClaim]; ok {
+				return map[string]int64{pool: amount}
+			}
+			return map[string]int64{pool: 1}
+		},
+	})
+	controller := disruption.NewController(ctx, clk, cluster, provisioner, provider{}, recorder, known, queue, nil, disruption.WithMethods(methods...))
+	_, err := controller.Reconcile(ctx)
+	expect.Expect(err).NotTo(HaveOccurred())
+	for _, command := range queue.GetCommands() {
+		expect.Expect(command.Reason()).To(Equal(reclaim.Reason))
+		expect.Expect(command.Replacements).To(BeEmpty())
+		_, err := queue.Reconcile(ctx, command.Candidates[0].NodeClaim)
+		expect.Expect(err).NotTo(HaveOccurred())
+	}
+	all := &karpv1.NodeClaimList{}
+	expect.Expect(cluster.List(t.Context(), all)).To(Succeed())
+	return slices.DeleteFunc(all.Items, func(c karpv1.NodeClaim) bool { return c.DeletionTimestamp == nil }), recorder
+}
+
+func TestMethod(t *testing.T) {
+	NewWithT(t).Expect(v1alpha1.AddToScheme(clientgoscheme.Scheme)).To(Succeed())
+	now := time.Unix(1_000_000, 0)
+	before, after := now.Add(10*time.Minute), now.Add(-time.Minute)
+	keep := func(amount int64, by time.Time) []reclaim.Step { return []reclaim.Step{{Keep: amount, By: by}} }
+	annotated := func(name string, _ *corev1.Node, _ *karpv1.NodeClaim, pod *corev1.Pod) {
+		if name == "n3" {
+			pod.Annotations = map[string]string{karpv1.DoNotDisruptAnnotationKey: "true"}
+		}
+	}
+	heldNode := func(name string, node *corev1.Node, _ *karpv1.NodeClaim, _ *corev1.Pod) {
+		if name == "n3" {
+			node.Annotations = map[string]string{karpv1.DoNotDisruptAnnotationKey: "true"}
+		}
+	}
+	leaving := func(name string, node *corev1.Node, claim *karpv1.NodeClaim, _ *corev1.Pod) {
+		if name == "n0" {
+			claim.DeletionTimestamp = &metav1.Time{Time: now}
+		}
+	}
+	for _, tc := range []struct {
+		name  string
+		guest guest
+		want  []string
+	}{
+		{"When nothing is to be returned, it should remove none", guest{budget: "5"}, nil},
+		{"When the cluster keeps no more than it may, it should remove none", guest{budget: "5", steps: keep(5, before)}, nil},
+		{"When it keeps more, it should remove the nodes that are the cheapest to disrupt, and no more", guest{budget: "5", steps: keep(3, before)}, []string{"n3", "n4"}},
+		{"When the NodePool's budget allows one, it should remove one", guest{budget: "1", steps: keep(3, before)}, []string{"n4"}},
+		{"When a node is being removed already, it should count as returned", guest{budget: "5", steps: keep(3, before), change: leaving}, []string{"n0", "n4"}},
+		{"When a PodDisruptionBudget blocks pods, their nodes should stay before the deadline", guest{budget: "5", steps: keep(3, before), pdb: true}, []string{"n4"}},
+		{"When a pod may not be disrupted, its node should stay before the deadline", guest{budget: "5", steps: keep(3, before), change: annotated}, []string{"n2", "n4"}},
+		{"When a node may not be disrupted, it should stay before the deadline", guest{budget: "5", steps: keep(3, before), change: heldNode}, []string{"n2", "n4"}},
+		{"When the deadline has passed, blocked nodes should go too, beyond the budget", guest{budget: "0", steps: keep(3, after), pdb: true}, []string{"n3", "n4"}},
+		{"When the deadline has passed for a part, only that should go by force",
+			guest{budget: "0", steps: []reclaim.Step{{Keep: 4, By: after}, {Keep: 2, By: before}}}, []string{"n4"}},
+		{"When a machine takes more than is to be returned, it should remove those that take less", guest{budget: "5", steps: keep(11, before),
+			taken: map[string]int64{"claim-n4": 8}}, []string{"n3"}},
+		{"When each takes more than is to be returned, it should remove the one that takes the least", guest{budget: "5", steps: keep(20, before),
+			taken: map[string]int64{"claim-n0": 4, "claim-n1": 3, "claim-n2": 4, "claim-n3": 4, "claim-n4": 8}}, []string{"n1"}},
+		{"When a machine takes nothing of the pool, it should stay", guest{budget: "5", steps: keep(3, before), taken: map[string]int64{"claim-n4": 0}}, []string{"n3"}},
+	} {
+		t.Run(tc.name, func(t *testing.T) {
+			g := NewWithT(t)
+			removed, recorder := tc.guest.removed(t, now)
+			var names []string
+			for i := range removed {
+				names = append(names, removed[i].Status.NodeName)
+			}
+			g.Expect(names).To(ConsistOf(tc.want))
+			if tc.guest.steps != nil && len(tc.want) > 0 {
+				g.Expect(recorder.Reasons()).To(ContainElement(string(reclaim.Reason)))
+				g.Expect(recorder.Messages()).To(ContainElement(And(ContainSubstring("clusters/blue"), ContainSubstring(pool), ContainSubstring("production"))))
+			}
+		})
+	}
+	ends := func(t *testing.T, of guest) time.Time {
+		t.Helper()
+		removed, _ := of.removed(t, now)
+		NewWithT(t).Expect(removed).To(HaveLen(1))
+		at, err := time.Parse(time.RFC3339, removed[0].Annotations[karpv1.NodeClaimTerminationTimestampAnnotationKey])
+		NewWithT(t).Expect(err).NotTo(HaveOccurred())
+		return at
+	}
+	grace := 30 * time.Second
+	taken := map[string]int64{"claim-n4": 0}
+	t.Run("When a drain begins before the deadline, it should end by force, and no pod be deleted earlier", func(t *testing.T) {
+		at := ends(t, guest{budget: "1", steps: keep(3, before), taken: taken})
+		NewWithT(t).Expect(at.Add(-grace)).To(And(BeTemporally(">=", before), BeTemporally("<", before.Add(5*time.Second))))
+	})
+	t.Run("When the deadline has passed, pods should have their own grace period", func(t *testing.T) {
+		at := ends(t, guest{budget: "0", steps: keep(3, after), taken: taken, pdb: true})
+		NewWithT(t).Expect(at.Add(-grace)).To(And(BeTemporally(">=", now), BeTemporally("<", now.Add(5*time.Second))))
+	})
+	t.Run("When pods want days to end, they should have an hour", func(t *testing.T) {
+		at := ends(t, guest{budget: "0", steps: keep(3, after), taken: taken, change: func(_ string, _ *corev1.Node, _ *karpv1.NodeClaim, pod *corev1.Pod) {
+			pod.Spec.TerminationGracePeriodSeconds = new(int64(1_000_000))
+		}})
+		NewWithT(t).Expect(at).To(BeTemporally("~", now.Add(time.Hour), 5*time.Second))
+	})
+	t.Run("When the NodePool has a shorter grace period of its own, that should apply", func(t *testing.T) {
+		at := ends(t, guest{budget: "1", steps: keep(3, before), taken: taken, change: func(_ string, _ *corev1.Node, claim *karpv1.NodeClaim, _ *corev1.Pod) {
+			claim.Spec.TerminationGracePeriod = &metav1.Duration{Duration: time.Minute}
+		}})
+		NewWithT(t).Expect(at).To(BeTemporally("~", now.Add(time.Minute), 5*time.Second))
+	})
+}

@@ -1,0 +1,81 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package capacity
+
+import (
+	"testing"
+	"time"
+
+	. "github.com/onsi/gomega"
+
+	"github.com/autonode-io/autonode/capacity"
+)
+
+func TestReclaims(t *testing.T) {
+	const pool = "reservation/cr-1"
+	by := time.Unix(2_000_000, 0)
+	f := leased(t, capacity.Amounts{pool: 3, "limit/cpu": 100_000})
+	f.Expect(f.Reclaims()).To(BeEmpty())
+	for _, name := range []string{"a", "b", "c"} {
+		f.spent(name, reserved)
+	}
+	f.grant(func(l *Lease) {
+		l.AccountName, l.ReclaimedFor = "production", map[string][]string{pool: {"clusters/blue"}}
+		l.Keep, l.Lease.Reclaims = capacity.Amounts{pool: 1}, map[string][]capacity.Reclaim{pool: {{Keep: 2, By: by}, {Keep: 1, By: by.Add(time.Minute)}}}
+	})
+	f.step()
+	t.Run("When the lease asks for capacity, it should say what is to be returned yet, and for whom", func(t *testing.T) {
+		NewWithT(t).Expect(f.Reclaims()).To(ConsistOf(And(
+			HaveField("Pool", pool), HaveField("Account", "production"), HaveField("For", ConsistOf("clusters/blue")), HaveField("Excess", int64(2)), HaveField("By()", by))))
+		NewWithT(t).Expect(f.Taken("a")).To(Equal(capacity.Amounts{pool: 1, "limit/cpu": 8000}))
+		NewWithT(t).Expect(f.Taken("unknown")).To(BeEmpty())
+	})
+	t.Run("When a machine has gone, it should launch none in its place", func(t *testing.T) {
+		g := NewWithT(t)
+		f.clock.Step(3 * capacity.InFlight)
+		delete(f.machines, "a")
+		f.ForgetMachine("a")
+		f.step()
+		g.Expect(f.Reclaims()).To(ConsistOf(HaveField("Excess", int64(1))))
+		g.Expect(f.Spend("d", reserved)).To(BeFalse())
+		g.Expect(f.Offer(reserved, 1).Available).To(BeFalse())
+	})
+	t.Run("When nothing is asked any more, it should say so, and launch again", func(t *testing.T) {
+		g := NewWithT(t)
+		f.grant(func(l *Lease) { l.Keep, l.Lease.Reclaims = nil, nil })
+		f.step()
+		g.Expect(f.Reclaims()).To(BeEmpty())
+		g.Expect(f.Spend("d", reserved)).To(BeTrue())
+	})
+}
+
+func TestReclaimable(t *testing.T) {
+	const pool = "reservation/cr-1"
+	f := leased(t, capacity.Amounts{pool: 1, "limit/cpu": 100_000})
+	f.spent("a", reserved)
+	f.Expect(f.CanReclaim()).To(BeFalse())
+	f.grant(func(l *Lease) {
+		l.Most, l.Reclaimable = capacity.Amounts{pool: 10, "limit/cpu": 100_000}, capacity.Amounts{pool: 3}
+	})
+	f.step()
+	t.Run("When others use what is guaranteed and lent, it should request machines up to that", func(t *testing.T) {
+		g := NewWithT(t)
+		g.Expect(f.CanReclaim()).To(BeTrue())
+		g.Expect(f.Reclaimable(reserved)).To(Equal(2))
+	})
+	t.Run("When a machine takes more of another pool than might be granted, it should request none", func(t *testing.T) {
+		g := NewWithT(t)
+		f.grant(func(l *Lease) { l.Most = capacity.Amounts{pool: 10, "limit/cpu": 4000} })
+		f.step()
+		g.Expect(f.Reclaimable(reserved)).To(BeZero())
+	})
+	t.Run("When the cluster uses all that is guaranteed to it, it should request nothing of others", func(t *testing.T) {
+		g := NewWithT(t)
+		f.grant(func(l *Lease) {
+			l.Most, l.Reclaimable = capacity.Amounts{pool: 10, "limit/cpu": 100_000}, capacity.Amounts{pool: 1}
+		})
+		f.step()
+		g.Expect(f.CanReclaim()).To(BeFalse())
+		g.Expect(f.Reclaimable(reserved)).To(BeZero())
+	})
+}
