@@ -297,6 +297,10 @@ func (c *clusterCheck) lease(ctx context.Context) {
 		c.wrong(subject, "correct what the message names: docs/fleet-capacity.md", "%s (%s): %s", ready.Type, ready.Reason, ready.Message)
 		return
 	}
+	if returned := meta.FindStatusCondition(found.Status.Conditions, autonodev1alpha1.CapacityReturned); returned != nil && returned.Status == metav1.ConditionFalse {
+		c.warn(subject, "wait, or remove nodes that use it: docs/fleet-capacity.md#lending-and-reclaim", "%s (%s): %s", returned.Type, returned.Reason, returned.Message)
+		return
+	}
 	c.ok(subject, "Karpenter keeps to it")
 }
 
