@@ -26,6 +26,7 @@ import (
 
 	"github.com/autonode-io/autonode/api/karpenter/v1alpha1"
 	"github.com/autonode-io/autonode/karpenter/core/nodelimit"
+	"github.com/autonode-io/autonode/karpenter/core/reclaim"
 )
 
 // Node explains why a node, named directly or by its NodeClaim, stays or goes.
@@ -57,7 +58,11 @@ func (s *Simulation) Node(ctx context.Context, name string) (*NodeAnswer, error)
 		}
 		left := len(slices.DeleteFunc(pods, func(pod *corev1.Pod) bool { return !podutils.IsWaitingEviction(pod, s.Clock) }))
 		answer.Decision = Terminating
-		answer.Summary = fmt.Sprintf("Node %s is being removed: %s left to evict", answer.Node, english.Plural(left, "pod", ""))
+		why := ""
+		if disrupted := node.NodeClaim.StatusConditions().Get(karpv1.ConditionTypeDisruptionReason); disrupted.IsTrue() && disrupted.Reason == string(reclaim.Reason) {
+			why = " because another cluster requests what is guaranteed to it and lent"
+		}
+		answer.Summary = fmt.Sprintf("Node %s is being removed%s: %s left to evict", answer.Node, why, english.Plural(left, "pod", ""))
 		return answer, nil
 	}
 	if answer.Methods, err = s.methods(ctx, node); err != nil {

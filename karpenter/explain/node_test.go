@@ -78,6 +78,13 @@ func TestNode(t *testing.T) {
 			}), pod("a", "1", on("n")))...),
 			explain.Terminating, "Node n is being removed: 1 pod left to evict", nil,
 		},
+		"When it is being removed for another cluster, it should say so": {
+			with(append(machine("n", "general", "medium", "8", func(_ *corev1.Node, claim *karpv1.NodeClaim) {
+				claim.DeletionTimestamp = &metav1.Time{Time: noon}
+				claim.StatusConditions().SetTrueWithReason(karpv1.ConditionTypeDisruptionReason, "CapacityReclaimed", "CapacityReclaimed")
+			}), pod("a", "1", on("n")))...),
+			explain.Terminating, "Node n is being removed because another cluster requests what is guaranteed to it and lent: 1 pod left to evict", nil,
+		},
 		"When it isn't Karpenter's, it should say so": {
 			with(machine("n", "general", "medium", "8", nil)[:1]...),
 			explain.Unmanaged, "Node n isn't Karpenter's: no NodeClaim has it, so Karpenter neither removes nor replaces it", nil,
