@@ -90,8 +90,8 @@ func (m *method) ShouldDisrupt(_ context.Context, c *disruption.Candidate) bool 
 type candidate struct {
 	*disruption.Candidate
 	taken map[string]int64
-	// blocked: it may not be disrupted before the deadline.
-	blocked bool
+	// blocked is why it may not be disrupted before the deadline; nil if it may.
+	blocked error
 	pods    []*corev1.Pod
 	chosen  bool
 }
@@ -108,13 +108,14 @@ func (m *method) ComputeCommands(ctx context.Context, budgets map[string]int, fo
 		if err != nil {
 			return nil, fmt.Errorf("listing the pods of node %s: %w", c.Name(), err)
 		}
-		_, podErr := c.ValidatePodsDisruptable(ctx, m.Guest, pdbs, m.Clock, m.Recorder)
-		candidates = append(candidates, &candidate{
-			Candidate: c, taken: m.Taken(c.NodeClaim.Name), blocked: podErr != nil || c.ValidateNodeDisruptable(m.Clock) != nil, pods: pods,
-		})
+		blocked := c.ValidateNodeDisruptable(m.Clock)
+		if blocked == nil {
+			_, blocked = c.ValidatePodsDisruptable(ctx, m.Guest, pdbs, m.Clock, m.Recorder)
+		}
+		candidates = append(candidates, &candidate{Candidate: c, taken: m.Taken(c.NodeClaim.Name), blocked: blocked, pods: pods})
 	}
 	slices.SortFunc(candidates, func(a, b *candidate) int {
-		return cmp.Or(compare(a.blocked, b.blocked), cmp.Compare(a.DisruptionCost, b.DisruptionCost), cmp.Compare(a.Name(), b.Name()))
+		return cmp.Or(compare(a.blocked != nil, b.blocked != nil), cmp.Compare(a.DisruptionCost, b.DisruptionCost), cmp.Compare(a.Name(), b.Name()))
 	})
 	staying, now := m.staying(), m.Clock.Now()
 	var commands []disruption.Command
@@ -127,9 +128,10 @@ func (m *method) ComputeCommands(ctx context.Context, budgets map[string]int, fo
 			by := r.Steps[i].By
 			forced := !now.Before(by)
 			c := choose(candidates, r.Pool, staying[r.Pool]-r.Steps[len(r.Steps)-1].Keep, func(c *candidate) bool {
-				return forced || !c.blocked && budgets[c.NodePool.Name] > 0
+				return forced || c.blocked == nil && budgets[c.NodePool.Name] > 0
 			})
 			if c == nil {
+				m.warn(candidates, &r, by)
 				break
 			}
 			c.chosen = true
@@ -190,16 +192,32 @@ func (m *method) remove(c *candidate, r *Reclaim, by, now time.Time) disruption.
 		bound = min(bound, own.Duration)
 	}
 	c.TerminationGracePeriod = &bound
-	text := fmt.Sprintf("Removing the node for %s, which needs what is guaranteed to it of %s of account %s: this cluster may keep %d. The drain ends by %s",
-		strings.Join(r.For, ", "), r.Pool, r.Account, r.Steps[len(r.Steps)-1].Keep, now.Add(bound).UTC().Format(time.RFC3339))
-	for _, object := range []client.Object{c.NodeClaim, c.Node} {
-		m.Recorder.Publish(events.Event{
-			InvolvedObject: object, Type: corev1.EventTypeNormal, Reason: string(Reason), Message: text, DedupeValues: []string{string(object.GetUID())},
-		})
-	}
+	m.publish(c, corev1.EventTypeNormal, fmt.Sprintf("Removing the node for %s. The drain ends by %s", r, now.Add(bound).UTC().Format(time.RFC3339)))
 	return disruption.Command{
 		Candidates: []*disruption.Candidate{c.Candidate}, PoolDisruptionCosts: map[string]float64{c.NodePool.Name: c.RescheduleDisruptionCost},
 	}
+}
+
+// warn says of blocked nodes that some of them are removed by force after the deadline, while there is time to make room for their pods.
+func (m *method) warn(candidates []*candidate, r *Reclaim, by time.Time) {
+	for _, c := range candidates {
+		if c.taken[r.Pool] > 0 && !c.chosen && c.blocked != nil {
+			m.publish(c, corev1.EventTypeWarning, fmt.Sprintf("The node may be removed by force after %s for %s. It stays until then: %s", by.UTC().Format(time.RFC3339), r, c.blocked))
+		}
+	}
+}
+
+func (m *method) publish(c *candidate, level, text string) {
+	for _, object := range []client.Object{c.NodeClaim, c.Node} {
+		m.Recorder.Publish(events.Event{
+			InvolvedObject: object, Type: level, Reason: string(Reason), Message: text, DedupeValues: []string{string(object.GetUID()), level},
+		})
+	}
+}
+
+// String says who needs what.
+func (r *Reclaim) String() string {
+	return fmt.Sprintf("%s, which needs what is guaranteed to it of %s of account %s: this cluster may keep %d", strings.Join(r.For, ", "), r.Pool, r.Account, r.Steps[len(r.Steps)-1].Keep)
 }
 
 func compare(a, b bool) int {

@@ -242,6 +242,10 @@ func TestMethod(t *testing.T) {
 			}
 		})
 	}
+	t.Run("When nodes are blocked before the deadline, events should say when they go by force, and what blocks them", func(t *testing.T) {
+		_, recorder := (&guest{budget: "5", steps: keep(3, before), pdb: true}).removed(t, now)
+		NewWithT(t).Expect(recorder.Messages()).To(ContainElement(And(ContainSubstring("by force after "+before.UTC().Format(time.RFC3339)), ContainSubstring("pdb prevents pod evictions"), ContainSubstring("clusters/blue"))))
+	})
 	ends := func(t *testing.T, of guest) time.Time {
 		t.Helper()
 		removed, _ := of.removed(t, now)
