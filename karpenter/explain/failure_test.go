@@ -35,21 +35,21 @@ Pod shop/web needs a new node, which NodePool general can launch: 1 instance typ
 = general true: 1 instance type fits
 + large b on-demand 0.80
 - 2 needs 16 cpu with DaemonSets; the largest has 8 [medium small]
-- 1 the NodePool wants kubernetes.io/arch In [amd64] [arm]`},
+- 1 the NodePool requires kubernetes.io/arch In [amd64] [arm]`},
 		"When no zone has capacity, it should wait, and have each event's message once": {failures: []explain.Failure{a, a, b}, want: `
 Unschedulable
 Pod shop/web has to wait: it fits NodePool general, of which nothing that fits can be launched now
 = general false: nothing of 4 instance types that fits can be launched now: no capacity for on-demand large in zone a; no capacity for on-demand large in zone b
 - 1 no capacity for on-demand large in zone a; no capacity for on-demand large in zone b [large]
 - 2 needs 16 cpu with DaemonSets; the largest has 8 [medium small]
-- 1 the NodePool wants kubernetes.io/arch In [amd64] [arm]`},
+- 1 the NodePool requires kubernetes.io/arch In [amd64] [arm]`},
 		"When a failure has ended, or is another NodePool's, it should launch": {failures: []explain.Failure{elsewhere, ended}, want: `
 Launches
 Pod shop/web needs a new node, which NodePool general can launch: 1 instance type, the cheapest large at $0.800 an hour
 = general true: 1 instance type fits
 + large a on-demand 0.80
 - 2 needs 16 cpu with DaemonSets; the largest has 8 [medium small]
-- 1 the NodePool wants kubernetes.io/arch In [amd64] [arm]`},
+- 1 the NodePool requires kubernetes.io/arch In [amd64] [arm]`},
 		"When the node class reports that nothing can be launched, it should launch nothing": {class: func(class *v1alpha1.ClusterAPINodeClass) {
 			class.Status.Conditions = []status.Condition{{Type: v1alpha1.ConditionOfferingsAvailable, Status: metav1.ConditionFalse, Message: "nothing can be launched: NoQuota (3)"}}
 		}, want: `
@@ -58,7 +58,7 @@ Pod shop/web has to wait: it fits NodePool general, of which nothing that fits c
 = general false: nothing of 4 instance types that fits can be launched now: nothing can be launched: NoQuota (3)
 - 1 nothing can be launched: NoQuota (3) [large]
 - 2 needs 16 cpu with DaemonSets; the largest has 8 [medium small]
-- 1 the NodePool wants kubernetes.io/arch In [amd64] [arm]`},
+- 1 the NodePool requires kubernetes.io/arch In [amd64] [arm]`},
 	} {
 		t.Run(name, func(t *testing.T) {
 			objects := []client.Object{nodeClass(test.class), nodePool("general", nil), pod("web", "16", nil)}

@@ -108,7 +108,7 @@ func (s *Simulation) unusable(nodePool *karpv1.NodePool) string {
 	return ""
 }
 
-// probe asks the scheduler what a node for the pod would have to be like, with instance types of any size that are always available.
+// probe finds out with the scheduler what a node for the pod would have to be like, with instance types of any size that are always available.
 // Without an answer it is what the pod and the NodePool say.
 func (s *Simulation) probe(ctx context.Context, nodePool *karpv1.NodePool, pod *corev1.Pod, instanceTypes []*karpcloudprovider.InstanceType) (
 	karpscheduling.Requirements, corev1.ResourceList,
@@ -205,9 +205,9 @@ func unmet(it *karpcloudprovider.InstanceType, requirements karpscheduling.Requi
 }
 
 func requirementReason(key string, requirements karpscheduling.Requirements, pod *corev1.Pod) string {
-	by := "the NodePool wants"
+	by := "the NodePool requires"
 	if karpscheduling.NewPodRequirements(pod).Has(key) {
-		by = "the pod wants"
+		by = "the pod requires"
 	}
 	wanted := strings.TrimPrefix(requirements.Get(key).String(), key+" ")
 	return fmt.Sprintf("%s %s %s", by, key, wanted)
@@ -335,7 +335,7 @@ func (s *Simulation) exhausted(nodeClass string) string {
 	return s.reported(nodeClass, v1alpha1.ConditionOfferingsAvailable)
 }
 
-// unavailable returns what the node class reports of an instance type of which no event says why it can't be launched.
+// unavailable returns what the node class reports of an instance type of which no event reports why it can't be launched.
 func (s *Simulation) unavailable(nodeClass, instanceType string) string {
 	exhausted := s.exhausted(nodeClass)
 	if class := s.nodeClass(nodeClass); class != nil {

@@ -141,7 +141,7 @@ func (s *Simulation) fits(answer *PodAnswer, name string, existing *scheduling.E
 	switch claim := existing.NodeClaim; {
 	case existing.Initialized() || claim == nil:
 		answer.Summary = fmt.Sprintf("%s fits on node %s", name, answer.Node)
-		answer.Waits = append(answer.Waits, "kube-scheduler binds it. If it doesn't, it knows a limit that Karpenter doesn't: "+
+		answer.Waits = append(answer.Waits, "kube-scheduler binds it. If it doesn't, it applies a limit that Karpenter doesn't have: "+
 			"see the events of the pod")
 	default:
 		answer.Summary = fmt.Sprintf("%s waits for NodeClaim %s, which Karpenter has launched", name, claim.Name)
@@ -159,8 +159,12 @@ func (s *Simulation) fits(answer *PodAnswer, name string, existing *scheduling.E
 func (s *Simulation) launches(answer *PodAnswer, name string, claim *scheduling.NodeClaim) {
 	answer.Decision = Launches
 	accepted := acceptedOf(claim)
-	answer.Summary = fmt.Sprintf("%s needs a new node, which NodePool %s can launch: %s",
-		name, claim.NodePoolName, english.Plural(len(accepted), "instance type", ""))
+	together := "" // what fits all of them may be fewer instance types than fit the pod alone
+	if others := len(claim.Pods) - 1; others > 0 {
+		together = " for it and " + english.Plural(others, "other pod", "")
+	}
+	answer.Summary = fmt.Sprintf("%s needs a new node, which NodePool %s can launch%s: %s",
+		name, claim.NodePoolName, together, english.Plural(len(accepted), "instance type", ""))
 	if len(accepted) > 0 {
 		answer.Summary += fmt.Sprintf(", the cheapest %s at $%.3f an hour", accepted[0].InstanceType, accepted[0].Price)
 	}
@@ -205,7 +209,7 @@ func errorOf(errs map[*corev1.Pod]error, pod types.UID) error {
 	return nil
 }
 
-// refusingNodes asks each node that exists why it can't have a pod.
+// refusingNodes checks of each node that exists why it can't have a pod.
 func (s *Simulation) refusingNodes(ctx context.Context, nodes []*scheduling.ExistingNode, pod *corev1.Pod) []Refusal {
 	data := &scheduling.PodData{
 		Requests: resources.RequestsForPods(pod), Requirements: karpscheduling.NewPodRequirements(pod),

@@ -67,9 +67,9 @@ Unschedulable
 Pod shop/web doesn't fit NodePool general
 = general false: none of 4 instance types fits: needs 64 cpu with DaemonSets; the largest has 32
 - 3 needs 64 cpu with DaemonSets; the largest has 32 [large medium small]
-- 1 the NodePool wants kubernetes.io/arch In [amd64] [arm]`,
+- 1 the NodePool requires kubernetes.io/arch In [amd64] [arm]`,
 		},
-		"When a pod wants an architecture that its NodePool excludes, it should name the label": {
+		"When a pod requires an architecture that its NodePool excludes, it should name the label": {
 			[]client.Object{nodeClass(nil), nodePool("general", nil), pod("web", "1", func(p *corev1.Pod) {
 				p.Spec.NodeSelector = map[string]string{corev1.LabelArchStable: "arm64"}
 			})}, `
@@ -86,7 +86,7 @@ Pod shop/web doesn't fit NodePool general
 = general false: none of 4 instance types fits: needs 4 cpu with DaemonSets; the largest has 2
 - 1 needs 4 cpu with DaemonSets; the largest has 2 [small]
 - 2 over the NodePool's limit of 9 cpu, of which 7 is left [large medium]
-- 1 the NodePool wants kubernetes.io/arch In [amd64] [arm]
+- 1 the NodePool requires kubernetes.io/arch In [amd64] [arm]
 node 1 exceeds node resources [n]`,
 		},
 		"When nothing launches from the fitting types, it should repeat why": {
@@ -98,7 +98,7 @@ Pod shop/web has to wait: it fits NodePool general, of which nothing that fits c
 = general false: nothing of 4 instance types that fits can be launched now: its source has as many machines as its max-size annotation allows
 - 1 its source has as many machines as its max-size annotation allows [large]
 - 2 needs 16 cpu with DaemonSets; the largest has 8 [medium small]
-- 1 the NodePool wants kubernetes.io/arch In [amd64] [arm]`,
+- 1 the NodePool requires kubernetes.io/arch In [amd64] [arm]`,
 		},
 		"When launches failed, it should say what the node class reports of them, and guess nothing": {
 			[]client.Object{nodeClass(func(class *v1alpha1.ClusterAPINodeClass) {
@@ -112,7 +112,7 @@ Pod shop/web has to wait: it fits NodePool general, of which nothing that fits c
 = general false: nothing of 4 instance types that fits can be launched now: nothing can be launched: InsufficientCapacity (1); 3 pods wait
 - 1 nothing can be launched: InsufficientCapacity (1); 3 pods wait [large]
 - 2 needs 16 cpu with DaemonSets; the largest has 8 [medium small]
-- 1 the NodePool wants kubernetes.io/arch In [amd64] [arm]`,
+- 1 the NodePool requires kubernetes.io/arch In [amd64] [arm]`,
 		},
 		"When a quota of the infrastructure is exhausted, it should say which, though other types are available": {
 			[]client.Object{nodeClass(func(class *v1alpha1.ClusterAPINodeClass) {
@@ -127,7 +127,7 @@ Pod shop/web has to wait: it fits NodePool general, of which nothing that fits c
 = general false: nothing of 4 instance types that fits can be launched now: quota "on-demand P vCPUs" is exhausted, until one launch probes it at 12:03:00 UTC (2 offerings)
 - 1 quota "on-demand P vCPUs" is exhausted, until one launch probes it at 12:03:00 UTC (2 offerings) [large]
 - 2 needs 16 cpu with DaemonSets; the largest has 8 [medium small]
-- 1 the NodePool wants kubernetes.io/arch In [amd64] [arm]`,
+- 1 the NodePool requires kubernetes.io/arch In [amd64] [arm]`,
 		},
 		"When the node class isn't ready, it should have its message": {
 			[]client.Object{nodeClass(func(class *v1alpha1.ClusterAPINodeClass) {
@@ -137,7 +137,7 @@ Unschedulable
 Pod shop/web doesn't fit NodePool general
 = general false: its node class default isn't ready: no template matches pool=web`,
 		},
-		"When a pod wants spot, it should say what isn't offered as spot": {
+		"When a pod requires spot, it should say what isn't offered as spot": {
 			[]client.Object{nodeClass(nil), nodePool("general", nil), pod("web", "4", func(p *corev1.Pod) {
 				p.Spec.NodeSelector = map[string]string{karpv1.CapacityTypeLabelKey: "spot"}
 			})}, `
@@ -145,7 +145,7 @@ Unschedulable
 Pod shop/web doesn't fit NodePool general
 = general false: none of 4 instance types fits: needs 4 cpu with DaemonSets; the largest has 2
 - 1 needs 4 cpu with DaemonSets; the largest has 2 [small]
-- 3 the pod wants karpenter.sh/capacity-type In [spot] [arm large medium]`,
+- 3 the pod requires karpenter.sh/capacity-type In [spot] [arm large medium]`,
 		},
 		"When no NodePool can be used, it should give each one's reason": {
 			[]client.Object{
@@ -198,7 +198,17 @@ Pod shop/web needs a new node, which NodePool general can launch: 2 instance typ
 + medium a on-demand 0.20
 + large a on-demand 0.80
 - 1 needs 4 cpu with DaemonSets; the largest has 2 [small]
-- 1 the NodePool wants kubernetes.io/arch In [amd64] [arm]`,
+- 1 the NodePool requires kubernetes.io/arch In [amd64] [arm]`,
+		},
+		"When other pods wait too, it should count those that share the node, which may need more than the pod alone": {
+			[]client.Object{nodeClass(nil), nodePool("general", nil), pod("web", "4", nil), pod("other", "4", nil), pod("third", "4", nil)}, `
+Launches
+Pod shop/web needs a new node, which NodePool general can launch for it and 2 other pods: 1 instance type, the cheapest large at $0.800 an hour
+= general true: 2 instance types fit
++ medium a on-demand 0.20
++ large a on-demand 0.80
+- 1 needs 4 cpu with DaemonSets; the largest has 2 [small]
+- 1 the NodePool requires kubernetes.io/arch In [amd64] [arm]`,
 		},
 		"When a node has room, it should name it": {
 			append(machine("n", "general", "medium", "8", nil), nodeClass(nil), nodePool("general", nil), pod("web", "4", nil)),

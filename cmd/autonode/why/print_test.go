@@ -19,7 +19,7 @@ func TestText(t *testing.T) {
 		NodePools: []explain.NodePoolAnswer{
 			{Name: "general", Reason: "none of 13 instance types fits: needs 64 cpu; the largest has 32", Refused: []explain.Refusal{
 				{Reason: "needs 64 cpu; the largest has 32", Count: 12, Names: []string{"large", "medium"}},
-				{Reason: "the NodePool wants kubernetes.io/arch In [amd64]", Count: 1, Names: []string{"arm"}},
+				{Reason: "the NodePool requires kubernetes.io/arch In [amd64]", Count: 1, Names: []string{"arm"}},
 			}},
 			{Name: "huge", Fits: true, Reason: "2 instance types fit", AcceptedCount: 2, Accepted: []explain.Accepted{{InstanceType: "xxl", Zone: "a", CapacityType: "spot", Price: 1.5}}},
 		},
@@ -42,7 +42,7 @@ Waits for:
 
 NodePool general: no, none of 13 instance types fits: needs 64 cpu; the largest has 32
   - 12: needs 64 cpu; the largest has 32 (large, medium and 10 more)
-  - 1: the NodePool wants kubernetes.io/arch In [amd64] (arm)
+  - 1: the NodePool requires kubernetes.io/arch In [amd64] (arm)
 
 NodePool huge: yes, 2 instance types fit
   + xxl  zone a, spot, $1.500 an hour

@@ -44,7 +44,7 @@ import (
 const explainTimeout = 30 * time.Second
 
 // simulation reads both clusters, writes to neither, and returns Karpenter core on what it has read. Without the management cluster, instance
-// types are what the status of the node classes says.
+// types are what the status of the node classes reports.
 func (o *Options) simulation(ctx context.Context) (*explain.Simulation, error) {
 	// What Karpenter would log is in the answer.
 	ctrl.SetLogger(logr.Discard())
@@ -216,7 +216,7 @@ func (s *startedProviders) resolve(ctx context.Context, guest client.Reader) (pr
 	}
 	for i := range classes.Items {
 		class := &classes.Items[i]
-		// It waits until the Machines have been counted. If that fails, GetInstanceTypes of the class's NodePools says so.
+		// It waits until the Machines have been counted. If that fails, GetInstanceTypes of the class's NodePools reports it.
 		_, _ = s.InstanceTypes.List(ctx, class)
 		listing, err := s.InstanceTypes.Refresh(ctx, class)
 		if err != nil {
@@ -248,7 +248,7 @@ func (s *startedProviders) resolve(ctx context.Context, guest client.Reader) (pr
 	return problems, nil
 }
 
-// problemsOf says why a node class offers less than it selects, or nothing.
+// problemsOf reports why a node class offers less than it selects, or nothing.
 func problemsOf(class string, listing *instancetype.Listing) []string {
 	errs := slices.Concat([]error{listing.ClusterErr, listing.Found.BootstrapErr}, listing.Found.SelectorErrs, listing.Found.Unreadable, listing.Unversioned)
 	for _, invalid := range listing.Found.Invalid {

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Package why is `autonode why`, which says why a pod gets no node, or why a node stays.
+// Package why is `autonode why`, which reports why a pod gets no node, or why a node stays.
 package why
 
 import (
@@ -41,7 +41,7 @@ func NewCommand() *cobra.Command {
 The commands read the guest cluster and run Karpenter's own scheduler and consolidation on what they have read. They
 write nothing. Instance types are in the management cluster: with --management-kubeconfig or --management-context they
 are resolved as Karpenter resolves them, with the settings of its Deployment. Without, they are what the status of the
-node classes says, and the answer names what is missing.`,
+node classes reports, and the answer names what is missing.`,
 	}, newPodCommand(), newNodeCommand())
 }
 
