@@ -106,7 +106,7 @@ func (p *parent) reconciled(name string) func() int {
 	}
 }
 
-// connection is the parent with what another controller is told of its guests.
+// connection is the parent with what another controller is informed of about its guests.
 type connection struct {
 	*parent
 	connections *guest.Connections
@@ -170,12 +170,13 @@ func TestConnections(t *testing.T) {
 	c := start(t)
 	t.Run("When there is no kubeconfig yet, it should say so, and connect once there is one", c.connects)
 	t.Run("When the definitions are established, it should reconcile for what happens to NodeClaims and Nodes, and not for heartbeats", c.reconcilesForGuest)
-	t.Run("When another controller watches a kind, it should be informed of it for the guests that it wants, and read it by its index", c.watches)
+	t.Run("When another controller watches a kind, it should be informed of it for the guests that it chooses, and read it by its index", c.watches)
 	t.Run("When AutoNode is off, it should not connect, until it is turned on", c.turnsOn)
 	t.Run("When the kubeconfig leads nowhere, it should say so, and recover when it is corrected", c.recovers)
 	t.Run("When the kubeconfig is renewed, it should reconnect, and an equal one should change nothing", c.renewsCertificate)
 	t.Run("When a token is renewed, the connection that stands should use it, independent of other Secrets of the Cluster", c.renewsToken)
 	t.Run("When a kubeconfig can't be parsed, it should say what is wrong with it", c.reportsMalformed)
+	t.Run("When a kubeconfig Secret has no label, or the guest refuses its credentials, it should name the label, and distinguish a refusal from an unreachable server", c.reportsRefused)
 	t.Run("When a Secret isn't the operator's business, its content should not be kept", c.dropsSecrets)
 }
 

@@ -151,6 +151,29 @@ func (c *connection) reportsMalformed(t *testing.T) {
 	g.Eventually(c.message("broken")).Should(Equal("Unreachable: kubeconfig Secret clusters-broken/broken-kubeconfig can't be used: it is no kubeconfig"))
 }
 
+// reportsRefused has a kubeconfig Secret whose credentials have expired, and which lacks its label at first.
+func (c *connection) reportsRefused(t *testing.T) {
+	g, ctx, management := NewWithT(t), t.Context(), clusters.Management.Client
+	_, err := clusters.NewScope(ctx, "expired")
+	g.Expect(err).NotTo(HaveOccurred())
+	secret := kubeconfig(g, "expired", nil)
+	config, err := clientcmd.Load(secret.Data["value"])
+	g.Expect(err).NotTo(HaveOccurred())
+	for name := range config.AuthInfos {
+		config.AuthInfos[name] = &clientcmdapi.AuthInfo{Token: "expired"}
+	}
+	secret.Data["value"], err = clientcmd.Write(*config)
+	g.Expect(err).NotTo(HaveOccurred())
+	secret.Labels = nil
+	g.Expect(management.Create(ctx, secret)).To(Succeed())
+	g.Eventually(c.message("expired")).Should(Equal("Connecting: waiting for kubeconfig Secret clusters-expired/expired-kubeconfig with the label cluster.x-k8s.io/cluster-name=expired"))
+
+	secret.Labels = map[string]string{clusterv1.ClusterNameLabel: "expired"}
+	g.Expect(management.Update(ctx, secret)).To(Succeed())
+	g.Eventually(c.message("expired")).Should(Equal("Unreachable: " + strings.TrimSuffix(clusters.Guest.Config.Host, "/") +
+		" refuses the credentials of kubeconfig Secret clusters-expired/expired-kubeconfig (401 Unauthorized); renew them"))
+}
+
 func (c *connection) dropsSecrets(t *testing.T) {
 	g, ctx, management := NewWithT(t), t.Context(), clusters.Management.Client
 	for name, kept := range map[string]bool{"blue-ca": false, "machine-1": false, v1beta1.GuestAccessSecret: true} {
