@@ -35,6 +35,8 @@ func TestLifecycle(t *testing.T) {
 		g.Expect(c.karpenterPods(g, t.Context())).To(And(HaveLen(2), HaveEach(HaveField("Status.ContainerStatuses", ConsistOf(HaveField("ImageID", HaveSuffix(digest)))))))
 	})
 
+	t.Run("When a HostedCluster selects nothing or names no bootstrap, autonode check and describe should name the line and what to do", c.expectMistakes)
+
 	t.Run("When pods are pending, it should launch nodes of the payload's version", func(t *testing.T) {
 		g := NewWithT(t)
 		c.nodePool(t, pool, budget("1"))
@@ -46,6 +48,8 @@ func TestLifecycle(t *testing.T) {
 				HaveField("NodeCount", HaveValue(BeEquivalentTo(2))), HaveField("NodeVersions", ConsistOf(HaveField("Version", initialRelease))))))
 		}).WithContext(t.Context()).WithTimeout(eventually).WithPolling(interval).Should(Succeed())
 	})
+
+	t.Run("When nodes run, autonode check and describe should find nothing wrong", c.expectNothingWrong)
 
 	t.Run("When a cluster admin edits the NodePool, it should replace the nodes one at a time", func(t *testing.T) {
 		c.expectReplaced(t, func() {
