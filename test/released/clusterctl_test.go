@@ -14,7 +14,7 @@ import (
 	localworld "github.com/autonode-io/autonode/test/world"
 )
 
-// clusterctlWay installs the components of a release beside a Cluster API that clusterctl knows of.
+// clusterctlWay installs the components of a release beside a Cluster API that clusterctl finds installed.
 func clusterctlWay(t *testing.T) way {
 	t.Helper()
 	g := NewWithT(t)

@@ -46,6 +46,7 @@ const (
 // installation is one way to install, and both clusters.
 type installation struct {
 	way
+	autonode          tool
 	management, guest client.WithWatch
 	// changes of the HostedCluster that an operator had to see.
 	changes int
@@ -55,9 +56,10 @@ func TestRelease(t *testing.T) {
 	earlier, later := releases(t)
 	management, guests := newClient(t, world.Management().RESTConfig()), newClient(t, world.Guest(guest).RESTConfig())
 	makeCredentials(t, management, hosting.Namespace, hosting.PullSecret)
-	for _, way := range ways(t) {
+	autonode := newTool(t)
+	for _, way := range ways(t, autonode) {
 		passed := t.Run(way.name, func(t *testing.T) {
-			s := &installation{way: way, management: management, guest: guests}
+			s := &installation{way: way, autonode: autonode, management: management, guest: guests}
 			t.Cleanup(func() { s.describe(t) })
 			s.run(t, earlier, later)
 		})
@@ -85,8 +87,9 @@ func (s *installation) run(t *testing.T, earlier, later made) {
 		s.runWorkload(t, 2)
 		nodes = s.nodes(NewWithT(t), t.Context())
 		NewWithT(t).Expect(nodes).To(HaveLen(2))
+		s.check(t, earlier)
 	})
-	step("When it is upgraded, no Karpenter should restart, no node should be replaced, and the next should come", func(t *testing.T) {
+	step("When it is upgraded, only the default release's Karpenter should follow, no node should be replaced, and the next should come", func(t *testing.T) {
 		g := NewWithT(t)
 		s.waitObserved(t)
 		karpenter = s.settledKarpenter(t)
@@ -96,6 +99,14 @@ func (s *installation) run(t *testing.T, earlier, later made) {
 		s.upgrade(t, later)
 		s.waitOperator(t, later)
 		s.waitObserved(t)
+		if s.turnOn != nil {
+			s.waitEnabled(t, later)
+			restarted := s.settledKarpenter(t)
+			for pod := range karpenter {
+				g.Expect(restarted).NotTo(HaveKey(pod), "the Karpenter of the release before")
+			}
+			karpenter = restarted
+		}
 		g.Expect(s.karpenter(g, t.Context())).To(Equal(karpenter), "Karpenter's pods and their restarts")
 		g.Expect(s.nodes(g, t.Context())).To(Equal(nodes))
 		s.runWorkload(t, 3)
@@ -111,7 +122,8 @@ func (s *installation) run(t *testing.T, earlier, later made) {
 	})
 	step("When the HostedCluster gets the payload of the new release, its Karpenter should run, on the same nodes", func(t *testing.T) {
 		g := NewWithT(t)
-		s.enable(t, later)
+		s.namePayload(t, later)
+		s.waitEnabled(t, later)
 		g.Expect(s.nodes(g, t.Context())).To(Equal(nodes))
 		karpenter = s.settledKarpenter(t)
 	})
@@ -132,6 +144,7 @@ func (s *installation) run(t *testing.T, earlier, later made) {
 		s.waitObserved(t)
 		g.Expect(s.nodes(g, t.Context())).To(Equal(nodes))
 		g.Expect(s.karpenter(g, t.Context())).To(Equal(karpenter), "Karpenter's pods and their restarts")
+		s.check(t, later)
 		_, disrupted := end()
 		g.Expect(disrupted).To(BeEmpty(), "nodes that were disrupted at any time")
 	})
@@ -175,25 +188,51 @@ func (s *installation) waitOperator(t *testing.T, r made) {
 	}).WithContext(t.Context()).WithTimeout(eventually).WithPolling(interval).Should(Succeed())
 }
 
-// enable turns AutoNode on with a release's payload, or gives the HostedCluster that payload, and waits until its Karpenter runs.
+// enable turns AutoNode on in the way's manner, and waits until Karpenter of the release runs.
 func (s *installation) enable(t *testing.T, r made) {
 	t.Helper()
 	g := NewWithT(t)
-	hosted := &v1beta1.HostedCluster{
-		ObjectMeta: metav1.ObjectMeta{Namespace: hosting.Namespace, Name: guest},
-		Spec: v1beta1.HostedClusterSpec{
-			Release: v1beta1.Release{Image: r.image(g, "release")}, PullSecret: &corev1.LocalObjectReference{Name: hosting.PullSecret},
-			AutoNode: hosting.AutoNode(hosting.TemplatePool, hosting.BootstrapTemplate),
-		},
+	reason := v1beta1.AsExpectedReason
+	if s.turnOn != nil {
+		reason = v1beta1.DefaultReleaseReason
+		s.turnOn(t, r)
+	} else {
+		g.Expect(s.management.Create(t.Context(), &v1beta1.HostedCluster{
+			ObjectMeta: metav1.ObjectMeta{Namespace: hosting.Namespace, Name: guest},
+			Spec: v1beta1.HostedClusterSpec{
+				Release: v1beta1.Release{Image: r.image(g, "release")}, PullSecret: &corev1.LocalObjectReference{Name: hosting.PullSecret},
+				AutoNode: hosting.AutoNode(hosting.TemplatePool, hosting.BootstrapTemplate),
+			},
+		})).To(Succeed())
 	}
-	err := s.management.Create(t.Context(), hosted.DeepCopy())
-	if apierrors.IsAlreadyExists(err) {
-		now := s.hostedCluster(g, t.Context())
-		from := now.DeepCopy()
-		now.Spec.Release = hosted.Spec.Release
-		err = s.management.Patch(t.Context(), now, client.MergeFrom(from))
-	}
-	g.Expect(err).NotTo(HaveOccurred())
+	s.waitEnabled(t, r)
+	g.Expect(meta.FindStatusCondition(s.hostedCluster(g, t.Context()).Status.Conditions, v1beta1.ReleaseResolved)).To(HaveValue(HaveField("Reason", reason)))
+}
+
+// namePayload gives the HostedCluster the payload of a release.
+func (s *installation) namePayload(t *testing.T, r made) {
+	t.Helper()
+	g := NewWithT(t)
+	hosted := s.hostedCluster(g, t.Context())
+	from := hosted.DeepCopy()
+	hosted.Spec.Release.Image = r.image(g, "release")
+	g.Expect(s.management.Patch(t.Context(), hosted, client.MergeFrom(from))).To(Succeed())
+}
+
+// check runs the release's `autonode check` for the management cluster and for the hosted cluster, which has to find nothing wrong.
+func (s *installation) check(t *testing.T, r made) {
+	t.Helper()
+	NewWithT(t).Eventually(func(g Gomega) { // an upgrade of nodes ends after that of Karpenter
+		for _, args := range [][]string{{"check"}, {"check", hosting.Namespace + "/" + guest}} {
+			g.Expect(s.autonode(t, r, args...)).To(ContainSubstring(" checks: nothing is wrong"))
+		}
+	}).WithContext(t.Context()).WithTimeout(eventually).WithPolling(time.Second).Should(Succeed())
+}
+
+// waitEnabled waits until the Karpenter of a release runs, by default or by its payload, and the default node class is ready.
+func (s *installation) waitEnabled(t *testing.T, r made) {
+	t.Helper()
+	g := NewWithT(t)
 	version := fmt.Sprintf("%s+autonode.%s", localworld.InitialRelease, r.version[1:])
 	g.Eventually(func(g Gomega, ctx context.Context) {
 		hosted := s.hostedCluster(g, ctx)

@@ -16,6 +16,7 @@ import (
 	"github.com/autonode-io/autonode/api/v1beta1"
 	"github.com/autonode-io/autonode/test/charts"
 	localworld "github.com/autonode-io/autonode/test/world"
+	"github.com/autonode-io/autonode/test/world/hosting"
 )
 
 const (
@@ -29,6 +30,8 @@ const (
 // way is one to install that docs/install.md describes. Before each installation they make the namespace with the registry's credentials.
 type way struct {
 	name string
+	// turnOn creates the HostedCluster without a payload, so that it has the operator's default release. Without turnOn it names the release's payload.
+	turnOn func(t *testing.T, r made)
 	// install installs a release, and upgrade replaces another one by it.
 	install, upgrade func(t *testing.T, r made)
 	// remove removes the operator and leaves the CRDs.
@@ -37,9 +40,28 @@ type way struct {
 	clear func(t *testing.T, r made)
 }
 
-func ways(t *testing.T) []way {
+func ways(t *testing.T, tool tool) []way {
 	// clusterctl leaves its own CRD behind, so it comes last.
-	return []way{kubectlWay(t), toolWay(t), helmWay(t), clusterctlWay(t)}
+	return []way{kubectlWay(t), toolWay(t, tool), helmWay(t, tool), clusterctlWay(t)}
+}
+
+// tool runs the program that is in a release's archive, which has the operator's image.
+type tool func(t *testing.T, r made, args ...string) (string, error)
+
+func newTool(t *testing.T) tool {
+	folder := t.TempDir()
+	return func(t *testing.T, r made, args ...string) (string, error) {
+		t.Helper()
+		program := filepath.Join(folder, r.version, "autonode")
+		if _, err := os.Stat(program); err != nil {
+			g := NewWithT(t)
+			g.Expect(os.MkdirAll(filepath.Dir(program), 0o755)).To(Succeed())
+			archive := fmt.Sprintf("autonode_%s_linux_%s.tar.gz", strings.TrimPrefix(r.version, "v"), goruntime.GOARCH)
+			_, err := command(t, nil, "tar", "--extract", "--gzip", "--file", filepath.Join(r.folder, archive), "--directory", filepath.Dir(program))
+			g.Expect(err).NotTo(HaveOccurred())
+		}
+		return command(t, nil, program, args...)
+	}
 }
 
 // overlay is what docs/install.md shows: it adds to a file of a release what this platform needs. It returns the overlay's folder.
@@ -69,12 +91,38 @@ func confirm(t *testing.T) {
 	kubectl(t, "annotate", "crd", "--selector", ours, v1beta1.ConfirmDeletionAnnotation+"=true")
 }
 
-func kubectlWay(*testing.T) way {
+// hostedCluster is what docs/install.md shows, for templates of the world. The pull Secret is the registry's, which needs credentials.
+const hostedCluster = `apiVersion: autonode.io/v1beta1
+kind: HostedCluster
+metadata: {name: blue, namespace: clusters}
+spec:
+  infraID: blue
+  pullSecret: {name: %[4]s}
+  autoNode:
+    provisionerConfig:
+      name: Karpenter
+      karpenter:
+        platform: ClusterAPI
+        clusterAPI:
+          infrastructureTemplateSelectors:
+            - apiGroup: infrastructure.cluster.x-k8s.io
+              kind: KwokMachineTemplate
+              selector: {matchLabels: {%[1]s: %[2]s}}
+          bootstrap:
+            configTemplateRef: {apiGroup: bootstrap.cluster.x-k8s.io, kind: KubeadmConfigTemplate, name: %[3]s}
+`
+
+func kubectlWay(t *testing.T) way {
+	file := filepath.Join(t.TempDir(), "hostedcluster.yaml") // a subtest's folder may have a comma in its name, at which kubectl splits
 	apply := func(t *testing.T, r made) {
 		kubectl(t, "apply", "--server-side", "-k", overlay(t, filepath.Join(r.folder, "install.yaml")))
 	}
 	return way{
 		name: "kubectl", install: apply, upgrade: apply,
+		turnOn: func(t *testing.T, _ made) {
+			NewWithT(t).Expect(os.WriteFile(file, fmt.Appendf(nil, hostedCluster, hosting.TemplatePoolLabel, hosting.TemplatePool, hosting.BootstrapTemplate, hosting.PullSecret), 0o600)).To(Succeed())
+			kubectl(t, "apply", "-f", file)
+		},
 		remove: func(t *testing.T, r made) {
 			_, err := command(t, nil, world.Kubectl(), "delete", "--timeout=3m", "-k", overlay(t, filepath.Join(r.folder, "install.yaml")))
 			NewWithT(t).Expect(err).To(MatchError(ContainSubstring("drains the nodes of all hosted clusters")))
@@ -87,21 +135,7 @@ func kubectlWay(*testing.T) way {
 	}
 }
 
-// toolWay uses the program that is in the release's archive, which knows the operator's image.
-func toolWay(t *testing.T) way {
-	folder := t.TempDir()
-	autonode := func(t *testing.T, r made, args ...string) (string, error) {
-		t.Helper()
-		program := filepath.Join(folder, r.version, "autonode")
-		if _, err := os.Stat(program); err != nil {
-			g := NewWithT(t)
-			g.Expect(os.MkdirAll(filepath.Dir(program), 0o755)).To(Succeed())
-			archive := fmt.Sprintf("autonode_%s_linux_%s.tar.gz", strings.TrimPrefix(r.version, "v"), goruntime.GOARCH)
-			_, err := command(t, nil, "tar", "--extract", "--gzip", "--file", filepath.Join(r.folder, archive), "--directory", filepath.Dir(program))
-			g.Expect(err).NotTo(HaveOccurred())
-		}
-		return command(t, nil, program, args...)
-	}
+func toolWay(_ *testing.T, autonode tool) way {
 	install := func(t *testing.T, r made) {
 		_, err := autonode(t, r, "install", "--pull-secret="+pullSecret, "--operator-arg=--guest-networks="+networks, "--operator-arg=--registry-networks="+networks)
 		NewWithT(t).Expect(err).NotTo(HaveOccurred())
@@ -122,8 +156,9 @@ func toolWay(t *testing.T) way {
 	}
 }
 
-// helmWay takes the charts from the registry.
-func helmWay(t *testing.T) way {
+// helmWay takes the charts from the registry, and creates the HostedCluster with the release's program: the three commands at the top of
+// docs/install.md.
+func helmWay(t *testing.T, autonode tool) way {
 	g := NewWithT(t)
 	folder := t.TempDir()
 	helm, err := charts.NewHelm(t.Context(), root, charts.Helm4, folder)
@@ -155,6 +190,12 @@ func helmWay(t *testing.T) way {
 	remove := func(t *testing.T, _ made) { run(t, "uninstall", charts.Operator, charts.CRDs, "--wait") }
 	return way{
 		name: "Helm", install: apply("install"), upgrade: apply("upgrade"), remove: remove,
+		turnOn: func(t *testing.T, r made) {
+			_, err := autonode(t, r, "hosted-cluster", "create", "--cluster", hosting.ControlPlaneNamespace(guest)+"/"+guest, "--namespace", hosting.Namespace,
+				"--templates", "KwokMachineTemplate", "--selector", hosting.TemplatePoolLabel+"="+hosting.TemplatePool,
+				"--bootstrap", "KubeadmConfigTemplate/"+hosting.BootstrapTemplate, "--pull-secret", hosting.PullSecret)
+			NewWithT(t).Expect(err).NotTo(HaveOccurred())
+		},
 		clear: func(t *testing.T, r made) {
 			remove(t, r)
 			confirm(t)
