@@ -383,7 +383,7 @@ type CapacityLeaseStatus struct {
 	// +kubebuilder:validation:MaxItems=64
 	Unavailable []UnavailableOffering `json:"unavailable,omitempty"`
 	// unmatched are the names of pools that no instance type of the cluster takes from, and of commitments that cover none of them, as
-	// commitment/NAME. There are none before Karpenter knows its instance types.
+	// commitment/NAME. There are none before Karpenter has listed its instance types.
 	// +optional
 	// +listType=atomic
 	// +kubebuilder:validation:MaxItems=192

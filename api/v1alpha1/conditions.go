@@ -42,7 +42,7 @@ const (
 	// one of the accounts.
 	ClaimedByOthersReason = "ClaimedByOthers"
 	// NotAcknowledgedReason: some Karpenters haven't acknowledged their lease for minutes, so what they were asked to return
-	// stays granted. Check whether Karpenter runs in these clusters, and that it is a version that knows leases.
+	// stays granted. Check whether Karpenter runs in these clusters, and that its version supports leases.
 	NotAcknowledgedReason = "NotAcknowledged"
 	// AccountDeletedReason: the account is being deleted. Leases stay as they are until the account's clusters are members of another.
 	AccountDeletedReason = "AccountDeleted"

@@ -252,7 +252,7 @@ const UndecodableReason = "Undecodable"
 const (
 	// NodeIdentityConfirmedReason: the request matches a NodeClaim and its Machine.
 	NodeIdentityConfirmedReason = "NodeIdentityConfirmed"
-	// RequestMalformedReason: the request can't be parsed, or asks for more than a kubelet does. Find its requester.
+	// RequestMalformedReason: the request can't be parsed, or requests more than a kubelet does. Find its requester.
 	RequestMalformedReason = "RequestMalformed"
 	// RequestExpiredReason: the request waited too long, because the operator didn't run or couldn't reach the guest. The kubelet retries.
 	RequestExpiredReason = "RequestExpired"

@@ -183,7 +183,7 @@ const (
 	// the remaining Machines through the management cluster, and records them in a ConfigMap.
 	DrainTimeoutForce DrainTimeoutPolicy = "Force"
 	// DrainTimeoutStop terminates no pod by force and gives no machine up. The drain continues within the budgets, and
-	// AutoNodeEnabled asks for action. A deleted HostedCluster stays until then.
+	// AutoNodeEnabled reports that action is needed. A deleted HostedCluster stays until then.
 	DrainTimeoutStop DrainTimeoutPolicy = "Stop"
 )
 

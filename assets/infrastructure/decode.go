@@ -331,7 +331,7 @@ func (d *decoder) rule(at string, item any) (r rule, ok bool) {
 		"words":    func(at string, item any) { r.words = d.texts(at, item) },
 		"messages": func(at string, item any) { r.messages = d.expressions(at, item) },
 	})
-	// What is left of a rule still tells something, unless it would match more than was meant.
+	// What is left of a rule is still of use, unless it would match more than was meant.
 	switch {
 	case r.means == "" && len(d.problems) == before:
 		d.report(at+".means", "is missing; it is one of %s", strings.Join(meanings, ", "))

@@ -71,7 +71,7 @@ type Kind struct{ own, every *Profile }
 // Known reports whether the kind has a profile of its own. Of others only Cluster API's contract is known.
 func (k Kind) Known() bool { return k.own != nil }
 
-// Read returns what a template says of its machines.
+// Read returns what a template declares about its machines.
 func (k Kind) Read(template *unstructured.Unstructured) Facts {
 	if k.own == nil {
 		return Facts{}

@@ -40,7 +40,7 @@ type golden struct {
 	}
 }
 
-// exceeded is what a machine's message says of quotas.
+// exceeded is what a machine's message reports about quotas.
 type exceeded struct {
 	Of Countable
 	// Template of the machine.

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 
 // Package infrastructure holds what differs between the kinds of infrastructure machines, one profile a file: where a
-// template says what its machines have, what a machine's conditions mean, and which addresses come from the machine itself.
+// template declares what its machines have, what a machine's conditions mean, and which addresses come from the machine itself.
 package infrastructure
 
 import (
@@ -46,7 +46,7 @@ func capacityField(resource string) string { return "capacity." + resource }
 
 var (
 	capacityTypes = []string{OnDemand, Spot}
-	// units are suffixes of a quantity. A field whose name says the unit holds a bare number.
+	// units are suffixes of a quantity. A field whose name states the unit holds a bare number.
 	units        = []string{"m", "k", "M", "G", "T", "Ki", "Mi", "Gi", "Ti"}
 	addressTypes = []string{"Hostname", "InternalIP", "ExternalIP", "InternalDNS", "ExternalDNS"}
 )
@@ -58,7 +58,7 @@ type Profile struct {
 	// Sources are where its facts come from.
 	Sources []string
 
-	// fields of the template: the first value that says something counts.
+	// fields of the template: the first value that isn't empty counts.
 	fields     map[string][]value
 	conditions []rule
 	states     []state
@@ -134,8 +134,8 @@ func (p *Profile) addField(field string, v value) {
 	p.fields[field] = append(p.fields[field], v)
 }
 
-// Corrected returns the profile with an overlay. What the overlay says of a field of the template, of zones, or of
-// addresses, replaces what the profile says; its conditions, states and quotas come first.
+// Corrected returns the profile with an overlay. What the overlay declares about a field of the template, of zones, or of
+// addresses, replaces what the profile declares; its conditions, states and quotas come first.
 func (p *Profile) Corrected(overlay *Profile) *Profile {
 	corrected := *p
 	corrected.Sources = slices.Concat(overlay.Sources, p.Sources)
@@ -163,10 +163,10 @@ func (p *Profile) Corrected(overlay *Profile) *Profile {
 	return &corrected
 }
 
-// Facts are what a template says of its machines. What it doesn't say is empty.
+// Facts are what a template declares about its machines. What it doesn't say is empty.
 type Facts struct {
 	InstanceType, Zone, Architecture, OperatingSystem string
-	// CapacityType is on-demand or spot, and CapacityTypeField the field that says so.
+	// CapacityType is on-demand or spot, and CapacityTypeField the field that declares it.
 	CapacityType, CapacityTypeField string
 	// Image that a machine boots whatever version its Machine has: the template names it. Empty if the provider may look for one by the version.
 	Image string
@@ -176,7 +176,7 @@ type Facts struct {
 	Problems []string
 }
 
-// Read returns what a template says of its machines.
+// Read returns what a template declares about its machines.
 func (p *Profile) Read(template *unstructured.Unstructured) Facts {
 	facts := Facts{Capacity: map[corev1.ResourceName]string{}}
 	for _, field := range slices.Sorted(maps.Keys(p.fields)) {
@@ -204,7 +204,7 @@ func (p *Profile) Read(template *unstructured.Unstructured) Facts {
 	return facts
 }
 
-// first returns what the first value that says something says, and the path that it was read from.
+// first returns the first value that isn't empty, and the path that it was read from.
 func (p *Profile) first(field string, object map[string]any, facts *Facts) (text, path string) {
 	for _, v := range p.fields[field] {
 		text, problem := v.read(object)
@@ -219,7 +219,7 @@ func (p *Profile) first(field string, object map[string]any, facts *Facts) (text
 	return "", ""
 }
 
-// read returns what the object says, or "".
+// read returns what the object declares, or "".
 func (v value) read(object map[string]any) (text, problem string) {
 	if v.constant != "" {
 		return v.constant, ""

@@ -35,7 +35,7 @@ var (
 	counted = map[string]capacity.Resource{"machines": capacity.Machines, "cpu": capacity.VCPUs, "memory": capacity.Memory, "gpus": capacity.GPUs}
 )
 
-// quota says what the infrastructure counts together.
+// quota describes what the infrastructure counts together.
 type quota struct {
 	// name, in which placeholders keep apart what is counted apart.
 	name string
@@ -54,7 +54,7 @@ type quota struct {
 	unit string
 }
 
-// byFamily is the quota of machines of which no profile says more: most clouds count by families.
+// byFamily is the quota of machines of which no profile declares more: most clouds count by families.
 var byFamily = quota{name: placeholderCapacityType + " " + placeholderFamily}
 
 // Quota of an infrastructure.
@@ -69,7 +69,7 @@ type Quota struct {
 type Countable struct {
 	// InstanceType is the name of the infrastructure's instance type, or what the platform calls it.
 	InstanceType string
-	// Family is the label of the family; empty if there is none. Then the name of the instance type says it.
+	// Family is the label of the family; empty if there is none. Then the name of the instance type has it.
 	Family string
 	// Zone as nodes name it, CapacityType, and the region if it is known.
 	Zone, CapacityType, Region string
@@ -86,7 +86,7 @@ func (k Kind) Quotas(c Countable) (quotas []Quota) {
 	return quotas
 }
 
-// Exceeded returns the quota that a machine lacks by the message of its condition, and what the message says is left of it: -1 if it
+// Exceeded returns the quota that a machine lacks by the message of its condition, and what the message reports is left of it: -1 if it
 // doesn't.
 func (k Kind) Exceeded(c Countable, text string) (exceeded Quota, left int64) {
 	k.eachQuota(c, func(q *quota) bool {
@@ -147,7 +147,7 @@ func (q *quota) of(c Countable) Quota {
 	return Quota{Name: message.Cut(name, maxQuotaName), Counts: q.counts}
 }
 
-// leftBy returns what a message says is left, in the unit of what the quota counts; -1 if it doesn't say.
+// leftBy returns what a message reports is left, in the unit of what the quota counts; -1 if it doesn't say.
 func (q *quota) leftBy(text string) int64 {
 	for _, expression := range q.left {
 		found := expression.FindStringSubmatch(text)

@@ -23,13 +23,13 @@ type nodeZone struct {
 	format string
 	// values are zones by failure domain; they come first.
 	values map[string]string
-	// differs: nodes' zones have other names, which only the platform knows.
+	// differs: nodes' zones have other names, which only the platform can declare.
 	differs bool
 }
 
 func (z *nodeZone) isZero() bool { return z.format == "" && len(z.values) == 0 && !z.differs }
 
-// of returns the zone, and the failure domain itself where nothing else is known. It is unknown if only the region is missing, or if only the platform knows it. What is a zone
+// of returns the zone, and the failure domain itself where nothing else is known. It is unknown if only the region is missing, or if only the platform can declare it. What is a zone
 // already stays as it is: a template's label names one.
 func (z *nodeZone) of(failureDomain, region string) (zone string, known bool) {
 	if zone, ok := z.values[failureDomain]; ok {
@@ -60,7 +60,7 @@ func (k Kind) NodeZone(failureDomain, region string) (zone string, known bool) {
 	return k.own.nodeZone.of(failureDomain, region)
 }
 
-// ZonesDiffer reports whether nodes' zones have other names than failure domains, which only the platform knows.
+// ZonesDiffer reports whether nodes' zones have other names than failure domains, which only the platform can declare.
 func (k Kind) ZonesDiffer() bool { return k.own != nil && k.own.nodeZone.differs }
 
 // nodeZone reads how zones are named.

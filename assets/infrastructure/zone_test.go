@@ -78,7 +78,7 @@ func TestZonesDiffer(t *testing.T) {
 		t.Fatal(err)
 	}
 	vsphere := schema.GroupKind{Group: "infrastructure.cluster.x-k8s.io", Kind: "VSphereMachine"}
-	t.Run("When only the platform knows the zones of nodes, they should be unknown until it tells them", func(t *testing.T) {
+	t.Run("When only the platform can declare the zones of nodes, they should be unknown until it does", func(t *testing.T) {
 		if zone, known := kinds.Of(vsphere).NodeZone("dz-a", "eu"); zone != "dz-a" || known || !kinds.Of(vsphere).ZonesDiffer() {
 			t.Errorf("zone %q, %t", zone, known)
 		}

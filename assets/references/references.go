@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Package references knows which fields of infrastructure machines and bootstrap configs refer to Secrets. A policy in the management cluster
+// Package references has which fields of infrastructure machines and bootstrap configs refer to Secrets. A policy in the management cluster
 // admits an object of Karpenter's only if its references are named in Karpenter's Role, where the operator writes those of the templates.
 package references
 
@@ -36,7 +36,7 @@ type Kind struct {
 type Reference struct {
 	// Path to it, from spec. It passes through one list at most, as [].
 	Path string `json:"path"`
-	// Fields of the object there that tell what it refers to; none if the field is text itself. With are its others.
+	// Fields of the object there that name what it refers to; none if the field is text itself. With are its others.
 	Fields []string `json:"fields,omitempty"`
 	With   []string `json:"with,omitempty"`
 }
@@ -44,7 +44,7 @@ type Reference struct {
 // Kinds are the known ones.
 type Kinds map[schema.GroupKind]Kind
 
-// Embedded returns what this package knows. It is shared: don't modify it.
+// Embedded returns what this package has. It is shared: don't modify it.
 var Embedded = sync.OnceValues(func() (Kinds, error) {
 	var entries []struct {
 		APIGroup string      `json:"apiGroup"`
@@ -67,7 +67,7 @@ var Embedded = sync.OnceValues(func() (Kinds, error) {
 })
 
 // Text returns the references of an object of this kind as one text, which begins with the kind; empty if it has none. The policy makes the
-// same text of the object that Karpenter writes. An error means that a field isn't what the kind's API says it is.
+// same text of the object that Karpenter writes. An error means that a field isn't what the kind's API declares.
 func (k Kind) Text(object map[string]any) (string, error) {
 	var found []string
 	for _, reference := range k.Compared {

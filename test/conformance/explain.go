@@ -14,7 +14,7 @@ type explanation struct {
 	spec  string
 	// bare: neither can it pass without the operator.
 	bare bool
-	// failure is part of what the spec says then: any other failure isn't explained.
+	// failure is part of what the spec reports then: any other failure isn't explained.
 	failure string
 	// why is one sentence for the documentation, with the test that shows the behavior instead.
 	why string
@@ -31,7 +31,7 @@ var explanations = append([]explanation{
 	{
 		suite:   Regression,
 		spec:    "NodeClaim StandaloneNodeClaim should succeed to garbage collect an Instance that was launched by a NodeClaim but has no Instance mapping",
-		failure: "the status of a NodeClaim tells its machine and belongs to the platform",
+		failure: "the status of a NodeClaim identifies its machine and belongs to the platform",
 		why: "As the guest's admin the spec writes another provider ID into the status of a NodeClaim, which the policy `nodeclaims.autonode.io` denies. " +
 			"`karpenter/controllers/nodeclaim`: `TestIdentity` shows the behavior.",
 	},
@@ -59,7 +59,7 @@ func skipped() []explanation {
 	} {
 		all = append(all, explanation{
 			suite: Disruption, spec: "Reboot " + spec, bare: true, failure: "reboot specs require --reboot-condition",
-			why: "The spec needs infrastructure that reboots machines, and that of the suite has none; AutoNode asks a MachineHealthCheck of the platform. " +
+			why: "The spec needs infrastructure that reboots machines, and that of the suite has none; AutoNode leaves that to a MachineHealthCheck of the platform. " +
 				"`karpenter/cloudprovider`: `TestReboot` shows the behavior.",
 		})
 	}

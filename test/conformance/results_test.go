@@ -89,7 +89,7 @@ func trimLines(text string) string {
 
 func TestDecision(t *testing.T) {
 	began := time.Date(2026, 1, 2, 3, 4, 5, 0, time.UTC)
-	// of a run now, unless a result says when.
+	// of a run now, unless a result has its time.
 	of := func(provider string, specs ...Result) *Results {
 		for i := range specs {
 			if specs[i].Finished.IsZero() {

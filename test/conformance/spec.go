@@ -65,7 +65,7 @@ func (s *suite) load(ctx context.Context) ([]spec, error) {
 		}
 		text := r.text()
 		if seen[text] {
-			return nil, fmt.Errorf("listing the specs: two of them are called %q, and can't be told apart", text)
+			return nil, fmt.Errorf("listing the specs: two of them are called %q, and can't be distinguished", text)
 		}
 		seen[text] = true
 		specs = append(specs, spec{suite: s, text: text})

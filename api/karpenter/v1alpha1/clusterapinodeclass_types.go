@@ -307,7 +307,7 @@ const (
 )
 
 // KubeletConfiguration sets fields of the KubeletConfiguration of a node. The provider writes them into bootstrap configs of kinds that it
-// knows, where each replaces that of the bootstrap template, and plans with those that change what a node can allocate.
+// supports, where each replaces that of the bootstrap template, and plans with those that change what a node can allocate.
 //
 // +kubebuilder:validation:XValidation:rule="!has(self.evictionSoft) || self.evictionSoft.all(k, has(self.evictionSoftGracePeriod) && k in self.evictionSoftGracePeriod)",message="evictionSoft: each signal needs a grace period in evictionSoftGracePeriod, else no kubelet starts"
 // +kubebuilder:validation:XValidation:rule="!has(self.evictionSoftGracePeriod) || self.evictionSoftGracePeriod.all(k, has(self.evictionSoft) && k in self.evictionSoft)",message="evictionSoftGracePeriod: each signal needs a threshold in evictionSoft"
@@ -456,7 +456,7 @@ type TemplateStatus struct {
 	// +listType=set
 	// +kubebuilder:validation:MaxItems=64
 	Zones []string `json:"zones,omitempty"`
-	// unavailable says why nothing launches from the template now: Paused (its source or the Cluster is paused), Full (its source is at its
+	// unavailable reports why nothing launches from the template now: Paused (its source or the Cluster is paused), Full (its source is at its
 	// max size), ImageNewer (its image is newer than nodes may get yet), NoBootstrap, BackOff (all its offerings are in back-off), Quota (one of the
 	// infrastructure is exhausted: see the condition OfferingsAvailable), NoPrice or
 	// NoZone (of a catalog). Empty if it can launch.
@@ -467,7 +467,7 @@ type TemplateStatus struct {
 	// +optional
 	Image string `json:"image,omitempty"`
 	// profile is Missing if AutoNode has no profile of the template's kind: it reads status.capacity and annotations only, takes the machines
-	// for on-demand ones unless an annotation declares otherwise, and knows only common words of their conditions. Empty if it has one.
+	// for on-demand ones unless an annotation declares otherwise, and recognizes only common words in their conditions. Empty if it has one.
 	// +optional
 	Profile string `json:"profile,omitempty"`
 }

@@ -113,7 +113,7 @@ type CatalogInstanceType struct {
 	// +optional
 	// +kubebuilder:validation:MaxLength=32
 	MemoryOverhead string `json:"memoryOverhead,omitempty"`
-	// overhead is what kubelets of this instance type reserve. The provider writes it into bootstrap configs of kinds that it knows. Each
+	// overhead is what kubelets of this instance type reserve. The provider writes it into bootstrap configs of kinds that it supports. Each
 	// member that a node class's spec.kubelet sets replaces the one here.
 	// +optional
 	Overhead *CatalogOverhead `json:"overhead,omitempty"`

@@ -124,10 +124,10 @@ func tooLittle(field string, own, least map[string]ReservedQuantity) (problems [
 		switch got, err := scalar.ParseQuantity(string(value)); {
 		case !set:
 			if wanted.Sign() > 0 {
-				problems = append(problems, fmt.Sprintf("%s[%s] isn't set, and the platform wants at least %s", field, name, least[name]))
+				problems = append(problems, fmt.Sprintf("%s[%s] isn't set, and the platform requires at least %s", field, name, least[name]))
 			}
 		case err != nil || got.Cmp(wanted) < 0:
-			problems = append(problems, fmt.Sprintf("%s[%s] is %s, and the platform wants at least %s", field, name, value, least[name]))
+			problems = append(problems, fmt.Sprintf("%s[%s] is %s, and the platform requires at least %s", field, name, value, least[name]))
 		}
 	}
 	return problems

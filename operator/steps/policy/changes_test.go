@@ -42,7 +42,7 @@ func try(t *testing.T, trials map[string]trial) {
 	for name, test := range trials {
 		outcome := "they should be let through"
 		if test.want != "" {
-			outcome = "they should be told whose it is, and the operator and Karpenter be let through"
+			outcome = "they should get a message that names its owner, and the operator and Karpenter be let through"
 		}
 		t.Run(fmt.Sprintf("When an admin changes %s, %s", name, outcome), func(t *testing.T) {
 			g := NewWithT(t)
@@ -261,16 +261,16 @@ func changeNodeClaims(t *testing.T) {
 			c := scopetest.NodeClaim("claim")
 			c.Status.ProviderID = "capi://other/machine"
 			return c
-		}), "the status of a NodeClaim tells its machine and belongs to the platform"},
+		}), "the status of a NodeClaim identifies its machine and belongs to the platform"},
 		"a NodeClaim's finalizer":      {claimed(func(c *karpv1.NodeClaim) { c.Finalizers = nil }), "holds a NodeClaim until its node is drained and its machine gone"},
-		"a NodeClaim's Machine":        {claimed(func(c *karpv1.NodeClaim) { c.Annotations[v1alpha1.MachineAnnotation] = "other/machine" }), "of a NodeClaim tell its Machine and belong to the platform: the Karpenter of HostedCluster clusters/policy writes them"},
-		"a NodeClaim without Machine":  {claimed(func(c *karpv1.NodeClaim) { c.Annotations = nil }), "of a NodeClaim tell its Machine"},
-		"a NodeClaim's hash":           {claimed(func(c *karpv1.NodeClaim) { c.Annotations[v1alpha1.NodeClassHashAnnotation] = "1" }), "of a NodeClaim tell its Machine"},
-		"a NodeClaim's label of ours":  {claimed(func(c *karpv1.NodeClaim) { delete(c.Labels, v1alpha1.Group+"/tier") }), "the labels karpenter.cluster.x-k8s.io/… of a NodeClaim tell its Machine"},
+		"a NodeClaim's Machine":        {claimed(func(c *karpv1.NodeClaim) { c.Annotations[v1alpha1.MachineAnnotation] = "other/machine" }), "of a NodeClaim identify its Machine and belong to the platform: the Karpenter of HostedCluster clusters/policy writes them"},
+		"a NodeClaim without Machine":  {claimed(func(c *karpv1.NodeClaim) { c.Annotations = nil }), "of a NodeClaim identify its Machine"},
+		"a NodeClaim's hash":           {claimed(func(c *karpv1.NodeClaim) { c.Annotations[v1alpha1.NodeClassHashAnnotation] = "1" }), "of a NodeClaim identify its Machine"},
+		"a NodeClaim's label of ours":  {claimed(func(c *karpv1.NodeClaim) { delete(c.Labels, v1alpha1.Group+"/tier") }), "the labels karpenter.cluster.x-k8s.io/… of a NodeClaim identify its Machine"},
 		"a NodeClaim's other label":    {claimed(func(c *karpv1.NodeClaim) { c.Labels["mine"] = "2" }), ""},
 		"a NodeClaim's do-not-disrupt": {claimed(func(c *karpv1.NodeClaim) { c.Annotations[karpv1.DoNotDisruptAnnotationKey] = "true" }), ""},
 		"a NodeClaim of one's own":     {creation(of(v1alpha1.DefaultNodeClass)), ""},
-		"a NodeClaim of another class": {creation(of("another")), "the labels karpenter.cluster.x-k8s.io/… of a NodeClaim tell its Machine"},
+		"a NodeClaim of another class": {creation(of("another")), "the labels karpenter.cluster.x-k8s.io/… of a NodeClaim identify its Machine"},
 		"a NodeClaim's deletion":       {deletion(scopetest.NodeClaim("claim")), ""},
 	})
 }

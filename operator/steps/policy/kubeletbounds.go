@@ -16,7 +16,7 @@ import (
 )
 
 // kubeletRules hold node classes to the platform's bounds of spec.kubelet, as v1alpha1.KubeletBounds.Problems does. What a node class had
-// before they were set may stay: Karpenter launches nothing from it, and says so in its conditions.
+// before they were set may stay: Karpenter launches nothing from it, and reports it in its conditions.
 func (in Input) kubeletRules() (rules []admissionregistrationv1.Validation) {
 	bounds := in.KubeletBounds
 	if bounds == nil {

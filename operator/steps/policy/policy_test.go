@@ -157,7 +157,7 @@ func (f *guest) reconcile(ctx context.Context, g Gomega) {
 	}
 }
 
-// statusOf is what an object's status says.
+// statusOf is what an object's status reports.
 func statusOf(object client.Object) any {
 	content, err := runtime.DefaultUnstructuredConverter.ToUnstructured(object)
 	if err != nil {

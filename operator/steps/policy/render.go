@@ -25,7 +25,7 @@ import (
 )
 
 // maxPatches bounds the bootstrap patches that a policy compares with, in bytes: the expression parser takes a hundred kilobytes.
-// Karpenter refuses others than those all the same, and says so in the node class's conditions.
+// Karpenter refuses others than those all the same, and reports it in the node class's conditions.
 const maxPatches = 64 << 10
 
 // Input is what the policies depend on.
@@ -38,7 +38,7 @@ type Input struct {
 	NodeVersion string
 	// NodeClasses: the policy about node classes is for the guest's.
 	NodeClasses bool
-	// Default is the default node class as the HostedCluster wants it; nil if it says nothing.
+	// Default is the default node class as the HostedCluster declares it; nil if it declares none.
 	Default *v1alpha1.ClusterAPINodeClass
 	// KubeletBounds bound spec.kubelet of node classes; nil for none.
 	KubeletBounds *v1alpha1.KubeletBounds
@@ -50,7 +50,7 @@ func inputFor(s *scope.Scope, operator string) Input {
 		Owner:    "its HostedCluster",
 	}
 	if s.Release != nil {
-		// What nodes get may be a former payload's, for as long as the platform team holds it. A later step says so: this is the last word
+		// What nodes get may be a former payload's, for as long as the platform team holds it. A later step reports it: this is the last word
 		// of that.
 		in.NodeVersion, _ = s.Karpenter.NodeVersion() // the release step has looked
 		if known := s.HostedCluster.Status.Version; known != nil && known.NodeVersion != "" {

@@ -31,7 +31,7 @@ func (n naming) Create(ctx context.Context, object client.Object, options ...cli
 
 func TestUser(t *testing.T) {
 	for name, user := range map[string]string{"a name of a megabyte": strings.Repeat("x", 1<<20), "terminal escapes": "\x1b[2J"} {
-		t.Run("When a guest says that the operator is "+name+", it should quote that, and render no policy with it", func(t *testing.T) {
+		t.Run("When a guest reports that the operator is "+name+", it should quote that, and render no policy with it", func(t *testing.T) {
 			g, ctx := NewWithT(t), t.Context()
 			s, err := clusters.NewScope(ctx, "named")
 			g.Expect(err).NotTo(HaveOccurred())

@@ -16,7 +16,7 @@ const (
 	// `<zone>`, `<zone>/<capacity type>` or `*/<capacity type>`, for example "a,b/spot,*/reserved".
 	FaultNoCapacity = FaultPrefix + "no-capacity"
 
-	// FaultLateProviderID makes the cloud tell the machine's provider ID, addresses and `provisioned` that much later,
+	// FaultLateProviderID makes the cloud report the machine's provider ID, addresses and `provisioned` that much later,
 	// while the machine itself boots and joins as ever: for a time there is a Node whose machine has no provider ID.
 	//
 	// Value: a duration such as "30s", or "true" (until the fault ends).

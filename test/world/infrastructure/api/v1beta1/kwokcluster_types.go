@@ -7,7 +7,7 @@ import (
 	clusterv1 "sigs.k8s.io/cluster-api/api/core/v1beta2"
 )
 
-// KwokClusterSpec is what a cluster asks of the cloud.
+// KwokClusterSpec is what a cluster requires of the cloud.
 type KwokClusterSpec struct {
 	// controlPlaneEndpoint is where the guest's API server is reached. Cluster API copies it to the Cluster when it is set;
 	// leave it empty when the control plane provider sets it.
@@ -41,7 +41,7 @@ type KwokClusterStatus struct {
 	// +kubebuilder:validation:MaxItems=32
 	Conditions []metav1.Condition `json:"conditions,omitempty"`
 
-	// initialization says how far the first provisioning came.
+	// initialization reports how far the first provisioning came.
 	// +optional
 	Initialization KwokClusterInitializationStatus `json:"initialization,omitempty,omitzero"`
 
@@ -54,7 +54,7 @@ type KwokClusterStatus struct {
 	FailureDomains []clusterv1.FailureDomain `json:"failureDomains,omitempty"`
 }
 
-// KwokClusterInitializationStatus says how far the first provisioning of a cluster came.
+// KwokClusterInitializationStatus reports how far the first provisioning of a cluster came.
 // +kubebuilder:validation:MinProperties=1
 type KwokClusterInitializationStatus struct {
 	// provisioned is true when machines can be made.

@@ -68,13 +68,13 @@ const (
 	// yet. Look at the certificate request that the message names, and at what approves them: AutoNode's operator, else the guest's
 	// controller manager.
 	ReasonWaitingForCertificate = "WaitingForCertificate"
-	// ReasonCertificateRefused: the kubelet's serving certificate was denied, and is requested again; the message says why.
+	// ReasonCertificateRefused: the kubelet's serving certificate was denied, and is requested again; the message reports why.
 	ReasonCertificateRefused = "CertificateRefused"
 	// ReasonRegistrationFailed: the guest's API server refused the Node, or the kubelet's client certificate was denied.
 	ReasonRegistrationFailed = "RegistrationFailed"
-	// ReasonNeverJoins: the fault never-joins. A cloud would not tell.
+	// ReasonNeverJoins: the fault never-joins. A cloud would not report it.
 	ReasonNeverJoins = "NeverJoins"
-	// ReasonDead: the fault dies. A cloud would not tell.
+	// ReasonDead: the fault dies. A cloud would not report it.
 	ReasonDead = "Dead"
 	// ReasonJoined: the Node is in the guest and its kubelet runs.
 	ReasonJoined = "Joined"
@@ -166,8 +166,8 @@ type KwokMachineSpec struct {
 	// +kubebuilder:validation:XValidation:rule="duration(self) >= duration('0s')",message="may not be negative"
 	RegistrationDelay *metav1.Duration `json:"registrationDelay,omitempty"`
 
-	// imageVersion is the version of the kubelet in the machine's image, such as v1.36.3, whatever its Machine asks for. Without one
-	// the image has every version, and the kubelet is the one that the Machine asks for.
+	// imageVersion is the version of the kubelet in the machine's image, such as v1.36.3, whatever its Machine requests. Without one
+	// the image has every version, and the kubelet is the one that the Machine requests.
 	// +optional
 	// +kubebuilder:validation:MinLength=1
 	// +kubebuilder:validation:MaxLength=64
@@ -189,7 +189,7 @@ type KwokMachineStatus struct {
 	// +kubebuilder:validation:MaxItems=32
 	Conditions []metav1.Condition `json:"conditions,omitempty"`
 
-	// initialization says how far the first provisioning came.
+	// initialization reports how far the first provisioning came.
 	// +optional
 	Initialization KwokMachineInitializationStatus `json:"initialization,omitempty,omitzero"`
 
@@ -222,7 +222,7 @@ type KwokMachineStatus struct {
 	JoinTime metav1.MicroTime `json:"joinTime,omitempty,omitzero"`
 }
 
-// KwokMachineInitializationStatus says how far the first provisioning of a machine came.
+// KwokMachineInitializationStatus reports how far the first provisioning of a machine came.
 // +kubebuilder:validation:MinProperties=1
 type KwokMachineInitializationStatus struct {
 	// provisioned is true when the machine runs and its provider ID is known.

@@ -26,7 +26,7 @@ type KwokMachineTemplateResource struct {
 	Spec KwokMachineSpec `json:"spec,omitempty,omitzero"`
 }
 
-// KwokMachineTemplateStatus says what a machine of this template offers, for scaling from zero.
+// KwokMachineTemplateStatus reports what a machine of this template offers, for scaling from zero.
 // +kubebuilder:validation:MinProperties=1
 type KwokMachineTemplateStatus struct {
 	// capacity is what a machine of this template has.

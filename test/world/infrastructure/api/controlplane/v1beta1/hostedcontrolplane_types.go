@@ -34,7 +34,7 @@ type HostedControlPlaneStatus struct {
 	// +kubebuilder:validation:MaxItems=32
 	Conditions []metav1.Condition `json:"conditions,omitempty"`
 
-	// initialization says how far the first start came.
+	// initialization reports how far the first start came.
 	// +optional
 	Initialization HostedControlPlaneInitializationStatus `json:"initialization,omitempty,omitzero"`
 
@@ -57,7 +57,7 @@ type HostedControlPlaneStatus struct {
 	ExternalManagedControlPlane *bool `json:"externalManagedControlPlane,omitempty"`
 }
 
-// HostedControlPlaneInitializationStatus says how far the first start of a control plane came.
+// HostedControlPlaneInitializationStatus reports how far the first start of a control plane came.
 // +kubebuilder:validation:MinProperties=1
 type HostedControlPlaneInitializationStatus struct {
 	// controlPlaneInitialized is true when the control plane has answered requests.
