@@ -392,7 +392,7 @@ func newControllers(guest *coreoperator.Operator, management *operator.Managemen
 			Recorder:       guest.EventRecorder,
 			Pending: func(ctx context.Context) (int, error) {
 				pods, err := nodeutils.GetProvisionablePods(ctx, guest.GetClient())
-				return len(pods), err //nolint:wrapcheck // the caller says what it did
+				return len(pods), err //nolint:wrapcheck // the caller reports what it did
 			},
 			Clock: guest.Clock,
 		}),

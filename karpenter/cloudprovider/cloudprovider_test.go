@@ -206,13 +206,13 @@ func TestCreate(t *testing.T) {
 		"When the claim needs more than the cheapest has, it should take the cheapest that has it": {
 			func(n *karpv1.NodeClaim) { n.Spec.Resources.Requests[corev1.ResourceCPU] = resource.MustParse("3") }, "c4-large", "spot", "",
 		},
-		"When the claim wants on-demand, it should not take spot": {
+		"When the claim requires on-demand, it should not take spot": {
 			func(n *karpv1.NodeClaim) {
 				n.Spec.Resources.Requests[corev1.ResourceCPU] = resource.MustParse("3")
 				n.Spec.Requirements = append(n.Spec.Requirements, requirement(karpv1.CapacityTypeLabelKey, "on-demand"))
 			}, "c4-large", "on-demand", "",
 		},
-		"When the claim wants a zone, it should take it": {
+		"When the claim requires a zone, it should take it": {
 			func(n *karpv1.NodeClaim) {
 				n.Spec.Requirements = append(n.Spec.Requirements, requirement(corev1.LabelTopologyZone, "b"))
 			}, "c2-small", "on-demand", "b",
@@ -221,7 +221,7 @@ func TestCreate(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			g := NewWithT(t)
 			f := newFixture(t, nil)
-			created, err := f.provider.Create(f.ctx, f.claim("wants", tc.change))
+			created, err := f.provider.Create(f.ctx, f.claim("first", tc.change))
 			g.Expect(err).NotTo(HaveOccurred())
 			g.Expect(created.Labels).To(HaveKeyWithValue(corev1.LabelInstanceTypeStable, tc.instanceType))
 			g.Expect(created.Labels).To(HaveKeyWithValue(karpv1.CapacityTypeLabelKey, tc.capacityType))
@@ -274,7 +274,7 @@ func TestCreate(t *testing.T) {
 }
 
 // ended expects an error by which Karpenter deletes the NodeClaim, so that it keeps nothing from being scheduled, and an event that
-// says why.
+// reports why.
 func ended(isKind func(error) bool, reason string) func(f *fixture, g Gomega, err error) {
 	return func(f *fixture, g Gomega, err error) {
 		g.Expect(isKind(err)).To(BeTrue(), "%v", err)
@@ -360,7 +360,7 @@ func TestCreateErrors(t *testing.T) {
 		})
 	}
 
-	t.Run("When the guest's admin writes a node class's status, it should make nothing of what that says", func(t *testing.T) {
+	t.Run("When the guest's admin writes a node class's status, it should make nothing of what that reports", func(t *testing.T) {
 		g := NewWithT(t)
 		f := newFixture(t, nil)
 		f.setReady(func(nc *v1alpha1.ClusterAPINodeClass) { nc.Status.Version = "1.20.0" })

@@ -36,7 +36,7 @@ const (
 	// ReplacingLeftoverReason: objects of an earlier attempt don't fit the current choice and are being deleted.
 	ReplacingLeftoverReason = "ReplacingLeftover"
 	// MachineNotCreatedReason: the management cluster has failed to create the Machine, or hasn't answered in time; the
-	// message says why.
+	// message reports why.
 	MachineNotCreatedReason = "MachineNotCreated"
 	// NodeClassReadinessUnknownReason: the node class hasn't been reconciled yet, or not since its spec changed.
 	NodeClassReadinessUnknownReason = "NodeClassReadinessUnknown"
@@ -45,7 +45,7 @@ const (
 	// MachinesUncountedReason: the template source has a maximum size, and its machines haven't been counted since
 	// startup.
 	MachinesUncountedReason = "MachinesUncounted"
-	// CapacityLeaseUnreadReason: whether the hosted cluster's CapacityLease has room isn't known yet; the message says why.
+	// CapacityLeaseUnreadReason: whether the hosted cluster's CapacityLease has room isn't known yet; the message reports why.
 	CapacityLeaseUnreadReason = "CapacityLeaseUnread"
 	// WaitingForCapacityReason: the hosted cluster's CapacityLease has no room now, and the operator is asked for more.
 	WaitingForCapacityReason = "WaitingForCapacity"

@@ -55,7 +55,7 @@ func ofType(instanceType string, err error) func(client.Object) error {
 	}
 }
 
-// newRejecting is a fixture with a management cluster that rejects what answer says.
+// newRejecting is a fixture with a management cluster that answers as answer decides.
 func newRejecting(t *testing.T, answer func(client.Object) error) *fixture {
 	t.Helper()
 	f := newFixture(t, nil)
@@ -103,9 +103,9 @@ func TestRejections(t *testing.T) {
 		return func(n *karpv1.NodeClaim) { n.Labels[karpv1.NodePoolLabelKey] = nodePool }
 	}
 	for name, tc := range map[string]struct {
-		answer error
-		reason string
-		says   string
+		answer  error
+		reason  string
+		message string
 	}{
 		"When a policy rejects a Machine, it should": {
 			policy(`machines.cluster.x-k8s.io "x" is forbidden: ValidatingAdmissionPolicy 'sizes' denied request: c2-small is too small`),
@@ -132,7 +132,7 @@ func TestRejections(t *testing.T) {
 			_, err := f.provider.Create(f.ctx, f.claim("first", cheapest))
 			ended(karpcloudprovider.IsInsufficientCapacityError, tc.reason)(f, g, err)
 			g.Expect(f.recorder.Messages()).To(ConsistOf(And(
-				HavePrefix("no machine of on-demand c2-small in zone a: "), ContainSubstring(tc.says), ContainSubstring("; not tried again before "), HaveSuffix(" for NodePool general"),
+				HavePrefix("no machine of on-demand c2-small in zone a: "), ContainSubstring(tc.message), ContainSubstring("; not tried again before "), HaveSuffix(" for NodePool general"),
 			)))
 			created, err := f.provider.Create(f.ctx, f.claim("second", cheapest))
 			g.Expect(err).NotTo(HaveOccurred())

@@ -26,7 +26,7 @@ func nodePoolWithoutNodeClass(nodePool *karpv1.NodePool, name string) events.Eve
 	}
 }
 
-// dottedAgain is how often a NodePool is told of its name. The name can't change.
+// dottedAgain is how often an event repeats that about a NodePool's name. The name can't change.
 const dottedAgain = time.Hour
 
 // nodePoolDotted reports a NodePool whose machines may have another host name than their nodes need: a machine is called like

@@ -75,22 +75,22 @@ func TestDeclaredLabels(t *testing.T) {
 		"When a NodePool allows several values, the node should have the machine's": {
 			nil, []karpv1.NodeSelectorRequirementWithMinValues{requirement(storage, "ssd", "hdd")}, []string{"hdd", "ssd"}, "hdd", "hdd",
 		},
-		"When a NodePool wants one value, the machine should have it": {
+		"When a NodePool requires one value, the machine should have it": {
 			nil, []karpv1.NodeSelectorRequirementWithMinValues{requirement(storage, "ssd")}, []string{"ssd"}, "ssd", "ssd",
 		},
-		"When a NodePool wants any value, a machine without one should not do": {
+		"When a NodePool requires any value, a machine without one should not do": {
 			nil, []karpv1.NodeSelectorRequirementWithMinValues{operator(storage, "Exists")}, []string{"hdd", "ssd"}, "hdd", "hdd",
 		},
-		"When a NodePool wants more than a number, the machine should have more": {
+		"When a NodePool requires more than a number, the machine should have more": {
 			nil, []karpv1.NodeSelectorRequirementWithMinValues{operator("example.com/disks", "Gt", "2")}, []string{"ssd"}, "ssd", "ssd",
 		},
 		"When a NodePool doesn't want a value, a machine without one should do, and have none": {
 			nil, []karpv1.NodeSelectorRequirementWithMinValues{operator(storage, "NotIn", "hdd")}, []string{"bare", "ssd"}, "bare", nil,
 		},
-		"When a NodePool wants no value, it should get the machine without one": {
+		"When a NodePool requires no value, it should get the machine without one": {
 			nil, []karpv1.NodeSelectorRequirementWithMinValues{operator(storage, "DoesNotExist")}, []string{"bare"}, "bare", nil,
 		},
-		"When a NodePool's template has the label, a machine that says nothing of it should do": {
+		"When a NodePool's template has the label, a machine that reports nothing about it should do": {
 			map[string]string{storage: "ssd"}, nil, []string{"bare", "hdd", "ssd"}, "bare", "ssd",
 		},
 		"When no NodePool speaks of it, any machine should do, with its own": {

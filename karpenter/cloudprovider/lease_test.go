@@ -208,7 +208,7 @@ func TestCreateAfterGrant(t *testing.T) {
 }
 
 func TestInTime(t *testing.T) {
-	t.Run("When the lease has no room, it should offer what might be granted in time to whoever asks for that, and say what it takes", func(t *testing.T) {
+	t.Run("When the lease has no room, it should offer what might be granted in time to whoever requests that, and say what it takes", func(t *testing.T) {
 		g := NewWithT(t)
 		f, lease, _ := leasedFixture(t, 0)
 		lease.Write(t, f.provider.Reservations.Capacity, func(l *capacityprovider.Lease) {

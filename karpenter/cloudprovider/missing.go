@@ -19,11 +19,11 @@ import (
 const maxMissing = 5
 
 // Missing returns why no node of a static NodePool can be launched now, for a person to read. It is empty if one can, or if that
-// isn't known. Karpenter asks this for pods when it schedules them, but not for static NodePools.
+// isn't known. Karpenter calls this for pods when it schedules them, but not for static NodePools.
 func (c *CloudProvider) Missing(ctx context.Context, nodePool *karpv1.NodePool) string {
 	instanceTypes, err := c.GetInstanceTypes(ctx, nodePool)
 	if err != nil {
-		return "" // Create says what is wrong
+		return "" // Create reports what is wrong
 	}
 	if instanceTypes, err = c.overlaid(ctx, nodePool.Name, instanceTypes); err != nil {
 		return ""
@@ -68,7 +68,7 @@ func (c *CloudProvider) whyClosed(nodePool string, key offering.Key) string {
 	return fmt.Sprintf("%s (%s%s)", key.Description(), entry.Reason, offering.RetryNotice(entry.Until))
 }
 
-// named returns which instance types a NodeClaim asks for by name.
+// named returns which instance types a NodeClaim requests by name.
 func named(nodeClaim *karpv1.NodeClaim) string {
 	for _, requirement := range nodeClaim.Spec.Requirements {
 		if requirement.Key == corev1.LabelInstanceTypeStable && requirement.Operator == corev1.NodeSelectorOpIn {

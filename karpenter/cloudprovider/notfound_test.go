@@ -42,7 +42,7 @@ func (f *fixture) restart(o offer) {
 	f.provider = cloudprovider.New(config)
 }
 
-// Karpenter core looks for the instance type of a node that is an hour old by itself, before it asks the provider.
+// Karpenter core looks for the instance type of a node that is an hour old by itself, before it queries the provider.
 func TestInstanceTypeNotFound(t *testing.T) {
 	for name, tc := range map[string]struct {
 		// before is what the node was made from.

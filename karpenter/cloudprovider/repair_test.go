@@ -67,7 +67,7 @@ func TestRepairPolicies(t *testing.T) {
 		"a built-in's reason isn't one that it names":  {[]v1alpha1.RepairPolicy{{ConditionType: "KernelReady", ConditionStatus: corev1.ConditionFalse, Reason: "Lockup", TolerationDuration: minutes(5)}}, "KernelReady", corev1.ConditionFalse, "OutOfPIDs", 30 * time.Minute, 10 * time.Minute, replace},
 		"a platform's policies leave others untouched": {[]v1alpha1.RepairPolicy{xid}, corev1.NodeReady, corev1.ConditionUnknown, "NodeStatusUnknown", 30 * time.Minute, 0, replace},
 	} {
-		t.Run("When "+name+", Karpenter should repair as the policy says", func(t *testing.T) {
+		t.Run("When "+name+", Karpenter should repair as the policy declares", func(t *testing.T) {
 			g := NewWithT(t)
 			now := time.Now()
 			node := &corev1.Node{Status: corev1.NodeStatus{Conditions: []corev1.NodeCondition{

@@ -33,7 +33,7 @@ func TestCreateReplay(t *testing.T) {
 	} {
 		for _, lost := range []bool{false, true} {
 			what := map[bool]string{false: "fails", true: "takes place and its answer is lost"}[lost]
-			t.Run(fmt.Sprintf("When any call of an attempt %s and prices %s, it should end with one Machine, and tell Karpenter what that is", what, tc.name), func(t *testing.T) {
+			t.Run(fmt.Sprintf("When any call of an attempt %s and prices %s, it should end with one Machine, and return it to Karpenter", what, tc.name), func(t *testing.T) {
 				g := NewWithT(t)
 				price := func(i int) {
 					f.offer(func(templates []template.Template) {

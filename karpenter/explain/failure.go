@@ -16,7 +16,7 @@ type Failure struct {
 	InstanceType, CapacityType, Zone string
 	// NodePool that the offering is closed to; empty for all.
 	NodePool string
-	// Message of the event that says so.
+	// Message of the event that reports it.
 	Message string
 	Until   time.Time
 }

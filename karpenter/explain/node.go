@@ -76,7 +76,7 @@ func (s *Simulation) isStatic(nodePool string) bool {
 	return slices.ContainsFunc(list[*karpv1.NodePool](s.Guest), func(p *karpv1.NodePool) bool { return p.Name == nodePool && p.Spec.Replicas != nil })
 }
 
-// conclude sums the methods up. static says that the NodePool is, so that only its drift replaces the node.
+// conclude sums the methods up. static means that the NodePool is static, so that only its drift replaces the node.
 func (a *NodeAnswer) conclude(static bool) {
 	for _, method := range a.Methods {
 		if method.Disrupts {
@@ -87,7 +87,7 @@ func (a *NodeAnswer) conclude(static bool) {
 	a.Decision = Stays
 	why := "no method of Karpenter's applies to it"
 	if len(a.Methods) > 0 {
-		// The last is the one that a person asks for: consolidation.
+		// The last is the one that a person requests: consolidation.
 		why = a.Methods[len(a.Methods)-1].Reason
 	}
 	if i := slices.IndexFunc(a.Methods, func(m MethodAnswer) bool { return m.Name == staticDrift }); static && i >= 0 {
@@ -117,7 +117,7 @@ var methodNames = map[string]string{
 	"*disruption.SingleNodeConsolidation": "consolidation",
 }
 
-// methods asks each of Karpenter core's methods what it would do.
+// methods has each of Karpenter core's methods compute what it would do.
 func (s *Simulation) methods(ctx context.Context, node *state.StateNode) ([]MethodAnswer, error) {
 	clk := hurried{s.Clock}
 	provisioner := s.provisioner(s.Guest, s.cloudProvider)

@@ -44,7 +44,7 @@ func TestNode(t *testing.T) {
 			with(append(machine("n", "general", "medium", "8", nil), pod("a", "1", on("n")))...),
 			explain.Disrupted, "Node n can be disrupted now (consolidation): it would be replaced by small at $0.020 an hour, which saves $0.180 an hour", nil,
 		},
-		"When nothing cheaper has room, it should repeat what Karpenter says": {
+		"When nothing cheaper has room, it should repeat what Karpenter reports": {
 			with(append(machine("n", "general", "medium", "8", nil), pod("a", "6", on("n")))...),
 			explain.Stays, "Node n stays: Can't replace with a cheaper node", nil,
 		},

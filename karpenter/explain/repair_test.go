@@ -52,7 +52,7 @@ func TestNodeRepair(t *testing.T) {
 			budget("1"), machine("n", "general", "medium", "8", broken("GPUHealthy", "Xid79", 4*time.Minute)),
 			explain.MethodAnswer{Name: "repair", Reason: "GPUHealthy=False (Xid79) is repaired in 6m: RebootNode"},
 		},
-		"When a policy asks for a reboot, it should say so": {
+		"When a policy requests a reboot, it should say so": {
 			budget("1"), machine("n", "general", "medium", "8", broken("GPUHealthy", "Xid79", 11*time.Minute)),
 			explain.MethodAnswer{Name: "repair", Disrupts: true, Reason: "GPUHealthy=False: it would be drained and its machine rebooted"},
 		},

@@ -22,14 +22,14 @@ import (
 // maxReported is how many templates a node class's status has at most.
 const maxReported = 100
 
-// Reported is a cloud provider that knows what the status of node classes says of their templates: less than Karpenter, which reads the
+// Reported is a cloud provider that has what the status of node classes reports about their templates: less than Karpenter, which reads the
 // management cluster.
 type Reported struct {
 	karpcloudprovider.CloudProvider // nil: a simulation calls the methods below only
 	guest                           *Snapshot
 }
 
-// ReportedBy returns the provider, and what it knows less of than Karpenter.
+// ReportedBy returns the provider, and what it has less of than Karpenter.
 func ReportedBy(guest *Snapshot) (Reported, []string) {
 	missing := []string{
 		"Instance types come from the status of the node classes: capacity, architecture, zones and prices. Labels and taints of templates, " +

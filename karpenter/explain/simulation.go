@@ -47,7 +47,7 @@ type Config struct {
 	Failures []Failure
 	// Missing is what isn't known, and what to do about it. Every answer that depends on instance types repeats it.
 	Missing []string
-	// Approximate says that instance types are known less well than Karpenter knows them. Answers repeat it that may be other ones therefore: that
+	// Approximate means that less is known of instance types here than in Karpenter. Answers repeat it that may be other ones therefore: that
 	// a pod fits nowhere, that a node stays.
 	Approximate []string
 }
@@ -188,7 +188,7 @@ func (resolved) Create(context.Context, *karpv1.NodeClaim) (*karpv1.NodeClaim, e
 // Delete implements cloudprovider.CloudProvider.
 func (resolved) Delete(context.Context, *karpv1.NodeClaim) error { return ErrReadOnly }
 
-// IsDrifted implements cloudprovider.CloudProvider. The condition of a NodeClaim says it.
+// IsDrifted implements cloudprovider.CloudProvider. The condition of a NodeClaim reports it.
 func (resolved) IsDrifted(context.Context, *karpv1.NodeClaim) (karpcloudprovider.DriftReason, error) {
 	return "", nil
 }

@@ -34,7 +34,7 @@ func simulate(t *testing.T, objects ...client.Object) *explain.Simulation {
 	return simulateWith(t, platform{}, objects...)
 }
 
-// platform is what a cloud provider knows beside the status of node classes.
+// platform is what a cloud provider has beside the status of node classes.
 type platform struct {
 	karpcloudprovider.CloudProvider
 	// volumeLimits by instance type and CSI driver.

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Package capacitylease follows this cluster's CapacityLease and writes what Karpenter holds and wants into its status. What is
+// Package capacitylease follows this cluster's CapacityLease and writes what Karpenter holds and requests into its status. What is
 // held is decided by package providers/capacity.
 package capacitylease
 
@@ -156,7 +156,7 @@ func (c *Controller) report(ctx context.Context) (wait time.Duration, err error)
 	lease := &autonodev1alpha1.CapacityLease{ObjectMeta: metav1.ObjectMeta{Namespace: c.Lease.Namespace, Name: c.Lease.Name}}
 	err = c.Management.Status().Patch(ctx, lease, client.RawPatch(types.MergePatchType, patch))
 	if apierrors.IsConflict(err) || apierrors.IsNotFound(err) {
-		return reportInterval, nil // the cache has yet to tell what has changed
+		return reportInterval, nil // the cache hasn't reported the change yet
 	}
 	return 0, err
 }
@@ -166,7 +166,7 @@ const maxUnmatched = 192
 
 func bounded(names []string) []string { return names[:min(len(names), maxUnmatched)] }
 
-// setReady says that Karpenter keeps to a generation of the lease.
+// setReady reports that Karpenter keeps to a generation of the lease.
 func (c *Controller) setReady(status *autonodev1alpha1.CapacityLeaseStatus, generation int64) {
 	status.ObservedGeneration = generation
 	meta.SetStatusCondition(&status.Conditions, metav1.Condition{

@@ -180,7 +180,7 @@ func TestReport(t *testing.T) {
 			HaveField("AcknowledgedSequence", int64(8)), HaveField("Requests", BeEmpty()),
 			HaveField("Held", Equal([]autonodev1alpha1.PoolAmount{{Pool: "reservation/cr-1", Amount: 2}}))))
 
-		// The operator asks one back: it returns when the Machine is gone.
+		// The operator requests one back: it returns when the Machine is gone.
 		f.grant(9, 0, 0)
 		f.Eventually(func() int64 { return f.lease().Status.AcknowledgedSequence }).Should(Equal(int64(9)))
 		f.Expect(f.lease().Status.Held).To(Equal([]autonodev1alpha1.PoolAmount{{Pool: "reservation/cr-1", Amount: 2}}))

@@ -236,7 +236,7 @@ func (c *Controller) next() time.Duration {
 	return next
 }
 
-// collection is one pass. It asks the guest's API server only about NodeClaims that the cache lacks, and once each.
+// collection is one pass. It queries the guest's API server only about NodeClaims that the cache lacks, and once each.
 type collection struct {
 	*Controller
 	// nodeClaims holds the UID of each NodeClaim by name, "" if it doesn't exist.

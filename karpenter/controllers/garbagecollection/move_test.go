@@ -130,7 +130,7 @@ func TestClaimDeletedEarly(t *testing.T) {
 			} else {
 				f.cached(t, &clusterv1.Machine{ObjectMeta: metav1.ObjectMeta{Namespace: f.Namespace, Name: nodeClaim.Name}})
 			}
-			// Karpenter asks for no deletion then.
+			// Karpenter requests no deletion then.
 			f.remove(t, nodeClaim)
 			g.Eventually(func(g Gomega) {
 				g.Expect(f.twice(t.Context())).To(Succeed())

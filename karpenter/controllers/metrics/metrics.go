@@ -38,7 +38,7 @@ var (
 		"What all machines of NodeClaims together cost, in US dollars an hour, by the prices at which they were chosen. Labeled by nodepool and capacity type.",
 		metrics.NodePoolLabel, metrics.CapacityTypeLabel)
 	unhealthy = desc("machines_unhealthy",
-		"Machines that a MachineHealthCheck wants to be replaced. Labeled by nodepool.",
+		"Machines that a MachineHealthCheck marks for replacement. Labeled by nodepool.",
 		metrics.NodePoolLabel)
 	hanging = desc("machines_deletion_hanging",
 		"Machines whose deletion the infrastructure doesn't get done with, after two minutes without a provider ID and five with one. Labeled by nodepool.",

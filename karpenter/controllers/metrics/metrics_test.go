@@ -29,7 +29,7 @@ import (
 	"github.com/autonode-io/autonode/karpenter/providers/vacancy"
 )
 
-// made creates a Machine that Cluster API then says something of, and waits until the cache has it.
+// made creates a Machine that Cluster API then reports something about, and waits until the cache has it.
 func made(t *testing.T, s *environment.Environment, name, nodePool, price string, say func(*clusterv1.Machine)) {
 	t.Helper()
 	g := NewWithT(t)
@@ -88,7 +88,7 @@ func TestMetrics(t *testing.T) {
 			karpenter_clusterapi_fleet_price_dollars_per_hour{capacity_type="on-demand",nodepool="general"} 0.75
 			`},
 		"When machines are unhealthy, it should count them": {"karpenter_clusterapi_machines_unhealthy", `
-			# HELP karpenter_clusterapi_machines_unhealthy Machines that a MachineHealthCheck wants to be replaced. Labeled by nodepool.
+			# HELP karpenter_clusterapi_machines_unhealthy Machines that a MachineHealthCheck marks for replacement. Labeled by nodepool.
 			# TYPE karpenter_clusterapi_machines_unhealthy gauge
 			karpenter_clusterapi_machines_unhealthy{nodepool="batch"} 2
 			karpenter_clusterapi_machines_unhealthy{nodepool="general"} 1

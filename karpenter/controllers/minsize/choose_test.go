@@ -88,7 +88,7 @@ func TestMark(t *testing.T) {
 		{"When a node has no annotation, it should be unmarked", nil, unmarked},
 		{"When a node has both, for its source, it should be ours", map[string]string{karpv1.DoNotDisruptAnnotationKey: "true", v1alpha1.KeptForMinimumAnnotation: source}, ours},
 		{"When a node has only Karpenter's, it should be another owner's", map[string]string{karpv1.DoNotDisruptAnnotationKey: "true"}, foreign},
-		{"When Karpenter's says nothing to Karpenter, it should be unmarked", map[string]string{karpv1.DoNotDisruptAnnotationKey: "false"}, unmarked},
+		{"When Karpenter's annotation is false, it should be unmarked", map[string]string{karpv1.DoNotDisruptAnnotationKey: "false"}, unmarked},
 		{"When a node has only ours, it should be damaged", map[string]string{v1alpha1.KeptForMinimumAnnotation: source}, damaged},
 		{"When Karpenter's was turned off, it should be damaged",
 			map[string]string{karpv1.DoNotDisruptAnnotationKey: "false", v1alpha1.KeptForMinimumAnnotation: source}, damaged},

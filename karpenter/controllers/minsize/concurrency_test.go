@@ -164,7 +164,7 @@ func (f *fixture) remove(cached client.Client) {
 	}
 }
 
-// fewestMarks watches the nodes, and returns a function that ends that and tells how many were marked when it were the fewest.
+// fewestMarks watches the nodes, and returns a function that ends that and reports how many were marked when it were the fewest.
 func (f *fixture) fewestMarks() func() int {
 	f.t.Helper()
 	watcher, err := client.NewWithWatch(f.Guest.GetConfig(), client.Options{Scheme: f.Guest.GetScheme()})

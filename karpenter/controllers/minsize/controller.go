@@ -78,7 +78,7 @@ func New(config Config) *Controller { return &Controller{Config: config, written
 // Name of the controller.
 func (c *Controller) Name() string { return "node.minsize" }
 
-// Reconcile marks as many nodes of each source as its minimum says. Once the cache has those marks, it unmarks the
+// Reconcile marks as many nodes of each source as its minimum declares. Once the cache has those marks, it unmarks the
 // others.
 func (c *Controller) Reconcile(ctx context.Context, request reconcile.Request) (reconcile.Result, error) {
 	ctx = injection.WithControllerName(ctx, c.Name())

@@ -49,7 +49,7 @@ func newFixture(t *testing.T) *fixture {
 	return f
 }
 
-// restart makes a controller that knows nothing yet.
+// restart makes a controller that has read nothing yet.
 func (f *fixture) restart() {
 	f.templates = &environment.Templates{}
 	f.store = instancetype.New(instancetype.Config{Templates: f.templates, Pricing: pricing.New(pricing.NewFile("")), Inventory: environment.NoMachines(), Capacity: environment.Unleased()})
@@ -217,7 +217,7 @@ func TestKept(t *testing.T) {
 		f.Expect(f.settle()).To(Equal("a b"))
 		f.Expect(f.guest.Writes()).To(Equal(int64(2)), "a write where nothing changed")
 	})
-	t.Run("When the minimum changes, it should keep as many as it says, less the source's own", func(t *testing.T) {
+	t.Run("When the minimum changes, it should keep as many as it declares, less the source's own", func(t *testing.T) {
 		f := newFixture(t)
 		for _, name := range []string{"a", "b", "c"} {
 			f.node(name)

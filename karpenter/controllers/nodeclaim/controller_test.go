@@ -55,7 +55,7 @@ func newFixture(t *testing.T) *fixture {
 		Machines:    s.Machines(nil),
 		Profiles:    profile.Embedded(),
 		Unavailable: f.unavailable,
-		// It knows no node class.
+		// It has no node class.
 		InstanceTypes: instancetype.New(instancetype.Config{}),
 		// A vacancy is one of the reasons for which nothing is launched beside a slow launch.
 		Second:    &nodeclaim.SecondLaunches{Vacancies: func(string) int { return 1 }},

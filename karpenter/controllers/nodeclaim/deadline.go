@@ -30,7 +30,7 @@ const (
 	requeueOnLag = 10 * time.Second
 )
 
-// deadline makes Karpenter wait for a machine as long as its node class says. Karpenter's own timeout is the same for
+// deadline makes Karpenter wait for a machine as long as its node class declares. Karpenter's own timeout is the same for
 // all NodeClaims, and counts from a time in the NodeClaim's status. Moving it forward extends the NodeClaim's life.
 // Moving it back makes Karpenter delete the NodeClaim by its own rules and count the failure for the NodePool's
 // health. It takes one write, and none for a machine that joins within ten minutes. After a longer outage,

@@ -88,7 +88,7 @@ func TestDeadlinePassed(t *testing.T) {
 		g.Expect(age).To(about(4 * time.Minute))
 		g.Expect(r.recorder.Reasons()).To(Equal([]string{nodeclaim.RegistrationTimeoutReason}))
 		g.Expect(r.recorder.Messages()[0]).To(ContainSubstring("no registered node within 3m0s"))
-		g.Expect(r.unavailable.Entries()).To(BeEmpty(), "one node that doesn't come says nothing of the offering")
+		g.Expect(r.unavailable.Entries()).To(BeEmpty(), "one node that doesn't come proves nothing about the offering")
 		g.Expect(r.Admin.Get(t.Context(), client.ObjectKeyFromObject(nodePool), nodePool)).To(Succeed())
 		g.Expect(nodePool.StatusConditions().Get(karpv1.ConditionTypeNodeRegistrationHealthy).IsFalse()).To(BeTrue())
 	})

@@ -25,7 +25,7 @@ import (
 
 var onDemand = offering.Key{InstanceType: "c4-large", Zone: "a", CapacityType: karpv1.CapacityTypeOnDemand}
 
-// nothing is a cloud provider that only says which node classes are its own.
+// nothing is a cloud provider that only reports which node classes are its own.
 type nothing struct {
 	karpcloudprovider.CloudProvider
 }
@@ -131,7 +131,7 @@ func TestDeadline(t *testing.T) {
 		g.Expect(r.recorder.Reasons()).To(Equal([]string{nodeclaim.RegistrationTimeoutReason}))
 	})
 
-	t.Run("When the node class says nothing, it should give each stage a quarter of an hour", func(t *testing.T) {
+	t.Run("When the node class declares nothing, it should give each stage a quarter of an hour", func(t *testing.T) {
 		g := NewWithT(t)
 		r := newRace(t, nil)
 		r.until(14 * time.Minute)

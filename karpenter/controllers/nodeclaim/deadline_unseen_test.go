@@ -51,7 +51,7 @@ func TestDeadlineStops(t *testing.T) {
 	})
 }
 
-// answers stands in for a management cluster that says something else than the cache does.
+// answers stands in for a management cluster that answers differently from the cache.
 type answers struct {
 	client.Reader
 	get func(*clusterv1.Machine) error

@@ -98,7 +98,7 @@ func TestExtendedDeadlines(t *testing.T) {
 		g.Expect(age).To(about(2 * time.Hour))
 	})
 
-	t.Run("When the deadline has passed while no Karpenter ran, it should give the NodeClaim up when the deadline says so", func(t *testing.T) {
+	t.Run("When the deadline has passed while no Karpenter ran, it should give the NodeClaim up at the deadline", func(t *testing.T) {
 		g := NewWithT(t)
 		r := newRace(t, minutes(2, 15))
 		r.clock.Step(time.Hour)

@@ -27,7 +27,7 @@ const (
 	// launches a replacement; after three failures in a row the offering is unavailable for a while.
 	MachineFailedReason = "MachineFailed"
 	// MisconfiguredReason: the infrastructure rejects what the template or its patches ask for, and would again; the message
-	// says what. The offering is unavailable for a while.
+	// reports what. The offering is unavailable for a while.
 	MisconfiguredReason = "Misconfigured"
 	// LaunchTimeoutReason: the infrastructure provided no machine within the node class's deadlines.launch.
 	LaunchTimeoutReason = "LaunchTimeout"

@@ -76,7 +76,7 @@ func (f *failure) reconcile(ctx context.Context, nodeClaim *karpv1.NodeClaim, m 
 	return outcome{done: true}, nil
 }
 
-// exceeded closes the quota that a machine has exceeded by what a condition says.
+// exceeded closes the quota that a machine has exceeded by what a condition reports.
 func (f *failure) exceeded(nodeClaim *karpv1.NodeClaim, m *clusterv1.Machine, condition metav1.Condition) offering.ClosedQuota {
 	origin, family := inventory.OriginOf(m), nodeClaim.Labels[v1alpha1.InstanceFamilyLabel]
 	size, _ := conversion.MachineOf(m)
@@ -90,7 +90,7 @@ func (f *failure) exceeded(nodeClaim *karpv1.NodeClaim, m *clusterv1.Machine, co
 	})
 }
 
-// inputs returns what tells how a machine fares: the infrastructure machine's conditions, which are more precise, before those
+// inputs returns what reports how a machine fares: the infrastructure machine's conditions, which are more precise, before those
 // in which the Machine repeats them.
 func (c Config) inputs(ctx context.Context, nodeClass *v1alpha1.ClusterAPINodeClass, m *clusterv1.Machine) inputs {
 	in := inputs{

@@ -40,7 +40,7 @@ func TestFailure(t *testing.T) {
 		"When the infrastructure's reason is that it has no capacity, it should give the NodeClaim up and the offering for a while": {
 			infrastructure(metav1.ConditionFalse, "InsufficientInstanceCapacity", ""), nodeclaim.InsufficientCapacityReason,
 		},
-		"When only the message says that there is no capacity, it should give up too": {
+		"When only the message reports that there is no capacity, it should give up too": {
 			infrastructure(metav1.ConditionFalse, "InstanceProvisionFailed", "api error InsufficientInstanceCapacity: none left in eu-1a"), nodeclaim.InsufficientCapacityReason,
 		},
 		"When the account's quota is used up, it should say so": {
@@ -122,7 +122,7 @@ func TestFailureReasonsOfNodeClass(t *testing.T) {
 		want    []string
 		marked  bool
 	}{
-		"When the node class says that a reason means no capacity, it should take its word": {
+		"When the node class declares that a reason means no capacity, it should take its word": {
 			[]v1alpha1.FailureReason{reason("OutOfHosts", v1alpha1.FailureInsufficientCapacity)},
 			infrastructure(metav1.ConditionFalse, "OutOfHosts", ""), []string{nodeclaim.InsufficientCapacityReason}, true,
 		},
@@ -130,7 +130,7 @@ func TestFailureReasonsOfNodeClass(t *testing.T) {
 			[]v1alpha1.FailureReason{reason("OutOfHosts", v1alpha1.FailureQuotaExceeded)},
 			infrastructure(metav1.ConditionFalse, "NotReady", "* HostFound: OutOfHosts in rack 4"), []string{nodeclaim.QuotaExceededReason}, true,
 		},
-		"When the node class says that a reason is a failure, it should give the NodeClaim up and not the offering": {
+		"When the node class declares that a reason is a failure, it should give the NodeClaim up and not the offering": {
 			[]v1alpha1.FailureReason{reason("BootstrapFailed", v1alpha1.FailureTerminal)},
 			infrastructure(metav1.ConditionFalse, "BootstrapFailed", "exit code 1"), []string{nodeclaim.MachineFailedReason}, false,
 		},
@@ -238,7 +238,7 @@ func TestTerminalFailure(t *testing.T) {
 		g.Expect(after.DeletionTimestamp).To(BeNil())
 	})
 
-	t.Run("When the account's quota is used up, it should give up the family that the NodeClaim's label says, in all zones", func(t *testing.T) {
+	t.Run("When the account's quota is used up, it should give up the family that the NodeClaim's label declares, in all zones", func(t *testing.T) {
 		g := NewWithT(t)
 		f := newFixture(t)
 		metav1.SetMetaDataLabel(&f.nodeClaim.ObjectMeta, v1alpha1.InstanceFamilyLabel, "general")
@@ -271,7 +271,7 @@ func TestTerminalFailure(t *testing.T) {
 	})
 }
 
-// withInfrastructure lets the controller read infrastructure machines, of which this one then says what is given.
+// withInfrastructure lets the controller read infrastructure machines, of which this one then reports what is given.
 func (f *fixture) withInfrastructure(status map[string]any) {
 	f.t.Helper()
 	g := NewWithT(f.t)
@@ -351,7 +351,7 @@ func TestDocs(t *testing.T) {
 		nodeclaim.MisconfiguredReason, nodeclaim.InterruptedReason, nodeclaim.InstanceTerminatedReason,
 		nodeclaim.AllocatableShortfallReason,
 	} {
-		t.Run("When an event says "+reason+", docs/failures.md should say what to do", func(t *testing.T) {
+		t.Run("When an event reports "+reason+", docs/failures.md should say what to do", func(t *testing.T) {
 			NewWithT(t).Expect(string(docs)).To(ContainSubstring("\n| `" + reason + "` |"))
 		})
 	}

@@ -43,7 +43,7 @@ func (i *instance) reconcile(ctx context.Context, nodeClaim *karpv1.NodeClaim, m
 	return outcome{}, nil
 }
 
-// interrupted makes a spot offering unavailable for a while: the infrastructure wants such machines back.
+// interrupted makes a spot offering unavailable for a while: the infrastructure reclaims such machines.
 func (i *instance) interrupted(ctx context.Context, nodeClaim *karpv1.NodeClaim, m *clusterv1.Machine, found finding) (outcome, error) {
 	key, notice := offeringOf(m), ""
 	if key.CapacityType == karpv1.CapacityTypeSpot {

@@ -154,7 +154,7 @@ func TestTerminatedInstance(t *testing.T) {
 				f.say(infrastructure(metav1.ConditionFalse, "PoweredOff", ""))
 			}, "PoweredOff",
 		},
-		"When only a field says that it is gone, it should replace it": {
+		"When only a field reports that it is gone, it should replace it": {
 			func(f *fixture) {
 				f.profiles(rule)
 				f.withInfrastructure(map[string]any{"instanceState": "terminated"})

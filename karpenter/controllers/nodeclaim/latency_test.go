@@ -88,7 +88,7 @@ func TestLatency(t *testing.T) {
 		g.Expect(f.unavailable.Admit("another", onDemand, []offering.Quota{quota})).To(BeTrue())
 	})
 
-	t.Run("When templates are of one instance type, it should tell their machines apart", func(t *testing.T) {
+	t.Run("When templates are of one instance type, it should distinguish their machines", func(t *testing.T) {
 		g := NewWithT(t)
 		for source, seconds := range map[string]float64{"TestMachineTemplate/ssd": 20, "TestMachineTemplate/disk": 50} {
 			f := newFixture(t)

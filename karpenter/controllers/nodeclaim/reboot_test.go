@@ -65,7 +65,7 @@ func TestReboot(t *testing.T) {
 		g.Expect(err).NotTo(HaveOccurred())
 		g.Expect(f.annotations()).To(HaveKey(clusterv1.RemediateMachineAnnotation))
 	})
-	t.Run("When a person asks for a remediation, it should leave that alone", func(t *testing.T) {
+	t.Run("When a person requests a remediation, it should leave that alone", func(t *testing.T) {
 		g := NewWithT(t)
 		f := newFixture(t)
 		f.launched()

@@ -16,7 +16,7 @@ import (
 	"github.com/autonode-io/autonode/karpenter/controllers/nodeclaim"
 )
 
-// unhealthy is what a MachineHealthCheck says of a Machine.
+// unhealthy is what a MachineHealthCheck reports about a Machine.
 func unhealthy(m *clusterv1.Machine) {
 	m.Status.Conditions = []metav1.Condition{
 		{Type: clusterv1.MachineHealthCheckSucceededCondition, Status: metav1.ConditionFalse, Reason: "NodeUnhealthy", Message: "Ready is Unknown for 5m", LastTransitionTime: metav1.Now()},
@@ -24,7 +24,7 @@ func unhealthy(m *clusterv1.Machine) {
 	}
 }
 
-// recovered is what the check says when the machine is well again: it leaves its mark.
+// recovered is what the check reports when the machine is well again: it leaves its mark.
 func recovered(m *clusterv1.Machine) {
 	unhealthy(m)
 	m.Status.Conditions[0].Status, m.Status.Conditions[0].Reason, m.Status.Conditions[0].Message = metav1.ConditionTrue, "Succeeded", ""

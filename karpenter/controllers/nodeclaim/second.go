@@ -81,7 +81,7 @@ type SecondLaunches struct {
 
 // second launches another offering beside one whose machine takes longer than machines of its template usually do: an infrastructure
 // provider may report a failed task as late as at its next sync. What it launches is a NodeClaim like the first one, with a Machine of its own.
-// So everything that follows NodeClaims and Machines knows both. Create returned the first one's offering long ago, and Karpenter core has
+// So everything that follows NodeClaims and Machines has both. Create returned the first one's offering long ago, and Karpenter core has
 // stored it as what the node will be, so that another Machine can't take the first one's place. Of both NodeClaims the one whose machine
 // comes first stays. There is one second launch in a cluster at a time.
 //
@@ -94,7 +94,7 @@ type second struct {
 
 	// mu lets one launch begin or end at a time.
 	mu sync.Mutex
-	// current is the second launch; read says whether those of an earlier process are known.
+	// current is the second launch; read reports whether those of an earlier process are known.
 	current pair
 	read    bool
 }
@@ -271,7 +271,7 @@ func (s *second) readCurrent(ctx context.Context) error {
 	return nil
 }
 
-// exists asks the API server if the cache has no such NodeClaim: it may not have it yet.
+// exists queries the API server if the cache has no such NodeClaim: it may not have it yet.
 func (s *second) exists(ctx context.Context, name string) (bool, error) {
 	nodeClaim := &karpv1.NodeClaim{}
 	if err := s.get(ctx, name, nodeClaim); err != nil {

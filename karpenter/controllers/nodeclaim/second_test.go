@@ -97,7 +97,7 @@ func (f *slow) clear() {
 	_ = f.Admin.Delete(ctx, f.nodePool)
 }
 
-// look reconciles a NodeClaim as the API server has it, and returns when it wants to do so again.
+// look reconciles a NodeClaim as the API server has it, and returns when it is to do so again.
 func (f *slow) look(nodeClaim *karpv1.NodeClaim) time.Duration {
 	f.t.Helper()
 	stored := &karpv1.NodeClaim{}
@@ -218,7 +218,7 @@ func TestSecondLaunch(t *testing.T) {
 		f.Expect(second.Labels).To(Equal(map[string]string{karpv1.NodePoolLabelKey: f.nodePool.Name, "example.com/team": "web"}))
 		f.Expect(second.Annotations).To(Equal(map[string]string{karpv1.NodePoolHashAnnotationKey: "4711", v1alpha1.SecondOfAnnotation: f.nodeClaim.Name}))
 		f.Expect(second.Name).To(MatchRegexp("^" + f.nodePool.Name + "-[a-z0-9]{5}$"))
-		for range 2 { // once each says why it waits, and once Karpenter's timeout is extended
+		for range 2 { // once each reports why it waits, and once Karpenter's timeout is extended
 			f.clock.Step(10 * time.Second)
 			f.look(f.nodeClaim)
 			f.look(second)
@@ -334,7 +334,7 @@ func TestSecondLaunch(t *testing.T) {
 }
 
 func TestSecondLaunchRaces(t *testing.T) {
-	t.Run("When both machines come at once, and both NodeClaims are looked at together, the first should stay", func(t *testing.T) {
+	t.Run("When both machines come at once, and both NodeClaims are reconciled together, the first should stay", func(t *testing.T) {
 		f := newSlow(t)
 		second := f.begun()
 		f.provisions(f.nodeClaim)

@@ -241,7 +241,7 @@ func (f *fixture) edit(change func(*v1alpha1.ClusterAPINodeClass)) {
 	}).Should(Succeed())
 }
 
-// condition waits until a condition says this, and returns its message.
+// condition waits until a condition reports this, and returns its message.
 func (f *fixture) condition(conditionType, state, reason string) string {
 	f.t.Helper()
 	var message string

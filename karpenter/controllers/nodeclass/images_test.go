@@ -13,7 +13,7 @@ import (
 )
 
 func TestNodeImages(t *testing.T) {
-	t.Run("When patches have an image, it should wait for a payload that names it, and tell when that changes", func(t *testing.T) {
+	t.Run("When patches have an image, it should wait for a payload that names it, and notify when that changes", func(t *testing.T) {
 		f := start(t, "")
 		f.template("c2-small", sized("2", "4Gi", "0.021"))
 		f.nodeClass(func(n *v1alpha1.ClusterAPINodeClass) {

@@ -18,7 +18,7 @@ import (
 	"github.com/autonode-io/autonode/internal/environment"
 )
 
-// TestConditions: each condition in the way from selectors to templates tells its own failure, and Ready says the same.
+// TestConditions: each condition on the way from selectors to templates reports its own failure, and Ready reports the same.
 func TestConditions(t *testing.T) {
 	const (
 		found     = v1alpha1.ConditionSourcesFound

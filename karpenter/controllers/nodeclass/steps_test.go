@@ -136,7 +136,7 @@ func TestBootstrap(t *testing.T) {
 		f.Expect(err).NotTo(HaveOccurred())
 		for _, choice := range snapshot.Choices() {
 			f.Expect(choice.Offering.Available).To(BeFalse())
-			f.Expect(choice.Template.Bootstrap.IsDefined()).To(BeFalse(), "whatever the condition says at that moment")
+			f.Expect(choice.Template.Bootstrap.IsDefined()).To(BeFalse(), "whatever the condition reports at that moment")
 		}
 	})
 	t.Run("When the platform allows some patches, it should accept those and no others", func(t *testing.T) {
@@ -264,14 +264,14 @@ func TestLaunchAllowed(t *testing.T) {
 		f.ready()
 	})
 	t.Run("When the infrastructure isn't ready any more, it should have the provider's sentence and launch one Machine at a time", func(t *testing.T) {
-		says := func(status metav1.ConditionStatus, message string) {
+		reports := func(status metav1.ConditionStatus, message string) {
 			f.Cluster.Status.Conditions = []metav1.Condition{{
 				Type: clusterv1.ClusterInfrastructureReadyCondition, Status: status, Reason: "VCenterUnreachable", Message: message, LastTransitionTime: metav1.Now(),
 			}}
 			f.Expect(f.Admin.Status().Update(t.Context(), f.Cluster)).To(Succeed())
 		}
 		sentence := fmt.Sprintf("the infrastructure of Cluster %s/%s isn't ready: VCenterUnreachable: Cannot complete login", f.Namespace, f.Cluster.Name)
-		says(metav1.ConditionFalse, "Cannot complete login")
+		reports(metav1.ConditionFalse, "Cannot complete login")
 		f.Expect(f.condition(v1alpha1.ConditionLaunchAllowed, "True", v1alpha1.ClusterNotReadyReason)).To(HavePrefix(sentence))
 		f.ready()
 		f.store.Inventory.ObserveMachine("pending", inventory.Machine{})
@@ -280,7 +280,7 @@ func TestLaunchAllowed(t *testing.T) {
 		f.store.Inventory.ObserveMachine("pending", inventory.Machine{ProviderID: "cloud://1"})
 		f.condition(v1alpha1.ConditionLaunchAllowed, "True", v1alpha1.ClusterNotReadyReason)
 		f.store.Inventory.ForgetMachine("pending")
-		says(metav1.ConditionTrue, "")
+		reports(metav1.ConditionTrue, "")
 		f.condition(v1alpha1.ConditionLaunchAllowed, "True", v1alpha1.ConditionLaunchAllowed)
 	})
 	t.Run("When the platform labels the Cluster with a region, its instance types should be in it", func(t *testing.T) {
@@ -351,7 +351,7 @@ func TestVersion(t *testing.T) {
 		serve("")
 		f.ready()
 	})
-	t.Run("When the API server has been upgraded and no old one answers any more, it should follow and tell", func(t *testing.T) {
+	t.Run("When the API server has been upgraded and no old one answers any more, it should follow and notify", func(t *testing.T) {
 		serve("v1.36.2")
 		for range version.SettlingAnswers - 1 {
 			serve("v1.36.2")
@@ -379,7 +379,7 @@ func TestVersion(t *testing.T) {
 			f.Expect(server.String()).To(Equal(want))
 		}
 	})
-	t.Run("When the node class asks for too much, it should launch nothing, and keep the version so that nothing drifts", func(t *testing.T) {
+	t.Run("When the node class requests too much, it should launch nothing, and keep the version so that nothing drifts", func(t *testing.T) {
 		f.edit(func(n *v1alpha1.ClusterAPINodeClass) { n.Spec.Version = "1.37.0" })
 		f.condition(v1alpha1.ConditionVersionReady, "False", v1alpha1.VersionTooNewReason)
 		nodeClass, err := f.get()
@@ -387,16 +387,16 @@ func TestVersion(t *testing.T) {
 		f.Expect(nodeClass.Status.Version).To(Equal("1.36.2"))
 		f.condition(status.ConditionReady, "False", v1alpha1.VersionTooNewReason)
 	})
-	t.Run("When the node class asks for what is beyond the skew, it should launch nothing and say so", func(t *testing.T) {
+	t.Run("When the node class requests what is beyond the skew, it should launch nothing and say so", func(t *testing.T) {
 		f.edit(func(n *v1alpha1.ClusterAPINodeClass) { n.Spec.Version = "1.32.9" })
 		f.Expect(f.condition(v1alpha1.ConditionVersionReady, "False", v1alpha1.VersionTooOldReason)).To(Equal(
 			"spec.version 1.32.9 is more than 3 minor versions behind the API server's version 1.36.2; raise it"))
 	})
-	t.Run("When the node class asks for what is no version, it should launch nothing and say so", func(t *testing.T) {
+	t.Run("When the node class requests what is no version, it should launch nothing and say so", func(t *testing.T) {
 		f.edit(func(n *v1alpha1.ClusterAPINodeClass) { n.Spec.Version = "1.36.2-a_b" })
 		f.Expect(f.condition(v1alpha1.ConditionVersionReady, "False", v1alpha1.VersionMalformedReason)).To(Equal(`spec.version "1.36.2-a_b" is not a version, such as 1.36.3`))
 	})
-	t.Run("When the node class asks for what the API server supports, it should be ready again", func(t *testing.T) {
+	t.Run("When the node class requests what the API server supports, it should be ready again", func(t *testing.T) {
 		f.edit(func(n *v1alpha1.ClusterAPINodeClass) { n.Spec.Version = "1.33.0" })
 		f.ready()
 		nodeClass, err := f.get()

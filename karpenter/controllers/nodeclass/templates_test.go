@@ -69,7 +69,7 @@ func TestTemplates(t *testing.T) {
 		message := f.condition(v1alpha1.ConditionTemplatesReady, "True", v1alpha1.SomeInvalidReason)
 		f.Expect(message).To(Equal(fmt.Sprintf("TestMachineTemplate %s/c2-small: annotation %scpu: %q is not a quantity; the other 1 template is in use", f.Namespace, capacity, "four")))
 		f.ready()
-		// Its nodes have a type that Karpenter still knows, so that they aren't replaced for a typing error.
+		// Its nodes have a type that Karpenter still has, so that they aren't replaced for a typing error.
 		f.Expect(f.instanceTypes()).To(Equal([]string{"c2-small", "c4-big"}))
 		f.Expect(f.available("c2-small")).To(BeFalse())
 		nodeClass, err := f.get()

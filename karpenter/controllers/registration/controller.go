@@ -109,7 +109,7 @@ func (c *Controller) Reconcile(ctx context.Context, node *corev1.Node) (reconcil
 	return reconcile.Result{}, nil
 }
 
-// taint adds the unregistered taint, and unless the node's label says that it has them, the NodeClaim's. One patch adds them
+// taint adds the unregistered taint, and unless the node's label declares that it has them, the NodeClaim's. One patch adds them
 // with the label, so that Karpenter core doesn't add them again: the startup taints' agents may remove them from then on.
 func taint(node *corev1.Node, nodeClaim *karpv1.NodeClaim) {
 	node.Spec.Taints = append(node.Spec.Taints, karpv1.UnregisteredNoExecuteTaint)

@@ -25,7 +25,7 @@ import (
 	"github.com/autonode-io/autonode/karpenter/providers/machine"
 )
 
-// ours is a cloud provider that only says which node classes are its own.
+// ours is a cloud provider that only reports which node classes are its own.
 type ours struct {
 	karpcloudprovider.CloudProvider
 }
@@ -165,7 +165,7 @@ func TestStartupTaint(t *testing.T) {
 		f.Expect(f.told(node)()).To(Equal([]corev1.Taint{dedicated}))
 	})
 
-	t.Run("When bootstrap data says by the label that it has all taints but the unregistered one, only that should be added", func(t *testing.T) {
+	t.Run("When bootstrap data declares by the label that it has all taints but the unregistered one, only that should be added", func(t *testing.T) {
 		f := startTainted(t)
 		f.provided()
 		node := f.node("labelled", func(n *corev1.Node) {

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 
 // Package vacancies ends what is held for the replacements of nodes that were terminated first, once they are initialized or no pod needs
-// them any more, and says on NodePools that their nodes are replaced so. What is held is in package providers/vacancy.
+// them any more, and reports on NodePools that their nodes are replaced so. What is held is in package providers/vacancy.
 package vacancies
 
 import (

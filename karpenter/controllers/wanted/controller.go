@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 
 // Package wanted requests from the CapacityLease what pods wait for that no offering has room for. Karpenter core makes no NodeClaim for such
-// pods, so no launch asks for it. Without a request the operator would hold no room for a large machine, and small ones would always take what
+// pods, so no launch requests it. Without a request the operator would hold no room for a large machine, and small ones would always take what
 // becomes free.
 package wanted
 
@@ -32,7 +32,7 @@ import (
 )
 
 const (
-	// interval is how often pods are looked at, as often as Karpenter core plans for pending ones. No watch says that pods go on waiting.
+	// interval is how often pods are listed, as often as Karpenter core plans for pending ones. No watch reports that pods go on waiting.
 	interval = 10 * time.Second
 	// longest bounds it where many pods wait: a request has to be renewed within capacity.LeftTTL.
 	longest = capacity.LeftTTL - 5*time.Second
@@ -84,7 +84,7 @@ func ByScheduler(guest client.Client, cluster *state.Cluster, provisioner *provi
 		if errors.Is(err, provisioning.ErrNodePoolsNotFound) {
 			return scheduling.Results{}, nil
 		}
-		return results, err //nolint:wrapcheck // the caller says what it did
+		return results, err //nolint:wrapcheck // the caller reports what it did
 	}
 }
 
@@ -92,7 +92,7 @@ func ByScheduler(guest client.Client, cluster *state.Cluster, provisioner *provi
 func Pending(guest client.Client) func(context.Context) (int, error) {
 	return func(ctx context.Context) (int, error) {
 		pods, err := nodeutils.GetProvisionablePods(ctx, guest)
-		return len(pods), err //nolint:wrapcheck // the caller says what it did
+		return len(pods), err //nolint:wrapcheck // the caller reports what it did
 	}
 }
 

@@ -64,7 +64,7 @@ func TestController(t *testing.T) {
 		again      bool
 	}{
 		"When the last capacity buffer has gone, it should have no node hold one": {},
-		"When Karpenter knows a node's provider ID, it should have it count again": {
+		"When Karpenter has a node's provider ID, it should have it count again": {
 			guest: []client.Object{one, nodeClaim("x", "cloud://x")}, remembered: []*karpv1.NodeClaim{nodeClaim("x", "cloud://x")},
 			passes: 1, counted: 1,
 		},

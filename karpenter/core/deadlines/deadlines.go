@@ -32,7 +32,7 @@ const RegistrationTimeout = 15 * time.Minute
 type Config struct {
 	// HasMachine reports whether a NodeClaim has a Machine. It returns true where that is unknown.
 	HasMachine func(ctx context.Context, nodeClaim *karpv1.NodeClaim) bool
-	// Passed reports whether a condition's reason says that a deadline has passed.
+	// Passed reports whether a condition's reason reports that a deadline has passed.
 	Passed func(reason string) bool
 	// Suspended reports whether the management cluster doesn't answer.
 	Suspended func() bool

@@ -4,7 +4,7 @@
 //
 // Upstream gap: for a requirement that allows several values, such as In [ssd, hdd], Exists or Gt, Karpenter core gives a new
 // NodeClaim one of them, at random, before a machine is chosen, and that value wins over the one of the machine. It does so for
-// each label that isn't well-known, and well-known are only those that a program knows when it starts
+// each label that isn't well-known, and well-known are only those that a program has when it starts
 // (docs/upstream/provider-registration.md).
 package declaredlabels
 

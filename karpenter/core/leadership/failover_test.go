@@ -34,7 +34,7 @@ func TestFailover(t *testing.T) {
 		NewWithT(t).Expect(leadership.LeaseDuration + 2*attempt).To(BeNumerically("<", 20*time.Second))
 	})
 
-	t.Run("When the Lease says for how long its holder may be silent, it should wait for that and not for its own time", func(t *testing.T) {
+	t.Run("When the Lease reports for how long its holder may be silent, it should wait for that and not for its own time", func(t *testing.T) {
 		g := NewWithT(t)
 		box := environment.New(t)
 		config := rest.CopyConfig(box.Management.GetConfig())

@@ -24,7 +24,7 @@ import (
 	"github.com/autonode-io/autonode/karpenter/core/leadership"
 )
 
-// asking is a controller that asks a suspended cloud provider about each object.
+// asking is a controller that calls a suspended cloud provider about each object.
 type asking struct {
 	name string
 	e    *elector
@@ -81,8 +81,8 @@ func TestHold(t *testing.T) {
 				Controller: ctrlconfig.Controller{SkipNameValidation: ptr.To(true)},
 			})
 			g.Expect(err).NotTo(HaveOccurred())
-			asks := &asking{name: tc.controller, e: e}
-			g.Expect(leadership.Hold(asks, e.keeper).Register(t.Context(), m)).To(Succeed())
+			controller := &asking{name: tc.controller, e: e}
+			g.Expect(leadership.Hold(controller, e.keeper).Register(t.Context(), m)).To(Succeed())
 			e.outlast(g)
 			e.clock.SetTime(e.clock.Now().Add(leadership.RenewDeadline))
 
@@ -93,18 +93,18 @@ func TestHold(t *testing.T) {
 				stop()
 				NewWithT(t).Expect(<-ended).To(Succeed())
 			})
-			g.Eventually(asks.queue.Load).ShouldNot(BeNil())
-			queue := *asks.queue.Load()
+			g.Eventually(controller.queue.Load).ShouldNot(BeNil())
+			queue := *controller.queue.Load()
 			for range 20 {
 				queue.Add(reconcile.Request{})
 				g.Eventually(queue.Len).Should(BeZero())
 			}
-			g.Eventually(asks.began.Load).Should(Equal(tc.attempts))
+			g.Eventually(controller.began.Load).Should(Equal(tc.attempts))
 			g.Expect(errors.Load()).To(BeZero())
 
 			e.cut.Store(false)
-			g.Eventually(asks.done.Load).Should(BeEquivalentTo(1))
-			g.Expect(asks.began.Load()).To(Equal(tc.attempts + 1))
+			g.Eventually(controller.done.Load).Should(BeEquivalentTo(1))
+			g.Expect(controller.began.Load()).To(Equal(tc.attempts + 1))
 			g.Expect(errors.Load()).To(BeZero())
 		})
 	}

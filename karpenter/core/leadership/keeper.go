@@ -229,7 +229,7 @@ func conflict(request *http.Request) *http.Response {
 }
 
 // decided reports whether an API server has said what the Lease is: it is stored, this is it, it differs from what was
-// read, or there is none. Neither an overloaded API server nor one that rejects our credentials says who holds it.
+// read, or there is none. Neither an overloaded API server nor one that rejects our credentials reports who holds it.
 func decided(response *http.Response, err error) bool {
 	if err != nil {
 		return false

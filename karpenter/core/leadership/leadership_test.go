@@ -240,8 +240,8 @@ func TestKeeper(t *testing.T) {
 
 func TestLeaseDuration(t *testing.T) {
 	for name, tc := range map[string]struct{ asked, stored int32 }{
-		"When the elector asks others to wait longer than it may act, it should have them wait a second longer than that": {15, 11},
-		"When the elector gives the lease up, it should make no candidate wait":                                           {1, 1},
+		"When the elector makes others wait longer than it may act, it should have them wait a second longer than that": {15, 11},
+		"When the elector gives the lease up, it should make no candidate wait":                                         {1, 1},
 	} {
 		t.Run(name, func(t *testing.T) {
 			g := NewWithT(t)

@@ -21,7 +21,7 @@ import (
 )
 
 // Ignore wraps Karpenter core's controller of the state of NodeClaims: a reconciliation that ends because the NodePool
-// isn't found counts as done. By then the state knows the NodeClaim; only its cost, which is the NodePool's, doesn't count.
+// isn't found counts as done. By then the state has the NodeClaim; only its cost, which is the NodePool's, doesn't count.
 func Ignore(core controller.Controller) controller.Controller {
 	return reconciler.Wrap(core, func(of reconciler.Registered) (reconcile.Reconciler, error) {
 		return reconcile.Func(func(ctx context.Context, request reconcile.Request) (reconcile.Result, error) {

@@ -48,7 +48,7 @@ func TestIgnore(t *testing.T) {
 			core := informer.NewNodeClaimController(guest, reconcilertest.Provider{}, cluster, cost.NewClusterCost(t.Context(), reconcilertest.Provider{}, guest))
 			_, err := reconcilertest.Register(t, tc.wrap(core), guest).Reconcile(t.Context(), reconcile.Request{NamespacedName: client.ObjectKeyFromObject(claim)})
 			g.Expect(err).To(tc.expect)
-			g.Expect(cluster.NodeClaimExists(claim.Name)).To(BeTrue(), "the state knows it")
+			g.Expect(cluster.NodeClaimExists(claim.Name)).To(BeTrue(), "the state has it")
 		})
 	}
 }

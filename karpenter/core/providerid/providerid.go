@@ -41,7 +41,7 @@ func (w writer) Patch(ctx context.Context, object client.Object, patch client.Pa
 	if err := w.guest.Get(ctx, client.ObjectKeyFromObject(nodeClaim), current); client.IgnoreNotFound(err) != nil {
 		return err
 	}
-	// Nearly always the two are the same, or the NodeClaim has none yet. Only otherwise it matters what the patch says.
+	// Nearly always the two are the same, or the NodeClaim has none yet. Only otherwise it matters what the patch declares.
 	if has := current.Status.ProviderID; has != "" && has != nodeClaim.Status.ProviderID {
 		written, err := providerID(nodeClaim, patch)
 		if err != nil {

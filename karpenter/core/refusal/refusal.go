@@ -92,7 +92,7 @@ func (b *backOff) log(ctx context.Context, err error, retry time.Duration) {
 }
 
 // isRefusal reports whether an API server has answered that it won't do what was asked, for a reason that seldom passes within seconds. An
-// admission policy or webhook may give its answer any code of these; that of a ValidatingAdmissionPolicy is 422 unless it says otherwise.
+// admission policy or webhook may give its answer any code of these; that of a ValidatingAdmissionPolicy is 422 unless it declares otherwise.
 func isRefusal(err error) bool {
 	var status apierrors.APIStatus
 	if !errors.As(err, &status) {

@@ -71,7 +71,7 @@ func TestBackOff(t *testing.T) {
 
 	for name, refused := range map[string]error{
 		"When a policy denies a write, it should be tried again after a second, then later and later, at least once a minute": denied,
-		"When a write is invalid, as a policy says unless it has a reason of its own, it should be the same":                  invalid,
+		"When a write is invalid, as a policy reports unless it has a reason of its own, it should be the same":               invalid,
 	} {
 		t.Run(name, func(t *testing.T) {
 			w := wrap(t, refused)
@@ -93,7 +93,7 @@ func TestBackOff(t *testing.T) {
 		w.inner.err = nil
 		wait, err := reconcileOnce(t, w, "a")
 		w.Expect(err).NotTo(HaveOccurred())
-		w.Expect(wait).To(Equal(time.Hour), "what the controller itself asks for")
+		w.Expect(wait).To(Equal(time.Hour), "what the controller itself requests")
 		w.inner.err = denied
 		wait, _ = reconcileOnce(t, w, "a")
 		w.Expect(wait).To(Equal(refusal.MinBackOff))

@@ -2,7 +2,7 @@
 
 // Package savings counts by how much Karpenter lowers what a cluster's machines cost an hour, when it consolidates nodes or replaces drifted ones.
 //
-// Upstream gap: core knows which NodeClaims replace which, and tells what it estimates to save in events and logs only
+// Upstream gap: core tracks which NodeClaims replace which, and reports what it estimates to save in events and logs only
 // (docs/upstream/disruption-savings.md).
 package savings
 

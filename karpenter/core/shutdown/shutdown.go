@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Package shutdown lets Karpenter end on request: its controllers get a queue that can be shut down (package manager says why).
+// Package shutdown lets Karpenter end on request: its controllers get a queue that can be shut down (package manager reports why).
 // They keep their rate limiters.
 package shutdown
 

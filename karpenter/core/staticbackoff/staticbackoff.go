@@ -35,7 +35,7 @@ const (
 	// Interval and doubles.
 	MaxInterval = 160 * time.Second
 	// ReplicasUnavailableReason is the reason of the event on a static NodePool that has fewer nodes than replicas, and can't
-	// get more now. The message says what is missing.
+	// get more now. The message reports what is missing.
 	ReplicasUnavailableReason = "ReplicasUnavailable"
 	// forgotten is for how long after its back-off a failure counts.
 	forgotten = time.Hour
@@ -139,7 +139,7 @@ func (b *Backoff) Provisioning(core controller.Controller) controller.Controller
 	})
 }
 
-// wait returns for how long nothing is to be launched for a NodePool, and says why; 0 if nothing keeps it from being launched.
+// wait returns for how long nothing is to be launched for a NodePool, and reports why; 0 if nothing keeps it from being launched.
 func (b *Backoff) wait(ctx context.Context, name string) (time.Duration, error) {
 	nodePool := &karpv1.NodePool{}
 	if err := b.Guest.Get(ctx, types.NamespacedName{Name: name}, nodePool); err != nil {

@@ -19,23 +19,23 @@ import (
 )
 
 // Reason of the event on a NodeClaim, its Node and its NodePool, and of the NodePool's condition: a node is terminated before its replacement is
-// launched. The message says what is full. Raise that, and nodes are replaced first again.
+// launched. The message reports what is full. Raise that, and nodes are replaced first again.
 const Reason = "TerminateFirst"
 
-// Follower knows which NodeClaims Karpenter core's disruption queue terminates first.
+// Follower tracks which NodeClaims Karpenter core's disruption queue terminates first.
 type Follower struct {
 	queue    atomic.Pointer[disruption.Queue]
 	recorder events.Recorder
 }
 
-// NewFollower returns one that knows none before Follow.
+// NewFollower returns one that has none before Follow.
 func NewFollower(recorder events.Recorder) *Follower { return &Follower{recorder: recorder} }
 
 // Follow begins to follow a queue.
 func (f *Follower) Follow(queue *disruption.Queue) { f.queue.Store(queue) }
 
 // Guest wraps Karpenter core's guest client, with which the methods simulate. Before the disruption queue deletes a NodeClaim with it that
-// is to be terminated first, the NodeClaim says so. Whoever deletes its machine, this process or a later one, holds what that leaves.
+// is to be terminated first, the NodeClaim declares it. Whoever deletes its machine, this process or a later one, holds what that leaves.
 func Guest(guest client.Client, follower *Follower) client.Client {
 	return marking{Client: guest, follower: follower}
 }

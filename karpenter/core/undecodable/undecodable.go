@@ -51,7 +51,7 @@ func nodePool(object map[string]any) {
 	}}
 }
 
-// nodeClaim isn't replaced to save costs, or because it differs from what its NodePool says.
+// nodeClaim isn't replaced to save costs, or because it differs from what its NodePool declares.
 func nodeClaim(object map[string]any) {
 	member(member(object, "metadata"), "annotations")[karpv1.DoNotDisruptAnnotationKey] = "true"
 }

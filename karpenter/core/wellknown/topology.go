@@ -13,7 +13,7 @@ import (
 )
 
 // CSI drivers limit a volume to the nodes with their own topology key, by the node affinity of the PersistentVolume or the
-// allowedTopologies of the StorageClass. A driver's node plugin sets that label on each node, so Karpenter core, which knows
+// allowedTopologies of the StorageClass. A driver's node plugin sets that label on each node, so Karpenter core, which finds
 // future nodes by topology.kubernetes.io only, finds no node for such a pod unless it reads the key as that label.
 //
 // Each key is in the documentation of its driver. Its values have to be those of the node's zone or region label.

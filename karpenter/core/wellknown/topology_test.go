@@ -34,7 +34,7 @@ func alternatives(t *testing.T, objects ...client.Object) []karpscheduling.Requi
 func bound(key string) []client.Object {
 	claim := &corev1.PersistentVolumeClaim{ObjectMeta: metav1.ObjectMeta{Namespace: "default", Name: "data-db-0"}}
 	claim.Spec.VolumeName = "pv-1"
-	// Karpenter core asks for it with the pod's namespace, which only an API server ignores.
+	// Karpenter core requests it with the pod's namespace, which only an API server ignores.
 	volume := &corev1.PersistentVolume{ObjectMeta: metav1.ObjectMeta{Namespace: "default", Name: "pv-1"}}
 	volume.Spec.NodeAffinity = &corev1.VolumeNodeAffinity{Required: &corev1.NodeSelector{NodeSelectorTerms: []corev1.NodeSelectorTerm{{
 		MatchExpressions: []corev1.NodeSelectorRequirement{{Key: key, Operator: corev1.NodeSelectorOpIn, Values: []string{"b"}}},
@@ -53,7 +53,7 @@ func restricted(key string) []client.Object {
 }
 
 func TestTopologyKeys(t *testing.T) {
-	// A NodeClaim of a NodePool that says nothing of zones, and what its offerings have.
+	// A NodeClaim of a NodePool that reports nothing about zones, and what its offerings have.
 	inZone := func(zone string) karpscheduling.Requirements {
 		return karpscheduling.NewRequirements(
 			karpscheduling.NewRequirement(corev1.LabelTopologyZone, corev1.NodeSelectorOpIn, zone),

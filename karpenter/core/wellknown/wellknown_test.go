@@ -16,7 +16,7 @@ import (
 )
 
 func TestUninitializedTaint(t *testing.T) {
-	// What Karpenter's scheduler asks of a node that has joined and isn't initialized: may a pod without tolerations go there?
+	// What Karpenter's scheduler requires of a node that has joined and isn't initialized: may a pod without tolerations go there?
 	node := func(initialized bool) *state.StateNode {
 		n := state.NewNode()
 		n.NodeClaim = &karpv1.NodeClaim{ObjectMeta: metav1.ObjectMeta{Labels: map[string]string{karpv1.NodePoolLabelKey: "general"}}}

@@ -47,7 +47,7 @@ type Config struct {
 	Vacancies func(ctx context.Context) ([]Kept, error)
 }
 
-// Memory of a cluster's processes tells a CapacityLease that was never there from one that was deleted.
+// Memory of a cluster's processes distinguishes a CapacityLease that was never there from one that was deleted.
 type Memory interface {
 	// Governed reports whether the cluster's last CapacityLease was of an account.
 	Governed(ctx context.Context) (bool, error)
@@ -74,7 +74,7 @@ type Provider struct {
 
 	mu      sync.Mutex
 	rebuilt uint64
-	// known is closed once this process knows whether there is a lease.
+	// known is closed once this process has read whether there is a lease.
 	known   chan struct{}
 	isKnown bool
 	// raised is closed and replaced whenever more may be allowed than before.

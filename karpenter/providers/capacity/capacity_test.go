@@ -347,7 +347,7 @@ func TestMissing(t *testing.T) {
 		f.Expect(f.Spend("a", large)).To(BeTrue())
 		f.Expect(f.Spend("b", large)).To(BeFalse())
 	})
-	t.Run("When an API server knows no rights yet, it should launch nothing", func(t *testing.T) {
+	t.Run("When an API server has read no roles yet, it should launch nothing", func(t *testing.T) {
 		f, _ := successor(t, true)
 		f.err = fmt.Errorf("%w: forbidden", ErrUnserved)
 		f.step()

@@ -19,7 +19,7 @@ const (
 	unleasedInterval = 5 * time.Minute
 )
 
-// Step follows the lease, and asks the API server what the protocol wants to know. Call it first when this process is
+// Step follows the lease, and reads from the API server what the protocol needs. Call it first when this process is
 // elected, then when Triggered receives, and at the latest after the time that it returns. After an error, retry soon.
 func (p *Provider) Step(ctx context.Context) (next time.Duration, err error) {
 	p.mu.Lock()
@@ -188,7 +188,7 @@ func (p *Provider) observe(lease *Lease) {
 	}
 }
 
-// apply applies what the lease says beside amounts. p.mu must be held.
+// apply applies what the lease declares beside amounts. p.mu must be held.
 func (p *Provider) apply(lease *Lease) {
 	before := p.lease
 	if before != nil && lease.Sequence < before.Sequence {

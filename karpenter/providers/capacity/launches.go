@@ -171,7 +171,7 @@ func (p *Provider) Spend(name string, m capacity.Machine, vacancies ...string) b
 	return true
 }
 
-// Request asks for a larger grant if one is possible, so that a NodeClaim's machine can be launched, and returns since when
+// Request requests a larger grant if one is possible, so that a NodeClaim's machine can be launched, and returns since when
 // it waits for it. Requests end RequestTTL after the last call.
 func (p *Provider) Request(name string, m capacity.Machine) (since time.Time, possible bool) {
 	p.mu.Lock()
@@ -273,7 +273,7 @@ func (p *Provider) Done(name string) {
 	}
 }
 
-// Abandon records that a launch has failed for good. What it has taken returns once the API server says that it has no
+// Abandon records that a launch has failed for good. What it has taken returns once the API server reports that it has no
 // Machine.
 func (p *Provider) Abandon(name string) {
 	p.mu.Lock()

@@ -32,7 +32,7 @@ type Source interface {
 	First(ctx context.Context) (bool, error)
 }
 
-// Lease is what this cluster's CapacityLease says.
+// Lease is what this cluster's CapacityLease declares.
 type Lease struct {
 	capacity.Lease
 	ResourceVersion string

@@ -31,7 +31,7 @@ type world struct {
 	// deleted: the API server has no lease until the next one is written.
 	deleted bool
 	memory  memory
-	// asked is what the newest lease says, and granted the most that machines may take until it is acknowledged.
+	// asked is what the newest lease declares, and granted the most that machines may take until it is acknowledged.
 	asked, granted capacity.Amounts
 	sequence       int64
 

@@ -27,7 +27,7 @@ import (
 // Kind of the lease.
 var Kind = schema.GroupKind{Group: autonodev1alpha1.Group, Kind: "CapacityLease"}
 
-// Mapper knows CapacityLeases without asking the API server, which may not serve them.
+// Mapper maps CapacityLeases without a request to the API server, which may not serve them.
 func Mapper() meta.RESTMapper {
 	m := meta.NewDefaultRESTMapper([]schema.GroupVersion{autonodev1alpha1.GroupVersion})
 	m.AddSpecific(autonodev1alpha1.GroupVersion.WithKind(Kind.Kind), autonodev1alpha1.GroupVersion.WithResource("capacityleases"),
@@ -139,7 +139,7 @@ func (c *Cluster) First(ctx context.Context) (bool, error) {
 	return c.IsFirst(ctx)
 }
 
-// leaseOf reads what a CapacityLease says.
+// leaseOf reads what a CapacityLease declares.
 func leaseOf(object *autonodev1alpha1.CapacityLease) *Lease {
 	l := &Lease{Lease: conversion.Lease(object), ResourceVersion: object.ResourceVersion, Generation: object.Generation, UpTo: conversion.UpTo(object), Most: conversion.Most(object), Status: object.Status}
 	if object.Spec.Account == nil {

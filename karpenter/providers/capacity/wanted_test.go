@@ -59,7 +59,7 @@ func TestWant(t *testing.T) {
 		f.step()
 		f.Expect(f.InTime(m16)).To(BeFalse())
 	})
-	t.Run("When an older operator says nothing of that, it should want nothing", func(t *testing.T) {
+	t.Run("When an older operator reports nothing about that, it should want nothing", func(t *testing.T) {
 		f := leased(t, capacity.Amounts{"limit/cpu": 2000})
 		f.Expect(f.Short() || f.InTime(m16)).To(BeFalse())
 	})
@@ -78,7 +78,7 @@ func TestWant(t *testing.T) {
 	})
 }
 
-// TestLargeBesideSmall: two Karpenters share 32 vCPUs. One has them all, in small machines that are replaced again and again; the other wants 16.
+// TestLargeBesideSmall: two Karpenters share 32 vCPUs. One has them all, in small machines that are replaced again and again; the other requires 16.
 func TestLargeBesideSmall(t *testing.T) {
 	g := NewWithT(t)
 	const pool = "limit/cpu"

@@ -14,7 +14,7 @@ import (
 var last = time.Unix(0, math.MaxInt64)
 
 // Expiry is when something next changes without a call. The zero value is never. Whoever writes it holds the lock of what changes;
-// reading takes no lock, and reads the clock only if there is an expiry: GetInstanceTypes asks several of them in each call.
+// reading takes no lock, and reads the clock only if there is an expiry: GetInstanceTypes reads several of them in each call.
 type Expiry struct {
 	// at is in nanoseconds since the epoch; 0 is never.
 	at atomic.Int64

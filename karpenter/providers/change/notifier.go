@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Package change notifies observers of changes, keeps the last ones, and knows when the next one is due.
+// Package change notifies observers of changes, keeps the last ones, and computes when the next one is due.
 package change
 
 import (

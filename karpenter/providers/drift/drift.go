@@ -115,7 +115,7 @@ func (d *Detector) Reason(nodeClass *v1alpha1.ClusterAPINodeClass, nodeClaim *ka
 	case runs(m, resolved.Version):
 		// The node has the version already, which its image brought before the payload did. A Machine's version doesn't change a machine.
 	case tmpl != nil && tmpl.ImageVersion != "":
-		// Its image decides, whatever a Machine of its asks for.
+		// Its image decides, whatever version its Machine requests.
 		if reimaged {
 			return VersionDrifted
 		}
@@ -142,11 +142,11 @@ func (c current) isReimaged(m *clusterv1.Machine, resolved string) bool {
 	case stated == "" && booted == "":
 		return false // nothing is known of images
 	case booted == "" && !templateOf(c.template).hasChanged(m.Annotations):
-		return false // the template only says by now what it booted all along
+		return false // the template only declares by now what it booted all along
 	case booted == "":
 		booted = cmp.Or(kubeletOf(m), m.Spec.Version)
 	case stated == "" && !templateOf(c.template).hasChanged(m.Annotations):
-		return false // it says nothing any more, and has the same image
+		return false // it declares nothing any more, and has the same image
 	}
 	return differs(strings.TrimPrefix(booted, "v"), strings.TrimPrefix(cmp.Or(stated, resolved), "v"))
 }

@@ -193,13 +193,13 @@ func TestReason(t *testing.T) {
 			w.templates[0].ContentHash = "new"
 		}, drift.TemplateDrifted},
 		"When the templates haven't been read yet, it should wait":            {func(w *world) { w.templates = nil }, ""},
-		"When a machine says nothing of its template, it should wait":         {func(w *world) { w.machine.Annotations = nil }, ""},
+		"When a machine reports nothing about its template, it should wait":   {func(w *world) { w.machine.Annotations = nil }, ""},
 		"When the machine follows its template's version, it should leave it": {func(w *world) { w.machine.Spec.Version = "" }, ""},
 
 		"When the payload and the API server are upgraded, it should find the node's version old": {
 			func(w *world) { w.payload, w.server = "1.36.3", "1.36.3" }, drift.VersionDrifted,
 		},
-		"When the node class asks for another version that the API server allows, it should find it": {
+		"When the node class requests another version that the API server allows, it should find it": {
 			func(w *world) { w.nodeClass.Spec.Version = "1.36.1" }, drift.VersionDrifted,
 		},
 		"When the payload is newer than the API server, it should find nothing, whatever else has changed": {func(w *world) {
@@ -207,7 +207,7 @@ func TestReason(t *testing.T) {
 			kubelet(w)
 			w.templates[0].ContentHash = "new"
 		}, ""},
-		"When the node class asks for more than the API server has, it should find nothing": {func(w *world) {
+		"When the node class requests more than the API server has, it should find nothing": {func(w *world) {
 			w.nodeClass.Spec.Version = "1.37.0"
 			kubelet(w)
 		}, ""},
@@ -320,7 +320,7 @@ func TestOfferingGone(t *testing.T) {
 			w.machine.Labels[corev1.LabelTopologyZone] = instancetype.DefaultZone
 			w.templates[0].FailureDomains = []string{"b"}
 		}, ""},
-		"When the machine says nothing of its zone, it should find nothing": {func(w *world) {
+		"When the machine reports nothing about its zone, it should find nothing": {func(w *world) {
 			gone(w)
 			delete(w.machine.Labels, corev1.LabelTopologyZone)
 		}, ""},
@@ -355,7 +355,7 @@ func TestMachineDeployment(t *testing.T) {
 			w.payload = "1.37.0"
 			w.templates[0].ContentHash = "new"
 		}, drift.TemplateDrifted},
-		"When the node class asks for a version, it should find that": {deployed, func(w *world) { w.nodeClass.Spec.Version = "1.36.2" }, drift.VersionDrifted},
+		"When the node class requests a version, it should find that": {deployed, func(w *world) { w.nodeClass.Spec.Version = "1.36.2" }, drift.VersionDrifted},
 		"When it has none, it should follow the payload":              {deployed, func(w *world) { w.templates[0].Machine.Spec.Version = "" }, drift.VersionDrifted},
 		"When it can't be read, it should find nothing": {deployed, func(w *world) {
 			w.templates = []template.Template{}
@@ -367,7 +367,7 @@ func TestMachineDeployment(t *testing.T) {
 		"When drift is deferred and its bootstrap has changed, it should find nothing": {deferred, func(w *world) { w.templates[0].Bootstrap.Hash = "new" }, ""},
 		"When drift is deferred and its version has changed, it should find nothing":   {deferred, func(w *world) { w.templates[0].Machine.Spec.Version = "v1.36.2" }, ""},
 		"When drift is deferred and it has no version, it should follow the payload":   {deferred, func(w *world) { w.templates[0].Machine.Spec.Version = "" }, drift.VersionDrifted},
-		"When drift is deferred and the node class asks for a version, it should find that": {
+		"When drift is deferred and the node class requests a version, it should find that": {
 			deferred, func(w *world) { w.nodeClass.Spec.Version = "1.36.2" }, drift.VersionDrifted,
 		},
 		"When drift is deferred and the kubelet's settings have changed, it should find that": {deferred, kubelet, drift.NodeClassDrifted},
@@ -444,7 +444,7 @@ func (w *world) names(t *testing.T, image string) {
 	w.images = nodeimage.NewFile(path)
 }
 
-// revised is a node whose Machine says which revision of its templates it was made from.
+// revised is a node whose Machine records which revision of its templates it was made from.
 func revised() *world {
 	w := settled()
 	infrastructure, bootstrap := &unstructured.Unstructured{}, &unstructured.Unstructured{}
@@ -506,17 +506,17 @@ func TestRevisions(t *testing.T) {
 			w.machine.Annotations[v1alpha1.TemplateOwnedHashAnnotation] = "owned"
 			w.templates[0].Infrastructure.SetUID("j")
 		}, "", renewed(v1alpha1.TemplateRevisionAnnotation, "j/1")},
-		"When a machine says nothing of who wrote its template yet, it should write that": {
+		"When a machine reports nothing about who wrote its template yet, it should write that": {
 			func(w *world) { w.templates[0].OwnedHash = "owned" }, "", renewed(v1alpha1.TemplateOwnedHashAnnotation, "owned"),
 		},
 		"When a template was recreated with the same content, it should find no drift, and record the new revision": {
 			func(w *world) { w.templates[0].Infrastructure.SetUID("j") }, "", renewed(v1alpha1.TemplateRevisionAnnotation, "j/1"),
 		},
-		"When a machine says no revision yet, it should compare the content, and write the revision": {func(w *world) {
+		"When a machine reports no revision yet, it should compare the content, and write the revision": {func(w *world) {
 			delete(w.machine.Annotations, v1alpha1.TemplateRevisionAnnotation)
 			delete(w.machine.Annotations, v1alpha1.BootstrapRevisionAnnotation)
 		}, "", renewed(v1alpha1.TemplateRevisionAnnotation, "i/1", v1alpha1.BootstrapRevisionAnnotation, "b/1")},
-		"When a machine says no revision and the content is another, it should find it": {func(w *world) {
+		"When a machine reports no revision and the content is another, it should find it": {func(w *world) {
 			delete(w.machine.Annotations, v1alpha1.TemplateRevisionAnnotation)
 			w.templates[0].ContentHash = "new"
 		}, drift.TemplateDrifted, renewed()},
@@ -529,7 +529,7 @@ func TestRevisions(t *testing.T) {
 			w.templates[0].Infrastructure.SetGeneration(2)
 			w.templates[0].ContentHash = "v2:new"
 		}, drift.TemplateDrifted, renewed()},
-		"When a machine says nothing of its templates, it should not make something up": {func(w *world) {
+		"When a machine reports nothing about its templates, it should not make something up": {func(w *world) {
 			w.machine.Annotations = map[string]string{v1alpha1.TemplateSourceAnnotation: w.templates[0].Source.Annotation()}
 		}, "", renewed()},
 	} {
@@ -562,7 +562,7 @@ func TestReasonsAreStable(t *testing.T) {
 	})
 }
 
-// BenchmarkReason: Karpenter asks for every node whenever a pod changes.
+// BenchmarkReason: Karpenter calls it for every node whenever a pod changes.
 func BenchmarkReason(b *testing.B) {
 	w := settled()
 	templates := &environment.Templates{}

@@ -75,7 +75,7 @@ func TestImageVersion(t *testing.T) {
 		}, func(w *world) { w.renewed("1.36.3") }, none, none},
 		// Both.
 		"When a template has the payload's version, it should find the node's old":                           {upgraded, func(w *world) { w.renewed("1.36.3") }, drift.VersionDrifted, none},
-		"When another template says nothing of its image, it should take it for the payload's":               {upgraded, func(w *world) { w.renewed("") }, drift.VersionDrifted, none},
+		"When another template declares nothing of its image, it should take it for the payload's":           {upgraded, func(w *world) { w.renewed("") }, drift.VersionDrifted, none},
 		"When the template was replaced by one with the payload's version, it should find it":                {upgraded, func(w *world) { w.replaced("1.36.3") }, drift.TemplateDrifted, none},
 		"When the template has the payload's version in place, it should find it":                            {upgraded, func(w *world) { w.edited("1.36.3") }, drift.TemplateDrifted, none},
 		"When only what the template states has changed, it should take its image for another one":           {upgraded, func(w *world) { w.templates[0].ImageVersion = "1.36.3" }, drift.VersionDrifted, none},
@@ -115,25 +115,25 @@ func TestImageVersion(t *testing.T) {
 		}, func(w *world) { w.renewed("1.36.0") }, none, none},
 
 		// The node class's own version.
-		"When the node class asks for an older version and a template has it, it should follow at any time": {imaged, func(w *world) {
+		"When the node class requests an older version and a template has it, it should follow at any time": {imaged, func(w *world) {
 			w.nodeClass.Spec.Version = "1.36.1"
 			w.renewed("1.36.1")
 		}, drift.VersionDrifted, drift.VersionDrifted},
-		"When the node class asks for an older version and no template has it, it should find nothing": {imaged, func(w *world) { w.nodeClass.Spec.Version = "1.36.1" }, none, none},
+		"When the node class requests an older version and no template has it, it should find nothing": {imaged, func(w *world) { w.nodeClass.Spec.Version = "1.36.1" }, none, none},
 
 		// Nodes from before the template said anything.
-		"When the template says what its machines always booted, it should find nothing": {unstated, func(w *world) { w.templates[0].ImageVersion = "1.36.2" }, none, none},
-		"When the template says that its machines boot less than was asked, it should find nothing": {
+		"When the template declares what its machines always booted, it should find nothing": {unstated, func(w *world) { w.templates[0].ImageVersion = "1.36.2" }, none, none},
+		"When the template declares that its machines boot less than was asked, it should find nothing": {
 			unstated, func(w *world) { w.templates[0].ImageVersion = "1.36.1" }, none, none,
 		},
 		"When the first template to say something replaces one, it should wait for the window":      {unstatedOld, func(w *world) { w.replaced("1.36.3") }, drift.TemplateDrifted, none},
 		"When the first template to say something stands beside one, it should wait for the window": {unstatedOld, func(w *world) { w.renewed("1.36.3") }, drift.VersionDrifted, none},
-		"When a template that says nothing replaces one that did, it should take it for the payload's": {
+		"When a template that declares nothing replaces one that did, it should take it for the payload's": {
 			upgraded, func(w *world) { w.replaced("") }, drift.TemplateDrifted, none,
 		},
-		"When the template says nothing any more, it should follow the payload": {upgraded, func(w *world) { w.templates[0].ImageVersion = "" }, drift.VersionDrifted, none},
+		"When the template declares nothing any more, it should follow the payload": {upgraded, func(w *world) { w.templates[0].ImageVersion = "" }, drift.VersionDrifted, none},
 
-		// A MachineDeployment without a version, whose template says it.
+		// A MachineDeployment without a version, whose template declares it.
 		"When a MachineDeployment's template has another image, it should find it":                                {deployedImage, func(w *world) { w.edited("1.36.3") }, drift.TemplateDrifted, none},
 		"When drift is deferred to Cluster API and a MachineDeployment has another image, it should find nothing": {deferredImage, func(w *world) { w.edited("1.36.3") }, none, none},
 		"When drift is deferred and only the payload is ahead, it should find nothing":                            {deferredImage, func(*world) {}, none, none},
@@ -195,7 +195,7 @@ func TestImageVersionRecord(t *testing.T) {
 		want   map[string]string
 	}{
 		"When the machine's record is its template's, it should write nothing": {imaged, func(*world) {}, map[string]string{}},
-		"When the template of an older machine says what it boots, it should record that": {
+		"When the template of an older machine reports what it boots, it should record that": {
 			unstated, func(w *world) { w.templates[0].ImageVersion = "1.36.1" }, map[string]string{record: "1.36.1"},
 		},
 		"When the template of an older machine has changed too, it should record nothing": {unstated, func(w *world) { w.edited("1.36.3") }, map[string]string{}},

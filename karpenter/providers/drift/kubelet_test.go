@@ -66,7 +66,7 @@ func TestKubelet(t *testing.T) {
 			w.runs("v1.36.3")
 			w.server = "1.36.3"
 		}, none},
-		"When the node has what the node class asks for, it should not replace it": {settled, func(_ *testing.T, w *world) {
+		"When the node has what the node class requests, it should not replace it": {settled, func(_ *testing.T, w *world) {
 			w.runs("v1.36.1")
 			w.nodeClass.Spec.Version = "1.36.1"
 		}, none},

@@ -349,7 +349,7 @@ func permanent(err error) bool {
 	return err != nil && (meta.IsNoMatchError(err) || apierrors.IsForbidden(err) || apierrors.IsUnauthorized(err) || apierrors.IsNotFound(err))
 }
 
-// withoutManagedFields drops them, except from templates: they tell what a person has written from a webhook's defaults.
+// withoutManagedFields drops them, except from templates: they distinguish what a person has written from a webhook's defaults.
 func withoutManagedFields(o any) (any, error) {
 	if u, ok := o.(*unstructured.Unstructured); ok && !strings.HasSuffix(u.GetKind(), clusterv1.TemplateSuffix) {
 		u.SetManagedFields(nil)

@@ -133,7 +133,7 @@ func TestSet(t *testing.T) {
 		f.Expect(other.Namespace).NotTo(Equal(f.Namespace))
 	})
 
-	t.Run("When an object comes, changes or goes, it should tell, and know", func(t *testing.T) {
+	t.Run("When an object comes, changes or goes, it should notify, and have it", func(t *testing.T) {
 		f := start(t, "")
 		f.Expect(f.names(t.Context(), templates)).To(Equal([]string{"c4-large"}))
 		drain := func() {
@@ -237,7 +237,7 @@ func TestSet(t *testing.T) {
 		f.Eventually(func() ([]string, error) { return f.names(t.Context(), templates) }).Should(Equal([]string{"c4-large"}))
 	})
 
-	t.Run("When the management cluster goes away, it should keep what it knows, and catch up later", func(t *testing.T) {
+	t.Run("When the management cluster goes away, it should keep what it has read, and catch up later", func(t *testing.T) {
 		f := start(t, "")
 		f.Expect(f.names(t.Context(), templates)).To(Equal([]string{"c4-large"}))
 		f.network.set(true)

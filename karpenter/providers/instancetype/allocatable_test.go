@@ -191,10 +191,10 @@ func TestMemoryOverhead(t *testing.T) {
 		change func(*template.Template)
 		want   string
 	}{
-		"an annotation declares the memory":         {func(*template.Template) {}, "8Gi"},
-		"the infrastructure declares it":            {func(s *template.Template) { s.NominalMemory = true }, "7577Mi"},
-		"the source says how much of it is missing": {func(s *template.Template) { s.NominalMemory, s.MemoryOverhead = true, ptr.To(0.5) }, "4Gi"},
-		"the source says that nothing is missing":   {func(s *template.Template) { s.NominalMemory, s.MemoryOverhead = true, ptr.To(0.) }, "8Gi"},
+		"an annotation declares the memory":             {func(*template.Template) {}, "8Gi"},
+		"the infrastructure declares it":                {func(s *template.Template) { s.NominalMemory = true }, "7577Mi"},
+		"the source declares how much of it is missing": {func(s *template.Template) { s.NominalMemory, s.MemoryOverhead = true, ptr.To(0.5) }, "4Gi"},
+		"the source declares that nothing is missing":   {func(s *template.Template) { s.NominalMemory, s.MemoryOverhead = true, ptr.To(0.) }, "8Gi"},
 	} {
 		t.Run("When "+name+", it should assume that before the first node, and keep the label", func(t *testing.T) {
 			g := NewWithT(t)

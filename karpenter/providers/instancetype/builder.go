@@ -330,7 +330,7 @@ func taintsOf(tmpl *template.Template) []corev1.Taint {
 	return taints
 }
 
-// regionProblems names the kinds of templates whose nodes have the region in their zone, where nothing tells it, and those whose nodes' zones
+// regionProblems names the kinds of templates whose nodes have the region in their zone, where nothing declares it, and those whose nodes' zones
 // have other names than failure domains.
 func regionProblems(in Input) (problems []error) {
 	kinds, differing := sets.New[string](), sets.New[string]()

@@ -325,7 +325,7 @@ func TestReservations(t *testing.T) {
 		if !slices.ContainsFunc(snapshot.InstanceTypes[1].Offerings, func(o *karpcloudprovider.Offering) bool {
 			return offering.KeyOf("t-1", o) == key && !o.Available
 		}) {
-			t.Error("Karpenter would replace the node: it knows no such offering")
+			t.Error("Karpenter would replace the node: it has no such offering")
 		}
 	})
 }

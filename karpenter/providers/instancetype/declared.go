@@ -15,7 +15,7 @@ import (
 	"github.com/autonode-io/autonode/karpenter/providers/template"
 )
 
-// A label that templates declare is a fact of the machine, such as its kind of disk. Karpenter core knows instance types by it
+// A label that templates declare is a fact of the machine, such as its kind of disk. Karpenter core finds instance types by it
 // only where a type has a requirement on it, and takes a type without one for a type that may have any value.
 
 // Differing is an instance type that a NodePool doesn't get because its templates differ in a label.
@@ -68,7 +68,7 @@ type chosen struct {
 }
 
 // Offered returns the instance types that a NodePool gets, as Tolerating and Meeting choose them, and those that Meeting leaves out. Karpenter
-// asks for them many times a second, so the answer is kept until the snapshot or the NodePool changes.
+// requests them many times a second, so the answer is kept until the snapshot or the NodePool changes.
 func (s *Snapshot) Offered(nodePool *karpv1.NodePool) ([]*karpcloudprovider.InstanceType, []Differing) {
 	if value, found := s.chosen.Load(nodePool.UID); found {
 		if known, _ := value.(*chosen); known.generation == nodePool.Generation {

@@ -33,7 +33,7 @@ func resolving(payload, server string) func(*v1alpha1.ClusterAPINodeClass, *temp
 	}
 }
 
-// booting is a template of the instance type c4 whose image has a version, if it says.
+// booting is a template of the instance type c4 whose image has a version, if it declares one.
 func booting(name, image string, price float64) template.Template {
 	return newTemplate(name, 4, price, func(tmpl *template.Template) { tmpl.InstanceType, tmpl.ImageVersion = "c4", image })
 }
@@ -81,10 +81,10 @@ func TestImages(t *testing.T) {
 		"When both have come, the new template should launch although it is dearer, and succeed the old one": {
 			templates: []template.Template{old, renewed}, payload: "1.36.3", server: "1.36.3", launched: "new 1.36.3", successor: "new",
 		},
-		"When another template says nothing of its image, it should be taken for the payload's": {
+		"When another template declares nothing of its image, it should be taken for the payload's": {
 			templates: []template.Template{old, unstated}, payload: "1.36.3", server: "1.36.3", launched: "unstated", successor: "unstated",
 		},
-		"When one template says the version and another nothing, the one that says it should launch": {
+		"When one template declares the version and another nothing, the one that declares it should launch": {
 			templates: []template.Template{unstated, renewed}, payload: "1.36.3", server: "1.36.3", launched: "new 1.36.3",
 		},
 		"When the new template has other labels, it should launch and not succeed, because pods may ask for the old ones": {

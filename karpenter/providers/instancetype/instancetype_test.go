@@ -238,7 +238,7 @@ func TestEveryWellKnownLabelHasARequirement(t *testing.T) {
 			}
 		}
 	})
-	t.Run("When a NodePool asks for a size, it should be found by cores and memory", func(t *testing.T) {
+	t.Run("When a NodePool requests a size, it should be found by cores and memory", func(t *testing.T) {
 		it := snapshotOf(input(newTemplate("c4-large", 4, 0.096, nil))).InstanceTypes[0]
 		for _, tc := range []struct {
 			key, operator, value string
@@ -294,7 +294,7 @@ func nodeClass(generation int64) *v1alpha1.ClusterAPINodeClass {
 	return &v1alpha1.ClusterAPINodeClass{ObjectMeta: metav1.ObjectMeta{Name: "default", UID: "1", Generation: generation}}
 }
 
-// newProvider returns a provider whose templates set tells.
+// newProvider returns a provider whose templates set sets.
 func newProvider(config Config) *Provider {
 	config.Templates = &environment.Templates{}
 	if config.Inventory == nil {

@@ -59,7 +59,7 @@ func (c *Choice) rank() int {
 
 func (c *Choice) compareKey(key offering.Key) int { return c.Key.Compare(key) }
 
-// compare orders choices of the same offering. A template that says nothing of its image makes what nodes get, as far as is known.
+// compare orders choices of the same offering. A template that declares nothing about its image makes what nodes get, as far as is known.
 func (c *Choice) compare(other *Choice) int {
 	a, b := c.Template, other.Template
 	rank := func(tmpl *template.Template) int {
@@ -234,7 +234,7 @@ func (b *builder) failureDomain(tmpl *template.Template, domain string) string {
 	return own
 }
 
-// blocked is the obstacle of a template that may not launch: its condition says why.
+// blocked is the obstacle of a template that may not launch: its condition reports why.
 const blocked = "Held"
 
 // obstacle returns why nothing can be launched from a template, or "".

@@ -18,7 +18,7 @@ import (
 	"github.com/autonode-io/autonode/karpenter/providers/template"
 )
 
-// countable is what decides which quotas of the infrastructure count an offering. The infrastructure knows its own names: that of a template
+// countable is what decides which quotas of the infrastructure count an offering. The infrastructure has its own names: that of a template
 // which the platform has renamed is in the template.
 func (k *known) countable(tmpl *template.Template, key offering.Key) infrastructure.Countable {
 	c := infrastructure.Countable{
@@ -99,7 +99,7 @@ func (b *builder) isUnavailable(tmpl *template.Template, key offering.Key) bool 
 	return b.Unavailable.Has(key, b.quotasOf(tmpl, key)...)
 }
 
-// backOff says why a template has no available offering although nothing else keeps it from being launched.
+// backOff reports why a template has no available offering although nothing else keeps it from being launched.
 func (b *builder) backOff(choices []*Choice) string {
 	if b.Unavailable.CountsQuotas() {
 		for _, choice := range choices {

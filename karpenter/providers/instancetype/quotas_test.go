@@ -131,7 +131,7 @@ func TestAttempts(t *testing.T) {
 	}{
 		"When EC2's group of 200 instance types is exhausted": {"AWSMachine", limited, false, as, func(key offering.Key, _ *template.Template) bool { return key.InstanceType != "x2gd.large" }},
 		"When larger ones are cheaper":                        {"AWSMachine", limited, true, as, func(key offering.Key, _ *template.Template) bool { return key.InstanceType != "x2gd.large" }},
-		"When the platform has names of its own, and says the families": {"AWSMachine", limited, false, func(s *template.Template) {
+		"When the platform has names of its own, and declares the families": {"AWSMachine", limited, false, func(s *template.Template) {
 			family, size, _ := strings.Cut(s.InstanceType, ".")
 			s.Labels = map[string]string{v1alpha1.InstanceFamilyLabel: family}
 			s.InstanceType = "general-" + family[1:] + "-" + size

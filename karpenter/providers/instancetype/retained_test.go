@@ -88,10 +88,10 @@ func TestKept(t *testing.T) {
 		"When there are no zones and a cloud controller sets the Node's, that should have the machine's price": {
 			inNodeZone(madeFrom(c4, DefaultZone), "eu-1a"), func(in *Input) { in.Cluster.FailureDomains = nil }, append(slices.Clone(zoneless), "c4: eu-1a spot $0.03 !"),
 		},
-		"When the Cluster has begun to tell the zones that Nodes had already, it should keep none twice": {
+		"When the Cluster has begun to declare the zones that Nodes had already, it should keep none twice": {
 			inNodeZone(madeFrom(c4, DefaultZone), "a"), func(*Input) {}, append(slices.Clone(now), "c4: default spot $0.03 !"),
 		},
-		"When the zone has gone and others are told, it should keep it": {
+		"When the zone has gone and others are declared, it should keep it": {
 			madeFrom(c4, "c"), func(*Input) {}, append(slices.Clone(now), "c4: c spot $0.03 !"),
 		},
 		"When the source is malformed and wasn't read before, it should keep the type, at what it was chosen for": {
@@ -111,7 +111,7 @@ func TestKept(t *testing.T) {
 		"When the source makes another type now, it should not keep the former": {
 			inventory.Origin{Source: c4.Source.Annotation(), Key: madeFrom(c8, "a").Key}, func(*Input) {}, now,
 		},
-		"When a machine says nothing of its source, it should keep the type": {
+		"When a machine reports nothing about its source, it should keep the type": {
 			inventory.Origin{Key: madeFrom(c8, "a").Key}, func(*Input) {}, append(slices.Clone(now), "c8: a spot $0 !"),
 		},
 		"When a machine doesn't say what it was made as, it should keep nothing": {inventory.Origin{Source: "x"}, func(in *Input) { in.Gaps.All = true }, now},
@@ -175,7 +175,7 @@ func TestToleratingInUse(t *testing.T) {
 			t.Errorf("offerings (-want +got):\n%s", diff)
 		}
 	})
-	t.Run("When no machine of it runs, it should not be told to those that don't tolerate it", func(t *testing.T) {
+	t.Run("When no machine of it runs, it should not be offered to those that don't tolerate it", func(t *testing.T) {
 		running := madeFrom(other, "a")
 		running.CapacityType = karpv1.CapacityTypeOnDemand
 		in.Inventory = machinesOf(running)
@@ -191,7 +191,7 @@ func TestStoreFollowsMachines(t *testing.T) {
 	store := newProvider(Config{Pricing: pricing.New(pricing.NewFile("")), Inventory: machines})
 	gone := newTemplate("c8", 8, 0.2, nil)
 	setPartial(store, nodeClass(1), []template.Template{newTemplate("c4", 4, 0.1, nil)}, template.Cluster{}, template.Gaps{All: true})
-	t.Run("When the machines haven't been counted yet, it should tell nothing, because a type that lacks is one to be replaced", func(t *testing.T) {
+	t.Run("When the machines haven't been counted yet, it should report nothing, because a type that lacks is one to be replaced", func(t *testing.T) {
 		if _, err := store.InstanceTypes("default"); !errors.Is(err, ErrUnresolved) {
 			t.Errorf("error: %v", err)
 		}

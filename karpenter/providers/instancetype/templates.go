@@ -109,7 +109,7 @@ func (p *Provider) setVersions(nodeClass *v1alpha1.ClusterAPINodeClass, template
 		if tmpl.ImageVersion != "" {
 			tmpl.NodeVersion = tmpl.ImageVersion
 			if !given.Ready() {
-				continue // the node class's condition says why
+				continue // the node class's condition reports why
 			}
 			tmpl.Outdated, tmpl.Ahead = !version.IsMade(tmpl.ImageVersion, given.Version), resolved.Outcome == version.ImageTooNew
 			if tmpl.Ahead {

@@ -4,7 +4,7 @@ package instancetype
 
 import "github.com/autonode-io/autonode/karpenter/providers/template"
 
-// volumeLimitsOf returns how many volumes can be attached to a node of any of the templates, by CSI driver; nil if none says so.
+// volumeLimitsOf returns how many volumes can be attached to a node of any of the templates, by CSI driver; nil if none declares it.
 func volumeLimitsOf(templates []*template.Template) map[string]int {
 	var limits map[string]int
 	for _, tmpl := range templates {

@@ -16,8 +16,8 @@ func TestVolumeLimits(t *testing.T) {
 		templates []*template.Template
 		want      map[string]int
 	}{
-		"When a template says none, it should be unlimited": {[]*template.Template{limited(nil)}, nil},
-		"When a template says some, it should have them": {
+		"When a template declares none, it should be unlimited": {[]*template.Template{limited(nil)}, nil},
+		"When a template declares some, it should have them": {
 			[]*template.Template{limited(map[string]int{"a.csi": 25, "b.csi": 0})}, map[string]int{"a.csi": 25, "b.csi": 0},
 		},
 		"When templates of a type differ, it should have what each can attach": {

@@ -28,7 +28,7 @@ type Config struct {
 	// Counted reports whether every Machine that existed at startup has been observed. Defaults to Watch having
 	// listed them all.
 	Counted func() bool
-	// None asks the API server whether a NodeClaim has no Machine. If nil, reservations only expire.
+	// None queries the API server whether a NodeClaim has no Machine. If nil, reservations only expire.
 	None  func(context.Context, *karpv1.NodeClaim) (bool, error)
 	Clock clock.PassiveClock
 }
@@ -164,7 +164,7 @@ func (i *Inventory) ReservationLeft(reservation string, limit int) int {
 }
 
 // Abandon releases the reservations held by earlier attempts when a launch fails for good: Karpenter deletes the
-// NodeClaim, and calls no Delete for one without a provider ID. Only the API server knows whether an earlier attempt
+// NodeClaim, and calls no Delete for one without a provider ID. Only the API server can answer whether an earlier attempt
 // created a Machine; if it doesn't answer, the reservation expires.
 func (i *Inventory) Abandon(ctx context.Context, nodeClaim *karpv1.NodeClaim) {
 	if i.None == nil || !i.reservations.Promised(nodeClaim.UID) && !i.reserved.Promised(nodeClaim.UID) {

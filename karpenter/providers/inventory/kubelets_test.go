@@ -18,13 +18,13 @@ func TestKubelets(t *testing.T) {
 		runs []string
 		want string
 	}{
-		"When no node has reported, it should know nothing":                  {nil, ""},
-		"When a node has reported, it should be that":                        {[]string{"v1.36.3"}, "1.36.3"},
-		"When one of three has another version, it should be the others'":    {[]string{"v1.37.1", "v1.36.3", "v1.36.3"}, "1.36.3"},
-		"When as many have one version as another, it should be the newer":   {[]string{"v1.36.10", "v1.36.9"}, "1.36.10"},
-		"When nodes run a distribution's build, it should have the build":    {[]string{"v1.36.3+k3s1"}, "1.36.3+k3s1"},
-		"When what a Node says is no version, it should not count":           {[]string{"latest", "v1.36.3"}, "1.36.3"},
-		"When a Node says a version that has no end, it should not count it": {[]string{"v1.36.3+" + strings.Repeat("a", 100)}, ""},
+		"When no node has reported, it should know nothing":                     {nil, ""},
+		"When a node has reported, it should be that":                           {[]string{"v1.36.3"}, "1.36.3"},
+		"When one of three has another version, it should be the others'":       {[]string{"v1.37.1", "v1.36.3", "v1.36.3"}, "1.36.3"},
+		"When as many have one version as another, it should be the newer":      {[]string{"v1.36.10", "v1.36.9"}, "1.36.10"},
+		"When nodes run a distribution's build, it should have the build":       {[]string{"v1.36.3+k3s1"}, "1.36.3+k3s1"},
+		"When what a Node reports is no version, it should not count":           {[]string{"latest", "v1.36.3"}, "1.36.3"},
+		"When a Node reports a version that has no end, it should not count it": {[]string{"v1.36.3+" + strings.Repeat("a", 100)}, ""},
 	} {
 		t.Run(name, func(t *testing.T) {
 			i, notified := New(Config{Clock: clocktesting.NewFakeClock(time.Now())}), 0

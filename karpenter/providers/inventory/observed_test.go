@@ -194,7 +194,7 @@ func TestReports(t *testing.T) {
 			t.Errorf("changed at %v", changes)
 		}
 	})
-	t.Run("When the first node of a revision reports, it should tell, and of later ones not", func(t *testing.T) {
+	t.Run("When the first node of a revision reports, it should notify, and of later ones not", func(t *testing.T) {
 		n := newNodes(t)
 		told := 0
 		n.observers.Add(func() { told++ })

@@ -34,13 +34,13 @@ func TestOrigins(t *testing.T) {
 		changed bool
 	}{
 		{"When a machine comes, it should know its origin", func() { observe("1", origin("c4")) }, []Origin{origin("c4")}, true},
-		{"When it is seen again, it should tell no change", func() { observe("1", origin("c4")) }, []Origin{origin("c4")}, false},
-		{"When another of the same origin comes, it should tell no change", func() { observe("2", origin("c4")) }, []Origin{origin("c4")}, false},
+		{"When it is seen again, it should report no change", func() { observe("1", origin("c4")) }, []Origin{origin("c4")}, false},
+		{"When another of the same origin comes, it should report no change", func() { observe("2", origin("c4")) }, []Origin{origin("c4")}, false},
 		{"When one of another origin comes, it should know both, in order", func() { observe("3", origin("c2")) }, []Origin{origin("c2"), origin("c4")}, true},
 		{"When one of two goes, it should still know the origin", func() { machines.ForgetMachine("1") }, []Origin{origin("c2"), origin("c4")}, false},
 		{"When the last one goes, it should forget the origin", func() { machines.ForgetMachine("2") }, []Origin{origin("c2")}, true},
-		{"When one goes that was never seen, it should tell no change", func() { machines.ForgetMachine("9") }, []Origin{origin("c2")}, false},
-		{"When one says something else by now, it should follow", func() { observe("3", origin("c8")) }, []Origin{origin("c8")}, true},
+		{"When one goes that was never seen, it should report no change", func() { machines.ForgetMachine("9") }, []Origin{origin("c2")}, false},
+		{"When one reports something else by now, it should follow", func() { observe("3", origin("c8")) }, []Origin{origin("c8")}, true},
 	} {
 		t.Run(step.name, func(t *testing.T) {
 			before := machines.Sequence()
@@ -75,11 +75,11 @@ func TestNodeZone(t *testing.T) {
 		zones   []string // of the Node, one after the other
 		want    Origin
 	}{
-		"When a machine without a zone has a Node without one, it should know none":                      {zoneless, []string{""}, zoneless},
-		"When the Node has the zone that stands for none, it should know none":                           {zoneless, []string{offering.DefaultZone}, zoneless},
-		"When a cloud controller sets the Node's zone, it should know it":                                {zoneless, []string{"", "eu-1a"}, in(zoneless, "eu-1a")},
-		"When the Node's zone changes, it should follow":                                                 {zoneless, []string{"eu-1a", "eu-1b"}, in(zoneless, "eu-1b")},
-		"When a machine was launched in a zone, it should believe that and not what its Node says of it": {origin("c4"), []string{"eu-1a"}, origin("c4")},
+		"When a machine without a zone has a Node without one, it should know none":                            {zoneless, []string{""}, zoneless},
+		"When the Node has the zone that stands for none, it should know none":                                 {zoneless, []string{offering.DefaultZone}, zoneless},
+		"When a cloud controller sets the Node's zone, it should know it":                                      {zoneless, []string{"", "eu-1a"}, in(zoneless, "eu-1a")},
+		"When the Node's zone changes, it should follow":                                                       {zoneless, []string{"eu-1a", "eu-1b"}, in(zoneless, "eu-1b")},
+		"When a machine was launched in a zone, it should believe that and not what its Node reports about it": {origin("c4"), []string{"eu-1a"}, origin("c4")},
 	} {
 		for _, machineFirst := range []bool{true, false} {
 			t.Run(fmt.Sprintf("%s (machine first: %t)", name, machineFirst), func(t *testing.T) {

@@ -41,7 +41,7 @@ func TestReserve(t *testing.T) {
 				switch err := l.Reserve(uid(i), small, 37); {
 				case err == nil:
 					promised.Add(1)
-					// The cache shows some of the Machines before the last launch asks.
+					// The cache shows some of the Machines before the last launch begins.
 					if rand.IntN(2) == 0 {
 						l.Observe(uid(i), small)
 					}

@@ -34,7 +34,7 @@ func newFixture(t *testing.T) *fixture {
 	return f
 }
 
-// start watches with an inventory that knows nothing yet.
+// start watches with an inventory that has read nothing yet.
 func (f *fixture) start() *inventory.Inventory {
 	f.t.Helper()
 	i := inventory.New(inventory.Config{Clock: clock.RealClock{}})

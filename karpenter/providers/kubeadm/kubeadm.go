@@ -32,7 +32,7 @@ var Kind = bootstrapv1.GroupVersion.WithKind("KubeadmConfig")
 // read.
 var ErrProviderNeeded = errors.New("only the bootstrap provider can render this config")
 
-// Discovery is how a machine discovers its guest cluster, unless its config says so.
+// Discovery is how a machine discovers its guest cluster, unless its config declares it.
 type Discovery struct {
 	// Endpoint of the guest's API server, as host:port.
 	Endpoint string

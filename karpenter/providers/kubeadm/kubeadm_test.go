@@ -27,7 +27,7 @@ const token = "abcdef.0123456789abcdef"
 
 var known = kubeadm.Discovery{Endpoint: "10.0.0.1:6443", CACertHashes: []string{"sha256:" + strings.Repeat("0", 64)}}
 
-// minimal is what a template says that leaves everything to Cluster API.
+// minimal is what a template declares that leaves everything to Cluster API.
 const minimal = `{}`
 
 // nodeRegistration is what Karpenter writes into each config.
@@ -108,9 +108,9 @@ func authority(t *testing.T) []byte {
 // the provider that runs there.
 func TestRender(t *testing.T) {
 	for name, test := range map[string]struct{ spec, version, golden string }{
-		"a template says nothing":                       {spec: minimal, version: "v1.36.2", golden: "nothing.yaml"},
+		"a template declares nothing":                   {spec: minimal, version: "v1.36.2", golden: "nothing.yaml"},
 		"Karpenter has written the node's registration": {spec: nodeRegistration, version: "1.36.2", golden: "registration.yaml"},
-		"a template says all that can be rendered":      {spec: everything, version: "v1.36.2", golden: "everything.yaml"},
+		"a template declares all that can be rendered":  {spec: everything, version: "v1.36.2", golden: "everything.yaml"},
 		"the machine runs an older Kubernetes":          {spec: nodeRegistration, version: "v1.30.4", golden: "older.yaml"},
 	} {
 		t.Run("When "+name+", it should render what Cluster API's bootstrap provider does", func(t *testing.T) {

@@ -56,7 +56,7 @@ var otherFields = []string{
 	"topologyManagerPolicyOptions", "topologyManagerScope", "tracing", "userNamespaces", "volumePluginDir", "volumeStatsAggPeriod",
 }
 
-// setDocument reads a KubeletConfiguration. merged says that the kubelet has filled its thresholds with the default ones. A field
+// setDocument reads a KubeletConfiguration. merged reports that the kubelet has filled its thresholds with the default ones. A field
 // that isn't known is unread: it may be one of a newer kubelet.
 func (r *reader) setDocument(content map[string]any, merged bool) {
 	for _, field := range slices.Sorted(maps.Keys(content)) {

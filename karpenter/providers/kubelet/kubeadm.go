@@ -153,8 +153,8 @@ func isDropIn(name string, args map[string]string) bool {
 
 // document returns the kubelet's configuration: the file that a flag names, or otherwise what kubeadm makes, of which only the
 // patches are known; over that, the drop-ins. A KubeletConfiguration that nothing names is taken for one that a command puts in
-// place. merged says that the kubelet fills its hard eviction thresholds with the default ones: it does that to the first file, if
-// this has none or asks for it, and not to what drop-ins and flags have.
+// place. merged reports that the kubelet fills its hard eviction thresholds with the default ones: it does that to the first file, if
+// this has none or requests it, and not to what drop-ins and flags have.
 // https://github.com/kubernetes/kubernetes/blob/v1.36.3/cmd/kubelet/app/server.go#L469
 func (r *reader) document(args map[string]string) (document map[string]any, merged bool) {
 	var named, loose, patches, dropIns []string

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 
 // Package kubelet reads the kubelet settings in bootstrap templates that decide what a node can allocate and which taints it
-// registers with. Precedence is the kubelet's own: a flag replaces what a file says.
+// registers with. Precedence is the kubelet's own: a flag replaces what a file declares.
 package kubelet
 
 import (
@@ -261,7 +261,7 @@ func Args(value any) (map[string]string, error) {
 	return args, nil
 }
 
-// setFlags lets the flags of a kubelet replace what its configuration says.
+// setFlags lets the flags of a kubelet replace what its configuration declares.
 func (r *reader) setFlags(args map[string]string) {
 	for _, name := range slices.Sorted(maps.Keys(args)) {
 		value := args[name]

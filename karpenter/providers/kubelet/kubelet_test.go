@@ -53,7 +53,7 @@ func memoryThreshold(value v1alpha1.EvictionThreshold) map[string]v1alpha1.Evict
 	return map[string]v1alpha1.EvictionThreshold{"memory.available": value}
 }
 
-// merging has a patch of kubeadm's that asks for the default thresholds beside its own.
+// merging has a patch of kubeadm's that requests the default thresholds beside its own.
 const merging = `
 joinConfiguration: {patches: {directory: /p}}
 files: [{path: /p/kubeletconfiguration0+merge.yaml, content: "mergeDefaultEvictionSettings: true\nevictionHard: {memory.available: 500Mi}"}]`
@@ -64,7 +64,7 @@ func TestRead(t *testing.T) {
 		spec string
 		want kubelet.Settings
 	}{
-		"the template says nothing": {`{}`, kubelet.Settings{}},
+		"the template declares nothing": {`{}`, kubelet.Settings{}},
 		"the flags are a list": {`
 joinConfiguration:
   nodeRegistration:
@@ -94,7 +94,7 @@ files:
   - {path: /etc/kubeadm/patches/kubeletconfiguration0+strategic.yaml, content: "maxPods: 58\nkubeReserved: {cpu: 100m, memory: 1Gi}"}
   - {path: /etc/kubeadm/patches/etcd.yaml, content: "spec: {}"}`,
 			kubelet.Settings{KubeletConfiguration: v1alpha1.KubeletConfiguration{KubeReserved: reserved("cpu", "100m", "memory", "2Gi")}}},
-		"a flag replaces what a file says": {`
+		"a flag replaces what a file declares": {`
 joinConfiguration: {nodeRegistration: {kubeletExtraArgs: {kube-reserved: "cpu=1", config-dir: /etc/kubelet.d}}}
 files:
   - {path: /etc/kubelet.d/10-limits.conf, content: "maxPods: 58\n"}
@@ -116,7 +116,7 @@ files:
 joinConfiguration: {nodeRegistration: {kubeletExtraArgs: {config-dir: /etc/kubelet.d}}}
 files: [{path: /etc/kubelet.d/10-eviction.conf, content: "evictionHard: {memory.available: 500Mi}"}]`,
 			kubelet.Settings{KubeletConfiguration: v1alpha1.KubeletConfiguration{EvictionHard: memoryThreshold("500Mi")}, MergeEvictionDefaults: true}},
-		"only a drop-in asks for default thresholds, which the kubelet ignores": {`
+		"only a drop-in requests default thresholds, which the kubelet ignores": {`
 joinConfiguration: {patches: {directory: /p}, nodeRegistration: {kubeletExtraArgs: {config-dir: /etc/kubelet.d}}}
 files:
   - {path: /p/kubeletconfiguration.yaml, content: "evictionHard: {memory.available: 500Mi}"}
@@ -132,8 +132,8 @@ joinConfiguration:
   nodeRegistration:
     kubeletExtraArgs: {experimental-allocatable-ignore-eviction: "true", local-storage-capacity-isolation: "false"}`,
 			kubelet.Settings{IgnoreEviction: true, NoLocalStorage: true}},
-		"a file says that there is no local storage":    {`{files: [{path: /k, content: "kind: KubeletConfiguration\nlocalStorageCapacityIsolation: false"}]}`, kubelet.Settings{NoLocalStorage: true}},
-		"a file has fields that decide nothing of this": {`{files: [{path: /k, content: "kind: KubeletConfiguration\nevictionSoft: {memory.available: 1Gi}\nshutdownGracePeriod: 30s\ntopologyManagerPolicy: best-effort\ncpuManagerPolicy: static"}]}`, kubelet.Settings{}},
+		"a file declares that there is no local storage": {`{files: [{path: /k, content: "kind: KubeletConfiguration\nlocalStorageCapacityIsolation: false"}]}`, kubelet.Settings{NoLocalStorage: true}},
+		"a file has fields that decide nothing of this":  {`{files: [{path: /k, content: "kind: KubeletConfiguration\nevictionSoft: {memory.available: 1Gi}\nshutdownGracePeriod: 30s\ntopologyManagerPolicy: best-effort\ncpuManagerPolicy: static"}]}`, kubelet.Settings{}},
 	} {
 		t.Run("When "+name+", it should read that", func(t *testing.T) {
 			if diff := cmp.Diff(tc.want, kubelet.Read(template(t, tc.spec))); diff != "" {
@@ -256,13 +256,13 @@ func TestPods(t *testing.T) {
 		declared  int64
 		want      int64
 	}{
-		"nothing says it":                    {want: 110},
-		"the source says it":                 {declared: 250, want: 250},
-		"the bootstrap says it":              {settings: maxPods(250), want: 250},
+		"nothing declares it":                {want: 110},
+		"the source declares it":             {declared: 250, want: 250},
+		"the bootstrap declares it":          {settings: maxPods(250), want: 250},
 		"both say it and the bootstrap less": {settings: maxPods(58), declared: 110, want: 58},
 		"both say it and the source less":    {settings: maxPods(110), declared: 58, want: 58},
-		"the node class says it":             {settings: maxPods(58), nodeClass: own(200), declared: 110, want: 200},
-		"a patch says it": {
+		"the node class declares it":         {settings: maxPods(58), nodeClass: own(200), declared: 110, want: 200},
+		"a patch declares it": {
 			settings:  kubelet.Settings{KubeletConfiguration: maxPods(20).KubeletConfiguration, Patched: kubelet.Patched{MaxPods: true}},
 			nodeClass: own(200), declared: 10, want: 20,
 		},

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Package launchtime tells how long the machines of a template usually take until they have a provider ID, and after how long
+// Package launchtime reports how long the machines of a template usually take until they have a provider ID, and after how long
 // a launch counts as slow. It reads no clock.
 package launchtime
 

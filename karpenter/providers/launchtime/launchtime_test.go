@@ -67,7 +67,7 @@ func TestOrder(t *testing.T) {
 			}
 		}
 	})
-	t.Run("When there are too many templates, it should forget those that nothing asks for", func(t *testing.T) {
+	t.Run("When there are too many templates, it should forget those that nothing requests", func(t *testing.T) {
 		times := launchtime.New()
 		for i := range launchtime.MaxTemplates + 1 {
 			times.Observe(fmt.Sprint(i), time.Time{}, time.Second)

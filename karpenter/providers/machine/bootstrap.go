@@ -48,7 +48,7 @@ func registration(plan Plan) Registration {
 }
 
 // Flags of the kubelet. They are deprecated for its configuration file, and every kubelet has them still: a flag is what each bootstrap
-// format can carry, and it replaces what the platform's file says.
+// format can carry, and it replaces what the platform's file declares.
 const (
 	flagMaxPods        = "max-pods"
 	flagKubeReserved   = "kube-reserved"
@@ -111,8 +111,8 @@ func KnownBootstrap(group, kind string) bool {
 	return group == kubeadm.Kind.Group && strings.TrimSuffix(kind, "Template") == kubeadm.Kind.Kind
 }
 
-// registerWith writes the registration into a bootstrap config: by itself if it knows the kind, and by the node class's
-// patches. Nodes of other kinds register as their template says, and package registration taints them.
+// registerWith writes the registration into a bootstrap config: by itself if it supports the kind, and by the node class's
+// patches. Nodes of other kinds register as their template declares, and package registration taints them.
 func registerWith(config *unstructured.Unstructured, plan Plan) error {
 	own := registration(plan)
 	list, err := bootstrapPatches(plan.BootstrapPatches, config.GroupVersionKind().GroupKind())
@@ -148,7 +148,7 @@ func register(config *unstructured.Unstructured, list patch.List, plan Plan, reg
 }
 
 // registersWith reports whether a bootstrap config still has all these taints: a patch may replace those that were written,
-// or write them under a condition. Of other kinds than kubeadm's it knows only whether the config mentions the taints' keys.
+// or write them under a condition. Of other kinds than kubeadm's it checks only whether the config mentions the taints' keys.
 func registersWith(config *unstructured.Unstructured, taints []corev1.Taint) bool {
 	if KnownBootstrap(config.GroupVersionKind().Group, config.GetKind()) {
 		node, err := readKubeadm(config)

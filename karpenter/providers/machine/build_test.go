@@ -152,7 +152,7 @@ spec:
 `)
 			},
 		},
-		"When the kubeadm template says nothing of joining, it should add all that is needed": {
+		"When the kubeadm template declares nothing of joining, it should add all that is needed": {
 			golden: "kubeadm-empty.yaml",
 			change: func(t *testing.T, p *machine.Plan) {
 				p.BootstrapTemplate = object(t, `
@@ -314,7 +314,7 @@ func TestProviderID(t *testing.T) {
 		"kwok://clusters-blue/general-x7k2p": false,
 		"":                                   false,
 	} {
-		t.Run("When a provider ID is "+providerID+", it should be told apart", func(t *testing.T) {
+		t.Run("When a provider ID is "+providerID+", it should be recognized", func(t *testing.T) {
 			key, ok := machine.ParseSyntheticProviderID(providerID)
 			if ok != want {
 				t.Errorf("got %t, want %t", ok, want)

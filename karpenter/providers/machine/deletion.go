@@ -64,7 +64,7 @@ func (p *Provider) Delete(ctx context.Context, nodeClaim *karpv1.NodeClaim) erro
 	}
 }
 
-// deleteMachine tells Cluster API not to drain, and deletes the Machine. Karpenter has drained the node by then. The
+// deleteMachine sets that Cluster API doesn't drain, and deletes the Machine. Karpenter has drained the node by then. The
 // annotations are set only now, so that Cluster API drains a Machine that a person deletes.
 func (p *Provider) deleteMachine(ctx context.Context, machine *clusterv1.Machine) error {
 	if _, ok := p.deleted.Get(machine.UID); ok {

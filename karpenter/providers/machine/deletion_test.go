@@ -45,7 +45,7 @@ func TestDeletion(t *testing.T) {
 		expectOne(t, s, nodeClaim)
 	})
 
-	t.Run("When a template already says one half of not draining, it should say the other half too", func(t *testing.T) {
+	t.Run("When a template already declares one half of not draining, it should declare the other half too", func(t *testing.T) {
 		g := NewWithT(t)
 		s := environment.New(t)
 		machines := s.Machines(nil)
@@ -64,7 +64,7 @@ func TestDeletion(t *testing.T) {
 			HaveKeyWithValue(clusterv1.ExcludeNodeDrainingAnnotation, "true"), HaveKey(clusterv1.ExcludeWaitForNodeVolumeDetachAnnotation)))
 	})
 
-	t.Run("When Karpenter asks again and again, it should write once", func(t *testing.T) {
+	t.Run("When Karpenter tries again and again, it should write once", func(t *testing.T) {
 		g := NewWithT(t)
 		s := environment.New(t)
 		nodeClaim := s.NodeClaim(t.Context(), "patient")
@@ -86,7 +86,7 @@ func TestDeletion(t *testing.T) {
 		g.Expect(counted.Writes()).To(BeZero())
 	})
 
-	t.Run("When Karpenter asks again after the last object has gone, it should answer without a request", func(t *testing.T) {
+	t.Run("When Karpenter tries again after the last object has gone, it should answer without a request", func(t *testing.T) {
 		g := NewWithT(t)
 		s := environment.New(t)
 		calls := &environment.Calls{}
@@ -135,7 +135,7 @@ func TestDeletion(t *testing.T) {
 		counted := &environment.Faults{Client: laggingCache{s.Management.GetClient(), created}}
 		machines := s.Machines(counted)
 		for range 3 {
-			g.Expect(machines.Delete(t.Context(), nodeClaim)).To(Succeed(), "the cache says that it is still there")
+			g.Expect(machines.Delete(t.Context(), nodeClaim)).To(Succeed(), "the cache reports that it is still there")
 		}
 		g.Expect(counted.Writes()).To(BeEquivalentTo(2), "one patch, one deletion")
 	})

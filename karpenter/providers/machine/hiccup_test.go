@@ -63,12 +63,12 @@ func (h *hanging) Create(ctx context.Context, _ client.Object, _ ...client.Creat
 func TestCreateHiccup(t *testing.T) {
 	resource := schema.GroupResource{Group: "cluster.x-k8s.io", Resource: "machines"}
 	for name, err := range map[string]error{
-		"has too much to do":         apierrors.NewTooManyRequests("later", 1),
-		"took too long":              apierrors.NewTimeoutError("slow", 1),
-		"couldn't call a webhook":    apierrors.NewInternalError(errors.New("failed calling webhook")),
-		"is just being restarted":    syscall.ECONNREFUSED,
-		"hung up":                    syscall.ECONNRESET,
-		"says that others are first": apierrors.NewServerTimeout(resource, "create", 1),
+		"has too much to do":            apierrors.NewTooManyRequests("later", 1),
+		"took too long":                 apierrors.NewTimeoutError("slow", 1),
+		"couldn't call a webhook":       apierrors.NewInternalError(errors.New("failed calling webhook")),
+		"is just being restarted":       syscall.ECONNREFUSED,
+		"hung up":                       syscall.ECONNRESET,
+		"reports that others are first": apierrors.NewServerTimeout(resource, "create", 1),
 	} {
 		t.Run("When the API server "+name+", it should try again at once and make one Machine", func(t *testing.T) {
 			g := NewWithT(t)

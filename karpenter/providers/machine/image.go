@@ -51,7 +51,7 @@ func imagesOf(patches []v1alpha1.BootstrapPatches, tmpl *template.Template) []pa
 		}
 		list, err := patch.Parse([]v1alpha1.JSONPatch{p})
 		if err != nil {
-			continue // CheckPatches says so
+			continue // CheckPatches reports it
 		}
 		images = append(images, list.Images()...)
 	}

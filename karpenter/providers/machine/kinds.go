@@ -29,13 +29,13 @@ type KindsConfig struct {
 	Guest client.Reader
 	// Objects reads MachineDeployments from the cache.
 	Objects ObjectWatcher
-	// Mapper knows the versions of the management cluster's kinds.
+	// Mapper has the versions of the management cluster's kinds.
 	Mapper meta.RESTMapper
 }
 
 // Kinds finds the kinds of infrastructure machines and bootstrap configs: those that node classes name, those of
 // MachineDeployments that may be selected, and those that Machines refer to. It remembers the latter two as watches
-// report them, because every completed deletion of a NodeClaim asks for the kinds.
+// report them, because every completed deletion of a NodeClaim requests the kinds.
 type Kinds struct {
 	KindsConfig
 	// synced is closed once Watch has reported every Machine that existed at startup.
@@ -57,7 +57,7 @@ type ObjectWatcher interface {
 
 var machineDeployment = schema.GroupKind{Group: clusterv1.GroupVersion.Group, Kind: "MachineDeployment"}
 
-// NewKinds returns one that knows only the node classes' kinds: see Watch.
+// NewKinds returns one that has only the node classes' kinds: see Watch.
 func NewKinds(config KindsConfig) *Kinds {
 	return &Kinds{KindsConfig: config, referred: sets.New[schema.GroupKind]()}
 }

@@ -36,7 +36,7 @@ func TestInstanceNames(t *testing.T) {
 		afterMachine bool
 	}{
 		"When a provider names instances after its own objects, the Machine should have the NodeClaim's name": {"OpenStackMachine", "web-x7k2p", false},
-		"When no profile knows the provider, the Machine should have the NodeClaim's name":                    {"AnyMachine", "web-x7k2p", false},
+		"When the provider has no profile, the Machine should have the NodeClaim's name":                      {"AnyMachine", "web-x7k2p", false},
 		"When vSphere names instances after Machines, both should carry the Cluster's hash":                   {vsphere, "web-x7k2p", true},
 		"When Nutanix names instances after Machines, both should carry the Cluster's hash":                   {nutanix, "web-x7k2p", true},
 		"When the NodeClaim's name is long, a host should still be able to have the instance's":               {vsphere, long, true},

@@ -133,7 +133,7 @@ func TestVariables(t *testing.T) {
 		change func(*machine.Plan)
 		want   string
 	}{
-		"When a plan says everything, every variable should have it": {
+		"When a plan has everything, every variable should have it": {
 			func(p *machine.Plan) {
 				p.NodeLabels = map[string]string{
 					"karpenter.sh/nodepool": "general", "karpenter.sh/capacity-type": "spot", "topology.kubernetes.io/zone": "a", "node.kubernetes.io/instance-type": "c4-large",
@@ -152,7 +152,7 @@ func TestVariables(t *testing.T) {
 			"kubeReservedFlag": "cpu=100m,memory=512Mi", "evictionHardFlag": "memory.available<5%", "maxPods": 58, "version": "1.36.2",
 			"instanceType": "c4-large", "zone": "a", "capacityType": "spot", "failureDomain": "fd-a", "nodeClaim": "general-x7k2p"}`,
 		},
-		"When a plan says little, what is empty should be skipped": {
+		"When a plan has little, what is empty should be skipped": {
 			func(p *machine.Plan) {
 				p.MaxPods, p.NodeLabels, p.Kubelet, p.Taints, p.FailureDomain, p.Version = 0, nil, nil, nil, "", ""
 				p.NodeClaim.Spec.Taints, p.NodeClaim.Spec.StartupTaints = nil, nil

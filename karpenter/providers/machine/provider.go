@@ -97,7 +97,7 @@ type Provider struct {
 	// deleted has the UIDs of Machines whose deletion the API server has accepted. Karpenter calls Delete every five
 	// seconds; behind an API server with slow watches each call would be two more writes.
 	deleted *utilcache.Expiring
-	// gone has the UIDs of deleted NodeClaims that have no object left. Karpenter asks more than once, and each answer
+	// gone has the UIDs of deleted NodeClaims that have no object left. Karpenter calls Delete more than once, and each answer
 	// costs a request per kind.
 	gone *utilcache.Expiring
 	// completed has the infrastructure references of deleted Machines by the UID of their NodeClaim.
@@ -366,7 +366,7 @@ func (p *Provider) taken(object client.Object) error {
 	return ErrTaken
 }
 
-// None reports whether a NodeClaim has no Machine, as the API server says.
+// None reports whether a NodeClaim has no Machine, as the API server reports.
 func (p *Provider) None(ctx context.Context, nodeClaim *karpv1.NodeClaim) (bool, error) {
 	_, err := p.findLive(ctx, nodeClaim)
 	if errors.Is(err, ErrNotFound) || errors.Is(err, ErrTaken) {

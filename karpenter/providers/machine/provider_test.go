@@ -220,7 +220,7 @@ func TestCreateConcurrently(t *testing.T) {
 				group.Go(func() error {
 					var created *clusterv1.Machine
 					var err error
-					// A busy API server times out. Karpenter asks again, and so does this.
+					// A busy API server times out. Karpenter tries again, and so does this.
 					for range 10 {
 						if created, err = machines.Create(t.Context(), s.Plan(nodeClaim)); err == nil {
 							break
@@ -241,7 +241,7 @@ func TestCreateConcurrently(t *testing.T) {
 }
 
 func TestDelete(t *testing.T) {
-	t.Run("When there is a Machine, it should tell Cluster API not to drain, delete it, and say so until it is gone", func(t *testing.T) {
+	t.Run("When there is a Machine, it should set that Cluster API doesn't drain, delete it, and say so until it is gone", func(t *testing.T) {
 		g := NewWithT(t)
 		s := environment.New(t)
 		machines := s.Machines(nil)

@@ -111,7 +111,7 @@ func TestRenderedBootstrap(t *testing.T) {
 		})
 	}
 
-	t.Run("When the annotation says nothing that is known, it should say what it has to be, and make nothing", func(t *testing.T) {
+	t.Run("When the annotation declares nothing that is known, it should say what it has to be, and make nothing", func(t *testing.T) {
 		g := NewWithT(t)
 		s := environment.New(t)
 		plan := s.Plan(s.NodeClaim(t.Context(), "misspelt"))

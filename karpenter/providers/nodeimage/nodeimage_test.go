@@ -80,11 +80,11 @@ func TestFollow(t *testing.T) {
 		select {
 		case <-changed:
 		case <-time.After(30 * time.Second):
-			t.Fatal("no change was told")
+			t.Fatal("no change was reported")
 		}
 	}
 
-	t.Run("When the file appears, it should be read, and who asked be told", func(t *testing.T) {
+	t.Run("When the file appears, it should be read, and its readers be notified", func(t *testing.T) {
 		write(t, path, twoReleases)
 		wait()
 		if image() != "ami-36" {

@@ -10,7 +10,7 @@ import (
 	karpv1 "sigs.k8s.io/karpenter/pkg/apis/v1"
 )
 
-// Notice is what the message of an event on a NodeClaim says of an offering.
+// Notice is what the message of an event on a NodeClaim reports about an offering.
 type Notice struct {
 	// Key of the offering, without its reservation; without its zone if it has none.
 	Key Key
@@ -42,7 +42,7 @@ func ReadNotice(message string, at time.Time) (Notice, bool) {
 	if found == nil {
 		return Notice{}, false
 	}
-	// What the infrastructure says comes behind the offering, unless nothing comes behind it.
+	// What the infrastructure reports comes behind the offering, unless nothing comes behind it.
 	of := found[0]
 	if last := found[len(found)-1]; strings.HasSuffix(text, last[0]) {
 		of = last

@@ -21,7 +21,7 @@ func TestReadNotice(t *testing.T) {
 		at      time.Time
 		want    offering.Notice
 	}{
-		"When an offering had no capacity, it should be that one, whatever the infrastructure says": {
+		"When an offering had no capacity, it should be that one, whatever the infrastructure reports": {
 			"no capacity for " + c4.Description() + ": no spot instance left" + soon, noon, offering.Notice{Key: c4, Until: noon.Add(3 * time.Minute)},
 		},
 		"When one NodePool's machines are rejected, it should be for that one": {

@@ -39,7 +39,7 @@ func TestNext(t *testing.T) {
 			t.Errorf("next %s, %t, %d changes; want %s, 2 changes", next, ok, changes, until)
 		}
 	})
-	t.Run("When a time is over, it should tell at the next look", func(t *testing.T) {
+	t.Run("When a time is over, it should report that when read next", func(t *testing.T) {
 		clk.SetTime(until)
 		u.Sequence()
 		if next, ok := u.Next(); !ok || !next.Equal(until.Add(time.Second)) || changes != 3 {

@@ -24,7 +24,7 @@ const (
 	maxQuotas = 512
 )
 
-// QuotaName identifies a quota of the infrastructure, and says in words what it counts.
+// QuotaName identifies a quota of the infrastructure, and describes in words what it counts.
 type QuotaName struct {
 	Name string
 	// Counts is empty if it isn't known what the quota counts: then all machines are alike to it.
@@ -37,7 +37,7 @@ type Quota struct {
 	Amount int64
 }
 
-// quotaKey tells what this cluster has found of a quota from what others of the account report.
+// quotaKey distinguishes what this cluster has found of a quota from what others of the account report.
 type quotaKey struct {
 	QuotaName
 	shared bool
@@ -78,7 +78,7 @@ func (c *ClosedQuota) isProbed(nodeClaim string, now time.Time) bool {
 // Exceeded is the quota that a machine failed for.
 type Exceeded struct {
 	Quota
-	// Left of the quota, as the infrastructure says; -1 if it doesn't.
+	// Left of the quota, as the infrastructure reports; -1 if it doesn't.
 	Left int64
 	// Family of the instance type, and the reason of the event on the NodeClaim.
 	Family, Reason string
@@ -357,7 +357,7 @@ func (u *Unavailable) ClosedBy(key Key, quotas []Quota) (ClosedQuota, bool) {
 	return ClosedQuota{}, false
 }
 
-// Description says which machines the quota is closed for, until when, and what happens then.
+// Description reports which machines the quota is closed for, until when, and what happens then.
 func (c *ClosedQuota) Description() string {
 	text := fmt.Sprintf("quota %q is exhausted", c.Name)
 	if c.Shared {

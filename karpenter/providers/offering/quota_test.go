@@ -77,19 +77,19 @@ func TestExceeded(t *testing.T) {
 			t.Error("a reservation is closed")
 		}
 		if got, want := closed.Description(), `quota "on-demand Standard vCPUs" is exhausted for machines with 8 vCPUs or more, until one launch probes it at 12:03:00 UTC`; got != want {
-			t.Errorf("it says %q, want %q", got, want)
+			t.Errorf("it reports %q, want %q", got, want)
 		}
 		key, needs := of(standard, 16)
 		if by, ok := q.ClosedBy(key, []Quota{needs}); !ok || by.Failed.InstanceType != "m5-8" {
 			t.Errorf("closed by %v, %t", by, ok)
 		}
 	})
-	t.Run("When the infrastructure says what is left, it should close what needs more", func(t *testing.T) {
+	t.Run("When the infrastructure reports what is left, it should close what needs more", func(t *testing.T) {
 		q := newQuotas(t)
 		q.fail(16, 4)
 		q.open("2 4 ")
 	})
-	t.Run("When it says that more is left than the machine needs, the machine's size should be closed nevertheless", func(t *testing.T) {
+	t.Run("When it reports that more is left than the machine needs, the machine's size should be closed nevertheless", func(t *testing.T) {
 		q := newQuotas(t)
 		q.fail(8, 64)
 		q.open("2 4 ")
@@ -167,7 +167,7 @@ func TestProbe(t *testing.T) {
 		}
 		quota := q.Quotas()[0]
 		if got, want := quota.Description(), `quota "on-demand Standard vCPUs" is exhausted for machines with 4 vCPUs or more; NodeClaim first probes it, and the others wait`; got != want {
-			t.Errorf("it says %q, want %q", got, want)
+			t.Errorf("it reports %q, want %q", got, want)
 		}
 	})
 	t.Run("When the probe's machine comes into being, the quota should be open to all, and earlier failures not count", func(t *testing.T) {
@@ -281,7 +281,7 @@ func TestShare(t *testing.T) {
 		}
 		q.open("2 4 ")
 	})
-	t.Run("When a report says less than this cluster has found, both should count", func(t *testing.T) {
+	t.Run("When a report reports less than this cluster has found, both should count", func(t *testing.T) {
 		q := newQuotas(t)
 		q.fail(4, -1)
 		q.Share(report(q, time.Hour))

@@ -52,7 +52,7 @@ func ReservationOf(o *karpcloudprovider.Offering) string {
 	return ""
 }
 
-// Lack is what the infrastructure has no more of for an offering; empty if the failure says nothing of it.
+// Lack is what the infrastructure has no more of for an offering; empty if the failure reports nothing about it.
 type Lack string
 
 // What the infrastructure may lack, as reports call it.
@@ -355,7 +355,7 @@ func (u *Unavailable) Sequence() uint64 {
 func (u *Unavailable) Since(sequence uint64) ([]Change, bool) { return u.changes.Since(sequence) }
 
 // DefaultZone is the zone of every offering if neither the Cluster nor the source has a failure domain, because Karpenter expects an
-// offering to have exactly one. Such machines have no failure domain, and nothing outside of Karpenter is told this zone, but a
+// offering to have exactly one. Such machines have no failure domain, and nothing outside of Karpenter gets this zone, but a
 // Node without another one.
 const DefaultZone = capacity.DefaultZone
 

@@ -114,14 +114,14 @@ const (
 	MinimumPrice = catalog.MinimumPrice
 )
 
-// Estimate makes a bigger machine dearer if no source has a price. It knows spot machines of templates that
+// Estimate makes a bigger machine dearer if no source has a price. It has spot machines of templates that
 // make no others: elsewhere a spot offering exists because of its price.
 type Estimate struct{ constant }
 
 // Price implements Source.
 func (Estimate) Price(s *template.Template, _, capacityType string) (float64, bool) {
 	if s.IsCatalogs() {
-		return 0, false // whoever writes a catalog says its prices; one that is missing closes the offering
+		return 0, false // whoever writes a catalog declares its prices; one that is missing closes the offering
 	}
 	if capacityType != karpv1.CapacityTypeOnDemand && capacityType != s.CapacityType {
 		return 0, false

@@ -38,11 +38,11 @@ func TestPrice(t *testing.T) {
 		want         float64
 		known        bool
 	}{
-		{"When the source says a price, it should be that", said, karpv1.CapacityTypeOnDemand, 0.021, true},
-		{"When the source says a spot price, it should be that", said, karpv1.CapacityTypeSpot, 0.007, true},
-		{"When the source says that it is free, it should be free", free, karpv1.CapacityTypeOnDemand, 0, true},
-		{"When the source says nothing, it should be estimated from cores and memory", sized("2", "4Gi", 0), karpv1.CapacityTypeOnDemand, 2*CPUPrice + 4*MemoryPrice, true},
-		{"When the source says nothing about spot, it should not be known", sized("2", "4Gi", 0), karpv1.CapacityTypeSpot, 0, false},
+		{"When the source declares a price, it should be that", said, karpv1.CapacityTypeOnDemand, 0.021, true},
+		{"When the source declares a spot price, it should be that", said, karpv1.CapacityTypeSpot, 0.007, true},
+		{"When the source declares that it is free, it should be free", free, karpv1.CapacityTypeOnDemand, 0, true},
+		{"When the source declares nothing, it should be estimated from cores and memory", sized("2", "4Gi", 0), karpv1.CapacityTypeOnDemand, 2*CPUPrice + 4*MemoryPrice, true},
+		{"When the source declares nothing about spot, it should not be known", sized("2", "4Gi", 0), karpv1.CapacityTypeSpot, 0, false},
 		{"When there is nearly nothing to estimate, it should not be free", sized("1m", "1Ki", 0), karpv1.CapacityTypeOnDemand, MinimumPrice, true},
 	} {
 		t.Run(tc.name, func(t *testing.T) {

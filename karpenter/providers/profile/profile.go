@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Package profile knows what differs between the kinds of infrastructure machines: the embedded profiles, and those with which
+// Package profile has what differs between the kinds of infrastructure machines: the embedded profiles, and those with which
 // a platform adds kinds or corrects them.
 package profile
 

@@ -72,7 +72,7 @@ func (p *Provider) Open(ctx context.Context) error {
 // Reserve reserves what a NodeClaim's machine of a choice needs. Only then may the Machine be created, and Done is to be called afterwards.
 // The error is a *WaitingError or an *UngrantedError, or wraps ErrFull or inventory.ErrNotCounted.
 //
-// A second launch beside a slow one gets what is left over: it asks for no larger grant and fills no vacancy.
+// A second launch beside a slow one gets what is left over: it requests no larger grant and fills no vacancy.
 func (p *Provider) Reserve(nodeClaim *karpv1.NodeClaim, choice *instancetype.Choice) error {
 	needed := capacityprovider.MachineOf(choice.Key, choice.Template)
 	nodePool, second := nodeClaim.Labels[karpv1.NodePoolLabelKey], nodeClaim.Annotations[v1alpha1.SecondOfAnnotation] != ""
@@ -98,7 +98,7 @@ func (p *Provider) Reserve(nodeClaim *karpv1.NodeClaim, choice *instancetype.Cho
 	return nil
 }
 
-// request asks the operator for a larger grant, and says what follows for the launch.
+// request requests a larger grant from the operator, and reports what follows for the launch.
 func (p *Provider) request(nodeClaim string, needed capacity.Machine) error {
 	since, possible := p.Capacity.Request(nodeClaim, needed)
 	if !possible {

@@ -300,7 +300,7 @@ func FuzzAnnotations(f *testing.F) {
 		tmpl, invalid := embedded.read(u, "")
 		if invalid != nil {
 			if invalid.Error() == "" {
-				t.Error("an error says nothing")
+				t.Error("the error is empty")
 			}
 			return
 		}

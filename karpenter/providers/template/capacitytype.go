@@ -60,7 +60,7 @@ func (s *Template) checkCapacityType() *InvalidError {
 	return nil
 }
 
-// kindSays names the field that says the capacity type.
+// kindSays names the field that declares the capacity type.
 func (s *Template) kindSays() string {
 	if s.kindCapacityField == "" {
 		return ""

@@ -218,7 +218,7 @@ func (c catalogs) rereadCatalog(before *expanded, object *unstructured.Unstructu
 			return nil
 		}
 	}
-	// An unchanged entry says that there are several.
+	// An unchanged entry declares that there are several.
 	entries := make([]any, 0, len(changed)+1)
 	for _, i := range changed {
 		entries = append(entries, is[i])
@@ -267,7 +267,7 @@ func sameJSON(a, b any) bool {
 	return a == b
 }
 
-// readCatalog reads a catalog. One that can't be used has no templates, and says why.
+// readCatalog reads a catalog. One that can't be used has no templates, and reports why.
 func (c catalogs) readCatalog(object *unstructured.Unstructured, source Source, template *unstructured.Unstructured, arch string) *expanded {
 	unusable := func(problem string) *expanded {
 		return &expanded{invalid: []*InvalidError{{Source: source, Problem: problem}}}
@@ -322,7 +322,7 @@ func (c catalogs) readCatalog(object *unstructured.Unstructured, source Source, 
 	return all
 }
 
-// decodeCatalog decodes each entry separately, and says of which it can't.
+// decodeCatalog decodes each entry separately, and reports which it can't.
 func decodeCatalog(object *unstructured.Unstructured) (spec *v1alpha1.InstanceTypeCatalogSpec, malformed map[int]string, err error) {
 	content, _, err := unstructured.NestedMap(map[string]any{"spec": withoutEntries(object)}, "spec")
 	if err != nil {
@@ -414,7 +414,7 @@ func (s *Template) offer(t *catalog.Type, kind infrastructure.Kind, arch string,
 	}
 }
 
-// misbilled returns why the machine of an offering wouldn't be paid for as the offering says, or "".
+// misbilled returns why the machine of an offering wouldn't be paid for as the offering declares, or "".
 func (s *Template) misbilled(kind infrastructure.Kind, o catalog.Offering) string {
 	if o.CapacityType == karpv1.CapacityTypeReserved {
 		return "" // the catalog was only read with a patch that writes the reservation
@@ -422,7 +422,7 @@ func (s *Template) misbilled(kind infrastructure.Kind, o catalog.Offering) strin
 	patched := s.Patches.Refers(patch.CapacityType)
 	made, field := s.made(kind, o)
 	if made == "" && !patched {
-		made = karpv1.CapacityTypeOnDemand // the contract knows no other
+		made = karpv1.CapacityTypeOnDemand // the contract has no other
 	}
 	by := ""
 	if field != "" {

@@ -151,7 +151,7 @@ func TestCatalog(t *testing.T) {
 			t.Errorf("got %v, %v", sourcesOf(found), messages(found))
 		}
 	})
-	t.Run("When the template says which version its image has, it should be that of every instance type", func(t *testing.T) {
+	t.Run("When the template declares which version its image has, it should be that of every instance type", func(t *testing.T) {
 		s := newShop(t, awsCatalog)
 		s.own[0].SetAnnotations(map[string]string{v1alpha1.KubernetesVersionAnnotation: "v1.36.3"})
 		for _, tmpl := range s.find(t).Templates {
@@ -160,7 +160,7 @@ func TestCatalog(t *testing.T) {
 			}
 		}
 	})
-	t.Run("When the template says no version, it should use none and name the annotation", func(t *testing.T) {
+	t.Run("When the template declares no version, it should use none and name the annotation", func(t *testing.T) {
 		s := newShop(t, awsCatalog)
 		s.own[0].SetAnnotations(map[string]string{v1alpha1.KubernetesVersionAnnotation: "newest"})
 		if found := s.find(t); len(found.Templates) > 0 || !strings.Contains(strings.Join(messages(found), ""), `annotation karpenter.cluster.x-k8s.io/kubernetes-version: "newest" is not a version`) {

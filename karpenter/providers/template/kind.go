@@ -15,7 +15,7 @@ import (
 	"github.com/autonode-io/autonode/message"
 )
 
-// readKind reads what the template's kind says of its machines. Whatever is read later overrides it. A field that can't be
+// readKind reads what the template's kind declares about its machines. Whatever is read later overrides it. A field that can't be
 // understood is a note, and doesn't count.
 func (s *Template) readKind(l layer) {
 	s.Kind = *l.kind
@@ -27,7 +27,7 @@ func (s *Template) readKind(l layer) {
 	_, disk := l.object.GetAnnotations()[diskAnnotation]
 	for _, problem := range facts.Problems {
 		if disk && strings.HasPrefix(problem, diskField) {
-			continue // the annotation says it instead
+			continue // the annotation declares it instead
 		}
 		s.note(problem)
 	}

@@ -43,7 +43,7 @@ func TestReadKind(t *testing.T) {
 			t.Error("what a hypervisor keeps of it isn't allowed for")
 		}
 	})
-	t.Run("When an annotation says otherwise, it should override the kind's fields", func(t *testing.T) {
+	t.Run("When an annotation declares otherwise, it should override the kind's fields", func(t *testing.T) {
 		got, invalid := embedded.read(ofKind("AWSMachineTemplate", map[string]any{"instanceType": "m5.large"}, map[string]string{
 			cpuAnnotation: "2", memoryAnnotation: "8Gi", v1alpha1.InstanceTypeAnnotation: "ours",
 		}), "")

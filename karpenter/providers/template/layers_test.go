@@ -37,7 +37,7 @@ func TestGPUOfLayers(t *testing.T) {
 			map[string]string{gpuTypeAnnotation: "nvidia.com/gpu", gpuCountAnnotation: "2"},
 			map[string]string{gpuTypeAnnotation: "amd.com/gpu", gpuCountAnnotation: "1"}, map[string]int64{"amd.com/gpu": 1},
 		},
-		"When the MachineDeployment says that there are none, it should have none": {
+		"When the MachineDeployment declares that there are none, it should have none": {
 			map[string]string{gpuTypeAnnotation: "nvidia.com/gpu", gpuCountAnnotation: "2"}, map[string]string{gpuCountAnnotation: "0"}, map[string]int64{},
 		},
 	} {

@@ -97,7 +97,7 @@ type Bootstrap struct {
 	Hash string
 	// OwnedHash is as Template's; empty for a Secret.
 	OwnedHash string
-	// Kubelet are the settings in the template, and Patched says that they have those of a node class's patches in them.
+	// Kubelet are the settings in the template, and Patched reports that they have those of a node class's patches in them.
 	Kubelet kubelet.Settings
 	Patched bool
 }
@@ -125,7 +125,7 @@ type Template struct {
 	CapacityType string
 	// Offerings are those that a catalog offers; nil for any other source.
 	Offerings []catalog.Offering
-	// Overhead is what the kubelets of a catalog's instance type reserve unless the node class says it; nil for what the bootstrap says.
+	// Overhead is what the kubelets of a catalog's instance type reserve unless the node class declares it; nil for what the bootstrap declares.
 	Overhead *v1alpha1.KubeletConfiguration
 	// OverheadHash is of Overhead; empty without one.
 	OverheadHash string
@@ -142,17 +142,17 @@ type Template struct {
 	Arch, OS string
 	// Capacity holds at least cpu, memory and pods.
 	Capacity corev1.ResourceList
-	// DefaultPods: the pods of Capacity are the default, because the source says nothing.
+	// DefaultPods: the pods of Capacity are the default, because the source declares nothing.
 	DefaultPods bool
 	// NominalMemory: the memory of Capacity is what the infrastructure provider calls the machine's, from the template's
-	// status or spec. A node has less. An annotation says what a node has.
+	// status or spec. A node has less. An annotation declares what a node has.
 	NominalMemory bool
 	// MemoryOverhead is the fraction of the declared memory that nodes lack; nil if the source doesn't say.
 	MemoryOverhead *float64
 	// Devices that DRA drivers publish for a node of this template.
 	Devices []catalog.Devices
 	// VolumeLimits are how many volumes of a CSI driver can be attached to a node of this template, by driver. A driver that isn't there is
-	// unlimited until the node's CSINode says otherwise.
+	// unlimited until the node's CSINode reports otherwise.
 	VolumeLimits map[string]int
 	// Labels of the template's nodes, without the well-known ones that other fields hold.
 	Labels map[string]string
@@ -190,7 +190,7 @@ type Template struct {
 	Held bool
 
 	// kindCapacityType is what the kind's own fields say of the machines that the template itself makes, and
-	// kindCapacityField the field that says so; empty where the kind can't say.
+	// kindCapacityField the field that declares it; empty where the kind can't say.
 	kindCapacityType, kindCapacityField string
 }
 

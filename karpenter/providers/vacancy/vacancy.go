@@ -106,7 +106,7 @@ type Keeper struct {
 	fillers map[string]string
 }
 
-// New returns a Keeper that knows nothing before Load.
+// New returns a Keeper that is empty before Load.
 func New(config Config) *Keeper {
 	return &Keeper{Config: config, read: config.Memory == nil, fillers: map[string]string{}}
 }
@@ -242,7 +242,7 @@ func (k *Keeper) Save(ctx context.Context) error {
 	return nil
 }
 
-// Of returns the holders of a NodePool's vacancies, by which capacity.Provider knows them.
+// Of returns the holders of a NodePool's vacancies, by which capacity.Provider identifies them.
 func (k *Keeper) Of(nodePool string) []string {
 	k.mu.Lock()
 	defer k.mu.Unlock()
@@ -253,7 +253,7 @@ func (k *Keeper) Of(nodePool string) []string {
 		}
 		holders = append(holders, v.holder)
 		if v.holder != v.NodeClaim {
-			holders = append(holders, v.NodeClaim) // as a process knows it that hasn't seen the replacement
+			holders = append(holders, v.NodeClaim) // as for a process that hasn't seen the replacement
 		}
 	}
 	return holders
@@ -343,7 +343,7 @@ func (k *Keeper) fill(v *Vacancy, nodeClaim string) {
 	k.observers.Notify()
 }
 
-// ObserveMachine records which vacancy a NodeClaim's Machine fills, as the Machine says: an earlier process may have launched it.
+// ObserveMachine records which vacancy a NodeClaim's Machine fills, as the Machine declares: an earlier process may have launched it.
 func (k *Keeper) ObserveMachine(nodeClaim, replaces string) {
 	if replaces == "" {
 		return

@@ -166,11 +166,11 @@ func full(t *testing.T) *process {
 }
 
 func TestKeeper(t *testing.T) {
-	t.Run("When another cluster asks for what a terminated node has left, it should stay held for the replacement", func(t *testing.T) {
+	t.Run("When another cluster requests what a terminated node has left, it should stay held for the replacement", func(t *testing.T) {
 		p := full(t)
 		p.Expect(p.Hold(t.Context(), claim("a", "general"))).To(Succeed())
 		p.gone("a")
-		p.grant(1) // the operator asks it back for the other one
+		p.grant(1) // the operator requests it back for the other one
 		p.Expect(p.held()).To(Equal(int64(2)))
 		launched, _ := p.launch("greedy", "other")
 		p.Expect(launched).To(BeFalse(), "of another NodePool")

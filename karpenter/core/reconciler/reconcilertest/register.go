@@ -26,7 +26,7 @@ import (
 	autonodemanager "github.com/autonode-io/autonode/internal/manager"
 )
 
-// Provider is a cloud provider that knows AutoNode's node class. A test adds the calls that it answers.
+// Provider is a cloud provider with AutoNode's node class. A test adds the calls that it answers.
 type Provider struct {
 	karpcloudprovider.CloudProvider
 }
