@@ -101,7 +101,7 @@ func TestCatalogs(t *testing.T) {
 			g.Expect(found.Status.Unusable).To(BeEmpty())
 		}).Should(Succeed())
 	})
-	t.Run("When the HostedCluster selects shared catalogs, Karpenter should be told where they are, and may clone their templates", func(t *testing.T) {
+	t.Run("When the HostedCluster selects shared catalogs, Karpenter should get their namespace, and may clone their templates", func(t *testing.T) {
 		g := NewWithT(t)
 		g.Expect(management.Create(ctx, catalogOf(shared, "everybodys", "t-1"))).To(Succeed())
 		g.Eventually(func(g Gomega) {

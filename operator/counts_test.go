@@ -55,7 +55,7 @@ func (c counts) atMost(other counts) bool {
 	return c.nodes <= other.nodes && c.claims <= other.claims && c.vcpus <= other.vcpus && c.drifted <= other.drifted && c.byVersion <= other.byVersion
 }
 
-// history is what a watch told of a HostedCluster.
+// history is what a watch reported of a HostedCluster.
 type history struct {
 	mu   sync.Mutex
 	seen []*v1beta1.HostedCluster
@@ -84,7 +84,7 @@ func follow(t *testing.T, hostedCluster *v1beta1.HostedCluster) *history {
 	return h
 }
 
-// take returns what was told since the last time, beginning with what was told last then.
+// take returns what was reported since the last time, beginning with what was reported last then.
 func (h *history) take() []*v1beta1.HostedCluster {
 	h.mu.Lock()
 	defer h.mu.Unlock()
@@ -93,7 +93,7 @@ func (h *history) take() []*v1beta1.HostedCluster {
 	return seen
 }
 
-// last is what was told last.
+// last is what was reported last.
 func (h *history) last() *v1beta1.HostedCluster {
 	h.mu.Lock()
 	defer h.mu.Unlock()

@@ -38,7 +38,7 @@ import (
 )
 
 // sick is the guest behind a proxy that passes a request on when admit returns. The context of what admit sees ends with the test too, before the
-// operator is waited for: not all that asks a guest for its API can be interrupted.
+// operator is waited for: not every request for a guest's API can be interrupted.
 func sick(t *testing.T, admit func(*http.Request)) *rest.Config {
 	t.Helper()
 	g := NewWithT(t)
@@ -71,7 +71,7 @@ func sick(t *testing.T, admit func(*http.Request)) *rest.Config {
 	}}
 }
 
-// deaf is a guest that accepts connections and says nothing, until the test ends.
+// deaf is a guest that accepts connections and answers nothing, until the test ends.
 func deaf(t *testing.T) *rest.Config {
 	t.Helper()
 	listener, err := net.Listen("tcp", "127.0.0.1:0")
@@ -155,7 +155,7 @@ func installed(g Gomega, ctx context.Context, name string) {
 	g.Expect(clusters.Management.Client.Get(ctx, client.ObjectKey{Namespace: "clusters-" + name, Name: "karpenter"}, &appsv1.Deployment{})).To(Succeed())
 }
 
-// reachable is what GuestReachable says, once it says anything.
+// reachable is what GuestReachable reports, once it reports anything.
 func reachable(g Gomega, ctx context.Context, name string) (reason, message string) {
 	condition := meta.FindStatusCondition(get(g, ctx, name).Status.Conditions, v1beta1.GuestReachable)
 	g.Expect(condition).NotTo(BeNil())

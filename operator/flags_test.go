@@ -31,7 +31,7 @@ func TestCheckArguments(t *testing.T) {
 		"--log-format=xml":                                    `--log-format: "xml" is none of auto, json, text`,
 		"debug":                                               `"debug" isn't a flag`,
 	} {
-		t.Run("When the argument is "+argument+", it should say what the operator says", func(t *testing.T) {
+		t.Run("When the argument is "+argument+", it should say what the operator reports", func(t *testing.T) {
 			g, err := NewWithT(t), operator.CheckArguments([]string{argument})
 			if want == "" {
 				g.Expect(err).To(Succeed())
@@ -44,7 +44,7 @@ func TestCheckArguments(t *testing.T) {
 
 func TestCheckSettings(t *testing.T) {
 	for content, want := range map[string]string{"logLevel: debug\n": "", "logs: debug\n": "unknown field", "logLevel: loud\n": "loud", "resources: [1]": "resources"} {
-		t.Run("When the settings are "+content+", it should say what the operator says", func(t *testing.T) {
+		t.Run("When the settings are "+content+", it should say what the operator reports", func(t *testing.T) {
 			g, err := NewWithT(t), operator.CheckSettings([]byte(content))
 			if want == "" {
 				g.Expect(err).To(Succeed())

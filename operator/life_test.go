@@ -19,7 +19,7 @@ import (
 	"github.com/autonode-io/autonode/internal/scopetest"
 )
 
-// blue is the HostedCluster whose life is told.
+// blue is the HostedCluster whose life is tested.
 const blue, blueNamespace = "blue", "clusters-blue"
 
 // life goes through the steps of a HostedCluster from its creation to its end; each finds what the one before has left.

@@ -62,19 +62,19 @@ func resumesWithout(t *testing.T, host string) {
 	g, ctx := NewWithT(t), t.Context()
 	wanted := get(g, ctx, blue).Spec.DeepCopy()
 	for _, missing := range []struct {
-		change func(*v1beta1.HostedClusterSpec)
-		says   func(*v1beta1.HostedCluster) string
-		want   string
+		change   func(*v1beta1.HostedClusterSpec)
+		reported func(*v1beta1.HostedCluster) string
+		want     string
 	}{
 		{
-			change: func(spec *v1beta1.HostedClusterSpec) { spec.Release.Image = host + "/release:9.9.8" },
-			says:   func(hc *v1beta1.HostedCluster) string { return reasonOf(hc, v1beta1.ReleaseResolved) },
-			want:   "False/ImageNotFound",
+			change:   func(spec *v1beta1.HostedClusterSpec) { spec.Release.Image = host + "/release:9.9.8" },
+			reported: func(hc *v1beta1.HostedCluster) string { return reasonOf(hc, v1beta1.ReleaseResolved) },
+			want:     "False/ImageNotFound",
 		},
 		{
-			change: func(spec *v1beta1.HostedClusterSpec) { spec.PullSecret = &corev1.LocalObjectReference{Name: "missing"} },
-			says:   func(hc *v1beta1.HostedCluster) string { return hc.Status.AutoNode.Message },
-			want:   "Secret clusters/missing",
+			change:   func(spec *v1beta1.HostedClusterSpec) { spec.PullSecret = &corev1.LocalObjectReference{Name: "missing"} },
+			reported: func(hc *v1beta1.HostedCluster) string { return hc.Status.AutoNode.Message },
+			want:     "Secret clusters/missing",
 		},
 	} {
 		patch(g, ctx, blue, func(hc *v1beta1.HostedCluster) { hc.Spec.PausedUntil = ptr.To("true") })
@@ -85,7 +85,7 @@ func resumesWithout(t *testing.T, host string) {
 		})
 		g.Eventually(func(g Gomega) {
 			g.Expect(replicas(g, ctx, blueNamespace)).To(BeEquivalentTo(2))
-			g.Expect(missing.says(get(g, ctx, blue))).To(ContainSubstring(missing.want))
+			g.Expect(missing.reported(get(g, ctx, blue))).To(ContainSubstring(missing.want))
 		}).Should(Succeed())
 		patch(g, ctx, blue, func(hc *v1beta1.HostedCluster) {
 			hc.Spec.Release, hc.Spec.PullSecret = wanted.Release, wanted.PullSecret

@@ -26,7 +26,7 @@ func awaitsStrayPod(t *testing.T) {
 		},
 		Spec: corev1.PodSpec{Containers: []corev1.Container{{Name: "karpenter", Image: image + strings.Repeat("9", 64)}}},
 	}
-	says := func(status metav1.ConditionStatus, message string) {
+	reports := func(status metav1.ConditionStatus, message string) {
 		g.Eventually(func(g Gomega) {
 			component := &v1beta1.ControlPlaneComponent{}
 			g.Expect(management.Get(ctx, client.ObjectKey{Namespace: blueNamespace, Name: "karpenter"}, component)).To(Succeed())
@@ -34,15 +34,15 @@ func awaitsStrayPod(t *testing.T) {
 				HaveField("Status", status), HaveField("Message", HavePrefix(message))))
 		}).Should(Succeed())
 	}
-	says(metav1.ConditionTrue, "")
+	reports(metav1.ConditionTrue, "")
 	g.Expect(management.Create(ctx, pod)).To(Succeed())
-	says(metav1.ConditionFalse, "Pod karpenter-stray has image "+image)
+	reports(metav1.ConditionFalse, "Pod karpenter-stray has image "+image)
 	g.Expect(management.Delete(ctx, pod)).To(Succeed())
-	says(metav1.ConditionFalse, "1 old replicas are still to end")
+	reports(metav1.ConditionFalse, "1 old replicas are still to end")
 	g.Expect(management.Get(ctx, client.ObjectKeyFromObject(pod), pod)).To(Succeed())
 	pod.Finalizers = nil
 	g.Expect(management.Update(ctx, pod)).To(Succeed())
-	says(metav1.ConditionTrue, "")
+	reports(metav1.ConditionTrue, "")
 }
 
 func overridesImage(t *testing.T) {

@@ -345,7 +345,7 @@ func karpenterRuns(s *scope.Scope) bool {
 	return s.Guest != nil && s.Component != nil && len(s.Component.Status.Conditions) > 0
 }
 
-// Scheme knows the kinds of both clusters that the operator reads and writes.
+// Scheme has the kinds of both clusters that the operator reads and writes.
 func Scheme() (*runtime.Scheme, error) {
 	scheme := runtime.NewScheme()
 	for _, add := range []func(*runtime.Scheme) error{

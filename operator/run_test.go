@@ -166,7 +166,7 @@ func provision(t *testing.T, namespace, name, hostedCluster string, config *rest
 
 	admin := &clientcmdapi.AuthInfo{ClientCertificateData: config.CertData, ClientKeyData: config.KeyData}
 	if len(config.CertData) == 0 {
-		admin.Token = "of-no-use" // its guest asks for none
+		admin.Token = "of-no-use" // its guest requires none
 	}
 	data, err := clientcmd.Write(clientcmdapi.Config{
 		CurrentContext: "guest",

@@ -76,7 +76,7 @@ func TestNewStatus(t *testing.T) {
 			TemplateRef: v1alpha1.InfrastructureTemplateReference{APIGroup: "infrastructure.cluster.x-k8s.io", Kind: "KwokMachineTemplate", Name: "c2"}, InstanceTypes: []v1alpha1.CatalogInstanceType{},
 		}},
 	} {
-		t.Run("When a "+kind+" is new, it should tell tools that no program of ours has seen it", func(t *testing.T) {
+		t.Run("When a "+kind+" is new, it should show tools that no program of ours has seen it", func(t *testing.T) {
 			g := NewWithT(t)
 			g.Expect(admin.Create(t.Context(), object)).To(Succeed())
 			content, err := runtime.DefaultUnstructuredConverter.ToUnstructured(object)

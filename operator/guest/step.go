@@ -45,7 +45,7 @@ func (c *Connections) Reconcile(ctx context.Context, s *scope.Scope) (scope.Resu
 	return result, err
 }
 
-// connect sets s.Guest and GuestReachable. It asks the guest for nothing but the kinds that it serves.
+// connect sets s.Guest and GuestReachable. It queries the guest for nothing but the kinds that it serves.
 func (c *Connections) connect(ctx context.Context, s *scope.Scope) (scope.Result, error) {
 	conn, err := c.connection(s)
 	if errors.Is(err, connection.ErrNotConnected) {
@@ -122,7 +122,7 @@ func (c *Connections) disconnected(ctx context.Context, s *scope.Scope) scope.Re
 	return scope.Result{Wait: true, Message: message, RequeueAfter: outage.Recheck}
 }
 
-// diagnose returns why there is no connection, as far as the management cluster knows. Untried means that there is no
+// diagnose returns why there is no connection, as far as the management cluster has it. Untried means that there is no
 // problem and no attempt yet.
 func (c *Connections) diagnose(ctx context.Context, s *scope.Scope) (reason, message string, untried bool) {
 	key := s.ClusterKey()
@@ -175,7 +175,7 @@ func (c *Connections) diagnose(ctx context.Context, s *scope.Scope) (reason, mes
 	}
 }
 
-// Lost reports whether an error of a step means that the guest doesn't answer. Then GuestReachable says so, no later
+// Lost reports whether an error of a step means that the guest doesn't answer. Then GuestReachable reports it, no later
 // step gets the guest, and the breaker is tripped. A guest that answers slowly loses only the rest of the reconciliation.
 func (c *Connections) Lost(s *scope.Scope, err error) (scope.Result, bool) {
 	if s.Guest == nil || !outage.Lost(s.Guest, err) {
@@ -209,7 +209,7 @@ func (c *Connections) setUnresponsive(s *scope.Scope, host string, since time.Ti
 	return message
 }
 
-// connected sets GuestReachable for a guest that answers. Its reason says whether the guest is within its budget, and
+// connected sets GuestReachable for a guest that answers. Its reason reports whether the guest is within its budget, and
 // whether its objects can be read.
 func (c *Connections) connected(s *scope.Scope, conn *connection.Guest) scope.Result {
 	host, reason, text := conn.Config.Host, v1beta1.AsExpectedReason, ""

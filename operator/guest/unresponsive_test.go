@@ -28,7 +28,7 @@ import (
 	"github.com/autonode-io/autonode/operator/scope"
 )
 
-// connected has connections that stand; the test says how the probes went.
+// connected has connections that stand; the test decides how the probes went.
 type connected struct{ health connection.Health }
 
 func (connected) Of(client.ObjectKey) (*connection.Guest, error) {
@@ -136,7 +136,7 @@ func TestSlowGuest(t *testing.T) {
 }
 
 func TestQuoting(t *testing.T) {
-	t.Run("When a guest says much instead of its version, no more than the beginning of it should be passed on, escaped", func(t *testing.T) {
+	t.Run("When a guest reports much instead of its version, no more than the beginning of it should be passed on, escaped", func(t *testing.T) {
 		flood := "\x1b[2J" + strings.Repeat("x", 1<<20)
 		for what, answer := range map[string]func() (string, error){
 			"an error":          func() (string, error) { return "", errors.New(flood) },

@@ -50,7 +50,7 @@ func NewVersions(clk clock.PassiveClock, ask func(ctx context.Context, guest *re
 	return &Versions{clock: clk, ask: ask, known: lru.New[types.UID, serverVersion](1 << 14)}
 }
 
-// Server returns the version of a guest's API server, without its build. It asks the API server again if stale returns
+// Server returns the version of a guest's API server, without its build. It queries the API server again if stale returns
 // true for the cached version and its age.
 func (v *Versions) Server(ctx context.Context, s *scope.Scope, stale func(known string, age time.Duration) bool) (string, error) {
 	uid := s.HostedCluster.UID

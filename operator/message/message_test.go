@@ -35,7 +35,7 @@ func TestMessage(t *testing.T) {
 		g.Expect(utf8.ValidString(message.Quote(long))).To(BeTrue())
 	})
 
-	t.Run("When an error says too much, it should say less and still be that error", func(t *testing.T) {
+	t.Run("When an error reports too much, it should say less and still be that error", func(t *testing.T) {
 		g := NewWithT(t)
 		cause := errors.New("cause")
 		err := message.Error(fmt.Errorf("%s: %w", long, cause))

@@ -46,7 +46,7 @@ type bounded struct {
 // Eventf implements events.EventRecorder.
 func (b *bounded) Eventf(regarding, related runtime.Object, eventType, reason, action, note string, args ...any) {
 	if object, err := meta.Accessor(regarding); err == nil && !b.limiter(object.GetUID()).AllowN(b.clock.Now(), 1) {
-		return // the condition says the same
+		return // the condition reports the same
 	}
 	b.EventRecorder.Eventf(regarding, related, eventType, reason, action, "%s", Cut(fmt.Sprintf(note, args...)))
 }

@@ -10,7 +10,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 )
 
-// Counter counts for each HostedCluster. A Collector that knows it sees to it that nothing is left of one that is gone.
+// Counter counts for each HostedCluster. A Collector that has it sees to it that nothing is left of one that is gone.
 type Counter struct {
 	prometheus.Collector
 	vec *prometheus.CounterVec

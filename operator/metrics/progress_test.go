@@ -80,7 +80,7 @@ func TestCollectDrain(t *testing.T) {
 				"state":                            `{name="blue",namespace="clusters",state="Draining"} 1`,
 			},
 		}, {
-			name: "When a cluster says itself how long it may drain, it should report that",
+			name: "When a cluster declares itself how long it may drain, it should report that",
 			objects: []client.Object{hostedCluster("blue", func(h *v1beta1.HostedCluster) {
 				h.Spec.AutoNode, h.Spec.NodeDrain = nil, &v1beta1.NodeDrain{Timeout: &scalar.Duration{Duration: time.Hour}}
 				h.Status.AutoNode.DrainStartedTime = ptr.To(ago(0))

@@ -99,7 +99,7 @@ func TestProfile(t *testing.T) {
 			for _, policy := range policies {
 				if policy.Name == guestassets.NodeClassPolicy {
 					rule := policy.Spec.MatchConstraints.ResourceRules[0]
-					g.Expect(profile.NodeClass.Guarded).To(Equal(slices.Contains(rule.APIGroups, profile.NodeClass.Group)), "a policy knows the fields of one kind")
+					g.Expect(profile.NodeClass.Guarded).To(Equal(slices.Contains(rule.APIGroups, profile.NodeClass.Group)), "a policy is for the fields of one kind")
 				}
 			}
 			g.Expect(profile.ApprovesCertificates).To(Equal(profile.Unattended == nil), "both are about nodes that are Machines")

@@ -23,7 +23,7 @@ import (
 	"github.com/autonode-io/autonode/api/v1beta1"
 )
 
-// Profile is what the operator knows of one of Karpenter's cloud providers. Its functions read, and never write. Those that may be
+// Profile is what differs for the operator from one of Karpenter's cloud providers to another. Its functions read, and never write. Those that may be
 // nil say so.
 type Profile struct {
 	// Platform is what spec.autoNode calls the provider.
@@ -75,7 +75,7 @@ type Profile struct {
 	ApprovesCertificates bool
 
 	// Unattended describes the machines that a Cluster may leave behind when its guest is unreachable or Karpenter
-	// doesn't finish, and how to find them: only Karpenter knows the provider's machines. It is nil if each machine
+	// doesn't finish, and how to find them: only Karpenter has the provider's machines. It is nil if each machine
 	// is a Machine, which the operator deletes.
 	Unattended func(clusterName string) string
 }
@@ -91,14 +91,14 @@ type NodeClass struct {
 	// DrainingAnnotation makes a node class launch nothing while it is "true". Where the provider has no such thing, Karpenter loses
 	// the right to create NodeClaims while it drains.
 	DrainingAnnotation string
-	// Guarded: the guest's admission policy about node classes is for this kind, whose fields it knows.
+	// Guarded: the guest's admission policy about node classes is for this kind, whose fields it names.
 	Guarded bool
 	// RolloutAnnotation is on each node class: Karpenter's last complete rollout, as in the variable RolloutVariable
 	// of its Deployment. Empty if the provider doesn't read it.
 	RolloutAnnotation string
 	// FromPayload: the payload has the kind's CRD, and Definitions hasn't.
 	FromPayload bool
-	// Finalizer is Karpenter's. Once there is no NodeClaim it protects nothing, unless CleansUp says that Karpenter has more to
+	// Finalizer is Karpenter's. Once there is no NodeClaim it protects nothing, unless CleansUp reports that Karpenter has more to
 	// clean up after a node class, and is to be waited for.
 	Finalizer string
 	CleansUp  bool
@@ -107,7 +107,7 @@ type NodeClass struct {
 // Definition is the name of the kind's CustomResourceDefinition.
 func (n NodeClass) Definition() string { return n.Plural + "." + n.Group }
 
-// RolloutVariable is the environment variable by which Karpenter knows the rollout that it is of.
+// RolloutVariable is the environment variable that names to Karpenter the rollout that it is of.
 const RolloutVariable = "ROLLOUT_ID"
 
 // Token is a token of Karpenter's ServiceAccount in the guest, in the Secret that is mounted into its pods.
@@ -136,7 +136,7 @@ type NodeClassReport struct {
 	Ready *metav1.Condition
 	// Offerings is its condition that reports whether any of its offerings can be launched; nil if it has none.
 	Offerings *metav1.Condition
-	// Pinned is the version that its admin wants independent of the payload; empty for none.
+	// Pinned is the version that its admin sets, independent of the payload; empty for none.
 	Pinned string
 	// Given is the version that its nodes get now; empty while it isn't known.
 	Given string
@@ -183,7 +183,7 @@ type Input struct {
 	CA       []byte
 	// Reader reads the management cluster: from caches, but for unstructured objects.
 	Reader client.Reader
-	// Mapper knows the management cluster's kinds.
+	// Mapper has the management cluster's kinds.
 	Mapper meta.RESTMapper
 	// Templates has the references to Secrets in templates; nil where no Role is rendered.
 	Templates Templates
@@ -227,7 +227,7 @@ func (p Profiles) String() string {
 	return strings.Join(platforms, ", ")
 }
 
-// PlatformOf returns the platform of what runs for a HostedCluster, else the one that its spec wants. Component is nil where nothing
+// PlatformOf returns the platform of what runs for a HostedCluster, else the one that its spec declares. Component is nil where nothing
 // runs. What was made before components said their platform is Cluster API's.
 func PlatformOf(hostedCluster *v1beta1.HostedCluster, component *v1beta1.ControlPlaneComponent) v1beta1.Platform {
 	if component != nil {

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 
 // Package scope is the seam between the HostedCluster reconciler and its steps: what a step may know of one hosted
-// cluster, and what it says back. It holds no behaviour of its own.
+// cluster, and what it reports back. It holds no behaviour of its own.
 package scope
 
 import (

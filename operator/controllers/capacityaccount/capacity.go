@@ -40,7 +40,7 @@ const (
 	maxClusters = 200
 	// idle is how long a cluster keeps what it holds and doesn't need.
 	idle = time.Minute
-	// silent is how long a Karpenter may take to acknowledge a lease before a condition says so.
+	// silent is how long a Karpenter may take to acknowledge a lease before a condition reports it.
 	silent = 5 * time.Minute
 	// figures is the least time between two writes of a status in which nothing but figures changed.
 	figures = 5 * time.Second

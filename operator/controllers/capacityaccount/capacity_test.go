@@ -239,7 +239,7 @@ func TestLimits(t *testing.T) {
 		f.settle()
 		NewWithT(t).Expect(green.machines()).To(Equal(8))
 	})
-	t.Run("When a report says what is absurd, it should lower no other cluster's grant nor exceed the pool", func(t *testing.T) {
+	t.Run("When a report has absurd figures, it should lower no other cluster's grant nor exceed the pool", func(t *testing.T) {
 		g := NewWithT(t)
 		before := f.granted("blue")
 		lease := green.lease()

@@ -24,7 +24,7 @@ const (
 // commitments are what the machines of all clusters leave of an account's commitments.
 type commitments struct {
 	covers []capacity.Cover
-	// machine is the most that a machine uses of each; zero if nothing runs that says so.
+	// machine is the most that a machine uses of each; zero if nothing runs that shows it.
 	machine []float64
 	// clusters that share it, in order, and turn is whose turn it is.
 	clusters []string

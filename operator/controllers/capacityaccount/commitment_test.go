@@ -40,7 +40,7 @@ func TestShare(t *testing.T) {
 	}{
 		{"When less than a machine for each is left, it should be one cluster's", 1, 1, []float64{0, 1, 0}},
 		{"When more is left, each should have whole machines", 7.5, 1, []float64{2, 3.5, 2}},
-		{"When nothing says what a machine uses, each should have as much", 3, 0, []float64{1, 1, 1}},
+		{"When nothing shows what a machine uses, each should have as much", 3, 0, []float64{1, 1, 1}},
 		{"When nothing is left, none should have any", 0, 1, []float64{0, 0, 0}},
 	} {
 		t.Run(tc.name, func(t *testing.T) {

@@ -171,7 +171,7 @@ func sameRules(a, b []autonodev1alpha1.LeasedPool) bool {
 	})
 }
 
-// withoutHints is what a lease says without what Karpenter may know later.
+// withoutHints is a lease without what Karpenter may learn later.
 func withoutHints(spec autonodev1alpha1.CapacityLeaseSpec) autonodev1alpha1.CapacityLeaseSpec {
 	spec = *spec.DeepCopy()
 	spec.Commitments, spec.Counted, spec.Unavailable = nil, nil, nil

@@ -205,7 +205,7 @@ func (f *fixture) condition(kind string) metav1.Condition {
 	return *found
 }
 
-// granted is what the record says of a cluster.
+// granted is what is recorded of a cluster.
 func (f *fixture) granted(name string) *capacity.Grant {
 	f.Helper()
 	f.read()

@@ -36,7 +36,7 @@ type claims struct {
 	accounts map[string]string
 }
 
-// claimed finds the clusters of an account. Their ControlPlaneComponents tell which hosted cluster has which control-plane namespace: every
+// claimed finds the clusters of an account. Their ControlPlaneComponents name which hosted cluster has which control-plane namespace: every
 // operator sees all of them, and no tenant writes them.
 func (c *Controller) claimed(ctx context.Context, found *autonodev1alpha1.CapacityAccount, understood *account) (*claims, error) {
 	accounts, components := &autonodev1alpha1.CapacityAccountList{}, &v1beta1.ControlPlaneComponentList{}
@@ -111,7 +111,7 @@ type candidate struct {
 }
 
 // limited reports whether a component is a Karpenter that reads leases, in a namespace that its HostedCluster may have. Of a cluster that
-// has a grant, a component without labels says nothing: the operator is about to put them back.
+// has a grant, a component without labels means nothing: the operator is about to put them back.
 func limited(component *v1beta1.ControlPlaneComponent, grant *autonodev1alpha1.CapacityGrant) (candidate, bool) {
 	recorded := client.ObjectKey{}
 	at, ok := homeOf(component)

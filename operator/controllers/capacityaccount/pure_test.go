@@ -144,14 +144,14 @@ func TestUnavailableReports(t *testing.T) {
 	at := func(instanceType, zone, reason string, d time.Duration) autonodev1alpha1.UnavailableOffering {
 		return autonodev1alpha1.UnavailableOffering{InstanceType: instanceType, Zone: zone, CapacityType: "on-demand", Reason: reason, Until: scalar.NewTime(noon.Add(d))}
 	}
-	t.Run("When a cluster finds no capacity, the others should know for as long as it says", func(t *testing.T) {
+	t.Run("When a cluster finds no capacity, the others should know for as long as it reports", func(t *testing.T) {
 		g, b := NewWithT(t), unavailableReports{}
 		b.post("blue", []autonodev1alpha1.UnavailableOffering{at("m5.large", "a", "Capacity", time.Minute)}, noon)
 		g.Expect(b.forCluster("green", noon)).To(ConsistOf(at("m5.large", "a", "Capacity", time.Minute)))
 		g.Expect(b.forCluster("blue", noon)).To(BeEmpty())
 		g.Expect(b.forCluster("green", noon.Add(time.Minute))).To(BeEmpty())
 	})
-	t.Run("When a cluster says the same for ever, it should count half of the time", func(t *testing.T) {
+	t.Run("When a cluster reports the same for ever, it should count half of the time", func(t *testing.T) {
 		g, b, closed := NewWithT(t), unavailableReports{}, 0
 		const minutes = 600
 		for minute := range minutes {
@@ -228,7 +228,7 @@ func TestUnavailableReports(t *testing.T) {
 		b.post("blue", nil, noon.Add(time.Second))
 		g.Expect(b.forCluster("green", noon.Add(time.Second))).To(BeEmpty())
 	})
-	t.Run("When a cluster reports an exhausted quota for ever, it should count half of the time, whatever else it says", func(t *testing.T) {
+	t.Run("When a cluster reports an exhausted quota for ever, it should count half of the time, whatever else it reports", func(t *testing.T) {
 		g, b, closed := NewWithT(t), unavailableReports{}, 0
 		const minutes = 600
 		for minute := range minutes {

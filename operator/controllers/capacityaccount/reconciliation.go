@@ -28,7 +28,7 @@ type reconciliation struct {
 	found  *autonodev1alpha1.CapacityAccount
 	before *autonodev1alpha1.CapacityAccountStatus
 	now    time.Time
-	// after is when to reconcile again; zero if a watch says so.
+	// after is when to reconcile again; zero if a watch does.
 	after time.Duration
 
 	account *account

@@ -43,9 +43,9 @@ type report struct {
 // window is when a report counts.
 type window struct {
 	opened, until time.Time
-	// instanceType is one of the family's, for a Karpenter that knows no families.
+	// instanceType is one of the family's, for a Karpenter without families.
 	instanceType string
-	// family and capacityType of an offering that the quota counts, for a Karpenter that knows no quotas, and what machines need at least that
+	// family and capacityType of an offering that the quota counts, for a Karpenter without quotas, and what machines need at least that
 	// it is closed for.
 	family, capacityType string
 	atLeast              int64
@@ -54,7 +54,7 @@ type window struct {
 // unavailableReports are the reports of an account's clusters about offerings without capacity.
 type unavailableReports map[report]window
 
-// post takes over what a cluster reports. The report is a tenant's program's: what it says counts for a while at most.
+// post takes over what a cluster reports. The report is a tenant's program's: what it reports counts for a while at most.
 func (u unavailableReports) post(cluster string, offerings []autonodev1alpha1.UnavailableOffering, now time.Time) {
 	posted := map[report]bool{}
 	for _, o := range offerings[:min(len(offerings), autonodev1alpha1.MaxUnavailable)] {

@@ -53,7 +53,7 @@ func TestUnavailable(t *testing.T) {
 	t.Run("When a cluster belongs to another account, its lease should not say so", func(t *testing.T) {
 		NewWithT(t).Expect(red.lease().Spec.Unavailable).To(BeEmpty())
 	})
-	t.Run("When others have told a cluster, its grant should be the same", func(t *testing.T) {
+	t.Run("When others have reported to a cluster, its grant should be the same", func(t *testing.T) {
 		lease := green.lease()
 		NewWithT(t).Expect(lease.Status.AcknowledgedSequence).To(Equal(lease.Spec.Sequence))
 	})

@@ -11,7 +11,7 @@ import (
 	autonodev1alpha1 "github.com/autonode-io/autonode/api/v1alpha1"
 )
 
-// unmatched reports the entries that no machine of any member can count for, by what each member's Karpenter says of its own instance types.
+// unmatched reports the entries that no machine of any member can count for, by what each member's Karpenter reports of its own instance types.
 // It reports none that a single member matches, or hasn't looked for.
 func (r *reconciliation) unmatched() {
 	counts, members := map[string]int{}, 0

@@ -215,7 +215,7 @@ func (a *Approver) reconcile(ctx context.Context, key Key, t *observed) (requeue
 		return 0, nil
 	}
 	j.request = verified(object, a.signatures.check)
-	if node, byNode := j.request.requester(); byNode && !a.ledger.knows(cluster, key) {
+	if node, byNode := j.request.requester(); byNode && !a.ledger.remembers(cluster, key) {
 		a.ledger.enqueueUndecided(cluster, node) // those that it supersedes
 	}
 	a.ledger.keep(cluster, key, j.request.nodes())

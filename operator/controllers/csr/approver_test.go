@@ -244,7 +244,7 @@ func TestApprover(t *testing.T) {
 		newMachine(t, newClaim(t, "web-2"), "zyxwvu", address)
 		request := send(t, "web-2-forged", first("web-2")) // by the token of web-1
 		expect(t, request, no, v1beta1.RequesterMismatchReason)
-		const asker = "it is that of Machine web-1, which asks for another's name"
+		const asker = "it is that of Machine web-1, which requests another's name"
 		told(t, clusters.Management.Client, "clusters", "HostedCluster", "blue", "web-2-forged")
 		told(t, clusters.Management.Client, "clusters-blue", "Machine", "web-1", asker)
 		told(t, clusters.Guest.Client, metav1.NamespaceDefault, "NodeClaim", "web-1", asker)
@@ -320,7 +320,7 @@ func TestApprover(t *testing.T) {
 		expect(t, bad, no, v1beta1.MachineMissingReason)
 	})
 
-	t.Run("When a node asks again while its request is approved, it should wait until that one's certificate is issued", func(t *testing.T) {
+	t.Run("When a node tries again while its request is approved, it should wait until that one's certificate is issued", func(t *testing.T) {
 		newMachine(t, newClaim(t, "web-9"), "abcdef", clusterv1.MachineAddress{Type: clusterv1.MachineInternalIP, Address: "10.0.0.9"})
 		one := send(t, "web-9-1", servingOf("web-9", "10.0.0.9"))
 		expect(t, one, yes, v1beta1.NodeIdentityConfirmedReason)
@@ -331,7 +331,7 @@ func TestApprover(t *testing.T) {
 		expect(t, three, yes, v1beta1.NodeIdentityConfirmedReason)
 	})
 
-	t.Run("When a node asks twice before anyone can decide, its later request should be approved", func(t *testing.T) {
+	t.Run("When a node makes two requests before anyone can decide, its later request should be approved", func(t *testing.T) {
 		machine := newMachine(t, newClaim(t, "web-10"), "abcdef")
 		one := send(t, "web-10-1", servingOf("web-10", "10.0.0.10"))
 		undecided(t, one)

@@ -24,20 +24,20 @@ func TestClaims(t *testing.T) {
 	}}
 	reserved := networkOf(cluster, "https://172.30.0.9:443")
 	for name, c := range map[string]struct {
-		address string // which the machine reports, and asks for
+		address string // which the machine reports, and requests
 		other   clusterv1.Machine
 		want    action
 		reason  string
 	}{
-		"When it reports an address of its own, it should be approved":                               {"10.0.0.7", machineOf("web-2", "10.0.0.8"), approved, ""},
-		"When it reports an address of a Service, it should be denied":                               {"10.96.0.10", machineOf("web-2"), denied, "10.96.0.0/12"},
-		"When it reports a Service's address in IPv6's form, it should be denied":                    {"::ffff:10.96.0.10", machineOf("web-2"), denied, "10.96.0.0/12"},
-		"When it reports the API server's name, it should be denied":                                 {"API.example.com", machineOf("web-2"), denied, "the API server"},
-		"When it reports the address that the operator knows the API server by, it should be denied": {"172.30.0.9", machineOf("web-2"), denied, "the API server"},
-		"When it reports the API server's name in the cluster, it should be denied":                  {"kubernetes.default.svc.cluster.local", machineOf("web-2"), denied, "the API server"},
-		"When it reports loopback, it should be denied":                                              {"127.0.0.1", machineOf("web-2"), denied, "no machine"},
-		"When it reports another Machine's name, it should be denied":                                {"web-2", machineOf("web-2"), denied, "Machine web-2"},
-		"When another Machine reports the same address, it should wait, because either may lie":      {"10.0.0.8", machineOf("web-2", "10.0.0.8"), waiting, "both report"},
+		"When it reports an address of its own, it should be approved":                                  {"10.0.0.7", machineOf("web-2", "10.0.0.8"), approved, ""},
+		"When it reports an address of a Service, it should be denied":                                  {"10.96.0.10", machineOf("web-2"), denied, "10.96.0.0/12"},
+		"When it reports a Service's address in IPv6's form, it should be denied":                       {"::ffff:10.96.0.10", machineOf("web-2"), denied, "10.96.0.0/12"},
+		"When it reports the API server's name, it should be denied":                                    {"API.example.com", machineOf("web-2"), denied, "the API server"},
+		"When it reports the address by which the operator reaches the API server, it should be denied": {"172.30.0.9", machineOf("web-2"), denied, "the API server"},
+		"When it reports the API server's name in the cluster, it should be denied":                     {"kubernetes.default.svc.cluster.local", machineOf("web-2"), denied, "the API server"},
+		"When it reports loopback, it should be denied":                                                 {"127.0.0.1", machineOf("web-2"), denied, "no machine"},
+		"When it reports another Machine's name, it should be denied":                                   {"web-2", machineOf("web-2"), denied, "Machine web-2"},
+		"When another Machine reports the same address, it should wait, because either may lie":         {"10.0.0.8", machineOf("web-2", "10.0.0.8"), waiting, "both report"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			g := NewWithT(t)

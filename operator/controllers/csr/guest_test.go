@@ -31,7 +31,7 @@ import (
 	"github.com/autonode-io/autonode/operator/scope"
 )
 
-// staged is an Approver in a world of fakes: no API server hangs, or is late, at the moment that a test wants.
+// staged is an Approver in a world of fakes: no API server hangs, or is late, at the moment that a test chooses.
 type staged struct {
 	*Approver
 	management, guest client.Client
@@ -61,7 +61,7 @@ func (s *staged) Of(context.Context, *v1beta1.HostedCluster) (*scope.Guest, time
 			if s.asked++; s.answer != nil {
 				return s.answer
 			}
-			return c.Status().Update(ctx, object) // the fake knows no approvals
+			return c.Status().Update(ctx, object) // the fake has no approvals
 		},
 	})
 	return &scope.Guest{Cached: s.guest, Live: live, Config: &rest.Config{Host: "https://guest.example"}}, 0, nil

@@ -73,7 +73,7 @@ func TestKeys(t *testing.T) {
 	for name, test := range map[string]struct {
 		raw      []byte
 		verifies bool
-		says     string
+		message  string
 	}{
 		"RSA with 47,104 bits":             {withRSA(t, 47_104, 65537), false, "RSA key has 47104 bits"},
 		"RSA with 8,200 bits":              {withRSA(t, 8200, 65537), false, "RSA key has 8200 bits"},
@@ -92,14 +92,14 @@ func TestKeys(t *testing.T) {
 			object := first("web-1").but(func(a *ask) { a.raw = test.raw }).object(t)
 			r := verified(object, verify)
 			g.Expect(tried > 0).To(Equal(test.verifies))
-			if test.says == "" {
+			if test.message == "" {
 				g.Expect(r.malformed).NotTo(HaveOccurred())
 				return
 			}
 			got := validate(r, only(), now)
 			g.Expect(got.action).To(Equal(denied))
 			g.Expect(got.reason).To(Equal(v1beta1.RequestMalformedReason))
-			g.Expect(got.message).To(ContainSubstring(test.says))
+			g.Expect(got.message).To(ContainSubstring(test.message))
 		})
 	}
 

@@ -103,8 +103,8 @@ func (l *ledger) enqueueUndecided(cluster client.ObjectKey, nodes ...string) {
 	}
 }
 
-// knows reports whether an undecided request is remembered.
-func (l *ledger) knows(cluster client.ObjectKey, key Key) bool {
+// remembers reports whether an undecided request is remembered.
+func (l *ledger) remembers(cluster client.ObjectKey, key Key) bool {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	known, ok := l.undecided[cluster]

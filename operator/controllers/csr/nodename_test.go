@@ -37,30 +37,30 @@ func TestNodeName(t *testing.T) {
 		// https://github.com/rancher/rancher/issues/34997
 		"When the host name ends at the first dot of the Machine's, it should be denied, with both names": {
 			ask: minted("gpu", nameGrace), inputs: madeFor("gpu.large-4qmgt", "10.0.0.1"), want: denied, reason: v1beta1.NodeNameMismatchReason,
-			message: "Machine gpu.large-4qmgt asks for node gpu, and its node has to be called gpu.large-4qmgt: correct the machine's host name or the kubelet's hostname-override; host names end at the first dot",
+			message: "Machine gpu.large-4qmgt requests node gpu, and its node has to be called gpu.large-4qmgt: correct the machine's host name or the kubelet's hostname-override; host names end at the first dot",
 		},
 		// https://github.com/syself/cluster-api-provider-hetzner/issues/985
 		"When the host name is fully qualified, it should be denied, with both names": {
 			ask: minted("general-x7k2p.corp.example", nameGrace), inputs: madeFor("general-x7k2p", "10.0.0.1"), want: denied, reason: v1beta1.NodeNameMismatchReason,
-			message: "Machine general-x7k2p asks for node general-x7k2p.corp.example, and its node has to be called general-x7k2p:",
+			message: "Machine general-x7k2p requests node general-x7k2p.corp.example, and its node has to be called general-x7k2p:",
 		},
 		// https://github.com/kubernetes-sigs/cluster-api-provider-vsphere/issues/1044
 		"When the kubelet's hostname-override is another name, it should be denied, with all names": {
 			ask: minted("template", nameGrace), inputs: madeFor("general-x7k2p", "10.0.0.1", "ip-10-0-0-1.internal"), want: denied, reason: v1beta1.NodeNameMismatchReason,
-			message: "Machine general-x7k2p asks for node template, and its node has to be called general-x7k2p or ip-10-0-0-1.internal:",
+			message: "Machine general-x7k2p requests node template, and its node has to be called general-x7k2p or ip-10-0-0-1.internal:",
 		},
 		"When the name is the Machine's in another case, it should be denied: it would be another node": {
 			ask: minted("General-X7K2P", nameGrace), inputs: madeFor("general-x7k2p", "10.0.0.1"), want: denied, reason: v1beta1.NodeNameMismatchReason,
 		},
 		"When no Machine has the token, it should be denied": {
-			ask: minted("gpu", 0), want: denied, reason: v1beta1.NodeNameMismatchReason, message: `bootstrap token "k3v9qd", which Karpenter minted for one machine, asks for node gpu`,
+			ask: minted("gpu", 0), want: denied, reason: v1beta1.NodeNameMismatchReason, message: `bootstrap token "k3v9qd", which Karpenter minted for one machine, requests node gpu`,
 		},
-		"When a token that Karpenter minted asks to be no node, it should be denied": {
+		"When a token that Karpenter minted requests to be no node, it should be denied": {
 			ask: minted("gpu", 0).but(func(a *ask) { a.subject.CommonName = "jane" }), want: denied, reason: v1beta1.SubjectMismatchReason,
 		},
 		"When the infrastructure reports no address yet, it should wait for the name": {
 			ask: minted("ip-10-0-0-1.internal", maxAge), inputs: madeFor("general-x7k2p"), want: waiting, reason: "AddressesUnknown",
-			message: "Machine general-x7k2p asks for node ip-10-0-0-1.internal and has no address yet",
+			message: "Machine general-x7k2p requests node ip-10-0-0-1.internal and has no address yet",
 		},
 		"When it never reports one, it should be denied at last": {
 			ask: minted("ip-10-0-0-1.internal", maxAge+time.Second), inputs: madeFor("general-x7k2p"), want: denied, reason: v1beta1.NodeNameMismatchReason,
@@ -71,11 +71,11 @@ func TestNodeName(t *testing.T) {
 		"When only the cache lacks the name, it should wait": {
 			ask: minted("ip-10-0-0-1.internal", maxAge), inputs: madeFor("general-x7k2p", "10.0.0.1", "ip-10-0-0-1.internal"), want: waiting, reason: "NameUnknown", requeueAfter: nameGrace,
 		},
-		"When a machine asks with its own token for another Machine's node, it should be denied, with both names": {
+		"When a machine makes a request with its own token for another Machine's node, it should be denied, with both names": {
 			ask: minted("web-1", 0), inputs: inputs{subject: web1().with("abcdef"), madeWith: madeFor("general-x7k2p").madeWith},
-			want: denied, reason: v1beta1.RequesterMismatchReason, message: "isn't the bootstrap token that Machine web-1 was made with; it is that of Machine general-x7k2p, which asks for another's name",
+			want: denied, reason: v1beta1.RequesterMismatchReason, message: "isn't the bootstrap token that Machine web-1 was made with; it is that of Machine general-x7k2p, which requests another's name",
 		},
-		"When another bootstrap token asks for a name that nothing of ours has, it should be left alone": {
+		"When another bootstrap token requests a name that nothing of ours has, it should be left alone": {
 			ask: first("theirs"), want: ignored, reason: "NotOurs",
 		},
 	})
@@ -87,7 +87,7 @@ func TestNodeName(t *testing.T) {
 		s.reconcile(t, "one")
 		g.Expect(s.decision(t, "one")).To(Equal(v1beta1.NodeNameMismatchReason))
 		recorder := s.Recorder.(*events.FakeRecorder)
-		const message = "Machine web-1 asks for node gpu, and its node has to be called web-1"
+		const message = "Machine web-1 requests node gpu, and its node has to be called web-1"
 		g.Expect(recorder.Events).To(Receive(ContainSubstring("denied certificate request one in the guest: " + message)))
 		g.Expect(recorder.Events).To(Receive(HavePrefix("Warning NodeNameMismatch " + message)))
 

@@ -52,7 +52,7 @@ func TestNormalForms(t *testing.T) {
 		"When the infrastructure reports a name with a trailing dot, the serving certificate should be approved": {
 			ask: servingOf("web-1", "10.0.0.1", "ip-10-0-0-1.corp.example"), inputs: own("web-1", "ip-10-0-0-1.corp.example."), want: approved,
 		},
-		"When the kubelet asks for a name with a trailing dot, the serving certificate should be approved": {
+		"When the kubelet requests a name with a trailing dot, the serving certificate should be approved": {
 			ask: servingOf("web-1", "ip-10-0-0-1.corp.example."), inputs: own("web-1", "ip-10-0-0-1.corp.example"), want: approved,
 		},
 		// https://github.com/openshift/cluster-machine-approver/pull/170

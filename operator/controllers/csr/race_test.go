@@ -83,8 +83,8 @@ func node(name, address string) (*clusterv1.Machine, *karpv1.NodeClaim) {
 	return &machine, claim
 }
 
-// asks sends a request, which the cache shows.
-func (l *lagging) asks(t *testing.T, name string, age time.Duration, a ask) Key {
+// sends makes a request, which the cache shows.
+func (l *lagging) sends(t *testing.T, name string, age time.Duration, a ask) Key {
 	t.Helper()
 	object := a.but(func(a *ask) { a.name, a.age = name, age }).object(t)
 	object.UID = types.UID("uid-of-" + name)
@@ -123,17 +123,17 @@ func (l *lagging) catchUp(t *testing.T, key Key) {
 func TestLaggingCaches(t *testing.T) {
 	const yes = "Approved " + v1beta1.NodeIdentityConfirmedReason
 
-	t.Run("When a node asks again before the cache shows that its request was approved, it should wait for that one's certificate", func(t *testing.T) {
+	t.Run("When a node tries again before the cache shows that its request was approved, it should wait for that one's certificate", func(t *testing.T) {
 		l := newLagging(t)
 		machine, claim := node("web-1", "10.0.0.1")
 		l.known(t, machine, claim)
 		g := NewWithT(t)
-		one := l.asks(t, "one", time.Minute, servingOf("web-1", "10.0.0.1"))
+		one := l.sends(t, "one", time.Minute, servingOf("web-1", "10.0.0.1"))
 		g.Expect(l.decides(t, one)).To(Equal(yes))
-		two := l.asks(t, "two", time.Second, servingOf("web-1", "10.0.0.1"))
+		two := l.sends(t, "two", time.Second, servingOf("web-1", "10.0.0.1"))
 		g.Expect(l.decides(t, two)).To(BeEmpty(), "a second certificate while the first may still come")
 		g.Expect(l.decides(t, two)).To(BeEmpty())
-		other := l.asks(t, "other", time.Second, renewal("web-1"))
+		other := l.sends(t, "other", time.Second, renewal("web-1"))
 		g.Expect(l.decides(t, other)).To(BeEmpty(), "a renewal is kube-controller-manager's")
 
 		g.Expect(l.guest.Delete(t.Context(), &certificatesv1.CertificateSigningRequest{ObjectMeta: metav1.ObjectMeta{Name: one.Name}})).To(Succeed())
@@ -148,10 +148,10 @@ func TestLaggingCaches(t *testing.T) {
 		machine, claim := node("web-2", "10.0.0.2")
 		l.known(t, machine, claim)
 		g := NewWithT(t)
-		one := l.asks(t, "one", time.Minute, servingOf("web-2", "10.0.0.2"))
+		one := l.sends(t, "one", time.Minute, servingOf("web-2", "10.0.0.2"))
 		g.Expect(l.decides(t, one)).To(Equal(yes))
 		l.catchUp(t, one)
-		two := l.asks(t, "two", time.Second, servingOf("web-2", "10.0.0.2"))
+		two := l.sends(t, "two", time.Second, servingOf("web-2", "10.0.0.2"))
 		g.Expect(l.decides(t, two)).To(BeEmpty(), "the first one has no certificate yet")
 	})
 
@@ -174,7 +174,7 @@ func TestLaggingCaches(t *testing.T) {
 			if tc.claim {
 				l.show(t, l.guestCache, claim)
 			}
-			NewWithT(t).Expect(l.decides(t, l.asks(t, "one", time.Second, servingOf("web-3", "10.0.0.3")))).To(Equal(yes))
+			NewWithT(t).Expect(l.decides(t, l.sends(t, "one", time.Second, servingOf("web-3", "10.0.0.3")))).To(Equal(yes))
 		})
 	}
 
@@ -187,7 +187,7 @@ func TestLaggingCaches(t *testing.T) {
 		l.show(t, l.guestCache, claim)
 		l.show(t, l.guest, claim)
 		g := NewWithT(t)
-		g.Expect(l.decides(t, l.asks(t, "new", time.Second, servingOf("web-4", "10.0.0.44")))).To(Equal(yes), "denied by the cache, and not by the API server")
-		g.Expect(l.decides(t, l.asks(t, "foreign", time.Second, servingOf("web-4", "10.0.0.5")))).To(Equal("Denied " + v1beta1.AddressMismatchReason))
+		g.Expect(l.decides(t, l.sends(t, "new", time.Second, servingOf("web-4", "10.0.0.44")))).To(Equal(yes), "denied by the cache, and not by the API server")
+		g.Expect(l.decides(t, l.sends(t, "foreign", time.Second, servingOf("web-4", "10.0.0.5")))).To(Equal("Denied " + v1beta1.AddressMismatchReason))
 	})
 }

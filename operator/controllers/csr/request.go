@@ -126,7 +126,7 @@ func parse(data []byte) (*x509.CertificateRequest, error) {
 	found := false
 	for _, extension := range content.Extensions {
 		if found || !extension.Id.Equal(subjectAltName) {
-			return content, fmt.Errorf("it asks for the extension %s, and a kubelet asks for one subjectAltName at most", extension.Id)
+			return content, fmt.Errorf("it requests the extension %s, and a kubelet requests one subjectAltName at most", extension.Id)
 		}
 		found = true
 		if err := checkAltNames(extension.Value); err != nil {

@@ -29,8 +29,8 @@ const maxAge = time.Hour
 // time.
 const liveFor = 15 * time.Minute
 
-// nameGrace is how long a machine's first request waits for the infrastructure to report the name that it asks for. A kubelet
-// whose request is denied asks again only when the denied one is gone, after an hour.
+// nameGrace is how long a machine's first request waits for the infrastructure to report the name that it requests. A kubelet
+// whose request is denied tries again only when the denied one is gone, after an hour.
 const nameGrace = time.Minute
 
 // maxMessage limits a message about a request, which quotes the requester.
@@ -171,7 +171,7 @@ func wellFormed(r request, _ inputs) *decision {
 		return deny(v1beta1.RequestMalformedReason, "the request is malformed: %s", r.malformed)
 	}
 	if len(r.content.EmailAddresses)+len(r.content.URIs) > 0 {
-		return deny(v1beta1.AddressMismatchReason, "a kubelet's certificate is for addresses only, and it asks for %s", altNames(r))
+		return deny(v1beta1.AddressMismatchReason, "a kubelet's certificate is for addresses only, and it requests %s", altNames(r))
 	}
 	return nil
 }
@@ -188,9 +188,9 @@ func fromRequester(r request, e inputs) *decision {
 	case byNode && !r.byNodeGroups():
 		return deny(v1beta1.RequesterMismatchReason, "user %s has the groups %s, which aren't a node's", message.Quoted(r.Spec.Username), quotedList(r.Spec.Groups))
 	case byNode && requester != subject && !e.requester.ours():
-		return deny(v1beta1.RequesterMismatchReason, "user %s asks for a certificate of node %s", message.Quoted(r.Spec.Username), message.Quote(subject))
+		return deny(v1beta1.RequesterMismatchReason, "user %s requests a certificate of node %s", message.Quoted(r.Spec.Username), message.Quote(subject))
 	case byNode && requester != subject:
-		return deny(v1beta1.SubjectMismatchReason, "node %s asks for a certificate of %s", message.Quote(requester), message.Quoted(r.content.Subject.CommonName))
+		return deny(v1beta1.SubjectMismatchReason, "node %s requests a certificate of %s", message.Quote(requester), message.Quoted(r.content.Subject.CommonName))
 	}
 	return nil
 }
@@ -199,12 +199,12 @@ func fromRequester(r request, e inputs) *decision {
 func forNode(r request, _ inputs) *decision {
 	subject := r.content.Subject
 	if _, isNode := r.subject(); !isNode || !slices.Equal(subject.Organization, []string{nodesGroup}) || len(subject.Names) != 2 {
-		return deny(v1beta1.SubjectMismatchReason, "the subject of a kubelet's certificate is O=%s,CN=%s<node>, and it asks for %s", nodesGroup, nodeUserPrefix, message.Quoted(subject.String()))
+		return deny(v1beta1.SubjectMismatchReason, "the subject of a kubelet's certificate is O=%s,CN=%s<node>, and it requests %s", nodesGroup, nodeUserPrefix, message.Quoted(subject.String()))
 	}
 	return nil
 }
 
-// forOwnName checks that a machine with a bootstrap token of its own asks for its own node, unless the subject is another
+// forOwnName checks that a machine with a bootstrap token of its own requests its own node, unless the subject is another
 // Machine's: firstOfMachine compares the tokens then.
 func forOwnName(r request, e inputs, now time.Time) *decision {
 	if !r.bootstraps() || e.subject.ours() {
@@ -213,7 +213,7 @@ func forOwnName(r request, e inputs, now time.Time) *decision {
 	token, _ := r.token()
 	subject, _ := r.subject()
 	if e.madeWith == nil {
-		return deny(v1beta1.NodeNameMismatchReason, "bootstrap token %s, which Karpenter minted for one machine, asks for node %s, and no Machine that was made with it has that name",
+		return deny(v1beta1.NodeNameMismatchReason, "bootstrap token %s, which Karpenter minted for one machine, requests node %s, and no Machine that was made with it has that name",
 			message.Quoted(token), message.Quote(subject))
 	}
 	machine := e.madeWith
@@ -223,12 +223,12 @@ func forOwnName(r request, e inputs, now time.Time) *decision {
 		return &decision{action: waiting, reason: "NameUnknown", requeueAfter: nameGrace, message: fmt.Sprintf("the cache lacks that Machine %s is called %s", machine.Name, message.Quote(subject))}
 	case len(machine.Status.Addresses) == 0 && age <= maxAge:
 		return &decision{action: waiting, reason: "AddressesUnknown", message: fmt.Sprintf(
-			"Machine %s asks for node %s and has no address yet: it may turn out to be called so", machine.Name, message.Quote(subject))}
+			"Machine %s requests node %s and has no address yet: it may turn out to be called so", machine.Name, message.Quote(subject))}
 	case age < nameGrace:
 		return &decision{action: waiting, reason: "NameUnknown", requeueAfter: nameGrace - age, message: fmt.Sprintf(
-			"Machine %s asks for node %s, which isn't a name of it yet", machine.Name, message.Quote(subject))}
+			"Machine %s requests node %s, which isn't a name of it yet", machine.Name, message.Quote(subject))}
 	}
-	v := deny(v1beta1.NodeNameMismatchReason, "Machine %s asks for node %s, and its node has to be called %s: correct the machine's host name or the kubelet's hostname-override%s",
+	v := deny(v1beta1.NodeNameMismatchReason, "Machine %s requests node %s, and its node has to be called %s: correct the machine's host name or the kubelet's hostname-override%s",
 		machine.Name, message.Quote(subject), strings.Join(names, " or "), dotted(machine, subject))
 	v.requester = machine
 	return v
@@ -271,7 +271,7 @@ func withUsages(r request, _ inputs) *decision {
 		return deny(v1beta1.UsageMismatchReason, "the key usages %s aren't those of signer %s: %q", message.Quoted(fmt.Sprint(r.Spec.Usages)), r.Spec.SignerName, sets.List(wanted))
 	}
 	if r.Spec.SignerName == certificatesv1.KubeAPIServerClientKubeletSignerName && len(r.content.DNSNames)+len(r.content.IPAddresses) > 0 {
-		return deny(v1beta1.AddressMismatchReason, "a client certificate has no subject alternative names, and it asks for %s", altNames(r))
+		return deny(v1beta1.AddressMismatchReason, "a client certificate has no subject alternative names, and it requests %s", altNames(r))
 	}
 	return nil
 }
@@ -308,7 +308,7 @@ func firstOfMachine(r request, e inputs) *decision {
 func otherMachine(e inputs, format string, args ...any) *decision {
 	v := deny(v1beta1.RequesterMismatchReason, format, args...)
 	if e.madeWith != nil {
-		v.message += fmt.Sprintf("; it is that of Machine %s, which asks for another's name", e.madeWith.Name)
+		v.message += fmt.Sprintf("; it is that of Machine %s, which requests another's name", e.madeWith.Name)
 		v.requester = e.madeWith
 	}
 	return v
@@ -341,7 +341,7 @@ func forAddresses(r request, e inputs) *decision {
 	name, _ := r.subject()
 	machine := &e.subject.machines[0]
 	if len(r.content.DNSNames)+len(r.content.IPAddresses) == 0 {
-		return deny(v1beta1.AddressMismatchReason, "a serving certificate is for at least one address, and it asks for none")
+		return deny(v1beta1.AddressMismatchReason, "a serving certificate is for at least one address, and it requests none")
 	}
 	names, ips := sets.New(normal(name)), sets.New[string]()
 	for _, reported := range machine.Status.Addresses {

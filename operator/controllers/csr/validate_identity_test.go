@@ -13,23 +13,23 @@ import (
 
 func TestValidateSubject(t *testing.T) {
 	validateAll(t, map[string]validation{
-		"When a node of ours asks for another name (wrong CN), it should be denied": {
+		"When a node of ours requests another name (wrong CN), it should be denied": {
 			ask: renewal("web-1").but(func(a *ask) { a.subject = subjectOf("web-9") }), inputs: inputs{requester: web1()},
-			want: denied, reason: v1beta1.SubjectMismatchReason, message: `node web-1 asks for a certificate of "system:node:web-9"`,
+			want: denied, reason: v1beta1.SubjectMismatchReason, message: `node web-1 requests a certificate of "system:node:web-9"`,
 		},
-		"When a node of ours asks to be the controller manager (wrong CN), it should be denied": {
+		"When a node of ours requests to be the controller manager (wrong CN), it should be denied": {
 			ask:    renewal("web-1").but(func(a *ask) { a.subject.CommonName = "system:kube-controller-manager" }),
 			inputs: inputs{requester: web1()}, want: denied, reason: v1beta1.SubjectMismatchReason,
 		},
-		"When a node of ours asks for another node's certificate, it should be denied": {
+		"When a node of ours requests another node's certificate, it should be denied": {
 			ask:    renewal("web-1").but(func(a *ask) { a.subject = subjectOf("web-2") }),
 			inputs: inputs{requester: web1(), subject: web2()}, want: denied, reason: v1beta1.SubjectMismatchReason,
 		},
-		"When a node of ours asks to be in a stronger group, it should be denied": {
+		"When a node of ours requests to be in a stronger group, it should be denied": {
 			ask:    renewal("web-1").but(func(a *ask) { a.subject.Organization = []string{"system:masters"} }),
 			inputs: both(), want: denied, reason: v1beta1.SubjectMismatchReason,
 		},
-		"When a machine asks to be in a stronger group as well, it should be denied": {
+		"When a machine requests to be in a stronger group as well, it should be denied": {
 			ask:    first("web-1").but(func(a *ask) { a.subject.Organization = []string{nodesGroup, "system:masters"} }),
 			inputs: only(), want: denied, reason: v1beta1.SubjectMismatchReason,
 		},
@@ -46,15 +46,15 @@ func TestValidateSubject(t *testing.T) {
 
 func TestValidateRequester(t *testing.T) {
 	validateAll(t, map[string]validation{
-		"When another node asks for a certificate of ours, it should be denied": {
+		"When another node requests a certificate of ours, it should be denied": {
 			ask: renewal("theirs").but(func(a *ask) { a.subject = subjectOf("web-1") }), inputs: only(),
-			want: denied, reason: v1beta1.RequesterMismatchReason, message: `user "system:node:theirs" asks for a certificate of node web-1`,
+			want: denied, reason: v1beta1.RequesterMismatchReason, message: `user "system:node:theirs" requests a certificate of node web-1`,
 		},
-		"When an administrator asks for a node's certificate, it should be denied": {
+		"When an administrator requests a node's certificate, it should be denied": {
 			ask:    first("web-1").but(func(a *ask) { a.user, a.groups = "kubernetes-admin", []string{"system:masters", authenticatedGroup} }),
 			inputs: only(), want: denied, reason: v1beta1.RequesterMismatchReason,
 		},
-		"When a pod's ServiceAccount asks for a node's certificate, it should be denied": {
+		"When a pod's ServiceAccount requests a node's certificate, it should be denied": {
 			ask: first("web-1").but(func(a *ask) {
 				a.user, a.groups = "system:serviceaccount:default:web", []string{"system:serviceaccounts", "system:serviceaccounts:default", authenticatedGroup}
 			}),
@@ -72,7 +72,7 @@ func TestValidateRequester(t *testing.T) {
 			ask: renewal("web-1").but(func(a *ask) { a.groups = []string{authenticatedGroup} }), inputs: both(),
 			want: denied, reason: v1beta1.RequesterMismatchReason,
 		},
-		"When a machine asks with another machine's token, it should be denied": {
+		"When a machine makes a request with another machine's token, it should be denied": {
 			ask: first("web-1"), inputs: inputs{subject: web1().with("zyxwvu")},
 			want: denied, reason: v1beta1.RequesterMismatchReason, message: `user "system:bootstrap:abcdef" isn't the bootstrap token that Machine web-1 was made with`,
 		},
@@ -80,11 +80,11 @@ func TestValidateRequester(t *testing.T) {
 			ask: first("web-1").but(func(a *ask) { a.groups = append([]string{v1alpha1.BootstrapTokenGroup}, tokenGroup...) }), inputs: only(),
 			want: denied, reason: v1beta1.RequesterMismatchReason, message: "was made with none",
 		},
-		"When a machine asks with its own token after it has joined, it should be denied": {
+		"When a machine makes a request with its own token after it has joined, it should be denied": {
 			ask: first("web-1"), inputs: inputs{subject: web1().with("abcdef"), joined: true},
 			want: denied, reason: v1beta1.AlreadyJoinedReason,
 		},
-		"When a machine that is being deleted asks with its own token, it should be denied": {
+		"When a machine that is being deleted makes a request with its own token, it should be denied": {
 			ask: first("web-1"), inputs: func() inputs {
 				e := inputs{subject: web1().with("abcdef")}
 				e.subject.machines[0].DeletionTimestamp = &metav1.Time{Time: now}
@@ -92,11 +92,11 @@ func TestValidateRequester(t *testing.T) {
 			}(),
 			want: denied, reason: v1beta1.MachineMissingReason,
 		},
-		"When a machine asks with an empty token, it should be denied": {
+		"When a machine makes a request with an empty token, it should be denied": {
 			ask:    first("web-1").but(func(a *ask) { a.user = bootstrapTokenPrefix }),
 			inputs: inputs{subject: web1().with("abcdef")}, want: denied, reason: v1beta1.RequesterMismatchReason,
 		},
-		"When a machine asks for a serving certificate by its token, it should be denied": {
+		"When a machine requests a serving certificate by its token, it should be denied": {
 			ask:    servingOf("web-1", "10.0.0.1").but(func(a *ask) { a.user, a.groups = tokenUser, tokenGroup }),
 			inputs: only(), want: denied, reason: v1beta1.RequesterMismatchReason,
 		},

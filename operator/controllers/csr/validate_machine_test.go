@@ -74,7 +74,7 @@ func TestValidateReplay(t *testing.T) {
 			ask: first("web-1"), inputs: inputs{subject: web1(), conflicting: "node-csr-1"},
 			want: denied, reason: v1beta1.AlreadyRequestedReason, message: "node-csr-1",
 		},
-		"When the request is old, it should be denied, so that the kubelet asks again": {
+		"When the request is old, it should be denied, so that the kubelet tries again": {
 			ask: first("web-1").but(func(a *ask) { a.age = maxAge + time.Second }), inputs: only(),
 			want: denied, reason: v1beta1.RequestExpiredReason, message: "it was made 1h0m1s ago",
 		},

@@ -50,7 +50,7 @@ type ask struct {
 	raw     []byte // instead of all of that
 }
 
-// first is what the kubelet of a machine that joins asks for.
+// first is what the kubelet of a machine that joins requests.
 func first(node string) ask {
 	return ask{
 		signer: clientSigner, user: tokenUser, groups: tokenGroup, subject: subjectOf(node),
@@ -58,14 +58,14 @@ func first(node string) ask {
 	}
 }
 
-// renewal is what a node's kubelet asks for when its certificate is about to expire.
+// renewal is what a node's kubelet requests when its certificate is about to expire.
 func renewal(node string) ask {
 	a := first(node)
 	a.user, a.groups = nodeUserPrefix+node, nodeGroups
 	return a
 }
 
-// servingOf is what a node's kubelet asks for to serve logs and metrics.
+// servingOf is what a node's kubelet requests to serve logs and metrics.
 func servingOf(node string, addresses ...string) ask {
 	a := renewal(node)
 	a.signer = servingSigner
@@ -188,24 +188,24 @@ func asked(others ...other) inputs {
 
 func TestValidateApproves(t *testing.T) {
 	validateAll(t, map[string]validation{
-		"When a machine asks with the token that Karpenter minted for it, it should be approved": {
+		"When a machine makes a request with the token that Karpenter minted for it, it should be approved": {
 			ask:    first("web-1").but(func(a *ask) { a.groups = append([]string{v1alpha1.BootstrapTokenGroup}, tokenGroup...) }),
 			inputs: inputs{subject: web1().with("abcdef")}, want: approved, reason: v1beta1.NodeIdentityConfirmedReason,
 		},
-		"When a machine asks for its first certificate with its token, it should be approved": {
+		"When a machine requests its first certificate with its token, it should be approved": {
 			ask: first("web-1"), inputs: inputs{subject: web1().with("abcdef")},
 			want: approved, reason: v1beta1.NodeIdentityConfirmedReason, message: "NodeClaim web-1 and Machine clusters-blue/web-1",
 		},
 		"When the token of the machine is unknown, any bootstrap token should do": {
 			ask: first("web-1"), inputs: only(), want: approved,
 		},
-		"When HyperShift's bootstrap certificate asks, it should be approved": {
+		"When HyperShift's bootstrap certificate makes a request, it should be approved": {
 			ask: first("web-1").but(func(a *ask) {
 				a.user, a.groups = "system:bootstrapper", []string{bootstrappersGroup, authenticatedGroup}
 			}),
 			inputs: only(), want: approved,
 		},
-		"When OpenShift's ServiceAccount for bootstraps asks, it should be approved": {
+		"When OpenShift's ServiceAccount for bootstraps makes a request, it should be approved": {
 			ask: first("web-1").but(func(a *ask) {
 				a.user = "system:serviceaccount:openshift-machine-config-operator:node-bootstrapper"
 				a.groups = []string{"system:serviceaccounts", "system:serviceaccounts:openshift-machine-config-operator", authenticatedGroup}
@@ -216,7 +216,7 @@ func TestValidateApproves(t *testing.T) {
 			ask:    first("web-1").but(func(a *ask) { a.usages = append(a.usages, certificatesv1.UsageKeyEncipherment) }),
 			inputs: only(), want: approved,
 		},
-		"When a node asks for a serving certificate for some of its addresses, it should be approved": {
+		"When a node requests a serving certificate for some of its addresses, it should be approved": {
 			ask: servingOf("web-1", "web-1", "IP-10-0-0-1.internal", "10.0.0.1", "fd00::1"), inputs: both(), want: approved,
 		},
 		"When nodes authenticate by a cloud's identities, they should be nodes all the same": {
@@ -234,7 +234,7 @@ func TestValidateDecidesNothing(t *testing.T) {
 		"When a stranger's request is malformed, it should be left alone": {
 			ask: first("").but(func(a *ask) { a.raw = []byte("nonsense") }), want: ignored,
 		},
-		"When a person asks for something that is no node, it should be left alone": {
+		"When a person requests something that is no node, it should be left alone": {
 			ask: first("").but(func(a *ask) { a.user, a.subject.CommonName = "jane", "jane" }), want: ignored,
 		},
 		"When a node renews its client certificate, it should be left to kube-controller-manager": {
@@ -257,7 +257,7 @@ func TestValidateMessage(t *testing.T) {
 }
 
 func TestNodeNames(t *testing.T) {
-	t.Run("When a Machine was made for a NodeClaim, its node should have its name or one that the provider knows", func(t *testing.T) {
+	t.Run("When a Machine was made for a NodeClaim, its node should have its name or one that the provider reports", func(t *testing.T) {
 		g := NewWithT(t)
 		machine := machineOf("web-1", "10.0.0.1", "IP-10-0-0-1.internal")
 		machine.Status.Addresses = append(machine.Status.Addresses,

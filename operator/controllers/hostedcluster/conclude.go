@@ -106,7 +106,7 @@ func (s summary) conditionMessage() string {
 	}
 }
 
-// setReady reports whether what runs is what the spec asks for. AutoNodeEnabled stays True while an input is missing and Karpenter runs on,
+// setReady reports whether what runs is what the spec requests. AutoNodeEnabled stays True while an input is missing and Karpenter runs on,
 // and while the default node class isn't ready.
 func (s summary) setReady(hostedCluster *v1beta1.HostedCluster) {
 	status, reason := s.status, s.reason
@@ -186,7 +186,7 @@ func summarizeRunning(s *scope.Scope, o *outcome) summary {
 	case o.message != "" || o.blocked:
 		sum.state, sum.message = v1beta1.AutoNodeStateWaiting, o.message
 	case is(class, metav1.ConditionFalse) && class.Reason == v1alpha1.NoSelectorReason:
-		// A platform may leave it to the guest's admins to say what is launched: it is told, and nothing waits.
+		// A platform may leave it to the guest's admins to declare what is launched: the message names it, and nothing waits.
 		sum.message = cmp.Or(sum.message, class.Message)
 	case is(class, metav1.ConditionFalse):
 		sum.state, sum.message, sum.unready = v1beta1.AutoNodeStateWaiting, class.Message, class
@@ -218,7 +218,7 @@ func progress(version *v1beta1.VersionStatus, runs v1beta1.ControlPlaneComponent
 	return state, reason, fmt.Sprintf("Karpenter is being upgraded from release %s to %s", runs.Version, desired.Version)
 }
 
-// explain adds what a condition of the component says, if it does.
+// explain adds what a condition of the component reports, if it does.
 func explain(what string, condition *metav1.Condition) string {
 	if condition == nil || condition.Message == "" {
 		return what

@@ -65,8 +65,8 @@ type conclusion struct {
 	ready  string
 }
 
-// concludeAll concludes each in a subtest. It asks kstatus too, the library by which Flux and others decide whether an object is as its spec
-// says.
+// concludeAll concludes each in a subtest. It uses kstatus too, the library by which Flux and others decide whether an object is as its spec
+// reports.
 func concludeAll(t *testing.T, tests []conclusion) {
 	t.Helper()
 	for _, test := range tests {

@@ -24,7 +24,7 @@ func desired(version string) *v1beta1.DesiredVersion {
 	return &v1beta1.DesiredVersion{Version: version, Image: "registry.example/release@sha256:" + version}
 }
 
-// running is a scope in which Karpenter runs as the payload of the version given says.
+// running is a scope in which Karpenter runs as the payload of the version given reports.
 func running(version string) *scope.Scope {
 	s := &scope.Scope{
 		HostedCluster: &v1beta1.HostedCluster{

@@ -24,7 +24,7 @@ const maxHeld = 300
 // infrastructure returns what keeps the infrastructure from making and deleting machines: its own state, which no machine reports before the
 // provider has a session, and Machines whose deletion hangs. It changes no state: what runs goes on. after is when another deletion begins to
 // hang; zero for none.
-func (r *Reconciler) infrastructure(ctx context.Context, s *scope.Scope) (says string, after time.Duration, err error) {
+func (r *Reconciler) infrastructure(ctx context.Context, s *scope.Scope) (problem string, after time.Duration, err error) {
 	if s.Cluster == nil || s.Profile == nil || s.Profile.Unattended != nil {
 		return "", 0, nil // nodes aren't Machines
 	}

@@ -75,9 +75,9 @@ func TestInfrastructure(t *testing.T) {
 					Type: clusterv1.ClusterInfrastructureReadyCondition, Status: metav1.ConditionFalse, Reason: "VCenterUnreachable", Message: "Cannot complete login",
 				}}
 			}
-			says, after, err := r.infrastructure(t.Context(), s)
+			message, after, err := r.infrastructure(t.Context(), s)
 			g.Expect(err).NotTo(HaveOccurred())
-			g.Expect(says).To(Equal(tc.want))
+			g.Expect(message).To(Equal(tc.want))
 			g.Expect(after).To(Equal(tc.after))
 		})
 	}

@@ -134,9 +134,9 @@ func (r *Reconciler) Reconcile(ctx context.Context, hostedCluster *v1beta1.Hoste
 	if o.resuming && o.err() == nil && o.state != off {
 		return reconcile.Result{RequeueAfter: o.requeueAfter}, nil
 	}
-	if says, after, err := r.infrastructure(ctx, s); err != nil {
+	if problem, after, err := r.infrastructure(ctx, s); err != nil {
 		o.errs = append(o.errs, err)
-	} else if o.infrastructure = says; after > 0 && (o.requeueAfter == 0 || after < o.requeueAfter) {
+	} else if o.infrastructure = problem; after > 0 && (o.requeueAfter == 0 || after < o.requeueAfter) {
 		o.requeueAfter = after
 	}
 	r.conclude(s, o)

@@ -56,11 +56,11 @@ func (a *sharedAccess) remember(key client.ObjectKey, now time.Time) {
 	a.until[key] = now.Add(accessKnown)
 }
 
-// mayWrite reports whether the operator may write in the control-plane namespace, and what to do if it may not. It asks for the one right
+// mayWrite reports whether the operator may write in the control-plane namespace, and what to do if it may not. It requests the one right
 // that only the ClusterRole for shared namespaces grants for every name: to bind Karpenter's Role.
 func (r *Reconciler) mayWrite(ctx context.Context, s *scope.Scope) (allowed bool, message string, err error) {
 	key := s.ComponentKey()
-	// A drain asks each time: a namespace that is being deleted takes the rights away, and then the drain ends in another way.
+	// A drain checks each time: a namespace that is being deleted takes the rights away, and then the drain ends in another way.
 	if !s.Names().Shared() || !s.Draining() && r.access.known(key, r.clock.Now()) {
 		return true, "", nil
 	}

@@ -99,7 +99,7 @@ func (r *Reconciler) validate(ctx context.Context, s *scope.Scope, conflicting s
 			reason: v1beta1.InvalidSpecReason,
 			message: fmt.Sprintf("spec.autoNode.provisionerConfig.karpenter.platform: %q can't take over from %q, which still runs in namespace %s; "+
 				"remove spec.autoNode, wait until nodes are drained, and set it again", profile.Platform, provider.PlatformOf(hostedCluster, s.Component), s.ControlPlaneNamespace),
-			fatal: s.Profile == nil, // made by an operator that knows more platforms
+			fatal: s.Profile == nil, // made by an operator with more platforms
 		}, nil
 	}
 
@@ -189,7 +189,7 @@ func before(a, b *v1beta1.HostedCluster) bool {
 	return a.Namespace+"/"+a.Name < b.Namespace+"/"+b.Name
 }
 
-// claims reports whether a HostedCluster wants its control-plane namespace for AutoNode, or still has objects there.
+// claims reports whether a HostedCluster requires its control-plane namespace for AutoNode, or still has objects there.
 func claims(obj client.Object) bool {
 	hostedCluster, ok := obj.(*v1beta1.HostedCluster)
 	return ok && (hostedCluster.Spec.AutoNode != nil || holds(hostedCluster))

@@ -96,10 +96,10 @@ func TestMachineDeleting(t *testing.T) {
 		before, after *clusterv1.Machine
 		want          []time.Duration
 	}{
-		"When a deletion begins, it should look at the cluster when that may hang":           {running, deleted("a", 0, ""), []time.Duration{2 * time.Minute}},
-		"When a deletion goes on as before, it should not look again":                        {deleted("a", time.Minute, "x"), deleted("a", time.Minute, "x"), nil},
-		"When a deletion that hangs says something else, it should look at the cluster soon": {deleted("a", time.Hour, "x"), deleted("a", time.Hour, "y"), []time.Duration{burst}},
-		"When a running machine changes, it should not look":                                 {running, running, nil},
+		"When a deletion begins, it should look at the cluster when that may hang":              {running, deleted("a", 0, ""), []time.Duration{2 * time.Minute}},
+		"When a deletion goes on as before, it should not look again":                           {deleted("a", time.Minute, "x"), deleted("a", time.Minute, "x"), nil},
+		"When a deletion that hangs reports something else, it should look at the cluster soon": {deleted("a", time.Hour, "x"), deleted("a", time.Hour, "y"), []time.Duration{burst}},
+		"When a running machine changes, it should not look":                                    {running, running, nil},
 	} {
 		t.Run(name, func(t *testing.T) {
 			queue := &recordingQueue{added: map[types.NamespacedName]time.Duration{}}

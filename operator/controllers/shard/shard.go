@@ -69,8 +69,8 @@ type Shard struct {
 	leases *leases
 
 	mu    sync.Mutex
-	held  map[client.ObjectKey]types.UID // what this process knows for certain to hold
-	waits map[client.ObjectKey]string    // whom it waits for, so that it says so once
+	held  map[client.ObjectKey]types.UID // what this process has verified to hold
+	waits map[client.ObjectKey]string    // whom it waits for, so that it reports it once
 }
 
 // New returns a Shard that holds nothing yet.
@@ -143,7 +143,7 @@ func (s *Shard) hold(ctx context.Context, hostedCluster *v1beta1.HostedCluster) 
 	switch holder := hostedCluster.Status.Operator; {
 	case s.Identity() == "":
 		return true, 0, nil
-	case holder == s.Identity() && s.knows(key, hostedCluster.UID):
+	case holder == s.Identity() && s.verified(key, hostedCluster.UID):
 		return true, 0, nil
 	case holder == s.Identity():
 		return s.verify(ctx, hostedCluster)
@@ -197,7 +197,7 @@ func (s *Shard) acquire(ctx context.Context, hostedCluster *v1beta1.HostedCluste
 
 // release releases a HostedCluster that isn't in the cache: it is gone, or another operator's.
 func (s *Shard) release(ctx context.Context, key client.ObjectKey) (reconcile.Result, error) {
-	if !s.knows(key, "") {
+	if !s.verified(key, "") {
 		return reconcile.Result{}, nil
 	}
 	live := &v1beta1.HostedCluster{}
@@ -237,8 +237,8 @@ func (s *Shard) matches(hostedCluster *v1beta1.HostedCluster) bool {
 	return s.Selector.Matches(labels.Set(hostedCluster.Labels))
 }
 
-// knows reports whether this process has verified its hold of a HostedCluster; without a UID, of any of that name.
-func (s *Shard) knows(key client.ObjectKey, uid types.UID) bool {
+// verified reports whether this process has verified its hold of a HostedCluster; without a UID, of any of that name.
+func (s *Shard) verified(key client.ObjectKey, uid types.UID) bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	known, ok := s.held[key]

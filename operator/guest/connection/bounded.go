@@ -88,7 +88,7 @@ func formatOf(response *http.Response, content []byte, gvk schema.GroupVersionKi
 	kind, _, err := mime.ParseMediaType(response.Header.Get("Content-Type"))
 	switch {
 	case gvk.Kind == "" || gvk.Version == "":
-		return undecodable // it would be decoded as what was asked for, and nothing here knows what that is
+		return undecodable // it would be decoded as what was asked for, and that is unknown here
 	case bytes.HasPrefix(content, envelope):
 		return runtime.ContentTypeProtobuf
 	case err != nil || kind == runtime.ContentTypeJSON:

@@ -37,7 +37,7 @@ func TestAnswers(t *testing.T) {
 	for name, test := range map[string]struct {
 		code         int
 		format, body string
-		says         string
+		message      string
 	}{
 		"an honest answer":                    {200, "application/json", role, ""},
 		"a kind whose quantity takes long":    {200, "application/json", pool, "isn't a quantity"},
@@ -70,11 +70,11 @@ func TestAnswers(t *testing.T) {
 			err = c.Get(t.Context(), client.ObjectKey{Name: "a"}, &rbacv1.ClusterRole{})
 			goruntime.ReadMemStats(&after)
 			g.Expect(after.TotalAlloc - before.TotalAlloc).To(BeNumerically("<", 128<<20))
-			if test.says == "" {
+			if test.message == "" {
 				g.Expect(err).NotTo(HaveOccurred())
 				return
 			}
-			g.Expect(err).To(MatchError(ContainSubstring(test.says)))
+			g.Expect(err).To(MatchError(ContainSubstring(test.message)))
 			g.Expect(len(err.Error())).To(BeNumerically("<", 1024))
 			g.Expect(apierrors.IsConflict(err)).To(Equal(test.code == 409))
 		})
@@ -92,7 +92,7 @@ func TestExceeded(t *testing.T) {
 	g.Expect(w.reconcile(ctx, g, probeInterval)).To(Equal(backoff - probeInterval))
 	g.Expect(w.probes.Load()).To(BeEquivalentTo(1), "and not be probed during its back-off")
 	w.exceeded(blue, guest, errTooMuch)
-	g.Expect(w.changed).To(Equal(2), "When the same connection says so again, nothing should happen")
+	g.Expect(w.changed).To(Equal(2), "When the same connection reports it again, nothing should happen")
 	w.reconcile(ctx, g, backoff)
 	again, err := w.Of(blue)
 	g.Expect(err).NotTo(HaveOccurred(), "When the back-off ends, it should be connected again")

@@ -2,7 +2,7 @@
 
 // Package connection keeps a connection to each guest: clients, the watches of what controllers read, and a probe every ten
 // seconds. It does what Cluster API's clustercache does, in a third of the memory: clustercache keeps all kinds that a
-// guest's API server knows, and a cache of informers.
+// guest's API server serves, and a cache of informers.
 package connection
 
 import (
@@ -257,7 +257,7 @@ func (m *Manager) dial(ctx context.Context, cluster client.ObjectKey) (*Guest, e
 		return nil, err
 	}
 	config.UserAgent, config.QPS, config.Burst = v1beta1.ManagedByOperator, 20, 30
-	config.Timeout, config.WarningHandler = m.config.Timeout, rest.NoWarnings{} // a guest says what it likes
+	config.Timeout, config.WarningHandler = m.config.Timeout, rest.NoWarnings{} // a guest may write any text
 	config.Wrap(func(next http.RoundTripper) http.RoundTripper { return &bounded{next: next, scheme: m.config.Scheme} })
 	connection, err := rest.HTTPClientFor(config)
 	if err != nil {

@@ -34,7 +34,7 @@ var blue = client.ObjectKey{Namespace: "clusters-blue", Name: "blue"}
 
 const retry = 30 * time.Second
 
-// world has one Cluster, whose guest answers probes as the test says.
+// world has one Cluster, whose guest answers probes as the test decides.
 type world struct {
 	*Manager
 	management client.Client

@@ -45,7 +45,7 @@ var kubernetes = func() meta.RESTMapper {
 	return mapper
 }()
 
-// mapper maps kinds to the resources of one guest. It asks the guest for a group's version when a kind of it is first
+// mapper maps kinds to the resources of one guest. It queries the guest for a group's version when a kind of it is first
 // needed, and again for a kind that the answer lacked.
 type mapper struct {
 	meta.RESTMapper // of what every guest serves

@@ -71,7 +71,7 @@ func TestAllowance(t *testing.T) {
 	})
 }
 
-// TestMetered has a client that reads a server without end through a Dialer. It counts bytes, and the clock moves when the test says so.
+// TestMetered has a client that reads a server without end through a Dialer. It counts bytes, and the clock moves when the test moves it.
 func TestMetered(t *testing.T) {
 	const burst, perSecond = 1 << 20, 1 << 17
 	g := NewWithT(t)

@@ -69,7 +69,7 @@ func (f *failFast) call(ctx context.Context, do func() error) error {
 		return lost
 	}
 	began := f.clock.Now()
-	err := message.Error(do()) // a guest says what it likes
+	err := message.Error(do()) // a guest may write any text
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	before := f.taken

@@ -18,7 +18,7 @@ import (
 )
 
 func TestQuoting(t *testing.T) {
-	t.Run("When a guest says much in an error, no more than the beginning of it should be passed on, escaped", func(t *testing.T) {
+	t.Run("When a guest reports much in an error, no more than the beginning of it should be passed on, escaped", func(t *testing.T) {
 		g := NewWithT(t)
 		loud := interceptor.NewClient(fake.NewClientBuilder().Build(), interceptor.Funcs{
 			Get: func(context.Context, client.WithWatch, client.ObjectKey, client.Object, ...client.GetOption) error {

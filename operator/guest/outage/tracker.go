@@ -42,7 +42,7 @@ type Tracker struct {
 type outage struct {
 	Breaker
 	since time.Time // when a call was first not answered
-	// probing: a reconciliation asks the guest again.
+	// probing: a reconciliation queries the guest again.
 	probing bool
 	// transition is GuestReachable's; zero before Transition.
 	transition metav1.Time

@@ -80,7 +80,7 @@ func (k *kind) collect(object any) (any, error) {
 
 func (k *kind) shrink(object any) (any, error) {
 	if partial, ok := object.(*metav1.PartialObjectMetadata); ok {
-		partial.SetGroupVersionKind(k.gvk) // the API server says PartialObjectMetadata
+		partial.SetGroupVersionKind(k.gvk) // the API server reports PartialObjectMetadata
 	}
 	if k.transform == nil {
 		return object, nil

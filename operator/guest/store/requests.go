@@ -30,7 +30,7 @@ const (
 	// brief is the minimum duration of a watch that begins with a list of large objects, and half its maximum.
 	brief = 30 * time.Second
 
-	// asMetadata asks for the metadata of objects alone.
+	// asMetadata requests the metadata of objects alone.
 	asMetadata = runtime.ContentTypeProtobuf + ";as=%[1]s;g=meta.k8s.io;v=v1," + runtime.ContentTypeJSON + ";as=%[1]s;g=meta.k8s.io;v=v1," + runtime.ContentTypeJSON
 	// jsonOrProtobuf prefers the format that is cheaper to decode.
 	jsonOrProtobuf = runtime.ContentTypeProtobuf + "," + runtime.ContentTypeJSON
@@ -144,7 +144,7 @@ func decodesItself(ctx context.Context) context.Context {
 // DecodesItself reports whether the answer to a request with that context is decoded object by object, within bounds.
 func DecodesItself(ctx context.Context) bool { return ctx.Value(decodesItselfKey{}) != nil }
 
-// bounded closes the Store for an error that says that the guest exceeds its bounds.
+// bounded closes the Store for an error that reports that the guest exceeds its bounds.
 func (s *Store) bounded(err error) error {
 	if errors.Is(err, wire.ErrTooLarge) {
 		err = fmt.Errorf("it sent an object of more than %d MiB", maxText>>20)

@@ -85,7 +85,7 @@ type Store struct {
 	decoding   sync.Mutex // one object at a time, so that what decoding takes is bounded for each guest
 }
 
-// kindKey tells a watch of metadata from one of whole objects.
+// kindKey distinguishes a watch of metadata from one of whole objects.
 type kindKey struct {
 	schema.GroupVersionKind
 	partial bool

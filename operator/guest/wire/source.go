@@ -18,7 +18,7 @@ type Object struct {
 	Protobuf bool
 }
 
-// ListMeta is what a list says of itself.
+// ListMeta is what a list states about itself.
 type ListMeta struct {
 	ResourceVersion string `json:"resourceVersion"`
 	Continue        string `json:"continue"`

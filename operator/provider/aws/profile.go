@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Package aws is the profile of Karpenter's AWS provider. It knows two things only: the guest, where it has NodePools, nodes and its
+// Package aws is the profile of Karpenter's AWS provider. It has two things only: the guest, where it has NodePools, nodes and its
 // Lease, and AWS, where it is the role that a HostedCluster names. It proves that by a token that the guest issues for AWS.
 package aws
 
@@ -44,7 +44,7 @@ var (
 var nodeClass = schema.GroupVersionKind{Group: "karpenter.k8s.aws", Version: "v1", Kind: "EC2NodeClass"}
 
 // New returns the profile. There is no default node class: an EC2NodeClass has to say with which AMI and which user data a machine
-// boots and joins, and of that a HostedCluster says nothing.
+// boots and joins, and of that a HostedCluster declares nothing.
 func New() *provider.Profile {
 	regions := newRegions()
 	return &provider.Profile{

@@ -110,7 +110,7 @@ func TestCheckCluster(t *testing.T) {
 			message: "spec.autoNode.provisionerConfig.karpenter.platform: AWS makes EC2 instances, but the infrastructure of Cluster clusters-blue/blue is a " +
 				"VSphereCluster.infrastructure.cluster.x-k8s.io and no AWSCluster; use platform ClusterAPI, or correct spec.infraID",
 		}, {
-			name: "When the Cluster says nothing of its infrastructure, it should say so",
+			name: "When the Cluster reports nothing about its infrastructure, it should say so",
 			change: func(in *provider.Input) {
 				in.Cluster.Spec.InfrastructureRef = clusterv1.ContractVersionedObjectReference{}
 			},

@@ -23,7 +23,7 @@ import (
 const (
 	infrastructureGroup = "infrastructure.cluster.x-k8s.io"
 	regionField         = "spec.autoNode.provisionerConfig.karpenter.aws.region"
-	// regionAnnotation is on Karpenter's Deployment: where the instances are that it knows.
+	// regionAnnotation is on Karpenter's Deployment: where its instances are.
 	regionAnnotation = v1beta1.Group + "/aws-region"
 )
 

@@ -102,7 +102,7 @@ func (g groups) role(ctx context.Context, in provider.Input) (*rbacv1.Role, erro
 		for kind, rules := range map[schema.GroupKind]map[string]sets.Set[string]{template: read, cloned(template): write} {
 			mapping, err := in.Mapper.RESTMapping(kind)
 			if meta.IsNoMatchError(err) && !how.demanded {
-				continue // the MachineDeployment that names it can't work either; the node class says so
+				continue // the MachineDeployment that names it can't work either; the node class reports it
 			}
 			if err != nil {
 				return nil, fmt.Errorf("looking up kind %s: %w", kind, err)
@@ -216,7 +216,7 @@ func catalogs(ctx context.Context, in provider.Input, kinds map[schema.GroupKind
 		namespace := in.Namespace
 		if selector.Scope == v1alpha1.CatalogScopeShared {
 			if namespace = in.SharedCatalogNamespace; namespace == "" {
-				continue // the node class says so
+				continue // the node class reports it
 			}
 		}
 		found := &v1alpha1.InstanceTypeCatalogList{}

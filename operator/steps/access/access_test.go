@@ -272,7 +272,7 @@ func TestClockSkew(t *testing.T) {
 		for range 3 {
 			_, err = step.Reconcile(ctx, s)
 			g.Expect(err).To(MatchError(And(ContainSubstring(`"token is not valid yet\n\x1b[2J!`), ContainSubstring("same time and the same signing keys"))))
-			g.Expect(len(err.Error())).To(BeNumerically("<", 500), "what a guest says is quoted and cut")
+			g.Expect(len(err.Error())).To(BeNumerically("<", 500), "what a guest reports is quoted and cut")
 		}
 		g.Expect(asked).To(Equal(1))
 		clock.SetTime(clock.Now().Add(2 * time.Minute))
@@ -330,7 +330,7 @@ func TestRole(t *testing.T) {
 		if want {
 			verb = "allow"
 		}
-		t.Run("When Karpenter wants to "+ask.verb+" "+ask.resource+", the guest should "+verb+" it", func(t *testing.T) {
+		t.Run("When Karpenter tries to "+ask.verb+" "+ask.resource+", the guest should "+verb+" it", func(t *testing.T) {
 			NewWithT(t).Eventually(func(g Gomega) {
 				g.Expect(allowed(ctx, g, ask.verb, ask.group, ask.resource, "", ask.namespace)).To(Equal(want))
 			}).Should(Succeed())

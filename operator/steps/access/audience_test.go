@@ -40,7 +40,7 @@ func TestAudience(t *testing.T) {
 	secret := func(g Gomega) *corev1.Secret { return secretOf(ctx, g, s) }
 	token := func(g Gomega, key string) string { return string(secret(g).Data[key]) }
 
-	t.Run("When the provider wants a token for AWS, it should make one that is for AWS alone, beside the guest's", func(t *testing.T) {
+	t.Run("When the provider requires a token for AWS, it should make one that is for AWS alone, beside the guest's", func(t *testing.T) {
 		g := NewWithT(t)
 		g.Expect(reconcile(g)).To(BeNumerically("<=", 20*time.Minute))
 		g.Expect(claimsOf(g, token(g, awsToken))).To(And(
@@ -107,7 +107,7 @@ func TestAudience(t *testing.T) {
 		if ask.want {
 			verb = "allow"
 		}
-		t.Run("When Karpenter for AWS wants to "+ask.verb+" "+ask.resource+" "+ask.name+" in "+ask.namespace+", the guest should "+verb+" it", func(t *testing.T) {
+		t.Run("When Karpenter for AWS tries to "+ask.verb+" "+ask.resource+" "+ask.name+" in "+ask.namespace+", the guest should "+verb+" it", func(t *testing.T) {
 			NewWithT(t).Eventually(func(g Gomega) {
 				g.Expect(allowed(ctx, g, ask.verb, ask.group, ask.resource, ask.name, ask.namespace)).To(Equal(ask.want))
 			}).Should(Succeed())
@@ -140,14 +140,14 @@ func claimsOf(g Gomega, token string) map[string]any {
 	return claims
 }
 
-// userFor asks the guest whose token it is, on behalf of an audience.
+// userFor queries the guest whose token it is, on behalf of an audience.
 func userFor(ctx context.Context, g Gomega, token, audience string) string {
 	review := &authenticationv1.TokenReview{Spec: authenticationv1.TokenReviewSpec{Token: token, Audiences: []string{audience}}}
 	g.Expect(clusters.Guest.Client.Create(ctx, review)).To(Succeed())
 	return review.Status.User.Username
 }
 
-// allowed asks the guest what Karpenter may do.
+// allowed checks with the guest what Karpenter may do.
 func allowed(ctx context.Context, g Gomega, verb, group, resource, name, namespace string) bool {
 	resource, subresource, _ := strings.Cut(resource, "/")
 	review := &authorizationv1.SubjectAccessReview{Spec: authorizationv1.SubjectAccessReviewSpec{

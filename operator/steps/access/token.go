@@ -13,7 +13,7 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 )
 
-// token is a ServiceAccount's token and what it says about itself, in times of the guest's clock, which may differ from the operator's.
+// token is a ServiceAccount's token and what it reports about itself, in times of the guest's clock, which may differ from the operator's.
 type token struct {
 	raw       string
 	issuedAt  time.Time
@@ -72,7 +72,7 @@ func parse(raw string) (token, error) {
 	}, nil
 }
 
-// audiences may be a string instead of a list, says RFC 7519.
+// audiences may be a string instead of a list, by RFC 7519.
 type audiences []string
 
 func (a *audiences) UnmarshalJSON(data []byte) error {

@@ -40,7 +40,7 @@ func (t tokens) first(of func(token) time.Time) time.Time {
 // renewAt is when the first of them is to be renewed.
 func (t tokens) renewAt() time.Time { return t.first(token.renewAt) }
 
-// until is when the first of them expires by the operator's clock, as the Secret's annotation says it.
+// until is when the first of them expires by the operator's clock, as the Secret's annotation declares it.
 func (t tokens) until() string {
 	return t.first(func(t token) time.Time { return t.until }).UTC().Format(time.RFC3339)
 }
@@ -215,6 +215,6 @@ func (a *Access) request(ctx context.Context, guest *scope.Guest, wanted provide
 	if err != nil {
 		return token{}, fmt.Errorf("requesting a token of ServiceAccount %s in the guest: %w", klog.KObj(account), err)
 	}
-	fresh.until = asked.Add(fresh.lifetime()).Truncate(time.Second) // which the annotation tells, too
+	fresh.until = asked.Add(fresh.lifetime()).Truncate(time.Second) // which the annotation has, too
 	return fresh, nil
 }

@@ -75,7 +75,7 @@ func TestOverrideImage(t *testing.T) {
 
 			s.HostedCluster.Annotations = nil
 			if got := overrideImage(s, test.signedOnly); got != ours || len(s.HostedCluster.Status.Conditions) > 0 {
-				t.Errorf("without the annotation it runs %s, and says %+v", got, s.HostedCluster.Status.Conditions)
+				t.Errorf("without the annotation it runs %s, and reports %+v", got, s.HostedCluster.Status.Conditions)
 			}
 		})
 	}

@@ -186,7 +186,7 @@ func rolloutOf(deployment *appsv1.Deployment) string {
 	return ""
 }
 
-// adaptNetworkPolicy lets Karpenter reach the guest's API server, whose port the asset knows only if it is a usual one.
+// adaptNetworkPolicy lets Karpenter reach the guest's API server, whose port the asset has only if it is a usual one.
 func (in Input) adaptNetworkPolicy(policy *networkingv1.NetworkPolicy) error {
 	if len(policy.Spec.Egress) == 0 {
 		return errors.New("the NetworkPolicy asset has no egress rule")

@@ -106,7 +106,7 @@ func set(component *v1beta1.ControlPlaneComponent, conditionType string, status 
 	})
 }
 
-// setReady reports whether the component is rolled out and available, with the reason and the message of the condition that says no.
+// setReady reports whether the component is rolled out and available, with the reason and the message of the condition that is False.
 func setReady(component *v1beta1.ControlPlaneComponent) {
 	component.Status.ObservedGeneration = component.Generation
 	rollout := meta.FindStatusCondition(component.Status.Conditions, v1beta1.RolloutComplete)

@@ -285,7 +285,7 @@ func TestPodTold(t *testing.T) {
 		change func(*corev1.Pod)
 		want   bool
 	}{
-		{name: "When only its readiness changes, it should not pass: the Deployment tells", change: func(p *corev1.Pod) {
+		{name: "When only its readiness changes, it should not pass: the Deployment reports it", change: func(p *corev1.Pod) {
 			p.Status.Conditions = []corev1.PodCondition{{Type: corev1.PodReady, Status: corev1.ConditionTrue}}
 		}},
 		{name: "When its image changes, it should pass", change: func(p *corev1.Pod) { p.Spec.Containers[1].Image = "evil" }, want: true},

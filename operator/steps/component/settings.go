@@ -49,12 +49,12 @@ type Settings struct {
 	BatchIdleDuration metav1.Duration `json:"batchIdleDuration,omitempty"`
 	BatchMaxDuration  metav1.Duration `json:"batchMaxDuration,omitempty"`
 	// ZoneTopologyKeys and RegionTopologyKeys are CSI drivers' topology keys whose values are those of the labels topology.kubernetes.io/zone and
-	// region, beside those that karpenter-clusterapi knows. Karpenter's AWS provider has its own.
+	// region, beside those that karpenter-clusterapi has. Karpenter's AWS provider has its own.
 	ZoneTopologyKeys   []string `json:"zoneTopologyKeys,omitempty"`
 	RegionTopologyKeys []string `json:"regionTopologyKeys,omitempty"`
 	// VMMemoryOverhead is the percentage of nominal memory that nodes are assumed to lack, such as 5%; empty leaves Karpenter's own, 7.5%.
 	VMMemoryOverhead string `json:"vmMemoryOverhead,omitempty"`
-	// RepairPolicies are node conditions for which nodes are replaced, beside those that karpenter-clusterapi knows. Karpenter's AWS provider has its
+	// RepairPolicies are node conditions for which nodes are replaced, beside those that karpenter-clusterapi has. Karpenter's AWS provider has its
 	// own.
 	RepairPolicies []v1alpha1.RepairPolicy `json:"repairPolicies,omitempty"`
 	// SchedulerConfig is what Karpenter mirrors of the guests' kube-scheduler: a KubeSchedulerConfiguration's podTopologySpread, whose
@@ -81,7 +81,7 @@ var (
 	resources  = []corev1.ResourceName{corev1.ResourceCPU, corev1.ResourceEphemeralStorage, corev1.ResourceMemory}
 )
 
-// ReadSettings reads a YAML file of Settings. A field that is unknown or makes no sense is an error, which says what is allowed.
+// ReadSettings reads a YAML file of Settings. A field that is unknown or makes no sense is an error, which reports what is allowed.
 func ReadSettings(path string) (Settings, error) {
 	content, err := os.ReadFile(path)
 	if err != nil {

@@ -254,7 +254,7 @@ func versionNames(definition *apiextensionsv1.CustomResourceDefinition) sets.Set
 }
 
 // keepStorage goes on storing objects in the newest version that is stored already, where an older payload would store them in one
-// before it: what only the newer version knows would be lost as they are written.
+// before it: what only the newer version has would be lost as they are written.
 func keepStorage(live, desired *apiextensionsv1.CustomResourceDefinition) {
 	storage := ""
 	for i := range desired.Spec.Versions {

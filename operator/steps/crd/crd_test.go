@@ -186,7 +186,7 @@ func TestDefinitions(t *testing.T) {
 	t.Run("Downgrade", testDowngrade) // not a test of its own, which could come first: the guest has no definitions in the beginning
 }
 
-// testDowngrade has a payload's definition that knows v1beta1 and v1, in a guest that has stored v1.
+// testDowngrade has a payload's definition that has v1beta1 and v1, in a guest that has stored v1.
 func testDeletion(t *testing.T, step *crd.Definitions, s *scope.Scope, settles func(Gomega)) {
 	ctx := t.Context()
 	t.Run("When a person deletes a definition, it should come back", func(t *testing.T) {
@@ -265,7 +265,7 @@ func testDowngrade(t *testing.T) {
 	}
 	g.Expect(storage(g)).To(Equal("v1"))
 
-	t.Run("When an older payload knows what is stored, it should be taken, and what is stored stay the storage version", func(t *testing.T) {
+	t.Run("When an older payload has the stored version, it should be taken, and what is stored stay the storage version", func(t *testing.T) {
 		g := NewWithT(t)
 		stored, err := crd.StoredBeyond(ctx, between, between.Karpenter.CRDs)
 		g.Expect(err).NotTo(HaveOccurred())

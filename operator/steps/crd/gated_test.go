@@ -41,7 +41,7 @@ func newGated(s *scope.Scope, platform map[string]bool) gated {
 	}
 }
 
-// settle runs the steps until they wait for nothing, and returns when the first wants to run again.
+// settle runs the steps until they wait for nothing, and returns when the first is to run again.
 func (s gated) settle(t *testing.T) (again time.Duration) {
 	t.Helper()
 	NewWithT(t).Eventually(func(g Gomega) {

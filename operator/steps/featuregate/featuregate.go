@@ -59,7 +59,7 @@ type observed struct {
 	connection *rest.Config
 }
 
-// finding is what the condition FeatureGatesAccepted says of a gate.
+// finding is what the condition FeatureGatesAccepted reports about a gate.
 type finding struct {
 	// off: the gate stays off.
 	off             bool

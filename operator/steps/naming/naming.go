@@ -64,7 +64,7 @@ func Apply(names v1beta1.Names, object client.Object) error {
 				return fmt.Errorf("selecting the pods of Cluster %s: %w", names.Cluster, err)
 			}
 		}
-		// In a dedicated namespace the label namespace of its metrics says whose they are.
+		// In a dedicated namespace the label namespace of its metrics reports whose they are.
 		if err := unstructured.SetNestedStringSlice(object.Object, []string{v1beta1.ClusterNameLabel}, "spec", "podTargetLabels"); err != nil {
 			return fmt.Errorf("labelling the metrics of Cluster %s: %w", names.Cluster, err)
 		}

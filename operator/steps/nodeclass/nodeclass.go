@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Package nodeclass keeps the default node class in guest clusters as spec.autoNode of the HostedCluster says.
+// Package nodeclass keeps the default node class in guest clusters as spec.autoNode of the HostedCluster declares.
 package nodeclass
 
 import (

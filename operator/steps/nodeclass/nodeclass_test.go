@@ -44,7 +44,7 @@ func TestNodeClass(t *testing.T) {
 		g.Expect(class.Spec.Bootstrap.ConfigTemplateRef.Name).To(Equal("default"))
 	})
 
-	t.Run("When a person edits what the HostedCluster says, it should put it back, and leave what it doesn't say", func(t *testing.T) {
+	t.Run("When a person edits what the HostedCluster declares, it should put it back, and leave what it doesn't say", func(t *testing.T) {
 		g := NewWithT(t)
 		class := get(ctx, g, v1alpha1.DefaultNodeClass)
 		class.Spec.Version = "1.36.2"

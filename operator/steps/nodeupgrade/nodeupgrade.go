@@ -41,7 +41,7 @@ const (
 type Config struct {
 	// Management reads Karpenter's Deployment from the cache.
 	Management client.Reader
-	// Versions knows the guests' API servers' versions.
+	// Versions has the guests' API servers' versions.
 	Versions *guest.Versions
 	// Clock defaults to the real one.
 	Clock clock.PassiveClock
@@ -105,7 +105,7 @@ func (n *NodeUpgrade) Observe(_ context.Context, s *scope.Scope) error {
 	}
 	in, err := n.input(s, known.Desired.NodeVersion, known.NodeVersion)
 	if err != nil {
-		return nil //nolint:nilerr // ValidConfiguration says so
+		return nil //nolint:nilerr // ValidConfiguration reports it
 	}
 	s.NodeUpgrade = decide(in)
 	s.NodeUpgrade.Version = known.NodeVersion
@@ -138,7 +138,7 @@ func (n *NodeUpgrade) current(ctx context.Context, s *scope.Scope) (string, erro
 	if err := s.Guest.Cached.List(ctx, nodes, client.HasLabels{karpv1.NodePoolLabelKey}); err != nil {
 		return "", fmt.Errorf("listing nodes in the guest: %w", err)
 	}
-	// A node may be ahead of the payload, because its image is. That says nothing of what the others get.
+	// A node may be ahead of the payload, because its image is. That decides nothing about what the others get.
 	newest, wanted := "", guest.PlainVersion(s.Karpenter.Versions[payload.KubernetesVersion])
 	for i := range nodes.Items {
 		if v := guest.PlainVersion(nodes.Items[i].Status.NodeInfo.KubeletVersion); guest.CompareVersions(v, newest) > 0 && (wanted == "" || guest.CompareVersions(v, wanted) <= 0) {

@@ -262,14 +262,14 @@ func TestCurrent(t *testing.T) {
 		f.gives("1.37.1")(g)
 	})
 
-	t.Run("When the status was lost, Karpenter's Deployment should tell", func(t *testing.T) {
+	t.Run("When the status was lost, Karpenter's Deployment should have the version", func(t *testing.T) {
 		g, f := NewWithT(t), setUp(t, manual(), "", deployment)
 		f.HostedCluster.Status.Version = nil
 		f.reconcile(t)
 		f.gives("1.36.2")(g)
 	})
 
-	t.Run("When the Deployment was lost, too, the newest node should tell", func(t *testing.T) {
+	t.Run("When the Deployment was lost, too, the newest node should have the version", func(t *testing.T) {
 		g, f := NewWithT(t), setUp(t, manual(), "")
 		f.Guest.Cached = fake.NewClientBuilder().WithObjects(node("a", "v1.36.1"), node("b", "v1.36.2"), &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: "another-clients"}}).Build()
 		f.reconcile(t)

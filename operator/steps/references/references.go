@@ -77,7 +77,7 @@ func New(mgr manager.Manager) (*Templates, error) {
 // Start implements manager.Runnable.
 func (t *Templates) Start(ctx context.Context) error { return t.cache.Start(ctx) }
 
-// GetCache makes the manager start it before what asks it.
+// GetCache makes the manager start it before what reads it.
 func (t *Templates) GetCache() cache.Cache { return t.cache }
 
 // Events has the templates whose references have changed.
@@ -86,7 +86,7 @@ func (t *Templates) Events() <-chan event.GenericEvent { return t.events }
 // textField holds what is kept of a template's content.
 const textField = "references"
 
-// shrink keeps of a template what says whose it is, and its references.
+// shrink keeps of a template what identifies its owner, and its references.
 func (t *Templates) shrink(obj any) (any, error) {
 	template, ok := obj.(*unstructured.Unstructured)
 	if !ok {
@@ -105,7 +105,7 @@ func (t *Templates) shrink(obj any) (any, error) {
 		retained.SetLabels(map[string]string{clusterv1.ClusterNameLabel: cluster})
 	}
 	retained.SetOwnerReferences(template.GetOwnerReferences())
-	// A template whose fields aren't what its API says has no reference that a machine of it could have.
+	// A template whose fields aren't what its API declares has no reference that a machine of it could have.
 	text, err := t.kinds[references.Made(template.GroupVersionKind().GroupKind())].TextOf(template)
 	if err != nil || len(text) > maxText {
 		text = ""
@@ -164,7 +164,7 @@ func (t *Templates) watch(ctx context.Context, mapping *meta.RESTMapping) (bool,
 	informer, ok := t.watched[mapping.GroupVersionKind.GroupKind()]
 	t.mu.Unlock()
 	if !ok {
-		// A reflector retries a forbidden watch for ever, and logs nothing that says what to do.
+		// A reflector retries a forbidden watch for ever, and logs nothing that reports what to do.
 		probe := &unstructured.UnstructuredList{}
 		probe.SetGroupVersionKind(mapping.GroupVersionKind)
 		if err := t.live.List(ctx, probe, client.Limit(1)); apierrors.IsForbidden(err) {

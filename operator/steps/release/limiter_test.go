@@ -26,7 +26,7 @@ func (s *origin) hang(t *testing.T) {
 	t.Cleanup(func() { close(hold) })
 }
 
-// tenant is a HostedCluster that wants a payload.
+// tenant is a HostedCluster that needs a payload.
 func tenant(name, image string) *scope.Scope {
 	s := scopeOf(image)
 	s.HostedCluster.Name = name

@@ -42,7 +42,7 @@ type PullSecrets interface {
 // Config is what New needs.
 type Config struct {
 	PullSecrets PullSecrets
-	// Versions knows the guests' API servers' versions.
+	// Versions has the guests' API servers' versions.
 	Versions *guest.Versions
 	// Clock defaults to the real one.
 	Clock clock.PassiveClock
@@ -370,7 +370,7 @@ func (r *Resolver) request(ctx context.Context, hostedCluster *v1beta1.HostedClu
 	sum := sha256.New()
 	sum.Write(mirrors)
 	sum.Write(config)
-	sum.Write([]byte(hostedCluster.Annotations[v1beta1.ResolveReleaseAnnotation])) // who asks doesn't want to wait
+	sum.Write([]byte(hostedCluster.Annotations[v1beta1.ResolveReleaseAnnotation])) // whoever annotates doesn't want to wait
 	return request{image: image, component: component, namespace: hostedCluster.Namespace, options: options, inputs: string(sum.Sum(nil))}, nil
 }
 

@@ -161,7 +161,7 @@ func TestResolve(t *testing.T) {
 		g.Expect(s.Release.Components["karpenter-clusterapi"].Versions[payload.KubernetesVersion]).To(Equal("1.36.3"))
 	})
 
-	t.Run("When an annotation asks for it, it should look the tag up once more, and no more when the annotation goes", func(t *testing.T) {
+	t.Run("When an annotation requests it, it should look the tag up once more, and no more when the annotation goes", func(t *testing.T) {
 		g, source := NewWithT(t), newOrigin(t)
 		r := New(Config{PullSecrets: &secrets{}})
 		s := scopeOf(source.push(t, "3", karpenter("1.36.3")))
@@ -205,7 +205,7 @@ func TestResolve(t *testing.T) {
 			s.HostedCluster.Annotations = map[string]string{v1beta1.ResolveReleaseAnnotation: annotation}
 			result, err := r.Reconcile(t.Context(), s)
 			g.Expect(err).NotTo(HaveOccurred())
-			g.Expect(source.requests.Load()).To(BeNumerically(">", 0), "who asks again isn't made to wait")
+			g.Expect(source.requests.Load()).To(BeNumerically(">", 0), "who tries again isn't made to wait")
 			g.Expect(resolvedReason(s)).To(Equal("False/ImageNotFound"))
 			g.Expect(result.Wait).To(BeFalse())
 			g.Expect(s.Release.Image).To(Equal(runs.Image))

@@ -204,7 +204,7 @@ func TestDecision(t *testing.T) {
 			want: decision{outdated: 1, status: metav1.ConditionFalse, reason: v1beta1.ControlPlaneOlderReason,
 				message: "new nodes get 1.36.1; 1.36.3 comes once the control plane is upgraded to it; approve it"},
 		},
-		"a node hasn't told its version": {
+		"a node hasn't reported its version": {
 			inventory: empty().with("general", "default", "", 1), server: "1.36.3",
 			want: decision{outdated: 1, status: metav1.ConditionFalse, reason: v1beta1.NodesOutdatedReason, message: "1 of 1 node still runs unknown"},
 		},

@@ -183,7 +183,7 @@ func TestRefusals(t *testing.T) {
 						if refusal.before != nil {
 							refusal.before(ctx, g, f, round)
 						}
-						for range 3 { // as often as it wants to at once
+						for range 3 { // as often as it does at once
 							f.reachable()
 							guest := refusal.refusing
 							guest.Client = f.clusters.Guest.Client

@@ -57,7 +57,7 @@ func (t *Teardown) remove(ctx context.Context, s *scope.Scope, m *memory, d drai
 			return scope.Result{}, err
 		}
 		if !r.hung {
-			// It may be our own policies that refuse, where the guest knows the operator by another name now.
+			// It may be our own policies that refuse, where the operator has another name in the guest now.
 			if err := operate(ctx, s); err != nil {
 				log.FromContext(ctx).Error(err, "Couldn't see to what Karpenter needs in the guest")
 			}
@@ -153,7 +153,7 @@ func (t *Teardown) removeNodeClasses(ctx context.Context, s *scope.Scope, d drai
 
 // releaseNodeClasses takes from the node classes that stay what Karpenter has put on them, now that none runs which would put it there again:
 // the finalizer, which would keep their admin from deleting them, and the mark that they drain. Where Karpenter has more to clean up after
-// a node class, the finalizer says that there is something, and stays.
+// a node class, the finalizer marks that there is something, and stays.
 func (t *Teardown) releaseNodeClasses(ctx context.Context, s *scope.Scope, d drain) error {
 	if s.Profile.NodeClass.CleansUp {
 		return nil

@@ -607,7 +607,7 @@ func TestLook(t *testing.T) {
 		f.clusterAPIRemoves(ctx, g, "a")
 	})
 
-	t.Run("When the guest's watches have told nothing, it should go by what the API server says", func(t *testing.T) {
+	t.Run("When the guest's watches have reported nothing, it should go by what the API server reports", func(t *testing.T) {
 		g := NewWithT(t)
 		f := setUp(ctx, t, "behind")
 		f.claim(ctx, g, "a")

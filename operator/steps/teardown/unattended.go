@@ -22,7 +22,7 @@ import (
 // watch, and a request that it has let through has still to be written.
 const settle = 5 * time.Second
 
-// stopLaunching keeps Karpenter from launching nodes for the pods that it evicts: by a mark on its node classes where the provider knows
+// stopLaunching keeps Karpenter from launching nodes for the pods that it evicts: by a mark on its node classes where the provider has
 // one, else by withholding the right to, which the step does that gives it its rights. It returns whether no NodeClaim can appear any more.
 // Both are in the guest, which may refuse them: what can't be refused is withholdMachines.
 func (t *Teardown) stopLaunching(ctx context.Context, s *scope.Scope, m *memory, read lister, r *refusals) (bool, error) {
