@@ -18,7 +18,7 @@ import (
 	"github.com/autonode-io/autonode/api/karpenter/v1alpha1"
 )
 
-// offered is a catalog with what no price list says: labels, overhead, and a reserved offering.
+// offered is a catalog with what no price list states: labels, overhead, and a reserved offering.
 const offered = `
 apiVersion: karpenter.cluster.x-k8s.io/v1alpha1
 kind: InstanceTypeCatalog
@@ -93,7 +93,7 @@ const (
 )
 
 func TestCatalogRefresh(t *testing.T) {
-	t.Run("When prices have changed, it should write those, and keep what the catalog says itself", func(t *testing.T) {
+	t.Run("When prices have changed, it should write those, and keep what the catalog declares itself", func(t *testing.T) {
 		g := NewWithT(t)
 		r := startRefreshing(t, "refresh-prices")
 		out, err := r.refresh(t, newPrices)
@@ -119,7 +119,7 @@ func TestCatalogRefresh(t *testing.T) {
 		g.Expect(out).To(HaveSuffix("0 added, 0 removed, 0 changed; no node is replaced\ninstancetypecatalog.karpenter.cluster.x-k8s.io/general unchanged\n"))
 		g.Expect(r.catalog(t).ResourceVersion).To(Equal(got.ResourceVersion), "the second time it writes nothing")
 	})
-	t.Run("When a price list lacks most of what is offered, it should write nothing until it is told to", func(t *testing.T) {
+	t.Run("When a price list lacks most of what is offered, it should write nothing until a flag confirms it", func(t *testing.T) {
 		g := NewWithT(t)
 		r := startRefreshing(t, "refresh-incomplete")
 		before := r.catalog(t)

@@ -111,7 +111,7 @@ func TestCheckManagement(t *testing.T) {
 			g.Expect(out).To(ContainSubstring("✗ Rights of the operator: ServiceAccount autonode-system/autonode-operator may not: delete machines.cluster.x-k8s.io\n"))
 		}).WithTimeout(apiserver.Timeout).Should(Succeed())
 	})
-	t.Run("When a script asks, it should print JSON, and fail", func(t *testing.T) {
+	t.Run("When a script needs it, it should print JSON, and fail", func(t *testing.T) {
 		g := NewWithT(t)
 		out, err := runCheck(t, "-o", "json")
 		g.Expect(err).To(HaveOccurred())

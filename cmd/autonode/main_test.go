@@ -53,7 +53,7 @@ func TestVersion(t *testing.T) {
 		g.Expect(run(t, "autonode", "--version")).To(Equal(want.String()))
 		g.Expect(run(t, "kubectl-autonode", "version")).To(Equal(want.String()))
 	})
-	t.Run("When a script asks, it should print JSON or YAML", func(t *testing.T) {
+	t.Run("When a script needs it, it should print JSON or YAML", func(t *testing.T) {
 		g := NewWithT(t)
 		for _, format := range []string{"json", "yaml"} {
 			out, err := run(t, "autonode", "version", "-o", format)
@@ -85,7 +85,7 @@ func TestUsage(t *testing.T) {
 }
 
 func TestCompletion(t *testing.T) {
-	t.Run("When a shell asks what may follow, it should complete commands and values", func(t *testing.T) {
+	t.Run("When a shell completes a command line, it should complete commands and values", func(t *testing.T) {
 		g := NewWithT(t)
 		for _, path := range []string{"autonode", "kubectl-autonode"} {
 			g.Expect(run(t, path, "__complete", "rel")).To(HavePrefix("release\t"))

@@ -124,7 +124,7 @@ func TestWhyCommand(t *testing.T) {
 		g.Expect(out).To(ContainSubstring("offers no instance type; see `kubectl describe clusterapinodeclass why-blue`"))
 		g.Expect(out).To(ContainSubstring("Not known:\n  Instance types come from the status of the node classes"))
 	})
-	t.Run("When an event says that the only offering has failed, it should have the event's words", func(t *testing.T) {
+	t.Run("When an event reports that the only offering has failed, it should have the event's words", func(t *testing.T) {
 		g, admin := NewWithT(t), managementCluster.admin
 		class := &v1alpha1.ClusterAPINodeClass{}
 		g.Expect(admin.Get(t.Context(), client.ObjectKey{Name: namespace}, class)).To(Succeed())

@@ -150,7 +150,7 @@ func keysOf(types map[string]catalogType) map[string]bool {
 	return keys
 }
 
-// changesOf says what has changed of an instance type, and whether its nodes drift.
+// changesOf reports what has changed of an instance type, and whether its nodes drift.
 func changesOf(was, is catalogType) (parts []string, drifts bool) {
 	if was.template != is.template {
 		// The other template may have the same content, but a diff of catalogs can't tell.
@@ -191,7 +191,7 @@ func same(a, b any) bool {
 	return errFirst == nil && errSecond == nil && (string(first) == string(second) || empty(first) && empty(second)) || reflect.DeepEqual(a, b)
 }
 
-// pricesOf says how the offerings of two entries differ.
+// pricesOf reports how the offerings of two entries differ.
 func pricesOf(was, is *v1alpha1.CatalogInstanceType) string {
 	old, now := pricesBy(was), pricesBy(is)
 	opened, closed, dearer, cheaper := 0, 0, 0, 0

@@ -55,8 +55,8 @@ func newImportCommand() *cobra.Command {
 	var o ImportOptions
 	cmd := &cobra.Command{
 		Use:   "import FORMAT -f FILE",
-		Short: "Make a catalog from what an infrastructure says of its machine types",
-		Long: `Make a catalog from what an infrastructure says of its machine types, and print it. It calls nothing.
+		Short: "Make a catalog from what an infrastructure reports about its machine types",
+		Long: `Make a catalog from what an infrastructure reports about its machine types, and print it. It calls nothing.
 
 ` + formatsHelp() + `
 
@@ -276,7 +276,7 @@ func included(types []v1alpha1.CatalogInstanceType, patterns []string) []v1alpha
 	return matching
 }
 
-// matches reports whether a text is as a pattern says, in which * stands for any text.
+// matches reports whether a text matches a pattern, in which * stands for any text.
 func matches(pattern, text string) bool {
 	parts := strings.Split(pattern, "*")
 	rest, ok := strings.CutPrefix(text, parts[0])

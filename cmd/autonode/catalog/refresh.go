@@ -135,7 +135,7 @@ func (o *RefreshOptions) parts(ctx context.Context, management client.Client) ([
 	}
 }
 
-// divided says why nothing is written if the number of catalogs would change.
+// divided reports why nothing is written if the number of catalogs would change.
 func (o *RefreshOptions) divided(have, want int) error {
 	if want > have {
 		return fmt.Errorf("the instance types no longer fit into %d catalogs: create InstanceTypeCatalog %s/%s with the same template and patches, and no instance types",
@@ -145,7 +145,7 @@ func (o *RefreshOptions) divided(have, want int) error {
 		want, o.Namespace, partName(o.Name, have-1))
 }
 
-// refreshed returns the catalogs with the imported instance types. What a catalog says itself of one stays, but for the offerings.
+// refreshed returns the catalogs with the imported instance types. What a catalog declares itself of one stays, but for the offerings.
 func refreshed(before []*v1alpha1.InstanceTypeCatalog, imported []v1alpha1.CatalogInstanceType) ([]*v1alpha1.InstanceTypeCatalog, error) {
 	known := map[string]*v1alpha1.CatalogInstanceType{}
 	for _, c := range before {

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Package check is `autonode check`, which checks a management cluster, or one Cluster in it, for what AutoNode needs, and says how to provide
+// Package check is `autonode check`, which checks a management cluster, or one Cluster in it, for what AutoNode needs, and reports how to provide
 // what is missing.
 package check
 

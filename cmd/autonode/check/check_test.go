@@ -52,7 +52,7 @@ func TestReport(t *testing.T) {
 		g.Expect(lines(t, report)).To(HaveSuffix("✗ HostedCluster a/b: ReleaseResolved (ReleaseMissing): there is none\n    set spec.release.image, or the operator's flag --karpenter-image\n"))
 		g.Expect(report.err()).To(MatchError("1 of 3 checks failed; do what is below the lines with ✗, the first one first"))
 	})
-	t.Run("When something can't be read, it should tell what may not be read from what isn't there", func(t *testing.T) {
+	t.Run("When something can't be read, it should distinguish what may not be read from what isn't there", func(t *testing.T) {
 		report := &Report{}
 		report.unread("Secrets", apierrors.NewForbidden(schema.GroupResource{Resource: "secrets"}, "a", nil))
 		report.unread("HostedClusters", &meta.NoKindMatchError{})
@@ -104,7 +104,7 @@ func TestDefinitions(t *testing.T) {
 		change func(*managementCheck)
 		want   string
 	}{
-		{"When they are this program's, it should count them", func(*managementCheck) {}, "✓ CustomResourceDefinitions: 5 are of AutoNode's as this program knows them"},
+		{"When they are this program's, it should count them", func(*managementCheck) {}, "✓ CustomResourceDefinitions: 5 are of AutoNode's, in this program's version"},
 		{"When one is older, it should name what it lacks", func(m *managementCheck) { delete(spec(m, hostedClusters), "nodeDrain") },
 			"✗ CustomResourceDefinition " + hostedClusters + ": it is older than this program: it lacks spec.nodeDrain\n"},
 		{"When one is newer, it should name what it has", func(m *managementCheck) {

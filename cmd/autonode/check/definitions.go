@@ -52,7 +52,7 @@ func (m *managementCheck) autoNode() (installed bool) {
 	case len(missing) > 0:
 		m.wrong(subject, upgrade, "missing: %s", strings.Join(missing, ", "))
 	case len(right) > 0:
-		m.ok(subject, "%s of AutoNode's as this program knows them", english.Plural(len(right), "is", "are"))
+		m.ok(subject, "%s of AutoNode's, in this program's version", english.Plural(len(right), "is", "are"))
 	}
 	return installed
 }

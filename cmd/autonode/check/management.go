@@ -379,7 +379,7 @@ func (m *managementCheck) hostedClusters(ctx context.Context) {
 	for i := range list.Items {
 		hostedCluster := &list.Items[i]
 		key := client.ObjectKeyFromObject(hostedCluster).String()
-		more := fmt.Sprintf("; `autonode check %s` says more", key)
+		more := fmt.Sprintf("; `autonode check %s` shows more", key)
 		switch wrong := condition.WrongOfHostedCluster(hostedCluster); {
 		case len(wrong) > 0:
 			c := &wrong[0]

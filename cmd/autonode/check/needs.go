@@ -34,7 +34,7 @@ func ControlPlane(cluster *clusterv1.Cluster) []Check {
 	r, key := &Report{}, client.ObjectKeyFromObject(cluster)
 	subject, see := "Cluster "+key.String(), fmt.Sprintf("see `kubectl -n %s describe cluster %s`, and the logs of its providers", key.Namespace, key.Name)
 	if !cluster.DeletionTimestamp.IsZero() {
-		r.wrong(subject, "let it go, or choose another Cluster", "it is being deleted")
+		r.wrong(subject, "wait until it is gone, or choose another Cluster", "it is being deleted")
 		return r.Checks
 	}
 	if annotations.IsPaused(cluster, cluster) {
@@ -179,7 +179,7 @@ func (t *templates) objectOf(kind schema.GroupKind) (*metav1.PartialObjectMetada
 	return object, nil
 }
 
-// notServed says why there is no object of a kind.
+// notServed reports why there is no object of a kind.
 func notServed(kind schema.GroupKind, err error) error {
 	if meta.IsNoMatchError(err) {
 		return fmt.Errorf("the management cluster serves no %s; install its provider, or correct the name", kind)

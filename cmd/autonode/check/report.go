@@ -34,9 +34,9 @@ type Check struct {
 	// Subject is an object, as its kind and name, or a capability such as "Kubernetes".
 	Subject string `json:"subject"`
 	Result  Result `json:"result"`
-	// Message says what is, and why that is wrong.
+	// Message reports what is, and why that is wrong.
 	Message string `json:"message"`
-	// Fix says what to do. It is set unless the result is OK.
+	// Fix reports what to do. It is set unless the result is OK.
 	Fix string `json:"fix,omitempty"`
 }
 
@@ -74,7 +74,7 @@ func (r *Report) condition(subject string, c *metav1.Condition) {
 	r.wrong(subject, condition.Fix(c.Reason), "%s (%s): %s", c.Type, c.Reason, c.Message)
 }
 
-// unread adds that something couldn't be read, which says nothing about it.
+// unread adds that something couldn't be read, which proves nothing about it.
 func (r *Report) unread(subject string, err error) {
 	if apierrors.IsForbidden(err) {
 		r.warn(subject, "let a user who may read it run this check, or ask for the right", "not checked: %s", err)

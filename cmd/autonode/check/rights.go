@@ -87,7 +87,7 @@ func (m *managementCheck) needed() ([]permission, error) {
 	return all, nil
 }
 
-// operatorRights asks the API server whether the operator may do what it needs to.
+// operatorRights checks with the API server whether the operator may do what it needs to.
 func (m *managementCheck) operatorRights(ctx context.Context) {
 	const subject = "Rights of the operator"
 	if len(m.operators) == 0 {
@@ -132,7 +132,7 @@ func (m *managementCheck) operatorRights(ctx context.Context) {
 	}
 }
 
-// userRights asks whether the user may turn AutoNode on.
+// userRights checks whether the user may turn AutoNode on.
 func (m *managementCheck) userRights(ctx context.Context) {
 	const subject = "Your rights"
 	var lacks []string

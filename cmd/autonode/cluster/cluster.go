@@ -99,7 +99,7 @@ func (f *Flags) Config() (*rest.Config, error) {
 	return config, nil
 }
 
-// Scheme knows the kinds of the management cluster that commands read and write.
+// Scheme has the kinds of the management cluster that commands read and write.
 func Scheme() (*runtime.Scheme, error) {
 	scheme := runtime.NewScheme()
 	for _, add := range []func(*runtime.Scheme) error{

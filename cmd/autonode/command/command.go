@@ -99,7 +99,7 @@ func subcommand(cmd *cobra.Command, args []string) error {
 	return errors.New(text + fmt.Sprintf("; see `%s --help`", cmd.CommandPath()))
 }
 
-// ExactlyOne wants one argument and says what it is for if it is missing.
+// ExactlyOne requires one argument, and explains what it is for if it is missing.
 func ExactlyOne(name, what string) cobra.PositionalArgs {
 	return func(cmd *cobra.Command, args []string) error {
 		if len(args) == 0 || args[0] == "" {
@@ -113,7 +113,7 @@ func missing(cmd *cobra.Command, name, what string) error {
 	return fmt.Errorf("%s is missing: %s; see `%s --help`", name, what, cmd.CommandPath())
 }
 
-// ExactlyTwo wants two arguments, and says what both are for if one is missing.
+// ExactlyTwo requires two arguments, and explains what both are for if one is missing.
 func ExactlyTwo(first, second, what string) cobra.PositionalArgs {
 	return func(cmd *cobra.Command, args []string) error {
 		switch len(args) {
@@ -128,7 +128,7 @@ func ExactlyTwo(first, second, what string) cobra.PositionalArgs {
 	}
 }
 
-// AtMostOne wants one argument or none.
+// AtMostOne requires one argument or none.
 func AtMostOne(name string) cobra.PositionalArgs {
 	return func(_ *cobra.Command, args []string) error {
 		if len(args) > 1 {
@@ -138,7 +138,7 @@ func AtMostOne(name string) cobra.PositionalArgs {
 	}
 }
 
-// NoArgs wants no argument.
+// NoArgs requires no argument.
 func NoArgs(cmd *cobra.Command, args []string) error {
 	if len(args) > 0 {
 		return fmt.Errorf("%q is too much: `%s` takes flags only; see `%s --help`", args[0], cmd.CommandPath(), cmd.CommandPath())
@@ -146,7 +146,7 @@ func NoArgs(cmd *cobra.Command, args []string) error {
 	return nil
 }
 
-// RequireFlags makes flags of a command required, and says what one is for if it is missing. RunE is set before.
+// RequireFlags makes flags of a command required, and explains what one is for if it is missing. RunE is set before.
 func RequireFlags(cmd *cobra.Command, flags ...string) {
 	run := cmd.RunE
 	cmd.RunE = func(cmd *cobra.Command, args []string) error {

@@ -45,7 +45,7 @@ func TestNextStep(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			g, got := NewWithT(t), nextStep(test.err)
 			g.Expect(got).To(MatchError(ContainSubstring(test.want)))
-			g.Expect(got).To(MatchError(HavePrefix(test.err.Error())), "it still says what happened")
+			g.Expect(got).To(MatchError(HavePrefix(test.err.Error())), "it still reports what happened")
 		})
 	}
 	t.Run("When an error is another one, or none, it should stay as it is", func(t *testing.T) {

@@ -56,18 +56,18 @@ func plain(err error) error {
 	return &plainError{err, text}
 }
 
-// wants are what the values of flags look like, by the flag's type.
-var wants = map[string]string{
+// forms are what the values of flags look like, by the flag's type.
+var forms = map[string]string{
 	"bool": "true or false", "int": "a whole number", "int32": "a whole number", "int64": "a whole number", "float64": "a number",
 	"duration": "a duration, such as 90s or 5m", "stringToString": "KEY=VALUE",
 }
 
-// FlagError says what is wrong with a flag, and where its use is explained.
+// FlagError reports what is wrong with a flag, and where its use is explained.
 func FlagError(path string, err error) error {
 	var invalid *pflag.InvalidValueError
 	if errors.As(err, &invalid) {
 		flag := invalid.GetFlag()
-		if want := wants[flag.Value.Type()]; want != "" {
+		if want := forms[flag.Value.Type()]; want != "" {
 			return fmt.Errorf("--%s %q: want %s; see `%s --help`", flag.Name, invalid.GetValue(), want, path)
 		}
 	}

@@ -45,7 +45,7 @@ func TestPlain(t *testing.T) {
 		"When a number isn't one, it should show it":                       {number(strconv.ParseInt("x", 10, 64)), `"x" isn't a number that fits`},
 		"When a duration has no unit, it should show it":                   {duration(time.ParseDuration("5")), `missing unit in duration "5"`},
 		"When an error names a type of Go, it should name the kind":        {errors.New("no kind *v1beta1.HostedCluster"), "no kind HostedCluster"},
-		"When an error says nothing of Go, it should stay as it is":        {io.ErrUnexpectedEOF, "unexpected EOF"},
+		"When an error has nothing of Go's, it should stay as it is":       {io.ErrUnexpectedEOF, "unexpected EOF"},
 		"When an API version is named, it should stay as it is":            {errors.New("no matches for kind in autonode.io/v1beta1"), "no matches for kind in autonode.io/v1beta1"},
 		"When an address looks like a type of Go, it should stay as it is": {errors.New("dial tcp: lookup api.example.com"), "dial tcp: lookup api.example.com"},
 	} {

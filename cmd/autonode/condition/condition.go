@@ -17,7 +17,7 @@ var pipeline = []string{
 	v1beta1.NodeClassReady, v1beta1.OfferingsAvailable, v1beta1.NodeIdentityEnforced, v1beta1.ImageOverridden, v1beta1.NodesUpToDate,
 }
 
-// expected are reasons of False conditions with which nothing is wrong: they take time, or a person wants it so.
+// expected are reasons of False conditions with which nothing is wrong: they take time, or a person intends them.
 var expected = map[string]bool{
 	v1beta1.AutoNodeNotConfiguredReason: true, v1beta1.PausedReason: true, v1beta1.AutoNodeProgressingReason: true, v1beta1.AutoNodeUpgradingReason: true,
 	v1beta1.AutoNodeDrainingReason: true, v1beta1.NodesOutdatedReason: true, v1beta1.NodesAheadReason: true, v1beta1.NodeUpgradeHeldReason: true,

@@ -9,17 +9,17 @@ import (
 	"github.com/autonode-io/autonode/api/v1beta1"
 )
 
-// Fix says what to do about a reason of a wrong condition. The condition's message has the names; for a reason that this program doesn't know,
+// Fix reports what to do about a reason of a wrong condition. The condition's message has the names; for a reason that this program doesn't know,
 // it has the rest, too.
 func Fix(reason string) string {
-	return cmp.Or(fixes[reason], "do what the message says; docs/failures.md and docs/node-class.md explain the reason "+reason)
+	return cmp.Or(fixes[reason], "do what the message names; docs/failures.md and docs/node-class.md explain the reason "+reason)
 }
 
 // fixes are what to do, by reason.
 var fixes = map[string]string{
 	v1beta1.ControlPlaneNamespaceForbiddenReason: "recreate the HostedCluster without spec.controlPlaneNamespace, or with another name",
 	v1beta1.ConsentMissingReason:                 "annotate the Cluster or its Namespace with " + v1beta1.ConsentAnnotation + ", or correct spec.infraID and spec.controlPlaneNamespace",
-	v1beta1.NamespaceAccessMissingReason:         "bind ClusterRole " + v1beta1.SharedNamespaceRole + " to the operator's ServiceAccount in the namespace, as the message says",
+	v1beta1.NamespaceAccessMissingReason:         "bind ClusterRole " + v1beta1.SharedNamespaceRole + " to the operator's ServiceAccount in the namespace, as in the message",
 	v1beta1.PlatformUnsupportedReason:            "choose another platform, or upgrade the operator",
 	v1beta1.ClusterNotFoundReason:                "create the Cluster, or correct spec.infraID",
 	v1beta1.ClusterDeletingReason:                "delete the HostedCluster too, or remove spec.autoNode",
@@ -58,11 +58,11 @@ var fixes = map[string]string{
 	v1beta1.AutoNodeEvaluationFailedReason: "correct what the message names; the operator retries",
 
 	v1beta1.NodeImageOlderReason:         "provide a machine template whose image has the payload's Kubernetes version",
-	v1beta1.NodeVersionUnsupportedReason: "let Karpenter replace the nodes: remove what the message says blocks it",
+	v1beta1.NodeVersionUnsupportedReason: "let Karpenter replace the nodes: remove what blocks it, which the message names",
 	v1beta1.ApprovedByAnotherReason:      "take the permission away from the other approver: docs/node-identity.md",
 	v1beta1.OverrideInvalidReason:        "correct or remove the annotation " + v1beta1.OverrideImageAnnotation,
 	v1beta1.FeatureGateNotAllowedReason:  "remove the feature gate from spec.autoNode, or have the platform allow it in --karpenter-settings",
-	v1beta1.FeatureGateUnsupportedReason: "provide what the message says that the guest lacks, or remove the feature gate",
+	v1beta1.FeatureGateUnsupportedReason: "provide what the guest lacks, which the message names, or remove the feature gate",
 	v1beta1.NodeClassNotReadyReason:      "correct what the message of the node class names",
 	v1beta1.NodeClassPendingReason:       "check Karpenter's pods and their logs if this persists",
 

@@ -35,7 +35,7 @@ import (
 	"github.com/autonode-io/autonode/cmd/autonode/watch"
 )
 
-// errNotServed says that a cluster lacks a kind.
+// errNotServed reports that a cluster lacks a kind.
 func errNotServed(kind string) error {
 	return fmt.Errorf("this cluster doesn't serve %s, so it isn't a management cluster with AutoNode; choose another with --context or --kubeconfig", kind)
 }

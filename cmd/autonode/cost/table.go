@@ -250,7 +250,7 @@ func dollarsOr(amount float64, unknown bool) string {
 	return printer.Dollars(amount)
 }
 
-// summary says what an account's machines cost, and why that is less than on demand.
+// summary reports what an account's machines cost, and why that is less than on demand.
 func summary(c *accountCost) string {
 	total := &c.Total
 	text := fmt.Sprintf("%s: %s for %s an hour", cmp.Or(message.Line(c.name), "without an account"), english.Plural(int(total.Machines), "machine", ""), printer.Dollars(total.Paid))

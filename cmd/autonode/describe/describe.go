@@ -47,7 +47,7 @@ func newClusterCommand() *cobra.Command {
 
 The command reads the management cluster: the HostedCluster, its Cluster, Karpenter and the Machines. With
 --guest-kubeconfig or --guest-context it reads the guest, too: node classes, NodePools, NodeClaims and nodes. A line
-begins with ! where a condition says that something is wrong. The last line repeats the first of them: what comes after
+begins with ! where a condition reports that something is wrong. The last line repeats the first of them: what comes after
 it often waits for it.`,
 		Example: `  autonode describe cluster clusters/blue
   autonode describe cluster blue -n clusters --guest-kubeconfig blue.kubeconfig`,

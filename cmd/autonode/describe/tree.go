@@ -31,7 +31,7 @@ const maxMessage = 240
 // item is a line of the tree, with those below it.
 type item struct {
 	text string
-	// wrong says what is wrong with it; empty if nothing is.
+	// wrong reports what is wrong with it; empty if nothing is.
 	wrong string
 	below []*item
 }

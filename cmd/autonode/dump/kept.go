@@ -10,7 +10,7 @@ import (
 )
 
 // What of an object stays, beside its metadata and its conditions: a field alone stays whole, and of one with braces these fields. Of all
-// other fields, and of kinds that aren't here, the names stay. docs/cli.md says so.
+// other fields, and of kinds that aren't here, the names stay. docs/cli.md lists them.
 const (
 	keptContainer = ` name image imagePullPolicy resources ports restartPolicy securityContext volumeMounts{name mountPath readOnly} env{name valueFrom}
 		envFrom{configMapRef secretRef prefix} `
@@ -40,7 +40,7 @@ const (
 	keptBootstrap = `spec{` + keptRegistration + ` template{metadata spec{` + keptRegistration + `}}}
 		status{ready initialization dataSecretName observedGeneration failureReason failureMessage}`
 
-	// What profiles read, and what says where a machine is and what it boots. Names of different providers are side by side: a template of
+	// What profiles read, and what reports where a machine is and what it boots. Names of different providers are side by side: a template of
 	// one is text, and of another an object.
 	keptInfrastructureSpec = ` providerID instanceID failureDomain failureDomains zone zones region location controlPlaneEndpoint
 		instanceType vmSize type flavor className os osDisk{osType diskSizeGB} capacityType marketType spotMarketOptions spotVMOptions provisioningModel preemptible

@@ -31,7 +31,7 @@ func TestKeptParses(t *testing.T) {
 	}
 }
 
-// TestKeptOfProfiles has every field by which Karpenter knows what a machine has and what became of it.
+// TestKeptOfProfiles has every field by which Karpenter finds out what a machine has and what became of it.
 func TestKeptOfProfiles(t *testing.T) {
 	g := NewWithT(t)
 	files := os.DirFS("../../../assets/infrastructure")

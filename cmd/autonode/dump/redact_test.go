@@ -31,7 +31,7 @@ func TestObject(t *testing.T) {
 	for name, test := range map[string]struct {
 		object string
 		own    bool
-		// kept is what has to stay, because it says what is wrong.
+		// kept is what has to stay, because it reports what is wrong.
 		kept []string
 	}{
 		"When it is a Secret, its name and type should be all that stays": {

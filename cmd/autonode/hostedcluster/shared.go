@@ -24,7 +24,7 @@ func sharesNamespace(ctx context.Context, management client.Client, cluster clie
 	for _, list := range []client.ObjectList{clusters, hostedClusters} {
 		err := management.List(ctx, list, client.InNamespace(cluster.Namespace))
 		if meta.IsNoMatchError(err) || notInstalled(err) {
-			return false, nil // the inspection says so
+			return false, nil // the inspection warns of it
 		}
 		if err != nil {
 			return false, fmt.Errorf("looking for other Clusters in namespace %s: %w; or decide with --shared-namespace=false", cluster.Namespace, err)

@@ -35,7 +35,7 @@ type Options struct {
 	Operator      Operator
 }
 
-// Operator says what the operator of this program's version would reject.
+// Operator checks what the operator of this program's version would reject.
 type Operator struct {
 	// CheckArguments is of further arguments, CheckSettings of the content of the file of Karpenter's settings.
 	CheckArguments func([]string) error

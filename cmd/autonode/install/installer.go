@@ -118,7 +118,7 @@ func (i *Installer) ready(ctx context.Context, object *unstructured.Unstructured
 		live := &unstructured.Unstructured{}
 		live.SetGroupVersionKind(object.GroupVersionKind())
 		if err := i.Management.Get(ctx, client.ObjectKeyFromObject(object), live); err != nil {
-			last = cmp.Or(last, err.Error()) // the last one says that there is no time for another request
+			last = cmp.Or(last, err.Error()) // the last one reports that there is no time for another request
 			return false, nil                // an API server may be away for a moment; the timeout ends it
 		}
 		done, why := check(live)
@@ -241,7 +241,7 @@ func (i *Installer) remove(ctx context.Context, objects []*unstructured.Unstruct
 		live := &unstructured.Unstructured{}
 		var unread error
 		err := wait.PollUntilContextTimeout(ctx, interval, i.Timeout, true, func(context.Context) (bool, error) {
-			// A read has a time of its own: one that the end of the wait cut short would hide what the API server says of the object.
+			// A read has a time of its own: one that the end of the wait cut short would hide what the API server reports about the object.
 			read, cancel := context.WithTimeout(ctx, readTimeout)
 			defer cancel()
 			found := &unstructured.Unstructured{}
@@ -262,7 +262,7 @@ func (i *Installer) remove(ctx context.Context, objects []*unstructured.Unstruct
 	return nil
 }
 
-// holdup is why an object that is being deleted is still there, as far as it says so: what its API server told last, a condition, or its finalizers.
+// holdup is why an object that is being deleted is still there, as far as that is known: what its API server reported last, a condition, or its finalizers.
 func holdup(live *unstructured.Unstructured, unread error) string {
 	if unread != nil {
 		return ": " + unread.Error()

@@ -222,7 +222,7 @@ other  batch     -     -     -         -        -    -       0     10s  launchin
 }
 
 func TestNodesOutput(t *testing.T) {
-	t.Run("When a script asks for nodes, it should get fields, without those that aren't known", func(t *testing.T) {
+	t.Run("When a script requests nodes, it should get fields, without those that aren't known", func(t *testing.T) {
 		waiting := ready("waiting", func(claim *karpv1.NodeClaim) {
 			claim.Status.NodeName = ""
 			claim.StatusConditions().SetUnknown(karpv1.ConditionTypeRegistered)

@@ -54,7 +54,7 @@ type row struct {
 	pods    int
 	created time.Time
 	age     string
-	// state says why it isn't ready, goes, or stays. Empty if there is nothing to say.
+	// state reports why it isn't ready, goes, or stays. Empty if there is nothing to say.
 	state string
 }
 
@@ -178,7 +178,7 @@ func fraction(part, whole float64) float64 {
 	return part / whole
 }
 
-// state says what happens to a NodeClaim now: it comes, goes, is to go, or stays.
+// state reports what happens to a NodeClaim now: it comes, goes, is to go, or stays.
 func (v *view) state(claim *karpv1.NodeClaim, node *corev1.Node, r *row, blocker string, reason *corev1.Event) string {
 	withBlocker := func(state string) string {
 		if blocker != "" {

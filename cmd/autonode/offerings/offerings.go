@@ -188,7 +188,7 @@ func printTable(to io.Writer, listed Listed) error {
 	return nil
 }
 
-// available says why nothing launches from a template now, or yes.
+// available reports why nothing launches from a template now, or yes.
 func available(t *v1alpha1.TemplateStatus) string {
 	switch reason, known := reasons[t.Unavailable]; {
 	case t.Unavailable == "":

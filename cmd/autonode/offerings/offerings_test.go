@@ -74,7 +74,7 @@ default: OfferingsAvailable is True (QuotaExhausted): quota "on-demand G and VT 
 			name: "When one node class is named, it should show that one alone", nodeClass: "second", output: "name",
 			classes: []v1alpha1.ClusterAPINodeClass{classOf("second", 0, nil, later), classOf("default", 0, nil, small)}, want: "\nx\n",
 		}, {
-			name: "When a script asks, it should get the status", output: "yaml", classes: []v1alpha1.ClusterAPINodeClass{classOf("default", 0, nil, later)},
+			name: "When a script needs it, it should get the status", output: "yaml", classes: []v1alpha1.ClusterAPINodeClass{classOf("default", 0, nil, later)},
 			want: `
 nodeClasses:
 - name: default

@@ -78,7 +78,7 @@ type releases struct {
 	target string
 }
 
-// credentials are those that the registry asks for.
+// credentials are those that the registry requests.
 var credentials = authn.AuthConfig{Username: "releaser", Password: "secret"}
 
 // startRegistry starts a registry, and returns its host.

@@ -71,12 +71,12 @@ func TestTemplatesRender(t *testing.T) {
        {op: add, path: /spec/ami, valueFrom: {variable: image.cloud.mars-1}}]`
 	for name, tc := range map[string]struct {
 		files, args []string
-		wants       []string
+		want        []string
 		mention     string
 	}{
 		"When the patches apply, it should print what would be made": {
 			files: []string{templateNodeClass, cloudTemplate("c4-large", patches)}, args: []string{"--capacity-type", "spot", "--zone", "a", "--cluster-name", "blue"},
-			wants: []string{
+			want: []string{
 				"# CloudMachineTemplate default/c4-large as c4-large\n---\napiVersion: infrastructure.cluster.x-k8s.io/v1\nkind: CloudMachine\n",
 				"  ami: image.cloud.mars-1\n  disks:\n  - size: 10\n  market: spot\n  size: large\n  zone: a\n",
 				"kind: RKE2Config\n", "    nodeTaints:\n    - karpenter.sh/unregistered:NoExecute\n",
@@ -85,12 +85,12 @@ func TestTemplatesRender(t *testing.T) {
 		},
 		"When one source's patches don't apply, it should print the others and say which": {
 			files:   []string{templateNodeClass, cloudTemplate("c4-large", patches) + "---\n" + cloudTemplate("bad", "[{op: remove, path: /spec/spot}]")},
-			wants:   []string{"c4-large as c4-large", "market: on-demand"},
+			want:    []string{"c4-large as c4-large", "market: on-demand"},
 			mention: "CloudMachineTemplate default/bad: annotation karpenter.cluster.x-k8s.io/infrastructure-patches: patch 0 (remove /spec/spot): /spec/spot doesn't exist",
 		},
 		"When one source is named, it should print that one alone": {
 			files: []string{templateNodeClass, cloudTemplate("c4-large", patches) + "---\n" + cloudTemplate("bad", "[{op: remove, path: /spec/spot}]")}, args: []string{"--source", "c4-large"},
-			wants: []string{"c4-large as c4-large"},
+			want: []string{"c4-large as c4-large"},
 		},
 		"When the bootstrap template is missing, it should say so": {
 			files: []string{strings.Split(templateNodeClass, "---")[0], cloudTemplate("c4-large", patches)}, mention: `RKE2ConfigTemplate.bootstrap.cluster.x-k8s.io "default" not found`,
@@ -98,7 +98,7 @@ func TestTemplatesRender(t *testing.T) {
 		"When nothing is selected, it should say so":    {files: []string{templateNodeClass}, mention: "selects none of the objects"},
 		"When there is no node class, it should say so": {files: []string{cloudTemplate("c4-large", patches)}, mention: "0 ClusterAPINodeClasses and 0 HostedClusters; want one of either"},
 		"When there is a HostedCluster instead of a node class, it should take its default one": {
-			files: []string{hostedCluster + "---\n" + strings.Split(templateNodeClass, "---\n")[1], cloudTemplate("c4-large", patches)}, wants: []string{"c4-large as c4-large"},
+			files: []string{hostedCluster + "---\n" + strings.Split(templateNodeClass, "---\n")[1], cloudTemplate("c4-large", patches)}, want: []string{"c4-large as c4-large"},
 		},
 		"When the HostedCluster has AutoNode off, it should say so": {files: []string{strings.Split(hostedCluster, "  autoNode:")[0]}, mention: "HostedCluster blue has no spec.autoNode"},
 		"When a source makes no spot machines, it should say what it makes, rather than print one": {
@@ -132,7 +132,7 @@ func TestTemplatesRender(t *testing.T) {
 			} else {
 				g.Expect(err).To(MatchError(ContainSubstring(tc.mention)))
 			}
-			for _, want := range tc.wants {
+			for _, want := range tc.want {
 				g.Expect(out.String()).To(ContainSubstring(want))
 			}
 		})

@@ -39,7 +39,7 @@ func newServer(config *rest.Config) (*server, error) {
 	return &server{host: config.Host, client: client.RESTClient()}, nil
 }
 
-// probe asks the API server, at most once in probeInterval. One that denies the request answers.
+// probe queries the API server, at most once in probeInterval. One that denies the request answers.
 func (s *server) probe(ctx context.Context, now time.Time) {
 	if now.Sub(s.asked) < probeInterval {
 		return
