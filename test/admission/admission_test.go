@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Package admission_test asks a real API server what it admits: api/testdata holds one file a case. A comment in the first line
+// Package admission_test tests what a real API server admits: api/testdata holds one file a case. A comment in the first line
 // names the error that the last object of the file has to meet; without it every object is admitted.
 package admission_test
 
@@ -53,7 +53,7 @@ func TestAdmission(t *testing.T) {
 	g.Expect(files).NotTo(BeEmpty())
 	for _, file := range files {
 		name := strings.TrimSuffix(strings.TrimPrefix(file, testdata), ".yaml")
-		t.Run("When "+name+" is applied, it should be admitted as its file says", func(t *testing.T) {
+		t.Run("When "+name+" is applied, it should be admitted as its file declares", func(t *testing.T) {
 			g := NewWithT(t)
 			content, err := os.ReadFile(file)
 			g.Expect(err).NotTo(HaveOccurred())

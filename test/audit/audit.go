@@ -13,7 +13,7 @@ import (
 	rbacv1 "k8s.io/api/rbac/v1"
 )
 
-// Identity is who asks: one ServiceAccount, or those of several tenants that have the same job.
+// Identity is who sends requests: one ServiceAccount, or those of several tenants that have the same job.
 type Identity struct {
 	// Name is what findings and exceptions call it.
 	Name string

@@ -19,7 +19,7 @@ const (
 	decisionAnnotation = "authorization.k8s.io/decision"
 	reasonAnnotation   = "authorization.k8s.io/reason"
 
-	// unmapped is what the admission plugin OwnerReferencesPermissionEnforcement says of an owner whose kind it doesn't know.
+	// unmapped is what the admission plugin OwnerReferencesPermissionEnforcement reports about an owner whose kind it doesn't know.
 	unmapped = "cannot find RESTMapping"
 )
 

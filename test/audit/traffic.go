@@ -13,7 +13,7 @@ import (
 type Request struct {
 	// User asked; of nodes and of bootstrap tokens, all are one.
 	User string `json:"user"`
-	// Agent is the program that asked, with the controller in it where the program says that.
+	// Agent is the program that asked, with the controller in it where the program reports that.
 	Agent string `json:"agent"`
 	Verb  string `json:"verb"`
 	// Resource has the subresource, if any.

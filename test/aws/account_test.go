@@ -134,7 +134,7 @@ func (h *hosted) publish(t *testing.T, endpoint string) {
 		file, err := image.ConfigFile()
 		g.Expect(err).NotTo(HaveOccurred())
 		config := *file.Config.DeepCopy()
-		// The client that the AWS SDK makes itself, to become a role, knows only its own variable.
+		// The client that the AWS SDK makes itself, to become a role, reads only its own variable.
 		config.Env = append(config.Env, "AWS_ENDPOINT_URL="+endpoint, "AWS_ENDPOINT_URL_STS="+endpoint)
 		image, err = mutate.Config(image, config)
 		g.Expect(err).NotTo(HaveOccurred())
@@ -276,7 +276,7 @@ func (h *hosted) is(g Gomega, ctx context.Context, kind string, status metav1.Co
 	g.Expect(found.ObservedGeneration).To(Equal(read.Generation))
 }
 
-// waitRuns waits until Karpenter of a payload runs and AutoNode says so.
+// waitRuns waits until Karpenter of a payload runs and AutoNode reports it.
 func (h *hosted) waitRuns(t *testing.T, release string) {
 	t.Helper()
 	NewWithT(t).Eventually(func(g Gomega, ctx context.Context) {

@@ -15,7 +15,7 @@ import (
 	"github.com/autonode-io/autonode/test/world/ec2"
 )
 
-// What EC2 refuses, or takes away, ends as docs/failures.md says.
+// What EC2 refuses, or takes away, ends as docs/failures.md states.
 func TestFailures(t *testing.T) {
 	c := acquire(t, green)
 	spot := []string{karpv1.CapacityTypeSpot}

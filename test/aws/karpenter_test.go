@@ -32,7 +32,7 @@ func TestKarpenterAWS(t *testing.T) {
 		run  func(*testing.T)
 	}{
 		{"When AutoNode is enabled with platform AWS, it should run Karpenter's AWS provider, which becomes its role by the guest's token", h.enables},
-		{"When pods are pending, they should run on nodes that CreateFleet made, each the instance that it says it is", h.runsPods},
+		{"When pods are pending, they should run on nodes that CreateFleet made, each the instance that it claims to be", h.runsPods},
 		{"When a type has no capacity, Karpenter should take the next, and an instance that is interrupted or terminated should be replaced", h.livesWithFailures},
 		{"When the payload changes, it should roll Karpenter and disrupt no node", h.rollsKarpenter},
 		{"When the image of the node class changes, it should replace the nodes, and the HostedCluster should say that they are up to date", h.upgradesNodes},

@@ -26,7 +26,7 @@ import (
 func TestLaunch(t *testing.T) {
 	c := acquire(t, blue)
 
-	t.Run("When a template says no capacity, it should have what EC2 says of its type", func(t *testing.T) {
+	t.Run("When a template declares no capacity, it should have what EC2 reports about its type", func(t *testing.T) {
 		g := NewWithT(t)
 		template := &unstructured.Unstructured{}
 		template.SetGroupVersionKind(awsVersion.WithKind("AWSMachineTemplate"))

@@ -176,7 +176,7 @@ func round(tb testing.TB, instanceTypes []*karpcloudprovider.InstanceType, pods 
 	return len(results.NewNodeClaims)
 }
 
-// cpuTime is what this process has used. Unlike the duration of a round it says something beside other work.
+// cpuTime is what this process has used. Unlike the duration of a round it means something beside other work.
 func cpuTime(tb testing.TB) time.Duration {
 	tb.Helper()
 	usage := syscall.Rusage{}

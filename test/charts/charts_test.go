@@ -232,7 +232,7 @@ func TestSchema(t *testing.T) {
 		"When Karpenter has an unknown setting, it should be named":                {"karpenter.replicas=3", "additional properties 'replicas' not allowed"},
 		"When Karpenter has a feature gate that isn't allowed, it should be named": {"karpenter.featureGates.Quantum=true", "additional properties 'Quantum' not allowed"},
 		"When Karpenter's batch isn't a duration, it should be refused":            {"karpenter.batchMaxDuration=soon", "'/karpenter/batchMaxDuration'"},
-		"When Karpenter asks for a GPU, it should be refused":                      {"karpenter.resources.limits.gpu=1", "additional properties 'gpu' not allowed"},
+		"When Karpenter requests a GPU, it should be refused":                      {"karpenter.resources.limits.gpu=1", "additional properties 'gpu' not allowed"},
 		"When the memory overhead isn't a percentage, it should be refused":        {"karpenter.vmMemoryOverhead=7", "'/karpenter/vmMemoryOverhead'"},
 		"When an egress rule has no port, it should be refused":                    {"networkPolicy.extraEgress[0].to[0].ipBlock.cidr=10.0.0.0/8", "missing property 'ports'"},
 	} {
@@ -244,7 +244,7 @@ func TestSchema(t *testing.T) {
 }
 
 func TestSettings(t *testing.T) {
-	t.Run("When the operator knows a setting of Karpenter, the values and their schema should have it", func(t *testing.T) {
+	t.Run("When the operator has a setting of Karpenter, the values and their schema should have it", func(t *testing.T) {
 		g := NewWithT(t)
 		want := fieldsOf(reflect.TypeFor[component.Settings]())
 		var defaults struct {
@@ -256,7 +256,7 @@ func TestSettings(t *testing.T) {
 		g.Expect(keys(defaults.Karpenter)).To(Equal(want))
 		g.Expect(properties(t, Operator)["karpenter"]).To(HaveField("Properties", WithTransform(keys[schema], Equal(want))))
 	})
-	t.Run("When the operator knows a feature gate, the schema should let platforms and HostedClusters set it", func(t *testing.T) {
+	t.Run("When the operator has a feature gate, the schema should let platforms and HostedClusters set it", func(t *testing.T) {
 		g := NewWithT(t)
 		settings := properties(t, Operator)["karpenter"].Properties
 		g.Expect(keys(settings["featureGates"].Properties)).To(Equal(featuregate.Names()))

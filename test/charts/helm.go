@@ -19,7 +19,7 @@ const (
 	Helm4 = "helm.sh/helm/v4/cmd/helm"
 )
 
-// KubeVersion is a flag for Helm where it asks no API server: what it takes for its version is set by Helm's own build alone.
+// KubeVersion is a flag for Helm where it queries no API server: what it takes for its version is set by Helm's own build alone.
 const KubeVersion = "--kube-version=1.36.3"
 
 // Helm is a program.

@@ -12,7 +12,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 )
 
-// Addon is the name by which clusterctl knows AutoNode, and Core what `clusterctl init --core` takes.
+// Addon is AutoNode's name for clusterctl, and Core what `clusterctl init --core` takes.
 const (
 	Addon = "autonode"
 	Core  = "cluster-api:" + coreVersion
@@ -25,7 +25,7 @@ const (
 // Repository is a folder that clusterctl installs AutoNode from, without the internet.
 //
 // Cluster API itself runs already where it is used, so its components are here but a namespace: `clusterctl init --core` makes clusterctl believe
-// that it installed it. clusterctl also wants to see that cert-manager works, by creating an Issuer and a Certificate: CertManager has their CRDs.
+// that it installed it. clusterctl also checks that cert-manager works, by creating an Issuer and a Certificate: CertManager has their CRDs.
 type Repository struct{ source, folder string }
 
 // NewRepository makes one in an empty folder. source is the root of AutoNode's source.

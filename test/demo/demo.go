@@ -226,7 +226,7 @@ func (d *demo) upgrade(ctx context.Context) error {
 	}
 	if _, err := d.await(ctx, "the history is complete", timeout,
 		d.conditionIs("NodesUpToDate=True", v1beta1.NodesUpToDate, metav1.ConditionTrue),
-		expectation{"history says Completed", d.completed},
+		expectation{"history reports Completed", d.completed},
 	); err != nil {
 		return err
 	}
@@ -312,7 +312,7 @@ func oneAtATime(replaced []string, most int, ever []string) error {
 }
 
 // awaitReplaced waits until all nodes of before have gone and every node is as wanted. It fails when more than one node is
-// disrupted at once, which is the NodePool's budget, when disrupted says of fewer nodes that they were, and when there is none.
+// disrupted at once, which is the NodePool's budget, when disrupted reports about fewer nodes that they were, and when there is none.
 func (d *demo) awaitReplaced(ctx context.Context, before []corev1.Node, disrupted func() (most int, ever []string), wanted func(*corev1.Node) bool) error {
 	var expectations []expectation
 	for left := len(before) - 1; left >= 0; left-- {

@@ -19,7 +19,7 @@ import (
 // barWidth is the width of a bar of utilization, in characters.
 const barWidth = 8
 
-// fleet is what a person wants to know of the nodes.
+// fleet is what people look for in a list of nodes.
 type fleet struct {
 	nodes []fleetNode
 	// price of all nodes, in US dollars an hour.

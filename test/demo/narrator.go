@@ -64,7 +64,7 @@ func (n *narrator) run(ctx context.Context, args ...string) error {
 	return nil
 }
 
-// expectation is one thing that has to happen. Its check says whether it has, and what can be seen meanwhile.
+// expectation is one thing that has to happen. Its check reports whether it has, and what can be seen meanwhile.
 type expectation struct {
 	name  string
 	check func(ctx context.Context) (done bool, seen string, err error)

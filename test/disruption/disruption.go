@@ -31,7 +31,7 @@ func Counts(claim *karpv1.NodeClaim) bool {
 		(claim.DeletionTimestamp != nil || conditions.IsTrue(karpv1.ConditionTypeDisruptionReason))
 }
 
-// Watch watches every change of every NodeClaim from now on. The function that it returns ends the watch and says how many nodes were
+// Watch watches every change of every NodeClaim from now on. The function that it returns ends the watch and reports how many nodes were
 // disrupted at once at most, and which nodes ever were, sorted.
 func Watch(ctx context.Context, guest client.WithWatch) (end func() (most int, ever []string), err error) {
 	most := 0
@@ -53,13 +53,13 @@ func Watch(ctx context.Context, guest client.WithWatch) (end func() (most int, e
 	}, nil
 }
 
-// catchUp waits until a watch has told what has happened until now: a busy machine is late with it, and who ends the watch may have seen more by a
+// catchUp waits until a watch has reported what has happened until now: a busy machine is late with it, and who ends the watch may have seen more by a
 // read.
 func catchUp(ctx context.Context, guest client.Reader, seen toolscache.Store) {
 	_ = wait.PollUntilContextCancel(ctx, 50*time.Millisecond, true, func(ctx context.Context) (bool, error) {
 		list := &karpv1.NodeClaimList{}
 		if err := guest.List(ctx, list); err != nil {
-			return true, err // without an API server nothing more will be told
+			return true, err // without an API server nothing more will be reported
 		}
 		objects := seen.List()
 		behind := len(objects) != len(list.Items)

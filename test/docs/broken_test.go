@@ -20,7 +20,7 @@ func TestBroken(t *testing.T) {
 			yamlBlock("apiVersion: karpenter.sh/v1\nkind: NodePool\nmetadata: {name: a}\nspec: {template: {spec: {nodeClassRef: {group: a, kind: b, name: c}, requirement: []}}}"),
 			`unknown field "spec.template.spec.requirement"`},
 		"When a part has no marker, it should ask for one": {
-			yamlBlock("spec:\n  pausedUntil: \"true\""), "no marker says what it is a part of"},
+			yamlBlock("spec:\n  pausedUntil: \"true\""), "no marker declares what it is a part of"},
 		"When a part breaks a CEL rule, it should quote the rule": {
 			"<!-- part of: HostedCluster -->\n" + yamlBlock("spec:\n  pausedUntil: tomorrow"), "pausedUntil has to be true, false, or a time"},
 		"When a part names a field that isn't there, it should name the field": {
@@ -33,7 +33,7 @@ func TestBroken(t *testing.T) {
 			yamlBlock("apiVersion: v1\nkind: ConfigMap\nmetadata: {name: a}\ndata: {a: b}\ndata: {}"), `key "data" already set`},
 		"When Cluster API's kind has an unknown field, it should name the field": {
 			yamlBlock("apiVersion: cluster.x-k8s.io/v1beta2\nkind: Cluster\nmetadata: {name: a}\nspec: {infrastructureReference: {}}"), "infrastructureReference"},
-		"When a foreign template says no capacity, it should say so": {
+		"When a foreign template declares no capacity, it should say so": {
 			yamlBlock("apiVersion: infrastructure.cluster.x-k8s.io/v1alpha1\nkind: KubevirtMachineTemplate\nmetadata: {name: a}\nspec: {template: {spec: {}}}"), "cpu"},
 		"When a template's annotation is malformed, it should name it": {
 			"<!-- part of: VSphereMachineTemplate -->\n" + yamlBlock("metadata: {annotations: {karpenter.cluster.x-k8s.io/price: cheap}}"), "karpenter.cluster.x-k8s.io/price"},

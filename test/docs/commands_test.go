@@ -191,7 +191,7 @@ func (s *shell) check(ctx context.Context, words []string) error {
 	return nil
 }
 
-// ourProgram asks a program whether it has a command with such flags: with --help behind them it parses them and does nothing.
+// ourProgram checks whether a program has a command with such flags: with --help behind them it parses them and does nothing.
 func ourProgram(ctx context.Context, dir, name string, args []string) error {
 	if slices.Contains(args, "--version") {
 		return nil
@@ -267,7 +267,7 @@ var (
 	waits  = []string{"wait", "rollout"}
 )
 
-// missing is what the API server says if nothing is wrong with a command but that it holds no such object. kubectl create secret leaves out the
+// missing is what the API server reports if nothing is wrong with a command but that it holds no such object. kubectl create secret leaves out the
 // reason.
 var missing = regexp.MustCompile(`\(NotFound\): .* not found|failed to create secret namespaces "[^"]+" not found|timed out waiting|no matching resources found|No resources found|No API token found`)
 

@@ -67,7 +67,7 @@ var numbers = []struct{ page, text, folder, name string }{
 }
 
 func TestNumbers(t *testing.T) {
-	t.Run("When a page has a number that the code knows, it should be the code's", func(t *testing.T) {
+	t.Run("When a page has a number that is in the code, it should be the code's", func(t *testing.T) {
 		constants := map[string]map[string]int64{}
 		for _, number := range numbers {
 			if constants[number.folder] == nil {
@@ -98,7 +98,7 @@ func TestNumberOf(t *testing.T) {
 		"14": 14, "60,000": 60000, "ten": 10, "two minutes": int64(2 * time.Minute), "30m": int64(30 * time.Minute), "15 s": int64(15 * time.Second),
 		"thirty seconds": int64(30 * time.Second), "eight hours": int64(8 * time.Hour), "128 MiB": 128 << 20,
 	} {
-		t.Run(fmt.Sprintf("When a page says %s, it should be read", text), func(t *testing.T) {
+		t.Run(fmt.Sprintf("When a page states %s, it should be read", text), func(t *testing.T) {
 			g := NewWithT(t)
 			got, err := numberOf(text)
 			g.Expect(err).NotTo(HaveOccurred())

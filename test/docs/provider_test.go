@@ -44,7 +44,7 @@ func value(object *unstructured.Unstructured, path ...string) string {
 }
 
 // demands are what Kamaji's Cluster API provider v0.20.0 demands of a Cluster's infrastructure, by its kind: it writes the control plane's
-// endpoint there, or compares it with what is there. No schema says so. See patchCluster in its controllers, and its docs/providers-*.md.
+// endpoint there, or compares it with what is there. No schema declares it. See patchCluster in its controllers, and its docs/providers-*.md.
 var demands = map[string]func(infrastructure, cluster, controlPlane *unstructured.Unstructured) error{
 	"AWSCluster":     func(_, _, _ *unstructured.Unstructured) error { return nil },
 	"VSphereCluster": func(_, _, _ *unstructured.Unstructured) error { return nil },
@@ -93,7 +93,7 @@ func (p page) checkKamaji() (clusters int, err error) {
 		}
 		demand, known := demands[infrastructure.GetKind()]
 		if !known {
-			return clusters, fmt.Errorf("%s: nothing says what Kamaji demands of %s", p.path, infrastructure.GetKind())
+			return clusters, fmt.Errorf("%s: no rule covers what Kamaji demands of %s", p.path, infrastructure.GetKind())
 		}
 		if err := demand(infrastructure, cluster, controlPlane); err != nil {
 			return clusters, fmt.Errorf("%s: %s %s: %w", p.path, infrastructure.GetKind(), infrastructure.GetName(), err)
@@ -136,7 +136,7 @@ spec: %s
 		"When OpenStackCluster has a floating IP, it should be found":             {"OpenStackCluster", "{apiServerLoadBalancer: {enabled: false}}", "disableAPIServerFloatingIP"},
 		"When Metal3Cluster has no endpoint, it should be found":                  {"Metal3Cluster", "{}", "controlPlaneEndpoint.host"},
 		"When Metal3Cluster has the endpoint of another port, it should be found": {"Metal3Cluster", "{controlPlaneEndpoint: {host: 192.0.2.10, port: 443}}", "controlPlaneEndpoint.port"},
-		"When nothing is known of the infrastructure, it should be found":         {"OtherCluster", "{}", "nothing says what Kamaji demands"},
+		"When nothing is known of the infrastructure, it should be found":         {"OtherCluster", "{}", "no rule covers what Kamaji demands"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			p := parse("page.md", "```yaml"+fmt.Sprintf(cluster, test.kind, test.kind, test.spec)+"```\n")

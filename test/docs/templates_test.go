@@ -205,7 +205,7 @@ func (s shown) hosts(ctx context.Context, object *unstructured.Unstructured) err
 			return fmt.Errorf("%s: %w", templates[i].Source, err)
 		}
 		if templates[i].Capacity.Name(corev1.ResourceEphemeralStorage, "").IsZero() {
-			return fmt.Errorf("%s says no ephemeral storage, so that no pod that requests some gets a node", templates[i].Source)
+			return fmt.Errorf("%s reports no ephemeral storage, so that no pod that requests some gets a node", templates[i].Source)
 		}
 	}
 	return nil

@@ -213,7 +213,7 @@ func (b block) yaml(ctx context.Context, dir string) (objects []*unstructured.Un
 func merge(kind, at string, part map[string]any) (map[string]any, error) {
 	specimen, ok := specimens[kind]
 	if !ok {
-		return nil, fmt.Errorf("it has no apiVersion and kind, and no marker says what it is a part of; there are specimens of %v",
+		return nil, fmt.Errorf("it has no apiVersion and kind, and no marker declares what it is a part of; there are specimens of %v",
 			slices.Sorted(maps.Keys(specimens)))
 	}
 	var whole map[string]any
@@ -246,7 +246,7 @@ func overlay(into, part map[string]any) {
 	}
 }
 
-// check asks whoever reads such an object.
+// check has the program that reads such an object check it.
 func check(ctx context.Context, object *unstructured.Unstructured, dir string) error {
 	if object.GetKind() == "Kustomization" || object.GetKind() == "Component" {
 		return buildKustomization(ctx, object.Object, dir)
@@ -262,7 +262,7 @@ func check(ctx context.Context, object *unstructured.Unstructured, dir string) e
 	return errors.Join(err, serverAccepts(ctx, object))
 }
 
-// serverAccepts asks the API server, which stores nothing.
+// serverAccepts queries the API server, which stores nothing.
 func serverAccepts(ctx context.Context, object *unstructured.Unstructured) error {
 	namespaced, err := cluster.admin.IsObjectNamespaced(object)
 	if err != nil {
@@ -288,7 +288,7 @@ func serverAccepts(ctx context.Context, object *unstructured.Unstructured) error
 	return err
 }
 
-// buildKustomization builds an overlay of manifests/ and asks the operator for the flags that it sets.
+// buildKustomization builds an overlay of manifests/ and has the operator check the flags that it sets.
 func buildKustomization(ctx context.Context, content map[string]any, dir string) error {
 	overlays := filesys.MakeFsInMemory()
 	if err := copyManifests(overlays); err != nil {

@@ -77,7 +77,7 @@ func TestDrift(t *testing.T) {
 	})
 }
 
-// watchDrift watches every NodeClaim from now on. The function that it returns ends the watch and says of each node that has drifted why, by
+// watchDrift watches every NodeClaim from now on. The function that it returns ends the watch and returns why each node has drifted, by
 // its name.
 func (c *cluster) watchDrift(t *testing.T) (result func() map[string]string) {
 	t.Helper()
@@ -114,7 +114,7 @@ func names(nodes []corev1.Node) []string {
 }
 
 // watchDisruptions watches every change of every NodeClaim from now on. The function that it returns ends the watch and
-// says how many nodes were disrupted at once at most, and which nodes ever were, counted as Karpenter's budgets do.
+// reports how many nodes were disrupted at once at most, and which nodes ever were, counted as Karpenter's budgets do.
 func (c *cluster) watchDisruptions(t *testing.T) (result func() (most int, ever []string)) {
 	t.Helper()
 	end, err := disruption.Watch(t.Context(), c.guest)

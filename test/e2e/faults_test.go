@@ -183,7 +183,7 @@ func upgradesDeployment(request *http.Request) bool {
 	return bytes.Contains(body, []byte("--node-version="+upgradedRelease))
 }
 
-// upgradeTo asks for a payload.
+// upgradeTo requests a payload.
 func (c *cluster) upgradeTo(t *testing.T, release string) {
 	t.Helper()
 	image := c.world.Release(release)

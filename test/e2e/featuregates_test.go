@@ -246,7 +246,7 @@ func overlay(name, instanceType, pool string) *karpv1alpha1.NodeOverlay {
 	}}
 }
 
-// waitValid waits until Karpenter says what it thinks of a NodeOverlay.
+// waitValid waits until Karpenter reports whether it accepts a NodeOverlay.
 func (c gatedCluster) waitValid(t *testing.T, overlay *karpv1alpha1.NodeOverlay, status metav1.ConditionStatus, reason string) {
 	t.Helper()
 	c.eventually(t, func(g Gomega, ctx context.Context) {

@@ -136,7 +136,7 @@ func TestFleetCapacity(t *testing.T) {
 				g.Expect(class.StatusConditions().IsTrue("Ready")).To(BeTrue(), "%v", class.Status.Conditions)
 			}).WithContext(t.Context()).WithTimeout(eventually).WithPolling(interval).Should(Succeed())
 		}
-		// Only make bench-fleet bounds the time: beside other tests, and with deaths, it says little.
+		// Only make bench-fleet bounds the time: beside other tests, and with deaths, it means little.
 		limit := os.Getenv("FLEET_LIMIT")
 		if limit == "" {
 			// What could take another machine wouldn't call for a reserved one any more when the operator is back.

@@ -98,7 +98,7 @@ func (f *fleet) upgraded(t *testing.T) {
 		g.Expect(replaced).To(Equal(before[c.namespace()]))
 	}).WithContext(t.Context()).WithTimeout(eventually).WithPolling(interval).Should(Succeed())
 	g.Expect(reserved(g, t.Context())).To(Equal(before))
-	g.Expect(said).To(BeTrue(), "the NodePool says that its nodes are terminated first")
+	g.Expect(said).To(BeTrue(), "the NodePool declares that its nodes are terminated first")
 	g.Eventually(func(g Gomega, ctx context.Context) {
 		g.Expect(c.guest.Get(ctx, client.ObjectKeyFromObject(pool), pool)).To(Succeed())
 		g.Expect(pool.StatusConditions().Get(v1alpha1.TerminateFirstCondition)).To(BeNil())

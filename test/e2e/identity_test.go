@@ -85,10 +85,10 @@ func TestNodeIdentity(t *testing.T) {
 		request csr
 		reason  string // of the denial; empty where the API server itself refuses the request
 	}{
-		"When a node asks for another name (wrong CN), it should be refused": {
+		"When a node requests another name (wrong CN), it should be refused": {
 			renewal.but(func(r *csr) { r.name = "nobody" }), "",
 		},
-		"When a node asks for another node's name (wrong CN), it should be refused": {
+		"When a node requests another node's name (wrong CN), it should be refused": {
 			serving.but(func(r *csr) { r.name = other }), "",
 		},
 		"When a machine's token is used again (replay), it should be refused": {
@@ -150,7 +150,7 @@ func (r csr) but(change func(*csr)) csr {
 	return r
 }
 
-// build makes the object, and a client for the one who asks.
+// build makes the object, and a client for the requester.
 func (c *cluster) build(t *testing.T, r csr) (*certificatesv1.CertificateSigningRequest, client.Client) {
 	t.Helper()
 	g := NewWithT(t)

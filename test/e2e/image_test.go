@@ -29,7 +29,7 @@ func TestImageUpgrade(t *testing.T) {
 	c, parent := acquireCluster(t, amber), t
 	g := NewWithT(t)
 	const older, newer = "v" + initialRelease, localworld.NextMinorKubernetes
-	has, wants := strings.TrimPrefix(older, "v"), strings.TrimPrefix(newer, "v")
+	has, wanted := strings.TrimPrefix(older, "v"), strings.TrimPrefix(newer, "v")
 	first := c.imageTemplate(t, older)
 	c.nodePool(t, "general", require(corev1.LabelInstanceTypeStable, imageType), budget("1"))
 	c.workload(t, "web", 3, "500m", apart)
@@ -46,7 +46,7 @@ func TestImageUpgrade(t *testing.T) {
 			g.Expect(c.condition(g, ctx, v1beta1.NodesUpToDate)).To(And(
 				HaveField("Status", metav1.ConditionFalse), HaveField("Reason", v1beta1.NodeImageOlderReason),
 				HaveField("Message", fmt.Sprintf(`3 of 3 nodes run %s: the image of machine template "KwokMachineTemplate/%s" still has %s; provide a template whose image has %s`,
-					has, first.Name, has, wants))))
+					has, first.Name, has, wanted))))
 			class := c.defaultClass(g, ctx)
 			g.Expect(class.StatusConditions().Get(v1alpha1.ConditionTemplatesReady)).To(And(
 				HaveField("Status", metav1.ConditionTrue), HaveField("Reason", v1alpha1.ImageOlderReason), HaveField("Message", ContainSubstring(first.Name))))
@@ -73,7 +73,7 @@ func TestImageUpgrade(t *testing.T) {
 		for _, machine := range c.machines(g, t.Context()) {
 			g.Expect(machine.Annotations).To(And(
 				HaveKeyWithValue(v1alpha1.TemplateSourceAnnotation, HaveSuffix("/"+second.Name)),
-				HaveKeyWithValue(v1alpha1.TemplateKubernetesVersionAnnotation, wants)))
+				HaveKeyWithValue(v1alpha1.TemplateKubernetesVersionAnnotation, wanted)))
 		}
 		c.expectHeld(t, names(c.nodes(g, t.Context())), rounds) // the old template is still there, and none goes back to it
 		most, replaced := disrupted()
@@ -95,7 +95,7 @@ func TestUnstatedImages(t *testing.T) {
 	c, parent := acquireCluster(t, amber), t
 	g := NewWithT(t)
 	const older, newer = "v" + initialRelease, localworld.UpgradedKubernetes
-	has, wants := strings.TrimPrefix(older, "v"), strings.TrimPrefix(newer, "v")
+	has, wanted := strings.TrimPrefix(older, "v"), strings.TrimPrefix(newer, "v")
 	unstated := func(template *infrav1.KwokMachineTemplate) {
 		delete(template.Annotations, v1alpha1.KubernetesVersionAnnotation)
 	}
@@ -115,7 +115,7 @@ func TestUnstatedImages(t *testing.T) {
 			g.Expect(c.nodes(g, ctx)).To(And(HaveLen(len(before)), HaveEach(HaveField("Status.NodeInfo.KubeletVersion", newer))))
 			g.Expect(c.condition(g, ctx, v1beta1.NodesUpToDate)).To(And(
 				HaveField("Status", metav1.ConditionFalse), HaveField("Reason", v1beta1.NodesAheadReason),
-				HaveField("Message", HavePrefix(fmt.Sprintf("2 of 2 nodes run %s, ahead of %s; move to a release", wants, has)))))
+				HaveField("Message", HavePrefix(fmt.Sprintf("2 of 2 nodes run %s, ahead of %s; move to a release", wanted, has)))))
 		}).WithContext(t.Context()).WithTimeout(eventually).WithPolling(interval).Should(Succeed())
 	})
 

@@ -102,7 +102,7 @@ func programLogs(world *localworld.World) (map[string][]byte, error) {
 	return logs, nil
 }
 
-// clustersOf are all clusters whose credentials a world knows.
+// clustersOf are all clusters whose credentials a world has.
 func clustersOf(world *localworld.World) []*controlplane.Cluster {
 	return slices.Concat(world.Guests(), world.Adopted(), []*controlplane.Cluster{world.Management()})
 }

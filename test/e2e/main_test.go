@@ -197,7 +197,7 @@ func (c *cluster) expectNoTrace(t *testing.T) {
 	}
 }
 
-// startWorld starts a world in a folder of its own. remove is for after its end: it keeps the logs of tests that failed, and says
+// startWorld starts a world in a folder of its own. remove is for after its end: it keeps the logs of tests that failed, and reports
 // where they are.
 func startWorld(ctx context.Context, output io.Writer, config localworld.Config) (w *localworld.World, remove func(failed bool), err error) {
 	dir, err := os.MkdirTemp("", "autonode-e2e-")

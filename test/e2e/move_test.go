@@ -127,7 +127,7 @@ func (c *cluster) kubectl(t *testing.T, args ...string) {
 	NewWithT(t).Expect(err).NotTo(HaveOccurred(), "kubectl %s: %s", strings.Join(args, " "), out)
 }
 
-// waitNodeRefs waits until Cluster API knows the Node of each Machine: until then clusterctl refuses to move them.
+// waitNodeRefs waits until Cluster API has the Node of each Machine: until then clusterctl refuses to move them.
 func (c *cluster) waitNodeRefs(t *testing.T) {
 	t.Helper()
 	NewWithT(t).Eventually(func(g Gomega, ctx context.Context) {

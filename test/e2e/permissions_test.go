@@ -123,7 +123,7 @@ var exceptions = []audit.Exception{{
 	Reason: "as above",
 }, {
 	Identity: karpenterManagementIdentity, Resources: []string{"secrets"}, Names: []string{blue + "-kubeconfig"}, Verbs: []string{"get"}, Denied: true,
-	Reason: "a guest's admin wants it for a machine's bootstrap, in the test about tenants",
+	Reason: "a guest's admin needs it for a machine's bootstrap, in the test about tenants",
 }, {
 	Identity: karpenterGuestIdentity, Group: karpenterGroupVersion.Group, Resources: []string{"nodeclaims"}, Verbs: []string{"get"}, Sometimes: true,
 	Reason: "asked past the cache, before what belongs to a NodeClaim that seems to be gone is swept",

@@ -78,7 +78,7 @@ func (f *faults) guestRefuses(t *testing.T) {
 	}).WithContext(t.Context()).WithTimeout(eventually).WithPolling(interval).Should(Succeed())
 }
 
-// removeAbandonedClasses does what the record of a drain asks of the guest's admin: AutoNode could neither release nor delete its node class.
+// removeAbandonedClasses does what the record of a drain requires of the guest's admin: AutoNode could neither release nor delete its node class.
 func (c *cluster) removeAbandonedClasses(t *testing.T) {
 	t.Helper()
 	g := NewWithT(t)

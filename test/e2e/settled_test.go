@@ -60,7 +60,7 @@ func (c *cluster) untouched(t *testing.T) (now inventory) {
 	return now
 }
 
-// expectInventory waits until both clusters hold what they did then, no more and no less, but for what a test knows of.
+// expectInventory waits until both clusters hold what they did then, no more and no less, but for what a test allows.
 func (c *cluster) expectInventory(t *testing.T, want inventory, known func(object string) bool) {
 	t.Helper()
 	NewWithT(t).Eventually(func(g Gomega, ctx context.Context) {
@@ -129,7 +129,7 @@ func accountable(kind string, object client.Object) bool {
 	return true
 }
 
-// without leaves out what a test knows of.
+// without leaves out what a test allows.
 func (i inventory) without(known func(object string) bool) inventory {
 	return slices.DeleteFunc(slices.Clone(i), known)
 }

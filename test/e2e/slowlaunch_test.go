@@ -25,7 +25,7 @@ func TestSlowLaunch(t *testing.T) {
 			require(karpv1.CapacityTypeLabelKey, karpv1.CapacityTypeSpot),
 		}
 	}
-	// Karpenter knows then how long machines of the template take.
+	// Karpenter has measured then how long machines of the template take.
 	c.nodePool(t, "usual", inZoneA("c2-small")...)
 	c.workload(t, "usual", 1, "500m", onPool("usual"))
 	c.waitRunning(t, "usual")

@@ -114,7 +114,7 @@ func (f *faults) withOperator(t *testing.T, do func()) {
 	do()
 }
 
-// runs is done when Karpenter of a payload runs, AutoNode says so, and its default node class can be used.
+// runs is done when Karpenter of a payload runs, AutoNode reports it, and its default node class can be used.
 func (f *faults) runs(release string) func(g Gomega, ctx context.Context) {
 	return func(g Gomega, ctx context.Context) {
 		hosted := f.hostedCluster(g, ctx)

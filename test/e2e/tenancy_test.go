@@ -58,7 +58,7 @@ func TestTenancy(t *testing.T) {
 		g.Expect(right.machines(g, t.Context())).To(HaveLen(2))
 	})
 
-	t.Run("When Karpenter of one cluster asks for the other's objects, it should be refused", func(t *testing.T) {
+	t.Run("When Karpenter of one cluster requests the other's objects, it should be refused", func(t *testing.T) {
 		for _, pair := range [][2]*cluster{{left, right}, {right, left}} {
 			from, to := pair[0], pair[1]
 			for _, attributes := range []authorizationv1.ResourceAttributes{
@@ -119,7 +119,7 @@ func TestTenancy(t *testing.T) {
 		}
 	})
 
-	t.Run("When a guest's admin wants a machine to boot with a Secret of the platform's, it should be refused", func(t *testing.T) {
+	t.Run("When a guest's admin has a machine boot with a Secret of the platform's, it should be refused", func(t *testing.T) {
 		for name, change := range map[string]func(*v1alpha1.ClusterAPINodeClassSpec){
 			"by-name": func(spec *v1alpha1.ClusterAPINodeClassSpec) {
 				spec.Bootstrap = &v1alpha1.Bootstrap{DataSecretName: left.name + "-kubeconfig"}
@@ -196,7 +196,7 @@ func attempts(ctx context.Context, resource dynamic.ResourceInterface) map[strin
 
 func second[T any](_ T, err error) error { return err }
 
-// mayInManagement asks management's API server what this cluster's Karpenter may do there.
+// mayInManagement checks with management's API server what this cluster's Karpenter may do there.
 func (c *cluster) mayInManagement(t *testing.T, attributes authorizationv1.ResourceAttributes) bool {
 	t.Helper()
 	review := &authorizationv1.SubjectAccessReview{Spec: authorizationv1.SubjectAccessReviewSpec{

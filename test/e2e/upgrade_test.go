@@ -148,7 +148,7 @@ func TestUpgrade(t *testing.T) {
 		g.Expect(c.eventsOn(t.Context(), "NodeClaim", "InsufficientCapacity")).To(ContainElement(ContainSubstring("no capacity for on-demand " + preferred)))
 	})
 
-	t.Run("When a node class asks for an older minor version, its nodes should get it as far as kubelets may lag, and it should launch nothing beyond", c.oldKubelets)
+	t.Run("When a node class requests an older minor version, its nodes should get it as far as kubelets may lag, and it should launch nothing beyond", c.oldKubelets)
 
 	g.Expect(ahead()).To(BeEmpty(), "machines that were newer than the API server")
 }
@@ -243,7 +243,7 @@ func (c *cluster) expectHeld(t *testing.T, nodes []string, long time.Duration) {
 	}).WithContext(t.Context()).WithTimeout(long).WithPolling(interval).Should(Succeed())
 }
 
-// waitResolved waits until Karpenter has been rolled out as the HostedCluster says and gives new nodes a version. Each look begins with prepare.
+// waitResolved waits until Karpenter has been rolled out as the HostedCluster declares and gives new nodes a version. Each look begins with prepare.
 func (c *cluster) waitResolved(t *testing.T, kubernetes string, prepare ...func()) {
 	t.Helper()
 	NewWithT(t).Eventually(func(g Gomega, ctx context.Context) {

@@ -29,7 +29,7 @@ func TestVolumes(t *testing.T) {
 	c.nodePool(t, "data")
 
 	var zones map[string]string
-	t.Run("When a StatefulSet wants volumes in three zones, each of its pods should get a node and a volume in one", func(t *testing.T) {
+	t.Run("When a StatefulSet requires volumes in three zones, each of its pods should get a node and a volume in one", func(t *testing.T) {
 		g := NewWithT(t)
 		c.database(t, "db", storage.ClassName, 3, "500m")
 		zones = c.waitDatabase(t, "db", 3)
@@ -105,7 +105,7 @@ func (c *cluster) database(t *testing.T, name, class string, replicas int32, cpu
 				Spec: corev1.PodSpec{
 					TerminationGracePeriodSeconds: new(int64(1)),
 					TopologySpreadConstraints: []corev1.TopologySpreadConstraint{{
-						// Without a minimum, the scheduler knows the zones of nodes alone, and puts all pods on the first node.
+						// Without a minimum, the scheduler has the zones of nodes alone, and puts all pods on the first node.
 						MinDomains: new(int32(3)),
 						MaxSkew:    1, TopologyKey: corev1.LabelTopologyZone, WhenUnsatisfiable: corev1.DoNotSchedule,
 						LabelSelector: &metav1.LabelSelector{MatchLabels: maps.Clone(labels)},

@@ -20,7 +20,7 @@ import (
 	"github.com/autonode-io/autonode/operator/guest/egress"
 )
 
-// expectServed expects the operator to do what a HostedCluster's author wants next: to pause it.
+// expectServed expects the operator to do what a HostedCluster's author requests next: to pause it.
 func expectServed(t *testing.T, hostedCluster *v1beta1.HostedCluster) {
 	t.Helper()
 	g, management := NewWithT(t), clusters.Management.Client

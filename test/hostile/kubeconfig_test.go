@@ -184,7 +184,7 @@ func TestKubeconfig(t *testing.T) {
 func TestAddresses(t *testing.T) {
 	g := NewWithT(t)
 
-	t.Run("When the platform says nothing, it should allow public addresses alone", func(t *testing.T) {
+	t.Run("When the platform declares nothing, it should allow public addresses alone", func(t *testing.T) {
 		g := NewWithT(t)
 		policy, err := egress.NewPolicy("")
 		g.Expect(err).NotTo(HaveOccurred())

@@ -110,7 +110,7 @@ func unlabelled(meta *metav1.ObjectMeta) {
 	meta.Labels = map[string]string{clusterv1.ClusterNameLabel: "blue"}
 }
 
-// machineAttacks are what a compromised Karpenter creates, and what the policy's message says of it.
+// machineAttacks are what a compromised Karpenter creates, and what the policy's message reports about it.
 func machineAttacks() map[string]machineAttack {
 	return map[string]machineAttack{
 		"a Machine that names the kubeconfig":                           {machineNamed("general-abcde", "blue-kubeconfig"), ofClusterAPI},

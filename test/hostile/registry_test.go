@@ -90,7 +90,7 @@ func TestRegistry(t *testing.T) {
 		})
 	}
 
-	t.Run("When a server that is no registry answers, nothing of its answer should be told", func(t *testing.T) {
+	t.Run("When a server that is no registry answers, nothing of its answer should be quoted", func(t *testing.T) {
 		for _, code := range []int{http.StatusTeapot, http.StatusInternalServerError, http.StatusForbidden, http.StatusNotFound} {
 			g := NewWithT(t)
 			var registry string
@@ -111,7 +111,7 @@ func TestRegistry(t *testing.T) {
 		}
 	})
 
-	t.Run("When nothing listens, it should be told in the same words as that an address isn't allowed", func(t *testing.T) {
+	t.Run("When nothing listens, it should be reported in the same words as that an address isn't allowed", func(t *testing.T) {
 		g := NewWithT(t)
 		words := func(host string) string {
 			_, err := payload.Resolve(t.Context(), host+"/team/release:1", payload.Options{Transport: transport, Discreet: true})

@@ -157,7 +157,7 @@ func private(secret corev1.Secret) corev1.Secret {
 	return secret
 }
 
-// inputOf is what the profile knows of Cluster team-a/a, in a management cluster that has Argo Workflows.
+// inputOf is what the profile reads of Cluster team-a/a, in a management cluster that has Argo Workflows.
 func inputOf(g Gomega, t *testing.T, config *v1beta1.Karpenter, objects ...client.Object) provider.Input {
 	t.Helper()
 	scheme, err := scopetest.Scheme()

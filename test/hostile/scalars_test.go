@@ -332,7 +332,7 @@ func (f *feeder) feed(t *testing.T) {
 	}
 }
 
-// feedRefused writes the texts that the schema refuses, in the absence of what it says of texts.
+// feedRefused writes the texts that the schema refuses, in the absence of what it reports about texts.
 func (f *feeder) feedRefused(t *testing.T) {
 	t.Helper()
 	g, ctx := NewWithT(t), t.Context()

@@ -196,7 +196,7 @@ func TestInstallation(t *testing.T) {
 		g.Expect(m.Get(t.Context(), client.ObjectKey{Name: manifests.Guard}, guardKind("ValidatingAdmissionPolicy"))).To(Succeed())
 		g.Expect(m.Get(t.Context(), client.ObjectKey{Name: manifests.Namespace}, &corev1.Namespace{})).NotTo(Succeed())
 	})
-	t.Run("When a CRD can't go, because an object of its kind is held, it should say what the API server says of it", func(t *testing.T) {
+	t.Run("When a CRD can't go, because an object of its kind is held, it should say what the API server reports about it", func(t *testing.T) {
 		g := NewWithT(t)
 		held := &autonodev1alpha1.CapacityLease{ObjectMeta: metav1.ObjectMeta{Namespace: metav1.NamespaceDefault, Name: "held", Finalizers: []string{"example.com/held"}}}
 		g.Expect(m.Create(t.Context(), held)).To(Succeed())
@@ -253,7 +253,7 @@ func (m *management) pruned(t *testing.T, installer *install.Installer) {
 		g.Expect(m.run(func(ctx context.Context) error { return installer.Apply(ctx, objects) })).To(Succeed())
 	}
 	before, first := settings("debug")
-	// What a version before had: an object of a name that isn't used any more, beside what there is.
+	// What a version before had: an object of a name that isn't used any more, beside those of this one.
 	role := &unstructured.Unstructured{}
 	role.SetGroupVersionKind(rbacv1.SchemeGroupVersion.WithKind("ClusterRole"))
 	role.SetName("autonode-former")

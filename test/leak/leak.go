@@ -22,7 +22,7 @@ import (
 // shortest is what a value has to have to be looked for: a shorter one is found in anything.
 const shortest = 8
 
-// Finder knows credentials. The zero value knows none, and finds what has the form of one. It may be taught by several at a time.
+// Finder finds credentials. The zero value has none, and finds what has the form of one. It may be taught by several at a time.
 type Finder struct {
 	mu    sync.Mutex
 	known map[string]string // where it is from, by what to look for

@@ -38,7 +38,7 @@ func record(t *testing.T, series ...string) recording.Series {
 }
 
 // firing evaluates an alert every minute, as Prometheus does, for as long as anything was recorded. It returns what fires, by the minute
-// in which that begins, and checks that what it says can be read.
+// in which that begins, and checks that what it reports can be read.
 func firing(t *testing.T, alert rule, series recording.Series, minutes int) map[string]int {
 	t.Helper()
 	g := NewWithT(t)
@@ -72,7 +72,7 @@ func firing(t *testing.T, alert rule, series recording.Series, minutes int) map[
 	return fires
 }
 
-// expectReadable expands what an alert says.
+// expectReadable expands what an alert reports.
 func expectReadable(t *testing.T, alert rule, sample promql.Sample, at time.Time) {
 	t.Helper()
 	data := template.AlertTemplateData(sample.Metric.Map(), nil, "", sample)

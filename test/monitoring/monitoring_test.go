@@ -69,7 +69,7 @@ func served(t *testing.T) programs {
 		metrics.New(metrics.Config{}), karpentermetrics.New(karpentermetrics.Config{}), leadership.New(leadership.Config{}).Metric(), savings.New(),
 		lenient.Collector(operatorundecodable.Metric), lenient.Collector(undecodable.Metric),
 	} {
-		// Described before anything else knows it, and left out of what a registry would collect: there is nothing to read.
+		// Described before anything else has it, and left out of what a registry would collect: there is nothing to read.
 		descs := make(chan *prometheus.Desc, 100)
 		collector.Describe(descs)
 		close(descs)
@@ -103,7 +103,7 @@ func (p programs) base(name string) (base string, ours bool) {
 	return base, false
 }
 
-// registered asks the registry in the only way there is: it refuses what contradicts a metric of the same name.
+// registered queries the registry in the only way there is: it refuses what contradicts a metric of the same name.
 func (p programs) registered(name string) bool {
 	if name == "" {
 		return false

@@ -94,7 +94,7 @@ var conditionTypes = []string{
 	v1beta1.FeatureGatesAccepted, v1beta1.NodeClassReady, v1beta1.OfferingsAvailable, v1beta1.NodeIdentityEnforced,
 }
 
-// known are the values that an expression may name. Those of conditions depend on the type that the same selector asks for.
+// known are the values that an expression may name. Those of conditions depend on the type that the same selector requests.
 func known(t *testing.T) values {
 	t.Helper()
 	g := NewWithT(t)
@@ -147,7 +147,7 @@ func known(t *testing.T) values {
 	for _, figure := range []string{"limit", "granted", "used", "waiting", "expiry_timestamp_seconds"} {
 		v["autonode_capacity_pool_"+figure] = map[string][]string{"pool": {autonodev1alpha1.QuotaPool("any", "cpu"), autonodev1alpha1.ReservationPool("any")}}
 	}
-	// What counts from zero says itself which values there are.
+	// What counts from zero reports itself which values there are.
 	families, err := crmetrics.Registry.Gather()
 	g.Expect(err).NotTo(HaveOccurred())
 	for _, family := range families {
@@ -174,7 +174,7 @@ func known(t *testing.T) values {
 	return v
 }
 
-// leases are those that the programs' leaders hold: Karpenter's, as its Deployment says, and the operator's, which has the shard's name behind it.
+// leases are those that the programs' leaders hold: Karpenter's, as its Deployment declares, and the operator's, which has the shard's name behind it.
 func leases(t *testing.T) []string {
 	t.Helper()
 	g := NewWithT(t)

@@ -192,7 +192,7 @@ func test(ctx context.Context, tree string, m mutant.Mutant) (said []byte, err e
 	return said, err
 }
 
-// copyTree copies what git knows of, and what it would if it were added.
+// copyTree copies what git tracks, and what it would if it were added.
 func copyTree(ctx context.Context, from, to string) error {
 	files, err := git(ctx, from, "ls-files", "--cached", "--others", "--exclude-standard", "-z")
 	if err != nil {

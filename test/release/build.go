@@ -28,7 +28,7 @@ func (r *release) operatorLinkerFlags() string {
 	return r.linkerFlags() + " -X main.karpenterImage=" + r.image(karpenterProgram)
 }
 
-// toolLinkerFlags are those of the command-line tool, which knows the operator's image by digest.
+// toolLinkerFlags are those of the command-line tool, which has the operator's image by digest.
 func (r *release) toolLinkerFlags() string {
 	return r.linkerFlags() + " -X main.operatorImage=" + r.image(operatorProgram)
 }

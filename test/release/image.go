@@ -132,7 +132,7 @@ func (r *release) labels(title string) map[string]string {
 	return labels
 }
 
-// attach adds something that refers to an image of the repository. A config of artifactType says what it is to registries without
+// attach adds something that refers to an image of the repository. A config of artifactType reports what it is to registries without
 // referrers, too.
 func (repo *repository) attach(to v1.Descriptor, config, artifactType types.MediaType, content []byte, annotations map[string]string) error {
 	made, err := artifact{

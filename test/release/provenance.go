@@ -20,7 +20,7 @@ const (
 	inTotoMediaType = "application/vnd.in-toto+json"
 	// provenancePredicate is SLSA's: https://slsa.dev/spec/v1.1/provenance.
 	provenancePredicate = "https://slsa.dev/provenance/v1"
-	// buildType names the page that says what the parameters mean.
+	// buildType names the page that reports what the parameters mean.
 	buildType = sourceURL + "/blob/main/docs/releasing.md#provenance"
 	// BuilderByHand is the builder of a release that a person made.
 	BuilderByHand = sourceURL + "/blob/main/docs/releasing.md#by-hand"

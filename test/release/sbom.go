@@ -33,7 +33,7 @@ func (b bom) name(version string) string {
 	return fmt.Sprintf("%s_%s_%s_%s.cdx.json", b.program, strings.TrimPrefix(version, "v"), b.platform.OS, b.platform.Arch)
 }
 
-// encode lists the modules that the program says it was built from, which are those that it links.
+// encode lists the modules that the program reports it was built from, which are those that it links.
 func (b bom) encode(version string) ([]byte, *debug.BuildInfo, error) {
 	info, err := buildinfo.ReadFile(b.file)
 	if err != nil {

@@ -26,7 +26,7 @@ var volatile = []string{"time", "ts", "reconcileID", "stacktrace"}
 // objects are the same.
 var identifying = []string{"level", "logger", "controller", "type", "message", "msg"}
 
-// Find reads a log of JSON lines and says which are logged more than Most times within Window: errors about whatever
+// Find reads a log of JSON lines and reports which are logged more than Most times within Window: errors about whatever
 // objects, other lines with all that they say. It passes over lines that aren't JSON.
 func Find(log io.Reader) ([]string, error) {
 	recent, worst := map[string][]time.Time{}, map[string]int{}

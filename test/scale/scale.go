@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Package scale measures what many hosted clusters cost the operator: how long it takes until AutoNode is on in all of them, what it asks the
+// Package scale measures what many hosted clusters cost the operator: how long it takes until AutoNode is on in all of them, what it requests of the
 // API servers meanwhile and afterwards, and how much memory it needs.
 //
 // The operator is a process of its own, and so are etcd and the API servers, which count: they write down every request of the operator's.

@@ -91,7 +91,7 @@ func TestReport(t *testing.T) {
 		g.Expect(r.check()).To(Succeed())
 	})
 
-	t.Run("When a guest was hostile, it should print what the operator asked it for and says of it", func(t *testing.T) {
+	t.Run("When a guest was hostile, it should print what the operator asked it for and reports about it", func(t *testing.T) {
 		g := NewWithT(t)
 		hostile := *r
 		hostile.cfg.HostileNodes = 10_000

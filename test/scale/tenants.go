@@ -35,7 +35,7 @@ import (
 // concurrency of what the platform writes.
 const concurrency = 32
 
-// tenants knows in which hosted clusters AutoNode is on.
+// tenants has in which hosted clusters AutoNode is on.
 type tenants struct {
 	mu sync.Mutex
 	// observed is the generation that each one's condition is about, and since when; nothing where AutoNode wasn't on yet.
@@ -56,7 +56,7 @@ func (t *tenants) sees(hostedCluster *v1beta1.HostedCluster) {
 	}
 }
 
-// watch follows HostedClusters, and does the Deployment controller's work: it says of each Deployment that it is rolled out.
+// watch follows HostedClusters, and does the Deployment controller's work: it reports about each Deployment that it is rolled out.
 func (b *bench) watch(scheme *runtime.Scheme) error {
 	b.tenants = &tenants{observed: map[string]observation{}}
 	watched, err := cache.New(b.management.RESTConfig(), cache.Options{
@@ -232,7 +232,7 @@ func (t *tenants) observation(name string) observation {
 	return t.observed[name]
 }
 
-// reachable is what a hosted cluster says of its guest.
+// reachable is what a hosted cluster reports about its guest.
 func (b *bench) reachable(ctx context.Context, name string) (string, error) {
 	hostedCluster := &v1beta1.HostedCluster{}
 	if err := b.client.Get(ctx, client.ObjectKey{Namespace: namespace, Name: name}, hostedCluster); err != nil {

@@ -50,7 +50,7 @@ const (
 // failing is a NodePool that gets no node.
 type failing struct {
 	name string
-	// static: it has replicas; otherwise a pod asks for it.
+	// static: it has replicas; otherwise a pod requests it.
 	static bool
 	// types of instances that it may have; all if empty.
 	types string

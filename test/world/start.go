@@ -33,7 +33,7 @@ const (
 	crashBackOffMax = 5 * time.Minute
 	// podGrace is the pods' grace period when the world stops.
 	podGrace = 5 * time.Second
-	// operatorTimeout is the timeout of the operator's first rollout: it says nothing about the operator's speed.
+	// operatorTimeout is the timeout of the operator's first rollout: it reports nothing about the operator's speed.
 	operatorTimeout = 10 * time.Minute
 )
 

@@ -76,7 +76,7 @@ func RunTests(tests interface{ Run() int }, name string, config Config, world **
 	return code
 }
 
-// NewClient returns a test's client of management or of a guest. It knows the kinds of both, and those that are added.
+// NewClient returns a test's client of management or of a guest. It has the kinds of both, and those that are added.
 func NewClient(config *rest.Config, add ...func(*runtime.Scheme) error) (client.WithWatch, error) {
 	scheme := runtime.NewScheme()
 	for _, add := range append(add, clientgoscheme.AddToScheme, clusterv1.AddToScheme, v1beta1.AddToScheme, v1alpha1.AddToScheme) {

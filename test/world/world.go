@@ -79,7 +79,7 @@ type Config struct {
 	NextMinor bool
 	// Audit lets the API servers write down what AutoNode's ServiceAccounts ask them for; see World.AuditLog.
 	Audit bool
-	// AuditAllBut lets them instead write down what everybody asks them for but these users: those who measure.
+	// AuditAllBut lets them instead record all requests but those of these users: those who measure.
 	AuditAllBut []string
 	// Profiles lets API servers and Cluster API serve profiles of themselves; see World.ClusterAPIProfiles.
 	Profiles bool
@@ -361,7 +361,7 @@ func (w *World) Guest(name string) *controlplane.Cluster {
 func (w *World) Kubeconfig(cluster string) string { return w.dir.kubeconfig(cluster) }
 
 // UpgradeControlPlane replaces a guest's API server by one of another version, by asking the hosting platform for it,
-// and returns when it runs and the HostedControlPlane says so.
+// and returns when it runs and the HostedControlPlane reports it.
 func (w *World) UpgradeControlPlane(ctx context.Context, guest, version string) error {
 	return UpgradeControlPlane(ctx, w.management.RESTConfig(), guest, version)
 }

@@ -20,7 +20,7 @@ func newBenchOperatorCommand() *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "bench-operator",
 		Short: "Measure what many hosted clusters cost the operator",
-		Long: `Turn AutoNode on in many hosted clusters at once and print how long that takes, what the operator asks the API servers for meanwhile
+		Long: `Turn AutoNode on in many hosted clusters at once and print how long that takes, what the operator requests of the API servers meanwhile
 and afterwards, and how much memory it needs. It fails if the operator writes anything while there is nothing to do, or needs more memory than its budget.
 
 The API servers are real, and shared by the guests. No pods run. Needs Linux, and to be run in AutoNode's source.`,

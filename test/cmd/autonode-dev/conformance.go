@@ -121,7 +121,7 @@ The last results of each provider are kept, so that running one shows the other'
 	return cmd
 }
 
-// chooseProviders reads --provider. A measurement says by --with-operator who runs AutoNode's provider.
+// chooseProviders reads --provider. A measurement states by --with-operator who runs AutoNode's provider.
 func chooseProviders(named string, both []string, measures bool) ([]string, error) {
 	all := both
 	if !measures {

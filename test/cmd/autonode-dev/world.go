@@ -123,7 +123,7 @@ func up(ctx context.Context, out io.Writer, cfg localworld.Config) error {
 	width, detached := os.LookupEnv(detachedEnv)
 	var pipe *os.File
 	if detached {
-		// The world's own children must not hold the pipe open: its end says that the world is ready.
+		// The world's own children must not hold the pipe open: its end reports that the world is ready.
 		syscall.CloseOnExec(detachedFD)
 		pipe = os.NewFile(detachedFD, "progress")
 		cfg.Progress = progress.New(pipe)

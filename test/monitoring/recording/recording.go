@@ -162,7 +162,7 @@ type Series []promql.Series
 func (s Series) Querier(int64, int64) (storage.Querier, error) { return &querier{all: s}, nil }
 
 type querier struct {
-	storage.MockQuerier // says nothing of labels, which no query asks for
+	storage.MockQuerier // reports nothing about labels, which no query requests
 	all                 Series
 }
 

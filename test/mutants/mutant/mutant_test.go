@@ -19,7 +19,7 @@ import (
 	"strings"
 )
 
-// Holder holds 1, and One says 1.
+// Holder holds 1, and One returns 1.
 type Holder struct{}
 
 func (h *Holder) One() string {

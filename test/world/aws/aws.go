@@ -2,7 +2,7 @@
 
 // Package aws is a stand-in of AWS's APIs on loopback, for clients that AWS itself has written: one endpoint for all services, one account in one
 // region. Identities are real: a token for a role is verified by the keys of its issuer, every other request by its signature, and what a role may do
-// is what its policy says. EC2 has a package of its own; here are the services around it, each as much as Karpenter's AWS provider asks of it.
+// is what its policy declares. EC2 has a package of its own; here are the services around it, each as much as Karpenter's AWS provider requires of it.
 package aws
 
 import (

@@ -67,7 +67,7 @@ func (a *Account) servePricing(w http.ResponseWriter, _ *http.Request, action st
 	filters := map[string]string{}
 	for _, filter := range request.Filters {
 		if filter.Type != "TERM_MATCH" {
-			failJSON(w, &Error{http.StatusBadRequest, "InvalidParameterException", "the stand-in knows filters of type TERM_MATCH only"})
+			failJSON(w, &Error{http.StatusBadRequest, "InvalidParameterException", "the stand-in supports filters of type TERM_MATCH only"})
 			return
 		}
 		filters[filter.Field] = filter.Value

@@ -84,7 +84,7 @@ func (r queueRequest) name() string { return cmp.Or(r.QueueName, path.Base(r.Que
 // queueARN is the name that policies give to the queue of a request.
 func (a *Account) queueARN(body []byte) string {
 	var request queueRequest
-	_ = readJSON(body, &request) // the service says what is wrong with it
+	_ = readJSON(body, &request) // the service reports what is wrong with it
 	return fmt.Sprintf("arn:aws:sqs:%s:%s:%s", a.cfg.Region, a.cfg.Account, request.name())
 }
 

@@ -238,7 +238,7 @@ func (a *Account) verify(ctx context.Context, token string) (*OIDCProvider, *jwt
 	return provider, claims, nil
 }
 
-// keys reads the issuer's public keys, where its discovery document says that they are.
+// keys reads the issuer's public keys, where its discovery document reports that they are.
 // https://openid.net/specs/openid-connect-discovery-1_0.html
 func (p *OIDCProvider) keys(ctx context.Context) (*jose.JSONWebKeySet, error) {
 	ctx, cancel := context.WithTimeout(ctx, discoveryTimeout)

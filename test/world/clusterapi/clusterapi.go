@@ -41,7 +41,7 @@ const (
 
 // Provider is one of Cluster API's managers.
 type Provider struct {
-	// Name as clusterctl knows it, also the prefix of its webhook configurations.
+	// Name for clusterctl, also the prefix of its webhook configurations.
 	Name string
 	// Program is its path, Manifests a folder with its crds/ and webhooks.yaml.
 	Program   string

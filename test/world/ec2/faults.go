@@ -15,7 +15,7 @@ type Fault struct {
 	// InstanceType, Zone and Spot narrow a launch's fault: "" and nil stand for any.
 	InstanceType, Zone string
 	Spot               *bool
-	// Error is what EC2 says.
+	// Error is what EC2 reports.
 	Error Error
 	// Times is how often it happens. Zero: until it is cleared.
 	Times int
@@ -23,7 +23,7 @@ type Fault struct {
 	happened int
 }
 
-// Inject adds a fault. The function that it returns clears it and says how often it has happened.
+// Inject adds a fault. The function that it returns clears it and reports how often it has happened.
 func (s *Server) Inject(fault Fault) (end func() (happened int)) {
 	f := &fault
 	s.mu.Lock()
@@ -50,7 +50,7 @@ func RequestLimitExceeded() Error {
 	return Error{Code: "RequestLimitExceeded", Message: "Request limit exceeded.", Status: http.StatusServiceUnavailable}
 }
 
-// scope is what a launch asks for; the zero scope is that of a request before it is read.
+// scope is what a launch requests; the zero scope is that of a request before it is read.
 type scope struct {
 	launch             bool
 	instanceType, zone string

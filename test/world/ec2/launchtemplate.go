@@ -15,7 +15,7 @@ type LaunchTemplate struct {
 	ID, Name string
 	Created  time.Time
 	Tags     Tags
-	// Launch is what it asks for: EC2 checks none of it before something is launched.
+	// Launch is what it requests: EC2 checks none of it before something is launched.
 	Launch Launch
 }
 

@@ -81,7 +81,7 @@ func (s *Server) onTagged(action, kind string, ids []string) []worldaws.Demand {
 	var demands []worldaws.Demand
 	for _, id := range ids {
 		tags, err := s.tagsOf(id)
-		if err != nil { // then the action says so
+		if err != nil { // then the action reports it
 			tags = nil
 		}
 		demands = append(demands, worldaws.Demand{Action: "ec2:" + action, Resource: s.arn(kind, id), Keys: resourceTags(tags)})

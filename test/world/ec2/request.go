@@ -156,7 +156,7 @@ func (s *Server) serveEC2(w http.ResponseWriter, r *http.Request) {
 	writeAnswer(w, name, answer)
 }
 
-// answer runs the action that a request asks for.
+// answer runs the action that a request requests.
 func (s *Server) answer(r *http.Request) (name string, answer any, err error) {
 	params := Params{values: r.Form}
 	name = params.Get("Action")

@@ -51,7 +51,7 @@ type Config struct {
 	// negative value none.
 	PendingDelay, StopDelay time.Duration
 
-	// Boot runs the software of an instance, from when it is running until ctx ends with it; the cause of that says why. Nil runs
+	// Boot runs the software of an instance, from when it is running until ctx ends with it; the cause of that reports why. Nil runs
 	// nothing.
 	Boot func(ctx context.Context, instance Instance)
 }

@@ -24,7 +24,7 @@ type Zone struct {
 // InstanceType is what an instance can have.
 type InstanceType struct {
 	Name string
-	// VCPUs and MemoryMiB are what EC2 says; the hypervisor keeps some of the memory.
+	// VCPUs and MemoryMiB are what EC2 reports; the hypervisor keeps some of the memory.
 	VCPUs     int
 	MemoryMiB int64
 	// Architecture is x86_64 or arm64. Default: x86_64.
@@ -175,7 +175,7 @@ type state struct {
 	fleetTokens map[string]*fleetXML
 }
 
-// instance with what only the server knows.
+// instance with what only the server has.
 type instance struct {
 	Instance
 	number int

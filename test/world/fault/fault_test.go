@@ -267,7 +267,7 @@ func TestLastWrite(t *testing.T) {
 		g.Expect(l.last.Stored()).NotTo(Receive())
 	})
 
-	t.Run("When a write changes nothing, or only asks or reports, it should be answered", func(t *testing.T) {
+	t.Run("When a write changes nothing, or only queries or reports, it should be answered", func(t *testing.T) {
 		g, l := NewWithT(t), newLives(t)
 		l.begin()
 		l.stores(http.MethodPatch, configMaps+"a", `{"data":1}`)

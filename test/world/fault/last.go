@@ -176,7 +176,7 @@ func (w *write) forward(next http.RoundTripper) (response *http.Response, change
 
 // version returns what distinguishes one state of the object from another; nothing where there is none.
 func (w *write) version(next http.RoundTripper) (string, error) {
-	// The proxy asks in its own name, because the client may not be allowed to, and mustn't stop when the client ends.
+	// The proxy sends requests in its own name, because the client may not be allowed to, and mustn't stop when the client ends.
 	request := w.request.Clone(context.WithoutCancel(w.request.Context()))
 	request.Method, request.Body, request.ContentLength = http.MethodGet, nil, 0
 	request.URL.Path, request.URL.RawPath, request.URL.RawQuery = w.object, "", ""

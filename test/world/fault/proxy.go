@@ -30,7 +30,7 @@ type Fault func(request *http.Request, next http.RoundTripper) (*http.Response, 
 
 // Config of Start.
 type Config struct {
-	// Upstream is an administrator's way to the API server. In front of it the proxy says who a client is: a client certificate ends
+	// Upstream is an administrator's way to the API server. In front of it the proxy reports who a client is: a client certificate ends
 	// at the proxy.
 	Upstream *rest.Config
 	// CA has signed the clients' certificates and signs the proxy's.

@@ -2,7 +2,7 @@
 
 // Package hosting stands in for the platform that hosts control planes, such as HyperShift: for each guest it keeps
 // the control-plane namespace, the Cluster API Cluster and its control plane object, the Secrets that Cluster API's
-// contract asks for, and the HostedCluster. It upgrades a guest when its HostedControlPlane asks for another version.
+// contract requests, and the HostedCluster. It upgrades a guest when its HostedControlPlane requests another version.
 package hosting
 
 import (
@@ -316,7 +316,7 @@ func (p *Platform) CreateHostedClusters(ctx context.Context, release string, doc
 	return nil
 }
 
-// Upgrade asks for another version of a guest's control plane and returns when it runs. It works on a world of another
+// Upgrade requests another version of a guest's control plane and returns when it runs. It works on a world of another
 // process, too: all it needs is access to the management cluster.
 func Upgrade(ctx context.Context, management client.Client, guest, version string) error {
 	key := client.ObjectKey{Namespace: ControlPlaneNamespace(guest), Name: guest}

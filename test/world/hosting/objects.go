@@ -69,7 +69,7 @@ var instanceTypes = []instanceType{
 	{"c4-arm", infrav1.ArchitectureArm64, 4, 8, "0.111", "0.035"},
 }
 
-// NewClient returns a client for the management cluster that knows all kinds of this package.
+// NewClient returns a client for the management cluster that has all kinds of this package.
 func NewClient(cfg *rest.Config) (client.Client, error) {
 	scheme, err := newScheme()
 	if err != nil {
@@ -175,7 +175,7 @@ func kubeadmConfigTemplate(namespace, guest, prefix string, servingCertificates 
 	return template
 }
 
-// clusterSecrets are the kubeconfig that Cluster API's contract asks of a control plane provider, and the CA that the kubeadm
+// clusterSecrets are the kubeconfig that Cluster API's contract requires of a control plane provider, and the CA that the kubeadm
 // bootstrap provider pins in a node's join configuration.
 func clusterSecrets(owner *controlplanev1.HostedControlPlane, guest *controlplane.Cluster) ([]*corev1.Secret, error) {
 	kubeconfig, err := guest.Kubeconfig("cluster-api", "system:masters")

@@ -35,7 +35,7 @@ const (
 // concurrency is the number of guests that are upgraded at once.
 const concurrency = 4
 
-// reconciler makes each guest's API server run the version that its HostedControlPlane asks for.
+// reconciler makes each guest's API server run the version that its HostedControlPlane requests.
 type reconciler struct {
 	management client.Client
 	guests     map[string]*controlplane.Cluster

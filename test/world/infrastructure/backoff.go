@@ -10,7 +10,7 @@ import (
 )
 
 // backOff keeps a kubelet that was refused from asking again at once. It is that of client-go's certificate manager, by which a real
-// kubelet asks: 2, 4, 8 and 16 seconds, then 32 again and again.
+// kubelet makes requests: 2, 4, 8 and 16 seconds, then 32 again and again.
 type backOff struct {
 	backoff wait.Backoff
 	// until is the time of the kubelet's next request, and why it waits.

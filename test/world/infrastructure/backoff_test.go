@@ -26,7 +26,7 @@ import (
 	infrav1 "github.com/autonode-io/autonode/test/world/infrastructure/api/v1beta1"
 )
 
-// approver is an API server that knows certificate requests only. The watch brings what it has decided at once.
+// approver is an API server that has certificate requests only. The watch brings what it has decided at once.
 type approver struct {
 	server   *httptest.Server
 	guest    *guest
@@ -61,7 +61,7 @@ func newApprover(t *testing.T) *approver {
 		request.UID = types.UID(request.Name)
 		if a.decision != "" {
 			request.Status.Conditions = []certificatesv1.CertificateSigningRequestCondition{{
-				Type: a.decision, Status: corev1.ConditionTrue, Reason: "RequesterMismatch", Message: "the test says so",
+				Type: a.decision, Status: corev1.ConditionTrue, Reason: "RequesterMismatch", Message: "the test reports it",
 			}}
 		}
 		if err := informer.GetStore().Add(request); err != nil {
@@ -110,7 +110,7 @@ func TestBackOff(t *testing.T) {
 		passTime(clock, func(i *instance) {
 			problem := own.certify(t.Context(), r.errand(i, a.guest), "abcdef.0123456789abcdef")
 			g.Expect(problem.reason).To(Equal(infrav1.ReasonRegistrationFailed))
-			g.Expect(problem.message).To(ContainSubstring("the test says so"))
+			g.Expect(problem.message).To(ContainSubstring("the test reports it"))
 			g.Expect(problem.retry).To(BeNumerically(">", 0))
 		})
 		// At once, and then after 2, 4, 8, 16 seconds and again and again 32, each up to a tenth longer.

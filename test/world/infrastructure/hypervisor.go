@@ -92,7 +92,7 @@ func (h *Hypervisor) enter() bool {
 
 // Machine is what a Hypervisor boots.
 type Machine struct {
-	// Instance is the hardware, and what its cloud knows of it. A machine without a KubeletVersion has its guest's version.
+	// Instance is the hardware, and what its cloud has recorded of it. A machine without a KubeletVersion has its guest's version.
 	node.Instance
 	// Metadata is what user data may refer to.
 	Metadata bootstrap.Instance
@@ -157,7 +157,7 @@ func (b *boot) advance(ctx context.Context, now time.Time) error {
 	if b.joined {
 		if !b.own.served {
 			if why, _ := b.own.serve(ctx, e, b.machine.Address); why != "" {
-				b.logger.Info("A kubelet asks again for its serving certificate", "machine", b.machine.ID, "reason", why)
+				b.logger.Info("A kubelet requests its serving certificate again", "machine", b.machine.ID, "reason", why)
 			}
 		}
 		return nil

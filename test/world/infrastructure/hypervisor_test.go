@@ -55,7 +55,7 @@ func TestHypervisor(t *testing.T) {
 		return h
 	}
 
-	t.Run("When user data are zipped, they should be read, with what the cloud knows of the machine", func(t *testing.T) {
+	t.Run("When user data are zipped, they should be read, with what the cloud has recorded of the machine", func(t *testing.T) {
 		g := NewWithT(t)
 		b := &boot{Hypervisor: hypervisor(t, "https://127.0.0.1:1"), machine: machine(zipped(g, userData))}
 		g.Expect(b.read(t.Context())).To(Succeed())

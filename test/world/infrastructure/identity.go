@@ -63,7 +63,7 @@ type identity struct {
 type application struct {
 	// name of the certificate request, empty while there is none.
 	name string
-	// asked is when it was made, or was read last without the watch, and seen says that the watch has brought it.
+	// asked is when it was made, or was read last without the watch, and seen reports that the watch has brought it.
 	asked time.Time
 	seen  bool
 	backOff
@@ -125,7 +125,7 @@ func (d *identities) await(guest types.NamespacedName, request string, machine t
 	d.awaited[requestKey{guest, request}] = machine
 }
 
-// wake is told of every change of a request in a guest.
+// wake is called for every change of a request in a guest.
 func (d *identities) wake(guest types.NamespacedName, request string) {
 	d.mutex.Lock()
 	defer d.mutex.Unlock()
@@ -213,7 +213,7 @@ func (r *machineReconciler) errand(i *instance, guest *guest) errand {
 	}}
 }
 
-// authenticate returns a connection as the machine's node. Until there is a certificate for that, it says what is waited for; what
+// authenticate returns a connection as the machine's node. Until there is a certificate for that, it reports what is waited for; what
 // becomes of the request brings the machine here again.
 func (r *machineReconciler) authenticate(ctx context.Context, i *instance, guest *guest, kubelet *bootstrap.Kubelet) (*connection, *obstacle) {
 	own := r.identities.get(i.UID)
@@ -240,7 +240,7 @@ func newIdentity(guest *guest, kubelet *bootstrap.Kubelet) (*identity, *obstacle
 	return own, nil
 }
 
-// connect returns a connection as the machine's node, or says what is waited for.
+// connect returns a connection as the machine's node, or reports what is waited for.
 func (d *identity) connect(ctx context.Context, e errand, token string) (*connection, *obstacle) {
 	if d.certificate == nil {
 		if problem := d.certify(ctx, e, token); problem != nil {
@@ -254,7 +254,7 @@ func (d *identity) connect(ctx context.Context, e errand, token string) (*connec
 	return connected, nil
 }
 
-// certify asks for the client certificate with the bootstrap token, once, and takes it when it was issued. A kubelet that was refused
+// certify requests the client certificate with the bootstrap token, once, and takes it when it was issued. A kubelet that was refused
 // waits, longer each time, independent of what happens meanwhile.
 func (d *identity) certify(ctx context.Context, e errand, token string) *obstacle {
 	request := &d.client
@@ -284,7 +284,7 @@ func (d *identity) certify(ctx context.Context, e errand, token string) *obstacl
 	}
 	certificate, denied, err := e.guest.certificate(ctx, e.now, request)
 	switch {
-	case apierrors.IsNotFound(err): // deleted; a kubelet asks again
+	case apierrors.IsNotFound(err): // deleted; a kubelet tries again
 		return refuse(fmt.Sprintf("certificate request %s was deleted", request.name))
 	case err != nil:
 		return &obstacle{unreachable: fmt.Errorf("reading certificate request %s: %w", request.name, err)}
@@ -319,7 +319,7 @@ func (d *identity) ask(
 	return nil
 }
 
-// askServing asks for the serving certificate, for the addresses that the Node has.
+// askServing requests the serving certificate, for the addresses that the Node has.
 func (d *identity) askServing(ctx context.Context, e errand, as kubernetes.Interface, address string) error {
 	if err := d.ask(ctx, e.now, as, &d.serving, "", certificatesv1.KubeletServingSignerName, certificatesv1.UsageServerAuth,
 		[]string{d.node}, []net.IP{net.ParseIP(address)}); err != nil {
@@ -345,7 +345,7 @@ func (r *machineReconciler) serve(ctx context.Context, i *instance, guest *guest
 	return reconcile.Result{RequeueAfter: retry}
 }
 
-// serve brings the request for the serving certificate further. It returns why the kubelet was refused just now, and when it asks again.
+// serve brings the request for the serving certificate further. It returns why the kubelet was refused just now, and when it tries again.
 func (d *identity) serve(ctx context.Context, e errand, address string) (why string, retry time.Duration) {
 	request := &d.serving
 	notServed := func(format string, args ...any) (string, time.Duration) {
@@ -390,7 +390,7 @@ func (a *application) look(now time.Time) time.Duration {
 	return max(time.Second, a.asked.Add(unseenGrace).Sub(now))
 }
 
-// certificate returns the certificate that was issued by a request, nil while it isn't, or why it never will be. What the watch says counts.
+// certificate returns the certificate that was issued by a request, nil while it isn't, or why it never will be. What the watch reports counts.
 func (g *guest) certificate(ctx context.Context, now time.Time, asked *application) (certificate []byte, denied string, err error) {
 	var request *certificatesv1.CertificateSigningRequest
 	object, known, _ := g.requests.GetStore().GetByKey(asked.name) // never fails for a name

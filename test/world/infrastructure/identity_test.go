@@ -109,12 +109,12 @@ func pending(t *testing.T, node, signer string) *certificatesv1.CertificateSigni
 func decide(t *testing.T, request *certificatesv1.CertificateSigningRequest, decision certificatesv1.RequestConditionType) {
 	t.Helper()
 	request.Status.Conditions = []certificatesv1.CertificateSigningRequestCondition{{
-		Type: decision, Status: corev1.ConditionTrue, Reason: "Test", Message: "the test says so",
+		Type: decision, Status: corev1.ConditionTrue, Reason: "Test", Message: "the test reports it",
 	}}
 	NewWithT(t).Expect(guest.SubResource("approval").Update(t.Context(), request)).To(Succeed())
 }
 
-// sign issues the certificate that a request asks for, as the guest's controller manager would.
+// sign issues the certificate that a request requests, as the guest's controller manager would.
 func sign(t *testing.T, request *certificatesv1.CertificateSigningRequest) {
 	t.Helper()
 	g := NewWithT(t)
@@ -181,7 +181,7 @@ func TestBootstrap(t *testing.T) {
 		g.Expect(request.Spec.Usages).To(ConsistOf(certificatesv1.UsageDigitalSignature, certificatesv1.UsageClientAuth))
 		decide(t, request, certificatesv1.CertificateDenied)
 		condition = eventuallyCondition(t, machine, infrav1.ConditionJoined, infrav1.ReasonRegistrationFailed)
-		g.Expect(condition.Message).To(ContainSubstring("the test says so"))
+		g.Expect(condition.Message).To(ContainSubstring("the test reports it"))
 		g.Expect(client.IgnoreNotFound(guest.Get(t.Context(), client.ObjectKey{Name: "denied"}, &corev1.Node{}))).To(Succeed())
 	})
 
@@ -210,10 +210,10 @@ func TestBootstrap(t *testing.T) {
 
 		decide(t, request, certificatesv1.CertificateDenied)
 		condition := eventuallyCondition(t, machine, infrav1.ConditionServing, infrav1.ReasonCertificateRefused)
-		g.Expect(condition.Message).To(ContainSubstring("the test says so"))
+		g.Expect(condition.Message).To(ContainSubstring("the test reports it"))
 		eventuallyCondition(t, machine, infrav1.ConditionJoined, infrav1.ReasonJoined)
 
-		request = pending(t, "joiner", serving) // it asks again
+		request = pending(t, "joiner", serving) // it tries again
 		decide(t, request, certificatesv1.CertificateApproved)
 		sign(t, request)
 		eventuallyCondition(t, machine, infrav1.ConditionServing, infrav1.ReasonReady)

@@ -139,7 +139,7 @@ func (r *machineReconciler) register(ctx context.Context, i *instance) (joined b
 	if own := r.identities.get(i.UID); own != nil && !own.served && own.serving.name == "" {
 		if err := own.askServing(ctx, r.errand(i, guest), self, node.Address(i.providerID())); err != nil {
 			own.serving.refused(i.now, err.Error())
-			ctrl.LoggerFrom(ctx).Info("A kubelet asks again for its serving certificate", "reason", err.Error())
+			ctrl.LoggerFrom(ctx).Info("A kubelet requests its serving certificate again", "reason", err.Error())
 		}
 	}
 	i.Status.NodeName = wanted.Name

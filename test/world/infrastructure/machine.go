@@ -164,7 +164,7 @@ func (i *instance) reportFaults() {
 	}
 }
 
-// run starts the machine and lets it join. The result says when there is more to do.
+// run starts the machine and lets it join. The result reports when there is more to do.
 func (r *machineReconciler) run(ctx context.Context, i *instance) (reconcile.Result, error) {
 	began := i.Status.StartTime.IsZero()
 	started, result, err := r.provision(ctx, i)

@@ -24,7 +24,7 @@ import (
 func TestMachine(t *testing.T) {
 	ns := newCluster(t)
 
-	t.Run("When a machine has all it needs, it should become a ready node as its bootstrap data says", func(t *testing.T) {
+	t.Run("When a machine has all it needs, it should become a ready node as its bootstrap data declares", func(t *testing.T) {
 		g := NewWithT(t)
 		machine := newMachine(t, ns, "good", machineOptions{zone: "b", edit: func(m *infrav1.KwokMachine) {
 			m.Spec.NodeLabels = map[string]string{"cloud.example/rack": "7"}

@@ -16,7 +16,7 @@ import (
 	"github.com/autonode-io/autonode/test/world/infrastructure/bootstrap"
 )
 
-// passingGrace is how long a machine may be on its way to something else before its status says so. Most of what a starting machine
+// passingGrace is how long a machine may be on its way to something else before its status reports it. Most of what a starting machine
 // waits for is over sooner, and every write costs an API server and all that watch.
 const passingGrace = 5 * time.Second
 

@@ -10,7 +10,7 @@ import (
 )
 
 // adopt recognizes a machine that runs already and has an object without a status: clusterctl moves objects that way to another management
-// cluster. A cloud would find the instance by its provider ID. Here the Node says since when there is one; without a Node the machine is still
+// cluster. A cloud would find the instance by its provider ID. Here the Node records since when there is one; without a Node the machine is still
 // on its way to join.
 func (r *machineReconciler) adopt(ctx context.Context, i *instance) error {
 	ctx, cancel := context.WithTimeout(ctx, guestTimeout)

@@ -42,7 +42,7 @@ func (r *machineReconciler) provision(ctx context.Context, i *instance) (started
 			return false, result, nil
 		}
 	}
-	switch adoptable := i.Spec.ProviderID != "" && r.hypervisor == nil; { // a hypervisor knows its machines by the UIDs of their objects
+	switch adoptable := i.Spec.ProviderID != "" && r.hypervisor == nil; { // a hypervisor identifies its machines by the UIDs of their objects
 	case !i.Status.StartTime.IsZero():
 	case adoptable:
 		if err := r.adopt(ctx, i); err != nil {
@@ -90,7 +90,7 @@ func (r *machineReconciler) provision(ctx context.Context, i *instance) (started
 	return true, result, nil
 }
 
-// place chooses the zone: the one that the Machine or, failing that, a label asks for, else any.
+// place chooses the zone: the one that the Machine or, failing that, a label requests, else any.
 func (i *instance) place() (problem string) {
 	var zones []string
 	if i.kwokCluster != nil {

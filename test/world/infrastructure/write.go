@@ -17,7 +17,7 @@ import (
 )
 
 // write writes what has changed: metadata and spec first, so that Cluster API never sees a provisioned machine without
-// a provider ID, then the status, then an event for what changed in the world. The result says when there is more to write.
+// a provider ID, then the status, then an event for what changed in the world. The result reports when there is more to write.
 func (r *machineReconciler) write(ctx context.Context, i *instance, before *infrav1.KwokMachine) (reconcile.Result, error) {
 	after, status := i.KwokMachine, i.Status.DeepCopy()
 	if !equality.Semantic.DeepEqual(before.Spec, after.Spec) || !slices.Equal(before.Finalizers, after.Finalizers) {

@@ -17,7 +17,7 @@ import (
 	infrav1 "github.com/autonode-io/autonode/test/world/infrastructure/api/v1beta1"
 )
 
-// writes counts what a provider asks the management cluster to change, and what it reads past its caches.
+// writes counts what a provider requests the management cluster to change, and what it reads past its caches.
 type writes struct {
 	next http.RoundTripper
 	// namespace has the machines that count.

@@ -10,7 +10,7 @@ import (
 	"k8s.io/utils/ptr"
 )
 
-// unsupported returns what a pod asks for that the agent doesn't have; empty when it has everything. What only restricts a
+// unsupported returns what a pod requests that the agent doesn't have; empty when it has everything. What only restricts a
 // pod, such as a resource limit, isn't enforced and isn't refused: see the package's documentation.
 func unsupported(pod *corev1.Pod) string {
 	var missing []string

@@ -52,7 +52,7 @@ func TestUnsupported(t *testing.T) {
 		"When it has readiness gates, it should say so": {
 			func(pod *corev1.Pod) { pod.Spec.ReadinessGates = []corev1.PodReadinessGate{{}} }, "readiness gates",
 		},
-		"When it wants the host's network, it should say so": {
+		"When it requires the host's network, it should say so": {
 			func(pod *corev1.Pod) { pod.Spec.HostNetwork = true }, "host's namespaces",
 		},
 		"When it mounts a path of the host, it should say so": {
@@ -76,7 +76,7 @@ func TestUnsupported(t *testing.T) {
 		"When a probe runs a command, it should say so": {
 			probe(corev1.ProbeHandler{Exec: &corev1.ExecAction{}}), "probes other than httpGet",
 		},
-		"When a probe asks by gRPC, it should say so": {
+		"When a probe uses gRPC, it should say so": {
 			probe(corev1.ProbeHandler{GRPC: &corev1.GRPCAction{}}), "probes other than httpGet",
 		},
 		"When a probe has a grace of its own, it should say so": {
@@ -84,7 +84,7 @@ func TestUnsupported(t *testing.T) {
 				c.ReadinessProbe.TerminationGracePeriodSeconds = ptr.To[int64](1)
 			}), "terminationGracePeriodSeconds",
 		},
-		"When it wants a port of the host, it should say so": {
+		"When it requires a port of the host, it should say so": {
 			container(func(c *corev1.Container) { c.Ports[0].HostPort = 80 }), "host ports",
 		},
 		"When it mounts a part of a volume, it should say so": {
@@ -125,7 +125,7 @@ func TestUnsupported(t *testing.T) {
 
 func TestUnsupportedPod(t *testing.T) {
 	namespace := newNamespace(t)
-	t.Run("When a pod asks for what the agent doesn't have, it should say so and let it be deleted", func(t *testing.T) {
+	t.Run("When a pod requests what the agent doesn't have, it should say so and let it be deleted", func(t *testing.T) {
 		g := NewWithT(t)
 		pod := create(t, testPod(namespace, "hooked", func(pod *corev1.Pod) {
 			pod.Spec.Containers[0].Lifecycle = &corev1.Lifecycle{PreStop: &corev1.LifecycleHandler{Sleep: &corev1.SleepAction{Seconds: 1}}}
@@ -152,7 +152,7 @@ func TestOurDeployments(t *testing.T) {
 	}
 	kept := []string{root + "manifests/operator/deployment.yaml", root + "assets/karpenter/deployment.yaml", root + "operator/provider/aws/deployment.yaml"}
 	for _, file := range append(kept, files...) {
-		t.Run("When a pod is of "+strings.TrimPrefix(file, root)+", the agent should have all that it asks for", func(t *testing.T) {
+		t.Run("When a pod is of "+strings.TrimPrefix(file, root)+", the agent should have all that it requests", func(t *testing.T) {
 			g := NewWithT(t)
 			content, err := os.ReadFile(file)
 			g.Expect(err).NotTo(HaveOccurred())

@@ -40,7 +40,7 @@ type Config struct {
 	Dir string
 	// Ports of the pods.
 	Ports *port.Claims
-	// LogClientCA, PEM, has signed the client certificate that the API server shows when it asks for logs.
+	// LogClientCA, PEM, has signed the client certificate that the API server shows when it requests logs.
 	LogClientCA []byte
 	// BackOffBase is the first delay before a crashed container or a failed pull is retried; it doubles up to BackOffMax.
 	BackOffBase, BackOffMax time.Duration

@@ -128,7 +128,7 @@ func startAgent(ctx context.Context, name, dir string) (*Agent, error) {
 	})
 }
 
-// makeLogClient makes the client certificate with which the API server asks for logs.
+// makeLogClient makes the client certificate with which the API server requests logs.
 func makeLogClient(certificate, key string) (err error) {
 	if logClients, err = pki.NewAuthority("logs"); err != nil {
 		return err
@@ -375,7 +375,7 @@ func ask(pod *corev1.Pod, path string) (string, error) {
 	return string(content), err
 }
 
-// self is what the pod's program says of itself.
+// self is what the pod's program reports about itself.
 type self struct {
 	Args    []string `json:"args"`
 	Env     []string `json:"env"`

@@ -13,8 +13,8 @@
 //   - liveness and readiness probes by HTTP, restarts with back-off, graceful deletion, termination messages;
 //   - the statuses, reasons and events that the kubelet writes, one log file per run, kubectl logs.
 //
-// A pod that asks for anything else, such as an init container or a hook, stays Pending: its container waits with
-// CreateContainerConfigError, its conditions and an event have the reason Unsupported, and the message says what is
+// A pod that requests anything else, such as an init container or a hook, stays Pending: its container waits with
+// CreateContainerConfigError, its conditions and an event have the reason Unsupported, and the message reports what is
 // missing (see unsupported).
 //
 // # What it doesn't enforce

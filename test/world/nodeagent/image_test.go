@@ -22,7 +22,7 @@ import (
 	"k8s.io/utils/ptr"
 )
 
-// guarded is a registry that wants a password.
+// guarded is a registry that requires a password.
 func guarded(t *testing.T) (host string) {
 	t.Helper()
 	inner := registry.New(registry.Logger(log.New(io.Discard, "", 0)))

@@ -42,7 +42,7 @@ func TestLogs(t *testing.T) {
 		g.Eventually(status(t, pod), waitLong, waitPoll).Should(And(beReady(), WithTransform(restarts, Equal(int32(1)))))
 		g.Expect(logs(&corev1.PodLogOptions{Previous: true})).To(Equal(string(first) + string(rest)))
 	})
-	t.Run("When someone without a certificate asks, it should refuse", func(t *testing.T) {
+	t.Run("When someone without a certificate makes a request, it should refuse", func(t *testing.T) {
 		response, err := probeClient.Get(fmt.Sprintf("https://127.0.0.1:%d/containerLogs/%s/logs/main", agent.logPort, namespace))
 		if err == nil {
 			response.Body.Close()

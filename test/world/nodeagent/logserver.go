@@ -27,13 +27,13 @@ import (
 // followPeriod is the interval of reads of a followed log.
 const followPeriod = 200 * time.Millisecond
 
-// serveLogs answers what the API server asks a kubelet for kubectl logs, on a free port of loopback.
+// serveLogs answers the API server's requests to a kubelet for kubectl logs, on a free port of loopback.
 func (a *Agent) serveLogs() error {
 	clients := x509.NewCertPool()
 	if !clients.AppendCertsFromPEM(a.LogClientCA) {
 		return errors.New("reading LogClientCA: it holds no certificate")
 	}
-	// The API server doesn't verify a kubelet's certificate unless it is told to.
+	// The API server doesn't verify a kubelet's certificate unless it is configured to.
 	certificate, key, err := certutil.GenerateSelfSignedCertKey(loopback, nil, nil)
 	if err != nil {
 		return fmt.Errorf("making the log server's certificate: %w", err)

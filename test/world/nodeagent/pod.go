@@ -276,7 +276,7 @@ func (w *worker) finalize(ctx context.Context, pod *corev1.Pod) (done bool) {
 	return false
 }
 
-// publish writes the pod's status where it differs. Terminating says that the container doesn't come back. It reports
+// publish writes the pod's status where it differs. Terminating reports that the container doesn't come back. It reports
 // whether the API server has the status, or will never need it.
 func (w *worker) publish(ctx context.Context, pod *corev1.Pod, terminating bool) bool {
 	status := podStatus(pod, observation{

@@ -87,7 +87,7 @@ func (p *prober) ready() bool {
 	return p.isWell
 }
 
-// unhealthy reports whether the liveness probe wants the container restarted.
+// unhealthy reports whether the liveness probe requires the container restarted.
 func (p *prober) unhealthy() bool {
 	p.mu.Lock()
 	defer p.mu.Unlock()

@@ -16,7 +16,7 @@ type mount struct {
 	hostPath      string
 }
 
-// rewriter turns what a pod says about its own network and files into what is true on this machine.
+// rewriter turns what a pod reports about its own network and files into what is true on this machine.
 type rewriter struct {
 	ports  podPorts
 	mounts []mount

@@ -2,7 +2,7 @@
 
 //go:build unix
 
-// Package port finds free TCP ports for programs that must be told which port to listen on.
+// Package port finds free TCP ports for programs that need the port to listen on as an argument.
 //
 // Between the choice and the program's bind anyone could take the port. So ports come from below the range that the
 // kernel gives to outgoing connections, and each is claimed by a locked file until the claim is closed: another
@@ -69,7 +69,7 @@ func (c *Claims) claim(port int) (bool, error) {
 		}
 		return false, err
 	}
-	// All addresses, because some programs can't be told to listen on loopback only.
+	// All addresses, because some programs can't be configured to listen on loopback only.
 	listener, err := new(net.ListenConfig).Listen(context.Background(), "tcp", net.JoinHostPort("", strconv.Itoa(port)))
 	if err == nil {
 		err = listener.Close()

@@ -79,7 +79,7 @@ type Process struct {
 	err      error
 }
 
-// Start starts a program. When it ends without having been stopped, Failed says so.
+// Start starts a program. When it ends without having been stopped, Failed reports it.
 func (s *Supervisor) Start(spec Spec) (*Process, error) {
 	p := &Process{Spec: spec, LogFile: filepath.Join(s.logDir, spec.Name+".log"), reported: make(chan struct{})}
 	log, err := os.OpenFile(p.LogFile, os.O_CREATE|os.O_WRONLY|os.O_APPEND, 0o644)
@@ -166,7 +166,7 @@ func StopAll(processes ...*Process) {
 // Done is closed when the process has ended and the supervisor no longer lists it.
 func (p *Process) Done() <-chan struct{} { return p.reported }
 
-// Stop asks the process to end, kills it when its grace is over, and returns when it has gone.
+// Stop signals the process to end, kills it when its grace is over, and returns when it has gone.
 func (p *Process) Stop() {
 	p.expectEnd()
 	p.Terminate(time.Now().Add(p.Grace))

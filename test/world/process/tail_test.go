@@ -14,12 +14,12 @@ import (
 )
 
 func TestTail(t *testing.T) {
-	for content, wants := range map[string][]string{
+	for content, tails := range map[string][]string{
 		"a\nb\nc\n": {"", "c\n", "b\nc\n", "a\nb\nc\n", "a\nb\nc\n"},
 		"a\nb\nc":   {"", "c", "b\nc", "a\nb\nc", "a\nb\nc"},
 		"":          {"", ""},
 	} {
-		for lines, want := range wants {
+		for lines, want := range tails {
 			t.Run(fmt.Sprintf("When %d lines of %q are wanted, it should be %q", lines, content, want), func(t *testing.T) {
 				g, path := NewWithT(t), filepath.Join(t.TempDir(), "log")
 				g.Expect(os.WriteFile(path, []byte(content), 0o600)).To(Succeed())

@@ -26,7 +26,7 @@ func ResetPeak(pid int) error {
 	return nil
 }
 
-// UsageOf asks Linux about a process.
+// UsageOf reads the usage of a process from Linux.
 func UsageOf(pid int) (Usage, error) {
 	proc, err := procfs.NewProc(pid)
 	if err != nil {

@@ -126,7 +126,7 @@ func TestCacheDir(t *testing.T) {
 	}{
 		{"When AUTONODE_CACHE is set, it should win", "/a", "/b", "/c", "/a"},
 		{"When XDG_CACHE_HOME is set, it should be honoured", "", "/b", "/c", "/b/autonode"},
-		{"When XDG_CACHE_HOME is relative, it should be ignored as its specification says", "", "b", "/c", "/c/.cache/autonode"},
+		{"When XDG_CACHE_HOME is relative, it should be ignored as its specification requires", "", "b", "/c", "/c/.cache/autonode"},
 		{"When neither is set, it should be in the home folder", "", "", "/c", "/c/.cache/autonode"},
 	} {
 		t.Run(tc.name, func(t *testing.T) {

@@ -107,7 +107,7 @@ type item struct {
 	started time.Time
 }
 
-// Task begins a task. The note is told once, at the beginning. End or Fail must be called.
+// Task begins a task. The note is printed once, at the beginning. End or Fail must be called.
 func (p *Printer) Task(title, note string) *Task {
 	t := &Task{printer: p, title: title, started: time.Now(), stop: make(chan struct{})}
 	if note != "" {
@@ -133,7 +133,7 @@ func (p *Printer) Task(title, note string) *Task {
 	return t
 }
 
-// Run runs f as an item of the task. An error of f is told elsewhere.
+// Run runs f as an item of the task. An error of f is reported elsewhere.
 func (t *Task) Run(name string, f func() error) error {
 	running := &item{name: name, started: time.Now()}
 	t.mu.Lock()

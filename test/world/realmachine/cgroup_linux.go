@@ -56,7 +56,7 @@ func hierarchies(mounts, groups string) []plan.Hierarchy {
 				found = append(found, plan.Hierarchy{Mount: mount, Options: options, Group: filepath.Join(mount, group)})
 			}
 		case "cgroup2":
-			// Beside hierarchies of version 1 it has no controllers, and nothing that a kubelet wants.
+			// Beside hierarchies of version 1 it has no controllers, and nothing that a kubelet needs.
 			if !strings.Contains(mounts, " - cgroup ") {
 				found = append(found, plan.Hierarchy{Mount: mount, Group: mount})
 			}

@@ -137,7 +137,7 @@ func (l *programLayer) Uncompressed() (io.ReadCloser, error) {
 	}{io.MultiReader(bytes.NewReader(l.head), io.LimitReader(file, l.content), bytes.NewReader(l.tail)), file}, nil
 }
 
-// Compressed returns the tar archive as well: the layer's media type says that it isn't compressed.
+// Compressed returns the tar archive as well: the layer's media type declares that it isn't compressed.
 func (l *programLayer) Compressed() (io.ReadCloser, error) { return l.Uncompressed() }
 
 // Digest returns the archive's digest.

@@ -26,7 +26,7 @@ import (
 	"github.com/google/go-containerregistry/pkg/v1/remote"
 )
 
-// Registry is a running registry on a loopback port. It speaks plain HTTP and wants a user name and a password for
+// Registry is a running registry on a loopback port. It speaks plain HTTP and requires a user name and a password for
 // everything, so that pull secrets are really exercised.
 type Registry struct {
 	host               string

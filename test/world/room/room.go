@@ -29,7 +29,7 @@ type Free struct {
 	Files uint64
 }
 
-// Check returns an error that says what a world of that many clusters lacks, and what to do. Where the machine doesn't
+// Check returns an error that reports what a world of that many clusters lacks, and what to do. Where the machine doesn't
 // measure what is left, as on macOS, it returns nil.
 func Check(clusters int) error {
 	free, ok := read()

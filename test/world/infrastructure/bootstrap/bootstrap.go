@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 
 // Package bootstrap reads a machine's bootstrap data as the machine itself would: cloud-init writes the files of a
-// cloud-config, kubeadm reads its JoinConfiguration from one of them, and the kubelet starts with what that says.
+// cloud-config, kubeadm reads its JoinConfiguration from one of them, and the kubelet starts with what that reports.
 //
 // What would stop one of those three on a real machine is an error here that names the place: malformed YAML, a file that
-// is missing, a label that a kubelet refuses. So is what would change the Node and no machine here knows, such as kubeadm's
+// is missing, a label that a kubelet refuses. So is what would change the Node and no machine here supports, such as kubeadm's
 // patches.
 package bootstrap
 

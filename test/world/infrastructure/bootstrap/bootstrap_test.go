@@ -173,7 +173,7 @@ func TestDiscovery(t *testing.T) {
 		}
 	})
 
-	t.Run("When the kubelet is told to ask for its serving certificate, it should", func(t *testing.T) {
+	t.Run("When the kubelet is configured to request its serving certificate, it should", func(t *testing.T) {
 		document := join(`kubeletExtraArgs: [{name: rotate-server-certificates, value: "true"}]`)
 		kubelet, err := bootstrap.Read(map[string][]byte{"value": []byte(cloudConfig(document))}, instance)
 		if err != nil || !kubelet.ServingCertificate {
@@ -244,8 +244,8 @@ func TestReadMalformed(t *testing.T) {
 		data map[string][]byte
 		want string
 	}{
-		"When the Secret has no value, it should say so":          {nil, `key "value" is missing`},
-		"When the format is another, it should say what it knows": {map[string][]byte{"value": nil, "format": []byte("ignition")}, `key "format" is "ignition"; only cloud-config`},
+		"When the Secret has no value, it should say so":              {nil, `key "value" is missing`},
+		"When the format is another, it should name what it supports": {map[string][]byte{"value": nil, "format": []byte("ignition")}, `key "format" is "ignition"; only cloud-config`},
 	} {
 		t.Run(name, func(t *testing.T) {
 			_, err := bootstrap.Read(test.data, instance)

@@ -19,7 +19,7 @@ import (
 type Discovery struct {
 	// Server is the URL of the API server.
 	Server string
-	// Token is the bootstrap token that it asks for its certificate with. It is a secret.
+	// Token is the bootstrap token that it requests its certificate with. It is a secret.
 	Token string
 	// pins are the hashes of the public keys that the cluster's CA may have; empty for any.
 	pins []string
@@ -45,7 +45,7 @@ func readDiscovery(discovery kubeadm.Discovery) (*Discovery, error) {
 	return found, nil
 }
 
-// Trusts returns an error unless one of the CA certificates, PEM, is one that the machine was told of.
+// Trusts returns an error unless one of the CA certificates, PEM, is one that the machine's bootstrap data has.
 func (d *Discovery) Trusts(ca []byte) error {
 	if len(d.pins) == 0 {
 		return nil

@@ -65,7 +65,7 @@ type Fleet struct {
 	leases     toolscache.SharedIndexInformer
 	nodeEvents chan informer.Event[*corev1.Node]
 	podEvents  chan informer.Event[*corev1.Pod]
-	// nodeSync and podSync name the nodes that kwok has to be told about again, itself and its pods.
+	// nodeSync and podSync name the nodes that kwok has to be notified about again, itself and its pods.
 	nodeSync workqueue.TypedInterface[string]
 	podSync  workqueue.TypedInterface[string]
 

@@ -58,7 +58,7 @@ var (
 	podDeleteLate string
 )
 
-// How a Pod asks for another fate than to be ready at once and to end at once. Karpenter's test suite does.
+// How a Pod requests another fate than to be ready at once and to end at once. Karpenter's test suite does.
 const (
 	podStageLabel      = `.metadata.labels["kwok.x-k8s.io/stage"]`
 	podUnhealthy       = "unhealthy"

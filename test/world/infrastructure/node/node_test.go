@@ -32,10 +32,10 @@ func TestResources(t *testing.T) {
 			list("cpu", "2", "memory", "4Gi"), bootstrap.Kubelet{},
 			list("cpu", "2", "memory", "4Gi", "pods", "110"), list("cpu", "2", "memory", "4Gi", "pods", "110"),
 		},
-		"When the machine says how many pods, it should have that": {
+		"When the machine declares how many pods, it should have that": {
 			list("cpu", "2", "pods", "30"), bootstrap.Kubelet{}, list("cpu", "2", "pods", "30"), list("cpu", "2", "pods", "30"),
 		},
-		"When the kubelet says how many pods, that should win": {
+		"When the kubelet's configuration declares how many pods, that should win": {
 			list("cpu", "2", "pods", "30"), bootstrap.Kubelet{MaxPods: &seven}, list("cpu", "2", "pods", "7"), list("cpu", "2", "pods", "7"),
 		},
 		"When the kubelet limits the pods of a core, the smaller number should win": {

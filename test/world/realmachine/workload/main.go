@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 
 // Program workload runs in the containers of real machines. Without an argument it does nothing until it is told to end, as the container of a
-// pod's sandbox; with an address it serves there, and says what it sees.
+// pod's sandbox; with an address it serves there, and reports what it sees.
 package main
 
 import (
