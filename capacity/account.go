@@ -49,7 +49,7 @@ type Member struct {
 	Gone bool
 }
 
-// Lease is what a lease object says.
+// Lease is what a lease object declares.
 type Lease struct {
 	// ID of the object. Another object of the same name has another one.
 	ID string
@@ -65,7 +65,7 @@ type Lease struct {
 	Report  Report
 }
 
-// Report is what the holder of a lease says.
+// Report is what the holder of a lease declares.
 type Report struct {
 	// Sequence of the grant that the holder has observed and keeps; earlier ones are void.
 	Sequence int64
@@ -90,7 +90,7 @@ type Grant struct {
 	Lease string
 	// Sequence increases with each change of Asked or Lease.
 	Sequence int64
-	// Asked is what the lease says: what the holder may spend once it has observed it.
+	// Asked is what the lease declares: what the holder may spend once it has observed it.
 	Asked Amounts
 	// Granted is the most that the cluster's machines may take until the holder acknowledges Asked. It counts against
 	// the pools, and is never less than Asked.

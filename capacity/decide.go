@@ -144,7 +144,7 @@ func (d *decider) confirm() {
 }
 
 // acknowledged lowers what is granted to what the holder keeps. It raises nothing: the report may be older than one that
-// was counted, and what it says beyond the grant returned and granted to others since. That counts as an operator's own
+// was counted, and what it reports beyond the grant returned and granted to others since. That counts as an operator's own
 // count of Machines does, also for a pool that the holder hadn't been informed of.
 func (d *decider) acknowledged(name string, grant *Grant) {
 	member := d.Members[name]
@@ -354,7 +354,7 @@ func (d *decider) raise(name, pool string, amount int64) {
 	grant.Granted.set(pool, max(grant.Granted[pool], amount))
 }
 
-// reclaim asks for what clusters hold beyond their targets, where something has to be returned. Granted stays until
+// reclaim requests back what clusters hold beyond their targets, where something has to be returned. Granted stays until
 // the holder acknowledges.
 func (d *decider) reclaim() {
 	for _, name := range d.names {

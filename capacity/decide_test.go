@@ -129,14 +129,14 @@ func TestDecide(t *testing.T) {
 			},
 		},
 		{
-			"When an old acknowledgement says more than a newer one that was counted, it should grant others no more, and its cluster neither",
+			"When an old acknowledgement reports more than a newer one that was counted, it should grant others no more, and its cluster neither",
 			Account{Record: map[string]Grant{"blue": returned, "green": rest}, Members: map[string]Member{
 				"blue": {Lease: lease(asked, Amounts{pool: 6}), Used: Amounts{pool: 2}}, "green": {Lease: lease(rest, rest.Asked), Used: Amounts{pool: 8}},
 			}},
 			map[string]Grant{"blue": returned, "green": rest},
 		},
 		{
-			"When a holder says that it takes more than it is granted, it should count that before it grants anything",
+			"When a holder reports that it takes more than it is granted, it should count that before it grants anything",
 			Account{Record: map[string]Grant{"blue": returned, "green": none}, Members: map[string]Member{
 				"blue": {Lease: lease(asked, Amounts{pool: 6})}, "green": {Lease: lease(none, nil, Request{machine, 8})},
 			}},

@@ -28,8 +28,8 @@ func ZoneUntil(zone string, untils []time.Time) (time.Time, bool) {
 	return latest[wholeZone-1], true
 }
 
-// Family returns the family of an instance type, within which clouds count quotas: what its instance-family label says, otherwise
-// what its name says. An instance type whose name says nothing is a family of its own.
+// Family returns the family of an instance type, within which clouds count quotas: what its instance-family label declares, otherwise
+// what its name states. An instance type whose name states nothing is a family of its own.
 //
 //	m5.large         m5                Amazon, and others that put the family first
 //	n2-standard-4    n2                Google

@@ -9,7 +9,7 @@ import (
 
 func TestFamily(t *testing.T) {
 	for _, tc := range []struct{ name, label, instanceType, want string }{
-		{"When a label says it, it should be that", "general", "m5.large", "general"},
+		{"When a label declares it, it should be that", "general", "m5.large", "general"},
 		{"When it is Amazon's, it should be before the dot", "", "m5.large", "m5"},
 		{"When another family begins alike, it should be another one", "", "m5d.large", "m5d"},
 		{"When Amazon's has a hyphen, it should be before that", "", "u7i-12tb.224xlarge", "u7i"},

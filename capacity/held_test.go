@@ -26,7 +26,7 @@ func TestHeldRoom(t *testing.T) {
 			},
 		})
 	}
-	t.Run("When room is held, requests of the same priority should be granted nothing of it, also if their Karpenter knows nothing of that", func(t *testing.T) {
+	t.Run("When room is held, requests of the same priority should be granted nothing of it, also if their Karpenter has no support for that", func(t *testing.T) {
 		d := decide(0, 0)
 		if got := d.Record["blue"].Asked[vcpus]; got != 60 {
 			t.Errorf("blue is granted %d", got)

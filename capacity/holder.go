@@ -178,7 +178,7 @@ func (h *Holder) Gone(name string, now time.Time) {
 	}
 }
 
-// Tried records that an attempt to launch ends now, or that one was made while there was no lease. It asks nothing.
+// Tried records that an attempt to launch ends now, or that one was made while there was no lease. It requests nothing.
 func (h *Holder) Tried(name string, charges Amounts, now time.Time) {
 	l := h.launch(name)
 	h.setVacant(l, false)
@@ -240,7 +240,7 @@ func (h *Holder) Abandon(name string, now time.Time) {
 }
 
 // Unclear returns the launches that were given up so long ago that their requests have had their effect or never will.
-// They count until the API server, and not a cache, says whether their Machine exists: by Exists or Absent.
+// They count until the API server, and not a cache, reports whether their Machine exists: by Exists or Absent.
 func (h *Holder) Unclear(now time.Time) []string {
 	var names []string
 	for name, l := range h.launches {
@@ -343,7 +343,7 @@ func (h *Holder) Report(now time.Time) (Report, bool) {
 	return Report{Sequence: h.sequence, Held: held, Spent: h.spent.clone(), Requests: h.aggregate()}, true
 }
 
-// Ready reports whether the process may begin. A lease that has no sequence yet says nothing about what takes from what.
+// Ready reports whether the process may begin. A lease that has no sequence yet reports nothing about what takes from what.
 func (h *Holder) Ready(now time.Time) bool { return !now.Before(h.from) && h.sequence > 0 }
 
 // most is the most that launches may take of a pool.

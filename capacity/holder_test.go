@@ -148,7 +148,7 @@ func TestHolder(t *testing.T) {
 }
 
 func TestLaunchesGivenUp(t *testing.T) {
-	t.Run("When a launch is given up, it should count until the API server says that its Machine hasn't come, and can't any more", func(t *testing.T) {
+	t.Run("When a launch is given up, it should count until the API server reports that its Machine hasn't come, and can't any more", func(t *testing.T) {
 		h := holding(1)
 		h.Spend("n-1", one, now)
 		h.Abandon("n-1", now)

@@ -17,7 +17,7 @@ const vcpus = "quota/all/cpu"
 // round is how often Karpenter and the operator act in these tests.
 const round = 10 * time.Second
 
-// lineMember is a cluster whose Karpenter launches what fits, and says what pods wait for that doesn't.
+// lineMember is a cluster whose Karpenter launches what fits, and reports what pods wait for that doesn't.
 type lineMember struct {
 	Member
 	holder *Holder
@@ -27,7 +27,7 @@ type lineMember struct {
 	machines map[string]int64
 }
 
-// account with real Holders, by which launches go through what a Karpenter knows of its lease.
+// account with real Holders, by which launches go through what a Karpenter has read of its lease.
 type lineAccount struct {
 	*testing.T
 	limits  Amounts

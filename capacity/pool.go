@@ -122,7 +122,7 @@ func named(patterns []string, name string) bool {
 	return len(patterns) == 0 || name != "" && slices.ContainsFunc(patterns, func(pattern string) bool { return Matches(pattern, name) })
 }
 
-// Matches reports whether a name is what a pattern says, in which each * stands for any characters, or for none.
+// Matches reports whether a name matches a pattern, in which each * stands for any characters, or for none.
 func Matches(pattern, name string) bool {
 	first, rest, wildcard := strings.Cut(pattern, "*")
 	if !wildcard {

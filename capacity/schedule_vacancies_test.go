@@ -54,7 +54,7 @@ func (u *universe) terminate(c *cluster) {
 	c.machines = append(c.machines, next)
 	pods := u.id()
 	c.demand[pods], c.wanted[pods] = last[name], vacancy
-	u.say("%s terminates %s first, and wants %s", c.name, name, pods)
+	u.say("%s terminates %s first, and requires %s", c.name, name, pods)
 }
 
 // holder is the launch that a vacancy is kept for.

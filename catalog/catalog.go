@@ -60,7 +60,7 @@ type Type struct {
 	Capacity corev1.ResourceList
 	// MemoryOverhead is the fraction of the memory that nodes lack; nil if the catalog doesn't say.
 	MemoryOverhead *float64
-	// Overhead is what kubelets reserve; nil for what the bootstrap says.
+	// Overhead is what kubelets reserve; nil for what the bootstrap declares.
 	Overhead *v1alpha1.KubeletConfiguration
 	// OverheadHash is of Overhead; empty without one.
 	OverheadHash string

@@ -36,7 +36,7 @@ func specOf(t *testing.T, text string) *v1alpha1.InstanceTypeCatalogSpec {
 }
 
 func TestRead(t *testing.T) {
-	t.Run("When an entry says everything, it should keep all of it", func(t *testing.T) {
+	t.Run("When an entry declares everything, it should keep all of it", func(t *testing.T) {
 		read := catalog.Read(specOf(t, sound+`
   - name: g8-gpu
     architecture: arm64

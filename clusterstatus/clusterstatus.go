@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Package clusterstatus reads what a Cluster API Cluster says of its infrastructure.
+// Package clusterstatus reads what a Cluster API Cluster reports about its infrastructure.
 package clusterstatus
 
 import (
@@ -17,7 +17,7 @@ import (
 // maxSaid limits what is repeated of an infrastructure provider's message, in bytes.
 const maxSaid = 500
 
-// NotReady returns why the infrastructure of a Cluster isn't ready, in the provider's words; empty while it is, or says nothing. A provider that
+// NotReady returns why the infrastructure of a Cluster isn't ready, in the provider's words; empty while it is, or reports nothing. A provider that
 // can't log in, or that doesn't find the datacenter, reports it here alone: it patches no machine before it has a session. Cluster API repeats
 // the conditions of the infrastructure cluster, in the Cluster's own or in those of the contract v1beta1.
 func NotReady(cluster *clusterv1.Cluster) string {

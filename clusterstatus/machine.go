@@ -45,7 +45,7 @@ func Hangs(m *clusterv1.Machine, now time.Time) bool {
 	return deleting && !now.Before(from)
 }
 
-// Holds returns what Cluster API says of a Machine's deletion; it may be empty.
+// Holds returns what Cluster API reports about a Machine's deletion; it may be empty.
 func Holds(m *clusterv1.Machine) string {
 	for i := range m.Status.Conditions {
 		if c := &m.Status.Conditions[i]; c.Type == clusterv1.MachineDeletingCondition && c.Status == metav1.ConditionTrue {

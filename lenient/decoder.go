@@ -34,7 +34,7 @@ const (
 var secret = rand.Text()
 
 // Why returns what was left out of an object because Go can't hold it, and why; empty for an object that is whole. Whoever decides by what
-// an object says, and can't take that back, must not do so by a marked one.
+// an object declares, and can't take that back, must not do so by a marked one.
 func Why(object client.Object) string {
 	why, _ := strings.CutPrefix(object.GetAnnotations()[annotation], secret)
 	if len(why) == len(object.GetAnnotations()[annotation]) {
@@ -68,7 +68,7 @@ type Config struct {
 	Scheme *runtime.Scheme
 	// Adjust changes a marked object of a kind, so that what was left out does no harm.
 	Adjust map[schema.GroupKind]func(object map[string]any)
-	// Report is told of an object that can't be decoded, once for each reason. It must not wait.
+	// Report gets an object that can't be decoded, once for each reason. It must not wait.
 	Report func(object *metav1.PartialObjectMetadata, why string)
 	Clock  clock.PassiveClock
 }
@@ -146,7 +146,7 @@ func (d *Decoder) object(raw json.RawMessage, gvk schema.GroupVersionKind, of re
 	}
 	object, err := parse(raw)
 	if err != nil {
-		return raw, "", doubtful // no JSON object: whoever decodes it says so
+		return raw, "", doubtful // no JSON object: whoever decodes it reports it
 	}
 	pruned := &pruning{now: d.Clock.Now()}
 	pruned.object("", object, of)

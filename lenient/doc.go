@@ -9,7 +9,7 @@
 // An object is never left out itself. Whoever reads a list would take it for deleted: a Machine for a lost node, a NodePool for one whose
 // nodes may go.
 //
-// It is a transport and an informer. The informer tells the transport, through the context of its requests, when an answer couldn't be
+// It is a transport and an informer. The informer notifies the transport, through the context of its requests, when an answer couldn't be
 // decoded; until then the transport only looks for quantities that take too long to parse. Other answers are decoded twice: those to direct reads and to writes.
 // Kinds that are built into Kubernetes are left alone: API servers decode them into the same Go types before they admit them.
 package lenient

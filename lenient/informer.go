@@ -79,7 +79,7 @@ func (f *following) watch(ctx context.Context, options metav1.ListOptions) (watc
 	return w, nil
 }
 
-// noticing is a watch that says when its answer couldn't be decoded.
+// noticing is a watch that reports when its answer couldn't be decoded.
 type noticing struct {
 	watch.Interface
 	result  chan watch.Event

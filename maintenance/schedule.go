@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Package maintenance computes when a maintenance window is open. The operator asks it which version nodes get, Karpenter when it may replace
+// Package maintenance computes when a maintenance window is open. The operator decides by it which version nodes get, Karpenter when it may replace
 // nodes because of that version.
 package maintenance
 

@@ -44,7 +44,7 @@ func (t boundedTransport) RoundTrip(req *http.Request) (*http.Response, error) {
 		resp.Body = replace(resp.Body, explanation(resp.Body))
 	case asked == layer:
 		limit, _ := req.Context().Value(bodyLimitKey{}).(int64)
-		limit = max(limit, maxManifestBytes) // one that is larger than its descriptor says is distinguished from one that is too large
+		limit = max(limit, maxManifestBytes) // one that is larger than its descriptor declares is distinguished from one that is too large
 		left := limit
 		resp.Body = replace(resp.Body, &budget{r: resp.Body, left: &left, limit: limit, what: "in one answer of the registry"})
 	case asked == manifest:
@@ -83,7 +83,7 @@ func kindOf(req *http.Request) kind {
 	return anything
 }
 
-// explanation is the beginning of a body that explains a status, or nothing if it takes too much memory to decode. The status says more.
+// explanation is the beginning of a body that explains a status, or nothing if it takes too much memory to decode. The status reports more.
 func explanation(body io.Reader) io.Reader {
 	content, _ := io.ReadAll(io.LimitReader(body, maxAnswerBytes)) // the status counts, also of a connection that ends
 	if count(content) != nil {

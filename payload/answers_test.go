@@ -125,7 +125,7 @@ func TestAnswers(t *testing.T) {
 				g.Expect(ReasonFor(err)).To(Equal(ReasonPayloadTooLarge), "%v", err)
 				return
 			}
-			// It says nothing about the image, so the source is asked. Without a signature the image is unverified.
+			// It reports nothing about the image, so the source is asked. Without a signature the image is unverified.
 			g.Expect(err).NotTo(HaveOccurred())
 			g.Expect(release.Version).To(Equal(goodSpec().Version))
 			if a.to != "/referrers/" {

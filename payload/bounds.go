@@ -18,7 +18,7 @@ const (
 	maxEntries = 200_000
 	// maxFiles bounds the names in release-manifests, in all layers together; OpenShift's payloads have about a thousand.
 	maxFiles = 10_000
-	// maxNameBytes is the longest name that a file system knows; whatever has a longer one was never a file.
+	// maxNameBytes is the longest name that a file system allows; whatever has a longer one was never a file.
 	maxNameBytes = 255
 	// maxReferencesBytes bounds image-references and release-metadata, each. They are kept for as long as the release is, in part.
 	maxReferencesBytes = 2 << 20

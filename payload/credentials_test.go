@@ -18,7 +18,7 @@ func TestCredentials(t *testing.T) {
 		return k
 	}
 
-	t.Run("When the registry wants credentials and none are given, it should say that there are none", func(t *testing.T) {
+	t.Run("When the registry requires credentials and none are given, it should say that there are none", func(t *testing.T) {
 		g := NewWithT(t)
 		s := newServer(t, auth)
 		e := expectErrors(t, s.host+"/release:1", Options{}, ReasonImagePullUnauthorized, "401", "no credentials were given for "+s.host, "who are you?")

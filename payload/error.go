@@ -7,13 +7,13 @@ import (
 	"fmt"
 )
 
-// Reason says in one CamelCase word why an image can't be used; it is meant to be a condition's reason.
+// Reason states in one CamelCase word why an image can't be used; it is meant to be a condition's reason.
 type Reason string
 
 const (
 	// ReasonInvalidReference: the reference isn't an image reference; correct it where it was written.
 	ReasonInvalidReference Reason = "ImageReferenceInvalid"
-	// ReasonImagePullUnauthorized: the registry wants credentials, or other ones; add an entry for it to the pull secret.
+	// ReasonImagePullUnauthorized: the registry requires credentials, or other ones; add an entry for it to the pull secret.
 	ReasonImagePullUnauthorized Reason = "ImagePullUnauthorized"
 	// ReasonImageNotFound: the registry has no such repository, tag or digest; correct the reference or push the image.
 	ReasonImageNotFound Reason = "ImageNotFound"
@@ -50,7 +50,7 @@ type Error struct {
 	Detail string
 	// Registry is the host that Reason is about, if it is about one: "registry.example:5000".
 	Registry string
-	// Anonymous says, for ReasonImagePullUnauthorized, that the keychain had no credentials for the registry: so the pull
+	// Anonymous reports, for ReasonImagePullUnauthorized, that the keychain had no credentials for the registry: so the pull
 	// secret lacks an entry, rather than having a wrong one.
 	Anonymous bool
 	// Err is the cause, if another package's error was it.

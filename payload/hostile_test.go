@@ -318,7 +318,7 @@ func (c specimen) serve(t testing.TB, s *server) (ref string) {
 			w.Header().Set("Content-Type", string(c.mediaType))
 			_, _ = w.Write(top)
 		case strings.HasSuffix(req.URL.Path, "/manifests/"+digestOf(child)):
-			w.Header().Set("Content-Type", "application/json") // what it is, it says itself
+			w.Header().Set("Content-Type", "application/json") // it declares itself what it is
 			_, _ = w.Write(child)
 		case strings.Contains(req.URL.Path, "/blobs/"):
 			_, _ = w.Write(layer)

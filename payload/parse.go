@@ -161,17 +161,17 @@ func parse(image string, files *overlay, components []string) (*Release, error) 
 	}
 
 	r := &Release{Version: m.Version, Previous: m.Previous, Image: image, Components: map[string]Component{}}
-	wants := wanted(components)
+	selects := wanted(components)
 	seen := map[string]bool{}
 	for _, tag := range stream.Spec.Tags {
 		if seen[tag.Name] {
-			if wants(tag.Name) {
+			if selects(tag.Name) {
 				return nil, malformed("%s has two tags %q", imageReferences, tag.Name)
 			}
 			continue
 		}
 		seen[tag.Name] = true
-		if !wants(tag.Name) {
+		if !selects(tag.Name) {
 			continue
 		}
 		c, err := parseTag(tag)

@@ -82,7 +82,7 @@ func (s *server) onRequest(intercept func(http.ResponseWriter, *http.Request) bo
 	s.intercept = intercept
 }
 
-// count tells how many requests began like this.
+// count reports how many requests began like this.
 func (s *server) count(prefix string) int {
 	s.mu.Lock()
 	defer s.mu.Unlock()

@@ -177,7 +177,7 @@ func (s *session) pull(ctx context.Context) (v1.Hash, *overlay, error) {
 	if n := len(manifest.Layers); n > maxLayers {
 		return v1.Hash{}, nil, &Error{Reason: ReasonPayloadTooLarge, Detail: fmt.Sprintf("it has %d layers, more than %d", n, maxLayers)}
 	}
-	files := newOverlay(s.wants)
+	files := newOverlay(s.selects)
 	pulled, unpacked := s.maxBytes, s.maxBytes
 	for i, layer := range slices.Backward(manifest.Layers) {
 		if err := s.layer(ctx, layer, files, &pulled, &unpacked); err != nil {
@@ -321,7 +321,7 @@ func (s *session) layer(ctx context.Context, layer v1.Descriptor, files *overlay
 		}
 		return nil
 	}()
-	// Content that isn't what its digest says is the registry's fault, whatever it looks like: so it is read to its end, within
+	// Content that doesn't match its digest is the registry's fault, whatever it looks like: so it is read to its end, within
 	// the size that its descriptor states.
 	if !errors.Is(err, errTooLarge) {
 		_, _ = io.Copy(io.Discard, blob)

@@ -213,7 +213,7 @@ func TestPlatforms(t *testing.T) {
 			"application/json", `{}`, `media type "application/json" isn't that of an image`},
 		"When the manifest is an artifact, it should say of which type": {
 			types.OCIManifestSchema1, `{"schemaVersion":2,"config":{"mediaType":"application/vnd.cncf.helm.config.v1+json"}}`, `an artifact of type "application/vnd.cncf.helm.config.v1+json"`},
-		"When the manifest says another type than the registry, it should be refused": {
+		"When the manifest declares another type than the registry, it should be refused": {
 			types.OCIManifestSchema1, `{"schemaVersion":2,"mediaType":"application/vnd.oci.image.index.v1+json","manifests":[]}`, "its manifest has media type"},
 		"When the manifest is no JSON, it should say so": {
 			types.OCIManifestSchema1, `{`, "its manifest is no JSON"},

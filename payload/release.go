@@ -10,10 +10,10 @@ import (
 	apiextensionsv1 "k8s.io/apiextensions-apiserver/pkg/apis/apiextensions/v1"
 )
 
-// KubernetesVersion is the name under which a component's tag says for which Kubernetes version of nodes it was released.
+// KubernetesVersion is the name under which a component's tag states for which Kubernetes version of nodes it was released.
 const KubernetesVersion = "kubernetes"
 
-// Release is what a release image says. It is immutable once read: callers share it and must not change it.
+// Release is what a release image declares. It is immutable once read: callers share it and must not change it.
 type Release struct {
 	// Version is the release's semantic version, without a leading "v": "1.36.3".
 	Version string

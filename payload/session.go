@@ -90,14 +90,14 @@ type session struct {
 	discreet   bool
 	platform   *v1.Platform
 	maxBytes   int64
-	wants      func(component string) bool
+	selects    func(component string) bool
 }
 
 func (o Options) open(ctx context.Context, p place, source name.Reference) (*session, error) {
 	if p.err != nil {
 		return nil, &Error{Reason: ReasonInvalidReference, Detail: shorten(p.err.Error()), Err: p.err}
 	}
-	s := &session{repository: p.repository, platform: o.Platform, maxBytes: o.MaxBytes, discreet: o.Discreet, wants: wanted(o.Components)}
+	s := &session{repository: p.repository, platform: o.Platform, maxBytes: o.MaxBytes, discreet: o.Discreet, selects: wanted(o.Components)}
 	if s.maxBytes <= 0 {
 		s.maxBytes = DefaultMaxBytes
 	}

@@ -72,7 +72,7 @@ func TestRegistryErrors(t *testing.T) {
 }
 
 func TestMirrors(t *testing.T) {
-	// The source's host exists nowhere, unless a test says otherwise.
+	// The source's host exists nowhere, unless a test changes that.
 	const source = "source.invalid/ocp/release"
 
 	push := func(t *testing.T, s *server, repository, version string) string {
@@ -98,7 +98,7 @@ func TestMirrors(t *testing.T) {
 		g.Expect(Resolve(t.Context(), source+":1", opts)).To(Equal(r.Image))
 	})
 
-	t.Run("When a mirror lacks it, is down, or wants credentials, the next should be asked", func(t *testing.T) {
+	t.Run("When a mirror lacks it, is down, or requires credentials, the next should be asked", func(t *testing.T) {
 		g := NewWithT(t)
 		lacks, down, private, has := newServer(t, nil), newServer(t, nil), newServer(t, &authn.Basic{Username: "a", Password: "b"}), newServer(t, nil)
 		down.onRequest(func(w http.ResponseWriter, _ *http.Request) bool {

@@ -204,7 +204,7 @@ func (s *session) verify(ctx context.Context, verifier *Verifier, digest string)
 		}
 	}
 	bundled := s.verifyBundles(ctx, verifier, digest)
-	// A registry that doesn't answer for one of both says nothing about signatures.
+	// A registry that doesn't answer for one of both reports nothing about signatures.
 	var none *Error
 	if bundled == nil || ReasonFor(tagged) == ReasonPayloadUnsigned &&
 		(ReasonFor(bundled) != ReasonPayloadUnsigned || errors.As(tagged, &none) && none.Detail == noSignature) {

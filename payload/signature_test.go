@@ -212,7 +212,7 @@ func TestSignatureSources(t *testing.T) {
 		})
 	}
 
-	t.Run("When the registry wants credentials for signatures, it should say so", func(t *testing.T) {
+	t.Run("When the registry requires credentials for signatures, it should say so", func(t *testing.T) {
 		s, digest := setup(t)
 		instead(s, ".sig", statusOf(http.StatusForbidden))
 		_, err := read(t, s, digest, true)

@@ -48,7 +48,7 @@ func TestPublicGood(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	// The bundle's version is 0.1; nothing that is signed says so.
+	// The bundle's version is 0.1; nothing that is signed states it.
 	var fields map[string]any
 	if err := json.Unmarshal(recorded(t, "public-good-bundle.json"), &fields); err != nil {
 		t.Fatal(err)

@@ -37,7 +37,7 @@ func TestReport(t *testing.T) {
 		}))
 		g.Expect(conversion.UpTo(l)).To(Equal(capacity.Amounts{"reservation/r": 5}))
 	})
-	t.Run("When a Holder wants more than fits, the oldest requests should be in the report", func(t *testing.T) {
+	t.Run("When a Holder requires more than fits, the oldest requests should be in the report", func(t *testing.T) {
 		g, l := NewWithT(t), lease(pool)
 		var report capacity.Report
 		for i := range int64(100) {
@@ -92,7 +92,7 @@ func TestMachineOf(t *testing.T) {
 		prices     conversion.MachinePrices
 	}{
 		{"When Karpenter writes a size, the operator should read it", conversion.FormatMachineSize(sized, prices), sized, prices},
-		{"When Karpenter knows no price on demand, none should be read", conversion.FormatMachineSize(sized, conversion.MachinePrices{List: 0.04}), sized, conversion.MachinePrices{List: 0.04}},
+		{"When Karpenter has no price on demand, none should be read", conversion.FormatMachineSize(sized, conversion.MachinePrices{List: 0.04}), sized, conversion.MachinePrices{List: 0.04}},
 		{"When a Machine has no size, it should be a machine", "", capacity.Machine{Offering: offering}, conversion.MachinePrices{}},
 		{"When a part is malformed, the others should count", "vcpus=many,memory=-1,gpus=1,price=NaN,onDemand=-1,x", capacity.Machine{Offering: offering, GPUs: 1}, conversion.MachinePrices{}},
 		{"When a price is that of no machine, it should not be known", "price=1e300,onDemand=1e7", capacity.Machine{Offering: offering}, conversion.MachinePrices{}},

@@ -29,7 +29,7 @@ func TestBills(t *testing.T) {
 	}
 	c5 := map[string]float64{"c5.9xlarge": 2, "c5.24xlarge": 8}
 	c5Fleet := []cost.Machines{one("blue", "c5.9xlarge", 4, 1), one("green", "c5.24xlarge", 10, 1)}
-	// The reservation's own price in the catalog, 0.010, says what Karpenter prefers.
+	// The reservation's own price in the catalog, 0.010, reports what Karpenter prefers.
 	inReservation := []cost.Machines{machines("blue", "a", "k4", "reserved", "cr", 0.010, 0.139, 2)}
 	for _, tc := range []struct {
 		name         string

@@ -101,7 +101,7 @@ type CommitmentUse struct {
 	Measure capacity.Measure
 	// Committed, Used and Unused are in the unit of Measure.
 	Committed, Used, Unused float64
-	// Wasted is what Unused costs an hour. Unknown: no price says what, so that it isn't in Report.Wasted.
+	// Wasted is what Unused costs an hour. Unknown: it has no price, so that it isn't in Report.Wasted.
 	Wasted  float64
 	Unknown bool
 }
@@ -196,7 +196,7 @@ type part struct {
 	prepaid bool
 }
 
-// priced settles what machines are billed at. The price of a reserved offering says what Karpenter prefers, and not what is billed: that is
+// priced settles what machines are billed at. The price of a reserved offering declares what Karpenter prefers, and not what is billed: that is
 // the reservation's, else the price on demand. In an expired reservation, a machine is billed as one on demand.
 func priced(m Machines, reservation *Reservation) part {
 	p := part{Machines: m, billed: m.Offering, saver: m.CapacityType}

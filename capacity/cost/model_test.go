@@ -8,8 +8,8 @@ import (
 	"slices"
 )
 
-// The model bills a fleet as the clouds publish it, in exact fractions. It shares no code with packages capacity and cost, and knows the
-// sizes and the series of its own few types by heart.
+// The model bills a fleet as the clouds publish it, in exact fractions. It shares no code with packages capacity and cost, and has the
+// sizes and the series of its own few types in itself.
 
 func rat(a, b int64) *big.Rat { return big.NewRat(a, b) }
 

@@ -145,7 +145,7 @@ func readAzure(raw []byte, options Options) (*Imported, error) {
 	return c.result()
 }
 
-// azureAMD are the series with AMD's GPUs, which have no capability that says so.
+// azureAMD are the series with AMD's GPUs, which have no capability that reports it.
 var azureAMD = regexp.MustCompile(`(?i)^Standard_(NV\d+as_v4|NV\d+ads_V710_v\d+|NG\d+\w*_V620_v\d+|ND\d+\w*_MI\d+X_v\d+)$`)
 
 func azureMachine(sku *azureSKU, options Options) (m machine, problem string) {

@@ -55,7 +55,7 @@ type Format struct {
 	// Template that its machines are usually made from, and the patches that write a machine type into them.
 	Template v1alpha1.InfrastructureTemplateReference
 	Patches  []v1alpha1.CatalogPatch
-	// Read reads the input. The error says why none of it can be read.
+	// Read reads the input. The error reports why none of it can be read.
 	Read func(raw []byte, options Options) (*Imported, error)
 }
 
@@ -262,7 +262,7 @@ func shown(text string) string { return message.Cut(text, 63) }
 
 func sortedKeys[V any](m map[string]V) []string { return slices.Sorted(maps.Keys(m)) }
 
-// decode decodes JSON, and says of a value of the wrong type which field it is in rather than which Go type it doesn't fit.
+// decode decodes JSON. An error about a value of the wrong type names its field rather than the Go type that it doesn't fit.
 func decode(raw []byte, into any) error {
 	err := json.Unmarshal(raw, into)
 	var mismatch *json.UnmarshalTypeError

@@ -89,7 +89,7 @@ func Decode(text string) ([]v1alpha1.JSONPatch, error) {
 	return patches, nil
 }
 
-// Parse checks patches. The error is an *Error, or says that there are too many.
+// Parse checks patches. The error is an *Error, or reports that there are too many.
 func Parse(patches []v1alpha1.JSONPatch) (List, error) {
 	if len(patches) > MaxPatches {
 		return List{}, fmt.Errorf("%d patches exceed the limit of %d", len(patches), MaxPatches)

@@ -55,7 +55,7 @@ var (
 	KubeadmConfig = schema.GroupVersionKind{Group: "bootstrap.cluster.x-k8s.io", Version: "v1beta2", Kind: "KubeadmConfig"}
 )
 
-// HoldFinalizer keeps a Machine that is being deleted for as long as a test wants, as Cluster API does until the infrastructure has gone.
+// HoldFinalizer keeps a Machine that is being deleted for as long as a test needs it, as Cluster API does until the infrastructure has gone.
 const HoldFinalizer = "environment.autonode.io/hold"
 
 // ChildKinds are the kinds that machines in an environment have.
@@ -272,7 +272,7 @@ func (s *Environment) NodeClass(ctx context.Context) *v1alpha1.ClusterAPINodeCla
 	return nodeClass
 }
 
-// NodeClaim makes a NodeClaim in the guest that asks for a core.
+// NodeClaim makes a NodeClaim in the guest that requests a core.
 func (s *Environment) NodeClaim(ctx context.Context, name string, change ...func(*karpv1.NodeClaimSpec)) *karpv1.NodeClaim {
 	s.t.Helper()
 	nodeClaim := &karpv1.NodeClaim{

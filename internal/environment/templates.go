@@ -18,7 +18,7 @@ import (
 // ErrUnread is why a node class's templates and the Cluster can't be read before Offer.
 var ErrUnread = errors.New("nothing has been read yet")
 
-// Templates are those that a test says node classes select. It is safe for concurrent use.
+// Templates are those that node classes select, as a test sets them. It is safe for concurrent use.
 type Templates struct {
 	mu      sync.Mutex
 	cluster *template.Cluster

@@ -51,7 +51,7 @@ type Cluster struct {
 
 // Clusters are the two clusters of a test binary.
 type Clusters struct {
-	// Management knows HostedClusters and ControlPlaneComponents, and takes any Cluster and Machine.
+	// Management serves HostedClusters and ControlPlaneComponents, and takes any Cluster and Machine.
 	Management Cluster
 	// Guest is empty.
 	Guest Cluster
@@ -63,7 +63,7 @@ func Run(m *testing.M, clusters *Clusters) int {
 	gomega.SetDefaultEventuallyPollingInterval(20 * time.Millisecond)
 	log.SetLogger(zap.New(zap.UseDevMode(true), zap.WriteTo(os.Stderr)))
 	if fuzzing() {
-		// The workers' API servers would hold the pipes by which "go test" knows that a worker has ended.
+		// The workers' API servers would hold the pipes by which "go test" notices that a worker has ended.
 		return m.Run()
 	}
 	if os.Getenv("KUBEBUILDER_ASSETS") == "" {

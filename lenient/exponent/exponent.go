@@ -3,7 +3,7 @@
 // Package exponent finds text of quantities that would take too long to parse, before anything parses it.
 //
 // resource.ParseQuantity computes a power of ten for the exponent: "1e-999999999" takes half an hour and gigabytes, and can't be cancelled.
-// API servers admit it where a schema says x-kubernetes-int-or-string, because their pattern is all that they check.
+// API servers admit it where a schema declares x-kubernetes-int-or-string, because their pattern is all that they check.
 package exponent
 
 import (
