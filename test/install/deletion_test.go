@@ -16,6 +16,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	"sigs.k8s.io/controller-runtime/pkg/envtest"
 
+	"github.com/autonode-io/autonode/api/karpenter/v1alpha1"
 	"github.com/autonode-io/autonode/api/v1beta1"
 	"github.com/autonode-io/autonode/internal/apiserver"
 )
@@ -72,7 +73,7 @@ func TestDeletion(t *testing.T) {
 	crd := func(name string) *apiextensionsv1.CustomResourceDefinition {
 		return &apiextensionsv1.CustomResourceDefinition{ObjectMeta: metav1.ObjectMeta{Name: name}}
 	}
-	ours := []string{"hostedclusters." + v1beta1.Group, "controlplanecomponents." + v1beta1.Group}
+	ours := []string{"hostedclusters." + v1beta1.Group, "controlplanecomponents." + v1beta1.Group, "instancetypecatalogs." + v1alpha1.Group}
 
 	t.Run("When one of our CRDs is deleted, it should be denied, and the message should say how to confirm", func(t *testing.T) {
 		g := NewWithT(t)
