@@ -10,7 +10,7 @@ import (
 )
 
 const (
-	// DefaultReclaimGracePeriod is how long a borrower has to return what a guaranteed cluster requests, unless the account says otherwise.
+	// DefaultReclaimGracePeriod is how long a borrower has to return what a guaranteed cluster requests, unless the account declares another time.
 	DefaultReclaimGracePeriod = 15 * time.Minute
 	// RetainFor is how long what was reclaimed isn't lent again.
 	RetainFor = time.Hour

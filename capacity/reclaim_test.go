@@ -188,7 +188,7 @@ func TestRetained(t *testing.T) {
 	})
 }
 
-// drain lets a Karpenter remove machines as its lease says: some of them at once, and all that are left at the deadline.
+// drain lets a Karpenter remove machines as its lease requires: some of them at once, and all that are left at the deadline.
 func (a *lineAccount) drain(name string, random *rand.Rand) {
 	m := a.members[name]
 	steps := a.reclaims[name][vcpus]

@@ -311,7 +311,7 @@ func isReplacement(queue *disruption.Queue) func(nodeClaim string) bool {
 	}
 }
 
-// reclaims returns what the CapacityLease says that is to be returned.
+// reclaims returns what the CapacityLease reclaims.
 func reclaims(lease *capacityprovider.Provider) func() []reclaim.Reclaim {
 	return func() []reclaim.Reclaim {
 		var all []reclaim.Reclaim

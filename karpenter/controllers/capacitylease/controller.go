@@ -175,7 +175,7 @@ func (c *Controller) setReady(status *autonodev1alpha1.CapacityLeaseStatus, gene
 	})
 }
 
-// setReturned says what the cluster has to return, and by when. It says nothing if there is nothing to return.
+// setReturned reports what the cluster has to return, and by when. Without anything to return there is no condition.
 func (c *Controller) setReturned(status *autonodev1alpha1.CapacityLeaseStatus) {
 	reclaims := c.Capacity.Reclaims()
 	if len(reclaims) == 0 {

@@ -3,7 +3,7 @@
 // Package reclaim lets Karpenter core remove nodes whose machines take what the hosted cluster has to return to the account that it shares with
 // other clusters: within disruption budgets until a deadline, and by force afterwards.
 //
-// Upstream gap: core removes nodes that are empty, drifted, unhealthy or too dear. Nothing tells it to have fewer nodes of some kind by a time
+// Upstream gap: core removes nodes that are empty, drifted, unhealthy or too dear. It has no way to have fewer nodes of some kind by a time
 // (docs/upstream/reclaim.md).
 package reclaim
 
@@ -198,7 +198,7 @@ func (m *method) remove(c *candidate, r *Reclaim, by, now time.Time) disruption.
 	}
 }
 
-// warn says of blocked nodes that some of them are removed by force after the deadline, while there is time to make room for their pods.
+// warn reports on blocked nodes that some of them are removed by force after the deadline, while there is time to make room for their pods.
 func (m *method) warn(candidates []*candidate, r *Reclaim, by time.Time) {
 	for _, c := range candidates {
 		if c.taken[r.Pool] > 0 && !c.chosen && c.blocked != nil {
@@ -215,7 +215,7 @@ func (m *method) publish(c *candidate, level, text string) {
 	}
 }
 
-// String says who needs what.
+// String names who needs what.
 func (r *Reclaim) String() string {
 	return fmt.Sprintf("%s, which needs what is guaranteed to it of %s of account %s: this cluster may keep %d", strings.Join(r.For, ", "), r.Pool, r.Account, r.Steps[len(r.Steps)-1].Keep)
 }

@@ -67,7 +67,7 @@ func room() corev1.ResourceList {
 	return corev1.ResourceList{corev1.ResourceCPU: resource.MustParse("4"), corev1.ResourceMemory: resource.MustParse("8Gi"), corev1.ResourcePods: resource.MustParse("110")}
 }
 
-// guest has five nodes, n0 to n4, whose machines take one of the pool each, unless taken says otherwise. n0 has the most pods, n4 none.
+// guest has five nodes, n0 to n4, whose machines take one of the pool each, unless taken has another amount. n0 has the most pods, n4 none.
 type guest struct {
 	budget string
 	taken  map[string]int64
