@@ -3,6 +3,7 @@
 package karpenter
 
 import (
+	"context"
 	"errors"
 	"fmt"
 	"testing"
@@ -16,6 +17,7 @@ import (
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	clocktesting "k8s.io/utils/clock/testing"
+	clusterv1 "sigs.k8s.io/cluster-api/api/core/v1beta2"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	"sigs.k8s.io/controller-runtime/pkg/client/fake"
 	karpv1 "sigs.k8s.io/karpenter/pkg/apis/v1"
@@ -40,10 +42,14 @@ func TestGuestClient(t *testing.T) {
 		g.Expect(corev1.AddToScheme(scheme)).To(Succeed())
 		scheme.AddKnownTypes(schema.GroupVersion{Group: "karpenter.sh", Version: "v1"}, &karpv1.NodeClaim{})
 		guest := fake.NewClientBuilder().WithScheme(scheme).WithObjects(
-			&corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: "one", Labels: map[string]string{corev1.LabelTopologyZone: "eu-1a"}}},
+			&corev1.Node{
+				ObjectMeta: metav1.ObjectMeta{Name: "one", Labels: map[string]string{corev1.LabelTopologyZone: "eu-1a"}},
+				Spec:       corev1.NodeSpec{Taints: []corev1.Taint{clusterv1.NodeUninitializedTaint}},
+			},
 		).WithStatusSubresource(&karpv1.NodeClaim{}).Build()
 		ledger := savings.New()
-		return guestClient(guest, func() bool { return suspended }, func(_, key string) bool { return key == "storage" }, ledger, first), ledger
+		return guestClient(guest, func() bool { return suspended }, func(_, key string) bool { return key == "storage" },
+			func(context.Context, *corev1.Node) bool { return false }, ledger, first), ledger
 	}
 	claim := func() *karpv1.NodeClaim {
 		nodeClaim := &karpv1.NodeClaim{ObjectMeta: metav1.ObjectMeta{Name: "general-1", Labels: map[string]string{"storage": "8131"}}}
@@ -67,6 +73,16 @@ func TestGuestClient(t *testing.T) {
 		node.Labels[corev1.LabelTopologyZone] = "default"
 		g.Expect(guest.Patch(t.Context(), node, client.MergeFrom(before))).To(Succeed())
 		g.Expect(node.Labels).To(HaveKeyWithValue(corev1.LabelTopologyZone, "eu-1a"))
+	})
+	t.Run("When it registers a node, pods should not have to wait until Cluster API has set the node's labels again", func(t *testing.T) {
+		g := NewWithT(t)
+		node := &corev1.Node{}
+		guest, _ := setUp(g, false)
+		g.Expect(guest.Get(t.Context(), client.ObjectKey{Name: "one"}, node)).To(Succeed())
+		before := node.DeepCopy()
+		node.Labels[karpv1.NodeRegisteredLabelKey] = "true"
+		g.Expect(guest.Patch(t.Context(), node, client.MergeFrom(before))).To(Succeed())
+		g.Expect(node.Spec.Taints).To(BeEmpty())
 	})
 	t.Run("When it deletes a NodeClaim while the management cluster is away, it should be denied", func(t *testing.T) {
 		g := NewWithT(t)

@@ -17,6 +17,7 @@ import (
 	"github.com/awslabs/operatorpkg/controller"
 	"github.com/awslabs/operatorpkg/option"
 	"github.com/awslabs/operatorpkg/status"
+	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/types"
 	clientgoscheme "k8s.io/client-go/kubernetes/scheme"
 	"k8s.io/client-go/rest"
@@ -68,6 +69,7 @@ import (
 	"github.com/autonode-io/autonode/karpenter/core/staticbackoff"
 	"github.com/autonode-io/autonode/karpenter/core/terminatefirst"
 	"github.com/autonode-io/autonode/karpenter/core/undecodable"
+	"github.com/autonode-io/autonode/karpenter/core/uninitialized"
 	"github.com/autonode-io/autonode/karpenter/core/unlaunched"
 	"github.com/autonode-io/autonode/karpenter/core/wellknown"
 	"github.com/autonode-io/autonode/karpenter/core/zones"
@@ -207,7 +209,7 @@ func newCore(ctx context.Context, guest *coreoperator.Operator, management *oper
 		return nil, fmt.Errorf("registering metrics: %w", err)
 	}
 	first := terminatefirst.NewFollower(guest.EventRecorder)
-	client := guestClient(guest.GetClient(), keeper.Suspended, p.InstanceTypes.Declares, ledger, first)
+	client := guestClient(guest.GetClient(), keeper.Suspended, p.InstanceTypes.Declares, p.Machines.HasTaints, ledger, first)
 	k.controllers = controllers.NewControllers(ctx, guest.Manager, guest.Clock,
 		client, guest.EventRecorder, decorated, undecorated, k.state, guest.InstanceTypeStore, guest.PredictionStore,
 		// Karpenter's role in the guest has no right to read VerticalPodAutoscalers and what they scale: docs/install.md.
@@ -361,12 +363,13 @@ func missing(provider *cloudprovider.CloudProvider, suspended func() bool) func(
 }
 
 // guestClient is Karpenter core's client of the guest.
-func guestClient(guest client.Client, suspended func() bool, declares func(nodeClass, key string) bool, ledger *savings.Ledger, first *terminatefirst.Follower) client.Client {
+func guestClient(guest client.Client, suspended func() bool, declares func(nodeClass, key string) bool, tainted func(context.Context, *corev1.Node) bool, ledger *savings.Ledger, first *terminatefirst.Follower) client.Client {
 	guest = savings.Guest(guest, ledger)
 	guest = terminatefirst.Guest(guest, first)
 	guest = leadership.Guest(guest, suspended)
 	guest = declaredlabels.Guest(guest, declares)
 	guest = zones.Guest(guest, offering.DefaultZone)
+	guest = uninitialized.Guest(guest, tainted)
 	guest = providerid.Guest(guest)
 	return guest
 }

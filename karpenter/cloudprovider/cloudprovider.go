@@ -123,13 +123,13 @@ func (c *CloudProvider) Get(ctx context.Context, providerID string) (*karpv1.Nod
 	if machine.InstanceGone(found) {
 		return nil, karpcloudprovider.NewNodeClaimNotFoundError(fmt.Errorf("the instance of Machine %s is gone: %s", klog.KObj(found), found.Annotations[v1alpha1.InstanceGoneAnnotation]))
 	}
-	return nodeClaimOf(found), nil
+	return c.nodeClaimOf(ctx, found), nil
 }
 
 // List returns every machine of this cluster that was launched for a NodeClaim.
 func (c *CloudProvider) List(ctx context.Context) ([]*karpv1.NodeClaim, error) {
 	nodeClaims := []*karpv1.NodeClaim{}
-	err := c.Machines.Each(ctx, func(m *clusterv1.Machine) { nodeClaims = append(nodeClaims, nodeClaimOf(m)) })
+	err := c.Machines.Each(ctx, func(m *clusterv1.Machine) { nodeClaims = append(nodeClaims, c.nodeClaimOf(ctx, m)) })
 	if err != nil {
 		return nil, err
 	}
@@ -222,7 +222,14 @@ func (c *CloudProvider) nodeClass(ctx context.Context, name string) (*v1alpha1.C
 	return nodeClass, nil
 }
 
-// nodeClaimOf returns a Machine as a NodeClaim.
+// nodeClaimOf returns a Machine as a NodeClaim, with the provider ID that the NodeClaim has by now.
+func (c *CloudProvider) nodeClaimOf(ctx context.Context, m *clusterv1.Machine) *karpv1.NodeClaim {
+	nodeClaim := nodeClaimOf(m)
+	nodeClaim.Status.ProviderID = c.Machines.ProviderID(ctx, m)
+	return nodeClaim
+}
+
+// nodeClaimOf returns a Machine as a NodeClaim, without a provider ID.
 func nodeClaimOf(m *clusterv1.Machine) *karpv1.NodeClaim {
 	offered := inventory.OfferingOf(m)
 	labels := make(map[string]string, 5)
@@ -242,7 +249,6 @@ func nodeClaimOf(m *clusterv1.Machine) *karpv1.NodeClaim {
 	nodeClaim.Annotations = map[string]string{v1alpha1.MachineAnnotation: m.Namespace + "/" + m.Name}
 	nodeClaim.CreationTimestamp = m.CreationTimestamp
 	nodeClaim.DeletionTimestamp = m.DeletionTimestamp
-	nodeClaim.Status.ProviderID = machine.ProviderID(m)
 	nodeClaim.Status.NodeName = m.Status.NodeRef.Name
 	return nodeClaim
 }

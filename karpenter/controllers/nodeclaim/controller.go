@@ -16,6 +16,7 @@ import (
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apimachinery/pkg/types"
+	utilcache "k8s.io/apimachinery/pkg/util/cache"
 	"k8s.io/apimachinery/pkg/util/sets"
 	"k8s.io/client-go/util/workqueue"
 	"k8s.io/klog/v2"
@@ -122,7 +123,7 @@ func New(config Config) *Controller {
 		&nodeDeleted{config},
 		repair,
 		&failure{config},
-		&identity{config},
+		&identity{Config: config, written: utilcache.NewExpiring()},
 		&clusterReady{config},
 		&second{Config: config, times: times, deadline: deadline},
 		latency,

@@ -3,6 +3,7 @@
 package nodeclaim_test
 
 import (
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -122,6 +123,17 @@ func (f *fixture) reconcile() (*karpv1.NodeClaim, error) {
 	return after, err
 }
 
+// statusPatches counts patches of statuses.
+type statusPatches struct {
+	client.Client
+	count atomic.Int64
+}
+
+func (s *statusPatches) Status() client.SubResourceWriter {
+	s.count.Add(1)
+	return s.Client.Status()
+}
+
 func TestIdentity(t *testing.T) {
 	t.Run("When the Machine gets its provider ID, it should give it to the NodeClaim", func(t *testing.T) {
 		g := NewWithT(t)
@@ -140,6 +152,21 @@ func TestIdentity(t *testing.T) {
 		again, err := f.reconcile()
 		g.Expect(err).NotTo(HaveOccurred())
 		g.Expect(again.ResourceVersion).To(Equal(after.ResourceVersion), "it was written again")
+	})
+
+	t.Run("When the cache doesn't have the provider ID that was written, it should not write it again", func(t *testing.T) {
+		g := NewWithT(t)
+		f := newFixture(t)
+		f.launched()
+		f.say(func(m *clusterv1.Machine) { m.Spec.ProviderID = "cloud://1" })
+		counted := &statusPatches{Client: f.config.Guest}
+		f.config.Guest = counted
+		controller, stale := nodeclaim.New(f.config), f.nodeClaim.DeepCopy()
+		for range 3 {
+			_, err := controller.Reconcile(t.Context(), stale.DeepCopy())
+			g.Expect(err).NotTo(HaveOccurred())
+		}
+		g.Expect(counted.count.Load()).To(BeEquivalentTo(1))
 	})
 
 	t.Run("When another controller has written a provider ID, it should leave that to Karpenter's garbage collection", func(t *testing.T) {

@@ -21,6 +21,7 @@ import (
 	"k8s.io/apimachinery/pkg/util/wait"
 	"k8s.io/client-go/util/retry"
 	"k8s.io/klog/v2"
+	"k8s.io/utils/clock"
 	clusterv1 "sigs.k8s.io/cluster-api/api/core/v1beta2"
 	"sigs.k8s.io/cluster-api/util/annotations"
 	"sigs.k8s.io/controller-runtime/pkg/client"
@@ -72,8 +73,7 @@ type Config struct {
 	Infrastructure Infrastructure
 }
 
-// concurrentCreates is the concurrency limit of Create. Karpenter launches all NodeClaims of a burst at once, and API
-// servers that get all their requests together time out.
+// concurrentCreates is the concurrency limit of Create, slow ones included: see pace.
 const concurrentCreates = 100
 
 // hiccup is the back-off of Create after a transient fault. A NodeClaim whose launch fails is replaced after ten seconds
@@ -94,6 +94,7 @@ const (
 type Provider struct {
 	Config
 	creates *semaphore.Weighted
+	pace    *pace
 	// deleted has the UIDs of Machines whose deletion the API server has accepted. Karpenter calls Delete every five
 	// seconds; behind an API server with slow watches each call would be two more writes.
 	deleted *utilcache.Expiring
@@ -107,7 +108,7 @@ type Provider struct {
 // New returns a provider.
 func New(config Config) *Provider {
 	return &Provider{
-		Config: config, creates: semaphore.NewWeighted(concurrentCreates),
+		Config: config, creates: semaphore.NewWeighted(concurrentCreates), pace: newPace(paceSlots, clock.RealClock{}),
 		deleted: utilcache.NewExpiring(), gone: utilcache.NewExpiring(), completed: utilcache.NewExpiring(),
 	}
 }
@@ -144,6 +145,11 @@ func (p *Provider) Create(ctx context.Context, plan Plan) (machine *clusterv1.Ma
 		return nil, fmt.Errorf("waiting for other machines to be created: %w", err)
 	}
 	defer p.creates.Release(1)
+	end, err := p.pace.begin(ctx)
+	if err != nil {
+		return nil, fmt.Errorf("waiting for other machines to be created: %w", err)
+	}
+	defer end()
 	ctx, cancel := context.WithTimeout(ctx, CreateTimeout)
 	defer cancel()
 	var began time.Time
@@ -397,10 +403,23 @@ func (p *Provider) ForNodeClaim(ctx context.Context, uid types.UID) (*clusterv1.
 // ForProviderID finds the Machine with a real or synthetic provider ID in the cache, or returns ErrNotFound. The Machine is
 // shared with the cache.
 func (p *Provider) ForProviderID(ctx context.Context, providerID string) (*clusterv1.Machine, error) {
-	if providerID == "" {
+	if providerID == "" || providerID == unreported {
 		return nil, ErrNotFound
 	}
-	return p.find(ctx, providerIDIndex, providerID)
+	machine, err := p.find(ctx, providerIDIndex, providerID)
+	if !errors.Is(err, ErrNotFound) {
+		return machine, err
+	}
+	launching, err := p.indexed(ctx, providerIDIndex, unreported)
+	if err != nil {
+		return nil, err
+	}
+	for i := range launching {
+		if p.InstanceID(ctx, &launching[i]) == providerID {
+			return &launching[i], nil
+		}
+	}
+	return nil, ErrNotFound
 }
 
 func (p *Provider) find(ctx context.Context, index, value string) (*clusterv1.Machine, error) {

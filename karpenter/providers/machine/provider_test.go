@@ -327,7 +327,7 @@ func TestFind(t *testing.T) {
 		found, err := machines.ForNodeClaim(t.Context(), nodeClaim.UID)
 		g.Expect(err).NotTo(HaveOccurred())
 		g.Expect(found.UID).To(Equal(created.UID))
-		g.Expect(machine.ProviderID(found)).To(Equal(synthetic))
+		g.Expect(machines.ProviderID(t.Context(), found)).To(Equal(synthetic))
 	})
 	t.Run("When a machine has its real provider ID, it should be found by both", func(t *testing.T) {
 		g := NewWithT(t)
@@ -337,7 +337,7 @@ func TestFind(t *testing.T) {
 		g.Eventually(func() error { _, err := machines.ForProviderID(t.Context(), "cloud://real"); return err }).Should(Succeed())
 		found, err := machines.ForProviderID(t.Context(), synthetic)
 		g.Expect(err).NotTo(HaveOccurred())
-		g.Expect(machine.ProviderID(found)).To(Equal("cloud://real"))
+		g.Expect(machines.ProviderID(t.Context(), found)).To(Equal("cloud://real"))
 	})
 	t.Run("When Machines of another cluster and of a person are in the namespace, it should list only its own", func(t *testing.T) {
 		g := NewWithT(t)

@@ -58,7 +58,7 @@ func TestSeveralClustersInOneNamespace(t *testing.T) {
 		g.Expect(err).To(MatchError(machine.ErrNotFound))
 		_, err = green.ForNodeClaim(t.Context(), blueClaim.UID)
 		g.Expect(err).To(MatchError(machine.ErrNotFound))
-		_, err = blue.ForProviderID(t.Context(), machine.ProviderID(greenMachine))
+		_, err = blue.ForProviderID(t.Context(), green.ProviderID(t.Context(), greenMachine))
 		g.Expect(err).To(MatchError(machine.ErrNotFound))
 	})
 	t.Run("When a NodeClaim of one has the name of the other's, it should keep nothing and leave the other's alone", func(t *testing.T) {

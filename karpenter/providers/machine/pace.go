@@ -1,0 +1,45 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package machine
+
+import (
+	"context"
+	"sync"
+	"time"
+
+	"k8s.io/utils/clock"
+)
+
+// Karpenter launches all NodeClaims of a burst at once. If all their objects were created together, each would take as long as all of
+// them, and no machine could start before nearly all exist.
+const (
+	// paceSlots is how many Creates run at once as long as they are quick. A few keep an API server busy.
+	paceSlots = 8
+	// paceLimit is after how long a Create lets the next one begin, so that one that hangs delays the others only that long.
+	paceLimit = 500 * time.Millisecond
+)
+
+// pace is a concurrency limit that counts only what has begun lately.
+type pace struct {
+	slots chan struct{}
+	clock clock.WithDelayedExecution
+}
+
+func newPace(slots int, clock clock.WithDelayedExecution) *pace {
+	return &pace{slots: make(chan struct{}, slots), clock: clock}
+}
+
+// begin waits for a slot. It is free again once end is called, and after paceLimit.
+func (p *pace) begin(ctx context.Context) (end func(), err error) {
+	select {
+	case p.slots <- struct{}{}:
+	case <-ctx.Done():
+		return nil, ctx.Err()
+	}
+	release := sync.OnceFunc(func() { <-p.slots })
+	timer := p.clock.AfterFunc(paceLimit, release)
+	return func() {
+		timer.Stop()
+		release()
+	}, nil
+}
