@@ -6,15 +6,19 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
+	storagev1 "k8s.io/api/storage/v1"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/klog/v2"
 	clusterv1 "sigs.k8s.io/cluster-api/api/core/v1beta2"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	"sigs.k8s.io/controller-runtime/pkg/log"
 	karpv1 "sigs.k8s.io/karpenter/pkg/apis/v1"
+	"sigs.k8s.io/karpenter/pkg/controllers/node/termination"
+	podutils "sigs.k8s.io/karpenter/pkg/utils/pod"
 
 	"github.com/autonode-io/autonode/api/karpenter/v1alpha1"
 	"github.com/autonode-io/autonode/clusterstatus"
@@ -29,15 +33,19 @@ const (
 	// holdFor is how long an offering stays closed after the last look at a Machine whose deletion hangs, and holdInterval is between two looks.
 	holdFor      = 2 * time.Minute
 	holdInterval = time.Minute
+	// drainInterval is between two looks at a node that is drained, as Karpenter core's.
+	drainInterval = time.Second
 )
 
-// finalization triggers Karpenter when a Machine that it waits for is gone. Until then, if the deletion hangs, it keeps the Machine's offering
+// finalization prepares the Machine of a drained node for its deletion, and triggers Karpenter when a Machine that it waits for is gone. Until then, if the deletion hangs, it keeps the Machine's offering
 // closed: another machine of it would most likely hang like this one, after each back-off one more.
 type finalization struct{ Config }
 
 func (f *finalization) reconcile(ctx context.Context, nodeClaim *karpv1.NodeClaim) (time.Duration, error) {
 	m, err := f.Machines.ForNodeClaim(ctx, nodeClaim.UID)
 	switch {
+	case err == nil && m.DeletionTimestamp == nil:
+		return f.draining(ctx, nodeClaim, m)
 	case err == nil:
 		return f.hold(ctx, m), nil
 	case !errors.Is(err, machine.ErrNotFound):
@@ -47,6 +55,34 @@ func (f *finalization) reconcile(ctx context.Context, nodeClaim *karpv1.NodeClai
 		return 0, nil
 	}
 	return 0, f.gone(ctx, nodeClaim)
+}
+
+// draining tells Cluster API not to drain again once the node is drained, in the seconds that Karpenter core lets pass before it deletes
+// the Machine (termination.MinDrainTime). It returns when to look again. A drain that takes longer ends with the deletion itself.
+func (f *finalization) draining(ctx context.Context, nodeClaim *karpv1.NodeClaim, m *clusterv1.Machine) (time.Duration, error) {
+	began := nodeClaim.StatusConditions().Get(karpv1.ConditionTypeDrained)
+	if began == nil || !began.IsUnknown() || nodeClaim.Status.NodeName == "" || f.Clock.Since(began.LastTransitionTime.Time) >= termination.MinDrainTime {
+		return 0, nil
+	}
+	drained, err := f.drained(ctx, nodeClaim.Status.NodeName)
+	switch {
+	case err != nil:
+		return 0, err
+	case !drained:
+		return drainInterval, nil
+	}
+	return 0, f.Machines.Drained(ctx, m)
+}
+
+// drained reports whether Karpenter core waits for no pod and no volume of a node that it drains.
+func (f *finalization) drained(ctx context.Context, node string) (bool, error) {
+	pods, volumes := &corev1.PodList{}, &storagev1.VolumeAttachmentList{}
+	for _, list := range []client.ObjectList{pods, volumes} {
+		if err := f.Guest.List(ctx, list, client.MatchingFields{"spec.nodeName": node}, client.UnsafeDisableDeepCopy); err != nil {
+			return false, fmt.Errorf("reading what is left on Node %s: %w", node, err)
+		}
+	}
+	return len(volumes.Items) == 0 && !slices.ContainsFunc(pods.Items, func(pod corev1.Pod) bool { return podutils.IsWaitingEviction(&pod, f.Clock) }), nil
 }
 
 // hold closes the offering of a Machine whose deletion hangs, and returns when to look again; 0 if the Machine isn't being deleted.

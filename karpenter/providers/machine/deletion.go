@@ -64,22 +64,13 @@ func (p *Provider) Delete(ctx context.Context, nodeClaim *karpv1.NodeClaim) erro
 	}
 }
 
-// deleteMachine sets that Cluster API doesn't drain, and deletes the Machine. Karpenter has drained the node by then. The
-// annotations are set only now, so that Cluster API drains a Machine that a person deletes.
+// deleteMachine sets that Cluster API does not drain, and deletes the Machine. Karpenter has drained the node by then.
 func (p *Provider) deleteMachine(ctx context.Context, machine *clusterv1.Machine) error {
 	if _, ok := p.deleted.Get(machine.UID); ok {
 		return nil
 	}
-	patched := machine.DeepCopy()
-	for _, key := range []string{clusterv1.ExcludeNodeDrainingAnnotation, clusterv1.ExcludeWaitForNodeVolumeDetachAnnotation} {
-		if _, ok := patched.Annotations[key]; !ok {
-			metav1.SetMetaDataAnnotation(&patched.ObjectMeta, key, "")
-		}
-	}
-	if len(patched.Annotations) != len(machine.Annotations) {
-		if err := p.Management.Patch(ctx, patched, client.MergeFrom(machine), FieldOwner); client.IgnoreNotFound(err) != nil {
-			return fmt.Errorf("telling Cluster API not to drain Machine %s again: %w", klog.KObj(machine), err)
-		}
+	if err := p.skipDrain(ctx, machine); err != nil {
+		return err
 	}
 	if machine.DeletionTimestamp == nil {
 		if err := p.delete(ctx, machine); err != nil {
@@ -87,6 +78,32 @@ func (p *Provider) deleteMachine(ctx context.Context, machine *clusterv1.Machine
 		}
 	}
 	p.deleted.Set(machine.UID, nil, lag)
+	return nil
+}
+
+// Drained tells Cluster API not to drain a Machine whose node Karpenter has drained, before Delete would. Each change of a Machine makes
+// Cluster API reconcile it, which it does at most once a second: one just before the deletion would delay that.
+func (p *Provider) Drained(ctx context.Context, machine *clusterv1.Machine) error {
+	if paused, err := p.Paused(ctx); err != nil || paused || machine.DeletionTimestamp != nil {
+		return err
+	}
+	return p.skipDrain(ctx, machine)
+}
+
+// skipDrain annotates a Machine. It does so only once its node is drained, so that Cluster API drains a Machine that a person deletes.
+func (p *Provider) skipDrain(ctx context.Context, machine *clusterv1.Machine) error {
+	patched := machine.DeepCopy()
+	for _, key := range []string{clusterv1.ExcludeNodeDrainingAnnotation, clusterv1.ExcludeWaitForNodeVolumeDetachAnnotation} {
+		if _, ok := patched.Annotations[key]; !ok {
+			metav1.SetMetaDataAnnotation(&patched.ObjectMeta, key, "")
+		}
+	}
+	if len(patched.Annotations) == len(machine.Annotations) {
+		return nil
+	}
+	if err := p.Management.Patch(ctx, patched, client.MergeFrom(machine), FieldOwner); client.IgnoreNotFound(err) != nil {
+		return fmt.Errorf("telling Cluster API not to drain Machine %s again: %w", klog.KObj(machine), err)
+	}
 	return nil
 }
 
