@@ -73,8 +73,8 @@ func NewFleet(tb testing.TB, machines, templates int) *Fleet {
 	}
 	scheme.AddKnownTypes(schema.GroupVersion{Group: apis.Group, Version: "v1"}, &karpv1.NodeClaim{}, &karpv1.NodeClaimList{})
 	var management client.Client
-	f.ManagementCache, management = cached(tb, scheme, machine.Index, machineList, clusters)
-	_, guest := cached(tb, scheme, nil, nodeClaims, nodes, nodeClasses)
+	f.ManagementCache, management = Cached(tb, scheme, machine.Index, machineList, clusters)
+	_, guest := Cached(tb, scheme, nil, nodeClaims, nodes, nodeClasses)
 	f.Management, f.Guest = &Counted{Client: management}, &Counted{Client: guest}
 	return f
 }
@@ -174,8 +174,8 @@ func (c *Counted) List(ctx context.Context, list client.ObjectList, opts ...clie
 	return err
 }
 
-// cached returns a real cache that holds the items of these lists, and a client that reads from it.
-func cached(tb testing.TB, scheme *runtime.Scheme, index func(context.Context, client.FieldIndexer) error, lists ...client.ObjectList) (cache.Cache, client.Client) {
+// Cached returns a real cache that holds the items of these lists, and a client that reads from it. Nothing in it changes.
+func Cached(tb testing.TB, scheme *runtime.Scheme, index func(context.Context, client.FieldIndexer) error, lists ...client.ObjectList) (cache.Cache, client.Client) {
 	tb.Helper()
 	mapper, byKind := meta.NewDefaultRESTMapper(nil), map[schema.GroupVersionKind]listed{}
 	for _, list := range lists {

@@ -17,6 +17,25 @@ import (
 	"github.com/autonode-io/autonode/karpenter/providers/machine"
 )
 
+func TestDrained(t *testing.T) {
+	t.Run("When the Machine declares that its node is drained, the deletion should be one write", func(t *testing.T) {
+		g := NewWithT(t)
+		s := environment.New(t)
+		nodeClaim := s.NodeClaim(t.Context(), "drained")
+		created, err := s.Machines(nil).Create(t.Context(), s.Plan(nodeClaim))
+		g.Expect(err).NotTo(HaveOccurred())
+		g.Expect(s.Machines(nil).Drained(t.Context(), created)).To(Succeed())
+		g.Eventually(func(g Gomega) {
+			cached := &clusterv1.Machine{}
+			g.Expect(s.Management.GetClient().Get(t.Context(), client.ObjectKeyFromObject(created), cached)).To(Succeed())
+			g.Expect(cached.Annotations).To(And(HaveKey(clusterv1.ExcludeNodeDrainingAnnotation), HaveKey(clusterv1.ExcludeWaitForNodeVolumeDetachAnnotation)))
+		}).Should(Succeed())
+		counted := &environment.Faults{Client: s.Management.GetClient()}
+		g.Expect(s.Machines(counted).Delete(t.Context(), nodeClaim)).To(Succeed())
+		g.Expect(counted.Writes()).To(BeEquivalentTo(1))
+	})
+}
+
 func TestDeletion(t *testing.T) {
 	const (
 		preDrain     = clusterv1.PreDrainDeleteHookAnnotationPrefix + "/migrate"
@@ -62,23 +81,6 @@ func TestDeletion(t *testing.T) {
 		g.Expect(s.Admin.Get(t.Context(), client.ObjectKeyFromObject(created), after)).To(Succeed())
 		g.Expect(after.Annotations).To(And(
 			HaveKeyWithValue(clusterv1.ExcludeNodeDrainingAnnotation, "true"), HaveKey(clusterv1.ExcludeWaitForNodeVolumeDetachAnnotation)))
-	})
-
-	t.Run("When the Machine declares that its node is drained, the deletion should be one write", func(t *testing.T) {
-		g := NewWithT(t)
-		s := environment.New(t)
-		nodeClaim := s.NodeClaim(t.Context(), "drained")
-		created, err := s.Machines(nil).Create(t.Context(), s.Plan(nodeClaim))
-		g.Expect(err).NotTo(HaveOccurred())
-		g.Expect(s.Machines(nil).Drained(t.Context(), created)).To(Succeed())
-		g.Eventually(func(g Gomega) {
-			cached := &clusterv1.Machine{}
-			g.Expect(s.Management.GetClient().Get(t.Context(), client.ObjectKeyFromObject(created), cached)).To(Succeed())
-			g.Expect(cached.Annotations).To(And(HaveKey(clusterv1.ExcludeNodeDrainingAnnotation), HaveKey(clusterv1.ExcludeWaitForNodeVolumeDetachAnnotation)))
-		}).Should(Succeed())
-		counted := &environment.Faults{Client: s.Management.GetClient()}
-		g.Expect(s.Machines(counted).Delete(t.Context(), nodeClaim)).To(Succeed())
-		g.Expect(counted.Writes()).To(BeEquivalentTo(1))
 	})
 
 	t.Run("When Karpenter tries again and again, it should write once", func(t *testing.T) {
