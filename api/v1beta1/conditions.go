@@ -22,8 +22,8 @@ const (
 	// NodeClassReady: the default node class in the guest is ready, which means that Karpenter can launch from the templates that spec.autoNode
 	// selects. Its reason and message are those of the node class. Platforms without a default node class have no such condition.
 	NodeClassReady = "NodeClassReady"
-	// OfferingsAvailable is False while Karpenter can launch nothing because every offering of a node class has failed lately, and absent
-	// otherwise. The message has the reasons and the number of pods that wait.
+	// OfferingsAvailable is False while Karpenter can launch nothing because every offering of a node class has failed lately, or while all recent
+	// launches failed, and absent otherwise. The message has the reasons and the number of pods that wait.
 	OfferingsAvailable = "OfferingsAvailable"
 	// NodeIdentityEnforced is False while another approver than the operator approves first certificates of AutoNode's machines, such as
 	// kube-controller-manager by the binding kubeadm:node-autoapprove-bootstrap, and absent otherwise. A machine may then get another

@@ -134,7 +134,8 @@ type NodeClassReport struct {
 	Default bool
 	// Ready is its condition Ready; nil while Karpenter has reported none. Its reason, and that of Offerings, is one of a fixed set, or empty.
 	Ready *metav1.Condition
-	// Offerings is its condition that reports whether any of its offerings can be launched; nil if it has none.
+	// Offerings is its condition that reports whether launches succeed: False if none of its offerings can be launched, or every launch fails; nil if
+	// it has none.
 	Offerings *metav1.Condition
 	// Pinned is the version that its admin sets, independent of the payload; empty for none.
 	Pinned string

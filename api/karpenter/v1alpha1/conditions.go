@@ -23,7 +23,8 @@ const (
 	// reported it. Ready doesn't depend on it.
 	ConditionAllocatableKnown = "AllocatableKnown"
 	// ConditionOfferingsAvailable: at least one offering of the class isn't in back-off. While it is False, nothing launches, and the message
-	// has why recent launches failed and how many pods wait. Ready doesn't depend on it.
+	// has why recent launches failed and how many pods wait. It is True with the reason LaunchesFail while offerings are left to try, and no
+	// launch has succeeded since those of five others failed. Ready doesn't depend on it.
 	ConditionOfferingsAvailable = "OfferingsAvailable"
 	// ConditionLaunchAllowed: AutoNode isn't being turned off, and the Cluster isn't paused.
 	ConditionLaunchAllowed = "LaunchAllowed"
@@ -99,8 +100,8 @@ const (
 	// QuotaExhaustedReason: a quota of the infrastructure closes some offerings; others are available. The message has the quota, and when one
 	// launch probes it. Raise it, if machines of those types are needed.
 	QuotaExhaustedReason = "QuotaExhausted"
-	// LaunchesFailReason: every offering's recent launches failed, and not for capacity or quota alone. The message names the reasons; events on
-	// NodeClaims have the details.
+	// LaunchesFailReason: every offering's recent launches failed, and not for capacity or quota alone; or, if offerings are left to try, all recent
+	// launches failed. The message names the reasons; events on NodeClaims have the details.
 	LaunchesFailReason = "LaunchesFail"
 	// DrainingReason: AutoNode is being turned off for this cluster.
 	DrainingReason = "Draining"

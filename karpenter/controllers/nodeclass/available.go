@@ -20,7 +20,8 @@ import (
 	"github.com/autonode-io/autonode/karpenter/providers/offering"
 )
 
-// offeringsAvailable reports whether an offering can be launched, or all of them have failed lately. Ready doesn't depend on it.
+// offeringsAvailable reports whether an offering can be launched, or all of them have failed lately, or all recent launches did. Ready doesn't
+// depend on it.
 type offeringsAvailable struct{ Config }
 
 func (s offeringsAvailable) reconcile(ctx context.Context, _ *v1alpha1.ClusterAPINodeClass, conditions status.ConditionSet, in *instancetype.Listing) (reconcile.Result, error) {
@@ -29,28 +30,39 @@ func (s offeringsAvailable) reconcile(ctx context.Context, _ *v1alpha1.ClusterAP
 		return reconcile.Result{}, nil //nolint:nilerr // The last known state stays.
 	}
 	failed, quotas, launchable := s.closed(in.Snapshot)
-	switch {
-	case launchable && len(quotas) > 0:
-		conditions.SetTrueWithReason(condition, v1alpha1.QuotaExhaustedReason, strings.Join(quotas, "; "))
-		return reconcile.Result{}, nil
-	case launchable, len(failed)+len(quotas) == 0:
-		// There may be nothing to launch for other reasons: the conditions and the templates of the node class have them.
+	available := func() {
+		if len(quotas) > 0 {
+			conditions.SetTrueWithReason(condition, v1alpha1.QuotaExhaustedReason, strings.Join(quotas, "; "))
+			return
+		}
 		conditions.SetTrue(condition)
+	}
+	if len(failed) == 0 && (launchable || len(quotas) == 0) {
+		// There may be nothing to launch for other reasons: the conditions and the templates of the node class have them.
+		available()
 		return reconcile.Result{}, nil
 	}
-	message := "nothing can be launched: " + strings.Join(append(quotas, describe(failed)...), "; ")
+	pods, wait := 0, ""
 	if s.Pending != nil {
-		pods, err := s.Pending(ctx)
-		if err != nil {
+		var err error
+		if pods, err = s.Pending(ctx); err != nil {
 			return reconcile.Result{}, fmt.Errorf("counting pending pods: %w", err)
 		}
-		message += fmt.Sprintf("; %s", english.Plural(pods, "pod waits", "pods wait"))
+		wait = "; " + english.Plural(pods, "pod waits", "pods wait")
 	}
-	conditions.SetFalse(condition, reasonOf(failed, len(quotas) > 0), message)
+	switch {
+	case !launchable:
+		conditions.SetFalse(condition, reasonOf(failed, len(quotas) > 0), "nothing can be launched: "+strings.Join(append(quotas, describe(failed)...), "; ")+wait)
+	case pods > 0:
+		conditions.SetTrueWithReason(condition, v1alpha1.LaunchesFailReason, "every launch fails: "+inBackOff(failed)+"; Karpenter tries other offerings"+wait)
+	default:
+		available()
+	}
 	return reconcile.Result{RequeueAfter: s.AvailabilityDelay}, nil // for the number of pods, which triggers nothing
 }
 
-// closed returns the offerings that failed lately, what is said of exhausted quotas that close others, and whether any can be launched.
+// closed returns the offerings that failed lately or, if any can be launched, those that failed in a row; what there is to report of exhausted
+// quotas that close others; and whether any can be launched.
 func (s offeringsAvailable) closed(snapshot *instancetype.Snapshot) (failed []offering.Entry, quotas []string, launchable bool) {
 	unavailable := s.InstanceTypes.Unavailable
 	counted := unavailable.CountsQuotas()
@@ -60,7 +72,7 @@ func (s offeringsAvailable) closed(snapshot *instancetype.Snapshot) (failed []of
 		if choices[i].Offering.Launchable() {
 			launchable = true
 			if !counted {
-				return nil, nil, true
+				break
 			}
 			continue
 		}
@@ -79,6 +91,15 @@ func (s offeringsAvailable) closed(snapshot *instancetype.Snapshot) (failed []of
 		quotas = append(quotas, fmt.Sprintf("%s (%s)", quota.Description(), english.Plural(closed[name], "offering", "offerings")))
 	}
 	slices.Sort(quotas)
+	if launchable {
+		failed = unavailable.Streak(func(yield func(offering.Key) bool) {
+			for i := range choices {
+				if !yield(choices[i].Key) {
+					return
+				}
+			}
+		})
+	}
 	return failed, quotas, launchable
 }
 
@@ -97,11 +118,17 @@ func reasonOf(failed []offering.Entry, quotas bool) string {
 	}
 }
 
-// describe names the reasons of events on NodeClaims, the most frequent first, and what is tried next; nothing if none failed.
+// describe names what failed, and what is tried next; nothing if none failed.
 func describe(failed []offering.Entry) []string {
 	if len(failed) == 0 {
 		return nil
 	}
+	next := slices.MinFunc(failed, func(a, b offering.Entry) int { return cmp.Or(a.Until.Compare(b.Until), a.Key.Compare(b.Key)) })
+	return []string{fmt.Sprintf("%s; the next try is %s at %s", inBackOff(failed), next.Description(), next.Until.UTC().Format(time.TimeOnly+" MST"))}
+}
+
+// inBackOff names the reasons of events on NodeClaims, the most frequent first.
+func inBackOff(failed []offering.Entry) string {
 	reasons := map[string]int{}
 	for _, entry := range failed {
 		reasons[entry.Reason]++
@@ -113,7 +140,5 @@ func describe(failed []offering.Entry) []string {
 	for _, name := range names {
 		texts = append(texts, fmt.Sprintf("%s (%d)", name, reasons[name]))
 	}
-	next := slices.MinFunc(failed, func(a, b offering.Entry) int { return cmp.Or(a.Until.Compare(b.Until), a.Key.Compare(b.Key)) })
-	return []string{fmt.Sprintf("%s in back-off after failed launches: %s; the next try is %s at %s",
-		english.Plural(len(failed), "offering is", "offerings are"), strings.Join(texts, ", "), next.Description(), next.Until.UTC().Format(time.TimeOnly+" MST"))}
+	return fmt.Sprintf("%s in back-off after failed launches: %s", english.Plural(len(failed), "offering is", "offerings are"), strings.Join(texts, ", "))
 }

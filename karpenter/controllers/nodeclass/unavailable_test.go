@@ -97,4 +97,23 @@ func TestUnavailable(t *testing.T) {
 		f.unavailable.Clear(offering.Key{InstanceType: "c4-big", Zone: "a", CapacityType: "on-demand"})
 		f.condition(v1alpha1.ConditionOfferingsAvailable, "True", "OfferingsAvailable")
 	})
+	t.Run("When no launch succeeds, it should say so though offerings are left to try, until one does", func(t *testing.T) {
+		third := f.template("c8-large", sized("8", "16Gi", "0.2"))
+		f.Eventually(func() (int, error) {
+			nodeClass, err := f.get()
+			if err != nil {
+				return 0, err
+			}
+			return len(nodeClass.Status.Templates), nil
+		}).Should(Equal(3))
+		f.condition(v1alpha1.ConditionOfferingsAvailable, "True", "OfferingsAvailable")
+		for _, zone := range []string{"a", "b"} {
+			f.unavailable.Mark(offering.Key{InstanceType: third.GetName(), Zone: zone, CapacityType: "on-demand"}, "NoHosts")
+		}
+		f.Expect(f.condition(v1alpha1.ConditionOfferingsAvailable, "True", v1alpha1.LaunchesFailReason)).To(Equal(
+			"every launch fails: 5 offerings are in back-off after failed launches: NoHosts (4), InsufficientCapacity (1); Karpenter tries other offerings; 12 pods wait"))
+		f.ready()
+		f.unavailable.Works(offering.Key{InstanceType: "c4-big", Zone: "a", CapacityType: "on-demand"}, f.unavailable.Now())
+		f.condition(v1alpha1.ConditionOfferingsAvailable, "True", "OfferingsAvailable")
+	})
 }

@@ -170,6 +170,59 @@ func TestUnavailable(t *testing.T) {
 	})
 }
 
+func TestStreak(t *testing.T) {
+	clk := clocktesting.NewFakeClock(time.Now())
+	u := NewUnavailable(clk)
+	nth := func(i int) Key {
+		return Key{InstanceType: fmt.Sprintf("m%d.large", i), Zone: "a", CapacityType: "on-demand"}
+	}
+	others := func(yield func(Key) bool) {
+		for i := range 3 * StreakThreshold {
+			if !yield(nth(i)) {
+				return
+			}
+		}
+	}
+	fail := func(from, to int) {
+		for i := from; i < to; i++ {
+			clk.Step(time.Second)
+			u.Mark(nth(i), "broken")
+		}
+	}
+	expect := func(want int) {
+		t.Helper()
+		if got := u.Streak(others); len(got) != want {
+			t.Errorf("%d in a row, want %d: %v", len(got), want, got)
+		}
+	}
+	u.Mark(Key{InstanceType: "of another node class"}, "broken")
+	t.Run("When too few have failed, it should be no streak", func(*testing.T) {
+		fail(0, StreakThreshold-1)
+		u.Hold(nth(3*StreakThreshold-1), "held", clk.Now().Add(time.Minute))
+		expect(0)
+	})
+	t.Run("When five have failed, it should return them", func(*testing.T) {
+		fail(StreakThreshold-1, StreakThreshold)
+		expect(StreakThreshold)
+	})
+	t.Run("When a machine of another node class became a node, it should go on", func(*testing.T) {
+		u.Works(Key{InstanceType: "of another node class"}, clk.Now())
+		expect(StreakThreshold)
+	})
+	t.Run("When a machine of another offering became a node, it should count from there", func(*testing.T) {
+		u.Works(nth(3*StreakThreshold-1), clk.Now())
+		expect(0)
+		fail(StreakThreshold, 2*StreakThreshold-1)
+		expect(0)
+		fail(2*StreakThreshold-1, 2*StreakThreshold)
+		expect(StreakThreshold)
+	})
+	t.Run("When their back-off ends, it should end", func(*testing.T) {
+		clk.Step(BaseTTL)
+		expect(0)
+	})
+}
+
 func TestExhausted(t *testing.T) {
 	start := func() (*Unavailable, *clocktesting.FakeClock) {
 		clk := clocktesting.NewFakeClock(time.Now())

@@ -5,6 +5,8 @@ package offering
 
 import (
 	"cmp"
+	"iter"
+	"maps"
 	"slices"
 	"sync"
 	"time"
@@ -31,6 +33,10 @@ const (
 	FailureThreshold = 3
 	FailureMemory    = 24 * time.Hour
 )
+
+// StreakThreshold is how many offerings have to fail, without a machine of another one in between, for Streak. It is one more than close a zone
+// together, so that one exhausted zone is no streak.
+const StreakThreshold = 5
 
 // Key identifies an offering among those of all node classes.
 type Key struct {
@@ -72,7 +78,9 @@ type Entry struct {
 	Lacks Lack
 	// Reason is the reason of the event on the NodeClaim. It has few values.
 	Reason string
-	Until  time.Time
+	// At is when the failure was reported; zero if there was none, as for Hold.
+	At    time.Time
+	Until time.Time
 	// Failures in a row.
 	Failures int
 	// Quota that it failed for the lack of; empty for none.
@@ -107,6 +115,8 @@ type Unavailable struct {
 	past map[Key]Entry
 	// failures counts failures for reasons other than capacity.
 	failures map[Key]failureCount
+	// worked is when a machine of an offering became a node last, for MaxTTL.
+	worked map[Key]time.Time
 	// observers are notified of each change.
 	observers change.Notifier
 
@@ -123,7 +133,7 @@ type failureCount struct {
 
 // NewUnavailable returns an empty set whose entries expire by clk.
 func NewUnavailable(clk clock.PassiveClock) *Unavailable {
-	return &Unavailable{clock: clk, entries: map[Key]Entry{}, past: map[Key]Entry{}, failures: map[Key]failureCount{}, quotas: map[quotaKey]*ClosedQuota{}}
+	return &Unavailable{clock: clk, entries: map[Key]Entry{}, past: map[Key]Entry{}, failures: map[Key]failureCount{}, worked: map[Key]time.Time{}, quotas: map[quotaKey]*ClosedQuota{}}
 }
 
 // Now is the time by which entries expire.
@@ -194,6 +204,12 @@ func (u *Unavailable) CountFailure(key Key, reason string) time.Time {
 func (u *Unavailable) Works(key Key, asked time.Time) {
 	u.mu.Lock()
 	defer u.mu.Unlock()
+	now := u.clock.Now()
+	maps.DeleteFunc(u.worked, func(_ Key, at time.Time) bool { return now.Sub(at) > MaxTTL })
+	u.worked[key] = now
+	if len(u.entries) >= StreakThreshold {
+		u.observers.Notify() // it ends a streak
+	}
 	if s, ok := u.failures[key]; ok && s.last.Before(asked) {
 		delete(u.failures, key)
 	}
@@ -237,7 +253,7 @@ func (u *Unavailable) mark(entry Entry) time.Time {
 			entry.Failures += last.Failures
 		}
 	}
-	entry.Until = now.Add(ttl(entry.Failures))
+	entry.At, entry.Until = now, now.Add(ttl(entry.Failures))
 	u.entries[key] = entry
 	u.changed(key)
 	u.regroup()
@@ -297,6 +313,33 @@ func (u *Unavailable) Has(key Key, quotas ...Quota) bool {
 		return true
 	}
 	return counts(key) && (now.Before(u.groups[Group{Zone: key.Zone, CapacityType: key.CapacityType}]) || u.closedBy(quotas, "", now) != nil)
+}
+
+// Streak returns those of some offerings that failed since a machine of any of them became a node last, and are still in back-off. It returns
+// none if there are fewer than StreakThreshold.
+func (u *Unavailable) Streak(keys iter.Seq[Key]) []Entry {
+	u.mu.Lock()
+	defer u.mu.Unlock()
+	now := u.clock.Now()
+	u.expire(now)
+	if len(u.entries) < StreakThreshold {
+		return nil
+	}
+	var failed []Entry
+	var worked time.Time
+	for key := range keys {
+		if at := u.worked[key]; at.After(worked) {
+			worked = at
+		}
+		if entry, ok := u.entries[key]; ok && now.Before(entry.Until) {
+			failed = append(failed, entry)
+		}
+	}
+	failed = slices.DeleteFunc(failed, func(entry Entry) bool { return !entry.At.After(worked) })
+	if len(failed) < StreakThreshold {
+		return nil
+	}
+	return failed
 }
 
 // Entry returns the entry of an offering that is unavailable itself; false for any other.

@@ -171,7 +171,7 @@ func nodeClasses(ctx context.Context, guest client.Reader) ([]provider.NodeClass
 		class := &classes.Items[i]
 		report := provider.NodeClassReport{
 			Name: class.Name, Generation: class.Generation, Default: class.Name == v1alpha1.DefaultNodeClass,
-			Ready: condition(class, status.ConditionReady), Offerings: condition(class, v1alpha1.ConditionOfferingsAvailable),
+			Ready: condition(class, status.ConditionReady), Offerings: offerings(class),
 			Pinned: class.Spec.Version, Given: class.Status.Version,
 		}
 		for t := range class.Status.Templates {
@@ -182,6 +182,16 @@ func nodeClasses(ctx context.Context, guest client.Reader) ([]provider.NodeClass
 		reports = append(reports, report)
 	}
 	return reports, nil
+}
+
+// offerings is the condition of a node class's offerings. It is False as well if some can be launched and every launch fails, which Karpenter
+// reports by the reason alone.
+func offerings(class *v1alpha1.ClusterAPINodeClass) *metav1.Condition {
+	c := condition(class, v1alpha1.ConditionOfferingsAvailable)
+	if c != nil && c.Reason == v1alpha1.LaunchesFailReason {
+		c.Status = metav1.ConditionFalse
+	}
+	return c
 }
 
 // condition returns a node class's condition, without a reason that Karpenter doesn't have: reasons become values of a metric's label, and

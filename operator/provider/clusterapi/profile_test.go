@@ -7,10 +7,13 @@ import (
 	"path/filepath"
 	"testing"
 
+	"github.com/awslabs/operatorpkg/status"
 	"github.com/google/go-cmp/cmp"
 	. "github.com/onsi/gomega"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/utils/ptr"
+	"sigs.k8s.io/controller-runtime/pkg/client/fake"
 	"sigs.k8s.io/yaml"
 
 	"github.com/autonode-io/autonode/api/karpenter/v1alpha1"
@@ -64,6 +67,35 @@ func TestKubeletBounds(t *testing.T) {
 			} else {
 				NewWithT(t).Expect(err).To(MatchError(tc.want))
 			}
+		})
+	}
+}
+
+func TestNodeClasses(t *testing.T) {
+	scheme := runtime.NewScheme()
+	NewWithT(t).Expect(v1alpha1.AddToScheme(scheme)).To(Succeed())
+	for name, tc := range map[string]struct {
+		reported status.Condition
+		want     string
+	}{
+		"When some offerings can be launched, it should report that": {
+			status.Condition{Status: metav1.ConditionTrue, Reason: v1alpha1.QuotaExhaustedReason}, "True ",
+		},
+		"When none can be launched, it should report why": {status.Condition{Status: metav1.ConditionFalse, Reason: v1alpha1.NoCapacityReason}, "False NoCapacity"},
+		"When some can be launched and every launch fails, it should report that": {
+			status.Condition{Status: metav1.ConditionTrue, Reason: v1alpha1.LaunchesFailReason}, "False LaunchesFail",
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			g := NewWithT(t)
+			class := &v1alpha1.ClusterAPINodeClass{ObjectMeta: metav1.ObjectMeta{Name: "general"}}
+			tc.reported.Type = v1alpha1.ConditionOfferingsAvailable
+			class.Status.Conditions = []status.Condition{tc.reported}
+			guest := fake.NewClientBuilder().WithScheme(scheme).WithObjects(class).Build()
+			reports, err := clusterapi.New(clusterapi.DefaultGroups).NodeClasses(t.Context(), guest)
+			g.Expect(err).NotTo(HaveOccurred())
+			g.Expect(reports).To(HaveLen(1))
+			g.Expect(string(reports[0].Offerings.Status) + " " + reports[0].Offerings.Reason).To(Equal(tc.want))
 		})
 	}
 }
