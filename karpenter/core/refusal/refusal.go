@@ -1,9 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Package refusal spaces out requests that an API server refuses.
+// Package refusal spaces out requests that an API server refuses, and reconciliations that core can't do yet.
 //
 // Upstream gap: controller-runtime retries a failed reconciliation after 5 ms, whatever the error, and logs each attempt. An admission policy of
-// a guest's admin refuses a write until a person changes it, for each of their NodeClaims (docs/upstream/management-outage.md names the hook).
+// a guest's admin refuses a write until a person changes it, for each of their NodeClaims. And a Karpenter that starts in a guest with nodes
+// has an error for each NodeClaim until it has evaluated the NodeOverlays (docs/upstream/management-outage.md names the hook).
 package refusal
 
 import (
@@ -22,6 +23,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/log"
 	crmetrics "sigs.k8s.io/controller-runtime/pkg/metrics"
 	"sigs.k8s.io/controller-runtime/pkg/reconcile"
+	karpcloudprovider "sigs.k8s.io/karpenter/pkg/cloudprovider"
 	"sigs.k8s.io/karpenter/pkg/metrics"
 
 	"github.com/autonode-io/autonode/karpenter/core/reconciler"
@@ -32,7 +34,7 @@ const (
 	MinBackOff = time.Second
 	// MaxBackOff is the longest of these times.
 	MaxBackOff = time.Minute
-	// LogInterval is how often a controller logs a refusal at most.
+	// LogInterval is how often a controller logs a refusal, or that it waits, at most.
 	LogInterval = 10 * time.Second
 )
 
@@ -54,7 +56,7 @@ func BackOff(c controller.Controller, clock clock.PassiveClock) controller.Contr
 	})
 }
 
-// backOff is a reconciler that isn't retried at once after a refusal.
+// backOff is a reconciler that isn't retried at once after a refusal, or before core can do it.
 type backOff struct {
 	name    string
 	inner   reconcile.Reconciler
@@ -70,24 +72,32 @@ type backOff struct {
 // Reconcile implements reconcile.Reconciler.
 func (b *backOff) Reconcile(ctx context.Context, request reconcile.Request) (reconcile.Result, error) {
 	result, err := b.inner.Reconcile(ctx, request)
-	if request.Name == "" || !isRefusal(err) {
+	unevaluated := karpcloudprovider.IsUnevaluatedNodePoolError(err)
+	if request.Name == "" || !unevaluated && !isRefusal(err) {
 		b.limiter.Forget(request)
 		return result, err
 	}
 	retry := b.limiter.When(request)
+	if unevaluated {
+		// The first time it is what a start looks like.
+		if retry > MinBackOff {
+			b.log(ctx, err, "Node overlays of a NodePool aren't evaluated; Karpenter tries again", retry)
+		}
+		return reconcile.Result{RequeueAfter: retry}, nil
+	}
 	refused.Inc(map[string]string{"controller": b.name})
-	b.log(ctx, err, retry)
+	b.log(ctx, err, "An API server refuses a request; Karpenter tries again", retry)
 	return reconcile.Result{RequeueAfter: retry}, nil
 }
 
-func (b *backOff) log(ctx context.Context, err error, retry time.Duration) {
+func (b *backOff) log(ctx context.Context, err error, message string, retry time.Duration) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	if b.clock.Since(b.logged) < LogInterval {
 		b.unlogged++
 		return
 	}
-	log.FromContext(ctx).Error(err, "An API server refuses a request; Karpenter tries again", "after", retry.String(), "refusedSinceLastLine", b.unlogged)
+	log.FromContext(ctx).Error(err, message, "after", retry.String(), "likewiseSinceLastLine", b.unlogged)
 	b.logged, b.unlogged = b.clock.Now(), 0
 }
 

@@ -23,6 +23,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/log"
 	"sigs.k8s.io/controller-runtime/pkg/manager"
 	"sigs.k8s.io/controller-runtime/pkg/reconcile"
+	karpcloudprovider "sigs.k8s.io/karpenter/pkg/cloudprovider"
 
 	"github.com/autonode-io/autonode/karpenter/core/reconciler/reconcilertest"
 	"github.com/autonode-io/autonode/karpenter/core/refusal"
@@ -107,6 +108,19 @@ func TestBackOff(t *testing.T) {
 			w.clock.Step(refusal.LogInterval)
 		}
 		w.Expect(w.lines).To(Equal(3))
+	})
+	t.Run("When node overlays aren't evaluated yet, it should be tried again after a second, and log only what lasts", func(t *testing.T) {
+		w := wrap(t, fmt.Errorf("applying nodeoverlays, %w", karpcloudprovider.NewUnevaluatedNodePoolError("general")))
+		for i := range 500 {
+			wait, err := reconcileOnce(t, w, fmt.Sprint(i))
+			w.Expect(err).NotTo(HaveOccurred())
+			w.Expect(wait).To(Equal(refusal.MinBackOff))
+		}
+		w.Expect(w.lines).To(BeZero())
+		for i := range 500 {
+			_, _ = reconcileOnce(t, w, fmt.Sprint(i))
+		}
+		w.Expect(w.lines).To(Equal(1))
 	})
 	t.Run("When another error ends a reconciliation, it should stay one", func(t *testing.T) {
 		for _, other := range []error{conflict, errors.New("no answer"), apierrors.NewTooManyRequests("busy", 1), apierrors.NewNotFound(nodeClaims, "a")} {
