@@ -85,7 +85,7 @@ func TestUnavailable(t *testing.T) {
 		if second := u.Mark(key, "stockout"); !second.Equal(first) || u.Sequence() != sequence {
 			t.Error("the second failure changed something")
 		}
-		if diff := cmp.Diff([]Entry{{Key: key, Reason: "stockout", Until: first, Failures: 1}}, u.Entries()); diff != "" {
+		if diff := cmp.Diff([]Entry{{Key: key, Reason: "stockout", At: u.Now(), Until: first, Failures: 1}}, u.Entries()); diff != "" {
 			t.Errorf("entries (-want +got):\n%s", diff)
 		}
 	})
