@@ -147,12 +147,15 @@ func (m *method) ComputeCommands(ctx context.Context, budgets map[string]int, fo
 
 // staying is what the machines take whose nodes aren't being removed, by pool. Launches without a node yet don't count.
 func (m *method) staying() map[string]int64 {
-	staying := map[string]int64{}
-	for _, node := range m.Cluster.DeepCopyNodes() {
-		if node.NodeClaim == nil || node.MarkedForDeletion() {
-			continue
+	var nodeClaims []string
+	for node := range m.Cluster.Nodes() { // which locks the state meanwhile
+		if node.NodeClaim != nil && !node.MarkedForDeletion() {
+			nodeClaims = append(nodeClaims, node.NodeClaim.Name)
 		}
-		for pool, amount := range m.Taken(node.NodeClaim.Name) {
+	}
+	staying := map[string]int64{}
+	for _, name := range nodeClaims {
+		for pool, amount := range m.Taken(name) {
 			staying[pool] += amount
 		}
 	}

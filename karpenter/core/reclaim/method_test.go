@@ -4,7 +4,6 @@ package reclaim_test
 
 import (
 	"context"
-	"flag"
 	"fmt"
 	"slices"
 	"testing"
@@ -22,35 +21,22 @@ import (
 	clocktesting "k8s.io/utils/clock/testing"
 	"k8s.io/utils/ptr"
 	"sigs.k8s.io/controller-runtime/pkg/client"
-	"sigs.k8s.io/controller-runtime/pkg/client/fake"
-	"sigs.k8s.io/controller-runtime/pkg/reconcile"
 	karpv1 "sigs.k8s.io/karpenter/pkg/apis/v1"
 	karpcloudprovider "sigs.k8s.io/karpenter/pkg/cloudprovider"
-	"sigs.k8s.io/karpenter/pkg/controllers/disruption"
-	"sigs.k8s.io/karpenter/pkg/controllers/dynamicresources/deviceallocation"
-	"sigs.k8s.io/karpenter/pkg/controllers/provisioning"
-	"sigs.k8s.io/karpenter/pkg/controllers/state"
-	"sigs.k8s.io/karpenter/pkg/controllers/state/informer"
-	"sigs.k8s.io/karpenter/pkg/operator/options"
 	karpscheduling "sigs.k8s.io/karpenter/pkg/scheduling"
-	"sigs.k8s.io/karpenter/pkg/state/cost"
-	"sigs.k8s.io/karpenter/pkg/state/virtualpods"
 
 	"github.com/autonode-io/autonode/api/karpenter/v1alpha1"
 	"github.com/autonode-io/autonode/internal/environment"
+	"github.com/autonode-io/autonode/karpenter/core/disruptiontest"
 	"github.com/autonode-io/autonode/karpenter/core/reclaim"
+	"github.com/autonode-io/autonode/karpenter/core/reconciler/reconcilertest"
 )
 
 const pool = "reservation/cr-1"
 
 // provider offers one instance type.
-type provider struct {
-	karpcloudprovider.CloudProvider
-}
+type provider struct{ reconcilertest.Provider }
 
-func (provider) GetSupportedNodeClasses() []status.Object {
-	return []status.Object{&v1alpha1.ClusterAPINodeClass{}}
-}
 func (provider) Name() string                                     { return "test" }
 func (provider) RepairPolicies() []karpcloudprovider.RepairPolicy { return nil }
 
@@ -127,38 +113,11 @@ func (g *guest) objects() []client.Object {
 // removed runs Karpenter core's disruption controller once at a time, and returns the NodeClaims that it has deleted.
 func (g *guest) removed(t *testing.T, now time.Time) ([]karpv1.NodeClaim, *environment.Recorder) {
 	t.Helper()
-	expect := NewWithT(t)
-	opts, fs := &options.Options{}, &options.FlagSet{FlagSet: flag.NewFlagSet("karpenter", flag.ContinueOnError)}
-	opts.AddFlags(fs)
-	expect.Expect(opts.Parse(fs)).To(Succeed())
-	ctx, clk, recorder, objects := options.ToContext(t.Context(), opts), clocktesting.NewFakeClock(now), &environment.Recorder{}, g.objects()
-	cluster := fake.NewClientBuilder().WithScheme(clientgoscheme.Scheme).WithObjects(objects...).WithStatusSubresource(&karpv1.NodeClaim{}, &karpv1.NodePool{}).
-		WithIndex(&corev1.Pod{}, "spec.nodeName", func(pod client.Object) []string { return []string{pod.(*corev1.Pod).Spec.NodeName} }).Build()
-	known := state.NewCluster(clk, cluster, provider{})
-	costs := cost.NewClusterCost(ctx, provider{}, cluster)
-	for _, object := range objects {
-		var feed reconcile.Reconciler
-		switch object.(type) {
-		case *karpv1.NodePool:
-			feed = informer.NewNodePoolController(cluster, provider{}, known, costs)
-		case *karpv1.NodeClaim:
-			feed = informer.NewNodeClaimController(cluster, provider{}, known, costs)
-		case *corev1.Node:
-			feed = informer.NewNodeController(cluster, known)
-		case *corev1.Pod:
-			feed = informer.NewPodController(cluster, known)
-		default:
-			continue
-		}
-		_, err := feed.Reconcile(ctx, reconcile.Request{NamespacedName: client.ObjectKeyFromObject(object)})
-		expect.Expect(err).NotTo(HaveOccurred())
-	}
-	devices := deviceallocation.NewController(cluster)
-	devices.Hydrate(ctx)
-	provisioner := provisioning.NewProvisioner(cluster, recorder, provider{}, known, clk, devices, virtualpods.NewVirtualPodCache(cluster))
-	queue := disruption.NewQueue(cluster, recorder, known, clk, provisioner)
+	expect, objects, recorder := NewWithT(t), g.objects(), &environment.Recorder{}
+	cluster := disruptiontest.Guest(objects...)
+	core := disruptiontest.New(t, disruptiontest.Config{Guest: cluster, CloudProvider: provider{}, Recorder: recorder, Clock: clocktesting.NewFakeClock(now)}, objects)
 	methods := reclaim.Methods(nil, reclaim.Config{
-		Guest: cluster, Cluster: known, Recorder: recorder, Clock: clk,
+		Guest: cluster, Cluster: core.State, Recorder: recorder, Clock: core.Clock,
 		Reclaims: func() []reclaim.Reclaim {
 			if g.steps == nil {
 				return nil
@@ -172,14 +131,9 @@ func (g *guest) removed(t *testing.T, now time.Time) ([]karpv1.NodeClaim, *envir
 			return map[string]int64{pool: 1}
 		},
 	})
-	controller := disruption.NewController(ctx, clk, cluster, provisioner, provider{}, recorder, known, queue, nil, disruption.WithMethods(methods...))
-	_, err := controller.Reconcile(ctx)
-	expect.Expect(err).NotTo(HaveOccurred())
-	for _, command := range queue.GetCommands() {
+	for _, command := range core.Disrupt(t, methods) {
 		expect.Expect(command.Reason()).To(Equal(reclaim.Reason))
 		expect.Expect(command.Replacements).To(BeEmpty())
-		_, err := queue.Reconcile(ctx, command.Candidates[0].NodeClaim)
-		expect.Expect(err).NotTo(HaveOccurred())
 	}
 	all := &karpv1.NodeClaimList{}
 	expect.Expect(cluster.List(t.Context(), all)).To(Succeed())

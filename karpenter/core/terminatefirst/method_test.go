@@ -4,7 +4,6 @@ package terminatefirst_test
 
 import (
 	"context"
-	"flag"
 	"fmt"
 	"testing"
 	"time"
@@ -22,23 +21,16 @@ import (
 	clocktesting "k8s.io/utils/clock/testing"
 	"k8s.io/utils/ptr"
 	"sigs.k8s.io/controller-runtime/pkg/client"
-	"sigs.k8s.io/controller-runtime/pkg/client/fake"
-	"sigs.k8s.io/controller-runtime/pkg/reconcile"
 	karpv1 "sigs.k8s.io/karpenter/pkg/apis/v1"
 	karpcloudprovider "sigs.k8s.io/karpenter/pkg/cloudprovider"
 	"sigs.k8s.io/karpenter/pkg/controllers/disruption"
-	"sigs.k8s.io/karpenter/pkg/controllers/dynamicresources/deviceallocation"
-	"sigs.k8s.io/karpenter/pkg/controllers/provisioning"
-	"sigs.k8s.io/karpenter/pkg/controllers/state"
-	"sigs.k8s.io/karpenter/pkg/controllers/state/informer"
-	"sigs.k8s.io/karpenter/pkg/operator/options"
 	karpscheduling "sigs.k8s.io/karpenter/pkg/scheduling"
-	"sigs.k8s.io/karpenter/pkg/state/cost"
-	"sigs.k8s.io/karpenter/pkg/state/virtualpods"
 	"sigs.k8s.io/karpenter/pkg/utils/resources"
 
 	"github.com/autonode-io/autonode/api/karpenter/v1alpha1"
 	"github.com/autonode-io/autonode/internal/environment"
+	"github.com/autonode-io/autonode/karpenter/core/disruptiontest"
+	"github.com/autonode-io/autonode/karpenter/core/reconciler/reconcilertest"
 	"github.com/autonode-io/autonode/karpenter/core/terminatefirst"
 )
 
@@ -48,13 +40,10 @@ type vacatedKey struct{}
 
 // provider offers one instance type: while full only in a context in which a machine has gone.
 type provider struct {
-	karpcloudprovider.CloudProvider
+	reconcilertest.Provider
 	full, reserved bool
 }
 
-func (provider) GetSupportedNodeClasses() []status.Object {
-	return []status.Object{&v1alpha1.ClusterAPINodeClass{}}
-}
 func (provider) Name() string                                     { return "test" }
 func (provider) RepairPolicies() []karpcloudprovider.RepairPolicy { return nil }
 
@@ -183,43 +172,16 @@ func (s *situation) objects() (objects []client.Object) {
 // commands runs Karpenter core's disruption controller once, and returns what it begins.
 func commands(t *testing.T, s *situation) ([]*disruption.Command, client.Client, *environment.Recorder) {
 	t.Helper()
-	g := NewWithT(t)
-	opts, fs := &options.Options{}, &options.FlagSet{FlagSet: flag.NewFlagSet("karpenter", flag.ContinueOnError)}
-	opts.AddFlags(fs)
-	g.Expect(opts.Parse(fs, fmt.Sprintf("--feature-gates=StaticCapacity=true,TerminateFirstDrift=%t", !s.gateOff))).To(Succeed())
-	ctx := options.ToContext(t.Context(), opts)
-	objects := s.objects()
-	index := func(pod client.Object) []string { return []string{pod.(*corev1.Pod).Spec.NodeName} }
-	recorder, clk := &environment.Recorder{}, clocktesting.NewFakeClock(time.Now())
+	objects, recorder := s.objects(), &environment.Recorder{}
 	follower := terminatefirst.NewFollower(recorder)
-	guest := terminatefirst.Guest(fake.NewClientBuilder().WithScheme(clientgoscheme.Scheme).WithObjects(objects...).WithStatusSubresource(&karpv1.NodeClaim{}, &karpv1.NodePool{}).
-		WithIndex(&corev1.Pod{}, "spec.nodeName", index).Build(), follower)
-	cluster := state.NewCluster(clk, guest, s.provider)
-	costs := cost.NewClusterCost(ctx, s.provider, guest)
-	for _, object := range objects {
-		var feed reconcile.Reconciler
-		switch object.(type) {
-		case *karpv1.NodePool:
-			feed = informer.NewNodePoolController(guest, s.provider, cluster, costs)
-		case *karpv1.NodeClaim:
-			feed = informer.NewNodeClaimController(guest, s.provider, cluster, costs)
-		case *corev1.Node:
-			feed = informer.NewNodeController(guest, cluster)
-		case *corev1.Pod:
-			feed = informer.NewPodController(guest, cluster)
-		default:
-			continue
-		}
-		_, err := feed.Reconcile(ctx, reconcile.Request{NamespacedName: client.ObjectKeyFromObject(object)})
-		g.Expect(err).NotTo(HaveOccurred())
-	}
-	devices := deviceallocation.NewController(guest)
-	devices.Hydrate(ctx)
-	provisioner := provisioning.NewProvisioner(guest, recorder, s.provider, cluster, clk, devices, virtualpods.NewVirtualPodCache(guest))
-	queue := disruption.NewQueue(guest, recorder, cluster, clk, provisioner)
-	follower.Follow(queue)
-	methods := terminatefirst.Methods(disruption.NewMethods(ctx, clk, cluster, guest, provisioner, s.provider, recorder, queue), terminatefirst.Config{
-		Guest: guest, Cluster: cluster, Provisioner: provisioner, CloudProvider: s.provider, Recorder: recorder, Clock: clk,
+	guest := terminatefirst.Guest(disruptiontest.Guest(objects...), follower)
+	core := disruptiontest.New(t, disruptiontest.Config{
+		Guest: guest, CloudProvider: s.provider, Recorder: recorder, Clock: clocktesting.NewFakeClock(time.Now()),
+		Flags: []string{fmt.Sprintf("--feature-gates=StaticCapacity=true,TerminateFirstDrift=%t", !s.gateOff)},
+	}, objects)
+	follower.Follow(core.Queue)
+	methods := terminatefirst.Methods(disruption.NewMethods(core.Context, core.Clock, core.State, guest, core.Provisioner, s.provider, recorder, core.Queue), terminatefirst.Config{
+		Guest: guest, Cluster: core.State, Provisioner: core.Provisioner, CloudProvider: s.provider, Recorder: recorder, Clock: core.Clock,
 		Vacancies: func(string) (int, bool) { return s.vacancies, s.most },
 		Vacate: func(ctx context.Context, _ *karpv1.NodeClaim) (context.Context, terminatefirst.Full, bool) {
 			switch {
@@ -231,15 +193,7 @@ func commands(t *testing.T, s *situation) ([]*disruption.Command, client.Client,
 			return context.WithValue(ctx, vacatedKey{}, true), terminatefirst.Full{Source: true}, true
 		},
 	})
-	controller := disruption.NewController(ctx, clk, guest, provisioner, s.provider, recorder, cluster, queue, nil, disruption.WithMethods(methods...))
-	_, err := controller.Reconcile(ctx)
-	g.Expect(err).NotTo(HaveOccurred())
-	begun := queue.GetCommands()
-	for _, command := range begun {
-		_, err := queue.Reconcile(ctx, command.Candidates[0].NodeClaim)
-		g.Expect(err).NotTo(HaveOccurred())
-	}
-	return begun, guest, recorder
+	return core.Disrupt(t, methods), guest, recorder
 }
 
 func TestReasons(t *testing.T) {

@@ -55,20 +55,9 @@ func (p *Provider) Taken(nodeClaim string) capacity.Amounts {
 
 // CanReclaim reports whether the lease leaves nothing of a reservation of which a part is guaranteed to the cluster, and lent.
 func (p *Provider) CanReclaim() bool {
-	if !p.Limits() {
-		return false
-	}
-	p.mu.Lock()
-	defer p.mu.Unlock()
-	if p.free() || !p.holder.Ready(p.Clock.Now()) {
-		return false
-	}
-	for name, pool := range p.pools {
-		if pool.Counted && pool.Left <= 0 && p.holder.Spent(name) < p.lease.Reclaimable[name] {
-			return true
-		}
-	}
-	return false
+	return p.hasPool(func(name string, pool *pool) bool {
+		return pool.Counted && pool.Left <= 0 && p.holder.Spent(name) < p.lease.Reclaimable[name]
+	})
 }
 
 // Reclaimable returns how many machines in a reservation the cluster may request although other clusters use it.

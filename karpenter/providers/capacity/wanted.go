@@ -8,6 +8,11 @@ import (
 
 // Short reports whether the lease has a pool of which too little is left for some machine, although more might be granted in time.
 func (p *Provider) Short() bool {
+	return p.hasPool(func(name string, pool *pool) bool { return pool.Left < p.lease.Most[name] })
+}
+
+// hasPool reports whether the lease is in use and one of its pools matches. matches is called with p.mu held.
+func (p *Provider) hasPool(matches func(name string, of *pool) bool) bool {
 	if !p.Limits() {
 		return false
 	}
@@ -17,7 +22,7 @@ func (p *Provider) Short() bool {
 		return false
 	}
 	for name, pool := range p.pools {
-		if pool.Left < p.lease.Most[name] {
+		if matches(name, pool) {
 			return true
 		}
 	}
