@@ -68,10 +68,8 @@ func TestReclaimsOfSchedules(t *testing.T) {
 				u.clusters["green"].demand[u.id()] = Amounts{"reservation/cr-1": 1}
 			}
 			u.settle(8)
-			for i := range 500 {
+			u.run(seed, func(i int) {
 				switch {
-				case u.lossy && i%150 == 149:
-					u.lose()
 				case i%7 == 0:
 					u.drain(u.any())
 				case i%11 == 0:
@@ -79,23 +77,8 @@ func TestReclaimsOfSchedules(t *testing.T) {
 				case i%61 == 0:
 					u.end(u.any())
 				}
-				if seed%3 == 0 {
-					u.separate()
-				}
-				u.happen()
-				u.check()
-			}
-			u.heal()
-			u.pass(max(2*InFlight, RequestTTL))
-			for _, name := range u.names {
-				c := u.clusters[name]
-				for len(c.kept) > 0 {
-					u.end(c)
-				}
-				for range 6 {
-					c.demand[u.id()] = Amounts{"reservation/cr-1": 1}
-				}
-			}
+			})
+			u.demandAll()
 			u.settle(20)
 			u.pass(2 * InFlight) // until an attempt to launch what was returned counts no more
 			u.settle(20)

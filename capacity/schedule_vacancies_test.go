@@ -122,39 +122,55 @@ func (u *universe) end(c *cluster) {
 	u.say("%s keeps the vacancy of %s no longer", c.name, vacancy)
 }
 
+// run lets five hundred things happen, each after a step of the test's, and then until all are connected and know of each other.
+func (u *universe) run(seed uint64, step func(i int)) {
+	for i := range 500 {
+		if u.lossy && i%150 == 149 {
+			u.lose()
+		} else {
+			step(i)
+		}
+		if seed%3 == 0 {
+			u.separate()
+		}
+		u.happen()
+		u.check()
+	}
+	u.heal()
+	u.pass(max(2*InFlight, RequestTTL))
+}
+
+// demandAll ends all vacancies, and lets each cluster request more than there is for it.
+func (u *universe) demandAll() {
+	for _, name := range u.names {
+		c := u.clusters[name]
+		for len(c.kept) > 0 {
+			u.end(c)
+		}
+		for range 6 {
+			c.demand[u.id()] = Amounts{"reservation/cr-1": 1}
+		}
+	}
+}
+
 func TestVacanciesOfSchedules(t *testing.T) {
 	t.Run("When machines are terminated before their replacements, it should exceed no pool, lose no vacancy, and use all of it in the end", func(t *testing.T) {
 		filled := 0
 		for seed := range *schedules {
 			u := newUniverse(t, seed, true)
 			u.lossy = seed%4 == 0
-			for i := range 500 {
+			u.run(seed, func(i int) {
 				switch {
-				case u.lossy && i%150 == 149:
-					u.lose()
 				case i%4 == 0:
 					u.terminate(u.any())
 				case i%61 == 0:
 					u.end(u.any())
 				}
-				if seed%3 == 0 {
-					u.separate()
-				}
-				u.happen()
-				u.check()
-			}
-			u.heal()
-			u.pass(max(2*InFlight, RequestTTL))
+			})
 			for _, name := range u.names {
-				c := u.clusters[name]
-				filled += len(c.replaces)
-				for len(c.kept) > 0 {
-					u.end(c)
-				}
-				for range 6 {
-					c.demand[u.id()] = Amounts{"reservation/cr-1": 1}
-				}
+				filled += len(u.clusters[name].replaces)
 			}
+			u.demandAll()
 			u.settle(20)
 			u.full()
 		}

@@ -95,6 +95,18 @@ func (r *reservations) now() (count, most int, reached time.Time) {
 	return len(r.machines), r.most, r.reached
 }
 
+// enableShared turns AutoNode on in a cluster, with the documented catalog, node class and NodePool.
+func (c *cluster) enableShared(t *testing.T) {
+	t.Helper()
+	g := NewWithT(t)
+	c.enable(t, initialRelease)
+	_, catalog, guest := fleetPage(g, c.namespace())
+	g.Expect(c.management.Create(t.Context(), catalog)).To(Succeed())
+	for _, object := range guest {
+		g.Expect(c.guest.Create(t.Context(), object)).To(Succeed())
+	}
+}
+
 // TestFleetCapacity: three hosted clusters race for ten reserved machines of the account that they share. The world is this test's own: machines that go are
 // counted for minutes, for which other tests would wait.
 func TestFleetCapacity(t *testing.T) {
@@ -106,12 +118,7 @@ func TestFleetCapacity(t *testing.T) {
 	account, _, _ := fleetPage(g, "")
 	g.Expect(management.Create(t.Context(), account)).To(Succeed())
 	for _, c := range clusters {
-		c.enable(t, initialRelease)
-		_, catalog, guest := fleetPage(g, c.namespace())
-		g.Expect(management.Create(t.Context(), catalog)).To(Succeed())
-		for _, object := range guest {
-			g.Expect(c.guest.Create(t.Context(), object)).To(Succeed())
-		}
+		c.enableShared(t)
 	}
 	reserved := watchReservations(t, management)
 	shared := &fleet{clusters: clusters, management: management, account: account}

@@ -94,12 +94,7 @@ func TestReclaim(t *testing.T) {
 	account.Spec.Reservations[0].Count = 4
 	g.Expect(management.Create(t.Context(), account)).To(Succeed())
 	for _, c := range clusters {
-		c.enable(t, initialRelease)
-		_, catalog, guest := fleetPage(g, c.namespace())
-		g.Expect(management.Create(t.Context(), catalog)).To(Succeed())
-		for _, object := range guest {
-			g.Expect(c.guest.Create(t.Context(), object)).To(Succeed())
-		}
+		c.enableShared(t)
 		c.workload(t, "web", 0, "3", onPool("shared"), apart)
 	}
 	shared := &fleet{clusters: clusters, management: management, account: account}

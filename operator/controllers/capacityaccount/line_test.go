@@ -3,7 +3,6 @@
 package capacityaccount
 
 import (
-	"strings"
 	"testing"
 	"time"
 
@@ -11,7 +10,6 @@ import (
 	"k8s.io/apimachinery/pkg/labels"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
-	autonodev1alpha1 "github.com/autonode-io/autonode/api/v1alpha1"
 	"github.com/autonode-io/autonode/capacity"
 	"github.com/autonode-io/autonode/capacity/conversion"
 )
@@ -34,53 +32,30 @@ func TestLine(t *testing.T) {
 	f.reconcile()
 	blue.want(8)
 	f.settle()
-	pool := func() autonodev1alpha1.CapacityPoolStatus {
-		t.Helper()
-		f.read()
-		f.Expect(f.account.Status.Pools).To(HaveLen(1))
-		return f.account.Status.Pools[0]
-	}
-	// said reports whether one of the events since the last call has all texts.
-	said := func(texts ...string) bool {
-		t.Helper()
-		found := false
-		for len(f.events.Events) > 0 {
-			event, all := <-f.events.Events, true
-			for _, text := range texts {
-				all = all && strings.Contains(event, text)
-			}
-			found = found || all
-		}
-		return found
-	}
-	pass := func(d time.Duration) time.Duration {
-		f.clock.SetTime(f.clock.Now().Add(d))
-		return f.reconcile()
-	}
 
 	t.Run("When a request doesn't fit, it should hold nothing for a minute", func(t *testing.T) {
 		g := NewWithT(t)
 		green.request(4, 1)
 		f.reconcile()
-		g.Expect(pool()).To(And(HaveField("Waiting", "4"), HaveField("Held", "")))
-		g.Expect(pass(figures)).To(BeNumerically("<=", capacity.HoldAfter), "it decides again when the minute has passed")
+		g.Expect(f.pool()).To(And(HaveField("Waiting", "4"), HaveField("Held", "")))
+		g.Expect(f.pass(figures)).To(BeNumerically("<=", capacity.HoldAfter), "it decides again when the minute has passed")
 		g.Expect(blue.lease().Spec.Pools[0].LaunchUpTo).To(BeNil())
 	})
 	t.Run("When it has waited for that long, what becomes free should be held for it, and say for whom", func(t *testing.T) {
 		g := NewWithT(t)
-		pass(capacity.HoldAfter)
-		pass(figures)
-		g.Expect(pool()).To(And(HaveField("Held", "4"), HaveField("HeldFor", ConsistOf("line/green"))))
+		f.pass(capacity.HoldAfter)
+		f.pass(figures)
+		g.Expect(f.pool()).To(And(HaveField("Held", "4"), HaveField("HeldFor", ConsistOf("line/green"))))
 		g.Expect(blue.lease().Spec.Pools[0].LaunchUpTo).To(HaveValue(BeZero()))
-		g.Expect(said("RoomHeld", "line/green", "4 of reservation/cr-1")).To(BeTrue())
+		g.Expect(f.said("RoomHeld", "line/green", "4 of reservation/cr-1")).To(BeTrue())
 	})
 	t.Run("When the operator is replaced, it should hold on", func(t *testing.T) {
 		g := NewWithT(t)
 		f.Controller = New(Config{Management: f.Controller.Management, Live: f.Controller.Live, Selector: labels.Everything(), Recorder: f.events, Clock: f.clock})
 		before := f.writes
 		f.reconcile()
-		pass(figures)
-		g.Expect(pool()).To(HaveField("Held", "4"))
+		f.pass(figures)
+		g.Expect(f.pool()).To(HaveField("Held", "4"))
 		g.Expect(f.writes-before).To(BeNumerically("<=", 1), "but for figures nothing has changed")
 	})
 	t.Run("When a machine of another cluster goes, that should not launch again before the request is served", func(t *testing.T) {
@@ -103,14 +78,14 @@ func TestLine(t *testing.T) {
 		g := NewWithT(t)
 		green.request(5, 1) // instead of the other one
 		f.reconcile()
-		pass(capacity.HoldAfter)
-		g.Expect(said("RoomHeld")).To(BeTrue())
-		pass(capacity.HoldWithout - time.Second)
+		f.pass(capacity.HoldAfter)
+		g.Expect(f.said("RoomHeld")).To(BeTrue())
+		f.pass(capacity.HoldWithout - time.Second)
 		g.Expect(blue.lease().Spec.Pools[0].LaunchUpTo).NotTo(BeNil())
-		pass(time.Second)
-		g.Expect(said("HoldEnded", "line/green", "1 of reservation/cr-1 did not become free")).To(BeTrue())
-		pass(figures)
-		g.Expect(pool()).To(HaveField("Held", ""))
+		f.pass(time.Second)
+		g.Expect(f.said("HoldEnded", "line/green", "1 of reservation/cr-1 did not become free")).To(BeTrue())
+		f.pass(figures)
+		g.Expect(f.pool()).To(HaveField("Held", ""))
 		g.Expect(blue.lease().Spec.Pools[0].LaunchUpTo).To(BeNil())
 	})
 }

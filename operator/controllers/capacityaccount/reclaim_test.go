@@ -3,7 +3,6 @@
 package capacityaccount
 
 import (
-	"strings"
 	"testing"
 	"time"
 
@@ -26,32 +25,6 @@ func lender(namespace, name string, machines int64) autonodev1alpha1.CapacityMem
 	}
 	member.Guaranteed[0].Unused = autonodev1alpha1.UnusedLent
 	return member
-}
-
-// pool returns the status of the only pool.
-func (f *fixture) pool() autonodev1alpha1.CapacityPoolStatus {
-	f.Helper()
-	f.read()
-	f.Expect(f.account.Status.Pools).To(HaveLen(1))
-	return f.account.Status.Pools[0]
-}
-
-// said reports whether one of the events since the last call has all texts.
-func (f *fixture) said(texts ...string) bool {
-	found := false
-	for len(f.events.Events) > 0 {
-		event, all := <-f.events.Events, true
-		for _, text := range texts {
-			all = all && strings.Contains(event, text)
-		}
-		found = found || all
-	}
-	return found
-}
-
-func (f *fixture) pass(d time.Duration) time.Duration {
-	f.clock.SetTime(f.clock.Now().Add(d))
-	return f.reconcile()
 }
 
 func TestReclaim(t *testing.T) {
