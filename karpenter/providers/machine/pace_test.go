@@ -49,7 +49,7 @@ func TestPace(t *testing.T) {
 		clock.Step(paceLimit - time.Millisecond)
 		g.Expect(full(p)).To(BeTrue())
 		clock.Step(time.Millisecond)
-		g.Eventually(func() bool { return full(p) }).Should(BeFalse())
+		g.Expect(full(p)).To(BeFalse(), "the limit has passed")
 		next := begin(g, p)
 		hanging()
 		g.Expect(full(p)).To(BeTrue(), "the slot is the next one's")
