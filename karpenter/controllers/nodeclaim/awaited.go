@@ -14,8 +14,8 @@ import (
 // unreported is in the message of a Machine whose infrastructure machine has no condition yet.
 const unreported = "not yet reported"
 
-// awaited returns what a machine is waiting for. While its infrastructure machine reports why only in a condition that the Machine doesn't repeat,
-// it is that. If nothing reports why, the message reports where to look.
+// awaited returns what a machine is waiting for. A reason that only a condition of the infrastructure machine has, which the Machine doesn't
+// repeat, comes first. Without any reason, the message names where to look.
 func (c Config) awaited(ctx context.Context, m *clusterv1.Machine) metav1.Condition {
 	last := lastCondition(m)
 	if last.Type != clusterv1.MachineInfrastructureReadyCondition || last.Message != "" && !strings.Contains(last.Message, unreported) {

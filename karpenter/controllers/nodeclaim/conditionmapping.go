@@ -28,7 +28,7 @@ var rank = []infrastructure.Meaning{
 	infrastructure.NoQuota, infrastructure.NoCapacity, infrastructure.Misconfigured, infrastructure.Terminated, infrastructure.Interrupted, infrastructure.Failed,
 }
 
-// inputs are what reports how a machine fares.
+// inputs are the conditions and fields that report a machine's state.
 type inputs struct {
 	// reasons of the node class come first.
 	reasons []v1alpha1.FailureReason

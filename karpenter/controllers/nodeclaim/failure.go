@@ -90,7 +90,7 @@ func (f *failure) exceeded(nodeClaim *karpv1.NodeClaim, m *clusterv1.Machine, co
 	})
 }
 
-// inputs returns what reports how a machine fares: the infrastructure machine's conditions, which are more precise, before those
+// inputs returns the conditions that report a machine's state: the infrastructure machine's conditions, which are more precise, before those
 // in which the Machine repeats them.
 func (c Config) inputs(ctx context.Context, nodeClass *v1alpha1.ClusterAPINodeClass, m *clusterv1.Machine) inputs {
 	in := inputs{

@@ -37,8 +37,9 @@ const (
 	drainInterval = time.Second
 )
 
-// finalization prepares the Machine of a drained node for its deletion, and triggers Karpenter when a Machine that it waits for is gone. Until then, if the deletion hangs, it keeps the Machine's offering
-// closed: another machine of it would most likely hang like this one, after each back-off one more.
+// finalization prepares the Machine of a drained node for its deletion. It triggers Karpenter when a Machine that Karpenter waits for is gone.
+// Until then, if the deletion hangs, it keeps the Machine's offering closed: another machine of it would most likely hang like this one, after
+// each back-off one more.
 type finalization struct{ Config }
 
 func (f *finalization) reconcile(ctx context.Context, nodeClaim *karpv1.NodeClaim) (time.Duration, error) {

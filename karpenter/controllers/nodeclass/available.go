@@ -61,8 +61,8 @@ func (s offeringsAvailable) reconcile(ctx context.Context, _ *v1alpha1.ClusterAP
 	return reconcile.Result{RequeueAfter: s.AvailabilityDelay}, nil // for the number of pods, which triggers nothing
 }
 
-// closed returns the offerings that failed lately or, if any can be launched, those that failed in a row; what there is to report of exhausted
-// quotas that close others; and whether any can be launched.
+// closed reports whether any offering can be launched. It returns the offerings in back-off, or only those that failed in a row if any can be
+// launched, and a text for each exhausted quota that closes offerings.
 func (s offeringsAvailable) closed(snapshot *instancetype.Snapshot) (failed []offering.Entry, quotas []string, launchable bool) {
 	unavailable := s.InstanceTypes.Unavailable
 	counted := unavailable.CountsQuotas()

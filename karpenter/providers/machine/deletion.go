@@ -64,7 +64,7 @@ func (p *Provider) Delete(ctx context.Context, nodeClaim *karpv1.NodeClaim) erro
 	}
 }
 
-// deleteMachine sets that Cluster API does not drain, and deletes the Machine. Karpenter has drained the node by then.
+// deleteMachine annotates the Machine so that Cluster API doesn't drain it again, and deletes it. Karpenter has drained the node by then.
 func (p *Provider) deleteMachine(ctx context.Context, machine *clusterv1.Machine) error {
 	if _, ok := p.deleted.Get(machine.UID); ok {
 		return nil
