@@ -147,7 +147,7 @@ func TestCatalogRefresh(t *testing.T) {
 		r.create(t, "general-2")
 		before := r.catalog(t)
 		_, err := r.refresh(t, samePrices)
-		g.Expect(err).To(MatchError("the instance types fit into 1 catalogs: delete InstanceTypeCatalog refresh-parts/general-2, which would offer them at its old prices"))
+		g.Expect(err).To(MatchError("the instance types fit into 1 catalog: delete InstanceTypeCatalog refresh-parts/general-2, which would offer them at its old prices"))
 		g.Expect(r.catalog(t).ResourceVersion).To(Equal(before.ResourceVersion))
 	})
 	r := startRefreshing(t, "refresh-mistakes")

@@ -65,7 +65,7 @@ func TestCatalogImport(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		for _, want := range []string{"aws.json: InstanceTypes[3] mac2.metal: no architecture", "InstanceTypes[4] broken.large:", "3 machine types imported in 1 catalogs, 4 problems", "1 machine types have no price"} {
+		for _, want := range []string{"aws.json: InstanceTypes[3] mac2.metal: no architecture", "InstanceTypes[4] broken.large:", "3 machine types imported in 1 catalog, 4 problems", "1 machine type without a price"} {
 			if !strings.Contains(problems, want) {
 				t.Errorf("standard error lacks %q:\n%s", want, problems)
 			}
@@ -78,7 +78,7 @@ func TestCatalogImport(t *testing.T) {
 			t.Errorf("got %+v", imported)
 		}
 		out, _, err = catalogCommand(t, "check", "-f", written(t, "catalog.yaml", out), "-f", written(t, "templates.yaml", awsTemplates))
-		if err != nil || out != "1 catalogs: 3 usable instance types, 2 offerings, 2 machines rendered\n" {
+		if err != nil || out != "1 catalog: 3 usable instance types, 2 offerings, 2 machines rendered\n" {
 			t.Errorf("%v\n%s", err, out)
 		}
 	})
@@ -90,7 +90,7 @@ func TestCatalogImport(t *testing.T) {
 			t.Fatalf("%v\n%s", err, problems)
 		}
 		out, _, err = catalogCommand(t, "check", "-f", written(t, "catalog.yaml", out), "-f", written(t, "templates.yaml", awsTemplates))
-		if err != nil || out != "1 catalogs: 2 usable instance types, 2 offerings, 2 machines rendered\n" {
+		if err != nil || out != "1 catalog: 2 usable instance types, 2 offerings, 2 machines rendered\n" {
 			t.Errorf("%v\n%s", err, out)
 		}
 	})

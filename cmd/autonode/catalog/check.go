@@ -9,6 +9,7 @@ import (
 	"io"
 	"slices"
 
+	"github.com/dustin/go-humanize/english"
 	"github.com/spf13/cobra"
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/labels"
@@ -110,7 +111,8 @@ func (o *CheckOptions) Run(ctx context.Context, streams command.Streams) error {
 		problems = append(problems, fmt.Errorf("no usable instance type is called %s", o.Print))
 	}
 	if o.Print == "" {
-		printer.Printf(streams.Out, "%d catalogs: %d usable instance types, %d offerings, %d machines rendered\n", len(catalogs), len(found.Templates), offerings, machines)
+		printer.Printf(streams.Out, "%s: %s, %s, %s rendered\n", english.Plural(len(catalogs), "catalog", ""),
+			english.Plural(len(found.Templates), "usable instance type", ""), english.Plural(offerings, "offering", ""), english.Plural(machines, "machine", ""))
 	}
 	return errors.Join(problems...)
 }

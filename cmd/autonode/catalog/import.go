@@ -9,6 +9,7 @@ import (
 	"io"
 	"strings"
 
+	"github.com/dustin/go-humanize/english"
 	"github.com/spf13/cobra"
 	"github.com/spf13/pflag"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -134,7 +135,8 @@ func (o *ImportOptions) Run(_ context.Context, streams command.Streams) error {
 			return err
 		}
 	}
-	printer.Printf(streams.ErrOut, "%d machine types imported in %d catalogs, %d problems\n", len(imported.Types), len(parts), len(imported.Problems))
+	printer.Printf(streams.ErrOut, "%s imported in %s, %s\n", english.Plural(len(imported.Types), "machine type", ""),
+		english.Plural(len(parts), "catalog", ""), english.Plural(len(imported.Problems), "problem", ""))
 	for i := range parts {
 		if err := printCatalog(streams.Out, &v1alpha1.InstanceTypeCatalog{
 			TypeMeta:   metav1.TypeMeta{APIVersion: v1alpha1.GroupVersion.String(), Kind: "InstanceTypeCatalog"},
@@ -199,7 +201,7 @@ func (s *source) types(streams command.Streams, format importer.Format) (*import
 		return nil, fmt.Errorf("%s: no machine type can be imported", s.Input)
 	}
 	if unpriced := unpriced(imported.Types); unpriced > 0 {
-		printer.Printf(streams.ErrOut, "%s: %d machine types have no price, and nothing launches of them: add --prices or --estimate-prices\n", s.Input, unpriced)
+		printer.Printf(streams.ErrOut, "%s: %s without a price, of which nothing launches: add --prices or --estimate-prices\n", s.Input, english.Plural(unpriced, "machine type", ""))
 	}
 	return imported, nil
 }

@@ -8,6 +8,7 @@ import (
 	"io"
 	"slices"
 
+	"github.com/dustin/go-humanize/english"
 	"github.com/spf13/cobra"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"sigs.k8s.io/controller-runtime/pkg/client"
@@ -138,11 +139,11 @@ func (o *RefreshOptions) parts(ctx context.Context, management client.Client) ([
 // divided reports why nothing is written if the number of catalogs would change.
 func (o *RefreshOptions) divided(have, want int) error {
 	if want > have {
-		return fmt.Errorf("the instance types no longer fit into %d catalogs: create InstanceTypeCatalog %s/%s with the same template and patches, and no instance types",
-			have, o.Namespace, partName(o.Name, have))
+		return fmt.Errorf("the instance types no longer fit into %s: create InstanceTypeCatalog %s/%s with the same template and patches, and no instance types",
+			english.Plural(have, "catalog", ""), o.Namespace, partName(o.Name, have))
 	}
-	return fmt.Errorf("the instance types fit into %d catalogs: delete InstanceTypeCatalog %s/%s, which would offer them at its old prices",
-		want, o.Namespace, partName(o.Name, have-1))
+	return fmt.Errorf("the instance types fit into %s: delete InstanceTypeCatalog %s/%s, which would offer them at its old prices",
+		english.Plural(want, "catalog", ""), o.Namespace, partName(o.Name, have-1))
 }
 
 // refreshed returns the catalogs with the imported instance types. What a catalog declares itself of one stays, but for the offerings.
