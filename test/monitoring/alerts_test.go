@@ -237,6 +237,14 @@ var cases = []struct {
 		}, fires: 16, as: `{account="production", pool="quota/k/cpu"}`},
 	{alert: "AutoNodeCapacityWaiting", name: "When they get it within ten minutes, it should not fire",
 		series: []string{`autonode_capacity_pool_waiting{account="production", pool="quota/k/cpu"} 4x5 0x55`}, fires: never},
+	{alert: "AutoNodeCapacityReclaimOverdue", name: "When clusters don't return guaranteed capacity, it should fire ten minutes after the account says so",
+		series: []string{
+			`autonode_capacity_account_condition{account="production", type="MembersGranted", status="True", reason="AsExpected"} 1x5 _x55`,
+			`autonode_capacity_account_condition{account="production", type="MembersGranted", status="False", reason="ReclaimOverdue"} _x6 1x54`,
+			`autonode_capacity_account_condition{account="staging", type="MembersGranted", status="False", reason="NotAcknowledged"} 1x60`,
+		}, fires: 16, as: `{account="production"}`},
+	{alert: "AutoNodeCapacityReclaimOverdue", name: "When they return it within ten minutes, it should not fire",
+		series: []string{`autonode_capacity_account_condition{account="production", type="MembersGranted", status="False", reason="ReclaimOverdue"} 1x5 _x55`}, fires: never},
 	{alert: "AutoNodeCommitmentUnused", name: "When a fifth of a commitment is unused for half an hour, it should fire",
 		series: []string{
 			`autonode_commitment_used_ratio{account="production", commitment="plan"} 0.95x5 0.8x54`,
