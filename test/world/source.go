@@ -27,6 +27,8 @@ func findSource(ctx context.Context, dir string) (string, error) {
 	switch {
 	case err == nil && path == modulePath:
 		return source, nil
+	case dir == "" && err != nil: // the go command says whether it is the folder, or its own version
+		return "", fmt.Errorf("%w: %w", errNoSource, err)
 	case dir == "":
 		return "", errNoSource
 	case err != nil:
