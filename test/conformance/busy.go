@@ -23,8 +23,14 @@ const (
 	maxSlowdown = 2.5
 )
 
-// burst is a number of pods that need a node each, beside a number of busy loops.
-type burst struct{ pods, loops int }
+// busySize is the size of Busy's bursts.
+var busySize = Size{Pods: BusyPods, Nodes: BusyPods}
+
+// burst is a size, beside a number of busy loops.
+type burst struct {
+	Size
+	loops int
+}
 
 // bursts are those of the sizes, unless others were chosen.
 func (c ScaleConfig) bursts() []burst {
@@ -33,7 +39,7 @@ func (c ScaleConfig) bursts() []burst {
 	}
 	var all []burst
 	for _, size := range c.Sizes {
-		all = append(all, burst{pods: size})
+		all = append(all, burst{Size: size})
 	}
 	return all
 }
@@ -42,12 +48,12 @@ func (c ScaleConfig) bursts() []burst {
 // one after them without. It fails if a machine is lost, if there is a NodeClaim or a Machine more than pods, and if a
 // burst takes too much longer than without. It reads JSON, Profiles and Out of cfg.
 func Busy(ctx context.Context, cfg ScaleConfig) error {
-	cfg.Sizes, cfg.Providers, cfg.Operator, cfg.ClusterAPI = []int{BusyPods}, []string{ClusterAPI}, true, []string{localworld.ClusterAPITuned}
-	cfg.series = []burst{{pods: BusyPods}}
+	cfg.Sizes, cfg.Providers, cfg.Operator, cfg.ClusterAPI = []Size{busySize}, []string{ClusterAPI}, true, []string{localworld.ClusterAPITuned}
+	cfg.series = []burst{{Size: busySize}}
 	for range BusyBursts {
-		cfg.series = append(cfg.series, burst{BusyPods, BusyLoops})
+		cfg.series = append(cfg.series, burst{busySize, BusyLoops})
 	}
-	cfg.series = append(cfg.series, burst{pods: BusyPods})
+	cfg.series = append(cfg.series, burst{Size: busySize})
 	report, err := Scale(ctx, cfg)
 	if err != nil {
 		return err

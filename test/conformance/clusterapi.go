@@ -90,6 +90,8 @@ func newClusterAPI(program string, management *controlplane.Cluster, dir string)
 
 func (p *clusterAPI) defaults() [][]byte { return [][]byte{nodeClass, nodePool} }
 
+func (p *clusterAPI) small() string { return "c2-small" }
+
 func (p *clusterAPI) suiteArgs(s spec) []string {
 	class, pool := "nodeclass.yaml", "nodepool.yaml"
 	switch {

@@ -54,6 +54,8 @@ func newKwok(program string, kubeconfig func(guest string) string, logger logr.L
 // defaults are the objects that the suites have built in.
 func (p *kwokProvider) defaults() [][]byte { return [][]byte{kwokNodeClass, kwokNodePool} }
 
+func (p *kwokProvider) small() string { return "c-2x-amd64-linux" }
+
 // suiteArgs are none: the suites' defaults are this provider's.
 func (p *kwokProvider) suiteArgs(spec) []string { return nil }
 

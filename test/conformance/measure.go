@@ -13,7 +13,6 @@ import (
 
 	"golang.org/x/sync/errgroup"
 	appsv1 "k8s.io/api/apps/v1"
-	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"sigs.k8s.io/controller-runtime/pkg/client"
@@ -38,8 +37,8 @@ const (
 )
 
 // measure creates pods, waits until they run, and cleans up. It always returns its measurements.
-func (m *subject) measure(ctx context.Context, size int) (Measurement, error) {
-	result := Measurement{Contestant: m.Contestant, Pods: size, Lost: []string{}, Left: []string{}}
+func (m *subject) measure(ctx context.Context, size Size) (Measurement, error) {
+	result := Measurement{Contestant: m.Contestant, Size: size, Lost: []string{}, Left: []string{}}
 	if err := m.settle(ctx); err != nil { // and skips what was asked until now
 		return result, err
 	}
@@ -51,17 +50,19 @@ func (m *subject) measure(ctx context.Context, size int) (Measurement, error) {
 	if err != nil {
 		return result, err
 	}
-	deployment := apart(size)
+	deployments := size.deployments(m.small)
 	started := time.Now()
-	if err := m.guest.Create(ctx, deployment); err != nil {
-		return result, fmt.Errorf("asking for pods: %w", err)
+	for _, deployment := range deployments {
+		if err := m.guest.Create(ctx, deployment); err != nil {
+			return result, fmt.Errorf("asking for pods: %w", err)
+		}
 	}
 	burst, cancel := context.WithTimeout(ctx, scaleTimeout)
 	defer cancel()
-	profiled := m.profiler.during(ctx, fmt.Sprintf("%s-%d-up", m.file(), size))
+	profiled := m.profiler.during(ctx, fmt.Sprintf("%s-%s-up", m.file(), size.fileName()))
 	err = process.Poll(burst, "pods to run", nil, nil, func(context.Context) error {
-		if running := m.follower.running(); running < size {
-			return fmt.Errorf("%d of %d run", running, size)
+		if running := m.follower.running(); running < size.Pods {
+			return fmt.Errorf("%d of %d run", running, size.Pods)
 		}
 		return nil
 	})
@@ -89,10 +90,10 @@ func (m *subject) measure(ctx context.Context, size int) (Measurement, error) {
 	}
 	result.NodeClaims, result.Machines = m.follower.made(kindNodeClaim), m.follower.made(kindMachine)
 	var trafficErr error
-	if result.Up.Management, result.Up.Guest, trafficErr = m.trafficOf(size); err != nil || trafficErr != nil {
+	if result.Up.Management, result.Up.Guest, trafficErr = m.trafficOf(size.Nodes); err != nil || trafficErr != nil {
 		return result, errors.Join(err, trafficErr)
 	}
-	if err := m.clear(ctx, deployment, &result); err != nil {
+	if err := m.clear(ctx, deployments, &result); err != nil {
 		return result, err
 	}
 	if len(result.Lost) > 0 {
@@ -102,14 +103,16 @@ func (m *subject) measure(ctx context.Context, size int) (Measurement, error) {
 }
 
 // clear deletes the pods and their nodes, so that the next measurement starts with none, and measures that.
-func (m *subject) clear(ctx context.Context, deployment *appsv1.Deployment, result *Measurement) error {
+func (m *subject) clear(ctx context.Context, deployments []*appsv1.Deployment, result *Measurement) error {
 	spent, err := m.startUsage()
 	if err != nil {
 		return err
 	}
 	started := time.Now()
-	if err := m.guest.Delete(ctx, deployment, client.PropagationPolicy(metav1.DeletePropagationForeground)); err != nil {
-		return fmt.Errorf("removing the pods: %w", err)
+	for _, deployment := range deployments {
+		if err := m.guest.Delete(ctx, deployment, client.PropagationPolicy(metav1.DeletePropagationForeground)); err != nil {
+			return fmt.Errorf("removing the pods: %w", err)
+		}
 	}
 	clearing, cancel := context.WithTimeout(ctx, scaleTimeout)
 	defer cancel()
@@ -125,7 +128,7 @@ func (m *subject) clear(ctx context.Context, deployment *appsv1.Deployment, resu
 	if err := m.deleteNodeClaims(ctx); err != nil {
 		return fmt.Errorf("removing the nodes: %w", err)
 	}
-	profiled := m.profiler.during(ctx, fmt.Sprintf("%s-%d-down", m.file(), result.Pods))
+	profiled := m.profiler.during(ctx, fmt.Sprintf("%s-%s-down", m.file(), result.fileName()))
 	err = process.Poll(clearing, "nodes and machines to go", nil, nil, func(context.Context) error {
 		if count := m.follower.present(); count > 0 {
 			return fmt.Errorf("%d objects are left", count)
@@ -141,7 +144,7 @@ func (m *subject) clear(ctx context.Context, deployment *appsv1.Deployment, resu
 	if err := errors.Join(err, spent.until(&result.Down.Processes), m.settle(ctx)); err != nil {
 		return err
 	}
-	result.Down.Management, result.Down.Guest, err = m.trafficOf(result.Pods)
+	result.Down.Management, result.Down.Guest, err = m.trafficOf(result.Nodes)
 	return err
 }
 
@@ -255,28 +258,4 @@ func few(names []string) string {
 		return strings.Join(names[:enough], ", ") + ", …"
 	}
 	return strings.Join(names, ", ")
-}
-
-// apart is a Deployment whose pods run on different nodes.
-func apart(size int) *appsv1.Deployment {
-	replicas := int32(size)
-	return &appsv1.Deployment{
-		ObjectMeta: metav1.ObjectMeta{Namespace: metav1.NamespaceDefault, Name: "apart"},
-		Spec: appsv1.DeploymentSpec{
-			Replicas: &replicas,
-			Selector: &metav1.LabelSelector{MatchLabels: podLabels},
-			Template: corev1.PodTemplateSpec{
-				ObjectMeta: metav1.ObjectMeta{Labels: podLabels},
-				Spec: corev1.PodSpec{
-					TerminationGracePeriodSeconds: new(int64),
-					Containers:                    []corev1.Container{{Name: "web", Image: "registry.example/web:1"}},
-					Affinity: &corev1.Affinity{PodAntiAffinity: &corev1.PodAntiAffinity{
-						RequiredDuringSchedulingIgnoredDuringExecution: []corev1.PodAffinityTerm{{
-							LabelSelector: &metav1.LabelSelector{MatchLabels: podLabels}, TopologyKey: corev1.LabelHostname,
-						}},
-					}},
-				},
-			},
-		},
-	}
 }

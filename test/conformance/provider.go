@@ -50,6 +50,8 @@ type provider interface {
 	start(ctx context.Context, s setup, guest *controlplane.Cluster, c client.Client) (runner, error)
 	// defaults are the node class and the NodePool of the suites, in YAML.
 	defaults() [][]byte
+	// small is the name of an instance type with two CPUs.
+	small() string
 	// suiteArgs are the suite's arguments for the provider.
 	suiteArgs(s spec) []string
 	// accompany runs what a spec needs beside it, until stop is called.

@@ -18,16 +18,13 @@ import (
 	"github.com/autonode-io/autonode/test/world/progress"
 )
 
-// MaxScale is the maximum size of Scale: the NodePool's limits.
-const MaxScale = 1000
-
 // benchUser is the measurement's user. Its requests aren't counted.
 const benchUser = "autonode-bench"
 
 // ScaleConfig of Scale.
 type ScaleConfig struct {
-	// Sizes are numbers of pods. Each pod needs its own node.
-	Sizes []int
+	// Sizes of the bursts, in their order.
+	Sizes []Size
 	// Providers to measure: ClusterAPI, Kwok or both.
 	Providers []string
 	// Operator runs AutoNode's provider by the operator, as an installation does. Otherwise the provider runs alone, as
@@ -35,6 +32,9 @@ type ScaleConfig struct {
 	Operator bool
 	// ClusterAPI is Cluster API's configuration, as in world.Config. AutoNode's provider is measured with each.
 	ClusterAPI []string
+	// KwokDelays are the times after which the kwok provider's nodes join; the provider is measured with each. By default they join at
+	// once.
+	KwokDelays []time.Duration
 	// Karpenter is the path of AutoNode's provider. With an Operator, the world builds it.
 	Karpenter string
 	// Profiles is the folder for CPU profiles of Karpenter, Cluster API and the API servers during each measurement, empty for none.
@@ -58,9 +58,14 @@ func (c ScaleConfig) validate() error {
 	if len(c.ClusterAPI) == 0 && slices.Contains(c.Providers, ClusterAPI) {
 		return errors.New("no way for Cluster API to run")
 	}
+	for _, delay := range c.KwokDelays {
+		if delay < 0 {
+			return fmt.Errorf("nodes can't join %s after they were created", delay)
+		}
+	}
 	for _, size := range c.Sizes {
-		if size < 1 || size > MaxScale {
-			return fmt.Errorf("a size of %d pods: it has to be from 1 to %d", size, MaxScale)
+		if err := size.validate(); err != nil {
+			return err
 		}
 	}
 	return nil
@@ -122,6 +127,8 @@ type Contestant struct {
 	Operator bool `json:"operator"`
 	// ClusterAPI is Cluster API's configuration, empty for a provider that doesn't use it.
 	ClusterAPI string `json:"clusterAPI,omitempty"`
+	// KwokDelay is the time after which the kwok provider's nodes join.
+	KwokDelay time.Duration `json:"kwokDelayNanoseconds,omitempty"`
 }
 
 // installed is the provider as the suite names it.
@@ -137,6 +144,9 @@ func (c Contestant) String() string {
 	if c.ClusterAPI == localworld.ClusterAPIDefaults {
 		return c.Provider + ", defaults"
 	}
+	if c.KwokDelay > 0 {
+		return c.Provider + ", " + c.KwokDelay.String()
+	}
 	return c.Provider
 }
 
@@ -147,7 +157,13 @@ func (c ScaleConfig) contestants() []Contestant {
 	var all []Contestant
 	for _, provider := range c.Providers {
 		if provider != ClusterAPI {
-			all = append(all, Contestant{Provider: provider})
+			delays := c.KwokDelays
+			if len(delays) == 0 {
+				delays = []time.Duration{0}
+			}
+			for _, delay := range delays {
+				all = append(all, Contestant{Provider: provider, KwokDelay: delay})
+			}
 			continue
 		}
 		for _, mode := range c.ClusterAPI {
@@ -174,7 +190,7 @@ func (r *run) scale(ctx context.Context, s setup, c Contestant, cfg ScaleConfig,
 		if err != nil {
 			return err
 		}
-		m, err := subject.measure(ctx, b.pods)
+		m, err := subject.measure(ctx, b.Size)
 		loops.stop()
 		m.BusyLoops = b.loops
 		if err != nil {
@@ -182,10 +198,10 @@ func (r *run) scale(ctx context.Context, s setup, c Contestant, cfg ScaleConfig,
 		}
 		report.Measurements = append(report.Measurements, m)
 		if m.All > 0 {
-			r.printer.Println(fmt.Sprintf("%s: %d pods run after %s, all has gone after %s", m.name(), b.pods, after(m.All), after(m.Gone)))
+			r.printer.Println(fmt.Sprintf("%s: %s pods run after %s, all has gone after %s", m.name(), b.Size, after(m.All), after(m.Gone)))
 		}
 		if err != nil {
-			return fmt.Errorf("%d pods: %w", b.pods, err)
+			return fmt.Errorf("%s pods: %w", b.Size, err)
 		}
 	}
 	return nil

@@ -27,12 +27,15 @@ func TestScaleConfig(t *testing.T) {
 		want string
 	}{
 		"no size":           {ScaleConfig{Providers: providers, ClusterAPI: tuned}, "no size"},
-		"no provider":       {ScaleConfig{Sizes: []int{3}, ClusterAPI: tuned}, "no provider"},
-		"a size of nothing": {ScaleConfig{Sizes: []int{3, 0}, Providers: providers, ClusterAPI: tuned}, "from 1 to 1000"},
-		"too large a size":  {ScaleConfig{Sizes: []int{1001}, Providers: providers, ClusterAPI: tuned}, "from 1 to 1000"},
-		"no Cluster API":    {ScaleConfig{Sizes: []int{3}, Providers: providers}, "no way for Cluster API to run"},
+		"no provider":       {ScaleConfig{Sizes: sizes(3), ClusterAPI: tuned}, "no provider"},
+		"a size of nothing": {ScaleConfig{Sizes: sizes(3, 0), Providers: providers, ClusterAPI: tuned}, "from 1 to 1000"},
+		"too large a size":  {ScaleConfig{Sizes: sizes(1001), Providers: providers, ClusterAPI: tuned}, "from 1 to 1000"},
+		"a delay before nothing": {
+			ScaleConfig{Sizes: sizes(3), Providers: providers, ClusterAPI: tuned, KwokDelays: []time.Duration{-time.Second}}, "-1s",
+		},
+		"no Cluster API": {ScaleConfig{Sizes: sizes(3), Providers: providers}, "no way for Cluster API to run"},
 		"a Cluster API that isn't known": {
-			ScaleConfig{Sizes: []int{3}, Providers: providers, ClusterAPI: []string{"slow"}}, "tuned and defaults are",
+			ScaleConfig{Sizes: sizes(3), Providers: providers, ClusterAPI: []string{"slow"}}, "tuned and defaults are",
 		},
 	} {
 		t.Run("When there is "+name+", it should say at once what is allowed", func(t *testing.T) {
@@ -45,9 +48,17 @@ func TestScaleConfig(t *testing.T) {
 	t.Run("When the results can't be written, it should say so before it measures", func(t *testing.T) {
 		g := NewWithT(t)
 		file := filepath.Join(t.TempDir(), "missing", "results.json")
-		_, err := Scale(t.Context(), ScaleConfig{Sizes: []int{3}, Providers: providers, ClusterAPI: tuned, JSON: file, Out: io.Discard})
+		_, err := Scale(t.Context(), ScaleConfig{Sizes: sizes(3), Providers: providers, ClusterAPI: tuned, JSON: file, Out: io.Discard})
 		g.Expect(err).To(MatchError(ContainSubstring(file)))
 	})
+}
+
+func sizes(pods ...int) []Size {
+	var all []Size
+	for _, count := range pods {
+		all = append(all, Size{count, count})
+	}
+	return all
 }
 
 func TestContestants(t *testing.T) {
@@ -61,18 +72,27 @@ func TestContestants(t *testing.T) {
 		}
 		g.Expect(names).To(Equal([]string{"clusterapi", "clusterapi, defaults", "kwok"}))
 	})
+
+	t.Run("When the kwok provider's nodes join after several times, it should be measured with each", func(t *testing.T) {
+		g := NewWithT(t)
+		var names []string
+		for _, c := range (ScaleConfig{Providers: []string{Kwok}, KwokDelays: []time.Duration{0, 500 * time.Millisecond}}).contestants() {
+			names = append(names, c.String())
+		}
+		g.Expect(names).To(Equal([]string{"kwok", "kwok, 500ms"}))
+	})
 }
 
 func TestScaleReport(t *testing.T) {
 	patched := audit.Request{Agent: "cluster-api-core", User: "cluster-api", Verb: "patch", Resource: "machines/status", Code: 200}
 	stale := patched
 	stale.Code = 409
-	ours := Measurement{Contestant: Contestant{Provider: ClusterAPI}, Pods: 10, First: 1, Half: 2, All: 6, Gone: 4, NodeClaims: 11, Machines: 11}
+	ours := Measurement{Contestant: Contestant{Provider: ClusterAPI}, Size: Size{10, 10}, First: 1, Half: 2, All: 6, Gone: 4, NodeClaims: 11, Machines: 11}
 	ours.Up = Cost{
 		Management: newRequests(audit.Traffic{patched: 30, stale: 15}, 10), Guest: newRequests(audit.Traffic{}, 10),
 		Processes: []ProcessUsage{{"etcd", 5, 80}, {"karpenter-clusterapi", 10, 150}},
 	}
-	measure := Measurement{Contestant: Contestant{Provider: Kwok}, Pods: 10, First: 1, Half: 2, All: 4, Gone: 2, NodeClaims: 10}
+	measure := Measurement{Contestant: Contestant{Provider: Kwok}, Size: Size{10, 10}, First: 1, Half: 2, All: 4, Gone: 2, NodeClaims: 10}
 	measure.Up.Processes = []ProcessUsage{{"karpenter-kwok", 5, 100}}
 	lines := func(r *ScaleReport) []string {
 		out := &strings.Builder{}
@@ -87,14 +107,32 @@ func TestScaleReport(t *testing.T) {
 	t.Run("When both providers were measured, it should print a line for each size and provider, and the ratio", func(t *testing.T) {
 		g := NewWithT(t)
 		larger := measure
-		larger.Pods = 20
+		larger.Size = Size{20, 20}
 		g.Expect(lines(&ScaleReport{Measurements: []Measurement{ours, measure, larger}})).To(ContainElements(
-			"10 clusterapi 1.0 s 2.0 s 6.0 s 1.50 4.0 s 2.00 11 11 4.5 1.5 0.0 0.0 1.50 s 150 MiB 1.50",
+			"10 clusterapi 1.0 s 1.00 2.0 s 6.0 s 1.50 4.0 s 2.00 11 11 4.5 1.5 0.0 0.0 1.50 s 150 MiB 1.50",
 			"10 kwok 1.0 s 2.0 s 4.0 s 2.0 s 10 0 0.0 0.0 0.0 0.0 0.50 s 100 MiB",
 			"karpenter-clusterapi 10.0 s 150 MiB",
 			"Requests in the management cluster for each of 10 nodes, clusterapi: 4.5, of which conflicts 1.5",
 			"3.00 patch machines/status 200 cluster-api-core cluster-api",
 		))
+	})
+
+	t.Run("When the kwok provider was measured with several delays, it should print the ratio to each", func(t *testing.T) {
+		g := NewWithT(t)
+		delayed := measure
+		delayed.KwokDelay, delayed.First = time.Second, 2
+		g.Expect(lines(&ScaleReport{Measurements: []Measurement{ours, measure, delayed}})).To(ContainElements(
+			"10 clusterapi 1.0 s 1.00, 0.50 2.0 s 6.0 s 1.50, 1.50 4.0 s 2.00, 2.00 11 11 4.5 1.5 0.0 0.0 1.50 s 150 MiB 1.50, 1.50",
+			"10 kwok, 1s 2.0 s 2.0 s 4.0 s 2.0 s 10 0 0.0 0.0 0.0 0.0 0.50 s 100 MiB",
+		))
+	})
+
+	t.Run("When pods share nodes, it should print both numbers, and the cost of a node", func(t *testing.T) {
+		g := NewWithT(t)
+		dense := ours
+		dense.Pods = 40
+		g.Expect(lines(&ScaleReport{Measurements: []Measurement{dense}})).To(ContainElement(
+			"40/10 clusterapi 1.0 s 2.0 s 6.0 s 4.0 s 11 11 4.5 1.5 0.0 0.0 1.50 s 150 MiB"))
 	})
 
 	t.Run("When nodes were removed, it should print what that cost too", func(t *testing.T) {
@@ -116,7 +154,7 @@ func TestScaleReport(t *testing.T) {
 		theirs := measure
 		theirs.NodeClaims = 12
 		g.Expect((&ScaleReport{Measurements: []Measurement{theirs}}).overProvisioned()).To(Succeed())
-		g.Expect((&ScaleReport{Measurements: []Measurement{ours, theirs}}).overProvisioned()).To(MatchError("clusterapi: 11 NodeClaims for 10 pods that each need a node"))
+		g.Expect((&ScaleReport{Measurements: []Measurement{ours, theirs}}).overProvisioned()).To(MatchError("clusterapi: 11 NodeClaims for 10 pods that need 10 nodes"))
 	})
 
 	t.Run("When a size wasn't completed, it should say why and compare nothing with it", func(t *testing.T) {
@@ -132,7 +170,7 @@ func TestScaleReport(t *testing.T) {
 
 	t.Run("When fewer pods ran than were created, it should show only the known times", func(t *testing.T) {
 		g := NewWithT(t)
-		m, started := Measurement{Pods: 3}, time.Now()
+		m, started := Measurement{Size: Size{3, 3}}, time.Now()
 		m.times(started, []time.Time{started.Add(time.Second), started.Add(2 * time.Second)})
 		g.Expect([]float64{m.First, m.Half, m.All}).To(Equal([]float64{1, 2, 0}))
 	})

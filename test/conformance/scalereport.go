@@ -26,7 +26,7 @@ type ScaleReport struct {
 // Measurement is one size with one provider.
 type Measurement struct {
 	Contestant
-	Pods int `json:"pods"`
+	Size
 	// BusyLoops ran meanwhile, processes that take a core each.
 	BusyLoops int `json:"busyLoops,omitempty"`
 	// First, Half and All are the seconds until the first pod, half of them and all of them ran; 0 for never.
@@ -100,7 +100,7 @@ func (m Measurement) CPUPerNode() float64 {
 	for _, p := range m.Up.Processes {
 		total += p.CPUSeconds
 	}
-	return total / float64(m.Pods)
+	return total / float64(m.Nodes)
 }
 
 // karpenter returns Karpenter's own use.
@@ -112,6 +112,9 @@ func (m Measurement) karpenter() ProcessUsage {
 	}
 	return ProcessUsage{}
 }
+
+// String is the contestant's.
+func (m Measurement) String() string { return m.Contestant.String() }
 
 // name is the contestant's, with the busy loops beside it.
 func (m Measurement) name() string {
@@ -132,22 +135,23 @@ func (m *Measurement) times(started time.Time, ready []time.Time) {
 	}
 }
 
-// measure returns the measurement of the same size with the kwok provider, if it is complete.
-func (r *ScaleReport) measure(pods int) (Measurement, bool) {
+// measures are the complete measurements of the same size with the kwok provider, one for each of its delays.
+func (r *ScaleReport) measures(size Size) []Measurement {
+	var all []Measurement
 	for _, m := range r.Measurements {
-		if m.Provider == Kwok && m.Pods == pods && m.Failure == "" {
-			return m, true
+		if m.Provider == Kwok && m.Size == size && m.Failure == "" {
+			all = append(all, m)
 		}
 	}
-	return Measurement{}, false
+	return all
 }
 
 // overProvisioned returns an error for each burst in which AutoNode's provider made more NodeClaims than the pods need.
 func (r *ScaleReport) overProvisioned() error {
 	var errs []error
 	for _, m := range r.Measurements {
-		if m.Provider == ClusterAPI && m.NodeClaims > m.Pods {
-			errs = append(errs, fmt.Errorf("%s: %d NodeClaims for %d pods that each need a node", m.name(), m.NodeClaims, m.Pods))
+		if m.Provider == ClusterAPI && m.NodeClaims > m.Nodes {
+			errs = append(errs, fmt.Errorf("%s: %d NodeClaims for %s pods that need %d nodes", m.name(), m.NodeClaims, m.Size, m.Nodes))
 		}
 	}
 	return errors.Join(errs...)
@@ -155,16 +159,21 @@ func (r *ScaleReport) overProvisioned() error {
 
 // print prints a table with a line per size and provider, the processes' use, and the requests to API servers.
 func (r *ScaleReport) print(out io.Writer) error {
-	slices.SortStableFunc(r.Measurements, func(a, b Measurement) int { return a.Pods - b.Pods })
+	slices.SortStableFunc(r.Measurements, func(a, b Measurement) int { return cmp.Or(a.Pods-b.Pods, a.Nodes-b.Nodes) })
 	table := tabwriter.NewWriter(out, 0, 0, 2, ' ', tabwriter.AlignRight)
-	fmt.Fprintln(table, "\npods\tprovider\tfirst\thalf\tall\tx kwok\tgone\tx kwok\tNodeClaims\tMachines\tmanagement/node\t409s\tguest/node\t409s\tCPU/node\tKarpenter\tx kwok\t")
+	fmt.Fprintln(table, "\npods\tprovider\tfirst\tx kwok\thalf\tall\tx kwok\tgone\tx kwok\tNodeClaims\tMachines\tmanagement/node\t409s\tguest/node\t409s\tCPU/node\tKarpenter\tx kwok\t")
 	for _, m := range r.Measurements {
-		ratio := func(func(Measurement) float64) string { return "" }
-		if measure, ok := r.measure(m.Pods); ok && m.Provider != Kwok {
-			ratio = func(of func(Measurement) float64) string { return dashFor(of(m) / of(measure)) }
+		ratio := func(of func(Measurement) float64) string {
+			var ratios []string
+			if m.Provider != Kwok {
+				for _, measure := range r.measures(m.Size) {
+					ratios = append(ratios, dashFor(of(m)/of(measure)))
+				}
+			}
+			return strings.Join(ratios, ", ")
 		}
-		fmt.Fprintf(table, "%d\t%s\t%s\t%s\t%s\t%s\t%s\t%s\t%d\t%d\t%.1f\t%.1f\t%.1f\t%.1f\t%.2f s\t%.0f MiB\t%s\t\n", m.Pods, m.name(),
-			after(m.First), after(m.Half), after(m.All), ratio(func(m Measurement) float64 { return m.All }),
+		fmt.Fprintf(table, "%s\t%s\t%s\t%s\t%s\t%s\t%s\t%s\t%s\t%d\t%d\t%.1f\t%.1f\t%.1f\t%.1f\t%.2f s\t%.0f MiB\t%s\t\n", m.Size, m.name(),
+			after(m.First), ratio(func(m Measurement) float64 { return m.First }), after(m.Half), after(m.All), ratio(func(m Measurement) float64 { return m.All }),
 			after(m.Gone), ratio(func(m Measurement) float64 { return m.Gone }), m.NodeClaims, m.Machines,
 			m.Up.Management.PerNode, m.Up.Management.ConflictsPerNode, m.Up.Guest.PerNode, m.Up.Guest.ConflictsPerNode,
 			m.CPUPerNode(), m.karpenter().PeakMiB, ratio(func(m Measurement) float64 { return m.karpenter().PeakMiB }))
@@ -174,7 +183,7 @@ func (r *ScaleReport) print(out io.Writer) error {
 	}
 	for _, m := range r.Measurements {
 		if m.Failure != "" {
-			fmt.Fprintf(out, "%s, %d pods: %s\n", m.name(), m.Pods, m.Failure)
+			fmt.Fprintf(out, "%s, %s pods: %s\n", m.name(), m.Size, m.Failure)
 		}
 	}
 	for _, phase := range phases {
@@ -225,7 +234,7 @@ func (r *ScaleReport) printProcesses(out io.Writer, phase phase) error {
 	table := tabwriter.NewWriter(out, 0, 0, 2, ' ', tabwriter.AlignRight)
 	fmt.Fprint(table, "process\t")
 	for _, m := range r.Measurements {
-		fmt.Fprintf(table, "%s %d\t\t", m.name(), m.Pods)
+		fmt.Fprintf(table, "%s %s\t\t", m.name(), m.Size)
 	}
 	fmt.Fprintln(table)
 	for _, name := range slices.Sorted(maps.Keys(names)) {
@@ -252,7 +261,7 @@ func (r *ScaleReport) printRequests(out io.Writer, phase phase) error {
 	largest := map[string]Measurement{}
 	for _, m := range r.Measurements {
 		cost := phase.cost(m)
-		if name := m.String(); m.Pods > largest[name].Pods && len(cost.Management.Kinds)+len(cost.Guest.Kinds) > 0 {
+		if name := m.String(); m.Nodes > largest[name].Nodes && len(cost.Management.Kinds)+len(cost.Guest.Kinds) > 0 {
 			largest[name] = m
 		}
 	}
@@ -264,7 +273,7 @@ func (r *ScaleReport) printRequests(out io.Writer, phase phase) error {
 			requests Requests
 		}{{"management", cost.Management}, {"guest", cost.Guest}} {
 			fmt.Fprintf(out, "\nRequests in the %s cluster for %s, %s: %.1f, of which conflicts %.1f\n",
-				server.name, fmt.Sprintf(phase.forEach, m.Pods), name, server.requests.PerNode, server.requests.ConflictsPerNode)
+				server.name, fmt.Sprintf(phase.forEach, m.Nodes), name, server.requests.PerNode, server.requests.ConflictsPerNode)
 			if err := server.requests.print(out, topRequests); err != nil {
 				return err
 			}

@@ -38,12 +38,14 @@ type subject struct {
 	// Audit logs of both API servers.
 	managementLog, guestLog *audit.Tail
 	profiler                *profiler
+	// small is the provider's instance type with two CPUs.
+	small string
 }
 
 func newSubject(ctx context.Context, s setup, c Contestant, p provider, profiles string) (_ *subject, err error) {
 	guestName := c.Provider + "-1" // as run.guests names it
 	m := &subject{
-		Contestant: c, world: s.world,
+		Contestant: c, world: s.world, small: p.small(),
 		managementLog: &audit.Tail{Path: s.world.AuditLog(localworld.Management)}, guestLog: &audit.Tail{Path: s.world.AuditLog(guestName)},
 	}
 	managementConfig, err := benchAccess(s.world.Management())
@@ -89,6 +91,11 @@ func newSubject(ctx context.Context, s setup, c Contestant, p provider, profiles
 		}
 		if c.Operator && object.GetKind() == v1alpha1.Kind {
 			continue // the operator keeps it
+		}
+		if object.GetKind() == "KWOKNodeClass" && c.KwokDelay > 0 {
+			if err := unstructured.SetNestedField(object.Object, c.KwokDelay.String(), "spec", "nodeRegistrationDelay"); err != nil {
+				return nil, fmt.Errorf("delaying the nodes of %s: %w", c.Provider, err)
+			}
 		}
 		if err := m.guest.Create(ctx, object); err != nil {
 			return nil, fmt.Errorf("creating %s %s: %w", object.GetKind(), object.GetName(), err)
@@ -156,9 +163,6 @@ func enable(ctx context.Context, management, guest client.Client, name string, a
 		return nil
 	})
 }
-
-// podLabels are the labels of the pods that need a node each.
-var podLabels = map[string]string{"app": "apart"}
 
 // isReady reports whether a pod runs.
 func isReady(pod *corev1.Pod) bool {

@@ -7,8 +7,6 @@ import (
 	"os"
 	"path/filepath"
 	"slices"
-	"strconv"
-	"strings"
 
 	"github.com/spf13/cobra"
 
@@ -42,6 +40,12 @@ The last results of each provider are kept, so that running one shows the other'
 
   # How long 3, 50 and 150 pods take that need a node each, and what they cost
   autonode-dev conformance --scale 3,50,150 --json results.json
+
+  # 1,000 pods on 157 nodes
+  autonode-dev conformance --scale 1000/157
+
+  # 50, beside kwok nodes that join at once, and beside some that need as long as the world's machines
+  autonode-dev conformance --scale 50 --kwok-delay 0s,500ms
 
   # 100, with AutoNode's operator, and without the comparison
   autonode-dev conformance --scale 100 --with-operator --provider clusterapi`,
@@ -85,7 +89,7 @@ The last results of each provider are kept, so that running one shows the other'
 				_, err = conformance.Scale(cmd.Context(), scale)
 				return err
 			}
-			for _, name := range []string{"json", "with-operator", "cluster-api", "profiles"} {
+			for _, name := range []string{"json", "with-operator", "cluster-api", "kwok-delay", "profiles"} {
 				if cmd.Flags().Changed(name) {
 					return fmt.Errorf("--%s goes with measurements only: --scale, and --json with --budget and --busy too", name)
 				}
@@ -94,7 +98,7 @@ The last results of each provider are kept, so that running one shows the other'
 		},
 	}
 	cmd.Flags().StringVar(&provider, "provider", "", "clusterapi, kwok, or bare: AutoNode's provider without the operator; clusterapi and kwok if empty")
-	cmd.Flags().StringSliceVar(&sizes, "scale", nil, "instead of a suite, measure how long so many pods take that need a node each, with both providers")
+	cmd.Flags().StringSliceVar(&sizes, "scale", nil, "instead of a suite, measure how long so many pods take that need a node each, or so many pods on so many nodes, with both providers")
 	cmd.Flags().BoolVar(&budget, "budget", false, fmt.Sprintf("instead of a suite, count the requests and the CPU time of %d nodes, and fail when one costs too much", conformance.BudgetPods))
 	cmd.Flags().BoolVar(&busy, "busy", false, fmt.Sprintf("instead of a suite, measure %d bursts of %d nodes beside %d busy loops, and fail when a machine is lost or more are made",
 		conformance.BusyBursts, conformance.BusyPods, conformance.BusyLoops))
@@ -102,6 +106,8 @@ The last results of each provider are kept, so that running one shows the other'
 	cmd.Flags().StringVar(&scale.Profiles, "profiles", "", "with --scale: folder for CPU profiles of Karpenter, Cluster API and the API servers, in slices of five seconds; they take time of their own")
 	cmd.Flags().StringSliceVar(&scale.ClusterAPI, "cluster-api", []string{localworld.ClusterAPITuned},
 		"with --scale: how Cluster API runs: tuned, defaults, which is as it ships, or both, separated by a comma")
+	cmd.Flags().DurationSliceVar(&scale.KwokDelays, "kwok-delay", nil,
+		"with --scale: after how long the kwok provider's nodes join, or several times, separated by a comma; default at once")
 	cmd.Flags().BoolVar(&scale.Operator, "with-operator", false, "with --scale: let AutoNode's operator run its provider")
 	cmd.Flags().StringSliceVar(&cfg.Suites, "suite", []string{conformance.Regression, conformance.Disruption}, "regression, disruption or dra, separated by a comma")
 	cmd.Flags().StringVar(&cfg.Focus, "focus", "", "regular expression that chooses specs by their text")
@@ -113,7 +119,7 @@ The last results of each provider are kept, so that running one shows the other'
 		cmd.MarkFlagsMutuallyExclusive("budget", other)
 		cmd.MarkFlagsMutuallyExclusive("busy", other)
 	}
-	for _, other := range []string{"scale", "provider", "with-operator", "cluster-api", "karpenter", "profiles"} {
+	for _, other := range []string{"scale", "provider", "with-operator", "cluster-api", "kwok-delay", "karpenter", "profiles"} {
 		cmd.MarkFlagsMutuallyExclusive("budget", other)
 		cmd.MarkFlagsMutuallyExclusive("busy", other)
 	}
@@ -137,13 +143,13 @@ func chooseProviders(named string, both []string, measures bool) ([]string, erro
 	}
 }
 
-// readSizes reads the numbers of pods that --scale names.
-func readSizes(texts []string) ([]int, error) {
-	var sizes []int
+// readSizes reads the sizes that --scale names.
+func readSizes(texts []string) ([]conformance.Size, error) {
+	var sizes []conformance.Size
 	for _, text := range texts {
-		size, err := strconv.Atoi(strings.TrimSpace(text))
-		if err != nil || size < 1 || size > conformance.MaxScale {
-			return nil, fmt.Errorf("--scale %s: a size is a whole number from 1 to %d, and several are separated by commas", text, conformance.MaxScale)
+		size, err := conformance.ReadSize(text)
+		if err != nil {
+			return nil, fmt.Errorf("--scale: %w", err)
 		}
 		if slices.Contains(sizes, size) {
 			return nil, fmt.Errorf("--scale %s: the size is named twice", text)

@@ -11,15 +11,18 @@ import (
 )
 
 func TestReadSizes(t *testing.T) {
-	t.Run("When sizes are numbers, it should read them", func(t *testing.T) {
+	t.Run("When sizes are numbers of pods, and of nodes, it should read them", func(t *testing.T) {
 		g := NewWithT(t)
-		g.Expect(readSizes([]string{"3", " 500"})).To(Equal([]int{3, 500}))
+		g.Expect(readSizes([]string{"3", " 500", "1000/157"})).To(Equal([]conformance.Size{{Pods: 3, Nodes: 3}, {Pods: 500, Nodes: 500}, {Pods: 1000, Nodes: 157}}))
 	})
-	for _, text := range []string{"0", "-3", "many", "1001", "1.5", ""} {
+	for text, want := range map[string]string{
+		"0": "from 1 to 1000", "-3": "from 1 to 1000", "1001": "from 1 to 1000", "many": "a number of pods", "1.5": "a number of pods", "": "a number of pods",
+		"3/": "a number of pods", "3/0": "from 1 to 3 nodes", "3/4": "from 1 to 3 nodes", "100/12": "at most 8 pods fit",
+	} {
 		t.Run("When a size is "+text+", it should say what is allowed", func(t *testing.T) {
 			g := NewWithT(t)
 			_, err := readSizes([]string{"3", text})
-			g.Expect(err).To(MatchError(ContainSubstring("from 1 to 1000")))
+			g.Expect(err).To(MatchError(ContainSubstring(want)))
 		})
 	}
 	t.Run("When a size is named twice, it should say so", func(t *testing.T) {

@@ -230,12 +230,9 @@ func (p *provider) tuning() []string {
 		// As it ships: 100 and 200 in the management cluster, 20 and 30 in each guest.
 		"--kube-api-qps=500", "--kube-api-burst=1000",
 		"--clustercache-client-qps=500", "--clustercache-client-burst=1000",
+		// As it ships, it reconciles an object at most once a second. A launch and a removal need two reconciles of a Machine each.
+		"--feature-gates=ReconcilerRateLimiting=false",
 	)
-	if p.Name == core {
-		// As it ships: 10. On two cores so many passes at once outrun the cache that each begins with, and conflict with the
-		// status that the last one wrote; see docs/upstream/machine-status-conflicts.md.
-		flags = append(flags, "--machine-concurrency=4")
-	}
 	return flags
 }
 
