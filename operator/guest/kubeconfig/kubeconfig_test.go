@@ -102,32 +102,32 @@ func largeKey(g Gomega, bits int) (*rsa.PrivateKey, []byte) {
 
 // The work of a handshake grows with the cube of a key's size, and no timeout ends it.
 func TestKeys(t *testing.T) {
-	parse := func(g Gomega, certificate, key []byte) error {
-		_, err := kubeconfig.Parse(render(g, &kubeconfig.Access{Server: "https://api.example.com", Certificate: certificate, Key: key}))
-		return err
-	}
-
-	t.Run("When a client's key is of the largest size in use, it should be accepted", func(t *testing.T) {
-		g := NewWithT(t)
-		key, err := rsa.GenerateKey(rand.Reader, 4096)
+	usual := func(g Gomega, bits int) (*rsa.PrivateKey, []byte) {
+		key, err := rsa.GenerateKey(rand.Reader, bits)
 		g.Expect(err).NotTo(HaveOccurred())
-		certificate, private := certificateOf(g, key, x509.MarshalPKCS1PrivateKey(key))
-		g.Expect(parse(g, certificate, private)).To(Succeed())
-	})
-
-	t.Run("When a client's key is larger than TLS allows servers, it should be rejected", func(t *testing.T) {
-		g := NewWithT(t)
-		key, der := largeKey(g, 9216)
-		certificate, private := certificateOf(g, key, der)
-		g.Expect(parse(g, certificate, private)).To(MatchError("client-key-data is an RSA key of 9216 bits, more than 8192"))
-	})
-
-	t.Run("When a client's key is larger still, it should be rejected unparsed", func(t *testing.T) {
-		g := NewWithT(t)
-		key, der := largeKey(g, 32768)
-		certificate, private := certificateOf(g, key, der)
-		g.Expect(parse(g, certificate, private)).To(MatchError("client-key-data is larger than 8 KiB"))
-	})
+		return key, x509.MarshalPKCS1PrivateKey(key)
+	}
+	for name, test := range map[string]struct {
+		generate func(Gomega, int) (*rsa.PrivateKey, []byte)
+		bits     int
+		message  string
+	}{
+		"When a client's key is of the largest size in use, it should be accepted":     {usual, 4096, ""},
+		"When a client's key is larger than TLS allows servers, it should be rejected": {largeKey, 9216, "client-key-data is an RSA key of 9216 bits, more than 8192"},
+		"When a client's key is larger still, it should be rejected unparsed":          {largeKey, 32768, "client-key-data is larger than 8 KiB"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			g := NewWithT(t)
+			key, der := test.generate(g, test.bits)
+			certificate, private := certificateOf(g, key, der)
+			_, err := kubeconfig.Parse(render(g, &kubeconfig.Access{Server: "https://api.example.com", Certificate: certificate, Key: private}))
+			if test.message == "" {
+				g.Expect(err).NotTo(HaveOccurred())
+				return
+			}
+			g.Expect(err).To(MatchError(test.message))
+		})
+	}
 }
 
 // FuzzParse looks for a kubeconfig from which something passes that names a file, a program or a proxy.

@@ -207,12 +207,14 @@ func TestVariables(t *testing.T) {
 	}
 	reader := &infrastructure{spec: map[string]any{"region": "eu-central-1"}}
 
-	t.Run("When nodes can join by the Cluster's endpoint, it should be that, because the operator's may be inside", func(t *testing.T) {
+	t.Run("When nodes can join by the Cluster's endpoint, it should be that, because the operator's may be inside, with the CA and the queue that there are", func(t *testing.T) {
 		g := NewWithT(t)
 		in := input(reader)
 		in.Cluster.Spec.ControlPlaneEndpoint = clusterv1.APIEndpoint{Host: "blue.example", Port: 443}
+		in.CA, in.Config.AWS.InterruptionQueue = []byte("certificates"), "blue-events"
 		g.Expect(variables(g, in)).To(And(
 			HaveKeyWithValue("CLUSTER_ENDPOINT", "https://blue.example:443"), HaveKeyWithValue("CLUSTER_NAME", "blue"), HaveKeyWithValue("AWS_REGION", "eu-central-1"),
+			HaveKeyWithValue("CLUSTER_CA_BUNDLE", "Y2VydGlmaWNhdGVz"), HaveKeyWithValue("INTERRUPTION_QUEUE", "blue-events"),
 		))
 	})
 
@@ -221,15 +223,6 @@ func TestVariables(t *testing.T) {
 		g.Expect(variables(g, input(reader))).To(And(
 			HaveKeyWithValue("CLUSTER_ENDPOINT", "https://10.0.0.1:6443"),
 			Not(HaveKey("CLUSTER_CA_BUNDLE")), Not(HaveKey("INTERRUPTION_QUEUE")),
-		))
-	})
-
-	t.Run("When there are a CA and a queue, it should pass them on", func(t *testing.T) {
-		g := NewWithT(t)
-		in := input(reader)
-		in.CA, in.Config.AWS.InterruptionQueue = []byte("certificates"), "blue-events"
-		g.Expect(variables(g, in)).To(And(
-			HaveKeyWithValue("CLUSTER_CA_BUNDLE", "Y2VydGlmaWNhdGVz"), HaveKeyWithValue("INTERRUPTION_QUEUE", "blue-events"),
 		))
 	})
 

@@ -21,6 +21,7 @@ import (
 	"k8s.io/apimachinery/pkg/api/meta"
 	"k8s.io/apimachinery/pkg/api/resource"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/labels"
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/utils/ptr"
 	clusterv1 "sigs.k8s.io/cluster-api/api/core/v1beta2"
@@ -53,18 +54,12 @@ func (d deployments) List(_ context.Context, list client.ObjectList, opts ...cli
 	options := (&client.ListOptions{}).ApplyOptions(opts)
 	into := list.(*clusterv1.MachineDeploymentList)
 	for _, deployment := range d {
-		if deployment.Namespace == options.Namespace && (options.LabelSelector == nil || options.LabelSelector.Matches(labelSet(deployment.Labels))) {
+		if deployment.Namespace == options.Namespace && (options.LabelSelector == nil || options.LabelSelector.Matches(labels.Set(deployment.Labels))) {
 			into.Items = append(into.Items, deployment)
 		}
 	}
 	return nil
 }
-
-type labelSet map[string]string
-
-func (l labelSet) Has(key string) bool              { _, ok := l[key]; return ok }
-func (l labelSet) Get(key string) string            { return l[key] }
-func (l labelSet) Lookup(key string) (string, bool) { v, ok := l[key]; return v, ok }
 
 func mapper() meta.RESTMapper {
 	m := meta.NewDefaultRESTMapper([]schema.GroupVersion{
@@ -263,6 +258,16 @@ func TestRender(t *testing.T) {
 	}
 }
 
+// variables are those of Karpenter's container.
+func variables(objects []client.Object) []corev1.EnvVar {
+	for _, object := range objects {
+		if deployment, ok := object.(*appsv1.Deployment); ok {
+			return deployment.Spec.Template.Spec.Containers[0].Env
+		}
+	}
+	return nil
+}
+
 func TestRenderUpgrades(t *testing.T) {
 	t.Run("When nodes may not be upgraded at any time, it should pass the provider the window", func(t *testing.T) {
 		window := &v1beta1.MaintenanceWindow{Schedule: "0 2 * * 6", Duration: scalar.Duration{Duration: 4 * time.Hour}, TimeZone: "Europe/Zurich"}
@@ -281,13 +286,9 @@ func TestRenderUpgrades(t *testing.T) {
 				t.Fatal(err)
 			}
 			got := ""
-			for _, object := range objects {
-				if deployment, ok := object.(*appsv1.Deployment); ok {
-					for _, env := range deployment.Spec.Template.Spec.Containers[0].Env {
-						if env.Name == "NODE_UPGRADE_WINDOW" {
-							got = env.Value
-						}
-					}
+			for _, env := range variables(objects) {
+				if env.Name == "NODE_UPGRADE_WINDOW" {
+					got = env.Value
 				}
 			}
 			if got != c.want {
@@ -314,12 +315,9 @@ func TestRenderReboots(t *testing.T) {
 			if err != nil {
 				t.Fatal(err)
 			}
-			reboots, looks := false, false
+			reboots, looks := slices.Contains(variables(objects), corev1.EnvVar{Name: "IN_PLACE_REBOOT", Value: "true"}), false
 			for _, object := range objects {
-				switch object := object.(type) {
-				case *appsv1.Deployment:
-					reboots = slices.Contains(object.Spec.Template.Spec.Containers[0].Env, corev1.EnvVar{Name: "IN_PLACE_REBOOT", Value: "true"})
-				case *rbacv1.Role:
+				if object, ok := object.(*rbacv1.Role); ok {
 					looks = slices.ContainsFunc(object.Rules, func(rule rbacv1.PolicyRule) bool {
 						return slices.Equal(rule.Resources, []string{"machinehealthchecks"}) && slices.Equal(rule.Verbs, []string{"list"})
 					})

@@ -127,9 +127,6 @@ func TestSetRollout(t *testing.T) {
 			}),
 			message: "1 of 2 replicas are updated",
 		}, {
-			name: "When the pods run the image, it should be complete",
-			live: deployment("new", nil), pods: []corev1.Pod{pod("new", nil), pod("new", nil)}, done: true,
-		}, {
 			name: "When a pod has another image than its Deployment, it should not be complete",
 			live: deployment("new", nil), pods: []corev1.Pod{pod("new", nil), pod("old", nil)},
 			message: "Pod karpenter-x has image old instead of new; if it stays, find out what sets its image, and delete the pod",
