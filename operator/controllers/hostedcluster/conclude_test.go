@@ -52,6 +52,15 @@ func componentSays(conditionType string, status metav1.ConditionStatus, message 
 	}
 }
 
+// hostedSays gives the HostedCluster a condition.
+func hostedSays(conditionType string, status metav1.ConditionStatus, reason, message string) func(*scope.Scope) {
+	return func(s *scope.Scope) { setCondition(s.HostedCluster, conditionType, status, reason, message) }
+}
+
+func runsOlder(s *scope.Scope) { s.Component.Status.Version = "1.36.2" }
+
+func neverRolledOut(s *scope.Scope) { s.Component.Status = v1beta1.ControlPlaneComponentStatus{} }
+
 // conclusion is what became of a reconciliation, and what the status is to say.
 type conclusion struct {
 	name    string
@@ -132,15 +141,12 @@ func TestConcludeRollout(t *testing.T) {
 			detail: "Karpenter of release 1.36.3 runs, but its image is registry.example/case-4711@sha256:b, by annotation autonode.io/override-image",
 		}, {
 			name:   "When Karpenter was never rolled out, it should be Progressing",
-			change: []func(*scope.Scope){func(s *scope.Scope) { s.Component.Status = v1beta1.ControlPlaneComponentStatus{} }},
+			change: []func(*scope.Scope){neverRolledOut},
 			want:   "False/AutoNodeProgressing", state: v1beta1.AutoNodeStateProgressing, message: "Karpenter of release 1.36.3 is being installed",
 		}, {
-			name: "When another payload is rolled out, it should be Upgrading, from what to what",
-			change: []func(*scope.Scope){
-				componentSays(v1beta1.RolloutComplete, metav1.ConditionFalse, "1 of 2 replicas are updated"),
-				func(s *scope.Scope) { s.Component.Status.Version = "1.36.2" },
-			},
-			want: "False/AutoNodeUpgrading", state: v1beta1.AutoNodeStateUpgrading,
+			name:   "When another payload is rolled out, it should be Upgrading, from what to what",
+			change: []func(*scope.Scope){componentSays(v1beta1.RolloutComplete, metav1.ConditionFalse, "1 of 2 replicas are updated"), runsOlder},
+			want:   "False/AutoNodeUpgrading", state: v1beta1.AutoNodeStateUpgrading,
 			message: "Karpenter is being upgraded from release 1.36.2 to 1.36.3: 1 of 2 replicas are updated",
 		}, {
 			name: "When another build of the same version is rolled out, it should be Upgrading too",
@@ -153,11 +159,8 @@ func TestConcludeRollout(t *testing.T) {
 		}, {
 			name:    "When the guest takes its time while another payload is rolled out, it should still be Upgrading",
 			outcome: outcome{blocked: true, message: "connecting to blue"},
-			change: []func(*scope.Scope){
-				componentSays(v1beta1.RolloutComplete, metav1.ConditionFalse, "1 of 2 replicas are updated"),
-				func(s *scope.Scope) { s.Component.Status.Version = "1.36.2" },
-			},
-			want: "False/AutoNodeUpgrading", state: v1beta1.AutoNodeStateUpgrading, message: "connecting to blue",
+			change:  []func(*scope.Scope){componentSays(v1beta1.RolloutComplete, metav1.ConditionFalse, "1 of 2 replicas are updated"), runsOlder},
+			want:    "False/AutoNodeUpgrading", state: v1beta1.AutoNodeStateUpgrading, message: "connecting to blue",
 		}, {
 			name:   "When Karpenter starts again with the same payload, as after a pause, it should not be Upgrading",
 			change: []func(*scope.Scope){componentSays(v1beta1.RolloutComplete, metav1.ConditionFalse, "0 of 2 replicas are updated")},
@@ -169,29 +172,21 @@ func TestConcludeRollout(t *testing.T) {
 			want:   "False/AutoNodeDegraded", state: v1beta1.AutoNodeStateDegraded,
 			message: "Karpenter of release 1.36.3 isn't available: none of 2 replicas is available",
 		}, {
-			name: "When nodes are outdated, it should be Upgrading while Karpenter is as expected",
-			change: []func(*scope.Scope){func(s *scope.Scope) {
-				setCondition(s.HostedCluster, v1beta1.NodesUpToDate, metav1.ConditionFalse, v1beta1.NodesOutdatedReason, "5 of 8 nodes still run 1.36.2")
-			}},
-			want: "True/AsExpected", state: v1beta1.AutoNodeStateUpgrading, message: "5 of 8 nodes still run 1.36.2",
+			name:   "When nodes are outdated, it should be Upgrading while Karpenter is as expected",
+			change: []func(*scope.Scope){hostedSays(v1beta1.NodesUpToDate, metav1.ConditionFalse, v1beta1.NodesOutdatedReason, "5 of 8 nodes still run 1.36.2")},
+			want:   "True/AsExpected", state: v1beta1.AutoNodeStateUpgrading, message: "5 of 8 nodes still run 1.36.2",
 		}, {
-			name: "When the default node class isn't ready, it should be Waiting with its message, and not be ready for its reason",
-			change: []func(*scope.Scope){func(s *scope.Scope) {
-				setCondition(s.HostedCluster, v1beta1.NodeClassReady, metav1.ConditionFalse, "NoTemplates", "node class default isn't ready: nothing matches pool=general")
-			}},
-			want: "True/AsExpected", ready: "False/NoTemplates", state: v1beta1.AutoNodeStateWaiting, message: "node class default isn't ready: nothing matches pool=general",
+			name:   "When the default node class isn't ready, it should be Waiting with its message, and not be ready for its reason",
+			change: []func(*scope.Scope){hostedSays(v1beta1.NodeClassReady, metav1.ConditionFalse, "NoTemplates", "node class default isn't ready: nothing matches pool=general")},
+			want:   "True/AsExpected", ready: "False/NoTemplates", state: v1beta1.AutoNodeStateWaiting, message: "node class default isn't ready: nothing matches pool=general",
 		}, {
-			name: "When the default node class selects nothing at all, as where admins write their own, it should say so and stay ready",
-			change: []func(*scope.Scope){func(s *scope.Scope) {
-				setCondition(s.HostedCluster, v1beta1.NodeClassReady, metav1.ConditionFalse, "NoSelector", "node class default isn't ready: it has no selector")
-			}},
-			want: "True/AsExpected", state: v1beta1.AutoNodeStateEnabled, message: "node class default isn't ready: it has no selector",
+			name:   "When the default node class selects nothing at all, as where admins write their own, it should say so and stay ready",
+			change: []func(*scope.Scope){hostedSays(v1beta1.NodeClassReady, metav1.ConditionFalse, "NoSelector", "node class default isn't ready: it has no selector")},
+			want:   "True/AsExpected", state: v1beta1.AutoNodeStateEnabled, message: "node class default isn't ready: it has no selector",
 		}, {
-			name: "When Karpenter hasn't reported on the default node class yet, it should be Progressing and not be ready yet",
-			change: []func(*scope.Scope){func(s *scope.Scope) {
-				setCondition(s.HostedCluster, v1beta1.NodeClassReady, metav1.ConditionUnknown, v1beta1.NodeClassPendingReason, "waiting for Karpenter")
-			}},
-			want: "True/AsExpected", ready: "Unknown/NodeClassPending", state: v1beta1.AutoNodeStateProgressing, message: "waiting for Karpenter",
+			name:   "When Karpenter hasn't reported on the default node class yet, it should be Progressing and not be ready yet",
+			change: []func(*scope.Scope){hostedSays(v1beta1.NodeClassReady, metav1.ConditionUnknown, v1beta1.NodeClassPendingReason, "waiting for Karpenter")},
+			want:   "True/AsExpected", ready: "Unknown/NodeClassPending", state: v1beta1.AutoNodeStateProgressing, message: "waiting for Karpenter",
 		}, {
 			name: "When nothing can be launched, it should say so and stay ready",
 			change: []func(*scope.Scope){func(s *scope.Scope) {
@@ -208,19 +203,13 @@ func TestConcludeInputs(t *testing.T) {
 		{
 			name:    "When an input is missing before the first rollout, it should be Waiting",
 			outcome: outcome{blocked: true, message: "no such image"},
-			change: []func(*scope.Scope){func(s *scope.Scope) {
-				s.Component.Status = v1beta1.ControlPlaneComponentStatus{}
-				setCondition(s.HostedCluster, v1beta1.ReleaseResolved, metav1.ConditionFalse, v1beta1.ImageNotFoundReason, "")
-			}},
-			want: "False/AutoNodeWaiting", state: v1beta1.AutoNodeStateWaiting, message: "no such image",
+			change:  []func(*scope.Scope){neverRolledOut, hostedSays(v1beta1.ReleaseResolved, metav1.ConditionFalse, v1beta1.ImageNotFoundReason, "")},
+			want:    "False/AutoNodeWaiting", state: v1beta1.AutoNodeStateWaiting, message: "no such image",
 		}, {
 			name:    "When an input takes its time before the first rollout, it should be Progressing",
 			outcome: outcome{blocked: true, message: "connecting to blue"},
-			change: []func(*scope.Scope){func(s *scope.Scope) {
-				s.Component.Status = v1beta1.ControlPlaneComponentStatus{}
-				setCondition(s.HostedCluster, v1beta1.GuestReachable, metav1.ConditionUnknown, v1beta1.GuestConnectingReason, "")
-			}},
-			want: "False/AutoNodeProgressing", state: v1beta1.AutoNodeStateProgressing, message: "connecting to blue",
+			change:  []func(*scope.Scope){neverRolledOut, hostedSays(v1beta1.GuestReachable, metav1.ConditionUnknown, v1beta1.GuestConnectingReason, "")},
+			want:    "False/AutoNodeProgressing", state: v1beta1.AutoNodeStateProgressing, message: "connecting to blue",
 		}, {
 			name:    "When an input is missing later, it should not call off what runs",
 			outcome: outcome{blocked: true, message: "no such image"},
@@ -232,10 +221,8 @@ func TestConcludeInputs(t *testing.T) {
 		}, {
 			name:    "When an input is missing and the node class isn't ready either, it should name the input",
 			outcome: outcome{blocked: true, message: "no such image"},
-			change: []func(*scope.Scope){func(s *scope.Scope) {
-				setCondition(s.HostedCluster, v1beta1.NodeClassReady, metav1.ConditionFalse, "NoTemplates", "nothing matches")
-			}},
-			want: "True/AsExpected", ready: "False/AutoNodeWaiting", state: v1beta1.AutoNodeStateWaiting, message: "no such image",
+			change:  []func(*scope.Scope){hostedSays(v1beta1.NodeClassReady, metav1.ConditionFalse, "NoTemplates", "nothing matches")},
+			want:    "True/AsExpected", ready: "False/AutoNodeWaiting", state: v1beta1.AutoNodeStateWaiting, message: "no such image",
 		}, {
 			name:    "When the spec can't be followed while Karpenter runs, it should not call off what runs",
 			outcome: outcome{state: waiting, blocked: true, message: "there is no Cluster"},

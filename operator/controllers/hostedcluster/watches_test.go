@@ -31,6 +31,15 @@ func (q *recordingQueue) AddAfter(request reconcile.Request, after time.Duration
 	q.added[request.NamespacedName] = after
 }
 
+// watching returns a Reconciler at noon beside these HostedClusters.
+func watching(t *testing.T, hostedClusters ...client.Object) *Reconciler {
+	t.Helper()
+	scheme := runtime.NewScheme()
+	NewWithT(t).Expect(v1beta1.AddToScheme(scheme)).To(Succeed())
+	return &Reconciler{clock: clocktesting.NewFakePassiveClock(noon), management: fake.NewClientBuilder().WithScheme(scheme).
+		WithIndex(&v1beta1.HostedCluster{}, controlPlaneNamespaceIndex, indexControlPlaneNamespace).WithObjects(hostedClusters...).Build()}
+}
+
 func TestMachineGone(t *testing.T) {
 	hosted := func(name string, change func(*v1beta1.HostedCluster)) client.Object {
 		hostedCluster := &v1beta1.HostedCluster{ObjectMeta: metav1.ObjectMeta{Namespace: "clusters", Name: name, Finalizers: []string{v1beta1.HostedClusterFinalizer}}}
@@ -54,19 +63,15 @@ func TestMachineGone(t *testing.T) {
 	} {
 		t.Run(test.name, func(t *testing.T) {
 			g := NewWithT(t)
-			scheme := runtime.NewScheme()
-			g.Expect(v1beta1.AddToScheme(scheme)).To(Succeed())
-			r := &Reconciler{clock: clocktesting.NewFakePassiveClock(noon), management: fake.NewClientBuilder().WithScheme(scheme).
-				WithIndex(&v1beta1.HostedCluster{}, controlPlaneNamespaceIndex, indexControlPlaneNamespace).
-				WithObjects(
-					hosted("off", func(*v1beta1.HostedCluster) {}),
-					hosted("deleted", func(hc *v1beta1.HostedCluster) {
-						hc.DeletionTimestamp, hc.Spec.AutoNode = &metav1.Time{Time: time.Now()}, &v1beta1.AutoNode{}
-					}),
-					hosted("on", func(hc *v1beta1.HostedCluster) { hc.Spec.AutoNode = &v1beta1.AutoNode{} }),
-					hosted("never", func(hc *v1beta1.HostedCluster) { hc.Finalizers = nil }),
-					hosted("infra", func(hc *v1beta1.HostedCluster) { hc.Spec.InfraID = "infra-x7" }),
-				).Build()}
+			r := watching(t,
+				hosted("off", func(*v1beta1.HostedCluster) {}),
+				hosted("deleted", func(hc *v1beta1.HostedCluster) {
+					hc.DeletionTimestamp, hc.Spec.AutoNode = &metav1.Time{Time: time.Now()}, &v1beta1.AutoNode{}
+				}),
+				hosted("on", func(hc *v1beta1.HostedCluster) { hc.Spec.AutoNode = &v1beta1.AutoNode{} }),
+				hosted("never", func(hc *v1beta1.HostedCluster) { hc.Finalizers = nil }),
+				hosted("infra", func(hc *v1beta1.HostedCluster) { hc.Spec.InfraID = "infra-x7" }),
+			)
 			queue := &recordingQueue{added: map[types.NamespacedName]time.Duration{}}
 			m := &clusterv1.Machine{ObjectMeta: metav1.ObjectMeta{
 				Namespace: "clusters-" + test.cluster, Name: "general-x", Labels: map[string]string{clusterv1.ClusterNameLabel: test.cluster},
@@ -85,11 +90,7 @@ func TestMachineGone(t *testing.T) {
 }
 
 func TestMachineDeleting(t *testing.T) {
-	scheme := runtime.NewScheme()
-	NewWithT(t).Expect(v1beta1.AddToScheme(scheme)).To(Succeed())
-	r := &Reconciler{clock: clocktesting.NewFakePassiveClock(noon), management: fake.NewClientBuilder().WithScheme(scheme).
-		WithIndex(&v1beta1.HostedCluster{}, controlPlaneNamespaceIndex, indexControlPlaneNamespace).
-		WithObjects(&v1beta1.HostedCluster{ObjectMeta: metav1.ObjectMeta{Namespace: "clusters", Name: "blue"}, Spec: v1beta1.HostedClusterSpec{AutoNode: &v1beta1.AutoNode{}}}).Build()}
+	r := watching(t, &v1beta1.HostedCluster{ObjectMeta: metav1.ObjectMeta{Namespace: "clusters", Name: "blue"}, Spec: v1beta1.HostedClusterSpec{AutoNode: &v1beta1.AutoNode{}}})
 	running := deleted("a", 0, "")
 	running.DeletionTimestamp = nil
 	for name, tc := range map[string]struct {
