@@ -36,8 +36,7 @@ func TestFit(t *testing.T) {
 		s.HostedCluster.Spec.Release.Image = source.push(t, "3", karpenter("1.38.0"))
 		for range 2 {
 			s.Release = nil
-			result, err := r.Reconcile(t.Context(), s)
-			g.Expect(err).NotTo(HaveOccurred())
+			result := reconciled(t, r, s)
 			g.Expect(result).To(Equal(scope.Result{Message: "too far ahead", RequeueAfter: recheck}))
 			g.Expect(resolvedReason(s)).To(Equal("False/VersionSkewUnsupported"))
 			g.Expect(s.Release.Version).To(Equal("1.36.2"), "what runs is looked after")
@@ -47,13 +46,11 @@ func TestFit(t *testing.T) {
 		g.Expect(source.requests.Load()).To(BeZero())
 
 		s.Guest = nil
-		_, err := r.Reconcile(t.Context(), s)
-		g.Expect(err).NotTo(HaveOccurred())
+		reconciled(t, r, s)
 		g.Expect(resolvedReason(s)).To(Equal("False/VersionSkewUnsupported"), "an absent guest changes nothing")
 
 		s.Guest, guests.misfit = &scope.Guest{}, nil
-		result, err := r.Reconcile(t.Context(), s)
-		g.Expect(err).NotTo(HaveOccurred())
+		result := reconciled(t, r, s)
 		g.Expect(result).To(Equal(scope.Result{}))
 		g.Expect(resolvedReason(s)).To(Equal("True/AsExpected"))
 		g.Expect(s.Release.Version).To(Equal("1.36.3"))
@@ -65,16 +62,14 @@ func TestFit(t *testing.T) {
 		_, guests, r, s, _ := fitting(t)
 		guests.misfit = misfit("too far behind")
 		s.Release = nil
-		result, err := r.Reconcile(t.Context(), s)
-		g.Expect(err).NotTo(HaveOccurred())
+		result := reconciled(t, r, s)
 		g.Expect(result.Wait).To(BeTrue(), "it was never rolled out")
 		g.Expect(s.Release).To(BeNil())
 
 		for _, recorded := range []string{s.HostedCluster.Status.Version.Desired.Image, ""} { // an older operator recorded the version alone
 			s.Release = nil
 			s.Component = &v1beta1.ControlPlaneComponent{Status: v1beta1.ControlPlaneComponentStatus{Version: "1.36.2", ReleaseImage: recorded}}
-			result, err = r.Reconcile(t.Context(), s)
-			g.Expect(err).NotTo(HaveOccurred())
+			result = reconciled(t, r, s)
 			g.Expect(result.Wait).To(BeFalse())
 			g.Expect(s.Release.Version).To(Equal("1.36.2"))
 			g.Expect(resolvedReason(s)).To(Equal("False/VersionSkewUnsupported"))
@@ -90,8 +85,7 @@ func TestFit(t *testing.T) {
 		s.HostedCluster.Annotations = map[string]string{v1beta1.ResolveReleaseAnnotation: "now"}
 		guests.misfit = misfit("too far ahead")
 		s.Release = nil
-		result, err := r.Reconcile(t.Context(), s)
-		g.Expect(err).NotTo(HaveOccurred())
+		result := reconciled(t, r, s)
 		g.Expect(result.Wait).To(BeFalse())
 		g.Expect(s.Release.Version).To(Equal("1.36.2"))
 		g.Expect(s.Release.Image).To(Equal(runs.Image))
@@ -107,8 +101,7 @@ func TestFitUnknown(t *testing.T) {
 		s.Component = installed(runs)
 		looksAfter := func(want string) {
 			s.Release = nil
-			result, err := r.Reconcile(t.Context(), s)
-			g.Expect(err).NotTo(HaveOccurred())
+			result := reconciled(t, r, s)
 			g.Expect(resolvedReason(s)).To(Equal(want))
 			g.Expect(result.Wait).To(BeFalse())
 			g.Expect(result.Message).NotTo(BeEmpty())
@@ -133,8 +126,7 @@ func TestFitUnknown(t *testing.T) {
 		looksAfter("Unknown/FitUnknown")
 
 		s.Guest, guests.misfit, s.Release = &scope.Guest{}, nil, nil
-		result, err := r.Reconcile(t.Context(), s)
-		g.Expect(err).NotTo(HaveOccurred())
+		result := reconciled(t, r, s)
 		g.Expect(result).To(Equal(scope.Result{}))
 		g.Expect(resolvedReason(s)).To(Equal("True/AsExpected"))
 		g.Expect(s.HostedCluster.Status.Version.Desired.Version).To(Equal("1.36.3"))

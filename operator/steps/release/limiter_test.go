@@ -33,23 +33,25 @@ func tenant(name, image string) *scope.Scope {
 	return s
 }
 
-func TestSlots(t *testing.T) {
-	// want has a payload pulled, or begins to, and returns whether it was resolved.
-	want := func(t *testing.T, r *Resolver, s *scope.Scope) bool {
-		t.Helper()
-		_, err := r.Reconcile(t.Context(), s)
-		NewWithT(t).Expect(err).NotTo(HaveOccurred())
-		return s.Release != nil
-	}
-	resolver := func(clock *clocktesting.FakePassiveClock) *Resolver {
-		r := New(Config{PullSecrets: &secrets{}, Clock: clock})
-		r.puller.waitTimeout = time.Millisecond
-		return r
-	}
+// impatient returns a resolver that waits for no pull, and whose time stands still.
+func impatient() (*Resolver, *clocktesting.FakePassiveClock) {
+	clock := clocktesting.NewFakePassiveClock(time.Now())
+	r := New(Config{PullSecrets: &secrets{}, Clock: clock})
+	r.puller.waitTimeout = time.Millisecond
+	return r, clock
+}
 
+// want has a payload pulled, or begins to, and returns whether it was resolved.
+func want(t *testing.T, r *Resolver, s *scope.Scope) bool {
+	t.Helper()
+	reconciled(t, r, s)
+	return s.Release != nil
+}
+
+func TestSlots(t *testing.T) {
 	t.Run("When many hosted clusters name a registry that hangs, another's payload should be pulled at once", func(t *testing.T) {
 		g, dead, alive := NewWithT(t), newOrigin(t), newOrigin(t)
-		r := resolver(clocktesting.NewFakePassiveClock(time.Now()))
+		r, _ := impatient()
 		tag := alive.push(t, "3", karpenter("1.36.3"))
 		dead.hang(t)
 		for i := range 3 * pulls {
@@ -63,7 +65,7 @@ func TestSlots(t *testing.T) {
 
 	t.Run("When a mirror hangs, another hosted cluster's payload of the same source should be pulled at once", func(t *testing.T) {
 		g, dead, alive := NewWithT(t), newOrigin(t), newOrigin(t)
-		r := resolver(clocktesting.NewFakePassiveClock(time.Now()))
+		r, _ := impatient()
 		tag := alive.push(t, "3", karpenter("1.36.3"))
 		dead.hang(t)
 		for i := range 3 * pulls {
@@ -77,8 +79,7 @@ func TestSlots(t *testing.T) {
 
 	t.Run("When many registries hang, their retries should leave room for others, and one that answers again should be as any other", func(t *testing.T) {
 		g, alive := NewWithT(t), newOrigin(t)
-		clock := clocktesting.NewFakePassiveClock(time.Now())
-		r := resolver(clock)
+		r, clock := impatient()
 		r.options.Timeout = 50 * time.Millisecond
 		tag := alive.push(t, "3", karpenter("1.36.3"))
 		var dead []*origin
@@ -103,54 +104,39 @@ func TestSlots(t *testing.T) {
 }
 
 func TestNamespaces(t *testing.T) {
-	resolver := func() *Resolver {
-		r := New(Config{PullSecrets: &secrets{}, Clock: clocktesting.NewFakePassiveClock(time.Now())})
-		r.puller.waitTimeout = time.Millisecond
-		return r
-	}
-	begin := func(t *testing.T, r *Resolver, s *scope.Scope) {
-		t.Helper()
-		result, err := r.Reconcile(t.Context(), s)
-		NewWithT(t).Expect(err).NotTo(HaveOccurred())
-		NewWithT(t).Expect(result.Wait).To(BeTrue())
-	}
-
 	t.Run("When one namespace names more registries that hang than there are pulls, another's payload should be pulled at once", func(t *testing.T) {
-		g, alive, r := NewWithT(t), newOrigin(t), resolver()
+		g, alive := NewWithT(t), newOrigin(t)
+		r, _ := impatient()
 		tag := alive.push(t, "3", karpenter("1.36.3"))
 		for i := range 2 * pulls {
 			dead := newOrigin(t)
 			dead.hang(t)
 			s := tenant(fmt.Sprint("dead-", i), dead.host+"/release:3")
 			s.HostedCluster.Namespace = "hostile"
-			begin(t, r, s)
+			g.Expect(reconciled(t, r, s).Wait).To(BeTrue())
 		}
 		r.puller.waitTimeout = 20 * time.Second // a pull that hangs takes a minute
-		s := tenant("alive", tag)
-		_, err := r.Reconcile(t.Context(), s)
-		g.Expect(err).NotTo(HaveOccurred())
-		g.Expect(s.Release).NotTo(BeNil())
+		g.Expect(want(t, r, tenant("alive", tag))).To(BeTrue())
 	})
 
 	t.Run("When a namespace pulls a payload through a mirror that hangs, another's pull of the same payload should not wait for it", func(t *testing.T) {
-		g, alive, dead, r := NewWithT(t), newOrigin(t), newOrigin(t), resolver()
+		g, alive, dead := NewWithT(t), newOrigin(t), newOrigin(t)
+		r, _ := impatient()
 		ref, err := payload.Resolve(t.Context(), alive.push(t, "3", karpenter("1.36.3")), payload.Options{})
 		g.Expect(err).NotTo(HaveOccurred())
 		dead.hang(t)
 		hostile := tenant("dead", ref)
 		hostile.HostedCluster.Namespace = "hostile"
 		hostile.HostedCluster.Spec.ImageContentSources = []v1beta1.ImageContentSource{{Source: alive.host, Mirrors: []string{dead.host}}}
-		begin(t, r, hostile)
+		g.Expect(reconciled(t, r, hostile).Wait).To(BeTrue())
 		g.Eventually(dead.requests.Load).Should(BeNumerically(">", 0))
 		r.puller.waitTimeout = 20 * time.Second
-		s := tenant("alive", ref)
-		_, err = r.Reconcile(t.Context(), s)
-		g.Expect(err).NotTo(HaveOccurred())
-		g.Expect(s.Release).NotTo(BeNil())
+		g.Expect(want(t, r, tenant("alive", ref))).To(BeTrue())
 	})
 
 	t.Run("When one HostedCluster changes in a loop, its pulls should be bounded, and the end of one should wake it", func(t *testing.T) {
-		g, dead, r := NewWithT(t), newOrigin(t), resolver()
+		g, dead := NewWithT(t), newOrigin(t)
+		r, _ := impatient()
 		queue := workqueue.NewTypedRateLimitingQueue(workqueue.DefaultTypedControllerRateLimiter[reconcile.Request]())
 		defer queue.ShutDown()
 		g.Expect(r.Source().Start(t.Context(), queue)).To(Succeed())
@@ -159,7 +145,7 @@ func TestNamespaces(t *testing.T) {
 		for i := range 2 * inFlightOf {
 			s := tenant("loop", dead.host+"/release:3")
 			s.HostedCluster.Annotations = map[string]string{v1beta1.ResolveReleaseAnnotation: fmt.Sprint(i)}
-			begin(t, r, s)
+			g.Expect(reconciled(t, r, s).Wait).To(BeTrue())
 		}
 		inFlight := func() int {
 			r.puller.mu.Lock()

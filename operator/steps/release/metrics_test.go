@@ -24,8 +24,7 @@ func TestMetrics(t *testing.T) {
 		t.Helper()
 		blue := client.ObjectKey{Namespace: "clusters", Name: "blue"}
 		before := []float64{testutil.ToFloat64(lookups.Of(blue)), testutil.ToFloat64(cacheHits.Of(blue))}
-		_, err := r.Reconcile(t.Context(), scopeOf(image))
-		NewWithT(t).Expect(err).NotTo(HaveOccurred())
+		reconciled(t, r, scopeOf(image))
 		return []float64{testutil.ToFloat64(lookups.Of(blue)) - before[0], testutil.ToFloat64(cacheHits.Of(blue)) - before[1]}
 	}
 	pulled := func(t *testing.T, results ...string) {
@@ -53,11 +52,9 @@ func TestMetrics(t *testing.T) {
 
 	t.Run("When a payload is known by its digest, it should count a cache hit, and no pull", func(t *testing.T) {
 		s := scopeOf(tag)
-		_, err := r.Reconcile(t.Context(), s)
-		g := NewWithT(t)
-		g.Expect(err).NotTo(HaveOccurred())
+		reconciled(t, r, s)
 		pullDuration.Reset()
-		g.Expect(counted(t, s.HostedCluster.Status.Version.Desired.Image)).To(Equal([]float64{1, 1}))
+		NewWithT(t).Expect(counted(t, s.HostedCluster.Status.Version.Desired.Image)).To(Equal([]float64{1, 1}))
 		pulled(t)
 	})
 

@@ -26,8 +26,7 @@ func TestPulls(t *testing.T) {
 		g, source := NewWithT(t), newOrigin(t)
 		r := New(Config{PullSecrets: &secrets{}})
 		tag := source.push(t, "3", karpenter("1.36.3"))
-		_, err := r.Reconcile(t.Context(), scopeOf(tag))
-		g.Expect(err).NotTo(HaveOccurred())
+		reconciled(t, r, scopeOf(tag))
 		once := source.manifests.Load()
 
 		r = New(Config{PullSecrets: &secrets{}})
@@ -60,8 +59,7 @@ func TestPulls(t *testing.T) {
 
 		requests := func() int64 {
 			source.requests.Store(0)
-			_, err := r.Reconcile(t.Context(), s)
-			g.Expect(err).NotTo(HaveOccurred())
+			reconciled(t, r, s)
 			g.Expect(resolvedReason(s)).To(Equal("False/ImagePullUnauthorized"))
 			return source.requests.Load()
 		}
@@ -78,8 +76,7 @@ func TestPulls(t *testing.T) {
 
 		source.status.Store(0)
 		clock.SetTime(clock.Now().Add(minBackoff))
-		_, err := r.Reconcile(t.Context(), s)
-		g.Expect(err).NotTo(HaveOccurred())
+		reconciled(t, r, s)
 		g.Expect(resolvedReason(s)).To(Equal("True/AsExpected"))
 	})
 
@@ -93,16 +90,14 @@ func TestPulls(t *testing.T) {
 		s := scopeOf(source.push(t, "3", karpenter("1.36.3")))
 		hold := make(chan struct{})
 		source.hold.Store(&hold)
-		result, err := r.Reconcile(t.Context(), s)
-		g.Expect(err).NotTo(HaveOccurred())
+		result := reconciled(t, r, s)
 		g.Expect(result.Wait).To(BeTrue())
 		g.Expect(result.Message).To(ContainSubstring("pulling"))
 		close(hold)
 		who, _ := queue.Get()
 		g.Expect(who.Name).To(Equal("blue"))
 		source.requests.Store(0)
-		_, err = r.Reconcile(t.Context(), s)
-		g.Expect(err).NotTo(HaveOccurred())
+		reconciled(t, r, s)
 		g.Expect(s.Release).NotTo(BeNil())
 		g.Expect(source.requests.Load()).To(BeZero(), "it must not repeat the request that it waited for")
 	})

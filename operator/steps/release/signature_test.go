@@ -47,8 +47,7 @@ func TestUnsigned(t *testing.T) {
 		g.Expect(r.Source().Start(t.Context(), queue)).To(Succeed())
 		s := scopeOf(source.push(t, "3", karpenter("1.36.3")))
 		for range 2 {
-			result, err := r.Reconcile(t.Context(), s)
-			g.Expect(err).NotTo(HaveOccurred())
+			result := reconciled(t, r, s)
 			g.Expect(resolvedReason(s)).To(Equal(want))
 			g.Expect(s.Release).NotTo(BeNil(), "a warning doesn't keep a payload from being used")
 			g.Expect(result.Wait).To(BeFalse())
@@ -56,18 +55,15 @@ func TestUnsigned(t *testing.T) {
 		}
 		heal(s.HostedCluster.Status.Version.Desired.Image, transport)
 		source.requests.Store(0)
-		_, err := r.Reconcile(t.Context(), s)
-		g.Expect(err).NotTo(HaveOccurred())
+		reconciled(t, r, s)
 		g.Expect(source.requests.Load()).To(BeZero(), "it isn't verified with each reconciliation")
 
 		clock.SetTime(clock.Now().Add(verifyInterval))
-		_, err = r.Reconcile(t.Context(), s)
-		g.Expect(err).NotTo(HaveOccurred())
+		reconciled(t, r, s)
 		g.Expect(s.Release).NotTo(BeNil())
 		who, _ := queue.Get()
 		g.Expect(who.Name).To(Equal("blue"))
-		result, err := r.Reconcile(t.Context(), s)
-		g.Expect(err).NotTo(HaveOccurred())
+		result := reconciled(t, r, s)
 		g.Expect(resolvedReason(s)).To(Equal("True/AsExpected"))
 		g.Expect(result.RequeueAfter).To(BeZero())
 		g.Expect(source.manifests.Load()).To(BeNumerically("<=", 2), "the payload isn't pulled again: its layer, and a statement")
@@ -97,15 +93,13 @@ func TestUnsigned(t *testing.T) {
 
 		s.HostedCluster.Spec.Release.Image = source.push(t, "4", karpenter("1.36.4"))
 		s.Release = nil
-		_, err = r.Reconcile(t.Context(), s)
-		g.Expect(err).NotTo(HaveOccurred())
+		reconciled(t, r, s)
 		g.Expect(resolvedReason(s)).To(Equal("False/PayloadUnsigned"))
 		g.Expect(s.Release.Image).To(Equal(signed))
 
 		transport.broken = true
 		clock.SetTime(clock.Now().Add(minBackoff))
-		_, err = r.Reconcile(t.Context(), s)
-		g.Expect(err).NotTo(HaveOccurred())
+		reconciled(t, r, s)
 		g.Expect(resolvedReason(s)).To(Equal("False/RegistryUnreachable"))
 		g.Expect(s.Release.Image).To(Equal(signed))
 	})
