@@ -11,6 +11,7 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
+	"strings"
 	"testing"
 	"time"
 
@@ -18,6 +19,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	apiextensionsv1 "k8s.io/apiextensions-apiserver/pkg/apis/apiextensions/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime"
 	clientgoscheme "k8s.io/client-go/kubernetes/scheme"
@@ -130,7 +132,9 @@ func Scheme() (*runtime.Scheme, error) {
 
 // NewScope makes a HostedCluster with AutoNode on, its control-plane namespace, its Cluster and its ControlPlaneComponent in the
 // management cluster, and a Scope with a payload of version 1.36.3. Its guest reads live in both of its clients.
-func (c *Clusters) NewScope(ctx context.Context, name string) (*scope.Scope, error) {
+func (c *Clusters) NewScope(t testing.TB, name string) *scope.Scope {
+	t.Helper()
+	g, ctx := gomega.NewWithT(t), t.Context()
 	hostedCluster := &v1beta1.HostedCluster{
 		ObjectMeta: metav1.ObjectMeta{Namespace: "clusters", Name: name, Finalizers: []string{v1beta1.HostedClusterFinalizer}},
 		Spec: v1beta1.HostedClusterSpec{
@@ -152,14 +156,10 @@ func (c *Clusters) NewScope(ctx context.Context, name string) (*scope.Scope, err
 		if apierrors.IsAlreadyExists(err) {
 			err = c.Management.Client.Get(ctx, client.ObjectKeyFromObject(object), object)
 		}
-		if err != nil {
-			return nil, fmt.Errorf("creating %T %s: %w", object, object.GetName(), err)
-		}
+		g.Expect(err).NotTo(gomega.HaveOccurred())
 	}
 	cluster.Status.Initialization.InfrastructureProvisioned = ptr.To(true)
-	if err := c.Management.Client.Status().Update(ctx, cluster); err != nil {
-		return nil, fmt.Errorf("provisioning the cluster: %w", err)
-	}
+	g.Expect(c.Management.Client.Status().Update(ctx, cluster)).To(gomega.Succeed())
 	return &scope.Scope{
 		HostedCluster:         hostedCluster,
 		ControlPlaneNamespace: namespace,
@@ -170,7 +170,27 @@ func (c *Clusters) NewScope(ctx context.Context, name string) (*scope.Scope, err
 		Karpenter:             payload.Component{Name: "karpenter-clusterapi", Versions: map[string]string{payload.KubernetesVersion: "1.36.3"}},
 		FeatureGates:          &scope.FeatureGates{},
 		Guest:                 &scope.Guest{Cached: c.Guest.Client, Live: c.Guest.Client, Config: c.Guest.Config, Complete: true},
-	}, nil
+	}
+}
+
+// Reconcile runs a step that has to succeed.
+func Reconcile(t testing.TB, step scope.Step, s *scope.Scope) scope.Result {
+	t.Helper()
+	result, err := step.Reconcile(t.Context(), s)
+	gomega.NewWithT(t).Expect(err).NotTo(gomega.HaveOccurred())
+	return result
+}
+
+// Get reads an object that has to exist.
+func Get[T client.Object](ctx context.Context, g gomega.Gomega, from client.Reader, namespace, name string, into T) T {
+	g.Expect(from.Get(ctx, client.ObjectKey{Namespace: namespace, Name: name}, into)).To(gomega.Succeed())
+	return into
+}
+
+// ExpectGone expects that an object doesn't exist.
+func ExpectGone(ctx context.Context, g gomega.Gomega, from client.Reader, object client.Object) {
+	err := from.Get(ctx, client.ObjectKeyFromObject(object), object)
+	g.Expect(apierrors.IsNotFound(err) || meta.IsNoMatchError(err)).To(gomega.BeTrue(), "%T: %v", object, err)
 }
 
 // NodeClaim is one of the default node class.
@@ -214,25 +234,6 @@ func AWS() *v1beta1.AutoNode {
 	}}
 }
 
-// EC2NodeClasses defines the AWS provider's node class as a payload does, but without its schema.
-func EC2NodeClasses() *apiextensionsv1.CustomResourceDefinition {
-	return &apiextensionsv1.CustomResourceDefinition{
-		TypeMeta:   metav1.TypeMeta{APIVersion: apiextensionsv1.SchemeGroupVersion.String(), Kind: "CustomResourceDefinition"},
-		ObjectMeta: metav1.ObjectMeta{Name: "ec2nodeclasses.karpenter.k8s.aws"},
-		Spec: apiextensionsv1.CustomResourceDefinitionSpec{
-			Group: "karpenter.k8s.aws",
-			Scope: apiextensionsv1.ClusterScoped,
-			Names: apiextensionsv1.CustomResourceDefinitionNames{Kind: "EC2NodeClass", ListKind: "EC2NodeClassList", Plural: "ec2nodeclasses", Singular: "ec2nodeclass"},
-			Versions: []apiextensionsv1.CustomResourceDefinitionVersion{{
-				Name: "v1", Served: true, Storage: true,
-				Schema: &apiextensionsv1.CustomResourceValidation{
-					OpenAPIV3Schema: &apiextensionsv1.JSONSchemaProps{Type: "object", XPreserveUnknownFields: ptr.To(true)},
-				},
-			}},
-		},
-	}
-}
-
 // InstallDefinitions puts the embedded definitions into the guest cluster, for steps that come behind the one that does.
 func (c *Clusters) InstallDefinitions() error {
 	definitions, err := crds.Embedded()
@@ -241,25 +242,6 @@ func (c *Clusters) InstallDefinitions() error {
 	}
 	err = apiserver.InstallCRDs(c.Guest.Config, envtest.CRDInstallOptions{CRDs: definitions})
 	return err
-}
-
-// permissive defines a kind of Cluster API's without a schema: what the operator reads and writes is checked by Go's types.
-func permissive(kind, plural string) *apiextensionsv1.CustomResourceDefinition {
-	return &apiextensionsv1.CustomResourceDefinition{
-		ObjectMeta: metav1.ObjectMeta{Name: plural + "." + clusterv1.GroupVersion.Group},
-		Spec: apiextensionsv1.CustomResourceDefinitionSpec{
-			Group: clusterv1.GroupVersion.Group,
-			Scope: apiextensionsv1.NamespaceScoped,
-			Names: apiextensionsv1.CustomResourceDefinitionNames{Kind: kind, ListKind: kind + "List", Plural: plural},
-			Versions: []apiextensionsv1.CustomResourceDefinitionVersion{{
-				Name: clusterv1.GroupVersion.Version, Served: true, Storage: true,
-				Subresources: &apiextensionsv1.CustomResourceSubresources{Status: &apiextensionsv1.CustomResourceSubresourceStatus{}},
-				Schema: &apiextensionsv1.CustomResourceValidation{
-					OpenAPIV3Schema: &apiextensionsv1.JSONSchemaProps{Type: "object", XPreserveUnknownFields: ptr.To(true)},
-				},
-			}},
-		},
-	}
 }
 
 // root is the repository's folder: go test runs in the package's own, which may be of another module.
@@ -280,7 +262,7 @@ func Definition(group, kind, plural, version string) *apiextensionsv1.CustomReso
 		ObjectMeta: metav1.ObjectMeta{Name: plural + "." + group},
 		Spec: apiextensionsv1.CustomResourceDefinitionSpec{
 			Group: group, Scope: apiextensionsv1.NamespaceScoped,
-			Names: apiextensionsv1.CustomResourceDefinitionNames{Kind: kind, ListKind: kind + "List", Plural: plural},
+			Names: apiextensionsv1.CustomResourceDefinitionNames{Kind: kind, ListKind: kind + "List", Plural: plural, Singular: strings.ToLower(kind)},
 			Versions: []apiextensionsv1.CustomResourceDefinitionVersion{{
 				Name: version, Served: true, Storage: true,
 				Schema: &apiextensionsv1.CustomResourceValidation{
@@ -289,4 +271,19 @@ func Definition(group, kind, plural, version string) *apiextensionsv1.CustomReso
 			}},
 		},
 	}
+}
+
+// permissive defines a kind of Cluster API's without a schema: what the operator reads and writes is checked by Go's types.
+func permissive(kind, plural string) *apiextensionsv1.CustomResourceDefinition {
+	definition := Definition(clusterv1.GroupVersion.Group, kind, plural, clusterv1.GroupVersion.Version)
+	definition.Spec.Versions[0].Subresources = &apiextensionsv1.CustomResourceSubresources{Status: &apiextensionsv1.CustomResourceSubresourceStatus{}}
+	return definition
+}
+
+// EC2NodeClasses defines the AWS provider's node class as a payload does, but without its schema.
+func EC2NodeClasses() *apiextensionsv1.CustomResourceDefinition {
+	definition := Definition("karpenter.k8s.aws", "EC2NodeClass", "ec2nodeclasses", "v1")
+	definition.TypeMeta = metav1.TypeMeta{APIVersion: apiextensionsv1.SchemeGroupVersion.String(), Kind: "CustomResourceDefinition"}
+	definition.Spec.Scope = apiextensionsv1.ClusterScoped
+	return definition
 }

@@ -47,6 +47,7 @@ func TestMain(m *testing.M) { os.Exit(scopetest.Run(m, &clusters)) }
 type parent struct {
 	management client.Client
 	steps      []scope.Step
+	payload    *scope.Scope // of which every HostedCluster has the release
 
 	mu    sync.Mutex
 	last  map[types.NamespacedName]*scope.Scope
@@ -65,12 +66,9 @@ func (p *parent) Reconcile(ctx context.Context, hostedCluster *v1beta1.HostedClu
 	if err := p.management.Get(ctx, s.ClusterKey(), cluster); err == nil {
 		s.Cluster = cluster
 	}
-	full, err := clusters.NewScope(ctx, hostedCluster.Name) // for its payload
-	if err != nil {
-		return reconcile.Result{}, err
-	}
-	s.Release, s.Karpenter, s.Profile = full.Release, full.Karpenter, full.Profile
+	s.Release, s.Karpenter, s.Profile = p.payload.Release, p.payload.Karpenter, p.payload.Profile
 	var result scope.Result
+	var err error
 	for _, step := range p.steps {
 		if result, err = step.Reconcile(ctx, s); err != nil || result.Wait || s.Guest == nil {
 			break
@@ -148,7 +146,7 @@ func start(t *testing.T) *connection {
 	}}})
 	g.Expect(err).NotTo(HaveOccurred())
 	p := &parent{
-		management: mgr.GetClient(), last: map[types.NamespacedName]*scope.Scope{}, count: map[types.NamespacedName]int{},
+		payload: clusters.NewScope(t, "payload"), management: mgr.GetClient(), last: map[types.NamespacedName]*scope.Scope{}, count: map[types.NamespacedName]int{},
 		steps: []scope.Step{
 			connections, featuregate.New(featuregate.Config{Management: mgr.GetClient(), Clock: clock.RealClock{}}), crd.New(crd.Config{Apply: apply.New()}),
 		},

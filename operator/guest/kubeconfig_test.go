@@ -26,8 +26,7 @@ import (
 
 func (c *connection) connects(t *testing.T) {
 	g, ctx, management := NewWithT(t), t.Context(), clusters.Management.Client
-	_, err := clusters.NewScope(ctx, "blue")
-	g.Expect(err).NotTo(HaveOccurred())
+	clusters.NewScope(t, "blue")
 	g.Eventually(c.message("blue")).Should(Equal("Connecting: waiting for kubeconfig Secret clusters-blue/blue-kubeconfig with the label cluster.x-k8s.io/cluster-name=blue"))
 	g.Expect(c.status("blue")()).To(Equal(metav1.ConditionUnknown))
 	g.Expect(management.Create(ctx, kubeconfig(g, "blue", nil))).To(Succeed())
@@ -39,8 +38,7 @@ func (c *connection) connects(t *testing.T) {
 
 func (c *connection) turnsOn(t *testing.T) {
 	g, ctx, management := NewWithT(t), t.Context(), clusters.Management.Client
-	s, err := clusters.NewScope(ctx, "green")
-	g.Expect(err).NotTo(HaveOccurred())
+	s := clusters.NewScope(t, "green")
 	off := client.MergeFrom(s.HostedCluster.DeepCopy())
 	s.HostedCluster.Spec.AutoNode, s.HostedCluster.Finalizers = nil, nil
 	g.Expect(management.Patch(ctx, s.HostedCluster, off)).To(Succeed())
@@ -57,8 +55,7 @@ func (c *connection) turnsOn(t *testing.T) {
 func (c *connection) recovers(t *testing.T) {
 	g, ctx, management := NewWithT(t), t.Context(), clusters.Management.Client
 	secret := kubeconfig(g, "red", func(s string) string { return strings.ReplaceAll(s, hostOf(clusters.Guest.Config.Host), "127.0.0.1:1") })
-	_, err := clusters.NewScope(ctx, "red")
-	g.Expect(err).NotTo(HaveOccurred())
+	clusters.NewScope(t, "red")
 	g.Expect(management.Create(ctx, secret)).To(Succeed())
 	g.Eventually(c.message("red")).Should(Equal("Unreachable: https://127.0.0.1:1 doesn't answer as an API server; check the server and the certificate authority " +
 		"in kubeconfig Secret clusters-red/red-kubeconfig, and the control plane's pods"))
@@ -118,8 +115,7 @@ func (c *connection) renewsToken(t *testing.T) {
 		g.Expect(err).NotTo(HaveOccurred())
 		return content
 	}
-	_, err := clusters.NewScope(ctx, "eks")
-	g.Expect(err).NotTo(HaveOccurred())
+	clusters.NewScope(t, "eks")
 	secret := kubeconfig(g, "eks", nil)
 	secret.Data["value"] = config(token())
 	g.Expect(management.Create(ctx, secret)).To(Succeed())
@@ -145,8 +141,7 @@ func (c *connection) renewsToken(t *testing.T) {
 
 func (c *connection) reportsMalformed(t *testing.T) {
 	g, ctx, management := NewWithT(t), t.Context(), clusters.Management.Client
-	_, err := clusters.NewScope(ctx, "broken")
-	g.Expect(err).NotTo(HaveOccurred())
+	clusters.NewScope(t, "broken")
 	g.Expect(management.Create(ctx, kubeconfig(g, "broken", func(string) string { return "nonsense" }))).To(Succeed())
 	g.Eventually(c.message("broken")).Should(Equal("Unreachable: kubeconfig Secret clusters-broken/broken-kubeconfig can't be used: it is no kubeconfig"))
 }
@@ -154,8 +149,7 @@ func (c *connection) reportsMalformed(t *testing.T) {
 // reportsRefused has a kubeconfig Secret whose credentials have expired, and which lacks its label at first.
 func (c *connection) reportsRefused(t *testing.T) {
 	g, ctx, management := NewWithT(t), t.Context(), clusters.Management.Client
-	_, err := clusters.NewScope(ctx, "expired")
-	g.Expect(err).NotTo(HaveOccurred())
+	clusters.NewScope(t, "expired")
 	secret := kubeconfig(g, "expired", nil)
 	config, err := clientcmd.Load(secret.Data["value"])
 	g.Expect(err).NotTo(HaveOccurred())

@@ -56,9 +56,7 @@ var profiles = provider.NewProfiles(clusterapi.New(clusterapi.DefaultGroups))
 func start(t *testing.T) *Approver {
 	t.Helper()
 	g := NewWithT(t)
-	ctx := t.Context()
-	s, err := clusters.NewScope(ctx, "blue")
-	g.Expect(err).NotTo(HaveOccurred())
+	ctx, s := t.Context(), clusters.NewScope(t, "blue")
 	g.Expect(clusters.InstallDefinitions()).To(Succeed())
 	// Everybody may ask; who may not is another part's to say.
 	g.Expect(clusters.Guest.Client.Create(ctx, &rbacv1.ClusterRoleBinding{
@@ -265,23 +263,6 @@ func TestApprover(t *testing.T) {
 		g.Expect(count).To(Equal(map[certificatesv1.RequestConditionType]int{yes: 1, no: 7}))
 	})
 
-	t.Run("When a NodeClaim has no Machine, it should be denied", func(t *testing.T) {
-		newClaim(t, "web-4")
-		expect(t, send(t, "web-4-first", first("web-4")), no, v1beta1.MachineMissingReason)
-	})
-
-	t.Run("When nothing of ours has the name, the request should be left alone, until a Machine has", func(t *testing.T) {
-		claim := newClaim(t, "web-5")
-		by := func(token string) func(*ask) { return func(a *ask) { a.user = bootstrapTokenPrefix + token } }
-		early := send(t, "web-5-first", first("ip-10-0-0-5.internal").but(by("web5to")))
-		theirs := send(t, "theirs", first("theirs").but(by("theirs")))
-		undecided(t, early)
-		undecided(t, theirs)
-		newMachine(t, claim, "web5to", clusterv1.MachineAddress{Type: clusterv1.MachineInternalDNS, Address: "ip-10-0-0-5.internal"})
-		expect(t, early, yes, v1beta1.NodeIdentityConfirmedReason)
-		undecided(t, theirs)
-	})
-
 	t.Run("When the Machine's addresses aren't known yet, the request should wait for them", func(t *testing.T) {
 		machine := newMachine(t, newClaim(t, "web-6"), "abcdef")
 		request := send(t, "web-6-serving", servingOf("web-6", "10.0.0.6"))
@@ -296,8 +277,7 @@ func TestApprover(t *testing.T) {
 		newMachine(t, newClaim(t, "web-7"), "abcdef", address)
 		newClaim(t, "web-8")
 		state := func(state v1beta1.AutoNodeState) {
-			blue := &v1beta1.HostedCluster{}
-			g.Expect(management.Get(t.Context(), client.ObjectKey{Namespace: "clusters", Name: "blue"}, blue)).To(Succeed())
+			blue := scopetest.Get(t.Context(), g, management, "clusters", "blue", &v1beta1.HostedCluster{})
 			blue.Status.AutoNode = &v1beta1.AutoNodeStatus{State: state}
 			g.Expect(management.Status().Update(t.Context(), blue)).To(Succeed())
 		}
@@ -329,16 +309,6 @@ func TestApprover(t *testing.T) {
 		undecided(t, three)
 		issue(t, one)
 		expect(t, three, yes, v1beta1.NodeIdentityConfirmedReason)
-	})
-
-	t.Run("When a node makes two requests before anyone can decide, its later request should be approved", func(t *testing.T) {
-		machine := newMachine(t, newClaim(t, "web-10"), "abcdef")
-		one := send(t, "web-10-1", servingOf("web-10", "10.0.0.10"))
-		undecided(t, one)
-		two := send(t, "web-10-2", servingOf("web-10", "10.0.0.10"))
-		setAddresses(t, machine, clusterv1.MachineAddress{Type: clusterv1.MachineInternalIP, Address: "10.0.0.10"})
-		expect(t, two, yes, v1beta1.NodeIdentityConfirmedReason)
-		expect(t, one, no, v1beta1.RequestSupersededReason)
 	})
 
 	t.Run("When an earlier machine's node had the name, the next one should get its own first certificate, once", func(t *testing.T) {

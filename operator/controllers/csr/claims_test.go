@@ -10,10 +10,9 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	clusterv1 "sigs.k8s.io/cluster-api/api/core/v1beta2"
-	"sigs.k8s.io/controller-runtime/pkg/client"
-	karpv1 "sigs.k8s.io/karpenter/pkg/apis/v1"
 
 	"github.com/autonode-io/autonode/api/karpenter/v1alpha1"
+	"github.com/autonode-io/autonode/internal/scopetest"
 )
 
 // TestClaims is a machine whose root reports addresses of its choice, as guest tools let it.
@@ -59,15 +58,12 @@ func TestClaims(t *testing.T) {
 		g.Expect(s.guest.Create(t.Context(), &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: "web-1"}})).To(Succeed())
 		claimant := machineOf("claimant", "10.0.0.66", "web-1")
 		g.Expect(s.management.Create(t.Context(), &claimant)).To(Succeed())
-		claim := partyOf("claimant").claim
-		claim.Spec.NodeClassRef = &karpv1.NodeClassReference{Group: v1alpha1.Group, Kind: v1alpha1.Kind, Name: "default"}
-		g.Expect(s.guest.Create(t.Context(), claim)).To(Succeed())
+		g.Expect(s.guest.Create(t.Context(), partyOf("claimant").claim)).To(Succeed())
 		for request, want := range map[string]certificatesv1.RequestConditionType{
 			"victim": certificatesv1.CertificateApproved, "claim": certificatesv1.CertificateDenied,
 		} {
 			s.reconcile(t, request)
-			read := &certificatesv1.CertificateSigningRequest{}
-			g.Expect(s.guest.Get(t.Context(), client.ObjectKey{Name: request}, read)).To(Succeed())
+			read := scopetest.Get(t.Context(), g, s.guest, "", request, &certificatesv1.CertificateSigningRequest{})
 			g.Expect(read.Status.Conditions).To(ConsistOf(HaveField("Type", want)), request)
 		}
 	})

@@ -22,6 +22,7 @@ func FuzzRequest(f *testing.F) {
 	add(renewal("web-1"))
 	add(servingOf("web-1", "10.0.0.1", "web-1"))
 	add(first("web-1").but(func(a *ask) { a.content.EmailAddresses = []string{"a@example.com"} }))
+	add(servingOf("web-1", "10.0.0.1").but(func(a *ask) { a.content.EmailAddresses = []string{strings.Repeat("x", 5000)} }))
 	f.Add([]byte("-----BEGIN CERTIFICATE REQUEST-----\n-----END CERTIFICATE REQUEST-----"), servingSigner, "system:node:", "")
 	f.Add(bytes.Repeat([]byte{'A'}, 2*maxRequestBytes), clientSigner, tokenUser, "system:bootstrappers")
 	usages := map[string][]certificatesv1.KeyUsage{

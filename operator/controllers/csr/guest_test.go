@@ -12,6 +12,7 @@ import (
 	. "github.com/onsi/gomega"
 	certificatesv1 "k8s.io/api/certificates/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/client-go/rest"
 	"k8s.io/client-go/tools/events"
@@ -23,7 +24,6 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client/interceptor"
 	"sigs.k8s.io/controller-runtime/pkg/event"
 	"sigs.k8s.io/controller-runtime/pkg/reconcile"
-	karpv1 "sigs.k8s.io/karpenter/pkg/apis/v1"
 
 	"github.com/autonode-io/autonode/api/v1beta1"
 	"github.com/autonode-io/autonode/internal/scopetest"
@@ -67,6 +67,13 @@ func (s *staged) Of(context.Context, *v1beta1.HostedCluster) (*scope.Guest, time
 	return &scope.Guest{Cached: s.guest, Live: live, Config: &rest.Config{Host: "https://guest.example"}}, 0, nil
 }
 
+// indexed is a store with the indexes of the caches.
+func indexed(scheme *runtime.Scheme) *fake.ClientBuilder {
+	return fake.NewClientBuilder().WithScheme(scheme).
+		WithIndex(&certificatesv1.CertificateSigningRequest{}, requestIndex, indexRequest).
+		WithIndex(&clusterv1.Machine{}, nodeNameIndex, nodeNames(nil)).WithIndex(&clusterv1.Machine{}, addressIndex, addresses).WithIndex(&clusterv1.Machine{}, tokenIndex, tokens)
+}
+
 // stage has the requests for the node web-1, and its Machine, which has no address yet.
 func stage(t *testing.T, requests ...*certificatesv1.CertificateSigningRequest) *staged {
 	t.Helper()
@@ -74,9 +81,8 @@ func stage(t *testing.T, requests ...*certificatesv1.CertificateSigningRequest) 
 	scheme, err := scopetest.Scheme()
 	g.Expect(err).NotTo(HaveOccurred())
 	machine := machineOf("web-1")
-	claim := partyOf("web-1").claim
 	s := &staged{clock: clocktesting.NewFakePassiveClock(now), listed: func() {}}
-	s.management = fake.NewClientBuilder().WithScheme(scheme).WithStatusSubresource(&clusterv1.Machine{}).WithIndex(&clusterv1.Machine{}, nodeNameIndex, nodeNames(nil)).WithIndex(&clusterv1.Machine{}, addressIndex, addresses).WithIndex(&clusterv1.Machine{}, tokenIndex, tokens).WithObjects(
+	s.management = indexed(scheme).WithStatusSubresource(&clusterv1.Machine{}).WithObjects(
 		&v1beta1.HostedCluster{ObjectMeta: metav1.ObjectMeta{Namespace: "clusters", Name: "blue"}},
 		&clusterv1.Cluster{ObjectMeta: metav1.ObjectMeta{Namespace: "clusters-blue", Name: "blue"}},
 		&machine,
@@ -89,10 +95,7 @@ func stage(t *testing.T, requests ...*certificatesv1.CertificateSigningRequest) 
 			return err
 		},
 	}).Build()
-	inGuest := fake.NewClientBuilder().WithScheme(scheme).WithIndex(&certificatesv1.CertificateSigningRequest{}, requestIndex, indexRequest).
-		WithObjects(&karpv1.NodeClaim{ObjectMeta: metav1.ObjectMeta{Name: claim.Name, UID: claim.UID}, Spec: karpv1.NodeClaimSpec{
-			NodeClassRef: &karpv1.NodeClassReference{Group: "karpenter.cluster.x-k8s.io", Kind: "ClusterAPINodeClass", Name: "default"},
-		}})
+	inGuest := indexed(scheme).WithObjects(partyOf("web-1").claim)
 	for _, request := range requests {
 		inGuest = inGuest.WithObjects(request)
 	}

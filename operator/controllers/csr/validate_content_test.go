@@ -104,9 +104,5 @@ func TestValidateUsages(t *testing.T) {
 			ask:    servingOf("web-1", "10.0.0.1").but(func(a *ask) { a.usages = first("web-1").usages }),
 			inputs: both(), want: denied, reason: v1beta1.UsageMismatchReason,
 		},
-		"When a certificate is to sign others (usages), it should be denied": {
-			ask:    first("web-1").but(func(a *ask) { a.usages = append(a.usages, certificatesv1.UsageCertSign) }),
-			inputs: only(), want: denied, reason: v1beta1.UsageMismatchReason,
-		},
 	})
 }

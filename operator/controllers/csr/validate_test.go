@@ -10,7 +10,6 @@ import (
 	"crypto/x509/pkix"
 	"encoding/pem"
 	"net"
-	"strings"
 	"testing"
 	"time"
 
@@ -19,10 +18,10 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
 	clusterv1 "sigs.k8s.io/cluster-api/api/core/v1beta2"
-	karpv1 "sigs.k8s.io/karpenter/pkg/apis/v1"
 
 	"github.com/autonode-io/autonode/api/karpenter/v1alpha1"
 	"github.com/autonode-io/autonode/api/v1beta1"
+	"github.com/autonode-io/autonode/internal/scopetest"
 )
 
 const (
@@ -133,8 +132,8 @@ func machineOf(name string, addresses ...string) clusterv1.Machine {
 }
 
 func partyOf(name string, addresses ...string) party {
-	claim := &karpv1.NodeClaim{}
-	claim.Name, claim.UID = name, types.UID("uid-of-"+name)
+	claim := scopetest.NodeClaim(name)
+	claim.UID = types.UID("uid-of-" + name)
 	return party{machines: []clusterv1.Machine{machineOf(name, addresses...)}, claim: claim}
 }
 
@@ -143,6 +142,14 @@ func (p party) with(tokenID string) party {
 	p.machines[0].Annotations = map[string]string{v1alpha1.BootstrapTokenIDAnnotation: tokenID}
 	return p
 }
+
+func (i inputs) but(change func(*inputs)) inputs {
+	change(&i)
+	return i
+}
+
+// deleting marks the subject's Machine as being deleted.
+func deleting(i *inputs) { i.subject.machines[0].DeletionTimestamp = &metav1.Time{Time: now} }
 
 // validation is a request with its inputs, and the expected decision.
 type validation struct {
@@ -244,15 +251,6 @@ func TestValidateDecidesNothing(t *testing.T) {
 			ask: servingOf("web-1", "10.0.0.1"), inputs: inputs{requester: partyOf("web-1"), subject: partyOf("web-1")},
 			want: waiting, reason: "AddressesUnknown", message: "Machine web-1 has no IP address yet",
 		},
-	})
-}
-
-func TestValidateMessage(t *testing.T) {
-	t.Run("When the requester's words are many, the message should not be", func(t *testing.T) {
-		g := NewWithT(t)
-		got := validate(verifiedRequest(servingOf("web-1", "10.0.0.1").but(func(a *ask) { a.content.EmailAddresses = []string{strings.Repeat("x", 5000)} }).object(t)), both(), now)
-		g.Expect(got.action).To(Equal(denied))
-		g.Expect(len(got.message)).To(BeNumerically("<", 1024))
 	})
 }
 

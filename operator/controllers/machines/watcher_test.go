@@ -29,9 +29,7 @@ func TestMain(m *testing.M) { os.Exit(scopetest.Run(m, &clusters)) }
 
 func TestWatcher(t *testing.T) {
 	g := NewWithT(t)
-	ctx, management := t.Context(), clusters.Management.Client
-	s, err := clusters.NewScope(ctx, "burst")
-	g.Expect(err).NotTo(HaveOccurred())
+	ctx, management, s := t.Context(), clusters.Management.Client, clusters.NewScope(t, "burst")
 	var waiting []*clusterv1.Machine
 	for i := range 12 {
 		name := fmt.Sprintf("general-%d", i)

@@ -108,9 +108,7 @@ func create(ctx context.Context, g Gomega, name, shard string) *v1beta1.HostedCl
 }
 
 func get(ctx context.Context, g Gomega, name string) *v1beta1.HostedCluster {
-	hostedCluster := &v1beta1.HostedCluster{}
-	g.Expect(clusters.Management.Client.Get(ctx, client.ObjectKey{Namespace: namespace, Name: name}, hostedCluster)).To(Succeed())
-	return hostedCluster
+	return scopetest.Get(ctx, g, clusters.Management.Client, namespace, name, &v1beta1.HostedCluster{})
 }
 
 func relabel(ctx context.Context, g Gomega, name, shard string) {

@@ -11,7 +11,6 @@ import (
 	"time"
 
 	. "github.com/onsi/gomega"
-	authenticationv1 "k8s.io/api/authentication/v1"
 	authorizationv1 "k8s.io/api/authorization/v1"
 	corev1 "k8s.io/api/core/v1"
 	clocktesting "k8s.io/utils/clock/testing"
@@ -25,31 +24,23 @@ const awsToken = "aws-token"
 
 // TestAudience has a provider that needs a token for another audience than the guest.
 func TestAudience(t *testing.T) {
-	g := NewWithT(t)
-	ctx, management := t.Context(), clusters.Management.Client
-	s, err := clusters.NewScope(ctx, "audience")
-	g.Expect(err).NotTo(HaveOccurred())
+	ctx, management, s := t.Context(), clusters.Management.Client, clusters.NewScope(t, "audience")
 	s.Profile, s.HostedCluster.Spec.AutoNode = aws.New(), scopetest.AWS()
 	clock := clocktesting.NewFakePassiveClock(time.Now())
 	step := newAccess(clock, 30*time.Minute)
-	reconcile := func(g Gomega) time.Duration {
-		result, err := step.Reconcile(ctx, s)
-		g.Expect(err).NotTo(HaveOccurred())
-		return result.RequeueAfter
-	}
 	secret := func(g Gomega) *corev1.Secret { return secretOf(ctx, g, s) }
 	token := func(g Gomega, key string) string { return string(secret(g).Data[key]) }
 
 	t.Run("When the provider requires a token for AWS, it should make one that is for AWS alone, beside the guest's", func(t *testing.T) {
 		g := NewWithT(t)
-		g.Expect(reconcile(g)).To(BeNumerically("<=", 20*time.Minute))
+		g.Expect(scopetest.Reconcile(t, step, s).RequeueAfter).To(BeNumerically("<=", 20*time.Minute))
 		g.Expect(claimsOf(g, token(g, awsToken))).To(And(
 			HaveKeyWithValue("aud", ConsistOf("sts.amazonaws.com")), HaveKeyWithValue("sub", "system:serviceaccount:kube-system:karpenter"),
 		))
 		g.Expect(user(ctx, g, token(g, access.TokenKey))).To(Equal("system:serviceaccount:kube-system:karpenter"))
 		g.Expect(user(ctx, g, token(g, awsToken))).To(BeEmpty(), "the guest's API server isn't who it is for")
-		g.Expect(userFor(ctx, g, token(g, awsToken), "sts.amazonaws.com")).To(Equal("system:serviceaccount:kube-system:karpenter"))
-		g.Expect(userFor(ctx, g, token(g, access.TokenKey), "sts.amazonaws.com")).To(BeEmpty())
+		g.Expect(user(ctx, g, token(g, awsToken), "sts.amazonaws.com")).To(Equal("system:serviceaccount:kube-system:karpenter"))
+		g.Expect(user(ctx, g, token(g, access.TokenKey), "sts.amazonaws.com")).To(BeEmpty())
 		g.Expect(string(secret(g).Data[access.KubeconfigKey])).NotTo(ContainSubstring(awsToken))
 	})
 
@@ -57,15 +48,15 @@ func TestAudience(t *testing.T) {
 		g := NewWithT(t)
 		before := secret(g)
 		clock.SetTime(clock.Now().Add(19 * time.Minute))
-		reconcile(g)
+		scopetest.Reconcile(t, step, s)
 		g.Expect(secret(g).Data).To(Equal(before.Data))
 		clock.SetTime(clock.Now().Add(2 * time.Minute))
-		reconcile(g)
+		scopetest.Reconcile(t, step, s)
 		for _, key := range []string{access.TokenKey, awsToken} {
 			g.Expect(secret(g).Data[key]).NotTo(Equal(before.Data[key]), key)
 		}
 		clock.SetTime(time.Now())
-		reconcile(g) // which sees that a clock was set
+		scopetest.Reconcile(t, step, s) // which sees that a clock was set
 	})
 
 	for name, change := range map[string]func(*corev1.Secret){
@@ -80,16 +71,13 @@ func TestAudience(t *testing.T) {
 			edited := secret(g)
 			change(edited)
 			g.Expect(management.Update(ctx, edited)).To(Succeed())
-			reconcile(g)
-			g.Expect(userFor(ctx, g, token(g, awsToken), "sts.amazonaws.com")).To(Equal("system:serviceaccount:kube-system:karpenter"))
+			scopetest.Reconcile(t, step, s)
+			g.Expect(user(ctx, g, token(g, awsToken), "sts.amazonaws.com")).To(Equal("system:serviceaccount:kube-system:karpenter"))
 			g.Expect(token(g, access.TokenKey)).To(Equal(before))
 		})
 	}
 
-	for _, ask := range []struct {
-		verb, group, resource, name, namespace string
-		want                                   bool
-	}{
+	expectAccess(t, "Karpenter for AWS", []ask{
 		{"create", "karpenter.sh", "nodeclaims", "", "", true},
 		{"watch", "karpenter.k8s.aws", "ec2nodeclasses", "", "", true},
 		{"patch", "karpenter.k8s.aws", "ec2nodeclasses/status", "", "", true},
@@ -102,17 +90,7 @@ func TestAudience(t *testing.T) {
 		{"get", "karpenter.cluster.x-k8s.io", "clusterapinodeclasses", "", "", false},
 		{"get", "", "secrets", "", "kube-system", false},
 		{"create", "", "serviceaccounts/token", "karpenter", "kube-system", false},
-	} {
-		verb := "refuse"
-		if ask.want {
-			verb = "allow"
-		}
-		t.Run("When Karpenter for AWS tries to "+ask.verb+" "+ask.resource+" "+ask.name+" in "+ask.namespace+", the guest should "+verb+" it", func(t *testing.T) {
-			NewWithT(t).Eventually(func(g Gomega) {
-				g.Expect(allowed(ctx, g, ask.verb, ask.group, ask.resource, ask.name, ask.namespace)).To(Equal(ask.want))
-			}).Should(Succeed())
-		})
-	}
+	})
 
 	t.Run("When AutoNode is turned off, it should take the right to launch nodes, and give it back when it is turned on again", func(t *testing.T) {
 		g := NewWithT(t)
@@ -120,12 +98,12 @@ func TestAudience(t *testing.T) {
 			return func(g Gomega) bool { return allowed(ctx, g, verb, "karpenter.sh", "nodeclaims", "", "") }
 		}
 		s.HostedCluster.Spec.AutoNode = nil
-		reconcile(g)
+		scopetest.Reconcile(t, step, s)
 		g.Eventually(may("create")).Should(BeFalse())
 		g.Expect(may("delete")(g)).To(BeTrue())
 		g.Expect(may("patch")(g)).To(BeTrue())
 		s.HostedCluster.Spec.AutoNode = scopetest.AWS()
-		reconcile(g)
+		scopetest.Reconcile(t, step, s)
 		g.Eventually(may("create")).Should(BeTrue())
 	})
 }
@@ -140,11 +118,23 @@ func claimsOf(g Gomega, token string) map[string]any {
 	return claims
 }
 
-// userFor queries the guest whose token it is, on behalf of an audience.
-func userFor(ctx context.Context, g Gomega, token, audience string) string {
-	review := &authenticationv1.TokenReview{Spec: authenticationv1.TokenReviewSpec{Token: token, Audiences: []string{audience}}}
-	g.Expect(clusters.Guest.Client.Create(ctx, review)).To(Succeed())
-	return review.Status.User.Username
+// ask is a question to the guest of what Karpenter may do.
+type ask struct {
+	verb, group, resource, name, namespace string // resource/subresource
+	want                                   bool
+}
+
+// expectAccess asks each in a subtest: a role is in force a moment after it was made.
+func expectAccess(t *testing.T, who string, asks []ask) {
+	t.Helper()
+	for _, ask := range asks {
+		verb := map[bool]string{false: "refuse", true: "allow"}[ask.want]
+		t.Run("When "+who+" tries to "+ask.verb+" "+ask.resource+" "+ask.name+" in "+ask.namespace+", the guest should "+verb+" it", func(t *testing.T) {
+			NewWithT(t).Eventually(func(g Gomega) {
+				g.Expect(allowed(t.Context(), g, ask.verb, ask.group, ask.resource, ask.name, ask.namespace)).To(Equal(ask.want))
+			}).Should(Succeed())
+		})
+	}
 }
 
 // allowed checks with the guest what Karpenter may do.

@@ -14,7 +14,6 @@ import (
 	apiextensionsv1 "k8s.io/apiextensions-apiserver/pkg/apis/apiextensions/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-	"k8s.io/utils/ptr"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/autonode-io/autonode/assets/crds"
@@ -35,10 +34,7 @@ var names = []string{
 }
 
 func TestDefinitions(t *testing.T) {
-	g := NewWithT(t)
-	ctx := t.Context()
-	s, err := clusters.NewScope(ctx, "crd")
-	g.Expect(err).NotTo(HaveOccurred())
+	g, ctx, s := NewWithT(t), t.Context(), clusters.NewScope(t, "crd")
 	step := crd.New(crd.Config{Apply: apply.New()})
 	settles := func(g Gomega) {
 		g.Eventually(reconcile(ctx, step, s)).Should(Equal(scope.Result{}))
@@ -49,16 +45,13 @@ func TestDefinitions(t *testing.T) {
 		for _, name := range names {
 			definition := &apiextensionsv1.CustomResourceDefinition{ObjectMeta: metav1.ObjectMeta{Name: name}}
 			g.Expect(client.IgnoreNotFound(clusters.Guest.Client.Delete(ctx, definition))).To(Succeed())
-			g.Expect(apierrors.IsNotFound(clusters.Guest.Client.Get(ctx, client.ObjectKey{Name: name}, definition))).To(BeTrue(), name)
+			scopetest.ExpectGone(ctx, g, clusters.Guest.Client, definition)
 		}
 	}).Should(Succeed())
 
 	t.Run("When the guest has no definitions, it should apply them and wait until they are established", func(t *testing.T) {
 		g := NewWithT(t)
-		result, err := step.Reconcile(ctx, s)
-		g.Expect(err).NotTo(HaveOccurred())
-		g.Expect(result.Wait).To(BeTrue())
-		g.Expect(result.Message).To(Equal("the guest is to establish " + strings.Join(names, ", ")))
+		g.Expect(scopetest.Reconcile(t, step, s)).To(Equal(scope.Result{Wait: true, Message: "the guest is to establish " + strings.Join(names, ", ")}))
 		settles(g)
 		for _, name := range names {
 			definition := get(ctx, g, name)
@@ -89,32 +82,6 @@ func TestDefinitions(t *testing.T) {
 
 	t.Run("Deletion", func(t *testing.T) { testDeletion(t, step, s, settles) })
 
-	t.Run("When the guest stores a version that the payload doesn't define, it should leave the definition alone and wait", func(t *testing.T) {
-		g := NewWithT(t)
-		definition := get(ctx, g, names[2])
-		before := client.MergeFrom(definition.DeepCopy())
-		newer := definition.Spec.Versions[0].DeepCopy()
-		newer.Name, newer.Storage = "v9", false
-		definition.Spec.Versions = append(definition.Spec.Versions, *newer)
-		g.Expect(clusters.Guest.Client.Patch(ctx, definition, before)).To(Succeed())
-		before = client.MergeFrom(definition.DeepCopy())
-		definition.Status.StoredVersions = append(definition.Status.StoredVersions, "v9")
-		g.Expect(clusters.Guest.Client.Status().Patch(ctx, definition, before)).To(Succeed())
-
-		result, err := step.Reconcile(ctx, s)
-		g.Expect(err).NotTo(HaveOccurred())
-		g.Expect(result).To(Equal(scope.Result{Wait: true, Message: "CustomResourceDefinition nodeoverlays.karpenter.sh in the guest stores v9, " +
-			"which the release doesn't define; choose one that does"}))
-		g.Expect(get(ctx, g, names[2]).Spec.Versions).To(HaveLen(2))
-
-		definition = get(ctx, g, names[2])
-		before = client.MergeFrom(definition.DeepCopy())
-		definition.Status.StoredVersions = []string{definition.Spec.Versions[0].Name}
-		g.Expect(clusters.Guest.Client.Status().Patch(ctx, definition, before)).To(Succeed())
-		settles(g)
-		g.Expect(get(ctx, g, names[2]).Spec.Versions).To(HaveLen(1))
-	})
-
 	t.Run("When the payload ships a definition, it should win over the embedded one and stay unchanged itself", func(t *testing.T) {
 		g := NewWithT(t)
 		embedded, err := crds.Embedded()
@@ -123,12 +90,7 @@ func TestDefinitions(t *testing.T) {
 		shipped.Spec.Versions[0].AdditionalPrinterColumns = append(shipped.Spec.Versions[0].AdditionalPrinterColumns,
 			apiextensionsv1.CustomResourceColumnDefinition{Name: "Shipped", Type: "string", JSONPath: ".spec.weight"})
 		before := shipped.DeepCopy()
-		upgraded := *s
-		upgraded.Karpenter.CRDs = []*apiextensionsv1.CustomResourceDefinition{shipped}
-		release := *s.Release
-		release.Digest = "sha256:1364"
-		upgraded.Release = &release
-		g.Eventually(reconcile(ctx, step, &upgraded)).Should(Equal(scope.Result{}))
+		g.Eventually(reconcile(ctx, step, shipping(s, "sha256:1364", shipped))).Should(Equal(scope.Result{}))
 
 		g.Expect(cmp.Diff(before, shipped)).To(BeEmpty())
 		columns := get(ctx, g, shipped.Name).Spec.Versions[0].AdditionalPrinterColumns
@@ -156,28 +118,11 @@ func TestDefinitions(t *testing.T) {
 
 	t.Run("When a definition was there before the operator, it should be kept up to date but not count as created", func(t *testing.T) {
 		g := NewWithT(t)
-		definition := &apiextensionsv1.CustomResourceDefinition{
-			ObjectMeta: metav1.ObjectMeta{Name: "buffers.example.com"},
-			Spec: apiextensionsv1.CustomResourceDefinitionSpec{
-				Group: "example.com", Scope: apiextensionsv1.ClusterScoped,
-				Names: apiextensionsv1.CustomResourceDefinitionNames{Kind: "Buffer", ListKind: "BufferList", Plural: "buffers", Singular: "buffer"},
-				Versions: []apiextensionsv1.CustomResourceDefinitionVersion{{
-					Name: "v1", Served: true, Storage: true,
-					Schema: &apiextensionsv1.CustomResourceValidation{
-						OpenAPIV3Schema: &apiextensionsv1.JSONSchemaProps{Type: "object", XPreserveUnknownFields: ptr.To(true)},
-					},
-				}},
-			},
-		}
+		definition := scopetest.Definition("example.com", "Buffer", "buffers", "v1")
 		shipped := definition.DeepCopy()
 		g.Expect(clusters.Guest.Client.Create(ctx, definition)).To(Succeed())
 		shipped.Spec.Names.ShortNames = []string{"buf"}
-		with := *s
-		with.Karpenter.CRDs = []*apiextensionsv1.CustomResourceDefinition{shipped}
-		release := *s.Release
-		release.Digest = "sha256:1365"
-		with.Release = &release
-		g.Eventually(reconcile(ctx, step, &with)).Should(Equal(scope.Result{}))
+		g.Eventually(reconcile(ctx, step, shipping(s, "sha256:1365", shipped))).Should(Equal(scope.Result{}))
 		live := get(ctx, g, definition.Name)
 		g.Expect(live.Spec.Names.ShortNames).To(ConsistOf("buf"))
 		g.Expect(live.Annotations).NotTo(HaveKey(crd.CreatedAnnotation))
@@ -186,7 +131,6 @@ func TestDefinitions(t *testing.T) {
 	t.Run("Downgrade", testDowngrade) // not a test of its own, which could come first: the guest has no definitions in the beginning
 }
 
-// testDowngrade has a payload's definition that has v1beta1 and v1, in a guest that has stored v1.
 func testDeletion(t *testing.T, step *crd.Definitions, s *scope.Scope, settles func(Gomega)) {
 	ctx := t.Context()
 	t.Run("When a person deletes a definition, it should come back", func(t *testing.T) {
@@ -208,9 +152,7 @@ func testDeletion(t *testing.T, step *crd.Definitions, s *scope.Scope, settles f
 		g.Expect(clusters.Guest.Client.Patch(ctx, definition, before)).To(Succeed())
 		g.Expect(clusters.Guest.Client.Delete(ctx, definition.DeepCopy())).To(Succeed())
 		for range 5 {
-			result, err := step.Reconcile(ctx, s)
-			g.Expect(err).NotTo(HaveOccurred())
-			g.Expect(result).To(Equal(scope.Result{Wait: true, Message: "the guest is to establish " + names[2]}))
+			g.Expect(scopetest.Reconcile(t, step, s)).To(Equal(scope.Result{Wait: true, Message: "the guest is to establish " + names[2]}))
 			g.Expect(get(ctx, g, names[2]).Spec.Versions[0].AdditionalPrinterColumns).To(BeEmpty())
 		}
 		g.Eventually(func() error {
@@ -224,30 +166,19 @@ func testDeletion(t *testing.T, step *crd.Definitions, s *scope.Scope, settles f
 	})
 }
 
+// testDowngrade has a payload's definition that has v1beta1 and v1, in a guest that has stored v1.
 func testDowngrade(t *testing.T) {
-	g := NewWithT(t)
-	ctx := t.Context()
-	s, err := clusters.NewScope(ctx, "downgrade")
-	g.Expect(err).NotTo(HaveOccurred())
+	g, ctx, s := NewWithT(t), t.Context(), clusters.NewScope(t, "downgrade")
 	step := crd.New(crd.Config{Apply: apply.New()})
 	with := func(digest string, versions ...apiextensionsv1.CustomResourceDefinitionVersion) *scope.Scope {
-		other := *s
-		release := *s.Release
-		release.Digest = digest
-		other.Release = &release
-		other.Karpenter.CRDs = []*apiextensionsv1.CustomResourceDefinition{{
-			ObjectMeta: metav1.ObjectMeta{Name: "things.example.com"},
-			Spec: apiextensionsv1.CustomResourceDefinitionSpec{
-				Group: "example.com", Scope: apiextensionsv1.ClusterScoped, Versions: versions,
-				Names: apiextensionsv1.CustomResourceDefinitionNames{Kind: "Thing", ListKind: "ThingList", Plural: "things", Singular: "thing"},
-			},
-		}}
-		return &other
+		definition := scopetest.Definition("example.com", "Thing", "things", "v1")
+		definition.Spec.Versions = versions
+		return shipping(s, digest, definition)
 	}
 	version := func(name string, storage bool) apiextensionsv1.CustomResourceDefinitionVersion {
-		return apiextensionsv1.CustomResourceDefinitionVersion{Name: name, Served: true, Storage: storage, Schema: &apiextensionsv1.CustomResourceValidation{
-			OpenAPIV3Schema: &apiextensionsv1.JSONSchemaProps{Type: "object", XPreserveUnknownFields: ptr.To(true)},
-		}}
+		version := scopetest.Definition("example.com", "Thing", "things", name).Spec.Versions[0]
+		version.Storage = storage
+		return version
 	}
 	storage := func(g Gomega) (name string) {
 		for _, version := range get(ctx, g, "things.example.com").Spec.Versions {
@@ -279,9 +210,10 @@ func testDowngrade(t *testing.T) {
 		g := NewWithT(t)
 		stored, err := crd.StoredBeyond(ctx, older, older.Karpenter.CRDs)
 		g.Expect(err).NotTo(HaveOccurred())
-		g.Expect(stored).To(ConsistOf("CustomResourceDefinition things.example.com in the guest stores v1, which the release doesn't define; choose one that does"))
+		const message = "CustomResourceDefinition things.example.com in the guest stores v1, which the release doesn't define; choose one that does"
+		g.Expect(stored).To(ConsistOf(message))
 		before := get(ctx, g, "things.example.com").ResourceVersion
-		g.Expect(reconcile(ctx, step, older)(g).Wait).To(BeTrue())
+		g.Expect(scopetest.Reconcile(t, step, older)).To(Equal(scope.Result{Wait: true, Message: message}))
 		g.Expect(get(ctx, g, "things.example.com").ResourceVersion).To(Equal(before))
 	})
 
@@ -299,6 +231,14 @@ func testDowngrade(t *testing.T) {
 	})
 }
 
+// shipping is a scope whose payload, of another digest, ships these definitions.
+func shipping(s *scope.Scope, digest string, definitions ...*apiextensionsv1.CustomResourceDefinition) *scope.Scope {
+	other, release := *s, *s.Release
+	release.Digest = digest
+	other.Release, other.Karpenter.CRDs = &release, definitions
+	return &other
+}
+
 func reconcile(ctx context.Context, step scope.Step, s *scope.Scope) func(Gomega) scope.Result {
 	return func(g Gomega) scope.Result {
 		result, err := step.Reconcile(ctx, s)
@@ -308,9 +248,7 @@ func reconcile(ctx context.Context, step scope.Step, s *scope.Scope) func(Gomega
 }
 
 func get(ctx context.Context, g Gomega, name string) *apiextensionsv1.CustomResourceDefinition {
-	definition := &apiextensionsv1.CustomResourceDefinition{}
-	g.Expect(clusters.Guest.Client.Get(ctx, client.ObjectKey{Name: name}, definition)).To(Succeed())
-	return definition
+	return scopetest.Get(ctx, g, clusters.Guest.Client, "", name, &apiextensionsv1.CustomResourceDefinition{})
 }
 
 func established(definition *apiextensionsv1.CustomResourceDefinition) bool {

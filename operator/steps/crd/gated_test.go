@@ -10,7 +10,6 @@ import (
 	appsv1 "k8s.io/api/apps/v1"
 	corev1 "k8s.io/api/core/v1"
 	apiextensionsv1 "k8s.io/apiextensions-apiserver/pkg/apis/apiextensions/v1"
-	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	clocktesting "k8s.io/utils/clock/testing"
@@ -69,9 +68,7 @@ func autoscalers(version string) *apiextensionsv1.CustomResourceDefinition {
 }
 
 func TestGated(t *testing.T) {
-	s, err := clusters.NewScope(t.Context(), "gated")
-	NewWithT(t).Expect(err).NotTo(HaveOccurred())
-	guest := clusters.Guest.Client
+	s, guest := clusters.NewScope(t, "gated"), clusters.Guest.Client
 	buffers := func() *apiextensionsv1.CustomResourceDefinition {
 		return &apiextensionsv1.CustomResourceDefinition{ObjectMeta: metav1.ObjectMeta{Name: crds.CapacityBuffer}}
 	}
@@ -79,7 +76,7 @@ func TestGated(t *testing.T) {
 		t.Helper()
 		NewWithT(t).Eventually(func(g Gomega) {
 			g.Expect(client.IgnoreNotFound(guest.Delete(t.Context(), buffers()))).To(Succeed())
-			g.Expect(apierrors.IsNotFound(guest.Get(t.Context(), client.ObjectKey{Name: crds.CapacityBuffer}, buffers()))).To(BeTrue())
+			scopetest.ExpectGone(t.Context(), g, guest, buffers())
 		}).Should(Succeed())
 	}
 	on := newGated(s, map[string]bool{featuregate.CapacityBuffer: true})
@@ -90,7 +87,7 @@ func TestGated(t *testing.T) {
 		off := newGated(s, map[string]bool{featuregate.CapacityBuffer: false, "SpotToSpotConsolidation": true})
 		g.Expect(off.settle(t)).To(BeZero())
 		g.Expect(s.FeatureGates.Set).To(Equal(map[string]bool{featuregate.CapacityBuffer: false, "SpotToSpotConsolidation": true}))
-		g.Expect(apierrors.IsNotFound(guest.Get(t.Context(), client.ObjectKey{Name: crds.CapacityBuffer}, buffers()))).To(BeTrue())
+		scopetest.ExpectGone(t.Context(), g, guest, buffers())
 		g.Expect(off.accepted()).To(BeNil())
 	})
 
@@ -183,8 +180,7 @@ func TestGated(t *testing.T) {
 		draining.HostedCluster = s.HostedCluster.DeepCopy()
 		draining.HostedCluster.Spec.AutoNode = nil
 		for _, in := range []*scope.Scope{s, &draining} {
-			_, err := newGated(in, nil).gates.Reconcile(t.Context(), in)
-			g.Expect(err).NotTo(HaveOccurred())
+			scopetest.Reconcile(t, newGated(in, nil).gates, in)
 			g.Expect(in.FeatureGates.InUse).To(HaveKey(featuregate.CapacityBuffer))
 			g.Expect(in.FeatureGates.Definitions).To(BeEmpty())
 		}
@@ -193,8 +189,7 @@ func TestGated(t *testing.T) {
 		finished.Status.FeatureGates = []string{featuregate.CapacityBuffer}
 		rolledBack := *s
 		rolledBack.Component = finished
-		_, err := newGated(&rolledBack, nil).gates.Reconcile(t.Context(), &rolledBack)
-		g.Expect(err).NotTo(HaveOccurred())
+		scopetest.Reconcile(t, newGated(&rolledBack, nil).gates, &rolledBack)
 		g.Expect(rolledBack.FeatureGates.InUse).To(HaveKey(featuregate.CapacityBuffer), "of the last complete rollout")
 	})
 	remove(t)

@@ -10,7 +10,6 @@ import (
 	. "github.com/onsi/gomega"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/utils/ptr"
-	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/autonode-io/autonode/api/karpenter/v1alpha1"
 	"github.com/autonode-io/autonode/internal/scopetest"
@@ -24,17 +23,10 @@ var clusters scopetest.Clusters
 func TestMain(m *testing.M) { os.Exit(scopetest.Run(m, &clusters)) }
 
 func TestNodeClass(t *testing.T) {
-	g := NewWithT(t)
-	ctx := t.Context()
-	g.Expect(clusters.InstallDefinitions()).To(Succeed())
-	s, err := clusters.NewScope(ctx, "nodeclass")
-	g.Expect(err).NotTo(HaveOccurred())
+	NewWithT(t).Expect(clusters.InstallDefinitions()).To(Succeed())
+	ctx, s := t.Context(), clusters.NewScope(t, "nodeclass")
 	step := nodeclass.New(nodeclass.Config{Apply: apply.New()})
-	reconcile := func(g Gomega) {
-		result, err := step.Reconcile(ctx, s)
-		g.Expect(err).NotTo(HaveOccurred())
-		g.Expect(result).To(Equal(scope.Result{}))
-	}
+	reconcile := func(g Gomega) { g.Expect(scopetest.Reconcile(t, step, s)).To(Equal(scope.Result{})) }
 
 	t.Run("When the guest has no default node class, it should make it, and admission should take it", func(t *testing.T) {
 		g := NewWithT(t)
@@ -93,10 +85,8 @@ func TestNodeClass(t *testing.T) {
 
 func TestRollout(t *testing.T) {
 	g := NewWithT(t)
-	ctx := t.Context()
 	g.Expect(clusters.InstallDefinitions()).To(Succeed())
-	s, err := clusters.NewScope(ctx, "nodeclass")
-	g.Expect(err).NotTo(HaveOccurred())
+	ctx, s := t.Context(), clusters.NewScope(t, "nodeclass")
 	step := nodeclass.New(nodeclass.Config{Apply: apply.New()})
 	theirs := &v1alpha1.ClusterAPINodeClass{ObjectMeta: metav1.ObjectMeta{Name: "theirs"}}
 	g.Expect(clusters.Guest.Client.Create(ctx, theirs)).To(Succeed())
@@ -109,21 +99,17 @@ func TestRollout(t *testing.T) {
 		t.Run(test.name, func(t *testing.T) {
 			g := NewWithT(t)
 			s.Rollout = test.rollout
-			_, err := step.Reconcile(ctx, s)
-			g.Expect(err).NotTo(HaveOccurred())
+			scopetest.Reconcile(t, step, s)
 			for _, name := range []string{v1alpha1.DefaultNodeClass, "theirs"} {
 				g.Expect(get(ctx, g, name).Annotations[v1alpha1.RolloutAnnotation]).To(Equal(test.want), name)
 			}
 			version := get(ctx, g, "theirs").ResourceVersion
-			_, err = step.Reconcile(ctx, s)
-			g.Expect(err).NotTo(HaveOccurred())
+			scopetest.Reconcile(t, step, s)
 			g.Expect(get(ctx, g, "theirs").ResourceVersion).To(Equal(version))
 		})
 	}
 }
 
 func get(ctx context.Context, g Gomega, name string) *v1alpha1.ClusterAPINodeClass {
-	class := &v1alpha1.ClusterAPINodeClass{}
-	g.Expect(clusters.Guest.Client.Get(ctx, client.ObjectKey{Name: name}, class)).To(Succeed())
-	return class
+	return scopetest.Get(ctx, g, clusters.Guest.Client, "", name, &v1alpha1.ClusterAPINodeClass{})
 }

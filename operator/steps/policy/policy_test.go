@@ -18,7 +18,6 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	rbacv1 "k8s.io/api/rbac/v1"
 	apiextensionsv1 "k8s.io/apiextensions-apiserver/pkg/apis/apiextensions/v1"
-	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/client-go/rest"
@@ -117,9 +116,7 @@ type guest struct {
 
 func setUp(ctx context.Context, t *testing.T) *guest {
 	t.Helper()
-	g := NewWithT(t)
-	s, err := clusters.NewScope(ctx, "policy")
-	g.Expect(err).NotTo(HaveOccurred())
+	g, s := NewWithT(t), clusters.NewScope(t, "policy")
 	s.HostedCluster.Spec.AutoNode = full()
 	s.Cluster.Spec.ControlPlaneEndpoint.Host = "blue.example"
 	applier := apply.New()
@@ -240,6 +237,7 @@ func (f *guest) turnsOnAgain(t *testing.T) {
 	g.Expect(admin.Get(ctx, client.ObjectKey{Name: "managed.autonode.io"}, object)).To(Succeed())
 	object.Spec.MatchConditions = append(object.Spec.MatchConditions, admissionregistrationv1.MatchCondition{Name: "never", Expression: "false"})
 	object.Spec.MatchConstraints.ExcludeResourceRules = []admissionregistrationv1.NamedRuleWithOperations{{RuleWithOperations: object.Spec.MatchConstraints.ResourceRules[0].RuleWithOperations}}
+	object.Spec.MatchConstraints.ObjectSelector = &metav1.LabelSelector{MatchLabels: map[string]string{"never": "true"}}
 	metav1.SetMetaDataAnnotation(&object.ObjectMeta, "note", "mine")
 	g.Expect(admin.Update(ctx, object)).To(Succeed())
 	binding := &admissionregistrationv1.ValidatingAdmissionPolicyBinding{}
@@ -251,6 +249,7 @@ func (f *guest) turnsOnAgain(t *testing.T) {
 	g.Expect(admin.Get(ctx, client.ObjectKeyFromObject(object), object)).To(Succeed())
 	g.Expect(object.Spec.MatchConditions).To(HaveLen(1))
 	g.Expect(object.Spec.MatchConstraints.ExcludeResourceRules).To(BeEmpty())
+	g.Expect(object.Spec.MatchConstraints.ObjectSelector.MatchLabels).NotTo(HaveKey("never"))
 	g.Expect(object.Annotations).To(HaveKeyWithValue("note", "mine"))
 	g.Expect(admin.Get(ctx, client.ObjectKeyFromObject(binding), binding)).To(Succeed())
 	g.Expect(binding.Spec.MatchResources).To(BeNil())
@@ -270,8 +269,7 @@ func (f *guest) followsOperator(t *testing.T) {
 	remove := deletion(&rbacv1.ClusterRole{ObjectMeta: metav1.ObjectMeta{Name: "autonode:karpenter"}})
 	// The test before has healed the policies, and an API server takes a moment to follow.
 	g.Eventually(func() error { return remove(ctx, operator) }).ShouldNot(Succeed())
-	_, err := f.policies.Reconcile(ctx, f.Scope)
-	g.Expect(err).NotTo(HaveOccurred())
+	scopetest.Reconcile(t, f.policies, f.Scope)
 	g.Eventually(func(g Gomega) { g.Expect(remove(ctx, operator)).To(Succeed()) }).Should(Succeed())
 	g.Expect(remove(ctx, clusters.Guest.Client)).To(MatchError(ContainSubstring("belongs to the platform")))
 }
@@ -292,8 +290,7 @@ func (f *guest) staysWhileDraining(t *testing.T) {
 	scopes := *f.Scope
 	scopes.Mode, scopes.HostedCluster = scope.Upkeep, f.HostedCluster.DeepCopy()
 	scopes.HostedCluster.Spec.AutoNode, scopes.Release = nil, nil
-	_, err := f.policies.Reconcile(ctx, &scopes)
-	g.Expect(err).NotTo(HaveOccurred())
+	scopetest.Reconcile(t, f.policies, &scopes)
 	g.Eventually(func(g Gomega) {
 		g.Expect(class("default", func(c *v1alpha1.ClusterAPINodeClass) { c.Spec.Bootstrap.ConfigTemplateRef.Name = "other" })(ctx, admin)).To(Succeed())
 	}).Should(Succeed(), "no policy decides it any more")
@@ -304,10 +301,8 @@ func (f *guest) staysWhileDraining(t *testing.T) {
 	object := &admissionregistrationv1.ValidatingAdmissionPolicy{ObjectMeta: metav1.ObjectMeta{Name: "tokens.autonode.io"}}
 	g.Expect(admin.Delete(ctx, object)).To(Succeed())
 	scopes.Component = nil
-	_, err = f.policies.Reconcile(ctx, &scopes)
-	g.Expect(err).NotTo(HaveOccurred())
-	g.Expect(apierrors.IsNotFound(admin.Get(ctx, client.ObjectKeyFromObject(object), object))).To(BeTrue())
+	scopetest.Reconcile(t, f.policies, &scopes)
+	scopetest.ExpectGone(ctx, g, admin, object)
 	scopes.Guest = nil
-	_, err = f.policies.Reconcile(ctx, &scopes)
-	g.Expect(err).NotTo(HaveOccurred())
+	scopetest.Reconcile(t, f.policies, &scopes)
 }

@@ -32,11 +32,9 @@ func (n naming) Create(ctx context.Context, object client.Object, options ...cli
 func TestUser(t *testing.T) {
 	for name, user := range map[string]string{"a name of a megabyte": strings.Repeat("x", 1<<20), "terminal escapes": "\x1b[2J"} {
 		t.Run("When a guest reports that the operator is "+name+", it should quote that, and render no policy with it", func(t *testing.T) {
-			g, ctx := NewWithT(t), t.Context()
-			s, err := clusters.NewScope(ctx, "named")
-			g.Expect(err).NotTo(HaveOccurred())
+			g, s := NewWithT(t), clusters.NewScope(t, "named")
 			s.Guest.Live = naming{s.Guest.Live, user}
-			_, err = policy.New(policy.Config{Apply: apply.New()}).Reconcile(ctx, s)
+			_, err := policy.New(policy.Config{Apply: apply.New()}).Reconcile(t.Context(), s)
 			g.Expect(err).To(MatchError(ContainSubstring("which isn't a name")))
 			g.Expect(len(err.Error())).To(BeNumerically("<", 500))
 			g.Expect(err.Error()).NotTo(ContainSubstring("\x1b"))

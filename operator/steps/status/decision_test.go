@@ -78,10 +78,20 @@ func empty() inventory {
 	return inventory{images: map[kind]provider.OlderImage{}, pools: map[string]*karpv1.NodePool{}, pinned: map[string]string{}, group: v1alpha1.Group}
 }
 
+// waits is the decision that some nodes are outdated, and why.
+func waits(outdated int32, reason, message string) decision {
+	return decision{outdated: outdated, status: metav1.ConditionFalse, reason: reason, message: message}
+}
+
+// fine is the decision that no node is.
+func fine(message string) decision {
+	return decision{status: metav1.ConditionTrue, reason: v1beta1.AsExpectedReason, message: message}
+}
+
 // decisionCase is what is decided of nodes that should run 1.36.3, at noon.
 type decisionCase struct {
 	inventory inventory
-	server    string
+	server    string // the API server's version, if it isn't that one
 	upgrade   scope.NodeUpgrade
 	want      decision
 }
@@ -92,6 +102,9 @@ func expectDecisions(t *testing.T, cases map[string]decisionCase) {
 	for name, c := range cases {
 		t.Run("When "+name+", it should say so", func(t *testing.T) {
 			g := NewWithT(t)
+			if c.server == "" {
+				c.server = "1.36.3"
+			}
 			got := decide(c.inventory, "1.36.3", c.server, c.upgrade, noon)
 			g.Expect(cmp.Diff(c.want, got, cmp.AllowUnexported(decision{}))).To(BeEmpty())
 		})
@@ -102,111 +115,94 @@ func TestDecision(t *testing.T) {
 	night := karpv1.Budget{Nodes: "0", Schedule: ptr.To("0 6 * * *"), Duration: &metav1.Duration{Duration: 12 * time.Hour}}
 	expectDecisions(t, map[string]decisionCase{
 		"there are no nodes": {
-			inventory: empty(), server: "1.36.3",
-			want: decision{status: metav1.ConditionTrue, reason: v1beta1.AsExpectedReason},
+			inventory: empty(),
+			want:      fine(""),
 		},
 		"all nodes run the payload's version": {
-			inventory: empty().with("general", "default", "v1.36.3", 3), server: "1.36.3",
-			want: decision{status: metav1.ConditionTrue, reason: v1beta1.AsExpectedReason, message: "all nodes run 1.36.3"},
+			inventory: empty().with("general", "default", "v1.36.3", 3),
+			want:      fine("all nodes run 1.36.3"),
 		},
 		"a distribution appends its build": {
-			inventory: empty().with("general", "default", "v1.36.3+0a1b2c", 1), server: "1.36.3",
-			want: decision{status: metav1.ConditionTrue, reason: v1beta1.AsExpectedReason, message: "all nodes run 1.36.3"},
+			inventory: empty().with("general", "default", "v1.36.3+0a1b2c", 1),
+			want:      fine("all nodes run 1.36.3"),
 		},
 		"a budget limits the replacement": {
 			inventory: empty().with("general", "default", "v1.36.2", 5).with("general", "default", "v1.36.3", 3).budget("general", karpv1.Budget{Nodes: "1"}),
-			server:    "1.36.3",
-			want: decision{outdated: 5, status: metav1.ConditionFalse, reason: v1beta1.NodesOutdatedReason,
-				message: `5 of 8 nodes still run 1.36.2; NodePool "general" allows 1 disruption at a time`},
+			want:      waits(5, v1beta1.NodesOutdatedReason, `5 of 8 nodes still run 1.36.2; NodePool "general" allows 1 disruption at a time`),
 		},
 		"a percentage limits the replacement": {
-			inventory: empty().with("general", "default", "v1.36.2", 20).budget("general", karpv1.Budget{Nodes: "10%"}), server: "1.36.3",
-			want: decision{outdated: 20, status: metav1.ConditionFalse, reason: v1beta1.NodesOutdatedReason,
-				message: `20 of 20 nodes still run 1.36.2; NodePool "general" allows 2 disruptions at a time`},
+			inventory: empty().with("general", "default", "v1.36.2", 20).budget("general", karpv1.Budget{Nodes: "10%"}),
+			want:      waits(20, v1beta1.NodesOutdatedReason, `20 of 20 nodes still run 1.36.2; NodePool "general" allows 2 disruptions at a time`),
 		},
 		"a schedule forbids the replacement now": {
-			inventory: empty().with("general", "default", "v1.36.2", 1).budget("general", night), server: "1.36.3",
-			want: decision{outdated: 1, status: metav1.ConditionFalse, reason: v1beta1.NodesOutdatedReason,
-				message: `1 of 1 node still runs 1.36.2; NodePool "general" allows no disruption now`},
+			inventory: empty().with("general", "default", "v1.36.2", 1).budget("general", night),
+			want:      waits(1, v1beta1.NodesOutdatedReason, `1 of 1 node still runs 1.36.2; NodePool "general" allows no disruption now`),
 		},
 		"a budget is for another reason": {
 			inventory: empty().with("general", "default", "v1.36.2", 2).
 				budget("general", karpv1.Budget{Nodes: "0", Reasons: []karpv1.DisruptionReason{karpv1.DisruptionReasonEmpty}}),
-			server: "1.36.3",
-			want: decision{outdated: 2, status: metav1.ConditionFalse, reason: v1beta1.NodesOutdatedReason,
-				message: "2 of 2 nodes still run 1.36.2"},
+			want: waits(2, v1beta1.NodesOutdatedReason, "2 of 2 nodes still run 1.36.2"),
 		},
 		"several NodePools limit it": {
 			inventory: empty().with("a", "default", "v1.36.2", 4).with("b", "default", "v1.36.1", 6).
 				budget("a", karpv1.Budget{Nodes: "2"}).budget("b", karpv1.Budget{Nodes: "1"}),
-			server: "1.36.3",
-			want: decision{outdated: 10, status: metav1.ConditionFalse, reason: v1beta1.NodesOutdatedReason,
-				message: `10 of 10 nodes still run 1.36.2 (4), 1.36.1 (6); NodePool "b" allows 1 disruption at a time`},
+			want: waits(10, v1beta1.NodesOutdatedReason, `10 of 10 nodes still run 1.36.2 (4), 1.36.1 (6); NodePool "b" allows 1 disruption at a time`),
 		},
 		"a static NodePool has no room for a replacement": {
 			inventory: empty().with("a", "default", "v1.36.2", 1).with("fixed", "default", "v1.36.2", 3).
 				budget("a", karpv1.Budget{Nodes: "1"}).budget("fixed", karpv1.Budget{Nodes: "1"}).static("fixed", 3, "3"),
-			server: "1.36.3",
-			want: decision{outdated: 4, status: metav1.ConditionFalse, reason: v1beta1.NodesOutdatedReason,
-				message: `4 of 4 nodes still run 1.36.2; NodePool "fixed" allows 1 disruption at a time, ` +
-					`and terminates nodes before it launches their replacements: spec.limits.nodes 3 isn't above spec.replicas 3`},
+			want: waits(4, v1beta1.NodesOutdatedReason, `4 of 4 nodes still run 1.36.2; NodePool "fixed" allows 1 disruption at a time, `+
+				`and terminates nodes before it launches their replacements: spec.limits.nodes 3 isn't above spec.replicas 3`),
 		},
 		"a static NodePool has room for a replacement": {
-			inventory: empty().with("fixed", "default", "v1.36.2", 3).budget("fixed", karpv1.Budget{Nodes: "1"}).static("fixed", 3, "4"), server: "1.36.3",
-			want: decision{outdated: 3, status: metav1.ConditionFalse, reason: v1beta1.NodesOutdatedReason,
-				message: `3 of 3 nodes still run 1.36.2; NodePool "fixed" allows 1 disruption at a time`},
+			inventory: empty().with("fixed", "default", "v1.36.2", 3).budget("fixed", karpv1.Budget{Nodes: "1"}).static("fixed", 3, "4"),
+			want:      waits(3, v1beta1.NodesOutdatedReason, `3 of 3 nodes still run 1.36.2; NodePool "fixed" allows 1 disruption at a time`),
 		},
 		"the NodePool of a node is gone": {
-			inventory: empty().with("gone", "default", "v1.36.2", 1), server: "1.36.3",
-			want: decision{outdated: 1, status: metav1.ConditionFalse, reason: v1beta1.NodesOutdatedReason, message: "1 of 1 node still runs 1.36.2"},
+			inventory: empty().with("gone", "default", "v1.36.2", 1),
+			want:      waits(1, v1beta1.NodesOutdatedReason, "1 of 1 node still runs 1.36.2"),
 		},
 		"the control plane is older than the payload": {
 			inventory: empty().with("general", "default", "v1.36.2", 3), server: "1.36.2",
-			want: decision{outdated: 3, status: metav1.ConditionFalse, reason: v1beta1.ControlPlaneOlderReason,
-				message: "nodes stay on 1.36.2 until the control plane is upgraded to 1.36.3"},
+			want: waits(3, v1beta1.ControlPlaneOlderReason, "nodes stay on 1.36.2 until the control plane is upgraded to 1.36.3"),
 		},
 		"the control plane is newer than the payload": {
 			inventory: empty().with("general", "default", "v1.36.3", 3), server: "1.37.0",
-			want: decision{status: metav1.ConditionTrue, reason: v1beta1.AsExpectedReason, message: "all nodes run 1.36.3"},
+			want: fine("all nodes run 1.36.3"),
 		},
 		"a node class pins its version": {
-			inventory: empty().with("old", "pinned", "v1.35.0", 2).with("general", "default", "v1.36.3", 1).pin("pinned", "1.35.0"), server: "1.36.3",
-			want: decision{status: metav1.ConditionTrue, reason: v1beta1.AsExpectedReason, message: "all 3 nodes run the version that they should"},
+			inventory: empty().with("old", "pinned", "v1.35.0", 2).with("general", "default", "v1.36.3", 1).pin("pinned", "1.35.0"),
+			want:      fine("all 3 nodes run the version that they should"),
 		},
 		"nodes wait for a maintenance window": {
 			inventory: empty().with("general", "default", "v1.36.2", 5).with("general", "default", "v1.36.3", 3).budget("general", karpv1.Budget{Nodes: "1"}),
-			server:    "1.36.3", upgrade: scope.NodeUpgrade{Version: "v1.36.2", Waits: "to be upgraded from Sat 28 Nov 02:00 CET on"},
-			want: decision{outdated: 5, status: metav1.ConditionFalse, reason: v1beta1.NodeUpgradeHeldReason,
-				message: "5 of 8 nodes run 1.36.2 rather than 1.36.3; to be upgraded from Sat 28 Nov 02:00 CET on"},
+			upgrade:   scope.NodeUpgrade{Version: "v1.36.2", Waits: "to be upgraded from Sat 28 Nov 02:00 CET on"},
+			want:      waits(5, v1beta1.NodeUpgradeHeldReason, "5 of 8 nodes run 1.36.2 rather than 1.36.3; to be upgraded from Sat 28 Nov 02:00 CET on"),
 		},
 		"a window closes in the middle of a rollout": {
 			inventory: empty().with("general", "default", "v1.36.2", 1).with("general", "default", "v1.36.3", 3),
-			server:    "1.36.3", upgrade: scope.NodeUpgrade{Version: "1.36.3", Waits: "to be upgraded from Sat 28 Nov 02:00 CET on"},
-			want: decision{outdated: 1, status: metav1.ConditionFalse, reason: v1beta1.NodeUpgradeHeldReason,
-				message: "1 of 4 nodes runs 1.36.2 rather than 1.36.3; to be upgraded from Sat 28 Nov 02:00 CET on"},
+			upgrade:   scope.NodeUpgrade{Version: "1.36.3", Waits: "to be upgraded from Sat 28 Nov 02:00 CET on"},
+			want:      waits(1, v1beta1.NodeUpgradeHeldReason, "1 of 4 nodes runs 1.36.2 rather than 1.36.3; to be upgraded from Sat 28 Nov 02:00 CET on"),
 		},
 		"there are no nodes, and new ones wait for approval": {
-			inventory: empty(), server: "1.36.3", upgrade: scope.NodeUpgrade{Version: "1.36.2", Waits: "approve it"},
-			want: decision{status: metav1.ConditionFalse, reason: v1beta1.NodeUpgradeHeldReason,
-				message: "new nodes get 1.36.2 rather than 1.36.3; approve it"},
+			inventory: empty(), upgrade: scope.NodeUpgrade{Version: "1.36.2", Waits: "approve it"},
+			want: waits(0, v1beta1.NodeUpgradeHeldReason, "new nodes get 1.36.2 rather than 1.36.3; approve it"),
 		},
 		"nothing is left to wait for": {
-			inventory: empty().with("general", "default", "v1.36.3", 3), server: "1.36.3", upgrade: scope.NodeUpgrade{Version: "1.36.3", Waits: "approve it"},
-			want: decision{status: metav1.ConditionTrue, reason: v1beta1.AsExpectedReason, message: "all nodes run 1.36.3"},
+			inventory: empty().with("general", "default", "v1.36.3", 3), upgrade: scope.NodeUpgrade{Version: "1.36.3", Waits: "approve it"},
+			want: fine("all nodes run 1.36.3"),
 		},
 		"the control plane doesn't support the nodes that are held": {
-			inventory: empty().with("general", "default", "v1.32.9", 1), server: "1.36.3", upgrade: scope.NodeUpgrade{Version: "1.36.3", Hold: true, Waits: "approve it"},
-			want: decision{outdated: 1, status: metav1.ConditionFalse, reason: v1beta1.NodeVersionUnsupportedReason,
-				message: "1 of 1 node runs 1.32.9 rather than 1.36.3; approve it; the control plane, at 1.36.3, doesn't support nodes that old"},
+			inventory: empty().with("general", "default", "v1.32.9", 1), upgrade: scope.NodeUpgrade{Version: "1.36.3", Hold: true, Waits: "approve it"},
+			want: waits(1, v1beta1.NodeVersionUnsupportedReason, "1 of 1 node runs 1.32.9 rather than 1.36.3; approve it; the control plane, at 1.36.3, doesn't support nodes that old"),
 		},
 		"nodes wait both for the control plane and for approval": {
 			inventory: empty().with("general", "default", "v1.36.1", 1), server: "1.36.2", upgrade: scope.NodeUpgrade{Version: "1.36.1", Waits: "approve it"},
-			want: decision{outdated: 1, status: metav1.ConditionFalse, reason: v1beta1.ControlPlaneOlderReason,
-				message: "new nodes get 1.36.1; 1.36.3 comes once the control plane is upgraded to it; approve it"},
+			want: waits(1, v1beta1.ControlPlaneOlderReason, "new nodes get 1.36.1; 1.36.3 comes once the control plane is upgraded to it; approve it"),
 		},
 		"a node hasn't reported its version": {
-			inventory: empty().with("general", "default", "", 1), server: "1.36.3",
-			want: decision{outdated: 1, status: metav1.ConditionFalse, reason: v1beta1.NodesOutdatedReason, message: "1 of 1 node still runs unknown"},
+			inventory: empty().with("general", "default", "", 1),
+			want:      waits(1, v1beta1.NodesOutdatedReason, "1 of 1 node still runs unknown"),
 		},
 	})
 }
@@ -214,81 +210,68 @@ func TestDecision(t *testing.T) {
 func TestImageDecision(t *testing.T) {
 	expectDecisions(t, map[string]decisionCase{
 		"the image of all nodes is older": {
-			inventory: empty().with("general", "default", "v1.36.2", 3).image("general", "default", "1.36.2").budget("general", karpv1.Budget{Nodes: "1"}), server: "1.36.3",
-			want: decision{outdated: 3, status: metav1.ConditionFalse, reason: v1beta1.NodeImageOlderReason,
-				message: `3 of 3 nodes run 1.36.2: the image of machine template "KwokMachineTemplate/general" still has 1.36.2; provide a template whose image has 1.36.3`},
+			inventory: empty().with("general", "default", "v1.36.2", 3).image("general", "default", "1.36.2").budget("general", karpv1.Budget{Nodes: "1"}),
+			want:      waits(3, v1beta1.NodeImageOlderReason, `3 of 3 nodes run 1.36.2: the image of machine template "KwokMachineTemplate/general" still has 1.36.2; provide a template whose image has 1.36.3`),
 		},
 		"the images of several templates are older, and other nodes are up to date": {
 			inventory: empty().with("a", "default", "v1.36.2", 1).with("b", "default", "v1.36.1", 2).with("c", "default", "v1.36.3", 1).
 				image("a", "default", "1.36.2").image("b", "default", "v1.36.1+k3s1"),
-			server: "1.36.3",
-			want: decision{outdated: 3, status: metav1.ConditionFalse, reason: v1beta1.NodeImageOlderReason,
-				message: `3 of 4 nodes run 1.36.2 (1), 1.36.1 (2): the image of machine template "KwokMachineTemplate/b" still has 1.36.1, and 1 other template's image is older; provide a template whose image has 1.36.3`},
+			want: waits(3, v1beta1.NodeImageOlderReason, `3 of 4 nodes run 1.36.2 (1), 1.36.1 (2): the image of machine template "KwokMachineTemplate/b" still has 1.36.1, and 1 other template's image is older; provide a template whose image has 1.36.3`),
 		},
 		"some nodes wait for an image, and others are replaced": {
 			inventory: empty().with("a", "default", "v1.36.2", 1).with("b", "default", "v1.36.2", 2).image("a", "default", "1.36.2").
 				budget("a", karpv1.Budget{Nodes: "0"}).budget("b", karpv1.Budget{Nodes: "1"}),
-			server: "1.36.3",
-			want: decision{outdated: 3, status: metav1.ConditionFalse, reason: v1beta1.NodesOutdatedReason,
-				message: `3 of 3 nodes still run 1.36.2; NodePool "b" allows 1 disruption at a time; 1 of them waits for an image: ` +
-					`the image of machine template "KwokMachineTemplate/a" still has 1.36.2; provide a template whose image has 1.36.3`},
+			want: waits(3, v1beta1.NodesOutdatedReason, `3 of 3 nodes still run 1.36.2; NodePool "b" allows 1 disruption at a time; 1 of them waits for an image: `+
+				`the image of machine template "KwokMachineTemplate/a" still has 1.36.2; provide a template whose image has 1.36.3`),
 		},
 		"some nodes wait for an image, and all for a window": {
 			inventory: empty().with("a", "default", "v1.36.2", 1).with("b", "default", "v1.36.2", 2).image("a", "default", "1.36.2"),
-			server:    "1.36.3", upgrade: scope.NodeUpgrade{Version: "1.36.3", Waits: "approve it"},
-			want: decision{outdated: 3, status: metav1.ConditionFalse, reason: v1beta1.NodeUpgradeHeldReason,
-				message: `3 of 3 nodes run 1.36.2 rather than 1.36.3; approve it; 1 of them waits for an image: ` +
-					`the image of machine template "KwokMachineTemplate/a" still has 1.36.2; provide a template whose image has 1.36.3`},
+			upgrade:   scope.NodeUpgrade{Version: "1.36.3", Waits: "approve it"},
+			want: waits(3, v1beta1.NodeUpgradeHeldReason, `3 of 3 nodes run 1.36.2 rather than 1.36.3; approve it; 1 of them waits for an image: `+
+				`the image of machine template "KwokMachineTemplate/a" still has 1.36.2; provide a template whose image has 1.36.3`),
 		},
 		"the image of all nodes is older, and a window has closed": {
-			inventory: empty().with("general", "default", "v1.36.2", 1).image("general", "default", "1.36.2"), server: "1.36.3",
-			upgrade: scope.NodeUpgrade{Version: "1.36.3", Waits: "to be upgraded from Sat 28 Nov 02:00 CET on"},
-			want: decision{outdated: 1, status: metav1.ConditionFalse, reason: v1beta1.NodeImageOlderReason,
-				message: `1 of 1 node runs 1.36.2: the image of machine template "KwokMachineTemplate/general" still has 1.36.2; provide a template whose image has 1.36.3; ` +
-					`to be upgraded from Sat 28 Nov 02:00 CET on`},
+			inventory: empty().with("general", "default", "v1.36.2", 1).image("general", "default", "1.36.2"),
+			upgrade:   scope.NodeUpgrade{Version: "1.36.3", Waits: "to be upgraded from Sat 28 Nov 02:00 CET on"},
+			want: waits(1, v1beta1.NodeImageOlderReason, `1 of 1 node runs 1.36.2: the image of machine template "KwokMachineTemplate/general" still has 1.36.2; provide a template whose image has 1.36.3; `+
+				`to be upgraded from Sat 28 Nov 02:00 CET on`),
 		},
 		"a template has brought a newer kubelet than the payload's": {
 			inventory: empty().with("general", "default", "v1.37.1", 1), server: "1.37.1",
-			want: decision{outdated: 1, status: metav1.ConditionFalse, reason: v1beta1.NodesAheadReason,
-				message: "1 of 1 node runs 1.37.1, ahead of 1.36.3; move to a release with the version of their image, or provide a template whose image has 1.36.3"},
+			want: waits(1, v1beta1.NodesAheadReason, "1 of 1 node runs 1.37.1, ahead of 1.36.3; move to a release with the version of their image, or provide a template whose image has 1.36.3"),
 		},
 		"the payload went back and Karpenter replaces what is ahead": {
 			inventory: empty().with("general", "default", "v1.37.1", 2).drift().budget("general", karpv1.Budget{Nodes: "1"}), server: "1.37.1",
-			want: decision{outdated: 2, status: metav1.ConditionFalse, reason: v1beta1.NodesOutdatedReason,
-				message: `2 of 2 nodes run 1.37.1, ahead of 1.36.3; NodePool "general" allows 1 disruption at a time`},
+			want: waits(2, v1beta1.NodesOutdatedReason, `2 of 2 nodes run 1.37.1, ahead of 1.36.3; NodePool "general" allows 1 disruption at a time`),
 		},
 		"some nodes are behind and one is ahead": {
 			inventory: empty().with("general", "default", "v1.36.2", 2).with("other", "default", "v1.37.1", 1), server: "1.37.1",
-			want: decision{outdated: 3, status: metav1.ConditionFalse, reason: v1beta1.NodesOutdatedReason,
-				message: "2 of 3 nodes still run 1.36.2; 1 runs 1.37.1, ahead of 1.36.3"},
+			want: waits(3, v1beta1.NodesOutdatedReason, "2 of 3 nodes still run 1.36.2; 1 runs 1.37.1, ahead of 1.36.3"),
 		},
 		"nodes are older than their image": {
-			inventory: empty().with("general", "default", "v1.36.1", 1).image("general", "default", "1.36.2"), server: "1.36.3",
-			want: decision{outdated: 1, status: metav1.ConditionFalse, reason: v1beta1.NodesOutdatedReason, message: "1 of 1 node still runs 1.36.1"},
+			inventory: empty().with("general", "default", "v1.36.1", 1).image("general", "default", "1.36.2"),
+			want:      waits(1, v1beta1.NodesOutdatedReason, "1 of 1 node still runs 1.36.1"),
 		},
 		"the older image is another node class's": {
-			inventory: empty().with("general", "default", "v1.36.2", 1).image("general", "other", "1.36.2"), server: "1.36.3",
-			want: decision{outdated: 1, status: metav1.ConditionFalse, reason: v1beta1.NodesOutdatedReason, message: "1 of 1 node still runs 1.36.2"},
+			inventory: empty().with("general", "default", "v1.36.2", 1).image("general", "other", "1.36.2"),
+			want:      waits(1, v1beta1.NodesOutdatedReason, "1 of 1 node still runs 1.36.2"),
 		},
 		"an image is older, and all its nodes have gone": {
-			inventory: empty().with("other", "default", "v1.36.3", 1).image("general", "default", "1.36.2"), server: "1.36.3",
-			want: decision{status: metav1.ConditionTrue, reason: v1beta1.AsExpectedReason, message: "all nodes run 1.36.3"},
+			inventory: empty().with("other", "default", "v1.36.3", 1).image("general", "default", "1.36.2"),
+			want:      fine("all nodes run 1.36.3"),
 		},
 		"image and control plane are older": {
 			inventory: empty().with("general", "default", "v1.36.1", 1).image("general", "default", "1.36.1"), server: "1.36.2",
-			want: decision{outdated: 1, status: metav1.ConditionFalse, reason: v1beta1.ControlPlaneOlderReason,
-				message: "nodes stay on 1.36.2 until the control plane is upgraded to 1.36.3"},
+			want: waits(1, v1beta1.ControlPlaneOlderReason, "nodes stay on 1.36.2 until the control plane is upgraded to 1.36.3"),
 		},
 		"the image is older than the node class pins": {
-			inventory: empty().with("general", "pinned", "v1.35.0", 1).pin("pinned", "1.35.1").image("general", "pinned", "1.35.0"), server: "1.36.3",
-			want: decision{outdated: 1, status: metav1.ConditionFalse, reason: v1beta1.NodeImageOlderReason,
-				message: `1 of 1 node runs 1.35.0: the image of machine template "KwokMachineTemplate/general" still has 1.35.0; provide a template whose image has 1.35.1`},
+			inventory: empty().with("general", "pinned", "v1.35.0", 1).pin("pinned", "1.35.1").image("general", "pinned", "1.35.0"),
+			want:      waits(1, v1beta1.NodeImageOlderReason, `1 of 1 node runs 1.35.0: the image of machine template "KwokMachineTemplate/general" still has 1.35.0; provide a template whose image has 1.35.1`),
 		},
 		"the control plane doesn't support the nodes of an old image": {
-			inventory: empty().with("general", "default", "v1.32.9", 1).image("general", "default", "1.32.9"), server: "1.36.3",
-			want: decision{outdated: 1, status: metav1.ConditionFalse, reason: v1beta1.NodeVersionUnsupportedReason,
-				message: `1 of 1 node runs 1.32.9: the image of machine template "KwokMachineTemplate/general" still has 1.32.9; provide a template whose image has 1.36.3; ` +
-					`the control plane, at 1.36.3, doesn't support nodes that old`},
+			inventory: empty().with("general", "default", "v1.32.9", 1).image("general", "default", "1.32.9"),
+			want: waits(1, v1beta1.NodeVersionUnsupportedReason, `1 of 1 node runs 1.32.9: the image of machine template "KwokMachineTemplate/general" still has 1.32.9; provide a template whose image has 1.36.3; `+
+				`the control plane, at 1.36.3, doesn't support nodes that old`),
 		},
 	})
 }

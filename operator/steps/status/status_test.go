@@ -37,21 +37,13 @@ var clusters scopetest.Clusters
 func TestMain(m *testing.M) { os.Exit(scopetest.Run(m, &clusters)) }
 
 func TestStatus(t *testing.T) {
-	g := NewWithT(t)
-	ctx := t.Context()
-	s, err := clusters.NewScope(ctx, "status")
-	g.Expect(err).NotTo(HaveOccurred())
+	ctx, s := t.Context(), clusters.NewScope(t, "status")
 	server, asked := "v1.36.2", 0
 	clock := clocktesting.NewFakeClock(time.Now())
 	step := status.New(status.Config{Clock: clock, Versions: guest.NewVersions(clock, func(context.Context, *rest.Config) (string, error) {
 		asked++
 		return server, nil
 	})})
-	reconcile := func(g Gomega) scope.Result {
-		result, err := step.Reconcile(ctx, s)
-		g.Expect(err).NotTo(HaveOccurred())
-		return result
-	}
 	condition := func() metav1.Condition {
 		if c := meta.FindStatusCondition(s.HostedCluster.Status.Conditions, v1beta1.NodesUpToDate); c != nil {
 			return *c
@@ -62,7 +54,7 @@ func TestStatus(t *testing.T) {
 	t.Run("When the guest has no definitions yet, it should count nothing", func(t *testing.T) {
 		g := NewWithT(t)
 		s.Guest.Complete = false
-		reconcile(g)
+		scopetest.Reconcile(t, step, s)
 		g.Expect(s.HostedCluster.Status.AutoNode).To(BeNil())
 		s.Guest.Complete = true
 	})
@@ -70,7 +62,7 @@ func TestStatus(t *testing.T) {
 	t.Run("When there are no nodes, it should say so", func(t *testing.T) {
 		g := NewWithT(t)
 		g.Expect(clusters.InstallDefinitions()).To(Succeed())
-		reconcile(g)
+		scopetest.Reconcile(t, step, s)
 		g.Expect(*s.HostedCluster.Status.AutoNode).To(Equal(v1beta1.AutoNodeStatus{
 			NodeCount: ptr.To[int32](0), NodeClaimCount: ptr.To[int32](0), VCPUs: ptr.To[int32](0), DriftedNodeCount: ptr.To[int32](0),
 			OutdatedNodeCount: ptr.To[int32](0), NodeVersions: []v1beta1.NodeVersion{},
@@ -93,7 +85,7 @@ func TestStatus(t *testing.T) {
 			g.Expect(clusters.Guest.Client.Status().Update(ctx, claim)).To(Succeed())
 		}
 		s.HostedCluster.Status.AutoNode.State, s.HostedCluster.Status.AutoNode.Message = v1beta1.AutoNodeStateEnabled, "another owner's"
-		reconcile(g)
+		scopetest.Reconcile(t, step, s)
 		g.Expect(*s.HostedCluster.Status.AutoNode).To(Equal(v1beta1.AutoNodeStatus{
 			State: v1beta1.AutoNodeStateEnabled, Message: "another owner's",
 			NodeCount: ptr.To[int32](1), NodeClaimCount: ptr.To[int32](2), VCPUs: ptr.To[int32](4), DriftedNodeCount: ptr.To[int32](0),
@@ -105,14 +97,14 @@ func TestStatus(t *testing.T) {
 	t.Run("When the control plane is upgraded, it should find out within half a minute, and not ask again", func(t *testing.T) {
 		g := NewWithT(t)
 		before := asked
-		g.Expect(reconcile(g).RequeueAfter).To(Equal(30 * time.Second))
+		g.Expect(scopetest.Reconcile(t, step, s).RequeueAfter).To(Equal(30 * time.Second))
 		g.Expect(asked).To(Equal(before))
 		server = "v1.36.3"
 		clock.Step(30 * time.Second)
-		reconcile(g)
+		scopetest.Reconcile(t, step, s)
 		g.Expect(condition().Reason).To(Equal(v1beta1.NodesOutdatedReason))
 		clock.Step(time.Hour)
-		reconcile(g)
+		scopetest.Reconcile(t, step, s)
 		g.Expect(asked).To(Equal(before + 1))
 	})
 
@@ -121,20 +113,16 @@ func TestStatus(t *testing.T) {
 		server = "v1.36.4"
 		later := *s
 		later.Karpenter.Versions = map[string]string{payload.KubernetesVersion: "1.36.5"}
-		reconcile := func() {
-			_, err := step.Reconcile(ctx, &later)
-			g.Expect(err).NotTo(HaveOccurred())
-		}
-		reconcile()
+		scopetest.Reconcile(t, step, &later)
 		g.Expect(condition().Message).To(ContainSubstring("nodes stay on 1.36.4"))
 		server = "v1.36.5"
-		reconcile()
+		scopetest.Reconcile(t, step, &later)
 		g.Expect(condition().Message).To(ContainSubstring("nodes stay on 1.36.4"))
 		class := &v1alpha1.ClusterAPINodeClass{ObjectMeta: metav1.ObjectMeta{Name: "default"}}
 		g.Expect(clusters.Guest.Client.Create(ctx, class)).To(Succeed())
 		class.Status.Version = "1.36.5"
 		g.Expect(clusters.Guest.Client.Status().Update(ctx, class)).To(Succeed())
-		reconcile()
+		scopetest.Reconcile(t, step, &later)
 		g.Expect(condition().Reason).To(Equal(v1beta1.NodesOutdatedReason))
 	})
 

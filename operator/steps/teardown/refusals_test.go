@@ -167,8 +167,8 @@ func TestRefusals(t *testing.T) {
 				t.Run(fmt.Sprintf("When %s, the guest does %q and onTimeout is %s, it should end through the management cluster at the deadline, or not at all", who, name, policy), func(t *testing.T) {
 					t.Parallel()
 					g, ctx := NewWithT(t), t.Context()
-					f := setUpIn(ctx, g, simulated(t), fmt.Sprintf("refusal-%s-%t-%t", name, deleted, stop))
-					f.equip(ctx, t)
+					f := setUpIn(t, simulated(t), fmt.Sprintf("refusal-%s-%t-%t", name, deleted, stop))
+					f.equip(t)
 					f.claim(ctx, g, "a")
 					f.HostedCluster.Spec.NodeDrain = &v1beta1.NodeDrain{OnTimeout: policy}
 					if deleted {
@@ -280,24 +280,6 @@ func TestRefusedMarks(t *testing.T) {
 		g.Expect(f.machineOf(ctx, g, "a").DeletionTimestamp.IsZero()).To(BeFalse())
 		g.Expect(f.event()).To(ContainSubstring(v1beta1.AbandonedReason))
 		f.reachable()
-		f.clusterAPIRemoves(ctx, g, "a")
-	})
-
-	t.Run("When more is left than a ConfigMap holds, it should write down what it holds", func(t *testing.T) {
-		g := NewWithT(t)
-		f := setUp(ctx, t, "large")
-		claim := f.claim(ctx, g, "a")
-		claim.Status.NodeName = strings.Repeat("n", 100<<10) + "\n"
-		g.Expect(f.clusters.Guest.Client.Status().Update(ctx, claim)).To(Succeed())
-		f.delete()
-		f.reconcile(ctx, g)
-		f.pass(drainTimeout + time.Minute)
-		f.reconcile(ctx, g)
-		f.pass(6 * time.Minute)
-		f.finishes(ctx, g)
-		record := &corev1.ConfigMap{}
-		g.Expect(f.clusters.Management.Client.Get(ctx, client.ObjectKey{Namespace: f.ControlPlaneNamespace, Name: v1beta1.AbandonedConfigMap}, record)).To(Succeed())
-		g.Expect(len(record.Data["nodeClaims"])).To(BeNumerically("<", 1<<10))
 		f.clusterAPIRemoves(ctx, g, "a")
 	})
 }

@@ -47,8 +47,8 @@ func TestSlowWrites(t *testing.T) {
 			t.Run(fmt.Sprintf("When the guest answers %s within minutes each (deleted: %t), no pass should take longer than a few, and the drain should end at its deadline", name, removed), func(t *testing.T) {
 				t.Parallel()
 				g, ctx := NewWithT(t), t.Context()
-				f := setUpIn(ctx, g, simulated(t), fmt.Sprintf("slow-%s-%t", name, removed))
-				f.equip(ctx, t)
+				f := setUpIn(t, simulated(t), fmt.Sprintf("slow-%s-%t", name, removed))
+				f.equip(t)
 				for i := range objects {
 					f.claim(ctx, g, fmt.Sprintf("slow-%d", i))
 					g.Expect(f.clusters.Guest.Client.Create(ctx, &v1alpha1.ClusterAPINodeClass{ObjectMeta: metav1.ObjectMeta{Name: fmt.Sprintf("slow-%d", i)}})).To(Succeed())

@@ -19,7 +19,6 @@ import (
 	policyv1 "k8s.io/api/policy/v1"
 	rbacv1 "k8s.io/api/rbac/v1"
 	apiextensionsv1 "k8s.io/apiextensions-apiserver/pkg/apis/apiextensions/v1"
-	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
@@ -70,15 +69,16 @@ func start() time.Time { return time.Now().Truncate(time.Minute).Add(time.Minute
 // setUp makes a hosted cluster with what Karpenter needs in the guest.
 func setUp(ctx context.Context, t *testing.T, name string, changes ...func(*scope.Scope)) *fixture {
 	t.Helper()
-	f := setUpWithout(ctx, t, name)
-	f.equip(ctx, t, changes...)
+	NewWithT(t).Expect(definitions()).To(Succeed())
+	f := setUpIn(t, &clusters, name)
+	t.Cleanup(func() { f.cleanUp(context.WithoutCancel(ctx), t) })
+	f.equip(t, changes...)
 	return f
 }
 
 // equip gives the guest what Karpenter needs.
-func (f *fixture) equip(ctx context.Context, t *testing.T, changes ...func(*scope.Scope)) {
+func (f *fixture) equip(t *testing.T, changes ...func(*scope.Scope)) {
 	t.Helper()
-	g := NewWithT(t)
 	for _, change := range changes {
 		change(f.Scope)
 	}
@@ -88,25 +88,13 @@ func (f *fixture) equip(ctx context.Context, t *testing.T, changes ...func(*scop
 	})
 	f.step = f.newStep(f.tokens)
 	for _, step := range []scope.Step{f.tokens, nodeclass.New(nodeclass.Config{Apply: applier})} {
-		_, err := step.Reconcile(ctx, f.Scope)
-		g.Expect(err).NotTo(HaveOccurred(), step.Name())
+		scopetest.Reconcile(t, step, f.Scope)
 	}
 }
 
-// setUpWithout makes one that has its NodeClaims only.
-func setUpWithout(ctx context.Context, t *testing.T, name string) *fixture {
+func setUpIn(t *testing.T, clusters *scopetest.Clusters, name string) *fixture {
 	t.Helper()
-	g := NewWithT(t)
-	g.Expect(definitions()).To(Succeed())
-	f := setUpIn(ctx, g, &clusters, name)
-	t.Cleanup(func() { f.cleanUp(context.WithoutCancel(ctx), t) })
-	return f
-}
-
-func setUpIn(ctx context.Context, g Gomega, clusters *scopetest.Clusters, name string) *fixture {
-	s, err := clusters.NewScope(ctx, name)
-	g.Expect(err).NotTo(HaveOccurred())
-	f := &fixture{Scope: s, clusters: clusters, clock: clocktesting.NewFakePassiveClock(start()), events: events.NewFakeRecorder(100)}
+	f := &fixture{Scope: clusters.NewScope(t, name), clusters: clusters, clock: clocktesting.NewFakePassiveClock(start()), events: events.NewFakeRecorder(100)}
 	f.step = f.newStep()
 	return f
 }
@@ -270,23 +258,18 @@ func (f *fixture) karpenterRemoves(ctx context.Context, g Gomega, name string) {
 }
 
 func (f *fixture) clusterAPIRemoves(ctx context.Context, g Gomega, name string) {
-	machine := &clusterv1.Machine{ObjectMeta: metav1.ObjectMeta{Namespace: f.ControlPlaneNamespace, Name: name}}
-	g.Expect(f.clusters.Management.Client.Get(ctx, client.ObjectKeyFromObject(machine), machine)).To(Succeed())
+	machine := f.machineOf(ctx, g, name)
 	machine.Finalizers = nil
 	g.Expect(f.clusters.Management.Client.Update(ctx, machine)).To(Succeed())
 	g.Expect(client.IgnoreNotFound(f.clusters.Management.Client.Delete(ctx, machine))).To(Succeed())
 }
 
 func (f *fixture) claimOf(ctx context.Context, g Gomega, name string) *karpv1.NodeClaim {
-	claim := &karpv1.NodeClaim{}
-	g.Expect(f.clusters.Guest.Client.Get(ctx, client.ObjectKey{Name: name}, claim)).To(Succeed())
-	return claim
+	return scopetest.Get(ctx, g, f.clusters.Guest.Client, "", name, &karpv1.NodeClaim{})
 }
 
 func (f *fixture) machineOf(ctx context.Context, g Gomega, name string) *clusterv1.Machine {
-	machine := &clusterv1.Machine{}
-	g.Expect(f.clusters.Management.Client.Get(ctx, client.ObjectKey{Namespace: f.ControlPlaneNamespace, Name: name}, machine)).To(Succeed())
-	return machine
+	return scopetest.Get(ctx, g, f.clusters.Management.Client, f.ControlPlaneNamespace, name, &clusterv1.Machine{})
 }
 
 // expectEquipment reports whether Karpenter's identity and component are there.
@@ -301,11 +284,10 @@ func (f *fixture) expectEquipment(ctx context.Context, g Gomega, there bool) {
 		{f.clusters.Guest.Client, &v1alpha1.ClusterAPINodeClass{ObjectMeta: metav1.ObjectMeta{Name: v1alpha1.DefaultNodeClass}}},
 		{f.clusters.Management.Client, &v1beta1.ControlPlaneComponent{ObjectMeta: metav1.ObjectMeta{Namespace: f.ControlPlaneNamespace, Name: v1beta1.KarpenterComponent}}},
 	} {
-		err := check.cluster.Get(ctx, client.ObjectKeyFromObject(check.object), check.object)
 		if there {
-			g.Expect(err).NotTo(HaveOccurred())
+			g.Expect(check.cluster.Get(ctx, client.ObjectKeyFromObject(check.object), check.object)).To(Succeed())
 		} else {
-			g.Expect(apierrors.IsNotFound(err) || meta.IsNoMatchError(err)).To(BeTrue(), "%T: %v", check.object, err)
+			scopetest.ExpectGone(ctx, g, check.cluster, check.object)
 		}
 	}
 }
@@ -388,14 +370,11 @@ func TestDisable(t *testing.T) {
 		result := f.reconcile(ctx, g)
 		g.Expect(result).To(Equal(scope.Result{Wait: true, Message: "2 nodes are left to drain; forced at " + f.deadline(), RequeueAfter: 30 * time.Second}))
 		for _, name := range []string{"a", "b"} {
-			claim := &karpv1.NodeClaim{}
-			g.Expect(clusters.Guest.Client.Get(ctx, client.ObjectKey{Name: name}, claim)).To(Succeed())
-			g.Expect(claim.DeletionTimestamp.IsZero()).To(BeFalse())
+			g.Expect(f.claimOf(ctx, g, name).DeletionTimestamp.IsZero()).To(BeFalse())
 			g.Expect(f.machineOf(ctx, g, name).DeletionTimestamp.IsZero()).To(BeTrue(), "Karpenter removes Machines, when their nodes are drained")
 		}
 		for _, name := range []string{v1alpha1.DefaultNodeClass, "mine"} {
-			class := &v1alpha1.ClusterAPINodeClass{}
-			g.Expect(clusters.Guest.Client.Get(ctx, client.ObjectKey{Name: name}, class)).To(Succeed())
+			class := scopetest.Get(ctx, g, clusters.Guest.Client, "", name, &v1alpha1.ClusterAPINodeClass{})
 			g.Expect(class.Annotations).To(HaveKeyWithValue(v1alpha1.DrainingAnnotation, "true"))
 			g.Expect(class.DeletionTimestamp.IsZero()).To(BeTrue())
 		}
@@ -455,8 +434,7 @@ func TestDisable(t *testing.T) {
 
 	t.Run("When all is drained, it should stop Karpenter before it removes what Karpenter uses", func(t *testing.T) {
 		g := NewWithT(t)
-		class := &v1alpha1.ClusterAPINodeClass{}
-		g.Expect(clusters.Guest.Client.Get(ctx, client.ObjectKey{Name: v1alpha1.DefaultNodeClass}, class)).To(Succeed())
+		class := scopetest.Get(ctx, g, clusters.Guest.Client, "", v1alpha1.DefaultNodeClass, &v1alpha1.ClusterAPINodeClass{})
 		class.Finalizers = []string{v1alpha1.NodeClassFinalizer}
 		g.Expect(clusters.Guest.Client.Update(ctx, class)).To(Succeed())
 		deployment, err := karpenterassets.Deployment()
@@ -475,7 +453,7 @@ func TestDisable(t *testing.T) {
 
 		stopping := Equal(scope.Result{Wait: true, Message: "stopping Karpenter in namespace clusters-disable", RequeueAfter: time.Second})
 		g.Eventually(func(g Gomega) { g.Expect(f.reconcile(ctx, g)).To(stopping) }).Should(Succeed())
-		g.Expect(apierrors.IsNotFound(clusters.Management.Client.Get(ctx, client.ObjectKeyFromObject(deployment), deployment))).To(BeTrue())
+		scopetest.ExpectGone(ctx, g, clusters.Management.Client, deployment)
 		g.Expect(clusters.Management.Client.Delete(ctx, running, client.GracePeriodSeconds(0))).To(Succeed())
 		g.Expect(f.reconcile(ctx, g)).To(stopping)
 		g.Expect(clusters.Management.Client.Get(ctx, client.ObjectKeyFromObject(lease), lease)).To(Succeed())
@@ -483,7 +461,7 @@ func TestDisable(t *testing.T) {
 
 		f.pass(time.Minute) // the pod's node is dead
 		f.finishes(ctx, g)
-		g.Expect(apierrors.IsNotFound(clusters.Management.Client.Get(ctx, client.ObjectKeyFromObject(lease), lease))).To(BeTrue())
+		scopetest.ExpectGone(ctx, g, clusters.Management.Client, lease)
 	})
 
 	t.Run("When all is done, it should have removed Karpenter and kept what is the admin's", func(t *testing.T) {
@@ -526,7 +504,7 @@ func TestDelete(t *testing.T) {
 		classes := &v1alpha1.ClusterAPINodeClassList{}
 		g.Expect(clusters.Guest.Client.List(ctx, classes)).To(Succeed())
 		g.Expect(classes.Items).To(BeEmpty())
-		g.Expect(apierrors.IsNotFound(clusters.Guest.Client.Get(ctx, client.ObjectKeyFromObject(created), created))).To(BeTrue())
+		scopetest.ExpectGone(ctx, g, clusters.Guest.Client, created)
 		g.Expect(clusters.Guest.Client.Get(ctx, client.ObjectKeyFromObject(adopted), adopted)).To(Succeed())
 		g.Expect(adopted.DeletionTimestamp.IsZero()).To(BeTrue(), "it was there before the operator")
 		g.Expect(f.event()).To(BeEmpty())
@@ -588,25 +566,6 @@ func TestLook(t *testing.T) {
 		f.finishes(ctx, g)
 	})
 
-	t.Run("When the deadline comes first, it should wake for that", func(t *testing.T) {
-		g := NewWithT(t)
-		f := setUp(ctx, t, "woken")
-		f.claim(ctx, g, "a")
-		f.disable()
-		f.reconcile(ctx, g)
-		f.pass(drainTimeout - 10*time.Second)
-		result := f.reconcile(ctx, g)
-		g.Expect(result.RequeueAfter).To(BeNumerically("<", 30*time.Second))
-		f.pass(result.RequeueAfter)
-		g.Expect(f.reconcile(ctx, g).Message).To(ContainSubstring("pods are terminated by force"))
-		f.pass(5*time.Minute - 20*time.Second)
-		g.Expect(f.reconcile(ctx, g).RequeueAfter).To(Equal(20 * time.Second))
-		f.pass(20 * time.Second)
-		f.finishes(ctx, g)
-		expectRecord(ctx, g, f)
-		f.clusterAPIRemoves(ctx, g, "a")
-	})
-
 	t.Run("When the guest's watches have reported nothing, it should go by what the API server reports", func(t *testing.T) {
 		g := NewWithT(t)
 		f := setUp(ctx, t, "behind")
@@ -658,32 +617,20 @@ func TestCrash(t *testing.T) {
 }
 
 func expectRecord(ctx context.Context, g Gomega, f *fixture) *corev1.ConfigMap {
-	record := &corev1.ConfigMap{}
-	g.Expect(f.clusters.Management.Client.Get(ctx, client.ObjectKey{Namespace: f.ControlPlaneNamespace, Name: v1beta1.AbandonedConfigMap}, record)).To(Succeed())
+	record := scopetest.Get(ctx, g, f.clusters.Management.Client, f.ControlPlaneNamespace, v1beta1.AbandonedConfigMap, &corev1.ConfigMap{})
 	g.Expect(record.Data).To(HaveKeyWithValue("hostedCluster", "clusters/"+f.HostedCluster.Name))
 	return record
 }
 
 func expectNoRecord(ctx context.Context, g Gomega, f *fixture) {
-	err := f.clusters.Management.Client.Get(ctx, client.ObjectKey{Namespace: f.ControlPlaneNamespace, Name: v1beta1.AbandonedConfigMap}, &corev1.ConfigMap{})
-	g.Expect(apierrors.IsNotFound(err)).To(BeTrue())
+	scopetest.ExpectGone(ctx, g, f.clusters.Management.Client, &corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Namespace: f.ControlPlaneNamespace, Name: v1beta1.AbandonedConfigMap}})
 }
 
 // definition is one that the operator applies.
 func definition(plural string, annotations map[string]string) *apiextensionsv1.CustomResourceDefinition {
-	return &apiextensionsv1.CustomResourceDefinition{
-		ObjectMeta: metav1.ObjectMeta{
-			Name: plural + ".example.com", Annotations: annotations, Labels: map[string]string{v1beta1.ManagedByLabel: v1beta1.ManagedByOperator},
-		},
-		Spec: apiextensionsv1.CustomResourceDefinitionSpec{
-			Group: "example.com", Scope: apiextensionsv1.ClusterScoped,
-			Names: apiextensionsv1.CustomResourceDefinitionNames{Kind: plural, ListKind: plural + "List", Plural: plural},
-			Versions: []apiextensionsv1.CustomResourceDefinitionVersion{{
-				Name: "v1", Served: true, Storage: true,
-				Schema: &apiextensionsv1.CustomResourceValidation{OpenAPIV3Schema: &apiextensionsv1.JSONSchemaProps{Type: "object"}},
-			}},
-		},
-	}
+	made := scopetest.Definition("example.com", plural, plural, "v1")
+	made.Annotations, made.Labels = annotations, map[string]string{v1beta1.ManagedByLabel: v1beta1.ManagedByOperator}
+	return made
 }
 
 func nodePool(name string) *karpv1.NodePool {

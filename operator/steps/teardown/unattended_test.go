@@ -5,6 +5,7 @@ package teardown_test
 import (
 	"context"
 	"fmt"
+	"slices"
 	"sync"
 	"testing"
 	"time"
@@ -13,7 +14,6 @@ import (
 	coordinationv1 "k8s.io/api/coordination/v1"
 	rbacv1 "k8s.io/api/rbac/v1"
 	apiextensionsv1 "k8s.io/apiextensions-apiserver/pkg/apis/apiextensions/v1"
-	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/utils/ptr"
@@ -85,18 +85,10 @@ func (f *fixture) ec2Removes(ctx context.Context, g Gomega, object client.Object
 
 // mayLaunch reports whether Karpenter's role lets it create NodeClaims.
 func mayLaunch(ctx context.Context, g Gomega) bool {
-	role := &rbacv1.ClusterRole{}
-	g.Expect(clusters.Guest.Client.Get(ctx, client.ObjectKey{Name: "autonode:karpenter"}, role)).To(Succeed())
-	for _, rule := range role.Rules {
-		for _, resource := range rule.Resources {
-			for _, verb := range rule.Verbs {
-				if resource == "nodeclaims" && verb == "create" {
-					return true
-				}
-			}
-		}
-	}
-	return false
+	role := scopetest.Get(ctx, g, clusters.Guest.Client, "", "autonode:karpenter", &rbacv1.ClusterRole{})
+	return slices.ContainsFunc(role.Rules, func(rule rbacv1.PolicyRule) bool {
+		return slices.Contains(rule.Resources, "nodeclaims") && slices.Contains(rule.Verbs, "create")
+	})
 }
 
 func TestUnattended(t *testing.T) {
@@ -136,7 +128,7 @@ func TestUnattended(t *testing.T) {
 			lease, &rbacv1.Role{ObjectMeta: metav1.ObjectMeta{Namespace: "kube-system", Name: "autonode:karpenter"}},
 			&rbacv1.RoleBinding{ObjectMeta: metav1.ObjectMeta{Namespace: "kube-system", Name: "autonode:karpenter"}},
 		} {
-			g.Expect(apierrors.IsNotFound(clusters.Guest.Client.Get(ctx, client.ObjectKeyFromObject(object), object))).To(BeTrue(), "%T", object)
+			scopetest.ExpectGone(ctx, g, clusters.Guest.Client, object)
 		}
 		expectNoRecord(ctx, g, f)
 	})
@@ -220,22 +212,29 @@ func TestUnattended(t *testing.T) {
 		g.Expect(f.event()).To(And(ContainSubstring(v1beta1.AbandonedReason), ContainSubstring("machines may be left that no controller removes")))
 	})
 
-	t.Run("When the Cluster went away before its nodes, it should say that they may be left, unless there were none", func(t *testing.T) {
-		for name, left := range map[string]int32{"aws-gone": 2, "aws-empty": 0} {
+	machines := func(ctx context.Context, t *testing.T, name string) *fixture { return setUp(ctx, t, name) }
+	for name, test := range map[string]struct {
+		setUp    func(context.Context, *testing.T, string) *fixture
+		left     int32
+		recorded bool
+	}{
+		"aws-gone": {onAWS, 2, true}, "aws-empty": {onAWS, 0, false}, "gone": {machines, 2, false},
+	} {
+		t.Run("When the Cluster and its kubeconfig went away, it should not wait for the guest, and say so only if nodes that aren't Machines may be left: "+name, func(t *testing.T) {
 			g := NewWithT(t)
-			f := onAWS(ctx, t, name)
+			f := test.setUp(ctx, t, name)
 			g.Expect(clusters.Management.Client.Delete(ctx, f.Cluster)).To(Succeed())
-			f.HostedCluster.Status.AutoNode = &v1beta1.AutoNodeStatus{NodeClaimCount: ptr.To(left)}
+			f.HostedCluster.Status.AutoNode = &v1beta1.AutoNodeStatus{NodeClaimCount: ptr.To(test.left)}
 			f.delete()
 			f.unreachable()
 			g.Expect(f.reconcile(ctx, g)).To(Equal(scope.Result{}))
-			if left == 0 {
-				expectNoRecord(ctx, g, f)
-			} else {
+			if test.recorded {
 				g.Expect(expectRecord(ctx, g, f).Data).To(HaveKeyWithValue("reason", "the Cluster and its kubeconfig went away before Karpenter had removed its nodes"))
+			} else {
+				expectNoRecord(ctx, g, f)
 			}
 			f.reachable()
 			f.finishes(ctx, g)
-		}
-	})
+		})
+	}
 }

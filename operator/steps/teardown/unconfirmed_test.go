@@ -64,8 +64,8 @@ func TestUnconfirmed(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			g := NewWithT(t)
-			f := setUpIn(t.Context(), g, simulated(t), "unconfirmed")
-			f.equip(t.Context(), t)
+			f := setUpIn(t, simulated(t), "unconfirmed")
+			f.equip(t)
 			f.claim(t.Context(), g, "a")
 			upkept := false
 			f.Upkeep = func(context.Context) error { upkept = true; return nil }
