@@ -7,10 +7,11 @@ import (
 
 	. "github.com/onsi/gomega"
 	"k8s.io/utils/ptr"
-	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/autonode-io/autonode/api/scalar"
 	autonodev1alpha1 "github.com/autonode-io/autonode/api/v1alpha1"
+	"github.com/autonode-io/autonode/capacity"
+	"github.com/autonode-io/autonode/capacity/cost"
 )
 
 func TestCost(t *testing.T) {
@@ -45,19 +46,44 @@ func TestCost(t *testing.T) {
 		f.reconcile()
 		g.Expect(f.Controller.Cost("spending").Reservations).To(ConsistOf(HaveField("Expired", true)))
 	})
-	t.Run("When an account is gone, it should cost nothing any more", func(t *testing.T) {
+}
+
+func TestCounted(t *testing.T) {
+	t.Run("When something of a commitment is left, it should count what that may cover, by offering", func(t *testing.T) {
 		g := NewWithT(t)
-		f.change(func(spec *autonodev1alpha1.CapacityAccountSpec) { spec.Members = nil })
-		blue.remove(3)
-		green.remove(1)
-		f.settle()
-		f.clock.SetTime(f.clock.Now().Add(4 * idle))
-		f.settle()
-		g.Expect(clusters.Management.Client.Delete(t.Context(), f.account)).To(Succeed())
-		f.read()
-		_, err := f.Controller.Reconcile(t.Context(), f.account.DeepCopy())
-		g.Expect(err).NotTo(HaveOccurred())
-		g.Expect(client.IgnoreNotFound(clusters.Management.Client.Get(t.Context(), client.ObjectKeyFromObject(f.account), f.account))).To(Succeed())
-		g.Expect(f.Controller.Cost("spending")).To(BeNil())
+		machines := func(cluster, instanceType, capacityType, reservation string, count int64) cost.Machines {
+			return cost.Machines{List: 0.1, Count: count, Key: cost.Key{Cluster: cluster, Offering: capacity.Offering{
+				InstanceType: instanceType, Zone: "a", CapacityType: capacityType, Reservation: reservation,
+			}}}
+		}
+		r := &reconciliation{costs: []cost.Machines{
+			machines("blue", "m5.large", "on-demand", "", 2), machines("blue", "m5.large", "on-demand", "", 1), machines("blue", "m5.large", "spot", "", 4),
+			machines("blue", "m5.large", "reserved", "cr-1", 4), machines("blue", "c5.large", "on-demand", "", 4), machines("green", "m5.large", "on-demand", "", 4),
+		}}
+		covers := capacity.CoversOf([]capacity.Commitment{{Name: "ri", Kind: capacity.ReservedInstance, InstanceType: "m5.large", Machines: 9, Price: 0.06}})
+		want := []autonodev1alpha1.CountedMachines{{InstanceType: "m5.large", Zone: "a", CapacityType: "on-demand", Count: 3}}
+		g.Expect(r.counted("blue", &commitments{covers: covers})).To(Equal(want))
+		covers[0].Left = 0
+		g.Expect(r.counted("blue", &commitments{covers: covers})).To(BeEmpty())
 	})
+}
+
+func TestShare(t *testing.T) {
+	for _, tc := range []struct {
+		name          string
+		left, machine float64
+		want          []float64
+	}{
+		{"When less than a machine for each is left, it should be one cluster's", 1, 1, []float64{0, 1, 0}},
+		{"When more is left, each should have whole machines", 7.5, 1, []float64{2, 3.5, 2}},
+		{"When nothing shows what a machine uses, each should have as much", 3, 0, []float64{1, 1, 1}},
+		{"When nothing is left, none should have any", 0, 1, []float64{0, 0, 0}},
+	} {
+		t.Run(tc.name, func(t *testing.T) {
+			c := &commitments{clusters: []string{"blue", "green", "red"}, turn: 1}
+			for at, want := range tc.want {
+				NewWithT(t).Expect(c.share(tc.left, tc.machine, at)).To(BeNumerically("~", want, 1e-9))
+			}
+		})
+	}
 }

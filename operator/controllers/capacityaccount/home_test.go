@@ -6,16 +6,13 @@ import (
 	"testing"
 
 	. "github.com/onsi/gomega"
-	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	clusterv1 "sigs.k8s.io/cluster-api/api/core/v1beta2"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
-	"github.com/autonode-io/autonode/api/karpenter/v1alpha1"
 	autonodev1alpha1 "github.com/autonode-io/autonode/api/v1alpha1"
 	"github.com/autonode-io/autonode/api/v1beta1"
 	"github.com/autonode-io/autonode/capacity"
-	"github.com/autonode-io/autonode/capacity/conversion"
 )
 
 func TestSharedNamespace(t *testing.T) {
@@ -29,13 +26,9 @@ func TestSharedNamespace(t *testing.T) {
 		}}
 	}
 	machine := func(cluster, name string) *clusterv1.Machine {
-		return &clusterv1.Machine{ObjectMeta: metav1.ObjectMeta{
-			Namespace: f.namespace, Name: name, Labels: map[string]string{
-				v1alpha1.NodeClaimLabel: name, v1alpha1.NodeClaimUIDLabel: "uid-" + name, clusterv1.ClusterNameLabel: cluster,
-				corev1.LabelInstanceTypeStable: typeName, corev1.LabelTopologyZone: "a", v1alpha1.ReservationIDLabel: "cr-1",
-			},
-			Annotations: map[string]string{v1alpha1.MachineSizeAnnotation: conversion.FormatMachineSize(capacity.Machine{VCPUs: 2000}, conversion.MachinePrices{})},
-		}}
+		made := (&karpenter{namespace: f.namespace}).machine(name, "cr-1", capacity.Machine{VCPUs: 2000})
+		made.Labels[clusterv1.ClusterNameLabel] = cluster
+		return made
 	}
 	lease := func(g Gomega, cluster string) *autonodev1alpha1.CapacityLease {
 		found := &autonodev1alpha1.CapacityLease{}

@@ -7,9 +7,8 @@ import (
 	"time"
 
 	. "github.com/onsi/gomega"
-	"k8s.io/apimachinery/pkg/labels"
-	"sigs.k8s.io/controller-runtime/pkg/client"
 
+	autonodev1alpha1 "github.com/autonode-io/autonode/api/v1alpha1"
 	"github.com/autonode-io/autonode/capacity"
 	"github.com/autonode-io/autonode/capacity/conversion"
 )
@@ -18,11 +17,11 @@ import (
 func (k *karpenter) request(amount, count int64) {
 	k.Helper()
 	lease := k.lease()
-	before := lease.DeepCopy()
-	conversion.SetReport(&lease.Status, capacity.Report{
-		Sequence: lease.Spec.Sequence, Held: conversion.Lease(lease).Amounts, Requests: []capacity.Request{{Charges: capacity.Amounts{reserved: amount}, Count: count}},
+	k.report(func(status *autonodev1alpha1.CapacityLeaseStatus) {
+		conversion.SetReport(status, capacity.Report{
+			Sequence: lease.Spec.Sequence, Held: conversion.Lease(lease).Amounts, Requests: []capacity.Request{{Charges: capacity.Amounts{reserved: amount}, Count: count}},
+		})
 	})
-	k.Expect(clusters.Management.Client.Status().Patch(k.Context(), lease, client.MergeFrom(before))).To(Succeed())
 }
 
 func TestLine(t *testing.T) {
@@ -51,7 +50,7 @@ func TestLine(t *testing.T) {
 	})
 	t.Run("When the operator is replaced, it should hold on", func(t *testing.T) {
 		g := NewWithT(t)
-		f.Controller = New(Config{Management: f.Controller.Management, Live: f.Controller.Live, Selector: labels.Everything(), Recorder: f.events, Clock: f.clock})
+		f.Controller = New(f.Controller.Config)
 		before := f.writes
 		f.reconcile()
 		f.pass(figures)

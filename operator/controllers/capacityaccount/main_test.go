@@ -146,17 +146,16 @@ func (f *fixture) join(name string) *karpenter {
 func (f *fixture) reconcile() time.Duration {
 	f.Helper()
 	for _, k := range f.karpenters {
-		list := &clusterv1.MachineList{}
-		f.Expect(clusters.Management.Client.List(f.Context(), list, client.InNamespace(k.namespace))).To(Succeed())
+		list := k.list()
 		f.Controller.counter.mu.Lock()
 		known := map[client.ObjectKey]bool{}
 		for key := range f.Controller.counter.machines {
 			known[key] = key.Namespace == k.namespace
 		}
 		f.Controller.counter.mu.Unlock()
-		for i := range list.Items {
-			f.Controller.counter.set(&list.Items[i])
-			known[client.ObjectKeyFromObject(&list.Items[i])] = false
+		for i := range list {
+			f.Controller.counter.set(&list[i])
+			known[client.ObjectKeyFromObject(&list[i])] = false
 		}
 		for key, gone := range known {
 			if gone {
@@ -171,6 +170,13 @@ func (f *fixture) reconcile() time.Duration {
 		f.read()
 	}
 	return result.RequeueAfter
+}
+
+// settleAfter settles once some time has passed.
+func (f *fixture) settleAfter(d time.Duration) {
+	f.Helper()
+	f.clock.SetTime(f.clock.Now().Add(d))
+	f.settle()
 }
 
 // settle lets the operator and all Karpenters act in turn.
@@ -206,6 +212,11 @@ func (f *fixture) condition(kind string) metav1.Condition {
 	return *found
 }
 
+// is matches a condition with that text in its message.
+func is(status metav1.ConditionStatus, reason, message string) OmegaMatcher {
+	return And(HaveField("Status", status), HaveField("Reason", reason), HaveField("Message", ContainSubstring(message)))
+}
+
 // granted is what is recorded of a cluster.
 func (f *fixture) granted(name string) *capacity.Grant {
 	f.Helper()
@@ -234,6 +245,23 @@ func (k *karpenter) lease() *autonodev1alpha1.CapacityLease {
 	lease := &autonodev1alpha1.CapacityLease{}
 	k.Expect(client.IgnoreNotFound(clusters.Management.Client.Get(k.Context(), client.ObjectKey{Namespace: k.namespace, Name: autonodev1alpha1.LeaseName}, lease))).To(Succeed())
 	return lease
+}
+
+// report changes what it reports.
+func (k *karpenter) report(change func(*autonodev1alpha1.CapacityLeaseStatus)) {
+	k.Helper()
+	lease := k.lease()
+	before := lease.DeepCopy()
+	change(&lease.Status)
+	k.Expect(clusters.Management.Client.Status().Patch(k.Context(), lease, client.MergeFrom(before))).To(Succeed())
+}
+
+// list returns its machines.
+func (k *karpenter) list() []clusterv1.Machine {
+	k.Helper()
+	list := &clusterv1.MachineList{}
+	k.Expect(clusters.Management.Client.List(k.Context(), list, client.InNamespace(k.namespace))).To(Succeed())
+	return list.Items
 }
 
 // want calls for reserved machines.
@@ -267,14 +295,12 @@ func (k *karpenter) step() {
 		return
 	}
 	k.holder.Adopt(conversion.Lease(lease), conversion.UpTo(lease))
-	list := &clusterv1.MachineList{}
-	k.Expect(clusters.Management.Client.List(k.Context(), list, client.InNamespace(k.namespace))).To(Succeed())
 	existing := map[string]bool{}
-	for i := range list.Items {
-		m, _ := conversion.MachineOf(&list.Items[i])
-		k.holder.Exists(list.Items[i].Name, capacity.Charges(conversion.Rules(lease), m))
-		existing[list.Items[i].Name] = true
-		delete(k.demand, list.Items[i].Name)
+	for _, machine := range k.list() {
+		m, _ := conversion.MachineOf(&machine)
+		k.holder.Exists(machine.Name, capacity.Charges(conversion.Rules(lease), m))
+		existing[machine.Name] = true
+		delete(k.demand, machine.Name)
 	}
 	for name := range k.seen {
 		if !existing[name] {
@@ -303,18 +329,14 @@ func (k *karpenter) step() {
 
 func (k *karpenter) machines() int {
 	k.Helper()
-	list := &clusterv1.MachineList{}
-	k.Expect(clusters.Management.Client.List(k.Context(), list, client.InNamespace(k.namespace))).To(Succeed())
-	return len(list.Items)
+	return len(k.list())
 }
 
 // remove deletes a number of machines.
 func (k *karpenter) remove(count int) {
 	k.Helper()
-	list := &clusterv1.MachineList{}
-	k.Expect(clusters.Management.Client.List(k.Context(), list, client.InNamespace(k.namespace))).To(Succeed())
-	for i := range list.Items[:count] {
-		k.Expect(clusters.Management.Client.Delete(k.Context(), &list.Items[i])).To(Succeed())
+	for _, machine := range k.list()[:count] {
+		k.Expect(clusters.Management.Client.Delete(k.Context(), &machine)).To(Succeed())
 	}
 }
 

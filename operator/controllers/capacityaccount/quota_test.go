@@ -25,10 +25,7 @@ func TestQuotaOfAnObject(t *testing.T) {
 			spec.Quotas = []autonodev1alpha1.CapacityQuota{{Name: "all", Limits: limits, LimitsFrom: []autonodev1alpha1.CapacityLimitSource{source}}}
 		})
 	}
-	later := func() {
-		f.clock.SetTime(f.clock.Now().Add(quotaInterval))
-		f.settle()
-	}
+	later := func() { f.settleAfter(quotaInterval) }
 	pool := func(limit string) OmegaMatcher {
 		return ContainElement(And(HaveField("Name", "quota/all/cpu"), HaveField("Limit", limit)))
 	}
@@ -73,8 +70,7 @@ func TestQuotaOfAnObject(t *testing.T) {
 	t.Run("When the object is gone and another operator starts, the last limit should stay", func(t *testing.T) {
 		g := NewWithT(t)
 		g.Expect(clusters.Management.Client.Delete(t.Context(), observed)).To(Succeed())
-		config := f.Controller.Config
-		f.Controller = New(config)
+		f.Controller = New(f.Controller.Config)
 		f.settle()
 		g.Expect(f.account.Status.Pools).To(pool("6"))
 		g.Expect(f.account.Status.Unusable).To(problem("its limit stays 6: there is no ConfigMap observed/quotas"))
