@@ -24,6 +24,10 @@ func desired(version string) *v1beta1.DesiredVersion {
 	return &v1beta1.DesiredVersion{Version: version, Image: "registry.example/release@sha256:" + version}
 }
 
+func update(state v1beta1.UpdateState, version string) v1beta1.UpdateHistory {
+	return v1beta1.UpdateHistory{State: state, Version: version, Image: desired(version).Image}
+}
+
 // running is a scope in which Karpenter runs as the payload of the version given reports.
 func running(version string) *scope.Scope {
 	s := &scope.Scope{
@@ -58,7 +62,7 @@ func TestRecordHistory(t *testing.T) {
 			want: []entry{{v1beta1.UpdateCompleted, "1.36.3", true}},
 		}, {
 			name:    "When another payload is desired, it should begin an entry before the old one",
-			history: []v1beta1.UpdateHistory{{State: v1beta1.UpdateCompleted, Version: "1.36.2", Image: desired("1.36.2").Image}},
+			history: []v1beta1.UpdateHistory{update(v1beta1.UpdateCompleted, "1.36.2")},
 			change:  func(s *scope.Scope, _ *outcome) { s.Component.Status.Version = "1.36.2" },
 			want:    []entry{{v1beta1.UpdatePartial, "1.36.3", false}, {v1beta1.UpdateCompleted, "1.36.2", false}},
 		}, {
@@ -80,12 +84,10 @@ func TestRecordHistory(t *testing.T) {
 			change: func(s *scope.Scope, _ *outcome) { s.Release.Image = desired("1.36.2").Image },
 			want:   []entry{{v1beta1.UpdatePartial, "1.36.3", false}},
 		}, {
-			name: "When an entry is Completed, it should stay so whatever nodes do later",
-			history: []v1beta1.UpdateHistory{
-				{State: v1beta1.UpdateCompleted, Version: "1.36.3", Image: desired("1.36.3").Image},
-			},
-			change: func(s *scope.Scope, _ *outcome) { s.Component.Status.Conditions = nil },
-			want:   []entry{{v1beta1.UpdateCompleted, "1.36.3", false}},
+			name:    "When an entry is Completed, it should stay so whatever nodes do later",
+			history: []v1beta1.UpdateHistory{update(v1beta1.UpdateCompleted, "1.36.3")},
+			change:  func(s *scope.Scope, _ *outcome) { s.Component.Status.Conditions = nil },
+			want:    []entry{{v1beta1.UpdateCompleted, "1.36.3", false}},
 		}, {
 			name: "When times of entries are malformed, it should write others: the API server would refuse these",
 			history: []v1beta1.UpdateHistory{
@@ -94,12 +96,9 @@ func TestRecordHistory(t *testing.T) {
 			},
 			want: []entry{{v1beta1.UpdateCompleted, "1.36.3", false}, {v1beta1.UpdateCompleted, "1.36.2", false}},
 		}, {
-			name: "When an update is taken back before it ended, it should be an update of its own",
-			history: []v1beta1.UpdateHistory{
-				{State: v1beta1.UpdatePartial, Version: "1.37.0", Image: desired("1.37.0").Image},
-				{State: v1beta1.UpdateCompleted, Version: "1.36.3", Image: desired("1.36.3").Image},
-			},
-			want: []entry{{v1beta1.UpdateCompleted, "1.36.3", true}, {v1beta1.UpdatePartial, "1.37.0", false}, {v1beta1.UpdateCompleted, "1.36.3", false}},
+			name:    "When an update is taken back before it ended, it should be an update of its own",
+			history: []v1beta1.UpdateHistory{update(v1beta1.UpdatePartial, "1.37.0"), update(v1beta1.UpdateCompleted, "1.36.3")},
+			want:    []entry{{v1beta1.UpdateCompleted, "1.36.3", true}, {v1beta1.UpdatePartial, "1.37.0", false}, {v1beta1.UpdateCompleted, "1.36.3", false}},
 		},
 	} {
 		t.Run(test.name, func(t *testing.T) {

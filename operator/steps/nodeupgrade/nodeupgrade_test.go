@@ -102,13 +102,51 @@ func (f *fixture) approve(version string) {
 	metav1.SetMetaDataAnnotation(&f.HostedCluster.ObjectMeta, v1beta1.ApproveNodeVersionAnnotation, version)
 }
 
-func TestPayloadGoesBack(t *testing.T) {
-	t.Run("When the payload is older than what nodes have, it should not call that an upgrade", func(t *testing.T) {
-		g, f := NewWithT(t), setUp(t, window(), "1.37.2")
-		f.reconcile(t)
-		f.gives("1.37.2")(g)
-		g.Expect(f.NodeUpgrade.Waits).To(Equal("to be taken back from Sat 28 Nov 02:00 CET on, in the maintenance window"))
-	})
+const (
+	approve = "approve with: kubectl annotate --overwrite -n clusters hostedcluster blue autonode.io/approve-node-version="
+	command = approve + "1.37.1"
+)
+
+// TestPolicies has payloads for nodes with 1.37.1 and control planes at that version, if a case has no others.
+func TestPolicies(t *testing.T) {
+	const down = "down"
+	for _, c := range []struct {
+		name                       string
+		policy                     *v1beta1.NodeUpgrade
+		current, payload, approved string
+		server                     string
+		want                       string // the version that new nodes get
+		waits                      string // the beginning of what nodes wait for
+	}{
+		{name: "When the payload is older than what nodes have, it should not call that an upgrade", policy: window(), current: "1.37.2", want: "1.37.2", waits: "to be taken back from Sat 28 Nov 02:00 CET on, in the maintenance window"},
+		{name: "When it becomes Manual in the middle, what was replaced should stay and the rest wait", policy: manual(), current: "1.37.1", want: "1.37.1", waits: command},
+		{
+			name: "When another build of the same version comes, it should need its own approval, too", policy: manual(),
+			current: "1.37.1+k3s1", payload: "1.37.1+k3s2", approved: "1.37.1+k3s1", want: "1.37.1+k3s1", waits: "approved is 1.37.1+k3s1; " + approve,
+		},
+		{name: "When the control plane doesn't support what nodes have, new nodes should get the payload's, and running ones wait for approval", policy: manual(), current: "1.33.9", want: "1.37.1", waits: command},
+		{name: "When the control plane doesn't support what nodes have, running ones should still wait for the window", policy: window(), current: "1.33.9", want: "1.37.1", waits: "to be upgraded from"},
+		{name: "When the control plane doesn't report its version, it should hold all the same", policy: manual(), current: "1.33.9", server: down, want: "1.33.9", waits: command},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			g, f := NewWithT(t), setUp(t, c.policy, c.current)
+			if c.payload != "" {
+				f.Karpenter.Versions = map[string]string{payload.KubernetesVersion: c.payload}
+			}
+			if c.approved != "" {
+				f.approve(c.approved)
+			}
+			if c.server == down {
+				f.server = ""
+			}
+			for range 2 { // it isn't forgotten
+				f.reconcile(t)
+				f.gives(c.want)(g)
+				g.Expect(f.NodeUpgrade.Waits).To(HavePrefix(c.waits))
+				g.Expect(f.NodeUpgrade.Hold).To(Equal(c.policy.Policy == v1beta1.NodeUpgradeManual), "none of these versions is approved")
+			}
+		})
+	}
 }
 
 func TestImmediate(t *testing.T) {
@@ -188,7 +226,6 @@ func TestMaintenanceWindow(t *testing.T) {
 
 func TestManual(t *testing.T) {
 	f := setUp(t, manual(), "1.36.3")
-	const command = "approve with: kubectl annotate --overwrite -n clusters hostedcluster blue autonode.io/approve-node-version=1.37.1"
 
 	for _, c := range []struct {
 		name, approved string
@@ -226,24 +263,6 @@ func TestManual(t *testing.T) {
 		f.gives("1.37.1")(g)
 		g.Expect(f.NodeUpgrade.Hold).To(BeTrue())
 	})
-
-	t.Run("When it becomes Manual in the middle, what was replaced should stay and the rest wait", func(t *testing.T) {
-		g := NewWithT(t)
-		f := setUp(t, manual(), "1.37.1")
-		f.reconcile(t)
-		f.gives("1.37.1")(g)
-		g.Expect(f.NodeUpgrade.Hold).To(BeTrue())
-		g.Expect(f.NodeUpgrade.Waits).To(Equal(command))
-	})
-
-	t.Run("When another build of the same version comes, it should need its own approval, too", func(t *testing.T) {
-		g := NewWithT(t)
-		f := setUp(t, manual(), "1.37.1+k3s1")
-		f.Karpenter.Versions = map[string]string{payload.KubernetesVersion: "1.37.1+k3s2"}
-		f.approve("1.37.1+k3s1")
-		f.reconcile(t)
-		f.gives("1.37.1+k3s1")(g)
-	})
 }
 
 func TestCurrent(t *testing.T) {
@@ -278,18 +297,6 @@ func TestCurrent(t *testing.T) {
 }
 
 func TestSkew(t *testing.T) {
-	t.Run("When the control plane doesn't support what nodes have, new nodes should get the payload's, and running ones still wait", func(t *testing.T) {
-		for name, policy := range map[string]*v1beta1.NodeUpgrade{"manual": manual(), "window": window()} {
-			g, f := NewWithT(t), setUp(t, policy, "1.33.9")
-			f.reconcile(t)
-			f.gives("1.37.1")(g)
-			g.Expect(f.NodeUpgrade.Hold).To(Equal(name == "manual"))
-			g.Expect(f.NodeUpgrade.Waits).NotTo(BeEmpty())
-			f.reconcile(t)
-			g.Expect(f.NodeUpgrade.Hold).To(Equal(name == "manual"), "it isn't forgotten")
-		}
-	})
-
 	t.Run("When the control plane is upgraded while nodes are held, it should find out, and not ask all the time", func(t *testing.T) {
 		g, f := NewWithT(t), setUp(t, manual(), "1.33.9")
 		f.server = "v1.36.0"
@@ -301,13 +308,6 @@ func TestSkew(t *testing.T) {
 		f.clock.SetTime(f.clock.Now().Add(10 * time.Minute))
 		f.reconcile(t)
 		f.gives("1.37.1")(g)
-	})
-
-	t.Run("When the control plane doesn't report its version, it should hold all the same", func(t *testing.T) {
-		g, f := NewWithT(t), setUp(t, manual(), "1.33.9")
-		f.server = ""
-		f.reconcile(t)
-		f.gives("1.33.9")(g)
 	})
 }
 

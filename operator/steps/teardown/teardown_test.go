@@ -13,7 +13,6 @@ import (
 	"time"
 
 	. "github.com/onsi/gomega"
-	admissionregistrationv1 "k8s.io/api/admissionregistration/v1"
 	coordinationv1 "k8s.io/api/coordination/v1"
 	corev1 "k8s.io/api/core/v1"
 	policyv1 "k8s.io/api/policy/v1"
@@ -40,6 +39,7 @@ import (
 	"github.com/autonode-io/autonode/operator/steps/access"
 	"github.com/autonode-io/autonode/operator/steps/crd"
 	"github.com/autonode-io/autonode/operator/steps/nodeclass"
+	"github.com/autonode-io/autonode/operator/steps/policy"
 	"github.com/autonode-io/autonode/operator/steps/teardown"
 )
 
@@ -292,29 +292,6 @@ func (f *fixture) expectEquipment(ctx context.Context, g Gomega, there bool) {
 	}
 }
 
-// restrict makes an admission policy and its binding, as the step for policies does.
-func (f *fixture) restrict(ctx context.Context, g Gomega) {
-	ours := metav1.ObjectMeta{Name: "managed.autonode.io", Labels: map[string]string{v1beta1.ManagedByLabel: v1beta1.ManagedByOperator}}
-	g.Expect(f.clusters.Guest.Client.Create(ctx, &admissionregistrationv1.ValidatingAdmissionPolicy{
-		ObjectMeta: ours,
-		Spec: admissionregistrationv1.ValidatingAdmissionPolicySpec{
-			MatchConstraints: &admissionregistrationv1.MatchResources{ResourceRules: []admissionregistrationv1.NamedRuleWithOperations{{
-				RuleWithOperations: admissionregistrationv1.RuleWithOperations{
-					Operations: []admissionregistrationv1.OperationType{admissionregistrationv1.Create},
-					Rule:       admissionregistrationv1.Rule{APIGroups: []string{"example.com"}, APIVersions: []string{"v1"}, Resources: []string{"widgets"}},
-				},
-			}}},
-			Validations: []admissionregistrationv1.Validation{{Expression: "true"}},
-		},
-	})).To(Succeed())
-	g.Expect(f.clusters.Guest.Client.Create(ctx, &admissionregistrationv1.ValidatingAdmissionPolicyBinding{
-		ObjectMeta: ours,
-		Spec: admissionregistrationv1.ValidatingAdmissionPolicyBindingSpec{
-			PolicyName: ours.Name, ValidationActions: []admissionregistrationv1.ValidationAction{admissionregistrationv1.Deny},
-		},
-	})).To(Succeed())
-}
-
 // managed names every object in the guest that is marked as the operator's, of any kind that its API server serves, but definitions.
 func managed(ctx context.Context, g Gomega) []string {
 	discoverer, err := discovery.NewDiscoveryClientForConfig(clusters.Guest.Config)
@@ -359,7 +336,7 @@ func TestDisable(t *testing.T) {
 	for _, name := range []string{"a", "b"} {
 		f.claim(ctx, g, name)
 	}
-	f.restrict(ctx, g)
+	scopetest.Reconcile(t, policy.New(policy.Config{Apply: apply.New()}), f.Scope)
 	foreign := scopetest.NodeClaim("foreign")
 	foreign.Spec.NodeClassRef.Group, foreign.Spec.NodeClassRef.Kind = "karpenter.k8s.aws", "EC2NodeClass"
 	g.Expect(clusters.Guest.Client.Create(ctx, foreign)).To(Succeed())
