@@ -4,17 +4,18 @@ package operator_test
 
 import (
 	"context"
+	"maps"
 	"testing"
 
 	. "github.com/onsi/gomega"
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-	clusterv1 "sigs.k8s.io/cluster-api/api/core/v1beta2"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/autonode-io/autonode/api/karpenter/v1alpha1"
 	autonodev1alpha1 "github.com/autonode-io/autonode/api/v1alpha1"
+	"github.com/autonode-io/autonode/internal/scopetest"
 )
 
 func TestAccounts(t *testing.T) {
@@ -43,20 +44,16 @@ func TestAccounts(t *testing.T) {
 
 	t.Run("When an account names a hosted cluster, it should have a lease when its Karpenter is installed", func(t *testing.T) {
 		NewWithT(t).Eventually(func(g Gomega) {
-			lease := &autonodev1alpha1.CapacityLease{}
-			g.Expect(management.Get(ctx, client.ObjectKey{Namespace: "clusters-" + name, Name: autonodev1alpha1.LeaseName}, lease)).To(Succeed())
+			lease := scopetest.Get(ctx, g, management, "clusters-"+name, autonodev1alpha1.LeaseName, &autonodev1alpha1.CapacityLease{})
 			g.Expect(lease.Spec.Account.Name).To(Equal("banks"))
 			g.Expect(lease.Spec.Sequence).To(BeNumerically(">", 0))
 		}).Should(Succeed())
 	})
 	t.Run("When Karpenter makes Machines, the account should count them", func(t *testing.T) {
 		g := NewWithT(t)
-		g.Expect(management.Create(ctx, &clusterv1.Machine{ObjectMeta: metav1.ObjectMeta{
-			Namespace: "clusters-" + name, Name: "counted-1", Labels: map[string]string{
-				v1alpha1.NodeClaimLabel: "counted-1", v1alpha1.NodeClaimUIDLabel: "any", clusterv1.ClusterNameLabel: name,
-				corev1.LabelInstanceTypeStable: "m5.large", corev1.LabelTopologyZone: "a", v1alpha1.ReservationIDLabel: "cr-1",
-			},
-		}})).To(Succeed())
+		machine := newMachine("clusters-"+name, name, "counted-1")
+		maps.Copy(machine.Labels, map[string]string{corev1.LabelInstanceTypeStable: "m5.large", corev1.LabelTopologyZone: "a", v1alpha1.ReservationIDLabel: "cr-1"})
+		g.Expect(management.Create(ctx, machine)).To(Succeed())
 		g.Eventually(func(g Gomega) {
 			g.Expect(management.Get(ctx, client.ObjectKeyFromObject(account), account)).To(Succeed())
 			g.Expect(account.Status.FullestPool).To(Equal("reservation/cr-1 1/10"))

@@ -7,12 +7,10 @@ import (
 	"testing"
 
 	. "github.com/onsi/gomega"
-	appsv1 "k8s.io/api/apps/v1"
 	authenticationv1 "k8s.io/api/authentication/v1"
 	corev1 "k8s.io/api/core/v1"
 	rbacv1 "k8s.io/api/rbac/v1"
 	apiextensionsv1 "k8s.io/apiextensions-apiserver/pkg/apis/apiextensions/v1"
-	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/apimachinery/pkg/runtime/schema"
@@ -46,11 +44,11 @@ func onAWS(t *testing.T, host string) {
 	release := host + "/release:aws"
 	_, err = payload.Push(ctx, release, img, payload.Options{})
 	g.Expect(err).NotTo(HaveOccurred())
-	g.Expect(management.Create(ctx, &v1beta1.HostedCluster{
-		ObjectMeta: metav1.ObjectMeta{Namespace: "clusters", Name: name},
-		Spec:       v1beta1.HostedClusterSpec{Release: v1beta1.Release{Image: release}, AutoNode: scopetest.AWS()},
-	})).To(Succeed())
-	component := client.ObjectKey{Namespace: namespace, Name: v1beta1.KarpenterComponent}
+	hosted := newHosted("clusters", name, release)
+	hosted.Spec.AutoNode = scopetest.AWS()
+	g.Expect(management.Create(ctx, hosted)).To(Succeed())
+	component := metav1.ObjectMeta{Namespace: namespace, Name: v1beta1.KarpenterComponent}
+	role := &rbacv1.Role{ObjectMeta: metav1.ObjectMeta{Namespace: "kube-system", Name: "autonode:karpenter"}}
 
 	t.Run("When the Cluster isn't on AWS, it should say so and make nothing", func(t *testing.T) {
 		g := NewWithT(t)
@@ -60,23 +58,17 @@ func onAWS(t *testing.T, host string) {
 			g.Expect(hostedCluster.Status.AutoNode.Message).To(ContainSubstring("use platform ClusterAPI, or correct spec.infraID"))
 			g.Expect(hostedCluster.Finalizers).To(BeEmpty())
 		}).Should(Succeed())
-		err := management.Get(ctx, component, &v1beta1.ControlPlaneComponent{})
-		g.Expect(apierrors.IsNotFound(err)).To(BeTrue())
+		scopetest.ExpectGone(ctx, g, management, &v1beta1.ControlPlaneComponent{ObjectMeta: component})
 	})
 
 	t.Run("When it is, it should run the payload's AWS provider, with a token for the guest and one for AWS", func(t *testing.T) {
 		g := NewWithT(t)
-		cluster := &clusterv1.Cluster{}
-		g.Expect(management.Get(ctx, client.ObjectKey{Namespace: namespace, Name: name}, cluster)).To(Succeed())
+		cluster := scopetest.Get(ctx, g, management, namespace, name, &clusterv1.Cluster{})
 		cluster.Spec.InfrastructureRef = clusterv1.ContractVersionedObjectReference{APIGroup: "infrastructure.cluster.x-k8s.io", Kind: "AWSCluster", Name: "cumulus-aws"}
 		g.Expect(management.Update(ctx, cluster)).To(Succeed())
-		g.Eventually(func(g Gomega) { rollOut(g, ctx, namespace, image+strings.Repeat("a", 64)) }).Should(Succeed())
-		g.Eventually(func(g Gomega) {
-			g.Expect(reasonOf(get(g, ctx, name), v1beta1.AutoNodeEnabled)).To(Equal("True/AsExpected"))
-		}).Should(Succeed())
+		runs(t, name, image+strings.Repeat("a", 64))
 
-		deployment := &appsv1.Deployment{}
-		g.Expect(management.Get(ctx, component, deployment)).To(Succeed())
+		deployment := deploymentOf(g, ctx, namespace)
 		g.Expect(deployment.Spec.Template.Spec.AutomountServiceAccountToken).To(HaveValue(BeFalse()))
 		g.Expect(deployment.Spec.Template.Spec.Containers[0].Env).To(ContainElements(
 			corev1.EnvVar{Name: "AWS_ROLE_ARN", Value: "arn:aws:iam::123456789012:role/karpenter"},
@@ -84,25 +76,20 @@ func onAWS(t *testing.T, host string) {
 			corev1.EnvVar{Name: "AWS_WEB_IDENTITY_TOKEN_FILE", Value: "/etc/karpenter/guest/aws-token"},
 			corev1.EnvVar{Name: "CLUSTER_ENDPOINT", Value: clusters.Guest.Config.Host},
 		))
-		secret := &corev1.Secret{}
-		g.Expect(management.Get(ctx, client.ObjectKey{Namespace: namespace, Name: v1beta1.GuestAccessSecret}, secret)).To(Succeed())
+		secret := scopetest.Get(ctx, g, management, namespace, v1beta1.GuestAccessSecret, &corev1.Secret{})
 		for key, audiences := range map[string][]string{"token": nil, "aws-token": {"sts.amazonaws.com"}} {
 			review := &authenticationv1.TokenReview{Spec: authenticationv1.TokenReviewSpec{Token: string(secret.Data[key]), Audiences: audiences}}
 			g.Expect(guest.Create(ctx, review)).To(Succeed())
 			g.Expect(review.Status.User.Username).To(Equal("system:serviceaccount:kube-system:karpenter"), key)
 		}
-		err := management.Get(ctx, component, &rbacv1.Role{})
-		g.Expect(apierrors.IsNotFound(err)).To(BeTrue(), "it has no business in the management cluster")
+		scopetest.ExpectGone(ctx, g, management, &rbacv1.Role{ObjectMeta: component}) // it has no business in the management cluster
 		g.Expect(guest.Get(ctx, client.ObjectKey{Name: "ec2nodeclasses.karpenter.k8s.aws"}, &apiextensionsv1.CustomResourceDefinition{})).To(Succeed())
-		made := &v1beta1.ControlPlaneComponent{}
-		g.Expect(management.Get(ctx, component, made)).To(Succeed())
-		g.Expect(made.Labels).To(HaveKeyWithValue(v1beta1.PlatformLabel, "AWS"))
+		g.Expect(componentOf(g, ctx, namespace).Labels).To(HaveKeyWithValue(v1beta1.PlatformLabel, "AWS"))
 	})
 
 	t.Run("When a person deletes a Role of it in the guest, it should come back", func(t *testing.T) {
 		g := NewWithT(t)
-		role := &rbacv1.Role{ObjectMeta: metav1.ObjectMeta{Namespace: "kube-system", Name: "autonode:karpenter"}}
-		g.Expect(guest.Delete(ctx, role)).To(Succeed())
+		g.Expect(guest.Delete(ctx, role.DeepCopy())).To(Succeed())
 		g.Eventually(func(g Gomega) {
 			g.Expect(guest.Get(ctx, client.ObjectKeyFromObject(role), role)).To(Succeed())
 		}).Should(Succeed())
@@ -121,9 +108,7 @@ func onAWS(t *testing.T, host string) {
 			g.Expect(hostedCluster.Status.AutoNode.Message).To(ContainSubstring(`"ClusterAPI" can't take over from "AWS"`))
 		}).Should(Succeed())
 		rollOut(g, ctx, namespace, image+strings.Repeat("a", 64))
-		made := &v1beta1.ControlPlaneComponent{}
-		g.Expect(management.Get(ctx, component, made)).To(Succeed())
-		g.Expect(made.Labels).To(HaveKeyWithValue(v1beta1.PlatformLabel, "AWS"))
+		g.Expect(componentOf(g, ctx, namespace).Labels).To(HaveKeyWithValue(v1beta1.PlatformLabel, "AWS"))
 	})
 
 	t.Run("When AutoNode is turned off, it should remove what it was, not what the spec wanted last", func(t *testing.T) {
@@ -134,7 +119,6 @@ func onAWS(t *testing.T, host string) {
 			g.Expect(reasonOf(hostedCluster, v1beta1.AutoNodeEnabled)).To(Equal("False/AutoNodeNotConfigured"))
 			g.Expect(hostedCluster.Finalizers).To(BeEmpty())
 		}).Should(Succeed())
-		err := guest.Get(ctx, client.ObjectKey{Namespace: "kube-system", Name: "autonode:karpenter"}, &rbacv1.Role{})
-		g.Expect(apierrors.IsNotFound(err)).To(BeTrue())
+		scopetest.ExpectGone(ctx, g, guest, role)
 	})
 }

@@ -11,15 +11,12 @@ import (
 	rbacv1 "k8s.io/api/rbac/v1"
 	apiextensionsv1 "k8s.io/apiextensions-apiserver/pkg/apis/apiextensions/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-	"sigs.k8s.io/controller-runtime/pkg/client"
 	"sigs.k8s.io/controller-runtime/pkg/envtest"
 
 	"github.com/autonode-io/autonode/api/karpenter/v1alpha1"
 	"github.com/autonode-io/autonode/api/scalar"
-	"github.com/autonode-io/autonode/api/v1beta1"
 	"github.com/autonode-io/autonode/internal/apiserver"
 	"github.com/autonode-io/autonode/internal/scopetest"
-	"github.com/autonode-io/autonode/operator"
 	"github.com/autonode-io/autonode/operator/steps/component"
 )
 
@@ -52,20 +49,14 @@ func TestCatalogs(t *testing.T) {
 	g.Expect(management.Create(ctx, &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: shared}})).To(Succeed())
 	g.Expect(management.Create(ctx, catalogOf("clusters-"+name, "sound", "t-1", "t-2"))).To(Succeed())
 	g.Expect(management.Create(ctx, catalogOf("clusters-"+name, "doubtful", "t-1", "t-1", "not a label"))).To(Succeed())
-	autoNode := scopetest.AutoNode()
-	autoNode.ProvisionerConfig.Karpenter.ClusterAPI.CatalogSelectors = []v1alpha1.CatalogSelector{{Scope: v1alpha1.CatalogScopeShared}}
-	g.Expect(management.Create(ctx, &v1beta1.HostedCluster{
-		ObjectMeta: metav1.ObjectMeta{Namespace: "clusters", Name: name, Labels: map[string]string{label: "true"}},
-		Spec:       v1beta1.HostedClusterSpec{Release: v1beta1.Release{Image: push(t, host, "1.36.2")}, AutoNode: autoNode},
-	})).To(Succeed())
-	run(t, clusters.Management.Config, operator.Options{
-		HostedClusterSelector: label, LeaderElection: true, LeaderElectionNamespace: "default", LeaseName: label,
-		Karpenter: component.Settings{SharedCatalogNamespace: shared},
-	})
+	hosted := newHosted("clusters", name, push(t, host, "1.36.2"), label)
+	hosted.Spec.AutoNode.ProvisionerConfig.Karpenter.ClusterAPI.CatalogSelectors = []v1alpha1.CatalogSelector{{Scope: v1alpha1.CatalogScopeShared}}
+	g.Expect(management.Create(ctx, hosted)).To(Succeed())
+	options := selecting(label)
+	options.Karpenter = component.Settings{SharedCatalogNamespace: shared}
+	run(t, clusters.Management.Config, options)
 	read := func(g Gomega, name string) *v1alpha1.InstanceTypeCatalog {
-		found := &v1alpha1.InstanceTypeCatalog{}
-		g.Expect(management.Get(ctx, client.ObjectKey{Namespace: "clusters-shopper", Name: name}, found)).To(Succeed())
-		return found
+		return scopetest.Get(ctx, g, management, "clusters-shopper", name, &v1alpha1.InstanceTypeCatalog{})
 	}
 
 	t.Run("When a catalog is sound, it should say how much there is", func(t *testing.T) {
@@ -105,8 +96,7 @@ func TestCatalogs(t *testing.T) {
 		g := NewWithT(t)
 		g.Expect(management.Create(ctx, catalogOf(shared, "everybodys", "t-1"))).To(Succeed())
 		g.Eventually(func(g Gomega) {
-			role := &rbacv1.Role{}
-			g.Expect(management.Get(ctx, client.ObjectKey{Namespace: "clusters-" + name, Name: "karpenter"}, role)).To(Succeed())
+			role := scopetest.Get(ctx, g, management, "clusters-"+name, "karpenter", &rbacv1.Role{})
 			g.Expect(fmt.Sprint(role.Rules)).To(And(ContainSubstring("instancetypecatalogs"), ContainSubstring("testmachinetemplates")))
 		}).Should(Succeed())
 	})

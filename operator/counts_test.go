@@ -149,19 +149,11 @@ func (c *counting) config() *rest.Config {
 	return config
 }
 
-// countedCluster is a HostedCluster of this test's operator.
-func countedCluster(name, release string, autoNode *v1beta1.AutoNode) *v1beta1.HostedCluster {
-	return &v1beta1.HostedCluster{
-		ObjectMeta: metav1.ObjectMeta{Namespace: "clusters", Name: name, Labels: map[string]string{countedLabel: ""}},
-		Spec:       v1beta1.HostedClusterSpec{Release: v1beta1.Release{Image: release}, AutoNode: autoNode},
-	}
-}
-
 // enable turns AutoNode on, and follows the HostedCluster from then on until the test ends.
 func (c *counting) enable(t *testing.T, release string) {
 	t.Helper()
 	g, ctx, management := NewWithT(t), t.Context(), clusters.Management.Client
-	g.Expect(management.Create(ctx, countedCluster(counted, release, scopetest.AutoNode()))).To(Succeed())
+	g.Expect(management.Create(ctx, newHosted("clusters", counted, release, countedLabel))).To(Succeed())
 	g.Expect(platformCondition(ctx, counted)).To(Succeed())
 	g.Eventually(func(g Gomega) { rollOut(g, ctx, countedNamespace, image+strings.Repeat("2", 64)) }).Should(Succeed())
 	g.Eventually(func(g Gomega) { reportReady(g, ctx) }).Should(Succeed())
@@ -190,7 +182,7 @@ func (c *counting) settle(g Gomega, want counts) []*v1beta1.HostedCluster {
 	return seen
 }
 
-func countedNode(i int) *corev1.Node {
+func countedNode(i int) client.Object {
 	return &corev1.Node{
 		ObjectMeta: metav1.ObjectMeta{Name: fmt.Sprintf("counted-%d", i), Labels: map[string]string{karpv1.NodePoolLabelKey: "general"}},
 		Status: corev1.NodeStatus{
@@ -200,7 +192,7 @@ func countedNode(i int) *corev1.Node {
 	}
 }
 
-func countedClaim(i int) *karpv1.NodeClaim { return scopetest.NodeClaim(fmt.Sprintf("counted-%d", i)) }
+func countedClaim(i int) client.Object { return scopetest.NodeClaim(fmt.Sprintf("counted-%d", i)) }
 
 // together waits for no answer before the next request, as machines that come and go don't.
 func together(t *testing.T, from, to int, do func(i int) error) {
@@ -225,22 +217,36 @@ func TestCounts(t *testing.T) {
 	c := &counting{}
 	run(t, c.config(), selecting(countedLabel))
 	c.enable(t, release)
-	t.Run("When nodes come, it should count up to them, never down, without being asked", c.countsUp)
+	t.Run("When nodes come, it should count up to them, never down, without being asked", func(t *testing.T) { c.counts(t, true) })
 	t.Run("When nothing comes or goes, it should ask for no write, not even one that changes nothing", c.writesNothing)
 	t.Run("When every field has been written, each should have one owner", c.ownsFields)
-	t.Run("When nodes go, it should count down to what is left, never up", c.countsDown)
+	t.Run("When nodes go, it should count down to what is left, never up", func(t *testing.T) { c.counts(t, false) })
 	t.Run("When AutoNode is turned off, it should clear the counts, and leave what is others'", c.clearsCounts)
 }
 
-func (c *counting) countsUp(t *testing.T) {
+// counts has nodes come or go in batches, and expects that the counts never went the other way.
+func (c *counting) counts(t *testing.T, up bool) {
 	g, ctx, guest := NewWithT(t), t.Context(), clusters.Guest.Client
 	for b := range batches {
-		together(t, b*batch, (b+1)*batch, func(i int) error { return guest.Create(ctx, countedClaim(i)) })
-		together(t, b*batch, (b+1)*batch, func(i int) error { return guest.Create(ctx, countedNode(i)) })
+		for _, made := range []func(i int) client.Object{countedClaim, countedNode} {
+			together(t, b*batch, (b+1)*batch, func(i int) error {
+				if up {
+					return guest.Create(ctx, made(i))
+				}
+				return guest.Delete(ctx, made(i))
+			})
+		}
 		n := int32((b + 1) * batch)
+		if !up {
+			n = batches*batch - n
+		}
 		seen := c.settle(g, counts{nodes: n, claims: n, vcpus: 4 * n, byVersion: n})
 		for i := range seen[1:] {
-			g.Expect(countsOf(seen[i]).atMost(countsOf(seen[i+1]))).To(BeTrue(), "%+v, then %+v", countsOf(seen[i]), countsOf(seen[i+1]))
+			before, after := countsOf(seen[i]), countsOf(seen[i+1])
+			if !up {
+				before, after = after, before
+			}
+			g.Expect(before.atMost(after)).To(BeTrue(), "%+v and %+v", before, after)
 		}
 	}
 }
@@ -280,19 +286,6 @@ func (*counting) ownsFields(t *testing.T) {
 		HaveKeyWithValue(`.status.conditions[type="EtcdHealthy"].reason`, "Apply platform"),
 		HaveKeyWithValue(".status.operator", "Update "+shard.FieldOwner),
 	))
-}
-
-func (c *counting) countsDown(t *testing.T) {
-	g, ctx, guest := NewWithT(t), t.Context(), clusters.Guest.Client
-	for b := range batches {
-		together(t, b*batch, (b+1)*batch, func(i int) error { return guest.Delete(ctx, countedNode(i)) })
-		together(t, b*batch, (b+1)*batch, func(i int) error { return guest.Delete(ctx, countedClaim(i)) })
-		n := int32((batches - b - 1) * batch)
-		seen := c.settle(g, counts{nodes: n, claims: n, vcpus: 4 * n, byVersion: n})
-		for i := range seen[1:] {
-			g.Expect(countsOf(seen[i+1]).atMost(countsOf(seen[i]))).To(BeTrue(), "%+v, then %+v", countsOf(seen[i]), countsOf(seen[i+1]))
-		}
-	}
 }
 
 func (*counting) clearsCounts(t *testing.T) {

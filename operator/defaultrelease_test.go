@@ -7,9 +7,7 @@ import (
 	"testing"
 
 	. "github.com/onsi/gomega"
-	appsv1 "k8s.io/api/apps/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/autonode-io/autonode/api/karpenter/v1alpha1"
 	"github.com/autonode-io/autonode/api/v1beta1"
@@ -18,19 +16,15 @@ import (
 // TestDefaultRelease has no registry: all that the operator needs is its own release.
 func TestDefaultRelease(t *testing.T) {
 	const label, name = "default-release", "plain"
-	management := clusters.Management.Client
 	provide(t)
 	removeAll(t, label)
 	platform(t, name)
-	NewWithT(t).Expect(management.Create(t.Context(), &v1beta1.HostedCluster{
-		ObjectMeta: metav1.ObjectMeta{Namespace: "clusters", Name: name, Labels: map[string]string{label: ""}},
-		Spec: v1beta1.HostedClusterSpec{InfraID: name, AutoNode: &v1beta1.AutoNode{ProvisionerConfig: v1beta1.ProvisionerConfig{
-			Name: v1beta1.ProvisionerKarpenter,
-			Karpenter: &v1beta1.Karpenter{Platform: v1beta1.PlatformClusterAPI, ClusterAPI: &v1beta1.ClusterAPI{TemplateSelectors: v1alpha1.TemplateSelectors{
-				ScalableResourceSelector: &metav1.LabelSelector{MatchLabels: map[string]string{"pool": "general"}},
-			}}},
-		}}},
-	})).To(Succeed())
+	hosted := newHosted("clusters", name, "", label)
+	hosted.Spec.InfraID = name
+	hosted.Spec.AutoNode.ProvisionerConfig.Karpenter.ClusterAPI = &v1beta1.ClusterAPI{TemplateSelectors: v1alpha1.TemplateSelectors{
+		ScalableResourceSelector: &metav1.LabelSelector{MatchLabels: map[string]string{"pool": "general"}},
+	}}
+	NewWithT(t).Expect(clusters.Management.Client.Create(t.Context(), hosted)).To(Succeed())
 
 	for _, test := range []struct {
 		name, image, version, reason string
@@ -59,10 +53,9 @@ func TestDefaultRelease(t *testing.T) {
 					history = append(history, strings.TrimPrefix(entry.Version, desired.NodeVersion+"+autonode."))
 				}
 				g.Expect(history).To(Equal(test.history))
-				deployment := &appsv1.Deployment{}
-				g.Expect(management.Get(t.Context(), client.ObjectKey{Namespace: "clusters-" + name, Name: "karpenter"}, deployment)).To(Succeed())
-				g.Expect(deployment.Spec.Template.Spec.Containers[0].Image).To(Equal(test.image))
-				g.Expect(deployment.Spec.Template.Spec.Containers[0].Args).To(ContainElement("--node-version=" + desired.NodeVersion))
+				container := deploymentOf(g, t.Context(), "clusters-"+name).Spec.Template.Spec.Containers[0]
+				g.Expect(container.Image).To(Equal(test.image))
+				g.Expect(container.Args).To(ContainElement("--node-version=" + desired.NodeVersion))
 			}).Should(Succeed())
 		})
 	}

@@ -8,11 +8,8 @@ import (
 
 	. "github.com/onsi/gomega"
 	eventsv1 "k8s.io/api/events/v1"
-	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-	clusterv1 "sigs.k8s.io/cluster-api/api/core/v1beta2"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
-	"github.com/autonode-io/autonode/api/karpenter/v1alpha1"
 	"github.com/autonode-io/autonode/api/v1beta1"
 )
 
@@ -28,13 +25,7 @@ func TestMachines(t *testing.T) {
 	t.Run("When Cluster API doesn't begin with the Machines of a burst, it should warn on the HostedCluster", func(t *testing.T) {
 		g := NewWithT(t)
 		for i := range 10 {
-			machine := fmt.Sprintf("general-%d", i)
-			g.Expect(management.Create(ctx, &clusterv1.Machine{
-				ObjectMeta: metav1.ObjectMeta{Namespace: "clusters-" + name, Name: machine, Labels: map[string]string{
-					clusterv1.ClusterNameLabel: name, v1alpha1.NodeClaimLabel: machine, v1alpha1.NodeClaimUIDLabel: "uid-" + machine,
-				}},
-				Spec: clusterv1.MachineSpec{ClusterName: name},
-			})).To(Succeed())
+			g.Expect(management.Create(ctx, newMachine("clusters-"+name, name, fmt.Sprintf("general-%d", i)))).To(Succeed())
 		}
 		g.Eventually(func(g Gomega) []string {
 			list := &eventsv1.EventList{}

@@ -9,8 +9,6 @@ import (
 	"testing"
 
 	. "github.com/onsi/gomega"
-	appsv1 "k8s.io/api/apps/v1"
-	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
 	clusterctlv1 "sigs.k8s.io/cluster-api/cmd/clusterctl/api/v1alpha3"
@@ -29,17 +27,11 @@ func TestMove(t *testing.T) {
 	removeAll(t, label)
 	run(t, clusters.Management.Config, selecting(label))
 	platform(t, name)
-	hosted := &v1beta1.HostedCluster{
-		ObjectMeta: metav1.ObjectMeta{Namespace: "clusters", Name: name, Labels: map[string]string{label: ""}},
-		Spec:       v1beta1.HostedClusterSpec{Release: v1beta1.Release{Image: push(t, host, "1.36.2")}, AutoNode: scopetest.AutoNode()},
-	}
+	hosted := newHosted("clusters", name, push(t, host, "1.36.2"), label)
 	g.Expect(management.Create(ctx, hosted)).To(Succeed())
-	g.Eventually(func(g Gomega) { rollOut(g, ctx, namespace, image+strings.Repeat("2", 64)) }).Should(Succeed())
-	g.Eventually(func(g Gomega) {
-		g.Expect(reasonOf(get(g, ctx, name), v1beta1.AutoNodeEnabled)).To(Equal("True/AsExpected"))
-	}).Should(Succeed())
-	claim := countedClaim(0)
-	claim.Name, claim.Finalizers = "moves", []string{karpv1.TerminationFinalizer}
+	runs(t, name, image+strings.Repeat("2", 64))
+	claim := scopetest.NodeClaim("moves")
+	claim.Finalizers = []string{karpv1.TerminationFinalizer}
 	g.Expect(clusters.Guest.Client.Create(ctx, claim)).To(Succeed())
 	t.Cleanup(func() {
 		claim.SetFinalizers(nil)
@@ -59,15 +51,12 @@ func TestMove(t *testing.T) {
 				&v1beta1.HostedCluster{ObjectMeta: metav1.ObjectMeta{Namespace: "clusters", Name: name}},
 				&v1beta1.ControlPlaneComponent{ObjectMeta: metav1.ObjectMeta{Namespace: namespace, Name: v1beta1.KarpenterComponent}},
 			} {
-				err := management.Get(ctx, client.ObjectKeyFromObject(object), object)
-				g.Expect(apierrors.IsNotFound(err)).To(BeTrue(), "%T: %v", object, err)
+				scopetest.ExpectGone(ctx, g, management, object)
 			}
 		}).Should(Succeed())
 		g.Expect(clusters.Guest.Client.Get(ctx, client.ObjectKeyFromObject(claim), claim)).To(Succeed())
 		g.Expect(claim.DeletionTimestamp).To(BeNil())
 		// envtest has no garbage collector: the owner shows what it would collect.
-		deployment := &appsv1.Deployment{}
-		g.Expect(management.Get(ctx, client.ObjectKey{Namespace: namespace, Name: v1beta1.KarpenterComponent}, deployment)).To(Succeed())
-		g.Expect(deployment.OwnerReferences).To(ConsistOf(HaveField("Kind", "ControlPlaneComponent")))
+		g.Expect(deploymentOf(g, ctx, namespace).OwnerReferences).To(ConsistOf(HaveField("Kind", "ControlPlaneComponent")))
 	})
 }

@@ -15,7 +15,6 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/autonode-io/autonode/api/v1beta1"
-	"github.com/autonode-io/autonode/internal/scopetest"
 )
 
 func ownNamespaces(t *testing.T, release string) {
@@ -23,10 +22,7 @@ func ownNamespaces(t *testing.T, release string) {
 	for _, test := range []struct{ namespace, name string }{{"kube", "system"}, {"kube-node", "lease"}, {"autonode", "system"}} {
 		g := NewWithT(t)
 		g.Expect(management.Create(ctx, &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: test.namespace}})).To(Succeed())
-		hostedCluster := &v1beta1.HostedCluster{
-			ObjectMeta: metav1.ObjectMeta{Namespace: test.namespace, Name: test.name},
-			Spec:       v1beta1.HostedClusterSpec{Release: v1beta1.Release{Image: release}, AutoNode: scopetest.AutoNode()},
-		}
+		hostedCluster := newHosted(test.namespace, test.name, release)
 		g.Expect(management.Create(ctx, hostedCluster)).To(Succeed())
 		g.Eventually(func(g Gomega) {
 			g.Expect(management.Get(ctx, client.ObjectKeyFromObject(hostedCluster), hostedCluster)).To(Succeed())
@@ -42,11 +38,7 @@ func unusualNames(t *testing.T, release string) {
 	ctx, management := t.Context(), clusters.Management.Client
 	for _, name := range []string{"prod.eu", "europe-west-production-" + strings.Repeat("n", 40)} {
 		g := NewWithT(t)
-		hostedCluster := &v1beta1.HostedCluster{
-			ObjectMeta: metav1.ObjectMeta{Namespace: "clusters", Name: name},
-			Spec:       v1beta1.HostedClusterSpec{Release: v1beta1.Release{Image: release}, AutoNode: scopetest.AutoNode()},
-		}
-		g.Expect(management.Create(ctx, hostedCluster)).To(Succeed())
+		g.Expect(management.Create(ctx, newHosted("clusters", name, release))).To(Succeed())
 		asked := regexp.MustCompile(`^neither Namespace (\S+) nor Cluster `)
 		namespace := ""
 		g.Eventually(func(g Gomega) {
@@ -61,7 +53,7 @@ func unusualNames(t *testing.T, release string) {
 		g.Expect(management.Create(ctx, cluster)).To(Succeed())
 		g.Eventually(func(g Gomega) {
 			g.Expect(reasonOf(get(g, ctx, name), v1beta1.ValidConfiguration)).To(Equal("True/AsExpected"))
-			g.Expect(management.Get(ctx, client.ObjectKey{Namespace: namespace, Name: v1beta1.KarpenterComponent}, &v1beta1.ControlPlaneComponent{})).To(Succeed())
+			componentOf(g, ctx, namespace)
 		}).Should(Succeed())
 	}
 }
@@ -73,15 +65,9 @@ func takenName(t *testing.T, release string) {
 		g.Expect(management.Create(ctx, &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: ns}})).To(Succeed())
 	}
 	g.Expect(management.Create(ctx, &clusterv1.Cluster{ObjectMeta: metav1.ObjectMeta{Namespace: "team-red-web", Name: "web"}})).To(Succeed())
-	victim := &v1beta1.HostedCluster{
-		ObjectMeta: metav1.ObjectMeta{Namespace: "team-red", Name: "web"},
-		Spec:       v1beta1.HostedClusterSpec{Release: v1beta1.Release{Image: release}},
-	}
+	victim, thief := newHosted("team-red", "web", release), newHosted("team", "red-web", release)
+	victim.Spec.AutoNode, thief.Spec.InfraID = nil, "web"
 	g.Expect(management.Create(ctx, victim)).To(Succeed())
-	thief := &v1beta1.HostedCluster{
-		ObjectMeta: metav1.ObjectMeta{Namespace: "team", Name: "red-web"},
-		Spec:       v1beta1.HostedClusterSpec{Release: v1beta1.Release{Image: release}, InfraID: "web", AutoNode: scopetest.AutoNode()},
-	}
 	g.Expect(management.Create(ctx, thief)).To(Succeed())
 	decided := func(g Gomega) string {
 		g.Expect(management.Get(ctx, client.ObjectKeyFromObject(thief), thief)).To(Succeed())
@@ -94,32 +80,4 @@ func takenName(t *testing.T, release string) {
 	}).Should(Succeed())
 	g.Expect(management.Delete(ctx, victim)).To(Succeed())
 	g.Eventually(func(g Gomega) { g.Expect(decided(g)).To(Equal("True/AsExpected")) }).Should(Succeed())
-}
-
-func sharedNamespace(t *testing.T, release string) {
-	g, ctx, management := NewWithT(t), t.Context(), clusters.Management.Client
-	for _, ns := range []string{"clusters-la", "clusters-la-te"} {
-		g.Expect(management.Create(ctx, &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: ns}})).To(Succeed())
-	}
-	for _, name := range []string{"la-te", "te"} { // not provisioned: their guest stays out of it
-		g.Expect(management.Create(ctx, &clusterv1.Cluster{ObjectMeta: metav1.ObjectMeta{
-			Namespace: "clusters-la-te", Name: name, Annotations: map[string]string{v1beta1.ConsentAnnotation: "clusters/la-te"},
-		}})).To(Succeed())
-	}
-	second := &v1beta1.HostedCluster{
-		ObjectMeta: metav1.ObjectMeta{Namespace: "clusters", Name: "la-te"},
-		Spec:       v1beta1.HostedClusterSpec{Release: v1beta1.Release{Image: release}, AutoNode: scopetest.AutoNode()},
-	}
-	third := second.DeepCopy()
-	third.Namespace, third.Name = "clusters-la", "te"
-	g.Expect(management.Create(ctx, second)).To(Succeed())
-	g.Eventually(func(g Gomega) {
-		g.Expect(get(g, ctx, "la-te").Finalizers).To(ContainElement(v1beta1.HostedClusterFinalizer))
-	}).Should(Succeed())
-	g.Expect(management.Create(ctx, third)).To(Succeed())
-	g.Eventually(func(g Gomega) {
-		g.Expect(management.Get(ctx, client.ObjectKeyFromObject(third), third)).To(Succeed())
-		g.Expect(reasonOf(third, v1beta1.ValidConfiguration)).To(Equal("False/InvalidSpec"))
-		g.Expect(third.Status.AutoNode.Message).To(ContainSubstring("HostedCluster clusters/la-te"))
-	}).Should(Succeed())
 }

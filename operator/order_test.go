@@ -17,7 +17,6 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	"sigs.k8s.io/yaml"
 
-	"github.com/autonode-io/autonode/api/v1beta1"
 	"github.com/autonode-io/autonode/internal/scopetest"
 	"github.com/autonode-io/autonode/operator/apply"
 	"github.com/autonode-io/autonode/payload"
@@ -73,7 +72,7 @@ func resourceOf(path string) string {
 
 func TestOrder(t *testing.T) {
 	const name, label = "order", "order"
-	g, ctx, management, guest := NewWithT(t), t.Context(), clusters.Management.Client, clusters.Guest.Client
+	g, ctx, guest := NewWithT(t), t.Context(), clusters.Guest.Client
 	provide(t)
 	removeAll(t, label)
 
@@ -115,11 +114,7 @@ func TestOrder(t *testing.T) {
 		})
 	})
 	run(t, config, selecting(label))
-	platformOf(t, name, sick(t, func(request *http.Request) { writes.see("guest", request) }))
-	g.Expect(management.Create(ctx, &v1beta1.HostedCluster{
-		ObjectMeta: metav1.ObjectMeta{Namespace: "clusters", Name: name, Labels: map[string]string{label: ""}},
-		Spec:       v1beta1.HostedClusterSpec{Release: v1beta1.Release{Image: release}, AutoNode: scopetest.AutoNode()},
-	})).To(Succeed())
+	hosted(t, label, name, release, sick(t, func(request *http.Request) { writes.see("guest", request) }))
 
 	t.Run("When Karpenter is installed, its definitions should be established first, then come its rights, its token, Karpenter, and its node class", func(t *testing.T) {
 		g := NewWithT(t)

@@ -17,13 +17,12 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	karpv1 "sigs.k8s.io/karpenter/pkg/apis/v1"
 
-	"github.com/autonode-io/autonode/api/karpenter/v1alpha1"
 	"github.com/autonode-io/autonode/api/v1beta1"
 	"github.com/autonode-io/autonode/internal/scopetest"
 )
 
 func pauses(t *testing.T, host string) {
-	g, ctx, management := NewWithT(t), t.Context(), clusters.Management.Client
+	g, ctx := NewWithT(t), t.Context()
 	upgrade := push(t, host, "1.36.3")
 	patch(g, ctx, blue, func(hc *v1beta1.HostedCluster) {
 		hc.Spec.PausedUntil = ptr.To(time.Now().Add(time.Hour).Format(time.RFC3339))
@@ -38,9 +37,7 @@ func pauses(t *testing.T, host string) {
 		g.Expect(hostedCluster.Status.AutoNode.Message).To(And(
 			HavePrefix("paused until "), HaveSuffix("; Karpenter is scaled to zero; nodes and pods go on running")))
 		g.Expect(hostedCluster.Status.Version.Desired.Version).To(Equal("1.36.2"))
-		component := &v1beta1.ControlPlaneComponent{}
-		g.Expect(management.Get(ctx, client.ObjectKey{Namespace: blueNamespace, Name: "karpenter"}, component)).To(Succeed())
-		available := meta.FindStatusCondition(component.Status.Conditions, v1beta1.Available)
+		available := meta.FindStatusCondition(componentOf(g, ctx, blueNamespace).Status.Conditions, v1beta1.Available)
 		g.Expect(available).To(And(HaveField("Status", metav1.ConditionFalse), HaveField("Reason", v1beta1.PausedReason)))
 	}).Should(Succeed())
 	// Resumes, with the upgrade.
@@ -96,20 +93,14 @@ func resumesWithout(t *testing.T, host string) {
 
 func pausesWithClusterAPI(t *testing.T) {
 	ctx, management := t.Context(), clusters.Management.Client
-	annotate := func(object client.Object, value bool) {
-		annotations := object.GetAnnotations()
-		if annotations == nil {
-			annotations = map[string]string{}
+	annotate := func(object *metav1.ObjectMeta, paused bool) {
+		metav1.SetMetaDataAnnotation(object, clusterv1.PausedAnnotation, "")
+		if !paused {
+			delete(object.Annotations, clusterv1.PausedAnnotation)
 		}
-		delete(annotations, clusterv1.PausedAnnotation)
-		if value {
-			annotations[clusterv1.PausedAnnotation] = ""
-		}
-		object.SetAnnotations(annotations)
 	}
 	change := func(g Gomega, change func(*clusterv1.Cluster)) {
-		cluster := &clusterv1.Cluster{}
-		g.Expect(management.Get(ctx, client.ObjectKey{Namespace: blueNamespace, Name: blue}, cluster)).To(Succeed())
+		cluster := scopetest.Get(ctx, g, management, blueNamespace, blue, &clusterv1.Cluster{})
 		before := cluster.DeepCopy()
 		change(cluster)
 		g.Expect(management.Patch(ctx, cluster, client.MergeFrom(before))).To(Succeed())
@@ -122,12 +113,12 @@ func pausesWithClusterAPI(t *testing.T) {
 		{
 			name: "by the annotation of the HostedCluster", message: "paused by an annotation of the HostedCluster; remove cluster.x-k8s.io/paused to go on",
 			set: func(g Gomega, paused bool) {
-				patch(g, ctx, blue, func(hc *v1beta1.HostedCluster) { annotate(hc, paused) })
+				patch(g, ctx, blue, func(hc *v1beta1.HostedCluster) { annotate(&hc.ObjectMeta, paused) })
 			},
 		}, {
 			name: "by the annotation of the Cluster", message: byCluster,
 			set: func(g Gomega, paused bool) {
-				change(g, func(cluster *clusterv1.Cluster) { annotate(cluster, paused) })
+				change(g, func(cluster *clusterv1.Cluster) { annotate(&cluster.ObjectMeta, paused) })
 			},
 		}, {
 			name: "by the field of the Cluster", message: byCluster,
@@ -180,13 +171,8 @@ func deletesPaused(t *testing.T) {
 		g.Expect(reasonOf(hostedCluster, v1beta1.AutoNodeEnabled)).To(Equal("False/AutoNodeDraining"))
 		g.Expect(hostedCluster.Status.AutoNode.DrainStartedTime).NotTo(BeNil())
 	}).Should(Succeed())
-	machine := &clusterv1.Machine{
-		ObjectMeta: metav1.ObjectMeta{
-			Namespace: blueNamespace, Name: claim.Name, Finalizers: []string{clusterv1.MachineFinalizer},
-			Labels: map[string]string{clusterv1.ClusterNameLabel: blue, v1alpha1.NodeClaimUIDLabel: string(claim.UID), v1alpha1.NodeClaimLabel: claim.Name},
-		},
-		Spec: clusterv1.MachineSpec{ClusterName: blue},
-	}
+	machine := newMachine(blueNamespace, blue, claim.Name)
+	machine.Finalizers = []string{clusterv1.MachineFinalizer}
 	g.Expect(management.Create(ctx, machine)).To(Succeed())
 	claim.Finalizers = nil
 	g.Expect(guest.Update(ctx, claim)).To(Succeed())

@@ -16,22 +16,22 @@ import (
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	clusterv1 "sigs.k8s.io/cluster-api/api/core/v1beta2"
 	"sigs.k8s.io/controller-runtime/pkg/client"
-	crmetrics "sigs.k8s.io/controller-runtime/pkg/metrics"
 
 	"github.com/autonode-io/autonode/api/karpenter/v1alpha1"
 	"github.com/autonode-io/autonode/api/v1beta1"
-	"github.com/autonode-io/autonode/internal/scopetest"
 )
 
 func TestRestart(t *testing.T) {
-	const name, namespace, label = "restart", "clusters-restart", "restart"
+	const (
+		name, namespace, label       = "restart", "clusters-restart", "restart"
+		connectionsMade, undecodable = "autonode_guest_connections_total", "autonode_undecodable_objects"
+	)
 	ctx, management := t.Context(), clusters.Management.Client
 	provide(t)
 	host := serveRegistry(t)
 	removeAll(t, label)
 	options := selecting(label)
 	options.MetricsRegistry = nil // the test reads the program's own
-	component := &v1beta1.ControlPlaneComponent{ObjectMeta: metav1.ObjectMeta{Namespace: namespace, Name: "karpenter"}}
 	var slow atomic.Bool
 	guest := sick(t, func(request *http.Request) {
 		if slow.Load() {
@@ -43,26 +43,17 @@ func TestRestart(t *testing.T) {
 	})
 
 	t.Run("When AutoNode is set, it should run", func(t *testing.T) {
-		g := NewWithT(t)
 		run(t, clusters.Management.Config, options)
-		platformOf(t, name, guest)
-		g.Expect(management.Create(ctx, &v1beta1.HostedCluster{
-			ObjectMeta: metav1.ObjectMeta{Namespace: "clusters", Name: name, Labels: map[string]string{label: ""}},
-			Spec:       v1beta1.HostedClusterSpec{Release: v1beta1.Release{Image: push(t, host, "1.36.2")}, AutoNode: scopetest.AutoNode()},
-		})).To(Succeed())
-		g.Eventually(func(g Gomega) { rollOut(g, ctx, namespace, image+strings.Repeat("2", 64)) }).Should(Succeed())
-		g.Eventually(func(g Gomega) {
-			g.Expect(reasonOf(get(g, ctx, name), v1beta1.AutoNodeEnabled)).To(Equal("True/AsExpected"))
-		}).Should(Succeed())
+		hosted(t, label, name, push(t, host, "1.36.2"), guest)
+		runs(t, name, image+strings.Repeat("2", 64))
 	})
 
 	t.Run("When another operator takes over and nothing has changed, it should write no status and report no change", func(t *testing.T) {
 		g := NewWithT(t)
 		slow.Store(true) // so that the operator looks at the HostedCluster before it is connected
 		before := statusOf(get(g, ctx, name))
-		g.Expect(management.Get(ctx, client.ObjectKeyFromObject(component), component)).To(Succeed())
-		componentBefore := component.ResourceVersion
-		made := connectionsMade(g, name)
+		componentBefore := componentOf(g, ctx, namespace).ResourceVersion
+		made := served(g, "name", name)[connectionsMade]
 		run(t, clusters.Management.Config, options)
 		seen := map[string]bool{}
 		look := func(g Gomega) {
@@ -70,22 +61,21 @@ func TestRestart(t *testing.T) {
 		}
 		g.Eventually(func(g Gomega) {
 			look(g)
-			g.Expect(connectionsMade(g, name)).To(BeNumerically(">", made))
+			g.Expect(served(g, "name", name)[connectionsMade]).To(BeNumerically(">", made))
 		}).Should(Succeed())
 		g.Consistently(look, 2*time.Second).Should(Succeed())
 		g.Expect(seen).To(HaveLen(1))
 		g.Expect(seen).To(HaveKey(before))
-		g.Expect(management.Get(ctx, client.ObjectKeyFromObject(component), component)).To(Succeed())
-		g.Expect(component.ResourceVersion).To(Equal(componentBefore))
+		g.Expect(componentOf(g, ctx, namespace).ResourceVersion).To(Equal(componentBefore))
 	})
 
 	t.Run("When it restarts beside Machines that the API server admits and Go can't decode, it should say so and look after all HostedClusters", func(t *testing.T) {
 		g := NewWithT(t)
 		slow.Store(false)
 		undecodableMachine(t, namespace, name, "before", "2026-12-01t06:00:00z")
-		made := connectionsMade(g, name)
+		made := served(g, "name", name)[connectionsMade]
 		run(t, clusters.Management.Config, options)
-		g.Eventually(func(g Gomega) { g.Expect(connectionsMade(g, name)).To(BeNumerically(">", made)) }).Should(Succeed())
+		g.Eventually(func(g Gomega) { g.Expect(served(g, "name", name)[connectionsMade]).To(BeNumerically(">", made)) }).Should(Succeed())
 		undecodableMachine(t, namespace, name, "while", "2026-12-01T06:00:00+99:99") // the watch meets it
 		for _, machine := range []string{"before", "while"} {
 			g.Eventually(func(g Gomega) {
@@ -93,11 +83,11 @@ func TestRestart(t *testing.T) {
 				g.Expect(notes(g, ctx, "clusters", name)).To(ContainElement(ContainSubstring("Machine " + namespace + "/" + machine)))
 			}).Should(Succeed())
 		}
-		g.Eventually(func(g Gomega) { g.Expect(undecodable(g)).To(HaveKeyWithValue("Machine", 2.0)) }).Should(Succeed())
+		g.Eventually(func(g Gomega) { g.Expect(served(g, "kind", "Machine")).To(HaveKeyWithValue(undecodable, 2.0)) }).Should(Succeed())
 		for _, machine := range []string{"before", "while"} {
 			g.Expect(management.Delete(ctx, &clusterv1.Machine{ObjectMeta: metav1.ObjectMeta{Namespace: namespace, Name: machine}})).To(Succeed())
 		}
-		g.Eventually(func(g Gomega) { g.Expect(undecodable(g)).NotTo(HaveKey("Machine")) }).Should(Succeed())
+		g.Eventually(func(g Gomega) { g.Expect(served(g, "kind", "Machine")).NotTo(HaveKey(undecodable)) }).Should(Succeed())
 		// What the steps do still follows what is asked for.
 		hostedCluster := get(g, ctx, name)
 		hostedCluster.Spec.Release.Image = push(t, host, "1.36.3")
@@ -133,21 +123,6 @@ func notes(g Gomega, ctx context.Context, namespace, name string) (notes []strin
 	return notes
 }
 
-// undecodable is the metric, by kind.
-func undecodable(g Gomega) map[string]float64 {
-	families, err := crmetrics.Registry.Gather()
-	g.Expect(err).NotTo(HaveOccurred())
-	counts := map[string]float64{}
-	for _, family := range families {
-		if family.GetName() == "autonode_undecodable_objects" {
-			for _, metric := range family.GetMetric() {
-				counts[metric.GetLabel()[0].GetValue()] = metric.GetGauge().GetValue()
-			}
-		}
-	}
-	return counts
-}
-
 // statusOf is what a list of HostedClusters shows and an alert looks at.
 func statusOf(hostedCluster *v1beta1.HostedCluster) string {
 	parts := []string{hostedCluster.ResourceVersion, string(hostedCluster.Status.AutoNode.State), hostedCluster.Status.AutoNode.Message}
@@ -155,23 +130,4 @@ func statusOf(hostedCluster *v1beta1.HostedCluster) string {
 		parts = append(parts, condition.Type, string(condition.Status), condition.Reason)
 	}
 	return strings.Join(parts, " ")
-}
-
-// connectionsMade counts the connections to the guest of a HostedCluster.
-func connectionsMade(g Gomega, name string) float64 {
-	families, err := crmetrics.Registry.Gather()
-	g.Expect(err).NotTo(HaveOccurred())
-	for _, family := range families {
-		if family.GetName() != "autonode_guest_connections_total" {
-			continue
-		}
-		for _, metric := range family.GetMetric() {
-			for _, label := range metric.GetLabel() {
-				if label.GetName() == "name" && label.GetValue() == name {
-					return metric.GetCounter().GetValue()
-				}
-			}
-		}
-	}
-	return 0
 }

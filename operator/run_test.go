@@ -132,16 +132,10 @@ func push(t *testing.T, host, version string) string {
 // platform makes what a hosting platform has: the namespaces, the Cluster, its kubeconfig.
 func platform(t *testing.T, name string) {
 	t.Helper()
-	platformOf(t, name, clusters.Guest.Config)
+	platformIn(t, "clusters", name, clusters.Guest.Config)
 }
 
-// platformOf does it for a guest that is reached in another way.
-func platformOf(t *testing.T, name string, config *rest.Config) {
-	t.Helper()
-	platformIn(t, "clusters", name, config)
-}
-
-// platformIn is platformOf for a HostedCluster of any namespace.
+// platformIn does it for a HostedCluster of any namespace, whose guest is reached by config.
 func platformIn(t *testing.T, hostedClusters, name string, config *rest.Config) {
 	t.Helper()
 	g := NewWithT(t)
@@ -191,9 +185,39 @@ func consent(t *testing.T, namespace, hostedCluster string) {
 
 // get reads a HostedCluster from the API server.
 func get(g Gomega, ctx context.Context, name string) *v1beta1.HostedCluster {
-	hostedCluster := &v1beta1.HostedCluster{}
-	g.Expect(clusters.Management.Client.Get(ctx, client.ObjectKey{Namespace: "clusters", Name: name}, hostedCluster)).To(Succeed())
+	return scopetest.Get(ctx, g, clusters.Management.Client, "clusters", name, &v1beta1.HostedCluster{})
+}
+
+// newHosted returns a HostedCluster with AutoNode on and these labels.
+func newHosted(namespace, name, release string, labels ...string) *v1beta1.HostedCluster {
+	hostedCluster := &v1beta1.HostedCluster{
+		ObjectMeta: metav1.ObjectMeta{Namespace: namespace, Name: name, Labels: map[string]string{}},
+		Spec:       v1beta1.HostedClusterSpec{Release: v1beta1.Release{Image: release}, AutoNode: scopetest.AutoNode()},
+	}
+	for _, label := range labels {
+		hostedCluster.Labels[label] = ""
+	}
 	return hostedCluster
+}
+
+// newMachine returns a Machine of Karpenter's.
+func newMachine(namespace, cluster, name string) *clusterv1.Machine {
+	return &clusterv1.Machine{
+		ObjectMeta: metav1.ObjectMeta{Namespace: namespace, Name: name, Labels: map[string]string{
+			clusterv1.ClusterNameLabel: cluster, v1alpha1.NodeClaimLabel: name, v1alpha1.NodeClaimUIDLabel: "uid-" + name,
+		}},
+		Spec: clusterv1.MachineSpec{ClusterName: cluster},
+	}
+}
+
+// runs waits until Karpenter runs with an image and the HostedCluster reports it.
+func runs(t *testing.T, name, image string) {
+	t.Helper()
+	g, ctx := NewWithT(t), t.Context()
+	g.Eventually(func(g Gomega) { rollOut(g, ctx, "clusters-"+name, image) }).Should(Succeed())
+	g.Eventually(func(g Gomega) {
+		g.Expect(reasonOf(get(g, ctx, name), v1beta1.AutoNodeEnabled)).To(Equal("True/AsExpected"))
+	}).Should(Succeed())
 }
 
 func reasonOf(hostedCluster *v1beta1.HostedCluster, conditionType string) string {
@@ -203,22 +227,29 @@ func reasonOf(hostedCluster *v1beta1.HostedCluster, conditionType string) string
 	return ""
 }
 
+// deploymentOf reads Karpenter's Deployment.
+func deploymentOf(g Gomega, ctx context.Context, namespace string) *appsv1.Deployment {
+	return scopetest.Get(ctx, g, clusters.Management.Client, namespace, v1beta1.KarpenterComponent, &appsv1.Deployment{})
+}
+
+// componentOf reads Karpenter's component.
+func componentOf(g Gomega, ctx context.Context, namespace string) *v1beta1.ControlPlaneComponent {
+	return scopetest.Get(ctx, g, clusters.Management.Client, namespace, v1beta1.KarpenterComponent, &v1beta1.ControlPlaneComponent{})
+}
+
 // rollOut stands in for the Deployment controller, which no envtest has.
 func rollOut(g Gomega, ctx context.Context, namespace, image string) {
-	management := clusters.Management.Client
-	deployment := &appsv1.Deployment{}
-	g.Expect(management.Get(ctx, client.ObjectKey{Namespace: namespace, Name: "karpenter"}, deployment)).To(Succeed())
+	deployment := deploymentOf(g, ctx, namespace)
 	g.Expect(deployment.Spec.Template.Spec.Containers[0].Image).To(Equal(image))
 	deployment.Status = appsv1.DeploymentStatus{
 		ObservedGeneration: deployment.Generation, Replicas: 2, UpdatedReplicas: 2, ReadyReplicas: 2, AvailableReplicas: 2,
 	}
-	g.Expect(management.Status().Update(ctx, deployment)).To(Succeed())
+	g.Expect(clusters.Management.Client.Status().Update(ctx, deployment)).To(Succeed())
 }
 
 // reportReady stands in for Karpenter, which reports on the default node class.
 func reportReady(g Gomega, ctx context.Context) {
-	class := &v1alpha1.ClusterAPINodeClass{}
-	g.Expect(clusters.Guest.Client.Get(ctx, client.ObjectKey{Name: v1alpha1.DefaultNodeClass}, class)).To(Succeed())
+	class := scopetest.Get(ctx, g, clusters.Guest.Client, "", v1alpha1.DefaultNodeClass, &v1alpha1.ClusterAPINodeClass{})
 	for _, condition := range v1alpha1.ReadyConditions() {
 		class.StatusConditions().SetTrue(condition)
 	}
@@ -228,17 +259,13 @@ func reportReady(g Gomega, ctx context.Context) {
 
 // replicas are those that Karpenter's Deployment is to have.
 func replicas(g Gomega, ctx context.Context, namespace string) int32 {
-	deployment := &appsv1.Deployment{}
-	g.Expect(clusters.Management.Client.Get(ctx, client.ObjectKey{Namespace: namespace, Name: "karpenter"}, deployment)).To(Succeed())
-	return ptr.Deref(deployment.Spec.Replicas, 1)
+	return ptr.Deref(deploymentOf(g, ctx, namespace).Spec.Replicas, 1)
 }
 
 // rollouts returns the rollout that node classes say is complete, and the one that Karpenter's Deployment is for.
 func rollouts(g Gomega, ctx context.Context, namespace string) (complete, applied string) {
-	class, deployment := &v1alpha1.ClusterAPINodeClass{}, &appsv1.Deployment{}
-	g.Expect(clusters.Guest.Client.Get(ctx, client.ObjectKey{Name: v1alpha1.DefaultNodeClass}, class)).To(Succeed())
-	g.Expect(clusters.Management.Client.Get(ctx, client.ObjectKey{Namespace: namespace, Name: "karpenter"}, deployment)).To(Succeed())
-	for _, variable := range deployment.Spec.Template.Spec.Containers[0].Env {
+	class := scopetest.Get(ctx, g, clusters.Guest.Client, "", v1alpha1.DefaultNodeClass, &v1alpha1.ClusterAPINodeClass{})
+	for _, variable := range deploymentOf(g, ctx, namespace).Spec.Template.Spec.Containers[0].Env {
 		if variable.Name == "ROLLOUT_ID" {
 			applied = variable.Value
 		}
@@ -248,8 +275,7 @@ func rollouts(g Gomega, ctx context.Context, namespace string) (complete, applie
 
 // scaledDown stands in for the Deployment controller during a pause.
 func scaledDown(g Gomega, ctx context.Context, namespace, image string) {
-	deployment := &appsv1.Deployment{}
-	g.Expect(clusters.Management.Client.Get(ctx, client.ObjectKey{Namespace: namespace, Name: "karpenter"}, deployment)).To(Succeed())
+	deployment := deploymentOf(g, ctx, namespace)
 	g.Expect(deployment.Spec.Template.Spec.Containers[0].Image).To(Equal(image))
 	deployment.Status = appsv1.DeploymentStatus{ObservedGeneration: deployment.Generation}
 	g.Expect(clusters.Management.Client.Status().Update(ctx, deployment)).To(Succeed())
@@ -262,19 +288,16 @@ func TestOperator(t *testing.T) {
 	t.Run("Validation", func(t *testing.T) { validation(t, host) })
 }
 
-// served returns the operator's metrics about a HostedCluster.
-func served(g Gomega, name string) map[string]float64 {
+// served returns the values of the operator's metrics that have a label with that value, by their names: "name" is a HostedCluster's.
+func served(g Gomega, label, value string) map[string]float64 {
 	families, err := crmetrics.Registry.Gather()
 	g.Expect(err).NotTo(HaveOccurred())
 	values := map[string]float64{}
 	for _, family := range families {
-		if !strings.HasPrefix(family.GetName(), metrics.Namespace+"_") {
-			continue
-		}
 		for _, metric := range family.GetMetric() {
-			for _, label := range metric.GetLabel() {
-				if label.GetName() == "name" && label.GetValue() == name {
-					values[family.GetName()] = metric.GetGauge().GetValue()
+			for _, pair := range metric.GetLabel() {
+				if strings.HasPrefix(family.GetName(), metrics.Namespace+"_") && pair.GetName() == label && pair.GetValue() == value {
+					values[family.GetName()] = metric.GetGauge().GetValue() + metric.GetCounter().GetValue()
 				}
 			}
 		}

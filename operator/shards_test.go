@@ -30,7 +30,6 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/autonode-io/autonode/api/v1beta1"
-	"github.com/autonode-io/autonode/internal/scopetest"
 	"github.com/autonode-io/autonode/operator"
 )
 
@@ -178,15 +177,17 @@ func TestShards(t *testing.T) {
 			HostedClusterSelector: shardLabel + "=" + shard, MetricsRegistry: prometheus.NewRegistry(),
 		})
 	}
+	ofShard := func(namespace, name, shard string) *v1beta1.HostedCluster {
+		hostedCluster := newHosted(namespace, name, image)
+		hostedCluster.Labels[shardLabel] = shard
+		return hostedCluster
+	}
 	var names []string
 	for i := range 4 {
 		name := fmt.Sprintf("shard-%d", i)
 		names = append(names, name)
 		platform(t, name)
-		g.Expect(management.Create(ctx, &v1beta1.HostedCluster{
-			ObjectMeta: metav1.ObjectMeta{Namespace: "clusters", Name: name, Labels: map[string]string{shardLabel: shards[i%2]}},
-			Spec:       v1beta1.HostedClusterSpec{Release: v1beta1.Release{Image: image}, AutoNode: scopetest.AutoNode()},
-		})).To(Succeed())
+		g.Expect(management.Create(ctx, ofShard("clusters", name, shards[i%2]))).To(Succeed())
 	}
 	role := func(name string) *rbacv1.Role {
 		return &rbacv1.Role{ObjectMeta: metav1.ObjectMeta{Namespace: "clusters-" + name, Name: "karpenter"}}
@@ -262,13 +263,7 @@ func TestShards(t *testing.T) {
 		for _, ns := range []string{"clusters-sh", "clusters-sh-ared"} {
 			g.Expect(management.Create(ctx, &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: ns}})).To(Succeed())
 		}
-		shared := func(namespace, name, shard string) *v1beta1.HostedCluster {
-			return &v1beta1.HostedCluster{
-				ObjectMeta: metav1.ObjectMeta{Namespace: namespace, Name: name, Labels: map[string]string{shardLabel: shard}},
-				Spec:       v1beta1.HostedClusterSpec{Release: v1beta1.Release{Image: image}, AutoNode: scopetest.AutoNode()},
-			}
-		}
-		first, second := shared("clusters", "sh-ared", "a"), shared("clusters-sh", "ared", "b")
+		first, second := ofShard("clusters", "sh-ared", "a"), ofShard("clusters-sh", "ared", "b")
 		for _, hostedCluster := range []*v1beta1.HostedCluster{first, second} {
 			g.Expect(management.Create(ctx, &clusterv1.Cluster{ObjectMeta: metav1.ObjectMeta{
 				Namespace: "clusters-sh-ared", Name: hostedCluster.Name,
@@ -276,10 +271,7 @@ func TestShards(t *testing.T) {
 			}})).To(Succeed())
 		}
 		g.Expect(management.Create(ctx, first)).To(Succeed())
-		component := &v1beta1.ControlPlaneComponent{}
-		g.Eventually(func() error {
-			return management.Get(ctx, client.ObjectKey{Namespace: "clusters-sh-ared", Name: v1beta1.KarpenterComponent}, component)
-		}).Should(Succeed())
+		g.Eventually(func(g Gomega) { componentOf(g, ctx, "clusters-sh-ared") }).Should(Succeed())
 		g.Expect(management.Create(ctx, second)).To(Succeed())
 		g.Eventually(func(g Gomega) {
 			g.Expect(management.Get(ctx, client.ObjectKeyFromObject(second), second)).To(Succeed())

@@ -10,13 +10,11 @@ import (
 	appsv1 "k8s.io/api/apps/v1"
 	corev1 "k8s.io/api/core/v1"
 	rbacv1 "k8s.io/api/rbac/v1"
-	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/client-go/rest"
 	clusterv1 "sigs.k8s.io/cluster-api/api/core/v1beta2"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
-	"github.com/autonode-io/autonode/api/karpenter/v1alpha1"
 	"github.com/autonode-io/autonode/api/v1beta1"
 	"github.com/autonode-io/autonode/internal/scopetest"
 	"github.com/autonode-io/autonode/manifests"
@@ -70,13 +68,8 @@ func TestSharedNamespace(t *testing.T) {
 	plain := func(t *testing.T, namespace, name string, mode v1beta1.ControlPlaneNamespaceMode, infraID string) *v1beta1.HostedCluster {
 		t.Helper()
 		g := NewWithT(t)
-		hostedCluster := &v1beta1.HostedCluster{
-			ObjectMeta: metav1.ObjectMeta{Namespace: namespace, Name: name, Labels: map[string]string{label: ""}},
-			Spec: v1beta1.HostedClusterSpec{
-				Release: v1beta1.Release{Image: release}, AutoNode: scopetest.AutoNode(), InfraID: infraID,
-				ControlPlaneNamespace: namespace, ControlPlaneNamespaceMode: mode,
-			},
-		}
+		hostedCluster := newHosted(namespace, name, release, label)
+		hostedCluster.Spec.InfraID, hostedCluster.Spec.ControlPlaneNamespace, hostedCluster.Spec.ControlPlaneNamespaceMode = infraID, namespace, mode
 		g.Expect(client.IgnoreAlreadyExists(management.Create(t.Context(), &clusterv1.Cluster{ObjectMeta: metav1.ObjectMeta{
 			Namespace: namespace, Name: hostedCluster.ClusterName(), Annotations: map[string]string{v1beta1.ConsentAnnotation: namespace + "/" + name},
 		}}))).To(Succeed())
@@ -113,8 +106,7 @@ func TestSharedNamespace(t *testing.T) {
 		share(t, "team-two")
 		for _, name := range []string{"blue", "green"} {
 			expect(t, plain(t, "team-two", name, v1beta1.ControlPlaneNamespaceShared, ""), "True/AsExpected", "")
-			component := &v1beta1.ControlPlaneComponent{}
-			g.Expect(management.Get(t.Context(), client.ObjectKey{Namespace: "team-two", Name: "karpenter-" + name}, component)).To(Succeed())
+			component := scopetest.Get(t.Context(), g, management, "team-two", "karpenter-"+name, &v1beta1.ControlPlaneComponent{})
 			g.Expect(component.Labels).To(And(
 				HaveKeyWithValue(v1beta1.HostedClusterLabel, name), HaveKeyWithValue(v1beta1.ClusterNameLabel, name),
 				HaveKeyWithValue(v1beta1.ControlPlaneNamespaceModeLabel, "Shared")))
@@ -124,8 +116,7 @@ func TestSharedNamespace(t *testing.T) {
 		expect(t, plain(t, "team-two", "third", v1beta1.ControlPlaneNamespaceDedicated, ""), "False/InvalidSpec",
 			"spec.controlPlaneNamespace: namespace team-two already belongs to HostedCluster team-two/")
 
-		blue := &v1beta1.HostedCluster{ObjectMeta: metav1.ObjectMeta{Namespace: "team-two", Name: "blue"}}
-		g.Expect(management.Get(t.Context(), client.ObjectKeyFromObject(blue), blue)).To(Succeed())
+		blue := scopetest.Get(t.Context(), g, management, "team-two", "blue", &v1beta1.HostedCluster{})
 		g.Expect(management.Delete(t.Context(), &clusterv1.Cluster{ObjectMeta: metav1.ObjectMeta{Namespace: "team-two", Name: "blue"}})).To(Succeed())
 		g.Expect(management.Delete(t.Context(), blue)).To(Succeed())
 		g.Eventually(func(g Gomega, ctx context.Context) {
@@ -160,9 +151,7 @@ func TestSharedNamespace(t *testing.T) {
 		share(t, "team-ending")
 		blue := plain(t, "team-ending", "blue", v1beta1.ControlPlaneNamespaceShared, "")
 		expect(t, blue, "True/AsExpected", "")
-		machine := &clusterv1.Machine{ObjectMeta: metav1.ObjectMeta{Namespace: "team-ending", Name: "general-abcde", Labels: map[string]string{
-			clusterv1.ClusterNameLabel: "blue", v1alpha1.NodeClaimLabel: "general-abcde", v1alpha1.NodeClaimUIDLabel: "1",
-		}}}
+		machine := newMachine("team-ending", "blue", "general-abcde")
 		g.Expect(management.Create(t.Context(), machine)).To(Succeed())
 		// No controller deletes what is in a namespace here.
 		for _, object := range []client.Object{
@@ -178,9 +167,7 @@ func TestSharedNamespace(t *testing.T) {
 			g.Expect(blue.Status.AutoNode.Message).To(ContainSubstring("waiting for Machine general-abcde"))
 		}).WithContext(t.Context()).Should(Succeed())
 		g.Expect(management.Delete(t.Context(), machine)).To(Succeed())
-		g.Eventually(func(ctx context.Context) bool {
-			return apierrors.IsNotFound(management.Get(ctx, client.ObjectKeyFromObject(blue), blue))
-		}).WithContext(t.Context()).Should(BeTrue())
+		g.Eventually(func(g Gomega) { scopetest.ExpectGone(t.Context(), g, management, blue) }).Should(Succeed())
 	})
 
 	t.Run("When a guest is reached, Karpenter's objects should have the Cluster's name, and the operator the rights to make them", func(t *testing.T) {
@@ -197,8 +184,7 @@ func TestSharedNamespace(t *testing.T) {
 				g.Expect(management.Get(ctx, client.ObjectKey{Namespace: "team-whole", Name: name}, object)).To(Succeed())
 			}).WithContext(t.Context()).Should(Succeed())
 		}
-		role := &rbacv1.Role{}
-		g.Expect(management.Get(t.Context(), client.ObjectKey{Namespace: "team-whole", Name: names.Karpenter}, role)).To(Succeed())
+		scopetest.Get(t.Context(), g, management, "team-whole", names.Karpenter, &rbacv1.Role{})
 		for _, object := range []client.Object{&appsv1.Deployment{}, &corev1.Secret{}, &corev1.ServiceAccount{}} {
 			for _, name := range []string{v1beta1.DedicatedNames().Karpenter, v1beta1.DedicatedNames().GuestAccess} {
 				g.Expect(management.Get(t.Context(), client.ObjectKey{Namespace: "team-whole", Name: name}, object)).NotTo(Succeed(), "%T %s", object, name)

@@ -21,17 +21,35 @@ func TestNewVerifier(t *testing.T) {
 	identities, root := filepath.Join(folder, "identities.yaml"), filepath.Join(folder, "root.json")
 	g.Expect(os.WriteFile(identities, []byte("- {issuer: https://issuer.example, subject: release@platform.example}\n"), 0o600)).To(Succeed())
 	g.Expect(os.WriteFile(root, payloadtest.NewSigstore(t).TrustedRoot(t, false), 0o600)).To(Succeed())
+	enforce := func(keys, identities, root string) Options {
+		return Options{PayloadSignatures: SignaturesEnforce, PayloadKeysFile: keys, PayloadIdentitiesFile: identities, PayloadTrustedRootFile: root}
+	}
 	for _, test := range []struct {
-		name, policy, file, message string
+		name    string
+		options Options
+		message string // empty if it verifies
 	}{
-		{"When the policy is misspelled, it should name the valid ones", "enforced", keys, `"enforced" isn't a policy; use off, warn or enforce`},
-		{"When there is no file of keys, it should ask for one", SignaturesWarn, "", "policy warn needs a file of public keys"},
-		{"When the file is missing, it should say so", SignaturesEnforce, keys + "x", "reading the public keys: open " + keys + "x"},
-		{"When the file has no key, it should name it", SignaturesEnforce, empty, "file " + empty + ": 0 of 0 public keys"},
+		{"When the policy is misspelled, it should name the valid ones", Options{PayloadSignatures: "enforced", PayloadKeysFile: keys}, `"enforced" isn't a policy; use off, warn or enforce`},
+		{"When the file of keys is missing, it should say so", enforce(keys+"x", "", ""), "reading the public keys: open " + keys + "x"},
+		{"When the file has no key, it should name it", enforce(empty, "", ""), "file " + empty + ": 0 of 0 public keys"},
+		{"When the file has no key beside identities, it should name it", enforce(empty, identities, root), "file " + empty + ": 0 of 0 public keys"},
+		{"When the file of identities is missing, it should say so", enforce(keys, identities+"x", root), "reading the identities: open " + identities + "x"},
+		{"When the trusted root is missing, it should say so", enforce(keys, identities, root+"x"), "reading the trusted root: open " + root + "x"},
+		{"When a file is malformed, it should name it", enforce(keys, identities, empty), "files " + identities + " and " + empty + ": trusted root: "},
+		{"When there are keys, it should verify", enforce(keys, "", ""), ""},
+		{"When the platform only warns, it should verify, too", Options{PayloadSignatures: SignaturesWarn, PayloadKeysFile: keys}, ""},
+		{"When there are identities and a trusted root, it should verify", enforce("", identities, root), ""},
+		{"When there are these and keys, it should verify", enforce(keys, identities, root), ""},
 	} {
 		t.Run(test.name, func(t *testing.T) {
-			_, err := newVerifier(Options{PayloadSignatures: test.policy, PayloadKeysFile: test.file})
-			NewWithT(t).Expect(err).To(MatchError(ContainSubstring(test.message)))
+			g := NewWithT(t)
+			verifier, err := newVerifier(test.options)
+			if test.message != "" {
+				g.Expect(err).To(MatchError(ContainSubstring(test.message)))
+				return
+			}
+			g.Expect(err).NotTo(HaveOccurred())
+			g.Expect(verifier).NotTo(BeNil())
 		})
 	}
 	t.Run("When the policy is off, it should read no keys", func(t *testing.T) {
@@ -41,35 +59,5 @@ func TestNewVerifier(t *testing.T) {
 			g.Expect(err).NotTo(HaveOccurred())
 			g.Expect(verifier).To(BeNil())
 		}
-	})
-	t.Run("When there are keys, it should verify", func(t *testing.T) {
-		g := NewWithT(t)
-		for _, policy := range []string{SignaturesWarn, SignaturesEnforce} {
-			g.Expect(newVerifier(Options{PayloadSignatures: policy, PayloadKeysFile: keys})).NotTo(BeNil())
-		}
-	})
-	for _, test := range []struct {
-		name, identities, root, message string
-	}{
-		{"When there are identities without a trusted root, it should ask for both", identities, "", "need both a file of identities and one of a trusted root"},
-		{"When there is a trusted root without identities, it should ask for both", "", root, "need both a file of identities and one of a trusted root"},
-		{"When the file of identities is missing, it should say so", identities + "x", root, "reading the identities: open " + identities + "x"},
-		{"When the trusted root is missing, it should say so", identities, root + "x", "reading the trusted root: open " + root + "x"},
-		{"When a file is malformed, it should name it", identities, empty, "files " + identities + " and " + empty + ": trusted root: "},
-	} {
-		t.Run(test.name, func(t *testing.T) {
-			_, err := newVerifier(Options{PayloadSignatures: SignaturesEnforce, PayloadKeysFile: keys, PayloadIdentitiesFile: test.identities, PayloadTrustedRootFile: test.root})
-			NewWithT(t).Expect(err).To(MatchError(ContainSubstring(test.message)))
-		})
-	}
-	t.Run("When there are identities and a trusted root, it should verify with or without keys", func(t *testing.T) {
-		g := NewWithT(t)
-		for _, file := range []string{"", keys} {
-			g.Expect(newVerifier(Options{
-				PayloadSignatures: SignaturesEnforce, PayloadKeysFile: file, PayloadIdentitiesFile: identities, PayloadTrustedRootFile: root,
-			})).NotTo(BeNil())
-		}
-		_, err := newVerifier(Options{PayloadSignatures: SignaturesEnforce, PayloadKeysFile: empty, PayloadIdentitiesFile: identities, PayloadTrustedRootFile: root})
-		g.Expect(err).To(MatchError(ContainSubstring("file " + empty + ": 0 of 0 public keys")))
 	})
 }

@@ -32,7 +32,6 @@ func validation(t *testing.T, host string) {
 	t.Run("When names join to a namespace of the management cluster's own, it should refuse it", func(t *testing.T) { ownNamespaces(t, release) })
 	t.Run("When a name has dots or is long, it should ask for a namespace that can exist and go on when it does", func(t *testing.T) { unusualNames(t, release) })
 	t.Run("When names join to the namespace of another tenant who doesn't use AutoNode, it should refuse it until that tenant has gone", func(t *testing.T) { takenName(t, release) })
-	t.Run("When two HostedClusters come to the same namespace, it should serve the first alone", func(t *testing.T) { sharedNamespace(t, release) })
 }
 
 // leavingCluster makes a Cluster that is being deleted for as long as the test runs.
@@ -88,10 +87,7 @@ func invalid(t *testing.T, release string) {
 	} {
 		t.Run(test.name, func(t *testing.T) {
 			g := NewWithT(t)
-			hostedCluster := &v1beta1.HostedCluster{
-				ObjectMeta: metav1.ObjectMeta{Namespace: "clusters", Name: test.hosted},
-				Spec:       v1beta1.HostedClusterSpec{Release: v1beta1.Release{Image: release}, AutoNode: scopetest.AutoNode()},
-			}
+			hostedCluster := newHosted("clusters", test.hosted, release)
 			if test.change != nil {
 				test.change(hostedCluster)
 			}
@@ -116,14 +112,9 @@ func invalid(t *testing.T, release string) {
 func latePullSecret(t *testing.T, host string) {
 	g, ctx, management := NewWithT(t), t.Context(), clusters.Management.Client
 	consent(t, "clusters-secretive", "clusters/secretive")
-	g.Expect(management.Create(ctx, &v1beta1.HostedCluster{
-		ObjectMeta: metav1.ObjectMeta{Namespace: "clusters", Name: "secretive"},
-		Spec: v1beta1.HostedClusterSpec{
-			// Another payload: one that was pulled before needs no credentials.
-			Release:    v1beta1.Release{Image: push(t, host, "1.36.4")},
-			PullSecret: &corev1.LocalObjectReference{Name: "late"}, AutoNode: scopetest.AutoNode(),
-		},
-	})).To(Succeed())
+	secretive := newHosted("clusters", "secretive", push(t, host, "1.36.4")) // another payload: one that was pulled before needs no credentials
+	secretive.Spec.PullSecret = &corev1.LocalObjectReference{Name: "late"}
+	g.Expect(management.Create(ctx, secretive)).To(Succeed())
 	g.Eventually(func(g Gomega) {
 		hostedCluster := get(g, ctx, "secretive")
 		g.Expect(reasonOf(hostedCluster, v1beta1.ReleaseResolved)).To(Equal("False/PullSecretInvalid"))
@@ -142,10 +133,7 @@ func latePullSecret(t *testing.T, host string) {
 func lateKind(t *testing.T, release string) {
 	g, ctx, management := NewWithT(t), t.Context(), clusters.Management.Client
 	platform(t, "late")
-	hostedCluster := &v1beta1.HostedCluster{
-		ObjectMeta: metav1.ObjectMeta{Namespace: "clusters", Name: "late"},
-		Spec:       v1beta1.HostedClusterSpec{Release: v1beta1.Release{Image: release}, AutoNode: scopetest.AutoNode()},
-	}
+	hostedCluster := newHosted("clusters", "late", release)
 	hostedCluster.Spec.AutoNode.ProvisionerConfig.Karpenter.ClusterAPI.InfrastructureTemplateSelectors[0].Kind = "LateMachineTemplate"
 	g.Expect(management.Create(ctx, hostedCluster)).To(Succeed())
 	g.Eventually(func(g Gomega) {

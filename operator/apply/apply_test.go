@@ -48,11 +48,7 @@ func counting(t *testing.T) (client.Client, *atomic.Int64) {
 		}
 	})
 	writes := &atomic.Int64{}
-	base, ok := cl.GetClient().(client.WithWatch)
-	if !ok {
-		base = withWatch{cl.GetClient()}
-	}
-	return interceptor.NewClient(base, interceptor.Funcs{
+	return interceptor.NewClient(withWatch{cl.GetClient()}, interceptor.Funcs{
 		Apply: func(ctx context.Context, c client.WithWatch, obj runtime.ApplyConfiguration, opts ...client.ApplyOption) error {
 			writes.Add(1)
 			return c.Apply(ctx, obj, opts...)
