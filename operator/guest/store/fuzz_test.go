@@ -43,7 +43,7 @@ func FuzzList(f *testing.F) {
 	if err != nil {
 		f.Fatal(err)
 	}
-	some, err := s.decoderOf(key, benchKinds(key.GroupVersionKind))
+	some, err := s.decoderOf(key, someFields(key.GroupVersionKind))
 	if err != nil {
 		f.Fatal(err)
 	}

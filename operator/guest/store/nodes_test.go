@@ -22,7 +22,6 @@ import (
 	"k8s.io/apimachinery/pkg/runtime/serializer/protobuf"
 	clientgoscheme "k8s.io/client-go/kubernetes/scheme"
 	"k8s.io/client-go/rest"
-	toolscache "k8s.io/client-go/tools/cache"
 	"sigs.k8s.io/controller-runtime/pkg/client/fake"
 )
 
@@ -153,29 +152,7 @@ func keepSome(object any) (any, error) {
 	return object, nil
 }
 
-// BenchmarkFirstList reads 1,000 nodes of a guest.
-func BenchmarkFirstList(b *testing.B) {
-	for name, test := range map[string]struct{ protobuf, streams bool }{
-		"JSON/list": {false, false}, "JSON/watch": {false, true}, "protobuf/list": {true, false}, "protobuf/watch": {true, true},
-	} {
-		b.Run(name, func(b *testing.B) {
-			server := serveNodes(b, 1000, test.protobuf, test.streams)
-			b.ReportAllocs()
-			for b.Loop() {
-				s := storeOf(b, server, benchKinds, nil)
-				if err := s.Handle(&corev1.Node{}, toolscache.ResourceEventHandlerFuncs{}); err != nil {
-					b.Fatal(err)
-				}
-				list := &corev1.NodeList{}
-				if err := s.List(b.Context(), list); err != nil || len(list.Items) != 1000 {
-					b.Fatal(len(list.Items), err)
-				}
-				s.Close()
-			}
-		})
-	}
-}
-
-func benchKinds(schema.GroupVersionKind) Kind {
+// someFields are those that the operator keeps of a Node.
+func someFields(schema.GroupVersionKind) Kind {
 	return Kind{Transform: keepSome, Fields: []string{"metadata", "spec.providerID", "status.capacity.cpu", "status.nodeInfo.kubeletVersion"}}
 }

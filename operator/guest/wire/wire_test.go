@@ -330,17 +330,3 @@ func TestSize(t *testing.T) {
 	took := (int(after.HeapAlloc) - int(before.HeapAlloc)) / count
 	g.Expect(wire.Size(kept[0])).To(BeNumerically("~", took, took/2), "When an object is kept, its size should be near to what it takes")
 }
-
-func BenchmarkFilter(b *testing.B) {
-	n := node()
-	for i := range 100 {
-		n.Status.Images = append(n.Status.Images, corev1.ContainerImage{Names: []string{fmt.Sprint("registry.example/image-", i)}})
-	}
-	raw := marshal(b, n)
-	b.SetBytes(int64(len(raw)))
-	for b.Loop() {
-		if _, _, err := some.FilterJSON(nil, raw, enough); err != nil {
-			b.Fatal(err)
-		}
-	}
-}
