@@ -15,7 +15,6 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/utils/ptr"
 	clusterv1 "sigs.k8s.io/cluster-api/api/core/v1beta2"
@@ -58,7 +57,7 @@ func ofType(instanceType string, err error) func(client.Object) error {
 // newRejecting is a fixture with a management cluster that answers as answer decides.
 func newRejecting(t *testing.T, answer func(client.Object) error) *fixture {
 	t.Helper()
-	f := newFixture(t, nil)
+	f := newFixture(t)
 	f.provider.Machines = f.Machines(&rejecting{f.Management.GetClient(), answer})
 	return f
 }
@@ -72,30 +71,6 @@ func policy(message string) error {
 	return err
 }
 
-// pool returns a NodePool of the fixture's node class.
-func (f *fixture) pool(name string, instanceTypes ...string) *karpv1.NodePool {
-	nodePool := &karpv1.NodePool{ObjectMeta: metav1.ObjectMeta{Name: name}}
-	nodePool.Spec.Replicas = ptr.To(int64(5))
-	nodePool.Spec.Template.Spec.NodeClassRef = &karpv1.NodeClassReference{Group: v1alpha1.Group, Kind: v1alpha1.Kind, Name: f.nodeClass.Name}
-	if len(instanceTypes) > 0 {
-		nodePool.Spec.Template.Spec.Requirements = append(nodePool.Spec.Template.Spec.Requirements, requirement(corev1.LabelInstanceTypeStable, instanceTypes...))
-	}
-	return nodePool
-}
-
-// available returns the instance types with an available offering, as a NodePool gets them.
-func (f *fixture) available(nodePool string) (names []string) {
-	f.t.Helper()
-	instanceTypes, err := f.provider.GetInstanceTypes(f.ctx, f.pool(nodePool))
-	NewWithT(f.t).Expect(err).NotTo(HaveOccurred())
-	for _, it := range instanceTypes {
-		if len(it.Offerings.Available()) > 0 {
-			names = append(names, it.Name)
-		}
-	}
-	return names
-}
-
 // TestRejections: a NodeClaim whose Machine is rejected must not wait (DESIGN: no pool waits for another).
 // kubernetes-sigs/karpenter#3198 is of a provider whose Create retries.
 func TestRejections(t *testing.T) {
@@ -104,44 +79,36 @@ func TestRejections(t *testing.T) {
 	}
 	for name, tc := range map[string]struct {
 		answer  error
-		reason  string
 		message string
 	}{
 		"When a policy rejects a Machine, it should": {
-			policy(`machines.cluster.x-k8s.io "x" is forbidden: ValidatingAdmissionPolicy 'sizes' denied request: c2-small is too small`),
-			cloudprovider.MachineRejectedReason, "c2-small is too small",
-		},
-		"When a quota rejects a Machine, it should": {
-			policy("exceeded quota: machines, requested: count/machines=1, used: 5, limited: 5"), cloudprovider.MachineRejectedReason, "exceeded quota",
+			policy(`machines.cluster.x-k8s.io "x" is forbidden: ValidatingAdmissionPolicy 'sizes' denied request: c2-small is too small`), "c2-small is too small",
 		},
 		"When an object isn't valid, it should": {
-			apierrors.NewInvalid(schema.GroupKind{Kind: "TestMachine"}, "x", nil), cloudprovider.MachineRejectedReason, "invalid",
+			apierrors.NewInvalid(schema.GroupKind{Kind: "TestMachine"}, "x", nil), "invalid",
 		},
 		"When a webhook rejects with any code of its own, it should": {
 			&apierrors.StatusError{ErrStatus: metav1.Status{Status: metav1.StatusFailure, Code: 400, Reason: metav1.StatusReasonBadRequest, Message: "admission webhook denied the request: no image"}},
-			cloudprovider.MachineRejectedReason, "no image",
+			"no image",
 		},
 	} {
 		t.Run(name+" end the launch, quote the answer, and take the next cheapest offering", func(t *testing.T) {
-			g := NewWithT(t)
 			f := newRejecting(t, ofType("c2-small", tc.answer))
 			cheapest := func(n *karpv1.NodeClaim) {
 				in("general")(n)
 				n.Spec.Requirements = append(n.Spec.Requirements, requirement(corev1.LabelTopologyZone, "a"))
 			}
 			_, err := f.provider.Create(f.ctx, f.claim("first", cheapest))
-			ended(karpcloudprovider.IsInsufficientCapacityError, tc.reason)(f, g, err)
-			g.Expect(f.recorder.Messages()).To(ConsistOf(And(
+			ended(karpcloudprovider.IsInsufficientCapacityError, cloudprovider.MachineRejectedReason)(f, err)
+			f.Expect(f.recorder.Messages()).To(ConsistOf(And(
 				HavePrefix("no machine of on-demand c2-small in zone a: "), ContainSubstring(tc.message), ContainSubstring("; not tried again before "), HaveSuffix(" for NodePool general"),
 			)))
-			created, err := f.provider.Create(f.ctx, f.claim("second", cheapest))
-			g.Expect(err).NotTo(HaveOccurred())
-			g.Expect(created.Labels).To(HaveKeyWithValue(corev1.LabelInstanceTypeStable, "c4-large"))
+			_, created := f.launch("second", cheapest)
+			f.Expect(created.Labels).To(HaveKeyWithValue(corev1.LabelInstanceTypeStable, "c4-large"))
 		})
 	}
 
 	t.Run("When one NodePool's Machines are rejected, it should offer the others the same as before, and this one all again after a while", func(t *testing.T) {
-		g := NewWithT(t)
 		f := newRejecting(t, func(object client.Object) error {
 			if object.GetLabels()[karpv1.NodePoolLabelKey] == "rejected" {
 				return policy("not this one")
@@ -149,53 +116,39 @@ func TestRejections(t *testing.T) {
 			return nil
 		})
 		all := []string{"c2-small", "c4-large"}
-		g.Expect(f.available("rejected")).To(Equal(all))
+		f.Expect(f.launchable(f.ctx, "rejected")).To(Equal(all))
 		for _, zone := range []string{"a", "b"} {
-			_, err := f.provider.Create(f.ctx, f.claim("in-"+zone, func(n *karpv1.NodeClaim) {
+			f.refused("in-"+zone, func(n *karpv1.NodeClaim) {
 				in("rejected")(n)
 				n.Spec.Requirements = append(n.Spec.Requirements, requirement(corev1.LabelTopologyZone, zone))
-			}))
-			g.Expect(karpcloudprovider.IsInsufficientCapacityError(err)).To(BeTrue(), "%v", err)
+			})
 		}
-		g.Expect(f.available("rejected")).To(Equal([]string{"c4-large"}))
-		g.Expect(f.available("admitted")).To(Equal(all))
-		created, err := f.provider.Create(f.ctx, f.claim("admitted", in("admitted")))
-		g.Expect(err).NotTo(HaveOccurred())
-		g.Expect(created.Labels).To(HaveKeyWithValue(corev1.LabelInstanceTypeStable, "c2-small"))
+		f.Expect(f.launchable(f.ctx, "rejected")).To(Equal([]string{"c4-large"}))
+		f.Expect(f.launchable(f.ctx, "admitted")).To(Equal(all))
+		_, created := f.launch("admitted", in("admitted"))
+		f.Expect(created.Labels).To(HaveKeyWithValue(corev1.LabelInstanceTypeStable, "c2-small"))
 		f.clock.Step(offering.BaseTTL)
-		g.Expect(f.available("rejected")).To(Equal(all))
+		f.Expect(f.launchable(f.ctx, "rejected")).To(Equal(all))
 	})
 
-	t.Run("When a template can't be cloned or a name is taken, it should take the next cheapest offering, too", func(t *testing.T) {
-		g := NewWithT(t)
-		f := newFixture(t, nil)
-		f.offer(func(templates []template.Template) {
-			broken := templates[0].Infrastructure.DeepCopy()
-			unstructured.RemoveNestedField(broken.Object, "spec")
-			templates[0].Infrastructure, templates[0].Source.ResourceVersions = broken, "2"
-		})
-		for range 2 { // zones
-			_, err := f.provider.Create(f.ctx, f.claim("unbuildable", nil))
-			ended(karpcloudprovider.IsInsufficientCapacityError, cloudprovider.MachineUnbuildableReason)(f, g, err)
-			nodeClaim := &karpv1.NodeClaim{ObjectMeta: metav1.ObjectMeta{Name: f.Namespace + "-unbuildable"}}
-			g.Expect(f.Admin.Delete(t.Context(), nodeClaim)).To(Succeed())
-			g.Expect(f.available("general")).To(ContainElement("c4-large"))
+	t.Run("When a template can't be cloned, it should take the next cheapest offering, too", func(t *testing.T) {
+		f := newFixture(t)
+		f.offer(unbuildable)
+		for _, name := range []string{"in-a", "in-b"} {
+			_, err := f.provider.Create(f.ctx, f.claim(name, nil))
+			ended(karpcloudprovider.IsInsufficientCapacityError, cloudprovider.MachineUnbuildableReason)(f, err)
 		}
-		created, err := f.provider.Create(f.ctx, f.claim("built", nil))
-		g.Expect(err).NotTo(HaveOccurred())
-		g.Expect(created.Labels).To(HaveKeyWithValue(corev1.LabelInstanceTypeStable, "c4-large"))
+		_, created := f.launch("built", nil)
+		f.Expect(created.Labels).To(HaveKeyWithValue(corev1.LabelInstanceTypeStable, "c4-large"))
 	})
 
 	t.Run("When the name is an earlier NodeClaim's, it should end the launch and close nothing", func(t *testing.T) {
-		g := NewWithT(t)
-		f := newFixture(t, nil)
-		before := f.claim("again", nil)
-		_, err := f.provider.Create(f.ctx, before)
-		g.Expect(err).NotTo(HaveOccurred())
-		g.Expect(f.Admin.Delete(t.Context(), before)).To(Succeed())
-		_, err = f.provider.Create(f.ctx, f.claim("again", nil))
-		ended(karpcloudprovider.IsInsufficientCapacityError, cloudprovider.NameTakenReason)(f, g, err)
-		g.Expect(f.available("general")).To(Equal([]string{"c2-small", "c4-large"}))
+		f := newFixture(t)
+		before, _ := f.launch("again", nil)
+		f.Expect(f.Admin.Delete(t.Context(), before)).To(Succeed())
+		_, err := f.provider.Create(f.ctx, f.claim("again", nil))
+		ended(karpcloudprovider.IsInsufficientCapacityError, cloudprovider.NameTakenReason)(f, err)
+		f.Expect(f.launchable(f.ctx, "general")).To(Equal([]string{"c2-small", "c4-large"}))
 	})
 }
 
@@ -222,18 +175,16 @@ func TestLaunchEnds(t *testing.T) {
 		"When the API server can't be reached, it should have Karpenter retry": {syscall.ECONNREFUSED, retried, BeEmpty()},
 	} {
 		t.Run(name, func(t *testing.T) {
-			g := NewWithT(t)
 			f := newRejecting(t, func(client.Object) error { return tc.answer })
 			_, err := f.provider.Create(f.ctx, f.claim("fails", nil))
-			g.Expect(tc.is(err)).To(BeTrue(), "%v", err)
-			g.Expect(f.recorder.Reasons()).To(tc.events)
-			g.Expect(f.available("general")).To(Equal([]string{"c2-small", "c4-large"}))
+			f.Expect(tc.is(err)).To(BeTrue(), "%v", err)
+			f.Expect(f.recorder.Reasons()).To(tc.events)
+			f.Expect(f.launchable(f.ctx, "general")).To(Equal([]string{"c2-small", "c4-large"}))
 		})
 	}
 
 	t.Run("When it is known within two seconds whether a node class is ready, it should launch in the same call", func(t *testing.T) {
-		g := NewWithT(t)
-		f := newFixture(t, nil)
+		f := newFixture(t)
 		asked := 0
 		f.provider.Version = func(nodeClass *v1alpha1.ClusterAPINodeClass, tmpl *template.Template) (version.Result, bool) {
 			if asked++; asked < 3 {
@@ -241,27 +192,29 @@ func TestLaunchEnds(t *testing.T) {
 			}
 			return resolved(nodeClass, tmpl)
 		}
-		_, err := f.provider.Create(f.ctx, f.claim("settles", nil))
-		g.Expect(err).NotTo(HaveOccurred())
-		g.Expect(asked).To(Equal(3))
-		g.Expect(f.recorder.Reasons()).To(BeEmpty())
+		f.launch("settles", nil)
+		f.Expect(asked).To(Equal(3))
+		f.Expect(f.recorder.Reasons()).To(BeEmpty())
 	})
 
 	t.Run("When Karpenter ends during a launch, it should leave the NodeClaim to the next", func(t *testing.T) {
-		g := NewWithT(t)
 		ctx, stop := context.WithCancel(t.Context())
 		f := newRejecting(t, func(client.Object) error { stop(); return ctx.Err() })
 		_, err := f.provider.Create(ctx, f.claim("ends", nil))
-		g.Expect(retried(err)).To(BeTrue(), "%v", err)
-		g.Expect(f.recorder.Reasons()).To(BeEmpty())
+		f.Expect(retried(err)).To(BeTrue(), "%v", err)
+		f.Expect(f.recorder.Reasons()).To(BeEmpty())
 	})
 }
 
 func TestMissing(t *testing.T) {
-	g := NewWithT(t)
-	f := newFixture(t, nil)
+	f := newFixture(t)
+	missing := func(nodePool string, instanceTypes ...string) string {
+		static := f.pool(nodePool, requirement(corev1.LabelInstanceTypeStable, instanceTypes...))
+		static.Spec.Replicas = ptr.To(int64(5))
+		return f.provider.Missing(f.ctx, static)
+	}
 	t.Run("When an offering is available, it should say nothing", func(t *testing.T) {
-		NewWithT(t).Expect(f.provider.Missing(f.ctx, f.pool("fixed", "c2-small", "c4-large"))).To(BeEmpty())
+		NewWithT(t).Expect(missing("fixed", "c2-small", "c4-large")).To(BeEmpty())
 	})
 	t.Run("When it isn't known yet what is offered, it should say nothing", func(t *testing.T) {
 		nodePool := f.pool("fixed")
@@ -269,22 +222,22 @@ func TestMissing(t *testing.T) {
 		NewWithT(t).Expect(f.provider.Missing(f.ctx, nodePool)).To(BeEmpty())
 	})
 	t.Run("When no instance type meets the requirements, it should name those", func(t *testing.T) {
-		NewWithT(t).Expect(f.provider.Missing(f.ctx, f.pool("fixed", "c8-xlarge"))).To(Equal(
+		NewWithT(t).Expect(missing("fixed", "c8-xlarge")).To(Equal(
 			"none of the 2 instance types of node class " + f.nodeClass.Name + " meets its requirements, which name c8-xlarge"))
 	})
 	until := f.unavailable.Mark(offering.Key{InstanceType: "c2-small", Zone: "a", CapacityType: karpv1.CapacityTypeOnDemand}, "InsufficientCapacity")
 	f.provider.Rejections.Mark("fixed", offering.Key{InstanceType: "c2-small", Zone: "b", CapacityType: karpv1.CapacityTypeOnDemand}, cloudprovider.MachineRejectedReason)
 	again := "; not tried again before " + until.UTC().Format(time.TimeOnly+" MST") + ")"
 	t.Run("When no offering is available, it should say what each failed for and until when", func(t *testing.T) {
-		missing := f.provider.Missing(f.ctx, f.pool("fixed", "c2-small"))
+		missing := missing("fixed", "c2-small")
 		g := NewWithT(t)
 		g.Expect(missing).To(HavePrefix("none of the 1 instance types that meet its requirements has an available offering: "))
 		g.Expect(strings.Split(missing[strings.Index(missing, ": ")+2:], ", ")).To(ConsistOf(
 			"on-demand c2-small in zone a (InsufficientCapacity"+again, "on-demand c2-small in zone b (MachineRejected"+again))
 	})
 	t.Run("When one is available to another NodePool, it should say nothing of that", func(t *testing.T) {
-		NewWithT(t).Expect(f.provider.Missing(f.ctx, f.pool("other", "c2-small"))).To(BeEmpty())
+		NewWithT(t).Expect(missing("other", "c2-small")).To(BeEmpty())
 	})
 	f.clock.Step(offering.BaseTTL)
-	g.Expect(f.provider.Missing(f.ctx, f.pool("fixed", "c2-small"))).To(BeEmpty())
+	f.Expect(missing("fixed", "c2-small")).To(BeEmpty())
 }

@@ -7,9 +7,6 @@ import (
 	"fmt"
 	"testing"
 
-	corev1 "k8s.io/api/core/v1"
-	"k8s.io/apimachinery/pkg/api/resource"
-	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/utils/clock"
 	"k8s.io/utils/ptr"
 	karpv1 "sigs.k8s.io/karpenter/pkg/apis/v1"
@@ -36,19 +33,8 @@ func manyInstanceTypes() (*cloudprovider.CloudProvider, *karpv1.NodePool) {
 	})
 	offered := make([]template.Template, 700)
 	for i := range offered {
-		name := fmt.Sprintf("type-%03d", i)
-		offered[i] = template.Template{
-			Source:       template.Source{GroupKind: schema.GroupKind{Group: "infrastructure.cluster.x-k8s.io", Kind: "TestMachineTemplate"}, Name: name},
-			Bootstrap:    template.Bootstrap{DataSecretName: "join"},
-			InstanceType: name, Arch: "amd64", OS: "linux",
-			Capacity: corev1.ResourceList{
-				corev1.ResourceCPU:    *resource.NewQuantity(int64(i%64+1), resource.DecimalSI),
-				corev1.ResourceMemory: *resource.NewQuantity(int64(i%64+1)<<31, resource.BinarySI),
-				corev1.ResourcePods:   *resource.NewQuantity(110, resource.DecimalSI),
-			},
-			Labels: map[string]string{"example.com/family": fmt.Sprintf("f%d", i%7)},
-			Price:  ptr.To(0.01 * float64(i+1)), SpotPrice: ptr.To(0.003 * float64(i+1)),
-		}
+		offered[i] = environment.FleetTemplate(i)
+		offered[i].Labels = map[string]string{"example.com/family": fmt.Sprintf("f%d", i%7)}
 	}
 	offered[0].MaxSize = ptr.To(10)
 	nodeClass := &v1alpha1.ClusterAPINodeClass{}
@@ -66,7 +52,7 @@ func manyInstanceTypes() (*cloudprovider.CloudProvider, *karpv1.NodePool) {
 func ofFamilies(nodePool *karpv1.NodePool, generation int64, values ...string) *karpv1.NodePool {
 	nodePool = nodePool.DeepCopy()
 	nodePool.UID, nodePool.Generation = "families", generation
-	nodePool.Spec.Template.Spec.Requirements = []karpv1.NodeSelectorRequirementWithMinValues{{Key: "example.com/family", Operator: corev1.NodeSelectorOpIn, Values: values}}
+	nodePool.Spec.Template.Spec.Requirements = []karpv1.NodeSelectorRequirementWithMinValues{requirement("example.com/family", values...)}
 	return nodePool
 }
 
@@ -81,22 +67,16 @@ func TestGetInstanceTypesCost(t *testing.T) {
 			}
 		})
 	}
-	t.Run("When a NodePool changes, it should get what it requires now", func(t *testing.T) {
-		for generation, families := range [][]string{{"f1", "f3"}, {"f1"}, {"f1", "f2", "f3"}} {
-			its, err := provider.GetInstanceTypes(t.Context(), ofFamilies(general, int64(generation+1), families...))
-			if err != nil || len(its) != 100*len(families) {
-				t.Errorf("families %v: %d instance types, %v", families, len(its), err)
+	for name, generations := range map[string][]int64{"changes": {1, 2, 3}, "without a generation changes": {0, 0, 0}} {
+		t.Run("When a NodePool "+name+", it should get what it requires now", func(t *testing.T) {
+			for i, families := range [][]string{{"f1", "f3"}, {"f1"}, {"f1", "f2", "f3"}} {
+				its, err := provider.GetInstanceTypes(t.Context(), ofFamilies(general, generations[i], families...))
+				if err != nil || len(its) != 100*len(families) {
+					t.Errorf("families %v: %d instance types, %v", families, len(its), err)
+				}
 			}
-		}
-	})
-	t.Run("When a NodePool without a generation changes, it should get what it requires now", func(t *testing.T) {
-		for _, families := range [][]string{{"f1", "f3"}, {"f1"}} {
-			its, err := provider.GetInstanceTypes(t.Context(), ofFamilies(general, 0, families...))
-			if err != nil || len(its) != 100*len(families) {
-				t.Errorf("families %v: %d instance types, %v", families, len(its), err)
-			}
-		}
-	})
+		})
+	}
 }
 
 func BenchmarkGetInstanceTypes(b *testing.B) {

@@ -25,7 +25,7 @@ import (
 // leasedFixture is a fixture with a lease of some spot machines, and of others as many as one likes.
 func leasedFixture(t *testing.T, spot int64) (*fixture, *environment.Lease, *clocktesting.FakeClock) {
 	t.Helper()
-	f := newFixture(t, nil)
+	f := newFixture(t)
 	lease := environment.NewLease([]capacity.Rule{
 		{Pool: "quota/spot/machines", Resource: capacity.Machines, Selector: capacity.Selector{CapacityTypes: []string{karpv1.CapacityTypeSpot}}},
 		{Pool: "limit/cpu", Resource: capacity.VCPUs},
@@ -46,123 +46,96 @@ func needs3(n *karpv1.NodeClaim) {
 
 func TestCreateWithinLease(t *testing.T) {
 	t.Run("When the lease has room, it should say on the Machine what it takes", func(t *testing.T) {
-		g := NewWithT(t)
 		f, _, _ := leasedFixture(t, 1)
-		nodeClaim := f.claim("fits", needs3)
-		_, err := f.provider.Create(f.ctx, nodeClaim)
-		g.Expect(err).NotTo(HaveOccurred())
+		nodeClaim, _ := f.launch("fits", needs3)
 		m := f.machine(nodeClaim.Name)
 		taken, price := conversion.MachineOf(m)
-		g.Expect(taken).To(And(HaveField("InstanceType", "c4-large"), HaveField("CapacityType", "spot"), HaveField("VCPUs", int64(4000))))
-		g.Expect(price).To(Equal(conversion.MachinePrices{List: 0.03, OnDemand: 0.1}))
+		f.Expect(taken).To(And(HaveField("InstanceType", "c4-large"), HaveField("CapacityType", "spot"), HaveField("VCPUs", int64(4000))))
+		f.Expect(price).To(Equal(conversion.MachinePrices{List: 0.03, OnDemand: 0.1}))
 		_, report, ok := f.provider.Reservations.Capacity.Report()
-		g.Expect(ok).To(BeTrue())
-		g.Expect(report.Held["quota/spot/machines"]).To(Equal(int64(1)))
+		f.Expect(ok).To(BeTrue())
+		f.Expect(report.Held["quota/spot/machines"]).To(Equal(int64(1)))
 	})
 	t.Run("When the cheapest has no room and none can be granted, it should take the next", func(t *testing.T) {
-		g := NewWithT(t)
 		f, _, _ := leasedFixture(t, 0)
-		created, err := f.provider.Create(f.ctx, f.claim("on-demand", needs3))
-		g.Expect(err).NotTo(HaveOccurred())
-		g.Expect(created.Labels).To(HaveKeyWithValue(karpv1.CapacityTypeLabelKey, karpv1.CapacityTypeOnDemand))
+		_, created := f.launch("on-demand", needs3)
+		f.Expect(created.Labels).To(HaveKeyWithValue(karpv1.CapacityTypeLabelKey, karpv1.CapacityTypeOnDemand))
 	})
 	t.Run("When nothing has room, it should say which pools leave nothing, and let Karpenter plan again", func(t *testing.T) {
-		g := NewWithT(t)
 		f, lease, _ := leasedFixture(t, 0)
 		lease.Write(t, f.provider.Reservations.Capacity, func(l *capacityprovider.Lease) { l.Amounts = capacity.Amounts{} })
-		_, err := f.provider.Create(f.ctx, f.claim("nothing", nil))
-		g.Expect(karpcloudprovider.IsInsufficientCapacityError(err)).To(BeTrue())
-		g.Expect(err).To(MatchError(ContainSubstring("CapacityLease leaves nothing of limit/cpu, quota/spot/machines")))
+		f.Expect(f.refused("nothing", nil)).To(MatchError(ContainSubstring("CapacityLease leaves nothing of limit/cpu, quota/spot/machines")))
 	})
 	t.Run("When more may be granted, it should ask for it, end the launch, and take the next offering only after a while", func(t *testing.T) {
-		g := NewWithT(t)
 		f, lease, clk := leasedFixture(t, 0)
 		lease.Write(t, f.provider.Reservations.Capacity, func(l *capacityprovider.Lease) {
 			l.UpTo = capacity.Amounts{"quota/spot/machines": 1, "limit/cpu": 6000}
 		})
 		_, err := f.provider.Create(f.ctx, f.claim("waits", needs3))
-		ended(karpcloudprovider.IsInsufficientCapacityError, cloudprovider.WaitingForCapacityReason)(f, g, err)
-		g.Expect(f.recorder.Messages()).To(ContainElement(ContainSubstring("quota/spot/machines")))
+		ended(karpcloudprovider.IsInsufficientCapacityError, cloudprovider.WaitingForCapacityReason)(f, err)
+		f.Expect(f.recorder.Messages()).To(ContainElement(ContainSubstring("quota/spot/machines")))
 		once := []capacity.Request{{Charges: capacity.Amounts{"quota/spot/machines": 1, "limit/cpu": 4000}, Count: 1}}
 		requests := func() []capacity.Request {
 			_, report, _ := f.provider.Reservations.Capacity.Report()
 			return report.Requests
 		}
-		g.Expect(requests()).To(Equal(once), "the pods still want it")
+		f.Expect(requests()).To(Equal(once), "the pods still want it")
 
 		clk.Step(10 * time.Second) // after which Karpenter makes another NodeClaim for them
-		_, err = f.provider.Create(f.ctx, f.claim("waits-again", needs3))
-		g.Expect(karpcloudprovider.IsInsufficientCapacityError(err)).To(BeTrue(), "%v", err)
-		g.Expect(requests()).To(Equal(once), "it takes over the request")
+		f.refused("waits-again", needs3)
+		f.Expect(requests()).To(Equal(once), "it takes over the request")
 
 		clk.Step(capacityprovider.GrantWait - 10*time.Second)
-		created, err := f.provider.Create(f.ctx, f.claim("has-waited", needs3))
-		g.Expect(err).NotTo(HaveOccurred())
-		g.Expect(created.Labels).To(HaveKeyWithValue(karpv1.CapacityTypeLabelKey, karpv1.CapacityTypeOnDemand))
-		g.Expect(requests()).To(BeEmpty())
+		_, created := f.launch("has-waited", needs3)
+		f.Expect(created.Labels).To(HaveKeyWithValue(karpv1.CapacityTypeLabelKey, karpv1.CapacityTypeOnDemand))
+		f.Expect(requests()).To(BeEmpty())
 	})
 	t.Run("When nothing is granted in time, it should let Karpenter plan without, and ask again later", func(t *testing.T) {
-		g := NewWithT(t)
 		f, lease, clk := leasedFixture(t, 0)
 		lease.Write(t, f.provider.Reservations.Capacity, func(l *capacityprovider.Lease) {
 			l.Amounts, l.UpTo = capacity.Amounts{}, capacity.Amounts{"quota/spot/machines": 1, "limit/cpu": 6000}
 		})
-		available := func() int {
-			instanceTypes, err := f.store.InstanceTypes(f.nodeClass.Name)
-			g.Expect(err).NotTo(HaveOccurred())
-			n := 0
-			for _, it := range instanceTypes {
-				n += len(it.Offerings.Available())
-			}
-			return n
-		}
-		g.Expect(available()).To(BeNumerically(">", 0))
+		available := func() []string { return f.launchable(f.ctx, "general") }
+		f.Expect(available()).NotTo(BeEmpty())
 		_, err := f.provider.Create(f.ctx, f.claim("waits", nil))
-		ended(karpcloudprovider.IsInsufficientCapacityError, cloudprovider.WaitingForCapacityReason)(f, g, err)
-		g.Expect(available()).To(BeNumerically(">", 0))
+		ended(karpcloudprovider.IsInsufficientCapacityError, cloudprovider.WaitingForCapacityReason)(f, err)
+		f.Expect(available()).NotTo(BeEmpty())
 		clk.Step(capacityprovider.GrantWait)
-		_, err = f.provider.Create(f.ctx, f.claim("in-vain", nil))
-		g.Expect(karpcloudprovider.IsInsufficientCapacityError(err)).To(BeTrue())
-		g.Expect(err).To(MatchError(ContainSubstring("hasn't granted more of limit/cpu within 15s")))
-		g.Expect(available()).To(BeZero())
+		f.Expect(f.refused("in-vain", nil)).To(MatchError(ContainSubstring("hasn't granted more of limit/cpu within 15s")))
+		f.Expect(available()).To(BeEmpty())
 		clk.Step(capacityprovider.BackOffTTL)
-		g.Expect(available()).To(BeNumerically(">", 0))
+		f.Expect(available()).NotTo(BeEmpty())
 	})
 	t.Run("When a commitment lowers the price, it should choose by it and keep the list price on the Machine", func(t *testing.T) {
-		g := NewWithT(t)
 		f, lease, _ := leasedFixture(t, 5)
 		lease.Write(t, f.provider.Reservations.Capacity, func(l *capacityprovider.Lease) {
 			l.Commitments = capacityprovider.Commitments{Covers: []capacity.Cover{{
 				Name: "reserved", Measure: capacity.Instances, Left: 1, Selector: capacity.Selector{InstanceTypes: []string{"c4-large"}, CapacityTypes: []string{karpv1.CapacityTypeOnDemand}},
 			}}}
 		})
-		nodeClaim := f.claim("committed", nil)
-		created, err := f.provider.Create(f.ctx, nodeClaim)
-		g.Expect(err).NotTo(HaveOccurred())
-		g.Expect(created.Labels).To(And(HaveKeyWithValue(corev1.LabelInstanceTypeStable, "c4-large"), HaveKeyWithValue(v1alpha1.NodePriceLabel, "0.1")))
+		nodeClaim, created := f.launch("committed", nil)
+		f.Expect(created.Labels).To(And(HaveKeyWithValue(corev1.LabelInstanceTypeStable, "c4-large"), HaveKeyWithValue(v1alpha1.NodePriceLabel, "0.1")))
 		m := f.machine(nodeClaim.Name)
-		g.Expect(m.Annotations).To(HaveKeyWithValue(v1alpha1.PriceAnnotation, "0.1"))
+		f.Expect(m.Annotations).To(HaveKeyWithValue(v1alpha1.PriceAnnotation, "0.1"))
 		_, price := conversion.MachineOf(m)
-		g.Expect(price).To(Equal(conversion.MachinePrices{List: 0.1, OnDemand: 0.1}))
+		f.Expect(price).To(Equal(conversion.MachinePrices{List: 0.1, OnDemand: 0.1}))
 	})
 	t.Run("When a NodeClaim is given up, it should return what its launch took", func(t *testing.T) {
-		g := NewWithT(t)
 		f, lease, clk := leasedFixture(t, 1)
 		nodeClaim := f.claim("given-up", needs3)
 		taken := capacity.Machine{Offering: capacity.Offering{InstanceType: "c4-large", Zone: "a", CapacityType: karpv1.CapacityTypeSpot}, VCPUs: 4000}
-		g.Expect(f.provider.Reservations.Capacity.Spend(nodeClaim.Name, taken)).To(BeTrue())
+		f.Expect(f.provider.Reservations.Capacity.Spend(nodeClaim.Name, taken)).To(BeTrue())
 		f.provider.Reservations.Capacity.Done(nodeClaim.Name)
-		g.Expect(karpcloudprovider.IsNodeClaimNotFoundError(f.provider.Delete(f.ctx, nodeClaim))).To(BeTrue())
-		g.Expect(f.provider.Reservations.Capacity.Fits("other", taken)).To(BeFalse())
+		f.Expect(karpcloudprovider.IsNodeClaimNotFoundError(f.provider.Delete(f.ctx, nodeClaim))).To(BeTrue())
+		f.Expect(f.provider.Reservations.Capacity.Fits("other", taken)).To(BeFalse())
 		clk.Step(capacity.InFlight)
 		lease.Write(t, f.provider.Reservations.Capacity, func(*capacityprovider.Lease) {})
-		g.Expect(f.provider.Reservations.Capacity.Fits("other", taken)).To(BeTrue())
+		f.Expect(f.provider.Reservations.Capacity.Fits("other", taken)).To(BeTrue())
 	})
 }
 
 func TestCreateAfterGrant(t *testing.T) {
 	t.Run("When it is granted while a launch waits, it should launch in the same call", func(t *testing.T) {
-		g := NewWithT(t)
 		f, lease, _ := leasedFixture(t, 0)
 		lease.Write(t, f.provider.Reservations.Capacity, func(l *capacityprovider.Lease) {
 			l.UpTo = capacity.Amounts{"quota/spot/machines": 1, "limit/cpu": 6000}
@@ -179,59 +152,55 @@ func TestCreateAfterGrant(t *testing.T) {
 			}
 		}()
 		created, err := f.provider.Create(f.ctx, nodeClaim)
-		g.Expect(err).NotTo(HaveOccurred())
-		g.Expect(created.Labels).To(HaveKeyWithValue(karpv1.CapacityTypeLabelKey, karpv1.CapacityTypeSpot))
+		f.Expect(err).NotTo(HaveOccurred())
+		f.Expect(created.Labels).To(HaveKeyWithValue(karpv1.CapacityTypeLabelKey, karpv1.CapacityTypeSpot))
 	})
 	t.Run("When it is granted after a launch has ended, it should say so, and the next should find it", func(t *testing.T) {
-		g := NewWithT(t)
 		f, lease, _ := leasedFixture(t, 0)
 		lease.Write(t, f.provider.Reservations.Capacity, func(l *capacityprovider.Lease) {
 			l.UpTo = capacity.Amounts{"quota/spot/machines": 1, "limit/cpu": 6000}
 		})
 		grants := 0
 		f.provider.Reservations.Capacity.OnGrant(func() { grants++ })
-		_, err := f.provider.Create(f.ctx, f.claim("ends", needs3))
-		g.Expect(karpcloudprovider.IsInsufficientCapacityError(err)).To(BeTrue(), "%v", err)
+		f.refused("ends", needs3)
 		grant := func(l *capacityprovider.Lease) {
 			l.Amounts = capacity.Amounts{"quota/spot/machines": 1, "limit/cpu": 6000}
 		}
 		lease.Write(t, f.provider.Reservations.Capacity, grant)
-		g.Expect(grants).To(Equal(1))
-		created, err := f.provider.Create(f.ctx, f.claim("next", needs3))
-		g.Expect(err).NotTo(HaveOccurred())
-		g.Expect(created.Labels).To(HaveKeyWithValue(karpv1.CapacityTypeLabelKey, karpv1.CapacityTypeSpot))
+		f.Expect(grants).To(Equal(1))
+		_, created := f.launch("next", needs3)
+		f.Expect(created.Labels).To(HaveKeyWithValue(karpv1.CapacityTypeLabelKey, karpv1.CapacityTypeSpot))
 		_, report, _ := f.provider.Reservations.Capacity.Report()
-		g.Expect(report.Requests).To(BeEmpty())
+		f.Expect(report.Requests).To(BeEmpty())
 		lease.Write(t, f.provider.Reservations.Capacity, grant)
-		g.Expect(grants).To(Equal(1), "nothing waits any more")
+		f.Expect(grants).To(Equal(1), "nothing waits any more")
 	})
 }
 
 func TestInTime(t *testing.T) {
 	t.Run("When the lease has no room, it should offer what might be granted in time to whoever requests that, and say what it takes", func(t *testing.T) {
-		g := NewWithT(t)
 		f, lease, _ := leasedFixture(t, 0)
 		lease.Write(t, f.provider.Reservations.Capacity, func(l *capacityprovider.Lease) {
 			l.Amounts, l.Most = capacity.Amounts{}, capacity.Amounts{"limit/cpu": 2000}
 		})
-		g.Expect(f.launchableIn(f.ctx, g)).To(BeEmpty())
-		small := f.launchableIn(f.provider.InTime(f.ctx), g)
-		g.Expect(small).To(And(Not(BeEmpty()), Not(ContainElement("c4-large"))), "of four vCPUs, two may be granted")
+		f.Expect(f.launchable(f.ctx, "general")).To(BeEmpty())
+		small := f.launchable(f.provider.InTime(f.ctx), "general")
+		f.Expect(small).To(And(Not(BeEmpty()), Not(ContainElement("c4-large"))), "of four vCPUs, two may be granted")
 		lease.Write(t, f.provider.Reservations.Capacity, func(l *capacityprovider.Lease) { l.Most = capacity.Amounts{"limit/cpu": 4000} })
-		g.Expect(f.launchableIn(f.provider.InTime(f.ctx), g)).To(ContainElements(append(small, "c4-large")))
-		g.Expect(f.launchableIn(f.ctx, g)).To(BeEmpty())
+		f.Expect(f.launchable(f.provider.InTime(f.ctx), "general")).To(ContainElements(append(small, "c4-large")))
+		f.Expect(f.launchable(f.ctx, "general")).To(BeEmpty())
 
 		instanceTypes, err := f.store.InstanceTypes(f.nodeClass.Name)
-		g.Expect(err).NotTo(HaveOccurred())
+		f.Expect(err).NotTo(HaveOccurred())
 		for _, it := range instanceTypes {
 			if it.Name == "c4-large" {
 				taken, ok := f.provider.MachineOf(f.nodeClass.Name, it.Name, it.Offerings[0])
-				g.Expect(ok).To(BeTrue())
-				g.Expect(taken).To(And(HaveField("InstanceType", "c4-large"), HaveField("VCPUs", int64(4000))))
+				f.Expect(ok).To(BeTrue())
+				f.Expect(taken).To(And(HaveField("InstanceType", "c4-large"), HaveField("VCPUs", int64(4000))))
 			}
 		}
 		_, ok := f.provider.MachineOf("none", "c4-large", instanceTypes[0].Offerings[0])
-		g.Expect(ok).To(BeFalse())
+		f.Expect(ok).To(BeFalse())
 	})
 	t.Run("When others use what is guaranteed of a reservation, it should offer what they have to return to whoever asks for that", func(t *testing.T) {
 		p := newPlanner(t)

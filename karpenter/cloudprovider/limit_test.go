@@ -14,7 +14,6 @@ import (
 	clusterv1 "sigs.k8s.io/cluster-api/api/core/v1beta2"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	karpv1 "sigs.k8s.io/karpenter/pkg/apis/v1"
-	karpcloudprovider "sigs.k8s.io/karpenter/pkg/cloudprovider"
 
 	"github.com/autonode-io/autonode/internal/environment"
 	"github.com/autonode-io/autonode/karpenter/cloudprovider"
@@ -27,7 +26,7 @@ import (
 // limited is the fixture with an inventory.
 func limited(t *testing.T) (*fixture, *inventory.Inventory) {
 	t.Helper()
-	f := newFixture(t, nil)
+	f := newFixture(t)
 	i := f.watch()
 	f.store = instancetype.New(instancetype.Config{Templates: f.templates, Pricing: pricing.New(pricing.NewFile("")), Unavailable: f.unavailable, Inventory: i, Capacity: f.store.Capacity})
 	config := f.provider.Config
@@ -39,15 +38,16 @@ func limited(t *testing.T) (*fixture, *inventory.Inventory) {
 // watch returns an inventory of the Machines and Nodes there are.
 func (f *fixture) watch() *inventory.Inventory {
 	f.t.Helper()
-	g := NewWithT(f.t)
 	i := inventory.New(inventory.Config{None: f.provider.Machines.None, Clock: clock.RealClock{}})
-	g.Expect(i.Watch(f.t.Context(), f.Management.GetCache(), f.Guest.GetCache(), f.provider.Machines.Owns)).To(Succeed())
-	g.Eventually(i.IsCounted).Should(BeTrue())
+	f.Expect(i.Watch(f.t.Context(), f.Management.GetCache(), f.Guest.GetCache(), f.provider.Machines.Owns)).To(Succeed())
+	f.Eventually(i.IsCounted).Should(BeTrue())
 	return i
 }
 
 // createMany calls Create for many NodeClaims at once.
-func (f *fixture) createMany(n int) (created []*karpv1.NodeClaim, errs []error) {
+func (f *fixture) createMany(n int) (created []*karpv1.NodeClaim) {
+	f.t.Helper()
+	var errs []error
 	var mu sync.Mutex
 	var wg sync.WaitGroup
 	for i := range n {
@@ -64,7 +64,8 @@ func (f *fixture) createMany(n int) (created []*karpv1.NodeClaim, errs []error) 
 		})
 	}
 	wg.Wait()
-	return created, errs
+	f.Expect(errs).To(BeEmpty())
+	return created
 }
 
 func TestMaximum(t *testing.T) {
@@ -79,86 +80,56 @@ func TestMaximum(t *testing.T) {
 		return counts
 	}
 	t.Run("When a source has a maximum and many claims come at once, it should make exactly as many and the rest of the next cheapest", func(t *testing.T) {
-		g := NewWithT(t)
 		f, counted := limited(t)
 		f.offer(most(3))
-		created, errs := f.createMany(30)
-		g.Expect(errs).To(BeEmpty())
-		g.Expect(count(created)).To(Equal(map[string]int{"c2-small": 3, "c4-large": 27}))
+		created := f.createMany(30)
+		f.Expect(count(created)).To(Equal(map[string]int{"c2-small": 3, "c4-large": 27}))
 		machines := &clusterv1.MachineList{}
-		g.Expect(f.Admin.List(t.Context(), machines, client.InNamespace(f.Namespace), client.MatchingLabels{corev1.LabelInstanceTypeStable: "c2-small"})).To(Succeed())
-		g.Expect(machines.Items).To(HaveLen(3))
+		f.Expect(f.Admin.List(t.Context(), machines, client.InNamespace(f.Namespace), client.MatchingLabels{corev1.LabelInstanceTypeStable: "c2-small"})).To(Succeed())
+		f.Expect(machines.Items).To(HaveLen(3))
 		its, err := f.store.InstanceTypes(f.nodeClass.Name)
-		g.Expect(err).NotTo(HaveOccurred())
-		g.Expect(its).To(HaveLen(2))
+		f.Expect(err).NotTo(HaveOccurred())
+		f.Expect(its).To(HaveLen(2))
 		for _, it := range its {
-			g.Expect(it.Offerings.Available()).To(HaveLen(map[string]int{"c2-small": 0, "c4-large": 4}[it.Name]), it.Name)
+			f.Expect(it.Offerings.Available()).To(HaveLen(map[string]int{"c2-small": 0, "c4-large": 4}[it.Name]), it.Name)
 		}
 
 		// One of them goes.
-		g.Expect(f.Admin.Delete(t.Context(), &machines.Items[0])).To(Succeed())
-		g.Eventually(func() bool { return counted.Full("TestMachineTemplate.infrastructure.cluster.x-k8s.io/c4-large", 3) }).Should(BeFalse())
-		another, err := f.provider.Create(f.ctx, f.claim("another", nil))
-		g.Expect(err).NotTo(HaveOccurred())
-		g.Expect(another.Labels).To(HaveKeyWithValue(corev1.LabelInstanceTypeStable, "c2-small"))
-	})
-	t.Run("When nothing else is left, it should say that there is no capacity", func(t *testing.T) {
-		g := NewWithT(t)
-		f, _ := limited(t)
-		f.offer(func(templates []template.Template) { templates[0].MaxSize, templates[1].MaxSize = ptr.To(1), ptr.To(1) })
-		created, errs := f.createMany(4)
-		g.Expect(count(created)).To(Equal(map[string]int{"c2-small": 1, "c4-large": 1}))
-		g.Expect(errs).To(HaveLen(2))
-		for _, err := range errs {
-			g.Expect(karpcloudprovider.IsInsufficientCapacityError(err)).To(BeTrue(), "%v", err)
-		}
+		f.Expect(f.Admin.Delete(t.Context(), &machines.Items[0])).To(Succeed())
+		f.Eventually(func() bool { return counted.Full("TestMachineTemplate.infrastructure.cluster.x-k8s.io/c4-large", 3) }).Should(BeFalse())
+		_, another := f.launch("another", nil)
+		f.Expect(another.Labels).To(HaveKeyWithValue(corev1.LabelInstanceTypeStable, "c2-small"))
 	})
 	t.Run("When two sources make the same offering and the cheaper one is full, it should take the other", func(t *testing.T) {
-		g := NewWithT(t)
 		f, _ := limited(t)
 		f.offer(func(templates []template.Template) {
 			templates[1].InstanceType, templates[1].SpotPrice, templates[1].Capacity = "c2-small", nil, templates[0].Capacity
 			templates[0].MaxSize = ptr.To(2)
 		})
-		created, errs := f.createMany(6)
-		g.Expect(errs).To(BeEmpty())
-		g.Expect(count(created)).To(Equal(map[string]int{"c2-small": 6}))
-		g.Expect(f.Objects(t.Context(), clusterv1.GroupVersion.WithKind("Machine"))).To(HaveLen(6))
+		created := f.createMany(6)
+		f.Expect(count(created)).To(Equal(map[string]int{"c2-small": 6}))
+		f.Expect(f.Objects(t.Context(), clusterv1.GroupVersion.WithKind("Machine"))).To(HaveLen(6))
 		machines := &clusterv1.MachineList{}
-		g.Expect(f.Admin.List(t.Context(), machines, client.InNamespace(f.Namespace))).To(Succeed())
+		f.Expect(f.Admin.List(t.Context(), machines, client.InNamespace(f.Namespace))).To(Succeed())
 		sources := map[string]int{}
 		for i := range machines.Items {
 			sources[machines.Items[i].Annotations["karpenter.cluster.x-k8s.io/template-source"]]++
 		}
-		g.Expect(sources).To(Equal(map[string]int{
+		f.Expect(sources).To(Equal(map[string]int{
 			"TestMachineTemplate.infrastructure.cluster.x-k8s.io/c4-large":        2,
 			"TestMachineTemplate.infrastructure.cluster.x-k8s.io/c4-large-source": 4,
 		}))
 	})
-	t.Run("When Create is called again for a claim that has the last place, it should not need another", func(t *testing.T) {
-		g := NewWithT(t)
-		f, counted := limited(t)
-		f.offer(most(1))
-		nodeClaim := f.claim("again", nil)
-		first, err := f.provider.Create(f.ctx, nodeClaim)
-		g.Expect(err).NotTo(HaveOccurred())
-		second, err := f.provider.Create(f.ctx, nodeClaim)
-		g.Expect(err).NotTo(HaveOccurred())
-		g.Expect(second.Labels).To(Equal(first.Labels))
-		g.Expect(counted.Count("TestMachineTemplate.infrastructure.cluster.x-k8s.io/c4-large")).To(Equal(1))
-	})
 	t.Run("When the provider restarts, it should count the existing Machines", func(t *testing.T) {
-		g := NewWithT(t)
 		f, _ := limited(t)
 		f.offer(most(2))
-		_, errs := f.createMany(2)
-		g.Expect(errs).To(BeEmpty())
-		g.Eventually(func() (int, error) {
+		f.createMany(2)
+		f.Eventually(func() (int, error) {
 			machines, err := f.provider.Machines.List(t.Context())
 			return len(machines), err
 		}).Should(Equal(2))
 		again := f.watch()
-		g.Expect(again.Acquire("new", "TestMachineTemplate.infrastructure.cluster.x-k8s.io/c4-large", 2)).To(BeFalse())
+		f.Expect(again.Acquire("new", "TestMachineTemplate.infrastructure.cluster.x-k8s.io/c4-large", 2)).To(BeFalse())
 	})
 	for name, tc := range map[string]struct {
 		lost bool
@@ -168,18 +139,12 @@ func TestMaximum(t *testing.T) {
 		"When a launch ends though its Machine was written, it should keep its place for what is there": {true, 1},
 	} {
 		t.Run(name, func(t *testing.T) {
-			g := NewWithT(t)
 			f, counted := limited(t)
 			f.offer(most(1))
-			config := f.provider.Config
 			// Infrastructure and bootstrap config come before.
-			config.Machines = f.Machines(&environment.Faults{Client: f.Management.GetClient(), FailAt: 3, Lost: tc.lost})
-			f.provider = cloudprovider.New(config)
-			nodeClaim := f.claim("ends", nil)
-			_, err := f.provider.Create(f.ctx, nodeClaim)
-			g.Expect(err).To(MatchError(ContainSubstring(environment.ErrFault.Error())))
-			g.Expect(karpcloudprovider.IsInsufficientCapacityError(err)).To(BeTrue(), "%v", err)
-			g.Expect(counted.Count("TestMachineTemplate.infrastructure.cluster.x-k8s.io/c4-large")).To(Equal(tc.want))
+			f.provider.Machines = f.Machines(&environment.Faults{Client: f.Management.GetClient(), FailAt: 3, Lost: tc.lost})
+			f.Expect(f.refused("ends", nil)).To(MatchError(ContainSubstring(environment.ErrFault.Error())))
+			f.Expect(counted.Count("TestMachineTemplate.infrastructure.cluster.x-k8s.io/c4-large")).To(Equal(tc.want))
 		})
 	}
 }

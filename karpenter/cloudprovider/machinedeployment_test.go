@@ -9,22 +9,21 @@ import (
 	. "github.com/onsi/gomega"
 	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
-	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/apimachinery/pkg/util/validation/field"
 	"k8s.io/utils/ptr"
 	clusterv1 "sigs.k8s.io/cluster-api/api/core/v1beta2"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	karpv1 "sigs.k8s.io/karpenter/pkg/apis/v1"
 
-	"github.com/autonode-io/autonode/internal/environment"
-	"github.com/autonode-io/autonode/karpenter/cloudprovider"
 	"github.com/autonode-io/autonode/karpenter/providers/template"
 )
 
 const preTerminateHook = clusterv1.PreTerminateDeleteHookAnnotationPrefix + "/backup"
 
-// ofMachineDeployment gives a template a MachineDeployment with hooks, timeouts and taints.
-func ofMachineDeployment(tmpl *template.Template) {
+// ofMachineDeployment gives the first template a MachineDeployment with hooks, timeouts and taints.
+func ofMachineDeployment(templates []template.Template) {
+	tmpl := &templates[0]
+	tmpl.Source.ResourceVersions = "2"
 	tmpl.Taints = []corev1.Taint{{Key: "gpu", Effect: corev1.TaintEffectNoSchedule}}
 	tmpl.Machine = &clusterv1.MachineTemplateSpec{
 		ObjectMeta: clusterv1.ObjectMeta{Annotations: map[string]string{preTerminateHook: "velero"}, Labels: map[string]string{"team": "web"}},
@@ -62,59 +61,39 @@ func TestMachineDeployment(t *testing.T) {
 		n.Spec.StartupTaints = []corev1.Taint{{Key: "cni", Effect: corev1.TaintEffectNoSchedule}}
 	}
 	t.Run("When a template is a MachineDeployment's, it should pass on its deletion timeouts, its hooks, its labels and its taints", func(t *testing.T) {
-		g := NewWithT(t)
-		f := newFixture(t, nil)
-		f.offer(func(templates []template.Template) {
-			ofMachineDeployment(&templates[0])
-			templates[0].Source.ResourceVersions = "2"
-		})
-		nodeClaim := f.claim("passed-on", tolerating)
-		_, err := f.provider.Create(f.ctx, nodeClaim)
-		g.Expect(err).NotTo(HaveOccurred())
+		f := newFixture(t)
+		f.offer(ofMachineDeployment)
+		nodeClaim, _ := f.launch("passed-on", tolerating)
 		m := f.machine(nodeClaim.Name)
-		g.Expect(m.Spec.Deletion.NodeDrainTimeoutSeconds).To(HaveValue(BeEquivalentTo(60)))
-		g.Expect(m.Spec.Deletion.NodeVolumeDetachTimeoutSeconds).To(HaveValue(BeEquivalentTo(120)))
-		g.Expect(m.Spec.Deletion.NodeDeletionTimeoutSeconds).To(HaveValue(BeEquivalentTo(30)))
-		g.Expect(m.Spec.MinReadySeconds).To(HaveValue(BeEquivalentTo(20)))
-		g.Expect(m.Spec.ReadinessGates).To(Equal([]clusterv1.MachineReadinessGate{{ConditionType: "Licensed"}}))
-		g.Expect(m.Annotations).To(HaveKeyWithValue(preTerminateHook, "velero"))
-		g.Expect(m.Labels).To(HaveKeyWithValue("team", "web"))
-		g.Expect(m.Spec.Taints).To(Equal([]clusterv1.MachineTaint{
+		f.Expect(m.Spec.Deletion.NodeDrainTimeoutSeconds).To(HaveValue(BeEquivalentTo(60)))
+		f.Expect(m.Spec.Deletion.NodeVolumeDetachTimeoutSeconds).To(HaveValue(BeEquivalentTo(120)))
+		f.Expect(m.Spec.Deletion.NodeDeletionTimeoutSeconds).To(HaveValue(BeEquivalentTo(30)))
+		f.Expect(m.Spec.MinReadySeconds).To(HaveValue(BeEquivalentTo(20)))
+		f.Expect(m.Spec.ReadinessGates).To(Equal([]clusterv1.MachineReadinessGate{{ConditionType: "Licensed"}}))
+		f.Expect(m.Annotations).To(HaveKeyWithValue(preTerminateHook, "velero"))
+		f.Expect(m.Labels).To(HaveKeyWithValue("team", "web"))
+		f.Expect(m.Spec.Taints).To(Equal([]clusterv1.MachineTaint{
 			{Key: "gpu", Effect: corev1.TaintEffectNoSchedule, Propagation: clusterv1.MachineTaintPropagationAlways},
 		}))
 	})
 	t.Run("When the management cluster refuses taints of Machines, it should make the Machine without, and the node with them", func(t *testing.T) {
-		g := NewWithT(t)
-		f := newFixture(t, nil)
-		f.offer(func(templates []template.Template) {
-			ofMachineDeployment(&templates[0])
-			templates[0].Source.ResourceVersions = "2"
-		})
+		f := newFixture(t)
+		f.offer(ofMachineDeployment)
 		refusing := &withoutTaints{Client: f.Management.GetClient()}
-		config := f.provider.Config
-		config.Machines = f.Machines(refusing)
-		nodeClaim := f.claim("refused", tolerating)
-		_, err := cloudprovider.New(config).Create(f.ctx, nodeClaim)
-		g.Expect(err).NotTo(HaveOccurred())
-		g.Expect(refusing.refused).To(Equal(1))
+		f.provider.Machines = f.Machines(refusing)
+		nodeClaim, _ := f.launch("refused", tolerating)
+		f.Expect(refusing.refused).To(Equal(1))
 		m := f.machine(nodeClaim.Name)
-		g.Expect(m.Spec.Taints).To(BeEmpty())
-		bootstrap := &unstructured.Unstructured{}
-		bootstrap.SetGroupVersionKind(environment.KubeadmConfig)
-		g.Expect(f.Admin.Get(t.Context(), client.ObjectKeyFromObject(m), bootstrap)).To(Succeed())
-		taints, _, _ := unstructured.NestedSlice(bootstrap.Object, "spec", "joinConfiguration", "nodeRegistration", "taints")
-		g.Expect(taints).To(ContainElement(HaveKeyWithValue("key", "gpu")))
+		f.Expect(m.Spec.Taints).To(BeEmpty())
+		f.Expect(f.registered(m)).To(ContainElement(HaveKeyWithValue("key", "gpu")))
 	})
 	t.Run("When a template has no MachineDeployment, it should send no taints in the Machine, which the management cluster may refuse", func(t *testing.T) {
-		g := NewWithT(t)
-		f := newFixture(t, nil)
+		f := newFixture(t)
 		f.offer(func(templates []template.Template) {
 			templates[0].Taints = []corev1.Taint{{Key: "gpu", Effect: corev1.TaintEffectNoSchedule}}
 			templates[0].Source.ResourceVersions = "2"
 		})
-		nodeClaim := f.claim("no-taints", tolerating)
-		_, err := f.provider.Create(f.ctx, nodeClaim)
-		g.Expect(err).NotTo(HaveOccurred())
-		g.Expect(f.machine(nodeClaim.Name).Spec.Taints).To(BeEmpty())
+		nodeClaim, _ := f.launch("no-taints", tolerating)
+		f.Expect(f.machine(nodeClaim.Name).Spec.Taints).To(BeEmpty())
 	})
 }

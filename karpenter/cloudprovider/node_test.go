@@ -16,14 +16,12 @@ import (
 	karpv1 "sigs.k8s.io/karpenter/pkg/apis/v1"
 	karpcloudprovider "sigs.k8s.io/karpenter/pkg/cloudprovider"
 
-	"github.com/autonode-io/autonode/internal/environment"
 	"github.com/autonode-io/autonode/karpenter/cloudprovider"
 )
 
 // joined makes the Node of a NodeClaim's machine, and waits until the cache has it.
 func (f *fixture) joined(nodeClaim *karpv1.NodeClaim, change func(*corev1.Node)) *corev1.Node {
 	f.t.Helper()
-	g := NewWithT(f.t)
 	node := &corev1.Node{
 		ObjectMeta: metav1.ObjectMeta{Name: nodeClaim.Name, Labels: map[string]string{karpv1.NodePoolLabelKey: "general"}},
 		Spec:       corev1.NodeSpec{Taints: []corev1.Taint{karpv1.UnregisteredNoExecuteTaint}},
@@ -31,18 +29,16 @@ func (f *fixture) joined(nodeClaim *karpv1.NodeClaim, change func(*corev1.Node))
 	if change != nil {
 		change(node)
 	}
-	g.Expect(f.Admin.Create(f.ctx, node)).To(Succeed())
+	f.Expect(f.Admin.Create(f.ctx, node)).To(Succeed())
 	f.t.Cleanup(func() { _ = f.Admin.Delete(context.WithoutCancel(f.ctx), node) })
-	g.Eventually(func() error { return f.Guest.GetClient().Get(f.ctx, client.ObjectKeyFromObject(node), &corev1.Node{}) }).Should(Succeed())
+	f.Eventually(func() error { return f.Guest.GetClient().Get(f.ctx, client.ObjectKeyFromObject(node), &corev1.Node{}) }).Should(Succeed())
 	return node
 }
 
 // deleted deletes a NodeClaim's machine as Karpenter does, until it is gone.
 func (f *fixture) deleted(nodeClaim *karpv1.NodeClaim) {
 	f.t.Helper()
-	NewWithT(f.t).Eventually(func() bool {
-		return karpcloudprovider.IsNodeClaimNotFoundError(f.provider.Delete(f.ctx, nodeClaim))
-	}).Should(BeTrue())
+	f.Eventually(func() error { return f.provider.Delete(f.ctx, nodeClaim) }).Should(Satisfy(karpcloudprovider.IsNodeClaimNotFoundError))
 }
 
 // keeping is a guest whose Nodes can't be deleted.
@@ -57,11 +53,9 @@ func (k keeping) Delete(ctx context.Context, object client.Object, opts ...clien
 
 // kubernetes-sigs/cluster-api#7237
 func TestDeleteNode(t *testing.T) {
-	f := newFixture(t, nil)
-	launch := func(g Gomega, name string) *karpv1.NodeClaim {
-		nodeClaim := f.claim(name, nil)
-		created, err := f.provider.Create(f.ctx, nodeClaim)
-		g.Expect(err).NotTo(HaveOccurred())
+	f := newFixture(t)
+	launch := func(name string) *karpv1.NodeClaim {
+		nodeClaim, created := f.launch(name, nil)
 		nodeClaim.Status.ProviderID = created.Status.ProviderID
 		return nodeClaim
 	}
@@ -75,7 +69,7 @@ func TestDeleteNode(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			g := NewWithT(t)
-			nodeClaim := launch(g, "left"+map[bool]string{true: "-bare"}[providerID == ""])
+			nodeClaim := launch("left" + map[bool]string{true: "-bare"}[providerID == ""])
 			node := f.joined(nodeClaim, func(node *corev1.Node) { node.Spec.ProviderID = providerID })
 			g.Expect(f.provider.Delete(f.ctx, nodeClaim)).To(Succeed())
 			f.deleted(nodeClaim)
@@ -84,11 +78,8 @@ func TestDeleteNode(t *testing.T) {
 	}
 	t.Run("When the machine is still there, its Node should stay", func(t *testing.T) {
 		g := NewWithT(t)
-		nodeClaim := launch(g, "held")
-		m := f.machine(nodeClaim.Name)
-		held := m.DeepCopy()
-		held.Finalizers = append(held.Finalizers, environment.HoldFinalizer)
-		g.Expect(f.Admin.Patch(f.ctx, held, client.MergeFrom(m))).To(Succeed())
+		nodeClaim := launch("held")
+		f.hold(nodeClaim)
 		node := f.joined(nodeClaim, nil)
 		g.Expect(f.provider.Delete(f.ctx, nodeClaim)).To(Succeed())
 		g.Expect(f.provider.Delete(f.ctx, nodeClaim)).To(Succeed())
@@ -96,7 +87,7 @@ func TestDeleteNode(t *testing.T) {
 	})
 	t.Run("When the Node can't be deleted, it should not say that all is gone", func(t *testing.T) {
 		g := NewWithT(t)
-		nodeClaim := launch(g, "refused")
+		nodeClaim := launch("refused")
 		node := f.joined(nodeClaim, nil)
 		config := f.provider.Config
 		config.Guest = keeping{config.Guest}
@@ -117,13 +108,13 @@ func TestDeleteNode(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			g := NewWithT(t)
-			other := launch(g, "other-"+t.Name()[len(t.Name())-4:])
+			other := launch("other-" + t.Name()[len(t.Name())-4:])
 			m := f.machine(other.Name)
 			provided := m.DeepCopy()
 			provided.Spec.ProviderID = "cloud://" + other.Name
 			g.Expect(f.Admin.Patch(f.ctx, provided, client.MergeFrom(m))).To(Succeed())
 			g.Eventually(func() error { _, err := f.provider.Get(f.ctx, provided.Spec.ProviderID); return err }).Should(Succeed())
-			nodeClaim := launch(g, "kept-"+t.Name()[len(t.Name())-4:])
+			nodeClaim := launch("kept-" + t.Name()[len(t.Name())-4:])
 			node := f.joined(nodeClaim, func(node *corev1.Node) { change(provided, node) })
 			f.deleted(nodeClaim)
 			g.Expect(get(node)).To(Succeed())
@@ -131,7 +122,7 @@ func TestDeleteNode(t *testing.T) {
 	}
 	t.Run("When the Node is older than the NodeClaim, it should stay", func(t *testing.T) {
 		g := NewWithT(t)
-		nodeClaim := launch(g, "younger")
+		nodeClaim := launch("younger")
 		node := f.joined(nodeClaim, nil)
 		nodeClaim.CreationTimestamp = metav1.NewTime(node.CreationTimestamp.Add(1e9))
 		f.deleted(nodeClaim)

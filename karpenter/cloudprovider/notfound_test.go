@@ -3,20 +3,17 @@
 package cloudprovider_test
 
 import (
-	"context"
 	"maps"
 	"testing"
 	"time"
 
 	. "github.com/onsi/gomega"
 	corev1 "k8s.io/api/core/v1"
-	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	clocktesting "k8s.io/utils/clock/testing"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	karpv1 "sigs.k8s.io/karpenter/pkg/apis/v1"
 	karpdrift "sigs.k8s.io/karpenter/pkg/controllers/nodeclaim/disruption"
 
-	"github.com/autonode-io/autonode/api/karpenter/v1alpha1"
 	"github.com/autonode-io/autonode/karpenter/cloudprovider"
 	"github.com/autonode-io/autonode/karpenter/providers/drift"
 	"github.com/autonode-io/autonode/karpenter/providers/instancetype"
@@ -45,59 +42,39 @@ func (f *fixture) restart(o offer) {
 // Karpenter core looks for the instance type of a node that is an hour old by itself, before it queries the provider.
 func TestInstanceTypeNotFound(t *testing.T) {
 	for name, tc := range map[string]struct {
-		// before is what the node was made from.
-		before func(*offer)
-		after  func(*offer)
-		want   string
+		after func(*offer)
+		want  string
 	}{
-		"When nothing has changed, it should keep the node": {after: func(*offer) {}},
-		"When the Cluster begins to declare zones, it should keep the node": {
-			before: func(o *offer) { o.cluster.FailureDomains = nil }, after: func(*offer) {},
-		},
 		"When the Cluster ceases to declare zones, it should keep the node": {after: func(o *offer) { o.cluster.FailureDomains = nil }},
 		"When the source is malformed at the start, it should keep the node": {after: func(o *offer) {
 			o.gaps.Sources = []string{o.templates[0].Source.Annotation()}
 			o.templates = nil
 		}},
-		"When a kind can't be read or a selector parsed at the start, it should keep the node": {after: func(o *offer) {
-			o.gaps.All, o.templates = true, nil
-		}},
 		"When the template gets a taint that the NodePool doesn't have, it should keep the node": {after: func(o *offer) {
 			o.templates[0].Taints = []corev1.Taint{{Key: "dedicated", Effect: corev1.TaintEffectNoSchedule}}
 		}},
-		"When the source has gone, it should keep the node": {after: func(o *offer) { o.templates = nil }},
-		"When the zone has gone, it should keep the node":   {after: func(o *offer) { o.cluster.FailureDomains = []string{"z"} }},
 		"When the source makes another instance type now, it should replace the node": {
 			after: func(o *offer) { o.templates[0].InstanceType = "c5-large" }, want: string(karpdrift.InstanceTypeNotFound),
 		},
 	} {
 		t.Run(name, func(t *testing.T) {
-			g := NewWithT(t)
-			f := newFixture(t, nil)
+			f := newFixture(t)
 			now := offer{templates: []template.Template{f.Template("c4-large", 0.1)}, cluster: template.Cluster{FailureDomains: []string{"a"}}}
-			before := offer{templates: []template.Template{f.Template("c4-large", 0.1)}, cluster: now.cluster}
-			if tc.before != nil {
-				tc.before(&before)
-			}
-			f.restart(before)
-			nodePool := &karpv1.NodePool{ObjectMeta: metav1.ObjectMeta{Name: f.Namespace}}
-			nodePool.Spec.Template.Spec.NodeClassRef = &karpv1.NodeClassReference{Group: v1alpha1.Group, Kind: v1alpha1.Kind, Name: f.nodeClass.Name}
-			nodePool.Spec.Template.Spec.Requirements = []karpv1.NodeSelectorRequirementWithMinValues{requirement(corev1.LabelOSStable, "linux")}
-			g.Expect(f.Admin.Create(t.Context(), nodePool)).To(Succeed())
-			t.Cleanup(func() { _ = f.Admin.Delete(context.WithoutCancel(t.Context()), nodePool) })
+			f.restart(now)
+			nodePool, _ := f.nodePool(nil, requirement(corev1.LabelOSStable, "linux"))
 
 			nodeClaim := f.claim("old", nil)
 			stored := nodeClaim.DeepCopy()
 			nodeClaim.Labels[karpv1.NodePoolLabelKey] = nodePool.Name
 			created, err := f.provider.Create(f.ctx, nodeClaim)
-			g.Expect(err).NotTo(HaveOccurred())
+			f.Expect(err).NotTo(HaveOccurred())
 			maps.Copy(nodeClaim.Labels, created.Labels)
 			nodeClaim.Annotations = created.Annotations
-			g.Expect(f.Admin.Patch(t.Context(), nodeClaim, client.MergeFrom(stored))).To(Succeed())
+			f.Expect(f.Admin.Patch(t.Context(), nodeClaim, client.MergeFrom(stored))).To(Succeed())
 			nodeClaim.Status.ProviderID = created.Status.ProviderID
 			nodeClaim.StatusConditions().SetTrue(karpv1.ConditionTypeLaunched)
-			g.Expect(f.Admin.Status().Update(t.Context(), nodeClaim)).To(Succeed())
-			g.Eventually(func() error {
+			f.Expect(f.Admin.Status().Update(t.Context(), nodeClaim)).To(Succeed())
+			f.Eventually(func() error {
 				_, err := f.provider.Get(f.ctx, created.Status.ProviderID)
 				return err
 			}).Should(Succeed())
@@ -106,12 +83,12 @@ func TestInstanceTypeNotFound(t *testing.T) {
 			f.restart(now)
 			inTwoHours := clocktesting.NewFakeClock(time.Now().Add(2 * time.Hour))
 			_, err = karpdrift.NewController(inTwoHours, f.Admin, f.provider).Reconcile(f.ctx, nodeClaim)
-			g.Expect(err).NotTo(HaveOccurred())
+			f.Expect(err).NotTo(HaveOccurred())
 			reason := ""
 			if drifted := nodeClaim.StatusConditions().Get(karpv1.ConditionTypeDrifted); drifted.IsTrue() {
 				reason = drifted.Reason
 			}
-			g.Expect(reason).To(Equal(tc.want))
+			f.Expect(reason).To(Equal(tc.want))
 		})
 	}
 }

@@ -25,13 +25,10 @@ import (
 )
 
 func TestOverlay(t *testing.T) {
-	g := NewWithT(t)
-	f := newFixture(t, nil)
+	f := newFixture(t)
 	guest, err := client.New(f.Guest.GetConfig(), client.Options{Scheme: clientgoscheme.Scheme})
-	g.Expect(err).NotTo(HaveOccurred())
-	nodePool := &karpv1.NodePool{ObjectMeta: metav1.ObjectMeta{Name: f.Namespace}}
-	nodePool.Spec.Template.Spec.NodeClassRef = &karpv1.NodeClassReference{Group: v1alpha1.Group, Kind: v1alpha1.Kind, Name: f.nodeClass.Name}
-	nodePool.Spec.Template.Spec.Requirements = []karpv1.NodeSelectorRequirementWithMinValues{requirement(corev1.LabelOSStable, "linux")}
+	f.Expect(err).NotTo(HaveOccurred())
+	_, inPool := f.nodePool(nil, requirement(corev1.LabelOSStable, "linux"))
 	overlay := &karpv1alpha1.NodeOverlay{
 		ObjectMeta: metav1.ObjectMeta{Name: f.Namespace},
 		Spec: karpv1alpha1.NodeOverlaySpec{
@@ -39,13 +36,10 @@ func TestOverlay(t *testing.T) {
 			Price:        ptr.To("5"),
 		},
 	}
-	for _, object := range []client.Object{nodePool, overlay} {
-		g.Expect(guest.Create(t.Context(), object)).To(Succeed())
-		t.Cleanup(func() { _ = guest.Delete(context.WithoutCancel(t.Context()), object) })
-	}
+	f.Expect(guest.Create(t.Context(), overlay)).To(Succeed())
+	t.Cleanup(func() { _ = guest.Delete(context.WithoutCancel(t.Context()), overlay) })
 	f.provider.Overlays = nodeoverlay.NewInstanceTypeStore()
 	on := options.ToContext(t.Context(), &options.Options{FeatureGates: options.FeatureGates{NodeOverlay: true}})
-	inPool := func(n *karpv1.NodeClaim) { n.Labels[karpv1.NodePoolLabelKey] = nodePool.Name }
 
 	t.Run("When the gate is on and Karpenter hasn't evaluated the overlays yet, it should end the launch", func(t *testing.T) {
 		g := NewWithT(t)
@@ -62,7 +56,7 @@ func TestOverlay(t *testing.T) {
 
 	clk := clocktesting.NewFakeClock(metav1.Now().Time)
 	_, err = nodeoverlay.NewController(clk, guest, f.provider, f.provider.Overlays, state.NewCluster(clk, guest, f.provider)).Reconcile(on, reconcile.Request{})
-	g.Expect(err).NotTo(HaveOccurred())
+	f.Expect(err).NotTo(HaveOccurred())
 	t.Run("When an overlay makes the cheapest instance type dear, it should take the next one", func(t *testing.T) {
 		g := NewWithT(t)
 		created, err := f.provider.Create(on, f.claim("overlaid", inPool))

@@ -9,7 +9,6 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/types"
 	karpv1 "sigs.k8s.io/karpenter/pkg/apis/v1"
-	karpcloudprovider "sigs.k8s.io/karpenter/pkg/cloudprovider"
 
 	"github.com/autonode-io/autonode/karpenter/providers/offering"
 )
@@ -27,76 +26,49 @@ func small(n *karpv1.NodeClaim) {
 }
 
 func TestCreateWithinQuota(t *testing.T) {
-	none := func(g Gomega, err error) {
-		g.Expect(karpcloudprovider.IsInsufficientCapacityError(err)).To(BeTrue(), "%v", err)
-	}
 	t.Run("When a quota is exhausted, it should launch what that doesn't count, or say which it is", func(t *testing.T) {
-		g := NewWithT(t)
-		f := newFixture(t, nil)
+		f := newFixture(t)
 		f.exceeded()
-		created, err := f.provider.Create(f.ctx, f.claim("other", nil))
-		g.Expect(err).NotTo(HaveOccurred())
-		g.Expect(created.Labels).To(HaveKeyWithValue(corev1.LabelInstanceTypeStable, "c4-large"))
-		_, err = f.provider.Create(f.ctx, f.claim("none", small))
-		none(g, err)
-		g.Expect(err).To(MatchError(MatchRegexp(`; quota "on-demand c2" is exhausted, until one launch probes it at \d\d:\d\d:\d\d UTC$`)))
+		_, created := f.launch("other", nil)
+		f.Expect(created.Labels).To(HaveKeyWithValue(corev1.LabelInstanceTypeStable, "c4-large"))
+		f.Expect(f.refused("none", small)).To(MatchError(MatchRegexp(`; quota "on-demand c2" is exhausted, until one launch probes it at \d\d:\d\d:\d\d UTC$`)))
 	})
 	t.Run("When its back-off has passed, it should launch one machine until it is known how that ends", func(t *testing.T) {
-		g := NewWithT(t)
-		f := newFixture(t, nil)
+		f := newFixture(t)
 		f.clock.SetTime(f.exceeded().Until)
-		probe := f.claim("probe", small)
-		created, err := f.provider.Create(f.ctx, probe)
-		g.Expect(err).NotTo(HaveOccurred())
-		_, err = f.provider.Create(f.ctx, f.claim("waits", small))
-		none(g, err)
-		g.Expect(err).To(MatchError(ContainSubstring("NodeClaim " + probe.Name + " probes it")))
+		probe, created := f.launch("probe", small)
+		f.Expect(f.refused("waits", small)).To(MatchError(ContainSubstring("NodeClaim " + probe.Name + " probes it")))
 		again, err := f.provider.Create(f.ctx, probe)
-		g.Expect(err).NotTo(HaveOccurred())
-		g.Expect(again.Status.ProviderID).To(Equal(created.Status.ProviderID), "it is the same launch")
+		f.Expect(err).NotTo(HaveOccurred())
+		f.Expect(again.Status.ProviderID).To(Equal(created.Status.ProviderID), "it is the same launch")
 
 		// It ends for another reason.
-		g.Expect(f.Admin.Delete(f.ctx, f.machine(probe.Name))).To(Succeed())
-		g.Eventually(func(g Gomega) {
-			g.Expect(karpcloudprovider.IsNodeClaimNotFoundError(f.provider.Delete(f.ctx, probe))).To(BeTrue())
-		}).Should(Succeed())
-		_, err = f.provider.Create(f.ctx, f.claim("next", small))
-		g.Expect(err).NotTo(HaveOccurred())
+		f.Expect(f.Admin.Delete(f.ctx, f.machine(probe.Name))).To(Succeed())
+		f.deleted(probe)
+		f.launch("next", small)
 	})
 	t.Run("When the probe can't be created, the next launch should be one", func(t *testing.T) {
-		g := NewWithT(t)
-		f := newFixture(t, nil)
+		f := newFixture(t)
 		f.clock.SetTime(f.exceeded().Until)
 		_, err := f.provider.Create(f.ctx, f.claim("unnamed", func(n *karpv1.NodeClaim) {
 			small(n)
 			n.UID = types.UID("another")
 			n.Name = "not_a_name"
 		}))
-		g.Expect(err).To(HaveOccurred())
-		_, err = f.provider.Create(f.ctx, f.claim("next", small))
-		g.Expect(err).NotTo(HaveOccurred())
+		f.Expect(err).To(HaveOccurred())
+		f.launch("next", small)
 	})
 	t.Run("When a machine that the quota counts is gone, it should try another early", func(t *testing.T) {
-		g := NewWithT(t)
-		f := newFixture(t, nil)
-		gone := f.claim("gone", small)
-		created, err := f.provider.Create(f.ctx, gone)
-		g.Expect(err).NotTo(HaveOccurred())
+		f := newFixture(t)
+		gone, created := f.launch("gone", small)
 		f.exceeded()
-		g.Expect(f.Admin.Delete(f.ctx, f.machine(gone.Name))).To(Succeed())
-		left := func() {
-			g.Eventually(func(g Gomega) {
-				g.Expect(karpcloudprovider.IsNodeClaimNotFoundError(f.provider.Delete(f.ctx, gone))).To(BeTrue())
-			}).Should(Succeed())
-		}
+		f.Expect(f.Admin.Delete(f.ctx, f.machine(gone.Name))).To(Succeed())
 		gone.Labels = created.Labels
 		gone.Status.ProviderID = created.Status.ProviderID
-		left()
-		_, err = f.provider.Create(f.ctx, f.claim("early", small))
-		none(g, err) // it never had an instance
+		f.deleted(gone)
+		f.refused("early", small) // it never had an instance
 		gone.Status.ProviderID = "cloud://gone"
-		left()
-		_, err = f.provider.Create(f.ctx, f.claim("probe", small))
-		g.Expect(err).NotTo(HaveOccurred())
+		f.deleted(gone)
+		f.launch("probe", small)
 	})
 }

@@ -36,21 +36,20 @@ type rebooting struct {
 
 func newRebooting(t *testing.T, live client.Reader) *rebooting {
 	t.Helper()
-	g := NewWithT(t)
-	f := newFixture(t, nil)
-	r := &rebooting{fixture: f, nodeClaim: f.claim("stuck", nil)}
-	created, err := f.provider.Create(f.ctx, r.nodeClaim)
-	g.Expect(err).NotTo(HaveOccurred())
-	g.Eventually(func() error { _, err := f.provider.Get(f.ctx, created.Status.ProviderID); return err }).Should(Succeed())
+	f := newFixture(t)
+	nodeClaim, created := f.launch("stuck", nil)
+	r := &rebooting{fixture: f, nodeClaim: nodeClaim}
+	f.Eventually(func() error { _, err := f.provider.Get(f.ctx, created.Status.ProviderID); return err }).Should(Succeed())
 	path := filepath.Join(t.TempDir(), "profiles.yaml")
-	g.Expect(os.WriteFile(path, fmt.Appendf(nil, "- {apiGroup: %s, kind: %s, rebootsBy: [TestRemediationTemplate]}\n", environment.TestMachine.Group, environment.TestMachine.Kind), 0o600)).To(Succeed())
+	f.Expect(os.WriteFile(path, fmt.Appendf(nil, "- {apiGroup: %s, kind: %s, rebootsBy: [TestRemediationTemplate]}\n", environment.TestMachine.Group, environment.TestMachine.Kind), 0o600)).To(Succeed())
 	config := f.provider.Config
 	if config.ManagementLive = live; live == nil {
 		config.ManagementLive = f.Admin
 	}
+	var err error
 	config.Profiles, err = profile.New(path)
-	g.Expect(err).NotTo(HaveOccurred())
-	g.Expect(config.Profiles.Problem()).NotTo(HaveOccurred())
+	f.Expect(err).NotTo(HaveOccurred())
+	f.Expect(config.Profiles.Problem()).NotTo(HaveOccurred())
 	r.provider = cloudprovider.New(config)
 	return r
 }
@@ -79,21 +78,20 @@ func (r *rebooting) annotations() map[string]string { return r.machine(r.nodeCla
 
 func TestReboot(t *testing.T) {
 	t.Run("When a health check has remediations that reboot, it should request one reboot for an operation", func(t *testing.T) {
-		g := NewWithT(t)
 		r := newRebooting(t, nil)
 		r.checked("reboot", nil)
-		g.Expect(r.provider.Reboot(r.ctx, r.nodeClaim, "first")).To(Succeed())
-		g.Expect(r.annotations()).To(And(HaveKeyWithValue(v1alpha1.RebootAnnotation, "first"), HaveKeyWithValue(clusterv1.RemediateMachineAnnotation, "")))
+		r.Expect(r.provider.Reboot(r.ctx, r.nodeClaim, "first")).To(Succeed())
+		r.Expect(r.annotations()).To(And(HaveKeyWithValue(v1alpha1.RebootAnnotation, "first"), HaveKeyWithValue(clusterv1.RemediateMachineAnnotation, "")))
 		before := r.machine(r.nodeClaim.Name).ResourceVersion
-		g.Eventually(func(g Gomega) {
+		r.Eventually(func(g Gomega) {
 			found, err := r.Machines(nil).ForNodeClaim(r.ctx, r.nodeClaim.UID)
 			g.Expect(err).NotTo(HaveOccurred())
 			g.Expect(found.ResourceVersion).To(Equal(before))
 		}).Should(Succeed())
-		g.Expect(r.provider.Reboot(r.ctx, r.nodeClaim, "first")).To(Succeed())
-		g.Expect(r.machine(r.nodeClaim.Name).ResourceVersion).To(Equal(before), "a repeated call is the same reboot")
-		g.Expect(r.provider.Reboot(r.ctx, r.nodeClaim, "second")).To(Succeed())
-		g.Expect(r.annotations()).To(HaveKeyWithValue(v1alpha1.RebootAnnotation, "second"))
+		r.Expect(r.provider.Reboot(r.ctx, r.nodeClaim, "first")).To(Succeed())
+		r.Expect(r.machine(r.nodeClaim.Name).ResourceVersion).To(Equal(before), "a repeated call is the same reboot")
+		r.Expect(r.provider.Reboot(r.ctx, r.nodeClaim, "second")).To(Succeed())
+		r.Expect(r.annotations()).To(HaveKeyWithValue(v1alpha1.RebootAnnotation, "second"))
 	})
 
 	for name, test := range map[string]struct {
@@ -114,53 +112,48 @@ func TestReboot(t *testing.T) {
 		}, "its spec.remediation.templateRef is no template of reboots"},
 	} {
 		t.Run("When "+name+", it should fail for good and leave the machine alone", func(t *testing.T) {
-			g := NewWithT(t)
 			r := newRebooting(t, nil)
 			for name, change := range test.checks {
 				r.checked(name, change)
 			}
 			err := r.provider.Reboot(r.ctx, r.nodeClaim, "first")
-			g.Expect(karpcloudprovider.IsNodeRebootFailedError(err)).To(BeTrue(), "%v", err)
-			g.Expect(err).To(MatchError(ContainSubstring(test.want)))
-			g.Expect(r.annotations()).NotTo(HaveKey(clusterv1.RemediateMachineAnnotation))
+			r.Expect(karpcloudprovider.IsNodeRebootFailedError(err)).To(BeTrue(), "%v", err)
+			r.Expect(err).To(MatchError(ContainSubstring(test.want)))
+			r.Expect(r.annotations()).NotTo(HaveKey(clusterv1.RemediateMachineAnnotation))
 		})
 	}
 
 	t.Run("When the infrastructure can't reboot a machine, it should say so", func(t *testing.T) {
-		g := NewWithT(t)
 		r := newRebooting(t, nil)
 		r.checked("reboot", nil)
-		g.Expect(karpcloudprovider.IsNodeRebootNotImplementedError(r.fixture.provider.Reboot(r.ctx, r.nodeClaim, "first"))).To(BeTrue())
-		g.Expect(r.annotations()).NotTo(HaveKey(clusterv1.RemediateMachineAnnotation))
+		r.Expect(karpcloudprovider.IsNodeRebootNotImplementedError(r.fixture.provider.Reboot(r.ctx, r.nodeClaim, "first"))).To(BeTrue())
+		r.Expect(r.annotations()).NotTo(HaveKey(clusterv1.RemediateMachineAnnotation))
 	})
 	t.Run("When a permission is missing, it should fail for good; when the API server doesn't answer, it should be retried", func(t *testing.T) {
-		g := NewWithT(t)
 		forbidden := apierrors.NewForbidden(schema.GroupResource{Resource: "machinehealthchecks"}, "", nil)
 		r := newRebooting(t, failing{err: forbidden})
-		g.Expect(karpcloudprovider.IsNodeRebootFailedError(r.provider.Reboot(r.ctx, r.nodeClaim, "first"))).To(BeTrue())
+		r.Expect(karpcloudprovider.IsNodeRebootFailedError(r.provider.Reboot(r.ctx, r.nodeClaim, "first"))).To(BeTrue())
 		r = newRebooting(t, failing{err: apierrors.NewServiceUnavailable("gone")})
 		err := r.provider.Reboot(r.ctx, r.nodeClaim, "first")
-		g.Expect(err).To(MatchError(ContainSubstring("gone")))
-		g.Expect(karpcloudprovider.IsNodeRebootFailedError(err)).To(BeFalse())
+		r.Expect(err).To(MatchError(ContainSubstring("gone")))
+		r.Expect(karpcloudprovider.IsNodeRebootFailedError(err)).To(BeFalse())
 	})
 	t.Run("When the Cluster is paused, it should be retried", func(t *testing.T) {
-		g := NewWithT(t)
 		r := newRebooting(t, nil)
 		r.checked("reboot", nil)
 		paused := r.Cluster.DeepCopy()
 		paused.Spec.Paused = ptr.To(true)
-		g.Expect(r.Admin.Patch(t.Context(), paused, client.MergeFrom(r.Cluster))).To(Succeed())
-		g.Eventually(func() (bool, error) { return r.Machines(nil).Paused(r.ctx) }).Should(BeTrue())
+		r.Expect(r.Admin.Patch(t.Context(), paused, client.MergeFrom(r.Cluster))).To(Succeed())
+		r.Eventually(func() (bool, error) { return r.Machines(nil).Paused(r.ctx) }).Should(BeTrue())
 		err := r.provider.Reboot(r.ctx, r.nodeClaim, "first")
-		g.Expect(err).To(MatchError(ContainSubstring("Cluster blue is paused")))
-		g.Expect(karpcloudprovider.IsNodeRebootFailedError(err)).To(BeFalse())
-		g.Expect(r.annotations()).NotTo(HaveKey(clusterv1.RemediateMachineAnnotation))
+		r.Expect(err).To(MatchError(ContainSubstring("Cluster blue is paused")))
+		r.Expect(karpcloudprovider.IsNodeRebootFailedError(err)).To(BeFalse())
+		r.Expect(r.annotations()).NotTo(HaveKey(clusterv1.RemediateMachineAnnotation))
 	})
 	t.Run("When the machine is gone, it should say so", func(t *testing.T) {
-		g := NewWithT(t)
 		r := newRebooting(t, nil)
 		gone := &karpv1.NodeClaim{ObjectMeta: metav1.ObjectMeta{Name: "gone", UID: types.UID("gone")}}
-		g.Expect(karpcloudprovider.IsNodeClaimNotFoundError(r.provider.Reboot(r.ctx, gone, "first"))).To(BeTrue())
+		r.Expect(karpcloudprovider.IsNodeClaimNotFoundError(r.provider.Reboot(r.ctx, gone, "first"))).To(BeTrue())
 	})
 	t.Run("When no machine of the cluster can be rebooted, policies should replace nodes", func(t *testing.T) {
 		g := NewWithT(t)

@@ -23,7 +23,7 @@ import (
 )
 
 func TestCreateReplay(t *testing.T) {
-	f := newFixture(t, nil)
+	f := newFixture(t)
 	for _, tc := range []struct {
 		name   string
 		prices []float64 // of c2-small, attempt by attempt

@@ -39,7 +39,6 @@ const (
 // planner plans with Karpenter core's scheduler, as its provisioner does, and launches with our provider.
 type planner struct {
 	*fixture
-	*WithT
 	pools []*karpv1.NodePool
 	// pods of a NodePool, by its name; each needs a machine of its own.
 	pods map[string][]*corev1.Pod
@@ -53,14 +52,9 @@ func newPlanner(t *testing.T) *planner {
 	core.FeatureGates.ReservedCapacity = true
 	f.ctx = options.ToContext(t.Context(), core)
 	f.selectsReserved()
-	p := &planner{fixture: f, WithT: NewWithT(t), pods: map[string][]*corev1.Pod{}}
+	p := &planner{fixture: f, pods: map[string][]*corev1.Pod{}}
 	for _, name := range []string{"web", "batch"} {
-		pool := &karpv1.NodePool{ObjectMeta: metav1.ObjectMeta{Name: name, UID: types.UID("pool-" + name)}}
-		pool.Spec.Template.Spec.NodeClassRef = &karpv1.NodeClassReference{Group: v1alpha1.Group, Kind: v1alpha1.Kind, Name: f.nodeClass.Name}
-		pool.Spec.Template.Spec.Requirements = []karpv1.NodeSelectorRequirementWithMinValues{
-			requirement(karpv1.CapacityTypeLabelKey, karpv1.CapacityTypeReserved, karpv1.CapacityTypeOnDemand),
-		}
-		p.pools = append(p.pools, pool)
+		p.pools = append(p.pools, f.pool(name, requirement(karpv1.CapacityTypeLabelKey, karpv1.CapacityTypeReserved, karpv1.CapacityTypeOnDemand)))
 		for i := range 4 {
 			pod := fmt.Sprint(name, "-", i)
 			p.pods[name] = append(p.pods[name], &corev1.Pod{

@@ -24,11 +24,8 @@ import (
 // first launches a NodeClaim, and returns its offering once the caches have it and its Machine.
 func (f *fixture) first(change func(*karpv1.NodeClaim)) (*karpv1.NodeClaim, offering.Key) {
 	f.t.Helper()
-	g := NewWithT(f.t)
-	nodeClaim := f.claim("first", change)
-	_, err := f.provider.Create(f.ctx, nodeClaim)
-	g.Expect(err).NotTo(HaveOccurred())
-	g.Eventually(func(g Gomega) {
+	nodeClaim, _ := f.launch("first", change)
+	f.Eventually(func(g Gomega) {
 		g.Expect(f.Guest.GetClient().Get(f.ctx, client.ObjectKeyFromObject(nodeClaim), &karpv1.NodeClaim{})).To(Succeed())
 		_, err := f.provider.Machines.ForNodeClaim(f.ctx, nodeClaim.UID)
 		g.Expect(err).NotTo(HaveOccurred())
@@ -69,36 +66,30 @@ func TestSecond(t *testing.T) {
 			}, offering.Key{InstanceType: "c4-large", Zone: "a", CapacityType: "spot"}, offering.Key{InstanceType: "c4-large", Zone: "a", CapacityType: "on-demand"}},
 		} {
 			t.Run(name, func(t *testing.T) {
-				g := NewWithT(t)
-				f := newFixture(t, nil)
+				f := newFixture(t)
 				first, key := f.first(tc.change)
 				said, has, ok := f.provider.Alternative(f.ctx, first, key)
-				g.Expect(ok).To(BeTrue())
-				g.Expect(said).NotTo(Equal(key))
-				g.Expect(has).To(HaveKey(corev1.ResourceCPU))
-				second := f.claim("second", beside(first, tc.change))
-				_, err := f.provider.Create(f.ctx, second)
-				g.Expect(err).NotTo(HaveOccurred())
+				f.Expect(ok).To(BeTrue())
+				f.Expect(said).NotTo(Equal(key))
+				f.Expect(has).To(HaveKey(corev1.ResourceCPU))
+				second, _ := f.launch("second", beside(first, tc.change))
 				got := inventory.OfferingOf(f.machine(second.Name))
-				g.Expect(got).To(Equal(said))
+				f.Expect(got).To(Equal(said))
 				if tc.want.Zone == "" { // which one is random
 					key.Zone, got.Zone = "", ""
 				}
-				g.Expect(key).To(Equal(tc.before))
-				g.Expect(got).To(Equal(tc.want))
+				f.Expect(key).To(Equal(tc.before))
+				f.Expect(got).To(Equal(tc.want))
 			})
 		}
 	})
 
 	t.Run("When the first machine has gone meanwhile, the second should get the cheapest", func(t *testing.T) {
-		g := NewWithT(t)
-		f := newFixture(t, nil)
+		f := newFixture(t)
 		gone := &karpv1.NodeClaim{}
 		gone.Name = "gone"
-		second := f.claim("second", beside(gone, nil))
-		_, err := f.provider.Create(f.ctx, second)
-		g.Expect(err).NotTo(HaveOccurred())
-		g.Expect(inventory.OfferingOf(f.machine(second.Name)).InstanceType).To(Equal("c2-small"))
+		second, _ := f.launch("second", beside(gone, nil))
+		f.Expect(inventory.OfferingOf(f.machine(second.Name)).InstanceType).To(Equal("c2-small"))
 	})
 
 	t.Run("When nothing else may be launched, there should be no alternative, and a second launch should end", func(t *testing.T) {
@@ -127,7 +118,6 @@ func TestSecond(t *testing.T) {
 			}},
 		} {
 			t.Run(name, func(t *testing.T) {
-				g := NewWithT(t)
 				f, _ := limited(t)
 				f.offer()
 				if tc.prepare != nil {
@@ -135,27 +125,21 @@ func TestSecond(t *testing.T) {
 				}
 				first, key := f.first(tc.change)
 				_, _, ok := f.provider.Alternative(f.ctx, first, key)
-				g.Expect(ok).To(BeFalse())
-				_, err := f.provider.Create(f.ctx, f.claim("second", beside(first, tc.change)))
-				g.Expect(karpcloudprovider.IsInsufficientCapacityError(err)).To(BeTrue(), "%v", err)
+				f.Expect(ok).To(BeFalse())
+				f.refused("second", beside(first, tc.change))
 			})
 		}
 	})
 
 	t.Run("When AutoNode is being turned off, there should be no alternative", func(t *testing.T) {
-		g := NewWithT(t)
-		f := newFixture(t, nil)
+		f := newFixture(t)
 		first, key := f.first(nil)
-		f.nodeClass.Annotations = map[string]string{v1alpha1.DrainingAnnotation: "true"}
-		g.Expect(f.Admin.Update(t.Context(), f.nodeClass)).To(Succeed())
-		g.Eventually(func() bool {
-			_, _, ok := f.provider.Alternative(f.ctx, first, key)
-			return ok
-		}).Should(BeFalse())
+		turnOff(f)
+		_, _, ok := f.provider.Alternative(f.ctx, first, key)
+		f.Expect(ok).To(BeFalse())
 	})
 
 	t.Run("When the lease has room for one machine, a second launch should ask for no larger grant", func(t *testing.T) {
-		g := NewWithT(t)
 		f, lease, _ := leasedFixture(t, 0)
 		capacities := f.provider.Reservations.Capacity
 		lease.Write(t, capacities, func(l *capacityprovider.Lease) {
@@ -168,18 +152,18 @@ func TestSecond(t *testing.T) {
 		first, _ := f.first(needs3)
 		second := f.claim("second", beside(first, needs3))
 		_, err := f.provider.Create(f.ctx, second)
-		g.Expect(karpcloudprovider.IsInsufficientCapacityError(err)).To(BeTrue(), "%v", err)
-		g.Expect(f.recorder.Reasons()).NotTo(ContainElement(cloudprovider.WaitingForCapacityReason))
+		f.Expect(karpcloudprovider.IsInsufficientCapacityError(err)).To(BeTrue(), "%v", err)
+		f.Expect(f.recorder.Reasons()).NotTo(ContainElement(cloudprovider.WaitingForCapacityReason))
 		held, requests := report()
-		g.Expect(held).To(BeEquivalentTo(4000))
-		g.Expect(requests).To(BeZero())
+		f.Expect(held).To(BeEquivalentTo(4000))
+		f.Expect(requests).To(BeZero())
 
 		lease.Write(t, capacities, func(l *capacityprovider.Lease) { l.Amounts = capacity.Amounts{"limit/cpu": 8000} })
 		f.store.Delete(f.nodeClass.Name)
 		f.offer()
 		_, err = f.provider.Create(f.ctx, second)
-		g.Expect(err).NotTo(HaveOccurred())
+		f.Expect(err).NotTo(HaveOccurred())
 		held, _ = report()
-		g.Expect(held).To(BeEquivalentTo(8000))
+		f.Expect(held).To(BeEquivalentTo(8000))
 	})
 }

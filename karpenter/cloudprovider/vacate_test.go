@@ -11,7 +11,6 @@ import (
 
 	. "github.com/onsi/gomega"
 	corev1 "k8s.io/api/core/v1"
-	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/utils/ptr"
 	karpv1 "sigs.k8s.io/karpenter/pkg/apis/v1"
 	karpcloudprovider "sigs.k8s.io/karpenter/pkg/cloudprovider"
@@ -50,21 +49,6 @@ func (m *memory) fail(err error) {
 	m.err = err
 }
 
-// launchableIn returns the instance types that a NodePool can launch in a context.
-func (f *fixture) launchableIn(ctx context.Context, g Gomega) (names []string) {
-	nodePool := &karpv1.NodePool{}
-	nodePool.Name, nodePool.UID = "general", types.UID("general")
-	nodePool.Spec.Template.Spec.NodeClassRef = &karpv1.NodeClassReference{Group: v1alpha1.Group, Kind: v1alpha1.Kind, Name: f.nodeClass.Name}
-	instanceTypes, err := f.provider.GetInstanceTypes(ctx, nodePool)
-	g.Expect(err).NotTo(HaveOccurred())
-	for _, it := range instanceTypes {
-		if len(it.Offerings.Launchable()) > 0 {
-			names = append(names, it.Name)
-		}
-	}
-	return names
-}
-
 // atMost limits each template to some machines.
 func atMost(n int) func([]template.Template) {
 	return func(templates []template.Template) {
@@ -75,17 +59,14 @@ func atMost(n int) func([]template.Template) {
 }
 
 func TestVacancies(t *testing.T) {
-	g := NewWithT(t)
 	f, counted := limited(t)
 	f.offer(atMost(1))
 	remembered := &memory{}
 	keeper := vacancy.New(vacancy.Config{Clock: f.clock, Capacity: f.provider.Reservations.Capacity, Inventory: counted, Memory: remembered})
-	g.Expect(keeper.Watch(t.Context(), f.Management.GetCache(), f.provider.Machines.Owns)).To(Succeed())
-	g.Expect(keeper.Load(t.Context())).To(Succeed())
+	f.Expect(keeper.Watch(t.Context(), f.Management.GetCache(), f.provider.Machines.Owns)).To(Succeed())
+	f.Expect(keeper.Load(t.Context())).To(Succeed())
 	f.provider.Reservations.Vacancies = keeper
-	small := f.claim("small", nil)
-	_, err := f.provider.Create(f.ctx, small)
-	g.Expect(err).NotTo(HaveOccurred())
+	small, _ := f.launch("small", nil)
 
 	t.Run("When a source isn't full, no machine's removal should open anything", func(t *testing.T) {
 		g := NewWithT(t)
@@ -100,12 +81,12 @@ func TestVacancies(t *testing.T) {
 	})
 	t.Run("When a source has its maximum size, a machine's removal should open its offerings, and no other's", func(t *testing.T) {
 		g := NewWithT(t)
-		g.Eventually(func() []string { return f.launchableIn(f.ctx, g) }).Should(BeEmpty())
+		g.Eventually(func() []string { return f.launchable(f.ctx, "general") }).Should(BeEmpty())
 		vacated, full, ok := f.provider.Vacate(f.ctx, small)
 		g.Expect(ok).To(BeTrue())
 		g.Expect(full).To(Equal(instancetype.FullSource))
-		g.Expect(f.launchableIn(vacated, g)).To(Equal([]string{"c2-small"}))
-		g.Expect(f.launchableIn(f.ctx, g)).To(BeEmpty())
+		g.Expect(f.launchable(vacated, "general")).To(Equal([]string{"c2-small"}))
+		g.Expect(f.launchable(f.ctx, "general")).To(BeEmpty())
 	})
 	small.Annotations = map[string]string{v1alpha1.TerminateFirstAnnotation: "source-full: it is full"}
 	t.Run("When the vacancy can't be written down, the Machine should stay", func(t *testing.T) {

@@ -8,6 +8,7 @@ import (
 	. "github.com/onsi/gomega"
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+	"k8s.io/apimachinery/pkg/runtime/schema"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/autonode-io/autonode/catalog/patch"
@@ -20,58 +21,50 @@ import (
 func TestZoneless(t *testing.T) {
 	zoneless := func(t *testing.T) *fixture {
 		t.Helper()
-		f := newFixture(t, nil)
+		f := newFixture(t)
 		tmpl := f.Template("c2-small", 0.02)
 		list, err := patch.Decode(`[{op: add, path: /spec/zone, valueFrom: {template: "in={{ .zone }}"}}]`)
-		NewWithT(t).Expect(err).NotTo(HaveOccurred())
+		f.Expect(err).NotTo(HaveOccurred())
 		tmpl.Patches, err = patch.Parse(list)
-		NewWithT(t).Expect(err).NotTo(HaveOccurred())
+		f.Expect(err).NotTo(HaveOccurred())
 		f.selects([]template.Template{tmpl}, template.Cluster{}, template.Gaps{})
 		return f
 	}
-	read := func(f *fixture, g Gomega, object *unstructured.Unstructured, name string) {
+	read := func(f *fixture, kind schema.GroupVersionKind, name string) *unstructured.Unstructured {
+		object := &unstructured.Unstructured{}
+		object.SetGroupVersionKind(kind)
 		object.SetNamespace(f.Namespace)
-		object.SetName(f.Name(object.GroupVersionKind(), name))
-		g.Expect(f.Admin.Get(f.t.Context(), client.ObjectKeyFromObject(object), object)).To(Succeed())
+		object.SetName(f.Name(kind, name))
+		f.Expect(f.Admin.Get(f.ctx, client.ObjectKeyFromObject(object), object)).To(Succeed())
+		return object
 	}
 
 	t.Run("When neither the Cluster nor the template declares a zone, neither the machine nor its kubelet should claim one", func(t *testing.T) {
-		g := NewWithT(t)
 		f := zoneless(t)
-		nodeClaim := f.claim("nowhere", nil)
-		created, err := f.provider.Create(f.ctx, nodeClaim)
-		g.Expect(err).NotTo(HaveOccurred())
+		nodeClaim, created := f.launch("nowhere", nil)
 		// Karpenter counts the machine in the zone of its offering until its Node is registered.
-		g.Expect(created.Labels).To(HaveKeyWithValue(corev1.LabelTopologyZone, offering.DefaultZone))
+		f.Expect(created.Labels).To(HaveKeyWithValue(corev1.LabelTopologyZone, offering.DefaultZone))
 
 		m := f.machine(nodeClaim.Name)
-		g.Expect(m.Labels).NotTo(HaveKey(corev1.LabelTopologyZone))
-		g.Expect(m.Spec.FailureDomain).To(BeEmpty())
-		config, infrastructure := &unstructured.Unstructured{}, &unstructured.Unstructured{}
-		config.SetGroupVersionKind(environment.KubeadmConfig)
-		read(f, g, config, m.Name)
-		args, err := config.MarshalJSON()
-		g.Expect(err).NotTo(HaveOccurred())
-		g.Expect(string(args)).To(And(ContainSubstring("node-labels"), Not(ContainSubstring(corev1.LabelTopologyZone))))
-		infrastructure.SetGroupVersionKind(environment.TestMachine)
-		read(f, g, infrastructure, m.Name)
-		g.Expect(infrastructure.Object["spec"]).To(HaveKeyWithValue("zone", "in="))
+		f.Expect(m.Labels).NotTo(HaveKey(corev1.LabelTopologyZone))
+		f.Expect(m.Spec.FailureDomain).To(BeEmpty())
+		args, err := read(f, environment.KubeadmConfig, m.Name).MarshalJSON()
+		f.Expect(err).NotTo(HaveOccurred())
+		f.Expect(string(args)).To(And(ContainSubstring("node-labels"), Not(ContainSubstring(corev1.LabelTopologyZone))))
+		f.Expect(read(f, environment.TestMachine, m.Name).Object["spec"]).To(HaveKeyWithValue("zone", "in="))
 	})
 
 	t.Run("When its machine is asked for again, it should be known as what it was launched as", func(t *testing.T) {
-		g := NewWithT(t)
 		f := zoneless(t)
-		nodeClaim := f.claim("nowhere", nil)
-		first, err := f.provider.Create(f.ctx, nodeClaim)
-		g.Expect(err).NotTo(HaveOccurred())
-		g.Eventually(func(g Gomega) {
+		nodeClaim, first := f.launch("nowhere", nil)
+		f.Eventually(func(g Gomega) {
 			listed, err := f.provider.Get(f.ctx, first.Status.ProviderID)
 			g.Expect(err).NotTo(HaveOccurred())
 			g.Expect(listed.Labels).To(HaveKeyWithValue(corev1.LabelTopologyZone, offering.DefaultZone))
 		}).Should(Succeed())
 		second, err := f.provider.Create(f.ctx, nodeClaim)
-		g.Expect(err).NotTo(HaveOccurred())
-		g.Expect(second.Labels).To(Equal(first.Labels))
-		g.Expect(inventory.OriginOf(f.machine(nodeClaim.Name)).Key).To(Equal(offering.Key{InstanceType: "c2-small", Zone: offering.DefaultZone, CapacityType: "on-demand"}))
+		f.Expect(err).NotTo(HaveOccurred())
+		f.Expect(second.Labels).To(Equal(first.Labels))
+		f.Expect(inventory.OriginOf(f.machine(nodeClaim.Name)).Key).To(Equal(offering.Key{InstanceType: "c2-small", Zone: offering.DefaultZone, CapacityType: "on-demand"}))
 	})
 }
