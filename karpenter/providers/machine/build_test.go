@@ -11,7 +11,8 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/google/go-cmp/cmp"
+	. "github.com/onsi/gomega"
+
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
@@ -60,12 +61,8 @@ func object(t *testing.T, text string) *unstructured.Unstructured {
 	t.Helper()
 	u := &unstructured.Unstructured{}
 	raw, err := yaml.YAMLToJSON([]byte(text))
-	if err != nil {
-		t.Fatal(err)
-	}
-	if err := u.UnmarshalJSON(raw); err != nil {
-		t.Fatal(err)
-	}
+	NewWithT(t).Expect(err).NotTo(HaveOccurred())
+	NewWithT(t).Expect(u.UnmarshalJSON(raw)).To(Succeed())
 	return u
 }
 
@@ -188,12 +185,8 @@ spec: {template: {spec: {agentConfig: {nodeTaints: []}}}}
 			}
 			before := p.InfrastructureTemplate.DeepCopy()
 			objects, err := machine.Build(p)
-			if err != nil {
-				t.Fatal(err)
-			}
-			if diff := cmp.Diff(before, p.InfrastructureTemplate); diff != "" {
-				t.Errorf("the template, which is shared with the cache, was changed (-before +after):\n%s", diff)
-			}
+			NewWithT(t).Expect(err).NotTo(HaveOccurred())
+			NewWithT(t).Expect(p.InfrastructureTemplate).To(BeComparableTo(before), "the template is shared with the cache")
 			compare(t, tc.golden, objects)
 		})
 	}
@@ -212,24 +205,16 @@ func compare(t *testing.T, golden string, objects *machine.Objects) {
 			got.WriteString("---\n")
 		}
 		text, err := yaml.Marshal(document)
-		if err != nil {
-			t.Fatal(err)
-		}
+		NewWithT(t).Expect(err).NotTo(HaveOccurred())
 		got.Write(text)
 	}
 	path := filepath.Join("testdata", golden)
 	if *update {
-		if err := os.WriteFile(path, got.Bytes(), 0o644); err != nil {
-			t.Fatal(err)
-		}
+		NewWithT(t).Expect(os.WriteFile(path, got.Bytes(), 0o644)).To(Succeed())
 	}
 	want, err := os.ReadFile(path)
-	if err != nil {
-		t.Fatal(err)
-	}
-	if diff := cmp.Diff(string(want), got.String()); diff != "" {
-		t.Errorf("%s (-want +got; run with -update if it is meant):\n%s", path, diff)
-	}
+	NewWithT(t).Expect(err).NotTo(HaveOccurred())
+	NewWithT(t).Expect(got.String()).To(BeComparableTo(string(want)), "%s; run with -update if it is meant", path)
 }
 
 func TestBuildErrors(t *testing.T) {
@@ -289,18 +274,14 @@ func TestBuildLongName(t *testing.T) {
 			p := plan(t)
 			p.NodeClaim.Name = strings.Repeat("long-", 14) + suffix
 			objects, err := machine.Build(p)
-			if err != nil {
-				t.Fatal(err)
-			}
+			NewWithT(t).Expect(err).NotTo(HaveOccurred())
 			value := objects.Machine.Labels[v1alpha1.NodeClaimLabel]
 			if len(value) > 63 {
 				t.Errorf("label value %q has %d characters", value, len(value))
 			}
 			values[value] = true
 		}
-		if len(values) != 2 {
-			t.Errorf("two NodeClaims have one label value: %v", values)
-		}
+		NewWithT(t).Expect(values).To(HaveLen(2))
 	})
 }
 
@@ -316,9 +297,7 @@ func TestProviderID(t *testing.T) {
 	} {
 		t.Run("When a provider ID is "+providerID+", it should be recognized", func(t *testing.T) {
 			key, ok := machine.ParseSyntheticProviderID(providerID)
-			if ok != want {
-				t.Errorf("got %t, want %t", ok, want)
-			}
+			NewWithT(t).Expect(ok).To(Equal(want))
 			if ok && machine.SyntheticProviderID(key) != providerID {
 				t.Errorf("%v became %s", key, machine.SyntheticProviderID(key))
 			}

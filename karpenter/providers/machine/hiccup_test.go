@@ -15,7 +15,6 @@ import (
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
-	"github.com/autonode-io/autonode/internal/environment"
 	"github.com/autonode-io/autonode/karpenter/providers/machine"
 )
 
@@ -71,49 +70,44 @@ func TestCreateHiccup(t *testing.T) {
 		"reports that others are first": apierrors.NewServerTimeout(resource, "create", 1),
 	} {
 		t.Run("When the API server "+name+", it should try again at once and make one Machine", func(t *testing.T) {
-			g := NewWithT(t)
-			s := environment.New(t)
+			s := newFixture(t)
 			nodeClaim := s.NodeClaim(t.Context(), "hiccup")
 			_, failed := s.Machines(&stumbling{Client: s.Management.GetClient(), errs: []error{err, err}}).Create(t.Context(), s.Plan(nodeClaim))
-			g.Expect(failed).NotTo(HaveOccurred())
-			expectOne(t, s, nodeClaim)
+			s.Expect(failed).NotTo(HaveOccurred())
+			s.expectOne(nodeClaim)
 		})
 	}
 
 	t.Run("When the API server stays away, it should leave the next try to Karpenter", func(t *testing.T) {
-		g := NewWithT(t)
-		s := environment.New(t)
+		s := newFixture(t)
 		management := &stumbling{Client: s.Management.GetClient(), errs: []error{syscall.ECONNREFUSED, syscall.ECONNREFUSED, syscall.ECONNREFUSED, syscall.ECONNREFUSED}}
 		_, err := s.Machines(management).Create(t.Context(), s.Plan(s.NodeClaim(t.Context(), "away")))
-		g.Expect(err).To(MatchError(syscall.ECONNREFUSED))
-		g.Expect(management.tries).To(Equal(3))
+		s.Expect(err).To(MatchError(syscall.ECONNREFUSED))
+		s.Expect(management.tries).To(Equal(3))
 	})
 
 	for _, ended := range []error{context.Canceled, context.DeadlineExceeded} {
 		t.Run("When Karpenter ends during a request, it should say so: "+ended.Error(), func(t *testing.T) {
-			g := NewWithT(t)
-			s := environment.New(t)
+			s := newFixture(t)
 			management := &stumbling{Client: s.Management.GetClient(), errs: []error{ended}}
 			created, err := s.Machines(management).Create(t.Context(), s.Plan(s.NodeClaim(t.Context(), "ends")))
-			g.Expect(err).To(MatchError(ended))
-			g.Expect(created).To(BeNil())
+			s.Expect(err).To(MatchError(ended))
+			s.Expect(created).To(BeNil())
 		})
 	}
 
 	t.Run("When the API server refuses the object, it should not try again", func(t *testing.T) {
-		g := NewWithT(t)
-		s := environment.New(t)
+		s := newFixture(t)
 		management := &stumbling{Client: s.Management.GetClient(), errs: []error{apierrors.NewForbidden(resource, "", nil)}}
 		_, err := s.Machines(management).Create(t.Context(), s.Plan(s.NodeClaim(t.Context(), "refused")))
-		g.Expect(apierrors.IsForbidden(err)).To(BeTrue(), "%v", err)
+		s.Expect(apierrors.IsForbidden(err)).To(BeTrue(), "%v", err)
 		var rejected *machine.RejectedError
-		g.Expect(errors.As(err, &rejected)).To(BeTrue(), "a retry can't help")
-		g.Expect(management.tries).To(Equal(1))
+		s.Expect(errors.As(err, &rejected)).To(BeTrue(), "a retry can't help")
+		s.Expect(management.tries).To(Equal(1))
 	})
 
 	t.Run("When a fault may pass, it should not say that the object was refused", func(t *testing.T) {
-		g := NewWithT(t)
-		s := environment.New(t)
+		s := newFixture(t)
 		nodeClaim := s.NodeClaim(t.Context(), "passes")
 		for _, err := range []error{
 			apierrors.NewUnauthorized("the token is being renewed"), apierrors.NewTooManyRequests("later", 1), apierrors.NewInternalError(errors.New("no webhook")),
@@ -121,13 +115,13 @@ func TestCreateHiccup(t *testing.T) {
 		} {
 			_, err := s.Machines(&stumbling{Client: s.Management.GetClient(), errs: []error{err, err, err}}).Create(t.Context(), s.Plan(nodeClaim))
 			var rejected *machine.RejectedError
-			g.Expect(err).To(HaveOccurred())
-			g.Expect(errors.As(err, &rejected)).To(BeFalse(), "%v", err)
+			s.Expect(err).To(HaveOccurred())
+			s.Expect(errors.As(err, &rejected)).To(BeFalse(), "%v", err)
 		}
 	})
 
 	t.Run("When a request hangs, it should end, so that Karpenter can go on", func(t *testing.T) {
-		s := environment.New(t)
+		s := newFixture(t)
 		plan := s.Plan(s.NodeClaim(t.Context(), "hangs"))
 		synctest.Test(t, func(t *testing.T) {
 			g := NewWithT(t)
@@ -139,7 +133,7 @@ func TestCreateHiccup(t *testing.T) {
 	})
 
 	t.Run("When a webhook takes its time to fail, it should not call it again", func(t *testing.T) {
-		s := environment.New(t)
+		s := newFixture(t)
 		plan := s.Plan(s.NodeClaim(t.Context(), "slow"))
 		synctest.Test(t, func(t *testing.T) {
 			g := NewWithT(t)
@@ -151,12 +145,11 @@ func TestCreateHiccup(t *testing.T) {
 	})
 
 	t.Run("When the caller gives up, it should not wait for others", func(t *testing.T) {
-		g := NewWithT(t)
-		s := environment.New(t)
+		s := newFixture(t)
 		ctx, cancel := context.WithCancel(t.Context())
 		cancel()
 		management := &stumbling{Client: s.Management.GetClient()}
 		_, err := s.Machines(management).Create(ctx, s.Plan(s.NodeClaim(t.Context(), "gone")))
-		g.Expect(err).To(MatchError(context.Canceled))
+		s.Expect(err).To(MatchError(context.Canceled))
 	})
 }

@@ -39,7 +39,7 @@ func instance(m *clusterv1.Machine, providerID string, status map[string]any) *u
 }
 
 func TestInstanceID(t *testing.T) {
-	s := environment.New(t)
+	s := newFixture(t)
 	machines := s.Machines(nil)
 	created, err := machines.Create(t.Context(), s.Plan(s.NodeClaim(t.Context(), "early")))
 	NewWithT(t).Expect(err).NotTo(HaveOccurred())

@@ -6,6 +6,8 @@ import (
 	"strings"
 	"testing"
 
+	. "github.com/onsi/gomega"
+
 	"github.com/autonode-io/autonode/karpenter/providers/machine"
 	"github.com/autonode-io/autonode/karpenter/providers/nodeimage"
 	"github.com/autonode-io/autonode/karpenter/providers/template"
@@ -22,9 +24,7 @@ func TestImagesInPatches(t *testing.T) {
 - {op: add, path: /spec/ami, valueFrom: {variable: image.aws.us-east-1}}
 - {op: add, path: /spec/command, valueFrom: {template: 'install --from {{ image "metal" "raw.gz" }} --as {{ .version }}'}}
 - {op: add, path: /spec/alone, valueFrom: {variable: image.metal}}`)
-		if err != nil {
-			t.Fatal(err)
-		}
+		NewWithT(t).Expect(err).NotTo(HaveOccurred())
 		spec, _ := got.(map[string]any)
 		if spec["ami"] != "ami-u" || spec["command"] != "install --from https://rhcos.example/raw.gz --as 1.36.2" || spec["alone"] != "https://rhcos.example/raw.gz" {
 			t.Errorf("got %v", spec)
@@ -60,18 +60,15 @@ func TestImagesHash(t *testing.T) {
 		return sum
 	}
 	before := is(bootstrap, "[]", images("a"))
-	if got := is(`[{op: add, path: /spec/a, valueFrom: {variable: image.aws.us-east-1}}]`, "[]", images("ami-1")); got != "6ef70bab29baafa4" {
-		t.Errorf("When the images are the same, the hash should be the same for ever, or every node is replaced; raise imagesHashRule: got %s", got)
-	}
+	NewWithT(t).Expect(is(`[{op: add, path: /spec/a, valueFrom: {variable: image.aws.us-east-1}}]`, "[]", images("ami-1"))).To(Equal("6ef70bab29baafa4"),
+		"the same images have the same hash for ever, or every node is replaced; raise imagesHashRule")
 	if again := is(bootstrap, "[]", images("a")); before == "" || again != before || is(bootstrap, "[]", images("b")) == before {
 		t.Error("When an image changes that a patch uses, the hash should change, and only then")
 	}
 	if is("[]", bootstrap, images("a")) == "" || is("[]", bootstrap, images("a")) == is("[]", bootstrap, images("b")) {
 		t.Error("When an image changes that a patch of the infrastructure machine uses, the hash should change")
 	}
-	if is(metal, "[]", images("a")) != is(metal, "[]", images("b")) {
-		t.Error("When an image changes that no patch uses, the hash should stay")
-	}
+	NewWithT(t).Expect(is(metal, "[]", images("a"))).To(Equal(is(metal, "[]", images("b"))), "When an image changes that no patch uses, the hash should stay")
 	if is(`[{op: add, path: /spec/image, valueFrom: {template: "image {{ .version }}"}}]`, "[]", images("a")) != "" {
 		t.Error("When no patch uses an image, there should be no hash")
 	}

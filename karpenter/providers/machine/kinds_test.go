@@ -7,7 +7,8 @@ import (
 	"errors"
 	"testing"
 
-	"github.com/google/go-cmp/cmp"
+	. "github.com/onsi/gomega"
+
 	"k8s.io/apimachinery/pkg/api/meta"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/apimachinery/pkg/labels"
@@ -46,9 +47,7 @@ func TestKinds(t *testing.T) {
 	}
 	objects := &following{deployments: deployments{deployment("one", first.Kind)}, err: errors.New("forbidden")}
 	kinds := machine.NewKinds(machine.KindsConfig{Guest: fleet.Guest, Objects: objects, Mapper: mapper})
-	if err := kinds.Watch(t.Context(), fleet.ManagementCache); err != nil {
-		t.Fatal(err)
-	}
+	NewWithT(t).Expect(kinds.Watch(t.Context(), fleet.ManagementCache)).To(Succeed())
 	for _, step := range []struct {
 		name string
 		do   func()
@@ -65,9 +64,7 @@ func TestKinds(t *testing.T) {
 	} {
 		t.Run(step.name, func(t *testing.T) {
 			step.do()
-			if diff := cmp.Diff(step.want, kinds.List(t.Context())); diff != "" {
-				t.Errorf("kinds (-want +got):\n%s", diff)
-			}
+			NewWithT(t).Expect(kinds.List(t.Context())).To(BeComparableTo(step.want))
 		})
 	}
 }
@@ -78,20 +75,14 @@ func TestDeletionInFleet(t *testing.T) {
 		fleet := environment.NewFleet(t, count, count/5)
 		provider := deleting(t, fleet)
 		nodeClaim := environment.FleetNodeClaim(count)
-		if err := provider.Delete(t.Context(), &nodeClaim); !errors.Is(err, machine.ErrNotFound) {
-			t.Fatal(err)
-		}
+		NewWithT(t).Expect(provider.Delete(t.Context(), &nodeClaim)).To(MatchError(machine.ErrNotFound))
 		read[count] = fleet.Management.Read.Load() + fleet.Guest.Read.Load()
 		t.Run("When Machines refer to kinds, it should find the kinds", func(t *testing.T) {
 			want := []schema.GroupVersionKind{environment.KubeadmConfig, environment.TestMachine}
-			if diff := cmp.Diff(want, provider.ChildKinds(t.Context())); diff != "" {
-				t.Errorf("kinds (-want +got):\n%s", diff)
-			}
+			NewWithT(t).Expect(provider.ChildKinds(t.Context())).To(BeComparableTo(want))
 		})
 	}
 	t.Run("When a deletion completes in a larger fleet, it should read no more objects", func(t *testing.T) {
-		if read[10] != read[1_000] {
-			t.Errorf("objects read by number of Machines: %v", read)
-		}
+		NewWithT(t).Expect(read[10]).To(Equal(read[1_000]))
 	})
 }

@@ -92,15 +92,14 @@ func planOf(kind, nodeClaim string, cluster *clusterv1.Cluster) machine.Plan {
 }
 
 // asBefore makes the first objects of a plan under the names that earlier versions gave them.
-func asBefore(t *testing.T, s *environment.Environment, plan machine.Plan, count int) *machine.Objects {
-	t.Helper()
-	g := NewWithT(t)
+func (s *fixture) asBefore(plan machine.Plan, count int) *machine.Objects {
+	s.t.Helper()
 	objects, err := machine.Build(plan)
-	g.Expect(err).NotTo(HaveOccurred())
+	s.Expect(err).NotTo(HaveOccurred())
 	objects.Infrastructure.SetName(plan.NodeClaim.Name)
 	objects.Machine.Spec.InfrastructureRef.Name = plan.NodeClaim.Name
 	for _, object := range []client.Object{objects.Infrastructure, objects.Bootstrap, objects.Machine}[:count] {
-		g.Expect(s.Admin.Create(t.Context(), object)).To(Succeed())
+		s.Expect(s.Admin.Create(s.t.Context(), object)).To(Succeed())
 	}
 	return objects
 }
@@ -109,74 +108,70 @@ func asBefore(t *testing.T, s *environment.Environment, plan machine.Plan, count
 func TestNamesOfBefore(t *testing.T) {
 	for count := range 4 {
 		t.Run(fmt.Sprintf("When an earlier version made %d objects and this one creates the NodeClaim's machine, it should be one", count), func(t *testing.T) {
-			g := NewWithT(t)
-			s := environment.New(t)
+			s := newFixture(t)
 			machines := s.Machines(nil)
 			nodeClaim := s.NodeClaim(t.Context(), "before")
-			before := asBefore(t, s, s.Plan(nodeClaim), count)
+			before := s.asBefore(s.Plan(nodeClaim), count)
 			if count == 3 {
-				g.Eventually(func() error {
+				s.Eventually(func() error {
 					_, err := machines.ForNodeClaim(t.Context(), nodeClaim.UID)
 					return err
 				}).Should(Succeed())
 			}
 			created, err := machines.Create(t.Context(), s.Plan(nodeClaim))
-			g.Expect(err).NotTo(HaveOccurred())
+			s.Expect(err).NotTo(HaveOccurred())
 			if count == 3 {
-				g.Expect(created.UID).To(Equal(before.Machine.UID))
-				g.Expect(created.Spec.InfrastructureRef.Name).To(Equal(nodeClaim.Name))
-				g.Expect(s.Objects(t.Context(), environment.TestMachine)).To(ConsistOf(nodeClaim.Name))
+				s.Expect(created.UID).To(Equal(before.Machine.UID))
+				s.Expect(created.Spec.InfrastructureRef.Name).To(Equal(nodeClaim.Name))
+				s.Expect(s.Objects(t.Context(), environment.TestMachine)).To(ConsistOf(nodeClaim.Name))
 			} else {
-				g.Expect(created.Spec.InfrastructureRef.Name).To(Equal(s.Name(environment.TestMachine, nodeClaim.Name)))
+				s.Expect(created.Spec.InfrastructureRef.Name).To(Equal(s.Name(environment.TestMachine, nodeClaim.Name)))
 			}
-			g.Expect(s.Objects(t.Context(), machineKind)).To(ConsistOf(nodeClaim.Name))
+			s.Expect(s.Objects(t.Context(), machineKind)).To(ConsistOf(nodeClaim.Name))
 		})
 	}
 
 	t.Run("When instances are named after Machines, it should create those with the hash, find one of an earlier version without, and delete both", func(t *testing.T) {
-		g := NewWithT(t)
-		s := environment.New(t)
+		s := newFixture(t)
 		path := filepath.Join(t.TempDir(), "profiles.yaml")
-		g.Expect(os.WriteFile(path, fmt.Appendf(nil, "- {apiGroup: %s, kind: %s, instanceNamedAfter: Machine}\n", environment.TestMachine.Group, environment.TestMachine.Kind), 0o600)).To(Succeed())
+		s.Expect(os.WriteFile(path, fmt.Appendf(nil, "- {apiGroup: %s, kind: %s, instanceNamedAfter: Machine}\n", environment.TestMachine.Group, environment.TestMachine.Kind), 0o600)).To(Succeed())
 		config := s.Machines(nil).Config
 		var err error
 		config.Profiles, err = profile.New(path)
-		g.Expect(err).NotTo(HaveOccurred())
+		s.Expect(err).NotTo(HaveOccurred())
 		machines := machine.New(config)
 		earlier, later := s.NodeClaim(t.Context(), "earlier"), s.NodeClaim(t.Context(), "later")
-		before := asBefore(t, s, s.Plan(earlier), 3)
+		before := s.asBefore(s.Plan(earlier), 3)
 		created, err := machines.Create(t.Context(), s.Plan(earlier))
-		g.Expect(err).NotTo(HaveOccurred())
-		g.Expect(created.UID).To(Equal(before.Machine.UID))
+		s.Expect(err).NotTo(HaveOccurred())
+		s.Expect(created.UID).To(Equal(before.Machine.UID))
 		for range 2 {
 			created, err = machines.Create(t.Context(), s.Plan(later))
-			g.Expect(err).NotTo(HaveOccurred())
-			g.Expect(created.Name).To(Equal(s.Name(environment.TestMachine, later.Name)))
+			s.Expect(err).NotTo(HaveOccurred())
+			s.Expect(created.Name).To(Equal(s.Name(environment.TestMachine, later.Name)))
 		}
-		g.Expect(s.Objects(t.Context(), machineKind)).To(ConsistOf(earlier.Name, created.Name))
+		s.Expect(s.Objects(t.Context(), machineKind)).To(ConsistOf(earlier.Name, created.Name))
 		for _, nodeClaim := range []*karpv1.NodeClaim{earlier, later} {
-			g.Expect(machines.None(t.Context(), nodeClaim)).To(BeFalse())
-			g.Expect(machines.Delete(t.Context(), nodeClaim)).To(Succeed())
+			s.Expect(machines.None(t.Context(), nodeClaim)).To(BeFalse())
+			s.Expect(machines.Delete(t.Context(), nodeClaim)).To(Succeed())
 		}
-		g.Eventually(func() []string { return s.Objects(t.Context(), machineKind) }).Should(BeEmpty())
+		s.Eventually(func() []string { return s.Objects(t.Context(), machineKind) }).Should(BeEmpty())
 	})
 
 	t.Run("When an earlier version made objects without a Machine and the NodeClaim is deleted, it should leave none", func(t *testing.T) {
-		g := NewWithT(t)
-		s := environment.New(t)
+		s := newFixture(t)
 		nodeClaim := s.NodeClaim(t.Context(), "before")
-		asBefore(t, s, s.Plan(nodeClaim), 2)
-		g.Eventually(func() error { return s.Machines(nil).Delete(t.Context(), nodeClaim) }).Should(MatchError(machine.ErrNotFound))
+		s.asBefore(s.Plan(nodeClaim), 2)
+		s.Eventually(func() error { return s.Machines(nil).Delete(t.Context(), nodeClaim) }).Should(MatchError(machine.ErrNotFound))
 		for _, kind := range environment.ChildKinds(t.Context()) {
-			g.Expect(s.Objects(t.Context(), kind)).To(BeEmpty())
+			s.Expect(s.Objects(t.Context(), kind)).To(BeEmpty())
 		}
 	})
 
 	t.Run("When a replica of an earlier version makes the Machine meanwhile, it should be that one, without a second infrastructure machine", func(t *testing.T) {
-		g := NewWithT(t)
-		s := environment.New(t)
+		s := newFixture(t)
 		nodeClaim := s.NodeClaim(t.Context(), "meanwhile")
-		objects := asBefore(t, s, s.Plan(nodeClaim), 1)
+		objects := s.asBefore(s.Plan(nodeClaim), 1)
 		racing := &racing{Client: s.Management.GetClient(), after: func(object client.Object) error {
 			if object.GetObjectKind().GroupVersionKind() != environment.TestMachine || objects.Machine == nil {
 				return nil
@@ -186,9 +181,9 @@ func TestNamesOfBefore(t *testing.T) {
 			return s.Admin.Create(t.Context(), theirs)
 		}}
 		created, err := s.Machines(racing).Create(t.Context(), s.Plan(nodeClaim))
-		g.Expect(err).NotTo(HaveOccurred())
-		g.Expect(created.Spec.InfrastructureRef.Name).To(Equal(nodeClaim.Name))
-		g.Expect(s.Objects(t.Context(), environment.TestMachine)).To(ConsistOf(nodeClaim.Name))
+		s.Expect(err).NotTo(HaveOccurred())
+		s.Expect(created.Spec.InfrastructureRef.Name).To(Equal(nodeClaim.Name))
+		s.Expect(s.Objects(t.Context(), environment.TestMachine)).To(ConsistOf(nodeClaim.Name))
 	})
 }
 

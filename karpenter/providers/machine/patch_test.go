@@ -12,7 +12,8 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/google/go-cmp/cmp"
+	. "github.com/onsi/gomega"
+
 	"github.com/google/go-cmp/cmp/cmpopts"
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/api/resource"
@@ -36,9 +37,7 @@ const bootstrapGroup = "bootstrap.cluster.x-k8s.io"
 func documented(t *testing.T) map[string]v1alpha1.BootstrapPatches {
 	t.Helper()
 	text, err := os.ReadFile(filepath.Join("..", "..", "..", "docs", "bootstrap.md"))
-	if err != nil {
-		t.Fatal(err)
-	}
+	NewWithT(t).Expect(err).NotTo(HaveOccurred())
 	examples := map[string]v1alpha1.BootstrapPatches{}
 	for _, block := range regexp.MustCompile("(?s)```yaml\n(bootstrapPatches:.*?)```").FindAllStringSubmatch(string(text), -1) {
 		spec := v1beta1.ClusterAPI{}
@@ -52,42 +51,29 @@ func documented(t *testing.T) map[string]v1alpha1.BootstrapPatches {
 	return examples
 }
 
-func bootstrapTemplate(t *testing.T, file string) *unstructured.Unstructured {
-	t.Helper()
-	text, err := os.ReadFile(filepath.Join("testdata", "templates", file))
-	if err != nil {
-		t.Fatal(err)
-	}
-	return object(t, string(text))
-}
-
 func TestDocumentedPatches(t *testing.T) {
 	examples := documented(t)
 	for file, kind := range map[string]string{
 		"rke2.yaml": "RKE2Config", "k0s.yaml": "K0sWorkerConfig", "eks.yaml": "EKSConfig", "nodeadm.yaml": "NodeadmConfig", "talos.yaml": "TalosConfig",
 	} {
 		t.Run("When a "+kind+" is patched as documented, it should register the node with taints, labels and kubelet settings", func(t *testing.T) {
+			text, err := os.ReadFile(filepath.Join("testdata", "templates", file))
+			NewWithT(t).Expect(err).NotTo(HaveOccurred())
 			p := plan(t)
-			p.BootstrapTemplate = bootstrapTemplate(t, file)
+			p.BootstrapTemplate = object(t, string(text))
 			p.BootstrapPatches = []v1alpha1.BootstrapPatches{
 				{APIGroup: bootstrapGroup, Kind: "Another", Patches: anyConfig(t, "[{op: add, path: /spec/wrong, value: x}]")[0].Patches},
 				examples[kind],
 			}
 			before := p.BootstrapTemplate.DeepCopy()
 			objects, err := machine.Build(p)
-			if err != nil {
-				t.Fatal(err)
-			}
-			if diff := cmp.Diff(before, p.BootstrapTemplate); diff != "" {
-				t.Errorf("the template, which is shared with the cache, was changed (-before +after):\n%s", diff)
-			}
+			NewWithT(t).Expect(err).NotTo(HaveOccurred())
+			NewWithT(t).Expect(p.BootstrapTemplate).To(BeComparableTo(before), "the template is shared with the cache")
 			compare(t, filepath.Join("patched", file), objects)
 		})
 	}
 	t.Run("When an example is documented, it should be one that is tested", func(t *testing.T) {
-		if len(examples) != 5 {
-			t.Errorf("docs/bootstrap.md has %d examples", len(examples))
-		}
+		NewWithT(t).Expect(examples).To(HaveLen(5), "examples of docs/bootstrap.md")
 	})
 }
 
@@ -112,9 +98,7 @@ func patched(t *testing.T, spec string, change func(*machine.Plan), patches stri
 func anyConfig(t *testing.T, patches string) []v1alpha1.BootstrapPatches {
 	t.Helper()
 	decoded, err := patch.Decode(patches)
-	if err != nil {
-		t.Fatal(err)
-	}
+	NewWithT(t).Expect(err).NotTo(HaveOccurred())
 	return []v1alpha1.BootstrapPatches{{APIGroup: bootstrapGroup, Kind: "AnyConfig", Patches: decoded}}
 }
 
@@ -122,9 +106,7 @@ func anyConfig(t *testing.T, patches string) []v1alpha1.BootstrapPatches {
 func infrastructurePatches(t *testing.T, patches string) patch.List {
 	t.Helper()
 	list, err := patch.Parse(anyConfig(t, patches)[0].Patches)
-	if err != nil {
-		t.Fatal(err)
-	}
+	NewWithT(t).Expect(err).NotTo(HaveOccurred())
 	return list
 }
 
@@ -172,22 +154,14 @@ func TestVariables(t *testing.T) {
 			text := "[" + strings.Join(patches, ", ") + "]"
 			want := object(t, `{"apiVersion": "v1", "kind": "Any", "spec": `+tc.want+`}`).Object["spec"]
 			got, err := patched(t, `{}`, tc.change, text)
-			if err != nil {
-				t.Fatal(err)
-			}
-			if diff := cmp.Diff(labelledIn(want), got); diff != "" {
-				t.Errorf("bootstrap config (-want +got):\n%s", diff)
-			}
+			NewWithT(t).Expect(err).NotTo(HaveOccurred())
+			NewWithT(t).Expect(got).To(BeComparableTo(labelledIn(want)))
 			p := plan(t)
 			p.InfrastructurePatches = infrastructurePatches(t, "[{op: remove, path: /spec/size}, "+text[1:])
 			tc.change(&p)
 			objects, err := machine.Build(p)
-			if err != nil {
-				t.Fatal(err)
-			}
-			if diff := cmp.Diff(want, objects.Infrastructure.Object["spec"]); diff != "" {
-				t.Errorf("infrastructure machine (-want +got):\n%s", diff)
-			}
+			NewWithT(t).Expect(err).NotTo(HaveOccurred())
+			NewWithT(t).Expect(objects.Infrastructure.Object["spec"]).To(BeComparableTo(want))
 		})
 	}
 }
@@ -232,9 +206,7 @@ func TestTaintsInBootstrap(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			got, err := patched(t, `{}`, nil, tc.patches)
-			if err != nil {
-				t.Fatal(err)
-			}
+			NewWithT(t).Expect(err).NotTo(HaveOccurred())
 			if flag := got.(map[string]any)["labels"].(string); strings.Contains(flag, labelled) != tc.want || !tc.want && strings.Contains(flag, key) {
 				t.Errorf("labels %q", flag)
 			}
@@ -264,17 +236,11 @@ func TestTaintsInBootstrap(t *testing.T) {
 			p.BootstrapPatches = anyConfig(t, tc.patches)
 			p.BootstrapPatches[0].Kind = "KubeadmConfig"
 			objects, err := machine.Build(p)
-			if err != nil {
-				t.Fatal(err)
-			}
+			NewWithT(t).Expect(err).NotTo(HaveOccurred())
 			args, _, err := unstructured.NestedFieldNoCopy(objects.Bootstrap.Object, "spec", "joinConfiguration", "nodeRegistration", "kubeletExtraArgs")
-			if err != nil {
-				t.Fatal(err)
-			}
+			NewWithT(t).Expect(err).NotTo(HaveOccurred())
 			flags, err := kubelet.Args(args)
-			if err != nil {
-				t.Fatal(err)
-			}
+			NewWithT(t).Expect(err).NotTo(HaveOccurred())
 			if strings.Contains(flags["node-labels"], labelled) != tc.want || !tc.want && strings.Contains(flags["node-labels"], key) {
 				t.Errorf("labels %q", flags["node-labels"])
 			}
@@ -398,12 +364,8 @@ func TestPatchedKubelet(t *testing.T) {
 	} {
 		t.Run("When "+name+", it should count in what nodes allocate", func(t *testing.T) {
 			got, patched := machine.PatchedKubelet(class(tc.patches), tmpl(tc.spec))
-			if !patched {
-				t.Fatal("no patch applies")
-			}
-			if diff := cmp.Diff(tc.want, got, cmpopts.EquateEmpty()); diff != "" {
-				t.Errorf("settings (-want +got):\n%s", diff)
-			}
+			NewWithT(t).Expect(patched).To(BeTrue(), "no patch applies")
+			NewWithT(t).Expect(got).To(BeComparableTo(tc.want, cmpopts.EquateEmpty()))
 		})
 	}
 	t.Run("When the kubelet's settings depend on what is chosen, it should say that they aren't known", func(t *testing.T) {
@@ -434,12 +396,8 @@ func TestImageGarbageCollection(t *testing.T) {
 	} {
 		t.Run("When a node class sets "+name+", the kubelet should get both or none", func(t *testing.T) {
 			got, err := patched(t, `{}`, func(p *machine.Plan) { p.MaxPods, p.Kubelet = 0, &tc.kubelet }, `[{op: add, path: /spec/args, valueFrom: {variable: kubeletArgList}}]`)
-			if err != nil {
-				t.Fatal(err)
-			}
-			if diff := cmp.Diff(map[string]any{"args": tc.want}, got); diff != "" {
-				t.Errorf("(-want +got):\n%s", diff)
-			}
+			NewWithT(t).Expect(err).NotTo(HaveOccurred())
+			NewWithT(t).Expect(got).To(BeComparableTo(map[string]any{"args": tc.want}))
 		})
 	}
 }
@@ -463,9 +421,7 @@ func TestUnwritten(t *testing.T) {
 	} {
 		t.Run("When "+name+", it should name what doesn't reach kubelets", func(t *testing.T) {
 			nodeClass := &v1alpha1.ClusterAPINodeClass{Spec: v1alpha1.ClusterAPINodeClassSpec{Kubelet: tc.kubelet, BootstrapPatches: anyConfig(t, tc.patches)}}
-			if diff := cmp.Diff(tc.want, machine.Unwritten(nodeClass, tc.kind), cmpopts.EquateEmpty()); diff != "" {
-				t.Errorf("(-want +got):\n%s", diff)
-			}
+			NewWithT(t).Expect(machine.Unwritten(nodeClass, tc.kind)).To(BeComparableTo(tc.want, cmpopts.EquateEmpty()))
 		})
 	}
 }
@@ -485,9 +441,7 @@ func TestUnallowed(t *testing.T) {
 		"When a value isn't even JSON, it should be taken for another one": {[]v1alpha1.BootstrapPatches{rewritten(allowed[0], `{`)}, allowed, "AnyConfig (bootstrap.cluster.x-k8s.io)"},
 	} {
 		t.Run(name, func(t *testing.T) {
-			if got := machine.Unallowed(tc.patches, tc.allowed); got != tc.want {
-				t.Errorf("got %q, want %q", got, tc.want)
-			}
+			NewWithT(t).Expect(machine.Unallowed(tc.patches, tc.allowed)).To(Equal(tc.want))
 		})
 	}
 }
@@ -519,9 +473,7 @@ func TestRegisters(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			nodeClass := &v1alpha1.ClusterAPINodeClass{Spec: v1alpha1.ClusterAPINodeClassSpec{BootstrapPatches: tc.patches}}
-			if got := machine.Registers(nodeClass, schema.GroupKind{Group: bootstrapGroup, Kind: tc.kind}); got != tc.want {
-				t.Errorf("got %t", got)
-			}
+			NewWithT(t).Expect(machine.Registers(nodeClass, schema.GroupKind{Group: bootstrapGroup, Kind: tc.kind})).To(Equal(tc.want))
 		})
 	}
 }

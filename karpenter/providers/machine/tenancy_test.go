@@ -8,27 +8,22 @@ import (
 	. "github.com/onsi/gomega"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
-	"k8s.io/utils/clock"
 	clusterv1 "sigs.k8s.io/cluster-api/api/core/v1beta2"
 	karpv1 "sigs.k8s.io/karpenter/pkg/apis/v1"
 
 	"github.com/autonode-io/autonode/api/karpenter/v1alpha1"
 	"github.com/autonode-io/autonode/internal/environment"
-	"github.com/autonode-io/autonode/karpenter/providers/bootstraptoken"
 	"github.com/autonode-io/autonode/karpenter/providers/machine"
-	"github.com/autonode-io/autonode/karpenter/providers/profile"
 )
 
 func TestSeveralClustersInOneNamespace(t *testing.T) {
-	g := NewWithT(t)
-	s := environment.New(t)
+	s := newFixture(t)
 	greenCluster := &clusterv1.Cluster{ObjectMeta: metav1.ObjectMeta{Namespace: s.Namespace, Name: "green"}, Spec: *s.Cluster.Spec.DeepCopy()}
-	g.Expect(s.Admin.Create(t.Context(), greenCluster)).To(Succeed())
+	s.Expect(s.Admin.Create(t.Context(), greenCluster)).To(Succeed())
 	blue := s.Machines(nil)
-	green := machine.New(machine.Config{
-		Management: s.Management.GetClient(), Live: s.Admin, Namespace: s.Namespace, ClusterName: greenCluster.Name, ChildKinds: environment.ChildKinds,
-		Tokens: bootstraptoken.Minter{Guest: s.Admin, Clock: clock.RealClock{}}, Profiles: profile.Embedded(),
-	})
+	config := blue.Config
+	config.ClusterName = greenCluster.Name
+	green := machine.New(config)
 	plan := func(nodeClaim *karpv1.NodeClaim, cluster *clusterv1.Cluster) machine.Plan {
 		p := s.Plan(nodeClaim)
 		p.Cluster = cluster
@@ -36,9 +31,9 @@ func TestSeveralClustersInOneNamespace(t *testing.T) {
 	}
 	blueClaim, greenClaim := s.NodeClaim(t.Context(), "blue"), s.NodeClaim(t.Context(), "green")
 	blueMachine, err := blue.Create(t.Context(), plan(blueClaim, s.Cluster))
-	g.Expect(err).NotTo(HaveOccurred())
+	s.Expect(err).NotTo(HaveOccurred())
 	greenMachine, err := green.Create(t.Context(), plan(greenClaim, greenCluster))
-	g.Expect(err).NotTo(HaveOccurred())
+	s.Expect(err).NotTo(HaveOccurred())
 	names := func(p *machine.Provider) func() ([]string, error) {
 		return func() ([]string, error) {
 			list, err := p.List(t.Context())

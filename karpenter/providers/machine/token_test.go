@@ -3,7 +3,6 @@
 package machine_test
 
 import (
-	"errors"
 	"strings"
 	"testing"
 	"time"
@@ -18,30 +17,23 @@ import (
 
 	"github.com/autonode-io/autonode/api/karpenter/v1alpha1"
 	"github.com/autonode-io/autonode/internal/environment"
+	"github.com/autonode-io/autonode/karpenter/providers/machine"
 )
 
 // tokenIn returns the bootstrap token in a NodeClaim's bootstrap config.
-func tokenIn(t *testing.T, s *environment.Environment, nodeClaim *karpv1.NodeClaim) string {
-	t.Helper()
-	config := &unstructured.Unstructured{}
-	config.SetGroupVersionKind(environment.KubeadmConfig)
-	if err := s.Admin.Get(t.Context(), client.ObjectKey{Namespace: s.Namespace, Name: nodeClaim.Name}, config); err != nil {
-		t.Fatal(err)
-	}
+func (s *fixture) tokenIn(nodeClaim *karpv1.NodeClaim) string {
+	s.t.Helper()
+	config := s.child(environment.KubeadmConfig, nodeClaim)
 	token, _, err := unstructured.NestedString(config.Object, "spec", "joinConfiguration", "discovery", "bootstrapToken", "token")
-	if err != nil {
-		t.Fatal(err)
-	}
+	s.Expect(err).NotTo(HaveOccurred())
 	return token
 }
 
 // tokenSecret returns the Secret of a bootstrap token in the guest.
-func tokenSecret(t *testing.T, s *environment.Environment, id string) *corev1.Secret {
-	t.Helper()
+func (s *fixture) tokenSecret(id string) *corev1.Secret {
+	s.t.Helper()
 	secret := &corev1.Secret{}
-	if err := s.Admin.Get(t.Context(), client.ObjectKey{Namespace: metav1.NamespaceSystem, Name: "bootstrap-token-" + id}, secret); err != nil {
-		t.Fatal(err)
-	}
+	s.Expect(s.Admin.Get(s.t.Context(), client.ObjectKey{Namespace: metav1.NamespaceSystem, Name: "bootstrap-token-" + id}, secret)).To(Succeed())
 	return secret
 }
 
@@ -49,31 +41,26 @@ func TestToken(t *testing.T) {
 	fixed := func(m *clusterv1.Machine) string { return m.Annotations[v1alpha1.BootstrapTokenIDAnnotation] }
 
 	t.Run("When a Machine is made, it should name the token that is in its bootstrap config and in the guest", func(t *testing.T) {
-		g := NewWithT(t)
-		s := environment.New(t)
-		nodeClaim := s.NodeClaim(t.Context(), "minted")
-		created, err := s.Machines(nil).Create(t.Context(), s.Plan(nodeClaim))
-		g.Expect(err).NotTo(HaveOccurred())
-		id, secret, _ := strings.Cut(tokenIn(t, s, nodeClaim), ".")
-		g.Expect(fixed(created)).To(Equal(id))
-		minted := tokenSecret(t, s, id)
-		g.Expect(minted.Type).To(Equal(corev1.SecretTypeBootstrapToken))
-		g.Expect(string(minted.Data["token-secret"])).To(Equal(secret))
-		g.Expect(string(minted.Data["auth-extra-groups"])).To(Equal("system:bootstrappers:kubeadm:default-node-token,system:bootstrappers:karpenter"))
-		g.Expect(time.Parse(time.RFC3339, string(minted.Data["expiration"]))).To(BeTemporally("~", time.Now().Add(15*time.Minute), time.Minute))
+		s := newFixture(t)
+		nodeClaim, created := s.create("minted")
+		id, secret, _ := strings.Cut(s.tokenIn(nodeClaim), ".")
+		s.Expect(fixed(created)).To(Equal(id))
+		minted := s.tokenSecret(id)
+		s.Expect(minted.Type).To(Equal(corev1.SecretTypeBootstrapToken))
+		s.Expect(string(minted.Data["token-secret"])).To(Equal(secret))
+		s.Expect(string(minted.Data["auth-extra-groups"])).To(Equal("system:bootstrappers:kubeadm:default-node-token,system:bootstrappers:karpenter"))
+		s.Expect(time.Parse(time.RFC3339, string(minted.Data["expiration"]))).To(BeTemporally("~", time.Now().Add(15*time.Minute), time.Minute))
 	})
 
 	t.Run("When an attempt got to the bootstrap config, the next one should fix the token that is in it", func(t *testing.T) {
-		g := NewWithT(t)
-		s := environment.New(t)
+		s := newFixture(t)
 		nodeClaim := s.NodeClaim(t.Context(), "replayed")
-		_, err := s.Machines(&environment.Faults{Client: s.Management.GetClient(), FailAt: 3}).Create(t.Context(), s.Plan(nodeClaim))
-		g.Expect(errors.Is(err, environment.ErrFault)).To(BeTrue(), "%v", err)
-		before := tokenIn(t, s, nodeClaim)
+		s.half(nodeClaim, 2)
+		before := s.tokenIn(nodeClaim)
 		created, err := s.Machines(nil).Create(t.Context(), s.Plan(nodeClaim))
-		g.Expect(err).NotTo(HaveOccurred())
-		g.Expect(tokenIn(t, s, nodeClaim)).To(Equal(before))
-		g.Expect(before).To(HavePrefix(fixed(created) + "."))
+		s.Expect(err).NotTo(HaveOccurred())
+		s.Expect(s.tokenIn(nodeClaim)).To(Equal(before))
+		s.Expect(before).To(HavePrefix(fixed(created) + "."))
 	})
 
 	for name, test := range map[string]struct {
@@ -92,19 +79,16 @@ func TestToken(t *testing.T) {
 		},
 	} {
 		t.Run("When the template "+name+", it should mint none and fix what is named", func(t *testing.T) {
-			g := NewWithT(t)
-			s := environment.New(t)
-			plan := s.Plan(s.NodeClaim(t.Context(), "own"))
-			plan.BootstrapTemplate = plan.BootstrapTemplate.DeepCopy()
-			g.Expect(unstructured.SetNestedMap(plan.BootstrapTemplate.Object, test.discovery, "spec", "template", "spec", "joinConfiguration", "discovery")).To(Succeed())
+			s := newFixture(t)
 			before := &corev1.SecretList{}
-			g.Expect(s.Admin.List(t.Context(), before, client.InNamespace(metav1.NamespaceSystem))).To(Succeed())
-			created, err := s.Machines(nil).Create(t.Context(), plan)
-			g.Expect(err).NotTo(HaveOccurred())
-			g.Expect(fixed(created)).To(Equal(test.want))
+			s.Expect(s.Admin.List(t.Context(), before, client.InNamespace(metav1.NamespaceSystem))).To(Succeed())
+			_, created := s.create("own", func(p *machine.Plan) {
+				s.Expect(unstructured.SetNestedMap(p.BootstrapTemplate.Object, test.discovery, "spec", "template", "spec", "joinConfiguration", "discovery")).To(Succeed())
+			})
+			s.Expect(fixed(created)).To(Equal(test.want))
 			after := &corev1.SecretList{}
-			g.Expect(s.Admin.List(t.Context(), after, client.InNamespace(metav1.NamespaceSystem))).To(Succeed())
-			g.Expect(after.Items).To(HaveLen(len(before.Items)))
+			s.Expect(s.Admin.List(t.Context(), after, client.InNamespace(metav1.NamespaceSystem))).To(Succeed())
+			s.Expect(after.Items).To(HaveLen(len(before.Items)))
 		})
 	}
 }
