@@ -3,7 +3,6 @@
 package instancetype
 
 import (
-	"slices"
 	"testing"
 
 	corev1 "k8s.io/api/core/v1"
@@ -54,11 +53,8 @@ func TestAbsence(t *testing.T) {
 	}
 	for name, absent := range map[string]func(*world){
 		"a failure domain is dropped":             func(w *world) { w.cluster.FailureDomains = []string{"b"} },
-		"all failure domains are dropped":         func(w *world) { w.cluster.FailureDomains = nil },
 		"the spot price is deleted":               func(w *world) { w.templates[0].SpotPrice = nil },
 		"the template is deleted":                 func(w *world) { w.templates = w.templates[1:] },
-		"all templates are deleted":               func(w *world) { w.templates = []template.Template{} },
-		"the template and its zone are gone":      func(w *world) { w.templates, w.cluster.FailureDomains = w.templates[1:], []string{"b"} },
 		"the patch that makes it spot is removed": func(w *world) { w.templates[0].Patches, w.templates[0].SpotPrice = patch.List{}, nil },
 		"the price file is deleted": func(w *world) {
 			w.templates[0].SpotPrice = nil
@@ -135,14 +131,4 @@ func TestAbsence(t *testing.T) {
 			}
 		})
 	}
-}
-
-func TestUnpriced(t *testing.T) {
-	t.Run("When a capacity type is declared without a price, it should offer it in every zone, unavailable", func(t *testing.T) {
-		in := input(newTemplate("c4", 4, 0.1, func(s *template.Template) { s.Patches = spotPatches(t) }))
-		want := []string{"c4: a on-demand $0.1", "c4: a spot $0.1 !", "c4: b on-demand $0.1", "c4: b spot $0.1 !"}
-		if got := offered(snapshotOf(in).InstanceTypes); !slices.Equal(got, want) {
-			t.Errorf("got %v, want %v", got, want)
-		}
-	})
 }

@@ -141,10 +141,9 @@ files: [{path: /etc/kubernetes/patches/kubeletconfiguration0+merge.yaml, content
 	}{
 		"nodes run Linux": {spec: `{}`, memory: "8092Mi", storage: "90Gi"},
 		// aws/karpenter-provider-aws#8473
-		"nodes run Windows":                            {os: "windows", spec: `{}`, memory: "7692Mi", storage: "90Gi"},
-		"a threshold isn't one, and nodes run Windows": {os: "windows", spec: args("eviction-hard", "memory.available<much"), memory: "7692Mi", storage: "100Gi"},
-		"a template has one threshold":                 {spec: args("eviction-hard", "memory.available<500Mi"), memory: "7692Mi", storage: "100Gi"},
-		"a template merges the default ones":           {spec: merging, memory: "7692Mi", storage: "90Gi"},
+		"nodes run Windows":                  {os: "windows", spec: `{}`, memory: "7692Mi", storage: "90Gi"},
+		"a template has one threshold":       {spec: args("eviction-hard", "memory.available<500Mi"), memory: "7692Mi", storage: "100Gi"},
+		"a template merges the default ones": {spec: merging, memory: "7692Mi", storage: "90Gi"},
 		"a template merges those of Windows": {
 			os: "windows", spec: strings.Replace(merging, "{memory.available: 500Mi}", "{nodefs.available: 20%}", 1), memory: "7692Mi", storage: "80Gi",
 		},
@@ -154,8 +153,6 @@ files: [{path: /etc/kubernetes/patches/kubeletconfiguration0+merge.yaml, content
 		"a template has no threshold":     {spec: `{files: [{path: /k, content: "kind: KubeletConfiguration\nevictionHard: {}"}]}`, memory: "8Gi", storage: "100Gi"},
 		"the kubelet leaves them out":     {spec: args("experimental-allocatable-ignore-eviction", "true"), memory: "8Gi", storage: "100Gi"},
 		"a percentage turns one off":      {spec: args("eviction-hard", "memory.available<100%,nodefs.available<0%"), memory: "8Gi", storage: "100Gi"},
-		"a threshold is a soft one":       {spec: args("eviction-soft", "memory.available<50%"), memory: "8092Mi", storage: "90Gi"},
-		"a percentage turns both off":     {spec: args("eviction-hard", "memory.available<0%,nodefs.available<0%"), memory: "8Gi", storage: "100Gi"},
 		"nodes have no ephemeral storage": {spec: args("local-storage-capacity-isolation", "false"), memory: "8092Mi", storage: "0"},
 	} {
 		t.Run("When "+name+", it should plan with what nodes can allocate", func(t *testing.T) {
@@ -236,12 +233,6 @@ func TestLearned(t *testing.T) {
 		it := snapshotOf(in).InstanceTypes[0]
 		expectList(g, it.Allocatable(), learned)
 		expectList(g, it.Capacity, map[corev1.ResourceName]string{"pods": "110", "cpu": "4"})
-	})
-	t.Run("When only one of several nodes can, it should promise what the others have", func(t *testing.T) {
-		in, _ := start()
-		report(in.Inventory, in.Templates[0], "sick", declared, short)
-		report(in.Inventory, in.Templates[0], "well", declared, inventory.Amounts{MilliCPU: 4000, Memory: 8 << 30, EphemeralStorage: 100 << 30, Pods: 110})
-		expectList(NewWithT(t), snapshotOf(in).InstanceTypes[0].Allocatable(), promised)
 	})
 	t.Run("When no other node confirms it within an hour, it should try again, and promise it for good when one does", func(t *testing.T) {
 		g := NewWithT(t)

@@ -27,7 +27,7 @@ import (
 func fleet(templates int) (*Provider, *offering.Unavailable, *inventory.Inventory, *clocktesting.FakeClock) {
 	clk := clocktesting.NewFakeClock(time.Now())
 	unavailable, machines := offering.NewUnavailable(clk), newInventory()
-	store := newProvider(Config{Pricing: pricing.New(pricing.NewFile("")), Unavailable: unavailable, Inventory: machines})
+	store := newProvider(Config{Unavailable: unavailable, Inventory: machines})
 	var all []template.Template
 	for i := range templates {
 		all = append(all, environment.FleetTemplate(i))

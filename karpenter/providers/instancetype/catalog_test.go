@@ -12,6 +12,8 @@ import (
 	"testing"
 	"time"
 
+	. "github.com/onsi/gomega"
+
 	"k8s.io/apimachinery/pkg/types"
 	clocktesting "k8s.io/utils/clock/testing"
 	"sigs.k8s.io/controller-runtime/pkg/client"
@@ -131,9 +133,7 @@ func TestCatalogOfThousands(t *testing.T) {
 	file := filepath.Join(t.TempDir(), "prices.yaml")
 	write := func(content string) {
 		t.Helper()
-		if err := os.WriteFile(file, []byte(content), 0o600); err != nil {
-			t.Fatal(err)
-		}
+		NewWithT(t).Expect(os.WriteFile(file, []byte(content), 0o600)).To(Succeed())
 	}
 	write("[]")
 	prices := pricing.NewFile(file)
@@ -143,16 +143,12 @@ func TestCatalogOfThousands(t *testing.T) {
 		t.Fatalf("%d types, %d offerings, problems %v", len(first.InstanceTypes), len(first.InstanceTypes[0].Offerings), first.Problems)
 	}
 	order := slices.Collect(first.Cheapest(first.InstanceTypes, nil, nil, "seed"))
-	if len(order) != types*9 {
-		t.Fatalf("%d offerings in order", len(order))
-	}
+	NewWithT(t).Expect(order).To(HaveLen(types * 9))
 	resolutions := m.resolutions()
 	// one expects that a change resolved one instance type, and that everything else is shared.
 	one := func(t *testing.T, before, after *Snapshot, name string) {
 		t.Helper()
-		if got := renewed(before, after); !slices.Equal(got, []string{name}) {
-			t.Errorf("%d instance types are new: %v", len(got), got[:min(len(got), 3)])
-		}
+		NewWithT(t).Expect(renewed(before, after)).To(Equal([]string{name}))
 		if now := m.resolutions(); now != resolutions+1 {
 			t.Errorf("%d instance types were resolved", now-resolutions)
 		}
@@ -166,9 +162,7 @@ func TestCatalogOfThousands(t *testing.T) {
 		if offeringAt(after, spotIn("t-7", "b")).Available || !offeringAt(after, spotIn("t-7", "a")).Available {
 			t.Error("the wrong offering is unavailable")
 		}
-		if after.order.Load() != before.order.Load() {
-			t.Error("the order should be shared")
-		}
+		NewWithT(t).Expect(after.order.Load()).To(BeIdenticalTo(before.order.Load()), "the order should be shared")
 	})
 	t.Run("When a price of the catalog changes, it should resolve one type", func(t *testing.T) {
 		before := m.cached()
@@ -319,9 +313,7 @@ func TestReservations(t *testing.T) {
 		if _, offered := snapshot.ResolveKey(key); offered {
 			t.Error("it is still offered")
 		}
-		if snapshot.Gone(source, key) {
-			t.Error("a deleted offering should replace no node")
-		}
+		NewWithT(t).Expect(snapshot.Gone(source, key)).To(BeFalse(), "a deleted offering should replace no node")
 		if !slices.ContainsFunc(snapshot.InstanceTypes[1].Offerings, func(o *karpcloudprovider.Offering) bool {
 			return offering.KeyOf("t-1", o) == key && !o.Available
 		}) {
@@ -363,9 +355,7 @@ func TestCatalogObstacles(t *testing.T) {
 			m := newMarket(t, 1, nil)
 			m.objects.ChangeCatalog(0, tc.change)
 			snapshot := m.refresh()
-			if got := snapshot.Unavailable(m.templatesOf(t)["t-0"]); got != tc.want {
-				t.Errorf("unavailable %q, want %q", got, tc.want)
-			}
+			NewWithT(t).Expect(snapshot.Unavailable(m.templatesOf(t)["t-0"])).To(Equal(tc.want))
 			available := 0
 			for _, o := range snapshot.InstanceTypes[0].Offerings {
 				if o.Available {

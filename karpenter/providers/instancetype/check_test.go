@@ -7,19 +7,19 @@ import (
 	"strings"
 	"testing"
 
+	. "github.com/onsi/gomega"
+
 	"k8s.io/utils/ptr"
-	karpcloudprovider "sigs.k8s.io/karpenter/pkg/cloudprovider"
 
 	"github.com/autonode-io/autonode/api/karpenter/v1alpha1"
 	"github.com/autonode-io/autonode/karpenter/providers/kubelet"
-	"github.com/autonode-io/autonode/karpenter/providers/pricing"
 	"github.com/autonode-io/autonode/karpenter/providers/template"
 )
 
 func TestCheck(t *testing.T) {
 	checks := 0
 	failing := ""
-	store := newProvider(Config{Pricing: pricing.New(pricing.NewFile("")), Check: func(_ *v1alpha1.ClusterAPINodeClass, tmpl *template.Template) error {
+	store := newProvider(Config{Check: func(_ *v1alpha1.ClusterAPINodeClass, tmpl *template.Template) error {
 		checks++
 		if tmpl.Source.Name == failing {
 			return errors.New("patch 0 doesn't apply")
@@ -33,24 +33,18 @@ func TestCheck(t *testing.T) {
 	}
 	available := func(instanceType string) (offered, available bool) {
 		choice, offered, err := store.Resolve("default", instanceType, "a", "on-demand")
-		if err != nil {
-			t.Fatal(err)
-		}
+		NewWithT(t).Expect(err).NotTo(HaveOccurred())
 		return offered, offered && choice.Offering.Available
 	}
 	set(store, nodeClass(1), version("1"), manyZones())
 	t.Run("When nothing has changed, it should not check again", func(t *testing.T) {
 		set(store, nodeClass(1), version("1"), manyZones())
-		if checks != 2 {
-			t.Errorf("%d checks of 2 templates", checks)
-		}
+		NewWithT(t).Expect(checks).To(BeEquivalentTo(2))
 	})
 	t.Run("When a template that was offered fails, it should launch nothing from it, keep it for its nodes, and say why", func(t *testing.T) {
 		failing = "c4-large"
 		set(store, nodeClass(1), version("2"), manyZones())
-		if checks != 3 {
-			t.Errorf("%d checks", checks)
-		}
+		NewWithT(t).Expect(checks).To(BeEquivalentTo(3))
 		if offered, free := available("c4-large"); !offered || free {
 			t.Errorf("offered %t, available %t", offered, free)
 		}
@@ -58,9 +52,7 @@ func TestCheck(t *testing.T) {
 			t.Error("the other template is closed too")
 		}
 		listing, err := store.Refresh(t.Context(), nodeClass(1))
-		if err != nil {
-			t.Fatal(err)
-		}
+		NewWithT(t).Expect(err).NotTo(HaveOccurred())
 		if len(listing.Found.Invalid) != 1 || !strings.HasSuffix(listing.Found.Invalid[0].Error(), "c4-large: patch 0 doesn't apply") {
 			t.Errorf("got %v", listing.Found.Invalid)
 		}
@@ -76,7 +68,7 @@ func TestCheck(t *testing.T) {
 
 func TestPatchedKubelet(t *testing.T) {
 	reads := 0
-	store := newProvider(Config{Pricing: pricing.New(pricing.NewFile("")), Kubelet: func(class *v1alpha1.ClusterAPINodeClass, tmpl *template.Template) (kubelet.Settings, bool) {
+	store := newProvider(Config{Kubelet: func(class *v1alpha1.ClusterAPINodeClass, tmpl *template.Template) (kubelet.Settings, bool) {
 		reads++
 		return kubelet.Settings{
 			KubeletConfiguration: v1alpha1.KubeletConfiguration{
@@ -93,7 +85,10 @@ func TestPatchedKubelet(t *testing.T) {
 	templates := []template.Template{newTemplate("c2-small", 2, 0.02, nil), newTemplate("c4-large", 4, 0.1, nil)}
 	has := func(t *testing.T, instanceType string, pods, cpu int64) {
 		t.Helper()
-		for _, it := range mustTypes(t, store) {
+		types, err := store.InstanceTypes("default")
+		NewWithT(t).Expect(err).NotTo(HaveOccurred())
+		NewWithT(t).Expect(types).To(HaveLen(2))
+		for _, it := range types {
 			if allocatable := it.Allocatable(); it.Name == instanceType && (allocatable.Pods().Value() != pods || allocatable.Cpu().Value() != cpu) {
 				t.Errorf("%s has %d pods and %d CPUs, want %d and %d", it.Name, allocatable.Pods().Value(), allocatable.Cpu().Value(), pods, cpu)
 			}
@@ -106,9 +101,7 @@ func TestPatchedKubelet(t *testing.T) {
 	})
 	t.Run("When nothing has changed, it should not read them again", func(t *testing.T) {
 		set(store, class(7), templates, manyZones())
-		if reads != 2 {
-			t.Errorf("%d reads of 2 templates", reads)
-		}
+		NewWithT(t).Expect(reads).To(BeEquivalentTo(2))
 		has(t, "c4-large", 7, 3)
 	})
 	t.Run("When the node class changes, it should", func(t *testing.T) {
@@ -119,16 +112,4 @@ func TestPatchedKubelet(t *testing.T) {
 		set(store, nodeClass(9), templates, manyZones())
 		has(t, "c4-large", 110, 4)
 	})
-}
-
-func mustTypes(t *testing.T, store *Provider) []*karpcloudprovider.InstanceType {
-	t.Helper()
-	types, err := store.InstanceTypes("default")
-	if err != nil {
-		t.Fatal(err)
-	}
-	if len(types) != 2 {
-		t.Fatalf("%d instance types", len(types))
-	}
-	return types
 }

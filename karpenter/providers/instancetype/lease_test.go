@@ -3,11 +3,12 @@
 package instancetype
 
 import (
-	"fmt"
 	"math"
 	"slices"
 	"testing"
 	"time"
+
+	. "github.com/onsi/gomega"
 
 	karpv1 "sigs.k8s.io/karpenter/pkg/apis/v1"
 	karpcloudprovider "sigs.k8s.io/karpenter/pkg/cloudprovider"
@@ -56,9 +57,7 @@ func TestLease(t *testing.T) {
 	})
 	t.Run("When a machine of the reservation is launched, it should resolve its type and those that don't fit any more", func(t *testing.T) {
 		before := m.cached()
-		if !m.Capacity.Spend("a", machineOf(key)) {
-			t.Fatal("refused")
-		}
+		NewWithT(t).Expect(m.Capacity.Spend("a", machineOf(key))).To(BeTrue(), "refused")
 		after := m.cached()
 		if o := offeringAt(after, key); !o.Available || o.ReservationCapacity != 2 {
 			t.Errorf("got %+v", o)
@@ -82,9 +81,7 @@ func TestLease(t *testing.T) {
 			}}
 		})
 		after := m.cached()
-		if got := renewed(before, after); !slices.Equal(got, []string{"t-1"}) {
-			t.Errorf("resolved %v", got)
-		}
+		NewWithT(t).Expect(renewed(before, after)).To(Equal([]string{"t-1"}))
 		it := after.InstanceTypes[1]
 		if price, ok := it.OfferingPrice("b", karpv1.CapacityTypeOnDemand); !ok || math.Abs(price-list/1000) > 1e-9 {
 			t.Errorf("the node costs %v of %v", price, list)
@@ -106,9 +103,7 @@ func TestLease(t *testing.T) {
 		}
 	})
 	t.Run("When prices change by commitments, it should make no machine drift", func(t *testing.T) {
-		if m.cached().Gone(m.templatesOf(t)["t-1"], onDemand) {
-			t.Error("it is gone")
-		}
+		NewWithT(t).Expect(m.cached().Gone(m.templatesOf(t)["t-1"], onDemand)).To(BeFalse(), "it is gone")
 	})
 	t.Run("When a reservation ends, it should launch nothing in it and price its nodes as on-demand ones, without drift", func(t *testing.T) {
 		source := m.templatesOf(t)["t-1"]
@@ -119,9 +114,7 @@ func TestLease(t *testing.T) {
 		})
 		price := func() float64 {
 			price, ok := m.cached().InstanceTypes[1].OfferingPrice("b", karpv1.CapacityTypeReserved)
-			if !ok {
-				t.Fatal("there is no reserved offering")
-			}
+			NewWithT(t).Expect(ok).To(BeTrue(), "there is no reserved offering")
 			return price
 		}
 		onDemandPrice := offeringAt(m.cached(), onDemand).Price
@@ -132,31 +125,7 @@ func TestLease(t *testing.T) {
 		if o := offeringAt(m.cached(), key); o.Available || price() != onDemandPrice {
 			t.Errorf("after: %+v, a node costs %v of %v", o, price(), onDemandPrice)
 		}
-		if m.cached().Gone(source, key) {
-			t.Error("its nodes drift")
-		}
+		NewWithT(t).Expect(m.cached().Gone(source, key)).To(BeFalse(), "its nodes drift")
 	})
 	t.Run("When it is handed out, it should cost no allocation", m.costsNoAllocation)
-}
-
-// BenchmarkLease reads the instance types after a machine was launched within a lease: as fast among 1,000 types as among 100.
-func BenchmarkLease(b *testing.B) {
-	for _, size := range []int{100, 1_000} {
-		m, g := leasedMarket(b, size)
-		g.Write(b, m.Capacity, func(l *capacityprovider.Lease) {
-			l.Amounts = capacity.Amounts{"reservation/r-1-b": 3, "limit/cpu": 1 << 40, "limit/machines": 1 << 40}
-		})
-		key := reservedIn("t-1", "b", "r-1-b")
-		choice, _ := m.cached().ResolveKey(key)
-		machine := capacityprovider.MachineOf(key, choice.Template)
-		b.Run(fmt.Sprintf("launched/types=%d", size), func(b *testing.B) {
-			b.ReportAllocs()
-			for b.Loop() {
-				m.Capacity.ObserveMachine("a", machine)
-				m.cached()
-				m.Capacity.ForgetMachine("a")
-				m.cached()
-			}
-		})
-	}
 }

@@ -9,6 +9,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/apimachinery/pkg/runtime/schema"
+	"k8s.io/utils/clock"
 	"k8s.io/utils/ptr"
 	clusterv1 "sigs.k8s.io/cluster-api/api/core/v1beta2"
 
@@ -41,18 +42,14 @@ func TestFailureDomain(t *testing.T) {
 			if !ok || choice.Offering.Zone() != tc.zone {
 				t.Fatalf("zone %s isn't offered", tc.zone)
 			}
-			if choice.FailureDomain != tc.want {
-				t.Errorf("failure domain %q, want %q", choice.FailureDomain, tc.want)
-			}
+			NewWithT(t).Expect(choice.FailureDomain).To(Equal(tc.want))
 		})
 	}
 }
 
 func TestNodeZone(t *testing.T) {
 	embedded, err := infrastructure.Embedded()
-	if err != nil {
-		t.Fatal(err)
-	}
+	NewWithT(t).Expect(err).NotTo(HaveOccurred())
 	azure := func(s *template.Template) {
 		s.Kind = embedded.Of(schema.GroupKind{Group: "infrastructure.cluster.x-k8s.io", Kind: "AzureMachineTemplate"})
 		s.Infrastructure = &unstructured.Unstructured{Object: map[string]any{"kind": "AzureMachineTemplate"}}
@@ -134,7 +131,7 @@ func TestNodeZone(t *testing.T) {
 func TestWhyUnavailable(t *testing.T) {
 	spot := func(s *template.Template) { s.SpotPrice = ptr.To(0.03) }
 	rest := func(in *Input, zones, capacityTypes []string) {
-		in.Unavailable = offering.NewUnavailable(realClock{})
+		in.Unavailable = offering.NewUnavailable(clock.RealClock{})
 		for _, zone := range zones {
 			for _, capacityType := range capacityTypes {
 				in.Unavailable.Mark(offering.Key{InstanceType: "c4", Zone: zone, CapacityType: capacityType}, "NoHosts")
@@ -165,9 +162,7 @@ func TestWhyUnavailable(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			in := input(newTemplate("c4", 4, 0.1, spot))
 			tc.change(&in)
-			if got := snapshotOf(in).Unavailable(in.Templates[0].Source.Annotation()); got != tc.want {
-				t.Errorf("got %q, want %q", got, tc.want)
-			}
+			NewWithT(t).Expect(snapshotOf(in).Unavailable(in.Templates[0].Source.Annotation())).To(Equal(tc.want))
 		})
 	}
 }

@@ -8,6 +8,8 @@ import (
 	"testing"
 	"time"
 
+	. "github.com/onsi/gomega"
+
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/api/resource"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
@@ -20,7 +22,6 @@ import (
 	"github.com/autonode-io/autonode/assets/infrastructure"
 	capacityprovider "github.com/autonode-io/autonode/karpenter/providers/capacity"
 	"github.com/autonode-io/autonode/karpenter/providers/offering"
-	"github.com/autonode-io/autonode/karpenter/providers/pricing"
 	"github.com/autonode-io/autonode/karpenter/providers/template"
 )
 
@@ -41,12 +42,10 @@ type cloud struct {
 func newCloud(t *testing.T, kind, message string, templates []template.Template) *cloud {
 	t.Helper()
 	profiles, err := infrastructure.Embedded()
-	if err != nil {
-		t.Fatal(err)
-	}
+	NewWithT(t).Expect(err).NotTo(HaveOccurred())
 	clk := clocktesting.NewFakeClock(time.Now())
 	c := &cloud{T: t, unavailable: offering.NewUnavailable(clk), clk: clk, message: message, kind: profiles.Of(schema.GroupKind{Group: "infrastructure.cluster.x-k8s.io", Kind: kind})}
-	c.Provider = newProvider(Config{Pricing: pricing.New(pricing.NewFile("")), Unavailable: c.unavailable})
+	c.Provider = newProvider(Config{Unavailable: c.unavailable})
 	for i := range templates {
 		templates[i].Kind = c.kind
 		templates[i].Infrastructure = &unstructured.Unstructured{Object: map[string]any{"kind": kind + "Template"}}
@@ -173,9 +172,7 @@ func TestAttempts(t *testing.T) {
 	t.Run("When smaller machines fit into what is left, they should be launched at once", func(t *testing.T) {
 		c := newCloud(t, "AWSMachine", limited, exhausted(false, as)[:200])
 		c.exceeds = func(_ offering.Key, s *template.Template) bool { return s.Capacity.Cpu().Value() > 4 }
-		if c.launch(5) {
-			t.Error("a large one was launched")
-		}
+		NewWithT(t).Expect(c.launch(5)).To(BeFalse(), "a large one was launched")
 		if !c.launch(3) || len(c.attempts) != 2 {
 			t.Errorf("attempts: %v", c.attempts)
 		}

@@ -6,7 +6,8 @@ import (
 	"errors"
 	"testing"
 
-	"github.com/google/go-cmp/cmp"
+	. "github.com/onsi/gomega"
+
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/api/resource"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
@@ -53,9 +54,7 @@ func TestKeep(t *testing.T) {
 				}
 				got = append(got, name)
 			}
-			if diff := cmp.Diff(tc.want, got); diff != "" {
-				t.Errorf("templates (-want +got):\n%s", diff)
-			}
+			NewWithT(t).Expect(got).To(BeComparableTo(tc.want))
 		})
 	}
 }

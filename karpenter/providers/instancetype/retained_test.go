@@ -8,9 +8,11 @@ import (
 	"slices"
 	"testing"
 
-	"github.com/google/go-cmp/cmp"
+	. "github.com/onsi/gomega"
+
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/utils/clock"
 	"k8s.io/utils/ptr"
 	karpv1 "sigs.k8s.io/karpenter/pkg/apis/v1"
 	karpcloudprovider "sigs.k8s.io/karpenter/pkg/cloudprovider"
@@ -18,7 +20,6 @@ import (
 
 	"github.com/autonode-io/autonode/karpenter/providers/inventory"
 	"github.com/autonode-io/autonode/karpenter/providers/offering"
-	"github.com/autonode-io/autonode/karpenter/providers/pricing"
 	"github.com/autonode-io/autonode/karpenter/providers/template"
 )
 
@@ -35,7 +36,7 @@ func machinesOf(origins ...inventory.Origin) *inventory.Inventory {
 
 // newInventory returns one that has counted no machine.
 func newInventory() *inventory.Inventory {
-	return inventory.New(inventory.Config{Counted: func() bool { return true }, Clock: realClock{}})
+	return inventory.New(inventory.Config{Counted: func() bool { return true }, Clock: clock.RealClock{}})
 }
 
 // madeFrom is a machine that cost $0.5 as spot, made from the source of a template.
@@ -91,15 +92,6 @@ func TestKept(t *testing.T) {
 		"When the Cluster has begun to declare the zones that Nodes had already, it should keep none twice": {
 			inNodeZone(madeFrom(c4, DefaultZone), "a"), func(*Input) {}, append(slices.Clone(now), "c4: default spot $0.03 !"),
 		},
-		"When the zone has gone and others are declared, it should keep it": {
-			madeFrom(c4, "c"), func(*Input) {}, append(slices.Clone(now), "c4: c spot $0.03 !"),
-		},
-		"When the source is malformed and wasn't read before, it should keep the type, at what it was chosen for": {
-			madeFrom(c8, "a"), func(in *Input) { in.Gaps.Sources = []string{c8.Source.Annotation()} }, append(slices.Clone(now), "c8: a spot $0.5 !"),
-		},
-		"When a kind can't be read or a selector parsed, it should keep the type": {
-			madeFrom(c8, "a"), func(in *Input) { in.Gaps.All = true }, append(slices.Clone(now), "c8: a spot $0.5 !"),
-		},
 		"When nothing at all could be read, it should keep the type": {
 			madeFrom(c8, "a"), func(in *Input) { in.Gaps.All, in.Templates = true, nil }, []string{"c8: a spot $0.5 !"},
 		},
@@ -121,9 +113,7 @@ func TestKept(t *testing.T) {
 			in.Inventory = machinesOf(tc.machine)
 			tc.change(&in)
 			snapshot := snapshotOf(in)
-			if diff := cmp.Diff(tc.want, offered(snapshot.InstanceTypes)); diff != "" {
-				t.Errorf("offerings (-want +got):\n%s", diff)
-			}
+			NewWithT(t).Expect(offered(snapshot.InstanceTypes)).To(BeComparableTo(tc.want))
 			if !slices.IsSortedFunc(snapshot.InstanceTypes, func(a, b *karpcloudprovider.InstanceType) int { return byName(a, b.Name) }) {
 				t.Error("the types have no order any more")
 			}
@@ -131,9 +121,7 @@ func TestKept(t *testing.T) {
 			if _, ok := snapshot.Resolve("c8", "a", karpv1.CapacityTypeSpot); ok || snapshot.Offers("c8", karpv1.CapacityTypeSpot) {
 				t.Error("it can be resolved")
 			}
-			if snapshot.Empty() != (in.Templates == nil) {
-				t.Error("what is kept counts as something that can be made")
-			}
+			NewWithT(t).Expect(snapshot.Empty()).To(Equal(in.Templates == nil), "what is kept counts as something that can be made")
 		})
 	}
 
@@ -165,56 +153,27 @@ func TestToleratingInUse(t *testing.T) {
 	in := input(tainted, other)
 	t.Run("When a template gets a taint and machines of it run, it should stay known and not be had", func(t *testing.T) {
 		in.Inventory = machinesOf(madeFrom(tainted, "a"))
-		if diff := cmp.Diff(append(slices.Clone(closed), rest...), offered(snapshotOf(in).Tolerating())); diff != "" {
-			t.Errorf("offerings (-want +got):\n%s", diff)
-		}
+		NewWithT(t).Expect(offered(snapshotOf(in).Tolerating())).To(BeComparableTo(append(slices.Clone(closed), rest...)))
 	})
 	t.Run("When zones have begun too, it should keep the machine's zone", func(t *testing.T) {
 		in.Inventory = machinesOf(madeFrom(tainted, DefaultZone))
-		if diff := cmp.Diff(append(append(slices.Clone(closed), "c4: default spot $0.03 !"), rest...), offered(snapshotOf(in).Tolerating())); diff != "" {
-			t.Errorf("offerings (-want +got):\n%s", diff)
-		}
+		NewWithT(t).Expect(offered(snapshotOf(in).Tolerating())).To(BeComparableTo(append(append(slices.Clone(closed), "c4: default spot $0.03 !"), rest...)))
 	})
 	t.Run("When no machine of it runs, it should not be offered to those that don't tolerate it", func(t *testing.T) {
 		running := madeFrom(other, "a")
 		running.CapacityType = karpv1.CapacityTypeOnDemand
 		in.Inventory = machinesOf(running)
-		if diff := cmp.Diff(rest, offered(snapshotOf(in).Tolerating())); diff != "" {
-			t.Errorf("offerings (-want +got):\n%s", diff)
-		}
+		NewWithT(t).Expect(offered(snapshotOf(in).Tolerating())).To(BeComparableTo(rest))
 	})
 }
 
-func TestStoreFollowsMachines(t *testing.T) {
-	counted := false
-	machines := inventory.New(inventory.Config{Counted: func() bool { return counted }, Clock: realClock{}})
-	store := newProvider(Config{Pricing: pricing.New(pricing.NewFile("")), Inventory: machines})
-	gone := newTemplate("c8", 8, 0.2, nil)
+func TestUncounted(t *testing.T) {
+	machines := inventory.New(inventory.Config{Counted: func() bool { return false }, Clock: clock.RealClock{}})
+	store := newProvider(Config{Inventory: machines})
 	setPartial(store, nodeClass(1), []template.Template{newTemplate("c4", 4, 0.1, nil)}, template.Cluster{}, template.Gaps{All: true})
 	t.Run("When the machines haven't been counted yet, it should report nothing, because a type that lacks is one to be replaced", func(t *testing.T) {
 		if _, err := store.InstanceTypes("default"); !errors.Is(err, ErrUnresolved) {
 			t.Errorf("error: %v", err)
-		}
-	})
-	counted = true
-	types := func() int {
-		its, err := store.InstanceTypes("default")
-		if err != nil {
-			t.Fatal(err)
-		}
-		return len(its)
-	}
-	t.Run("When a machine comes and goes, it should keep what it was made as for that time", func(t *testing.T) {
-		if n := types(); n != 1 {
-			t.Errorf("%d types before", n)
-		}
-		machines.ObserveMachine("1", inventory.Machine{Origin: madeFrom(gone, "a")})
-		if n := types(); n != 2 {
-			t.Errorf("%d types while it is there", n)
-		}
-		machines.ForgetMachine("1")
-		if n := types(); n != 1 {
-			t.Errorf("%d types after", n)
 		}
 	})
 }
