@@ -5,6 +5,8 @@ package version
 import (
 	"testing"
 	"time"
+
+	. "github.com/onsi/gomega"
 )
 
 func TestParseUpgrades(t *testing.T) {
@@ -22,16 +24,10 @@ func TestParseUpgrades(t *testing.T) {
 	} {
 		t.Run(test.name, func(t *testing.T) {
 			upgrades, err := ParseUpgrades(test.value)
-			if err != nil {
-				t.Fatal(err)
-			}
+			NewWithT(t).Expect(err).NotTo(HaveOccurred())
 			now, err := time.Parse(time.RFC3339, test.now)
-			if err != nil {
-				t.Fatal(err)
-			}
-			if got := upgrades == nil || upgrades(now); got != test.want {
-				t.Errorf("got %t", got)
-			}
+			NewWithT(t).Expect(err).NotTo(HaveOccurred())
+			NewWithT(t).Expect(upgrades == nil || upgrades(now)).To(Equal(test.want))
 		})
 	}
 
