@@ -8,7 +8,8 @@ import (
 	"testing"
 	"time"
 
-	"github.com/google/go-cmp/cmp"
+	. "github.com/onsi/gomega"
+
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/api/resource"
 	clocktesting "k8s.io/utils/clock/testing"
@@ -19,9 +20,13 @@ import (
 
 var key = Key{InstanceType: "c4-large", Zone: "a", CapacityType: "spot"}
 
-func TestNext(t *testing.T) {
+func newUnavailable() (*Unavailable, *clocktesting.FakeClock) {
 	clk := clocktesting.NewFakeClock(time.Now())
-	u := NewUnavailable(clk)
+	return NewUnavailable(clk), clk
+}
+
+func TestNext(t *testing.T) {
+	u, clk := newUnavailable()
 	changes := 0
 	u.OnChange(func() { changes++ })
 	other := Key{InstanceType: "c4-large", Zone: "b", CapacityType: "spot"}
@@ -50,48 +55,35 @@ func TestNext(t *testing.T) {
 
 func TestUnavailable(t *testing.T) {
 	t.Run("When an offering fails again and again, it should stay unavailable for twice as long each time, up to an hour", func(t *testing.T) {
-		clk := clocktesting.NewFakeClock(time.Now())
-		u := NewUnavailable(clk)
+		u, clk := newUnavailable()
 		for i, want := range []int{3, 6, 12, 24, 48, 60, 60} {
 			until := u.Mark(key, "stockout")
-			if got := until.Sub(clk.Now()).Minutes(); got != float64(want) {
-				t.Fatalf("failure %d: unavailable for %v minutes, want %d", i+1, got, want)
-			}
+			NewWithT(t).Expect(until.Sub(clk.Now()).Minutes()).To(Equal(float64(want)), "failure %d", i+1)
 			clk.SetTime(until.Add(-time.Second))
-			if !u.Has(key) {
-				t.Fatalf("failure %d: available before its time", i+1)
-			}
+			NewWithT(t).Expect(u.Has(key)).To(BeTrue())
 			clk.Step(time.Second)
-			if u.Has(key) {
-				t.Fatalf("failure %d: unavailable after its time", i+1)
-			}
+			NewWithT(t).Expect(u.Has(key)).To(BeFalse(), "%v", key)
 		}
 	})
 	t.Run("When an offering worked for long enough, it should start again", func(t *testing.T) {
-		clk := clocktesting.NewFakeClock(time.Now())
-		u := NewUnavailable(clk)
+		u, clk := newUnavailable()
 		for range 3 {
 			clk.SetTime(u.Mark(key, "stockout"))
 		}
 		clk.Step(MaxTTL + time.Second)
-		if got := u.Mark(key, "stockout").Sub(clk.Now()); got != BaseTTL {
-			t.Errorf("unavailable for %s, want %s", got, BaseTTL)
-		}
+		NewWithT(t).Expect(u.Mark(key, "stockout").Sub(clk.Now())).To(Equal(BaseTTL))
 	})
 	t.Run("When several machines fail at once, it should count one failure", func(t *testing.T) {
-		u := NewUnavailable(clocktesting.NewFakeClock(time.Now()))
+		u, _ := newUnavailable()
 		first := u.Mark(key, "stockout")
 		sequence := u.Sequence()
 		if second := u.Mark(key, "stockout"); !second.Equal(first) || u.Sequence() != sequence {
 			t.Error("the second failure changed something")
 		}
-		if diff := cmp.Diff([]Entry{{Key: key, Reason: "stockout", At: u.Now(), Until: first, Failures: 1}}, u.Entries()); diff != "" {
-			t.Errorf("entries (-want +got):\n%s", diff)
-		}
+		NewWithT(t).Expect(u.Entries()).To(BeComparableTo([]Entry{{Key: key, Reason: "stockout", At: u.Now(), Until: first, Failures: 1}}))
 	})
 	t.Run("When an offering becomes unavailable, and when it becomes available, it should change the sequence", func(t *testing.T) {
-		clk := clocktesting.NewFakeClock(time.Now())
-		u := NewUnavailable(clk)
+		u, clk := newUnavailable()
 		before := u.Sequence()
 		until := u.Mark(key, "stockout")
 		marked := u.Sequence()
@@ -102,13 +94,10 @@ func TestUnavailable(t *testing.T) {
 		if before == marked || marked != still || still == over || over != u.Sequence() {
 			t.Errorf("sequences: %d %d %d %d %d", before, marked, still, over, u.Sequence())
 		}
-		if len(u.Entries()) != 0 {
-			t.Errorf("entries: %v", u.Entries())
-		}
+		NewWithT(t).Expect(u.Entries()).To(BeEmpty())
 	})
 	t.Run("When machines fail for other reasons, it should wait for the third in a row", func(t *testing.T) {
-		clk := clocktesting.NewFakeClock(time.Now())
-		u := NewUnavailable(clk)
+		u, clk := newUnavailable()
 		for range FailureThreshold - 1 {
 			if until := u.CountFailure(key, "broken"); !until.IsZero() || u.Has(key) {
 				t.Fatalf("unavailable too early, until %s", until)
@@ -120,13 +109,10 @@ func TestUnavailable(t *testing.T) {
 			t.Fatalf("unavailable for %s, want %s", got, BaseTTL)
 		}
 		clk.SetTime(until)
-		if got := u.CountFailure(key, "broken").Sub(clk.Now()); got != 2*BaseTTL {
-			t.Errorf("after one more, unavailable for %s, want %s", got, 2*BaseTTL)
-		}
+		NewWithT(t).Expect(u.CountFailure(key, "broken").Sub(clk.Now())).To(Equal(2 * BaseTTL))
 	})
 	t.Run("When a machine that was created afterwards works, it should forget the failures", func(t *testing.T) {
-		clk := clocktesting.NewFakeClock(time.Now())
-		u := NewUnavailable(clk)
+		u, clk := newUnavailable()
 		asked := clk.Now()
 		for range FailureThreshold - 1 {
 			clk.Step(time.Minute)
@@ -142,13 +128,10 @@ func TestUnavailable(t *testing.T) {
 		if until := u.CountFailure(key, "broken"); !until.IsZero() {
 			t.Errorf("unavailable after one failure, until %s", until)
 		}
-		if got := u.Mark(key, "stockout").Sub(clk.Now()); got != BaseTTL {
-			t.Errorf("unavailable for %s, want %s", got, BaseTTL)
-		}
+		NewWithT(t).Expect(u.Mark(key, "stockout").Sub(clk.Now())).To(Equal(BaseTTL))
 	})
 	t.Run("When failures are far apart, it should forget them", func(t *testing.T) {
-		clk := clocktesting.NewFakeClock(time.Now())
-		u := NewUnavailable(clk)
+		u, clk := newUnavailable()
 		for range FailureThreshold + 1 {
 			if until := u.CountFailure(key, "broken"); !until.IsZero() {
 				t.Fatalf("unavailable until %s", until)
@@ -157,22 +140,19 @@ func TestUnavailable(t *testing.T) {
 		}
 	})
 	t.Run("When one offering fails, it should say nothing about its neighbours", func(t *testing.T) {
-		u := NewUnavailable(clocktesting.NewFakeClock(time.Now()))
+		u, _ := newUnavailable()
 		u.Mark(key, "stockout")
 		for _, other := range []Key{
 			{InstanceType: "c4-large", Zone: "b", CapacityType: "spot"}, {InstanceType: "c4-large", Zone: "a", CapacityType: "on-demand"},
 			{InstanceType: "c2-small", Zone: "a", CapacityType: "spot"}, {InstanceType: "c4-large", Zone: "a", CapacityType: "spot", Reservation: "r-1"},
 		} {
-			if u.Has(other) {
-				t.Errorf("%v is unavailable", other)
-			}
+			NewWithT(t).Expect(u.Has(other)).To(BeFalse(), "%v", other)
 		}
 	})
 }
 
 func TestStreak(t *testing.T) {
-	clk := clocktesting.NewFakeClock(time.Now())
-	u := NewUnavailable(clk)
+	u, clk := newUnavailable()
 	nth := func(i int) Key {
 		return Key{InstanceType: fmt.Sprintf("m%d.large", i), Zone: "a", CapacityType: "on-demand"}
 	}
@@ -224,10 +204,6 @@ func TestStreak(t *testing.T) {
 }
 
 func TestExhausted(t *testing.T) {
-	start := func() (*Unavailable, *clocktesting.FakeClock) {
-		clk := clocktesting.NewFakeClock(time.Now())
-		return NewUnavailable(clk), clk
-	}
 	in := func(zone, instanceType string) Key {
 		return Key{InstanceType: instanceType, Zone: zone, CapacityType: "on-demand"}
 	}
@@ -245,51 +221,41 @@ func TestExhausted(t *testing.T) {
 	}
 	four := []Key{in("a", "m5.large"), in("a", "c5.large"), in("a", "r5.large"), in("a", "t3.large")}
 	t.Run("When four types of a zone lack capacity, it should close the zone until fewer do, and nothing else", func(t *testing.T) {
-		u, clk := start()
+		u, clk := newUnavailable()
 		other := in("a", "x1.large")
 		first := lacking(u, four[0])
 		clk.Step(time.Second)
 		lacking(u, four[1:3]...)
-		if u.Has(other) {
-			t.Error("closed by three types")
-		}
+		NewWithT(t).Expect(u.Has(other)).To(BeFalse(), "closed by three types")
 		lacking(u, four[3])
-		if !u.Has(other) {
-			t.Error("open in spite of four types")
-		}
+		NewWithT(t).Expect(u.Has(other)).To(BeTrue(), "open in spite of four types")
 		spot, reserved := in("a", "x1.large"), in("a", "x1.large")
 		spot.CapacityType, reserved.CapacityType, reserved.Reservation = "spot", "reserved", "cr-1"
 		for _, key := range []Key{in("b", "x1.large"), spot, reserved} {
-			if u.Has(key) {
-				t.Errorf("%v is unavailable", key)
-			}
+			NewWithT(t).Expect(u.Has(key)).To(BeFalse(), "%v", key)
 		}
 		if clk.SetTime(first); u.Has(other) || !u.Has(four[1]) {
 			t.Error("the zone should be open, and the other types closed")
 		}
 	})
 	t.Run("When four types of a zone fail for something else, it should say nothing of the zone", func(t *testing.T) {
-		u, _ := start()
+		u, _ := newUnavailable()
 		for _, key := range four {
 			u.Mark(key, "Misconfigured")
 		}
 		exceeding(u, in("a", "u1"), in("a", "u2"), in("a", "u3"), in("a", "u4"))
-		if u.Has(in("a", "x1.large")) {
-			t.Error("the zone is closed")
-		}
+		NewWithT(t).Expect(u.Has(in("a", "x1.large"))).To(BeFalse(), "the zone is closed")
 	})
 	t.Run("When types lack capacity where machines have no zone, it should say nothing of all of them", func(t *testing.T) {
-		u, _ := start()
+		u, _ := newUnavailable()
 		for _, key := range four {
 			key.Zone = DefaultZone
 			lacking(u, key)
 		}
-		if u.Has(in(DefaultZone, "x1.large")) {
-			t.Error("the zone is closed")
-		}
+		NewWithT(t).Expect(u.Has(in(DefaultZone, "x1.large"))).To(BeFalse(), "the zone is closed")
 	})
 	t.Run("When reservations of a zone are used up, it should say nothing of the zone", func(t *testing.T) {
-		u, _ := start()
+		u, _ := newUnavailable()
 		for _, key := range four {
 			key.CapacityType, key.Reservation = "reserved", "cr-1"
 			lacking(u, key)
@@ -302,12 +268,10 @@ func TestExhausted(t *testing.T) {
 		}
 	})
 	t.Run("When groups close and open, it should say for which offerings Has may have changed", func(t *testing.T) {
-		u, clk := start()
+		u, clk := newUnavailable()
 		since := func(sequence uint64) map[Change]int {
 			changes, known := u.Since(sequence)
-			if !known {
-				t.Fatal("the changes aren't known")
-			}
+			NewWithT(t).Expect(known).To(BeTrue(), "the changes aren't known")
 			counts := map[Change]int{}
 			for _, change := range changes {
 				counts[change]++
@@ -395,9 +359,7 @@ func TestCheapest(t *testing.T) {
 				k := c.Key()
 				got = append(got, k.InstanceType+"/"+k.Zone+"/"+k.CapacityType)
 			}
-			if diff := cmp.Diff(tc.want, got); diff != "" {
-				t.Errorf("candidates (-want +got):\n%s", diff)
-			}
+			NewWithT(t).Expect(got).To(BeComparableTo(tc.want))
 		})
 	}
 	t.Run("When many claims ask for the same, it should spread them over the zones, and answer each the same again", func(t *testing.T) {

@@ -7,6 +7,8 @@ import (
 	"testing"
 	"time"
 
+	. "github.com/onsi/gomega"
+
 	clocktesting "k8s.io/utils/clock/testing"
 
 	"github.com/autonode-io/autonode/capacity"
@@ -68,14 +70,10 @@ func TestExceeded(t *testing.T) {
 		q.open("2 4 ")
 		other, needs := of(QuotaName{"spot Standard vCPUs", capacity.VCPUs}, 16)
 		other.CapacityType = "spot"
-		if q.Has(other, needs) {
-			t.Error("another quota is closed")
-		}
+		NewWithT(t).Expect(q.Has(other, needs)).To(BeFalse(), "another quota is closed")
 		reserved, needs := of(standard, 16)
 		reserved.CapacityType, reserved.Reservation = "reserved", "cr-1"
-		if q.Has(reserved, needs) {
-			t.Error("a reservation is closed")
-		}
+		NewWithT(t).Expect(q.Has(reserved, needs)).To(BeFalse(), "a reservation is closed")
 		if got, want := closed.Description(), `quota "on-demand Standard vCPUs" is exhausted for machines with 8 vCPUs or more, until one launch probes it at 12:03:00 UTC`; got != want {
 			t.Errorf("it reports %q, want %q", got, want)
 		}
@@ -127,9 +125,7 @@ func TestExceeded(t *testing.T) {
 		key.CapacityType, key.Reservation = "reserved", "cr-1"
 		q.MarkExceeded(key, Exceeded{Quota: needs, Left: -1})
 		q.open(all)
-		if !q.Has(key) {
-			t.Error("it is available itself")
-		}
+		NewWithT(t).Expect(q.Has(key)).To(BeTrue(), "it is available itself")
 	})
 	t.Run("When an offering in back-off exceeds a quota, it should be closed for the longer of both, and say so", func(t *testing.T) {
 		q := newQuotas(t)
@@ -158,9 +154,7 @@ func TestProbe(t *testing.T) {
 		if !q.admit("first", 4) || q.admit("second", 4) || q.admit("second", 16) || !q.admit("first", 4) {
 			t.Error("not one launch is admitted")
 		}
-		if !q.admit("small", 2) {
-			t.Error("what was never closed waits")
-		}
+		NewWithT(t).Expect(q.admit("small", 2)).To(BeTrue(), "what was never closed waits")
 		q.open("2 ")
 		if q.Sequence() == sequence {
 			t.Error("the sequence stays")
@@ -186,9 +180,7 @@ func TestProbe(t *testing.T) {
 		for _, minutes := range []int{6, 12, 24, 48, 60, 60} {
 			q.admit("next", 4)
 			closed := q.fail(4, -1)
-			if got := closed.Until.Sub(q.clk.Now()); got != time.Duration(minutes)*time.Minute {
-				t.Fatalf("closed for %s, want %d minutes", got, minutes)
-			}
+			NewWithT(t).Expect(closed.Until.Sub(q.clk.Now())).To(Equal(time.Duration(minutes) * time.Minute))
 			q.open("2 ")
 			q.clk.SetTime(closed.Until)
 		}
@@ -207,9 +199,7 @@ func TestProbe(t *testing.T) {
 		q.admit("lost", 4)
 		q.clk.Step(ProbeTTL)
 		q.open(all)
-		if !q.admit("second", 4) {
-			t.Error("it waits for ever")
-		}
+		NewWithT(t).Expect(q.admit("second", 4)).To(BeTrue(), "it waits for ever")
 	})
 	t.Run("When nothing needs the quota for an hour, it should be forgotten", func(t *testing.T) {
 		q := closed(t)
@@ -246,9 +236,7 @@ func TestShare(t *testing.T) {
 		}
 		sequence := q.Sequence()
 		q.Share(report(q, time.Minute))
-		if q.Sequence() != sequence {
-			t.Error("the same report is news")
-		}
+		NewWithT(t).Expect(q.Sequence()).To(Equal(sequence), "the same report is news")
 		q.Share(nil)
 		q.open(all)
 		if !q.admit("first", 8) || q.admit("second", 8) {
@@ -296,8 +284,6 @@ func TestShare(t *testing.T) {
 			many = append(many, ClosedQuota{QuotaName: QuotaName{Name: fmt.Sprint(i)}, Until: q.clk.Now().Add(time.Hour)})
 		}
 		q.Share(many)
-		if got := len(q.Quotas()); got != maxQuotas {
-			t.Errorf("%d quotas", got)
-		}
+		NewWithT(t).Expect(q.Quotas()).To(HaveLen(maxQuotas))
 	})
 }

@@ -6,6 +6,8 @@ import (
 	"testing"
 	"time"
 
+	. "github.com/onsi/gomega"
+
 	corev1 "k8s.io/api/core/v1"
 	clocktesting "k8s.io/utils/clock/testing"
 	karpv1 "sigs.k8s.io/karpenter/pkg/apis/v1"
@@ -28,25 +30,19 @@ func TestRejections(t *testing.T) {
 		r := NewRejections(clk)
 		for i, want := range []time.Duration{BaseTTL, 2 * BaseTTL} {
 			until := r.Mark("general", key, "MachineRejected")
-			if got := until.Sub(clk.Now()); got != want {
-				t.Fatalf("rejection %d: unavailable for %s, want %s", i+1, got, want)
-			}
+			NewWithT(t).Expect(until.Sub(clk.Now())).To(Equal(want), "rejection %d", i+1)
 			offered := r.Offered("general", its)
 			if offered[0] != its[0] || !offered[1].Offerings[1].Available || offered[1].Offerings[0].Available {
 				t.Errorf("rejection %d: %v", i+1, offered)
 			}
-			if !its[1].Offerings[0].Available {
-				t.Error("what others get has changed")
-			}
+			NewWithT(t).Expect(its[1].Offerings[0].Available).To(BeTrue(), "what others get has changed")
 			if other := r.Offered("other", its); &other[0] != &its[0] {
 				t.Error("another NodePool gets the instance types themselves")
 			}
 			if entry, ok := r.Entry("general", key); !ok || entry.Reason != "MachineRejected" || !entry.Until.Equal(until) {
 				t.Errorf("entry %v, %t", entry, ok)
 			}
-			if len(r.Entries()) != 1 {
-				t.Errorf("entries %v", r.Entries())
-			}
+			NewWithT(t).Expect(r.Entries()).To(HaveLen(1))
 			clk.SetTime(until)
 			if _, ok := r.Entry("general", key); ok || &r.Offered("general", its)[0] != &its[0] {
 				t.Error("unavailable after its time")
@@ -57,14 +53,10 @@ func TestRejections(t *testing.T) {
 		clk := clocktesting.NewFakeClock(time.Now())
 		r := NewRejections(clk)
 		clk.SetTime(r.Mark("general", key, "MachineRejected"))
-		if len(r.Entries()) != 0 {
-			t.Errorf("entries %v", r.Entries())
-		}
+		NewWithT(t).Expect(r.Entries()).To(BeEmpty())
 		clk.Step(time.Second)
 		r.Works("general", key)
-		if got := r.Mark("general", key, "MachineRejected").Sub(clk.Now()); got != BaseTTL {
-			t.Errorf("unavailable for %s, want %s", got, BaseTTL)
-		}
+		NewWithT(t).Expect(r.Mark("general", key, "MachineRejected").Sub(clk.Now())).To(Equal(BaseTTL))
 	})
 	t.Run("When a NodePool's rejections are over, it should be forgotten", func(t *testing.T) {
 		clk := clocktesting.NewFakeClock(time.Now())
@@ -72,9 +64,7 @@ func TestRejections(t *testing.T) {
 		r.Mark("general", key, "MachineRejected")
 		clk.Step(BaseTTL + MaxTTL + time.Second)
 		r.Mark("other", key, "MachineRejected")
-		if len(r.pools) != 1 {
-			t.Errorf("it keeps %d NodePools", len(r.pools))
-		}
+		NewWithT(t).Expect(r.pools).To(HaveLen(1))
 	})
 	t.Run("When there are none, nothing should be unavailable", func(t *testing.T) {
 		r := NewRejections(clocktesting.NewFakeClock(time.Now()))
