@@ -6,6 +6,8 @@ import (
 	"testing"
 	"time"
 
+	. "github.com/onsi/gomega"
+
 	clocktesting "k8s.io/utils/clock/testing"
 )
 
@@ -13,18 +15,12 @@ func TestCounted(t *testing.T) {
 	t.Run("When the machines have been counted, it should remember that without asking again", func(t *testing.T) {
 		counted, asked := false, 0
 		machines := New(Config{Counted: func() bool { asked++; return counted }, Clock: clocktesting.NewFakeClock(time.Now())})
-		if machines.IsCounted() {
-			t.Error("it was counted before it was")
-		}
+		NewWithT(t).Expect(machines.IsCounted()).To(BeFalse(), "it was counted before it was")
 		counted = true
 		for range 2 {
-			if !machines.IsCounted() {
-				t.Error("it isn't counted after it was")
-			}
+			NewWithT(t).Expect(machines.IsCounted()).To(BeTrue(), "it isn't counted after it was")
 		}
-		if asked != 2 {
-			t.Errorf("asked %d times", asked)
-		}
+		NewWithT(t).Expect(asked).To(BeEquivalentTo(2))
 	})
 }
 
@@ -62,9 +58,7 @@ func TestNodesAndMachines(t *testing.T) {
 			}
 			i.ForgetNode("a")
 			i.ForgetMachine("1")
-			if n := len(i.machines.objects) + len(i.machines.keys) + len(i.nodes.objects) + len(i.nodes.keys); n != 0 {
-				t.Errorf("%d entries are left", n)
-			}
+			NewWithT(t).Expect(len(i.machines.objects) + len(i.machines.keys) + len(i.nodes.objects) + len(i.nodes.keys)).To(BeZero())
 		})
 	}
 }

@@ -7,6 +7,8 @@ import (
 	"testing"
 	"time"
 
+	. "github.com/onsi/gomega"
+
 	clocktesting "k8s.io/utils/clock/testing"
 
 	"github.com/autonode-io/autonode/karpenter/providers/change"
@@ -114,9 +116,7 @@ func TestObserved(t *testing.T) {
 			n.see(fmt.Sprint("new", i), largeRevision, 8*gib)
 		}
 		n.expect(largeRevision, 8*gib)
-		if len(n.observed.nodes) != Window {
-			t.Errorf("%d nodes are remembered", len(n.observed.nodes))
-		}
+		NewWithT(t).Expect(n.observed.nodes).To(HaveLen(Window))
 	})
 	t.Run("When a node reports another memory, it should follow", func(t *testing.T) {
 		n := newNodes(t)
@@ -190,9 +190,7 @@ func TestReports(t *testing.T) {
 				changes, last = append(changes, i), now
 			}
 		}
-		if fmt.Sprint(changes) != "[0 2 5]" {
-			t.Errorf("changed at %v", changes)
-		}
+		NewWithT(t).Expect(fmt.Sprint(changes)).To(Equal("[0 2 5]"))
 	})
 	t.Run("When the first node of a revision reports, it should notify, and of later ones not", func(t *testing.T) {
 		n := newNodes(t)

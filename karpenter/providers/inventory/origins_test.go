@@ -8,7 +8,8 @@ import (
 	"testing"
 	"time"
 
-	"github.com/google/go-cmp/cmp"
+	. "github.com/onsi/gomega"
+
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
@@ -45,9 +46,7 @@ func TestOrigins(t *testing.T) {
 		t.Run(step.name, func(t *testing.T) {
 			before := machines.Sequence()
 			step.do()
-			if diff := cmp.Diff(step.want, originsOf(machines)); diff != "" {
-				t.Errorf("origins (-want +got):\n%s", diff)
-			}
+			NewWithT(t).Expect(originsOf(machines)).To(BeComparableTo(step.want))
 			if changed := machines.Sequence() != before; changed != step.changed {
 				t.Errorf("changed %t, want %t", changed, step.changed)
 			}
@@ -94,9 +93,7 @@ func TestNodeZone(t *testing.T) {
 				if !machineFirst {
 					observe()
 				}
-				if diff := cmp.Diff([]Origin{tc.want}, originsOf(machines)); diff != "" {
-					t.Errorf("origins (-want +got):\n%s", diff)
-				}
+				NewWithT(t).Expect(originsOf(machines)).To(BeComparableTo([]Origin{tc.want}))
 				machines.ForgetMachine("1")
 				if left := originsOf(machines); len(left) > 0 {
 					t.Errorf("origins of no machine: %v", left)
@@ -126,9 +123,7 @@ func TestOriginOf(t *testing.T) {
 			}})
 			want := origin("c4")
 			want.Price = tc.want
-			if diff := cmp.Diff(want, got); diff != "" {
-				t.Errorf("origins (-want +got):\n%s", diff)
-			}
+			NewWithT(t).Expect(got).To(BeComparableTo(want))
 		})
 	}
 }

@@ -11,6 +11,8 @@ import (
 	"testing"
 	"time"
 
+	. "github.com/onsi/gomega"
+
 	"k8s.io/apimachinery/pkg/types"
 	clocktesting "k8s.io/utils/clock/testing"
 
@@ -58,30 +60,18 @@ func TestReserve(t *testing.T) {
 	t.Run("When a launch is tried again, it should need no second place", func(t *testing.T) {
 		l, _ := newFakeReservations()
 		for range 3 {
-			if err := l.Reserve(uid(1), small, 1); err != nil {
-				t.Fatal(err)
-			}
+			NewWithT(t).Expect(l.Reserve(uid(1), small, 1)).To(Succeed())
 		}
 		l.Observe(uid(1), small)
-		if err := l.Reserve(uid(1), small, 1); err != nil {
-			t.Error(err)
-		}
-		if l.Count(small) != 1 {
-			t.Errorf("%d machines are counted", l.Count(small))
-		}
+		NewWithT(t).Expect(l.Reserve(uid(1), small, 1)).To(Succeed())
+		NewWithT(t).Expect(l.Count(small)).To(BeEquivalentTo(1))
 	})
 	t.Run("When a launch is tried again with another source, it should keep both places until its Machine shows", func(t *testing.T) {
 		l, _ := newFakeReservations()
-		if err := errors.Join(l.Reserve(uid(1), small, 1), l.Reserve(uid(1), large, 1)); err != nil {
-			t.Fatal(err)
-		}
-		if err := l.Reserve(uid(2), small, 1); !errors.Is(err, ErrFull) {
-			t.Errorf("the first attempt's place is gone: %v", err)
-		}
+		NewWithT(t).Expect(errors.Join(l.Reserve(uid(1), small, 1), l.Reserve(uid(1), large, 1))).To(Succeed())
+		NewWithT(t).Expect(l.Reserve(uid(2), small, 1)).To(MatchError(ErrFull))
 		l.Observe(uid(1), large)
-		if err := l.Reserve(uid(2), small, 1); err != nil {
-			t.Error(err)
-		}
+		NewWithT(t).Expect(l.Reserve(uid(2), small, 1)).To(Succeed())
 		if l.Count(large) != 1 || l.Count(small) != 1 {
 			t.Errorf("counted %d large and %d small ones", l.Count(large), l.Count(small))
 		}
@@ -89,23 +79,15 @@ func TestReserve(t *testing.T) {
 	t.Run("When a Machine goes, it should have a place again", func(t *testing.T) {
 		l, _ := newFakeReservations()
 		l.Observe(uid(1), small)
-		if err := l.Reserve(uid(2), small, 1); !errors.Is(err, ErrFull) {
-			t.Fatalf("reserved: %v", err)
-		}
+		NewWithT(t).Expect(l.Reserve(uid(2), small, 1)).To(MatchError(ErrFull))
 		l.Forget(uid(1))
-		if err := l.Reserve(uid(2), small, 1); err != nil {
-			t.Error(err)
-		}
+		NewWithT(t).Expect(l.Reserve(uid(2), small, 1)).To(Succeed())
 	})
 	t.Run("When a launch never comes to a Machine, it should keep its place no longer than its time", func(t *testing.T) {
 		l, clk := newFakeReservations()
-		if err := l.Reserve(uid(1), small, 1); err != nil {
-			t.Fatal(err)
-		}
+		NewWithT(t).Expect(l.Reserve(uid(1), small, 1)).To(Succeed())
 		clk.Step(PromiseTTL - time.Second)
-		if err := l.Reserve(uid(2), small, 1); !errors.Is(err, ErrFull) {
-			t.Errorf("before its time: %v", err)
-		}
+		NewWithT(t).Expect(l.Reserve(uid(2), small, 1)).To(MatchError(ErrFull))
 		clk.Step(time.Second)
 		if err := l.Reserve(uid(2), small, 1); err != nil {
 			t.Errorf("after its time: %v", err)
@@ -122,30 +104,22 @@ func TestReserve(t *testing.T) {
 		if l.Promised(uid(2)) || l.Count(small) != 1 {
 			t.Errorf("%d machines are counted", l.Count(small))
 		}
-		if err := l.Reserve(uid(3), small, 2); err != nil {
-			t.Error(err)
-		}
+		NewWithT(t).Expect(l.Reserve(uid(3), small, 2)).To(Succeed())
 	})
 	t.Run("When the Machines haven't been counted, it should promise nothing", func(t *testing.T) {
 		l := newReservations(clocktesting.NewFakeClock(time.Now()), func() bool { return false }, &change.Log[Change]{})
-		if err := l.Reserve(uid(1), small, 1); !errors.Is(err, ErrNotCounted) {
-			t.Errorf("error: %v", err)
-		}
+		NewWithT(t).Expect(l.Reserve(uid(1), small, 1)).To(MatchError(ErrNotCounted))
 	})
 	t.Run("When a source may have no machines, it should promise nothing", func(t *testing.T) {
 		l, _ := newFakeReservations()
-		if err := l.Reserve(uid(1), small, 0); !errors.Is(err, ErrFull) {
-			t.Errorf("error: %v", err)
-		}
+		NewWithT(t).Expect(l.Reserve(uid(1), small, 0)).To(MatchError(ErrFull))
 	})
 }
 
 func TestSequence(t *testing.T) {
 	t.Run("When a source becomes full or has a place again, it should change, and otherwise not", func(t *testing.T) {
 		l, clk := newFakeReservations()
-		if l.Full(small, 2) {
-			t.Fatal("an empty source is full")
-		}
+		NewWithT(t).Expect(l.Full(small, 2)).To(BeFalse(), "an empty source is full")
 		var changes []string
 		last := l.Sequence()
 		step := func(name string, do func()) {
@@ -156,9 +130,7 @@ func TestSequence(t *testing.T) {
 		}
 		reserve := func(i int, name string) func() {
 			return func() {
-				if err := l.Reserve(uid(i), name, 2); err != nil {
-					t.Error(err)
-				}
+				NewWithT(t).Expect(l.Reserve(uid(i), name, 2)).To(Succeed())
 			}
 		}
 		step("first", reserve(1, small))
@@ -170,16 +142,12 @@ func TestSequence(t *testing.T) {
 		step("third", reserve(3, small))
 		step("promises end", func() { clk.Step(PromiseTTL) })
 		want := []string{"second: true", "it goes: false", "third: true", "promises end: false"}
-		if fmt.Sprint(changes) != fmt.Sprint(want) {
-			t.Errorf("got  %v\nwant %v", changes, want)
-		}
+		NewWithT(t).Expect(fmt.Sprint(changes)).To(Equal(fmt.Sprint(want)))
 	})
 	t.Run("When nothing changes, it should cost no allocation", func(t *testing.T) {
 		l, _ := newFakeReservations()
 		l.Full(small, 2)
-		if n := testing.AllocsPerRun(100, func() { l.Sequence() }); n != 0 {
-			t.Errorf("%v allocations", n)
-		}
+		NewWithT(t).Expect(testing.AllocsPerRun(100, func() { l.Sequence() })).To(BeZero())
 	})
 }
 
@@ -187,9 +155,7 @@ func TestNothingIsLeft(t *testing.T) {
 	t.Run("When all machines have gone, it should remember nothing of them", func(t *testing.T) {
 		l, _ := newFakeReservations()
 		for i := range 100 {
-			if err := l.Reserve(uid(i), small, 1000); err != nil {
-				t.Fatal(err)
-			}
+			NewWithT(t).Expect(l.Reserve(uid(i), small, 1000)).To(Succeed())
 			if i%2 == 0 {
 				l.Observe(uid(i), small)
 			}
@@ -197,8 +163,6 @@ func TestNothingIsLeft(t *testing.T) {
 		for i := range 100 {
 			l.Forget(uid(i))
 		}
-		if len(l.machines)+len(l.promises)+len(l.sources) != 0 {
-			t.Errorf("left: %d machines, %d promises, %d sources", len(l.machines), len(l.promises), len(l.sources))
-		}
+		NewWithT(t).Expect(len(l.machines) + len(l.promises) + len(l.sources)).To(BeZero())
 	})
 }
