@@ -6,6 +6,8 @@ import (
 	"strings"
 	"testing"
 
+	. "github.com/onsi/gomega"
+
 	"github.com/google/go-cmp/cmp"
 	"github.com/google/go-cmp/cmp/cmpopts"
 	corev1 "k8s.io/api/core/v1"
@@ -137,9 +139,7 @@ func TestReadTemplate(t *testing.T) {
 	} {
 		t.Run(tc.name, func(t *testing.T) {
 			got, invalid := embedded.read(tc.template, "")
-			if invalid != nil {
-				t.Fatal(invalid)
-			}
+			NewWithT(t).Expect(invalid).To(BeNil())
 			tc.want.Source = sourceOf(tc.template)
 			tc.want.Infrastructure = tc.template
 			tc.want.Notes = got.Notes // TestReadKind
@@ -147,9 +147,7 @@ func TestReadTemplate(t *testing.T) {
 			if tc.want.Labels == nil {
 				tc.want.Labels = map[string]string{}
 			}
-			if diff := cmp.Diff(tc.want, got, cmp.AllowUnexported(patch.List{}, Template{}), cmpopts.IgnoreFields(Template{}, "Kind")); diff != "" {
-				t.Errorf("template (-want +got):\n%s", diff)
-			}
+			NewWithT(t).Expect(got).To(BeComparableTo(tc.want, cmp.AllowUnexported(patch.List{}, Template{}), cmpopts.IgnoreFields(Template{}, "Kind")))
 		})
 	}
 }
@@ -254,9 +252,7 @@ func TestReadMalformedTemplate(t *testing.T) {
 
 func TestContentHash(t *testing.T) {
 	base, err := contentHash(template("a", nil))
-	if err != nil {
-		t.Fatal(err)
-	}
+	NewWithT(t).Expect(err).NotTo(HaveOccurred())
 	for _, tc := range []struct {
 		name   string
 		change func(*unstructured.Unstructured)

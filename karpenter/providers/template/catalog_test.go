@@ -8,6 +8,8 @@ import (
 	"strings"
 	"testing"
 
+	. "github.com/onsi/gomega"
+
 	"github.com/google/go-cmp/cmp"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/apimachinery/pkg/runtime/schema"
@@ -57,13 +59,9 @@ spec:
 func objectOf(t *testing.T, text string) *unstructured.Unstructured {
 	t.Helper()
 	raw, err := yaml.YAMLToJSON([]byte(text))
-	if err != nil {
-		t.Fatal(err)
-	}
+	NewWithT(t).Expect(err).NotTo(HaveOccurred())
 	object := &unstructured.Unstructured{}
-	if err := object.UnmarshalJSON(raw); err != nil {
-		t.Fatal(err)
-	}
+	NewWithT(t).Expect(object.UnmarshalJSON(raw)).To(Succeed())
 	return object
 }
 
@@ -85,9 +83,7 @@ func (s *shop) find(t *testing.T) *template.Found {
 		s.resolver = template.NewResolver(config)
 	}
 	found, err := s.resolver.Resolve(t.Context(), s.class)
-	if err != nil {
-		t.Fatal(err)
-	}
+	NewWithT(t).Expect(err).NotTo(HaveOccurred())
 	return found
 }
 
@@ -120,20 +116,14 @@ func TestCatalog(t *testing.T) {
 		if large.InstanceType != "m5.large" || large.Arch != "amd64" || large.OS != "linux" || !large.DefaultPods || large.NominalMemory || large.Bootstrap.DataSecretName != "join" || len(large.Offerings) != 2 {
 			t.Errorf("got %+v", large)
 		}
-		if got := large.CapacityTypes(); !slices.Equal(got, []string{"on-demand", "spot"}) {
-			t.Errorf("capacity types %v", got)
-		}
-		if large.ContentHash != found.Templates[1].ContentHash {
-			t.Error("types with the same patches make the same machines but for the variables")
-		}
+		NewWithT(t).Expect(large.CapacityTypes()).To(Equal([]string{"on-demand", "spot"}))
+		NewWithT(t).Expect(large.ContentHash).To(Equal(found.Templates[1].ContentHash), "types with the same patches make the same machines but for the variables")
 	})
 	t.Run("When nothing has changed, it should read the catalog once", func(t *testing.T) {
 		s := newShop(t, awsCatalog)
 		first := s.find(t)
 		again := s.find(t)
-		if &first.Templates[0].Offerings[0] != &again.Templates[0].Offerings[0] {
-			t.Error("it was read again")
-		}
+		NewWithT(t).Expect(&first.Templates[0].Offerings[0]).To(BeIdenticalTo(&again.Templates[0].Offerings[0]), "it was read again")
 	})
 	t.Run("When a catalog is elsewhere, it should be out of reach but for the platform's", func(t *testing.T) {
 		s := newShop(t, awsCatalog)
@@ -155,9 +145,7 @@ func TestCatalog(t *testing.T) {
 		s := newShop(t, awsCatalog)
 		s.own[0].SetAnnotations(map[string]string{v1alpha1.KubernetesVersionAnnotation: "v1.36.3"})
 		for _, tmpl := range s.find(t).Templates {
-			if tmpl.ImageVersion != "1.36.3" {
-				t.Errorf("%s: %q", tmpl.InstanceType, tmpl.ImageVersion)
-			}
+			NewWithT(t).Expect(tmpl.ImageVersion).To(Equal("1.36.3"))
 		}
 	})
 	t.Run("When the template declares no version, it should use none and name the annotation", func(t *testing.T) {
@@ -259,9 +247,7 @@ func TestCatalogKubelet(t *testing.T) {
 	t.Run("When an annotation names an entry, its catalog should cover it and no other", func(t *testing.T) {
 		source := template.Source{GroupKind: schema.GroupKind{Group: v1alpha1.Group, Kind: "InstanceTypeCatalog"}, Name: "general"}
 		for annotation, want := range map[string]bool{own + "m5.large": true, own[:len(own)-1]: true, own[:len(own)-1] + "-2/m5.large": false} {
-			if source.Covers(annotation) != want {
-				t.Errorf("%s: %t", annotation, !want)
-			}
+			NewWithT(t).Expect(source.Covers(annotation)).To(Equal(want))
 		}
 	})
 }

@@ -6,6 +6,8 @@ import (
 	"fmt"
 	"testing"
 
+	. "github.com/onsi/gomega"
+
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/utils/ptr"
 
@@ -39,9 +41,7 @@ func TestPatchedTemplate(t *testing.T) {
 				u.SetAnnotations(map[string]string{v1alpha1.InfrastructurePatchesAnnotation: patches})
 			}
 		}), "")
-		if invalid != nil {
-			t.Fatal(invalid)
-		}
+		NewWithT(t).Expect(invalid).To(BeNil())
 		return tmpl
 	}
 	plain, patched := read(""), read(`[{op: add, path: /spec/market, valueFrom: {variable: capacityType}}]`)
@@ -77,9 +77,7 @@ func TestPatchedTemplate(t *testing.T) {
 		"When the template makes on-demand machines, that alone should": {Template{CapacityType: "on-demand"}, "[on-demand]"},
 	} {
 		t.Run(name, func(t *testing.T) {
-			if got := fmt.Sprint(tc.tmpl.CapacityTypes()); got != tc.want {
-				t.Errorf("got %s, want %s", got, tc.want)
-			}
+			NewWithT(t).Expect(fmt.Sprint(tc.tmpl.CapacityTypes())).To(Equal(tc.want))
 		})
 	}
 }
@@ -97,14 +95,10 @@ func TestRevision(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			tmpl := Template{Infrastructure: template("c4", func(u *unstructured.Unstructured) { u.SetGeneration(3); tc.change(u) })}
-			if got := tmpl.Revision(); got != tc.want {
-				t.Errorf("got %q, want %q", got, tc.want)
-			}
+			NewWithT(t).Expect(tmpl.Revision()).To(Equal(tc.want))
 		})
 	}
 	t.Run("When bootstrap data is in a Secret, it should have no revision", func(t *testing.T) {
-		if got := secretBootstrap("join").Revision(); got != "" {
-			t.Errorf("got %q", got)
-		}
+		NewWithT(t).Expect(secretBootstrap("join").Revision()).To(Equal(""))
 	})
 }

@@ -8,6 +8,8 @@ import (
 	"strings"
 	"testing"
 
+	. "github.com/onsi/gomega"
+
 	"github.com/google/go-cmp/cmp"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 
@@ -33,15 +35,11 @@ var vsphereSpec = map[string]any{"numCPUs": int64(4), "memoryMiB": int64(16384),
 func TestReadKind(t *testing.T) {
 	t.Run("When the kind's template has no status, its own fields should be the capacity", func(t *testing.T) {
 		got, invalid := embedded.read(ofKind("VSphereMachineTemplate", vsphereSpec, nil), "")
-		if invalid != nil {
-			t.Fatal(invalid)
-		}
+		NewWithT(t).Expect(invalid).To(BeNil())
 		if diff := cmp.Diff(list("cpu", "4", "memory", "16Gi", "ephemeral-storage", "40Gi", "pods", "110"), got.Capacity); diff != "" || len(got.Notes) > 0 {
 			t.Errorf("notes %v, capacity (-want +got):\n%s", got.Notes, diff)
 		}
-		if !got.NominalMemory {
-			t.Error("what a hypervisor keeps of it isn't allowed for")
-		}
+		NewWithT(t).Expect(got.NominalMemory).To(BeTrue(), "what a hypervisor keeps of it isn't allowed for")
 	})
 	t.Run("When an annotation declares otherwise, it should override the kind's fields", func(t *testing.T) {
 		got, invalid := embedded.read(ofKind("AWSMachineTemplate", map[string]any{"instanceType": "m5.large"}, map[string]string{
@@ -59,9 +57,7 @@ func TestReadKind(t *testing.T) {
 	})
 	t.Run("When a kind has no profile, it should say so once for the kind, and read status and annotations", func(t *testing.T) {
 		got, invalid := embedded.read(template("c2-small", nil), "")
-		if invalid != nil {
-			t.Fatal(invalid)
-		}
+		NewWithT(t).Expect(invalid).To(BeNil())
 		if len(got.Notes) != 1 || !got.Notes[0].Unknown || !strings.HasPrefix(got.Notes[0].Error(), "TestMachineTemplate.infrastructure.cluster.x-k8s.io: has no profile") {
 			t.Errorf("notes: %v", got.Notes)
 		}
@@ -79,15 +75,11 @@ func TestReadKind(t *testing.T) {
 			t.Fatal(err)
 		}
 		profiles, err := profile.New(path)
-		if err != nil {
-			t.Fatal(err)
-		}
+		NewWithT(t).Expect(err).NotTo(HaveOccurred())
 		got, invalid := templates{Config{Profiles: profiles}}.read(ofKind("TestMachineTemplate", map[string]any{
 			"size": "very large", "arch": "arm64", "cores": "four", "gpus": int64(2), "mib": "1.5",
 		}, map[string]string{cpuAnnotation: "2", memoryAnnotation: "8Gi"}), "")
-		if invalid != nil {
-			t.Fatal(invalid)
-		}
+		NewWithT(t).Expect(invalid).To(BeNil())
 		var notes []string
 		for _, note := range got.Notes {
 			notes = append(notes, note.Error())
@@ -103,9 +95,7 @@ func TestReadKind(t *testing.T) {
 		if got.Arch != "arm64" || got.InstanceType != "workers" {
 			t.Errorf("%q, %q", got.Arch, got.InstanceType)
 		}
-		if diff := cmp.Diff(list("cpu", "2", "memory", "8Gi", "example.com/gpu", "2", "pods", "110"), got.Capacity); diff != "" {
-			t.Errorf("capacity (-want +got):\n%s", diff)
-		}
+		NewWithT(t).Expect(got.Capacity).To(BeComparableTo(list("cpu", "2", "memory", "8Gi", "example.com/gpu", "2", "pods", "110")))
 	})
 }
 
@@ -150,9 +140,7 @@ func TestCapacityTypeOfKind(t *testing.T) {
 			case invalid != nil:
 				t.Error(invalid)
 			default:
-				if diff := cmp.Diff(tc.want, got.CapacityTypes()); diff != "" {
-					t.Errorf("capacity types (-want +got):\n%s", diff)
-				}
+				NewWithT(t).Expect(got.CapacityTypes()).To(BeComparableTo(tc.want))
 			}
 		})
 	}

@@ -6,7 +6,8 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/google/go-cmp/cmp"
+	. "github.com/onsi/gomega"
+
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 
 	"github.com/autonode-io/autonode/karpenter/providers/profile"
@@ -43,18 +44,14 @@ func TestGPUOfLayers(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			s, invalid := read(tc.template, tc.deployment)
-			if invalid != nil {
-				t.Fatal(invalid)
-			}
+			NewWithT(t).Expect(invalid).To(BeNil())
 			got := map[string]int64{}
 			for resource, quantity := range s.Capacity {
 				if IsDevice(resource) {
 					got[string(resource)] = quantity.Value()
 				}
 			}
-			if diff := cmp.Diff(tc.want, got); diff != "" {
-				t.Errorf("devices (-want +got):\n%s", diff)
-			}
+			NewWithT(t).Expect(got).To(BeComparableTo(tc.want))
 		})
 	}
 	t.Run("When the number lacks a type, it should name the object that has the number", func(t *testing.T) {

@@ -5,6 +5,8 @@ package template
 import (
 	"testing"
 
+	. "github.com/onsi/gomega"
+
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 )
@@ -50,16 +52,12 @@ func TestOwnedHash(t *testing.T) {
 		})
 	}
 	t.Run("When there is no record of who wrote it, it should say nothing", func(t *testing.T) {
-		if got := ownedHash(template("c2-small", nil)); got != "" {
-			t.Errorf("got %q", got)
-		}
+		NewWithT(t).Expect(ownedHash(template("c2-small", nil))).To(Equal(""))
 	})
 	t.Run("When the record can't be read, it should say nothing", func(t *testing.T) {
 		u := template("c2-small", func(u *unstructured.Unstructured) {
 			u.SetManagedFields([]metav1.ManagedFieldsEntry{{FieldsV1: metav1.NewFieldsV1(`[`)}})
 		})
-		if got := ownedHash(u); got != "" {
-			t.Errorf("got %q", got)
-		}
+		NewWithT(t).Expect(ownedHash(u)).To(Equal(""))
 	})
 }

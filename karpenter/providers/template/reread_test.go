@@ -8,6 +8,8 @@ import (
 	"reflect"
 	"testing"
 
+	. "github.com/onsi/gomega"
+
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 
 	"github.com/autonode-io/autonode/internal/environment"
@@ -41,9 +43,7 @@ func TestReread(t *testing.T) {
 			}
 			find := func(r *template.Resolver) *template.Found {
 				found, err := r.Resolve(t.Context(), environment.CatalogNodeClass())
-				if err != nil {
-					t.Fatal(err)
-				}
+				NewWithT(t).Expect(err).NotTo(HaveOccurred())
 				return found
 			}
 			compare := func(kept *template.Resolver) {
@@ -68,9 +68,7 @@ func TestReread(t *testing.T) {
 				catalog := objects.Catalog().DeepCopy()
 				catalog.SetGeneration(catalog.GetGeneration() + 1)
 				list, _, _ := unstructured.NestedSlice(catalog.Object, "spec", field)
-				if err := unstructured.SetNestedSlice(catalog.Object, change(list), "spec", field); err != nil {
-					t.Fatal(err)
-				}
+				NewWithT(t).Expect(unstructured.SetNestedSlice(catalog.Object, change(list), "spec", field)).To(Succeed())
 				objects[len(objects)-1] = catalog
 				compare(kept)
 			}
