@@ -101,6 +101,19 @@ func (f *fixture) step() {
 	f.Expect(err).NotTo(HaveOccurred())
 }
 
+// fails takes a step that ends with an error.
+func (f *fixture) fails(message string) {
+	f.t.Helper()
+	_, err := f.Step(f.t.Context())
+	f.Expect(err).To(MatchError(ContainSubstring(message)))
+	ctx, cancel := context.WithCancel(f.t.Context())
+	cancel()
+	f.Expect(f.Open(ctx)).To(HaveOccurred(), "it isn't known what may be launched")
+}
+
+// has sets the lease that the API server and the cache have.
+func (f *fixture) has(l *Lease) { f.live, f.cached = l, l }
+
 // grant lets the operator write the lease, and the cache report it.
 func (f *fixture) grant(change func(*Lease)) {
 	l := copyOf(f.live)
@@ -128,8 +141,7 @@ func leased(t *testing.T, amounts capacity.Amounts) *fixture {
 	t.Helper()
 	f := newFixture(t)
 	f.first = true
-	f.live = lease(5, amounts)
-	f.cached = f.live
+	f.has(lease(5, amounts))
 	f.step()
 	f.Expect(f.Open(t.Context())).To(Succeed())
 	return f
@@ -178,11 +190,7 @@ func TestWithoutLease(t *testing.T) {
 	t.Run("When the API server doesn't answer, it should launch nothing", func(t *testing.T) {
 		f := newFixture(t)
 		f.err = errors.New("timeout")
-		_, err := f.Step(t.Context())
-		f.Expect(err).To(MatchError(ContainSubstring("timeout")))
-		ctx, cancel := context.WithCancel(t.Context())
-		cancel()
-		f.Expect(f.Open(ctx)).To(HaveOccurred())
+		f.fails("timeout")
 	})
 	t.Run("When there is no source, it should limit nothing", func(t *testing.T) {
 		p := New(Config{Clock: clocktesting.NewFakeClock(time.Now())})
@@ -209,8 +217,7 @@ func TestWithoutLease(t *testing.T) {
 func TestBeginning(t *testing.T) {
 	t.Run("When a process succeeds another, it should launch nothing before what that tried has come", func(t *testing.T) {
 		f := newFixture(t)
-		f.live = lease(5, capacity.Amounts{"reservation/cr-1": 2, "limit/cpu": 100_000})
-		f.cached = f.live
+		f.has(lease(5, capacity.Amounts{"reservation/cr-1": 2, "limit/cpu": 100_000}))
 		f.machines["old"] = reserved
 		f.step()
 		var succeeding *SucceedingError
@@ -245,8 +252,7 @@ func TestBeginning(t *testing.T) {
 	t.Run("When nothing is granted yet, it should launch nothing and show offerings as before", func(t *testing.T) {
 		f := newFixture(t)
 		f.first = true
-		f.live = lease(0, nil)
-		f.cached = f.live
+		f.has(lease(0, nil))
 		f.step()
 		f.Expect(f.Open(t.Context())).To(MatchError(ErrUngranted))
 		f.Expect(f.Offer(large, 1).Available).To(BeTrue())
@@ -261,8 +267,7 @@ func TestBeginning(t *testing.T) {
 	t.Run("When a new lease has no pools yet, it should launch nothing before the first grant", func(t *testing.T) {
 		f := newFixture(t)
 		f.first = true
-		f.live = &Lease{Lease: capacity.Lease{ID: "lease-1"}, Account: "account-1"}
-		f.cached = f.live
+		f.has(&Lease{Lease: capacity.Lease{ID: "lease-1"}, Account: "account-1"})
 		f.step()
 		f.Expect(f.Open(t.Context())).To(MatchError(ErrUngranted))
 		f.Expect(f.Spend("a", large)).To(BeFalse())
@@ -276,8 +281,7 @@ func TestBeginning(t *testing.T) {
 		f.clock.Step(capacity.InFlight)
 		f.spent("exists", large)
 		f.Expect(f.Spend("tried", large)).To(BeTrue())
-		f.live = lease(1, capacity.Amounts{"limit/cpu": 6000})
-		f.cached = f.live
+		f.has(lease(1, capacity.Amounts{"limit/cpu": 6000}))
 		f.step()
 		f.Expect(f.Open(t.Context())).To(Succeed())
 		f.Expect(f.Spend("fits", large)).To(BeTrue())
@@ -292,8 +296,7 @@ func TestBeginning(t *testing.T) {
 		f.spent("gone", large)
 		f.ForgetMachine("gone")
 		delete(f.machines, "gone")
-		f.live = lease(1, capacity.Amounts{"limit/cpu": 2000})
-		f.cached = f.live
+		f.has(lease(1, capacity.Amounts{"limit/cpu": 2000}))
 		f.step()
 		f.Expect(f.Spend("next", large)).To(BeFalse(), "an attempt of the first may still have its effect")
 		f.clock.Step(capacity.InFlight)
@@ -310,8 +313,7 @@ func TestBeginning(t *testing.T) {
 	})
 	t.Run("When the cache never reports a listed Machine, it should ask again whether it exists", func(t *testing.T) {
 		f := newFixture(t)
-		f.live = lease(1, capacity.Amounts{"limit/cpu": 2000})
-		f.cached = f.live
+		f.has(lease(1, capacity.Amounts{"limit/cpu": 2000}))
 		f.machines["a"] = large
 		f.step()
 		delete(f.machines, "a")
@@ -356,11 +358,7 @@ func TestMissing(t *testing.T) {
 	t.Run("When it can't be read whether there was a lease, it should launch nothing", func(t *testing.T) {
 		f, m := successor(t, false)
 		m.err = errors.New("timeout")
-		_, err := f.Step(t.Context())
-		f.Expect(err).To(MatchError(ContainSubstring("timeout")))
-		ctx, cancel := context.WithCancel(t.Context())
-		cancel()
-		f.Expect(f.Open(ctx)).To(HaveOccurred())
+		f.fails("timeout")
 	})
 	t.Run("When there never was a lease, it should limit nothing and ask once", func(t *testing.T) {
 		f, m := successor(t, false)
@@ -373,13 +371,9 @@ func TestMissing(t *testing.T) {
 	t.Run("When there is a lease, it should remember that once, before it launches", func(t *testing.T) {
 		f, m := successor(t, false)
 		f.first = true
-		f.live, f.cached = lease(5, capacity.Amounts{"limit/cpu": 2000}), lease(5, capacity.Amounts{"limit/cpu": 2000})
+		f.has(lease(5, capacity.Amounts{"limit/cpu": 2000}))
 		m.err = errors.New("conflict")
-		_, err := f.Step(t.Context())
-		f.Expect(err).To(MatchError(ContainSubstring("conflict")))
-		ctx, cancel := context.WithCancel(t.Context())
-		cancel()
-		f.Expect(f.Open(ctx)).To(HaveOccurred())
+		f.fails("conflict")
 		m.err = nil
 		f.step()
 		f.grant(func(l *Lease) { l.Amounts = capacity.Amounts{"limit/cpu": 4000} })
@@ -390,7 +384,7 @@ func TestMissing(t *testing.T) {
 	t.Run("When the operator releases the cluster, it should remember that", func(t *testing.T) {
 		f, m := successor(t, true)
 		f.first = true
-		f.live, f.cached = lease(5, nil), lease(5, nil)
+		f.has(lease(5, nil))
 		f.step()
 		f.grant(func(l *Lease) { l.Account, l.Rules, l.Amounts = "", nil, nil })
 		f.step()
@@ -400,9 +394,9 @@ func TestMissing(t *testing.T) {
 	t.Run("When a lease is deleted while its process runs, it should keep to it and ask nothing", func(t *testing.T) {
 		f, m := successor(t, false)
 		f.first = true
-		f.live, f.cached = lease(5, capacity.Amounts{"limit/cpu": 2000}), lease(5, capacity.Amounts{"limit/cpu": 2000})
+		f.has(lease(5, capacity.Amounts{"limit/cpu": 2000}))
 		f.step()
-		f.live, f.cached = nil, nil
+		f.has(nil)
 		f.step()
 		f.Expect(f.Spend("a", large)).To(BeTrue())
 		f.Expect(f.Spend("b", large)).To(BeFalse())
@@ -492,12 +486,12 @@ func TestSpend(t *testing.T) {
 	t.Run("When a lease is deleted or made again without a grant, it should keep to what was granted", func(t *testing.T) {
 		f := leased(t, capacity.Amounts{"limit/cpu": 2000})
 		granted := f.live
-		f.live, f.cached = nil, nil
+		f.has(nil)
 		f.step()
 		f.Expect(f.Fits("a", xlarge)).To(BeFalse())
 		f.Expect(f.Fits("a", large)).To(BeTrue())
 		again := &Lease{Lease: capacity.Lease{ID: "lease-2"}, ResourceVersion: "9"}
-		f.live, f.cached = again, again
+		f.has(again)
 		f.step()
 		f.cached = granted // an older one
 		f.step()

@@ -5,6 +5,8 @@ package capacity
 import (
 	"testing"
 
+	. "github.com/onsi/gomega"
+
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/api/resource"
 
@@ -40,9 +42,7 @@ func TestMachineOf(t *testing.T) {
 			if tc.catalog != "" {
 				tmpl.Source = template.Source{Name: tc.catalog, Entry: "g5"}
 			}
-			if got := MachineOf(key, tmpl); got != tc.want {
-				t.Errorf("got %+v, want %+v", got, tc.want)
-			}
+			NewWithT(t).Expect(MachineOf(key, tmpl)).To(Equal(tc.want))
 		})
 	}
 }
