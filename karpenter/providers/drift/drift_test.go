@@ -466,13 +466,3 @@ func TestReasonsAreStable(t *testing.T) {
 		NewWithT(t).Expect(got).To(BeComparableTo([]karpcloudprovider.DriftReason{"NodeClassDrifted", "OfferingGone", "TemplateDrifted", "BootstrapDrifted", "NodeImageDrifted", "VersionDrifted"}))
 	})
 }
-
-// BenchmarkReason: Karpenter calls it for every node whenever a pod changes.
-func BenchmarkReason(b *testing.B) {
-	w := settled()
-	detector := w.detector()
-	b.ReportAllocs()
-	for b.Loop() {
-		detector.Reason(w.nodeClass, w.nodeClaim, w.machine)
-	}
-}
