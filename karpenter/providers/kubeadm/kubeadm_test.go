@@ -76,9 +76,7 @@ func config(t *testing.T, spec string) *unstructured.Unstructured {
 	t.Helper()
 	object := &unstructured.Unstructured{Object: map[string]any{}}
 	var parsed map[string]any
-	if err := yaml.Unmarshal([]byte(spec), &parsed); err != nil {
-		t.Fatal(err)
-	}
+	NewWithT(t).Expect(yaml.Unmarshal([]byte(spec), &parsed)).To(Succeed())
 	object.Object["spec"] = parsed
 	object.SetGroupVersionKind(kubeadm.Kind)
 	object.SetNamespace("clusters-blue")
@@ -90,17 +88,11 @@ func config(t *testing.T, spec string) *unstructured.Unstructured {
 func authority(t *testing.T) []byte {
 	t.Helper()
 	private, err := keyutil.MakeEllipticPrivateKeyPEM()
-	if err != nil {
-		t.Fatal(err)
-	}
+	NewWithT(t).Expect(err).NotTo(HaveOccurred())
 	parsed, err := keyutil.ParsePrivateKeyPEM(private)
-	if err != nil {
-		t.Fatal(err)
-	}
+	NewWithT(t).Expect(err).NotTo(HaveOccurred())
 	signed, err := certutil.NewSelfSignedCACert(certutil.Config{CommonName: "kubernetes"}, parsed.(crypto.Signer))
-	if err != nil {
-		t.Fatal(err)
-	}
+	NewWithT(t).Expect(err).NotTo(HaveOccurred())
 	return pem.EncodeToMemory(&pem.Block{Type: certutil.CertificateBlockType, Bytes: signed.Raw})
 }
 

@@ -8,7 +8,8 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/google/go-cmp/cmp"
+	. "github.com/onsi/gomega"
+
 	kubeletconfig "k8s.io/kubelet/config/v1beta1"
 )
 
@@ -30,15 +31,11 @@ func TestFields(t *testing.T) {
 	t.Run("When a KubeletConfiguration has a field, it should be known whether that decides what a node can hold", func(t *testing.T) {
 		known := slices.Concat(readFields, otherFields)
 		slices.Sort(known)
-		if diff := cmp.Diff(fields(reflect.TypeFor[kubeletconfig.KubeletConfiguration]()), known); diff != "" {
-			t.Errorf("put each new field into one of both lists (-upstream +ours):\n%s", diff)
-		}
+		NewWithT(t).Expect(known).To(Equal(fields(reflect.TypeFor[kubeletconfig.KubeletConfiguration]())), "put each new field into one of both lists")
 	})
 	t.Run("When a field is said to be read, it should be", func(t *testing.T) {
 		read := append(fields(reflect.TypeFor[document]()), "mergeDefaultEvictionSettings")
 		slices.Sort(read)
-		if diff := cmp.Diff(readFields, read); diff != "" {
-			t.Errorf("-said +read:\n%s", diff)
-		}
+		NewWithT(t).Expect(read).To(Equal(readFields))
 	})
 }

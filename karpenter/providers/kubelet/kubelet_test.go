@@ -6,7 +6,6 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/google/go-cmp/cmp"
 	. "github.com/onsi/gomega"
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
@@ -24,12 +23,8 @@ func template(t *testing.T, spec string) *unstructured.Unstructured {
 		"apiVersion": "bootstrap.cluster.x-k8s.io/v1beta2", "kind": "KubeadmConfigTemplate", "metadata": map[string]any{"name": "web"},
 	}}
 	var parsed map[string]any
-	if err := yaml.Unmarshal([]byte(spec), &parsed); err != nil {
-		t.Fatal(err)
-	}
-	if err := unstructured.SetNestedMap(u.Object, parsed, "spec", "template", "spec"); err != nil {
-		t.Fatal(err)
-	}
+	NewWithT(t).Expect(yaml.Unmarshal([]byte(spec), &parsed)).To(Succeed())
+	NewWithT(t).Expect(unstructured.SetNestedMap(u.Object, parsed, "spec", "template", "spec")).To(Succeed())
 	return u
 }
 
@@ -136,9 +131,7 @@ joinConfiguration:
 		"a file has fields that decide nothing of this":  {`{files: [{path: /k, content: "kind: KubeletConfiguration\nevictionSoft: {memory.available: 1Gi}\nshutdownGracePeriod: 30s\ntopologyManagerPolicy: best-effort\ncpuManagerPolicy: static"}]}`, kubelet.Settings{}},
 	} {
 		t.Run("When "+name+", it should read that", func(t *testing.T) {
-			if diff := cmp.Diff(tc.want, kubelet.Read(template(t, tc.spec))); diff != "" {
-				t.Errorf("settings (-want +got):\n%s", diff)
-			}
+			NewWithT(t).Expect(kubelet.Read(template(t, tc.spec))).To(BeComparableTo(tc.want))
 		})
 	}
 }

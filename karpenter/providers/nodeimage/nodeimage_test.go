@@ -8,6 +8,8 @@ import (
 	"path/filepath"
 	"testing"
 	"time"
+
+	. "github.com/onsi/gomega"
 )
 
 const twoReleases = `[
@@ -18,12 +20,8 @@ const twoReleases = `[
 func write(t *testing.T, path, content string) {
 	t.Helper()
 	// At once, as the kubelet does.
-	if err := os.WriteFile(path+".new", []byte(content), 0o600); err != nil {
-		t.Fatal(err)
-	}
-	if err := os.Rename(path+".new", path); err != nil {
-		t.Fatal(err)
-	}
+	NewWithT(t).Expect(os.WriteFile(path+".new", []byte(content), 0o600)).To(Succeed())
+	NewWithT(t).Expect(os.Rename(path+".new", path)).To(Succeed())
 }
 
 func TestFor(t *testing.T) {
@@ -70,9 +68,7 @@ func TestFollow(t *testing.T) {
 	go func() { done <- f.Start(ctx) }()
 	defer func() {
 		cancel()
-		if err := <-done; err != nil {
-			t.Error(err)
-		}
+		NewWithT(t).Expect(<-done).To(Succeed())
 	}()
 	image := func() string { name, _ := f.For("1.36.3", "amd64").Get("aws", "us-east-1"); return name }
 	wait := func() {
@@ -87,23 +83,17 @@ func TestFollow(t *testing.T) {
 	t.Run("When the file appears, it should be read, and its readers be notified", func(t *testing.T) {
 		write(t, path, twoReleases)
 		wait()
-		if image() != "ami-36" {
-			t.Errorf("got %q", image())
-		}
+		NewWithT(t).Expect(image()).To(Equal("ami-36"))
 	})
 
 	t.Run("When it becomes malformed, the images read before should stay until it is good again", func(t *testing.T) {
 		for _, content := range []string{`{`, `[{"version": "new"}]`} {
 			write(t, path, content)
 			f.load(ctx)
-			if image() != "ami-36" {
-				t.Errorf("%s: got %q", content, image())
-			}
+			NewWithT(t).Expect(image()).To(Equal("ami-36"))
 		}
 		write(t, path, `[{"version": "1.36.3", "images": {"amd64": {"aws": {"us-east-1": "ami-36b"}}}}]`)
 		wait()
-		if image() != "ami-36b" {
-			t.Errorf("got %q", image())
-		}
+		NewWithT(t).Expect(image()).To(Equal("ami-36b"))
 	})
 }

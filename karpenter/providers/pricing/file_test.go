@@ -28,12 +28,8 @@ const list = `
 func write(t *testing.T, path, text string) {
 	t.Helper()
 	// As people and programs do that write files: beside it, then in its place.
-	if err := os.WriteFile(path+".new", []byte(text), 0o600); err != nil {
-		t.Fatal(err)
-	}
-	if err := os.Rename(path+".new", path); err != nil {
-		t.Fatal(err)
-	}
+	gomega.NewWithT(t).Expect(os.WriteFile(path+".new", []byte(text), 0o600)).To(gomega.Succeed())
+	gomega.NewWithT(t).Expect(os.Rename(path+".new", path)).To(gomega.Succeed())
 }
 
 func TestFile(t *testing.T) {
@@ -124,9 +120,7 @@ func TestFollow(t *testing.T) {
 		done := make(chan error, 1)
 		go func() { done <- f.Start(t.Context()) }()
 		t.Cleanup(func() {
-			if err := <-done; err != nil {
-				t.Error(err)
-			}
+			g.Expect(<-done).To(gomega.Succeed())
 		})
 		return g, f, func() float64 {
 			price, _ := f.Price(small, "a", karpv1.CapacityTypeOnDemand)
