@@ -158,81 +158,82 @@ func full(t *testing.T) *process {
 	}}
 	p := start(t, m, clocktesting.NewFakeClock(time.Unix(1_000_000, 0)))
 	for _, name := range []string{"a", "b"} {
-		launched, _ := p.launch(name, "general")
-		p.Expect(launched).To(BeTrue())
+		p.fills(name, "")
 	}
 	p.clock.Step(3 * capacity.InFlight)
 	return p
 }
 
+// vacated is that cluster once machine a was terminated to make room for a replacement.
+func vacated(t *testing.T) *process {
+	t.Helper()
+	p := full(t)
+	p.Expect(p.Hold(t.Context(), claim("a", "general"))).To(Succeed())
+	p.gone("a")
+	return p
+}
+
+// fills launches a machine in place of another one.
+func (p *process) fills(name, replaced string) {
+	p.t.Helper()
+	launched, replaces := p.launch(name, "general")
+	p.Expect(launched).To(BeTrue())
+	p.Expect(replaces).To(Equal(replaced))
+}
+
+// refused doesn't launch a machine.
+func (p *process) refused(name, nodePool string) {
+	p.t.Helper()
+	launched, _ := p.launch(name, nodePool)
+	p.Expect(launched).To(BeFalse())
+}
+
 func TestKeeper(t *testing.T) {
 	t.Run("When another cluster requests what a terminated node has left, it should stay held for the replacement", func(t *testing.T) {
-		p := full(t)
-		p.Expect(p.Hold(t.Context(), claim("a", "general"))).To(Succeed())
-		p.gone("a")
+		p := vacated(t)
 		p.grant(1) // the operator requests it back for the other one
 		p.Expect(p.held()).To(Equal(int64(2)))
-		launched, _ := p.launch("greedy", "other")
-		p.Expect(launched).To(BeFalse(), "of another NodePool")
-		launched, replaces := p.launch("c", "general")
-		p.Expect(launched).To(BeTrue())
-		p.Expect(replaces).To(Equal("a"))
+		p.refused("greedy", "other")
+		p.fills("c", "a")
 		p.End("a")
-		launched, _ = p.launch("d", "general")
-		p.Expect(launched).To(BeFalse())
+		p.refused("d", "general")
 		p.Expect(p.held()).To(Equal(int64(2)), "two machines")
 	})
 	t.Run("When Karpenter restarts between termination and launch, it should still hold it", func(t *testing.T) {
-		before := full(t)
-		before.Expect(before.Hold(t.Context(), claim("a", "general"))).To(Succeed())
-		before.gone("a")
+		before := vacated(t)
 		before.grant(1)
 		p := start(t, before.m, before.clock)
 		p.Settle(func(uid types.UID) bool { _, exists := p.inventory.Machine(uid); return exists })
 		p.Expect(p.held()).To(Equal(int64(2)))
 		own, _ := p.Count("general")
 		p.Expect(own).To(Equal(1))
-		launched, replaces := p.launch("c", "general")
-		p.Expect(launched).To(BeTrue())
-		p.Expect(replaces).To(Equal("a"))
+		p.fills("c", "a")
 	})
 	t.Run("When Karpenter restarts after the launch, it should hold it once", func(t *testing.T) {
-		before := full(t)
-		before.Expect(before.Hold(t.Context(), claim("a", "general"))).To(Succeed())
-		before.gone("a")
-		launched, _ := before.launch("c", "general")
-		before.Expect(launched).To(BeTrue())
+		before := vacated(t)
+		before.fills("c", "a")
 		p := start(t, before.m, before.clock)
 		p.ObserveMachine("c", "a")
 		p.Expect(p.held()).To(Equal(int64(2)))
 		p.Expect(p.All()).To(ConsistOf(HaveField("Filler()", "c")))
-		launched, _ = p.launch("d", "general")
-		p.Expect(launched).To(BeFalse())
+		p.refused("d", "general")
 	})
 	t.Run("When the replacement fails before it is initialized, it should be held for the next one", func(t *testing.T) {
-		p := full(t)
-		p.Expect(p.Hold(t.Context(), claim("a", "general"))).To(Succeed())
-		p.gone("a")
-		launched, _ := p.launch("c", "general")
-		p.Expect(launched).To(BeTrue())
+		p := vacated(t)
+		p.fills("c", "a")
 		p.clock.Step(3 * capacity.InFlight)
 		p.Expect(p.Hold(t.Context(), claim("c", "general"))).To(Succeed())
 		p.gone("c")
 		p.grant(1)
 		p.Expect(p.All()).To(HaveLen(1))
-		launched, replaces := p.launch("d", "general")
-		p.Expect(launched).To(BeTrue())
-		p.Expect(replaces).To(Equal("a"))
+		p.fills("d", "a")
 	})
 	t.Run("When it is held no longer, the operator should get it back", func(t *testing.T) {
-		p := full(t)
-		p.Expect(p.Hold(t.Context(), claim("a", "general"))).To(Succeed())
-		p.gone("a")
+		p := vacated(t)
 		p.grant(1)
 		p.End("a")
 		p.Expect(p.held()).To(Equal(int64(1)))
-		launched, _ := p.launch("c", "general")
-		p.Expect(launched).To(BeFalse())
+		p.refused("c", "general")
 		p.Expect(p.Save(t.Context())).To(Succeed())
 		p.Expect(p.m.text).To(BeEmpty())
 	})
@@ -248,9 +249,7 @@ func TestKeeper(t *testing.T) {
 		p.Expect(unread.Open()).To(Succeed())
 	})
 	t.Run("When the cluster comes to another account, nothing should be held in that", func(t *testing.T) {
-		before := full(t)
-		before.Expect(before.Hold(t.Context(), claim("a", "general"))).To(Succeed())
-		before.gone("a")
+		before := vacated(t)
 		before.m.lease.Account, before.m.lease.Amounts = "account-2", capacity.Amounts{pool: 1}
 		p := start(t, before.m, before.clock)
 		p.Expect(p.held()).To(Equal(int64(1)))
