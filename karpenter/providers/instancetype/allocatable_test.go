@@ -60,11 +60,6 @@ func TestBootstrapSettings(t *testing.T) {
 			templates: []template.Template{large(settings)},
 			want:      map[corev1.ResourceName]string{"cpu": "3400m", "memory": "6Gi", "pods": "58", "ephemeral-storage": "100Gi"},
 		},
-		"the node class reserves too": {
-			templates: []template.Template{large(settings)},
-			nodeClass: &v1alpha1.KubeletConfiguration{KubeReserved: map[string]v1alpha1.ReservedQuantity{"memory": "2Gi"}},
-			want:      map[corev1.ResourceName]string{"cpu": "3900m", "memory": "5Gi", "pods": "58"},
-		},
 		"the node class sets all that counts": {
 			templates: []template.Template{large(settings)},
 			nodeClass: &v1alpha1.KubeletConfiguration{

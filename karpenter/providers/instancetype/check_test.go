@@ -8,7 +8,6 @@ import (
 	"testing"
 
 	. "github.com/onsi/gomega"
-
 	"k8s.io/utils/ptr"
 
 	"github.com/autonode-io/autonode/api/karpenter/v1alpha1"

@@ -6,9 +6,8 @@ import (
 	"fmt"
 	"testing"
 
-	. "github.com/onsi/gomega"
-
 	"github.com/blang/semver/v4"
+	. "github.com/onsi/gomega"
 	"k8s.io/utils/ptr"
 
 	"github.com/autonode-io/autonode/api/karpenter/v1alpha1"

@@ -12,7 +12,6 @@ import (
 	"testing"
 
 	. "github.com/onsi/gomega"
-
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/api/resource"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -145,16 +144,6 @@ func TestBuildGolden(t *testing.T) {
 		{"When there are no failure domains, it should offer one zone that isn't a failure domain", "zoneless", func() Input {
 			in := input(newTemplate("c2-small", 2, 0.021, nil))
 			in.Cluster = template.Cluster{}
-			return in
-		}},
-		{"When the node class sets the kubelet, it should lessen what pods can use", "kubelet", func() Input {
-			in := input(newTemplate("c2-small", 2, 0.021, nil))
-			in.Kubelet = &v1alpha1.KubeletConfiguration{
-				MaxPods:        ptr.To[int32](30),
-				KubeReserved:   map[string]v1alpha1.ReservedQuantity{"cpu": "200m", "memory": "300Mi", "pid": "1000"},
-				SystemReserved: map[string]v1alpha1.ReservedQuantity{"cpu": "100m", "ephemeral-storage": "1Gi"},
-				EvictionHard:   map[string]v1alpha1.EvictionThreshold{"memory.available": "5%", "nodefs.available": "2Gi", "nodefs.inodesFree": "5%"},
-			}
 			return in
 		}},
 		{"When real nodes have less memory than their template declares, it should promise no more than that and keep the label", "learned", func() Input {

@@ -9,7 +9,6 @@ import (
 	"time"
 
 	. "github.com/onsi/gomega"
-
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/api/resource"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
@@ -149,26 +148,6 @@ func TestAttempts(t *testing.T) {
 			t.Logf("%d attempts: %v", len(c.attempts), c.attempts)
 		})
 	}
-	t.Run("When all is exhausted, it should try one machine after each back-off, until there is room again", func(t *testing.T) {
-		c := newCloud(t, "AWSMachine", limited, exhausted(false, as)[:200])
-		full := true
-		c.exceeds = func(offering.Key, *template.Template) bool { return full }
-		if c.launch(1) || len(c.attempts) != 1 {
-			t.Fatalf("attempts: %v", c.attempts)
-		}
-		for range 3 {
-			c.clk.SetTime(c.unavailable.Quotas()[0].Until)
-			before := len(c.attempts)
-			if first, second := c.launch(1), c.launch(1); first || second || len(c.attempts) != before+1 {
-				t.Fatalf("attempts: %v", c.attempts[before:])
-			}
-		}
-		full = false
-		c.clk.SetTime(c.unavailable.Quotas()[0].Until)
-		if first, second := c.launch(1), c.launch(1); !first || !second {
-			t.Error("it stays closed")
-		}
-	})
 	t.Run("When smaller machines fit into what is left, they should be launched at once", func(t *testing.T) {
 		c := newCloud(t, "AWSMachine", limited, exhausted(false, as)[:200])
 		c.exceeds = func(_ offering.Key, s *template.Template) bool { return s.Capacity.Cpu().Value() > 4 }

@@ -7,7 +7,6 @@ import (
 	"time"
 
 	. "github.com/onsi/gomega"
-
 	clocktesting "k8s.io/utils/clock/testing"
 )
 

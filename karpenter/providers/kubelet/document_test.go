@@ -9,7 +9,6 @@ import (
 	"testing"
 
 	. "github.com/onsi/gomega"
-
 	kubeletconfig "k8s.io/kubelet/config/v1beta1"
 )
 

@@ -8,7 +8,6 @@ import (
 	"time"
 
 	. "github.com/onsi/gomega"
-
 	clocktesting "k8s.io/utils/clock/testing"
 
 	"github.com/autonode-io/autonode/capacity"

@@ -11,10 +11,9 @@ import (
 	"sync"
 	"testing"
 
-	. "github.com/onsi/gomega"
-
 	"github.com/awslabs/operatorpkg/reconciler"
 	"github.com/blang/semver/v4"
+	. "github.com/onsi/gomega"
 	apiversion "k8s.io/apimachinery/pkg/version"
 	"k8s.io/client-go/rest"
 )
