@@ -21,6 +21,7 @@ import (
 	"unicode/utf8"
 
 	"github.com/google/go-cmp/cmp"
+	"github.com/google/go-containerregistry/pkg/name"
 	v1 "github.com/google/go-containerregistry/pkg/v1"
 	"github.com/google/go-containerregistry/pkg/v1/remote"
 	"github.com/google/go-containerregistry/pkg/v1/static"
@@ -178,8 +179,10 @@ func specimens() map[string]specimen {
 		// Manifests.
 		"a manifest of schema 1":              {mediaType: types.DockerManifestSchema1Signed, manifest: `{"schemaVersion":1}`},
 		"a Helm chart":                        {mediaType: types.OCIManifestSchema1, manifest: `{"schemaVersion":2,"config":{"mediaType":"application/vnd.cncf.helm.config.v1+json"}}`},
+		"a manifest of an unheard-of type":    {mediaType: "application/json", manifest: "{}"},
+		"an index of another shape":           {mediaType: types.OCIImageIndex, manifest: `{"manifests":1}`},
 		"an index that calls itself an image": {mediaType: types.OCIManifestSchema1, manifest: fmt.Sprintf(indexOf, goodChild)},
-		"an index for other machines":         {mediaType: types.OCIImageIndex, manifest: fmt.Sprintf(indexOf, strings.ReplaceAll(goodChild, "amd64", "s390x"))},
+		"an index for other machines":         {mediaType: types.OCIImageIndex, manifest: fmt.Sprintf(indexOf, strings.ReplaceAll(goodChild, "amd64", "s390x")+","+strings.NewReplacer("amd64", "unknown", "linux", "unknown").Replace(goodChild))},
 		"an index of nothing":                 {mediaType: types.OCIImageIndex, manifest: fmt.Sprintf(indexOf, "")},
 		"an index of a million images":        {mediaType: types.OCIImageIndex, manifest: fmt.Sprintf(indexOf, "{}"+strings.Repeat(",{}", 1_000_000))},
 		"an index whose image has no digest":  {mediaType: types.OCIImageIndex, manifest: fmt.Sprintf(indexOf, strings.ReplaceAll(goodChild, `"digest":"CHILD",`, ""))},
@@ -301,7 +304,7 @@ func (c specimen) serve(t testing.TB, s *server) (ref string) {
 	t.Helper()
 	ref = s.host + "/release:1"
 	if c.layers != nil {
-		tag, err := newTag(ref)
+		tag, err := name.NewTag(ref)
 		if err == nil {
 			err = remote.Write(tag, imageOf(t, c.layers(t)...), remote.WithNondistributable)
 		}

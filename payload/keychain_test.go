@@ -28,6 +28,15 @@ func TestKeychain(t *testing.T) {
 	k, err := KeychainFromDockerConfig([]byte(config))
 	NewWithT(t).Expect(err).NotTo(HaveOccurred())
 
+	resolve := func(g Gomega, image string) (authn.Authenticator, *authn.AuthConfig) {
+		repository, err := repositoryOf(image)
+		g.Expect(err).NotTo(HaveOccurred())
+		auth, err := k.Resolve(repository)
+		g.Expect(err).NotTo(HaveOccurred())
+		got, err := auth.Authorization()
+		g.Expect(err).NotTo(HaveOccurred())
+		return auth, got
+	}
 	for image, want := range map[string]string{
 		"nginx":                                 "hub",
 		"docker.io/team/app":                    "hub",
@@ -49,12 +58,7 @@ func TestKeychain(t *testing.T) {
 	} {
 		t.Run("When "+image+" is pulled, it should use "+fmt.Sprintf("%q", want), func(t *testing.T) {
 			g := NewWithT(t)
-			repository, err := repositoryOf(image)
-			g.Expect(err).NotTo(HaveOccurred())
-			auth, err := k.Resolve(repository)
-			g.Expect(err).NotTo(HaveOccurred())
-			got, err := auth.Authorization()
-			g.Expect(err).NotTo(HaveOccurred())
+			auth, got := resolve(g, image)
 			g.Expect(got.Username).To(Equal(want))
 			g.Expect(auth == authn.Anonymous).To(Equal(want == ""))
 			if want == "host" {
@@ -65,12 +69,7 @@ func TestKeychain(t *testing.T) {
 
 	t.Run("When an entry is a token, it should be given", func(t *testing.T) {
 		g := NewWithT(t)
-		repository, err := repositoryOf("tokens.example/app")
-		g.Expect(err).NotTo(HaveOccurred())
-		auth, err := k.Resolve(repository)
-		g.Expect(err).NotTo(HaveOccurred())
-		got, err := auth.Authorization()
-		g.Expect(err).NotTo(HaveOccurred())
+		_, got := resolve(g, "tokens.example/app")
 		g.Expect(got.IdentityToken).To(Equal("t"))
 	})
 

@@ -17,16 +17,8 @@ func TestMalformed(t *testing.T) {
 		only    []string
 		want    string
 	}{
-		"When image-references is missing, it should say that this is no release image": {
-			replace: map[string]string{"image-references": ""}, want: "it is no release image: it has no release-manifests/image-references"},
-		"When release-metadata is missing, it should say so": {
-			replace: map[string]string{"release-metadata": ""}, want: "it has no release-manifests/release-metadata"},
 		"When image-references is no JSON, it should say so": {
 			replace: map[string]string{"image-references": "{"}, want: "image-references is no ImageStream: unexpected end of JSON"},
-		"When image-references is another kind, it should say which": {
-			replace: map[string]string{"image-references": `{"kind":"List","apiVersion":"v1"}`}, want: `is a "List" of "v1" and no ImageStream`},
-		"When release-metadata is another kind, it should say which": {
-			replace: map[string]string{"release-metadata": `{"kind":"x","version":"1.36.3"}`}, want: `kind "x" instead of`},
 		"When the version is no semantic version, it should say so": {
 			replace: map[string]string{"release-metadata": `{"kind":"cincinnati-metadata-v0","version":"latest"}`}, want: `version "latest" is no semantic version`},
 		"When the two files disagree on the version, it should say so": {
@@ -49,8 +41,6 @@ func TestMalformed(t *testing.T) {
 			replace: map[string]string{"image-references": stream(tag("a", "kubernetes=new"))}, want: `kubernetes: "new" is no semantic version`},
 		"When a component has two versions of one thing, it should say which": {
 			replace: map[string]string{"image-references": stream(tag("a", "kubernetes=1.36.2,kubernetes=1.36.3"))}, want: "kubernetes is both 1.36.2 and 1.36.3"},
-		"When a CRD is no YAML, it should name the file": {
-			replace: map[string]string{"0000_50_karpenter-clusterapi_b.yaml": "a: ]"}, want: "release-manifests/0000_50_karpenter-clusterapi_b.yaml: "},
 		"When a CRD has an old version, it should say so": {
 			replace: map[string]string{"0000_50_karpenter-clusterapi_b.yaml": "kind: CustomResourceDefinition\napiVersion: apiextensions.k8s.io/v1beta1"}, want: `apiVersion "apiextensions.k8s.io/v1beta1"`},
 		"When a CRD has a name that isn't its own, it should say so": {
@@ -61,8 +51,7 @@ func TestMalformed(t *testing.T) {
 			only: []string{component}, replace: map[string]string{"image-references": "[]"}, want: "no ImageStream"},
 	} {
 		t.Run(name, func(t *testing.T) {
-			s := newServer(t, nil)
-			ref, _ := s.push(t, "release:1", imageOf(t, layerOf(t, releaseFiles(c.replace)...)))
+			ref := released(t, c.replace)
 			_, err := Read(t.Context(), ref, Options{Components: c.only})
 			expectError(t, err, ReasonPayloadMalformed, "pulling "+ref+": ", c.want)
 		})
@@ -70,16 +59,13 @@ func TestMalformed(t *testing.T) {
 
 	t.Run("When what is broken belongs to a component that isn't used, it should not matter", func(t *testing.T) {
 		g := NewWithT(t)
-		s := newServer(t, nil)
-		ref, _ := s.push(t, "release:1", imageOf(t, layerOf(t, releaseFiles(map[string]string{
+		r := readGood(t, released(t, map[string]string{
 			"image-references":          stream(tag(component, "v=1.0.0"), tag("twice", ""), tag("twice", ""), `{"name":"odd"}`, tag("versions", "=,")),
 			"0000_50_odd_crd.yaml":      "a: ]",
 			"0000_50_unheard-of_x.yaml": "a: ]",
 			"stray":                     "anything",
 			"release-metadata":          `{"kind":"cincinnati-metadata-v0","version":"1.36.3","new":{"field":1}}`,
-		})...)))
-		r, err := Read(t.Context(), ref, Options{Components: []string{component}})
-		g.Expect(err).NotTo(HaveOccurred())
+		}), Options{Components: []string{component}})
 		g.Expect(r.Components).To(HaveLen(1))
 		g.Expect(r.Names).To(Equal([]string{component, "odd", "twice", "versions"}))
 		g.Expect(r.Components[component].Versions).To(Equal(map[string]string{"v": "1.0.0"}))
@@ -91,10 +77,7 @@ func TestMalformed(t *testing.T) {
 		g.Expect(err).NotTo(HaveOccurred())
 		content = append([]byte(`{"x":"`+strings.Repeat("x", 4096-len(content)-7)+`",`), content[1:]...)
 		for range 3 {
-			s := newServer(t, nil)
-			ref, _ := s.push(t, "release:1", imageOf(t, layerOf(t, releaseFiles(map[string]string{"0000_50_karpenter-clusterapi_x.json": string(content)})...)))
-			r, err := Read(t.Context(), ref, Options{})
-			g.Expect(err).NotTo(HaveOccurred())
+			r := readGood(t, released(t, map[string]string{"0000_50_karpenter-clusterapi_x.json": string(content)}), Options{})
 			g.Expect(crdNames(r.Components[component])).To(Equal([]string{"nodepools.karpenter.sh", "things.karpenter.sh"}), "%d bytes", len(content))
 			content = append([]byte(" "), content...)
 		}
@@ -106,13 +89,10 @@ func TestMalformed(t *testing.T) {
 			return strings.Replace(string(crd("things")), "metadata:\n", "metadata:\n  annotations: {include.release.openshift.io/"+profile+": \"true\"}\n", 1)
 		}
 		for _, order := range [][2]string{{"ibm-cloud-managed", "self-managed-high-availability"}, {"self-managed-high-availability", "ibm-cloud-managed"}} {
-			s := newServer(t, nil)
-			ref, _ := s.push(t, "release:1", imageOf(t, layerOf(t, releaseFiles(map[string]string{
+			r := readGood(t, released(t, map[string]string{
 				"0000_50_karpenter-clusterapi_a.yaml": variant(order[0]),
 				"0000_50_karpenter-clusterapi_b.yaml": variant(order[1]),
-			})...)))
-			r, err := Read(t.Context(), ref, Options{})
-			g.Expect(err).NotTo(HaveOccurred())
+			}), Options{})
 			g.Expect(crdNames(r.Components[component])).To(Equal([]string{"nodepools.karpenter.sh", "things.karpenter.sh"}))
 			g.Expect(r.Components[component].CRDs[1].Annotations).To(HaveKey("include.release.openshift.io/ibm-cloud-managed"))
 		}
@@ -123,14 +103,11 @@ func TestMalformed(t *testing.T) {
 		variant := func(sets string) string {
 			return strings.Replace(string(crd("things")), "metadata:\n", "metadata:\n  annotations: {release.openshift.io/feature-set: \""+sets+"\"}\n", 1)
 		}
-		s := newServer(t, nil)
-		ref, _ := s.push(t, "release:1", imageOf(t, layerOf(t, releaseFiles(map[string]string{
+		r := readGood(t, released(t, map[string]string{
 			"0000_50_karpenter-clusterapi_a.yaml": variant("CustomNoUpgrade,DevPreviewNoUpgrade"),
 			"0000_50_karpenter-clusterapi_b.yaml": variant("Default"),
 			"0000_50_karpenter-clusterapi_c.yaml": "kind: ConfigMap\napiVersion: v1\n---\n---\n# nothing\n",
-		})...)))
-		r, err := Read(t.Context(), ref, Options{})
-		g.Expect(err).NotTo(HaveOccurred())
+		}), Options{})
 		g.Expect(crdNames(r.Components[component])).To(Equal([]string{"nodepools.karpenter.sh", "things.karpenter.sh"}))
 	})
 }

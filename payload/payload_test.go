@@ -242,6 +242,21 @@ func releaseFiles(replace map[string]string) []tarEntry {
 	return entries
 }
 
+// released serves a good release, with some of its files replaced.
+func released(t *testing.T, replace map[string]string) (ref string) {
+	t.Helper()
+	ref, _ = newServer(t, nil).push(t, "release:1", imageOf(t, layerOf(t, releaseFiles(replace)...)))
+	return ref
+}
+
+// readGood reads a release that is well formed.
+func readGood(t *testing.T, ref string, opts Options) *Release {
+	t.Helper()
+	r, err := Read(t.Context(), ref, opts)
+	NewWithT(t).Expect(err).NotTo(HaveOccurred())
+	return r
+}
+
 func expectError(t *testing.T, err error, reason Reason, words ...string) *Error {
 	t.Helper()
 	g := NewWithT(t)

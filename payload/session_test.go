@@ -89,8 +89,7 @@ func TestMirrors(t *testing.T) {
 		digest := push(t, a, "mirror/release", "1.0.1")
 		push(t, b, "mirror/release", "1.0.2")
 		opts := Options{ImageContentSources: []ImageContentSource{{Source: "source.invalid/ocp", Mirrors: []string{a.host + "/mirror", b.host + "/mirror"}}}}
-		r, err := Read(t.Context(), source+":1", opts)
-		g.Expect(err).NotTo(HaveOccurred())
+		r := readGood(t, source+":1", opts)
 		g.Expect(r.Version).To(Equal("1.0.1"))
 		g.Expect(r.Image).To(Equal(source + "@" + digest))
 		g.Expect(r.ServedBy).To(Equal(a.host + "/mirror/release"))
@@ -106,9 +105,8 @@ func TestMirrors(t *testing.T) {
 			return true
 		})
 		push(t, has, "release", "1.0.1")
-		r, err := Read(t.Context(), source+":1", Options{ImageContentSources: []ImageContentSource{{Source: source,
+		r := readGood(t, source+":1", Options{ImageContentSources: []ImageContentSource{{Source: source,
 			Mirrors: []string{lacks.host + "/release", down.host + "/release", private.host + "/release", "Not A Name", has.host + "/release"}}}})
-		g.Expect(err).NotTo(HaveOccurred())
 		g.Expect(r.ServedBy).To(Equal(has.host + "/release"))
 	})
 
@@ -134,8 +132,7 @@ func TestMirrors(t *testing.T) {
 		g := NewWithT(t)
 		lacks, has := newServer(t, nil), newServer(t, nil)
 		push(t, has, "release", "1.0.1")
-		r, err := Read(t.Context(), has.host+"/release:1", Options{ImageContentSources: []ImageContentSource{{Source: has.host, Mirrors: []string{lacks.host}}}})
-		g.Expect(err).NotTo(HaveOccurred())
+		r := readGood(t, has.host+"/release:1", Options{ImageContentSources: []ImageContentSource{{Source: has.host, Mirrors: []string{lacks.host}}}})
 		g.Expect(r.ServedBy).To(Equal(has.host + "/release"))
 		g.Expect(lacks.count("")).NotTo(BeZero())
 	})
@@ -154,9 +151,8 @@ func TestMirrors(t *testing.T) {
 		hangs, has := newServer(t, nil), newServer(t, nil)
 		hangs.onRequest(func(_ http.ResponseWriter, req *http.Request) bool { <-req.Context().Done(); return true })
 		push(t, has, "release", "1.0.1")
-		r, err := Read(t.Context(), has.host+"/release:1", Options{Timeout: 4 * time.Second,
+		r := readGood(t, has.host+"/release:1", Options{Timeout: 4 * time.Second,
 			ImageContentSources: []ImageContentSource{{Source: has.host, Mirrors: []string{hangs.host}}}})
-		g.Expect(err).NotTo(HaveOccurred())
 		g.Expect(r.ServedBy).To(Equal(has.host + "/release"))
 	})
 
