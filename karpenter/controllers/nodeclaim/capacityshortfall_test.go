@@ -11,7 +11,6 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/api/resource"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-	"sigs.k8s.io/controller-runtime/pkg/client"
 	karpv1 "sigs.k8s.io/karpenter/pkg/apis/v1"
 
 	"github.com/autonode-io/autonode/karpenter/controllers/nodeclaim"
@@ -44,37 +43,27 @@ func TestShortfall(t *testing.T) {
 		"it was initialized long ago":   {has: resources("cpu", "1"), age: time.Hour},
 	} {
 		t.Run("When "+name+", it should report just that", func(t *testing.T) {
-			g := NewWithT(t)
 			f := newFixture(t)
 			f.launched()
 			f.say(provisioned("cloud://" + f.Namespace))
 			node := &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: f.Namespace}}
-			g.Expect(f.Admin.Create(t.Context(), node)).To(Succeed())
+			f.Expect(f.Admin.Create(t.Context(), node)).To(Succeed())
 			t.Cleanup(func() { _ = f.Admin.Delete(context.WithoutCancel(t.Context()), node) })
 			node.Status.Allocatable = tc.has
-			g.Expect(f.Admin.Status().Update(t.Context(), node)).To(Succeed())
-			g.Eventually(func(g Gomega) {
-				cached := &corev1.Node{}
-				g.Expect(f.Guest.GetClient().Get(t.Context(), client.ObjectKeyFromObject(node), cached)).To(Succeed())
-				g.Expect(cached.ResourceVersion).To(Equal(node.ResourceVersion))
-			}).Should(Succeed())
-
-			nodeClaim := &karpv1.NodeClaim{}
-			g.Expect(f.Admin.Get(t.Context(), client.ObjectKeyFromObject(f.nodeClaim), nodeClaim)).To(Succeed())
+			f.Expect(f.Admin.Status().Update(t.Context(), node)).To(Succeed())
+			f.Settle(f.Guest, node)
+			nodeClaim := f.stored()
 			nodeClaim.Status.NodeName, nodeClaim.Status.Allocatable = node.Name, planned
-			nodeClaim.StatusConditions().SetTrue(karpv1.ConditionTypeRegistered)
-			nodeClaim.StatusConditions().SetTrue(karpv1.ConditionTypeInitialized)
-			g.Expect(f.Admin.Status().Update(t.Context(), nodeClaim)).To(Succeed())
+			f.update(nodeClaim, karpv1.ConditionTypeRegistered, karpv1.ConditionTypeInitialized)
 			f.clock.Step(tc.age)
-			_, err := f.reconcile()
-			g.Expect(err).NotTo(HaveOccurred())
+			f.reconcile()
 			if tc.want == nil {
-				g.Expect(f.recorder.Reasons()).NotTo(ContainElement(nodeclaim.AllocatableShortfallReason))
+				f.Expect(f.recorder.Reasons()).NotTo(ContainElement(nodeclaim.AllocatableShortfallReason))
 				return
 			}
-			g.Expect(f.recorder.Reasons()).To(ConsistOf(nodeclaim.AllocatableShortfallReason))
+			f.Expect(f.recorder.Reasons()).To(ConsistOf(nodeclaim.AllocatableShortfallReason))
 			for _, part := range tc.want {
-				g.Expect(f.recorder.Messages()[0]).To(ContainSubstring(part))
+				f.Expect(f.recorder.Messages()[0]).To(ContainSubstring(part))
 			}
 		})
 	}

@@ -20,104 +20,71 @@ const loginFailed = "Cannot complete login due to an incorrect user name or pass
 // infrastructure gives the Cluster a condition, and waits until the cache has it.
 func (f *fixture) infrastructure(status metav1.ConditionStatus, reason, message string) {
 	f.t.Helper()
-	g := NewWithT(f.t)
-	g.Expect(f.Admin.Get(f.t.Context(), client.ObjectKeyFromObject(f.Cluster), f.Cluster)).To(Succeed())
+	f.Expect(f.Admin.Get(f.t.Context(), client.ObjectKeyFromObject(f.Cluster), f.Cluster)).To(Succeed())
 	f.Cluster.Status.Conditions = []metav1.Condition{{
 		Type: clusterv1.ClusterInfrastructureReadyCondition, Status: status, Reason: reason, Message: message, LastTransitionTime: metav1.Now(),
 	}}
-	g.Expect(f.Admin.Status().Update(f.t.Context(), f.Cluster)).To(Succeed())
-	g.Eventually(func(g Gomega) {
-		cached := &clusterv1.Cluster{}
-		g.Expect(f.Management.GetClient().Get(f.t.Context(), client.ObjectKeyFromObject(f.Cluster), cached)).To(Succeed())
-		g.Expect(cached.ResourceVersion).To(Equal(f.Cluster.ResourceVersion))
-	}).Should(Succeed())
+	f.Expect(f.Admin.Status().Update(f.t.Context(), f.Cluster)).To(Succeed())
+	f.Settle(f.Management, f.Cluster)
 }
 
 func TestClusterReady(t *testing.T) {
-	f := newFixture(t)
-	f.launched()
-	f.settled()
-	sentence := "the infrastructure of Cluster " + f.Namespace + "/" + f.Cluster.Name + " isn't ready: VCenterUnreachable: " + loginFailed
-	t.Run("When the infrastructure is ready, it should write nothing", func(t *testing.T) {
-		g := NewWithT(t)
+	t.Run("When the provider can't log in, the NodeClaim should have its sentence until it can, also when the launch times out meanwhile", func(t *testing.T) {
+		f := newFixture(t)
+		f.launched()
+		f.settled()
+		sentence := "the infrastructure of Cluster " + f.Namespace + "/" + f.Cluster.Name + " isn't ready: VCenterUnreachable: " + loginFailed
 		f.infrastructure(metav1.ConditionTrue, "Ready", "")
-		before, err := f.reconcile()
-		g.Expect(err).NotTo(HaveOccurred())
-		g.Expect(before.StatusConditions().Get(nodeclaim.ConditionMachineProvisioned)).To(BeNil())
-	})
-	t.Run("When the provider can't log in, the NodeClaim should have its sentence after one reconciliation, written once", func(t *testing.T) {
-		g := NewWithT(t)
+		f.Expect(f.reconcile().StatusConditions().Get(nodeclaim.ConditionMachineProvisioned)).To(BeNil())
+
 		f.infrastructure(metav1.ConditionFalse, "VCenterUnreachable", loginFailed)
-		after, err := f.reconcile()
-		g.Expect(err).NotTo(HaveOccurred())
-		g.Expect(after.StatusConditions().Get(nodeclaim.ConditionMachineProvisioned)).To(And(
+		after := f.reconcile()
+		f.Expect(after.StatusConditions().Get(nodeclaim.ConditionMachineProvisioned)).To(And(
 			HaveField("Status", metav1.ConditionFalse), HaveField("Reason", nodeclaim.ClusterNotReadyReason), HaveField("Message", sentence)))
-		again, err := f.reconcile()
-		g.Expect(err).NotTo(HaveOccurred())
-		g.Expect(again.ResourceVersion).To(Equal(after.ResourceVersion))
-	})
-	t.Run("When the launch times out meanwhile, it should say so and not blame the offering", func(t *testing.T) {
-		g := NewWithT(t)
+		f.Expect(f.reconcile().ResourceVersion).To(Equal(after.ResourceVersion), "it was written again")
+
 		f.clock.Step(3 * time.Hour)
-		after, err := f.reconcile()
-		g.Expect(err).NotTo(HaveOccurred())
-		g.Expect(after.StatusConditions().Get(karpv1.ConditionTypeRegistered)).To(And(
+		f.Expect(f.reconcile().StatusConditions().Get(karpv1.ConditionTypeRegistered)).To(And(
 			HaveField("Reason", nodeclaim.LaunchTimeoutReason), HaveField("Message", HaveSuffix("; "+sentence))))
-		g.Expect(f.unavailable.Entries()).To(BeEmpty())
-	})
-	t.Run("When the infrastructure is ready again, it should take the sentence back", func(t *testing.T) {
-		g := NewWithT(t)
+		f.Expect(f.unavailable.Entries()).To(BeEmpty(), "the offering isn't to blame")
+
 		f.infrastructure(metav1.ConditionTrue, "Ready", "")
-		after, err := f.reconcile()
-		g.Expect(err).NotTo(HaveOccurred())
-		g.Expect(after.StatusConditions().Get(nodeclaim.ConditionMachineProvisioned).Status).To(Equal(metav1.ConditionUnknown))
+		f.Expect(f.reconcile().StatusConditions().Get(nodeclaim.ConditionMachineProvisioned).Status).To(Equal(metav1.ConditionUnknown))
 	})
 }
 
 func TestDeletionHangs(t *testing.T) {
-	g := NewWithT(t)
-	f := newFixture(t)
-	f.launched()
-	f.say(func(m *clusterv1.Machine) { m.Finalizers = append(m.Finalizers, "example.com/held") })
-	g.Expect(f.Admin.Delete(t.Context(), f.nodeClaim)).To(Succeed())
-	g.Expect(f.Admin.Delete(t.Context(), f.machine)).To(Succeed())
-	g.Eventually(func(g Gomega) { // the environment takes Cluster API's finalizer
-		cached := &clusterv1.Machine{}
-		g.Expect(f.Management.GetClient().Get(t.Context(), client.ObjectKeyFromObject(f.machine), cached)).To(Succeed())
-		g.Expect(cached.DeletionTimestamp).NotTo(BeNil())
-		g.Expect(cached.Finalizers).To(ConsistOf("example.com/held"))
-		f.machine = cached
-	}).Should(Succeed())
-	looks := func() time.Duration {
-		g.Expect(f.Admin.Get(t.Context(), client.ObjectKeyFromObject(f.nodeClaim), f.nodeClaim)).To(Succeed())
-		result, err := f.controller.Reconcile(t.Context(), f.nodeClaim)
-		g.Expect(err).NotTo(HaveOccurred())
-		return result.RequeueAfter
-	}
-	t.Run("When the deletion has just begun, the offering should be open, and it should look again", func(t *testing.T) {
-		g := NewWithT(t)
+	t.Run("When the deletion of a Machine hangs, its offering should be closed from the second minute until the Machine is gone, by one failure", func(t *testing.T) {
+		f := newFixture(t)
+		f.launched()
+		f.say(func(m *clusterv1.Machine) { m.Finalizers = append(m.Finalizers, "example.com/held") })
+		f.Expect(f.Admin.Delete(t.Context(), f.nodeClaim)).To(Succeed())
+		f.Expect(f.Admin.Delete(t.Context(), f.machine)).To(Succeed())
+		f.Eventually(func() []string { // the environment takes Cluster API's finalizer
+			f.settled()
+			return f.machine.Finalizers
+		}).Should(ConsistOf("example.com/held"))
+		looks := func() time.Duration {
+			result, err := f.controller.Reconcile(t.Context(), f.stored())
+			f.Expect(err).NotTo(HaveOccurred())
+			return result.RequeueAfter
+		}
 		f.clock.SetTime(f.machine.DeletionTimestamp.Time)
-		g.Expect(looks()).To(Equal(2 * time.Minute))
-		g.Expect(f.unavailable.Entries()).To(BeEmpty())
-	})
-	t.Run("When the deletion hangs, the offering should stay closed for as long, by one failure", func(t *testing.T) {
-		g := NewWithT(t)
+		f.Expect(looks()).To(Equal(2 * time.Minute))
+		f.Expect(f.unavailable.Entries()).To(BeEmpty())
+
 		f.clock.Step(2 * time.Minute)
 		for range 90 {
 			f.clock.Step(looks())
-			g.Expect(f.unavailable.Entries()).To(ConsistOf(And(HaveField("Reason", nodeclaim.DeletionHangsReason), HaveField("Key", onDemand), HaveField("Failures", 0))))
+			f.Expect(f.unavailable.Entries()).To(ConsistOf(And(HaveField("Reason", nodeclaim.DeletionHangsReason), HaveField("Key", onDemand), HaveField("Failures", 0))))
 		}
-	})
-	t.Run("When the Machine is gone, the offering should open", func(t *testing.T) {
-		g := NewWithT(t)
+
 		released := f.machine.DeepCopy()
 		released.Finalizers = nil
-		g.Expect(f.Admin.Patch(t.Context(), released, client.MergeFrom(f.machine))).To(Succeed())
-		g.Eventually(func() error {
-			return f.Management.GetClient().Get(t.Context(), client.ObjectKeyFromObject(f.machine), &clusterv1.Machine{})
-		}).ShouldNot(Succeed())
-		g.Expect(looks()).To(BeZero())
+		f.Expect(f.Admin.Patch(t.Context(), released, client.MergeFrom(f.machine))).To(Succeed())
+		f.SettleGone(f.Management, f.machine)
+		f.Expect(looks()).To(BeZero())
 		f.clock.Step(2 * time.Minute)
-		g.Expect(f.unavailable.Entries()).To(BeEmpty())
+		f.Expect(f.unavailable.Entries()).To(BeEmpty())
 	})
 }

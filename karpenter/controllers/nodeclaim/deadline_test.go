@@ -43,21 +43,16 @@ type race struct {
 
 func newRace(t *testing.T, deadlines *v1alpha1.Deadlines) *race {
 	t.Helper()
-	g := NewWithT(t)
 	f := newFixture(t)
 	nodeClass := f.NodeClass(t.Context())
 	nodeClass.Spec.Deadlines = deadlines
-	g.Expect(f.Admin.Update(t.Context(), nodeClass)).To(Succeed())
-	g.Expect(f.Guest.GetFieldIndexer().IndexField(t.Context(), &corev1.Node{}, "spec.providerID", func(o client.Object) []string {
+	f.Expect(f.Admin.Update(t.Context(), nodeClass)).To(Succeed())
+	f.Expect(f.Guest.GetFieldIndexer().IndexField(t.Context(), &corev1.Node{}, "spec.providerID", func(o client.Object) []string {
 		return []string{o.(*corev1.Node).Spec.ProviderID}
 	})).To(Succeed())
 	f.launched()
 	f.settled()
-	g.Eventually(func(g Gomega) {
-		cached := &v1alpha1.ClusterAPINodeClass{}
-		g.Expect(f.Guest.GetClient().Get(t.Context(), client.ObjectKeyFromObject(nodeClass), cached)).To(Succeed())
-		g.Expect(cached.Spec.Deadlines).To(Equal(deadlines))
-	}).Should(Succeed())
+	f.Settle(f.Guest, nodeClass)
 	health := nodepoolhealth.NewState()
 	return &race{fixture: f, health: health, karpenter: karplifecycle.NewController(f.clock, f.Guest.GetClient(), nothing{}, f.recorder, nil, health, nil)}
 }
@@ -66,21 +61,20 @@ func newRace(t *testing.T, deadlines *v1alpha1.Deadlines) *race {
 // is being deleted. It returns the NodeClaim, and how long it took.
 func (r *race) until(limit time.Duration) (*karpv1.NodeClaim, time.Duration) {
 	r.t.Helper()
-	g := NewWithT(r.t)
 	ctx := r.t.Context()
 	end := r.machine.CreationTimestamp.Add(limit)
 	for {
-		nodeClaim := r.read()
+		nodeClaim := r.stored()
 		age := r.clock.Now().Sub(r.machine.CreationTimestamp.Time)
 		if nodeClaim.DeletionTimestamp != nil || !r.clock.Now().Before(end) {
 			return nodeClaim, age
 		}
 		next := 2 * time.Minute
 		ours, err := r.controller.Reconcile(ctx, nodeClaim)
-		g.Expect(err).NotTo(HaveOccurred())
-		theirs, err := r.karpenter.Reconcile(ctx, r.read())
-		g.Expect(err).NotTo(HaveOccurred())
-		if after := r.read(); after.DeletionTimestamp != nil {
+		r.Expect(err).NotTo(HaveOccurred())
+		theirs, err := r.karpenter.Reconcile(ctx, r.stored())
+		r.Expect(err).NotTo(HaveOccurred())
+		if after := r.stored(); after.DeletionTimestamp != nil {
 			return after, age
 		}
 		for _, again := range []time.Duration{ours.RequeueAfter, theirs.RequeueAfter, end.Sub(r.clock.Now())} {
@@ -90,13 +84,6 @@ func (r *race) until(limit time.Duration) (*karpv1.NodeClaim, time.Duration) {
 		}
 		r.clock.Step(next)
 	}
-}
-
-func (r *race) read() *karpv1.NodeClaim {
-	r.t.Helper()
-	nodeClaim := &karpv1.NodeClaim{}
-	NewWithT(r.t).Expect(r.Admin.Get(r.t.Context(), client.ObjectKeyFromObject(r.nodeClaim), nodeClaim)).To(Succeed())
-	return nodeClaim
 }
 
 func minutes(launch, registration int) *v1alpha1.Deadlines {
@@ -117,32 +104,29 @@ func about(want time.Duration) OmegaMatcher {
 
 func TestDeadline(t *testing.T) {
 	t.Run("When bare metal may take an hour, it should keep Karpenter from giving up earlier", func(t *testing.T) {
-		g := NewWithT(t)
 		r := newRace(t, minutes(60, 30))
 		nodeClaim, age := r.until(40 * time.Minute)
-		g.Expect(nodeClaim.DeletionTimestamp).To(BeNil(), "after %s", age)
+		r.Expect(nodeClaim.DeletionTimestamp).To(BeNil(), "after %s", age)
 		r.say(provisioned("cloud://40"))
 		nodeClaim, age = r.until(69 * time.Minute)
-		g.Expect(nodeClaim.DeletionTimestamp).To(BeNil(), "after %s", age)
-		g.Expect(r.recorder.Reasons()).To(BeEmpty())
+		r.Expect(nodeClaim.DeletionTimestamp).To(BeNil(), "after %s", age)
+		r.Expect(r.recorder.Reasons()).To(BeEmpty())
 		nodeClaim, age = r.until(2 * time.Hour)
-		g.Expect(nodeClaim.DeletionTimestamp).NotTo(BeNil())
-		g.Expect(age).To(about(70 * time.Minute))
-		g.Expect(r.recorder.Reasons()).To(Equal([]string{nodeclaim.RegistrationTimeoutReason}))
+		r.Expect(nodeClaim.DeletionTimestamp).NotTo(BeNil())
+		r.Expect(age).To(about(70 * time.Minute))
+		r.Expect(r.recorder.Reasons()).To(Equal([]string{nodeclaim.RegistrationTimeoutReason}))
 	})
 
 	t.Run("When the node class declares nothing, it should give each stage a quarter of an hour", func(t *testing.T) {
-		g := NewWithT(t)
 		r := newRace(t, nil)
 		r.until(14 * time.Minute)
 		r.say(provisioned("cloud://14"))
 		nodeClaim, age := r.until(time.Hour)
-		g.Expect(nodeClaim.DeletionTimestamp).NotTo(BeNil())
-		g.Expect(age).To(about(29 * time.Minute))
+		r.Expect(nodeClaim.DeletionTimestamp).NotTo(BeNil())
+		r.Expect(age).To(about(29 * time.Minute))
 	})
 
 	t.Run("When bootstrap data come late, it should give the machine its whole time from then on, once", func(t *testing.T) {
-		g := NewWithT(t)
 		r := newRace(t, minutes(20, 15))
 		ready := func(m *clusterv1.Machine) {
 			m.Status.Conditions = []metav1.Condition{{
@@ -152,31 +136,29 @@ func TestDeadline(t *testing.T) {
 		r.until(18 * time.Minute)
 		r.say(ready)
 		nodeClaim, age := r.until(30 * time.Minute)
-		g.Expect(nodeClaim.DeletionTimestamp).To(BeNil(), "after %s", age)
+		r.Expect(nodeClaim.DeletionTimestamp).To(BeNil(), "after %s", age)
 		r.say(ready)
 		nodeClaim, age = r.until(2 * time.Hour)
-		g.Expect(nodeClaim.DeletionTimestamp).NotTo(BeNil())
-		g.Expect(age).To(about(40 * time.Minute))
+		r.Expect(nodeClaim.DeletionTimestamp).NotTo(BeNil())
+		r.Expect(age).To(about(40 * time.Minute))
 	})
 
 	t.Run("When conditions come and go, it should not take that for progress", func(t *testing.T) {
-		g := NewWithT(t)
 		r := newRace(t, minutes(5, 15))
 		for _, reason := range []string{"Trying", "Waiting", "Trying"} {
 			r.say(infrastructure(metav1.ConditionFalse, reason, ""))
 			r.until(r.clock.Now().Sub(r.machine.CreationTimestamp.Time) + time.Minute)
 		}
 		nodeClaim, age := r.until(time.Hour)
-		g.Expect(nodeClaim.DeletionTimestamp).NotTo(BeNil())
-		g.Expect(age).To(about(5 * time.Minute))
+		r.Expect(nodeClaim.DeletionTimestamp).NotTo(BeNil())
+		r.Expect(age).To(about(5 * time.Minute))
 	})
 
 	t.Run("When the machine comes within ten minutes, it should cost no write", func(t *testing.T) {
-		g := NewWithT(t)
 		r := newRace(t, minutes(60, 60))
 		r.until(time.Minute)
-		before := r.read()
+		before := r.stored()
 		after, _ := r.until(9 * time.Minute)
-		g.Expect(after.ResourceVersion).To(Equal(before.ResourceVersion))
+		r.Expect(after.ResourceVersion).To(Equal(before.ResourceVersion))
 	})
 }

@@ -19,20 +19,18 @@ import (
 
 func TestDeadlineStops(t *testing.T) {
 	t.Run("When the management cluster is away for an hour, it should keep Karpenter from giving up what it can't see", func(t *testing.T) {
-		g := NewWithT(t)
 		r := newRace(t, minutes(2, 15))
 		r.suspended = true
 		nodeClaim, age := r.until(time.Hour)
-		g.Expect(nodeClaim.DeletionTimestamp).To(BeNil(), "after %s", age)
+		r.Expect(nodeClaim.DeletionTimestamp).To(BeNil(), "after %s", age)
 		r.suspended = false
 		nodeClaim, age = r.until(2 * time.Hour)
-		g.Expect(nodeClaim.DeletionTimestamp).NotTo(BeNil())
-		g.Expect(age).To(And(BeNumerically(">", time.Hour), BeNumerically("<=", time.Hour+3*time.Minute)))
-		g.Expect(r.recorder.Reasons()).To(Equal([]string{nodeclaim.LaunchTimeoutReason}))
+		r.Expect(nodeClaim.DeletionTimestamp).NotTo(BeNil())
+		r.Expect(age).To(And(BeNumerically(">", time.Hour), BeNumerically("<=", time.Hour+3*time.Minute)))
+		r.Expect(r.recorder.Reasons()).To(Equal([]string{nodeclaim.LaunchTimeoutReason}))
 	})
 
 	t.Run("When the Machine is paused, it should wait, and restart the count when it is resumed", func(t *testing.T) {
-		g := NewWithT(t)
 		r := newRace(t, minutes(2, 15))
 		pause := func(status metav1.ConditionStatus) func(*clusterv1.Machine) {
 			return func(m *clusterv1.Machine) {
@@ -43,11 +41,11 @@ func TestDeadlineStops(t *testing.T) {
 		}
 		r.say(pause(metav1.ConditionTrue))
 		nodeClaim, _ := r.until(time.Hour)
-		g.Expect(nodeClaim.DeletionTimestamp).To(BeNil())
+		r.Expect(nodeClaim.DeletionTimestamp).To(BeNil())
 		r.say(pause(metav1.ConditionFalse))
 		nodeClaim, age := r.until(2 * time.Hour)
-		g.Expect(nodeClaim.DeletionTimestamp).NotTo(BeNil())
-		g.Expect(age).To(about(62 * time.Minute))
+		r.Expect(nodeClaim.DeletionTimestamp).NotTo(BeNil())
+		r.Expect(age).To(about(62 * time.Minute))
 	})
 }
 
@@ -77,19 +75,18 @@ func TestDeadlineOfWhatCannotBeSeen(t *testing.T) {
 		},
 	} {
 		t.Run(name, func(t *testing.T) {
-			g := NewWithT(t)
 			r := newRace(t, minutes(2, 15))
 			machines := r.Machines(nil).Config
 			machines.Live = answers{machines.Live, tc.get}
 			r.config.Machines = machine.New(machines)
 			r.controller = nodeclaim.New(r.config)
 			r.clock.Step(3 * time.Minute)
-			before := r.read()
-			after, err := r.reconcile()
-			g.Expect(err).To(tc.want)
-			g.Expect(after.ResourceVersion).To(Equal(before.ResourceVersion))
-			g.Expect(r.recorder.Reasons()).To(BeEmpty())
-			g.Expect(r.unavailable.Entries()).To(BeEmpty())
+			before := r.stored()
+			_, err := r.controller.Reconcile(t.Context(), before)
+			r.Expect(err).To(tc.want)
+			r.Expect(r.stored().ResourceVersion).To(Equal(before.ResourceVersion))
+			r.Expect(r.recorder.Reasons()).To(BeEmpty())
+			r.Expect(r.unavailable.Entries()).To(BeEmpty())
 		})
 	}
 }

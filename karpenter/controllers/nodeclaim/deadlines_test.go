@@ -13,7 +13,6 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-	clusterv1 "sigs.k8s.io/cluster-api/api/core/v1beta2"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	"sigs.k8s.io/controller-runtime/pkg/manager"
 	"sigs.k8s.io/controller-runtime/pkg/reconcile"
@@ -58,16 +57,15 @@ func (m guestManager) GetClient() client.Client { return m.guest }
 // extended returns Karpenter's own controller as it runs beside ours, for one NodeClaim.
 func (r *race) extended(nodeClaim *karpv1.NodeClaim) (reconciled func() (deleted bool)) {
 	r.t.Helper()
-	g := NewWithT(r.t)
 	core := &reads{}
-	g.Expect(deadlines.Extend(core, nodeclaim.Deadlines(r.config)).Register(r.t.Context(), guestManager{guest: r.Admin})).To(Succeed())
+	r.Expect(deadlines.Extend(core, nodeclaim.Deadlines(r.config)).Register(r.t.Context(), guestManager{guest: r.Admin})).To(Succeed())
 	karpenter := karplifecycle.NewController(r.clock, r.Guest.GetClient(), refusing{}, r.recorder, nil, r.health, nil)
 	reconciler := reconcile.AsReconciler(core.guest, karpenter)
 	return func() bool {
 		r.t.Helper()
 		_, _ = reconciler.Reconcile(r.t.Context(), reconcile.Request{NamespacedName: client.ObjectKeyFromObject(nodeClaim)})
 		after := &karpv1.NodeClaim{}
-		g.Expect(r.Admin.Get(r.t.Context(), client.ObjectKeyFromObject(nodeClaim), after)).To(Succeed())
+		r.Expect(r.Admin.Get(r.t.Context(), client.ObjectKeyFromObject(nodeClaim), after)).To(Succeed())
 		return after.DeletionTimestamp != nil
 	}
 }
@@ -75,104 +73,91 @@ func (r *race) extended(nodeClaim *karpv1.NodeClaim) (reconciled func() (deleted
 // unlaunched makes a NodeClaim that Karpenter has tried to launch in vain.
 func (r *race) unlaunched() *karpv1.NodeClaim {
 	r.t.Helper()
-	g := NewWithT(r.t)
 	nodeClaim := r.NodeClaim(r.t.Context(), "unlaunched")
 	nodeClaim.Finalizers = []string{karpv1.TerminationFinalizer}
-	g.Expect(r.Admin.Update(r.t.Context(), nodeClaim)).To(Succeed())
+	r.Expect(r.Admin.Update(r.t.Context(), nodeClaim)).To(Succeed())
 	nodeClaim.StatusConditions().SetUnknownWithReason(karpv1.ConditionTypeLaunched, "NotNow", "not now")
-	g.Expect(r.Admin.Status().Update(r.t.Context(), nodeClaim)).To(Succeed())
+	r.update(nodeClaim)
 	return nodeClaim
 }
 
 func TestExtendedDeadlines(t *testing.T) {
 	t.Run("When no Karpenter has run for an hour, it should keep a NodeClaim whose machine may take longer", func(t *testing.T) {
-		g := NewWithT(t)
 		r := newRace(t, minutes(120, 30))
 		r.clock.Step(time.Hour)
-		g.Expect(r.extended(r.nodeClaim)()).To(BeFalse())
-		_, err := r.reconcile()
-		g.Expect(err).NotTo(HaveOccurred())
-		g.Expect(r.extended(r.nodeClaim)()).To(BeFalse())
+		r.Expect(r.extended(r.nodeClaim)()).To(BeFalse())
+		r.reconcile()
+		r.Expect(r.extended(r.nodeClaim)()).To(BeFalse())
 		nodeClaim, age := r.until(3 * time.Hour)
-		g.Expect(nodeClaim.DeletionTimestamp).NotTo(BeNil())
-		g.Expect(age).To(about(2 * time.Hour))
+		r.Expect(nodeClaim.DeletionTimestamp).NotTo(BeNil())
+		r.Expect(age).To(about(2 * time.Hour))
 	})
 
 	t.Run("When the deadline has passed while no Karpenter ran, it should give the NodeClaim up at the deadline", func(t *testing.T) {
-		g := NewWithT(t)
 		r := newRace(t, minutes(2, 15))
 		r.clock.Step(time.Hour)
 		core := r.extended(r.nodeClaim)
-		g.Expect(core()).To(BeFalse(), "no request to the management cluster yet")
-		_, err := r.reconcile()
-		g.Expect(err).NotTo(HaveOccurred())
-		g.Expect(r.recorder.Reasons()).To(Equal([]string{nodeclaim.LaunchTimeoutReason}))
-		g.Expect(core()).To(BeTrue())
+		r.Expect(core()).To(BeFalse(), "no request to the management cluster yet")
+		r.reconcile()
+		r.Expect(r.recorder.Reasons()).To(Equal([]string{nodeclaim.LaunchTimeoutReason}))
+		r.Expect(core()).To(BeTrue())
 	})
 
 	t.Run("When the machine is gone, it should leave the end to Karpenter's own timeout", func(t *testing.T) {
-		g := NewWithT(t)
 		r := newRace(t, minutes(120, 30))
 		core := r.extended(r.nodeClaim)
-		g.Expect(r.Admin.Delete(t.Context(), r.machine)).To(Succeed())
-		g.Eventually(func() bool {
-			return apierrors.IsNotFound(r.Management.GetClient().Get(t.Context(), client.ObjectKeyFromObject(r.machine), &clusterv1.Machine{}))
-		}).Should(BeTrue())
+		r.gone()
 		r.clock.Step(14 * time.Minute)
-		g.Expect(core()).To(BeFalse())
+		r.Expect(core()).To(BeFalse())
 		r.clock.Step(2 * time.Minute)
-		g.Expect(core()).To(BeTrue())
+		r.Expect(core()).To(BeTrue())
 	})
 
 	t.Run("When no Karpenter has run for an hour, it should try a launch for as long as ever", func(t *testing.T) {
-		g := NewWithT(t)
 		r := newRace(t, nil)
 		core := r.extended(r.unlaunched())
 		r.clock.Step(time.Hour)
-		g.Expect(core()).To(BeFalse())
+		r.Expect(core()).To(BeFalse())
 		r.clock.Step(karplifecycle.LaunchTimeout)
-		g.Expect(core()).To(BeTrue())
+		r.Expect(core()).To(BeTrue())
 	})
 
 	t.Run("When the management cluster is away for an hour, it should keep what isn't launched", func(t *testing.T) {
-		g := NewWithT(t)
 		r := newRace(t, nil)
 		core := r.extended(r.unlaunched())
 		r.suspended = true
 		for range 60 {
-			g.Expect(core()).To(BeFalse())
+			r.Expect(core()).To(BeFalse())
 			r.clock.Step(time.Minute)
 		}
 		r.suspended = false
-		g.Expect(core()).To(BeFalse())
+		r.Expect(core()).To(BeFalse())
 	})
 
 	t.Run("When Karpenter's controller is registered, it should read extended deadlines", func(t *testing.T) {
-		g := NewWithT(t)
 		r := newRace(t, minutes(120, 30))
 		left := r.NodeClaim(t.Context(), "left")
 		left.Finalizers = []string{karpv1.TerminationFinalizer}
-		g.Expect(r.Admin.Update(t.Context(), left)).To(Succeed())
+		r.Expect(r.Admin.Update(t.Context(), left)).To(Succeed())
 		left.Status.ProviderID = "cloud://left"
-		left.StatusConditions().SetTrue(karpv1.ConditionTypeLaunched)
-		g.Expect(r.Admin.Status().Update(t.Context(), left)).To(Succeed())
+		r.update(left, karpv1.ConditionTypeLaunched)
 		r.clock.Step(time.Hour)
 
 		guest := r.Manager()
-		g.Expect(guest.GetFieldIndexer().IndexField(t.Context(), &corev1.Node{}, "spec.providerID", func(o client.Object) []string {
+		r.Expect(guest.GetFieldIndexer().IndexField(t.Context(), &corev1.Node{}, "spec.providerID", func(o client.Object) []string {
 			return []string{o.(*corev1.Node).Spec.ProviderID}
 		})).To(Succeed())
 		ctx := options.ToContext(t.Context(), &options.Options{IgnoreDRARequests: true, CPURequests: 1000})
 		core := karplifecycle.NewController(r.clock, guest.GetClient(), refusing{}, r.recorder, nil, r.health, nil)
-		g.Expect(deadlines.Extend(core, nodeclaim.Deadlines(r.config)).Register(ctx, guest)).To(Succeed())
+		r.Expect(deadlines.Extend(core, nodeclaim.Deadlines(r.config)).Register(ctx, guest)).To(Succeed())
 		r.Run(ctx, guest)
-		g.Eventually(func() bool {
+		r.Eventually(func() bool {
 			return apierrors.IsNotFound(r.Admin.Get(t.Context(), client.ObjectKeyFromObject(left), &karpv1.NodeClaim{}))
 		}).Should(BeTrue(), "one that has no Machine goes")
 		// Something of this one has to be reconciled too.
-		nodeClaim := r.read()
+		nodeClaim := r.stored()
 		metav1.SetMetaDataAnnotation(&nodeClaim.ObjectMeta, "example.com/looked", "at")
-		g.Expect(r.Admin.Update(t.Context(), nodeClaim)).To(Succeed())
-		g.Consistently(r.deleting).WithContext(t.Context()).WithTimeout(time.Second).Should(BeFalse())
+		r.Expect(r.Admin.Update(t.Context(), nodeClaim)).To(Succeed())
+		r.Consistently(r.deleting).WithContext(t.Context()).WithTimeout(time.Second).Should(BeFalse())
 	})
 }

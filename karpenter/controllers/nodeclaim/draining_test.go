@@ -59,7 +59,6 @@ func TestDraining(t *testing.T) {
 		"When Karpenter is about to delete the Machine, it should leave it to that":                           {onNode{}, time.Minute, false, false},
 	} {
 		t.Run(name, func(t *testing.T) {
-			g := NewWithT(t)
 			f := newFixture(t)
 			tc.left.Client = f.config.Guest
 			f.config.Guest = &tc.left
@@ -73,13 +72,13 @@ func TestDraining(t *testing.T) {
 				f.clock.SetTime(nodeClaim.StatusConditions().Get(karpv1.ConditionTypeDrained).LastTransitionTime.Add(tc.since))
 			}
 			result, err := nodeclaim.New(f.config).Reconcile(t.Context(), nodeClaim)
-			g.Expect(err).NotTo(HaveOccurred())
-			g.Expect(result.RequeueAfter > 0).To(Equal(tc.looked))
+			f.Expect(err).NotTo(HaveOccurred())
+			f.Expect(result.RequeueAfter > 0).To(Equal(tc.looked))
 			after := &clusterv1.Machine{}
-			g.Expect(f.Admin.Get(t.Context(), client.ObjectKeyFromObject(f.machine), after)).To(Succeed())
+			f.Expect(f.Admin.Get(t.Context(), client.ObjectKeyFromObject(f.machine), after)).To(Succeed())
 			_, told := after.Annotations[clusterv1.ExcludeNodeDrainingAnnotation]
-			g.Expect(told).To(Equal(tc.told))
-			g.Expect(after.DeletionTimestamp).To(BeNil())
+			f.Expect(told).To(Equal(tc.told))
+			f.Expect(after.DeletionTimestamp).To(BeNil())
 		})
 	}
 }

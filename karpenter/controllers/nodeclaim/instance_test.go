@@ -5,15 +5,12 @@ package nodeclaim_test
 import (
 	"os"
 	"path/filepath"
-	"slices"
 	"testing"
 
 	. "github.com/onsi/gomega"
-	dto "github.com/prometheus/client_model/go"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	clusterv1 "sigs.k8s.io/cluster-api/api/core/v1beta2"
 	"sigs.k8s.io/controller-runtime/pkg/client"
-	crmetrics "sigs.k8s.io/controller-runtime/pkg/metrics"
 	karpv1 "sigs.k8s.io/karpenter/pkg/apis/v1"
 	"sigs.k8s.io/karpenter/pkg/metrics"
 
@@ -27,13 +24,12 @@ import (
 // profiles gives the controller this profile of the test's kind.
 func (f *fixture) profiles(rules string) {
 	f.t.Helper()
-	g := NewWithT(f.t)
 	path := filepath.Join(f.t.TempDir(), "profiles.yaml")
 	kind := environment.TestMachine.GroupKind()
-	g.Expect(os.WriteFile(path, []byte("- apiGroup: "+kind.Group+"\n  kind: "+kind.Kind+"\n"+rules), 0o600)).To(Succeed())
+	f.Expect(os.WriteFile(path, []byte("- apiGroup: "+kind.Group+"\n  kind: "+kind.Kind+"\n"+rules), 0o600)).To(Succeed())
 	profiles, err := profile.New(path)
-	g.Expect(err).NotTo(HaveOccurred())
-	g.Expect(profiles.Problem()).NotTo(HaveOccurred())
+	f.Expect(err).NotTo(HaveOccurred())
+	f.Expect(profiles.Problem()).NotTo(HaveOccurred())
 	f.config.Profiles = profiles
 	f.controller = nodeclaim.New(f.config)
 }
@@ -41,26 +37,15 @@ func (f *fixture) profiles(rules string) {
 // registered makes the NodeClaim one whose node has joined.
 func (f *fixture) registered() {
 	f.t.Helper()
-	f.nodeClaim.StatusConditions().SetTrue(karpv1.ConditionTypeRegistered)
 	f.launched()
-	f.say(func(m *clusterv1.Machine) { m.Spec.ProviderID = "cloud://9" })
+	f.update(f.nodeClaim, karpv1.ConditionTypeRegistered)
+	f.say(provisioned("cloud://9"))
 }
 
 // disrupted returns how many NodeClaims were disrupted for a reason.
 func disrupted(g Gomega, reason string) (count float64) {
-	families, err := crmetrics.Registry.Gather()
-	g.Expect(err).NotTo(HaveOccurred())
-	for _, family := range families {
-		if family.GetName() != "karpenter_nodeclaims_disrupted_total" {
-			continue
-		}
-		for _, metric := range family.GetMetric() {
-			if slices.ContainsFunc(metric.GetLabel(), func(label *dto.LabelPair) bool {
-				return label.GetName() == metrics.ReasonLabel && label.GetValue() == reason
-			}) {
-				count += metric.GetCounter().GetValue()
-			}
-		}
+	for _, metric := range measured(g, "karpenter_nodeclaims_disrupted_total", map[string]string{metrics.ReasonLabel: reason}) {
+		count += metric.GetCounter().GetValue()
 	}
 	return count
 }
@@ -93,7 +78,6 @@ func TestInterruption(t *testing.T) {
 		},
 	} {
 		t.Run(name, func(t *testing.T) {
-			g := NewWithT(t)
 			f := newFixture(t)
 			f.profiles(interruptedRule)
 			if tc.registered {
@@ -107,30 +91,25 @@ func TestInterruption(t *testing.T) {
 				tc.change(m)
 			})
 			f.withInfrastructure(preempted)
-			before := disrupted(g, "interrupted")
-			after, err := f.reconcile()
-			g.Expect(err).NotTo(HaveOccurred())
-			g.Expect(after.DeletionTimestamp).NotTo(BeNil())
-			g.Expect(f.recorder.Reasons()).To(ConsistOf(nodeclaim.InterruptedReason))
-			g.Expect(f.recorder.Messages()[0]).To(ContainSubstring(tc.message))
-			g.Expect(f.unavailable.Has(spot)).To(Equal(tc.marked == spot))
-			g.Expect(f.unavailable.Has(onDemand)).To(BeFalse())
-			g.Expect(disrupted(g, "interrupted")).To(Equal(before + 1))
+			before := disrupted(f, "interrupted")
+			f.Expect(f.isGivenUp()).To(BeTrue())
+			f.Expect(f.recorder.Reasons()).To(ConsistOf(nodeclaim.InterruptedReason))
+			f.Expect(f.recorder.Messages()[0]).To(ContainSubstring(tc.message))
+			f.Expect(f.unavailable.Has(spot)).To(Equal(tc.marked == spot))
+			f.Expect(f.unavailable.Has(onDemand)).To(BeFalse())
+			f.Expect(disrupted(f, "interrupted")).To(Equal(before + 1))
 
 			machine := &clusterv1.Machine{}
-			g.Expect(f.Admin.Get(t.Context(), client.ObjectKeyFromObject(f.machine), machine)).To(Succeed())
-			g.Expect(machine.Annotations).NotTo(HaveKey(v1alpha1.InstanceGoneAnnotation), "its node can still be drained")
+			f.Expect(f.Admin.Get(t.Context(), client.ObjectKeyFromObject(f.machine), machine)).To(Succeed())
+			f.Expect(machine.Annotations).NotTo(HaveKey(v1alpha1.InstanceGoneAnnotation), "its node can still be drained")
 		})
 	}
 
 	t.Run("When the kind has no such profile, it should leave the condition alone", func(t *testing.T) {
-		g := NewWithT(t)
 		f := newFixture(t)
 		f.registered()
 		f.withInfrastructure(preempted)
-		after, err := f.reconcile()
-		g.Expect(err).NotTo(HaveOccurred())
-		g.Expect(after.DeletionTimestamp).To(BeNil())
+		f.Expect(f.isGivenUp()).To(BeFalse())
 	})
 }
 
@@ -162,50 +141,41 @@ func TestTerminatedInstance(t *testing.T) {
 		},
 	} {
 		t.Run(name, func(t *testing.T) {
-			g := NewWithT(t)
 			f := newFixture(t)
 			f.registered()
 			tc.change(f)
-			before := disrupted(g, "instance_terminated")
-			after, err := f.reconcile()
-			g.Expect(err).NotTo(HaveOccurred())
-			g.Expect(after.DeletionTimestamp).NotTo(BeNil())
-			g.Expect(f.recorder.Reasons()).To(ConsistOf(nodeclaim.InstanceTerminatedReason))
-			g.Expect(f.recorder.Messages()[0]).To(ContainSubstring(tc.want + "; launching a replacement"))
-			g.Expect(disrupted(g, "instance_terminated")).To(Equal(before + 1))
-			g.Expect(f.unavailable.Has(onDemand)).To(BeFalse(), "it worked until then")
+			before := disrupted(f, "instance_terminated")
+			f.Expect(f.isGivenUp()).To(BeTrue())
+			f.Expect(f.recorder.Reasons()).To(ConsistOf(nodeclaim.InstanceTerminatedReason))
+			f.Expect(f.recorder.Messages()[0]).To(ContainSubstring(tc.want + "; launching a replacement"))
+			f.Expect(disrupted(f, "instance_terminated")).To(Equal(before + 1))
+			f.Expect(f.unavailable.Has(onDemand)).To(BeFalse(), "it worked until then")
 
 			machine := &clusterv1.Machine{}
-			g.Expect(f.Admin.Get(t.Context(), client.ObjectKeyFromObject(f.machine), machine)).To(Succeed())
-			g.Expect(machine.Annotations).To(HaveKeyWithValue(v1alpha1.InstanceGoneAnnotation, tc.want))
+			f.Expect(f.Admin.Get(t.Context(), client.ObjectKeyFromObject(f.machine), machine)).To(Succeed())
+			f.Expect(machine.Annotations).To(HaveKeyWithValue(v1alpha1.InstanceGoneAnnotation, tc.want))
 		})
 	}
 
 	t.Run("When the node class ignores the reason, it should keep the node", func(t *testing.T) {
-		g := NewWithT(t)
 		f := newFixture(t)
 		f.reasons(v1alpha1.FailureReason{Reason: "InstanceTerminated", Means: v1alpha1.FailureIgnored})
 		f.registered()
 		f.say(infrastructure(metav1.ConditionFalse, "InstanceTerminated", "it will be back"))
-		after, err := f.reconcile()
-		g.Expect(err).NotTo(HaveOccurred())
-		g.Expect(after.DeletionTimestamp).To(BeNil())
-		g.Expect(f.recorder.Reasons()).To(BeEmpty())
+		f.Expect(f.isGivenUp()).To(BeFalse())
+		f.Expect(f.recorder.Reasons()).To(BeEmpty())
 	})
 }
 
 func TestMisconfigured(t *testing.T) {
 	t.Run("When the infrastructure rejects the configuration, it should say so at once and let the offering rest", func(t *testing.T) {
-		g := NewWithT(t)
 		f := newFixture(t)
 		f.profiles("  conditions: [{means: Misconfigured, words: [ImageNotFound]}]\n")
 		f.launched()
 		f.say(infrastructure(metav1.ConditionFalse, "CreateFailed", "ImageNotFound: ubuntu"))
-		after, err := f.reconcile()
-		g.Expect(err).NotTo(HaveOccurred())
-		g.Expect(after.DeletionTimestamp).NotTo(BeNil())
-		g.Expect(f.recorder.Reasons()).To(ConsistOf(nodeclaim.MisconfiguredReason))
-		g.Expect(f.recorder.Messages()[0]).To(ContainSubstring("CreateFailed: ImageNotFound: ubuntu; correct its template or patches; not tried again before"))
-		g.Expect(f.unavailable.Has(onDemand)).To(BeTrue())
+		f.Expect(f.isGivenUp()).To(BeTrue())
+		f.Expect(f.recorder.Reasons()).To(ConsistOf(nodeclaim.MisconfiguredReason))
+		f.Expect(f.recorder.Messages()[0]).To(ContainSubstring("CreateFailed: ImageNotFound: ubuntu; correct its template or patches; not tried again before"))
+		f.Expect(f.unavailable.Has(onDemand)).To(BeTrue())
 	})
 }

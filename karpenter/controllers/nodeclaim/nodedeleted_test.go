@@ -12,7 +12,6 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	clusterv1 "sigs.k8s.io/cluster-api/api/core/v1beta2"
 	"sigs.k8s.io/controller-runtime/pkg/client"
-	karpv1 "sigs.k8s.io/karpenter/pkg/apis/v1"
 
 	"github.com/autonode-io/autonode/karpenter/controllers/nodeclaim"
 )
@@ -26,20 +25,13 @@ func (f *fixture) lost(m *clusterv1.Machine) {
 	})
 }
 
-// stored is the NodeClaim as the API server has it.
-func (f *fixture) stored() *karpv1.NodeClaim {
-	f.t.Helper()
-	nodeClaim := &karpv1.NodeClaim{}
-	NewWithT(f.t).Expect(f.Admin.Get(f.t.Context(), client.ObjectKeyFromObject(f.nodeClaim), nodeClaim)).To(Succeed())
-	return nodeClaim
-}
-
 // node makes a Node with the NodeClaim's name.
 func (f *fixture) node(providerID string) {
 	f.t.Helper()
 	node := &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: f.nodeClaim.Name}, Spec: corev1.NodeSpec{ProviderID: providerID}}
-	NewWithT(f.t).Expect(f.Admin.Create(f.t.Context(), node)).To(Succeed())
+	f.Expect(f.Admin.Create(f.t.Context(), node)).To(Succeed())
 	f.t.Cleanup(func() { _ = f.Admin.Delete(context.WithoutCancel(f.t.Context()), node) })
+	f.Settle(f.Guest, node)
 }
 
 // unreadable is an API server that can't list.
@@ -52,83 +44,62 @@ func (unreadable) List(context.Context, client.ObjectList, ...client.ListOption)
 // kubernetes-sigs/karpenter#1392, #2072
 func TestDeletedNode(t *testing.T) {
 	t.Run("When a Node was deleted without a drain, it should give the NodeClaim up and say so", func(t *testing.T) {
-		g := NewWithT(t)
 		f := newFixture(t)
 		f.registered()
 		f.say(f.lost)
-		before := disrupted(g, "node_deleted")
-		after, err := f.reconcile()
-		g.Expect(err).NotTo(HaveOccurred())
-		g.Expect(after.DeletionTimestamp).NotTo(BeNil())
-		g.Expect(f.recorder.Reasons()).To(ConsistOf(nodeclaim.NodeDeletedReason))
-		g.Expect(f.recorder.Messages()[0]).To(ContainSubstring("Node " + f.nodeClaim.Name + " was deleted while Machine " + f.Namespace + "/" + f.machine.Name + " runs"))
-		g.Expect(f.unavailable.Has(onDemand)).To(BeFalse(), "the offering isn't to blame")
-		g.Expect(disrupted(g, "node_deleted")).To(Equal(before + 1))
+		before := disrupted(f, "node_deleted")
+		f.Expect(f.isGivenUp()).To(BeTrue())
+		f.Expect(f.recorder.Reasons()).To(ConsistOf(nodeclaim.NodeDeletedReason))
+		f.Expect(f.recorder.Messages()[0]).To(ContainSubstring("Node " + f.nodeClaim.Name + " was deleted while Machine " + f.Namespace + "/" + f.machine.Name + " runs"))
+		f.Expect(f.unavailable.Has(onDemand)).To(BeFalse(), "the offering isn't to blame")
+		f.Expect(disrupted(f, "node_deleted")).To(Equal(before + 1))
 	})
-	t.Run("When it was deleted before Karpenter registered it, it should not wait for the deadline", func(t *testing.T) {
-		g := NewWithT(t)
-		f := newFixture(t)
-		f.launched()
-		f.say(func(m *clusterv1.Machine) { m.Spec.ProviderID = "cloud://9"; f.lost(m) })
-		after, err := f.reconcile()
-		g.Expect(err).NotTo(HaveOccurred())
-		g.Expect(after.DeletionTimestamp).NotTo(BeNil())
-	})
-	t.Run("When another machine's Node has that name by now, it should give the NodeClaim up", func(t *testing.T) {
-		g := NewWithT(t)
-		f := newFixture(t)
-		f.registered()
-		f.node("cloud://10")
-		f.say(f.lost)
-		after, err := f.reconcile()
-		g.Expect(err).NotTo(HaveOccurred())
-		g.Expect(after.DeletionTimestamp).NotTo(BeNil())
-	})
-
-	for name, change := range map[string]func(f *fixture){
-		"When the Node is there all the same, it should keep the NodeClaim":                   func(f *fixture) { f.node("cloud://9") },
-		"When the Node is there without a provider ID, it should keep the NodeClaim":          func(f *fixture) { f.node("") },
-		"When the Machine is paused, it should not believe the condition, which may be older": func(f *fixture) { f.say(pausedMachine) },
-		"When the Machine has another reason, it should leave that to others": func(f *fixture) {
+	for name, tc := range map[string]struct {
+		unregistered   bool
+		change         func(f *fixture)
+		givenUp, again bool
+	}{
+		"When it was deleted before Karpenter registered it, it should not wait for the deadline": {unregistered: true, givenUp: true},
+		"When another machine's Node has that name by now, it should give the NodeClaim up":       {change: func(f *fixture) { f.node("cloud://10") }, givenUp: true},
+		"When the Node is there all the same, it should keep the NodeClaim and look again":        {change: func(f *fixture) { f.node("cloud://9") }, again: true},
+		"When the Node is there without a provider ID, it should keep the NodeClaim":              {change: func(f *fixture) { f.node("") }, again: true},
+		"When the Machine is paused, it should not believe the condition, which may be older":     {change: func(f *fixture) { f.say(pausedMachine) }},
+		"When the Machine has another reason, it should leave that to others": {change: func(f *fixture) {
 			f.say(func(m *clusterv1.Machine) {
 				m.Status.Conditions[len(m.Status.Conditions)-1].Reason = clusterv1.MachineNodeInternalErrorReason
 			})
-		},
+		}},
 	} {
 		t.Run(name, func(t *testing.T) {
-			g := NewWithT(t)
 			f := newFixture(t)
-			f.registered()
+			f.launched()
+			f.say(provisioned("cloud://9"))
+			if !tc.unregistered {
+				f.registered()
+			}
 			f.say(f.lost)
-			change(f)
-			after, err := f.reconcile()
-			g.Expect(err).NotTo(HaveOccurred())
-			g.Expect(after.DeletionTimestamp).To(BeNil())
-			g.Expect(f.recorder.Reasons()).To(BeEmpty())
+			if tc.change != nil {
+				tc.change(f)
+			}
+			f.Expect(f.isGivenUp()).To(Equal(tc.givenUp))
+			if tc.givenUp {
+				return
+			}
+			f.Expect(f.recorder.Reasons()).To(BeEmpty())
+			result, err := f.controller.Reconcile(t.Context(), f.stored())
+			f.Expect(err).NotTo(HaveOccurred())
+			f.Expect(result.RequeueAfter > 0).To(Equal(tc.again))
 		})
 	}
-	t.Run("When the Node is there all the same, it should look again", func(t *testing.T) {
-		g := NewWithT(t)
-		f := newFixture(t)
-		f.registered()
-		f.say(f.lost)
-		f.node("cloud://9")
-		_, err := f.reconcile()
-		g.Expect(err).NotTo(HaveOccurred())
-		result, err := f.controller.Reconcile(t.Context(), f.stored())
-		g.Expect(err).NotTo(HaveOccurred())
-		g.Expect(result.RequeueAfter).To(BeNumerically(">", 0))
-	})
 	t.Run("When the guest can't be read, it should keep the NodeClaim", func(t *testing.T) {
-		g := NewWithT(t)
 		f := newFixture(t)
 		f.config.GuestLive = unreadable{f.Admin}
 		f.controller = nodeclaim.New(f.config)
 		f.registered()
 		f.say(f.lost)
-		after, err := f.reconcile()
-		g.Expect(err).To(MatchError(ContainSubstring("the guest doesn't answer")))
-		g.Expect(after.DeletionTimestamp).To(BeNil())
+		_, err := f.controller.Reconcile(t.Context(), f.stored())
+		f.Expect(err).To(MatchError(ContainSubstring("the guest doesn't answer")))
+		f.Expect(f.stored().DeletionTimestamp).To(BeNil())
 	})
 }
 

@@ -25,9 +25,8 @@ import (
 // run lets the controller run by itself.
 func (f *fixture) run() {
 	f.t.Helper()
-	g := NewWithT(f.t)
 	management, err := dynamic.NewForConfig(f.Management.GetConfig())
-	g.Expect(err).NotTo(HaveOccurred())
+	f.Expect(err).NotTo(HaveOccurred())
 	set := informer.New(informer.Config{Management: management, Mapper: f.Management.GetRESTMapper(), Namespace: f.Namespace})
 	guest := f.Manager()
 	for field, value := range map[string]func(*karpv1.NodeClassReference) string{
@@ -35,14 +34,14 @@ func (f *fixture) run() {
 		"spec.nodeClassRef.kind":  func(r *karpv1.NodeClassReference) string { return r.Kind },
 		"spec.nodeClassRef.name":  func(r *karpv1.NodeClassReference) string { return r.Name },
 	} {
-		g.Expect(guest.GetFieldIndexer().IndexField(f.t.Context(), &karpv1.NodeClaim{}, field, func(o client.Object) []string {
+		f.Expect(guest.GetFieldIndexer().IndexField(f.t.Context(), &karpv1.NodeClaim{}, field, func(o client.Object) []string {
 			return []string{value(o.(*karpv1.NodeClaim).Spec.NodeClassRef)}
 		})).To(Succeed())
 	}
 	f.config.Guest, f.config.ManagementCache = guest.GetClient(), f.Management.GetCache()
 	f.config.Infrastructure, f.config.CloudProvider = set, nothing{}
-	g.Expect(guest.Add(set)).To(Succeed())
-	g.Expect(nodeclaim.New(f.config).Register(f.t.Context(), guest)).To(Succeed())
+	f.Expect(guest.Add(set)).To(Succeed())
+	f.Expect(nodeclaim.New(f.config).Register(f.t.Context(), guest)).To(Succeed())
 	f.Run(f.t.Context(), guest)
 }
 
@@ -55,7 +54,6 @@ func (f *fixture) deleting(ctx context.Context) (bool, error) {
 
 func TestRegister(t *testing.T) {
 	t.Run("When only the infrastructure machine changes, it should hear of it", func(t *testing.T) {
-		g := NewWithT(t)
 		f := newFixture(t)
 		f.launched()
 		f.say(infrastructure(metav1.ConditionFalse, "NotReady", "* InstanceReady: see there"))
@@ -63,35 +61,33 @@ func TestRegister(t *testing.T) {
 		u := &unstructured.Unstructured{}
 		u.SetGroupVersionKind(environment.TestMachine)
 		say := func(reason string) {
-			g.Expect(f.Admin.Get(t.Context(), client.ObjectKey{Namespace: f.Namespace, Name: f.machine.Spec.InfrastructureRef.Name}, u)).To(Succeed())
+			f.Expect(f.Admin.Get(t.Context(), client.ObjectKey{Namespace: f.Namespace, Name: f.machine.Spec.InfrastructureRef.Name}, u)).To(Succeed())
 			u.Object["status"] = map[string]any{"conditions": []any{map[string]any{"type": "InstanceReady", "status": "False", "reason": reason}}}
-			g.Expect(f.Admin.Status().Update(t.Context(), u)).To(Succeed())
+			f.Expect(f.Admin.Status().Update(t.Context(), u)).To(Succeed())
 		}
 		say("InstanceProvisionStarted")
-		g.Consistently(f.deleting).WithContext(t.Context()).WithTimeout(time.Second).Should(BeFalse())
+		f.Consistently(f.deleting).WithContext(t.Context()).WithTimeout(time.Second).Should(BeFalse())
 		say("InsufficientInstanceCapacity")
-		g.Eventually(f.deleting).WithContext(t.Context()).Should(BeTrue())
+		f.Eventually(f.deleting).WithContext(t.Context()).Should(BeTrue())
 	})
 
 	t.Run("When a machine that was in the way of a repair has recovered, it should go on with the repair", func(t *testing.T) {
-		g := NewWithT(t)
 		f := newFixture(t)
 		f.launched()
 		f.say(unhealthy)
 		other := f.others(3, 2)[0]
 		f.run()
-		g.Eventually(f.recorder.Reasons).Should(Equal([]string{nodeclaim.RepairHeldReason}))
-		g.Expect(f.deleting(t.Context())).To(BeFalse())
+		f.Eventually(f.recorder.Reasons).Should(Equal([]string{nodeclaim.RepairHeldReason}))
+		f.Expect(f.deleting(t.Context())).To(BeFalse())
 		mine := f.machine
 		f.machine = other
 		f.say(recovered)
 		f.machine = mine
-		g.Eventually(f.deleting).WithContext(t.Context()).Should(BeTrue())
+		f.Eventually(f.deleting).WithContext(t.Context()).Should(BeTrue())
 	})
 
 	t.Run("When many machines wait for a repair, it should not count them again for each, and replace all when fewer are marked", func(t *testing.T) {
 		const marked, most = 12, 8
-		g := NewWithT(t)
 		f := newFixture(t)
 		f.launched()
 		f.say(unhealthy)
@@ -99,18 +95,17 @@ func TestRegister(t *testing.T) {
 		nodeClaims := []*karpv1.NodeClaim{f.nodeClaim}
 		for _, m := range others[:marked-1] {
 			nodeClaim := &karpv1.NodeClaim{}
-			g.Expect(f.Admin.Get(t.Context(), client.ObjectKey{Name: m.Name}, nodeClaim)).To(Succeed())
-			nodeClaim.StatusConditions().SetTrue(karpv1.ConditionTypeLaunched)
-			g.Expect(f.Admin.Status().Update(t.Context(), nodeClaim)).To(Succeed())
+			f.Expect(f.Admin.Get(t.Context(), client.ObjectKey{Name: m.Name}, nodeClaim)).To(Succeed())
+			f.update(nodeClaim, karpv1.ConditionTypeLaunched)
 			nodeClaims = append(nodeClaims, nodeClaim)
 		}
 		counts := &listing{Client: f.Management.GetClient()}
 		f.config.Machines = f.Machines(counts)
 		f.run()
-		g.Eventually(f.recorder.Reasons).Should(HaveLen(marked))
+		f.Eventually(f.recorder.Reasons).Should(HaveLen(marked))
 
 		before := int64(-1)
-		g.Eventually(func() bool {
+		f.Eventually(func() bool {
 			last := before
 			before = counts.all.Load()
 			return before == last
@@ -118,14 +113,14 @@ func TestRegister(t *testing.T) {
 		mine := f.machine
 		f.machine = others[len(others)-1]
 		f.say(infrastructure(metav1.ConditionFalse, "Trying", ""))
-		g.Eventually(counts.all.Load).Should(BeNumerically(">", before), "it looks whether fewer are")
-		g.Consistently(counts.all.Load).WithTimeout(time.Second).Should(BeNumerically("<=", before+2))
+		f.Eventually(counts.all.Load).Should(BeNumerically(">", before), "it looks whether fewer are")
+		f.Consistently(counts.all.Load).WithTimeout(time.Second).Should(BeNumerically("<=", before+2))
 		for _, m := range others[:marked-most] {
 			f.machine = m
 			f.say(recovered)
 		}
 		f.machine = mine
-		g.Eventually(func() (gone int) {
+		f.Eventually(func() (gone int) {
 			for _, nodeClaim := range nodeClaims {
 				after := &karpv1.NodeClaim{}
 				err := f.Admin.Get(t.Context(), client.ObjectKeyFromObject(nodeClaim), after)

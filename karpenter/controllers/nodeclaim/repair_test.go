@@ -4,7 +4,6 @@ package nodeclaim_test
 
 import (
 	"fmt"
-	"slices"
 	"testing"
 
 	. "github.com/onsi/gomega"
@@ -33,109 +32,77 @@ func recovered(m *clusterv1.Machine) {
 // others adds machines to the NodePool, some of them unhealthy, and returns them when the cache has them.
 func (f *fixture) others(healthy, ill int) []*clusterv1.Machine {
 	f.t.Helper()
-	g := NewWithT(f.t)
 	var machines []*clusterv1.Machine
 	for i := range healthy + ill {
-		m, err := f.Machines(nil).Create(f.t.Context(), f.Plan(f.NodeClaim(f.t.Context(), fmt.Sprintf("other-%d", i))))
-		g.Expect(err).NotTo(HaveOccurred())
+		m := f.machineOf(f.NodeClaim(f.t.Context(), fmt.Sprintf("other-%d", i)))
 		if i < ill {
 			unhealthy(m)
-			g.Expect(f.Admin.Status().Update(f.t.Context(), m)).To(Succeed())
+			f.Expect(f.Admin.Status().Update(f.t.Context(), m)).To(Succeed())
 		}
 		machines = append(machines, m)
 	}
 	for _, m := range machines {
-		f.cached(m)
+		f.Settle(f.Management, m)
 	}
 	return machines
 }
 
 func TestRepair(t *testing.T) {
-	t.Run("When a MachineHealthCheck marks a machine, it should replace it", func(t *testing.T) {
-		g := NewWithT(t)
-		f := newFixture(t)
-		f.launched()
-		f.say(unhealthy)
-		after, err := f.reconcile()
-		g.Expect(err).NotTo(HaveOccurred())
-		g.Expect(after.DeletionTimestamp).NotTo(BeNil())
-		g.Expect(f.recorder.Reasons()).To(Equal([]string{nodeclaim.MachineUnhealthyReason}))
-		g.Expect(f.recorder.Messages()[0]).To(ContainSubstring("NodeUnhealthy: Ready is Unknown for 5m"))
-		g.Expect(f.unavailable.Entries()).To(BeEmpty())
-	})
-
-	t.Run("When a health check fails without requesting a remedy, it should wait", func(t *testing.T) {
-		g := NewWithT(t)
-		f := newFixture(t)
-		f.launched()
-		f.say(func(m *clusterv1.Machine) {
-			unhealthy(m)
-			m.Status.Conditions = m.Status.Conditions[:1]
+	for name, tc := range map[string]struct {
+		change func(m *clusterv1.Machine)
+		want   string
+	}{
+		"When a MachineHealthCheck marks a machine, it should replace it": {unhealthy, "NodeUnhealthy: Ready is Unknown for 5m"},
+		"When a health check fails without requesting a remedy, it should wait": {
+			func(m *clusterv1.Machine) { unhealthy(m); m.Status.Conditions = m.Status.Conditions[:1] }, "",
+		},
+		"When a machine recovers before it was replaced, it should keep it, though the mark stays": {recovered, ""},
+		"When a machine without a health check is marked, it should be replaced": {
+			func(m *clusterv1.Machine) { unhealthy(m); m.Status.Conditions = m.Status.Conditions[1:] }, "has marked Machine",
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			f := newFixture(t)
+			f.launched()
+			f.say(tc.change)
+			f.Expect(f.isGivenUp()).To(Equal(tc.want != ""))
+			f.Expect(f.unavailable.Entries()).To(BeEmpty())
+			if tc.want == "" {
+				f.Expect(f.recorder.Reasons()).To(BeEmpty())
+				return
+			}
+			f.Expect(f.recorder.Reasons()).To(Equal([]string{nodeclaim.MachineUnhealthyReason}))
+			f.Expect(f.recorder.Messages()[0]).To(ContainSubstring(tc.want))
 		})
-		after, err := f.reconcile()
-		g.Expect(err).NotTo(HaveOccurred())
-		g.Expect(after.DeletionTimestamp).To(BeNil())
-	})
-
-	t.Run("When a machine recovers before it was replaced, it should keep it, though the mark stays", func(t *testing.T) {
-		g := NewWithT(t)
-		f := newFixture(t)
-		f.launched()
-		f.say(recovered)
-		after, err := f.reconcile()
-		g.Expect(err).NotTo(HaveOccurred())
-		g.Expect(after.DeletionTimestamp).To(BeNil())
-		g.Expect(f.recorder.Reasons()).To(BeEmpty())
-	})
-
-	t.Run("When a machine without a health check is marked, it should be replaced", func(t *testing.T) {
-		g := NewWithT(t)
-		f := newFixture(t)
-		f.launched()
-		f.say(func(m *clusterv1.Machine) {
-			unhealthy(m)
-			m.Status.Conditions = slices.DeleteFunc(m.Status.Conditions, func(c metav1.Condition) bool { return c.Type != clusterv1.MachineOwnerRemediatedCondition })
-		})
-		after, err := f.reconcile()
-		g.Expect(err).NotTo(HaveOccurred())
-		g.Expect(after.DeletionTimestamp).NotTo(BeNil())
-	})
+	}
 
 	t.Run("When more than a fifth of the NodePool is marked, it should hold, say so once, and go on when fewer are", func(t *testing.T) {
-		g := NewWithT(t)
 		f := newFixture(t)
 		f.launched()
 		f.say(unhealthy)
 		others := f.others(3, 2)
 		for range 2 {
-			held, err := f.reconcile()
-			g.Expect(err).NotTo(HaveOccurred())
-			g.Expect(held.DeletionTimestamp).To(BeNil())
+			f.Expect(f.isGivenUp()).To(BeFalse())
 		}
-		g.Expect(f.recorder.Reasons()).To(Equal([]string{nodeclaim.RepairHeldReason}))
-		g.Expect(f.recorder.Messages()[0]).To(ContainSubstring("3 of 6 machines, more than the 2 that"))
+		f.Expect(f.recorder.Reasons()).To(Equal([]string{nodeclaim.RepairHeldReason}))
+		f.Expect(f.recorder.Messages()[0]).To(ContainSubstring("3 of 6 machines, more than the 2 that"))
 
 		f.machine = others[0]
 		f.say(recovered)
-		after, err := f.reconcile()
-		g.Expect(err).NotTo(HaveOccurred())
-		g.Expect(after.DeletionTimestamp).NotTo(BeNil())
-		g.Expect(f.recorder.Reasons()).To(Equal([]string{nodeclaim.RepairHeldReason, nodeclaim.MachineUnhealthyReason}))
+		f.Expect(f.isGivenUp()).To(BeTrue())
+		f.Expect(f.recorder.Reasons()).To(Equal([]string{nodeclaim.RepairHeldReason, nodeclaim.MachineUnhealthyReason}))
 	})
 
 	t.Run("When another NodePool's machines are unhealthy, it should not mind", func(t *testing.T) {
-		g := NewWithT(t)
 		f := newFixture(t)
 		f.launched()
 		f.say(unhealthy)
 		for _, m := range f.others(0, 3) {
 			other := m.DeepCopy()
 			other.Labels[karpv1.NodePoolLabelKey] = "another"
-			g.Expect(f.Admin.Patch(t.Context(), other, client.MergeFrom(m))).To(Succeed())
-			f.cached(other)
+			f.Expect(f.Admin.Patch(t.Context(), other, client.MergeFrom(m))).To(Succeed())
+			f.Settle(f.Management, other)
 		}
-		after, err := f.reconcile()
-		g.Expect(err).NotTo(HaveOccurred())
-		g.Expect(after.DeletionTimestamp).NotTo(BeNil())
+		f.Expect(f.isGivenUp()).To(BeTrue())
 	})
 }

@@ -17,7 +17,6 @@ import (
 	"k8s.io/utils/ptr"
 	clusterv1 "sigs.k8s.io/cluster-api/api/core/v1beta2"
 	"sigs.k8s.io/controller-runtime/pkg/client"
-	crmetrics "sigs.k8s.io/controller-runtime/pkg/metrics"
 	karpv1 "sigs.k8s.io/karpenter/pkg/apis/v1"
 
 	"github.com/autonode-io/autonode/api/karpenter/v1alpha1"
@@ -33,7 +32,6 @@ var elsewhere = offering.Key{InstanceType: "c4-large", Zone: "b", CapacityType: 
 // slow is a fixture with a NodePool, whose NodeClaim waits for its machine.
 type slow struct {
 	*fixture
-	*WithT
 	nodePool *karpv1.NodePool
 	// template is the template source of the machines; other tests' have another one.
 	template   string
@@ -46,7 +44,7 @@ type slow struct {
 
 func newSlow(t *testing.T, changes ...func(*slow)) *slow {
 	t.Helper()
-	f := &slow{fixture: newFixture(t), WithT: NewWithT(t), alternative: true}
+	f := &slow{fixture: newFixture(t), alternative: true}
 	f.template = "TestMachineTemplate/" + f.Namespace
 	f.rejections = offering.NewRejections(f.clock)
 	f.nodePool = &karpv1.NodePool{ObjectMeta: metav1.ObjectMeta{Name: f.Namespace}}
@@ -64,9 +62,7 @@ func newSlow(t *testing.T, changes ...func(*slow)) *slow {
 	}
 	f.Expect(f.Admin.Create(t.Context(), f.nodePool)).To(Succeed())
 	t.Cleanup(f.clear)
-	f.Eventually(func() error {
-		return f.Guest.GetClient().Get(t.Context(), client.ObjectKeyFromObject(f.nodePool), &karpv1.NodePool{})
-	}).Should(Succeed())
+	f.Settle(f.Guest, f.nodePool)
 	f.Expect(f.Admin.Update(t.Context(), f.nodeClaim)).To(Succeed())
 	f.launched()
 	f.say(func(m *clusterv1.Machine) { m.Annotations[v1alpha1.TemplateSourceAnnotation] = f.template })
@@ -151,12 +147,10 @@ func (f *slow) launchedBeside() *karpv1.NodeClaim {
 	f.Expect(second).NotTo(BeNil())
 	second.Finalizers = []string{karpv1.TerminationFinalizer}
 	f.Expect(f.Admin.Update(f.t.Context(), second)).To(Succeed())
-	m, err := f.Machines(nil).Create(f.t.Context(), f.Plan(second))
-	f.Expect(err).NotTo(HaveOccurred())
-	f.cached(m)
+	m := f.machineOf(second)
+	f.Settle(f.Management, m)
 	second.Status.ProviderID = machine.SyntheticProviderID(client.ObjectKeyFromObject(m))
-	second.StatusConditions().SetTrue(karpv1.ConditionTypeLaunched)
-	f.Expect(f.Admin.Status().Update(f.t.Context(), second)).To(Succeed())
+	f.update(second, karpv1.ConditionTypeLaunched)
 	f.all()
 	return second
 }
@@ -170,7 +164,7 @@ func (f *slow) provisions(nodeClaim *karpv1.NodeClaim) {
 	before := m.DeepCopy()
 	m.Spec.ProviderID = "cloud://" + m.Name
 	f.Expect(f.Admin.Patch(f.t.Context(), m, client.MergeFrom(before))).To(Succeed())
-	f.cached(m)
+	f.Settle(f.Management, m)
 }
 
 // remaining are the names of the NodeClaims that aren't being deleted.
@@ -184,24 +178,11 @@ func (f *slow) remaining() (names []string) {
 	return names
 }
 
-// settled returns how many second launches of the template ended so.
+// ended returns how many second launches of the template ended so.
 func (f *slow) ended(outcome string) (count float64) {
 	f.t.Helper()
-	families, err := crmetrics.Registry.Gather()
-	f.Expect(err).NotTo(HaveOccurred())
-	for _, family := range families {
-		if family.GetName() != "karpenter_clusterapi_second_launches_total" {
-			continue
-		}
-		for _, metric := range family.GetMetric() {
-			labels := map[string]string{}
-			for _, label := range metric.GetLabel() {
-				labels[label.GetName()] = label.GetValue()
-			}
-			if labels["outcome"] == outcome && labels["template_source"] == f.template {
-				count += metric.GetCounter().GetValue()
-			}
-		}
+	for _, metric := range measured(f, "karpenter_clusterapi_second_launches_total", map[string]string{"outcome": outcome, "template_source": f.template}) {
+		count += metric.GetCounter().GetValue()
 	}
 	return count
 }
@@ -254,10 +235,8 @@ func TestSecondLaunch(t *testing.T) {
 		t.Run(fmt.Sprintf("When machines of the template usually come sooner, a launch should be slow sooner; after a restart: %t", restarted), func(t *testing.T) {
 			f := newSlow(t)
 			usual := f.NodeClaim(t.Context(), "usual")
-			m, err := f.Machines(nil).Create(t.Context(), f.Plan(usual))
-			f.Expect(err).NotTo(HaveOccurred())
-			usual.StatusConditions().SetTrue(karpv1.ConditionTypeLaunched)
-			f.Expect(f.Admin.Status().Update(t.Context(), usual)).To(Succeed())
+			m := f.machineOf(usual)
+			f.update(usual, karpv1.ConditionTypeLaunched)
 			if restarted {
 				f.clock.Step(24 * time.Hour)
 				f.controller = nodeclaim.New(f.config)
@@ -270,7 +249,7 @@ func TestSecondLaunch(t *testing.T) {
 				LastTransitionTime: metav1.NewTime(m.CreationTimestamp.Add(80 * time.Second)),
 			}}
 			f.Expect(f.Admin.Status().Update(t.Context(), m)).To(Succeed())
-			f.cached(m)
+			f.Settle(f.Management, m)
 			f.clock.SetTime(m.CreationTimestamp.Add(map[bool]time.Duration{false: 80 * time.Second, true: 24 * time.Hour}[restarted]))
 			f.look(usual)
 			f.clock.SetTime(f.machine.CreationTimestamp.Time)
@@ -369,9 +348,7 @@ func TestSecondLaunchRaces(t *testing.T) {
 	t.Run("When both nodes have joined, both should stay", func(t *testing.T) {
 		f := newSlow(t)
 		second := f.begun()
-		f.Expect(f.Admin.Get(t.Context(), client.ObjectKeyFromObject(f.nodeClaim), f.nodeClaim)).To(Succeed())
-		f.nodeClaim.StatusConditions().SetTrue(karpv1.ConditionTypeRegistered)
-		f.Expect(f.Admin.Status().Update(t.Context(), f.nodeClaim)).To(Succeed())
+		f.update(f.stored(), karpv1.ConditionTypeRegistered)
 		f.all()
 		f.provisions(second)
 		f.look(second)
@@ -383,11 +360,9 @@ func TestSecondLaunchRaces(t *testing.T) {
 		other := f.NodeClaim(t.Context(), "other")
 		other.Labels[karpv1.NodePoolLabelKey] = f.nodePool.Name
 		f.Expect(f.Admin.Update(t.Context(), other)).To(Succeed())
-		m, err := f.Machines(nil).Create(t.Context(), f.Plan(other))
-		f.Expect(err).NotTo(HaveOccurred())
-		f.cached(m)
-		other.StatusConditions().SetTrue(karpv1.ConditionTypeLaunched)
-		f.Expect(f.Admin.Status().Update(t.Context(), other)).To(Succeed())
+		m := f.machineOf(other)
+		f.Settle(f.Management, m)
+		f.update(other, karpv1.ConditionTypeLaunched)
 		f.clock.SetTime(m.CreationTimestamp.Add(launchtime.MaxSlow))
 		f.look(f.nodeClaim)
 		f.Expect(f.look(other)).To(BeNumerically("<=", time.Minute), "the cache may not have the second NodeClaim yet")
@@ -420,8 +395,7 @@ func TestSecondLaunchRaces(t *testing.T) {
 			f.all()
 		}
 		f.Expect(names).To(HaveLen(3))
-		f.Expect(f.Admin.Get(t.Context(), client.ObjectKeyFromObject(f.nodeClaim), f.nodeClaim)).To(Succeed())
-		f.Expect(strings.Fields(f.nodeClaim.Annotations[v1alpha1.SecondLaunchesAnnotation])).To(HaveLen(3))
+		f.Expect(strings.Fields(f.stored().Annotations[v1alpha1.SecondLaunchesAnnotation])).To(HaveLen(3))
 	})
 }
 
@@ -467,8 +441,7 @@ func TestNoSecondLaunch(t *testing.T) {
 			for _, n := range all.Items {
 				f.Expect(n.Annotations[v1alpha1.SecondOfAnnotation]).NotTo(Equal(f.nodeClaim.Name))
 			}
-			f.Expect(f.Admin.Get(t.Context(), client.ObjectKeyFromObject(f.nodeClaim), f.nodeClaim)).To(Succeed())
-			f.Expect(f.nodeClaim.Annotations).NotTo(HaveKey(v1alpha1.SecondLaunchesAnnotation))
+			f.Expect(f.stored().Annotations).NotTo(HaveKey(v1alpha1.SecondLaunchesAnnotation))
 		})
 	}
 
@@ -477,11 +450,7 @@ func TestNoSecondLaunch(t *testing.T) {
 		nodeClass := f.NodeClass(t.Context())
 		nodeClass.Spec.Deadlines = minutes(5, 20)
 		f.Expect(f.Admin.Update(t.Context(), nodeClass)).To(Succeed())
-		f.Eventually(func(g Gomega) {
-			cached := &v1alpha1.ClusterAPINodeClass{}
-			g.Expect(f.Guest.GetClient().Get(t.Context(), client.ObjectKeyFromObject(nodeClass), cached)).To(Succeed())
-			g.Expect(cached.Spec.Deadlines).To(Equal(nodeClass.Spec.Deadlines))
-		}).Should(Succeed())
+		f.Settle(f.Guest, nodeClass)
 		f.Expect(f.look(f.nodeClaim)).To(BeNumerically("<=", 5*time.Minute))
 		f.clock.Step(4*time.Minute + 59*time.Second)
 		f.look(f.nodeClaim)
@@ -544,9 +513,9 @@ func TestSecondLaunchReplay(t *testing.T) {
 
 	t.Run("When the process dies after it has named the second NodeClaim and the machine comes, nothing should be launched", func(t *testing.T) {
 		f := newSlow(t)
-		f.Expect(f.Admin.Get(t.Context(), client.ObjectKeyFromObject(f.nodeClaim), f.nodeClaim)).To(Succeed())
-		metav1.SetMetaDataAnnotation(&f.nodeClaim.ObjectMeta, v1alpha1.SecondLaunchesAnnotation, f.nodePool.Name+"-abcde")
-		f.Expect(f.Admin.Update(t.Context(), f.nodeClaim)).To(Succeed())
+		named := f.stored()
+		metav1.SetMetaDataAnnotation(&named.ObjectMeta, v1alpha1.SecondLaunchesAnnotation, f.nodePool.Name+"-abcde")
+		f.Expect(f.Admin.Update(t.Context(), named)).To(Succeed())
 		f.clock.SetTime(f.machine.CreationTimestamp.Add(launchtime.MaxSlow))
 		f.provisions(f.nodeClaim)
 		f.look(f.nodeClaim)
