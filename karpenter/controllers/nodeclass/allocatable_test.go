@@ -6,8 +6,6 @@ import (
 	"testing"
 
 	. "github.com/onsi/gomega"
-	corev1 "k8s.io/api/core/v1"
-	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 
 	"github.com/autonode-io/autonode/api/karpenter/v1alpha1"
@@ -15,13 +13,6 @@ import (
 )
 
 func TestAllocatable(t *testing.T) {
-	t.Run("When all is known, it should say so", func(t *testing.T) {
-		f := start(t, "")
-		f.template("c2-small", sized("2", "4Gi", "0.021"))
-		f.nodeClass(nil)
-		f.ready()
-		f.condition(v1alpha1.ConditionAllocatableKnown, "True", v1alpha1.ConditionAllocatableKnown)
-	})
 	t.Run("When a template has no ephemeral storage, it should be ready, name the template and say what to set", func(t *testing.T) {
 		f := start(t, "")
 		diskless := sized("2", "4Gi", "0.021")
@@ -36,7 +27,7 @@ func TestAllocatable(t *testing.T) {
 	})
 	t.Run("When the bootstrap data are a Secret's, it should say that its settings can't be read until a node has reported", func(t *testing.T) {
 		f := start(t, "")
-		f.Expect(f.Admin.Create(t.Context(), &corev1.Secret{ObjectMeta: metav1.ObjectMeta{Namespace: f.Namespace, Name: "join"}})).To(Succeed())
+		f.secret("join")
 		f.template("c2-small", sized("2", "4Gi", "0.021"))
 		f.nodeClass(func(n *v1alpha1.ClusterAPINodeClass) { n.Spec.Bootstrap = &v1alpha1.Bootstrap{DataSecretName: "join"} })
 		f.ready()

@@ -6,6 +6,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"os"
 	"path/filepath"
 	"slices"
 	"sync"
@@ -107,6 +108,14 @@ func (r *recorder) reasons() []string {
 // start runs a controller that reads the management cluster as a user, or as the administrator.
 func start(t *testing.T, user string) *fixture {
 	return startWith(t, user, "", nil, nil)
+}
+
+// startSmall is start with one template, for a node class.
+func startSmall(t *testing.T, change func(*v1alpha1.ClusterAPINodeClass)) *fixture {
+	f := start(t, "")
+	f.template("c2-small", sized("2", "4Gi", "0.021"))
+	f.nodeClass(change)
+	return f
 }
 
 // startWith is start for a platform that allows some patches and bounds kubelets, and the Secrets that a user may read.
@@ -228,6 +237,55 @@ func (f *fixture) get() (*v1alpha1.ClusterAPINodeClass, error) {
 	return nodeClass, f.Admin.Get(f.t.Context(), client.ObjectKey{Name: f.name}, nodeClass)
 }
 
+// stored is the node class as the API server has it.
+func (f *fixture) stored() *v1alpha1.ClusterAPINodeClass {
+	f.t.Helper()
+	nodeClass, err := f.get()
+	f.Expect(err).NotTo(HaveOccurred())
+	return nodeClass
+}
+
+// patch writes a change of an object.
+func (f *fixture) patch(object client.Object, change func()) {
+	f.t.Helper()
+	before := object.DeepCopyObject().(client.Object)
+	change()
+	f.Expect(f.Admin.Patch(f.t.Context(), object, client.MergeFrom(before))).To(Succeed())
+}
+
+// write replaces a file that the controller follows.
+func (f *fixture) write(path, content string) {
+	f.t.Helper()
+	f.Expect(os.WriteFile(path+".new", []byte(content), 0o600)).To(Succeed())
+	f.Expect(os.Rename(path+".new", path)).To(Succeed())
+}
+
+// secret makes the Secret that a node class names for its bootstrap data.
+func (f *fixture) secret(name string) {
+	f.t.Helper()
+	f.Expect(f.Admin.Create(f.t.Context(), &corev1.Secret{ObjectMeta: metav1.ObjectMeta{Namespace: f.Namespace, Name: name}})).To(Succeed())
+}
+
+// resolve returns the template that a machine of a type would be launched from in zone b.
+func (f *fixture) resolve(instanceType string) instancetype.Choice {
+	f.t.Helper()
+	choice, ok, err := f.store.Resolve(f.name, instanceType, "b", "on-demand")
+	f.Expect(err).NotTo(HaveOccurred())
+	f.Expect(ok).To(BeTrue())
+	return choice
+}
+
+// deployments selects the MachineDeployments of team web, and nothing else.
+func deployments(n *v1alpha1.ClusterAPINodeClass) {
+	n.Spec = v1alpha1.ClusterAPINodeClassSpec{}
+	andDeployments(n)
+}
+
+// andDeployments selects the MachineDeployments of team web, too.
+func andDeployments(n *v1alpha1.ClusterAPINodeClass) {
+	n.Spec.ScalableResourceSelector = &metav1.LabelSelector{MatchLabels: map[string]string{"team": "web"}}
+}
+
 // edit changes the node class as a person would.
 func (f *fixture) edit(change func(*v1alpha1.ClusterAPINodeClass)) {
 	f.t.Helper()
@@ -335,9 +393,7 @@ func TestHashVersion(t *testing.T) {
 		const hash = v1alpha1.NodeClassHashAnnotation
 		before := func(name string) *karpv1.NodeClaim {
 			nodeClaim := f.NodeClaim(t.Context(), name)
-			patch := client.MergeFrom(nodeClaim.DeepCopy())
-			nodeClaim.Annotations = map[string]string{version: "v0", hash: "old"}
-			f.Expect(f.Admin.Patch(t.Context(), nodeClaim, patch)).To(Succeed())
+			f.patch(nodeClaim, func() { nodeClaim.Annotations = map[string]string{version: "v0", hash: "old"} })
 			return nodeClaim
 		}
 		settled, drifted := before("settled"), before("drifted")
@@ -353,12 +409,8 @@ func TestHashVersion(t *testing.T) {
 		}
 		f.Eventually(annotation(settled, version)).Should(Equal(v1alpha1.NodeClassHashVersion))
 		f.Eventually(annotation(drifted, version)).Should(Equal(v1alpha1.NodeClassHashVersion))
-		f.Eventually(func() (string, error) {
-			nodeClass, err := f.get()
-			return nodeClass.Annotations[version], err
-		}).Should(Equal(v1alpha1.NodeClassHashVersion))
-		nodeClass, err := f.get()
-		f.Expect(err).NotTo(HaveOccurred())
+		f.Eventually(func() string { return f.stored().Annotations[version] }).Should(Equal(v1alpha1.NodeClassHashVersion))
+		nodeClass := f.stored()
 		f.Expect(settled.Annotations[hash]).To(Equal(nodeClass.Hash()))
 		f.Expect(drifted.Annotations[hash]).To(Equal("old"))
 
@@ -366,10 +418,7 @@ func TestHashVersion(t *testing.T) {
 		f.edit(func(n *v1alpha1.ClusterAPINodeClass) {
 			n.Spec.Kubelet = &v1alpha1.KubeletConfiguration{MaxPods: ptr.To[int32](20)}
 		})
-		f.Eventually(func() (string, error) {
-			nodeClass, err := f.get()
-			return nodeClass.Annotations[hash], err
-		}).ShouldNot(Equal(settled.Annotations[hash]))
+		f.Eventually(func() string { return f.stored().Annotations[hash] }).ShouldNot(Equal(settled.Annotations[hash]))
 		f.Expect(annotation(settled, hash)()).To(Equal(nodeClass.Hash()), "what changes afterwards is drift")
 		f.Expect(annotation(late, version)()).To(Equal("v0"))
 	})
@@ -382,12 +431,10 @@ func TestDelete(t *testing.T) {
 	f.ready()
 	nodeClaim := f.NodeClaim(t.Context(), "web")
 	t.Run("When a NodeClaim uses the node class, it should stay until that is gone", func(t *testing.T) {
-		nodeClass, err := f.get()
-		f.Expect(err).NotTo(HaveOccurred())
+		nodeClass := f.stored()
 		f.Expect(f.Admin.Delete(t.Context(), nodeClass)).To(Succeed())
 		f.Eventually(f.events.reasons).Should(ContainElement("WaitingForNodeClaims"))
-		_, err = f.get()
-		f.Expect(err).NotTo(HaveOccurred())
+		f.stored()
 		f.Expect(f.instanceTypes()).To(Equal([]string{"c2-small"}))
 
 		f.Expect(f.Admin.Delete(t.Context(), nodeClaim)).To(Succeed())

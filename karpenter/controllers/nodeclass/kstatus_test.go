@@ -36,8 +36,7 @@ func TestKstatus(t *testing.T) {
 	t.Run("When it has no templates, it should be in progress", func(t *testing.T) {
 		f.nodeClass(nil)
 		f.condition("Ready", "False", v1alpha1.NoTemplatesReason)
-		nodeClass, err := f.get()
-		f.Expect(err).NotTo(HaveOccurred())
+		nodeClass := f.stored()
 		f.Expect(computed(f, nodeClass)).To(Equal(kstatus.InProgressStatus))
 		f.Expect(nodeClass.Status.ObservedGeneration).To(Equal(nodeClass.Generation))
 	})
@@ -51,14 +50,12 @@ func TestKstatus(t *testing.T) {
 		f.Eventually(current).Should(Succeed())
 	})
 	t.Run("When its spec changes, it should be current once Karpenter has evaluated that", func(t *testing.T) {
-		before, err := f.get()
-		f.Expect(err).NotTo(HaveOccurred())
+		before := f.stored()
 		f.edit(func(n *v1alpha1.ClusterAPINodeClass) {
 			n.Spec.Kubelet = &v1alpha1.KubeletConfiguration{MaxPods: ptr.To[int32](20)}
 		})
 		f.Eventually(current).Should(Succeed())
-		after, err := f.get()
-		f.Expect(err).NotTo(HaveOccurred())
+		after := f.stored()
 		f.Expect(after.Status.ObservedGeneration).To(BeNumerically(">", before.Generation))
 	})
 }

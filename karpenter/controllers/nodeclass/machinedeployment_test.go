@@ -8,10 +8,8 @@ import (
 
 	. "github.com/onsi/gomega"
 	corev1 "k8s.io/api/core/v1"
-	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/utils/ptr"
 	clusterv1 "sigs.k8s.io/cluster-api/api/core/v1beta2"
-	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/autonode-io/autonode/api/karpenter/v1alpha1"
 )
@@ -23,16 +21,11 @@ func TestMachineDeployment(t *testing.T) {
 		f.template("c4-large-sized", sized("4", "8Gi", "0.096"))
 		f.machineDeployment("dangling", "gone", "blue")
 		f.machineDeployment("green-workers", "c4-large-sized", "green")
-		f.nodeClass(func(n *v1alpha1.ClusterAPINodeClass) {
-			n.Spec = v1alpha1.ClusterAPINodeClassSpec{TemplateSelectors: v1alpha1.TemplateSelectors{
-				ScalableResourceSelector: &metav1.LabelSelector{MatchLabels: map[string]string{"team": "web"}}}}
-		})
+		f.nodeClass(deployments)
 		f.ready()
 		f.Expect(f.condition(v1alpha1.ConditionTemplatesReady, "True", v1alpha1.SomeInvalidReason)).To(Equal(fmt.Sprintf(
 			"MachineDeployment %s/dangling: TestMachineTemplate gone, which it refers to, doesn't exist; the other 1 template is in use", f.Namespace)))
-		choice, ok, err := f.store.Resolve(f.name, "workers", "b", "on-demand")
-		f.Expect(err).NotTo(HaveOccurred())
-		f.Expect(ok).To(BeTrue())
+		choice := f.resolve("workers")
 		tmpl := choice.Template
 		f.Expect(tmpl.Infrastructure.GetName()).To(Equal("c4-large-sized"))
 		f.Expect(tmpl.Bootstrap.ConfigTemplate.GetName()).To(Equal("default"))
@@ -48,26 +41,20 @@ func TestMachineDeployment(t *testing.T) {
 		f := start(t, "")
 		f.template("c4-large-sized", sized("4", "8Gi", "0.096"))
 		md := f.machineDeployment("workers", "c4-large-sized", "blue")
-		f.nodeClass(func(n *v1alpha1.ClusterAPINodeClass) {
-			n.Spec.ScalableResourceSelector = &metav1.LabelSelector{MatchLabels: map[string]string{"team": "web"}}
-		})
+		f.nodeClass(andDeployments)
 		f.ready()
-		nodeClass, err := f.get()
-		f.Expect(err).NotTo(HaveOccurred())
+		nodeClass := f.stored()
 		f.Expect(nodeClass.Status.Version).To(Equal("1.36.2"))
 		versions := map[string]string{}
 		for _, s := range nodeClass.Status.Templates {
 			versions[s.InstanceType] = s.Version
 		}
 		f.Expect(versions).To(Equal(map[string]string{"workers": "1.36.1", "c4-large-sized": ""}))
-		choice, _, err := f.store.Resolve(f.name, "workers", "b", "on-demand")
-		f.Expect(err).NotTo(HaveOccurred())
+		choice := f.resolve("workers")
 		f.Expect(choice.Template.NodeVersion).To(Equal("1.36.1"))
 
 		version := func(v string) {
-			patch := client.MergeFrom(md.DeepCopy())
-			md.Spec.Template.Spec.Version = v
-			f.Expect(f.Admin.Patch(t.Context(), md, patch)).To(Succeed())
+			f.patch(md, func() { md.Spec.Template.Spec.Version = v })
 		}
 		version("v1.32.9")
 		f.Expect(f.condition(v1alpha1.ConditionTemplatesReady, "True", v1alpha1.SomeInvalidReason)).To(Equal(fmt.Sprintf("MachineDeployment %s/workers: "+
@@ -84,9 +71,7 @@ func TestMachineDeployment(t *testing.T) {
 		md := f.machineDeployment("workers", "c4-large-sized", "blue")
 		f.nodeClass(func(n *v1alpha1.ClusterAPINodeClass) { n.Spec = v1alpha1.ClusterAPINodeClassSpec{} })
 		f.condition(v1alpha1.ConditionSourcesFound, "False", v1alpha1.NoSelectorReason)
-		patch := client.MergeFrom(md.DeepCopy())
-		md.Labels[v1alpha1.MemberLabel] = ""
-		f.Expect(f.Admin.Patch(t.Context(), md, patch)).To(Succeed())
+		f.patch(md, func() { md.Labels[v1alpha1.MemberLabel] = "" })
 		f.ready()
 		f.Expect(f.instanceTypes()).To(Equal([]string{"workers"}))
 	})
@@ -94,18 +79,14 @@ func TestMachineDeployment(t *testing.T) {
 		f := start(t, "")
 		f.template("c4-large-sized", sized("4", "8Gi", "0.096"))
 		md := f.machineDeployment("workers", "c4-large-sized", "blue")
-		f.nodeClass(func(n *v1alpha1.ClusterAPINodeClass) {
-			n.Spec = v1alpha1.ClusterAPINodeClassSpec{TemplateSelectors: v1alpha1.TemplateSelectors{
-				ScalableResourceSelector: &metav1.LabelSelector{MatchLabels: map[string]string{"team": "web"}}}}
-		})
+		f.nodeClass(deployments)
 		f.ready()
-		patch := client.MergeFrom(md.DeepCopy())
-		md.Spec.Replicas = ptr.To[int32](2)
-		md.Annotations[clusterv1.AutoscalerMinSizeAnnotation], md.Annotations[clusterv1.AutoscalerMaxSizeAnnotation] = "4", "5"
-		f.Expect(f.Admin.Patch(t.Context(), md, patch)).To(Succeed())
+		f.patch(md, func() {
+			md.Spec.Replicas = ptr.To[int32](2)
+			md.Annotations[clusterv1.AutoscalerMinSizeAnnotation], md.Annotations[clusterv1.AutoscalerMaxSizeAnnotation] = "4", "5"
+		})
 		sizes := func() []int {
-			choice, _, err := f.store.Resolve(f.name, "workers", "b", "on-demand")
-			f.Expect(err).NotTo(HaveOccurred())
+			choice := f.resolve("workers")
 			limit, limited := choice.Template.Maximum()
 			if !limited {
 				return nil
@@ -119,14 +100,10 @@ func TestMachineDeployment(t *testing.T) {
 		f := start(t, "")
 		f.template("c4-large-sized", sized("4", "8Gi", "0.096"))
 		md := f.machineDeployment("workers", "c4-large-sized", "blue")
-		f.nodeClass(func(n *v1alpha1.ClusterAPINodeClass) {
-			n.Spec.ScalableResourceSelector = &metav1.LabelSelector{MatchLabels: map[string]string{"team": "web"}}
-		})
+		f.nodeClass(andDeployments)
 		available := func() bool { return f.available("workers") }
 		f.Eventually(available).Should(BeTrue())
-		patch := client.MergeFrom(md.DeepCopy())
-		md.Spec.Paused = ptr.To(true)
-		f.Expect(f.Admin.Patch(t.Context(), md, patch)).To(Succeed())
+		f.patch(md, func() { md.Spec.Paused = ptr.To(true) })
 		f.Eventually(available).Should(BeFalse())
 	})
 }

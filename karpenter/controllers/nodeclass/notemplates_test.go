@@ -17,35 +17,18 @@ import (
 func TestNoTemplates(t *testing.T) {
 	t.Run("When nothing matches, it should say what exists", func(t *testing.T) {
 		f := start(t, "")
-		f.nodeClass(func(n *v1alpha1.ClusterAPINodeClass) {
-			n.Spec.ScalableResourceSelector = &metav1.LabelSelector{MatchLabels: map[string]string{"team": "web"}}
-		})
+		f.nodeClass(andDeployments)
 		message := f.condition(v1alpha1.ConditionTemplatesReady, "False", v1alpha1.NoTemplatesReason)
 		f.Expect(message).To(Equal(fmt.Sprintf("no TestMachineTemplate in namespace %[1]s of the management cluster matches spec.infrastructureTemplateSelectors[0] "+
 			"(autonode.io/template-pool=general): 1 exists, and it doesn't have the labels; no MachineDeployment in namespace %[1]s of the management cluster "+
 			"matches spec.scalableResourceSelector (team=web): none exists", f.Namespace)))
 		f.condition(status.ConditionReady, "False", v1alpha1.NoTemplatesReason)
 	})
-
-	t.Run("When all that matches is malformed, it should say what is wrong", func(t *testing.T) {
-		f := start(t, "")
-		f.template("c2-small", nil)
-		f.nodeClass(nil)
-		f.Expect(f.condition(v1alpha1.ConditionTemplatesReady, "False", v1alpha1.AllInvalidReason)).To(ContainSubstring("c2-small: has no cpu capacity"))
-	})
-
-	t.Run("When it selects nothing, it should say what to set", func(t *testing.T) {
-		f := start(t, "")
-		f.nodeClass(func(n *v1alpha1.ClusterAPINodeClass) { n.Spec.InfrastructureTemplateSelectors = nil })
-		f.condition(v1alpha1.ConditionTemplatesReady, "False", v1alpha1.NoSelectorReason)
-	})
 }
 
 func TestSomeUnusable(t *testing.T) {
 	t.Run("When a selector can't be parsed, it should name the field and use the others", func(t *testing.T) {
-		f := start(t, "")
-		f.template("c2-small", sized("2", "4Gi", "0.021"))
-		f.nodeClass(func(n *v1alpha1.ClusterAPINodeClass) {
+		f := startSmall(t, func(n *v1alpha1.ClusterAPINodeClass) {
 			n.Spec.ScalableResourceSelector = &metav1.LabelSelector{MatchLabels: map[string]string{"team": "a b"}}
 		})
 		f.Expect(f.condition(v1alpha1.ConditionTemplatesReady, "True", v1alpha1.SomeInvalidReason)).To(ContainSubstring("spec.scalableResourceSelector: "))

@@ -28,14 +28,10 @@ func TestPriceFile(t *testing.T) {
 		}
 		f.Eventually(prices).Should(Equal("0.021 "))
 
-		write := func(text string) {
-			f.Expect(os.WriteFile(f.prices+".new", []byte(text), 0o600)).To(Succeed())
-			f.Expect(os.Rename(f.prices+".new", f.prices)).To(Succeed())
-		}
-		write("- {instanceType: c2-small-priced, price: 0.5}\n- {instanceType: c2-small-priced, capacityType: spot, price: 0.007}")
+		f.write(f.prices, "- {instanceType: c2-small-priced, price: 0.5}\n- {instanceType: c2-small-priced, capacityType: spot, price: 0.007}")
 		f.Eventually(prices).Should(Equal("0.5 0.007"))
 
-		write("- {instanceType: c2-small-priced, price: much}")
+		f.write(f.prices, "- {instanceType: c2-small-priced, price: much}")
 		f.Expect(f.condition(v1alpha1.ConditionTemplatesReady, "True", v1alpha1.PricesUnreadableReason)).To(And(
 			HavePrefix("price file "+f.prices), HaveSuffix("the prices read before stay in use")))
 		f.Expect(prices()).To(Equal("0.5 0.007"))

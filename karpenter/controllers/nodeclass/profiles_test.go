@@ -27,16 +27,12 @@ func TestProfileFile(t *testing.T) {
 		}
 		f.Eventually(described).Should(And(HaveField("Architecture", "amd64"), HaveField("Profile", v1alpha1.ProfileMissing)))
 
-		write := func(text string) {
-			f.Expect(os.WriteFile(f.profiles+".new", []byte(text), 0o600)).To(Succeed())
-			f.Expect(os.Rename(f.profiles+".new", f.profiles)).To(Succeed())
-		}
 		kind := "- apiGroup: " + environment.TestMachine.Group + "\n  kind: " + environment.TestMachine.Kind + "\n"
-		write(kind + "  template: {architecture: [{value: arm64}]}\n")
+		f.write(f.profiles, kind+"  template: {architecture: [{value: arm64}]}\n")
 		f.Eventually(described).Should(And(HaveField("Architecture", "arm64"), HaveField("Profile", "")))
 		f.condition(v1alpha1.ConditionTemplatesReady, "True", v1alpha1.ConditionTemplatesReady)
 
-		write(kind + "  template: {architecture: [{value: arm64}], capacity: {cpu: [{path: spec.template.spec.size}]}, size: []}\n")
+		f.write(f.profiles, kind+"  template: {architecture: [{value: arm64}], capacity: {cpu: [{path: spec.template.spec.size}]}, size: []}\n")
 		f.Expect(f.condition(v1alpha1.ConditionTemplatesReady, "True", v1alpha1.ProfileInvalidReason)).To(And(
 			HavePrefix("profile file "+f.profiles+": [0].template.size: no such field"),
 			ContainSubstring("the rest of it is in use"),

@@ -25,10 +25,6 @@ func TestConditions(t *testing.T) {
 		resolved  = v1alpha1.ConditionReferencesResolved
 		templates = v1alpha1.ConditionTemplatesReady
 	)
-	deployments := func(n *v1alpha1.ClusterAPINodeClass) {
-		n.Spec.InfrastructureTemplateSelectors = nil
-		n.Spec.ScalableResourceSelector = &metav1.LabelSelector{MatchLabels: map[string]string{"team": "web"}}
-	}
 	for _, tc := range []struct {
 		name      string
 		prepare   func(f *fixture)
@@ -68,9 +64,7 @@ func TestConditions(t *testing.T) {
 				f.template("c4-large-sized", sized("4", "8Gi", "0.096"))
 				f.machineDeployment("dangling", "gone", "blue")
 			},
-			func(n *v1alpha1.ClusterAPINodeClass) {
-				n.Spec.ScalableResourceSelector = &metav1.LabelSelector{MatchLabels: map[string]string{"team": "web"}}
-			},
+			andDeployments,
 			[]string{found + " True SourcesFound", resolved + " True ReferenceNotFound", templates + " True SomeInvalid"}, "",
 		},
 	} {
@@ -83,8 +77,7 @@ func TestConditions(t *testing.T) {
 				f.ready()
 				return
 			}
-			nodeClass, err := f.get()
-			f.Expect(err).NotTo(HaveOccurred())
+			nodeClass := f.stored()
 			conditions := nodeClass.StatusConditions()
 			f.Expect(conditions.Get(status.ConditionReady).Message).To(ContainSubstring(tc.message))
 			f.Expect(conditions.Get(templates).Message).To(ContainSubstring(tc.message))

@@ -4,7 +4,6 @@ package nodeclass_test
 
 import (
 	"fmt"
-	"strings"
 	"testing"
 
 	"github.com/awslabs/operatorpkg/status"
@@ -31,13 +30,6 @@ func bootstrapPatch(kind schema.GroupKind, op v1alpha1.JSONPatchOperation, path,
 	}}
 }
 
-// bootstrapKind returns the kind of the bootstrap configs that machines get.
-func (f *fixture) bootstrapKind() schema.GroupKind {
-	kind := f.BootstrapTemplate.GroupVersionKind().GroupKind()
-	kind.Kind = strings.TrimSuffix(kind.Kind, "Template")
-	return kind
-}
-
 func TestBootstrap(t *testing.T) {
 	for _, tc := range []struct {
 		name      string
@@ -57,9 +49,7 @@ func TestBootstrap(t *testing.T) {
 			v1alpha1.BootstrapNotFoundReason, "spec.bootstrap.dataSecretName: Secret join doesn't exist in namespace"},
 	} {
 		t.Run(tc.name, func(t *testing.T) {
-			f := start(t, "")
-			f.template("c2-small", sized("2", "4Gi", "0.021"))
-			f.nodeClass(func(n *v1alpha1.ClusterAPINodeClass) { n.Spec.Bootstrap = tc.bootstrap })
+			f := startSmall(t, func(n *v1alpha1.ClusterAPINodeClass) { n.Spec.Bootstrap = tc.bootstrap })
 			f.Expect(f.condition(v1alpha1.ConditionBootstrapReady, "False", tc.reason)).To(ContainSubstring(tc.message))
 			f.condition(v1alpha1.ConditionTemplatesReady, "True", v1alpha1.ConditionTemplatesReady)
 			f.Expect(f.condition(status.ConditionReady, "False", tc.reason)).To(ContainSubstring(tc.message))
@@ -67,22 +57,11 @@ func TestBootstrap(t *testing.T) {
 			f.Expect(f.events.reasons()).To(Equal([]string{tc.reason}))
 		})
 	}
-	t.Run("When the bootstrap Secret exists, it should be ready and say that its nodes may register without the taint", func(t *testing.T) {
-		f := start(t, "")
-		f.Expect(f.Admin.Create(t.Context(), &corev1.Secret{ObjectMeta: metav1.ObjectMeta{Namespace: f.Namespace, Name: "join"}})).To(Succeed())
-		f.template("c2-small", sized("2", "4Gi", "0.021"))
-		f.nodeClass(func(n *v1alpha1.ClusterAPINodeClass) { n.Spec.Bootstrap = &v1alpha1.Bootstrap{DataSecretName: "join"} })
-		f.ready()
-		f.Expect(f.condition(v1alpha1.ConditionBootstrapReady, "True", v1alpha1.RegistrationUnknownReason)).To(And(
-			ContainSubstring("1 of 1 template may register without the taint karpenter.sh/unregistered"), ContainSubstring("Secret join")))
-	})
 	t.Run("When the bootstrap kind isn't known, it should be ready and say which patches are missing, until they are there", func(t *testing.T) {
-		f := start(t, "")
-		f.template("c2-small", sized("2", "4Gi", "0.021"))
-		f.nodeClass(func(n *v1alpha1.ClusterAPINodeClass) {
+		f := startSmall(t, func(n *v1alpha1.ClusterAPINodeClass) {
 			// To this provider it is a template like any other.
 			n.Spec.Bootstrap.ConfigTemplateRef = &v1alpha1.BootstrapTemplateReference{
-				APIGroup: environment.TestMachine.Group, Kind: "TestMachineTemplate", Name: f.InfrastructureTemplate.GetName(),
+				APIGroup: environment.TestMachine.Group, Kind: "TestMachineTemplate", Name: "c4-large",
 			}
 		})
 		f.ready()
@@ -94,10 +73,8 @@ func TestBootstrap(t *testing.T) {
 		f.condition(v1alpha1.ConditionBootstrapReady, "True", v1alpha1.ConditionBootstrapReady)
 	})
 	t.Run("When a bootstrap patch doesn't apply, it should launch nothing and name the patch until it does", func(t *testing.T) {
-		f := start(t, "")
-		f.template("c2-small", sized("2", "4Gi", "0.021"))
-		f.nodeClass(func(n *v1alpha1.ClusterAPINodeClass) {
-			n.Spec.BootstrapPatches = bootstrapPatch(f.bootstrapKind(), v1alpha1.JSONPatchReplace, "/spec/missing", "zone")
+		f := startSmall(t, func(n *v1alpha1.ClusterAPINodeClass) {
+			n.Spec.BootstrapPatches = bootstrapPatch(environment.KubeadmConfig.GroupKind(), v1alpha1.JSONPatchReplace, "/spec/missing", "zone")
 		})
 		f.Expect(f.condition(v1alpha1.ConditionTemplatesReady, "False", v1alpha1.AllInvalidReason)).To(And(
 			ContainSubstring("c2-small"), ContainSubstring("spec.bootstrapPatches for"), ContainSubstring("patch 0 (replace /spec/missing): /spec/missing doesn't exist")))
@@ -124,7 +101,7 @@ func TestBootstrap(t *testing.T) {
 	})
 	t.Run("When Karpenter may not read the Secret, it should let no machine boot with it", func(t *testing.T) {
 		f := startWith(t, "", "nobody", nil, nil)
-		f.Expect(f.Admin.Create(t.Context(), &corev1.Secret{ObjectMeta: metav1.ObjectMeta{Namespace: f.Namespace, Name: "blue-kubeconfig"}})).To(Succeed())
+		f.secret("blue-kubeconfig")
 		f.template("c2-small", sized("2", "4Gi", "0.021"))
 		f.nodeClass(func(n *v1alpha1.ClusterAPINodeClass) {
 			n.Spec.Bootstrap = &v1alpha1.Bootstrap{DataSecretName: "blue-kubeconfig"}
@@ -155,9 +132,7 @@ func TestBootstrap(t *testing.T) {
 		f.ready()
 	})
 	t.Run("When the bootstrap template appears, it should become ready", func(t *testing.T) {
-		f := start(t, "")
-		f.template("c2-small", sized("2", "4Gi", "0.021"))
-		f.nodeClass(func(n *v1alpha1.ClusterAPINodeClass) { n.Spec.Bootstrap.ConfigTemplateRef.Name = "late" })
+		f := startSmall(t, func(n *v1alpha1.ClusterAPINodeClass) { n.Spec.Bootstrap.ConfigTemplateRef.Name = "late" })
 		f.condition(v1alpha1.ConditionBootstrapReady, "False", v1alpha1.BootstrapNotFoundReason)
 		late := f.BootstrapTemplate.DeepCopy()
 		late.SetName("late")
@@ -185,12 +160,10 @@ func TestKubelet(t *testing.T) {
 		f.ready()
 	})
 	t.Run("When no patch writes what a node class sets of kubelets, it should be ready and name that", func(t *testing.T) {
-		f := start(t, "")
-		f.template("c2-small", sized("2", "4Gi", "0.021"))
-		f.nodeClass(func(n *v1alpha1.ClusterAPINodeClass) {
+		f := startSmall(t, func(n *v1alpha1.ClusterAPINodeClass) {
 			n.Spec.Kubelet = &v1alpha1.KubeletConfiguration{ClusterDNS: []string{"10.96.0.10"}, PodPidsLimit: ptr.To[int64](4096)}
 			n.Spec.Bootstrap.ConfigTemplateRef = &v1alpha1.BootstrapTemplateReference{
-				APIGroup: environment.TestMachine.Group, Kind: "TestMachineTemplate", Name: f.InfrastructureTemplate.GetName(),
+				APIGroup: environment.TestMachine.Group, Kind: "TestMachineTemplate", Name: "c4-large",
 			}
 			n.Spec.BootstrapPatches = bootstrapPatch(environment.TestMachine.GroupKind(), v1alpha1.JSONPatchAdd, "/spec/taints", "taints")
 		})
@@ -202,23 +175,22 @@ func TestKubelet(t *testing.T) {
 		})
 		f.condition(v1alpha1.ConditionBootstrapReady, "True", v1alpha1.ConditionBootstrapReady)
 	})
-	t.Run("When a Secret has the bootstrap data, it should be ready and name what those have to have", func(t *testing.T) {
+	t.Run("When a Secret has the bootstrap data, it should be ready, say that its nodes may register without the taint, and name what the data have to have", func(t *testing.T) {
 		f := start(t, "")
-		f.Expect(f.Admin.Create(t.Context(), &corev1.Secret{ObjectMeta: metav1.ObjectMeta{Namespace: f.Namespace, Name: "join"}})).To(Succeed())
+		f.secret("join")
 		f.template("c2-small", sized("2", "4Gi", "0.021"))
 		f.nodeClass(func(n *v1alpha1.ClusterAPINodeClass) {
 			n.Spec.Bootstrap = &v1alpha1.Bootstrap{DataSecretName: "join"}
 			n.Spec.Kubelet = &v1alpha1.KubeletConfiguration{CPUCFSQuota: ptr.To(false)}
 		})
-		f.Expect(f.condition(v1alpha1.ConditionBootstrapReady, "True", v1alpha1.RegistrationUnknownReason)).To(HaveSuffix(
-			"; Karpenter doesn't write cpuCFSQuota of spec.kubelet for nodes of 1 of 1 template; let the data in Secret join have them"))
+		f.Expect(f.condition(v1alpha1.ConditionBootstrapReady, "True", v1alpha1.RegistrationUnknownReason)).To(And(
+			ContainSubstring("1 of 1 template may register without the taint karpenter.sh/unregistered"), ContainSubstring("Secret join"),
+			HaveSuffix("; Karpenter doesn't write cpuCFSQuota of spec.kubelet for nodes of 1 of 1 template; let the data in Secret join have them")))
 	})
 }
 
 func TestLaunchAllowed(t *testing.T) {
-	f := start(t, "")
-	f.template("c2-small", sized("2", "4Gi", "0.021"))
-	f.nodeClass(nil)
+	f := startSmall(t, nil)
 	f.ready()
 	t.Run("When AutoNode is being turned off, it should launch nothing until it is on again", func(t *testing.T) {
 		f.edit(func(n *v1alpha1.ClusterAPINodeClass) { n.Annotations[v1alpha1.DrainingAnnotation] = "true" })
@@ -228,26 +200,17 @@ func TestLaunchAllowed(t *testing.T) {
 		f.ready()
 	})
 	t.Run("When the Cluster is paused by an annotation, it should launch nothing until it resumes", func(t *testing.T) {
-		patch := client.MergeFrom(f.Cluster.DeepCopy())
-		metav1.SetMetaDataAnnotation(&f.Cluster.ObjectMeta, clusterv1.PausedAnnotation, "")
-		f.Expect(f.Admin.Patch(t.Context(), f.Cluster, patch)).To(Succeed())
+		f.patch(f.Cluster, func() { metav1.SetMetaDataAnnotation(&f.Cluster.ObjectMeta, clusterv1.PausedAnnotation, "") })
 		f.condition(v1alpha1.ConditionLaunchAllowed, "False", v1alpha1.ClusterPausedReason)
-		patch = client.MergeFrom(f.Cluster.DeepCopy())
-		delete(f.Cluster.Annotations, clusterv1.PausedAnnotation)
-		f.Expect(f.Admin.Patch(t.Context(), f.Cluster, patch)).To(Succeed())
+		f.patch(f.Cluster, func() { delete(f.Cluster.Annotations, clusterv1.PausedAnnotation) })
 		f.ready()
 	})
 	t.Run("When the Cluster is paused, it should launch nothing until it resumes", func(t *testing.T) {
-		patch := client.MergeFrom(f.Cluster.DeepCopy())
-		f.Cluster.Spec.Paused = ptr.To(true)
-		f.Expect(f.Admin.Patch(t.Context(), f.Cluster, patch)).To(Succeed())
+		f.patch(f.Cluster, func() { f.Cluster.Spec.Paused = ptr.To(true) })
 		f.condition(v1alpha1.ConditionLaunchAllowed, "False", v1alpha1.ClusterPausedReason)
-		choice, _, err := f.store.Resolve(f.name, "c2-small", "a", "on-demand")
-		f.Expect(err).NotTo(HaveOccurred())
+		choice := f.resolve("c2-small")
 		f.Expect(choice.Offering.Available).To(BeFalse())
-		patch = client.MergeFrom(f.Cluster.DeepCopy())
-		f.Cluster.Spec.Paused = ptr.To(false)
-		f.Expect(f.Admin.Patch(t.Context(), f.Cluster, patch)).To(Succeed())
+		f.patch(f.Cluster, func() { f.Cluster.Spec.Paused = ptr.To(false) })
 		f.ready()
 	})
 	t.Run("When the Cluster's infrastructure isn't provisioned, as after a move, it should launch nothing and keep the zones it knew", func(t *testing.T) {
@@ -285,9 +248,7 @@ func TestLaunchAllowed(t *testing.T) {
 	})
 	t.Run("When the platform labels the Cluster with a region, its instance types should be in it", func(t *testing.T) {
 		label := func(region string) {
-			patch := client.MergeFrom(f.Cluster.DeepCopy())
-			f.Cluster.Labels = map[string]string{corev1.LabelTopologyRegion: region}
-			f.Expect(f.Admin.Patch(t.Context(), f.Cluster, patch)).To(Succeed())
+			f.patch(f.Cluster, func() { f.Cluster.Labels = map[string]string{corev1.LabelTopologyRegion: region} })
 		}
 		for _, region := range []string{"eu-central-1", "us-east-1"} {
 			label(region)
@@ -301,8 +262,7 @@ func TestLaunchAllowed(t *testing.T) {
 		}
 	})
 	t.Run("When nothing changes, it should write nothing", func(t *testing.T) {
-		before, err := f.get()
-		f.Expect(err).NotTo(HaveOccurred())
+		before := f.stored()
 		u := &unstructured.Unstructured{}
 		u.SetGroupVersionKind(f.InfrastructureTemplate.GroupVersionKind())
 		f.Expect(f.Admin.Get(t.Context(), client.ObjectKeyFromObject(f.InfrastructureTemplate), u)).To(Succeed())
@@ -314,9 +274,7 @@ func TestLaunchAllowed(t *testing.T) {
 		}, "500ms").Should(Equal(before.ResourceVersion))
 	})
 	t.Run("When the Cluster is being deleted, it should launch nothing", func(t *testing.T) {
-		patch := client.MergeFrom(f.Cluster.DeepCopy())
-		f.Cluster.Finalizers = append(f.Cluster.Finalizers, "example.com/held")
-		f.Expect(f.Admin.Patch(t.Context(), f.Cluster, patch)).To(Succeed())
+		f.patch(f.Cluster, func() { f.Cluster.Finalizers = append(f.Cluster.Finalizers, "example.com/held") })
 		held := f.Cluster.DeepCopy()
 		f.Expect(f.Admin.Delete(t.Context(), held)).To(Succeed())
 		f.condition(v1alpha1.ConditionLaunchAllowed, "False", v1alpha1.ClusterDeletingReason)
@@ -325,9 +283,7 @@ func TestLaunchAllowed(t *testing.T) {
 			return err == nil && choice.Offering.Available
 		}).Should(BeFalse())
 		f.Expect(f.Admin.Get(t.Context(), client.ObjectKeyFromObject(held), held)).To(Succeed())
-		patch = client.MergeFrom(held.DeepCopy())
-		held.Finalizers = nil
-		f.Expect(f.Admin.Patch(t.Context(), held, patch)).To(Succeed())
+		f.patch(held, func() { held.Finalizers = nil })
 	})
 }
 
@@ -357,9 +313,7 @@ func TestVersion(t *testing.T) {
 			serve("v1.36.2")
 		}
 		f.condition(v1alpha1.ConditionVersionReady, "True", v1alpha1.ConditionVersionReady)
-		nodeClass, err := f.get()
-		f.Expect(err).NotTo(HaveOccurred())
-		f.Expect(nodeClass.Status.Version).To(Equal("1.36.2"))
+		f.Expect(f.stored().Status.Version).To(Equal("1.36.2"))
 		f.Eventually(f.events.reasons).Should(ContainElement("VersionChanged"))
 	})
 	t.Run("When a new leader starts while the API servers are upgraded, it should know what nodes were resolved to and wait for the newer version to settle", func(t *testing.T) {
@@ -382,9 +336,7 @@ func TestVersion(t *testing.T) {
 	t.Run("When the node class requests too much, it should launch nothing, and keep the version so that nothing drifts", func(t *testing.T) {
 		f.edit(func(n *v1alpha1.ClusterAPINodeClass) { n.Spec.Version = "1.37.0" })
 		f.condition(v1alpha1.ConditionVersionReady, "False", v1alpha1.VersionTooNewReason)
-		nodeClass, err := f.get()
-		f.Expect(err).NotTo(HaveOccurred())
-		f.Expect(nodeClass.Status.Version).To(Equal("1.36.2"))
+		f.Expect(f.stored().Status.Version).To(Equal("1.36.2"))
 		f.condition(status.ConditionReady, "False", v1alpha1.VersionTooNewReason)
 	})
 	t.Run("When the node class requests what is beyond the skew, it should launch nothing and say so", func(t *testing.T) {
@@ -399,8 +351,6 @@ func TestVersion(t *testing.T) {
 	t.Run("When the node class requests what the API server supports, it should be ready again", func(t *testing.T) {
 		f.edit(func(n *v1alpha1.ClusterAPINodeClass) { n.Spec.Version = "1.33.0" })
 		f.ready()
-		nodeClass, err := f.get()
-		f.Expect(err).NotTo(HaveOccurred())
-		f.Expect(nodeClass.Status.Version).To(Equal("1.33.0"))
+		f.Expect(f.stored().Status.Version).To(Equal("1.33.0"))
 	})
 }

@@ -29,8 +29,7 @@ func TestTemplates(t *testing.T) {
 		f.template("c2-small", sized("2", "4Gi", "0.021"))
 		f.nodeClass(nil)
 		f.ready()
-		nodeClass, err := f.get()
-		f.Expect(err).NotTo(HaveOccurred())
+		nodeClass := f.stored()
 		f.Expect(nodeClass.Finalizers).To(ConsistOf(v1alpha1.NodeClassFinalizer))
 		f.Expect(nodeClass.Annotations).To(HaveKeyWithValue(v1alpha1.NodeClassHashAnnotation, nodeClass.Hash()))
 		f.Expect(nodeClass.Annotations).To(HaveKeyWithValue(v1alpha1.NodeClassHashVersionAnnotation, v1alpha1.NodeClassHashVersion))
@@ -47,11 +46,10 @@ func TestTemplates(t *testing.T) {
 			"c2-small TestMachineTemplate/c2-small amd64 2 4Gi 0 0.021  [a b]",
 		}))
 		f.Expect(f.instanceTypes()).To(Equal([]string{"c2-small", "c4-arm"}))
-		choice, ok, err := f.store.Resolve(f.name, "c2-small", "b", "on-demand")
-		f.Expect(err).NotTo(HaveOccurred())
-		f.Expect(ok).To(BeTrue())
+		choice := f.resolve("c2-small")
 		f.Expect(choice.FailureDomain).To(Equal("b"))
 		f.Expect(choice.Template.Bootstrap.ConfigTemplate.GetName()).To(Equal("default"))
+		f.condition(v1alpha1.ConditionAllocatableKnown, "True", v1alpha1.ConditionAllocatableKnown)
 		f.Expect(f.events.reasons()).To(BeEmpty(), "that all is well from the start is not an event")
 	})
 
@@ -72,17 +70,13 @@ func TestTemplates(t *testing.T) {
 		// Its nodes have a type that Karpenter still has, so that they aren't replaced for a typing error.
 		f.Expect(f.instanceTypes()).To(Equal([]string{"c2-small", "c4-big"}))
 		f.Expect(f.available("c2-small")).To(BeFalse())
-		nodeClass, err := f.get()
-		f.Expect(err).NotTo(HaveOccurred())
-		f.Expect(nodeClass.Status.TemplateCount).To(HaveValue(BeEquivalentTo(1)))
+		f.Expect(f.stored().Status.TemplateCount).To(HaveValue(BeEquivalentTo(1)))
 
 		small.SetAnnotations(sized("2", "4Gi", "0.3"))
 		f.Expect(f.Admin.Update(t.Context(), small)).To(Succeed())
 		f.condition(v1alpha1.ConditionTemplatesReady, "True", v1alpha1.ConditionTemplatesReady)
 		f.Expect(f.available("c2-small")).To(BeTrue())
-		nodeClass, err = f.get()
-		f.Expect(err).NotTo(HaveOccurred())
-		f.Expect(nodeClass.Status.Cheapest).To(Equal("c4-big $0.096"))
+		f.Expect(f.stored().Status.Cheapest).To(Equal("c4-big $0.096"))
 		f.Expect(f.Admin.Delete(t.Context(), small)).To(Succeed())
 		f.Eventually(f.instanceTypes).Should(Equal([]string{"c4-big"}))
 		f.Expect(f.events.reasons()).To(Equal([]string{v1alpha1.NoTemplatesReason, v1alpha1.ConditionTemplatesReady, v1alpha1.SomeInvalidReason, v1alpha1.ConditionTemplatesReady}))
@@ -93,13 +87,9 @@ func TestTemplates(t *testing.T) {
 		f.nodeClass(nil)
 		small := f.template("c2-small", sized("2", "4Gi", "0.021"))
 		f.ready()
-		hash := func() (string, error) {
-			nodeClass, err := f.get()
-			return nodeClass.Annotations[nodeclass.TemplatesHashAnnotation], err
-		}
+		hash := func() string { return f.stored().Annotations[nodeclass.TemplatesHashAnnotation] }
 		f.Eventually(hash).ShouldNot(BeEmpty())
-		before, err := hash()
-		f.Expect(err).NotTo(HaveOccurred())
+		before := hash()
 		f.Expect(unstructured.SetNestedField(small.Object, "other", "spec", "template", "spec", "size")).To(Succeed())
 		f.Expect(f.Admin.Update(t.Context(), small)).To(Succeed())
 		f.Eventually(hash).ShouldNot(Equal(before))

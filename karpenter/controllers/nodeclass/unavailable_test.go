@@ -34,9 +34,7 @@ func TestUnavailable(t *testing.T) {
 	const fine = " c2-small $0.021"
 	t.Run("When a template is available, it should report the pods of its nodes only", func(t *testing.T) {
 		f.Eventually(seen).Should(Equal(fine))
-		nodeClass, err := f.get()
-		f.Expect(err).NotTo(HaveOccurred())
-		f.Expect(nodeClass.Status.Templates[0].Pods).To(BeEquivalentTo(110))
+		f.Expect(f.stored().Status.Templates[0].Pods).To(BeEquivalentTo(110))
 	})
 	t.Run("When a source has as many machines as it may, it should say that it is full, until one goes", func(t *testing.T) {
 		f.machines.ObserveMachine("1", inventory.Machine{Origin: inventory.Origin{Source: "TestMachineTemplate." + environment.TestMachine.Group + "/c2-small"}})
@@ -58,10 +56,7 @@ func TestUnavailable(t *testing.T) {
 		f.edit(func(n *v1alpha1.ClusterAPINodeClass) {
 			n.Spec.Kubelet = &v1alpha1.KubeletConfiguration{MaxPods: ptr.To[int32](20)}
 		})
-		f.Eventually(func() (int64, error) {
-			nodeClass, err := f.get()
-			return nodeClass.Status.Templates[0].Pods, err
-		}).Should(BeEquivalentTo(20))
+		f.Eventually(func() int64 { return f.stored().Status.Templates[0].Pods }).Should(BeEquivalentTo(20))
 	})
 	t.Run("When a quota is exhausted that counts a template, it should say which, and until when", func(t *testing.T) {
 		quota := offering.Quota{QuotaName: offering.QuotaName{Name: "on-demand c2"}}
@@ -99,13 +94,7 @@ func TestUnavailable(t *testing.T) {
 	})
 	t.Run("When no launch succeeds, it should say so though offerings are left to try, until one does", func(t *testing.T) {
 		third := f.template("c8-large", sized("8", "16Gi", "0.2"))
-		f.Eventually(func() (int, error) {
-			nodeClass, err := f.get()
-			if err != nil {
-				return 0, err
-			}
-			return len(nodeClass.Status.Templates), nil
-		}).Should(Equal(3))
+		f.Eventually(func() int { return len(f.stored().Status.Templates) }).Should(Equal(3))
 		f.condition(v1alpha1.ConditionOfferingsAvailable, "True", "OfferingsAvailable")
 		for _, zone := range []string{"a", "b"} {
 			f.unavailable.Mark(offering.Key{InstanceType: third.GetName(), Zone: zone, CapacityType: "on-demand"}, "NoHosts")

@@ -78,11 +78,11 @@ func TestDefaultingWebhook(t *testing.T) {
 		f.defaulting()
 		f.Eventually(func() int64 {
 			// The API server learns of the webhook a moment later.
-			patch := client.MergeFrom(object.DeepCopy())
-			labels := object.GetLabels()
-			labels["touched"] = labels["touched"] + "x"
-			object.SetLabels(labels)
-			f.Expect(f.Admin.Patch(t.Context(), object, patch)).To(Succeed())
+			f.patch(object, func() {
+				labels := object.GetLabels()
+				labels["touched"] = labels["touched"] + "x"
+				object.SetLabels(labels)
+			})
 			return object.GetGeneration()
 		}).Should(BeNumerically(">", before.Infrastructure.GetGeneration()))
 		f.Eventually(func() string { return now().ContentHash }).ShouldNot(Equal(before.ContentHash))
