@@ -4,16 +4,12 @@ package nodeagent
 
 import (
 	"fmt"
-	"os"
 	"path/filepath"
 	"testing"
 
 	. "github.com/onsi/gomega"
-	authenticationv1 "k8s.io/api/authentication/v1"
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-	"k8s.io/client-go/kubernetes"
-	"k8s.io/client-go/tools/clientcmd"
 	"k8s.io/utils/ptr"
 )
 
@@ -46,22 +42,6 @@ func TestEnvironmentOfAPod(t *testing.T) {
 		g.Expect(self.env("HOSTNAME")).To(Equal("env"))
 		g.Expect(self.env("PATH")).To(BeEmpty(), "the agent's own environment leaks")
 		g.Expect(filepath.Join(volumes, "work", "out")).To(BeAnExistingFile())
-	})
-	t.Run("When the pod has a service-account token, it should be able to talk to the API server as that account", func(t *testing.T) {
-		g := NewWithT(t)
-		pod := create(t, testPod(namespace, "token"))
-		g.Eventually(status(t, pod), waitLong, waitPoll).Should(beReady())
-		access, err := clientcmd.BuildConfigFromFlags("", askSelf(t, pod).env("KUBECONFIG"))
-		g.Expect(err).NotTo(HaveOccurred())
-		client, err := kubernetes.NewForConfig(access)
-		g.Expect(err).NotTo(HaveOccurred())
-		who, err := client.AuthenticationV1().SelfSubjectReviews().Create(t.Context(), &authenticationv1.SelfSubjectReview{}, metav1.CreateOptions{})
-		g.Expect(err).NotTo(HaveOccurred())
-		g.Expect(who.Status.UserInfo.Username).To(Equal("system:serviceaccount:" + namespace + ":default"))
-		g.Expect(who.Status.UserInfo.Extra).To(HaveKeyWithValue("authentication.kubernetes.io/pod-uid", authenticationv1.ExtraValue{string(pod.UID)}))
-		info, err := os.Stat(access.BearerTokenFile)
-		g.Expect(err).NotTo(HaveOccurred())
-		g.Expect(info.Mode().Perm()).To(Equal(os.FileMode(0o600)))
 	})
 	t.Run("When a mounted object is missing, it should wait and say which, and start once it is there", func(t *testing.T) {
 		g := NewWithT(t)

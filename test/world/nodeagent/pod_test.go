@@ -15,29 +15,8 @@ import (
 	"k8s.io/utils/ptr"
 )
 
-func TestPodRuns(t *testing.T) {
+func TestReadiness(t *testing.T) {
 	g, namespace := NewWithT(t), newNamespace(t)
-	t.Run("When a pod is bound to the node, it should run and become ready", func(t *testing.T) {
-		pod := create(t, testPod(namespace, "runs"))
-		g.Eventually(status(t, pod), waitLong, waitPoll).Should(beReady())
-		got := status(t, pod)()
-		g.Expect(got.Phase).To(Equal(corev1.PodRunning))
-		g.Expect(got.PodIP).To(Equal("127.0.0.1"))
-		g.Expect(got.ObservedGeneration).To(Equal(pod.Generation))
-		g.Expect(mainContainer(got).ImageID).To(Equal(testImage))
-		g.Expect(mainContainer(got).Started).To(HaveValue(BeTrue()))
-		g.Expect(mainContainer(got).ContainerID).To(HavePrefix("process://"))
-		for _, kind := range []corev1.PodConditionType{corev1.PodScheduled, corev1.PodReadyToStartContainers, corev1.PodInitialized, corev1.ContainersReady} {
-			g.Expect(condition(kind)(got)).To(Equal(corev1.ConditionTrue), string(kind))
-		}
-		g.Eventually(events(t, pod), waitLong, waitPoll).Should(ContainElements("Pulled", "Created", "Started"))
-	})
-	t.Run("When two pods declare the same port, it should give each its own", func(t *testing.T) {
-		first, second := create(t, testPod(namespace, "first")), create(t, testPod(namespace, "second"))
-		g.Eventually(status(t, first), waitLong, waitPoll).Should(beReady())
-		g.Eventually(status(t, second), waitLong, waitPoll).Should(beReady())
-		g.Expect(askSelf(t, first).PID).NotTo(Equal(askSelf(t, second).PID))
-	})
 	t.Run("When the program becomes unready, it should say so without a restart", func(t *testing.T) {
 		pod := create(t, testPod(namespace, "unready", func(pod *corev1.Pod) {
 			pod.Spec.Containers[0].ReadinessProbe.FailureThreshold = 1
@@ -47,30 +26,6 @@ func TestPodRuns(t *testing.T) {
 		g.Eventually(status(t, pod), waitLong, waitPoll).ShouldNot(beReady())
 		g.Expect(ask(pod, "/ready")).Error().NotTo(HaveOccurred())
 		g.Eventually(status(t, pod), waitLong, waitPoll).Should(beReady())
-		g.Expect(mainContainer(status(t, pod)()).RestartCount).To(BeZero())
-	})
-}
-
-func TestSecretUpdate(t *testing.T) {
-	g, namespace := NewWithT(t), newNamespace(t)
-	secret, err := management.CoreV1().Secrets(namespace).Create(t.Context(), &corev1.Secret{
-		ObjectMeta: metav1.ObjectMeta{Name: "settings"}, Data: map[string][]byte{"key": []byte("one")},
-	}, metav1.CreateOptions{})
-	g.Expect(err).NotTo(HaveOccurred())
-	t.Run("When a mounted Secret changes, it should change the file under the running pod", func(t *testing.T) {
-		pod := create(t, testPod(namespace, "secret", func(pod *corev1.Pod) {
-			pod.Spec.Volumes = []corev1.Volume{{Name: "settings", VolumeSource: corev1.VolumeSource{Secret: &corev1.SecretVolumeSource{SecretName: "settings"}}}}
-			container := &pod.Spec.Containers[0]
-			container.VolumeMounts = []corev1.VolumeMount{{Name: "settings", MountPath: "/etc/settings"}}
-			container.Env = []corev1.EnvVar{{Name: "SETTINGS", Value: "/etc/settings/key"}}
-		}))
-		g.Eventually(status(t, pod), waitLong, waitPoll).Should(beReady())
-		path := askSelf(t, pod).env("SETTINGS")
-		g.Expect(ask(pod, "/file?path="+path)).To(Equal("one"))
-		secret.Data["key"] = []byte("two")
-		_, err := management.CoreV1().Secrets(namespace).Update(t.Context(), secret, metav1.UpdateOptions{})
-		g.Expect(err).NotTo(HaveOccurred())
-		g.Eventually(func() (string, error) { return ask(pod, "/file?path="+path) }, waitLong, waitPoll).Should(Equal("two"))
 		g.Expect(mainContainer(status(t, pod)()).RestartCount).To(BeZero())
 	})
 }
@@ -102,26 +57,18 @@ func TestStop(t *testing.T) {
 
 func TestRestarts(t *testing.T) {
 	g, namespace := NewWithT(t), newNamespace(t)
-	t.Run("When a container crashes again and again, it should restart it with back-off", func(t *testing.T) {
+	t.Run("When a container crashes again and again, it should restart it with back-off and keep its exit code and last words", func(t *testing.T) {
 		pod := create(t, testPod(namespace, "crash", func(pod *corev1.Pod) {
 			pod.Spec.Containers[0].Args = []string{"--exit=7"}
+			pod.Spec.Containers[0].TerminationMessagePolicy = corev1.TerminationMessageFallbackToLogsOnError
 		}))
-		g.Eventually(status(t, pod), waitLong, waitPoll).Should(SatisfyAll(
-			WithTransform(waitingReason, Equal("CrashLoopBackOff")),
-			WithTransform(func(s corev1.PodStatus) int32 { return mainContainer(s).RestartCount }, BeNumerically(">=", 2)),
-		))
+		g.Eventually(status(t, pod), waitLong, waitPoll).Should(And(
+			WithTransform(waitingReason, Equal("CrashLoopBackOff")), WithTransform(restarts, BeNumerically(">=", 2))))
 		got := status(t, pod)()
 		g.Expect(got.Phase).To(Equal(corev1.PodRunning))
-		g.Expect(mainContainer(got).LastTerminationState.Terminated.ExitCode).To(Equal(int32(7)))
+		g.Expect(mainContainer(got).LastTerminationState.Terminated).To(HaveValue(And(
+			HaveField("ExitCode", int32(7)), HaveField("Reason", "Error"), HaveField("Message", ContainSubstring("testpod")))))
 		g.Eventually(events(t, pod), waitLong, waitPoll).Should(ContainElement("BackOff"))
-	})
-	t.Run("When a container is killed, it should come back", func(t *testing.T) {
-		pod := create(t, testPod(namespace, "killed"))
-		g.Eventually(status(t, pod), waitLong, waitPoll).Should(beReady())
-		g.Expect(agent.Kill(t.Context(), key(pod), "main")).To(Succeed())
-		g.Eventually(status(t, pod), waitLong, waitPoll).Should(SatisfyAll(beReady(),
-			WithTransform(func(s corev1.PodStatus) int32 { return mainContainer(s).RestartCount }, Equal(int32(1)))))
-		g.Expect(mainContainer(status(t, pod)()).LastTerminationState.Terminated.Signal).To(Equal(int32(9)))
 	})
 	t.Run("When the liveness probe fails, it should restart the container", func(t *testing.T) {
 		pod := create(t, testPod(namespace, "sick", func(pod *corev1.Pod) {
@@ -132,32 +79,42 @@ func TestRestarts(t *testing.T) {
 		}))
 		g.Eventually(status(t, pod), waitLong, waitPoll).Should(beReady())
 		g.Expect(ask(pod, "/sick")).Error().NotTo(HaveOccurred())
-		g.Eventually(status(t, pod), waitLong, waitPoll).Should(SatisfyAll(beReady(),
-			WithTransform(func(s corev1.PodStatus) int32 { return mainContainer(s).RestartCount }, Equal(int32(1)))))
+		g.Eventually(status(t, pod), waitLong, waitPoll).Should(And(beReady(), WithTransform(restarts, Equal(int32(1)))))
 		g.Eventually(events(t, pod), waitLong, waitPoll).Should(ContainElements("Unhealthy", "Killing"))
 	})
 }
 
+func TestUnknownPort(t *testing.T) {
+	t.Run("When a probe names no port of the container, it should say so", func(t *testing.T) {
+		pod := create(t, testPod(newNamespace(t), "portless", func(pod *corev1.Pod) {
+			pod.Spec.Containers[0].ReadinessProbe.HTTPGet.Port = portNamed("none")
+		}))
+		NewWithT(t).Eventually(events(t, pod), waitLong, waitPoll).Should(ContainElement("Unhealthy"))
+	})
+}
+
 func TestDeletion(t *testing.T) {
-	g, namespace := NewWithT(t), newNamespace(t)
-	t.Run("When a pod is deleted, it should let the program end within the grace and then remove the pod", func(t *testing.T) {
-		pod := create(t, testPod(namespace, "polite", func(pod *corev1.Pod) {
-			pod.Spec.Containers[0].Args = append(pod.Spec.Containers[0].Args, "--linger=300ms")
-		}))
-		g.Eventually(status(t, pod), waitLong, waitPoll).Should(beReady())
-		log := agent.LogPath(key(pod), "main")
-		g.Expect(management.CoreV1().Pods(namespace).Delete(t.Context(), pod.Name, metav1.DeleteOptions{})).To(Succeed())
-		g.Eventually(status(t, pod), waitLong, waitPoll).Should(WithTransform(func(s corev1.PodStatus) string { return s.Message }, ContainSubstring("not found")))
-		g.Expect(os.ReadFile(log)).To(ContainSubstring("bye"))
-	})
-	t.Run("When the program outlives the grace, it should be killed", func(t *testing.T) {
-		pod := create(t, testPod(namespace, "stubborn", func(pod *corev1.Pod) {
-			pod.Spec.Containers[0].Args = append(pod.Spec.Containers[0].Args, "--linger=1h")
-		}))
-		g.Eventually(status(t, pod), waitLong, waitPoll).Should(beReady())
-		log := agent.LogPath(key(pod), "main")
-		g.Expect(management.CoreV1().Pods(namespace).Delete(t.Context(), pod.Name, metav1.DeleteOptions{GracePeriodSeconds: ptr.To[int64](1)})).To(Succeed())
-		g.Eventually(status(t, pod), waitLong, waitPoll).Should(WithTransform(func(s corev1.PodStatus) string { return s.Message }, ContainSubstring("not found")))
-		g.Expect(os.ReadFile(log)).To(And(ContainSubstring("terminating"), Not(ContainSubstring("bye"))))
-	})
+	namespace := newNamespace(t)
+	for name, c := range map[string]struct {
+		linger  string
+		seconds *int64
+		want    OmegaMatcher // of the log
+	}{
+		"When a pod is deleted, its program should end within the grace period, and then the pod": {"300ms", nil, ContainSubstring("bye")},
+		"When the program outlives the grace period, it should be killed": {
+			"1h", ptr.To[int64](1), And(ContainSubstring("terminating"), Not(ContainSubstring("bye"))),
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			g := NewWithT(t)
+			pod := create(t, testPod(namespace, "lingers-"+c.linger, func(pod *corev1.Pod) {
+				pod.Spec.Containers[0].Args = append(pod.Spec.Containers[0].Args, "--linger="+c.linger)
+			}))
+			g.Eventually(status(t, pod), waitLong, waitPoll).Should(beReady())
+			log := agent.LogPath(key(pod), "main")
+			g.Expect(management.CoreV1().Pods(namespace).Delete(t.Context(), pod.Name, metav1.DeleteOptions{GracePeriodSeconds: c.seconds})).To(Succeed())
+			g.Eventually(status(t, pod), waitLong, waitPoll).Should(HaveField("Message", ContainSubstring("not found")))
+			g.Expect(os.ReadFile(log)).To(c.want)
+		})
+	}
 }

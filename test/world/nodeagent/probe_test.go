@@ -5,9 +5,7 @@ package nodeagent
 import (
 	"testing"
 
-	. "github.com/onsi/gomega"
 	corev1 "k8s.io/api/core/v1"
-	"k8s.io/utils/ptr"
 )
 
 func TestThresholds(t *testing.T) {
@@ -39,26 +37,4 @@ func TestThresholds(t *testing.T) {
 			}
 		})
 	}
-}
-
-func TestTermination(t *testing.T) {
-	namespace := newNamespace(t)
-	t.Run("When a container fails, its state should have its exit code and its last words", func(t *testing.T) {
-		g := NewWithT(t)
-		pod := create(t, testPod(namespace, "talkative", func(pod *corev1.Pod) {
-			pod.Spec.Containers[0].Args = []string{"--exit=5"}
-			pod.Spec.Containers[0].TerminationMessagePolicy = corev1.TerminationMessageFallbackToLogsOnError
-		}))
-		last := func(s corev1.PodStatus) corev1.ContainerStateTerminated {
-			return ptr.Deref(mainContainer(s).LastTerminationState.Terminated, corev1.ContainerStateTerminated{})
-		}
-		g.Eventually(status(t, pod), waitLong, waitPoll).Should(WithTransform(last, And(
-			HaveField("ExitCode", int32(5)), HaveField("Reason", "Error"), HaveField("Message", ContainSubstring("testpod")))))
-	})
-	t.Run("When a probe names no port of the container, it should say so", func(t *testing.T) {
-		pod := create(t, testPod(namespace, "portless", func(pod *corev1.Pod) {
-			pod.Spec.Containers[0].ReadinessProbe.HTTPGet.Port = portNamed("none")
-		}))
-		NewWithT(t).Eventually(events(t, pod), waitLong, waitPoll).Should(ContainElement("Unhealthy"))
-	})
 }
