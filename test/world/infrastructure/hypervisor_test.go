@@ -98,10 +98,4 @@ write_files:
 		g.Eventually(ended, 10*time.Minute).Should(BeClosed())
 		h.Run(t.Context(), machine(nil))
 	})
-
-	t.Run("When an image's name has a version, machines should have it", func(t *testing.T) {
-		g := NewWithT(t)
-		g.Expect(Version("capa-ami-ubuntu-24.04-v1.36.3-x86_64")).To(Equal("v1.36.3"))
-		g.Expect(Version("ubuntu-24.04")).To(BeEmpty())
-	})
 }

@@ -3,24 +3,19 @@
 package infrastructure_test
 
 import (
-	"crypto/rand"
 	"crypto/sha256"
-	"crypto/tls"
 	"crypto/x509"
 	"encoding/pem"
 	"fmt"
-	"math/big"
 	"net/url"
 	"strings"
 	"testing"
-	"time"
 
 	. "github.com/onsi/gomega"
 	certificatesv1 "k8s.io/api/certificates/v1"
 	corev1 "k8s.io/api/core/v1"
 	rbacv1 "k8s.io/api/rbac/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-	"k8s.io/client-go/rest"
 	certutil "k8s.io/client-go/util/cert"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
@@ -105,56 +100,10 @@ func pending(t *testing.T, node, signer string) *certificatesv1.CertificateSigni
 	return found
 }
 
-// decide approves or denies a request.
-func decide(t *testing.T, request *certificatesv1.CertificateSigningRequest, decision certificatesv1.RequestConditionType) {
-	t.Helper()
-	request.Status.Conditions = []certificatesv1.CertificateSigningRequestCondition{{
-		Type: decision, Status: corev1.ConditionTrue, Reason: "Test", Message: "the test reports it",
-	}}
-	NewWithT(t).Expect(guest.SubResource("approval").Update(t.Context(), request)).To(Succeed())
-}
-
-// sign issues the certificate that a request requests, as the guest's controller manager would.
-func sign(t *testing.T, request *certificatesv1.CertificateSigningRequest) {
-	t.Helper()
-	g := NewWithT(t)
-	block, _ := pem.Decode(request.Spec.Request)
-	content, err := x509.ParseCertificateRequest(block.Bytes)
-	g.Expect(err).NotTo(HaveOccurred())
-	authority, err := tls.X509KeyPair(guestNodes.Certificate, guestNodes.Key)
-	g.Expect(err).NotTo(HaveOccurred())
-	issuer, err := x509.ParseCertificate(authority.Certificate[0])
-	g.Expect(err).NotTo(HaveOccurred())
-	der, err := x509.CreateCertificate(rand.Reader, &x509.Certificate{
-		SerialNumber: big.NewInt(time.Now().UnixNano()), Subject: content.Subject, DNSNames: content.DNSNames, IPAddresses: content.IPAddresses,
-		NotBefore: time.Now().Add(-time.Minute), NotAfter: time.Now().Add(time.Hour),
-		KeyUsage: x509.KeyUsageDigitalSignature, ExtKeyUsage: []x509.ExtKeyUsage{x509.ExtKeyUsageClientAuth, x509.ExtKeyUsageServerAuth},
-	}, issuer, content.PublicKey, authority.PrivateKey)
-	g.Expect(err).NotTo(HaveOccurred())
-	request.Status.Certificate = pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: der})
-	g.Expect(guest.Status().Update(t.Context(), request)).To(Succeed())
-}
-
-// waitTrusted waits until the guest's API server accepts the nodes' certificates.
-func waitTrusted(t *testing.T) {
-	t.Helper()
-	g := NewWithT(t)
-	pair, err := guestNodes.Client("system:node:probe", "system:nodes")
-	g.Expect(err).NotTo(HaveOccurred())
-	config := rest.CopyConfig(guestConfig)
-	config.CertData, config.KeyData = pair.Certificate, pair.Key
-	probe, err := client.New(config, client.Options{})
-	g.Expect(err).NotTo(HaveOccurred())
-	g.Eventually(func() error {
-		return client.IgnoreNotFound(probe.Get(t.Context(), client.ObjectKey{Name: "probe"}, &corev1.Node{}))
-	}, wait, poll).Should(Succeed())
-}
-
 func TestBootstrap(t *testing.T) {
 	admitNodes(t)
-	waitTrusted(t)
 	ns := newCluster(t)
-	const first, serving = certificatesv1.KubeAPIServerClientKubeletSignerName, certificatesv1.KubeletServingSignerName
+	const first = certificatesv1.KubeAPIServerClientKubeletSignerName
 
 	t.Run("When the CA isn't the one that is pinned, it should not give its token away", func(t *testing.T) {
 		machine := newMachine(t, ns, "pinned", machineOptions{userData: tokenConfig(t, tokenSecret, "sha256:"+strings.Repeat("0", 64))})
@@ -179,43 +128,12 @@ func TestBootstrap(t *testing.T) {
 		g.Expect(condition.Message).To(ContainSubstring(request.Name))
 		g.Expect(request.Spec.Username).To(Equal("system:bootstrap:" + tokenID))
 		g.Expect(request.Spec.Usages).To(ConsistOf(certificatesv1.UsageDigitalSignature, certificatesv1.UsageClientAuth))
-		decide(t, request, certificatesv1.CertificateDenied)
+		request.Status.Conditions = []certificatesv1.CertificateSigningRequestCondition{{
+			Type: certificatesv1.CertificateDenied, Status: corev1.ConditionTrue, Reason: "Test", Message: "the test reports it",
+		}}
+		g.Expect(guest.SubResource("approval").Update(t.Context(), request)).To(Succeed())
 		condition = eventuallyCondition(t, machine, infrav1.ConditionJoined, infrav1.ReasonRegistrationFailed)
 		g.Expect(condition.Message).To(ContainSubstring("the test reports it"))
 		g.Expect(client.IgnoreNotFound(guest.Get(t.Context(), client.ObjectKey{Name: "denied"}, &corev1.Node{}))).To(Succeed())
-	})
-
-	t.Run("When its request is approved and signed, it should join as its own node, and ask for a serving certificate", func(t *testing.T) {
-		g := NewWithT(t)
-		machine := newMachine(t, ns, "joiner", machineOptions{userData: tokenConfig(t, tokenSecret, guestPin(t)), edit: func(m *infrav1.KwokMachine) {
-			m.Spec.NodeLabels = map[string]string{"node-restriction.kubernetes.io/rack": "7"} // which a node may not set
-		}})
-		request := pending(t, "joiner", first)
-		decide(t, request, certificatesv1.CertificateApproved)
-		sign(t, request)
-		node := eventuallyReady(t, "joiner")
-		g.Expect(node.Labels).To(HaveKeyWithValue("team", "web"))
-		g.Expect(node.Labels).To(HaveKeyWithValue("node-restriction.kubernetes.io/rack", "7"))
-		g.Expect(node.ManagedFields).To(ContainElement(HaveField("Manager", "kubelet")))
-
-		request = pending(t, "joiner", serving)
-		g.Expect(request.Spec.Username).To(Equal("system:node:joiner"))
-		g.Expect(request.Spec.Groups).To(ConsistOf("system:nodes", "system:authenticated"))
-		block, _ := pem.Decode(request.Spec.Request)
-		content, err := x509.ParseCertificateRequest(block.Bytes)
-		g.Expect(err).NotTo(HaveOccurred())
-		g.Expect(content.DNSNames).To(Equal([]string{"joiner"}))
-		g.Expect(content.IPAddresses).To(HaveLen(1))
-		g.Expect(content.IPAddresses[0].String()).To(Equal(node.Status.Addresses[0].Address))
-
-		decide(t, request, certificatesv1.CertificateDenied)
-		condition := eventuallyCondition(t, machine, infrav1.ConditionServing, infrav1.ReasonCertificateRefused)
-		g.Expect(condition.Message).To(ContainSubstring("the test reports it"))
-		eventuallyCondition(t, machine, infrav1.ConditionJoined, infrav1.ReasonJoined)
-
-		request = pending(t, "joiner", serving) // it tries again
-		decide(t, request, certificatesv1.CertificateApproved)
-		sign(t, request)
-		eventuallyCondition(t, machine, infrav1.ConditionServing, infrav1.ReasonReady)
 	})
 }

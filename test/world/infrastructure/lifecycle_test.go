@@ -13,7 +13,6 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/client-go/rest"
 	clusterv1 "sigs.k8s.io/cluster-api/api/core/v1beta2"
-	"sigs.k8s.io/cluster-api/util/contract"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/autonode-io/autonode/test/world/infrastructure"
@@ -47,7 +46,7 @@ func TestStop(t *testing.T) {
 		eventuallyReady(t, "stopped")
 		eventuallyCondition(t, machine, infrav1.ConditionJoined, infrav1.ReasonJoined)
 		for range 20 {
-			newPod(t, "stopped", nil)
+			newPod(t, "stopped")
 		}
 		g.Expect(provider.Stop()).To(Succeed())
 		g.Expect(provider.Stop()).To(Succeed(), "a second time")
@@ -76,7 +75,7 @@ func TestStop(t *testing.T) {
 		eventuallyCondition(t, machine, infrav1.ConditionJoined, infrav1.ReasonJoined)
 		eventuallyCondition(t, dead, infrav1.ConditionJoined, infrav1.ReasonDead)
 		g.Expect(provider.Stop()).To(Succeed())
-		pod, ofDead := newPod(t, "again", nil), newPod(t, "again-dead", nil)
+		pod, ofDead := newPod(t, "again"), newPod(t, "again-dead")
 		startProvider(t)
 		eventuallyPhase(t, pod, corev1.PodRunning)
 		g.Consistently(func(g Gomega) {
@@ -93,7 +92,7 @@ func TestGuest(t *testing.T) {
 
 	t.Run("When a pod was marked not ready, its kubelet should report that it is", func(t *testing.T) {
 		g := NewWithT(t)
-		pod := newPod(t, "old", nil)
+		pod := newPod(t, "old")
 		eventuallyPhase(t, pod, corev1.PodRunning)
 		g.Expect(guest.Get(t.Context(), client.ObjectKeyFromObject(pod), pod)).To(Succeed())
 		for i := range pod.Status.Conditions {
@@ -126,13 +125,13 @@ func TestGuest(t *testing.T) {
 		guestProxy.cut()
 		newMachine(t, ns, "new", machineOptions{})
 		eventuallyReady(t, "new")
-		eventuallyPhase(t, newPod(t, "old", nil), corev1.PodRunning)
+		eventuallyPhase(t, newPod(t, "old"), corev1.PodRunning)
 
 		cluster := &clusterv1.Cluster{}
 		g.Expect(management.Get(t.Context(), types.NamespacedName{Namespace: ns, Name: clusterName}, cluster)).To(Succeed())
 		g.Expect(management.Delete(t.Context(), cluster)).To(Succeed())
 		g.Eventually(func(g Gomega) {
-			pod := newPod(t, "old", nil)
+			pod := newPod(t, "old")
 			g.Consistently(func(g Gomega) {
 				g.Expect(guest.Get(t.Context(), client.ObjectKeyFromObject(pod), pod)).To(Succeed())
 				g.Expect(pod.Status.Phase).To(Equal(corev1.PodPending))
@@ -164,24 +163,7 @@ func TestGuest(t *testing.T) {
 	})
 }
 
-func TestCRDs(t *testing.T) {
-	t.Run("When Cluster API looks for its contract, each CRD should fulfil it", func(t *testing.T) {
-		g := NewWithT(t)
-		crds, err := infrastructure.CRDs()
-		g.Expect(err).NotTo(HaveOccurred())
-		var kinds []string
-		for _, crd := range crds {
-			kinds = append(kinds, crd.Spec.Names.Kind)
-			g.Expect(crd.Name).To(Equal(contract.CalculateCRDName(crd.Spec.Group, crd.Spec.Names.Kind)))
-			g.Expect(crd.Labels).To(HaveKeyWithValue(clusterv1.GroupVersion.Group+"/v1beta2", crd.Spec.Versions[0].Name))
-			g.Expect(crd.Labels).To(HaveKey(clusterv1.ProviderNameLabel))
-			g.Expect(crd.Spec.Names.Categories).To(ContainElement("cluster-api"))
-			g.Expect(string(crd.Spec.Scope)).To(Equal("Namespaced"))
-			g.Expect(crd.Spec.Versions[0].Subresources.Status).NotTo(BeNil())
-		}
-		g.Expect(kinds).To(ConsistOf("HostedControlPlane", "KwokCluster", "KwokMachine", "KwokMachineTemplate"))
-	})
-
+func TestSchema(t *testing.T) {
 	t.Run("When a machine is malformed, the API server should name the field", func(t *testing.T) {
 		ns := newClusterWithoutProvider(t)
 		for name, test := range map[string]struct {

@@ -7,12 +7,9 @@ import (
 	"testing"
 	"time"
 
-	"github.com/google/go-cmp/cmp"
 	. "github.com/onsi/gomega"
-	coordinationv1 "k8s.io/api/coordination/v1"
 	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
-	"k8s.io/apimachinery/pkg/api/resource"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
 	clusterv1 "sigs.k8s.io/cluster-api/api/core/v1beta2"
@@ -21,59 +18,8 @@ import (
 	infrav1 "github.com/autonode-io/autonode/test/world/infrastructure/api/v1beta1"
 )
 
-func TestMachine(t *testing.T) {
+func TestPlacement(t *testing.T) {
 	ns := newCluster(t)
-
-	t.Run("When a machine has all it needs, it should become a ready node as its bootstrap data declares", func(t *testing.T) {
-		g := NewWithT(t)
-		machine := newMachine(t, ns, "good", machineOptions{zone: "b", edit: func(m *infrav1.KwokMachine) {
-			m.Spec.NodeLabels = map[string]string{"cloud.example/rack": "7"}
-		}})
-		node := eventuallyReady(t, "good")
-
-		wantLabels := map[string]string{
-			"team": "web", "cloud.example/rack": "7",
-			corev1.LabelHostname: "good", corev1.LabelOSStable: "linux", corev1.LabelArchStable: "arm64",
-			"beta.kubernetes.io/os": "linux", "beta.kubernetes.io/arch": "arm64",
-			corev1.LabelInstanceTypeStable: "c4-large", corev1.LabelTopologyZone: "b", corev1.LabelTopologyRegion: "here",
-		}
-		if diff := cmp.Diff(wantLabels, node.Labels); diff != "" {
-			t.Errorf("labels (-want +got):\n%s", diff)
-		}
-		g.Expect(node.Spec.Taints).To(ContainElement(corev1.Taint{Key: "karpenter.sh/unregistered", Effect: corev1.TaintEffectNoExecute}))
-		g.Expect(node.Spec.ProviderID).To(Equal("kwok://" + ns + "/good"))
-		g.Expect(node.Annotations).To(HaveKeyWithValue("kwok.x-k8s.io/node", "fake"))
-		g.Expect(node.Status.NodeInfo.KubeletVersion).To(Equal(version))
-		g.Expect(node.Status.NodeInfo.Architecture).To(Equal("arm64"))
-		equalQuantities := cmp.Comparer(func(a, b resource.Quantity) bool { return a.Cmp(b) == 0 })
-		if diff := cmp.Diff(corev1.ResourceList{
-			corev1.ResourceCPU: resource.MustParse("3900m"), corev1.ResourceMemory: resource.MustParse("7680Mi"), corev1.ResourcePods: resource.MustParse("42"),
-		}, node.Status.Allocatable, equalQuantities); diff != "" {
-			t.Errorf("allocatable (-want +got):\n%s", diff)
-		}
-
-		ready := eventuallyCondition(t, machine, infrav1.ConditionJoined, infrav1.ReasonJoined)
-		g.Expect(ready.Status).To(Equal(metav1.ConditionTrue))
-		current := get(t, machine)
-		g.Expect(current.Spec.ProviderID).To(Equal(node.Spec.ProviderID))
-		g.Expect(current.Status.Initialization.Provisioned).To(HaveValue(BeTrue()))
-		g.Expect(current.Status.FailureDomain).To(Equal("b"))
-		g.Expect(current.Status.NodeName).To(Equal("good"))
-		g.Expect(current.Finalizers).To(ConsistOf(infrav1.MachineFinalizer))
-		want := clusterv1.MachineAddresses{
-			{Type: clusterv1.MachineInternalIP, Address: node.Status.Addresses[0].Address},
-			{Type: clusterv1.MachineHostName, Address: "good"},
-		}
-		if diff := cmp.Diff(want, current.Status.Addresses); diff != "" {
-			t.Errorf("addresses (-want +got):\n%s", diff)
-		}
-		g.Expect(current.Status.JoinTime.Sub(current.Status.StartTime.Time)).To(BeNumerically(">=", registrationDelay))
-		g.Expect(current.Status.StartTime.Sub(current.Status.RequestTime.Time)).To(BeNumerically(">=", provisioningDelay))
-
-		g.Eventually(func() error {
-			return guest.Get(t.Context(), types.NamespacedName{Namespace: corev1.NamespaceNodeLease, Name: "good"}, &coordinationv1.Lease{})
-		}, wait, poll).Should(Succeed())
-	})
 
 	t.Run("When the machine has no version, it should have the guest's", func(t *testing.T) {
 		g := NewWithT(t)
@@ -88,10 +34,6 @@ func TestMachine(t *testing.T) {
 		g.Expect(node.Status.NodeInfo.KubeletVersion).To(HavePrefix("v1."))
 		g.Expect(node.Status.Capacity.Pods().Value()).To(BeEquivalentTo(110))
 	})
-}
-
-func TestPlacement(t *testing.T) {
-	ns := newCluster(t)
 
 	t.Run("When no zone is requested, it should be placed in one of the cluster's", func(t *testing.T) {
 		newMachine(t, ns, "anywhere", machineOptions{})

@@ -36,7 +36,6 @@ import (
 	"github.com/autonode-io/autonode/test/world/crd"
 	"github.com/autonode-io/autonode/test/world/infrastructure"
 	infrav1 "github.com/autonode-io/autonode/test/world/infrastructure/api/v1beta1"
-	"github.com/autonode-io/autonode/test/world/pki"
 )
 
 const (
@@ -58,8 +57,6 @@ var (
 	guest            client.Client
 	guestProxy       *proxy
 	kubeconfig       []byte
-	// guestNodes signs nodes' certificates: envtest doesn't expose its own authority.
-	guestNodes *pki.Authority
 )
 
 func TestMain(m *testing.M) {
@@ -105,10 +102,6 @@ func run(m *testing.M) (code int, err error) {
 		return 1, fmt.Errorf("starting API servers: %w", err)
 	}
 
-	if guestNodes, err = trustNodes(guestEnv); err != nil {
-		return 1, err
-	}
-
 	scheme := runtime.NewScheme()
 	for _, add := range []func(*runtime.Scheme) error{clientgoscheme.AddToScheme, apiextensionsv1.AddToScheme, clusterv1.AddToScheme, infrav1.AddToScheme} {
 		if err := add(scheme); err != nil {
@@ -138,20 +131,6 @@ func run(m *testing.M) (code int, err error) {
 		return 1, err
 	}
 	return m.Run(), nil
-}
-
-// trustNodes makes an authority, and has an API server accept its clients: it reads the file with its clients' authorities again.
-func trustNodes(env *envtest.Environment) (*pki.Authority, error) {
-	authority, err := pki.NewAuthority("nodes")
-	if err != nil {
-		return nil, err
-	}
-	file, err := os.OpenFile(filepath.Join(env.ControlPlane.GetAPIServer().CertDir, "client-cert-auth-ca.crt"), os.O_APPEND|os.O_WRONLY, 0o600)
-	if err != nil {
-		return nil, err
-	}
-	_, err = file.Write(authority.Certificate)
-	return authority, errors.Join(err, file.Close())
 }
 
 // newCluster starts a provider and makes a namespace with a Cluster whose infrastructure is provisioned.
