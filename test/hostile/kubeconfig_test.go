@@ -42,120 +42,52 @@ func TestKubeconfig(t *testing.T) {
 		http.Redirect(w, r, internal.URL+"/latest/meta-data", http.StatusTemporaryRedirect)
 	})
 
+	const forbidden = "the platform doesn't allow the operator to connect to this address"
 	for name, test := range map[string]struct {
-		title string
-		arm   func(*kubeConfig, *kubeCluster, *kubeUser)
-		want  string
+		has  string
+		arm  func(*kubeConfig, *kubeCluster, *kubeUser)
+		want string
 	}{
-		"token-file": {
-			"When a kubeconfig names a file as token, it should not be read, and say so",
-			func(_ *kubeConfig, _ *kubeCluster, u *kubeUser) { u.Token, u.TokenFile = "", secret },
-			"tokenFile names a file",
-		},
-		"both-tokens": {
-			"When a kubeconfig names a file beside a token, it should not be read",
-			func(_ *kubeConfig, _ *kubeCluster, u *kubeUser) { u.TokenFile = secret },
-			"tokenFile names a file",
-		},
-		"cert-file": {
-			"When a kubeconfig names files as certificate and key, they should not be read",
-			func(_ *kubeConfig, _ *kubeCluster, u *kubeUser) {
-				u.ClientCertificate, u.ClientKey = "/dev/zero", "/dev/zero"
-			},
-			"client-certificate and client-key name files",
-		},
-		"ca-file": {
-			"When a kubeconfig names a file as authority, it should not be read",
-			func(_ *kubeConfig, c *kubeCluster, _ *kubeUser) {
-				c.CertificateAuthorityData, c.CertificateAuthority = nil, "/dev/zero"
-			},
-			"certificate-authority names a file",
-		},
-		"exec": {
-			"When a kubeconfig names a program, it should not run",
-			func(_ *kubeConfig, _ *kubeCluster, u *kubeUser) {
-				u.Token, u.Exec = "", &clientcmdapi.ExecConfig{
-					APIVersion: "client.authentication.k8s.io/v1", Command: "touch", Args: []string{ran}, InteractiveMode: clientcmdapi.NeverExecInteractiveMode,
-				}
-			},
-			"exec runs a program",
-		},
-		"auth-provider": {
-			"When a kubeconfig names a plugin, it should be refused",
-			func(_ *kubeConfig, _ *kubeCluster, u *kubeUser) {
-				u.Token, u.AuthProvider = "", &clientcmdapi.AuthProviderConfig{Name: "oidc"}
-			},
-			"auth-provider runs a plugin",
-		},
-		"proxy": {
-			"When a kubeconfig names a proxy, it should not be asked",
-			func(_ *kubeConfig, c *kubeCluster, _ *kubeUser) { c.ProxyURL = internal.URL },
-			"proxy-url isn't allowed",
-		},
-		"insecure": {
-			"When a kubeconfig trusts any server, it should be refused",
-			func(_ *kubeConfig, c *kubeCluster, _ *kubeUser) {
-				c.CertificateAuthorityData, c.InsecureSkipTLSVerify = nil, true
-			},
-			"insecure-skip-tls-verify",
-		},
-		"plain": {
-			"When a kubeconfig names a server without TLS, it should not be asked",
-			func(_ *kubeConfig, c *kubeCluster, _ *kubeUser) { c.Server = internal.URL },
-			"server has to be a URL such as https://",
-		},
-		"socket": {
-			"When a kubeconfig names something else than a server, it should be refused",
-			func(_ *kubeConfig, c *kubeCluster, _ *kubeUser) {
-				c.Server = "https://user:password@" + strings.TrimPrefix(collector.URL, "https://")
-			},
-			"server has to be a URL such as https://",
-		},
-		"impersonation": {
-			"When a kubeconfig impersonates, it should be refused",
-			func(_ *kubeConfig, _ *kubeCluster, u *kubeUser) { u.Impersonate = "system:admin" },
-			"as, as-uid",
-		},
-		"crowd": {
-			"When a kubeconfig has a crowd of users, it should be refused",
-			func(c *kubeConfig, _ *kubeCluster, u *kubeUser) {
-				for _, name := range strings.Split("abcdefghijklmnopqrstuvwxyz", "") {
-					c.AuthInfos[name] = u.DeepCopy()
-				}
-			},
-			"it has more than 16 clusters, users or contexts",
-		},
-		"giant": {
-			"When a kubeconfig is a giant, it should be refused",
-			func(_ *kubeConfig, _ *kubeCluster, u *kubeUser) {
-				u.Token = strings.Repeat("x", kubeconfig.MaxSize)
-			},
-			"it is larger than 128 KiB",
-		},
-		"header": {
-			"When a token would add headers to requests, it should be refused",
-			func(_ *kubeConfig, _ *kubeCluster, u *kubeUser) { u.Token = "a\r\nImpersonate-User: b" },
-			"token has other characters",
-		},
-		"redirect": {
-			"When a guest redirects the operator, it should not follow",
-			func(_ *kubeConfig, c *kubeCluster, _ *kubeUser) {
-				c.Server, c.CertificateAuthorityData = redirector.URL, redirector.ca()
-			},
-			"doesn't answer as an API server",
-		},
-		"metadata": {
-			"When a kubeconfig leads to a link-local address, it should not be dialed, and say who decides",
-			func(_ *kubeConfig, c *kubeCluster, _ *kubeUser) { c.Server = "https://169.254.169.254" },
-			"the platform doesn't allow the operator to connect to this address; the platform team sets --guest-networks",
-		},
-		"management": {
-			"When a kubeconfig leads to the management cluster, it should not be dialed",
-			func(_ *kubeConfig, c *kubeCluster, _ *kubeUser) {
-				c.Server, c.CertificateAuthorityData = "https://"+hostOf(clusters.Management.Config.Host), clusters.Management.Config.CAData
-			},
-			"the platform doesn't allow the operator to connect to this address",
-		},
+		"token-file": {"a file beside a token", func(_ *kubeConfig, _ *kubeCluster, u *kubeUser) { u.TokenFile = secret }, "tokenFile names a file"},
+		"cert-file": {"files as certificate and key", func(_ *kubeConfig, _ *kubeCluster, u *kubeUser) {
+			u.ClientCertificate, u.ClientKey = "/dev/zero", "/dev/zero"
+		}, "client-certificate and client-key name files"},
+		"ca-file": {"a file as authority", func(_ *kubeConfig, c *kubeCluster, _ *kubeUser) {
+			c.CertificateAuthorityData, c.CertificateAuthority = nil, "/dev/zero"
+		}, "certificate-authority names a file"},
+		"exec": {"a program", func(_ *kubeConfig, _ *kubeCluster, u *kubeUser) {
+			u.Token, u.Exec = "", &clientcmdapi.ExecConfig{
+				APIVersion: "client.authentication.k8s.io/v1", Command: "touch", Args: []string{ran}, InteractiveMode: clientcmdapi.NeverExecInteractiveMode,
+			}
+		}, "exec runs a program"},
+		"auth-provider": {"a plugin", func(_ *kubeConfig, _ *kubeCluster, u *kubeUser) {
+			u.Token, u.AuthProvider = "", &clientcmdapi.AuthProviderConfig{Name: "oidc"}
+		}, "auth-provider runs a plugin"},
+		"proxy": {"a proxy", func(_ *kubeConfig, c *kubeCluster, _ *kubeUser) { c.ProxyURL = internal.URL }, "proxy-url isn't allowed"},
+		"insecure": {"trust in any server", func(_ *kubeConfig, c *kubeCluster, _ *kubeUser) {
+			c.CertificateAuthorityData, c.InsecureSkipTLSVerify = nil, true
+		}, "insecure-skip-tls-verify"},
+		"plain": {"a server without TLS", func(_ *kubeConfig, c *kubeCluster, _ *kubeUser) { c.Server = internal.URL }, "server has to be a URL such as https://"},
+		"socket": {"something else than a server", func(_ *kubeConfig, c *kubeCluster, _ *kubeUser) {
+			c.Server = "https://user:password@" + strings.TrimPrefix(collector.URL, "https://")
+		}, "server has to be a URL such as https://"},
+		"impersonation": {"another user", func(_ *kubeConfig, _ *kubeCluster, u *kubeUser) { u.Impersonate = "system:admin" }, "as, as-uid"},
+		"crowd": {"a crowd of users", func(c *kubeConfig, _ *kubeCluster, u *kubeUser) {
+			for _, name := range strings.Split("abcdefghijklmnopqrstuvwxyz", "") {
+				c.AuthInfos[name] = u.DeepCopy()
+			}
+		}, "it has more than 16 clusters, users or contexts"},
+		"giant":  {"a giant token", func(_ *kubeConfig, _ *kubeCluster, u *kubeUser) { u.Token = strings.Repeat("x", kubeconfig.MaxSize) }, "it is larger than 128 KiB"},
+		"header": {"a token that adds headers", func(_ *kubeConfig, _ *kubeCluster, u *kubeUser) { u.Token = "a\r\nImpersonate-User: b" }, "token has other characters"},
+		"redirect": {"a server that redirects", func(_ *kubeConfig, c *kubeCluster, _ *kubeUser) {
+			c.Server, c.CertificateAuthorityData = redirector.URL, redirector.ca()
+		}, "doesn't answer as an API server"},
+		"metadata": {"a link-local address", func(_ *kubeConfig, c *kubeCluster, _ *kubeUser) {
+			c.Server = "https://169.254.169.254"
+		}, forbidden + "; the platform team sets --guest-networks"},
+		"management": {"the management cluster", func(_ *kubeConfig, c *kubeCluster, _ *kubeUser) {
+			c.Server, c.CertificateAuthorityData = "https://"+hostOf(clusters.Management.Config.Host), clusters.Management.Config.CAData
+		}, forbidden},
 	} {
 		config := collector.kubeconfig()
 		test.arm(config, config.Clusters["c"], config.AuthInfos["u"])
@@ -163,7 +95,7 @@ func TestKubeconfig(t *testing.T) {
 		g.Expect(err).NotTo(HaveOccurred())
 		controlPlane(t, client.ObjectKey{Namespace: "weapons-" + name, Name: name}, "weapons/"+name, content)
 		reachable := condition(t, hosted(t, "weapons", name, label, nil), v1beta1.GuestReachable)
-		t.Run(test.title, func(t *testing.T) {
+		t.Run("When a kubeconfig names "+test.has+", GuestReachable should report it, and nothing be read, run or asked", func(t *testing.T) {
 			g := NewWithT(t)
 			g.Eventually(reachable).Should(And(HavePrefix("False/Unreachable: "), ContainSubstring(test.want)))
 			g.Expect(collector.asked()).To(BeEmpty())
