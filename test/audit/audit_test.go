@@ -62,6 +62,17 @@ func compareAll(t *testing.T, tests []comparison) {
 	}
 }
 
+// reading has each read pods, as it may; rules that it names are granted instead.
+func reading(tests []comparison) []comparison {
+	for i := range tests {
+		tests[i].events = append([]Event{read}, tests[i].events...)
+		if tests[i].rules == nil {
+			tests[i].rules = []rbacv1.PolicyRule{rule("", "pods", []string{"list"})}
+		}
+	}
+	return tests
+}
+
 func TestCompareUse(t *testing.T) {
 	compareAll(t, []comparison{
 		{
@@ -137,92 +148,73 @@ func TestCompareUse(t *testing.T) {
 }
 
 func TestCompareDenials(t *testing.T) {
-	compareAll(t, []comparison{
+	compareAll(t, reading([]comparison{
 		{
 			name:   "When something was denied, it should say what, once",
-			rules:  []rbacv1.PolicyRule{rule("", "pods", []string{"list"})},
-			events: []Event{read, {Verb: "get", Resource: "secrets", Namespace: "blue", Name: "join", Code: 403}, {Verb: "get", Resource: "secrets", Namespace: "blue", Name: "join", Code: 403, UserAgent: "other"}},
+			events: []Event{{Verb: "get", Resource: "secrets", Namespace: "blue", Name: "join", Code: 403}, {Verb: "get", Resource: "secrets", Namespace: "blue", Name: "join", Code: 403, UserAgent: "other"}},
 			want:   []string{"karpenter: asked to get secrets blue/join and was denied; add that to a rule, or don't ask"},
 		}, {
 			name:   "When an API server answered before it asked the authorizer, it should not be a denial",
-			rules:  []rbacv1.PolicyRule{rule("", "pods", []string{"list"})},
-			events: []Event{read, {Verb: "list", Resource: "pods", Code: 429}, {Verb: "get", Resource: "secrets", Code: 503}},
+			events: []Event{{Verb: "list", Resource: "pods", Code: 429}, {Verb: "get", Resource: "secrets", Code: 503}},
 		}, {
 			name:   "When something that is granted was denied by an API server that had just started, it should not mind",
-			rules:  []rbacv1.PolicyRule{rule("", "pods", []string{"list"})},
-			events: []Event{read, {Verb: "list", Resource: "pods", Code: 403, Denied: ready.Add(Unread)}, {Verb: "get", Code: 403}},
+			events: []Event{{Verb: "list", Resource: "pods", Code: 403, Denied: ready.Add(Unread)}, {Verb: "get", Code: 403}},
 		}, {
 			name:   "When something that is granted now was denied long after an API server's start, it should say so",
-			rules:  []rbacv1.PolicyRule{rule("", "pods", []string{"list"})},
-			events: []Event{read, {Verb: "list", Resource: "pods", Code: 403, Denied: ready.Add(Unread + time.Second)}},
+			events: []Event{{Verb: "list", Resource: "pods", Code: 403, Denied: ready.Add(Unread + time.Second)}},
 			want:   []string{"karpenter: asked to list pods and was denied; add that to a rule, or don't ask"},
 		}, {
 			name:   "When admission refused what a rule allows, it should say so",
-			rules:  []rbacv1.PolicyRule{rule("", "pods", []string{"list"})},
-			events: []Event{read, did("patch", rbac, "roles", "karpenter", 403)},
+			events: []Event{did("patch", rbac, "roles", "karpenter", 403)},
 			want:   []string{"karpenter: asked to patch roles.rbac.authorization.k8s.io blue/karpenter and was refused by admission, or by the storage of roles"},
 		}, {
 			name:   "When admission of an API server that had just started didn't know the kind of an owner, it should not mind",
-			rules:  []rbacv1.PolicyRule{rule("", "pods", []string{"list"})},
-			events: []Event{read, {Verb: "patch", Resource: "secrets", Code: 403, Allowed: true, Unmapped: ready.Add(Undiscovered)}},
+			events: []Event{{Verb: "patch", Resource: "secrets", Code: 403, Allowed: true, Unmapped: ready.Add(Undiscovered)}},
 		}, {
 			name:   "When admission doesn't know the kind of an owner long after an API server's start, it should say so",
-			rules:  []rbacv1.PolicyRule{rule("", "pods", []string{"list"})},
-			events: []Event{read, {Verb: "patch", Resource: "secrets", Name: "access", Code: 403, Allowed: true, Unmapped: ready.Add(Undiscovered + time.Second)}},
+			events: []Event{{Verb: "patch", Resource: "secrets", Name: "access", Code: 403, Allowed: true, Unmapped: ready.Add(Undiscovered + time.Second)}},
 			want:   []string{"karpenter: asked to patch secrets access and was refused by admission, or by the storage of roles"},
 		},
-	})
+	}))
 }
 
 func TestCompareExceptions(t *testing.T) {
-	compareAll(t, []comparison{
+	compareAll(t, reading([]comparison{
 		{
 			name:       "When something has to be denied, it should not mind",
-			rules:      []rbacv1.PolicyRule{rule("", "pods", []string{"list"})},
-			events:     []Event{read, {Verb: "get", Resource: "secrets", Namespace: "blue", Name: "join", Code: 403}},
+			events:     []Event{{Verb: "get", Resource: "secrets", Namespace: "blue", Name: "join", Code: 403}},
 			exceptions: []Exception{{Identity: "karpenter", Resources: []string{"secrets"}, Names: []string{"join"}, Verbs: []string{"get"}, Denied: true}},
 		}, {
 			name:       "When something has to be denied and wasn't, it should say so",
-			rules:      []rbacv1.PolicyRule{rule("", "pods", []string{"list"})},
-			events:     []Event{read},
 			exceptions: []Exception{{Identity: "karpenter", Resources: []string{"secrets"}, Names: []string{"join"}, Verbs: []string{"get"}, Denied: true}},
 			want:       []string{`karpenter: the exception for get secrets "join" is stale: it wasn't denied`},
 		}, {
 			name:       "When an exception explains what wasn't used, it should find nothing",
 			rules:      []rbacv1.PolicyRule{rule("", "pods", []string{"list"}), rule("", "secrets", []string{"get"}, "join")},
-			events:     []Event{read},
 			exceptions: []Exception{{Identity: "karpenter", Resources: []string{"secrets"}, Names: []string{"join"}, Verbs: []string{"get"}}},
 		}, {
 			name:       "When what an exception is for was used, it should call it stale",
-			rules:      []rbacv1.PolicyRule{rule("", "pods", []string{"list"})},
-			events:     []Event{read},
 			exceptions: []Exception{{Identity: "karpenter", Resources: []string{"pods"}, Verbs: []string{"list"}}},
 			want:       []string{"karpenter: the exception for list pods is stale: it is used"},
 		}, {
 			name:       "When an exception allows for timing, it may be used or not",
 			rules:      []rbacv1.PolicyRule{rule("", "pods", []string{"list", "watch"})},
-			events:     []Event{read},
 			exceptions: []Exception{{Identity: "karpenter", Resources: []string{"pods"}, Verbs: []string{"list", "watch"}, Sometimes: true}},
 		}, {
 			name:       "When an exception names no object, it should excuse each that a rule names, and no more",
 			rules:      []rbacv1.PolicyRule{rule("", "pods", []string{"list"}), rule("", "secrets", []string{"get"}, "join", "leave"), rule("", "secrets", []string{"list"})},
-			events:     []Event{read},
 			exceptions: []Exception{{Identity: "karpenter", Resources: []string{"secrets"}, Names: []string{AnyName}, Verbs: []string{"get"}}},
 			want:       []string{"karpenter: may list secrets and never did; remove that from the rule, or write a test that needs it"},
 		}, {
 			name:       "When an exception that names no object is for what no rule grants, it should call it stale",
-			rules:      []rbacv1.PolicyRule{rule("", "pods", []string{"list"})},
-			events:     []Event{read},
 			exceptions: []Exception{{Identity: "karpenter", Resources: []string{"secrets"}, Names: []string{AnyName}, Verbs: []string{"get"}, Sometimes: true}},
 			want:       []string{`karpenter: the exception for get secrets "*" is stale: it isn't granted`},
 		}, {
 			name:       "When what an exception is for isn't granted, it should call it stale",
-			rules:      []rbacv1.PolicyRule{rule("", "pods", []string{"list"})},
-			events:     []Event{read},
 			exceptions: []Exception{{Identity: "karpenter", Group: "apps", Resources: []string{"daemonsets"}, Verbs: []string{"watch"}}, {Identity: "operator", Resources: []string{"nodes"}, Verbs: []string{"get"}}},
 			want:       []string{"karpenter: the exception for watch daemonsets.apps is stale: it isn't granted"},
 		},
-	})
+	}))
 }
 
 func TestRead(t *testing.T) {

@@ -135,26 +135,12 @@ func TestInstances(t *testing.T) {
 	})
 }
 
+// TestRefusals is about those that TestFailures of test/aws doesn't meet.
 func TestRefusals(t *testing.T) {
 	for name, tc := range map[string]struct {
-		prepare func(*Server)
-		change  func(*ec2.RunInstancesInput)
-		code    string
+		change func(*ec2.RunInstancesInput)
+		code   string
 	}{
-		"When a zone has no capacity of a type, it should say so": {
-			prepare: func(s *Server) {
-				s.Inject(Fault{InstanceType: "m5.large", Zone: zoneA, Error: InsufficientInstanceCapacity("m5.large", zoneA)})
-			},
-			code: "InsufficientInstanceCapacity",
-		},
-		"When there are too many requests, it should say so": {
-			prepare: func(s *Server) { s.Inject(Fault{Error: RequestLimitExceeded()}) },
-			code:    "RequestLimitExceeded",
-		},
-		"When the quota of vCPUs is exhausted, it should say so": {
-			prepare: func(s *Server) { s.SetVCPULimit(false, 1) },
-			code:    "VcpuLimitExceeded",
-		},
 		"When a spot price is too low, it should say so": {
 			change: func(input *ec2.RunInstancesInput) {
 				input.InstanceMarketOptions = &types.InstanceMarketOptionsRequest{
@@ -162,13 +148,6 @@ func TestRefusals(t *testing.T) {
 				}
 			},
 			code: "SpotMaxPriceTooLow",
-		},
-		"When a type isn't offered in a zone, it should say so": {
-			change: func(input *ec2.RunInstancesInput) {
-				input.InstanceType, input.ImageId = "m6g.large", aws.String("ami-2")
-				input.NetworkInterfaces[0].SubnetId = aws.String("subnet-b")
-			},
-			code: "Unsupported",
 		},
 		"When an image doesn't exist, it should say so": {
 			change: func(input *ec2.RunInstancesInput) { input.ImageId = aws.String("ami-9") },
@@ -193,9 +172,6 @@ func TestRefusals(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			g := NewWithT(t)
 			s, client := start(t, nil)
-			if tc.prepare != nil {
-				tc.prepare(s)
-			}
 			_, err := run(t.Context(), client, tc.change)
 			g.Expect(code(err)).To(Equal(tc.code), "%v", err)
 			g.Expect(s.Instances()).To(BeEmpty())
@@ -203,17 +179,6 @@ func TestRefusals(t *testing.T) {
 			g.Expect(s.Calls("RunInstances")).To(HaveExactElements(HaveField("Code", tc.code)))
 		})
 	}
-
-	t.Run("When a fault is for a number of times, it should be over then", func(t *testing.T) {
-		g := NewWithT(t)
-		s, client := start(t, nil)
-		end := s.Inject(Fault{Error: RequestLimitExceeded(), Times: 1})
-		_, err := run(t.Context(), client, nil)
-		g.Expect(code(err)).To(Equal("RequestLimitExceeded"))
-		_, err = run(t.Context(), client, nil)
-		g.Expect(err).NotTo(HaveOccurred())
-		g.Expect(end()).To(Equal(1))
-	})
 
 	t.Run("When something isn't implemented, it should be an error that is remembered", func(t *testing.T) {
 		g := NewWithT(t)
