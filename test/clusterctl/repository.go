@@ -9,7 +9,8 @@ import (
 	"path/filepath"
 
 	apiextensionsv1 "k8s.io/apiextensions-apiserver/pkg/apis/apiextensions/v1"
-	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"github.com/autonode-io/autonode/internal/scopetest"
 )
 
 // Addon is AutoNode's name for clusterctl, and Core what `clusterctl init --core` takes.
@@ -80,19 +81,7 @@ func write(file string, content []byte) error {
 
 // CertManager are the CRDs of what clusterctl creates to see whether cert-manager works.
 func CertManager() []*apiextensionsv1.CustomResourceDefinition {
-	const group = "cert-manager.io"
-	var all []*apiextensionsv1.CustomResourceDefinition
-	for kind, plural := range map[string]string{"Issuer": "issuers", "Certificate": "certificates"} {
-		all = append(all, &apiextensionsv1.CustomResourceDefinition{
-			ObjectMeta: metav1.ObjectMeta{Name: plural + "." + group},
-			Spec: apiextensionsv1.CustomResourceDefinitionSpec{
-				Group: group, Scope: apiextensionsv1.NamespaceScoped,
-				Names: apiextensionsv1.CustomResourceDefinitionNames{Kind: kind, ListKind: kind + "List", Plural: plural},
-				Versions: []apiextensionsv1.CustomResourceDefinitionVersion{{Name: "v1", Served: true, Storage: true, Schema: &apiextensionsv1.CustomResourceValidation{
-					OpenAPIV3Schema: &apiextensionsv1.JSONSchemaProps{Type: "object", XPreserveUnknownFields: new(true)},
-				}}},
-			},
-		})
+	return []*apiextensionsv1.CustomResourceDefinition{
+		scopetest.Definition("cert-manager.io", "Issuer", "issuers", "v1"), scopetest.Definition("cert-manager.io", "Certificate", "certificates", "v1"),
 	}
-	return all
 }

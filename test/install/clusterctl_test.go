@@ -3,61 +3,25 @@
 package install_test
 
 import (
-	"encoding/json"
 	"os"
-	"os/exec"
 	"path/filepath"
 	"regexp"
-	"strings"
 	"testing"
 
 	. "github.com/onsi/gomega"
 	apiextensionsv1 "k8s.io/apiextensions-apiserver/pkg/apis/apiextensions/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	clusterv1 "sigs.k8s.io/cluster-api/api/core/v1beta2"
 	clusterctlv1 "sigs.k8s.io/cluster-api/cmd/clusterctl/api/v1alpha3"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	"sigs.k8s.io/controller-runtime/pkg/envtest"
-	"sigs.k8s.io/yaml"
 
 	"github.com/autonode-io/autonode/api/v1beta1"
 	"github.com/autonode-io/autonode/internal/apiserver"
 	"github.com/autonode-io/autonode/internal/scopetest"
 	"github.com/autonode-io/autonode/test/clusterctl"
 )
-
-// capiOperator is the Cluster API Operator whose CRDs the examples have to fit.
-const capiOperator = "sigs.k8s.io/cluster-api-operator@v0.29.0"
-
-func TestAddonProvider(t *testing.T) {
-	t.Run("When docs show an AddonProvider, the Cluster API Operator's CRD should accept it", func(t *testing.T) {
-		g := NewWithT(t)
-		page, err := os.ReadFile(root + "/docs/clusterctl.md")
-		g.Expect(err).NotTo(HaveOccurred())
-		out, err := exec.CommandContext(t.Context(), "go", "mod", "download", "-json", capiOperator).Output()
-		g.Expect(err).NotTo(HaveOccurred())
-		var module struct{ Dir string }
-		g.Expect(json.Unmarshal(out, &module)).To(Succeed())
-		c := serve(t, envtest.CRDInstallOptions{Paths: []string{filepath.Join(module.Dir, "config", "crd", "bases", "operator.cluster.x-k8s.io_addonproviders.yaml")}})
-		examples := 0
-		for _, block := range regexp.MustCompile("(?s)```yaml\n(.*?)```").FindAllSubmatch(page, -1) {
-			if !strings.Contains(string(block[1]), "kind: AddonProvider") {
-				continue
-			}
-			examples++
-			object := &unstructured.Unstructured{}
-			g.Expect(yaml.UnmarshalStrict(block[1], &object.Object)).To(Succeed())
-			object.SetNamespace("default") // the example's doesn't exist here
-			g.Expect(c.Create(t.Context(), object, client.DryRunAll, client.FieldValidation(metav1.FieldValidationStrict))).To(Succeed())
-			// The check itself notices what the CRD doesn't know.
-			g.Expect(unstructured.SetNestedField(object.Object, "x", "spec", "unknown")).To(Succeed())
-			g.Expect(c.Create(t.Context(), object, client.DryRunAll, client.FieldValidation(metav1.FieldValidationStrict))).To(MatchError(ContainSubstring("spec.unknown")))
-		}
-		g.Expect(examples).To(BeNumerically(">", 0))
-	})
-}
 
 // managementCluster is an API server with kinds of Cluster API, as clusterctl labels them, and without controllers.
 type managementCluster struct {

@@ -19,13 +19,15 @@ import (
 	"github.com/autonode-io/autonode/api/karpenter/v1alpha1"
 	"github.com/autonode-io/autonode/api/v1beta1"
 	"github.com/autonode-io/autonode/internal/apiserver"
+	"github.com/autonode-io/autonode/internal/scopetest"
 )
 
-// serve starts an API server with CRDs.
-func serve(t *testing.T, crds envtest.CRDInstallOptions) client.Client {
+// guarded starts an API server with the CRDs, another group's CRD, and the policy that guards the deletion of ours.
+func guarded(t *testing.T) client.Client {
 	t.Helper()
 	g := NewWithT(t)
-	environment := apiserver.New(crds)
+	other := scopetest.Definition("example.com", "Widget", "widgets", "v1")
+	environment := apiserver.New(envtest.CRDInstallOptions{Paths: []string{installation + "/crds"}, CRDs: []*apiextensionsv1.CustomResourceDefinition{other}})
 	config, err := environment.Start()
 	g.Expect(err).NotTo(HaveOccurred())
 	t.Cleanup(func() { g.Expect(environment.Stop()).To(Succeed()) })
@@ -34,21 +36,6 @@ func serve(t *testing.T, crds envtest.CRDInstallOptions) client.Client {
 	g.Expect(admissionregistrationv1.AddToScheme(scheme)).To(Succeed())
 	c, err := client.New(config, client.Options{Scheme: scheme})
 	g.Expect(err).NotTo(HaveOccurred())
-	return c
-}
-
-// guarded starts an API server with the CRDs, another group's CRD, and the policy that guards the deletion of ours.
-func guarded(t *testing.T) client.Client {
-	t.Helper()
-	g := NewWithT(t)
-	other := &apiextensionsv1.CustomResourceDefinition{ObjectMeta: metav1.ObjectMeta{Name: "widgets.example.com"}, Spec: apiextensionsv1.CustomResourceDefinitionSpec{
-		Group: "example.com", Scope: apiextensionsv1.NamespaceScoped,
-		Names: apiextensionsv1.CustomResourceDefinitionNames{Kind: "Widget", ListKind: "WidgetList", Plural: "widgets", Singular: "widget"},
-		Versions: []apiextensionsv1.CustomResourceDefinitionVersion{{Name: "v1", Served: true, Storage: true, Schema: &apiextensionsv1.CustomResourceValidation{
-			OpenAPIV3Schema: &apiextensionsv1.JSONSchemaProps{Type: "object"},
-		}}},
-	}}
-	c := serve(t, envtest.CRDInstallOptions{Paths: []string{installation + "/crds"}, CRDs: []*apiextensionsv1.CustomResourceDefinition{other}})
 	made := 0
 	for _, resource := range build(t, installation).Resources() {
 		if !strings.HasPrefix(resource.GetName(), "deletion.") {
