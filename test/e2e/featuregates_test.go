@@ -29,7 +29,7 @@ const (
 )
 
 // TestFeatureGates: a hosted cluster turns feature gates on that its platform allows, and its admin uses what they bring: warm nodes, devices of
-// DRA drivers, and Deployments that are scaled down by node. Overlays of prices and resources need no gate of the cluster's own.
+// DRA drivers, and Deployments that are scaled down by node. A NodeOverlay needs no gate of the cluster's own.
 func TestFeatureGates(t *testing.T) {
 	t.Parallel()
 	c := gatedCluster{acquireCluster(t, red)}
@@ -62,9 +62,7 @@ func TestFeatureGates(t *testing.T) {
 	t.Run("When a buffer keeps warm nodes, pods should take them at once, and the buffer should refill", c.buffers)
 	t.Run("When pods claim devices of a DRA driver, they should get a node with such devices, and one node for as many as it has", c.devices)
 	t.Run("When a Deployment is scaled down, the pods of the node with the lowest rank should go, and then the node", c.deletionCosts)
-	t.Run("When a NodeOverlay changes a price, the next node should be of the type that is cheapest then", c.prices)
 	t.Run("When a NodeOverlay adds a resource, a pod that requests it should get a node", c.resources)
-	t.Run("When NodeOverlays conflict or are invalid, they should say so, and change nothing", c.refusals)
 }
 
 // gatedCluster is a guest in which the feature gates CapacityBuffer, DynamicResourceAllocation and PodDeletionCostManagement are on.
@@ -236,56 +234,21 @@ func (c gatedCluster) publish(g Gomega, ctx context.Context, node *corev1.Node) 
 	g.Expect(client.IgnoreAlreadyExists(c.guest.Create(ctx, slice))).To(Succeed())
 }
 
-// overlay returns a NodeOverlay for an instance type in one NodePool.
-func overlay(name, instanceType, pool string) *karpv1alpha1.NodeOverlay {
-	return &karpv1alpha1.NodeOverlay{ObjectMeta: metav1.ObjectMeta{Name: name}, Spec: karpv1alpha1.NodeOverlaySpec{
-		Requirements: []karpv1alpha1.NodeSelectorRequirement{
-			{Key: corev1.LabelInstanceTypeStable, Operator: corev1.NodeSelectorOpIn, Values: []string{instanceType}},
-			{Key: karpv1.NodePoolLabelKey, Operator: corev1.NodeSelectorOpIn, Values: []string{pool}},
-		},
-	}}
-}
-
-// waitValid waits until Karpenter reports whether it accepts a NodeOverlay.
-func (c gatedCluster) waitValid(t *testing.T, overlay *karpv1alpha1.NodeOverlay, status metav1.ConditionStatus, reason string) {
-	t.Helper()
-	c.eventually(t, func(g Gomega, ctx context.Context) {
-		g.Expect(c.guest.Get(ctx, client.ObjectKeyFromObject(overlay), overlay)).To(Succeed())
-		g.Expect(overlay.StatusConditions().Get(karpv1alpha1.ConditionTypeValidationSucceeded)).To(
-			And(HaveField("Status", status), HaveField("Reason", reason)))
-	})
-}
-
-const valid = karpv1alpha1.ConditionTypeValidationSucceeded
-
-func (c gatedCluster) prices(t *testing.T) {
-	g := NewWithT(t)
-	c.nodePool(t, "priced", require(corev1.LabelInstanceTypeStable, small, large))
-	types := func() (types []string) {
-		for _, node := range c.nodesOf(g, t.Context(), "priced") {
-			types = append(types, node.Labels[corev1.LabelInstanceTypeStable])
-		}
-		return types
-	}
-	c.workload(t, "before", 1, "500m", onPool("priced"))
-	c.waitRunning(t, "before")
-	g.Expect(types()).To(ConsistOf(small), "it is the cheapest")
-	cheaper := overlay("cheaper", large, "priced")
-	cheaper.Spec.Price = new("0.001")
-	c.create(t, cheaper)
-	c.waitValid(t, cheaper, metav1.ConditionTrue, valid)
-	c.workload(t, "after", 1, "1800m", onPool("priced"))
-	c.waitRunning(t, "after")
-	g.Expect(types()).To(ConsistOf(small, large))
-}
-
 func (c gatedCluster) resources(t *testing.T) {
 	g := NewWithT(t)
 	c.nodePool(t, "boards", require(corev1.LabelInstanceTypeStable, small))
-	boards := overlay("boards", small, "boards")
-	boards.Spec.Capacity = corev1.ResourceList{fpga: resource.MustParse("1")}
+	boards := &karpv1alpha1.NodeOverlay{ObjectMeta: metav1.ObjectMeta{Name: "boards"}, Spec: karpv1alpha1.NodeOverlaySpec{
+		Requirements: []karpv1alpha1.NodeSelectorRequirement{
+			{Key: corev1.LabelInstanceTypeStable, Operator: corev1.NodeSelectorOpIn, Values: []string{small}},
+			{Key: karpv1.NodePoolLabelKey, Operator: corev1.NodeSelectorOpIn, Values: []string{"boards"}},
+		},
+		Capacity: corev1.ResourceList{fpga: resource.MustParse("1")},
+	}}
 	c.create(t, boards)
-	c.waitValid(t, boards, metav1.ConditionTrue, valid)
+	c.eventually(t, func(g Gomega, ctx context.Context) {
+		g.Expect(c.guest.Get(ctx, client.ObjectKeyFromObject(boards), boards)).To(Succeed())
+		g.Expect(boards.StatusConditions().IsTrue(karpv1alpha1.ConditionTypeValidationSucceeded)).To(BeTrue())
+	})
 	c.workload(t, "synthesis", 1, "500m", onPool("boards"), func(template *corev1.PodTemplateSpec) {
 		requests := template.Spec.Containers[0].Resources.Requests
 		requests[fpga] = resource.MustParse("1")
@@ -304,35 +267,4 @@ func (c gatedCluster) resources(t *testing.T) {
 	})
 	c.waitRunning(t, "synthesis")
 	g.Expect(c.nodesOf(g, t.Context(), "boards")).To(HaveLen(1))
-}
-
-func (c gatedCluster) refusals(t *testing.T) {
-	g := NewWithT(t)
-	c.nodePool(t, "disputed", require(corev1.LabelInstanceTypeStable, small, large))
-	dear := overlay("dear", small, "disputed") // of several with the same weight the last by name is in force
-	dear.Spec.Price, dear.Spec.Weight = new("9"), new(int32(10))
-	c.create(t, dear)
-	c.waitValid(t, dear, metav1.ConditionTrue, valid)
-	rival := overlay("a-rival", small, "disputed")
-	rival.Spec.Price, rival.Spec.Weight = new("0.002"), new(int32(10))
-	c.create(t, rival)
-	c.waitValid(t, rival, metav1.ConditionFalse, "Conflict")
-	nonsense := overlay("nonsense", small, "disputed")
-	nonsense.Spec.Price = new("0.003")
-	nonsense.Spec.Requirements = append(nonsense.Spec.Requirements, karpv1alpha1.NodeSelectorRequirement{
-		Key: karpv1.CapacityTypeLabelKey, Operator: corev1.NodeSelectorOpIn, Values: []string{"leased"},
-	})
-	c.create(t, nonsense)
-	c.waitValid(t, nonsense, metav1.ConditionFalse, "RuntimeValidation")
-	g.Expect(c.guest.Create(t.Context(), func() client.Object {
-		cpus := overlay("cpus", small, "disputed")
-		cpus.Spec.Capacity = corev1.ResourceList{corev1.ResourceCPU: resource.MustParse("64")}
-		return cpus
-	}())).To(MatchError(ContainSubstring("invalid resource restricted")))
-
-	c.workload(t, "peace", 1, "500m", onPool("disputed"))
-	c.waitRunning(t, "peace")
-	nodes := c.nodesOf(g, t.Context(), "disputed")
-	g.Expect(nodes).To(HaveLen(1))
-	g.Expect(nodes[0].Labels).To(HaveKeyWithValue(corev1.LabelInstanceTypeStable, large), "the small one is dear, as the overlay that is in force has it")
 }

@@ -88,63 +88,11 @@ func TestImageUpgrade(t *testing.T) {
 	})
 }
 
-// TestUnstatedImages: the platform's templates name an image and don't state its version. The template comes first, so that nodes are ahead of the
-// payload for a while: each is replaced once for the template, and none for the payload.
-func TestUnstatedImages(t *testing.T) {
-	t.Parallel()
-	c, parent := acquireCluster(t, amber), t
-	g := NewWithT(t)
-	const older, newer = "v" + initialRelease, localworld.UpgradedKubernetes
-	has, wanted := strings.TrimPrefix(older, "v"), strings.TrimPrefix(newer, "v")
-	unstated := func(template *infrav1.KwokMachineTemplate) {
-		delete(template.Annotations, v1alpha1.KubernetesVersionAnnotation)
-	}
-	first := c.imageTemplate(t, older, unstated)
-	c.nodePool(t, "general", require(corev1.LabelInstanceTypeStable, imageType), budget("1"))
-	c.workload(t, "web", 2, "500m", apart)
-	c.waitRunning(t, "web")
-	before := names(c.nodes(g, t.Context()))
-	disrupted, reasons := c.watchDisruptions(t), c.watchDrift(t)
-	g.Expect(world.UpgradeControlPlane(t.Context(), c.name, newer)).To(Succeed())
-
-	t.Run("When the template is replaced before the payload, it should replace each node once and say that they are ahead", func(t *testing.T) {
-		g := NewWithT(t)
-		c.imageTemplate(parent, newer, unstated) // for as long as its nodes are there
-		g.Expect(c.management.Delete(t.Context(), first)).To(Succeed())
-		g.Eventually(func(g Gomega, ctx context.Context) {
-			g.Expect(c.nodes(g, ctx)).To(And(HaveLen(len(before)), HaveEach(HaveField("Status.NodeInfo.KubeletVersion", newer))))
-			g.Expect(c.condition(g, ctx, v1beta1.NodesUpToDate)).To(And(
-				HaveField("Status", metav1.ConditionFalse), HaveField("Reason", v1beta1.NodesAheadReason),
-				HaveField("Message", HavePrefix(fmt.Sprintf("2 of 2 nodes run %s, ahead of %s; move to a release", wanted, has)))))
-		}).WithContext(t.Context()).WithTimeout(eventually).WithPolling(interval).Should(Succeed())
-	})
-
-	t.Run("When the payload follows, it should replace none again and complete the history", func(t *testing.T) {
-		g := NewWithT(t)
-		after := names(c.nodes(g, t.Context()))
-		c.upgradeTo(t, upgradedRelease)
-		c.waitResolved(t, newer)
-		g.Eventually(func(g Gomega, ctx context.Context) {
-			g.Expect(c.condition(g, ctx, v1beta1.NodesUpToDate)).To(HaveField("Status", metav1.ConditionTrue))
-			history := c.hostedCluster(g, ctx).Status.Version.History
-			g.Expect(history).NotTo(BeEmpty())
-			g.Expect(history[0]).To(And(HaveField("Version", upgradedRelease), HaveField("State", v1beta1.UpdateCompleted)))
-		}).WithContext(t.Context()).WithTimeout(eventually).WithPolling(interval).Should(Succeed())
-		c.expectHeld(t, after, rounds)
-		_, replaced := disrupted()
-		g.Expect(replaced).To(ConsistOf(before), "one machine more for each node, and not two")
-		why := reasons()
-		for _, node := range before {
-			g.Expect(why).To(HaveKeyWithValue(node, string(drift.TemplateDrifted)))
-		}
-	})
-}
-
 // imageType is the instance type of the templates that imageTemplate makes.
 const imageType = "i2-small"
 
 // imageTemplate makes a template like c2-small whose image has a kubelet of that version and no other.
-func (c *cluster) imageTemplate(t *testing.T, version string, changes ...func(*infrav1.KwokMachineTemplate)) *infrav1.KwokMachineTemplate {
+func (c *cluster) imageTemplate(t *testing.T, version string) *infrav1.KwokMachineTemplate {
 	t.Helper()
 	g := NewWithT(t)
 	like := &infrav1.KwokMachineTemplate{}
@@ -163,9 +111,6 @@ func (c *cluster) imageTemplate(t *testing.T, version string, changes ...func(*i
 		template.Annotations[key] = like.Annotations[key]
 	}
 	template.Spec.Template.Spec.ImageVersion = version
-	for _, change := range changes {
-		change(template)
-	}
 	g.Expect(c.management.Create(t.Context(), template)).To(Succeed())
 	t.Cleanup(func() {
 		NewWithT(t).Expect(client.IgnoreNotFound(c.management.Delete(context.WithoutCancel(t.Context()), template))).To(Succeed())

@@ -5,22 +5,18 @@ package e2e
 import (
 	"context"
 	"fmt"
-	"slices"
 	"testing"
 
 	. "github.com/onsi/gomega"
-	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	clusterv1 "sigs.k8s.io/cluster-api/api/core/v1beta2"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
-	"github.com/autonode-io/autonode/api/karpenter/v1alpha1"
 	"github.com/autonode-io/autonode/api/v1beta1"
-	infrav1 "github.com/autonode-io/autonode/test/world/infrastructure/api/v1beta1"
 )
 
 // TestPause: a pause stops Karpenter and nothing else, and leaves no trace, whether a person pauses the HostedCluster or
-// Cluster API's Cluster. If only a source of machines is paused, pods get others.
+// Cluster API's Cluster.
 func TestPause(t *testing.T) {
 	t.Parallel()
 	c := acquireCluster(t, violet)
@@ -84,43 +80,6 @@ func TestPause(t *testing.T) {
 		g.Expect(names(c.nodes(g, t.Context()))).To(ContainElements(nodes))
 	})
 	expectUndisturbed(t, disrupted)
-
-	source := &infrav1.KwokMachineTemplate{ObjectMeta: metav1.ObjectMeta{Namespace: c.namespace(), Name: "c2-small"}}
-	t.Cleanup(func() {
-		c.unannotate(NewWithT(t), context.WithoutCancel(t.Context()), source, clusterv1.PausedAnnotation)
-	})
-	t.Run("When a source is paused, pods should get another, those that may have no other wait, and its nodes stay", func(t *testing.T) {
-		g := NewWithT(t)
-		nodes, disrupted := names(c.nodes(g, t.Context())), c.watchDisruptions(t)
-		c.annotate(g, t.Context(), source, clusterv1.PausedAnnotation, "true")
-		paused := source.ResourceVersion
-		g.Eventually(func(g Gomega, ctx context.Context) {
-			class := c.defaultClass(g, ctx)
-			g.Expect(class.Status.Templates).To(ContainElement(And(HaveField("InstanceType", source.Name), HaveField("Unavailable", v1alpha1.TemplatePaused))))
-		}).WithContext(t.Context()).WithTimeout(eventually).WithPolling(interval).Should(Succeed())
-		c.nodePool(t, "bound", require(corev1.LabelInstanceTypeStable, source.Name))
-		c.workload(t, "bound", 1, "100m", onPool("bound"))
-		c.scale(t, "web", 4)
-		c.waitRunning(t, "web")
-		g.Expect(c.nodes(g, t.Context())).To(HaveLen(4))
-		for _, node := range c.nodes(g, t.Context()) {
-			if !slices.Contains(nodes, node.Name) {
-				g.Expect(node.Labels).NotTo(HaveKeyWithValue(corev1.LabelInstanceTypeStable, source.Name))
-			}
-		}
-		g.Expect(names(c.nodes(g, t.Context()))).To(ContainElements(nodes))
-		g.Expect(c.machinesOf(g, t.Context(), "bound")).To(BeEmpty())
-		expectUndisturbed(t, disrupted)
-		g.Expect(c.management.Get(t.Context(), client.ObjectKeyFromObject(source), source)).To(Succeed())
-		g.Expect(source.ResourceVersion).To(Equal(paused), "it is only read")
-	})
-
-	t.Run("When the source resumes, the pods that waited for it should run", func(t *testing.T) {
-		g := NewWithT(t)
-		c.unannotate(g, t.Context(), source, clusterv1.PausedAnnotation)
-		c.waitRunning(t, "bound")
-		g.Expect(c.nodesOf(g, t.Context(), "bound")).To(ConsistOf(HaveField("Labels", HaveKeyWithValue(corev1.LabelInstanceTypeStable, source.Name))))
-	})
 }
 
 // pauseUntil sets spec.pausedUntil.
