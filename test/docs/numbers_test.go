@@ -93,20 +93,6 @@ func TestNumbers(t *testing.T) {
 	})
 }
 
-func TestNumberOf(t *testing.T) {
-	for text, want := range map[string]int64{
-		"14": 14, "60,000": 60000, "ten": 10, "two minutes": int64(2 * time.Minute), "30m": int64(30 * time.Minute), "15 s": int64(15 * time.Second),
-		"thirty seconds": int64(30 * time.Second), "eight hours": int64(8 * time.Hour), "128 MiB": 128 << 20,
-	} {
-		t.Run(fmt.Sprintf("When a page states %s, it should be read", text), func(t *testing.T) {
-			g := NewWithT(t)
-			got, err := numberOf(text)
-			g.Expect(err).NotTo(HaveOccurred())
-			g.Expect(got).To(Equal(want))
-		})
-	}
-}
-
 func pageOf(t *testing.T, page string) string {
 	t.Helper()
 	content, err := os.ReadFile(filepath.Join(root, "docs", page))
