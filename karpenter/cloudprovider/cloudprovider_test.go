@@ -312,6 +312,12 @@ func ended(isKind func(error) bool, reason string) func(f *fixture, err error) {
 	}
 }
 
+// ends makes a NodeClaim that gets no machine, which an event reports.
+func (f *fixture) ends(reason, name string, change func(*karpv1.NodeClaim)) {
+	f.t.Helper()
+	ended(karpcloudprovider.IsInsufficientCapacityError, reason)(f, f.refused(name, change))
+}
+
 func TestCreateErrors(t *testing.T) {
 	insufficient := func(f *fixture, err error) {
 		f.Expect(karpcloudprovider.IsInsufficientCapacityError(err)).To(BeTrue(), "%v", err)

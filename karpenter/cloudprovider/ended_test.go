@@ -15,6 +15,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/utils/ptr"
 	clusterv1 "sigs.k8s.io/cluster-api/api/core/v1beta2"
@@ -23,6 +24,7 @@ import (
 	karpcloudprovider "sigs.k8s.io/karpenter/pkg/cloudprovider"
 
 	"github.com/autonode-io/autonode/api/karpenter/v1alpha1"
+	"github.com/autonode-io/autonode/internal/environment"
 	"github.com/autonode-io/autonode/karpenter/cloudprovider"
 	"github.com/autonode-io/autonode/karpenter/providers/offering"
 	"github.com/autonode-io/autonode/karpenter/providers/template"
@@ -98,8 +100,7 @@ func TestRejections(t *testing.T) {
 				in("general")(n)
 				n.Spec.Requirements = append(n.Spec.Requirements, requirement(corev1.LabelTopologyZone, "a"))
 			}
-			_, err := f.provider.Create(f.ctx, f.claim("first", cheapest))
-			ended(karpcloudprovider.IsInsufficientCapacityError, cloudprovider.MachineRejectedReason)(f, err)
+			f.ends(cloudprovider.MachineRejectedReason, "first", cheapest)
 			f.Expect(f.recorder.Messages()).To(ConsistOf(And(
 				HavePrefix("no machine of on-demand c2-small in zone a: "), ContainSubstring(tc.message), ContainSubstring("; not tried again before "), HaveSuffix(" for NodePool general"),
 			)))
@@ -135,19 +136,28 @@ func TestRejections(t *testing.T) {
 		f := newFixture(t)
 		f.offer(unbuildable)
 		for _, name := range []string{"in-a", "in-b"} {
-			_, err := f.provider.Create(f.ctx, f.claim(name, nil))
-			ended(karpcloudprovider.IsInsufficientCapacityError, cloudprovider.MachineUnbuildableReason)(f, err)
+			f.ends(cloudprovider.MachineUnbuildableReason, name, nil)
 		}
 		_, created := f.launch("built", nil)
 		f.Expect(created.Labels).To(HaveKeyWithValue(corev1.LabelInstanceTypeStable, "c4-large"))
+	})
+
+	t.Run("When another owner has an object of the name, it should leave that, end the launch and close the offering", func(t *testing.T) {
+		f := newFixture(t)
+		theirs := &unstructured.Unstructured{}
+		theirs.SetGroupVersionKind(environment.TestMachine)
+		theirs.SetNamespace(f.Namespace)
+		theirs.SetName(f.Name(environment.TestMachine, f.Namespace+"-taken"))
+		f.Expect(f.Admin.Create(t.Context(), theirs)).To(Succeed())
+		f.ends(cloudprovider.NameTakenReason, "taken", nil)
+		f.Expect(f.provider.Rejections.Entries()).To(HaveLen(1))
 	})
 
 	t.Run("When the name is an earlier NodeClaim's, it should end the launch and close nothing", func(t *testing.T) {
 		f := newFixture(t)
 		before, _ := f.launch("again", nil)
 		f.Expect(f.Admin.Delete(t.Context(), before)).To(Succeed())
-		_, err := f.provider.Create(f.ctx, f.claim("again", nil))
-		ended(karpcloudprovider.IsInsufficientCapacityError, cloudprovider.NameTakenReason)(f, err)
+		f.ends(cloudprovider.NameTakenReason, "again", nil)
 		f.Expect(f.launchable(f.ctx, "general")).To(Equal([]string{"c2-small", "c4-large"}))
 	})
 }

@@ -22,21 +22,34 @@ import (
 	capacityprovider "github.com/autonode-io/autonode/karpenter/providers/capacity"
 )
 
+// leased is a fixture with a lease, which has a clock of its own.
+type leased struct {
+	*fixture
+	lease    *environment.Lease
+	clk      *clocktesting.FakeClock
+	capacity *capacityprovider.Provider
+}
+
+// write changes the lease.
+func (f *leased) write(change func(*capacityprovider.Lease)) {
+	f.t.Helper()
+	f.lease.Write(f.t, f.capacity, change)
+}
+
 // leasedFixture is a fixture with a lease of some spot machines, and of others as many as one likes.
-func leasedFixture(t *testing.T, spot int64) (*fixture, *environment.Lease, *clocktesting.FakeClock) {
+func leasedFixture(t *testing.T, spot int64) *leased {
 	t.Helper()
-	f := newFixture(t)
-	lease := environment.NewLease([]capacity.Rule{
+	f := &leased{fixture: newFixture(t), clk: clocktesting.NewFakeClock(time.Now())}
+	f.lease = environment.NewLease([]capacity.Rule{
 		{Pool: "quota/spot/machines", Resource: capacity.Machines, Selector: capacity.Selector{CapacityTypes: []string{karpv1.CapacityTypeSpot}}},
 		{Pool: "limit/cpu", Resource: capacity.VCPUs},
 	}, capacity.Amounts{"quota/spot/machines": spot, "limit/cpu": 6000})
-	clk := clocktesting.NewFakeClock(time.Now())
-	leased := capacityprovider.New(capacityprovider.Config{Clock: clk, Source: lease})
-	lease.Write(t, leased, func(*capacityprovider.Lease) {})
-	f.provider.Reservations.Capacity, f.store.Capacity = leased, leased
+	f.capacity = capacityprovider.New(capacityprovider.Config{Clock: f.clk, Source: f.lease})
+	f.write(func(*capacityprovider.Lease) {})
+	f.provider.Reservations.Capacity, f.store.Capacity = f.capacity, f.capacity
 	f.store.Delete(f.nodeClass.Name)
 	f.offer()
-	return f, lease, clk
+	return f
 }
 
 // needs3 is a claim that c4-large meets only.
@@ -46,69 +59,67 @@ func needs3(n *karpv1.NodeClaim) {
 
 func TestCreateWithinLease(t *testing.T) {
 	t.Run("When the lease has room, it should say on the Machine what it takes", func(t *testing.T) {
-		f, _, _ := leasedFixture(t, 1)
+		f := leasedFixture(t, 1)
 		nodeClaim, _ := f.launch("fits", needs3)
 		m := f.machine(nodeClaim.Name)
 		taken, price := conversion.MachineOf(m)
 		f.Expect(taken).To(And(HaveField("InstanceType", "c4-large"), HaveField("CapacityType", "spot"), HaveField("VCPUs", int64(4000))))
 		f.Expect(price).To(Equal(conversion.MachinePrices{List: 0.03, OnDemand: 0.1}))
-		_, report, ok := f.provider.Reservations.Capacity.Report()
+		_, report, ok := f.capacity.Report()
 		f.Expect(ok).To(BeTrue())
 		f.Expect(report.Held["quota/spot/machines"]).To(Equal(int64(1)))
 	})
 	t.Run("When the cheapest has no room and none can be granted, it should take the next", func(t *testing.T) {
-		f, _, _ := leasedFixture(t, 0)
+		f := leasedFixture(t, 0)
 		_, created := f.launch("on-demand", needs3)
 		f.Expect(created.Labels).To(HaveKeyWithValue(karpv1.CapacityTypeLabelKey, karpv1.CapacityTypeOnDemand))
 	})
 	t.Run("When nothing has room, it should say which pools leave nothing, and let Karpenter plan again", func(t *testing.T) {
-		f, lease, _ := leasedFixture(t, 0)
-		lease.Write(t, f.provider.Reservations.Capacity, func(l *capacityprovider.Lease) { l.Amounts = capacity.Amounts{} })
+		f := leasedFixture(t, 0)
+		f.write(func(l *capacityprovider.Lease) { l.Amounts = capacity.Amounts{} })
 		f.Expect(f.refused("nothing", nil)).To(MatchError(ContainSubstring("CapacityLease leaves nothing of limit/cpu, quota/spot/machines")))
 	})
 	t.Run("When more may be granted, it should ask for it, end the launch, and take the next offering only after a while", func(t *testing.T) {
-		f, lease, clk := leasedFixture(t, 0)
-		lease.Write(t, f.provider.Reservations.Capacity, func(l *capacityprovider.Lease) {
+		f := leasedFixture(t, 0)
+		f.write(func(l *capacityprovider.Lease) {
 			l.UpTo = capacity.Amounts{"quota/spot/machines": 1, "limit/cpu": 6000}
 		})
-		_, err := f.provider.Create(f.ctx, f.claim("waits", needs3))
-		ended(karpcloudprovider.IsInsufficientCapacityError, cloudprovider.WaitingForCapacityReason)(f, err)
+		f.ends(cloudprovider.WaitingForCapacityReason, "waits", needs3)
 		f.Expect(f.recorder.Messages()).To(ContainElement(ContainSubstring("quota/spot/machines")))
 		once := []capacity.Request{{Charges: capacity.Amounts{"quota/spot/machines": 1, "limit/cpu": 4000}, Count: 1}}
 		requests := func() []capacity.Request {
-			_, report, _ := f.provider.Reservations.Capacity.Report()
+			_, report, _ := f.capacity.Report()
 			return report.Requests
 		}
 		f.Expect(requests()).To(Equal(once), "the pods still want it")
 
-		clk.Step(10 * time.Second) // after which Karpenter makes another NodeClaim for them
+		f.clk.Step(10 * time.Second) // after which Karpenter makes another NodeClaim for them
 		f.refused("waits-again", needs3)
 		f.Expect(requests()).To(Equal(once), "it takes over the request")
 
-		clk.Step(capacityprovider.GrantWait - 10*time.Second)
+		f.clk.Step(capacityprovider.GrantWait - 10*time.Second)
 		_, created := f.launch("has-waited", needs3)
 		f.Expect(created.Labels).To(HaveKeyWithValue(karpv1.CapacityTypeLabelKey, karpv1.CapacityTypeOnDemand))
 		f.Expect(requests()).To(BeEmpty())
 	})
 	t.Run("When nothing is granted in time, it should let Karpenter plan without, and ask again later", func(t *testing.T) {
-		f, lease, clk := leasedFixture(t, 0)
-		lease.Write(t, f.provider.Reservations.Capacity, func(l *capacityprovider.Lease) {
+		f := leasedFixture(t, 0)
+		f.write(func(l *capacityprovider.Lease) {
 			l.Amounts, l.UpTo = capacity.Amounts{}, capacity.Amounts{"quota/spot/machines": 1, "limit/cpu": 6000}
 		})
 		available := func() []string { return f.launchable(f.ctx, "general") }
 		f.Expect(available()).NotTo(BeEmpty())
-		_, err := f.provider.Create(f.ctx, f.claim("waits", nil))
-		ended(karpcloudprovider.IsInsufficientCapacityError, cloudprovider.WaitingForCapacityReason)(f, err)
+		f.ends(cloudprovider.WaitingForCapacityReason, "waits", nil)
 		f.Expect(available()).NotTo(BeEmpty())
-		clk.Step(capacityprovider.GrantWait)
+		f.clk.Step(capacityprovider.GrantWait)
 		f.Expect(f.refused("in-vain", nil)).To(MatchError(ContainSubstring("hasn't granted more of limit/cpu within 15s")))
 		f.Expect(available()).To(BeEmpty())
-		clk.Step(capacityprovider.BackOffTTL)
+		f.clk.Step(capacityprovider.BackOffTTL)
 		f.Expect(available()).NotTo(BeEmpty())
 	})
 	t.Run("When a commitment lowers the price, it should choose by it and keep the list price on the Machine", func(t *testing.T) {
-		f, lease, _ := leasedFixture(t, 5)
-		lease.Write(t, f.provider.Reservations.Capacity, func(l *capacityprovider.Lease) {
+		f := leasedFixture(t, 5)
+		f.write(func(l *capacityprovider.Lease) {
 			l.Commitments = capacityprovider.Commitments{Covers: []capacity.Cover{{
 				Name: "reserved", Measure: capacity.Instances, Left: 1, Selector: capacity.Selector{InstanceTypes: []string{"c4-large"}, CapacityTypes: []string{karpv1.CapacityTypeOnDemand}},
 			}}}
@@ -121,30 +132,30 @@ func TestCreateWithinLease(t *testing.T) {
 		f.Expect(price).To(Equal(conversion.MachinePrices{List: 0.1, OnDemand: 0.1}))
 	})
 	t.Run("When a NodeClaim is given up, it should return what its launch took", func(t *testing.T) {
-		f, lease, clk := leasedFixture(t, 1)
+		f := leasedFixture(t, 1)
 		nodeClaim := f.claim("given-up", needs3)
 		taken := capacity.Machine{Offering: capacity.Offering{InstanceType: "c4-large", Zone: "a", CapacityType: karpv1.CapacityTypeSpot}, VCPUs: 4000}
-		f.Expect(f.provider.Reservations.Capacity.Spend(nodeClaim.Name, taken)).To(BeTrue())
-		f.provider.Reservations.Capacity.Done(nodeClaim.Name)
+		f.Expect(f.capacity.Spend(nodeClaim.Name, taken)).To(BeTrue())
+		f.capacity.Done(nodeClaim.Name)
 		f.Expect(karpcloudprovider.IsNodeClaimNotFoundError(f.provider.Delete(f.ctx, nodeClaim))).To(BeTrue())
-		f.Expect(f.provider.Reservations.Capacity.Fits("other", taken)).To(BeFalse())
-		clk.Step(capacity.InFlight)
-		lease.Write(t, f.provider.Reservations.Capacity, func(*capacityprovider.Lease) {})
-		f.Expect(f.provider.Reservations.Capacity.Fits("other", taken)).To(BeTrue())
+		f.Expect(f.capacity.Fits("other", taken)).To(BeFalse())
+		f.clk.Step(capacity.InFlight)
+		f.write(func(*capacityprovider.Lease) {})
+		f.Expect(f.capacity.Fits("other", taken)).To(BeTrue())
 	})
 }
 
 func TestCreateAfterGrant(t *testing.T) {
 	t.Run("When it is granted while a launch waits, it should launch in the same call", func(t *testing.T) {
-		f, lease, _ := leasedFixture(t, 0)
-		lease.Write(t, f.provider.Reservations.Capacity, func(l *capacityprovider.Lease) {
+		f := leasedFixture(t, 0)
+		f.write(func(l *capacityprovider.Lease) {
 			l.UpTo = capacity.Amounts{"quota/spot/machines": 1, "limit/cpu": 6000}
 		})
 		nodeClaim := f.claim("granted", needs3)
 		go func() {
-			for range f.provider.Reservations.Capacity.Triggered() {
-				if _, report, _ := f.provider.Reservations.Capacity.Report(); len(report.Requests) > 0 {
-					lease.Write(t, f.provider.Reservations.Capacity, func(l *capacityprovider.Lease) {
+			for range f.capacity.Triggered() {
+				if _, report, _ := f.capacity.Report(); len(report.Requests) > 0 {
+					f.write(func(l *capacityprovider.Lease) {
 						l.Amounts = capacity.Amounts{"quota/spot/machines": 1, "limit/cpu": 6000}
 					})
 					return
@@ -156,37 +167,37 @@ func TestCreateAfterGrant(t *testing.T) {
 		f.Expect(created.Labels).To(HaveKeyWithValue(karpv1.CapacityTypeLabelKey, karpv1.CapacityTypeSpot))
 	})
 	t.Run("When it is granted after a launch has ended, it should say so, and the next should find it", func(t *testing.T) {
-		f, lease, _ := leasedFixture(t, 0)
-		lease.Write(t, f.provider.Reservations.Capacity, func(l *capacityprovider.Lease) {
+		f := leasedFixture(t, 0)
+		f.write(func(l *capacityprovider.Lease) {
 			l.UpTo = capacity.Amounts{"quota/spot/machines": 1, "limit/cpu": 6000}
 		})
 		grants := 0
-		f.provider.Reservations.Capacity.OnGrant(func() { grants++ })
+		f.capacity.OnGrant(func() { grants++ })
 		f.refused("ends", needs3)
 		grant := func(l *capacityprovider.Lease) {
 			l.Amounts = capacity.Amounts{"quota/spot/machines": 1, "limit/cpu": 6000}
 		}
-		lease.Write(t, f.provider.Reservations.Capacity, grant)
+		f.write(grant)
 		f.Expect(grants).To(Equal(1))
 		_, created := f.launch("next", needs3)
 		f.Expect(created.Labels).To(HaveKeyWithValue(karpv1.CapacityTypeLabelKey, karpv1.CapacityTypeSpot))
-		_, report, _ := f.provider.Reservations.Capacity.Report()
+		_, report, _ := f.capacity.Report()
 		f.Expect(report.Requests).To(BeEmpty())
-		lease.Write(t, f.provider.Reservations.Capacity, grant)
+		f.write(grant)
 		f.Expect(grants).To(Equal(1), "nothing waits any more")
 	})
 }
 
 func TestInTime(t *testing.T) {
 	t.Run("When the lease has no room, it should offer what might be granted in time to whoever requests that, and say what it takes", func(t *testing.T) {
-		f, lease, _ := leasedFixture(t, 0)
-		lease.Write(t, f.provider.Reservations.Capacity, func(l *capacityprovider.Lease) {
+		f := leasedFixture(t, 0)
+		f.write(func(l *capacityprovider.Lease) {
 			l.Amounts, l.Most = capacity.Amounts{}, capacity.Amounts{"limit/cpu": 2000}
 		})
 		f.Expect(f.launchable(f.ctx, "general")).To(BeEmpty())
 		small := f.launchable(f.provider.InTime(f.ctx), "general")
 		f.Expect(small).To(And(Not(BeEmpty()), Not(ContainElement("c4-large"))), "of four vCPUs, two may be granted")
-		lease.Write(t, f.provider.Reservations.Capacity, func(l *capacityprovider.Lease) { l.Most = capacity.Amounts{"limit/cpu": 4000} })
+		f.write(func(l *capacityprovider.Lease) { l.Most = capacity.Amounts{"limit/cpu": 4000} })
 		f.Expect(f.launchable(f.provider.InTime(f.ctx), "general")).To(ContainElements(append(small, "c4-large")))
 		f.Expect(f.launchable(f.ctx, "general")).To(BeEmpty())
 

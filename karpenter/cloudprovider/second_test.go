@@ -140,13 +140,12 @@ func TestSecond(t *testing.T) {
 	})
 
 	t.Run("When the lease has room for one machine, a second launch should ask for no larger grant", func(t *testing.T) {
-		f, lease, _ := leasedFixture(t, 0)
-		capacities := f.provider.Reservations.Capacity
-		lease.Write(t, capacities, func(l *capacityprovider.Lease) {
+		f := leasedFixture(t, 0)
+		f.write(func(l *capacityprovider.Lease) {
 			l.Amounts, l.UpTo = capacity.Amounts{"limit/cpu": 4000}, capacity.Amounts{"limit/cpu": 40_000}
 		})
 		report := func() (int64, int) {
-			_, report, _ := capacities.Report()
+			_, report, _ := f.capacity.Report()
 			return report.Held["limit/cpu"], len(report.Requests)
 		}
 		first, _ := f.first(needs3)
@@ -158,7 +157,7 @@ func TestSecond(t *testing.T) {
 		f.Expect(held).To(BeEquivalentTo(4000))
 		f.Expect(requests).To(BeZero())
 
-		lease.Write(t, capacities, func(l *capacityprovider.Lease) { l.Amounts = capacity.Amounts{"limit/cpu": 8000} })
+		f.write(func(l *capacityprovider.Lease) { l.Amounts = capacity.Amounts{"limit/cpu": 8000} })
 		f.store.Delete(f.nodeClass.Name)
 		f.offer()
 		_, err = f.provider.Create(f.ctx, second)

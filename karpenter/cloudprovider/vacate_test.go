@@ -6,7 +6,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"sync"
 	"testing"
 
 	. "github.com/onsi/gomega"
@@ -23,30 +22,17 @@ import (
 
 // memory is what outlives a process.
 type memory struct {
-	mu   sync.Mutex
 	text string
 	err  error
 }
 
-func (m *memory) Vacancies(context.Context) (string, error) {
-	m.mu.Lock()
-	defer m.mu.Unlock()
-	return m.text, m.err
-}
+func (m *memory) Vacancies(context.Context) (string, error) { return m.text, m.err }
 
 func (m *memory) RememberVacancies(_ context.Context, text string) error {
-	m.mu.Lock()
-	defer m.mu.Unlock()
 	if m.err == nil {
 		m.text = text
 	}
 	return m.err
-}
-
-func (m *memory) fail(err error) {
-	m.mu.Lock()
-	defer m.mu.Unlock()
-	m.err = err
 }
 
 // atMost limits each template to some machines.
@@ -70,9 +56,7 @@ func TestVacancies(t *testing.T) {
 
 	t.Run("When a source isn't full, no machine's removal should open anything", func(t *testing.T) {
 		g := NewWithT(t)
-		large := f.claim("large", needs3)
-		_, err := f.provider.Create(f.ctx, large)
-		g.Expect(err).NotTo(HaveOccurred())
+		f.launch("large", needs3)
 		f.offer(atMost(2))
 		g.Eventually(func() error { _, err := f.provider.Machines.ForNodeClaim(f.ctx, small.UID); return err }).Should(Succeed())
 		_, _, full := f.provider.Vacate(f.ctx, small)
@@ -91,22 +75,18 @@ func TestVacancies(t *testing.T) {
 	small.Annotations = map[string]string{v1alpha1.TerminateFirstAnnotation: "source-full: it is full"}
 	t.Run("When the vacancy can't be written down, the Machine should stay", func(t *testing.T) {
 		g := NewWithT(t)
-		remembered.fail(errors.New("the management cluster is away"))
+		remembered.err = errors.New("the management cluster is away")
 		g.Expect(f.provider.Delete(f.ctx, small)).To(MatchError(ContainSubstring("is away")))
 		g.Expect(f.machine(small.Name).DeletionTimestamp).To(BeNil())
-		remembered.fail(nil)
+		remembered.err = nil
 	})
 	t.Run("When the Machine has gone, only its NodePool should get the vacancy, and the Machine say so", func(t *testing.T) {
 		g := NewWithT(t)
 		g.Eventually(func() error { return f.provider.Delete(f.ctx, small) }).Should(Satisfy(karpcloudprovider.IsNodeClaimNotFoundError))
 		g.Expect(remembered.text).To(ContainSubstring(small.Name))
 		g.Eventually(func() bool { return counted.Full("TestMachineTemplate.infrastructure.cluster.x-k8s.io/c4-large", 1) }).Should(BeFalse())
-		greedy := f.claim("greedy", func(n *karpv1.NodeClaim) { n.Labels[karpv1.NodePoolLabelKey] = "greedy" })
-		_, err := f.provider.Create(f.ctx, greedy)
-		g.Expect(err).To(Satisfy(karpcloudprovider.IsInsufficientCapacityError))
-		next := f.claim("next", nil)
-		created, err := f.provider.Create(f.ctx, next)
-		g.Expect(err).NotTo(HaveOccurred())
+		f.refused("greedy", func(n *karpv1.NodeClaim) { n.Labels[karpv1.NodePoolLabelKey] = "greedy" })
+		next, created := f.launch("next", nil)
 		g.Expect(created.Labels).To(HaveKeyWithValue(corev1.LabelInstanceTypeStable, "c2-small"))
 		g.Expect(f.machine(next.Name).Annotations).To(HaveKeyWithValue(v1alpha1.ReplacesAnnotation, small.Name))
 		own, _ := keeper.Count("general")
