@@ -12,8 +12,10 @@ import (
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/apimachinery/pkg/labels"
 	"k8s.io/apimachinery/pkg/runtime/schema"
+	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/autonode-io/autonode/api/karpenter/v1alpha1"
+	"github.com/autonode-io/autonode/karpenter/providers/profile"
 	"github.com/autonode-io/autonode/karpenter/providers/template"
 )
 
@@ -39,6 +41,19 @@ func (o Objects) Get(_ context.Context, kind schema.GroupKind, name string) (*un
 		return nil, apierrors.NewNotFound(schema.GroupResource{Group: kind.Group, Resource: kind.Kind}, name)
 	}
 	return o[i], nil
+}
+
+// Resolver reads the objects of a FleetCatalog.
+func (o Objects) Resolver() *template.Resolver {
+	return template.NewResolver(template.Config{Objects: o, ClusterName: FleetCluster, Namespace: FleetNamespace, Secrets: Secrets{}, Profiles: profile.Embedded()})
+}
+
+// Secrets is an API server that has every Secret.
+type Secrets struct{ client.Reader }
+
+// Get implements client.Reader.
+func (Secrets) Get(context.Context, client.ObjectKey, client.Object, ...client.GetOption) error {
+	return nil
 }
 
 // FleetCatalogName is the name of a FleetCatalog and of its template.

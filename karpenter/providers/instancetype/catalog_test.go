@@ -15,7 +15,6 @@ import (
 	. "github.com/onsi/gomega"
 	"k8s.io/apimachinery/pkg/types"
 	clocktesting "k8s.io/utils/clock/testing"
-	"sigs.k8s.io/controller-runtime/pkg/client"
 	karpv1 "sigs.k8s.io/karpenter/pkg/apis/v1"
 	karpcloudprovider "sigs.k8s.io/karpenter/pkg/cloudprovider"
 
@@ -24,8 +23,6 @@ import (
 	"github.com/autonode-io/autonode/karpenter/providers/inventory"
 	"github.com/autonode-io/autonode/karpenter/providers/offering"
 	"github.com/autonode-io/autonode/karpenter/providers/pricing"
-	"github.com/autonode-io/autonode/karpenter/providers/profile"
-	"github.com/autonode-io/autonode/karpenter/providers/template"
 )
 
 // market is a node class over a catalog, read as Karpenter reads it.
@@ -50,13 +47,6 @@ func (m *market) costsNoAllocation(t *testing.T) {
 	}
 }
 
-// secrets has every Secret.
-type secrets struct{ client.Reader }
-
-func (secrets) Get(context.Context, client.ObjectKey, client.Object, ...client.GetOption) error {
-	return nil
-}
-
 // newMarket returns a catalog of that many instance types, each in three zones and three capacity types.
 func newMarket(tb testing.TB, types int, prices pricing.Source) *market {
 	tb.Helper()
@@ -69,10 +59,8 @@ func newMarket(tb testing.TB, types int, prices pricing.Source) *market {
 		prices = pricing.New(pricing.NewFile(""))
 	}
 	m.Provider = New(Config{
-		Templates: template.NewResolver(template.Config{
-			Objects: m.objects, ClusterName: environment.FleetCluster, Namespace: environment.FleetNamespace, Secrets: secrets{}, Profiles: profile.Embedded(),
-		}),
-		Pricing: prices, Unavailable: m.unavailable, Inventory: m.machines, Capacity: environment.Unleased(),
+		Templates: m.objects.Resolver(),
+		Pricing:   prices, Unavailable: m.unavailable, Inventory: m.machines, Capacity: environment.Unleased(),
 	})
 	return m
 }

@@ -3,7 +3,6 @@
 package template_test
 
 import (
-	"context"
 	"slices"
 	"strings"
 	"testing"
@@ -12,7 +11,6 @@ import (
 	. "github.com/onsi/gomega"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/apimachinery/pkg/runtime/schema"
-	"sigs.k8s.io/controller-runtime/pkg/client"
 	"sigs.k8s.io/yaml"
 
 	"github.com/autonode-io/autonode/api/karpenter/v1alpha1"
@@ -20,12 +18,6 @@ import (
 	"github.com/autonode-io/autonode/karpenter/providers/profile"
 	"github.com/autonode-io/autonode/karpenter/providers/template"
 )
-
-type secrets struct{ client.Reader }
-
-func (secrets) Get(context.Context, client.ObjectKey, client.Object, ...client.GetOption) error {
-	return nil
-}
 
 // shop is a control-plane namespace with catalogs, and the platform's namespace of shared ones.
 type shop struct {
@@ -74,7 +66,7 @@ func newShop(t *testing.T, catalog string, replace ...string) *shop {
 
 func (s *shop) find(t *testing.T) *template.Found {
 	t.Helper()
-	config := template.Config{Objects: s.own, ClusterName: "blue", Namespace: "clusters-blue", Secrets: secrets{}, Profiles: profile.Embedded()}
+	config := template.Config{Objects: s.own, ClusterName: "blue", Namespace: "clusters-blue", Secrets: environment.Secrets{}, Profiles: profile.Embedded()}
 	if s.shared != nil {
 		config.SharedCatalogs = s.shared
 	}

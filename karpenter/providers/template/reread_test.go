@@ -12,7 +12,6 @@ import (
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 
 	"github.com/autonode-io/autonode/internal/environment"
-	"github.com/autonode-io/autonode/karpenter/providers/profile"
 	"github.com/autonode-io/autonode/karpenter/providers/template"
 )
 
@@ -35,11 +34,6 @@ func TestReread(t *testing.T) {
 	for name, change := range changes {
 		t.Run("When an entry gets "+name+", it should be as if the catalog was read for the first time", func(t *testing.T) {
 			objects := environment.FleetCatalog(40)
-			resolver := func() *template.Resolver {
-				return template.NewResolver(template.Config{
-					Objects: objects, ClusterName: environment.FleetCluster, Namespace: environment.FleetNamespace, Secrets: secrets{}, Profiles: profile.Embedded(),
-				})
-			}
 			find := func(r *template.Resolver) *template.Found {
 				found, err := r.Resolve(t.Context(), environment.CatalogNodeClass())
 				NewWithT(t).Expect(err).NotTo(HaveOccurred())
@@ -47,12 +41,12 @@ func TestReread(t *testing.T) {
 			}
 			compare := func(kept *template.Resolver) {
 				t.Helper()
-				got, want := find(kept), find(resolver())
+				got, want := find(kept), find(objects.Resolver())
 				if !reflect.DeepEqual(got.Templates, want.Templates) || fmt.Sprint(got.Invalid, got.Closed) != fmt.Sprint(want.Invalid, want.Closed) {
 					t.Errorf("got %d templates, %v, %v; want %d, %v, %v", len(got.Templates), got.Invalid, got.Closed, len(want.Templates), want.Invalid, want.Closed)
 				}
 			}
-			kept := resolver()
+			kept := objects.Resolver()
 			compare(kept)
 			objects.ChangeCatalog(5, change)
 			compare(kept)

@@ -56,7 +56,7 @@ func TestSharedNamespace(t *testing.T) {
 		class.Spec.Bootstrap = &v1alpha1.Bootstrap{ConfigTemplateRef: &v1alpha1.BootstrapTemplateReference{
 			APIGroup: "bootstrap.cluster.x-k8s.io", Kind: "KubeadmConfigTemplate", Name: config,
 		}}
-		resolver := template.NewResolver(template.Config{Objects: objects, ClusterName: "blue", Namespace: "team", Secrets: secrets{}, Profiles: profile.Embedded(), Shared: shared, ControlPlanes: controlPlanes})
+		resolver := template.NewResolver(template.Config{Objects: objects, ClusterName: "blue", Namespace: "team", Secrets: environment.Secrets{}, Profiles: profile.Embedded(), Shared: shared, ControlPlanes: controlPlanes})
 		found, err := resolver.Resolve(t.Context(), class)
 		g.Expect(err).NotTo(HaveOccurred())
 		for i := range found.Matching {
