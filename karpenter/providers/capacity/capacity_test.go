@@ -238,9 +238,6 @@ func TestBeginning(t *testing.T) {
 		f.Expect(ok).To(BeTrue())
 		f.Expect(report.Held["reservation/cr-1"]).To(Equal(int64(2)))
 	})
-	t.Run("When no other process was elected before, it should begin at once", func(t *testing.T) {
-		leased(t, capacity.Amounts{"limit/cpu": 1})
-	})
 	t.Run("When it is said to be the first and a report exists, it should wait", func(t *testing.T) {
 		f := newFixture(t)
 		f.first = true
