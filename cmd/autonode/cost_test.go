@@ -201,19 +201,3 @@ func TestCost(t *testing.T) {
 		}
 	})
 }
-
-func TestCostUsage(t *testing.T) {
-	for name, test := range map[string]struct {
-		args []string
-		want string
-	}{
-		"When rows can't be of that, it should say what they can be of":   {[]string{"--by", "zone"}, `--by "zone": want one of account, cluster, nodepool, type, capacity-type`},
-		"When there is no such format, it should name those that are":     {[]string{"-o", "wide"}, `--output: "wide" is none of table, json, yaml, csv`},
-		"When it is to watch and print JSON, it should say that it can't": {[]string{"--watch", "-o", "json"}, "--watch shows tables; leave out --output json"},
-	} {
-		t.Run(name, func(t *testing.T) {
-			_, err := costs(t, test.args...)
-			NewWithT(t).Expect(err).To(MatchError(test.want))
-		})
-	}
-}

@@ -148,16 +148,6 @@ func TestDump(t *testing.T) {
 		g.Expect(err).To(MatchError(ContainSubstring("check the cluster with `kubectl cluster-info`")))
 		g.Expect(to).NotTo(BeAnExistingFile())
 	})
-	t.Run("When flags can't be meant, it should show how they look, before it connects", func(t *testing.T) {
-		g := NewWithT(t)
-		for flag, want := range map[string]string{
-			"--to=a.zip": "--to a.zip: want a file that ends in .tar.gz, a folder, or - for standard output", "--hosted-cluster=blue": `--hosted-cluster "blue": want NAMESPACE/NAME, such as clusters/blue`,
-			"--log-lines=0": "--log-lines 0: want at least 1", "--log-lines=all": "--log-lines \"all\": want a whole number; see `autonode dump --help`",
-		} {
-			_, err := run(t, "autonode", "dump", "--kubeconfig", "none", flag)
-			g.Expect(err).To(MatchError(want))
-		}
-	})
 	t.Run("When there is no such HostedCluster, it should say how to find it", func(t *testing.T) {
 		_, err := run(t, "autonode", "dump", "--kubeconfig", managementCluster.kubeconfig, "--hosted-cluster", "a/b")
 		NewWithT(t).Expect(err).To(MatchError("there is no HostedCluster a/b; see `kubectl get hostedclusters -A`"))

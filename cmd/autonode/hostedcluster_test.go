@@ -360,19 +360,13 @@ func TestHostedClusterCreateMissing(t *testing.T) {
 			args []string
 			want string
 		}{
-			"no such Cluster":        {[]string{"--cluster", "team-f/white", "--release", payloadImage}, "there is no Cluster team-f/white"},
-			"no namespace":           {[]string{"--cluster", "grey", "--release", payloadImage}, "want NAMESPACE/NAME"},
-			"another namespace":      {[]string{"--cluster", "team-f/grey", "-n", "clusters", "--release", payloadImage}, "means a Cluster in clusters or in clusters-grey"},
-			"no such kind":           {[]string{"--cluster", "team-f/grey", "--release", payloadImage, "--templates", "NoTemplate", "--bootstrap", "A/b"}, "serves no NoTemplate"},
-			"templates alone":        {[]string{"--cluster", "team-f/grey", "--release", payloadImage, "--templates", "TestMachineTemplate"}, "needs --bootstrap"},
-			"a bootstrap alone":      {[]string{"--cluster", "team-f/grey", "--release", payloadImage, "--bootstrap", "A/b"}, "--templates"},
-			"a malformed bootstrap":  {[]string{"--cluster", "team-f/grey", "--release", payloadImage, "--templates", "TestMachineTemplate", "--bootstrap", "b"}, "want KIND/NAME"},
-			"a malformed selector":   {[]string{"--cluster", "team-f/grey", "--release", payloadImage, "-l", "a in"}, "--selector"},
-			"a form that isn't":      {[]string{"--cluster", "team-f/grey", "--release", payloadImage, "-o", "wide"}, "want yaml or name"},
-			"a dry run that isn't":   {[]string{"--cluster", "team-f/grey", "--release", payloadImage, "--dry-run=yes"}, "want none, client or server"},
-			"an invalid release":     {[]string{"--cluster", "team-f/grey", "--release", "a b"}, "image has to be an image reference"},
-			"no management cluster":  {[]string{"--cluster", "team-f/grey", "--release", payloadImage, "--context", "nowhere"}, "nowhere"},
-			"no Cluster in the flag": {[]string{"--release", payloadImage}, "--cluster is missing: the Cluster, as NAMESPACE/NAME; see `autonode hosted-cluster create --help`"},
+			"no such Cluster":      {[]string{"--cluster", "team-f/white", "--release", payloadImage}, "there is no Cluster team-f/white"},
+			"another namespace":    {[]string{"--cluster", "team-f/grey", "-n", "clusters", "--release", payloadImage}, "means a Cluster in clusters or in clusters-grey"},
+			"no such kind":         {[]string{"--cluster", "team-f/grey", "--release", payloadImage, "--templates", "NoTemplate", "--bootstrap", "A/b"}, "serves no NoTemplate"},
+			"templates alone":      {[]string{"--cluster", "team-f/grey", "--release", payloadImage, "--templates", "TestMachineTemplate"}, "needs --bootstrap"},
+			"a bootstrap alone":    {[]string{"--cluster", "team-f/grey", "--release", payloadImage, "--bootstrap", "A/b"}, "--templates"},
+			"a malformed selector": {[]string{"--cluster", "team-f/grey", "--release", payloadImage, "-l", "a in"}, "--selector"},
+			"an invalid release":   {[]string{"--cluster", "team-f/grey", "--release", "a b"}, "image has to be an image reference"},
 		} {
 			t.Run("When there is "+name+", it should say so", func(t *testing.T) {
 				g := NewWithT(t)

@@ -66,24 +66,6 @@ func TestVersion(t *testing.T) {
 	})
 }
 
-func TestUsage(t *testing.T) {
-	for name, test := range map[string]struct {
-		args []string
-		want string
-	}{
-		"When a command is unknown, it should name the help":               {[]string{"machines"}, "unknown command \"machines\" for \"autonode\"; see `autonode --help`"},
-		"When a command is misspelled, it should suggest the right one":    {[]string{"relase"}, "did you mean release?"},
-		"When a subcommand is misspelled, it should suggest the right one": {[]string{"release", "inspcet"}, "did you mean inspect?; see `autonode release --help`"},
-		"When a flag is unknown, it should name the command's help":        {[]string{"release", "inspect", "--wide"}, "unknown flag: --wide; see `autonode release inspect --help`"},
-		"When the version has no such form, it should name those it has":   {[]string{"version", "-o", "wide"}, `"wide" is none of text, json, yaml`},
-	} {
-		t.Run(name, func(t *testing.T) {
-			_, err := run(t, "autonode", test.args...)
-			NewWithT(t).Expect(err).To(MatchError(ContainSubstring(test.want)))
-		})
-	}
-}
-
 func TestCompletion(t *testing.T) {
 	t.Run("When a shell completes a command line, it should complete commands and values", func(t *testing.T) {
 		g := NewWithT(t)

@@ -3,7 +3,6 @@
 package main
 
 import (
-	"bytes"
 	"context"
 	"testing"
 
@@ -36,13 +35,9 @@ func TestNodesCommand(t *testing.T) {
 	create("first")
 
 	t.Run("When it is run once, it should print the nodes of the cluster", func(t *testing.T) {
-		var out bytes.Buffer
-		cmd := newCommand("autonode")
-		cmd.SetOut(&out)
-		cmd.SetArgs([]string{"nodes", "--kubeconfig", managementCluster.kubeconfig})
-		g := NewWithT(t)
-		g.Expect(cmd.ExecuteContext(t.Context())).To(Succeed())
-		g.Expect(out.String()).To(And(MatchRegexp(`(?m)^first +general +m5.large +a +spot +\$0.250`), ContainSubstring("1 node, $0.250 an hour")))
+		NewWithT(t).Eventually(func() (string, error) { // the API server answers from its cache
+			return run(t, "autonode", "nodes", "--kubeconfig", managementCluster.kubeconfig)
+		}).Should(And(MatchRegexp(`(?m)^first +general +m5.large +a +spot +\$0.250`), ContainSubstring("1 node, $0.250 an hour")))
 	})
 	t.Run("When it watches, it should print another table when a node has come, and end when it is interrupted", func(t *testing.T) {
 		watch := watching(t, "nodes")
@@ -55,10 +50,5 @@ func TestNodesCommand(t *testing.T) {
 	t.Run("When the NodePool has no node, it should say which have some", func(t *testing.T) {
 		_, err := run(t, "autonode", "nodes", "--kubeconfig", managementCluster.kubeconfig, "--nodepool", "genral")
 		NewWithT(t).Expect(err).To(MatchError(`no node is of NodePool "genral"; NodePools with nodes are general`))
-	})
-	t.Run("When the order is unknown, it should say what is allowed", func(t *testing.T) {
-		cmd := newCommand("autonode")
-		cmd.SetArgs([]string{"nodes", "--sort-by", "size"})
-		NewWithT(t).Expect(cmd.ExecuteContext(t.Context())).To(MatchError(`--sort-by "size": want one of age, cpu, name, price`))
 	})
 }

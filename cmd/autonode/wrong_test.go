@@ -22,8 +22,6 @@ import (
 func TestWrongClusters(t *testing.T) {
 	g := NewWithT(t)
 	dir := t.TempDir()
-	t.Setenv("KUBECONFIG", filepath.Join(dir, "none"))
-	t.Setenv("HOME", dir)
 	good, err := clientcmd.LoadFromFile(managementCluster.kubeconfig)
 	g.Expect(err).NotTo(HaveOccurred())
 	write := func(name string, change func(*clientcmdapi.Config)) string {
@@ -43,15 +41,11 @@ func TestWrongClusters(t *testing.T) {
 			cluster.Server = "https://127.0.0.1:1"
 		}
 	})
-	malformed := filepath.Join(dir, "malformed")
-	g.Expect(os.WriteFile(malformed, []byte("clusters: 1"), 0o600)).To(Succeed())
 	for name, test := range map[string]struct {
 		args []string
 		want string
 	}{
-		"When there is no kubeconfig, it should name where it looks":     {[]string{"nodes"}, "there is no kubeconfig: set $KUBECONFIG, or name one with --kubeconfig"},
 		"When the context doesn't exist, it should list those that do":   {[]string{"nodes", "--kubeconfig", managementCluster.kubeconfig, "--context", "typo"}, `the kubeconfig has no context "typo"; it has ` + good.CurrentContext},
-		"When the file isn't a kubeconfig, it should name the flags":     {[]string{"nodes", "--kubeconfig", malformed}, "name the cluster with --kubeconfig or --context"},
 		"When the credentials have expired, it should say to renew them": {[]string{"nodes", "--kubeconfig", expired}, "which may have expired: renew them"},
 		"When the API server is away, it should say how to check":        {[]string{"cost", "--kubeconfig", away}, "check the cluster with `kubectl cluster-info`"},
 	} {
@@ -86,17 +80,17 @@ var wrongInputs = []string{
 	"catalog check", "catalog diff", "catalog diff catalog.yaml", "catalog import", "catalog import csv", "catalog refresh", "catalog refresh aws -f types.json", "describe cluster",
 	"hosted-cluster create", "install", "release inspect", "release new registry.example/release:1", "templates render", "why node", "why pod",
 	// what is too much, or misspelled
-	"catalog diff a b c", "catalogs", "check a b", "cost a", "describe cluster a b", "describe clutser", "dump a", "hc create a --cluster a/b", "install a", "nodes a", "nodes --wide", "offerings a",
+	"catalog diff a b c", "catalogs", "machines", "check a b", "cost a", "describe cluster a b", "describe clutser", "dump a", "hc create a --cluster a/b", "install a", "nodes a", "nodes --wide", "offerings a",
 	"templates rendr", "uninstall a", "version a", "why pods",
 	// values of flags and arguments
 	"catalog check -f catalog.yaml --print", "catalog import csv -f types.csv --labels a --template a", "catalog import csv -f types.csv --template A_/b", "catalog import gce -f types.json",
-	"catalog refresh aws --name a --max-closed many", "catalog refresh aws --name a --max-closed 200", "check a/b/c", "check /b", "check a/b -n c", "check -n a", "check -o table", "cost --by zone",
+	"catalog refresh aws --name a --max-closed many", "catalog refresh aws --name a --max-closed 200", "check a/b/c", "check /b", "check a/b -n c", "check -n a", "check -o table", "cost --by zone", "cost -o wide", "cost --watch -o json",
 	"cost --watch=perhaps", "describe cluster a/", "dump --hosted-cluster blue", "dump --log-lines all", "dump --log-lines 0", "dump --to a.zip", "dump --to none/a.tar.gz --kubeconfig none",
 	"hosted-cluster create --cluster blue", "hosted-cluster create --cluster a/b --bootstrap a --templates B", "hosted-cluster create --cluster a/b --dry-run=yes", "hosted-cluster create --cluster a/b -o wide",
 	"install --image A", "install --image operator:1 --timeout 5", "install --image operator:1 --operator-arg debug", "install --image operator:1 --operator-arg=--leader-elect=perhaps", "install --image operator:1 --operator-arg=--guest-networks=10.0.0.0",
-	"install --image operator:1 --operator-arg=--hosted-cluster-selector=a,,b", "install --image operator:1 --karpenter-settings none.yaml", "install --image operator:1 --karpenter-settings settings.yaml", "install --image operator --render",
+	"install --image operator:1 --operator-arg=--hosted-cluster-selector=a,,b", "install --image operator:1 --karpenter-settings none.yaml", "install --image operator:1 --karpenter-settings settings.yaml", "install --image operator --render", "install --image registry.example/operator@sha256:0123", "version -o wide", "catalog refresh aws --name a --dry-run=yes",
 	"nodes --sort-by age2", "nodes -o wide", "nodes --watch -o json", "offerings -o csv", "release inspect A", "release inspect release -o csv", "release inspect release --registry-config registry.json",
-	"release new --version 1.36.3 --component karpenter=image:1 A", "release new --version 1.36.3 --component a registry.example/release", "release new --version 1.36.3 --component karpenter=image:1 --component-version b registry.example/release",
+	"release new --version 1.36.3 --component a registry.example/release", "release new --version 1.36.3 --component karpenter=image:1 --component-version b registry.example/release",
 	"release new --version 1.36.3 --component karpenter=image:1 --crds karpenter=none registry.example/release", "release new --version 1.36.3 --component karpenter=image:1 --node-image amd64 registry.example/release",
 	"templates render -f other.yaml --capacity-type cheap", "why pod a/b/c", "why pod a/b -n c", "why pod a -o table", "why pod a --hosted-cluster clusters/blue",
 	// files

@@ -12,7 +12,6 @@ import (
 	"time"
 
 	. "github.com/onsi/gomega"
-	"github.com/spf13/cobra"
 	"sigs.k8s.io/yaml"
 
 	"github.com/autonode-io/autonode/api/v1beta1"
@@ -56,43 +55,4 @@ func TestPlain(t *testing.T) {
 		})
 	}
 	t.Run("When there is no error, it should be none", func(t *testing.T) { NewWithT(t).Expect(plain(nil)).To(Succeed()) })
-}
-
-// newCommand has a flag of each type that commands use.
-func newCommand() *cobra.Command {
-	cmd := &cobra.Command{Use: "look", SilenceErrors: true, SilenceUsage: true, Args: NoArgs, RunE: func(*cobra.Command, []string) error { return nil }}
-	cmd.Flags().Int64("lines", 0, "how many lines")
-	cmd.Flags().Duration("timeout", 0, "how long")
-	cmd.Flags().Bool("watch", false, "watch it")
-	cmd.Flags().StringToString("labels", nil, "labels")
-	cmd.Flags().String("cluster", "", "the Cluster, as NAMESPACE/NAME (required)")
-	cmd.SetFlagErrorFunc(func(cmd *cobra.Command, err error) error { return FlagError(cmd.CommandPath(), err) })
-	RequireFlags(cmd, "cluster")
-	return cmd
-}
-
-func TestUsage(t *testing.T) {
-	for name, test := range map[string]struct {
-		args []string
-		want string
-	}{
-		"When a number isn't one, it should say what is wanted":   {[]string{"--lines", "many"}, "--lines \"many\": want a whole number; see `look --help`"},
-		"When a duration isn't one, it should show one":           {[]string{"--timeout", "5"}, "--timeout \"5\": want a duration, such as 90s or 5m; see `look --help`"},
-		"When a switch has another value, it should name both":    {[]string{"--watch=perhaps"}, "--watch \"perhaps\": want true or false; see `look --help`"},
-		"When labels have no value, it should show their form":    {[]string{"--labels", "a"}, "--labels \"a\": want KEY=VALUE; see `look --help`"},
-		"When a flag has no value, it should name the help":       {[]string{"--lines"}, "flag needs an argument: --lines; see `look --help`"},
-		"When a required flag is missing, it should say what for": {nil, "--cluster is missing: the Cluster, as NAMESPACE/NAME; see `look --help`"},
-		"When an argument is too much, it should name it":         {[]string{"--cluster", "a/b", "blue"}, "\"blue\" is too much: `look` takes flags only; see `look --help`"},
-	} {
-		t.Run(name, func(t *testing.T) {
-			cmd := newCommand()
-			cmd.SetArgs(test.args)
-			NewWithT(t).Expect(cmd.ExecuteContext(t.Context())).To(MatchError(test.want))
-		})
-	}
-	t.Run("When all is there, it should run", func(t *testing.T) {
-		cmd := newCommand()
-		cmd.SetArgs([]string{"--cluster", "a/b"})
-		NewWithT(t).Expect(cmd.ExecuteContext(t.Context())).To(Succeed())
-	})
 }
