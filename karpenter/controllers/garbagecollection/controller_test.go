@@ -5,6 +5,7 @@ package garbagecollection_test
 import (
 	"context"
 	"errors"
+	"maps"
 	"testing"
 	"time"
 
@@ -29,6 +30,8 @@ var machineKind = clusterv1.GroupVersion.WithKind("Machine")
 
 type fixture struct {
 	*environment.Environment
+	*WithT
+	t          *testing.T
 	clock      *clocktesting.FakeClock
 	controller *garbagecollection.Controller
 }
@@ -41,7 +44,7 @@ func newFixture(t *testing.T, guestLive func(client.Reader) client.Reader) *fixt
 	if guestLive != nil {
 		live = guestLive(live)
 	}
-	return &fixture{Environment: s, clock: clk, controller: garbagecollection.New(garbagecollection.Config{
+	return &fixture{Environment: s, WithT: NewWithT(t), t: t, clock: clk, controller: garbagecollection.New(garbagecollection.Config{
 		Guest:          s.Guest.GetClient(),
 		GuestLive:      live,
 		ManagementLive: s.Admin,
@@ -58,31 +61,58 @@ func (f *fixture) twice(ctx context.Context) error {
 	return errors.Join(first, second)
 }
 
+// look collects, and returns when it is to do so again.
+func (f *fixture) look() time.Duration {
+	f.t.Helper()
+	result, err := f.controller.Reconcile(f.t.Context())
+	f.Expect(err).NotTo(HaveOccurred())
+	return result.RequeueAfter
+}
+
 // create makes a NodeClaim's machine and waits until the cache has it.
-func (f *fixture) create(t *testing.T, nodeClaim *karpv1.NodeClaim) *clusterv1.Machine {
-	t.Helper()
-	g := NewWithT(t)
-	created, err := f.Machines(nil).Create(t.Context(), f.Plan(nodeClaim))
-	g.Expect(err).NotTo(HaveOccurred())
-	f.cached(t, created)
+func (f *fixture) create(nodeClaim *karpv1.NodeClaim) *clusterv1.Machine {
+	f.t.Helper()
+	created, err := f.Machines(nil).Create(f.t.Context(), f.Plan(nodeClaim))
+	f.Expect(err).NotTo(HaveOccurred())
+	f.Settle(f.Management, created)
 	return created
 }
 
-func (f *fixture) cached(t *testing.T, m *clusterv1.Machine) {
-	t.Helper()
-	NewWithT(t).Eventually(func() error {
-		return f.Management.GetClient().Get(t.Context(), client.ObjectKeyFromObject(m), &clusterv1.Machine{})
-	}).Should(Succeed())
+func (f *fixture) remove(nodeClaim *karpv1.NodeClaim) {
+	f.t.Helper()
+	f.Expect(f.Admin.Delete(f.t.Context(), nodeClaim)).To(Succeed())
+	f.SettleGone(f.Guest, nodeClaim)
 }
 
-func (f *fixture) remove(t *testing.T, nodeClaim *karpv1.NodeClaim) {
-	t.Helper()
-	g := NewWithT(t)
-	g.Expect(f.Admin.Delete(t.Context(), nodeClaim)).To(Succeed())
-	g.Eventually(func() bool {
-		err := f.Guest.GetClient().Get(t.Context(), client.ObjectKeyFromObject(nodeClaim), &karpv1.NodeClaim{})
-		return apierrors.IsNotFound(err)
-	}).Should(BeTrue())
+func (f *fixture) removeMachine(m *clusterv1.Machine) {
+	f.t.Helper()
+	f.Expect(f.Admin.Delete(f.t.Context(), m)).To(Succeed())
+	f.SettleGone(f.Management, m)
+}
+
+// expect checks that there are the objects of just these machines.
+func (f *fixture) expect(g Gomega, names ...string) {
+	f.t.Helper()
+	for _, kind := range append(environment.ChildKinds(f.t.Context()), machineKind) {
+		var wanted []string
+		for _, name := range names {
+			wanted = append(wanted, f.Name(kind, name))
+		}
+		g.Expect(f.Objects(f.t.Context(), kind)).To(ConsistOf(wanted), kind.Kind)
+	}
+}
+
+// own makes a Machine the controller of its infrastructure and bootstrap objects, as Cluster API does.
+func (f *fixture) own(m *clusterv1.Machine) {
+	f.t.Helper()
+	for _, kind := range environment.ChildKinds(f.t.Context()) {
+		child := f.child(kind, f.Name(kind, m.Name))
+		f.Expect(f.Admin.Get(f.t.Context(), client.ObjectKeyFromObject(child), child)).To(Succeed())
+		child.SetOwnerReferences(append(child.GetOwnerReferences(), metav1.OwnerReference{
+			APIVersion: clusterv1.GroupVersion.String(), Kind: "Machine", Name: m.Name, UID: m.UID, Controller: ptr.To(true),
+		}))
+		f.Expect(f.Admin.Update(f.t.Context(), child)).To(Succeed())
+	}
 }
 
 func (f *fixture) child(kind schema.GroupVersionKind, name string) *unstructured.Unstructured {
@@ -95,49 +125,40 @@ func (f *fixture) child(kind schema.GroupVersionKind, name string) *unstructured
 
 func TestMachines(t *testing.T) {
 	t.Run("When a NodeClaim is gone, it should remove the Machine after the grace period and not before", func(t *testing.T) {
-		g := NewWithT(t)
 		f := newFixture(t, nil)
 		nodeClaim := f.NodeClaim(t.Context(), "gone")
-		m := f.create(t, nodeClaim)
-		f.remove(t, nodeClaim)
-
-		_, err := f.controller.Reconcile(t.Context())
-		g.Expect(err).NotTo(HaveOccurred())
+		m := f.create(nodeClaim)
+		f.remove(nodeClaim)
+		f.Expect(f.look()).To(Equal(garbagecollection.GracePeriod))
 		f.clock.Step(garbagecollection.GracePeriod - time.Second)
-		_, err = f.controller.Reconcile(t.Context())
-		g.Expect(err).NotTo(HaveOccurred())
-		g.Expect(f.Objects(t.Context(), machineKind)).To(ConsistOf(m.Name))
+		f.Expect(f.look()).To(Equal(time.Second))
+		f.expect(f, m.Name)
 		f.clock.Step(time.Second)
-		_, err = f.controller.Reconcile(t.Context())
-		g.Expect(err).NotTo(HaveOccurred())
-		g.Eventually(func() []string { return f.Objects(t.Context(), machineKind) }).Should(BeEmpty())
+		f.Expect(f.look()).To(Equal(garbagecollection.Interval))
+		f.Eventually(func() []string { return f.Objects(t.Context(), machineKind) }).Should(BeEmpty())
 		// Cluster API drains a node that Karpenter hasn't drained, by the person's rules.
-		g.Expect(m.Annotations).NotTo(HaveKey(clusterv1.ExcludeNodeDrainingAnnotation))
+		f.Expect(m.Annotations).NotTo(HaveKey(clusterv1.ExcludeNodeDrainingAnnotation))
 	})
 
 	t.Run("When a NodeClaim of that name was recreated, it should remove the Machine of the first", func(t *testing.T) {
-		g := NewWithT(t)
 		f := newFixture(t, nil)
 		first := f.NodeClaim(t.Context(), "again")
-		f.create(t, first)
-		f.remove(t, first)
+		f.create(first)
+		f.remove(first)
 		f.NodeClaim(t.Context(), "again")
-		g.Expect(f.twice(t.Context())).To(Succeed())
-		g.Eventually(func() []string { return f.Objects(t.Context(), machineKind) }).Should(BeEmpty())
+		f.Expect(f.twice(t.Context())).To(Succeed())
+		f.Eventually(func() []string { return f.Objects(t.Context(), machineKind) }).Should(BeEmpty())
 	})
 
 	t.Run("When the NodeClaim is there, it should leave the Machine with its infrastructure and bootstrap objects", func(t *testing.T) {
-		g := NewWithT(t)
 		f := newFixture(t, nil)
-		m := f.create(t, f.NodeClaim(t.Context(), "there"))
-		g.Expect(f.twice(t.Context())).To(Succeed())
-		for _, kind := range append(environment.ChildKinds(t.Context()), machineKind) {
-			g.Expect(f.Objects(t.Context(), kind)).To(ConsistOf(f.Name(kind, m.Name)), kind.Kind)
-		}
+		m := f.create(f.NodeClaim(t.Context(), "there"))
+		f.Expect(f.look()).To(Equal(garbagecollection.Interval))
+		f.Expect(f.twice(t.Context())).To(Succeed())
+		f.expect(f, m.Name)
 	})
 
 	t.Run("When things look like ours and aren't, it should leave them", func(t *testing.T) {
-		g := NewWithT(t)
 		f := newFixture(t, nil)
 		var names []string
 		owners := map[string][]metav1.OwnerReference{
@@ -162,32 +183,23 @@ func TestMachines(t *testing.T) {
 			"no-labels": func(labels map[string]string) { clear(labels) },
 		} {
 			nodeClaim := f.NodeClaim(t.Context(), name)
-			f.remove(t, nodeClaim)
+			f.remove(nodeClaim)
 			objects, err := machine.Build(f.Plan(nodeClaim))
-			g.Expect(err).NotTo(HaveOccurred())
+			f.Expect(err).NotTo(HaveOccurred())
 			for _, object := range []client.Object{objects.Infrastructure, objects.Bootstrap, objects.Machine} {
-				labels := map[string]string{}
-				for key, value := range object.GetLabels() {
-					labels[key] = value
-				}
+				labels := maps.Clone(object.GetLabels())
 				change(labels)
 				object.SetLabels(labels)
 				if others, ok := owners[name]; ok {
 					object.SetOwnerReferences(others)
 				}
-				g.Expect(f.Admin.Create(t.Context(), object)).To(Succeed())
+				f.Expect(f.Admin.Create(t.Context(), object)).To(Succeed())
 			}
-			f.cached(t, objects.Machine)
+			f.Settle(f.Management, objects.Machine)
 			names = append(names, nodeClaim.Name)
 		}
-		g.Expect(f.twice(t.Context())).To(Succeed())
-		for _, kind := range append(environment.ChildKinds(t.Context()), machineKind) {
-			wanted := make([]string, len(names))
-			for i := range names {
-				wanted[i] = f.Name(kind, names[i])
-			}
-			g.Expect(f.Objects(t.Context(), kind)).To(ConsistOf(wanted), kind.Kind)
-		}
+		f.Expect(f.twice(t.Context())).To(Succeed())
+		f.expect(f, names...)
 	})
 }
 
@@ -208,76 +220,55 @@ func TestGuestUnsure(t *testing.T) {
 		"When the guest's API server doesn't serve NodeClaims at present, it should remove nothing": apierrors.NewGenericServerResponse(404, "GET", schema.GroupResource{Group: "karpenter.sh", Resource: "nodeclaims"}, "x", "404 page not found", 0, true),
 	} {
 		t.Run(name, func(t *testing.T) {
-			g := NewWithT(t)
 			f := newFixture(t, func(r client.Reader) client.Reader { return answering{r, err} })
 			nodeClaim := f.NodeClaim(t.Context(), "unsure")
-			m := f.create(t, nodeClaim)
-			f.remove(t, nodeClaim)
-			g.Expect(f.twice(t.Context())).NotTo(Succeed())
-			for _, kind := range append(environment.ChildKinds(t.Context()), machineKind) {
-				g.Expect(f.Objects(t.Context(), kind)).To(ConsistOf(f.Name(kind, m.Name)), kind.Kind)
-			}
+			m := f.create(nodeClaim)
+			f.remove(nodeClaim)
+			f.Expect(f.twice(t.Context())).NotTo(Succeed())
+			f.expect(f, m.Name)
 		})
 	}
 }
 
 func TestChildren(t *testing.T) {
 	t.Run("When the Machine was never created and the NodeClaim is gone, it should delete the infrastructure and bootstrap objects", func(t *testing.T) {
-		g := NewWithT(t)
 		f := newFixture(t, nil)
 		nodeClaim := f.NodeClaim(t.Context(), "half")
 		_, err := f.Machines(&environment.Faults{Client: f.Management.GetClient(), FailAt: 3}).Create(t.Context(), f.Plan(nodeClaim))
-		g.Expect(err).To(MatchError(environment.ErrFault))
-		g.Expect(f.twice(t.Context())).To(Succeed())
+		f.Expect(err).To(MatchError(environment.ErrFault))
+		f.Expect(f.twice(t.Context())).To(Succeed())
 		for _, kind := range environment.ChildKinds(t.Context()) {
-			g.Expect(f.Objects(t.Context(), kind)).To(ConsistOf(f.Name(kind, nodeClaim.Name)), "the NodeClaim may yet get its Machine")
+			f.Expect(f.Objects(t.Context(), kind)).To(ConsistOf(f.Name(kind, nodeClaim.Name)), "the NodeClaim may yet get its Machine")
 		}
-		f.remove(t, nodeClaim)
-		g.Expect(f.twice(t.Context())).To(Succeed())
-		for _, kind := range environment.ChildKinds(t.Context()) {
-			g.Expect(f.Objects(t.Context(), kind)).To(BeEmpty(), kind.Kind)
-		}
+		f.remove(nodeClaim)
+		f.Expect(f.twice(t.Context())).To(Succeed())
+		f.expect(f)
 	})
 
 	t.Run("When the Machine refers to another bootstrap config than the existing one, it should delete the existing one", func(t *testing.T) {
-		g := NewWithT(t)
 		f := newFixture(t, nil)
 		nodeClaim := f.NodeClaim(t.Context(), "strayed")
 		plan := f.Plan(nodeClaim)
 		plan.BootstrapTemplate, plan.DataSecretName = nil, "data"
 		m, err := f.Machines(nil).Create(t.Context(), plan)
-		g.Expect(err).NotTo(HaveOccurred())
-		f.cached(t, m)
+		f.Expect(err).NotTo(HaveOccurred())
+		f.Settle(f.Management, m)
 		stray := f.child(environment.KubeadmConfig, nodeClaim.Name)
 		stray.SetLabels(m.Labels)
-		g.Expect(f.Admin.Create(t.Context(), stray)).To(Succeed())
-		g.Expect(f.twice(t.Context())).To(Succeed())
-		g.Expect(f.Objects(t.Context(), environment.KubeadmConfig)).To(BeEmpty())
-		g.Expect(f.Objects(t.Context(), environment.TestMachine)).To(ConsistOf(m.Spec.InfrastructureRef.Name))
+		f.Expect(f.Admin.Create(t.Context(), stray)).To(Succeed())
+		f.Expect(f.twice(t.Context())).To(Succeed())
+		f.Expect(f.Objects(t.Context(), environment.KubeadmConfig)).To(BeEmpty())
+		f.Expect(f.Objects(t.Context(), environment.TestMachine)).To(ConsistOf(m.Spec.InfrastructureRef.Name))
 	})
 
 	t.Run("When a person removes a Machine's finalizer, it should delete the infrastructure and bootstrap objects that stay", func(t *testing.T) {
-		g := NewWithT(t)
 		f := newFixture(t, nil)
 		nodeClaim := f.NodeClaim(t.Context(), "forced")
-		m := f.create(t, nodeClaim)
-		controller := true
-		for _, kind := range environment.ChildKinds(t.Context()) {
-			child := f.child(kind, f.Name(kind, nodeClaim.Name))
-			g.Expect(f.Admin.Get(t.Context(), client.ObjectKeyFromObject(child), child)).To(Succeed())
-			child.SetOwnerReferences(append(child.GetOwnerReferences(), metav1.OwnerReference{
-				APIVersion: clusterv1.GroupVersion.String(), Kind: "Machine", Name: m.Name, UID: m.UID, Controller: &controller,
-			}))
-			g.Expect(f.Admin.Update(t.Context(), child)).To(Succeed())
-		}
-		f.remove(t, nodeClaim)
-		g.Expect(f.Admin.Delete(t.Context(), m)).To(Succeed())
-		g.Eventually(func() bool {
-			return apierrors.IsNotFound(f.Management.GetClient().Get(t.Context(), client.ObjectKeyFromObject(m), &clusterv1.Machine{}))
-		}).Should(BeTrue())
-		g.Expect(f.twice(t.Context())).To(Succeed())
-		for _, kind := range environment.ChildKinds(t.Context()) {
-			g.Expect(f.Objects(t.Context(), kind)).To(BeEmpty(), kind.Kind)
-		}
+		m := f.create(nodeClaim)
+		f.own(m)
+		f.remove(nodeClaim)
+		f.removeMachine(m)
+		f.Expect(f.twice(t.Context())).To(Succeed())
+		f.expect(f)
 	})
 }

@@ -7,11 +7,11 @@ import (
 	"testing"
 
 	. "github.com/onsi/gomega"
-	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/utils/ptr"
 	clusterv1 "sigs.k8s.io/cluster-api/api/core/v1beta2"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
@@ -24,7 +24,6 @@ import (
 // first. Here it comes back to the same one. Between looks at what is there after each object.
 func move(t *testing.T, f *fixture, name string, between func()) {
 	t.Helper()
-	g := NewWithT(t)
 	uids := map[types.UID]types.UID{}
 	var moved []*unstructured.Unstructured
 	for _, o := range []struct {
@@ -32,13 +31,11 @@ func move(t *testing.T, f *fixture, name string, between func()) {
 		name string
 	}{{clusterv1.GroupVersion.WithKind("Cluster"), f.Cluster.Name}, {machineKind, name}, {environment.TestMachine, f.Name(environment.TestMachine, name)}, {environment.KubeadmConfig, name}} {
 		object := f.child(o.kind, o.name)
-		g.Expect(f.Admin.Get(t.Context(), client.ObjectKeyFromObject(object), object)).To(Succeed())
-		g.Expect(f.Admin.Delete(t.Context(), object.DeepCopy())).To(Succeed())
+		f.Expect(f.Admin.Get(t.Context(), client.ObjectKeyFromObject(object), object)).To(Succeed())
+		f.Expect(f.Admin.Delete(t.Context(), object.DeepCopy())).To(Succeed())
 		moved = append(moved, object)
 	}
-	g.Eventually(func() bool {
-		return apierrors.IsNotFound(f.Management.GetClient().Get(t.Context(), types.NamespacedName{Namespace: f.Namespace, Name: name}, &clusterv1.Machine{}))
-	}).Should(BeTrue())
+	f.SettleGone(f.Management, &clusterv1.Machine{ObjectMeta: metav1.ObjectMeta{Namespace: f.Namespace, Name: name}})
 	for _, object := range moved {
 		before := object.GetUID()
 		owners := object.GetOwnerReferences()
@@ -49,42 +46,30 @@ func move(t *testing.T, f *fixture, name string, between func()) {
 		object.SetUID("")
 		object.SetResourceVersion("")
 		unstructured.RemoveNestedField(object.Object, "status")
-		g.Expect(f.Admin.Create(t.Context(), object)).To(Succeed())
+		f.Expect(f.Admin.Create(t.Context(), object)).To(Succeed())
 		uids[before] = object.GetUID()
 		between()
 	}
 }
 
 func TestMove(t *testing.T) {
-	g := NewWithT(t)
 	f := newFixture(t, nil)
 	nodeClaim := f.NodeClaim(t.Context(), "moves")
-	m := f.create(t, nodeClaim)
+	m := f.create(nodeClaim)
 	patched := m.DeepCopy()
 	patched.Spec.ProviderID = "cloud://moves"
-	g.Expect(f.Admin.Patch(t.Context(), patched, client.MergeFrom(m))).To(Succeed())
-	// Cluster API makes the Machine the controller of its infrastructure and bootstrap objects.
-	controller := true
-	for _, kind := range environment.ChildKinds(t.Context()) {
-		child := f.child(kind, f.Name(kind, nodeClaim.Name))
-		g.Expect(f.Admin.Get(t.Context(), client.ObjectKeyFromObject(child), child)).To(Succeed())
-		child.SetOwnerReferences(append(child.GetOwnerReferences(), metav1.OwnerReference{
-			APIVersion: clusterv1.GroupVersion.String(), Kind: "Machine", Name: m.Name, UID: m.UID, Controller: &controller,
-		}))
-		g.Expect(f.Admin.Update(t.Context(), child)).To(Succeed())
-	}
+	f.Expect(f.Admin.Patch(t.Context(), patched, client.MergeFrom(m))).To(Succeed())
+	f.own(m)
 	paused := f.Cluster.DeepCopy()
-	paused.Spec.Paused = &controller
-	g.Expect(f.Admin.Patch(t.Context(), paused, client.MergeFrom(f.Cluster))).To(Succeed())
+	paused.Spec.Paused = ptr.To(true)
+	f.Expect(f.Admin.Patch(t.Context(), paused, client.MergeFrom(f.Cluster))).To(Succeed())
 
 	t.Run("When clusterctl moves a Cluster, it should remove nothing of what has arrived so far", func(t *testing.T) {
-		g := NewWithT(t)
-		move(t, f, nodeClaim.Name, func() { g.Expect(f.twice(t.Context())).To(Succeed()) })
+		move(t, f, nodeClaim.Name, func() { f.Expect(f.twice(t.Context())).To(Succeed()) })
 	})
 	machines := f.Machines(nil)
 	t.Run("When clusterctl has moved a Cluster, it should find a NodeClaim's Machine by its UID and by both provider IDs", func(t *testing.T) {
-		g := NewWithT(t)
-		g.Eventually(func(g Gomega) {
+		f.Eventually(func(g Gomega) {
 			found, err := machines.ForNodeClaim(t.Context(), nodeClaim.UID)
 			g.Expect(err).NotTo(HaveOccurred())
 			g.Expect(found.UID).NotTo(Equal(m.UID))
@@ -96,25 +81,22 @@ func TestMove(t *testing.T) {
 		}).Should(Succeed())
 	})
 	t.Run("When the moved Cluster resumes, it should take what has moved for its own: keep it, make no other, and delete it when asked", func(t *testing.T) {
-		g := NewWithT(t)
 		resumed := &clusterv1.Cluster{}
-		g.Expect(f.Admin.Get(t.Context(), client.ObjectKeyFromObject(f.Cluster), resumed)).To(Succeed())
-		g.Expect(resumed.Spec.Paused).To(HaveValue(BeTrue()))
+		f.Expect(f.Admin.Get(t.Context(), client.ObjectKeyFromObject(f.Cluster), resumed)).To(Succeed())
+		f.Expect(resumed.Spec.Paused).To(HaveValue(BeTrue()))
 		stored := resumed.DeepCopy()
 		resumed.Spec.Paused = nil
-		g.Expect(f.Admin.Patch(t.Context(), resumed, client.MergeFrom(stored))).To(Succeed())
-		g.Eventually(func() (bool, error) { return machines.Paused(t.Context()) }).Should(BeFalse())
-		g.Expect(f.twice(t.Context())).To(Succeed())
+		f.Expect(f.Admin.Patch(t.Context(), resumed, client.MergeFrom(stored))).To(Succeed())
+		f.Eventually(func() (bool, error) { return machines.Paused(t.Context()) }).Should(BeFalse())
+		f.Expect(f.twice(t.Context())).To(Succeed())
 
 		plan := f.Plan(nodeClaim)
 		plan.Cluster = resumed
 		_, err := machines.Create(t.Context(), plan)
-		g.Expect(err).NotTo(HaveOccurred())
-		for _, kind := range append(environment.ChildKinds(t.Context()), machineKind) {
-			g.Expect(f.Objects(t.Context(), kind)).To(ConsistOf(f.Name(kind, nodeClaim.Name)), kind.Kind)
-		}
-		g.Expect(machines.Delete(t.Context(), nodeClaim)).To(Succeed())
-		g.Eventually(func() []string { return f.Objects(t.Context(), machineKind) }).Should(BeEmpty())
+		f.Expect(err).NotTo(HaveOccurred())
+		f.expect(f, nodeClaim.Name)
+		f.Expect(machines.Delete(t.Context(), nodeClaim)).To(Succeed())
+		f.Eventually(func() []string { return f.Objects(t.Context(), machineKind) }).Should(BeEmpty())
 	})
 }
 
@@ -122,21 +104,18 @@ func TestClaimDeletedEarly(t *testing.T) {
 	f := newFixture(t, nil)
 	for objects := int64(1); objects <= 3; objects++ {
 		t.Run(fmt.Sprintf("When a NodeClaim goes before it has a provider ID and Create had made %d objects, it should leave nothing", objects), func(t *testing.T) {
-			g := NewWithT(t)
 			nodeClaim := f.NodeClaim(t.Context(), fmt.Sprintf("early-%d", objects))
 			_, err := f.Machines(&environment.Faults{Client: f.Management.GetClient(), FailAt: objects + 1}).Create(t.Context(), f.Plan(nodeClaim))
 			if objects < 3 {
-				g.Expect(err).To(MatchError(environment.ErrFault))
+				f.Expect(err).To(MatchError(environment.ErrFault))
 			} else {
-				f.cached(t, &clusterv1.Machine{ObjectMeta: metav1.ObjectMeta{Namespace: f.Namespace, Name: nodeClaim.Name}})
+				f.Settle(f.Management, &clusterv1.Machine{ObjectMeta: metav1.ObjectMeta{Namespace: f.Namespace, Name: nodeClaim.Name}})
 			}
 			// Karpenter requests no deletion then.
-			f.remove(t, nodeClaim)
-			g.Eventually(func(g Gomega) {
+			f.remove(nodeClaim)
+			f.Eventually(func(g Gomega) {
 				g.Expect(f.twice(t.Context())).To(Succeed())
-				for _, kind := range append(environment.ChildKinds(t.Context()), machineKind) {
-					g.Expect(f.Objects(t.Context(), kind)).To(BeEmpty(), kind.Kind)
-				}
+				f.expect(g)
 			}).Should(Succeed())
 		})
 	}

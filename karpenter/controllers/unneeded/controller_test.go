@@ -26,6 +26,7 @@ import (
 // fixture is a NodePool with one NodeClaim whose machine was launched and hasn't joined.
 type fixture struct {
 	*environment.Environment
+	*WithT
 	t         *testing.T
 	nodeClaim *karpv1.NodeClaim
 	needed    sets.Set[string]
@@ -39,8 +40,7 @@ type fixture struct {
 
 func newFixture(t *testing.T, change func(*karpv1.NodePool, *karpv1.NodeClaim)) *fixture {
 	t.Helper()
-	g := NewWithT(t)
-	f := &fixture{Environment: environment.New(t), t: t, clock: clocktesting.NewFakeClock(time.Now()), recorder: &environment.Recorder{}}
+	f := &fixture{Environment: environment.New(t), WithT: NewWithT(t), t: t, clock: clocktesting.NewFakeClock(time.Now()), recorder: &environment.Recorder{}}
 	nodePool := &karpv1.NodePool{ObjectMeta: metav1.ObjectMeta{Name: f.Namespace}}
 	nodePool.Spec.Template.Spec.NodeClassRef = &karpv1.NodeClassReference{Group: v1alpha1.Group, Kind: v1alpha1.Kind, Name: "default"}
 	nodePool.Spec.Template.Spec.Requirements = []karpv1.NodeSelectorRequirementWithMinValues{}
@@ -48,13 +48,12 @@ func newFixture(t *testing.T, change func(*karpv1.NodePool, *karpv1.NodeClaim)) 
 	f.nodeClaim = f.NodeClaim(t.Context(), "waits")
 	f.nodeClaim.Labels[karpv1.NodePoolLabelKey] = nodePool.Name
 	change(nodePool, f.nodeClaim)
-	g.Expect(f.Admin.Create(t.Context(), nodePool)).To(Succeed())
+	f.Expect(f.Admin.Create(t.Context(), nodePool)).To(Succeed())
 	t.Cleanup(func() { _ = f.Admin.Delete(context.WithoutCancel(t.Context()), nodePool) })
 	status := f.nodeClaim.Status.DeepCopy()
-	g.Expect(f.Admin.Update(t.Context(), f.nodeClaim)).To(Succeed())
+	f.Expect(f.Admin.Update(t.Context(), f.nodeClaim)).To(Succeed())
 	f.nodeClaim.Status = *status
-	f.nodeClaim.StatusConditions().SetTrue(karpv1.ConditionTypeLaunched)
-	g.Expect(f.Admin.Status().Update(t.Context(), f.nodeClaim)).To(Succeed())
+	f.update(f.nodeClaim, karpv1.ConditionTypeLaunched)
 	f.needed = sets.New[string]()
 	f.Controller = unneeded.New(unneeded.Config{
 		Guest: f.Admin,
@@ -71,6 +70,15 @@ func newFixture(t *testing.T, change func(*karpv1.NodePool, *karpv1.NodeClaim)) 
 		Clock:     f.clock,
 	})
 	return f
+}
+
+// update sets conditions of a NodeClaim.
+func (f *fixture) update(nodeClaim *karpv1.NodeClaim, conditions ...string) {
+	f.t.Helper()
+	for _, condition := range conditions {
+		nodeClaim.StatusConditions().SetTrue(condition)
+	}
+	f.Expect(f.Admin.Status().Update(f.t.Context(), nodeClaim)).To(Succeed())
 }
 
 // pass lets time pass, with a look every ten seconds.
@@ -98,19 +106,17 @@ func TestSurplus(t *testing.T) {
 	unchanged := func(*karpv1.NodePool, *karpv1.NodeClaim) {}
 
 	t.Run("When no pod waits for a NodeClaim whose node hasn't joined, it should be given up within a minute, and not at once", func(t *testing.T) {
-		g := NewWithT(t)
 		f := newFixture(t, unchanged)
 		f.pass(30 * time.Second)
-		g.Expect(f.gone()).To(BeFalse())
+		f.Expect(f.gone()).To(BeFalse())
 		f.pass(30 * time.Second)
-		g.Expect(f.gone()).To(BeTrue())
-		g.Expect(f.recorder.Reasons()).To(Equal([]string{unneeded.NotNeededReason}))
+		f.Expect(f.gone()).To(BeTrue())
+		f.Expect(f.recorder.Reasons()).To(Equal([]string{unneeded.NotNeededReason}))
 		// kubernetes-sigs/cluster-api#7237: the node may have joined, and its Machine have no provider ID yet.
-		g.Expect(f.recorder.Messages()).To(ConsistOf(ContainSubstring("Karpenter hasn't registered its node")))
+		f.Expect(f.recorder.Messages()).To(ConsistOf(ContainSubstring("Karpenter hasn't registered its node")))
 	})
 
 	t.Run("When a pod waits for it now and then, it should stay", func(t *testing.T) {
-		g := NewWithT(t)
 		f := newFixture(t, unchanged)
 		for range 6 {
 			f.needed = sets.New(f.nodeClaim.Name)
@@ -118,67 +124,55 @@ func TestSurplus(t *testing.T) {
 			f.needed = sets.New[string]()
 			f.pass(20 * time.Second)
 		}
-		g.Expect(f.gone()).To(BeFalse())
-		g.Expect(f.asked).To(BeNumerically(">", 10))
+		f.Expect(f.gone()).To(BeFalse())
+		f.Expect(f.asked).To(BeNumerically(">", 10))
 	})
 
 	t.Run("When another one is launched beside it, and the pod fits both, both should stay, and go once no pod waits", func(t *testing.T) {
-		g := NewWithT(t)
 		f := newFixture(t, unchanged)
 		first := f.nodeClaim
 		second := f.NodeClaim(t.Context(), "second")
 		second.Labels[karpv1.NodePoolLabelKey] = first.Labels[karpv1.NodePoolLabelKey]
 		second.Annotations = map[string]string{v1alpha1.SecondOfAnnotation: first.Name}
-		g.Expect(f.Admin.Update(t.Context(), second)).To(Succeed())
-		second.StatusConditions().SetTrue(karpv1.ConditionTypeLaunched)
-		g.Expect(f.Admin.Status().Update(t.Context(), second)).To(Succeed())
+		f.Expect(f.Admin.Update(t.Context(), second)).To(Succeed())
+		f.update(second, karpv1.ConditionTypeLaunched)
 		for _, place := range []*karpv1.NodeClaim{first, second} {
 			f.needed = sets.New(place.Name)
 			f.pass(2 * time.Minute)
-			g.Expect(f.gone()).To(BeFalse())
-			g.Expect(f.Admin.Get(t.Context(), client.ObjectKeyFromObject(second), second)).To(Succeed())
+			f.Expect(f.gone()).To(BeFalse())
+			f.Expect(f.Admin.Get(t.Context(), client.ObjectKeyFromObject(second), second)).To(Succeed())
 		}
 		f.needed = sets.New[string]()
 		f.pass(time.Minute)
-		g.Expect(f.gone()).To(BeTrue())
-		g.Expect(apierrors.IsNotFound(f.Admin.Get(t.Context(), client.ObjectKeyFromObject(second), second))).To(BeTrue())
+		f.Expect(f.gone()).To(BeTrue())
+		f.Expect(apierrors.IsNotFound(f.Admin.Get(t.Context(), client.ObjectKeyFromObject(second), second))).To(BeTrue())
 	})
 
 	t.Run("When the scheduler can't be asked, it should stay, and go once it can", func(t *testing.T) {
-		g := NewWithT(t)
 		f := newFixture(t, unchanged)
 		f.failing = errors.New("no answer")
 		f.pass(5 * time.Minute)
-		g.Expect(f.gone()).To(BeFalse())
+		f.Expect(f.gone()).To(BeFalse())
 		f.failing = nil
 		f.pass(30 * time.Second)
-		g.Expect(f.gone()).To(BeTrue())
+		f.Expect(f.gone()).To(BeTrue())
 	})
 
 	t.Run("When another process may decide by now, it should stay", func(t *testing.T) {
-		g := NewWithT(t)
 		f := newFixture(t, unchanged)
 		f.suspended = true
 		f.pass(5 * time.Minute)
-		g.Expect(f.gone()).To(BeFalse())
+		f.Expect(f.gone()).To(BeFalse())
 	})
 
 	t.Run("When its node joins just then, it should stay", func(t *testing.T) {
-		g := NewWithT(t)
 		f := newFixture(t, unchanged)
 		f.pass(30 * time.Second)
-		g.Expect(f.gone()).To(BeFalse())
-		stale := f.Guest.GetClient()
-		g.Eventually(func(g Gomega) {
-			cached := &karpv1.NodeClaim{}
-			g.Expect(stale.Get(t.Context(), client.ObjectKeyFromObject(f.nodeClaim), cached)).To(Succeed())
-			g.Expect(cached.StatusConditions().Get(karpv1.ConditionTypeLaunched).IsTrue()).To(BeTrue())
-		}).Should(Succeed())
+		f.Expect(f.gone()).To(BeFalse())
 		f.Controller.Guest = lagging{f.Admin, f.nodeClaim.DeepCopy()}
-		f.nodeClaim.StatusConditions().SetTrue(karpv1.ConditionTypeRegistered)
-		g.Expect(f.Admin.Status().Update(t.Context(), f.nodeClaim)).To(Succeed())
+		f.update(f.nodeClaim, karpv1.ConditionTypeRegistered)
 		f.pass(time.Minute)
-		g.Expect(f.gone()).To(BeFalse())
+		f.Expect(f.gone()).To(BeFalse())
 	})
 
 	for name, change := range map[string]func(*karpv1.NodePool, *karpv1.NodeClaim){
@@ -195,11 +189,10 @@ func TestSurplus(t *testing.T) {
 		},
 	} {
 		t.Run("When "+name+", it should stay", func(t *testing.T) {
-			g := NewWithT(t)
 			f := newFixture(t, change)
 			f.pass(2 * time.Minute)
-			g.Expect(f.gone()).To(BeFalse())
-			g.Expect(f.asked).To(BeZero())
+			f.Expect(f.gone()).To(BeFalse())
+			f.Expect(f.asked).To(BeZero())
 		})
 	}
 }

@@ -30,57 +30,52 @@ func joined(t *testing.T, change func(*karpv1.NodePool, *corev1.Node)) *fixture 
 			change(nodePool, node)
 		}
 	})
-	g := NewWithT(t)
-	g.Expect(f.Admin.Create(t.Context(), node)).To(Succeed())
+	f.Expect(f.Admin.Create(t.Context(), node)).To(Succeed())
 	t.Cleanup(func() { _ = f.Admin.Delete(context.WithoutCancel(t.Context()), node) })
 	f.nodeClaim.Status.NodeName = node.Name
 	f.nodeClaim.StatusConditions().SetTrue(karpv1.ConditionTypeRegistered)
 	f.nodeClaim.StatusConditions().SetUnknownWithReason(karpv1.ConditionTypeInitialized, "StartupTaintsExist", `StartupTaint "cni:NoSchedule" still exists`)
-	g.Expect(f.Admin.Status().Update(t.Context(), f.nodeClaim)).To(Succeed())
+	f.Expect(f.Admin.Status().Update(t.Context(), f.nodeClaim)).To(Succeed())
 	return f
 }
 
 // Karpenter core removes an empty node only once it is initialized (kubernetes-sigs/karpenter#3242, aws/karpenter-provider-aws#6803).
 func TestUninitialized(t *testing.T) {
 	t.Run("When no pod needs a node that is never initialized, it should be given up after a quarter of an hour, and say what it waited for", func(t *testing.T) {
-		g := NewWithT(t)
 		f := joined(t, nil)
 		f.pass(14 * time.Minute)
-		g.Expect(f.gone()).To(BeFalse())
+		f.Expect(f.gone()).To(BeFalse())
 		f.pass(2 * time.Minute)
-		g.Expect(f.gone()).To(BeTrue())
-		g.Expect(f.recorder.Reasons()).To(Equal([]string{unneeded.NotNeededReason}))
-		g.Expect(f.recorder.Messages()).To(ConsistOf(ContainSubstring(`hasn't been initialized within 15m0s: StartupTaint "cni:NoSchedule" still exists`)))
+		f.Expect(f.gone()).To(BeTrue())
+		f.Expect(f.recorder.Reasons()).To(Equal([]string{unneeded.NotNeededReason}))
+		f.Expect(f.recorder.Messages()).To(ConsistOf(ContainSubstring(`hasn't been initialized within 15m0s: StartupTaint "cni:NoSchedule" still exists`)))
 	})
 
 	t.Run("When its NodePool keeps empty nodes for longer, it should stay as long", func(t *testing.T) {
-		g := NewWithT(t)
 		f := joined(t, func(nodePool *karpv1.NodePool, _ *corev1.Node) {
 			nodePool.Spec.Disruption.ConsolidateAfter = karpv1.MustParseNillableDuration("20m")
 		})
 		f.pass(19 * time.Minute)
-		g.Expect(f.gone()).To(BeFalse())
+		f.Expect(f.gone()).To(BeFalse())
 		f.pass(2 * time.Minute)
-		g.Expect(f.gone()).To(BeTrue())
+		f.Expect(f.gone()).To(BeTrue())
 	})
 
 	t.Run("When its node has been initialized, it should stay: that is consolidation's", func(t *testing.T) {
-		g := NewWithT(t)
 		f := joined(t, nil)
 		f.nodeClaim.StatusConditions().SetTrue(karpv1.ConditionTypeInitialized)
-		g.Expect(f.Admin.Status().Update(t.Context(), f.nodeClaim)).To(Succeed())
+		f.Expect(f.Admin.Status().Update(t.Context(), f.nodeClaim)).To(Succeed())
 		f.pass(20 * time.Minute)
-		g.Expect(f.gone()).To(BeFalse())
-		g.Expect(f.asked).To(BeZero())
+		f.Expect(f.gone()).To(BeFalse())
+		f.Expect(f.asked).To(BeZero())
 	})
 
 	t.Run("When a pod needs it, it should stay", func(t *testing.T) {
-		g := NewWithT(t)
 		f := joined(t, nil)
 		f.needed = sets.New(f.nodeClaim.Name)
 		f.pass(20 * time.Minute)
-		g.Expect(f.gone()).To(BeFalse())
-		g.Expect(f.asked).NotTo(BeZero())
+		f.Expect(f.gone()).To(BeFalse())
+		f.Expect(f.asked).NotTo(BeZero())
 	})
 
 	for name, change := range map[string]func(*karpv1.NodePool, *corev1.Node){
@@ -96,34 +91,32 @@ func TestUninitialized(t *testing.T) {
 		},
 	} {
 		t.Run("When "+name+", it should stay", func(t *testing.T) {
-			g := NewWithT(t)
 			f := joined(t, change)
 			f.pass(20 * time.Minute)
-			g.Expect(f.gone()).To(BeFalse())
+			f.Expect(f.gone()).To(BeFalse())
 		})
 	}
 
 	t.Run("When a budget allows one of several, they should go one by one", func(t *testing.T) {
-		g := NewWithT(t)
 		f := joined(t, nil)
 		other := f.NodeClaim(t.Context(), "waits-too")
 		other.Labels[karpv1.NodePoolLabelKey] = f.nodeClaim.Labels[karpv1.NodePoolLabelKey]
 		other.Finalizers = []string{karpv1.TerminationFinalizer}
-		g.Expect(f.Admin.Update(t.Context(), other)).To(Succeed())
+		f.Expect(f.Admin.Update(t.Context(), other)).To(Succeed())
 		other.Status = *f.nodeClaim.Status.DeepCopy()
-		g.Expect(f.Admin.Status().Update(t.Context(), other)).To(Succeed())
+		f.Expect(f.Admin.Status().Update(t.Context(), other)).To(Succeed())
 		f.nodeClaim.Finalizers = []string{karpv1.TerminationFinalizer}
-		g.Expect(f.Admin.Update(t.Context(), f.nodeClaim)).To(Succeed())
+		f.Expect(f.Admin.Update(t.Context(), f.nodeClaim)).To(Succeed())
 		f.pass(20 * time.Minute)
 		going := 0
 		for _, nodeClaim := range []*karpv1.NodeClaim{f.nodeClaim, other} {
-			g.Expect(f.Admin.Get(t.Context(), client.ObjectKeyFromObject(nodeClaim), nodeClaim)).To(Succeed())
+			f.Expect(f.Admin.Get(t.Context(), client.ObjectKeyFromObject(nodeClaim), nodeClaim)).To(Succeed())
 			if nodeClaim.DeletionTimestamp != nil {
 				going++
 			}
 			nodeClaim.Finalizers = nil
-			g.Expect(f.Admin.Update(t.Context(), nodeClaim)).To(Succeed())
+			f.Expect(f.Admin.Update(t.Context(), nodeClaim)).To(Succeed())
 		}
-		g.Expect(going).To(Equal(1))
+		f.Expect(going).To(Equal(1))
 	})
 }
