@@ -22,6 +22,7 @@ func TestNodeZone(t *testing.T) {
 - apiGroup: infrastructure.cluster.x-k8s.io
   kind: AzureMachine
   nodeZone: {format: 'edge-{failureDomain}'}
+- {apiGroup: infrastructure.cluster.x-k8s.io, kind: VSphereMachine, nodeZone: {values: {dz-a: tag-a}}}
 - {apiGroup: infrastructure.cluster.x-k8s.io, kind: AWSMachine, addresses: {fromMachine: []}}
 `))
 	NewWithT(t).Expect(err).NotTo(HaveOccurred())
@@ -31,24 +32,28 @@ func TestNodeZone(t *testing.T) {
 		kinds                Kinds
 		kind, domain, region string
 		want                 string
-		unknown              bool
+		unknown, differs     bool
 	}{
-		"Azure numbers its zones, nodes should have the region in front":    {embedded, "AzureMachine", "1", "eastus", "eastus-1", false},
-		"a template's label names the zone of Azure, it should stay":        {embedded, "AzureMachineTemplate", "eastus-1", "eastus", "eastus-1", false},
-		"the region is that of another zone, it should be a failure domain": {embedded, "AzureMachine", "eastus2-1", "eastus", "eastus-eastus2-1", false},
-		"no region is declared for Azure, it should report that":            {embedded, "AzureMachine", "1", "", "1", true},
-		"nodes are named as their failure domain, it should be that":        {embedded, "AWSMachine", "eu-west-1a", "eu-west-1", "eu-west-1a", false},
-		"a kind has no profile, it should be the failure domain":            {embedded, "UnheardOfMachine", "a", "", "a", false},
-		"a platform names zones by failure domain, it should be the zone":   {corrected, "HCloudMachine", "fsn1", "", "fsn1-dc14", false},
-		"a failure domain isn't among those, it should be the zone itself":  {corrected, "HCloudMachine", "nbg1", "", "nbg1", false},
-		"a platform corrects a format, it should be by that":                {corrected, "AzureMachine", "1", "", "edge-1", false},
-		"a platform corrects something else, it should stay as it is":       {corrected, "AWSMachine", "eu-west-1a", "", "eu-west-1a", false},
+		"Azure numbers its zones, nodes should have the region in front":          {embedded, "AzureMachine", "1", "eastus", "eastus-1", false, false},
+		"a template's label names the zone of Azure, it should stay":              {embedded, "AzureMachineTemplate", "eastus-1", "eastus", "eastus-1", false, false},
+		"the region is that of another zone, it should be a failure domain":       {embedded, "AzureMachine", "eastus2-1", "eastus", "eastus-eastus2-1", false, false},
+		"no region is declared for Azure, it should report that":                  {embedded, "AzureMachine", "1", "", "1", true, false},
+		"nodes are named as their failure domain, it should be that":              {embedded, "AWSMachine", "eu-west-1a", "eu-west-1", "eu-west-1a", false, false},
+		"a kind has no profile, it should be the failure domain":                  {embedded, "UnheardOfMachine", "a", "", "a", false, false},
+		"a platform names zones by failure domain, it should be the zone":         {corrected, "HCloudMachine", "fsn1", "", "fsn1-dc14", false, false},
+		"a failure domain isn't among those, it should be the zone itself":        {corrected, "HCloudMachine", "nbg1", "", "nbg1", false, false},
+		"a platform corrects a format, it should be by that":                      {corrected, "AzureMachine", "1", "", "edge-1", false, false},
+		"only the platform can declare the zones of nodes, it should report that": {embedded, "VSphereMachine", "dz-a", "eu", "dz-a", true, true},
+		"the platform declares the zones of nodes, it should be those":            {corrected, "VSphereMachine", "dz-a", "", "tag-a", false, false},
+		"a platform corrects something else, it should stay as it is":             {corrected, "AWSMachine", "eu-west-1a", "", "eu-west-1a", false, false},
 	} {
 		t.Run("When "+name, func(t *testing.T) {
-			zone, known := test.kinds.Of(schema.GroupKind{Group: clusterGroup, Kind: test.kind}).NodeZone(test.domain, test.region)
+			kind := test.kinds.Of(schema.GroupKind{Group: clusterGroup, Kind: test.kind})
+			zone, known := kind.NodeZone(test.domain, test.region)
 			g := NewWithT(t)
 			g.Expect(zone).To(Equal(test.want))
 			g.Expect(known).To(Equal(!test.unknown))
+			g.Expect(kind.ZonesDiffer()).To(Equal(test.differs))
 		})
 	}
 
@@ -70,25 +75,4 @@ func TestNodeZone(t *testing.T) {
 			g.Expect(strings.Count(problems[0].Error(), "\n")).To(BeZero())
 		})
 	}
-}
-
-func TestZonesDiffer(t *testing.T) {
-	kinds, err := Embedded()
-	if err != nil {
-		t.Fatal(err)
-	}
-	vsphere := schema.GroupKind{Group: "infrastructure.cluster.x-k8s.io", Kind: "VSphereMachine"}
-	t.Run("When only the platform can declare the zones of nodes, they should be unknown until it does", func(t *testing.T) {
-		if zone, known := kinds.Of(vsphere).NodeZone("dz-a", "eu"); zone != "dz-a" || known || !kinds.Of(vsphere).ZonesDiffer() {
-			t.Errorf("zone %q, %t", zone, known)
-		}
-		overlays, problems, err := Parse([]byte("- {apiGroup: infrastructure.cluster.x-k8s.io, kind: VSphereMachine, nodeZone: {values: {dz-a: tag-a}}}"))
-		if err != nil || len(problems) > 0 {
-			t.Fatal(problems, err)
-		}
-		told := kinds.With(overlays).Of(vsphere)
-		if zone, known := told.NodeZone("dz-a", ""); zone != "tag-a" || !known || told.ZonesDiffer() {
-			t.Errorf("zone %q, %t", zone, known)
-		}
-	})
 }

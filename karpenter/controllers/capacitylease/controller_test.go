@@ -107,21 +107,29 @@ func (f *fixture) lease() *autonodev1alpha1.CapacityLease {
 	return lease
 }
 
+// change writes a change of the lease's spec, as the operator does.
+func (f *fixture) change(change func(*autonodev1alpha1.CapacityLeaseSpec)) {
+	f.t.Helper()
+	f.Eventually(func() error {
+		lease := f.lease()
+		change(&lease.Spec)
+		return f.Admin.Update(f.t.Context(), lease)
+	}).Should(Succeed())
+}
+
 // grant plays the operator.
 func (f *fixture) grant(sequence, machines, upTo int64) {
 	f.t.Helper()
 	lease := &autonodev1alpha1.CapacityLease{ObjectMeta: metav1.ObjectMeta{Namespace: f.Namespace, Name: autonodev1alpha1.LeaseName}}
 	f.Expect(client.IgnoreAlreadyExists(f.Admin.Create(f.t.Context(), lease))).To(Succeed())
-	f.Eventually(func() error {
-		lease := f.lease()
-		lease.Spec = autonodev1alpha1.CapacityLeaseSpec{
+	f.change(func(spec *autonodev1alpha1.CapacityLeaseSpec) {
+		*spec = autonodev1alpha1.CapacityLeaseSpec{
 			Account: &autonodev1alpha1.CapacityAccountReference{Name: "shared", UID: "account-1"}, Sequence: sequence,
 			Pools: []autonodev1alpha1.LeasedPool{{
 				Name: "reservation/cr-1", Resource: autonodev1alpha1.PoolMachines, Reservation: "cr-1", Amount: machines, Granted: machines, UpTo: upTo,
 			}},
 		}
-		return f.Admin.Update(f.t.Context(), lease)
-	}).Should(Succeed())
+	})
 }
 
 // kstatus is what tools such as Flux say of the lease.
@@ -208,14 +216,12 @@ func TestReport(t *testing.T) {
 		f.mu.Lock()
 		patches := f.patches
 		f.mu.Unlock()
-		f.Eventually(func() error {
-			lease := f.lease()
+		f.change(func(spec *autonodev1alpha1.CapacityLeaseSpec) {
 			until := scalar.NewTime(time.Now().Add(time.Hour))
-			lease.Spec.Unavailable = []autonodev1alpha1.UnavailableOffering{
+			spec.Unavailable = []autonodev1alpha1.UnavailableOffering{
 				{InstanceType: "g5", Zone: "a", Until: until}, {InstanceType: "x1.16xlarge", Quota: "on-demand X vCPUs", Counts: autonodev1alpha1.PoolVCPUs, AtLeast: 64000, Until: until},
 			}
-			return f.Admin.Update(t.Context(), lease)
-		}).Should(Succeed())
+		})
 		f.Eventually(func() bool { return f.capacity.Offer(inReservation, 1).Available }).Should(BeFalse())
 		needs := func(vCPUs int64) offering.Quota {
 			return offering.Quota{QuotaName: offering.QuotaName{Name: "on-demand X vCPUs", Counts: capacity.VCPUs}, Amount: 1000 * vCPUs}
@@ -283,11 +289,7 @@ func TestReturned(t *testing.T) {
 	f.clock.SetTime(f.clock.Now().Add(capacity.InFlight))
 	f.capacity.Trigger()
 	reclaim := func(entries ...autonodev1alpha1.CapacityReclaim) {
-		f.Eventually(func() error {
-			lease := f.lease()
-			lease.Spec.Reclaim = entries
-			return f.Admin.Update(t.Context(), lease)
-		}).Should(Succeed())
+		f.change(func(spec *autonodev1alpha1.CapacityLeaseSpec) { spec.Reclaim = entries })
 	}
 	returned := func() *metav1.Condition {
 		return meta.FindStatusCondition(f.lease().Status.Conditions, autonodev1alpha1.CapacityReturned)

@@ -231,20 +231,6 @@ func TestGuestUnsure(t *testing.T) {
 }
 
 func TestChildren(t *testing.T) {
-	t.Run("When the Machine was never created and the NodeClaim is gone, it should delete the infrastructure and bootstrap objects", func(t *testing.T) {
-		f := newFixture(t, nil)
-		nodeClaim := f.NodeClaim(t.Context(), "half")
-		_, err := f.Machines(&environment.Faults{Client: f.Management.GetClient(), FailAt: 3}).Create(t.Context(), f.Plan(nodeClaim))
-		f.Expect(err).To(MatchError(environment.ErrFault))
-		f.Expect(f.twice(t.Context())).To(Succeed())
-		for _, kind := range environment.ChildKinds(t.Context()) {
-			f.Expect(f.Objects(t.Context(), kind)).To(ConsistOf(f.Name(kind, nodeClaim.Name)), "the NodeClaim may yet get its Machine")
-		}
-		f.remove(nodeClaim)
-		f.Expect(f.twice(t.Context())).To(Succeed())
-		f.expect(f)
-	})
-
 	t.Run("When the Machine refers to another bootstrap config than the existing one, it should delete the existing one", func(t *testing.T) {
 		f := newFixture(t, nil)
 		nodeClaim := f.NodeClaim(t.Context(), "strayed")

@@ -108,6 +108,8 @@ func TestClaimDeletedEarly(t *testing.T) {
 			_, err := f.Machines(&environment.Faults{Client: f.Management.GetClient(), FailAt: objects + 1}).Create(t.Context(), f.Plan(nodeClaim))
 			if objects < 3 {
 				f.Expect(err).To(MatchError(environment.ErrFault))
+				f.Expect(f.twice(t.Context())).To(Succeed())
+				f.Expect(f.Objects(t.Context(), environment.TestMachine)).To(HaveLen(1), "the NodeClaim may yet get its Machine")
 			} else {
 				f.Settle(f.Management, &clusterv1.Machine{ObjectMeta: metav1.ObjectMeta{Namespace: f.Namespace, Name: nodeClaim.Name}})
 			}

@@ -43,11 +43,7 @@ func made(t *testing.T, s *environment.Environment, name, nodePool, price string
 	g.Expect(err).NotTo(HaveOccurred())
 	say(m)
 	g.Expect(s.Admin.Status().Update(t.Context(), m)).To(Succeed())
-	g.Eventually(func(g Gomega) {
-		cached := &clusterv1.Machine{}
-		g.Expect(s.Management.GetClient().Get(t.Context(), client.ObjectKeyFromObject(m), cached)).To(Succeed())
-		g.Expect(cached.ResourceVersion).To(Equal(m.ResourceVersion))
-	}).Should(Succeed())
+	s.Settle(s.Management, m)
 }
 
 func phase(phase clusterv1.MachinePhase) func(*clusterv1.Machine) {

@@ -52,8 +52,7 @@ func TestEvents(t *testing.T) {
 	t.Run("When anything changes that matters, it should follow", func(t *testing.T) {
 		f := newFixture(t)
 		f.run()
-		f.node("a")
-		f.node("b")
+		f.nodes("a", "b")
 		f.minimum(1)
 		f.Eventually(f.held).Should(Equal("a"))
 		f.drifted("a", true)

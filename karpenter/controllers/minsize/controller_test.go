@@ -93,6 +93,13 @@ func (f *fixture) node(name string) {
 	f.nodeOf(name, f.source())
 }
 
+func (f *fixture) nodes(names ...string) {
+	f.t.Helper()
+	for _, name := range names {
+		f.node(name)
+	}
+}
+
 func (f *fixture) nodeOf(name, source string) {
 	f.t.Helper()
 	ctx := f.t.Context()
@@ -209,9 +216,7 @@ func TestKept(t *testing.T) {
 	t.Run("When more nodes run than the minimum, it should keep the oldest, by one write each", func(t *testing.T) {
 		f := newFixture(t)
 		f.minimum(2)
-		for _, name := range []string{"a", "b", "c"} {
-			f.node(name)
-		}
+		f.nodes("a", "b", "c")
 		f.Expect(f.settle()).To(Equal("a b"))
 		f.Expect(f.guest.Writes()).To(Equal(int64(2)))
 		f.Expect(f.settle()).To(Equal("a b"))
@@ -219,9 +224,7 @@ func TestKept(t *testing.T) {
 	})
 	t.Run("When the minimum changes, it should keep as many as it declares, less the source's own", func(t *testing.T) {
 		f := newFixture(t)
-		for _, name := range []string{"a", "b", "c"} {
-			f.node(name)
-		}
+		f.nodes("a", "b", "c")
 		f.minimum(3)
 		f.Expect(f.settle()).To(Equal("a b c"))
 		f.minimum(2)
@@ -234,9 +237,7 @@ func TestKept(t *testing.T) {
 	t.Run("When nodes drift, it should release them for replacement, but not before others are kept", func(t *testing.T) {
 		f := newFixture(t)
 		f.minimum(2)
-		for _, name := range []string{"a", "b", "c"} {
-			f.node(name)
-		}
+		f.nodes("a", "b", "c")
 		f.Expect(f.settle()).To(Equal("a b"))
 		f.drifted("a", true)
 		f.pass()
@@ -251,9 +252,7 @@ func TestKept(t *testing.T) {
 	t.Run("When nodes leave, by Karpenter's decision or a person's, it should keep the next ones", func(t *testing.T) {
 		f := newFixture(t)
 		f.minimum(1)
-		for _, name := range []string{"a", "b", "c"} {
-			f.node(name)
-		}
+		f.nodes("a", "b", "c")
 		f.status("a", func(nodeClaim *karpv1.NodeClaim) {
 			nodeClaim.StatusConditions().SetTrueWithReason(karpv1.ConditionTypeDisruptionReason, "Underutilized", "")
 		})
@@ -272,8 +271,7 @@ func TestKept(t *testing.T) {
 	t.Run("When Karpenter has tainted a node to disrupt it, it should keep another one", func(t *testing.T) {
 		f := newFixture(t)
 		f.minimum(1)
-		f.node("a")
-		f.node("b")
+		f.nodes("a", "b")
 		node := &corev1.Node{}
 		f.Expect(f.Admin.Get(t.Context(), f.key("a"), node)).To(Succeed())
 		node.Spec.Taints = []corev1.Taint{karpv1.DisruptedNoScheduleTaint}
@@ -299,9 +297,7 @@ func TestKept(t *testing.T) {
 		other.ObjectMeta = metav1.ObjectMeta{Name: f.nodeClass.Name + "-other"}
 		f.Expect(f.Admin.Create(t.Context(), other)).To(Succeed())
 		t.Cleanup(func() { _ = f.Admin.Delete(context.WithoutCancel(t.Context()), other) })
-		for _, name := range []string{"a", "b", "c"} {
-			f.node(name)
-		}
+		f.nodes("a", "b", "c")
 		f.minimum(2)
 		// The other one hasn't been read yet, which doesn't matter: the source is the same.
 		f.Expect(f.settle()).To(Equal("a b"))
@@ -319,9 +315,7 @@ func TestUnknown(t *testing.T) {
 	start := func(t *testing.T) *fixture {
 		f := newFixture(t)
 		f.minimum(2)
-		for _, name := range []string{"a", "b", "c"} {
-			f.node(name)
-		}
+		f.nodes("a", "b", "c")
 		f.Expect(f.settle()).To(Equal("a b"))
 		return f
 	}
@@ -363,8 +357,7 @@ func TestKarpenter(t *testing.T) {
 	t.Run("When a node is kept, Karpenter's own check should refuse to disrupt it, until it drifts", func(t *testing.T) {
 		f := newFixture(t)
 		f.minimum(1)
-		f.node("a")
-		f.node("b")
+		f.nodes("a", "b")
 		disruptable := func(name string) error {
 			stateNode := state.NewNode()
 			stateNode.Node, stateNode.NodeClaim = &corev1.Node{}, &karpv1.NodeClaim{}

@@ -30,8 +30,7 @@ func TestWrites(t *testing.T) {
 	t.Run("When the cache hasn't seen yet that a node was released, it should release no other one for it", func(t *testing.T) {
 		f := newFixture(t)
 		f.minimum(1)
-		f.node("a")
-		f.node("b")
+		f.nodes("a", "b")
 		late := &lagging{Client: f.guest}
 		f.controller = minsize.New(f.config(late))
 		f.Expect(f.settle()).To(Equal("a"))

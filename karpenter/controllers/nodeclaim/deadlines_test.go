@@ -10,16 +10,12 @@ import (
 
 	"github.com/awslabs/operatorpkg/controller"
 	. "github.com/onsi/gomega"
-	corev1 "k8s.io/api/core/v1"
-	apierrors "k8s.io/apimachinery/pkg/api/errors"
-	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	"sigs.k8s.io/controller-runtime/pkg/manager"
 	"sigs.k8s.io/controller-runtime/pkg/reconcile"
 	karpv1 "sigs.k8s.io/karpenter/pkg/apis/v1"
 	karpcloudprovider "sigs.k8s.io/karpenter/pkg/cloudprovider"
 	karplifecycle "sigs.k8s.io/karpenter/pkg/controllers/nodeclaim/lifecycle"
-	"sigs.k8s.io/karpenter/pkg/operator/options"
 
 	"github.com/autonode-io/autonode/karpenter/controllers/nodeclaim"
 	"github.com/autonode-io/autonode/karpenter/core/deadlines"
@@ -30,10 +26,6 @@ type refusing struct{ nothing }
 
 func (refusing) Create(context.Context, *karpv1.NodeClaim) (*karpv1.NodeClaim, error) {
 	return nil, karpcloudprovider.NewCreateError(errors.New("not now"), "NotNow", "not now")
-}
-
-func (refusing) Delete(context.Context, *karpv1.NodeClaim) error {
-	return karpcloudprovider.NewNodeClaimNotFoundError(errors.New("there is none"))
 }
 
 // reads is a controller that only takes the client that it would read with.
@@ -132,32 +124,5 @@ func TestExtendedDeadlines(t *testing.T) {
 		}
 		r.suspended = false
 		r.Expect(core()).To(BeFalse())
-	})
-
-	t.Run("When Karpenter's controller is registered, it should read extended deadlines", func(t *testing.T) {
-		r := newRace(t, minutes(120, 30))
-		left := r.NodeClaim(t.Context(), "left")
-		left.Finalizers = []string{karpv1.TerminationFinalizer}
-		r.Expect(r.Admin.Update(t.Context(), left)).To(Succeed())
-		left.Status.ProviderID = "cloud://left"
-		r.update(left, karpv1.ConditionTypeLaunched)
-		r.clock.Step(time.Hour)
-
-		guest := r.Manager()
-		r.Expect(guest.GetFieldIndexer().IndexField(t.Context(), &corev1.Node{}, "spec.providerID", func(o client.Object) []string {
-			return []string{o.(*corev1.Node).Spec.ProviderID}
-		})).To(Succeed())
-		ctx := options.ToContext(t.Context(), &options.Options{IgnoreDRARequests: true, CPURequests: 1000})
-		core := karplifecycle.NewController(r.clock, guest.GetClient(), refusing{}, r.recorder, nil, r.health, nil)
-		r.Expect(deadlines.Extend(core, nodeclaim.Deadlines(r.config)).Register(ctx, guest)).To(Succeed())
-		r.Run(ctx, guest)
-		r.Eventually(func() bool {
-			return apierrors.IsNotFound(r.Admin.Get(t.Context(), client.ObjectKeyFromObject(left), &karpv1.NodeClaim{}))
-		}).Should(BeTrue(), "one that has no Machine goes")
-		// Something of this one has to be reconciled too.
-		nodeClaim := r.stored()
-		metav1.SetMetaDataAnnotation(&nodeClaim.ObjectMeta, "example.com/looked", "at")
-		r.Expect(r.Admin.Update(t.Context(), nodeClaim)).To(Succeed())
-		r.Consistently(r.deleting).WithContext(t.Context()).WithTimeout(time.Second).Should(BeFalse())
 	})
 }

@@ -78,12 +78,8 @@ func tempt(t *testing.T) *tempted {
 		_ = f.Admin.Delete(ctx, f.node)
 		_ = f.Admin.Delete(ctx, f.nodeClaim)
 	})
-	for object, into := range map[client.Object]client.Object{f.nodeClaim: &karpv1.NodeClaim{}, f.node: &corev1.Node{}} {
-		g.Eventually(func(g Gomega) {
-			g.Expect(f.Guest.GetClient().Get(t.Context(), client.ObjectKeyFromObject(object), into)).To(Succeed())
-			g.Expect(into.GetResourceVersion()).To(Equal(object.GetResourceVersion()))
-		}).Should(Succeed())
-	}
+	f.Settle(f.Guest, f.nodeClaim)
+	f.Settle(f.Guest, f.node)
 	return f
 }
 
@@ -124,11 +120,7 @@ func TestGuest(t *testing.T) {
 		f := tempt(t)
 		f.suspended = true
 		g.Expect(f.Admin.Delete(t.Context(), f.node)).To(Succeed())
-		g.Eventually(func(g Gomega) {
-			node := &corev1.Node{}
-			g.Expect(f.Guest.GetClient().Get(t.Context(), client.ObjectKeyFromObject(f.node), node)).To(Succeed())
-			g.Expect(node.DeletionTimestamp).NotTo(BeNil())
-		}).Should(Succeed())
+		f.Settle(f.Guest, f.node)
 		g.Expect(f.guest.Delete(t.Context(), f.nodeClaim)).To(Succeed())
 		g.Expect(f.there()).To(BeFalse())
 	})
