@@ -21,10 +21,10 @@ import (
 func TestPlacement(t *testing.T) {
 	ns := newCluster(t)
 
-	t.Run("When the machine has no version, it should have the guest's", func(t *testing.T) {
+	t.Run("When the machine has no version, its node should have the guest's, and the labels of its cloud", func(t *testing.T) {
 		g := NewWithT(t)
 		machine := newMachine(t, ns, "versionless", machineOptions{registration: "        {}", edit: func(m *infrav1.KwokMachine) {
-			m.Spec.RegistrationDelay = &metav1.Duration{Duration: time.Second}
+			m.Spec.RegistrationDelay, m.Spec.NodeLabels = &metav1.Duration{Duration: time.Second}, map[string]string{"cloud.example/rack": "7"}
 		}})
 		owner := &clusterv1.Machine{}
 		g.Expect(management.Get(t.Context(), client.ObjectKeyFromObject(machine), owner)).To(Succeed())
@@ -33,6 +33,7 @@ func TestPlacement(t *testing.T) {
 		node := eventuallyReady(t, "versionless")
 		g.Expect(node.Status.NodeInfo.KubeletVersion).To(HavePrefix("v1."))
 		g.Expect(node.Status.Capacity.Pods().Value()).To(BeEquivalentTo(110))
+		g.Expect(node.Labels).To(HaveKeyWithValue("cloud.example/rack", "7"))
 	})
 
 	t.Run("When no zone is requested, it should be placed in one of the cluster's", func(t *testing.T) {
