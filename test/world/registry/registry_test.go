@@ -3,11 +3,8 @@
 package registry
 
 import (
-	"archive/tar"
-	"bytes"
 	"context"
 	"errors"
-	"io"
 	"net"
 	"net/http"
 	"os"
@@ -15,14 +12,12 @@ import (
 	"path/filepath"
 	"testing"
 
-	"github.com/google/go-cmp/cmp"
 	"github.com/google/go-containerregistry/pkg/authn"
 	"github.com/google/go-containerregistry/pkg/name"
 	v1 "github.com/google/go-containerregistry/pkg/v1"
 	"github.com/google/go-containerregistry/pkg/v1/empty"
 	"github.com/google/go-containerregistry/pkg/v1/remote"
 	"github.com/google/go-containerregistry/pkg/v1/remote/transport"
-	"github.com/google/go-containerregistry/pkg/v1/validate"
 	. "github.com/onsi/gomega"
 )
 
@@ -106,37 +101,6 @@ func program(t *testing.T) string {
 
 func TestPackProgram(t *testing.T) {
 	binary := program(t)
-
-	t.Run("When a static program is packed, it should be all that the image holds", func(t *testing.T) {
-		g := NewWithT(t)
-		img, err := PackProgram(binary, "autonode-operator", map[string]string{"key": "value"})
-		g.Expect(err).NotTo(HaveOccurred())
-		g.Expect(validate.Image(img, validate.Fast)).To(Succeed())
-		config, err := img.ConfigFile()
-		g.Expect(err).NotTo(HaveOccurred())
-		g.Expect(cmp.Diff(v1.Config{Entrypoint: []string{"/autonode-operator"}, User: "65532:65532", WorkingDir: "/",
-			Labels: map[string]string{"key": "value"}}, config.Config)).To(BeEmpty())
-		g.Expect(config.Created.IsZero()).To(BeTrue())
-
-		layers, err := img.Layers()
-		g.Expect(err).NotTo(HaveOccurred())
-		g.Expect(layers).To(HaveLen(1))
-		stream, err := layers[0].Uncompressed()
-		g.Expect(err).NotTo(HaveOccurred())
-		defer stream.Close()
-		archive := tar.NewReader(stream)
-		header, err := archive.Next()
-		g.Expect(err).NotTo(HaveOccurred())
-		g.Expect(header.Name).To(Equal("autonode-operator"))
-		g.Expect(header.FileInfo().Mode().Perm()).To(Equal(os.FileMode(0o555)))
-		got, err := io.ReadAll(archive)
-		g.Expect(err).NotTo(HaveOccurred())
-		want, err := os.ReadFile(binary)
-		g.Expect(err).NotTo(HaveOccurred())
-		g.Expect(bytes.Equal(got, want)).To(BeTrue())
-		_, err = archive.Next()
-		g.Expect(err).To(MatchError(io.EOF))
-	})
 
 	t.Run("When it is packed twice, it should have one digest", func(t *testing.T) {
 		g := NewWithT(t)
