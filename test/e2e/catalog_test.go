@@ -17,7 +17,6 @@ import (
 	"sigs.k8s.io/yaml"
 
 	"github.com/autonode-io/autonode/api/karpenter/v1alpha1"
-	"github.com/autonode-io/autonode/api/scalar"
 	infrav1 "github.com/autonode-io/autonode/test/world/infrastructure/api/v1beta1"
 )
 
@@ -144,25 +143,6 @@ func TestCatalog(t *testing.T) {
 					HaveField("Key", corev1.LabelInstanceTypeStable), HaveField("Values", ContainElements("k2", "k4")),
 				)), "Karpenter keeps its choice of types")
 			}
-		})
-	})
-	t.Run("When entries are malformed or there twice, they should be named and the rest should work", func(t *testing.T) {
-		c.change(t, func(spec *v1alpha1.InstanceTypeCatalogSpec) {
-			broken, twice := spec.InstanceTypes[0].DeepCopy(), spec.InstanceTypes[1].DeepCopy()
-			broken.Name, broken.Capacity["cpu"] = "k16", scalar.Text("sixteen")
-			spec.InstanceTypes = append(spec.InstanceTypes, *broken, *twice)
-		})
-		eventually(t, func(g Gomega, ctx context.Context) {
-			found := c.catalog(g, ctx)
-			g.Expect(found.StatusConditions().IsTrue("Ready")).To(BeTrue())
-			g.Expect(found.Status.Unusable).To(ConsistOf(
-				And(HaveField("Name", "k16"), HaveField("Message", ContainSubstring(`"sixteen" is not a quantity`))),
-				And(HaveField("Name", "k4"), HaveField("Message", ContainSubstring("instanceTypes[1] has the same name"))),
-			))
-			condition := c.class(g, ctx).StatusConditions().Get(v1alpha1.ConditionTemplatesReady)
-			g.Expect(condition.IsTrue()).To(BeTrue())
-			g.Expect(condition.Reason).To(Equal(v1alpha1.SomeInvalidReason))
-			g.Expect(condition.Message).To(ContainSubstring("general: k16"))
 		})
 	})
 	t.Run("When there is a reservation, it should be used up first, and the rest should be spot", func(t *testing.T) {
