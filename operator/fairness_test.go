@@ -293,10 +293,10 @@ func withoutErrors(g Gomega, ctx context.Context, kinds ...string) {
 func TestUnreachable(t *testing.T) {
 	t.Parallel()
 	const label = "unreachable"
-	ctx := t.Context()
+	ctx, recovered := t.Context(), make(chan struct{})
 	provide(t)
 	image := push(t, serveRegistry(t), "1.36.2")
-	mute, still := deaf(t), frozen(t, nil)
+	mute, still := deaf(t), frozen(t, recovered)
 	removeAll(t, label)
 	options := selecting(label)
 	options.GuestTimeout = 3 * time.Second
@@ -319,4 +319,14 @@ func TestUnreachable(t *testing.T) {
 			withoutErrors(g, ctx, "mute", "frozen")
 		})
 	}
+
+	t.Run("When a guest that was called unreachable answers again, it should be served", func(t *testing.T) {
+		g := NewWithT(t)
+		close(recovered)
+		g.Eventually(func(g Gomega) {
+			deploymentOf(g, ctx, "clusters-frozen-guest")
+			reason, _ := reachable(g, ctx, "frozen-guest")
+			g.Expect(reason).To(Equal("True/AsExpected"))
+		}).Should(Succeed())
+	})
 }

@@ -59,6 +59,7 @@ func TestParseSpec(t *testing.T) {
 		{name: "When a quota is zero, it should be a limit", spec: quota("gpus", "0"), limits: capacity.Amounts{"quota/q/gpus": 0}},
 		{name: "When a quantity is negative, nothing should be allowed", spec: quota("gpus", "-1"), limits: capacity.Amounts{"quota/q/gpus": 0}, problem: `"-1" is negative`},
 		{name: "When a quantity is huge, nothing should be allowed", spec: quota("memory", "9e40"), limits: capacity.Amounts{"quota/q/memory": 0}, problem: `"9e40" is too large`},
+		{name: "When a quantity is long, nothing should be allowed", spec: quota("cpu", strings.Repeat("1", 99)), limits: capacity.Amounts{"quota/q/cpu": 0}, problem: "has 99 characters"},
 		{name: "When a quantity has an exponent that takes half an hour, nothing should be allowed at once", spec: quota("cpu", "1e-999999999"), limits: capacity.Amounts{"quota/q/cpu": 0}, problem: `"1e-999999999" is not a quantity`},
 		{name: "When memory is a number of bytes, it should be a limit", limits: capacity.Amounts{"quota/q/memory": 1 << 40}, spec: limited(autonodev1alpha1.CapacityAmounts{"memory": scalar.Number(1 << 40)})},
 		{name: "When a quota has no limit, it should be unusable", spec: limited(nil), problem: "is empty"},

@@ -19,6 +19,10 @@ func TestValidateSubject(t *testing.T) {
 			ask:    renewal("web-1").but(func(a *ask) { a.subject.CommonName = "system:kube-controller-manager" }),
 			inputs: inputs{requester: web1()}, want: denied, reason: v1beta1.SubjectMismatchReason,
 		},
+		"When a node of ours requests to be in a stronger group, it should be denied": {
+			ask:    renewal("web-1").but(func(a *ask) { a.subject.Organization = []string{"system:masters"} }),
+			inputs: both(), want: denied, reason: v1beta1.SubjectMismatchReason,
+		},
 		"When a machine requests to be in a stronger group as well, it should be denied": {
 			ask:    first("web-1").but(func(a *ask) { a.subject.Organization = []string{nodesGroup, "system:masters"} }),
 			inputs: only(), want: denied, reason: v1beta1.SubjectMismatchReason,
