@@ -334,6 +334,9 @@ func TestSecondLaunchRaces(t *testing.T) {
 		f := newSlow(t)
 		second := f.begun()
 		f.provisions(second)
+		// The identity is known: to write it now would be a conflict, at which the reconciliation ends.
+		second.Status.ProviderID = "cloud://" + second.Name
+		f.update(second, nodeclaim.ConditionMachineProvisioned)
 		stale := f.all()
 		f.Expect(f.Admin.Delete(t.Context(), second)).To(Succeed())
 		for _, n := range stale {
