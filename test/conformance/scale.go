@@ -51,16 +51,16 @@ func (c ScaleConfig) validate() error {
 		return errors.New("no size or no provider to measure")
 	}
 	for _, mode := range c.ClusterAPI {
-		if mode != localworld.ClusterAPITuned && mode != localworld.ClusterAPIDefaults {
-			return fmt.Errorf("%q is no way to run Cluster API; %s and %s are", mode, localworld.ClusterAPITuned, localworld.ClusterAPIDefaults)
+		if err := localworld.CheckClusterAPI(mode); err != nil {
+			return err
 		}
 	}
 	if len(c.ClusterAPI) == 0 && slices.Contains(c.Providers, ClusterAPI) {
 		return errors.New("no way for Cluster API to run")
 	}
 	for _, delay := range c.KwokDelays {
-		if delay < 0 {
-			return fmt.Errorf("nodes can't join %s after they were created", delay)
+		if delay < 0 || delay%time.Second != 0 { // what a KWOKNodeClass accepts
+			return fmt.Errorf("kwok nodes can't join after %s: it has to be whole seconds", delay)
 		}
 	}
 	for _, size := range c.Sizes {
@@ -141,8 +141,8 @@ func (c Contestant) installed() string {
 
 // String is the name in tables.
 func (c Contestant) String() string {
-	if c.ClusterAPI == localworld.ClusterAPIDefaults {
-		return c.Provider + ", defaults"
+	if c.ClusterAPI != "" && c.ClusterAPI != localworld.ClusterAPITuned {
+		return c.Provider + ", " + c.ClusterAPI
 	}
 	if c.KwokDelay > 0 {
 		return c.Provider + ", " + c.KwokDelay.String()

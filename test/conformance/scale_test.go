@@ -33,9 +33,12 @@ func TestScaleConfig(t *testing.T) {
 		"a delay before nothing": {
 			ScaleConfig{Sizes: sizes(3), Providers: providers, ClusterAPI: tuned, KwokDelays: []time.Duration{-time.Second}}, "-1s",
 		},
+		"a delay that no KWOKNodeClass has": {
+			ScaleConfig{Sizes: sizes(3), Providers: providers, ClusterAPI: tuned, KwokDelays: []time.Duration{time.Second / 2}}, "whole seconds",
+		},
 		"no Cluster API": {ScaleConfig{Sizes: sizes(3), Providers: providers}, "no way for Cluster API to run"},
 		"a Cluster API that isn't known": {
-			ScaleConfig{Sizes: sizes(3), Providers: providers, ClusterAPI: []string{"slow"}}, "tuned and defaults are",
+			ScaleConfig{Sizes: sizes(3), Providers: providers, ClusterAPI: []string{"slow"}}, "tuned, unlimited, defaults",
 		},
 	} {
 		t.Run("When there is "+name+", it should say at once what is allowed", func(t *testing.T) {
@@ -76,10 +79,10 @@ func TestContestants(t *testing.T) {
 	t.Run("When the kwok provider's nodes join after several times, it should be measured with each", func(t *testing.T) {
 		g := NewWithT(t)
 		var names []string
-		for _, c := range (ScaleConfig{Providers: []string{Kwok}, KwokDelays: []time.Duration{0, 500 * time.Millisecond}}).contestants() {
+		for _, c := range (ScaleConfig{Providers: []string{Kwok}, KwokDelays: []time.Duration{0, time.Second}}).contestants() {
 			names = append(names, c.String())
 		}
-		g.Expect(names).To(Equal([]string{"kwok", "kwok, 500ms"}))
+		g.Expect(names).To(Equal([]string{"kwok", "kwok, 1s"}))
 	})
 }
 

@@ -159,7 +159,8 @@ func (w *World) plan(ctx context.Context, s *stages) error {
 		}
 	}
 	clusterAPI, err := clusterapi.New(clusterapi.Config{
-		Host: host, Management: w.management, Shipped: w.cfg.ClusterAPI == ClusterAPIDefaults, Others: w.otherProviders(),
+		Host: host, Management: w.management, Shipped: w.cfg.ClusterAPI == ClusterAPIDefaults, Unlimited: w.cfg.ClusterAPI == ClusterAPIUnlimited,
+		Others: w.otherProviders(),
 	})
 	if err != nil {
 		return err

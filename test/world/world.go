@@ -41,11 +41,22 @@ const DefaultGuest = "blue"
 
 // How Cluster API runs.
 const (
-	// ClusterAPITuned may ask API servers for much more than Cluster API does as it ships, and reconciles objects as often as they change.
+	// ClusterAPITuned may ask API servers for much more than Cluster API does as it ships.
 	ClusterAPITuned = "tuned"
+	// ClusterAPIUnlimited also reconciles objects as often as they change, not at most once a second.
+	ClusterAPIUnlimited = "unlimited"
 	// ClusterAPIDefaults is Cluster API as it ships.
 	ClusterAPIDefaults = "defaults"
 )
+
+// CheckClusterAPI returns an error that names the ways if this isn't one.
+func CheckClusterAPI(way string) error {
+	ways := []string{ClusterAPITuned, ClusterAPIUnlimited, ClusterAPIDefaults}
+	if !slices.Contains(ways, way) {
+		return fmt.Errorf("%q is no way to run Cluster API; there are %s", way, strings.Join(ways, ", "))
+	}
+	return nil
+}
 
 // What machines are made on, by Cluster API.
 const (
@@ -83,7 +94,7 @@ type Config struct {
 	AuditAllBut []string
 	// Profiles lets API servers and Cluster API serve profiles of themselves; see World.ClusterAPIProfiles.
 	Profiles bool
-	// ClusterAPI is ClusterAPITuned or ClusterAPIDefaults. Default: ClusterAPITuned.
+	// ClusterAPI is ClusterAPITuned, ClusterAPIUnlimited or ClusterAPIDefaults. Default: ClusterAPITuned.
 	ClusterAPI string
 	// AWS is a region of the world's own, with the EC2 API on loopback; see World.EC2. Nil: there is none, but ec2.Sample with
 	// InfrastructureAWS.
@@ -160,8 +171,8 @@ func (c *Config) complete(ctx context.Context) error {
 		seen[name] = true
 	}
 	c.ClusterAPI = cmp.Or(c.ClusterAPI, ClusterAPITuned)
-	if c.ClusterAPI != ClusterAPITuned && c.ClusterAPI != ClusterAPIDefaults {
-		return fmt.Errorf("%q is no way to run Cluster API; %s and %s are", c.ClusterAPI, ClusterAPITuned, ClusterAPIDefaults)
+	if err := CheckClusterAPI(c.ClusterAPI); err != nil {
+		return err
 	}
 	c.Infrastructure = cmp.Or(c.Infrastructure, InfrastructureKwok)
 	switch {

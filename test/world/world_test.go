@@ -40,7 +40,7 @@ func TestConfig(t *testing.T) {
 	t.Run("When it isn't known how Cluster API is to run, it should say what is allowed", func(t *testing.T) {
 		g := NewWithT(t)
 		cfg := Config{Dir: t.TempDir(), Source: source, ClusterAPI: "slow"}
-		g.Expect(cfg.complete(t.Context())).To(MatchError(And(ContainSubstring("slow"), ContainSubstring("tuned and defaults are"))))
+		g.Expect(cfg.complete(t.Context())).To(MatchError(And(ContainSubstring("slow"), ContainSubstring("tuned, unlimited, defaults"))))
 	})
 
 	t.Run("When no guest is named, it should have one", func(t *testing.T) {

@@ -44,8 +44,8 @@ The last results of each provider are kept, so that running one shows the other'
   # 1,000 pods on 157 nodes
   autonode-dev conformance --scale 1000/157
 
-  # 50, beside kwok nodes that join at once, and beside some that need as long as the world's machines
-  autonode-dev conformance --scale 50 --kwok-delay 0s,500ms
+  # 50, beside kwok nodes that join at once, and beside some that join a second later
+  autonode-dev conformance --scale 50 --kwok-delay 0s,1s
 
   # 100, with AutoNode's operator, and without the comparison
   autonode-dev conformance --scale 100 --with-operator --provider clusterapi`,
@@ -105,7 +105,7 @@ The last results of each provider are kept, so that running one shows the other'
 	cmd.Flags().StringVar(&scale.JSON, "json", "", "with --scale, --budget or --busy: file for the results")
 	cmd.Flags().StringVar(&scale.Profiles, "profiles", "", "with --scale: folder for CPU profiles of Karpenter, Cluster API and the API servers, in slices of five seconds; they take time of their own")
 	cmd.Flags().StringSliceVar(&scale.ClusterAPI, "cluster-api", []string{localworld.ClusterAPITuned},
-		"with --scale: how Cluster API runs: tuned, defaults, which is as it ships, or both, separated by a comma")
+		"with --scale: how Cluster API runs: tuned, unlimited, defaults, which is as it ships, or several, separated by a comma")
 	cmd.Flags().DurationSliceVar(&scale.KwokDelays, "kwok-delay", nil,
 		"with --scale: after how long the kwok provider's nodes join, or several times, separated by a comma; default at once")
 	cmd.Flags().BoolVar(&scale.Operator, "with-operator", false, "with --scale: let AutoNode's operator run its provider")

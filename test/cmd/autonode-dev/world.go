@@ -108,7 +108,7 @@ planes, which takes about ten minutes on two cores; later ones use the cache.`,
 	cmd.Flags().StringVar(&cfg.Source, "source", "",
 		"folder of AutoNode's source, which its programs are built from; default $AUTONODE_SOURCE, else the one around the working directory")
 	cmd.Flags().StringVar(&cfg.ClusterAPI, "cluster-api", localworld.ClusterAPITuned,
-		"how Cluster API runs: tuned, or defaults, which is as it ships")
+		"how Cluster API runs: tuned, unlimited, which also reconciles objects as often as they change, or defaults, which is as it ships")
 	cmd.Flags().StringVar(&cfg.Infrastructure, "infrastructure", localworld.InfrastructureKwok,
 		"what makes machines: kwok, or aws, which is Cluster API Provider AWS with an EC2 API of the world's own")
 	cmd.Flags().BoolVar(&cfg.NextMinor, "next-minor", false,

@@ -55,8 +55,9 @@ type Provider struct {
 // provider is a Provider with what the world chose for it.
 type provider struct {
 	Provider
-	// tunable: it has the flags of Cluster API's own managers. shipped: it runs with the values of those that it ships with.
-	tunable, shipped bool
+	// tunable: it has the flags of Cluster API's own managers. shipped: it runs with the values of those that it ships with. unlimited: it
+	// reconciles an object as often as it changes.
+	tunable, shipped, unlimited bool
 
 	webhookPort int
 	healthPort  int
@@ -72,9 +73,11 @@ const core = "cluster-api"
 type Config struct {
 	controlplane.Host
 	Management *controlplane.Cluster
-	// Shipped runs Cluster API as it ships. Otherwise it may ask API servers for more, reconciles an object as often as it changes, and
-	// serves only the versions of its kinds that are stored.
+	// Shipped runs Cluster API as it ships. Otherwise it may ask API servers for more, and serves only the versions of its kinds that are
+	// stored.
 	Shipped bool
+	// Unlimited lets it reconcile an object as often as it changes, too, with as many workers as it ships with.
+	Unlimited bool
 	// Others are run beside Cluster API's own, as they ship.
 	Others []Provider
 }
@@ -107,7 +110,7 @@ func New(cfg Config) (*ClusterAPI, error) {
 		a.providers = append(a.providers, &provider{Provider: other})
 	}
 	for _, p := range a.providers {
-		p.shipped = cfg.Shipped
+		p.shipped, p.unlimited = cfg.Shipped, cfg.Unlimited
 		var err error
 		if p.webhookPort, err = cfg.Ports.Next(); err != nil {
 			return nil, err
@@ -230,9 +233,16 @@ func (p *provider) tuning() []string {
 		// As it ships: 100 and 200 in the management cluster, 20 and 30 in each guest.
 		"--kube-api-qps=500", "--kube-api-burst=1000",
 		"--clustercache-client-qps=500", "--clustercache-client-burst=1000",
-		// As it ships, it reconciles an object at most once a second. A launch and a removal need two reconciles of a Machine each.
-		"--feature-gates=ReconcilerRateLimiting=false",
 	)
+	if p.unlimited {
+		// As it ships, it reconciles an object at most once a second; a launch and a removal need two reconciles of a Machine each.
+		return append(flags, "--feature-gates=ReconcilerRateLimiting=false")
+	}
+	if p.Name == core {
+		// As it ships: 10. On two cores so many passes at once outrun the cache that each begins with, and conflict with the
+		// status that the last one wrote; see docs/upstream/machine-status-conflicts.md.
+		flags = append(flags, "--machine-concurrency=4")
+	}
 	return flags
 }
 
