@@ -70,7 +70,7 @@ func newFixture(t *testing.T) *fixture {
 		Templates: f.templates, Pricing: pricing.New(pricing.NewFile("")), Unavailable: f.unavailable, Inventory: limits.Inventory, Capacity: limits.Capacity,
 	})
 	f.nodeClass = s.NodeClass(t.Context())
-	f.nodeClassCached()
+	f.Settle(f.Guest, f.nodeClass)
 	f.offer()
 	f.provider = cloudprovider.New(cloudprovider.Config{
 		Guest:         s.Guest.GetClient(),
@@ -149,7 +149,7 @@ func (f *fixture) update(change func(*v1alpha1.ClusterAPINodeClass)) {
 	f.t.Helper()
 	change(f.nodeClass)
 	f.Expect(f.Admin.Update(f.t.Context(), f.nodeClass)).To(Succeed())
-	f.nodeClassCached()
+	f.Settle(f.Guest, f.nodeClass)
 }
 
 // updateStatus changes the node class's status and waits until the cache has it.
@@ -157,7 +157,7 @@ func (f *fixture) updateStatus(change func(*v1alpha1.ClusterAPINodeClass)) {
 	f.t.Helper()
 	change(f.nodeClass)
 	f.Expect(f.Admin.Status().Update(f.t.Context(), f.nodeClass)).To(Succeed())
-	f.nodeClassCached()
+	f.Settle(f.Guest, f.nodeClass)
 }
 
 // turnOff has AutoNode turned off.
@@ -165,15 +165,6 @@ func turnOff(f *fixture) {
 	f.update(func(nc *v1alpha1.ClusterAPINodeClass) {
 		nc.Annotations = map[string]string{v1alpha1.DrainingAnnotation: "true"}
 	})
-}
-
-func (f *fixture) nodeClassCached() {
-	f.t.Helper()
-	f.Eventually(func() string {
-		cached := &v1alpha1.ClusterAPINodeClass{}
-		_ = f.Guest.GetClient().Get(f.t.Context(), client.ObjectKeyFromObject(f.nodeClass), cached)
-		return cached.ResourceVersion
-	}).Should(Equal(f.nodeClass.ResourceVersion))
 }
 
 func (f *fixture) machine(name string) *clusterv1.Machine {

@@ -22,7 +22,6 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/client-go/tools/record"
 	"k8s.io/utils/clock"
-	"sigs.k8s.io/controller-runtime/pkg/client"
 	"sigs.k8s.io/controller-runtime/pkg/client/fake"
 	kwok "sigs.k8s.io/karpenter/kwok/cloudprovider"
 	kwokoptions "sigs.k8s.io/karpenter/kwok/options"
@@ -38,16 +37,7 @@ import (
 	"github.com/autonode-io/autonode/internal/environment"
 	"github.com/autonode-io/autonode/karpenter/providers/instancetype"
 	"github.com/autonode-io/autonode/karpenter/providers/pricing"
-	"github.com/autonode-io/autonode/karpenter/providers/profile"
-	"github.com/autonode-io/autonode/karpenter/providers/template"
 )
-
-// secrets has every Secret.
-type secrets struct{ client.Reader }
-
-func (secrets) Get(context.Context, client.ObjectKey, client.Object, ...client.GetOption) error {
-	return nil
-}
 
 // catalogTypes are the instance types of a catalog, as Karpenter gets them, and what they take of memory in MiB with the catalog and all that
 // is computed of it.
@@ -64,10 +54,7 @@ func catalogTypes(tb testing.TB, n int) (instanceTypes []*karpcloudprovider.Inst
 func catalogProvider(tb testing.TB, n int) (*instancetype.Provider, []*karpcloudprovider.InstanceType) {
 	tb.Helper()
 	provider := instancetype.New(instancetype.Config{
-		Templates: template.NewResolver(template.Config{
-			Objects: environment.FleetCatalog(n), ClusterName: environment.FleetCluster, Namespace: environment.FleetNamespace, Secrets: secrets{}, Profiles: profile.Embedded(),
-		}),
-		Pricing: pricing.New(pricing.NewFile("")), Inventory: environment.NoMachines(), Capacity: environment.Unleased(),
+		Templates: environment.FleetCatalog(n).Resolver(), Pricing: pricing.New(pricing.NewFile("")), Inventory: environment.NoMachines(), Capacity: environment.Unleased(),
 	})
 	listing, err := provider.Refresh(context.Background(), environment.CatalogNodeClass())
 	if err != nil {

@@ -60,7 +60,7 @@ func byKarpenter(r audit.Request) bool {
 // Budget measures the budget's burst, with the operator and with the kwok provider, and fails if a node exceeds it. It
 // reads JSON and Out of cfg.
 func Budget(ctx context.Context, cfg ScaleConfig) error {
-	cfg.Sizes, cfg.Providers, cfg.Operator, cfg.ClusterAPI = []Size{{Pods: BudgetPods, Nodes: BudgetPods}}, []string{ClusterAPI, Kwok}, true, []string{localworld.ClusterAPITuned}
+	cfg.Sizes, cfg.Providers, cfg.Operator, cfg.ClusterAPI = []Size{apart(BudgetPods)}, []string{ClusterAPI, Kwok}, true, []string{localworld.ClusterAPITuned}
 	report, err := Scale(ctx, cfg)
 	if err != nil {
 		return err

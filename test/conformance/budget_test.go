@@ -16,10 +16,10 @@ func TestBudget(t *testing.T) {
 	stale := audit.Request{User: "cluster-api", Verb: "patch", Resource: "machines/status", Code: 409}
 	patched := audit.Request{User: "cluster-api", Verb: "patch", Resource: "machines/status", Code: 200}
 	report := func(management, guest audit.Traffic, cpuSeconds float64) *ScaleReport {
-		ours := Measurement{Contestant: Contestant{Provider: ClusterAPI}, Size: Size{BudgetPods, BudgetPods}}
+		ours := Measurement{Contestant: Contestant{Provider: ClusterAPI}, Size: apart(BudgetPods)}
 		ours.Up.Management, ours.Up.Guest = newRequests(management, BudgetPods), newRequests(guest, BudgetPods)
 		ours.Up.Processes = []ProcessUsage{{Name: "etcd", CPUSeconds: cpuSeconds}}
-		kwok := Measurement{Contestant: Contestant{Provider: Kwok}, Size: Size{BudgetPods, BudgetPods}}
+		kwok := Measurement{Contestant: Contestant{Provider: Kwok}, Size: apart(BudgetPods)}
 		kwok.Up.Guest = newRequests(audit.Traffic{patched: 50 * BudgetPods}, BudgetPods)
 		return &ScaleReport{Measurements: []Measurement{ours, kwok}}
 	}

@@ -23,9 +23,6 @@ const (
 	maxSlowdown = 2.5
 )
 
-// busySize is the size of Busy's bursts.
-var busySize = Size{Pods: BusyPods, Nodes: BusyPods}
-
 // burst is a size, beside a number of busy loops.
 type burst struct {
 	Size
@@ -48,12 +45,12 @@ func (c ScaleConfig) bursts() []burst {
 // one after them without. It fails if a machine is lost, if there is a NodeClaim or a Machine more than pods, and if a
 // burst takes too much longer than without. It reads JSON, Profiles and Out of cfg.
 func Busy(ctx context.Context, cfg ScaleConfig) error {
-	cfg.Sizes, cfg.Providers, cfg.Operator, cfg.ClusterAPI = []Size{busySize}, []string{ClusterAPI}, true, []string{localworld.ClusterAPITuned}
-	cfg.series = []burst{{Size: busySize}}
+	cfg.Sizes, cfg.Providers, cfg.Operator, cfg.ClusterAPI = []Size{apart(BusyPods)}, []string{ClusterAPI}, true, []string{localworld.ClusterAPITuned}
+	cfg.series = []burst{{Size: apart(BusyPods)}}
 	for range BusyBursts {
-		cfg.series = append(cfg.series, burst{busySize, BusyLoops})
+		cfg.series = append(cfg.series, burst{apart(BusyPods), BusyLoops})
 	}
-	cfg.series = append(cfg.series, burst{Size: busySize})
+	cfg.series = append(cfg.series, burst{Size: apart(BusyPods)})
 	report, err := Scale(ctx, cfg)
 	if err != nil {
 		return err

@@ -10,7 +10,7 @@ import (
 
 func TestBusy(t *testing.T) {
 	measured := func(loops, claims int, all float64) Measurement {
-		return Measurement{Size: busySize, BusyLoops: loops, NodeClaims: claims, Machines: claims, All: all}
+		return Measurement{Size: apart(BusyPods), BusyLoops: loops, NodeClaims: claims, Machines: claims, All: all}
 	}
 	for name, c := range map[string]struct {
 		measurements []Measurement
@@ -33,8 +33,8 @@ func TestBusy(t *testing.T) {
 
 	t.Run("When bursts are to run beside busy loops, it should measure those, and otherwise one of each size", func(t *testing.T) {
 		g := NewWithT(t)
-		g.Expect(ScaleConfig{Sizes: sizes(3, 50)}.bursts()).To(Equal([]burst{{Size: Size{3, 3}}, {Size: Size{50, 50}}}))
-		g.Expect(ScaleConfig{Sizes: sizes(3), series: []burst{{Size{150, 150}, 2}}}.bursts()).To(Equal([]burst{{Size{150, 150}, 2}}))
+		g.Expect(ScaleConfig{Sizes: sizes(3, 50)}.bursts()).To(Equal([]burst{{Size: apart(3)}, {Size: apart(50)}}))
+		g.Expect(ScaleConfig{Sizes: sizes(3), series: []burst{{apart(150), 2}}}.bursts()).To(Equal([]burst{{apart(150), 2}}))
 	})
 
 	t.Run("When busy loops are stopped, none should be left", func(t *testing.T) {

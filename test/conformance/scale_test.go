@@ -59,7 +59,7 @@ func TestScaleConfig(t *testing.T) {
 func sizes(pods ...int) []Size {
 	var all []Size
 	for _, count := range pods {
-		all = append(all, Size{count, count})
+		all = append(all, apart(count))
 	}
 	return all
 }
@@ -90,12 +90,12 @@ func TestScaleReport(t *testing.T) {
 	patched := audit.Request{Agent: "cluster-api-core", User: "cluster-api", Verb: "patch", Resource: "machines/status", Code: 200}
 	stale := patched
 	stale.Code = 409
-	ours := Measurement{Contestant: Contestant{Provider: ClusterAPI}, Size: Size{10, 10}, First: 1, Half: 2, All: 6, Gone: 4, NodeClaims: 11, Machines: 11}
+	ours := Measurement{Contestant: Contestant{Provider: ClusterAPI}, Size: apart(10), First: 1, Half: 2, All: 6, Gone: 4, NodeClaims: 11, Machines: 11}
 	ours.Up = Cost{
 		Management: newRequests(audit.Traffic{patched: 30, stale: 15}, 10), Guest: newRequests(audit.Traffic{}, 10),
 		Processes: []ProcessUsage{{"etcd", 5, 80}, {"karpenter-clusterapi", 10, 150}},
 	}
-	measure := Measurement{Contestant: Contestant{Provider: Kwok}, Size: Size{10, 10}, First: 1, Half: 2, All: 4, Gone: 2, NodeClaims: 10}
+	measure := Measurement{Contestant: Contestant{Provider: Kwok}, Size: apart(10), First: 1, Half: 2, All: 4, Gone: 2, NodeClaims: 10}
 	measure.Up.Processes = []ProcessUsage{{"karpenter-kwok", 5, 100}}
 	lines := func(r *ScaleReport) []string {
 		out := &strings.Builder{}
@@ -110,7 +110,7 @@ func TestScaleReport(t *testing.T) {
 	t.Run("When both providers were measured, it should print a line for each size and provider, and the ratio", func(t *testing.T) {
 		g := NewWithT(t)
 		larger := measure
-		larger.Size = Size{20, 20}
+		larger.Size = apart(20)
 		g.Expect(lines(&ScaleReport{Measurements: []Measurement{ours, measure, larger}})).To(ContainElements(
 			"10 clusterapi 1.0 s 1.00 2.0 s 6.0 s 1.50 4.0 s 2.00 11 11 4.5 1.5 0.0 0.0 1.50 s 150 MiB 1.50",
 			"10 kwok 1.0 s 2.0 s 4.0 s 2.0 s 10 0 0.0 0.0 0.0 0.0 0.50 s 100 MiB",
@@ -173,7 +173,7 @@ func TestScaleReport(t *testing.T) {
 
 	t.Run("When fewer pods ran than were created, it should show only the known times", func(t *testing.T) {
 		g := NewWithT(t)
-		m, started := Measurement{Size: Size{3, 3}}, time.Now()
+		m, started := Measurement{Size: apart(3)}, time.Now()
 		m.times(started, []time.Time{started.Add(time.Second), started.Add(2 * time.Second)})
 		g.Expect([]float64{m.First, m.Half, m.All}).To(Equal([]float64{1, 2, 0}))
 	})

@@ -4,6 +4,7 @@ package conformance
 
 import (
 	"fmt"
+	"maps"
 	"strconv"
 	"strings"
 
@@ -23,11 +24,8 @@ const (
 // besideCPU is what each of them requests: a machine of two CPUs keeps a tenth of one for the kubelet.
 var besideCPU = resource.MustParse("250m")
 
-// The labels of a burst's pods, and of those among them that need a node each.
-var (
-	podLabels  = map[string]string{"app": "burst"}
-	apartLabel = "apart"
-)
+// podLabels are the labels of a burst's pods.
+var podLabels = map[string]string{"app": "burst"}
 
 // Size is a burst's.
 type Size struct {
@@ -36,6 +34,9 @@ type Size struct {
 	// Nodes are those that the pods need: so many pods need a node each, and the others fit beside these.
 	Nodes int `json:"nodes"`
 }
+
+// apart is the size of pods that need a node each.
+func apart(pods int) Size { return Size{Pods: pods, Nodes: pods} }
 
 // ReadSize reads "150", pods that need a node each, or "1000/157", pods and nodes.
 func ReadSize(text string) (Size, error) {
@@ -78,18 +79,18 @@ func (s Size) fileName() string { return strings.ReplaceAll(s.String(), "/", "-"
 
 // deployments are those of the burst. Pods that share nodes run on one instance type: of a larger one fewer nodes would do.
 func (s Size) deployments(instanceType string) []*appsv1.Deployment {
-	apart := deployment(apartLabel, s.Nodes)
-	apart.Spec.Template.Spec.Affinity = &corev1.Affinity{PodAntiAffinity: &corev1.PodAntiAffinity{
+	alone := deployment("apart", s.Nodes)
+	alone.Spec.Template.Spec.Affinity = &corev1.Affinity{PodAntiAffinity: &corev1.PodAntiAffinity{
 		RequiredDuringSchedulingIgnoredDuringExecution: []corev1.PodAffinityTerm{{
-			LabelSelector: apart.Spec.Selector, TopologyKey: corev1.LabelHostname,
+			LabelSelector: alone.Spec.Selector, TopologyKey: corev1.LabelHostname,
 		}},
 	}}
 	if s.Nodes == s.Pods {
-		return []*appsv1.Deployment{apart}
+		return []*appsv1.Deployment{alone}
 	}
 	beside := deployment("beside", s.Pods-s.Nodes)
 	beside.Spec.Template.Spec.Containers[0].Resources.Requests = corev1.ResourceList{corev1.ResourceCPU: besideCPU}
-	all := []*appsv1.Deployment{apart, beside}
+	all := []*appsv1.Deployment{alone, beside}
 	for _, d := range all {
 		d.Spec.Template.Spec.NodeSelector = map[string]string{corev1.LabelInstanceTypeStable: instanceType}
 	}
@@ -98,10 +99,8 @@ func (s Size) deployments(instanceType string) []*appsv1.Deployment {
 
 func deployment(name string, replicas int) *appsv1.Deployment {
 	count := int32(replicas)
-	selected := map[string]string{"part": name}
-	for key, value := range podLabels {
-		selected[key] = value
-	}
+	selected := maps.Clone(podLabels)
+	selected["part"] = name
 	return &appsv1.Deployment{
 		ObjectMeta: metav1.ObjectMeta{Namespace: metav1.NamespaceDefault, Name: name},
 		Spec: appsv1.DeploymentSpec{
