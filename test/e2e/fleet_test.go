@@ -150,11 +150,10 @@ func TestFleetCapacity(t *testing.T) {
 			shared.allowCapacityTypes(t, karpv1.CapacityTypeReserved)
 		}
 		began := time.Now()
-		for _, c := range clusters {
-			c.scale(t, "web", 6)
-		}
 		if limit == "" {
-			shared.killMidway(t, reserved)
+			shared.callMidway(t, reserved, 6)
+		} else {
+			shared.scale(t, 6)
 		}
 		g.Eventually(func(g Gomega) {
 			count, _, _ := reserved.now()

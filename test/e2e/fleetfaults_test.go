@@ -16,10 +16,12 @@ import (
 	localworld "github.com/autonode-io/autonode/test/world"
 )
 
-// killMidway kills a cluster's active Karpenter and both operators while some of the reserved machines are there.
-func (f *fleet) killMidway(t *testing.T, reserved *reservations) {
+// callMidway calls for replicas in each cluster, more than there are reserved machines for, and kills a cluster's active Karpenter and both
+// operators in the middle of that: however late the kills are, the first half of the replicas leaves one of the ten machines.
+func (f *fleet) callMidway(t *testing.T, reserved *reservations, replicas int32) {
 	t.Helper()
 	g, c := NewWithT(t), f.clusters[2]
+	f.scale(t, replicas/2)
 	count := 0
 	g.Eventually(func(g Gomega) {
 		count, _, _ = reserved.now()
@@ -36,6 +38,7 @@ func (f *fleet) killMidway(t *testing.T, reserved *reservations) {
 	}
 	after, _, _ := reserved.now()
 	t.Logf("%d of ten were in use when the first was killed, and %d when all were", count, after)
+	f.scale(t, replicas)
 	g.Eventually(func(g Gomega, ctx context.Context) {
 		g.Expect(c.lease(g, ctx).Spec.HolderIdentity).NotTo(Equal(lease.Spec.HolderIdentity), "another Karpenter takes over")
 		for _, pod := range operators.Items {
@@ -45,6 +48,14 @@ func (f *fleet) killMidway(t *testing.T, reserved *reservations) {
 			g.Expect(now.Status.ContainerStatuses[0].RestartCount).To(Equal(was+1), "%s was killed", pod.Name)
 		}
 	}).WithContext(t.Context()).WithTimeout(eventually).WithPolling(interval).Should(Succeed())
+}
+
+// scale calls for as many pods in each cluster, of which each needs a machine.
+func (f *fleet) scale(t *testing.T, replicas int32) {
+	t.Helper()
+	for _, c := range f.clusters {
+		c.scale(t, "web", replicas)
+	}
 }
 
 // allowCapacityTypes lets the NodePools have machines of these capacity types. Pods that find none wait.

@@ -18,6 +18,7 @@ import (
 
 	"github.com/autonode-io/autonode/api/v1beta1"
 	"github.com/autonode-io/autonode/test/world/controlplane"
+	"github.com/autonode-io/autonode/test/world/fault"
 )
 
 // away is how long an API server is away: longer than any Lease lasts.
@@ -32,13 +33,16 @@ func (f *faults) managementAway(t *testing.T) {
 	f.endsSettled(t, initialRelease, f.on)
 	t.Run("When the management cluster's API server is restarted in the middle of an enable, it should complete the enable", func(t *testing.T) {
 		g := NewWithT(t)
+		hold := fault.NewHold(writesDeployment)
+		f.managementProxy.Use(hold.Fault)
+		defer f.managementProxy.Use(nil)
 		f.patch(t, func(spec *v1beta1.HostedClusterSpec) { spec.AutoNode = autoNode() })
-		g.Eventually(func(g Gomega, ctx context.Context) {
-			g.Expect(f.karpenterObjects(g, ctx)).NotTo(BeEmpty())
-		}).WithContext(t.Context()).WithTimeout(eventually).WithPolling(interval / 10).Should(Succeed())
+		g.Eventually(hold.Arrived()).WithTimeout(eventually).Should(BeClosed())
 		stop(t, f.world.Management(), f.management)
 		start(t, f.world.Management())
+		g.Expect(f.karpenterObjects(g, t.Context())).NotTo(BeEmpty(), "the enable has to have begun")
 		g.Expect(f.condition(g, t.Context(), v1beta1.AutoNodeEnabled).Status).NotTo(Equal(metav1.ConditionTrue), "it has to be the middle")
+		g.Expect(hold.Release(t.Context())).To(Succeed())
 		f.waitSettled(t, initialRelease, f.on)
 	})
 
