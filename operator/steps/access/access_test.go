@@ -240,6 +240,32 @@ func TestClockSkew(t *testing.T) {
 	})
 }
 
+func TestReview(t *testing.T) {
+	t.Run("When a token stays, it should have the guest review it every ten minutes, and not in each pass", func(t *testing.T) {
+		g, s := NewWithT(t), clusters.NewScope(t, "review")
+		clock := clocktesting.NewFakePassiveClock(time.Now())
+		reviews := 0
+		s.Guest.Live = interceptor.NewClient(watching(g), interceptor.Funcs{
+			Create: func(ctx context.Context, c client.WithWatch, obj client.Object, opts ...client.CreateOption) error {
+				if _, ok := obj.(*authenticationv1.TokenReview); ok {
+					reviews++
+				}
+				return c.Create(ctx, obj, opts...)
+			},
+		})
+		step := newAccess(clock, 0)
+		scopetest.Reconcile(t, step, s) // which issues it
+		for _, pass := range []struct {
+			after time.Duration
+			want  int
+		}{{0, 1}, {9 * time.Minute, 1}, {time.Minute, 2}, {time.Minute, 2}} {
+			clock.SetTime(clock.Now().Add(pass.after))
+			scopetest.Reconcile(t, step, s)
+			g.Expect(reviews).To(Equal(pass.want), "%s later", pass.after)
+		}
+	})
+}
+
 func TestRole(t *testing.T) {
 	scopetest.Reconcile(t, newAccess(clocktesting.NewFakePassiveClock(time.Now()), 0), clusters.NewScope(t, "role"))
 
