@@ -37,6 +37,10 @@ import (
 // timeout of the tests of one mutant. One that hangs dies, too.
 const timeout = 8 * time.Minute
 
+// wait is how long a test of a mutant waits for what must happen, with the mutant and without. The tests' own ten minutes are for machines of any
+// speed; with a mutant, much never happens. Where two minutes are too few without one, the mutant counts as not noticed.
+const wait = 2 * time.Minute
+
 func main() {
 	run := flag.String("run", "", "regular expression that chooses mutants by name")
 	list := flag.Bool("list", false, "list the mutants, and do nothing")
@@ -185,6 +189,7 @@ func try(ctx context.Context, tree string, m mutant.Mutant) (outcome string, err
 func test(ctx context.Context, tree string, m mutant.Mutant) (said []byte, err error) {
 	cmd := exec.CommandContext(ctx, "go", "test", "-vet=off", "-count=1", "-failfast", "-timeout="+timeout.String(), "-run="+m.Run, ".")
 	cmd.Dir = filepath.Join(tree, m.Package) // whose module is any of ours
+	cmd.Env = append(os.Environ(), "GOMEGA_DEFAULT_EVENTUALLY_TIMEOUT="+wait.String())
 	said, err = cmd.CombinedOutput()
 	if err == nil && bytes.Contains(said, []byte("no tests to run")) {
 		return said, fmt.Errorf("%s has no test %s", m.Package, m.Run)
