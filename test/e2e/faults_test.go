@@ -164,6 +164,11 @@ func ofOperator(request *http.Request) bool {
 	return strings.HasPrefix(request.UserAgent(), v1beta1.ManagedByOperator)
 }
 
+// requestsToken are the operator's requests for the token that Karpenter has in the guest, before it can run.
+func requestsToken(request *http.Request) bool {
+	return ofOperator(request) && request.Method == http.MethodPost && strings.HasSuffix(request.URL.Path, "/token")
+}
+
 // writesDeployment are the operator's requests that say how Karpenter is to run.
 func writesDeployment(request *http.Request) bool {
 	return ofOperator(request) && request.Method == http.MethodPatch && strings.Contains(request.URL.Path, "/deployments/")
