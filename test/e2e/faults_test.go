@@ -28,7 +28,7 @@ import (
 )
 
 // faults are tests of faults that hit everybody in a world, or that take an operator of their own: they have a world to
-// themselves, and take turns in it. Each finds AutoNode on with the initial payload and no node, and leaves it so.
+// themselves, and take turns in it. Each finds no node, and leaves none.
 type faults struct {
 	*cluster
 	// guestProxy is where everybody but the tests finds the guest, and managementProxy where the operator finds its cluster.
@@ -39,6 +39,24 @@ type faults struct {
 
 func TestFaults(t *testing.T) {
 	t.Parallel()
+	f := newFaults(t)
+	f.play(t, "GuestRefuses", f.guestRefuses)
+	f.play(t, "ManagementAway", f.managementAway) // which leaves AutoNode on, for leavesNoTrace
+}
+
+// TestOperatorFaults: the tests run operators of their own, which find the management cluster behind a proxy.
+func TestOperatorFaults(t *testing.T) {
+	t.Parallel()
+	f := newFaults(t)
+	f.removeOperator(t)
+	f.play(t, "RegistryAway", f.registryAway) // before any other upgrade: the node keeps images
+	f.play(t, "EveryStep", f.everyStep)
+	f.play(t, "Takeover", f.takeover)
+}
+
+// newFaults starts a world, and takes its inventory.
+func newFaults(t *testing.T) *faults {
+	t.Helper()
 	g := NewWithT(t)
 	f := &faults{cluster: ownWorld(t, blue)[0]}
 	f.guestProxy = f.proxyGuest(t)
@@ -48,32 +66,21 @@ func TestFaults(t *testing.T) {
 	f.on = f.takeInventory(g, t.Context())
 	f.disable(t, t.Context())
 	f.off = f.takeInventory(g, t.Context())
-
 	f.leavesNoTrace(t) // when the subtests are over, and before the world ends
-	for _, part := range []struct {
-		name string
-		run  func(t *testing.T)
-		// without: it runs operators of its own.
-		without bool
-	}{
-		{name: "ManagementAway", run: f.managementAway},
-		{name: "GuestRefuses", run: f.guestRefuses},
-		{name: "RegistryAway", run: f.registryAway, without: true}, // before any other upgrade: the node keeps images
-		{name: "EveryStep", run: f.everyStep, without: true},
-		{name: "Takeover", run: f.takeover, without: true},
-	} {
-		t.Run(part.name, func(t *testing.T) {
-			if part.without {
-				f.removeOperator(t)
-			}
-			t.Cleanup(func() {
-				f.managementProxy.Use(nil)
-				f.guestProxy.Use(nil)
-				f.clear(t)
-			})
-			part.run(t)
+	return f
+}
+
+// play runs the test of a fault, and ends the fault.
+func (f *faults) play(t *testing.T, name string, run func(t *testing.T)) {
+	t.Helper()
+	t.Run(name, func(t *testing.T) {
+		t.Cleanup(func() {
+			f.managementProxy.Use(nil)
+			f.guestProxy.Use(nil)
+			f.clear(t)
 		})
-	}
+		run(t)
+	})
 }
 
 // proxyGuest puts a proxy before the guest: its kubeconfig Secret, which Cluster API's contract has, leads to it until the test ends.
