@@ -36,6 +36,7 @@ func TestCrash(t *testing.T) {
 		g.Eventually(func(g Gomega, ctx context.Context) {
 			g.Expect(len(c.machines(g, ctx))).To(BeNumerically(">=", 5))
 		}).WithContext(t.Context()).WithTimeout(eventually).WithPolling(interval).Should(Succeed())
+		g.Expect(len(c.nodes(g, t.Context()))).To(BeNumerically("<", nodes), "it has to be the middle")
 		lease := c.lease(g, t.Context())
 		leader := client.ObjectKey{Namespace: c.namespace(), Name: lease.Labels[v1alpha1.LeaderPodLabel]}
 		g.Expect(world.Agent().Kill(t.Context(), leader, v1beta1.KarpenterComponent)).To(Succeed())

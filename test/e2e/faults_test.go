@@ -31,7 +31,7 @@ import (
 // themselves, and take turns in it. Each finds no node, and leaves none.
 type faults struct {
 	*cluster
-	// guestProxy is where everybody but the tests finds the guest, and managementProxy where the operator finds its cluster.
+	// guestProxy is where everybody but the tests finds the guest, and managementProxy where a test's own operator finds its cluster.
 	guestProxy, managementProxy *fault.Proxy
 	// on and off are what is there when AutoNode was turned on and off and nothing went wrong.
 	on, off inventory
@@ -48,6 +48,7 @@ func TestFaults(t *testing.T) {
 func TestOperatorFaults(t *testing.T) {
 	t.Parallel()
 	f := newFaults(t)
+	f.managementProxy = startProxy(t, f.world.Management())
 	f.removeOperator(t)
 	f.play(t, "RegistryAway", f.registryAway) // before any other upgrade: the node keeps images
 	f.play(t, "EveryStep", f.everyStep)
@@ -60,7 +61,6 @@ func newFaults(t *testing.T) *faults {
 	g := NewWithT(t)
 	f := &faults{cluster: ownWorld(t, blue)[0]}
 	f.guestProxy = f.proxyGuest(t)
-	f.managementProxy = startProxy(t, f.world.Management())
 
 	f.enable(t, initialRelease)
 	f.on = f.takeInventory(g, t.Context())
@@ -70,15 +70,11 @@ func newFaults(t *testing.T) *faults {
 	return f
 }
 
-// play runs the test of a fault, and ends the fault.
+// play runs the test of a fault, which ends its fault itself, and removes what is left of its nodes.
 func (f *faults) play(t *testing.T, name string, run func(t *testing.T)) {
 	t.Helper()
 	t.Run(name, func(t *testing.T) {
-		t.Cleanup(func() {
-			f.managementProxy.Use(nil)
-			f.guestProxy.Use(nil)
-			f.clear(t)
-		})
+		t.Cleanup(func() { f.clear(t) })
 		run(t)
 	})
 }
