@@ -138,7 +138,7 @@ e2e: build ## Run all end-to-end tests of test/e2e in worlds of their own, and a
 	$(DEV) world build --next-minor
 	@mkdir -p bin && rm -f $(E2E_RERUNS) && gotestsum=$$($(TOOL) -n gotestsum) && failed=0; \
 	(cd test && $$gotestsum --format=standard-verbose --rerun-fails=1 --rerun-fails-run-root-test --rerun-fails-report=$(CURDIR)/$(E2E_RERUNS) \
-		--packages ./e2e/... -- $(E2E_FLAGS) -timeout=90m -parallel=16) 2>&1 | tee $(E2E_LOG) || failed=1; \
+		--packages ./e2e/... -- $(E2E_FLAGS) -timeout=90m -parallel=100) 2>&1 | tee $(E2E_LOG) || failed=1; \
 	if [ -s $(E2E_RERUNS) ]; then printf '\nFailed at first, and were run again alone:\n'; cat $(E2E_RERUNS); \
 		grep -E 'logs are in|logs, of all worlds|there when it failed' $(E2E_LOG) | sort -u; \
 		! grep -q 'e2e\.When ' $(E2E_RERUNS) || failed=1; fi; exit $$failed

@@ -7,7 +7,6 @@ import (
 	"context"
 	"fmt"
 	"slices"
-	"sync"
 	"testing"
 	"time"
 
@@ -51,9 +50,6 @@ type cluster struct {
 	shared string
 }
 
-// inUse lets one test at a time have a guest. Tests run in parallel; one that needs two guests acquires them in the order of their names.
-var inUse = map[string]*sync.Mutex{blue: {}, green: {}, red: {}, amber: {}, violet: {}, indigo: {}}
-
 // acquireCluster returns the guest of that name for one test, with AutoNode on. When the test ends, its NodePools and workloads
 // are removed and its nodes have gone; when it failed, what a person would look at is written down first.
 func acquireCluster(t *testing.T, name string) *cluster {
@@ -63,15 +59,10 @@ func acquireCluster(t *testing.T, name string) *cluster {
 	return c
 }
 
-// acquireClusters does not turn AutoNode on. It waits for all of the guests before it reserves them in the pool, and for all the room at once:
-// otherwise two tests that each have a part could wait for each other.
+// acquireClusters does not turn AutoNode on.
 func acquireClusters(t *testing.T, names ...string) []*cluster {
 	t.Helper()
-	for _, name := range names {
-		inUse[name].Lock()
-		t.Cleanup(inUse[name].Unlock)
-	}
-	reserveClusters(t, len(names))
+	clusterPool.borrow(t, len(names), names...)
 	clusters := make([]*cluster, len(names))
 	for i, name := range names {
 		c := newCluster(t, sharedWorld(t), name)

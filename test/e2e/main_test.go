@@ -9,14 +9,12 @@ import (
 	"io"
 	"os"
 	"os/signal"
-	goruntime "runtime"
 	"sync"
 	"syscall"
 	"testing"
 	"time"
 
 	. "github.com/onsi/gomega"
-	"golang.org/x/sync/semaphore"
 	apiextensionsv1 "k8s.io/apiextensions-apiserver/pkg/apis/apiextensions/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime"
@@ -241,26 +239,13 @@ func startWorld(ctx context.Context, output io.Writer, config localworld.Config)
 	}, nil
 }
 
-// clusterPool limits how many clusters have tests at once, to three a core: most of a test's time it waits for what happens by itself, and with
-// more tests each is so slow that what people would see in seconds takes minutes. The largest test needs four. Eight are the most, because a
-// test may start control planes of its own: one holds five inotify instances, the programs of a guest and of a world some more, and Linux gives
-// a user 128 by default.
-var clusterPool = semaphore.NewWeighted(min(8, max(4, 3*int64(goruntime.GOMAXPROCS(0)))))
-
-// reserveClusters waits until the pool has that many clusters left, and reserves them until the test ends.
-func reserveClusters(t *testing.T, clusters int) {
-	t.Helper()
-	NewWithT(t).Expect(clusterPool.Acquire(t.Context(), int64(clusters))).To(Succeed())
-	t.Cleanup(func() { clusterPool.Release(int64(clusters)) })
-}
-
 // startMutex lets one world start at a time: API servers that take too long to start end themselves.
 var startMutex sync.Mutex
 
 // ownWorld starts a world for one test, and returns its guests. If the test fails, it describes them before the world ends.
 func ownWorld(t *testing.T, guests ...string) []*cluster {
 	t.Helper()
-	reserveClusters(t, len(guests)+1) // and the management cluster
+	clusterPool.borrow(t, len(guests)+1) // and the management cluster
 	own := startOwnWorld(t, localworld.Config{Guests: guests})
 	clusters := make([]*cluster, len(guests))
 	for i, guest := range guests {

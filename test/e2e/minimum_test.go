@@ -17,7 +17,7 @@ import (
 // TestMinimum: a source has a minimum. Karpenter removes no node below it for cost, and still replaces what drifts.
 func TestMinimum(t *testing.T) {
 	t.Parallel()
-	c := acquireCluster(t, amber)
+	c := acquireCluster(t, blue)
 	// It is an annotation of a template as the faults are, and goes with the test.
 	c.fault(t, "c4-large", clusterv1.AutoscalerMinSizeAnnotation, "1")
 	pool := c.nodePool(t, "floor", require(corev1.LabelInstanceTypeStable, "c4-large"))

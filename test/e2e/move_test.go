@@ -32,7 +32,7 @@ const moveLabel = "clusterctl.cluster.x-k8s.io/move="
 // plane stays where it runs.
 func TestMove(t *testing.T) {
 	t.Parallel()
-	reserveClusters(t, 3) // two management clusters and the guest
+	clusterPool.borrow(t, 3) // two management clusters and the guest
 	from := startOwnWorld(t, localworld.Config{Guests: []string{blue}})
 	to := startOwnWorld(t, localworld.Config{Adopted: []*controlplane.Cluster{from.Guest(blue)}})
 	before, after := newCluster(t, from, blue), newCluster(t, to, blue)

@@ -31,7 +31,7 @@ const team = "team"
 // inside, and neither touches what is the other's. The world is this test's own: it binds rights that no other test may have.
 func TestSharedNamespace(t *testing.T) {
 	t.Parallel()
-	reserveClusters(t, 3)
+	clusterPool.borrow(t, 3)
 	own := startOwnWorld(t, localworld.Config{Guests: []string{blue, green}, SharedNamespace: team})
 	left, right := newCluster(t, own, blue), newCluster(t, own, green)
 	t.Cleanup(func() {

@@ -17,7 +17,7 @@ import (
 // and keeps what comes first.
 func TestSlowLaunch(t *testing.T) {
 	t.Parallel()
-	c := acquireCluster(t, amber)
+	c := acquireCluster(t, indigo)
 	c.endsSettled(t, initialRelease, c.takeInventory(NewWithT(t), t.Context()))
 	inZoneA := func(instanceTypes ...string) []poolOption {
 		return []poolOption{
