@@ -133,7 +133,8 @@ bench: ## Run the benchmarks, as benchstat reads them. COUNT=10 for statistics. 
 	@go test -C test -run '^$$' -bench . -benchtime=$(or $(ROUNDS),10)x -count=$(COUNT) ./benchmark
 
 .PHONY: e2e
-# The checks at the end of a run are no tests that could run again: gotestsum takes that for their success.
+# The checks at the end of a run are no tests that could run again: gotestsum takes that for their success. How many tests run at once is for
+# the pool in test/e2e: -parallel lets all of them wait in its queue.
 e2e: build ## Run all end-to-end tests of test/e2e in worlds of their own, and again alone what failed. TESTFLAGS='-run Upgrade' chooses.
 	$(DEV) world build --next-minor
 	@mkdir -p bin && rm -f $(E2E_RERUNS) && gotestsum=$$($(TOOL) -n gotestsum) && failed=0; \
