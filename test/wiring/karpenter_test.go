@@ -513,6 +513,12 @@ func (w *world) isAway(t *testing.T) {
 		}).WithContext(t.Context()).WithTimeout(tempted).WithPolling(poll).Should(Succeed())
 	}
 	decidesNothing()
+	g.Eventually(func(g Gomega, ctx context.Context) {
+		g.Expect(w.Admin.Get(ctx, client.ObjectKeyFromObject(expired), expired)).To(Succeed())
+		launched := expired.StatusConditions().Get(karpv1.ConditionTypeLaunched)
+		g.Expect(launched.Reason).To(Equal(leadership.ManagementUnreachableReason))
+		g.Expect(launched.Message).To(Equal(leadership.ErrSuspended.Error()), "its launch wasn't attempted")
+	}).WithContext(t.Context()).WithPolling(poll).Should(Succeed())
 	w.management.Use(fault.Late(leadership.RenewDeadline/2 + time.Second)) // later than the elector waits for, which gives up within the time
 	decidesNothing()
 	all := w.logged(g)
