@@ -20,7 +20,7 @@ var longest = []string{
 // clusterPool limits how many clusters have tests at once, to four a core: most of a test's time it waits for what happens by itself. The largest
 // test needs four. Eight are the most, because a test may start control planes of its own: one holds five inotify instances, the programs of a
 // guest and of a world some more, and Linux gives a user 128 by default.
-var clusterPool = &pool{room: min(8, max(4, 4*goruntime.GOMAXPROCS(0))), lent: map[string]bool{}}
+var clusterPool = &pool{room: min(8, 4*goruntime.GOMAXPROCS(0)), lent: map[string]bool{}}
 
 // pool lends room for clusters, and the guests of the world that tests share, each to one test at a time.
 type pool struct {
