@@ -15,6 +15,8 @@ export GOWORK = off
 # How long a test waits for what must happen: no test depends on how fast the machine is. It is less than the ten minutes after which the
 # programs look by themselves at what a watch should have told them.
 export GOMEGA_DEFAULT_EVENTUALLY_TIMEOUT ?= 10m
+# Without it, an Eventually with a context waits until the whole package's time is over, which doesn't say what was expected. Its being set counts.
+export GOMEGA_ENFORCE_DEFAULT_TIMEOUTS_WHEN_USING_CONTEXTS = true
 
 # The folders of our modules: the product, its API, and what only its developers run.
 MODULES = . api test

@@ -189,7 +189,7 @@ func try(ctx context.Context, tree string, m mutant.Mutant) (outcome string, err
 func test(ctx context.Context, tree string, m mutant.Mutant) (said []byte, err error) {
 	cmd := exec.CommandContext(ctx, "go", "test", "-vet=off", "-count=1", "-failfast", "-timeout="+timeout.String(), "-run="+m.Run, ".")
 	cmd.Dir = filepath.Join(tree, m.Package) // whose module is any of ours
-	cmd.Env = append(os.Environ(), "GOMEGA_DEFAULT_EVENTUALLY_TIMEOUT="+wait.String())
+	cmd.Env = append(os.Environ(), "GOMEGA_DEFAULT_EVENTUALLY_TIMEOUT="+wait.String(), "GOMEGA_ENFORCE_DEFAULT_TIMEOUTS_WHEN_USING_CONTEXTS=true")
 	said, err = cmd.CombinedOutput()
 	if err == nil && bytes.Contains(said, []byte("no tests to run")) {
 		return said, fmt.Errorf("%s has no test %s", m.Package, m.Run)
