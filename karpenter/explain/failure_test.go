@@ -22,7 +22,7 @@ func TestPodAfterFailures(t *testing.T) {
 		return explain.Failure{InstanceType: "large", CapacityType: "on-demand", Zone: zone, Message: message, Until: noon.Add(time.Minute)}
 	}
 	a, b := large("a", "no capacity for on-demand large in zone a"), large("b", "no capacity for on-demand large in zone b")
-	elsewhere, ended := a, b
+	elsewhere, ended := a, a
 	elsewhere.NodePool, ended.Until = "other", noon
 	for name, test := range map[string]struct {
 		failures []explain.Failure

@@ -81,19 +81,29 @@ func TestGrants(t *testing.T) {
 		g.Expect(f.granted("blue").Lease).To(BeEquivalentTo(blue.lease().UID))
 		g.Expect(blue.lease().Spec.Sequence).To(BeNumerically(">", old.Spec.Sequence))
 	})
-	t.Run("When a rule changes, it should ask for a new acknowledgement", func(t *testing.T) {
-		g := NewWithT(t)
-		f.settle()
-		before := blue.lease().Spec.Sequence
+	change := func(selector autonodev1alpha1.CapacitySelector) {
 		f.change(func(spec *autonodev1alpha1.CapacityAccountSpec) {
-			spec.Quotas = []autonodev1alpha1.CapacityQuota{{Name: "all", Limits: autonodev1alpha1.CapacityAmounts{"cpu": scalar.Number(64)}}}
+			spec.Quotas = []autonodev1alpha1.CapacityQuota{{Name: "all", Selector: selector, Limits: autonodev1alpha1.CapacityAmounts{"cpu": scalar.Number(64)}}}
 		})
-		f.reconcile()
-		g.Expect(blue.lease().Spec.Sequence).To(BeNumerically(">", before))
-		g.Expect(conversion.Rules(blue.lease())).To(HaveLen(2))
+	}
+	t.Run("When there is one more pool, it should lease it, and count what its machines take", func(t *testing.T) {
+		g := NewWithT(t)
+		change(autonodev1alpha1.CapacitySelector{})
 		f.settle()
+		g.Expect(conversion.Rules(blue.lease())).To(HaveLen(2))
 		f.settleAfter(time.Minute)
 		g.Expect(f.account.Status.Pools).To(ContainElement(And(HaveField("Name", "quota/all/cpu"), HaveField("Used", "20"), HaveField("Limit", "64"))))
+	})
+	t.Run("When a rule changes and no amount, it should ask for a new acknowledgement", func(t *testing.T) {
+		g := NewWithT(t)
+		before := blue.lease().Spec
+		change(autonodev1alpha1.CapacitySelector{InstanceTypes: []string{typeName}}) // all machines are of this type
+		f.reconcile()
+		now := blue.lease().Spec
+		g.Expect(now.Sequence).To(BeNumerically(">", before.Sequence))
+		for i := range now.Pools {
+			g.Expect(now.Pools[i]).To(And(HaveField("Amount", before.Pools[i].Amount), HaveField("Granted", before.Pools[i].Granted)))
+		}
 	})
 }
 
