@@ -137,8 +137,7 @@ func (c *CloudProvider) List(ctx context.Context) ([]*karpv1.NodeClaim, error) {
 }
 
 // GetInstanceTypes returns the instance types of the NodePool's node class. An offering that was rejected for the NodePool
-// isn't available. The slice and its elements are shared:
-// don't modify them.
+// isn't available. The slice and its elements are shared: don't modify them.
 func (c *CloudProvider) GetInstanceTypes(ctx context.Context, nodePool *karpv1.NodePool) ([]*karpcloudprovider.InstanceType, error) {
 	ref := nodePool.Spec.Template.Spec.NodeClassRef
 	if ref == nil {
