@@ -18,10 +18,13 @@ import (
 	"github.com/autonode-io/autonode/test/world/controlplane"
 )
 
-// cpuProfile is the path of a CPU profile of five seconds. 'go tool pprof' adds up the profiles of a phase.
-const cpuProfile = "/debug/pprof/profile?seconds=5"
+// The paths of a CPU profile of five seconds, which 'go tool pprof' adds up over a phase, and of one of the heap after a garbage collection.
+const (
+	cpuProfile  = "/debug/pprof/profile?seconds=5"
+	heapProfile = "/debug/pprof/heap?gc=1"
+)
 
-// profiler writes CPU profiles of the measured processes. A nil profiler writes none.
+// profiler writes profiles of the measured processes. A nil profiler writes none.
 type profiler struct {
 	dir     string
 	targets []profileTarget
@@ -30,7 +33,7 @@ type profiler struct {
 type profileTarget struct {
 	process string
 	client  *http.Client
-	url     string
+	server  string
 }
 
 // newProfiler profiles both API servers, Cluster API's core manager and, unless its address is empty, Karpenter.
@@ -41,7 +44,7 @@ func newProfiler(dir string, w *localworld.World, guest, karpenter string) (*pro
 	}
 	for name, address := range map[string]string{"cluster-api": w.ClusterAPIProfiles(), "karpenter": karpenter} {
 		if address != "" {
-			p.targets = append(p.targets, profileTarget{name, http.DefaultClient, "http://" + address + cpuProfile})
+			p.targets = append(p.targets, profileTarget{name, http.DefaultClient, "http://" + address})
 		}
 	}
 	for _, cluster := range []*controlplane.Cluster{w.Management(), w.Guest(guest)} {
@@ -53,26 +56,22 @@ func newProfiler(dir string, w *localworld.World, guest, karpenter string) (*pro
 		if err != nil {
 			return nil, fmt.Errorf("connecting to %s: %w", cluster.Name, err)
 		}
-		p.targets = append(p.targets, profileTarget{cluster.Name + "-kube-apiserver", client, config.Host + cpuProfile})
+		p.targets = append(p.targets, profileTarget{cluster.Name + "-kube-apiserver", client, config.Host})
 	}
 	return p, nil
 }
 
-// during profiles a phase until stop is called. It drops a slice that hasn't ended by then.
+// during writes CPU profiles of a phase until stop is called, and then one of each heap. It drops a slice that hasn't ended by then.
 func (p *profiler) during(ctx context.Context, phase string) (stop func()) {
 	if p == nil {
 		return func() {}
 	}
-	ctx, cancel := context.WithCancel(ctx)
+	slices, cancel := context.WithCancel(ctx)
 	var all sync.WaitGroup
 	for _, target := range p.targets {
 		all.Go(func() {
-			for i := 1; ctx.Err() == nil; i++ {
-				file := filepath.Join(p.dir, fmt.Sprintf("%s-%s-%02d.pprof", phase, target.process, i))
-				if err := profile.Fetch(ctx, target.client, target.url, file); err != nil {
-					if ctx.Err() == nil {
-						ctrl.Log.Error(err, "Profiling", "process", target.process)
-					}
+			for i := 1; slices.Err() == nil; i++ {
+				if !p.write(slices, target, cpuProfile, fmt.Sprintf("%s-%s-%02d", phase, target.process, i)) {
 					return
 				}
 			}
@@ -81,5 +80,17 @@ func (p *profiler) during(ctx context.Context, phase string) (stop func()) {
 	return func() {
 		cancel()
 		all.Wait()
+		for _, target := range p.targets {
+			p.write(ctx, target, heapProfile, fmt.Sprintf("%s-%s-heap", phase, target.process))
+		}
 	}
+}
+
+// write reports whether it wrote the profile. It logs why not, unless the context has ended.
+func (p *profiler) write(ctx context.Context, target profileTarget, path, name string) bool {
+	err := profile.Fetch(ctx, target.client, target.server+path, filepath.Join(p.dir, name+".pprof"))
+	if err != nil && ctx.Err() == nil {
+		ctrl.Log.Error(err, "Profiling", "process", target.process)
+	}
+	return err == nil
 }

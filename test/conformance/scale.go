@@ -37,7 +37,7 @@ type ScaleConfig struct {
 	KwokDelays []time.Duration
 	// Karpenter is the path of AutoNode's provider. With an Operator, the world builds it.
 	Karpenter string
-	// Profiles is the folder for CPU profiles of Karpenter, Cluster API and the API servers during each measurement, empty for none.
+	// Profiles is the folder for profiles of Karpenter, Cluster API and the API servers: of the CPU during each measurement, of the heap after it. Empty for none.
 	Profiles string
 	// JSON is the file for the results, empty for none.
 	JSON string

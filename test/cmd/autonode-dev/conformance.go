@@ -103,7 +103,7 @@ The last results of each provider are kept, so that running one shows the other'
 	cmd.Flags().BoolVar(&busy, "busy", false, fmt.Sprintf("instead of a suite, measure %d bursts of %d nodes beside %d busy loops, and fail when a machine is lost or more are made",
 		conformance.BusyBursts, conformance.BusyPods, conformance.BusyLoops))
 	cmd.Flags().StringVar(&scale.JSON, "json", "", "with --scale, --budget or --busy: file for the results")
-	cmd.Flags().StringVar(&scale.Profiles, "profiles", "", "with --scale: folder for CPU profiles of Karpenter, Cluster API and the API servers, in slices of five seconds; they take time of their own")
+	cmd.Flags().StringVar(&scale.Profiles, "profiles", "", "with --scale: folder for profiles of Karpenter, Cluster API and the API servers: of the CPU in slices of five seconds, of the heap after each burst; they take time of their own")
 	cmd.Flags().StringSliceVar(&scale.ClusterAPI, "cluster-api", []string{localworld.ClusterAPITuned},
 		"with --scale: how Cluster API runs: tuned, unlimited, defaults, which is as it ships, or several, separated by a comma")
 	cmd.Flags().DurationSliceVar(&scale.KwokDelays, "kwok-delay", nil,
