@@ -26,6 +26,7 @@ import (
 	"strconv"
 	"strings"
 	"sync"
+	"syscall"
 	"text/tabwriter"
 	"time"
 
@@ -191,10 +192,25 @@ func test(ctx context.Context, tree string, m mutant.Mutant) (said []byte, err e
 	cmd.Dir = filepath.Join(tree, m.Package) // whose module is any of ours
 	cmd.Env = append(os.Environ(), "GOMEGA_DEFAULT_EVENTUALLY_TIMEOUT="+wait.String(), "GOMEGA_ENFORCE_DEFAULT_TIMEOUTS_WHEN_USING_CONTEXTS=true")
 	said, err = cmd.CombinedOutput()
+	end(tree)
 	if err == nil && bytes.Contains(said, []byte("no tests to run")) {
 		return said, fmt.Errorf("%s has no test %s", m.Package, m.Run)
 	}
 	return said, err
+}
+
+// end kills the programs that the tests of a mutant have left behind in a copy. One that panics doesn't stop its etcd and its API server, and
+// one whose go command is interrupted goes on.
+func end(tree string) {
+	links, _ := filepath.Glob("/proc/[0-9]*/cwd") // on Linux; the pattern is valid
+	for _, link := range links {
+		if dir, err := os.Readlink(link); err != nil || !strings.HasPrefix(dir, tree+"/") {
+			continue
+		}
+		if pid, err := strconv.Atoi(filepath.Base(filepath.Dir(link))); err == nil {
+			_ = syscall.Kill(pid, syscall.SIGKILL) // it may have ended
+		}
+	}
 }
 
 // copyTree copies what git tracks, and what it would if it were added.
