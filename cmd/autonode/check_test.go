@@ -19,7 +19,6 @@ import (
 	autonodev1alpha1 "github.com/autonode-io/autonode/api/v1alpha1"
 	"github.com/autonode-io/autonode/api/v1beta1"
 	"github.com/autonode-io/autonode/cmd/autonode/check"
-	"github.com/autonode-io/autonode/internal/apiserver"
 	"github.com/autonode-io/autonode/manifests"
 )
 
@@ -109,7 +108,7 @@ func TestCheckManagement(t *testing.T) {
 			out, err := runCheck(t)
 			g.Expect(err).To(HaveOccurred())
 			g.Expect(out).To(ContainSubstring("✗ Rights of the operator: ServiceAccount autonode-system/autonode-operator may not: delete machines.cluster.x-k8s.io\n"))
-		}).WithTimeout(apiserver.Timeout).Should(Succeed())
+		}).Should(Succeed())
 	})
 	t.Run("When a script needs it, it should print JSON, and fail", func(t *testing.T) {
 		g := NewWithT(t)
@@ -154,7 +153,7 @@ func TestCheckManagement(t *testing.T) {
 				ContainSubstring("✓ Admission policies: 10 policies and bindings\n"), ContainSubstring("✓ CapacityAccounts: 1 is usable\n"),
 				MatchRegexp(`\d+ checks: nothing is wrong, \d+ warnings\n$`), // of the provider, and of other tests' catalogs
 			))
-		}).WithTimeout(apiserver.Timeout).Should(Succeed())
+		}).Should(Succeed())
 	})
 	t.Run("When the user may read little, it should say what isn't checked", func(t *testing.T) {
 		g := NewWithT(t)

@@ -61,7 +61,9 @@ type Clusters struct {
 
 // Run starts both clusters, runs the tests, and stops the clusters. It returns the exit code for TestMain.
 func Run(m *testing.M, clusters *Clusters) int {
-	gomega.SetDefaultEventuallyTimeout(apiserver.Timeout)
+	if os.Getenv("GOMEGA_DEFAULT_EVENTUALLY_TIMEOUT") == "" { // make sets it, and test/mutants another one
+		gomega.SetDefaultEventuallyTimeout(apiserver.Timeout)
+	}
 	gomega.SetDefaultEventuallyPollingInterval(20 * time.Millisecond)
 	log.SetLogger(zap.New(zap.UseDevMode(true), zap.WriteTo(os.Stderr)))
 	if fuzzing() {

@@ -21,8 +21,6 @@ import (
 	clientcmdapi "k8s.io/client-go/tools/clientcmd/api"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	"sigs.k8s.io/yaml"
-
-	"github.com/autonode-io/autonode/internal/apiserver"
 )
 
 // awsCommand answers as AWS's command-line tool does, with the samples that imports are tested with.
@@ -142,7 +140,7 @@ func TestRefresh(t *testing.T) {
 		g.Expect(prices).To(And(ContainSubstring("price:0.096"), Not(ContainSubstring("price:9]"))))
 	}
 	t.Run("When the documented CronJob runs with the rights of its ServiceAccount, it should refresh the prices", func(t *testing.T) {
-		NewWithT(t).Eventually(succeeds).WithTimeout(apiserver.Timeout).Should(Succeed())
+		NewWithT(t).Eventually(succeeds).Should(Succeed())
 	})
 	granted := r.role.DeepCopy().Rules
 	for i, rule := range granted {
@@ -160,10 +158,10 @@ func TestRefresh(t *testing.T) {
 					g.Expect(err).To(HaveOccurred())
 					g.Expect(out).To(And(ContainSubstring("forbidden"), ContainSubstring("cannot "+verb+" resource \"instancetypecatalogs\"")))
 					g.Expect(prices).To(ContainSubstring("price:9]"))
-				}).WithTimeout(apiserver.Timeout).Should(Succeed())
+				}).Should(Succeed())
 				r.role.Rules = granted
 				g.Expect(cluster.admin.Update(t.Context(), r.role)).To(Succeed())
-				g.Eventually(succeeds).WithTimeout(apiserver.Timeout).Should(Succeed())
+				g.Eventually(succeeds).Should(Succeed())
 			})
 		}
 	}
