@@ -129,7 +129,7 @@ func Run(ctx context.Context, programVersion string) error {
 	}
 	reporter := &reporter{}
 	guestObjects := reporter.guestObjects()
-	restore := undecodable.Managers(guestObjects)
+	restore := guestManagers(guestObjects)
 	guestCtx, guest := coreoperator.NewOperator(leaderElection...)
 	restore()
 	reporter.recorder.Store(&guest.EventRecorder)

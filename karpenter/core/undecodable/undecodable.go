@@ -15,10 +15,7 @@ import (
 	"github.com/awslabs/operatorpkg/status"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime/schema"
-	"k8s.io/client-go/rest"
-	ctrl "sigs.k8s.io/controller-runtime"
 	"sigs.k8s.io/controller-runtime/pkg/client"
-	"sigs.k8s.io/controller-runtime/pkg/manager"
 	"sigs.k8s.io/controller-runtime/pkg/reconcile"
 	"sigs.k8s.io/karpenter/pkg/apis"
 	karpv1 "sigs.k8s.io/karpenter/pkg/apis/v1"
@@ -88,17 +85,4 @@ func Hold(c controller.Controller, guest client.Reader) controller.Controller {
 			return of.Inner.Reconcile(ctx, request)
 		}), nil
 	})
-}
-
-// Managers makes the managers that controller-runtime makes from now on read with a Decoder. It returns what ends that. Karpenter core makes
-// its own from a variable of controller-runtime's.
-func Managers(objects *lenient.Decoder) (restore func()) {
-	before := ctrl.NewManager
-	ctrl.NewManager = func(config *rest.Config, options manager.Options) (manager.Manager, error) {
-		config = rest.CopyConfig(config)
-		objects.Wrap(config)
-		options.Cache.NewInformer = objects.NewInformer
-		return before(config, options)
-	}
-	return func() { ctrl.NewManager = before }
 }
