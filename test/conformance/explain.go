@@ -16,6 +16,8 @@ type explanation struct {
 	bare bool
 	// failure is part of what the spec reports then: any other failure isn't explained.
 	failure string
+	// passes if the spec is quicker than Karpenter.
+	passes bool
 	// why is one sentence for the documentation, with the test that shows the behavior instead.
 	why string
 }
@@ -34,6 +36,21 @@ var explanations = append([]explanation{
 		failure: "the status of a NodeClaim identifies its machine and belongs to the platform",
 		why: "As the guest's admin the spec writes another provider ID into the status of a NodeClaim, which the policy `nodeclaims.autonode.io` denies. " +
 			"`karpenter/controllers/nodeclaim`: `TestIdentity` shows the behavior.",
+	},
+	{
+		suite:   Disruption,
+		spec:    "Drift should update the nodepool-hash annotation on the nodepool and nodeclaim when the nodepool's nodepool-hash-version annotation does not match the controller hash version",
+		failure: "of a NodeClaim identify its Machine and belong to the platform",
+		why: "As the guest's admin the spec replaces all annotations of a NodeClaim, and so removes those that identify its Machine, which the policy `nodeclaims.autonode.io` denies. " +
+			"It passes with `PROVIDER=bare`.",
+	},
+	{
+		suite:   Regression,
+		spec:    "StaticCapacity Deprovisioning should terminate empty nodes first, then nodes with least cost, then respect do-not-disrupt",
+		failure: "holds a node class while nodes need it, and belongs to the platform",
+		passes:  true,
+		why: "As the guest's admin the spec updates a node class to what it was before Karpenter added its finalizer, which the policy `nodeclasses.autonode.io` denies. " +
+			"It passes if Karpenter adds it later, and with `PROVIDER=bare`.",
 	},
 }, skipped()...)
 
@@ -97,7 +114,7 @@ func outdated(suites, specs []string, results Results) []error {
 		switch {
 		case !slices.Contains(specs, e.spec):
 			errs = append(errs, fmt.Errorf("explains no spec of the suite: %s", e.spec))
-		case ran && result.Passed && !results.isOlder(result):
+		case ran && result.Passed && !e.passes && !results.isOlder(result):
 			errs = append(errs, fmt.Errorf("passes and needs no explanation: %s", e.spec))
 		}
 	}
