@@ -101,7 +101,6 @@ func (a answer) serve(t *testing.T, s *server) {
 
 // TestAnswers pulls from a mirror that answers with more than it was asked for. A namespace has six pulls at a time.
 func TestAnswers(t *testing.T) {
-	const maxAllocated = 16 << 20 // of one pull, three attempts and the test's own registry included
 	source := newServer(t, nil)
 	ref, _ := source.push(t, "release:1", build(t, goodSpec()))
 	key := payloadtest.Key(t)
