@@ -11,9 +11,9 @@ import (
 	"github.com/autonode-io/autonode/lenient"
 )
 
-// guestManagers makes the managers that controller-runtime makes from now on read the guest with a Decoder, and cache no managed fields, which
-// nobody reads. It returns what ends that. Karpenter core makes its own manager from a variable of controller-runtime's, and takes no options
-// for it (docs/upstream/undecodable-objects.md).
+// guestManagers replaces the function ctrl.NewManager, until the caller calls restore. The managers that it makes decode the guest's objects
+// with the Decoder, and cache them without managed fields, because no controller reads those. Karpenter core creates its manager by
+// ctrl.NewManager, and offers no option for its caches (docs/upstream/undecodable-objects.md).
 func guestManagers(objects *lenient.Decoder) (restore func()) {
 	before := ctrl.NewManager
 	ctrl.NewManager = func(config *rest.Config, options manager.Options) (manager.Manager, error) {

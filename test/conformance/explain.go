@@ -16,7 +16,7 @@ type explanation struct {
 	bare bool
 	// failure is part of what the spec reports then: any other failure isn't explained.
 	failure string
-	// passes if the spec is quicker than Karpenter.
+	// passes allows the spec to pass: it does if it writes before Karpenter does.
 	passes bool
 	// why is one sentence for the documentation, with the test that shows the behavior instead.
 	why string

@@ -66,12 +66,12 @@ func (p *profiler) during(ctx context.Context, phase string) (stop func()) {
 	if p == nil {
 		return func() {}
 	}
-	slices, cancel := context.WithCancel(ctx)
+	slicing, cancel := context.WithCancel(ctx)
 	var all sync.WaitGroup
 	for _, target := range p.targets {
 		all.Go(func() {
-			for i := 1; slices.Err() == nil; i++ {
-				if !p.write(slices, target, cpuProfile, fmt.Sprintf("%s-%s-%02d", phase, target.process, i)) {
+			for i := 1; slicing.Err() == nil; i++ {
+				if !p.write(slicing, target, cpuProfile, fmt.Sprintf("%s-%s-%02d", phase, target.process, i)) {
 					return
 				}
 			}
