@@ -49,6 +49,8 @@ type follower struct {
 	ever, now map[string]map[types.UID]string
 	// joined are the Machines with a Node.
 	joined map[types.UID]bool
+	// resident are objects that stay: nothing here counts them.
+	resident map[types.UID]bool
 }
 
 // follow starts the watches of both clusters, and returns when they have synced.
@@ -140,6 +142,26 @@ func (f *follower) reset() {
 	}
 }
 
+// keep makes the current objects residents.
+func (f *follower) keep() {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	f.resident = map[types.UID]bool{}
+	for _, objects := range f.now {
+		for uid := range objects {
+			f.resident[uid] = true
+		}
+	}
+	f.now, f.ever = map[string]map[types.UID]string{}, map[string]map[types.UID]string{}
+}
+
+// keeps reports whether an object is a resident.
+func (f *follower) keeps(uid types.UID) bool {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	return f.resident[uid]
+}
+
 func (f *follower) note(in map[string]map[types.UID]string, kind string, uid types.UID, name string) {
 	if in[kind] == nil {
 		in[kind] = map[types.UID]string{}
@@ -151,6 +173,9 @@ func (f *follower) see(kind string) func(client.Object) {
 	return func(object client.Object) {
 		f.mu.Lock()
 		defer f.mu.Unlock()
+		if f.resident[object.GetUID()] {
+			return
+		}
 		f.note(f.ever, kind, object.GetUID(), object.GetName())
 		f.note(f.now, kind, object.GetUID(), object.GetName())
 		if machine, ok := object.(*clusterv1.Machine); ok && machine.Status.NodeRef.IsDefined() {

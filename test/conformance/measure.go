@@ -148,7 +148,36 @@ func (m *subject) clear(ctx context.Context, deployments []*appsv1.Deployment, r
 	return err
 }
 
-// deleteNodeClaims deletes all NodeClaims, some at a time. One request for all of them would delete one after the other,
+// house creates nodes that stay, and returns when they have joined and both API servers are calm.
+func (m *subject) house(ctx context.Context, nodes int) error {
+	if nodes == 0 {
+		return nil
+	}
+	d := residents(nodes)
+	if err := m.guest.Create(ctx, d); err != nil {
+		return fmt.Errorf("asking for nodes before the first burst: %w", err)
+	}
+	housing, cancel := context.WithTimeout(ctx, scaleTimeout)
+	defer cancel()
+	if err := process.Poll(housing, "nodes before the first burst", nil, nil, func(ctx context.Context) error {
+		if err := m.guest.Get(ctx, client.ObjectKeyFromObject(d), d); err != nil {
+			return err
+		}
+		if astray := m.follower.astray(); int(d.Status.ReadyReplicas) < nodes || len(astray) > 0 {
+			return fmt.Errorf("%d of %d pods run, %d machines haven't joined", d.Status.ReadyReplicas, nodes, len(astray))
+		}
+		return nil
+	}); err != nil {
+		return err
+	}
+	if err := m.settle(ctx); err != nil {
+		return err
+	}
+	m.follower.keep()
+	return nil
+}
+
+// deleteNodeClaims deletes all NodeClaims but those of residents, some at a time. One request for all of them would delete one after the other,
 // and time out.
 func (m *subject) deleteNodeClaims(ctx context.Context) error {
 	claims := &unstructured.UnstructuredList{}
@@ -159,6 +188,9 @@ func (m *subject) deleteNodeClaims(ctx context.Context) error {
 	deletions, ctx := errgroup.WithContext(ctx)
 	deletions.SetLimit(concurrentDeletions)
 	for i := range claims.Items {
+		if m.follower.keeps(claims.Items[i].GetUID()) {
+			continue
+		}
 		deletions.Go(func() error { return client.IgnoreNotFound(m.guest.Delete(ctx, &claims.Items[i])) })
 	}
 	return deletions.Wait()

@@ -35,6 +35,8 @@ type ScaleConfig struct {
 	// KwokDelays are the times after which the kwok provider's nodes join; the provider is measured with each. By default they join at
 	// once.
 	KwokDelays []time.Duration
+	// Residents is the number of nodes that are there before the first burst, and stay. No pod of a burst fits on them.
+	Residents int
 	// Karpenter is the path of AutoNode's provider. With an Operator, the world builds it.
 	Karpenter string
 	// Profiles is the folder for profiles of Karpenter, Cluster API and the API servers: of the CPU during each measurement, of the heap after it. Empty for none.
@@ -62,6 +64,9 @@ func (c ScaleConfig) validate() error {
 		if delay < 0 || delay%time.Second != 0 { // what a KWOKNodeClass accepts
 			return fmt.Errorf("kwok nodes can't join after %s: it has to be whole seconds", delay)
 		}
+	}
+	if c.Residents < 0 || c.Residents > MaxScale {
+		return fmt.Errorf("%d nodes can't be there before: it has to be from 0 to %d", c.Residents, MaxScale)
 	}
 	for _, size := range c.Sizes {
 		if err := size.validate(); err != nil {
@@ -185,6 +190,9 @@ func (r *run) scale(ctx context.Context, s setup, c Contestant, cfg ScaleConfig,
 		return err
 	}
 	defer subject.stop()
+	if err := subject.house(ctx, cfg.Residents); err != nil {
+		return err
+	}
 	for _, b := range cfg.bursts() {
 		loops, err := startLoops(b.loops)
 		if err != nil {

@@ -36,7 +36,8 @@ func TestScaleConfig(t *testing.T) {
 		"a delay that no KWOKNodeClass has": {
 			ScaleConfig{Sizes: sizes(3), Providers: providers, ClusterAPI: tuned, KwokDelays: []time.Duration{time.Second / 2}}, "whole seconds",
 		},
-		"no Cluster API": {ScaleConfig{Sizes: sizes(3), Providers: providers}, "no way for Cluster API to run"},
+		"less than no node before": {ScaleConfig{Sizes: sizes(3), Providers: providers, ClusterAPI: tuned, Residents: -1}, "from 0 to 1000"},
+		"no Cluster API":           {ScaleConfig{Sizes: sizes(3), Providers: providers}, "no way for Cluster API to run"},
 		"a Cluster API that isn't known": {
 			ScaleConfig{Sizes: sizes(3), Providers: providers, ClusterAPI: []string{"slow"}}, "tuned, unlimited, defaults",
 		},
@@ -203,6 +204,22 @@ func TestFollower(t *testing.T) {
 		g.Expect(f.present()).To(Equal(2))
 		f.reset()
 		g.Expect(f.made(kindMachine)).To(Equal(2))
+	})
+
+	t.Run("When there are machines before a burst, it should count only those of the burst", func(t *testing.T) {
+		g := NewWithT(t)
+		f := &follower{now: map[string]map[types.UID]string{}, pods: map[types.UID]bool{}, joined: map[types.UID]bool{}}
+		f.reset()
+		see := f.see(kindMachine)
+		see(machine("before", true))
+		f.keep()
+		f.reset()
+		see(machine("before", true))
+		see(machine("burst", false))
+		g.Expect(f.keeps("before")).To(BeTrue())
+		g.Expect(f.keeps("burst")).To(BeFalse())
+		g.Expect(f.made(kindMachine)).To(Equal(1))
+		g.Expect(f.left()).To(Equal([]string{"Machine burst"}))
 	})
 
 	t.Run("When a pod that ran is replaced, it should count the pods that there are", func(t *testing.T) {

@@ -24,8 +24,14 @@ const (
 // besideCPU is what each of them requests: a machine of two CPUs keeps a tenth of one for the kubelet.
 var besideCPU = resource.MustParse("250m")
 
+// appLabel divides a burst's pods from the residents.
+const appLabel = "app"
+
 // podLabels are the labels of a burst's pods.
-var podLabels = map[string]string{"app": "burst"}
+var podLabels = map[string]string{appLabel: "burst"}
+
+// residentLabels are those of the pods on nodes that were there before a burst.
+var residentLabels = map[string]string{appLabel: "resident"}
 
 // Size is a burst's.
 type Size struct {
@@ -79,16 +85,12 @@ func (s Size) fileName() string { return strings.ReplaceAll(s.String(), "/", "-"
 
 // deployments are those of the burst. Pods that share nodes run on one instance type: of a larger one fewer nodes would do.
 func (s Size) deployments(instanceType string) []*appsv1.Deployment {
-	alone := deployment("apart", s.Nodes)
-	alone.Spec.Template.Spec.Affinity = &corev1.Affinity{PodAntiAffinity: &corev1.PodAntiAffinity{
-		RequiredDuringSchedulingIgnoredDuringExecution: []corev1.PodAffinityTerm{{
-			LabelSelector: alone.Spec.Selector, TopologyKey: corev1.LabelHostname,
-		}},
-	}}
+	alone := deployment("apart", s.Nodes, podLabels)
+	alone.Spec.Template.Spec.Affinity = awayFrom(alone.Spec.Selector)
 	if s.Nodes == s.Pods {
 		return []*appsv1.Deployment{alone}
 	}
-	beside := deployment("beside", s.Pods-s.Nodes)
+	beside := deployment("beside", s.Pods-s.Nodes, podLabels)
 	beside.Spec.Template.Spec.Containers[0].Resources.Requests = corev1.ResourceList{corev1.ResourceCPU: besideCPU}
 	all := []*appsv1.Deployment{alone, beside}
 	for _, d := range all {
@@ -97,9 +99,25 @@ func (s Size) deployments(instanceType string) []*appsv1.Deployment {
 	return all
 }
 
-func deployment(name string, replicas int) *appsv1.Deployment {
+// residents are pods that need a node each, on which no pod of a burst fits.
+func residents(nodes int) *appsv1.Deployment {
+	d := deployment("resident", nodes, residentLabels)
+	d.Spec.Template.Spec.Affinity = awayFrom(&metav1.LabelSelector{MatchExpressions: []metav1.LabelSelectorRequirement{
+		{Key: appLabel, Operator: metav1.LabelSelectorOpIn, Values: []string{podLabels[appLabel], residentLabels[appLabel]}},
+	}})
+	return d
+}
+
+// awayFrom keeps pods on other nodes than those that a selector matches. The scheduler keeps those away from them, too.
+func awayFrom(others *metav1.LabelSelector) *corev1.Affinity {
+	return &corev1.Affinity{PodAntiAffinity: &corev1.PodAntiAffinity{
+		RequiredDuringSchedulingIgnoredDuringExecution: []corev1.PodAffinityTerm{{LabelSelector: others, TopologyKey: corev1.LabelHostname}},
+	}}
+}
+
+func deployment(name string, replicas int, labels map[string]string) *appsv1.Deployment {
 	count := int32(replicas)
-	selected := maps.Clone(podLabels)
+	selected := maps.Clone(labels)
 	selected["part"] = name
 	return &appsv1.Deployment{
 		ObjectMeta: metav1.ObjectMeta{Namespace: metav1.NamespaceDefault, Name: name},

@@ -47,6 +47,9 @@ The last results of each provider are kept, so that running one shows the other'
   # 50, beside kwok nodes that join at once, and beside some that join a second later
   autonode-dev conformance --scale 50 --kwok-delay 0s,1s
 
+  # 50, in a guest that has a node
+  autonode-dev conformance --scale 50 --residents 1
+
   # 100, with AutoNode's operator, and without the comparison
   autonode-dev conformance --scale 100 --with-operator --provider clusterapi`,
 		Args: cobra.NoArgs,
@@ -89,7 +92,7 @@ The last results of each provider are kept, so that running one shows the other'
 				_, err = conformance.Scale(cmd.Context(), scale)
 				return err
 			}
-			for _, name := range []string{"json", "with-operator", "cluster-api", "kwok-delay", "profiles"} {
+			for _, name := range []string{"json", "with-operator", "cluster-api", "kwok-delay", "residents", "profiles"} {
 				if cmd.Flags().Changed(name) {
 					return fmt.Errorf("--%s goes with measurements only: --scale, and --json with --budget and --busy too", name)
 				}
@@ -108,6 +111,7 @@ The last results of each provider are kept, so that running one shows the other'
 		"with --scale: how Cluster API runs: tuned, unlimited, defaults, which is as it ships, or several, separated by a comma")
 	cmd.Flags().DurationSliceVar(&scale.KwokDelays, "kwok-delay", nil,
 		"with --scale: after how long the kwok provider's nodes join, or several times, separated by a comma; default at once")
+	cmd.Flags().IntVar(&scale.Residents, "residents", 0, "with --scale: how many nodes the guest has before the first burst, on which no pod of a burst fits")
 	cmd.Flags().BoolVar(&scale.Operator, "with-operator", false, "with --scale: let AutoNode's operator run its provider")
 	cmd.Flags().StringSliceVar(&cfg.Suites, "suite", []string{conformance.Regression, conformance.Disruption}, "regression, disruption or dra, separated by a comma")
 	cmd.Flags().StringVar(&cfg.Focus, "focus", "", "regular expression that chooses specs by their text")
@@ -119,7 +123,7 @@ The last results of each provider are kept, so that running one shows the other'
 		cmd.MarkFlagsMutuallyExclusive("budget", other)
 		cmd.MarkFlagsMutuallyExclusive("busy", other)
 	}
-	for _, other := range []string{"scale", "provider", "with-operator", "cluster-api", "kwok-delay", "karpenter", "profiles"} {
+	for _, other := range []string{"scale", "provider", "with-operator", "cluster-api", "kwok-delay", "residents", "karpenter", "profiles"} {
 		cmd.MarkFlagsMutuallyExclusive("budget", other)
 		cmd.MarkFlagsMutuallyExclusive("busy", other)
 	}
