@@ -116,7 +116,7 @@ func Scale(ctx context.Context, cfg ScaleConfig) (*ScaleReport, error) {
 			failures = append(failures, fmt.Errorf("%s: %w", c, err))
 		}
 	}
-	failures = append(failures, report.print(cfg.Out), report.overProvisioned())
+	failures = append(failures, report.print(cfg.Out))
 	if out != nil {
 		encoder := json.NewEncoder(out)
 		encoder.SetIndent("", "  ")
@@ -212,5 +212,5 @@ func (r *run) scale(ctx context.Context, s setup, c Contestant, cfg ScaleConfig,
 			return fmt.Errorf("%s pods: %w", b.Size, err)
 		}
 	}
-	return nil
+	return report.overProvisioned(c) // here, because the world's logs stay for those who look for the cause
 }

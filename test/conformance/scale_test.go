@@ -157,8 +157,9 @@ func TestScaleReport(t *testing.T) {
 		g := NewWithT(t)
 		theirs := measure
 		theirs.NodeClaims = 12
-		g.Expect((&ScaleReport{Measurements: []Measurement{theirs}}).overProvisioned()).To(Succeed())
-		g.Expect((&ScaleReport{Measurements: []Measurement{ours, theirs}}).overProvisioned()).To(MatchError("clusterapi: 11 NodeClaims for 10 pods that need 10 nodes"))
+		report := &ScaleReport{Measurements: []Measurement{ours, theirs}}
+		g.Expect(report.overProvisioned(theirs.Contestant)).To(Succeed())
+		g.Expect(report.overProvisioned(ours.Contestant)).To(MatchError("clusterapi: 11 NodeClaims for 10 pods that need 10 nodes"))
 	})
 
 	t.Run("When a size wasn't completed, it should say why and compare nothing with it", func(t *testing.T) {

@@ -146,11 +146,11 @@ func (r *ScaleReport) measures(size Size) []Measurement {
 	return all
 }
 
-// overProvisioned returns an error for each burst in which AutoNode's provider made more NodeClaims than the pods need.
-func (r *ScaleReport) overProvisioned() error {
+// overProvisioned returns an error for each burst in which a contestant with AutoNode's provider made more NodeClaims than the pods need.
+func (r *ScaleReport) overProvisioned(c Contestant) error {
 	var errs []error
 	for _, m := range r.Measurements {
-		if m.Provider == ClusterAPI && m.NodeClaims > m.Nodes {
+		if m.Contestant == c && c.Provider == ClusterAPI && m.NodeClaims > m.Nodes {
 			errs = append(errs, fmt.Errorf("%s: %d NodeClaims for %s pods that need %d nodes", m.name(), m.NodeClaims, m.Size, m.Nodes))
 		}
 	}
