@@ -190,17 +190,42 @@ func TestIdentity(t *testing.T) {
 		f.Expect(f.reconcile().Status.ProviderID).To(BeEmpty())
 	})
 
-	t.Run("When the NodeClaim has changed in between, it should leave it for the next time", func(t *testing.T) {
-		f := newFixture(t)
-		f.launched()
-		f.say(provisioned("cloud://3"))
-		stale := f.nodeClaim.DeepCopy()
-		f.nodeClaim.Labels["changed"] = "true"
-		f.Expect(f.Admin.Update(t.Context(), f.nodeClaim)).To(Succeed())
-		_, err := f.controller.Reconcile(t.Context(), stale)
-		f.Expect(err).NotTo(HaveOccurred())
-		f.Expect(f.reconcile().Status.ProviderID).To(Equal("cloud://3"))
-	})
+	for name, tc := range map[string]struct {
+		// change is what another client writes after the NodeClaim was read.
+		change func(f *fixture)
+		want   string
+	}{
+		"When Karpenter core has changed the NodeClaim in between, it should give it the provider ID, and undo nothing": {
+			change: func(f *fixture) { f.update(f.nodeClaim, karpv1.ConditionTypeDrifted) }, want: "cloud://3",
+		},
+		"When another client has written a provider ID in between, it should leave that": {
+			change: func(f *fixture) {
+				f.nodeClaim.Status.ProviderID = "cloud://foreign"
+				f.update(f.nodeClaim, karpv1.ConditionTypeDrifted)
+			}, want: "cloud://foreign",
+		},
+		"When the condition was added in between, it should leave it for the next time": {
+			change: func(f *fixture) {
+				f.update(f.nodeClaim, karpv1.ConditionTypeDrifted, nodeclaim.ConditionMachineProvisioned)
+			}, want: "capi://",
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			f := newFixture(t)
+			f.launched()
+			f.say(provisioned("cloud://3"))
+			stale := f.nodeClaim.DeepCopy()
+			tc.change(f)
+			_, err := f.controller.Reconcile(t.Context(), stale)
+			f.Expect(err).NotTo(HaveOccurred())
+			after := f.stored()
+			f.Expect(after.Status.ProviderID).To(HavePrefix(tc.want))
+			f.Expect(after.StatusConditions().Get(karpv1.ConditionTypeDrifted).IsTrue()).To(BeTrue())
+			if tc.want == "capi://" {
+				f.Expect(f.reconcile().Status.ProviderID).To(Equal("cloud://3"))
+			}
+		})
+	}
 }
 
 func TestRemoval(t *testing.T) {

@@ -334,7 +334,7 @@ func TestSecondLaunchRaces(t *testing.T) {
 		f := newSlow(t)
 		second := f.begun()
 		f.provisions(second)
-		// The identity is known: to write it now would be a conflict, at which the reconciliation ends.
+		// The identity is known, so that this reconciliation decides about the two and writes nothing before.
 		second.Status.ProviderID = "cloud://" + second.Name
 		f.update(second, nodeclaim.ConditionMachineProvisioned)
 		stale := f.all()
