@@ -18,8 +18,11 @@ import (
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	clocktesting "k8s.io/utils/clock/testing"
 	clusterv1 "sigs.k8s.io/cluster-api/api/core/v1beta2"
+	ctrl "sigs.k8s.io/controller-runtime"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	"sigs.k8s.io/controller-runtime/pkg/client/fake"
+	"sigs.k8s.io/controller-runtime/pkg/manager"
+	"sigs.k8s.io/controller-runtime/pkg/reconcile"
 	karpv1 "sigs.k8s.io/karpenter/pkg/apis/v1"
 	"sigs.k8s.io/karpenter/pkg/controllers/disruption"
 	"sigs.k8s.io/karpenter/pkg/controllers/state"
@@ -27,8 +30,11 @@ import (
 	"sigs.k8s.io/karpenter/pkg/operator/options"
 
 	"github.com/autonode-io/autonode/api/karpenter/v1alpha1"
+	"github.com/autonode-io/autonode/karpenter/core/deadlines"
 	"github.com/autonode-io/autonode/karpenter/core/leadership"
+	"github.com/autonode-io/autonode/karpenter/core/ownwrites"
 	"github.com/autonode-io/autonode/karpenter/core/reclaim"
+	"github.com/autonode-io/autonode/karpenter/core/reconciler/reconcilertest"
 	"github.com/autonode-io/autonode/karpenter/core/savings"
 	"github.com/autonode-io/autonode/karpenter/core/terminatefirst"
 	"github.com/autonode-io/autonode/karpenter/operator"
@@ -36,7 +42,7 @@ import (
 
 // What package core keeps Karpenter core from, it is kept from by the client that it gets.
 func TestGuestClient(t *testing.T) {
-	first := terminatefirst.NewFollower(&published{})
+	first, writes := terminatefirst.NewFollower(&published{}), ownwrites.New()
 	setUp := func(g Gomega, suspended bool) (client.Client, *savings.Ledger) {
 		scheme := runtime.NewScheme()
 		g.Expect(corev1.AddToScheme(scheme)).To(Succeed())
@@ -49,7 +55,7 @@ func TestGuestClient(t *testing.T) {
 		).WithStatusSubresource(&karpv1.NodeClaim{}).Build()
 		ledger := savings.New()
 		return guestClient(guest, func() bool { return suspended }, func(_, key string) bool { return key == "storage" },
-			func(context.Context, *corev1.Node) bool { return false }, ledger, first), ledger
+			func(context.Context, *corev1.Node) bool { return false }, ledger, first, writes), ledger
 	}
 	claim := func() *karpv1.NodeClaim {
 		nodeClaim := &karpv1.NodeClaim{ObjectMeta: metav1.ObjectMeta{Name: "general-1", Labels: map[string]string{"storage": "8131"}}}
@@ -103,6 +109,21 @@ func TestGuestClient(t *testing.T) {
 		launched.Status.ProviderID = "capi://clusters-blue/general-1"
 		g.Expect(apierrors.IsConflict(guest.Status().Patch(t.Context(), launched, client.MergeFrom(before)))).To(BeTrue())
 	})
+	t.Run("When a pass has changed only a NodeClaim's status, the NodeClaim should be written once, and those of the cache be older", func(t *testing.T) {
+		g := NewWithT(t)
+		nodeClaim := claim()
+		nodeClaim.UID = "one"
+		guest, _ := setUp(g, false)
+		g.Expect(guest.Create(t.Context(), nodeClaim)).To(Succeed())
+		cached, created := nodeClaim.DeepCopy(), nodeClaim.ResourceVersion
+		nodeClaim.Status.NodeName = "one"
+		written := nodeClaim.DeepCopy()
+		g.Expect(guest.Patch(t.Context(), nodeClaim, client.MergeFrom(cached))).To(Succeed())
+		g.Expect(nodeClaim.ResourceVersion).To(Equal(created), "it was sent")
+		g.Expect(writes.Lacks(cached)).To(BeFalse())
+		g.Expect(guest.Status().Patch(t.Context(), written, client.MergeFrom(cached))).To(Succeed())
+		g.Expect(writes.Lacks(cached)).To(BeTrue())
+	})
 	for suspended, counted := range map[bool]int{false: 1, true: 0} {
 		t.Run(fmt.Sprintf("When it consolidates a node, what that saves should be counted once the node may go (suspended: %t)", suspended), func(t *testing.T) {
 			g := NewWithT(t)
@@ -135,6 +156,64 @@ func TestGuestClient(t *testing.T) {
 		g.Expect(guest.Delete(t.Context(), nodeClaim)).To(Succeed())
 		g.Expect(guest.Get(t.Context(), client.ObjectKeyFromObject(nodeClaim), nodeClaim)).To(Succeed())
 		g.Expect(nodeClaim.Annotations).To(HaveKeyWithValue(v1alpha1.TerminateFirstAnnotation, HaveSuffix("reservation cr-1 is full")))
+	})
+}
+
+// passes counts the reconciliations of a controller of NodeClaims.
+type passes struct{ count int }
+
+// Register adds the controller.
+func (p *passes) Register(_ context.Context, m manager.Manager) error {
+	return ctrl.NewControllerManagedBy(m).Named("nodeclaim.lifecycle").For(&karpv1.NodeClaim{}).Complete(p)
+}
+
+// Reconcile implements reconcile.Reconciler.
+func (p *passes) Reconcile(context.Context, reconcile.Request) (reconcile.Result, error) {
+	p.count++
+	return reconcile.Result{}, nil
+}
+
+func TestLifecycle(t *testing.T) {
+	t.Run("When the cache has an older NodeClaim than core wrote, its next pass should wait until the cache has that", func(t *testing.T) {
+		g := NewWithT(t)
+		scheme := runtime.NewScheme()
+		scheme.AddKnownTypes(schema.GroupVersion{Group: "karpenter.sh", Version: "v1"}, &karpv1.NodeClaim{})
+		cached := &karpv1.NodeClaim{ObjectMeta: metav1.ObjectMeta{Name: "general-1", UID: "one"}}
+		build := func() client.WithWatch {
+			return fake.NewClientBuilder().WithScheme(scheme).WithObjects(cached.DeepCopy()).Build()
+		}
+		server, cache, writes, core := build(), build(), ownwrites.New(), &passes{}
+		lifecycle := reconcilertest.Register(t, lifecycleOf(core, cache, writes, deadlines.Config{}), cache)
+		pass := func() reconcile.Result {
+			result, err := lifecycle.Reconcile(t.Context(), reconcile.Request{NamespacedName: client.ObjectKeyFromObject(cached)})
+			g.Expect(err).NotTo(HaveOccurred())
+			return result
+		}
+		pass()
+		g.Expect(core.count).To(Equal(1))
+
+		written := &karpv1.NodeClaim{}
+		g.Expect(server.Get(t.Context(), client.ObjectKeyFromObject(cached), written)).To(Succeed())
+		before := written.DeepCopy()
+		written.Labels = map[string]string{"storage": "8131"}
+		g.Expect(ownwrites.Guest(server, writes).Patch(t.Context(), written, client.MergeFrom(before))).To(Succeed())
+		g.Expect(pass().RequeueAfter).To(BeNumerically(">", 0))
+		g.Expect(core.count).To(Equal(1))
+
+		before.Labels = written.Labels
+		g.Expect(cache.Update(t.Context(), before)).To(Succeed())
+		g.Expect(pass().RequeueAfter).To(BeZero())
+		g.Expect(core.count).To(Equal(2))
+	})
+	t.Run("When the NodeClaim has gone, it should have its pass", func(t *testing.T) {
+		g := NewWithT(t)
+		scheme := runtime.NewScheme()
+		scheme.AddKnownTypes(schema.GroupVersion{Group: "karpenter.sh", Version: "v1"}, &karpv1.NodeClaim{})
+		cache, core := fake.NewClientBuilder().WithScheme(scheme).Build(), &passes{}
+		lifecycle := reconcilertest.Register(t, lifecycleOf(core, cache, ownwrites.New(), deadlines.Config{}), cache)
+		_, err := lifecycle.Reconcile(t.Context(), reconcile.Request{NamespacedName: client.ObjectKey{Name: "general-1"}})
+		g.Expect(err).NotTo(HaveOccurred())
+		g.Expect(core.count).To(Equal(1))
 	})
 }
 

@@ -61,12 +61,14 @@ import (
 	"github.com/autonode-io/autonode/karpenter/core/nodecount"
 	"github.com/autonode-io/autonode/karpenter/core/nodelimit"
 	"github.com/autonode-io/autonode/karpenter/core/nodepoolgone"
+	"github.com/autonode-io/autonode/karpenter/core/ownwrites"
 	"github.com/autonode-io/autonode/karpenter/core/providerid"
 	"github.com/autonode-io/autonode/karpenter/core/reclaim"
 	"github.com/autonode-io/autonode/karpenter/core/refusal"
 	"github.com/autonode-io/autonode/karpenter/core/savings"
 	"github.com/autonode-io/autonode/karpenter/core/shutdown"
 	"github.com/autonode-io/autonode/karpenter/core/staticbackoff"
+	"github.com/autonode-io/autonode/karpenter/core/statusonly"
 	"github.com/autonode-io/autonode/karpenter/core/terminatefirst"
 	"github.com/autonode-io/autonode/karpenter/core/undecodable"
 	"github.com/autonode-io/autonode/karpenter/core/uninitialized"
@@ -209,7 +211,8 @@ func newCore(ctx context.Context, guest *coreoperator.Operator, management *oper
 		return nil, fmt.Errorf("registering metrics: %w", err)
 	}
 	first := terminatefirst.NewFollower(guest.EventRecorder)
-	client := guestClient(guest.GetClient(), keeper.Suspended, p.InstanceTypes.Declares, p.Machines.HasTaints, ledger, first)
+	writes := ownwrites.New()
+	client := guestClient(guest.GetClient(), keeper.Suspended, p.InstanceTypes.Declares, p.Machines.HasTaints, ledger, first, writes)
 	k.controllers = controllers.NewControllers(ctx, guest.Manager, guest.Clock,
 		client, guest.EventRecorder, decorated, undecorated, k.state, guest.InstanceTypeStore, guest.PredictionStore,
 		// Karpenter's role in the guest has no right to read VerticalPodAutoscalers and what they scale: docs/install.md.
@@ -269,12 +272,17 @@ func newCore(ctx context.Context, guest *coreoperator.Operator, management *oper
 		Recorder:        guest.EventRecorder,
 		Clock:           guest.Clock,
 	}
-	k.controllers[lifecycle] = deadlines.Extend(k.controllers[lifecycle], nodeclaim.Deadlines(k.nodeClaims))
+	k.controllers[lifecycle] = lifecycleOf(k.controllers[lifecycle], guest.GetClient(), writes, nodeclaim.Deadlines(k.nodeClaims))
 	k.controllers = append(k.controllers,
 		capacitybuffer.New(capacitybuffer.Config{Guest: guest.GetClient(), CloudProvider: decorated, Cluster: k.state, Provisioner: k.provisioner}),
 		nodecount.New(nodecount.Config{Guest: guest.GetClient(), Nodes: k.state.NodePoolState}),
 		nodelimit.New(nodelimit.Config{Guest: guest.GetClient(), Recorder: guest.EventRecorder, TerminateFirst: options.FromContext(ctx).FeatureGates.TerminateFirstDrift}))
 	return k, nil
+}
+
+// lifecycleOf is Karpenter core's controller of NodeClaims' lives with our deadlines, which waits until the cache has what core wrote.
+func lifecycleOf(core controller.Controller, guest client.Client, writes *ownwrites.Ledger, config deadlines.Config) controller.Controller {
+	return ownwrites.Await(deadlines.Extend(core, config), guest, writes)
 }
 
 // disruptionMethods are Karpenter core's, which terminate a node first where its replacement can't be launched before, after one that returns
@@ -363,7 +371,9 @@ func missing(provider *cloudprovider.CloudProvider, suspended func() bool) func(
 }
 
 // guestClient is Karpenter core's client of the guest.
-func guestClient(guest client.Client, suspended func() bool, declares func(nodeClass, key string) bool, tainted func(context.Context, *corev1.Node) bool, ledger *savings.Ledger, first *terminatefirst.Follower) client.Client {
+func guestClient(guest client.Client, suspended func() bool, declares func(nodeClass, key string) bool, tainted func(context.Context, *corev1.Node) bool, ledger *savings.Ledger, first *terminatefirst.Follower, writes *ownwrites.Ledger) client.Client {
+	guest = ownwrites.Guest(guest, writes)
+	guest = statusonly.Guest(guest)
 	guest = savings.Guest(guest, ledger)
 	guest = terminatefirst.Guest(guest, first)
 	guest = leadership.Guest(guest, suspended)
