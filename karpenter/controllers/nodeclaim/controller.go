@@ -16,7 +16,6 @@ import (
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apimachinery/pkg/types"
-	utilcache "k8s.io/apimachinery/pkg/util/cache"
 	"k8s.io/apimachinery/pkg/util/sets"
 	"k8s.io/client-go/util/workqueue"
 	"k8s.io/klog/v2"
@@ -43,6 +42,7 @@ import (
 
 	"github.com/autonode-io/autonode/api/karpenter/v1alpha1"
 	"github.com/autonode-io/autonode/clusterstatus"
+	"github.com/autonode-io/autonode/karpenter/core/ownwrites"
 	"github.com/autonode-io/autonode/karpenter/providers/instancetype"
 	"github.com/autonode-io/autonode/karpenter/providers/launchtime"
 	"github.com/autonode-io/autonode/karpenter/providers/machine"
@@ -60,7 +60,7 @@ const suspendedInterval = 5 * time.Second
 type Config struct {
 	// Guest reads NodeClaims from the cache and writes them.
 	Guest client.Client
-	// GuestLive reads Nodes from the API server.
+	// GuestLive reads Nodes and NodeClaims from the API server.
 	GuestLive client.Reader
 	// ManagementCache is watched for Machines.
 	ManagementCache cache.Cache
@@ -123,7 +123,7 @@ func New(config Config) *Controller {
 		&nodeDeleted{config},
 		repair,
 		&failure{config},
-		&identity{Config: config, written: utilcache.NewExpiring()},
+		&identity{Config: config, written: ownwrites.New()},
 		&clusterReady{config},
 		&second{Config: config, times: times, deadline: deadline},
 		latency,

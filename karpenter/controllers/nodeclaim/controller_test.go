@@ -3,16 +3,20 @@
 package nodeclaim_test
 
 import (
+	"context"
 	"sync/atomic"
 	"testing"
 	"time"
 
 	. "github.com/onsi/gomega"
 	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime/schema"
 	clocktesting "k8s.io/utils/clock/testing"
 	clusterv1 "sigs.k8s.io/cluster-api/api/core/v1beta2"
 	"sigs.k8s.io/controller-runtime/pkg/client"
+	"sigs.k8s.io/karpenter/pkg/apis"
 	karpv1 "sigs.k8s.io/karpenter/pkg/apis/v1"
 
 	"github.com/autonode-io/autonode/internal/environment"
@@ -148,7 +152,27 @@ func (s *statusPatches) Status() client.SubResourceWriter {
 	return s.Client.Status()
 }
 
+// denied is a client whose patches of statuses a policy denies without a reason of its own.
+type denied struct{ client.Client }
+
+func (d denied) Status() client.SubResourceWriter { return deniedStatus{d.Client.Status()} }
+
+type deniedStatus struct{ client.SubResourceWriter }
+
+func (deniedStatus) Patch(_ context.Context, object client.Object, _ client.Patch, _ ...client.SubResourcePatchOption) error {
+	return apierrors.NewInvalid(schema.GroupKind{Group: apis.Group, Kind: "NodeClaim"}, object.GetName(), nil)
+}
+
 func TestIdentity(t *testing.T) {
+	t.Run("When a policy denies the write, it should say so: nothing else would have it tried again", func(t *testing.T) {
+		f := newFixture(t)
+		f.launched()
+		f.say(provisioned("cloud://1"))
+		f.config.Guest = denied{f.config.Guest}
+		_, err := nodeclaim.New(f.config).Reconcile(t.Context(), f.stored())
+		f.Expect(err).To(MatchError(ContainSubstring("setting the provider ID")))
+	})
+
 	t.Run("When the Machine gets its provider ID, it should give it to the NodeClaim", func(t *testing.T) {
 		f := newFixture(t)
 		f.launched()

@@ -7,18 +7,16 @@ import (
 	"encoding/json"
 	"fmt"
 	"slices"
-	"time"
 
 	"github.com/awslabs/operatorpkg/status"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/types"
-	utilcache "k8s.io/apimachinery/pkg/util/cache"
-	"k8s.io/apimachinery/pkg/util/resourceversion"
 	clusterv1 "sigs.k8s.io/cluster-api/api/core/v1beta2"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	"sigs.k8s.io/controller-runtime/pkg/log"
 	karpv1 "sigs.k8s.io/karpenter/pkg/apis/v1"
 
+	"github.com/autonode-io/autonode/karpenter/core/ownwrites"
 	"github.com/autonode-io/autonode/karpenter/providers/machine"
 )
 
@@ -31,13 +29,10 @@ const ConditionMachineProvisioned = "MachineProvisioned"
 // the NodeClaim disagree only until this step has run.
 type identity struct {
 	Config
-	// written has the resource versions that NodeClaims got by writing the provider ID, by UID. While the cache has an older one, a
-	// second write would fail: the infrastructure, the Machine and the Node change in quick succession then.
-	written *utilcache.Expiring
+	// written has the NodeClaims that got a provider ID. While the cache has an older one, a second write would fail: the infrastructure, the
+	// Machine and the Node change in quick succession then.
+	written *ownwrites.Ledger
 }
-
-// lagLimit is for how long the cache may have an older NodeClaim than was written.
-const lagLimit = time.Minute
 
 func (i *identity) reconcile(ctx context.Context, nodeClaim *karpv1.NodeClaim, m *clusterv1.Machine) (outcome, error) {
 	conditions := nodeClaim.StatusConditions(status.WithClock(i.Clock))
@@ -52,7 +47,7 @@ func (i *identity) reconcile(ctx context.Context, nodeClaim *karpv1.NodeClaim, m
 		// NodeClaim.
 		return outcome{}, nil
 	}
-	if i.lags(nodeClaim) {
+	if i.written.Lacks(nodeClaim) {
 		return outcome{done: true}, nil
 	}
 	stored := nodeClaim.DeepCopy()
@@ -64,26 +59,23 @@ func (i *identity) reconcile(ctx context.Context, nodeClaim *karpv1.NodeClaim, m
 	}
 	err = i.Guest.Status().Patch(ctx, nodeClaim, patch)
 	switch {
-	case apierrors.IsInvalid(err), apierrors.IsConflict(err), apierrors.IsNotFound(err):
+	case apierrors.IsConflict(err), apierrors.IsNotFound(err), apierrors.IsInvalid(err) && i.hasChanged(ctx, stored):
 		// The change that the cache doesn't have triggers the next reconcile.
-		log.FromContext(ctx).V(1).Info("the NodeClaim has changed; its provider ID has to wait", "error", err.Error())
 		return outcome{done: true}, nil
 	case err != nil:
 		return outcome{}, fmt.Errorf("setting the provider ID of NodeClaim %s: %w", nodeClaim.Name, err)
 	}
-	i.written.Set(nodeClaim.UID, nodeClaim.ResourceVersion, lagLimit)
+	i.written.Note(nodeClaim)
 	log.FromContext(ctx).Info("machine has a provider ID", "providerID", providerID)
 	return outcome{}, nil
 }
 
-// lags reports whether a NodeClaim is older than the one that was written.
-func (i *identity) lags(nodeClaim *karpv1.NodeClaim) bool {
-	written, ok := i.written.Get(nodeClaim.UID)
-	if !ok {
-		return false
-	}
-	order, err := resourceversion.CompareResourceVersion(nodeClaim.ResourceVersion, written.(string))
-	return err == nil && order < 0
+// hasChanged reports whether a NodeClaim isn't what the API server has. A policy that denies a write may call it invalid, as the API server calls
+// a patch whose test fails.
+func (i *identity) hasChanged(ctx context.Context, nodeClaim *karpv1.NodeClaim) bool {
+	current := &karpv1.NodeClaim{}
+	err := i.GuestLive.Get(ctx, client.ObjectKeyFromObject(nodeClaim), current)
+	return apierrors.IsNotFound(err) || err == nil && current.ResourceVersion != nodeClaim.ResourceVersion
 }
 
 // identityPatch writes the provider ID and the condition of a NodeClaim, if it still has the provider ID and the condition that it was read with.

@@ -32,7 +32,7 @@ const (
 	retryInterval = time.Second
 )
 
-// Ledger has the resource versions of NodeClaims that Karpenter core wrote.
+// Ledger has the resource versions of NodeClaims that were written.
 type Ledger struct {
 	mu sync.Mutex
 	// written has the latest version by UID.
@@ -42,7 +42,8 @@ type Ledger struct {
 // New returns an empty ledger.
 func New() *Ledger { return &Ledger{written: utilcache.NewExpiring()} }
 
-func (l *Ledger) note(nodeClaim *karpv1.NodeClaim) {
+// Note takes down what a write returned.
+func (l *Ledger) Note(nodeClaim *karpv1.NodeClaim) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	if !l.lacks(nodeClaim) {
@@ -50,7 +51,7 @@ func (l *Ledger) note(nodeClaim *karpv1.NodeClaim) {
 	}
 }
 
-// Lacks reports whether a NodeClaim from a cache is older than what core wrote.
+// Lacks reports whether a NodeClaim from a cache is older than the last one written.
 func (l *Ledger) Lacks(nodeClaim *karpv1.NodeClaim) bool {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -96,7 +97,7 @@ func (p statusPatcher) Patch(ctx context.Context, object client.Object, patch cl
 
 func (l *Ledger) after(object client.Object, err error) error {
 	if nodeClaim, ok := object.(*karpv1.NodeClaim); ok && err == nil {
-		l.note(nodeClaim)
+		l.Note(nodeClaim)
 	}
 	return err
 }
