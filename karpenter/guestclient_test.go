@@ -174,10 +174,10 @@ func (p *passes) Reconcile(context.Context, reconcile.Request) (reconcile.Result
 }
 
 func TestLifecycle(t *testing.T) {
+	scheme := runtime.NewScheme()
+	scheme.AddKnownTypes(schema.GroupVersion{Group: "karpenter.sh", Version: "v1"}, &karpv1.NodeClaim{})
 	t.Run("When the cache has an older NodeClaim than core wrote, its next pass should wait until the cache has that", func(t *testing.T) {
 		g := NewWithT(t)
-		scheme := runtime.NewScheme()
-		scheme.AddKnownTypes(schema.GroupVersion{Group: "karpenter.sh", Version: "v1"}, &karpv1.NodeClaim{})
 		cached := &karpv1.NodeClaim{ObjectMeta: metav1.ObjectMeta{Name: "general-1", UID: "one"}}
 		build := func() client.WithWatch {
 			return fake.NewClientBuilder().WithScheme(scheme).WithObjects(cached.DeepCopy()).Build()
@@ -207,8 +207,6 @@ func TestLifecycle(t *testing.T) {
 	})
 	t.Run("When the NodeClaim has gone, it should have its pass", func(t *testing.T) {
 		g := NewWithT(t)
-		scheme := runtime.NewScheme()
-		scheme.AddKnownTypes(schema.GroupVersion{Group: "karpenter.sh", Version: "v1"}, &karpv1.NodeClaim{})
 		cache, core := fake.NewClientBuilder().WithScheme(scheme).Build(), &passes{}
 		lifecycle := reconcilertest.Register(t, lifecycleOf(core, cache, ownwrites.New(), deadlines.Config{}), cache)
 		_, err := lifecycle.Reconcile(t.Context(), reconcile.Request{NamespacedName: client.ObjectKey{Name: "general-1"}})

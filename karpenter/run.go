@@ -12,7 +12,6 @@ import (
 	"flag"
 	"fmt"
 	"os"
-	"slices"
 
 	"github.com/awslabs/operatorpkg/controller"
 	"github.com/awslabs/operatorpkg/option"
@@ -25,7 +24,6 @@ import (
 	ctrl "sigs.k8s.io/controller-runtime"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	crmetrics "sigs.k8s.io/controller-runtime/pkg/metrics"
-	karpv1 "sigs.k8s.io/karpenter/pkg/apis/v1"
 	karpcloudprovider "sigs.k8s.io/karpenter/pkg/cloudprovider"
 	cloudprovidermetrics "sigs.k8s.io/karpenter/pkg/cloudprovider/metrics"
 	"sigs.k8s.io/karpenter/pkg/cloudprovider/overlay"
@@ -42,7 +40,6 @@ import (
 	nodeutils "sigs.k8s.io/karpenter/pkg/utils/node"
 
 	"github.com/autonode-io/autonode/api/karpenter/v1alpha1"
-	"github.com/autonode-io/autonode/karpenter/cloudprovider"
 	"github.com/autonode-io/autonode/karpenter/controllers/capacitylease"
 	"github.com/autonode-io/autonode/karpenter/controllers/garbagecollection"
 	karpentermetrics "github.com/autonode-io/autonode/karpenter/controllers/metrics"
@@ -76,10 +73,7 @@ import (
 	"github.com/autonode-io/autonode/karpenter/core/wellknown"
 	"github.com/autonode-io/autonode/karpenter/core/zones"
 	"github.com/autonode-io/autonode/karpenter/operator"
-	capacityprovider "github.com/autonode-io/autonode/karpenter/providers/capacity"
-	"github.com/autonode-io/autonode/karpenter/providers/instancetype"
 	"github.com/autonode-io/autonode/karpenter/providers/offering"
-	"github.com/autonode-io/autonode/karpenter/providers/vacancy"
 	"github.com/autonode-io/autonode/lenient"
 )
 
@@ -298,77 +292,8 @@ func disruptionMethods(ctx context.Context, guest *coreoperator.Operator, client
 	})
 }
 
-// secondLaunches lets another offering be launched beside one that is slow.
-func secondLaunches(p *operator.Providers, queue *disruption.Queue, cluster *state.Cluster) *nodeclaim.SecondLaunches {
-	return &nodeclaim.SecondLaunches{
-		Alternative:   p.CloudProvider.Alternative,
-		IsReplacement: isReplacement(queue),
-		Vacancies: func(nodePool string) int {
-			own, _ := p.Vacancies.Count(nodePool)
-			return own
-		},
-		Usage:      cluster.NodePoolResourcesFor,
-		Rejections: p.Rejections,
-	}
-}
-
-// isReplacement reports whether Karpenter core launches a NodeClaim to replace nodes that run until then.
-func isReplacement(queue *disruption.Queue) func(nodeClaim string) bool {
-	return func(nodeClaim string) bool {
-		return slices.ContainsFunc(queue.GetCommands(), func(command *disruption.Command) bool {
-			return slices.ContainsFunc(command.Replacements, func(replacement *disruption.Replacement) bool { return replacement.Name == nodeClaim })
-		})
-	}
-}
-
-// reclaims returns what the CapacityLease reclaims.
-func reclaims(lease *capacityprovider.Provider) func() []reclaim.Reclaim {
-	return func() []reclaim.Reclaim {
-		var all []reclaim.Reclaim
-		for _, r := range lease.Reclaims() {
-			converted := reclaim.Reclaim{Pool: r.Pool, Account: r.Account, For: r.For}
-			for _, step := range r.Steps {
-				converted.Steps = append(converted.Steps, reclaim.Step(step))
-			}
-			all = append(all, converted)
-		}
-		return all
-	}
-}
-
-// taken returns what a NodeClaim's machine takes of each pool of the CapacityLease.
-func taken(lease *capacityprovider.Provider) func(nodeClaim string) map[string]int64 {
-	return func(nodeClaim string) map[string]int64 { return lease.Taken(nodeClaim) }
-}
-
-// vacanciesOf returns how many vacancies a NodePool has, and whether there may be no more.
-func vacanciesOf(keeper *vacancy.Keeper) func(nodePool string) (int, bool) {
-	return func(nodePool string) (int, bool) {
-		own, all := keeper.Count(nodePool)
-		return own, all >= vacancy.Max
-	}
-}
-
-// vacate answers terminatefirst.Config.Vacate.
-func vacate(provider *cloudprovider.CloudProvider) func(context.Context, *karpv1.NodeClaim) (context.Context, terminatefirst.Full, bool) {
-	return func(ctx context.Context, nodeClaim *karpv1.NodeClaim) (context.Context, terminatefirst.Full, bool) {
-		vacated, full, ok := provider.Vacate(ctx, nodeClaim)
-		return vacated, terminatefirst.Full{Host: full&instancetype.FullHosts != 0, Source: full&instancetype.FullSource != 0}, ok
-	}
-}
-
 // waitingForCapacity stands for the pods whose launches were given up because they waited for a larger grant.
 const waitingForCapacity types.UID = "waiting-for-capacity"
-
-// missing returns why a static NodePool can't get a node now.
-func missing(provider *cloudprovider.CloudProvider, suspended func() bool) func(context.Context, *karpv1.NodePool) string {
-	return func(ctx context.Context, nodePool *karpv1.NodePool) string {
-		if suspended() {
-			return leadership.ErrSuspended.Error()
-		}
-		return provider.Missing(ctx, nodePool)
-	}
-}
 
 // guestClient is Karpenter core's client of the guest.
 func guestClient(guest client.Client, suspended func() bool, declares func(nodeClass, key string) bool, tainted func(context.Context, *corev1.Node) bool, ledger *savings.Ledger, first *terminatefirst.Follower, writes *ownwrites.Ledger) client.Client {

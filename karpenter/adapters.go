@@ -1,0 +1,93 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package karpenter
+
+import (
+	"context"
+	"slices"
+
+	karpv1 "sigs.k8s.io/karpenter/pkg/apis/v1"
+	"sigs.k8s.io/karpenter/pkg/controllers/disruption"
+	"sigs.k8s.io/karpenter/pkg/controllers/state"
+
+	"github.com/autonode-io/autonode/karpenter/cloudprovider"
+	"github.com/autonode-io/autonode/karpenter/controllers/nodeclaim"
+	"github.com/autonode-io/autonode/karpenter/core/leadership"
+	"github.com/autonode-io/autonode/karpenter/core/reclaim"
+	"github.com/autonode-io/autonode/karpenter/core/terminatefirst"
+	"github.com/autonode-io/autonode/karpenter/operator"
+	capacityprovider "github.com/autonode-io/autonode/karpenter/providers/capacity"
+	"github.com/autonode-io/autonode/karpenter/providers/instancetype"
+	"github.com/autonode-io/autonode/karpenter/providers/vacancy"
+)
+
+// What one package needs of another one, in the form in which it needs that: neither imports the other.
+
+// secondLaunches lets another offering be launched beside one that is slow.
+func secondLaunches(p *operator.Providers, queue *disruption.Queue, cluster *state.Cluster) *nodeclaim.SecondLaunches {
+	return &nodeclaim.SecondLaunches{
+		Alternative:   p.CloudProvider.Alternative,
+		IsReplacement: isReplacement(queue),
+		Vacancies: func(nodePool string) int {
+			own, _ := p.Vacancies.Count(nodePool)
+			return own
+		},
+		Usage:      cluster.NodePoolResourcesFor,
+		Rejections: p.Rejections,
+	}
+}
+
+// isReplacement reports whether Karpenter core launches a NodeClaim to replace nodes that run until then.
+func isReplacement(queue *disruption.Queue) func(nodeClaim string) bool {
+	return func(nodeClaim string) bool {
+		return slices.ContainsFunc(queue.GetCommands(), func(command *disruption.Command) bool {
+			return slices.ContainsFunc(command.Replacements, func(replacement *disruption.Replacement) bool { return replacement.Name == nodeClaim })
+		})
+	}
+}
+
+// reclaims returns what the CapacityLease reclaims.
+func reclaims(lease *capacityprovider.Provider) func() []reclaim.Reclaim {
+	return func() []reclaim.Reclaim {
+		var all []reclaim.Reclaim
+		for _, r := range lease.Reclaims() {
+			converted := reclaim.Reclaim{Pool: r.Pool, Account: r.Account, For: r.For}
+			for _, step := range r.Steps {
+				converted.Steps = append(converted.Steps, reclaim.Step(step))
+			}
+			all = append(all, converted)
+		}
+		return all
+	}
+}
+
+// taken returns what a NodeClaim's machine takes of each pool of the CapacityLease.
+func taken(lease *capacityprovider.Provider) func(nodeClaim string) map[string]int64 {
+	return func(nodeClaim string) map[string]int64 { return lease.Taken(nodeClaim) }
+}
+
+// vacanciesOf returns how many vacancies a NodePool has, and whether there may be no more.
+func vacanciesOf(keeper *vacancy.Keeper) func(nodePool string) (int, bool) {
+	return func(nodePool string) (int, bool) {
+		own, all := keeper.Count(nodePool)
+		return own, all >= vacancy.Max
+	}
+}
+
+// vacate answers terminatefirst.Config.Vacate.
+func vacate(provider *cloudprovider.CloudProvider) func(context.Context, *karpv1.NodeClaim) (context.Context, terminatefirst.Full, bool) {
+	return func(ctx context.Context, nodeClaim *karpv1.NodeClaim) (context.Context, terminatefirst.Full, bool) {
+		vacated, full, ok := provider.Vacate(ctx, nodeClaim)
+		return vacated, terminatefirst.Full{Host: full&instancetype.FullHosts != 0, Source: full&instancetype.FullSource != 0}, ok
+	}
+}
+
+// missing returns why a static NodePool can't get a node now.
+func missing(provider *cloudprovider.CloudProvider, suspended func() bool) func(context.Context, *karpv1.NodePool) string {
+	return func(ctx context.Context, nodePool *karpv1.NodePool) string {
+		if suspended() {
+			return leadership.ErrSuspended.Error()
+		}
+		return provider.Missing(ctx, nodePool)
+	}
+}
