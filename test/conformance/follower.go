@@ -53,11 +53,18 @@ type follower struct {
 	resident map[types.UID]bool
 }
 
+// newFollower returns one that watches nothing yet.
+func newFollower() *follower {
+	f := &follower{now: map[string]map[types.UID]string{}, pods: map[types.UID]bool{}, joined: map[types.UID]bool{}}
+	f.reset()
+	return f
+}
+
 // follow starts the watches of both clusters, and returns when they have synced.
 func follow(ctx context.Context, scheme *runtime.Scheme, management, guest *rest.Config, namespace string) (*follower, error) {
 	running, cancel := context.WithCancel(context.Background())
-	f := &follower{cancel: cancel, now: map[string]map[types.UID]string{}, pods: map[types.UID]bool{}, joined: map[types.UID]bool{}}
-	f.reset()
+	f := newFollower()
+	f.cancel = cancel
 	inGuest, err := cache.New(guest, cache.Options{
 		Scheme: scheme, DefaultTransform: cache.TransformStripManagedFields(),
 		ByObject: map[client.Object]cache.ByObject{&corev1.Pod{}: {Label: labels.SelectorFromSet(podLabels)}},

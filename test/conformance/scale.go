@@ -111,7 +111,8 @@ func Scale(ctx context.Context, cfg ScaleConfig) (*ScaleReport, error) {
 		}
 		world := localworld.Config{WithoutOperator: !c.Operator, ClusterAPI: c.ClusterAPI, AuditAllBut: []string{benchUser}, Profiles: cfg.Profiles != ""}
 		if err := r.inWorld(ctx, world, func(ctx context.Context, s setup) error {
-			return r.scale(ctx, s, c, cfg, report)
+			// Together, so that the world's logs stay for whoever looks for the cause of either.
+			return errors.Join(r.scale(ctx, s, c, cfg, report), report.overProvisioned(c))
 		}); err != nil {
 			failures = append(failures, fmt.Errorf("%s: %w", c, err))
 		}
@@ -212,5 +213,5 @@ func (r *run) scale(ctx context.Context, s setup, c Contestant, cfg ScaleConfig,
 			return fmt.Errorf("%s pods: %w", b.Size, err)
 		}
 	}
-	return report.overProvisioned(c) // here, because the world's logs stay for those who look for the cause
+	return nil
 }

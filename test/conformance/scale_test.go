@@ -191,8 +191,7 @@ func TestFollower(t *testing.T) {
 	}
 	t.Run("When machines come and go, it should know how many there were, which didn't join and which are left", func(t *testing.T) {
 		g := NewWithT(t)
-		f := &follower{now: map[string]map[types.UID]string{}, pods: map[types.UID]bool{}, joined: map[types.UID]bool{}}
-		f.reset()
+		f := newFollower()
 		see, lose := f.see(kindMachine), f.lose(kindMachine)
 		see(machine("a", false))
 		see(machine("a", true))
@@ -209,8 +208,7 @@ func TestFollower(t *testing.T) {
 
 	t.Run("When there are machines before a burst, it should count only those of the burst", func(t *testing.T) {
 		g := NewWithT(t)
-		f := &follower{now: map[string]map[types.UID]string{}, pods: map[types.UID]bool{}, joined: map[types.UID]bool{}}
-		f.reset()
+		f := newFollower()
 		see := f.see(kindMachine)
 		see(machine("before", true))
 		f.keep()
@@ -225,8 +223,7 @@ func TestFollower(t *testing.T) {
 
 	t.Run("When a pod that ran is replaced, it should count the pods that there are", func(t *testing.T) {
 		g := NewWithT(t)
-		f := &follower{now: map[string]map[types.UID]string{}, pods: map[types.UID]bool{}, joined: map[types.UID]bool{}}
-		f.reset()
+		f := newFollower()
 		pod := &corev1.Pod{ObjectMeta: metav1.ObjectMeta{UID: "a"}}
 		f.seePod(pod)
 		g.Expect(f.readyTimes()).To(BeEmpty())
