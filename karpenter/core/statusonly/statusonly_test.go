@@ -34,7 +34,7 @@ func TestGuest(t *testing.T) {
 				o.SetLabels(map[string]string{"storage": "8131"})
 			},
 		},
-		"When its patch has a lock, it should be sent, whatever has changed: it fails if somebody else has changed the NodeClaim": {
+		"When the patch of a NodeClaim has a lock, it should be sent: the API server rejects it if another client has changed the NodeClaim": {
 			object: &karpv1.NodeClaim{}, sent: 1, change: func(o client.Object) { o.(*karpv1.NodeClaim).Status.NodeName = "one" },
 			patch: func(before client.Object) client.Patch {
 				return client.MergeFromWithOptions(before, client.MergeFromWithOptimisticLock{})
