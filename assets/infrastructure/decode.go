@@ -189,9 +189,6 @@ func (d *decoder) profile(at string, item any) *Profile {
 		"machines": func(at string, value any) {
 			p.machines = d.oneOf(at, value, []string{instances, hosts})
 		},
-		"instanceNamedAfter": func(at string, value any) {
-			p.instanceNamedAfter = d.oneOf(at, value, []string{machineObject, infrastructureObject})
-		},
 		"rebootsBy": func(at string, value any) {
 			p.rebootsBy = []string{}
 			d.each(at, value, func(at string, value any) {

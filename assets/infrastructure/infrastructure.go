@@ -118,10 +118,6 @@ func (k Kind) FromMachine(addressType string) bool {
 // Hosts reports whether machines are hosts of a fixed set: one that is removed comes back to it, and no other tenant gets it meanwhile.
 func (k Kind) Hosts() bool { return k.own != nil && k.own.Hosts() }
 
-// NamesAfterMachine reports whether the infrastructure provider names an instance after its Machine. Others name it after their own
-// object, and it is false for a kind without a profile.
-func (k Kind) NamesAfterMachine() bool { return k.own != nil && k.own.NamesAfterMachine() }
-
 // ReportsAddresses reports whether software in the machine decides addresses of any type.
 func (k Kind) ReportsAddresses() bool { return k.own != nil && len(k.own.fromMachine) > 0 }
 

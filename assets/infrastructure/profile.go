@@ -67,22 +67,11 @@ type Profile struct {
 	nodeZone nodeZone
 	// fromMachine are the types of addresses that software in the machine reports; nil if unknown.
 	fromMachine []string
-	// instanceNamedAfter is the kind of the object whose name the instance gets in the infrastructure; empty if unknown.
-	instanceNamedAfter string
 	// machines is what machines of the kind are; empty for instances.
 	machines string
 	// rebootsBy are kinds of remediation templates, of the profile's API group, whose remediations reboot a machine in place; empty for none.
 	rebootsBy []string
 }
-
-// Objects that an infrastructure provider may name an instance after.
-const (
-	machineObject        = "Machine"
-	infrastructureObject = "InfrastructureMachine"
-)
-
-// NamesAfterMachine reports whether the infrastructure provider names an instance after its Machine, and not after its own object.
-func (p *Profile) NamesAfterMachine() bool { return p.instanceNamedAfter == machineObject }
 
 // What machines may be.
 const (
@@ -159,7 +148,6 @@ func (p *Profile) Corrected(overlay *Profile) *Profile {
 	if overlay.rebootsBy != nil {
 		corrected.rebootsBy = overlay.rebootsBy
 	}
-	corrected.instanceNamedAfter = cmp.Or(overlay.instanceNamedAfter, p.instanceNamedAfter)
 	return &corrected
 }
 

@@ -42,7 +42,6 @@ import (
 	"github.com/autonode-io/autonode/internal/apiserver"
 	"github.com/autonode-io/autonode/karpenter/providers/bootstraptoken"
 	"github.com/autonode-io/autonode/karpenter/providers/machine"
-	"github.com/autonode-io/autonode/karpenter/providers/profile"
 	"github.com/autonode-io/autonode/karpenter/providers/template"
 )
 
@@ -335,7 +334,6 @@ func (s *Environment) Plan(nodeClaim *karpv1.NodeClaim) machine.Plan {
 		BootstrapTemplate:      s.BootstrapTemplate,
 		Version:                "1.36.2",
 		FailureDomain:          "a",
-		Profiles:               profile.Embedded(),
 		NodeLabels: map[string]string{
 			karpv1.NodePoolLabelKey:        "general",
 			karpv1.CapacityTypeLabelKey:    karpv1.CapacityTypeOnDemand,
@@ -357,19 +355,23 @@ func (s *Environment) Machines(management client.Client) *machine.Provider {
 		Namespace:   s.Namespace,
 		ClusterName: s.Cluster.Name,
 		Tokens:      bootstraptoken.Minter{Guest: s.Admin, Clock: clock.RealClock{}},
-		Profiles:    profile.Embedded(),
 		ChildKinds:  ChildKinds,
 
 		CACertHashes: s.CACertHashes,
 	})
 }
 
+// MachineName returns what a NodeClaim's Machine is called.
+func (s *Environment) MachineName(nodeClaim string) string {
+	return v1alpha1.InstanceName(s.Cluster.UID, nodeClaim)
+}
+
 // Name returns what a NodeClaim's object of this kind is called.
 func (s *Environment) Name(kind schema.GroupVersionKind, nodeClaim string) string {
-	if kind == TestMachine {
-		return v1alpha1.InstanceName(s.Cluster.UID, nodeClaim)
+	if kind == KubeadmConfig {
+		return nodeClaim
 	}
-	return nodeClaim
+	return s.MachineName(nodeClaim)
 }
 
 // Objects returns the names of the kind's objects in the namespace.

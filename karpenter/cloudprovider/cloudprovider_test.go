@@ -170,7 +170,7 @@ func turnOff(f *fixture) {
 func (f *fixture) machine(name string) *clusterv1.Machine {
 	f.t.Helper()
 	m := &clusterv1.Machine{}
-	f.Expect(f.Admin.Get(f.t.Context(), types.NamespacedName{Namespace: f.Namespace, Name: name}, m)).To(Succeed())
+	f.Expect(f.Admin.Get(f.t.Context(), types.NamespacedName{Namespace: f.Namespace, Name: f.MachineName(name)}, m)).To(Succeed())
 	return m
 }
 
@@ -189,7 +189,7 @@ func (f *fixture) registered(m *clusterv1.Machine) []any {
 	f.t.Helper()
 	config := &unstructured.Unstructured{}
 	config.SetGroupVersionKind(environment.KubeadmConfig)
-	f.Expect(f.Admin.Get(f.t.Context(), client.ObjectKeyFromObject(m), config)).To(Succeed())
+	f.Expect(f.Admin.Get(f.t.Context(), client.ObjectKey{Namespace: m.Namespace, Name: m.Spec.Bootstrap.ConfigRef.Name}, config)).To(Succeed())
 	taints, _, err := unstructured.NestedSlice(config.Object, "spec", "joinConfiguration", "nodeRegistration", "taints")
 	f.Expect(err).NotTo(HaveOccurred())
 	return taints
@@ -244,7 +244,7 @@ func TestCreate(t *testing.T) {
 	t.Run("When several offerings fit, it should take the cheapest and return at once what was resolved", func(t *testing.T) {
 		f := newFixture(t)
 		nodeClaim, created := f.launch("cheap", func(n *karpv1.NodeClaim) { n.Labels["example.com/team"] = "web" })
-		f.Expect(created.Status.ProviderID).To(Equal("capi://" + f.Namespace + "/" + nodeClaim.Name))
+		f.Expect(created.Status.ProviderID).To(Equal("capi://" + f.Namespace + "/" + f.MachineName(nodeClaim.Name)))
 		f.Expect(created.Labels).To(And(
 			HaveKeyWithValue(corev1.LabelInstanceTypeStable, "c2-small"),
 			HaveKeyWithValue(karpv1.CapacityTypeLabelKey, "on-demand"),
@@ -430,7 +430,7 @@ func TestCreateErrors(t *testing.T) {
 		nodeClaim := f.claim("late", nil)
 		_, err := f.provider.Create(f.ctx, nodeClaim)
 		notReady(f, err)
-		err = f.Admin.Get(t.Context(), client.ObjectKey{Namespace: f.Namespace, Name: nodeClaim.Name}, &clusterv1.Machine{})
+		err = f.Admin.Get(t.Context(), client.ObjectKey{Namespace: f.Namespace, Name: f.MachineName(nodeClaim.Name)}, &clusterv1.Machine{})
 		f.Expect(apierrors.IsNotFound(err)).To(BeTrue(), "%v", err)
 	})
 }
@@ -483,7 +483,7 @@ func TestDeleteAndGet(t *testing.T) {
 	t.Run("When the instance of a machine is gone, it should not be found, so that nothing is drained, and be listed until it is deleted", func(t *testing.T) {
 		g := NewWithT(t)
 		annotate := func(value any) {
-			m := &clusterv1.Machine{ObjectMeta: metav1.ObjectMeta{Namespace: f.Namespace, Name: nodeClaim.Name}}
+			m := &clusterv1.Machine{ObjectMeta: metav1.ObjectMeta{Namespace: f.Namespace, Name: f.MachineName(nodeClaim.Name)}}
 			raw, err := json.Marshal(map[string]any{"metadata": map[string]any{"annotations": map[string]any{v1alpha1.InstanceGoneAnnotation: value}}})
 			g.Expect(err).NotTo(HaveOccurred())
 			g.Expect(f.Admin.Patch(t.Context(), m, client.RawPatch(types.MergePatchType, raw))).To(Succeed())

@@ -18,7 +18,6 @@ import (
 	"github.com/autonode-io/autonode/internal/environment"
 	"github.com/autonode-io/autonode/karpenter/providers/bootstraptoken"
 	"github.com/autonode-io/autonode/karpenter/providers/machine"
-	"github.com/autonode-io/autonode/karpenter/providers/profile"
 )
 
 // requests counts what reaches the API server, by method.
@@ -75,7 +74,7 @@ func TestCost(t *testing.T) {
 		f.provider.Machines = machine.New(machine.Config{
 			Management: management.GetClient(), Live: management.GetAPIReader(),
 			Namespace: f.Namespace, ClusterName: f.Cluster.Name, ChildKinds: environment.ChildKinds,
-			Tokens: bootstraptoken.Minter{Guest: f.Admin, Clock: clock.RealClock{}}, Profiles: profile.Embedded(),
+			Tokens: bootstraptoken.Minter{Guest: f.Admin, Clock: clock.RealClock{}},
 		})
 		// The kinds' resources are looked up once.
 		f.launch("first", nil)

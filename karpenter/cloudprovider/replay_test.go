@@ -18,7 +18,6 @@ import (
 	"github.com/autonode-io/autonode/karpenter/cloudprovider"
 	"github.com/autonode-io/autonode/karpenter/providers/bootstraptoken"
 	"github.com/autonode-io/autonode/karpenter/providers/machine"
-	"github.com/autonode-io/autonode/karpenter/providers/profile"
 	"github.com/autonode-io/autonode/karpenter/providers/template"
 )
 
@@ -49,7 +48,7 @@ func TestCreateReplay(t *testing.T) {
 					config.Machines = machine.New(machine.Config{
 						Management: calls.Client(f.Management.GetClient()), Live: calls.Client(f.Admin),
 						Namespace: f.Namespace, ClusterName: f.Cluster.Name, ChildKinds: environment.ChildKinds,
-						Tokens: bootstraptoken.Minter{Guest: calls.Client(f.Admin), Clock: clock.RealClock{}}, Profiles: profile.Embedded(),
+						Tokens: bootstraptoken.Minter{Guest: calls.Client(f.Admin), Clock: clock.RealClock{}},
 					})
 					price(0)
 					_, err := cloudprovider.New(config).Create(f.ctx, nodeClaim)

@@ -48,10 +48,10 @@ func TestZoneless(t *testing.T) {
 		m := f.machine(nodeClaim.Name)
 		f.Expect(m.Labels).NotTo(HaveKey(corev1.LabelTopologyZone))
 		f.Expect(m.Spec.FailureDomain).To(BeEmpty())
-		args, err := read(f, environment.KubeadmConfig, m.Name).MarshalJSON()
+		args, err := read(f, environment.KubeadmConfig, nodeClaim.Name).MarshalJSON()
 		f.Expect(err).NotTo(HaveOccurred())
 		f.Expect(string(args)).To(And(ContainSubstring("node-labels"), Not(ContainSubstring(corev1.LabelTopologyZone))))
-		f.Expect(read(f, environment.TestMachine, m.Name).Object["spec"]).To(HaveKeyWithValue("zone", "in="))
+		f.Expect(read(f, environment.TestMachine, nodeClaim.Name).Object["spec"]).To(HaveKeyWithValue("zone", "in="))
 	})
 
 	t.Run("When its machine is asked for again, it should be known as what it was launched as", func(t *testing.T) {

@@ -77,7 +77,6 @@ func NewProviders(ctx context.Context, guest *coreoperator.Operator, management 
 		Namespace:   opts.Namespace,
 		ClusterName: opts.ClusterName,
 		Tokens:      bootstraptoken.Minter{Guest: guest.GetClient(), Clock: guest.Clock},
-		Profiles:    p.Profiles,
 		ChildKinds:  kinds.List,
 
 		CACertHashes:   caCertHashes,
@@ -93,7 +92,7 @@ func NewProviders(ctx context.Context, guest *coreoperator.Operator, management 
 	coreOptions := options.FromContext(ctx)
 	p.Capacity = capacityprovider.New(capacityprovider.Config{Clock: guest.Clock, Memory: memory, Source: &capacityprovider.Cluster{
 		Leases: management.Leases, Reader: management.GetAPIReader(), Namespace: opts.Namespace, ClusterName: opts.ClusterName, LeaseName: opts.Names().Karpenter, Owns: p.Machines.Owns,
-		Names: p.Machines.MachineNames, IsFirst: Election{management.GetConfig(), coreOptions}.isFirst,
+		Names: p.Machines.ObjectNames, IsFirst: Election{management.GetConfig(), coreOptions}.isFirst,
 	}})
 	if err := p.Capacity.Watch(ctx, management.GetCache(), p.Machines.Owns); err != nil {
 		return nil, err

@@ -253,7 +253,7 @@ func ourProvider(tb testing.TB, instanceTypes *instancetype.Provider) func(clien
 		_, management := environment.Cached(tb, scheme, machine.Index, list, &clusterv1.ClusterList{})
 		return cloudprovider.New(cloudprovider.Config{
 			Guest: guest, Management: management, Recorder: events.NewRecorder(&record.FakeRecorder{}), InstanceTypes: instanceTypes,
-			Machines:     machine.New(machine.Config{Management: management, Namespace: environment.FleetNamespace, ClusterName: environment.FleetCluster, Profiles: profile.Embedded()}),
+			Machines:     machine.New(machine.Config{Management: management, Namespace: environment.FleetNamespace, ClusterName: environment.FleetCluster}),
 			Reservations: reservation.Provider{Inventory: environment.NoMachines(), Capacity: environment.Unleased()},
 			Rejections:   offering.NewRejections(clock.RealClock{}), Profiles: profile.Embedded(),
 		})

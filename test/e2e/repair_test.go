@@ -83,8 +83,9 @@ func TestRepair(t *testing.T) {
 		// They are marked one by one: the first may be replaced before there is a second one.
 		kept := func(g Gomega, ctx context.Context) (names []string) {
 			for _, claim := range c.nodeClaims(g, ctx) {
-				if slices.Contains(marked, claim.Name) && claim.DeletionTimestamp == nil {
-					names = append(names, claim.Name)
+				// A node is called like its Machine.
+				if slices.Contains(marked, claim.Status.NodeName) && claim.DeletionTimestamp == nil {
+					names = append(names, claim.Status.NodeName)
 				}
 			}
 			return names

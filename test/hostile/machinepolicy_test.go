@@ -32,7 +32,7 @@ type machineAttack struct {
 const (
 	ofClusterAPI, ofOperator, named = "Secret of Cluster API's", "Secret of the operator's", "neither the HostedCluster nor a MachineDeployment of the Cluster names"
 	keys, claimed                   = "no machine of a control plane", "only what it has made for a NodeClaim"
-	owner, instance, prefix         = "no owner but their Cluster", "the provider reports which instance", "called after its Cluster"
+	owner, instance, prefix         = "no owner but their Cluster, and an infrastructure machine the Machine of its own name", "the provider reports which instance", "called after its Cluster"
 )
 
 func machineNamed(name, secret string, changes ...func(*metav1.ObjectMeta)) client.Object {
@@ -80,6 +80,19 @@ func ownedBy(kind, name string) func(*metav1.ObjectMeta) {
 	return func(meta *metav1.ObjectMeta) {
 		meta.OwnerReferences = []metav1.OwnerReference{{APIVersion: clusterv1.GroupVersion.String(), Kind: kind, Name: name, UID: "1"}}
 	}
+}
+
+// ownedInstance is a NodeClaim's infrastructure machine with a Machine as owner.
+func ownedInstance(nodeClaim, machine string) client.Object {
+	return with(infrastructure(v1alpha1.InstanceName("uid", nodeClaim), labelsOf(nodeClaim, "blue")), func(o *unstructured.Unstructured) {
+		o.SetOwnerReferences([]metav1.OwnerReference{{APIVersion: clusterv1.GroupVersion.String(), Kind: "Machine", Name: machine, UID: "1", Controller: ptr.To(true)}})
+	})
+}
+
+func ownedConfig(name string) client.Object {
+	return with(other("bootstrap.cluster.x-k8s.io/v1beta2", "KubeadmConfig", name, labelsOf("general-abcde", "blue")), func(o *unstructured.Unstructured) {
+		o.SetOwnerReferences([]metav1.OwnerReference{{APIVersion: clusterv1.GroupVersion.String(), Kind: "Machine", Name: name, UID: "1"}})
+	})
 }
 
 func with(object client.Object, change func(*unstructured.Unstructured)) client.Object {
@@ -132,6 +145,13 @@ func machineAttacks() map[string]machineAttack {
 			with(kubeadmConfig("general-abcde"), func(o *unstructured.Unstructured) { o.SetOwnerReferences(ownedByControlPlane) }), owner},
 		"an infrastructure machine of the control plane's Machine, which would boot with its bootstrap data": {
 			with(infrastructure("general-abcde", labelsOf("general-abcde", "blue")), func(o *unstructured.Unstructured) { o.SetOwnerReferences(ownedByControlPlane) }), owner},
+		"an infrastructure machine called like the control plane's Machine, and owned by it": {
+			with(infrastructure("blue-control-plane-1", labelsOf("blue-control-plane-1", "blue")), func(o *unstructured.Unstructured) { o.SetOwnerReferences(ownedByControlPlane) }), owner},
+		"an infrastructure machine of a Machine of another name":           {ownedInstance("general-abcde", "general-abcde"), owner},
+		"an infrastructure machine of another NodeClaim's Machine":         {ownedInstance("general-abcde", v1alpha1.InstanceName("uid", "general-vwxyz")), owner},
+		"a bootstrap config of the Machine of its own name, with the hash": {ownedConfig(v1alpha1.InstanceName("uid", "general-abcde")), owner},
+		"a Machine of the Machine of its own name, with the hash": {
+			machineNamed(v1alpha1.InstanceName("uid", "general-abcde"), "", claimedBy("general-abcde"), ownedBy("Machine", v1alpha1.InstanceName("uid", "general-abcde"))), owner},
 		"an infrastructure machine that is another owner's instance": {
 			with(infrastructure("general-abcde", labelsOf("general-abcde", "blue")), func(o *unstructured.Unstructured) {
 				o.Object["spec"] = map[string]any{"providerID": "aws:///eu-1a/i-victim"}
@@ -221,10 +241,15 @@ func TestMachinePolicy(t *testing.T) {
 				o.SetOwnerReferences([]metav1.OwnerReference{{APIVersion: clusterv1.GroupVersion.String(), Kind: "Cluster", Name: "blue", UID: "1"}})
 			}),
 			kubeadmConfig("general-1"), infrastructure(v1alpha1.InstanceName("uid", "general-1"), labelsOf("general-1", "blue")),
+			ownedInstance("general-8", v1alpha1.InstanceName("uid", "general-8")), ownedInstance(long, v1alpha1.InstanceName("uid", long)),
 		} {
 			g.Expect(karpenter.Create(ctx, object)).To(Succeed())
 			before := object.DeepCopyObject().(client.Object)
-			object.SetAnnotations(map[string]string{"example.com/a": "b"})
+			if _, ok := object.(*clusterv1.Machine); ok {
+				object.SetAnnotations(map[string]string{"example.com/a": "b"})
+			} else {
+				object.SetOwnerReferences([]metav1.OwnerReference{{APIVersion: clusterv1.GroupVersion.String(), Kind: "Cluster", Name: "blue", UID: "1"}})
+			}
 			g.Expect(karpenter.Patch(ctx, object, client.MergeFrom(before))).To(Succeed())
 			g.Expect(karpenter.Delete(ctx, object)).To(Succeed())
 		}

@@ -3,6 +3,7 @@
 package hostile_test
 
 import (
+	"context"
 	"fmt"
 	"strings"
 	"testing"
@@ -13,6 +14,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/apimachinery/pkg/runtime/schema"
+	"k8s.io/apimachinery/pkg/types"
 	clusterv1 "sigs.k8s.io/cluster-api/api/core/v1beta2"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	"sigs.k8s.io/controller-runtime/pkg/envtest"
@@ -25,7 +27,6 @@ import (
 	"github.com/autonode-io/autonode/internal/apiserver"
 	"github.com/autonode-io/autonode/internal/scopetest"
 	"github.com/autonode-io/autonode/karpenter/providers/machine"
-	"github.com/autonode-io/autonode/karpenter/providers/profile"
 )
 
 // set writes a value at a path of an object that passes through one list at most; the list gets two items.
@@ -131,6 +132,23 @@ func TestReferences(t *testing.T) {
 		return karpenter.Create(ctx, of(kubeadm, `files: [{path: /a, contentFrom: {secret: {name: blue-ca, key: tls.key}}}]`), client.DryRunAll)
 	}).Should(MatchError(ContainSubstring(foreign)), "the policy is in force a moment after it was made")
 
+	t.Run("When Karpenter changes what it created, it should be admitted for the owner references, and for nothing else", func(t *testing.T) {
+		g := NewWithT(t)
+		made := versioned(referring(t, kinds[kubevirt], namespaceName))
+		g.Expect(karpenter.Create(ctx, made)).To(Succeed())
+		t.Cleanup(func() { g.Expect(management.Delete(context.WithoutCancel(ctx), made)).To(Succeed()) })
+		patch := func(data string) error {
+			return karpenter.Patch(ctx, made.DeepCopy(), client.RawPatch(types.MergePatchType, []byte(data)), client.DryRunAll)
+		}
+		g.Expect(patch(`{"metadata": {"ownerReferences": [{"apiVersion": "cluster.x-k8s.io/v1beta2", "kind": "Cluster", "name": "blue", "uid": "1"}]}}`)).To(Succeed())
+		for _, data := range []string{
+			`{"spec": {"other": "thing"}}`, `{"metadata": {"labels": {"other": "thing"}}}`, `{"metadata": {"annotations": {"other": "thing"}}}`,
+			`{"metadata": {"finalizers": ["other.example/thing"]}}`,
+		} {
+			g.Expect(patch(data)).To(MatchError(ContainSubstring("but its owner references")), data)
+		}
+	})
+
 	for name, kind := range kinds {
 		t.Run("When a "+name.Kind+" refers to what a template refers to, and to nothing else, it should be admitted", func(t *testing.T) {
 			g := NewWithT(t)
@@ -188,7 +206,7 @@ func TestReferences(t *testing.T) {
 			objects, err := machine.Build(machine.Plan{
 				NodeClaim:              &karpv1.NodeClaim{ObjectMeta: metav1.ObjectMeta{Name: name, UID: "7"}},
 				Cluster:                &clusterv1.Cluster{ObjectMeta: metav1.ObjectMeta{Namespace: namespaceName, Name: "blue", UID: clusterUID}},
-				InfrastructureTemplate: template(kubevirt), BootstrapTemplate: template(kubeadm), Version: "1.36.3", Profiles: profile.Embedded(),
+				InfrastructureTemplate: template(kubevirt), BootstrapTemplate: template(kubeadm), Version: "1.36.3",
 			})
 			g.Expect(err).NotTo(HaveOccurred())
 			for _, object := range []client.Object{objects.Infrastructure, objects.Bootstrap, objects.Machine} {
@@ -212,16 +230,16 @@ func TestReferences(t *testing.T) {
 			g.Expect(karpenter.Create(ctx, object, client.DryRunAll)).To(Succeed())
 		}
 	})
-	t.Run("When an object was admitted once, Karpenter should be able to change the rest of it, and no reference", func(t *testing.T) {
+	t.Run("When an object was admitted once, Karpenter should be able to change its owners, and no reference", func(t *testing.T) {
 		g := NewWithT(t)
 		object := of(kubeadm, `files: [{path: /a, contentFrom: {secret: {name: former, key: k}}}]`)
 		g.Expect(management.Create(ctx, object)).To(Succeed())
 		before := object.DeepCopy()
-		object.SetAnnotations(map[string]string{"example.com/a": "b"})
+		object.SetOwnerReferences([]metav1.OwnerReference{{APIVersion: clusterv1.GroupVersion.String(), Kind: "Cluster", Name: "blue", UID: "1"}})
 		g.Expect(karpenter.Patch(ctx, object, client.MergeFrom(before))).To(Succeed())
 		before = object.DeepCopy()
 		object.Object["spec"] = of(kubeadm, `files: [{path: /a, contentFrom: {secret: {name: blue-ca, key: tls.key}}}]`).Object["spec"]
-		g.Expect(karpenter.Patch(ctx, object, client.MergeFrom(before))).To(MatchError(ContainSubstring(foreign)))
+		g.Expect(karpenter.Patch(ctx, object, client.MergeFrom(before))).To(MatchError(ContainSubstring("but its owner references")))
 	})
 	t.Run("When a Role no longer allows references, they should be refused", func(t *testing.T) {
 		g := NewWithT(t)

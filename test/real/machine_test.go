@@ -67,7 +67,7 @@ func TestRealMachine(t *testing.T) {
 	p.waitRunning(t)
 	node, pod := p.node(t), p.pod(t)
 	machines := &infrav1.KwokMachineList{}
-	g.Expect(p.management.List(t.Context(), machines, client.InNamespace(p.namespace()), client.MatchingLabels{v1alpha1.NodeClaimLabel: node.Name})).To(Succeed())
+	g.Expect(p.management.List(t.Context(), machines, client.InNamespace(p.namespace()), client.MatchingLabels{v1alpha1.NodeClaimLabel: p.nodeClaim(t, node.Name).Name})).To(Succeed())
 	g.Expect(machines.Items).To(HaveLen(1))
 	machine := &machines.Items[0]
 

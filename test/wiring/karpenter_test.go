@@ -320,7 +320,7 @@ func TestKarpenter(t *testing.T) {
 	}
 	g.Expect(w.Admin.Status().Update(t.Context(), late)).To(Succeed())
 	gone := w.NodeClaim(t.Context(), "gone")
-	abandoned, err := w.Machines(w.Admin).Create(t.Context(), w.Plan(gone))
+	abandoned, err := w.Machines(nil).Create(t.Context(), w.Plan(gone))
 	g.Expect(err).NotTo(HaveOccurred())
 	abandoned.Finalizers = []string{audited} // so that the time of its deletion can be read afterwards
 	g.Expect(w.Admin.Update(t.Context(), abandoned)).To(Succeed())

@@ -66,7 +66,7 @@ func newFixtureAt(t *testing.T, waits clock.Clock) *fixture {
 	machines := f.Machines(nil)
 	f.capacity = capacityprovider.New(capacityprovider.Config{Clock: f.clock, Source: &capacityprovider.Cluster{
 		Leases: leases, Reader: f.Management.GetAPIReader(), Namespace: f.Namespace, ClusterName: f.Cluster.Name, LeaseName: autonodev1alpha1.LeaseName, Owns: machines.Owns,
-		Names: machines.MachineNames, IsFirst: func(context.Context) (bool, error) { return true, nil },
+		Names: machines.ObjectNames, IsFirst: func(context.Context) (bool, error) { return true, nil },
 	}})
 	f.Expect(f.capacity.Watch(t.Context(), f.Management.GetCache(), machines.Owns)).To(Succeed())
 	leases.OnChange(func(schema.GroupKind) { f.capacity.Trigger() })

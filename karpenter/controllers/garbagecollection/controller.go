@@ -385,7 +385,7 @@ func saysGone(err error, name string) bool {
 // abandoned reports whether an infrastructure or bootstrap object has no Machine and never will: its NodeClaim is
 // gone and there is no Machine, or the Machine refers to another object.
 func (p *collection) abandoned(ctx context.Context, key objectRef, object client.Object) (bool, error) {
-	names, err := p.Machines.MachineNames(ctx, v1alpha1.NodeClaimOf(object))
+	names, err := p.Machines.ObjectNames(ctx, v1alpha1.NodeClaimOf(object))
 	if err != nil {
 		return false, err
 	}

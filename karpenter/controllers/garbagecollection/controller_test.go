@@ -106,7 +106,7 @@ func (f *fixture) expect(g Gomega, names ...string) {
 func (f *fixture) own(m *clusterv1.Machine) {
 	f.t.Helper()
 	for _, kind := range environment.ChildKinds(f.t.Context()) {
-		child := f.child(kind, f.Name(kind, m.Name))
+		child := f.child(kind, f.Name(kind, v1alpha1.NodeClaimOf(m)))
 		f.Expect(f.Admin.Get(f.t.Context(), client.ObjectKeyFromObject(child), child)).To(Succeed())
 		child.SetOwnerReferences(append(child.GetOwnerReferences(), metav1.OwnerReference{
 			APIVersion: clusterv1.GroupVersion.String(), Kind: "Machine", Name: m.Name, UID: m.UID, Controller: ptr.To(true),
@@ -132,7 +132,7 @@ func TestMachines(t *testing.T) {
 		f.Expect(f.look()).To(Equal(garbagecollection.GracePeriod))
 		f.clock.Step(garbagecollection.GracePeriod - time.Second)
 		f.Expect(f.look()).To(Equal(time.Second))
-		f.expect(f, m.Name)
+		f.expect(f, v1alpha1.NodeClaimOf(m))
 		f.clock.Step(time.Second)
 		f.Expect(f.look()).To(Equal(garbagecollection.Interval))
 		f.Eventually(func() []string { return f.Objects(t.Context(), machineKind) }).Should(BeEmpty())
@@ -155,7 +155,7 @@ func TestMachines(t *testing.T) {
 		m := f.create(f.NodeClaim(t.Context(), "there"))
 		f.Expect(f.look()).To(Equal(garbagecollection.Interval))
 		f.Expect(f.twice(t.Context())).To(Succeed())
-		f.expect(f, m.Name)
+		f.expect(f, v1alpha1.NodeClaimOf(m))
 	})
 
 	t.Run("When things look like ours and aren't, it should leave them", func(t *testing.T) {
@@ -225,7 +225,7 @@ func TestGuestUnsure(t *testing.T) {
 			m := f.create(nodeClaim)
 			f.remove(nodeClaim)
 			f.Expect(f.twice(t.Context())).NotTo(Succeed())
-			f.expect(f, m.Name)
+			f.expect(f, v1alpha1.NodeClaimOf(m))
 		})
 	}
 }

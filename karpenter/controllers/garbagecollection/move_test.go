@@ -29,13 +29,13 @@ func move(t *testing.T, f *fixture, name string, between func()) {
 	for _, o := range []struct {
 		kind schema.GroupVersionKind
 		name string
-	}{{clusterv1.GroupVersion.WithKind("Cluster"), f.Cluster.Name}, {machineKind, name}, {environment.TestMachine, f.Name(environment.TestMachine, name)}, {environment.KubeadmConfig, name}} {
+	}{{clusterv1.GroupVersion.WithKind("Cluster"), f.Cluster.Name}, {machineKind, f.MachineName(name)}, {environment.TestMachine, f.Name(environment.TestMachine, name)}, {environment.KubeadmConfig, name}} {
 		object := f.child(o.kind, o.name)
 		f.Expect(f.Admin.Get(t.Context(), client.ObjectKeyFromObject(object), object)).To(Succeed())
 		f.Expect(f.Admin.Delete(t.Context(), object.DeepCopy())).To(Succeed())
 		moved = append(moved, object)
 	}
-	f.SettleGone(f.Management, &clusterv1.Machine{ObjectMeta: metav1.ObjectMeta{Namespace: f.Namespace, Name: name}})
+	f.SettleGone(f.Management, &clusterv1.Machine{ObjectMeta: metav1.ObjectMeta{Namespace: f.Namespace, Name: f.MachineName(name)}})
 	for _, object := range moved {
 		before := object.GetUID()
 		owners := object.GetOwnerReferences()
@@ -111,7 +111,7 @@ func TestClaimDeletedEarly(t *testing.T) {
 				f.Expect(f.twice(t.Context())).To(Succeed())
 				f.Expect(f.Objects(t.Context(), environment.TestMachine)).To(HaveLen(1), "the NodeClaim may yet get its Machine")
 			} else {
-				f.Settle(f.Management, &clusterv1.Machine{ObjectMeta: metav1.ObjectMeta{Namespace: f.Namespace, Name: nodeClaim.Name}})
+				f.Settle(f.Management, &clusterv1.Machine{ObjectMeta: metav1.ObjectMeta{Namespace: f.Namespace, Name: f.MachineName(nodeClaim.Name)}})
 			}
 			// Karpenter requests no deletion then.
 			f.remove(nodeClaim)

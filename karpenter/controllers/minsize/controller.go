@@ -182,9 +182,9 @@ func (c *Controller) machines(ctx context.Context, request reconcile.Request) (m
 func (c *Controller) members(ctx context.Context, source string, machines []clusterv1.Machine) (members []member, err error) {
 	for i := range machines {
 		nodeClaim, node := &karpv1.NodeClaim{}, &corev1.Node{}
-		switch found, err := c.get(ctx, machines[i].Name, nodeClaim); {
+		switch found, err := c.get(ctx, v1alpha1.NodeClaimOf(&machines[i]), nodeClaim); {
 		case err != nil:
-			return nil, fmt.Errorf("reading NodeClaim %s: %w", machines[i].Name, err)
+			return nil, fmt.Errorf("reading the NodeClaim of Machine %s: %w", machines[i].Name, err)
 		case !found, string(nodeClaim.UID) != machines[i].Labels[v1alpha1.NodeClaimUIDLabel], nodeClaim.Status.NodeName == "":
 			continue
 		}

@@ -18,17 +18,17 @@ import (
 
 // lost sets on a Machine what Cluster API reports of one whose Node was deleted.
 func (f *fixture) lost(m *clusterv1.Machine) {
-	m.Status.NodeRef.Name = f.nodeClaim.Name
+	m.Status.NodeRef.Name = f.machine.Name
 	m.Status.Conditions = append(m.Status.Conditions, metav1.Condition{
 		Type: clusterv1.MachineNodeHealthyCondition, Status: metav1.ConditionFalse, Reason: clusterv1.MachineNodeDeletedReason,
-		Message: "Node " + f.nodeClaim.Name + " has been deleted while the Machine still exists", LastTransitionTime: metav1.Now(),
+		Message: "Node " + f.machine.Name + " has been deleted while the Machine still exists", LastTransitionTime: metav1.Now(),
 	})
 }
 
 // node makes a Node with the NodeClaim's name.
 func (f *fixture) node(providerID string) {
 	f.t.Helper()
-	node := &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: f.nodeClaim.Name}, Spec: corev1.NodeSpec{ProviderID: providerID}}
+	node := &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: f.machine.Name}, Spec: corev1.NodeSpec{ProviderID: providerID}}
 	f.Expect(f.Admin.Create(f.t.Context(), node)).To(Succeed())
 	f.t.Cleanup(func() { _ = f.Admin.Delete(context.WithoutCancel(f.t.Context()), node) })
 	f.Settle(f.Guest, node)
@@ -50,7 +50,7 @@ func TestDeletedNode(t *testing.T) {
 		before := disrupted(f, "node_deleted")
 		f.Expect(f.isGivenUp()).To(BeTrue())
 		f.Expect(f.recorder.Reasons()).To(ConsistOf(nodeclaim.NodeDeletedReason))
-		f.Expect(f.recorder.Messages()[0]).To(ContainSubstring("Node " + f.nodeClaim.Name + " was deleted while Machine " + f.Namespace + "/" + f.machine.Name + " runs"))
+		f.Expect(f.recorder.Messages()[0]).To(ContainSubstring("Node " + f.machine.Name + " was deleted while Machine " + f.Namespace + "/" + f.machine.Name + " runs"))
 		f.Expect(f.unavailable.Has(onDemand)).To(BeFalse(), "the offering isn't to blame")
 		f.Expect(disrupted(f, "node_deleted")).To(Equal(before + 1))
 	})

@@ -17,6 +17,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	karpv1 "sigs.k8s.io/karpenter/pkg/apis/v1"
 
+	"github.com/autonode-io/autonode/api/karpenter/v1alpha1"
 	"github.com/autonode-io/autonode/internal/environment"
 	"github.com/autonode-io/autonode/karpenter/controllers/nodeclaim"
 	"github.com/autonode-io/autonode/karpenter/providers/informer"
@@ -95,7 +96,7 @@ func TestRegister(t *testing.T) {
 		nodeClaims := []*karpv1.NodeClaim{f.nodeClaim}
 		for _, m := range others[:marked-1] {
 			nodeClaim := &karpv1.NodeClaim{}
-			f.Expect(f.Admin.Get(t.Context(), client.ObjectKey{Name: m.Name}, nodeClaim)).To(Succeed())
+			f.Expect(f.Admin.Get(t.Context(), client.ObjectKey{Name: v1alpha1.NodeClaimOf(m)}, nodeClaim)).To(Succeed())
 			f.update(nodeClaim, karpv1.ConditionTypeLaunched)
 			nodeClaims = append(nodeClaims, nodeClaim)
 		}

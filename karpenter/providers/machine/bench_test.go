@@ -17,7 +17,6 @@ import (
 
 	"github.com/autonode-io/autonode/internal/environment"
 	"github.com/autonode-io/autonode/karpenter/providers/machine"
-	"github.com/autonode-io/autonode/karpenter/providers/profile"
 )
 
 // nothing is an API server that has no object.
@@ -65,7 +64,7 @@ func deleting(tb testing.TB, f *environment.Fleet) *machine.Provider {
 		tb.Fatal(err)
 	}
 	return machine.New(machine.Config{
-		Management: f.Management, Live: nothing{}, Namespace: environment.FleetNamespace, ClusterName: environment.FleetCluster, ChildKinds: kinds.List, Profiles: profile.Embedded(),
+		Management: f.Management, Live: nothing{}, Namespace: environment.FleetNamespace, ClusterName: environment.FleetCluster, ChildKinds: kinds.List,
 	})
 }
 

@@ -24,7 +24,6 @@ import (
 	"github.com/autonode-io/autonode/api/karpenter/v1alpha1"
 	"github.com/autonode-io/autonode/catalog/patch"
 	"github.com/autonode-io/autonode/karpenter/providers/nodeimage"
-	"github.com/autonode-io/autonode/karpenter/providers/profile"
 )
 
 // Plan describes the machine of one NodeClaim. Build needs nothing else, and no API server.
@@ -32,8 +31,6 @@ type Plan struct {
 	// NodeClaim of the machine. Every object gets its UID as a label, and its name: the infrastructure machine behind a hash of
 	// the Cluster's UID, and the Machine too if the instance is named after that.
 	NodeClaim *karpv1.NodeClaim
-	// Profiles of infrastructure kinds.
-	Profiles *profile.Profiles
 	// Cluster that the machine joins. The objects are created in its namespace, the control-plane namespace.
 	Cluster *clusterv1.Cluster
 	// InfrastructureTemplate is cloned into the infrastructure machine.
@@ -137,11 +134,8 @@ func build(plan Plan) (*Objects, error) {
 	labels := objectLabels(plan)
 	annotations := objectAnnotations(plan)
 
-	instance, machine := instanceName(plan), plan.NodeClaim.Name
-	if plan.Profiles.Of(plan.InfrastructureTemplate.GroupVersionKind().GroupKind()).NamesAfterMachine() {
-		machine = instance
-	}
-	infrastructure, err := clone(plan, plan.InfrastructureTemplate, instance, labels, annotations)
+	name := instanceName(plan)
+	infrastructure, err := clone(plan, plan.InfrastructureTemplate, name, labels, annotations)
 	if err != nil {
 		return nil, fmt.Errorf("cloning %s %s: %w", plan.InfrastructureTemplate.GetKind(), plan.InfrastructureTemplate.GetName(), err)
 	}
@@ -177,7 +171,7 @@ func build(plan Plan) (*Objects, error) {
 		TypeMeta: metav1.TypeMeta{APIVersion: clusterv1.GroupVersion.String(), Kind: "Machine"},
 		ObjectMeta: metav1.ObjectMeta{
 			Namespace:       plan.Cluster.Namespace,
-			Name:            machine,
+			Name:            name,
 			Labels:          labels,
 			Annotations:     annotations,
 			OwnerReferences: []metav1.OwnerReference{machineOwner(plan.Cluster)},
@@ -199,7 +193,7 @@ func build(plan Plan) (*Objects, error) {
 	return objects, nil
 }
 
-// instanceName is the name of the infrastructure machine, and so of the instance. An example has the NodeClaim's.
+// instanceName is the name of the Machine and of the infrastructure machine, and so of the instance. An example has the NodeClaim's.
 func instanceName(plan Plan) string {
 	if plan.example {
 		return plan.NodeClaim.Name

@@ -22,7 +22,6 @@ import (
 
 	"github.com/autonode-io/autonode/api/karpenter/v1alpha1"
 	"github.com/autonode-io/autonode/karpenter/providers/machine"
-	"github.com/autonode-io/autonode/karpenter/providers/profile"
 )
 
 var update = flag.Bool("update", false, "update the golden files")
@@ -82,7 +81,6 @@ func plan(t *testing.T) machine.Plan {
 		BootstrapTemplate:      object(t, kubeadmTemplate),
 		Version:                "1.36.2",
 		FailureDomain:          "a",
-		Profiles:               profile.Embedded(),
 		NodeLabels: map[string]string{
 			karpv1.NodePoolLabelKey:                   "general",
 			karpv1.CapacityTypeLabelKey:               "spot",

@@ -37,6 +37,13 @@ func (p *Provider) Delete(ctx context.Context, nodeClaim *karpv1.NodeClaim) erro
 	if err != nil {
 		return err
 	}
+	machines, err := p.indexed(ctx, nodeClaimUIDIndex, string(nodeClaim.UID))
+	if err != nil {
+		return err
+	}
+	if len(machines) > 1 {
+		return p.deleteAll(ctx, machines, paused)
+	}
 	machine, err := p.ForNodeClaim(ctx, nodeClaim.UID)
 	if errors.Is(err, ErrNotFound) {
 		if p.isCompleted(ctx, nodeClaim.UID) {
@@ -62,6 +69,19 @@ func (p *Provider) Delete(ctx context.Context, nodeClaim *karpv1.NodeClaim) erro
 	default:
 		return err
 	}
+}
+
+// deleteAll deletes the Machines of a NodeClaim that has several: a replica of an earlier version, which calls its Machines after
+// NodeClaims, may end a Create after it has lost its Lease.
+func (p *Provider) deleteAll(ctx context.Context, machines []clusterv1.Machine, paused bool) error {
+	if paused {
+		return nil
+	}
+	var errs []error
+	for i := range machines {
+		errs = append(errs, p.deleteMachine(ctx, &machines[i]))
+	}
+	return errors.Join(errs...)
 }
 
 // deleteMachine annotates the Machine so that Cluster API doesn't drain it again, and deletes it. Karpenter has drained the node by then.

@@ -14,7 +14,6 @@ import (
 
 	"github.com/autonode-io/autonode/api/karpenter/v1alpha1"
 	"github.com/autonode-io/autonode/karpenter/providers/kubelet"
-	"github.com/autonode-io/autonode/karpenter/providers/profile"
 	"github.com/autonode-io/autonode/karpenter/providers/template"
 )
 
@@ -47,7 +46,6 @@ func Example(nodeClass *v1alpha1.ClusterAPINodeClass, tmpl *template.Template, c
 		BootstrapPatches:       nodeClass.Spec.BootstrapPatches,
 		Version:                chosen.Version,
 		FailureDomain:          chosen.FailureDomain,
-		Profiles:               profile.Embedded(),
 		NodeLabels: map[string]string{
 			corev1.LabelInstanceTypeStable: tmpl.InstanceType,
 			corev1.LabelTopologyZone:       chosen.Zone,

@@ -36,7 +36,7 @@ func (s *stumbling) Create(ctx context.Context, object client.Object, opts ...cl
 	return s.Client.Create(ctx, object, opts...)
 }
 
-// hanging is a client that answers a request to create something late, or never.
+// hanging is a client that answers a request to create something late, or never, and whose cache is empty.
 type hanging struct {
 	client.Client
 	after time.Duration
@@ -58,6 +58,9 @@ func (h *hanging) Create(ctx context.Context, _ client.Object, _ ...client.Creat
 		return ctx.Err()
 	}
 }
+
+// List implements client.Client.
+func (h *hanging) List(context.Context, client.ObjectList, ...client.ListOption) error { return nil }
 
 func TestCreateHiccup(t *testing.T) {
 	resource := schema.GroupResource{Group: "cluster.x-k8s.io", Resource: "machines"}

@@ -5,7 +5,6 @@ package machine
 import (
 	"context"
 	"fmt"
-	"slices"
 	"strings"
 
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
@@ -23,7 +22,7 @@ func NodeNames(m *clusterv1.Machine) []string {
 }
 
 // ObjectNames returns the names that a NodeClaim's Machine, infrastructure machine and node may have: its own, which earlier versions
-// gave all objects, and that of its instance while the Cluster exists.
+// gave some or all of them, and that of its instance while the Cluster exists.
 func (p *Provider) ObjectNames(ctx context.Context, nodeClaim string) ([]string, error) {
 	cluster := &clusterv1.Cluster{}
 	key := types.NamespacedName{Namespace: p.Namespace, Name: p.ClusterName}
@@ -34,17 +33,6 @@ func (p *Provider) ObjectNames(ctx context.Context, nodeClaim string) ([]string,
 		return nil, fmt.Errorf("reading Cluster %s: %w", key, err)
 	}
 	return []string{nodeClaim, v1alpha1.InstanceName(cluster.UID, nodeClaim)}, nil
-}
-
-// MachineNames returns the names that a NodeClaim's Machine may have: as ObjectNames, where an infrastructure provider names an instance
-// after its Machine.
-func (p *Provider) MachineNames(ctx context.Context, nodeClaim string) ([]string, error) {
-	if p.ChildKinds == nil || !slices.ContainsFunc(p.ChildKinds(ctx), func(kind schema.GroupVersionKind) bool {
-		return p.Profiles.Of(kind.GroupKind()).NamesAfterMachine()
-	}) {
-		return []string{nodeClaim}, nil
-	}
-	return p.ObjectNames(ctx, nodeClaim)
 }
 
 // isBootstrap reports whether a kind is a bootstrap provider's, whose objects have the NodeClaim's name.

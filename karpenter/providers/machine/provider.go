@@ -30,7 +30,6 @@ import (
 
 	"github.com/autonode-io/autonode/api/karpenter/v1alpha1"
 	"github.com/autonode-io/autonode/karpenter/providers/bootstraptoken"
-	"github.com/autonode-io/autonode/karpenter/providers/profile"
 )
 
 // FieldOwner is the field owner of the provider's writes in the management cluster.
@@ -64,8 +63,6 @@ type Config struct {
 	// CACertHashes pin the guest's certificate authorities for machines that join it. Without them the bootstrap
 	// provider renders all bootstrap data.
 	CACertHashes []string
-	// Profiles of infrastructure kinds.
-	Profiles *profile.Profiles
 	// ChildKinds returns the kinds of infrastructure machines and bootstrap configs. Delete looks in each for objects
 	// of a NodeClaim that has no Machine.
 	ChildKinds func(ctx context.Context) []schema.GroupVersionKind
@@ -170,7 +167,6 @@ func passes(err error) bool {
 }
 
 func (p *Provider) create(ctx context.Context, plan Plan) (*clusterv1.Machine, error) {
-	plan.Profiles = p.Profiles
 	objects, err := Build(plan)
 	if err != nil {
 		return nil, err
@@ -178,15 +174,20 @@ func (p *Provider) create(ctx context.Context, plan Plan) (*clusterv1.Machine, e
 	if annotations.IsPaused(plan.Cluster, plan.Cluster) {
 		return nil, fmt.Errorf("creating Machine %s: %w", klog.KObj(objects.Machine), ErrPaused)
 	}
-	if err := p.nameAsBefore(ctx, plan.NodeClaim, objects); err != nil {
+	switch machine, err := p.ForNodeClaim(ctx, plan.NodeClaim.UID); {
+	case err == nil:
+		nameAs(objects, machine)
+	case !errors.Is(err, ErrNotFound):
 		return nil, err
 	}
-	infrastructure, machine, err := p.createChild(ctx, objects.Infrastructure, objects.Machine.Name, plan.NodeClaim.UID)
+	infrastructure, machine, err := p.createChild(ctx, objects.Infrastructure, plan.NodeClaim)
 	if err == nil && machine == nil && objects.Bootstrap != nil {
 		machine, err = p.createBootstrap(ctx, plan, objects, infrastructure)
 	}
 	if err == nil && machine == nil {
-		machine, err = p.createMachine(ctx, plan, objects)
+		if machine, err = p.createMachine(ctx, plan, objects); err == nil && machine == objects.Machine {
+			p.own(ctx, machine, infrastructure)
+		}
 	}
 	if err != nil {
 		return nil, err
@@ -206,25 +207,13 @@ func (p *Provider) create(ctx context.Context, plan Plan) (*clusterv1.Machine, e
 	return machine, nil
 }
 
-// nameAsBefore gives objects the names of the NodeClaim's Machine if an earlier version of this program made that under the NodeClaim's
-// name, and this one wouldn't. Two Machines of the same name can't be made.
-func (p *Provider) nameAsBefore(ctx context.Context, nodeClaim *karpv1.NodeClaim, objects *Objects) error {
-	if objects.Machine.Name == nodeClaim.Name {
-		return nil
-	}
-	machine, err := p.getLive(ctx, nodeClaim.Name, nodeClaim.UID)
-	switch {
-	case errors.Is(err, ErrNotFound), errors.Is(err, ErrTaken):
-		return nil
-	case err != nil:
-		return err
-	}
+// nameAs gives objects the names of the NodeClaim's Machine, which an earlier version of this program may have made under others.
+func nameAs(objects *Objects, machine *clusterv1.Machine) {
 	objects.Machine.Name = machine.Name
 	if ref := &objects.Machine.Spec.InfrastructureRef; ref.GroupKind() == machine.Spec.InfrastructureRef.GroupKind() {
 		ref.Name = machine.Spec.InfrastructureRef.Name
 		objects.Infrastructure.SetName(ref.Name)
 	}
-	return nil
 }
 
 // createMachine creates the Machine, or finds the one of another attempt.
@@ -257,7 +246,7 @@ func (p *Provider) createBootstrap(ctx context.Context, plan Plan, objects *Obje
 	if err := p.giveToken(ctx, objects.Bootstrap); err != nil {
 		return nil, err
 	}
-	config, machine, err := p.createChild(ctx, objects.Bootstrap, objects.Machine.Name, plan.NodeClaim.UID)
+	config, machine, err := p.createChild(ctx, objects.Bootstrap, plan.NodeClaim)
 	if err != nil || machine != nil {
 		return machine, err
 	}
@@ -277,16 +266,16 @@ func refusesTaints(err error) bool {
 }
 
 // createChild creates an infrastructure machine or a bootstrap config and returns it, or the one of an earlier attempt.
-// If the Machine of that name exists too, it returns that as well.
-func (p *Provider) createChild(ctx context.Context, child *unstructured.Unstructured, machineName string, uid types.UID) (*unstructured.Unstructured, *clusterv1.Machine, error) {
-	made, machine, err := p.createOrFind(ctx, child, machineName, uid)
+// If the NodeClaim's Machine exists too, it returns that as well.
+func (p *Provider) createChild(ctx context.Context, child *unstructured.Unstructured, nodeClaim *karpv1.NodeClaim) (*unstructured.Unstructured, *clusterv1.Machine, error) {
+	made, machine, err := p.createOrFind(ctx, child, nodeClaim)
 	if err != nil {
 		return nil, nil, fmt.Errorf("creating %s %s: %w", child.GetKind(), klog.KObj(child), rejected(err))
 	}
 	return made, machine, nil
 }
 
-func (p *Provider) createOrFind(ctx context.Context, child *unstructured.Unstructured, machineName string, uid types.UID) (*unstructured.Unstructured, *clusterv1.Machine, error) {
+func (p *Provider) createOrFind(ctx context.Context, child *unstructured.Unstructured, nodeClaim *karpv1.NodeClaim) (*unstructured.Unstructured, *clusterv1.Machine, error) {
 	created := child.DeepCopy()
 	err := p.Management.Create(ctx, created, FieldOwner)
 	if !apierrors.IsAlreadyExists(err) {
@@ -297,10 +286,10 @@ func (p *Provider) createOrFind(ctx context.Context, child *unstructured.Unstruc
 	if err := p.Live.Get(ctx, client.ObjectKeyFromObject(child), existing); err != nil {
 		return nil, nil, fmt.Errorf("reading existing objects: %w", err)
 	}
-	if !p.ownsFor(existing, uid) {
+	if !p.ownsFor(existing, nodeClaim.UID) {
 		return nil, nil, p.taken(existing)
 	}
-	machine, err := p.getLive(ctx, machineName, uid)
+	machine, err := p.findLive(ctx, nodeClaim)
 	switch {
 	case err == nil:
 		return existing, machine, nil
@@ -383,7 +372,7 @@ func (p *Provider) None(ctx context.Context, nodeClaim *karpv1.NodeClaim) (bool,
 
 // findLive is getLive by any name that the Machine may have.
 func (p *Provider) findLive(ctx context.Context, nodeClaim *karpv1.NodeClaim) (machine *clusterv1.Machine, err error) {
-	names, err := p.MachineNames(ctx, nodeClaim.Name)
+	names, err := p.ObjectNames(ctx, nodeClaim.Name)
 	if err != nil {
 		return nil, err
 	}

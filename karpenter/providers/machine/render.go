@@ -41,7 +41,7 @@ func (p *Provider) renderBootstrap(ctx context.Context, plan Plan, objects *Obje
 	if err != nil {
 		return false, err
 	}
-	token, err := p.Tokens.Mint(ctx, objects.Machine.Name, max(lifetime, bootstraptoken.Lifetime))
+	token, err := p.Tokens.Mint(ctx, plan.NodeClaim.Name, max(lifetime, bootstraptoken.Lifetime))
 	if err != nil {
 		return false, err
 	}

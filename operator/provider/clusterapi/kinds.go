@@ -62,11 +62,12 @@ func cloned(template schema.GroupKind) schema.GroupKind {
 }
 
 // What Karpenter does with each kind, and nothing more: Cluster API and its providers see to the objects that were made. Those of the
-// infrastructure are watched for what keeps a machine from coming.
+// infrastructure are watched for what keeps a machine from coming. Karpenter makes the Machine their owner by a patch, and policies let it
+// change nothing else of them.
 var (
 	templateVerbs       = []string{"list", "watch"}
 	bootstrapVerbs      = []string{"get", "list", "create", "delete"}
-	infrastructureVerbs = []string{"get", "list", "watch", "create", "delete"}
+	infrastructureVerbs = []string{"get", "list", "watch", "create", "patch", "delete"}
 )
 
 // kubeadm is the resource of bootstrap configs whose data Karpenter can render.
