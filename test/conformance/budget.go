@@ -26,7 +26,7 @@ var budget = []struct {
 }{
 	{
 		"management: all requests",
-		func(Measurement) float64 { return 22 },
+		func(Measurement) float64 { return 19 },
 		func(ours Measurement) float64 { return ours.Up.Management.PerNode },
 	},
 	{
@@ -36,7 +36,7 @@ var budget = []struct {
 	},
 	{
 		"management: Karpenter's requests",
-		func(Measurement) float64 { return 4 },
+		func(Measurement) float64 { return 5 },
 		func(ours Measurement) float64 { return ours.Up.Management.Of(byKarpenter) },
 	},
 	{

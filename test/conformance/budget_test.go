@@ -27,7 +27,7 @@ func TestBudget(t *testing.T) {
 	t.Run("When all is within the budget, it should find nothing", func(t *testing.T) {
 		g := NewWithT(t)
 		findings, err := checkBudget(io.Discard, report(
-			audit.Traffic{created: 4 * BudgetPods, stale: BudgetPods, patched: 17 * BudgetPods}, audit.Traffic{patched: 44 * BudgetPods, stale: 6 * BudgetPods}, 1.1*BudgetPods))
+			audit.Traffic{created: 5 * BudgetPods, stale: BudgetPods, patched: 13 * BudgetPods}, audit.Traffic{patched: 44 * BudgetPods, stale: 6 * BudgetPods}, 1.1*BudgetPods))
 		g.Expect(err).NotTo(HaveOccurred())
 		g.Expect(findings).To(BeEmpty())
 	})
@@ -35,12 +35,12 @@ func TestBudget(t *testing.T) {
 	t.Run("When a node costs more, it should name each row", func(t *testing.T) {
 		g := NewWithT(t)
 		findings, err := checkBudget(io.Discard, report(
-			audit.Traffic{created: 5 * BudgetPods, stale: 2 * BudgetPods, patched: 17 * BudgetPods}, audit.Traffic{patched: 44 * BudgetPods, stale: 7 * BudgetPods}, 1.5*BudgetPods))
+			audit.Traffic{created: 6 * BudgetPods, stale: 2 * BudgetPods, patched: 13 * BudgetPods}, audit.Traffic{patched: 44 * BudgetPods, stale: 7 * BudgetPods}, 1.5*BudgetPods))
 		g.Expect(err).NotTo(HaveOccurred())
 		g.Expect(findings).To(Equal([]string{
-			"management: all requests: 24.0 for each node, and 22.0 are the budget",
+			"management: all requests: 21.0 for each node, and 19.0 are the budget",
 			"management: conflicts: 2.0 for each node, and 1.0 are the budget",
-			"management: Karpenter's requests: 5.0 for each node, and 4.0 are the budget",
+			"management: Karpenter's requests: 6.0 for each node, and 5.0 are the budget",
 			"guest: all requests, as many as with the kwok provider: 51.0 for each node, and 50.0 are the budget",
 			"guest: conflicts: 7.0 for each node, and 6.0 are the budget",
 			"CPU time of all processes, in seconds: 1.5 for each node, and 1.1 are the budget",

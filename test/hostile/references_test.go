@@ -3,7 +3,6 @@
 package hostile_test
 
 import (
-	"context"
 	"fmt"
 	"strings"
 	"testing"
@@ -133,22 +132,11 @@ func TestReferences(t *testing.T) {
 	}).Should(MatchError(ContainSubstring(foreign)), "the policy is in force a moment after it was made")
 
 	t.Run("When Karpenter changes what it created, it should be admitted for the owner references, and for nothing else", func(t *testing.T) {
-		g := NewWithT(t)
 		made := versioned(referring(t, kinds[kubevirt], namespaceName))
-		g.Expect(karpenter.Create(ctx, made)).To(Succeed())
-		t.Cleanup(func() { g.Expect(management.Delete(context.WithoutCancel(ctx), made)).To(Succeed()) })
-		patch := func(data string) error {
-			return karpenter.Patch(ctx, made.DeepCopy(), client.RawPatch(types.MergePatchType, []byte(data)), client.DryRunAll)
-		}
-		g.Expect(patch(`{"metadata": {"ownerReferences": [{"apiVersion": "cluster.x-k8s.io/v1beta2", "kind": "Cluster", "name": "blue", "uid": "1"}]}}`)).To(Succeed())
-		for _, data := range []string{
-			`{"spec": {"other": "thing"}}`, `{"metadata": {"labels": {"other": "thing"}}}`, `{"metadata": {"annotations": {"other": "thing"}}}`,
-			`{"metadata": {"finalizers": ["other.example/thing"]}}`,
-		} {
-			g.Expect(patch(data)).To(MatchError(ContainSubstring("but its owner references")), data)
-		}
+		NewWithT(t).Expect(karpenter.Create(ctx, made)).To(Succeed())
+		testOwnersOnly(t, karpenter, made)
+		NewWithT(t).Expect(management.Delete(ctx, made)).To(Succeed())
 	})
-
 	for name, kind := range kinds {
 		t.Run("When a "+name.Kind+" refers to what a template refers to, and to nothing else, it should be admitted", func(t *testing.T) {
 			g := NewWithT(t)
@@ -252,6 +240,20 @@ func TestReferences(t *testing.T) {
 			return karpenter.Create(ctx, versioned(referring(t, kinds[kubevirt], namespaceName)), client.DryRunAll)
 		}).Should(MatchError(ContainSubstring(foreign)))
 	})
+}
+
+func testOwnersOnly(t *testing.T, karpenter client.Client, made *unstructured.Unstructured) {
+	g := NewWithT(t)
+	patch := func(data string) error {
+		return karpenter.Patch(t.Context(), made.DeepCopy(), client.RawPatch(types.MergePatchType, []byte(data)), client.DryRunAll)
+	}
+	g.Expect(patch(`{"metadata": {"ownerReferences": [{"apiVersion": "cluster.x-k8s.io/v1beta2", "kind": "Cluster", "name": "blue", "uid": "1"}]}}`)).To(Succeed())
+	for _, data := range []string{
+		`{"spec": {"other": "thing"}}`, `{"metadata": {"labels": {"other": "thing"}}}`, `{"metadata": {"annotations": {"other": "thing"}}}`,
+		`{"metadata": {"finalizers": ["other.example/thing"]}}`,
+	} {
+		g.Expect(patch(data)).To(MatchError(ContainSubstring("but its owner references")), data)
+	}
 }
 
 // deepest is as deep as a KubevirtMachine can be.

@@ -41,47 +41,38 @@ func (p *Provider) Delete(ctx context.Context, nodeClaim *karpv1.NodeClaim) erro
 	if err != nil {
 		return err
 	}
-	if len(machines) > 1 {
-		return p.deleteAll(ctx, machines, paused)
-	}
-	machine, err := p.ForNodeClaim(ctx, nodeClaim.UID)
-	if errors.Is(err, ErrNotFound) {
-		if p.isCompleted(ctx, nodeClaim.UID) {
-			p.gone.Set(nodeClaim.UID, nil, finished)
-			return ErrNotFound
-		}
-		// The cache may lag behind a Create.
-		machine, err = p.findLive(ctx, nodeClaim)
-	}
-	switch {
-	case err == nil && paused:
-		return nil
-	case err == nil:
-		return p.deleteMachine(ctx, machine)
-	case errors.Is(err, ErrNotFound), errors.Is(err, ErrTaken):
-		// Another owner's Machine of that name isn't this NodeClaim's.
-		left, err := p.deleteObjects(ctx, nodeClaim, paused)
-		if err != nil || left {
+	if len(machines) == 0 {
+		machine, err := p.deleteRemains(ctx, nodeClaim, paused)
+		if machine == nil {
 			return err
 		}
-		p.gone.Set(nodeClaim.UID, nil, finished)
-		return ErrNotFound
-	default:
-		return err
+		machines = append(machines, *machine)
 	}
-}
-
-// deleteAll deletes the Machines of a NodeClaim that has several: a replica of an earlier version, which calls its Machines after
-// NodeClaims, may end a Create after it has lost its Lease.
-func (p *Provider) deleteAll(ctx context.Context, machines []clusterv1.Machine, paused bool) error {
 	if paused {
 		return nil
 	}
+	// There may be two: a replica of an earlier version, which calls Machines after NodeClaims, may end a Create after it has lost its Lease.
 	var errs []error
 	for i := range machines {
 		errs = append(errs, p.deleteMachine(ctx, &machines[i]))
 	}
 	return errors.Join(errs...)
+}
+
+// deleteRemains is Delete for a NodeClaim that has no Machine in the cache, which may lag behind a Create: it returns the one that there is.
+func (p *Provider) deleteRemains(ctx context.Context, nodeClaim *karpv1.NodeClaim, paused bool) (*clusterv1.Machine, error) {
+	if !p.isCompleted(ctx, nodeClaim.UID) {
+		machine, err := p.findLive(ctx, nodeClaim)
+		// Another owner's Machine of that name isn't this NodeClaim's.
+		if err == nil || !errors.Is(err, ErrNotFound) && !errors.Is(err, ErrTaken) {
+			return machine, err
+		}
+		if left, err := p.deleteObjects(ctx, nodeClaim, paused); err != nil || left {
+			return nil, err
+		}
+	}
+	p.gone.Set(nodeClaim.UID, nil, finished)
+	return nil, ErrNotFound
 }
 
 // deleteMachine annotates the Machine so that Cluster API doesn't drain it again, and deletes it. Karpenter has drained the node by then.
@@ -140,7 +131,7 @@ func (p *Provider) deleteObjects(ctx context.Context, nodeClaim *karpv1.NodeClai
 	for _, kind := range p.ChildKinds(ctx) {
 		names := all
 		if isBootstrap(kind) {
-			names = all[:1]
+			names = []string{nodeClaim.Name}
 		}
 		for _, name := range names {
 			there, err := p.deleteObject(ctx, kind, name, nodeClaim.UID, paused)

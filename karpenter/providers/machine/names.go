@@ -21,8 +21,8 @@ func NodeNames(m *clusterv1.Machine) []string {
 	return v1alpha1.NodeNames(m.Name, m.Spec.InfrastructureRef.Name)
 }
 
-// ObjectNames returns the names that a NodeClaim's Machine, infrastructure machine and node may have: its own, which earlier versions
-// gave some or all of them, and that of its instance while the Cluster exists.
+// ObjectNames returns the names that a NodeClaim's Machine, infrastructure machine and node may have: that of its instance while the
+// Cluster exists, and its own, which earlier versions gave some or all of them, and bootstrap configs have.
 func (p *Provider) ObjectNames(ctx context.Context, nodeClaim string) ([]string, error) {
 	cluster := &clusterv1.Cluster{}
 	key := types.NamespacedName{Namespace: p.Namespace, Name: p.ClusterName}
@@ -32,7 +32,7 @@ func (p *Provider) ObjectNames(ctx context.Context, nodeClaim string) ([]string,
 	case err != nil:
 		return nil, fmt.Errorf("reading Cluster %s: %w", key, err)
 	}
-	return []string{nodeClaim, v1alpha1.InstanceName(cluster.UID, nodeClaim)}, nil
+	return []string{v1alpha1.InstanceName(cluster.UID, nodeClaim), nodeClaim}, nil
 }
 
 // isBootstrap reports whether a kind is a bootstrap provider's, whose objects have the NodeClaim's name.
