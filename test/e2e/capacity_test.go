@@ -84,7 +84,7 @@ func TestCapacity(t *testing.T) {
 			machines := &infrav1.KwokMachineList{}
 			g.Expect(c.management.List(ctx, machines, client.InNamespace(c.namespace()), client.MatchingLabels{karpv1.NodePoolLabelKey: "impatient"})).To(Succeed())
 			g.Expect(machines.Items).To(HaveLen(1))
-			first = v1alpha1.NodeClaimOf(&machines.Items[0])
+			first = machines.Items[0].Name // the Machine and the node have the same
 			c.annotate(g, ctx, &machines.Items[0], infrav1.FaultNeverJoins, "true")
 		}).WithContext(t.Context()).WithTimeout(eventually).WithPolling(interval).Should(Succeed())
 		c.fault(t, "c8-xlarge", infrav1.FaultNeverJoins, "false")

@@ -16,7 +16,6 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	karpv1 "sigs.k8s.io/karpenter/pkg/apis/v1"
 
-	"github.com/autonode-io/autonode/api/karpenter/v1alpha1"
 	infrav1 "github.com/autonode-io/autonode/test/world/infrastructure/api/v1beta1"
 )
 
@@ -50,7 +49,7 @@ func TestRepair(t *testing.T) {
 		machines := &infrav1.KwokMachineList{}
 		g.Expect(c.management.List(t.Context(), machines, client.InNamespace(c.namespace()), inPool)).To(Succeed())
 		g.Expect(machines.Items).To(HaveLen(1))
-		dead := v1alpha1.NodeClaimOf(&machines.Items[0])
+		dead := machines.Items[0].Name // the Machine has the same
 		c.annotate(g, t.Context(), &machines.Items[0], infrav1.FaultDies, "true")
 		g.Eventually(func(g Gomega, ctx context.Context) {
 			g.Expect(c.eventsOn(ctx, "NodeClaim", "MachineUnhealthy")).To(ConsistOf(ContainSubstring("Machine " + c.namespace() + "/" + dead)))
