@@ -215,6 +215,7 @@ func newCore(ctx context.Context, guest *coreoperator.Operator, management *oper
 	if err != nil {
 		return nil, err
 	}
+	p.Machines.IsReplacement = isReplacement(queue)
 	ledger.Follow(queue)
 	first.Follow(queue)
 	if k.provisioner, _, err = core.Find[*provisioning.Provisioner](k.controllers); err != nil {

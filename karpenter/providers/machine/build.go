@@ -28,8 +28,8 @@ import (
 
 // Plan describes the machine of one NodeClaim. Build needs nothing else, and no API server.
 type Plan struct {
-	// NodeClaim of the machine. Every object gets its UID as a label, and its name: the infrastructure machine behind a hash of
-	// the Cluster's UID, and the Machine too if the instance is named after that.
+	// NodeClaim of the machine. Every object gets its UID as a label, and its name: the Machine and the infrastructure machine
+	// behind a hash of the Cluster's UID.
 	NodeClaim *karpv1.NodeClaim
 	// Cluster that the machine joins. The objects are created in its namespace, the control-plane namespace.
 	Cluster *clusterv1.Cluster

@@ -24,9 +24,15 @@ const ownTimeout = 2 * time.Second
 // own makes a Machine the controller of its infrastructure machine: providers start no instance before it has one. Cluster API does the
 // same in its second reconcile of the Machine, a second later or, where many machines come and go, when it gets to it, and finds nothing
 // to do then. So a failure is none of the launch.
-func (p *Provider) own(ctx context.Context, machine *clusterv1.Machine, infrastructure *unstructured.Unstructured) {
+//
+// It leaves a replacement to Cluster API, because nothing waits for that. One that failed within a second would even cost a machine: Karpenter
+// core would launch another one for the pods of the node that stays (docs/upstream/failed-replacements.md).
+func (p *Provider) own(ctx context.Context, nodeClaim string, machine *clusterv1.Machine, infrastructure *unstructured.Unstructured) {
 	if metav1.GetControllerOfNoCopy(infrastructure) != nil || machine.Spec.Bootstrap.DataSecretName == nil {
 		return // it is owned, or the instance waits for the bootstrap provider
+	}
+	if p.IsReplacement != nil && p.IsReplacement(nodeClaim) {
+		return
 	}
 	ctx, cancel := context.WithTimeout(ctx, ownTimeout)
 	defer cancel()

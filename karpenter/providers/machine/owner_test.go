@@ -15,6 +15,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/autonode-io/autonode/internal/environment"
+	"github.com/autonode-io/autonode/karpenter/providers/machine"
 )
 
 // TestOwner: providers start no instance before its object has a Machine as owner. Cluster API sees to that, too, a second later or more.
@@ -40,6 +41,17 @@ func TestOwner(t *testing.T) {
 	t.Run("When a bootstrap provider has to make the data first, it should be left to Cluster API", func(t *testing.T) {
 		s := newFixture(t)
 		_, created := s.create("waiting")
+		s.Expect(controller(s, created)).To(BeNil())
+	})
+
+	t.Run("When a machine replaces a node that runs until then, it should be left to Cluster API", func(t *testing.T) {
+		s := newFixture(t)
+		render(s)
+		config := s.Machines(nil).Config
+		nodeClaim := s.NodeClaim(t.Context(), "replacement")
+		config.IsReplacement = func(name string) bool { return name == nodeClaim.Name }
+		created, err := machine.New(config).Create(t.Context(), s.Plan(nodeClaim))
+		s.Expect(err).NotTo(HaveOccurred())
 		s.Expect(controller(s, created)).To(BeNil())
 	})
 

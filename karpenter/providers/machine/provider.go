@@ -66,6 +66,8 @@ type Config struct {
 	// ChildKinds returns the kinds of infrastructure machines and bootstrap configs. Delete looks in each for objects
 	// of a NodeClaim that has no Machine.
 	ChildKinds func(ctx context.Context) []schema.GroupVersionKind
+	// IsReplacement reports whether a NodeClaim replaces a node that runs until then, so that no pod waits for it. If nil, none does.
+	IsReplacement func(nodeClaim string) bool
 	// Infrastructure reads infrastructure machines from a cache. If nil, only the API server's answers count.
 	Infrastructure Infrastructure
 }
@@ -186,7 +188,7 @@ func (p *Provider) create(ctx context.Context, plan Plan) (*clusterv1.Machine, e
 	}
 	if err == nil && machine == nil {
 		if machine, err = p.createMachine(ctx, plan, objects); err == nil && machine == objects.Machine {
-			p.own(ctx, machine, infrastructure)
+			p.own(ctx, plan.NodeClaim.Name, machine, infrastructure)
 		}
 	}
 	if err != nil {
