@@ -24,10 +24,10 @@ import (
 // What one package needs of another one, in the form in which it needs that: neither imports the other.
 
 // secondLaunches lets another offering be launched beside one that is slow.
-func secondLaunches(p *operator.Providers, queue *disruption.Queue, cluster *state.Cluster) *nodeclaim.SecondLaunches {
+func secondLaunches(p *operator.Providers, cluster *state.Cluster) *nodeclaim.SecondLaunches {
 	return &nodeclaim.SecondLaunches{
 		Alternative:   p.CloudProvider.Alternative,
-		IsReplacement: isReplacement(queue),
+		IsReplacement: p.Machines.IsReplacement,
 		Vacancies: func(nodePool string) int {
 			own, _ := p.Vacancies.Count(nodePool)
 			return own

@@ -262,7 +262,7 @@ func newCore(ctx context.Context, guest *coreoperator.Operator, management *oper
 		Profiles:        p.Profiles,
 		Unavailable:     p.Unavailable,
 		InstanceTypes:   p.InstanceTypes,
-		Second:          secondLaunches(p, queue, k.state),
+		Second:          secondLaunches(p, k.state),
 		Suspended:       keeper.Suspended,
 		Recorder:        guest.EventRecorder,
 		Clock:           guest.Clock,

@@ -25,7 +25,7 @@ func (f *fixture) lost(m *clusterv1.Machine) {
 	})
 }
 
-// node makes a Node with the NodeClaim's name.
+// node makes a Node with the Machine's name.
 func (f *fixture) node(providerID string) {
 	f.t.Helper()
 	node := &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: f.machine.Name}, Spec: corev1.NodeSpec{ProviderID: providerID}}

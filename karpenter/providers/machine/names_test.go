@@ -96,18 +96,15 @@ func (s *fixture) asBefore(plan machine.Plan, count int, hash bool) *machine.Obj
 
 // TestNamesOfBefore: a version before all objects carried their Cluster's hash may have begun a Create, or ended it.
 func TestNamesOfBefore(t *testing.T) {
-	for count := range 4 {
-		for _, hash := range []bool{false, true} {
-			for _, cached := range []bool{false, true} {
-				if cached && count < 3 {
-					continue
-				}
-				t.Run(fmt.Sprintf("When an earlier version made %d objects, with a hash %t, cached %t, and this one creates the NodeClaim's machine, it should be one", count, hash, cached), func(t *testing.T) {
-					s := newFixture(t)
-					testNamesOfBefore(s, count, hash, cached)
-				})
-			}
+	for names, hash := range map[string]bool{"after the NodeClaim": false, "after the NodeClaim, but its infrastructure machine after the Cluster": true} {
+		for count := range 4 {
+			t.Run(fmt.Sprintf("When an earlier version made %d objects, called %s, this one should end with one Machine", count, names), func(t *testing.T) {
+				testNamesOfBefore(newFixture(t), count, hash, count == 3)
+			})
 		}
+		t.Run(fmt.Sprintf("When an earlier version made all objects, called %s, and the cache lacks them, this one should end with one Machine", names), func(t *testing.T) {
+			testNamesOfBefore(newFixture(t), 3, hash, false)
+		})
 	}
 
 	t.Run("When an earlier version made objects without a Machine and the NodeClaim is deleted, it should leave none", func(t *testing.T) {
@@ -154,6 +151,7 @@ func (u unseeing) List(ctx context.Context, list client.ObjectList, opts ...clie
 	return u.Client.List(ctx, list, opts...)
 }
 
+// testNamesOfBefore continues, and then deletes, what an earlier version began. cached waits until the cache has the Machine.
 func testNamesOfBefore(s *fixture, count int, hash, cached bool) {
 	ctx := s.t.Context()
 	machines := s.Machines(nil)

@@ -187,9 +187,7 @@ func (p *Provider) create(ctx context.Context, plan Plan) (*clusterv1.Machine, e
 		machine, err = p.createBootstrap(ctx, plan, objects, infrastructure)
 	}
 	if err == nil && machine == nil {
-		if machine, err = p.createMachine(ctx, plan, objects); err == nil && machine == objects.Machine {
-			p.own(ctx, plan.NodeClaim.Name, machine, infrastructure)
-		}
+		machine, err = p.createMachine(ctx, plan, objects, infrastructure)
 	}
 	if err != nil {
 		return nil, err
@@ -219,7 +217,7 @@ func nameAs(objects *Objects, machine *clusterv1.Machine) {
 }
 
 // createMachine creates the Machine, or finds the one of another attempt.
-func (p *Provider) createMachine(ctx context.Context, plan Plan, objects *Objects) (*clusterv1.Machine, error) {
+func (p *Provider) createMachine(ctx context.Context, plan Plan, objects *Objects, infrastructure *unstructured.Unstructured) (*clusterv1.Machine, error) {
 	machine := objects.Machine
 	err := p.Management.Create(ctx, machine, FieldOwner)
 	if refusesTaints(err) && len(machine.Spec.Taints) > 0 {
@@ -229,7 +227,10 @@ func (p *Provider) createMachine(ctx context.Context, plan Plan, objects *Object
 		machine.Spec.Taints = nil
 		err = p.Management.Create(ctx, machine, FieldOwner)
 	}
-	if apierrors.IsAlreadyExists(err) {
+	switch {
+	case err == nil:
+		p.own(ctx, plan.NodeClaim.Name, machine, infrastructure)
+	case apierrors.IsAlreadyExists(err):
 		machine, err = p.getLive(ctx, objects.Machine.Name, plan.NodeClaim.UID)
 	}
 	if err != nil {
@@ -337,152 +338,6 @@ func sameForm(existing, wanted *unstructured.Unstructured) bool {
 		}
 	}
 	return true
-}
-
-// getLive reads a NodeClaim's Machine of that name from the API server. It returns ErrNotFound if there is none, ErrTaken if another
-// owner has it.
-func (p *Provider) getLive(ctx context.Context, name string, nodeClaim types.UID) (*clusterv1.Machine, error) {
-	machine := &clusterv1.Machine{}
-	if err := p.Live.Get(ctx, types.NamespacedName{Namespace: p.Namespace, Name: name}, machine); err != nil {
-		if apierrors.IsNotFound(err) {
-			return nil, ErrNotFound
-		}
-		return nil, fmt.Errorf("reading Machine %s/%s: %w", p.Namespace, name, err)
-	}
-	if !p.ownsFor(machine, nodeClaim) {
-		return nil, p.taken(machine)
-	}
-	return machine, nil
-}
-
-// taken returns whose an object is that a NodeClaim has no use for.
-func (p *Provider) taken(object client.Object) error {
-	if p.Owns(object) {
-		return ErrReplaced
-	}
-	return ErrTaken
-}
-
-// None reports whether a NodeClaim has no Machine, as the API server reports.
-func (p *Provider) None(ctx context.Context, nodeClaim *karpv1.NodeClaim) (bool, error) {
-	_, err := p.findLive(ctx, nodeClaim)
-	if errors.Is(err, ErrNotFound) || errors.Is(err, ErrTaken) {
-		return true, nil
-	}
-	return false, err
-}
-
-// findLive is getLive by any name that the Machine may have.
-func (p *Provider) findLive(ctx context.Context, nodeClaim *karpv1.NodeClaim) (machine *clusterv1.Machine, err error) {
-	names, err := p.ObjectNames(ctx, nodeClaim.Name)
-	if err != nil {
-		return nil, err
-	}
-	for _, name := range names {
-		if machine, err = p.getLive(ctx, name, nodeClaim.UID); !errors.Is(err, ErrNotFound) && !errors.Is(err, ErrTaken) {
-			break
-		}
-	}
-	return machine, err
-}
-
-// ForNodeClaim finds a NodeClaim's Machine in the cache, or returns ErrNotFound. The Machine is shared with the cache.
-func (p *Provider) ForNodeClaim(ctx context.Context, uid types.UID) (*clusterv1.Machine, error) {
-	return p.find(ctx, nodeClaimUIDIndex, string(uid))
-}
-
-// ForProviderID finds the Machine with a real or synthetic provider ID in the cache, or returns ErrNotFound. The Machine is
-// shared with the cache.
-func (p *Provider) ForProviderID(ctx context.Context, providerID string) (*clusterv1.Machine, error) {
-	if providerID == "" || providerID == unreported {
-		return nil, ErrNotFound
-	}
-	machine, err := p.find(ctx, providerIDIndex, providerID)
-	if !errors.Is(err, ErrNotFound) {
-		return machine, err
-	}
-	launching, err := p.indexed(ctx, providerIDIndex, unreported)
-	if err != nil {
-		return nil, err
-	}
-	for i := range launching {
-		if p.InstanceID(ctx, &launching[i]) == providerID {
-			return &launching[i], nil
-		}
-	}
-	return nil, ErrNotFound
-}
-
-func (p *Provider) find(ctx context.Context, index, value string) (*clusterv1.Machine, error) {
-	found, err := p.indexed(ctx, index, value)
-	if err != nil {
-		return nil, err
-	}
-	switch len(found) {
-	case 0:
-		return nil, ErrNotFound
-	case 1:
-		return &found[0], nil
-	default:
-		return nil, fmt.Errorf("finding the Machine with %s %s: %d Machines have it", index, value, len(found))
-	}
-}
-
-// ForSource returns the Machines that were made from a template source, from the cache. They are shared with the cache.
-func (p *Provider) ForSource(ctx context.Context, source string) ([]clusterv1.Machine, error) {
-	return p.indexed(ctx, sourceIndex, source)
-}
-
-func (p *Provider) indexed(ctx context.Context, index, value string) ([]clusterv1.Machine, error) {
-	list := &clusterv1.MachineList{}
-	if err := p.Management.List(ctx, list, client.InNamespace(p.Namespace), client.MatchingFields{index: value}, client.UnsafeDisableDeepCopy); err != nil {
-		return nil, fmt.Errorf("finding the Machine with %s %s: %w", index, value, err)
-	}
-	return p.owned(list.Items), nil
-}
-
-// List returns this cluster's Machines that were made for NodeClaims, from the cache. They are shared with the cache.
-func (p *Provider) List(ctx context.Context) ([]clusterv1.Machine, error) {
-	all, err := p.inNamespace(ctx)
-	if err != nil {
-		return nil, err
-	}
-	return p.owned(all), nil
-}
-
-// Each calls do for every Machine of List. It reads each one's labels once, while they are in the processor's cache.
-func (p *Provider) Each(ctx context.Context, do func(*clusterv1.Machine)) error {
-	all, err := p.inNamespace(ctx)
-	if err != nil {
-		return err
-	}
-	for i := range all {
-		if p.Owns(&all[i]) {
-			do(&all[i])
-		}
-	}
-	return nil
-}
-
-// inNamespace returns the Machines of the control-plane namespace. A selector would look up the labels that Owns looks up.
-func (p *Provider) inNamespace(ctx context.Context) ([]clusterv1.Machine, error) {
-	list := &clusterv1.MachineList{}
-	if err := p.Management.List(ctx, list, client.InNamespace(p.Namespace), client.UnsafeDisableDeepCopy); err != nil {
-		return nil, fmt.Errorf("listing Machines: %w", err)
-	}
-	return list.Items, nil
-}
-
-// owned returns the Machines that are the provider's, in the same slice: it is ours, what its items point to isn't.
-// slices.DeleteFunc would copy each Machine to the heap.
-func (p *Provider) owned(machines []clusterv1.Machine) []clusterv1.Machine {
-	owned := machines[:0]
-	for i := range machines {
-		if p.Owns(&machines[i]) {
-			owned = append(owned, machines[i])
-		}
-	}
-	return owned
 }
 
 // Annotate sets annotations of a Machine that is shared with the cache. While the Cluster is paused it writes nothing.
