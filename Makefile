@@ -101,14 +101,16 @@ verify: generate ## Regenerate and lint, and fail when a generated file isn't co
 		echo "Generated files differ from what is committed; run 'make generate' and commit:"; echo "$$changes"; git --no-pager diff --stat; exit 1; fi
 	$(MAKE) lint
 
-# unit-tests runs the packages' tests with a go test command, and prints the ten packages that took longest. Those of test read files of
-# other modules, or start programs that do: the go command doesn't see that, so it must not cache the results.
+# unit-tests runs the packages' tests with a go test command, and ends with the ten packages that took longest and what failed: CI may show
+# the end only. Those of test read files of other modules, or start programs that do: the go command doesn't see that, so it must not cache the
+# results.
 define unit-tests
 	@begin=$$SECONDS failed=0; assets=$$($(DEV) world build --print-assets) && export KUBEBUILDER_ASSETS=$$assets || exit 1; \
 	{ $(foreach module,$(MODULES),$(if $(call packages-of,$(module)),\
 		(cd $(module) && $(1) $(UNIT_FLAGS) $(if $(filter test,$(module)),-count=1) $(call packages-of,$(module))) || failed=1;)) \
 	(exit $$failed); } 2>&1 | tee $(UNIT_LOG) || failed=1; \
 	echo "The slowest packages:"; awk '/^(ok|FAIL)[ \t].*s$$/ {print $$3, $$2}' $(UNIT_LOG) | sort -rn | head -n 10; \
+	if [ $$failed != 0 ]; then echo "Failed:"; grep -E '^ *--- FAIL|^FAIL[[:space:]]|^panic: |^-test\.shuffle' $(UNIT_LOG); fi; \
 	echo "make $@: $$((SECONDS - begin)) s"; exit $$failed
 endef
 

@@ -18,8 +18,8 @@ import (
 // The attacker is a Karpenter that its guest's admin has taken over. It may create Secrets in its control-plane namespace, for machines.
 func TestBootstrapSecrets(t *testing.T) {
 	g, ctx, management := NewWithT(t), t.Context(), clusters.Management.Client
-	createManifest(t, "../../manifests/policy/bootstrapsecrets.yaml")
 	const hostedNamespace, otherNamespace = "bootstrap-secrets", "bootstrap-secrets-elsewhere"
+	enforce(t, "bootstrapsecrets", hostedNamespace, otherNamespace)
 	bindKarpenter(t, hostedNamespace)
 	bindForeign(t, otherNamespace)
 	secret := func(namespace string, change func(*corev1.Secret)) *corev1.Secret {

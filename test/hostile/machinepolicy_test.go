@@ -181,7 +181,7 @@ func TestMachinePolicy(t *testing.T) {
 		scopetest.Definition("infrastructure.cluster.x-k8s.io", "KwokMachine", "kwokmachines", "v1beta1"),
 	}})
 	g.Expect(err).NotTo(HaveOccurred())
-	createManifest(t, "../../manifests/policy/machines.yaml")
+	enforce(t, "machines", namespaceName, otherNamespace)
 	bindKarpenter(t, namespaceName, references.DataSecret("deployed"), references.InstancePrefix(v1alpha1.InstancePrefix("uid")))
 	bindForeign(t, otherNamespace)
 	karpenter := karpenterOf(t, namespaceName)

@@ -112,15 +112,25 @@ func installDefinitions(t *testing.T) {
 	NewWithT(t).Expect(err).NotTo(HaveOccurred())
 }
 
-// createManifest creates the objects of a manifest in the management cluster.
-func createManifest(t *testing.T, path string) {
+// enforce has a policy of manifests/policy bind these namespaces, and no others: tests run in any order, and which one of two policies that
+// refuse a request the API server names is chance.
+func enforce(t *testing.T, policy string, namespaces ...string) {
 	t.Helper()
 	g := NewWithT(t)
-	manifest, err := os.ReadFile(path)
+	manifest, err := os.ReadFile(filepath.Join("..", "..", "manifests", "policy", policy+".yaml"))
 	g.Expect(err).NotTo(HaveOccurred())
 	for document := range strings.SplitSeq(string(manifest), "\n---\n") {
 		object := &unstructured.Unstructured{}
 		g.Expect(yaml.Unmarshal([]byte(document), &object.Object)).To(Succeed())
+		if object.GetKind() == "ValidatingAdmissionPolicyBinding" {
+			object.SetName(object.GetName() + "-" + namespaces[0])
+			var names []any
+			for _, name := range namespaces {
+				names = append(names, name)
+			}
+			selector := []any{map[string]any{"key": corev1.LabelMetadataName, "operator": string(metav1.LabelSelectorOpIn), "values": names}}
+			g.Expect(unstructured.SetNestedSlice(object.Object, selector, "spec", "matchResources", "namespaceSelector", "matchExpressions")).To(Succeed())
+		}
 		g.Expect(client.IgnoreAlreadyExists(clusters.Management.Client.Create(t.Context(), object))).To(Succeed())
 	}
 }

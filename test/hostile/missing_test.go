@@ -40,7 +40,7 @@ func TestDefinitionMissing(t *testing.T) {
 	const hostedNamespace, unrelated = "definition-missing", "definition-missing-unrelated"
 	g, ctx, management := NewWithT(t), t.Context(), clusters.Management.Client
 	for _, policy := range policies {
-		createManifest(t, "../../manifests/policy/"+policy+".yaml")
+		enforce(t, policy, hostedNamespace, unrelated)
 	}
 	namespace(t, unrelated)
 	bindKarpenter(t, hostedNamespace)

@@ -114,7 +114,7 @@ func TestReferences(t *testing.T) {
 	definitions = append(definitions, scopetest.Definition("bootstrap.cluster.x-k8s.io", "KubeadmConfig", "kubeadmconfigs", "v1beta2"))
 	err = apiserver.InstallCRDs(clusters.Management.Config, envtest.CRDInstallOptions{CRDs: definitions})
 	g.Expect(err).NotTo(HaveOccurred())
-	createManifest(t, "../../manifests/policy/references.yaml")
+	enforce(t, "references", namespaceName)
 	bindKarpenter(t, namespaceName, templates...)
 	karpenter := karpenterOf(t, namespaceName)
 	const foreign, hidden = "no template in namespace references has the references to Secrets", "has a field that may refer to a Secret and that AutoNode does not know"
@@ -180,7 +180,7 @@ func TestReferences(t *testing.T) {
 	}
 	t.Run("When an honest Karpenter makes a machine of templates with references, all its objects should be admitted and deleted", func(t *testing.T) {
 		for _, policy := range policies {
-			createManifest(t, "../../manifests/policy/"+policy+".yaml")
+			enforce(t, policy, namespaceName)
 		}
 		template := func(kind schema.GroupKind) *unstructured.Unstructured {
 			made := versioned(referring(t, kinds[kind], namespaceName))
@@ -285,7 +285,7 @@ func TestTemplatesReferences(t *testing.T) {
 	const label, namespaceName = "references", "references-blue"
 	g, ctx, management := NewWithT(t), t.Context(), clusters.Management.Client
 	serve(t, label)
-	createManifest(t, "../../manifests/policy/references.yaml")
+	enforce(t, "references", namespaceName)
 	image := servePayload(t)
 	controlPlane(t, client.ObjectKey{Namespace: namespaceName, Name: "blue"}, "references/blue", guestKubeconfig(t))
 	template := func(name, cluster, secret string) *unstructured.Unstructured {
