@@ -35,17 +35,12 @@ import (
 	"github.com/autonode-io/autonode/test/mutants/mutant"
 )
 
-// timeout of the tests of one mutant, or of those of a package without any. One that hangs dies, too.
+// timeout of the tests of one mutant. One that hangs dies, too.
 const timeout = 8 * time.Minute
 
-// How long a test waits for what must happen. The tests' own ten minutes are for machines of any speed; with a mutant, much never happens. Without
-// one it is longest, and a mutant counts as not noticed where that is too short. With one it is patience times as long as the whole test took
-// without, between shortest and longest.
-const (
-	patience = 4
-	shortest = 20 * time.Second
-	longest  = 2 * time.Minute
-)
+// wait is how long a test of a mutant waits for what must happen, with the mutant and without. The tests' own ten minutes are for machines of any
+// speed; with a mutant, much never happens. Where two minutes are too few without one, the mutant counts as not noticed.
+const wait = 2 * time.Minute
 
 func main() {
 	run := flag.String("run", "", "regular expression that chooses mutants by name")
@@ -59,6 +54,12 @@ func main() {
 		fmt.Fprintln(os.Stderr, "mutants:", err)
 		os.Exit(1)
 	}
+}
+
+// sound is what the tests of mutants say without any.
+type sound struct {
+	done chan struct{}
+	err  error
 }
 
 func mutate(ctx context.Context, out io.Writer, choose string, list bool, parallel int) error {
@@ -101,6 +102,10 @@ func mutate(ctx context.Context, out io.Writer, choose string, list bool, parall
 	}
 	defer func() { _ = os.RemoveAll(folder) }()
 
+	var mu sync.Mutex
+	var survivors []string
+	sounds := map[string]*sound{}
+	runs, ctx := errgroup.WithContext(ctx)
 	trees := make(chan string, parallel)
 	for i := range parallel {
 		tree := filepath.Join(folder, strconv.Itoa(i))
@@ -109,32 +114,44 @@ func mutate(ctx context.Context, out io.Writer, choose string, list bool, parall
 		}
 		trees <- tree
 	}
-	sounds, err := withoutMutants(ctx, trees, mutants)
-	if err != nil {
-		return err
-	}
-	var mu sync.Mutex
-	var survivors []string
-	runs, ctx := errgroup.WithContext(ctx)
-	for _, m := range mutants {
-		without := sounds[testOf(m)]
+	start := func(run func(tree string) error) {
 		tree := <-trees
 		runs.Go(func() error {
 			defer func() { trees <- tree }()
+			return run(tree)
+		})
+	}
+	for _, m := range mutants {
+		key := m.Package + " " + m.Run
+		without, tried := sounds[key]
+		if !tried {
+			without = &sound{done: make(chan struct{})}
+			sounds[key] = without
+			start(func(tree string) error {
+				defer close(without.done)
+				_, without.err = test(ctx, tree, m)
+				return nil
+			})
+		}
+		start(func(tree string) error {
 			began := time.Now()
-			outcome := "fails without it, too"
-			if without.err == nil {
-				var err error
-				if outcome, err = try(ctx, tree, m, min(max(patience*without.took, shortest), longest)); err != nil {
-					return err
-				}
+			outcome, err := try(ctx, tree, m)
+			if err != nil {
+				return err
+			}
+			<-without.done // began before this one did
+			if ctx.Err() != nil {
+				return context.Cause(ctx)
+			}
+			if without.err != nil {
+				outcome = "fails without it, too"
 			}
 			mu.Lock()
 			defer mu.Unlock()
 			if outcome != dies {
 				survivors = append(survivors, m.Name)
 			}
-			fmt.Fprintf(out, "%-24s %-36s %-44s %s\n", outcome, m.Name, testOf(m), time.Since(began).Round(time.Second))
+			fmt.Fprintf(out, "%-24s %-36s %-44s %s\n", outcome, m.Name, key, time.Since(began).Round(time.Second))
 			return nil
 		})
 	}
@@ -148,86 +165,16 @@ func mutate(ctx context.Context, out io.Writer, choose string, list bool, parall
 	return nil
 }
 
-// testOf names the test of a mutant.
-func testOf(m mutant.Mutant) string { return m.Package + " " + m.Run }
-
-// sound is a test without any mutant.
-type sound struct {
-	took time.Duration
-	err  error
-}
-
-// withoutMutants runs the tests of all mutants without any, those of a package at once. What they return is by testOf.
-func withoutMutants(ctx context.Context, trees chan string, mutants []mutant.Mutant) (map[string]sound, error) {
-	tests := map[string][]mutant.Mutant{} // by package, one for each test
-	for _, m := range mutants {
-		if !slices.ContainsFunc(tests[m.Package], func(other mutant.Mutant) bool { return other.Run == m.Run }) {
-			tests[m.Package] = append(tests[m.Package], m)
-		}
-	}
-	var mu sync.Mutex
-	sounds := map[string]sound{}
-	runs, ctx := errgroup.WithContext(ctx)
-	for folder, of := range tests {
-		tree := <-trees
-		runs.Go(func() error {
-			defer func() { trees <- tree }()
-			var patterns []string
-			for _, m := range of {
-				patterns = append(patterns, m.Run)
-			}
-			said, failed := test(ctx, tree, folder, strings.Join(patterns, "|"), longest)
-			for _, m := range of {
-				without := sound{took: took(said, m.Run)}
-				if failed != nil { // one of them is the cause
-					began := time.Now()
-					_, without.err = test(ctx, tree, folder, m.Run, longest)
-					without.took = time.Since(began)
-				}
-				mu.Lock()
-				sounds[testOf(m)] = without
-				mu.Unlock()
-			}
-			return context.Cause(ctx)
-		})
-	}
-	return sounds, runs.Wait()
-}
-
-var passed = regexp.MustCompile(`(?m)^--- PASS: (Test\S*) \((\S+s)\)$`)
-
-// took adds up how long the tests that a pattern chooses took, by what go test -v has printed. It is longest where that says nothing of them.
-func took(said []byte, run string) (all time.Duration) {
-	tops := strings.Split(run, "|")
-	for i := range tops {
-		tops[i], _, _ = strings.Cut(tops[i], "/")
-	}
-	chosen, err := regexp.Compile(strings.Join(tops, "|"))
-	if err != nil {
-		return longest // go test has said so
-	}
-	var known bool
-	for _, match := range passed.FindAllSubmatch(said, -1) {
-		if one, err := time.ParseDuration(string(match[2])); err == nil && chosen.Match(match[1]) {
-			all, known = all+one, true
-		}
-	}
-	if !known {
-		return longest
-	}
-	return all
-}
-
 const dies = "dies"
 
 // try makes a mutant's edits, runs its tests, and takes the edits back.
-func try(ctx context.Context, tree string, m mutant.Mutant, wait time.Duration) (outcome string, err error) {
+func try(ctx context.Context, tree string, m mutant.Mutant) (outcome string, err error) {
 	back, err := m.Break(tree)
 	if err != nil {
 		return "", err
 	}
 	defer func() { err = errors.Join(err, back()) }()
-	said, failed := test(ctx, tree, m.Package, m.Run, wait)
+	said, failed := test(ctx, tree, m)
 	switch {
 	case failed == nil:
 		return "SURVIVES", nil
@@ -240,15 +187,14 @@ func try(ctx context.Context, tree string, m mutant.Mutant, wait time.Duration) 
 	}
 }
 
-// test runs the tests of a package that a pattern chooses. Wait is how long they wait for what must happen.
-func test(ctx context.Context, tree, folder, run string, wait time.Duration) (said []byte, err error) {
-	cmd := exec.CommandContext(ctx, "go", "test", "-v", "-vet=off", "-count=1", "-failfast", "-timeout="+timeout.String(), "-run="+run, ".")
-	cmd.Dir = filepath.Join(tree, folder) // whose module is any of ours
+func test(ctx context.Context, tree string, m mutant.Mutant) (said []byte, err error) {
+	cmd := exec.CommandContext(ctx, "go", "test", "-vet=off", "-count=1", "-failfast", "-timeout="+timeout.String(), "-run="+m.Run, ".")
+	cmd.Dir = filepath.Join(tree, m.Package) // whose module is any of ours
 	cmd.Env = append(os.Environ(), "GOMEGA_DEFAULT_EVENTUALLY_TIMEOUT="+wait.String(), "GOMEGA_ENFORCE_DEFAULT_TIMEOUTS_WHEN_USING_CONTEXTS=true")
 	said, err = cmd.CombinedOutput()
 	end(tree)
 	if err == nil && bytes.Contains(said, []byte("no tests to run")) {
-		return said, fmt.Errorf("%s has no test %s", folder, run)
+		return said, fmt.Errorf("%s has no test %s", m.Package, m.Run)
 	}
 	return said, err
 }

@@ -8,7 +8,6 @@ import (
 	"path/filepath"
 	"syscall"
 	"testing"
-	"time"
 
 	"github.com/autonode-io/autonode/test/mutants/mutant"
 )
@@ -59,25 +58,4 @@ func TestEnd(t *testing.T) {
 			t.Errorf("it ended otherwise: %s", beside.ProcessState)
 		}
 	})
-}
-
-func TestTook(t *testing.T) {
-	const said = "=== RUN   TestMove\n    --- PASS: TestMove/When_it_moves (7.00s)\n--- PASS: TestMove (9.50s)\n" +
-		"a log\n--- PASS: TestOrder (0.50s)\n--- FAIL: TestMachines (3.00s)\nFAIL\n"
-	for _, test := range []struct {
-		name, run string
-		want      time.Duration
-	}{
-		{"When a pattern chooses one test, it should be that one's time", "TestMove", 9500 * time.Millisecond},
-		{"When it chooses subtests, it should be the whole test's", "TestMove/When", 9500 * time.Millisecond},
-		{"When it chooses several, it should be their sum", "TestMove/When|TestOrder", 10 * time.Second},
-		{"When it chooses all, it should be the sum of all that passed", ".", 10 * time.Second},
-		{"When none passed that it chooses, a mutant's tests should wait longest", "TestMachines", longest},
-	} {
-		t.Run(test.name, func(t *testing.T) {
-			if got := took([]byte(said), test.run); got != test.want {
-				t.Errorf("got %s, want %s", got, test.want)
-			}
-		})
-	}
 }
