@@ -45,7 +45,7 @@ const wait = 2 * time.Minute
 func main() {
 	run := flag.String("run", "", "regular expression that chooses mutants by name")
 	list := flag.Bool("list", false, "list the mutants, and do nothing")
-	parallel := flag.Int("parallel", 3, "how many run at a time")
+	parallel := flag.Int("parallel", 6, "how many run at a time")
 	flag.Parse()
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt)
 	err := mutate(ctx, os.Stdout, *run, *list, *parallel)
