@@ -9,6 +9,8 @@ import (
 	"testing"
 	"time"
 
+	"github.com/awslabs/operatorpkg/controller"
+	"github.com/awslabs/operatorpkg/status"
 	. "github.com/onsi/gomega"
 	"github.com/prometheus/client_golang/prometheus/testutil"
 	corev1 "k8s.io/api/core/v1"
@@ -16,6 +18,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/runtime/schema"
+	clientgoscheme "k8s.io/client-go/kubernetes/scheme"
 	clocktesting "k8s.io/utils/clock/testing"
 	clusterv1 "sigs.k8s.io/cluster-api/api/core/v1beta2"
 	ctrl "sigs.k8s.io/controller-runtime"
@@ -24,12 +27,16 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/manager"
 	"sigs.k8s.io/controller-runtime/pkg/reconcile"
 	karpv1 "sigs.k8s.io/karpenter/pkg/apis/v1"
+	karpcloudprovider "sigs.k8s.io/karpenter/pkg/cloudprovider"
 	"sigs.k8s.io/karpenter/pkg/controllers/disruption"
+	"sigs.k8s.io/karpenter/pkg/controllers/nodeclaim/expiration"
+	karplifecycle "sigs.k8s.io/karpenter/pkg/controllers/nodeclaim/lifecycle"
 	"sigs.k8s.io/karpenter/pkg/controllers/state"
 	coreoperator "sigs.k8s.io/karpenter/pkg/operator"
 	"sigs.k8s.io/karpenter/pkg/operator/options"
 
 	"github.com/autonode-io/autonode/api/karpenter/v1alpha1"
+	"github.com/autonode-io/autonode/karpenter/core"
 	"github.com/autonode-io/autonode/karpenter/core/deadlines"
 	"github.com/autonode-io/autonode/karpenter/core/leadership"
 	"github.com/autonode-io/autonode/karpenter/core/ownwrites"
@@ -212,6 +219,64 @@ func TestLifecycle(t *testing.T) {
 		_, err := lifecycle.Reconcile(t.Context(), reconcile.Request{NamespacedName: client.ObjectKey{Name: "general-1"}})
 		g.Expect(err).NotTo(HaveOccurred())
 		g.Expect(core.count).To(Equal(1))
+	})
+}
+
+// powerless is a cloud provider that can't launch anything.
+type powerless struct {
+	karpcloudprovider.CloudProvider
+}
+
+// GetSupportedNodeClasses implements cloudprovider.CloudProvider.
+func (powerless) GetSupportedNodeClasses() []status.Object {
+	return []status.Object{&v1alpha1.ClusterAPINodeClass{}}
+}
+
+// RepairPolicies implements cloudprovider.CloudProvider.
+func (powerless) RepairPolicies() []karpcloudprovider.RepairPolicy { return nil }
+
+// Create implements cloudprovider.CloudProvider.
+func (powerless) Create(context.Context, *karpv1.NodeClaim) (*karpv1.NodeClaim, error) {
+	return nil, errors.New("no machines")
+}
+
+func TestCoreControllers(t *testing.T) {
+	setUp := func(t *testing.T) (context.Context, client.Client, []controller.Controller, *clocktesting.FakeClock, *karpv1.NodeClaim) {
+		g := NewWithT(t)
+		g.Expect(v1alpha1.AddToScheme(clientgoscheme.Scheme)).To(Succeed())
+		now := clocktesting.NewFakeClock(time.Unix(0, 0))
+		nodeClaim := &karpv1.NodeClaim{ObjectMeta: metav1.ObjectMeta{Name: "general-1", CreationTimestamp: metav1.NewTime(now.Now().Add(-time.Hour))}}
+		nodeClaim.Spec.NodeClassRef = &karpv1.NodeClassReference{Group: v1alpha1.GroupVersion.Group, Kind: "ClusterAPINodeClass", Name: "default"}
+		nodeClaim.Spec.ExpireAfter = karpv1.MustParseNillableDuration("1h")
+		scheme := runtime.NewScheme()
+		g.Expect(corev1.AddToScheme(scheme)).To(Succeed())
+		scheme.AddKnownTypes(schema.GroupVersion{Group: "karpenter.sh", Version: "v1"}, &karpv1.NodeClaim{})
+		guest := fake.NewClientBuilder().WithScheme(scheme).WithObjects(nodeClaim).WithStatusSubresource(nodeClaim).Build()
+		g.Expect(guest.Get(t.Context(), client.ObjectKeyFromObject(nodeClaim), nodeClaim)).To(Succeed())
+		ctx := options.ToContext(t.Context(), &options.Options{DisableClusterStateObservability: true, IgnoreDRARequests: true})
+		all, err := coreControllers(ctx, &coreoperator.Operator{Clock: now, EventRecorder: &published{}}, guest, powerless{}, powerless{}, nil)
+		g.Expect(err).NotTo(HaveOccurred())
+		return ctx, guest, all, now, nodeClaim
+	}
+	t.Run("When a pass over a NodeClaim has written something, the next one may begin at once", func(t *testing.T) {
+		g := NewWithT(t)
+		ctx, guest, all, now, nodeClaim := setUp(t)
+		lifecycle, _, err := core.Find[*karplifecycle.Controller](all)
+		g.Expect(err).NotTo(HaveOccurred())
+		_, err = lifecycle.Reconcile(ctx, nodeClaim)
+		g.Expect(err).To(MatchError(ContainSubstring("no machines")))
+		g.Expect(guest.Get(ctx, client.ObjectKeyFromObject(nodeClaim), nodeClaim)).To(Succeed())
+		g.Expect(nodeClaim.StatusConditions().Get(karpv1.ConditionTypeLaunched).Reason).To(Equal("LaunchFailed"), "the pass has written nothing")
+		g.Expect(now.Now()).To(Equal(time.Unix(0, 0)), "it has slept")
+	})
+	t.Run("When a NodeClaim has expired, Karpenter should wait until the cache has its deletion", func(t *testing.T) {
+		g := NewWithT(t)
+		ctx, _, all, now, nodeClaim := setUp(t)
+		expirations, _, err := core.Find[*expiration.Controller](all)
+		g.Expect(err).NotTo(HaveOccurred())
+		_, err = expirations.Reconcile(ctx, nodeClaim)
+		g.Expect(err).NotTo(HaveOccurred())
+		g.Expect(now.Since(time.Unix(0, 0))).To(Equal(time.Second), "it would count it twice")
 	})
 }
 

@@ -30,6 +30,7 @@ import (
 	"sigs.k8s.io/karpenter/pkg/controllers"
 	"sigs.k8s.io/karpenter/pkg/controllers/disruption"
 	"sigs.k8s.io/karpenter/pkg/controllers/node/health"
+	"sigs.k8s.io/karpenter/pkg/controllers/nodeclaim/expiration"
 	karplifecycle "sigs.k8s.io/karpenter/pkg/controllers/nodeclaim/lifecycle"
 	"sigs.k8s.io/karpenter/pkg/controllers/provisioning"
 	"sigs.k8s.io/karpenter/pkg/controllers/state"
@@ -207,10 +208,10 @@ func newCore(ctx context.Context, guest *coreoperator.Operator, management *oper
 	first := terminatefirst.NewFollower(guest.EventRecorder)
 	writes := ownwrites.New()
 	client := guestClient(guest.GetClient(), keeper.Suspended, p.InstanceTypes.Declares, p.Machines.HasTaints, ledger, first, writes)
-	k.controllers = controllers.NewControllers(ctx, guest.Manager, guest.Clock,
-		client, guest.EventRecorder, decorated, undecorated, k.state, guest.InstanceTypeStore, guest.PredictionStore,
-		// Karpenter's role in the guest has no right to read VerticalPodAutoscalers and what they scale: docs/install.md.
-		controllers.WithoutVPAPrediction())
+	k.controllers, err = coreControllers(ctx, guest, client, decorated, undecorated, k.state)
+	if err != nil {
+		return nil, err
+	}
 	queue, _, err := core.Find[*disruption.Queue](k.controllers)
 	if err != nil {
 		return nil, err
@@ -273,6 +274,21 @@ func newCore(ctx context.Context, guest *coreoperator.Operator, management *oper
 		nodecount.New(nodecount.Config{Guest: guest.GetClient(), Nodes: k.state.NodePoolState}),
 		nodelimit.New(nodelimit.Config{Guest: guest.GetClient(), Recorder: guest.EventRecorder, TerminateFirst: options.FromContext(ctx).FeatureGates.TerminateFirstDrift}))
 	return k, nil
+}
+
+// coreControllers are Karpenter core's, as it makes them, but for the one that sleeps without need.
+func coreControllers(ctx context.Context, guest *coreoperator.Operator, client client.Client, decorated, undecorated karpcloudprovider.CloudProvider, cluster *state.Cluster) ([]controller.Controller, error) {
+	all := controllers.NewControllers(ctx, guest.Manager, ownwrites.Clock(guest.Clock),
+		client, guest.EventRecorder, decorated, undecorated, cluster, guest.InstanceTypeStore, guest.PredictionStore,
+		// Karpenter's role in the guest has no right to read VerticalPodAutoscalers and what they scale: docs/install.md.
+		controllers.WithoutVPAPrediction())
+	_, expirations, err := core.Find[*expiration.Controller](all)
+	if err != nil {
+		return nil, err
+	}
+	// This one sleeps, too, and nothing else keeps it from counting an expired NodeClaim twice.
+	all[expirations] = expiration.NewController(guest.Clock, client, decorated)
+	return all, nil
 }
 
 // lifecycleOf is Karpenter core's controller of NodeClaims' lives with our deadlines, which waits until the cache has what core wrote.

@@ -3,9 +3,9 @@
 // Package ownwrites keeps Karpenter core's lifecycle controller from a second pass over a NodeClaim that is older than what core has
 // written.
 //
-// Upstream gap: core sleeps for a second after a pass, so that the cache has what it wrote. Where many nodes come at once the cache needs
-// longer, and core registers and initializes a node again, which costs four requests and a new transition time of the condition each
-// (docs/upstream/repeated-passes.md).
+// Upstream gap: core sleeps for a second after a pass, so that the cache has what it wrote, and a node that joins meanwhile waits. Where many
+// nodes come at once the cache needs longer, and core registers and initializes a node again, which costs four requests and a new transition
+// time of the condition each (docs/upstream/repeated-passes.md).
 package ownwrites
 
 import (
@@ -18,6 +18,7 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 	utilcache "k8s.io/apimachinery/pkg/util/cache"
 	"k8s.io/apimachinery/pkg/util/resourceversion"
+	"k8s.io/utils/clock"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	"sigs.k8s.io/controller-runtime/pkg/reconcile"
 	karpv1 "sigs.k8s.io/karpenter/pkg/apis/v1"
@@ -118,3 +119,12 @@ func Await(core controller.Controller, guest client.Reader, ledger *Ledger) cont
 		}), nil
 	})
 }
+
+// Clock returns a clock for Karpenter core's lifecycle controller that doesn't sleep after a pass: with Await, the next one may begin as soon
+// as something happens to the node.
+func Clock(of clock.Clock) clock.Clock { return sleepless{of} }
+
+type sleepless struct{ clock.Clock }
+
+// Sleep implements clock.Clock.
+func (sleepless) Sleep(time.Duration) {}
