@@ -10,7 +10,6 @@ import (
 	"time"
 
 	"github.com/awslabs/operatorpkg/controller"
-	"github.com/awslabs/operatorpkg/status"
 	. "github.com/onsi/gomega"
 	"github.com/prometheus/client_golang/prometheus/testutil"
 	corev1 "k8s.io/api/core/v1"
@@ -167,7 +166,11 @@ func TestGuestClient(t *testing.T) {
 }
 
 // passes counts the reconciliations of a controller of NodeClaims.
-type passes struct{ count int }
+type passes struct {
+	count int
+	// err ends each of them.
+	err error
+}
 
 // Register adds the controller.
 func (p *passes) Register(_ context.Context, m manager.Manager) error {
@@ -177,7 +180,7 @@ func (p *passes) Register(_ context.Context, m manager.Manager) error {
 // Reconcile implements reconcile.Reconciler.
 func (p *passes) Reconcile(context.Context, reconcile.Request) (reconcile.Result, error) {
 	p.count++
-	return reconcile.Result{}, nil
+	return reconcile.Result{}, p.err
 }
 
 func TestLifecycle(t *testing.T) {
@@ -190,7 +193,7 @@ func TestLifecycle(t *testing.T) {
 			return fake.NewClientBuilder().WithScheme(scheme).WithObjects(cached.DeepCopy()).Build()
 		}
 		server, cache, writes, core := build(), build(), ownwrites.New(), &passes{}
-		lifecycle := reconcilertest.Register(t, lifecycleOf(core, cache, writes, deadlines.Config{}), cache)
+		lifecycle := reconcilertest.Register(t, lifecycleOf(core, cache, writes, clocktesting.NewFakeClock(time.Unix(0, 0)), deadlines.Config{}), cache)
 		pass := func() reconcile.Result {
 			result, err := lifecycle.Reconcile(t.Context(), reconcile.Request{NamespacedName: client.ObjectKeyFromObject(cached)})
 			g.Expect(err).NotTo(HaveOccurred())
@@ -212,10 +215,26 @@ func TestLifecycle(t *testing.T) {
 		g.Expect(pass().RequeueAfter).To(BeZero())
 		g.Expect(core.count).To(Equal(2))
 	})
+	t.Run("When a pass has failed, the event of what it wrote should begin no other one, and a second later any should", func(t *testing.T) {
+		g := NewWithT(t)
+		cache, core, now := fake.NewClientBuilder().WithScheme(scheme).Build(), &passes{err: errors.New("no machines")}, clocktesting.NewFakeClock(time.Unix(0, 0))
+		lifecycle := reconcilertest.Register(t, lifecycleOf(core, cache, ownwrites.New(), now, deadlines.Config{}), cache)
+		pass := func(name string) error {
+			_, err := lifecycle.Reconcile(t.Context(), reconcile.Request{NamespacedName: client.ObjectKey{Name: name}})
+			return err
+		}
+		g.Expect(pass("general-1")).To(MatchError(core.err))
+		g.Expect(pass("general-1")).To(Succeed())
+		g.Expect(core.count).To(Equal(1))
+		g.Expect(pass("general-2")).To(MatchError(core.err), "it waits for another NodeClaim")
+		now.Step(time.Second)
+		g.Expect(pass("general-1")).To(MatchError(core.err))
+		g.Expect(core.count).To(Equal(3))
+	})
 	t.Run("When the NodeClaim has gone, it should have its pass", func(t *testing.T) {
 		g := NewWithT(t)
 		cache, core := fake.NewClientBuilder().WithScheme(scheme).Build(), &passes{}
-		lifecycle := reconcilertest.Register(t, lifecycleOf(core, cache, ownwrites.New(), deadlines.Config{}), cache)
+		lifecycle := reconcilertest.Register(t, lifecycleOf(core, cache, ownwrites.New(), clocktesting.NewFakeClock(time.Unix(0, 0)), deadlines.Config{}), cache)
 		_, err := lifecycle.Reconcile(t.Context(), reconcile.Request{NamespacedName: client.ObjectKey{Name: "general-1"}})
 		g.Expect(err).NotTo(HaveOccurred())
 		g.Expect(core.count).To(Equal(1))
@@ -223,14 +242,7 @@ func TestLifecycle(t *testing.T) {
 }
 
 // powerless is a cloud provider that can't launch anything.
-type powerless struct {
-	karpcloudprovider.CloudProvider
-}
-
-// GetSupportedNodeClasses implements cloudprovider.CloudProvider.
-func (powerless) GetSupportedNodeClasses() []status.Object {
-	return []status.Object{&v1alpha1.ClusterAPINodeClass{}}
-}
+type powerless struct{ reconcilertest.Provider }
 
 // RepairPolicies implements cloudprovider.CloudProvider.
 func (powerless) RepairPolicies() []karpcloudprovider.RepairPolicy { return nil }

@@ -268,7 +268,7 @@ func newCore(ctx context.Context, guest *coreoperator.Operator, management *oper
 		Recorder:        guest.EventRecorder,
 		Clock:           guest.Clock,
 	}
-	k.controllers[lifecycle] = lifecycleOf(k.controllers[lifecycle], guest.GetClient(), writes, nodeclaim.Deadlines(k.nodeClaims))
+	k.controllers[lifecycle] = lifecycleOf(k.controllers[lifecycle], guest.GetClient(), writes, guest.Clock, nodeclaim.Deadlines(k.nodeClaims))
 	k.controllers = append(k.controllers,
 		capacitybuffer.New(capacitybuffer.Config{Guest: guest.GetClient(), CloudProvider: decorated, Cluster: k.state, Provisioner: k.provisioner}),
 		nodecount.New(nodecount.Config{Guest: guest.GetClient(), Nodes: k.state.NodePoolState}),
@@ -292,8 +292,8 @@ func coreControllers(ctx context.Context, guest *coreoperator.Operator, client c
 }
 
 // lifecycleOf is Karpenter core's controller of NodeClaims' lives with our deadlines, which waits until the cache has what core wrote.
-func lifecycleOf(core controller.Controller, guest client.Client, writes *ownwrites.Ledger, config deadlines.Config) controller.Controller {
-	return ownwrites.Await(deadlines.Extend(core, config), guest, writes)
+func lifecycleOf(core controller.Controller, guest client.Client, writes *ownwrites.Ledger, now clock.Clock, config deadlines.Config) controller.Controller {
+	return ownwrites.Await(deadlines.Extend(core, config), guest, writes, now)
 }
 
 // disruptionMethods are Karpenter core's, which terminate a node first where its replacement can't be launched before, after one that returns

@@ -29,7 +29,7 @@ import (
 const (
 	// limit is for how long a cache that lags is waited for. After a guest's etcd was restored its resource versions begin lower.
 	limit = time.Minute
-	// retryInterval is the requeue interval; the change that the cache lacks triggers a reconcile, too.
+	// retryInterval is the requeue interval, and the least time after a failure. The change that the cache lacks triggers a reconcile, too.
 	retryInterval = time.Second
 )
 
@@ -103,10 +103,15 @@ func (l *Ledger) after(object client.Object, err error) error {
 	return err
 }
 
-// Await wraps Karpenter core's lifecycle controller: it begins a pass over a NodeClaim only once the guest's cache has what core wrote.
-func Await(core controller.Controller, guest client.Reader, ledger *Ledger) controller.Controller {
+// Await wraps Karpenter core's lifecycle controller: it begins a pass over a NodeClaim only once the guest's cache has what core wrote. A pass
+// that has failed writes why, which is an event for the next one: that begins a second later, however often the reason changes.
+func Await(core controller.Controller, guest client.Reader, ledger *Ledger, now clock.Clock) controller.Controller {
 	return reconciler.Wrap(core, func(of reconciler.Registered) (reconcile.Reconciler, error) {
+		failed := utilcache.NewExpiringWithClock(now)
 		return reconcile.Func(func(ctx context.Context, request reconcile.Request) (reconcile.Result, error) {
+			if _, ok := failed.Get(request); ok {
+				return reconcile.Result{RequeueAfter: retryInterval}, nil
+			}
 			nodeClaim := &karpv1.NodeClaim{}
 			key := types.NamespacedName{Name: request.Name}
 			if err := guest.Get(ctx, key, nodeClaim, client.UnsafeDisableDeepCopy); client.IgnoreNotFound(err) != nil {
@@ -115,7 +120,11 @@ func Await(core controller.Controller, guest client.Reader, ledger *Ledger) cont
 			if ledger.Lacks(nodeClaim) {
 				return reconcile.Result{RequeueAfter: retryInterval}, nil
 			}
-			return of.Inner.Reconcile(ctx, request)
+			result, err := of.Inner.Reconcile(ctx, request)
+			if err != nil {
+				failed.Set(request, true, retryInterval)
+			}
+			return result, err
 		}), nil
 	})
 }
