@@ -21,7 +21,7 @@ func TestAllocatable(t *testing.T) {
 		f.template("c8-huge", sized("4", "8Gi", "0.042"))
 		f.nodeClass(nil)
 		f.ready()
-		f.Expect(f.condition(v1alpha1.ConditionAllocatableKnown, "False", v1alpha1.EphemeralStorageUnknownReason)).To(And(
+		f.condition(v1alpha1.ConditionAllocatableKnown, "False", v1alpha1.EphemeralStorageUnknownReason, And(
 			ContainSubstring("c2-small"), ContainSubstring("set annotation capacity.cluster-autoscaler.kubernetes.io/ephemeral-disk"), Not(ContainSubstring("c8-huge"))))
 		f.Expect(f.events.reasons()).To(Equal([]string{v1alpha1.EphemeralStorageUnknownReason}))
 	})
@@ -31,7 +31,7 @@ func TestAllocatable(t *testing.T) {
 		f.template("c2-small", sized("2", "4Gi", "0.021"))
 		f.nodeClass(func(n *v1alpha1.ClusterAPINodeClass) { n.Spec.Bootstrap = &v1alpha1.Bootstrap{DataSecretName: "join"} })
 		f.ready()
-		f.Expect(f.condition(v1alpha1.ConditionAllocatableKnown, "False", v1alpha1.KubeletSettingsUnknownReason)).To(And(
+		f.condition(v1alpha1.ConditionAllocatableKnown, "False", v1alpha1.KubeletSettingsUnknownReason, And(
 			ContainSubstring("nodes of 1 of 1 template may allocate less"), ContainSubstring("Secret join: its bootstrap data isn't read")))
 
 		snapshot, err := f.store.Cached(f.name)
@@ -55,7 +55,7 @@ func TestAllocatable(t *testing.T) {
 		f.template("c2-small", sized("2", "4Gi", "0.021"))
 		f.nodeClass(nil)
 		f.ready()
-		f.Expect(f.condition(v1alpha1.ConditionAllocatableKnown, "True", v1alpha1.PodsMayNotFitReason)).To(And(
+		f.condition(v1alpha1.ConditionAllocatableKnown, "True", v1alpha1.PodsMayNotFitReason, And(
 			ContainSubstring("nodes of 1 of 1 template may hold fewer pods"), ContainSubstring("KubeadmConfigTemplate default, topologyManagerPolicy: restricted"), ContainSubstring("use best-effort")))
 		f.Expect(f.events.reasons()).To(Equal([]string{v1alpha1.PodsMayNotFitReason}))
 	})

@@ -15,6 +15,7 @@ import (
 
 	"github.com/awslabs/operatorpkg/status"
 	. "github.com/onsi/gomega"
+	gomegatypes "github.com/onsi/gomega/types"
 	corev1 "k8s.io/api/core/v1"
 	rbacv1 "k8s.io/api/rbac/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
@@ -299,27 +300,28 @@ func (f *fixture) edit(change func(*v1alpha1.ClusterAPINodeClass)) {
 	}).Should(Succeed())
 }
 
-// condition waits until a condition reports this, and returns its message.
-func (f *fixture) condition(conditionType, state, reason string) string {
+// condition waits until a condition reports this, with a message that matches.
+func (f *fixture) condition(conditionType, state, reason string, message ...gomegatypes.GomegaMatcher) {
 	f.t.Helper()
-	var message string
-	f.Eventually(func() (string, error) {
+	all := []gomegatypes.GomegaMatcher{HaveField("Status", BeEquivalentTo(state)), HaveField("Reason", reason)}
+	for _, matcher := range message {
+		all = append(all, HaveField("Message", matcher))
+	}
+	f.Eventually(func() (status.Condition, error) {
 		nodeClass, err := f.get()
 		if err != nil {
-			return "", err
+			return status.Condition{}, err
 		}
 		for _, c := range nodeClass.Status.Conditions {
 			if c.Type == conditionType {
-				message = c.Message
-				return fmt.Sprintf("%s/%s", c.Status, c.Reason), nil
+				return c, nil
 			}
 		}
-		return "", nil
-	}).Should(Equal(state+"/"+reason), func() string {
+		return status.Condition{}, nil
+	}).Should(And(all...), func() string {
 		nodeClass, _ := f.get()
 		return fmt.Sprintf("status: %+v", nodeClass.Status)
 	})
-	return message
 }
 
 func (f *fixture) ready() {

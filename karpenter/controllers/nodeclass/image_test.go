@@ -35,7 +35,7 @@ func TestImageVersion(t *testing.T) {
 	const old = "TestMachineTemplate/c2-small-old 1.36.1 "
 
 	t.Run("When the payload is ahead of the only template, it should be ready and say which image is needed", func(t *testing.T) {
-		f.Expect(f.condition(v1alpha1.ConditionTemplatesReady, "True", v1alpha1.ImageOlderReason)).To(Equal(fmt.Sprintf(
+		f.condition(v1alpha1.ConditionTemplatesReady, "True", v1alpha1.ImageOlderReason, Equal(fmt.Sprintf(
 			"TestMachineTemplate %s/c2-small-old: its image has 1.36.1, and nodes get 1.36.2; its nodes stay at 1.36.1 until a template with the same instance type has an image with 1.36.2", f.Namespace)))
 		f.Expect(seen()).To(Equal([]string{old + "Older "}))
 		f.Expect(f.available("c2-small")).To(BeTrue(), "a new node is better than none")

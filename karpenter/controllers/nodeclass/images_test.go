@@ -18,7 +18,7 @@ func TestNodeImages(t *testing.T) {
 		f := startSmall(t, func(n *v1alpha1.ClusterAPINodeClass) {
 			n.Spec.BootstrapPatches = bootstrapPatch(environment.KubeadmConfig.GroupKind(), v1alpha1.JSONPatchAdd, "/spec/image", "image.aws.us-east-1")
 		})
-		f.Expect(f.condition(v1alpha1.ConditionBootstrapReady, "False", v1alpha1.NodeImageMissingReason)).To(
+		f.condition(v1alpha1.ConditionBootstrapReady, "False", v1alpha1.NodeImageMissingReason,
 			HavePrefix("the release names no image.aws.us-east-1 for amd64; correct the patch"))
 
 		names := func(image string) {

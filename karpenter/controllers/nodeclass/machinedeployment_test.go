@@ -23,7 +23,7 @@ func TestMachineDeployment(t *testing.T) {
 		f.machineDeployment("green-workers", "c4-large-sized", "green")
 		f.nodeClass(deployments)
 		f.ready()
-		f.Expect(f.condition(v1alpha1.ConditionTemplatesReady, "True", v1alpha1.SomeInvalidReason)).To(Equal(fmt.Sprintf(
+		f.condition(v1alpha1.ConditionTemplatesReady, "True", v1alpha1.SomeInvalidReason, Equal(fmt.Sprintf(
 			"MachineDeployment %s/dangling: TestMachineTemplate gone, which it refers to, doesn't exist; the other 1 template is in use", f.Namespace)))
 		choice := f.resolve("workers")
 		tmpl := choice.Template
@@ -57,7 +57,7 @@ func TestMachineDeployment(t *testing.T) {
 			f.patch(md, func() { md.Spec.Template.Spec.Version = v })
 		}
 		version("v1.32.9")
-		f.Expect(f.condition(v1alpha1.ConditionTemplatesReady, "True", v1alpha1.SomeInvalidReason)).To(Equal(fmt.Sprintf("MachineDeployment %s/workers: "+
+		f.condition(v1alpha1.ConditionTemplatesReady, "True", v1alpha1.SomeInvalidReason, Equal(fmt.Sprintf("MachineDeployment %s/workers: "+
 			"the MachineDeployment's version 1.32.9 is more than 3 minor versions behind the API server's version 1.36.2; raise it; the other 1 template is in use", f.Namespace)))
 		f.Expect(f.available("workers")).To(BeFalse())
 		f.Expect(f.available("c4-large-sized")).To(BeTrue())

@@ -18,8 +18,7 @@ func TestNoTemplates(t *testing.T) {
 	t.Run("When nothing matches, it should say what exists", func(t *testing.T) {
 		f := start(t, "")
 		f.nodeClass(andDeployments)
-		message := f.condition(v1alpha1.ConditionTemplatesReady, "False", v1alpha1.NoTemplatesReason)
-		f.Expect(message).To(Equal(fmt.Sprintf("no TestMachineTemplate in namespace %[1]s of the management cluster matches spec.infrastructureTemplateSelectors[0] "+
+		f.condition(v1alpha1.ConditionTemplatesReady, "False", v1alpha1.NoTemplatesReason, Equal(fmt.Sprintf("no TestMachineTemplate in namespace %[1]s of the management cluster matches spec.infrastructureTemplateSelectors[0] "+
 			"(autonode.io/template-pool=general): 1 exists, and it doesn't have the labels; no MachineDeployment in namespace %[1]s of the management cluster "+
 			"matches spec.scalableResourceSelector (team=web): none exists", f.Namespace)))
 		f.condition(status.ConditionReady, "False", v1alpha1.NoTemplatesReason)
@@ -31,7 +30,7 @@ func TestSomeUnusable(t *testing.T) {
 		f := startSmall(t, func(n *v1alpha1.ClusterAPINodeClass) {
 			n.Spec.ScalableResourceSelector = &metav1.LabelSelector{MatchLabels: map[string]string{"team": "a b"}}
 		})
-		f.Expect(f.condition(v1alpha1.ConditionTemplatesReady, "True", v1alpha1.SomeInvalidReason)).To(ContainSubstring("spec.scalableResourceSelector: "))
+		f.condition(v1alpha1.ConditionTemplatesReady, "True", v1alpha1.SomeInvalidReason, ContainSubstring("spec.scalableResourceSelector: "))
 		f.edit(func(n *v1alpha1.ClusterAPINodeClass) { n.Spec.InfrastructureTemplateSelectors = nil })
 		f.condition(v1alpha1.ConditionTemplatesReady, "False", v1alpha1.InvalidSelectorReason)
 	})
@@ -44,12 +43,12 @@ func TestSomeUnusable(t *testing.T) {
 		f.nodeClass(func(n *v1alpha1.ClusterAPINodeClass) {
 			n.Spec.InfrastructureTemplateSelectors = append(n.Spec.InfrastructureTemplateSelectors, missing)
 		})
-		f.Expect(f.condition(v1alpha1.ConditionTemplatesReady, "True", v1alpha1.SomeInvalidReason)).To(ContainSubstring("NoSuchMachineTemplate"))
+		f.condition(v1alpha1.ConditionTemplatesReady, "True", v1alpha1.SomeInvalidReason, ContainSubstring("NoSuchMachineTemplate"))
 		f.ready()
 		f.edit(func(n *v1alpha1.ClusterAPINodeClass) {
 			n.Spec.InfrastructureTemplateSelectors = []v1alpha1.InfrastructureTemplateSelector{missing}
 		})
-		f.Expect(f.condition(v1alpha1.ConditionTemplatesReady, "False", v1alpha1.SourceUnreadableReason)).To(ContainSubstring("NoSuchMachineTemplate"))
+		f.condition(v1alpha1.ConditionTemplatesReady, "False", v1alpha1.SourceUnreadableReason, ContainSubstring("NoSuchMachineTemplate"))
 	})
 
 	t.Run("When a kind may not be read, it should say so, and follow once it may", func(t *testing.T) {
@@ -58,13 +57,12 @@ func TestSomeUnusable(t *testing.T) {
 		f.allow(user, "cluster", "cluster.x-k8s.io", "clusters")
 		f.template("c2-small", sized("2", "4Gi", "0.021"))
 		f.nodeClass(nil)
-		message := f.condition(v1alpha1.ConditionTemplatesReady, "False", v1alpha1.SourceUnreadableReason)
-		f.Expect(message).To(And(ContainSubstring("testmachinetemplates"), ContainSubstring("forbidden"), ContainSubstring(user)))
+		f.condition(v1alpha1.ConditionTemplatesReady, "False", v1alpha1.SourceUnreadableReason, And(ContainSubstring("testmachinetemplates"), ContainSubstring("forbidden"), ContainSubstring(user)))
 		f.condition(v1alpha1.ConditionLaunchAllowed, "True", v1alpha1.ConditionLaunchAllowed)
 
 		f.allow(user, "templates", environment.TestMachine.Group, "testmachinetemplates")
 		f.condition(v1alpha1.ConditionTemplatesReady, "True", v1alpha1.ConditionTemplatesReady)
-		f.Expect(f.condition(v1alpha1.ConditionBootstrapReady, "False", v1alpha1.SourceUnreadableReason)).To(ContainSubstring("kubeadmconfigtemplates"))
+		f.condition(v1alpha1.ConditionBootstrapReady, "False", v1alpha1.SourceUnreadableReason, ContainSubstring("kubeadmconfigtemplates"))
 		f.allow(user, "bootstrap", environment.KubeadmConfig.Group, "kubeadmconfigtemplates")
 		f.ready()
 	})

@@ -32,7 +32,7 @@ func TestPriceFile(t *testing.T) {
 		f.Eventually(prices).Should(Equal("0.5 0.007"))
 
 		f.write(f.prices, "- {instanceType: c2-small-priced, price: much}")
-		f.Expect(f.condition(v1alpha1.ConditionTemplatesReady, "True", v1alpha1.PricesUnreadableReason)).To(And(
+		f.condition(v1alpha1.ConditionTemplatesReady, "True", v1alpha1.PricesUnreadableReason, And(
 			HavePrefix("price file "+f.prices), HaveSuffix("the prices read before stay in use")))
 		f.Expect(prices()).To(Equal("0.5 0.007"))
 

@@ -33,7 +33,7 @@ func TestProfileFile(t *testing.T) {
 		f.condition(v1alpha1.ConditionTemplatesReady, "True", v1alpha1.ConditionTemplatesReady)
 
 		f.write(f.profiles, kind+"  template: {architecture: [{value: arm64}], capacity: {cpu: [{path: spec.template.spec.size}]}, size: []}\n")
-		f.Expect(f.condition(v1alpha1.ConditionTemplatesReady, "True", v1alpha1.ProfileInvalidReason)).To(And(
+		f.condition(v1alpha1.ConditionTemplatesReady, "True", v1alpha1.ProfileInvalidReason, And(
 			HavePrefix("profile file "+f.profiles+": [0].template.size: no such field"),
 			ContainSubstring("the rest of it is in use"),
 			ContainSubstring(`TestMachineTemplate `+f.Namespace+`/c2-small-profiled: cpu: "c2-small-profiled" is not a quantity; this field isn't in use`)))

@@ -91,12 +91,11 @@ func TestConditions(t *testing.T) {
 		f.template("c4-large-sized", sized("4", "8Gi", "0.096"))
 		f.machineDeployment("workers", "c4-large-sized", "blue")
 		f.nodeClass(deployments)
-		message := f.condition(status.ConditionReady, "False", v1alpha1.SourceUnreadableReason)
 		// Which of the two is asked first is client-go's affair.
-		message = strings.Replace(message, "cannot watch", "cannot list", 1)
-		f.Expect(message).To(Equal(fmt.Sprintf("reading TestMachineTemplate.%[1]s in namespace %[2]s: testmachinetemplates.%[1]s is forbidden: User %[3]q cannot list resource "+
+		listed := func(message string) string { return strings.Replace(message, "cannot watch", "cannot list", 1) }
+		f.condition(status.ConditionReady, "False", v1alpha1.SourceUnreadableReason, WithTransform(listed, Equal(fmt.Sprintf("reading TestMachineTemplate.%[1]s in namespace %[2]s: testmachinetemplates.%[1]s is forbidden: User %[3]q cannot list resource "+
 			"%[4]q in API group %[1]q in the namespace %[2]q; name the kind in spec.autoNode of the HostedCluster, which allows it, or allow Karpenter to get, list and watch it by a Role of your own",
-			environment.TestMachine.Group, f.Namespace, user, "testmachinetemplates")))
+			environment.TestMachine.Group, f.Namespace, user, "testmachinetemplates"))))
 		f.Expect(f.lines()).To(Equal([]string{found + " True SourcesFound", resolved + " False SourceUnreadable", templates + " False SourceUnreadable"}))
 
 		f.allow(user, "templates", environment.TestMachine.Group, "testmachinetemplates")
@@ -110,7 +109,7 @@ func TestConditions(t *testing.T) {
 		f.template("c4-large-sized", sized("4", "8Gi", "0.096"))
 		f.nodeClass(nil)
 		f.ready()
-		f.Expect(f.condition(found, "True", found)).To(Equal("2 TestMachineTemplates"))
+		f.condition(found, "True", found, Equal("2 TestMachineTemplates"))
 		table, err := f.table()
 		f.Expect(err).NotTo(HaveOccurred())
 		var columns []string

@@ -50,9 +50,9 @@ func TestBootstrap(t *testing.T) {
 	} {
 		t.Run(tc.name, func(t *testing.T) {
 			f := startSmall(t, func(n *v1alpha1.ClusterAPINodeClass) { n.Spec.Bootstrap = tc.bootstrap })
-			f.Expect(f.condition(v1alpha1.ConditionBootstrapReady, "False", tc.reason)).To(ContainSubstring(tc.message))
+			f.condition(v1alpha1.ConditionBootstrapReady, "False", tc.reason, ContainSubstring(tc.message))
 			f.condition(v1alpha1.ConditionTemplatesReady, "True", v1alpha1.ConditionTemplatesReady)
-			f.Expect(f.condition(status.ConditionReady, "False", tc.reason)).To(ContainSubstring(tc.message))
+			f.condition(status.ConditionReady, "False", tc.reason, ContainSubstring(tc.message))
 			f.Expect(f.instanceTypes()).To(Equal([]string{"c2-small"}), "what nodes were made from still exists")
 			f.Expect(f.events.reasons()).To(Equal([]string{tc.reason}))
 		})
@@ -65,7 +65,7 @@ func TestBootstrap(t *testing.T) {
 			}
 		})
 		f.ready()
-		f.Expect(f.condition(v1alpha1.ConditionBootstrapReady, "True", v1alpha1.RegistrationUnknownReason)).To(
+		f.condition(v1alpha1.ConditionBootstrapReady, "True", v1alpha1.RegistrationUnknownReason,
 			ContainSubstring("set spec.bootstrapPatches for TestMachine (infrastructure.cluster.x-k8s.io)"))
 		f.edit(func(n *v1alpha1.ClusterAPINodeClass) {
 			n.Spec.BootstrapPatches = bootstrapPatch(environment.TestMachine.GroupKind(), v1alpha1.JSONPatchAdd, "/spec/taints", "taints")
@@ -76,7 +76,7 @@ func TestBootstrap(t *testing.T) {
 		f := startSmall(t, func(n *v1alpha1.ClusterAPINodeClass) {
 			n.Spec.BootstrapPatches = bootstrapPatch(environment.KubeadmConfig.GroupKind(), v1alpha1.JSONPatchReplace, "/spec/missing", "zone")
 		})
-		f.Expect(f.condition(v1alpha1.ConditionTemplatesReady, "False", v1alpha1.AllInvalidReason)).To(And(
+		f.condition(v1alpha1.ConditionTemplatesReady, "False", v1alpha1.AllInvalidReason, And(
 			ContainSubstring("c2-small"), ContainSubstring("spec.bootstrapPatches for"), ContainSubstring("patch 0 (replace /spec/missing): /spec/missing doesn't exist")))
 		f.edit(func(n *v1alpha1.ClusterAPINodeClass) {
 			n.Spec.BootstrapPatches[0].Patches[0].Op = v1alpha1.JSONPatchAdd
@@ -94,7 +94,7 @@ func TestBootstrap(t *testing.T) {
 			f.template(name, annotations)
 		}
 		f.nodeClass(nil)
-		f.Expect(f.condition(v1alpha1.ConditionTemplatesReady, "True", v1alpha1.SomeInvalidReason)).To(And(
+		f.condition(v1alpha1.ConditionTemplatesReady, "True", v1alpha1.SomeInvalidReason, And(
 			ContainSubstring("inapplicable: annotation karpenter.cluster.x-k8s.io/infrastructure-patches: patch 0 (remove /spec/zone): /spec/zone doesn't exist"),
 			ContainSubstring("malformed: annotation karpenter.cluster.x-k8s.io/infrastructure-patches"), ContainSubstring("unclosed action"),
 			ContainSubstring(`unknown variable "region"`), HaveSuffix("the other 1 template is in use")))
@@ -106,7 +106,7 @@ func TestBootstrap(t *testing.T) {
 		f.nodeClass(func(n *v1alpha1.ClusterAPINodeClass) {
 			n.Spec.Bootstrap = &v1alpha1.Bootstrap{DataSecretName: "blue-kubeconfig"}
 		})
-		f.Expect(f.condition(v1alpha1.ConditionBootstrapReady, "False", v1alpha1.BootstrapNotAllowedReason)).To(And(
+		f.condition(v1alpha1.ConditionBootstrapReady, "False", v1alpha1.BootstrapNotAllowedReason, And(
 			ContainSubstring("Secret blue-kubeconfig: Karpenter may not read it"), ContainSubstring("spec.autoNode"), ContainSubstring("nobody")))
 		f.condition(status.ConditionReady, "False", v1alpha1.BootstrapNotAllowedReason)
 		snapshot, err := f.store.Cached(f.name)
@@ -126,7 +126,7 @@ func TestBootstrap(t *testing.T) {
 		f.nodeClass(func(n *v1alpha1.ClusterAPINodeClass) { n.Spec.BootstrapPatches = patches("taintList") })
 		f.ready()
 		f.edit(func(n *v1alpha1.ClusterAPINodeClass) { n.Spec.BootstrapPatches = patches("labelList") })
-		f.Expect(f.condition(v1alpha1.ConditionBootstrapReady, "False", v1alpha1.BootstrapNotAllowedReason)).To(And(
+		f.condition(v1alpha1.ConditionBootstrapReady, "False", v1alpha1.BootstrapNotAllowedReason, And(
 			ContainSubstring("RKE2Config (bootstrap.cluster.x-k8s.io)"), ContainSubstring("spec.autoNode")))
 		f.edit(func(n *v1alpha1.ClusterAPINodeClass) { n.Spec.BootstrapPatches = nil })
 		f.ready()
@@ -151,7 +151,7 @@ func TestKubelet(t *testing.T) {
 		f.nodeClass(func(n *v1alpha1.ClusterAPINodeClass) {
 			n.Spec.Kubelet = &v1alpha1.KubeletConfiguration{ClusterDNS: []string{"10.96.0.10"}, MaxPods: ptr.To[int32](101)}
 		})
-		f.Expect(f.condition(v1alpha1.ConditionBootstrapReady, "False", v1alpha1.BootstrapNotAllowedReason)).To(Equal(
+		f.condition(v1alpha1.ConditionBootstrapReady, "False", v1alpha1.BootstrapNotAllowedReason, Equal(
 			"spec.kubelet.clusterDNS is set, and the platform forbids it; spec.kubelet.maxPods is 101, and the platform allows at most 100: correct it, or have spec.autoNode of the HostedCluster changed"))
 		f.condition(status.ConditionReady, "False", v1alpha1.BootstrapNotAllowedReason)
 		f.edit(func(n *v1alpha1.ClusterAPINodeClass) {
@@ -168,7 +168,7 @@ func TestKubelet(t *testing.T) {
 			n.Spec.BootstrapPatches = bootstrapPatch(environment.TestMachine.GroupKind(), v1alpha1.JSONPatchAdd, "/spec/taints", "taints")
 		})
 		f.ready()
-		f.Expect(f.condition(v1alpha1.ConditionBootstrapReady, "True", v1alpha1.KubeletSettingsUnwrittenReason)).To(Equal(
+		f.condition(v1alpha1.ConditionBootstrapReady, "True", v1alpha1.KubeletSettingsUnwrittenReason, Equal(
 			"Karpenter doesn't write clusterDNS and podPidsLimit of spec.kubelet for nodes of 1 of 1 template; set spec.bootstrapPatches for TestMachine (infrastructure.cluster.x-k8s.io) that write kubeletArgs or kubeletArgList"))
 		f.edit(func(n *v1alpha1.ClusterAPINodeClass) {
 			n.Spec.BootstrapPatches[0].Patches = append(n.Spec.BootstrapPatches[0].Patches, bootstrapPatch(environment.TestMachine.GroupKind(), v1alpha1.JSONPatchAdd, "/spec/args", "kubeletArgs")[0].Patches...)
@@ -183,7 +183,7 @@ func TestKubelet(t *testing.T) {
 			n.Spec.Bootstrap = &v1alpha1.Bootstrap{DataSecretName: "join"}
 			n.Spec.Kubelet = &v1alpha1.KubeletConfiguration{CPUCFSQuota: ptr.To(false)}
 		})
-		f.Expect(f.condition(v1alpha1.ConditionBootstrapReady, "True", v1alpha1.RegistrationUnknownReason)).To(And(
+		f.condition(v1alpha1.ConditionBootstrapReady, "True", v1alpha1.RegistrationUnknownReason, And(
 			ContainSubstring("1 of 1 template may register without the taint karpenter.sh/unregistered"), ContainSubstring("Secret join"),
 			HaveSuffix("; Karpenter doesn't write cpuCFSQuota of spec.kubelet for nodes of 1 of 1 template; let the data in Secret join have them")))
 	})
@@ -220,7 +220,7 @@ func TestLaunchAllowed(t *testing.T) {
 			f.Expect(f.Admin.Status().Update(t.Context(), f.Cluster)).To(Succeed())
 		}
 		provisioned(false)
-		f.Expect(f.condition(v1alpha1.ConditionLaunchAllowed, "False", v1alpha1.ClusterNotProvisionedReason)).To(Equal(fmt.Sprintf(
+		f.condition(v1alpha1.ConditionLaunchAllowed, "False", v1alpha1.ClusterNotProvisionedReason, Equal(fmt.Sprintf(
 			"the Cluster's infrastructure isn't provisioned yet in namespace %s of the management cluster; nothing is launched until its infrastructure provider is done", f.Namespace)))
 		f.Expect(f.available("c2-small")).To(BeTrue())
 		provisioned(true, clusterv1.FailureDomain{Name: "a"}, clusterv1.FailureDomain{Name: "b"})
@@ -235,10 +235,10 @@ func TestLaunchAllowed(t *testing.T) {
 		}
 		sentence := fmt.Sprintf("the infrastructure of Cluster %s/%s isn't ready: VCenterUnreachable: Cannot complete login", f.Namespace, f.Cluster.Name)
 		reports(metav1.ConditionFalse, "Cannot complete login")
-		f.Expect(f.condition(v1alpha1.ConditionLaunchAllowed, "True", v1alpha1.ClusterNotReadyReason)).To(HavePrefix(sentence))
+		f.condition(v1alpha1.ConditionLaunchAllowed, "True", v1alpha1.ClusterNotReadyReason, HavePrefix(sentence))
 		f.ready()
 		f.store.Inventory.ObserveMachine("pending", inventory.Machine{})
-		f.Expect(f.condition(v1alpha1.ConditionLaunchAllowed, "False", v1alpha1.ClusterNotReadyReason)).To(HavePrefix(sentence))
+		f.condition(v1alpha1.ConditionLaunchAllowed, "False", v1alpha1.ClusterNotReadyReason, HavePrefix(sentence))
 		f.Expect(f.available("c2-small")).To(BeTrue(), "an offering isn't to blame")
 		f.store.Inventory.ObserveMachine("pending", inventory.Machine{ProviderID: "cloud://1"})
 		f.condition(v1alpha1.ConditionLaunchAllowed, "True", v1alpha1.ClusterNotReadyReason)
@@ -300,7 +300,7 @@ func TestVersion(t *testing.T) {
 	serve("v1.36.1")
 	f.nodeClass(nil)
 	t.Run("When the payload is ahead of the API server, it should hold nodes back and be ready", func(t *testing.T) {
-		f.Expect(f.condition(v1alpha1.ConditionVersionReady, "True", "HeldBack")).To(ContainSubstring("nodes stay at 1.36.1"))
+		f.condition(v1alpha1.ConditionVersionReady, "True", "HeldBack", ContainSubstring("nodes stay at 1.36.1"))
 		f.ready()
 	})
 	t.Run("When the API server is away, it should change nothing", func(t *testing.T) {
@@ -341,12 +341,12 @@ func TestVersion(t *testing.T) {
 	})
 	t.Run("When the node class requests what is beyond the skew, it should launch nothing and say so", func(t *testing.T) {
 		f.edit(func(n *v1alpha1.ClusterAPINodeClass) { n.Spec.Version = "1.32.9" })
-		f.Expect(f.condition(v1alpha1.ConditionVersionReady, "False", v1alpha1.VersionTooOldReason)).To(Equal(
+		f.condition(v1alpha1.ConditionVersionReady, "False", v1alpha1.VersionTooOldReason, Equal(
 			"spec.version 1.32.9 is more than 3 minor versions behind the API server's version 1.36.2; raise it"))
 	})
 	t.Run("When the node class requests what is no version, it should launch nothing and say so", func(t *testing.T) {
 		f.edit(func(n *v1alpha1.ClusterAPINodeClass) { n.Spec.Version = "1.36.2-a_b" })
-		f.Expect(f.condition(v1alpha1.ConditionVersionReady, "False", v1alpha1.VersionMalformedReason)).To(Equal(`spec.version "1.36.2-a_b" is not a version, such as 1.36.3`))
+		f.condition(v1alpha1.ConditionVersionReady, "False", v1alpha1.VersionMalformedReason, Equal(`spec.version "1.36.2-a_b" is not a version, such as 1.36.3`))
 	})
 	t.Run("When the node class requests what the API server supports, it should be ready again", func(t *testing.T) {
 		f.edit(func(n *v1alpha1.ClusterAPINodeClass) { n.Spec.Version = "1.33.0" })

@@ -63,7 +63,7 @@ func TestUnavailable(t *testing.T) {
 		key := offering.Key{InstanceType: "c2-small", Zone: "a", CapacityType: "on-demand"}
 		f.unavailable.MarkExceeded(key, offering.Exceeded{Quota: quota, Left: -1, Reason: "QuotaExceeded"})
 		f.Eventually(seen).Should(Equal("Quota c4-big $0.096"))
-		f.Expect(f.condition(v1alpha1.ConditionOfferingsAvailable, "True", v1alpha1.QuotaExhaustedReason)).To(MatchRegexp(
+		f.condition(v1alpha1.ConditionOfferingsAvailable, "True", v1alpha1.QuotaExhaustedReason, MatchRegexp(
 			`^quota "on-demand c2" is exhausted, until one launch probes it at \d\d:\d\d:\d\d UTC \(2 offerings\)$`))
 		f.unavailable.Freed([]offering.Quota{quota})
 		f.Eventually(seen).Should(Equal(fine))
@@ -83,8 +83,8 @@ func TestUnavailable(t *testing.T) {
 	t.Run("When every offering of every template failed, it should say why and how many pods wait, and stay ready", func(t *testing.T) {
 		f.unavailable.MarkExhausted(offering.Key{InstanceType: "c4-big", Zone: "a", CapacityType: "on-demand"}, "c4", "InsufficientCapacity")
 		f.unavailable.MarkExhausted(offering.Key{InstanceType: "c4-big", Zone: "b", CapacityType: "on-demand"}, "c4", "InsufficientCapacity")
-		f.Expect(f.condition(v1alpha1.ConditionOfferingsAvailable, "False", v1alpha1.LaunchesFailReason)).To(MatchRegexp(
-			`^nothing can be launched: 4 offerings are in back-off after failed launches: InsufficientCapacity \(2\), NoHosts \(2\); ` +
+		f.condition(v1alpha1.ConditionOfferingsAvailable, "False", v1alpha1.LaunchesFailReason, MatchRegexp(
+			`^nothing can be launched: 4 offerings are in back-off after failed launches: InsufficientCapacity \(2\), NoHosts \(2\); `+
 				`the next try is on-demand c2-small in zone a at \d\d:\d\d:\d\d UTC; 12 pods wait$`))
 		f.ready()
 	})
@@ -99,7 +99,7 @@ func TestUnavailable(t *testing.T) {
 		for _, zone := range []string{"a", "b"} {
 			f.unavailable.Mark(offering.Key{InstanceType: third.GetName(), Zone: zone, CapacityType: "on-demand"}, "NoHosts")
 		}
-		f.Expect(f.condition(v1alpha1.ConditionOfferingsAvailable, "True", v1alpha1.LaunchesFailReason)).To(Equal(
+		f.condition(v1alpha1.ConditionOfferingsAvailable, "True", v1alpha1.LaunchesFailReason, Equal(
 			"every launch fails: 5 offerings are in back-off after failed launches: NoHosts (4), InsufficientCapacity (1); Karpenter tries other offerings; 12 pods wait"))
 		f.ready()
 		f.unavailable.Works(offering.Key{InstanceType: "c4-big", Zone: "a", CapacityType: "on-demand"}, f.unavailable.Now())
