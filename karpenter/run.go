@@ -276,7 +276,7 @@ func newCore(ctx context.Context, guest *coreoperator.Operator, management *oper
 	return k, nil
 }
 
-// coreControllers are Karpenter core's, as it makes them, but for the one that sleeps without need.
+// coreControllers are Karpenter core's. Its controller of NodeClaims' lives doesn't sleep after a pass.
 func coreControllers(ctx context.Context, guest *coreoperator.Operator, client client.Client, decorated, undecorated karpcloudprovider.CloudProvider, cluster *state.Cluster) ([]controller.Controller, error) {
 	all := controllers.NewControllers(ctx, guest.Manager, ownwrites.Clock(guest.Clock),
 		client, guest.EventRecorder, decorated, undecorated, cluster, guest.InstanceTypeStore, guest.PredictionStore,
@@ -286,7 +286,7 @@ func coreControllers(ctx context.Context, guest *coreoperator.Operator, client c
 	if err != nil {
 		return nil, err
 	}
-	// This one sleeps, too, and nothing else keeps it from counting an expired NodeClaim twice.
+	// This one has to sleep: nothing else keeps it from counting an expired NodeClaim twice.
 	all[expirations] = expiration.NewController(guest.Clock, client, decorated)
 	return all, nil
 }
