@@ -30,6 +30,7 @@ import (
 	"sigs.k8s.io/karpenter/pkg/controllers"
 	"sigs.k8s.io/karpenter/pkg/controllers/disruption"
 	"sigs.k8s.io/karpenter/pkg/controllers/node/health"
+	nodeclaimdisruption "sigs.k8s.io/karpenter/pkg/controllers/nodeclaim/disruption"
 	"sigs.k8s.io/karpenter/pkg/controllers/nodeclaim/expiration"
 	karplifecycle "sigs.k8s.io/karpenter/pkg/controllers/nodeclaim/lifecycle"
 	"sigs.k8s.io/karpenter/pkg/controllers/provisioning"
@@ -55,6 +56,7 @@ import (
 	"github.com/autonode-io/autonode/karpenter/core/capacitybuffer"
 	"github.com/autonode-io/autonode/karpenter/core/deadlines"
 	"github.com/autonode-io/autonode/karpenter/core/declaredlabels"
+	"github.com/autonode-io/autonode/karpenter/core/launching"
 	"github.com/autonode-io/autonode/karpenter/core/leadership"
 	"github.com/autonode-io/autonode/karpenter/core/nodecount"
 	"github.com/autonode-io/autonode/karpenter/core/nodelimit"
@@ -268,7 +270,7 @@ func newCore(ctx context.Context, guest *coreoperator.Operator, management *oper
 		Recorder:        guest.EventRecorder,
 		Clock:           guest.Clock,
 	}
-	k.controllers[lifecycle] = lifecycleOf(k.controllers[lifecycle], guest.GetClient(), writes, guest.Clock, nodeclaim.Deadlines(k.nodeClaims))
+	k.controllers[lifecycle] = lifecycleOf(k.controllers[lifecycle], guest.GetClient(), writes, clock.RealClock{}, nodeclaim.Deadlines(k.nodeClaims))
 	k.controllers = append(k.controllers,
 		capacitybuffer.New(capacitybuffer.Config{Guest: guest.GetClient(), CloudProvider: decorated, Cluster: k.state, Provisioner: k.provisioner}),
 		nodecount.New(nodecount.Config{Guest: guest.GetClient(), Nodes: k.state.NodePoolState}),
@@ -276,7 +278,8 @@ func newCore(ctx context.Context, guest *coreoperator.Operator, management *oper
 	return k, nil
 }
 
-// coreControllers are Karpenter core's. Its controller of NodeClaims' lives doesn't sleep after a pass.
+// coreControllers are Karpenter core's. Its controller of NodeClaims' lives doesn't sleep after a pass, and the one that marks those that may be
+// disrupted waits until they are launched.
 func coreControllers(ctx context.Context, guest *coreoperator.Operator, client client.Client, decorated, undecorated karpcloudprovider.CloudProvider, cluster *state.Cluster) ([]controller.Controller, error) {
 	all := controllers.NewControllers(ctx, guest.Manager, ownwrites.Clock(guest.Clock),
 		client, guest.EventRecorder, decorated, undecorated, cluster, guest.InstanceTypeStore, guest.PredictionStore,
@@ -288,12 +291,18 @@ func coreControllers(ctx context.Context, guest *coreoperator.Operator, client c
 	}
 	// This one has to sleep: nothing else keeps it from counting an expired NodeClaim twice.
 	all[expirations] = expiration.NewController(guest.Clock, client, decorated)
+	_, disruptions, err := core.Find[*nodeclaimdisruption.Controller](all)
+	if err != nil {
+		return nil, err
+	}
+	all[disruptions] = launching.Ignore(all[disruptions], client)
 	return all, nil
 }
 
-// lifecycleOf is Karpenter core's controller of NodeClaims' lives with our deadlines, which waits until the cache has what core wrote.
-func lifecycleOf(core controller.Controller, guest client.Client, writes *ownwrites.Ledger, now clock.Clock, config deadlines.Config) controller.Controller {
-	return ownwrites.Await(deadlines.Extend(core, config), guest, writes, now)
+// lifecycleOf is Karpenter core's controller of NodeClaims' lives with our deadlines, which launches a few at a time, and waits until the cache
+// has what core wrote.
+func lifecycleOf(core controller.Controller, guest client.Client, writes *ownwrites.Ledger, now clock.WithDelayedExecution, config deadlines.Config) controller.Controller {
+	return ownwrites.Await(launching.Pace(deadlines.Extend(core, config), guest, now), guest, writes, now)
 }
 
 // disruptionMethods are Karpenter core's, which terminate a node first where its replacement can't be launched before, after one that returns

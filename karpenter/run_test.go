@@ -6,6 +6,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
 	"testing"
 	"time"
 
@@ -27,7 +28,9 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/reconcile"
 	karpv1 "sigs.k8s.io/karpenter/pkg/apis/v1"
 	karpcloudprovider "sigs.k8s.io/karpenter/pkg/cloudprovider"
+	"sigs.k8s.io/karpenter/pkg/controllers"
 	"sigs.k8s.io/karpenter/pkg/controllers/disruption"
+	nodeclaimdisruption "sigs.k8s.io/karpenter/pkg/controllers/nodeclaim/disruption"
 	"sigs.k8s.io/karpenter/pkg/controllers/nodeclaim/expiration"
 	karplifecycle "sigs.k8s.io/karpenter/pkg/controllers/nodeclaim/lifecycle"
 	"sigs.k8s.io/karpenter/pkg/controllers/state"
@@ -183,6 +186,21 @@ func (p *passes) Reconcile(context.Context, reconcile.Request) (reconcile.Result
 	return reconcile.Result{}, p.err
 }
 
+// hanging is a controller of NodeClaims whose reconciliations end with their context.
+type hanging struct{ begun chan string }
+
+// Register adds the controller.
+func (h hanging) Register(_ context.Context, m manager.Manager) error {
+	return ctrl.NewControllerManagedBy(m).Named("nodeclaim.lifecycle").For(&karpv1.NodeClaim{}).Complete(h)
+}
+
+// Reconcile implements reconcile.Reconciler.
+func (h hanging) Reconcile(ctx context.Context, request reconcile.Request) (reconcile.Result, error) {
+	h.begun <- request.Name
+	<-ctx.Done()
+	return reconcile.Result{}, nil
+}
+
 func TestLifecycle(t *testing.T) {
 	scheme := runtime.NewScheme()
 	scheme.AddKnownTypes(schema.GroupVersion{Group: "karpenter.sh", Version: "v1"}, &karpv1.NodeClaim{})
@@ -231,6 +249,29 @@ func TestLifecycle(t *testing.T) {
 		g.Expect(pass("general-1")).To(MatchError(core.err))
 		g.Expect(core.count).To(Equal(3))
 	})
+	t.Run("When a hundred NodeClaims are to be launched, the last ones should wait for the first", func(t *testing.T) {
+		g := NewWithT(t)
+		var nodeClaims []client.Object
+		for i := range 100 {
+			nodeClaims = append(nodeClaims, &karpv1.NodeClaim{ObjectMeta: metav1.ObjectMeta{Name: fmt.Sprint("general-", i)}})
+		}
+		cache, core := fake.NewClientBuilder().WithScheme(scheme).WithObjects(nodeClaims...).Build(), hanging{begun: make(chan string, 2*len(nodeClaims))}
+		lifecycle := reconcilertest.Register(t, lifecycleOf(core, cache, ownwrites.New(), clocktesting.NewFakeClock(time.Unix(0, 0)), deadlines.Config{}), cache)
+		over, cancel := context.WithCancel(t.Context())
+		cancel()
+		waited := slices.ContainsFunc(nodeClaims, func(nodeClaim client.Object) bool {
+			request := reconcile.Request{NamespacedName: client.ObjectKeyFromObject(nodeClaim)}
+			if _, err := lifecycle.Reconcile(over, request); err != nil {
+				g.Expect(err).To(MatchError(context.Canceled))
+				return true
+			}
+			g.Expect(core.begun).To(Receive(Equal(nodeClaim.GetName())))
+			go func() { _, _ = lifecycle.Reconcile(t.Context(), request) }()
+			g.Eventually(core.begun).Should(Receive())
+			return false
+		})
+		g.Expect(waited).To(BeTrue(), "all were launched at once")
+	})
 	t.Run("When the NodeClaim has gone, it should have its pass", func(t *testing.T) {
 		g := NewWithT(t)
 		cache, core := fake.NewClientBuilder().WithScheme(scheme).Build(), &passes{}
@@ -257,13 +298,14 @@ func TestCoreControllers(t *testing.T) {
 		g := NewWithT(t)
 		g.Expect(v1alpha1.AddToScheme(clientgoscheme.Scheme)).To(Succeed())
 		now := clocktesting.NewFakeClock(time.Unix(0, 0))
-		nodeClaim := &karpv1.NodeClaim{ObjectMeta: metav1.ObjectMeta{Name: "general-1", CreationTimestamp: metav1.NewTime(now.Now().Add(-time.Hour))}}
+		nodeClaim := &karpv1.NodeClaim{ObjectMeta: metav1.ObjectMeta{Name: "general-1", Labels: map[string]string{karpv1.NodePoolLabelKey: "general"}, CreationTimestamp: metav1.NewTime(now.Now().Add(-time.Hour))}}
 		nodeClaim.Spec.NodeClassRef = &karpv1.NodeClassReference{Group: v1alpha1.GroupVersion.Group, Kind: "ClusterAPINodeClass", Name: "default"}
 		nodeClaim.Spec.ExpireAfter = karpv1.MustParseNillableDuration("1h")
 		scheme := runtime.NewScheme()
 		g.Expect(corev1.AddToScheme(scheme)).To(Succeed())
-		scheme.AddKnownTypes(schema.GroupVersion{Group: "karpenter.sh", Version: "v1"}, &karpv1.NodeClaim{})
-		guest := fake.NewClientBuilder().WithScheme(scheme).WithObjects(nodeClaim).WithStatusSubresource(nodeClaim).Build()
+		scheme.AddKnownTypes(schema.GroupVersion{Group: "karpenter.sh", Version: "v1"}, &karpv1.NodeClaim{}, &karpv1.NodePool{})
+		nodePool := &karpv1.NodePool{ObjectMeta: metav1.ObjectMeta{Name: "general"}}
+		guest := fake.NewClientBuilder().WithScheme(scheme).WithObjects(nodeClaim, nodePool).WithStatusSubresource(nodeClaim).Build()
 		g.Expect(guest.Get(t.Context(), client.ObjectKeyFromObject(nodeClaim), nodeClaim)).To(Succeed())
 		ctx := options.ToContext(t.Context(), &options.Options{DisableClusterStateObservability: true, IgnoreDRARequests: true})
 		all, err := coreControllers(ctx, &coreoperator.Operator{Clock: now, EventRecorder: &published{}}, guest, powerless{}, powerless{}, nil)
@@ -280,6 +322,17 @@ func TestCoreControllers(t *testing.T) {
 		g.Expect(guest.Get(ctx, client.ObjectKeyFromObject(nodeClaim), nodeClaim)).To(Succeed())
 		g.Expect(nodeClaim.StatusConditions().Get(karpv1.ConditionTypeLaunched).Reason).To(Equal("LaunchFailed"), "the pass has written nothing")
 		g.Expect(now.Now()).To(Equal(time.Unix(0, 0)), "it has slept")
+	})
+	t.Run("When a NodeClaim isn't launched, Karpenter should write nothing about what it may be disrupted for", func(t *testing.T) {
+		g := NewWithT(t)
+		ctx, guest, all, now, nodeClaim := setUp(t)
+		unaltered := controllers.NewControllers(ctx, nil, now, guest, &published{}, powerless{}, powerless{}, nil, nil, nil, controllers.WithoutVPAPrediction())
+		_, at, err := core.Find[*nodeclaimdisruption.Controller](unaltered)
+		g.Expect(err).NotTo(HaveOccurred())
+		_, err = reconcilertest.Register(t, all[at], guest).Reconcile(ctx, reconcile.Request{NamespacedName: client.ObjectKeyFromObject(nodeClaim)})
+		g.Expect(err).NotTo(HaveOccurred())
+		g.Expect(guest.Get(ctx, client.ObjectKeyFromObject(nodeClaim), nodeClaim)).To(Succeed())
+		g.Expect(nodeClaim.Status.Conditions).To(BeEmpty())
 	})
 	t.Run("When a NodeClaim has expired, Karpenter should wait until the cache has its deletion", func(t *testing.T) {
 		g := NewWithT(t)

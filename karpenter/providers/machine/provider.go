@@ -21,7 +21,6 @@ import (
 	"k8s.io/apimachinery/pkg/util/wait"
 	"k8s.io/client-go/util/retry"
 	"k8s.io/klog/v2"
-	"k8s.io/utils/clock"
 	clusterv1 "sigs.k8s.io/cluster-api/api/core/v1beta2"
 	"sigs.k8s.io/cluster-api/util/annotations"
 	"sigs.k8s.io/controller-runtime/pkg/client"
@@ -72,7 +71,7 @@ type Config struct {
 	Infrastructure Infrastructure
 }
 
-// concurrentCreates is the concurrency limit of Create, slow ones included: see pace.
+// concurrentCreates is the concurrency limit of Create.
 const concurrentCreates = 100
 
 // hiccup is the back-off of Create after a transient fault. A NodeClaim whose launch fails is replaced after ten seconds
@@ -93,7 +92,6 @@ const (
 type Provider struct {
 	Config
 	creates *semaphore.Weighted
-	pace    *pace
 	// deleted has the UIDs of Machines whose deletion the API server has accepted. Karpenter calls Delete every five
 	// seconds; behind an API server with slow watches each call would be two more writes.
 	deleted *utilcache.Expiring
@@ -107,7 +105,7 @@ type Provider struct {
 // New returns a provider.
 func New(config Config) *Provider {
 	return &Provider{
-		Config: config, creates: semaphore.NewWeighted(concurrentCreates), pace: newPace(paceSlots, clock.RealClock{}),
+		Config: config, creates: semaphore.NewWeighted(concurrentCreates),
 		deleted: utilcache.NewExpiring(), gone: utilcache.NewExpiring(), completed: utilcache.NewExpiring(),
 	}
 }
@@ -144,11 +142,6 @@ func (p *Provider) Create(ctx context.Context, plan Plan) (machine *clusterv1.Ma
 		return nil, fmt.Errorf("waiting for other machines to be created: %w", err)
 	}
 	defer p.creates.Release(1)
-	end, err := p.pace.begin(ctx)
-	if err != nil {
-		return nil, fmt.Errorf("waiting for other machines to be created: %w", err)
-	}
-	defer end()
 	ctx, cancel := context.WithTimeout(ctx, CreateTimeout)
 	defer cancel()
 	var began time.Time

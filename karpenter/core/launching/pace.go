@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 
-package machine
+package launching
 
 import (
 	"context"
@@ -10,12 +10,10 @@ import (
 	"k8s.io/utils/clock"
 )
 
-// Karpenter launches all NodeClaims of a burst at once. If all their objects were created together, each would take as long as all of
-// them, and no machine could start before nearly all exist.
 const (
-	// paceSlots is how many Creates run at once as long as they are quick. A few keep an API server busy.
+	// paceSlots is how many launches run at once as long as they are quick. A few keep an API server busy.
 	paceSlots = 8
-	// paceLimit is after how long a Create lets the next one begin, so that one that hangs delays the others only that long.
+	// paceLimit is after how long a launch lets the next one begin, so that one that hangs delays the others only that long.
 	paceLimit = 500 * time.Millisecond
 )
 
