@@ -60,6 +60,7 @@ import (
 	"github.com/autonode-io/autonode/karpenter/core/leadership"
 	"github.com/autonode-io/autonode/karpenter/core/nodecount"
 	"github.com/autonode-io/autonode/karpenter/core/nodelimit"
+	"github.com/autonode-io/autonode/karpenter/core/nodelock"
 	"github.com/autonode-io/autonode/karpenter/core/nodepoolgone"
 	"github.com/autonode-io/autonode/karpenter/core/ownwrites"
 	"github.com/autonode-io/autonode/karpenter/core/providerid"
@@ -323,6 +324,7 @@ const waitingForCapacity types.UID = "waiting-for-capacity"
 
 // guestClient is Karpenter core's client of the guest.
 func guestClient(guest client.Client, suspended func() bool, declares func(nodeClass, key string) bool, tainted func(context.Context, *corev1.Node) bool, ledger *savings.Ledger, first *terminatefirst.Follower, writes *ownwrites.Ledger) client.Client {
+	guest = nodelock.Guest(guest)
 	guest = ownwrites.Guest(guest, writes)
 	guest = statusonly.Guest(guest)
 	guest = savings.Guest(guest, ledger)

@@ -18,12 +18,14 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/runtime/schema"
+	"k8s.io/apimachinery/pkg/types"
 	clientgoscheme "k8s.io/client-go/kubernetes/scheme"
 	clocktesting "k8s.io/utils/clock/testing"
 	clusterv1 "sigs.k8s.io/cluster-api/api/core/v1beta2"
 	ctrl "sigs.k8s.io/controller-runtime"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	"sigs.k8s.io/controller-runtime/pkg/client/fake"
+	"sigs.k8s.io/controller-runtime/pkg/client/interceptor"
 	"sigs.k8s.io/controller-runtime/pkg/manager"
 	"sigs.k8s.io/controller-runtime/pkg/reconcile"
 	karpv1 "sigs.k8s.io/karpenter/pkg/apis/v1"
@@ -52,16 +54,22 @@ import (
 // What package core keeps Karpenter core from, it is kept from by the client that it gets.
 func TestGuestClient(t *testing.T) {
 	first, writes := terminatefirst.NewFollower(&published{}), ownwrites.New()
+	var sent []types.PatchType
 	setUp := func(g Gomega, suspended bool) (client.Client, *savings.Ledger) {
 		scheme := runtime.NewScheme()
 		g.Expect(corev1.AddToScheme(scheme)).To(Succeed())
 		scheme.AddKnownTypes(schema.GroupVersion{Group: "karpenter.sh", Version: "v1"}, &karpv1.NodeClaim{})
 		guest := fake.NewClientBuilder().WithScheme(scheme).WithObjects(
 			&corev1.Node{
-				ObjectMeta: metav1.ObjectMeta{Name: "one", Labels: map[string]string{corev1.LabelTopologyZone: "eu-1a"}},
+				ObjectMeta: metav1.ObjectMeta{Name: "one", UID: "one", Labels: map[string]string{corev1.LabelTopologyZone: "eu-1a"}},
 				Spec:       corev1.NodeSpec{Taints: []corev1.Taint{clusterv1.NodeUninitializedTaint}},
 			},
-		).WithStatusSubresource(&karpv1.NodeClaim{}).Build()
+		).WithStatusSubresource(&karpv1.NodeClaim{}).WithInterceptorFuncs(interceptor.Funcs{
+			Patch: func(ctx context.Context, guest client.WithWatch, object client.Object, patch client.Patch, opts ...client.PatchOption) error {
+				sent = append(sent, patch.Type())
+				return guest.Patch(ctx, object, patch, opts...)
+			},
+		}).Build()
 		ledger := savings.New()
 		return guestClient(guest, func() bool { return suspended }, func(_, key string) bool { return key == "storage" },
 			func(context.Context, *corev1.Node) bool { return false }, ledger, first, writes), ledger
@@ -98,6 +106,16 @@ func TestGuestClient(t *testing.T) {
 		node.Labels[karpv1.NodeRegisteredLabelKey] = "true"
 		g.Expect(guest.Patch(t.Context(), node, client.MergeFrom(before))).To(Succeed())
 		g.Expect(node.Spec.Taints).To(BeEmpty())
+	})
+	t.Run("When it registers a node with a lock, the lock should be of what it changes", func(t *testing.T) {
+		g := NewWithT(t)
+		node := &corev1.Node{}
+		guest, _ := setUp(g, false)
+		g.Expect(guest.Get(t.Context(), client.ObjectKey{Name: "one"}, node)).To(Succeed())
+		before := node.DeepCopy()
+		node.Labels[karpv1.NodeRegisteredLabelKey], sent = "true", nil
+		g.Expect(guest.Patch(t.Context(), node, client.MergeFromWithOptions(before, client.MergeFromWithOptimisticLock{}))).To(Succeed())
+		g.Expect(sent).To(ConsistOf(types.JSONPatchType))
 	})
 	t.Run("When it deletes a NodeClaim while the management cluster is away, it should be denied", func(t *testing.T) {
 		g := NewWithT(t)
