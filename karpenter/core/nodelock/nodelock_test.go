@@ -159,6 +159,7 @@ func TestGuest(t *testing.T) {
 		node := f.node.DeepCopy()
 		node.Labels["example.com/rack"] = "not a label's value"
 		err := f.guest.Patch(t.Context(), node, client.MergeFromWithOptions(f.node, client.MergeFromWithOptimisticLock{}))
+		f.g.Expect(apierrors.IsInvalid(err)).To(BeTrue(), "%v", err)
 		f.g.Expect(err).To(MatchError(ContainSubstring("a valid label must be")))
 	})
 
