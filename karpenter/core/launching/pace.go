@@ -12,9 +12,9 @@ import (
 
 const (
 	// paceSlots is how many launches run at once as long as they are quick. A few keep an API server busy.
-	paceSlots = 8
+	paceSlots = 4
 	// paceLimit is after how long a launch lets the next one begin, so that one that hangs delays the others only that long.
-	paceLimit = 500 * time.Millisecond
+	paceLimit = 250 * time.Millisecond
 )
 
 // pace is a concurrency limit that counts only what has begun lately.
