@@ -297,7 +297,22 @@ func Go(ctx context.Context, dir string, args ...string) (string, error) {
 }
 
 // Tool returns the path of a program of tools/<module>, which it builds unless the build cache has it. The repository is at root.
+//
+// One process at a time builds: of two, the go command of the second would write the file again that the first one already starts, which
+// fails with "text file busy".
 func Tool(ctx context.Context, root, module, program string) (string, error) {
+	cache, err := CacheDir()
+	if err != nil {
+		return "", err
+	}
+	if err := os.MkdirAll(cache, 0o755); err != nil {
+		return "", fmt.Errorf("making the cache folder: %w", err)
+	}
+	release, err := lock.Wait(ctx, filepath.Join(cache, "tools.lock"), nil)
+	if err != nil {
+		return "", err
+	}
+	defer release()
 	path, err := runGo(ctx, root, "-trimpath -buildvcs=false", "tool", "-modfile="+filepath.Join("tools", module, "go.mod"), "-n", program)
 	if err != nil {
 		return "", fmt.Errorf("building %s: %w", program, err)

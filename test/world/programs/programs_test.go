@@ -3,14 +3,18 @@
 package programs
 
 import (
+	"context"
 	"os"
 	"path/filepath"
 	"regexp"
 	"slices"
 	"strings"
 	"testing"
+	"time"
 
 	. "github.com/onsi/gomega"
+
+	"github.com/autonode-io/autonode/test/world/lock"
 )
 
 func TestKey(t *testing.T) {
@@ -71,6 +75,23 @@ func TestVersions(t *testing.T) {
 		g := NewWithT(t)
 		g.Expect(kubernetesStamp(KubernetesVersion)).To(ContainSubstring("gitVersion=v1.36.2 -X k8s.io/component-base/version.gitMajor=1 -X k8s.io/component-base/version.gitMinor=36 "))
 		g.Expect(kubernetesStamp(KubernetesNextMinorVersion)).To(ContainSubstring("gitMinor=37 "))
+	})
+}
+
+func TestTool(t *testing.T) {
+	t.Run("When another process builds a tool, it should wait until that one has it", func(t *testing.T) {
+		g := NewWithT(t)
+		cache := t.TempDir()
+		t.Setenv("AUTONODE_CACHE", cache)
+		release, err := lock.Try(filepath.Join(cache, "tools.lock"))
+		g.Expect(err).NotTo(HaveOccurred())
+		impatient, cancel := context.WithTimeout(t.Context(), 10*time.Millisecond)
+		defer cancel()
+		_, err = Tool(impatient, filepath.Join("..", "..", ".."), "helm", "helm.sh/helm/v3/cmd/helm")
+		g.Expect(err).To(MatchError(lock.ErrHeld))
+
+		release()
+		g.Expect(Tool(t.Context(), filepath.Join("..", "..", ".."), "helm", "helm.sh/helm/v3/cmd/helm")).To(BeAnExistingFile())
 	})
 }
 
