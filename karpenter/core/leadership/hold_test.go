@@ -65,16 +65,21 @@ func (c errorCount) WithValues(...any) logr.LogSink { return c }
 func (c errorCount) WithName(string) logr.LogSink   { return c }
 
 func TestHold(t *testing.T) {
-	for name, tc := range map[string]struct {
+	controllers := map[string]struct {
 		controller string
 		attempts   int64
 	}{
 		"When a reconciliation can't be done while suspended, it should log no error, not try again, and do it once when that ends": {"held", 1},
 		"When a controller decides for all, it should not begin while suspended, and do it once when that ends":                     {"provisioner", 0},
-	} {
+	}
+	electors := map[string]*elector{}
+	for name := range controllers {
+		electors[name] = elect(t)
+		electors[name].cutOff()
+	}
+	for name, tc := range controllers {
 		t.Run(name, func(t *testing.T) {
-			g := NewWithT(t)
-			e := elect(t)
+			g, e := NewWithT(t), electors[name]
 			var errors atomic.Int64
 			m, err := autonodemanager.New(e.Management.GetConfig(), ctrl.Options{
 				Logger: logr.New(errorCount{&errors}), Metrics: metricsserver.Options{BindAddress: "0"},

@@ -37,6 +37,9 @@ import (
 
 const leaseName = "karpenter-leader-election"
 
+// renewDeadline is so long that no machine is too slow to renew the Lease in it.
+const renewDeadline = 10 * time.Second
+
 // elector is a real one with a real Lease, whose API server can be cut off.
 type elector struct {
 	*environment.Environment
@@ -92,7 +95,7 @@ func elect(t *testing.T) *elector {
 	e := &elector{Environment: environment.New(t), clock: clocktesting.NewFakeClock(time.Now()), ended: make(chan struct{})}
 	e.keeper = leadership.New(leadership.Config{Clock: e.clock, Logger: logr.Discard()})
 	config := rest.CopyConfig(e.Management.GetConfig())
-	config.Timeout = 500 * time.Millisecond // half the renew deadline, as controller-runtime has it
+	config.Timeout = renewDeadline / 2 // as controller-runtime has it
 	config.Wrap(func(inner http.RoundTripper) http.RoundTripper {
 		return e.keeper.Wrap(outage{elector: e, inner: inner})
 	})
@@ -103,7 +106,7 @@ func elect(t *testing.T) *elector {
 	g.Expect(err).NotTo(HaveOccurred())
 	run, err := leaderelection.NewLeaderElector(leaderelection.LeaderElectionConfig{
 		Lock: lock, Name: leaseName,
-		LeaseDuration: 1500 * time.Millisecond, RenewDeadline: time.Second, RetryPeriod: 50 * time.Millisecond,
+		LeaseDuration: renewDeadline * 3 / 2, RenewDeadline: renewDeadline, RetryPeriod: renewDeadline / 20,
 		Callbacks: leaderelection.LeaderCallbacks{
 			OnStartedLeading: func(context.Context) { e.leading.Store(true) },
 			OnStoppedLeading: func() { e.leading.Store(false) },
@@ -129,19 +132,24 @@ func (e *elector) lease(g Gomega, ctx context.Context) *coordinationv1.Lease {
 	return lease
 }
 
+// cutOff begins an outage.
+func (e *elector) cutOff() {
+	e.attempt.Store(0)
+	e.cut.Store(true)
+}
+
 // outlast returns once the elector has met the outage for longer than its renew deadline allows for.
 func (e *elector) outlast(g Gomega) {
 	attempts := int64(30)
-	if e.late.Load() {
-		attempts = 6 // of half the renew deadline each
+	if e.late.Load() && e.outage.Load() == nil { //nolint:bodyclose // it has none
+		attempts = 3 // of half the renew deadline each
 	}
-	e.attempt.Store(0)
-	e.cut.Store(true)
 	g.Eventually(e.attempt.Load).Should(BeNumerically(">", attempts))
 }
 
+// Each outage takes longer than the renew deadline, so they are begun together.
 func TestKeeper(t *testing.T) {
-	for name, tc := range map[string]struct {
+	outages := map[string]struct {
 		status int
 		late   bool
 	}{
@@ -150,15 +158,24 @@ func TestKeeper(t *testing.T) {
 		"When the API server doesn't know our rights yet, it should keep the lease, decide nothing, and go on when it does":              {status: http.StatusForbidden},
 		"When every answer comes too late, it should keep the lease, decide nothing, and go on when they come in time":                   {late: true},
 		"When updates are rejected and reads are answered too late, it should keep the lease, decide nothing, and go on when it is back": {status: http.StatusForbidden, late: true},
-	} {
+	}
+	electors := map[string]*elector{"conflicts": elect(t), "another's": elect(t)}
+	for name, tc := range outages {
+		e := elect(t)
+		e.late.Store(tc.late)
+		if tc.status != 0 {
+			e.outage.Store(&http.Response{StatusCode: tc.status})
+		}
+		electors[name] = e
+	}
+	electors["conflicts"].mute.Store(true)
+	for _, e := range electors {
+		NewWithT(t).Expect(e.keeper.Suspended()).To(BeFalse())
+		e.cutOff()
+	}
+	for name := range outages {
 		t.Run(name, func(t *testing.T) {
-			g := NewWithT(t)
-			e := elect(t)
-			e.late.Store(tc.late)
-			if tc.status != 0 {
-				e.outage.Store(&http.Response{StatusCode: tc.status})
-			}
-			g.Expect(e.keeper.Suspended()).To(BeFalse())
+			g, e := NewWithT(t), electors[name]
 			e.outlast(g)
 			g.Expect(e.keeper.Suspended()).To(BeFalse(), "the Lease still is ours for sure")
 			g.Expect(testutil.ToFloat64(e.keeper.Metric())).To(BeZero())
@@ -180,9 +197,7 @@ func TestKeeper(t *testing.T) {
 	}
 
 	t.Run("When updates are stored but only conflicts are answered, it should keep the lease, decide nothing, and go on when all is answered", func(t *testing.T) {
-		g := NewWithT(t)
-		e := elect(t)
-		e.mute.Store(true)
+		g, e := NewWithT(t), electors["conflicts"]
 		e.outlast(g)
 		e.clock.SetTime(e.clock.Now().Add(leadership.RenewDeadline))
 		g.Expect(e.keeper.Suspended()).To(BeTrue())
@@ -194,8 +209,7 @@ func TestKeeper(t *testing.T) {
 	})
 
 	t.Run("When another candidate has acquired the Lease meanwhile, it should stay suspended and stop leading", func(t *testing.T) {
-		g := NewWithT(t)
-		e := elect(t)
+		g, e := NewWithT(t), electors["another's"]
 		e.outlast(g)
 		e.clock.SetTime(e.clock.Now().Add(leadership.RenewDeadline))
 		lease := e.lease(g, t.Context())
@@ -207,7 +221,6 @@ func TestKeeper(t *testing.T) {
 		g.Expect(e.leading.Load()).To(BeFalse())
 		g.Expect(e.keeper.Suspended()).To(BeTrue())
 	})
-
 	t.Run("When a read of our lease gets no answer, it should answer with the Lease as we wrote it", func(t *testing.T) {
 		g := NewWithT(t)
 		e := elect(t)
