@@ -221,6 +221,7 @@ func TestKeeper(t *testing.T) {
 		g.Expect(e.leading.Load()).To(BeFalse())
 		g.Expect(e.keeper.Suspended()).To(BeTrue())
 	})
+
 	t.Run("When a read of our lease gets no answer, it should answer with the Lease as we wrote it", func(t *testing.T) {
 		g := NewWithT(t)
 		e := elect(t)
