@@ -30,6 +30,7 @@ import (
 	"sigs.k8s.io/karpenter/pkg/controllers"
 	"sigs.k8s.io/karpenter/pkg/controllers/disruption"
 	"sigs.k8s.io/karpenter/pkg/controllers/node/health"
+	"sigs.k8s.io/karpenter/pkg/controllers/node/termination"
 	nodeclaimdisruption "sigs.k8s.io/karpenter/pkg/controllers/nodeclaim/disruption"
 	"sigs.k8s.io/karpenter/pkg/controllers/nodeclaim/expiration"
 	karplifecycle "sigs.k8s.io/karpenter/pkg/controllers/nodeclaim/lifecycle"
@@ -56,6 +57,7 @@ import (
 	"github.com/autonode-io/autonode/karpenter/core/capacitybuffer"
 	"github.com/autonode-io/autonode/karpenter/core/deadlines"
 	"github.com/autonode-io/autonode/karpenter/core/declaredlabels"
+	"github.com/autonode-io/autonode/karpenter/core/departure"
 	"github.com/autonode-io/autonode/karpenter/core/launching"
 	"github.com/autonode-io/autonode/karpenter/core/leadership"
 	"github.com/autonode-io/autonode/karpenter/core/nodecount"
@@ -256,6 +258,10 @@ func newCore(ctx context.Context, guest *coreoperator.Operator, management *oper
 	}
 	p.Capacity.OnGrant(retry)
 	p.Vacancies.OnChange(retry)
+	_, terminations, err := core.Find[*termination.Controller](k.controllers)
+	if err != nil {
+		return nil, err
+	}
 	k.nodeClaims = nodeclaim.Config{
 		Guest:           guest.GetClient(),
 		GuestLive:       guest.GetAPIReader(),
@@ -271,7 +277,8 @@ func newCore(ctx context.Context, guest *coreoperator.Operator, management *oper
 		Recorder:        guest.EventRecorder,
 		Clock:           guest.Clock,
 	}
-	k.controllers[lifecycle] = lifecycleOf(k.controllers[lifecycle], guest.GetClient(), writes, clock.RealClock{}, nodeclaim.Deadlines(k.nodeClaims))
+	k.controllers[lifecycle], k.nodeClaims.WakeNodeClaim = lifecycleOf(k.controllers[lifecycle], guest.GetClient(), writes, clock.RealClock{}, nodeclaim.Deadlines(k.nodeClaims))
+	k.controllers[terminations], k.nodeClaims.WakeNode = terminationOf(k.controllers[terminations], guest.GetClient(), writes, clock.RealClock{})
 	k.controllers = append(k.controllers,
 		capacitybuffer.New(capacitybuffer.Config{Guest: guest.GetClient(), CloudProvider: decorated, Cluster: k.state, Provisioner: k.provisioner}),
 		nodecount.New(nodecount.Config{Guest: guest.GetClient(), Nodes: k.state.NodePoolState}),
@@ -301,9 +308,17 @@ func coreControllers(ctx context.Context, guest *coreoperator.Operator, client c
 }
 
 // lifecycleOf is Karpenter core's controller of NodeClaims' lives with our deadlines, which launches a few at a time, and waits until the cache
-// has what core wrote.
-func lifecycleOf(core controller.Controller, guest client.Client, writes *ownwrites.Ledger, now clock.WithDelayedExecution, config deadlines.Config) controller.Controller {
-	return ownwrites.Await(launching.Pace(deadlines.Extend(core, config), guest, now), guest, writes, now)
+// has what core wrote. wake makes it look whether the machine of a NodeClaim is gone.
+func lifecycleOf(core controller.Controller, guest client.Client, writes *ownwrites.Ledger, now clock.WithDelayedExecution, config deadlines.Config) (lifecycle controller.Controller, wake func(nodeClaim string)) {
+	core = launching.Pace(deadlines.Extend(core, config), guest, now)
+	core = ownwrites.Await(core, guest, writes, now)
+	return departure.Follow(core)
+}
+
+// terminationOf is Karpenter core's controller that drains nodes and terminates their machines, which waits until the cache has what core wrote.
+// wake makes it look whether the machine of a Node is gone.
+func terminationOf(core controller.Controller, guest client.Client, writes *ownwrites.Ledger, now clock.Clock) (termination controller.Controller, wake func(node string)) {
+	return departure.Follow(ownwrites.AwaitNode(core, guest, writes, now))
 }
 
 // disruptionMethods are Karpenter core's, which terminate a node first where its replacement can't be launched before, after one that returns

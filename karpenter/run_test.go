@@ -20,6 +20,8 @@ import (
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apimachinery/pkg/types"
 	clientgoscheme "k8s.io/client-go/kubernetes/scheme"
+	"k8s.io/client-go/util/workqueue"
+	"k8s.io/utils/clock"
 	clocktesting "k8s.io/utils/clock/testing"
 	clusterv1 "sigs.k8s.io/cluster-api/api/core/v1beta2"
 	ctrl "sigs.k8s.io/controller-runtime"
@@ -28,6 +30,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client/interceptor"
 	"sigs.k8s.io/controller-runtime/pkg/manager"
 	"sigs.k8s.io/controller-runtime/pkg/reconcile"
+	"sigs.k8s.io/controller-runtime/pkg/source"
 	karpv1 "sigs.k8s.io/karpenter/pkg/apis/v1"
 	karpcloudprovider "sigs.k8s.io/karpenter/pkg/cloudprovider"
 	"sigs.k8s.io/karpenter/pkg/controllers"
@@ -51,15 +54,20 @@ import (
 	"github.com/autonode-io/autonode/karpenter/operator"
 )
 
+// guestScheme knows what core's controllers read in these tests.
+func guestScheme(g Gomega) *runtime.Scheme {
+	scheme := runtime.NewScheme()
+	g.Expect(corev1.AddToScheme(scheme)).To(Succeed())
+	scheme.AddKnownTypes(schema.GroupVersion{Group: "karpenter.sh", Version: "v1"}, &karpv1.NodeClaim{}, &karpv1.NodeClaimList{}, &karpv1.NodePool{})
+	return scheme
+}
+
 // What package core keeps Karpenter core from, it is kept from by the client that it gets.
 func TestGuestClient(t *testing.T) {
 	first, writes := terminatefirst.NewFollower(&published{}), ownwrites.New()
 	var sent []types.PatchType
 	setUp := func(g Gomega, suspended bool) (client.Client, *savings.Ledger) {
-		scheme := runtime.NewScheme()
-		g.Expect(corev1.AddToScheme(scheme)).To(Succeed())
-		scheme.AddKnownTypes(schema.GroupVersion{Group: "karpenter.sh", Version: "v1"}, &karpv1.NodeClaim{})
-		guest := fake.NewClientBuilder().WithScheme(scheme).WithObjects(
+		guest := fake.NewClientBuilder().WithScheme(guestScheme(g)).WithObjects(
 			&corev1.Node{
 				ObjectMeta: metav1.ObjectMeta{Name: "one", UID: "one", Labels: map[string]string{corev1.LabelTopologyZone: "eu-1a"}},
 				Spec:       corev1.NodeSpec{Taints: []corev1.Taint{clusterv1.NodeUninitializedTaint}},
@@ -73,6 +81,11 @@ func TestGuestClient(t *testing.T) {
 		ledger := savings.New()
 		return guestClient(guest, func() bool { return suspended }, func(_, key string) bool { return key == "storage" },
 			func(context.Context, *corev1.Node) bool { return false }, ledger, first, writes), ledger
+	}
+	node := func(g Gomega, guest client.Client) (read, before *corev1.Node) {
+		read = &corev1.Node{}
+		g.Expect(guest.Get(t.Context(), client.ObjectKey{Name: "one"}, read)).To(Succeed())
+		return read, read.DeepCopy()
 	}
 	claim := func() *karpv1.NodeClaim {
 		nodeClaim := &karpv1.NodeClaim{ObjectMeta: metav1.ObjectMeta{Name: "general-1", Labels: map[string]string{"storage": "8131"}}}
@@ -89,30 +102,24 @@ func TestGuestClient(t *testing.T) {
 	})
 	t.Run("When it registers a node whose zone is known, as of none, the node should keep its zone", func(t *testing.T) {
 		g := NewWithT(t)
-		node := &corev1.Node{}
 		guest, _ := setUp(g, true)
-		g.Expect(guest.Get(t.Context(), client.ObjectKey{Name: "one"}, node)).To(Succeed())
-		before := node.DeepCopy()
+		node, before := node(g, guest)
 		node.Labels[corev1.LabelTopologyZone] = "default"
 		g.Expect(guest.Patch(t.Context(), node, client.MergeFrom(before))).To(Succeed())
 		g.Expect(node.Labels).To(HaveKeyWithValue(corev1.LabelTopologyZone, "eu-1a"))
 	})
 	t.Run("When it registers a node, pods should not have to wait until Cluster API has set the node's labels again", func(t *testing.T) {
 		g := NewWithT(t)
-		node := &corev1.Node{}
 		guest, _ := setUp(g, false)
-		g.Expect(guest.Get(t.Context(), client.ObjectKey{Name: "one"}, node)).To(Succeed())
-		before := node.DeepCopy()
+		node, before := node(g, guest)
 		node.Labels[karpv1.NodeRegisteredLabelKey] = "true"
 		g.Expect(guest.Patch(t.Context(), node, client.MergeFrom(before))).To(Succeed())
 		g.Expect(node.Spec.Taints).To(BeEmpty())
 	})
 	t.Run("When it registers a node with a lock, the lock should be of what it changes", func(t *testing.T) {
 		g := NewWithT(t)
-		node := &corev1.Node{}
 		guest, _ := setUp(g, false)
-		g.Expect(guest.Get(t.Context(), client.ObjectKey{Name: "one"}, node)).To(Succeed())
-		before := node.DeepCopy()
+		node, before := node(g, guest)
 		node.Labels[karpv1.NodeRegisteredLabelKey], sent = "true", nil
 		g.Expect(guest.Patch(t.Context(), node, client.MergeFromWithOptions(before, client.MergeFromWithOptimisticLock{}))).To(Succeed())
 		g.Expect(sent).To(ConsistOf(types.JSONPatchType))
@@ -139,7 +146,7 @@ func TestGuestClient(t *testing.T) {
 	t.Run("When a pass has changed only a NodeClaim's status, the NodeClaim should be written once, and those of the cache be older", func(t *testing.T) {
 		g := NewWithT(t)
 		nodeClaim := claim()
-		nodeClaim.UID = "one"
+		nodeClaim.UID = "general-1"
 		guest, _ := setUp(g, false)
 		g.Expect(guest.Create(t.Context(), nodeClaim)).To(Succeed())
 		cached, created := nodeClaim.DeepCopy(), nodeClaim.ResourceVersion
@@ -219,9 +226,15 @@ func (h hanging) Reconcile(ctx context.Context, request reconcile.Request) (reco
 	return reconcile.Result{}, nil
 }
 
+// lifecycle registers what lifecycleOf makes of core's controller.
+func lifecycle(t *testing.T, core controller.Controller, guest client.Client, writes *ownwrites.Ledger, now clock.WithDelayedExecution) reconcile.Reconciler {
+	t.Helper()
+	made, _ := lifecycleOf(core, guest, writes, now, deadlines.Config{})
+	return reconcilertest.Register(t, made, guest)
+}
+
 func TestLifecycle(t *testing.T) {
-	scheme := runtime.NewScheme()
-	scheme.AddKnownTypes(schema.GroupVersion{Group: "karpenter.sh", Version: "v1"}, &karpv1.NodeClaim{})
+	scheme := guestScheme(NewWithT(t))
 	t.Run("When the cache has an older NodeClaim than core wrote, its next pass should wait until the cache has that", func(t *testing.T) {
 		g := NewWithT(t)
 		cached := &karpv1.NodeClaim{ObjectMeta: metav1.ObjectMeta{Name: "general-1", UID: "one"}}
@@ -229,7 +242,7 @@ func TestLifecycle(t *testing.T) {
 			return fake.NewClientBuilder().WithScheme(scheme).WithObjects(cached.DeepCopy()).Build()
 		}
 		server, cache, writes, core := build(), build(), ownwrites.New(), &passes{}
-		lifecycle := reconcilertest.Register(t, lifecycleOf(core, cache, writes, clocktesting.NewFakeClock(time.Unix(0, 0)), deadlines.Config{}), cache)
+		lifecycle := lifecycle(t, core, cache, writes, clocktesting.NewFakeClock(time.Unix(0, 0)))
 		pass := func() reconcile.Result {
 			result, err := lifecycle.Reconcile(t.Context(), reconcile.Request{NamespacedName: client.ObjectKeyFromObject(cached)})
 			g.Expect(err).NotTo(HaveOccurred())
@@ -254,7 +267,7 @@ func TestLifecycle(t *testing.T) {
 	t.Run("When a pass has failed, the event of what it wrote should begin no other one, and a second later any should", func(t *testing.T) {
 		g := NewWithT(t)
 		cache, core, now := fake.NewClientBuilder().WithScheme(scheme).Build(), &passes{err: errors.New("no machines")}, clocktesting.NewFakeClock(time.Unix(0, 0))
-		lifecycle := reconcilertest.Register(t, lifecycleOf(core, cache, ownwrites.New(), now, deadlines.Config{}), cache)
+		lifecycle := lifecycle(t, core, cache, ownwrites.New(), now)
 		pass := func(name string) error {
 			_, err := lifecycle.Reconcile(t.Context(), reconcile.Request{NamespacedName: client.ObjectKey{Name: name}})
 			return err
@@ -274,7 +287,7 @@ func TestLifecycle(t *testing.T) {
 			nodeClaims = append(nodeClaims, &karpv1.NodeClaim{ObjectMeta: metav1.ObjectMeta{Name: fmt.Sprint("general-", i)}})
 		}
 		cache, core := fake.NewClientBuilder().WithScheme(scheme).WithObjects(nodeClaims...).Build(), hanging{begun: make(chan string, 2*len(nodeClaims))}
-		lifecycle := reconcilertest.Register(t, lifecycleOf(core, cache, ownwrites.New(), clocktesting.NewFakeClock(time.Unix(0, 0)), deadlines.Config{}), cache)
+		lifecycle := lifecycle(t, core, cache, ownwrites.New(), clocktesting.NewFakeClock(time.Unix(0, 0)))
 		over, cancel := context.WithCancel(t.Context())
 		cancel()
 		waited := slices.ContainsFunc(nodeClaims, func(nodeClaim client.Object) bool {
@@ -293,9 +306,135 @@ func TestLifecycle(t *testing.T) {
 	t.Run("When the NodeClaim has gone, it should have its pass", func(t *testing.T) {
 		g := NewWithT(t)
 		cache, core := fake.NewClientBuilder().WithScheme(scheme).Build(), &passes{}
-		lifecycle := reconcilertest.Register(t, lifecycleOf(core, cache, ownwrites.New(), clocktesting.NewFakeClock(time.Unix(0, 0)), deadlines.Config{}), cache)
+		lifecycle := lifecycle(t, core, cache, ownwrites.New(), clocktesting.NewFakeClock(time.Unix(0, 0)))
 		_, err := lifecycle.Reconcile(t.Context(), reconcile.Request{NamespacedName: client.ObjectKey{Name: "general-1"}})
 		g.Expect(err).NotTo(HaveOccurred())
+		g.Expect(core.count).To(Equal(1))
+	})
+}
+
+// woken is a controller that has no watches, but its queue.
+type woken struct {
+	queue chan workqueue.TypedRateLimitingInterface[reconcile.Request]
+	begun chan string
+}
+
+// Register adds the controller.
+func (w woken) Register(_ context.Context, m manager.Manager) error {
+	return ctrl.NewControllerManagedBy(m).Named("woken").WatchesRawSource(source.Func(
+		func(_ context.Context, queue workqueue.TypedRateLimitingInterface[reconcile.Request]) error {
+			w.queue <- queue
+			return nil
+		})).Complete(w)
+}
+
+// Reconcile implements reconcile.Reconciler.
+func (w woken) Reconcile(_ context.Context, request reconcile.Request) (reconcile.Result, error) {
+	w.begun <- request.Name
+	return reconcile.Result{}, nil
+}
+
+func TestDeparture(t *testing.T) {
+	for name, of := range map[string]func(controller.Controller, client.Client) (controller.Controller, func(string)){
+		"lifecycle": func(core controller.Controller, guest client.Client) (controller.Controller, func(string)) {
+			return lifecycleOf(core, guest, ownwrites.New(), clocktesting.NewFakeClock(time.Unix(0, 0)), deadlines.Config{})
+		},
+		"termination": func(core controller.Controller, guest client.Client) (controller.Controller, func(string)) {
+			return terminationOf(core, guest, ownwrites.New(), clocktesting.NewFakeClock(time.Unix(0, 0)))
+		},
+	} {
+		t.Run("When a machine is gone that core's "+name+" waits for, it should begin a pass at once", func(t *testing.T) {
+			g := NewWithT(t)
+			guest := fake.NewClientBuilder().WithScheme(guestScheme(g)).Build()
+			core := woken{queue: make(chan workqueue.TypedRateLimitingInterface[reconcile.Request], 1), begun: make(chan string, 3)}
+			made, wake := of(core, guest)
+			registered := reconcilertest.Register(t, made, guest)
+			wake("before-the-start")
+			go func() { _ = registered.(manager.Runnable).Start(t.Context()) }()
+			var queue workqueue.TypedRateLimitingInterface[reconcile.Request]
+			g.Eventually(core.queue).Should(Receive(&queue))
+			pass := func() (of string) {
+				g.Eventually(core.begun).Should(Receive(&of))
+				return of
+			}
+			queue.Add(reconcile.Request{NamespacedName: client.ObjectKey{Name: "first"}})
+			g.Expect(pass()).To(Equal("first"))
+			wake("general-1")
+			queue.Add(reconcile.Request{NamespacedName: client.ObjectKey{Name: "last"}})
+			g.Expect(pass()).To(Equal("general-1"))
+		})
+	}
+}
+
+func TestTermination(t *testing.T) {
+	taint := func(g Gomega, guest client.Client) {
+		node := &corev1.Node{}
+		g.Expect(guest.Get(t.Context(), client.ObjectKey{Name: "one"}, node)).To(Succeed())
+		before := node.DeepCopy()
+		node.Spec.Taints = []corev1.Taint{karpv1.DisruptedNoScheduleTaint}
+		g.Expect(guest.Patch(t.Context(), node, client.MergeFrom(before))).To(Succeed())
+	}
+	mark := func(g Gomega, guest client.Client) {
+		nodeClaim := &karpv1.NodeClaim{}
+		g.Expect(guest.Get(t.Context(), client.ObjectKey{Name: "general-1"}, nodeClaim)).To(Succeed())
+		before := nodeClaim.DeepCopy()
+		nodeClaim.StatusConditions().SetTrue(karpv1.ConditionTypeInstanceTerminating)
+		g.Expect(guest.Status().Patch(t.Context(), nodeClaim, client.MergeFrom(before))).To(Succeed())
+	}
+	setUp := func(g Gomega, t *testing.T, deleted bool) (server, cache client.Client, core *passes, now *clocktesting.FakeClock, pass func() time.Duration) {
+		node := &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: "one", UID: "one", Finalizers: []string{karpv1.TerminationFinalizer}}}
+		node.Spec.ProviderID = "example://one"
+		nodeClaim := &karpv1.NodeClaim{ObjectMeta: metav1.ObjectMeta{Name: "general-1", UID: "general-1"}}
+		nodeClaim.Status.ProviderID = node.Spec.ProviderID
+		build := func() client.Client {
+			guest := fake.NewClientBuilder().WithScheme(guestScheme(g)).WithObjects(node.DeepCopy(), nodeClaim.DeepCopy()).WithStatusSubresource(nodeClaim).
+				WithIndex(nodeClaim, "status.providerID", func(o client.Object) []string { return []string{o.(*karpv1.NodeClaim).Status.ProviderID} }).Build()
+			if deleted {
+				g.Expect(guest.Delete(t.Context(), node.DeepCopy())).To(Succeed())
+			}
+			return guest
+		}
+		writes := ownwrites.New()
+		server, cache, core, now = ownwrites.Guest(build(), writes), build(), &passes{}, clocktesting.NewFakeClock(time.Unix(0, 0))
+		made, _ := terminationOf(core, cache, writes, now)
+		termination := reconcilertest.Register(t, made, cache)
+		return server, cache, core, now, func() time.Duration {
+			result, err := termination.Reconcile(t.Context(), reconcile.Request{NamespacedName: client.ObjectKeyFromObject(node)})
+			g.Expect(err).NotTo(HaveOccurred())
+			return result.RequeueAfter
+		}
+	}
+	for of, write := range map[string]func(Gomega, client.Client){"a Node": taint, "a Node's NodeClaim": mark} {
+		t.Run("When the cache has an older version of "+of+" than core wrote, its next pass should wait until the cache has that", func(t *testing.T) {
+			g := NewWithT(t)
+			server, cache, core, _, pass := setUp(g, t, true)
+			g.Expect(pass()).To(BeZero())
+			g.Expect(core.count).To(Equal(1))
+			write(g, server)
+			g.Expect(pass()).To(BeNumerically(">", 0))
+			g.Expect(core.count).To(Equal(1))
+			write(g, cache)
+			g.Expect(pass()).To(BeZero())
+			g.Expect(core.count).To(Equal(2))
+		})
+	}
+	t.Run("When the cache lags, the Node should be drained nonetheless", func(t *testing.T) {
+		g := NewWithT(t)
+		server, _, core, now, pass := setUp(g, t, true)
+		taint(g, server)
+		g.Expect(pass()).To(BeNumerically(">", 0))
+		now.Step(4 * time.Second)
+		g.Expect(pass()).To(BeNumerically(">", 0))
+		g.Expect(core.count).To(BeZero())
+		now.Step(time.Second)
+		g.Expect(pass()).To(BeZero())
+		g.Expect(core.count).To(Equal(1))
+	})
+	t.Run("When a Node isn't being deleted, it should wait for nothing", func(t *testing.T) {
+		g := NewWithT(t)
+		server, _, core, _, pass := setUp(g, t, false)
+		taint(g, server)
+		g.Expect(pass()).To(BeZero())
 		g.Expect(core.count).To(Equal(1))
 	})
 }
@@ -319,11 +458,8 @@ func TestCoreControllers(t *testing.T) {
 		nodeClaim := &karpv1.NodeClaim{ObjectMeta: metav1.ObjectMeta{Name: "general-1", Labels: map[string]string{karpv1.NodePoolLabelKey: "general"}, CreationTimestamp: metav1.NewTime(now.Now().Add(-time.Hour))}}
 		nodeClaim.Spec.NodeClassRef = &karpv1.NodeClassReference{Group: v1alpha1.GroupVersion.Group, Kind: "ClusterAPINodeClass", Name: "default"}
 		nodeClaim.Spec.ExpireAfter = karpv1.MustParseNillableDuration("1h")
-		scheme := runtime.NewScheme()
-		g.Expect(corev1.AddToScheme(scheme)).To(Succeed())
-		scheme.AddKnownTypes(schema.GroupVersion{Group: "karpenter.sh", Version: "v1"}, &karpv1.NodeClaim{}, &karpv1.NodePool{})
 		nodePool := &karpv1.NodePool{ObjectMeta: metav1.ObjectMeta{Name: "general"}}
-		guest := fake.NewClientBuilder().WithScheme(scheme).WithObjects(nodeClaim, nodePool).WithStatusSubresource(nodeClaim).Build()
+		guest := fake.NewClientBuilder().WithScheme(guestScheme(g)).WithObjects(nodeClaim, nodePool).WithStatusSubresource(nodeClaim).Build()
 		g.Expect(guest.Get(t.Context(), client.ObjectKeyFromObject(nodeClaim), nodeClaim)).To(Succeed())
 		ctx := options.ToContext(t.Context(), &options.Options{DisableClusterStateObservability: true, IgnoreDRARequests: true})
 		all, err := coreControllers(ctx, &coreoperator.Operator{Clock: now, EventRecorder: &published{}}, guest, powerless{}, powerless{}, nil)

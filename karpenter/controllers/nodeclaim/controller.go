@@ -79,8 +79,10 @@ type Config struct {
 	// Suspended reports whether nothing may act, because the management cluster doesn't answer and cached Machines
 	// may be out of date.
 	Suspended func() bool
-	Recorder  events.Recorder
-	Clock     clock.Clock
+	// WakeNode and WakeNodeClaim make Karpenter core look again at a Node, or at a NodeClaim, whose Machine is gone.
+	WakeNode, WakeNodeClaim func(name string)
+	Recorder                events.Recorder
+	Clock                   clock.Clock
 }
 
 // Infrastructure reads and follows objects of kinds that are known only at run time. *informer.Set implements it.

@@ -39,6 +39,8 @@ type fixture struct {
 	suspended   bool
 	nodeClaim   *karpv1.NodeClaim
 	machine     *clusterv1.Machine
+	// woken is what Karpenter was to look at again.
+	woken []string
 }
 
 // newFixture makes a NodeClaim that Karpenter has launched, and its Machine.
@@ -63,10 +65,12 @@ func newFixture(t *testing.T) *fixture {
 		// It has no node class.
 		InstanceTypes: instancetype.New(instancetype.Config{}),
 		// A vacancy is one of the reasons for which nothing is launched beside a slow launch.
-		Second:    &nodeclaim.SecondLaunches{Vacancies: func(string) int { return 1 }},
-		Suspended: func() bool { return f.suspended },
-		Recorder:  f.recorder,
-		Clock:     clock,
+		Second:        &nodeclaim.SecondLaunches{Vacancies: func(string) int { return 1 }},
+		Suspended:     func() bool { return f.suspended },
+		WakeNode:      func(name string) { f.woken = append(f.woken, "Node "+name) },
+		WakeNodeClaim: func(name string) { f.woken = append(f.woken, "NodeClaim "+name) },
+		Recorder:      f.recorder,
+		Clock:         clock,
 	}
 	f.controller = nodeclaim.New(f.config)
 	f.nodeClaim = s.NodeClaim(t.Context(), "n")
@@ -305,15 +309,16 @@ func TestDeparture(t *testing.T) {
 		f.update(f.nodeClaim, karpv1.ConditionTypeInstanceTerminating)
 		f.Expect(f.Admin.Delete(f.t.Context(), f.nodeClaim)).To(Succeed())
 	}
-	t.Run("When the Machine that Karpenter waits for is gone, it should wake Karpenter once", func(t *testing.T) {
+	t.Run("When the Machine that Karpenter waits for is gone, and the Node is, too, it should wake Karpenter", func(t *testing.T) {
 		f := newFixture(t)
+		f.nodeClaim.Status.NodeName = f.nodeClaim.Name
 		terminating(f)
 		f.settled()
-		f.Expect(f.reconcile().Annotations).NotTo(HaveKey(nodeclaim.MachineGoneAnnotation))
+		before := f.reconcile()
+		f.Expect(f.woken).To(BeEmpty())
 		f.gone()
-		after := f.reconcile()
-		f.Expect(after.Annotations).To(HaveKey(nodeclaim.MachineGoneAnnotation))
-		f.Expect(f.reconcile().ResourceVersion).To(Equal(after.ResourceVersion))
+		f.Expect(f.reconcile().ResourceVersion).To(Equal(before.ResourceVersion), "it was written to")
+		f.Expect(f.woken).To(ConsistOf("NodeClaim " + f.nodeClaim.Name))
 	})
 	t.Run("When the Node is still there, it should wake what waits for the Node", func(t *testing.T) {
 		f := newFixture(t)
@@ -327,15 +332,26 @@ func TestDeparture(t *testing.T) {
 		f.nodeClaim.Status.NodeName = node.Name
 		terminating(f)
 		f.gone()
-		f.Expect(f.reconcile().Annotations).NotTo(HaveKey(nodeclaim.MachineGoneAnnotation))
-		f.Expect(f.Admin.Get(t.Context(), client.ObjectKeyFromObject(node), node)).To(Succeed())
-		f.Expect(node.Annotations).To(HaveKey(nodeclaim.MachineGoneAnnotation))
+		f.reconcile()
+		f.Expect(f.woken).To(ConsistOf("Node " + node.Name))
+	})
+	t.Run("When a Node of its name is another machine's, it should not wait for that", func(t *testing.T) {
+		f := newFixture(t)
+		node := &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: f.nodeClaim.Name}, Spec: corev1.NodeSpec{ProviderID: "example://another"}}
+		f.Expect(f.Admin.Create(t.Context(), node)).To(Succeed())
+		f.Settle(f.Guest, node)
+		f.nodeClaim.Status.NodeName = node.Name
+		terminating(f)
+		f.gone()
+		f.reconcile()
+		f.Expect(f.woken).To(ConsistOf("NodeClaim " + f.nodeClaim.Name))
 	})
 	t.Run("When Karpenter still drains, it should not disturb it", func(t *testing.T) {
 		f := newFixture(t)
 		f.launched()
 		f.Expect(f.Admin.Delete(t.Context(), f.nodeClaim)).To(Succeed())
 		f.gone()
-		f.Expect(f.reconcile().Annotations).NotTo(HaveKey(nodeclaim.MachineGoneAnnotation))
+		f.reconcile()
+		f.Expect(f.woken).To(BeEmpty())
 	})
 }

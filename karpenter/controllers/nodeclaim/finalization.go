@@ -11,7 +11,6 @@ import (
 
 	corev1 "k8s.io/api/core/v1"
 	storagev1 "k8s.io/api/storage/v1"
-	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/klog/v2"
 	clusterv1 "sigs.k8s.io/cluster-api/api/core/v1beta2"
 	"sigs.k8s.io/controller-runtime/pkg/client"
@@ -20,14 +19,9 @@ import (
 	"sigs.k8s.io/karpenter/pkg/controllers/node/termination"
 	podutils "sigs.k8s.io/karpenter/pkg/utils/pod"
 
-	"github.com/autonode-io/autonode/api/karpenter/v1alpha1"
 	"github.com/autonode-io/autonode/clusterstatus"
 	"github.com/autonode-io/autonode/karpenter/providers/machine"
 )
-
-// MachineGoneAnnotation is set when the Machine is gone: on its Node if that is being deleted, else on the NodeClaim.
-// The update makes Karpenter reconcile at once instead of after five seconds.
-const MachineGoneAnnotation = v1alpha1.Group + "/machine-gone"
 
 const (
 	// holdFor is how long an offering stays closed after the last look at a Machine whose deletion hangs, and holdInterval is between two looks.
@@ -37,7 +31,7 @@ const (
 	drainInterval = time.Second
 )
 
-// finalization prepares the Machine of a drained node for its deletion. It triggers Karpenter when a Machine that Karpenter waits for is gone.
+// finalization prepares the Machine of a drained node for its deletion. It wakes Karpenter when a Machine that Karpenter waits for is gone.
 // Until then, if the deletion hangs, it keeps the Machine's offering closed: another machine of it would most likely hang like this one, after
 // each back-off one more.
 type finalization struct{ Config }
@@ -105,29 +99,19 @@ func (f *finalization) hold(ctx context.Context, m *clusterv1.Machine) time.Dura
 	return holdInterval
 }
 
+// gone wakes what waits for the Machine: Karpenter's controller of Nodes as long as the Node is there, then that of NodeClaims. Each would look by
+// itself every five seconds.
 func (f *finalization) gone(ctx context.Context, nodeClaim *karpv1.NodeClaim) error {
-	var waiting client.Object = nodeClaim
 	if name := nodeClaim.Status.NodeName; name != "" {
 		node := &corev1.Node{}
-		switch err := f.Guest.Get(ctx, types.NamespacedName{Name: name}, node); {
-		case err == nil && node.Spec.ProviderID == nodeClaim.Status.ProviderID:
-			waiting = node
-		case client.IgnoreNotFound(err) != nil:
+		if err := f.get(ctx, name, node); err != nil {
 			return fmt.Errorf("reading Node %s: %w", name, err)
 		}
+		if node.Spec.ProviderID != "" && node.Spec.ProviderID == nodeClaim.Status.ProviderID {
+			f.WakeNode(name)
+			return nil
+		}
 	}
-	annotations := waiting.GetAnnotations()
-	if _, ok := annotations[MachineGoneAnnotation]; ok || waiting.GetDeletionTimestamp() == nil {
-		return nil
-	}
-	stored, _ := waiting.DeepCopyObject().(client.Object)
-	if annotations == nil {
-		annotations = map[string]string{}
-	}
-	annotations[MachineGoneAnnotation] = "true"
-	waiting.SetAnnotations(annotations)
-	if err := f.Guest.Patch(ctx, waiting, client.MergeFrom(stored)); client.IgnoreNotFound(err) != nil {
-		return fmt.Errorf("reporting that the Machine of NodeClaim %s is gone: %w", nodeClaim.Name, err)
-	}
+	f.WakeNodeClaim(nodeClaim.Name)
 	return nil
 }
