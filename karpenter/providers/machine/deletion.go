@@ -21,7 +21,7 @@ import (
 )
 
 const (
-	// lag is the time during which the provider doesn't delete a Machine a second time, although the cache still shows it.
+	// lag is the time during which the provider doesn't annotate or delete a Machine a second time, although the cache still shows it as it was.
 	lag = time.Minute
 	// finished is the time during which the provider doesn't look again for objects of a deleted NodeClaim that had none.
 	finished = time.Minute
@@ -103,6 +103,9 @@ func (p *Provider) Drained(ctx context.Context, machine *clusterv1.Machine) erro
 
 // skipDrain annotates a Machine. It does so only once its node is drained, so that Cluster API drains a Machine that a person deletes.
 func (p *Provider) skipDrain(ctx context.Context, machine *clusterv1.Machine) error {
+	if _, ok := p.told.Get(machine.UID); ok {
+		return nil
+	}
 	patched := machine.DeepCopy()
 	for _, key := range []string{clusterv1.ExcludeNodeDrainingAnnotation, clusterv1.ExcludeWaitForNodeVolumeDetachAnnotation} {
 		if _, ok := patched.Annotations[key]; !ok {
@@ -115,6 +118,7 @@ func (p *Provider) skipDrain(ctx context.Context, machine *clusterv1.Machine) er
 	if err := p.Management.Patch(ctx, patched, client.MergeFrom(machine), FieldOwner); client.IgnoreNotFound(err) != nil {
 		return fmt.Errorf("telling Cluster API not to drain Machine %s again: %w", klog.KObj(machine), err)
 	}
+	p.told.Set(machine.UID, nil, lag)
 	return nil
 }
 

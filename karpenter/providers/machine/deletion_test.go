@@ -77,11 +77,14 @@ func TestDeletion(t *testing.T) {
 		s.Expect(live.Count()).To(Equal(before))
 	})
 
-	t.Run("When the cache doesn't show yet that a Machine was deleted, it should not delete it again", func(t *testing.T) {
+	t.Run("When the cache doesn't show yet that a Machine was annotated and deleted, it should do neither again", func(t *testing.T) {
 		s := newFixture(t)
 		nodeClaim, created := s.create("lagging")
 		counted := &environment.Faults{Client: laggingCache{s.Management.GetClient(), created}}
 		machines := s.Machines(counted)
+		for range 3 {
+			s.Expect(machines.Drained(t.Context(), created)).To(Succeed())
+		}
 		for range 3 {
 			s.Expect(machines.Delete(t.Context(), nodeClaim)).To(Succeed(), "the cache reports that it is still there")
 		}

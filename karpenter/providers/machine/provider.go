@@ -95,6 +95,8 @@ type Provider struct {
 	// deleted has the UIDs of Machines whose deletion the API server has accepted. Karpenter calls Delete every five
 	// seconds; behind an API server with slow watches each call would be two more writes.
 	deleted *utilcache.Expiring
+	// told has the UIDs of Machines that Cluster API was told not to drain.
+	told *utilcache.Expiring
 	// gone has the UIDs of deleted NodeClaims that have no object left. Karpenter calls Delete more than once, and each answer
 	// costs a request per kind.
 	gone *utilcache.Expiring
@@ -106,7 +108,7 @@ type Provider struct {
 func New(config Config) *Provider {
 	return &Provider{
 		Config: config, creates: semaphore.NewWeighted(concurrentCreates),
-		deleted: utilcache.NewExpiring(), gone: utilcache.NewExpiring(), completed: utilcache.NewExpiring(),
+		deleted: utilcache.NewExpiring(), told: utilcache.NewExpiring(), gone: utilcache.NewExpiring(), completed: utilcache.NewExpiring(),
 	}
 }
 
