@@ -7,15 +7,11 @@
 package departure
 
 import (
-	"context"
-	"fmt"
-	"sync"
+	"sync/atomic"
 
 	"github.com/awslabs/operatorpkg/controller"
 	"k8s.io/apimachinery/pkg/types"
-	"k8s.io/client-go/util/workqueue"
 	"sigs.k8s.io/controller-runtime/pkg/reconcile"
-	"sigs.k8s.io/controller-runtime/pkg/source"
 
 	"github.com/autonode-io/autonode/karpenter/core/reconciler"
 )
@@ -23,32 +19,19 @@ import (
 // Follow wraps a controller of Karpenter core's that waits for instances to go. wake begins a pass over the object of that name, which has no
 // namespace, at once. A controller that isn't started begins with all objects anyway.
 func Follow(core controller.Controller) (followed controller.Controller, wake func(name string)) {
-	w := &waiter{}
-	return reconciler.Wrap(core, func(of reconciler.Registered) (reconcile.Reconciler, error) {
-		if err := of.Watch(source.Func(w.start)); err != nil {
-			return nil, fmt.Errorf("following departures: %w", err)
+	var enqueue atomic.Pointer[func(reconcile.Request)]
+	followed = reconciler.Wrap(core, func(of reconciler.Registered) (reconcile.Reconciler, error) {
+		registered, err := of.Enqueue()
+		if err != nil {
+			return nil, err
 		}
+		enqueue.Store(&registered)
 		return of.Inner, nil
-	}), w.wake
-}
-
-type waiter struct {
-	mu sync.Mutex
-	// queue is nil until the controller is started.
-	queue workqueue.TypedRateLimitingInterface[reconcile.Request]
-}
-
-func (w *waiter) start(_ context.Context, queue workqueue.TypedRateLimitingInterface[reconcile.Request]) error {
-	w.mu.Lock()
-	defer w.mu.Unlock()
-	w.queue = queue
-	return nil
-}
-
-func (w *waiter) wake(name string) {
-	w.mu.Lock()
-	defer w.mu.Unlock()
-	if w.queue != nil {
-		w.queue.Add(reconcile.Request{NamespacedName: types.NamespacedName{Name: name}})
+	})
+	wake = func(name string) {
+		if enqueue := enqueue.Load(); enqueue != nil {
+			(*enqueue)(reconcile.Request{NamespacedName: types.NamespacedName{Name: name}})
+		}
 	}
+	return followed, wake
 }

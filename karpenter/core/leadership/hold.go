@@ -9,9 +9,7 @@ import (
 	"sync"
 
 	"github.com/awslabs/operatorpkg/controller"
-	"k8s.io/client-go/util/workqueue"
 	"sigs.k8s.io/controller-runtime/pkg/reconcile"
-	"sigs.k8s.io/controller-runtime/pkg/source"
 
 	"github.com/autonode-io/autonode/karpenter/core/reconciler"
 )
@@ -26,9 +24,16 @@ var batches = []string{"provisioner", "disruption", "machine.garbagecollection"}
 // and Karpenter core's controllers start them again with every event of a pod.
 func Hold(held controller.Controller, keeper *Keeper) controller.Controller {
 	return reconciler.Wrap(held, func(of reconciler.Registered) (reconcile.Reconciler, error) {
-		h := &hold{keeper: keeper, inner: of.Inner, batch: slices.Contains(batches, of.Name), requests: map[reconcile.Request]struct{}{}}
+		enqueue, err := of.Enqueue()
+		if err != nil {
+			return nil, err
+		}
+		h := &hold{
+			keeper: keeper, inner: of.Inner, batch: slices.Contains(batches, of.Name), enqueue: enqueue,
+			requests: map[reconcile.Request]struct{}{},
+		}
 		keeper.onAnswer(h.resume)
-		return h, of.Watch(source.Func(h.start))
+		return h, nil
 	})
 }
 
@@ -37,19 +42,11 @@ type hold struct {
 	keeper *Keeper
 	inner  reconcile.Reconciler
 	// batch: see batches.
-	batch bool
+	batch   bool
+	enqueue func(reconcile.Request)
 
 	mu       sync.Mutex
 	requests map[reconcile.Request]struct{}
-	queue    workqueue.TypedRateLimitingInterface[reconcile.Request]
-}
-
-// start implements source.Source.
-func (h *hold) start(_ context.Context, queue workqueue.TypedRateLimitingInterface[reconcile.Request]) error {
-	h.mu.Lock()
-	defer h.mu.Unlock()
-	h.queue = queue
-	return nil
 }
 
 // Reconcile implements reconcile.Reconciler.
@@ -90,11 +87,8 @@ func (h *hold) forget(request reconcile.Request) {
 func (h *hold) resume() {
 	h.mu.Lock()
 	defer h.mu.Unlock()
-	if h.queue == nil {
-		return
-	}
 	for request := range h.requests {
-		h.queue.Add(request)
+		h.enqueue(request)
 	}
 	clear(h.requests)
 }

@@ -10,6 +10,7 @@ import (
 	"context"
 	"fmt"
 	"reflect"
+	"sync"
 
 	"github.com/awslabs/operatorpkg/controller"
 	"k8s.io/client-go/util/workqueue"
@@ -31,6 +32,29 @@ type Registered struct {
 
 // NewQueue makes the queue of a controller, with its name and its rate limiter.
 type NewQueue = func(string, workqueue.TypedRateLimiter[reconcile.Request]) workqueue.TypedRateLimitingInterface[reconcile.Request]
+
+// Enqueue returns a func that queues a request for the controller. Until the controller is started, it does nothing: a
+// controller that starts begins with all objects.
+func (r Registered) Enqueue() (func(reconcile.Request), error) {
+	var mu sync.Mutex
+	var queue workqueue.TypedRateLimitingInterface[reconcile.Request]
+	started := func(_ context.Context, started workqueue.TypedRateLimitingInterface[reconcile.Request]) error {
+		mu.Lock()
+		defer mu.Unlock()
+		queue = started
+		return nil
+	}
+	if err := r.Watch(source.Func(started)); err != nil {
+		return nil, fmt.Errorf("following the queue of %s: %w", r.Name, err)
+	}
+	return func(request reconcile.Request) {
+		mu.Lock()
+		defer mu.Unlock()
+		if queue != nil {
+			queue.Add(request)
+		}
+	}, nil
+}
 
 // Wrap returns a controller whose reconciler is what with returns for it. Register fails if this version of
 // controller-runtime keeps reconcilers elsewhere.
