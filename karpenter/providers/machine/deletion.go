@@ -103,9 +103,17 @@ func (p *Provider) Drained(ctx context.Context, machine *clusterv1.Machine) erro
 
 // skipDrain annotates a Machine. It does so only once its node is drained, so that Cluster API drains a Machine that a person deletes.
 func (p *Provider) skipDrain(ctx context.Context, machine *clusterv1.Machine) error {
-	if _, ok := p.told.Get(machine.UID); ok {
-		return nil
-	}
+	// Drained and Delete come from two controllers, often within milliseconds.
+	_, err, _ := p.telling.Do(string(machine.UID), func() (any, error) {
+		if _, ok := p.told.Get(machine.UID); ok {
+			return nil, nil
+		}
+		return nil, p.annotateDrained(ctx, machine)
+	})
+	return err
+}
+
+func (p *Provider) annotateDrained(ctx context.Context, machine *clusterv1.Machine) error {
 	patched := machine.DeepCopy()
 	for _, key := range []string{clusterv1.ExcludeNodeDrainingAnnotation, clusterv1.ExcludeWaitForNodeVolumeDetachAnnotation} {
 		if _, ok := patched.Annotations[key]; !ok {

@@ -5,14 +5,19 @@ package machine_test
 import (
 	"context"
 	"fmt"
+	"sync/atomic"
 	"testing"
+	"testing/synctest"
 
 	. "github.com/onsi/gomega"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	clusterv1 "sigs.k8s.io/cluster-api/api/core/v1beta2"
 	"sigs.k8s.io/controller-runtime/pkg/client"
+	karpv1 "sigs.k8s.io/karpenter/pkg/apis/v1"
 
+	"github.com/autonode-io/autonode/api/karpenter/v1alpha1"
 	"github.com/autonode-io/autonode/internal/environment"
 	"github.com/autonode-io/autonode/karpenter/providers/machine"
 )
@@ -101,6 +106,49 @@ func TestDeletion(t *testing.T) {
 		s.Expect(after.DeletionTimestamp).NotTo(BeNil())
 		s.Expect(after.Annotations).NotTo(HaveKey(clusterv1.ExcludeNodeDrainingAnnotation))
 		s.Expect(machines.GarbageCollect(t.Context(), &clusterv1.Machine{})).To(MatchError(machine.ErrTaken))
+	})
+}
+
+// telling is a management cluster with one Machine, which answers a patch once answer is closed.
+type telling struct {
+	laggingCache
+	answer  chan struct{}
+	patches atomic.Int32
+}
+
+// Get implements client.Client: the Cluster isn't paused.
+func (*telling) Get(context.Context, client.ObjectKey, client.Object, ...client.GetOption) error {
+	return nil
+}
+
+// Patch implements client.Client.
+func (c *telling) Patch(context.Context, client.Object, client.Patch, ...client.PatchOption) error {
+	c.patches.Add(1)
+	<-c.answer
+	return nil
+}
+
+// Delete implements client.Client.
+func (*telling) Delete(context.Context, client.Object, ...client.DeleteOption) error { return nil }
+
+func TestDrainedWhileDeleted(t *testing.T) {
+	t.Run("When the deletion comes while Cluster API is being told that the node is drained, it should be told once", func(t *testing.T) {
+		synctest.Test(t, func(t *testing.T) {
+			g := NewWithT(t)
+			created := &clusterv1.Machine{ObjectMeta: metav1.ObjectMeta{Name: "drained", UID: "drained", Labels: map[string]string{
+				v1alpha1.NodeClaimLabel: v1alpha1.NodeClaimLabelValue("drained"), v1alpha1.NodeClaimUIDLabel: "drained",
+			}}}
+			management := &telling{laggingCache: laggingCache{machine: created}, answer: make(chan struct{})}
+			machines := machine.New(machine.Config{Management: management})
+			errs := make(chan error, 2)
+			go func() { errs <- machines.Drained(t.Context(), created) }()
+			go func() { errs <- machines.Delete(t.Context(), &karpv1.NodeClaim{}) }()
+			synctest.Wait()
+			close(management.answer)
+			g.Expect(<-errs).To(Succeed())
+			g.Expect(<-errs).To(Succeed())
+			g.Expect(management.patches.Load()).To(BeEquivalentTo(1))
+		})
 	})
 }
 

@@ -11,6 +11,7 @@ import (
 	"time"
 
 	"golang.org/x/sync/semaphore"
+	"golang.org/x/sync/singleflight"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
@@ -96,7 +97,8 @@ type Provider struct {
 	// seconds; behind an API server with slow watches each call would be two more writes.
 	deleted *utilcache.Expiring
 	// told has the UIDs of Machines that Cluster API was told not to drain.
-	told *utilcache.Expiring
+	told    *utilcache.Expiring
+	telling singleflight.Group
 	// gone has the UIDs of deleted NodeClaims that have no object left. Karpenter calls Delete more than once, and each answer
 	// costs a request per kind.
 	gone *utilcache.Expiring
