@@ -47,8 +47,8 @@ PARALLEL ?= $(shell echo $$((2 * $$(nproc 2>/dev/null || getconf _NPROCESSORS_ON
 UNIT_FLAGS = $(NO_VET) -p=$(PARALLEL) $(if $(SHUFFLE),-shuffle=$(SHUFFLE)) -timeout=30m $(TESTFLAGS)
 E2E_FLAGS = $(NO_VET) -count=1 -v $(TESTFLAGS)
 # A build with the race detector needs cgo and compiles every dependency again. The first race ends a test's process. The end-to-end tests
-# do without: the programs that they start are those of bin.
-RACE = CGO_ENABLED=1 GORACE=halt_on_error=1 go test -race
+# do without: the programs that they start are those of bin. -short plays fewer random schedules, which have no goroutines.
+RACE = CGO_ENABLED=1 GORACE=halt_on_error=1 go test -race -short
 # What the last run of unit or race printed.
 UNIT_LOG = bin/unit.log
 # What the last run of e2e printed, and which tests it ran again.

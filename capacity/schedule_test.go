@@ -15,6 +15,16 @@ import (
 // schedules may be many more after a change of the protocol: go test ./capacity -run TestSchedules -schedules 20000 -timeout 0
 var schedules = flag.Uint64("schedules", 300, "how many random schedules to play")
 
+// TestMain plays a tenth of the schedules with -short, as make race does: they have no goroutines, and with the race detector each takes
+// nine times as long.
+func TestMain(m *testing.M) {
+	flag.Parse()
+	if testing.Short() {
+		*schedules /= 10
+	}
+	m.Run()
+}
+
 // universe is an account in management with two operators and a Karpenter for each cluster, of which everything may be
 // slow, stale, partitioned or dead at any moment.
 type universe struct {
