@@ -12,7 +12,6 @@ import (
 	"k8s.io/apimachinery/pkg/labels"
 	"k8s.io/apimachinery/pkg/selection"
 	"k8s.io/client-go/rest"
-	"k8s.io/client-go/util/workqueue"
 	clusterv1 "sigs.k8s.io/cluster-api/api/core/v1beta2"
 	"sigs.k8s.io/cluster-api/util/secret"
 	"sigs.k8s.io/controller-runtime/pkg/cache"
@@ -21,6 +20,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/reconcile"
 
 	"github.com/autonode-io/autonode/api/v1beta1"
+	"github.com/autonode-io/autonode/internal/controllerqueue"
 	"github.com/autonode-io/autonode/operator/guest/consent"
 	"github.com/autonode-io/autonode/operator/guest/egress"
 	"github.com/autonode-io/autonode/operator/guest/kubeconfig"
@@ -33,9 +33,11 @@ type access struct {
 	dialer      *egress.Dialer
 	kubeconfigs *kubeconfigs
 
+	// queue of the Clusters: whether to connect to one depends on its HostedCluster too.
+	queue controllerqueue.Queue[reconcile.Request]
+
 	mu    sync.Mutex
-	queue workqueue.TypedRateLimitingInterface[reconcile.Request] // of the Clusters; nil until the controller starts
-	stale map[client.ObjectKey]bool                               // Clusters to connect to again
+	stale map[client.ObjectKey]bool // Clusters to connect to again
 }
 
 // newAccess adds a cache of the Secrets that the connections need to the manager.
@@ -118,22 +120,9 @@ func (a *access) hostedClusters(ctx context.Context, cluster client.ObjectKey) (
 	return list.Items, nil
 }
 
-// newQueue keeps the queue of the Clusters: whether to connect to one depends on its HostedCluster too.
-func (a *access) newQueue(name string, limiter workqueue.TypedRateLimiter[reconcile.Request]) workqueue.TypedRateLimitingInterface[reconcile.Request] {
-	queue := workqueue.NewTypedRateLimitingQueueWithConfig(limiter, workqueue.TypedRateLimitingQueueConfig[reconcile.Request]{Name: name})
-	a.mu.Lock()
-	defer a.mu.Unlock()
-	a.queue = queue
-	return queue
-}
-
 // enqueue has a Cluster reconciled.
 func (a *access) enqueue(cluster client.ObjectKey) {
-	a.mu.Lock()
-	defer a.mu.Unlock()
-	if a.queue != nil {
-		a.queue.Add(reconcile.Request{NamespacedName: cluster})
-	}
+	a.queue.Add(reconcile.Request{NamespacedName: cluster})
 }
 
 // replace replaces a connection that was made with another kubeconfig. Probes would notice after almost a minute. An

@@ -114,8 +114,8 @@ func New(ctx context.Context, config Config) (*Connections, error) {
 	if err := mgr.Add(manager); err != nil {
 		return nil, fmt.Errorf("adding the end of the connections to guests: %w", err)
 	}
-	if err := builder.ControllerManagedBy(mgr).Named("guest").For(&clusterv1.Cluster{}).
-		WithOptions(ctrlcontroller.Options{MaxConcurrentReconciles: connecting, NewQueue: access.newQueue}).Complete(manager); err != nil {
+	if err := builder.ControllerManagedBy(mgr).Named("guest").For(&clusterv1.Cluster{}).WatchesRawSource(&access.queue).
+		WithOptions(ctrlcontroller.Options{MaxConcurrentReconciles: connecting}).Complete(manager); err != nil {
 		return nil, fmt.Errorf("setting up the connections to guests: %w", err)
 	}
 	return c, nil
@@ -125,7 +125,9 @@ func New(ctx context.Context, config Config) (*Connections, error) {
 // changes in the guest. Only one controller may use it.
 func (c *Connections) Source() source.Source {
 	return source.Func(func(ctx context.Context, queue workqueue.TypedRateLimitingInterface[reconcile.Request]) error {
-		c.watches.Queue.Start(queue)
+		if err := c.watches.Queue.Source().Start(ctx, queue); err != nil {
+			return err
+		}
 		informer, err := c.access.secrets.GetInformer(ctx, &corev1.Secret{}, cache.BlockUntilSynced(false))
 		if err != nil {
 			return fmt.Errorf("watching cluster secrets: %w", err)

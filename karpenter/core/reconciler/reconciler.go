@@ -10,7 +10,6 @@ import (
 	"context"
 	"fmt"
 	"reflect"
-	"sync"
 
 	"github.com/awslabs/operatorpkg/controller"
 	"k8s.io/client-go/util/workqueue"
@@ -18,6 +17,8 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/manager"
 	"sigs.k8s.io/controller-runtime/pkg/reconcile"
 	"sigs.k8s.io/controller-runtime/pkg/source"
+
+	"github.com/autonode-io/autonode/internal/controllerqueue"
 )
 
 // Registered is a controller that is being added to a manager.
@@ -36,24 +37,11 @@ type NewQueue = func(string, workqueue.TypedRateLimiter[reconcile.Request]) work
 // Enqueue returns a func that queues a request for the controller. Until the controller is started, it does nothing: a
 // controller that starts begins with all objects.
 func (r Registered) Enqueue() (func(reconcile.Request), error) {
-	var mu sync.Mutex
-	var queue workqueue.TypedRateLimitingInterface[reconcile.Request]
-	started := func(_ context.Context, started workqueue.TypedRateLimitingInterface[reconcile.Request]) error {
-		mu.Lock()
-		defer mu.Unlock()
-		queue = started
-		return nil
-	}
-	if err := r.Watch(source.Func(started)); err != nil {
+	queue := &controllerqueue.Queue[reconcile.Request]{}
+	if err := r.Watch(queue); err != nil {
 		return nil, fmt.Errorf("following the queue of %s: %w", r.Name, err)
 	}
-	return func(request reconcile.Request) {
-		mu.Lock()
-		defer mu.Unlock()
-		if queue != nil {
-			queue.Add(request)
-		}
-	}, nil
+	return func(request reconcile.Request) { queue.Add(request) }, nil
 }
 
 // Wrap returns a controller whose reconciler is what with returns for it. Register fails if this version of

@@ -17,7 +17,6 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/apimachinery/pkg/util/sets"
 	"k8s.io/client-go/tools/events"
-	"k8s.io/client-go/util/workqueue"
 	"k8s.io/klog/v2"
 	"k8s.io/utils/clock"
 	clusterv1 "sigs.k8s.io/cluster-api/api/core/v1beta2"
@@ -114,11 +113,8 @@ func (a *Approver) SetUp(ctx context.Context, mgr manager.Manager, guests Guests
 		return fmt.Errorf("setting up the controller of certificate requests: %w", err)
 	}
 	for _, from := range []source.TypedSource[Key]{
-		source.TypedFunc[Key](func(_ context.Context, queue workqueue.TypedRateLimitingInterface[Key]) error {
-			a.limiter.start(queue)
-			a.ledger.start(queue)
-			return nil
-		}),
+		&a.limiter.queue,
+		a.ledger,
 		source.TypedKind(mgr.GetCache(), &clusterv1.Machine{}, a.onMachine()),
 		source.TypedKind(mgr.GetCache(), &v1beta1.HostedCluster{}, a.onHostedCluster()),
 		source.TypedKind(mgr.GetCache(), &clusterv1.Cluster{}, a.onCluster()),

@@ -11,7 +11,6 @@ import (
 	certificatesv1 "k8s.io/api/certificates/v1"
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/types"
-	"k8s.io/client-go/util/workqueue"
 	"k8s.io/klog/v2"
 	"k8s.io/utils/clock"
 	"sigs.k8s.io/controller-runtime/pkg/client"
@@ -20,6 +19,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/source"
 
 	"github.com/autonode-io/autonode/api/v1beta1"
+	"github.com/autonode-io/autonode/internal/controllerqueue"
 	"github.com/autonode-io/autonode/operator/message"
 )
 
@@ -35,9 +35,10 @@ const (
 type foreign struct {
 	clock clock.PassiveClock
 
-	mu    sync.Mutex
-	last  map[types.NamespacedName]approval
-	queue workqueue.TypedRateLimitingInterface[reconcile.Request] // of HostedClusters; nil until their controller starts
+	queue controllerqueue.Queue[reconcile.Request] // of HostedClusters
+
+	mu   sync.Mutex
+	last map[types.NamespacedName]approval
 }
 
 // approval is the newest one of a guest by another approver.
@@ -71,9 +72,7 @@ func (f *foreign) note(hostedCluster types.NamespacedName, found approval) (firs
 		return false
 	}
 	f.last[hostedCluster] = found
-	if f.queue != nil {
-		f.queue.Add(reconcile.Request{NamespacedName: hostedCluster})
-	}
+	f.queue.Add(reconcile.Request{NamespacedName: hostedCluster})
 	return !known
 }
 
@@ -89,14 +88,7 @@ func (f *foreign) of(hostedCluster types.NamespacedName) (approval, bool) {
 }
 
 // Source enqueues the HostedClusters in whose guests another approver has approved a certificate.
-func (a *Approver) Source() source.Source {
-	return source.Func(func(_ context.Context, queue workqueue.TypedRateLimitingInterface[reconcile.Request]) error {
-		a.foreign.mu.Lock()
-		defer a.foreign.mu.Unlock()
-		a.foreign.queue = queue
-		return nil
-	})
-}
+func (a *Approver) Source() source.Source { return &a.foreign.queue }
 
 // ApprovedByOthers returns which request of a guest another approver has approved lately, and until when that counts; false for none.
 func (a *Approver) ApprovedByOthers(hostedCluster types.NamespacedName) (text string, until time.Time, ok bool) {

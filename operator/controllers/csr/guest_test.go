@@ -104,8 +104,8 @@ func stage(t *testing.T, requests ...*certificatesv1.CertificateSigningRequest) 
 	t.Cleanup(s.queue.ShutDown)
 	s.Approver = New(Config{Management: s.management, Live: s.management, Recorder: events.NewFakeRecorder(100), Profiles: profiles, Clock: s.clock})
 	s.guests = s
-	s.limiter.start(s.queue)
-	s.ledger.start(s.queue)
+	g.Expect(s.limiter.queue.Start(t.Context(), s.queue)).To(Succeed())
+	g.Expect(s.ledger.Start(t.Context(), s.queue)).To(Succeed())
 	return s
 }
 

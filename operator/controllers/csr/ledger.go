@@ -3,6 +3,7 @@
 package csr
 
 import (
+	"context"
 	"sync"
 	"time"
 
@@ -10,6 +11,8 @@ import (
 	"k8s.io/apimachinery/pkg/util/sets"
 	"k8s.io/client-go/util/workqueue"
 	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	"github.com/autonode-io/autonode/internal/controllerqueue"
 )
 
 // Key names a certificate request in the guest of a HostedCluster.
@@ -23,9 +26,10 @@ const grantLifetime = 10 * time.Minute
 
 // ledger remembers what the guests' caches lack: which requests are undecided, and recent approvals.
 type ledger struct {
+	queue controllerqueue.Queue[Key]
+
 	mu    sync.Mutex
-	queue workqueue.TypedRateLimitingInterface[Key] // nil until the controller starts
-	early []Key                                     // came before that
+	early []Key // came before the controller started
 	// undecided holds requests by Cluster. They are enqueued when one of their nodes changes.
 	undecided map[client.ObjectKey]*openRequests
 	grants    map[grantKey]grant
@@ -62,24 +66,23 @@ func newLedger() *ledger {
 	return &ledger{undecided: map[client.ObjectKey]*openRequests{}, grants: map[grantKey]grant{}}
 }
 
-func (l *ledger) start(queue workqueue.TypedRateLimitingInterface[Key]) {
+// Start implements source.TypedSource: it learns the controller's queue, and queues what came before.
+func (l *ledger) Start(ctx context.Context, queue workqueue.TypedRateLimitingInterface[Key]) error {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	l.queue = queue
 	for _, key := range l.early {
 		queue.Add(key)
 	}
 	l.early = nil
+	return l.queue.Start(ctx, queue)
 }
 
 func (l *ledger) enqueue(key Key) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	if l.queue == nil {
+	if !l.queue.Add(key) {
 		l.early = append(l.early, key)
-		return
 	}
-	l.queue.Add(key)
 }
 
 // enqueueUndecided enqueues a Cluster's undecided requests: those that name one of the nodes, or all without nodes.
@@ -87,7 +90,7 @@ func (l *ledger) enqueueUndecided(cluster client.ObjectKey, nodes ...string) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	known, ok := l.undecided[cluster]
-	if !ok || l.queue == nil { // what is undecided was in the queue before
+	if !ok {
 		return
 	}
 	if len(nodes) == 0 {

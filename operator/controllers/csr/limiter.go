@@ -8,9 +8,9 @@ import (
 
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/apimachinery/pkg/util/sets"
-	"k8s.io/client-go/util/workqueue"
 	"k8s.io/utils/clock"
 
+	"github.com/autonode-io/autonode/internal/controllerqueue"
 	"github.com/autonode-io/autonode/operator/guest/outage"
 )
 
@@ -26,10 +26,10 @@ const (
 // enqueued when another one of its guest completes.
 type limiter struct {
 	clock clock.PassiveClock
+	queue controllerqueue.Queue[Key]
 
 	mu     sync.Mutex
-	queue  workqueue.TypedRateLimitingInterface[Key] // nil until the controller starts
-	guests map[types.NamespacedName]*guestLimiter    // by the HostedCluster
+	guests map[types.NamespacedName]*guestLimiter // by the HostedCluster
 }
 
 // guestLimiter is the state of one guest.
@@ -59,12 +59,6 @@ const (
 
 func newLimiter(clock clock.PassiveClock) *limiter {
 	return &limiter{clock: clock, guests: map[types.NamespacedName]*guestLimiter{}}
-}
-
-func (l *limiter) start(queue workqueue.TypedRateLimitingInterface[Key]) {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	l.queue = queue
 }
 
 // acquire starts handling a request. It returns false above the limit: the request is enqueued later, or, if requeueAfter

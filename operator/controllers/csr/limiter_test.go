@@ -28,7 +28,7 @@ func newTable(t *testing.T) *table {
 	queue := workqueue.NewTypedRateLimitingQueue(workqueue.DefaultTypedControllerRateLimiter[Key]())
 	t.Cleanup(queue.ShutDown)
 	table := &table{limiter: newLimiter(clock), clock: clock, queue: queue}
-	table.start(queue)
+	NewWithT(t).Expect(table.limiter.queue.Start(t.Context(), queue)).To(Succeed())
 	return table
 }
 

@@ -11,6 +11,7 @@ import (
 	"k8s.io/client-go/util/workqueue"
 	"sigs.k8s.io/controller-runtime/pkg/reconcile"
 
+	"github.com/autonode-io/autonode/internal/controllerqueue"
 	"github.com/autonode-io/autonode/internal/fairness"
 )
 
@@ -22,9 +23,9 @@ const Workers = 50
 // another one completes. It is the queue's rate limiter, too.
 type limiter struct {
 	workqueue.TypedRateLimiter[reconcile.Request]
+	queue controllerqueue.Queue[reconcile.Request]
 
 	mu       sync.Mutex
-	queue    workqueue.TypedRateLimitingInterface[reconcile.Request] // nil until the controller starts
 	requests fairness.Limiter[reconcile.Request]
 	// refused are the requests that were above a limit, until the controller has forgotten them.
 	refused sets.Set[reconcile.Request]
@@ -44,14 +45,6 @@ func newLimiter(workers int, isSlow func(types.NamespacedName) bool) *limiter {
 			return classes
 		}},
 	}
-}
-
-// Start implements source.Source: it learns the queue.
-func (l *limiter) Start(_ context.Context, queue workqueue.TypedRateLimitingInterface[reconcile.Request]) error {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	l.queue = queue
-	return nil
 }
 
 // wrap returns a reconciler that keeps the limits.

@@ -22,7 +22,7 @@ func TestLimiter(t *testing.T) {
 		l := newLimiter(10, slow.Has) // 8 of a namespace, 4 slow ones, 2 of them of a namespace
 		queue := workqueue.NewTypedRateLimitingQueue(workqueue.DefaultTypedControllerRateLimiter[reconcile.Request]())
 		t.Cleanup(queue.ShutDown)
-		NewWithT(t).Expect(l.Start(t.Context(), queue)).To(Succeed())
+		NewWithT(t).Expect(l.queue.Start(t.Context(), queue)).To(Succeed())
 		return l, slow, func() (woken []reconcile.Request) {
 			for queue.Len() > 0 {
 				request, _ := queue.Get()

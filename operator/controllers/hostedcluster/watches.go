@@ -131,7 +131,7 @@ func (r *Reconciler) watch(mgr manager.Manager, config Config) error {
 		Watches(&apiextensionsv1.CustomResourceDefinition{}, handler.EnqueueRequestsFromMapFunc(r.all),
 			builder.OnlyMetadata, changed).
 		WithOptions(ctrlcontroller.Options{MaxConcurrentReconciles: workers, RateLimiter: limiter}).
-		WatchesRawSource(source.Func(limiter.Start))
+		WatchesRawSource(&limiter.queue)
 	for _, from := range config.Sources {
 		b = b.WatchesRawSource(from)
 	}

@@ -9,11 +9,12 @@ import (
 	"golang.org/x/time/rate"
 	"k8s.io/apimachinery/pkg/types"
 	toolscache "k8s.io/client-go/tools/cache"
-	"k8s.io/client-go/util/workqueue"
 	"k8s.io/utils/clock"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	"sigs.k8s.io/controller-runtime/pkg/reconcile"
+	"sigs.k8s.io/controller-runtime/pkg/source"
 
+	"github.com/autonode-io/autonode/internal/controllerqueue"
 	"github.com/autonode-io/autonode/internal/lru"
 )
 
@@ -34,19 +35,14 @@ const (
 
 // Queue is the queue of the controller that reconciles HostedClusters.
 type Queue struct {
-	mu    sync.RWMutex
-	queue workqueue.TypedRateLimitingInterface[reconcile.Request] // nil until the controller starts
+	queue controllerqueue.Queue[reconcile.Request]
 	rates *rates
 }
 
 func newQueue(clk clock.PassiveClock) *Queue { return &Queue{rates: newRates(clk)} }
 
-// Start sets the controller's queue.
-func (q *Queue) Start(queue workqueue.TypedRateLimitingInterface[reconcile.Request]) {
-	q.mu.Lock()
-	defer q.mu.Unlock()
-	q.queue = queue
-}
+// Source is to be a source of that controller.
+func (q *Queue) Source() source.Source { return &q.queue }
 
 // Enqueue enqueues a HostedCluster.
 func (q *Queue) Enqueue(hostedCluster types.NamespacedName) { q.enqueueAfter(hostedCluster, 0) }
@@ -66,11 +62,7 @@ func (q *Queue) enqueueEvent(hostedCluster types.NamespacedName, after time.Dura
 }
 
 func (q *Queue) enqueueAfter(hostedCluster types.NamespacedName, after time.Duration) {
-	q.mu.RLock()
-	defer q.mu.RUnlock()
-	if q.queue != nil { // else the controller reconciles everything as it starts
-		q.queue.AddAfter(reconcile.Request{NamespacedName: hostedCluster}, after)
-	}
+	q.queue.AddAfter(reconcile.Request{NamespacedName: hostedCluster}, after)
 }
 
 // handler enqueues a HostedCluster for the events of one kind.

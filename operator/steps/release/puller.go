@@ -14,10 +14,10 @@ import (
 	"golang.org/x/sync/singleflight"
 	"k8s.io/apimachinery/pkg/util/sets"
 	"k8s.io/apimachinery/pkg/util/wait"
-	"k8s.io/client-go/util/workqueue"
 	"k8s.io/utils/clock"
 	"sigs.k8s.io/controller-runtime/pkg/reconcile"
 
+	"github.com/autonode-io/autonode/internal/controllerqueue"
 	"github.com/autonode-io/autonode/internal/lru"
 	"github.com/autonode-io/autonode/payload"
 )
@@ -63,13 +63,13 @@ type puller struct {
 	limiter  *limiter
 	byDigest singleflight.Group
 	cache    *store
+	queue    controllerqueue.Queue[reconcile.Request] // triggers reconciliations
 
 	mu        sync.Mutex
 	inFlight  map[pullKey]*inFlightPull
 	failed    lru.Cache[pullKey, failure]
 	completed lru.Cache[pullKey, *inFlightPull] // for the reconciliations that its end triggered
 	verified  lru.Cache[cacheKey, time.Time]    // when the signature of an unverified payload was looked for last
-	queue     workqueue.TypedRateLimitingInterface[reconcile.Request]
 }
 
 // inFlightPull is a pull in progress.
@@ -96,13 +96,6 @@ func newPuller(clock clock.PassiveClock) *puller {
 		limiter: newLimiter(), cache: newStore(), inFlight: map[pullKey]*inFlightPull{},
 		failed: lru.New[pullKey, failure](failures), completed: lru.New[pullKey, *inFlightPull](awaitedPulls), verified: lru.New[cacheKey, time.Time](unverified),
 	}
-}
-
-// start sets the queue that triggers reconciliations.
-func (p *puller) start(queue workqueue.TypedRateLimitingInterface[reconcile.Request]) {
-	p.mu.Lock()
-	defer p.mu.Unlock()
-	p.queue = queue
 }
 
 // cached returns an image's payload without a request; nil if it isn't cached or not named by digest.
@@ -243,9 +236,7 @@ func (p *puller) run(ctx context.Context, key pullKey, f *inFlightPull, r reques
 	delete(p.inFlight, key)
 	close(f.done)
 	for who := range f.waiters {
-		if p.queue != nil {
-			p.queue.Add(who)
-		}
+		p.queue.Add(who)
 	}
 }
 
@@ -316,11 +307,7 @@ func (p *puller) verifyAgain(ctx context.Context, who reconcile.Request, r reque
 		if p.cache.add(cacheKey{release.Digest, r.component}, r.namespace, release) != nil {
 			return
 		}
-		p.mu.Lock()
-		defer p.mu.Unlock()
-		if p.queue != nil {
-			p.queue.Add(who)
-		}
+		p.queue.Add(who)
 	}()
 }
 

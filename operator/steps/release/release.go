@@ -19,7 +19,6 @@ import (
 	"k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
-	"k8s.io/client-go/util/workqueue"
 	"k8s.io/utils/clock"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	"sigs.k8s.io/controller-runtime/pkg/log"
@@ -86,10 +85,7 @@ func New(config Config) *Resolver {
 
 // Source emits a HostedCluster when a pull that it waits for completes. Use it in exactly one controller.
 func (r *Resolver) Source() source.Source {
-	return source.Func(func(_ context.Context, queue workqueue.TypedRateLimitingInterface[reconcile.Request]) error {
-		r.puller.start(queue)
-		return nil
-	})
+	return &r.puller.queue
 }
 
 // Name implements scope.Step.
