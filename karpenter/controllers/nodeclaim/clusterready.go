@@ -29,7 +29,7 @@ const (
 type clusterReady struct{ Config }
 
 func (r *clusterReady) reconcile(ctx context.Context, nodeClaim *karpv1.NodeClaim, m *clusterv1.Machine) (outcome, error) {
-	if m.Spec.ProviderID != "" || nodeClaim.StatusConditions().Get(karpv1.ConditionTypeRegistered).IsTrue() {
+	if r.provisioned(ctx, m) || nodeClaim.StatusConditions().Get(karpv1.ConditionTypeRegistered).IsTrue() {
 		return outcome{}, nil
 	}
 	notReady, err := r.notReady(ctx)

@@ -230,7 +230,7 @@ func (c *Controller) waitingFor(ctx context.Context, cluster *clusterv1.Cluster)
 		return nil
 	}
 	err := c.Machines.Each(ctx, func(m *clusterv1.Machine) {
-		if m.Spec.ProviderID == "" {
+		if !c.provisioned(ctx, m) {
 			requests = append(requests, request(v1alpha1.NodeClaimOf(m)))
 		}
 	})

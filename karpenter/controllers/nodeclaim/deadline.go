@@ -58,7 +58,7 @@ func (d *deadline) reconcile(ctx context.Context, nodeClaim *karpv1.NodeClaim, m
 	if err != nil {
 		return outcome{}, err
 	}
-	s := d.stage(nodeClaim, nodeClass, m)
+	s := d.stage(ctx, nodeClaim, nodeClass, m)
 	now := d.Clock.Now()
 	if registered.Reason == s.reason {
 		// Already passed: Karpenter is about to delete it.
@@ -102,7 +102,7 @@ func (d *deadline) suspend(ctx context.Context, nodeClaim *karpv1.NodeClaim) err
 // stage returns a machine's stage: at first it has no provider ID, then no node. Time during which it is paused or
 // the management cluster is unreachable doesn't count. Only bootstrap data and a provider ID count as progress and
 // restart the clock. Other conditions and reasons don't: a provider that retries forever keeps changing them.
-func (d *deadline) stage(nodeClaim *karpv1.NodeClaim, nodeClass *v1alpha1.ClusterAPINodeClass, m *clusterv1.Machine) stage {
+func (d *deadline) stage(ctx context.Context, nodeClaim *karpv1.NodeClaim, nodeClass *v1alpha1.ClusterAPINodeClass, m *clusterv1.Machine) stage {
 	limits := nodeClass.Spec.Deadlines
 	s := stage{reason: LaunchTimeoutReason, missing: "provider ID", limit: limits.LaunchOrDefault()}
 	start := m.CreationTimestamp.Time
@@ -113,7 +113,7 @@ func (d *deadline) stage(nodeClaim *karpv1.NodeClaim, nodeClass *v1alpha1.Cluste
 			start = latest
 		}
 	}
-	if m.Spec.ProviderID != "" {
+	if d.provisioned(ctx, m) {
 		s = stage{reason: RegistrationTimeoutReason, missing: "registered node", limit: limits.RegistrationOrDefault()}
 		start = d.Clock.Now()
 		if provisioned := nodeClaim.StatusConditions().Get(ConditionMachineProvisioned); provisioned.IsTrue() {
@@ -177,7 +177,7 @@ func (d *deadline) pass(ctx context.Context, nodeClaim *karpv1.NodeClaim, cached
 		message += "; " + notReady
 	}
 	if node.UID != "" {
-		message += fmt.Sprintf("; its Node has joined with the provider ID %q, the Machine has %q", node.Spec.ProviderID, m.Spec.ProviderID)
+		message += fmt.Sprintf("; its Node has joined with the provider ID %q, the Machine has %q", node.Spec.ProviderID, d.Machines.InstanceID(ctx, m))
 	}
 	if moved, err := deadlines.Restart(ctx, d.Guest, nodeClaim, d.Clock.Now().Add(-deadlines.RegistrationTimeout), s.reason, message); err != nil || !moved {
 		return outcome{done: true}, err

@@ -94,7 +94,7 @@ func (f *failure) exceeded(nodeClaim *karpv1.NodeClaim, m *clusterv1.Machine, co
 // in which the Machine repeats them.
 func (c Config) inputs(ctx context.Context, nodeClass *v1alpha1.ClusterAPINodeClass, m *clusterv1.Machine) inputs {
 	in := inputs{
-		reasons: nodeClass.Spec.FailureReasons, kind: c.Profiles.Of(m.Spec.InfrastructureRef.GroupKind()), exists: m.Spec.ProviderID != "",
+		reasons: nodeClass.Spec.FailureReasons, kind: c.Profiles.Of(m.Spec.InfrastructureRef.GroupKind()), exists: c.provisioned(ctx, m),
 		infrastructure: conditionsOfMachine(m), others: otherConditions(m),
 	}
 	if c.Infrastructure == nil {

@@ -70,6 +70,11 @@ func (i *identity) reconcile(ctx context.Context, nodeClaim *karpv1.NodeClaim, m
 	return outcome{}, nil
 }
 
+// provisioned reports whether a machine has a provider ID. Cluster API may take minutes to copy it into the Machine.
+func (c Config) provisioned(ctx context.Context, m *clusterv1.Machine) bool {
+	return c.Machines.InstanceID(ctx, m) != ""
+}
+
 // hasChanged reports whether a NodeClaim isn't what the API server has. A policy that denies a write may call it invalid, as the API server calls
 // a patch whose test fails.
 func (i *identity) hasChanged(ctx context.Context, nodeClaim *karpv1.NodeClaim) bool {

@@ -68,12 +68,12 @@ func newLatency(config Config, times *launchtime.Times) *latency {
 	return &latency{Config: config, times: times, since: config.Clock.Now().Truncate(time.Second), reached: map[types.UID]progress{}}
 }
 
-func (l *latency) reconcile(_ context.Context, nodeClaim *karpv1.NodeClaim, m *clusterv1.Machine) (outcome, error) {
+func (l *latency) reconcile(ctx context.Context, nodeClaim *karpv1.NodeClaim, m *clusterv1.Machine) (outcome, error) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	initialized := nodeClaim.StatusConditions().Get(karpv1.ConditionTypeInitialized)
-	now := progress{provisioned: m.Spec.ProviderID != "", ready: initialized.IsTrue()}
 	before, seen := l.reached[nodeClaim.UID]
+	now := progress{provisioned: before.provisioned || l.provisioned(ctx, m), ready: initialized.IsTrue()}
 	if now == before && seen {
 		return outcome{}, nil
 	}

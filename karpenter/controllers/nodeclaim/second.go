@@ -107,7 +107,7 @@ func (s *second) reconcile(ctx context.Context, nodeClaim *karpv1.NodeClaim, m *
 	switch {
 	case err != nil:
 		return outcome{}, err
-	case m.Spec.ProviderID != "" || nodeClaim.StatusConditions().Get(karpv1.ConditionTypeRegistered).IsTrue():
+	case s.provisioned(ctx, m) || nodeClaim.StatusConditions().Get(karpv1.ConditionTypeRegistered).IsTrue():
 		if beside == nil || beside.DeletionTimestamp != nil {
 			return outcome{}, nil
 		}
@@ -359,7 +359,7 @@ func (s *second) removeLoser(ctx context.Context, winner *karpv1.NodeClaim, m *c
 		return outcome{}, fmt.Errorf("finding the Machine of NodeClaim %s: %w", loser.Name, err)
 	}
 	first := isSecond(loser, winner)
-	if loser.StatusConditions().Get(karpv1.ConditionTypeRegistered).IsTrue() || !first && other != nil && other.Spec.ProviderID != "" {
+	if loser.StatusConditions().Get(karpv1.ConditionTypeRegistered).IsTrue() || !first && other != nil && s.provisioned(ctx, other) {
 		return outcome{}, nil
 	}
 	// The cache may not have the deletion of the winner yet: both must not go.
