@@ -3,8 +3,10 @@
 package clusterstatus
 
 import (
+	"cmp"
 	"time"
 
+	"k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	clusterv1 "sigs.k8s.io/cluster-api/api/core/v1beta2"
 )
@@ -45,15 +47,24 @@ func Hangs(m *clusterv1.Machine, now time.Time) bool {
 	return deleting && !now.Before(from)
 }
 
-// Holds returns what Cluster API reports about a Machine's deletion; it may be empty.
-func Holds(m *clusterv1.Machine) string {
-	for i := range m.Status.Conditions {
-		if c := &m.Status.Conditions[i]; c.Type == clusterv1.MachineDeletingCondition && c.Status == metav1.ConditionTrue {
-			if c.Message != "" {
-				return c.Message
-			}
-			return c.Reason
+// DeletionConditions returns the conditions that HangsFrom and Holds read; a cache may drop the others.
+func DeletionConditions(m *clusterv1.Machine) (read []metav1.Condition) {
+	for _, c := range m.Status.Conditions {
+		if c.Type == clusterv1.MachineDeletingCondition || c.Type == clusterv1.MachineInfrastructureReadyCondition {
+			read = append(read, c)
 		}
+	}
+	return read
+}
+
+// Holds returns the infrastructure's sentence about a Machine's deletion, or else Cluster API's; it may be empty.
+func Holds(m *clusterv1.Machine) string {
+	if c := meta.FindStatusCondition(m.Status.Conditions, clusterv1.MachineInfrastructureReadyCondition); c != nil && c.Status == metav1.ConditionFalse &&
+		c.Message != "" && c.Reason != clusterv1.MachineInfrastructureDeletedReason && c.Reason != clusterv1.MachineInfrastructureDoesNotExistReason {
+		return c.Message
+	}
+	if c := meta.FindStatusCondition(m.Status.Conditions, clusterv1.MachineDeletingCondition); c != nil && c.Status == metav1.ConditionTrue {
+		return cmp.Or(c.Message, c.Reason)
 	}
 	return ""
 }

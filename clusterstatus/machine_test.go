@@ -41,3 +41,31 @@ func TestHangs(t *testing.T) {
 		})
 	}
 }
+
+func TestHolds(t *testing.T) {
+	deleting := metav1.Condition{Type: clusterv1.MachineDeletingCondition, Status: metav1.ConditionTrue, Reason: "Waiting", Message: "Waiting for VSphereMachine to be deleted"}
+	infrastructure := func(status metav1.ConditionStatus, reason, message string) metav1.Condition {
+		return metav1.Condition{Type: clusterv1.MachineInfrastructureReadyCondition, Status: status, Reason: reason, Message: message}
+	}
+	for name, tc := range map[string]struct {
+		conditions []metav1.Condition
+		want       string
+	}{
+		"When nothing is reported, it should say nothing":                    {nil, ""},
+		"When the infrastructure has a sentence, it should have that":        {[]metav1.Condition{deleting, infrastructure(metav1.ConditionFalse, "NotReady", "login failure")}, "login failure"},
+		"When the infrastructure has none, it should have Cluster API's":     {[]metav1.Condition{deleting, infrastructure(metav1.ConditionFalse, "NotReady", "")}, deleting.Message},
+		"When the infrastructure is ready, it should have Cluster API's":     {[]metav1.Condition{deleting, infrastructure(metav1.ConditionTrue, "Ready", "fine")}, deleting.Message},
+		"When the infrastructure machine is gone, it should not repeat that": {[]metav1.Condition{deleting, infrastructure(metav1.ConditionFalse, clusterv1.MachineInfrastructureDeletedReason, "VSphereMachine has been deleted")}, deleting.Message},
+	} {
+		t.Run(name, func(t *testing.T) {
+			m := &clusterv1.Machine{Status: clusterv1.MachineStatus{Conditions: tc.conditions}}
+			if got := Holds(m); got != tc.want {
+				t.Errorf("got %q, want %q", got, tc.want)
+			}
+			m.Status.Conditions = append(m.Status.Conditions, metav1.Condition{Type: clusterv1.MachineReadyCondition})
+			if got := len(DeletionConditions(m)); got != len(tc.conditions) {
+				t.Errorf("%d conditions are read", got)
+			}
+		})
+	}
+}

@@ -26,6 +26,7 @@ import (
 	"k8s.io/client-go/rest"
 	"k8s.io/utils/ptr"
 	clusterv1 "sigs.k8s.io/cluster-api/api/core/v1beta2"
+	"sigs.k8s.io/controller-runtime/pkg/cache"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	"sigs.k8s.io/controller-runtime/pkg/envtest"
 	"sigs.k8s.io/controller-runtime/pkg/log"
@@ -288,4 +289,12 @@ func EC2NodeClasses() *apiextensionsv1.CustomResourceDefinition {
 	definition.TypeMeta = metav1.TypeMeta{APIVersion: apiextensionsv1.SchemeGroupVersion.String(), Kind: "CustomResourceDefinition"}
 	definition.Spec.Scope = apiextensionsv1.ClusterScoped
 	return definition
+}
+
+// Cached returns an object as readers of a cache get it. Tests of readers use it for every kind that the operator's cache shrinks.
+func Cached[T client.Object](t testing.TB, as cache.ByObject, object T) T {
+	t.Helper()
+	cached, err := as.Transform(object.DeepCopyObject())
+	gomega.NewWithT(t).Expect(err).NotTo(gomega.HaveOccurred())
+	return cached.(T)
 }

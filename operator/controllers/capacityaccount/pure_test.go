@@ -13,10 +13,13 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/utils/ptr"
+	clusterv1 "sigs.k8s.io/cluster-api/api/core/v1beta2"
 
 	"github.com/autonode-io/autonode/api/scalar"
 	autonodev1alpha1 "github.com/autonode-io/autonode/api/v1alpha1"
 	"github.com/autonode-io/autonode/capacity"
+	"github.com/autonode-io/autonode/internal/scopetest"
+	"github.com/autonode-io/autonode/operator/controllers/csr"
 )
 
 var noon = time.Date(2030, 6, 1, 12, 0, 0, 0, time.UTC)
@@ -231,19 +234,24 @@ func TestMachineCounter(t *testing.T) {
 	t.Run("When Machines come, change and go, it should count what they take", func(t *testing.T) {
 		g, counts := NewWithT(t), newMachineCounter()
 		k := &karpenter{namespace: "blue"}
+		machines, err := csr.MachineCache(nil)
+		g.Expect(err).NotTo(HaveOccurred())
+		machine := func(name, reservation string, size capacity.Machine) *clusterv1.Machine {
+			return scopetest.Cached(t, machines, k.machine(name, reservation, size))
+		}
 		rules := []capacity.Rule{{Pool: "cpu", Resource: capacity.VCPUs}, {Pool: reserved, Resource: capacity.Machines, Reservation: "cr-1"}}
 		used := func() capacity.Amounts {
 			amounts, _ := counts.of(home{namespace: "blue"}, rules, func(form, int64) {})
 			return amounts
 		}
 		for _, name := range []string{"a", "b"} {
-			g.Expect(counts.set(k.machine(name, "cr-1", capacity.Machine{VCPUs: 2000}))).To(BeTrue())
+			g.Expect(counts.set(machine(name, "cr-1", capacity.Machine{VCPUs: 2000}))).To(BeTrue())
 		}
-		g.Expect(counts.set(k.machine("a", "cr-1", capacity.Machine{VCPUs: 2000}))).To(BeFalse())
+		g.Expect(counts.set(machine("a", "cr-1", capacity.Machine{VCPUs: 2000}))).To(BeFalse())
 		g.Expect(used()).To(Equal(capacity.Amounts{"cpu": 4000, reserved: 2}))
-		g.Expect(counts.set(k.machine("a", "", capacity.Machine{VCPUs: 1000}))).To(BeTrue())
+		g.Expect(counts.set(machine("a", "", capacity.Machine{VCPUs: 1000}))).To(BeTrue())
 		g.Expect(used()).To(Equal(capacity.Amounts{"cpu": 3000, reserved: 1}))
-		copied := k.machine("a", "cr-1", capacity.Machine{})
+		copied := machine("a", "cr-1", capacity.Machine{})
 		copied.Name = "copy" // a user's copy of a Machine is no NodeClaim's
 		g.Expect(counts.set(copied)).To(BeFalse())
 		for _, name := range []string{"a", "b"} {

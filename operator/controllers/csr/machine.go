@@ -18,6 +18,7 @@ import (
 	"github.com/autonode-io/autonode/api/karpenter/v1alpha1"
 	"github.com/autonode-io/autonode/assets/infrastructure"
 	"github.com/autonode-io/autonode/capacity/conversion"
+	"github.com/autonode-io/autonode/clusterstatus"
 	"github.com/autonode-io/autonode/lenient"
 )
 
@@ -33,8 +34,8 @@ var (
 	retainedAnnotations = append([]string{v1alpha1.BootstrapTokenIDAnnotation, v1alpha1.NodeClaimNameAnnotation}, conversion.MachineAnnotations...)
 )
 
-// MachineCache keeps the fields of NodeClaims' Machines that validation reads, and the phase, for operator/controllers/machines: a
-// large installation has tens of thousands.
+// MachineCache keeps the fields of NodeClaims' Machines that validation reads, the phase, for operator/controllers/machines, and while a
+// Machine is being deleted the fields that clusterstatus reads: a large installation has tens of thousands.
 func MachineCache(kinds infrastructure.Kinds) (cache.ByObject, error) {
 	ours, err := labels.NewRequirement(v1alpha1.NodeClaimUIDLabel, selection.Exists, nil)
 	if err != nil {
@@ -77,7 +78,7 @@ func shrunk(kinds infrastructure.Kinds, machine *clusterv1.Machine) *clusterv1.M
 		// The strings of the profile are shared by all Machines of the kind.
 		ref.APIGroup, ref.Kind = kind.GroupKind().Group, kind.GroupKind().Kind
 	}
-	return &clusterv1.Machine{
+	cached := &clusterv1.Machine{
 		Spec: clusterv1.MachineSpec{InfrastructureRef: ref},
 		ObjectMeta: metav1.ObjectMeta{
 			Namespace: machine.Namespace, Name: machine.Name, UID: machine.UID, ResourceVersion: machine.ResourceVersion,
@@ -89,6 +90,10 @@ func shrunk(kinds infrastructure.Kinds, machine *clusterv1.Machine) *clusterv1.M
 			Addresses: machine.Status.Addresses,
 		},
 	}
+	if machine.DeletionTimestamp != nil {
+		cached.Spec.ProviderID, cached.Status.Conditions = machine.Spec.ProviderID, clusterstatus.DeletionConditions(machine)
+	}
+	return cached
 }
 
 // chosen reports whether software in the machine decides this address of it, so that its root user does.

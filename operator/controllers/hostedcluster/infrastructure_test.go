@@ -16,12 +16,15 @@ import (
 
 	"github.com/autonode-io/autonode/api/karpenter/v1alpha1"
 	"github.com/autonode-io/autonode/api/v1beta1"
+	"github.com/autonode-io/autonode/internal/scopetest"
+	"github.com/autonode-io/autonode/operator/controllers/csr"
 	"github.com/autonode-io/autonode/operator/provider"
 	"github.com/autonode-io/autonode/operator/provider/clusterapi"
 )
 
-// deleted is a Machine of Karpenter's whose deletion began some time ago.
-func deleted(name string, ago time.Duration, holds string) *clusterv1.Machine {
+// deleted is a Machine of Karpenter's whose deletion began some time ago, as the operator's cache has it.
+func deleted(t *testing.T, name string, ago time.Duration, holds string, with ...func(*clusterv1.Machine)) *clusterv1.Machine {
+	t.Helper()
 	m := &clusterv1.Machine{ObjectMeta: metav1.ObjectMeta{
 		Namespace: "clusters-blue", Name: name, Labels: map[string]string{clusterv1.ClusterNameLabel: "blue", v1alpha1.NodeClaimUIDLabel: name},
 		DeletionTimestamp: &metav1.Time{Time: noon.Add(-ago)}, Finalizers: []string{clusterv1.MachineFinalizer},
@@ -29,15 +32,30 @@ func deleted(name string, ago time.Duration, holds string) *clusterv1.Machine {
 	m.Status.Conditions = []metav1.Condition{{
 		Type: clusterv1.MachineDeletingCondition, Status: metav1.ConditionTrue, Reason: clusterv1.MachineDeletingWaitingForInfrastructureDeletionReason, Message: holds,
 	}}
+	for _, set := range with {
+		set(m)
+	}
+	machines, err := csr.MachineCache(nil)
+	NewWithT(t).Expect(err).NotTo(HaveOccurred())
+	m = scopetest.Cached(t, machines, m)
+	m.Finalizers = []string{clusterv1.MachineFinalizer} // the fake client wants one
 	return m
 }
 
 func TestInfrastructure(t *testing.T) {
 	const sentence = "the infrastructure of Cluster clusters-blue/blue isn't ready: VCenterUnreachable: Cannot complete login"
-	others := deleted("other", time.Hour, "")
-	others.Labels[clusterv1.ClusterNameLabel] = "green"
-	user := deleted("user", time.Hour, "")
-	delete(user.Labels, v1alpha1.NodeClaimUIDLabel)
+	const task = "ServerFaultCode: The operation is not allowed in the current state."
+	others := deleted(t, "other", time.Hour, "", func(m *clusterv1.Machine) { m.Labels[clusterv1.ClusterNameLabel] = "green" })
+	user := deleted(t, "user", time.Hour, "", func(m *clusterv1.Machine) { delete(m.Labels, v1alpha1.NodeClaimUIDLabel) })
+	instance := func(m *clusterv1.Machine) { m.Spec.ProviderID = "vsphere://1" }
+	drains := func(m *clusterv1.Machine) {
+		m.Status.Conditions[0].Reason = clusterv1.MachineDeletingDrainingNodeReason
+	}
+	fails := func(m *clusterv1.Machine) {
+		m.Status.Conditions = append(m.Status.Conditions, metav1.Condition{
+			Type: clusterv1.MachineInfrastructureReadyCondition, Status: metav1.ConditionFalse, Reason: "NotReady", Message: task,
+		})
+	}
 	for name, tc := range map[string]struct {
 		notReady bool
 		machines []client.Object
@@ -45,15 +63,21 @@ func TestInfrastructure(t *testing.T) {
 		want     string
 		after    time.Duration
 	}{
-		"When all is well, it should say nothing":                               {},
-		"When the provider can't log in, it should have its sentence":           {notReady: true, want: sentence},
-		"When a deletion has just begun, it should look again when it may hang": {machines: []client.Object{deleted("a", time.Minute, "")}, after: time.Minute},
+		"When all is well, it should say nothing":                                    {},
+		"When the provider can't log in, it should have its sentence":                {notReady: true, want: sentence},
+		"When a deletion has just begun, it should look again when it may hang":      {machines: []client.Object{deleted(t, "a", time.Minute, "")}, after: time.Minute},
+		"When its node is being drained, it should say nothing":                      {machines: []client.Object{deleted(t, "a", time.Hour, "cannot evict pod", instance, drains)}},
+		"When an instance is being shut down, it should look again when it may hang": {machines: []client.Object{deleted(t, "a", 3*time.Minute, "", instance)}, after: 2 * time.Minute},
+		"When the infrastructure reports why a deletion hangs, it should quote that": {
+			machines: []client.Object{deleted(t, "a", time.Hour, "Waiting for VSphereMachine to be deleted", instance, fails)},
+			want:     "1 Machine hangs in deletion, such as a (" + task + "); no other is launched of their offerings",
+		},
 		"When deletions hang, it should count them and quote one": {
-			machines: []client.Object{deleted("b", time.Hour, "* VSphereMachine deletion:\n  still there"), deleted("a", 3*time.Minute, "waiting for VSphereMachine a"), others, user},
+			machines: []client.Object{deleted(t, "b", time.Hour, "* VSphereMachine deletion:\n  still there"), deleted(t, "a", 3*time.Minute, "waiting for VSphereMachine a"), others, user},
 			want:     "2 Machines hang in deletion, such as a (waiting for VSphereMachine a); no other is launched of their offerings",
 		},
 		"When both hold, it should say both": {
-			notReady: true, machines: []client.Object{deleted("a", time.Hour, "")},
+			notReady: true, machines: []client.Object{deleted(t, "a", time.Hour, "")},
 			want: sentence + "; 1 Machine hangs in deletion, such as a (WaitingForInfrastructureDeletion); no other is launched of their offerings",
 		},
 		"When nodes aren't Machines, it should say nothing": {notReady: true, aws: true},

@@ -91,15 +91,15 @@ func TestMachineGone(t *testing.T) {
 
 func TestMachineDeleting(t *testing.T) {
 	r := watching(t, &v1beta1.HostedCluster{ObjectMeta: metav1.ObjectMeta{Namespace: "clusters", Name: "blue"}, Spec: v1beta1.HostedClusterSpec{AutoNode: &v1beta1.AutoNode{}}})
-	running := deleted("a", 0, "")
+	running := deleted(t, "a", 0, "")
 	running.DeletionTimestamp = nil
 	for name, tc := range map[string]struct {
 		before, after *clusterv1.Machine
 		want          []time.Duration
 	}{
-		"When a deletion begins, it should look at the cluster when that may hang":              {running, deleted("a", 0, ""), []time.Duration{2 * time.Minute}},
-		"When a deletion goes on as before, it should not look again":                           {deleted("a", time.Minute, "x"), deleted("a", time.Minute, "x"), nil},
-		"When a deletion that hangs reports something else, it should look at the cluster soon": {deleted("a", time.Hour, "x"), deleted("a", time.Hour, "y"), []time.Duration{burst}},
+		"When a deletion begins, it should look at the cluster when that may hang":              {running, deleted(t, "a", 0, ""), []time.Duration{2 * time.Minute}},
+		"When a deletion goes on as before, it should not look again":                           {deleted(t, "a", time.Minute, "x"), deleted(t, "a", time.Minute, "x"), nil},
+		"When a deletion that hangs reports something else, it should look at the cluster soon": {deleted(t, "a", time.Hour, "x"), deleted(t, "a", time.Hour, "y"), []time.Duration{burst}},
 		"When a running machine changes, it should not look":                                    {running, running, nil},
 	} {
 		t.Run(name, func(t *testing.T) {

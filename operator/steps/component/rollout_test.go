@@ -33,7 +33,7 @@ func deployment(image string, change func(*appsv1.Deployment)) *appsv1.Deploymen
 	return d
 }
 
-// pod is one that runs an image.
+// pod is one that runs an image, as the operator's cache has it.
 func pod(image string, change func(*corev1.Pod)) corev1.Pod {
 	p := corev1.Pod{
 		ObjectMeta: metav1.ObjectMeta{Name: "karpenter-x"},
@@ -42,6 +42,9 @@ func pod(image string, change func(*corev1.Pod)) corev1.Pod {
 	}
 	if change != nil {
 		change(&p)
+	}
+	if _, err := ShrinkPod(&p); err != nil {
+		panic(err)
 	}
 	return p
 }
