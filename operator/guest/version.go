@@ -50,7 +50,7 @@ func NewVersions(clk clock.PassiveClock, ask func(ctx context.Context, guest *re
 	return &Versions{clock: clk, ask: ask, known: lru.New[types.UID, serverVersion](1 << 14)}
 }
 
-// Server returns the version of a guest's API server, without its build. It queries the API server again if stale returns
+// Server returns the version of a guest's API server, without a leading v. It queries the API server again if stale returns
 // true for the cached version and its age.
 func (v *Versions) Server(ctx context.Context, s *scope.Scope, stale func(known string, age time.Duration) bool) (string, error) {
 	uid := s.HostedCluster.UID
@@ -64,7 +64,7 @@ func (v *Versions) Server(ctx context.Context, s *scope.Scope, stale func(known 
 	if quoted := message.Quote(answer); len(answer) > maxVersion || quoted != answer {
 		return "", fmt.Errorf("the guest's API server reports version %s, which isn't one", message.Quoted(answer))
 	}
-	now := serverVersion{version: PlainVersion(answer), asked: v.clock.Now()}
+	now := serverVersion{version: strings.TrimPrefix(answer, "v"), asked: v.clock.Now()}
 	v.known.Add(uid, now)
 	return now.version, nil
 }

@@ -6,6 +6,7 @@ import (
 	"cmp"
 	"context"
 	"fmt"
+	"regexp"
 	"strings"
 	"time"
 
@@ -57,9 +58,13 @@ func NewDefaultRelease(component, image, version string) (DefaultRelease, error)
 // of returns the release for nodes of a version.
 func (d DefaultRelease) of(nodes string) *resolved {
 	_, digest, _ := strings.Cut(d.Image, "@")
+	separator := "+"
+	if strings.Contains(nodes, "+") {
+		separator = "."
+	}
 	component := payload.Component{Name: d.Component, Image: d.Image, Versions: map[string]string{payload.KubernetesVersion: nodes}}
 	return &resolved{component: component, byDefault: true, release: &payload.Release{
-		Version: nodes + "+autonode." + d.Version, Image: d.Image, Digest: digest,
+		Version: nodes + separator + "autonode." + d.Version, Image: d.Image, Digest: digest,
 		Components: map[string]payload.Component{d.Component: component}, Names: []string{d.Component},
 	}}
 }
@@ -89,7 +94,7 @@ func newFollower(versions *guest.Versions, clock clock.PassiveClock) *follower {
 	return &follower{versions: versions, clock: clock, older: lru.New[types.UID, time.Time](1 << 14)}
 }
 
-// version returns the version of the guest's API server, without a build. While that is unknown, or older for a while, it is the version that nodes
+// version returns the version of the guest's API server, with its build where nodes need that. While that is unknown, or older for a while, it is the version that nodes
 // get already; empty for none.
 func (f *follower) version(ctx context.Context, s *scope.Scope, current string) (string, error) {
 	if s.Guest == nil {
@@ -120,10 +125,10 @@ func (f *follower) version(ctx context.Context, s *scope.Scope, current string) 
 		return "", &failedError{reason: v1beta1.VersionSkewReason, retryAfter: followAfter, message: fmt.Sprintf(
 			"the operator's default release supports Kubernetes 1.%d to 1.%d, and the guest's API server runs %s; %s", oldestMinor, newestMinor, plain(server), remedy)}
 	}
-	uid := s.HostedCluster.UID
-	if current == "" || guest.CompareVersions(plain(server), current) >= 0 {
+	uid, nodes := s.HostedCluster.UID, plain(server)+installedBuild(s, reported)
+	if current == "" || !precedes(nodes, current) {
 		f.older.Remove(uid)
-		return plain(server), nil
+		return nodes, nil
 	}
 	since, ok := f.older.Get(uid)
 	if !ok {
@@ -133,7 +138,27 @@ func (f *follower) version(ctx context.Context, s *scope.Scope, current string) 
 	if f.clock.Since(since) < olderFor {
 		return current, nil
 	}
-	return plain(server), nil
+	return nodes, nil
+}
+
+// installable are the builds of distributions whose bootstrap providers install the Machine's version by its whole name.
+var installable = regexp.MustCompile(`\+(rke2r|k3s)[0-9]{1,4}$`)
+
+// installedBuild returns the build of an API server's version, with its +, if nodes need it; empty for none. Kubeadm's images have none.
+func installedBuild(s *scope.Scope, version string) string {
+	if autoNode := s.HostedCluster.Spec.AutoNode; autoNode != nil && autoNode.ProvisionerConfig.Karpenter != nil {
+		if options := autoNode.ProvisionerConfig.Karpenter.ClusterAPI; options != nil && options.Bootstrap != nil && options.Bootstrap.ConfigTemplateRef != nil {
+			if kind := options.Bootstrap.ConfigTemplateRef.Kind; !strings.HasPrefix(kind, "RKE2") && !strings.HasPrefix(kind, "KThrees") {
+				return ""
+			}
+		}
+	}
+	return installable.FindString(version)
+}
+
+// precedes orders versions, and those that differ by their builds' numbers alone by these.
+func precedes(a, b string) bool {
+	return cmp.Or(guest.CompareVersions(a, b), cmp.Compare(len(a), len(b)), strings.Compare(a, b)) < 0
 }
 
 // defaultRelease returns the default release for a HostedCluster that names no payload.
@@ -143,7 +168,7 @@ func (r *Resolver) defaultRelease(ctx context.Context, s *scope.Scope) (*resolve
 	}
 	current := ""
 	if desired := s.HostedCluster.Status.Version.Desired; desired != nil && desired.Source == v1beta1.ReleaseSourceDefault {
-		current = guest.PlainVersion(desired.NodeVersion)
+		current = desired.NodeVersion
 	}
 	nodes, err := r.follower.version(ctx, s, current)
 	if err != nil {
@@ -160,5 +185,5 @@ func (r *Resolver) last(ctx context.Context, s *scope.Scope, desired *v1beta1.De
 	if err := r.byDefault.check(s); err != nil {
 		return nil, err
 	}
-	return r.byDefault.of(guest.PlainVersion(desired.NodeVersion)), nil
+	return r.byDefault.of(desired.NodeVersion), nil
 }

@@ -12,9 +12,11 @@ import (
 
 	. "github.com/onsi/gomega"
 	"k8s.io/apimachinery/pkg/api/meta"
+	utilversion "k8s.io/apimachinery/pkg/util/version"
 	"k8s.io/client-go/rest"
 	clocktesting "k8s.io/utils/clock/testing"
 
+	"github.com/autonode-io/autonode/api/karpenter/v1alpha1"
 	"github.com/autonode-io/autonode/api/v1beta1"
 	"github.com/autonode-io/autonode/operator/guest"
 	"github.com/autonode-io/autonode/operator/provider/aws"
@@ -70,7 +72,7 @@ func (f *following) message() string {
 func TestDefaultRelease(t *testing.T) {
 	t.Run("When spec.release isn't set, it should use the operator's release, for nodes of the API server's version, and say so", func(t *testing.T) {
 		g, f := NewWithT(t), newFollowing(t)
-		f.server = "v1.36.3+k3s1"
+		f.server = "v1.36.3+vmware.1"
 		result, desired := f.observe(t, 0)
 		g.Expect(result).To(Equal(scope.Result{RequeueAfter: followAfter}))
 		g.Expect(*desired).To(Equal(v1beta1.DesiredVersion{
@@ -258,5 +260,42 @@ func TestNoDefaultRelease(t *testing.T) {
 	t.Run("When the image of the default release isn't by digest, it should be rejected", func(t *testing.T) {
 		_, err := NewDefaultRelease(clusterapi.Component, "registry.example/karpenter-clusterapi:v0.1.0", "v0.1.0")
 		NewWithT(t).Expect(err).To(MatchError(ContainSubstring("isn't an image by digest")))
+	})
+}
+
+func TestBuild(t *testing.T) {
+	for name, tc := range map[string]struct{ server, kind, nodes string }{
+		"When the API server is RKE2's, nodes should get its build":                               {"v1.36.3+rke2r1", "", "1.36.3+rke2r1"},
+		"When the API server is K3s', nodes should get its build":                                 {"v1.36.3+k3s1", "KThreesConfigTemplate", "1.36.3+k3s1"},
+		"When the API server is K3s' and nodes join by kubeadm, they should get no build":         {"v1.36.3+k3s1", "KubeadmConfigTemplate", "1.36.3"},
+		"When the build is no installer's, nodes should not get it":                               {"v1.36.3+k0s", "", "1.36.3"},
+		"When a cloud's build is part of the version, nodes should get the version alone":         {"v1.36.3-eks-1a2b3c", "", "1.36.3"},
+		"When the guest invents a build that begins like an installer's, nodes should not get it": {"v1.36.3+k3s1.evil", "", "1.36.3"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			g, f := NewWithT(t), newFollowing(t)
+			f.server = tc.server
+			if tc.kind != "" {
+				f.s.HostedCluster.Spec.AutoNode.ProvisionerConfig.Karpenter.ClusterAPI.Bootstrap = &v1alpha1.Bootstrap{
+					ConfigTemplateRef: &v1alpha1.BootstrapTemplateReference{Kind: tc.kind},
+				}
+			}
+			_, desired := f.observe(t, 0)
+			g.Expect(desired).To(HaveField("NodeVersion", tc.nodes))
+			_, err := utilversion.ParseSemantic(desired.Version)
+			g.Expect(err).NotTo(HaveOccurred(), desired.Version)
+		})
+	}
+	t.Run("When API servers get another build one after the other, nodes should not go back and forth", func(t *testing.T) {
+		g, f := NewWithT(t), newFollowing(t)
+		for _, f.server = range []string{"v1.36.3+rke2r9", "v1.36.3+rke2r10", "v1.36.3+rke2r9", "v1.36.3+rke2r10"} {
+			f.observe(t, recheck)
+		}
+		f.server = "v1.36.3+rke2r9"
+		_, desired := f.observe(t, recheck)
+		g.Expect(desired).To(HaveField("NodeVersion", "1.36.3+rke2r10"))
+		f.s.Guest = nil
+		_, desired = f.observe(t, recheck)
+		g.Expect(desired).To(HaveField("NodeVersion", "1.36.3+rke2r10"))
 	})
 }
