@@ -19,7 +19,7 @@ import (
 const maxMalformed = 64
 
 // Schedule is a parsed MaintenanceWindow. The window opens at each time that its schedule names and stays open for its duration.
-// The schedule has the semantics of the schedules in Karpenter's disruption budgets, plus a time zone.
+// The schedule has the syntax of the schedules in Karpenter's disruption budgets, plus a time zone.
 type Schedule struct {
 	schedule cron.Schedule
 	duration time.Duration
@@ -33,7 +33,7 @@ func Parse(window v1beta1.MaintenanceWindow) (*Schedule, error) {
 	if err != nil || location == time.Local {
 		return nil, fmt.Errorf("timeZone: %q isn't a time zone such as Europe/Zurich", window.TimeZone)
 	}
-	schedule, err := cron.ParseStandard("CRON_TZ=" + location.String() + " " + window.Schedule)
+	schedule, err := cron.ParseStandard("CRON_TZ=UTC " + window.Schedule)
 	if err != nil {
 		return nil, fmt.Errorf("schedule: %q isn't one such as \"0 2 * * 6\" (minute, hour, day of month, month and day of week): %w", window.Schedule, err)
 	}
@@ -43,10 +43,59 @@ func Parse(window v1beta1.MaintenanceWindow) (*Schedule, error) {
 	if window.Duration.Duration <= 0 {
 		return nil, errors.New("duration: it has to be positive")
 	}
+	if spec, ok := schedule.(*cron.SpecSchedule); ok && spec.Hour&everyHour != 0 {
+		spec.Location = location
+	} else if ok {
+		schedule = local{schedule, location}
+	}
 	if schedule.Next(time.Now()).IsZero() {
 		return nil, fmt.Errorf("schedule: %q names a time that never comes", window.Schedule)
 	}
 	return &Schedule{schedule: schedule, duration: window.Duration.Duration, location: location}, nil
+}
+
+// everyHour is cron's mark of a field with *.
+const everyHour = 1 << 63
+
+// local is a schedule in UTC that is taken for a time zone's clock. A time that the clock skips is the first instant after; of a time that comes twice
+// it is the first. Schedules of every hour need neither.
+type local struct {
+	cron.Schedule
+	location *time.Location
+}
+
+// Next implements cron.Schedule.
+func (l local) Next(now time.Time) time.Time {
+	for clock := l.Schedule.Next(clockOf(now.In(l.location))); !clock.IsZero(); clock = l.Schedule.Next(clock) {
+		if at := l.instant(clock); at.After(now) {
+			return at
+		}
+	}
+	return time.Time{}
+}
+
+// instant returns when a clock in the time zone shows a time.
+func (l local) instant(clock time.Time) time.Time {
+	at := time.Date(clock.Year(), clock.Month(), clock.Day(), clock.Hour(), clock.Minute(), clock.Second(), 0, l.location)
+	start, end := at.ZoneBounds()
+	switch shows := clockOf(at); {
+	case shows.Before(clock): // skipped
+		return end
+	case shows.After(clock):
+		return start
+	case !start.IsZero():
+		_, offset := start.Add(-1).Zone()
+		if first := clock.Add(-time.Duration(offset) * time.Second); first.Before(start) {
+			return first
+		}
+	}
+	return at
+}
+
+// clockOf returns what a clock shows, as a time in UTC.
+func clockOf(t time.Time) time.Time {
+	_, offset := t.Zone()
+	return t.UTC().Add(time.Duration(offset) * time.Second)
 }
 
 // Open reports whether the window is open.

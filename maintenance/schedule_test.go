@@ -40,6 +40,42 @@ func TestMaintenanceWindow(t *testing.T) {
 			name:   "When its duration is over, it should be closed",
 			window: spec(saturday, zurich, 4*time.Hour), now: "2026-11-28T05:00:00Z", opens: "2026-12-05T02:00:00+01:00",
 		}, {
+			name:   "When clocks skip the hour that it names, it should open at the first instant after",
+			window: spec("0 2 * * 0", zurich, 4*time.Hour), now: "2026-03-28T12:00:00Z", opens: "2026-03-29T03:00:00+02:00",
+		}, {
+			name:   "When clocks skip the hour that it names, it should stay open for its duration",
+			window: spec("30 2 * * 0", zurich, 4*time.Hour), now: "2026-03-29T04:59:59Z", open: true,
+			opens: "2026-04-05T02:30:00+02:00", closes: "2026-03-29T07:00:00+02:00",
+		}, {
+			name:   "When clocks skip the hour of a nightly window, it should open in that night",
+			window: spec("0 2 * * *", "America/Los_Angeles", 4*time.Hour), now: "2026-03-08T08:30:00Z", opens: "2026-03-08T03:00:00-07:00",
+		}, {
+			name:   "When clocks skip the hour of a monthly window, it should open in that month",
+			window: spec("15 2 29 3 *", "Europe/Berlin", 4*time.Hour), now: "2026-03-28T12:00:00Z", opens: "2026-03-29T03:00:00+02:00",
+		}, {
+			name:   "When clocks skip midnight, it should open at one",
+			window: spec("0 0 * * 0", "America/Santiago", 4*time.Hour), now: "2026-09-05T12:00:00Z", opens: "2026-09-06T01:00:00-03:00",
+		}, {
+			name:   "When clocks skip some of the hours that it names, it should open once at the first instant after",
+			window: spec("*/20 2,3 * * 0", zurich, time.Minute), now: "2026-03-29T01:00:00Z", open: true,
+			opens: "2026-03-29T03:20:00+02:00", closes: "2026-03-29T03:01:00+02:00",
+		}, {
+			name:   "When an hour comes twice, it should open in the first",
+			window: spec("30 2 * * 0", zurich, time.Hour), now: "2026-10-24T12:00:00Z", opens: "2026-10-25T02:30:00+02:00",
+		}, {
+			name:   "When an hour comes twice, it should not open in the second",
+			window: spec("30 2 * * 0", zurich, 10*time.Minute), now: "2026-10-25T01:30:00Z", opens: "2026-11-01T02:30:00+01:00",
+		}, {
+			name:   "When an hour comes twice, a window of every hour should open in both",
+			window: spec("@hourly", zurich, time.Minute), now: "2026-10-25T00:30:00Z", opens: "2026-10-25T02:00:00+01:00",
+		}, {
+			name:   "When it opens every hour of a day, the day should be its time zone's",
+			window: spec("0 * * * 6", zurich, time.Minute), now: "2026-11-27T22:30:00Z", opens: "2026-11-28T00:00:00+01:00",
+		}, {
+			name:   "When its hour comes twice and it opens at its end, it should be open for its duration",
+			window: spec("50 2 * * 0", zurich, time.Hour), now: "2026-10-25T01:49:59Z", open: true,
+			opens: "2026-11-01T02:50:00+01:00", closes: "2026-10-25T02:50:00+01:00",
+		}, {
 			name:   "When clocks were put forward meanwhile, it should still open at the hour that it names",
 			window: spec(saturday, zurich, 4*time.Hour), now: "2026-03-28T12:00:00Z", opens: "2026-04-04T02:00:00+02:00",
 		}, {

@@ -37,7 +37,7 @@ const (
 // MaintenanceWindow is a recurring window.
 type MaintenanceWindow struct {
 	// schedule is when it opens, in cron syntax: minute, hour, day of month, month and day of week, such as "0 2 * * 6"; or
-	// @hourly, @daily, @midnight, @weekly, @monthly, @yearly, @annually. A time that the clocks skip in spring doesn't occur.
+	// @hourly, @daily, @midnight, @weekly, @monthly, @yearly, @annually. If the clocks skip it, the window opens at the first instant after.
 	// +required
 	// +kubebuilder:validation:MinLength=1
 	// +kubebuilder:validation:MaxLength=128
