@@ -47,14 +47,9 @@ func Hangs(m *clusterv1.Machine, now time.Time) bool {
 	return deleting && !now.Before(from)
 }
 
-// DeletionConditions returns the conditions that HangsFrom and Holds read; a cache may drop the others.
-func DeletionConditions(m *clusterv1.Machine) (read []metav1.Condition) {
-	for _, c := range m.Status.Conditions {
-		if c.Type == clusterv1.MachineDeletingCondition || c.Type == clusterv1.MachineInfrastructureReadyCondition {
-			read = append(read, c)
-		}
-	}
-	return read
+// Reads reports whether HangsFrom or Holds reads a condition; a cache may drop the others.
+func Reads(condition string) bool {
+	return condition == clusterv1.MachineDeletingCondition || condition == clusterv1.MachineInfrastructureReadyCondition
 }
 
 // Holds returns the infrastructure's sentence about a Machine's deletion, or else Cluster API's; it may be empty.

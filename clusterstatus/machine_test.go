@@ -62,10 +62,6 @@ func TestHolds(t *testing.T) {
 			if got := Holds(m); got != tc.want {
 				t.Errorf("got %q, want %q", got, tc.want)
 			}
-			m.Status.Conditions = append(m.Status.Conditions, metav1.Condition{Type: clusterv1.MachineReadyCondition})
-			if got := len(DeletionConditions(m)); got != len(tc.conditions) {
-				t.Errorf("%d conditions are read", got)
-			}
 		})
 	}
 }

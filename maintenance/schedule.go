@@ -43,7 +43,7 @@ func Parse(window v1beta1.MaintenanceWindow) (*Schedule, error) {
 	if window.Duration.Duration <= 0 {
 		return nil, errors.New("duration: it has to be positive")
 	}
-	if spec, ok := schedule.(*cron.SpecSchedule); ok && spec.Hour&everyHour != 0 {
+	if spec, ok := schedule.(*cron.SpecSchedule); ok && spec.Hour>>63 != 0 { // *
 		spec.Location = location
 	} else if ok {
 		schedule = local{schedule, location}
@@ -54,9 +54,6 @@ func Parse(window v1beta1.MaintenanceWindow) (*Schedule, error) {
 	return &Schedule{schedule: schedule, duration: window.Duration.Duration, location: location}, nil
 }
 
-// everyHour is cron's mark of a field with *.
-const everyHour = 1 << 63
-
 // local is a schedule in UTC that is taken for a time zone's clock. A time that the clock skips is the first instant after; of a time that comes twice
 // it is the first. Schedules of every hour need neither.
 type local struct {
@@ -64,7 +61,6 @@ type local struct {
 	location *time.Location
 }
 
-// Next implements cron.Schedule.
 func (l local) Next(now time.Time) time.Time {
 	for clock := l.Schedule.Next(clockOf(now.In(l.location))); !clock.IsZero(); clock = l.Schedule.Next(clock) {
 		if at := l.instant(clock); at.After(now) {
@@ -76,18 +72,14 @@ func (l local) Next(now time.Time) time.Time {
 
 // instant returns when a clock in the time zone shows a time.
 func (l local) instant(clock time.Time) time.Time {
+	_, before := clock.AddDate(0, 0, -1).In(l.location).Zone()
+	first := clock.Add(-time.Duration(before) * time.Second).In(l.location)
+	if clockOf(first).Equal(clock) {
+		return first
+	}
 	at := time.Date(clock.Year(), clock.Month(), clock.Day(), clock.Hour(), clock.Minute(), clock.Second(), 0, l.location)
-	start, end := at.ZoneBounds()
-	switch shows := clockOf(at); {
-	case shows.Before(clock): // skipped
-		return end
-	case shows.After(clock):
-		return start
-	case !start.IsZero():
-		_, offset := start.Add(-1).Zone()
-		if first := clock.Add(-time.Duration(offset) * time.Second); first.Before(start) {
-			return first
-		}
+	if !clockOf(at).Equal(clock) { // skipped
+		at, _ = first.ZoneBounds()
 	}
 	return at
 }

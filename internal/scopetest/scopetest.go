@@ -293,7 +293,6 @@ func EC2NodeClasses() *apiextensionsv1.CustomResourceDefinition {
 
 // Cached returns an object as readers of a cache get it. Tests of readers use it for every kind that the operator's cache shrinks.
 func Cached[T client.Object](t testing.TB, as cache.ByObject, object T) T {
-	t.Helper()
 	cached, err := as.Transform(object.DeepCopyObject())
 	gomega.NewWithT(t).Expect(err).NotTo(gomega.HaveOccurred())
 	return cached.(T)

@@ -106,7 +106,7 @@ func New(ctx context.Context, config Config) (*Connections, error) {
 		timeout: timeout, holder: config.Holder,
 	}
 	manager := connection.New(connection.Config{
-		Management: mgr.GetClient(), Scheme: mgr.GetScheme(), Kinds: kinds, Wanted: c.wanted, Access: access.config, Changed: c.changed,
+		Management: mgr.GetClient(), Scheme: mgr.GetScheme(), Kinds: kinds, Wanted: c.wanted, Access: access.config, Changed: c.changed, Probed: c.probed,
 		Bounds: config.Bounds, Backoff: cmp.Or(config.Budget.Backoff, egress.DefaultBackoff), Noticed: c.noticed,
 		UnresponsiveAfter: outage.ProbeFailure, Retry: cmp.Or(config.ConnectRetry, DefaultConnectRetry), Timeout: timeout, Clock: clock.RealClock{},
 	})
@@ -193,6 +193,13 @@ func (c *Connections) wanted(ctx context.Context, cluster *clusterv1.Cluster) bo
 // changed enqueues the HostedClusters whose guest was connected or lost, or misses probes.
 func (c *Connections) changed(ctx context.Context, cluster client.ObjectKey) {
 	c.eachOf(ctx, cluster, c.watches.Enqueue)
+}
+
+// probed enqueues the HostedClusters of a guest that has become ready, which ends its back-off.
+func (c *Connections) probed(ctx context.Context, cluster client.ObjectKey, ready func() error) {
+	if c.outages.Recovered(cluster, ready) {
+		c.changed(ctx, cluster)
+	}
 }
 
 // noticed enqueues the HostedClusters of a guest some of whose objects can't be read, within the guest's budget.

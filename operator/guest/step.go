@@ -199,8 +199,8 @@ func (c *Connections) lose(s *scope.Scope, host string, err error) scope.Result 
 
 // setUnresponsive sets GuestReachable for a guest whose connection stands and that doesn't answer.
 func (c *Connections) setUnresponsive(s *scope.Scope, host string, since time.Time) (message string) {
-	reason, message := v1beta1.GuestUnreachableReason, fmt.Sprintf("%s doesn't answer within %s, since %s; check the control plane's pods",
-		host, c.timeout, since.UTC().Format(time.RFC3339))
+	reason, message := v1beta1.GuestUnreachableReason, fmt.Sprintf("%s doesn't answer within %s, since %s; check the control plane's pods; tried again when /readyz recovers, within %s at the latest",
+		host, c.timeout, since.UTC().Format(time.RFC3339), outage.MaxBackoff)
 	if c.access.dialer.State(s.ClusterKey().String()) != egress.Within {
 		reason, message = v1beta1.GuestOverBudgetReason, fmt.Sprintf("%s, and doesn't answer within %s, since %s; the operator reads it at a lower rate",
 			overBudget(host), c.timeout, since.UTC().Format(time.RFC3339))

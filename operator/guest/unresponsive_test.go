@@ -25,6 +25,7 @@ import (
 	"github.com/autonode-io/autonode/operator/guest/connection"
 	"github.com/autonode-io/autonode/operator/guest/egress"
 	"github.com/autonode-io/autonode/operator/guest/outage"
+	"github.com/autonode-io/autonode/operator/guest/watch"
 	"github.com/autonode-io/autonode/operator/scope"
 )
 
@@ -53,7 +54,7 @@ func TestBackoff(t *testing.T) {
 		clock := clocktesting.NewFakePassiveClock(time.Unix(1_800_000_000, 0))
 		c := &Connections{
 			access:      &access{management: management, dialer: &egress.Dialer{}},
-			connections: connected{}, outages: outage.NewTracker(clock, DefaultTimeout), timeout: DefaultTimeout,
+			connections: connected{}, outages: outage.NewTracker(clock, DefaultTimeout), timeout: DefaultTimeout, watches: watch.New(clock, nil),
 		}
 		return c, clock, func(g Gomega) time.Duration {
 			guest, again, err := c.Of(t.Context(), blue)
@@ -84,6 +85,35 @@ func TestBackoff(t *testing.T) {
 		g.Expect(of(g)).To(BeZero())
 		lose(g, c)
 		g.Expect(of(g)).To(Equal(4*outage.Recheck), "that others looked has changed nothing")
+	})
+
+	t.Run("When a guest becomes ready during its back-off, it should be asked at once; one that was ready all the time should not", func(t *testing.T) {
+		g := NewWithT(t)
+		c, clock, of := setUp()
+		cluster := client.ObjectKey{Namespace: "clusters-blue", Name: "blue"}
+		asked := 0
+		probe := func(err error) {
+			c.probed(t.Context(), cluster, func() error { asked++; return err })
+		}
+		probe(errors.New("etcd failed"))
+		g.Expect(asked).To(BeZero(), "there is no outage")
+		for range 7 {
+			lose(g, c)
+		}
+		probe(nil)
+		g.Expect(of(g)).To(Equal(outage.MaxBackoff), "it was ready")
+		probe(errors.New("etcd failed"))
+		g.Expect(of(g)).To(Equal(outage.MaxBackoff))
+		probe(nil)
+		_, _, unresponsive := c.outages.Unresponsive(cluster, connection.Health{})
+		g.Expect(unresponsive).To(BeFalse(), "this reconciliation asks it")
+		lose(g, c)
+		probe(nil)
+		g.Expect(of(g)).To(Equal(outage.MaxBackoff))
+		g.Expect(asked).To(Equal(4))
+		clock.SetTime(clock.Now().Add(outage.MaxBackoff))
+		_, _, unresponsive = c.outages.Unresponsive(cluster, connection.Health{})
+		g.Expect(unresponsive).To(BeFalse())
 	})
 
 	t.Run("When a guest misses probes, other controllers should leave it alone", func(t *testing.T) {

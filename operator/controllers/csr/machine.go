@@ -91,7 +91,8 @@ func shrunk(kinds infrastructure.Kinds, machine *clusterv1.Machine) *clusterv1.M
 		},
 	}
 	if machine.DeletionTimestamp != nil {
-		cached.Spec.ProviderID, cached.Status.Conditions = machine.Spec.ProviderID, clusterstatus.DeletionConditions(machine)
+		cached.Spec.ProviderID, cached.Status.Conditions = machine.Spec.ProviderID, slices.Clone(machine.Status.Conditions)
+		cached.Status.Conditions = slices.DeleteFunc(cached.Status.Conditions, func(c metav1.Condition) bool { return !clusterstatus.Reads(c.Type) })
 	}
 	return cached
 }

@@ -51,7 +51,7 @@ type Guest struct {
 	// Store reads from watches, and writes.
 	Store *store.Store
 
-	probe func(context.Context) error
+	probe func(ctx context.Context, path string) error
 }
 
 // Health is what the probes of a guest found. An attempt to connect counts as a probe.
@@ -92,6 +92,8 @@ type Config struct {
 	// Changed is called when a guest has been connected or lost, and once when it was last seen UnresponsiveAfter ago.
 	Changed           func(context.Context, client.ObjectKey)
 	UnresponsiveAfter time.Duration
+	// Probed is called after a connected guest was probed, with another probe, which needs the guest's etcd, too.
+	Probed func(ctx context.Context, cluster client.ObjectKey, ready func() error)
 	// Retry is the back-off after a failed attempt to connect, Timeout that of a call.
 	Retry, Timeout time.Duration
 	Clock          clock.PassiveClock
@@ -271,11 +273,11 @@ func (m *Manager) dial(ctx context.Context, cluster client.ObjectKey) (*Guest, e
 	if err != nil {
 		return nil, fmt.Errorf("connecting: %w", err)
 	}
-	guest := &Guest{Config: config, Live: live, probe: func(ctx context.Context) error {
-		_, err := discoverer.RESTClient().Get().AbsPath("/").Timeout(probeTimeout).DoRaw(ctx)
+	guest := &Guest{Config: config, Live: live, probe: func(ctx context.Context, path string) error {
+		_, err := discoverer.RESTClient().Get().AbsPath(path).Timeout(probeTimeout).DoRaw(ctx)
 		return err
 	}}
-	if err := guest.probe(ctx); err != nil {
+	if err := guest.probe(ctx, "/"); err != nil {
 		return nil, fmt.Errorf("probing: %w", err)
 	}
 	untimed := *connection
@@ -313,7 +315,7 @@ func (m *Manager) check(ctx context.Context, cluster client.ObjectKey, k state) 
 	if wait := probeInterval - m.config.Clock.Since(k.health.LastProbe); wait > 0 {
 		return wait, false
 	}
-	err := k.guest.probe(ctx)
+	err := k.guest.probe(ctx, "/")
 	now := m.config.Clock.Now()
 	after, lost := probeInterval, false
 	m.change(cluster, func(k *state) {
@@ -335,6 +337,7 @@ func (m *Manager) check(ctx context.Context, cluster client.ObjectKey, k state) 
 			after = 0
 		}
 	})
+	m.config.Probed(ctx, cluster, func() error { return k.guest.probe(ctx, "/readyz") })
 	if lost {
 		log.FromContext(ctx).Info("Disconnected from a guest whose probes fail", "error", message.Error(err).Error())
 	}

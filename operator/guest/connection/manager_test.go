@@ -41,6 +41,8 @@ type world struct {
 	clock      *clocktesting.FakePassiveClock
 	answer     atomic.Int32
 	probes     atomic.Int32
+	ready      atomic.Int32
+	recovered  []bool // what /readyz said after each probe
 	wanted     bool
 	access     error
 	changed    int
@@ -59,6 +61,10 @@ func newWorld(t *testing.T) *world {
 	}
 	w.answer.Store(http.StatusOK)
 	server := httptest.NewServer(http.HandlerFunc(func(out http.ResponseWriter, r *http.Request) {
+		if r.URL.Path == "/readyz" {
+			out.WriteHeader(int(w.ready.Load()))
+			return
+		}
 		if r.URL.Path == "/" {
 			w.probes.Add(1)
 			out.WriteHeader(int(w.answer.Load()))
@@ -75,6 +81,9 @@ func newWorld(t *testing.T) *world {
 			return &rest.Config{Host: server.URL}, w.access
 		},
 		Changed: func(context.Context, client.ObjectKey) { w.changed++ },
+		Probed: func(_ context.Context, _ client.ObjectKey, ready func() error) {
+			w.recovered = append(w.recovered, ready() == nil)
+		},
 	})
 	return w
 }
@@ -147,6 +156,20 @@ func TestManager(t *testing.T) {
 		w.access = errors.New("no kubeconfig")
 		g.Expect(w.reconcile(ctx, g, 0)).To(Equal(retry))
 		g.Expect(w.Health(blue).Failures).To(Equal(1))
+	})
+
+	t.Run("When a guest is probed, its readiness should be offered, too, whose failure closes no connection", func(t *testing.T) {
+		g, w := NewWithT(t), newWorld(t)
+		w.connected(ctx, g)
+		for range maxFailures {
+			w.ready.Store(http.StatusInternalServerError)
+			w.reconcile(ctx, g, probeInterval)
+			w.ready.Store(http.StatusOK)
+			w.reconcile(ctx, g, probeInterval)
+		}
+		g.Expect(w.recovered).To(Equal([]bool{false, true, false, true, false, true, false, true, false, true}))
+		_, err := w.Of(blue)
+		g.Expect(err).NotTo(HaveOccurred())
 	})
 
 	t.Run("When probes fail, it should say so once after a while, and close the connection after the fifth", func(t *testing.T) {

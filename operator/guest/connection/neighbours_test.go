@@ -102,6 +102,7 @@ func TestNeighbours(t *testing.T) {
 		Access: func(_ context.Context, key client.ObjectKey) (*rest.Config, error) {
 			return &rest.Config{Host: server.URL + "/" + key.Name}, nil
 		},
+		Probed: func(context.Context, client.ObjectKey, func() error) {},
 		Changed: func(_ context.Context, key client.ObjectKey) {
 			mu.Lock()
 			defer mu.Unlock()

@@ -11,6 +11,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/utils/clock"
 	"sigs.k8s.io/controller-runtime/pkg/client"
+	"sigs.k8s.io/controller-runtime/pkg/log"
 
 	"github.com/autonode-io/autonode/operator/guest/connection"
 	"github.com/autonode-io/autonode/operator/scope"
@@ -44,6 +45,7 @@ type outage struct {
 	since time.Time // when a call was first not answered
 	// probing: a reconciliation queries the guest again.
 	probing bool
+	unready bool // by /readyz
 	// transition is GuestReachable's; zero before Transition.
 	transition metav1.Time
 }
@@ -63,6 +65,7 @@ func (t *Tracker) Unresponsive(cluster client.ObjectKey, health connection.Healt
 	switch {
 	case ok && known.probing:
 		delete(t.outages, cluster) // and it has answered
+		log.Log.Info("A guest answers again", "Cluster", cluster, "after", now.Sub(known.since).String())
 		ok = false
 	case ok && known.Left(now) > 0:
 		return known.since, known.Left(now), true
@@ -102,10 +105,28 @@ func (t *Tracker) Trip(cluster client.ObjectKey) (since time.Time, backoff time.
 	known, ok := t.outages[cluster]
 	if !ok {
 		known = &outage{since: now.Add(-t.timeout)}
+		log.Log.Info("A guest doesn't answer", "Cluster", cluster)
 		t.outages[cluster] = known
 	}
 	known.probing = false
 	return known.since, known.Trip(now)
+}
+
+// Recovered asks whether a guest is ready during its back-off, and ends that if it wasn't before. One that is ready and answers no call keeps it.
+func (t *Tracker) Recovered(cluster client.ObjectKey, ready func() error) (recovered bool) {
+	if t.Backoff(cluster, connection.Health{}) == 0 {
+		return false
+	}
+	err := ready()
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	if known, ok := t.outages[cluster]; ok {
+		if recovered = known.unready && err == nil; recovered {
+			known.until = t.clock.Now()
+		}
+		known.unready = err != nil
+	}
+	return recovered
 }
 
 // Transition gives a condition that reports an outage the time of the outage's first report: a half-open probe in

@@ -58,13 +58,9 @@ func NewDefaultRelease(component, image, version string) (DefaultRelease, error)
 // of returns the release for nodes of a version.
 func (d DefaultRelease) of(nodes string) *resolved {
 	_, digest, _ := strings.Cut(d.Image, "@")
-	separator := "+"
-	if strings.Contains(nodes, "+") {
-		separator = "."
-	}
 	component := payload.Component{Name: d.Component, Image: d.Image, Versions: map[string]string{payload.KubernetesVersion: nodes}}
 	return &resolved{component: component, byDefault: true, release: &payload.Release{
-		Version: nodes + separator + "autonode." + d.Version, Image: d.Image, Digest: digest,
+		Version: nodes + map[bool]string{false: "+", true: "."}[strings.Contains(nodes, "+")] + "autonode." + d.Version, Image: d.Image, Digest: digest,
 		Components: map[string]payload.Component{d.Component: component}, Names: []string{d.Component},
 	}}
 }
@@ -94,8 +90,8 @@ func newFollower(versions *guest.Versions, clock clock.PassiveClock) *follower {
 	return &follower{versions: versions, clock: clock, older: lru.New[types.UID, time.Time](1 << 14)}
 }
 
-// version returns the version of the guest's API server, with its build where nodes need that. While that is unknown, or older for a while, it is the version that nodes
-// get already; empty for none.
+// version returns the version of the guest's API server, with its build where nodes need that. While that is unknown, or older for a while, it is
+// the version that nodes get already; empty for none.
 func (f *follower) version(ctx context.Context, s *scope.Scope, current string) (string, error) {
 	if s.Guest == nil {
 		if current == "" {
@@ -126,7 +122,8 @@ func (f *follower) version(ctx context.Context, s *scope.Scope, current string) 
 			"the operator's default release supports Kubernetes 1.%d to 1.%d, and the guest's API server runs %s; %s", oldestMinor, newestMinor, plain(server), remedy)}
 	}
 	uid, nodes := s.HostedCluster.UID, plain(server)+installedBuild(s, reported)
-	if current == "" || !precedes(nodes, current) {
+	// Versions of the same number differ by their builds' numbers.
+	if current == "" || cmp.Or(guest.CompareVersions(nodes, current), cmp.Compare(len(nodes), len(current)), strings.Compare(nodes, current)) >= 0 {
 		f.older.Remove(uid)
 		return nodes, nil
 	}
@@ -146,19 +143,13 @@ var installable = regexp.MustCompile(`\+(rke2r|k3s)[0-9]{1,4}$`)
 
 // installedBuild returns the build of an API server's version, with its +, if nodes need it; empty for none. Kubeadm's images have none.
 func installedBuild(s *scope.Scope, version string) string {
-	if autoNode := s.HostedCluster.Spec.AutoNode; autoNode != nil && autoNode.ProvisionerConfig.Karpenter != nil {
-		if options := autoNode.ProvisionerConfig.Karpenter.ClusterAPI; options != nil && options.Bootstrap != nil && options.Bootstrap.ConfigTemplateRef != nil {
-			if kind := options.Bootstrap.ConfigTemplateRef.Kind; !strings.HasPrefix(kind, "RKE2") && !strings.HasPrefix(kind, "KThrees") {
-				return ""
-			}
+	if a := s.HostedCluster.Spec.AutoNode; a != nil && a.ProvisionerConfig.Karpenter != nil && a.ProvisionerConfig.Karpenter.ClusterAPI != nil {
+		if b := a.ProvisionerConfig.Karpenter.ClusterAPI.Bootstrap; b != nil && b.ConfigTemplateRef != nil &&
+			!strings.HasPrefix(b.ConfigTemplateRef.Kind, "RKE2") && !strings.HasPrefix(b.ConfigTemplateRef.Kind, "KThrees") {
+			return ""
 		}
 	}
 	return installable.FindString(version)
-}
-
-// precedes orders versions, and those that differ by their builds' numbers alone by these.
-func precedes(a, b string) bool {
-	return cmp.Or(guest.CompareVersions(a, b), cmp.Compare(len(a), len(b)), strings.Compare(a, b)) < 0
 }
 
 // defaultRelease returns the default release for a HostedCluster that names no payload.
