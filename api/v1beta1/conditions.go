@@ -130,6 +130,8 @@ const (
 const (
 	// GuestConnectingReason: the operator is connecting. If this persists, check the control plane's pods.
 	GuestConnectingReason = "Connecting"
+	// GuestAddressForbiddenReason: the platform doesn't let the operator connect to the API server's address; see the operator's --guest-networks.
+	GuestAddressForbiddenReason = "AddressForbidden"
 	// GuestOverBudgetReason: the guest sends or changes more than one guest may. With status True the operator serves it at a lower rate, with
 	// status False not at all for five minutes; ask its admin what creates so many objects, or large ones.
 	GuestOverBudgetReason = "OverBudget"

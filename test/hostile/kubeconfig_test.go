@@ -97,7 +97,11 @@ func TestKubeconfig(t *testing.T) {
 		reachable := condition(t, hosted(t, "weapons", name, label, nil), v1beta1.GuestReachable)
 		t.Run("When a kubeconfig names "+test.has+", GuestReachable should report it, and nothing be read, run or asked", func(t *testing.T) {
 			g := NewWithT(t)
-			g.Eventually(reachable).Should(And(HavePrefix("False/Unreachable: "), ContainSubstring(test.want)))
+			reason := v1beta1.GuestUnreachableReason
+			if strings.HasPrefix(test.want, forbidden) {
+				reason = v1beta1.GuestAddressForbiddenReason
+			}
+			g.Eventually(reachable).Should(And(HavePrefix("False/"+reason+": "), ContainSubstring(test.want)))
 			g.Expect(collector.asked()).To(BeEmpty())
 			g.Expect(internal.asked()).To(BeEmpty())
 			g.Expect(ran).NotTo(BeAnExistingFile())

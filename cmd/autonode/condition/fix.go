@@ -43,6 +43,7 @@ var fixes = map[string]string{
 	v1beta1.DefinitionMissingReason:     "choose a payload with the CustomResourceDefinition of the node class",
 
 	v1beta1.GuestConnectingReason:        "check the control plane's pods if this persists",
+	v1beta1.GuestAddressForbiddenReason:  "have the platform team add the address' network to the operator's --guest-networks, or correct the kubeconfig Secret",
 	v1beta1.GuestOverBudgetReason:        "ask the cluster's admin what creates so many objects, or large ones",
 	v1beta1.GuestObjectsUnreadableReason: "ask the cluster's admin to correct or delete the objects",
 	v1beta1.GuestUnreachableReason:       "check the control plane's pods and the kubeconfig Secret",

@@ -122,7 +122,6 @@ func (f *follower) version(ctx context.Context, s *scope.Scope, current string) 
 			"the operator's default release supports Kubernetes 1.%d to 1.%d, and the guest's API server runs %s; %s", oldestMinor, newestMinor, plain(server), remedy)}
 	}
 	uid, nodes := s.HostedCluster.UID, plain(server)+installedBuild(s, reported)
-	// Versions of the same number differ by their builds' numbers.
 	if current == "" || cmp.Or(guest.CompareVersions(nodes, current), cmp.Compare(len(nodes), len(current)), strings.Compare(nodes, current)) >= 0 {
 		f.older.Remove(uid)
 		return nodes, nil
