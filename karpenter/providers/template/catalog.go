@@ -129,7 +129,7 @@ func (c catalogs) add(ctx context.Context, object *unstructured.Unstructured, so
 		found.add(Template{}, &InvalidError{Source: source, Problem: fmt.Sprintf("%s %s, which it refers to, doesn't exist in namespace %s", ref.Kind, ref.Name, c.Namespace), Unresolved: true})
 		return nil
 	case err != nil:
-		found.unreadable(err)
+		found.unreadable(err, source)
 		return nil
 	}
 	if !c.belongs(template) {

@@ -68,6 +68,9 @@ type Found struct {
 	// Unreadable are the kinds that couldn't be read, each an *informer.UnreadableError. Their templates are missing
 	// here and may exist.
 	Unreadable []error
+	// unlisted: one of them has sources. unread are the sources that refer to the others, by Source.Annotation.
+	unlisted bool
+	unread   []string
 	// Existing counts the objects of each kind, whether they match or not.
 	Existing map[schema.GroupKind]int
 	// Others counts those of each kind in a shared namespace that don't belong to the Cluster.
@@ -103,8 +106,12 @@ func (f *Found) add(s Template, invalid *InvalidError) {
 	f.Templates = append(f.Templates, s)
 }
 
-// unreadable records a kind that can't be read, once.
-func (f *Found) unreadable(err error) {
+// unreadable records a kind that can't be read, once. The sources are those that refer to it; none for a kind of sources.
+func (f *Found) unreadable(err error, sources ...Source) {
+	f.unlisted = f.unlisted || len(sources) == 0
+	for _, source := range sources {
+		f.unread = append(f.unread, source.Annotation())
+	}
 	if !slices.ContainsFunc(f.Unreadable, func(other error) bool { return other.Error() == err.Error() }) {
 		f.Unreadable = append(f.Unreadable, err)
 	}

@@ -9,7 +9,7 @@ import (
 
 // Gaps are the sources of a node class that couldn't be read. A template that is missing because of them may still exist.
 type Gaps struct {
-	// All: a kind couldn't be read or a selector parsed, so any source may be missing.
+	// All: a kind of sources couldn't be read or a selector parsed, so any source may be missing.
 	All bool
 	// Sources that exist but can't be used, by Source.Annotation. A catalog stands for all its entries.
 	Sources []string
@@ -17,7 +17,7 @@ type Gaps struct {
 
 // Gaps returns the sources that couldn't be read.
 func (f *Found) Gaps() Gaps {
-	gaps := Gaps{All: len(f.Unreadable) > 0 || len(f.SelectorErrs) > 0}
+	gaps := Gaps{All: f.unlisted || len(f.SelectorErrs) > 0, Sources: slices.Clone(f.unread)}
 	for _, invalid := range f.Invalid {
 		gaps.Sources = append(gaps.Sources, invalid.Source.Annotation())
 	}

@@ -19,6 +19,7 @@ import (
 	clusterlabels "sigs.k8s.io/cluster-api/util/labels"
 
 	"github.com/autonode-io/autonode/api/karpenter/v1alpha1"
+	"github.com/autonode-io/autonode/karpenter/providers/informer"
 )
 
 // MachineDeploymentSelector returns a node class's selector of MachineDeployments, or nil if it selects none.
@@ -94,8 +95,11 @@ func (m machineDeployments) read(ctx context.Context, object *unstructured.Unstr
 	case apierrors.IsNotFound(err):
 		found.add(Template{}, &InvalidError{Source: source, Problem: fmt.Sprintf("%s %s, which it refers to, doesn't exist", ref.Kind, ref.Name), Unresolved: true})
 		return nil
-	case err != nil:
-		found.unreadable(err)
+	case informer.IsUnreadable(err):
+		found.unreadable(err, source)
+		return nil
+	case err != nil: // it is no template
+		found.add(Template{}, &InvalidError{Source: source, Problem: err.Error(), Unresolved: true})
 		return nil
 	}
 
