@@ -14,6 +14,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/apimachinery/pkg/runtime"
+	clusterv1 "sigs.k8s.io/cluster-api/api/core/v1beta2"
 	karpv1 "sigs.k8s.io/karpenter/pkg/apis/v1"
 	karpscheduling "sigs.k8s.io/karpenter/pkg/scheduling"
 
@@ -205,8 +206,11 @@ func (n *kubeadmNode) write(config *unstructured.Unstructured) (err error) {
 
 // registersWith reports whether the node registers with all these taints. The kubelet's flag replaces the field.
 func (n *kubeadmNode) registersWith(taints []corev1.Taint) bool {
-	_, replaced := n.args[registerWithTaints]
-	return !replaced && !slices.ContainsFunc(taints, func(wanted corev1.Taint) bool {
+	if flag, replaced := n.args[registerWithTaints]; replaced {
+		list := strings.Split(flag, ",")
+		return !slices.ContainsFunc(taints, func(wanted corev1.Taint) bool { return !slices.Contains(list, wanted.ToString()) })
+	}
+	return !slices.ContainsFunc(taints, func(wanted corev1.Taint) bool {
 		return !slices.ContainsFunc(n.taints, func(taint corev1.Taint) bool { return taint.MatchTaint(&wanted) })
 	})
 }
@@ -219,6 +223,10 @@ func registerKubeadm(config *unstructured.Unstructured, registration Registratio
 		return err
 	}
 	node.taints = node.taints.Merge(registration.Taints)
+	if flag, replaces := node.args[registerWithTaints]; replaces {
+		// The bootstrap provider adds Cluster API's taint to the field only.
+		node.args[registerWithTaints] = mergeTaints(flag, append(slices.Clip(registration.Taints), clusterv1.NodeUninitializedTaint))
+	}
 	maps.Copy(node.args, registration.KubeletArgs)
 	if labels := mergeNodeLabels(node.args[nodeLabels], registration.Labels); labels != "" {
 		node.args[nodeLabels] = labels
@@ -251,6 +259,23 @@ func encodeArgs(args map[string]string, asMap bool) any {
 		encoded = append(encoded, map[string]any{"name": name, "value": args[name]})
 	}
 	return encoded
+}
+
+// mergeTaints adds taints to the kubelet's register-with-taints flag; ours win, the rest stays. A kubelet rejects two of a key and effect.
+func mergeTaints(flag string, taints []corev1.Taint) string {
+	var list []string
+	for part := range strings.SplitSeq(flag, ",") {
+		part = strings.TrimSpace(part)
+		rest, effect, _ := strings.Cut(part, ":")
+		key, _, _ := strings.Cut(rest, "=")
+		if part != "" && !slices.ContainsFunc(taints, func(t corev1.Taint) bool { return t.Key == key && string(t.Effect) == effect }) {
+			list = append(list, part)
+		}
+	}
+	for i := range taints {
+		list = append(list, taints[i].ToString())
+	}
+	return strings.Join(list, ",")
 }
 
 // mergeNodeLabels adds labels to the kubelet's node-labels flag; ours win, the rest stays.

@@ -21,6 +21,7 @@ import (
 	"sigs.k8s.io/yaml"
 
 	"github.com/autonode-io/autonode/api/karpenter/v1alpha1"
+	"github.com/autonode-io/autonode/karpenter/providers/kubelet"
 	"github.com/autonode-io/autonode/karpenter/providers/machine"
 )
 
@@ -298,6 +299,30 @@ func TestProviderID(t *testing.T) {
 			if ok && machine.SyntheticProviderID(key) != providerID {
 				t.Errorf("%v became %s", key, machine.SyntheticProviderID(key))
 			}
+		})
+	}
+}
+
+func TestTaintsInFlag(t *testing.T) {
+	const ours = "karpenter.sh/unregistered:NoExecute,dedicated=web:NoSchedule,cni:NoSchedule,gpu=true:NoSchedule,node.cluster.x-k8s.io/uninitialized:NoSchedule"
+	for name, tc := range map[string]struct{ version, args, want string }{
+		"When a template of v1beta1 has taints in the kubelet's flag, it should add the claim's to them":                              {"v1beta1", `{register-with-taints: "nvidia.com/gpu=true:NoSchedule"}`, "nvidia.com/gpu=true:NoSchedule," + ours},
+		"When a template of v1beta2 has taints in the kubelet's flag, it should add the claim's to them":                              {"v1beta2", `[{name: register-with-taints, value: "a=b:NoSchedule, c:NoExecute"}]`, "a=b:NoSchedule,c:NoExecute," + ours},
+		"When the kubelet's flag has a taint of the claim's key and effect, it should have the claim's, since a kubelet rejects both": {"v1beta2", `[{name: register-with-taints, value: "dedicated=db:NoSchedule,dedicated=db:NoExecute"}]`, "dedicated=db:NoExecute," + ours},
+		"When the kubelet's flag is empty, it should have the claim's":                                                                {"v1beta2", `[{name: register-with-taints, value: ""}]`, ours},
+	} {
+		t.Run(name, func(t *testing.T) {
+			g := NewWithT(t)
+			p := plan(t)
+			p.BootstrapTemplate = object(t, `{apiVersion: bootstrap.cluster.x-k8s.io/`+tc.version+`, kind: KubeadmConfigTemplate, metadata: {name: any, namespace: clusters-blue},
+				spec: {template: {spec: {joinConfiguration: {nodeRegistration: {kubeletExtraArgs: `+tc.args+`}}}}}}`)
+			objects, err := machine.Build(p)
+			g.Expect(err).NotTo(HaveOccurred())
+			args, _, err := unstructured.NestedFieldNoCopy(objects.Bootstrap.Object, "spec", "joinConfiguration", "nodeRegistration", "kubeletExtraArgs")
+			g.Expect(err).NotTo(HaveOccurred())
+			flags, err := kubelet.Args(args)
+			g.Expect(err).NotTo(HaveOccurred())
+			g.Expect(flags).To(HaveKeyWithValue("register-with-taints", tc.want))
 		})
 	}
 }

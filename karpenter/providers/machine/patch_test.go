@@ -218,8 +218,11 @@ func TestTaintsInBootstrap(t *testing.T) {
 		"When a kubeadm template has other taints too, the labels should say that all are there": {
 			`{taints: [{key: slow, effect: PreferNoSchedule}]}`, `[]`, true,
 		},
-		"When a kubeadm template's kubelet flag replaces the taints, the labels should leave them to Karpenter": {
-			`{kubeletExtraArgs: [{name: register-with-taints, value: "a:NoSchedule"}]}`, `[]`, false,
+		"When a kubeadm template has taints in the kubelet's flag, the labels should say that all are there": {
+			`{kubeletExtraArgs: [{name: register-with-taints, value: "a:NoSchedule"}]}`, `[]`, true,
+		},
+		"When a patch replaces the taints by the kubelet's flag, the labels should leave them to Karpenter": {
+			`{}`, `[{op: add, path: /spec/joinConfiguration/nodeRegistration/kubeletExtraArgs/-, value: {name: register-with-taints, value: "a:NoSchedule"}}]`, false,
 		},
 		"When a patch replaces the taints of a kubeadm config, the labels should leave them to Karpenter": {
 			`{}`, `[{op: replace, path: /spec/joinConfiguration/nodeRegistration/taints, value: []}]`, false,
