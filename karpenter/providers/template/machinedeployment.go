@@ -95,11 +95,11 @@ func (m machineDeployments) read(ctx context.Context, object *unstructured.Unstr
 	case apierrors.IsNotFound(err):
 		found.add(Template{}, &InvalidError{Source: source, Problem: fmt.Sprintf("%s %s, which it refers to, doesn't exist", ref.Kind, ref.Name), Unresolved: true})
 		return nil
-	case informer.IsUnreadable(err):
-		found.unreadable(err, source)
-		return nil
-	case err != nil: // it is no template
+	case err != nil && !informer.IsUnreadable(err): // the object is no template
 		found.add(Template{}, &InvalidError{Source: source, Problem: err.Error(), Unresolved: true})
+		return nil
+	case err != nil:
+		found.unreadable(err, source)
 		return nil
 	}
 
