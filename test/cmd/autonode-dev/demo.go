@@ -51,7 +51,7 @@ did not happen.`,
 				}
 				shown = io.MultiWriter(out, recorder)
 			}
-			if err := upDetached(cmd.Context(), out, localworld.Config{Dir: dir, Guests: []string{localworld.DefaultGuest}}); err != nil {
+			if err := upDetached(cmd.Context(), out, dir, []string{"world", "up", "--dir=" + dir, "--guests=" + localworld.DefaultGuest}); err != nil {
 				return err
 			}
 			defer func() {

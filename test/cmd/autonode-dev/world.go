@@ -98,7 +98,7 @@ planes, which takes about ten minutes on two cores; later ones use the cache.`,
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			cfg.Dir = *dir
 			if detach {
-				return upDetached(cmd.Context(), cmd.OutOrStdout(), cfg)
+				return upDetached(cmd.Context(), cmd.OutOrStdout(), cfg.Dir, attachedArgs(cmd.Flags()))
 			}
 			return up(cmd.Context(), cmd.OutOrStdout(), cfg)
 		},
@@ -178,21 +178,36 @@ func up(ctx context.Context, out io.Writer, cfg localworld.Config) error {
 
 func logFile(dir string) string { return filepath.Join(dir, "world.log") }
 
-// upDetached starts this program again, in a session of its own, and returns when its world is ready.
-func upDetached(ctx context.Context, out io.Writer, cfg localworld.Config) error {
-	if running, err := localworld.Running(cfg.Dir); err != nil {
+// attachedArgs returns the arguments that start the same world without --detach.
+func attachedArgs(flags *pflag.FlagSet) []string {
+	args := []string{"world", "up"}
+	flags.Visit(func(flag *pflag.Flag) {
+		value := flag.Value.String()
+		if list, ok := flag.Value.(pflag.SliceValue); ok {
+			value = strings.Join(list.GetSlice(), ",")
+		}
+		if flag.Name != "detach" {
+			args = append(args, "--"+flag.Name+"="+value)
+		}
+	})
+	return args
+}
+
+// upDetached starts this program again with args, in a session of its own, and returns when its world is ready.
+func upDetached(ctx context.Context, out io.Writer, dir string, args []string) error {
+	if running, err := localworld.Running(dir); err != nil {
 		return err
 	} else if running {
-		return fmt.Errorf("a world runs in %s already; stop it with 'autonode-dev world down', or choose another folder", cfg.Dir)
+		return fmt.Errorf("a world runs in %s already; stop it with 'autonode-dev world down', or choose another folder", dir)
 	}
 	self, err := os.Executable()
 	if err != nil {
 		return fmt.Errorf("finding this program: %w", err)
 	}
-	if err := os.MkdirAll(cfg.Dir, 0o755); err != nil {
+	if err := os.MkdirAll(dir, 0o755); err != nil {
 		return fmt.Errorf("making the world's folder: %w", err)
 	}
-	log, err := os.OpenFile(logFile(cfg.Dir), os.O_CREATE|os.O_WRONLY|os.O_APPEND|os.O_TRUNC, 0o644)
+	log, err := os.OpenFile(logFile(dir), os.O_CREATE|os.O_WRONLY|os.O_APPEND|os.O_TRUNC, 0o644)
 	if err != nil {
 		return fmt.Errorf("opening the world's log: %w", err)
 	}
@@ -206,11 +221,6 @@ func upDetached(ctx context.Context, out io.Writer, cfg localworld.Config) error
 	width := 0
 	if live, columns := progress.New(out).Live(); live {
 		width = columns
-	}
-	args := []string{"world", "up", "--dir=" + cfg.Dir, "--guests=" + strings.Join(cfg.Guests, ","), "--source=" + cfg.Source, "--cluster-api=" + cfg.ClusterAPI,
-		"--infrastructure=" + cfg.Infrastructure}
-	if cfg.WithoutOperator {
-		args = append(args, "--without-operator")
 	}
 	child := exec.CommandContext(context.WithoutCancel(ctx), self, args...) // it is to outlive us
 	child.Env = append(os.Environ(), fmt.Sprintf("%s=%d", detachedEnv, width))
@@ -228,11 +238,11 @@ func upDetached(ctx context.Context, out io.Writer, cfg localworld.Config) error
 	if _, err := io.Copy(out, read); err != nil {
 		return fmt.Errorf("reading the world's progress: %w", err)
 	}
-	if state, err := localworld.ReadState(cfg.Dir); err == nil && state.Phase == localworld.PhaseReady && ctx.Err() == nil {
-		return errors.Join(child.Process.Release(), printSummary(out, cfg.Dir))
+	if state, err := localworld.ReadState(dir); err == nil && state.Phase == localworld.PhaseReady && ctx.Err() == nil {
+		return errors.Join(child.Process.Release(), printSummary(out, dir))
 	}
 	if err := child.Wait(); err != nil {
-		return fmt.Errorf("the world didn't start; see %s and %s", logFile(cfg.Dir), localworld.LogDir(cfg.Dir))
+		return fmt.Errorf("the world didn't start; see %s and %s", logFile(dir), localworld.LogDir(dir))
 	}
 	return context.Cause(ctx)
 }

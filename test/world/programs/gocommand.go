@@ -11,6 +11,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"runtime"
 	"strings"
 
 	"github.com/autonode-io/autonode/test/world/lock"
@@ -36,7 +37,7 @@ func readToolchain(ctx context.Context) (toolchain, error) {
 // Go runs the go command in a folder and returns what it prints, and in an error what it complains about. Everything that changes
 // what is built is set: the compile cache is shared with every other build that uses -trimpath and CGO_ENABLED=0.
 func Go(ctx context.Context, dir string, args ...string) (string, error) {
-	return runGo(ctx, dir, "", args...)
+	return runGo(ctx, dir, "-buildvcs=false", args...) // not empty, which would mean those of `go env -w`
 }
 
 // Tool returns the path of a program of tools/<module>, which it builds unless the build cache has it. The repository is at root.
@@ -67,6 +68,10 @@ func runGo(ctx context.Context, dir, flags string, args ...string) (string, erro
 	cmd := exec.CommandContext(ctx, "go", args...)
 	cmd.Dir = dir
 	cmd.Env = append(os.Environ(), "CGO_ENABLED=0", "GOFLAGS="+flags, "GOWORK=off", "GO111MODULE=on")
+	// The Go that built this program, which is the Makefile's: a program that make doesn't start builds the same again.
+	if version, _, _ := strings.Cut(runtime.Version(), " "); strings.HasPrefix(version, "go1.") {
+		cmd.Env = append(cmd.Env, "GOTOOLCHAIN="+version)
+	}
 	out, err := cmd.Output()
 	var failed *exec.ExitError
 	if errors.As(err, &failed) {

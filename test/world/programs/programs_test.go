@@ -7,6 +7,7 @@ import (
 	"os"
 	"path/filepath"
 	"regexp"
+	"runtime"
 	"slices"
 	"strings"
 	"testing"
@@ -42,6 +43,18 @@ func TestKey(t *testing.T) {
 			g.Expect(programs.key(changed)).NotTo(Equal(before))
 		})
 	}
+}
+
+func TestGo(t *testing.T) {
+	t.Run("When make doesn't start the program, it should build with the Go that built it", func(t *testing.T) {
+		g := NewWithT(t)
+		t.Setenv("GOTOOLCHAIN", "local")
+		t.Setenv("GOFLAGS", "-mod=vendor")
+		t.Setenv("CGO_ENABLED", "1")
+		version, _, _ := strings.Cut(runtime.Version(), " ")
+		g.Expect(Go(t.Context(), t.TempDir(), "env", "GOTOOLCHAIN", "GOVERSION", "GOFLAGS", "CGO_ENABLED")).
+			To(Equal(strings.Join([]string{version, version, "-buildvcs=false", "0"}, "\n")))
+	})
 }
 
 func TestCollections(t *testing.T) {
