@@ -13,6 +13,7 @@ import (
 	"io"
 	"os"
 
+	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
@@ -20,6 +21,9 @@ import (
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	utilyaml "k8s.io/apimachinery/pkg/util/yaml"
+	"k8s.io/utils/ptr"
+	clusterv1beta1 "sigs.k8s.io/cluster-api/api/core/v1beta1"
+	clusterv1 "sigs.k8s.io/cluster-api/api/core/v1beta2"
 	"sigs.k8s.io/yaml"
 
 	"github.com/autonode-io/autonode/api/karpenter/v1alpha1"
@@ -67,15 +71,18 @@ func ReadObjects(stdin io.Reader, files []string) (Objects, error) {
 			if err == nil {
 				err = u.UnmarshalJSON(raw)
 			}
-			if err == nil && u.IsList() {
-				err = u.EachListItem(func(item runtime.Object) error {
-					if each, ok := item.(*unstructured.Unstructured); ok {
-						objects = append(objects, each)
-					}
+			add := func(item runtime.Object) error {
+				each, ok := item.(*unstructured.Unstructured)
+				if !ok {
 					return nil
-				})
-			} else {
-				objects = append(objects, u)
+				}
+				objects = append(objects, each)
+				return convert(each)
+			}
+			if err == nil && u.IsList() {
+				err = u.EachListItem(add)
+			} else if err == nil {
+				err = add(u)
 			}
 			if err != nil {
 				return nil, fmt.Errorf("%s: document %d: %w", file, n, err)
@@ -83,6 +90,31 @@ func ReadObjects(stdin io.Reader, files []string) (Objects, error) {
 		}
 	}
 	return objects, nil
+}
+
+// convert makes a MachineDeployment of v1beta1 one of v1beta2, as Cluster API's webhook does.
+func convert(u *unstructured.Unstructured) error {
+	if u.GroupVersionKind() != clusterv1beta1.GroupVersion.WithKind("MachineDeployment") {
+		return nil
+	}
+	old, converted := &clusterv1beta1.MachineDeployment{}, &clusterv1.MachineDeployment{}
+	err := runtime.DefaultUnstructuredConverter.FromUnstructured(u.Object, old)
+	if err == nil {
+		err = clusterv1beta1.Convert_v1beta1_MachineDeployment_To_v1beta2_MachineDeployment(old, converted, nil)
+	}
+	if err != nil {
+		return fmt.Errorf("MachineDeployment %s: %w", u.GetName(), err)
+	}
+	// The webhook looks up the CRD that a reference means; its group is enough here.
+	reference := func(ref corev1.ObjectReference) clusterv1.ContractVersionedObjectReference {
+		return clusterv1.ContractVersionedObjectReference{APIGroup: ref.GroupVersionKind().Group, Kind: ref.Kind, Name: ref.Name}
+	}
+	spec := &converted.Spec.Template.Spec
+	spec.InfrastructureRef = reference(old.Spec.Template.Spec.InfrastructureRef)
+	spec.Bootstrap.ConfigRef = reference(ptr.Deref(old.Spec.Template.Spec.Bootstrap.ConfigRef, corev1.ObjectReference{}))
+	converted.SetGroupVersionKind(clusterv1.GroupVersion.WithKind("MachineDeployment"))
+	u.Object, err = runtime.DefaultUnstructuredConverter.ToUnstructured(converted)
+	return err
 }
 
 // Read reads a file, or standard input if its name is -.

@@ -13,6 +13,8 @@ import (
 
 	"github.com/spf13/cobra"
 	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/labels"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/autonode-io/autonode/api/karpenter/v1alpha1"
@@ -108,7 +110,7 @@ func (o *RenderOptions) Run(ctx context.Context, streams command.Streams) error 
 		return err
 	}
 	found = found.Checked(func(tmpl *template.Template) error { return machine.CheckPatches(nodeClass, tmpl) })
-	problems := append(found.SelectorErrs, found.BootstrapErr)
+	problems := slices.Concat(found.SelectorErrs, found.Unreadable, found.Closed, []error{found.BootstrapErr})
 	for _, invalid := range found.Invalid {
 		if o.Source == "" || invalid.Source.Name == o.Source {
 			problems = append(problems, invalid)
@@ -140,7 +142,29 @@ func (o *RenderOptions) Run(ctx context.Context, streams command.Streams) error 
 		slices.Sort(sources)
 		return fmt.Errorf("--source %q: the node class selects no such source; it selects %s", o.Source, strings.Join(slices.Compact(sources), ", "))
 	}
-	return errors.New("the node class selects none of the objects in the files")
+	return unselected(ctx, objects, nodeClass, found, o.Chosen.ClusterName)
+}
+
+// unselected returns, for each kind that a node class selects, why it selects none of the objects.
+func unselected(ctx context.Context, objects file.Objects, nodeClass *v1alpha1.ClusterAPINodeClass, found *template.Found, cluster string) error {
+	var reasons []string
+	for kind, ours := range found.Existing {
+		all, err := objects.List(ctx, kind, labels.Everything())
+		wanted := "the labels of the selector"
+		if kind == template.MachineDeploymentKind {
+			wanted = metav1.FormatLabelSelector(template.MachineDeploymentSelector(nodeClass))
+		}
+		switch {
+		case err != nil || len(all) == 0:
+			reasons = append(reasons, "they contain no "+kind.Kind)
+		case ours == 0:
+			reasons = append(reasons, fmt.Sprintf("each %s belongs to another Cluster than %s, see --cluster-name", kind.Kind, cluster))
+		default:
+			reasons = append(reasons, fmt.Sprintf("no %s of Cluster %s has %s", kind.Kind, cluster, wanted))
+		}
+	}
+	slices.Sort(reasons)
+	return errors.New("the node class selects none of the objects in the files: " + strings.Join(reasons, "; "))
 }
 
 // RenderMachine prints what a template of a node class makes.

@@ -51,6 +51,31 @@ spec:
           bootstrap: {configTemplateRef: {apiGroup: bootstrap.cluster.x-k8s.io, kind: RKE2ConfigTemplate, name: default}}
 `
 
+// formerDeployment is of v1beta1, as many public examples are.
+const formerDeployment = `apiVersion: karpenter.cluster.x-k8s.io/v1alpha1
+kind: ClusterAPINodeClass
+metadata: {name: default}
+spec: {scalableResourceSelector: {matchLabels: {pool: workers}}}
+---
+apiVersion: cluster.x-k8s.io/v1beta1
+kind: MachineDeployment
+metadata: {name: dense, labels: {pool: workers}}
+spec:
+  clusterName: blue
+  selector: {matchLabels: null}
+  template:
+    spec:
+      clusterName: blue
+      nodeDrainTimeout: 90s
+      bootstrap: {configRef: {apiVersion: bootstrap.cluster.x-k8s.io/v1beta1, kind: KubeadmConfigTemplate, name: dense}}
+      infrastructureRef: {apiVersion: infrastructure.cluster.x-k8s.io/v1, kind: CloudMachineTemplate, name: c4-large}
+---
+apiVersion: bootstrap.cluster.x-k8s.io/v1beta1
+kind: KubeadmConfigTemplate
+metadata: {name: dense}
+spec: {template: {spec: {joinConfiguration: {nodeRegistration: {kubeletExtraArgs: {max-pods: "220"}}}}}}
+`
+
 func cloudTemplate(name, patches string) string {
 	return `apiVersion: infrastructure.cluster.x-k8s.io/v1
 kind: CloudMachineTemplate
@@ -95,7 +120,22 @@ func TestTemplatesRender(t *testing.T) {
 		"When the bootstrap template is missing, it should say so": {
 			files: []string{strings.Split(templateNodeClass, "---")[0], cloudTemplate("c4-large", patches)}, mention: `RKE2ConfigTemplate.bootstrap.cluster.x-k8s.io "default" not found`,
 		},
-		"When nothing is selected, it should say so": {files: []string{templateNodeClass}, mention: "selects none of the objects"},
+		"When nothing is selected, it should say so": {files: []string{templateNodeClass}, mention: "selects none of the objects in the files: they contain no CloudMachineTemplate"},
+		"When no object has the selector's labels, it should say so": {
+			files:   []string{templateNodeClass, strings.Replace(cloudTemplate("c4-large", "[]"), "pool: general", "pool: other", 1)},
+			mention: "no CloudMachineTemplate of Cluster example has the labels of the selector",
+		},
+		"When a MachineDeployment is of v1beta1, it should read it, and print the kubelet's flags that its machines get": {
+			files: []string{formerDeployment, cloudTemplate("c4-large", "[]")}, args: []string{"--cluster-name", "blue"},
+			want: []string{"# MachineDeployment default/dense as dense\n", "kind: CloudMachine\n", `max-pods: "220"`, "nodeDrainTimeoutSeconds: 90\n"},
+		},
+		"When the MachineDeployments are another Cluster's, it should name the flag": {
+			files: []string{formerDeployment, cloudTemplate("c4-large", "[]")}, mention: "each MachineDeployment belongs to another Cluster than example, see --cluster-name",
+		},
+		"When a bootstrap object is no template, it should say so": {
+			files: []string{strings.Replace(formerDeployment, "spec: {template: {spec: {join", "spec: {cut: {spec: {join", 1), cloudTemplate("c4-large", "[]")}, args: []string{"--cluster-name", "blue"},
+			mention: "KubeadmConfigTemplate default/dense has no spec.template",
+		},
 		"When there is a HostedCluster instead of a node class, it should take its default one": {
 			files: []string{hostedCluster + "---\n" + strings.Split(templateNodeClass, "---\n")[1], cloudTemplate("c4-large", patches)}, want: []string{"c4-large as c4-large"},
 		},

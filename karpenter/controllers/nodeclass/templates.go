@@ -173,7 +173,7 @@ func (s templatesReady) templateStatus(nodeClass *v1alpha1.ClusterAPINodeClass, 
 		Architecture: tmpl.Arch,
 		CPU:          scalar.QuantityOf(*tmpl.Capacity.Cpu()),
 		Memory:       scalar.QuantityOf(*tmpl.Capacity.Memory()),
-		Pods:         instancetype.Pods(tmpl, nodeClass.Spec.Kubelet),
+		Pods:         tmpl.MaxPods(nodeClass.Spec.Kubelet),
 	}
 	for name, quantity := range tmpl.Capacity {
 		if template.IsDevice(name) {

@@ -10,7 +10,6 @@ import (
 	karpcloudprovider "sigs.k8s.io/karpenter/pkg/cloudprovider"
 	"sigs.k8s.io/karpenter/pkg/utils/resources"
 
-	"github.com/autonode-io/autonode/api/karpenter/v1alpha1"
 	"github.com/autonode-io/autonode/karpenter/providers/inventory"
 	"github.com/autonode-io/autonode/karpenter/providers/template"
 )
@@ -32,21 +31,12 @@ func (b *builder) capacityOf(templates []*template.Template) corev1.ResourceList
 	if slices.ContainsFunc(templates, func(tmpl *template.Template) bool { return tmpl.Bootstrap.Kubelet.NoLocalStorage }) {
 		delete(capacity, corev1.ResourceEphemeralStorage)
 	}
-	pods := Pods(templates[0], b.Kubelet)
+	pods := templates[0].MaxPods(b.Kubelet)
 	for _, tmpl := range templates[1:] {
-		pods = min(pods, Pods(tmpl, b.Kubelet))
+		pods = min(pods, tmpl.MaxPods(b.Kubelet))
 	}
 	capacity[corev1.ResourcePods] = *resource.NewQuantity(pods, resource.DecimalSI)
 	return capacity
-}
-
-// Pods returns the maximum number of pods of a template's nodes.
-func Pods(tmpl *template.Template, nodeClass *v1alpha1.KubeletConfiguration) int64 {
-	declared := tmpl.Capacity.Pods().Value()
-	if tmpl.DefaultPods {
-		declared = 0
-	}
-	return tmpl.Bootstrap.Kubelet.Pods(nodeClass, declared, tmpl.Capacity.Cpu().MilliValue()/1000)
 }
 
 // Revision returns the revision of a template's nodes. nodeClassHash is in the annotation of the node class's machines.

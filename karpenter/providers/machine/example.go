@@ -53,7 +53,7 @@ func Example(nodeClass *v1alpha1.ClusterAPINodeClass, tmpl *template.Template, c
 		},
 		Taints:  tmpl.Taints,
 		Kubelet: tmpl.Kubelet(nodeClass.Spec.Kubelet),
-		MaxPods: maxPods(nodeClass, tmpl),
+		MaxPods: int32(min(tmpl.MaxPods(nodeClass.Spec.Kubelet), 1<<30)),
 		example: true,
 	}
 	if chosen.ReservationID != "" {
@@ -68,14 +68,6 @@ func Example(nodeClass *v1alpha1.ClusterAPINodeClass, tmpl *template.Template, c
 		plan.MinReadySeconds, plan.ReadinessGates = tmpl.Machine.Spec.MinReadySeconds, tmpl.Machine.Spec.ReadinessGates
 	}
 	return Build(plan)
-}
-
-// maxPods returns the node class's maximum number of pods if it has one, else the template's.
-func maxPods(nodeClass *v1alpha1.ClusterAPINodeClass, tmpl *template.Template) int32 {
-	if own := nodeClass.Spec.Kubelet; own != nil && own.MaxPods != nil {
-		return *own.MaxPods
-	}
-	return int32(min(tmpl.Capacity.Pods().Value(), 1<<30))
 }
 
 // PatchedKubelet returns the kubelet settings of a template's machines where patches of the node class change its bootstrap,

@@ -261,6 +261,15 @@ func (s *Template) Kubelet(nodeClass *v1alpha1.KubeletConfiguration) *v1alpha1.K
 	return &merged
 }
 
+// MaxPods returns the maximum number of pods of the template's nodes.
+func (s *Template) MaxPods(nodeClass *v1alpha1.KubeletConfiguration) int64 {
+	declared := s.Capacity.Pods().Value()
+	if s.DefaultPods {
+		declared = 0
+	}
+	return s.Bootstrap.Kubelet.Pods(nodeClass, declared, s.Capacity.Cpu().MilliValue()/1000)
+}
+
 // PatchesFrom is where Patches are, for messages.
 func (s *Template) PatchesFrom() string {
 	if s.IsCatalogs() {
