@@ -72,12 +72,11 @@ func ReadObjects(stdin io.Reader, files []string) (Objects, error) {
 				err = u.UnmarshalJSON(raw)
 			}
 			add := func(item runtime.Object) error {
-				each, ok := item.(*unstructured.Unstructured)
-				if !ok {
-					return nil
+				if each, ok := item.(*unstructured.Unstructured); ok {
+					objects = append(objects, each)
+					return convert(each)
 				}
-				objects = append(objects, each)
-				return convert(each)
+				return nil
 			}
 			if err == nil && u.IsList() {
 				err = u.EachListItem(add)
@@ -98,20 +97,16 @@ func convert(u *unstructured.Unstructured) error {
 		return nil
 	}
 	old, converted := &clusterv1beta1.MachineDeployment{}, &clusterv1.MachineDeployment{}
-	err := runtime.DefaultUnstructuredConverter.FromUnstructured(u.Object, old)
-	if err == nil {
-		err = clusterv1beta1.Convert_v1beta1_MachineDeployment_To_v1beta2_MachineDeployment(old, converted, nil)
-	}
+	err := errors.Join(runtime.DefaultUnstructuredConverter.FromUnstructured(u.Object, old),
+		clusterv1beta1.Convert_v1beta1_MachineDeployment_To_v1beta2_MachineDeployment(old, converted, nil))
 	if err != nil {
 		return fmt.Errorf("MachineDeployment %s: %w", u.GetName(), err)
 	}
-	// The webhook looks up the CRD that a reference means; its group is enough here.
 	reference := func(ref corev1.ObjectReference) clusterv1.ContractVersionedObjectReference {
 		return clusterv1.ContractVersionedObjectReference{APIGroup: ref.GroupVersionKind().Group, Kind: ref.Kind, Name: ref.Name}
 	}
-	spec := &converted.Spec.Template.Spec
-	spec.InfrastructureRef = reference(old.Spec.Template.Spec.InfrastructureRef)
-	spec.Bootstrap.ConfigRef = reference(ptr.Deref(old.Spec.Template.Spec.Bootstrap.ConfigRef, corev1.ObjectReference{}))
+	converted.Spec.Template.Spec.InfrastructureRef = reference(old.Spec.Template.Spec.InfrastructureRef)
+	converted.Spec.Template.Spec.Bootstrap.ConfigRef = reference(ptr.Deref(old.Spec.Template.Spec.Bootstrap.ConfigRef, corev1.ObjectReference{}))
 	converted.SetGroupVersionKind(clusterv1.GroupVersion.WithKind("MachineDeployment"))
 	u.Object, err = runtime.DefaultUnstructuredConverter.ToUnstructured(converted)
 	return err

@@ -5,20 +5,21 @@ package nodeclaim
 import (
 	"context"
 	"fmt"
+	"regexp"
 	"strings"
 
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	clusterv1 "sigs.k8s.io/cluster-api/api/core/v1beta2"
 )
 
-// unreported is in the message of a Machine whose infrastructure machine has no condition yet.
-const unreported = "not yet reported"
+// reasonsOnly is the message of a Machine whose infrastructure machine has conditions without messages, or none yet.
+var reasonsOnly = regexp.MustCompile(`^(\s*\* \w+: *\w*\s*)*$|not yet reported`)
 
 // awaited returns what a machine is waiting for. A reason that only a condition of the infrastructure machine has, which the Machine doesn't
 // repeat, comes first. Without any reason, the message names where to look.
 func (c Config) awaited(ctx context.Context, m *clusterv1.Machine) metav1.Condition {
 	last := lastCondition(m)
-	if last.Type != clusterv1.MachineInfrastructureReadyCondition || last.Message != "" && !strings.Contains(last.Message, unreported) {
+	if last.Type != clusterv1.MachineInfrastructureReadyCondition || !reasonsOnly.MatchString(last.Message) {
 		return last
 	}
 	conditions := formerConditions(m)
@@ -29,7 +30,7 @@ func (c Config) awaited(ctx context.Context, m *clusterv1.Machine) metav1.Condit
 		}
 	}
 	for _, condition := range conditions {
-		if condition.Status == metav1.ConditionFalse && condition.Message != "" && !strings.Contains(condition.Message, unreported) {
+		if condition.Status == metav1.ConditionFalse && !reasonsOnly.MatchString(condition.Message) {
 			last.Reason, last.Message = condition.Reason, condition.Message
 			return last
 		}

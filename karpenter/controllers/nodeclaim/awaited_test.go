@@ -74,6 +74,12 @@ func TestAwaited(t *testing.T) {
 		"When the provider hasn't reported anything, it should say where to look": {
 			waiting("NotReady", "Condition Ready not yet reported"), vsphere(), "NotReady: Condition Ready not yet reported; " + unexplained,
 		},
+		"When Cluster API repeats only the reason, it should say where to look": {
+			waiting("NotReady", "* VirtualMachineProvisioned: WaitingForClone"), vsphere(), "NotReady: * VirtualMachineProvisioned: WaitingForClone; " + unexplained,
+		},
+		"When Cluster API repeats a sentence among reasons, it should be that": {
+			waiting("NotReady", "* VirtualMachineProvisioned: WaitingForClone\n* Ready: "+denied), vsphere(), "NotReady: * VirtualMachineProvisioned: WaitingForClone\n* Ready: " + denied,
+		},
 	} {
 		t.Run(name, func(t *testing.T) {
 			if got := detail(Config{Infrastructure: tc.infrastructure}.awaited(t.Context(), tc.machine)); got != tc.want {

@@ -185,6 +185,7 @@ func (d *deadline) pass(ctx context.Context, nodeClaim *karpv1.NodeClaim, cached
 	if !blamed && notReady == "" {
 		until = d.Unavailable.CountFailure(key, s.reason)
 	}
+	d.Unavailable.Explain(key, detail(last))
 	log.FromContext(ctx).Info("machine took too long", "instanceType", key.InstanceType, "zone", key.Zone, "capacityType", key.CapacityType,
 		"reason", s.reason, "limit", s.limit, "condition", last.Type, "message", detail(last), "unavailableUntil", until)
 	d.Recorder.Publish(warning(nodeClaim, s.reason, "%s%s", message, offering.RetryNotice(until)))

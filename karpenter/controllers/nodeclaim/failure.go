@@ -70,6 +70,7 @@ func (f *failure) reconcile(ctx context.Context, nodeClaim *karpv1.NodeClaim, m 
 	case reason == MisconfiguredReason:
 		message = "the infrastructure rejects the configuration of %s: %s; correct its template or patches%s"
 	}
+	f.Unavailable.Explain(key, detail(found.condition))
 	log.FromContext(ctx).Info("machine failed", "instanceType", key.InstanceType, "zone", key.Zone, "capacityType", key.CapacityType,
 		"means", found.means, "reason", found.condition.Reason, "message", found.condition.Message, "quota", quota.Name, "unavailableUntil", until)
 	f.Recorder.Publish(warning(nodeClaim, reason, message, key.Description(), detail(found.condition), cmp.Or(notice, offering.RetryNotice(until))))

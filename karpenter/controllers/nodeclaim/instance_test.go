@@ -177,5 +177,6 @@ func TestMisconfigured(t *testing.T) {
 		f.Expect(f.recorder.Reasons()).To(ConsistOf(nodeclaim.MisconfiguredReason))
 		f.Expect(f.recorder.Messages()[0]).To(ContainSubstring("CreateFailed: ImageNotFound: ubuntu; correct its template or patches; not tried again before"))
 		f.Expect(f.unavailable.Has(onDemand)).To(BeTrue())
+		f.Expect(f.unavailable.Entries()).To(ConsistOf(HaveField("Words", "CreateFailed: ImageNotFound: ubuntu")))
 	})
 }

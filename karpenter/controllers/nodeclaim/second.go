@@ -371,18 +371,18 @@ func (s *second) removeLoser(ctx context.Context, winner *karpv1.NodeClaim, m *c
 		return outcome{}, fmt.Errorf("reading NodeClaim %s before the one beside it is deleted: %w", winner.Name, err)
 	}
 	if first {
-		_, err := s.end(ctx, loser, outcomeFirst, m, fmt.Sprintf("NodeClaim %s, beside which this one was launched, has got its machine first", winner.Name))
+		_, err := s.end(ctx, loser, outcomeFirst, m, fmt.Sprintf("NodeClaim %s, beside which this one was launched, got its machine first", winner.Name))
 		return outcome{}, err
 	}
-	message := fmt.Sprintf("NodeClaim %s, which was launched beside this one, has got its machine first", winner.Name)
+	message := fmt.Sprintf("NodeClaim %s, which was launched beside this one, got its machine", winner.Name)
 	if other == nil {
-		_, err := s.end(ctx, loser, outcomeSecond, m, message)
+		_, err := s.end(ctx, loser, outcomeSecond, m, message+" first")
 		return outcome{}, err
 	}
 	// Mark it first: what is launched next must not get the same offering.
 	key, nodePool := offeringOf(other), loser.Labels[karpv1.NodePoolLabelKey]
 	until := s.Second.Rejections.Mark(nodePool, key, LaunchSlowReason)
-	gone, err := s.end(ctx, loser, outcomeSecond, other, fmt.Sprintf("%s than %s%s for NodePool %s", message, key.Description(), offering.RetryNotice(until), nodePool))
+	gone, err := s.end(ctx, loser, outcomeSecond, other, fmt.Sprintf("%s before %s%s for NodePool %s", message, key.Description(), offering.RetryNotice(until), nodePool))
 	switch {
 	case err != nil:
 		return outcome{}, err

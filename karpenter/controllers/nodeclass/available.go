@@ -18,6 +18,7 @@ import (
 	"github.com/autonode-io/autonode/api/karpenter/v1alpha1"
 	"github.com/autonode-io/autonode/karpenter/providers/instancetype"
 	"github.com/autonode-io/autonode/karpenter/providers/offering"
+	"github.com/autonode-io/autonode/message"
 )
 
 // offeringsAvailable reports whether an offering can be launched, or all of them have failed lately, or all recent launches did. Ready doesn't
@@ -139,6 +140,9 @@ func inBackOff(failed []offering.Entry) string {
 	texts := make([]string, 0, len(names))
 	for _, name := range names {
 		texts = append(texts, fmt.Sprintf("%s (%d)", name, reasons[name]))
+	}
+	if last := slices.MaxFunc(failed, func(a, b offering.Entry) int { return cmp.Or(a.At.Compare(b.At), b.Key.Compare(a.Key)) }); last.Words != "" {
+		texts[len(texts)-1] += fmt.Sprintf(", the last one of %s: %s", last.Description(), message.Cut(strings.Join(strings.Fields(last.Words), " "), 200))
 	}
 	return fmt.Sprintf("%s in back-off after failed launches: %s", english.Plural(len(failed), "offering is", "offerings are"), strings.Join(texts, ", "))
 }

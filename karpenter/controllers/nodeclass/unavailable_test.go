@@ -87,6 +87,9 @@ func TestUnavailable(t *testing.T) {
 			`^nothing can be launched: 4 offerings are in back-off after failed launches: InsufficientCapacity \(2\), NoHosts \(2\); `+
 				`the next try is on-demand c2-small in zone a at \d\d:\d\d:\d\d UTC; 12 pods wait$`))
 		f.ready()
+		f.unavailable.Explain(offering.Key{InstanceType: "c4-big", Zone: "b", CapacityType: "on-demand"}, "TaskFailure: default resource pool resolves\nto multiple instances")
+		f.condition(v1alpha1.ConditionOfferingsAvailable, "False", v1alpha1.LaunchesFailReason, ContainSubstring(
+			"NoHosts (2), the last one of on-demand c4-big in zone b: TaskFailure: default resource pool resolves to multiple instances; the next try"))
 	})
 	t.Run("When some capacity was returned, it should say that it can launch again", func(t *testing.T) {
 		f.unavailable.Clear(offering.Key{InstanceType: "c4-big", Zone: "a", CapacityType: "on-demand"})

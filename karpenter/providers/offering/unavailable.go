@@ -85,6 +85,7 @@ type Entry struct {
 	Failures int
 	// Quota that it failed for the lack of; empty for none.
 	Quota QuotaName
+	Words string // the infrastructure's, on the last failure: see Explain
 }
 
 // Group is all offerings of a capacity type in a zone, or those that a quota counts. It has no reserved ones: a reservation has capacity and
@@ -145,6 +146,16 @@ func (u *Unavailable) Mark(key Key, reason string) time.Time {
 	u.mu.Lock()
 	defer u.mu.Unlock()
 	return u.mark(Entry{Key: key, Reason: reason})
+}
+
+// Explain records the infrastructure's words on the last failure of an unavailable offering.
+func (u *Unavailable) Explain(key Key, words string) {
+	u.mu.Lock()
+	defer u.mu.Unlock()
+	if entry, ok := u.entries[key]; ok {
+		entry.Words = words
+		u.entries[key] = entry
+	}
 }
 
 // Hold keeps an offering unavailable until a time at least. It counts as no failure: what comes next is judged by those before it.
