@@ -361,10 +361,6 @@ func Scheme() (*runtime.Scheme, error) {
 // managementCache holds the HostedClusters that the operator is to look after, of the common kinds only what operators made, and of
 // Machines only what identifies nodes.
 func managementCache(selector labels.Selector, kinds infrastructure.Kinds) (cache.Options, error) {
-	karpentersMachines, err := csr.MachineCache(kinds)
-	if err != nil {
-		return cache.Options{}, err
-	}
 	ours := cache.ByObject{Label: labels.SelectorFromSet(labels.Set{v1beta1.ManagedByLabel: v1beta1.ManagedByOperator})}
 	return cache.Options{
 		DefaultTransform: cache.TransformStripManagedFields(),
@@ -379,7 +375,7 @@ func managementCache(selector labels.Selector, kinds infrastructure.Kinds) (cach
 			&policyv1.PodDisruptionBudget{}: ours,
 			&rbacv1.Role{}:                  ours,
 			&rbacv1.RoleBinding{}:           ours,
-			&clusterv1.Machine{}:            karpentersMachines,
+			&clusterv1.Machine{}:            csr.MachineCache(kinds),
 			&v1alpha1.InstanceTypeCatalog{}: instancetypecatalog.Cache(),
 		},
 	}, nil

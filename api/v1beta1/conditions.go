@@ -26,8 +26,8 @@ const (
 	// launches failed, and absent otherwise. The message has the reasons and the number of pods that wait.
 	OfferingsAvailable = "OfferingsAvailable"
 	// NodeIdentityEnforced is False while another approver than the operator approves first certificates of AutoNode's machines, such as
-	// kube-controller-manager by the binding kubeadm:node-autoapprove-bootstrap, and absent otherwise. A machine may then get another
-	// node's identity.
+	// kube-controller-manager by the binding kubeadm:node-autoapprove-bootstrap: a machine may then get another node's identity. It is also
+	// False while certificate requests of the Cluster's other machines wait for another approver, and absent otherwise.
 	NodeIdentityEnforced = "NodeIdentityEnforced"
 	// ImageOverridden: an image that OverrideImageAnnotation names runs instead of the payload's. Without the annotation
 	// there is no such condition.
@@ -210,6 +210,9 @@ const (
 	// ApprovedByAnotherReason: another approver has approved a machine's first certificate within the last hour. The message names the request
 	// and the approver's reason, which is AutoApproved for kube-controller-manager. Take away its permission: docs/node-identity.md.
 	ApprovedByAnotherReason = "ApprovedByAnother"
+	// ApprovalPendingReason: certificate requests of the Cluster's other machines have waited for another approver for a minute. The message
+	// names one, and why the operator doesn't approve it.
+	ApprovalPendingReason = "ApprovalPending"
 )
 
 // Reasons of ImageOverridden.

@@ -225,7 +225,41 @@ type AutoNode struct {
 	// nodes do too. The disruption budgets of NodePools apply in any case.
 	// +optional
 	NodeUpgrade *NodeUpgrade `json:"nodeUpgrade,omitempty"`
+
+	// certificateApproval decides which kubelets' certificate requests the operator approves. It has an effect where AutoNode runs on Cluster
+	// API.
+	// +optional
+	CertificateApproval *CertificateApproval `json:"certificateApproval,omitempty"`
 }
+
+// CertificateApproval decides which kubelets' certificate requests the operator approves.
+type CertificateApproval struct {
+	// scope is Cluster for all worker Machines of the Cluster, or Karpenter for Karpenter's only: another approver has to approve the others,
+	// such as a MachineDeployment's. Karpenter's Machines have the stricter rules in any case.
+	// +optional
+	// +kubebuilder:default=Cluster
+	Scope CertificateApprovalScope `json:"scope,omitempty"`
+
+	// additionalNodeCIDRs hold addresses that nodes have beside those of their Machines, such as egress IPs or a CNI's secondary addresses. A
+	// serving certificate may be for any of them that no other Machine of the Cluster reports.
+	// +optional
+	// +listType=set
+	// +kubebuilder:validation:MaxItems=16
+	// +kubebuilder:validation:items:MaxLength=43
+	// +kubebuilder:validation:items:XValidation:rule="isCIDR(self)",message="has to be a CIDR block, such as 10.0.8.0/22"
+	AdditionalNodeCIDRs []string `json:"additionalNodeCIDRs,omitempty"`
+}
+
+// CertificateApprovalScope selects Machines.
+//
+// +kubebuilder:validation:Enum=Cluster;Karpenter
+type CertificateApprovalScope string
+
+// Scopes of certificate approval: all worker Machines of the Cluster, which is the default, or Karpenter's Machines.
+const (
+	CertificateApprovalScopeCluster   CertificateApprovalScope = "Cluster"
+	CertificateApprovalScopeKarpenter CertificateApprovalScope = "Karpenter"
+)
 
 // Provisioner is a program that launches nodes.
 //

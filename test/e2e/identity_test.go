@@ -20,10 +20,13 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/client-go/rest"
 	certutil "k8s.io/client-go/util/cert"
+	bootstrapv1 "sigs.k8s.io/cluster-api/api/bootstrap/kubeadm/v1beta2"
 	clusterv1 "sigs.k8s.io/cluster-api/api/core/v1beta2"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/autonode-io/autonode/api/v1beta1"
+	"github.com/autonode-io/autonode/test/world/hosting"
+	infrav1 "github.com/autonode-io/autonode/test/world/infrastructure/api/v1beta1"
 )
 
 const (
@@ -81,6 +84,44 @@ func TestNodeIdentity(t *testing.T) {
 		g.Expect(c.decision(t, object)).To(And(HaveField("Type", certificatesv1.CertificateDenied), HaveField("Reason", v1beta1.AlreadyJoinedReason)))
 		g.Expect(object.Status.Certificate).To(BeEmpty())
 	})
+
+	t.Run("When a MachineDeployment makes a machine, it should join by itself, with certificates that the operator approved", c.joinsWithoutKarpenter)
+}
+
+// joinsWithoutKarpenter makes a MachineDeployment of one, in a guest without kubeadm's automatic approval.
+func (c *cluster) joinsWithoutKarpenter(t *testing.T) {
+	g := NewWithT(t)
+	own := map[string]string{clusterv1.MachineDeploymentNameLabel: "workers"}
+	template := clusterv1.MachineTemplateSpec{
+		ObjectMeta: clusterv1.ObjectMeta{Labels: own},
+		Spec: clusterv1.MachineSpec{
+			ClusterName: c.name, Version: world.Guest(c.name).Version(),
+			Bootstrap: clusterv1.Bootstrap{ConfigRef: clusterv1.ContractVersionedObjectReference{
+				APIGroup: bootstrapv1.GroupVersion.Group, Kind: "KubeadmConfigTemplate", Name: hosting.BootstrapTemplate,
+			}},
+			InfrastructureRef: clusterv1.ContractVersionedObjectReference{APIGroup: infrav1.GroupVersion.Group, Kind: "KwokMachineTemplate", Name: "c2-small"},
+		},
+	}
+	deployment := &clusterv1.MachineDeployment{
+		ObjectMeta: metav1.ObjectMeta{Namespace: c.namespace(), Name: "workers"},
+		Spec: clusterv1.MachineDeploymentSpec{
+			ClusterName: c.name, Replicas: new(int32(1)), Selector: metav1.LabelSelector{MatchLabels: own}, Template: template,
+		},
+	}
+	g.Expect(c.management.Create(t.Context(), deployment)).To(Succeed())
+	t.Cleanup(func() {
+		g.Expect(c.management.Delete(context.WithoutCancel(t.Context()), deployment)).To(Succeed())
+	})
+	machines := &clusterv1.MachineList{}
+	g.Eventually(func(g Gomega, ctx context.Context) {
+		g.Expect(c.management.List(ctx, machines, client.InNamespace(c.namespace()), client.MatchingLabels(own))).To(Succeed())
+		g.Expect(machines.Items).To(ConsistOf(HaveField("Status.Phase", string(clusterv1.MachinePhaseRunning))))
+	}).WithContext(t.Context()).WithTimeout(eventually).WithPolling(interval).Should(Succeed())
+	name := machines.Items[0].Status.NodeRef.Name
+	first := c.decided(t, "system:bootstrap:"+strings.Split(c.token(t, machines.Items[0].Name), ".")[0], clientSigner, name)
+	g.Expect(first.Reason).To(Equal(v1beta1.NodeIdentityConfirmedReason), first.Message)
+	serving := c.decided(t, "system:node:"+name, servingSigner, name)
+	g.Expect(serving.Reason).To(Equal(v1beta1.NodeIdentityConfirmedReason), serving.Message)
 }
 
 // csr is a certificate request of a node.

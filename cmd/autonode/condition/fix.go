@@ -61,6 +61,7 @@ var fixes = map[string]string{
 	v1beta1.NodeImageOlderReason:         "provide a machine template whose image has the payload's Kubernetes version",
 	v1beta1.NodeVersionUnsupportedReason: "let Karpenter replace the nodes: remove what blocks it, which the message names",
 	v1beta1.ApprovedByAnotherReason:      "take the permission away from the other approver: docs/node-identity.md",
+	v1beta1.ApprovalPendingReason:        "approve or correct the request that the message names, or set spec.autoNode.certificateApproval.scope to Cluster: docs/node-identity.md",
 	v1beta1.OverrideInvalidReason:        "correct or remove the annotation " + v1beta1.OverrideImageAnnotation,
 	v1beta1.FeatureGateNotAllowedReason:  "remove the feature gate from spec.autoNode, or have the platform allow it in --karpenter-settings",
 	v1beta1.FeatureGateUnsupportedReason: "provide what the guest lacks, which the message names, or remove the feature gate",

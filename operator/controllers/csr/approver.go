@@ -251,13 +251,18 @@ func (a *Approver) decide(ctx context.Context, key Key, j *evaluation) (requeueA
 	if decision.action == approved {
 		if conflicting := a.grant(key, j, decision.machine); conflicting != "" {
 			// The cache lacks an approval of a moment ago.
+			worker := decision.worker
 			if decision = *alreadyRequested(conflicting); !j.request.bootstraps() {
 				decision = *laterRequest(conflicting, liveFor)
+			}
+			if worker {
+				decision.action = waiting
 			}
 		}
 	}
 	switch decision.action {
 	case ignored, waiting:
+		a.await(key, j, decision)
 		if a.ledger.shouldNotify(j.cluster, key) {
 			a.count(j, decision)
 			if decision.action == waiting {

@@ -51,23 +51,29 @@ func addresses(object client.Object) []string {
 // network holds the addresses that a cluster reserves.
 type network struct {
 	services []netip.Prefix
+	// nodes are the platform's additionalNodeCIDRs.
+	nodes []netip.Prefix
 	// servers holds the API server's names and addresses.
 	servers sets.Set[string]
 }
 
 func networkOf(cluster *clusterv1.Cluster, host string) network {
-	n := network{servers: sets.New[string]()}
-	for _, block := range cluster.Spec.ClusterNetwork.Services.CIDRBlocks {
-		if prefix, err := netip.ParsePrefix(block); err == nil {
-			n.services = append(n.services, prefix.Masked())
-		}
-	}
+	n := network{services: prefixes(cluster.Spec.ClusterNetwork.Services.CIDRBlocks), servers: sets.New[string]()}
 	for _, server := range []string{cluster.Spec.ControlPlaneEndpoint.Host, hostnameOf(host)} {
 		if server != "" {
 			n.servers.Insert(normal(server))
 		}
 	}
 	return n
+}
+
+func prefixes(blocks []string) (parsed []netip.Prefix) {
+	for _, block := range blocks {
+		if prefix, err := netip.ParsePrefix(block); err == nil {
+			parsed = append(parsed, prefix.Masked())
+		}
+	}
+	return parsed
 }
 
 func hostnameOf(server string) string {
@@ -158,7 +164,8 @@ func addressOf(address, owner string) *decision {
 }
 
 // called returns the Machine that a node's name stands for: the Machine of that name, else the one whose infrastructure
-// machine has it, else the one whose node has joined under it. Other Machines' reports don't count against it.
+// machine has it, else the one whose node has joined under it. Other Machines' reports don't count against it, nor do other Machines'
+// against Karpenter's.
 func called(machines []clusterv1.Machine, node string) []clusterv1.Machine {
 	if len(machines) < 2 {
 		return machines
@@ -170,6 +177,9 @@ func called(machines []clusterv1.Machine, node string) []clusterv1.Machine {
 		if i := slices.IndexFunc(machines, func(m clusterv1.Machine) bool { return name(&m) == node }); i >= 0 {
 			return machines[i : i+1]
 		}
+	}
+	if slices.ContainsFunc(machines, karpenters) {
+		machines = slices.DeleteFunc(slices.Clone(machines), func(m clusterv1.Machine) bool { return !karpenters(m) })
 	}
 	var joined []clusterv1.Machine
 	for i := range machines {

@@ -5,6 +5,7 @@ package csr
 import (
 	"context"
 	"fmt"
+	"slices"
 	"sync"
 	"time"
 
@@ -20,6 +21,7 @@ import (
 
 	"github.com/autonode-io/autonode/api/v1beta1"
 	"github.com/autonode-io/autonode/internal/controllerqueue"
+	"github.com/autonode-io/autonode/operator/guest"
 	"github.com/autonode-io/autonode/operator/message"
 )
 
@@ -41,10 +43,10 @@ type foreign struct {
 	last map[types.NamespacedName]approval
 }
 
-// approval is the newest one of a guest by another approver.
+// approval is the newest one of a guest by another approver, or an awaited one.
 type approval struct {
-	message string
-	until   time.Time
+	reason, message string
+	until           time.Time
 }
 
 func newForeign(clk clock.PassiveClock) *foreign {
@@ -90,10 +92,26 @@ func (f *foreign) of(hostedCluster types.NamespacedName) (approval, bool) {
 // Source enqueues the HostedClusters in whose guests another approver has approved a certificate.
 func (a *Approver) Source() source.Source { return &a.foreign.queue }
 
-// ApprovedByOthers returns which request of a guest another approver has approved lately, and until when that counts; false for none.
-func (a *Approver) ApprovedByOthers(hostedCluster types.NamespacedName) (text string, until time.Time, ok bool) {
-	found, ok := a.foreign.of(hostedCluster)
-	return found.message, found.until, ok
+// ApprovedByOthers returns the reason and the message of NodeIdentityEnforced: which request of a guest another approver has approved lately,
+// or has to approve, and until when that counts; false for none.
+func (a *Approver) ApprovedByOthers(hostedCluster *v1beta1.HostedCluster) (reason, text string, until time.Time, ok bool) {
+	found, ok := a.foreign.of(client.ObjectKeyFromObject(hostedCluster))
+	if cluster, known := guest.ClusterKey(hostedCluster); !ok && known {
+		found, ok = a.ledger.awaited(cluster, a.Clock.Now())
+	}
+	return found.reason, found.message, found.until, ok
+}
+
+// await reports that a request waits for another approver, as long as a kubelet waits for it.
+func (a *Approver) await(key Key, j *evaluation, v decision) {
+	found := &approval{v1beta1.ApprovalPendingReason, fmt.Sprintf("certificate request %s waits for another approver: %s", key.Name, v.message), j.request.CreationTimestamp.Add(maxAge)}
+	if !v.pending {
+		found = nil
+	}
+	if a.ledger.await(j.cluster, key, found) && v.pending {
+		a.foreign.queue.Add(reconcile.Request{NamespacedName: key.HostedCluster})
+		a.Recorder.Eventf(j.hostedCluster, nil, corev1.EventTypeWarning, found.reason, "ApproveCertificate", "%s", found.message)
+	}
 }
 
 // noteForeign records that another approver has approved the first certificate of a machine of ours.
@@ -109,11 +127,12 @@ func (a *Approver) noteForeign(ctx context.Context, hostedCluster *v1beta1.Hoste
 	}
 	if !r.minted() {
 		machines, err := a.machines(ctx, cluster, node)
-		if err != nil || len(machines) == 0 {
+		if err != nil || !slices.ContainsFunc(called(machines, node), karpenters) {
 			return err
 		}
 	}
 	found := approval{
+		reason: v1beta1.ApprovedByAnotherReason,
 		message: fmt.Sprintf("certificate request %s of node %s was approved by another approver (reason %s), which compares it with no Machine",
 			message.Quote(object.Name), message.Quote(node), message.Quote(reason)),
 		until: object.CreationTimestamp.Add(foreignFor),

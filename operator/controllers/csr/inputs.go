@@ -17,11 +17,14 @@ import (
 	karpv1 "sigs.k8s.io/karpenter/pkg/apis/v1"
 
 	"github.com/autonode-io/autonode/api/karpenter/v1alpha1"
+	"github.com/autonode-io/autonode/api/v1beta1"
 )
 
 // gather reads the inputs of a request's validation: from the caches, or fresh from the API servers.
 func (a *Approver) gather(ctx context.Context, j *evaluation, fresh bool) (inputs, error) {
 	e := inputs{kinds: a.Infrastructure}
+	settings := settingsOf(j.hostedCluster)
+	e.karpentersOnly = settings.Scope == v1beta1.CertificateApprovalScopeKarpenter
 	requester, byNode := j.request.requester()
 	subject, isNode := j.request.subject()
 	var err error
@@ -53,11 +56,29 @@ func (a *Approver) gather(ctx context.Context, j *evaluation, fresh bool) (input
 			return e, fmt.Errorf("reading the Cluster: %w", err)
 		}
 		e.network = networkOf(cluster, j.guest.Config.Host)
+		e.network.nodes = prefixes(settings.AdditionalNodeCIDRs)
 	}
-	if !j.request.bootstraps() || len(e.subject.machines) != 1 || e.subject.claim == nil {
+	if !j.request.bootstraps() || len(e.subject.machines) != 1 || !e.subject.ours() {
 		return e, nil
 	}
+	if !e.subject.karpenters() { // the cache lacks the condition that forMachine reads
+		machines, err := a.freshMachines(ctx, j.cluster, subject, e.subject.machines)
+		if err != nil {
+			return e, err
+		}
+		if e.subject.machines = called(machines, subject); len(e.subject.machines) != 1 {
+			return e, nil
+		}
+	}
 	return e, a.gatherFirst(ctx, j, subject, &e)
+}
+
+// settingsOf returns the platform's settings; while AutoNode is off and its nodes drain, the defaults.
+func settingsOf(hostedCluster *v1beta1.HostedCluster) v1beta1.CertificateApproval {
+	if autoNode := hostedCluster.Spec.AutoNode; autoNode != nil && autoNode.CertificateApproval != nil {
+		return *autoNode.CertificateApproval
+	}
+	return v1beta1.CertificateApproval{}
 }
 
 // requesting returns the Machine that was made with the requester's bootstrap token; nil for none.
@@ -105,10 +126,14 @@ func (a *Approver) gatherFirst(ctx context.Context, j *evaluation, name string, 
 }
 
 // mayBeOf reports whether a request for a Machine's node may have been the Machine's own. Where nodes are named after addresses, an
-// earlier machine may have had the name; a Machine that was made with a token requests with that token only.
+// earlier machine may have had the name; a Machine that was made with a token requests with that token only, and none requests before
+// it exists.
 func mayBeOf(machine *clusterv1.Machine, r *certificatesv1.CertificateSigningRequest) bool {
 	token, fixed := machine.Annotations[v1alpha1.BootstrapTokenIDAnnotation]
-	return !fixed || r.Spec.Username == bootstrapTokenPrefix+token
+	if !fixed {
+		return !r.CreationTimestamp.Before(&machine.CreationTimestamp)
+	}
+	return r.Spec.Username == bootstrapTokenPrefix+token
 }
 
 // others returns the node's other requests to the same signer.
@@ -150,7 +175,7 @@ func (a *Approver) party(ctx context.Context, j *evaluation, name string, fresh 
 	p := party{machines: called(machines, name)}
 	machines = p.machines
 	claimName := name
-	if len(machines) > 0 {
+	if len(machines) > 0 && karpenters(machines[0]) {
 		claimName = v1alpha1.NodeClaimOf(&machines[0])
 	}
 	reader := client.Reader(j.guest.Cached)

@@ -47,6 +47,8 @@ type openRequest struct {
 	nodes []string
 	// notified: an event was published.
 	notified bool
+	// awaited: another approver has to approve it.
+	awaited *approval
 }
 
 // grantKey is what only one request at a time may have: see requestIndex.
@@ -145,6 +147,32 @@ func (l *ledger) shouldNotify(cluster client.ObjectKey, key Key) bool {
 	}
 	known.requests[key].notified = true
 	return true
+}
+
+// await records that an undecided request waits for another approver, nil that it doesn't, and reports whether that is new.
+func (l *ledger) await(cluster client.ObjectKey, key Key, awaited *approval) (changed bool) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if known := l.undecided[cluster]; known != nil && known.requests[key] != nil {
+		changed = (known.requests[key].awaited == nil) != (awaited == nil)
+		known.requests[key].awaited = awaited
+	}
+	return changed
+}
+
+// awaited returns one of the approvals that a Cluster's requests wait for, and when to look again.
+func (l *ledger) awaited(cluster client.ObjectKey, now time.Time) (found approval, ok bool) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if known := l.undecided[cluster]; known != nil {
+		for _, r := range known.requests {
+			if r.awaited != nil && now.Before(r.awaited.until) && (!ok || r.awaited.message < found.message) {
+				found, ok = *r.awaited, true
+			}
+		}
+	}
+	found.until = now.Add(nameGrace)
+	return found, ok
 }
 
 // forget drops a request that was decided or is gone. A watch has shown that, so its grant is dropped too.

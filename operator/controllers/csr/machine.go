@@ -8,8 +8,6 @@ import (
 	"slices"
 
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-	"k8s.io/apimachinery/pkg/labels"
-	"k8s.io/apimachinery/pkg/selection"
 	"k8s.io/apimachinery/pkg/util/sets"
 	clusterv1 "sigs.k8s.io/cluster-api/api/core/v1beta2"
 	"sigs.k8s.io/controller-runtime/pkg/cache"
@@ -30,18 +28,23 @@ const (
 
 // What is kept of a Machine's labels and annotations; operator/controllers/capacityaccount counts by some.
 var (
-	retainedLabels      = append([]string{clusterv1.ClusterNameLabel, v1alpha1.NodeClaimLabel, v1alpha1.NodeClaimUIDLabel}, conversion.MachineLabels...)
+	retainedLabels      = append([]string{clusterv1.ClusterNameLabel, clusterv1.MachineControlPlaneLabel, v1alpha1.NodeClaimLabel, v1alpha1.NodeClaimUIDLabel}, conversion.MachineLabels...)
 	retainedAnnotations = append([]string{v1alpha1.BootstrapTokenIDAnnotation, v1alpha1.NodeClaimNameAnnotation}, conversion.MachineAnnotations...)
 )
 
-// MachineCache keeps the fields of NodeClaims' Machines that validation reads, the phase, for operator/controllers/machines, and while a
-// Machine is being deleted the fields that clusterstatus reads: a large installation has tens of thousands.
-func MachineCache(kinds infrastructure.Kinds) (cache.ByObject, error) {
-	ours, err := labels.NewRequirement(v1alpha1.NodeClaimUIDLabel, selection.Exists, nil)
-	if err != nil {
-		return cache.ByObject{}, fmt.Errorf("selecting Karpenter's Machines: %w", err)
-	}
-	return cache.ByObject{Label: labels.NewSelector().Add(*ours), Transform: shrinkMachine(kinds)}, nil
+// MachineCache keeps the fields of Machines that validation reads, the phase, for operator/controllers/machines, and while a Machine is being
+// deleted the fields that clusterstatus reads: a large installation has tens of thousands. Other readers select Karpenter's by
+// v1alpha1.NodeClaimUIDLabel.
+func MachineCache(kinds infrastructure.Kinds) cache.ByObject {
+	return cache.ByObject{Transform: shrinkMachine(kinds)}
+}
+
+// worker reports whether a Machine is a worker that Karpenter didn't make, such as a MachineDeployment's. A Machine with only some of
+// Karpenter's marks isn't one.
+func worker(machine *clusterv1.Machine) bool {
+	meta := machine.ObjectMeta
+	return !metav1.HasLabel(meta, clusterv1.MachineControlPlaneLabel) && !metav1.HasLabel(meta, v1alpha1.NodeClaimLabel) && !metav1.HasLabel(meta, v1alpha1.NodeClaimUIDLabel) &&
+		!metav1.HasAnnotation(meta, v1alpha1.BootstrapTokenIDAnnotation) && !metav1.HasAnnotation(meta, v1alpha1.NodeClaimNameAnnotation)
 }
 
 func shrinkMachine(kinds infrastructure.Kinds) func(object any) (any, error) {
@@ -131,7 +134,7 @@ func owns(machine *clusterv1.Machine, name string) bool {
 func nodeNames(kinds infrastructure.Kinds) func(client.Object) []string {
 	return func(object client.Object) []string {
 		machine, ok := object.(*clusterv1.Machine)
-		if !ok || !v1alpha1.MadeForNodeClaim(machine) {
+		if !ok {
 			return nil
 		}
 		names := sets.New(ownNames(machine)...)

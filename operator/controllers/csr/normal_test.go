@@ -74,11 +74,11 @@ func TestNormalForms(t *testing.T) {
 			}), want: waiting, reason: "AddressShared", requeueAfter: recheckClaims,
 		},
 		"When a dual-stack node's infrastructure reports one family, the denial should say what to do": {
-			ask: servingOf("web-1", "10.0.0.1", "fd00::1"), inputs: own("web-1"),
+			ask: servingOf("web-1", "10.0.0.1", "fd00::1").but(old), inputs: own("web-1"),
 			want: denied, reason: v1beta1.AddressMismatchReason, message: "the infrastructure reports no IPv6 address: it has to report both families, or the kubelet's node-ip has to be of one",
 		},
 		"When the infrastructure reports both families, a foreign address should only be denied": {
-			ask: servingOf("web-1", "fd00::2"), inputs: own("web-1", "fd00::1"),
+			ask: servingOf("web-1", "fd00::2").but(old), inputs: own("web-1", "fd00::1"),
 			want: denied, reason: v1beta1.AddressMismatchReason, message: "IP address fd00::2 isn't one of Machine web-1: 10.0.0.1, fd00::1",
 		},
 	})

@@ -154,7 +154,7 @@ func TestLaggingCaches(t *testing.T) {
 		l.show(t, l.guestCache, claim)
 		l.show(t, l.guest, claim)
 		g := NewWithT(t)
-		g.Expect(l.decides(t, l.sends(t, "new", time.Second, servingOf("web-4", "10.0.0.44")))).To(Equal(yes), "denied by the cache, and not by the API server")
-		g.Expect(l.decides(t, l.sends(t, "foreign", time.Second, servingOf("web-4", "10.0.0.5")))).To(Equal("Denied " + v1beta1.AddressMismatchReason))
+		g.Expect(l.decides(t, l.sends(t, "new", nameGrace, servingOf("web-4", "10.0.0.44")))).To(Equal(yes), "denied by the cache, and not by the API server")
+		g.Expect(l.decides(t, l.sends(t, "foreign", nameGrace, servingOf("web-4", "10.0.0.5")))).To(Equal("Denied " + v1beta1.AddressMismatchReason))
 	})
 }

@@ -189,12 +189,13 @@ func (a *Approver) onMachine() handler.TypedEventHandler[*clusterv1.Machine, Key
 	}
 }
 
-// onHostedCluster enqueues undecided requests when a pause ends, and drops them when the HostedCluster is gone.
+// onHostedCluster enqueues undecided requests when a pause ends or the settings change, and drops them when the HostedCluster is gone.
 func (a *Approver) onHostedCluster() handler.TypedEventHandler[*v1beta1.HostedCluster, Key] {
 	type queue = workqueue.TypedRateLimitingInterface[Key]
 	return handler.TypedFuncs[*v1beta1.HostedCluster, Key]{
 		UpdateFunc: func(_ context.Context, e event.TypedUpdateEvent[*v1beta1.HostedCluster], _ queue) {
-			if cluster, ok := guest.ClusterKey(e.ObjectNew); ok && statePaused(e.ObjectOld) && !statePaused(e.ObjectNew) {
+			if cluster, ok := guest.ClusterKey(e.ObjectNew); ok && (statePaused(e.ObjectOld) && !statePaused(e.ObjectNew) ||
+				!equality.Semantic.DeepEqual(settingsOf(e.ObjectOld), settingsOf(e.ObjectNew))) {
 				a.ledger.enqueueUndecided(cluster)
 			}
 		},

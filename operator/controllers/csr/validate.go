@@ -5,11 +5,14 @@ package csr
 import (
 	"cmp"
 	"fmt"
+	"net/netip"
 	"slices"
 	"strings"
 	"time"
 
 	certificatesv1 "k8s.io/api/certificates/v1"
+	"k8s.io/apimachinery/pkg/api/meta"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/apimachinery/pkg/util/sets"
 	clusterv1 "sigs.k8s.io/cluster-api/api/core/v1beta2"
@@ -30,8 +33,13 @@ const maxAge = time.Hour
 const liveFor = 15 * time.Minute
 
 // nameGrace is how long a machine's first request waits for the infrastructure to report the name that it requests. A kubelet
-// whose request is denied tries again only when the denied one is gone, after an hour.
+// whose request is denied tries again only when the denied one is gone, after an hour. A serving request waits as long for an address, and a
+// request for another approver until it is reported.
 const nameGrace = time.Minute
+
+// joinWithin is how long a Machine that Karpenter didn't make may take to join from when its infrastructure is ready: a MachineHealthCheck
+// counts from then, too. Bare metal may be awaited for days before.
+const joinWithin = 24 * time.Hour
 
 // maxMessage limits a message about a request, which quotes the requester.
 const maxMessage = 900
@@ -56,21 +64,35 @@ type decision struct {
 	machine types.UID
 	// requester is the Machine that asked for another's name; nil for none.
 	requester *clusterv1.Machine
+	// worker: it is about a Machine that Karpenter didn't make, and never a denial.
+	worker bool
+	// pending: another approver has to decide.
+	pending bool
 	// requeueAfter is the requeue interval, if only time can change the decision; otherwise zero.
 	requeueAfter time.Duration
 }
 
 // party is what a node's name in a request stands for.
 type party struct {
-	// machines are the NodeClaims' Machines that have the name, or an address of that name. More than one is
+	// machines are the Machines that have the name, or an address of that name. More than one is
 	// ambiguous.
 	machines []clusterv1.Machine
 	// claim is the Machine's NodeClaim, or without a Machine the NodeClaim of that name; nil for none.
 	claim *karpv1.NodeClaim
 }
 
-// ours reports whether a NodeClaim or its Machine has the name.
-func (p party) ours() bool { return len(p.machines) > 0 || p.claim != nil }
+// karpenters reports whether Karpenter made a Machine.
+func karpenters(machine clusterv1.Machine) bool { return v1alpha1.MadeForNodeClaim(&machine) }
+
+// karpenters reports whether a NodeClaim or its Machine has the name.
+func (p party) karpenters() bool {
+	return slices.ContainsFunc(p.machines, karpenters) || p.claim != nil
+}
+
+// ours reports whether a NodeClaim, its Machine, or another worker Machine of the Cluster has the name.
+func (p party) ours() bool {
+	return p.karpenters() || len(p.machines) > 0 && !slices.ContainsFunc(p.machines, func(m clusterv1.Machine) bool { return !worker(&m) })
+}
 
 // inputs are what a request is validated against.
 type inputs struct {
@@ -87,6 +109,8 @@ type inputs struct {
 	// holders are other Machines that report a requested address, by address.
 	holders map[string]*clusterv1.Machine
 	network network
+	// karpentersOnly: the platform leaves the other Machines of the Cluster to another approver.
+	karpentersOnly bool
 	// kinds say which addresses machines decide themselves.
 	kinds infrastructure.Kinds
 }
@@ -110,15 +134,41 @@ func (o other) after(r request) bool {
 // validate decides on a request. It is a pure function.
 func validate(r request, e inputs, now time.Time) decision {
 	if !e.requester.ours() && !e.subject.ours() && e.madeWith == nil && !r.minted() {
-		return decision{action: ignored, reason: "NotOurs", message: "no NodeClaim and no Machine has the name"}
+		return decision{action: ignored, reason: "NotOurs", message: "no NodeClaim and no worker Machine has the name"}
 	}
-	if v := check(r, e, now); v != nil {
-		v.message = message.CutUpTo(v.message, maxMessage)
-		return *v
+	v := check(r, e, now)
+	if v == nil {
+		machine := &e.subject.machines[0]
+		v = &decision{action: approved, reason: v1beta1.NodeIdentityConfirmedReason, machine: machine.UID, message: "the request matches "}
+		if e.subject.claim != nil {
+			v.message += "NodeClaim " + e.subject.claim.Name + " and "
+		}
+		v.message += "Machine " + client.ObjectKeyFromObject(machine).String()
 	}
-	machine := &e.subject.machines[0]
-	return decision{action: approved, reason: v1beta1.NodeIdentityConfirmedReason, machine: machine.UID,
-		message: fmt.Sprintf("the request matches NodeClaim %s and Machine %s", e.subject.claim.Name, client.ObjectKeyFromObject(machine))}
+	v.message = message.CutUpTo(v.message, maxMessage)
+	if e.madeWith == nil && !r.minted() && !e.requester.karpenters() && !e.subject.karpenters() {
+		v.ofWorker(e, now.Sub(r.CreationTimestamp.Time))
+	}
+	return *v
+}
+
+// ofWorker alters a decision on a Machine that Karpenter didn't make. Another approver may know what the operator doesn't, so a mismatch
+// leaves the request undecided.
+func (v *decision) ofWorker(e inputs, age time.Duration) {
+	v.worker = true
+	switch {
+	case v.action == approved && e.karpentersOnly:
+		v.reason, v.pending = "LeftToAnother", true
+		v.message = fmt.Sprintf("spec.autoNode.certificateApproval.scope is Karpenter, and Karpenter didn't make Machine %s", e.subject.machines[0].Name)
+	case v.action == denied:
+		v.pending = !slices.Contains([]string{v1beta1.RequestExpiredReason, v1beta1.AlreadyJoinedReason, v1beta1.AlreadyRequestedReason, v1beta1.RequestSupersededReason}, v.reason)
+	default:
+		return
+	}
+	v.action = waiting
+	if v.pending && age < nameGrace {
+		v.pending, v.requeueAfter = false, nameGrace-age
+	}
 }
 
 // check returns why a request isn't approved; nil if it passes every rule.
@@ -133,7 +183,7 @@ func check(r request, e inputs, now time.Time) *decision {
 	if v := forOwnName(r, e, now); v != nil {
 		return v
 	}
-	if v := forMachine(r, e); v != nil {
+	if v := forMachine(r, e, now); v != nil {
 		return v
 	}
 	if age := now.Sub(r.CreationTimestamp.Time); age > maxAge {
@@ -142,7 +192,7 @@ func check(r request, e inputs, now time.Time) *decision {
 	if r.bootstraps() {
 		return firstOfMachine(r, e)
 	}
-	v := forAddresses(r, e)
+	v := forAddresses(r, e, now)
 	if v == nil {
 		v = onlyLive(e, now)
 	}
@@ -212,6 +262,9 @@ func forOwnName(r request, e inputs, now time.Time) *decision {
 	}
 	token, _ := r.token()
 	subject, _ := r.subject()
+	if len(e.subject.machines) > 0 {
+		return otherMachine(e, "node %s is that of Machine %s, which isn't Karpenter's", message.Quote(subject), e.subject.machines[0].Name)
+	}
 	if e.madeWith == nil {
 		return deny(v1beta1.NodeNameMismatchReason, "bootstrap token %s, which Karpenter minted for one machine, requests node %s, and no Machine that was made with it has that name",
 			message.Quoted(token), message.Quote(subject))
@@ -244,8 +297,8 @@ func dotted(machine *clusterv1.Machine, host string) string {
 	return ""
 }
 
-// forMachine checks that the subject is a NodeClaim and its Machine.
-func forMachine(r request, e inputs) *decision {
+// forMachine checks that the subject is a NodeClaim and its Machine, or another Machine that joins in time.
+func forMachine(r request, e inputs, now time.Time) *decision {
 	name, _ := r.subject()
 	switch p := e.subject; {
 	case len(p.machines) == 0:
@@ -253,9 +306,14 @@ func forMachine(r request, e inputs) *decision {
 	case len(p.machines) > 1:
 		return &decision{action: waiting, reason: "NameShared", requeueAfter: recheckClaims, message: fmt.Sprintf(
 			"Machines %s and %s both report the name %s; one of them has to give it up, or be replaced", p.machines[0].Name, p.machines[1].Name, message.Quote(name))}
+	case !p.karpenters():
+		ready := meta.FindStatusCondition(p.machines[0].Status.Conditions, clusterv1.MachineInfrastructureReadyCondition)
+		if r.bootstraps() && ready != nil && ready.Status == metav1.ConditionTrue && now.Sub(ready.LastTransitionTime.Time) > joinWithin {
+			return deny("MachineOverdue", "the infrastructure of Machine %s has been ready for more than %s, and no node has joined: replace the Machine", p.machines[0].Name, joinWithin)
+		}
 	case p.claim == nil:
 		return deny(v1beta1.NodeClaimMissingReason, "NodeClaim %s of the Machine doesn't exist", v1alpha1.NodeClaimOf(&p.machines[0]))
-	case string(p.claim.UID) != p.machines[0].Labels[v1alpha1.NodeClaimUIDLabel]:
+	case string(p.claim.UID) != p.machines[0].Labels[v1alpha1.NodeClaimUIDLabel] || !karpenters(p.machines[0]):
 		return deny(v1beta1.NodeClaimMissingReason, "the Machine was made for another NodeClaim %s than the one that exists", p.claim.Name)
 	}
 	return nil
@@ -288,16 +346,20 @@ func firstOrServing(r request, _ inputs) *decision {
 // firstOfMachine checks that a machine without a certificate requests its own.
 func firstOfMachine(r request, e inputs) *decision {
 	machine, claim := &e.subject.machines[0], e.subject.claim
+	owner, deleted, joined := "Machine "+machine.Name, !machine.DeletionTimestamp.IsZero(), e.joined || machine.Status.NodeRef.IsDefined()
+	if claim != nil {
+		owner, deleted, joined = "NodeClaim "+claim.Name, deleted || !claim.DeletionTimestamp.IsZero(), joined || claim.Status.NodeName != ""
+	}
 	token, fixed := machine.Annotations[v1alpha1.BootstrapTokenIDAnnotation]
 	switch {
 	case fixed && r.Spec.Username != bootstrapTokenPrefix+token:
 		return otherMachine(e, "user %s isn't the bootstrap token that Machine %s was made with", message.Quoted(r.Spec.Username), machine.Name)
-	case !fixed && r.minted():
+	case !fixed && (r.minted() || e.madeWith != nil):
 		return otherMachine(e, "user %s is a bootstrap token of Karpenter's, and Machine %s was made with none", message.Quoted(r.Spec.Username), machine.Name)
-	case !machine.DeletionTimestamp.IsZero() || !claim.DeletionTimestamp.IsZero():
-		return deny(v1beta1.MachineMissingReason, "NodeClaim %s and its Machine are being deleted", claim.Name)
-	case e.joined || machine.Status.NodeRef.IsDefined() || claim.Status.NodeName != "":
-		return deny(v1beta1.AlreadyJoinedReason, "the node has joined before, and only the node itself may renew its certificate; a machine that has lost it has to be replaced: delete NodeClaim %s", claim.Name)
+	case deleted:
+		return deny(v1beta1.MachineMissingReason, "%s is being deleted", owner)
+	case joined:
+		return deny(v1beta1.AlreadyJoinedReason, "the node has joined before, and only the node itself may renew its certificate; a machine that has lost it has to be replaced: delete %s", owner)
 	case e.conflicting != "":
 		return alreadyRequested(e.conflicting)
 	}
@@ -337,7 +399,7 @@ func onlyLive(e inputs, now time.Time) *decision {
 }
 
 // forAddresses checks that a serving certificate is for addresses of the machine.
-func forAddresses(r request, e inputs) *decision {
+func forAddresses(r request, e inputs, now time.Time) *decision {
 	name, _ := r.subject()
 	machine := &e.subject.machines[0]
 	if len(r.content.DNSNames)+len(r.content.IPAddresses) == 0 {
@@ -355,11 +417,19 @@ func forAddresses(r request, e inputs) *decision {
 	}
 	for _, requested := range r.content.IPAddresses {
 		ip := normal(requested.String())
+		address, _ := netip.AddrFromSlice(requested)
+		if !ips.Has(ip) && e.free(ip) && slices.ContainsFunc(e.network.nodes, func(p netip.Prefix) bool { return p.Contains(address.Unmap()) }) {
+			continue
+		}
 		if len(ips) == 0 {
 			return &decision{action: waiting, reason: "AddressesUnknown", message: fmt.Sprintf("Machine %s has no IP address yet", machine.Name)}
 		}
 		if !ips.Has(ip) {
-			return deny(v1beta1.AddressMismatchReason, "IP address %s isn't one of Machine %s: %s%s", ip, machine.Name, strings.Join(sets.List(ips), ", "), oneFamily(ip, ips))
+			v := deny(v1beta1.AddressMismatchReason, "IP address %s isn't one of Machine %s: %s%s", ip, machine.Name, strings.Join(sets.List(ips), ", "), oneFamily(ip, ips))
+			if age := now.Sub(r.CreationTimestamp.Time); age < nameGrace && e.free(ip) { // the infrastructure may report it soon
+				v.action, v.reason, v.requeueAfter = waiting, "AddressUnknown", nameGrace-age
+			}
+			return v
 		}
 		if v := e.owned(ip); v != nil {
 			return v
@@ -375,6 +445,11 @@ func forAddresses(r request, e inputs) *decision {
 		}
 	}
 	return nil
+}
+
+// free reports whether no other Machine and no Service may have an address.
+func (e inputs) free(address string) bool {
+	return e.holders[address] == nil && e.network.reserves(address) == ""
 }
 
 // oneFamily returns what to do if the infrastructure reports no address of the requested IP family; empty if it does.

@@ -19,7 +19,7 @@ import (
 func TestValidateNames(t *testing.T) {
 	validateAll(t, map[string]validation{
 		"When a serving certificate is for another machine's address, it should be denied": {
-			ask: servingOf("web-1", "10.0.0.1", "10.0.0.2"), inputs: both(),
+			ask: servingOf("web-1", "10.0.0.1", "10.0.0.2").but(old), inputs: both(),
 			want: denied, reason: v1beta1.AddressMismatchReason, message: "IP address 10.0.0.2 isn't one of Machine web-1: 10.0.0.1, fd00::1",
 		},
 		"When a serving certificate is for another name too (extra SAN), it should be denied": {

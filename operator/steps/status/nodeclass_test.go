@@ -10,7 +10,6 @@ import (
 	. "github.com/onsi/gomega"
 	"k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-	"k8s.io/apimachinery/pkg/types"
 	clocktesting "k8s.io/utils/clock/testing"
 
 	"github.com/autonode-io/autonode/api/v1beta1"
@@ -104,9 +103,9 @@ func TestReportClasses(t *testing.T) {
 
 func TestReportApprovals(t *testing.T) {
 	noon := time.Date(2026, 11, 21, 12, 0, 0, 0, time.UTC)
-	approved := false
-	step := New(Config{Clock: clocktesting.NewFakeClock(noon), ApprovedByOthers: func(types.NamespacedName) (string, time.Time, bool) {
-		return "certificate request csr-1 was approved by another approver", noon.Add(10 * time.Minute), approved
+	approved, reason := false, v1beta1.ApprovedByAnotherReason
+	step := New(Config{Clock: clocktesting.NewFakeClock(noon), ApprovedByOthers: func(*v1beta1.HostedCluster) (string, string, time.Time, bool) {
+		return reason, "certificate request csr-1 was approved by another approver", noon.Add(10 * time.Minute), approved
 	}})
 	s := &scope.Scope{HostedCluster: &v1beta1.HostedCluster{}}
 	condition := func() *metav1.Condition {
@@ -118,6 +117,12 @@ func TestReportApprovals(t *testing.T) {
 		g.Expect(step.reportApprovals(s)).To(Equal(10 * time.Minute))
 		g.Expect(condition()).To(And(HaveField("Status", metav1.ConditionFalse), HaveField("Reason", v1beta1.ApprovedByAnotherReason),
 			HaveField("Message", "certificate request csr-1 was approved by another approver; take away that approver's permission")))
+	})
+	t.Run("When a request waits for another approver, it should say which", func(t *testing.T) {
+		reason = v1beta1.ApprovalPendingReason
+		step.reportApprovals(s)
+		NewWithT(t).Expect(condition()).To(And(HaveField("Status", metav1.ConditionFalse), HaveField("Reason", v1beta1.ApprovalPendingReason),
+			HaveField("Message", "certificate request csr-1 was approved by another approver")))
 	})
 	t.Run("When none does, it should have no condition", func(t *testing.T) {
 		g := NewWithT(t)

@@ -16,7 +16,6 @@ import (
 	"k8s.io/apimachinery/pkg/api/meta"
 	"k8s.io/apimachinery/pkg/api/resource"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-	"k8s.io/apimachinery/pkg/types"
 	utilversion "k8s.io/apimachinery/pkg/util/version"
 	"k8s.io/utils/clock"
 	"k8s.io/utils/ptr"
@@ -39,9 +38,9 @@ type Config struct {
 	Clock clock.Clock
 	// Versions returns the versions of the guests' API servers.
 	Versions *guest.Versions
-	// ApprovedByOthers returns which certificate request another approver than the operator has approved, and until when that counts; nil if it
+	// ApprovedByOthers returns which certificate request another approver than the operator has approved or has to, and until when that counts; nil if it
 	// isn't known.
-	ApprovedByOthers func(hostedCluster types.NamespacedName) (text string, until time.Time, ok bool)
+	ApprovedByOthers func(hostedCluster *v1beta1.HostedCluster) (reason, text string, until time.Time, ok bool)
 }
 
 // Status is the step.
@@ -121,22 +120,25 @@ func (st *Status) Reconcile(ctx context.Context, s *scope.Scope) (scope.Result, 
 	return result, nil
 }
 
-// reportApprovals sets NodeIdentityEnforced where another approver approves certificates, and returns when to check that again.
+// reportApprovals sets NodeIdentityEnforced where another approver approves certificates or has to, and returns when to check that again.
 func (st *Status) reportApprovals(s *scope.Scope) (requeueAfter time.Duration) {
 	conditions := &s.HostedCluster.Status.Conditions
-	var text string
+	var reason, text string
 	var until time.Time
 	found := false
 	if st.ApprovedByOthers != nil {
-		text, until, found = st.ApprovedByOthers(client.ObjectKeyFromObject(s.HostedCluster))
+		reason, text, until, found = st.ApprovedByOthers(s.HostedCluster)
 	}
 	if !found {
 		meta.RemoveStatusCondition(conditions, v1beta1.NodeIdentityEnforced)
 		return 0
 	}
+	if reason == v1beta1.ApprovedByAnotherReason {
+		text += "; take away that approver's permission"
+	}
 	meta.SetStatusCondition(conditions, metav1.Condition{
-		Type: v1beta1.NodeIdentityEnforced, Status: metav1.ConditionFalse, Reason: v1beta1.ApprovedByAnotherReason,
-		Message:            text + "; take away that approver's permission",
+		Type: v1beta1.NodeIdentityEnforced, Status: metav1.ConditionFalse, Reason: reason,
+		Message:            text,
 		ObservedGeneration: s.HostedCluster.Generation,
 	})
 	return max(until.Sub(st.Clock.Now()), time.Second)
