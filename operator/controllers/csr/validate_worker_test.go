@@ -8,11 +8,14 @@ import (
 	"time"
 
 	. "github.com/onsi/gomega"
+	certificatesv1 "k8s.io/api/certificates/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	clusterv1 "sigs.k8s.io/cluster-api/api/core/v1beta2"
+	"sigs.k8s.io/controller-runtime/pkg/event"
 
 	"github.com/autonode-io/autonode/api/karpenter/v1alpha1"
 	"github.com/autonode-io/autonode/api/v1beta1"
+	"github.com/autonode-io/autonode/internal/scopetest"
 )
 
 // workerOf is a MachineDeployment's Machine.
@@ -162,6 +165,65 @@ func TestValidateWeakerRule(t *testing.T) {
 		reported := []clusterv1.Machine{workerOf("md-1", "shared.example"), machineOf("web-1", "shared.example")}
 		g.Expect(called(reported, "shared.example")).To(ConsistOf(HaveField("Name", "web-1")))
 		g.Expect(called(append(reported, workerOf("shared.example")), "shared.example")).To(ConsistOf(HaveField("Name", "shared.example")))
+	})
+}
+
+// TestWorkersPending has requests that the operator leaves to another approver.
+func TestWorkersPending(t *testing.T) {
+	stageWorker := func(t *testing.T, change func(*v1beta1.CertificateApproval)) (*staged, func() string) {
+		g := NewWithT(t)
+		s := stage(t, named(t, "one", first("md-1")))
+		machine := workerOf("md-1")
+		g.Expect(s.management.Create(t.Context(), &machine)).To(Succeed())
+		blue := scopetest.Get(t.Context(), g, s.management, "clusters", "blue", &v1beta1.HostedCluster{})
+		blue.Spec.AutoNode = &v1beta1.AutoNode{CertificateApproval: &v1beta1.CertificateApproval{}}
+		change(blue.Spec.AutoNode.CertificateApproval)
+		g.Expect(s.management.Update(t.Context(), blue)).To(Succeed())
+		return s, func() string {
+			reason, text, _, _ := s.ApprovedByOthers(blue)
+			return reason + ": " + text
+		}
+	}
+	t.Run("When the scope is Karpenter, the request should be reported after a minute, and approved when the scope is Cluster again", func(t *testing.T) {
+		g := NewWithT(t)
+		s, reported := stageWorker(t, func(c *v1beta1.CertificateApproval) { c.Scope = v1beta1.CertificateApprovalScopeKarpenter })
+		g.Expect(s.reconcile(t, "one")).To(Equal(nameGrace))
+		g.Expect(reported()).To(Equal(": "))
+		s.clock.SetTime(now.Add(nameGrace))
+		s.reconcile(t, "one")
+		g.Expect(reported()).To(Equal(v1beta1.ApprovalPendingReason + ": certificate request one waits for another approver: " +
+			"spec.autoNode.certificateApproval.scope is Karpenter, and Karpenter didn't make Machine md-1"))
+		s.clock.SetTime(now.Add(maxAge))
+		g.Expect(reported()).To(Equal(": "), "no kubelet waits for it any more")
+
+		s.clock.SetTime(now.Add(nameGrace))
+		before := scopetest.Get(t.Context(), g, s.management, "clusters", "blue", &v1beta1.HostedCluster{})
+		after := before.DeepCopy()
+		after.Spec.AutoNode.CertificateApproval = nil
+		g.Expect(s.management.Update(t.Context(), after)).To(Succeed())
+		s.onHostedCluster().Update(t.Context(), event.TypedUpdateEvent[*v1beta1.HostedCluster]{ObjectOld: before, ObjectNew: after}, s.queue)
+		g.Expect(s.queue.Len()).To(Equal(1))
+		s.reconcile(t, "one")
+		g.Expect(hasCondition(scopetest.Get(t.Context(), g, s.guest, "", "one", &certificatesv1.CertificateSigningRequest{}), certificatesv1.CertificateApproved)).To(BeTrue())
+		s.reconcile(t, "one")
+		g.Expect(reported()).To(Equal(": "))
+	})
+	t.Run("When the Machine's infrastructure was ready long ago, which only the API server knows, it should not be approved", func(t *testing.T) {
+		g := NewWithT(t)
+		s, _ := stageWorker(t, func(*v1beta1.CertificateApproval) {})
+		machine := workerOf("md-1")
+		g.Expect(s.management.Delete(t.Context(), &machine)).To(Succeed())
+		machine = workerOf("md-1")
+		readyFor(joinWithin + time.Second)(&machine)
+		g.Expect(s.management.Create(t.Context(), &machine)).To(Succeed())
+		g.Expect(s.reconcile(t, "one")).To(Equal(nameGrace))
+	})
+	t.Run("When another token asks a second time at once, one request should be approved", func(t *testing.T) {
+		g := NewWithT(t)
+		s, _ := stageWorker(t, func(*v1beta1.CertificateApproval) {})
+		s.grant(blue("before"), &evaluation{request: unverified(named(t, "before", first("md-1")))}, "")
+		s.reconcile(t, "one")
+		g.Expect(scopetest.Get(t.Context(), g, s.guest, "", "one", &certificatesv1.CertificateSigningRequest{}).Status.Conditions).To(BeEmpty())
 	})
 }
 
