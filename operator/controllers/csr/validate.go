@@ -418,7 +418,8 @@ func forAddresses(r request, e inputs, now time.Time) *decision {
 	for _, requested := range r.content.IPAddresses {
 		ip := normal(requested.String())
 		address, _ := netip.AddrFromSlice(requested)
-		if !ips.Has(ip) && e.free(ip) && slices.ContainsFunc(e.network.nodes, func(p netip.Prefix) bool { return p.Contains(address.Unmap()) }) {
+		free := e.holders[ip] == nil && e.network.reserves(ip) == "" // no other Machine and no Service has it
+		if !ips.Has(ip) && free && slices.ContainsFunc(e.network.nodes, func(p netip.Prefix) bool { return p.Contains(address.Unmap()) }) {
 			continue
 		}
 		if len(ips) == 0 {
@@ -426,7 +427,7 @@ func forAddresses(r request, e inputs, now time.Time) *decision {
 		}
 		if !ips.Has(ip) {
 			v := deny(v1beta1.AddressMismatchReason, "IP address %s isn't one of Machine %s: %s%s", ip, machine.Name, strings.Join(sets.List(ips), ", "), oneFamily(ip, ips))
-			if age := now.Sub(r.CreationTimestamp.Time); age < nameGrace && e.free(ip) { // the infrastructure may report it soon
+			if age := now.Sub(r.CreationTimestamp.Time); age < nameGrace && free { // the infrastructure may report it soon
 				v.action, v.reason, v.requeueAfter = waiting, "AddressUnknown", nameGrace-age
 			}
 			return v
@@ -445,11 +446,6 @@ func forAddresses(r request, e inputs, now time.Time) *decision {
 		}
 	}
 	return nil
-}
-
-// free reports whether no other Machine and no Service may have an address.
-func (e inputs) free(address string) bool {
-	return e.holders[address] == nil && e.network.reserves(address) == ""
 }
 
 // oneFamily returns what to do if the infrastructure reports no address of the requested IP family; empty if it does.
