@@ -176,10 +176,7 @@ func Run(ctx context.Context, config *rest.Config, options Options) error {
 	}
 	reporter := operatorundecodable.New(scheme)
 	reporter.Objects.Wrap(config)
-	caches, err := managementCache(sharding.selector, options.Infrastructure)
-	if err != nil {
-		return err
-	}
+	caches := managementCache(sharding.selector, options.Infrastructure)
 	caches.NewInformer = reporter.Objects.NewInformer
 	mgr, err := autonodemanager.New(config, manager.Options{
 		Scheme:                        scheme,
@@ -360,7 +357,7 @@ func Scheme() (*runtime.Scheme, error) {
 
 // managementCache holds the HostedClusters that the operator is to look after, of the common kinds only what operators made, and of
 // Machines only what identifies nodes.
-func managementCache(selector labels.Selector, kinds infrastructure.Kinds) (cache.Options, error) {
+func managementCache(selector labels.Selector, kinds infrastructure.Kinds) cache.Options {
 	ours := cache.ByObject{Label: labels.SelectorFromSet(labels.Set{v1beta1.ManagedByLabel: v1beta1.ManagedByOperator})}
 	return cache.Options{
 		DefaultTransform: cache.TransformStripManagedFields(),
@@ -378,7 +375,7 @@ func managementCache(selector labels.Selector, kinds infrastructure.Kinds) (cach
 			&clusterv1.Machine{}:            csr.MachineCache(kinds),
 			&v1alpha1.InstanceTypeCatalog{}: instancetypecatalog.Cache(),
 		},
-	}, nil
+	}
 }
 
 func orNone(address string) string {
