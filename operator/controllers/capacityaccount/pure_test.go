@@ -234,8 +234,7 @@ func TestMachineCounter(t *testing.T) {
 	t.Run("When Machines come, change and go, it should count what they take", func(t *testing.T) {
 		g, counts := NewWithT(t), newMachineCounter()
 		k := &karpenter{namespace: "blue"}
-		machines, err := csr.MachineCache(nil)
-		g.Expect(err).NotTo(HaveOccurred())
+		machines := csr.MachineCache(nil)
 		machine := func(name, reservation string, size capacity.Machine) *clusterv1.Machine {
 			return scopetest.Cached(t, machines, k.machine(name, reservation, size))
 		}

@@ -35,9 +35,7 @@ func deleted(t *testing.T, name string, ago time.Duration, holds string, with ..
 	for _, set := range with {
 		set(m)
 	}
-	machines, err := csr.MachineCache(nil)
-	NewWithT(t).Expect(err).NotTo(HaveOccurred())
-	m = scopetest.Cached(t, machines, m)
+	m = scopetest.Cached(t, csr.MachineCache(nil), m)
 	m.Finalizers = []string{clusterv1.MachineFinalizer} // the fake client wants one
 	return m
 }
