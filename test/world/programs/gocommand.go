@@ -11,7 +11,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
-	"runtime"
+	goruntime "runtime"
 	"strings"
 
 	"github.com/autonode-io/autonode/test/world/lock"
@@ -69,7 +69,7 @@ func runGo(ctx context.Context, dir, flags string, args ...string) (string, erro
 	cmd.Dir = dir
 	cmd.Env = append(os.Environ(), "CGO_ENABLED=0", "GOFLAGS="+flags, "GOWORK=off", "GO111MODULE=on")
 	// The Go that built this program, which is the Makefile's: a program that make doesn't start builds the same again.
-	if version, _, _ := strings.Cut(runtime.Version(), " "); strings.HasPrefix(version, "go1.") {
+	if version, _, _ := strings.Cut(goruntime.Version(), " "); strings.HasPrefix(version, "go1.") {
 		cmd.Env = append(cmd.Env, "GOTOOLCHAIN="+version)
 	}
 	out, err := cmd.Output()

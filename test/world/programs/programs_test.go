@@ -7,7 +7,7 @@ import (
 	"os"
 	"path/filepath"
 	"regexp"
-	"runtime"
+	goruntime "runtime"
 	"slices"
 	"strings"
 	"testing"
@@ -51,7 +51,7 @@ func TestGo(t *testing.T) {
 		t.Setenv("GOTOOLCHAIN", "local")
 		t.Setenv("GOFLAGS", "-mod=vendor")
 		t.Setenv("CGO_ENABLED", "1")
-		version, _, _ := strings.Cut(runtime.Version(), " ")
+		version, _, _ := strings.Cut(goruntime.Version(), " ")
 		g.Expect(Go(t.Context(), t.TempDir(), "env", "GOTOOLCHAIN", "GOVERSION", "GOFLAGS", "CGO_ENABLED")).
 			To(Equal(strings.Join([]string{version, version, "-buildvcs=false", "0"}, "\n")))
 	})
