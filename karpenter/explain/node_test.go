@@ -131,6 +131,7 @@ func TestNode(t *testing.T) {
 		const why = "Karpenter launches a replacement first, and spec.limits.nodes 1 of NodePool fixed leaves no room for one beside spec.replicas 1; set it to 2 or more, or remove it"
 		g.Expect(answer.Methods).To(ContainElement(explain.MethodAnswer{Name: "drift of a static NodePool", Reason: why}))
 		g.Expect(answer.Summary).To(Equal("Node n stays: " + why))
+		g.Expect(answer.Missing).To(ConsistOf(ContainSubstring("may terminate the node before it launches the replacement")))
 	})
 	t.Run("When a NodeClaim is named, it should answer for its node", func(t *testing.T) {
 		g := NewWithT(t)

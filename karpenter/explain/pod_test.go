@@ -255,6 +255,24 @@ func TestIgnoredPod(t *testing.T) {
 			"Ignored\nPod shop/web waits for node n, where kube-scheduler evicts pods of a lower priority for it",
 		},
 	})
+	t.Run("When the NodePool of a NodeClaim is gone, it should answer, and say what isn't known", func(t *testing.T) {
+		g := NewWithT(t)
+		gone := append(machine("n", "gone", "medium", "8", func(_ *corev1.Node, claim *karpv1.NodeClaim) {
+			claim.DeletionTimestamp = &metav1.Time{Time: noon}
+		}), machine("m", "gone", "medium", "8", nil)...)
+		s := simulate(t, append(gone, nodeClass(nil), nodePool("general", nil), pod("web", "16", nil))...)
+		const missing = "NodePool gone doesn't exist: Karpenter disrupts none of its nodes, and their costs don't count"
+		answer, err := s.Pod(t.Context(), web)
+		g.Expect(err).NotTo(HaveOccurred())
+		g.Expect(answer.Missing).To(Equal([]string{missing}))
+		node, err := s.Node(t.Context(), "n")
+		g.Expect(err).NotTo(HaveOccurred())
+		g.Expect(node.Summary).To(Equal("Node n is being removed: 0 pods left to evict"))
+		g.Expect(node.Missing).To(Equal([]string{missing}))
+		node, err = s.Node(t.Context(), "m")
+		g.Expect(err).NotTo(HaveOccurred())
+		g.Expect(node.Decision).To(Equal(explain.Stays))
+	})
 	t.Run("When there is no such pod, it should say how to find it", func(t *testing.T) {
 		_, err := simulate(t).Pod(t.Context(), web)
 		NewWithT(t).Expect(err).To(MatchError("namespace \"shop\" has no pod \"web\"; see `kubectl -n shop get pods`"))

@@ -12,6 +12,7 @@ import (
 	"github.com/go-logr/logr"
 	appsv1 "k8s.io/api/apps/v1"
 	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/apimachinery/pkg/util/sets"
 	"k8s.io/utils/clock"
@@ -104,7 +105,16 @@ func New(ctx context.Context, config Config) (*Simulation, error) {
 			return nil, err
 		}
 		for _, object := range config.Guest.objects[gvk] {
-			if _, err := feed.state.Reconcile(ctx, reconcile.Request{NamespacedName: client.ObjectKeyFromObject(object)}); err != nil {
+			_, err := feed.state.Reconcile(ctx, reconcile.Request{NamespacedName: client.ObjectKeyFromObject(object)})
+			if gone := object.GetLabels()[karpv1.NodePoolLabelKey]; apierrors.IsNotFound(err) && gone != "" {
+				// The state has the node: only its NodePool, of which the cost is tracked, isn't there.
+				missing := fmt.Sprintf("NodePool %s doesn't exist: Karpenter disrupts none of its nodes, and their costs don't count", gone)
+				if !slices.Contains(s.Missing, missing) {
+					s.Missing = append(slices.Clone(s.Missing), missing)
+				}
+				continue
+			}
+			if err != nil {
 				return nil, fmt.Errorf("reading %s %s: %w", gvk.Kind, object.GetName(), err)
 			}
 		}

@@ -43,12 +43,18 @@ func printNodeAnswer(to io.Writer, answer *explain.NodeAnswer) {
 	if len(answer.Methods) > 0 {
 		fmt.Fprint(to, "\nWhat Karpenter tries, in this order:\n")
 	}
-	for _, method := range answer.Methods {
+	names := ""
+	for i, method := range answer.Methods {
+		if names += method.Name; i+1 < len(answer.Methods) && answer.Methods[i+1].Reason == method.Reason {
+			names += ", "
+			continue
+		}
 		decision := "no"
 		if method.Disrupts {
 			decision = "yes"
 		}
-		printer.Printf(to, "  %s: %s, %s\n", method.Name, decision, method.Reason)
+		printer.Printf(to, "  %s: %s, %s\n", names, decision, method.Reason)
+		names = ""
 	}
 	printList(to, "Known of it", answer.Facts)
 	printMissing(to, answer.Missing)

@@ -28,7 +28,7 @@ func TestText(t *testing.T) {
 	}
 	node := &explain.NodeAnswer{
 		Summary: "Node n stays: Can't replace with a cheaper node", Blocking: []string{"pod shop/db has annotation karpenter.sh/do-not-disrupt"},
-		Methods: []explain.MethodAnswer{{Name: "drift", Reason: "the node hasn't drifted"}, {Name: "consolidation", Disrupts: true, Reason: "it would be removed"}},
+		Methods: []explain.MethodAnswer{{Name: "repair", Reason: "kept"}, {Name: "empty", Reason: "kept"}, {Name: "drift", Reason: "the node hasn't drifted"}, {Name: "consolidation", Disrupts: true, Reason: "it would be removed"}},
 		Facts:   []string{"c4 in zone a, spot"},
 	}
 	for name, test := range map[string]struct {
@@ -60,6 +60,7 @@ Kept by:
   pod shop/db has annotation karpenter.sh/do-not-disrupt
 
 What Karpenter tries, in this order:
+  repair, empty: no, kept
   drift: no, the node hasn't drifted
   consolidation: yes, it would be removed
 
