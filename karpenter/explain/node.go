@@ -70,8 +70,7 @@ func (s *Simulation) Node(ctx context.Context, name string) (*NodeAnswer, error)
 	}
 	answer.conclude(s.isStatic(answer.NodePool))
 	if answer.Decision == Stays && node.NodeClaim.StatusConditions().Get(karpv1.ConditionTypeDrifted).IsTrue() {
-		answer.Missing = append(answer.Missing, "Karpenter may terminate the node before it launches the replacement, where a reservation, a lease or a source's maximum size "+
-			"leaves no room for both; that isn't computed here")
+		answer.Missing = append(answer.Missing, "Karpenter may terminate the node before it launches the replacement, where nothing has room for both; that isn't computed here")
 	}
 	return answer, nil
 }

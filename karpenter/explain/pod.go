@@ -145,8 +145,8 @@ func (s *Simulation) fits(answer *PodAnswer, name string, existing *scheduling.E
 			"see the events of the pod")
 	default:
 		answer.Summary = fmt.Sprintf("%s waits for NodeClaim %s, which Karpenter has launched", name, claim.Name)
-		for _, condition := range []string{karpv1.ConditionTypeLaunched, karpv1.ConditionTypeRegistered, karpv1.ConditionTypeInitialized} {
-			if c := claim.StatusConditions().Get(condition); !c.IsTrue() {
+		for _, condition := range []string{karpv1.ConditionTypeLaunched, "MachineProvisioned", karpv1.ConditionTypeRegistered, karpv1.ConditionTypeInitialized} {
+			if c := claim.StatusConditions().Get(condition); !c.IsTrue() && (condition != "MachineProvisioned" || messageOf(c) != "") {
 				text := fmt.Sprintf("condition %s of NodeClaim %s: %s", condition, claim.Name, messageOf(c))
 				answer.Waits = append(answer.Waits, strings.TrimSuffix(text, ": "))
 				break

@@ -255,6 +255,17 @@ func TestIgnoredPod(t *testing.T) {
 			"Ignored\nPod shop/web waits for node n, where kube-scheduler evicts pods of a lower priority for it",
 		},
 	})
+	t.Run("When the infrastructure isn't ready for the machine that comes, it should have the provider's words", func(t *testing.T) {
+		g := NewWithT(t)
+		objects := append(machine("n", "general", "medium", "8", func(node *corev1.Node, claim *karpv1.NodeClaim) {
+			delete(node.Labels, karpv1.NodeInitializedLabelKey)
+			claim.StatusConditions().SetUnknown(karpv1.ConditionTypeRegistered)
+			claim.StatusConditions().SetFalse("MachineProvisioned", "ClusterNotReady", "Login failure")
+		}), nodeClass(nil), nodePool("general", nil), pod("web", "4", nil))
+		answer, err := simulate(t, objects...).Pod(t.Context(), web)
+		g.Expect(err).NotTo(HaveOccurred())
+		g.Expect(answer.Waits).To(Equal([]string{"condition MachineProvisioned of NodeClaim claim-n: Login failure"}))
+	})
 	t.Run("When the NodePool of a NodeClaim is gone, it should answer, and say what isn't known", func(t *testing.T) {
 		g := NewWithT(t)
 		gone := append(machine("n", "gone", "medium", "8", func(_ *corev1.Node, claim *karpv1.NodeClaim) {

@@ -270,6 +270,7 @@ func (c *clusterCheck) karpenter(ctx context.Context) {
 		c.unread(subject, err)
 		return
 	}
+	c.addAll(Karpenter(ctx, c.Client, key))
 	wrong := condition.WrongOfComponent(found)
 	for i := range wrong {
 		if wrong[i].Reason == v1beta1.RollingOutReason {

@@ -9,6 +9,7 @@ import (
 	"slices"
 	"strings"
 
+	appsv1 "k8s.io/api/apps/v1"
 	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/api/meta"
@@ -63,9 +64,6 @@ func Kubeconfig(ctx context.Context, management client.Reader, cluster *clusterv
 	case apierrors.IsNotFound(err):
 		r.wrong(subject, "wait for the control plane provider, which writes it when the control plane is initialized; see its logs", "there is none")
 		return r.Checks, nil
-	case apierrors.IsForbidden(err):
-		r.warn(subject, "let a user who may read it run this check", "you may not read it, so its kubeconfig isn't checked")
-		return r.Checks, nil
 	case err != nil:
 		return nil, fmt.Errorf("reading Secret %s: %w", key, err)
 	}
@@ -80,6 +78,29 @@ func Kubeconfig(ctx context.Context, management client.Reader, cluster *clusterv
 	}
 	if len(r.Checks) == 0 {
 		r.ok(subject, "has a kubeconfig that the operator accepts")
+	}
+	return r.Checks, nil
+}
+
+// Karpenter checks that a replica of Karpenter's Deployment is ready, and that the Secrets exist that the next one mounts.
+func Karpenter(ctx context.Context, management client.Reader, key client.ObjectKey) ([]Check, error) {
+	r, deployment := &Report{}, &appsv1.Deployment{}
+	subject, see := "Deployment "+key.String(), fmt.Sprintf("see `kubectl -n %s describe deployment %s`", key.Namespace, key.Name)
+	if err := management.Get(ctx, key, deployment); err != nil {
+		return nil, client.IgnoreNotFound(err) // the ControlPlaneComponent reports a missing one
+	}
+	if deployment.Status.ReadyReplicas == 0 {
+		r.warn(subject, see, "Karpenter has no ready replica, so no node is launched or removed")
+	}
+	for _, volume := range deployment.Spec.Template.Spec.Volumes {
+		if volume.Secret == nil || ptr.Deref(volume.Secret.Optional, false) {
+			continue
+		}
+		found := &metav1.PartialObjectMetadata{}
+		found.SetGroupVersionKind(corev1.SchemeGroupVersion.WithKind("Secret"))
+		if err := management.Get(ctx, client.ObjectKey{Namespace: key.Namespace, Name: volume.Secret.SecretName}, found); apierrors.IsNotFound(err) {
+			r.warn(subject, "restore it, or check the operator, which writes it", "Secret %s/%s is missing; Karpenter's next replica doesn't start without it", key.Namespace, volume.Secret.SecretName)
+		}
 	}
 	return r.Checks, nil
 }

@@ -17,11 +17,14 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	rbacv1 "k8s.io/api/rbac/v1"
 	apiextensionsv1 "k8s.io/apiextensions-apiserver/pkg/apis/apiextensions/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/client-go/rest"
 	"k8s.io/client-go/tools/clientcmd"
 	clusterv1 "sigs.k8s.io/cluster-api/api/core/v1beta2"
 	"sigs.k8s.io/controller-runtime/pkg/client"
+	karpv1 "sigs.k8s.io/karpenter/pkg/apis/v1"
 
 	"github.com/autonode-io/autonode/api/karpenter/v1alpha1"
 	autonodev1alpha1 "github.com/autonode-io/autonode/api/v1alpha1"
@@ -99,9 +102,12 @@ func (f *Flags) Config() (*rest.Config, error) {
 	return config, nil
 }
 
-// Scheme has the kinds of the management cluster that commands read and write.
+// Scheme has the kinds of both clusters that commands read and write.
 func Scheme() (*runtime.Scheme, error) {
 	scheme := runtime.NewScheme()
+	karpenter := schema.GroupVersion{Group: "karpenter.sh", Version: "v1"}
+	metav1.AddToGroupVersion(scheme, karpenter)
+	scheme.AddKnownTypes(karpenter, &karpv1.NodePool{}, &karpv1.NodePoolList{}, &karpv1.NodeClaim{}, &karpv1.NodeClaimList{})
 	for _, add := range []func(*runtime.Scheme) error{
 		corev1.AddToScheme, appsv1.AddToScheme, rbacv1.AddToScheme, apiextensionsv1.AddToScheme, authorizationv1.AddToScheme,
 		clusterv1.AddToScheme, v1beta1.AddToScheme, autonodev1alpha1.AddToScheme, v1alpha1.AddToScheme,

@@ -12,15 +12,18 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/api/meta"
-	clientgoscheme "k8s.io/client-go/kubernetes/scheme"
 	clusterv1 "sigs.k8s.io/cluster-api/api/core/v1beta2"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	karpv1 "sigs.k8s.io/karpenter/pkg/apis/v1"
+	podutils "sigs.k8s.io/karpenter/pkg/utils/pod"
 
 	"github.com/autonode-io/autonode/api/karpenter/v1alpha1"
 	"github.com/autonode-io/autonode/api/v1beta1"
+	"github.com/autonode-io/autonode/cmd/autonode/check"
 	"github.com/autonode-io/autonode/cmd/autonode/cluster"
 	"github.com/autonode-io/autonode/cmd/autonode/command"
+	"github.com/autonode-io/autonode/cmd/autonode/why"
+	"github.com/autonode-io/autonode/karpenter/explain"
 )
 
 // Options are those of `autonode describe cluster`.
@@ -46,9 +49,9 @@ func newClusterCommand() *cobra.Command {
 		Long: `Show a hosted cluster from its HostedCluster to its nodes, and what is wrong.
 
 The command reads the management cluster: the HostedCluster, its Cluster, Karpenter and the Machines. With
---guest-kubeconfig or --guest-context it reads the guest, too: node classes, NodePools, NodeClaims and nodes. A line
-begins with ! where a condition reports that something is wrong. The last line repeats the first of them: what comes after
-it often waits for it.`,
+--guest-kubeconfig or --guest-context it reads the guest, too: node classes, NodePools, NodeClaims, nodes and pending
+pods, of which it explains the oldest as ` + "`autonode why pod`" + ` does. A line begins with ! where something is wrong or waits.
+The last line repeats the first of them: what comes after it often waits for it.`,
 		Example: `  autonode describe cluster clusters/blue
   autonode describe cluster blue -n clusters --guest-kubeconfig blue.kubeconfig`,
 		Args: command.ExactlyOne("NAME", "the HostedCluster, like clusters/blue"),
@@ -81,20 +84,17 @@ func (o *Options) Run(ctx context.Context, streams command.Streams) error {
 		return err
 	}
 	if o.Guest != (cluster.Flags{}) {
-		config, err := o.Guest.Config()
+		guest, err := o.Guest.Client()
 		if err != nil {
 			return err
 		}
-		guest, err := client.New(config, client.Options{Scheme: clientgoscheme.Scheme})
-		if err != nil {
-			return fmt.Errorf("connecting to %s: %w", config.Host, err)
-		}
-		classes, err := o.Guest.Client()
-		if err != nil {
+		if err := v.readGuest(ctx, guest); err != nil {
 			return err
 		}
-		if err := v.readGuest(ctx, guest, classes); err != nil {
-			return err
+		if v.oldest != nil {
+			explainer := why.Options{Guest: o.Guest, Management: o.Management, HostedCluster: o.HostedCluster.String()}
+			v.answer, err = explainer.ExplainPod(ctx, client.ObjectKeyFromObject(v.oldest))
+			v.exists(err, "why pod "+v.oldest.Name+" is pending")
 		}
 	}
 	return v.print(streams.Out)
@@ -112,6 +112,12 @@ type view struct {
 	pools      []karpv1.NodePool
 	nodeClaims []karpv1.NodeClaim
 	nodes      map[string]*corev1.Node
+	// pending is how many pods wait for a node. answer explains the oldest; nil if it couldn't be explained.
+	pending int
+	oldest  *corev1.Pod
+	answer  *explain.PodAnswer
+	// clusterFaults and karpenterFaults are found beside conditions.
+	clusterFaults, karpenterFaults []check.Check
 	// problems are what couldn't be read.
 	problems []string
 }
@@ -127,24 +133,28 @@ func (v *view) readManagement(ctx context.Context, management client.Reader, key
 		return fmt.Errorf("reading HostedCluster %s: %w", key, err)
 	}
 	namespace := v.hostedCluster.ControlPlaneNamespace()
+	var err error
 	found, component := &clusterv1.Cluster{}, &v1beta1.ControlPlaneComponent{}
 	if v.exists(management.Get(ctx, client.ObjectKey{Namespace: namespace, Name: v.hostedCluster.ClusterName()}, found), "the Cluster") {
 		v.cluster = found
+		kubeconfig, err := check.Kubeconfig(ctx, management, found)
+		v.exists(err, "the guest's kubeconfig")
+		v.clusterFaults = append(check.ControlPlane(found), kubeconfig...)
 	}
 	if v.exists(management.Get(ctx, client.ObjectKey{Namespace: namespace, Name: v.hostedCluster.Names().Karpenter}, component), "the ControlPlaneComponent") {
 		v.component = component
+		v.karpenterFaults, err = check.Karpenter(ctx, management, client.ObjectKeyFromObject(component))
+		v.exists(err, "Karpenter's Deployment")
 	}
 	machines := &clusterv1.MachineList{}
-	if v.exists(management.List(ctx, machines, client.InNamespace(namespace), client.HasLabels{v1alpha1.NodeClaimLabel},
-		client.MatchingLabels{clusterv1.ClusterNameLabel: v.hostedCluster.ClusterName()}), "Machines") {
-		v.machines = machines.Items
-	}
+	v.exists(management.List(ctx, machines, client.InNamespace(namespace), client.HasLabels{v1alpha1.NodeClaimLabel},
+		client.MatchingLabels{clusterv1.ClusterNameLabel: v.hostedCluster.ClusterName()}), "Machines")
+	v.machines = machines.Items
 	return nil
 }
 
-// readGuest reads Karpenter's objects with one client and node classes with another: their kinds are registered in different schemes.
-func (v *view) readGuest(ctx context.Context, guest, classReader client.Reader) error {
-	nodes, pools, claims, classes := &corev1.NodeList{}, &karpv1.NodePoolList{}, &karpv1.NodeClaimList{}, &v1alpha1.ClusterAPINodeClassList{}
+func (v *view) readGuest(ctx context.Context, guest client.Reader) error {
+	nodes, pools, claims, classes, pods := &corev1.NodeList{}, &karpv1.NodePoolList{}, &karpv1.NodeClaimList{}, &v1alpha1.ClusterAPINodeClassList{}, &corev1.PodList{}
 	if err := guest.List(ctx, nodes); err != nil {
 		return fmt.Errorf("listing the guest's nodes: %w", err)
 	}
@@ -152,14 +162,17 @@ func (v *view) readGuest(ctx context.Context, guest, classReader client.Reader) 
 	for i := range nodes.Items {
 		v.nodes[nodes.Items[i].Name] = &nodes.Items[i]
 	}
-	if v.exists(guest.List(ctx, pools), "the guest's NodePools") {
-		v.pools = pools.Items
-	}
-	if v.exists(guest.List(ctx, claims), "the guest's NodeClaims") {
-		v.nodeClaims = claims.Items
-	}
-	if v.exists(classReader.List(ctx, classes), "the guest's node classes") {
-		v.classes = classes.Items
+	v.exists(guest.List(ctx, pools), "the guest's NodePools")
+	v.exists(guest.List(ctx, claims), "the guest's NodeClaims")
+	v.exists(guest.List(ctx, classes), "the guest's node classes")
+	v.exists(guest.List(ctx, pods, client.MatchingFields{"spec.nodeName": ""}), "the guest's pending pods")
+	v.pools, v.nodeClaims, v.classes = pools.Items, claims.Items, classes.Items
+	for i := range pods.Items {
+		if pod := &pods.Items[i]; podutils.IsProvisionable(pod) {
+			if v.pending++; v.oldest == nil || pod.CreationTimestamp.Before(&v.oldest.CreationTimestamp) {
+				v.oldest = pod
+			}
+		}
 	}
 	return nil
 }

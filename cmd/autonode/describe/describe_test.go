@@ -6,6 +6,7 @@ import (
 	"bytes"
 	"io"
 	"testing"
+	"time"
 
 	"github.com/awslabs/operatorpkg/status"
 	"github.com/google/go-cmp/cmp"
@@ -21,8 +22,10 @@ import (
 
 	"github.com/autonode-io/autonode/api/karpenter/v1alpha1"
 	"github.com/autonode-io/autonode/api/v1beta1"
+	"github.com/autonode-io/autonode/cmd/autonode/check"
 	"github.com/autonode-io/autonode/cmd/autonode/cluster"
 	"github.com/autonode-io/autonode/cmd/autonode/printer/printertest"
+	"github.com/autonode-io/autonode/karpenter/explain"
 )
 
 // healthy is a cluster with one node.
@@ -40,7 +43,7 @@ func healthy() *view {
 				Version:  &v1beta1.VersionStatus{Desired: &v1beta1.DesiredVersion{Version: "1.36.3+autonode.0.1.0", Source: v1beta1.ReleaseSourceDefault}},
 			},
 		},
-		cluster: &clusterv1.Cluster{Status: clusterv1.ClusterStatus{
+		cluster: &clusterv1.Cluster{ObjectMeta: metav1.ObjectMeta{Namespace: "clusters-blue", Name: "blue"}, Status: clusterv1.ClusterStatus{
 			Phase: "Provisioned", Initialization: clusterv1.ClusterInitializationStatus{ControlPlaneInitialized: ptr.To(true)},
 		}},
 		component: &v1beta1.ControlPlaneComponent{
@@ -62,6 +65,10 @@ func healthy() *view {
 			NodeInfo: corev1.NodeSystemInfo{KubeletVersion: "v1.36.3"}, Conditions: []corev1.NodeCondition{{Type: corev1.NodeReady, Status: corev1.ConditionTrue}},
 		}}},
 	}
+}
+
+func pendingPod(name string) *corev1.Pod {
+	return &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Namespace: "shop", Name: name, CreationTimestamp: metav1.NewTime(time.Now().Add(-5 * time.Minute))}}
 }
 
 func TestDescribe(t *testing.T) {
@@ -92,7 +99,53 @@ Nothing is wrong.
   ├─ Karpenter clusters-blue/karpenter  release 1.36.3+autonode.0.1.0
   └─ Machine clusters-blue/general-1  Running
 The guest wasn't read: name it with --guest-kubeconfig or --guest-context to see NodePools, NodeClaims and nodes.
-Nothing is wrong.
+Nothing is wrong with the objects above.
+`},
+		{"When pods wait for what nothing can launch, it should count them and explain the oldest", func(v *view) {
+			v.pending, v.oldest = 16, pendingPod("web")
+			v.answer = &explain.PodAnswer{Decision: explain.Unschedulable, Summary: "Pod shop/web has to wait", NodePools: []explain.NodePoolAnswer{{Name: "general", Reason: "Misconfigured"}}}
+		}, `
+  HostedCluster clusters/blue  Enabled  release 1.36.3+autonode.0.1.0, the operator's default  1 node
+  ├─ Cluster clusters-blue/blue  Provisioned
+  ├─ Karpenter clusters-blue/karpenter  release 1.36.3+autonode.0.1.0
+  ├─ ClusterAPINodeClass default  1 template  version 1.36.3  from c2 $0.021
+  ├─ NodePool general
+  │  └─ NodeClaim general-1  c2  ready
+  │     ├─ Machine clusters-blue/general-1  Running
+  │     └─ Node blue-1  v1.36.3
+! └─ 16 pods are pending  the oldest is shop/web, 5m old
+        Pod shop/web has to wait; NodePool general: Misconfigured
+Waits: 16 pods are pending: Pod shop/web has to wait; NodePool general: Misconfigured
+`},
+		{"When a pod waits for a node that comes, it should say that it waits", func(v *view) {
+			v.pools, v.nodeClaims, v.machines, v.classes = nil, nil, nil, nil
+			v.pending, v.oldest = 1, pendingPod("web")
+			v.answer = &explain.PodAnswer{Decision: explain.Launches, Summary: "Pod shop/web needs a new node"}
+		}, `
+  HostedCluster clusters/blue  Enabled  release 1.36.3+autonode.0.1.0, the operator's default  1 node
+  ├─ Cluster clusters-blue/blue  Provisioned
+  ├─ Karpenter clusters-blue/karpenter  release 1.36.3+autonode.0.1.0
+! └─ 1 pod is pending  the oldest is shop/web, 5m old
+        Pod shop/web needs a new node
+Waits: 1 pod is pending: Pod shop/web needs a new node
+`},
+		{"When AutoNode is paused, the infrastructure isn't ready, Karpenter has no replica and a Machine hangs, it should mark each", func(v *view) {
+			v.pools, v.nodeClaims, v.classes = nil, nil, nil
+			v.hostedCluster.Status.AutoNode.State, v.hostedCluster.Status.AutoNode.Message = v1beta1.AutoNodeStatePaused, "paused by spec.pausedUntil"
+			v.cluster.Status.Conditions = []metav1.Condition{wrong(clusterv1.ClusterInfrastructureReadyCondition, "VCenterUnreachable", "Login failure")}
+			v.clusterFaults = check.ControlPlane(v.cluster)
+			v.karpenterFaults = []check.Check{{Subject: "Deployment a/b", Result: check.Warning, Message: "Karpenter has no ready replica", Fix: "see it"}}
+			v.machines[0].DeletionTimestamp = &metav1.Time{Time: time.Now().Add(-time.Hour)}
+		}, `
+! HostedCluster clusters/blue  Paused  release 1.36.3+autonode.0.1.0, the operator's default  1 node
+  │     AutoNodeEnabled (Paused): paused by spec.pausedUntil
+! ├─ Cluster clusters-blue/blue  Provisioned
+  │     Cluster clusters-blue/blue: the infrastructure of Cluster clusters-blue/blue isn't ready: VCenterUnreachable: Login failure; correct what the infrastructure provider names
+! ├─ Karpenter clusters-blue/karpenter  release 1.36.3+autonode.0.1.0
+  │     Deployment a/b: Karpenter has no ready replica; see it
+! └─ Machine clusters-blue/general-1  Running
+        hangs in deletion: no reason is given
+Wrong: HostedCluster clusters/blue: AutoNodeEnabled (Paused): paused by spec.pausedUntil
 `},
 		{"When no template can be launched, it should name the node class, not what waits for it", func(v *view) {
 			v.hostedCluster.Status.Conditions = []metav1.Condition{wrong(v1beta1.NodeClassReady, "NoSources", "default: nothing matches")}
@@ -196,7 +249,7 @@ func TestRead(t *testing.T) {
 		g, v := NewWithT(t), &view{}
 		other := fake.NewClientBuilder().WithScheme(runtime.NewScheme()).Build()
 		g.Expect(v.readManagement(t.Context(), other, key)).To(MatchError(ContainSubstring("reading HostedCluster clusters/blue")))
-		g.Expect(v.readGuest(t.Context(), other, other)).To(MatchError(ContainSubstring("listing the guest's nodes")))
+		g.Expect(v.readGuest(t.Context(), other)).To(MatchError(ContainSubstring("listing the guest's nodes")))
 	})
 }
 
@@ -231,5 +284,7 @@ func TestHostileOutput(t *testing.T) {
 	v.nodeClaims[0].Labels[karpv1.NodePoolLabelKey], v.nodeClaims[0].Labels[corev1.LabelInstanceTypeStable] = hostile, hostile
 	v.nodes["blue-1"].Status.NodeInfo.KubeletVersion = hostile
 	v.problems = []string{hostile}
+	v.pending, v.oldest, v.answer = 2, pendingPod(hostile), &explain.PodAnswer{Summary: hostile, NodePools: []explain.NodePoolAnswer{{Name: hostile, Reason: hostile}}}
+	v.clusterFaults, v.karpenterFaults = []check.Check{{Message: hostile}}, []check.Check{{Message: hostile}}
 	printertest.Harmless(t, "describe cluster", func(to io.Writer) error { return v.print(to) })
 }

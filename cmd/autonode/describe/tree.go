@@ -8,20 +8,25 @@ import (
 	"io"
 	"slices"
 	"strings"
+	"time"
 
 	"github.com/awslabs/operatorpkg/status"
 	"github.com/dustin/go-humanize/english"
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/util/duration"
 	clusterv1 "sigs.k8s.io/cluster-api/api/core/v1beta2"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	karpv1 "sigs.k8s.io/karpenter/pkg/apis/v1"
 
 	"github.com/autonode-io/autonode/api/karpenter/v1alpha1"
 	"github.com/autonode-io/autonode/api/v1beta1"
+	"github.com/autonode-io/autonode/clusterstatus"
+	"github.com/autonode-io/autonode/cmd/autonode/check"
 	"github.com/autonode-io/autonode/cmd/autonode/condition"
 	"github.com/autonode-io/autonode/cmd/autonode/printer"
+	"github.com/autonode-io/autonode/karpenter/explain"
 	"github.com/autonode-io/autonode/message"
 )
 
@@ -93,6 +98,9 @@ func (v *view) tree() *item {
 			item.text += "  without a NodeClaim"
 		}
 	}
+	if v.oldest != nil {
+		root.add(v.pendingItem())
+	}
 	return root
 }
 
@@ -119,7 +127,25 @@ func (v *view) hostedClusterItem() *item {
 	for _, c := range condition.WrongOfHostedCluster(hc) {
 		root.condition(c.Type, c.Reason, c.Message)
 	}
+	if counts := hc.Status.AutoNode; counts != nil && counts.State == v1beta1.AutoNodeStatePaused {
+		root.condition(v1beta1.AutoNodeEnabled, v1beta1.PausedReason, counts.Message)
+	}
 	return root
+}
+
+// pendingItem has the answer for the oldest pod that waits for a node.
+func (v *view) pendingItem() *item {
+	key := client.ObjectKeyFromObject(v.oldest)
+	item := newItem("%s  the oldest is %s, %s old", english.Plural(v.pending, "pod is pending", "pods are pending"), key, duration.HumanDuration(time.Since(v.oldest.CreationTimestamp.Time)))
+	item.wrong = fmt.Sprintf("see `autonode why pod %s`", key)
+	if v.answer != nil {
+		item.wrong = v.answer.Summary
+		if v.answer.Decision == explain.Unschedulable && len(v.answer.NodePools) > 0 {
+			item.wrong += fmt.Sprintf("; NodePool %s: %s", v.answer.NodePools[0].Name, v.answer.NodePools[0].Reason)
+		}
+	}
+	item.wrong = message.Cut(message.Line(item.wrong), maxMessage)
+	return item
 }
 
 func (v *view) clusterItem() *item {
@@ -130,14 +156,17 @@ func (v *view) clusterItem() *item {
 		return item
 	}
 	item := newItem("Cluster %s  %s", key, cmp.Or(v.cluster.Status.Phase, "no phase yet"))
-	initialized := v.cluster.Status.Initialization.ControlPlaneInitialized
-	switch {
-	case !v.cluster.DeletionTimestamp.IsZero():
-		item.text += "  being deleted"
-	case initialized == nil || !*initialized:
-		item.wrong = fmt.Sprintf("its control plane isn't initialized; see `kubectl -n %s describe cluster %s`", key.Namespace, key.Name)
-	}
+	item.faults(v.clusterFaults)
 	return item
+}
+
+// faults reports the first check that isn't OK, if nothing else is reported.
+func (i *item) faults(checks []check.Check) {
+	for _, c := range checks {
+		if c.Result != check.OK && i.wrong == "" {
+			i.wrong = message.Cut(message.Line(fmt.Sprintf("%s: %s; %s", c.Subject, c.Message, c.Fix)), maxMessage)
+		}
+	}
 }
 
 func (v *view) componentItem() *item {
@@ -149,11 +178,12 @@ func (v *view) componentItem() *item {
 		return newItem("Karpenter  isn't installed yet")
 	}
 	item := newItem("Karpenter %s/%s  release %s", c.Namespace, c.Name, cmp.Or(c.Status.Version, "none yet"))
-	if c.Status.ImageOverride != "" {
-		item.text += message.Line("  image overridden: " + c.Status.ImageOverride)
-	}
 	for _, wrong := range condition.WrongOfComponent(c) {
 		item.condition(wrong.Type, wrong.Reason, wrong.Message)
+	}
+	item.faults(v.karpenterFaults)
+	if c.Status.ImageOverride != "" {
+		item.text += message.Line("  image overridden: " + c.Status.ImageOverride)
 	}
 	return item
 }
@@ -248,6 +278,9 @@ func machineItem(machine *clusterv1.Machine) *item {
 			item.condition(c.Type, c.Reason, c.Message)
 		}
 	}
+	if clusterstatus.Hangs(machine, time.Now()) {
+		item.wrong = message.Cut(message.Line("hangs in deletion: "+cmp.Or(clusterstatus.Holds(machine), "no reason is given")), maxMessage)
+	}
 	return item
 }
 
@@ -273,11 +306,19 @@ func (v *view) print(to io.Writer) error {
 	}
 	wrong := root.first()
 	if wrong == nil {
-		_, err := fmt.Fprintln(to, "Nothing is wrong.")
+		rest := "."
+		if !v.guest || len(v.problems) > 0 {
+			rest = " with the objects above."
+		}
+		_, err := fmt.Fprintln(to, "Nothing is wrong"+rest)
 		return err
 	}
+	prefix := "Wrong"
+	if v.oldest != nil && wrong == root.below[len(root.below)-1] {
+		prefix = "Waits"
+	}
 	name, _, _ := strings.Cut(wrong.text, "  ")
-	printer.Printf(to, "Wrong: %s: %s\n", name, wrong.wrong)
+	printer.Printf(to, "%s: %s: %s\n", prefix, name, wrong.wrong)
 	return nil
 }
 

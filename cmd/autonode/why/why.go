@@ -20,6 +20,7 @@ import (
 	"github.com/autonode-io/autonode/cmd/autonode/cluster"
 	"github.com/autonode-io/autonode/cmd/autonode/command"
 	"github.com/autonode-io/autonode/cmd/autonode/printer"
+	"github.com/autonode-io/autonode/karpenter/explain"
 )
 
 // Options choose the guest, and the control plane where its instance types are.
@@ -89,15 +90,20 @@ func newPodCommand() *cobra.Command {
 
 // Run prints why the pod has no node.
 func (o *PodOptions) Run(ctx context.Context, streams command.Streams) error {
-	simulation, err := o.simulation(ctx)
-	if err != nil {
-		return err
-	}
-	answer, err := simulation.Pod(ctx, o.Pod)
+	answer, err := o.ExplainPod(ctx, o.Pod)
 	if err != nil {
 		return err
 	}
 	return o.print(streams.Out, answer, func() { printPodAnswer(streams.Out, answer) })
+}
+
+// ExplainPod explains why a pod of the guest has no node.
+func (o *Options) ExplainPod(ctx context.Context, pod client.ObjectKey) (*explain.PodAnswer, error) {
+	simulation, err := o.simulation(ctx)
+	if err != nil {
+		return nil, err
+	}
+	return simulation.Pod(ctx, pod)
 }
 
 // NodeOptions are those of `autonode why node`.

@@ -49,7 +49,9 @@ func (s offeringsAvailable) reconcile(ctx context.Context, _ *v1alpha1.ClusterAP
 		if pods, err = s.Pending(ctx); err != nil {
 			return reconcile.Result{}, fmt.Errorf("counting pending pods: %w", err)
 		}
-		wait = "; " + english.Plural(pods, "pod waits", "pods wait")
+		if pods > 0 { // of the whole cluster, whatever its NodePools and node classes
+			wait = "; " + english.Plural(pods, "pod", "") + " of the cluster " + english.PluralWord(pods, "waits", "wait")
+		}
 	}
 	switch {
 	case !launchable:

@@ -85,7 +85,7 @@ func TestUnavailable(t *testing.T) {
 		f.unavailable.MarkExhausted(offering.Key{InstanceType: "c4-big", Zone: "b", CapacityType: "on-demand"}, "c4", "InsufficientCapacity")
 		f.condition(v1alpha1.ConditionOfferingsAvailable, "False", v1alpha1.LaunchesFailReason, MatchRegexp(
 			`^nothing can be launched: 4 offerings are in back-off after failed launches: InsufficientCapacity \(2\), NoHosts \(2\); `+
-				`the next try is on-demand c2-small in zone a at \d\d:\d\d:\d\d UTC; 12 pods wait$`))
+				`the next try is on-demand c2-small in zone a at \d\d:\d\d:\d\d UTC; 12 pods of the cluster wait$`))
 		f.ready()
 		f.unavailable.Explain(offering.Key{InstanceType: "c4-big", Zone: "b", CapacityType: "on-demand"}, "TaskFailure: default resource pool resolves\nto multiple instances")
 		f.condition(v1alpha1.ConditionOfferingsAvailable, "False", v1alpha1.LaunchesFailReason, ContainSubstring(
@@ -103,7 +103,7 @@ func TestUnavailable(t *testing.T) {
 			f.unavailable.Mark(offering.Key{InstanceType: third.GetName(), Zone: zone, CapacityType: "on-demand"}, "NoHosts")
 		}
 		f.condition(v1alpha1.ConditionOfferingsAvailable, "True", v1alpha1.LaunchesFailReason, Equal(
-			"every launch fails: 5 offerings are in back-off after failed launches: NoHosts (4), InsufficientCapacity (1); Karpenter tries other offerings; 12 pods wait"))
+			"every launch fails: 5 offerings are in back-off after failed launches: NoHosts (4), InsufficientCapacity (1); Karpenter tries other offerings; 12 pods of the cluster wait"))
 		f.ready()
 		f.unavailable.Works(offering.Key{InstanceType: "c4-big", Zone: "a", CapacityType: "on-demand"}, f.unavailable.Now())
 		f.condition(v1alpha1.ConditionOfferingsAvailable, "True", "OfferingsAvailable")
