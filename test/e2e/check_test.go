@@ -117,19 +117,17 @@ func (c *cluster) expectMistakes(t *testing.T) {
 		}).WithContext(t.Context()).WithTimeout(eventually).WithPolling(interval).Should(Succeed())
 	}
 	set(func(*v1beta1.ClusterAPI) {})
-	c.expectPending(t)
 }
 
 // expectPending has a pod wait that no node fits: nothing is wrong with any object, and the tree has to say why it waits.
 func (c *cluster) expectPending(t *testing.T) {
 	t.Helper()
 	g := NewWithT(t)
-	huge := pod("huge", "9999")
-	g.Expect(c.guest.Create(t.Context(), huge)).To(Succeed())
+	huge := c.workload(t, "huge", 1, "9999")
 	g.Eventually(func(g Gomega, ctx context.Context) {
 		tree := c.tree(ctx)
 		g.Expect(tree.err).NotTo(HaveOccurred())
-		g.Expect(tree.out).To(MatchRegexp(`\nWaits: 1 pod is pending: Pod default/huge .*needs 9999 cpu.*\n$`))
+		g.Expect(tree.out).To(MatchRegexp(`\nWaits: 1 pod is pending: Pod default/huge-.*needs 9999 cpu.*\n$`))
 	}).WithContext(t.Context()).WithTimeout(eventually).WithPolling(interval).Should(Succeed())
 	g.Expect(c.guest.Delete(t.Context(), huge)).To(Succeed())
 }

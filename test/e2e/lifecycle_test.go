@@ -51,6 +51,8 @@ func TestLifecycle(t *testing.T) {
 
 	t.Run("When nodes run, autonode check and describe should find nothing wrong", c.expectNothingWrong)
 
+	t.Run("When a pod is too large for every template, autonode describe should count it and say why it waits", c.expectPending)
+
 	t.Run("When a cluster admin edits the NodePool, it should replace the nodes one at a time", func(t *testing.T) {
 		c.expectReplaced(t, func() {
 			edit := client.RawPatch("application/merge-patch+json", []byte(`{"spec":{"template":{"metadata":{"labels":{"team":"web"}}}}}`))

@@ -9,6 +9,8 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 	. "github.com/onsi/gomega"
+	appsv1 "k8s.io/api/apps/v1"
+	corev1 "k8s.io/api/core/v1"
 	apiextensionsv1 "k8s.io/apiextensions-apiserver/pkg/apis/apiextensions/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/api/meta"
@@ -17,6 +19,8 @@ import (
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/utils/ptr"
 	clusterv1 "sigs.k8s.io/cluster-api/api/core/v1beta2"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+	"sigs.k8s.io/controller-runtime/pkg/client/fake"
 
 	"github.com/autonode-io/autonode/cmd/autonode/printer/printertest"
 	"github.com/autonode-io/autonode/manifests"
@@ -215,4 +219,28 @@ func TestHostileOutput(t *testing.T) {
 	report.condition(hostile, &metav1.Condition{Type: hostile, Reason: hostile, Message: hostile})
 	printertest.Harmless(t, "check", func(to io.Writer) error { return report.print(to, "text") })
 	printertest.Harmless(t, "check -o json", func(to io.Writer) error { return report.print(to, "json") })
+}
+
+func TestKarpenter(t *testing.T) {
+	key := client.ObjectKey{Namespace: "clusters-blue", Name: "karpenter"}
+	deployment := &appsv1.Deployment{ObjectMeta: metav1.ObjectMeta{Namespace: key.Namespace, Name: key.Name}}
+	for _, name := range []string{"there", "gone"} {
+		deployment.Spec.Template.Spec.Volumes = append(deployment.Spec.Template.Spec.Volumes, corev1.Volume{
+			Name: name, VolumeSource: corev1.VolumeSource{Secret: &corev1.SecretVolumeSource{SecretName: name}},
+		})
+	}
+	there := &corev1.Secret{ObjectMeta: metav1.ObjectMeta{Namespace: key.Namespace, Name: "there"}}
+	t.Run("When no replica is ready and a mounted Secret is missing, it should warn of both", func(t *testing.T) {
+		g := NewWithT(t)
+		checks, err := Karpenter(t.Context(), fake.NewClientBuilder().WithObjects(deployment, there).Build(), key)
+		g.Expect(err).NotTo(HaveOccurred())
+		g.Expect(checks).To(ConsistOf(
+			And(HaveField("Result", Warning), HaveField("Message", "Karpenter has no ready replica, so no node is launched or removed")),
+			And(HaveField("Result", Warning), HaveField("Message", "Secret clusters-blue/gone is missing; Karpenter's next replica doesn't start without it")),
+		))
+	})
+	t.Run("When there is no Deployment, it should leave that to the component", func(t *testing.T) {
+		checks, err := Karpenter(t.Context(), fake.NewClientBuilder().Build(), key)
+		NewWithT(t).Expect(checks, err).To(BeEmpty())
+	})
 }
