@@ -212,7 +212,7 @@ func newCore(ctx context.Context, guest *coreoperator.Operator, management *oper
 	}
 	first := terminatefirst.NewFollower(guest.EventRecorder)
 	writes := ownwrites.New()
-	client := guestClient(guest.GetClient(), keeper.Suspended, p.InstanceTypes.Declares, p.Machines.HasTaints, ledger, first, writes)
+	client := guestClient(static.NodeClaims(guest.GetClient()), keeper.Suspended, p.InstanceTypes.Declares, p.Machines.HasTaints, ledger, first, writes)
 	k.controllers, err = coreControllers(ctx, guest, client, decorated, undecorated, k.state)
 	if err != nil {
 		return nil, err

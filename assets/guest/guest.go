@@ -39,6 +39,8 @@ var (
 	nodeClassPolicy []byte
 	//go:embed policy-nodeclaims.yaml
 	nodeClaimPolicy []byte
+	//go:embed policy-nodepools.yaml
+	nodePoolPolicy []byte
 	//go:embed policy-managed.yaml
 	managedPolicy []byte
 	//go:embed policy-tokens.yaml
@@ -118,7 +120,7 @@ const NodeClassPolicy = "nodeclasses.autonode.io"
 // Policies returns the admission policies that guard what the platform owns in the guest cluster, and those that bound Karpenter.
 func Policies() ([]*admissionregistrationv1.ValidatingAdmissionPolicy, error) {
 	var policies []*admissionregistrationv1.ValidatingAdmissionPolicy
-	for _, data := range [][]byte{managedPolicy, nodeClaimPolicy, nodeClassPolicy, tokenPolicy, bootstrapTokenPolicy, podPolicy} {
+	for _, data := range [][]byte{managedPolicy, nodeClaimPolicy, nodePoolPolicy, nodeClassPolicy, tokenPolicy, bootstrapTokenPolicy, podPolicy} {
 		policy, err := manifest.Decode(data, &admissionregistrationv1.ValidatingAdmissionPolicy{})
 		if err != nil {
 			return nil, err

@@ -73,7 +73,7 @@ type backOff struct {
 func (b *backOff) Reconcile(ctx context.Context, request reconcile.Request) (reconcile.Result, error) {
 	result, err := b.inner.Reconcile(ctx, request)
 	unevaluated := karpcloudprovider.IsUnevaluatedNodePoolError(err)
-	if request.Name == "" || !unevaluated && !isRefusal(err) {
+	if request.Name == "" || !unevaluated && !Is(err) {
 		b.limiter.Forget(request)
 		return result, err
 	}
@@ -101,9 +101,9 @@ func (b *backOff) log(ctx context.Context, err error, message string, retry time
 	b.logged, b.unlogged = b.clock.Now(), 0
 }
 
-// isRefusal reports whether an API server has answered that it won't do what was asked, for a reason that seldom passes within seconds. An
+// Is reports whether an API server has answered that it won't do what was asked, for a reason that seldom passes within seconds. An
 // admission policy or webhook may give its answer any code of these; that of a ValidatingAdmissionPolicy is 422 unless it declares otherwise.
-func isRefusal(err error) bool {
+func Is(err error) bool {
 	var status apierrors.APIStatus
 	if !errors.As(err, &status) {
 		return false

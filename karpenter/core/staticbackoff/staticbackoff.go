@@ -1,14 +1,17 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Package staticbackoff makes Karpenter core's static provisioning wait while the nodes of a NodePool can't be launched.
+// Package staticbackoff makes Karpenter core's static provisioning wait while the nodes of a NodePool can't be launched, and keeps pods
+// from a NodePool whose NodeClaims the API server rejects.
 //
 // Upstream gap: core creates NodeClaims for a static NodePool whether or not there is an available offering, and a NodeClaim
-// that it deletes for the lack of one makes it create the next at once (docs/upstream/static-backoff.md).
+// that it deletes for the lack of one makes it create the next at once (docs/upstream/static-backoff.md). It plans pods on a NodePool
+// whose NodeClaims an admission policy denies, without end and without an event.
 package staticbackoff
 
 import (
 	"context"
 	"fmt"
+	"strings"
 	"sync"
 	"time"
 
@@ -25,6 +28,7 @@ import (
 	"sigs.k8s.io/karpenter/pkg/events"
 
 	"github.com/autonode-io/autonode/karpenter/core/reconciler"
+	"github.com/autonode-io/autonode/karpenter/core/refusal"
 )
 
 const (
@@ -37,6 +41,12 @@ const (
 	// ReplicasUnavailableReason is the reason of the event on a static NodePool that has fewer nodes than replicas, and can't
 	// get more now. The message reports what is missing.
 	ReplicasUnavailableReason = "ReplicasUnavailable"
+	// NodeClaimRejectedReason is the reason of the event on a NodePool whose NodeClaims the API server rejects.
+	NodeClaimRejectedReason = "NodeClaimRejected"
+	// maxRejections is after how many rejections in a row a NodePool is left out.
+	maxRejections = 3
+	// maxWords bounds the API server's words in an event.
+	maxWords = 600
 	// forgotten is for how long after its back-off a failure counts.
 	forgotten = time.Hour
 	// said is for how long the same message isn't repeated.
@@ -56,12 +66,13 @@ type Config struct {
 	Clock    clock.PassiveClock
 }
 
-// Backoff follows the launches of NodePools, for those that are static.
+// Backoff follows the launches of NodePools, for those that are static, and the creation of NodeClaims for all.
 type Backoff struct {
 	Config
 
-	mu    sync.Mutex
-	pools map[string]pool
+	mu sync.Mutex
+	// pools whose launches failed, and those whose NodeClaims were rejected.
+	pools, rejected map[string]pool
 }
 
 // pool is a NodePool whose last launch failed.
@@ -74,9 +85,12 @@ type pool struct {
 }
 
 // New returns a Backoff.
-func New(config Config) *Backoff { return &Backoff{Config: config, pools: map[string]pool{}} }
+func New(config Config) *Backoff {
+	return &Backoff{Config: config, pools: map[string]pool{}, rejected: map[string]pool{}}
+}
 
-// Launches wraps Karpenter core's cloud provider: it records which NodePools' launches fail.
+// Launches wraps Karpenter core's cloud provider: it records which NodePools' launches fail. NodePools whose NodeClaims are rejected have
+// no available offering during their back-off.
 func (b *Backoff) Launches(provider karpcloudprovider.CloudProvider) karpcloudprovider.CloudProvider {
 	return launches{CloudProvider: provider, backoff: b}
 }
@@ -106,23 +120,89 @@ func (b *Backoff) launched(nodePool string, err error) {
 	if !karpcloudprovider.IsInsufficientCapacityError(err) && !karpcloudprovider.IsNodeClassNotReadyError(err) {
 		return // the NodeClaim stays
 	}
+	b.failed(b.pools, nodePool, err.Error(), 1)
+}
+
+// failed begins the back-off of a NodePool after a number of failures in a row, and after each one from then on.
+func (b *Backoff) failed(pools map[string]pool, nodePool, why string, after int) {
 	now := b.Clock.Now()
-	for name, p := range b.pools {
+	for name, p := range pools {
 		if now.Sub(p.until) > forgotten {
-			delete(b.pools, name)
+			delete(pools, name)
 		}
 	}
-	p := b.pools[nodePool]
+	p := pools[nodePool]
 	if now.Before(p.until) {
 		return
 	}
-	wait := MaxInterval
-	if p.failures < 16 {
-		wait = min(Interval<<p.failures, MaxInterval)
-	}
 	p.failures++
-	p.until, p.why = now.Add(wait), err.Error()
-	b.pools[nodePool] = p
+	p.until, p.why = now, why
+	if more := p.failures - after; more >= 0 {
+		p.until = now.Add(min(Interval<<min(more, 16), MaxInterval))
+	}
+	pools[nodePool] = p
+}
+
+// NodeClaims wraps Karpenter core's guest client: it follows which NodePools' NodeClaims the API server rejects.
+func (b *Backoff) NodeClaims(guest client.Client) client.Client { return creator{guest, b} }
+
+type creator struct {
+	client.Client
+	backoff *Backoff
+}
+
+// Create implements client.Client.
+func (c creator) Create(ctx context.Context, object client.Object, opts ...client.CreateOption) error {
+	err := c.Client.Create(ctx, object, opts...)
+	if nodeClaim, ok := object.(*karpv1.NodeClaim); ok && (err == nil || refusal.Is(err)) {
+		c.backoff.created(ctx, nodeClaim.Labels[karpv1.NodePoolLabelKey], err)
+	}
+	return err
+}
+
+// created records whether the API server accepted a NodeClaim, and reports a rejection.
+func (b *Backoff) created(ctx context.Context, name string, err error) {
+	nodePool := &karpv1.NodePool{}
+	if err != nil && b.Guest.Get(ctx, types.NamespacedName{Name: name}, nodePool) == nil {
+		words := strings.ToValidUTF8(err.Error()[:min(len(err.Error()), maxWords)], "")
+		b.Recorder.Publish(events.Event{
+			InvolvedObject: nodePool,
+			Type:           corev1.EventTypeWarning,
+			Reason:         NodeClaimRejectedReason,
+			Message: fmt.Sprintf("the API server rejects a NodeClaim of this NodePool: %s; correct the NodePool, or the policy or webhook. "+
+				"After %d rejections in a row Karpenter plans pods on other NodePools, and tries this one again within %s", words, maxRejections, MaxInterval),
+			DedupeValues:  []string{string(nodePool.UID)},
+			DedupeTimeout: said,
+		})
+	}
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	if err == nil {
+		delete(b.rejected, name)
+		return
+	}
+	b.failed(b.rejected, name, err.Error(), maxRejections)
+}
+
+// GetInstanceTypes implements cloudprovider.CloudProvider.
+func (l launches) GetInstanceTypes(ctx context.Context, nodePool *karpv1.NodePool) ([]*karpcloudprovider.InstanceType, error) {
+	instanceTypes, err := l.CloudProvider.GetInstanceTypes(ctx, nodePool)
+	if wait, _ := l.backoff.remaining(l.backoff.rejected, nodePool); err != nil || wait <= 0 {
+		return instanceTypes, err //nolint:wrapcheck // Karpenter core's own
+	}
+	closed := make([]*karpcloudprovider.InstanceType, len(instanceTypes))
+	for i, it := range instanceTypes {
+		closed[i] = &karpcloudprovider.InstanceType{
+			Name: it.Name, Requirements: it.Requirements, Offerings: make(karpcloudprovider.Offerings, len(it.Offerings)),
+			Capacity: it.Capacity, DynamicResources: it.DynamicResources, VolumeAttachmentLimits: it.VolumeAttachmentLimits, Overhead: it.Overhead,
+		}
+		for j, o := range it.Offerings {
+			offering := *o
+			offering.Available = false
+			closed[i].Offerings[j] = &offering
+		}
+	}
+	return closed, nil
 }
 
 // Provisioning wraps Karpenter core's controller of static provisioning: it doesn't reconcile a NodePool that lacks nodes and
@@ -156,7 +236,10 @@ func (b *Backoff) wait(ctx context.Context, name string) (time.Duration, error) 
 	if int64(running+replaced) >= *nodePool.Spec.Replicas {
 		return 0, nil
 	}
-	wait, why := b.remaining(nodePool)
+	wait, why := b.remaining(b.pools, nodePool)
+	if rejected, words := b.remaining(b.rejected, nodePool); rejected > wait {
+		wait, why = rejected, words
+	}
 	if missing := b.Missing(ctx, nodePool); missing != "" {
 		wait, why = max(wait, Interval), missing
 	}
@@ -176,18 +259,18 @@ func (b *Backoff) wait(ctx context.Context, name string) (time.Duration, error) 
 }
 
 // remaining returns how long a NodePool's back-off still lasts, and why.
-func (b *Backoff) remaining(nodePool *karpv1.NodePool) (time.Duration, string) {
+func (b *Backoff) remaining(pools map[string]pool, nodePool *karpv1.NodePool) (time.Duration, string) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
-	p, ok := b.pools[nodePool.Name]
+	p, ok := pools[nodePool.Name]
 	switch {
 	case !ok:
 		return 0, ""
 	case p.generation == 0:
 		p.generation = nodePool.Generation
-		b.pools[nodePool.Name] = p
+		pools[nodePool.Name] = p
 	case p.generation != nodePool.Generation:
-		delete(b.pools, nodePool.Name)
+		delete(pools, nodePool.Name)
 		return 0, ""
 	}
 	return p.until.Sub(b.Clock.Now()), p.why
@@ -204,4 +287,5 @@ func (b *Backoff) forget(nodePool string) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	delete(b.pools, nodePool)
+	delete(b.rejected, nodePool)
 }

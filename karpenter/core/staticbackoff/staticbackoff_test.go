@@ -5,17 +5,22 @@ package staticbackoff_test
 import (
 	"context"
 	"errors"
+	"strings"
 	"testing"
 	"time"
 
 	"github.com/awslabs/operatorpkg/controller"
 	. "github.com/onsi/gomega"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime/schema"
+	"k8s.io/apimachinery/pkg/util/validation/field"
 	clientgoscheme "k8s.io/client-go/kubernetes/scheme"
 	clocktesting "k8s.io/utils/clock/testing"
 	"k8s.io/utils/ptr"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	"sigs.k8s.io/controller-runtime/pkg/client/fake"
+	"sigs.k8s.io/controller-runtime/pkg/client/interceptor"
 	"sigs.k8s.io/controller-runtime/pkg/reconcile"
 	karpv1 "sigs.k8s.io/karpenter/pkg/apis/v1"
 	karpcloudprovider "sigs.k8s.io/karpenter/pkg/cloudprovider"
@@ -38,6 +43,11 @@ type provider struct {
 // Create implements cloudprovider.CloudProvider.
 func (p *provider) Create(_ context.Context, nodeClaim *karpv1.NodeClaim) (*karpv1.NodeClaim, error) {
 	return nodeClaim, p.err
+}
+
+// GetInstanceTypes implements cloudprovider.CloudProvider.
+func (p *provider) GetInstanceTypes(context.Context, *karpv1.NodePool) ([]*karpcloudprovider.InstanceType, error) {
+	return []*karpcloudprovider.InstanceType{{Name: "c2-small", Offerings: karpcloudprovider.Offerings{{Available: true}}}}, nil
 }
 
 const replicas = 5
@@ -224,5 +234,92 @@ func TestProvisioning(t *testing.T) {
 		made, _ := f.reconcile()
 		f.Expect(made).To(BeZero())
 		f.Expect(f.recorder.Reasons()).To(BeEmpty())
+	})
+}
+
+// offered reports whether a NodePool has an available offering.
+func (f *fixture) offered(nodePool *karpv1.NodePool) bool {
+	f.t.Helper()
+	instanceTypes, err := f.provider.GetInstanceTypes(f.ctx, nodePool)
+	f.Expect(err).NotTo(HaveOccurred())
+	f.Expect(instanceTypes).To(HaveLen(1), "nodes that exist need their instance type")
+	f.Expect(instanceTypes[0].Offerings).To(HaveLen(1))
+	return instanceTypes[0].Offerings[0].Available
+}
+
+func TestRejectedNodeClaims(t *testing.T) {
+	const words = "pool z has no cost centre"
+	denied := apierrors.NewInvalid(schema.GroupKind{Group: "karpenter.sh", Kind: "NodeClaim"}, "fixed-1", field.ErrorList{field.Forbidden(field.NewPath("metadata"), words)})
+	setup := func(t *testing.T) (f *fixture, create func(err error)) {
+		f = newFixture(t, true)
+		var answer error
+		guest := f.backoff.NodeClaims(interceptor.NewClient(f.guest.(client.WithWatch), interceptor.Funcs{
+			Create: func(context.Context, client.WithWatch, client.Object, ...client.CreateOption) error { return answer },
+		}))
+		return f, func(err error) {
+			answer = err
+			nodeClaim := &karpv1.NodeClaim{ObjectMeta: metav1.ObjectMeta{Name: "fixed-1", Labels: map[string]string{karpv1.NodePoolLabelKey: f.nodePool.Name}}}
+			f.Expect(errors.Is(guest.Create(f.ctx, nodeClaim), err)).To(BeTrue(), "core gets the API server's answer")
+		}
+	}
+
+	t.Run("When the API server rejects three NodeClaims of a NodePool, it should say why and leave it out, longer each time", func(t *testing.T) {
+		f, create := setup(t)
+		other := f.nodePool.DeepCopy()
+		other.Name = "other"
+		for range 2 {
+			create(denied)
+			f.Expect(f.offered(f.nodePool)).To(BeTrue())
+		}
+		for _, wait := range []time.Duration{10 * time.Second, 20 * time.Second, 40 * time.Second, 80 * time.Second, 160 * time.Second, 160 * time.Second} {
+			create(denied)
+			f.clock.Step(wait - time.Millisecond)
+			f.Expect(f.offered(f.nodePool)).To(BeFalse(), "within %s", wait)
+			f.Expect(f.offered(other)).To(BeTrue())
+			f.clock.Step(time.Millisecond)
+			f.Expect(f.offered(f.nodePool)).To(BeTrue(), "after %s", wait)
+		}
+		f.Expect(f.recorder.Reasons()).To(HaveEach(staticbackoff.NodeClaimRejectedReason))
+		f.Expect(f.recorder.Messages()).To(HaveEach(ContainSubstring(words)))
+		create(nil)
+		create(denied)
+		f.Expect(f.offered(f.nodePool)).To(BeTrue(), "a success ends it")
+	})
+
+	t.Run("When a static NodePool's NodeClaims are rejected, it should wait with the API server's words", func(t *testing.T) {
+		f, create := setup(t)
+		for range 3 {
+			create(denied)
+		}
+		made, _ := f.reconcile()
+		f.Expect(made).To(BeZero())
+		f.Expect(f.recorder.Messages()).To(ContainElement(And(HavePrefix("0 of 5 replicas"), ContainSubstring(words))))
+	})
+
+	t.Run("When the NodePool is edited, it should be tried again at once", func(t *testing.T) {
+		f, create := setup(t)
+		for range 3 {
+			create(denied)
+		}
+		f.Expect(f.offered(f.nodePool)).To(BeFalse())
+		f.nodePool.Generation++
+		f.Expect(f.offered(f.nodePool)).To(BeTrue())
+	})
+
+	t.Run("When the API server has a conflict or an outage, it should not count", func(t *testing.T) {
+		f, create := setup(t)
+		for range 3 {
+			create(apierrors.NewAlreadyExists(schema.GroupResource{Resource: "nodeclaims"}, "fixed-1"))
+			create(apierrors.NewInternalError(errors.New("failed calling webhook")))
+			create(apierrors.NewTooManyRequests("later", 1))
+		}
+		f.Expect(f.offered(f.nodePool)).To(BeTrue())
+		f.Expect(f.recorder.Reasons()).To(BeEmpty())
+	})
+
+	t.Run("When the API server's words are longer than an event may be, it should cut them", func(t *testing.T) {
+		f, create := setup(t)
+		create(apierrors.NewForbidden(schema.GroupResource{Resource: "nodeclaims"}, "fixed-1", errors.New(strings.Repeat("ü", 3000))))
+		f.Expect(f.recorder.Messages()).To(HaveExactElements(WithTransform(func(text string) int { return len(text) }, BeNumerically("<=", 1024))))
 	})
 }

@@ -24,6 +24,7 @@ import (
 	"k8s.io/utils/clock"
 	"k8s.io/utils/ptr"
 	"sigs.k8s.io/controller-runtime/pkg/client"
+	karpv1 "sigs.k8s.io/karpenter/pkg/apis/v1"
 	"sigs.k8s.io/yaml"
 
 	"github.com/autonode-io/autonode/api/karpenter/v1alpha1"
@@ -181,6 +182,21 @@ func edit[T client.Object](ctx context.Context, c client.Client, object T, name 
 	return c.Patch(ctx, object, client.MergeFrom(before), client.DryRunAll)
 }
 
+// nameNodePools: an admin creates NodePools with names of different lengths.
+func nameNodePools(t *testing.T) {
+	create := func(g Gomega, length int) error {
+		nodePool := &karpv1.NodePool{ObjectMeta: metav1.ObjectMeta{Name: strings.Repeat("a", length)}}
+		nodePool.Spec.Template.Spec.NodeClassRef = &karpv1.NodeClassReference{Group: v1alpha1.Group, Kind: v1alpha1.Kind, Name: v1alpha1.DefaultNodeClass}
+		nodePool.Spec.Template.Spec.Requirements = []karpv1.NodeSelectorRequirementWithMinValues{}
+		return as(g, "admin").Create(t.Context(), nodePool, client.DryRunAll)
+	}
+	t.Run("When an admin creates a NodePool whose name is no label's value, it should be refused, and a shorter one admitted", func(t *testing.T) {
+		g := NewWithT(t)
+		g.Eventually(func() error { return create(g, 64) }).Should(MatchError(ContainSubstring("has 64 characters; choose one of at most 63")))
+		g.Expect(create(g, 63)).To(Succeed())
+	})
+}
+
 // TestPolicies tries everything with the same policies, which take a moment to be in force; the last steps change them.
 func TestPolicies(t *testing.T) {
 	f := setUp(t.Context(), t)
@@ -189,6 +205,7 @@ func TestPolicies(t *testing.T) {
 	changeNodeClasses(t)
 	boundKubelets(t)
 	changeNodeClaims(t)
+	nameNodePools(t)
 	changeRights(t)
 	changeDefinitions(t)
 	t.Run("When the guest's control plane cleans up, it should be let through", f.letsControlPlaneCleanUp)
