@@ -182,13 +182,13 @@ func edit[T client.Object](ctx context.Context, c client.Client, object T, name 
 	return c.Patch(ctx, object, client.MergeFrom(before), client.DryRunAll)
 }
 
-// nameNodePools: an admin creates NodePools with names of different lengths.
+// nameNodePools: a user other than the operator creates NodePools with names of different lengths.
 func nameNodePools(t *testing.T) {
 	create := func(g Gomega, length int) error {
 		nodePool := &karpv1.NodePool{ObjectMeta: metav1.ObjectMeta{Name: strings.Repeat("a", length)}}
 		nodePool.Spec.Template.Spec.NodeClassRef = &karpv1.NodeClassReference{Group: v1alpha1.Group, Kind: v1alpha1.Kind, Name: v1alpha1.DefaultNodeClass}
 		nodePool.Spec.Template.Spec.Requirements = []karpv1.NodeSelectorRequirementWithMinValues{}
-		return as(g, "admin").Create(t.Context(), nodePool, client.DryRunAll)
+		return as(g, "probe").Create(t.Context(), nodePool, client.DryRunAll)
 	}
 	t.Run("When an admin creates a NodePool whose name is no label's value, it should be refused, and a shorter one admitted", func(t *testing.T) {
 		g := NewWithT(t)
