@@ -28,7 +28,6 @@ import (
 	"sigs.k8s.io/karpenter/pkg/events"
 
 	"github.com/autonode-io/autonode/karpenter/core/reconciler"
-	"github.com/autonode-io/autonode/karpenter/core/refusal"
 )
 
 const (
@@ -59,6 +58,8 @@ type Config struct {
 	Guest client.Client
 	// Missing returns why no node of a NodePool can be launched now. It is empty if one can, or if that isn't known.
 	Missing func(ctx context.Context, nodePool *karpv1.NodePool) string
+	// Rejected reports whether an error is an API server's rejection.
+	Rejected func(error) bool
 	// Cluster is core's state. It may be set after Launches, which it is made with.
 	Cluster *state.Cluster
 	// Recorder publishes events on NodePools.
@@ -154,7 +155,7 @@ type creator struct {
 // Create implements client.Client.
 func (c creator) Create(ctx context.Context, object client.Object, opts ...client.CreateOption) error {
 	err := c.Client.Create(ctx, object, opts...)
-	if nodeClaim, ok := object.(*karpv1.NodeClaim); ok && (err == nil || refusal.Is(err)) {
+	if nodeClaim, ok := object.(*karpv1.NodeClaim); ok && (err == nil || c.backoff.Rejected(err)) {
 		c.backoff.created(ctx, nodeClaim.Labels[karpv1.NodePoolLabelKey], err)
 	}
 	return err

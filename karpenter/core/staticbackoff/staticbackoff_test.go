@@ -31,6 +31,7 @@ import (
 	"github.com/autonode-io/autonode/api/karpenter/v1alpha1"
 	"github.com/autonode-io/autonode/internal/environment"
 	"github.com/autonode-io/autonode/karpenter/core/reconciler/reconcilertest"
+	"github.com/autonode-io/autonode/karpenter/core/refusal"
 	"github.com/autonode-io/autonode/karpenter/core/staticbackoff"
 )
 
@@ -83,7 +84,7 @@ func newFixture(t *testing.T, wrapped bool) *fixture {
 	}
 	f.guest = fake.NewClientBuilder().WithScheme(clientgoscheme.Scheme).WithObjects(f.nodePool).Build()
 	f.backoff = staticbackoff.New(staticbackoff.Config{
-		Guest: f.guest, Recorder: f.recorder, Clock: f.clock,
+		Guest: f.guest, Recorder: f.recorder, Clock: f.clock, Rejected: refusal.Is,
 		Missing: func(context.Context, *karpv1.NodePool) string { return f.missing },
 	})
 	f.provider = f.backoff.Launches(f.launches)
