@@ -68,8 +68,8 @@ type Found struct {
 	// Unreadable are the kinds that couldn't be read, each an *informer.UnreadableError. Their templates are missing
 	// here and may exist.
 	Unreadable []error
-	// unlisted: one of them has sources. unread are the sources that refer to the others, by Source.Annotation.
-	unlisted bool
+	// referred are those of them that only sources refer to; unread are these sources, by Source.Annotation.
+	referred []error
 	unread   []string
 	// Existing counts the objects of each kind, whether they match or not.
 	Existing map[schema.GroupKind]int
@@ -108,12 +108,18 @@ func (f *Found) add(s Template, invalid *InvalidError) {
 
 // unreadable records a kind that can't be read, once. The sources are those that refer to it; none for a kind of sources.
 func (f *Found) unreadable(err error, sources ...Source) {
-	f.unlisted = f.unlisted || len(sources) == 0
+	same := func(other error) bool { return other.Error() == err.Error() }
+	switch known := slices.ContainsFunc(f.Unreadable, same); {
+	case len(sources) == 0 && known:
+		f.referred = slices.DeleteFunc(f.referred, same)
+	case !known:
+		f.Unreadable = append(f.Unreadable, err)
+		if len(sources) > 0 {
+			f.referred = append(f.referred, err)
+		}
+	}
 	for _, source := range sources {
 		f.unread = append(f.unread, source.Annotation())
-	}
-	if !slices.ContainsFunc(f.Unreadable, func(other error) bool { return other.Error() == err.Error() }) {
-		f.Unreadable = append(f.Unreadable, err)
 	}
 }
 

@@ -17,7 +17,7 @@ type Gaps struct {
 
 // Gaps returns the sources that couldn't be read.
 func (f *Found) Gaps() Gaps {
-	gaps := Gaps{All: f.unlisted || len(f.SelectorErrs) > 0, Sources: slices.Clone(f.unread)}
+	gaps := Gaps{All: len(f.Unreadable) > len(f.referred) || len(f.SelectorErrs) > 0, Sources: slices.Clone(f.unread)}
 	for _, invalid := range f.Invalid {
 		gaps.Sources = append(gaps.Sources, invalid.Source.Annotation())
 	}
