@@ -196,7 +196,8 @@ type karpenterCore struct {
 
 func newCore(ctx context.Context, guest *coreoperator.Operator, management *operator.Management, keeper *leadership.Keeper, p *operator.Providers) (*karpenterCore, error) {
 	static := staticbackoff.New(staticbackoff.Config{
-		Guest: guest.GetClient(), Missing: missing(p.CloudProvider, keeper.Suspended), Rejected: refusal.Is, Recorder: guest.EventRecorder, Clock: guest.Clock,
+		Guest: guest.GetClient(), Missing: missing(p.CloudProvider, keeper.Suspended), Rejected: refusal.Is, Closed: offering.Closed,
+		Recorder: guest.EventRecorder, Clock: guest.Clock,
 	})
 	undecorated := cloudprovidermetrics.Decorate(static.Launches(leadership.Gate(p.CloudProvider, keeper.Suspended)))
 	decorated := overlay.Decorate(undecorated, guest.GetClient(), guest.InstanceTypeStore)

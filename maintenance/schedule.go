@@ -54,8 +54,8 @@ func Parse(window v1beta1.MaintenanceWindow) (*Schedule, error) {
 	return &Schedule{schedule: schedule, duration: window.Duration.Duration, location: location}, nil
 }
 
-// local is a schedule in UTC that is taken for a time zone's clock. A time that the clock skips is the first instant after; of a time that comes twice
-// it is the first. Schedules of every hour need neither.
+// local is a schedule in UTC that is taken for a time zone's clock. A time that the clock skips is the first instant after; of a time that
+// comes twice it is the first. Schedules of every hour need neither.
 type local struct {
 	cron.Schedule
 	location *time.Location

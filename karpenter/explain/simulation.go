@@ -106,10 +106,12 @@ func New(ctx context.Context, config Config) (*Simulation, error) {
 		}
 		for _, object := range config.Guest.objects[gvk] {
 			_, err := feed.state.Reconcile(ctx, reconcile.Request{NamespacedName: client.ObjectKeyFromObject(object)})
-			gone := fmt.Sprintf("NodePool %s doesn't exist: Karpenter disrupts none of its nodes, and their costs don't count", object.GetLabels()[karpv1.NodePoolLabelKey])
 			switch {
 			case apierrors.IsNotFound(err) && gvk.Kind == "NodeClaim": // the state has the NodeClaim; the costs of its NodePool can't be tracked
-				s.Missing = append(slices.DeleteFunc(slices.Clone(s.Missing), func(m string) bool { return m == gone }), gone)
+				gone := fmt.Sprintf("NodePool %s doesn't exist: Karpenter disrupts none of its nodes, and their costs don't count", object.GetLabels()[karpv1.NodePoolLabelKey])
+				if !slices.Contains(s.Missing, gone) {
+					s.Missing = append(slices.Clip(s.Missing), gone)
+				}
 			case err != nil:
 				return nil, fmt.Errorf("reading %s %s: %w", gvk.Kind, object.GetName(), err)
 			}

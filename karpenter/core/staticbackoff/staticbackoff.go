@@ -60,6 +60,8 @@ type Config struct {
 	Missing func(ctx context.Context, nodePool *karpv1.NodePool) string
 	// Rejected reports whether an error is an API server's rejection.
 	Rejected func(error) bool
+	// Closed returns a copy of an instance type in which the offerings that closes selects aren't available.
+	Closed func(it *karpcloudprovider.InstanceType, closes func(*karpcloudprovider.Offering) bool) *karpcloudprovider.InstanceType
 	// Cluster is core's state. It may be set after Launches, which it is made with.
 	Cluster *state.Cluster
 	// Recorder publishes events on NodePools.
@@ -193,15 +195,7 @@ func (l launches) GetInstanceTypes(ctx context.Context, nodePool *karpv1.NodePoo
 	}
 	closed := make([]*karpcloudprovider.InstanceType, len(instanceTypes))
 	for i, it := range instanceTypes {
-		closed[i] = &karpcloudprovider.InstanceType{
-			Name: it.Name, Requirements: it.Requirements, Offerings: make(karpcloudprovider.Offerings, len(it.Offerings)),
-			Capacity: it.Capacity, DynamicResources: it.DynamicResources, VolumeAttachmentLimits: it.VolumeAttachmentLimits, Overhead: it.Overhead,
-		}
-		for j, o := range it.Offerings {
-			offering := *o
-			offering.Available = false
-			closed[i].Offerings[j] = &offering
-		}
+		closed[i] = l.backoff.Closed(it, func(*karpcloudprovider.Offering) bool { return true })
 	}
 	return closed, nil
 }

@@ -33,6 +33,7 @@ import (
 	"github.com/autonode-io/autonode/karpenter/core/reconciler/reconcilertest"
 	"github.com/autonode-io/autonode/karpenter/core/refusal"
 	"github.com/autonode-io/autonode/karpenter/core/staticbackoff"
+	"github.com/autonode-io/autonode/karpenter/providers/offering"
 )
 
 // provider is one whose launches end with an error.
@@ -84,7 +85,7 @@ func newFixture(t *testing.T, wrapped bool) *fixture {
 	}
 	f.guest = fake.NewClientBuilder().WithScheme(clientgoscheme.Scheme).WithObjects(f.nodePool).Build()
 	f.backoff = staticbackoff.New(staticbackoff.Config{
-		Guest: f.guest, Recorder: f.recorder, Clock: f.clock, Rejected: refusal.Is,
+		Guest: f.guest, Recorder: f.recorder, Clock: f.clock, Rejected: refusal.Is, Closed: offering.Closed,
 		Missing: func(context.Context, *karpv1.NodePool) string { return f.missing },
 	})
 	f.provider = f.backoff.Launches(f.launches)

@@ -87,18 +87,21 @@ func (r *Rejections) Offered(nodePool string, instanceTypes []*karpcloudprovider
 	offered := make([]*karpcloudprovider.InstanceType, len(instanceTypes))
 	for i, it := range instanceTypes {
 		if rejected[it.Name] {
-			it = without(it, pool)
+			it = Closed(it, func(o *karpcloudprovider.Offering) bool {
+				_, is := pool.Entry(KeyOf(it.Name, o))
+				return is
+			})
 		}
 		offered[i] = it
 	}
 	return offered
 }
 
-// without returns a copy of an instance type whose unavailable offerings say so.
-func without(it *karpcloudprovider.InstanceType, unavailable *Unavailable) *karpcloudprovider.InstanceType {
+// Closed returns a copy of an instance type in which the offerings that closes selects aren't available.
+func Closed(it *karpcloudprovider.InstanceType, closes func(*karpcloudprovider.Offering) bool) *karpcloudprovider.InstanceType {
 	offerings := make(karpcloudprovider.Offerings, len(it.Offerings))
 	for i, o := range it.Offerings {
-		if _, is := unavailable.Entry(KeyOf(it.Name, o)); is {
+		if closes(o) {
 			closed := *o
 			closed.Available = false
 			o = &closed

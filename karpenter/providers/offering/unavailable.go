@@ -85,7 +85,8 @@ type Entry struct {
 	Failures int
 	// Quota that it failed for the lack of; empty for none.
 	Quota QuotaName
-	Words string // the infrastructure's, on the last failure: see Explain
+	// Words of the infrastructure on the last failure; empty if there are none. Explain records them.
+	Words string
 }
 
 // Group is all offerings of a capacity type in a zone, or those that a quota counts. It has no reserved ones: a reservation has capacity and

@@ -58,9 +58,13 @@ func NewDefaultRelease(component, image, version string) (DefaultRelease, error)
 // of returns the release for nodes of a version.
 func (d DefaultRelease) of(nodes string) *resolved {
 	_, digest, _ := strings.Cut(d.Image, "@")
+	separator := "+"
+	if strings.Contains(nodes, "+") { // the nodes' own build
+		separator = "."
+	}
 	component := payload.Component{Name: d.Component, Image: d.Image, Versions: map[string]string{payload.KubernetesVersion: nodes}}
 	return &resolved{component: component, byDefault: true, release: &payload.Release{
-		Version: nodes + map[bool]string{false: "+", true: "."}[strings.Contains(nodes, "+")] + "autonode." + d.Version, Image: d.Image, Digest: digest,
+		Version: nodes + separator + "autonode." + d.Version, Image: d.Image, Digest: digest,
 		Components: map[string]payload.Component{d.Component: component}, Names: []string{d.Component},
 	}}
 }
