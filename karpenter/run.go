@@ -64,6 +64,7 @@ import (
 	"github.com/autonode-io/autonode/karpenter/core/nodelimit"
 	"github.com/autonode-io/autonode/karpenter/core/nodelock"
 	"github.com/autonode-io/autonode/karpenter/core/nodepoolgone"
+	"github.com/autonode-io/autonode/karpenter/core/ondemand"
 	"github.com/autonode-io/autonode/karpenter/core/ownwrites"
 	"github.com/autonode-io/autonode/karpenter/core/providerid"
 	"github.com/autonode-io/autonode/karpenter/core/reclaim"
@@ -200,7 +201,7 @@ func newCore(ctx context.Context, guest *coreoperator.Operator, management *oper
 		Recorder: guest.EventRecorder, Clock: guest.Clock,
 	})
 	undecorated := cloudprovidermetrics.Decorate(static.Launches(leadership.Gate(p.CloudProvider, keeper.Suspended)))
-	decorated := overlay.Decorate(undecorated, guest.GetClient(), guest.InstanceTypeStore)
+	decorated := ondemand.Provider(overlay.Decorate(undecorated, guest.GetClient(), guest.InstanceTypeStore), offering.Closed)
 	repairs, err := health.NewRepairPolicyMatcher(ctx, decorated)
 	if err != nil {
 		return nil, fmt.Errorf("reading the repair policies: %w", err)
@@ -325,7 +326,7 @@ func terminationOf(core controller.Controller, guest client.Client, writes *ownw
 // disruptionMethods are Karpenter core's, which terminate a node first where its replacement can't be launched before, after one that returns
 // capacity to other clusters.
 func disruptionMethods(ctx context.Context, guest *coreoperator.Operator, client client.Client, queue *disruption.Queue, k *karpenterCore, p *operator.Providers) []disruption.Method {
-	methods := disruption.NewMethods(ctx, guest.Clock, k.state, client, k.provisioner, k.cloudProvider, guest.EventRecorder, queue)
+	methods := ondemand.Methods(disruption.NewMethods(ctx, guest.Clock, k.state, client, k.provisioner, k.cloudProvider, guest.EventRecorder, queue))
 	methods = reclaim.Methods(methods, reclaim.Config{
 		Guest: client, Cluster: k.state, Recorder: guest.EventRecorder, Clock: guest.Clock, Reclaims: reclaims(p.Capacity), Taken: taken(p.Capacity),
 	})

@@ -510,6 +510,8 @@ func TestDisruptionMethods(t *testing.T) {
 			switch method.(type) {
 			case *disruption.Drift, *disruption.StaticDrift, *disruption.Repair:
 				t.Errorf("%T is Karpenter core's own, which waits for ever where there is no room", method)
+			case *disruption.SingleNodeConsolidation, *disruption.MultiNodeConsolidation:
+				t.Errorf("%T is Karpenter core's own, which takes spot for cheaper than on demand", method)
 			}
 		}
 	})

@@ -1,0 +1,164 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package ondemand_test
+
+import (
+	"context"
+	"testing"
+	"time"
+
+	"github.com/awslabs/operatorpkg/status"
+	. "github.com/onsi/gomega"
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/api/resource"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	clientgoscheme "k8s.io/client-go/kubernetes/scheme"
+	"k8s.io/utils/clock"
+	clocktesting "k8s.io/utils/clock/testing"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+	karpv1 "sigs.k8s.io/karpenter/pkg/apis/v1"
+	karpcloudprovider "sigs.k8s.io/karpenter/pkg/cloudprovider"
+	"sigs.k8s.io/karpenter/pkg/controllers/disruption"
+	karpscheduling "sigs.k8s.io/karpenter/pkg/scheduling"
+
+	"github.com/autonode-io/autonode/api/karpenter/v1alpha1"
+	"github.com/autonode-io/autonode/internal/environment"
+	"github.com/autonode-io/autonode/karpenter/core/disruptiontest"
+	"github.com/autonode-io/autonode/karpenter/core/ondemand"
+	"github.com/autonode-io/autonode/karpenter/core/reconciler/reconcilertest"
+	"github.com/autonode-io/autonode/karpenter/providers/offering"
+)
+
+const (
+	poolName = "general"
+	onDemand = karpv1.CapacityTypeOnDemand
+	spot     = karpv1.CapacityTypeSpot
+)
+
+// prices of an instance type by capacity type, in USD per hour.
+type prices map[string]float64
+
+// provider has instance types of 2 and of 8 CPUs, in one zone.
+type provider struct {
+	reconcilertest.Provider
+	c2, c8 prices
+}
+
+func (provider) Name() string                                     { return "test" }
+func (provider) RepairPolicies() []karpcloudprovider.RepairPolicy { return nil }
+
+func (p provider) GetInstanceTypes(context.Context, *karpv1.NodePool) ([]*karpcloudprovider.InstanceType, error) {
+	return []*karpcloudprovider.InstanceType{instanceType("c2", "2", p.c2), instanceType("c8", "8", p.c8)}, nil
+}
+
+func room(cpus string) corev1.ResourceList {
+	return corev1.ResourceList{corev1.ResourceCPU: resource.MustParse(cpus), corev1.ResourceMemory: resource.MustParse("8Gi"), corev1.ResourcePods: resource.MustParse("110")}
+}
+
+func in(key string, values ...string) *karpscheduling.Requirement {
+	return karpscheduling.NewRequirement(key, corev1.NodeSelectorOpIn, values...)
+}
+
+func instanceType(name, cpus string, of prices) *karpcloudprovider.InstanceType {
+	it := &karpcloudprovider.InstanceType{
+		Name: name, Capacity: room(cpus), Overhead: &karpcloudprovider.InstanceTypeOverhead{},
+		Requirements: karpscheduling.NewRequirements(in(corev1.LabelInstanceTypeStable, name), in(corev1.LabelArchStable, "amd64"), in(corev1.LabelOSStable, "linux"),
+			in(corev1.LabelTopologyZone, "a"), in(karpv1.CapacityTypeLabelKey, onDemand, spot)),
+	}
+	for capacityType, price := range of {
+		it.Offerings = append(it.Offerings, &karpcloudprovider.Offering{
+			Requirements: karpscheduling.NewRequirements(in(corev1.LabelTopologyZone, "a"), in(karpv1.CapacityTypeLabelKey, capacityType)), Price: price, Available: true,
+		})
+	}
+	return it
+}
+
+// immediate has core validate a consolidation without a delay.
+type immediate struct{ clock.Clock }
+
+func (immediate) After(time.Duration) <-chan time.Time {
+	passed := make(chan time.Time, 1)
+	passed <- time.Time{}
+	return passed
+}
+
+// objects are a node c8 on demand that has one small pod, and the NodePool.
+func objects(allowed []string, selector map[string]string) []client.Object {
+	pool := &karpv1.NodePool{ObjectMeta: metav1.ObjectMeta{Name: poolName, UID: poolName}}
+	pool.Spec.Template.Spec.NodeClassRef = &karpv1.NodeClassReference{Group: v1alpha1.Group, Kind: v1alpha1.Kind, Name: "default"}
+	pool.Spec.Template.Spec.Requirements = []karpv1.NodeSelectorRequirementWithMinValues{{Key: karpv1.CapacityTypeLabelKey, Operator: corev1.NodeSelectorOpIn, Values: allowed}}
+	pool.Spec.Disruption = karpv1.Disruption{
+		ConsolidationPolicy: karpv1.ConsolidationPolicyWhenEmptyOrUnderutilized, ConsolidateAfter: karpv1.MustParseNillableDuration("0s"), Budgets: []karpv1.Budget{{Nodes: "1"}},
+	}
+	for _, condition := range []string{karpv1.ConditionTypeValidationSucceeded, karpv1.ConditionTypeNodeClassReady, status.ConditionReady} {
+		pool.StatusConditions().SetTrue(condition)
+	}
+	labels := map[string]string{
+		karpv1.NodePoolLabelKey: poolName, corev1.LabelInstanceTypeStable: "c8", corev1.LabelTopologyZone: "a", corev1.LabelHostname: "n", corev1.LabelArchStable: "amd64",
+		corev1.LabelOSStable: "linux", karpv1.NodeRegisteredLabelKey: "true", karpv1.NodeInitializedLabelKey: "true", karpv1.CapacityTypeLabelKey: onDemand,
+	}
+	node := &corev1.Node{
+		ObjectMeta: metav1.ObjectMeta{Name: "n", UID: "n", Labels: labels}, Spec: corev1.NodeSpec{ProviderID: "test://n"},
+		Status: corev1.NodeStatus{Capacity: room("8"), Allocatable: room("8"), Conditions: []corev1.NodeCondition{{Type: corev1.NodeReady, Status: corev1.ConditionTrue}}},
+	}
+	claim := &karpv1.NodeClaim{ObjectMeta: metav1.ObjectMeta{Name: "claim", UID: "claim", Labels: labels, Finalizers: []string{karpv1.TerminationFinalizer}}}
+	claim.Spec.NodeClassRef = pool.Spec.Template.Spec.NodeClassRef
+	claim.Status.NodeName, claim.Status.ProviderID, claim.Status.Capacity, claim.Status.Allocatable = "n", "test://n", room("8"), room("8")
+	for _, condition := range []string{karpv1.ConditionTypeLaunched, karpv1.ConditionTypeRegistered, karpv1.ConditionTypeInitialized, karpv1.ConditionTypeConsolidatable} {
+		claim.StatusConditions().SetTrue(condition)
+	}
+	pod := &corev1.Pod{
+		ObjectMeta: metav1.ObjectMeta{Namespace: "shop", Name: "web", UID: "web", OwnerReferences: []metav1.OwnerReference{{APIVersion: "apps/v1", Kind: "ReplicaSet", Name: "r", UID: "r"}}},
+		Spec: corev1.PodSpec{NodeName: "n", NodeSelector: selector, Containers: []corev1.Container{{Name: "c", Resources: corev1.ResourceRequirements{
+			Requests: corev1.ResourceList{corev1.ResourceCPU: resource.MustParse("1")},
+		}}}},
+		Status: corev1.PodStatus{Phase: corev1.PodRunning, Conditions: []corev1.PodCondition{{Type: corev1.PodReady, Status: corev1.ConditionTrue}}},
+	}
+	return []client.Object{pool, node, claim, pod}
+}
+
+func TestMethods(t *testing.T) {
+	NewWithT(t).Expect(v1alpha1.AddToScheme(clientgoscheme.Scheme)).To(Succeed())
+	both := []string{onDemand, spot}
+	for name, tc := range map[string]struct {
+		c2       prices
+		allowed  []string
+		selector map[string]string
+		want     []string // of the replacement; nil for none
+	}{
+		"When spot is cheaper, it should require spot, as core does":                                    {c2: prices{onDemand: 0.07, spot: 0.02}, allowed: both, want: []string{spot}},
+		"When on demand is cheaper than spot, it should require on demand":                              {c2: prices{onDemand: 0.05, spot: 0.1}, allowed: both, want: []string{onDemand}},
+		"When only on demand is cheaper than the node, it should require on demand":                     {c2: prices{onDemand: 0.05, spot: 0.45}, allowed: both, want: []string{onDemand}},
+		"When both cost the same, it should require on demand, which isn't interrupted":                 {c2: prices{onDemand: 0.05, spot: 0.05}, allowed: both, want: []string{onDemand}},
+		"When the NodePool allows spot alone, it should require spot":                                   {c2: prices{onDemand: 0.05, spot: 0.1}, allowed: []string{spot}, want: []string{spot}},
+		"When the pod wants spot, and that is dearer than on demand, it should leave the node as it is": {c2: prices{onDemand: 0.05, spot: 0.1}, allowed: both, selector: map[string]string{karpv1.CapacityTypeLabelKey: spot}},
+		"When nothing is cheaper than the node, it should leave it as it is":                            {c2: prices{onDemand: 0.4, spot: 0.5}, allowed: both},
+	} {
+		t.Run(name, func(t *testing.T) {
+			g := NewWithT(t)
+			all := objects(tc.allowed, tc.selector)
+			config := disruptiontest.Config{
+				Guest: disruptiontest.Guest(all...), Recorder: &environment.Recorder{}, Clock: immediate{clocktesting.NewFakeClock(time.Now())},
+				CloudProvider: ondemand.Provider(provider{c2: tc.c2, c8: prices{onDemand: 0.4, spot: 0.45}}, offering.Closed),
+			}
+			core := disruptiontest.New(t, config, all)
+			methods := disruption.NewMethods(core.Context, core.Clock, core.State, core.Guest, core.Provisioner, core.CloudProvider, core.Recorder, core.Queue)
+			commands := core.Disrupt(t, ondemand.Methods(methods))
+			if tc.want == nil {
+				g.Expect(commands).To(BeEmpty())
+				return
+			}
+			g.Expect(commands).To(HaveLen(1))
+			list := &karpv1.NodeClaimList{}
+			g.Expect(core.Guest.List(t.Context(), list)).To(Succeed())
+			for _, claim := range list.Items {
+				if claim.Name == "claim" {
+					continue
+				}
+				requirements := karpscheduling.NewNodeSelectorRequirementsWithMinValues(claim.Spec.Requirements...)
+				g.Expect(requirements.Get(karpv1.CapacityTypeLabelKey).Values()).To(ConsistOf(tc.want))
+				g.Expect(requirements.Get(corev1.LabelInstanceTypeStable).Values()).To(ConsistOf("c2"))
+			}
+		})
+	}
+}
