@@ -413,6 +413,7 @@ func TestKarpenter(t *testing.T) {
 
 	t.Run("When the Lease may be lost in the middle of a launch, it should not create the Machine, and do so when it still holds the Lease", w.losesLease)
 	t.Run("When an API server refuses a request, it should try again after seconds, and go on once that is admitted", w.isRefused)
+	t.Run("When a NodePool has as many nodes as its limit allows, its pods should get no more, and be told why", w.isLimited)
 	t.Run("When the management cluster is away and then back but slow, it should decide nothing, say so once, and go on without a restart", w.isAway)
 	t.Run("When NodePools fail in any mixture, the pods of another should get their nodes as when it is alone", w.mixes)
 	t.Run("When a Machine's NodeClaim has gone, it should be removed, and not before the grace period is over", func(t *testing.T) {
@@ -488,6 +489,28 @@ func (w *world) isRefused(t *testing.T) {
 	g.Eventually(func(ctx context.Context) bool {
 		return apierrors.IsNotFound(w.Admin.Get(ctx, client.ObjectKeyFromObject(claim), claim))
 	}).WithContext(t.Context()).WithPolling(poll).Should(BeTrue())
+}
+
+// isLimited has more pods than nodes that their NodePool may have.
+func (w *world) isLimited(t *testing.T) {
+	g := NewWithT(t)
+	const limited, label = "limited", "example.com/limited"
+	pool := w.nodePool(limited)
+	pool.Spec.Template.Labels = map[string]string{label: "yes"}
+	pool.Spec.Limits = karpv1.Limits{"nodes": resource.MustParse("2")}
+	for _, name := range []string{"limited-0", "limited-1", "limited-2", "limited-3", "limited-4"} {
+		w.pod(t, name, label, "yes")
+	}
+	g.Expect(w.Admin.Create(t.Context(), pool)).To(Succeed())
+	g.Eventually(func(g Gomega, ctx context.Context) {
+		g.Expect(w.launched(g, ctx, limited)).To(Equal(2))
+		list := &corev1.EventList{}
+		g.Expect(w.Admin.List(ctx, list, client.InNamespace(w.Namespace))).To(Succeed())
+		g.Expect(list.Items).To(ContainElement(HaveField("Message", And(ContainSubstring("node limits have been exhausted"), ContainSubstring(limited)))))
+	}).WithContext(t.Context()).WithPolling(poll).Should(Succeed())
+	g.Expect(made(g, limited)).To(Equal(2))
+	g.Expect(w.Admin.DeleteAllOf(t.Context(), &corev1.Pod{}, client.InNamespace(w.Namespace), client.MatchingLabels{label: "yes"}, client.GracePeriodSeconds(0))).To(Succeed())
+	g.Expect(w.Admin.Delete(t.Context(), pool)).To(Succeed())
 }
 
 // isAway takes the management cluster away, and gives it back slow.

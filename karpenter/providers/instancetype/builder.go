@@ -9,12 +9,14 @@ import (
 	"strconv"
 
 	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/api/resource"
 	"k8s.io/apimachinery/pkg/util/sets"
 	"k8s.io/apimachinery/pkg/util/validation"
 	"k8s.io/utils/ptr"
 	karpv1 "sigs.k8s.io/karpenter/pkg/apis/v1"
 	karpcloudprovider "sigs.k8s.io/karpenter/pkg/cloudprovider"
 	karpscheduling "sigs.k8s.io/karpenter/pkg/scheduling"
+	"sigs.k8s.io/karpenter/pkg/utils/resources"
 
 	"github.com/autonode-io/autonode/api/karpenter/v1alpha1"
 	"github.com/autonode-io/autonode/karpenter/core/wellknown"
@@ -256,6 +258,8 @@ func (b *builder) offer(r *resolved, name string, templates []*template.Template
 	}
 	b.expectMemory(it.Capacity, templates)
 	it.Overhead = b.overheadOf(it.Capacity, templates)
+	// Karpenter core counts existing nodes against spec.limits.nodes, but those that it plans only by their capacity.
+	it.Capacity[resources.Node] = *resource.NewQuantity(1, resource.DecimalSI)
 }
 
 // setApart makes the offerings that aren't reserved say so. Elsewhere the instance type does.
