@@ -61,15 +61,13 @@ import (
 	"github.com/autonode-io/autonode/karpenter/core/launching"
 	"github.com/autonode-io/autonode/karpenter/core/leadership"
 	"github.com/autonode-io/autonode/karpenter/core/nodecount"
-	"github.com/autonode-io/autonode/karpenter/core/nodelimit"
 	"github.com/autonode-io/autonode/karpenter/core/nodelock"
-	"github.com/autonode-io/autonode/karpenter/core/nodepoolgone"
 	"github.com/autonode-io/autonode/karpenter/core/ondemand"
 	"github.com/autonode-io/autonode/karpenter/core/ownwrites"
 	"github.com/autonode-io/autonode/karpenter/core/providerid"
 	"github.com/autonode-io/autonode/karpenter/core/reclaim"
+	"github.com/autonode-io/autonode/karpenter/core/reconciler"
 	"github.com/autonode-io/autonode/karpenter/core/refusal"
-	"github.com/autonode-io/autonode/karpenter/core/savings"
 	"github.com/autonode-io/autonode/karpenter/core/shutdown"
 	"github.com/autonode-io/autonode/karpenter/core/staticbackoff"
 	"github.com/autonode-io/autonode/karpenter/core/statusonly"
@@ -208,23 +206,19 @@ func newCore(ctx context.Context, guest *coreoperator.Operator, management *oper
 	}
 	k := &karpenterCore{cloudProvider: decorated, state: state.NewCluster(guest.Clock, guest.GetClient(), decorated, state.WithRepairPolicyMatcher(repairs))}
 	static.Cluster = k.state
-	ledger := savings.New()
-	if err := crmetrics.Registry.Register(ledger); err != nil {
-		return nil, fmt.Errorf("registering metrics: %w", err)
-	}
 	first := terminatefirst.NewFollower(guest.EventRecorder)
 	writes := ownwrites.New()
-	client := guestClient(static.NodeClaims(guest.GetClient()), keeper.Suspended, p.InstanceTypes.Declares, p.Machines.HasTaints, ledger, first, writes)
+	client := guestClient(static.NodeClaims(guest.GetClient()), keeper.Suspended, p.InstanceTypes.Declares, p.Machines.HasTaints, first, writes)
 	k.controllers, err = coreControllers(ctx, guest, client, decorated, undecorated, k.state)
 	if err != nil {
 		return nil, err
 	}
-	queue, _, err := core.Find[*disruption.Queue](k.controllers)
+	queue, queueAt, err := core.Find[*disruption.Queue](k.controllers)
 	if err != nil {
 		return nil, err
 	}
 	p.Machines.IsReplacement = isReplacement(queue)
-	ledger.Follow(queue)
+	k.controllers[queueAt] = reconciler.Wrap(queue, reconciler.Savings(queue))
 	first.Follow(queue)
 	if k.provisioner, _, err = core.Find[*provisioning.Provisioner](k.controllers); err != nil {
 		return nil, err
@@ -244,7 +238,7 @@ func newCore(ctx context.Context, guest *coreoperator.Operator, management *oper
 	if err != nil {
 		return nil, err
 	}
-	k.controllers[nodeClaims] = nodepoolgone.Ignore(k.controllers[nodeClaims])
+	k.controllers[nodeClaims] = reconciler.Wrap(k.controllers[nodeClaims], reconciler.IgnoreNodePoolGone())
 	k.controllers[nodeClaims] = unlaunched.Settle(k.controllers[nodeClaims],
 		unlaunched.Config{Guest: guest.GetClient(), CloudProvider: decorated, Cluster: k.state})
 	if options.FromContext(ctx).FeatureGates.StaticCapacity {
@@ -252,7 +246,8 @@ func newCore(ctx context.Context, guest *coreoperator.Operator, management *oper
 		if err != nil {
 			return nil, err
 		}
-		k.controllers[provisioning] = static.Provisioning(k.controllers[provisioning])
+		k.controllers[provisioning] = reconciler.Wrap(static.Provisioning(k.controllers[provisioning]),
+			reconciler.NodeLimit(guest.GetClient(), guest.EventRecorder, !options.FromContext(ctx).FeatureGates.TerminateFirstDrift))
 	}
 	retry := func() {
 		static.Retry()
@@ -283,8 +278,7 @@ func newCore(ctx context.Context, guest *coreoperator.Operator, management *oper
 	k.controllers[terminations], k.nodeClaims.WakeNode = terminationOf(k.controllers[terminations], guest.GetClient(), writes, clock.RealClock{})
 	k.controllers = append(k.controllers,
 		capacitybuffer.New(capacitybuffer.Config{Guest: guest.GetClient(), CloudProvider: decorated, Cluster: k.state, Provisioner: k.provisioner}),
-		nodecount.New(nodecount.Config{Guest: guest.GetClient(), Nodes: k.state.NodePoolState}),
-		nodelimit.New(nodelimit.Config{Guest: guest.GetClient(), Recorder: guest.EventRecorder, TerminateFirst: options.FromContext(ctx).FeatureGates.TerminateFirstDrift}))
+		nodecount.New(nodecount.Config{Guest: guest.GetClient(), Nodes: k.state.NodePoolState}))
 	return k, nil
 }
 
@@ -340,11 +334,10 @@ func disruptionMethods(ctx context.Context, guest *coreoperator.Operator, client
 const waitingForCapacity types.UID = "waiting-for-capacity"
 
 // guestClient is Karpenter core's client of the guest.
-func guestClient(guest client.Client, suspended func() bool, declares func(nodeClass, key string) bool, tainted func(context.Context, *corev1.Node) bool, ledger *savings.Ledger, first *terminatefirst.Follower, writes *ownwrites.Ledger) client.Client {
+func guestClient(guest client.Client, suspended func() bool, declares func(nodeClass, key string) bool, tainted func(context.Context, *corev1.Node) bool, first *terminatefirst.Follower, writes *ownwrites.Ledger) client.Client {
 	guest = nodelock.Guest(guest)
 	guest = ownwrites.Guest(guest, writes)
 	guest = statusonly.Guest(guest)
-	guest = savings.Guest(guest, ledger)
 	guest = terminatefirst.Guest(guest, first)
 	guest = leadership.Guest(guest, suspended)
 	guest = declaredlabels.Guest(guest, declares)

@@ -12,7 +12,6 @@ import (
 
 	"github.com/awslabs/operatorpkg/controller"
 	. "github.com/onsi/gomega"
-	"github.com/prometheus/client_golang/prometheus/testutil"
 	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -49,7 +48,6 @@ import (
 	"github.com/autonode-io/autonode/karpenter/core/ownwrites"
 	"github.com/autonode-io/autonode/karpenter/core/reclaim"
 	"github.com/autonode-io/autonode/karpenter/core/reconciler/reconcilertest"
-	"github.com/autonode-io/autonode/karpenter/core/savings"
 	"github.com/autonode-io/autonode/karpenter/core/terminatefirst"
 	"github.com/autonode-io/autonode/karpenter/operator"
 )
@@ -66,7 +64,7 @@ func guestScheme(g Gomega) *runtime.Scheme {
 func TestGuestClient(t *testing.T) {
 	first, writes := terminatefirst.NewFollower(&published{}), ownwrites.New()
 	var sent []types.PatchType
-	setUp := func(g Gomega, suspended bool) (client.Client, *savings.Ledger) {
+	setUp := func(g Gomega, suspended bool) client.Client {
 		guest := fake.NewClientBuilder().WithScheme(guestScheme(g)).WithObjects(
 			&corev1.Node{
 				ObjectMeta: metav1.ObjectMeta{Name: "one", UID: "one", Labels: map[string]string{corev1.LabelTopologyZone: "eu-1a"}},
@@ -78,9 +76,8 @@ func TestGuestClient(t *testing.T) {
 				return guest.Patch(ctx, object, patch, opts...)
 			},
 		}).Build()
-		ledger := savings.New()
 		return guestClient(guest, func() bool { return suspended }, func(_, key string) bool { return key == "storage" },
-			func(context.Context, *corev1.Node) bool { return false }, ledger, first, writes), ledger
+			func(context.Context, *corev1.Node) bool { return false }, first, writes)
 	}
 	node := func(g Gomega, guest client.Client) (read, before *corev1.Node) {
 		read = &corev1.Node{}
@@ -96,13 +93,13 @@ func TestGuestClient(t *testing.T) {
 	t.Run("When it creates a NodeClaim with a value of its own for a template's label, the NodeClaim should not have it", func(t *testing.T) {
 		g := NewWithT(t)
 		nodeClaim := claim()
-		guest, _ := setUp(g, true)
+		guest := setUp(g, true)
 		g.Expect(guest.Create(t.Context(), nodeClaim)).To(Succeed())
 		g.Expect(nodeClaim.Labels).NotTo(HaveKey("storage"))
 	})
 	t.Run("When it registers a node whose zone is known, as of none, the node should keep its zone", func(t *testing.T) {
 		g := NewWithT(t)
-		guest, _ := setUp(g, true)
+		guest := setUp(g, true)
 		node, before := node(g, guest)
 		node.Labels[corev1.LabelTopologyZone] = "default"
 		g.Expect(guest.Patch(t.Context(), node, client.MergeFrom(before))).To(Succeed())
@@ -110,7 +107,7 @@ func TestGuestClient(t *testing.T) {
 	})
 	t.Run("When it registers a node, pods should not have to wait until Cluster API has set the node's labels again", func(t *testing.T) {
 		g := NewWithT(t)
-		guest, _ := setUp(g, false)
+		guest := setUp(g, false)
 		node, before := node(g, guest)
 		node.Labels[karpv1.NodeRegisteredLabelKey] = "true"
 		g.Expect(guest.Patch(t.Context(), node, client.MergeFrom(before))).To(Succeed())
@@ -118,7 +115,7 @@ func TestGuestClient(t *testing.T) {
 	})
 	t.Run("When it registers a node with a lock, the lock should be of what it changes", func(t *testing.T) {
 		g := NewWithT(t)
-		guest, _ := setUp(g, false)
+		guest := setUp(g, false)
 		node, before := node(g, guest)
 		node.Labels[karpv1.NodeRegisteredLabelKey], sent = "true", nil
 		g.Expect(guest.Patch(t.Context(), node, client.MergeFromWithOptions(before, client.MergeFromWithOptimisticLock{}))).To(Succeed())
@@ -127,14 +124,14 @@ func TestGuestClient(t *testing.T) {
 	t.Run("When it deletes a NodeClaim while the management cluster is away, it should be denied", func(t *testing.T) {
 		g := NewWithT(t)
 		nodeClaim := claim()
-		guest, _ := setUp(g, true)
+		guest := setUp(g, true)
 		g.Expect(guest.Create(t.Context(), nodeClaim)).To(Succeed())
 		g.Expect(errors.Is(guest.Delete(t.Context(), nodeClaim), leadership.ErrSuspended)).To(BeTrue())
 	})
 	t.Run("When a launch ends after another client has written a provider ID, that one should stay", func(t *testing.T) {
 		g := NewWithT(t)
 		nodeClaim := claim()
-		guest, _ := setUp(g, true)
+		guest := setUp(g, true)
 		g.Expect(guest.Create(t.Context(), nodeClaim)).To(Succeed())
 		launched := nodeClaim.DeepCopy()
 		nodeClaim.Status.ProviderID = "example://another"
@@ -147,7 +144,7 @@ func TestGuestClient(t *testing.T) {
 		g := NewWithT(t)
 		nodeClaim := claim()
 		nodeClaim.UID = "general-1"
-		guest, _ := setUp(g, false)
+		guest := setUp(g, false)
 		g.Expect(guest.Create(t.Context(), nodeClaim)).To(Succeed())
 		cached, created := nodeClaim.DeepCopy(), nodeClaim.ResourceVersion
 		nodeClaim.Status.NodeName = "one"
@@ -158,28 +155,12 @@ func TestGuestClient(t *testing.T) {
 		g.Expect(guest.Status().Patch(t.Context(), written, client.MergeFrom(cached))).To(Succeed())
 		g.Expect(writes.Lacks(cached)).To(BeTrue())
 	})
-	for suspended, counted := range map[bool]int{false: 1, true: 0} {
-		t.Run(fmt.Sprintf("When it consolidates a node, what that saves should be counted once the node may go (suspended: %t)", suspended), func(t *testing.T) {
-			g := NewWithT(t)
-			nodeClaim := claim()
-			nodeClaim.Labels[v1alpha1.NodePriceLabel] = "0.25"
-			guest, ledger := setUp(g, suspended)
-			g.Expect(guest.Create(t.Context(), nodeClaim)).To(Succeed())
-			queue := disruption.NewQueue(nil, nil, nil, clocktesting.NewFakeClock(time.Unix(0, 0)), nil)
-			queue.ProviderIDToCommand[nodeClaim.Status.ProviderID] = &disruption.Command{
-				Candidates: []*disruption.Candidate{{StateNode: &state.StateNode{NodeClaim: nodeClaim}}},
-			}
-			ledger.Follow(queue)
-			g.Expect(guest.Delete(t.Context(), nodeClaim) == nil).To(Equal(!suspended))
-			g.Expect(testutil.CollectAndCount(ledger)).To(Equal(counted))
-		})
-	}
 	t.Run("When it deletes a NodeClaim that is to be terminated before its replacement is launched, the NodeClaim should say so", func(t *testing.T) {
 		g := NewWithT(t)
 		nodeClaim := claim()
 		nodeClaim.Finalizers = []string{karpv1.TerminationFinalizer}
 		nodeClaim.Labels[v1alpha1.ReservationIDLabel] = "cr-1"
-		guest, _ := setUp(g, false)
+		guest := setUp(g, false)
 		g.Expect(guest.Create(t.Context(), nodeClaim)).To(Succeed())
 		queue := disruption.NewQueue(nil, nil, nil, clocktesting.NewFakeClock(time.Unix(0, 0)), nil)
 		queue.ProviderIDToCommand[nodeClaim.Status.ProviderID] = &disruption.Command{

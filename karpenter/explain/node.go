@@ -25,8 +25,8 @@ import (
 	podutils "sigs.k8s.io/karpenter/pkg/utils/pod"
 
 	"github.com/autonode-io/autonode/api/karpenter/v1alpha1"
-	"github.com/autonode-io/autonode/karpenter/core/nodelimit"
 	"github.com/autonode-io/autonode/karpenter/core/reclaim"
+	"github.com/autonode-io/autonode/karpenter/core/reconciler"
 )
 
 // Node explains why a node, named directly or by its NodeClaim, stays or goes.
@@ -194,8 +194,8 @@ func (s *Simulation) ask(ctx context.Context, method disruption.Method, queue *d
 			return true, describe(method, command), nil
 		}
 	}
-	if _, ok := method.(*disruption.StaticDrift); ok && nodelimit.NoReplacement(candidate.NodePool) != "" {
-		return false, nodelimit.NoReplacement(candidate.NodePool), nil // Karpenter's own event doesn't say what to change
+	if _, ok := method.(*disruption.StaticDrift); ok && reconciler.NoReplacement(candidate.NodePool) != "" {
+		return false, reconciler.NoReplacement(candidate.NodePool), nil // Karpenter's own event doesn't say what to change
 	}
 	if said := s.recorder.drain(uid, events.DisruptionBlocked, events.Unconsolidatable, events.ConsolidationRejected, events.NodeRepairBlocked); len(said) > 0 {
 		return false, strings.Join(said, "; "), nil

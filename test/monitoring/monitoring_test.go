@@ -23,7 +23,6 @@ import (
 	_ "github.com/autonode-io/autonode/karpenter" // registers what Karpenter serves
 	karpentermetrics "github.com/autonode-io/autonode/karpenter/controllers/metrics"
 	"github.com/autonode-io/autonode/karpenter/core/leadership"
-	"github.com/autonode-io/autonode/karpenter/core/savings"
 	"github.com/autonode-io/autonode/karpenter/core/undecodable"
 	"github.com/autonode-io/autonode/lenient"
 	_ "github.com/autonode-io/autonode/operator" // registers what the operator's steps count
@@ -66,7 +65,7 @@ func served(t *testing.T) programs {
 	registerNodeMetrics()
 	p := programs{registry: crmetrics.Registry, labels: map[string][]string{}, values: known(t)}
 	for _, collector := range []prometheus.Collector{
-		metrics.New(metrics.Config{}), karpentermetrics.New(karpentermetrics.Config{}), leadership.New(leadership.Config{}).Metric(), savings.New(),
+		metrics.New(metrics.Config{}), karpentermetrics.New(karpentermetrics.Config{}), leadership.New(leadership.Config{}).Metric(),
 		lenient.Collector(operatorundecodable.Metric), lenient.Collector(undecodable.Metric),
 	} {
 		// Described before anything else has it, and left out of what a registry would collect: there is nothing to read.

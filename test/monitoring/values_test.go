@@ -136,13 +136,6 @@ func known(t *testing.T) values {
 		"karpenter_nodepools_usage":             {"resource_type": {string(corev1.ResourceCPU), string(corev1.ResourceMemory)}},
 		"leader_election_master_status":         {"name": leases(t)},
 	}
-	for _, counted := range []string{"removed", "added"} {
-		var reasons []string
-		for _, reason := range []karpv1.DisruptionReason{karpv1.DisruptionReasonEmpty, karpv1.DisruptionReasonUnderutilized, karpv1.DisruptionReasonDrifted, karpv1.DisruptionReasonUnhealthy} {
-			reasons = append(reasons, strings.ToLower(string(reason)))
-		}
-		v["karpenter_clusterapi_disruption_"+counted+"_dollars_per_hour_total"] = map[string][]string{"reason": reasons}
-	}
 	v["autonode_cost_saved_dollars_per_hour"] = map[string][]string{"by": {metrics.BySpot, metrics.ByReservations, metrics.ByCommitments}}
 	for _, figure := range []string{"limit", "granted", "used", "waiting", "expiry_timestamp_seconds"} {
 		v["autonode_capacity_pool_"+figure] = map[string][]string{"pool": {autonodev1alpha1.QuotaPool("any", "cpu"), autonodev1alpha1.ReservationPool("any")}}

@@ -297,8 +297,8 @@ var (
 		"versions.Tracker": "guest.version", "nodeclass.New": "nodeclass", "status.NewController": "operatorpkg.clusterapinodeclass.status",
 		"nodeclaim.New": "nodeclaim.machine", "registration.New": "node.registration", "minsize.New": "node.minsize",
 		"unneeded.New": "nodeclaim.unneeded", "garbagecollection.New": "machine.garbagecollection", "capacitybuffer.New": "capacitybuffer.count",
-		"nodecount.New": "nodepool.nodecount", "nodelimit.New": "nodepool.nodelimit",
-		"wanted.New": "capacitylease.wanted",
+		"nodecount.New": "nodepool.nodecount",
+		"wanted.New":    "capacitylease.wanted",
 	}
 )
 

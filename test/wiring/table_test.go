@@ -57,7 +57,7 @@ func listed(t *testing.T, program string) []string {
 				found[source(n.Args[0])] = true
 			case name == "capacityaccount.New":
 				found[name] = true
-			case slices.Contains([]string{"leadership.Gate", "savings.Guest", "terminatefirst.Guest", "terminatefirst.Methods", "ondemand.Methods", "reclaim.Methods", "leadership.Guest", "leadership.Hold", "refusal.BackOff", "shutdown.Promptly", "nodepoolgone.Ignore", "declaredlabels.Guest", "zones.Guest", "uninitialized.Guest", "providerid.Guest", "nodelock.Guest", "deadlines.Extend", "ownwrites.Guest", "ownwrites.Await", "ownwrites.AwaitNode", "departure.Follow", "ownwrites.Clock", "expiration.NewController", "launching.Pace", "launching.Ignore", "statusonly.Guest", "static.Launches", "static.Provisioning", "unlaunched.Settle", "requests.SetUp", "machines.New", "instancetypecatalog.New"}, name):
+			case slices.Contains([]string{"leadership.Gate", "terminatefirst.Guest", "terminatefirst.Methods", "ondemand.Methods", "reclaim.Methods", "leadership.Guest", "leadership.Hold", "refusal.BackOff", "shutdown.Promptly", "reconciler.IgnoreNodePoolGone", "declaredlabels.Guest", "zones.Guest", "uninitialized.Guest", "providerid.Guest", "nodelock.Guest", "deadlines.Extend", "ownwrites.Guest", "ownwrites.Await", "ownwrites.AwaitNode", "departure.Follow", "ownwrites.Clock", "expiration.NewController", "launching.Pace", "launching.Ignore", "statusonly.Guest", "static.Launches", "static.Provisioning", "unlaunched.Settle", "requests.SetUp", "machines.New", "instancetypecatalog.New"}, name):
 				found[name] = true
 			}
 		case *ast.CompositeLit:

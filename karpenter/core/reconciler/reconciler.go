@@ -44,15 +44,26 @@ func (r Registered) Enqueue() (func(reconcile.Request), error) {
 	return func(request reconcile.Request) { queue.Add(request) }, nil
 }
 
-// Wrap returns a controller whose reconciler is what with returns for it. Register fails if this version of
-// controller-runtime keeps reconcilers elsewhere.
-func Wrap(wrapped controller.Controller, with func(Registered) (reconcile.Reconciler, error)) controller.Controller {
+// Middleware returns the reconciler that a controller gets instead of its inner one.
+type Middleware = func(Registered) (reconcile.Reconciler, error)
+
+// Around returns a Middleware whose passes call next for the inner one.
+func Around(pass func(ctx context.Context, request reconcile.Request, next reconcile.Reconciler) (reconcile.Result, error)) Middleware {
+	return func(r Registered) (reconcile.Reconciler, error) {
+		return reconcile.Func(func(ctx context.Context, request reconcile.Request) (reconcile.Result, error) {
+			return pass(ctx, request, r.Inner)
+		}), nil
+	}
+}
+
+// Wrap returns a controller with a Middleware. Register fails if this version of controller-runtime keeps reconcilers elsewhere.
+func Wrap(wrapped controller.Controller, with Middleware) controller.Controller {
 	return wrapper{Controller: wrapped, with: with}
 }
 
 type wrapper struct {
 	controller.Controller
-	with func(Registered) (reconcile.Reconciler, error)
+	with Middleware
 }
 
 // Register adds the controller to the guest's manager.
@@ -63,7 +74,7 @@ func (w wrapper) Register(ctx context.Context, m manager.Manager) error {
 // wrappingManager wraps the reconciler of each controller that is added.
 type wrappingManager struct {
 	manager.Manager
-	with func(Registered) (reconcile.Reconciler, error)
+	with Middleware
 }
 
 // Add implements manager.Manager.

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 
-package nodepoolgone_test
+package reconciler_test
 
 import (
 	"testing"
@@ -22,11 +22,11 @@ import (
 	"sigs.k8s.io/karpenter/pkg/state/cost"
 
 	"github.com/autonode-io/autonode/api/karpenter/v1alpha1"
-	"github.com/autonode-io/autonode/karpenter/core/nodepoolgone"
+	"github.com/autonode-io/autonode/karpenter/core/reconciler"
 	"github.com/autonode-io/autonode/karpenter/core/reconciler/reconcilertest"
 )
 
-func TestIgnore(t *testing.T) {
+func TestIgnoreNodePoolGone(t *testing.T) {
 	NewWithT(t).Expect(v1alpha1.AddToScheme(clientgoscheme.Scheme)).To(Succeed())
 	claim := &karpv1.NodeClaim{ObjectMeta: metav1.ObjectMeta{Name: "general-1", Labels: map[string]string{
 		karpv1.NodePoolLabelKey: "general", karpv1.CapacityTypeLabelKey: "spot", corev1.LabelTopologyZone: "a", corev1.LabelInstanceTypeStable: "c2-small",
@@ -39,7 +39,9 @@ func TestIgnore(t *testing.T) {
 		expect gomegatypes.GomegaMatcher
 	}{
 		"When a NodeClaim's NodePool is gone, Karpenter core alone should fail": {func(core controller.Controller) controller.Controller { return core }, notFound},
-		"When a NodeClaim's NodePool is gone, it should count as done":          {nodepoolgone.Ignore, Not(HaveOccurred())},
+		"When a NodeClaim's NodePool is gone, it should count as done": {func(core controller.Controller) controller.Controller {
+			return reconciler.Wrap(core, reconciler.IgnoreNodePoolGone())
+		}, Not(HaveOccurred())},
 	} {
 		t.Run(name, func(t *testing.T) {
 			g := NewWithT(t)
