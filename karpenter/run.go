@@ -46,7 +46,6 @@ import (
 	"github.com/autonode-io/autonode/karpenter/controllers/capacitylease"
 	"github.com/autonode-io/autonode/karpenter/controllers/garbagecollection"
 	karpentermetrics "github.com/autonode-io/autonode/karpenter/controllers/metrics"
-	"github.com/autonode-io/autonode/karpenter/controllers/minsize"
 	"github.com/autonode-io/autonode/karpenter/controllers/nodeclaim"
 	"github.com/autonode-io/autonode/karpenter/controllers/nodeclass"
 	"github.com/autonode-io/autonode/karpenter/controllers/registration"
@@ -382,13 +381,6 @@ func newControllers(guest *coreoperator.Operator, management *operator.Managemen
 			Clock:     guest.Clock,
 		}),
 		registration.New(registration.Config{Guest: guest.GetClient(), ManagementCache: management.GetCache(), Machines: p.Machines}),
-		minsize.New(minsize.Config{
-			Guest:           guest.GetClient(),
-			ManagementCache: management.GetCache(),
-			Machines:        p.Machines,
-			InstanceTypes:   p.InstanceTypes,
-			Suspended:       keeper.Suspended,
-		}),
 		capacitylease.New(capacitylease.Config{
 			Management:  management.GetClient(),
 			Lease:       types.NamespacedName{Namespace: opts.Namespace, Name: opts.Names().Karpenter},

@@ -295,7 +295,7 @@ func deletesMachine(request *http.Request) bool {
 var (
 	controllers = map[string]string{
 		"versions.Tracker": "guest.version", "nodeclass.New": "nodeclass", "status.NewController": "operatorpkg.clusterapinodeclass.status",
-		"nodeclaim.New": "nodeclaim.machine", "registration.New": "node.registration", "minsize.New": "node.minsize",
+		"nodeclaim.New": "nodeclaim.machine", "registration.New": "node.registration",
 		"unneeded.New": "nodeclaim.unneeded", "garbagecollection.New": "machine.garbagecollection", "capacitybuffer.New": "capacitybuffer.count",
 		"nodecount.New": "nodepool.nodecount",
 		"wanted.New":    "capacitylease.wanted",

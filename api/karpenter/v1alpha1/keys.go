@@ -165,10 +165,6 @@ const (
 	BootstrapTokenGroups = "system:bootstrappers:kubeadm:default-node-token," + BootstrapTokenGroup
 )
 
-// KeptForMinimumAnnotation is on a node that is kept for the min size of a template source, which it names as TemplateSourceAnnotation does. It
-// distinguishes the provider's karpenter.sh/do-not-disrupt from a user's.
-const KeptForMinimumAnnotation = Group + "/kept-for-minimum"
-
 const (
 	// DrainingAnnotation has the value "true" on a node class while AutoNode is being turned off: the operator sets it, Karpenter
 	// launches no more nodes of that class, and its nodes drain.

@@ -75,7 +75,7 @@ func TestMachineDeployment(t *testing.T) {
 		f.ready()
 		f.Expect(f.instanceTypes()).To(Equal([]string{"workers"}))
 	})
-	t.Run("When it has sizes, its own replicas should count, and its node class should have nothing to say of the rest", func(t *testing.T) {
+	t.Run("When it has a max size, its own replicas should count, and its node class should have nothing to say of the rest", func(t *testing.T) {
 		f := start(t, "")
 		f.template("c4-large-sized", sized("4", "8Gi", "0.096"))
 		md := f.machineDeployment("workers", "c4-large-sized", "blue")
@@ -83,17 +83,13 @@ func TestMachineDeployment(t *testing.T) {
 		f.ready()
 		f.patch(md, func() {
 			md.Spec.Replicas = ptr.To[int32](2)
-			md.Annotations[clusterv1.AutoscalerMinSizeAnnotation], md.Annotations[clusterv1.AutoscalerMaxSizeAnnotation] = "4", "5"
+			md.Annotations[clusterv1.AutoscalerMaxSizeAnnotation] = "5"
 		})
-		sizes := func() []int {
-			choice := f.resolve("workers")
-			limit, limited := choice.Template.Maximum()
-			if !limited {
-				return nil
-			}
-			return []int{choice.Template.Minimum(), limit}
+		maximum := func() int {
+			limit, _ := f.resolve("workers").Template.Maximum()
+			return limit
 		}
-		f.Eventually(sizes).Should(Equal([]int{2, 3}))
+		f.Eventually(maximum).Should(Equal(3))
 		f.condition(v1alpha1.ConditionTemplatesReady, "True", v1alpha1.ConditionTemplatesReady)
 	})
 	t.Run("When it is paused, it should offer nothing from it", func(t *testing.T) {

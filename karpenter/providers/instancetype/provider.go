@@ -14,7 +14,6 @@ import (
 
 	"github.com/autonode-io/autonode/api/karpenter/v1alpha1"
 	capacityprovider "github.com/autonode-io/autonode/karpenter/providers/capacity"
-	"github.com/autonode-io/autonode/karpenter/providers/change"
 	"github.com/autonode-io/autonode/karpenter/providers/informer"
 	"github.com/autonode-io/autonode/karpenter/providers/inventory"
 	"github.com/autonode-io/autonode/karpenter/providers/kubelet"
@@ -63,8 +62,6 @@ type Provider struct {
 	Config
 	entries sync.Map // of node class name to *entry
 
-	// observers are notified when a node class's selection changes.
-	observers change.Notifier
 }
 
 type entry struct {
@@ -165,8 +162,7 @@ func (p *Provider) refresh(ctx context.Context, e *entry, nodeClass *v1alpha1.Cl
 	rest := fmt.Sprintf("%d|%s", l.Found.ProfileSequence, restOf(nodeClass, l.Cluster, gaps))
 	key := keyOf(rest, l.Templates)
 	e.mu.Lock()
-	changed := e.key != key
-	if changed {
+	if e.key != key {
 		var before *builder
 		if e.rest == rest {
 			before = e.builder
@@ -187,9 +183,6 @@ func (p *Provider) refresh(ctx context.Context, e *entry, nodeClass *v1alpha1.Cl
 		e.built.Store(p.rebuild(e.builder, before, e.built.Load()))
 	}
 	e.mu.Unlock()
-	if changed {
-		p.observers.Notify()
-	}
 	l.Snapshot = p.current(e)
 	return l, nil
 }
@@ -210,9 +203,6 @@ func (e *entry) templates() []template.Template {
 	return e.builder.Templates
 }
 
-// OnChange calls f whenever a node class's selection changes, or a node class is deleted. f must not block.
-func (p *Provider) OnChange(f func()) { p.observers.Add(f) }
-
 // OnAvailability calls f whenever an offering becomes unavailable or available, or a source reaches its maximum or
 // falls below it. f must neither block nor call the provider. Expiry of an entry is noticed when a snapshot is read.
 func (p *Provider) OnAvailability(f func()) {
@@ -224,7 +214,6 @@ func (p *Provider) OnAvailability(f func()) {
 // Delete drops a node class.
 func (p *Provider) Delete(nodeClass string) {
 	p.entries.Delete(nodeClass)
-	p.observers.Notify()
 }
 
 // Cached returns the snapshot of a resolved node class, or ErrUnresolved. It neither locks nor allocates unless an

@@ -103,11 +103,6 @@ func (p *Provider) find(ctx context.Context, index, value string) (*clusterv1.Ma
 	}
 }
 
-// ForSource returns the Machines that were made from a template source, from the cache. They are shared with the cache.
-func (p *Provider) ForSource(ctx context.Context, source string) ([]clusterv1.Machine, error) {
-	return p.indexed(ctx, sourceIndex, source)
-}
-
 func (p *Provider) indexed(ctx context.Context, index, value string) ([]clusterv1.Machine, error) {
 	list := &clusterv1.MachineList{}
 	if err := p.Management.List(ctx, list, client.InNamespace(p.Namespace), client.MatchingFields{index: value}, client.UnsafeDisableDeepCopy); err != nil {

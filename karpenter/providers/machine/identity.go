@@ -24,7 +24,6 @@ const ProviderIDPrefix = "capi://"
 const (
 	providerIDIndex   = "karpenter.providerID"
 	nodeClaimUIDIndex = "karpenter.nodeClaimUID"
-	sourceIndex       = "karpenter.source"
 )
 
 // SyntheticProviderID is a NodeClaim's provider ID before its machine has one: capi://<namespace>/<machine>.
@@ -106,14 +105,6 @@ func Index(ctx context.Context, indexer client.FieldIndexer) error {
 		return nil
 	}); err != nil {
 		return fmt.Errorf("indexing Machines by NodeClaim: %w", err)
-	}
-	if err := indexer.IndexField(ctx, &clusterv1.Machine{}, sourceIndex, func(o client.Object) []string {
-		if source := Source(o.(*clusterv1.Machine)); source != "" {
-			return []string{source}
-		}
-		return nil
-	}); err != nil {
-		return fmt.Errorf("indexing Machines by template source: %w", err)
 	}
 	return nil
 }

@@ -196,8 +196,7 @@ var annotationReaders = []struct {
 	}},
 	{v1alpha1.KubernetesVersionAnnotation, (*Template).setImageVersion},
 	{v1alpha1.InfrastructurePatchesAnnotation, (*Template).readPatches},
-	{clusterv1.AutoscalerMinSizeAnnotation, sizeReader(func(s *Template, size *int) { s.MinSize = size })},
-	{clusterv1.AutoscalerMaxSizeAnnotation, sizeReader(func(s *Template, size *int) { s.MaxSize = size })},
+	{clusterv1.AutoscalerMaxSizeAnnotation, (*Template).setMaxSize},
 }
 
 // readPatches reads the patches of infrastructure machines. The last object that has some decides.
@@ -233,16 +232,13 @@ func priceReader(set func(*Template, *float64)) func(*Template, string) string {
 	}
 }
 
-func sizeReader(set func(*Template, *int)) func(*Template, string) string {
-	return func(s *Template, value string) string {
-		size, err := strconv.ParseInt(value, 10, 32)
-		if err != nil || size < 0 {
-			return "is not a number of machines"
-		}
-		n := int(size)
-		set(s, &n)
-		return ""
+func (s *Template) setMaxSize(value string) (problem string) {
+	size, err := strconv.ParseInt(value, 10, 32)
+	if err != nil || size < 0 {
+		return "is not a number of machines"
 	}
+	s.MaxSize = new(int(size))
+	return ""
 }
 
 // readStatus reads the capacity and node information that an infrastructure provider found out.
@@ -386,10 +382,6 @@ func (s *Template) complete(arch string) *InvalidError {
 		if problem := catalog.LabelValueProblem(domain); problem != "" {
 			return &InvalidError{Source: s.Source, Key: "failure domain", Value: domain, Problem: problem}
 		}
-	}
-	if s.MinSize != nil && s.MaxSize != nil && *s.MinSize > *s.MaxSize {
-		return &InvalidError{Source: s.Source, Key: "annotation " + clusterv1.AutoscalerMinSizeAnnotation, Value: strconv.Itoa(*s.MinSize),
-			Problem: fmt.Sprintf("is more than %s: %d", clusterv1.AutoscalerMaxSizeAnnotation, *s.MaxSize)}
 	}
 	return nil
 }

@@ -88,7 +88,6 @@ func TestReadTemplate(t *testing.T) {
 					v1alpha1.SpotPriceAnnotation:    "0.031",
 					v1alpha1.CapacityTypeAnnotation: "spot",
 					v1alpha1.InstanceTypeAnnotation: "c4-large", v1alpha1.MemoryOverheadAnnotation: "2.5%",
-					"cluster.x-k8s.io/cluster-api-autoscaler-node-group-min-size": "1",
 					"cluster.x-k8s.io/cluster-api-autoscaler-node-group-max-size": "10",
 				})
 			}),
@@ -100,7 +99,7 @@ func TestReadTemplate(t *testing.T) {
 					{Key: "dedicated", Value: "web", Effect: corev1.TaintEffectNoSchedule},
 					{Key: "spot", Effect: corev1.TaintEffectPreferNoSchedule},
 				},
-				Price: ptr.To(0.096), SpotPrice: ptr.To(0.031), CapacityType: "spot", MemoryOverhead: ptr.To(0.025), MinSize: ptr.To(1), MaxSize: ptr.To(10)},
+				Price: ptr.To(0.096), SpotPrice: ptr.To(0.031), CapacityType: "spot", MemoryOverhead: ptr.To(0.025), MaxSize: ptr.To(10)},
 		},
 		{
 			name:     "When the zone and the region are declared by a CSI driver's topology keys, it should believe them",
@@ -210,8 +209,6 @@ func TestReadMalformedTemplate(t *testing.T) {
 		{"instance type", annotated(map[string]string{v1alpha1.InstanceTypeAnnotation: "c2 small"}), `annotation karpenter.cluster.x-k8s.io/instance-type: "c2 small" is not the value of a label`},
 		{"a name too long for an instance type", template(strings.Repeat("c", 64), nil), `its name can't be that of an instance type, because it is not the value of a label: must be no more than 63`},
 		{"size", annotated(map[string]string{"cluster.x-k8s.io/cluster-api-autoscaler-node-group-max-size": "-1"}), `"-1" is not a number of machines`},
-		{"sizes that exclude each other", annotated(map[string]string{
-			"cluster.x-k8s.io/cluster-api-autoscaler-node-group-min-size": "3", "cluster.x-k8s.io/cluster-api-autoscaler-node-group-max-size": "2"}), `"3" is more than cluster.x-k8s.io/cluster-api-autoscaler-node-group-max-size: 2`},
 		{"status capacity", status(map[string]any{"capacity": map[string]any{"cpu": "lots"}}), `status.capacity.cpu: "lots" is not a quantity`},
 		{"a status capacity of another type", status(map[string]any{"capacity": map[string]any{"cpu": map[string]any{"a": "b"}}}), `status.capacity.cpu: "map[a:b]" is not a quantity`},
 		{"a status that is no map", status("ready"), `status.capacity: "" is not a map of quantities`},

@@ -163,8 +163,8 @@ type Template struct {
 	// Price and SpotPrice are in US dollars per hour; nil if the source has none. Without SpotPrice there is no spot
 	// offering.
 	Price, SpotPrice *float64
-	// MinSize and MaxSize are the Cluster Autoscaler's limits for the number of machines; nil without one.
-	MinSize, MaxSize *int
+	// MaxSize is the Cluster Autoscaler's maximum number of machines; nil without one.
+	MaxSize *int
 	// Replicas of the MachineDeployment itself, desired or existing.
 	Replicas int
 	// Paused: the provider launches nothing from this template and writes nothing.
@@ -327,15 +327,6 @@ func (s *Template) Maximum() (limit int, limited bool) {
 		return 0, false
 	}
 	return max(*s.MaxSize-s.Replicas, 0), true
-}
-
-// Minimum is the number of machines of the template that consolidation keeps. A MachineDeployment's own replicas count,
-// as for Maximum.
-func (s *Template) Minimum() int {
-	if s.MinSize == nil {
-		return 0
-	}
-	return max(*s.MinSize-s.Replicas, 0)
 }
 
 // Family is the family of the template's instance type, within which the infrastructure counts quotas.
