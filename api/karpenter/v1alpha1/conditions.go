@@ -59,7 +59,7 @@ const (
 	SourceUnreadableReason = "SourceUnreadable"
 	// BootstrapMissingReason: a template has no bootstrap of its own. Set bootstrap on the node class.
 	BootstrapMissingReason = "BootstrapMissing"
-	// BootstrapNotFoundReason: the bootstrap template or Secret doesn't exist. Create it, or correct the name.
+	// BootstrapNotFoundReason: the bootstrap template or Secret doesn't exist, or the object is no template. Create it, or correct the name.
 	BootstrapNotFoundReason = "BootstrapNotFound"
 	// NodeImageMissingReason: bootstrapPatches name an image that the release payload doesn't have for a machine's architecture; correct the
 	// image's infrastructure, region or format, or choose a payload that names it.

@@ -124,6 +124,8 @@ func (s bootstrapReady) reconcile(_ context.Context, nodeClass *v1alpha1.Cluster
 		reason, message = v1alpha1.BootstrapNotAllowedReason, fmt.Sprintf(
 			"%s: Karpenter may not read it, and so no machine may boot with it; have it named in spec.autoNode of the HostedCluster, or allow Karpenter to get it (%s)",
 			bootstrapName(nodeClass), err)
+	case nodeClass.Spec.Bootstrap.ConfigTemplateRef != nil && !informer.IsUnreadable(err): // the object is no template
+		reason, message = v1alpha1.BootstrapNotFoundReason, bootstrapName(nodeClass)+": "+message
 	case !isPermanent(err):
 		return unreadable(conditions, condition, []error{err})
 	}

@@ -57,6 +57,20 @@ func TestBootstrap(t *testing.T) {
 			f.Expect(f.events.reasons()).To(Equal([]string{tc.reason}))
 		})
 	}
+	t.Run("When the object that the bootstrap refers to is no template, it should say so", func(t *testing.T) {
+		f := startSmall(t, func(n *v1alpha1.ClusterAPINodeClass) {
+			n.Spec.Bootstrap.ConfigTemplateRef = &v1alpha1.BootstrapTemplateReference{
+				APIGroup: environment.TestMachine.Group, Kind: "TestMachineTemplate", Name: "other",
+			}
+		})
+		f.condition(v1alpha1.ConditionBootstrapReady, "False", v1alpha1.BootstrapNotFoundReason, ContainSubstring("doesn't exist"))
+		other := f.InfrastructureTemplate.DeepCopy()
+		other.SetName("other")
+		other.SetResourceVersion("")
+		other.Object["spec"] = map[string]any{}
+		f.Expect(f.Admin.Create(t.Context(), other)).To(Succeed())
+		f.condition(v1alpha1.ConditionBootstrapReady, "False", v1alpha1.BootstrapNotFoundReason, ContainSubstring("has no spec.template"))
+	})
 	t.Run("When the bootstrap kind isn't known, it should be ready and say which patches are missing, until they are there", func(t *testing.T) {
 		f := startSmall(t, func(n *v1alpha1.ClusterAPINodeClass) {
 			// To this provider it is a template like any other.
