@@ -14,6 +14,7 @@ import (
 	"github.com/awslabs/operatorpkg/status"
 	"github.com/dustin/go-humanize"
 	"github.com/dustin/go-humanize/english"
+	appsv1 "k8s.io/api/apps/v1"
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/api/resource"
 	"sigs.k8s.io/controller-runtime/pkg/client"
@@ -182,7 +183,7 @@ func (s *Simulation) refused(nodePool *karpv1.NodePool, pod *corev1.Pod, instanc
 		}
 	}
 	for lacking, types := range short {
-		reason := shortage(corev1.ResourceName(lacking), requests, types)
+		reason := s.shortage(corev1.ResourceName(lacking), nodePool, pod, requirements, requests, types)
 		for _, it := range types {
 			found.add(rankResources, reason, it.Name)
 		}
@@ -270,12 +271,26 @@ func largest(name corev1.ResourceName, instanceTypes ...*karpcloudprovider.Insta
 	return most
 }
 
-func shortage(name corev1.ResourceName, requests corev1.ResourceList, types []*karpcloudprovider.InstanceType) string {
+func (s *Simulation) shortage(name corev1.ResourceName, nodePool *karpv1.NodePool, pod *corev1.Pod, requirements karpscheduling.Requirements,
+	requests corev1.ResourceList, types []*karpcloudprovider.InstanceType,
+) string {
 	most := largest(name, types...)
 	if most.IsZero() {
 		return fmt.Sprintf("needs %s %s; they have none", amount(name, requests[name]), name)
 	}
-	return fmt.Sprintf("needs %s %s with DaemonSets; the largest has %s", amount(name, requests[name]), name, amount(name, most))
+	daemons := ""
+	if alone := resources.RequestsForPods(pod)[name]; alone.Cmp(most) <= 0 { // only the DaemonSets make it too large
+		greatest := resource.Quantity{}
+		for _, set := range list[*appsv1.DaemonSet](s.Guest) {
+			daemon := &corev1.Pod{Spec: set.Spec.Template.Spec}
+			request := resources.RequestsForPods(daemon)[name]
+			if request.Cmp(greatest) > 0 && karpscheduling.Taints(nodePool.Spec.Template.Spec.Taints).ToleratesPod(daemon) == nil &&
+				requirements.Compatible(karpscheduling.NewStrictPodRequirements(daemon), karpscheduling.AllowUndefinedWellKnownLabels) == nil {
+				greatest, daemons = request, fmt.Sprintf(" (%s for %s/%s)", amount(name, request), set.Namespace, set.Name)
+			}
+		}
+	}
+	return fmt.Sprintf("needs %s %s with DaemonSets%s; the largest has %s", amount(name, requests[name]), name, daemons, amount(name, most))
 }
 
 // amount is a quantity as a person writes it.

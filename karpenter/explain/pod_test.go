@@ -69,6 +69,17 @@ Pod shop/web doesn't fit NodePool general
 - 3 needs 64 cpu with DaemonSets; the largest has 32 [large medium small]
 - 1 the NodePool requires kubernetes.io/arch In [amd64] [arm]`,
 		},
+		"When a DaemonSet makes a pod too large, it should name the DaemonSet": {
+			[]client.Object{
+				nodeClass(nil), nodePool("general", nil), pod("web", "31", nil), daemonSet("agent", "3", nil), daemonSet("small", "500m", nil),
+				daemonSet("elsewhere", "8", map[string]string{corev1.LabelArchStable: "arm64"}),
+			}, `
+Unschedulable
+Pod shop/web doesn't fit NodePool general
+= general false: none of 4 instance types fits: needs 34.5 cpu with DaemonSets (3 for kube-system/agent); the largest has 32
+- 3 needs 34.5 cpu with DaemonSets (3 for kube-system/agent); the largest has 32 [large medium small]
+- 1 the NodePool requires kubernetes.io/arch In [amd64] [arm]`,
+		},
 		"When a pod requires an architecture that its NodePool excludes, it should name the label": {
 			[]client.Object{nodeClass(nil), nodePool("general", nil), pod("web", "1", func(p *corev1.Pod) {
 				p.Spec.NodeSelector = map[string]string{corev1.LabelArchStable: "arm64"}

@@ -11,6 +11,7 @@ import (
 
 	"github.com/awslabs/operatorpkg/status"
 	. "github.com/onsi/gomega"
+	appsv1 "k8s.io/api/apps/v1"
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/api/resource"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -122,6 +123,13 @@ func pod(name, cpu string, change func(*corev1.Pod)) *corev1.Pod {
 		change(p)
 	}
 	return p
+}
+
+// daemonSet requests CPU on each node that its pods fit.
+func daemonSet(name, cpu string, nodeSelector map[string]string) *appsv1.DaemonSet {
+	set := &appsv1.DaemonSet{ObjectMeta: metav1.ObjectMeta{Namespace: "kube-system", Name: name, UID: types.UID(name)}}
+	set.Spec.Template.Spec = pod(name, cpu, func(p *corev1.Pod) { p.Spec.NodeSelector = nodeSelector }).Spec
+	return set
 }
 
 // on has a pod run on a node.
