@@ -27,6 +27,7 @@ import (
 	"github.com/autonode-io/autonode/assets/crds"
 	"github.com/autonode-io/autonode/cmd/autonode/cluster"
 	"github.com/autonode-io/autonode/internal/apiserver"
+	"github.com/autonode-io/autonode/manifests"
 )
 
 // managementCluster is an API server with AutoNode's and Cluster API's kinds, and without controllers. It has Karpenter's kinds too, so that it
@@ -269,6 +270,32 @@ func TestHostedClusterCreate(t *testing.T) {
 		out, _, err := create(t, "--cluster", "team-c/red", "--release", payloadImage, "--dry-run=client")
 		g.Expect(err).NotTo(HaveOccurred())
 		g.Expect(out).To(ContainSubstring("hostedcluster.autonode.io/red created (dry run)"))
+	})
+}
+
+func TestMissingDefaultRelease(t *testing.T) {
+	g := NewWithT(t)
+	objects, err := manifests.Render(manifests.Options{Image: "registry.example/autonode-operator:v1", Args: []string{"--karpenter-image="}})
+	g.Expect(err).NotTo(HaveOccurred())
+	for _, object := range objects {
+		if kind := object.GetKind(); kind == "Namespace" || kind == "Deployment" {
+			made(t, object)
+		}
+	}
+	makeCluster(t, "team-release", "white")
+	const missing = "Default release: the operator has none: --karpenter-image is empty"
+	t.Run("When the operator has no default release, autonode check of a Cluster should say so", func(t *testing.T) {
+		out, err := runCheck(t, "team-release/white")
+		NewWithT(t).Expect(err).NotTo(HaveOccurred())
+		NewWithT(t).Expect(out).To(ContainSubstring("! " + missing))
+	})
+	t.Run("When neither the operator nor the command has a release, hosted-cluster create should warn", func(t *testing.T) {
+		_, warnings, err := create(t, "--cluster", "team-release/white", "--release", payloadImage, "--dry-run=client")
+		NewWithT(t).Expect(err).NotTo(HaveOccurred())
+		NewWithT(t).Expect(warnings).To(BeEmpty())
+		_, warnings, err = create(t, "--cluster", "team-release/white", "--dry-run=client")
+		NewWithT(t).Expect(err).NotTo(HaveOccurred())
+		NewWithT(t).Expect(warnings).To(ContainSubstring("Warning: " + missing))
 	})
 }
 

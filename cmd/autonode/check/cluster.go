@@ -60,6 +60,9 @@ func (c *clusterCheck) run(ctx context.Context, named client.ObjectKey) error {
 		c.addAll(ControlPlane(c.cluster), nil)
 		c.addAll(Kubeconfig(ctx, c.Client, c.cluster))
 	}
+	if c.hostedCluster == nil || c.hostedCluster.Spec.Release.Image == "" {
+		c.addAll(DefaultRelease(ctx, c.Client, c.operatorNamespace), nil)
+	}
 	if c.hostedCluster == nil {
 		c.addAll(Templates(ctx, c.Client, c.key, clusterMachines(c.key.Name)))
 		c.warn("HostedCluster", fmt.Sprintf("turn AutoNode on: `autonode hosted-cluster create --cluster %s`", c.key), "Cluster %s has none", c.key)

@@ -213,6 +213,9 @@ func (m *managementCheck) operator(ctx context.Context) {
 	for i := range m.operators {
 		m.deployment(ctx, &m.operators[i])
 	}
+	for _, check := range DefaultRelease(ctx, m.Client, m.operatorNamespace) {
+		m.add(check)
+	}
 }
 
 func operatorsIn(ctx context.Context, management client.Reader, namespace string) ([]appsv1.Deployment, error) {
@@ -251,11 +254,6 @@ func (m *managementCheck) deployment(ctx context.Context, d *appsv1.Deployment) 
 		m.warn(subject, see, "%d of %d replicas are available%s", available, replicas, trouble)
 	default:
 		m.ok(subject, "%d of %d replicas are available, image %s", available, replicas, image)
-	}
-	if value, set := flagOf(d, "karpenter-image"); set && value == "" {
-		m.warn("Default release", "set the operator's flag --karpenter-image, or spec.release.image of each HostedCluster", "the operator has none: --karpenter-image is empty")
-	} else if set {
-		m.ok("Default release", "Karpenter %s", value)
 	}
 }
 

@@ -30,6 +30,21 @@ import (
 
 // What AutoNode needs of a Cluster. `autonode hosted-cluster create` warns of the same before there is a HostedCluster.
 
+// DefaultRelease checks the operators' release for HostedClusters without spec.release. A release that was built into an operator isn't known.
+func DefaultRelease(ctx context.Context, management client.Reader, operatorNamespace string) []Check {
+	r := &Report{}
+	operators, _ := operatorsIn(ctx, management, operatorNamespace)
+	for i := range operators {
+		const subject, fix = "Default release", "set the operator's flag --karpenter-image, or spec.release.image of each HostedCluster"
+		if value, set := flagOf(&operators[i], "karpenter-image"); set && value == "" {
+			r.warn(subject, fix, "the operator has none: --karpenter-image is empty")
+		} else if set {
+			r.ok(subject, "Karpenter %s", value)
+		}
+	}
+	return r.Checks
+}
+
 // ControlPlane checks a Cluster's own state.
 func ControlPlane(cluster *clusterv1.Cluster) []Check {
 	r, key := &Report{}, client.ObjectKeyFromObject(cluster)

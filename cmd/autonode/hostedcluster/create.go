@@ -151,7 +151,7 @@ func (o *CreateOptions) Run(ctx context.Context, streams command.Streams) error 
 	if err != nil {
 		return err
 	}
-	findings := inspection{management: management, hostedCluster: hostedCluster}
+	findings := inspection{management: management, hostedCluster: hostedCluster, operatorNamespace: o.OperatorNamespace}
 	if err := findings.inspect(ctx, key); err != nil {
 		return err
 	}

@@ -5,8 +5,6 @@ package hostedcluster
 import (
 	"context"
 	"fmt"
-	"maps"
-	"slices"
 
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/api/meta"
@@ -21,6 +19,8 @@ import (
 type inspection struct {
 	management    client.Client
 	hostedCluster *v1beta1.HostedCluster
+	// operatorNamespace has the operators.
+	operatorNamespace string
 
 	// cluster is the one that the HostedCluster is for.
 	cluster *clusterv1.Cluster
@@ -77,12 +77,14 @@ func (i *inspection) others(ctx context.Context) error {
 	if i.hostedCluster.Spec.Release.Image != "" {
 		return nil
 	}
-	switch known := slices.Sorted(maps.Keys(releases)); len(known) {
-	case 0: // the operator's default release
-	case 1:
-		i.hostedCluster.Spec.Release.Image = known[0]
-	default:
-		return fmt.Errorf("name the release payload with --release: the HostedClusters here have %d different releases", len(known))
+	if len(releases) > 1 {
+		return fmt.Errorf("name the release payload with --release: the HostedClusters here have %d different releases", len(releases))
+	}
+	for image := range releases {
+		i.hostedCluster.Spec.Release.Image = image
+	}
+	if i.hostedCluster.Spec.Release.Image == "" {
+		i.warnOf(check.DefaultRelease(ctx, i.management, i.operatorNamespace))
 	}
 	return nil
 }
