@@ -159,7 +159,7 @@ func (s *Simulation) fits(answer *PodAnswer, name string, existing *scheduling.E
 func (s *Simulation) launches(answer *PodAnswer, name string, claim *scheduling.NodeClaim) {
 	answer.Decision = Launches
 	accepted := acceptedOf(claim)
-	together := "" // what fits all of them may be fewer instance types than fit the pod alone
+	together := ""
 	if others := len(claim.Pods) - 1; others > 0 {
 		together = " for it and " + english.Plural(others, "other pod", "")
 	}
@@ -167,6 +167,11 @@ func (s *Simulation) launches(answer *PodAnswer, name string, claim *scheduling.
 		name, claim.NodePoolName, together, english.Plural(len(accepted), "instance type", ""))
 	if len(accepted) > 0 {
 		answer.Summary += fmt.Sprintf(", the cheapest %s at $%.3f an hour", accepted[0].InstanceType, accepted[0].Price)
+	}
+	for i := range answer.NodePools {
+		if nodePool := &answer.NodePools[i]; nodePool.Name == claim.NodePoolName && nodePool.AcceptedCount != len(accepted) {
+			nodePool.Reason += " the pod alone" // the other pending pods exclude some of them
+		}
 	}
 	unlaunched := []string{}
 	for _, nodeClaim := range list[*karpv1.NodeClaim](s.Guest) {

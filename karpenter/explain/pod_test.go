@@ -215,7 +215,7 @@ Pod shop/web needs a new node, which NodePool general can launch: 2 instance typ
 			[]client.Object{nodeClass(nil), nodePool("general", nil), pod("web", "4", nil), pod("other", "4", nil), pod("third", "4", nil)}, `
 Launches
 Pod shop/web needs a new node, which NodePool general can launch for it and 2 other pods: 1 instance type, the cheapest large at $0.800 an hour
-= general true: 2 instance types fit
+= general true: 2 instance types fit the pod alone
 + medium a on-demand 0.20
 + large a on-demand 0.80
 - 1 needs 4 cpu with DaemonSets; the largest has 2 [small]
