@@ -96,6 +96,8 @@ func TestCapacity(t *testing.T) {
 		}
 	})
 
+	t.Run("When a policy of the guest rejects a NodePool's NodeClaims, it should quote it and launch a node of another one", c.rejectedPool)
+
 	t.Run("When the cheapest offering is available again, it should come back to it", func(t *testing.T) {
 		g := NewWithT(t)
 		c.fault(t, "c2-small", infrav1.FaultNoCapacity, "false")

@@ -15,6 +15,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"sigs.k8s.io/controller-runtime/pkg/client"
+	karpv1 "sigs.k8s.io/karpenter/pkg/apis/v1"
 
 	"github.com/autonode-io/autonode/api/karpenter/v1alpha1"
 	"github.com/autonode-io/autonode/api/v1beta1"
@@ -107,29 +108,9 @@ func (c *cluster) removeAbandonedClasses(t *testing.T) {
 func (c *cluster) refuse(t *testing.T) (allow func()) {
 	t.Helper()
 	g := NewWithT(t)
-	rule := func(group, resource string, operations ...admissionregistrationv1.OperationType) admissionregistrationv1.NamedRuleWithOperations {
-		return admissionregistrationv1.NamedRuleWithOperations{RuleWithOperations: admissionregistrationv1.RuleWithOperations{
-			Operations: operations, Rule: admissionregistrationv1.Rule{APIGroups: []string{group}, APIVersions: []string{"*"}, Resources: []string{resource}},
-		}}
-	}
-	policy := &admissionregistrationv1.ValidatingAdmissionPolicy{
-		ObjectMeta: metav1.ObjectMeta{Name: "mine"},
-		Spec: admissionregistrationv1.ValidatingAdmissionPolicySpec{
-			MatchConstraints: &admissionregistrationv1.MatchResources{ResourceRules: []admissionregistrationv1.NamedRuleWithOperations{
-				rule("karpenter.sh", "nodeclaims", admissionregistrationv1.Delete),
-				rule(v1alpha1.Group, "clusterapinodeclasses", admissionregistrationv1.Update, admissionregistrationv1.Delete),
-			}},
-			Validations: []admissionregistrationv1.Validation{{Expression: "false", Message: "not today"}},
-		},
-	}
-	binding := &admissionregistrationv1.ValidatingAdmissionPolicyBinding{
-		ObjectMeta: metav1.ObjectMeta{Name: "mine"},
-		Spec: admissionregistrationv1.ValidatingAdmissionPolicyBindingSpec{
-			PolicyName: "mine", ValidationActions: []admissionregistrationv1.ValidationAction{admissionregistrationv1.Deny},
-		},
-	}
-	g.Expect(c.guest.Create(t.Context(), policy)).To(Succeed())
-	g.Expect(c.guest.Create(t.Context(), binding)).To(Succeed())
+	remove := c.policy(t, "mine", "false", "not today",
+		policyRule("karpenter.sh", "nodeclaims", admissionregistrationv1.Delete),
+		policyRule(v1alpha1.Group, "clusterapinodeclasses", admissionregistrationv1.Update, admissionregistrationv1.Delete))
 	claims := c.nodeClaims(g, t.Context())
 	g.Expect(claims).NotTo(BeEmpty())
 	g.Eventually(func(g Gomega, ctx context.Context) {
@@ -137,12 +118,70 @@ func (c *cluster) refuse(t *testing.T) (allow func()) {
 	}).WithContext(t.Context()).WithTimeout(eventually).WithPolling(interval).Should(Succeed())
 	return func() {
 		g := NewWithT(t)
-		g.Expect(c.guest.Delete(t.Context(), binding)).To(Succeed())
-		g.Expect(c.guest.Delete(t.Context(), policy)).To(Succeed())
+		remove()
 		g.Eventually(func(g Gomega, ctx context.Context) {
 			for _, claim := range c.nodeClaims(g, ctx) {
 				g.Expect(client.IgnoreNotFound(c.guest.Delete(ctx, &claim, client.DryRunAll))).To(Succeed())
 			}
 		}).WithContext(t.Context()).WithTimeout(eventually).WithPolling(interval).Should(Succeed())
 	}
+}
+
+func policyRule(group, resource string, operations ...admissionregistrationv1.OperationType) admissionregistrationv1.NamedRuleWithOperations {
+	return admissionregistrationv1.NamedRuleWithOperations{RuleWithOperations: admissionregistrationv1.RuleWithOperations{
+		Operations: operations, Rule: admissionregistrationv1.Rule{APIGroups: []string{group}, APIVersions: []string{"*"}, Resources: []string{resource}},
+	}}
+}
+
+// policy creates a ValidatingAdmissionPolicy in the guest. The API server enforces it only a moment later.
+func (c *cluster) policy(t *testing.T, name, expression, message string, rules ...admissionregistrationv1.NamedRuleWithOperations) (remove func()) {
+	t.Helper()
+	policy := &admissionregistrationv1.ValidatingAdmissionPolicy{
+		ObjectMeta: metav1.ObjectMeta{Name: name},
+		Spec: admissionregistrationv1.ValidatingAdmissionPolicySpec{
+			MatchConstraints: &admissionregistrationv1.MatchResources{ResourceRules: rules},
+			Validations:      []admissionregistrationv1.Validation{{Expression: expression, Message: message}},
+		},
+	}
+	binding := &admissionregistrationv1.ValidatingAdmissionPolicyBinding{
+		ObjectMeta: metav1.ObjectMeta{Name: name},
+		Spec: admissionregistrationv1.ValidatingAdmissionPolicyBindingSpec{
+			PolicyName: name, ValidationActions: []admissionregistrationv1.ValidationAction{admissionregistrationv1.Deny},
+		},
+	}
+	NewWithT(t).Expect(c.guest.Create(t.Context(), policy)).To(Succeed())
+	NewWithT(t).Expect(c.guest.Create(t.Context(), binding)).To(Succeed())
+	return func() {
+		g, ctx := NewWithT(t), context.WithoutCancel(t.Context())
+		g.Expect(c.guest.Delete(ctx, binding)).To(Succeed())
+		g.Expect(c.guest.Delete(ctx, policy)).To(Succeed())
+	}
+}
+
+// rejectedPool: a policy of the guest rejects the NodeClaims of the NodePool that Karpenter prefers.
+func (c *cluster) rejectedPool(t *testing.T) {
+	g := NewWithT(t)
+	const message = "this NodePool has no cost centre"
+	t.Cleanup(c.policy(t, "cost-centre", `object.metadata.labels["karpenter.sh/nodepool"] != "preferred"`, message,
+		policyRule("karpenter.sh", "nodeclaims", admissionregistrationv1.Create)))
+	claim := &karpv1.NodeClaim{ObjectMeta: metav1.ObjectMeta{Name: "any", Labels: map[string]string{karpv1.NodePoolLabelKey: "preferred"}}}
+	claim.Spec.NodeClassRef = &karpv1.NodeClassReference{Group: v1alpha1.Group, Kind: v1alpha1.Kind, Name: v1alpha1.DefaultNodeClass}
+	claim.Spec.Requirements = []karpv1.NodeSelectorRequirementWithMinValues{}
+	g.Eventually(func(g Gomega, ctx context.Context) {
+		g.Expect(c.guest.Create(ctx, claim.DeepCopy(), client.DryRunAll)).To(MatchError(ContainSubstring(message)))
+	}).WithContext(t.Context()).WithTimeout(eventually).WithPolling(interval).Should(Succeed())
+
+	for name, weight := range map[string]int32{"preferred": 10, "accepted": 1} {
+		c.nodePool(t, name, require(corev1.LabelInstanceTypeStable, "c2-small"), func(pool *karpv1.NodePool) {
+			pool.Spec.Weight = &weight
+			pool.Spec.Template.Labels = map[string]string{"team": "batch"}
+		})
+	}
+	c.workload(t, "batch", 1, "500m", func(template *corev1.PodTemplateSpec) {
+		template.Spec.NodeSelector = map[string]string{"team": "batch"}
+	})
+	c.waitRunning(t, "batch")
+	g.Expect(c.nodesOf(g, t.Context(), "accepted")).To(HaveLen(1))
+	g.Expect(c.eventsOn(t.Context(), "NodePool", "NodeClaimRejected")).To(ConsistOf(
+		ContainSubstring("ValidatingAdmissionPolicy 'cost-centre' with binding 'cost-centre' denied request: " + message)))
 }
