@@ -115,14 +115,14 @@ func (c *cluster) hostedCluster(g Gomega, ctx context.Context) *v1beta1.HostedCl
 	return hosted
 }
 
-// patch changes the HostedCluster's spec.
+// patch changes the HostedCluster's spec. A cleanup may call it.
 func (c *cluster) patch(t *testing.T, change func(*v1beta1.HostedClusterSpec)) {
 	t.Helper()
-	g := NewWithT(t)
-	hosted := c.hostedCluster(g, t.Context())
+	g, ctx := NewWithT(t), context.WithoutCancel(t.Context())
+	hosted := c.hostedCluster(g, ctx)
 	before := hosted.DeepCopy()
 	change(&hosted.Spec)
-	g.Expect(c.management.Patch(t.Context(), hosted, client.MergeFrom(before))).To(Succeed())
+	g.Expect(c.management.Patch(ctx, hosted, client.MergeFrom(before))).To(Succeed())
 }
 
 func autoNode() *v1beta1.AutoNode {

@@ -14,9 +14,12 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/util/intstr"
 	bootstrapv1 "sigs.k8s.io/cluster-api/api/bootstrap/kubeadm/v1beta2"
+	clusterv1 "sigs.k8s.io/cluster-api/api/core/v1beta2"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	karpv1 "sigs.k8s.io/karpenter/pkg/apis/v1"
 
+	"github.com/autonode-io/autonode/api/karpenter/v1alpha1"
+	"github.com/autonode-io/autonode/api/v1beta1"
 	"github.com/autonode-io/autonode/test/disruption"
 	"github.com/autonode-io/autonode/test/world/hosting"
 	infrav1 "github.com/autonode-io/autonode/test/world/infrastructure/api/v1beta1"
@@ -75,6 +78,57 @@ func TestDrift(t *testing.T) {
 		}).WithContext(t.Context()).WithTimeout(rounds).WithPolling(interval).Should(Succeed())
 		expectUndisturbed(t, disrupted)
 	})
+
+	t.Run("When the bootstrap of one source can't be used, a template that replaces another one should roll out all the same", c.unusableSource)
+}
+
+// unusableSource adds a MachineDeployment whose bootstrap config is no template, and replaces another source by a template of another name.
+func (c *cluster) unusableSource(t *testing.T) {
+	g := NewWithT(t)
+	unusable := map[string]string{"pool": "unusable", clusterv1.ClusterNameLabel: c.name}
+	inNamespace := metav1.ObjectMeta{Namespace: c.namespace(), Name: "unusable", Labels: unusable}
+	create := func(object client.Object) {
+		g.Expect(c.management.Create(t.Context(), object)).To(Succeed())
+		t.Cleanup(func() { g.Expect(c.management.Delete(context.WithoutCancel(t.Context()), object)).To(Succeed()) })
+	}
+	create(&bootstrapv1.KubeadmConfig{ObjectMeta: inNamespace})
+	create(&clusterv1.MachineDeployment{ObjectMeta: inNamespace, Spec: clusterv1.MachineDeploymentSpec{
+		ClusterName: c.name, Replicas: new(int32(0)), Selector: metav1.LabelSelector{MatchLabels: unusable},
+		Template: clusterv1.MachineTemplateSpec{ObjectMeta: clusterv1.ObjectMeta{Labels: unusable}, Spec: clusterv1.MachineSpec{
+			ClusterName: c.name,
+			Bootstrap: clusterv1.Bootstrap{ConfigRef: clusterv1.ContractVersionedObjectReference{
+				APIGroup: bootstrapv1.GroupVersion.Group, Kind: "KubeadmConfig", Name: inNamespace.Name,
+			}},
+			InfrastructureRef: clusterv1.ContractVersionedObjectReference{
+				APIGroup: infrav1.GroupVersion.Group, Kind: "KwokMachineTemplate", Name: "c8-xlarge",
+			},
+		}},
+	}})
+	c.patch(t, func(spec *v1beta1.HostedClusterSpec) {
+		spec.AutoNode.ProvisionerConfig.Karpenter.ClusterAPI.ScalableResourceSelector = &metav1.LabelSelector{MatchLabels: unusable}
+	})
+	t.Cleanup(func() { c.patch(t, func(spec *v1beta1.HostedClusterSpec) { spec.AutoNode = autoNode() }) })
+	g.Eventually(func(g Gomega, ctx context.Context) {
+		conditions := c.defaultClass(g, ctx).StatusConditions()
+		g.Expect(conditions.IsTrue("Ready")).To(BeTrue())
+		g.Expect(conditions.Get(v1alpha1.ConditionReferencesResolved)).To(HaveField("Message", And(
+			ContainSubstring("KubeadmConfig"), ContainSubstring("the references of 4 other sources are resolved"))))
+	}).WithContext(t.Context()).WithTimeout(eventually).WithPolling(interval).Should(Succeed())
+
+	template := &infrav1.KwokMachineTemplate{}
+	g.Expect(c.management.Get(t.Context(), client.ObjectKey{Namespace: c.namespace(), Name: "c2-small"}, template)).To(Succeed())
+	restored := &infrav1.KwokMachineTemplate{ObjectMeta: metav1.ObjectMeta{
+		Namespace: template.Namespace, Name: template.Name, Labels: template.Labels, Annotations: template.Annotations,
+	}, Spec: template.Spec}
+	successor := restored.DeepCopy()
+	successor.Name, successor.Annotations[v1alpha1.InstanceTypeAnnotation] = "c2-small-2", "c2-small"
+	successor.Spec.Template.Spec.NodeLabels = map[string]string{"image": "two"}
+	create(successor)
+	g.Expect(c.management.Delete(t.Context(), template)).To(Succeed())
+	t.Cleanup(func() { g.Expect(c.management.Create(context.WithoutCancel(t.Context()), restored)).To(Succeed()) })
+	g.Eventually(func(g Gomega, ctx context.Context) {
+		g.Expect(c.nodes(g, ctx)).To(ContainElement(HaveField("Labels", HaveKeyWithValue("image", "two"))))
+	}).WithContext(t.Context()).WithTimeout(eventually).WithPolling(interval).Should(Succeed())
 }
 
 // watchDrift watches every NodeClaim from now on. The function that it returns ends the watch and returns why each node has drifted, by
