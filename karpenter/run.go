@@ -48,6 +48,7 @@ import (
 	karpentermetrics "github.com/autonode-io/autonode/karpenter/controllers/metrics"
 	"github.com/autonode-io/autonode/karpenter/controllers/nodeclaim"
 	"github.com/autonode-io/autonode/karpenter/controllers/nodeclass"
+	"github.com/autonode-io/autonode/karpenter/controllers/nodepool"
 	"github.com/autonode-io/autonode/karpenter/controllers/registration"
 	"github.com/autonode-io/autonode/karpenter/controllers/unneeded"
 	"github.com/autonode-io/autonode/karpenter/controllers/vacancies"
@@ -372,6 +373,7 @@ func newControllers(guest *coreoperator.Operator, management *operator.Managemen
 			Clock: guest.Clock,
 		}),
 		status.NewController[*v1alpha1.ClusterAPINodeClass](guest.GetClient(), recorder),
+		nodepool.New(guest.GetClient(), p.InstanceTypes.Declared, guest.EventRecorder),
 		nodeclaim.New(k.nodeClaims),
 		unneeded.New(unneeded.Config{
 			Guest:     guest.GetClient(),

@@ -40,8 +40,20 @@ func declaredBy(groups map[string][]*template.Template) sets.Set[string] {
 	return declared
 }
 
-// Declares reports whether a template of the node class has a label of this key.
-func (k *known) Declares(key string) bool { return k.declared.Has(key) }
+// Declares reports whether a template that a node class selects has a label of this key; false while that isn't known.
+func (p *Provider) Declares(nodeClass, key string) bool {
+	declared, err := p.Declared(nodeClass)
+	return err == nil && declared.Has(key)
+}
+
+// Declared are the keys of such labels. They are shared: don't modify them.
+func (p *Provider) Declared(nodeClass string) (sets.Set[string], error) {
+	snapshot, err := p.Cached(nodeClass)
+	if err != nil {
+		return nil, err
+	}
+	return snapshot.declared, nil
+}
 
 // lacksLabels reports whether a template of a type lacks a label that another template has, or the type's templates differ.
 func (k *known) lacksLabels(instanceType string) bool {

@@ -251,9 +251,3 @@ func (p *Provider) Resolve(nodeClass, instanceType, zone, capacityType string) (
 	choice, ok := snapshot.Resolve(instanceType, zone, capacityType)
 	return choice, ok, nil
 }
-
-// Declares reports whether a template that a node class selects has a label of this key; false while that isn't known.
-func (p *Provider) Declares(nodeClass, key string) bool {
-	snapshot, err := p.Cached(nodeClass)
-	return err == nil && snapshot.Declares(key)
-}
