@@ -298,7 +298,7 @@ var (
 		"nodeclaim.New": "nodeclaim.machine", "registration.New": "node.registration",
 		"unneeded.New": "nodeclaim.unneeded", "garbagecollection.New": "machine.garbagecollection", "capacitybuffer.New": "capacitybuffer.count",
 		"nodecount.New": "nodepool.nodecount",
-		"wanted.New": "capacitylease.wanted", "nodepool.New": "nodepool.undeclared",
+		"wanted.New":    "capacitylease.wanted", "nodepool.New": "nodepool.undeclared",
 	}
 )
 

@@ -82,7 +82,7 @@ func TestUndeclaredKeys(t *testing.T) {
 		"When a zone's key is misspelt, it should name the zone's":                      {requirement("topology.kubernetes.io/zon", "In", "a"), "topology.kubernetes.io/zon (nearest: topology.kubernetes.io/zone)"},
 		"When a key is another provider's, it should name ours of that name":            {requirement("karpenter.k8s.aws/instance-cpu", "Gt", "3"), "karpenter.k8s.aws/instance-cpu (nearest: karpenter.cluster.x-k8s.io/instance-cpu)"},
 		"When nothing here is like another provider's, it should name the nearest":      {requirement("karpenter.k8s.aws/instance-generation", "Gt", "2"), "karpenter.k8s.aws/instance-generation (nearest: karpenter.cluster.x-k8s.io/"},
-		"When a template's key is misspelt, it should name the template's":              {requirement("example.com/gpu-modle", "In", "a100"), "example.com/gpu-modle (nearest: example.com/gpu-model)"},
+		"When a template's key is misspelt, it should name the template's":              {requirement("example.com/gpu-modell", "In", "a100"), "example.com/gpu-modell (nearest: example.com/gpu-model)"},
 		"When a key of a cloud's own nodes is excluded, it should say so, too":          {requirement("cloud.google.com/gke-spot", "NotIn", "true"), "cloud.google.com/gke-spot (nearest: "},
 		"When a label that nothing declares is compared as a number, it should say so":  {requirement("example.org/disks", "Gte", "2"), "example.org/disks (nearest: "},
 		"When a label is the user's own, with one value, it should say nothing":         {requirement("example.org/team", "In", "web"), ""},
