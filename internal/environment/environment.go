@@ -196,6 +196,9 @@ func New(t *testing.T) *Environment {
 	must(machine.Index(ctx, s.Management.GetFieldIndexer()))
 	s.Guest, err = cluster.New(config, func(o *cluster.Options) { o.Scheme = scheme })
 	must(err)
+	must(s.Guest.GetFieldIndexer().IndexField(ctx, &karpv1.NodeClaim{}, "status.providerID", func(o client.Object) []string { // as Karpenter core's
+		return []string{o.(*karpv1.NodeClaim).Status.ProviderID}
+	}))
 	ctx, stop := context.WithCancel(context.WithoutCancel(ctx))
 	done := make(chan error, 2)
 	for _, c := range []cluster.Cluster{s.Management, s.Guest} {

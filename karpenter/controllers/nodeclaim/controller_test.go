@@ -212,6 +212,18 @@ func TestIdentity(t *testing.T) {
 		f.Expect(f.reconcile().Status.ProviderID).To(Equal("cloud://foreign"))
 	})
 
+	t.Run("When another NodeClaim has the same instance, it should say so, and not have both share a node", func(t *testing.T) {
+		f := newFixture(t)
+		f.launched()
+		other := f.NodeClaim(t.Context(), "other")
+		other.Status.ProviderID = "cloud://shared"
+		f.Expect(f.Admin.Status().Update(t.Context(), other)).To(Succeed())
+		f.Settle(f.Guest, other)
+		f.say(provisioned("cloud://shared"))
+		f.Expect(f.reconcile().Status.ProviderID).To(HavePrefix("capi://"))
+		f.Expect(f.recorder.Messages()).To(ContainElement(And(ContainSubstring("cloud://shared"), ContainSubstring(other.Name))))
+	})
+
 	t.Run("When Karpenter hasn't taken over what Create returned, it should wait", func(t *testing.T) {
 		f := newFixture(t)
 		f.say(provisioned("cloud://2"))

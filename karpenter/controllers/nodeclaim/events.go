@@ -48,6 +48,8 @@ const (
 	// DeletionHangsReason: a Machine of the offering is being deleted, and the infrastructure provider doesn't get done with it. The offering is
 	// unavailable until the Machine is gone. Look at the provider's log: most often it can't log in.
 	DeletionHangsReason = "DeletionHangs"
+	// InstanceSharedReason: the machine's instance is that of another NodeClaim, as where a template cuts the names of instances.
+	InstanceSharedReason = "InstanceShared"
 	// InterruptedReason: the infrastructure is about to take the machine back, as with spot capacity. Karpenter launches a
 	// replacement while the node drains; a spot offering is unavailable for a while.
 	InterruptedReason = "Interrupted"

@@ -7,6 +7,7 @@ import (
 	"encoding/json"
 	"fmt"
 	"slices"
+	"time"
 
 	"github.com/awslabs/operatorpkg/status"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
@@ -15,6 +16,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	"sigs.k8s.io/controller-runtime/pkg/log"
 	karpv1 "sigs.k8s.io/karpenter/pkg/apis/v1"
+	nodeclaimutils "sigs.k8s.io/karpenter/pkg/utils/nodeclaim"
 
 	"github.com/autonode-io/autonode/karpenter/core/ownwrites"
 	"github.com/autonode-io/autonode/karpenter/providers/machine"
@@ -49,6 +51,15 @@ func (i *identity) reconcile(ctx context.Context, nodeClaim *karpv1.NodeClaim, m
 	}
 	if i.written.Lacks(nodeClaim) {
 		return outcome{done: true}, nil
+	}
+	sharing := &karpv1.NodeClaimList{}
+	if err := i.Guest.List(ctx, sharing, nodeclaimutils.ForProviderID(providerID), client.UnsafeDisableDeepCopy); err != nil {
+		return outcome{}, fmt.Errorf("finding the NodeClaims of instance %s: %w", providerID, err)
+	}
+	if len(sharing.Items) > 0 && sharing.Items[0].UID != nodeClaim.UID {
+		i.Recorder.Publish(warning(nodeClaim, InstanceSharedReason, "the infrastructure has given Machine %s the instance %s of NodeClaim %s, whose node it can't share; check how the template names instances",
+			m.Name, providerID, sharing.Items[0].Name))
+		return outcome{requeueAfter: time.Minute}, nil
 	}
 	stored := nodeClaim.DeepCopy()
 	nodeClaim.Status.ProviderID = providerID

@@ -113,8 +113,11 @@ func examples(tmpl *template.Template) (all []Chosen) {
 }
 
 // CheckPatches applies the patches of a node class and of a template to an example machine, once per capacity type of
-// the template. The error is a *PatchError, or reports why the template can't be cloned.
+// the template. The error is a *PatchError, or reports why the template can't be cloned or names its instances.
 func CheckPatches(nodeClass *v1alpha1.ClusterAPINodeClass, tmpl *template.Template) error {
+	if err := checkNaming(tmpl.Infrastructure); err != nil {
+		return err
+	}
 	bootstrap := tmpl.Bootstrap.ConfigTemplate
 	if tmpl.Patches.IsEmpty() && (bootstrap == nil || len(patchesFor(nodeClass.Spec.BootstrapPatches, bootstrap.GroupVersionKind().GroupKind())) == 0) {
 		return nil

@@ -303,6 +303,24 @@ func TestCheckPatches(t *testing.T) {
 	}
 }
 
+func TestCheckNaming(t *testing.T) {
+	for name, tc := range map[string]struct{ naming, mention string }{
+		"When a template adds to the Machine's name, it should find nothing":           {`{naming: {template: '{{ .machine.name }}-vm'}}`, ""},
+		"When a template changes a name's form but keeps it, it should find nothing":   {`{naming: {template: '{{ .machine.name | lower }}'}}`, ""},
+		"When a template cuts the Machine's name, it should say so":                    {`{naming: {template: '{{ .machine.name | trunc 12 }}'}}`, "spec.template.spec.naming.template lets two Machines share an instance"},
+		"When a template of an older version leaves the name out, it should say so":    {`{namingStrategy: {template: 'worker'}}`, "spec.template.spec.namingStrategy.template"},
+		"When a template uses another value than the Machine's name, it should say so": {`{naming: {template: '{{ .cluster.name }}'}}`, "naming.template"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			infrastructure := object(t, `{apiVersion: infrastructure.cluster.x-k8s.io/v1beta2, kind: VSphereMachineTemplate, metadata: {name: c4}, spec: {template: {spec: `+tc.naming+`}}}`)
+			err := machine.CheckPatches(&v1alpha1.ClusterAPINodeClass{}, &template.Template{Infrastructure: infrastructure})
+			if (err == nil) != (tc.mention == "") || err != nil && !strings.Contains(err.Error(), tc.mention) {
+				t.Errorf("got %v", err)
+			}
+		})
+	}
+}
+
 func TestPatchedKubelet(t *testing.T) {
 	const extraArgs = "/spec/joinConfiguration/nodeRegistration/kubeletExtraArgs/-"
 	tmpl := func(spec string) *template.Template {
