@@ -334,15 +334,22 @@ func taintsOf(tmpl *template.Template) []corev1.Taint {
 	return taints
 }
 
-// regionProblems names the kinds of templates whose nodes have the region in their zone, where nothing declares it, and those whose nodes' zones
-// have other names than failure domains.
+// regionProblems names the kinds of templates whose nodes have the region in their zone, where nothing declares it, those whose nodes' zones
+// have other names than failure domains, and those whose nodes report a zone although none is declared.
 func regionProblems(in Input) (problems []error) {
-	kinds, differing := sets.New[string](), sets.New[string]()
+	kinds, differing, reported := sets.New[string](), sets.New[string](), map[string]string{}
 	for i := range in.Templates {
 		tmpl := &in.Templates[i]
 		domains := tmpl.FailureDomains
 		if len(domains) == 0 {
 			domains = in.Cluster.FailureDomains
+		}
+		if len(domains) == 0 {
+			for _, origin := range in.Inventory.Origins(tmpl.InstanceType) {
+				if origin.NodeZone != "" && origin.Source == tmpl.Source.Annotation() {
+					reported[origin.NodeZone] = tmpl.Source.String()
+				}
+			}
 		}
 		if slices.ContainsFunc(domains, func(domain string) bool { _, known := tmpl.Zone(domain, in.Cluster.Region); return !known }) {
 			if tmpl.Kind.ZonesDiffer() {
@@ -351,6 +358,10 @@ func regionProblems(in Input) (problems []error) {
 			}
 			kinds.Insert(tmpl.Infrastructure.GetKind())
 		}
+	}
+	for _, zone := range slices.Sorted(maps.Keys(reported)) {
+		problems = append(problems, fmt.Errorf("nodes of %s report zone %s, which neither the template nor the Cluster declares; "+
+			"until one does, Karpenter spreads pods over a zone %q beside it, which no node has", reported[zone], zone, DefaultZone))
 	}
 	for _, kind := range sets.List(differing) {
 		problems = append(problems, fmt.Errorf("nodes of a %s are in zones of other names than the Cluster's failure domains, and nothing declares them; "+

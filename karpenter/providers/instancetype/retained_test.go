@@ -124,6 +124,14 @@ func TestKept(t *testing.T) {
 		})
 	}
 
+	t.Run("When nodes report a zone that nothing declares, it should say what to declare, and nothing once that is", func(t *testing.T) {
+		g, in := NewWithT(t), input(c4)
+		in.Inventory = machinesOf(inNodeZone(madeFrom(c4, DefaultZone), "eu-1a"))
+		g.Expect(snapshotOf(in).Problems).To(BeEmpty())
+		in.Cluster.FailureDomains = nil
+		g.Expect(snapshotOf(in).Problems).To(ConsistOf(MatchError(And(ContainSubstring("c4 report zone eu-1a"), ContainSubstring(`a zone "default"`)))))
+	})
+
 	t.Run("When a type is known from its machines only, it should suit no pod, and be computed with all the same", func(t *testing.T) {
 		in := input(c4)
 		in.Gaps.All, in.Inventory = true, machinesOf(madeFrom(c8, "a"))
