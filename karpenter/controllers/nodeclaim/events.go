@@ -28,7 +28,7 @@ const (
 	MachineFailedReason = "MachineFailed"
 	// MisconfiguredReason: the infrastructure rejects what the template or its patches ask for, and would again; the message
 	// reports what. The offering is unavailable for a while.
-	MisconfiguredReason = "Misconfigured"
+	MisconfiguredReason = offering.MisconfiguredReason
 	// LaunchTimeoutReason: the infrastructure provided no machine within the node class's deadlines.launch.
 	LaunchTimeoutReason = "LaunchTimeout"
 	// RegistrationTimeoutReason: the machine exists, but its node hasn't joined within the node class's

@@ -196,6 +196,15 @@ func TestStreak(t *testing.T) {
 		fail(2*StreakThreshold-1, 2*StreakThreshold)
 		expect(StreakThreshold)
 	})
+	t.Run("When one has failed and would again, it should return it until another launch works", func(*testing.T) {
+		u.Works(nth(3*StreakThreshold-1), clk.Now())
+		clk.Step(time.Second)
+		u.Mark(nth(2*StreakThreshold), MisconfiguredReason)
+		expect(1)
+		u.Works(nth(3*StreakThreshold-1), clk.Now())
+		expect(0)
+		fail(2*StreakThreshold, 3*StreakThreshold)
+	})
 	t.Run("When their back-off ends, it should end", func(*testing.T) {
 		clk.Step(BaseTTL)
 		expect(0)

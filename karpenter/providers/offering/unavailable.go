@@ -38,6 +38,9 @@ const (
 // together, so that one exhausted zone is no streak.
 const StreakThreshold = 5
 
+// MisconfiguredReason of an Entry: the infrastructure rejects what the template asks for, and would again.
+const MisconfiguredReason = "Misconfigured"
+
 // Key identifies an offering among those of all node classes.
 type Key struct {
 	InstanceType, Zone, CapacityType string
@@ -219,7 +222,7 @@ func (u *Unavailable) Works(key Key, asked time.Time) {
 	now := u.clock.Now()
 	maps.DeleteFunc(u.worked, func(_ Key, at time.Time) bool { return now.Sub(at) > MaxTTL })
 	u.worked[key] = now
-	if len(u.entries) >= StreakThreshold {
+	if len(u.entries) > 0 {
 		u.observers.Notify() // it ends a streak
 	}
 	if s, ok := u.failures[key]; ok && s.last.Before(asked) {
@@ -328,15 +331,12 @@ func (u *Unavailable) Has(key Key, quotas ...Quota) bool {
 }
 
 // Streak returns those of some offerings that failed since a machine of any of them became a node last, and are still in back-off. It returns
-// none if there are fewer than StreakThreshold.
+// none if there are fewer than StreakThreshold, unless the next launch of one would fail as well.
 func (u *Unavailable) Streak(keys iter.Seq[Key]) []Entry {
 	u.mu.Lock()
 	defer u.mu.Unlock()
 	now := u.clock.Now()
 	u.expire(now)
-	if len(u.entries) < StreakThreshold {
-		return nil
-	}
 	var failed []Entry
 	var worked time.Time
 	for key := range keys {
@@ -348,7 +348,7 @@ func (u *Unavailable) Streak(keys iter.Seq[Key]) []Entry {
 		}
 	}
 	failed = slices.DeleteFunc(failed, func(entry Entry) bool { return !entry.At.After(worked) })
-	if len(failed) < StreakThreshold {
+	if len(failed) < StreakThreshold && !slices.ContainsFunc(failed, func(entry Entry) bool { return entry.Reason == MisconfiguredReason }) {
 		return nil
 	}
 	return failed
