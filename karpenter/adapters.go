@@ -38,12 +38,10 @@ func secondLaunches(p *operator.Providers, cluster *state.Cluster) *nodeclaim.Se
 }
 
 // isReplacement reports whether Karpenter core launches a NodeClaim to replace nodes that run until then.
-func isReplacement(queue *disruption.Queue) func(nodeClaim string) bool {
-	return func(nodeClaim string) bool {
-		return slices.ContainsFunc(queue.GetCommands(), func(command *disruption.Command) bool {
-			return slices.ContainsFunc(command.Replacements, func(replacement *disruption.Replacement) bool { return replacement.Name == nodeClaim })
-		})
-	}
+func isReplacement(queue *disruption.Queue, nodeClaim string) bool {
+	return slices.ContainsFunc(queue.GetCommands(), func(command *disruption.Command) bool {
+		return slices.ContainsFunc(command.Replacements, func(replacement *disruption.Replacement) bool { return replacement.Name == nodeClaim })
+	})
 }
 
 // reclaims returns what the CapacityLease reclaims.

@@ -11,44 +11,45 @@ import (
 	"time"
 
 	"github.com/awslabs/operatorpkg/controller"
+	"github.com/awslabs/operatorpkg/status"
+	"github.com/google/go-cmp/cmp"
 	. "github.com/onsi/gomega"
+	"github.com/prometheus/client_golang/prometheus"
+	"github.com/prometheus/client_golang/prometheus/testutil"
 	corev1 "k8s.io/api/core/v1"
-	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"k8s.io/apimachinery/pkg/api/resource"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/runtime/schema"
-	"k8s.io/apimachinery/pkg/types"
 	clientgoscheme "k8s.io/client-go/kubernetes/scheme"
-	"k8s.io/client-go/util/workqueue"
+	"k8s.io/client-go/tools/record"
 	"k8s.io/utils/clock"
 	clocktesting "k8s.io/utils/clock/testing"
-	clusterv1 "sigs.k8s.io/cluster-api/api/core/v1beta2"
-	ctrl "sigs.k8s.io/controller-runtime"
+	"k8s.io/utils/ptr"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	"sigs.k8s.io/controller-runtime/pkg/client/fake"
-	"sigs.k8s.io/controller-runtime/pkg/client/interceptor"
 	"sigs.k8s.io/controller-runtime/pkg/manager"
+	crmetrics "sigs.k8s.io/controller-runtime/pkg/metrics"
 	"sigs.k8s.io/controller-runtime/pkg/reconcile"
-	"sigs.k8s.io/controller-runtime/pkg/source"
 	karpv1 "sigs.k8s.io/karpenter/pkg/apis/v1"
 	karpcloudprovider "sigs.k8s.io/karpenter/pkg/cloudprovider"
 	"sigs.k8s.io/karpenter/pkg/controllers"
 	"sigs.k8s.io/karpenter/pkg/controllers/disruption"
+	"sigs.k8s.io/karpenter/pkg/controllers/node/health"
+	"sigs.k8s.io/karpenter/pkg/controllers/node/termination"
 	nodeclaimdisruption "sigs.k8s.io/karpenter/pkg/controllers/nodeclaim/disruption"
 	"sigs.k8s.io/karpenter/pkg/controllers/nodeclaim/expiration"
 	karplifecycle "sigs.k8s.io/karpenter/pkg/controllers/nodeclaim/lifecycle"
 	"sigs.k8s.io/karpenter/pkg/controllers/state"
+	staticprovisioning "sigs.k8s.io/karpenter/pkg/controllers/static/provisioning"
 	coreoperator "sigs.k8s.io/karpenter/pkg/operator"
 	"sigs.k8s.io/karpenter/pkg/operator/options"
 
 	"github.com/autonode-io/autonode/api/karpenter/v1alpha1"
-	"github.com/autonode-io/autonode/karpenter/core"
-	"github.com/autonode-io/autonode/karpenter/core/deadlines"
-	"github.com/autonode-io/autonode/karpenter/core/leadership"
-	"github.com/autonode-io/autonode/karpenter/core/ownwrites"
+	"github.com/autonode-io/autonode/karpenter/core/guestclient"
 	"github.com/autonode-io/autonode/karpenter/core/reclaim"
-	"github.com/autonode-io/autonode/karpenter/core/reconciler/reconcilertest"
-	"github.com/autonode-io/autonode/karpenter/core/terminatefirst"
+	"github.com/autonode-io/autonode/karpenter/core/reconciler"
+	"github.com/autonode-io/autonode/karpenter/core/staticbackoff"
 	"github.com/autonode-io/autonode/karpenter/operator"
 )
 
@@ -60,117 +61,18 @@ func guestScheme(g Gomega) *runtime.Scheme {
 	return scheme
 }
 
-// What package core keeps Karpenter core from, it is kept from by the client that it gets.
-func TestGuestClient(t *testing.T) {
-	first, writes := terminatefirst.NewFollower(&published{}), ownwrites.New()
-	var sent []types.PatchType
-	setUp := func(g Gomega, suspended bool) client.Client {
-		guest := fake.NewClientBuilder().WithScheme(guestScheme(g)).WithObjects(
-			&corev1.Node{
-				ObjectMeta: metav1.ObjectMeta{Name: "one", UID: "one", Labels: map[string]string{corev1.LabelTopologyZone: "eu-1a"}},
-				Spec:       corev1.NodeSpec{Taints: []corev1.Taint{clusterv1.NodeUninitializedTaint}},
-			},
-		).WithStatusSubresource(&karpv1.NodeClaim{}).WithInterceptorFuncs(interceptor.Funcs{
-			Patch: func(ctx context.Context, guest client.WithWatch, object client.Object, patch client.Patch, opts ...client.PatchOption) error {
-				sent = append(sent, patch.Type())
-				return guest.Patch(ctx, object, patch, opts...)
-			},
-		}).Build()
-		return guestClient(guest, func() bool { return suspended }, func(_, key string) bool { return key == "storage" },
-			func(context.Context, *corev1.Node) bool { return false }, first, writes)
+// altered returns the reconciler that middleware makes of one of Karpenter core's.
+func altered(core reconcile.Reconciler, with ...reconciler.Middleware) reconcile.Reconciler {
+	for _, middleware := range with {
+		core = middleware(reconciler.Registered{Inner: core})
 	}
-	node := func(g Gomega, guest client.Client) (read, before *corev1.Node) {
-		read = &corev1.Node{}
-		g.Expect(guest.Get(t.Context(), client.ObjectKey{Name: "one"}, read)).To(Succeed())
-		return read, read.DeepCopy()
-	}
-	claim := func() *karpv1.NodeClaim {
-		nodeClaim := &karpv1.NodeClaim{ObjectMeta: metav1.ObjectMeta{Name: "general-1", Labels: map[string]string{"storage": "8131"}}}
-		nodeClaim.Spec.NodeClassRef = &karpv1.NodeClassReference{Name: "default"}
-		nodeClaim.Spec.Requirements = []karpv1.NodeSelectorRequirementWithMinValues{{Key: "storage", Operator: corev1.NodeSelectorOpExists}}
-		return nodeClaim
-	}
-	t.Run("When it creates a NodeClaim with a value of its own for a template's label, the NodeClaim should not have it", func(t *testing.T) {
-		g := NewWithT(t)
-		nodeClaim := claim()
-		guest := setUp(g, true)
-		g.Expect(guest.Create(t.Context(), nodeClaim)).To(Succeed())
-		g.Expect(nodeClaim.Labels).NotTo(HaveKey("storage"))
-	})
-	t.Run("When it registers a node whose zone is known, as of none, the node should keep its zone", func(t *testing.T) {
-		g := NewWithT(t)
-		guest := setUp(g, true)
-		node, before := node(g, guest)
-		node.Labels[corev1.LabelTopologyZone] = "default"
-		g.Expect(guest.Patch(t.Context(), node, client.MergeFrom(before))).To(Succeed())
-		g.Expect(node.Labels).To(HaveKeyWithValue(corev1.LabelTopologyZone, "eu-1a"))
-	})
-	t.Run("When it registers a node, pods should not have to wait until Cluster API has set the node's labels again", func(t *testing.T) {
-		g := NewWithT(t)
-		guest := setUp(g, false)
-		node, before := node(g, guest)
-		node.Labels[karpv1.NodeRegisteredLabelKey] = "true"
-		g.Expect(guest.Patch(t.Context(), node, client.MergeFrom(before))).To(Succeed())
-		g.Expect(node.Spec.Taints).To(BeEmpty())
-	})
-	t.Run("When it registers a node with a lock, the lock should be of what it changes", func(t *testing.T) {
-		g := NewWithT(t)
-		guest := setUp(g, false)
-		node, before := node(g, guest)
-		node.Labels[karpv1.NodeRegisteredLabelKey], sent = "true", nil
-		g.Expect(guest.Patch(t.Context(), node, client.MergeFromWithOptions(before, client.MergeFromWithOptimisticLock{}))).To(Succeed())
-		g.Expect(sent).To(ConsistOf(types.JSONPatchType))
-	})
-	t.Run("When it deletes a NodeClaim while the management cluster is away, it should be denied", func(t *testing.T) {
-		g := NewWithT(t)
-		nodeClaim := claim()
-		guest := setUp(g, true)
-		g.Expect(guest.Create(t.Context(), nodeClaim)).To(Succeed())
-		g.Expect(errors.Is(guest.Delete(t.Context(), nodeClaim), leadership.ErrSuspended)).To(BeTrue())
-	})
-	t.Run("When a launch ends after another client has written a provider ID, that one should stay", func(t *testing.T) {
-		g := NewWithT(t)
-		nodeClaim := claim()
-		guest := setUp(g, true)
-		g.Expect(guest.Create(t.Context(), nodeClaim)).To(Succeed())
-		launched := nodeClaim.DeepCopy()
-		nodeClaim.Status.ProviderID = "example://another"
-		g.Expect(guest.Status().Update(t.Context(), nodeClaim)).To(Succeed())
-		before := launched.DeepCopy()
-		launched.Status.ProviderID = "capi://clusters-blue/general-1"
-		g.Expect(apierrors.IsConflict(guest.Status().Patch(t.Context(), launched, client.MergeFrom(before)))).To(BeTrue())
-	})
-	t.Run("When a pass has changed only a NodeClaim's status, the NodeClaim should be written once, and those of the cache be older", func(t *testing.T) {
-		g := NewWithT(t)
-		nodeClaim := claim()
-		nodeClaim.UID = "general-1"
-		guest := setUp(g, false)
-		g.Expect(guest.Create(t.Context(), nodeClaim)).To(Succeed())
-		cached, created := nodeClaim.DeepCopy(), nodeClaim.ResourceVersion
-		nodeClaim.Status.NodeName = "one"
-		written := nodeClaim.DeepCopy()
-		g.Expect(guest.Patch(t.Context(), nodeClaim, client.MergeFrom(cached))).To(Succeed())
-		g.Expect(nodeClaim.ResourceVersion).To(Equal(created), "it was sent")
-		g.Expect(writes.Lacks(cached)).To(BeFalse())
-		g.Expect(guest.Status().Patch(t.Context(), written, client.MergeFrom(cached))).To(Succeed())
-		g.Expect(writes.Lacks(cached)).To(BeTrue())
-	})
-	t.Run("When it deletes a NodeClaim that is to be terminated before its replacement is launched, the NodeClaim should say so", func(t *testing.T) {
-		g := NewWithT(t)
-		nodeClaim := claim()
-		nodeClaim.Finalizers = []string{karpv1.TerminationFinalizer}
-		nodeClaim.Labels[v1alpha1.ReservationIDLabel] = "cr-1"
-		guest := setUp(g, false)
-		g.Expect(guest.Create(t.Context(), nodeClaim)).To(Succeed())
-		queue := disruption.NewQueue(nil, nil, nil, clocktesting.NewFakeClock(time.Unix(0, 0)), nil)
-		queue.ProviderIDToCommand[nodeClaim.Status.ProviderID] = &disruption.Command{
-			Candidates:           []*disruption.Candidate{{StateNode: &state.StateNode{NodeClaim: nodeClaim}}},
-			TerminateFirstReason: disruption.TerminateFirstNoReservedCapacity,
-		}
-		first.Follow(queue)
-		g.Expect(guest.Delete(t.Context(), nodeClaim)).To(Succeed())
-		g.Expect(guest.Get(t.Context(), client.ObjectKeyFromObject(nodeClaim), nodeClaim)).To(Succeed())
-		g.Expect(nodeClaim.Annotations).To(HaveKeyWithValue(v1alpha1.TerminateFirstAnnotation, HaveSuffix("reservation cr-1 is full")))
+	return core
+}
+
+// noting returns a client whose patches a ledger notes.
+func noting(guest client.Client, writes *reconciler.Ledger) client.Client {
+	return guestclient.New(guest, guestclient.Config{
+		Suspended: func() error { return nil }, AwaitsTaints: func(context.Context, *corev1.Node) bool { return true }, Written: writes.Note,
 	})
 }
 
@@ -179,11 +81,6 @@ type passes struct {
 	count int
 	// err ends each of them.
 	err error
-}
-
-// Register adds the controller.
-func (p *passes) Register(_ context.Context, m manager.Manager) error {
-	return ctrl.NewControllerManagedBy(m).Named("nodeclaim.lifecycle").For(&karpv1.NodeClaim{}).Complete(p)
 }
 
 // Reconcile implements reconcile.Reconciler.
@@ -195,23 +92,11 @@ func (p *passes) Reconcile(context.Context, reconcile.Request) (reconcile.Result
 // hanging is a controller of NodeClaims whose reconciliations end with their context.
 type hanging struct{ begun chan string }
 
-// Register adds the controller.
-func (h hanging) Register(_ context.Context, m manager.Manager) error {
-	return ctrl.NewControllerManagedBy(m).Named("nodeclaim.lifecycle").For(&karpv1.NodeClaim{}).Complete(h)
-}
-
 // Reconcile implements reconcile.Reconciler.
 func (h hanging) Reconcile(ctx context.Context, request reconcile.Request) (reconcile.Result, error) {
 	h.begun <- request.Name
 	<-ctx.Done()
 	return reconcile.Result{}, nil
-}
-
-// lifecycle registers what lifecycleOf makes of core's controller.
-func lifecycle(t *testing.T, core controller.Controller, guest client.Client, writes *ownwrites.Ledger, now clock.WithDelayedExecution) reconcile.Reconciler {
-	t.Helper()
-	made, _ := lifecycleOf(core, guest, writes, now, deadlines.Config{})
-	return reconcilertest.Register(t, made, guest)
 }
 
 func TestLifecycle(t *testing.T) {
@@ -222,8 +107,8 @@ func TestLifecycle(t *testing.T) {
 		build := func() client.WithWatch {
 			return fake.NewClientBuilder().WithScheme(scheme).WithObjects(cached.DeepCopy()).Build()
 		}
-		server, cache, writes, core := build(), build(), ownwrites.New(), &passes{}
-		lifecycle := lifecycle(t, core, cache, writes, clocktesting.NewFakeClock(time.Unix(0, 0)))
+		server, cache, writes, core := build(), build(), reconciler.NewLedger(), &passes{}
+		lifecycle := altered(core, lifecyclePasses(cache, writes, clocktesting.NewFakeClock(time.Unix(0, 0)))...)
 		pass := func() reconcile.Result {
 			result, err := lifecycle.Reconcile(t.Context(), reconcile.Request{NamespacedName: client.ObjectKeyFromObject(cached)})
 			g.Expect(err).NotTo(HaveOccurred())
@@ -236,7 +121,7 @@ func TestLifecycle(t *testing.T) {
 		g.Expect(server.Get(t.Context(), client.ObjectKeyFromObject(cached), written)).To(Succeed())
 		before := written.DeepCopy()
 		written.Labels = map[string]string{"storage": "8131"}
-		g.Expect(ownwrites.Guest(server, writes).Patch(t.Context(), written, client.MergeFrom(before))).To(Succeed())
+		g.Expect(noting(server, writes).Patch(t.Context(), written, client.MergeFrom(before))).To(Succeed())
 		g.Expect(pass().RequeueAfter).To(BeNumerically(">", 0))
 		g.Expect(core.count).To(Equal(1))
 
@@ -248,7 +133,7 @@ func TestLifecycle(t *testing.T) {
 	t.Run("When a pass has failed, the event of what it wrote should begin no other one, and a second later any should", func(t *testing.T) {
 		g := NewWithT(t)
 		cache, core, now := fake.NewClientBuilder().WithScheme(scheme).Build(), &passes{err: errors.New("no machines")}, clocktesting.NewFakeClock(time.Unix(0, 0))
-		lifecycle := lifecycle(t, core, cache, ownwrites.New(), now)
+		lifecycle := altered(core, lifecyclePasses(cache, reconciler.NewLedger(), now)...)
 		pass := func(name string) error {
 			_, err := lifecycle.Reconcile(t.Context(), reconcile.Request{NamespacedName: client.ObjectKey{Name: name}})
 			return err
@@ -268,7 +153,7 @@ func TestLifecycle(t *testing.T) {
 			nodeClaims = append(nodeClaims, &karpv1.NodeClaim{ObjectMeta: metav1.ObjectMeta{Name: fmt.Sprint("general-", i)}})
 		}
 		cache, core := fake.NewClientBuilder().WithScheme(scheme).WithObjects(nodeClaims...).Build(), hanging{begun: make(chan string, 2*len(nodeClaims))}
-		lifecycle := lifecycle(t, core, cache, ownwrites.New(), clocktesting.NewFakeClock(time.Unix(0, 0)))
+		lifecycle := altered(core, lifecyclePasses(cache, reconciler.NewLedger(), clocktesting.NewFakeClock(time.Unix(0, 0)))...)
 		over, cancel := context.WithCancel(t.Context())
 		cancel()
 		waited := slices.ContainsFunc(nodeClaims, func(nodeClaim client.Object) bool {
@@ -287,64 +172,11 @@ func TestLifecycle(t *testing.T) {
 	t.Run("When the NodeClaim has gone, it should have its pass", func(t *testing.T) {
 		g := NewWithT(t)
 		cache, core := fake.NewClientBuilder().WithScheme(scheme).Build(), &passes{}
-		lifecycle := lifecycle(t, core, cache, ownwrites.New(), clocktesting.NewFakeClock(time.Unix(0, 0)))
+		lifecycle := altered(core, lifecyclePasses(cache, reconciler.NewLedger(), clocktesting.NewFakeClock(time.Unix(0, 0)))...)
 		_, err := lifecycle.Reconcile(t.Context(), reconcile.Request{NamespacedName: client.ObjectKey{Name: "general-1"}})
 		g.Expect(err).NotTo(HaveOccurred())
 		g.Expect(core.count).To(Equal(1))
 	})
-}
-
-// woken is a controller that has no watches, but its queue.
-type woken struct {
-	queue chan workqueue.TypedRateLimitingInterface[reconcile.Request]
-	begun chan string
-}
-
-// Register adds the controller.
-func (w woken) Register(_ context.Context, m manager.Manager) error {
-	return ctrl.NewControllerManagedBy(m).Named("woken").WatchesRawSource(source.Func(
-		func(_ context.Context, queue workqueue.TypedRateLimitingInterface[reconcile.Request]) error {
-			w.queue <- queue
-			return nil
-		})).Complete(w)
-}
-
-// Reconcile implements reconcile.Reconciler.
-func (w woken) Reconcile(_ context.Context, request reconcile.Request) (reconcile.Result, error) {
-	w.begun <- request.Name
-	return reconcile.Result{}, nil
-}
-
-func TestDeparture(t *testing.T) {
-	for name, of := range map[string]func(controller.Controller, client.Client) (controller.Controller, func(string)){
-		"lifecycle": func(core controller.Controller, guest client.Client) (controller.Controller, func(string)) {
-			return lifecycleOf(core, guest, ownwrites.New(), clocktesting.NewFakeClock(time.Unix(0, 0)), deadlines.Config{})
-		},
-		"termination": func(core controller.Controller, guest client.Client) (controller.Controller, func(string)) {
-			return terminationOf(core, guest, ownwrites.New(), clocktesting.NewFakeClock(time.Unix(0, 0)))
-		},
-	} {
-		t.Run("When a machine is gone that core's "+name+" waits for, it should begin a pass at once", func(t *testing.T) {
-			g := NewWithT(t)
-			guest := fake.NewClientBuilder().WithScheme(guestScheme(g)).Build()
-			core := woken{queue: make(chan workqueue.TypedRateLimitingInterface[reconcile.Request], 1), begun: make(chan string, 3)}
-			made, wake := of(core, guest)
-			registered := reconcilertest.Register(t, made, guest)
-			wake("before-the-start")
-			go func() { _ = registered.(manager.Runnable).Start(t.Context()) }()
-			var queue workqueue.TypedRateLimitingInterface[reconcile.Request]
-			g.Eventually(core.queue).Should(Receive(&queue))
-			pass := func() (of string) {
-				g.Eventually(core.begun).Should(Receive(&of))
-				return of
-			}
-			queue.Add(reconcile.Request{NamespacedName: client.ObjectKey{Name: "first"}})
-			g.Expect(pass()).To(Equal("first"))
-			wake("general-1")
-			queue.Add(reconcile.Request{NamespacedName: client.ObjectKey{Name: "last"}})
-			g.Expect(pass()).To(Equal("general-1"))
-		})
-	}
 }
 
 func TestTermination(t *testing.T) {
@@ -375,10 +207,9 @@ func TestTermination(t *testing.T) {
 			}
 			return guest
 		}
-		writes := ownwrites.New()
-		server, cache, core, now = ownwrites.Guest(build(), writes), build(), &passes{}, clocktesting.NewFakeClock(time.Unix(0, 0))
-		made, _ := terminationOf(core, cache, writes, now)
-		termination := reconcilertest.Register(t, made, cache)
+		writes := reconciler.NewLedger()
+		server, cache, core, now = noting(build(), writes), build(), &passes{}, clocktesting.NewFakeClock(time.Unix(0, 0))
+		termination := altered(core, terminationPasses(cache, writes, now)...)
 		return server, cache, core, now, func() time.Duration {
 			result, err := termination.Reconcile(t.Context(), reconcile.Request{NamespacedName: client.ObjectKeyFromObject(node)})
 			g.Expect(err).NotTo(HaveOccurred())
@@ -421,14 +252,100 @@ func TestTermination(t *testing.T) {
 }
 
 // powerless is a cloud provider that can't launch anything.
-type powerless struct{ reconcilertest.Provider }
+type powerless struct {
+	karpcloudprovider.CloudProvider
+}
+
+// GetSupportedNodeClasses implements cloudprovider.CloudProvider.
+func (powerless) GetSupportedNodeClasses() []status.Object {
+	return []status.Object{&v1alpha1.ClusterAPINodeClass{}}
+}
 
 // RepairPolicies implements cloudprovider.CloudProvider.
-func (powerless) RepairPolicies() []karpcloudprovider.RepairPolicy { return nil }
+func (powerless) RepairPolicies() []karpcloudprovider.RepairPolicy {
+	return []karpcloudprovider.RepairPolicy{{
+		ConditionType: corev1.NodeReady, ConditionStatus: corev1.ConditionFalse, TolerationDuration: time.Hour, Action: karpcloudprovider.ReplaceNode,
+	}}
+}
 
 // Create implements cloudprovider.CloudProvider.
 func (powerless) Create(context.Context, *karpv1.NodeClaim) (*karpv1.NodeClaim, error) {
 	return nil, errors.New("no machines")
+}
+
+// idle is a manager that starts nothing.
+type idle struct {
+	manager.Manager
+	guest client.Client
+}
+
+// GetClient implements manager.Manager.
+func (m idle) GetClient() client.Client { return m.guest }
+
+// GetEventRecorderFor implements manager.Manager.
+func (idle) GetEventRecorderFor(string) record.EventRecorder { return nil }
+
+func unstarted(t *testing.T, guest client.Client, now clock.Clock) *karpenterCore {
+	t.Helper()
+	repairs, err := health.NewRepairPolicyMatcher(options.ToContext(t.Context(), &options.Options{FeatureGates: options.FeatureGates{NodeRepair: true}}), powerless{})
+	NewWithT(t).Expect(err).NotTo(HaveOccurred())
+	return &karpenterCore{
+		guest:  &coreoperator.Operator{Manager: idle{guest: guest}, Clock: now, EventRecorder: &published{}},
+		client: guest, cloudProvider: powerless{}, undecorated: powerless{}, providers: &operator.Providers{}, static: staticbackoff.New(staticbackoff.Config{Guest: guest}),
+		state: state.NewCluster(now, guest, powerless{}, state.WithRepairPolicyMatcher(repairs)),
+	}
+}
+
+// The list of Karpenter core's controllers is ours, so that a new version's has to be compared.
+func TestControllers(t *testing.T) {
+	NewWithT(t).Expect(v1alpha1.AddToScheme(clientgoscheme.Scheme)).To(Succeed())
+	for name, opts := range map[string]options.Options{
+		"no gate": {}, "observability off": {DisableClusterStateObservability: true}, "DRA ignored": {IgnoreDRARequests: true},
+		"NodeRepair": {FeatureGates: options.FeatureGates{NodeRepair: true}}, "legacy repair": {LegacyNodeRepair: true, FeatureGates: options.FeatureGates{NodeRepair: true}},
+		"StaticCapacity": {FeatureGates: options.FeatureGates{StaticCapacity: true}}, "NodeOverlay": {FeatureGates: options.FeatureGates{NodeOverlay: true}},
+		"CapacityBuffer":            {FeatureGates: options.FeatureGates{CapacityBuffer: true}},
+		"PodDeletionCostManagement": {FeatureGates: options.FeatureGates{PodDeletionCostManagement: true}},
+	} {
+		t.Run("When Karpenter core runs with "+name+", the list should have the controllers of this version of core", func(t *testing.T) {
+			ctx, now := options.ToContext(t.Context(), &opts), clocktesting.NewFakeClock(time.Unix(0, 0))
+			types := func(all []controller.Controller) []string {
+				var names []string
+				for _, c := range all {
+					if w, ok := c.(reconciler.Wrapped); ok {
+						c = w.Controller
+					}
+					names = append(names, fmt.Sprintf("%T", c))
+				}
+				slices.Sort(names)
+				return names
+			}
+			registry := crmetrics.Registry
+			t.Cleanup(func() { crmetrics.Registry = registry })
+			crmetrics.Registry = prometheus.NewRegistry() // core registers metrics as it makes controllers
+			k := unstarted(t, nil, now)
+			ours := types(k.controllers(ctx))
+			crmetrics.Registry = prometheus.NewRegistry()
+			core := types(controllers.NewControllers(ctx, k.guest.Manager, now, nil, &published{}, powerless{}, powerless{}, k.state, nil, nil, controllers.WithoutVPAPrediction()))
+			if diff := cmp.Diff(core, ours); diff != "" {
+				t.Errorf("the lists differ (-core +ours):\n%s", diff)
+			}
+		})
+	}
+}
+
+// find returns core's controller of a type, and the middleware around its passes.
+func find[T controller.Controller](g Gomega, all []controller.Controller) (core T, with []reconciler.Middleware) {
+	for _, c := range all {
+		w, wrapped := c.(reconciler.Wrapped)
+		if wrapped {
+			c = w.Controller
+		}
+		if found, ok := c.(T); ok {
+			return found, w.With
+		}
+	}
+	g.Expect(all).To(BeEmpty(), "there is no %T", core)
+	return core, nil
 }
 
 func TestCoreControllers(t *testing.T) {
@@ -443,16 +360,13 @@ func TestCoreControllers(t *testing.T) {
 		guest := fake.NewClientBuilder().WithScheme(guestScheme(g)).WithObjects(nodeClaim, nodePool).WithStatusSubresource(nodeClaim).Build()
 		g.Expect(guest.Get(t.Context(), client.ObjectKeyFromObject(nodeClaim), nodeClaim)).To(Succeed())
 		ctx := options.ToContext(t.Context(), &options.Options{DisableClusterStateObservability: true, IgnoreDRARequests: true})
-		all, err := coreControllers(ctx, &coreoperator.Operator{Clock: now, EventRecorder: &published{}}, guest, powerless{}, powerless{}, nil)
-		g.Expect(err).NotTo(HaveOccurred())
-		return ctx, guest, all, now, nodeClaim
+		return ctx, guest, unstarted(t, guest, now).controllers(ctx), now, nodeClaim
 	}
 	t.Run("When a pass over a NodeClaim has written something, the next one may begin at once", func(t *testing.T) {
 		g := NewWithT(t)
 		ctx, guest, all, now, nodeClaim := setUp(t)
-		lifecycle, _, err := core.Find[*karplifecycle.Controller](all)
-		g.Expect(err).NotTo(HaveOccurred())
-		_, err = lifecycle.Reconcile(ctx, nodeClaim)
+		core, _ := find[*karplifecycle.Controller](g, all)
+		_, err := core.Reconcile(ctx, nodeClaim)
 		g.Expect(err).To(MatchError(ContainSubstring("no machines")))
 		g.Expect(guest.Get(ctx, client.ObjectKeyFromObject(nodeClaim), nodeClaim)).To(Succeed())
 		g.Expect(nodeClaim.StatusConditions().Get(karpv1.ConditionTypeLaunched).Reason).To(Equal("LaunchFailed"), "the pass has written nothing")
@@ -460,11 +374,9 @@ func TestCoreControllers(t *testing.T) {
 	})
 	t.Run("When a NodeClaim isn't launched, Karpenter should write nothing about what it may be disrupted for", func(t *testing.T) {
 		g := NewWithT(t)
-		ctx, guest, all, now, nodeClaim := setUp(t)
-		unaltered := controllers.NewControllers(ctx, nil, now, guest, &published{}, powerless{}, powerless{}, nil, nil, nil, controllers.WithoutVPAPrediction())
-		_, at, err := core.Find[*nodeclaimdisruption.Controller](unaltered)
-		g.Expect(err).NotTo(HaveOccurred())
-		_, err = reconcilertest.Register(t, all[at], guest).Reconcile(ctx, reconcile.Request{NamespacedName: client.ObjectKeyFromObject(nodeClaim)})
+		ctx, guest, all, _, nodeClaim := setUp(t)
+		core, with := find[*nodeclaimdisruption.Controller](g, all)
+		_, err := altered(reconcile.AsReconciler(guest, core), with...).Reconcile(ctx, reconcile.Request{NamespacedName: client.ObjectKeyFromObject(nodeClaim)})
 		g.Expect(err).NotTo(HaveOccurred())
 		g.Expect(guest.Get(ctx, client.ObjectKeyFromObject(nodeClaim), nodeClaim)).To(Succeed())
 		g.Expect(nodeClaim.Status.Conditions).To(BeEmpty())
@@ -472,20 +384,77 @@ func TestCoreControllers(t *testing.T) {
 	t.Run("When a NodeClaim has expired, Karpenter should wait until the cache has its deletion", func(t *testing.T) {
 		g := NewWithT(t)
 		ctx, _, all, now, nodeClaim := setUp(t)
-		expirations, _, err := core.Find[*expiration.Controller](all)
-		g.Expect(err).NotTo(HaveOccurred())
-		_, err = expirations.Reconcile(ctx, nodeClaim)
+		core, _ := find[*expiration.Controller](g, all)
+		_, err := core.Reconcile(ctx, nodeClaim)
 		g.Expect(err).NotTo(HaveOccurred())
 		g.Expect(now.Since(time.Unix(0, 0))).To(Equal(time.Second), "it would count it twice")
+	})
+}
+
+func TestDeparture(t *testing.T) {
+	g := NewWithT(t)
+	ctx := options.ToContext(t.Context(), &options.Options{DisableClusterStateObservability: true})
+	k := unstarted(t, fake.NewClientBuilder().WithScheme(guestScheme(g)).Build(), clocktesting.NewFakeClock(time.Unix(0, 0)))
+	all := k.controllers(ctx)
+	_, ofLifecycle := find[*karplifecycle.Controller](g, all)
+	_, ofTermination := find[*termination.Controller](g, all)
+	for name, tc := range map[string]struct {
+		with []reconciler.Middleware
+		wake func(string)
+	}{
+		"lifecycle": {ofLifecycle, k.nodeClaims.WakeNodeClaim}, "termination": {ofTermination, k.nodeClaims.WakeNode},
+	} {
+		t.Run("When a machine is gone that core's "+name+" waits for, it should begin a pass at once", func(t *testing.T) {
+			var woken []string
+			for _, middleware := range tc.with {
+				middleware(reconciler.Registered{Enqueue: func(request reconcile.Request) bool {
+					woken = append(woken, request.Name)
+					return true
+				}})
+			}
+			tc.wake("general-1")
+			NewWithT(t).Expect(woken).To(Equal([]string{"general-1"}))
+		})
+	}
+}
+
+func TestNodeLimit(t *testing.T) {
+	t.Run("When a static NodePool may have fewer nodes than replicas, it should say so", func(t *testing.T) {
+		g := NewWithT(t)
+		ctx := options.ToContext(t.Context(), &options.Options{DisableClusterStateObservability: true, FeatureGates: options.FeatureGates{StaticCapacity: true}})
+		nodePool := &karpv1.NodePool{ObjectMeta: metav1.ObjectMeta{Name: "fixed"}, Spec: karpv1.NodePoolSpec{Replicas: ptr.To(int64(3)), Limits: karpv1.Limits{"nodes": resource.MustParse("2")}}}
+		k := unstarted(t, fake.NewClientBuilder().WithScheme(guestScheme(g)).WithObjects(nodePool).Build(), clocktesting.NewFakeClock(time.Unix(0, 0)))
+		_, with := find[*staticprovisioning.Controller](g, k.controllers(ctx))
+		_, err := altered(&passes{}, with...).Reconcile(ctx, reconcile.Request{NamespacedName: client.ObjectKeyFromObject(nodePool)})
+		g.Expect(err).NotTo(HaveOccurred())
+		g.Expect(*k.guest.EventRecorder.(*published)).To(ContainElement(HaveField("Reason", reconciler.NodeLimitReachedReason)))
+	})
+}
+
+func TestSavings(t *testing.T) {
+	t.Run("When the disruption queue has deleted nodes to save costs, it should count what that saves", func(t *testing.T) {
+		g := NewWithT(t)
+		k := unstarted(t, fake.NewClientBuilder().WithScheme(guestScheme(g)).Build(), clocktesting.NewFakeClock(time.Unix(0, 0)))
+		_, with := find[*disruption.Queue](g, k.controllers(options.ToContext(t.Context(), &options.Options{DisableClusterStateObservability: true})))
+		nodeClaim := &karpv1.NodeClaim{ObjectMeta: metav1.ObjectMeta{Name: "general-1", Labels: map[string]string{karpv1.NodePoolLabelKey: "general"}}}
+		command := &disruption.Command{Method: &disruption.Emptiness{}, Candidates: []*disruption.Candidate{{StateNode: &state.StateNode{NodeClaim: nodeClaim}, Price: 0.25}}}
+		k.queue.ProviderIDToCommand[""] = command
+		core := reconcile.Func(func(context.Context, reconcile.Request) (reconcile.Result, error) {
+			command.Succeeded = true
+			return reconcile.Result{}, nil
+		})
+		_, err := altered(core, with...).Reconcile(t.Context(), reconcile.Request{NamespacedName: client.ObjectKeyFromObject(nodeClaim)})
+		g.Expect(err).NotTo(HaveOccurred())
+		count, err := testutil.GatherAndCount(crmetrics.Registry, "karpenter_clusterapi_consolidation_saved_dollars_per_hour_total")
+		g.Expect(count, err).To(Equal(1))
 	})
 }
 
 func TestDisruptionMethods(t *testing.T) {
 	t.Run("When nodes drift, methods that can terminate them first should replace them", func(t *testing.T) {
 		g := NewWithT(t)
-		guest := &coreoperator.Operator{Clock: clocktesting.NewFakeClock(time.Unix(0, 0)), EventRecorder: &published{}}
 		ctx := options.ToContext(t.Context(), &options.Options{FeatureGates: options.FeatureGates{StaticCapacity: true}})
-		methods := disruptionMethods(ctx, guest, nil, nil, &karpenterCore{}, &operator.Providers{})
+		methods := unstarted(t, nil, clocktesting.NewFakeClock(time.Unix(0, 0))).methods(ctx)
 		g.Expect(methods).NotTo(BeEmpty())
 		for _, method := range methods {
 			switch method.(type) {
@@ -498,9 +467,8 @@ func TestDisruptionMethods(t *testing.T) {
 	})
 	t.Run("When the lease asks for capacity, a method should return it before nodes are disrupted for anything else", func(t *testing.T) {
 		g := NewWithT(t)
-		guest := &coreoperator.Operator{Clock: clocktesting.NewFakeClock(time.Unix(0, 0)), EventRecorder: &published{}}
 		ctx := options.ToContext(t.Context(), &options.Options{})
-		methods := disruptionMethods(ctx, guest, nil, nil, &karpenterCore{}, &operator.Providers{})
+		methods := unstarted(t, nil, clocktesting.NewFakeClock(time.Unix(0, 0))).methods(ctx)
 		g.Expect(methods[0].Reason()).To(Equal(reclaim.Reason))
 	})
 }

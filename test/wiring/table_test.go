@@ -37,32 +37,32 @@ func source(expression ast.Expr) string {
 	}
 }
 
-// listed is what a program's run.go runs: our controllers, what is appended to Karpenter core's and what it wraps these with, or the steps and
+// altering are the functions that alter Karpenter core.
+var altering = regexp.MustCompile(`^(guestclient\.New|leadership\.(Gate|Hold|Refuse)|(ondemand|reclaim|terminatefirst)\.Methods|deadlines\.Extend|k\.static\.(Launches|Provisioning)|reconciler\.(Ignore\w+|Savings|Settle|Pace|Await\w*|Wake|NodeLimit|BackOff))$`)
+
+// listed is what a program's run.go runs: our controllers and the alterations of Karpenter core's, which core.go lists, or the steps and
 // what is added to the manager.
 func listed(t *testing.T, program string) []string {
 	t.Helper()
-	file, err := parser.ParseFile(token.NewFileSet(), filepath.Join(root, program, "run.go"), nil, 0)
-	NewWithT(t).Expect(err).NotTo(HaveOccurred())
-	found := map[string]bool{}
-	ast.Inspect(file, func(node ast.Node) bool {
+	found, core := map[string]bool{}, false
+	inspect := func(node ast.Node) bool {
 		switch n := node.(type) {
 		case *ast.CallExpr:
 			name := source(n.Fun)
 			switch {
-			case name == "append" && len(n.Args) > 0 && source(n.Args[0]) == "k.controllers" && !n.Ellipsis.IsValid():
-				for _, arg := range n.Args[1:] {
-					found[source(arg)] = true
-				}
 			case name == "mgr.Add":
 				found[source(n.Args[0])] = true
 			case name == "capacityaccount.New":
 				found[name] = true
-			case slices.Contains([]string{"leadership.Gate", "terminatefirst.Guest", "terminatefirst.Methods", "ondemand.Methods", "reclaim.Methods", "leadership.Guest", "leadership.Hold", "refusal.BackOff", "shutdown.Promptly", "reconciler.IgnoreNodePoolGone", "declaredlabels.Guest", "zones.Guest", "uninitialized.Guest", "providerid.Guest", "nodelock.Guest", "deadlines.Extend", "ownwrites.Guest", "ownwrites.Await", "ownwrites.AwaitNode", "departure.Follow", "ownwrites.Clock", "expiration.NewController", "launching.Pace", "launching.Ignore", "statusonly.Guest", "static.Launches", "static.Provisioning", "unlaunched.Settle", "requests.SetUp", "machines.New", "instancetypecatalog.New"}, name):
+			case altering.MatchString(name), slices.Contains([]string{"requests.SetUp", "machines.New", "instancetypecatalog.New"}, name):
 				found[name] = true
 			}
 		case *ast.CompositeLit:
-			if list, ok := n.Type.(*ast.ArrayType); ok && source(list.Elt) == "controller.Controller" {
+			if list, ok := n.Type.(*ast.ArrayType); ok && source(list.Elt) == "controller.Controller" && !core {
 				for _, element := range n.Elts {
+					if call, ok := element.(*ast.CallExpr); ok && source(call) == "reconciler.Wrap" {
+						element = call.Args[0]
+					}
 					found[strings.TrimPrefix(source(element), "p.")] = true
 				}
 			}
@@ -72,7 +72,13 @@ func listed(t *testing.T, program string) []string {
 			}
 		}
 		return true
-	})
+	}
+	for _, name := range map[string][]string{"karpenter": {"run.go", "core.go"}, "operator": {"run.go"}}[program] {
+		file, err := parser.ParseFile(token.NewFileSet(), filepath.Join(root, program, name), nil, 0)
+		NewWithT(t).Expect(err).NotTo(HaveOccurred())
+		core = name == "core.go" // whose list is compared with Karpenter core's: TestControllers
+		ast.Inspect(file, inspect)
+	}
 	var names []string
 	for name := range found {
 		names = append(names, program+": "+name)

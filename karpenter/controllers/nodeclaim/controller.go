@@ -42,7 +42,7 @@ import (
 
 	"github.com/autonode-io/autonode/api/karpenter/v1alpha1"
 	"github.com/autonode-io/autonode/clusterstatus"
-	"github.com/autonode-io/autonode/karpenter/core/ownwrites"
+	"github.com/autonode-io/autonode/karpenter/core/reconciler"
 	"github.com/autonode-io/autonode/karpenter/providers/instancetype"
 	"github.com/autonode-io/autonode/karpenter/providers/launchtime"
 	"github.com/autonode-io/autonode/karpenter/providers/machine"
@@ -125,7 +125,7 @@ func New(config Config) *Controller {
 		&nodeDeleted{config},
 		repair,
 		&failure{config},
-		&identity{Config: config, written: ownwrites.New()},
+		&identity{Config: config, written: reconciler.NewLedger()},
 		&clusterReady{config},
 		&second{Config: config, times: times, deadline: deadline},
 		latency,

@@ -8,10 +8,8 @@ import (
 	"testing"
 	"time"
 
-	"github.com/awslabs/operatorpkg/controller"
 	. "github.com/onsi/gomega"
 	"sigs.k8s.io/controller-runtime/pkg/client"
-	"sigs.k8s.io/controller-runtime/pkg/manager"
 	"sigs.k8s.io/controller-runtime/pkg/reconcile"
 	karpv1 "sigs.k8s.io/karpenter/pkg/apis/v1"
 	karpcloudprovider "sigs.k8s.io/karpenter/pkg/cloudprovider"
@@ -19,6 +17,7 @@ import (
 
 	"github.com/autonode-io/autonode/karpenter/controllers/nodeclaim"
 	"github.com/autonode-io/autonode/karpenter/core/deadlines"
+	"github.com/autonode-io/autonode/karpenter/core/reconciler"
 )
 
 // refusing is a cloud provider that launches nothing.
@@ -28,34 +27,14 @@ func (refusing) Create(context.Context, *karpv1.NodeClaim) (*karpv1.NodeClaim, e
 	return nil, karpcloudprovider.NewCreateError(errors.New("not now"), "NotNow", "not now")
 }
 
-// reads is a controller that only takes the client that it would read with.
-type reads struct {
-	controller.Controller
-	guest client.Client
-}
-
-func (r *reads) Register(_ context.Context, m manager.Manager) error {
-	r.guest = m.GetClient()
-	return nil
-}
-
-type guestManager struct {
-	manager.Manager
-	guest client.Client
-}
-
-func (m guestManager) GetClient() client.Client { return m.guest }
-
 // extended returns Karpenter's own controller as it runs beside ours, for one NodeClaim.
 func (r *race) extended(nodeClaim *karpv1.NodeClaim) (reconciled func() (deleted bool)) {
 	r.t.Helper()
-	core := &reads{}
-	r.Expect(deadlines.Extend(core, nodeclaim.Deadlines(r.config)).Register(r.t.Context(), guestManager{guest: r.Admin})).To(Succeed())
 	karpenter := karplifecycle.NewController(r.clock, r.Guest.GetClient(), refusing{}, r.recorder, nil, r.health, nil)
-	reconciler := reconcile.AsReconciler(core.guest, karpenter)
+	extended := deadlines.Extend(karpenter, r.Admin, nodeclaim.Deadlines(r.config))(reconciler.Registered{})
 	return func() bool {
 		r.t.Helper()
-		_, _ = reconciler.Reconcile(r.t.Context(), reconcile.Request{NamespacedName: client.ObjectKeyFromObject(nodeClaim)})
+		_, _ = extended.Reconcile(r.t.Context(), reconcile.Request{NamespacedName: client.ObjectKeyFromObject(nodeClaim)})
 		after := &karpv1.NodeClaim{}
 		r.Expect(r.Admin.Get(r.t.Context(), client.ObjectKeyFromObject(nodeClaim), after)).To(Succeed())
 		return after.DeletionTimestamp != nil

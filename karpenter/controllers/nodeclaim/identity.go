@@ -18,7 +18,7 @@ import (
 	karpv1 "sigs.k8s.io/karpenter/pkg/apis/v1"
 	nodeclaimutils "sigs.k8s.io/karpenter/pkg/utils/nodeclaim"
 
-	"github.com/autonode-io/autonode/karpenter/core/ownwrites"
+	"github.com/autonode-io/autonode/karpenter/core/reconciler"
 	"github.com/autonode-io/autonode/karpenter/providers/machine"
 )
 
@@ -33,7 +33,7 @@ type identity struct {
 	Config
 	// written has the NodeClaims that got a provider ID. While the cache has an older one, a second write would fail: the infrastructure, the
 	// Machine and the Node change in quick succession then.
-	written *ownwrites.Ledger
+	written *reconciler.Ledger
 }
 
 func (i *identity) reconcile(ctx context.Context, nodeClaim *karpv1.NodeClaim, m *clusterv1.Machine) (outcome, error) {

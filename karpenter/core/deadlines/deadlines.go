@@ -14,13 +14,14 @@ import (
 	"sync"
 	"time"
 
-	"github.com/awslabs/operatorpkg/controller"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/utils/clock"
 	"sigs.k8s.io/controller-runtime/pkg/client"
-	"sigs.k8s.io/controller-runtime/pkg/manager"
+	"sigs.k8s.io/controller-runtime/pkg/reconcile"
 	karpv1 "sigs.k8s.io/karpenter/pkg/apis/v1"
+
+	"github.com/autonode-io/autonode/karpenter/core/reconciler"
 )
 
 // RegistrationTimeout is after how long Karpenter deletes a NodeClaim whose node hasn't registered. It counts from
@@ -58,33 +59,15 @@ func Restart(ctx context.Context, guest client.Client, nodeClaim *karpv1.NodeCla
 	return true, nil
 }
 
-// Extend wraps Karpenter's NodeClaim lifecycle controller: it times out a NodeClaim that has a Machine only after
-// Restart has moved the timeout into the past. Karpenter counts from times in the NodeClaim's status, and so includes
-// the time in which no Karpenter ran or the management cluster was unreachable. When that ends, either controller may
-// read the NodeClaim first. Therefore Karpenter's controller reads shifted times. They are never written, and no
-// other controller reads them.
-func Extend(core controller.Controller, config Config) controller.Controller {
-	return extended{Controller: core, config: config}
+// Extend returns the reconciler of Karpenter's NodeClaim lifecycle controller in place of its own: it times out a NodeClaim that has a Machine
+// only after Restart has moved the timeout into the past. Karpenter counts from times in the NodeClaim's status, and so includes the time in
+// which no Karpenter ran or the management cluster was unreachable. When that ends, either controller may read the NodeClaim first. Therefore
+// Karpenter's controller reads shifted times. They are never written, and no other controller reads them.
+func Extend(core reconcile.ObjectReconciler[*karpv1.NodeClaim], guest client.Client, config Config) reconciler.Middleware {
+	return func(reconciler.Registered) reconcile.Reconciler {
+		return reconcile.AsReconciler(&reader{Client: guest, config: config}, core)
+	}
 }
-
-type extended struct {
-	controller.Controller
-	config Config
-}
-
-// Register adds the controller to the guest's manager.
-func (e extended) Register(ctx context.Context, m manager.Manager) error {
-	return e.Controller.Register(ctx, guestManager{m, &reader{Client: m.GetClient(), config: e.config}})
-}
-
-// guestManager returns the client that controllers read through.
-type guestManager struct {
-	manager.Manager
-	guest client.Client
-}
-
-// GetClient implements manager.Manager.
-func (m guestManager) GetClient() client.Client { return m.guest }
 
 type reader struct {
 	client.Client

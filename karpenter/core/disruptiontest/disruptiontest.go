@@ -8,6 +8,7 @@ import (
 	"flag"
 	"testing"
 
+	"github.com/awslabs/operatorpkg/status"
 	"github.com/onsi/gomega"
 	corev1 "k8s.io/api/core/v1"
 	clientgoscheme "k8s.io/client-go/kubernetes/scheme"
@@ -26,7 +27,19 @@ import (
 	"sigs.k8s.io/karpenter/pkg/operator/options"
 	"sigs.k8s.io/karpenter/pkg/state/cost"
 	"sigs.k8s.io/karpenter/pkg/state/virtualpods"
+
+	"github.com/autonode-io/autonode/api/karpenter/v1alpha1"
 )
+
+// Provider is a cloud provider with AutoNode's node class. A test adds the calls that it answers.
+type Provider struct {
+	karpcloudprovider.CloudProvider
+}
+
+// GetSupportedNodeClasses implements cloudprovider.CloudProvider.
+func (Provider) GetSupportedNodeClasses() []status.Object {
+	return []status.Object{&v1alpha1.ClusterAPINodeClass{}}
+}
 
 // Guest returns a guest that has objects, with the index that core reads.
 func Guest(objects ...client.Object) client.Client {

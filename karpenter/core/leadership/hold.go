@@ -5,45 +5,40 @@ package leadership
 import (
 	"context"
 	"errors"
-	"slices"
 	"sync"
 
-	"github.com/awslabs/operatorpkg/controller"
 	"sigs.k8s.io/controller-runtime/pkg/reconcile"
 
 	"github.com/autonode-io/autonode/karpenter/core/reconciler"
 )
 
-// batches are controllers whose reconciliations Hold doesn't start while suspended: Karpenter core's that log ErrSuspended
-// for each NodePool or NodeClaim instead of returning it, and the collection of what is left in the management cluster,
-// which could only fail there.
-var batches = []string{"provisioner", "disruption", "machine.garbagecollection"}
-
-// Hold wraps a controller: a reconciliation that ends with ErrSuspended counts as done, and the controller reconciles its
-// object again once, when the suspension ends. Without it, controller-runtime logs and retries each of them with back-off,
-// and Karpenter core's controllers start them again with every event of a pod.
-func Hold(held controller.Controller, keeper *Keeper) controller.Controller {
-	return reconciler.Wrap(held, func(of reconciler.Registered) (reconcile.Reconciler, error) {
-		enqueue, err := of.Enqueue()
-		if err != nil {
-			return nil, err
+// Refuse begins no pass while suspended. It is for Karpenter core's controllers that log ErrSuspended for each NodePool or NodeClaim instead of
+// returning it, and for the collection of garbage in the management cluster, which could only fail there.
+func Refuse(keeper *Keeper) reconciler.Middleware {
+	return reconciler.Around(func(ctx context.Context, request reconcile.Request, next reconcile.Reconciler) (reconcile.Result, error) {
+		if err := keeper.Err(); err != nil {
+			return reconcile.Result{}, err
 		}
-		h := &hold{
-			keeper: keeper, inner: of.Inner, batch: slices.Contains(batches, of.Name), enqueue: enqueue,
-			requests: map[reconcile.Request]struct{}{},
-		}
-		keeper.onAnswer(h.resume)
-		return h, nil
+		return next.Reconcile(ctx, request)
 	})
+}
+
+// Hold counts a reconciliation that ends with ErrSuspended as done, and has the controller reconcile its object again once, when the suspension
+// ends. Without it, controller-runtime logs and retries each of them with back-off, and Karpenter core's controllers start them again with every
+// event of a pod.
+func Hold(keeper *Keeper) reconciler.Middleware {
+	return func(r reconciler.Registered) reconcile.Reconciler {
+		h := &hold{keeper: keeper, inner: r.Inner, enqueue: r.Enqueue, requests: map[reconcile.Request]struct{}{}}
+		keeper.onAnswer(h.resume)
+		return h
+	}
 }
 
 // hold is a reconciler that keeps what it can't do while suspended.
 type hold struct {
-	keeper *Keeper
-	inner  reconcile.Reconciler
-	// batch: see batches.
-	batch   bool
-	enqueue func(reconcile.Request)
+	keeper  *Keeper
+	inner   reconcile.Reconciler
+	enqueue func(reconcile.Request) bool
 
 	mu       sync.Mutex
 	requests map[reconcile.Request]struct{}
@@ -51,7 +46,7 @@ type hold struct {
 
 // Reconcile implements reconcile.Reconciler.
 func (h *hold) Reconcile(ctx context.Context, request reconcile.Request) (reconcile.Result, error) {
-	if h.keeper.Suspended() && (h.batch || h.holds(request)) {
+	if h.keeper.Suspended() && h.holds(request) {
 		h.keep(request)
 		return reconcile.Result{}, nil
 	}

@@ -22,6 +22,7 @@ import (
 
 	autonodemanager "github.com/autonode-io/autonode/internal/manager"
 	"github.com/autonode-io/autonode/karpenter/core/leadership"
+	"github.com/autonode-io/autonode/karpenter/core/reconciler"
 )
 
 // asking is a controller that calls a suspended cloud provider about each object.
@@ -66,11 +67,17 @@ func (c errorCount) WithName(string) logr.LogSink   { return c }
 
 func TestHold(t *testing.T) {
 	controllers := map[string]struct {
-		controller string
-		attempts   int64
+		with     func(*leadership.Keeper) []reconciler.Middleware
+		attempts int64
 	}{
-		"When a reconciliation can't be done while suspended, it should log no error, not try again, and do it once when that ends": {"held", 1},
-		"When a controller decides for all, it should not begin while suspended, and do it once when that ends":                     {"provisioner", 0},
+		"When a reconciliation can't be done while suspended, it should log no error, not try again, and do it once when that ends": {
+			func(k *leadership.Keeper) []reconciler.Middleware { return []reconciler.Middleware{leadership.Hold(k)} }, 1,
+		},
+		"When a controller decides for all, it should not begin while suspended, and do it once when that ends": {
+			func(k *leadership.Keeper) []reconciler.Middleware {
+				return []reconciler.Middleware{leadership.Refuse(k), leadership.Hold(k)}
+			}, 0,
+		},
 	}
 	electors := map[string]*elector{}
 	for name := range controllers {
@@ -86,8 +93,8 @@ func TestHold(t *testing.T) {
 				Controller: ctrlconfig.Controller{SkipNameValidation: ptr.To(true)},
 			})
 			g.Expect(err).NotTo(HaveOccurred())
-			controller := &asking{name: tc.controller, e: e}
-			g.Expect(leadership.Hold(controller, e.keeper).Register(t.Context(), m)).To(Succeed())
+			controller := &asking{name: "asking", e: e}
+			g.Expect(reconciler.Wrap(controller, tc.with(e.keeper)...).Register(t.Context(), m)).To(Succeed())
 			e.outlast(g)
 			e.clock.SetTime(e.clock.Now().Add(leadership.RenewDeadline))
 

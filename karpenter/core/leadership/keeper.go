@@ -83,6 +83,14 @@ func (k *Keeper) Suspended() bool {
 	return k.suspended()
 }
 
+// Err returns ErrSuspended while suspended.
+func (k *Keeper) Err() error {
+	if k.Suspended() {
+		return ErrSuspended
+	}
+	return nil
+}
+
 func (k *Keeper) suspended() bool {
 	return k.held != nil && k.Clock.Since(k.renewed) >= RenewDeadline
 }

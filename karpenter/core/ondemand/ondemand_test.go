@@ -25,7 +25,6 @@ import (
 	"github.com/autonode-io/autonode/internal/environment"
 	"github.com/autonode-io/autonode/karpenter/core/disruptiontest"
 	"github.com/autonode-io/autonode/karpenter/core/ondemand"
-	"github.com/autonode-io/autonode/karpenter/core/reconciler/reconcilertest"
 	"github.com/autonode-io/autonode/karpenter/providers/offering"
 )
 
@@ -40,7 +39,7 @@ type prices map[string]float64
 
 // provider has instance types of 2 and of 8 CPUs, in one zone.
 type provider struct {
-	reconcilertest.Provider
+	disruptiontest.Provider
 	c2, c8 prices
 }
 

@@ -29,13 +29,12 @@ import (
 	"github.com/autonode-io/autonode/internal/environment"
 	"github.com/autonode-io/autonode/karpenter/core/disruptiontest"
 	"github.com/autonode-io/autonode/karpenter/core/reclaim"
-	"github.com/autonode-io/autonode/karpenter/core/reconciler/reconcilertest"
 )
 
 const pool = "reservation/cr-1"
 
 // provider offers one instance type.
-type provider struct{ reconcilertest.Provider }
+type provider struct{ disruptiontest.Provider }
 
 func (provider) Name() string                                     { return "test" }
 func (provider) RepairPolicies() []karpcloudprovider.RepairPolicy { return nil }

@@ -27,8 +27,8 @@ func NoReplacement(nodePool *karpv1.NodePool) string {
 		return ""
 	}
 	replicas := *nodePool.Spec.Replicas
-	return fmt.Sprintf("Karpenter launches a replacement first, and spec.limits.nodes %d of NodePool %s leaves no room for one beside spec.replicas %d; set it to %d or more, or remove it",
-		limit.Value(), nodePool.Name, replicas, replicas+1)
+	return fmt.Sprintf("Karpenter launches a replacement first, and spec.limits.nodes %d of NodePool %s leaves no room for one beside "+
+		"spec.replicas %d; set it to %d or more, or remove it", limit.Value(), nodePool.Name, replicas, replicas+1)
 }
 
 // NodeLimit publishes an event on a static NodePool with fewer nodes allowed than replicas, or with drifted nodes and no room for a
@@ -55,8 +55,8 @@ func NodeLimit(guest client.Reader, recorder events.Recorder, replacesFirst bool
 		}):
 			message = "Drifted nodes stay: " + reason
 		case reason != "" && limit.Value() < *nodePool.Spec.Replicas:
-			message = fmt.Sprintf("Karpenter launches %d of %d replicas: spec.limits.nodes allows no more; set it to %d or more, of which one is for replacements, or remove it",
-				max(limit.Value(), 0), *nodePool.Spec.Replicas, *nodePool.Spec.Replicas+1)
+			message = fmt.Sprintf("Karpenter launches %d of %d replicas: spec.limits.nodes allows no more; set it to %d or more, of which one is "+
+				"for replacements, or remove it", max(limit.Value(), 0), *nodePool.Spec.Replicas, *nodePool.Spec.Replicas+1)
 		}
 		if message != "" {
 			recorder.Publish(events.Event{

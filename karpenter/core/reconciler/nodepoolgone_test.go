@@ -1,11 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 
-package reconciler_test
+package reconciler
 
 import (
 	"testing"
 
-	"github.com/awslabs/operatorpkg/controller"
 	. "github.com/onsi/gomega"
 	gomegatypes "github.com/onsi/gomega/types"
 	corev1 "k8s.io/api/core/v1"
@@ -22,8 +21,6 @@ import (
 	"sigs.k8s.io/karpenter/pkg/state/cost"
 
 	"github.com/autonode-io/autonode/api/karpenter/v1alpha1"
-	"github.com/autonode-io/autonode/karpenter/core/reconciler"
-	"github.com/autonode-io/autonode/karpenter/core/reconciler/reconcilertest"
 )
 
 func TestIgnoreNodePoolGone(t *testing.T) {
@@ -35,20 +32,18 @@ func TestIgnoreNodePoolGone(t *testing.T) {
 	claim.Status.ProviderID = "cloud://1"
 	notFound := WithTransform(apierrors.IsNotFound, BeTrue())
 	for name, tc := range map[string]struct {
-		wrap   func(controller.Controller) controller.Controller
+		with   Middleware
 		expect gomegatypes.GomegaMatcher
 	}{
-		"When a NodeClaim's NodePool is gone, Karpenter core alone should fail": {func(core controller.Controller) controller.Controller { return core }, notFound},
-		"When a NodeClaim's NodePool is gone, it should count as done": {func(core controller.Controller) controller.Controller {
-			return reconciler.Wrap(core, reconciler.IgnoreNodePoolGone())
-		}, Not(HaveOccurred())},
+		"When a NodeClaim's NodePool is gone, Karpenter core alone should fail": {func(r Registered) reconcile.Reconciler { return r.Inner }, notFound},
+		"When a NodeClaim's NodePool is gone, it should count as done":          {IgnoreNodePoolGone(), Not(HaveOccurred())},
 	} {
 		t.Run(name, func(t *testing.T) {
 			g := NewWithT(t)
 			guest := fake.NewClientBuilder().WithScheme(clientgoscheme.Scheme).WithObjects(claim.DeepCopy()).WithStatusSubresource(claim).Build()
-			cluster := state.NewCluster(clock.RealClock{}, guest, reconcilertest.Provider{})
-			core := informer.NewNodeClaimController(guest, reconcilertest.Provider{}, cluster, cost.NewClusterCost(t.Context(), reconcilertest.Provider{}, guest))
-			_, err := reconcilertest.Register(t, tc.wrap(core), guest).Reconcile(t.Context(), reconcile.Request{NamespacedName: client.ObjectKeyFromObject(claim)})
+			cluster := state.NewCluster(clock.RealClock{}, guest, provider{})
+			core := informer.NewNodeClaimController(guest, provider{}, cluster, cost.NewClusterCost(t.Context(), provider{}, guest))
+			_, err := tc.with(Registered{Inner: core}).Reconcile(t.Context(), reconcile.Request{NamespacedName: client.ObjectKeyFromObject(claim)})
 			g.Expect(err).To(tc.expect)
 			g.Expect(cluster.NodeClaimExists(claim.Name)).To(BeTrue(), "the state has it")
 		})

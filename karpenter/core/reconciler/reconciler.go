@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Package reconciler puts a reconciler of ours around one of Karpenter core's.
+// Package reconciler alters the passes of Karpenter core's controllers: each Middleware puts a reconciler of ours around core's.
 //
 // Upstream gap: neither Karpenter core's controllers nor controller-runtime's manager have a hook around a reconciler, so
 // that Wrap replaces the fields that hold it and its queue (docs/upstream/management-outage.md).
@@ -10,71 +10,64 @@ import (
 	"context"
 	"fmt"
 	"reflect"
+	"slices"
 
 	"github.com/awslabs/operatorpkg/controller"
+	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/client-go/util/workqueue"
 	ctrlcontroller "sigs.k8s.io/controller-runtime/pkg/controller"
 	"sigs.k8s.io/controller-runtime/pkg/manager"
 	"sigs.k8s.io/controller-runtime/pkg/reconcile"
-	"sigs.k8s.io/controller-runtime/pkg/source"
 
 	"github.com/autonode-io/autonode/internal/controllerqueue"
+	autonodemanager "github.com/autonode-io/autonode/internal/manager"
 )
 
 // Registered is a controller that is being added to a manager.
 type Registered struct {
-	Name  string
+	Name string
+	// Inner is the reconciler so far.
 	Inner reconcile.Reconciler
-	// Watch adds a source of requests.
-	Watch func(source.Source) error
-	// Queue sets what makes its queue when it starts.
-	Queue func(NewQueue)
-}
-
-// NewQueue makes the queue of a controller, with its name and its rate limiter.
-type NewQueue = func(string, workqueue.TypedRateLimiter[reconcile.Request]) workqueue.TypedRateLimitingInterface[reconcile.Request]
-
-// Enqueue returns a func that queues a request for the controller. Until the controller is started, it does nothing: a
-// controller that starts begins with all objects.
-func (r Registered) Enqueue() (func(reconcile.Request), error) {
-	queue := &controllerqueue.Queue[reconcile.Request]{}
-	if err := r.Watch(queue); err != nil {
-		return nil, fmt.Errorf("following the queue of %s: %w", r.Name, err)
-	}
-	return func(request reconcile.Request) { queue.Add(request) }, nil
+	// Enqueue queues a request. Until the controller is started, it does nothing: a controller that starts begins with all objects.
+	Enqueue func(reconcile.Request) bool
 }
 
 // Middleware returns the reconciler that a controller gets instead of its inner one.
-type Middleware = func(Registered) (reconcile.Reconciler, error)
+type Middleware = func(Registered) reconcile.Reconciler
 
 // Around returns a Middleware whose passes call next for the inner one.
 func Around(pass func(ctx context.Context, request reconcile.Request, next reconcile.Reconciler) (reconcile.Result, error)) Middleware {
-	return func(r Registered) (reconcile.Reconciler, error) {
+	return func(r Registered) reconcile.Reconciler {
 		return reconcile.Func(func(ctx context.Context, request reconcile.Request) (reconcile.Result, error) {
 			return pass(ctx, request, r.Inner)
-		}), nil
+		})
 	}
 }
 
-// Wrap returns a controller with a Middleware. Register fails if this version of controller-runtime keeps reconcilers elsewhere.
-func Wrap(wrapped controller.Controller, with Middleware) controller.Controller {
-	return wrapper{Controller: wrapped, with: with}
-}
-
-type wrapper struct {
+// Wrapped is a controller with middleware, the innermost first.
+type Wrapped struct {
 	controller.Controller
-	with Middleware
+	With []Middleware
 }
 
-// Register adds the controller to the guest's manager.
-func (w wrapper) Register(ctx context.Context, m manager.Manager) error {
-	return w.Controller.Register(ctx, wrappingManager{m, w.with})
+// Wrap returns a controller with middleware outside of that which it has, and with a queue that ends on request: package manager reports
+// why.
+func Wrap(c controller.Controller, with ...Middleware) controller.Controller {
+	if w, ok := c.(Wrapped); ok {
+		return Wrapped{w.Controller, slices.Concat(w.With, with)}
+	}
+	return Wrapped{c, with}
+}
+
+// Register adds the controller to the guest's manager. It fails if this version of controller-runtime keeps reconcilers elsewhere.
+func (w Wrapped) Register(ctx context.Context, m manager.Manager) error {
+	return w.Controller.Register(ctx, wrappingManager{m, w.With})
 }
 
 // wrappingManager wraps the reconciler of each controller that is added.
 type wrappingManager struct {
 	manager.Manager
-	with Middleware
+	with []Middleware
 }
 
 // Add implements manager.Manager.
@@ -87,10 +80,13 @@ func (m wrappingManager) Add(runnable manager.Runnable) error {
 	return m.Manager.Add(runnable)
 }
 
+// newQueue makes the queue of a controller, with its name and its rate limiter.
+type newQueue = func(string, workqueue.TypedRateLimiter[reconcile.Request]) workqueue.TypedRateLimitingInterface[reconcile.Request]
+
 func (m wrappingManager) wrap(added ctrlcontroller.Controller) error {
 	var name string
 	var inner *reconcile.Reconciler
-	var queue *NewQueue
+	var queue *newQueue
 	if value := reflect.Indirect(reflect.ValueOf(added)); value.Kind() == reflect.Struct {
 		if field := value.FieldByName("Name"); field.IsValid() && field.Kind() == reflect.String {
 			name = field.String()
@@ -99,16 +95,33 @@ func (m wrappingManager) wrap(added ctrlcontroller.Controller) error {
 			inner, _ = field.Addr().Interface().(*reconcile.Reconciler)
 		}
 		if field := value.FieldByName("NewQueue"); field.IsValid() && field.CanAddr() {
-			queue, _ = field.Addr().Interface().(*NewQueue)
+			queue, _ = field.Addr().Interface().(*newQueue)
 		}
 	}
 	if name == "" || inner == nil || queue == nil {
 		return fmt.Errorf("this version of controller-runtime keeps the reconciler or the queue of %T elsewhere", added)
 	}
-	outer, err := m.with(Registered{Name: name, Inner: *inner, Watch: added.Watch, Queue: func(made NewQueue) { *queue = made }})
-	if err != nil {
-		return fmt.Errorf("wrapping the reconciler of %s: %w", name, err)
+	requests := &controllerqueue.Queue[reconcile.Request]{}
+	if err := added.Watch(requests); err != nil {
+		return fmt.Errorf("following the queue of %s: %w", name, err)
 	}
-	*inner = outer
+	for _, with := range m.with {
+		*inner = with(Registered{Name: name, Inner: *inner, Enqueue: requests.Add})
+	}
+	*queue = autonodemanager.Queue
 	return nil
+}
+
+// Wake returns a Middleware without effect on passes, and a func that begins one at once over the object of that name, which has no
+// namespace.
+//
+// Upstream gap: core asks its cloud provider every five seconds whether an instance is gone, and a provider that gets an event has no way
+// to pass that on but a write of the object that core watches (docs/upstream/departed-machines.md).
+func Wake() (with Middleware, wake func(name string)) {
+	enqueue := func(reconcile.Request) bool { return false }
+	with = func(r Registered) reconcile.Reconciler {
+		enqueue = r.Enqueue
+		return r.Inner
+	}
+	return with, func(name string) { enqueue(reconcile.Request{NamespacedName: types.NamespacedName{Name: name}}) }
 }

@@ -18,7 +18,9 @@ import (
 var saved = opmetrics.NewPrometheusCounter(crmetrics.Registry, prometheus.CounterOpts{
 	Namespace: metrics.Namespace, Subsystem: "clusterapi", Name: "consolidation_saved_dollars_per_hour_total",
 	Help: "Savings by consolidation in US dollars an hour, as Karpenter estimates them. Labeled by nodepool and reason.",
-}, []opmetrics.Label{{Name: metrics.NodePoolLabel, Help: "The NodePool."}, {Name: metrics.ReasonLabel, Help: "The reason of the disruption."}}, opmetrics.Beta)
+}, []opmetrics.Label{
+	{Name: metrics.NodePoolLabel, Help: "The NodePool."}, {Name: metrics.ReasonLabel, Help: "The reason of the disruption."},
+}, opmetrics.Beta)
 
 // Savings counts what consolidation saves, around the passes of Karpenter core's disruption queue. A command counts once it has deleted its
 // nodes. Nodes of several NodePools share its savings by their prices.

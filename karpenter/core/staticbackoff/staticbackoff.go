@@ -15,7 +15,6 @@ import (
 	"sync"
 	"time"
 
-	"github.com/awslabs/operatorpkg/controller"
 	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/types"
@@ -146,26 +145,12 @@ func (b *Backoff) failed(pools map[string]pool, nodePool, why string, after int)
 	pools[nodePool] = p
 }
 
-// NodeClaims wraps Karpenter core's guest client: it follows which NodePools' NodeClaims the API server rejects.
-func (b *Backoff) NodeClaims(guest client.Client) client.Client { return creator{guest, b} }
-
-type creator struct {
-	client.Client
-	backoff *Backoff
-}
-
-// Create implements client.Client.
-func (c creator) Create(ctx context.Context, object client.Object, opts ...client.CreateOption) error {
-	err := c.Client.Create(ctx, object, opts...)
-	if nodeClaim, ok := object.(*karpv1.NodeClaim); ok && (err == nil || c.backoff.Rejected(err)) {
-		c.backoff.created(ctx, nodeClaim.Labels[karpv1.NodePoolLabelKey], err)
+// Created records whether the API server accepted a NodeClaim, and reports a rejection.
+func (b *Backoff) Created(ctx context.Context, nodeClaim *karpv1.NodeClaim, err error) {
+	if err != nil && !b.Rejected(err) {
+		return
 	}
-	return err
-}
-
-// created records whether the API server accepted a NodeClaim, and reports a rejection.
-func (b *Backoff) created(ctx context.Context, name string, err error) {
-	nodePool := &karpv1.NodePool{}
+	name, nodePool := nodeClaim.Labels[karpv1.NodePoolLabelKey], &karpv1.NodePool{}
 	if err != nil && b.Guest.Get(ctx, types.NamespacedName{Name: name}, nodePool) == nil {
 		words := strings.ToValidUTF8(err.Error()[:min(len(err.Error()), maxWords)], "")
 		b.Recorder.Publish(events.Event{
@@ -200,17 +185,13 @@ func (l launches) GetInstanceTypes(ctx context.Context, nodePool *karpv1.NodePoo
 	return closed, nil
 }
 
-// Provisioning wraps Karpenter core's controller of static provisioning: it doesn't reconcile a NodePool that lacks nodes and
-// can't get any now.
-func (b *Backoff) Provisioning(core controller.Controller) controller.Controller {
-	return reconciler.Wrap(core, func(of reconciler.Registered) (reconcile.Reconciler, error) {
-		return reconcile.Func(func(ctx context.Context, request reconcile.Request) (reconcile.Result, error) {
-			wait, err := b.wait(ctx, request.Name)
-			if err != nil || wait > 0 {
-				return reconcile.Result{RequeueAfter: wait}, err
-			}
-			return of.Inner.Reconcile(ctx, request)
-		}), nil
+// Provisioning begins no pass of Karpenter core's static provisioning over a NodePool that lacks nodes and can't get any now.
+func (b *Backoff) Provisioning() reconciler.Middleware {
+	return reconciler.Around(func(ctx context.Context, request reconcile.Request, next reconcile.Reconciler) (reconcile.Result, error) {
+		if wait, err := b.wait(ctx, request.Name); err != nil || wait > 0 {
+			return reconcile.Result{RequeueAfter: wait}, err
+		}
+		return next.Reconcile(ctx, request)
 	})
 }
 

@@ -9,7 +9,7 @@ import (
 	"testing"
 	"time"
 
-	"github.com/awslabs/operatorpkg/controller"
+	"github.com/awslabs/operatorpkg/status"
 	. "github.com/onsi/gomega"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -20,7 +20,6 @@ import (
 	"k8s.io/utils/ptr"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	"sigs.k8s.io/controller-runtime/pkg/client/fake"
-	"sigs.k8s.io/controller-runtime/pkg/client/interceptor"
 	"sigs.k8s.io/controller-runtime/pkg/reconcile"
 	karpv1 "sigs.k8s.io/karpenter/pkg/apis/v1"
 	karpcloudprovider "sigs.k8s.io/karpenter/pkg/cloudprovider"
@@ -30,21 +29,25 @@ import (
 
 	"github.com/autonode-io/autonode/api/karpenter/v1alpha1"
 	"github.com/autonode-io/autonode/internal/environment"
-	"github.com/autonode-io/autonode/karpenter/core/reconciler/reconcilertest"
-	"github.com/autonode-io/autonode/karpenter/core/refusal"
+	"github.com/autonode-io/autonode/karpenter/core/reconciler"
 	"github.com/autonode-io/autonode/karpenter/core/staticbackoff"
 	"github.com/autonode-io/autonode/karpenter/providers/offering"
 )
 
 // provider is one whose launches end with an error.
 type provider struct {
-	reconcilertest.Provider
+	karpcloudprovider.CloudProvider
 	err error
 }
 
 // Create implements cloudprovider.CloudProvider.
 func (p *provider) Create(_ context.Context, nodeClaim *karpv1.NodeClaim) (*karpv1.NodeClaim, error) {
 	return nodeClaim, p.err
+}
+
+// GetSupportedNodeClasses implements cloudprovider.CloudProvider.
+func (*provider) GetSupportedNodeClasses() []status.Object {
+	return []status.Object{&v1alpha1.ClusterAPINodeClass{}}
 }
 
 // GetInstanceTypes implements cloudprovider.CloudProvider.
@@ -85,18 +88,17 @@ func newFixture(t *testing.T, wrapped bool) *fixture {
 	}
 	f.guest = fake.NewClientBuilder().WithScheme(clientgoscheme.Scheme).WithObjects(f.nodePool).Build()
 	f.backoff = staticbackoff.New(staticbackoff.Config{
-		Guest: f.guest, Recorder: f.recorder, Clock: f.clock, Rejected: refusal.Is, Closed: offering.Closed,
+		Guest: f.guest, Recorder: f.recorder, Clock: f.clock, Rejected: reconciler.IsRefusal, Closed: offering.Closed,
 		Missing: func(context.Context, *karpv1.NodePool) string { return f.missing },
 	})
 	f.provider = f.backoff.Launches(f.launches)
 	f.cluster = state.NewCluster(f.clock, f.guest, f.provider)
 	f.backoff.Cluster = f.cluster
 	f.cluster.SetSynced(true)
-	var core controller.Controller = staticprovisioning.NewController(f.guest, f.cluster, f.recorder, f.provider, nil, f.clock, nil, nil)
+	f.core = reconcile.AsReconciler(f.guest, staticprovisioning.NewController(f.guest, f.cluster, f.recorder, f.provider, nil, f.clock, nil, nil))
 	if wrapped {
-		core = f.backoff.Provisioning(core)
+		f.core = f.backoff.Provisioning()(reconciler.Registered{Inner: f.core})
 	}
-	f.core = reconcilertest.Register(t, core, f.guest)
 	return f
 }
 
@@ -254,14 +256,9 @@ func TestRejectedNodeClaims(t *testing.T) {
 	denied := apierrors.NewInvalid(schema.GroupKind{Group: "karpenter.sh", Kind: "NodeClaim"}, "fixed-1", field.ErrorList{field.Forbidden(field.NewPath("metadata"), words)})
 	setup := func(t *testing.T) (f *fixture, create func(err error)) {
 		f = newFixture(t, true)
-		var answer error
-		guest := f.backoff.NodeClaims(interceptor.NewClient(f.guest.(client.WithWatch), interceptor.Funcs{
-			Create: func(context.Context, client.WithWatch, client.Object, ...client.CreateOption) error { return answer },
-		}))
 		return f, func(err error) {
-			answer = err
 			nodeClaim := &karpv1.NodeClaim{ObjectMeta: metav1.ObjectMeta{Name: "fixed-1", Labels: map[string]string{karpv1.NodePoolLabelKey: f.nodePool.Name}}}
-			f.Expect(errors.Is(guest.Create(f.ctx, nodeClaim), err)).To(BeTrue(), "core gets the API server's answer")
+			f.backoff.Created(f.ctx, nodeClaim, err)
 		}
 	}
 

@@ -75,6 +75,8 @@ type Config struct {
 	// Vacate returns a context in which GetInstanceTypes answers as if a NodeClaim's machine had gone, and what is full without that; false
 	// if nothing could be launched then that can't be now.
 	Vacate func(ctx context.Context, nodeClaim *karpv1.NodeClaim) (context.Context, Full, bool)
+	// WithoutPending returns a context in which Guest lists no pending pods.
+	WithoutPending func(ctx context.Context) context.Context
 }
 
 // Methods wraps those of Karpenter core's methods that replace drifted and unhealthy nodes.
@@ -169,7 +171,7 @@ func (m *dynamic) terminate(ctx context.Context, candidate *disruption.Candidate
 	if reservation := candidate.Labels()[karpcloudprovider.ReservationIDLabel]; reservation != "" {
 		opts = append(opts, scheduling.CreditReservationCapacity(reservation, 1))
 	}
-	results, err := simulate(withoutPending(vacated), opts...)
+	results, err := simulate(m.config.WithoutPending(vacated), opts...)
 	if err != nil || !results.AllNonPendingPodsScheduled() || launches(results, candidate) > 1 {
 		return disruption.Command{}, false, err // one machine doesn't make room for two
 	}

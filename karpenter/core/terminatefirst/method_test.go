@@ -30,7 +30,7 @@ import (
 	"github.com/autonode-io/autonode/api/karpenter/v1alpha1"
 	"github.com/autonode-io/autonode/internal/environment"
 	"github.com/autonode-io/autonode/karpenter/core/disruptiontest"
-	"github.com/autonode-io/autonode/karpenter/core/reconciler/reconcilertest"
+	"github.com/autonode-io/autonode/karpenter/core/guestclient"
 	"github.com/autonode-io/autonode/karpenter/core/terminatefirst"
 )
 
@@ -40,7 +40,7 @@ type vacatedKey struct{}
 
 // provider offers one instance type: while full only in a context in which a machine has gone.
 type provider struct {
-	reconcilertest.Provider
+	disruptiontest.Provider
 	full, reserved bool
 }
 
@@ -173,16 +173,23 @@ func (s *situation) objects() (objects []client.Object) {
 func commands(t *testing.T, s *situation) ([]*disruption.Command, client.Client, *environment.Recorder) {
 	t.Helper()
 	objects, recorder := s.objects(), &environment.Recorder{}
-	follower := terminatefirst.NewFollower(recorder)
-	guest := terminatefirst.Guest(disruptiontest.Guest(objects...), follower)
-	core := disruptiontest.New(t, disruptiontest.Config{
+	var core *disruptiontest.Core
+	guest := guestclient.New(disruptiontest.Guest(objects...), guestclient.Config{
+		Suspended:    func() error { return nil },
+		Declares:     func(string, string) bool { return false },
+		Created:      func(context.Context, *karpv1.NodeClaim, error) {},
+		AwaitsTaints: func(context.Context, *corev1.Node) bool { return true },
+		Deleting:     terminatefirst.Mark(func() *disruption.Queue { return core.Queue }, recorder),
+		Written:      func(client.Object) {},
+	})
+	core = disruptiontest.New(t, disruptiontest.Config{
 		Guest: guest, CloudProvider: s.provider, Recorder: recorder, Clock: clocktesting.NewFakeClock(time.Now()),
 		Flags: []string{fmt.Sprintf("--feature-gates=StaticCapacity=true,TerminateFirstDrift=%t", !s.gateOff)},
 	}, objects)
-	follower.Follow(core.Queue)
 	methods := terminatefirst.Methods(disruption.NewMethods(core.Context, core.Clock, core.State, guest, core.Provisioner, s.provider, recorder, core.Queue), terminatefirst.Config{
 		Guest: guest, Cluster: core.State, Provisioner: core.Provisioner, CloudProvider: s.provider, Recorder: recorder, Clock: core.Clock,
-		Vacancies: func(string) (int, bool) { return s.vacancies, s.most },
+		WithoutPending: guestclient.WithoutPending,
+		Vacancies:      func(string) (int, bool) { return s.vacancies, s.most },
 		Vacate: func(ctx context.Context, _ *karpv1.NodeClaim) (context.Context, terminatefirst.Full, bool) {
 			switch {
 			case !s.full:

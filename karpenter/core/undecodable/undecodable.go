@@ -8,21 +8,13 @@
 package undecodable
 
 import (
-	"context"
-	"slices"
-
-	"github.com/awslabs/operatorpkg/controller"
 	"github.com/awslabs/operatorpkg/status"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime/schema"
-	"sigs.k8s.io/controller-runtime/pkg/client"
-	"sigs.k8s.io/controller-runtime/pkg/reconcile"
 	"sigs.k8s.io/karpenter/pkg/apis"
 	karpv1 "sigs.k8s.io/karpenter/pkg/apis/v1"
 
 	"github.com/autonode-io/autonode/api/v1beta1"
-	"github.com/autonode-io/autonode/karpenter/core/reconciler"
-	"github.com/autonode-io/autonode/lenient"
 )
 
 // Metric counts the objects of both clusters that can't be decoded, by kind.
@@ -61,28 +53,4 @@ func member(object map[string]any, name string) map[string]any {
 		object[name] = found
 	}
 	return found
-}
-
-// held are Karpenter core's controllers that write to a NodePool what they compute of it, or make its replicas. The state of NodePools
-// follows them anyway.
-var held = []string{
-	"nodepool.counter", "nodepool.hash", "nodepool.readiness", "nodepool.registrationhealth", "nodepool.validation",
-	"static.deprovisioning", "static.provisioning",
-}
-
-// Hold wraps a controller: what reconciles NodePools leaves out those that can't be decoded whole. A hash of what is left of one would have
-// all of its nodes replaced.
-func Hold(c controller.Controller, guest client.Reader) controller.Controller {
-	return reconciler.Wrap(c, func(of reconciler.Registered) (reconcile.Reconciler, error) {
-		if !slices.Contains(held, of.Name) {
-			return of.Inner, nil
-		}
-		return reconcile.Func(func(ctx context.Context, request reconcile.Request) (reconcile.Result, error) {
-			pool := &karpv1.NodePool{}
-			if err := guest.Get(ctx, request.NamespacedName, pool); err == nil && lenient.Why(pool) != "" {
-				return reconcile.Result{}, nil // its next change comes as a request
-			}
-			return of.Inner.Reconcile(ctx, request)
-		}), nil
-	})
 }
