@@ -8,34 +8,17 @@ import (
 
 	karpv1 "sigs.k8s.io/karpenter/pkg/apis/v1"
 	"sigs.k8s.io/karpenter/pkg/controllers/disruption"
-	"sigs.k8s.io/karpenter/pkg/controllers/state"
 
 	"github.com/autonode-io/autonode/karpenter/cloudprovider"
-	"github.com/autonode-io/autonode/karpenter/controllers/nodeclaim"
 	"github.com/autonode-io/autonode/karpenter/core/leadership"
 	"github.com/autonode-io/autonode/karpenter/core/reclaim"
 	"github.com/autonode-io/autonode/karpenter/core/terminatefirst"
-	"github.com/autonode-io/autonode/karpenter/operator"
 	capacityprovider "github.com/autonode-io/autonode/karpenter/providers/capacity"
 	"github.com/autonode-io/autonode/karpenter/providers/instancetype"
 	"github.com/autonode-io/autonode/karpenter/providers/vacancy"
 )
 
 // What one package needs of another one, in the form in which it needs that: neither imports the other.
-
-// secondLaunches lets another offering be launched beside one that is slow.
-func secondLaunches(p *operator.Providers, cluster *state.Cluster) *nodeclaim.SecondLaunches {
-	return &nodeclaim.SecondLaunches{
-		Alternative:   p.CloudProvider.Alternative,
-		IsReplacement: p.Machines.IsReplacement,
-		Vacancies: func(nodePool string) int {
-			own, _ := p.Vacancies.Count(nodePool)
-			return own
-		},
-		Usage:      cluster.NodePoolResourcesFor,
-		Rejections: p.Rejections,
-	}
-}
 
 // isReplacement reports whether Karpenter core launches a NodeClaim to replace nodes that run until then.
 func isReplacement(queue *disruption.Queue, nodeClaim string) bool {

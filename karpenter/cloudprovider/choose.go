@@ -53,7 +53,7 @@ func (c *CloudProvider) choose(ctx context.Context, nodeClaim *karpv1.NodeClaim,
 		if err != nil {
 			return launch{}, err
 		}
-		chosen, err := c.reserveCheapest(ctx, nodeClaim, nodeClass, snapshot, instanceTypes)
+		chosen, err := c.reserveCheapest(nodeClaim, nodeClass, snapshot, instanceTypes)
 		var waiting *reservation.WaitingError
 		switch {
 		case err == nil:
@@ -109,13 +109,11 @@ var errStale = errors.New("the snapshot of the instance types is stale")
 
 // reserveCheapest reserves the cheapest offering of a snapshot that isn't full. The error wraps errStale, or reservation.ErrFull if all are,
 // or is any other of Reserve.
-func (c *CloudProvider) reserveCheapest(ctx context.Context, nodeClaim *karpv1.NodeClaim, nodeClass *v1alpha1.ClusterAPINodeClass, snapshot *instancetype.Snapshot, instanceTypes []*karpcloudprovider.InstanceType) (launch, error) {
-	excluded, err := c.excluded(ctx, nodeClaim)
-	if err != nil {
-		return launch{}, err
-	}
+func (c *CloudProvider) reserveCheapest(
+	nodeClaim *karpv1.NodeClaim, nodeClass *v1alpha1.ClusterAPINodeClass, snapshot *instancetype.Snapshot, instanceTypes []*karpcloudprovider.InstanceType,
+) (launch, error) {
 	for chosen := range c.launches(nodeClaim, snapshot, instanceTypes) {
-		if excluded(chosen.choice.Key) || !c.admits(nodeClaim, snapshot, &chosen.choice) {
+		if !c.admits(nodeClaim, snapshot, &chosen.choice) {
 			continue
 		}
 		switch err := c.Reservations.Reserve(nodeClaim, &chosen.choice); {

@@ -63,14 +63,6 @@ const (
 	TerminateFirstCondition = "TerminateFirst"
 )
 
-const (
-	// SecondLaunchesAnnotation is on a NodeClaim whose machine takes longer than machines of its template usually do: the NodeClaims that
-	// Karpenter has created beside it one after the other, as a space-separated list of names.
-	SecondLaunchesAnnotation = Group + "/second-launches"
-	// SecondOfAnnotation is on such a second NodeClaim: the name of the first.
-	SecondOfAnnotation = Group + "/second-of"
-)
-
 // ReservationIDLabel is on a reserved node and its Machine: the ID of the reservation that it uses up.
 const ReservationIDLabel = Group + "/reservation-id"
 

@@ -47,14 +47,7 @@ func (r *clusterReady) reconcile(ctx context.Context, nodeClaim *karpv1.NodeClai
 	default:
 		return outcome{}, nil
 	}
-	err = r.Guest.Status().Patch(ctx, nodeClaim, client.MergeFromWithOptions(stored, client.MergeFromWithOptimisticLock{}))
-	switch {
-	case apierrors.IsConflict(err), apierrors.IsNotFound(err):
-		return outcome{done: true}, nil // the conflicting change triggers the next reconcile
-	case err != nil:
-		return outcome{}, fmt.Errorf("reporting the Cluster's infrastructure on NodeClaim %s: %w", nodeClaim.Name, err)
-	}
-	return outcome{}, nil
+	return r.patchStatus(ctx, nodeClaim, stored)
 }
 
 // notReady returns why the infrastructure of the Cluster isn't ready; empty if it is, or there is no Cluster.

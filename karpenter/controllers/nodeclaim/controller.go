@@ -11,6 +11,7 @@ import (
 	"slices"
 	"time"
 
+	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
@@ -74,8 +75,10 @@ type Config struct {
 	Unavailable *offering.Unavailable
 	// InstanceTypes know which quotas of the infrastructure count a machine.
 	InstanceTypes *instancetype.Provider
-	// Second is what second launches need: another offering beside one that is slow.
-	Second *SecondLaunches
+	// Alternative returns the cheapest available offering for a NodeClaim beside that of its Machine, and the capacity of its machines.
+	Alternative func(ctx context.Context, nodeClaim *karpv1.NodeClaim, current offering.Key) (offering.Key, corev1.ResourceList, bool)
+	// Rejections are the offerings that a NodePool doesn't get.
+	Rejections *offering.Rejections
 	// Suspended reports whether nothing may act, because the management cluster doesn't answer and cached Machines
 	// may be out of date.
 	Suspended func() bool
@@ -127,7 +130,7 @@ func New(config Config) *Controller {
 		&failure{config},
 		&identity{Config: config, written: reconciler.NewLedger()},
 		&clusterReady{config},
-		&second{Config: config, times: times, deadline: deadline},
+		&slow{Config: config, times: times, deadline: deadline},
 		latency,
 		&capacityShortfall{config},
 		deadline,
@@ -286,6 +289,19 @@ func (c Config) giveUp(ctx context.Context, nodeClaim *karpv1.NodeClaim, reason 
 		metrics.TerminationModeLabel:     nodeclaimutils.DisruptionTerminationMode(nodeClaim),
 	})
 	return true, nil
+}
+
+// patchStatus writes the status of a NodeClaim that was changed since stored. A conflict is no error but done: the conflicting change triggers
+// the next reconcile.
+func (c Config) patchStatus(ctx context.Context, nodeClaim, stored *karpv1.NodeClaim) (outcome, error) {
+	err := c.Guest.Status().Patch(ctx, nodeClaim, client.MergeFromWithOptions(stored, client.MergeFromWithOptimisticLock{}))
+	switch {
+	case apierrors.IsConflict(err), apierrors.IsNotFound(err):
+		return outcome{done: true}, nil
+	case err != nil:
+		return outcome{}, fmt.Errorf("writing the status of NodeClaim %s: %w", nodeClaim.Name, err)
+	}
+	return outcome{}, nil
 }
 
 // get reads an object of the guest from the cache. The object is shared: don't modify it. A missing object stays

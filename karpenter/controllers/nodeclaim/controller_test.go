@@ -64,8 +64,6 @@ func newFixture(t *testing.T) *fixture {
 		Unavailable: f.unavailable,
 		// It has no node class.
 		InstanceTypes: instancetype.New(instancetype.Config{}),
-		// A vacancy is one of the reasons for which nothing is launched beside a slow launch.
-		Second:        &nodeclaim.SecondLaunches{Vacancies: func(string) int { return 1 }},
 		Suspended:     func() bool { return f.suspended },
 		WakeNode:      func(name string) { f.woken = append(f.woken, "Node "+name) },
 		WakeNodeClaim: func(name string) { f.woken = append(f.woken, "NodeClaim "+name) },

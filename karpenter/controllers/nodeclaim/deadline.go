@@ -139,17 +139,25 @@ func paused(m *clusterv1.Machine) bool {
 	return machine.Condition(m, clusterv1.PausedCondition).Status == metav1.ConditionTrue
 }
 
-// pass times out a stage. It first reads the Machine from the API server: a lagging or disconnected cache may miss
-// its progress.
-func (d *deadline) pass(ctx context.Context, nodeClaim *karpv1.NodeClaim, cached *clusterv1.Machine, s stage) (outcome, error) {
+// live returns a Machine as the API server has it: a lagging or disconnected cache may miss its progress. It returns nil if the Machine has
+// made progress, is paused or is gone, and an error if that is unknown. In both cases it must not be timed out.
+func (d *deadline) live(ctx context.Context, cached *clusterv1.Machine) (*clusterv1.Machine, error) {
 	m := &clusterv1.Machine{}
 	err := d.Machines.Live.Get(ctx, client.ObjectKeyFromObject(cached), m)
 	switch {
-	case apierrors.IsNotFound(err), err == nil && m.UID != cached.UID, err == nil && m.Spec.ProviderID != cached.Spec.ProviderID, err == nil && paused(m):
-		return outcome{requeueAfter: requeueOnLag}, nil
+	case apierrors.IsNotFound(err), err == nil && (m.UID != cached.UID || m.Spec.ProviderID != cached.Spec.ProviderID || paused(m)):
+		return nil, nil //nolint:nilnil // see above
 	case err != nil:
-		// Its progress is unknown, so it is kept.
-		return outcome{}, fmt.Errorf("reading Machine %s before timing it out: %w", cached.Name, err)
+		return nil, fmt.Errorf("reading Machine %s before timing it out: %w", cached.Name, err)
+	}
+	return m, nil
+}
+
+// pass times out a stage.
+func (d *deadline) pass(ctx context.Context, nodeClaim *karpv1.NodeClaim, cached *clusterv1.Machine, s stage) (outcome, error) {
+	m, err := d.live(ctx, cached)
+	if err != nil || m == nil {
+		return outcome{requeueAfter: requeueOnLag}, err
 	}
 	node := &corev1.Node{}
 	for _, name := range machine.NodeNames(m) {

@@ -34,11 +34,9 @@ const (
 	// RegistrationTimeoutReason: the machine exists, but its node hasn't joined within the node class's
 	// deadlines.registration. Check the machine's console: its bootstrap, its network, its route to the API server.
 	RegistrationTimeoutReason = "RegistrationTimeout"
-	// LaunchSlowReason: the machine takes longer than machines of its template usually do, and Karpenter launches another offering beside it. If
-	// that comes first, the slow offering is unavailable to the NodePool for a while. Shorten the infrastructure provider's sync period.
+	// LaunchSlowReason: the machine takes longer than machines of its template usually do. Karpenter launches another offering, if one can be
+	// launched, and the slow one is unavailable to the NodePool for a while. Shorten the infrastructure provider's sync period.
 	LaunchSlowReason = "LaunchSlow"
-	// NotNeededReason: the launch beside which this one was started has got its machine first.
-	NotNeededReason = "NotNeeded"
 	// MachineDeletedReason: a user or another controller deletes the Machine in the management cluster. Cluster API
 	// drains its node, and Karpenter launches a replacement at once.
 	MachineDeletedReason = "MachineDeleted"

@@ -62,30 +62,12 @@ func TestUncopied(t *testing.T) {
 		f.Expect(seconds).To(BeNumerically("~", 40, 0.01))
 	})
 
-	t.Run("When it reports one, nothing should be launched beside the machine, however long Cluster API takes", func(t *testing.T) {
+	t.Run("When it reports one, the machine should stay, however long Cluster API takes", func(t *testing.T) {
 		f := newSlow(t)
 		f.reports(f.nodeClaim, "cloud://uncopied")
-		f.look(f.nodeClaim)
+		f.reconcile()
 		f.clock.Step(launchtime.MaxSlow)
-		f.look(f.nodeClaim)
-		f.Expect(f.all()).To(HaveLen(1))
-	})
-
-	t.Run("When it reports one for the second of two launches, the first should go", func(t *testing.T) {
-		f := newSlow(t)
-		second := f.begun()
-		f.reports(second, "cloud://uncopied")
-		f.look(second)
-		f.Expect(f.remaining()).To(Equal([]string{second.Name}))
-	})
-
-	t.Run("When it has reported one for the first of two launches, the first should stay though the second has one too", func(t *testing.T) {
-		f := newSlow(t)
-		second := f.begun()
-		f.reports(f.nodeClaim, "cloud://uncopied")
-		f.provisions(second)
-		f.look(second)
-		f.Expect(f.remaining()).To(ConsistOf(f.nodeClaim.Name, second.Name))
+		f.Expect(f.isGivenUp()).To(BeFalse())
 	})
 
 	t.Run("When it reports one while the Cluster isn't ready, the NodeClaim should say that its machine is provisioned, once", func(t *testing.T) {

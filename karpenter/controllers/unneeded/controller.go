@@ -117,7 +117,6 @@ func (c *Controller) Reconcile(ctx context.Context, _ reconcile.Request) (reconc
 	if err != nil {
 		return reconcile.Result{}, fmt.Errorf("finding NodeClaims that pods wait for: %w", err)
 	}
-	needBoth(waiting, needed)
 	now, errs := c.Clock.Now(), []error(nil)
 	for _, nodeClaim := range waiting {
 		if needed.Has(nodeClaim.Name) {
@@ -134,21 +133,6 @@ func (c *Controller) Reconcile(ctx context.Context, _ reconcile.Request) (reconc
 		}
 	}
 	return reconcile.Result{RequeueAfter: interval}, errors.Join(errs...)
-}
-
-// needBoth adds to the needed NodeClaims those that are launched beside one of them, because one of both is slow: the same pods wait for both,
-// and Karpenter's scheduler places them on either.
-func needBoth(waiting []candidate, needed sets.Set[string]) {
-	names := sets.New[string]()
-	for _, nodeClaim := range waiting {
-		names.Insert(nodeClaim.Name)
-	}
-	for _, second := range waiting {
-		first := second.Annotations[v1alpha1.SecondOfAnnotation]
-		if names.Has(first) && needed.HasAny(first, second.Name) {
-			needed.Insert(first, second.Name)
-		}
-	}
 }
 
 // waiting returns the NodeClaims that launched at least grace ago and have no node yet, and those whose node should have been

@@ -128,26 +128,6 @@ func TestSurplus(t *testing.T) {
 		f.Expect(f.asked).To(BeNumerically(">", 10))
 	})
 
-	t.Run("When another one is launched beside it, and the pod fits both, both should stay, and go once no pod waits", func(t *testing.T) {
-		f := newFixture(t, unchanged)
-		first := f.nodeClaim
-		second := f.NodeClaim(t.Context(), "second")
-		second.Labels[karpv1.NodePoolLabelKey] = first.Labels[karpv1.NodePoolLabelKey]
-		second.Annotations = map[string]string{v1alpha1.SecondOfAnnotation: first.Name}
-		f.Expect(f.Admin.Update(t.Context(), second)).To(Succeed())
-		f.update(second, karpv1.ConditionTypeLaunched)
-		for _, place := range []*karpv1.NodeClaim{first, second} {
-			f.needed = sets.New(place.Name)
-			f.pass(2 * time.Minute)
-			f.Expect(f.gone()).To(BeFalse())
-			f.Expect(f.Admin.Get(t.Context(), client.ObjectKeyFromObject(second), second)).To(Succeed())
-		}
-		f.needed = sets.New[string]()
-		f.pass(time.Minute)
-		f.Expect(f.gone()).To(BeTrue())
-		f.Expect(apierrors.IsNotFound(f.Admin.Get(t.Context(), client.ObjectKeyFromObject(second), second))).To(BeTrue())
-	})
-
 	t.Run("When the scheduler can't be asked, it should stay, and go once it can", func(t *testing.T) {
 		f := newFixture(t, unchanged)
 		f.failing = errors.New("no answer")

@@ -71,19 +71,11 @@ func (p *Provider) Open(ctx context.Context) error {
 
 // Reserve reserves what a NodeClaim's machine of a choice needs. Only then may the Machine be created, and Done is to be called afterwards.
 // The error is a *WaitingError or an *UngrantedError, or wraps ErrFull or inventory.ErrNotCounted.
-//
-// A second launch beside a slow one gets what is left over: it requests no larger grant and fills no vacancy.
 func (p *Provider) Reserve(nodeClaim *karpv1.NodeClaim, choice *instancetype.Choice) error {
 	needed := capacityprovider.MachineOf(choice.Key, choice.Template)
-	nodePool, second := nodeClaim.Labels[karpv1.NodePoolLabelKey], nodeClaim.Annotations[v1alpha1.SecondOfAnnotation] != ""
-	if second {
-		nodePool = "" // whose vacancies are none
-	}
+	nodePool := nodeClaim.Labels[karpv1.NodePoolLabelKey]
 	vacancies := p.Vacancies.Of(nodePool)
 	if !p.Capacity.Fits(nodeClaim.Name, needed, vacancies...) {
-		if second {
-			return ErrFull
-		}
 		return p.request(nodeClaim.Name, needed)
 	}
 	if err := p.acquire(nodeClaim.UID, nodePool, choice); err != nil {
@@ -92,9 +84,7 @@ func (p *Provider) Reserve(nodeClaim *karpv1.NodeClaim, choice *instancetype.Cho
 	if !p.Capacity.Spend(nodeClaim.Name, needed, vacancies...) {
 		return ErrFull // another launch has just spent it
 	}
-	if !second {
-		choice.Replaces = p.Vacancies.Fill(nodeClaim, choice.Template.Source.Annotation(), choice.Key.Reservation)
-	}
+	choice.Replaces = p.Vacancies.Fill(nodeClaim, choice.Template.Source.Annotation(), choice.Key.Reservation)
 	return nil
 }
 

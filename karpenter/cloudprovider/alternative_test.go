@@ -9,13 +9,8 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	karpv1 "sigs.k8s.io/karpenter/pkg/apis/v1"
-	karpcloudprovider "sigs.k8s.io/karpenter/pkg/cloudprovider"
 
-	"github.com/autonode-io/autonode/api/karpenter/v1alpha1"
-	"github.com/autonode-io/autonode/capacity"
 	"github.com/autonode-io/autonode/catalog"
-	"github.com/autonode-io/autonode/karpenter/cloudprovider"
-	capacityprovider "github.com/autonode-io/autonode/karpenter/providers/capacity"
 	"github.com/autonode-io/autonode/karpenter/providers/inventory"
 	"github.com/autonode-io/autonode/karpenter/providers/offering"
 	"github.com/autonode-io/autonode/karpenter/providers/template"
@@ -33,21 +28,11 @@ func (f *fixture) first(change func(*karpv1.NodeClaim)) (*karpv1.NodeClaim, offe
 	return nodeClaim, inventory.OfferingOf(f.machine(nodeClaim.Name))
 }
 
-// beside makes a claim that is launched beside another one.
-func beside(first *karpv1.NodeClaim, change func(*karpv1.NodeClaim)) func(*karpv1.NodeClaim) {
-	return func(n *karpv1.NodeClaim) {
-		n.Annotations = map[string]string{v1alpha1.SecondOfAnnotation: first.Name}
-		if change != nil {
-			change(n)
-		}
-	}
-}
-
-func TestSecond(t *testing.T) {
+func TestAlternative(t *testing.T) {
 	onDemand := func(n *karpv1.NodeClaim) {
 		n.Spec.Requirements = append(n.Spec.Requirements, requirement(karpv1.CapacityTypeLabelKey, karpv1.CapacityTypeOnDemand))
 	}
-	t.Run("When a second launch follows, it should get the next cheapest offering, as was said", func(t *testing.T) {
+	t.Run("When the offering of a launch is closed to its NodePool, the next launch should get the alternative, which is the next cheapest", func(t *testing.T) {
 		for name, tc := range map[string]struct {
 			change       func(*karpv1.NodeClaim)
 			before, want offering.Key
@@ -72,7 +57,8 @@ func TestSecond(t *testing.T) {
 				f.Expect(ok).To(BeTrue())
 				f.Expect(said).NotTo(Equal(key))
 				f.Expect(has).To(HaveKey(corev1.ResourceCPU))
-				second, _ := f.launch("second", beside(first, tc.change))
+				f.provider.Rejections.Mark("general", key, "LaunchSlow")
+				second, _ := f.launch("second", tc.change)
 				got := inventory.OfferingOf(f.machine(second.Name))
 				f.Expect(got).To(Equal(said))
 				if tc.want.Zone == "" { // which one is random
@@ -84,15 +70,7 @@ func TestSecond(t *testing.T) {
 		}
 	})
 
-	t.Run("When the first machine has gone meanwhile, the second should get the cheapest", func(t *testing.T) {
-		f := newFixture(t)
-		gone := &karpv1.NodeClaim{}
-		gone.Name = "gone"
-		second, _ := f.launch("second", beside(gone, nil))
-		f.Expect(inventory.OfferingOf(f.machine(second.Name)).InstanceType).To(Equal("c2-small"))
-	})
-
-	t.Run("When nothing else may be launched, there should be no alternative, and a second launch should end", func(t *testing.T) {
+	t.Run("When nothing else may be launched, there should be no alternative", func(t *testing.T) {
 		only := func(n *karpv1.NodeClaim) {
 			onDemand(n)
 			n.Spec.Requirements = append(n.Spec.Requirements, requirement(corev1.LabelTopologyZone, "a"))
@@ -126,7 +104,6 @@ func TestSecond(t *testing.T) {
 				first, key := f.first(tc.change)
 				_, _, ok := f.provider.Alternative(f.ctx, first, key)
 				f.Expect(ok).To(BeFalse())
-				f.refused("second", beside(first, tc.change))
 			})
 		}
 	})
@@ -137,32 +114,5 @@ func TestSecond(t *testing.T) {
 		turnOff(f)
 		_, _, ok := f.provider.Alternative(f.ctx, first, key)
 		f.Expect(ok).To(BeFalse())
-	})
-
-	t.Run("When the lease has room for one machine, a second launch should ask for no larger grant", func(t *testing.T) {
-		f := leasedFixture(t, 0)
-		f.write(func(l *capacityprovider.Lease) {
-			l.Amounts, l.UpTo = capacity.Amounts{"limit/cpu": 4000}, capacity.Amounts{"limit/cpu": 40_000}
-		})
-		report := func() (int64, int) {
-			_, report, _ := f.capacity.Report()
-			return report.Held["limit/cpu"], len(report.Requests)
-		}
-		first, _ := f.first(needs3)
-		second := f.claim("second", beside(first, needs3))
-		_, err := f.provider.Create(f.ctx, second)
-		f.Expect(karpcloudprovider.IsInsufficientCapacityError(err)).To(BeTrue(), "%v", err)
-		f.Expect(f.recorder.Reasons()).NotTo(ContainElement(cloudprovider.WaitingForCapacityReason))
-		held, requests := report()
-		f.Expect(held).To(BeEquivalentTo(4000))
-		f.Expect(requests).To(BeZero())
-
-		f.write(func(l *capacityprovider.Lease) { l.Amounts = capacity.Amounts{"limit/cpu": 8000} })
-		f.store.Delete(f.nodeClass.Name)
-		f.offer()
-		_, err = f.provider.Create(f.ctx, second)
-		f.Expect(err).NotTo(HaveOccurred())
-		held, _ = report()
-		f.Expect(held).To(BeEquivalentTo(8000))
 	})
 }
