@@ -16,7 +16,7 @@ import (
 // tools are other programs that blocks of commands call. Nothing is known of their arguments.
 var tools = []string{
 	"apt-get", "aws", "cd", "clusterctl", "cosign", "exec", "export", "git", "go", "helm", "install", "jq", "openssl", "openstack", "sha256sum", "source", "ssh-keygen", "tar", "virtctl",
-	"base64", "cut", "date", "grep", "head", "ln", "tail", "tee",
+	"base64", "cut", "date", "docker", "grep", "head", "ln", "tail", "tee",
 }
 
 var (
