@@ -11,8 +11,7 @@ import (
 
 	"github.com/autonode-io/autonode/karpenter/cloudprovider"
 	"github.com/autonode-io/autonode/karpenter/core/leadership"
-	"github.com/autonode-io/autonode/karpenter/core/reclaim"
-	"github.com/autonode-io/autonode/karpenter/core/terminatefirst"
+	"github.com/autonode-io/autonode/karpenter/core/methods"
 	capacityprovider "github.com/autonode-io/autonode/karpenter/providers/capacity"
 	"github.com/autonode-io/autonode/karpenter/providers/instancetype"
 	"github.com/autonode-io/autonode/karpenter/providers/vacancy"
@@ -28,13 +27,13 @@ func isReplacement(queue *disruption.Queue, nodeClaim string) bool {
 }
 
 // reclaims returns what the CapacityLease reclaims.
-func reclaims(lease *capacityprovider.Provider) func() []reclaim.Reclaim {
-	return func() []reclaim.Reclaim {
-		var all []reclaim.Reclaim
+func reclaims(lease *capacityprovider.Provider) func() []methods.Reclaim {
+	return func() []methods.Reclaim {
+		var all []methods.Reclaim
 		for _, r := range lease.Reclaims() {
-			converted := reclaim.Reclaim{Pool: r.Pool, Account: r.Account, For: r.For}
+			converted := methods.Reclaim{Pool: r.Pool, Account: r.Account, For: r.For}
 			for _, step := range r.Steps {
-				converted.Steps = append(converted.Steps, reclaim.Step(step))
+				converted.Steps = append(converted.Steps, methods.Step(step))
 			}
 			all = append(all, converted)
 		}
@@ -55,11 +54,11 @@ func vacanciesOf(keeper *vacancy.Keeper) func(nodePool string) (int, bool) {
 	}
 }
 
-// vacate answers terminatefirst.Config.Vacate.
-func vacate(provider *cloudprovider.CloudProvider) func(context.Context, *karpv1.NodeClaim) (context.Context, terminatefirst.Full, bool) {
-	return func(ctx context.Context, nodeClaim *karpv1.NodeClaim) (context.Context, terminatefirst.Full, bool) {
+// vacate answers methods.TerminateFirstConfig.Vacate.
+func vacate(provider *cloudprovider.CloudProvider) func(context.Context, *karpv1.NodeClaim) (context.Context, methods.Full, bool) {
+	return func(ctx context.Context, nodeClaim *karpv1.NodeClaim) (context.Context, methods.Full, bool) {
 		vacated, full, ok := provider.Vacate(ctx, nodeClaim)
-		return vacated, terminatefirst.Full{Host: full&instancetype.FullHosts != 0, Source: full&instancetype.FullSource != 0}, ok
+		return vacated, methods.Full{Host: full&instancetype.FullHosts != 0, Source: full&instancetype.FullSource != 0}, ok
 	}
 }
 

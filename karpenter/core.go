@@ -59,14 +59,11 @@ import (
 	"sigs.k8s.io/karpenter/pkg/state/virtualpods"
 
 	"github.com/autonode-io/autonode/karpenter/controllers/nodeclaim"
-	"github.com/autonode-io/autonode/karpenter/core/deadlines"
 	"github.com/autonode-io/autonode/karpenter/core/guestclient"
 	"github.com/autonode-io/autonode/karpenter/core/leadership"
-	"github.com/autonode-io/autonode/karpenter/core/ondemand"
-	"github.com/autonode-io/autonode/karpenter/core/reclaim"
+	"github.com/autonode-io/autonode/karpenter/core/methods"
 	"github.com/autonode-io/autonode/karpenter/core/reconciler"
 	"github.com/autonode-io/autonode/karpenter/core/staticbackoff"
-	"github.com/autonode-io/autonode/karpenter/core/terminatefirst"
 	"github.com/autonode-io/autonode/karpenter/operator"
 	"github.com/autonode-io/autonode/karpenter/providers/offering"
 )
@@ -99,7 +96,7 @@ func newCore(
 		Recorder: guest.EventRecorder, Clock: guest.Clock,
 	})
 	k.undecorated = cloudprovidermetrics.Decorate(k.static.Launches(leadership.Gate(p.CloudProvider, keeper.Suspended)))
-	k.cloudProvider = ondemand.Provider(overlay.Decorate(k.undecorated, guest.GetClient(), guest.InstanceTypeStore), offering.Closed)
+	k.cloudProvider = methods.CheaperSpot(overlay.Decorate(k.undecorated, guest.GetClient(), guest.InstanceTypeStore), offering.Closed)
 	repairs, err := health.NewRepairPolicyMatcher(ctx, k.cloudProvider)
 	if err != nil {
 		return nil, fmt.Errorf("reading the repair policies: %w", err)
@@ -109,7 +106,7 @@ func newCore(
 	k.client = guestclient.New(guest.GetClient(), guestclient.Config{
 		Suspended: keeper.Err, Declares: p.InstanceTypes.Declares, AwaitsTaints: p.Machines.HasTaints, UnknownZone: offering.DefaultZone,
 		Created: k.static.Created, Written: k.writes.Note,
-		Deleting: terminatefirst.Mark(func() *disruption.Queue { return k.queue }, guest.EventRecorder),
+		Deleting: methods.Mark(func() *disruption.Queue { return k.queue }, guest.EventRecorder),
 	})
 	p.Machines.IsReplacement = func(nodeClaim string) bool { return isReplacement(k.queue, nodeClaim) }
 	retry := func() {
@@ -178,7 +175,7 @@ func (k *karpenterCore) controllers(ctx context.Context) []controller.Controller
 		informer.NewPodController(guest, k.state),
 		informer.NewNodePoolController(guest, provider, k.state, costs),
 		reconciler.Wrap(informer.NewNodeClaimController(guest, provider, k.state, costs),
-			reconciler.IgnoreNodePoolGone(), reconciler.Settle(cached, provider, k.state)),
+			reconciler.IgnoreNodePoolGone(), reconciler.Settle(cached, provider, k.state), reconciler.Recount(cached, k.state.NodePoolState, now)),
 		informer.NewPricingController(guest, provider, costs),
 		nodeclaimgc.NewController(guest, k.state),
 		reconciler.Wrap(termination.NewController(now, guest, provider, terminator.NewTerminator(now, guest, evictions, recorder), recorder),
@@ -189,7 +186,7 @@ func (k *karpenterCore) controllers(ctx context.Context) []controller.Controller
 		reconciler.Wrap(validation.NewController(now, guest, provider), decodable),
 		podevents.NewController(now, guest, provider),
 		consistency.NewController(now, guest, provider, recorder),
-		reconciler.Wrap(reconciler.Wrap(lifecycle, wakeable, deadlines.Extend(lifecycle, cached, nodeclaim.Deadlines(k.nodeClaims))),
+		reconciler.Wrap(reconciler.Wrap(lifecycle, wakeable, reconciler.Extend(lifecycle, cached, nodeclaim.Deadlines(k.nodeClaims))),
 			lifecyclePasses(cached, k.writes, clock.RealClock{})...),
 		nodeclaimgarbagecollection.NewController(now, guest, provider),
 		reconciler.Wrap(nodeclaimdisruption.NewController(now, guest, provider), reconciler.IgnoreUnlaunched(cached)),
@@ -257,11 +254,11 @@ func terminationPasses(guest client.Reader, writes *reconciler.Ledger, now clock
 // capacity to other clusters.
 func (k *karpenterCore) methods(ctx context.Context) []disruption.Method {
 	recorder, now, p := k.guest.EventRecorder, k.guest.Clock, k.providers
-	methods := ondemand.Methods(disruption.NewMethods(ctx, now, k.state, k.client, k.provisioner, k.cloudProvider, recorder, k.queue))
-	methods = reclaim.Methods(methods, reclaim.Config{
+	all := methods.OnDemand(disruption.NewMethods(ctx, now, k.state, k.client, k.provisioner, k.cloudProvider, recorder, k.queue))
+	all = methods.WithReclaims(all, methods.ReclaimConfig{
 		Guest: k.client, Cluster: k.state, Recorder: recorder, Clock: now, Reclaims: reclaims(p.Capacity), Taken: taken(p.Capacity),
 	})
-	return terminatefirst.Methods(methods, terminatefirst.Config{
+	return methods.TerminateFirst(all, methods.TerminateFirstConfig{
 		Guest: k.client, Cluster: k.state, Provisioner: k.provisioner, CloudProvider: k.cloudProvider, Recorder: recorder, Clock: now,
 		Vacancies: vacanciesOf(p.Vacancies), Vacate: vacate(p.CloudProvider), WithoutPending: guestclient.WithoutPending,
 	})

@@ -39,7 +39,6 @@ import (
 	"github.com/autonode-io/autonode/karpenter/controllers/wanted"
 	"github.com/autonode-io/autonode/karpenter/core/capacitybuffer"
 	"github.com/autonode-io/autonode/karpenter/core/leadership"
-	"github.com/autonode-io/autonode/karpenter/core/nodecount"
 	"github.com/autonode-io/autonode/karpenter/core/reconciler"
 	"github.com/autonode-io/autonode/karpenter/core/undecodable"
 	"github.com/autonode-io/autonode/karpenter/core/wellknown"
@@ -215,6 +214,5 @@ func newControllers(guest *coreoperator.Operator, management *operator.Managemen
 			Clock:           guest.Clock,
 		}), leadership.Refuse(keeper)),
 		capacitybuffer.New(capacitybuffer.Config{Guest: guest.GetClient(), CloudProvider: k.cloudProvider, Cluster: k.state, Provisioner: k.provisioner}),
-		nodecount.New(nodecount.Config{Guest: guest.GetClient(), Nodes: k.state.NodePoolState}),
 	}
 }

@@ -41,13 +41,14 @@ import (
 	"sigs.k8s.io/karpenter/pkg/controllers/nodeclaim/expiration"
 	karplifecycle "sigs.k8s.io/karpenter/pkg/controllers/nodeclaim/lifecycle"
 	"sigs.k8s.io/karpenter/pkg/controllers/state"
+	"sigs.k8s.io/karpenter/pkg/controllers/state/informer"
 	staticprovisioning "sigs.k8s.io/karpenter/pkg/controllers/static/provisioning"
 	coreoperator "sigs.k8s.io/karpenter/pkg/operator"
 	"sigs.k8s.io/karpenter/pkg/operator/options"
 
 	"github.com/autonode-io/autonode/api/karpenter/v1alpha1"
 	"github.com/autonode-io/autonode/karpenter/core/guestclient"
-	"github.com/autonode-io/autonode/karpenter/core/reclaim"
+	"github.com/autonode-io/autonode/karpenter/core/methods"
 	"github.com/autonode-io/autonode/karpenter/core/reconciler"
 	"github.com/autonode-io/autonode/karpenter/core/staticbackoff"
 	"github.com/autonode-io/autonode/karpenter/operator"
@@ -431,6 +432,29 @@ func TestNodeLimit(t *testing.T) {
 	})
 }
 
+func TestRecount(t *testing.T) {
+	t.Run("When a static NodePool counts a NodeClaim that is gone, it shouldn't for ever", func(t *testing.T) {
+		g := NewWithT(t)
+		ctx, now := options.ToContext(t.Context(), &options.Options{DisableClusterStateObservability: true}), clocktesting.NewFakeClock(time.Unix(0, 0))
+		nodeClaim := &karpv1.NodeClaim{ObjectMeta: metav1.ObjectMeta{Name: "fixed-1", Labels: map[string]string{karpv1.NodePoolLabelKey: "fixed"}}}
+		k := unstarted(t, fake.NewClientBuilder().WithScheme(guestScheme(g)).WithObjects(nodeClaim).Build(), now)
+		_, with := find[*informer.NodeClaimController](g, k.controllers(ctx))
+		states := altered(&passes{}, with...)
+		pass := func() {
+			_, err := states.Reconcile(ctx, reconcile.Request{NamespacedName: client.ObjectKeyFromObject(nodeClaim)})
+			g.Expect(err).NotTo(HaveOccurred())
+		}
+		pass()
+		g.Expect(k.client.Delete(ctx, nodeClaim)).To(Succeed())
+		pass()
+		k.state.NodePoolState.MarkNodeClaimDeleting("fixed", nodeClaim.Name)
+		now.Step(time.Minute)
+		pass()
+		_, deleting, _ := k.state.NodePoolState.GetNodeCount("fixed")
+		g.Expect(deleting).To(BeZero())
+	})
+}
+
 func TestSavings(t *testing.T) {
 	t.Run("When the disruption queue has deleted nodes to save costs, it should count what that saves", func(t *testing.T) {
 		g := NewWithT(t)
@@ -454,9 +478,9 @@ func TestDisruptionMethods(t *testing.T) {
 	t.Run("When nodes drift, methods that can terminate them first should replace them", func(t *testing.T) {
 		g := NewWithT(t)
 		ctx := options.ToContext(t.Context(), &options.Options{FeatureGates: options.FeatureGates{StaticCapacity: true}})
-		methods := unstarted(t, nil, clocktesting.NewFakeClock(time.Unix(0, 0))).methods(ctx)
-		g.Expect(methods).NotTo(BeEmpty())
-		for _, method := range methods {
+		all := unstarted(t, nil, clocktesting.NewFakeClock(time.Unix(0, 0))).methods(ctx)
+		g.Expect(all).NotTo(BeEmpty())
+		for _, method := range all {
 			switch method.(type) {
 			case *disruption.Drift, *disruption.StaticDrift, *disruption.Repair:
 				t.Errorf("%T is Karpenter core's own, which waits for ever where there is no room", method)
@@ -468,7 +492,7 @@ func TestDisruptionMethods(t *testing.T) {
 	t.Run("When the lease asks for capacity, a method should return it before nodes are disrupted for anything else", func(t *testing.T) {
 		g := NewWithT(t)
 		ctx := options.ToContext(t.Context(), &options.Options{})
-		methods := unstarted(t, nil, clocktesting.NewFakeClock(time.Unix(0, 0))).methods(ctx)
-		g.Expect(methods[0].Reason()).To(Equal(reclaim.Reason))
+		all := unstarted(t, nil, clocktesting.NewFakeClock(time.Unix(0, 0))).methods(ctx)
+		g.Expect(all[0].Reason()).To(Equal(methods.CapacityReclaimed))
 	})
 }

@@ -25,7 +25,7 @@ import (
 	podutils "sigs.k8s.io/karpenter/pkg/utils/pod"
 
 	"github.com/autonode-io/autonode/api/karpenter/v1alpha1"
-	"github.com/autonode-io/autonode/karpenter/core/reclaim"
+	"github.com/autonode-io/autonode/karpenter/core/methods"
 	"github.com/autonode-io/autonode/karpenter/core/reconciler"
 )
 
@@ -59,7 +59,7 @@ func (s *Simulation) Node(ctx context.Context, name string) (*NodeAnswer, error)
 		left := len(slices.DeleteFunc(pods, func(pod *corev1.Pod) bool { return !podutils.IsWaitingEviction(pod, s.Clock) }))
 		answer.Decision = Terminating
 		why := ""
-		if disrupted := node.NodeClaim.StatusConditions().Get(karpv1.ConditionTypeDisruptionReason); disrupted.IsTrue() && disrupted.Reason == string(reclaim.Reason) {
+		if disrupted := node.NodeClaim.StatusConditions().Get(karpv1.ConditionTypeDisruptionReason); disrupted.IsTrue() && disrupted.Reason == string(methods.CapacityReclaimed) {
 			why = " because another cluster requests what is guaranteed to it and lent"
 		}
 		answer.Summary = fmt.Sprintf("Node %s is being removed%s: %s left to evict", answer.Node, why, english.Plural(left, "pod", ""))

@@ -41,7 +41,7 @@ import (
 	"github.com/autonode-io/autonode/karpenter"
 	"github.com/autonode-io/autonode/karpenter/controllers/garbagecollection"
 	"github.com/autonode-io/autonode/karpenter/core/leadership"
-	"github.com/autonode-io/autonode/karpenter/core/terminatefirst"
+	"github.com/autonode-io/autonode/karpenter/core/methods"
 	"github.com/autonode-io/autonode/karpenter/providers/version"
 	"github.com/autonode-io/autonode/test/workload"
 	"github.com/autonode-io/autonode/test/world/fault"
@@ -297,8 +297,7 @@ var (
 		"versions.Tracker": "guest.version", "nodeclass.New": "nodeclass", "status.NewController": "operatorpkg.clusterapinodeclass.status",
 		"nodeclaim.New": "nodeclaim.machine", "registration.New": "node.registration",
 		"unneeded.New": "nodeclaim.unneeded", "garbagecollection.New": "machine.garbagecollection", "capacitybuffer.New": "capacitybuffer.count",
-		"nodecount.New": "nodepool.nodecount",
-		"wanted.New":    "capacitylease.wanted", "nodepool.New": "nodepool.undeclared",
+		"wanted.New": "capacitylease.wanted", "nodepool.New": "nodepool.undeclared",
 	}
 )
 
@@ -327,7 +326,7 @@ func TestKarpenter(t *testing.T) {
 	g.Expect(w.Admin.Delete(t.Context(), gone)).To(Succeed())
 	pool := &karpv1.NodePool{}
 	g.Expect(w.Admin.Get(t.Context(), client.ObjectKey{Name: poolName}, pool)).To(Succeed())
-	pool.StatusConditions().SetTrueWithReason(v1alpha1.TerminateFirstCondition, terminatefirst.Reason, "a Karpenter that ran before terminated a node")
+	pool.StatusConditions().SetTrueWithReason(v1alpha1.TerminateFirstCondition, methods.TerminateFirstReason, "a Karpenter that ran before terminated a node")
 	g.Expect(w.Admin.Status().Update(t.Context(), pool)).To(Succeed())
 	w.management.Use(fault.Only(makesMachine, fault.Drop))
 	undecodable := w.makeUndecodable(t)

@@ -18,7 +18,7 @@ import (
 	karpv1 "sigs.k8s.io/karpenter/pkg/apis/v1"
 
 	"github.com/autonode-io/autonode/api/karpenter/v1alpha1"
-	"github.com/autonode-io/autonode/karpenter/core/deadlines"
+	"github.com/autonode-io/autonode/karpenter/core/reconciler"
 	"github.com/autonode-io/autonode/karpenter/providers/machine"
 	"github.com/autonode-io/autonode/karpenter/providers/offering"
 )
@@ -34,7 +34,7 @@ const (
 // all NodeClaims, and counts from a time in the NodeClaim's status. Moving it forward extends the NodeClaim's life.
 // Moving it back makes Karpenter delete the NodeClaim by its own rules and count the failure for the NodePool's
 // health. It takes one write, and none for a machine that joins within ten minutes. After a longer outage,
-// deadlines.Extend keeps Karpenter from acting first.
+// reconciler.Extend keeps Karpenter from acting first.
 type deadline struct {
 	Config
 	// suspended is when the management cluster last failed to answer. Deadlines restart from then: its controllers
@@ -67,7 +67,7 @@ func (d *deadline) reconcile(ctx context.Context, nodeClaim *karpv1.NodeClaim, m
 	if !now.Before(s.end) && !paused(m) {
 		return d.pass(ctx, nodeClaim, m, s)
 	}
-	given := registered.LastTransitionTime.Add(deadlines.RegistrationTimeout)
+	given := registered.LastTransitionTime.Add(reconciler.RegistrationTimeout)
 	if !paused(m) && s.end.Before(given) {
 		return outcome{requeueAfter: s.end.Sub(now)}, nil
 	}
@@ -80,7 +80,7 @@ func (d *deadline) reconcile(ctx context.Context, nodeClaim *karpv1.NodeClaim, m
 		return outcome{requeueAfter: requeueAfter}, nil
 	}
 	log.FromContext(ctx).V(1).Info("extending Karpenter's timeout", "stage", s.reason, "deadline", s.end)
-	_, err = deadlines.Restart(ctx, d.Guest, nodeClaim, now, registered.Reason, registered.Message)
+	_, err = reconciler.Restart(ctx, d.Guest, nodeClaim, now, registered.Reason, registered.Message)
 	return outcome{requeueAfter: prolongAfter}, err
 }
 
@@ -95,7 +95,7 @@ func (d *deadline) suspend(ctx context.Context, nodeClaim *karpv1.NodeClaim) err
 		now.Before(registered.LastTransitionTime.Add(prolongAfter)) {
 		return nil
 	}
-	_, err := deadlines.Restart(ctx, d.Guest, nodeClaim, now, registered.Reason, registered.Message)
+	_, err := reconciler.Restart(ctx, d.Guest, nodeClaim, now, registered.Reason, registered.Message)
 	return err
 }
 
@@ -187,7 +187,7 @@ func (d *deadline) pass(ctx context.Context, nodeClaim *karpv1.NodeClaim, cached
 	if node.UID != "" {
 		message += fmt.Sprintf("; its Node has joined with the provider ID %q, the Machine has %q", node.Spec.ProviderID, d.Machines.InstanceID(ctx, m))
 	}
-	if moved, err := deadlines.Restart(ctx, d.Guest, nodeClaim, d.Clock.Now().Add(-deadlines.RegistrationTimeout), s.reason, message); err != nil || !moved {
+	if moved, err := reconciler.Restart(ctx, d.Guest, nodeClaim, d.Clock.Now().Add(-reconciler.RegistrationTimeout), s.reason, message); err != nil || !moved {
 		return outcome{done: true}, err
 	}
 	if !blamed && notReady == "" {
@@ -201,8 +201,8 @@ func (d *deadline) pass(ctx context.Context, nodeClaim *karpv1.NodeClaim, cached
 }
 
 // Deadlines configures Karpenter core's NodeClaim lifecycle controller to leave the deadlines to this one.
-func Deadlines(config Config) deadlines.Config {
-	return deadlines.Config{
+func Deadlines(config Config) reconciler.DeadlinesConfig {
+	return reconciler.DeadlinesConfig{
 		HasMachine: func(ctx context.Context, nodeClaim *karpv1.NodeClaim) bool {
 			_, err := config.Machines.ForNodeClaim(ctx, nodeClaim.UID)
 			return !errors.Is(err, machine.ErrNotFound)

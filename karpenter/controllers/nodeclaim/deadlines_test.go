@@ -16,7 +16,6 @@ import (
 	karplifecycle "sigs.k8s.io/karpenter/pkg/controllers/nodeclaim/lifecycle"
 
 	"github.com/autonode-io/autonode/karpenter/controllers/nodeclaim"
-	"github.com/autonode-io/autonode/karpenter/core/deadlines"
 	"github.com/autonode-io/autonode/karpenter/core/reconciler"
 )
 
@@ -31,7 +30,7 @@ func (refusing) Create(context.Context, *karpv1.NodeClaim) (*karpv1.NodeClaim, e
 func (r *race) extended(nodeClaim *karpv1.NodeClaim) (reconciled func() (deleted bool)) {
 	r.t.Helper()
 	karpenter := karplifecycle.NewController(r.clock, r.Guest.GetClient(), refusing{}, r.recorder, nil, r.health, nil)
-	extended := deadlines.Extend(karpenter, r.Admin, nodeclaim.Deadlines(r.config))(reconciler.Registered{})
+	extended := reconciler.Extend(karpenter, r.Admin, nodeclaim.Deadlines(r.config))(reconciler.Registered{})
 	return func() bool {
 		r.t.Helper()
 		_, _ = extended.Reconcile(r.t.Context(), reconcile.Request{NamespacedName: client.ObjectKeyFromObject(nodeClaim)})

@@ -23,7 +23,7 @@ import (
 	nodeutils "sigs.k8s.io/karpenter/pkg/utils/node"
 
 	"github.com/autonode-io/autonode/api/karpenter/v1alpha1"
-	"github.com/autonode-io/autonode/karpenter/core/terminatefirst"
+	"github.com/autonode-io/autonode/karpenter/core/methods"
 	"github.com/autonode-io/autonode/karpenter/providers/inventory"
 	"github.com/autonode-io/autonode/karpenter/providers/offering"
 	"github.com/autonode-io/autonode/karpenter/providers/vacancy"
@@ -150,7 +150,7 @@ func (c *Controller) check(ctx context.Context, v *vacancy.Vacancy) error {
 	if v.Gone().IsZero() {
 		return nil
 	}
-	if strings.HasPrefix(v.Reason, string(terminatefirst.NoSpareHost)) {
+	if strings.HasPrefix(v.Reason, string(methods.NoSpareHost)) {
 		c.Unavailable.Clear(v.Offering) // its host comes back
 	}
 	if now.Sub(v.Gone()) < evicted {
@@ -245,7 +245,7 @@ func (c *Controller) nodePools(ctx context.Context) error {
 		}
 		changed := nodePool.DeepCopy()
 		if terminates {
-			changed.StatusConditions().SetTrueWithReason(v1alpha1.TerminateFirstCondition, terminatefirst.Reason, text)
+			changed.StatusConditions().SetTrueWithReason(v1alpha1.TerminateFirstCondition, methods.TerminateFirstReason, text)
 		} else if err := changed.StatusConditions().Clear(v1alpha1.TerminateFirstCondition); err != nil {
 			errs = append(errs, err)
 			continue

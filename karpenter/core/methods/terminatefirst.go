@@ -1,12 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Package terminatefirst lets Karpenter core terminate a node before it launches the replacement wherever that can't be launched beside it, and
-// paces that by the NodePool's disruption budgets.
-//
-// Upstream gap: core does so for full reservations and for static NodePools at their limit of nodes only. What the terminated node leaves may
-// be taken by others, and a budget counts the node no more once its NodeClaim is gone, although nothing has replaced it yet
-// (docs/upstream/terminate-first.md).
-package terminatefirst
+package methods
 
 import (
 	"context"
@@ -15,6 +9,7 @@ import (
 	"slices"
 
 	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/util/intstr"
 	"k8s.io/apimachinery/pkg/util/sets"
 	"k8s.io/utils/clock"
@@ -61,8 +56,8 @@ func (f Full) Reason(nodeClaim *karpv1.NodeClaim) disruption.TerminateFirstReaso
 // unhealthyThreshold is core's: more unhealthy nodes of a NodePool than this aren't repaired.
 const unhealthyThreshold = "20%"
 
-// Config of the methods.
-type Config struct {
+// TerminateFirstConfig is that of TerminateFirst.
+type TerminateFirstConfig struct {
 	Guest         client.Client
 	Cluster       *state.Cluster
 	Provisioner   *provisioning.Provisioner
@@ -79,8 +74,13 @@ type Config struct {
 	WithoutPending func(ctx context.Context) context.Context
 }
 
-// Methods wraps those of Karpenter core's methods that replace drifted and unhealthy nodes.
-func Methods(methods []disruption.Method, config Config) []disruption.Method {
+// TerminateFirst wraps those of Karpenter core's methods that replace drifted and unhealthy nodes: they terminate a node before its replacement is
+// launched wherever that can't be launched beside it, and pace that by the NodePool's disruption budgets.
+//
+// Upstream gap: core does so for full reservations and for static NodePools at their limit of nodes only. What the terminated node leaves may
+// be taken by others, and a budget counts the node no more once its NodeClaim is gone, although nothing has replaced it yet
+// (docs/upstream/terminate-first.md).
+func TerminateFirst(methods []disruption.Method, config TerminateFirstConfig) []disruption.Method {
 	wrapped := slices.Clone(methods)
 	for i, m := range methods {
 		switch m.(type) {
@@ -95,7 +95,7 @@ func Methods(methods []disruption.Method, config Config) []disruption.Method {
 
 type method struct {
 	disruption.Method
-	config Config
+	config TerminateFirstConfig
 }
 
 // left returns what budgets allow beside the nodes that haven't been replaced yet.
@@ -280,4 +280,70 @@ func (m *static) launchable(ctx context.Context, nodePool *karpv1.NodePool) bool
 	return slices.ContainsFunc(instanceTypes, func(it *karpcloudprovider.InstanceType) bool {
 		return it.Requirements.Intersects(requirements) == nil && len(it.Offerings.Launchable().Compatible(requirements)) > 0
 	})
+}
+
+// TerminateFirstReason is the reason of the event on a NodeClaim, its Node and its NodePool, and of the NodePool's condition: a node is terminated before its replacement is
+// launched. The message reports what is full. Raise that, and nodes are replaced first again.
+const TerminateFirstReason = "TerminateFirst"
+
+// Mark returns a func that runs before a NodeClaim is deleted: one that Karpenter core's disruption queue terminates first declares it before.
+// Whoever deletes its machine, this process or a later one, holds what that leaves.
+func Mark(queue func() *disruption.Queue, recorder events.Recorder) func(context.Context, client.Client, *karpv1.NodeClaim) error {
+	return func(ctx context.Context, guest client.Client, nodeClaim *karpv1.NodeClaim) error {
+		candidate, reason := candidateOf(queue(), nodeClaim)
+		if reason == "" {
+			return nil
+		}
+		why := message(nodeClaim, reason)
+		marked := nodeClaim.DeepCopy()
+		metav1.SetMetaDataAnnotation(&marked.ObjectMeta, v1alpha1.TerminateFirstAnnotation, string(reason)+": "+why)
+		if err := guest.Patch(ctx, marked, client.MergeFrom(nodeClaim)); err != nil {
+			return fmt.Errorf("marking NodeClaim %s: %w", nodeClaim.Name, err)
+		}
+		text := "Terminating before its replacement is launched: " + why
+		involved := map[client.Object]string{nodeClaim: text}
+		if candidate.Node != nil {
+			involved[candidate.Node] = text
+		}
+		if candidate.NodePool != nil {
+			involved[candidate.NodePool] = fmt.Sprintf("Terminating node %s before its replacement is launched: %s", candidate.Name(), why)
+		}
+		for object, text := range involved {
+			recorder.Publish(events.Event{
+				InvolvedObject: object, Type: corev1.EventTypeNormal, Reason: TerminateFirstReason, Message: text, DedupeValues: []string{string(object.GetUID()), string(nodeClaim.UID)},
+			})
+		}
+		return nil
+	}
+}
+
+// candidateOf returns the candidate for which the queue deletes a NodeClaim, and why it is terminated first; the queue has objects of its own.
+func candidateOf(queue *disruption.Queue, nodeClaim *karpv1.NodeClaim) (*disruption.Candidate, disruption.TerminateFirstReason) {
+	queue.RLock()
+	defer queue.RUnlock()
+	if command := queue.ProviderIDToCommand[nodeClaim.Status.ProviderID]; command != nil {
+		for _, candidate := range command.Candidates {
+			if candidate.NodeClaim == nodeClaim {
+				return candidate, command.TerminateFirstReason
+			}
+		}
+	}
+	return nil, ""
+}
+
+// message returns what is full.
+func message(nodeClaim *karpv1.NodeClaim, reason disruption.TerminateFirstReason) string {
+	switch reason {
+	case disruption.TerminateFirstNoReservedCapacity:
+		return fmt.Sprintf("reservation %s is full", nodeClaim.Labels[v1alpha1.ReservationIDLabel])
+	case disruption.TerminateFirstStaticAtLimit:
+		return "spec.limits.nodes of the NodePool leaves no room for another node"
+	case SourceFull:
+		return "the template source of its machine has its maximum size"
+	case LeaseFull:
+		return "the hosted cluster's CapacityLease leaves no room for another machine"
+	case NoSpareHost:
+		return "the infrastructure has no spare host"
+	}
+	return string(reason)
 }

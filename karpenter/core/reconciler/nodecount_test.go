@@ -1,21 +1,23 @@
 // SPDX-License-Identifier: Apache-2.0
 
-package nodecount_test
+package reconciler
 
 import (
+	"context"
 	"testing"
+	"time"
 
 	. "github.com/onsi/gomega"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	clocktesting "k8s.io/utils/clock/testing"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	"sigs.k8s.io/controller-runtime/pkg/client/fake"
+	"sigs.k8s.io/controller-runtime/pkg/reconcile"
 	karpv1 "sigs.k8s.io/karpenter/pkg/apis/v1"
 	"sigs.k8s.io/karpenter/pkg/controllers/state"
-
-	"github.com/autonode-io/autonode/karpenter/core/nodecount"
 )
 
-func TestReconcile(t *testing.T) {
+func TestRecount(t *testing.T) {
 	claim := func(name string) *karpv1.NodeClaim {
 		return &karpv1.NodeClaim{ObjectMeta: metav1.ObjectMeta{Name: name, Labels: map[string]string{karpv1.NodePoolLabelKey: "static"}}}
 	}
@@ -29,10 +31,28 @@ func TestReconcile(t *testing.T) {
 		nodes.MarkNodeClaimDeleting("static", "gone")
 		return nodes
 	}
+	// reconciled has had passes over a NodeClaim that there was, and over it when it was gone. existing is what there is seconds later.
 	reconciled := func(g Gomega, nodes *state.NodePoolState, existing ...client.Object) {
-		guest := fake.NewClientBuilder().WithObjects(existing...).Build()
-		_, err := nodecount.New(nodecount.Config{Guest: guest, Nodes: nodes}).Reconcile(t.Context(), nodecount.Gone{NodePool: "static", NodeClaim: "gone"})
-		g.Expect(err).NotTo(HaveOccurred())
+		now, guest := clocktesting.NewFakeClock(time.Unix(0, 0)), fake.NewClientBuilder().WithObjects(claim("gone")).Build()
+		recount := Recount(guest, nodes, now)(Registered{Inner: reconcile.Func(func(context.Context, reconcile.Request) (reconcile.Result, error) {
+			return reconcile.Result{}, nil
+		})})
+		pass := func() time.Duration {
+			result, err := recount.Reconcile(t.Context(), reconcile.Request{NamespacedName: client.ObjectKey{Name: "gone"}})
+			g.Expect(err).NotTo(HaveOccurred())
+			return result.RequeueAfter
+		}
+		_, before, _ := nodes.GetNodeCount("static")
+		g.Expect(pass()).To(BeZero())
+		g.Expect(guest.Delete(t.Context(), claim("gone"))).To(Succeed())
+		g.Expect(pass()).To(Equal(settle))
+		_, deleting, _ := nodes.GetNodeCount("static")
+		g.Expect(deleting).To(Equal(before), "core's controllers may still have it in hand")
+		for _, object := range existing {
+			g.Expect(guest.Create(t.Context(), object)).To(Succeed())
+		}
+		now.Step(settle)
+		g.Expect(pass()).To(BeZero())
 	}
 	t.Run("When a NodeClaim that is gone is counted, it should free its place of the NodePool's limit", func(t *testing.T) {
 		g := NewWithT(t)

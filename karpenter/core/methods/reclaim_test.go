@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 
-package reclaim_test
+package methods_test
 
 import (
 	"context"
@@ -27,28 +27,27 @@ import (
 
 	"github.com/autonode-io/autonode/api/karpenter/v1alpha1"
 	"github.com/autonode-io/autonode/internal/environment"
-	"github.com/autonode-io/autonode/karpenter/core/disruptiontest"
-	"github.com/autonode-io/autonode/karpenter/core/reclaim"
+	"github.com/autonode-io/autonode/karpenter/core/methods"
 )
 
 const pool = "reservation/cr-1"
 
-// provider offers one instance type.
-type provider struct{ disruptiontest.Provider }
+// reclaimProvider offers one instance type.
+type reclaimProvider struct{ classed }
 
-func (provider) Name() string                                     { return "test" }
-func (provider) RepairPolicies() []karpcloudprovider.RepairPolicy { return nil }
+func (reclaimProvider) Name() string                                     { return "test" }
+func (reclaimProvider) RepairPolicies() []karpcloudprovider.RepairPolicy { return nil }
 
-func (provider) GetInstanceTypes(context.Context, *karpv1.NodePool) ([]*karpcloudprovider.InstanceType, error) {
+func (reclaimProvider) GetInstanceTypes(context.Context, *karpv1.NodePool) ([]*karpcloudprovider.InstanceType, error) {
 	requirements := karpscheduling.NewLabelRequirements(map[string]string{corev1.LabelTopologyZone: "a", karpv1.CapacityTypeLabelKey: karpv1.CapacityTypeOnDemand})
 	return []*karpcloudprovider.InstanceType{{
-		Name: "c4", Capacity: room(), Overhead: &karpcloudprovider.InstanceTypeOverhead{},
+		Name: "c4", Capacity: reclaimRoom(), Overhead: &karpcloudprovider.InstanceTypeOverhead{},
 		Requirements: karpscheduling.NewLabelRequirements(map[string]string{corev1.LabelInstanceTypeStable: "c4", corev1.LabelTopologyZone: "a"}),
 		Offerings:    karpcloudprovider.Offerings{{Requirements: requirements, Price: 1, Available: true}},
 	}}, nil
 }
 
-func room() corev1.ResourceList {
+func reclaimRoom() corev1.ResourceList {
 	return corev1.ResourceList{corev1.ResourceCPU: resource.MustParse("4"), corev1.ResourceMemory: resource.MustParse("8Gi"), corev1.ResourcePods: resource.MustParse("110")}
 }
 
@@ -56,7 +55,7 @@ func room() corev1.ResourceList {
 type guest struct {
 	budget string
 	taken  map[string]int64
-	steps  []reclaim.Step
+	steps  []methods.Step
 	// pdb: no pod may be evicted. change changes a node, its NodeClaim and each of its pods.
 	pdb    bool
 	change func(name string, node *corev1.Node, claim *karpv1.NodeClaim, pod *corev1.Pod)
@@ -78,11 +77,11 @@ func (g *guest) objects() []client.Object {
 		}
 		node := &corev1.Node{
 			ObjectMeta: metav1.ObjectMeta{Name: name, UID: types.UID("node-" + name), Labels: labels}, Spec: corev1.NodeSpec{ProviderID: "test://" + name},
-			Status: corev1.NodeStatus{Capacity: room(), Allocatable: room(), Conditions: []corev1.NodeCondition{{Type: corev1.NodeReady, Status: corev1.ConditionTrue}}},
+			Status: corev1.NodeStatus{Capacity: reclaimRoom(), Allocatable: reclaimRoom(), Conditions: []corev1.NodeCondition{{Type: corev1.NodeReady, Status: corev1.ConditionTrue}}},
 		}
 		claim := &karpv1.NodeClaim{ObjectMeta: metav1.ObjectMeta{Name: "claim-" + name, UID: types.UID("claim-" + name), Labels: labels, Finalizers: []string{karpv1.TerminationFinalizer}}}
 		claim.Spec.NodeClassRef = nodePool.Spec.Template.Spec.NodeClassRef
-		claim.Status.NodeName, claim.Status.ProviderID, claim.Status.Capacity, claim.Status.Allocatable = name, "test://"+name, room(), room()
+		claim.Status.NodeName, claim.Status.ProviderID, claim.Status.Capacity, claim.Status.Allocatable = name, "test://"+name, reclaimRoom(), reclaimRoom()
 		for _, condition := range []string{karpv1.ConditionTypeLaunched, karpv1.ConditionTypeRegistered, karpv1.ConditionTypeInitialized} {
 			claim.StatusConditions().SetTrue(condition)
 		}
@@ -113,15 +112,15 @@ func (g *guest) objects() []client.Object {
 func (g *guest) removed(t *testing.T, now time.Time) ([]karpv1.NodeClaim, *environment.Recorder) {
 	t.Helper()
 	expect, objects, recorder := NewWithT(t), g.objects(), &environment.Recorder{}
-	cluster := disruptiontest.Guest(objects...)
-	core := disruptiontest.New(t, disruptiontest.Config{Guest: cluster, CloudProvider: provider{}, Recorder: recorder, Clock: clocktesting.NewFakeClock(now)}, objects)
-	methods := reclaim.Methods(nil, reclaim.Config{
+	cluster := newGuest(objects...)
+	core := newCore(t, coreConfig{Guest: cluster, CloudProvider: reclaimProvider{}, Recorder: recorder, Clock: clocktesting.NewFakeClock(now)}, objects)
+	reclaiming := methods.WithReclaims(nil, methods.ReclaimConfig{
 		Guest: cluster, Cluster: core.State, Recorder: recorder, Clock: core.Clock,
-		Reclaims: func() []reclaim.Reclaim {
+		Reclaims: func() []methods.Reclaim {
 			if g.steps == nil {
 				return nil
 			}
-			return []reclaim.Reclaim{{Pool: pool, Account: "production", For: []string{"clusters/blue"}, Steps: g.steps}}
+			return []methods.Reclaim{{Pool: pool, Account: "production", For: []string{"clusters/blue"}, Steps: g.steps}}
 		},
 		Taken: func(nodeClaim string) map[string]int64 {
 			if amount, ok := g.taken[nodeClaim]; ok {
@@ -130,8 +129,8 @@ func (g *guest) removed(t *testing.T, now time.Time) ([]karpv1.NodeClaim, *envir
 			return map[string]int64{pool: 1}
 		},
 	})
-	for _, command := range core.Disrupt(t, methods) {
-		expect.Expect(command.Reason()).To(Equal(reclaim.Reason))
+	for _, command := range core.disrupt(t, reclaiming) {
+		expect.Expect(command.Reason()).To(Equal(methods.CapacityReclaimed))
 		expect.Expect(command.Replacements).To(BeEmpty())
 	}
 	all := &karpv1.NodeClaimList{}
@@ -139,11 +138,11 @@ func (g *guest) removed(t *testing.T, now time.Time) ([]karpv1.NodeClaim, *envir
 	return slices.DeleteFunc(all.Items, func(c karpv1.NodeClaim) bool { return c.DeletionTimestamp == nil }), recorder
 }
 
-func TestMethod(t *testing.T) {
+func TestReclaims(t *testing.T) {
 	NewWithT(t).Expect(v1alpha1.AddToScheme(clientgoscheme.Scheme)).To(Succeed())
 	now := time.Unix(1_000_000, 0)
 	before, after := now.Add(10*time.Minute), now.Add(-time.Minute)
-	keep := func(amount int64, by time.Time) []reclaim.Step { return []reclaim.Step{{Keep: amount, By: by}} }
+	keep := func(amount int64, by time.Time) []methods.Step { return []methods.Step{{Keep: amount, By: by}} }
 	annotated := func(name string, _ *corev1.Node, _ *karpv1.NodeClaim, pod *corev1.Pod) {
 		if name == "n3" {
 			pod.Annotations = map[string]string{karpv1.DoNotDisruptAnnotationKey: "true"}
@@ -174,7 +173,7 @@ func TestMethod(t *testing.T) {
 		{"When a node may not be disrupted, it should stay before the deadline", guest{budget: "5", steps: keep(3, before), change: heldNode}, []string{"n2", "n4"}},
 		{"When the deadline has passed, blocked nodes should go too, beyond the budget", guest{budget: "0", steps: keep(3, after), pdb: true}, []string{"n3", "n4"}},
 		{"When the deadline has passed for a part, only that should go by force",
-			guest{budget: "0", steps: []reclaim.Step{{Keep: 4, By: after}, {Keep: 2, By: before}}}, []string{"n4"}},
+			guest{budget: "0", steps: []methods.Step{{Keep: 4, By: after}, {Keep: 2, By: before}}}, []string{"n4"}},
 		{"When a machine takes more than is to be returned, it should remove those that take less", guest{budget: "5", steps: keep(11, before),
 			taken: map[string]int64{"claim-n4": 8}}, []string{"n3"}},
 		{"When each takes more than is to be returned, it should remove the one that takes the least", guest{budget: "5", steps: keep(20, before),
@@ -190,7 +189,7 @@ func TestMethod(t *testing.T) {
 			}
 			g.Expect(names).To(ConsistOf(tc.want))
 			if tc.guest.steps != nil && len(tc.want) > 0 {
-				g.Expect(recorder.Reasons()).To(ContainElement(string(reclaim.Reason)))
+				g.Expect(recorder.Reasons()).To(ContainElement(string(methods.CapacityReclaimed)))
 				g.Expect(recorder.Messages()).To(ContainElement(And(ContainSubstring("clusters/blue"), ContainSubstring(pool), ContainSubstring("production"))))
 			}
 		})

@@ -1,11 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Package reclaim lets Karpenter core remove nodes whose machines take what the hosted cluster has to return to the account that it shares with
-// other clusters: within disruption budgets until a deadline, and by force afterwards.
-//
-// Upstream gap: core removes nodes that are empty, drifted, unhealthy or too dear. It has no way to have fewer nodes of some kind by a time
-// (docs/upstream/reclaim.md).
-package reclaim
+package methods
 
 import (
 	"cmp"
@@ -25,9 +20,9 @@ import (
 	"sigs.k8s.io/karpenter/pkg/utils/pdb"
 )
 
-// Reason of the disruption, and of the event on a NodeClaim and its Node. The message names the account, the pool and the clusters that need it.
+// CapacityReclaimed is the reason of the disruption, and of the event on a NodeClaim and its Node. The message names the account, the pool and the clusters that need it.
 // A NodePool's disruption budgets without reasons apply; the API has no name for this one.
-const Reason karpv1.DisruptionReason = "CapacityReclaimed"
+const CapacityReclaimed karpv1.DisruptionReason = "CapacityReclaimed"
 
 // maxGracePeriod is the longest time that pods have to end after the deadline, by their own terminationGracePeriodSeconds.
 const maxGracePeriod = time.Hour
@@ -47,8 +42,8 @@ type Step struct {
 	By   time.Time
 }
 
-// Config of the method.
-type Config struct {
+// ReclaimConfig is that of WithReclaims.
+type ReclaimConfig struct {
 	Guest    client.Client
 	Cluster  *state.Cluster
 	Recorder events.Recorder
@@ -59,25 +54,29 @@ type Config struct {
 	Taken func(nodeClaim string) map[string]int64
 }
 
-// Methods returns the methods with one before them that returns capacity: what it removes needs no other disruption.
-func Methods(methods []disruption.Method, config Config) []disruption.Method {
-	return slices.Concat([]disruption.Method{&method{config}}, methods)
+// WithReclaims returns the methods with one before them that removes nodes whose machines take capacity that the hosted cluster has to return to
+// the account that it shares with other clusters: within disruption budgets until a deadline, and by force afterwards.
+//
+// Upstream gap: core removes nodes that are empty, drifted, unhealthy or too dear. It has no way to have fewer nodes of some kind by a time
+// (docs/upstream/reclaim.md).
+func WithReclaims(methods []disruption.Method, config ReclaimConfig) []disruption.Method {
+	return slices.Concat([]disruption.Method{&reclaiming{config}}, methods)
 }
 
-type method struct{ Config }
+type reclaiming struct{ ReclaimConfig }
 
 // Reason implements disruption.Method.
-func (m *method) Reason() karpv1.DisruptionReason { return Reason }
+func (m *reclaiming) Reason() karpv1.DisruptionReason { return CapacityReclaimed }
 
 // Class implements disruption.Method: of all classes, this one leaves it to the method which nodes that may not be disrupted are removed after
 // the deadline.
-func (m *method) Class() string { return disruption.RepairDisruptionClass }
+func (m *reclaiming) Class() string { return disruption.RepairDisruptionClass }
 
 // ConsolidationType implements disruption.Method.
-func (m *method) ConsolidationType() string { return "" }
+func (m *reclaiming) ConsolidationType() string { return "" }
 
 // ShouldDisrupt implements disruption.Method.
-func (m *method) ShouldDisrupt(_ context.Context, c *disruption.Candidate) bool {
+func (m *reclaiming) ShouldDisrupt(_ context.Context, c *disruption.Candidate) bool {
 	reclaims := m.Reclaims()
 	if len(reclaims) == 0 {
 		return false
@@ -97,7 +96,7 @@ type candidate struct {
 }
 
 // ComputeCommands implements disruption.Method. It launches no replacements: pods are placed elsewhere, or wait.
-func (m *method) ComputeCommands(ctx context.Context, budgets map[string]int, found ...*disruption.Candidate) ([]disruption.Command, error) {
+func (m *reclaiming) ComputeCommands(ctx context.Context, budgets map[string]int, found ...*disruption.Candidate) ([]disruption.Command, error) {
 	pdbs, err := pdb.NewLimits(ctx, m.Guest)
 	if err != nil {
 		return nil, fmt.Errorf("tracking PodDisruptionBudgets: %w", err)
@@ -146,7 +145,7 @@ func (m *method) ComputeCommands(ctx context.Context, budgets map[string]int, fo
 }
 
 // staying is what the machines take whose nodes aren't being removed, by pool. Launches without a node yet don't count.
-func (m *method) staying() map[string]int64 {
+func (m *reclaiming) staying() map[string]int64 {
 	var nodeClaims []string
 	for node := range m.Cluster.Nodes() { // which locks the state meanwhile
 		if node.NodeClaim != nil && !node.MarkedForDeletion() {
@@ -179,7 +178,7 @@ func choose(candidates []*candidate, pool string, excess int64, may func(*candid
 
 // remove returns the command that removes a node. The drain ends by force after the deadline: core deletes a pod earlier than a NodeClaim's
 // termination by the pod's own grace period, so the termination is later than the deadline by the longest one.
-func (m *method) remove(c *candidate, r *Reclaim, by, now time.Time) disruption.Command {
+func (m *reclaiming) remove(c *candidate, r *Reclaim, by, now time.Time) disruption.Command {
 	grace := time.Duration(0)
 	for _, pod := range c.pods {
 		if seconds := pod.Spec.TerminationGracePeriodSeconds; seconds != nil {
@@ -202,7 +201,7 @@ func (m *method) remove(c *candidate, r *Reclaim, by, now time.Time) disruption.
 }
 
 // warn reports on blocked nodes that some of them are removed by force after the deadline, while there is time to make room for their pods.
-func (m *method) warn(candidates []*candidate, r *Reclaim, by time.Time) {
+func (m *reclaiming) warn(candidates []*candidate, r *Reclaim, by time.Time) {
 	for _, c := range candidates {
 		if c.taken[r.Pool] > 0 && !c.chosen && c.blocked != nil {
 			m.publish(c, corev1.EventTypeWarning, fmt.Sprintf("The node may be removed by force after %s for %s. It stays until then: %s", by.UTC().Format(time.RFC3339), r, c.blocked))
@@ -210,10 +209,10 @@ func (m *method) warn(candidates []*candidate, r *Reclaim, by time.Time) {
 	}
 }
 
-func (m *method) publish(c *candidate, level, text string) {
+func (m *reclaiming) publish(c *candidate, level, text string) {
 	for _, object := range []client.Object{c.NodeClaim, c.Node} {
 		m.Recorder.Publish(events.Event{
-			InvolvedObject: object, Type: level, Reason: string(Reason), Message: text, DedupeValues: []string{string(object.GetUID()), level},
+			InvolvedObject: object, Type: level, Reason: string(CapacityReclaimed), Message: text, DedupeValues: []string{string(object.GetUID()), level},
 		})
 	}
 }

@@ -1,12 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Package deadlines makes Karpenter core's timeouts of a NodeClaim that has a Machine follow the node class's
-// deadlines.
-//
-// Upstream gap: core's launch and registration timeouts are the same for every provider and node class, and one of
-// them isn't exported. A cloud provider hook for both would make this package unnecessary
-// (docs/upstream/registration-timeout.md).
-package deadlines
+package reconciler
 
 import (
 	"context"
@@ -20,8 +14,6 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	"sigs.k8s.io/controller-runtime/pkg/reconcile"
 	karpv1 "sigs.k8s.io/karpenter/pkg/apis/v1"
-
-	"github.com/autonode-io/autonode/karpenter/core/reconciler"
 )
 
 // RegistrationTimeout is after how long Karpenter deletes a NodeClaim whose node hasn't registered. It counts from
@@ -29,8 +21,8 @@ import (
 // Karpenter doesn't export it; a test checks it against Karpenter's own controller.
 const RegistrationTimeout = 15 * time.Minute
 
-// Config of Extend.
-type Config struct {
+// DeadlinesConfig is that of Extend.
+type DeadlinesConfig struct {
 	// HasMachine reports whether a NodeClaim has a Machine. It returns true where that is unknown.
 	HasMachine func(ctx context.Context, nodeClaim *karpv1.NodeClaim) bool
 	// Passed reports whether a condition's reason reports that a deadline has passed.
@@ -63,15 +55,18 @@ func Restart(ctx context.Context, guest client.Client, nodeClaim *karpv1.NodeCla
 // only after Restart has moved the timeout into the past. Karpenter counts from times in the NodeClaim's status, and so includes the time in
 // which no Karpenter ran or the management cluster was unreachable. When that ends, either controller may read the NodeClaim first. Therefore
 // Karpenter's controller reads shifted times. They are never written, and no other controller reads them.
-func Extend(core reconcile.ObjectReconciler[*karpv1.NodeClaim], guest client.Client, config Config) reconciler.Middleware {
-	return func(reconciler.Registered) reconcile.Reconciler {
-		return reconcile.AsReconciler(&reader{Client: guest, config: config}, core)
+//
+// Upstream gap: core's launch and registration timeouts are the same for every provider and node class, and one of them isn't exported
+// (docs/upstream/registration-timeout.md).
+func Extend(core reconcile.ObjectReconciler[*karpv1.NodeClaim], guest client.Client, config DeadlinesConfig) Middleware {
+	return func(Registered) reconcile.Reconciler {
+		return reconcile.AsReconciler(&extended{Client: guest, config: config}, core)
 	}
 }
 
-type reader struct {
+type extended struct {
 	client.Client
-	config Config
+	config DeadlinesConfig
 
 	mu sync.Mutex
 	// since is when a controller could first act: the first read, or the last one while the management cluster was
@@ -80,7 +75,7 @@ type reader struct {
 }
 
 // Get implements client.Client.
-func (r *reader) Get(ctx context.Context, key client.ObjectKey, object client.Object, opts ...client.GetOption) error {
+func (r *extended) Get(ctx context.Context, key client.ObjectKey, object client.Object, opts ...client.GetOption) error {
 	if err := r.Client.Get(ctx, key, object, opts...); err != nil {
 		return err
 	}
@@ -91,7 +86,7 @@ func (r *reader) Get(ctx context.Context, key client.ObjectKey, object client.Ob
 }
 
 // extend shifts the times from which Karpenter counts its timeouts.
-func (r *reader) extend(ctx context.Context, nodeClaim *karpv1.NodeClaim) {
+func (r *extended) extend(ctx context.Context, nodeClaim *karpv1.NodeClaim) {
 	launched := false
 	for _, condition := range nodeClaim.Status.Conditions {
 		launched = launched || condition.Type == karpv1.ConditionTypeLaunched && condition.Status == metav1.ConditionTrue
@@ -114,7 +109,7 @@ func (r *reader) extend(ctx context.Context, nodeClaim *karpv1.NodeClaim) {
 }
 
 // acting returns the time since which a controller can act.
-func (r *reader) acting() time.Time {
+func (r *extended) acting() time.Time {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	if r.since.IsZero() || r.config.Suspended() {

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 
-package terminatefirst_test
+package methods_test
 
 import (
 	"context"
@@ -29,18 +29,15 @@ import (
 
 	"github.com/autonode-io/autonode/api/karpenter/v1alpha1"
 	"github.com/autonode-io/autonode/internal/environment"
-	"github.com/autonode-io/autonode/karpenter/core/disruptiontest"
 	"github.com/autonode-io/autonode/karpenter/core/guestclient"
-	"github.com/autonode-io/autonode/karpenter/core/terminatefirst"
+	"github.com/autonode-io/autonode/karpenter/core/methods"
 )
-
-const poolName = "general"
 
 type vacatedKey struct{}
 
 // provider offers one instance type: while full only in a context in which a machine has gone.
 type provider struct {
-	disruptiontest.Provider
+	classed
 	full, reserved bool
 }
 
@@ -173,49 +170,49 @@ func (s *situation) objects() (objects []client.Object) {
 func commands(t *testing.T, s *situation) ([]*disruption.Command, client.Client, *environment.Recorder) {
 	t.Helper()
 	objects, recorder := s.objects(), &environment.Recorder{}
-	var core *disruptiontest.Core
-	guest := guestclient.New(disruptiontest.Guest(objects...), guestclient.Config{
+	var core *core
+	guest := guestclient.New(newGuest(objects...), guestclient.Config{
 		Suspended:    func() error { return nil },
 		Declares:     func(string, string) bool { return false },
 		Created:      func(context.Context, *karpv1.NodeClaim, error) {},
 		AwaitsTaints: func(context.Context, *corev1.Node) bool { return true },
-		Deleting:     terminatefirst.Mark(func() *disruption.Queue { return core.Queue }, recorder),
+		Deleting:     methods.Mark(func() *disruption.Queue { return core.Queue }, recorder),
 		Written:      func(client.Object) {},
 	})
-	core = disruptiontest.New(t, disruptiontest.Config{
+	core = newCore(t, coreConfig{
 		Guest: guest, CloudProvider: s.provider, Recorder: recorder, Clock: clocktesting.NewFakeClock(time.Now()),
 		Flags: []string{fmt.Sprintf("--feature-gates=StaticCapacity=true,TerminateFirstDrift=%t", !s.gateOff)},
 	}, objects)
-	methods := terminatefirst.Methods(disruption.NewMethods(core.Context, core.Clock, core.State, guest, core.Provisioner, s.provider, recorder, core.Queue), terminatefirst.Config{
+	wrapped := methods.TerminateFirst(disruption.NewMethods(core.Context, core.Clock, core.State, guest, core.Provisioner, s.provider, recorder, core.Queue), methods.TerminateFirstConfig{
 		Guest: guest, Cluster: core.State, Provisioner: core.Provisioner, CloudProvider: s.provider, Recorder: recorder, Clock: core.Clock,
 		WithoutPending: guestclient.WithoutPending,
 		Vacancies:      func(string) (int, bool) { return s.vacancies, s.most },
-		Vacate: func(ctx context.Context, _ *karpv1.NodeClaim) (context.Context, terminatefirst.Full, bool) {
+		Vacate: func(ctx context.Context, _ *karpv1.NodeClaim) (context.Context, methods.Full, bool) {
 			switch {
 			case !s.full:
-				return ctx, terminatefirst.Full{}, false
+				return ctx, methods.Full{}, false
 			case s.reserved:
-				return ctx, terminatefirst.Full{}, true
+				return ctx, methods.Full{}, true
 			}
-			return context.WithValue(ctx, vacatedKey{}, true), terminatefirst.Full{Source: true}, true
+			return context.WithValue(ctx, vacatedKey{}, true), methods.Full{Source: true}, true
 		},
 	})
-	return core.Disrupt(t, methods), guest, recorder
+	return core.disrupt(t, wrapped), guest, recorder
 }
 
 func TestReasons(t *testing.T) {
 	reserved := map[string]string{v1alpha1.ReservationIDLabel: "r-1"}
 	for name, tc := range map[string]struct {
-		full   terminatefirst.Full
+		full   methods.Full
 		labels map[string]string
 		want   disruption.TerminateFirstReason
 	}{
 		"When the node is in a reservation, it should say that this is full, whatever else is": {
-			terminatefirst.Full{Host: true, Source: true}, reserved, disruption.TerminateFirstNoReservedCapacity},
+			methods.Full{Host: true, Source: true}, reserved, disruption.TerminateFirstNoReservedCapacity},
 		"When there is no spare host, it should say so, though the source has its maximum size": {
-			terminatefirst.Full{Host: true, Source: true}, nil, terminatefirst.NoSpareHost},
-		"When the source has its maximum size, it should say so":   {terminatefirst.Full{Source: true}, nil, terminatefirst.SourceFull},
-		"When it is neither, it should say that the lease is full": {terminatefirst.Full{}, nil, terminatefirst.LeaseFull},
+			methods.Full{Host: true, Source: true}, nil, methods.NoSpareHost},
+		"When the source has its maximum size, it should say so":   {methods.Full{Source: true}, nil, methods.SourceFull},
+		"When it is neither, it should say that the lease is full": {methods.Full{}, nil, methods.LeaseFull},
 	} {
 		t.Run(name, func(t *testing.T) {
 			NewWithT(t).Expect(tc.full.Reason(&karpv1.NodeClaim{ObjectMeta: metav1.ObjectMeta{Labels: tc.labels}})).To(Equal(tc.want))
@@ -223,20 +220,20 @@ func TestReasons(t *testing.T) {
 	}
 }
 
-func TestMethods(t *testing.T) {
+func TestTerminateFirst(t *testing.T) {
 	NewWithT(t).Expect(v1alpha1.AddToScheme(clientgoscheme.Scheme)).To(Succeed())
 	karpcloudprovider.ReservationIDLabel = v1alpha1.ReservationIDLabel
 	karpv1.WellKnownLabels = karpv1.WellKnownLabels.Union(sets.New(v1alpha1.ReservationIDLabel)) // as package wellknown does
 	full, fullReservation := provider{full: true}, provider{full: true, reserved: true}
 	for _, s := range []situation{
 		{name: "When a source has its maximum size, it should terminate the node first", provider: full, nodes: 3, podsEach: 1, podCPU: "3",
-			decision: disruption.TerminateFirstDecision, commands: 1, reason: terminatefirst.SourceFull},
+			decision: disruption.TerminateFirstDecision, commands: 1, reason: methods.SourceFull},
 		{name: "When a reservation is full, it should leave it to core to terminate the node first", provider: fullReservation, nodes: 3, podsEach: 1, podCPU: "3",
 			decision: disruption.TerminateFirstDecision, commands: 1, reason: disruption.TerminateFirstNoReservedCapacity},
 		{name: "When a reservation is full and pods wait for more, it should terminate the node first", provider: fullReservation, nodes: 3, podsEach: 1, podCPU: "3", pending: 4,
 			decision: disruption.TerminateFirstDecision, commands: 1, reason: disruption.TerminateFirstNoReservedCapacity},
 		{name: "When a source has its maximum size and pods wait for more, it should terminate the node first", provider: full, nodes: 3, podsEach: 1, podCPU: "3", pending: 4,
-			decision: disruption.TerminateFirstDecision, commands: 1, reason: terminatefirst.SourceFull},
+			decision: disruption.TerminateFirstDecision, commands: 1, reason: methods.SourceFull},
 		{name: "When there is room for the replacement, it should launch that first", nodes: 3, podsEach: 1, podCPU: "3", decision: disruption.ReplaceDecision, commands: 1},
 		{name: "When the reservation has room, it should launch the replacement first", provider: provider{reserved: true}, nodes: 3, podsEach: 1, podCPU: "3",
 			decision: disruption.ReplaceDecision, commands: 1},
@@ -245,7 +242,7 @@ func TestMethods(t *testing.T) {
 		{name: "When the last terminated node isn't replaced yet, the budget should count it", provider: full, nodes: 3, podsEach: 1, podCPU: "3", vacancies: 1},
 		{name: "When the last terminated node of a reservation isn't replaced yet, the budget should count it", provider: fullReservation, nodes: 3, podsEach: 1, podCPU: "3", vacancies: 1},
 		{name: "When the budget allows two, it should terminate another one", provider: full, nodes: 3, podsEach: 1, podCPU: "3", vacancies: 1, budget: "2",
-			decision: disruption.TerminateFirstDecision, commands: 1, reason: terminatefirst.SourceFull},
+			decision: disruption.TerminateFirstDecision, commands: 1, reason: methods.SourceFull},
 		{name: "When as many vacancies are held as may be, it should terminate none", provider: full, nodes: 3, podsEach: 1, podCPU: "3", budget: "3", most: true},
 		{name: "When the NodePool's budget allows none, it should terminate none", provider: full, nodes: 3, podsEach: 1, podCPU: "3", budget: "0"},
 		{name: "When a PodDisruptionBudget blocks the pods, it should terminate none", provider: full, nodes: 3, podsEach: 1, podCPU: "3", blockedByPDB: true},
@@ -259,7 +256,7 @@ func TestMethods(t *testing.T) {
 			}},
 		{name: "When one machine has no room for the pods of the node, it should leave the node", provider: full, nodes: 3, podsEach: 2, podCPU: "3"},
 		{name: "When a static NodePool's source has its maximum size, it should terminate as many nodes as the budget allows", provider: full, nodes: 3, podsEach: 1, podCPU: "3", static: true, budget: "2",
-			decision: disruption.TerminateFirstDecision, commands: 2, reason: terminatefirst.SourceFull},
+			decision: disruption.TerminateFirstDecision, commands: 2, reason: methods.SourceFull},
 		{name: "When a static NodePool's source has room, it should launch the replacement first", nodes: 3, podsEach: 1, podCPU: "3", static: true, decision: disruption.ReplaceDecision, commands: 1},
 		{name: "When a static NodePool is at its limit of nodes, it should leave it to core to terminate the node first", nodes: 3, podsEach: 1, podCPU: "3", static: true,
 			change: func(pool *karpv1.NodePool, _ *corev1.Pod, _ *corev1.Node, _ *karpv1.NodeClaim) {
@@ -293,7 +290,7 @@ func TestMethods(t *testing.T) {
 				return
 			}
 			g.Expect(marked).To(Equal(s.commands))
-			g.Expect(recorder.Reasons()).To(ContainElement(terminatefirst.Reason))
+			g.Expect(recorder.Reasons()).To(ContainElement(methods.TerminateFirstReason))
 		})
 	}
 }

@@ -1,10 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Package ondemand lets consolidation replace nodes by on-demand machines where those cost no more than spot, as under a commitment.
-//
-// Upstream gap: core takes spot for cheaper than on demand. It compares a node with the spot prices of a replacement, and requires spot
-// (docs/upstream/dear-spot.md).
-package ondemand
+package methods
 
 import (
 	"context"
@@ -26,9 +22,9 @@ type consolidating struct{}
 // Closed returns a copy of an instance type in which the offerings that closes selects aren't available.
 type Closed func(it *karpcloudprovider.InstanceType, closes func(*karpcloudprovider.Offering) bool) *karpcloudprovider.InstanceType
 
-// Provider wraps the cloud provider whose prices core compares. While core consolidates, NodePools that allow on demand don't have the spot
+// CheaperSpot wraps the cloud provider whose prices core compares. While core consolidates, NodePools that allow on demand don't have the spot
 // offerings that cost at least the same type's on demand in their zone.
-func Provider(provider karpcloudprovider.CloudProvider, closed Closed) karpcloudprovider.CloudProvider {
+func CheaperSpot(provider karpcloudprovider.CloudProvider, closed Closed) karpcloudprovider.CloudProvider {
 	return cheaper{provider, closed}
 }
 
@@ -57,21 +53,25 @@ func (c cheaper) GetInstanceTypes(ctx context.Context, nodePool *karpv1.NodePool
 	return result, nil
 }
 
-// Methods wraps Karpenter core's methods of disruption.
-func Methods(methods []disruption.Method) []disruption.Method {
+// OnDemand wraps Karpenter core's methods: consolidation replaces nodes by on-demand machines where those cost no more than spot, as under a
+// commitment.
+//
+// Upstream gap: core takes spot for cheaper than on demand. It compares a node with the spot prices of a replacement, and requires spot
+// (docs/upstream/dear-spot.md).
+func OnDemand(methods []disruption.Method) []disruption.Method {
 	methods = slices.Clone(methods)
 	for i, wrapped := range methods {
 		if wrapped.ConsolidationType() != "" {
-			methods[i] = method{wrapped}
+			methods[i] = onDemand{wrapped}
 		}
 	}
 	return methods
 }
 
-type method struct{ disruption.Method }
+type onDemand struct{ disruption.Method }
 
 // ComputeCommands implements disruption.Method.
-func (m method) ComputeCommands(ctx context.Context, budgets map[string]int, candidates ...*disruption.Candidate) ([]disruption.Command, error) {
+func (m onDemand) ComputeCommands(ctx context.Context, budgets map[string]int, candidates ...*disruption.Candidate) ([]disruption.Command, error) {
 	commands, err := m.Method.ComputeCommands(context.WithValue(ctx, consolidating{}, true), budgets, candidates...)
 	for _, command := range commands {
 		price := 0.0
@@ -87,18 +87,18 @@ func (m method) ComputeCommands(ctx context.Context, budgets map[string]int, can
 
 // prefer makes a replacement that core requires to be spot one on demand, if that is allowed, its cheapest machine, and below a price.
 func prefer(replacement *scheduling.NodeClaim, below float64) {
-	onDemand := maps.Clone(replacement.Requirements)
-	onDemand[karpv1.CapacityTypeLabelKey] = karpscheduling.NewRequirement(karpv1.CapacityTypeLabelKey, corev1.NodeSelectorOpIn, karpv1.CapacityTypeOnDemand)
+	requirements := maps.Clone(replacement.Requirements)
+	requirements[karpv1.CapacityTypeLabelKey] = karpscheduling.NewRequirement(karpv1.CapacityTypeLabelKey, corev1.NodeSelectorOpIn, karpv1.CapacityTypeOnDemand)
 	if allows(replacement.Requirements) || !allows(karpscheduling.NewNodeSelectorRequirementsWithMinValues(replacement.Spec.Requirements...)) ||
 		slices.ContainsFunc(replacement.Pods, func(pod *corev1.Pod) bool { return !allows(karpscheduling.NewPodRequirements(pod)) }) {
 		return
 	}
 	options := slices.DeleteFunc(slices.Clone(replacement.InstanceTypeOptions), func(it *karpcloudprovider.InstanceType) bool {
-		return it.Offerings.Launchable().WorstLaunchPrice(onDemand) >= below
+		return it.Offerings.Launchable().WorstLaunchPrice(requirements) >= below
 	})
-	_, _, err := options.SatisfiesMinValues(onDemand)
-	if err == nil && cheapest(options, onDemand) < cheapest(replacement.InstanceTypeOptions, replacement.Requirements) {
-		replacement.Requirements, replacement.InstanceTypeOptions = onDemand, options
+	_, _, err := options.SatisfiesMinValues(requirements)
+	if err == nil && cheapest(options, requirements) < cheapest(replacement.InstanceTypeOptions, replacement.Requirements) {
+		replacement.Requirements, replacement.InstanceTypeOptions = requirements, options
 	}
 }
 

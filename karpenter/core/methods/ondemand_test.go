@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 
-package ondemand_test
+package methods_test
 
 import (
 	"context"
@@ -23,8 +23,7 @@ import (
 
 	"github.com/autonode-io/autonode/api/karpenter/v1alpha1"
 	"github.com/autonode-io/autonode/internal/environment"
-	"github.com/autonode-io/autonode/karpenter/core/disruptiontest"
-	"github.com/autonode-io/autonode/karpenter/core/ondemand"
+	"github.com/autonode-io/autonode/karpenter/core/methods"
 	"github.com/autonode-io/autonode/karpenter/providers/offering"
 )
 
@@ -37,20 +36,20 @@ const (
 // prices of an instance type by capacity type, in USD per hour.
 type prices map[string]float64
 
-// provider has instance types of 2 and of 8 CPUs, in one zone.
-type provider struct {
-	disruptiontest.Provider
+// spotProvider has instance types of 2 and of 8 CPUs, in one zone.
+type spotProvider struct {
+	classed
 	c2, c8 prices
 }
 
-func (provider) Name() string                                     { return "test" }
-func (provider) RepairPolicies() []karpcloudprovider.RepairPolicy { return nil }
+func (spotProvider) Name() string                                     { return "test" }
+func (spotProvider) RepairPolicies() []karpcloudprovider.RepairPolicy { return nil }
 
-func (p provider) GetInstanceTypes(context.Context, *karpv1.NodePool) ([]*karpcloudprovider.InstanceType, error) {
+func (p spotProvider) GetInstanceTypes(context.Context, *karpv1.NodePool) ([]*karpcloudprovider.InstanceType, error) {
 	return []*karpcloudprovider.InstanceType{instanceType("c2", "2", p.c2), instanceType("c8", "8", p.c8)}, nil
 }
 
-func room(cpus string) corev1.ResourceList {
+func spotRoom(cpus string) corev1.ResourceList {
 	return corev1.ResourceList{corev1.ResourceCPU: resource.MustParse(cpus), corev1.ResourceMemory: resource.MustParse("8Gi"), corev1.ResourcePods: resource.MustParse("110")}
 }
 
@@ -60,7 +59,7 @@ func in(key string, values ...string) *karpscheduling.Requirement {
 
 func instanceType(name, cpus string, of prices) *karpcloudprovider.InstanceType {
 	it := &karpcloudprovider.InstanceType{
-		Name: name, Capacity: room(cpus), Overhead: &karpcloudprovider.InstanceTypeOverhead{},
+		Name: name, Capacity: spotRoom(cpus), Overhead: &karpcloudprovider.InstanceTypeOverhead{},
 		Requirements: karpscheduling.NewRequirements(in(corev1.LabelInstanceTypeStable, name), in(corev1.LabelArchStable, "amd64"), in(corev1.LabelOSStable, "linux"),
 			in(corev1.LabelTopologyZone, "a"), in(karpv1.CapacityTypeLabelKey, onDemand, spot)),
 	}
@@ -81,8 +80,8 @@ func (immediate) After(time.Duration) <-chan time.Time {
 	return passed
 }
 
-// objects are a node c8 on demand that has one small pod, and the NodePool.
-func objects(allowed []string, selector map[string]string) []client.Object {
+// spotObjects are a node c8 on demand that has one small pod, and the NodePool.
+func spotObjects(allowed []string, selector map[string]string) []client.Object {
 	pool := &karpv1.NodePool{ObjectMeta: metav1.ObjectMeta{Name: poolName, UID: poolName}}
 	pool.Spec.Template.Spec.NodeClassRef = &karpv1.NodeClassReference{Group: v1alpha1.Group, Kind: v1alpha1.Kind, Name: "default"}
 	pool.Spec.Template.Spec.Requirements = []karpv1.NodeSelectorRequirementWithMinValues{{Key: karpv1.CapacityTypeLabelKey, Operator: corev1.NodeSelectorOpIn, Values: allowed}}
@@ -98,11 +97,11 @@ func objects(allowed []string, selector map[string]string) []client.Object {
 	}
 	node := &corev1.Node{
 		ObjectMeta: metav1.ObjectMeta{Name: "n", UID: "n", Labels: labels}, Spec: corev1.NodeSpec{ProviderID: "test://n"},
-		Status: corev1.NodeStatus{Capacity: room("8"), Allocatable: room("8"), Conditions: []corev1.NodeCondition{{Type: corev1.NodeReady, Status: corev1.ConditionTrue}}},
+		Status: corev1.NodeStatus{Capacity: spotRoom("8"), Allocatable: spotRoom("8"), Conditions: []corev1.NodeCondition{{Type: corev1.NodeReady, Status: corev1.ConditionTrue}}},
 	}
 	claim := &karpv1.NodeClaim{ObjectMeta: metav1.ObjectMeta{Name: "claim", UID: "claim", Labels: labels, Finalizers: []string{karpv1.TerminationFinalizer}}}
 	claim.Spec.NodeClassRef = pool.Spec.Template.Spec.NodeClassRef
-	claim.Status.NodeName, claim.Status.ProviderID, claim.Status.Capacity, claim.Status.Allocatable = "n", "test://n", room("8"), room("8")
+	claim.Status.NodeName, claim.Status.ProviderID, claim.Status.Capacity, claim.Status.Allocatable = "n", "test://n", spotRoom("8"), spotRoom("8")
 	for _, condition := range []string{karpv1.ConditionTypeLaunched, karpv1.ConditionTypeRegistered, karpv1.ConditionTypeInitialized, karpv1.ConditionTypeConsolidatable} {
 		claim.StatusConditions().SetTrue(condition)
 	}
@@ -116,7 +115,7 @@ func objects(allowed []string, selector map[string]string) []client.Object {
 	return []client.Object{pool, node, claim, pod}
 }
 
-func TestMethods(t *testing.T) {
+func TestOnDemand(t *testing.T) {
 	NewWithT(t).Expect(v1alpha1.AddToScheme(clientgoscheme.Scheme)).To(Succeed())
 	both := []string{onDemand, spot}
 	for name, tc := range map[string]struct {
@@ -135,14 +134,14 @@ func TestMethods(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			g := NewWithT(t)
-			all := objects(tc.allowed, tc.selector)
-			config := disruptiontest.Config{
-				Guest: disruptiontest.Guest(all...), Recorder: &environment.Recorder{}, Clock: immediate{clocktesting.NewFakeClock(time.Now())},
-				CloudProvider: ondemand.Provider(provider{c2: tc.c2, c8: prices{onDemand: 0.4, spot: 0.45}}, offering.Closed),
+			all := spotObjects(tc.allowed, tc.selector)
+			config := coreConfig{
+				Guest: newGuest(all...), Recorder: &environment.Recorder{}, Clock: immediate{clocktesting.NewFakeClock(time.Now())},
+				CloudProvider: methods.CheaperSpot(spotProvider{c2: tc.c2, c8: prices{onDemand: 0.4, spot: 0.45}}, offering.Closed),
 			}
-			core := disruptiontest.New(t, config, all)
-			methods := disruption.NewMethods(core.Context, core.Clock, core.State, core.Guest, core.Provisioner, core.CloudProvider, core.Recorder, core.Queue)
-			commands := core.Disrupt(t, ondemand.Methods(methods))
+			core := newCore(t, config, all)
+			unaltered := disruption.NewMethods(core.Context, core.Clock, core.State, core.Guest, core.Provisioner, core.CloudProvider, core.Recorder, core.Queue)
+			commands := core.disrupt(t, methods.OnDemand(unaltered))
 			if tc.want == nil {
 				g.Expect(commands).To(BeEmpty())
 				return

@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Package disruptiontest runs Karpenter core's disruption controller in a guest that a test makes up.
-package disruptiontest
+package methods_test
 
 import (
 	"context"
@@ -31,24 +30,24 @@ import (
 	"github.com/autonode-io/autonode/api/karpenter/v1alpha1"
 )
 
-// Provider is a cloud provider with AutoNode's node class. A test adds the calls that it answers.
-type Provider struct {
+// classed is a cloud provider with AutoNode's node class. A test adds the calls that it answers.
+type classed struct {
 	karpcloudprovider.CloudProvider
 }
 
 // GetSupportedNodeClasses implements cloudprovider.CloudProvider.
-func (Provider) GetSupportedNodeClasses() []status.Object {
+func (classed) GetSupportedNodeClasses() []status.Object {
 	return []status.Object{&v1alpha1.ClusterAPINodeClass{}}
 }
 
-// Guest returns a guest that has objects, with the index that core reads.
-func Guest(objects ...client.Object) client.Client {
+// newGuest returns a guest that has objects, with the index that core reads.
+func newGuest(objects ...client.Object) client.Client {
 	return fake.NewClientBuilder().WithScheme(clientgoscheme.Scheme).WithObjects(objects...).WithStatusSubresource(&karpv1.NodeClaim{}, &karpv1.NodePool{}).
 		WithIndex(&corev1.Pod{}, "spec.nodeName", func(pod client.Object) []string { return []string{pod.(*corev1.Pod).Spec.NodeName} }).Build()
 }
 
-// Config of a Core.
-type Config struct {
+// coreConfig is that of a core.
+type coreConfig struct {
 	Guest         client.Client
 	CloudProvider karpcloudprovider.CloudProvider
 	Recorder      events.Recorder
@@ -57,17 +56,17 @@ type Config struct {
 	Flags []string
 }
 
-// Core is what Karpenter core's disruption controller and its methods need.
-type Core struct {
-	Config
+// core is what Karpenter core's disruption controller and its methods need.
+type core struct {
+	coreConfig
 	Context     context.Context //nolint:containedctx // it has core's options, for as long as the test runs
 	State       *state.Cluster
 	Provisioner *provisioning.Provisioner
 	Queue       *disruption.Queue
 }
 
-// New returns a Core whose state has the objects of the guest.
-func New(t *testing.T, config Config, objects []client.Object) *Core {
+// newCore returns a core whose state has the objects of the guest.
+func newCore(t *testing.T, config coreConfig, objects []client.Object) *core {
 	t.Helper()
 	g := gomega.NewWithT(t)
 	opts, fs := &options.Options{}, &options.FlagSet{FlagSet: flag.NewFlagSet("karpenter", flag.ContinueOnError)}
@@ -95,14 +94,14 @@ func New(t *testing.T, config Config, objects []client.Object) *Core {
 	devices := deviceallocation.NewController(guest)
 	devices.Hydrate(ctx)
 	provisioner := provisioning.NewProvisioner(guest, config.Recorder, cloudProvider, cluster, config.Clock, devices, virtualpods.NewVirtualPodCache(guest))
-	return &Core{
-		Config: config, Context: ctx, State: cluster, Provisioner: provisioner,
+	return &core{
+		coreConfig: config, Context: ctx, State: cluster, Provisioner: provisioner,
 		Queue: disruption.NewQueue(guest, config.Recorder, cluster, config.Clock, provisioner),
 	}
 }
 
-// Disrupt runs the disruption controller once, with these methods, and the commands that it begins. It returns those.
-func (c *Core) Disrupt(t *testing.T, methods []disruption.Method) []*disruption.Command {
+// disrupt runs the disruption controller once, with these methods, and the commands that it begins. It returns those.
+func (c *core) disrupt(t *testing.T, methods []disruption.Method) []*disruption.Command {
 	t.Helper()
 	g := gomega.NewWithT(t)
 	controller := disruption.NewController(c.Context, c.Clock, c.Guest, c.Provisioner, c.CloudProvider, c.Recorder, c.State, c.Queue, nil, disruption.WithMethods(methods...))
