@@ -20,7 +20,7 @@ import (
 	karpcloudprovider "sigs.k8s.io/karpenter/pkg/cloudprovider"
 	cloudprovidermetrics "sigs.k8s.io/karpenter/pkg/cloudprovider/metrics"
 	"sigs.k8s.io/karpenter/pkg/cloudprovider/overlay"
-	karpcapacitybuffer "sigs.k8s.io/karpenter/pkg/controllers/capacitybuffer"
+	"sigs.k8s.io/karpenter/pkg/controllers/capacitybuffer"
 	"sigs.k8s.io/karpenter/pkg/controllers/disruption"
 	"sigs.k8s.io/karpenter/pkg/controllers/dynamicresources/deviceallocation"
 	metricsnode "sigs.k8s.io/karpenter/pkg/controllers/metrics/node"
@@ -159,6 +159,12 @@ func (k *karpenterCore) controllers(ctx context.Context) []controller.Controller
 	var wakeable, wakeableNode reconciler.Middleware
 	wakeable, k.nodeClaims.WakeNodeClaim = reconciler.Wake()
 	wakeableNode, k.nodeClaims.WakeNode = reconciler.Wake()
+	counting := []reconciler.Middleware{
+		reconciler.IgnoreNodePoolGone(), reconciler.Settle(cached, provider, k.state), reconciler.Recount(cached, k.state.NodePoolState, now),
+	}
+	if opts.FeatureGates.CapacityBuffer {
+		counting = append(counting, reconciler.RecountBuffers(cached, k.state, k.provisioner))
+	}
 	lifecycle := karplifecycle.NewController(sleepless{now}, guest, provider, recorder, k.state, healths, nil)
 	all := []controller.Controller{
 		reconciler.Wrap(k.provisioner, refuse),
@@ -174,8 +180,7 @@ func (k *karpenterCore) controllers(ctx context.Context) []controller.Controller
 		informer.NewNodeController(guest, k.state),
 		informer.NewPodController(guest, k.state),
 		informer.NewNodePoolController(guest, provider, k.state, costs),
-		reconciler.Wrap(informer.NewNodeClaimController(guest, provider, k.state, costs),
-			reconciler.IgnoreNodePoolGone(), reconciler.Settle(cached, provider, k.state), reconciler.Recount(cached, k.state.NodePoolState, now)),
+		reconciler.Wrap(informer.NewNodeClaimController(guest, provider, k.state, costs), counting...),
 		informer.NewPricingController(guest, provider, costs),
 		nodeclaimgc.NewController(guest, k.state),
 		reconciler.Wrap(termination.NewController(now, guest, provider, terminator.NewTerminator(now, guest, evictions, recorder), recorder),
@@ -231,7 +236,7 @@ func (k *karpenterCore) controllers(ctx context.Context) []controller.Controller
 		all = append(all, nodeoverlay.NewController(now, guest, k.undecorated, k.guest.InstanceTypeStore, k.state))
 	}
 	if opts.FeatureGates.CapacityBuffer {
-		all = append(all, karpcapacitybuffer.NewController(guest, k.provisioner, virtualPods))
+		all = append(all, capacitybuffer.NewController(guest, k.provisioner, virtualPods))
 	}
 	if opts.FeatureGates.PodDeletionCostManagement {
 		costs := deletioncost.NewQueue(guest)

@@ -37,7 +37,6 @@ import (
 	"github.com/autonode-io/autonode/karpenter/controllers/unneeded"
 	"github.com/autonode-io/autonode/karpenter/controllers/vacancies"
 	"github.com/autonode-io/autonode/karpenter/controllers/wanted"
-	"github.com/autonode-io/autonode/karpenter/core/capacitybuffer"
 	"github.com/autonode-io/autonode/karpenter/core/leadership"
 	"github.com/autonode-io/autonode/karpenter/core/reconciler"
 	"github.com/autonode-io/autonode/karpenter/core/undecodable"
@@ -213,6 +212,5 @@ func newControllers(guest *coreoperator.Operator, management *operator.Managemen
 			Infrastructure:  management.Infrastructure,
 			Clock:           guest.Clock,
 		}), leadership.Refuse(keeper)),
-		capacitybuffer.New(capacitybuffer.Config{Guest: guest.GetClient(), CloudProvider: k.cloudProvider, Cluster: k.state, Provisioner: k.provisioner}),
 	}
 }

@@ -31,6 +31,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/manager"
 	crmetrics "sigs.k8s.io/controller-runtime/pkg/metrics"
 	"sigs.k8s.io/controller-runtime/pkg/reconcile"
+	autoscalingv1beta1 "sigs.k8s.io/karpenter/pkg/apis/autoscaling/v1beta1"
 	karpv1 "sigs.k8s.io/karpenter/pkg/apis/v1"
 	karpcloudprovider "sigs.k8s.io/karpenter/pkg/cloudprovider"
 	"sigs.k8s.io/karpenter/pkg/controllers"
@@ -452,6 +453,23 @@ func TestRecount(t *testing.T) {
 		pass()
 		_, deleting, _ := k.state.NodePoolState.GetNodeCount("fixed")
 		g.Expect(deleting).To(BeZero())
+	})
+}
+
+func TestRecountBuffers(t *testing.T) {
+	t.Run("When a node is launched for a capacity buffer, Karpenter should count it once all NodeClaims are launched", func(t *testing.T) {
+		g := NewWithT(t)
+		ctx := options.ToContext(t.Context(), &options.Options{DisableClusterStateObservability: true, FeatureGates: options.FeatureGates{CapacityBuffer: true}})
+		nodeClaim := &karpv1.NodeClaim{ObjectMeta: metav1.ObjectMeta{Name: "general-1"}, Status: karpv1.NodeClaimStatus{ProviderID: "cloud://1"}}
+		buffer := &autoscalingv1beta1.CapacityBuffer{ObjectMeta: metav1.ObjectMeta{Namespace: "a", Name: "b"}}
+		scheme := guestScheme(g)
+		scheme.AddKnownTypes(schema.GroupVersion{Group: autoscalingv1beta1.Group, Version: "v1beta1"}, buffer, &autoscalingv1beta1.CapacityBufferList{})
+		k := unstarted(t, fake.NewClientBuilder().WithScheme(scheme).WithObjects(nodeClaim, buffer).Build(), clocktesting.NewFakeClock(time.Unix(0, 0)))
+		_, with := find[*informer.NodeClaimController](g, k.controllers(ctx))
+		k.state.SetSynced(true)
+		k.state.UpdateNodeClaim(&karpv1.NodeClaim{ObjectMeta: metav1.ObjectMeta{Name: "general-2"}})
+		result, err := altered(&passes{}, with...).Reconcile(ctx, reconcile.Request{NamespacedName: client.ObjectKeyFromObject(nodeClaim)})
+		g.Expect(result.RequeueAfter, err).NotTo(BeZero())
 	})
 }
 

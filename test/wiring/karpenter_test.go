@@ -296,7 +296,7 @@ var (
 	controllers = map[string]string{
 		"versions.Tracker": "guest.version", "nodeclass.New": "nodeclass", "status.NewController": "operatorpkg.clusterapinodeclass.status",
 		"nodeclaim.New": "nodeclaim.machine", "registration.New": "node.registration",
-		"unneeded.New": "nodeclaim.unneeded", "garbagecollection.New": "machine.garbagecollection", "capacitybuffer.New": "capacitybuffer.count",
+		"unneeded.New": "nodeclaim.unneeded", "garbagecollection.New": "machine.garbagecollection",
 		"wanted.New": "capacitylease.wanted", "nodepool.New": "nodepool.undeclared",
 	}
 )

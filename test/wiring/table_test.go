@@ -38,7 +38,7 @@ func source(expression ast.Expr) string {
 }
 
 // altering are the functions that alter Karpenter core.
-var altering = regexp.MustCompile(`^(guestclient\.New|leadership\.(Gate|Hold|Refuse)|methods\.(OnDemand|WithReclaims|TerminateFirst)|k\.static\.(Launches|Provisioning)|reconciler\.(Ignore\w+|Savings|Settle|Recount|Extend|Pace|Await\w*|Wake|NodeLimit|BackOff))$`)
+var altering = regexp.MustCompile(`^(guestclient\.New|leadership\.(Gate|Hold|Refuse)|methods\.(OnDemand|WithReclaims|TerminateFirst)|k\.static\.(Launches|Provisioning)|reconciler\.(Ignore\w+|Savings|Settle|Recount\w*|Extend|Pace|Await\w*|Wake|NodeLimit|BackOff))$`)
 
 // listed is what a program's run.go runs: our controllers and the alterations of Karpenter core's, which core.go lists, or the steps and
 // what is added to the manager.
