@@ -28,62 +28,25 @@ func Refuse(keeper *Keeper) reconciler.Middleware {
 // event of a pod.
 func Hold(keeper *Keeper) reconciler.Middleware {
 	return func(r reconciler.Registered) reconcile.Reconciler {
-		h := &hold{keeper: keeper, inner: r.Inner, enqueue: r.Enqueue, requests: map[reconcile.Request]struct{}{}}
-		keeper.onAnswer(h.resume)
-		return h
+		var waiting sync.Map // requests that couldn't be reconciled
+		keeper.onAnswer(func() {
+			waiting.Range(func(request, _ any) bool {
+				waiting.Delete(request)
+				r.Enqueue(request.(reconcile.Request))
+				return true
+			})
+		})
+		return reconcile.Func(func(ctx context.Context, request reconcile.Request) (reconcile.Result, error) {
+			if _, waits := waiting.Load(request); waits && keeper.Suspended() {
+				return reconcile.Result{}, nil
+			}
+			waiting.Delete(request)
+			result, err := r.Inner.Reconcile(ctx, request)
+			if errors.Is(err, ErrSuspended) {
+				waiting.Store(request, nil)
+				return reconcile.Result{}, nil
+			}
+			return result, err
+		})
 	}
-}
-
-// hold is a reconciler that keeps what it can't do while suspended.
-type hold struct {
-	keeper  *Keeper
-	inner   reconcile.Reconciler
-	enqueue func(reconcile.Request) bool
-
-	mu       sync.Mutex
-	requests map[reconcile.Request]struct{}
-}
-
-// Reconcile implements reconcile.Reconciler.
-func (h *hold) Reconcile(ctx context.Context, request reconcile.Request) (reconcile.Result, error) {
-	if h.keeper.Suspended() && h.holds(request) {
-		h.keep(request)
-		return reconcile.Result{}, nil
-	}
-	h.forget(request)
-	result, err := h.inner.Reconcile(ctx, request)
-	if errors.Is(err, ErrSuspended) {
-		h.keep(request)
-		return reconcile.Result{}, nil
-	}
-	return result, err
-}
-
-func (h *hold) holds(request reconcile.Request) bool {
-	h.mu.Lock()
-	defer h.mu.Unlock()
-	_, held := h.requests[request]
-	return held
-}
-
-func (h *hold) keep(request reconcile.Request) {
-	h.mu.Lock()
-	defer h.mu.Unlock()
-	h.requests[request] = struct{}{}
-}
-
-func (h *hold) forget(request reconcile.Request) {
-	h.mu.Lock()
-	defer h.mu.Unlock()
-	delete(h.requests, request)
-}
-
-// resume queues all that was kept.
-func (h *hold) resume() {
-	h.mu.Lock()
-	defer h.mu.Unlock()
-	for request := range h.requests {
-		h.enqueue(request)
-	}
-	clear(h.requests)
 }
