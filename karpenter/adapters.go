@@ -31,19 +31,10 @@ func reclaims(lease *capacityprovider.Provider) func() []methods.Reclaim {
 	return func() []methods.Reclaim {
 		var all []methods.Reclaim
 		for _, r := range lease.Reclaims() {
-			converted := methods.Reclaim{Pool: r.Pool, Account: r.Account, For: r.For}
-			for _, step := range r.Steps {
-				converted.Steps = append(converted.Steps, methods.Step(step))
-			}
-			all = append(all, converted)
+			all = append(all, methods.Reclaim{Pool: r.Pool, Account: r.Account, For: r.For, Steps: r.Steps})
 		}
 		return all
 	}
-}
-
-// taken returns what a NodeClaim's machine takes of each pool of the CapacityLease.
-func taken(lease *capacityprovider.Provider) func(nodeClaim string) map[string]int64 {
-	return func(nodeClaim string) map[string]int64 { return lease.Taken(nodeClaim) }
 }
 
 // vacanciesOf returns how many vacancies a NodePool has, and whether there may be no more.

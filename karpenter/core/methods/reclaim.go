@@ -18,6 +18,8 @@ import (
 	"sigs.k8s.io/karpenter/pkg/controllers/state"
 	"sigs.k8s.io/karpenter/pkg/events"
 	"sigs.k8s.io/karpenter/pkg/utils/pdb"
+
+	"github.com/autonode-io/autonode/capacity"
 )
 
 // CapacityReclaimed is the reason of the disruption, and of the event on a NodeClaim and its Node. The message names the account, the pool and the clusters that need it.
@@ -33,13 +35,7 @@ type Reclaim struct {
 	// For are the clusters that need it.
 	For []string
 	// Steps have each a lower amount and a later deadline than the one before.
-	Steps []Step
-}
-
-// Step is the most that the cluster may keep of a pool from a deadline on.
-type Step struct {
-	Keep int64
-	By   time.Time
+	Steps []capacity.Reclaim
 }
 
 // ReclaimConfig is that of WithReclaims.
@@ -51,7 +47,7 @@ type ReclaimConfig struct {
 	// Reclaims returns what the cluster has to return now.
 	Reclaims func() []Reclaim
 	// Taken returns what a NodeClaim's machine takes of each pool.
-	Taken func(nodeClaim string) map[string]int64
+	Taken func(nodeClaim string) capacity.Amounts
 }
 
 // WithReclaims returns the methods with one before them that removes nodes whose machines take capacity that the hosted cluster has to return to
@@ -120,7 +116,7 @@ func (m *reclaiming) ComputeCommands(ctx context.Context, budgets map[string]int
 	var commands []disruption.Command
 	for _, r := range m.Reclaims() {
 		for {
-			i := slices.IndexFunc(r.Steps, func(s Step) bool { return staying[r.Pool] > s.Keep })
+			i := slices.IndexFunc(r.Steps, func(s capacity.Reclaim) bool { return staying[r.Pool] > s.Keep })
 			if i < 0 {
 				break
 			}

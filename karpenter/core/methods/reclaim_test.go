@@ -26,6 +26,7 @@ import (
 	karpscheduling "sigs.k8s.io/karpenter/pkg/scheduling"
 
 	"github.com/autonode-io/autonode/api/karpenter/v1alpha1"
+	"github.com/autonode-io/autonode/capacity"
 	"github.com/autonode-io/autonode/internal/environment"
 	"github.com/autonode-io/autonode/karpenter/core/methods"
 )
@@ -55,7 +56,7 @@ func reclaimRoom() corev1.ResourceList {
 type guest struct {
 	budget string
 	taken  map[string]int64
-	steps  []methods.Step
+	steps  []capacity.Reclaim
 	// pdb: no pod may be evicted. change changes a node, its NodeClaim and each of its pods.
 	pdb    bool
 	change func(name string, node *corev1.Node, claim *karpv1.NodeClaim, pod *corev1.Pod)
@@ -122,11 +123,11 @@ func (g *guest) removed(t *testing.T, now time.Time) ([]karpv1.NodeClaim, *envir
 			}
 			return []methods.Reclaim{{Pool: pool, Account: "production", For: []string{"clusters/blue"}, Steps: g.steps}}
 		},
-		Taken: func(nodeClaim string) map[string]int64 {
+		Taken: func(nodeClaim string) capacity.Amounts {
 			if amount, ok := g.taken[nodeClaim]; ok {
-				return map[string]int64{pool: amount}
+				return capacity.Amounts{pool: amount}
 			}
-			return map[string]int64{pool: 1}
+			return capacity.Amounts{pool: 1}
 		},
 	})
 	for _, command := range core.disrupt(t, reclaiming) {
@@ -142,7 +143,7 @@ func TestReclaims(t *testing.T) {
 	NewWithT(t).Expect(v1alpha1.AddToScheme(clientgoscheme.Scheme)).To(Succeed())
 	now := time.Unix(1_000_000, 0)
 	before, after := now.Add(10*time.Minute), now.Add(-time.Minute)
-	keep := func(amount int64, by time.Time) []methods.Step { return []methods.Step{{Keep: amount, By: by}} }
+	keep := func(amount int64, by time.Time) []capacity.Reclaim { return []capacity.Reclaim{{Keep: amount, By: by}} }
 	annotated := func(name string, _ *corev1.Node, _ *karpv1.NodeClaim, pod *corev1.Pod) {
 		if name == "n3" {
 			pod.Annotations = map[string]string{karpv1.DoNotDisruptAnnotationKey: "true"}
@@ -173,7 +174,7 @@ func TestReclaims(t *testing.T) {
 		{"When a node may not be disrupted, it should stay before the deadline", guest{budget: "5", steps: keep(3, before), change: heldNode}, []string{"n2", "n4"}},
 		{"When the deadline has passed, blocked nodes should go too, beyond the budget", guest{budget: "0", steps: keep(3, after), pdb: true}, []string{"n3", "n4"}},
 		{"When the deadline has passed for a part, only that should go by force",
-			guest{budget: "0", steps: []methods.Step{{Keep: 4, By: after}, {Keep: 2, By: before}}}, []string{"n4"}},
+			guest{budget: "0", steps: []capacity.Reclaim{{Keep: 4, By: after}, {Keep: 2, By: before}}}, []string{"n4"}},
 		{"When a machine takes more than is to be returned, it should remove those that take less", guest{budget: "5", steps: keep(11, before),
 			taken: map[string]int64{"claim-n4": 8}}, []string{"n3"}},
 		{"When each takes more than is to be returned, it should remove the one that takes the least", guest{budget: "5", steps: keep(20, before),
