@@ -18,7 +18,6 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	clusterv1 "sigs.k8s.io/cluster-api/api/core/v1beta2"
 	crmetrics "sigs.k8s.io/controller-runtime/pkg/metrics"
-	karpv1 "sigs.k8s.io/karpenter/pkg/apis/v1"
 	cloudprovidermetrics "sigs.k8s.io/karpenter/pkg/cloudprovider/metrics"
 
 	autonodev1alpha1 "github.com/autonode-io/autonode/api/v1alpha1"
