@@ -59,7 +59,7 @@ type coreConfig struct {
 // core is what Karpenter core's disruption controller and its methods need.
 type core struct {
 	coreConfig
-	Context     context.Context //nolint:containedctx // it has core's options, for as long as the test runs
+	Context     context.Context // it has core's options, for as long as the test runs
 	State       *state.Cluster
 	Provisioner *provisioning.Provisioner
 	Queue       *disruption.Queue
