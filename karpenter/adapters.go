@@ -6,10 +6,16 @@ import (
 	"context"
 	"slices"
 
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/types"
+	"sigs.k8s.io/controller-runtime/pkg/client"
 	karpv1 "sigs.k8s.io/karpenter/pkg/apis/v1"
 	"sigs.k8s.io/karpenter/pkg/controllers/disruption"
+	"sigs.k8s.io/karpenter/pkg/events"
+	nodeutils "sigs.k8s.io/karpenter/pkg/utils/node"
 
 	"github.com/autonode-io/autonode/karpenter/cloudprovider"
+	"github.com/autonode-io/autonode/karpenter/controllers/nodeclaim"
 	"github.com/autonode-io/autonode/karpenter/core/leadership"
 	"github.com/autonode-io/autonode/karpenter/core/methods"
 	capacityprovider "github.com/autonode-io/autonode/karpenter/providers/capacity"
@@ -50,6 +56,35 @@ func vacate(provider *cloudprovider.CloudProvider) func(context.Context, *karpv1
 	return func(ctx context.Context, nodeClaim *karpv1.NodeClaim) (context.Context, methods.Full, bool) {
 		vacated, full, ok := provider.Vacate(ctx, nodeClaim)
 		return vacated, methods.Full{Host: full&instancetype.FullHosts != 0, Source: full&instancetype.FullSource != 0}, ok
+	}
+}
+
+// maxTold bounds the pods of a NodeClaim that get an event.
+const maxTold = 10
+
+// launchEvents repeats a failed launch on the pods that were planned on its NodeClaim: their owners may not read NodeClaims.
+type launchEvents struct {
+	events.Recorder
+	guest   client.Client
+	planned func(pod types.NamespacedName) string
+}
+
+// Publish implements events.Recorder.
+func (l launchEvents) Publish(published ...events.Event) {
+	l.Recorder.Publish(published...)
+	for _, event := range published {
+		nodeClaim, ok := event.InvolvedObject.(*karpv1.NodeClaim)
+		if !ok || !nodeclaim.LaunchFailures.Has(event.Reason) {
+			continue
+		}
+		pods, _ := nodeutils.GetProvisionablePods(context.Background(), l.guest) // a cache's
+		pods = slices.DeleteFunc(pods, func(pod *corev1.Pod) bool { return l.planned(client.ObjectKeyFromObject(pod)) != nodeClaim.Name })
+		for _, pod := range pods[:min(len(pods), maxTold)] {
+			l.Recorder.Publish(events.Event{
+				InvolvedObject: pod, Type: event.Type, Reason: event.Reason, Message: "NodeClaim " + nodeClaim.Name + ": " + event.Message,
+				DedupeValues: []string{string(pod.UID), event.Reason},
+			})
+		}
 	}
 }
 

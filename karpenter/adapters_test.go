@@ -5,7 +5,18 @@ package karpenter
 import (
 	"testing"
 
+	. "github.com/onsi/gomega"
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+	"sigs.k8s.io/controller-runtime/pkg/client/fake"
+	karpv1 "sigs.k8s.io/karpenter/pkg/apis/v1"
 	"sigs.k8s.io/karpenter/pkg/controllers/disruption"
+	"sigs.k8s.io/karpenter/pkg/events"
+
+	"github.com/autonode-io/autonode/internal/environment"
+	"github.com/autonode-io/autonode/karpenter/controllers/nodeclaim"
 )
 
 func TestIsReplacement(t *testing.T) {
@@ -16,6 +27,35 @@ func TestIsReplacement(t *testing.T) {
 			if got := isReplacement(queue, name); got != want {
 				t.Errorf("got %t, want %t", got, want)
 			}
+		})
+	}
+}
+
+func TestLaunchEvents(t *testing.T) {
+	pod := func(name string) *corev1.Pod {
+		return &corev1.Pod{
+			ObjectMeta: metav1.ObjectMeta{Namespace: "shop", Name: name, UID: types.UID(name)},
+			Status:     corev1.PodStatus{Conditions: []corev1.PodCondition{{Type: corev1.PodScheduled, Status: corev1.ConditionFalse, Reason: corev1.PodReasonUnschedulable}}},
+		}
+	}
+	nodeClaim := &karpv1.NodeClaim{ObjectMeta: metav1.ObjectMeta{Name: "general-1"}}
+	for name, tc := range map[string]struct {
+		reason string
+		want   []string
+	}{
+		"When a launch fails, it should tell the pods that were planned on it, and no others":   {nodeclaim.InsufficientCapacityReason, []string{"no", "NodeClaim general-1: no"}},
+		"When something else happens to a NodeClaim, it should tell nobody but the NodeClaim's": {nodeclaim.InterruptedReason, []string{"no"}},
+	} {
+		t.Run(name, func(t *testing.T) {
+			recorder := &environment.Recorder{}
+			guest := fake.NewClientBuilder().WithObjects(pod("web"), pod("other"), pod("new")).WithIndex(&corev1.Pod{}, "spec.nodeName", func(pod client.Object) []string {
+				return []string{pod.(*corev1.Pod).Spec.NodeName}
+			}).Build()
+			planned := func(pod types.NamespacedName) string {
+				return map[string]string{"web": "general-1", "other": "general-2"}[pod.Name]
+			}
+			launchEvents{recorder, guest, planned}.Publish(events.Event{InvolvedObject: nodeClaim, Reason: tc.reason, Message: "no"})
+			NewWithT(t).Expect(recorder.Messages()).To(Equal(tc.want))
 		})
 	}
 }

@@ -128,7 +128,7 @@ func newCore(
 		Alternative:     p.CloudProvider.Alternative,
 		Rejections:      p.Rejections,
 		Suspended:       keeper.Suspended,
-		Recorder:        guest.EventRecorder,
+		Recorder:        launchEvents{guest.EventRecorder, guest.GetClient(), k.state.PodNodeClaimMapping},
 		Clock:           guest.Clock,
 	}
 	return k, nil

@@ -7,6 +7,7 @@ import (
 
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/util/sets"
 	clusterv1 "sigs.k8s.io/cluster-api/api/core/v1beta2"
 	karpv1 "sigs.k8s.io/karpenter/pkg/apis/v1"
 	"sigs.k8s.io/karpenter/pkg/events"
@@ -63,6 +64,10 @@ const (
 	// until fewer are unhealthy. Look for a common cause: a zone, a network, the API server.
 	RepairHeldReason = "RepairHeld"
 )
+
+// LaunchFailures are the reasons with which a launch fails.
+var LaunchFailures = sets.New(InsufficientCapacityReason, QuotaExceededReason, MisconfiguredReason, LaunchTimeoutReason, LaunchSlowReason,
+	MachineFailedReason, RegistrationTimeoutReason)
 
 func warning(nodeClaim *karpv1.NodeClaim, reason, format string, args ...any) events.Event {
 	return events.Event{
