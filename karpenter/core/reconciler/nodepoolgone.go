@@ -5,7 +5,7 @@ package reconciler
 import (
 	"context"
 
-	"sigs.k8s.io/controller-runtime/pkg/client"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"sigs.k8s.io/controller-runtime/pkg/reconcile"
 )
 
@@ -16,6 +16,9 @@ import (
 func IgnoreNodePoolGone() Middleware {
 	return Around(func(ctx context.Context, request reconcile.Request, next reconcile.Reconciler) (reconcile.Result, error) {
 		result, err := next.Reconcile(ctx, request)
-		return result, client.IgnoreNotFound(err)
+		if apierrors.IsNotFound(err) {
+			return reconcile.Result{RequeueAfter: stateRetryPeriod}, nil
+		}
+		return result, err
 	})
 }
