@@ -7,13 +7,17 @@ import (
 	"testing"
 
 	. "github.com/onsi/gomega"
+	"github.com/onsi/gomega/types"
 	corev1 "k8s.io/api/core/v1"
+	"sigs.k8s.io/controller-runtime/pkg/client"
 	karpv1 "sigs.k8s.io/karpenter/pkg/apis/v1"
 
+	"github.com/autonode-io/autonode/api/karpenter/v1alpha1"
 	infrav1 "github.com/autonode-io/autonode/test/world/infrastructure/api/v1beta1"
 )
 
 // TestSlowLaunch: a machine whose failure its infrastructure doesn't report costs a minute. Karpenter gives it up and launches another offering.
+// In the same cluster, a commitment makes on demand cheaper than spot.
 func TestSlowLaunch(t *testing.T) {
 	t.Parallel()
 	c := acquireCluster(t, indigo)
@@ -45,4 +49,34 @@ func TestSlowLaunch(t *testing.T) {
 			g.Expect(c.machinesOf(g, ctx, "slow")).To(HaveLen(1))
 		}).WithContext(t.Context()).WithTimeout(eventually).WithPolling(interval).Should(Succeed())
 	})
+
+	t.Run("When on demand costs less than spot, consolidation should launch on demand", func(t *testing.T) {
+		g := NewWithT(t)
+		c.prices(t, "c4-large", "0.05", "0.10")
+		c.prices(t, "c8-xlarge", "0.40", "0.45")
+		c.nodePool(t, "plan", require(corev1.LabelInstanceTypeStable, "c4-large", "c8-xlarge"), require(karpv1.CapacityTypeLabelKey, karpv1.CapacityTypeOnDemand, karpv1.CapacityTypeSpot))
+		c.workload(t, "plan", 6, "1", onPool("plan"))
+		c.waitRunning(t, "plan")
+		offering := func(instanceType string) types.GomegaMatcher {
+			return ConsistOf(HaveField("Labels", And(HaveKeyWithValue(corev1.LabelInstanceTypeStable, instanceType),
+				HaveKeyWithValue(karpv1.CapacityTypeLabelKey, karpv1.CapacityTypeOnDemand))))
+		}
+		g.Expect(c.nodesOf(g, t.Context(), "plan")).To(offering("c8-xlarge"))
+		c.scale(t, "plan", 1)
+		g.Eventually(func(g Gomega, ctx context.Context) {
+			g.Expect(c.nodesOf(g, ctx, "plan")).To(offering("c4-large"))
+		}).WithContext(t.Context()).WithTimeout(eventually).WithPolling(interval).Should(Succeed())
+	})
+}
+
+// prices sets those of a template's machines, until the test ends.
+func (c *cluster) prices(t *testing.T, template, onDemand, spot string) {
+	t.Helper()
+	object := &infrav1.KwokMachineTemplate{}
+	NewWithT(t).Expect(c.management.Get(t.Context(), client.ObjectKey{Namespace: c.namespace(), Name: template}, object)).To(Succeed())
+	for name, price := range map[string]string{v1alpha1.PriceAnnotation: onDemand, v1alpha1.SpotPriceAnnotation: spot} {
+		before := object.Annotations[name]
+		c.annotate(NewWithT(t), t.Context(), object, name, price)
+		t.Cleanup(func() { c.annotate(NewWithT(t), context.WithoutCancel(t.Context()), object, name, before) })
+	}
 }
