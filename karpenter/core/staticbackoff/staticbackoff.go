@@ -11,6 +11,7 @@ package staticbackoff
 import (
 	"context"
 	"fmt"
+	"maps"
 	"strings"
 	"sync"
 	"time"
@@ -71,78 +72,37 @@ type Config struct {
 // Backoff follows the launches of NodePools, for those that are static, and the creation of NodeClaims for all.
 type Backoff struct {
 	Config
-
-	mu sync.Mutex
-	// pools whose launches failed, and those whose NodeClaims were rejected.
-	pools, rejected map[string]pool
-}
-
-// pool is a NodePool whose last launch failed.
-type pool struct {
-	// generation of the NodePool when it failed; 0 if that isn't known yet. An edit ends the back-off.
-	generation int64
-	failures   int
-	until      time.Time
-	why        string
+	launches, rejections failures
 }
 
 // New returns a Backoff.
 func New(config Config) *Backoff {
-	return &Backoff{Config: config, pools: map[string]pool{}, rejected: map[string]pool{}}
+	return &Backoff{
+		Config: config, launches: failures{clock: config.Clock, after: 1, pools: map[string]pool{}},
+		rejections: failures{clock: config.Clock, after: maxRejections, pools: map[string]pool{}},
+	}
 }
 
 // Launches wraps Karpenter core's cloud provider: it records which NodePools' launches fail. NodePools whose NodeClaims are rejected have
 // no available offering during their back-off.
 func (b *Backoff) Launches(provider karpcloudprovider.CloudProvider) karpcloudprovider.CloudProvider {
-	return launches{CloudProvider: provider, backoff: b}
+	return backedOff{CloudProvider: provider, backoff: b}
 }
 
-type launches struct {
+type backedOff struct {
 	karpcloudprovider.CloudProvider
 	backoff *Backoff
 }
 
 // Create implements cloudprovider.CloudProvider.
-func (l launches) Create(ctx context.Context, nodeClaim *karpv1.NodeClaim) (*karpv1.NodeClaim, error) {
+func (l backedOff) Create(ctx context.Context, nodeClaim *karpv1.NodeClaim) (*karpv1.NodeClaim, error) {
 	created, err := l.CloudProvider.Create(ctx, nodeClaim)
-	if name := nodeClaim.Labels[karpv1.NodePoolLabelKey]; name != "" {
-		l.backoff.launched(name, err)
+	// After another failure the NodeClaim stays.
+	if name := nodeClaim.Labels[karpv1.NodePoolLabelKey]; name != "" &&
+		(err == nil || karpcloudprovider.IsInsufficientCapacityError(err) || karpcloudprovider.IsNodeClassNotReadyError(err)) {
+		l.backoff.launches.record(name, err)
 	}
 	return created, err
-}
-
-// launched records the result of a launch. All NodeClaims of a NodePool that fail together count once.
-func (b *Backoff) launched(nodePool string, err error) {
-	b.mu.Lock()
-	defer b.mu.Unlock()
-	if err == nil {
-		delete(b.pools, nodePool)
-		return
-	}
-	if !karpcloudprovider.IsInsufficientCapacityError(err) && !karpcloudprovider.IsNodeClassNotReadyError(err) {
-		return // the NodeClaim stays
-	}
-	b.failed(b.pools, nodePool, err.Error(), 1)
-}
-
-// failed begins the back-off of a NodePool after a number of failures in a row, and after each one from then on.
-func (b *Backoff) failed(pools map[string]pool, nodePool, why string, after int) {
-	now := b.Clock.Now()
-	for name, p := range pools {
-		if now.Sub(p.until) > forgotten {
-			delete(pools, name)
-		}
-	}
-	p := pools[nodePool]
-	if now.Before(p.until) {
-		return
-	}
-	p.failures++
-	p.until, p.why = now, why
-	if more := p.failures - after; more >= 0 {
-		p.until = now.Add(min(Interval<<min(more, 16), MaxInterval))
-	}
-	pools[nodePool] = p
 }
 
 // Created records whether the API server accepted a NodeClaim, and reports a rejection.
@@ -163,19 +123,13 @@ func (b *Backoff) Created(ctx context.Context, nodeClaim *karpv1.NodeClaim, err 
 			DedupeTimeout: said,
 		})
 	}
-	b.mu.Lock()
-	defer b.mu.Unlock()
-	if err == nil {
-		delete(b.rejected, name)
-		return
-	}
-	b.failed(b.rejected, name, err.Error(), maxRejections)
+	b.rejections.record(name, err)
 }
 
 // GetInstanceTypes implements cloudprovider.CloudProvider.
-func (l launches) GetInstanceTypes(ctx context.Context, nodePool *karpv1.NodePool) ([]*karpcloudprovider.InstanceType, error) {
+func (l backedOff) GetInstanceTypes(ctx context.Context, nodePool *karpv1.NodePool) ([]*karpcloudprovider.InstanceType, error) {
 	instanceTypes, err := l.CloudProvider.GetInstanceTypes(ctx, nodePool)
-	if wait, _ := l.backoff.remaining(l.backoff.rejected, nodePool); err != nil || wait <= 0 {
+	if wait, _ := l.backoff.rejections.remaining(nodePool); err != nil || wait <= 0 {
 		return instanceTypes, err //nolint:wrapcheck // Karpenter core's own
 	}
 	closed := make([]*karpcloudprovider.InstanceType, len(instanceTypes))
@@ -200,7 +154,8 @@ func (b *Backoff) wait(ctx context.Context, name string) (time.Duration, error) 
 	nodePool := &karpv1.NodePool{}
 	if err := b.Guest.Get(ctx, types.NamespacedName{Name: name}, nodePool); err != nil {
 		if apierrors.IsNotFound(err) {
-			b.forget(name)
+			b.launches.record(name, nil)
+			b.rejections.record(name, nil)
 			return 0, nil
 		}
 		return 0, fmt.Errorf("reading NodePool %s: %w", name, err)
@@ -212,8 +167,8 @@ func (b *Backoff) wait(ctx context.Context, name string) (time.Duration, error) 
 	if int64(running+replaced) >= *nodePool.Spec.Replicas {
 		return 0, nil
 	}
-	wait, why := b.remaining(b.pools, nodePool)
-	if rejected, words := b.remaining(b.rejected, nodePool); rejected > wait {
+	wait, why := b.launches.remaining(nodePool)
+	if rejected, words := b.rejections.remaining(nodePool); rejected > wait {
 		wait, why = rejected, words
 	}
 	if missing := b.Missing(ctx, nodePool); missing != "" {
@@ -234,34 +189,68 @@ func (b *Backoff) wait(ctx context.Context, name string) (time.Duration, error) 
 	return wait, nil
 }
 
+// Retry ends the back-off of all NodePools: what their launches waited for may be there.
+func (b *Backoff) Retry() {
+	b.launches.mu.Lock()
+	defer b.launches.mu.Unlock()
+	clear(b.launches.pools)
+}
+
+// failures of NodePools.
+type failures struct {
+	clock clock.PassiveClock
+	// after is the number of failures in a row after which a back-off begins.
+	after int
+
+	mu    sync.Mutex
+	pools map[string]pool
+}
+
+// pool is a NodePool whose last attempt failed.
+type pool struct {
+	// generation of the NodePool when it failed; 0 if that isn't known yet. An edit ends the back-off.
+	generation int64
+	failures   int
+	until      time.Time
+	why        string
+}
+
+// record records the result of an attempt. All NodeClaims of a NodePool that fail together count once.
+func (f *failures) record(nodePool string, err error) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	if err == nil {
+		delete(f.pools, nodePool)
+		return
+	}
+	now := f.clock.Now()
+	maps.DeleteFunc(f.pools, func(_ string, p pool) bool { return now.Sub(p.until) > forgotten })
+	p := f.pools[nodePool]
+	if now.Before(p.until) {
+		return
+	}
+	p.failures++
+	p.until, p.why = now, err.Error()
+	if more := p.failures - f.after; more >= 0 {
+		p.until = now.Add(min(Interval<<min(more, 16), MaxInterval))
+	}
+	f.pools[nodePool] = p
+}
+
 // remaining returns how long a NodePool's back-off still lasts, and why.
-func (b *Backoff) remaining(pools map[string]pool, nodePool *karpv1.NodePool) (time.Duration, string) {
-	b.mu.Lock()
-	defer b.mu.Unlock()
-	p, ok := pools[nodePool.Name]
+func (f *failures) remaining(nodePool *karpv1.NodePool) (time.Duration, string) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	p, ok := f.pools[nodePool.Name]
 	switch {
 	case !ok:
 		return 0, ""
 	case p.generation == 0:
 		p.generation = nodePool.Generation
-		pools[nodePool.Name] = p
+		f.pools[nodePool.Name] = p
 	case p.generation != nodePool.Generation:
-		delete(pools, nodePool.Name)
+		delete(f.pools, nodePool.Name)
 		return 0, ""
 	}
-	return p.until.Sub(b.Clock.Now()), p.why
-}
-
-// Retry ends the back-off of all NodePools: what their launches waited for may be there.
-func (b *Backoff) Retry() {
-	b.mu.Lock()
-	defer b.mu.Unlock()
-	clear(b.pools)
-}
-
-func (b *Backoff) forget(nodePool string) {
-	b.mu.Lock()
-	defer b.mu.Unlock()
-	delete(b.pools, nodePool)
-	delete(b.rejected, nodePool)
+	return p.until.Sub(f.clock.Now()), p.why
 }
