@@ -63,9 +63,6 @@ func tempt(t *testing.T) *tempted {
 			return nil
 		}
 	})
-	g.Expect(f.Guest.GetFieldIndexer().IndexField(t.Context(), &karpv1.NodeClaim{}, "status.providerID", func(o client.Object) []string {
-		return []string{o.(*karpv1.NodeClaim).Status.ProviderID}
-	})).To(Succeed())
 	labels := map[string]string{karpv1.NodePoolLabelKey: f.Namespace}
 	f.nodeClaim = &karpv1.NodeClaim{
 		ObjectMeta: metav1.ObjectMeta{Name: f.Namespace + "-old", Labels: labels},
