@@ -54,7 +54,10 @@ func TestSlowLaunch(t *testing.T) {
 		g := NewWithT(t)
 		c.prices(t, "c4-large", "0.05", "0.10")
 		c.prices(t, "c8-xlarge", "0.40", "0.45")
-		c.nodePool(t, "plan", require(corev1.LabelInstanceTypeStable, "c4-large", "c8-xlarge"), require(karpv1.CapacityTypeLabelKey, karpv1.CapacityTypeOnDemand, karpv1.CapacityTypeSpot))
+		c.nodePool(t, "plan", require(corev1.LabelInstanceTypeStable, "c4-large", "c8-xlarge"), require(karpv1.CapacityTypeLabelKey, karpv1.CapacityTypeOnDemand, karpv1.CapacityTypeSpot),
+			func(pool *karpv1.NodePool) {
+				pool.Spec.Disruption.ConsolidationPolicy = karpv1.ConsolidationPolicyWhenEmptyOrUnderutilized
+			})
 		c.workload(t, "plan", 6, "1", onPool("plan"))
 		c.waitRunning(t, "plan")
 		offering := func(instanceType string) types.GomegaMatcher {
