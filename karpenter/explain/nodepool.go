@@ -271,8 +271,8 @@ func largest(name corev1.ResourceName, instanceTypes ...*karpcloudprovider.Insta
 	return most
 }
 
-func (s *Simulation) shortage(name corev1.ResourceName, nodePool *karpv1.NodePool, pod *corev1.Pod, requirements karpscheduling.Requirements,
-	requests corev1.ResourceList, types []*karpcloudprovider.InstanceType,
+func (s *Simulation) shortage(name corev1.ResourceName, nodePool *karpv1.NodePool, pod *corev1.Pod,
+	requirements karpscheduling.Requirements, requests corev1.ResourceList, types []*karpcloudprovider.InstanceType,
 ) string {
 	most := largest(name, types...)
 	if most.IsZero() {

@@ -79,7 +79,7 @@ func TestDrift(t *testing.T) {
 		expectUndisturbed(t, disrupted)
 	})
 
-	t.Run("When the bootstrap of one source can't be used, a template that replaces another one should roll out all the same", c.unusableSource)
+	t.Run("When the bootstrap of one source can't be used, a replaced template should roll out all the same", c.unusableSource)
 }
 
 // unusableSource adds a MachineDeployment whose bootstrap config is no template, and replaces another source by a template of another name.

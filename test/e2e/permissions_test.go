@@ -125,8 +125,8 @@ var exceptions = []audit.Exception{{
 	Identity: karpenterManagementIdentity, Resources: []string{"secrets"}, Names: []string{blue + "-kubeconfig"}, Verbs: []string{"get"}, Denied: true,
 	Reason: "a guest's admin needs it for a machine's bootstrap, in the test about tenants",
 }, {
-	Identity: karpenterManagementIdentity, Group: bootstrapv1.GroupVersion.Group, Resources: []string{"kubeadmconfigs"}, Verbs: []string{"watch"}, Denied: true,
-	Reason: "a MachineDeployment boots from one instead of a template, in the test about drift",
+	Identity: karpenterManagementIdentity, Group: bootstrapv1.GroupVersion.Group, Resources: []string{"kubeadmconfigs"},
+	Verbs: []string{"watch"}, Denied: true, Reason: "a MachineDeployment boots from one instead of a template, in the test about drift",
 }, {
 	Identity: karpenterGuestIdentity, Group: karpenterGroupVersion.Group, Resources: []string{"nodeclaims"}, Verbs: []string{"get"}, Sometimes: true,
 	Reason: "asked past the cache, before what belongs to a NodeClaim that seems to be gone is swept",

@@ -109,8 +109,8 @@ func (c *cluster) refuse(t *testing.T) (allow func()) {
 	t.Helper()
 	g := NewWithT(t)
 	remove := c.policy(t, "mine", "false", "not today",
-		policyRule("karpenter.sh", "nodeclaims", admissionregistrationv1.Delete),
-		policyRule(v1alpha1.Group, "clusterapinodeclasses", admissionregistrationv1.Update, admissionregistrationv1.Delete))
+		ruleFor("karpenter.sh", "nodeclaims", admissionregistrationv1.Delete),
+		ruleFor(v1alpha1.Group, "clusterapinodeclasses", admissionregistrationv1.Update, admissionregistrationv1.Delete))
 	claims := c.nodeClaims(g, t.Context())
 	g.Expect(claims).NotTo(BeEmpty())
 	g.Eventually(func(g Gomega, ctx context.Context) {
@@ -127,14 +127,16 @@ func (c *cluster) refuse(t *testing.T) (allow func()) {
 	}
 }
 
-func policyRule(group, resource string, operations ...admissionregistrationv1.OperationType) admissionregistrationv1.NamedRuleWithOperations {
-	return admissionregistrationv1.NamedRuleWithOperations{RuleWithOperations: admissionregistrationv1.RuleWithOperations{
-		Operations: operations, Rule: admissionregistrationv1.Rule{APIGroups: []string{group}, APIVersions: []string{"*"}, Resources: []string{resource}},
-	}}
+type admissionRule = admissionregistrationv1.NamedRuleWithOperations
+
+func ruleFor(group, resource string, operations ...admissionregistrationv1.OperationType) (rule admissionRule) {
+	rule.Operations = operations
+	rule.APIGroups, rule.APIVersions, rule.Resources = []string{group}, []string{"*"}, []string{resource}
+	return rule
 }
 
 // policy creates a ValidatingAdmissionPolicy in the guest. The API server enforces it only a moment later.
-func (c *cluster) policy(t *testing.T, name, expression, message string, rules ...admissionregistrationv1.NamedRuleWithOperations) (remove func()) {
+func (c *cluster) policy(t *testing.T, name, expression, message string, rules ...admissionRule) (remove func()) {
 	t.Helper()
 	policy := &admissionregistrationv1.ValidatingAdmissionPolicy{
 		ObjectMeta: metav1.ObjectMeta{Name: name},
@@ -163,7 +165,7 @@ func (c *cluster) rejectedPool(t *testing.T) {
 	g := NewWithT(t)
 	const message = "this NodePool has no cost centre"
 	t.Cleanup(c.policy(t, "cost-centre", `object.metadata.labels["karpenter.sh/nodepool"] != "preferred"`, message,
-		policyRule("karpenter.sh", "nodeclaims", admissionregistrationv1.Create)))
+		ruleFor("karpenter.sh", "nodeclaims", admissionregistrationv1.Create)))
 	claim := &karpv1.NodeClaim{ObjectMeta: metav1.ObjectMeta{Name: "any", Labels: map[string]string{karpv1.NodePoolLabelKey: "preferred"}}}
 	claim.Spec.NodeClassRef = &karpv1.NodeClassReference{Group: v1alpha1.Group, Kind: v1alpha1.Kind, Name: v1alpha1.DefaultNodeClass}
 	claim.Spec.Requirements = []karpv1.NodeSelectorRequirementWithMinValues{}

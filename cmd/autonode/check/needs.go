@@ -30,7 +30,8 @@ import (
 
 // What AutoNode needs of a Cluster. `autonode hosted-cluster create` warns of the same before there is a HostedCluster.
 
-// DefaultRelease checks the operators' release for HostedClusters without spec.release. A release that was built into an operator isn't known.
+// DefaultRelease checks the operators' release for HostedClusters without spec.release. A release that was built into an operator
+// isn't known.
 func DefaultRelease(ctx context.Context, management client.Reader, operatorNamespace string) []Check {
 	r := &Report{}
 	operators, _ := operatorsIn(ctx, management, operatorNamespace)
