@@ -32,18 +32,21 @@ const (
 // Upstream gap: core launches all NodeClaims of a burst at once, so that on few CPUs each launch takes as long as all of them
 // (docs/upstream/launches-at-once.md).
 func Pace(guest client.Reader, now clock.WithDelayedExecution) Middleware {
-	pace := newPace(paceSlots, now)
+	slots := make(chan struct{}, paceSlots)
 	return Around(func(ctx context.Context, request reconcile.Request, next reconcile.Reconciler) (reconcile.Result, error) {
 		nodeClaim, err := read(ctx, guest, request)
 		if err != nil {
 			return reconcile.Result{}, err
 		}
 		if nodeClaim != nil && nodeClaim.DeletionTimestamp == nil && !isLaunched(nodeClaim) {
-			end, err := pace.begin(ctx)
-			if err != nil {
-				return reconcile.Result{}, fmt.Errorf("waiting for other NodeClaims to be launched: %w", err)
+			select {
+			case slots <- struct{}{}:
+			case <-ctx.Done():
+				return reconcile.Result{}, fmt.Errorf("waiting for other NodeClaims to be launched: %w", ctx.Err())
 			}
-			defer end()
+			release := sync.OnceFunc(func() { <-slots })
+			defer release()
+			defer now.AfterFunc(paceLimit, release).Stop()
 		}
 		return next.Reconcile(ctx, request)
 	})
@@ -78,29 +81,4 @@ func isLaunched(nodeClaim *karpv1.NodeClaim) bool {
 	return slices.ContainsFunc(nodeClaim.Status.Conditions, func(condition status.Condition) bool {
 		return condition.Type == karpv1.ConditionTypeLaunched && condition.Status == metav1.ConditionTrue
 	})
-}
-
-// pace is a concurrency limit that counts only what has begun lately.
-type pace struct {
-	slots chan struct{}
-	clock clock.WithDelayedExecution
-}
-
-func newPace(slots int, clock clock.WithDelayedExecution) *pace {
-	return &pace{slots: make(chan struct{}, slots), clock: clock}
-}
-
-// begin waits for a slot. It is free again once end is called, and after paceLimit.
-func (p *pace) begin(ctx context.Context) (end func(), err error) {
-	select {
-	case p.slots <- struct{}{}:
-	case <-ctx.Done():
-		return nil, ctx.Err()
-	}
-	release := sync.OnceFunc(func() { <-p.slots })
-	timer := p.clock.AfterFunc(paceLimit, release)
-	return func() {
-		timer.Stop()
-		release()
-	}, nil
 }

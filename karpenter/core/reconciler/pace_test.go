@@ -4,57 +4,62 @@ package reconciler
 
 import (
 	"context"
+	"fmt"
+	"strings"
 	"testing"
 	"time"
 
 	. "github.com/onsi/gomega"
 	clocktesting "k8s.io/utils/clock/testing"
+	"sigs.k8s.io/controller-runtime/pkg/client"
 )
 
 func TestPace(t *testing.T) {
-	// full reports whether no slot is free.
-	full := func(p *pace) bool {
-		over, cancel := context.WithCancel(t.Context())
-		cancel()
-		for range 20 { // select takes any case that is ready
-			if end, err := p.begin(over); err == nil {
-				end()
-				return false
+	t.Run("When launches hang, they should hold up others no longer than the limit, and free their slots once", func(t *testing.T) {
+		g := NewWithT(t)
+		var objects []client.Object
+		for i := range 2*paceSlots + 1 {
+			objects = append(objects, nodeClaim(fmt.Sprint("new-", i), ""))
+		}
+		clock, core := clocktesting.NewFakeClock(time.Now()), passes{begun: make(chan string), end: make(chan struct{})}
+		paced, ended := Pace(guestWith(objects...), clock)(Registered{Inner: core}), make(chan error)
+		begin := func(ctx context.Context, from int) {
+			for i := range paceSlots {
+				go func() {
+					_, err := paced.Reconcile(ctx, requestOf(fmt.Sprint("new-", from+i)))
+					ended <- err
+				}()
+				g.Eventually(core.begun).Should(Receive())
 			}
 		}
-		return true
-	}
-	begin := func(g Gomega, p *pace) (end func()) {
-		end, err := p.begin(t.Context())
-		g.Expect(err).NotTo(HaveOccurred())
-		return end
-	}
-
-	t.Run("When as many run as may, the next should wait until one ends", func(t *testing.T) {
-		g := NewWithT(t)
-		p := newPace(2, clocktesting.NewFakeClock(time.Now()))
-		first := begin(g, p)
-		g.Expect(full(p)).To(BeFalse())
-		begin(g, p)
-		g.Expect(full(p)).To(BeTrue())
-		first()
-		g.Expect(full(p)).To(BeFalse())
-	})
-
-	t.Run("When one hangs, it should hold up the next no longer than its limit, and free its slot once", func(t *testing.T) {
-		g := NewWithT(t)
-		clock := clocktesting.NewFakeClock(time.Now())
-		p := newPace(1, clock)
-		hanging := begin(g, p)
+		// waits reports whether one more would have to wait.
+		waits := func() bool {
+			over, cancel := context.WithCancel(t.Context())
+			cancel()
+			for range 20 { // select takes any case that is ready
+				if _, err := paced.Reconcile(over, requestOf(fmt.Sprint("new-", 2*paceSlots))); !strings.Contains(err.Error(), "waiting for") {
+					return false
+				}
+			}
+			return true
+		}
+		hanging, end := context.WithCancel(t.Context())
+		begin(hanging, 0)
 		clock.Step(paceLimit - time.Millisecond)
-		g.Expect(full(p)).To(BeTrue())
+		g.Expect(waits()).To(BeTrue())
 		clock.Step(time.Millisecond)
-		g.Expect(full(p)).To(BeFalse(), "the limit has passed")
-		next := begin(g, p)
-		hanging()
-		g.Expect(full(p)).To(BeTrue(), "the slot is the next one's")
-		next()
-		g.Expect(full(p)).To(BeFalse())
+		g.Expect(waits()).To(BeFalse(), "the limit has passed")
+		begin(t.Context(), paceSlots)
+		end()
+		for range paceSlots {
+			g.Eventually(ended).Should(Receive(MatchError(context.Canceled)))
+		}
+		g.Expect(waits()).To(BeTrue(), "the slots are the next ones'")
+		close(core.end)
+		for range paceSlots {
+			g.Eventually(ended).Should(Receive(BeNil()))
+		}
+		g.Expect(waits()).To(BeFalse())
 		g.Expect(clock.HasWaiters()).To(BeFalse(), "an ended one's timer runs")
 	})
 }
