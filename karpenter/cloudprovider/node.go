@@ -22,26 +22,17 @@ import (
 // infrastructure reported its provider ID: Cluster API finds no Node to delete, and Karpenter core deletes only those that it has
 // registered. A cloud controller manager would delete it, where there is one. The kubelet has gone with the machine.
 func (c *CloudProvider) deleteNode(ctx context.Context, nodeClaim *karpv1.NodeClaim) error {
-	names, err := c.Machines.ObjectNames(ctx, nodeClaim.Name)
+	name, err := c.Machines.InstanceName(ctx, nodeClaim.Name)
 	if err != nil {
 		return err
 	}
-	for _, name := range names {
-		node := &corev1.Node{}
-		if err := c.Guest.Get(ctx, types.NamespacedName{Name: name}, node, client.UnsafeDisableDeepCopy); err != nil {
-			if apierrors.IsNotFound(err) {
-				continue
-			}
-			return fmt.Errorf("reading Node %s: %w", name, err)
+	node := &corev1.Node{}
+	if err := c.Guest.Get(ctx, types.NamespacedName{Name: name}, node, client.UnsafeDisableDeepCopy); err != nil {
+		if apierrors.IsNotFound(err) {
+			return nil
 		}
-		if err := c.deleteUnregistered(ctx, nodeClaim, node); err != nil {
-			return err
-		}
+		return fmt.Errorf("reading Node %s: %w", name, err)
 	}
-	return nil
-}
-
-func (c *CloudProvider) deleteUnregistered(ctx context.Context, nodeClaim *karpv1.NodeClaim, node *corev1.Node) error {
 	if node.DeletionTimestamp != nil || node.Labels[karpv1.NodeRegisteredLabelKey] == "true" || node.CreationTimestamp.Before(&nodeClaim.CreationTimestamp) {
 		return nil
 	}

@@ -23,7 +23,7 @@ import (
 func (f *fixture) joined(nodeClaim *karpv1.NodeClaim, change func(*corev1.Node)) *corev1.Node {
 	f.t.Helper()
 	node := &corev1.Node{
-		ObjectMeta: metav1.ObjectMeta{Name: nodeClaim.Name, Labels: map[string]string{karpv1.NodePoolLabelKey: "general"}},
+		ObjectMeta: metav1.ObjectMeta{Name: f.MachineName(nodeClaim.Name), Labels: map[string]string{karpv1.NodePoolLabelKey: "general"}},
 		Spec:       corev1.NodeSpec{Taints: []corev1.Taint{karpv1.UnregisteredNoExecuteTaint}},
 	}
 	if change != nil {

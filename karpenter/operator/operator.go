@@ -92,7 +92,7 @@ func NewProviders(ctx context.Context, guest *coreoperator.Operator, management 
 	coreOptions := options.FromContext(ctx)
 	p.Capacity = capacityprovider.New(capacityprovider.Config{Clock: guest.Clock, Memory: memory, Source: &capacityprovider.Cluster{
 		Leases: management.Leases, Reader: management.GetAPIReader(), Namespace: opts.Namespace, ClusterName: opts.ClusterName, LeaseName: opts.Names().Karpenter, Owns: p.Machines.Owns,
-		Names: p.Machines.ObjectNames, IsFirst: Election{management.GetConfig(), coreOptions}.isFirst,
+		Name: p.Machines.InstanceName, IsFirst: Election{management.GetConfig(), coreOptions}.isFirst,
 	}})
 	if err := p.Capacity.Watch(ctx, management.GetCache(), p.Machines.Owns); err != nil {
 		return nil, err

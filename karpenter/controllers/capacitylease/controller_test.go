@@ -66,7 +66,7 @@ func newFixtureAt(t *testing.T, waits clock.Clock) *fixture {
 	machines := f.Machines(nil)
 	f.capacity = capacityprovider.New(capacityprovider.Config{Clock: f.clock, Source: &capacityprovider.Cluster{
 		Leases: leases, Reader: f.Management.GetAPIReader(), Namespace: f.Namespace, ClusterName: f.Cluster.Name, LeaseName: autonodev1alpha1.LeaseName, Owns: machines.Owns,
-		Names: machines.ObjectNames, IsFirst: func(context.Context) (bool, error) { return true, nil },
+		Name: machines.InstanceName, IsFirst: func(context.Context) (bool, error) { return true, nil },
 	}})
 	f.Expect(f.capacity.Watch(t.Context(), f.Management.GetCache(), machines.Owns)).To(Succeed())
 	leases.OnChange(func(schema.GroupKind) { f.capacity.Trigger() })
@@ -146,13 +146,13 @@ func (f *fixture) kstatus() kstatus.Status {
 func (f *fixture) machine(name, uid string) *clusterv1.Machine {
 	f.t.Helper()
 	nodeClaim := f.NodeClaim(f.t.Context(), name)
-	m := &clusterv1.Machine{ObjectMeta: metav1.ObjectMeta{Namespace: f.Namespace, Name: nodeClaim.Name, Labels: map[string]string{
+	m := &clusterv1.Machine{ObjectMeta: metav1.ObjectMeta{Namespace: f.Namespace, Name: f.MachineName(nodeClaim.Name), Labels: map[string]string{
 		clusterv1.ClusterNameLabel: f.Cluster.Name, v1alpha1.NodeClaimLabel: nodeClaim.Name, v1alpha1.NodeClaimUIDLabel: uid,
 		corev1.LabelInstanceTypeStable: "g5", corev1.LabelTopologyZone: "a", karpv1.CapacityTypeLabelKey: "reserved", v1alpha1.ReservationIDLabel: "cr-1",
 	}}}
 	m.Spec.ClusterName = f.Cluster.Name
 	m.Spec.Bootstrap.DataSecretName = &nodeClaim.Name
-	m.Spec.InfrastructureRef = clusterv1.ContractVersionedObjectReference{APIGroup: environment.TestMachine.Group, Kind: environment.TestMachine.Kind, Name: nodeClaim.Name}
+	m.Spec.InfrastructureRef = clusterv1.ContractVersionedObjectReference{APIGroup: environment.TestMachine.Group, Kind: environment.TestMachine.Kind, Name: m.Name}
 	f.Expect(f.Admin.Create(f.t.Context(), m)).To(Succeed())
 	return m
 }

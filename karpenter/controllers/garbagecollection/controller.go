@@ -385,19 +385,16 @@ func saysGone(err error, name string) bool {
 // abandoned reports whether an infrastructure or bootstrap object has no Machine and never will: its NodeClaim is
 // gone and there is no Machine, or the Machine refers to another object.
 func (p *collection) abandoned(ctx context.Context, key objectRef, object client.Object) (bool, error) {
-	names, err := p.Machines.ObjectNames(ctx, v1alpha1.NodeClaimOf(object))
+	name, err := p.Machines.InstanceName(ctx, v1alpha1.NodeClaimOf(object))
 	if err != nil {
 		return false, err
 	}
-	for _, name := range names {
-		m := &clusterv1.Machine{}
-		err := p.ManagementLive.Get(ctx, types.NamespacedName{Namespace: object.GetNamespace(), Name: name}, m)
-		if err != nil && !apierrors.IsNotFound(err) {
-			return false, fmt.Errorf("reading Machine %s/%s: %w", object.GetNamespace(), name, err)
-		}
-		if err == nil && m.Labels[v1alpha1.NodeClaimUIDLabel] == key.nodeClaimUID {
-			return !slices.Contains(refsOf(m), key), nil
-		}
+	m := &clusterv1.Machine{}
+	switch err := p.ManagementLive.Get(ctx, types.NamespacedName{Namespace: object.GetNamespace(), Name: name}, m); {
+	case client.IgnoreNotFound(err) != nil:
+		return false, fmt.Errorf("reading Machine %s/%s: %w", object.GetNamespace(), name, err)
+	case err == nil && m.Labels[v1alpha1.NodeClaimUIDLabel] == key.nodeClaimUID:
+		return !slices.Contains(refsOf(m), key), nil
 	}
 	return p.nodeClaimGone(ctx, object)
 }

@@ -47,8 +47,8 @@ type Cluster struct {
 	LeaseName string
 	// Owns reports whether this provider made a Machine.
 	Owns func(client.Object) bool
-	// Names returns the names that a NodeClaim's Machine may have.
-	Names func(ctx context.Context, nodeClaim string) ([]string, error)
+	// Name returns the name of a NodeClaim's Machine.
+	Name func(ctx context.Context, nodeClaim string) (string, error)
 	// IsFirst reports whether no other process was ever elected; nil if it isn't known.
 	IsFirst func(context.Context) (bool, error)
 }
@@ -112,23 +112,20 @@ func (c *Cluster) Machines(ctx context.Context) (machines map[string]capacity.Ma
 
 // Machine implements Source.
 func (c *Cluster) Machine(ctx context.Context, nodeClaim string) (capacity.Machine, bool, error) {
-	names, err := c.Names(ctx, nodeClaim)
+	name, err := c.Name(ctx, nodeClaim)
 	if err != nil {
 		return capacity.Machine{}, false, err
 	}
-	for _, name := range names {
-		m := &clusterv1.Machine{}
-		err := c.Reader.Get(ctx, types.NamespacedName{Namespace: c.Namespace, Name: name}, m)
-		if apierrors.IsNotFound(err) || err == nil && !c.Owns(m) {
-			continue
-		}
-		if err != nil {
-			return capacity.Machine{}, false, fmt.Errorf("reading Machine %s: %w", name, err)
-		}
-		taken, _ := conversion.MachineOf(m)
-		return taken, true, nil
+	m := &clusterv1.Machine{}
+	err = c.Reader.Get(ctx, types.NamespacedName{Namespace: c.Namespace, Name: name}, m)
+	if apierrors.IsNotFound(err) || err == nil && !c.Owns(m) {
+		return capacity.Machine{}, false, nil
 	}
-	return capacity.Machine{}, false, nil
+	if err != nil {
+		return capacity.Machine{}, false, fmt.Errorf("reading Machine %s: %w", name, err)
+	}
+	taken, _ := conversion.MachineOf(m)
+	return taken, true, nil
 }
 
 // First implements Source.

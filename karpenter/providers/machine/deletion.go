@@ -51,7 +51,7 @@ func (p *Provider) Delete(ctx context.Context, nodeClaim *karpv1.NodeClaim) erro
 	if paused {
 		return nil
 	}
-	// There may be two: a replica of an earlier version, which calls Machines after NodeClaims, may end a Create after it has lost its Lease.
+	// There may be two: a moved Cluster has another UID, so that a Create which didn't see the moved Machine made one of another name.
 	var errs []error
 	for i := range machines {
 		errs = append(errs, p.deleteMachine(ctx, &machines[i]))
@@ -136,21 +136,19 @@ func (p *Provider) deleteObjects(ctx context.Context, nodeClaim *karpv1.NodeClai
 	if p.ChildKinds == nil {
 		return false, nil
 	}
-	all, err := p.ObjectNames(ctx, nodeClaim.Name)
+	instance, err := p.InstanceName(ctx, nodeClaim.Name)
 	if err != nil {
 		return false, err
 	}
 	for _, kind := range p.ChildKinds(ctx) {
-		names := all
+		name := instance
 		if isBootstrap(kind) {
-			names = []string{nodeClaim.Name}
+			name = nodeClaim.Name
 		}
-		for _, name := range names {
-			there, err := p.deleteObject(ctx, kind, name, nodeClaim.UID, paused)
-			left = left || there
-			if err != nil {
-				return left, err
-			}
+		there, err := p.deleteObject(ctx, kind, name, nodeClaim.UID, paused)
+		left = left || there
+		if err != nil {
+			return left, err
 		}
 	}
 	return left, nil

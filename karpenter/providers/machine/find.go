@@ -47,18 +47,13 @@ func (p *Provider) None(ctx context.Context, nodeClaim *karpv1.NodeClaim) (bool,
 	return false, err
 }
 
-// findLive is getLive by any name that the Machine may have.
-func (p *Provider) findLive(ctx context.Context, nodeClaim *karpv1.NodeClaim) (machine *clusterv1.Machine, err error) {
-	names, err := p.ObjectNames(ctx, nodeClaim.Name)
+// findLive is getLive by the name of the NodeClaim's instance.
+func (p *Provider) findLive(ctx context.Context, nodeClaim *karpv1.NodeClaim) (*clusterv1.Machine, error) {
+	name, err := p.InstanceName(ctx, nodeClaim.Name)
 	if err != nil {
 		return nil, err
 	}
-	for _, name := range names {
-		if machine, err = p.getLive(ctx, name, nodeClaim.UID); !errors.Is(err, ErrNotFound) && !errors.Is(err, ErrTaken) {
-			break
-		}
-	}
-	return machine, err
+	return p.getLive(ctx, name, nodeClaim.UID)
 }
 
 // ForNodeClaim finds a NodeClaim's Machine in the cache, or returns ErrNotFound. The Machine is shared with the cache.

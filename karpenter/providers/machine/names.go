@@ -21,18 +21,18 @@ func NodeNames(m *clusterv1.Machine) []string {
 	return v1alpha1.NodeNames(m.Name, m.Spec.InfrastructureRef.Name)
 }
 
-// ObjectNames returns the names that a NodeClaim's Machine, infrastructure machine and node may have: that of its instance while the
-// Cluster exists, and its own, which earlier versions gave some or all of them, and bootstrap configs have.
-func (p *Provider) ObjectNames(ctx context.Context, nodeClaim string) ([]string, error) {
+// InstanceName returns the name of a NodeClaim's Machine and infrastructure machine, and of its node as a rule. Bootstrap configs have the
+// NodeClaim's name, and so has all that is left once the Cluster is gone.
+func (p *Provider) InstanceName(ctx context.Context, nodeClaim string) (string, error) {
 	cluster := &clusterv1.Cluster{}
 	key := types.NamespacedName{Namespace: p.Namespace, Name: p.ClusterName}
 	switch err := p.Management.Get(ctx, key, cluster, client.UnsafeDisableDeepCopy); {
 	case apierrors.IsNotFound(err):
-		return []string{nodeClaim}, nil
+		return nodeClaim, nil
 	case err != nil:
-		return nil, fmt.Errorf("reading Cluster %s: %w", key, err)
+		return "", fmt.Errorf("reading Cluster %s: %w", key, err)
 	}
-	return []string{v1alpha1.InstanceName(cluster.UID, nodeClaim), nodeClaim}, nil
+	return v1alpha1.InstanceName(cluster.UID, nodeClaim), nil
 }
 
 // isBootstrap reports whether a kind is a bootstrap provider's, whose objects have the NodeClaim's name.

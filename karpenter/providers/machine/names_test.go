@@ -5,7 +5,6 @@ package machine_test
 import (
 	"context"
 	"errors"
-	"fmt"
 	"strings"
 	"testing"
 
@@ -18,7 +17,6 @@ import (
 	karpv1 "sigs.k8s.io/karpenter/pkg/apis/v1"
 
 	"github.com/autonode-io/autonode/api/karpenter/v1alpha1"
-	"github.com/autonode-io/autonode/internal/environment"
 	"github.com/autonode-io/autonode/karpenter/providers/machine"
 )
 
@@ -75,111 +73,6 @@ func planOf(kind, nodeClaim string, cluster *clusterv1.Cluster) machine.Plan {
 			"metadata": map[string]any{"namespace": "clusters", "name": "any"}, "spec": map[string]any{"template": map[string]any{"spec": map[string]any{}}},
 		}},
 	}
-}
-
-// asBefore makes the first objects of a plan under the names that earlier versions gave them: the NodeClaim's, later with the Cluster's hash
-// for infrastructure machines.
-func (s *fixture) asBefore(plan machine.Plan, count int, hash bool) *machine.Objects {
-	s.t.Helper()
-	objects, err := machine.Build(plan)
-	s.Expect(err).NotTo(HaveOccurred())
-	objects.Machine.Name = plan.NodeClaim.Name
-	if !hash {
-		objects.Infrastructure.SetName(plan.NodeClaim.Name)
-		objects.Machine.Spec.InfrastructureRef.Name = plan.NodeClaim.Name
-	}
-	for _, object := range []client.Object{objects.Infrastructure, objects.Bootstrap, objects.Machine}[:count] {
-		s.Expect(s.Admin.Create(s.t.Context(), object)).To(Succeed())
-	}
-	return objects
-}
-
-// TestNamesOfBefore: a version before all objects carried their Cluster's hash may have begun a Create, or ended it.
-func TestNamesOfBefore(t *testing.T) {
-	for names, hash := range map[string]bool{"after the NodeClaim": false, "after the NodeClaim, but its infrastructure machine after the Cluster": true} {
-		for count := range 4 {
-			t.Run(fmt.Sprintf("When an earlier version made %d objects, called %s, this one should end with one Machine", count, names), func(t *testing.T) {
-				testNamesOfBefore(newFixture(t), count, hash, count == 3)
-			})
-		}
-		t.Run(fmt.Sprintf("When an earlier version made all objects, called %s, and the cache lacks them, this one should end with one Machine", names), func(t *testing.T) {
-			testNamesOfBefore(newFixture(t), 3, hash, false)
-		})
-	}
-
-	t.Run("When an earlier version made objects without a Machine and the NodeClaim is deleted, it should leave none", func(t *testing.T) {
-		s := newFixture(t)
-		nodeClaim := s.NodeClaim(t.Context(), "before")
-		s.asBefore(s.Plan(nodeClaim), 2, false)
-		s.Eventually(func() error { return s.Machines(nil).Delete(t.Context(), nodeClaim) }).Should(MatchError(machine.ErrNotFound))
-		for _, kind := range environment.ChildKinds(t.Context()) {
-			s.Expect(s.Objects(t.Context(), kind)).To(BeEmpty())
-		}
-	})
-
-	t.Run("When a replica of an earlier version makes another Machine meanwhile and the NodeClaim is deleted, it should leave neither", func(t *testing.T) {
-		s := newFixture(t)
-		nodeClaim := s.NodeClaim(t.Context(), "meanwhile")
-		objects := s.asBefore(s.Plan(nodeClaim), 2, true)
-		racing := &racing{Client: s.Management.GetClient(), after: func(object client.Object) error {
-			if _, ok := object.(*clusterv1.Machine); !ok {
-				return nil
-			}
-			return s.Admin.Create(t.Context(), objects.Machine)
-		}}
-		_, err := s.Machines(racing).Create(t.Context(), s.Plan(nodeClaim))
-		s.Expect(err).NotTo(HaveOccurred())
-		s.Expect(s.Objects(t.Context(), machineKind)).To(ConsistOf(nodeClaim.Name, s.Name(machineKind, nodeClaim.Name)))
-		machines := s.Machines(nil)
-		s.Eventually(func() error {
-			_, err := machines.ForNodeClaim(t.Context(), nodeClaim.UID)
-			return err
-		}).Should(MatchError(ContainSubstring("2 Machines have it")))
-		s.Expect(machines.Delete(t.Context(), nodeClaim)).To(Succeed())
-		s.Eventually(func() []string { return s.Objects(t.Context(), machineKind) }).Should(BeEmpty())
-	})
-}
-
-// unseeing is a client whose cache has no Machine yet.
-type unseeing struct{ client.Client }
-
-// List implements client.Client.
-func (u unseeing) List(ctx context.Context, list client.ObjectList, opts ...client.ListOption) error {
-	if _, ok := list.(*clusterv1.MachineList); ok {
-		return nil
-	}
-	return u.Client.List(ctx, list, opts...)
-}
-
-// testNamesOfBefore continues, and then deletes, what an earlier version began. cached waits until the cache has the Machine.
-func testNamesOfBefore(s *fixture, count int, hash, cached bool) {
-	ctx := s.t.Context()
-	machines := s.Machines(nil)
-	if !cached {
-		machines = s.Machines(unseeing{s.Management.GetClient()})
-	}
-	nodeClaim := s.NodeClaim(ctx, "before")
-	before := s.asBefore(s.Plan(nodeClaim), count, hash)
-	if cached {
-		s.Eventually(func() error {
-			_, err := machines.ForNodeClaim(ctx, nodeClaim.UID)
-			return err
-		}).Should(Succeed())
-	}
-	created, err := machines.Create(ctx, s.Plan(nodeClaim))
-	s.Expect(err).NotTo(HaveOccurred())
-	s.Expect(s.Objects(ctx, machineKind)).To(ConsistOf(created.Name))
-	s.Expect(s.Objects(ctx, environment.TestMachine)).To(ContainElement(created.Spec.InfrastructureRef.Name))
-	if count < 3 {
-		s.Expect(created.Name).To(Equal(s.Name(machineKind, nodeClaim.Name)))
-		s.Expect(created.Spec.InfrastructureRef.Name).To(Equal(created.Name))
-		return
-	}
-	s.Expect(created.UID).To(Equal(before.Machine.UID))
-	s.Expect(s.Objects(ctx, environment.TestMachine)).To(ConsistOf(before.Infrastructure.GetName()))
-	s.Expect(machines.None(ctx, nodeClaim)).To(BeFalse())
-	s.Expect(machines.Delete(ctx, nodeClaim)).To(Succeed())
-	s.Eventually(func() []string { return s.Objects(ctx, machineKind) }).Should(BeEmpty())
 }
 
 // racing is a client that does something after each object that it creates.

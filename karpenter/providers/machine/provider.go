@@ -174,9 +174,9 @@ func (p *Provider) create(ctx context.Context, plan Plan) (*clusterv1.Machine, e
 		return nil, fmt.Errorf("creating Machine %s: %w", klog.KObj(objects.Machine), ErrPaused)
 	}
 	switch machine, err := p.ForNodeClaim(ctx, plan.NodeClaim.UID); {
-	case err == nil:
-		nameAs(objects, machine)
-	case !errors.Is(err, ErrNotFound):
+	case err == nil && machine.Name != objects.Machine.Name:
+		return machine, nil // a moved Cluster has another UID, and its Machines other names than new ones
+	case err != nil && !errors.Is(err, ErrNotFound):
 		return nil, err
 	}
 	infrastructure, machine, err := p.createChild(ctx, objects.Infrastructure, plan.NodeClaim)
@@ -189,10 +189,6 @@ func (p *Provider) create(ctx context.Context, plan Plan) (*clusterv1.Machine, e
 	if err != nil {
 		return nil, err
 	}
-	if ref := machine.Spec.InfrastructureRef; ref.GroupKind() == infrastructure.GroupVersionKind().GroupKind() && ref.Name != infrastructure.GetName() {
-		// A replica of another version made this Machine meanwhile, with an infrastructure machine of another name.
-		return machine, p.delete(ctx, infrastructure)
-	}
 	if !sameOffering(machine, infrastructure) {
 		// A replica that has lost its Lease in the middle of a Create made this Machine, and this one the infrastructure
 		// machine. The node would be none of what either has chosen.
@@ -202,15 +198,6 @@ func (p *Provider) create(ctx context.Context, plan Plan) (*clusterv1.Machine, e
 		return nil, fmt.Errorf("creating Machine %s: %w", klog.KObj(machine), ErrLeftover)
 	}
 	return machine, nil
-}
-
-// nameAs gives objects the names of the NodeClaim's Machine, which an earlier version of this program may have made under others.
-func nameAs(objects *Objects, machine *clusterv1.Machine) {
-	objects.Machine.Name = machine.Name
-	if ref := &objects.Machine.Spec.InfrastructureRef; ref.GroupKind() == machine.Spec.InfrastructureRef.GroupKind() {
-		ref.Name = machine.Spec.InfrastructureRef.Name
-		objects.Infrastructure.SetName(ref.Name)
-	}
 }
 
 // createMachine creates the Machine, or finds the one of another attempt.
