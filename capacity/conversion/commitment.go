@@ -238,14 +238,7 @@ func Covers(l *autonodev1alpha1.CapacityLease) []capacity.Cover {
 		cover.Discount = min(discount, 1)
 		cover.Uncovered, _ = decimal(leased.Uncovered)
 		cover.Displaced, _ = decimal(leased.Displaced)
-		cover.Gained, ok = decimal(leased.Gained)
-		if !ok && cover.Uncovered > 0 {
-			// An older operator's: a unit of the commitment covers as much of any machine's list price.
-			cover.Gained = maxPrice
-			if cover.Measure == capacity.Money {
-				cover.Gained = 1 / max(1-cover.Discount, 1e-9)
-			}
-		}
+		cover.Gained, _ = decimal(leased.Gained)
 		cover.List, _ = decimal(leased.ListPrice)
 		covers = append(covers, cover)
 	}

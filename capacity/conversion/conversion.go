@@ -222,8 +222,7 @@ func FormatMachineSize(m capacity.Machine, prices MachinePrices) string {
 }
 
 // MachineOf returns what a Machine takes from pools, by its labels and annotations, and its list prices. Operator and Karpenter both
-// count by it. A size that can't be read, or that the Machine lacks because an older Karpenter made it, is zero. The price of an
-// on-demand machine is that on demand, too.
+// count by it. A size that is missing or can't be read is zero. The price of an on-demand machine is that on demand, too.
 func MachineOf(object metav1.Object) (m capacity.Machine, prices MachinePrices) {
 	labels, annotations := object.GetLabels(), object.GetAnnotations()
 	m.Offering = capacity.Offering{

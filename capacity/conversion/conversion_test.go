@@ -133,12 +133,12 @@ func TestCommitments(t *testing.T) {
 	t.Run("When a commitment is malformed, it should be left out", func(t *testing.T) {
 		g, l := NewWithT(t), lease()
 		l.Spec.Commitments = []autonodev1alpha1.LeasedCommitment{
-			{Name: "plan", HourlySpend: "1.5", Discount: "0.25", Uncovered: "2"}, {Name: "instances", Instances: "3"},
+			{Name: "plan", HourlySpend: "1.5", Discount: "0.25", Uncovered: "2", Gained: "1.25"}, {Name: "instances", Instances: "3"},
 			{Name: "neither"}, {Name: "both", HourlySpend: "1", Instances: "1"}, {Name: "discount", HourlySpend: "1", Discount: "lots"}, {Name: "negative", HourlySpend: "-1"},
 		}
 		covers := conversion.Covers(l)
 		g.Expect(covers).To(HaveLen(2))
-		g.Expect(covers[0]).To(And(HaveField("Name", "plan"), HaveField("Left", 1.5), HaveField("Uncovered", 2.0), HaveField("Gained", BeNumerically("~", 1/0.75))))
+		g.Expect(covers[0]).To(And(HaveField("Name", "plan"), HaveField("Left", 1.5), HaveField("Uncovered", 2.0), HaveField("Gained", 1.25)))
 		g.Expect(covers[1]).To(And(HaveField("Name", "instances"), HaveField("Left", 3.0), HaveField("Measure", capacity.Instances)))
 	})
 	t.Run("When an operator writes what is left, Karpenter should read the same", func(t *testing.T) {
@@ -185,8 +185,9 @@ func TestCommitmentsAt(t *testing.T) {
 		field string
 	}{
 		{
-			"When it has no kind, as those of an older version, it should be a custom one",
-			autonodev1alpha1.CapacityCommitment{HourlySpend: "12.50", DiscountPercent: quantity("27.5")}, &capacity.Commitment{HourlySpend: 12.5, Discount: 0.275}, "",
+			"When it is a custom one, it should have its spend and its discount",
+			autonodev1alpha1.CapacityCommitment{Kind: autonodev1alpha1.CommitmentCustom, HourlySpend: "12.50", DiscountPercent: quantity("27.5")},
+			&capacity.Commitment{Kind: capacity.Custom, HourlySpend: 12.5, Discount: 0.275}, "",
 		},
 		{
 			"When a plan has rates of its own and those of a file, it should have its own first",

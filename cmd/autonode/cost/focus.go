@@ -3,7 +3,6 @@
 package cost
 
 import (
-	"cmp"
 	"encoding/csv"
 	"io"
 	"slices"
@@ -75,7 +74,7 @@ func focusRows(costs []accountCost) []focusRow {
 			}
 			row := base
 			row.PricingCategory, row.CommitmentDiscountName, row.CommitmentDiscountStatus = "Committed", use.Name, "Unused"
-			row.CommitmentDiscountType = cmp.Or(string(use.Kind), string(capacity.Custom))
+			row.CommitmentDiscountType = string(use.Kind)
 			row.ConsumedQuantity, row.ConsumedUnit, row.EffectiveCost = rounded(use.Unused), units[use.Measure], rounded(use.Wasted)
 			rows = append(rows, row)
 		}

@@ -144,7 +144,7 @@ func viewCosts(costs []accountCost, group group) view {
 		}
 		for _, use := range c.Commitments {
 			account.Commitments = append(account.Commitments, commitmentView{
-				use.Name, cmp.Or(string(use.Kind), string(capacity.Custom)), units[use.Measure], rounded(use.Committed), rounded(use.Used), rounded(use.Unused), wasted(use.Wasted, use.Unknown),
+				use.Name, string(use.Kind), units[use.Measure], rounded(use.Committed), rounded(use.Used), rounded(use.Unused), wasted(use.Wasted, use.Unknown),
 			})
 		}
 		for _, use := range c.Reservations {

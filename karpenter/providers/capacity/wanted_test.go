@@ -59,7 +59,7 @@ func TestWant(t *testing.T) {
 		f.step()
 		f.Expect(f.InTime(m16)).To(BeFalse())
 	})
-	t.Run("When an older operator reports nothing about that, it should want nothing", func(t *testing.T) {
+	t.Run("When the lease reports nothing about that, it should want nothing", func(t *testing.T) {
 		f := leased(t, capacity.Amounts{"limit/cpu": 2000})
 		f.Expect(f.Short() || f.InTime(m16)).To(BeFalse())
 	})
