@@ -160,11 +160,11 @@ func TestPlatformOf(t *testing.T) {
 		component *v1beta1.ControlPlaneComponent
 		want      v1beta1.Platform
 	}{
-		"When nothing runs yet, it should be the spec's":                    {of("AWS"), nil, "AWS"},
-		"When something runs, it should be that, independent of the spec":   {of("ClusterAPI"), labelled("AWS"), "AWS"},
-		"When AutoNode is turned off, it should still be what runs":         {nil, labelled("AWS"), "AWS"},
-		"When what runs is from before there was a label, it should say so": {of("AWS"), &v1beta1.ControlPlaneComponent{}, "ClusterAPI"},
-		"When nothing is known, it should be the provider of this project":  {nil, nil, "ClusterAPI"},
+		"When nothing runs yet, it should be the spec's":                   {of("AWS"), nil, "AWS"},
+		"When something runs, it should be that, independent of the spec":  {of("ClusterAPI"), labelled("AWS"), "AWS"},
+		"When AutoNode is turned off, it should still be what runs":        {nil, labelled("AWS"), "AWS"},
+		"When what runs has lost its label, it should be Cluster API's":    {of("AWS"), &v1beta1.ControlPlaneComponent{}, "ClusterAPI"},
+		"When nothing is known, it should be the provider of this project": {nil, nil, "ClusterAPI"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			hostedCluster := &v1beta1.HostedCluster{Spec: v1beta1.HostedClusterSpec{AutoNode: test.autoNode}}

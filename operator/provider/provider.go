@@ -229,7 +229,7 @@ func (p Profiles) String() string {
 }
 
 // PlatformOf returns the platform of what runs for a HostedCluster, else the one that its spec declares. Component is nil where nothing
-// runs. What was made before components said their platform is Cluster API's.
+// runs. A component that has lost its label is Cluster API's.
 func PlatformOf(hostedCluster *v1beta1.HostedCluster, component *v1beta1.ControlPlaneComponent) v1beta1.Platform {
 	if component != nil {
 		return cmp.Or(v1beta1.Platform(component.Labels[v1beta1.PlatformLabel]), v1beta1.PlatformClusterAPI)

@@ -208,7 +208,7 @@ func progress(version *v1beta1.VersionStatus, runs v1beta1.ControlPlaneComponent
 		return state, reason, "Karpenter is being installed"
 	case runs.Version == "":
 		return state, reason, fmt.Sprintf("Karpenter of release %s is being installed", desired.Version)
-	case runs.Version == desired.Version && (runs.ReleaseImage == desired.Image || runs.ReleaseImage == ""):
+	case runs.Version == desired.Version && runs.ReleaseImage == desired.Image:
 		return state, reason, fmt.Sprintf("Karpenter of release %s is being rolled out again", desired.Version)
 	}
 	state, reason = v1beta1.AutoNodeStateUpgrading, v1beta1.AutoNodeUpgradingReason

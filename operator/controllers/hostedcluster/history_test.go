@@ -35,7 +35,7 @@ func running(version string) *scope.Scope {
 			ObjectMeta: metav1.ObjectMeta{Generation: 2},
 			Status:     v1beta1.HostedClusterStatus{Version: &v1beta1.VersionStatus{Desired: desired(version)}},
 		},
-		Component: &v1beta1.ControlPlaneComponent{Status: v1beta1.ControlPlaneComponentStatus{Version: version}},
+		Component: &v1beta1.ControlPlaneComponent{Status: v1beta1.ControlPlaneComponentStatus{Version: version, ReleaseImage: desired(version).Image}},
 		Release:   &payload.Release{Version: version, Image: desired(version).Image},
 	}
 	for _, condition := range []string{v1beta1.RolloutComplete, v1beta1.Available} {

@@ -66,14 +66,13 @@ func TestFit(t *testing.T) {
 		g.Expect(result.Wait).To(BeTrue(), "it was never rolled out")
 		g.Expect(s.Release).To(BeNil())
 
-		for _, recorded := range []string{s.HostedCluster.Status.Version.Desired.Image, ""} { // an older operator recorded the version alone
-			s.Release = nil
-			s.Component = &v1beta1.ControlPlaneComponent{Status: v1beta1.ControlPlaneComponentStatus{Version: "1.36.2", ReleaseImage: recorded}}
-			result = reconciled(t, r, s)
-			g.Expect(result.Wait).To(BeFalse())
-			g.Expect(s.Release.Version).To(Equal("1.36.2"))
-			g.Expect(resolvedReason(s)).To(Equal("False/VersionSkewUnsupported"))
-		}
+		s.Component = &v1beta1.ControlPlaneComponent{Status: v1beta1.ControlPlaneComponentStatus{
+			Version: "1.36.2", ReleaseImage: s.HostedCluster.Status.Version.Desired.Image,
+		}}
+		result = reconciled(t, r, s)
+		g.Expect(result.Wait).To(BeFalse())
+		g.Expect(s.Release.Version).To(Equal("1.36.2"))
+		g.Expect(resolvedReason(s)).To(Equal("False/VersionSkewUnsupported"))
 	})
 
 	t.Run("When another build of the version that runs doesn't fit, it should be refused like any other", func(t *testing.T) {

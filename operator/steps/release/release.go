@@ -235,14 +235,7 @@ func resolveRequest(hostedCluster *v1beta1.HostedCluster) string {
 // runs reports whether a payload is the last one that was rolled out completely. Another build may have the same
 // version.
 func runs(component *v1beta1.ControlPlaneComponent, release *payload.Release) bool {
-	switch {
-	case component == nil:
-		return false
-	case component.Status.ReleaseImage == "": // written by an operator that didn't record it
-		return component.Status.Version == release.Version
-	default:
-		return component.Status.ReleaseImage == release.Image
-	}
+	return component != nil && component.Status.ReleaseImage == release.Image
 }
 
 func use(s *scope.Scope, r *resolved) {
