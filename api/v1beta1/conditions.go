@@ -301,12 +301,6 @@ const (
 	// ConsentAnnotation is on the Namespace of a control plane, or on its Cluster: the HostedCluster that may use it, as
 	// <namespace>/<name>.
 	ConsentAnnotation = Group + "/consents-to"
-	// ConsentRecordAnnotation is on a ControlPlaneComponent: ConsentNamed or ConsentAssumed.
-	ConsentRecordAnnotation = Group + "/consent"
-	// ConsentNamed: the Namespace or the Cluster names the HostedCluster. If it no longer does, consent is withdrawn.
-	ConsentNamed = "Named"
-	// ConsentAssumed: Karpenter ran there before the operator required consent.
-	ConsentAssumed = "Assumed"
 	// BootstrapDataLabel is "true" on a Secret of a control-plane namespace that Karpenter may read and pass to machines as bootstrap data.
 	BootstrapDataLabel = Group + "/bootstrap-data"
 	// ManagedByLabel has the value ManagedByOperator on every object that the operator created, in either cluster.

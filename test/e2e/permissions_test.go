@@ -83,7 +83,7 @@ var exceptions = []audit.Exception{{
 }, {
 	Identity: operatorIdentity, Group: v1beta1.GroupVersion.Group, Resources: []string{"controlplanecomponents"}, Names: []string{v1beta1.KarpenterComponent},
 	Verbs: []string{"patch"}, Sometimes: true,
-	Reason: "a component of an earlier version gets its labels, one whose guest asked for consent its record; envtests of operator have both",
+	Reason: "a component that has lost its labels gets them again; envtests of operator have it",
 }, {
 	Identity: karpenterManagementIdentity, Group: v1beta1.Group, Resources: []string{references.Resource}, Names: []string{audit.AnyName}, Verbs: []string{references.Verb},
 	Sometimes: true, Reason: "asked by the policies about Machines, which leaves no trace; without it no Machine is created",

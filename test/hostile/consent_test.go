@@ -8,7 +8,6 @@ import (
 
 	. "github.com/onsi/gomega"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
-	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/client-go/tools/clientcmd"
 	clusterv1 "sigs.k8s.io/cluster-api/api/core/v1beta2"
 	"sigs.k8s.io/controller-runtime/pkg/client"
@@ -111,21 +110,5 @@ func TestConsent(t *testing.T) {
 		g.Eventually(func() error { return componentIn("team-hyper") }).Should(Succeed())
 		annotate(t, cluster, consent.HyperShiftAnnotation, "team/another")
 		g.Eventually(condition(t, hostedCluster, v1beta1.ValidConfiguration)).Should(HavePrefix("False/ConsentMissing: "))
-	})
-
-	t.Run("When Karpenter ran there before consent was required, it should go on, and that should be written down", func(t *testing.T) {
-		g := NewWithT(t)
-		controlPlane(t, client.ObjectKey{Namespace: "team-old", Name: "old"}, "", []byte("none"))
-		component := &v1beta1.ControlPlaneComponent{ObjectMeta: metav1.ObjectMeta{
-			Namespace: "team-old", Name: v1beta1.KarpenterComponent, Labels: map[string]string{
-				v1beta1.ManagedByLabel: v1beta1.ManagedByOperator, v1beta1.PlatformLabel: string(v1beta1.PlatformClusterAPI),
-				v1beta1.HostedClusterLabel: "old", v1beta1.HostedClusterNamespaceLabel: "team",
-			},
-		}}
-		g.Expect(management.Create(ctx, component)).To(Succeed())
-		hostedCluster := hosted(t, "team", "old", label, nil)
-		g.Eventually(condition(t, hostedCluster, v1beta1.ValidConfiguration)).Should(HavePrefix("True/"))
-		g.Expect(management.Get(ctx, client.ObjectKeyFromObject(component), component)).To(Succeed())
-		g.Expect(component.Annotations).To(HaveKeyWithValue(v1beta1.ConsentRecordAnnotation, v1beta1.ConsentAssumed))
 	})
 }

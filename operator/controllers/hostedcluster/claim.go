@@ -35,14 +35,12 @@ func (r *Reconciler) claim(ctx context.Context, s *scope.Scope) error {
 			v1beta1.HostedClusterNamespaceLabel: hostedCluster.Namespace,
 			v1beta1.PlatformLabel:               string(s.Profile.Platform),
 		},
-		Annotations: map[string]string{v1beta1.ConsentRecordAnnotation: v1beta1.ConsentNamed},
 	}}
 	if names := s.Names(); names.Shared() {
 		component.Labels[v1beta1.ControlPlaneNamespaceModeLabel] = string(v1beta1.ControlPlaneNamespaceShared)
 		component.Labels[v1beta1.ClusterNameLabel] = names.Cluster
 	}
 	if s.Component != nil {
-		component.Annotations[v1beta1.ConsentRecordAnnotation] = s.Component.Annotations[v1beta1.ConsentRecordAnnotation]
 		if labels.SelectorFromSet(component.Labels).Matches(labels.Set(s.Component.Labels)) {
 			return nil // there is nothing else to it; what is in its status belongs to the step
 		}

@@ -230,9 +230,6 @@ func (r *Reconciler) reconcile(ctx context.Context, s *scope.Scope, conflicting 
 		return &outcome{state: off}
 	}
 
-	if err := r.recordConsent(ctx, s); err != nil {
-		return &outcome{blocked: true, errs: []error{err}}
-	}
 	if !enabled && s.Component == nil {
 		// A finalizer, which anyone may write, doesn't authorize access to another tenant's control plane. Objects
 		// are created only after the component.

@@ -21,19 +21,8 @@ const HyperShiftAnnotation = "hypershift.openshift.io/cluster"
 
 // +kubebuilder:rbac:groups="",resources=namespaces,verbs=list;watch
 
-// Given reports whether a control plane consents to a HostedCluster: its Namespace or its Cluster names it, or the
-// operator has run Karpenter there for it since before consent was required.
+// Given reports whether a control plane consents to a HostedCluster: its Namespace or its Cluster names it.
 func Given(ctx context.Context, management client.Reader, hostedCluster *v1beta1.HostedCluster, cluster client.ObjectKey) (bool, error) {
-	named, err := Named(ctx, management, hostedCluster, cluster)
-	if named || err != nil {
-		return named, err
-	}
-	component, err := componentOf(ctx, management, hostedCluster, cluster.Namespace)
-	return component != nil && component.Annotations[v1beta1.ConsentRecordAnnotation] == v1beta1.ConsentAssumed, err
-}
-
-// Named reports whether the Namespace or the Cluster names the HostedCluster.
-func Named(ctx context.Context, management client.Reader, hostedCluster *v1beta1.HostedCluster, cluster client.ObjectKey) (bool, error) {
 	namespace := &metav1.PartialObjectMetadata{}
 	namespace.SetGroupVersionKind(corev1.SchemeGroupVersion.WithKind("Namespace"))
 	for key, object := range map[client.ObjectKey]client.Object{{Name: cluster.Namespace}: namespace, cluster: &clusterv1.Cluster{}} {
@@ -52,9 +41,9 @@ func Named(ctx context.Context, management client.Reader, hostedCluster *v1beta1
 // ToRemove reports whether the operator may reach a control plane to remove what it made there: with consent, or where it has made
 // something for the HostedCluster, which it did with consent.
 func ToRemove(ctx context.Context, management client.Reader, hostedCluster *v1beta1.HostedCluster, cluster client.ObjectKey) (bool, error) {
-	named, err := Named(ctx, management, hostedCluster, cluster)
-	if named || err != nil {
-		return named, err
+	given, err := Given(ctx, management, hostedCluster, cluster)
+	if given || err != nil {
+		return given, err
 	}
 	component, err := componentOf(ctx, management, hostedCluster, cluster.Namespace)
 	return component != nil, err
