@@ -90,25 +90,11 @@ func (h *Holder) Exists(name string, charges Amounts) {
 }
 
 // Keep keeps what a launch takes once its Machine has gone: it counts as spent until another launch takes it over, by SpendVacancy,
-// or Release. Call it while the Machine exists. It returns the charges; false if the launch doesn't count.
-func (h *Holder) Keep(name string) (Amounts, bool) {
-	l, ok := h.launches[name]
-	if !ok {
-		return nil, false
+// or Release. Call it while the Machine exists.
+func (h *Holder) Keep(name string) {
+	if l, ok := h.launches[name]; ok {
+		l.kept = true
 	}
-	l.kept = true
-	return l.charges.clone(), true
-}
-
-// Vacate records what an earlier process has kept of a launch whose Machine has gone. It has no effect on one that counts.
-func (h *Holder) Vacate(name string, charges Amounts) {
-	if h.Tracks(name) {
-		return
-	}
-	l := h.launch(name)
-	h.charge(l, charges)
-	l.kept = true
-	h.setVacant(l, true)
 }
 
 // Release keeps nothing of a launch any more.

@@ -100,8 +100,6 @@ type creation struct {
 	name    string
 	charges Amounts
 	until   time.Time
-	// replaces is the machine whose vacancy it fills.
-	replaces string
 }
 
 type lateReport struct {
@@ -314,7 +312,6 @@ func (u *universe) begin(c *cluster) bool {
 	for name, charges := range c.machines[last] {
 		p.holder.Exists(name, charges)
 	}
-	c.restore()
 	return true
 }
 
@@ -390,12 +387,12 @@ func (u *universe) spend(c *cluster) {
 
 func (u *universe) launch(c *cluster, name string) {
 	charges := c.demand[name]
-	replaces := u.refill(c, name)
-	if replaces == "" && !c.process.holder.Spend(name, charges, u.now) {
+	vacancy := u.refill(c, name)
+	if vacancy == "" && !c.process.holder.Spend(name, charges, u.now) {
 		return
 	}
-	u.say("%s launches %s %v into the vacancy of %q", c.name, name, charges, replaces)
-	c.inFlight = append(c.inFlight, creation{name, charges, u.now.Add(time.Duration(u.random.Int64N(int64(InFlight)))), replaces})
+	u.say("%s launches %s %v into the vacancy of %q", c.name, name, charges, vacancy)
+	c.inFlight = append(c.inFlight, creation{name, charges, u.now.Add(time.Duration(u.random.Int64N(int64(InFlight))))})
 }
 
 // deliver lets one request to create a Machine have its effect, or be lost. While the cluster is cut off, it does neither.
@@ -411,9 +408,6 @@ func (u *universe) deliver(c *cluster, i int, lost bool) {
 	}
 	next := maps.Clone(last)
 	next[created.name] = created.charges
-	if created.replaces != "" {
-		c.replaces[created.name] = created.replaces
-	}
 	c.machines = append(c.machines, next)
 	delete(c.demand, created.name)
 	u.say("%s has %s", c.name, created.name)
@@ -461,7 +455,7 @@ func (u *universe) deliverReport(c *cluster, i int) {
 func (u *universe) kill(c *cluster) {
 	from := u.now.Add(InFlight)
 	c.process = &process{holder: NewHolder(from), from: from}
-	c.holds = map[string]string{}
+	c.kept = map[string]string{}
 	u.say("%s is killed", c.name)
 }
 

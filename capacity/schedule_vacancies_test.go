@@ -8,20 +8,17 @@ import (
 	"testing"
 )
 
-// vacancies of a cluster's machines that were terminated before their replacements were launched.
+// vacancies of a cluster's machines that its process terminated before their replacements were launched.
 type vacancies struct {
-	// kept is what is written down of each, by the machine that left it. It outlives processes.
-	kept map[string]Amounts
-	// replaces is what machines say of themselves: the one whose vacancy they fill.
-	replaces map[string]string
-	// holds is which launch a process keeps a vacancy for, if that isn't the machine that left it.
-	holds map[string]string
+	// kept is the launch that a vacancy is kept for, by the machine that left it.
+	kept map[string]string
 	// wanted are the demands of pods that ran on such machines.
 	wanted map[string]string
+	filled int
 }
 
 func newVacancies() vacancies {
-	return vacancies{kept: map[string]Amounts{}, replaces: map[string]string{}, holds: map[string]string{}, wanted: map[string]string{}}
+	return vacancies{kept: map[string]string{}, wanted: map[string]string{}}
 }
 
 // terminate lets a process remove a machine before it launches the replacement.
@@ -35,78 +32,47 @@ func (u *universe) terminate(c *cluster) {
 		return
 	}
 	name := names[u.random.IntN(len(names))]
-	charges, counts := c.process.holder.Keep(name)
-	if !counts {
+	if !c.process.holder.Tracks(name) {
 		return
 	}
+	c.process.holder.Keep(name)
 	vacancy := name
-	if filled := c.replaces[name]; c.kept[filled] != nil {
-		vacancy, c.holds[filled] = filled, name // it leaves what it was launched into
-	} else {
-		c.kept[name] = charges
+	for filled, launch := range c.kept {
+		if launch == name {
+			vacancy = filled // it leaves the vacancy that it was launched into
+		}
 	}
-	if u.random.IntN(8) == 0 {
-		u.kill(c) // before it removes the machine
-		return
-	}
+	c.kept[vacancy] = name
 	next := maps.Clone(last)
 	delete(next, name)
 	c.machines = append(c.machines, next)
 	pods := u.id()
 	c.demand[pods], c.wanted[pods] = last[name], vacancy
 	u.say("%s terminates %s first, and requires %s", c.name, name, pods)
-}
-
-// holder is the launch that a vacancy is kept for.
-func (v *vacancies) holder(vacancy string) string {
-	if launch := v.holds[vacancy]; launch != "" {
-		return launch
+	if u.random.IntN(8) == 0 {
+		u.kill(c) // the next process keeps nothing
 	}
-	return vacancy
 }
 
 // refill lets a launch take over the vacancy of the machine that its pods ran on, and returns that. One that is there is never lost.
 func (u *universe) refill(c *cluster, name string) string {
-	vacancy := c.wanted[name]
-	if _, held := c.kept[vacancy]; !held {
+	vacancy, h := c.wanted[name], c.process.holder
+	switch holder := c.kept[vacancy]; {
+	case holder == "":
 		return ""
-	}
-	h := c.process.holder
-	if c.holds[vacancy] == name {
+	case holder == name:
 		if !h.Spend(name, c.demand[name], u.now) {
 			u.fail("%s can't launch %s again into the vacancy of %s", c.name, name, vacancy)
 		}
-		return vacancy
+	case !h.IsVacant(holder) || !h.Ready(u.now):
+		return ""
+	case !h.SpendVacancy(name, holder, c.demand[name], u.now):
+		u.fail("%s can't launch %s into the vacancy of %s", c.name, name, vacancy)
+	default:
+		c.kept[vacancy] = name
+		c.filled++
 	}
-	for _, holder := range []string{c.holder(vacancy), vacancy} {
-		if !h.IsVacant(holder) || !h.Ready(u.now) {
-			continue
-		}
-		if !h.SpendVacancy(name, holder, c.demand[name], u.now) {
-			u.fail("%s can't launch %s into the vacancy of %s", c.name, name, vacancy)
-		}
-		c.holds[vacancy] = name
-		return vacancy
-	}
-	return ""
-}
-
-// restore lets a process that begins take over what an earlier one has kept.
-func (c *cluster) restore() {
-	h, last := c.process.holder, c.machines[len(c.machines)-1]
-	for vacancy, charges := range c.kept {
-		filled := false
-		for name := range last {
-			if c.replaces[name] == vacancy {
-				h.Release(vacancy)
-				h.Keep(name)
-				c.holds[vacancy], filled = name, true
-			}
-		}
-		if _, counts := h.Keep(vacancy); !filled && !counts {
-			h.Vacate(vacancy, charges)
-		}
-	}
+	return vacancy
 }
 
 // end lets a process keep a vacancy no longer: it is filled, or no longer needed.
@@ -115,10 +81,8 @@ func (u *universe) end(c *cluster) {
 		return
 	}
 	vacancy := slices.Sorted(maps.Keys(c.kept))[u.random.IntN(len(c.kept))]
-	c.process.holder.Release(c.holder(vacancy))
-	c.process.holder.Release(vacancy)
+	c.process.holder.Release(c.kept[vacancy])
 	delete(c.kept, vacancy)
-	delete(c.holds, vacancy)
 	u.say("%s keeps the vacancy of %s no longer", c.name, vacancy)
 }
 
@@ -168,7 +132,7 @@ func TestVacanciesOfSchedules(t *testing.T) {
 				}
 			})
 			for _, name := range u.names {
-				filled += len(u.clusters[name].replaces)
+				filled += u.clusters[name].filled
 			}
 			u.demandAll()
 			u.settle(20)

@@ -20,7 +20,6 @@ import (
 	"github.com/autonode-io/autonode/karpenter/core/methods"
 	capacityprovider "github.com/autonode-io/autonode/karpenter/providers/capacity"
 	"github.com/autonode-io/autonode/karpenter/providers/instancetype"
-	"github.com/autonode-io/autonode/karpenter/providers/vacancy"
 )
 
 // What one package needs of another one, in the form in which it needs that: neither imports the other.
@@ -40,14 +39,6 @@ func reclaims(lease *capacityprovider.Provider) func() []methods.Reclaim {
 			all = append(all, methods.Reclaim{Pool: r.Pool, Account: r.Account, For: r.For, Steps: r.Steps})
 		}
 		return all
-	}
-}
-
-// vacanciesOf returns how many vacancies a NodePool has, and whether there may be no more.
-func vacanciesOf(keeper *vacancy.Keeper) func(nodePool string) (int, bool) {
-	return func(nodePool string) (int, bool) {
-		own, all := keeper.Count(nodePool)
-		return own, all >= vacancy.Max
 	}
 }
 

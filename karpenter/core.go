@@ -106,7 +106,7 @@ func newCore(
 	k.client = guestclient.New(guest.GetClient(), guestclient.Config{
 		Suspended: keeper.Err, Declares: p.InstanceTypes.Declares, AwaitsTaints: p.Machines.HasTaints, UnknownZone: offering.DefaultZone,
 		Created: k.static.Created, Written: k.writes.Note,
-		Deleting: methods.Mark(func() *disruption.Queue { return k.queue }, guest.EventRecorder),
+		Deleted: methods.Terminated(func() *disruption.Queue { return k.queue }, guest.EventRecorder, p.Vacancies.Hold),
 	})
 	p.Machines.IsReplacement = func(nodeClaim string) bool { return isReplacement(k.queue, nodeClaim) }
 	retry := func() {
@@ -265,6 +265,6 @@ func (k *karpenterCore) methods(ctx context.Context) []disruption.Method {
 	})
 	return methods.TerminateFirst(all, methods.TerminateFirstConfig{
 		Guest: k.client, Cluster: k.state, Provisioner: k.provisioner, CloudProvider: k.cloudProvider, Recorder: recorder, Clock: now,
-		Vacancies: vacanciesOf(p.Vacancies), Vacate: vacate(p.CloudProvider), WithoutPending: guestclient.WithoutPending,
+		Vacancies: p.Vacancies.Count, Vacate: vacate(p.CloudProvider), WithoutPending: guestclient.WithoutPending,
 	})
 }

@@ -35,7 +35,6 @@ import (
 	"github.com/autonode-io/autonode/karpenter/controllers/nodepool"
 	"github.com/autonode-io/autonode/karpenter/controllers/registration"
 	"github.com/autonode-io/autonode/karpenter/controllers/unneeded"
-	"github.com/autonode-io/autonode/karpenter/controllers/vacancies"
 	"github.com/autonode-io/autonode/karpenter/controllers/wanted"
 	"github.com/autonode-io/autonode/karpenter/core/leadership"
 	"github.com/autonode-io/autonode/karpenter/core/reconciler"
@@ -199,9 +198,7 @@ func newControllers(guest *coreoperator.Operator, management *operator.Managemen
 			Want:       p.Capacity.Want,
 			Clock:      guest.Clock,
 		}),
-		vacancies.New(vacancies.Config{
-			Guest: guest.GetClient(), Vacancies: p.Vacancies, Inventory: p.Inventory, Unavailable: p.Unavailable, Recorder: guest.EventRecorder, Clock: guest.Clock,
-		}),
+		p.Vacancies,
 		karpentermetrics.New(karpentermetrics.Config{Machines: p.Machines, Unavailable: p.Unavailable, Rejections: p.Rejections, Vacancies: p.Vacancies}),
 		reconciler.Wrap(garbagecollection.New(garbagecollection.Config{
 			Guest:           guest.GetClient(),

@@ -49,8 +49,8 @@ func (l *Lease) Live(ctx context.Context) (*capacityprovider.Lease, error) { ret
 func (l *Lease) First(context.Context) (bool, error) { return true, nil }
 
 // Machines implements capacity.Source.
-func (l *Lease) Machines(context.Context) (machines map[string]capacity.Machine, replacements map[string]string, err error) {
-	return map[string]capacity.Machine{}, nil, nil
+func (l *Lease) Machines(context.Context) (map[string]capacity.Machine, error) {
+	return map[string]capacity.Machine{}, nil
 }
 
 // Machine implements capacity.Source.

@@ -92,9 +92,6 @@ func New(config Config) *CloudProvider {
 // Delete starts the removal of a NodeClaim's machine, whether its provider ID is synthetic or real. It returns a
 // NodeClaimNotFoundError once everything is gone, with the Node of a machine that never got its provider ID.
 func (c *CloudProvider) Delete(ctx context.Context, nodeClaim *karpv1.NodeClaim) error {
-	if err := c.Reservations.Hold(ctx, nodeClaim); err != nil {
-		return err
-	}
 	err := c.Machines.Delete(ctx, nodeClaim)
 	if errors.Is(err, machine.ErrNotFound) {
 		c.Reservations.Release(nodeClaim)

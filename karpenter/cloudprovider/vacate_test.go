@@ -3,8 +3,6 @@
 package cloudprovider_test
 
 import (
-	"context"
-	"errors"
 	"fmt"
 	"testing"
 
@@ -20,21 +18,6 @@ import (
 	"github.com/autonode-io/autonode/karpenter/providers/vacancy"
 )
 
-// memory is what outlives a process.
-type memory struct {
-	text string
-	err  error
-}
-
-func (m *memory) Vacancies(context.Context) (string, error) { return m.text, m.err }
-
-func (m *memory) RememberVacancies(_ context.Context, text string) error {
-	if m.err == nil {
-		m.text = text
-	}
-	return m.err
-}
-
 // atMost limits each template to some machines.
 func atMost(n int) func([]template.Template) {
 	return func(templates []template.Template) {
@@ -47,10 +30,8 @@ func atMost(n int) func([]template.Template) {
 func TestVacancies(t *testing.T) {
 	f, counted := limited(t)
 	f.offer(atMost(1))
-	remembered := &memory{}
-	keeper := vacancy.New(vacancy.Config{Clock: f.clock, Capacity: f.provider.Reservations.Capacity, Inventory: counted, Memory: remembered})
+	keeper := vacancy.New(vacancy.Config{Clock: f.clock, Capacity: f.provider.Reservations.Capacity, Inventory: counted})
 	f.Expect(keeper.Watch(t.Context(), f.Management.GetCache(), f.provider.Machines.Owns)).To(Succeed())
-	f.Expect(keeper.Load(t.Context())).To(Succeed())
 	f.provider.Reservations.Vacancies = keeper
 	small, _ := f.launch("small", nil)
 
@@ -72,27 +53,15 @@ func TestVacancies(t *testing.T) {
 		g.Expect(f.launchable(vacated, "general")).To(Equal([]string{"c2-small"}))
 		g.Expect(f.launchable(f.ctx, "general")).To(BeEmpty())
 	})
-	small.Annotations = map[string]string{v1alpha1.TerminateFirstAnnotation: "source-full: it is full"}
-	t.Run("When the vacancy can't be written down, the Machine should stay", func(t *testing.T) {
-		g := NewWithT(t)
-		remembered.err = errors.New("the management cluster is away")
-		g.Expect(f.provider.Delete(f.ctx, small)).To(MatchError(ContainSubstring("is away")))
-		g.Expect(f.machine(small.Name).DeletionTimestamp).To(BeNil())
-		remembered.err = nil
-	})
+	keeper.Hold(small, "it is full", false)
 	t.Run("When the Machine has gone, only its NodePool should get the vacancy, and the Machine say so", func(t *testing.T) {
 		g := NewWithT(t)
 		g.Eventually(func() error { return f.provider.Delete(f.ctx, small) }).Should(Satisfy(karpcloudprovider.IsNodeClaimNotFoundError))
-		g.Expect(remembered.text).To(ContainSubstring(small.Name))
 		g.Eventually(func() bool { return counted.Full("TestMachineTemplate.infrastructure.cluster.x-k8s.io/c4-large", 1) }).Should(BeFalse())
 		f.refused("greedy", func(n *karpv1.NodeClaim) { n.Labels[karpv1.NodePoolLabelKey] = "greedy" })
 		next, created := f.launch("next", nil)
 		g.Expect(created.Labels).To(HaveKeyWithValue(corev1.LabelInstanceTypeStable, "c2-small"))
 		g.Expect(f.machine(next.Name).Annotations).To(HaveKeyWithValue(v1alpha1.ReplacesAnnotation, small.Name))
-		own, _ := keeper.Count("general")
-		g.Expect(own).To(Equal(1), "until the replacement is initialized")
-		keeper.End(small.Name)
-		g.Expect(keeper.Save(t.Context())).To(Succeed())
-		g.Expect(remembered.text).To(BeEmpty())
+		g.Expect(keeper.Count("general")).To(Equal(1), "until the replacement is initialized")
 	})
 }

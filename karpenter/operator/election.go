@@ -10,13 +10,11 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	coordinationclient "k8s.io/client-go/kubernetes/typed/coordination/v1"
 	"k8s.io/client-go/rest"
-	"k8s.io/client-go/util/retry"
 	"k8s.io/utils/ptr"
 	"sigs.k8s.io/karpenter/pkg/operator/options"
 
 	"github.com/autonode-io/autonode/api/karpenter/v1alpha1"
 	capacityprovider "github.com/autonode-io/autonode/karpenter/providers/capacity"
-	"github.com/autonode-io/autonode/karpenter/providers/vacancy"
 )
 
 // Election is Karpenter's leader-election Lease, which outlives its processes.
@@ -25,10 +23,7 @@ type Election struct {
 	Options *options.Options
 }
 
-var (
-	_ capacityprovider.Memory = Election{}
-	_ vacancy.Memory          = Election{}
-)
+var _ capacityprovider.Memory = Election{}
 
 // isFirst reports whether no process but this one was ever elected; false if that isn't known.
 func (e Election) isFirst(ctx context.Context) (bool, error) {
@@ -68,41 +63,6 @@ func (e Election) Remember(ctx context.Context, governed bool) error {
 		metav1.SetMetaDataAnnotation(&lease.ObjectMeta, v1alpha1.LeasedAnnotation, "true")
 	}
 	if _, err := leases.Update(ctx, lease, metav1.UpdateOptions{}); err != nil {
-		return fmt.Errorf("writing the lease: %w", err)
-	}
-	return nil
-}
-
-// Vacancies implements vacancy.Memory. Without an election nothing is remembered.
-func (e Election) Vacancies(ctx context.Context) (string, error) {
-	if e.Options.DisableLeaderElection {
-		return "", nil
-	}
-	_, lease, err := e.lease(ctx)
-	if err != nil {
-		return "", err
-	}
-	return lease.Annotations[v1alpha1.VacanciesAnnotation], nil
-}
-
-// RememberVacancies implements vacancy.Memory. The elector renews the Lease at the same time, so a conflict is tried again at once.
-func (e Election) RememberVacancies(ctx context.Context, vacancies string) error {
-	if e.Options.DisableLeaderElection {
-		return nil
-	}
-	err := retry.RetryOnConflict(retry.DefaultRetry, func() error {
-		leases, lease, err := e.lease(ctx)
-		if err != nil || lease.Annotations[v1alpha1.VacanciesAnnotation] == vacancies {
-			return err
-		}
-		delete(lease.Annotations, v1alpha1.VacanciesAnnotation)
-		if vacancies != "" {
-			metav1.SetMetaDataAnnotation(&lease.ObjectMeta, v1alpha1.VacanciesAnnotation, vacancies)
-		}
-		_, err = leases.Update(ctx, lease, metav1.UpdateOptions{})
-		return err
-	})
-	if err != nil {
 		return fmt.Errorf("writing the lease: %w", err)
 	}
 	return nil

@@ -97,8 +97,9 @@ func NewProviders(ctx context.Context, guest *coreoperator.Operator, management 
 	if err := p.Capacity.Watch(ctx, management.GetCache(), p.Machines.Owns); err != nil {
 		return nil, err
 	}
-	p.Vacancies = vacancy.New(vacancy.Config{Clock: guest.Clock, Capacity: p.Capacity, Inventory: p.Inventory, Memory: Election{management.GetConfig(), coreOptions}})
-	p.Capacity.Vacancies = p.Vacancies.Kept
+	p.Vacancies = vacancy.New(vacancy.Config{
+		Guest: guest.GetClient(), Clock: guest.Clock, Capacity: p.Capacity, Inventory: p.Inventory, Unavailable: p.Unavailable, Recorder: guest.EventRecorder,
+	})
 	if err := p.Vacancies.Watch(ctx, management.GetCache(), p.Machines.Owns); err != nil {
 		return nil, err
 	}

@@ -54,7 +54,6 @@ var numbers = []struct{ page, text, folder, name string }{
 	{"templates.md", `last (20) nodes`, "karpenter/providers/inventory", "Window"},
 	{"templates.md", `otherwise (110)`, "karpenter/providers/kubelet", "DefaultMaxPods"},
 	{"threat-model.md", `token is valid for (eight hours)`, "operator/steps/access", "DefaultTokenLifetime"},
-	{"threat-model.md", `of (64) machines`, "karpenter/providers/vacancy", "Max"},
 	{"upgrades.md", `in the last (five minutes) of a window`, "karpenter/providers/version", "notice"},
 	{"upgrades.md", `(15 minutes) in which nothing was launched`, "karpenter/providers/vacancy", "HoldTimeout"},
 	{"upgrades.md", `after (two hours) in any case`, "karpenter/providers/vacancy", "MaxAge"},

@@ -297,7 +297,7 @@ var (
 		"versions.Tracker": "guest.version", "nodeclass.New": "nodeclass", "status.NewController": "operatorpkg.clusterapinodeclass.status",
 		"nodeclaim.New": "nodeclaim.machine", "registration.New": "node.registration",
 		"unneeded.New": "nodeclaim.unneeded", "garbagecollection.New": "machine.garbagecollection",
-		"wanted.New": "capacitylease.wanted", "nodepool.New": "nodepool.undeclared",
+		"wanted.New": "capacitylease.wanted", "nodepool.New": "nodepool.undeclared", "Vacancies": "nodepool.vacancies",
 	}
 )
 
@@ -355,7 +355,7 @@ func TestKarpenter(t *testing.T) {
 			g.Expect(w.nodeClass.Status.Version).NotTo(BeEmpty())
 			g.Expect(w.nodeClass.Status.Templates).NotTo(BeEmpty())
 			g.Expect(w.Admin.Get(ctx, client.ObjectKeyFromObject(pool), pool)).To(Succeed())
-			g.Expect(pool.StatusConditions().Get(v1alpha1.TerminateFirstCondition)).To(BeNil(), "vacancies.New: there is none")
+			g.Expect(pool.StatusConditions().Get(v1alpha1.TerminateFirstCondition)).To(BeNil(), "Vacancies: there is none")
 		}).WithContext(t.Context()).WithPolling(poll).Should(Succeed())
 	})
 

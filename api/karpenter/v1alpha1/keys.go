@@ -50,14 +50,9 @@ const (
 const LeasedAnnotation = Group + "/leased"
 
 const (
-	// TerminateFirstAnnotation is on a NodeClaim that Karpenter deletes before it launches the replacement, because that can't be launched
-	// beside it, and names what is full.
-	TerminateFirstAnnotation = Group + "/terminate-first"
-	// ReplacesAnnotation is on the Machine of such a replacement: the name of the NodeClaim whose vacancy it fills.
+	// ReplacesAnnotation is on the Machine of a replacement that could be launched only once its node was terminated: the name of that node's
+	// NodeClaim.
 	ReplacesAnnotation = Group + "/replaces"
-	// VacanciesAnnotation is on Karpenter's leader-election Lease: the vacancies that are held for replacements, in JSON. A process that is
-	// elected holds them as the one before did.
-	VacanciesAnnotation = Group + "/vacancies"
 	// TerminateFirstCondition is a condition of a NodePool whose nodes Karpenter replaces so, until none of them has to be replaced. The message
 	// names what is full.
 	TerminateFirstCondition = "TerminateFirst"

@@ -26,8 +26,8 @@ type Config struct {
 	UnknownZone string
 	// Created gets each NodeClaim that was created, or the error.
 	Created func(ctx context.Context, nodeClaim *karpv1.NodeClaim, err error)
-	// Deleting runs before a NodeClaim is deleted.
-	Deleting func(ctx context.Context, guest client.Client, nodeClaim *karpv1.NodeClaim) error
+	// Deleted gets each NodeClaim that was deleted.
+	Deleted func(nodeClaim *karpv1.NodeClaim)
 	// Written gets each NodeClaim and Node that a patch returned.
 	Written func(object client.Object)
 }
@@ -81,15 +81,18 @@ func (r *ruled) Create(ctx context.Context, object client.Object, opts ...client
 
 // Delete implements client.Client.
 func (r *ruled) Delete(ctx context.Context, object client.Object, opts ...client.DeleteOption) error {
-	if nodeClaim, ok := object.(*karpv1.NodeClaim); ok {
-		if err := r.Suspended(); err != nil && !r.deletesNode(ctx, nodeClaim) {
-			return fmt.Errorf("deleting NodeClaim %s: %w", nodeClaim.Name, err)
-		}
-		if err := r.Deleting(ctx, r, nodeClaim); err != nil {
-			return err
-		}
+	nodeClaim, ok := object.(*karpv1.NodeClaim)
+	if !ok {
+		return r.Client.Delete(ctx, object, opts...)
 	}
-	return r.Client.Delete(ctx, object, opts...)
+	if err := r.Suspended(); err != nil && !r.deletesNode(ctx, nodeClaim) {
+		return fmt.Errorf("deleting NodeClaim %s: %w", nodeClaim.Name, err)
+	}
+	if err := r.Client.Delete(ctx, nodeClaim, opts...); err != nil {
+		return err
+	}
+	r.Deleted(nodeClaim)
+	return nil
 }
 
 // Patch implements client.Client.

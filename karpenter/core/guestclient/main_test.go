@@ -25,7 +25,7 @@ func ruled(guest client.Client, configure func(*guestclient.Config)) client.Clie
 		AwaitsTaints: func(context.Context, *corev1.Node) bool { return true },
 		UnknownZone:  "default",
 		Created:      func(context.Context, *karpv1.NodeClaim, error) {},
-		Deleting:     func(context.Context, client.Client, *karpv1.NodeClaim) error { return nil },
+		Deleted:      func(*karpv1.NodeClaim) {},
 		Written:      func(client.Object) {},
 	}
 	configure(&config)

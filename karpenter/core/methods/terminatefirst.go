@@ -9,7 +9,6 @@ import (
 	"slices"
 
 	corev1 "k8s.io/api/core/v1"
-	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/util/intstr"
 	"k8s.io/apimachinery/pkg/util/sets"
 	"k8s.io/utils/clock"
@@ -64,9 +63,8 @@ type TerminateFirstConfig struct {
 	CloudProvider karpcloudprovider.CloudProvider
 	Recorder      events.Recorder
 	Clock         clock.Clock
-	// Vacancies returns how many terminated nodes of a NodePool haven't been replaced by initialized ones yet. most: no more may be terminated
-	// first, of any NodePool.
-	Vacancies func(nodePool string) (count int, most bool)
+	// Vacancies returns how many nodes of a NodePool have gone and haven't been replaced by initialized ones yet.
+	Vacancies func(nodePool string) int
 	// Vacate returns a context in which GetInstanceTypes answers as if a NodeClaim's machine had gone, and what is full without that; false
 	// if nothing could be launched then that can't be now.
 	Vacate func(ctx context.Context, nodeClaim *karpv1.NodeClaim) (context.Context, Full, bool)
@@ -102,11 +100,7 @@ type method struct {
 func (m *method) left(budgets map[string]int) map[string]int {
 	left := make(map[string]int, len(budgets))
 	for nodePool, allowed := range budgets {
-		count, most := m.config.Vacancies(nodePool)
-		if most {
-			count = allowed
-		}
-		left[nodePool] = max(0, allowed-count)
+		left[nodePool] = max(0, allowed-m.config.Vacancies(nodePool))
 	}
 	return left
 }
@@ -282,38 +276,36 @@ func (m *static) launchable(ctx context.Context, nodePool *karpv1.NodePool) bool
 	})
 }
 
-// TerminateFirstReason is the reason of the event on a NodeClaim, its Node and its NodePool, and of the NodePool's condition: a node is terminated before its replacement is
-// launched. The message reports what is full. Raise that, and nodes are replaced first again.
-const TerminateFirstReason = "TerminateFirst"
+// TerminateFirstReason is the reason of the event on a NodeClaim, its Node and its NodePool: a node is terminated before its replacement is
+// launched. The message reports the full capacity. Raise that, and nodes are replaced first again.
+const TerminateFirstReason = v1alpha1.TerminateFirstCondition
 
-// Mark returns a func that runs before a NodeClaim is deleted: one that Karpenter core's disruption queue terminates first declares it before.
-// Whoever deletes its machine, this process or a later one, holds what that leaves.
-func Mark(queue func() *disruption.Queue, recorder events.Recorder) func(context.Context, client.Client, *karpv1.NodeClaim) error {
-	return func(ctx context.Context, guest client.Client, nodeClaim *karpv1.NodeClaim) error {
+// Terminated returns a func that gets each NodeClaim that was deleted. It calls hold for those that Karpenter core's disruption queue
+// terminates first, and publishes the events.
+func Terminated(
+	queue func() *disruption.Queue, recorder events.Recorder, hold func(nodeClaim *karpv1.NodeClaim, full string, noSpareHost bool),
+) func(*karpv1.NodeClaim) {
+	return func(nodeClaim *karpv1.NodeClaim) {
 		candidate, reason := candidateOf(queue(), nodeClaim)
 		if reason == "" {
-			return nil
+			return
 		}
-		why := message(nodeClaim, reason)
-		marked := nodeClaim.DeepCopy()
-		metav1.SetMetaDataAnnotation(&marked.ObjectMeta, v1alpha1.TerminateFirstAnnotation, string(reason)+": "+why)
-		if err := guest.Patch(ctx, marked, client.MergeFrom(nodeClaim)); err != nil {
-			return fmt.Errorf("marking NodeClaim %s: %w", nodeClaim.Name, err)
-		}
-		text := "Terminating before its replacement is launched: " + why
+		full := message(nodeClaim, reason)
+		hold(nodeClaim, full, reason == NoSpareHost)
+		text := "Terminating before its replacement is launched: " + full
 		involved := map[client.Object]string{nodeClaim: text}
 		if candidate.Node != nil {
 			involved[candidate.Node] = text
 		}
 		if candidate.NodePool != nil {
-			involved[candidate.NodePool] = fmt.Sprintf("Terminating node %s before its replacement is launched: %s", candidate.Name(), why)
+			involved[candidate.NodePool] = fmt.Sprintf("Terminating node %s before its replacement is launched: %s", candidate.Name(), full)
 		}
 		for object, text := range involved {
 			recorder.Publish(events.Event{
-				InvolvedObject: object, Type: corev1.EventTypeNormal, Reason: TerminateFirstReason, Message: text, DedupeValues: []string{string(object.GetUID()), string(nodeClaim.UID)},
+				InvolvedObject: object, Type: corev1.EventTypeNormal, Reason: TerminateFirstReason, Message: text,
+				DedupeValues: []string{string(object.GetUID()), string(nodeClaim.UID)},
 			})
 		}
-		return nil
 	}
 }
 

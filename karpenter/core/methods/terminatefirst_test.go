@@ -82,7 +82,6 @@ type situation struct {
 	static       bool
 	gateOff      bool
 	vacancies    int
-	most         bool
 	budget       string
 	change       func(*karpv1.NodePool, *corev1.Pod, *corev1.Node, *karpv1.NodeClaim)
 	blockedByPDB bool
@@ -166,18 +165,20 @@ func (s *situation) objects() (objects []client.Object) {
 	return objects
 }
 
-// commands runs Karpenter core's disruption controller once, and returns what it begins.
-func commands(t *testing.T, s *situation) ([]*disruption.Command, client.Client, *environment.Recorder) {
+// commands runs Karpenter core's disruption controller once. It returns the commands, and the NodeClaims whose vacancies are held.
+func commands(t *testing.T, s *situation) (begun []*disruption.Command, vacancies map[string]string, recorder *environment.Recorder) {
 	t.Helper()
-	objects, recorder := s.objects(), &environment.Recorder{}
+	objects := s.objects()
+	vacancies, recorder = map[string]string{}, &environment.Recorder{}
 	var core *core
 	guest := guestclient.New(newGuest(objects...), guestclient.Config{
 		Suspended:    func() error { return nil },
 		Declares:     func(string, string) bool { return false },
 		Created:      func(context.Context, *karpv1.NodeClaim, error) {},
 		AwaitsTaints: func(context.Context, *corev1.Node) bool { return true },
-		Deleting:     methods.Mark(func() *disruption.Queue { return core.Queue }, recorder),
-		Written:      func(client.Object) {},
+		Deleted: methods.Terminated(func() *disruption.Queue { return core.Queue }, recorder,
+			func(nodeClaim *karpv1.NodeClaim, full string, _ bool) { vacancies[nodeClaim.Name] = full }),
+		Written: func(client.Object) {},
 	})
 	core = newCore(t, coreConfig{
 		Guest: guest, CloudProvider: s.provider, Recorder: recorder, Clock: clocktesting.NewFakeClock(time.Now()),
@@ -186,7 +187,7 @@ func commands(t *testing.T, s *situation) ([]*disruption.Command, client.Client,
 	wrapped := methods.TerminateFirst(disruption.NewMethods(core.Context, core.Clock, core.State, guest, core.Provisioner, s.provider, recorder, core.Queue), methods.TerminateFirstConfig{
 		Guest: guest, Cluster: core.State, Provisioner: core.Provisioner, CloudProvider: s.provider, Recorder: recorder, Clock: core.Clock,
 		WithoutPending: guestclient.WithoutPending,
-		Vacancies:      func(string) (int, bool) { return s.vacancies, s.most },
+		Vacancies:      func(string) int { return s.vacancies },
 		Vacate: func(ctx context.Context, _ *karpv1.NodeClaim) (context.Context, methods.Full, bool) {
 			switch {
 			case !s.full:
@@ -197,7 +198,7 @@ func commands(t *testing.T, s *situation) ([]*disruption.Command, client.Client,
 			return context.WithValue(ctx, vacatedKey{}, true), methods.Full{Source: true}, true
 		},
 	})
-	return core.disrupt(t, wrapped), guest, recorder
+	return core.disrupt(t, wrapped), vacancies, recorder
 }
 
 func TestReasons(t *testing.T) {
@@ -243,7 +244,6 @@ func TestTerminateFirst(t *testing.T) {
 		{name: "When the last terminated node of a reservation isn't replaced yet, the budget should count it", provider: fullReservation, nodes: 3, podsEach: 1, podCPU: "3", vacancies: 1},
 		{name: "When the budget allows two, it should terminate another one", provider: full, nodes: 3, podsEach: 1, podCPU: "3", vacancies: 1, budget: "2",
 			decision: disruption.TerminateFirstDecision, commands: 1, reason: methods.SourceFull},
-		{name: "When as many vacancies are held as may be, it should terminate none", provider: full, nodes: 3, podsEach: 1, podCPU: "3", budget: "3", most: true},
 		{name: "When the NodePool's budget allows none, it should terminate none", provider: full, nodes: 3, podsEach: 1, podCPU: "3", budget: "0"},
 		{name: "When a PodDisruptionBudget blocks the pods, it should terminate none", provider: full, nodes: 3, podsEach: 1, podCPU: "3", blockedByPDB: true},
 		{name: "When a pod may not be disrupted, it should terminate none", provider: full, nodes: 3, podsEach: 1, podCPU: "3",
@@ -270,26 +270,17 @@ func TestTerminateFirst(t *testing.T) {
 	} {
 		t.Run(s.name, func(t *testing.T) {
 			g := NewWithT(t)
-			begun, guest, recorder := commands(t, &s)
+			begun, vacancies, recorder := commands(t, &s)
 			g.Expect(begun).To(HaveLen(s.commands))
 			for _, command := range begun {
 				g.Expect(command.Decision()).To(Equal(s.decision))
 				g.Expect(command.TerminateFirstReason).To(Equal(s.reason))
 			}
-			nodeClaims := &karpv1.NodeClaimList{}
-			g.Expect(guest.List(t.Context(), nodeClaims)).To(Succeed())
-			marked := 0
-			for _, nodeClaim := range nodeClaims.Items {
-				if nodeClaim.Annotations[v1alpha1.TerminateFirstAnnotation] != "" {
-					g.Expect(nodeClaim.DeletionTimestamp).NotTo(BeNil())
-					marked++
-				}
-			}
 			if s.reason == "" {
-				g.Expect(marked).To(BeZero())
+				g.Expect(vacancies).To(BeEmpty())
 				return
 			}
-			g.Expect(marked).To(Equal(s.commands))
+			g.Expect(vacancies).To(And(HaveLen(s.commands), HaveEach(ContainSubstring(" "))), "by NodeClaim, what is full")
 			g.Expect(recorder.Reasons()).To(ContainElement(methods.TerminateFirstReason))
 		})
 	}

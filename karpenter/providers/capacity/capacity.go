@@ -43,8 +43,6 @@ type Config struct {
 	Source Source
 	// Memory outlives processes; nil for none, as in a process that launches nothing.
 	Memory Memory
-	// Vacancies reads what earlier processes have kept; nil for nothing.
-	Vacancies func(ctx context.Context) ([]Kept, error)
 }
 
 // Memory of a cluster's processes distinguishes a CapacityLease that was never there from one that was deleted.
@@ -95,8 +93,6 @@ type Provider struct {
 	launches map[string]*launch
 	// removed are the Machines that were deleted while the API server lists them.
 	removed map[string]bool
-	// vacated is what an earlier process has kept of launches that this one has never seen, by name.
-	vacated map[string]capacity.Amounts
 
 	pools map[string]*pool
 	asks  map[capacity.Machine]*ask
@@ -138,7 +134,7 @@ type ask struct {
 func New(config Config) *Provider {
 	p := &Provider{
 		Config: config, triggered: make(chan struct{}, 1), known: make(chan struct{}), raised: make(chan struct{}),
-		holder: capacity.NewHolder(never), launches: map[string]*launch{}, vacated: map[string]capacity.Amounts{}, pools: map[string]*pool{}, asks: map[capacity.Machine]*ask{},
+		holder: capacity.NewHolder(never), launches: map[string]*launch{}, pools: map[string]*pool{}, asks: map[capacity.Machine]*ask{},
 		own: map[counted]int64{}, priced: map[counted]capacity.Running{},
 	}
 	if config.Source == nil {

@@ -21,7 +21,6 @@ import (
 type management struct {
 	live, cached *Lease
 	machines     map[string]capacity.Machine
-	replacements map[string]string
 	first        bool
 	err          error
 	// asked counts requests.
@@ -34,16 +33,16 @@ func (m *management) Cached(context.Context) (*Lease, error) { return copyOf(m.c
 func (m *management) Live(context.Context) (*Lease, error)   { m.asked++; return copyOf(m.live), m.err }
 func (m *management) First(context.Context) (bool, error)    { return m.first, m.err }
 
-func (m *management) Machines(context.Context) (machines map[string]capacity.Machine, replacements map[string]string, err error) {
+func (m *management) Machines(context.Context) (map[string]capacity.Machine, error) {
 	m.asked++
-	machines = map[string]capacity.Machine{}
+	machines := map[string]capacity.Machine{}
 	for name, machine := range m.machines {
 		machines[name] = machine
 	}
 	if m.listing != nil {
 		m.listing()
 	}
-	return machines, m.replacements, m.err
+	return machines, m.err
 }
 
 func (m *management) Machine(_ context.Context, name string) (capacity.Machine, bool, error) {

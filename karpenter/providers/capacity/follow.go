@@ -96,11 +96,7 @@ func (p *Provider) read(ctx context.Context) error {
 	p.mu.Lock()
 	p.removed = map[string]bool{}
 	p.mu.Unlock()
-	machines, replacements, err := p.Source.Machines(ctx)
-	var kept []Kept
-	if err == nil && p.Vacancies != nil {
-		kept, err = p.Vacancies(ctx)
-	}
+	machines, err := p.Source.Machines(ctx)
 	first := false
 	if err == nil && lease.Status.AcknowledgedSequence == 0 && len(machines) == 0 {
 		first, err = p.Source.First(ctx)
@@ -110,7 +106,7 @@ func (p *Provider) read(ctx context.Context) error {
 	removed := p.removed
 	p.removed = nil
 	if err != nil {
-		return fmt.Errorf("reading the Machines and the vacancies from the API server: %w", err)
+		return fmt.Errorf("reading the Machines from the API server: %w", err)
 	}
 	if p.lease == nil || p.lease.Account != lease.Account && lease.Sequence >= p.lease.Sequence {
 		p.join(first && len(p.launches) == 0)
@@ -122,7 +118,6 @@ func (p *Provider) read(ctx context.Context) error {
 		}
 	}
 	p.adopt(lease)
-	p.restore(kept, replacements)
 	if !p.begun && !asked.Before(p.from) {
 		p.begun = true
 		p.holder.Begin(asked)
@@ -157,18 +152,6 @@ func (p *Provider) recharge() {
 				p.holder.Abandon(name, p.Clock.Now())
 			}
 		}
-	}
-	pools := map[string]bool{}
-	for _, rule := range p.rules() {
-		pools[rule.Pool] = true
-	}
-	for name, charges := range p.vacated {
-		for pool := range charges {
-			if !pools[pool] {
-				delete(charges, pool)
-			}
-		}
-		p.holder.Recharge(name, charges)
 	}
 	p.holder.WithdrawAll()
 }

@@ -152,7 +152,6 @@ func (p *Provider) Spend(name string, m capacity.Machine, vacancies ...string) b
 			return false
 		}
 		p.forget(vacancy)
-		delete(p.vacated, vacancy)
 		p.changed(before)
 	case !p.holder.Spend(name, charges, now):
 		return false

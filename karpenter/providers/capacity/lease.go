@@ -23,9 +23,8 @@ type Source interface {
 	Cached(ctx context.Context) (*Lease, error)
 	// Live returns the lease as the API server has it; nil for none. The error may wrap ErrUnserved.
 	Live(ctx context.Context) (*Lease, error)
-	// Machines returns what the cluster's Machines take, by the names of their NodeClaims, as the API server has them. replacements are those
-	// that were launched into vacancies, by the names of the NodeClaims that have left these.
-	Machines(ctx context.Context) (machines map[string]capacity.Machine, replacements map[string]string, err error)
+	// Machines returns what the cluster's Machines take, by the names of their NodeClaims, as the API server has them.
+	Machines(ctx context.Context) (map[string]capacity.Machine, error)
 	// Machine returns what one takes, or false if the API server has none of that name.
 	Machine(ctx context.Context, name string) (capacity.Machine, bool, error)
 	// First reports whether no other process was ever elected.

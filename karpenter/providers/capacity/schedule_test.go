@@ -36,9 +36,6 @@ type world struct {
 	sequence       int64
 
 	machines map[string]capacity.Machine
-	// replaces is the machine whose vacancy a machine fills, and kept what is written down of vacancies.
-	replaces map[string]string
-	kept     []Kept
 	events   []event
 	inFlight []creation
 	reports  []lateReport
@@ -58,8 +55,6 @@ type creation struct {
 	name    string
 	machine capacity.Machine
 	until   time.Time
-	// replaces is the machine whose vacancy it fills.
-	replaces string
 }
 
 type lateReport struct {
@@ -75,8 +70,8 @@ type process struct {
 	lease    int
 	events   int
 	attempts map[string]capacity.Machine
-	// holds is the launch that a vacancy is kept for, if that isn't the machine that left it.
-	holds map[string]string
+	// kept are the launches that vacancies are kept for.
+	kept []string
 }
 
 var scheduleRules = []capacity.Rule{
@@ -87,7 +82,7 @@ var scheduleRules = []capacity.Rule{
 func newWorld(t *testing.T, seed uint64) *world {
 	w := &world{
 		T: t, seed: seed, random: rand.New(rand.NewPCG(seed, 11)), clock: clocktesting.NewFakeClock(time.Unix(1_000_000, 0)),
-		asked: capacity.Amounts{}, granted: capacity.Amounts{}, machines: map[string]capacity.Machine{}, replaces: map[string]string{},
+		asked: capacity.Amounts{}, granted: capacity.Amounts{}, machines: map[string]capacity.Machine{},
 	}
 	w.write("id-0", 0)
 	w.start()
@@ -113,8 +108,8 @@ func (w *world) write(id string, sequence int64) {
 
 // start starts a process. Its caches have what was there a while ago.
 func (w *world) start() {
-	p := &process{w: w, lease: max(0, len(w.leases)-1-w.random.IntN(3)), events: max(0, len(w.events)-w.random.IntN(4)), attempts: map[string]capacity.Machine{}, holds: map[string]string{}}
-	p.Provider = New(Config{Clock: w.clock, Source: p, Memory: &w.memory, Vacancies: func(context.Context) ([]Kept, error) { return slices.Clone(w.kept), nil }})
+	p := &process{w: w, lease: max(0, len(w.leases)-1-w.random.IntN(3)), events: max(0, len(w.events)-w.random.IntN(4)), attempts: map[string]capacity.Machine{}}
+	p.Provider = New(Config{Clock: w.clock, Source: p, Memory: &w.memory})
 	w.process = p
 	machines := map[string]capacity.Machine{}
 	for _, e := range w.events[:p.events] {
@@ -153,15 +148,10 @@ func (p *process) Live(context.Context) (*Lease, error) {
 }
 
 // Machines implements Source.
-func (p *process) Machines(context.Context) (machines map[string]capacity.Machine, replacements map[string]string, err error) {
-	machines, replacements = maps.Clone(p.w.machines), map[string]string{}
-	for name := range machines {
-		if replaced := p.w.replaces[name]; replaced != "" {
-			replacements[replaced] = name
-		}
-	}
+func (p *process) Machines(context.Context) (map[string]capacity.Machine, error) {
+	machines := maps.Clone(p.w.machines)
 	p.w.interfere()
-	return machines, replacements, nil
+	return machines, nil
 }
 
 // Machine implements Source.
@@ -196,15 +186,13 @@ func (w *world) launch() {
 	if _, attempted := p.attempts[name]; attempted {
 		return
 	}
-	if !p.Spend(name, m, w.vacancies()...) {
+	if !p.Spend(name, m, p.kept...) {
 		p.Request(name, m)
 		return
 	}
-	if vacancy := p.Took(name); vacancy != "" {
-		if replaced := w.replacedBy(vacancy); replaced != "" {
-			p.holds[replaced] = name
-			w.filled++
-		}
+	if i := slices.Index(p.kept, p.Took(name)); i >= 0 {
+		p.kept[i] = name
+		w.filled++
 	}
 	w.say("launches %s as %s", name, m.InstanceType)
 	p.attempts[name] = m
@@ -213,7 +201,7 @@ func (w *world) launch() {
 
 // send lets an attempt send a request.
 func (w *world) send(name string) {
-	w.inFlight = append(w.inFlight, creation{name, w.process.attempts[name], w.clock.Now().Add(time.Duration(w.random.Int64N(int64(capacity.InFlight)))), w.replacedBy(name)})
+	w.inFlight = append(w.inFlight, creation{name, w.process.attempts[name], w.clock.Now().Add(time.Duration(w.random.Int64N(int64(capacity.InFlight))))})
 }
 
 // attempt lets an attempt send another request, or end.
@@ -247,10 +235,6 @@ func (w *world) arrive(i int) {
 		return
 	}
 	w.machines[c.name] = c.machine
-	delete(w.replaces, c.name)
-	if c.replaces != "" {
-		w.replaces[c.name] = c.replaces
-	}
 	w.events = append(w.events, event{name: c.name, machine: c.machine})
 	w.say("%s comes as %s", c.name, c.machine.InstanceType)
 }
@@ -258,20 +242,16 @@ func (w *world) arrive(i int) {
 // terminate lets the process remove a Machine before it launches the replacement.
 func (w *world) terminate() {
 	names := slices.Sorted(maps.Keys(w.machines))
-	if len(names) == 0 || len(w.kept) > 3 {
+	if len(names) == 0 || len(w.process.kept) > 3 {
 		return
 	}
 	name := names[w.random.IntN(len(names))]
-	filled := func(k Kept) bool { return k.Name == name || k.Name == w.replaces[name] }
-	if slices.ContainsFunc(w.kept, filled) || slices.Contains(slices.Collect(maps.Values(w.process.holds)), name) {
+	if slices.Contains(w.process.kept, name) || !w.process.holder.Tracks(name) {
 		return
 	}
-	kept, counts := w.process.Keep(name)
-	if !counts {
-		return
-	}
-	w.kept = append(w.kept, kept)
-	w.say("keeps what %s takes: %v", name, kept.Charges)
+	w.process.Keep(name)
+	w.process.kept = append(w.process.kept, name)
+	w.say("keeps what %s takes", name)
 	if w.random.IntN(4) > 0 {
 		delete(w.machines, name)
 		w.events = append(w.events, event{name: name, gone: true})
@@ -280,38 +260,11 @@ func (w *world) terminate() {
 
 // end lets the process keep a vacancy no longer.
 func (w *world) end() {
-	if len(w.kept) == 0 {
-		return
+	if p := w.process; len(p.kept) > 0 {
+		p.Release(p.kept[0])
+		w.say("keeps the vacancy of %s no longer", p.kept[0])
+		p.kept = p.kept[1:]
 	}
-	vacancy := w.kept[0].Name
-	w.kept = w.kept[1:]
-	w.process.Release(vacancy)
-	if holder := w.process.holds[vacancy]; holder != "" {
-		w.process.Release(holder)
-		delete(w.process.holds, vacancy)
-	}
-	w.say("keeps the vacancy of %s no longer", vacancy)
-}
-
-// vacancies are the names by which the process may know what is kept.
-func (w *world) vacancies() (names []string) {
-	for _, k := range w.kept {
-		names = append(names, k.Name)
-		if holder := w.process.holds[k.Name]; holder != "" {
-			names = append(names, holder)
-		}
-	}
-	return names
-}
-
-// replacedBy returns the machine that left the vacancy which is kept for a launch; empty for none.
-func (w *world) replacedBy(launch string) string {
-	for _, k := range w.kept {
-		if k.Name == launch || w.process.holds[k.Name] == launch {
-			return k.Name
-		}
-	}
-	return ""
 }
 
 func (w *world) remove() {

@@ -88,26 +88,20 @@ func (c *Cluster) Live(ctx context.Context) (*Lease, error) {
 }
 
 // Machines implements Source.
-func (c *Cluster) Machines(ctx context.Context) (machines map[string]capacity.Machine, replacements map[string]string, err error) {
+func (c *Cluster) Machines(ctx context.Context) (map[string]capacity.Machine, error) {
 	list := &clusterv1.MachineList{}
 	if err := c.Reader.List(ctx, list, client.InNamespace(c.Namespace),
 		client.MatchingLabels{clusterv1.ClusterNameLabel: c.ClusterName}, client.HasLabels{v1alpha1.NodeClaimUIDLabel}); err != nil {
-		return nil, nil, fmt.Errorf("listing Machines: %w", err)
+		return nil, fmt.Errorf("listing Machines: %w", err)
 	}
-	machines, replacements = make(map[string]capacity.Machine, len(list.Items)), map[string]string{}
+	machines := make(map[string]capacity.Machine, len(list.Items))
 	for i := range list.Items {
 		m := &list.Items[i]
-		if !c.Owns(m) {
-			continue
-		}
-		name := v1alpha1.NodeClaimOf(m)
-		machines[name], _ = conversion.MachineOf(m)
-		// One that failed may be on its way out while its successor exists.
-		if replaced := m.Annotations[v1alpha1.ReplacesAnnotation]; replaced != "" && (m.DeletionTimestamp == nil || replacements[replaced] == "") {
-			replacements[replaced] = name
+		if c.Owns(m) {
+			machines[v1alpha1.NodeClaimOf(m)], _ = conversion.MachineOf(m)
 		}
 	}
-	return machines, replacements, nil
+	return machines, nil
 }
 
 // Machine implements Source.

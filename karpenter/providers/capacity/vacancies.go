@@ -8,25 +8,14 @@ import (
 	"github.com/autonode-io/autonode/capacity"
 )
 
-// Kept is what was kept of a launch whose Machine was removed before its replacement could be launched.
-type Kept struct {
-	// Name of the NodeClaim.
-	Name string
-	// Account that has granted it. In a lease of another one it has no meaning.
-	Account string
-	Charges capacity.Amounts
-}
-
 // Keep keeps what a NodeClaim's Machine takes from the lease when that goes: it stays spent, so that the operator grants it to no other
-// cluster, until a launch takes it over, or Release. It returns what to give a later process; false if the lease doesn't count it.
-func (p *Provider) Keep(name string) (Kept, bool) {
+// cluster, until a launch takes it over, or Release.
+func (p *Provider) Keep(name string) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	if p.lease == nil || p.free() {
-		return Kept{}, false
+	if p.lease != nil && !p.free() {
+		p.holder.Keep(name)
 	}
-	charges, ok := p.holder.Keep(name)
-	return Kept{Name: name, Account: p.lease.Account, Charges: charges}, ok
 }
 
 // FitsWithout reports whether a machine could be launched, maybe after more was granted, if a NodeClaim's Machine went and what that takes was
@@ -52,7 +41,6 @@ func (p *Provider) Release(name string) {
 	defer p.mu.Unlock()
 	vacant, charges := p.holder.IsVacant(name), p.holder.Charges(name)
 	p.holder.Release(name)
-	delete(p.vacated, name)
 	if !vacant {
 		return
 	}
@@ -90,31 +78,4 @@ func (p *Provider) vacancyFor(name string, charges capacity.Amounts, vacancies [
 		return ""
 	}
 	return serves
-}
-
-// restore takes over what earlier processes have kept, of which replacements may have Machines. p.mu must be held.
-func (p *Provider) restore(kept []Kept, replacements map[string]string) {
-	for _, k := range kept {
-		if p.lease == nil || k.Account != p.lease.Account {
-			continue
-		}
-		if replacement, filled := replacements[k.Name]; filled && p.holder.Tracks(replacement) {
-			p.holder.Release(k.Name)
-			delete(p.vacated, k.Name)
-			p.holder.Keep(replacement)
-			continue
-		}
-		if _, counts := p.holder.Keep(k.Name); counts {
-			continue
-		}
-		charges := capacity.Amounts{}
-		for _, rule := range p.rules() {
-			if amount := k.Charges[rule.Pool]; amount > 0 {
-				charges[rule.Pool] = amount
-			}
-		}
-		p.vacated[k.Name] = charges
-		p.holder.Vacate(k.Name, charges)
-		p.changed(charges)
-	}
 }

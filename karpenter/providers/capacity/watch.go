@@ -16,7 +16,7 @@ import (
 
 // Watch observes the Machines in the management cluster's cache that owns accepts. Call it once.
 func (p *Provider) Watch(ctx context.Context, management cache.Cache, owns func(client.Object) bool) error {
-	_, err := informer.WatchMachines(ctx, management, owns, func(m *clusterv1.Machine, _ bool) {
+	_, err := informer.WatchMachines(ctx, management, owns, func(m *clusterv1.Machine) {
 		taken, _ := conversion.MachineOf(m)
 		p.ObserveMachine(v1alpha1.NodeClaimOf(m), taken)
 	}, func(m *clusterv1.Machine) { p.ForgetMachine(v1alpha1.NodeClaimOf(m)) })

@@ -13,10 +13,10 @@ import (
 )
 
 // WatchMachines is Watch for the Machines in the management cluster's cache that owns accepts.
-func WatchMachines(ctx context.Context, management cache.Cache, owns func(client.Object) bool, observe func(m *clusterv1.Machine, added bool), forget func(*clusterv1.Machine)) (toolscache.ResourceEventHandlerRegistration, error) {
-	return Watch(ctx, management, &clusterv1.Machine{}, func(m *clusterv1.Machine, added bool) {
+func WatchMachines(ctx context.Context, management cache.Cache, owns func(client.Object) bool, observe, forget func(*clusterv1.Machine)) (toolscache.ResourceEventHandlerRegistration, error) {
+	return Watch(ctx, management, &clusterv1.Machine{}, func(m *clusterv1.Machine) {
 		if owns(m) {
-			observe(m, added)
+			observe(m)
 		}
 	}, func(m *clusterv1.Machine) {
 		if owns(m) {
@@ -27,7 +27,7 @@ func WatchMachines(ctx context.Context, management cache.Cache, owns func(client
 
 // Watch calls observe with every added and every updated object of a kind in a cache, starting with those that it has already, and forget
 // with every deleted one, as it was last seen. Neither may block or change the object.
-func Watch[T client.Object](ctx context.Context, objects cache.Cache, kind T, observe func(object T, added bool), forget func(object T)) (toolscache.ResourceEventHandlerRegistration, error) {
+func Watch[T client.Object](ctx context.Context, objects cache.Cache, kind T, observe, forget func(object T)) (toolscache.ResourceEventHandlerRegistration, error) {
 	informer, err := objects.GetInformer(ctx, kind)
 	if err != nil {
 		return nil, fmt.Errorf("caching %T: %w", kind, err)
@@ -35,12 +35,12 @@ func Watch[T client.Object](ctx context.Context, objects cache.Cache, kind T, ob
 	registration, err := informer.AddEventHandler(toolscache.ResourceEventHandlerFuncs{
 		AddFunc: func(object any) {
 			if o, ok := object.(T); ok {
-				observe(o, true)
+				observe(o)
 			}
 		},
 		UpdateFunc: func(_, object any) {
 			if o, ok := object.(T); ok {
-				observe(o, false)
+				observe(o)
 			}
 		},
 		DeleteFunc: func(object any) {

@@ -45,9 +45,7 @@ func TestWatchMachines(t *testing.T) {
 	}
 	watch := func(objects *interrupted, seen *[]string) error {
 		_, err := informer.WatchMachines(t.Context(), objects, func(m client.Object) bool { return m.GetName() != "other" },
-			func(m *clusterv1.Machine, added bool) {
-				*seen = append(*seen, map[bool]string{true: "added ", false: "updated "}[added]+m.Name)
-			},
+			func(m *clusterv1.Machine) { *seen = append(*seen, "observed "+m.Name) },
 			func(m *clusterv1.Machine) { *seen = append(*seen, "deleted "+m.Name) })
 		return err
 	}
@@ -56,10 +54,10 @@ func TestWatchMachines(t *testing.T) {
 		event func(toolscache.ResourceEventHandler)
 		want  []string
 	}{
-		"When a Machine is added, it should say that it is new": {
-			func(h toolscache.ResourceEventHandler) { h.OnAdd(machine("own"), false) }, []string{"added own"}},
+		"When a Machine is added, it should observe it": {
+			func(h toolscache.ResourceEventHandler) { h.OnAdd(machine("own"), false) }, []string{"observed own"}},
 		"When a Machine is updated, it should observe the new one": {
-			func(h toolscache.ResourceEventHandler) { h.OnUpdate(machine("before"), machine("own")) }, []string{"updated own"}},
+			func(h toolscache.ResourceEventHandler) { h.OnUpdate(machine("before"), machine("own")) }, []string{"observed own"}},
 		"When a Machine is deleted, it should forget it": {
 			func(h toolscache.ResourceEventHandler) { h.OnDelete(machine("own")) }, []string{"deleted own"}},
 		"When a Machine is deleted while the watch is interrupted, it should forget what was last seen": {

@@ -18,7 +18,7 @@ import (
 // Watch observes the Machines in the management cluster's cache that owns accepts, and the Nodes in the guest's, on
 // standby replicas too. Call it once, before the inventory is read.
 func (i *Inventory) Watch(ctx context.Context, management, guest cache.Cache, owns func(client.Object) bool) error {
-	registration, err := informer.WatchMachines(ctx, management, owns, func(m *clusterv1.Machine, _ bool) {
+	registration, err := informer.WatchMachines(ctx, management, owns, func(m *clusterv1.Machine) {
 		i.ObserveMachine(types.UID(m.Labels[v1alpha1.NodeClaimUIDLabel]), Machine{
 			Origin: OriginOf(m), ContentHash: m.Annotations[v1alpha1.TemplateHashAnnotation], BootstrapHash: m.Annotations[v1alpha1.BootstrapHashAnnotation],
 			NodeClassHash: m.Annotations[v1alpha1.NodeClassHashAnnotation], ProviderID: m.Spec.ProviderID,
@@ -30,7 +30,7 @@ func (i *Inventory) Watch(ctx context.Context, management, guest cache.Cache, ow
 	if i.Counted == nil {
 		i.Counted, i.done = registration.HasSynced, registration.HasSyncedChecker().Done()
 	}
-	_, err = informer.Watch(ctx, guest, &corev1.Node{}, func(n *corev1.Node, _ bool) {
+	_, err = informer.Watch(ctx, guest, &corev1.Node{}, func(n *corev1.Node) {
 		if seen, registered := nodeOf(n); registered {
 			i.ObserveNode(n.Name, seen)
 		}

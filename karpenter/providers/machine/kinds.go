@@ -64,7 +64,7 @@ func NewKinds(config KindsConfig) *Kinds {
 
 // Watch follows the Machines in the management cluster's cache, and MachineDeployments. Call it once, before List.
 func (k *Kinds) Watch(ctx context.Context, management cache.Cache) error {
-	registration, err := informer.Watch(ctx, management, &clusterv1.Machine{}, func(m *clusterv1.Machine, _ bool) {
+	registration, err := informer.Watch(ctx, management, &clusterv1.Machine{}, func(m *clusterv1.Machine) {
 		k.refer(m.Spec.InfrastructureRef.GroupKind(), m.Spec.Bootstrap.ConfigRef.GroupKind())
 	}, func(*clusterv1.Machine) {})
 	if err != nil {

@@ -14,7 +14,6 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 	karpv1 "sigs.k8s.io/karpenter/pkg/apis/v1"
 
-	"github.com/autonode-io/autonode/api/karpenter/v1alpha1"
 	"github.com/autonode-io/autonode/capacity"
 	capacityprovider "github.com/autonode-io/autonode/karpenter/providers/capacity"
 	"github.com/autonode-io/autonode/karpenter/providers/instancetype"
@@ -63,10 +62,7 @@ type Provider struct {
 
 // Open returns nil once it is known what may be reserved; see capacity.Provider.Open.
 func (p *Provider) Open(ctx context.Context) error {
-	if err := p.Capacity.Open(ctx); err != nil {
-		return err
-	}
-	return p.Vacancies.Open()
+	return p.Capacity.Open(ctx)
 }
 
 // Reserve reserves what a NodeClaim's machine of a choice needs. Only then may the Machine be created, and Done is to be called afterwards.
@@ -74,7 +70,7 @@ func (p *Provider) Open(ctx context.Context) error {
 func (p *Provider) Reserve(nodeClaim *karpv1.NodeClaim, choice *instancetype.Choice) error {
 	needed := capacityprovider.MachineOf(choice.Key, choice.Template)
 	nodePool := nodeClaim.Labels[karpv1.NodePoolLabelKey]
-	vacancies := p.Vacancies.Of(nodePool)
+	vacancies := p.Vacancies.Holders(nodePool)
 	if !p.Capacity.Fits(nodeClaim.Name, needed, vacancies...) {
 		return p.request(nodeClaim.Name, needed)
 	}
@@ -130,18 +126,6 @@ func (p *Provider) Shortage() string {
 		return "; the hosted cluster's CapacityLease leaves nothing of " + pools
 	}
 	return ""
-}
-
-// Hold writes down what a NodeClaim's Machine will leave, if Karpenter terminates its node before it launches the replacement. Only then
-// may the Machine be deleted.
-func (p *Provider) Hold(ctx context.Context, nodeClaim *karpv1.NodeClaim) error {
-	if nodeClaim.Annotations[v1alpha1.TerminateFirstAnnotation] == "" {
-		return nil
-	}
-	if err := p.Vacancies.Hold(ctx, nodeClaim); err != nil {
-		return fmt.Errorf("holding what NodeClaim %s leaves for its replacement: %w", nodeClaim.Name, err)
-	}
-	return nil
 }
 
 // Done records that an attempt to create the Machine of a successful Reserve has ended.

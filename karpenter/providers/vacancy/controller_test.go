@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 
-package vacancies_test
+package vacancy_test
 
 import (
 	"context"
@@ -20,7 +20,6 @@ import (
 
 	"github.com/autonode-io/autonode/api/karpenter/v1alpha1"
 	"github.com/autonode-io/autonode/internal/environment"
-	"github.com/autonode-io/autonode/karpenter/controllers/vacancies"
 	"github.com/autonode-io/autonode/karpenter/providers/inventory"
 	"github.com/autonode-io/autonode/karpenter/providers/offering"
 	"github.com/autonode-io/autonode/karpenter/providers/vacancy"
@@ -36,12 +35,11 @@ type fixture struct {
 	unavailable *offering.Unavailable
 	recorder    *environment.Recorder
 	clock       *clocktesting.FakeClock
-	controller  *vacancies.Controller
 }
 
 var key = offering.Key{InstanceType: "host", Zone: "a", CapacityType: karpv1.CapacityTypeOnDemand}
 
-func newFixture(t *testing.T, reason string, change func(*karpv1.NodePool)) *fixture {
+func newFixture(t *testing.T, noSpareHost bool, change func(*karpv1.NodePool)) *fixture {
 	t.Helper()
 	f := &fixture{WithT: NewWithT(t), t: t, clock: clocktesting.NewFakeClock(time.Now()), recorder: &environment.Recorder{}}
 	pool := &karpv1.NodePool{ObjectMeta: metav1.ObjectMeta{Name: "general", UID: "general"}}
@@ -52,14 +50,11 @@ func newFixture(t *testing.T, reason string, change func(*karpv1.NodePool)) *fix
 		WithIndex(&corev1.Pod{}, "spec.nodeName", func(pod client.Object) []string { return []string{pod.(*corev1.Pod).Spec.NodeName} }).Build()
 	f.inventory = inventory.New(inventory.Config{Counted: func() bool { return true }, Clock: f.clock})
 	f.unavailable = offering.NewUnavailable(f.clock)
-	f.keeper = vacancy.New(vacancy.Config{Clock: f.clock, Capacity: environment.Unleased(), Inventory: f.inventory})
-	f.controller = vacancies.New(vacancies.Config{
-		Guest: f.guest, Vacancies: f.keeper, Inventory: f.inventory, Unavailable: f.unavailable, Recorder: f.recorder, Clock: f.clock,
+	f.keeper = vacancy.New(vacancy.Config{
+		Guest: f.guest, Clock: f.clock, Capacity: environment.Unleased(), Inventory: f.inventory, Unavailable: f.unavailable, Recorder: f.recorder,
 	})
 	f.inventory.ObserveMachine("old", inventory.Machine{Origin: inventory.Origin{Source: "source", Key: key}})
-	old := nodeClaim("old")
-	old.Annotations = map[string]string{v1alpha1.TerminateFirstAnnotation: reason}
-	f.Expect(f.keeper.Hold(t.Context(), old)).To(Succeed())
+	f.keeper.Hold(nodeClaim("old"), full, noSpareHost)
 	f.reconcile()
 	return f
 }
@@ -70,7 +65,8 @@ func nodeClaim(name string) *karpv1.NodeClaim {
 
 func (f *fixture) reconcile() {
 	f.t.Helper()
-	f.Expect(f.controller.Reconcile(f.t.Context())).To(Succeed())
+	_, err := f.keeper.Reconcile(f.t.Context())
+	f.Expect(err).NotTo(HaveOccurred())
 }
 
 // gone removes the Machine.
@@ -100,11 +96,11 @@ func (f *fixture) condition() string {
 	return ""
 }
 
-const full = "source-full: the template source of its machine has its maximum size"
+const full = "the template source of its machine has its maximum size"
 
 func TestController(t *testing.T) {
 	t.Run("When the replacement is initialized, it should hold nothing, and say so until no node has to be replaced", func(t *testing.T) {
-		f := newFixture(t, full, nil)
+		f := newFixture(t, false, nil)
 		f.Expect(f.condition()).To(Equal("nodes are terminated before their replacements are launched: the template source of its machine has its maximum size"))
 		drifted := nodeClaim("drifted")
 		drifted.StatusConditions().SetTrue(karpv1.ConditionTypeDrifted)
@@ -126,14 +122,14 @@ func TestController(t *testing.T) {
 		f.Expect(f.recorder.Reasons()).To(BeEmpty())
 	})
 	t.Run("When the replacement's NodeClaim goes, it should hold it for the next one", func(t *testing.T) {
-		f := newFixture(t, full, nil)
+		f := newFixture(t, false, nil)
 		f.gone()
 		f.Expect(f.keeper.Fill(nodeClaim("next"), "source", "")).To(Equal("old"))
 		f.reconcile()
-		f.Expect(f.keeper.All()).To(ConsistOf(HaveField("IsOpen()", true)))
+		f.Expect(f.keeper.All()).To(ConsistOf(And(HaveField("Filler", ""), HaveField("Empty", f.clock.Now()))))
 	})
 	t.Run("When the pods have gone, it should hold nothing after a minute", func(t *testing.T) {
-		f := newFixture(t, full, nil)
+		f := newFixture(t, false, nil)
 		f.gone()
 		f.Expect(f.keeper.All()).To(HaveLen(1))
 		f.clock.Step(time.Minute)
@@ -141,7 +137,7 @@ func TestController(t *testing.T) {
 		f.Expect(f.keeper.All()).To(BeEmpty())
 	})
 	t.Run("When pods wait and nothing is launched in time, it should hold nothing, and say so", func(t *testing.T) {
-		f := newFixture(t, full, nil)
+		f := newFixture(t, false, nil)
 		f.pending()
 		f.gone()
 		f.clock.Step(vacancy.HoldTimeout - time.Second)
@@ -150,10 +146,29 @@ func TestController(t *testing.T) {
 		f.clock.Step(time.Second)
 		f.reconcile()
 		f.Expect(f.keeper.All()).To(BeEmpty())
-		f.Expect(f.recorder.Reasons()).To(Equal([]string{vacancies.VacancyReleasedReason}))
+		f.Expect(f.recorder.Reasons()).To(Equal([]string{vacancy.ReleasedReason}))
+	})
+	t.Run("When the drain takes long, it should wait for the Machine, then hold it for a bounded time however many replacements fail", func(t *testing.T) {
+		f := newFixture(t, false, nil)
+		f.clock.Step(vacancy.MaxAge)
+		f.reconcile()
+		f.Expect(f.keeper.All()).To(HaveLen(1))
+		f.Expect(f.keeper.Count("general")).To(BeZero(), "Karpenter core counts the node")
+		f.gone()
+		f.Expect(f.keeper.Count("general")).To(Equal(1))
+		next := nodeClaim("next")
+		f.Expect(f.guest.Create(t.Context(), next)).To(Succeed())
+		f.Expect(f.keeper.Fill(next, "source", "")).To(Equal("old"))
+		f.clock.Step(vacancy.MaxAge - time.Second)
+		f.reconcile()
+		f.Expect(f.keeper.Count("general")).To(Equal(1))
+		f.clock.Step(time.Second)
+		f.reconcile()
+		f.Expect(f.keeper.All()).To(BeEmpty())
+		f.Expect(f.recorder.Reasons()).To(Equal([]string{vacancy.ReleasedReason}))
 	})
 	t.Run("When a static NodePool has too few nodes, it should hold it, and not when it has enough", func(t *testing.T) {
-		f := newFixture(t, full, func(pool *karpv1.NodePool) { pool.Spec.Replicas = ptr.To[int64](1) })
+		f := newFixture(t, false, func(pool *karpv1.NodePool) { pool.Spec.Replicas = ptr.To[int64](1) })
 		f.gone()
 		f.clock.Step(time.Minute)
 		f.reconcile()
@@ -163,18 +178,18 @@ func TestController(t *testing.T) {
 		f.Expect(f.keeper.All()).To(BeEmpty())
 	})
 	t.Run("When the NodePool is deleted, it should hold nothing", func(t *testing.T) {
-		f := newFixture(t, full, nil)
+		f := newFixture(t, false, nil)
 		f.Expect(f.guest.Delete(t.Context(), &karpv1.NodePool{ObjectMeta: metav1.ObjectMeta{Name: "general"}})).To(Succeed())
 		f.reconcile()
 		f.Expect(f.keeper.All()).To(BeEmpty())
 	})
 	t.Run("When a host comes back, its offering should be tried again, and not that of a source at its maximum", func(t *testing.T) {
-		for reason, available := range map[string]bool{"no-spare-host: the infrastructure has no spare host": true, full: false} {
-			f := newFixture(t, reason, nil)
+		for _, noSpareHost := range []bool{true, false} {
+			f := newFixture(t, noSpareHost, nil)
 			f.unavailable.MarkExhausted(key, "", "InsufficientCapacity")
 			f.pending()
 			f.gone()
-			f.Expect(f.unavailable.Has(key)).To(Equal(!available), reason)
+			f.Expect(f.unavailable.Has(key)).To(Equal(!noSpareHost))
 		}
 	})
 }
