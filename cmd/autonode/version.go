@@ -19,26 +19,19 @@ type versionOptions struct {
 	output string
 }
 
-var versionOutputs = []string{"text", "json", "yaml"}
-
 func newVersionCommand(info about.Info) *cobra.Command {
 	o := versionOptions{info: info}
-	cmd := &cobra.Command{
+	cmd := command.New(&cobra.Command{
 		Use:   "version",
 		Short: "Print this program's version and what it was built with",
 		Example: `  autonode version
 
   # For a script
   autonode version -o json | jq -r .version`,
-		Args: command.NoArgs,
-		RunE: func(cmd *cobra.Command, _ []string) error { return command.Run(cmd, &o) },
-	}
-	printer.AddFlag(cmd, &o.output, "output format", versionOutputs...)
+	}, &o)
+	printer.AddFlag(cmd, &o.output, "output format", "text", "json", "yaml")
 	return cmd
 }
-
-// Validate implements command.Options.
-func (o *versionOptions) Validate() error { return printer.ValidateFormat(o.output, versionOutputs...) }
 
 // Run implements command.Options.
 func (o *versionOptions) Run(_ context.Context, streams command.Streams) error {

@@ -33,7 +33,7 @@ type CheckOptions struct {
 
 func newCheckCommand() *cobra.Command {
 	var o CheckOptions
-	cmd := &cobra.Command{
+	cmd := command.New(&cobra.Command{
 		Use:   "check -f FILE...",
 		Short: "Render the machine of each instance type, without a cluster",
 		Long: `Render the machine of each instance type, without a cluster.
@@ -43,9 +43,7 @@ bootstrap template. Each instance type is rendered once for each capacity type t
 named, and is an error.`,
 		Example: `  autonode catalog check -f catalog.yaml -f templates.yaml
   autonode catalog check -f catalog.yaml -f templates.yaml --print m5.large`,
-		Args: command.NoArgs,
-		RunE: func(cmd *cobra.Command, _ []string) error { return command.Run(cmd, &o) },
-	}
+	}, &o)
 	cmd.Flags().StringArrayVarP(&o.Files, "filename", "f", nil, "file with objects in YAML or JSON, or - for standard input; may be repeated")
 	cmd.Flags().StringVar(&o.Print, "print", "", "name of the instance type whose machines to print")
 	return cmd

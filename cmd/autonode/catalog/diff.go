@@ -24,13 +24,14 @@ import (
 
 // DiffOptions are those of `autonode catalog diff`.
 type DiffOptions struct {
-	Old, New    string
+	// Files are the old one and the new one.
+	Files       [2]string
 	FailOnDrift bool
 }
 
 func newDiffCommand() *cobra.Command {
 	var o DiffOptions
-	cmd := &cobra.Command{
+	cmd := command.New(&cobra.Command{
 		Use:   "diff OLD NEW",
 		Short: "Say what an update of catalogs would change, and which nodes it would replace",
 		Long: `Say what an update of catalogs would change, and which nodes it would replace. It needs no cluster.
@@ -39,26 +40,19 @@ Prices, offerings, capacity and labels replace no node. Patches, overhead and th
 whose patches or overhead they are. A type that is removed closes its offerings, and its nodes stay.`,
 		Example: `  kubectl -n clusters-blue get instancetypecatalog general -o yaml | autonode catalog diff - catalog.yaml
   autonode catalog diff old.yaml new.yaml --fail-on-drift`,
-		Args: command.ExactlyTwo("OLD", "NEW", "two files with catalogs, or - for standard input"),
-		RunE: func(cmd *cobra.Command, args []string) error {
-			o.Old, o.New = args[0], args[1]
-			return command.Run(cmd, &o)
-		},
-	}
+		Args: command.ExactlyTwo(&o.Files, "OLD", "NEW", "two files with catalogs, or - for standard input"),
+	}, &o)
 	cmd.Flags().BoolVar(&o.FailOnDrift, "fail-on-drift", false, "exit with an error if nodes would be replaced")
 	return cmd
 }
 
-// Validate implements command.Options.
-func (*DiffOptions) Validate() error { return nil }
-
 // Run prints the difference.
 func (o *DiffOptions) Run(_ context.Context, streams command.Streams) error {
-	before, _, err := readCatalogs(streams.In, []string{o.Old})
+	before, _, err := readCatalogs(streams.In, o.Files[:1])
 	if err != nil {
 		return err
 	}
-	after, _, err := readCatalogs(streams.In, []string{o.New})
+	after, _, err := readCatalogs(streams.In, o.Files[1:])
 	if err != nil {
 		return err
 	}

@@ -54,7 +54,7 @@ func formatsHelp() string {
 
 func newImportCommand() *cobra.Command {
 	var o ImportOptions
-	cmd := &cobra.Command{
+	cmd := command.New(&cobra.Command{
 		Use:   "import FORMAT -f FILE",
 		Short: "Make a catalog from what an infrastructure reports about its machine types",
 		Long: `Make a catalog from what an infrastructure reports about its machine types, and print it. It calls nothing.
@@ -69,12 +69,8 @@ A catalog that would exceed 1 MB is split.`,
 		Example: `  aws ec2 describe-instance-types | autonode catalog import aws -f - --prices prices.json --template general > catalog.yaml
   autonode catalog import openstack -f flavors.json --prices prices.csv --template workers -n clusters-blue
   autonode catalog import csv -f types.csv --template ProxmoxMachineTemplate/workers --patches patches.yaml`,
-		Args: command.ExactlyOne("FORMAT", "what the file with the machine types is, such as aws or csv"),
-		RunE: func(cmd *cobra.Command, args []string) error {
-			o.Format = args[0]
-			return command.Run(cmd, &o)
-		},
-	}
+		Args: command.ExactlyOne(&o.Format, "FORMAT", "what the file with the machine types is, such as aws or csv"),
+	}, &o)
 	flags := cmd.Flags()
 	o.add(flags)
 	flags.StringVarP(&o.Namespace, "namespace", "n", "", "namespace of the catalog")

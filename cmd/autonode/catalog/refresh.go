@@ -31,7 +31,7 @@ type RefreshOptions struct {
 
 func newRefreshCommand() *cobra.Command {
 	var o RefreshOptions
-	cmd := &cobra.Command{
+	cmd := command.New(&cobra.Command{
 		Use:   "refresh FORMAT -f FILE --name NAME",
 		Short: "Write new prices and instance types into a catalog of the management cluster",
 		Long: `Write new prices and instance types into a catalog of the management cluster. It replaces no node.
@@ -46,12 +46,8 @@ have a price would lose it: a price list may be incomplete.
 It needs the verbs get and patch on instancetypecatalogs in the catalog's namespace.`,
 		Example: `  aws ec2 describe-instance-types > types.json
   autonode catalog refresh aws --name general -n autonode-catalogs -f types.json --prices prices.json --dry-run=client`,
-		Args: command.ExactlyOne("FORMAT", "what the file with the machine types is, such as aws or csv"),
-		RunE: func(cmd *cobra.Command, args []string) error {
-			o.Format = args[0]
-			return command.Run(cmd, &o)
-		},
-	}
+		Args: command.ExactlyOne(&o.Format, "FORMAT", "what the file with the machine types is, such as aws or csv"),
+	}, &o)
 	flags := cmd.Flags()
 	o.Management.Add(flags, "the management cluster")
 	o.add(flags)
@@ -64,9 +60,6 @@ It needs the verbs get and patch on instancetypecatalogs in the catalog's namesp
 
 // Validate implements command.Options.
 func (o *RefreshOptions) Validate() error {
-	if err := o.DryRun.Validate(); err != nil {
-		return err
-	}
 	if o.MaxClosed < 0 || o.MaxClosed > 100 {
 		return fmt.Errorf("--max-closed %d: want a percentage from 0 to 100", o.MaxClosed)
 	}

@@ -18,13 +18,11 @@ import (
 	"github.com/autonode-io/autonode/manifests"
 )
 
-var outputs = []string{"text", "json", "yaml"}
-
 // Options are those of `autonode check`.
 type Options struct {
 	Management cluster.Flags
-	// Cluster to check; empty for the management cluster itself.
-	Cluster           client.ObjectKey
+	// Name of the Cluster to check; empty for the management cluster itself.
+	Name, Namespace   string
 	OperatorNamespace string
 	Output            string
 }
@@ -32,8 +30,7 @@ type Options struct {
 // NewCommand returns `autonode check`.
 func NewCommand() *cobra.Command {
 	var o Options
-	var namespace string
-	cmd := &cobra.Command{
+	cmd := command.New(&cobra.Command{
 		Use:   "check [[NAMESPACE/]NAME]",
 		Short: "Check what AutoNode needs of a management cluster, or of one Cluster, and say how to fix it",
 		Long: `Check what AutoNode needs of a management cluster, or of one Cluster, and say how to fix it.
@@ -48,34 +45,30 @@ The command writes nothing, and exits with code 1 if something is wrong.`,
 		Example: `  autonode check
   autonode check clusters/blue
   autonode check -o json`,
-		Args: command.AtMostOne("NAME"),
-		RunE: func(cmd *cobra.Command, args []string) (err error) {
-			if err := o.Validate(); err != nil { // before the kubeconfig is read
-				return err
-			}
-			if len(args) > 0 {
-				if o.Cluster, err = o.Management.Key(args[0], namespace, "a HostedCluster or a Cluster, like clusters/blue"); err != nil {
-					return err
-				}
-			} else if namespace != "" {
+		Args: func(cmd *cobra.Command, args []string) error {
+			if len(args) == 0 && o.Namespace != "" {
 				return fmt.Errorf("--namespace is for NAME, which is missing; see `%s --help`", cmd.CommandPath())
 			}
-			return command.Run(cmd, &o)
+			return command.AtMostOne(&o.Name, "NAME")(cmd, args)
 		},
-	}
+	}, &o)
 	flags := cmd.Flags()
 	o.Management.Add(flags, "the management cluster")
-	flags.StringVarP(&namespace, "namespace", "n", "", "namespace of NAME; without it that of the context")
+	flags.StringVarP(&o.Namespace, "namespace", "n", "", "namespace of NAME; without it that of the context")
 	flags.StringVar(&o.OperatorNamespace, "operator-namespace", manifests.Namespace, "namespace of the operator")
-	printer.AddFlag(cmd, &o.Output, "output format", outputs...)
+	printer.AddFlag(cmd, &o.Output, "output format", "text", "json", "yaml")
 	return cmd
 }
 
-// Validate implements command.Options.
-func (o *Options) Validate() error { return printer.ValidateFormat(o.Output, outputs...) }
-
 // Run prints what it has checked.
 func (o *Options) Run(ctx context.Context, streams command.Streams) error {
+	var key client.ObjectKey
+	if o.Name != "" {
+		var err error
+		if key, err = o.Management.Key(o.Name, o.Namespace, "a HostedCluster or a Cluster, like clusters/blue"); err != nil {
+			return err
+		}
+	}
 	config, err := o.Management.Config()
 	if err != nil {
 		return err
@@ -85,7 +78,7 @@ func (o *Options) Run(ctx context.Context, streams command.Streams) error {
 		return err
 	}
 	report := &Report{Checks: []Check{}}
-	if o.Cluster == (client.ObjectKey{}) {
+	if o.Name == "" {
 		client, err := discovery.NewDiscoveryClientForConfig(config)
 		if err != nil {
 			return fmt.Errorf("connecting to %s: %w", config.Host, err)
@@ -104,7 +97,7 @@ func (o *Options) Run(ctx context.Context, streams command.Streams) error {
 		}
 	} else {
 		c := &clusterCheck{Client: management, Report: report, operatorNamespace: o.OperatorNamespace}
-		if err := c.run(ctx, o.Cluster); err != nil {
+		if err := c.run(ctx, key); err != nil {
 			return err
 		}
 	}

@@ -3,8 +3,6 @@
 package cluster
 
 import (
-	"fmt"
-
 	"github.com/spf13/cobra"
 
 	"github.com/autonode-io/autonode/cmd/autonode/command"
@@ -25,17 +23,9 @@ const (
 
 // Add adds --dry-run.
 func (d *DryRun) Add(cmd *cobra.Command) {
-	cmd.Flags().StringVar((*string)(d), "dry-run", string(DryRunNone), "none; client to write nothing; or server to let the API server try it")
-	command.RegisterCompletion(cmd, "dry-run", string(DryRunNone), string(DryRunClient), string(DryRunServer))
-}
-
-// Validate rejects another value.
-func (d DryRun) Validate() error {
-	switch d {
-	case DryRunNone, DryRunClient, DryRunServer:
-		return nil
-	}
-	return fmt.Errorf("--dry-run %q: want none, client or server", string(d))
+	*d = DryRunNone
+	command.AddChoice(cmd, (*string)(d), "dry-run", "", "none; client to write nothing; or server to let the API server try it",
+		"--dry-run %q: want none, client or server", string(DryRunNone), string(DryRunClient), string(DryRunServer))
 }
 
 // Suffix follows what would be done.

@@ -10,6 +10,7 @@ import (
 	"fmt"
 	"io"
 	"net"
+	"slices"
 	"strings"
 	"syscall"
 
@@ -30,15 +31,24 @@ type Streams struct {
 
 // Options are what a command was called with.
 type Options interface {
-	// Validate looks at the options alone. It connects to nothing.
-	Validate() error
 	Run(ctx context.Context, streams Streams) error
 }
 
-// Run validates and runs the options that a command's flags and arguments have filled.
-func Run(cmd *cobra.Command, o Options) error {
-	if err := o.Validate(); err != nil {
-		return plain(err)
+// New completes a command that runs options, which its flags and arguments fill. Without cmd.Args it takes flags only.
+func New(cmd *cobra.Command, o Options) *cobra.Command {
+	if cmd.Args == nil {
+		cmd.Args = noArgs
+	}
+	cmd.RunE = func(cmd *cobra.Command, _ []string) error { return run(cmd, o) }
+	return cmd
+}
+
+func run(cmd *cobra.Command, o Options) error {
+	// Validate connects to nothing.
+	if v, ok := o.(interface{ Validate() error }); ok {
+		if err := v.Validate(); err != nil {
+			return plain(err)
+		}
 	}
 	raw := cmd.OutOrStdout()
 	if visible, ok := raw.(*message.Writer); ok {
@@ -100,12 +110,12 @@ func subcommand(cmd *cobra.Command, args []string) error {
 }
 
 // ExactlyOne requires one argument, and explains what it is for if it is missing.
-func ExactlyOne(name, what string) cobra.PositionalArgs {
+func ExactlyOne(value *string, name, what string) cobra.PositionalArgs {
 	return func(cmd *cobra.Command, args []string) error {
 		if len(args) == 0 || args[0] == "" {
 			return missing(cmd, name, what)
 		}
-		return AtMostOne(name)(cmd, args)
+		return AtMostOne(value, name)(cmd, args)
 	}
 }
 
@@ -114,7 +124,7 @@ func missing(cmd *cobra.Command, name, what string) error {
 }
 
 // ExactlyTwo requires two arguments, and explains what both are for if one is missing.
-func ExactlyTwo(first, second, what string) cobra.PositionalArgs {
+func ExactlyTwo(values *[2]string, first, second, what string) cobra.PositionalArgs {
 	return func(cmd *cobra.Command, args []string) error {
 		switch len(args) {
 		case 0:
@@ -122,6 +132,7 @@ func ExactlyTwo(first, second, what string) cobra.PositionalArgs {
 		case 1:
 			return missing(cmd, second, what)
 		case 2:
+			*values = [2]string(args)
 			return nil
 		}
 		return fmt.Errorf("%s and %s are wanted, and %q is too much", first, second, args[2:])
@@ -129,24 +140,25 @@ func ExactlyTwo(first, second, what string) cobra.PositionalArgs {
 }
 
 // AtMostOne requires one argument or none.
-func AtMostOne(name string) cobra.PositionalArgs {
+func AtMostOne(value *string, name string) cobra.PositionalArgs {
 	return func(_ *cobra.Command, args []string) error {
 		if len(args) > 1 {
 			return fmt.Errorf("one %s is wanted, and %q is too much", name, args[1:])
 		}
+		*value = strings.Join(args, "")
 		return nil
 	}
 }
 
-// NoArgs requires no argument.
-func NoArgs(cmd *cobra.Command, args []string) error {
+// noArgs requires no argument.
+func noArgs(cmd *cobra.Command, args []string) error {
 	if len(args) > 0 {
 		return fmt.Errorf("%q is too much: `%s` takes flags only; see `%s --help`", args[0], cmd.CommandPath(), cmd.CommandPath())
 	}
 	return nil
 }
 
-// RequireFlags makes flags of a command required, and explains what one is for if it is missing. RunE is set before.
+// RequireFlags makes flags of a command required, and explains what one is for if it is missing.
 func RequireFlags(cmd *cobra.Command, flags ...string) {
 	run := cmd.RunE
 	cmd.RunE = func(cmd *cobra.Command, args []string) error {
@@ -157,6 +169,34 @@ func RequireFlags(cmd *cobra.Command, flags ...string) {
 		}
 		return run(cmd, args)
 	}
+}
+
+// choice is a flag that takes one of a few values.
+type choice struct {
+	value  *string
+	values []string
+	wrong  string
+}
+
+// choiceError reports another value.
+type choiceError struct{ error }
+
+func (c choice) String() string { return *c.value }
+func (choice) Type() string     { return "string" }
+
+// Set implements pflag.Value.
+func (c choice) Set(value string) error {
+	if !slices.Contains(c.values, value) {
+		return choiceError{fmt.Errorf(c.wrong, value)}
+	}
+	*c.value = value
+	return nil
+}
+
+// AddChoice adds a flag that takes one of a few values, and completes them. wrong is the format of the error for another value.
+func AddChoice(cmd *cobra.Command, value *string, flag, shorthand, usage, wrong string, values ...string) {
+	cmd.Flags().VarP(choice{value, values, wrong}, flag, shorthand, usage)
+	RegisterCompletion(cmd, flag, values...)
 }
 
 // RegisterCompletion completes the values of a flag.

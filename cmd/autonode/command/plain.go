@@ -64,6 +64,10 @@ var forms = map[string]string{
 
 // FlagError reports what is wrong with a flag, and where its use is explained.
 func FlagError(path string, err error) error {
+	var choice choiceError
+	if errors.As(err, &choice) {
+		return choice.error
+	}
 	var invalid *pflag.InvalidValueError
 	if errors.As(err, &invalid) {
 		flag := invalid.GetFlag()

@@ -40,9 +40,6 @@ func errNotServed(kind string) error {
 	return fmt.Errorf("this cluster doesn't serve %s, so it isn't a management cluster with AutoNode; choose another with --context or --kubeconfig", kind)
 }
 
-// outputs are the values of --output.
-var outputs = []string{"table", "json", "yaml", "csv"}
-
 // Options are those of `autonode cost`.
 type Options struct {
 	Management          cluster.Flags
@@ -53,7 +50,7 @@ type Options struct {
 // NewCommand returns `autonode cost`.
 func NewCommand() *cobra.Command {
 	var o Options
-	cmd := &cobra.Command{
+	cmd := command.New(&cobra.Command{
 		Use:   "cost",
 		Short: "Show what the machines of all hosted clusters cost, and what reservations and commitments save",
 		Long: `Show what the machines of all hosted clusters cost, and what reservations and commitments save.
@@ -67,27 +64,20 @@ for what is unused.`,
   autonode cost --account production --by type
   autonode cost --by capacity-type -o json
   autonode cost -o csv > cost.csv`,
-		Args: command.NoArgs,
-		RunE: func(cmd *cobra.Command, _ []string) error { return command.Run(cmd, &o) },
-	}
+	}, &o)
 	flags := cmd.Flags()
 	o.Management.Add(flags, "the management cluster")
 	flags.StringVar(&o.Account, "account", "", "show one CapacityAccount; without it all machines, also of clusters without an account")
-	flags.StringVar(&o.By, "by", "cluster", "what a row is of: "+strings.Join(groupNames, ", "))
-	printer.AddFlag(cmd, &o.Output, "how to print it", outputs...)
+	o.By = "cluster"
+	by := strings.Join(groupNames, ", ")
+	command.AddChoice(cmd, &o.By, "by", "", "what a row is of: "+by, "--by %q: want one of "+by, groupNames...)
+	printer.AddFlag(cmd, &o.Output, "how to print it", "table", "json", "yaml", "csv")
 	flags.BoolVarP(&o.Watch, "watch", "w", false, "show the table again whenever something changes, until interrupted")
-	command.RegisterCompletion(cmd, "by", groupNames...)
 	return cmd
 }
 
 // Validate implements command.Options.
 func (o *Options) Validate() error {
-	if _, ok := groups[o.By]; !ok {
-		return fmt.Errorf("--by %q: want one of %s", o.By, strings.Join(groupNames, ", "))
-	}
-	if err := printer.ValidateFormat(o.Output, outputs...); err != nil {
-		return err
-	}
 	if o.Watch && o.Output != "table" {
 		return fmt.Errorf("--watch shows tables; leave out --output %s", o.Output)
 	}

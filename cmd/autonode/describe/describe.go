@@ -29,7 +29,7 @@ import (
 // Options are those of `autonode describe cluster`.
 type Options struct {
 	Management, Guest cluster.Flags
-	HostedCluster     client.ObjectKey
+	Name, Namespace   string
 }
 
 // NewCommand returns `autonode describe`.
@@ -42,8 +42,7 @@ func NewCommand() *cobra.Command {
 
 func newClusterCommand() *cobra.Command {
 	var o Options
-	var namespace string
-	cmd := &cobra.Command{
+	cmd := command.New(&cobra.Command{
 		Use:   "cluster [NAMESPACE/]NAME",
 		Short: "Show a hosted cluster from its HostedCluster to its nodes, and what is wrong",
 		Long: `Show a hosted cluster from its HostedCluster to its nodes, and what is wrong.
@@ -54,33 +53,28 @@ pods, of which it explains the oldest as ` + "`autonode why pod`" + ` does. A li
 The last line repeats the first of them: what comes after it often waits for it.`,
 		Example: `  autonode describe cluster clusters/blue
   autonode describe cluster blue -n clusters --guest-kubeconfig blue.kubeconfig`,
-		Args: command.ExactlyOne("NAME", "the HostedCluster, like clusters/blue"),
-		RunE: func(cmd *cobra.Command, args []string) (err error) {
-			if o.HostedCluster, err = o.Management.Key(args[0], namespace, "a HostedCluster, like clusters/blue"); err != nil {
-				return err
-			}
-			return command.Run(cmd, &o)
-		},
-	}
+		Args: command.ExactlyOne(&o.Name, "NAME", "the HostedCluster, like clusters/blue"),
+	}, &o)
 	flags := cmd.Flags()
 	o.Management.Add(flags, "the management cluster")
 	flags.StringVar(&o.Guest.Kubeconfig, "guest-kubeconfig", "", "kubeconfig of the guest cluster; without it and --guest-context the guest isn't read")
 	flags.StringVar(&o.Guest.Context, "guest-context", "", "context of the guest cluster, in --guest-kubeconfig or the default kubeconfig")
-	flags.StringVarP(&namespace, "namespace", "n", "", "namespace of the HostedCluster; without it that of the context")
+	flags.StringVarP(&o.Namespace, "namespace", "n", "", "namespace of the HostedCluster; without it that of the context")
 	return cmd
 }
 
-// Validate implements command.Options.
-func (*Options) Validate() error { return nil }
-
 // Run prints the tree.
 func (o *Options) Run(ctx context.Context, streams command.Streams) error {
+	key, err := o.Management.Key(o.Name, o.Namespace, "a HostedCluster, like clusters/blue")
+	if err != nil {
+		return err
+	}
 	management, err := o.Management.Client()
 	if err != nil {
 		return err
 	}
 	v := &view{}
-	if err := v.readManagement(ctx, management, o.HostedCluster); err != nil {
+	if err := v.readManagement(ctx, management, key); err != nil {
 		return err
 	}
 	if o.Guest != (cluster.Flags{}) {
@@ -92,7 +86,7 @@ func (o *Options) Run(ctx context.Context, streams command.Streams) error {
 			return err
 		}
 		if v.oldest != nil {
-			explainer := why.Options{Guest: o.Guest, Management: o.Management, HostedCluster: o.HostedCluster.String()}
+			explainer := why.Options{Guest: o.Guest, Management: o.Management, HostedCluster: key.String()}
 			v.answer, err = explainer.ExplainPod(ctx, client.ObjectKeyFromObject(v.oldest))
 			v.exists(err, "why pod "+v.oldest.Name+" is pending")
 		}

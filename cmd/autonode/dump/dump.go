@@ -53,7 +53,7 @@ type Options struct {
 // NewCommand returns `autonode dump` of a program's version.
 func NewCommand(program string) *cobra.Command {
 	o := Options{Program: program}
-	cmd := &cobra.Command{
+	cmd := command.New(&cobra.Command{
 		Use:   "dump",
 		Short: "Collect what is needed to find out what is wrong, without secrets",
 		Long: `Collect what is needed to find out what is wrong, without secrets.
@@ -66,9 +66,7 @@ read is listed in errors.txt.`,
 		Example: `  autonode dump
   autonode dump --hosted-cluster clusters/blue --guest-kubeconfig blue.kubeconfig --to blue.tar.gz
   autonode dump --to - | ssh bastion 'cat > dump.tar.gz'`,
-		Args: command.NoArgs,
-		RunE: func(cmd *cobra.Command, _ []string) error { return command.Run(cmd, &o) },
-	}
+	}, &o)
 	flags := cmd.Flags()
 	o.Management.Add(flags, "the management cluster")
 	flags.StringVar(&o.Guest.Kubeconfig, "guest-kubeconfig", "", "kubeconfig of a guest cluster; without it and --guest-context no guest is read")

@@ -8,10 +8,10 @@ import (
 	"errors"
 	"fmt"
 	"io"
-	"slices"
 	"strings"
 
 	"github.com/spf13/cobra"
+	"github.com/spf13/pflag"
 	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/api/meta"
@@ -48,8 +48,8 @@ type CreateOptions struct {
 	Bootstrap  string
 	Selector   string
 	Shared     bool
-	// SharedIsSet: without --shared-namespace, the namespace's other Clusters decide.
-	SharedIsSet       bool
+	// sharedFlag: without --shared-namespace, the namespace's other Clusters decide.
+	sharedFlag        *pflag.Flag
 	OperatorNamespace string
 	DryRun            cluster.DryRun
 	Output            string
@@ -57,7 +57,7 @@ type CreateOptions struct {
 
 func newCreateCommand() *cobra.Command {
 	var o CreateOptions
-	cmd := &cobra.Command{
+	cmd := command.New(&cobra.Command{
 		Use:   "create --cluster NAMESPACE/NAME",
 		Short: "Create the HostedCluster of a Cluster, with consent",
 		Long: `Create the HostedCluster of a Cluster, with consent.
@@ -83,12 +83,7 @@ operator may then write there under names that end in the Cluster's.`,
   # Launch from machine templates with a label, in a control-plane namespace of its own
   autonode hosted-cluster create --cluster clusters-blue/blue --namespace clusters --release registry.example/release:1.36.3 \
     --templates VSphereMachineTemplate --selector pool=general --bootstrap KubeadmConfigTemplate/workers`,
-		Args: command.NoArgs,
-		RunE: func(cmd *cobra.Command, _ []string) error {
-			o.SharedIsSet = cmd.Flags().Changed("shared-namespace")
-			return command.Run(cmd, &o)
-		},
-	}
+	}, &o)
 	flags := cmd.Flags()
 	o.Management.Add(flags, "the management cluster")
 	flags.StringVar(&o.Cluster, "cluster", "", "the Cluster, as NAMESPACE/NAME (required)")
@@ -101,11 +96,11 @@ operator may then write there under names that end in the Cluster's.`,
 	flags.StringVarP(&o.Selector, "selector", "l", "", "labels of the templates or MachineDeployments; without it, all of the Cluster's")
 	flags.BoolVar(&o.Shared, "shared-namespace", false,
 		"let other Clusters of the namespace have HostedClusters too; without the flag, if the namespace has another Cluster")
+	o.sharedFlag = flags.Lookup("shared-namespace")
 	flags.StringVar(&o.OperatorNamespace, "operator-namespace", manifests.Namespace, "namespace of the operator, which gets rights in a shared namespace")
 	o.DryRun.Add(cmd)
-	flags.StringVarP(&o.Output, "output", "o", "", "yaml to print the HostedCluster instead of what was done, or name")
+	command.AddChoice(cmd, &o.Output, "output", "o", "yaml to print the HostedCluster instead of what was done, or name", "--output %q: want yaml or name", "yaml", "name")
 	command.RequireFlags(cmd, "cluster")
-	command.RegisterCompletion(cmd, "output", "yaml", "name")
 	return cmd
 }
 
@@ -120,12 +115,7 @@ func (o *CreateOptions) Validate() error {
 	if key := o.key(); key.Namespace == "" || key.Name == "" || strings.Contains(key.Name, "/") {
 		return fmt.Errorf("--cluster %q: want NAMESPACE/NAME", o.Cluster)
 	}
-	if err := o.DryRun.Validate(); err != nil {
-		return err
-	}
 	switch {
-	case !slices.Contains([]string{"", "yaml", "name"}, o.Output):
-		return fmt.Errorf("--output %q: want yaml or name", o.Output)
 	case len(o.Templates) == 0 && o.Bootstrap != "":
 		return errors.New("--bootstrap is for machine templates: name their kind with --templates")
 	case len(o.Templates) > 0 && o.Bootstrap == "":
@@ -142,7 +132,7 @@ func (o *CreateOptions) Run(ctx context.Context, streams command.Streams) error 
 		return err
 	}
 	key := o.key()
-	if !o.SharedIsSet && (o.Namespace == "" || o.Namespace == key.Namespace) {
+	if !o.sharedFlag.Changed && (o.Namespace == "" || o.Namespace == key.Namespace) {
 		if o.Shared, err = sharesNamespace(ctx, management, key); err != nil {
 			return err
 		}

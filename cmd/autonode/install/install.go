@@ -45,7 +45,7 @@ type Operator struct {
 // NewCommand returns `autonode install` of an image that --image replaces.
 func NewCommand(image string, operator Operator) *cobra.Command {
 	o := Options{Operator: operator}
-	cmd := &cobra.Command{
+	cmd := command.New(&cobra.Command{
 		Use:   "install",
 		Short: "Install or upgrade the operator in a management cluster",
 		Long: `Install or upgrade the operator in a management cluster.
@@ -57,9 +57,7 @@ upgrade an installation in the way in which it was made.`,
 		Example: `  autonode install --image registry.example/autonode/autonode-operator@sha256:…
   autonode install --image registry.example/autonode/autonode-operator:v0.1.0 --operator-arg=--registry-networks=10.20.0.0/16
   autonode install --image registry.example/autonode/autonode-operator:v0.1.0 --render | kubectl diff --server-side -f -`,
-		Args: command.NoArgs,
-		RunE: func(cmd *cobra.Command, _ []string) error { return command.Run(cmd, &o) },
-	}
+	}, &o)
 	flags := cmd.Flags()
 	o.Management.Add(flags, "the management cluster")
 	flags.StringVar(&o.Manifests.Image, "image", image, "image of the operator, by digest or with a tag")

@@ -25,7 +25,7 @@ type UninstallOptions struct {
 // NewUninstallCommand returns `autonode uninstall`.
 func NewUninstallCommand() *cobra.Command {
 	var o UninstallOptions
-	cmd := &cobra.Command{
+	cmd := command.New(&cobra.Command{
 		Use:   "uninstall",
 		Short: "Remove the operator from a management cluster",
 		Long: `Remove the operator from a management cluster.
@@ -36,9 +36,7 @@ expires, seven to eight hours later. The CRDs and their guard stay unless --dele
 HostedCluster to be gone.`,
 		Example: `  kubectl delete hostedclusters.autonode.io --all -A
   autonode uninstall --delete-crds`,
-		Args: command.NoArgs,
-		RunE: func(cmd *cobra.Command, _ []string) error { return command.Run(cmd, &o) },
-	}
+	}, &o)
 	flags := cmd.Flags()
 	o.Management.Add(flags, "the management cluster")
 	flags.BoolVar(&o.LeaveNodes, "leave-nodes", false, "remove the operator although HostedClusters have nodes, which stay")
@@ -46,9 +44,6 @@ HostedCluster to be gone.`,
 	flags.DurationVar(&o.Timeout, "timeout", 5*time.Minute, "how long the deletion of each object may take")
 	return cmd
 }
-
-// Validate implements command.Options.
-func (*UninstallOptions) Validate() error { return nil }
 
 // Run removes the operator unless that harms hosted clusters.
 func (o *UninstallOptions) Run(ctx context.Context, streams command.Streams) error {

@@ -52,12 +52,10 @@ type Options struct {
 	Watch                    bool
 }
 
-var outputs = []string{"table", "json", "yaml", "name"}
-
 // NewCommand returns `autonode nodes`.
 func NewCommand() *cobra.Command {
 	var o Options
-	cmd := &cobra.Command{
+	cmd := command.New(&cobra.Command{
 		Use:   "nodes",
 		Short: "Show what nodes cost, how full they are, and why each stays or goes",
 		Long: `Show what nodes cost, how full they are, and why each stays or goes.
@@ -68,30 +66,22 @@ count as pods, their requests do. Pending pods have no node yet: see "autonode w
 		Example: `  autonode nodes --watch
   autonode nodes --nodepool general --sort-by price
   autonode nodes -o json`,
-		Args: command.NoArgs,
-		RunE: func(cmd *cobra.Command, _ []string) error { return command.Run(cmd, &o) },
-	}
+	}, &o)
 	flags := cmd.Flags()
 	o.Cluster.Add(flags, "the cluster with the nodes")
 	flags.StringVar(&o.NodePool, "nodepool", "", "show the nodes of one NodePool; without it all nodes")
-	flags.StringVar(&o.SortBy, "sort-by", "name", strings.Join(orderNames(), ", ")+"; the youngest, dearest and fullest first")
+	o.SortBy = "name"
+	names := slices.Sorted(maps.Keys(orders))
+	list := strings.Join(names, ", ")
+	command.AddChoice(cmd, &o.SortBy, "sort-by", "", list+"; the youngest, dearest and fullest first", "--sort-by %q: want one of "+list, names...)
 	flags.BoolVarP(&o.Watch, "watch", "w", false, "show the table again whenever something changes, until interrupted")
-	printer.AddFlag(cmd, &o.Output, "output format", outputs...)
-	command.RegisterCompletion(cmd, "sort-by", orderNames()...)
+	printer.AddFlag(cmd, &o.Output, "output format", "table", "json", "yaml", "name")
 	return cmd
 }
 
-func orderNames() []string { return slices.Sorted(maps.Keys(orders)) }
-
 // Validate implements command.Options.
 func (o *Options) Validate() error {
-	if orders[o.SortBy] == nil {
-		return fmt.Errorf("--sort-by %q: want one of %s", o.SortBy, strings.Join(orderNames(), ", "))
-	}
-	if err := printer.ValidateFormat(o.Output, outputs...); err != nil {
-		return err
-	}
-	if o.Watch && o.Output != outputs[0] {
+	if o.Watch && o.Output != "table" {
 		return fmt.Errorf("--watch shows tables: leave out --output %s", o.Output)
 	}
 	return nil

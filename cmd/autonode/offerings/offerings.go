@@ -47,7 +47,7 @@ type Options struct {
 // NewCommand returns `autonode offerings`.
 func NewCommand() *cobra.Command {
 	var o Options
-	cmd := &cobra.Command{
+	cmd := command.New(&cobra.Command{
 		Use:   "offerings",
 		Short: "Show what the platform offers, its prices and zones, and what can't be launched now",
 		Long: `Show what the platform offers, its prices and zones, and what can't be launched now.
@@ -57,18 +57,13 @@ selects, cheapest first, at most one hundred. What a NodePool may launch of them
 "autonode why pod".`,
 		Example: `  autonode offerings
   autonode offerings --node-class default -o json`,
-		Args: command.NoArgs,
-		RunE: func(cmd *cobra.Command, _ []string) error { return command.Run(cmd, &o) },
-	}
+	}, &o)
 	flags := cmd.Flags()
 	o.Cluster.Add(flags, "the guest cluster")
 	flags.StringVar(&o.NodeClass, "node-class", "", "show what one ClusterAPINodeClass offers; without it all")
 	printer.AddFlag(cmd, &o.Output, "output format", outputs...)
 	return cmd
 }
-
-// Validate implements command.Options.
-func (o *Options) Validate() error { return printer.ValidateFormat(o.Output, outputs...) }
 
 // Run prints the offerings.
 func (o *Options) Run(ctx context.Context, streams command.Streams) error {

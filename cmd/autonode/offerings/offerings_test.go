@@ -97,7 +97,6 @@ nodeClasses:
 		t.Run(test.name, func(t *testing.T) {
 			g := NewWithT(t)
 			o := Options{NodeClass: test.nodeClass, Output: test.output}
-			g.Expect(o.Validate()).To(Succeed())
 			var out bytes.Buffer
 			classes, err := o.chosen(test.classes)
 			if err == nil {
@@ -113,9 +112,6 @@ nodeClasses:
 			}
 		})
 	}
-	t.Run("When the format is unknown, it should say which there are", func(t *testing.T) {
-		NewWithT(t).Expect((&Options{Output: "wide"}).Validate()).To(MatchError(`--output: "wide" is none of table, json, yaml, name`))
-	})
 }
 
 func TestHostileOutput(t *testing.T) {

@@ -9,7 +9,6 @@ import (
 	"io"
 	"math"
 	"reflect"
-	"slices"
 	"strings"
 
 	"github.com/spf13/cobra"
@@ -85,16 +84,8 @@ func YAML(view any) ([]byte, error) {
 
 // AddFlag adds --output, whose default is the first format.
 func AddFlag(cmd *cobra.Command, value *string, usage string, formats ...string) {
-	cmd.Flags().StringVarP(value, "output", "o", formats[0], usage+": "+strings.Join(formats, ", "))
-	command.RegisterCompletion(cmd, "output", formats...)
-}
-
-// ValidateFormat rejects a value of --output that is none of the formats.
-func ValidateFormat(value string, formats ...string) error {
-	if !slices.Contains(formats, value) {
-		return fmt.Errorf("--output: %q is none of %s", value, strings.Join(formats, ", "))
-	}
-	return nil
+	*value = formats[0]
+	command.AddChoice(cmd, value, "output", "o", usage+": "+strings.Join(formats, ", "), "--output: %q is none of "+strings.Join(formats, ", "), formats...)
 }
 
 // Dollars is a price or an amount; NaN is one that isn't known.

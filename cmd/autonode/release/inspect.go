@@ -22,14 +22,13 @@ import (
 
 // InspectOptions are those of `autonode release inspect`.
 type InspectOptions struct {
-	Image    string
-	Output   string
-	registry registryFlags
+	registryFlags
+	Image, Output string
 }
 
 func newInspectCommand() *cobra.Command {
 	var o InspectOptions
-	cmd := &cobra.Command{
+	cmd := command.New(&cobra.Command{
 		Use:   "inspect IMAGE",
 		Short: "Show what a release payload holds",
 		Example: `  # A payload's version, components and CustomResourceDefinitions
@@ -41,36 +40,24 @@ func newInspectCommand() *cobra.Command {
   # The payload's own digest, with a cluster's pull secret
   kubectl get secret pull-secret -n clusters -o jsonpath='{.data.\.dockerconfigjson}' | base64 -d > pull-secret.json
   autonode release inspect registry.example/release:1.36.3 -o name --registry-config pull-secret.json`,
-		Args: command.ExactlyOne("IMAGE", "the payload to show, like registry.example/release:1.36.3"),
-		RunE: func(cmd *cobra.Command, args []string) error {
-			o.Image = args[0]
-			return command.Run(cmd, &o)
-		},
-	}
+		Args: command.ExactlyOne(&o.Image, "IMAGE", "the payload to show, like registry.example/release:1.36.3"),
+	}, &o)
 	printer.AddFlag(cmd, &o.Output, "how to print it", inspectOutputs...)
-	o.registry.add(cmd)
+	o.add(cmd)
 	return cmd
 }
 
 var inspectOutputs = []string{"table", "json", "yaml", "name"}
 
-// Validate implements command.Options.
-func (o *InspectOptions) Validate() error {
-	if err := printer.ValidateFormat(o.Output, inspectOutputs...); err != nil {
-		return err
-	}
-	return o.registry.validate()
-}
-
 // Run prints the payload.
 func (o *InspectOptions) Run(ctx context.Context, streams command.Streams) error {
-	opts, err := o.registry.options()
+	opts, err := o.options()
 	if err != nil {
 		return err
 	}
 	release, err := payload.Read(ctx, o.Image, opts)
 	if err != nil {
-		return o.registry.hint(err)
+		return o.hint(err)
 	}
 	return printRelease(streams.Out, release, o.Output)
 }

@@ -19,6 +19,7 @@ import (
 
 // NewOptions are those of `autonode release new`.
 type NewOptions struct {
+	registryFlags
 	Target            string
 	Version           string
 	Previous          []string
@@ -27,12 +28,11 @@ type NewOptions struct {
 	CRDs              []string
 	NodeImages        []string
 	Output            string
-	registry          registryFlags
 }
 
 func newNewCommand() *cobra.Command {
 	var o NewOptions
-	cmd := &cobra.Command{
+	cmd := command.New(&cobra.Command{
 		Use:   "new --version VERSION --component NAME=IMAGE ... TARGET",
 		Short: "Make a release payload and push it",
 		Long: `Make a release payload and push it to TARGET, and print it by digest.
@@ -58,12 +58,8 @@ The same input gives the same digest. A component that is given by tag is pinned
     --node-image amd64/kubevirt=quay.example/node@sha256:51d0… \
     --node-image amd64/metal/raw.gz=https://images.example/node-1.37.1.raw.gz \
     registry.example/release:1.37.1`,
-		Args: command.ExactlyOne("TARGET", "the image to push to, like registry.example/release:1.36.3"),
-		RunE: func(cmd *cobra.Command, args []string) error {
-			o.Target = args[0]
-			return command.Run(cmd, &o)
-		},
-	}
+		Args: command.ExactlyOne(&o.Target, "TARGET", "the image to push to, like registry.example/release:1.36.3"),
+	}, &o)
 	flags := cmd.Flags()
 	flags.StringVar(&o.Version, "version", "", "the release's version, like 1.36.3 (required)")
 	flags.StringSliceVar(&o.Previous, "previous", nil, "versions from which an upgrade is meant to work")
@@ -73,24 +69,16 @@ The same input gives the same digest. A component that is given by tag is pinned
 	flags.StringArrayVar(&o.CRDs, "crds", nil, "a file or folder with a component's CustomResourceDefinitions, as NAME=PATH; repeat for more")
 	flags.StringArrayVar(&o.NodeImages, "node-image", nil, "what machines boot from, as ARCH/INFRASTRUCTURE[/VARIANT]=IMAGE, "+
 		"where VARIANT is a region or a disk's format; repeat for more")
-	flags.StringVarP(&o.Output, "output", "o", "", "what to print: nothing special for the image by digest, or json or yaml for the payload's content")
-	o.registry.add(cmd)
+	command.AddChoice(cmd, &o.Output, "output", "o", "what to print: nothing special for the image by digest, or json or yaml for the payload's content",
+		"--output: %q is neither json nor yaml", "json", "yaml")
+	o.add(cmd)
 	command.RequireFlags(cmd, "version", "component")
-	command.RegisterCompletion(cmd, "output", "json", "yaml")
 	return cmd
-}
-
-// Validate implements command.Options.
-func (o *NewOptions) Validate() error {
-	if o.Output != "" && o.Output != "json" && o.Output != "yaml" {
-		return fmt.Errorf("--output: %q is neither json nor yaml", o.Output)
-	}
-	return o.registry.validate()
 }
 
 // Run pushes the payload.
 func (o *NewOptions) Run(ctx context.Context, streams command.Streams) error {
-	opts, err := o.registry.options()
+	opts, err := o.options()
 	if err != nil {
 		return err
 	}
@@ -101,7 +89,7 @@ func (o *NewOptions) Run(ctx context.Context, streams command.Streams) error {
 	for i := range spec.Components {
 		c := &spec.Components[i]
 		if c.Image, err = payload.Resolve(ctx, c.Image, opts); err != nil {
-			return fmt.Errorf("component %s: %w", c.Name, o.registry.hint(err))
+			return fmt.Errorf("component %s: %w", c.Name, o.hint(err))
 		}
 	}
 	img, err := payload.Build(spec)
@@ -110,7 +98,7 @@ func (o *NewOptions) Run(ctx context.Context, streams command.Streams) error {
 	}
 	ref, err := payload.Push(ctx, o.Target, img, opts)
 	if err != nil {
-		return o.registry.hint(err)
+		return o.hint(err)
 	}
 	if o.Output == "" {
 		_, err = fmt.Fprintln(streams.Out, ref)
@@ -118,7 +106,7 @@ func (o *NewOptions) Run(ctx context.Context, streams command.Streams) error {
 	}
 	release, err := payload.ReadDigest(ctx, ref, opts)
 	if err != nil {
-		return o.registry.hint(err)
+		return o.hint(err)
 	}
 	return printRelease(streams.Out, release, o.Output)
 }

@@ -41,7 +41,8 @@ func (f *registryFlags) add(cmd *cobra.Command) {
 	cmd.Flags().DurationVar(&f.timeout, "timeout", payload.DefaultTimeout, "how long to try")
 }
 
-func (f *registryFlags) validate() error {
+// Validate rejects a timeout that has passed at once.
+func (f *registryFlags) Validate() error {
 	if f.timeout <= 0 {
 		return fmt.Errorf("--timeout must be more than 0, not %s", f.timeout)
 	}

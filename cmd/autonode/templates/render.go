@@ -43,7 +43,7 @@ type RenderOptions struct {
 
 func newRenderCommand() *cobra.Command {
 	var o RenderOptions
-	cmd := &cobra.Command{
+	cmd := command.New(&cobra.Command{
 		Use:   "render -f FILE...",
 		Short: "Print the machines that would be made, without a cluster",
 		Long: `Print the machines that would be made, without a cluster.
@@ -56,9 +56,7 @@ of a NodePool are missing. An image of the release payload appears as its name, 
 A source that can't be used is an error, as in the node class's conditions. The others are printed.`,
 		Example: `  autonode templates render -f nodeclass.yaml -f templates.yaml --capacity-type spot --zone a
   kubectl -n clusters-blue get awsmachinetemplates,kubeadmconfigtemplates -o yaml | autonode templates render -f nodeclass.yaml -f -`,
-		Args: command.NoArgs,
-		RunE: func(cmd *cobra.Command, _ []string) error { return command.Run(cmd, &o) },
-	}
+	}, &o)
 	flags := cmd.Flags()
 	flags.StringArrayVarP(&o.Files, "filename", "f", nil, "file with objects in YAML or JSON, or - for standard input; may be repeated")
 	flags.StringVar(&o.Source, "source", "", "name of the one source to print; without it all are printed")
@@ -66,7 +64,8 @@ A source that can't be used is an error, as in the node class's conditions. The 
 	flags.StringVar(&o.Chosen.Version, "version", "1.36.3", "Kubernetes version of the node, where the node class or the source names none")
 	flags.StringVar(&o.Chosen.Zone, "zone", "", "zone of the node")
 	flags.StringVar(&o.Chosen.FailureDomain, "failure-domain", "", "failure domain of the Machine; without it the zone")
-	flags.StringVar(&o.Chosen.CapacityType, "capacity-type", "on-demand", "on-demand or spot")
+	o.Chosen.CapacityType = "on-demand"
+	command.AddChoice(cmd, &o.Chosen.CapacityType, "capacity-type", "", "on-demand or spot", "--capacity-type %q: want on-demand or spot", "on-demand", "spot")
 	return cmd
 }
 
@@ -74,9 +73,6 @@ A source that can't be used is an error, as in the node class's conditions. The 
 func (o *RenderOptions) Validate() error {
 	if len(o.Files) == 0 {
 		return errors.New("name the files with the node class and its sources: -f FILE")
-	}
-	if o.Chosen.CapacityType != "on-demand" && o.Chosen.CapacityType != "spot" {
-		return fmt.Errorf("--capacity-type %q: want on-demand or spot", o.Chosen.CapacityType)
 	}
 	return nil
 }

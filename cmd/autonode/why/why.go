@@ -30,8 +30,6 @@ type Options struct {
 	Output                               string
 }
 
-var outputs = []string{"text", "json", "yaml"}
-
 // NewCommand returns `autonode why`.
 func NewCommand() *cobra.Command {
 	return command.Group(&cobra.Command{
@@ -55,42 +53,36 @@ func (o *Options) add(cmd *cobra.Command) {
 		"context of the management cluster, in --management-kubeconfig or the default kubeconfig")
 	flags.StringVar(&o.HostedCluster, "hosted-cluster", "", "NAMESPACE/NAME of the guest's HostedCluster; without it the only one")
 	flags.StringVar(&o.ControlPlaneNamespace, "control-plane-namespace", "", "namespace of the guest's control plane, instead of --hosted-cluster")
-	printer.AddFlag(cmd, &o.Output, "output format", outputs...)
+	printer.AddFlag(cmd, &o.Output, "output format", "text", "json", "yaml")
 }
 
 // PodOptions are those of `autonode why pod`.
 type PodOptions struct {
 	Options
-	Pod client.ObjectKey
+	Pod, Namespace string
 }
 
 func newPodCommand() *cobra.Command {
 	var o PodOptions
-	var namespace string
-	cmd := &cobra.Command{
+	cmd := command.New(&cobra.Command{
 		Use:   "pod [NAMESPACE/]NAME",
 		Short: "Say which NodePools and instance types were considered for a pod, and why each was refused",
 		Example: `  autonode why pod web-1
   autonode why pod shop/cart-7d9c --management-context management --hosted-cluster clusters/blue`,
-		Args: command.ExactlyOne("NAME", "the pod to explain, like shop/cart-7d9c"),
-		RunE: func(cmd *cobra.Command, args []string) (err error) {
-			if err := o.Validate(); err != nil { // before the kubeconfig is read
-				return err
-			}
-			if o.Pod, err = o.Guest.Key(args[0], namespace, "a pod, like shop/cart-7d9c"); err != nil {
-				return err
-			}
-			return command.Run(cmd, &o)
-		},
-	}
+		Args: command.ExactlyOne(&o.Pod, "NAME", "the pod to explain, like shop/cart-7d9c"),
+	}, &o)
 	o.add(cmd)
-	cmd.Flags().StringVarP(&namespace, "namespace", "n", "", "namespace of the pod; without it that of the context")
+	cmd.Flags().StringVarP(&o.Namespace, "namespace", "n", "", "namespace of the pod; without it that of the context")
 	return cmd
 }
 
 // Run prints why the pod has no node.
 func (o *PodOptions) Run(ctx context.Context, streams command.Streams) error {
-	answer, err := o.ExplainPod(ctx, o.Pod)
+	pod, err := o.Guest.Key(o.Pod, o.Namespace, "a pod, like shop/cart-7d9c")
+	if err != nil {
+		return err
+	}
+	answer, err := o.ExplainPod(ctx, pod)
 	if err != nil {
 		return err
 	}
@@ -114,16 +106,12 @@ type NodeOptions struct {
 
 func newNodeCommand() *cobra.Command {
 	var o NodeOptions
-	cmd := &cobra.Command{
+	cmd := command.New(&cobra.Command{
 		Use:     "node NAME",
 		Short:   "Say why Karpenter doesn't remove or replace a node, or that it would",
 		Example: `  autonode why node blue-web-x1 --management-context management --hosted-cluster clusters/blue`,
-		Args:    command.ExactlyOne("NAME", "the node or the NodeClaim to explain"),
-		RunE: func(cmd *cobra.Command, args []string) error {
-			o.Node = args[0]
-			return command.Run(cmd, &o)
-		},
-	}
+		Args:    command.ExactlyOne(&o.Node, "NAME", "the node or the NodeClaim to explain"),
+	}, &o)
 	o.add(cmd)
 	return cmd
 }
@@ -143,9 +131,6 @@ func (o *NodeOptions) Run(ctx context.Context, streams command.Streams) error {
 
 // Validate implements command.Options.
 func (o *Options) Validate() error {
-	if err := printer.ValidateFormat(o.Output, outputs...); err != nil {
-		return err
-	}
 	if o.Management == (cluster.Flags{}) && (o.HostedCluster != "" || o.ControlPlaneNamespace != "") {
 		return errors.New("--hosted-cluster and --control-plane-namespace are of the management cluster: " +
 			"name it with --management-kubeconfig or --management-context")
