@@ -32,12 +32,13 @@ type Account struct {
 type Member struct {
 	// Priority among the clusters whose requests don't all fit: the higher one is served first.
 	Priority int32
-	// Guaranteed amounts are kept for this cluster, used or not. Of pools that it lends, what it neither uses nor requests is granted to others.
+	// Guaranteed amounts are kept for this cluster, used or not. Of pools that it lends, amounts that it neither uses nor requests are
+	// granted to others.
 	Guaranteed Amounts
 	Lends      map[string]bool
 	// Maximum is the most that the cluster may have of a pool; no limit of its own for an absent pool.
 	Maximum Amounts
-	// Used is what the cluster's Machines take, also those that are being created or deleted.
+	// Used is the charges of the cluster's Machines, also of those that are being created or deleted.
 	Used Amounts
 	// Lease is the cluster's lease as it was read; nil if there is none yet.
 	Lease *Lease
@@ -49,30 +50,30 @@ type Member struct {
 	Gone bool
 }
 
-// Lease is what a lease object declares.
+// Lease is the content of a lease object.
 type Lease struct {
 	// ID of the object. Another object of the same name has another one.
 	ID string
-	// Sequence of the grant that the object carries, and Amounts what its holder may spend.
+	// Sequence of the grant that the object carries, and the Amounts that its holder may spend.
 	Sequence int64
 	Amounts  Amounts
 	// Keep is how much its holder may take by launches, of pools that it names: room of them is held for a request of another cluster.
 	Keep Amounts
-	// Reclaims are what the cluster has to return, by pool.
+	// Reclaims are the amounts that the cluster has to return, by pool.
 	Reclaims map[string][]Reclaim
-	// Granted is what was recorded with the grant. It counts if the record is lost, or was another account's.
+	// Granted is the amounts that were recorded with the grant. It counts if the record is lost, or was another account's.
 	Granted Amounts
 	Report  Report
 }
 
-// Report is what the holder of a lease declares.
+// Report is the status of a lease, declared by its holder.
 type Report struct {
 	// Sequence of the grant that the holder has observed and keeps; earlier ones are void.
 	Sequence int64
 	// Held is the most that the holder's machines take, those included that may still come, until its next grant.
 	Held Amounts
-	// Spent is what the holder's machines take now, those included that may still come. A grant for Requests has to be larger than this, whatever
-	// an operator counts.
+	// Spent is the charges of the holder's machines now, those included that may still come. A grant for Requests has to be larger than
+	// this, whatever an operator counts.
 	Spent Amounts
 	// Requests are launches that wait for a larger grant, the oldest first.
 	Requests []Request
@@ -84,13 +85,13 @@ type Request struct {
 	Count   int64
 }
 
-// Grant is what is recorded of one cluster. It is recorded before its lease is written.
+// Grant is the record of one cluster. It is recorded before its lease is written.
 type Grant struct {
 	// Lease is the ID of the object that the grant is for.
 	Lease string
 	// Sequence increases with each change of Asked or Lease.
 	Sequence int64
-	// Asked is what the lease declares: what the holder may spend once it has observed it.
+	// Asked is the lease's amounts: the holder may spend them once it has observed the lease.
 	Asked Amounts
 	// Granted is the most that the cluster's machines may take until the holder acknowledges Asked. It counts against
 	// the pools, and is never less than Asked.
@@ -102,7 +103,7 @@ func (g Grant) clone() Grant {
 	return g
 }
 
-// Pending reports whether the holder has been asked to return what it hasn't acknowledged yet.
+// Pending reports whether the holder has been asked to return amounts and hasn't acknowledged that yet.
 func (g Grant) Pending() bool { return !g.Asked.Equal(g.Granted) }
 
 // most is the most that a member may have of a pool.

@@ -11,7 +11,7 @@ import (
 // quantized makes ratios of decimal prices comparable that differ by rounding alone.
 func quantized(ratio float64) float64 { return math.Round(ratio * 1e9) }
 
-// rank is the place of a group in the order in which a cover applies to it. Groups of one rank share what is left equally.
+// rank is the place of a group in the order in which a cover applies to it. Groups of one rank share the rest of the cover equally.
 type rank struct {
 	first, second float64
 	instanceType  string
@@ -22,8 +22,9 @@ func (a rank) compare(b rank) int {
 	return cmp.Or(cmp.Compare(a.first, b.first), cmp.Compare(a.second, b.second), cmp.Compare(a.instanceType, b.instanceType), cmp.Compare(a.idle, b.idle))
 }
 
-// rank of a machine that uses this much. Money covers what saves most first, and among equals what has the lowest rate. Instances of a
-// flexible size cover the smallest size first. Custom instances cover the dearest machine first. vCPUs and memory have one price.
+// rank of a machine that uses this much. Money covers the groups that save most first, and among equals those with the lowest rate.
+// Instances of a flexible size cover the smallest size first. Custom instances cover the dearest machine first. vCPUs and memory have one
+// price.
 func (c *Cover) rank(m *Running, units float64) rank {
 	idle := 0
 	if m.Idle {
@@ -64,7 +65,7 @@ type Share struct {
 	Units, Cost float64
 }
 
-// uncovered is what isn't covered of a machine: of its list price, its vCPUs and its memory, each from 0 to 1.
+// uncovered is the uncovered part of a machine: of its list price, its vCPUs and its memory, each from 0 to 1.
 type uncovered struct{ price, cpus, gibs float64 }
 
 // open is the part of a machine's units that a cover may still apply to. part is that of the list price which all units cover.
@@ -103,18 +104,18 @@ type candidate struct {
 	at          int
 	rank        rank
 	units, part float64
-	// open is the part of its units that isn't covered yet, and need what those take.
+	// open is the part of its units that isn't covered yet, and need the units of the cover for it.
 	open, need float64
 }
 
-// Commitments are an account's commitments beside what runs in it.
+// Commitments are an account's commitments, applied to its running machines.
 type Commitments struct {
 	covers []Cover
-	// Paid is what the running machines cost an hour beyond what is committed.
+	// Paid is the running machines' hourly cost beyond commitments.
 	Paid float64
 }
 
-// Apply applies commitments to the machines that run by the clouds' published rules, and returns what covers each group. A machine may
+// Apply applies commitments to the machines that run by the clouds' published rules, and returns each group's shares. A machine may
 // be covered in part. Clouds bill by the hour and with more details, so that a bill differs.
 func Apply(commitments []Commitment, groups []Group) (*Commitments, []Share) {
 	c := &Commitments{covers: CoversOf(commitments)}
@@ -169,7 +170,7 @@ func (c *Cover) candidates(into []candidate, groups []Group, left []uncovered) [
 	return into
 }
 
-// apply covers a fraction of what is open of a group.
+// apply covers a fraction of a group's open part.
 func (c *Cover) apply(shares []Share, of *candidate, fraction float64, groups []Group, left []uncovered, commitments []Commitment) []Share {
 	m := &groups[of.at]
 	covered := left[of.at].take(c.Measure, of.open*fraction, of.part)
@@ -184,7 +185,7 @@ func (c *Cover) apply(shares []Share, of *candidate, fraction float64, groups []
 	return append(shares, share)
 }
 
-// lack sums up what running machines pay beside commitments, and what they would use of each.
+// lack sums up the cost of running machines beside commitments, and the units of each that they would use.
 func (c *Commitments) lack(groups []Group, left []uncovered) {
 	for i := range groups {
 		m := &groups[i]

@@ -7,7 +7,7 @@ import (
 	"slices"
 )
 
-// Kind of a commitment: whose rules say what it covers, and in which order.
+// Kind of a commitment: whose rules say which machines it covers, and in which order.
 type Kind string
 
 // Kinds of commitments. Empty is Custom.
@@ -24,7 +24,7 @@ const (
 	Custom Kind = "Custom"
 )
 
-// Commitment is what is paid for whether it is used or not. It never covers a spot machine.
+// Commitment is capacity that is paid for whether it is used or not. It never covers a spot machine.
 type Commitment struct {
 	Name     string
 	Kind     Kind
@@ -33,7 +33,7 @@ type Commitment struct {
 	HourlySpend float64
 	// EC2Instance is the scope of a SavingsPlan that applies before those of the scope Compute.
 	EC2Instance bool
-	// Rates are what an hour costs within HourlySpend, by instance type. Those without one are at Discount, and not covered if
+	// Rates are hourly prices within HourlySpend, by instance type. Those without one are at Discount, and not covered if
 	// there are rates and no Discount.
 	Rates map[string]float64
 	// Machines is a number of machines: of InstanceType, or for Custom any that are selected.
@@ -48,14 +48,14 @@ type Commitment struct {
 	Ratios       map[string]float64
 	// CPU, in vCPUs, and Memory, in GiB, of a CommittedUse.
 	CPU, Memory CommittedAmount
-	// Discount from the list price, from 0 to 1: what a committed hour costs less.
+	// Discount of a committed hour from the list price, from 0 to 1.
 	Discount float64
 }
 
 // CommittedAmount is an amount of a resource that is committed, with the prices of one unit an hour: the committed one and the list price.
 type CommittedAmount struct{ Amount, Price, List float64 }
 
-// Measure is what a Cover counts.
+// Measure is the unit that a Cover counts.
 type Measure string
 
 // Measures, and their units.
@@ -69,7 +69,7 @@ const (
 	GiBs Measure = "GiBs"
 )
 
-// Cover is what one measure of a commitment covers, and how much of it is left. A CommittedUse has two, and all others one.
+// Cover is one measure of a commitment, and how much of it is left. A CommittedUse has two, and all others one.
 type Cover struct {
 	// Name of the commitment, with /cpu or /memory for a CommittedUse.
 	Name     string
@@ -86,10 +86,10 @@ type Cover struct {
 	// List price of a vCPU or a GiB.
 	List float64
 
-	// Left is what is unused, and Uncovered what running machines would use more of it.
+	// Left is the unused amount, and Uncovered the amount more that running machines would use.
 	Left, Uncovered float64
-	// Displaced is the list price of what a unit covers that would lose it first, and Gained that of what would be covered next; zero
-	// for nothing.
+	// Displaced is the list price, per unit, of the machine that would lose its cover first, and Gained that of the machine that would be
+	// covered next; zero for none.
 	Displaced, Gained float64
 
 	// Committed in all, and the Price of a unit; zero if that depends on the machine.
@@ -99,7 +99,7 @@ type Cover struct {
 	of, tier int
 }
 
-// covers returns what a commitment covers; nothing of one without an amount.
+// covers returns a commitment's covers; none without an amount.
 func (c *Commitment) covers(at int) []Cover {
 	cover := Cover{Name: c.Name, Selector: c.Selector, Discount: min(max(c.Discount, 0), 1), of: at}
 	switch c.Kind {
@@ -150,9 +150,9 @@ func (c *Commitment) covers(at int) []Cover {
 	return []Cover{cover}
 }
 
-// CoversOf returns what commitments cover, in the order in which it applies, all of it unused. That is AWS's for its own kinds: Reserved
-// Instances, those of a zone first, then savings plans of the scope EC2Instance, then those of the scope Compute. Azure applies
-// reservations before savings plans, and Google Cloud committed use before what is spent, likewise. Commitments of a kind apply in the
+// CoversOf returns the covers of commitments, in the order in which they apply, all of them unused. That is AWS's for its own kinds:
+// Reserved Instances, those of a zone first, then savings plans of the scope EC2Instance, then those of the scope Compute. Azure applies
+// reservations before savings plans, and Google Cloud committed use before committed spend, likewise. Commitments of a kind apply in the
 // order that they are given in; Custom ones in that of their discount, the highest first.
 // https://docs.aws.amazon.com/savingsplans/latest/userguide/sp-applying.html
 func CoversOf(commitments []Commitment) []Cover {

@@ -11,7 +11,7 @@ import (
 	"time"
 )
 
-// Decision of what to record.
+// Decision is the next record, with hints for leases.
 type Decision struct {
 	// Record is to replace the account's before any lease is written.
 	Record map[string]Grant
@@ -27,24 +27,25 @@ type Decision struct {
 	Waiting Amounts
 	// Line are the places of clusters in the line, to be recorded with Record.
 	Line map[string]Place
-	// Reclaims are what borrowers are to return, by cluster and pool, and Retained what isn't lent again yet. Both are to be recorded with Record.
+	// Reclaims are the amounts that borrowers are to return, by cluster and pool, and Retained those that aren't lent again yet. Both are
+	// to be recorded with Record.
 	Reclaims map[string]map[string][]Reclaim
 	Retained map[string]map[string]Retained
-	// ReclaimedFor are the clusters that request what others are to return, by pool.
+	// ReclaimedFor are the clusters that request the amounts that others are to return, by pool.
 	ReclaimedFor map[string][]string
 	// Next is when the decision changes by itself; zero if it doesn't.
 	Next time.Time
 }
 
-// Decide decides what each cluster is granted. At no time, from wherever the inputs were read, does the sum of
+// Decide decides each cluster's grant. At no time, from wherever the inputs were read, does the sum of
 // Granted over the clusters exceed a limit that it didn't exceed before.
 //
-// It aims at targets: what each cluster uses and is guaranteed, and of the rest whole requests, in the order of
+// It aims at targets: each cluster's usage and guarantee, and of the rest whole requests, in the order of
 // priorities, and among equals first for the cluster with the smallest dominant share
 // (https://www.usenix.org/conference/nsdi11/dominant-resource-fairness-fair-allocation-multiple-resource-types). A request
-// that has waited for HoldAfter comes before others of its priority: see Place. What is free is granted at once. For the
+// that has waited for HoldAfter comes before others of its priority: see Place. Free amounts are granted at once. For the
 // rest, clusters that hold more than their target are asked to give it back, and it is granted in a later decision, when
-// they have acknowledged that. What clusters use of a guarantee that was lent is reclaimed: see Reclaim.
+// they have acknowledged that. Amounts of a guarantee that borrowers use are reclaimed: see Reclaim.
 func Decide(a Account) Decision {
 	a.Members = maps.Clone(a.Members)
 	d := &decider{Account: a, record: make(map[string]Grant, len(a.Record)), waiting: Amounts{}, joined: map[string]Amounts{}}
@@ -63,32 +64,32 @@ type decider struct {
 	record map[string]Grant
 	// names of the members that can be granted something, ordered.
 	names []string
-	// base is what each has without its requests, target with those that fit, and need is the target without what is
-	// guaranteed and not needed.
+	// base is each cluster's amounts without its requests, target with those that fit, and need is the target without the unneeded
+	// guarantee.
 	base, target, need map[string]Amounts
 	// order of the requests that fit.
 	order []fitting
-	// free is what the targets leave, and available what the grants leave.
+	// free is the limits less the targets, and available the limits less the grants.
 	free, available Amounts
 	waiting         Amounts
 	// short are the pools of which something has to be returned.
 	short map[string]bool
-	// joined are what the leases of clusters that join allow already.
+	// joined are the amounts that the leases of joining clusters allow already.
 	joined map[string]Amounts
 
 	// places in the line, and those that may be served, the first one first.
 	places map[string]*Place
 	line   []*inLine
-	// most is Decision.Most, and served what clusters get because they were first in the line.
+	// most is Decision.Most, and served the amounts that clusters get because they were first in the line.
 	most, served map[string]Amounts
 	// lacking are the pools of which room is held that isn't free, and resting those of which none is held for a while, with the highest
 	// priority that waits or has waited for them.
 	lacking, resting map[string]int32
-	// ownLacking is what clusters' own machines take of their maximum that is to be held.
+	// ownLacking is the amounts to hold of clusters' maximums that their own machines take.
 	ownLacking map[string]Amounts
 	next       time.Time
 
-	// floors are what is guaranteed and not lent, and needs what clusters use and request of guarantees that are lent.
+	// floors are the guarantees that aren't lent, and needs the amounts that clusters use and request of guarantees that are lent.
 	floors, needs map[string]Amounts
 	// reclaims, retained and reclaimedFor are those of Decision. Of an overdrawn pool, clusters use and are guaranteed more than there is.
 	reclaims     map[string]map[string][]Reclaim
@@ -103,7 +104,7 @@ type fitting struct {
 	charges Amounts
 }
 
-// confirm takes what holders have acknowledged into the record.
+// confirm takes holders' acknowledgements into the record.
 func (d *decider) confirm() {
 	for name, grant := range d.Record {
 		if member, ok := d.Members[name]; !ok || !member.Gone {
@@ -143,9 +144,9 @@ func (d *decider) confirm() {
 	slices.Sort(d.names)
 }
 
-// acknowledged lowers what is granted to what the holder keeps. It raises nothing: the report may be older than one that
-// was counted, and what it reports beyond the grant returned and granted to others since. That counts as an operator's own
-// count of Machines does, also for a pool that the holder hadn't been informed of.
+// acknowledged lowers the grant to the amounts that the holder keeps. It raises nothing: the report may be older than one that was counted,
+// and the amounts beyond the grant returned and granted to others since. That counts as an operator's own count of Machines does, also for
+// a pool that the holder hadn't been informed of.
 func (d *decider) acknowledged(name string, grant *Grant) {
 	member := d.Members[name]
 	kept, used := grant.Asked.clone(), member.Used.clone()
@@ -165,14 +166,14 @@ func (d *decider) acknowledged(name string, grant *Grant) {
 	d.Members[name] = member
 }
 
-// taken is what counts against the pools for a cluster.
+// taken is a cluster's amounts that count against the pools.
 func (d *decider) taken(name string) Amounts {
 	taken := d.record[name].Granted.clone()
 	taken.raise(d.Members[name].Used)
 	return taken
 }
 
-// left returns what the amounts of all recorded clusters leave of the limits; a negative amount if they exceed one.
+// left returns the limits less the amounts of all recorded clusters; a negative amount if they exceed one.
 func (d *decider) left(amounts func(name string) Amounts) Amounts {
 	left := d.Limits.clone()
 	count := func(name string) {
@@ -278,7 +279,7 @@ func (d *decider) wait(requests []Request) {
 	}
 }
 
-// share is a cluster's dominant share of what isn't guaranteed to it.
+// share is a cluster's dominant share of the amounts that aren't guaranteed to it.
 func (d *decider) share(name string) float64 {
 	share := 0.0
 	for pool, amount := range d.need[name] {
@@ -289,7 +290,7 @@ func (d *decider) share(name string) float64 {
 	return share
 }
 
-// grant raises what is asked and granted to the targets, as far as what all clusters are granted leaves room.
+// grant raises Asked and Granted to the targets, as far as the grants of all clusters leave room.
 func (d *decider) grant() {
 	d.available = d.left(d.taken)
 	d.short = map[string]bool{}
@@ -297,7 +298,7 @@ func (d *decider) grant() {
 		_, held := d.lacking[pool]
 		d.short[pool] = held || d.available[pool] < 0
 	}
-	// What is guaranteed in all may exceed a limit: then the higher priority has its own first.
+	// The sum of the guarantees may exceed a limit: then the higher priority has its own first.
 	byPriority := slices.Clone(d.names)
 	slices.SortStableFunc(byPriority, func(a, b string) int { return cmp.Compare(d.Members[b].Priority, d.Members[a].Priority) })
 	for _, name := range byPriority {
@@ -333,9 +334,9 @@ func (d *decider) grant() {
 	}
 }
 
-// room is how much of a pool a cluster can be granted now. What its Machines take beyond its grant counts as available
-// to it only while the pool isn't exceeded: the count may be old, and the rest granted to others since. While it is
-// exceeded, what a cluster was asked back stays asked back: if a record was lost, that may be granted to others, too.
+// room is how much of a pool a cluster can be granted now. Its Machines' charges beyond its grant count as available to it only while the
+// pool isn't exceeded: the count may be old, and the rest granted to others since. While it is exceeded, amounts that a cluster was asked
+// back stay asked back: if a record was lost, they may be granted to others, too.
 func (d *decider) room(name, pool string) int64 {
 	granted, available := d.record[name].Granted[pool], d.available[pool]
 	if available < 0 {
@@ -344,7 +345,7 @@ func (d *decider) room(name, pool string) int64 {
 	return max(granted, d.Members[name].Used[pool]) + available
 }
 
-// raise raises what a cluster is granted of a pool. There has to be room.
+// raise raises a cluster's grant of a pool. There has to be room.
 func (d *decider) raise(name, pool string, amount int64) {
 	grant := d.record[name]
 	if taken := max(grant.Granted[pool], d.Members[name].Used[pool]); amount > taken {
@@ -354,7 +355,7 @@ func (d *decider) raise(name, pool string, amount int64) {
 	grant.Granted.set(pool, max(grant.Granted[pool], amount))
 }
 
-// reclaim requests back what clusters hold beyond their targets, where something has to be returned. Granted stays until
+// reclaim requests back amounts beyond clusters' targets, where something has to be returned. Granted stays until
 // the holder acknowledges.
 func (d *decider) reclaim() {
 	for _, name := range d.names {
@@ -372,8 +373,8 @@ func (d *decider) reclaim() {
 	}
 }
 
-// upTo adds to each cluster's target what no target needs, and what others have requested and don't use yet: it might
-// be served before them. What was first in the line won't be.
+// upTo adds to each cluster's target the amounts that no target needs, and those that others have requested and don't use yet: it might be
+// served before them. Amounts for the first in the line aren't added.
 func (d *decider) upTo() map[string]Amounts {
 	contested := Amounts{}
 	for _, name := range d.names {

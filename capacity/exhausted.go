@@ -11,7 +11,7 @@ import (
 const (
 	// wholeZone is how many instance types of a zone have to be without capacity for all of them to be.
 	wholeZone = 4
-	// DefaultZone is what machines without a failure domain have as their zone. It isn't one place: it is all that there is.
+	// DefaultZone is the zone of machines without a failure domain. It isn't one place: it is all that there is.
 	DefaultZone = "default"
 	// ProbeFirst is how much longer an exhausted quota stays closed for the other clusters of an account than for the one that reports it, which
 	// probes it meanwhile. That one reports it for as long.
@@ -28,8 +28,8 @@ func ZoneUntil(zone string, untils []time.Time) (time.Time, bool) {
 	return latest[wholeZone-1], true
 }
 
-// Family returns the family of an instance type, within which clouds count quotas: what its instance-family label declares, otherwise
-// what its name states. An instance type whose name states nothing is a family of its own.
+// Family returns the family of an instance type, within which clouds count quotas: its instance-family label, otherwise the family in its
+// name. An instance type whose name has none is a family of its own.
 //
 //	m5.large         m5                Amazon, and others that put the family first
 //	n2-standard-4    n2                Google

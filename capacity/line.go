@@ -19,16 +19,17 @@ const (
 	HoldRest = 10 * time.Minute
 )
 
-// Place is a cluster's place in the line: a request that doesn't fit although it would if others' machines went. Small requests would always
-// be served before a large one, since what one machine leaves is enough for them. So what becomes free is held for the first in the line,
-// until the request is served. A hold ends after a time, so that one that is never served doesn't keep others from launching for good.
+// Place is a cluster's place in the line: a request that doesn't fit although it would if others' machines went. Small requests would
+// always be served before a large one, since the capacity of one removed machine is enough for them. So freed capacity is held for the
+// first in the line, until the request is served. A hold ends after a time, so that one that is never served doesn't keep others from
+// launching for good.
 type Place struct {
 	// Charges of one launch, and Count of the launches that were requested.
 	Charges Amounts
 	Count   int64
 	// Since is when the cluster took the place.
 	Since time.Time
-	// Held is since when room is held; zero if none is. Gained is when something of it last became free, and Lacking what wasn't.
+	// Held is since when room is held; zero if none is. Gained is when a part of it last became free, and Lacking the missing amounts.
 	Held, Gained time.Time
 	Lacking      Amounts
 	// Rests is until when the cluster has no other place, because its hold has ended unserved; zero if it has not.
@@ -139,8 +140,8 @@ func (d *decider) canFit(name string, charges Amounts) bool {
 	return true
 }
 
-// setMost computes the most that each cluster might be granted in time: its maximum, and what isn't guaranteed to others or held by clusters
-// whose leases can't be changed.
+// setMost computes the most that each cluster might be granted in time: its maximum, and the amounts that are neither guaranteed to others
+// nor held by clusters whose leases can't be changed.
 func (d *decider) setMost() {
 	left := d.left(func(name string) Amounts {
 		if _, ok := d.base[name]; ok {
@@ -199,9 +200,9 @@ func (d *decider) rest(place *Place, priority int32) {
 	}
 }
 
-// lacks returns what isn't free for a place; own, if that is what the cluster's own machines take of its maximum, so that nothing of other
-// clusters helps. It is blocked while nothing may be held for it: room is held for another one that it would need, or a hold of what it lacks
-// has just ended.
+// lacks returns the amounts that a place is missing; own, if the cluster's own machines take them of its maximum, so that nothing of other
+// clusters helps. It is blocked while nothing may be held for it: room is held for another one that it would need, or a hold of the missing
+// amounts has just ended.
 func (d *decider) lacks(of *inLine) (lacking Amounts, own, blocked bool) {
 	lacking, ownLacking := Amounts{}, Amounts{}
 	if !d.canFit(of.name, of.Charges) {
@@ -259,7 +260,7 @@ func (d *decider) hold(of *inLine, lacking Amounts) bool {
 	return true
 }
 
-// serve gives a place what it waits for, before others.
+// serve grants a place its request, before others.
 func (d *decider) serve(first *inLine, item *queued) {
 	if item != nil {
 		for i := range item.requests {
@@ -281,8 +282,9 @@ func (d *decider) serve(first *inLine, item *queued) {
 	}
 }
 
-// keep is how much the clusters may take by launches while room is held: nothing of what becomes free, but what is guaranteed, and what they
-// were first in the line for. A Karpenter would launch again at once what one of its machines leaves, before the operator can ask for it.
+// keep is how much the clusters may take by launches while room is held: nothing of freed capacity, but their guarantees, and their
+// requests that were first in the line. A Karpenter would reuse the capacity of a removed machine at once, before the operator can ask for
+// it.
 func (d *decider) keep() map[string]Amounts {
 	keep := map[string]Amounts{}
 	defer d.keepReclaimed(keep)

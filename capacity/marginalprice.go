@@ -24,7 +24,7 @@ func (c *Cover) Largest(groups []Group) float64 {
 	return most
 }
 
-// Cheapest is the lowest list price of what the cover may apply to, for one unit of it; zero if nothing of that runs.
+// Cheapest is the lowest list price of the machines that the cover may apply to, for one unit of it; zero if none of them runs.
 func (c *Cover) Cheapest(groups []Group) float64 {
 	least := 0.0
 	for i := range groups {
@@ -38,7 +38,7 @@ func (c *Cover) Cheapest(groups []Group) float64 {
 	return least
 }
 
-// Covers returns what is left of each commitment, in the order in which they apply. Don't modify it.
+// Covers returns the covers of the commitments, in the order in which they apply. Don't modify it.
 func (c *Commitments) Covers() []Cover { return c.covers }
 
 // Resume returns the Commitments whose Covers were these, in this order. Paid isn't known.
@@ -80,8 +80,8 @@ func (c *Commitments) Less(groups []Group) *Commitments {
 	return less
 }
 
-// MarginalPrice is what one more machine would cost an hour, beside what runs: its list price without the part that
-// unused commitments cover. Of a commitment that is used up it takes what saves less elsewhere, and costs what that costs then. It is
+// MarginalPrice is the hourly cost of one more machine, beside the running ones: its list price without the part that unused commitments
+// cover. Of a commitment that is used up it takes the part of a machine that saves less, and costs the price of that machine then. It is
 // never negative and never above the list price, doesn't fall when more machines run, and doesn't rise when more is committed.
 func (c *Commitments) MarginalPrice(m *Running) float64 {
 	if m.Price <= 0 {
@@ -105,7 +105,7 @@ func (c *Commitments) MarginalPrice(m *Running) float64 {
 			return 0
 		}
 	}
-	// What is left may displace what saves less.
+	// The uncovered rest may displace a machine that saves less.
 	displaced := 1.0
 	for k := range c.covers {
 		if cover := &c.covers[k]; cover.Displaced > 0 && cover.Left <= 0 {
@@ -117,7 +117,7 @@ func (c *Commitments) MarginalPrice(m *Running) float64 {
 	return m.Price * left.price * displaced
 }
 
-// Saving is what one machine less of those that run would save an hour: nothing if a commitment that covers it would then
+// Saving is the hourly saving with one machine less of those that run: nothing if a commitment that covers it would then
 // be unused, its list price if other machines would use it. It is a node's price while it runs, as MarginalPrice is that
 // of another one: without the difference, a machine that a commitment covers would be replaced by one that is cheaper
 // than the next of its kind, and that one by the covered machine.
@@ -126,7 +126,7 @@ func (c *Commitments) Saving(m *Running) float64 {
 		return 0
 	}
 	saved, selected := 0.0, false
-	// What the parts of vCPUs and memory cost, and what of that one less saves.
+	// The costs of the parts of vCPUs and memory, and their savings with one machine less.
 	var cost, less [2]float64
 	for k := range c.covers {
 		cover := &c.covers[k]
@@ -154,7 +154,7 @@ func (c *Commitments) Saving(m *Running) float64 {
 	return saved
 }
 
-// Unused returns what of each commitment is unused, by the name of its cover and in its unit.
+// Unused returns the unused amount of each commitment, by the name of its cover and in its unit.
 func (c *Commitments) Unused() map[string]float64 {
 	unused := make(map[string]float64, len(c.covers))
 	for k := range c.covers {

@@ -15,7 +15,7 @@ const MinPriceFraction = 0.001
 // Unlimited machines of a reservation.
 const Unlimited = math.MaxInt32
 
-// Offer is what a lease leaves of an offering.
+// Offer is the availability and price of an offering within a lease.
 type Offer struct {
 	// Available: another machine may be launched, maybe after more was granted.
 	Available bool
@@ -26,12 +26,12 @@ type Offer struct {
 	Left int
 	// Expired: the reservation of a reserved offering has ended. Its machines are paid for as on-demand ones are.
 	Expired bool
-	// Price is what another machine costs the account in US dollars an hour, and Saving what one less of those that run
-	// would save. Both are the list price where nothing is committed.
+	// Price is the account's cost of another machine in US dollars an hour, and Saving its saving with one less of those that run. Both are
+	// the list price where nothing is committed.
 	Price, Saving float64
 }
 
-// Pool is what is left of one of a lease's pools.
+// Pool is the remaining amount of one of a lease's pools.
 type Pool struct {
 	Left int64
 	// Counted: changes of each machine count, as it is the pool of a reservation.
@@ -43,7 +43,7 @@ type Pool struct {
 // Expired reports whether the pool has ended.
 func (p *Pool) Expired(now time.Time) bool { return !p.Expires.IsZero() && !now.Before(p.Expires) }
 
-// PoolCharge is what a machine takes from a pool.
+// PoolCharge is a machine's charge on a pool.
 type PoolCharge struct {
 	*Pool
 	Amount int64
@@ -68,7 +68,7 @@ func (u Unavailable) selectsType(o Offering) bool {
 	return u.InstanceType == "" || Matches(u.InstanceType, o.InstanceType)
 }
 
-// OfferOf returns the offer of a machine with its list price and what it takes from pools. commitments are nil where nothing is committed.
+// OfferOf returns the offer of a machine with its list price and its charges. commitments are nil where nothing is committed.
 func OfferOf(m *Running, charges []PoolCharge, commitments *Commitments, unavailable []Unavailable, now time.Time) Offer {
 	o := Offer{Available: true, Left: Unlimited, Price: m.Price, Saving: m.Price}
 	ended := false

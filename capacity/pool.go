@@ -57,10 +57,10 @@ func (a Amounts) clone() Amounts {
 	return c
 }
 
-// Resource is what a pool counts.
+// Resource is the unit that a pool counts.
 type Resource string
 
-// What pools count, and their units.
+// The resources that pools count, and their units.
 const (
 	Machines Resource = "machines" // machines
 	VCPUs    Resource = "vcpus"    // thousandths of a vCPU
@@ -68,7 +68,7 @@ const (
 	GPUs     Resource = "gpus"     // GPUs
 )
 
-// Offering is what a machine is launched as.
+// Offering is the instance type, zone and capacity type that a machine is launched with.
 type Offering struct {
 	InstanceType, Zone, CapacityType string
 	// Reservation is the ID of the reservation that the machine uses; empty for none.
@@ -79,13 +79,13 @@ type Offering struct {
 	Family string
 }
 
-// Machine is an offering with what one machine of it has, in the units of Resource.
+// Machine is an offering with one machine's capacity, in the units of Resource.
 type Machine struct {
 	Offering
 	VCPUs, Memory, GPUs int64
 }
 
-// Amount is what the machine has of a resource.
+// Amount is the machine's amount of a resource.
 func (m Machine) Amount(resource Resource) int64 {
 	switch resource {
 	case Machines:
@@ -152,7 +152,7 @@ type Rule struct {
 	Reservation string
 }
 
-// Charges returns what a machine takes from each pool.
+// Charges returns a machine's charges by pool.
 func Charges(rules []Rule, m Machine) Amounts {
 	charges := Amounts{}
 	for _, rule := range rules {

@@ -10,9 +10,10 @@ import (
 )
 
 const (
-	// DefaultReclaimGracePeriod is how long a borrower has to return what a guaranteed cluster requests, unless the account declares another time.
+	// DefaultReclaimGracePeriod is how long a borrower has to return amounts that a guaranteed cluster requests, unless the account
+	// declares another time.
 	DefaultReclaimGracePeriod = 15 * time.Minute
-	// RetainFor is how long what was reclaimed isn't lent again.
+	// RetainFor is how long reclaimed amounts aren't lent again.
 	RetainFor = time.Hour
 	// deadlinesIn is the number of different deadlines within a grace period: those of requests that come shortly one after the other are the same.
 	deadlinesIn = 15
@@ -30,8 +31,8 @@ type Retained struct {
 	Until  time.Time
 }
 
-// setFloors computes what is guaranteed to each cluster and not lent: of a guarantee that lends, what the cluster uses and requests, and what
-// was reclaimed for it lately.
+// setFloors computes each cluster's guarantee that isn't lent: of a guarantee that lends, the amounts that the cluster uses and requests,
+// and those that were reclaimed for it lately.
 func (d *decider) setFloors() {
 	d.floors, d.needs = make(map[string]Amounts, len(d.names)), make(map[string]Amounts, len(d.names))
 	d.reclaims, d.retained = map[string]map[string][]Reclaim{}, map[string]map[string]Retained{}
@@ -69,10 +70,10 @@ func (d *decider) retain(name, pool string, retained Retained) {
 	d.due(retained.Until)
 }
 
-// guaranteed is what is guaranteed to a member of a pool, used or not.
+// guaranteed is a member's guarantee of a pool, used or not.
 func (m Member) guaranteed(pool string) int64 { return min(m.Guaranteed[pool], m.most(pool)) }
 
-// wanted is what a member uses and requests, within its own maximum.
+// wanted is the amounts that a member uses and requests, within its own maximum.
 func (m Member) wanted() Amounts {
 	wanted := m.Used.clone()
 	for _, request := range m.Lease.Report.Requests {
@@ -89,7 +90,7 @@ func (m Member) wanted() Amounts {
 	return wanted
 }
 
-// setReclaims asks borrowers for what guaranteed clusters request and neither is free nor held without being used.
+// setReclaims asks borrowers for amounts that guaranteed clusters request and that are neither free nor held without being used.
 func (d *decider) setReclaims() {
 	d.overdrawn, d.reclaimedFor = map[string]bool{}, map[string][]string{}
 	unit := max((d.gracePeriod() / deadlinesIn).Truncate(time.Second), time.Second)
@@ -131,12 +132,12 @@ type borrower struct {
 	// used, and surplus beyond the guarantee.
 	used, surplus int64
 	priority      int32
-	// asked is what it is asked to return.
+	// asked is the amount that it is asked to return.
 	asked int64
 }
 
-// ask divides what is to be returned of a pool among borrowers: as they were asked before, then by priority, the lowest first, and then by what
-// they use beyond their guarantee, the largest first.
+// ask divides the amount to be returned of a pool among borrowers: as they were asked before, then by priority, the lowest first, and then
+// by their usage beyond their guarantee, the largest first.
 func (d *decider) ask(pool string, amount int64, by time.Time) {
 	var borrowers []*borrower
 	for _, name := range d.names {
@@ -167,8 +168,8 @@ func (d *decider) ask(pool string, amount int64, by time.Time) {
 	}
 }
 
-// follow returns the steps, each with a lower amount and a later deadline, that lead a borrower from what it uses to what it may keep. The
-// deadlines of earlier ones stay; what it is asked for beyond them has a deadline of its own.
+// follow returns the steps, each with a lower amount and a later deadline, that lead a borrower from its usage to the amount that it may
+// keep. The deadlines of earlier ones stay; an amount beyond them has a deadline of its own.
 func follow(before []Reclaim, used, keep int64, by time.Time) (steps []Reclaim) {
 	for _, step := range before {
 		step.Keep = max(step.Keep, keep)
@@ -186,7 +187,7 @@ func follow(before []Reclaim, used, keep int64, by time.Time) (steps []Reclaim) 
 	return steps
 }
 
-// keepReclaimed lowers how much borrowers may take by launches to what they may keep.
+// keepReclaimed lowers how much borrowers may take by launches to the amounts that they may keep.
 func (d *decider) keepReclaimed(keep map[string]Amounts) {
 	for name, pools := range d.reclaims {
 		if keep[name] == nil {

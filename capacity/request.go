@@ -102,8 +102,8 @@ func (h *Holder) Want(charges Amounts, count int64, now time.Time) {
 	}
 }
 
-// ahead is what the oldest request without a launch takes, if it fits now: a smaller launch leaves room for it. That is so once it has waited
-// for HoldAfter, when the operator holds room for it, too.
+// ahead is the charges of the oldest request without a launch, if it fits now: a smaller launch leaves room for it. That is so once it has
+// waited for HoldAfter, when the operator holds room for it, too.
 func (h *Holder) ahead(charges Amounts, now time.Time) Amounts {
 	var oldest *request
 	for _, r := range h.requests {

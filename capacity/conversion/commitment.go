@@ -16,14 +16,14 @@ import (
 	"github.com/autonode-io/autonode/message"
 )
 
-// maxSpend bounds what is committed, in US dollars an hour or in units.
+// maxSpend bounds a commitment, in US dollars an hour or in units.
 const maxSpend = 1e9
 
 // Rates are those that were read from a commitment's ratesFrom, by the commitment's name.
 type Rates map[string]map[string]float64
 
-// CommitmentsAt returns an account's commitments that are in their term at a time, and those that can't be read. rates are what was read
-// from ConfigMaps.
+// CommitmentsAt returns an account's commitments that are in their term at a time, and those that can't be read. rates come from
+// ConfigMaps.
 func CommitmentsAt(spec *autonodev1alpha1.CapacityAccountSpec, rates Rates, now time.Time) (commitments []capacity.Commitment, unusable []autonodev1alpha1.UnusableEntry) {
 	for i := range spec.Commitments {
 		c := &spec.Commitments[i]
@@ -166,7 +166,7 @@ func unitsOf(c *autonodev1alpha1.LeasedCommitment, measure capacity.Measure, fle
 	return &c.Instances
 }
 
-// Leased writes what a cluster may use of a commitment.
+// Leased writes a cluster's part of a commitment.
 func Leased(c *capacity.Cover, left, more float64) autonodev1alpha1.LeasedCommitment {
 	leased := autonodev1alpha1.LeasedCommitment{
 		Name: c.Name, Kind: autonodev1alpha1.CommitmentKind(c.Flexible),
@@ -215,7 +215,7 @@ func numbers(texts map[string]string) map[string]float64 {
 	return values
 }
 
-// Covers returns what the cluster of a lease may use of the commitments of its account: see capacity.Resume. A malformed one is left out.
+// Covers returns the commitments of its account that the cluster of a lease may use: see capacity.Resume. A malformed one is left out.
 func Covers(l *autonodev1alpha1.CapacityLease) []capacity.Cover {
 	var covers []capacity.Cover
 	for i := range l.Spec.Commitments {

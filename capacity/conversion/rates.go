@@ -16,7 +16,7 @@ import (
 // maxRates bounds the rates of a file, as rates of a commitment are.
 const maxRates = 2000
 
-// ParseRates reads what hours cost within a savings plan, by instance type: the output of aws savingsplans
+// ParseRates reads hourly prices within a savings plan, by instance type: the output of aws savingsplans
 // describe-savings-plans-offering-rates, or a table in CSV with the columns instanceType and rate.
 // https://docs.aws.amazon.com/savingsplans/latest/APIReference/API_SavingsPlanOfferingRate.html
 func ParseRates(text string) (map[string]float64, error) {

@@ -18,7 +18,7 @@ const (
 	maxReclaimedFor = 8
 )
 
-// Reclaims reads from an account's record what a cluster was asked to return, by pool.
+// Reclaims reads from an account's record the amounts that a cluster was asked to return, by pool.
 func Reclaims(grant *autonodev1alpha1.CapacityGrant) map[string][]capacity.Reclaim {
 	reclaims := map[string][]capacity.Reclaim{}
 	for i := range grant.Reclaims {
@@ -28,7 +28,7 @@ func Reclaims(grant *autonodev1alpha1.CapacityGrant) map[string][]capacity.Recla
 	return reclaims
 }
 
-// leasedReclaims reads from a lease what its cluster has to return, by pool.
+// leasedReclaims reads from a lease the amounts that its cluster has to return, by pool.
 func leasedReclaims(l *autonodev1alpha1.CapacityLease) map[string][]capacity.Reclaim {
 	if len(l.Spec.Reclaim) == 0 {
 		return nil
@@ -41,7 +41,7 @@ func leasedReclaims(l *autonodev1alpha1.CapacityLease) map[string][]capacity.Rec
 	return reclaims
 }
 
-// add leaves out what has a malformed deadline: nothing is drained for it.
+// add leaves out a reclaim with a malformed deadline: nothing is drained for it.
 func add(reclaims map[string][]capacity.Reclaim, pool string, keep int64, by *scalar.Time) {
 	if by.Malformed == "" && !by.IsZero() {
 		reclaims[pool] = append(reclaims[pool], capacity.Reclaim{Keep: max(0, min(keep, autonodev1alpha1.MaxAmount)), By: by.At()})
@@ -57,7 +57,7 @@ func RecordedReclaims(reclaims map[string][]capacity.Reclaim) []autonodev1alpha1
 	return list
 }
 
-// LeaseReclaims writes what the cluster of a lease has to return, and for which clusters.
+// LeaseReclaims writes the amounts that the cluster of a lease has to return, and for which clusters.
 func LeaseReclaims(reclaims map[string][]capacity.Reclaim, clusters map[string][]string) []autonodev1alpha1.CapacityReclaim {
 	var list []autonodev1alpha1.CapacityReclaim
 	each(reclaims, func(pool string, r capacity.Reclaim) {
@@ -81,7 +81,7 @@ func each(reclaims map[string][]capacity.Reclaim, f func(pool string, r capacity
 	}
 }
 
-// Retained reads from an account's record what isn't lent of a cluster's guaranteed amounts, by pool.
+// Retained reads from an account's record the part of a cluster's guaranteed amounts that isn't lent, by pool.
 func Retained(grant *autonodev1alpha1.CapacityGrant) map[string]capacity.Retained {
 	retained := map[string]capacity.Retained{}
 	for i := range grant.Retained {
@@ -100,7 +100,7 @@ func RecordedRetained(retained map[string]capacity.Retained) []autonodev1alpha1.
 	return list
 }
 
-// Reclaimable is what the cluster of a lease may request although others use it.
+// Reclaimable is the amounts that the cluster of a lease may request although others use them.
 func Reclaimable(l *autonodev1alpha1.CapacityLease) capacity.Amounts {
 	return ofPools(l, func(pool *autonodev1alpha1.LeasedPool) int64 { return pool.Reclaimable })
 }

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Package cost sums up what the machines of an account cost. It is pure, without clients. What a commitment covers is decided by
-// package capacity, as for the prices that Karpenter compares.
+// Package cost sums up the costs of an account's machines. It is pure, without clients. Package capacity decides which machines a
+// commitment covers, as for the prices that Karpenter compares.
 //
 //	two of m5.large, on demand at 0.10 each, half covered by a commitment with a discount of 30 %:
 //	list 0.20, committed 0.10 x 0.7 = 0.07, paid 0.10 + 0.07 = 0.17, saved by commitments 0.03
@@ -24,7 +24,7 @@ const (
 
 const onDemand = "on-demand"
 
-// Key is what the machines of a row have in common.
+// Key is the cluster, NodePool and offering of a row's machines.
 type Key struct {
 	Cluster, NodePool string
 	capacity.Offering
@@ -51,7 +51,7 @@ type Machines struct {
 type Reservation struct {
 	ID, InstanceType, Zone string
 	Count                  int64
-	// Price that each of Count is billed at an hour, used or not. Zero: what its machines cost on demand.
+	// Price that each of Count is billed at an hour, used or not. Zero: the on-demand price of its machines.
 	Price float64
 	// Prepaid: commitments don't cover it.
 	Prepaid bool
@@ -64,16 +64,16 @@ type Sums struct {
 	Machines int64
 	// Unpriced is how many of them have no known price. They count as costing nothing.
 	Unpriced int64
-	// OnDemand is what they would cost on demand: each as a node of its own that nothing is reserved or committed for.
+	// OnDemand is their cost on demand: each as a node of its own that nothing is reserved or committed for.
 	OnDemand float64
-	// List is what they are billed at without commitments, and Paid what is really paid: commitments cover a part at their own price, which
-	// is Committed. Paid doesn't have what is committed and unused.
+	// List is their bill without commitments, and Paid the real one: commitments cover a part at their own price, which is Committed. Paid
+	// doesn't have unused commitments.
 	List, Paid, Committed float64
-	// What each saves: OnDemand is Paid with all three.
+	// The saving by each: OnDemand is Paid with all three.
 	SavedBySpot, SavedByReservations, SavedByCommitments float64
 }
 
-// Saved is what is saved in all.
+// Saved is the sum of the savings.
 func (s *Sums) Saved() float64 { return s.OnDemand - s.Paid }
 
 func (s *Sums) add(other *Sums) {
@@ -101,7 +101,7 @@ type CommitmentUse struct {
 	Measure capacity.Measure
 	// Committed, Used and Unused are in the unit of Measure.
 	Committed, Used, Unused float64
-	// Wasted is what Unused costs an hour. Unknown: it has no price, so that it isn't in Report.Wasted.
+	// Wasted is the hourly cost of Unused. Unknown: it has no price, so that it isn't in Report.Wasted.
 	Wasted  float64
 	Unknown bool
 }
@@ -110,7 +110,7 @@ type CommitmentUse struct {
 type ReservationUse struct {
 	Reservation
 	Used, Unused int64
-	// Wasted is what Unused costs an hour beyond what commitments cover. Unknown: the reservation has no price, and no machine in it one on
+	// Wasted is the hourly cost of Unused beyond commitments. Unknown: the reservation has no price, and no machine in it one on
 	// demand, so that it isn't in Report.Wasted.
 	Wasted  float64
 	Unknown bool
@@ -118,7 +118,7 @@ type ReservationUse struct {
 	vcpus, memory int64
 }
 
-// Report is what the machines of an account cost.
+// Report is the costs of an account's machines.
 type Report struct {
 	// Rows in the order of their keys.
 	Rows  []Row
@@ -131,10 +131,10 @@ type Report struct {
 	Applied *capacity.Commitments
 }
 
-// Bill is what is paid in all: for the machines, and for what is unused.
+// Bill is the sum of all payments: for the machines, and for unused commitments and reservations.
 func (r *Report) Bill() float64 { return r.Total.Paid + r.Wasted }
 
-// Of returns what machines cost. Machines of the same type and price share equally what covers them, whichever cluster they are of.
+// Of returns the costs of machines. Machines of the same type and price share their covers equally, whichever cluster they are of.
 func Of(machines []Machines, commitments []capacity.Commitment, reservations []Reservation) *Report {
 	byID := make(map[string]*Reservation, len(reservations))
 	for i := range reservations {
@@ -196,8 +196,8 @@ type part struct {
 	prepaid bool
 }
 
-// priced settles what machines are billed at. The price of a reserved offering declares what Karpenter prefers, and not what is billed: that is
-// the reservation's, else the price on demand. In an expired reservation, a machine is billed as one on demand.
+// priced settles the price that machines are billed at. The price of a reserved offering declares Karpenter's preference, and not the
+// billed price: that is the reservation's, else the price on demand. In an expired reservation, a machine is billed as one on demand.
 func priced(m Machines, reservation *Reservation) part {
 	p := part{Machines: m, billed: m.Offering, saver: m.CapacityType}
 	p.Count, p.List, p.OnDemand = max(p.Count, 0), max(p.List, 0), max(p.OnDemand, 0)
@@ -239,10 +239,10 @@ func (r *Report) use(parts []part, reservations []Reservation) {
 	}
 }
 
-// covered is what commitments cover of a machine's list price, of which 1 is all, and what that costs an hour.
+// covered is the part of a machine's list price that commitments cover, of which 1 is all, and its hourly cost.
 type covered struct{ part, cost float64 }
 
-// cover applies commitments, and returns what covers each part. What is unused of a reservation is billed like a machine that runs.
+// cover applies commitments, and returns each part's cover. The unused part of a reservation is billed like a machine that runs.
 func (r *Report) cover(parts []part, commitments []capacity.Commitment) []covered {
 	var groups []capacity.Group
 	at := map[capacity.Running]int{}
@@ -292,7 +292,8 @@ func (r *Report) cover(parts []part, commitments []capacity.Commitment) []covere
 	return coverage
 }
 
-// idle adds groups for what is unused of reservations that commitments may cover, and returns those, or -1. It counts the others as wasted.
+// idle adds groups for the unused parts of reservations that commitments may cover, and returns those, or -1. It counts the others as
+// wasted.
 func (r *Report) idle(group func(capacity.Running, int64) int) []int {
 	idle := make([]int, len(r.Reservations))
 	for i := range r.Reservations {
@@ -311,7 +312,7 @@ func (r *Report) idle(group func(capacity.Running, int64) int) []int {
 	return idle
 }
 
-// waste sums up what is used of commitments, and what the rest costs.
+// waste sums up the used parts of commitments, and the cost of the rest.
 func (r *Report) waste(commitments []capacity.Commitment, groups []capacity.Group, used map[string]float64) {
 	covers := capacity.CoversOf(commitments)
 	slices.SortStableFunc(covers, func(a, b capacity.Cover) int { return cmp.Compare(a.Commitment(), b.Commitment()) })
