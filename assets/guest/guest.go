@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Package guest holds what the operator applies in a guest cluster so that Karpenter may work there, one object per file.
+// Package guest holds the objects that the operator applies in a guest cluster for Karpenter, one object per file.
 package guest
 
 import (
@@ -53,7 +53,7 @@ var (
 	policyBinding []byte
 )
 
-// Access returns Karpenter's identity in the guest cluster, what it may do there, and what binds the two.
+// Access returns Karpenter's identity in the guest cluster, its permissions there, and the binding of the two.
 func Access() (*corev1.ServiceAccount, *rbacv1.ClusterRole, *rbacv1.ClusterRoleBinding, error) {
 	account, accountErr := ServiceAccount()
 	role, roleErr := ClusterRole()
@@ -61,21 +61,21 @@ func Access() (*corev1.ServiceAccount, *rbacv1.ClusterRole, *rbacv1.ClusterRoleB
 	return account, role, binding, errors.Join(accountErr, roleErr, bindingErr)
 }
 
-// ClusterRole returns what Karpenter with the provider for Cluster API may do in the guest cluster.
+// ClusterRole returns the permissions in the guest cluster of Karpenter with the provider for Cluster API.
 func ClusterRole() (*rbacv1.ClusterRole, error) {
 	return manifest.Decode(clusterRole, &rbacv1.ClusterRole{})
 }
 
-// CapacityBufferRules returns what any Karpenter may do beside its ClusterRole while the feature gate CapacityBuffer is on.
+// CapacityBufferRules returns any Karpenter's permissions beside its ClusterRole while the feature gate CapacityBuffer is on.
 func CapacityBufferRules() ([]rbacv1.PolicyRule, error) { return rules(capacityBufferRules) }
 
-// DynamicResourceRules returns what any Karpenter may do beside its ClusterRole while it heeds dynamic resource allocation.
+// DynamicResourceRules returns any Karpenter's permissions beside its ClusterRole while it heeds dynamic resource allocation.
 func DynamicResourceRules() ([]rbacv1.PolicyRule, error) { return rules(dynamicResourceRules) }
 
-// PodDeletionCostRules returns what any Karpenter may do beside its ClusterRole while the feature gate PodDeletionCostManagement is on.
+// PodDeletionCostRules returns any Karpenter's permissions beside its ClusterRole while the feature gate PodDeletionCostManagement is on.
 func PodDeletionCostRules() ([]rbacv1.PolicyRule, error) { return rules(podDeletionCostRules) }
 
-// TopologySpreadRules returns what any Karpenter may do beside its ClusterRole while pods have topology spread constraints by default.
+// TopologySpreadRules returns any Karpenter's permissions beside its ClusterRole while pods have default topology spread constraints.
 func TopologySpreadRules() ([]rbacv1.PolicyRule, error) { return rules(topologySpreadRules) }
 
 func rules(document []byte) ([]rbacv1.PolicyRule, error) {
@@ -96,7 +96,8 @@ func ServiceAccount() (*corev1.ServiceAccount, error) {
 	return manifest.Decode(serviceAccount, &corev1.ServiceAccount{})
 }
 
-// Roles returns what Karpenter with the provider for Cluster API may do in namespaces of the guest cluster, and what binds that to its identity.
+// Roles returns the permissions in namespaces of the guest cluster of Karpenter with the provider for Cluster API, and their binding to its
+// identity.
 func Roles() (*rbacv1.Role, *rbacv1.RoleBinding, error) {
 	role, roleErr := manifest.Decode(role, &rbacv1.Role{})
 	binding, bindingErr := manifest.Decode(roleBinding, &rbacv1.RoleBinding{})
@@ -111,13 +112,13 @@ func RenewalsBinding() (*rbacv1.ClusterRoleBinding, error) {
 // BootstrapTokenPolicy is the name of the admission policy that bounds Karpenter's own bootstrap tokens.
 const BootstrapTokenPolicy = "bootstraptokens.autonode.io"
 
-// PodPolicy is the name of the admission policy that bounds what Karpenter itself changes of pods.
+// PodPolicy is the name of the admission policy that bounds Karpenter's own changes of pods.
 const PodPolicy = "pods.autonode.io"
 
 // NodeClassPolicy is the name of the admission policy about node classes.
 const NodeClassPolicy = "nodeclasses.autonode.io"
 
-// Policies returns the admission policies that guard what the platform owns in the guest cluster, and those that bound Karpenter.
+// Policies returns the admission policies that guard the platform's objects in the guest cluster, and those that bound Karpenter.
 func Policies() ([]*admissionregistrationv1.ValidatingAdmissionPolicy, error) {
 	var policies []*admissionregistrationv1.ValidatingAdmissionPolicy
 	for _, data := range [][]byte{managedPolicy, nodeClaimPolicy, nodePoolPolicy, nodeClassPolicy, tokenPolicy, bootstrapTokenPolicy, podPolicy} {
@@ -130,7 +131,7 @@ func Policies() ([]*admissionregistrationv1.ValidatingAdmissionPolicy, error) {
 	return policies, nil
 }
 
-// PolicyBinding returns what puts a policy into force, without the policy's name.
+// PolicyBinding returns the binding of a policy, without the policy's name.
 func PolicyBinding() (*admissionregistrationv1.ValidatingAdmissionPolicyBinding, error) {
 	return manifest.Decode(policyBinding, &admissionregistrationv1.ValidatingAdmissionPolicyBinding{})
 }

@@ -42,7 +42,7 @@ var (
 	statuses = []string{string(metav1.ConditionFalse), string(metav1.ConditionTrue), string(metav1.ConditionUnknown)}
 )
 
-// rule is what a condition means. It matches if any of reasons, words and messages does; without all three, any condition
+// rule gives conditions a meaning. It matches if any of reasons, words and messages does; without all three, any condition
 // of the type and status.
 type rule struct {
 	means Meaning
@@ -57,16 +57,16 @@ type rule struct {
 	messages []*regexp.Regexp
 }
 
-// state is what the content of a field of the machine means.
+// state gives values of a field of the machine a meaning.
 type state struct {
 	means  Meaning
 	path   Path
 	values []string
 }
 
-// Question narrows what a condition may mean.
+// Question narrows the meanings of a condition.
 type Question struct {
-	// Exists: the machine has come into being, so that only what ends it counts.
+	// Exists: the machine has come into being, so meanings about its launch don't count.
 	Exists bool
 	// Without are words that don't count; nil for none.
 	Without func(word string) bool
@@ -75,7 +75,7 @@ type Question struct {
 // launches are the meanings that concern the launch of a machine only.
 var launches = []Meaning{NoCapacity, NoQuota, Throttled, Misconfigured}
 
-// Means returns what a condition means by the first rule that matches; false if none does.
+// Means returns the meaning of a condition by the first rule that matches; false if none does.
 func (p *Profile) Means(condition metav1.Condition, q Question) (Meaning, bool) {
 	for i := range p.conditions {
 		r := &p.conditions[i]
@@ -104,7 +104,7 @@ func (r *rule) matches(condition metav1.Condition, without func(string) bool) bo
 func excluded(without func(string) bool, word string) bool { return without != nil && without(word) }
 
 // States returns one condition for each known state of the machine, with the field as its type and the content as its
-// reason, and what it means.
+// reason, and its meaning.
 func (p *Profile) States(machine map[string]any) (conditions []metav1.Condition, means []Meaning) {
 	for _, s := range p.states {
 		found, ok := s.path.find(machine)

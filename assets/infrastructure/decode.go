@@ -26,7 +26,7 @@ const (
 	maxShown    = 100
 )
 
-// Parse reads a YAML list of profiles. It returns what it understands, and one problem for each field that it doesn't. The
+// Parse reads a YAML list of profiles. It returns the fields that it understands, and one problem for each other field. The
 // error is that of a file which is no YAML list of objects at all.
 func Parse(raw []byte) (profiles []*Profile, problems []error, err error) {
 	var content any
@@ -154,7 +154,7 @@ func (d *decoder) expression(at string, value any) *regexp.Regexp {
 	return expression
 }
 
-// shown cuts what a user wrote to a length that fits a message.
+// shown cuts a user's text to a length that fits a message.
 func shown(text string) string { return message.Cut(text, maxShown) }
 
 func (d *decoder) profile(at string, item any) *Profile {
@@ -261,7 +261,7 @@ func (d *decoder) template(at string, value any, p *Profile) {
 	})
 }
 
-// value reads one entry of a template's field. check reports what is wrong with a text that the field would have.
+// value reads one entry of a template's field. check reports problems of a text that the field would have.
 func (d *decoder) value(at string, item any, check func(d *decoder, at, text string)) (v value, ok bool) {
 	before := len(d.problems)
 	result := func(at string, item any) string {
@@ -328,7 +328,7 @@ func (d *decoder) rule(at string, item any) (r rule, ok bool) {
 		"words":    func(at string, item any) { r.words = d.texts(at, item) },
 		"messages": func(at string, item any) { r.messages = d.expressions(at, item) },
 	})
-	// What is left of a rule is still of use, unless it would match more than was meant.
+	// The rest of a rule is still of use, unless it would match more than was meant.
 	switch {
 	case r.means == "" && len(d.problems) == before:
 		d.report(at+".means", "is missing; it is one of %s", strings.Join(meanings, ", "))

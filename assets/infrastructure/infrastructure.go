@@ -59,19 +59,19 @@ func (k Kinds) With(overlays []*Profile) Kinds {
 	return kinds
 }
 
-// Of returns what is known of the kind of a machine, or of its template.
+// Of returns the profiles for the kind of a machine, or of its template.
 func (k Kinds) Of(kind schema.GroupKind) Kind {
 	kind.Kind = strings.TrimSuffix(kind.Kind, templateSuffix)
 	return Kind{own: k[kind], every: k[schema.GroupKind{Group: Every, Kind: Every}]}
 }
 
-// Kind is what is known of one kind.
+// Kind has the profiles that concern one kind.
 type Kind struct{ own, every *Profile }
 
 // Known reports whether the kind has a profile of its own. Of others only Cluster API's contract is known.
 func (k Kind) Known() bool { return k.own != nil }
 
-// Read returns what a template declares about its machines.
+// Read returns a template's declarations about its machines.
 func (k Kind) Read(template *unstructured.Unstructured) Facts {
 	if k.own == nil {
 		return Facts{}
@@ -88,7 +88,7 @@ func (k Kind) InstanceType(template *unstructured.Unstructured) string {
 	return text
 }
 
-// Means returns what a condition of the machine means; false if no rule matches it.
+// Means returns the meaning of a condition of the machine; false if no rule matches it.
 func (k Kind) Means(condition metav1.Condition, q Question) (Meaning, bool) {
 	for _, p := range []*Profile{k.own, k.every} {
 		if p == nil {
@@ -101,7 +101,7 @@ func (k Kind) Means(condition metav1.Condition, q Question) (Meaning, bool) {
 	return Ignored, false
 }
 
-// States returns the known states of a machine as conditions, and what each means.
+// States returns the known states of a machine as conditions, and the meaning of each.
 func (k Kind) States(machine *unstructured.Unstructured) ([]metav1.Condition, []Meaning) {
 	if k.own == nil {
 		return nil, nil

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Package infrastructure holds what differs between the kinds of infrastructure machines, one profile a file: where a
-// template declares what its machines have, what a machine's conditions mean, and which addresses come from the machine itself.
+// Package infrastructure holds the differences between the kinds of infrastructure machines, one profile a file: where a template
+// declares the properties of its machines, the meaning of a machine's conditions, and which addresses come from the machine itself.
 package infrastructure
 
 import (
@@ -67,13 +67,13 @@ type Profile struct {
 	nodeZone nodeZone
 	// fromMachine are the types of addresses that software in the machine reports; nil if unknown.
 	fromMachine []string
-	// machines is what machines of the kind are; empty for instances.
+	// machines are instances or hosts; empty for instances.
 	machines string
 	// rebootsBy are kinds of remediation templates, of the profile's API group, whose remediations reboot a machine in place; empty for none.
 	rebootsBy []string
 }
 
-// What machines may be.
+// Values of Profile.machines.
 const (
 	instances = "Instances"
 	hosts     = "Hosts"
@@ -89,7 +89,7 @@ type value struct {
 	constant string
 	// set is the result if the field is there, with any value.
 	set string
-	// values maps what the field holds to the result.
+	// values maps the field's content to the result.
 	values map[string]string
 	// where the field counts: only while another one holds one of the texts; nil for always.
 	where *where
@@ -123,8 +123,8 @@ func (p *Profile) addField(field string, v value) {
 	p.fields[field] = append(p.fields[field], v)
 }
 
-// Corrected returns the profile with an overlay. What the overlay declares about a field of the template, of zones, or of
-// addresses, replaces what the profile declares; its conditions, states and quotas come first.
+// Corrected returns the profile with an overlay. The overlay's declarations about a field of the template, of zones, or of
+// addresses, replace those of the profile; its conditions, states and quotas come first.
 func (p *Profile) Corrected(overlay *Profile) *Profile {
 	corrected := *p
 	corrected.Sources = slices.Concat(overlay.Sources, p.Sources)
@@ -151,7 +151,7 @@ func (p *Profile) Corrected(overlay *Profile) *Profile {
 	return &corrected
 }
 
-// Facts are what a template declares about its machines. What it doesn't say is empty.
+// Facts are a template's declarations about its machines. A field that it doesn't declare is empty.
 type Facts struct {
 	InstanceType, Zone, Architecture, OperatingSystem string
 	// CapacityType is on-demand or spot, and CapacityTypeField the field that declares it.
@@ -164,7 +164,7 @@ type Facts struct {
 	Problems []string
 }
 
-// Read returns what a template declares about its machines.
+// Read returns a template's declarations about its machines.
 func (p *Profile) Read(template *unstructured.Unstructured) Facts {
 	facts := Facts{Capacity: map[corev1.ResourceName]string{}}
 	for _, field := range slices.Sorted(maps.Keys(p.fields)) {
@@ -207,7 +207,7 @@ func (p *Profile) first(field string, object map[string]any, facts *Facts) (text
 	return "", ""
 }
 
-// read returns what the object declares, or "".
+// read returns the object's value, or "".
 func (v value) read(object map[string]any) (text, problem string) {
 	if v.constant != "" {
 		return v.constant, ""

@@ -14,9 +14,9 @@ import (
 )
 
 const (
-	// maxQuotaName bounds the name of a quota, with what its placeholders stand for.
+	// maxQuotaName bounds the name of a quota, with its placeholders replaced.
 	maxQuotaName = 253
-	// maxScope bounds what a field of a template adds to a quota's name.
+	// maxScope bounds the text that a field of a template adds to a quota's name.
 	maxScope = 63
 )
 
@@ -31,13 +31,13 @@ const (
 var (
 	quotaPlaceholders = []string{placeholderFamily, placeholderInstanceType, placeholderCapacityType, placeholderZone}
 	placeholder       = regexp.MustCompile(`\{[^{}]*\}`)
-	// counted are what quotas count, as profiles call it.
+	// counted are the resources that quotas count, by their names in profiles.
 	counted = map[string]capacity.Resource{"machines": capacity.Machines, "cpu": capacity.VCPUs, "memory": capacity.Memory, "gpus": capacity.GPUs}
 )
 
-// quota describes what the infrastructure counts together.
+// quota describes machines that the infrastructure counts together.
 type quota struct {
-	// name, in which placeholders keep apart what is counted apart.
+	// name, in which placeholders distinguish quotas that are counted apart.
 	name string
 	// counts is empty if that isn't known.
 	counts capacity.Resource
@@ -49,7 +49,7 @@ type quota struct {
 	scope []Path
 	// messages match the message of a machine that failed for the lack of this quota. Without any, it is this one unless an earlier one matches.
 	messages []*regexp.Regexp
-	// left find in the message what is left, by the group left or by limit and used, in unit.
+	// left find in the message the remainder of the quota, by the group left or by limit and used, in unit.
 	left []*regexp.Regexp
 	unit string
 }
@@ -61,13 +61,13 @@ var byFamily = quota{name: placeholderCapacityType + " " + placeholderFamily}
 type Quota struct {
 	// Name identifies it among the quotas of an account, in words.
 	Name string
-	// Counts is empty if it isn't known what it counts: then it concerns each machine alike.
+	// Counts is empty if the counted resource isn't known: then it concerns each machine alike.
 	Counts capacity.Resource
 }
 
-// Countable is what decides which quotas count a machine.
+// Countable has the properties of a machine by which quotas count it.
 type Countable struct {
-	// InstanceType is the name of the infrastructure's instance type, or what the platform calls it.
+	// InstanceType is the infrastructure's name of the instance type, or the platform's.
 	InstanceType string
 	// Family is the label of the family; empty if there is none. Then the name of the instance type has it.
 	Family string
@@ -86,8 +86,8 @@ func (k Kind) Quotas(c Countable) (quotas []Quota) {
 	return quotas
 }
 
-// Exceeded returns the quota that a machine lacks by the message of its condition, and what the message reports is left of it: -1 if it
-// doesn't.
+// Exceeded returns the quota that a machine lacks by the message of its condition, and the quota's remainder by that message: -1 if it
+// reports none.
 func (k Kind) Exceeded(c Countable, text string) (exceeded Quota, left int64) {
 	k.eachQuota(c, func(q *quota) bool {
 		if !q.concerns(text) {
@@ -147,7 +147,7 @@ func (q *quota) of(c Countable) Quota {
 	return Quota{Name: message.Cut(name, maxQuotaName), Counts: q.counts}
 }
 
-// leftBy returns what a message reports is left, in the unit of what the quota counts; -1 if it doesn't say.
+// leftBy returns the quota's remainder by a message, in the unit of the counted resource; -1 if it reports none.
 func (q *quota) leftBy(text string) int64 {
 	for _, expression := range q.left {
 		found := expression.FindStringSubmatch(text)
@@ -220,7 +220,7 @@ func (d *decoder) quota(at string, item any) (q quota, ok bool) {
 	if q.counts == "" && len(q.left) > 0 && len(d.problems) == before {
 		d.report(at, "has left, but not what the quota counts")
 	}
-	// What is left of it might count more together than was meant.
+	// The rest of a quota might count more together than was meant.
 	return q, len(d.problems) == before
 }
 

@@ -29,8 +29,8 @@ type nodeZone struct {
 
 func (z *nodeZone) isZero() bool { return z.format == "" && len(z.values) == 0 && !z.differs }
 
-// of returns the zone, and the failure domain itself where nothing else is known. It is unknown if only the region is missing, or if only the platform can declare it. What is a zone
-// already stays as it is: a template's label names one.
+// of returns the zone, and the failure domain itself where nothing else is known. It is unknown if only the region is missing, or if only
+// the platform can declare it. A zone stays as it is: a template's label names one.
 func (z *nodeZone) of(failureDomain, region string) (zone string, known bool) {
 	if zone, ok := z.values[failureDomain]; ok {
 		return zone, true

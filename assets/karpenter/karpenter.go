@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Package karpenter holds what makes Karpenter up in a control-plane namespace, one object per file. The files read like what
-// runs; the operator sets the namespace and what its adapt functions name.
+// Package karpenter holds Karpenter's objects in a control-plane namespace, one object per file. The files read like the running
+// objects; the operator sets the namespace and the fields that its adapt functions name.
 package karpenter
 
 import (
@@ -39,22 +39,22 @@ func ServiceAccount() (*corev1.ServiceAccount, error) {
 	return manifest.Decode(serviceAccount, &corev1.ServiceAccount{})
 }
 
-// Role returns what Karpenter may do in its control-plane namespace, without the kinds that a cluster's own spec adds.
+// Role returns Karpenter's permissions in its control-plane namespace, without the kinds that a cluster's own spec adds.
 func Role() (*rbacv1.Role, error) {
 	return manifest.Decode(role, &rbacv1.Role{})
 }
 
-// RoleBinding returns what binds ServiceAccount and Role.
+// RoleBinding returns the binding of ServiceAccount and Role.
 func RoleBinding() (*rbacv1.RoleBinding, error) {
 	return manifest.Decode(roleBinding, &rbacv1.RoleBinding{})
 }
 
-// Deployment returns what runs Karpenter, without an image.
+// Deployment returns Karpenter's Deployment, without an image.
 func Deployment() (*appsv1.Deployment, error) {
 	return manifest.Decode(deployment, &appsv1.Deployment{})
 }
 
-// PodDisruptionBudget returns what keeps one replica while management nodes are drained.
+// PodDisruptionBudget returns the budget that keeps one replica while management nodes are drained.
 func PodDisruptionBudget() (*policyv1.PodDisruptionBudget, error) {
 	return manifest.Decode(podDisruptionBudget, &policyv1.PodDisruptionBudget{})
 }
@@ -64,7 +64,7 @@ func NetworkPolicy() (*networkingv1.NetworkPolicy, error) {
 	return manifest.Decode(networkPolicy, &networkingv1.NetworkPolicy{})
 }
 
-// PodMonitor returns what has Prometheus scrape Karpenter. Its kind isn't served everywhere.
+// PodMonitor returns the object that has Prometheus scrape Karpenter. Its kind isn't served everywhere.
 func PodMonitor() (*unstructured.Unstructured, error) {
 	return manifest.Decode(podMonitor, &unstructured.Unstructured{})
 }

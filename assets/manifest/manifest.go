@@ -13,7 +13,7 @@ import (
 )
 
 // decoded caches decoded manifests: every reconciliation of every cluster reads them, and to parse YAML takes a hundred times
-// as long as to copy what came of it. There are only as many as are embedded.
+// as long as to copy the object. There are only as many as are embedded.
 var decoded = struct {
 	sync.RWMutex
 	byType map[reflect.Type]map[string]client.Object

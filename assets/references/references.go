@@ -18,7 +18,8 @@ import (
 //go:embed references.yaml
 var file []byte
 
-// Resource and Verb are what a Role grants for references, by their text as the resource's name: no API serves it. The API group is api/v1beta1's.
+// Resource and Verb are those of a Role's rule for references, with their text as the resource's name: no API serves it. The API group is
+// api/v1beta1's.
 const (
 	Resource = "secretreferences"
 	Verb     = "use"
@@ -36,7 +37,7 @@ type Kind struct {
 type Reference struct {
 	// Path to it, from spec. It passes through one list at most, as [].
 	Path string `json:"path"`
-	// Fields of the object there that name what it refers to; none if the field is text itself. With are its others.
+	// Fields of the object there that name its target; none if the field is text itself. With are its others.
 	Fields []string `json:"fields,omitempty"`
 	With   []string `json:"with,omitempty"`
 }
@@ -44,7 +45,7 @@ type Reference struct {
 // Kinds are the known ones.
 type Kinds map[schema.GroupKind]Kind
 
-// Embedded returns what this package has. It is shared: don't modify it.
+// Embedded returns this package's kinds. They are shared: don't modify them.
 var Embedded = sync.OnceValues(func() (Kinds, error) {
 	var entries []struct {
 		APIGroup string      `json:"apiGroup"`
@@ -67,7 +68,7 @@ var Embedded = sync.OnceValues(func() (Kinds, error) {
 })
 
 // Text returns the references of an object of this kind as one text, which begins with the kind; empty if it has none. The policy makes the
-// same text of the object that Karpenter writes. An error means that a field isn't what the kind's API declares.
+// same text of the object that Karpenter writes. An error means that a field differs from the kind's API.
 func (k Kind) Text(object map[string]any) (string, error) {
 	var found []string
 	for _, reference := range k.Compared {
@@ -86,7 +87,7 @@ func (k Kind) Text(object map[string]any) (string, error) {
 // Name of a kind, as a Role names it to allow all references of its objects.
 func Name(kind schema.GroupKind) string { return kind.Kind + "." + kind.Group }
 
-// Made is the kind of what is made from a template.
+// Made is the kind of the objects that are made from a template.
 func Made(template schema.GroupKind) schema.GroupKind {
 	return schema.GroupKind{Group: template.Group, Kind: strings.TrimSuffix(template.Kind, "Template")}
 }
@@ -105,7 +106,8 @@ func DataSecret(name string) string {
 	return "Machine.cluster.x-k8s.io spec.bootstrap.dataSecretName=" + name
 }
 
-// InstancePrefix is the text of what begins the names of a Cluster's instances: infrastructure providers take instances for theirs by name.
+// InstancePrefix is the text of the prefix that the names of a Cluster's instances have: infrastructure providers take instances for theirs
+// by name.
 func InstancePrefix(prefix string) string { return "Machine.cluster.x-k8s.io metadata.name=" + prefix }
 
 func (r Reference) texts(object map[string]any) ([]string, error) {
