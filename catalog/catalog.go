@@ -41,7 +41,7 @@ const (
 	maxShown = 63
 )
 
-// Catalog is what a catalog offers.
+// Catalog has the instance types of an InstanceTypeCatalog.
 type Catalog struct {
 	// Err is why none of the instance types can be used; nil if it isn't the catalog's fault.
 	Err error
@@ -60,7 +60,7 @@ type Type struct {
 	Capacity corev1.ResourceList
 	// MemoryOverhead is the fraction of the memory that nodes lack; nil if the catalog doesn't say.
 	MemoryOverhead *float64
-	// Overhead is what kubelets reserve; nil for what the bootstrap declares.
+	// Overhead has the kubelets' reservations; nil for those of the bootstrap.
 	Overhead *v1alpha1.KubeletConfiguration
 	// OverheadHash is of Overhead; empty without one.
 	OverheadHash string
@@ -119,7 +119,7 @@ func Read(spec *v1alpha1.InstanceTypeCatalogSpec) Catalog {
 	return read
 }
 
-// reader holds what the entries of one catalog share.
+// reader holds the data that the entries of one catalog share.
 type reader struct {
 	patches []v1alpha1.JSONPatch
 	// list is patches as parsed, which most instance types share, and hash the hash of both.

@@ -30,7 +30,7 @@ type place struct{ zone, capacityType, reservation string }
 
 func (o Offering) place() place { return place{o.Zone, o.CapacityType, o.Reservation} }
 
-// readOfferings keeps the usable offerings, and reports what is wrong with the others.
+// readOfferings keeps the usable offerings, and reports the problems of the others.
 func (t *Type) readOfferings(offerings []v1alpha1.CatalogOffering) string {
 	var problems []string
 	seen := map[place]bool{}

@@ -17,7 +17,7 @@ import (
 
 var decimal = regexp.MustCompile(`^[0-9]{1,12}(\.[0-9]{1,12})?$`)
 
-// ParseQuantity reads a quantity that isn't negative, or reports what is wrong with it.
+// ParseQuantity reads a quantity that isn't negative, or reports its problem.
 func ParseQuantity(value string) (q resource.Quantity, problem string) {
 	return quantityOf(scalar.Text(value))
 }

@@ -197,7 +197,7 @@ type azurePrice struct {
 	RetailPrice                                                                        json.Number
 }
 
-// readAzure reads what the Retail Prices API answers, page by page, or items alone.
+// readAzure reads the answer of the Retail Prices API, page by page, or items alone.
 // https://learn.microsoft.com/en-us/rest/api/cost-management/retail-prices/azure-retail-prices
 func (p *prices) readAzure(file *priceFile, region string) error {
 	s := newStream(file.reader)

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Package importer makes the entries of InstanceTypeCatalogs from what infrastructures say of their machine types. Each format has a file
-// of its own. An entry that can't be used is a problem that names it, and the others are imported.
+// Package importer makes the entries of InstanceTypeCatalogs from infrastructures' descriptions of their machine types. Each format has a
+// file of its own. An entry that can't be used is a problem that names it, and the others are imported.
 package importer
 
 import (
@@ -42,7 +42,7 @@ type Options struct {
 // Imported are the entries of one input, ordered by name.
 type Imported struct {
 	Types []v1alpha1.CatalogInstanceType
-	// Problems name each entry that is left out, or what of it is.
+	// Problems name each entry that is left out, or the parts of it that are.
 	Problems []error
 }
 
@@ -238,10 +238,10 @@ func list(raw []byte, what string) ([]json.RawMessage, error) {
 	return items, nil
 }
 
-// named is a machine type that can't be decoded, by its index and what name it has.
+// named is a machine type that can't be decoded, by its index and its name if it has one.
 func named(where string, item json.RawMessage) string {
 	name := struct{ Name, InstanceType string }{}
-	_ = json.Unmarshal(item, &name) // what it can
+	_ = json.Unmarshal(item, &name) // the fields that it can
 	if text := cmp.Or(name.InstanceType, name.Name); text != "" {
 		return where + " " + shown(text)
 	}

@@ -58,7 +58,7 @@ func (p *prices) read(options Options, prices, spot func(*priceFile) error) erro
 	return nil
 }
 
-// setBilled records a price of a cloud's list, unless it is zero: what costs nothing there is paid for elsewhere. Of two
+// setBilled records a price of a cloud's list, unless it is zero: a machine that costs nothing there is paid for elsewhere. Of two
 // prices the higher one is kept.
 func (p *prices) setBilled(where, instanceType, capacityType, zone, price string) {
 	number, err := strconv.ParseFloat(strings.TrimSpace(price), 64)

@@ -24,7 +24,7 @@ type priceFile struct {
 	isJSON bool
 }
 
-// open looks at what a file begins with.
+// open looks at the beginning of a file.
 func open(from io.Reader) (*priceFile, error) {
 	if from == nil {
 		return &priceFile{}, nil

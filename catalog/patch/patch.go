@@ -24,7 +24,7 @@ import (
 	"github.com/autonode-io/autonode/message"
 )
 
-// Limits of what Parse accepts and Apply renders.
+// Limits of Parse's input and Apply's output.
 const (
 	// MaxPatches of one list.
 	MaxPatches = 32
@@ -32,7 +32,7 @@ const (
 	MaxList = 64 << 10
 	// MaxTemplate is the length of a template in bytes.
 	MaxTemplate = 4 << 10
-	// MaxValue is the length in bytes of one value in JSON, and of what a template renders.
+	// MaxValue is the length in bytes of one value in JSON, and of a template's output.
 	MaxValue = 16 << 10
 	maxPath  = 512
 	maxDepth = 32
@@ -198,7 +198,7 @@ func parsePointer(path string) ([]string, error) {
 // IsEmpty reports whether there are no patches.
 func (l List) IsEmpty() bool { return len(l.patches) == 0 }
 
-// Hash is of what the patches say; empty without any.
+// Hash is of the patches' content; empty without any.
 func (l List) Hash() string { return l.hash }
 
 // Refers reports whether a patch refers to one of the variables.
@@ -366,5 +366,5 @@ func pointer(parts []string) string {
 	return "/" + strings.Join(escaped, "/")
 }
 
-// shorten bounds what messages repeat of a patch.
+// shorten bounds the text of a patch that messages repeat.
 func shorten(text string) string { return message.Cut(text, 120) }

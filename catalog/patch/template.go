@@ -319,8 +319,8 @@ func (b *budget) indent(spaces int, s string) (string, error) {
 	return b.text(first)
 }
 
-// allowed are the functions that the parser accepts: those above and what text/template has to compare and to look into values. The
-// others of text/template (call, html, js, print, println, urlquery) are left out.
+// allowed are the functions that the parser accepts: those above and text/template's to compare and to look into values. The others of
+// text/template (call, html, js, print, println, urlquery) are left out.
 var allowed = func() map[string]any {
 	functions := map[string]any{imageVariable: true}
 	for name := range (&budget{}).functions() {

@@ -109,7 +109,7 @@ func (v Values) image(image Image) (string, error) {
 	return "", fmt.Errorf("the release names no %s for the machine's architecture", image)
 }
 
-// data is what a template's dot is: every variable, with its type.
+// data is a template's dot: every variable, with its type.
 func (v Values) data() (map[string]any, error) {
 	data := make(map[string]any, len(types))
 	for name, kind := range types {
