@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Package environment is what envtest packages of karpenter share: one real API server that is a management cluster and a guest cluster at once, without
-// controllers. Tests play the part of Cluster API.
+// Package environment is shared by karpenter's envtest packages: one real API server that is a management cluster and a guest cluster at
+// once, without controllers. Tests play the part of Cluster API.
 package environment
 
 import (
@@ -144,7 +144,7 @@ type Environment struct {
 	Guest cluster.Cluster
 
 	InfrastructureTemplate, BootstrapTemplate *unstructured.Unstructured
-	// CACertHashes are what Machines gives a provider: with some, it renders bootstrap data itself.
+	// CACertHashes that Machines gives a provider: with some, it renders bootstrap data itself.
 	CACertHashes []string
 }
 
@@ -364,12 +364,12 @@ func (s *Environment) Machines(management client.Client) *machine.Provider {
 	})
 }
 
-// MachineName returns what a NodeClaim's Machine is called.
+// MachineName returns the name of a NodeClaim's Machine.
 func (s *Environment) MachineName(nodeClaim string) string {
 	return v1alpha1.InstanceName(s.Cluster.UID, nodeClaim)
 }
 
-// Name returns what a NodeClaim's object of this kind is called.
+// Name returns the name of a NodeClaim's object of this kind.
 func (s *Environment) Name(kind schema.GroupVersionKind, nodeClaim string) string {
 	if kind == KubeadmConfig {
 		return nodeClaim

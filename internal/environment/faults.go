@@ -12,7 +12,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 )
 
-// ErrFault is what a write that is made to fail returns.
+// ErrFault is the error of a write that is made to fail.
 var ErrFault = errors.New("the connection broke")
 
 // Calls fails one API call, be it a read or a write, through any of the clients that it wraps.
@@ -84,8 +84,8 @@ func (c *callingStatus) Patch(ctx context.Context, object client.Object, patch c
 	return c.calling.call(func() error { return c.SubResourceWriter.Patch(ctx, object, patch, opts...) })
 }
 
-// Faults is a client one of whose writes fails: either it never reaches the API server, or its answer is lost. That is what a
-// crash at that point looks like from outside.
+// Faults is a client one of whose writes fails: either it never reaches the API server, or its answer is lost. From outside, a
+// crash at that point looks the same.
 type Faults struct {
 	client.Client
 	// FailAt is the number of the write that fails, counted from 1; 0 for none.

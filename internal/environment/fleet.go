@@ -41,8 +41,8 @@ const (
 	FleetNodeClass = "default"
 )
 
-// Fleet is a hosted cluster of any size in real caches, without an API server: benchmarks and tests show with it what
-// grows with the number of machines. Nothing in it changes.
+// Fleet is a hosted cluster of any size in real caches, without an API server: benchmarks and tests measure with it the costs
+// that grow with the number of machines. Nothing in it changes.
 type Fleet struct {
 	// Management and Guest read from the caches, and write nowhere.
 	Management, Guest *Counted
@@ -154,7 +154,7 @@ func fleetNode(i int) corev1.Node {
 	}
 }
 
-// Counted is a client that counts what it reads and refuses writes.
+// Counted is a client that counts the objects it reads and refuses writes.
 type Counted struct {
 	client.Client
 	// Read is the number of objects that were read.
@@ -227,7 +227,7 @@ func Cached(tb testing.TB, scheme *runtime.Scheme, index func(context.Context, c
 	return c, reader
 }
 
-// listed is what an API server would list; nothing changes.
+// listed is an API server's answer to a list; nothing changes.
 type listed struct{ client.ObjectList }
 
 func (l listed) List(metav1.ListOptions) (runtime.Object, error) { return l.ObjectList, nil }

@@ -8,7 +8,7 @@ import (
 	"sigs.k8s.io/karpenter/pkg/events"
 )
 
-// Recorder keeps what is published.
+// Recorder keeps the published events.
 type Recorder struct {
 	mu     sync.Mutex
 	events []events.Event
@@ -23,12 +23,12 @@ func (r *Recorder) Publish(published ...events.Event) {
 	r.events = append(r.events, published...)
 }
 
-// Reasons of what was published, in order.
+// Reasons of the published events, in order.
 func (r *Recorder) Reasons() []string {
 	return r.each(func(event events.Event) string { return event.Reason })
 }
 
-// Messages of what was published, in order.
+// Messages of the published events, in order.
 func (r *Recorder) Messages() []string {
 	return r.each(func(event events.Event) string { return event.Message })
 }

@@ -25,7 +25,7 @@ type Templates struct {
 	found   map[string]*template.Found
 }
 
-// Offer sets what a node class selects from now on, and what isn't known of it.
+// Offer sets the templates that a node class selects from now on, and the gaps in them.
 func (t *Templates) Offer(nodeClass string, templates []template.Template, cluster template.Cluster, gaps template.Gaps) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -43,7 +43,7 @@ func (t *Templates) Offer(nodeClass string, templates []template.Template, clust
 	t.found[nodeClass], t.cluster = found, &cluster
 }
 
-// Resolve returns what Offer said.
+// Resolve returns the node class's last Offer.
 func (t *Templates) Resolve(_ context.Context, nodeClass *v1alpha1.ClusterAPINodeClass) (*template.Found, error) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -53,7 +53,7 @@ func (t *Templates) Resolve(_ context.Context, nodeClass *v1alpha1.ClusterAPINod
 	return nil, fmt.Errorf("node class %s: %w", nodeClass.Name, ErrUnread)
 }
 
-// Cluster returns what Offer said last.
+// Cluster returns the cluster of the last Offer.
 func (t *Templates) Cluster(context.Context) (template.Cluster, error) {
 	t.mu.Lock()
 	defer t.mu.Unlock()

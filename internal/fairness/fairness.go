@@ -5,7 +5,7 @@ package fairness
 
 import "slices"
 
-// Class is what work counts as while it runs, and how much of that may run.
+// Class of running work, and the number of its items that may run.
 type Class struct {
 	Kind, Name string
 	Limit      int
@@ -15,9 +15,9 @@ type counted struct{ kind, name string }
 
 func (c Class) counted() counted { return counted{c.Kind, c.Name} }
 
-// Limiter counts what runs and queues what doesn't fit. The caller locks it.
+// Limiter counts the running items and queues those that don't fit. The caller locks it.
 type Limiter[T comparable] struct {
-	// Classes returns what an item counts as if it is admitted now. The first class is its tenant.
+	// Classes returns the classes of an item if it is admitted now. The first class is its tenant.
 	Classes func(item T) []Class
 
 	running map[counted]int

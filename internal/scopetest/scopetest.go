@@ -276,7 +276,7 @@ func Definition(group, kind, plural, version string) *apiextensionsv1.CustomReso
 	}
 }
 
-// permissive defines a kind of Cluster API's without a schema: what the operator reads and writes is checked by Go's types.
+// permissive defines a kind of Cluster API's without a schema: Go's types check the operator's reads and writes.
 func permissive(kind, plural string) *apiextensionsv1.CustomResourceDefinition {
 	definition := Definition(clusterv1.GroupVersion.Group, kind, plural, clusterv1.GroupVersion.Version)
 	definition.Spec.Versions[0].Subresources = &apiextensionsv1.CustomResourceSubresources{Status: &apiextensionsv1.CustomResourceSubresourceStatus{}}
