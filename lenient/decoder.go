@@ -26,15 +26,15 @@ const (
 	// person or by mistake, means nothing.
 	annotation = "autonode.io/undecodable"
 	listSuffix = "List"
-	// maxWhy bounds what is said of one object, in bytes.
+	// maxWhy bounds the reason for one object, in bytes.
 	maxWhy = 512
 )
 
 // secret is another one in each process.
 var secret = rand.Text()
 
-// Why returns what was left out of an object because Go can't hold it, and why; empty for an object that is whole. Whoever decides by what
-// an object declares, and can't take that back, must not do so by a marked one.
+// Why returns the fields that were left out of an object because Go can't hold them, and why; empty for an object that is whole. A decision
+// that can't be undone must not depend on the content of a marked object.
 func Why(object client.Object) string {
 	why, _ := strings.CutPrefix(object.GetAnnotations()[annotation], secret)
 	if len(why) == len(object.GetAnnotations()[annotation]) {
@@ -56,7 +56,7 @@ func Keep(annotations map[string]string, object client.Object) map[string]string
 	return annotations
 }
 
-// Message returns what is wrong with an object, and what to do.
+// Message returns the problem of an object, and its remedy.
 func Message(why string) string {
 	return "Go can't decode this object, although the API server admitted it; what can't be decoded counts as absent: " + why +
 		". Correct the value, or delete the object"
@@ -66,7 +66,7 @@ func Message(why string) string {
 type Config struct {
 	// Scheme has the types. Kinds that are built into Kubernetes are left alone.
 	Scheme *runtime.Scheme
-	// Adjust changes a marked object of a kind, so that what was left out does no harm.
+	// Adjust changes a marked object of a kind, so that its missing fields do no harm.
 	Adjust map[schema.GroupKind]func(object map[string]any)
 	// Report gets an object that can't be decoded, once for each reason. It must not wait.
 	Report func(object *metav1.PartialObjectMetadata, why string)
@@ -137,8 +137,8 @@ type event struct {
 	Object json.RawMessage `json:"object"`
 }
 
-// object returns an object that its type can hold, and what was left out of it. One of which nothing was left out is doubtful if some of
-// its text looks as if it took too long to decode, such as the label 1e9999.
+// object returns an object that its type can hold, and the fields that were left out of it. One of which nothing was left out is doubtful
+// if some of its text looks as if it took too long to decode, such as the label 1e9999.
 func (d *Decoder) object(raw json.RawMessage, gvk schema.GroupVersionKind, of reflect.Type) (kept json.RawMessage, why string, doubtful bool) {
 	doubtful = exponent.Found(raw)
 	if !doubtful && decodeRaw(raw, of) == nil {
@@ -250,10 +250,10 @@ func (d *Decoder) frame(raw json.RawMessage, found func(change event, object *me
 	return replaced
 }
 
-// identity returns what names an object.
+// identity returns the kind and metadata of an object.
 func identity(raw []byte, gvk schema.GroupVersionKind) *metav1.PartialObjectMetadata {
 	object := &metav1.PartialObjectMetadata{}
-	_ = json.Unmarshal(raw, object) // what metadata can't hold is left out of it by now
+	_ = json.Unmarshal(raw, object) // fields that metadata can't hold are left out of it by now
 	object.SetGroupVersionKind(gvk)
 	return object
 }

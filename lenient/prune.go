@@ -30,11 +30,11 @@ var (
 // pruning makes a JSON value that a Go type can hold of one that it can't.
 type pruning struct {
 	now time.Time
-	// problems are what was left out or replaced, and why.
+	// problems are the values that were left out or replaced, and why.
 	problems []string
 }
 
-// value returns what the type can hold of a JSON value, and whether that is anything.
+// value returns the part of a JSON value that the type can hold, and whether there is any.
 func (p *pruning) value(path string, value any, of reflect.Type) (any, bool) {
 	for of.Kind() == reflect.Pointer {
 		of = of.Elem()

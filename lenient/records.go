@@ -168,7 +168,7 @@ type call struct {
 	record *record
 	// lenient: decode the answer's objects one by one.
 	lenient bool
-	// whole is set once the answer has been read to its end, doubtful when it contains what takes too long to decode.
+	// whole is set once the answer has been read to its end, doubtful when it contains a number that takes too long to decode.
 	whole, doubtful bool
 }
 

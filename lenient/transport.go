@@ -21,7 +21,7 @@ import (
 	"github.com/autonode-io/autonode/lenient/exponent"
 )
 
-// errDoubtful ends an answer that contains what takes too long to decode, before it is decoded.
+// errDoubtful ends an answer that contains a number that takes too long to decode, before it is decoded.
 var errDoubtful = errors.New("an answer contains a number with a very large exponent; its objects are decoded one by one")
 
 // Wrap puts the Decoder's transport into a client configuration. The answers to dynamic clients must not go through it.
@@ -71,7 +71,7 @@ func (t transport) concerns(request *http.Request, response *http.Response) bool
 	return err == nil && media == runtime.ContentTypeJSON && parameters["as"] == ""
 }
 
-// afterPrefix returns what follows /apis/ in a path: the API server's own may be below another.
+// afterPrefix returns the part of a path after /apis/: the API server's own may be below another.
 func afterPrefix(path string) string {
 	_, after, _ := strings.Cut(path, "/apis/")
 	return after

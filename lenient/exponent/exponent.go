@@ -25,8 +25,8 @@ func Bounded(text string) bool {
 
 // Found reports whether the text, such as a JSON document, contains a number or a string that is one, whose exponent or whose number of
 // digits is too large. A string that goes on after the exponent, as a UID may, is no quantity, which its parser finds out first. It may
-// report a string that isn't meant as a quantity: who needs to know decides by the string's type. It costs a few percent of what decoding
-// the JSON does.
+// report a string that isn't meant as a quantity: who needs to know decides by the string's type. It costs a few percent of decoding the
+// JSON.
 func Found(text []byte) bool { return found(text, true) }
 
 // found does it for a whole text, in which a number may begin and end anywhere, and for a part of a stream, whose first and last number may
@@ -84,7 +84,7 @@ func starts(text []byte, last int, whole bool) bool {
 // ends reports whether the number before next is all of a string or a JSON value. White space is cut off before a quantity is parsed.
 func ends(text []byte, next int, whole bool) bool {
 	if next == len(text) {
-		return whole // of a stream, whoever decodes it waits for what follows
+		return whole // of a stream, whoever decodes it waits for the next part
 	}
 	switch text[next] {
 	case '"', ',', '}', ']', ' ', '\t', '\n', '\v', '\f', '\r', '\\':
@@ -113,7 +113,7 @@ func long(text []byte) bool {
 	return false
 }
 
-// escaped reports whether a JSON string escapes what numbers consist of, which no API server does.
+// escaped reports whether a JSON string escapes characters of numbers, which no API server does.
 func escaped(text []byte) bool {
 	for at := 0; ; {
 		next := bytes.Index(text[at:], []byte(`\u00`))
@@ -139,15 +139,15 @@ func numeric(b byte) bool { return isDigit(b) || b == '.' }
 
 // Reader looks for large exponents in a stream of JSON documents. It is cheap for a stream of any length.
 type Reader struct {
-	// kept is the end of what was read before, which a number may begin in.
+	// kept is the end of earlier reads, which a number may begin in.
 	kept []byte
 }
 
 // keep is longer than any number that isn't found by its length alone.
 const keep = MaxLength + 16
 
-// Found reports whether what was read before and now contains what the function Found finds. Whoever reads a stream must not pass on
-// what was read now if it does: the document that contains it isn't complete then.
+// Found reports whether the function Found finds something in earlier reads and this one. Whoever reads a stream must not pass on this
+// read if it does: the document that contains the number isn't complete then.
 func (r *Reader) Found(read []byte) bool {
 	all := append(r.kept, read...)
 	found := found(all, false)
