@@ -80,7 +80,7 @@ func (c *CloudProvider) answerExisting(ctx context.Context, nodeClaim *karpv1.No
 	return answer(nodeClaim, m, made)
 }
 
-// made reports whether a Machine was made from what was chosen.
+// made reports whether a Machine was made from the chosen template and offering.
 func (l launch) made(m *clusterv1.Machine) bool {
 	origin := inventory.OriginOf(m)
 	return origin.Source == l.choice.Template.Source.Annotation() && origin.Key == l.choice.Key

@@ -21,7 +21,7 @@ import (
 	"github.com/autonode-io/autonode/karpenter/providers/reservation"
 )
 
-// launch is what Create chose for a NodeClaim.
+// launch is Create's choice for a NodeClaim.
 type launch struct {
 	instanceType *karpcloudprovider.InstanceType
 	choice       instancetype.Choice
@@ -131,7 +131,7 @@ func (c *CloudProvider) reserveCheapest(
 	return launch{}, reservation.ErrFull
 }
 
-// launches yields what may be launched for a NodeClaim, cheapest first.
+// launches yields the possible launches for a NodeClaim, cheapest first.
 func (c *CloudProvider) launches(nodeClaim *karpv1.NodeClaim, snapshot *instancetype.Snapshot, instanceTypes []*karpcloudprovider.InstanceType) iter.Seq[launch] {
 	requirements := karpscheduling.NewNodeSelectorRequirementsWithMinValues(nodeClaim.Spec.Requirements...)
 	return func(yield func(launch) bool) {

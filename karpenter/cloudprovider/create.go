@@ -19,7 +19,7 @@ import (
 	"github.com/autonode-io/autonode/karpenter/providers/machine"
 )
 
-// settleTimeout is how long a launch waits for what isn't known right after Karpenter has started, or a node class has
+// settleTimeout is how long a launch waits for data that is missing right after Karpenter has started, or a node class has
 // changed: that takes less than a second, and another NodeClaim would be ten seconds later.
 const (
 	settleTimeout  = 2 * time.Second
@@ -29,10 +29,10 @@ const (
 // Create creates a Machine for a NodeClaim and returns at once, with a synthetic provider ID and the chosen offering.
 // A second call for the same NodeClaim returns the first call's Machine.
 //
-// Karpenter schedules no pod of any NodePool while a NodeClaim has no provider ID, so what a launch would have to wait for
-// ends it: the error is an InsufficientCapacityError or a NodeClassNotReadyError, by which Karpenter deletes the NodeClaim
-// and plans again for its pods. Only if the management cluster doesn't answer, so that no launch succeeds, it is a
-// CreateError, which Karpenter retries.
+// Karpenter schedules no pod of any NodePool while a NodeClaim has no provider ID, so a launch fails instead of waiting: the
+// error is an InsufficientCapacityError or a NodeClassNotReadyError, by which Karpenter deletes the NodeClaim and plans again
+// for its pods. Only if the management cluster doesn't answer, so that no launch succeeds, it is a CreateError, which
+// Karpenter retries.
 func (c *CloudProvider) Create(ctx context.Context, nodeClaim *karpv1.NodeClaim) (*karpv1.NodeClaim, error) {
 	created, err := c.create(ctx, nodeClaim)
 	for began := time.Now(); isUnsettled(err) && time.Since(began) < settleTimeout && pause(ctx, settleInterval); {

@@ -54,7 +54,7 @@ const (
 // ManagementUnreachableReason is the reason of the NodeClaim's condition Launched while the management cluster doesn't answer.
 const ManagementUnreachableReason = "ManagementUnreachable"
 
-// maxQuoted limits what an event quotes of an API server's message, in bytes.
+// maxQuoted limits an event's quotation of an API server's message, in bytes.
 const maxQuoted = 700
 
 // failure is why a launch has ended without a Machine.

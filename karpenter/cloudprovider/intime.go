@@ -15,12 +15,12 @@ import (
 // inTimeKey is the key in a context of InTime.
 type inTimeKey struct{}
 
-// InTime returns a context in which GetInstanceTypes answers as if the CapacityLease had room for what might be granted in time.
+// InTime returns a context in which GetInstanceTypes answers as if the CapacityLease already had the room that may be granted in time.
 func (c *CloudProvider) InTime(ctx context.Context) context.Context {
 	return context.WithValue(ctx, inTimeKey{}, true)
 }
 
-// MachineOf returns what a machine of an offering takes from the CapacityLease; false if the node class doesn't offer it any more.
+// MachineOf returns a machine of an offering as the CapacityLease counts it; false if the node class doesn't offer it any more.
 func (c *CloudProvider) MachineOf(nodeClass, instanceType string, o *karpcloudprovider.Offering) (capacity.Machine, bool) {
 	snapshot, err := c.InstanceTypes.Cached(nodeClass)
 	if err != nil {

@@ -23,7 +23,7 @@ const maxMissing = 5
 func (c *CloudProvider) Missing(ctx context.Context, nodePool *karpv1.NodePool) string {
 	instanceTypes, err := c.GetInstanceTypes(ctx, nodePool)
 	if err != nil {
-		return "" // Create reports what is wrong
+		return "" // Create reports the problem
 	}
 	if instanceTypes, err = c.overlaid(ctx, nodePool.Name, instanceTypes); err != nil {
 		return ""
@@ -56,7 +56,7 @@ func (c *CloudProvider) Missing(ctx context.Context, nodePool *karpv1.NodePool) 
 	return fmt.Sprintf("none of the %d instance types that meet its requirements has an available offering: %s%s", compatible, strings.Join(closed, ", "), c.Reservations.Shortage()+c.exhaustedQuotas())
 }
 
-// whyClosed describes an unavailable offering: what it failed for, and until when that counts.
+// whyClosed describes an unavailable offering: the reason of its failure, and until when that counts.
 func (c *CloudProvider) whyClosed(nodePool string, key offering.Key) string {
 	entry, known := c.Rejections.Entry(nodePool, key)
 	if !known {
