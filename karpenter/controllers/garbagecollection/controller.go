@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Package garbagecollection deletes what a NodeClaim has left in the management cluster: Machines whose NodeClaim is
+// Package garbagecollection deletes a NodeClaim's leftovers in the management cluster: Machines whose NodeClaim is
 // gone, and infrastructure machines and bootstrap configs whose Machine was never created. Karpenter doesn't delete
 // those itself: a NodeClaim that has no provider ID yet is removed without a call of the cloud provider.
 //
@@ -146,7 +146,7 @@ func (c *Controller) Register(_ context.Context, m manager.Manager) error {
 // everything is the request for a collection. Any other request names the infrastructure machine of a deleted Machine.
 var everything = reconcile.Request{}
 
-// departed is the request that checks what a deleted Machine has left, or that for a collection.
+// departed is the request that checks the leftovers of a deleted Machine, or that for a collection.
 func (c *Controller) departed(m *clusterv1.Machine) reconcile.Request {
 	ref := m.Spec.InfrastructureRef
 	if c.Infrastructure == nil || ref.Name == "" {

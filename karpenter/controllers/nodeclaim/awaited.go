@@ -15,8 +15,8 @@ import (
 // reasonsOnly is the message of a Machine whose infrastructure machine has conditions without messages, or none yet.
 var reasonsOnly = regexp.MustCompile(`^(\s*\* \w+: *\w*\s*)*$|not yet reported`)
 
-// awaited returns what a machine is waiting for. A reason that only a condition of the infrastructure machine has, which the Machine doesn't
-// repeat, comes first. Without any reason, the message names where to look.
+// awaited returns the condition that a machine is waiting for. A reason that only a condition of the infrastructure machine has, which the
+// Machine doesn't repeat, comes first. Without any reason, the message names where to look.
 func (c Config) awaited(ctx context.Context, m *clusterv1.Machine) metav1.Condition {
 	last := lastCondition(m)
 	if last.Type != clusterv1.MachineInfrastructureReadyCondition || !reasonsOnly.MatchString(last.Message) {

@@ -23,7 +23,7 @@ const (
 	negligible = 1 << 20
 )
 
-// capacityShortfall reports a node that can allocate less than Karpenter planned with. Package inventory lowers what it plans with
+// capacityShortfall reports a node that can allocate less than Karpenter planned with. Package inventory lowers the planned capacity
 // from then on.
 type capacityShortfall struct{ Config }
 

@@ -17,7 +17,7 @@ import (
 	"github.com/autonode-io/autonode/karpenter/providers/machine"
 )
 
-// finding is a condition and what it means for the machine.
+// finding is a condition and its meaning for the machine.
 type finding struct {
 	means     infrastructure.Meaning
 	condition metav1.Condition
@@ -74,7 +74,7 @@ func interpret(in inputs, among ...infrastructure.Meaning) (finding, bool) {
 	}), true
 }
 
-// conditionMapping returns what one condition means; Ignored if it is no failure. The node class's reasons come first. The
+// conditionMapping returns the meaning of one condition; Ignored if it is no failure. The node class's reasons come first. The
 // message of a final reason may contain a capacity word, as AWS's for an instance that it reclaimed: for a machine
 // that exists the reason counts.
 func (in inputs) conditionMapping(condition metav1.Condition) infrastructure.Meaning {

@@ -70,7 +70,7 @@ type Config struct {
 	// Infrastructure reads infrastructure machines from a cache of their own. If nil, only the Machine's conditions
 	// count.
 	Infrastructure Infrastructure
-	// Profiles say what conditions of infrastructure machines mean.
+	// Profiles have the meanings of infrastructure machines' conditions.
 	Profiles    *profile.Profiles
 	Unavailable *offering.Unavailable
 	// InstanceTypes know which quotas of the infrastructure count a machine.
@@ -153,7 +153,7 @@ func (c *Controller) Reconcile(ctx context.Context, nodeClaim *karpv1.NodeClaim)
 		return reconcile.Result{RequeueAfter: after}, err
 	}
 	if !nodeClaim.StatusConditions().Get(karpv1.ConditionTypeLaunched).IsTrue() {
-		// Karpenter hasn't stored what Create returned yet.
+		// Karpenter hasn't stored Create's result yet.
 		return reconcile.Result{}, nil
 	}
 	m, err := c.Machines.ForNodeClaim(ctx, nodeClaim.UID)

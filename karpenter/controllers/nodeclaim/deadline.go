@@ -174,7 +174,7 @@ func (d *deadline) pass(ctx context.Context, nodeClaim *karpv1.NodeClaim, cached
 		return outcome{}, err
 	}
 	var until time.Time
-	// What keeps every machine from coming is no fault of the offering.
+	// A cause that keeps every machine from coming is no fault of the offering.
 	blamed := s.reason == LaunchTimeoutReason && last.Type != clusterv1.MachineBootstrapConfigReadyCondition && notReady == ""
 	if blamed {
 		// Mark it first: the replacement must not get the same offering.

@@ -27,8 +27,8 @@ const (
 	// MachineFailedReason: the machine failed for a reason other than capacity, which the message has. Karpenter
 	// launches a replacement; after three failures in a row the offering is unavailable for a while.
 	MachineFailedReason = "MachineFailed"
-	// MisconfiguredReason: the infrastructure rejects what the template or its patches ask for, and would again; the message
-	// reports what. The offering is unavailable for a while.
+	// MisconfiguredReason: the infrastructure rejects the template or its patches, and would again; the message quotes it. The
+	// offering is unavailable for a while.
 	MisconfiguredReason = offering.MisconfiguredReason
 	// LaunchTimeoutReason: the infrastructure provided no machine within the node class's deadlines.launch.
 	LaunchTimeoutReason = "LaunchTimeout"
@@ -58,7 +58,7 @@ const (
 	// MachineUnhealthyReason: a MachineHealthCheck has marked the Machine; its node is drained and replaced.
 	MachineUnhealthyReason = "MachineUnhealthy"
 	// AllocatableShortfallReason: the node can allocate less than Karpenter planned with, and pods that were planned on it may
-	// not fit. Correct the template's capacity, or what its bootstrap reserves.
+	// not fit. Correct the template's capacity, or its bootstrap's reservations.
 	AllocatableShortfallReason = "AllocatableShortfall"
 	// RepairHeldReason: a MachineHealthCheck has marked too many Machines of the NodePool at once; none is replaced
 	// until fewer are unhealthy. Look for a common cause: a zone, a network, the API server.

@@ -77,7 +77,7 @@ func (f *failure) reconcile(ctx context.Context, nodeClaim *karpv1.NodeClaim, m 
 	return outcome{done: true}, nil
 }
 
-// exceeded closes the quota that a machine has exceeded by what a condition reports.
+// exceeded closes the quota that a machine has exceeded according to a condition.
 func (f *failure) exceeded(nodeClaim *karpv1.NodeClaim, m *clusterv1.Machine, condition metav1.Condition) offering.ClosedQuota {
 	origin, family := inventory.OriginOf(m), nodeClaim.Labels[v1alpha1.InstanceFamilyLabel]
 	size, _ := conversion.MachineOf(m)

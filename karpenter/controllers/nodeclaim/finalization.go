@@ -99,8 +99,8 @@ func (f *finalization) hold(ctx context.Context, m *clusterv1.Machine) time.Dura
 	return holdInterval
 }
 
-// gone wakes what waits for the Machine: Karpenter's controller of Nodes as long as the Node is there, then that of NodeClaims. Each would look by
-// itself every five seconds.
+// gone wakes the controller that waits for the Machine: Karpenter's of Nodes as long as the Node is there, then that of NodeClaims. Each
+// would look by itself every five seconds.
 func (f *finalization) gone(ctx context.Context, nodeClaim *karpv1.NodeClaim) error {
 	if name := nodeClaim.Status.NodeName; name != "" {
 		node := &corev1.Node{}

@@ -86,8 +86,8 @@ func (c Config) provisioned(ctx context.Context, m *clusterv1.Machine) bool {
 	return c.Machines.InstanceID(ctx, m) != ""
 }
 
-// hasChanged reports whether a NodeClaim isn't what the API server has. A policy that denies a write may call it invalid, as the API server calls
-// a patch whose test fails.
+// hasChanged reports whether a NodeClaim differs from the API server's. A policy that denies a write may call it invalid, as the API server
+// calls a patch whose test fails.
 func (i *identity) hasChanged(ctx context.Context, nodeClaim *karpv1.NodeClaim) bool {
 	current := &karpv1.NodeClaim{}
 	err := i.GuestLive.Get(ctx, client.ObjectKeyFromObject(nodeClaim), current)

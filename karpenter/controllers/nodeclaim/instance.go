@@ -18,7 +18,7 @@ import (
 	"github.com/autonode-io/autonode/message"
 )
 
-// maxSaid limits what an annotation repeats of the infrastructure, in bytes.
+// maxSaid limits the infrastructure's message in an annotation, in bytes.
 const maxSaid = 500
 
 // instance deletes a NodeClaim whose instance the infrastructure is about to take back or has terminated. Karpenter then

@@ -82,9 +82,9 @@ func (s *slow) reconcile(ctx context.Context, nodeClaim *karpv1.NodeClaim, m *cl
 	return s.end(ctx, nodeClaim, m, fmt.Sprintf("no provider ID for %s %s; launching another offering, such as %s", since.Round(time.Second), late, key.Description()))
 }
 
-// eligible returns the NodePool of a NodeClaim that may be given up; nil if it may not. Another launch wouldn't get the reservation, or what a
-// node left that was terminated first. It would wait as well for bootstrap data or for the Cluster's infrastructure. No pod waits for the
-// replacement of a running node.
+// eligible returns the NodePool of a NodeClaim that may be given up; nil if it may not. Another launch wouldn't get the reservation, or the
+// vacancy of a node that was terminated first. It would wait as well for bootstrap data or for the Cluster's infrastructure. No pod waits
+// for the replacement of a running node.
 func (s *slow) eligible(ctx context.Context, nodeClaim *karpv1.NodeClaim, m *clusterv1.Machine) (*karpv1.NodePool, error) {
 	name := nodeClaim.Labels[karpv1.NodePoolLabelKey]
 	switch {

@@ -18,7 +18,7 @@ import (
 	"github.com/autonode-io/autonode/karpenter/providers/instancetype"
 )
 
-// allocatableKnown reports whether nodes are known to allocate what Karpenter plans with. Ready doesn't depend on it.
+// allocatableKnown reports whether nodes are known to have the allocatable resources that Karpenter plans with. Ready doesn't depend on it.
 type allocatableKnown struct{ Config }
 
 func (s allocatableKnown) reconcile(_ context.Context, nodeClass *v1alpha1.ClusterAPINodeClass, conditions status.ConditionSet, in *instancetype.Listing) (reconcile.Result, error) {

@@ -121,7 +121,7 @@ func reasonOf(failed []offering.Entry, quotas bool) string {
 	}
 }
 
-// describe names what failed, and what is tried next; nothing if none failed.
+// describe names the failed offerings, and the next one to be tried; nothing if none failed.
 func describe(failed []offering.Entry) []string {
 	if len(failed) == 0 {
 		return nil

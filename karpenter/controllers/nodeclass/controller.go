@@ -41,8 +41,8 @@ import (
 	"github.com/autonode-io/autonode/lenient"
 )
 
-// retryInterval is the requeue interval for what can't be watched while it is missing: a kind that isn't served, or a
-// bootstrap Secret.
+// retryInterval is the requeue interval for objects that can't be watched while they are missing: those of a kind that isn't
+// served, and a bootstrap Secret.
 const retryInterval = 30 * time.Second
 
 // Config of the controller.
@@ -55,7 +55,7 @@ type Config struct {
 	KubeletBounds *v1alpha1.KubeletBounds
 	// Namespace is the control-plane namespace in the management cluster.
 	Namespace string
-	// Objects are watched for changes of what InstanceTypes reads.
+	// Objects are watched for changes of InstanceTypes' sources.
 	Objects *informer.Set
 	// SharedCatalogs are watched likewise; nil if the platform shares none.
 	SharedCatalogs *informer.Set
@@ -150,7 +150,7 @@ func (c *Controller) Reconcile(ctx context.Context, nodeClass *v1alpha1.ClusterA
 	return result, errors.Join(append(errs, c.publishHash(ctx, nodeClass))...)
 }
 
-// undecodable reports why a node class isn't used. Its hash stays: a hash of what is left of it would have its nodes replaced.
+// undecodable reports why a node class isn't used. Its hash stays: a hash of the remaining fields would have its nodes replaced.
 func (c *Controller) undecodable(ctx context.Context, nodeClass *v1alpha1.ClusterAPINodeClass, why string) error {
 	stored := nodeClass.DeepCopy()
 	conditions := nodeClass.StatusConditions(status.WithClock(c.Clock))

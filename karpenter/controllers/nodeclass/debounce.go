@@ -16,7 +16,7 @@ type debounce struct {
 	due time.Time
 }
 
-// next returns in what time a change has to be reconciled, or false if a reconcile is due anyway.
+// next returns the delay until a change has to be reconciled, or false if a reconcile is due anyway.
 func (d *debounce) next(now time.Time) (delay time.Duration, needed bool) {
 	if d.due.After(now) {
 		return 0, false

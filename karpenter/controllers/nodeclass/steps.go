@@ -55,8 +55,8 @@ func (s launchAllowed) reconcile(_ context.Context, nodeClass *v1alpha1.ClusterA
 	case in.Cluster.NotReady != "" && s.InstanceTypes.Inventory.Pending() > 0:
 		conditions.SetFalse(condition, v1alpha1.ClusterNotReadyReason, in.Cluster.NotReady+"; no further Machine is launched until it is, or the launched ones get their provider IDs")
 	case in.Cluster.NotReady != "":
-		// What was ready once often works while a condition of it is False, and some flap. One Machine finds out: if it gets its provider ID, the
-		// next is launched.
+		// A Cluster that was ready once often works while a condition of it is False, and some flap. One Machine finds out: if it gets its
+		// provider ID, the next is launched.
 		conditions.SetTrueWithReason(condition, v1alpha1.ClusterNotReadyReason, in.Cluster.NotReady+"; until it is, no Machine is launched while another has no provider ID")
 	default:
 		conditions.SetTrue(condition)

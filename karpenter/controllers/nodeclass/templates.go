@@ -97,7 +97,7 @@ func (s templatesReady) reconcile(_ context.Context, nodeClass *v1alpha1.Cluster
 	return result, nil
 }
 
-// profileNotes are what can't be understood of the profile file, and of templates by their kinds' profiles.
+// profileNotes are problems of the profile file, and of templates by their kinds' profiles.
 func (s templatesReady) profileNotes(templates []template.Template) (notes []error) {
 	if problem := s.Profiles.Problem(); problem != nil {
 		notes = append(notes, problem)

@@ -46,7 +46,7 @@ func New(guest client.Client, declared func(nodeClass string) (sets.Set[string],
 // Name of the controller.
 func (c *Controller) Name() string { return "nodepool.undeclared" }
 
-// Reconcile reports what a NodePool names and nothing here has, or that it has been corrected.
+// Reconcile reports a NodePool's undeclared keys or unsupported node class, and clears the condition once the keys are corrected.
 func (c *Controller) Reconcile(ctx context.Context, nodePool *karpv1.NodePool) (reconcile.Result, error) {
 	changed, ref := nodePool.DeepCopy(), nodePool.Spec.Template.Spec.NodeClassRef
 	conditions := changed.StatusConditions()

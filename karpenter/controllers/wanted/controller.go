@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Package wanted requests from the CapacityLease what pods wait for that no offering has room for. Karpenter core makes no NodeClaim for such
-// pods, so no launch requests it. Without a request the operator would hold no room for a large machine, and small ones would always take what
-// becomes free.
+// Package wanted requests machines from the CapacityLease for pods that no offering has room for. Karpenter core makes no NodeClaim for
+// such pods, so no launch requests them. Without a request the operator would hold no room for a large machine, and small ones would
+// always take the freed capacity.
 package wanted
 
 import (
@@ -55,16 +55,16 @@ type Config struct {
 	Pending func(context.Context) (int, error)
 	// Simulate plans for pods as Karpenter core does.
 	Simulate func(context.Context) (scheduling.Results, error)
-	// InTime returns a context in which Simulate plans with what the lease might have in time.
+	// InTime returns a context in which Simulate plans with the room that the lease might have in time.
 	InTime func(context.Context) context.Context
-	// MachineOf returns what a machine of an offering takes.
+	// MachineOf returns a machine of an offering as the CapacityLease counts it.
 	MachineOf func(nodeClass, instanceType string, o *karpcloudprovider.Offering) (capacity.Machine, bool)
 	// Want requests machines.
 	Want  func(map[capacity.Machine]int64)
 	Clock clock.PassiveClock
 }
 
-// Controller requests what pods wait for.
+// Controller requests machines for waiting pods.
 type Controller struct{ Config }
 
 // New returns the controller.
@@ -96,7 +96,7 @@ func Pending(guest client.Client) func(context.Context) (int, error) {
 	}
 }
 
-// Reconcile requests what pods wait for now.
+// Reconcile requests machines for the pods that wait now.
 func (c *Controller) Reconcile(ctx context.Context) (reconciler.Result, error) {
 	ctx = injection.WithControllerName(ctx, c.Name())
 	began := c.Clock.Now()
@@ -167,7 +167,7 @@ func serves(claim *scheduling.NodeClaim, waiting sets.Set[types.UID]) bool {
 	return false
 }
 
-// cheapest returns what the cheapest machine of a NodeClaim would take.
+// cheapest returns the cheapest machine of a NodeClaim as the CapacityLease counts it.
 func (c *Controller) cheapest(claim *scheduling.NodeClaim) (capacity.Machine, bool) {
 	if claim.Spec.NodeClassRef == nil {
 		return capacity.Machine{}, false
