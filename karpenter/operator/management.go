@@ -39,9 +39,9 @@ import (
 // replica, so that a standby can take over at once.
 type Management struct {
 	cluster.Cluster
-	// Typed decodes what Cluster reads.
+	// Typed decodes Cluster's reads.
 	Typed *lenient.Decoder
-	// Objects caches what node classes name: templates and MachineDeployments.
+	// Objects caches the objects that node classes name: templates and MachineDeployments.
 	Objects *informer.Set
 	// SharedCatalogs caches the catalogs that the platform shares with all clusters; nil if it shares none.
 	SharedCatalogs *informer.Set
