@@ -59,7 +59,7 @@ func (m Minter) Mint(ctx context.Context, nodeClaim string, lifetime time.Durati
 	}
 }
 
-// secret is exactly what the admission policy for Karpenter's bootstrap tokens allows.
+// secret has exactly the content that the admission policy for Karpenter's bootstrap tokens allows.
 func (m Minter) secret(id, secret, nodeClaim string, expiration time.Time) *corev1.Secret {
 	return &corev1.Secret{
 		ObjectMeta: metav1.ObjectMeta{Namespace: metav1.NamespaceSystem, Name: bootstraputil.BootstrapTokenSecretName(id)},

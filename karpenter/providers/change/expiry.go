@@ -13,7 +13,7 @@ import (
 // last is the latest time that has a number of nanoseconds since the epoch, in the year 2262.
 var last = time.Unix(0, math.MaxInt64)
 
-// Expiry is when something next changes without a call. The zero value is never. Whoever writes it holds the lock of what changes;
+// Expiry is when a result next changes without a call. The zero value is never. Whoever writes it holds the lock of that result;
 // reading takes no lock, and reads the clock only if there is an expiry: GetInstanceTypes reads several of them in each call.
 type Expiry struct {
 	// at is in nanoseconds since the epoch; 0 is never.

@@ -11,7 +11,7 @@ import (
 // logSize is how many changes a Log keeps at least. A reader that is further behind reads everything again.
 const logSize = 1024
 
-// Log returns to its readers what has changed since they last read. The zero value is empty. It is safe for concurrent use.
+// Log returns to its readers the changes since they last read. The zero value is empty. It is safe for concurrent use.
 type Log[T any] struct {
 	// sequence is the number of all changes. It is written with mu held.
 	sequence atomic.Uint64

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Package drift reports whether a machine differs from what its node class would launch now. It reads memory only:
+// Package drift reports whether a machine differs from one that its node class would launch now. It reads memory only:
 // Karpenter checks every node whenever a pod changes.
 package drift
 
@@ -130,7 +130,7 @@ func (d *Detector) Reason(nodeClass *v1alpha1.ClusterAPINodeClass, nodeClaim *ka
 }
 
 // isReimaged reports whether a new machine would boot an image of another version than this one: of the template's, if it states one,
-// otherwise of the version that its nodes get. What a machine booted is known since its template states it.
+// otherwise of the version that its nodes get. A machine's booted version is known since its template states it.
 func (c current) isReimaged(m *clusterv1.Machine, resolved string) bool {
 	if c.template == nil {
 		return false
@@ -142,7 +142,7 @@ func (c current) isReimaged(m *clusterv1.Machine, resolved string) bool {
 	case stated == "" && booted == "":
 		return false // nothing is known of images
 	case booted == "" && !templateOf(c.template).hasChanged(m.Annotations):
-		return false // the template only declares by now what it booted all along
+		return false // the template only declares by now the version that it booted all along
 	case booted == "":
 		booted = cmp.Or(kubeletOf(m), m.Spec.Version)
 	case stated == "" && !templateOf(c.template).hasChanged(m.Annotations):
@@ -186,7 +186,7 @@ func isDeployed(m *clusterv1.Machine) bool {
 	return strings.HasPrefix(machine.Source(m), deployments)
 }
 
-// current is what a machine would be launched from now.
+// current is the template that a machine would be launched from now.
 type current struct {
 	// template is nil if unknown.
 	template *template.Template
@@ -196,9 +196,9 @@ type current struct {
 	succeeds bool
 }
 
-// template returns what a machine would be launched from now. Templates are often replaced by others of another name: if the
-// machine's own source is gone and another one makes the same offering, that one counts. So does one that stands beside it and
-// has the nodes' version, which its own hasn't.
+// template returns the template that a machine would be launched from now. Templates are often replaced by others of another name:
+// if the machine's own source is gone and another one makes the same offering, that one counts. So does one that stands beside it
+// and has the nodes' version, which its own hasn't.
 func (d *Detector) template(nodeClass string, m *clusterv1.Machine) current {
 	source, key := machine.Source(m), inventory.OfferingOf(m)
 	snapshot, err := d.InstanceTypes.Cached(nodeClass)

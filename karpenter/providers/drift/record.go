@@ -26,7 +26,7 @@ func bootstrapOf(tmpl *template.Template) record {
 	return record{v1alpha1.BootstrapRevisionAnnotation, tmpl.Bootstrap.Revision(), v1alpha1.BootstrapHashAnnotation, tmpl.Bootstrap.Hash, v1alpha1.BootstrapOwnedHashAnnotation, tmpl.Bootstrap.OwnedHash}
 }
 
-// hasChanged reports whether the template's content differs from what the machine was made from. The same revision
+// hasChanged reports whether the template's content differs from the content that the machine was made from. The same revision
 // has the same content, however the API server returns it: an upgrade may change its preferred version or defaults. So has
 // another revision in which only webhooks have set other defaults.
 func (r record) hasChanged(annotations map[string]string) bool {

@@ -39,7 +39,7 @@ type Config struct {
 	Mapper meta.RESTMapper
 	// Namespace to read.
 	Namespace string
-	// Selector selects what is cached; nil for everything.
+	// Selector selects the cached objects; nil for all.
 	Selector labels.Selector
 	// Names narrows a kind to the one object with a name, so that the right to read that object is enough.
 	Names map[schema.GroupKind]string
@@ -349,7 +349,7 @@ func permanent(err error) bool {
 	return err != nil && (meta.IsNoMatchError(err) || apierrors.IsForbidden(err) || apierrors.IsUnauthorized(err) || apierrors.IsNotFound(err))
 }
 
-// withoutManagedFields drops them, except from templates: they distinguish what a person has written from a webhook's defaults.
+// withoutManagedFields drops them, except from templates: they distinguish a person's fields from a webhook's defaults.
 func withoutManagedFields(o any) (any, error) {
 	if u, ok := o.(*unstructured.Unstructured); ok && !strings.HasSuffix(u.GetKind(), clusterv1.TemplateSuffix) {
 		u.SetManagedFields(nil)

@@ -29,7 +29,7 @@ import (
 
 // Input is all inputs of a snapshot.
 type Input struct {
-	// Kubelet is the node class's; nil for what the templates' bootstraps say.
+	// Kubelet is the node class's; nil for the settings of the templates' bootstraps.
 	Kubelet *v1alpha1.KubeletConfiguration
 	// NodeClassHash is in the annotation of the node class's machines.
 	NodeClassHash string
@@ -47,7 +47,7 @@ type Input struct {
 	Pricing pricing.Source
 	// Unavailable may be nil.
 	Unavailable *offering.Unavailable
-	// Capacity is what this cluster may take of what it shares with others.
+	// Capacity is this cluster's share of the capacity that clusters share.
 	Capacity *capacityprovider.Provider
 	// Inventory has the existing machines, whose offerings stay known even if they can't be launched.
 	Inventory *inventory.Inventory
@@ -58,7 +58,7 @@ type Input struct {
 type builder struct {
 	Input
 	known
-	// reserved is what kubelets reserve, by kubeletOf.
+	// reserved are the kubelets' reservations, by kubeletOf.
 	reserved map[string]reserved
 	zones    []string
 	// offerings holds the requirements of every offering, by its key without the instance type.
@@ -71,7 +71,7 @@ type builder struct {
 	resolutions int
 }
 
-// newBuilder shares what hasn't changed with an earlier builder: the templates that kept reports, and requirements. It may be nil.
+// newBuilder shares unchanged parts with an earlier builder: the templates that kept reports, and requirements. It may be nil.
 func newBuilder(in Input, before *builder) *builder {
 	b := &builder{Input: in, offerings: map[offering.Key]karpscheduling.Requirements{}, without: map[string]*karpscheduling.Requirement{}}
 	if before != nil {
@@ -164,8 +164,8 @@ func (b *builder) build() *Snapshot {
 	return s
 }
 
-// update returns a snapshot with these instance types resolved again. It shares all others, and what it can of the order of the
-// offerings.
+// update returns a snapshot with these instance types resolved again. It shares all others, and merges a few changes into the
+// order of the offerings.
 func (b *builder) update(before *Snapshot, names sets.Set[string]) *Snapshot {
 	s := &Snapshot{known: b.known, resolved: slices.Clone(before.resolved), InstanceTypes: slices.Clone(before.InstanceTypes)}
 	order := before.order.Load()

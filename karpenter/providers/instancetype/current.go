@@ -112,7 +112,7 @@ func (p *Provider) changed(b *builder, since sequences) (names sets.Set[string],
 	return names, known
 }
 
-// concerned returns the instance types that have offerings of what has changed: of a whole zone, which rarely changes, it returns all.
+// concerned returns the instance types whose offerings a change concerns: for a whole zone, which rarely changes, it returns all.
 func (b *builder) concerned(change offering.Change) (names []string) {
 	if change.InstanceType != "" {
 		if len(b.groups[change.InstanceType]) > 0 {

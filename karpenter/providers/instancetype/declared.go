@@ -69,7 +69,7 @@ func (k *known) lacksLabels(instanceType string) bool {
 	})
 }
 
-// maxChosen bounds what a snapshot keeps of NodePools: a guest's admin may create and delete any number.
+// maxChosen bounds the NodePools that a snapshot keeps: a guest's admin may create and delete any number.
 const maxChosen = 1_000
 
 // chosen are the instance types of one generation of a NodePool.
@@ -90,7 +90,7 @@ func (s *Snapshot) Offered(nodePool *karpv1.NodePool) ([]*karpcloudprovider.Inst
 	spec := &nodePool.Spec.Template.Spec
 	instanceTypes, differing := s.Meeting(s.Tolerating(spec.Taints, spec.StartupTaints), spec.Requirements)
 	all := len(instanceTypes) == len(s.InstanceTypes) && len(s.InstanceTypes) > 0 && &instanceTypes[0] == &s.InstanceTypes[0]
-	if !all && nodePool.Generation > 0 { // what no API server has given a generation may change without one
+	if !all && nodePool.Generation > 0 { // an object without a generation, which no API server has stored, may change unnoticed
 		if s.retained.Add(1) > maxChosen {
 			s.chosen.Clear()
 			s.retained.Store(0)

@@ -14,11 +14,11 @@ import (
 	"github.com/autonode-io/autonode/karpenter/providers/template"
 )
 
-// Full is what keeps an offering from being launched that would be launched if a machine went: a set. It is empty if anything else keeps it
+// Full is the set of exhausted limits that keep an offering from being launched until a machine goes. It is empty if anything else keeps it
 // too, such as a paused source, a missing price, or a failure of the infrastructure.
 type Full uint8
 
-// What may be full.
+// Limits that may be exhausted.
 const (
 	// FullSource: the template source has its maximum size.
 	FullSource Full = 1 << iota
@@ -30,7 +30,7 @@ const (
 	FullHosts
 )
 
-// full returns what keeps an offering from being launched, if nothing but that does.
+// full returns the limits that keep an offering from being launched, if nothing else does.
 func (b *builder) full(tmpl *template.Template, key offering.Key, obstacle string, offer capacity.Offer) (full Full) {
 	switch {
 	case obstacle == v1alpha1.TemplateFull:
@@ -69,8 +69,8 @@ func (c *Choice) frees(machine Vacated, lease *capacityprovider.Provider) bool {
 		(c.Full&FullLease == 0 || lease.FitsWithout(machine.NodeClaim, capacityprovider.MachineOf(c.Key, c.Template)))
 }
 
-// Without returns instance types of the snapshot as they would be offered if a machine went, and what is full: those that it keeps from being
-// launched are copied. Reserved offerings are as before, because Karpenter core counts their slots itself.
+// Without returns instance types of the snapshot as they would be offered if a machine went, and the limits that close those offerings
+// now. It copies the types that it changes. Reserved offerings are as before, because Karpenter core counts their slots itself.
 func (s *Snapshot) Without(machine Vacated, lease *capacityprovider.Provider, instanceTypes []*karpcloudprovider.InstanceType) (opened []*karpcloudprovider.InstanceType, full Full) {
 	return s.open(instanceTypes, func(choice *Choice) int {
 		if choice.Key.Reservation == "" && choice.frees(machine, lease) {
@@ -80,8 +80,8 @@ func (s *Snapshot) Without(machine Vacated, lease *capacityprovider.Provider, in
 	})
 }
 
-// InTime returns instance types of the snapshot as they would be offered if the lease had room for what might be granted in time. Reserved
-// offerings have as many machines as other clusters have to return once this one requests them.
+// InTime returns instance types of the snapshot as they would be offered if the lease already had the room that may be granted in time.
+// Reserved offerings have as many machines as other clusters have to return once this one requests them.
 func (s *Snapshot) InTime(lease *capacityprovider.Provider, instanceTypes []*karpcloudprovider.InstanceType) []*karpcloudprovider.InstanceType {
 	opened, _ := s.open(instanceTypes, func(choice *Choice) int {
 		switch machine := capacityprovider.MachineOf(choice.Key, choice.Template); {
@@ -95,8 +95,8 @@ func (s *Snapshot) InTime(lease *capacityprovider.Provider, instanceTypes []*kar
 	return opened
 }
 
-// open returns instance types of the snapshot with some offerings available that aren't, and what those lack. Those that have any are copied.
-// room returns how many machines of an offering there are then.
+// open returns instance types of the snapshot with some offerings available that aren't, and the limits that close those now. It copies the
+// types that it changes. room returns how many machines of an offering there are then.
 func (s *Snapshot) open(instanceTypes []*karpcloudprovider.InstanceType, room func(*Choice) int) (opened []*karpcloudprovider.InstanceType, full Full) {
 	opened = instanceTypes
 	for i, it := range instanceTypes {

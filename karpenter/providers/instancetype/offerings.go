@@ -59,7 +59,7 @@ func (c *Choice) rank() int {
 
 func (c *Choice) compareKey(key offering.Key) int { return c.Key.Compare(key) }
 
-// compare orders choices of the same offering. A template that declares nothing about its image makes what nodes get, as far as is known.
+// compare orders choices of the same offering: current images, images of an unknown version, outdated images; then by price.
 func (c *Choice) compare(other *Choice) int {
 	a, b := c.Template, other.Template
 	rank := func(tmpl *template.Template) int {
@@ -182,8 +182,8 @@ func (b *builder) reaches(tmpl *template.Template, zone string) bool {
 		slices.ContainsFunc(b.Cluster.FailureDomains, func(domain string) bool { return domain == zone || b.zone(tmpl, domain) == zone })
 }
 
-// reserve limits the offering to what is left of its reservation. One that is only full is available and has no capacity, as Karpenter core
-// expects it: then it may terminate a node of the reservation before it launches the replacement.
+// reserve limits the offering to the remainder of its reservation. One that is only full is available and has no capacity, as Karpenter
+// core expects it: then it may terminate a node of the reservation before it launches the replacement.
 func (c *Choice) reserve(o *catalog.Offering, left int) {
 	c.ReservationCount = o.Count
 	c.Offering.ReservationCapacity = left
@@ -210,7 +210,7 @@ func (b *builder) unpriced(tmpl *template.Template, key offering.Key) float64 {
 	return price
 }
 
-// zone returns what nodes of a template in a failure domain call their zone.
+// zone returns the zone of a template's nodes in a failure domain.
 func (k *known) zone(tmpl *template.Template, failureDomain string) string {
 	zone, _ := tmpl.Zone(failureDomain, k.region)
 	return zone

@@ -29,7 +29,7 @@ var ErrUnresolved = errors.New("the instance types of the node class aren't know
 
 // Config of a Provider.
 type Config struct {
-	// Templates finds what a node class selects; *template.Resolver does.
+	// Templates finds a node class's templates; *template.Resolver does.
 	Templates Templates
 	// Version resolves the version of a template's nodes. Defaults to the template's NodeVersion.
 	Version func(*v1alpha1.ClusterAPINodeClass, *template.Template) (result version.Result, reachable bool)
@@ -43,13 +43,13 @@ type Config struct {
 	Unavailable *offering.Unavailable
 	// MemoryOverhead is the fraction of nominal memory that nodes are assumed to lack before one has reported; see Input.
 	MemoryOverhead float64
-	// Capacity is what this cluster may take of what it shares with others.
+	// Capacity is this cluster's share of the capacity that clusters share.
 	Capacity *capacityprovider.Provider
 	// Inventory has the existing machines. Instance types are returned once it has counted them.
 	Inventory *inventory.Inventory
 }
 
-// Templates finds what a node class selects.
+// Templates finds a node class's templates.
 type Templates interface {
 	// Resolve returns the templates that a node class selects; the error is that of ctx.
 	Resolve(ctx context.Context, nodeClass *v1alpha1.ClusterAPINodeClass) (*template.Found, error)
@@ -67,7 +67,7 @@ type Provider struct {
 type entry struct {
 	// resolving is held while templates are read.
 	resolving sync.Mutex
-	// checked are the results of Check by what was checked, of the last refresh, and patched those of Kubelet.
+	// checked are the results of Check in the last refresh, by its inputs, and patched those of Kubelet.
 	checked map[string]error
 	patched map[string]patchedKubelet
 
@@ -78,7 +78,7 @@ type entry struct {
 	built     atomic.Pointer[built]
 }
 
-// Listing is what a node class selects and offers.
+// Listing has a node class's templates and instance types.
 type Listing struct {
 	Found *template.Found
 	// Cluster is valid only if ClusterErr is nil.
@@ -187,7 +187,7 @@ func (p *Provider) refresh(ctx context.Context, e *entry, nodeClass *v1alpha1.Cl
 	return l, nil
 }
 
-// Reported reports whether nodes of a node class and template have reported what they can allocate.
+// Reported reports whether nodes of a node class and template have reported their allocatable resources.
 func (p *Provider) Reported(nodeClass *v1alpha1.ClusterAPINodeClass, tmpl *template.Template) bool {
 	report, known := p.Inventory.Allocatable(Revision(tmpl, nodeClass.Hash()))
 	return known && !report.Unconfirmed

@@ -42,7 +42,7 @@ type threshold struct {
 	fraction float64
 }
 
-// reserved is what a kubelet reserves.
+// reserved has a kubelet's reservations.
 type reserved struct {
 	kube, system corev1.ResourceList
 	eviction     map[corev1.ResourceName]threshold
@@ -100,7 +100,7 @@ func parseReserved(nodeClass *v1alpha1.KubeletConfiguration, template kubelet.Se
 	return r, problems
 }
 
-// most returns the element-wise maximum: what templates of one instance type reserve at most.
+// most returns the element-wise maximum, for the templates of one instance type.
 func most(a, b *karpcloudprovider.InstanceTypeOverhead) *karpcloudprovider.InstanceTypeOverhead {
 	return &karpcloudprovider.InstanceTypeOverhead{
 		KubeReserved:      resources.MaxResources(a.KubeReserved, b.KubeReserved),
@@ -166,7 +166,7 @@ func parseThreshold(value string) (threshold, error) {
 	return threshold{quantity: quantity}, nil
 }
 
-// reservedOf reads what the kubelets of each bootstrap reserve.
+// reservedOf reads the kubelets' reservations in each bootstrap.
 func reservedOf(in Input) (result map[string]reserved, problems []error) {
 	result = map[string]reserved{}
 	for i := range in.Templates {

@@ -46,8 +46,8 @@ func Revision(tmpl *template.Template, nodeClassHash string) inventory.Revision 
 	}
 }
 
-// expectMemory lowers the memory to what nodes have reported, and before that a nominal one to what nodes are assumed to
-// have. It never raises it above the declared one.
+// expectMemory lowers the memory to the one that nodes have reported, and before that a nominal one to the one that nodes are
+// assumed to have. It never raises it above the declared one.
 func (b *builder) expectMemory(capacity corev1.ResourceList, templates []*template.Template) {
 	for _, tmpl := range templates {
 		bytes := tmpl.Capacity.Memory().Value()

@@ -15,9 +15,9 @@ import (
 	"github.com/autonode-io/autonode/karpenter/providers/offering"
 )
 
-// Gone reports whether a source's template has changed so that it no longer makes what a machine was launched as: its
-// instance type, its own zone or its own capacity type is another. A source, a zone or a price that is absent closes
-// offerings, and is no reason to replace nodes: it may come back.
+// Gone reports whether a source's template has changed so that it no longer makes the offering of a machine: its instance type,
+// its own zone or its own capacity type is another. A source, a zone or a price that is absent closes offerings, and is no
+// reason to replace nodes: it may come back.
 func (s *Snapshot) Gone(source string, key offering.Key) bool {
 	r, ok := s.find(key.InstanceType)
 	if !ok {

@@ -38,7 +38,7 @@ type Choice struct {
 	// ReservationCount is the number of machines that the cluster may have in the reservation of a reserved offering; 0 for any other.
 	ReservationCount int
 
-	// Full is what keeps the offering from being launched, if nothing else does.
+	// Full are the limits that keep the offering from being launched, if nothing else does.
 	Full Full
 	// leaseFull: nothing but the CapacityLease keeps the machine of a reservation from being launched.
 	leaseFull bool
@@ -48,7 +48,7 @@ type Choice struct {
 	// ListPrice is the offering's price without commitments, in US dollars an hour.
 	ListPrice float64
 
-	// saving is what one machine less would save.
+	// saving is the price that one machine less would save.
 	saving float64
 	// others are the same offering of templates with other labels, in the order of compare.
 	others []*Choice
@@ -56,13 +56,13 @@ type Choice struct {
 	priced bool
 }
 
-// Snapshot is what one node class offers at one time. It is immutable.
+// Snapshot has the instance types that one node class offers at one time. It is immutable.
 type Snapshot struct {
 	// InstanceTypes ordered by name, including unavailable offerings and those that only existing machines have.
 	InstanceTypes []*karpcloudprovider.InstanceType
 	known
 
-	// resolved are the InstanceTypes with what belongs to them, in the same order.
+	// resolved are the InstanceTypes with their choices and taints, in the same order.
 	resolved []*resolved
 	// order of the InstanceTypes' offerings; nil until Cheapest needs it.
 	order atomic.Pointer[offering.Order]
@@ -72,7 +72,7 @@ type Snapshot struct {
 	retained atomic.Int64
 }
 
-// known is what a snapshot's templates say of themselves. Snapshots of the same templates share it.
+// known has the content of a snapshot's templates. Snapshots of the same templates share it.
 type known struct {
 	// Problems are the errors of templates and settings that the snapshot leaves out.
 	Problems []error

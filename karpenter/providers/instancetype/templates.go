@@ -124,8 +124,8 @@ func (p *Provider) setVersions(nodeClass *v1alpha1.ClusterAPINodeClass, template
 	return problems
 }
 
-// observeImage sets the image's version of a template that doesn't state it from what its nodes run. It leaves a version alone that is newer
-// than nodes get: nothing would be launched from the template, and no user has requested that.
+// observeImage sets the image's version of a template that doesn't state it from the kubelets of its nodes. It leaves a version alone that
+// is newer than nodes get: nothing would be launched from the template, and no user has requested that.
 func (p *Provider) observeImage(nodeClass *v1alpha1.ClusterAPINodeClass, tmpl *template.Template, given version.Result) {
 	if tmpl.ObservedImage {
 		tmpl.ImageVersion, tmpl.ObservedImage = "", false // of an earlier refresh
@@ -171,7 +171,7 @@ func identity(tmpl *template.Template) string {
 	return id + tmpl.NodeVersion
 }
 
-// read identifies what a template was read from: its source and its bootstrap, at their revisions.
+// read identifies the objects that a template was read from: its source and its bootstrap, at their revisions.
 func read(tmpl *template.Template) string {
 	parts := []string{"|", tmpl.Source.Annotation(), "@", string(tmpl.Source.UID), "@", tmpl.Source.ResourceVersions, "+", tmpl.Bootstrap.Hash}
 	if tmpl.Bootstrap.ConfigTemplate != nil {

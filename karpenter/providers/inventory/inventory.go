@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 
 // Package inventory watches the Machines of the management cluster and the Nodes of the guest. It counts a template's
-// machines and enforces its maximum size, and tracks what machines were launched from and as, and what their nodes
-// report.
+// machines and enforces its maximum size, and tracks the template and offering of each machine, and the reports of
+// its node.
 package inventory
 
 import (
@@ -58,14 +58,14 @@ type Inventory struct {
 	pending int
 }
 
-// Change names what results have changed for: those of Origins for an instance type, those of Full, Capacity
+// Change names the subject of changed results: those of Origins for an instance type, those of Full, Capacity
 // and Allocatable for a source, or that of ReservationLeft for a reservation.
 type Change struct{ InstanceType, Source, Reservation string }
 
 // Machine holds the tracked fields of a Machine.
 type Machine struct {
 	Origin
-	// ContentHash, BootstrapHash and NodeClassHash are the hashes of what it was made from.
+	// ContentHash, BootstrapHash and NodeClassHash are the hashes of the objects that it was made from.
 	ContentHash, BootstrapHash, NodeClassHash string
 	ProviderID                                string
 }
@@ -133,7 +133,7 @@ func (i *Inventory) Sequence() uint64 {
 	return i.reservations.Sequence()
 }
 
-// Since returns what has changed after a sequence, or false if it isn't known any more.
+// Since returns the changes after a sequence, or false if they aren't known any more.
 func (i *Inventory) Since(sequence uint64) ([]Change, bool) {
 	return i.changes.Since(sequence)
 }
@@ -201,12 +201,12 @@ func (i *Inventory) InstanceTypes() []string {
 	return slices.Collect(maps.Keys(i.origins))
 }
 
-// Capacity is what machines of a revision have, of which only the memory is tracked; false if no node was observed.
+// Capacity is that of machines of a revision, of which only the memory is tracked; false if no node was observed.
 func (i *Inventory) Capacity(r Revision) (Report, bool) {
 	return i.observed.Capacity(r)
 }
 
-// Allocatable is what nodes of a revision can allocate; false if none was observed.
+// Allocatable is that of nodes of a revision; false if none was observed.
 func (i *Inventory) Allocatable(r Revision) (Report, bool) {
 	return i.observed.Allocatable(r)
 }
@@ -250,7 +250,7 @@ func (i *Inventory) ObserveMachine(nodeClaim types.UID, m Machine) {
 	}
 }
 
-// Machine returns what is tracked of a NodeClaim's Machine; false if it has none.
+// Machine returns the tracked fields of a NodeClaim's Machine; false if it has none.
 func (i *Inventory) Machine(nodeClaim types.UID) (Machine, bool) {
 	i.mu.Lock()
 	defer i.mu.Unlock()
@@ -312,7 +312,7 @@ func (i *Inventory) pend(n int) {
 	}
 }
 
-// ObserveNode records what a registered Node reports.
+// ObserveNode records the report of a registered Node.
 func (i *Inventory) ObserveNode(name string, n Node) {
 	i.mu.Lock()
 	defer i.mu.Unlock()
@@ -330,7 +330,7 @@ func (i *Inventory) ForgetNode(name string) {
 	i.nodes.remove(name)
 }
 
-// learn records what a node reports, and its zone, whose Machine is known. i.mu must be held.
+// learn records the report and the zone of a node whose Machine is known. i.mu must be held.
 func (i *Inventory) learn(name string) {
 	n := i.nodes.objects[name]
 	nodeClaim, ok := i.machines.keys[n.ProviderID]

@@ -32,7 +32,7 @@ func newKubelets(changed func()) *kubelets {
 	return &kubelets{changed: changed, byNode: map[string]kubelet{}, byRevision: map[Revision]map[string]int{}}
 }
 
-// Observe records what a node runs. A malformed version counts as none: whoever may write a Node decides what it reports.
+// Observe records a node's version. A malformed version counts as none: whoever may write a Node decides its report.
 func (k *kubelets) Observe(node string, r Revision, version string) {
 	version = strings.TrimPrefix(version, "v")
 	if _, err := semver.Parse(version); err != nil || len(version) > maxVersion {

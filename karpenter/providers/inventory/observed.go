@@ -25,7 +25,7 @@ const (
 	// finds out whether that node was an odd one.
 	ConfirmWithin = time.Hour
 
-	// mebibyte is what bytes are rounded down to: machines of one template differ by some KiB, which must not rebuild all
+	// mebibyte is the unit to which bytes are rounded down: machines of one template differ by some KiB, which must not rebuild all
 	// instance types.
 	mebibyte = 1 << 20
 )
@@ -36,8 +36,8 @@ type Revision struct {
 	Source string
 	// ContentHash is the hash of the infrastructure template's content: other content may mean another capacity.
 	ContentHash string
-	// BootstrapHash and NodeClassHash are the hashes of the bootstrap template and of the node class: they decide what the
-	// kubelet reserves. They don't affect the machine's capacity.
+	// BootstrapHash and NodeClassHash are the hashes of the bootstrap template and of the node class: they decide the
+	// kubelet's reservations. They don't affect the machine's capacity.
 	BootstrapHash, NodeClassHash string
 }
 
@@ -76,22 +76,22 @@ var amounts = []func(*Amounts) *int64{
 	func(a *Amounts) *int64 { return &a.Pods },
 }
 
-// Report is what nodes of a revision report. The tenth of them that report least, and at least one, don't count, so
-// that an odd node changes nothing. The only node of a revision counts.
+// Report sums up the reports of a revision's nodes. The tenth of them that report least, and at least one, don't count,
+// so that an odd node changes nothing. The only node of a revision counts.
 type Report struct {
 	Amounts
 	// Unconfirmed: only one node has reported, more than ConfirmWithin ago.
 	Unconfirmed bool
 }
 
-// observed tracks what the nodes of each revision report: the memory that their machines have, and what they can
-// allocate. A template declares round numbers; a hypervisor, a kernel and a kubelet keep some of that, and a pod that
-// requests all of it would never fit. It is safe for concurrent use.
+// observed tracks the reports of each revision's nodes: the memory of their machines, and their allocatable resources.
+// A template declares round numbers; a hypervisor, a kernel and a kubelet keep some of that, and a pod that requests
+// all of it would never fit. It is safe for concurrent use.
 type observed struct {
 	clock clock.PassiveClock
 
 	mu sync.Mutex
-	// records by revision: the capacity under the revision's hardware, what is allocatable under the revision itself.
+	// records by revision: the capacity under the revision's hardware, the allocatable resources under the revision itself.
 	capacity, allocatable map[Revision]*record
 	nodes                 map[string]node
 	// used counts observations, to find the least recently seen revision.
@@ -130,10 +130,10 @@ func newObserved(clk clock.PassiveClock, changes *change.Log[Change]) *observed 
 	return &observed{clock: clk, capacity: map[Revision]*record{}, allocatable: map[Revision]*record{}, nodes: map[string]node{}, changes: changes}
 }
 
-// Capacity returns what machines of a revision have; false if no node was observed.
+// Capacity returns that of machines of a revision; false if no node was observed.
 func (o *observed) Capacity(r Revision) (Report, bool) { return o.of(o.capacity, r.hardware()) }
 
-// Allocatable returns what nodes of a revision can allocate; false if no node was observed.
+// Allocatable returns that of nodes of a revision; false if no node was observed.
 func (o *observed) Allocatable(r Revision) (Report, bool) { return o.of(o.allocatable, r) }
 
 func (o *observed) of(records map[Revision]*record, r Revision) (Report, bool) {
@@ -145,7 +145,7 @@ func (o *observed) of(records map[Revision]*record, r Revision) (Report, bool) {
 	return Report{}, false
 }
 
-// Observe records what a node reports. Call it again when that changes.
+// Observe records a node's report. Call it again when that changes.
 func (o *observed) Observe(name string, r Revision, capacity, allocatable Amounts) {
 	seen := node{r, capacity.rounded(), allocatable.rounded()}
 	if seen.capacity.Memory <= 0 {
@@ -202,7 +202,7 @@ func (o *observed) recomputeReport(r Revision, known *record) {
 	}
 }
 
-// typical returns what all but the lowest reports reach: see Report.
+// typical returns the amounts that all but the lowest reports reach: see Report.
 func typical(reports []report) (result Amounts) {
 	for _, field := range amounts {
 		var values []int64

@@ -15,8 +15,8 @@ import (
 	"github.com/autonode-io/autonode/karpenter/providers/offering"
 )
 
-// Origin is what a machine was launched from and as. Karpenter replaces a node whose instance type is missing from
-// GetInstanceTypes, so it stays there as long as a machine has it, even if it can't be launched or read any more.
+// Origin is a machine's template source and offering at its launch. Karpenter replaces a node whose instance type is missing
+// from GetInstanceTypes, so it stays there as long as a machine has it, even if it can't be launched or read any more.
 type Origin struct {
 	// Source is the template source, as v1alpha1.TemplateSourceAnnotation names it; empty if the machine has no such
 	// annotation.
@@ -25,8 +25,8 @@ type Origin struct {
 	offering.Key
 	// Price in US dollars an hour at launch; 0 if the machine has none.
 	Price float64
-	// NodeZone is the zone of the machine's Node if that isn't the offering's: what a cloud controller manager has found out. Karpenter
-	// looks for the price of a node in the zone that the Node has.
+	// NodeZone is the zone of the machine's Node if that isn't the offering's: a cloud controller manager has set it. Karpenter looks
+	// for the price of a node in the zone that the Node has.
 	NodeZone string
 }
 

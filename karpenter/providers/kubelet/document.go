@@ -12,7 +12,7 @@ import (
 	"github.com/autonode-io/autonode/api/karpenter/v1alpha1"
 )
 
-// document is the part of a KubeletConfiguration that decides what a node can hold and which taints it registers with.
+// document is the part of a KubeletConfiguration that decides a node's capacity for pods and its taints at registration.
 type document struct {
 	MaxPods                       *int32            `json:"maxPods"`
 	PodsPerCore                   int32             `json:"podsPerCore"`
@@ -35,8 +35,8 @@ var readFields = []string{
 	"podsPerCore", "registerWithTaints", "reservedSystemCPUs", "staticPodPath", "staticPodURL", "systemReserved", "topologyManagerPolicy",
 }
 
-// otherFields are those of Kubernetes 1.36's KubeletConfiguration that change nothing of what Karpenter plans with. evictionSoft
-// doesn't reduce what a node can allocate, and neither do enforceNodeAllocatable, reservedMemory and memorySwap.
+// otherFields are those of Kubernetes 1.36's KubeletConfiguration that Karpenter's plans don't depend on. evictionSoft doesn't
+// reduce a node's allocatable resources, and neither do enforceNodeAllocatable, reservedMemory and memorySwap.
 var otherFields = []string{
 	"address", "allowedUnsafeSysctls", "apiVersion", "authentication", "authorization", "cgroupDriver", "cgroupRoot", "cgroupsPerQOS", "clusterDNS", "clusterDomain",
 	"configMapAndSecretChangeDetectionStrategy", "containerLogMaxFiles", "containerLogMaxSize", "containerLogMaxWorkers", "containerLogMonitorInterval",

@@ -62,7 +62,7 @@ type reader struct {
 	// contents of the template's files by path, and those that decide the kubelet's settings.
 	contents map[string]string
 	used     map[string]bool
-	// Of the kubelet's settings, what findUnplanned needs.
+	// The kubelet's settings that findUnplanned needs.
 	topology, cpuPolicy, staticPods, staticPodURL string
 	cpuOptions                                    map[string]string
 }
@@ -151,10 +151,10 @@ func isDropIn(name string, args map[string]string) bool {
 	return directory != "" && strings.HasPrefix(name, path.Clean(directory)+"/") && path.Ext(name) == ".conf"
 }
 
-// document returns the kubelet's configuration: the file that a flag names, or otherwise what kubeadm makes, of which only the
-// patches are known; over that, the drop-ins. A KubeletConfiguration that nothing names is taken for one that a command puts in
-// place. merged reports that the kubelet fills its hard eviction thresholds with the default ones: it does that to the first file, if
-// this has none or requests it, and not to what drop-ins and flags have.
+// document returns the kubelet's configuration: the file that a flag names, or otherwise kubeadm's, of which only the patches
+// are known; over that, the drop-ins. A KubeletConfiguration that nothing names is taken for one that a command puts in place.
+// merged reports that the kubelet fills its hard eviction thresholds with the default ones: it does that to the first file, if
+// this has none or requests it, and not to the thresholds of drop-ins and flags.
 // https://github.com/kubernetes/kubernetes/blob/v1.36.3/cmd/kubelet/app/server.go#L469
 func (r *reader) document(args map[string]string) (document map[string]any, merged bool) {
 	var named, loose, patches, dropIns []string

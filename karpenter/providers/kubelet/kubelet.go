@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Package kubelet reads the kubelet settings in bootstrap templates that decide what a node can allocate and which taints it
-// registers with. Precedence is the kubelet's own: a flag replaces what a file declares.
+// Package kubelet reads the kubelet settings in bootstrap templates that decide a node's allocatable resources and its taints
+// at registration. Precedence is the kubelet's own: a flag replaces the value of a file.
 package kubelet
 
 import (
@@ -28,14 +28,14 @@ const (
 	TemplateKind = "KubeadmConfigTemplate"
 )
 
-// Settings of a template's kubelets. What isn't set has the kubelet's default.
+// Settings of a template's kubelets. A field that isn't set has the kubelet's default.
 type Settings struct {
-	// KubeletConfiguration as the template has it, as far as it changes what a node can allocate. Its quantities aren't validated.
+	// KubeletConfiguration as the template has it, as far as it changes a node's allocatable resources. Its quantities aren't validated.
 	v1alpha1.KubeletConfiguration
 	// MergeEvictionDefaults: signals which EvictionHard doesn't name have their default thresholds. Otherwise they have
 	// none, unless EvictionHard is nil.
 	MergeEvictionDefaults bool
-	// IgnoreEviction: thresholds don't reduce what a node can allocate.
+	// IgnoreEviction: thresholds don't reduce a node's allocatable resources.
 	IgnoreEviction bool
 	// NoLocalStorage: nodes have no ephemeral storage to allocate.
 	NoLocalStorage bool
@@ -44,10 +44,10 @@ type Settings struct {
 	ReservedCPUs *int64
 	// Taints that the template's nodes register with.
 	Taints []corev1.Taint
-	// Unread names what can't be read, each as "<place>: <why>". Nodes may allocate less than the settings imply.
+	// Unread names settings that can't be read, each as "<place>: <why>". Nodes may allocate less than the settings imply.
 	Unread []string
-	// Unplanned names what is known and what Karpenter can't plan with, each as "<place>: <why>". Nodes may hold less than they
-	// can allocate.
+	// Unplanned names known settings that Karpenter can't plan with, each as "<place>: <why>". Nodes may hold less than they can
+	// allocate.
 	Unplanned []string
 	// Patched are the settings that a node class's patches decide. They win over those of its spec.kubelet, because patches
 	// are applied last.
@@ -147,8 +147,8 @@ func read(place string, object *unstructured.Unstructured, path ...string) Setti
 	return r.read()
 }
 
-// Patch returns a template's settings with what patches change. without and with are bootstrap configs that were made
-// from it, the second one patched: whatever differs between them comes from the patches.
+// Patch returns a template's settings with the changes of patches. without and with are bootstrap configs that were made
+// from it, the second one patched: every difference between them comes from the patches.
 func Patch(template, without, with *unstructured.Unstructured) Settings {
 	settings := Read(template)
 	if gk := template.GroupVersionKind().GroupKind(); gk.Group != Group || gk.Kind != TemplateKind {
@@ -261,7 +261,7 @@ func Args(value any) (map[string]string, error) {
 	return args, nil
 }
 
-// setFlags lets the flags of a kubelet replace what its configuration declares.
+// setFlags lets the flags of a kubelet replace the values of its configuration.
 func (r *reader) setFlags(args map[string]string) {
 	for _, name := range slices.Sorted(maps.Keys(args)) {
 		value := args[name]

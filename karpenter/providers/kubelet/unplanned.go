@@ -12,15 +12,15 @@ import (
 	"sigs.k8s.io/yaml"
 )
 
-// staticPodPath is what kubeadm configures for kubelets.
+// staticPodPath is the one that kubeadm configures for kubelets.
 const staticPodPath = "/etc/kubernetes/manifests"
 
 func (r *reader) unplanned(where, why string) {
 	r.settings.Unplanned = append(r.settings.Unplanned, fmt.Sprintf("%s, %s: %s", r.place, where, why))
 }
 
-// findUnplanned reports what Karpenter doesn't plan with, although it is known: Karpenter models neither NUMA nodes nor the threads
-// of a core, and of the pods that nodes bring along only those of DaemonSets.
+// findUnplanned reports known settings that Karpenter doesn't plan with: Karpenter models neither NUMA nodes nor the threads of a
+// core, and of the pods that nodes bring along only those of DaemonSets.
 func (r *reader) findUnplanned() {
 	if r.topology == "restricted" || r.topology == "single-numa-node" {
 		r.unplanned("topologyManagerPolicy", r.topology+" makes kubelets reject pods that fit no NUMA node; use best-effort, or let such pods request less than one NUMA node has")

@@ -48,8 +48,8 @@ func registration(plan Plan) Registration {
 	return Registration{Taints: taints, Labels: labels, KubeletArgs: kubeletArgs(plan)}
 }
 
-// Flags of the kubelet. They are deprecated for its configuration file, and every kubelet has them still: a flag is what each bootstrap
-// format can carry, and it replaces what the platform's file declares.
+// Flags of the kubelet. They are deprecated for its configuration file, and every kubelet has them still: each bootstrap format can
+// carry a flag, and it replaces the value of the platform's file.
 const (
 	flagMaxPods        = "max-pods"
 	flagKubeReserved   = "kube-reserved"
@@ -159,7 +159,7 @@ func registersWith(config *unstructured.Unstructured, taints []corev1.Taint) boo
 	return err == nil && !slices.ContainsFunc(taints, func(t corev1.Taint) bool { return !bytes.Contains(text, []byte(t.Key)) })
 }
 
-// kubeadmNode is what a KubeadmConfig registers its node with.
+// kubeadmNode has the settings that a KubeadmConfig registers its node with.
 type kubeadmNode struct {
 	fields map[string]any
 	taints karpscheduling.Taints

@@ -71,7 +71,7 @@ func Example(nodeClass *v1alpha1.ClusterAPINodeClass, tmpl *template.Template, c
 }
 
 // PatchedKubelet returns the kubelet settings of a template's machines where patches of the node class change its bootstrap,
-// and false where none applies. Settings that depend on what is chosen for a machine are unread.
+// and false where none applies. Settings that depend on a machine's zone or capacity type are unread.
 func PatchedKubelet(nodeClass *v1alpha1.ClusterAPINodeClass, tmpl *template.Template) (kubelet.Settings, bool) {
 	bootstrap := tmpl.Bootstrap.ConfigTemplate
 	if bootstrap == nil || len(patchesFor(nodeClass.Spec.BootstrapPatches, bootstrap.GroupVersionKind().GroupKind())) == 0 {

@@ -138,7 +138,7 @@ func (p *Provider) inNamespace(ctx context.Context) ([]clusterv1.Machine, error)
 	return list.Items, nil
 }
 
-// owned returns the Machines that are the provider's, in the same slice: it is ours, what its items point to isn't.
+// owned returns the Machines that are the provider's, in the same slice: it is ours, but the objects that its items point to aren't.
 // slices.DeleteFunc would copy each Machine to the heap.
 func (p *Provider) owned(machines []clusterv1.Machine) []clusterv1.Machine {
 	owned := machines[:0]

@@ -150,7 +150,7 @@ func (p *Provider) Create(ctx context.Context, plan Plan) (machine *clusterv1.Ma
 	defer cancel()
 	var began time.Time
 	isBrief := func(err error) bool { return passes(err) && time.Since(began) < hiccupLimit }
-	// What OnError returns isn't used: it is nil if the attempt's error is that the context has ended.
+	// OnError's own error isn't used: it is nil if the attempt's error is that the context has ended.
 	_ = retry.OnError(hiccup, isBrief, func() error {
 		began = time.Now()
 		machine, err = p.create(ctx, plan)
@@ -191,7 +191,7 @@ func (p *Provider) create(ctx context.Context, plan Plan) (*clusterv1.Machine, e
 	}
 	if !sameOffering(machine, infrastructure) {
 		// A replica that has lost its Lease in the middle of a Create made this Machine, and this one the infrastructure
-		// machine. The node would be none of what either has chosen.
+		// machine. The node would be neither replica's choice.
 		if err := p.delete(ctx, machine); err != nil {
 			return nil, err
 		}

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Package profile has what differs between the kinds of infrastructure machines: the embedded profiles, and those with which
-// a platform adds kinds or corrects them.
+// Package profile has the differences between the kinds of infrastructure machines: the embedded profiles, and those with
+// which a platform adds kinds or corrects them.
 package profile
 
 import (
@@ -22,8 +22,8 @@ import (
 	"github.com/autonode-io/autonode/karpenter/providers/filewatch"
 )
 
-// Profiles of infrastructure kinds. It is a manager.Runnable that follows the platform's file, a YAML list of profiles. What
-// can't be understood in the file is a problem, and the rest of it is in use; of a file that is no list at all, the profiles
+// Profiles of infrastructure kinds. It is a manager.Runnable that follows the platform's file, a YAML list of profiles. A part
+// of the file that can't be understood is a problem, and the rest is in use; of a file that is no list at all, the profiles
 // read before stay.
 type Profiles struct {
 	path     string
@@ -72,12 +72,12 @@ func of(embedded infrastructure.Kinds) *Profiles {
 	return p
 }
 
-// Of returns what is known of the kind of a machine, or of its template.
+// Of returns the profiles for the kind of a machine, or of its template.
 func (p *Profiles) Of(kind schema.GroupKind) infrastructure.Kind {
 	return p.state.Load().kinds.Of(kind)
 }
 
-// Problem returns what isn't understood of the file, or nil.
+// Problem returns the problem of the file, or nil.
 func (p *Profiles) Problem() error { return p.state.Load().problem }
 
 // Sequence changes with the profiles.

@@ -134,7 +134,7 @@ func (s *Template) readLayer(l layer) *InvalidError {
 	return nil
 }
 
-// annotationReaders in the order in which problems are reported. Each returns what is wrong with the value, or nothing.
+// annotationReaders in the order in which problems are reported. Each returns the problem of the value, or nothing.
 var annotationReaders = []struct {
 	key  string
 	read func(s *Template, value string) (problem string)
@@ -275,7 +275,7 @@ func (s *Template) readStatus(object *unstructured.Unstructured) (key, value, pr
 	return "", "", ""
 }
 
-// readGPU needs two annotations to know one resource: the count, and what the count is of. A DRA driver makes devices of them
+// readGPU needs two annotations to know one resource: the count, and the counted kind. A DRA driver makes devices of them
 // instead of a resource, or beside it.
 func (s *Template) readGPU(kind, count, driver string) string {
 	kind, count = strings.TrimSpace(kind), strings.TrimSpace(count)

@@ -34,7 +34,7 @@ func (s *Template) CapacityTypes() []string {
 }
 
 // checkCapacityType rejects a template that would offer spot machines and make on-demand ones, or the reverse: only a patch
-// makes one template's machines both. Without a patch, CapacityType becomes what the kind's own fields say.
+// makes one template's machines both. Without a patch, CapacityType becomes that of the kind's own fields.
 func (s *Template) checkCapacityType() *InvalidError {
 	patched := s.Patches.Refers(patch.CapacityType)
 	annotated := s.CapacityType

@@ -49,7 +49,7 @@ type catalogCache struct {
 	known map[catalogKey]*expanded
 }
 
-// catalogKey identifies what one catalog becomes.
+// catalogKey identifies one expanded catalog.
 type catalogKey struct {
 	catalog    types.UID
 	generation int64
@@ -120,7 +120,7 @@ func (c catalogs) add(ctx context.Context, object *unstructured.Unstructured, so
 		found.add(Template{}, &InvalidError{Source: source, Problem: "spec.templateRef is incomplete; set apiGroup, kind and name"})
 		return nil
 	}
-	// In the control-plane namespace, also for a shared catalog: what is special to a cluster stays there, such as its subnets.
+	// In the control-plane namespace, also for a shared catalog: properties of one cluster stay there, such as its subnets.
 	template, err := c.Objects.Get(ctx, schema.GroupKind{Group: ref.APIGroup, Kind: ref.Kind}, ref.Name)
 	switch {
 	case ctx.Err() != nil:
@@ -191,8 +191,8 @@ func (c catalogs) expand(object *unstructured.Unstructured, source Source, templ
 // maxKnown bounds the catalogs that are kept.
 const maxKnown = 64
 
-// rereadCatalog reads what has changed of a catalog since an earlier generation, such as a price: entries depend on what the catalog has
-// for all, and not on each other unless something is wrong. It returns nil if the whole catalog has to be read.
+// rereadCatalog reads the changed entries of a catalog since an earlier generation, such as a price: entries depend on the catalog's common
+// fields, and not on each other unless something is wrong. It returns nil if the whole catalog has to be read.
 func (c catalogs) rereadCatalog(before *expanded, object *unstructured.Unstructured, source Source, template *unstructured.Unstructured, arch string) *expanded {
 	if before == nil || len(before.invalid)+len(before.closed) > 0 {
 		return nil
@@ -437,7 +437,7 @@ func (s *Template) misbilled(kind infrastructure.Kind, o catalog.Offering) strin
 	return fmt.Sprintf("its %s offerings are closed: no patch writes the capacity type into the machine, which is %s%s; write the variable capacityType into it by spec.patches", o.CapacityType, made, by)
 }
 
-// made returns what a kind's own fields say of how the patched machine of an offering is paid for; empty where the kind can't say or a patch
+// made returns the capacity type of the patched machine of an offering by the kind's own fields; empty where the kind has none or a patch
 // doesn't apply, which is reported elsewhere.
 func (s *Template) made(kind infrastructure.Kind, o catalog.Offering) (capacityType, field string) {
 	if !kind.Known() {

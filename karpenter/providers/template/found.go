@@ -11,9 +11,9 @@ import (
 	"github.com/autonode-io/autonode/message"
 )
 
-// Note is what isn't known of a template that is in use.
+// Note is an unknown or unusable property of a template that is in use.
 type Note struct {
-	// On is the source, or for what holds for all templates of a kind, the kind.
+	// On is the source, or the kind for a note about all templates of a kind.
 	On string
 	// Unknown: the kind has no profile.
 	Unknown bool
@@ -53,7 +53,7 @@ func (e *InvalidError) Error() string {
 	return fmt.Sprintf("%s%s: %q %s", prefix, e.Key, message.Cut(e.Value, maxShown), e.Problem)
 }
 
-// Found is what a node class selects.
+// Found has the objects that a node class selects.
 type Found struct {
 	// SelectorErrs are the selectors that can't be parsed, each naming its field.
 	SelectorErrs []error

@@ -15,8 +15,8 @@ import (
 	"github.com/autonode-io/autonode/message"
 )
 
-// readKind reads what the template's kind declares about its machines. Whatever is read later overrides it. A field that can't be
-// understood is a note, and doesn't count.
+// readKind reads the template's own fields about its machines, by its kind's profile. A value that is read later overrides them. A field
+// that can't be understood is a note, and doesn't count.
 func (s *Template) readKind(l layer) {
 	s.Kind = *l.kind
 	if !l.kind.Known() {
@@ -69,7 +69,7 @@ func unknownKind(template *unstructured.Unstructured) Note {
 		"machines have is read from status.capacity and annotations only, and of its conditions only common words are known"}
 }
 
-// note records what a profile can't understand of the template.
+// note records a field of the template that its profile can't understand.
 func (s *Template) note(text string) {
 	s.Notes = append(s.Notes, Note{On: s.Source.String(), Text: text + "; this field isn't in use"})
 }

@@ -66,7 +66,7 @@ type Config struct {
 	Profiles *profile.Profiles
 }
 
-// Objects reads one namespace. *informer.Set does, and its errors are what Found.Unreadable takes.
+// Objects reads one namespace. *informer.Set does, and Found.Unreadable takes its errors.
 type Objects interface {
 	List(ctx context.Context, kind schema.GroupKind, selector labels.Selector) ([]*unstructured.Unstructured, error)
 	Get(ctx context.Context, kind schema.GroupKind, name string) (*unstructured.Unstructured, error)
@@ -179,7 +179,7 @@ func (r *Resolver) nodeClassBootstrap(ctx context.Context, nodeClass *v1alpha1.C
 	case spec.ConfigTemplateRef != nil:
 		gk := schema.GroupKind{Group: spec.ConfigTemplateRef.APIGroup, Kind: spec.ConfigTemplateRef.Kind}
 		if r.Shared {
-			// The guest's admin names it, and may read what a machine boots with.
+			// The guest's admin names it, and may read a machine's bootstrap data.
 			if config, err := r.Objects.Get(ctx, gk, spec.ConfigTemplateRef.Name); err == nil && !r.belongs(config) {
 				return Bootstrap{}, ErrNotOurs
 			}

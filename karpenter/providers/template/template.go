@@ -108,12 +108,12 @@ func (b Bootstrap) Revision() string { return revisionOf(b.ConfigTemplate) }
 // IsDefined reports whether a machine can join.
 func (b Bootstrap) IsDefined() bool { return b.ConfigTemplate != nil || b.DataSecretName != "" }
 
-// Template is a source as Karpenter offers it. Its pointers are shared with the cache: never change what they point to.
+// Template is a source as Karpenter offers it. Its pointers are shared with the cache: never change their targets.
 type Template struct {
 	Source Source
 	// Infrastructure is the infrastructure machine template that machines are cloned from.
 	Infrastructure *unstructured.Unstructured
-	// Kind is what is known of the infrastructure's kind.
+	// Kind has the profiles of the infrastructure's kind.
 	Kind infrastructure.Kind
 	// ContentHash is of the template's spec.template, and of Patches and Overhead where there are any.
 	ContentHash string
@@ -125,7 +125,7 @@ type Template struct {
 	CapacityType string
 	// Offerings are those that a catalog offers; nil for any other source.
 	Offerings []catalog.Offering
-	// Overhead is what the kubelets of a catalog's instance type reserve unless the node class declares it; nil for what the bootstrap declares.
+	// Overhead has the reservations of kubelets of a catalog's instance type unless the node class declares them; nil for the bootstrap's.
 	Overhead *v1alpha1.KubeletConfiguration
 	// OverheadHash is of Overhead; empty without one.
 	OverheadHash string
@@ -144,8 +144,8 @@ type Template struct {
 	Capacity corev1.ResourceList
 	// DefaultPods: the pods of Capacity are the default, because the source declares nothing.
 	DefaultPods bool
-	// NominalMemory: the memory of Capacity is what the infrastructure provider calls the machine's, from the template's
-	// status or spec. A node has less. An annotation declares what a node has.
+	// NominalMemory: the memory of Capacity is the machine's nominal one, from the template's status or spec. A node has less. An
+	// annotation declares the node's memory.
 	NominalMemory bool
 	// MemoryOverhead is the fraction of the declared memory that nodes lack; nil if the source doesn't say.
 	MemoryOverhead *float64
@@ -183,14 +183,14 @@ type Template struct {
 	Outdated bool
 	// Ahead: the provider launches nothing from this template yet, because ImageVersion exceeds the node class's version.
 	Ahead bool
-	// Notes are what isn't known of the template's kind, or can't be understood of its fields. It is in use nevertheless.
+	// Notes are unknown or unusable properties of the template. It is in use nevertheless.
 	Notes []Note
 	// Held: the provider launches nothing from this template, because its version isn't supported or its source is
 	// malformed.
 	Held bool
 
-	// kindCapacityType is what the kind's own fields say of the machines that the template itself makes, and
-	// kindCapacityField the field that declares it; empty where the kind can't say.
+	// kindCapacityType is the capacity type of the machines that the template itself makes, by the kind's own fields, and
+	// kindCapacityField the field that declares it; empty where the kind has none.
 	kindCapacityType, kindCapacityField string
 }
 
@@ -233,7 +233,7 @@ func (s *Template) Revision() string {
 	return revision
 }
 
-// additions identifies what is added to the infrastructure template; empty for nothing.
+// additions identifies the additions to the infrastructure template; empty for none.
 func (s *Template) additions() string {
 	if s.OverheadHash == "" {
 		return s.Patches.Hash()
@@ -300,7 +300,7 @@ func (s *Template) NamesKubelet(nodeClass *v1alpha1.ClusterAPINodeClass) bool {
 // kubeadm is the kind of kubeadm's bootstrap templates.
 var kubeadm = schema.GroupKind{Group: "bootstrap.cluster.x-k8s.io", Kind: "KubeadmConfigTemplate"}
 
-// refersToVersion reports whether what a patch writes may depend on the version of nodes, or on an image that the payload names for it.
+// refersToVersion reports whether a patch's value may depend on the version of nodes, or on an image that the payload names for it.
 func refersToVersion(p v1alpha1.JSONPatch) bool {
 	if p.ValueFrom == nil {
 		return false

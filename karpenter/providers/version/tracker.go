@@ -131,7 +131,7 @@ func (t *Tracker) Server() (version *semver.Version, reachable bool) {
 	return t.server, t.reachable
 }
 
-// OnChange calls f, which must not block, whenever what Server returns has changed.
+// OnChange calls f, which must not block, whenever Server's result has changed.
 func (t *Tracker) OnChange(f func()) { t.observers.Add(f) }
 
 // Name of the controller.
