@@ -162,7 +162,7 @@ func (d *Decoder) object(raw json.RawMessage, gvk schema.GroupVersionKind, of re
 	if err == nil {
 		err = decodeRaw(marked, of)
 	}
-	if err != nil { // which no known type does: keep what identifies the object
+	if err != nil { // which no known type does: keep kind and metadata
 		why = message.Cut(why+"; "+err.Error(), maxWhy)
 		bare := map[string]any{"apiVersion": gvk.GroupVersion().String(), "kind": gvk.Kind, "metadata": object["metadata"]}
 		mark(bare, why)
