@@ -27,8 +27,8 @@ const (
 	// MachineFailedReason: the machine failed for a reason other than capacity, which the message has. Karpenter
 	// launches a replacement; after three failures in a row the offering is unavailable for a while.
 	MachineFailedReason = "MachineFailed"
-	// MisconfiguredReason: the infrastructure rejects the template or its patches, and would again; the message quotes it. The
-	// offering is unavailable for a while.
+	// MisconfiguredReason: the infrastructure rejects the template or its patches, and would again; the message quotes the
+	// infrastructure. The offering is unavailable for a while.
 	MisconfiguredReason = offering.MisconfiguredReason
 	// LaunchTimeoutReason: the infrastructure provided no machine within the node class's deadlines.launch.
 	LaunchTimeoutReason = "LaunchTimeout"

@@ -18,7 +18,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/log"
 )
 
-// ownTimeout limits the call: no launch has to wait for it.
+// ownTimeout limits the patch that sets the owner: a launch succeeds without it.
 const ownTimeout = 2 * time.Second
 
 // own makes a Machine the controller of its infrastructure machine: providers start no instance before it has one. Cluster API does the
