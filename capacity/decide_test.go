@@ -271,17 +271,17 @@ func TestCharges(t *testing.T) {
 		want    Amounts
 	}{
 		{"When a machine uses a reservation, it should take from it and from the quotas that select it",
-			Machine{Offering{"m5.large", "a", "reserved", "cr-1", "", ""}, 2000, 8 << 30, 0}, Amounts{"reservation/cr-1": 1, "quota/standard/vcpus": 2000, "quota/zone/memory": 8 << 30}},
+			Machine{Offering{"m5.large", "a", "reserved", "cr-1", ""}, 2000, 8 << 30, 0}, Amounts{"reservation/cr-1": 1, "quota/standard/vcpus": 2000, "quota/zone/memory": 8 << 30}},
 		{"When a machine uses another reservation, it should take nothing from this one",
-			Machine{Offering{"m5.large", "b", "reserved", "cr-2", "", ""}, 2000, 8 << 30, 0}, Amounts{"quota/standard/vcpus": 2000}},
+			Machine{Offering{"m5.large", "b", "reserved", "cr-2", ""}, 2000, 8 << 30, 0}, Amounts{"quota/standard/vcpus": 2000}},
 		{"When a pattern only resembles a type, it should not select it",
-			Machine{Offering{"m50.large", "b", "on-demand", "", "", ""}, 2000, 8 << 30, 1}, Amounts{"quota/all/gpus": 1}},
+			Machine{Offering{"m50.large", "b", "on-demand", "", ""}, 2000, 8 << 30, 1}, Amounts{"quota/all/gpus": 1}},
 		{"When a catalog is selected, its machines should take from the pool",
-			Machine{Offering{"r5.large", "b", "spot", "", "gpu-a10", ""}, 2000, 8 << 30, 0}, Amounts{"quota/account/machines": 1}},
+			Machine{Offering{"r5.large", "b", "spot", "", "gpu-a10"}, 2000, 8 << 30, 0}, Amounts{"quota/account/machines": 1}},
 		{"When a catalog isn't selected, its machines should take nothing",
-			Machine{Offering{"r5.large", "b", "spot", "", "gpu", ""}, 2000, 8 << 30, 0}, Amounts{}},
+			Machine{Offering{"r5.large", "b", "spot", "", "gpu"}, 2000, 8 << 30, 0}, Amounts{}},
 		{"When a capacity type isn't selected, it should take nothing",
-			Machine{Offering{"c5.large", "b", "spot", "", "", ""}, 2000, 8 << 30, 0}, Amounts{}},
+			Machine{Offering{"c5.large", "b", "spot", "", ""}, 2000, 8 << 30, 0}, Amounts{}},
 	} {
 		t.Run(tc.name, func(t *testing.T) {
 			if diff := cmp.Diff(tc.want, Charges(rules, tc.machine)); diff != "" {

@@ -13,9 +13,6 @@ const (
 	wholeZone = 4
 	// DefaultZone is the zone of machines without a failure domain. It isn't one place: it is all that there is.
 	DefaultZone = "default"
-	// ProbeFirst is how much longer an exhausted quota stays closed for the other clusters of an account than for the one that reports it, which
-	// probes it meanwhile. That one reports it for as long.
-	ProbeFirst = 30 * time.Second
 )
 
 // ZoneUntil returns until when a zone is without capacity for any instance type of one capacity type, by when each of the

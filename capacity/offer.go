@@ -50,10 +50,10 @@ type PoolCharge struct {
 }
 
 // Unavailable are offerings of which another cluster has found no capacity. An empty field is any; an instance type that
-// ends with * is any that begins with the rest. With a family it is any of that family's.
+// ends with * is any that begins with the rest.
 type Unavailable struct {
-	InstanceType, Family, Zone, CapacityType string
-	Until                                    time.Time
+	InstanceType, Zone, CapacityType string
+	Until                            time.Time
 }
 
 func (u Unavailable) selects(o Offering, now time.Time) bool {
@@ -62,9 +62,6 @@ func (u Unavailable) selects(o Offering, now time.Time) bool {
 }
 
 func (u Unavailable) selectsType(o Offering) bool {
-	if u.Family != "" {
-		return u.Family == o.Family
-	}
 	return u.InstanceType == "" || Matches(u.InstanceType, o.InstanceType)
 }
 

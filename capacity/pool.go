@@ -75,8 +75,6 @@ type Offering struct {
 	Reservation string
 	// Catalog is the name of the InstanceTypeCatalog that has the instance type; empty for a template's.
 	Catalog string
-	// Family is the instance type's; empty for a running machine, for which it doesn't matter.
-	Family string
 }
 
 // Machine is an offering with one machine's capacity, in the units of Resource.

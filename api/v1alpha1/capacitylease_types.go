@@ -304,18 +304,13 @@ type CountedMachines struct {
 	Count int32 `json:"count"`
 }
 
-// UnavailableOffering is an offering that the infrastructure has no capacity for. An empty field stands for all: all
-// instance types of a zone, or all zones and capacity types of a family.
+// UnavailableOffering is an offering that the infrastructure has no capacity for, or an exhausted quota. An empty field stands for all, such as
+// all instance types of a zone.
 type UnavailableOffering struct {
 	// instanceType is a name; one that ends with * stands for all that begin with the rest.
 	// +optional
 	// +kubebuilder:validation:MaxLength=253
 	InstanceType string `json:"instanceType,omitempty"`
-	// family of instance types, within which the infrastructure counts quotas. In a report it is that of instanceType; in a lease
-	// it stands for all instance types of the family, and instanceType is one of them.
-	// +optional
-	// +kubebuilder:validation:MaxLength=253
-	Family string `json:"family,omitempty"`
 	// zone as nodes name it.
 	// +optional
 	// +kubebuilder:validation:MaxLength=63
@@ -328,15 +323,14 @@ type UnavailableOffering struct {
 	// +optional
 	// +kubebuilder:validation:MaxLength=63
 	Reason string `json:"reason,omitempty"`
-	// quota is the name of the quota, as the profile of the infrastructure's kind has it. All offerings that it counts are meant, and the fields
-	// above are one of them.
+	// quota is the name of the quota, as the profile of the infrastructure's kind has it. It stands for all offerings that the quota counts.
 	// +optional
 	// +kubebuilder:validation:MaxLength=253
 	Quota string `json:"quota,omitempty"`
 	// counts is what the quota counts. Without it, all machines are alike to the quota.
 	// +optional
 	Counts PoolResource `json:"counts,omitempty"`
-	// atLeast is what the machines need of the quota that don't fit into what is left, in the unit of counts.
+	// atLeast is the smallest amount of the quota that is too much, in the unit of counts.
 	// +optional
 	AtLeast int64 `json:"atLeast,omitempty"`
 	// until is when the offering is tried again.

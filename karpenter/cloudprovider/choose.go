@@ -92,6 +92,18 @@ func (c *CloudProvider) launchable(ctx context.Context, nodeClaim *karpv1.NodeCl
 	return instanceTypes, nil
 }
 
+// exhaustedQuotas describes quotas of the infrastructure that are exhausted, to append to a message; empty if there are none.
+func (c *CloudProvider) exhaustedQuotas() (text string) {
+	quotas := c.InstanceTypes.Unavailable.Quotas()
+	for i := range quotas[:min(len(quotas), maxQuotas)] {
+		text += "; " + quotas[i].Description()
+	}
+	return text
+}
+
+// maxQuotas is how many exhausted quotas a message names.
+const maxQuotas = 3
+
 // overlaid applies the NodeOverlays of a NodePool. A NodeClaim of no NodePool has none: Karpenter core evaluates them for each NodePool.
 func (c *CloudProvider) overlaid(ctx context.Context, nodePool string, instanceTypes []*karpcloudprovider.InstanceType) ([]*karpcloudprovider.InstanceType, error) {
 	if c.Overlays == nil || nodePool == "" || !options.FromContext(ctx).FeatureGates.NodeOverlay {
@@ -113,9 +125,6 @@ func (c *CloudProvider) reserveCheapest(
 	nodeClaim *karpv1.NodeClaim, nodeClass *v1alpha1.ClusterAPINodeClass, snapshot *instancetype.Snapshot, instanceTypes []*karpcloudprovider.InstanceType,
 ) (launch, error) {
 	for chosen := range c.launches(nodeClaim, snapshot, instanceTypes) {
-		if !c.admits(nodeClaim, snapshot, &chosen.choice) {
-			continue
-		}
 		switch err := c.Reservations.Reserve(nodeClaim, &chosen.choice); {
 		case err == nil:
 			chosen.onDemand = snapshot.OnDemandPrice(chosen.choice.Key.InstanceType, chosen.choice.Key.Zone)
@@ -123,7 +132,6 @@ func (c *CloudProvider) reserveCheapest(
 		case !errors.Is(err, reservation.ErrFull):
 			return launch{}, err
 		}
-		c.withdraw(nodeClaim)
 		if now, err := c.InstanceTypes.Cached(nodeClass.Name); err == nil && now != snapshot {
 			return launch{}, errStale
 		}

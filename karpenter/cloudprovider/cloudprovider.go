@@ -95,7 +95,6 @@ func (c *CloudProvider) Delete(ctx context.Context, nodeClaim *karpv1.NodeClaim)
 	err := c.Machines.Delete(ctx, nodeClaim)
 	if errors.Is(err, machine.ErrNotFound) {
 		c.Reservations.Release(nodeClaim)
-		c.freed(nodeClaim)
 		if err := c.deleteNode(ctx, nodeClaim); err != nil {
 			return err
 		}

@@ -47,7 +47,6 @@ func (c *CloudProvider) Create(ctx context.Context, nodeClaim *karpv1.NodeClaim)
 		return nil, karpcloudprovider.NewCreateError(err, ManagementUnreachableReason, "management cluster doesn't answer; Karpenter retries")
 	}
 	c.Reservations.Abandon(ctx, nodeClaim, err)
-	c.withdraw(nodeClaim)
 	return nil, c.ended(nodeClaim, err)
 }
 

@@ -130,13 +130,13 @@ Pod shop/web has to wait: it fits NodePool general, of which nothing that fits c
 				class.Status.Templates[2].Unavailable = v1alpha1.TemplateQuota
 				class.Status.Conditions = []status.Condition{{
 					Type: v1alpha1.ConditionOfferingsAvailable, Status: metav1.ConditionTrue, Reason: v1alpha1.QuotaExhaustedReason,
-					Message: `quota "on-demand P vCPUs" is exhausted, until one launch probes it at 12:03:00 UTC (2 offerings)`,
+					Message: `quota "on-demand P vCPUs" is exhausted, until 12:03:00 UTC (2 offerings)`,
 				}}
 			}), nodePool("general", nil), pod("web", "16", nil)}, `
 Unschedulable
 Pod shop/web has to wait: it fits NodePool general, of which nothing that fits can be launched now
-= general false: nothing of 4 instance types that fits can be launched now: quota "on-demand P vCPUs" is exhausted, until one launch probes it at 12:03:00 UTC (2 offerings)
-- 1 quota "on-demand P vCPUs" is exhausted, until one launch probes it at 12:03:00 UTC (2 offerings) [large]
+= general false: nothing of 4 instance types that fits can be launched now: quota "on-demand P vCPUs" is exhausted, until 12:03:00 UTC (2 offerings)
+- 1 quota "on-demand P vCPUs" is exhausted, until 12:03:00 UTC (2 offerings) [large]
 - 2 needs 16 cpu with DaemonSets; the largest has 8 [medium small]
 - 1 the NodePool requires kubernetes.io/arch In [amd64] [arm]`,
 		},

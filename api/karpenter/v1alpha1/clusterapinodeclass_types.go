@@ -493,7 +493,7 @@ const (
 	// reservations are used up, or the hosted cluster's CapacityLease leaves no room for it.
 	TemplateBackOff = "BackOff"
 	// TemplateQuota: a quota of the infrastructure that counts the template's machines is exhausted, and its other offerings are in back-off. The
-	// condition OfferingsAvailable names the quota, and when one launch probes it.
+	// condition OfferingsAvailable names the quota, and when it is tried again.
 	TemplateQuota = "Quota"
 	// TemplateNoPrice: no offering of the catalog's instance type has a price, or all are offered as something that no patch writes.
 	TemplateNoPrice = "NoPrice"

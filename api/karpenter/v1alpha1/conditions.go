@@ -97,8 +97,8 @@ const (
 	NoCapacityReason = "NoCapacity"
 	// NoQuotaReason: the account's quota doesn't allow any offering. Raise it: Karpenter retries.
 	NoQuotaReason = "NoQuota"
-	// QuotaExhaustedReason: a quota of the infrastructure closes some offerings; others are available. The message has the quota, and when one
-	// launch probes it. Raise it, if machines of those types are needed.
+	// QuotaExhaustedReason: a quota of the infrastructure closes some offerings; others are available. The message has the quota, and when it
+	// is tried again. Raise it, if machines of those types are needed.
 	QuotaExhaustedReason = "QuotaExhausted"
 	// LaunchesFailReason: every offering's recent launches failed, and not for capacity or quota alone; or, if offerings are left to try, all recent
 	// launches failed. The message names the reasons; events on NodeClaims have the details.

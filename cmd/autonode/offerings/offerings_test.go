@@ -40,7 +40,7 @@ func TestOfferings(t *testing.T) {
 	exhausted.Unavailable = v1alpha1.TemplateQuota
 	quota := status.Condition{
 		Type: v1alpha1.ConditionOfferingsAvailable, Status: metav1.ConditionTrue, Reason: v1alpha1.QuotaExhaustedReason,
-		Message: `quota "on-demand G and VT vCPUs" is exhausted, until one launch probes it at 12:03:00 UTC (2 offerings)`,
+		Message: `quota "on-demand G and VT vCPUs" is exhausted, until 12:03:00 UTC (2 offerings)`,
 	}
 	for _, test := range []struct {
 		name, nodeClass, output, want, problem string
@@ -68,7 +68,7 @@ NODECLASS  TYPE      ARCH   CPU  MEMORY  PODS  GPU               PRICE/H  SPOT/H
 default    c2-small  amd64  2    4Gi     110   -                 $0.021   $0.007  a,b    KwokMachineTemplate/small  yes
 default    g8        -      8    32Gi    110   2 nvidia.com/gpu  $1.2     -       any    KwokMachineTemplate/gpu    no, a quota of the infrastructure is exhausted (Quota)
 2 templates
-default: OfferingsAvailable is True (QuotaExhausted): quota "on-demand G and VT vCPUs" is exhausted, until one launch probes it at 12:03:00 UTC (2 offerings)
+default: OfferingsAvailable is True (QuotaExhausted): quota "on-demand G and VT vCPUs" is exhausted, until 12:03:00 UTC (2 offerings)
 `,
 		}, {
 			name: "When one node class is named, it should show that one alone", nodeClass: "second", output: "name",

@@ -35,6 +35,7 @@ import (
 	"github.com/autonode-io/autonode/karpenter/core/wellknown"
 	"github.com/autonode-io/autonode/karpenter/explain"
 	"github.com/autonode-io/autonode/karpenter/operator"
+	capacityprovider "github.com/autonode-io/autonode/karpenter/providers/capacity"
 	"github.com/autonode-io/autonode/karpenter/providers/instancetype"
 	"github.com/autonode-io/autonode/karpenter/providers/offering"
 	"github.com/autonode-io/autonode/lenient"
@@ -239,8 +240,8 @@ func (s *startedProviders) resolve(ctx context.Context, guest client.Reader) (pr
 			}
 		}
 	}
-	s.Unavailable.Share(s.Capacity.Quotas())
 	if status := s.Capacity.Status(); status != nil {
+		s.Unavailable.Share(slices.Concat(s.Capacity.Quotas(), capacityprovider.QuotasOf(status.Unavailable)))
 		for _, u := range status.Unavailable {
 			s.Unavailable.Mark(offering.Key{InstanceType: u.InstanceType, Zone: u.Zone, CapacityType: u.CapacityType}, u.Reason)
 		}

@@ -26,7 +26,6 @@ import (
 
 	"github.com/autonode-io/autonode/api/scalar"
 	autonodev1alpha1 "github.com/autonode-io/autonode/api/v1alpha1"
-	"github.com/autonode-io/autonode/capacity"
 	"github.com/autonode-io/autonode/capacity/conversion"
 	capacityprovider "github.com/autonode-io/autonode/karpenter/providers/capacity"
 	"github.com/autonode-io/autonode/karpenter/providers/offering"
@@ -42,8 +41,6 @@ const (
 	stepInterval = 100 * time.Millisecond
 	// retryInterval is how long a step or a write that failed waits.
 	retryInterval = time.Second
-	// probeReport is how long other clusters of the account wait for this one's probe of a quota.
-	probeReport = 2 * time.Minute
 	// untilStep is the unit of the times in the report. Entries that differ less aren't written again.
 	untilStep = time.Second
 )
@@ -223,37 +220,28 @@ func isGenerationOnly(status, written *autonodev1alpha1.CapacityLeaseStatus) boo
 	return equality.Semantic.DeepEqual(status, &same)
 }
 
-// unavailable returns the quotas that this cluster has found exhausted, each with the offering that failed for it, and the offerings without
-// capacity, those that stay unavailable the longest first.
+// unavailable returns the quotas that this cluster has found exhausted, and the offerings without capacity, those that stay unavailable the
+// longest first.
 func (c *Controller) unavailable() []autonodev1alpha1.UnavailableOffering {
 	var list, without []autonodev1alpha1.UnavailableOffering
-	quotas := c.Unavailable.Quotas()
-	for i := range quotas {
-		quota := &quotas[i]
-		if now := c.Clock.Now(); quota.Shared || !quota.IsClosed(now) && now.After(quota.Until.Add(capacity.ProbeFirst)) {
-			continue
+	for _, quota := range c.Unavailable.Quotas() {
+		if !quota.Shared {
+			list = append(list, autonodev1alpha1.UnavailableOffering{
+				Reason: string(offering.LackOfQuota), Quota: quota.Name, Counts: autonodev1alpha1.PoolResource(quota.Counts), AtLeast: quota.AtLeast,
+				Until: scalar.NewTime(quota.Until.Truncate(untilStep)),
+			})
 		}
-		until := quota.Until
-		if probed := quota.ProbeUntil.Add(probeReport - offering.ProbeTTL); probed.After(until) {
-			until = probed // the other clusters wait for the probe
-		}
-		each := reported(quota.Failed, quota.Family, offering.LackOfQuota, until)
-		each.Quota, each.Counts, each.AtLeast = quota.Name, autonodev1alpha1.PoolResource(quota.Counts), quota.AtLeast
-		list = append(list, each)
 	}
 	for _, entry := range c.Unavailable.Entries() {
 		// A reservation has an ID of its own, and the account counts it.
 		if entry.CapacityType != karpv1.CapacityTypeReserved && entry.Reservation == "" && entry.Lacks == offering.LackOfCapacity {
-			without = append(without, reported(entry.Key, entry.Family, entry.Lacks, entry.Until))
+			without = append(without, autonodev1alpha1.UnavailableOffering{
+				InstanceType: entry.InstanceType, Zone: entry.Zone, CapacityType: entry.CapacityType, Reason: string(entry.Lacks),
+				Until: scalar.NewTime(entry.Until.Truncate(untilStep)),
+			})
 		}
 	}
 	slices.SortStableFunc(without, func(a, b autonodev1alpha1.UnavailableOffering) int { return b.Until.At().Compare(a.Until.At()) })
 	list = append(list, without...)
 	return list[:min(len(list), autonodev1alpha1.MaxUnavailable)]
-}
-
-func reported(key offering.Key, family string, lacks offering.Lack, until time.Time) autonodev1alpha1.UnavailableOffering {
-	return autonodev1alpha1.UnavailableOffering{
-		InstanceType: key.InstanceType, Zone: key.Zone, CapacityType: key.CapacityType, Family: family, Reason: string(lacks), Until: scalar.NewTime(until.Truncate(untilStep)),
-	}
 }

@@ -16,7 +16,6 @@ import (
 
 	"github.com/autonode-io/autonode/api/karpenter/v1alpha1"
 	"github.com/autonode-io/autonode/assets/infrastructure"
-	"github.com/autonode-io/autonode/capacity"
 	"github.com/autonode-io/autonode/capacity/conversion"
 	"github.com/autonode-io/autonode/karpenter/providers/inventory"
 	"github.com/autonode-io/autonode/karpenter/providers/offering"
@@ -43,7 +42,6 @@ func (f *failure) reconcile(ctx context.Context, nodeClaim *karpv1.NodeClaim, m 
 	var until time.Time
 	var quota offering.ClosedQuota
 	reason, disrupted := MachineFailedReason, "machine_failed"
-	family := capacity.Family(nodeClaim.Labels[v1alpha1.InstanceFamilyLabel], key.InstanceType)
 	// Mark it first: the replacement must not get the same offering.
 	switch found.means {
 	case infrastructure.NoQuota:
@@ -52,7 +50,7 @@ func (f *failure) reconcile(ctx context.Context, nodeClaim *karpv1.NodeClaim, m 
 		until = quota.Until
 	case infrastructure.NoCapacity:
 		reason, disrupted = InsufficientCapacityReason, "insufficient_capacity"
-		until = f.Unavailable.MarkExhausted(key, family, reason)
+		until = f.Unavailable.MarkExhausted(key, reason)
 	case infrastructure.Misconfigured:
 		reason = MisconfiguredReason
 		until = f.Unavailable.Mark(key, reason)
@@ -86,9 +84,7 @@ func (f *failure) exceeded(nodeClaim *karpv1.NodeClaim, m *clusterv1.Machine, co
 		class = nodeClaim.Spec.NodeClassRef.Name
 	}
 	quota, left := f.InstanceTypes.Exceeded(class, origin.Source, family, f.Profiles.Of(m.Spec.InfrastructureRef.GroupKind()), origin.Key, size, detail(condition))
-	return f.Unavailable.MarkExceeded(origin.Key, offering.Exceeded{
-		Quota: quota, Left: left, Family: capacity.Family(family, origin.InstanceType), Reason: QuotaExceededReason,
-	})
+	return f.Unavailable.MarkExceeded(origin.Key, quota, left, QuotaExceededReason)
 }
 
 // inputs returns the conditions that report a machine's state: the infrastructure machine's conditions, which are more precise, before those

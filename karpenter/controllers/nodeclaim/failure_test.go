@@ -190,7 +190,7 @@ func TestTerminalFailure(t *testing.T) {
 		}
 		f.Expect(f.unavailable.Has(other, counted("general"))).To(BeTrue())
 		f.Expect(f.unavailable.Has(other, counted("another"))).To(BeFalse())
-		f.Expect(f.recorder.Messages()).To(ConsistOf(MatchRegexp(`quota "on-demand general" is exhausted, until one launch probes it at \d\d:\d\d:\d\d UTC$`)))
+		f.Expect(f.recorder.Messages()).To(ConsistOf(MatchRegexp(`quota "on-demand general" is exhausted, until \d\d:\d\d:\d\d UTC$`)))
 	})
 
 	t.Run("When machines of an offering fail three times in a row, it should let the offering rest", func(t *testing.T) {

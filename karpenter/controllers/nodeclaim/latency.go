@@ -80,7 +80,6 @@ func (l *latency) reconcile(ctx context.Context, nodeClaim *karpv1.NodeClaim, m 
 	l.reached[nodeClaim.UID] = now
 	if now.provisioned && !before.provisioned {
 		l.learn(m, seen)
-		l.Unavailable.Launched(nodeClaim.Name)
 	}
 	if !seen && m.CreationTimestamp.Time.Before(l.since) {
 		return outcome{}, nil

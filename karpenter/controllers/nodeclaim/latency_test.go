@@ -78,19 +78,6 @@ func TestLatency(t *testing.T) {
 		f.Expect(count).To(BeEquivalentTo(1))
 	})
 
-	t.Run("When a machine that probes a quota has a provider ID, the quota should be open", func(t *testing.T) {
-		f := newFixture(t)
-		quota := offering.Quota{QuotaName: offering.QuotaName{Name: "on-demand c4-large"}}
-		f.clock.SetTime(f.unavailable.MarkExceeded(onDemand, offering.Exceeded{Quota: quota, Left: -1}).Until)
-		f.Expect(f.unavailable.Admit(f.nodeClaim.Name, onDemand, []offering.Quota{quota})).To(BeTrue())
-		f.launched()
-		f.reconcile()
-		f.Expect(f.unavailable.Admit("another", onDemand, []offering.Quota{quota})).To(BeFalse())
-		f.say(provisioned("cloud://probe"))
-		f.reconcile()
-		f.Expect(f.unavailable.Admit("another", onDemand, []offering.Quota{quota})).To(BeTrue())
-	})
-
 	t.Run("When a machine was ready before this program began, it should not measure it", func(t *testing.T) {
 		f := newFixture(t)
 		f.launched()

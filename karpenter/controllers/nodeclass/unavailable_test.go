@@ -4,6 +4,7 @@ package nodeclass_test
 
 import (
 	"testing"
+	"time"
 
 	. "github.com/onsi/gomega"
 	"k8s.io/utils/ptr"
@@ -59,17 +60,11 @@ func TestUnavailable(t *testing.T) {
 		f.Eventually(func() int64 { return f.stored().Status.Templates[0].Pods }).Should(BeEquivalentTo(20))
 	})
 	t.Run("When a quota is exhausted that counts a template, it should say which, and until when", func(t *testing.T) {
-		quota := offering.Quota{QuotaName: offering.QuotaName{Name: "on-demand c2"}}
-		key := offering.Key{InstanceType: "c2-small", Zone: "a", CapacityType: "on-demand"}
-		f.unavailable.MarkExceeded(key, offering.Exceeded{Quota: quota, Left: -1, Reason: "QuotaExceeded"})
+		f.unavailable.Share([]offering.ClosedQuota{{QuotaName: offering.QuotaName{Name: "on-demand c2"}, Until: f.unavailable.Now().Add(time.Hour)}})
 		f.Eventually(seen).Should(Equal("Quota c4-big $0.096"))
 		f.condition(v1alpha1.ConditionOfferingsAvailable, "True", v1alpha1.QuotaExhaustedReason, MatchRegexp(
-			`^quota "on-demand c2" is exhausted, until one launch probes it at \d\d:\d\d:\d\d UTC \(2 offerings\)$`))
-		f.unavailable.Freed([]offering.Quota{quota})
-		f.Eventually(seen).Should(Equal(fine))
-		f.Expect(f.unavailable.Admit("probe", key, []offering.Quota{quota})).To(BeTrue())
-		f.Eventually(seen).Should(Equal("Quota c4-big $0.096"))
-		f.unavailable.Launched("probe")
+			`^quota "on-demand c2" is exhausted, as another cluster of the account reports, until \d\d:\d\d:\d\d UTC \(2 offerings\)$`))
+		f.unavailable.Share(nil)
 		f.Eventually(seen).Should(Equal(fine))
 		f.condition(v1alpha1.ConditionOfferingsAvailable, "True", "OfferingsAvailable")
 	})
@@ -81,8 +76,8 @@ func TestUnavailable(t *testing.T) {
 		f.condition(v1alpha1.ConditionOfferingsAvailable, "True", "OfferingsAvailable")
 	})
 	t.Run("When every offering of every template failed, it should say why and how many pods wait, and stay ready", func(t *testing.T) {
-		f.unavailable.MarkExhausted(offering.Key{InstanceType: "c4-big", Zone: "a", CapacityType: "on-demand"}, "c4", "InsufficientCapacity")
-		f.unavailable.MarkExhausted(offering.Key{InstanceType: "c4-big", Zone: "b", CapacityType: "on-demand"}, "c4", "InsufficientCapacity")
+		f.unavailable.MarkExhausted(offering.Key{InstanceType: "c4-big", Zone: "a", CapacityType: "on-demand"}, "InsufficientCapacity")
+		f.unavailable.MarkExhausted(offering.Key{InstanceType: "c4-big", Zone: "b", CapacityType: "on-demand"}, "InsufficientCapacity")
 		f.condition(v1alpha1.ConditionOfferingsAvailable, "False", v1alpha1.LaunchesFailReason, MatchRegexp(
 			`^nothing can be launched: 4 offerings are in back-off after failed launches: InsufficientCapacity \(2\), NoHosts \(2\); `+
 				`the next try is on-demand c2-small in zone a at \d\d:\d\d:\d\d UTC; 12 pods of the cluster wait$`))

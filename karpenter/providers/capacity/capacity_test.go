@@ -587,26 +587,6 @@ func TestOffer(t *testing.T) {
 		f.Sequence()
 		f.Expect(f.Offer(b, 1).Available).To(BeTrue())
 	})
-	t.Run("When another cluster finds a family's quota exhausted, all types of the family should be unavailable for that time", func(t *testing.T) {
-		f := leased(t, capacity.Amounts{"limit/cpu": 100_000})
-		own, other := large, xlarge
-		own.Family, other.Family = "general", "general"
-		for _, m := range []capacity.Machine{own, other, large} {
-			f.Expect(f.Offer(m, 1).Available).To(BeTrue())
-		}
-		sequence := f.Sequence()
-		until := f.clock.Now().Add(time.Minute)
-		f.grant(func(l *Lease) {
-			l.Unavailable = []capacity.Unavailable{{InstanceType: large.InstanceType, Family: "general", CapacityType: "on-demand", Until: until}}
-		})
-		f.step()
-		f.Expect(f.changedSince(sequence)).To(Equal([]string{"m5.large", "m5.xlarge"}))
-		f.Expect(f.Offer(own, 1).Available || f.Offer(other, 1).Available).To(BeFalse())
-		f.Expect(f.Offer(large, 1).Available).To(BeTrue(), "of another family, by its catalog")
-		f.clock.SetTime(until)
-		f.Sequence()
-		f.Expect(f.Offer(own, 1).Available && f.Offer(other, 1).Available).To(BeTrue())
-	})
 	t.Run("When machines are committed, it should price another one and one less by what is unused", func(t *testing.T) {
 		f := leased(t, capacity.Amounts{"limit/cpu": 100_000})
 		f.Expect(f.Offer(large, 0.1).Price).To(Equal(0.1))

@@ -19,7 +19,6 @@ func MachineOf(key offering.Key, tmpl *template.Template) capacity.Machine {
 	m := capacity.Machine{
 		Offering: capacity.Offering{
 			InstanceType: key.InstanceType, Zone: key.Zone, CapacityType: key.CapacityType, Reservation: key.Reservation, Catalog: tmpl.Source.Catalog(),
-			Family: tmpl.Family(),
 		},
 		VCPUs:  bounded(declared.Cpu().MilliValue()),
 		Memory: bounded(declared.Memory().Value()),

@@ -159,13 +159,22 @@ func leaseOf(object *autonodev1alpha1.CapacityLease) *Lease {
 	}
 	for i := range object.Spec.Unavailable {
 		u := &object.Spec.Unavailable[i]
-		if u.Quota != "" {
-			l.Quotas = append(l.Quotas, offering.ClosedQuota{
+		if u.Quota == "" {
+			l.Unavailable = append(l.Unavailable, capacity.Unavailable{InstanceType: u.InstanceType, Zone: u.Zone, CapacityType: u.CapacityType, Until: u.Until.At()})
+		}
+	}
+	l.Quotas = QuotasOf(object.Spec.Unavailable)
+	return l
+}
+
+// QuotasOf returns the exhausted quotas in a report.
+func QuotasOf(report []autonodev1alpha1.UnavailableOffering) (quotas []offering.ClosedQuota) {
+	for i := range report {
+		if u := &report[i]; u.Quota != "" {
+			quotas = append(quotas, offering.ClosedQuota{
 				QuotaName: offering.QuotaName{Name: u.Quota, Counts: capacity.Resource(u.Counts)}, AtLeast: u.AtLeast, Until: u.Until.At(),
 			})
-			continue
 		}
-		l.Unavailable = append(l.Unavailable, capacity.Unavailable{InstanceType: u.InstanceType, Family: u.Family, Zone: u.Zone, CapacityType: u.CapacityType, Until: u.Until.At()})
 	}
-	return l
+	return quotas
 }

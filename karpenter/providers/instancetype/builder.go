@@ -65,8 +65,6 @@ type builder struct {
 	offerings map[offering.Key]karpscheduling.Requirements
 	// without is the requirement that a type has no such well-known label.
 	without map[string]*karpscheduling.Requirement
-	// counted are the instance types that quotas of the infrastructure count; nil until that is asked.
-	counted map[offering.QuotaName][]string
 	// resolutions counts the instance types that were resolved, for tests.
 	resolutions int
 }

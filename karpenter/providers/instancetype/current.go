@@ -112,16 +112,13 @@ func (p *Provider) changed(b *builder, since sequences) (names sets.Set[string],
 	return names, known
 }
 
-// concerned returns the instance types whose offerings a change concerns: for a whole zone, which rarely changes, it returns all.
+// concerned returns the instance types whose offerings a change concerns: for a whole zone or a quota, which rarely change, it returns all.
 func (b *builder) concerned(change offering.Change) (names []string) {
 	if change.InstanceType != "" {
 		if len(b.groups[change.InstanceType]) > 0 {
 			names = append(names, change.InstanceType)
 		}
 		return names
-	}
-	if change.Quota != (offering.QuotaName{}) {
-		return b.countedBy(change.Quota)
 	}
 	return slices.Collect(maps.Keys(b.groups))
 }

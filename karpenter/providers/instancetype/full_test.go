@@ -57,7 +57,7 @@ func TestFull(t *testing.T) {
 		}
 	})
 	t.Run("When an offering has failed as well, it should stay closed", func(t *testing.T) {
-		m.Unavailable.MarkExhausted(key, "", "InsufficientCapacity")
+		m.Unavailable.MarkExhausted(key, "InsufficientCapacity")
 		if choice, _ := m.cached().ResolveKey(key); choice.Full != 0 {
 			t.Errorf("got %+v", choice)
 		}

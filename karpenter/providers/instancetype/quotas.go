@@ -4,10 +4,8 @@ package instancetype
 
 import (
 	"cmp"
-	"slices"
 
 	corev1 "k8s.io/api/core/v1"
-	"k8s.io/apimachinery/pkg/util/sets"
 
 	"github.com/autonode-io/autonode/api/karpenter/v1alpha1"
 	"github.com/autonode-io/autonode/assets/infrastructure"
@@ -48,47 +46,6 @@ func (k *known) quotasOf(tmpl *template.Template, key offering.Key) []offering.Q
 // QuotasOf returns the quotas of the infrastructure that count a choice, and what its machine needs of each.
 func (s *Snapshot) QuotasOf(choice *Choice) []offering.Quota {
 	return s.quotasOf(choice.Template, choice.Key)
-}
-
-// countedBy returns the instance types that a quota counts offerings of.
-func (b *builder) countedBy(name offering.QuotaName) []string {
-	if b.counted == nil {
-		b.counted = map[offering.QuotaName][]string{}
-		for instanceType, templates := range b.groups {
-			names := sets.New[offering.QuotaName]()
-			for _, tmpl := range templates {
-				b.addQuotas(names, tmpl)
-			}
-			for quota := range names {
-				b.counted[quota] = append(b.counted[quota], instanceType)
-			}
-		}
-	}
-	return b.counted[name]
-}
-
-// addQuotas adds those that count any offering of a template.
-func (b *builder) addQuotas(names sets.Set[offering.QuotaName], tmpl *template.Template) {
-	zones := sets.New[string]()
-	for _, domain := range append(slices.Clone(b.zones), tmpl.FailureDomains...) {
-		zones.Insert(b.zone(tmpl, domain))
-	}
-	for i := range tmpl.Offerings {
-		if zone := tmpl.Offerings[i].Zone; zone != "" {
-			zones.Insert(b.zone(tmpl, zone))
-		}
-	}
-	if len(zones) == 0 {
-		zones.Insert(DefaultZone)
-	}
-	for zone := range zones {
-		for _, capacityType := range []string{infrastructure.OnDemand, infrastructure.Spot} {
-			key := offering.Key{InstanceType: tmpl.InstanceType, Zone: zone, CapacityType: capacityType}
-			for _, q := range tmpl.Kind.Quotas(b.countable(tmpl, key)) {
-				names.Insert(offering.QuotaName(q))
-			}
-		}
-	}
 }
 
 // isUnavailable reports whether an offering failed lately, or what it shares with others that did.

@@ -62,17 +62,16 @@ func (c *cloud) launch(vCPUs int64) (launched bool) {
 		name, tried := fmt.Sprintf("nodeclaim-%d", len(c.attempts)), false
 		for candidate := range snapshot.Cheapest(snapshot.InstanceTypes, nil, requests, name) {
 			choice, ok := snapshot.ResolveKey(candidate.Key())
-			if !ok || !c.unavailable.Admit(name, choice.Key, snapshot.QuotasOf(&choice)) {
+			if !ok {
 				continue
 			}
 			tried = true
 			c.attempts = append(c.attempts, choice.Key)
 			if !c.exceeds(choice.Key, choice.Template) {
-				c.unavailable.Launched(name)
 				return true
 			}
 			quota, left := c.Exceeded("default", choice.Template.Source.Annotation(), "", c.kind, choice.Key, capacityprovider.MachineOf(choice.Key, choice.Template), c.message)
-			c.unavailable.MarkExceeded(choice.Key, offering.Exceeded{Quota: quota, Left: left, Reason: "QuotaExceeded"})
+			c.unavailable.MarkExceeded(choice.Key, quota, left, "QuotaExceeded")
 			break
 		}
 		if !tried {

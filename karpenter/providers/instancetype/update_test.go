@@ -6,7 +6,6 @@ import (
 	"fmt"
 	"math/rand/v2"
 	"testing"
-	"time"
 
 	. "github.com/onsi/gomega"
 	"k8s.io/apimachinery/pkg/types"
@@ -44,22 +43,15 @@ func TestUpdateIsShared(t *testing.T) {
 				u.Mark(offering.Key{InstanceType: "other"}, "NoHosts")
 			}, 0,
 		},
-		"When a quota is exhausted, it should resolve the instance types of the family": {
+		"When a quota is exhausted, it should resolve all": {
 			func(u *offering.Unavailable, _ *inventory.Inventory) {
-				u.MarkExceeded(spot(7), offering.Exceeded{Quota: quota("spot t-8"), Left: -1})
-			}, 2,
-		},
-		"When a launch probes a quota, it should resolve the instance types that this counts": {
-			func(u *offering.Unavailable, _ *inventory.Inventory) {
-				u.Share([]offering.ClosedQuota{{QuotaName: quota("spot t-8").QuotaName, Until: time.Now().Add(time.Hour)}})
-				u.Share(nil)
-				u.Admit("probe", spot(8), []offering.Quota{quota("spot t-8")})
-			}, 1,
+				u.MarkExceeded(spot(7), quota("spot t-8"), -1, "QuotaExceeded")
+			}, templates,
 		},
 		"When a zone is exhausted, it should resolve all": {
 			func(u *offering.Unavailable, _ *inventory.Inventory) {
 				for i := range 4 {
-					u.MarkExhausted(spot(i), "t", "InsufficientCapacity")
+					u.MarkExhausted(spot(i), "InsufficientCapacity")
 				}
 			}, templates,
 		},
@@ -114,21 +106,15 @@ func TestUpdateEqualsBuild(t *testing.T) {
 					InstanceType: fmt.Sprintf("t-%d", random.IntN(10)), Zone: zones[random.IntN(len(zones))], CapacityType: capacityTypes[random.IntN(2)],
 				}
 				nodeClaim, source := types.UID(fmt.Sprint(random.IntN(30))), environment.FleetSource(random.IntN(10))
-				probe := fmt.Sprint(random.IntN(5))
-				switch random.IntN(11) {
+				switch random.IntN(9) {
 				case 0:
 					unavailable.Mark(key, "NoHosts")
 				case 6:
-					exceeded := quota(fmt.Sprintf("%s t-%d", key.CapacityType, random.IntN(10)))
-					unavailable.MarkExceeded(key, offering.Exceeded{Quota: exceeded, Left: -1})
+					unavailable.MarkExceeded(key, quota(fmt.Sprintf("%s t-%d", key.CapacityType, random.IntN(10))), -1, "QuotaExceeded")
 				case 8:
-					unavailable.Admit(probe, key, []offering.Quota{quota(key.CapacityType + " " + key.InstanceType)})
-				case 9:
-					unavailable.Withdraw(probe)
-				case 10:
-					unavailable.Launched(probe)
+					unavailable.Share([]offering.ClosedQuota{{QuotaName: quota(key.CapacityType + " " + key.InstanceType).QuotaName, Until: clk.Now().Add(offering.BaseTTL)}})
 				case 7:
-					unavailable.MarkExhausted(key, key.InstanceType, "InsufficientCapacity")
+					unavailable.MarkExhausted(key, "InsufficientCapacity")
 				case 1:
 					clk.Step(offering.BaseTTL / 2)
 				case 2, 3:

@@ -217,14 +217,14 @@ func TestExhausted(t *testing.T) {
 	}
 	lacking := func(u *Unavailable, keys ...Key) (until time.Time) {
 		for _, key := range keys {
-			until = u.MarkExhausted(key, "m5", "stockout")
+			until = u.MarkExhausted(key, "stockout")
 		}
 		return until
 	}
 	family := Quota{QuotaName: QuotaName{Name: "on-demand m5"}}
 	exceeding := func(u *Unavailable, keys ...Key) {
 		for _, key := range keys {
-			u.MarkExceeded(key, Exceeded{Quota: family, Left: -1})
+			u.MarkExceeded(key, family, -1, "QuotaExceeded")
 		}
 	}
 	four := []Key{in("a", "m5.large"), in("a", "c5.large"), in("a", "r5.large"), in("a", "t3.large")}
@@ -287,7 +287,7 @@ func TestExhausted(t *testing.T) {
 			return counts
 		}
 		zone := Change{Group: Group{Zone: "a", CapacityType: "on-demand"}}
-		counted := Change{Group: Group{Quota: family.QuotaName}}
+		counted := Change{}
 		until := lacking(u, four...)
 		exceeding(u, in("b", "m5.large"))
 		if got := since(0); got[zone] != 1 || got[counted] != 1 {

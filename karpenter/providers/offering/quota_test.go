@@ -4,6 +4,7 @@ package offering
 
 import (
 	"fmt"
+	"slices"
 	"testing"
 	"time"
 
@@ -38,7 +39,7 @@ func (q quotas) fail(vCPUs, left int64) ClosedQuota {
 	if left > 0 {
 		left *= 1000
 	}
-	return q.MarkExceeded(key, Exceeded{Quota: needs, Left: left, Family: "m5", Reason: "QuotaExceeded"})
+	return q.MarkExceeded(key, needs, left, "QuotaExceeded")
 }
 
 // open checks which of machines with so many vCPUs are available.
@@ -55,11 +56,6 @@ func (q quotas) open(want string) {
 	}
 }
 
-func (q quotas) admit(nodeClaim string, vCPUs int64) bool {
-	key, needs := of(standard, vCPUs)
-	return q.Admit(nodeClaim, key, []Quota{needs})
-}
-
 const all, none = "2 4 8 16 ", ""
 
 func TestExceeded(t *testing.T) {
@@ -73,11 +69,11 @@ func TestExceeded(t *testing.T) {
 		reserved, needs := of(standard, 16)
 		reserved.CapacityType, reserved.Reservation = "reserved", "cr-1"
 		NewWithT(t).Expect(q.Has(reserved, needs)).To(BeFalse(), "a reservation is closed")
-		if got, want := closed.Description(), `quota "on-demand Standard vCPUs" is exhausted for machines with 8 vCPUs or more, until one launch probes it at 12:03:00 UTC`; got != want {
+		if got, want := closed.Description(), `quota "on-demand Standard vCPUs" is exhausted for machines with 8 vCPUs or more, until 12:03:00 UTC`; got != want {
 			t.Errorf("it reports %q, want %q", got, want)
 		}
 		key, needs := of(standard, 16)
-		if by, ok := q.ClosedBy(key, []Quota{needs}); !ok || by.Failed.InstanceType != "m5-8" {
+		if by, ok := q.ClosedBy(key, []Quota{needs}); !ok || by != closed {
 			t.Errorf("closed by %v, %t", by, ok)
 		}
 	})
@@ -104,7 +100,7 @@ func TestExceeded(t *testing.T) {
 		q := newQuotas(t)
 		q.fail(8, -1)
 		q.clk.Step(time.Minute)
-		if closed := q.fail(8, -1); closed.Failures != 1 || closed.Until.Sub(q.clk.Now()) != BaseTTL-time.Minute {
+		if closed := q.fail(8, -1); closed.Until.Sub(q.clk.Now()) != BaseTTL-time.Minute {
 			t.Errorf("%+v", closed)
 		}
 		q.open("2 4 ")
@@ -113,7 +109,7 @@ func TestExceeded(t *testing.T) {
 		q := newQuotas(t)
 		unknown := QuotaName{Name: "on-demand m5"}
 		key, needs := of(unknown, 16)
-		q.MarkExceeded(key, Exceeded{Quota: needs, Left: -1})
+		q.MarkExceeded(key, needs, -1, "QuotaExceeded")
 		if key, needs := of(unknown, 2); !q.Has(key, needs) {
 			t.Error("a smaller one is available")
 		}
@@ -122,103 +118,73 @@ func TestExceeded(t *testing.T) {
 		q := newQuotas(t)
 		key, needs := of(standard, 8)
 		key.CapacityType, key.Reservation = "reserved", "cr-1"
-		q.MarkExceeded(key, Exceeded{Quota: needs, Left: -1})
+		q.MarkExceeded(key, needs, -1, "QuotaExceeded")
 		q.open(all)
 		NewWithT(t).Expect(q.Has(key)).To(BeTrue(), "it is available itself")
 	})
-	t.Run("When an offering in back-off exceeds a quota, it should be closed for the longer of both, and say so", func(t *testing.T) {
+	t.Run("When an offering in back-off exceeds a quota, it should say so, and close the quota for as long", func(t *testing.T) {
 		q := newQuotas(t)
 		key, _ := of(standard, 8)
 		q.Mark(key, "LaunchTimeout")
 		q.clk.Step(time.Minute)
 		closed := q.fail(8, -1)
-		q.MarkExhausted(key, "m5", "InsufficientCapacity")
+		q.MarkExhausted(key, "InsufficientCapacity")
 		if got := q.Entries()[0]; got.Lacks != LackOfQuota || got.Reason != "QuotaExceeded" || !got.Until.Equal(closed.Until) {
 			t.Errorf("%+v", got)
 		}
 	})
 }
 
-func TestProbe(t *testing.T) {
-	// closed is a quota whose back-off has just passed.
-	closed := func(t *testing.T) quotas {
+func TestQuotaBackOff(t *testing.T) {
+	t.Run("When the back-off has passed, all should be open", func(t *testing.T) {
 		q := newQuotas(t)
 		q.clk.SetTime(q.fail(4, -1).Until)
-		return q
-	}
-	t.Run("When the back-off has passed, one launch should probe the quota, and the others wait", func(t *testing.T) {
-		q := closed(t)
 		q.open(all)
 		sequence := q.Sequence()
-		if !q.admit("first", 4) || q.admit("second", 4) || q.admit("second", 16) || !q.admit("first", 4) {
-			t.Error("not one launch is admitted")
-		}
-		NewWithT(t).Expect(q.admit("small", 2)).To(BeTrue(), "what was never closed waits")
-		q.open("2 ")
+		q.fail(4, -1)
 		if q.Sequence() == sequence {
 			t.Error("the sequence stays")
 		}
-		quota := q.Quotas()[0]
-		if got, want := quota.Description(), `quota "on-demand Standard vCPUs" is exhausted for machines with 4 vCPUs or more; NodeClaim first probes it, and the others wait`; got != want {
-			t.Errorf("it reports %q, want %q", got, want)
-		}
 	})
-	t.Run("When the probe's machine comes into being, the quota should be open to all, and earlier failures not count", func(t *testing.T) {
-		q := closed(t)
-		q.admit("first", 4)
-		q.Launched("another")
-		q.open("2 ")
-		q.Launched("first")
-		q.open(all)
-		if closed := q.fail(4, -1); closed.Failures != 1 {
-			t.Errorf("%+v", closed)
-		}
-	})
-	t.Run("When the probe fails for the quota, it should be closed for twice as long, up to an hour", func(t *testing.T) {
-		q := closed(t)
-		for _, minutes := range []int{6, 12, 24, 48, 60, 60} {
-			q.admit("next", 4)
+	t.Run("When the offering fails again and again, it should be closed for twice as long, up to an hour", func(t *testing.T) {
+		q := newQuotas(t)
+		for _, minutes := range []int{3, 6, 12, 24, 48, 60, 60} {
 			closed := q.fail(4, -1)
 			NewWithT(t).Expect(closed.Until.Sub(q.clk.Now())).To(Equal(time.Duration(minutes) * time.Minute))
 			q.open("2 ")
 			q.clk.SetTime(closed.Until)
 		}
 	})
-	t.Run("When the probe ends for another reason, the next launch should be one", func(t *testing.T) {
-		q := closed(t)
-		q.admit("first", 4)
-		q.Withdraw("first")
-		q.open(all)
-		if !q.admit("second", 4) || q.admit("third", 4) {
-			t.Error("not one launch is admitted")
-		}
-	})
-	t.Run("When nothing is heard of a probe, another launch should be one after a while", func(t *testing.T) {
-		q := closed(t)
-		q.admit("lost", 4)
-		q.clk.Step(ProbeTTL)
-		q.open(all)
-		NewWithT(t).Expect(q.admit("second", 4)).To(BeTrue(), "it waits for ever")
-	})
-	t.Run("When nothing needs the quota for an hour, it should be forgotten", func(t *testing.T) {
-		q := closed(t)
-		q.clk.Step(MaxTTL + time.Second)
-		q.Sequence()
-		if got := q.Quotas(); len(got) > 0 || !q.admit("first", 4) || !q.admit("second", 4) {
-			t.Errorf("%v", got)
-		}
-	})
-	t.Run("When as much has been returned as it is closed for, a launch should probe it early", func(t *testing.T) {
+	t.Run("When a machine of the offering works in between, it should start again", func(t *testing.T) {
 		q := newQuotas(t)
-		q.fail(4, -1)
-		_, two := of(standard, 2)
-		q.Freed([]Quota{two})
-		q.open("2 ")
-		q.Freed([]Quota{two})
+		q.clk.SetTime(q.fail(4, -1).Until)
+		q.Sequence()
+		q.clk.Step(time.Second)
+		key, _ := of(standard, 4)
+		q.Works(key, q.clk.Now())
+		NewWithT(t).Expect(q.fail(4, -1).Until.Sub(q.clk.Now())).To(Equal(BaseTTL))
+	})
+	t.Run("When several fail for it, it should be closed for the smallest until that ends", func(t *testing.T) {
+		q := newQuotas(t)
+		first := q.fail(8, 7).Until
+		q.clk.Step(time.Minute)
+		last := q.fail(16, 15).Until
+		q.open("2 4 ")
+		q.clk.SetTime(first)
+		q.Sequence()
+		q.open("2 4 8 ")
+		q.clk.SetTime(last)
 		q.open(all)
-		if !q.admit("first", 4) || q.admit("second", 4) {
-			t.Error("not one launch is admitted")
+	})
+	t.Run("When many fail for it, it should be no streak", func(t *testing.T) {
+		q := newQuotas(t)
+		var keys []Key
+		for vCPUs := range int64(2 * StreakThreshold) {
+			key, needs := of(standard, vCPUs)
+			q.MarkExceeded(key, needs, -1, "QuotaExceeded")
+			keys = append(keys, key)
 		}
+		NewWithT(t).Expect(q.Streak(slices.Values(keys))).To(BeEmpty())
 	})
 }
 
@@ -226,7 +192,7 @@ func TestShare(t *testing.T) {
 	report := func(q quotas, d time.Duration) []ClosedQuota {
 		return []ClosedQuota{{QuotaName: standard, AtLeast: 8000, Until: q.clk.Now().Add(d)}}
 	}
-	t.Run("When another cluster reports a quota, it should be closed until that is withdrawn, and then probed", func(t *testing.T) {
+	t.Run("When another cluster reports a quota, it should be closed until that is withdrawn", func(t *testing.T) {
 		q := newQuotas(t)
 		q.Share(report(q, time.Minute))
 		q.open("2 4 ")
@@ -238,51 +204,27 @@ func TestShare(t *testing.T) {
 		NewWithT(t).Expect(q.Sequence()).To(Equal(sequence), "the same report is news")
 		q.Share(nil)
 		q.open(all)
-		if !q.admit("first", 8) || q.admit("second", 8) {
-			t.Error("not one launch is admitted")
-		}
-		q.Launched("first")
-		if got := q.Quotas(); len(got) > 0 {
-			t.Errorf("%v", got)
-		}
+		NewWithT(t).Expect(q.Quotas()).To(BeEmpty())
 	})
-	t.Run("When its time is over, it should be probed without a word", func(t *testing.T) {
-		q := newQuotas(t)
-		reported := report(q, time.Minute)
-		q.Share(reported)
-		q.clk.Step(time.Minute)
-		q.open(all)
-		q.Share(reported)
-		if !q.admit("first", 8) || q.admit("second", 8) {
-			t.Error("not one launch is admitted")
-		}
-	})
-	t.Run("When the probe of a reported quota fails, it should be this cluster's finding", func(t *testing.T) {
+	t.Run("When its time is over, it should be open without a word", func(t *testing.T) {
 		q := newQuotas(t)
 		q.Share(report(q, time.Minute))
+		sequence := q.Sequence()
 		q.clk.Step(time.Minute)
-		q.admit("first", 8)
-		q.fail(8, -1)
-		if got := q.Quotas(); len(got) != 1 || got[0].Shared || got[0].Failures != 1 {
-			t.Errorf("%+v", got)
+		q.open(all)
+		if q.Sequence() == sequence || len(q.Quotas()) > 0 {
+			t.Error("it isn't noticed")
 		}
-		q.open("2 4 ")
 	})
-	t.Run("When a report reports less than this cluster has found, both should count", func(t *testing.T) {
+	t.Run("When another cluster reports more than this one has found, both should count, each with its origin", func(t *testing.T) {
 		q := newQuotas(t)
 		q.fail(4, -1)
 		q.Share(report(q, time.Hour))
 		q.open("2 ")
+		if got := q.Quotas(); len(got) != 2 || got[0].Shared || got[0].AtLeast != 4000 || !got[1].Shared {
+			t.Errorf("%+v", got)
+		}
 		q.clk.Step(BaseTTL)
 		q.open("2 4 ")
-	})
-	t.Run("When a cluster reports any number of quotas, it should remember some", func(t *testing.T) {
-		q := newQuotas(t)
-		var many []ClosedQuota
-		for i := range 2 * maxQuotas {
-			many = append(many, ClosedQuota{QuotaName: QuotaName{Name: fmt.Sprint(i)}, Until: q.clk.Now().Add(time.Hour)})
-		}
-		q.Share(many)
-		NewWithT(t).Expect(q.Quotas()).To(HaveLen(maxQuotas))
 	})
 }

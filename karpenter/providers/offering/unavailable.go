@@ -75,8 +75,6 @@ const (
 // Entry is one unavailable offering.
 type Entry struct {
 	Key
-	// Family of the instance type.
-	Family string
 	// Lacks is what the offering failed for the lack of.
 	Lacks Lack
 	// Reason is the reason of the event on the NodeClaim. It has few values.
@@ -86,21 +84,16 @@ type Entry struct {
 	Until time.Time
 	// Failures in a row.
 	Failures int
-	// Quota that it failed for the lack of; empty for none.
-	Quota QuotaName
+	// Quota that it failed for the lack of, and the smallest amount of it that is too much; empty for none.
+	Quota Quota
 	// Words of the infrastructure on the last failure; empty if there are none. Explain records them.
 	Words string
 }
 
-// Group is all offerings of a capacity type in a zone, or those that a quota counts. It has no reserved ones: a reservation has capacity and
-// quota of its own.
-type Group struct {
-	// Zone and CapacityType, or Quota.
-	Zone, CapacityType string
-	Quota              QuotaName
-}
+// Group is all offerings of a capacity type in a zone. It has no reserved ones: a reservation has capacity of its own.
+type Group struct{ Zone, CapacityType string }
 
-// Change is what the result of Has may have changed for: an offering, or a group without an instance type.
+// Change is what the result of Has may have changed for: an offering, or all offerings if it has no instance type.
 type Change struct {
 	InstanceType string
 	Group
@@ -114,8 +107,9 @@ type Unavailable struct {
 	entries map[Key]Entry
 	// groups are unavailable until a time, because of the entries.
 	groups map[Group]time.Time
-	// quotas that were exhausted, as long as a further failure counts as consecutive.
-	quotas map[quotaKey]*ClosedQuota
+	// quotas are exhausted, because of the entries and of shared, which other clusters of the account report.
+	quotas map[quotaKey]ClosedQuota
+	shared []ClosedQuota
 	// past holds expired entries, as long as a further failure counts as consecutive.
 	past map[Key]Entry
 	// failures counts failures for reasons other than capacity.
@@ -138,7 +132,7 @@ type failureCount struct {
 
 // NewUnavailable returns an empty set whose entries expire by clk.
 func NewUnavailable(clk clock.PassiveClock) *Unavailable {
-	return &Unavailable{clock: clk, entries: map[Key]Entry{}, past: map[Key]Entry{}, failures: map[Key]failureCount{}, worked: map[Key]time.Time{}, quotas: map[quotaKey]*ClosedQuota{}}
+	return &Unavailable{clock: clk, entries: map[Key]Entry{}, past: map[Key]Entry{}, failures: map[Key]failureCount{}, worked: map[Key]time.Time{}}
 }
 
 // Now is the time by which entries expire.
@@ -189,10 +183,10 @@ func (u *Unavailable) Hold(key Key, reason string, until time.Time) {
 
 // MarkExhausted is Mark for an offering that the infrastructure lacks capacity for. When enough instance types of a zone do, all of them are
 // unavailable there.
-func (u *Unavailable) MarkExhausted(key Key, family, reason string) time.Time {
+func (u *Unavailable) MarkExhausted(key Key, reason string) time.Time {
 	u.mu.Lock()
 	defer u.mu.Unlock()
-	return u.mark(Entry{Key: key, Family: family, Reason: reason, Lacks: LackOfCapacity})
+	return u.mark(Entry{Key: key, Reason: reason, Lacks: LackOfCapacity})
 }
 
 // CountFailure counts a failed machine of an offering that has capacity. From FailureThreshold consecutive failures
@@ -253,8 +247,8 @@ func (u *Unavailable) mark(entry Entry) time.Time {
 	now, key := u.clock.Now(), entry.Key
 	u.expire(now)
 	if before, ok := u.entries[key]; ok {
-		if entry.Lacks != "" && before.Lacks != entry.Lacks && before.Lacks != LackOfQuota {
-			before.Family, before.Reason, before.Lacks = entry.Family, entry.Reason, entry.Lacks
+		if entry.Lacks == LackOfQuota || entry.Lacks == LackOfCapacity && before.Lacks == "" {
+			before.Reason, before.Lacks, before.Quota = entry.Reason, entry.Lacks, entry.Quota
 			u.entries[key] = before
 			u.regroup()
 			u.observers.Notify()
@@ -289,7 +283,7 @@ func (u *Unavailable) changed(key Key) {
 	u.changes.Add(Change{InstanceType: key.InstanceType, Group: Group{Zone: key.Zone, CapacityType: key.CapacityType}})
 }
 
-// regroup finds the groups that the entries make unavailable. u.mu must be held.
+// regroup finds the groups and quotas that the entries make unavailable. u.mu must be held.
 func (u *Unavailable) regroup() {
 	groups, zones := map[Group]time.Time{}, map[Group][]time.Time{}
 	for key, entry := range u.entries {
@@ -314,6 +308,7 @@ func (u *Unavailable) regroup() {
 		}
 	}
 	u.groups = groups
+	u.regroupQuotas()
 }
 
 // Has reports whether an offering is unavailable now: itself, its zone, or by one of the quotas that count it.
@@ -327,11 +322,15 @@ func (u *Unavailable) Has(key Key, quotas ...Quota) bool {
 	if now.Before(u.entries[key].Until) {
 		return true
 	}
-	return counts(key) && (now.Before(u.groups[Group{Zone: key.Zone, CapacityType: key.CapacityType}]) || u.closedBy(quotas, "", now) != nil)
+	if counts(key) && now.Before(u.groups[Group{Zone: key.Zone, CapacityType: key.CapacityType}]) {
+		return true
+	}
+	_, closed := u.closedBy(key, quotas)
+	return closed
 }
 
 // Streak returns those of some offerings that failed since a machine of any of them became a node last, and are still in back-off. It returns
-// none if there are fewer than StreakThreshold, unless the next launch of one would fail as well.
+// none if there are fewer than StreakThreshold, unless the next launch of one would fail as well. A quota makes no streak: it is closed.
 func (u *Unavailable) Streak(keys iter.Seq[Key]) []Entry {
 	u.mu.Lock()
 	defer u.mu.Unlock()
@@ -347,7 +346,7 @@ func (u *Unavailable) Streak(keys iter.Seq[Key]) []Entry {
 			failed = append(failed, entry)
 		}
 	}
-	failed = slices.DeleteFunc(failed, func(entry Entry) bool { return !entry.At.After(worked) })
+	failed = slices.DeleteFunc(failed, func(entry Entry) bool { return entry.Lacks == LackOfQuota || !entry.At.After(worked) })
 	if len(failed) < StreakThreshold && !slices.ContainsFunc(failed, func(entry Entry) bool { return entry.Reason == MisconfiguredReason }) {
 		return nil
 	}
@@ -373,7 +372,7 @@ func (u *Unavailable) isEmpty() bool {
 			return false
 		}
 	}
-	return len(u.entries) == 0 && len(u.failures) == 0 && len(u.quotas) == 0
+	return len(u.entries) == 0 && len(u.failures) == 0
 }
 
 // Entries returns the unavailable offerings, ordered by key.
@@ -463,7 +462,7 @@ func (u *Unavailable) expire(now time.Time) {
 		}
 		u.changed(key)
 	}
+	u.nextExpiry.Set(next)
 	u.regroup()
-	u.nextExpiry.Set(change.Earlier(next, u.expireQuotas(now)))
 	u.observers.Notify()
 }

@@ -20,7 +20,6 @@ import (
 
 	"github.com/autonode-io/autonode/api/karpenter/v1alpha1"
 	"github.com/autonode-io/autonode/assets/infrastructure"
-	"github.com/autonode-io/autonode/capacity"
 	"github.com/autonode-io/autonode/catalog"
 	"github.com/autonode-io/autonode/catalog/patch"
 	"github.com/autonode-io/autonode/karpenter/providers/kubelet"
@@ -327,9 +326,4 @@ func (s *Template) Maximum() (limit int, limited bool) {
 		return 0, false
 	}
 	return max(*s.MaxSize-s.Replicas, 0), true
-}
-
-// Family is the family of the template's instance type, within which the infrastructure counts quotas.
-func (s *Template) Family() string {
-	return capacity.Family(s.Labels[v1alpha1.InstanceFamilyLabel], s.InstanceType)
 }

@@ -186,7 +186,7 @@ func TestController(t *testing.T) {
 	t.Run("When a host comes back, its offering should be tried again, and not that of a source at its maximum", func(t *testing.T) {
 		for _, noSpareHost := range []bool{true, false} {
 			f := newFixture(t, noSpareHost, nil)
-			f.unavailable.MarkExhausted(key, "", "InsufficientCapacity")
+			f.unavailable.MarkExhausted(key, "InsufficientCapacity")
 			f.pending()
 			f.gone()
 			f.Expect(f.unavailable.Has(key)).To(Equal(!noSpareHost))

@@ -136,64 +136,32 @@ func TestUnavailableReports(t *testing.T) {
 		b.post("blue", []autonodev1alpha1.UnavailableOffering{at("", "a", "", time.Minute), at("m5.*", "a", "", time.Minute), at("m5.large", "", "", time.Minute)}, noon)
 		g.Expect(b).To(BeEmpty())
 	})
-	family := func(name, instanceType string, d time.Duration) autonodev1alpha1.UnavailableOffering {
-		o := at(instanceType, "", "Quota", d)
-		o.Family = name
-		return o
+	quota := func(atLeast int64, d time.Duration) autonodev1alpha1.UnavailableOffering {
+		return autonodev1alpha1.UnavailableOffering{
+			Reason: "Quota", Quota: "on-demand Standard vCPUs", Counts: autonodev1alpha1.PoolVCPUs, AtLeast: atLeast, Until: scalar.NewTime(noon.Add(d)),
+		}
 	}
-	t.Run("When a quota is exhausted, the family should be unavailable in all zones", func(t *testing.T) {
-		b := unavailableReports{}
-		b.post("blue", []autonodev1alpha1.UnavailableOffering{at("p5.48xlarge", "a", "Quota", time.Minute)}, noon)
-		NewWithT(t).Expect(b.forCluster("green", noon)).To(ConsistOf(family("p5", "p5.48xlarge", time.Minute)))
-	})
-	t.Run("When reports name the family, it should be that, with one of its instance types", func(t *testing.T) {
+	t.Run("When clusters report a quota, it should be closed for the smallest amount of any report, until the last of them ends", func(t *testing.T) {
 		g, b := NewWithT(t), unavailableReports{}
-		large, small := at("gpu-large", "a", "Quota", time.Minute), at("gpu-small", "b", "Quota", 2*time.Minute)
-		large.Family, small.Family = "gpu", "gpu"
-		b.post("blue", []autonodev1alpha1.UnavailableOffering{small}, noon)
-		b.post("red", []autonodev1alpha1.UnavailableOffering{large}, noon)
-		g.Expect(b.forCluster("green", noon)).To(ConsistOf(family("gpu", "gpu-large", 2*time.Minute)))
-		g.Expect(b.forCluster("red", noon)).To(ConsistOf(family("gpu", "gpu-small", 2*time.Minute)))
+		b.post("blue", []autonodev1alpha1.UnavailableOffering{quota(2000, time.Minute)}, noon)
+		b.post("red", []autonodev1alpha1.UnavailableOffering{quota(4000, 2*time.Minute)}, noon)
+		g.Expect(b.forCluster("green", noon)).To(ConsistOf(quota(2000, 2*time.Minute)))
+		g.Expect(b.forCluster("red", noon)).To(ConsistOf(quota(2000, time.Minute)))
+		g.Expect(b.forCluster("green", noon.Add(time.Minute))).To(ConsistOf(quota(4000, 2*time.Minute)))
 	})
-	t.Run("When a family's name is longer than a lease may have, it should not count", func(t *testing.T) {
+	t.Run("When a quota's name is longer than a lease may have, it should not count", func(t *testing.T) {
 		g, b := NewWithT(t), unavailableReports{}
-		o := at("p5.48xlarge", "a", "Quota", time.Minute)
-		o.Family = strings.Repeat("x", maxFamily+1)
+		o := quota(2000, time.Minute)
+		o.Quota = strings.Repeat("x", maxQuota+1)
 		b.post("blue", []autonodev1alpha1.UnavailableOffering{o}, noon)
 		g.Expect(b).To(BeEmpty())
-	})
-	quota := func(instanceType string, atLeast int64, d time.Duration) autonodev1alpha1.UnavailableOffering {
-		o := at(instanceType, "a", "Quota", d)
-		o.Family, o.Quota, o.Counts, o.AtLeast = "m5", "on-demand Standard vCPUs", autonodev1alpha1.PoolVCPUs, atLeast
-		return o
-	}
-	shared := func(instanceType string, atLeast int64, d time.Duration) autonodev1alpha1.UnavailableOffering {
-		o := quota(instanceType, atLeast, d)
-		o.Zone = ""
-		return o
-	}
-	t.Run("When reports name the quota, it should be closed for the least that a machine of any report needs, a little longer than for who reports it", func(t *testing.T) {
-		g, b := NewWithT(t), unavailableReports{}
-		b.post("blue", []autonodev1alpha1.UnavailableOffering{quota("m5.large", 2000, time.Minute)}, noon)
-		b.post("red", []autonodev1alpha1.UnavailableOffering{quota("c5.xlarge", 4000, 2*time.Minute)}, noon)
-		g.Expect(b.forCluster("green", noon)).To(ConsistOf(shared("c5.xlarge", 2000, 2*time.Minute+capacity.ProbeFirst)))
-		g.Expect(b.forCluster("red", noon)).To(ConsistOf(shared("m5.large", 2000, time.Minute+capacity.ProbeFirst)))
-	})
-	t.Run("When who reports a quota has launched a machine of it, it should be open for the others", func(t *testing.T) {
-		g, b := NewWithT(t), unavailableReports{}
-		b.post("blue", []autonodev1alpha1.UnavailableOffering{quota("m5.large", 2000, time.Minute)}, noon)
-		b.post("blue", nil, noon.Add(time.Second))
-		g.Expect(b.forCluster("green", noon.Add(time.Second))).To(BeEmpty())
 	})
 	for name, reports := range map[string]func(minute int) [][]autonodev1alpha1.UnavailableOffering{
 		"When a cluster reports the same for ever, it should count half of the time": func(int) [][]autonodev1alpha1.UnavailableOffering {
 			return [][]autonodev1alpha1.UnavailableOffering{{at("m5.large", "a", "", 1000*time.Hour)}}
 		},
-		"When a cluster alternates between types and zones of a family, they should count half of the time together": func(minute int) [][]autonodev1alpha1.UnavailableOffering {
-			return [][]autonodev1alpha1.UnavailableOffering{{at(fmt.Sprintf("p5.%dxlarge", minute), fmt.Sprintf("zone-%d", minute), "Quota", 1000*time.Hour)}}
-		},
 		"When a cluster reports an exhausted quota for ever, it should count half of the time, whatever else it reports": func(minute int) [][]autonodev1alpha1.UnavailableOffering {
-			exhausted := []autonodev1alpha1.UnavailableOffering{quota(fmt.Sprintf("m%d.large", minute), int64(minute), 1000*time.Hour)}
+			exhausted := []autonodev1alpha1.UnavailableOffering{quota(int64(minute), 1000*time.Hour)}
 			if minute%3 == 0 {
 				return [][]autonodev1alpha1.UnavailableOffering{nil, exhausted}
 			}

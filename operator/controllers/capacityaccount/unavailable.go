@@ -20,15 +20,13 @@ const (
 	maxClosed = 5 * time.Minute
 	// maxShared is the number of unavailable offerings in a lease.
 	maxShared = 128
-	// maxFamily is the length of the name of a family, or of a quota.
-	maxFamily = 253
-	// quotaExhausted is the reason that closes all offerings that a quota counts. A Karpenter that doesn't say which quota means a family.
-	quotaExhausted = "Quota"
+	// maxQuota is the length of the name of a quota.
+	maxQuota = 253
 )
 
-// place is what one report closes: an instance type in a zone or, if a quota is exhausted, all that this counts, or a family in all zones.
+// place is what one report closes: an instance type in a zone, or what an exhausted quota counts.
 type place struct {
-	instanceType, family, zone, capacityType, reason string
+	instanceType, zone, capacityType string
 	// quota and what it counts.
 	quota  string
 	counts autonodev1alpha1.PoolResource
@@ -43,12 +41,8 @@ type report struct {
 // window is when a report counts.
 type window struct {
 	opened, until time.Time
-	// instanceType is one of the family's, for a Karpenter without families.
-	instanceType string
-	// family and capacityType of an offering that the quota counts, for a Karpenter without quotas, and what machines need at least that
-	// it is closed for.
-	family, capacityType string
-	atLeast              int64
+	// atLeast is the smallest amount of a quota that is too much.
+	atLeast int64
 }
 
 // unavailableReports are the reports of an account's clusters about offerings without capacity.
@@ -56,52 +50,28 @@ type unavailableReports map[report]window
 
 // post takes over what a cluster reports. The report is a tenant's program's: what it reports counts for a while at most.
 func (u unavailableReports) post(cluster string, offerings []autonodev1alpha1.UnavailableOffering, now time.Time) {
-	posted := map[report]bool{}
 	for _, o := range offerings[:min(len(offerings), autonodev1alpha1.MaxUnavailable)] {
-		// Only a report about one offering counts; what more follows from it is decided here. A reservation is divided by leases.
-		if o.InstanceType == "" || o.Zone == "" || strings.Contains(o.InstanceType, "*") || o.CapacityType != "on-demand" && o.CapacityType != "spot" {
-			continue
-		}
-		key, opens := report{cluster, place{instanceType: o.InstanceType, zone: o.Zone, capacityType: o.CapacityType}}, window{instanceType: o.InstanceType}
-		until := o.Until.At()
-		switch family := capacity.Family(o.Family, o.InstanceType); {
-		case o.Reason == quotaExhausted && (len(family) > maxFamily || len(o.Quota) > maxFamily):
-			continue
-		case o.Reason == quotaExhausted && o.Quota != "":
-			key.place = place{reason: quotaExhausted, quota: o.Quota, counts: o.Counts}
-			opens.family, opens.capacityType, opens.atLeast = family, o.CapacityType, max(0, o.AtLeast)
-			until = until.Add(capacity.ProbeFirst)
-		case o.Reason == quotaExhausted:
-			// Reports of one family's instance types and zones are one report. Otherwise a cluster that alternates between them would close the
-			// family for good.
-			key.place = place{family: family, capacityType: o.CapacityType, reason: quotaExhausted}
-		}
-		if last := now.Add(maxClosed); until.After(last) {
-			until = last
-		}
-		posted[key] = true
-		before, known := u[key]
+		key, next := report{cluster, place{quota: o.Quota, counts: o.Counts}}, window{opened: now, until: o.Until.At(), atLeast: max(0, o.AtLeast)}
 		switch {
-		case known && now.Before(before.opened.Add(2*maxClosed)):
-			if last := before.opened.Add(maxClosed); until.After(last) {
-				until = last
+		case o.Quota == "":
+			// Only a report about one offering counts; what more follows from it is decided here. A reservation is divided by leases.
+			if o.InstanceType == "" || o.Zone == "" || strings.Contains(o.InstanceType, "*") || o.CapacityType != "on-demand" && o.CapacityType != "spot" {
+				continue
 			}
-			opens.opened, opens.until, opens.instanceType = before.opened, until, min(before.instanceType, o.InstanceType)
-			if key.quota == "" {
-				opens.until = maxTime(before.until, until)
-			}
-			u[key] = opens
-		case until.After(now):
-			opens.opened, opens.until = now, until
-			u[key] = opens
+			key.place, next.atLeast = place{instanceType: o.InstanceType, zone: o.Zone, capacityType: o.CapacityType}, 0
+		case len(o.Quota) > maxQuota:
+			continue
 		}
-	}
-	// Once the cluster has launched a machine of a quota, that is open for all.
-	for key, w := range u {
-		if key.cluster == cluster && key.quota != "" && !posted[key] && now.Before(w.until) {
-			w.until = now
-			u[key] = w
+		before, known := u[key]
+		if repeated := known && now.Before(before.opened.Add(2*maxClosed)); repeated {
+			next.opened, next.until = before.opened, maxTime(before.until, next.until)
+		} else if !next.until.After(now) {
+			continue
 		}
+		if last := next.opened.Add(maxClosed); next.until.After(last) {
+			next.until = last
+		}
+		u[key] = next
 	}
 }
 
@@ -123,51 +93,45 @@ func (u unavailableReports) expire(now time.Time) {
 
 // forCluster returns what the other clusters' reports close for one, at most maxShared, in a fixed order.
 func (u unavailableReports) forCluster(cluster string, now time.Time) []autonodev1alpha1.UnavailableOffering {
-	closed := map[place]time.Time{}
-	// examples are offerings of the families and quotas, for a Karpenter that doesn't know these.
-	examples := map[place]window{}
+	closed := map[place]window{}
 	zones := map[place]map[string]time.Time{}
 	reporters := map[place]map[string]bool{}
 	for r, w := range u {
 		if !now.Before(w.until) || r.cluster == cluster {
 			continue
 		}
-		at := r.place
-		if at.reason == quotaExhausted {
-			first, known := examples[at]
-			if !known || w.instanceType < first.instanceType {
-				first.instanceType, first.family, first.capacityType = w.instanceType, w.family, w.capacityType
-			}
-			if !known || w.atLeast < first.atLeast {
-				first.atLeast = w.atLeast
-			}
-			examples[at] = first
-		} else {
-			zone := place{zone: at.zone, capacityType: at.capacityType}
+		if r.quota == "" {
+			zone := place{zone: r.zone, capacityType: r.capacityType}
 			if zones[zone] == nil {
 				zones[zone], reporters[zone] = map[string]time.Time{}, map[string]bool{}
 			}
-			zones[zone][at.instanceType] = maxTime(zones[zone][at.instanceType], w.until)
+			zones[zone][r.instanceType] = maxTime(zones[zone][r.instanceType], w.until)
 			reporters[zone][r.cluster] = true
 		}
-		closed[at] = maxTime(closed[at], w.until)
+		if other, known := closed[r.place]; known {
+			w.until, w.atLeast = maxTime(w.until, other.until), min(w.atLeast, other.atLeast)
+		}
+		closed[r.place] = w
 	}
 	for zone, types := range zones {
 		if until, ok := capacity.ZoneUntil(zone.zone, slices.Collect(maps.Values(types))); ok && len(reporters[zone]) > 1 {
-			closed[zone] = until
+			closed[zone] = window{until: until}
 		}
 	}
 	var list []autonodev1alpha1.UnavailableOffering
-	for at, until := range closed {
-		of := examples[at]
+	for at, w := range closed {
+		reason := "Capacity"
+		if at.quota != "" {
+			reason = "Quota"
+		}
 		list = append(list, autonodev1alpha1.UnavailableOffering{
-			InstanceType: cmp.Or(at.instanceType, of.instanceType), Family: cmp.Or(at.family, of.family), Zone: at.zone, CapacityType: cmp.Or(at.capacityType, of.capacityType),
-			Reason: cmp.Or(at.reason, "Capacity"), Quota: at.quota, Counts: at.counts, AtLeast: of.atLeast, Until: scalar.NewTime(until.Truncate(time.Second)),
+			InstanceType: at.instanceType, Zone: at.zone, CapacityType: at.capacityType, Reason: reason,
+			Quota: at.quota, Counts: at.counts, AtLeast: w.atLeast, Until: scalar.NewTime(w.until.Truncate(time.Second)),
 		})
 	}
 	slices.SortFunc(list, func(x, y autonodev1alpha1.UnavailableOffering) int {
-		return cmp.Or(cmp.Compare(x.InstanceType, y.InstanceType), cmp.Compare(x.Family, y.Family), cmp.Compare(x.Zone, y.Zone), cmp.Compare(x.CapacityType, y.CapacityType),
-			cmp.Compare(x.Reason, y.Reason), cmp.Compare(x.Quota, y.Quota), cmp.Compare(x.Counts, y.Counts))
+		return cmp.Or(cmp.Compare(x.InstanceType, y.InstanceType), cmp.Compare(x.Zone, y.Zone), cmp.Compare(x.CapacityType, y.CapacityType),
+			cmp.Compare(x.Quota, y.Quota), cmp.Compare(x.Counts, y.Counts))
 	})
 	return list[:min(len(list), maxShared)]
 }
