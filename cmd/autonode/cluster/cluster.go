@@ -12,14 +12,11 @@ import (
 	"strings"
 
 	"github.com/spf13/pflag"
-	appsv1 "k8s.io/api/apps/v1"
-	authorizationv1 "k8s.io/api/authorization/v1"
-	corev1 "k8s.io/api/core/v1"
-	rbacv1 "k8s.io/api/rbac/v1"
 	apiextensionsv1 "k8s.io/apiextensions-apiserver/pkg/apis/apiextensions/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/runtime/schema"
+	clientgoscheme "k8s.io/client-go/kubernetes/scheme"
 	"k8s.io/client-go/rest"
 	"k8s.io/client-go/tools/clientcmd"
 	clusterv1 "sigs.k8s.io/cluster-api/api/core/v1beta2"
@@ -39,6 +36,12 @@ type Flags struct{ Kubeconfig, Context string }
 func (f *Flags) Add(flags *pflag.FlagSet, cluster string) {
 	flags.StringVar(&f.Kubeconfig, "kubeconfig", "", "kubeconfig of "+cluster+"; without it $KUBECONFIG, else ~/.kube/config")
 	flags.StringVar(&f.Context, "context", "", "context of the kubeconfig; without it the current one")
+}
+
+// AddOther adds --NAME-kubeconfig and --NAME-context of a second cluster, which isn't read without them.
+func (f *Flags) AddOther(flags *pflag.FlagSet, name, cluster, unread string) {
+	flags.StringVar(&f.Kubeconfig, name+"-kubeconfig", "", "kubeconfig of "+cluster+"; without it and --"+name+"-context "+unread)
+	flags.StringVar(&f.Context, name+"-context", "", "context of "+cluster+", in --"+name+"-kubeconfig or the default kubeconfig")
 }
 
 func (f *Flags) loader() clientcmd.ClientConfig {
@@ -109,8 +112,8 @@ func Scheme() (*runtime.Scheme, error) {
 	metav1.AddToGroupVersion(scheme, karpenter)
 	scheme.AddKnownTypes(karpenter, &karpv1.NodePool{}, &karpv1.NodePoolList{}, &karpv1.NodeClaim{}, &karpv1.NodeClaimList{})
 	for _, add := range []func(*runtime.Scheme) error{
-		corev1.AddToScheme, appsv1.AddToScheme, rbacv1.AddToScheme, apiextensionsv1.AddToScheme, authorizationv1.AddToScheme,
-		clusterv1.AddToScheme, v1beta1.AddToScheme, autonodev1alpha1.AddToScheme, v1alpha1.AddToScheme,
+		clientgoscheme.AddToScheme, apiextensionsv1.AddToScheme, clusterv1.AddToScheme,
+		v1beta1.AddToScheme, autonodev1alpha1.AddToScheme, v1alpha1.AddToScheme,
 	} {
 		if err := add(scheme); err != nil {
 			return nil, fmt.Errorf("registering kinds: %w", err)

@@ -196,11 +196,6 @@ func (c choice) Set(value string) error {
 // AddChoice adds a flag that takes one of a few values, and completes them. wrong is the format of the error for another value.
 func AddChoice(cmd *cobra.Command, value *string, flag, shorthand, usage, wrong string, values ...string) {
 	cmd.Flags().VarP(choice{value, values, wrong}, flag, shorthand, usage)
-	RegisterCompletion(cmd, flag, values...)
-}
-
-// RegisterCompletion completes the values of a flag.
-func RegisterCompletion(cmd *cobra.Command, flag string, values ...string) {
 	if err := cmd.RegisterFlagCompletionFunc(flag, cobra.FixedCompletions(values, cobra.ShellCompDirectiveNoFileComp)); err != nil {
 		panic(err) // the flag is one of the command's own
 	}

@@ -57,8 +57,7 @@ The last line repeats the first of them: what comes after it often waits for it.
 	}, &o)
 	flags := cmd.Flags()
 	o.Management.Add(flags, "the management cluster")
-	flags.StringVar(&o.Guest.Kubeconfig, "guest-kubeconfig", "", "kubeconfig of the guest cluster; without it and --guest-context the guest isn't read")
-	flags.StringVar(&o.Guest.Context, "guest-context", "", "context of the guest cluster, in --guest-kubeconfig or the default kubeconfig")
+	o.Guest.AddOther(flags, "guest", "the guest cluster", "the guest isn't read")
 	flags.StringVarP(&o.Namespace, "namespace", "n", "", "namespace of the HostedCluster; without it that of the context")
 	return cmd
 }

@@ -115,11 +115,7 @@ func (o *Options) Run(ctx context.Context, streams command.Streams) error {
 	}
 	if o.Render {
 		for _, object := range objects {
-			content, err := printer.YAML(object)
-			if err != nil {
-				return err
-			}
-			if _, err := fmt.Fprintf(streams.Out, "---\n%s", content); err != nil {
+			if err := printer.Documents(streams.Out, object); err != nil {
 				return err
 			}
 		}

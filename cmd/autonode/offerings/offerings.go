@@ -117,7 +117,7 @@ type NodeClass struct {
 }
 
 func (o *Options) print(to io.Writer, classes []v1alpha1.ClusterAPINodeClass) error {
-	listed := Listed{NodeClasses: []NodeClass{}}
+	listed, names := Listed{NodeClasses: []NodeClass{}}, []string{}
 	for i := range classes {
 		class := &classes[i]
 		shown := NodeClass{Name: class.Name, Templates: class.Status.Templates, Problems: problemsOf(class)}
@@ -125,19 +125,11 @@ func (o *Options) print(to io.Writer, classes []v1alpha1.ClusterAPINodeClass) er
 			shown.TemplateCount = *class.Status.TemplateCount
 		}
 		listed.NodeClasses = append(listed.NodeClasses, shown)
-	}
-	switch o.Output {
-	case "json", "yaml":
-		return printer.Encode(to, o.Output, listed)
-	case "name":
-		for _, class := range listed.NodeClasses {
-			for i := range class.Templates {
-				printer.Line(to, class.Templates[i].InstanceType)
-			}
+		for j := range shown.Templates {
+			names = append(names, shown.Templates[j].InstanceType)
 		}
-		return nil
 	}
-	return printTable(to, listed)
+	return printer.Print(to, o.Output, listed, func(to io.Writer) error { return printTable(to, listed) }, names...)
 }
 
 // problemsOf returns the conditions that aren't True, or name exhausted quotas, without Ready, which repeats them.

@@ -82,6 +82,34 @@ func YAML(view any) ([]byte, error) {
 	return content, nil
 }
 
+// Print writes a view in the format of --output: as JSON, as YAML, as names, a line each, or as text.
+func Print(to io.Writer, format string, view any, text func(io.Writer) error, names ...string) error {
+	switch format {
+	case "json", "yaml":
+		return Encode(to, format, view)
+	case "name":
+		for _, name := range names {
+			Line(to, name)
+		}
+		return nil
+	}
+	return text(to)
+}
+
+// Documents writes objects as documents of YAML.
+func Documents(to io.Writer, objects ...any) error {
+	for _, object := range objects {
+		content, err := YAML(object)
+		if err != nil {
+			return err
+		}
+		if _, err := fmt.Fprintf(to, "---\n%s", content); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
 // AddFlag adds --output, whose default is the first format.
 func AddFlag(cmd *cobra.Command, value *string, usage string, formats ...string) {
 	*value = formats[0]

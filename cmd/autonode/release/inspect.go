@@ -16,7 +16,6 @@ import (
 
 	"github.com/autonode-io/autonode/cmd/autonode/command"
 	"github.com/autonode-io/autonode/cmd/autonode/printer"
-	"github.com/autonode-io/autonode/message"
 	"github.com/autonode-io/autonode/payload"
 )
 
@@ -102,14 +101,7 @@ func viewOf(r *payload.Release) view {
 
 func printRelease(w io.Writer, r *payload.Release, output string) error {
 	v := viewOf(r)
-	switch output {
-	case "name":
-		_, err := fmt.Fprintln(w, message.Line(v.Image))
-		return err
-	case "json", "yaml":
-		return printer.Encode(w, output, v)
-	}
-	return printTable(w, v)
+	return printer.Print(w, output, v, func(w io.Writer) error { return printTable(w, v) }, v.Image)
 }
 
 func printTable(w io.Writer, v view) error {

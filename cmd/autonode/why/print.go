@@ -34,7 +34,7 @@ func printPodAnswer(to io.Writer, answer *explain.PodAnswer) {
 		fmt.Fprint(to, "\nNodes that exist:\n")
 		printRefusals(to, answer.Nodes)
 	}
-	printMissing(to, answer.Missing)
+	printList(to, "Not known", answer.Missing)
 }
 
 func printNodeAnswer(to io.Writer, answer *explain.NodeAnswer) {
@@ -57,7 +57,7 @@ func printNodeAnswer(to io.Writer, answer *explain.NodeAnswer) {
 		names = ""
 	}
 	printList(to, "Known of it", answer.Facts)
-	printMissing(to, answer.Missing)
+	printList(to, "Not known", answer.Missing)
 }
 
 func printRefusals(to io.Writer, refusals []explain.Refusal) {
@@ -78,8 +78,4 @@ func printList(to io.Writer, title string, lines []string) {
 	for _, line := range lines {
 		printer.Printf(to, "  %s\n", line)
 	}
-}
-
-func printMissing(to io.Writer, missing []string) {
-	printList(to, "Not known", missing)
 }

@@ -47,10 +47,7 @@ node classes reports, and the answer names what is missing.`,
 func (o *Options) add(cmd *cobra.Command) {
 	flags := cmd.Flags()
 	o.Guest.Add(flags, "the guest cluster")
-	flags.StringVar(&o.Management.Kubeconfig, "management-kubeconfig", "",
-		"kubeconfig of the management cluster; without it and --management-context that cluster isn't read")
-	flags.StringVar(&o.Management.Context, "management-context", "",
-		"context of the management cluster, in --management-kubeconfig or the default kubeconfig")
+	o.Management.AddOther(flags, "management", "the management cluster", "that cluster isn't read")
 	flags.StringVar(&o.HostedCluster, "hosted-cluster", "", "NAMESPACE/NAME of the guest's HostedCluster; without it the only one")
 	flags.StringVar(&o.ControlPlaneNamespace, "control-plane-namespace", "", "namespace of the guest's control plane, instead of --hosted-cluster")
 	printer.AddFlag(cmd, &o.Output, "output format", "text", "json", "yaml")
@@ -86,7 +83,10 @@ func (o *PodOptions) Run(ctx context.Context, streams command.Streams) error {
 	if err != nil {
 		return err
 	}
-	return o.print(streams.Out, answer, func() { printPodAnswer(streams.Out, answer) })
+	return printer.Print(streams.Out, o.Output, answer, func(to io.Writer) error {
+		printPodAnswer(to, answer)
+		return nil
+	})
 }
 
 // ExplainPod explains why a pod of the guest has no node.
@@ -126,7 +126,10 @@ func (o *NodeOptions) Run(ctx context.Context, streams command.Streams) error {
 	if err != nil {
 		return err
 	}
-	return o.print(streams.Out, answer, func() { printNodeAnswer(streams.Out, answer) })
+	return printer.Print(streams.Out, o.Output, answer, func(to io.Writer) error {
+		printNodeAnswer(to, answer)
+		return nil
+	})
 }
 
 // Validate implements command.Options.
@@ -135,15 +138,6 @@ func (o *Options) Validate() error {
 		return errors.New("--hosted-cluster and --control-plane-namespace are of the management cluster: " +
 			"name it with --management-kubeconfig or --management-context")
 	}
-	return nil
-}
-
-// print prints an answer as it is, or as text.
-func (o *Options) print(to io.Writer, answer any, text func()) error {
-	if o.Output != "text" {
-		return printer.Encode(to, o.Output, answer)
-	}
-	text()
 	return nil
 }
 
