@@ -36,10 +36,10 @@ var aboutNodeClaims = fields.OneTermEqualSelector("involvedObject.kind", "NodeCl
 
 // orders are the values of --sort-by.
 var orders = map[string]func(a, b *row) int{
-	"name":  func(a, b *row) int { return strings.Compare(a.name, b.name) },
-	"age":   func(a, b *row) int { return b.created.Compare(a.created) },
-	"price": func(a, b *row) int { return compareDescending(a.price, b.price) },
-	"cpu":   func(a, b *row) int { return compareDescending(a.cpu, b.cpu) },
+	"name":  func(a, b *row) int { return strings.Compare(a.Name, b.Name) },
+	"age":   func(a, b *row) int { return b.Created.Compare(a.Created.Time) },
+	"price": func(a, b *row) int { return compareDescending(a.PricePerHour, b.PricePerHour) },
+	"cpu":   func(a, b *row) int { return compareDescending(a.CPU, b.CPU) },
 }
 
 var errNoNodeClaims = errors.New("this cluster has no NodeClaims, so Karpenter doesn't run in it; choose another with --context or --kubeconfig, " +
@@ -114,16 +114,11 @@ func (o *Options) show(ctx context.Context, reader client.Reader, to io.Writer, 
 		return err
 	}
 	rows := sorted(v.rows(o.NodePool), orders[o.SortBy])
-	switch o.Output {
-	case "name":
-		for _, r := range rows {
-			printer.Line(to, r.name)
-		}
-		return nil
-	case "json", "yaml":
-		return printer.Encode(to, o.Output, viewOfRows(rows, v.pending()))
+	var names []string
+	for _, r := range rows {
+		names = append(names, r.Name)
 	}
-	return printTable(to, rows, v.pending())
+	return printer.Print(to, o.Output, listed{rows, v.pending()}, func(to io.Writer) error { return printTable(to, rows, v.pending()) }, names...)
 }
 
 // known returns an error if --nodepool names no NodePool that has nodes.

@@ -174,13 +174,13 @@ func TestNodeStates(t *testing.T) {
 			g := NewWithT(t)
 			rows := viewOf(test.objects...).rows("")
 			g.Expect(rows).To(HaveLen(1))
-			g.Expect(rows[0].state).To(Equal(test.want))
+			g.Expect(rows[0].State).To(Equal(test.want))
 		})
 	}
 	t.Run("When a message is long, it should be cut", func(t *testing.T) {
 		g := NewWithT(t)
 		rows := viewOf(ready("n", nil), node, pod, event("Unconsolidatable", strings.Repeat("x", 4096), 0)).rows("")
-		g.Expect(len(rows[0].state)).To(BeNumerically("<=", maxState))
+		g.Expect(len(rows[0].State)).To(BeNumerically("<=", maxState))
 	})
 }
 
@@ -229,7 +229,7 @@ func TestNodesOutput(t *testing.T) {
 		})
 		v := viewOf(ready("n", nil), nodeOf("n", "0.05"), podOn("n", "a", nil), waiting, podOn("", "pending", nil))
 		var out bytes.Buffer
-		NewWithT(t).Expect(printer.Encode(&out, "yaml", viewOfRows(sorted(v.rows(""), orders["name"]), v.pending()))).To(Succeed())
+		NewWithT(t).Expect(printer.Encode(&out, "yaml", listed{sorted(v.rows(""), orders["name"]), v.pending()})).To(Succeed())
 		want := `nodes:
 - capacityType: spot
   created: "2026-11-23T09:00:00Z"
@@ -285,7 +285,7 @@ func TestHostileOutput(t *testing.T) {
 	})
 	for _, format := range []string{"json", "yaml"} {
 		printertest.Harmless(t, "nodes in "+format, func(out io.Writer) error {
-			return printer.Encode(out, format, viewOfRows(sorted(viewOf(ready("a", nil), node, pod, blocked, waiting).rows(""), orders["name"]), 0))
+			return printer.Encode(out, format, listed{sorted(viewOf(ready("a", nil), node, pod, blocked, waiting).rows(""), orders["name"]), 0})
 		})
 	}
 }

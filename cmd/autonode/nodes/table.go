@@ -11,7 +11,6 @@ import (
 	"strconv"
 	"strings"
 	"text/tabwriter"
-	"time"
 
 	"github.com/dustin/go-humanize/english"
 	corev1 "k8s.io/api/core/v1"
@@ -41,22 +40,43 @@ type view struct {
 	events     corev1.EventList
 }
 
+// listed are the nodes as --output json and yaml print them. Scripts may rely on the fields.
+type listed struct {
+	Nodes []*row `json:"nodes"`
+	// PendingPods have no node.
+	PendingPods int `json:"pendingPods"`
+}
+
 // row is a node, a NodeClaim without one, or both.
 type row struct {
-	name, nodePool, instanceType, zone, capacityType string
-	// price in US dollars an hour; NaN if it isn't known.
-	price float64
-	// cpu and memory that pods request, as fractions of what is allocatable; NaN without a node.
-	cpu, memory float64
+	Name         string `json:"name"`
+	NodePool     string `json:"nodePool,omitempty"`
+	InstanceType string `json:"instanceType,omitempty"`
+	Zone         string `json:"zone,omitempty"`
+	CapacityType string `json:"capacityType,omitempty"`
+	// PricePerHour in US dollars.
+	PricePerHour number `json:"pricePerHour,omitzero"`
+	// CPU and Memory that pods request, as fractions of what is allocatable.
+	CPU    number `json:"requestedCPU,omitzero"`
+	Memory number `json:"requestedMemory,omitzero"`
+	// Pods without those of DaemonSets.
+	Pods    int         `json:"pods"`
+	Created metav1.Time `json:"created"`
+	// State reports why it isn't ready, goes, or stays. Empty if there is nothing to say.
+	State string `json:"state,omitempty"`
+
 	// What the fractions are of, in thousandths of a vCPU and in bytes.
 	requested, allocatable usage
-	// pods without those of DaemonSets.
-	pods    int
-	created time.Time
-	age     string
-	// state reports why it isn't ready, goes, or stays. Empty if there is nothing to say.
-	state string
+	age                    string
 }
+
+// number is NaN if it isn't known, and JSON leaves it out then.
+type number float64
+
+// IsZero is for JSON.
+func (n number) IsZero() bool { return math.IsNaN(float64(n)) }
+
+var unknown = number(math.NaN())
 
 // usage of the resources that the table shows, in thousandths of a vCPU and in bytes.
 type usage struct{ cpu, memory float64 }
@@ -82,7 +102,7 @@ func (v *view) rows(nodePool string) []*row {
 		}
 	}
 	reasons, budgets := v.reasons(), v.exhausted()
-	var rows []*row
+	rows := []*row{}
 	for i := range v.nodeClaims.Items {
 		claim := &v.nodeClaims.Items[i]
 		node := nodes[claim.Status.NodeName]
@@ -93,7 +113,7 @@ func (v *view) rows(nodePool string) []*row {
 		rows = append(rows, v.row(nil, node, pods[node.Name], budgets, nil))
 	}
 	if nodePool != "" {
-		rows = slices.DeleteFunc(rows, func(r *row) bool { return r.nodePool != nodePool })
+		rows = slices.DeleteFunc(rows, func(r *row) bool { return r.NodePool != nodePool })
 	}
 	return rows
 }
@@ -137,45 +157,45 @@ func (v *view) exhausted() map[string][]exhaustedBudget {
 
 // row of a NodeClaim, a node or both.
 func (v *view) row(claim *karpv1.NodeClaim, node *corev1.Node, pods []*corev1.Pod, budgets map[string][]exhaustedBudget, reason *corev1.Event) *row {
-	r := &row{price: math.NaN(), cpu: math.NaN(), memory: math.NaN()}
+	r := &row{PricePerHour: unknown, CPU: unknown, Memory: unknown}
 	var label map[string]string
 	if claim != nil {
-		r.name, r.created, label = claim.Name, claim.CreationTimestamp.Time, claim.Labels
+		r.Name, r.Created, label = claim.Name, claim.CreationTimestamp, claim.Labels
 	}
 	if node != nil {
-		r.name, label = node.Name, node.Labels
+		r.Name, label = node.Name, node.Labels
 		if claim == nil {
-			r.created = node.CreationTimestamp.Time
+			r.Created = node.CreationTimestamp
 		}
 		if price, err := strconv.ParseFloat(node.Labels[v1alpha1.NodePriceLabel], 64); err == nil && price >= 0 && !math.IsInf(price, 0) {
-			r.price = price
+			r.PricePerHour = number(price)
 		}
 		r.requested.add(resources.RequestsForPods(pods...))
 		r.allocatable.add(node.Status.Allocatable)
-		r.cpu, r.memory = fraction(r.requested.cpu, r.allocatable.cpu), fraction(r.requested.memory, r.allocatable.memory)
+		r.CPU, r.Memory = fraction(r.requested.cpu, r.allocatable.cpu), fraction(r.requested.memory, r.allocatable.memory)
 		for _, pod := range pods {
 			if !podutils.IsOwnedByDaemonSet(pod) && !podutils.IsOwnedByNode(pod) {
-				r.pods++
+				r.Pods++
 			}
 		}
 	}
-	r.nodePool, r.instanceType = label[karpv1.NodePoolLabelKey], label[corev1.LabelInstanceTypeStable]
-	r.zone, r.capacityType = label[corev1.LabelTopologyZone], label[karpv1.CapacityTypeLabelKey]
-	r.age = duration.HumanDuration(v.clock.Since(r.created))
+	r.NodePool, r.InstanceType = label[karpv1.NodePoolLabelKey], label[corev1.LabelInstanceTypeStable]
+	r.Zone, r.CapacityType = label[corev1.LabelTopologyZone], label[karpv1.CapacityTypeLabelKey]
+	r.age = duration.HumanDuration(v.clock.Since(r.Created.Time))
 	if claim == nil {
-		r.state = "not Karpenter's"
+		r.State = "not Karpenter's"
 		return r
 	}
 	blocker := v.blocker(node, pods, budgets)
-	r.state = message.Cut(strings.Join(strings.Fields(v.state(claim, node, r, blocker, reason)), " "), maxState)
+	r.State = message.Cut(strings.Join(strings.Fields(v.state(claim, node, r, blocker, reason)), " "), maxState)
 	return r
 }
 
-func fraction(part, whole float64) float64 {
+func fraction(part, whole float64) number {
 	if whole <= 0 {
-		return math.NaN()
+		return unknown
 	}
-	return part / whole
+	return number(part / whole)
 }
 
 // state reports what happens to a NodeClaim now: it comes, goes, is to go, or stays.
@@ -191,10 +211,10 @@ func (v *view) state(claim *karpv1.NodeClaim, node *corev1.Node, r *row, blocker
 		if why := claim.StatusConditions().Get(karpv1.ConditionTypeDisruptionReason); why != nil && why.Reason != "" {
 			state += " (" + why.Reason + ")"
 		}
-		if node == nil || r.pods == 0 {
+		if node == nil || r.Pods == 0 {
 			return "terminating"
 		}
-		return withBlocker(fmt.Sprintf("%s, %s left", state, english.Plural(r.pods, "pod", "")))
+		return withBlocker(fmt.Sprintf("%s, %s left", state, english.Plural(r.Pods, "pod", "")))
 	}
 	for _, step := range []struct{ condition, state string }{
 		{karpv1.ConditionTypeLaunched, "launching"}, {karpv1.ConditionTypeRegistered, "waiting to join"}, {karpv1.ConditionTypeInitialized, "initializing"},
@@ -212,7 +232,7 @@ func (v *view) state(claim *karpv1.NodeClaim, node *corev1.Node, r *row, blocker
 	switch {
 	case blocker != "":
 		return "kept by " + blocker
-	case r.pods == 0:
+	case r.Pods == 0:
 		return "empty"
 	case reason != nil:
 		return "stays: " + reason.Message
@@ -272,7 +292,7 @@ func (v *view) pending() (n int) {
 
 // sorted returns rows in an order, those that are equal in it by their names.
 func sorted(rows []*row, order func(a, b *row) int) []*row {
-	slices.SortFunc(rows, func(a, b *row) int { return cmp.Or(order(a, b), strings.Compare(a.name, b.name)) })
+	slices.SortFunc(rows, func(a, b *row) int { return cmp.Or(order(a, b), strings.Compare(a.Name, b.Name)) })
 	return rows
 }
 
@@ -280,25 +300,25 @@ func sorted(rows []*row, order func(a, b *row) int) []*row {
 func printTable(to io.Writer, rows []*row, pending int) error {
 	table := tabwriter.NewWriter(to, 0, 0, 2, ' ', 0)
 	fmt.Fprintln(table, "NODE\tNODEPOOL\tTYPE\tZONE\tCAPACITY\tPRICE/H\tCPU\tMEMORY\tPODS\tAGE\tSTATE")
-	var price float64
+	var price number
 	var unpriced, pods int
 	var requested, allocatable usage
 	for _, r := range rows {
-		if math.IsNaN(r.price) {
+		if r.PricePerHour.IsZero() {
 			unpriced++
 		} else {
-			price += r.price
+			price += r.PricePerHour
 		}
-		pods += r.pods
+		pods += r.Pods
 		requested.cpu, requested.memory = requested.cpu+r.requested.cpu, requested.memory+r.requested.memory
 		allocatable.cpu, allocatable.memory = allocatable.cpu+r.allocatable.cpu, allocatable.memory+r.allocatable.memory
-		printer.Printf(table, "%s\t%s\t%s\t%s\t%s\t%s\t%s\t%s\t%d\t%s\t%s\n", r.name, cmp.Or(r.nodePool, "-"), cmp.Or(r.instanceType, "-"), cmp.Or(r.zone, "-"),
-			cmp.Or(r.capacityType, "-"), printer.Dollars(r.price), percent(r.cpu), percent(r.memory), r.pods, r.age, r.state)
+		printer.Printf(table, "%s\t%s\t%s\t%s\t%s\t%s\t%s\t%s\t%d\t%s\t%s\n", r.Name, cmp.Or(r.NodePool, "-"), cmp.Or(r.InstanceType, "-"), cmp.Or(r.Zone, "-"),
+			cmp.Or(r.CapacityType, "-"), dollars(r.PricePerHour), percent(r.CPU), percent(r.Memory), r.Pods, r.age, r.State)
 	}
 	if err := table.Flush(); err != nil {
 		return fmt.Errorf("writing the table: %w", err)
 	}
-	summary := fmt.Sprintf("%s, %s an hour", english.Plural(len(rows), "node", ""), printer.Dollars(price))
+	summary := fmt.Sprintf("%s, %s an hour", english.Plural(len(rows), "node", ""), dollars(price))
 	if unpriced > 0 {
 		summary += fmt.Sprintf(" and %d without a price", unpriced)
 	}
@@ -312,22 +332,14 @@ func printTable(to io.Writer, rows []*row, pending int) error {
 	return nil
 }
 
-func percent(fraction float64) string {
-	if math.IsNaN(fraction) {
+func dollars(price number) string { return printer.Dollars(float64(price)) }
+
+func percent(fraction number) string {
+	if fraction.IsZero() {
 		return "-"
 	}
 	return fmt.Sprintf("%.0f%%", fraction*100)
 }
 
-// compareDescending sorts what isn't known last.
-func compareDescending(a, b float64) int {
-	switch {
-	case math.IsNaN(a) && math.IsNaN(b):
-		return 0
-	case math.IsNaN(a):
-		return 1
-	case math.IsNaN(b):
-		return -1
-	}
-	return cmp.Compare(b, a)
-}
+// compareDescending sorts unknown numbers last, as cmp.Compare takes NaN for less than any number.
+func compareDescending(a, b number) int { return cmp.Compare(b, a) }
