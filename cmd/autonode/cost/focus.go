@@ -5,6 +5,7 @@ package cost
 import (
 	"encoding/csv"
 	"io"
+	"reflect"
 	"slices"
 	"strconv"
 
@@ -43,19 +44,22 @@ type focusRow struct {
 }
 
 // focusColumns are the columns of a table, in the order of focusRow's fields.
-var focusColumns = []string{
-	"BillingAccountName", "SubAccountName", "BillingCurrency", "ChargeCategory", "ServiceCategory", "ListCost", "ContractedCost", "EffectiveCost", "PricingCategory",
-	"ConsumedQuantity", "ConsumedUnit", "AvailabilityZone", "CommitmentDiscountName", "CommitmentDiscountType", "CommitmentDiscountStatus", "CapacityReservationId",
-	"CapacityReservationStatus", "x_NodePool", "x_InstanceType", "x_CapacityType",
-}
-
-func (r *focusRow) cells() []string {
-	number := func(value float64) string { return strconv.FormatFloat(value, 'f', -1, 64) }
-	return []string{
-		r.BillingAccountName, r.SubAccountName, r.BillingCurrency, r.ChargeCategory, r.ServiceCategory, number(r.ListCost), number(r.ContractedCost), number(r.EffectiveCost), r.PricingCategory,
-		number(r.ConsumedQuantity), r.ConsumedUnit, r.AvailabilityZone, r.CommitmentDiscountName, r.CommitmentDiscountType, r.CommitmentDiscountStatus, r.CapacityReservationID,
-		r.CapacityReservationStatus, r.NodePool, r.InstanceType, r.CapacityType,
+var focusColumns = func() (columns []string) {
+	for _, field := range reflect.VisibleFields(reflect.TypeFor[focusRow]()) {
+		columns = append(columns, field.Tag.Get("json"))
 	}
+	return columns
+}()
+
+func (r *focusRow) cells() (cells []string) {
+	for _, value := range reflect.ValueOf(*r).Fields() {
+		cell := value.String()
+		if value.CanFloat() {
+			cell = strconv.FormatFloat(value.Float(), 'f', -1, 64)
+		}
+		cells = append(cells, cell)
+	}
+	return cells
 }
 
 // focusRows returns a row for each kind of machine of each NodePool, and for what is unused. Their EffectiveCost is the bill.

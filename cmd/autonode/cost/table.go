@@ -18,36 +18,30 @@ import (
 	"github.com/autonode-io/autonode/message"
 )
 
-// group is what a row is of.
-type group struct {
-	// columns beside the account's, and the values of a key in them.
-	columns []string
-	values  func(k cost.Key) []string
-	// of leaves in a key what the rows are grouped by.
-	of func(k cost.Key) cost.Key
+// columns are those of a row's subject, beside the account's.
+var columns = map[string]func(*cost.Key) *string{
+	"CLUSTER":  func(k *cost.Key) *string { return &k.Cluster },
+	"NODEPOOL": func(k *cost.Key) *string { return &k.NodePool },
+	"TYPE":     func(k *cost.Key) *string { return &k.InstanceType },
+	"CAPACITY": func(k *cost.Key) *string { return &k.CapacityType },
+}
+
+// group has the columns of a row's subject.
+type group []string
+
+// keyOf returns a key with the group's columns alone.
+func (g group) keyOf(k cost.Key) (grouped cost.Key) {
+	for _, column := range g {
+		*columns[column](&grouped) = *columns[column](&k)
+	}
+	return grouped
 }
 
 // groupNames are the values of --by.
 var groupNames = []string{"account", "cluster", "nodepool", "type", "capacity-type"}
 
 var groups = map[string]group{
-	"account": {nil, func(cost.Key) []string { return nil }, func(cost.Key) cost.Key { return cost.Key{} }},
-	"cluster": {
-		[]string{"CLUSTER"}, func(k cost.Key) []string { return []string{k.Cluster} },
-		func(k cost.Key) cost.Key { return cost.Key{Cluster: k.Cluster} },
-	},
-	"nodepool": {
-		[]string{"CLUSTER", "NODEPOOL"}, func(k cost.Key) []string { return []string{k.Cluster, k.NodePool} },
-		func(k cost.Key) cost.Key { return cost.Key{Cluster: k.Cluster, NodePool: k.NodePool} },
-	},
-	"type": {
-		[]string{"TYPE"}, func(k cost.Key) []string { return []string{k.InstanceType} },
-		func(k cost.Key) cost.Key { return cost.Key{Offering: capacity.Offering{InstanceType: k.InstanceType}} },
-	},
-	"capacity-type": {
-		[]string{"CAPACITY"}, func(k cost.Key) []string { return []string{k.CapacityType} },
-		func(k cost.Key) cost.Key { return cost.Key{Offering: capacity.Offering{CapacityType: k.CapacityType}} },
-	},
+	"account": {}, "cluster": {"CLUSTER"}, "nodepool": {"CLUSTER", "NODEPOOL"}, "type": {"TYPE"}, "capacity-type": {"CAPACITY"},
 }
 
 // view is what is printed as JSON and YAML: a format that scripts may rely on. Amounts are in US dollars an hour.
@@ -139,7 +133,7 @@ func viewCosts(costs []accountCost, group group) view {
 	for i := range costs {
 		c := &costs[i]
 		account := accountView{Account: c.name, Rows: []rowView{}, Total: viewSums(&c.Total), Wasted: rounded(c.Wasted), Problems: c.problems}
-		for _, row := range c.Group(group.of) {
+		for _, row := range c.Group(group.keyOf) {
 			account.Rows = append(account.Rows, rowView{row.Cluster, row.NodePool, row.InstanceType, row.CapacityType, viewSums(&row.Sums)})
 		}
 		for _, use := range c.Commitments {
@@ -156,23 +150,10 @@ func viewCosts(costs []accountCost, group group) view {
 }
 
 func printCosts(to io.Writer, costs []accountCost, group group, output string) error {
-	var err error
-	switch output {
-	case "json", "yaml":
-		err = printer.Encode(to, output, viewCosts(costs, group))
-	case "csv":
-		err = printFOCUS(to, costs)
-	default:
-		var text strings.Builder
-		err = tabulate(&text, costs, group)
-		if err == nil {
-			_, err = io.WriteString(to, text.String())
-		}
+	if output == "csv" {
+		return printFOCUS(to, costs)
 	}
-	if err != nil {
-		return fmt.Errorf("writing the costs: %w", err)
-	}
-	return nil
+	return printer.Print(to, output, viewCosts(costs, group), func(to io.Writer) error { return tabulate(to, costs, group) })
 }
 
 // tabulate writes the rows, what is used of commitments and reservations, and what is saved in all.
@@ -188,15 +169,15 @@ func tabulate(to io.Writer, costs []accountCost, group group) error {
 		}
 		fmt.Fprintln(table, strings.Join(values, "\t"))
 	}
-	line(append(append([]string{"ACCOUNT"}, group.columns...), "MACHINES", "ON-DEMAND/H", "LIST/H", "PAID/H", "SAVED/H")...)
+	line(append(append([]string{"ACCOUNT"}, group...), "MACHINES", "ON-DEMAND/H", "LIST/H", "PAID/H", "SAVED/H")...)
 	uses := false
 	for i := range costs {
 		c := &costs[i]
 		uses = uses || len(c.Commitments)+len(c.Reservations) > 0
-		for _, row := range c.Group(group.of) {
+		for _, row := range c.Group(group.keyOf) {
 			values := []string{cmp.Or(c.name, "-")}
-			for _, value := range group.values(row.Key) {
-				values = append(values, cmp.Or(value, "-"))
+			for _, column := range group {
+				values = append(values, cmp.Or(*columns[column](&row.Key), "-"))
 			}
 			line(append(values, fmt.Sprint(row.Machines), printer.Dollars(row.OnDemand), printer.Dollars(row.List), printer.Dollars(row.Paid), printer.Dollars(row.Saved()))...)
 		}
