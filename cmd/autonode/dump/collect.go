@@ -110,51 +110,32 @@ func (c *Collector) Discover() error {
 // dot is a suffix.
 func (c *Collector) Objects(ctx context.Context, namespace string, groups ...string) {
 	for _, r := range c.resources {
-		wanted := slices.ContainsFunc(groups, func(group string) bool { return matches(r.Group, group) })
+		wanted := slices.ContainsFunc(groups, func(group string) bool {
+			return r.Group == strings.TrimPrefix(group, ".") || strings.HasPrefix(group, ".") && strings.HasSuffix(r.Group, group)
+		})
 		if wanted && r.Group != "" && r.namespaced == (namespace != "") {
-			c.list(ctx, r, namespace, metav1.ListOptions{})
+			c.list(ctx, r, namespace)
 		}
 	}
 }
 
-func matches(group, wanted string) bool {
-	if suffix, ok := strings.CutPrefix(wanted, "."); ok {
-		return group == suffix || strings.HasSuffix(group, wanted)
-	}
-	return group == wanted
-}
-
-// Everywhere collects one resource of all namespaces.
-func (c *Collector) Everywhere(ctx context.Context, resources ...schema.GroupResource) {
+// Resources collects resources of one namespace or, with "", of all.
+func (c *Collector) Resources(ctx context.Context, namespace string, resources ...schema.GroupResource) {
 	for _, wanted := range resources {
-		c.one(ctx, wanted, "")
-	}
-}
-
-// Namespace collects resources of one namespace.
-func (c *Collector) Namespace(ctx context.Context, namespace string, resources ...schema.GroupResource) {
-	for _, wanted := range resources {
-		c.one(ctx, wanted, namespace)
-	}
-}
-
-func (c *Collector) one(ctx context.Context, wanted schema.GroupResource, namespace string) {
-	for _, r := range c.resources {
-		if r.GroupResource() == wanted {
-			c.list(ctx, r, namespace, metav1.ListOptions{})
-			return
+		if i := slices.IndexFunc(c.resources, func(r resource) bool { return r.GroupResource() == wanted }); i >= 0 {
+			c.list(ctx, c.resources[i], namespace)
 		}
 	}
 }
 
 // list writes the objects of a resource into a file of their own.
-func (c *Collector) list(ctx context.Context, r resource, namespace string, options metav1.ListOptions) {
+func (c *Collector) list(ctx context.Context, r resource, namespace string) {
 	if r.Group == "" && r.Resource == "secrets" {
 		return // Secrets has them
 	}
 	where := fmt.Sprintf("%s in namespace %s", r.GroupResource(), cmp.Or(namespace, "(all)"))
 	items := []any{}
-	options.Limit = page
+	options := metav1.ListOptions{Limit: page}
 	for {
 		list, err := c.dynamic.Resource(r.GroupVersionResource).Namespace(namespace).List(ctx, options)
 		if err != nil {

@@ -1,5 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 
+// Package dump collects what is needed to find out what is wrong with a hosted cluster, without what is secret: it never reads the
+// content of Secrets, keeps of other objects what kept.go lists, and removes from texts what looks like a secret.
 package dump
 
 import (
@@ -69,8 +71,7 @@ read is listed in errors.txt.`,
 	}, &o)
 	flags := cmd.Flags()
 	o.Management.Add(flags, "the management cluster")
-	flags.StringVar(&o.Guest.Kubeconfig, "guest-kubeconfig", "", "kubeconfig of a guest cluster; without it and --guest-context no guest is read")
-	flags.StringVar(&o.Guest.Context, "guest-context", "", "context of a guest cluster, in --guest-kubeconfig or the default kubeconfig")
+	o.Guest.AddOther(flags, "guest", "a guest cluster", "no guest is read")
 	flags.StringVar(&o.HostedCluster, "hosted-cluster", "", "NAMESPACE/NAME of the one HostedCluster to collect; without it all")
 	flags.StringVar(&o.OperatorNamespace, "operator-namespace", manifests.Namespace, "namespace of the operator")
 	flags.StringVar(&o.To, "to", "", "file that ends in .tar.gz, folder, or - for a tar.gz on standard output; without it autonode-dump-TIME.tar.gz here")
@@ -212,7 +213,7 @@ func (o *Options) dumpManagement(ctx context.Context, config *rest.Config, archi
 	}
 	for _, namespace := range sets.List(sets.New(namespaces...)) {
 		c.Objects(ctx, namespace, "autonode.io", ".cluster.x-k8s.io", "apps", "coordination.k8s.io")
-		c.Namespace(ctx, namespace,
+		c.Resources(ctx, namespace,
 			schema.GroupResource{Resource: "pods"}, schema.GroupResource{Resource: "events"}, schema.GroupResource{Resource: "configmaps"})
 		c.Secrets(ctx, namespace)
 		c.Logs(ctx, namespace)
@@ -220,7 +221,7 @@ func (o *Options) dumpManagement(ctx context.Context, config *rest.Config, archi
 	for _, namespace := range sets.List(sets.New(homes...)) {
 		if !slices.Contains(namespaces, namespace) {
 			c.Objects(ctx, namespace, "autonode.io")
-			c.Namespace(ctx, namespace, schema.GroupResource{Resource: "events"})
+			c.Resources(ctx, namespace, schema.GroupResource{Resource: "events"})
 		}
 	}
 	return c.Problems(), nil
@@ -236,7 +237,7 @@ func (o *Options) dumpGuest(ctx context.Context, config *rest.Config, archive Ar
 		return []string{"guest: " + Text(err.Error())}
 	}
 	c.Objects(ctx, "", "karpenter.sh", "karpenter.cluster.x-k8s.io", "karpenter.k8s.aws")
-	c.Everywhere(ctx, schema.GroupResource{Resource: "nodes"}, schema.GroupResource{Resource: "pods"}, schema.GroupResource{Resource: "events"},
+	c.Resources(ctx, "", schema.GroupResource{Resource: "nodes"}, schema.GroupResource{Resource: "pods"}, schema.GroupResource{Resource: "events"},
 		schema.GroupResource{Resource: "persistentvolumeclaims"}, schema.GroupResource{Group: "apps", Resource: "daemonsets"},
 		schema.GroupResource{Group: "policy", Resource: "poddisruptionbudgets"}, schema.GroupResource{Group: "storage.k8s.io", Resource: "storageclasses"},
 		schema.GroupResource{Group: "certificates.k8s.io", Resource: "certificatesigningrequests"})

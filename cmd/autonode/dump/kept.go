@@ -4,7 +4,6 @@ package dump
 
 import (
 	"strings"
-	"sync"
 
 	"k8s.io/apimachinery/pkg/runtime/schema"
 )
@@ -150,27 +149,14 @@ func (t *tree) parse(text string) {
 	}
 }
 
-// trees are those of the kinds that were met.
-var trees sync.Map
-
-type treeKey struct {
-	schema.GroupKind
-	own bool
-}
-
 // treeOf returns what of a kind stays.
 func treeOf(gk schema.GroupKind, own bool) *tree {
-	key := treeKey{gk, own}
-	if known, ok := trees.Load(key); ok {
-		return known.(*tree) // nothing else is in it
-	}
 	t := &tree{}
 	t.parse(keptOfAll)
 	t.parse(keptFields(gk))
 	if own {
 		t.parse(keptOwn[gk.String()])
 	}
-	trees.Store(key, t)
 	return t
 }
 

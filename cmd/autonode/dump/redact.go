@@ -68,22 +68,7 @@ func keep(key string, t *tree, value any) any {
 		case t.whole:
 			return scrub(key, v)
 		}
-		others := 0
-		for field, inner := range v {
-			switch of := t.fields[field]; {
-			case of != nil:
-				v[field] = keep(field, of, inner)
-			case fieldName.MatchString(field):
-				v[field] = shape(field, inner)
-			default:
-				delete(v, field)
-				others++
-			}
-		}
-		if others > 0 {
-			v[Removed] = fmt.Sprintf("%d fields", others)
-		}
-		return v
+		return fieldsOf(v, t.fields)
 	case []any:
 		switch {
 		case key == "kubeletExtraArgs":
@@ -115,31 +100,39 @@ func shape(key string, value any) any {
 		if strings.HasSuffix(strings.ToLower(key), "data") { // a Secret's, a ConfigMap's: its keys are names of files
 			return Removed
 		}
-		others := 0
-		for field, inner := range v {
-			if fieldName.MatchString(field) {
-				v[field] = shape(field, inner)
-				continue
-			}
-			delete(v, field)
-			others++
-		}
-		if others > 0 {
-			v[Removed] = fmt.Sprintf("%d fields", others)
-		}
-		return v
+		return fieldsOf(v, nil)
 	case []any:
-		shapes, seen := []any{}, map[string]bool{}
+		different, seen := []any{}, map[string]bool{}
 		for _, inner := range v {
 			inner = shape("", inner)
 			if text, err := json.Marshal(inner); err == nil && !seen[string(text)] {
 				seen[string(text)] = true
-				shapes = append(shapes, inner)
+				different = append(different, inner)
 			}
 		}
-		return shapes
+		return different
 	}
 	return Removed
+}
+
+// fieldsOf keeps of an object what stays of some fields, and the names of the others.
+func fieldsOf(v map[string]any, stay map[string]*tree) map[string]any {
+	others := 0
+	for field, inner := range v {
+		switch t := stay[field]; {
+		case t != nil:
+			v[field] = keep(field, t, inner)
+		case fieldName.MatchString(field):
+			v[field] = shape(field, inner)
+		default:
+			delete(v, field)
+			others++
+		}
+	}
+	if others > 0 {
+		v[Removed] = fmt.Sprintf("%d fields", others)
+	}
+	return v
 }
 
 // metadata of an object, or of those that it makes.
