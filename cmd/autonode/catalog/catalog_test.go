@@ -184,17 +184,17 @@ func TestCatalogDiff(t *testing.T) {
 	})
 }
 
-func TestMatches(t *testing.T) {
+func TestIncluded(t *testing.T) {
 	for _, tc := range []struct {
-		pattern, text string
-		want          bool
+		pattern, name string
+		want          int
 	}{
-		{"m5.large", "m5.large", true}, {"m5.large", "m5.large2", false}, {"m5.*", "m5.xlarge", true}, {"m5.*", "m6.xlarge", false}, {"*.large", "m5.large", true},
-		{"m*.*large", "m5.xlarge", true}, {"m*.*large", "c5.xlarge", false}, {"*", "", true}, {"a*a", "a", false},
+		{"m5.large", "m5.large", 1}, {"m5.large", "m5.large2", 0}, {"m5.*", "m5.xlarge", 1}, {"m5.*", "m6.xlarge", 0}, {"*.large", "m5.large", 1},
+		{"m*.*large", "m5.xlarge", 1}, {"m*.*large", "c5.xlarge", 0}, {"*", "", 1}, {"a*a", "a", 0},
 	} {
-		t.Run("When "+tc.text+" is compared with "+tc.pattern+", it should match as shells do", func(t *testing.T) {
-			if matches(tc.pattern, tc.text) != tc.want {
-				t.Errorf("got %t", !tc.want)
+		t.Run("When "+tc.name+" is compared with "+tc.pattern+", it should match as shells do", func(t *testing.T) {
+			if got := included([]v1alpha1.CatalogInstanceType{{Name: tc.name}}, []string{tc.pattern}); len(got) != tc.want {
+				t.Errorf("got %v", got)
 			}
 		})
 	}

@@ -20,7 +20,6 @@ import (
 	"github.com/autonode-io/autonode/cmd/autonode/printer"
 	"github.com/autonode-io/autonode/cmd/autonode/templates"
 	"github.com/autonode-io/autonode/karpenter/providers/machine"
-	"github.com/autonode-io/autonode/karpenter/providers/profile"
 	"github.com/autonode-io/autonode/karpenter/providers/template"
 )
 
@@ -79,14 +78,10 @@ func (o *CheckOptions) Run(ctx context.Context, streams command.Streams) error {
 	}
 	// All of the files, wherever they would be.
 	nodeClass.Spec.TemplateSelectors = v1alpha1.TemplateSelectors{CatalogSelectors: []v1alpha1.CatalogSelector{{}}}
-	resolver := template.NewResolver(template.Config{
-		Objects: objects, ClusterName: "example", Namespace: namespace, Secrets: templates.AnySecret{}, Profiles: profile.Embedded(),
-	})
-	found, err := resolver.Resolve(ctx, nodeClass)
+	found, err := templates.Resolve(ctx, objects, nodeClass, template.Config{ClusterName: "example", Namespace: namespace})
 	if err != nil {
 		return err
 	}
-	found = found.Checked(func(tmpl *template.Template) error { return machine.CheckPatches(nodeClass, tmpl) })
 	problems := slices.Concat(found.SelectorErrs, found.Unreadable, found.Closed)
 	for _, invalid := range found.Invalid {
 		problems = append(problems, invalid)

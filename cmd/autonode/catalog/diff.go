@@ -8,13 +8,13 @@ import (
 	"encoding/json"
 	"fmt"
 	"io"
-	"maps"
 	"reflect"
 	"slices"
 	"strconv"
 	"strings"
 
 	"github.com/spf13/cobra"
+	"k8s.io/apimachinery/pkg/util/sets"
 
 	"github.com/autonode-io/autonode/api/karpenter/v1alpha1"
 	"github.com/autonode-io/autonode/catalog"
@@ -99,11 +99,9 @@ func typesOf(catalogs []*v1alpha1.InstanceTypeCatalog) map[string]catalogType {
 // diffCatalogs prints the difference, and returns the number of instance types whose nodes would be replaced.
 func diffCatalogs(out io.Writer, before, after []*v1alpha1.InstanceTypeCatalog) (drifting int) {
 	old, now := typesOf(before), typesOf(after)
-	names := map[string]bool{}
-	maps.Copy(names, keysOf(old))
-	maps.Copy(names, keysOf(now))
+	names := sets.KeySet(old).Union(sets.KeySet(now))
 	added, removed, changed := 0, 0, 0
-	for _, name := range slices.Sorted(maps.Keys(names)) {
+	for _, name := range sets.List(names) {
 		was, existed := old[name]
 		is, exists := now[name]
 		switch {
@@ -134,14 +132,6 @@ func diffCatalogs(out io.Writer, before, after []*v1alpha1.InstanceTypeCatalog) 
 	}
 	printer.Printf(out, "%d added, %d removed, %d changed; %s\n", added, removed, changed, summary)
 	return drifting
-}
-
-func keysOf(types map[string]catalogType) map[string]bool {
-	keys := make(map[string]bool, len(types))
-	for name := range types {
-		keys[name] = true
-	}
-	return keys
 }
 
 // changesOf reports what has changed of an instance type, and whether its nodes drift.

@@ -7,6 +7,8 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"path"
+	"slices"
 	"strings"
 
 	"github.com/dustin/go-humanize/english"
@@ -196,7 +198,13 @@ func (s *source) types(streams command.Streams, format importer.Format) (*import
 	if len(imported.Types) == 0 {
 		return nil, fmt.Errorf("%s: no machine type can be imported", s.Input)
 	}
-	if unpriced := unpriced(imported.Types); unpriced > 0 {
+	unpriced := 0
+	for i := range imported.Types {
+		if !priced(&imported.Types[i]) {
+			unpriced++
+		}
+	}
+	if unpriced > 0 {
 		printer.Printf(streams.ErrOut, "%s: %s without a price, of which nothing launches: add --prices or --estimate-prices\n", s.Input, english.Plural(unpriced, "machine type", ""))
 	}
 	return imported, nil
@@ -220,16 +228,6 @@ func (o *ImportOptions) spec(stdin io.Reader, format importer.Format) (spec v1al
 		return spec, fmt.Errorf("%s: not a list of patches {op, path, value or valueFrom}: %w", o.Patches, err)
 	}
 	return spec, nil
-}
-
-// unpriced counts the types without a price.
-func unpriced(types []v1alpha1.CatalogInstanceType) (n int) {
-	for i := range types {
-		if !priced(&types[i]) {
-			n++
-		}
-	}
-	return n
 }
 
 // templateReference reads a template's name over the format's kind.
@@ -262,42 +260,24 @@ func included(types []v1alpha1.CatalogInstanceType, patterns []string) []v1alpha
 	if len(patterns) == 0 {
 		return types
 	}
-	var matching []v1alpha1.CatalogInstanceType
-	for i := range types {
-		for _, pattern := range patterns {
-			if matches(pattern, types[i].Name) {
-				matching = append(matching, types[i])
-				break
-			}
-		}
-	}
-	return matching
-}
-
-// matches reports whether a text matches a pattern, in which * stands for any text.
-func matches(pattern, text string) bool {
-	parts := strings.Split(pattern, "*")
-	rest, ok := strings.CutPrefix(text, parts[0])
-	if !ok || len(parts) == 1 {
-		return ok && rest == ""
-	}
-	for _, part := range parts[1 : len(parts)-1] {
-		_, after, found := strings.Cut(rest, part)
-		if !found {
-			return false
-		}
-		rest = after
-	}
-	return strings.HasSuffix(rest, parts[len(parts)-1])
+	return slices.DeleteFunc(types, func(entry v1alpha1.CatalogInstanceType) bool {
+		return !slices.ContainsFunc(patterns, func(pattern string) bool {
+			matches, err := path.Match(pattern, entry.Name)
+			return err == nil && matches
+		})
+	})
 }
 
 // printCatalog prints a catalog without its status.
 func printCatalog(out io.Writer, c *v1alpha1.InstanceTypeCatalog, another bool) error {
-	content, err := printer.YAML(struct {
-		metav1.TypeMeta `json:",inline"`
-		Metadata        map[string]any                   `json:"metadata"`
-		Spec            v1alpha1.InstanceTypeCatalogSpec `json:"spec"`
-	}{c.TypeMeta, metadataOf(c), c.Spec})
+	metadata := map[string]any{"name": c.Name}
+	if c.Namespace != "" {
+		metadata["namespace"] = c.Namespace
+	}
+	if len(c.Labels) > 0 {
+		metadata["labels"] = c.Labels
+	}
+	content, err := printer.YAML(map[string]any{"apiVersion": c.APIVersion, "kind": c.Kind, "metadata": metadata, "spec": c.Spec})
 	if err != nil {
 		return err
 	}
@@ -306,15 +286,4 @@ func printCatalog(out io.Writer, c *v1alpha1.InstanceTypeCatalog, another bool) 
 	}
 	_, err = out.Write(content)
 	return err
-}
-
-func metadataOf(c *v1alpha1.InstanceTypeCatalog) map[string]any {
-	metadata := map[string]any{"name": c.Name}
-	if c.Namespace != "" {
-		metadata["namespace"] = c.Namespace
-	}
-	if len(c.Labels) > 0 {
-		metadata["labels"] = c.Labels
-	}
-	return metadata
 }

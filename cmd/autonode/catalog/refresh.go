@@ -11,6 +11,7 @@ import (
 	"github.com/dustin/go-humanize/english"
 	"github.com/spf13/cobra"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"k8s.io/apimachinery/pkg/util/sets"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/autonode-io/autonode/api/karpenter/v1alpha1"
@@ -189,25 +190,19 @@ func offeringsOf(were, imported []v1alpha1.CatalogOffering) []v1alpha1.CatalogOf
 
 // closing counts the instance types that have a price, and those of them that would have none.
 func closing(before, after []*v1alpha1.InstanceTypeCatalog) (had, lose int) {
-	pricedOf := func(catalogs []*v1alpha1.InstanceTypeCatalog) map[string]bool {
-		names := map[string]bool{}
+	pricedOf := func(catalogs []*v1alpha1.InstanceTypeCatalog) sets.Set[string] {
+		names := sets.New[string]()
 		for _, c := range catalogs {
 			for i := range c.Spec.InstanceTypes {
 				if entry := &c.Spec.InstanceTypes[i]; priced(entry) {
-					names[entry.Name] = true
+					names.Insert(entry.Name)
 				}
 			}
 		}
 		return names
 	}
-	now := pricedOf(after)
-	for name := range pricedOf(before) {
-		had++
-		if !now[name] {
-			lose++
-		}
-	}
-	return had, lose
+	was := pricedOf(before)
+	return was.Len(), was.Difference(pricedOf(after)).Len()
 }
 
 // write patches a catalog that has changed. It fails if another client has written the catalog since it was read.

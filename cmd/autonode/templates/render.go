@@ -85,6 +85,16 @@ func (AnySecret) Get(context.Context, client.ObjectKey, client.Object, ...client
 	return nil
 }
 
+// Resolve returns the templates among objects that a node class selects, and why others can't be used.
+func Resolve(ctx context.Context, objects file.Objects, nodeClass *v1alpha1.ClusterAPINodeClass, config template.Config) (*template.Found, error) {
+	config.Objects, config.Secrets, config.Profiles = objects, AnySecret{}, profile.Embedded()
+	found, err := template.NewResolver(config).Resolve(ctx, nodeClass)
+	if err != nil {
+		return nil, err
+	}
+	return found.Checked(func(tmpl *template.Template) error { return machine.CheckPatches(nodeClass, tmpl) }), nil
+}
+
 // Run prints the machines of one source, or of all. The error joins why others can't be used.
 func (o *RenderOptions) Run(ctx context.Context, streams command.Streams) error {
 	objects, err := file.ReadObjects(streams.In, o.Files)
@@ -100,12 +110,10 @@ func (o *RenderOptions) Run(ctx context.Context, streams command.Streams) error 
 			object.SetNamespace(corev1.NamespaceDefault)
 		}
 	}
-	resolver := template.NewResolver(template.Config{Objects: objects, ClusterName: o.Chosen.ClusterName, Secrets: AnySecret{}, Profiles: profile.Embedded()})
-	found, err := resolver.Resolve(ctx, nodeClass)
+	found, err := Resolve(ctx, objects, nodeClass, template.Config{ClusterName: o.Chosen.ClusterName})
 	if err != nil {
 		return err
 	}
-	found = found.Checked(func(tmpl *template.Template) error { return machine.CheckPatches(nodeClass, tmpl) })
 	problems := slices.Concat(found.SelectorErrs, found.Unreadable, found.Closed, []error{found.BootstrapErr})
 	for _, invalid := range found.Invalid {
 		if o.Source == "" || invalid.Source.Name == o.Source {
@@ -180,19 +188,9 @@ func RenderMachine(out io.Writer, nodeClass *v1alpha1.ClusterAPINodeClass, tmpl 
 	if err != nil {
 		return err
 	}
-	rendered := []any{made.Infrastructure, made.Machine}
-	if made.Bootstrap != nil {
-		rendered = []any{made.Infrastructure, made.Bootstrap, made.Machine}
-	}
 	printer.Printf(out, "# %s as %s\n", tmpl.Source, tmpl.InstanceType)
-	for _, object := range rendered {
-		content, err := printer.YAML(object)
-		if err != nil {
-			return err
-		}
-		if _, err := fmt.Fprintf(out, "---\n%s", content); err != nil {
-			return err
-		}
+	if made.Bootstrap == nil {
+		return printer.Documents(out, made.Infrastructure, made.Machine)
 	}
-	return nil
+	return printer.Documents(out, made.Infrastructure, made.Bootstrap, made.Machine)
 }
