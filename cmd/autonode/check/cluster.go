@@ -9,7 +9,6 @@ import (
 	"fmt"
 
 	appsv1 "k8s.io/api/apps/v1"
-	authorizationv1 "k8s.io/api/authorization/v1"
 	corev1 "k8s.io/api/core/v1"
 	rbacv1 "k8s.io/api/rbac/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
@@ -170,14 +169,11 @@ func (c *clusterCheck) consent(ctx context.Context) {
 		account = cmp.Or(c.operators[0].Spec.Template.Spec.ServiceAccountName, account)
 	}
 	subject = "Rights of the operator in namespace " + c.key.Namespace
-	bind := permission{c.key.Namespace, "bind", rbacv1.GroupName, "roles", c.hostedCluster.Names().Karpenter}
-	review := &authorizationv1.SubjectAccessReview{Spec: authorizationv1.SubjectAccessReviewSpec{
-		User: "system:serviceaccount:" + c.operatorNamespace + ":" + account, ResourceAttributes: bind.attributes(),
-	}}
-	switch err := c.Create(ctx, review); {
+	bind := permission{Namespace: c.key.Namespace, Verb: "bind", Group: rbacv1.GroupName, Resource: "roles", Name: c.hostedCluster.Names().Karpenter}
+	switch allowed, err := operatorMay(ctx, c.Client, c.operatorNamespace, account, bind); {
 	case err != nil:
 		c.unread(subject, err)
-	case !review.Status.Allowed:
+	case !allowed:
 		c.wrong(subject, "`"+v1beta1.SharedNamespaceGrant(c.key.Namespace, c.operatorNamespace, account)+"`", "it may not write in the namespace, which HostedClusters share")
 	default:
 		c.ok(subject, "it may write there")

@@ -8,6 +8,7 @@ import (
 	"strings"
 
 	"github.com/dustin/go-humanize/english"
+	"k8s.io/apiextensions-apiserver/pkg/apihelpers"
 	apiextensionsv1 "k8s.io/apiextensions-apiserver/pkg/apis/apiextensions/v1"
 	"k8s.io/apimachinery/pkg/runtime"
 )
@@ -34,7 +35,7 @@ func (m *managementCheck) autoNode() (installed bool) {
 		installed = true
 		lacks, has := compared(want, found)
 		switch {
-		case !established(found):
+		case !apihelpers.IsCRDConditionTrue(found, apiextensionsv1.Established):
 			m.wrong(subject, "see why in its conditions: `kubectl describe crd "+name+"`", "it isn't served yet")
 		case len(lacks) > 0:
 			m.wrong(subject, upgrade, "it is older than this program: it lacks %s", fields(lacks))
@@ -55,12 +56,6 @@ func (m *managementCheck) autoNode() (installed bool) {
 		m.ok(subject, "%s of AutoNode's, in this program's version", english.Plural(len(right), "is", "are"))
 	}
 	return installed
-}
-
-func established(crd *apiextensionsv1.CustomResourceDefinition) bool {
-	return slices.ContainsFunc(crd.Status.Conditions, func(c apiextensionsv1.CustomResourceDefinitionCondition) bool {
-		return c.Type == apiextensionsv1.Established && c.Status == apiextensionsv1.ConditionTrue
-	})
 }
 
 // fields names a few of many.

@@ -8,13 +8,13 @@ import (
 	"fmt"
 	"slices"
 	"strings"
-	"sync"
 
 	"golang.org/x/sync/errgroup"
 	authorizationv1 "k8s.io/api/authorization/v1"
 	rbacv1 "k8s.io/api/rbac/v1"
 	"k8s.io/apimachinery/pkg/runtime"
 	clusterv1 "sigs.k8s.io/cluster-api/api/core/v1beta2"
+	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/autonode-io/autonode/api/v1beta1"
 	"github.com/autonode-io/autonode/manifests"
@@ -24,53 +24,27 @@ import (
 const reviews = 8
 
 // permission is what one access review is about.
-type permission struct{ namespace, verb, group, resource, name string }
+type permission authorizationv1.ResourceAttributes
 
-func (p permission) String() string {
-	text := p.verb + " " + p.resource
-	if p.group != "" {
-		text += "." + p.group
+func (p *permission) String() string {
+	text := p.Verb + " " + p.Resource
+	if p.Subresource != "" {
+		text += "/" + p.Subresource
 	}
-	if p.name != "" {
-		text += " " + p.name
+	if p.Group != "" {
+		text += "." + p.Group
 	}
-	if p.namespace != "" {
-		text += " in namespace " + p.namespace
+	if p.Name != "" {
+		text += " " + p.Name
+	}
+	if p.Namespace != "" {
+		text += " in namespace " + p.Namespace
 	}
 	return text
 }
 
-func (p permission) attributes() *authorizationv1.ResourceAttributes {
-	resource, subresource, _ := strings.Cut(p.resource, "/")
-	return &authorizationv1.ResourceAttributes{
-		Namespace: p.namespace, Verb: p.verb, Group: p.group, Resource: resource, Subresource: subresource, Name: p.name,
-	}
-}
-
-// permissionsOf returns those of rules.
-func permissionsOf(namespace string, rules []rbacv1.PolicyRule) []permission {
-	var all []permission
-	for i := range rules {
-		names := rules[i].ResourceNames
-		if len(names) == 0 {
-			names = []string{""}
-		}
-		for _, group := range rules[i].APIGroups {
-			for _, resource := range rules[i].Resources {
-				for _, verb := range rules[i].Verbs {
-					for _, name := range names {
-						all = append(all, permission{namespace, verb, group, resource, name})
-					}
-				}
-			}
-		}
-	}
-	return all
-}
-
 // needed returns what the operator of this program's version may do.
-func (m *managementCheck) needed() ([]permission, error) {
-	var all []permission
+func (m *managementCheck) needed() (all []permission, err error) {
 	for _, object := range m.installed {
 		if object.GetName() != manifests.Operator || object.GetKind() != "ClusterRole" && object.GetKind() != "Role" {
 			continue
@@ -82,46 +56,62 @@ func (m *managementCheck) needed() ([]permission, error) {
 		if err := runtime.DefaultUnstructuredConverter.FromUnstructured(object.Object, role); err != nil {
 			return nil, fmt.Errorf("decoding %s %s: %w", object.GetKind(), object.GetName(), err)
 		}
-		all = append(all, permissionsOf(namespace, role.Rules)...)
+		for _, rule := range role.Rules {
+			if len(rule.ResourceNames) == 0 {
+				rule.ResourceNames = []string{""}
+			}
+			for _, group := range rule.APIGroups {
+				for _, resource := range rule.Resources {
+					resource, subresource, _ := strings.Cut(resource, "/")
+					for _, verb := range rule.Verbs {
+						for _, name := range rule.ResourceNames {
+							all = append(all, permission{Namespace: namespace, Verb: verb, Group: group, Resource: resource, Subresource: subresource, Name: name})
+						}
+					}
+				}
+			}
+		}
 	}
 	return all, nil
 }
 
-// operatorRights checks with the API server whether the operator may do what it needs to.
+// operatorMay checks with the API server whether the operator's ServiceAccount has a permission.
+func operatorMay(ctx context.Context, management client.Writer, namespace, account string, p permission) (bool, error) {
+	review := &authorizationv1.SubjectAccessReview{Spec: authorizationv1.SubjectAccessReviewSpec{
+		User: "system:serviceaccount:" + namespace + ":" + account, Groups: []string{"system:serviceaccounts", "system:serviceaccounts:" + namespace, "system:authenticated"},
+		ResourceAttributes: (*authorizationv1.ResourceAttributes)(&p),
+	}}
+	err := management.Create(ctx, review)
+	return review.Status.Allowed, err
+}
+
+// operatorRights checks whether the operator may do what it needs to.
 func (m *managementCheck) operatorRights(ctx context.Context) {
 	const subject = "Rights of the operator"
 	if len(m.operators) == 0 {
 		return
 	}
 	account := cmp.Or(m.operators[0].Spec.Template.Spec.ServiceAccountName, "default")
-	user := "system:serviceaccount:" + m.operatorNamespace + ":" + account
 	needed, err := m.needed()
 	if err != nil {
 		m.unread(subject, err)
 		return
 	}
-	var mu sync.Mutex
-	var lacks []string
+	lacks := make([]string, len(needed))
 	asking, ctx := errgroup.WithContext(ctx)
 	asking.SetLimit(reviews)
-	for _, p := range needed {
+	for i, p := range needed {
 		asking.Go(func() error {
-			review := &authorizationv1.SubjectAccessReview{Spec: authorizationv1.SubjectAccessReviewSpec{
-				User: user, Groups: []string{"system:serviceaccounts", "system:serviceaccounts:" + m.operatorNamespace, "system:authenticated"},
-				ResourceAttributes: p.attributes(),
-			}}
-			if err := m.Create(ctx, review); err != nil {
-				return err
+			allowed, err := operatorMay(ctx, m.Client, m.operatorNamespace, account, p)
+			if !allowed {
+				lacks[i] = p.String()
 			}
-			if !review.Status.Allowed {
-				mu.Lock()
-				defer mu.Unlock()
-				lacks = append(lacks, p.String())
-			}
-			return nil
+			return err
 		})
 	}
-	switch err := asking.Wait(); {
+	err = asking.Wait()
+	lacks = slices.DeleteFunc(lacks, func(lack string) bool { return lack == "" })
+	switch {
 	case err != nil:
 		m.unread(subject, err)
 	case len(lacks) > 0:
@@ -137,10 +127,10 @@ func (m *managementCheck) userRights(ctx context.Context) {
 	const subject = "Your rights"
 	var lacks []string
 	for _, p := range []permission{
-		{m.userNamespace, "create", v1beta1.GroupVersion.Group, "hostedclusters", ""},
-		{m.userNamespace, "patch", clusterv1.GroupVersion.Group, "clusters", ""},
+		{Namespace: m.userNamespace, Verb: "create", Group: v1beta1.GroupVersion.Group, Resource: "hostedclusters"},
+		{Namespace: m.userNamespace, Verb: "patch", Group: clusterv1.GroupVersion.Group, Resource: "clusters"},
 	} {
-		review := &authorizationv1.SelfSubjectAccessReview{Spec: authorizationv1.SelfSubjectAccessReviewSpec{ResourceAttributes: p.attributes()}}
+		review := &authorizationv1.SelfSubjectAccessReview{Spec: authorizationv1.SelfSubjectAccessReviewSpec{ResourceAttributes: (*authorizationv1.ResourceAttributes)(&p)}}
 		if err := m.Create(ctx, review); err != nil {
 			m.unread(subject, err)
 			return
