@@ -6,6 +6,7 @@ import (
 	"cmp"
 	"fmt"
 	"io"
+	"maps"
 	"slices"
 	"strings"
 	"time"
@@ -87,12 +88,7 @@ func (v *view) tree() *item {
 			v.claims(root.add(newItem("NodePool %s  deleted", name)), name, machines)
 		}
 	}
-	rest := make([]*clusterv1.Machine, 0, len(machines))
-	for _, machine := range machines {
-		rest = append(rest, machine)
-	}
-	slices.SortFunc(rest, func(a, b *clusterv1.Machine) int { return strings.Compare(a.Name, b.Name) })
-	for _, machine := range rest {
+	for _, machine := range slices.SortedFunc(maps.Values(machines), func(a, b *clusterv1.Machine) int { return strings.Compare(a.Name, b.Name) }) {
 		item := root.add(machineItem(machine))
 		if v.guest && machine.DeletionTimestamp.IsZero() {
 			item.text += "  without a NodeClaim"

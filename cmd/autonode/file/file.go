@@ -54,10 +54,11 @@ func ReadObjects(stdin io.Reader, files []string) (Objects, error) {
 				return nil, fmt.Errorf("%s: document %d: %w", file, n, err)
 			}
 			u := &unstructured.Unstructured{}
-			if _, err := yaml.YAMLToJSON(document); err != nil {
+			raw, err := yaml.YAMLToJSON(document)
+			if err != nil {
 				return nil, fmt.Errorf("%s: document %d: %w", file, n, err)
 			}
-			if err := yaml.Unmarshal(document, &u.Object); err != nil {
+			if err := json.Unmarshal(raw, &u.Object); err != nil {
 				return nil, fmt.Errorf("%s: document %d isn't an object with apiVersion and kind", file, n)
 			}
 			switch {
@@ -66,11 +67,6 @@ func ReadObjects(stdin io.Reader, files []string) (Objects, error) {
 			case u.GetKind() == "" || u.GetAPIVersion() == "":
 				return nil, fmt.Errorf("%s: document %d has no apiVersion or no kind", file, n)
 			}
-			// Numbers as the API server's client has them.
-			raw, err := yaml.YAMLToJSON(document)
-			if err == nil {
-				err = u.UnmarshalJSON(raw)
-			}
 			add := func(item runtime.Object) error {
 				if each, ok := item.(*unstructured.Unstructured); ok {
 					objects = append(objects, each)
@@ -78,7 +74,8 @@ func ReadObjects(stdin io.Reader, files []string) (Objects, error) {
 				}
 				return nil
 			}
-			if err == nil && u.IsList() {
+			// Numbers as the API server's client has them.
+			if err = u.UnmarshalJSON(raw); err == nil && u.IsList() {
 				err = u.EachListItem(add)
 			} else if err == nil {
 				err = add(u)

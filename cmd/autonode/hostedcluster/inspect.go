@@ -43,12 +43,24 @@ func (i *inspection) inspect(ctx context.Context, key client.ObjectKey) error {
 	if !i.cluster.DeletionTimestamp.IsZero() {
 		return fmt.Errorf("the Cluster %s is being deleted", key)
 	}
-	for _, step := range []func(context.Context) error{i.others, i.consent, i.controlPlane, i.kubeconfig, i.sources} {
-		if err := step(ctx); err != nil {
-			return err
-		}
+	if err := i.others(ctx); err != nil {
+		return err
 	}
-	return nil
+	consented := i.cluster.Annotations[v1beta1.ConsentAnnotation]
+	if consented != "" && consented != client.ObjectKeyFromObject(i.hostedCluster).String() {
+		return fmt.Errorf("the Cluster %s consents to HostedCluster %s; remove its annotation %s first", key, consented, v1beta1.ConsentAnnotation)
+	}
+	i.warnOf(check.ControlPlane(i.cluster))
+	checks, err := check.Kubeconfig(ctx, i.management, i.cluster)
+	i.warnOf(checks)
+	if apierrors.IsForbidden(err) {
+		i.warnings = append(i.warnings, err.Error())
+	} else if err != nil {
+		return err
+	}
+	checks, err = check.Templates(ctx, i.management, key, i.hostedCluster.Spec.AutoNode.ProvisionerConfig.Karpenter.ClusterAPI)
+	i.warnOf(checks)
+	return err
 }
 
 // others finds HostedClusters that are in the way, and the payload that they name if there is none.
@@ -102,38 +114,6 @@ func (i *inspection) beside(other *v1beta1.HostedCluster) error {
 		return fmt.Errorf("HostedCluster %s has the Cluster %s already", key, client.ObjectKeyFromObject(i.cluster))
 	}
 	return nil
-}
-
-// consent finds a Cluster that another HostedCluster uses.
-func (i *inspection) consent(context.Context) error {
-	named := i.cluster.Annotations[v1beta1.ConsentAnnotation]
-	if named == "" || named == client.ObjectKeyFromObject(i.hostedCluster).String() {
-		return nil
-	}
-	return fmt.Errorf("the Cluster %s consents to HostedCluster %s; remove its annotation %s first",
-		client.ObjectKeyFromObject(i.cluster), named, v1beta1.ConsentAnnotation)
-}
-
-// controlPlane, kubeconfig and sources warn of what AutoNode waits for in the Cluster.
-func (i *inspection) controlPlane(context.Context) error {
-	i.warnOf(check.ControlPlane(i.cluster))
-	return nil
-}
-
-func (i *inspection) kubeconfig(ctx context.Context) error {
-	checks, err := check.Kubeconfig(ctx, i.management, i.cluster)
-	i.warnOf(checks)
-	if apierrors.IsForbidden(err) {
-		i.warnings = append(i.warnings, err.Error())
-		return nil
-	}
-	return err
-}
-
-func (i *inspection) sources(ctx context.Context) error {
-	checks, err := check.Templates(ctx, i.management, client.ObjectKeyFromObject(i.cluster), i.hostedCluster.Spec.AutoNode.ProvisionerConfig.Karpenter.ClusterAPI)
-	i.warnOf(checks)
-	return err
 }
 
 func (i *inspection) warnOf(checks []check.Check) {

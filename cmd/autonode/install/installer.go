@@ -73,14 +73,19 @@ func (i *Installer) Apply(ctx context.Context, objects []*unstructured.Unstructu
 
 // splitCRDs returns the CRDs, and the rest.
 func splitCRDs(objects []*unstructured.Unstructured) (definitions, others []*unstructured.Unstructured) {
+	return split(objects, func(object *unstructured.Unstructured) bool { return object.GroupVersionKind().GroupKind() == crd })
+}
+
+// split returns the objects that match, and the rest.
+func split(objects []*unstructured.Unstructured, match func(*unstructured.Unstructured) bool) (matching, others []*unstructured.Unstructured) {
 	for _, object := range objects {
-		if object.GroupVersionKind().GroupKind() == crd {
-			definitions = append(definitions, object)
+		if match(object) {
+			matching = append(matching, object)
 		} else {
 			others = append(others, object)
 		}
 	}
-	return definitions, others
+	return matching, others
 }
 
 func (i *Installer) apply(ctx context.Context, object *unstructured.Unstructured) error {
@@ -170,16 +175,10 @@ func available(object *unstructured.Unstructured) (bool, string) {
 
 // Found reports whether the cluster has the operator's Deployment or a CRD of HostedClusters: without both, it isn't a management cluster.
 func (i *Installer) Found(ctx context.Context, objects []*unstructured.Unstructured) (bool, error) {
-	crds, others := splitCRDs(objects)
-	wanted := slices.DeleteFunc(slices.Clone(crds), func(object *unstructured.Unstructured) bool {
-		return object.GetName() != "hostedclusters."+v1beta1.Group
-	})
-	for _, object := range others {
-		if object.GetKind() == "Deployment" {
-			wanted = append(wanted, object)
+	for _, object := range objects {
+		if object.GetKind() != "Deployment" && object.GetName() != "hostedclusters."+v1beta1.Group {
+			continue
 		}
-	}
-	for _, object := range wanted {
 		live := &unstructured.Unstructured{}
 		live.SetGroupVersionKind(object.GroupVersionKind())
 		switch err := i.Management.Get(ctx, client.ObjectKeyFromObject(object), live); {
@@ -195,9 +194,8 @@ func (i *Installer) Found(ctx context.Context, objects []*unstructured.Unstructu
 // Remove deletes objects in the reverse of their order, and what another version has applied, all but the CRDs and what guards them. With
 // definitions it deletes those as well, last.
 func (i *Installer) Remove(ctx context.Context, objects []*unstructured.Unstructured, definitions bool) error {
-	crds, others := splitCRDs(objects)
-	guard := slices.DeleteFunc(slices.Clone(others), func(object *unstructured.Unstructured) bool { return object.GetName() != manifests.Guard })
-	others = slices.DeleteFunc(slices.Clone(others), func(object *unstructured.Unstructured) bool { return object.GetName() == manifests.Guard })
+	crds, rest := splitCRDs(objects)
+	guard, others := split(rest, func(object *unstructured.Unstructured) bool { return object.GetName() == manifests.Guard })
 	slices.Reverse(others)
 	// Before the namespace goes, with which the API server would delete some of it.
 	if err := i.Prune(ctx, objects); err != nil {

@@ -10,7 +10,9 @@ import (
 	"k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+	"k8s.io/apimachinery/pkg/labels"
 	"k8s.io/apimachinery/pkg/runtime/schema"
+	"k8s.io/apimachinery/pkg/util/sets"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/autonode-io/autonode/api/v1beta1"
@@ -38,26 +40,21 @@ var Prunable = []schema.GroupVersionKind{
 // marked returns a copy with the label of what an Installer applies.
 func marked(object *unstructured.Unstructured) *unstructured.Unstructured {
 	object = object.DeepCopy()
-	labels := object.GetLabels()
-	if labels == nil {
-		labels = map[string]string{}
-	}
-	labels[v1beta1.ManagedByLabel] = owner
-	object.SetLabels(labels)
+	object.SetLabels(labels.Merge(object.GetLabels(), labels.Set{v1beta1.ManagedByLabel: owner}))
 	return object
 }
 
 // Prune deletes what an Installer has applied before and the objects don't contain: Apply's of another version, or with other options.
 func (i *Installer) Prune(ctx context.Context, objects []*unstructured.Unstructured) error {
-	kept := map[key]bool{}
+	rendered := sets.New[string]()
 	for _, object := range objects {
-		kept[keyOf(object)] = true
+		rendered.Insert(named(object))
 	}
 	applied, err := i.applied(ctx)
 	if err != nil {
 		return err
 	}
-	return i.remove(ctx, slices.DeleteFunc(applied, func(object *unstructured.Unstructured) bool { return kept[keyOf(object)] }))
+	return i.remove(ctx, slices.DeleteFunc(applied, func(object *unstructured.Unstructured) bool { return rendered.Has(named(object)) }))
 }
 
 // applied lists what an Installer has applied, but for the kinds that aren't Prunable and the guard of the CRDs.
@@ -92,14 +89,4 @@ func (i *Installer) applied(ctx context.Context) ([]*unstructured.Unstructured, 
 		}
 	}
 	return found, nil
-}
-
-// key of an object, without the version of its kind.
-type key struct {
-	kind schema.GroupKind
-	name client.ObjectKey
-}
-
-func keyOf(object *unstructured.Unstructured) key {
-	return key{object.GroupVersionKind().GroupKind(), client.ObjectKeyFromObject(object)}
 }
