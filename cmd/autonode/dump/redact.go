@@ -16,9 +16,9 @@ var (
 	// reference are the fields of an object that refers to another one.
 	reference = []string{"name", "namespace", "kind", "apiVersion", "apiGroup", "key", "optional", "uid", "fieldPath"}
 
-	// metadataFields stay of metadata, beside labels and annotations.
-	metadataFields = []string{"creationTimestamp", "deletionGracePeriodSeconds", "deletionTimestamp", "finalizers", "generateName", "generation", "name",
-		"namespace", "ownerReferences", "resourceVersion", "uid"}
+	// metadataFields stay of metadata.
+	metadataFields = []string{"annotations", "creationTimestamp", "deletionGracePeriodSeconds", "deletionTimestamp", "finalizers", "generateName", "generation",
+		"labels", "name", "namespace", "ownerReferences", "resourceVersion", "uid"}
 	conditionFields = []string{"lastHeartbeatTime", "lastProbeTime", "lastTransitionTime", "lastUpdateTime", "message", "observedGeneration", "reason",
 		"severity", "status", "type"}
 
@@ -62,7 +62,7 @@ func keep(key string, t *tree, value any) any {
 	case map[string]any:
 		switch {
 		case key == "metadata":
-			return metadata(v)
+			return only(v, metadataFields)
 		case key == "kubeletExtraArgs":
 			return kubeletArgs(v)
 		case t.whole:
@@ -135,15 +135,12 @@ func fieldsOf(v map[string]any, stay map[string]*tree) map[string]any {
 	return v
 }
 
-// metadata of an object, or of those that it makes.
-func metadata(v map[string]any) map[string]any {
+// only keeps fields, without what looks secret.
+func only(v map[string]any, fields []string) map[string]any {
 	for field, value := range v {
-		switch {
-		case field == "annotations":
-			v[field] = annotations(value)
-		case field == "labels" || slices.Contains(metadataFields, field):
+		if slices.Contains(fields, field) {
 			v[field] = scrub(field, value)
-		default:
+		} else {
 			delete(v, field)
 		}
 	}
@@ -170,16 +167,8 @@ func annotations(value any) any {
 
 func conditions(list []any) []any {
 	for _, item := range list {
-		m, ok := item.(map[string]any)
-		if !ok {
-			continue
-		}
-		for field, value := range m {
-			if slices.Contains(conditionFields, field) {
-				m[field] = scrub(field, value)
-				continue
-			}
-			delete(m, field)
+		if m, ok := item.(map[string]any); ok {
+			only(m, conditionFields)
 		}
 	}
 	return list
@@ -232,7 +221,10 @@ func kubeletArgs(value any) any {
 
 // scrub removes from a value that stays what looks secret nevertheless.
 func scrub(key string, value any) any {
-	if isSecret(key) {
+	switch {
+	case key == "annotations":
+		return annotations(value)
+	case isSecret(key):
 		return references(value)
 	}
 	switch v := value.(type) {
@@ -248,12 +240,9 @@ func scrub(key string, value any) any {
 		return v
 	case map[string]any:
 		for field, inner := range v {
-			switch nested, _ := inner.(map[string]any); {
-			case field == "annotations":
-				v[field] = annotations(inner)
-			case field == "metadata" && nested != nil:
-				v[field] = metadata(nested)
-			default:
+			if nested, _ := inner.(map[string]any); field == "metadata" && nested != nil {
+				v[field] = only(nested, metadataFields)
+			} else {
 				v[field] = scrub(field, inner)
 			}
 		}

@@ -46,12 +46,12 @@ func (s screen) draw(about string, warning bool, table string) string {
 	lines := strings.SplitAfter(about+"\n"+table, "\n")
 	for i, line := range lines {
 		lines[i] = s.cut(line)
-		if colour := []string{bold, red}; s.colour && i < 2 && lines[i] != "" {
-			with := colour[0]
+		if s.colour && i < 2 && lines[i] != "" {
+			colour := bold
 			if i == 0 && warning {
-				with = colour[1]
+				colour = red
 			}
-			lines[i] = with + strings.TrimSuffix(lines[i], "\n") + plain + "\n"
+			lines[i] = colour + strings.TrimSuffix(lines[i], "\n") + plain + "\n"
 		}
 	}
 	return clearScreen + strings.Join(lines, "")
