@@ -277,7 +277,8 @@ func keepStorage(live, desired *apiextensionsv1.CustomResourceDefinition) {
 }
 
 // desiredFor returns the payload's definitions, and those of the profile that have other names, sorted by name. They are copies: a
-// payload is shared by every cluster that runs it. Gated are the names of those that a guest has only while a feature gate needs them.
+// payload is shared by every cluster that runs it. Their schemas admit only values that Go can decode. Gated are the names of those that a
+// guest has only while a feature gate needs them.
 func desiredFor(profile *provider.Profile, payload []*apiextensionsv1.CustomResourceDefinition,
 ) (desired []*apiextensionsv1.CustomResourceDefinition, gated sets.Set[string], err error) {
 	embedded, err := profile.Definitions()
@@ -298,6 +299,11 @@ func desiredFor(profile *provider.Profile, payload []*apiextensionsv1.CustomReso
 		definition.Status = apiextensionsv1.CustomResourceDefinitionStatus{}
 		if definition.Annotations == nil {
 			definition.Annotations = map[string]string{}
+		}
+		for i := range definition.Spec.Versions {
+			if schema := definition.Spec.Versions[i].Schema; schema != nil && schema.OpenAPIV3Schema != nil {
+				decodable(schema.OpenAPIV3Schema)
+			}
 		}
 		byName[definition.Name] = definition
 	}
