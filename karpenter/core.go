@@ -150,7 +150,7 @@ func (sleepless) Sleep(time.Duration) {}
 func (k *karpenterCore) controllers(ctx context.Context) []controller.Controller {
 	opts := options.FromContext(ctx)
 	guest, cached, recorder, now, provider := k.client, k.guest.GetClient(), k.guest.EventRecorder, k.guest.Clock, k.cloudProvider
-	decodable, refuse := reconciler.IgnoreUndecodable(cached), leadership.Refuse(k.keeper)
+	refuse := leadership.Refuse(k.keeper)
 	devices, virtualPods := deviceallocation.NewController(guest), virtualpods.NewVirtualPodCache(guest)
 	healths, costs := nodepoolhealth.NewState(), cost.NewClusterCost(ctx, provider, guest)
 	k.provisioner = provisioning.NewProvisioner(guest, recorder, provider, k.state, now, devices, virtualPods)
@@ -174,7 +174,7 @@ func (k *karpenterCore) controllers(ctx context.Context) []controller.Controller
 			disruption.WithMethods(k.methods(ctx)...)), refuse),
 		provisioning.NewPodController(guest, k.provisioner, k.state),
 		provisioning.NewNodeController(guest, k.provisioner),
-		reconciler.Wrap(hash.NewController(guest, provider), decodable),
+		hash.NewController(guest, provider),
 		expiration.NewController(now, guest, provider), // it sleeps after a pass: nothing else keeps it from counting an expired NodeClaim twice
 		informer.NewDaemonSetController(guest, k.state),
 		informer.NewNodeController(guest, k.state),
@@ -185,10 +185,10 @@ func (k *karpenterCore) controllers(ctx context.Context) []controller.Controller
 		nodeclaimgc.NewController(guest, k.state),
 		reconciler.Wrap(termination.NewController(now, guest, provider, terminator.NewTerminator(now, guest, evictions, recorder), recorder),
 			append(terminationPasses(cached, k.writes, clock.RealClock{}), wakeableNode)...),
-		reconciler.Wrap(readiness.NewController(now, guest, provider), decodable),
-		reconciler.Wrap(registrationhealth.NewController(now, guest, provider, healths), decodable),
-		reconciler.Wrap(counter.NewController(guest, provider, k.state), decodable),
-		reconciler.Wrap(validation.NewController(now, guest, provider), decodable),
+		readiness.NewController(now, guest, provider),
+		registrationhealth.NewController(now, guest, provider, healths),
+		counter.NewController(guest, provider, k.state),
+		validation.NewController(now, guest, provider),
 		podevents.NewController(now, guest, provider),
 		consistency.NewController(now, guest, provider, recorder),
 		reconciler.Wrap(reconciler.Wrap(lifecycle, wakeable, reconciler.Extend(lifecycle, cached, nodeclaim.Deadlines(k.nodeClaims))),
@@ -229,8 +229,8 @@ func (k *karpenterCore) controllers(ctx context.Context) []controller.Controller
 	if opts.FeatureGates.StaticCapacity {
 		all = append(all,
 			reconciler.Wrap(staticprovisioning.NewController(guest, k.state, recorder, provider, k.provisioner, now, devices, virtualPods),
-				k.static.Provisioning(), reconciler.NodeLimit(cached, recorder, !opts.FeatureGates.TerminateFirstDrift), decodable),
-			reconciler.Wrap(staticdeprovisioning.NewController(guest, k.state, provider, now, recorder), decodable))
+				k.static.Provisioning(), reconciler.NodeLimit(cached, recorder, !opts.FeatureGates.TerminateFirstDrift)),
+			staticdeprovisioning.NewController(guest, k.state, provider, now, recorder))
 	}
 	if opts.FeatureGates.NodeOverlay {
 		all = append(all, nodeoverlay.NewController(now, guest, k.undecorated, k.guest.InstanceTypeStore, k.state))

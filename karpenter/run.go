@@ -38,7 +38,6 @@ import (
 	"github.com/autonode-io/autonode/karpenter/controllers/wanted"
 	"github.com/autonode-io/autonode/karpenter/core/leadership"
 	"github.com/autonode-io/autonode/karpenter/core/reconciler"
-	"github.com/autonode-io/autonode/karpenter/core/undecodable"
 	"github.com/autonode-io/autonode/karpenter/core/wellknown"
 	"github.com/autonode-io/autonode/karpenter/operator"
 	"github.com/autonode-io/autonode/lenient"
@@ -90,17 +89,14 @@ func Run(ctx context.Context, programVersion string) error {
 	if pod != "" {
 		leaderElection = append(leaderElection, coreoperator.WithLeaderElectionLabels(map[string]string{v1alpha1.LeaderPodLabel: pod}))
 	}
-	reporter := &reporter{}
-	guestObjects := reporter.guestObjects()
-	restore := guestManagers(guestObjects)
+	restore := guestManagers()
 	guestCtx, guest := coreoperator.NewOperator(leaderElection...)
 	restore()
-	reporter.recorder.Store(&guest.EventRecorder)
-	management, err := operator.NewManagement(managementConfig, opts, reporter.inManagement)
+	management, err := operator.NewManagement(managementConfig, opts, reportMachines(guest.EventRecorder))
 	if err != nil {
 		return err
 	}
-	if err := crmetrics.Registry.Register(lenient.Collector(undecodable.Metric, guestObjects, management.Typed)); err != nil {
+	if err := crmetrics.Registry.Register(lenient.Collector(UndecodableMetric, management.Typed)); err != nil {
 		return fmt.Errorf("registering metrics: %w", err)
 	}
 	for _, file := range files {

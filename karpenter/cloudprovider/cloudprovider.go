@@ -32,7 +32,6 @@ import (
 	"github.com/autonode-io/autonode/karpenter/providers/reservation"
 	"github.com/autonode-io/autonode/karpenter/providers/template"
 	"github.com/autonode-io/autonode/karpenter/providers/version"
-	"github.com/autonode-io/autonode/lenient"
 )
 
 var _ karpcloudprovider.CloudProvider = (*CloudProvider)(nil)
@@ -175,7 +174,7 @@ func (c *CloudProvider) GetInstanceTypes(ctx context.Context, nodePool *karpv1.N
 // the template hash of a Machine that hasn't drifted, after the hash rule has changed.
 func (c *CloudProvider) IsDrifted(ctx context.Context, nodeClaim *karpv1.NodeClaim) (karpcloudprovider.DriftReason, error) {
 	nodeClass, err := c.nodeClass(ctx, nodeClaim.Spec.NodeClassRef.Name)
-	if apierrors.IsNotFound(err) || err == nil && lenient.Why(nodeClass) != "" {
+	if apierrors.IsNotFound(err) {
 		// The desired state is unknown.
 		return "", nil
 	}

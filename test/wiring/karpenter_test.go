@@ -381,7 +381,7 @@ func TestKarpenter(t *testing.T) {
 		}).WithContext(t.Context()).WithPolling(poll).Should(Succeed())
 	})
 
-	t.Run("When it has started beside objects that Go can't decode, it should say so, launch nothing for their NodePools and lose nothing", func(t *testing.T) {
+	t.Run("When it has started beside a Machine that Go can't decode, it should report it and not lose it", func(t *testing.T) {
 		w.holdsUndecodable(t, undecodable)
 	})
 

@@ -17,7 +17,6 @@ import (
 	"k8s.io/klog/v2"
 	"k8s.io/utils/clock"
 	ctrl "sigs.k8s.io/controller-runtime"
-	"sigs.k8s.io/controller-runtime/pkg/cache"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	"sigs.k8s.io/controller-runtime/pkg/log"
 	"sigs.k8s.io/controller-runtime/pkg/manager"
@@ -31,14 +30,12 @@ import (
 	"github.com/autonode-io/autonode/capacity"
 	"github.com/autonode-io/autonode/cmd/autonode/cluster"
 	autonodemanager "github.com/autonode-io/autonode/internal/manager"
-	"github.com/autonode-io/autonode/karpenter/core/undecodable"
 	"github.com/autonode-io/autonode/karpenter/core/wellknown"
 	"github.com/autonode-io/autonode/karpenter/explain"
 	"github.com/autonode-io/autonode/karpenter/operator"
 	capacityprovider "github.com/autonode-io/autonode/karpenter/providers/capacity"
 	"github.com/autonode-io/autonode/karpenter/providers/instancetype"
 	"github.com/autonode-io/autonode/karpenter/providers/offering"
-	"github.com/autonode-io/autonode/lenient"
 )
 
 // explainTimeout bounds how long the first lists of the management cluster take. A kind that may not be read never ends them.
@@ -59,14 +56,12 @@ func (o *Options) simulation(ctx context.Context) (*explain.Simulation, error) {
 	}
 	ctx = log.IntoContext(ctx, logr.Discard())
 	guestConfig := readOnlyConfig(config)
-	guestObjects := lenient.New(lenient.Config{Scheme: clientgoscheme.Scheme, Adjust: undecodable.Adjust()})
-	guestObjects.Wrap(guestConfig)
 	guest, err := client.New(guestConfig, client.Options{Scheme: clientgoscheme.Scheme})
 	if err != nil {
 		return nil, fmt.Errorf("connecting to the guest cluster %s: %w", guestConfig.Host, err)
 	}
 	if o.Management != (cluster.Flags{}) {
-		return o.simulationWithManagement(ctx, guestConfig, guest, guestObjects)
+		return o.simulationWithManagement(ctx, guestConfig, guest)
 	}
 	_, core, err := simulatedOptions(&appsv1.Deployment{}, "", map[string]string{"cluster-name": "unknown", "namespace": "unknown"})
 	if err != nil {
@@ -83,9 +78,7 @@ func (o *Options) simulation(ctx context.Context) (*explain.Simulation, error) {
 	})
 }
 
-func (o *Options) simulationWithManagement(ctx context.Context, guestConfig *rest.Config, reader client.Reader, guestObjects *lenient.Decoder) (
-	*explain.Simulation, error,
-) {
+func (o *Options) simulationWithManagement(ctx context.Context, guestConfig *rest.Config, reader client.Reader) (*explain.Simulation, error) {
 	config, err := o.Management.Config()
 	if err != nil {
 		return nil, err
@@ -117,7 +110,7 @@ func (o *Options) simulationWithManagement(ctx context.Context, guestConfig *res
 		return nil, err
 	}
 	ctx = options.ToContext(ctx, core)
-	started, err := startProviders(ctx, guestConfig, managementConfig, guestObjects, opts)
+	started, err := startProviders(ctx, guestConfig, managementConfig, opts)
 	if err != nil {
 		return nil, err
 	}
@@ -153,13 +146,11 @@ type startedProviders struct {
 }
 
 // startProviders connects the providers as Karpenter does, without controllers.
-func startProviders(
-	ctx context.Context, guestConfig, managementConfig *rest.Config, guestObjects *lenient.Decoder, opts operator.Options,
-) (*startedProviders, error) {
+func startProviders(ctx context.Context, guestConfig, managementConfig *rest.Config, opts operator.Options) (*startedProviders, error) {
 	wellknown.Normalize(opts.Parsed.TopologyKeys)
 	mgr, err := autonodemanager.New(guestConfig, manager.Options{
 		Scheme: clientgoscheme.Scheme, Logger: logr.Discard(), Metrics: metricsserver.Options{BindAddress: "0"}, HealthProbeBindAddress: "0",
-		BaseContext: func() context.Context { return ctx }, Cache: cache.Options{NewInformer: guestObjects.NewInformer},
+		BaseContext: func() context.Context { return ctx },
 	})
 	if err != nil {
 		return nil, fmt.Errorf("connecting to the guest cluster %s: %w", guestConfig.Host, err)

@@ -29,7 +29,6 @@ import (
 	"sigs.k8s.io/karpenter/pkg/events"
 
 	"github.com/autonode-io/autonode/api/karpenter/v1alpha1"
-	"github.com/autonode-io/autonode/api/v1beta1"
 	"github.com/autonode-io/autonode/karpenter/providers/informer"
 	"github.com/autonode-io/autonode/karpenter/providers/instancetype"
 	"github.com/autonode-io/autonode/karpenter/providers/machine"
@@ -38,7 +37,6 @@ import (
 	"github.com/autonode-io/autonode/karpenter/providers/profile"
 	"github.com/autonode-io/autonode/karpenter/providers/template"
 	"github.com/autonode-io/autonode/karpenter/providers/version"
-	"github.com/autonode-io/autonode/lenient"
 )
 
 // retryInterval is the requeue interval for objects that can't be watched while they are missing: those of a kind that isn't
@@ -112,9 +110,6 @@ func (c *Controller) Reconcile(ctx context.Context, nodeClass *v1alpha1.ClusterA
 	if nodeClass.DeletionTimestamp != nil {
 		return reconcile.Result{}, c.finalize(ctx, nodeClass)
 	}
-	if why := lenient.Why(nodeClass); why != "" {
-		return reconcile.Result{}, c.undecodable(ctx, nodeClass, why)
-	}
 	if err := c.own(ctx, nodeClass); err != nil {
 		return reconcile.Result{}, err
 	}
@@ -148,23 +143,6 @@ func (c *Controller) Reconcile(ctx context.Context, nodeClass *v1alpha1.ClusterA
 		c.Recorder.Publish(changes(stored, nodeClass)...)
 	}
 	return result, errors.Join(append(errs, c.publishHash(ctx, nodeClass))...)
-}
-
-// undecodable reports why a node class isn't used. Its hash stays: a hash of the remaining fields would have its nodes replaced.
-func (c *Controller) undecodable(ctx context.Context, nodeClass *v1alpha1.ClusterAPINodeClass, why string) error {
-	stored := nodeClass.DeepCopy()
-	conditions := nodeClass.StatusConditions(status.WithClock(c.Clock))
-	conditions.SetFalse(v1alpha1.ReadyConditions()[0], v1beta1.UndecodableReason, lenient.Message(why))
-	explain(conditions)
-	nodeClass.Status.ObservedGeneration = nodeClass.Generation
-	if equality.Semantic.DeepEqual(stored.Status, nodeClass.Status) {
-		return nil
-	}
-	patch := client.MergeFromWithOptions(stored, client.MergeFromWithOptimisticLock{})
-	if err := client.IgnoreNotFound(c.Guest.Status().Patch(ctx, nodeClass, patch)); err != nil {
-		return fmt.Errorf("writing the status of the node class: %w", err)
-	}
-	return nil
 }
 
 // explain copies the first failing condition's reason and message to Ready, which users read first.
