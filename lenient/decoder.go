@@ -3,7 +3,6 @@
 package lenient
 
 import (
-	"crypto/rand"
 	"encoding/json"
 	"fmt"
 	"reflect"
@@ -15,48 +14,18 @@ import (
 	"k8s.io/apimachinery/pkg/util/sets"
 	clientgoscheme "k8s.io/client-go/kubernetes/scheme"
 	"k8s.io/utils/clock"
-	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/autonode-io/autonode/lenient/exponent"
 	"github.com/autonode-io/autonode/message"
 )
 
 const (
-	// annotation marks an object in this process's memory. Its value begins with secret, so that one which was written into a cluster, by a
-	// person or by mistake, means nothing.
-	annotation = "autonode.io/undecodable"
 	listSuffix = "List"
-	// maxWhy bounds the reason for one object, in bytes.
+	// maxWhy bounds the description of one object, in bytes.
 	maxWhy = 512
 )
 
-// secret is another one in each process.
-var secret = rand.Text()
-
-// Why returns the fields that were left out of an object because Go can't hold them, and why; empty for an object that is whole. A decision
-// that can't be undone must not depend on the content of a marked object.
-func Why(object client.Object) string {
-	why, _ := strings.CutPrefix(object.GetAnnotations()[annotation], secret)
-	if len(why) == len(object.GetAnnotations()[annotation]) {
-		return ""
-	}
-	return why
-}
-
-// Keep adds an object's mark, if it has one, to the annotations that a cache keeps of it.
-func Keep(annotations map[string]string, object client.Object) map[string]string {
-	value, marked := object.GetAnnotations()[annotation]
-	if !marked {
-		return annotations
-	}
-	if annotations == nil {
-		annotations = map[string]string{}
-	}
-	annotations[annotation] = value
-	return annotations
-}
-
-// Message returns the problem of an object, and its remedy.
+// Message returns what is wrong with an object, and what to do.
 func Message(why string) string {
 	return "Go can't decode this object, although the API server admitted it; what can't be decoded counts as absent: " + why +
 		". Correct the value, or delete the object"
@@ -66,8 +35,6 @@ func Message(why string) string {
 type Config struct {
 	// Scheme has the types. Kinds that are built into Kubernetes are left alone.
 	Scheme *runtime.Scheme
-	// Adjust changes a marked object of a kind, so that its missing fields do no harm.
-	Adjust map[schema.GroupKind]func(object map[string]any)
 	// Report gets an object that can't be decoded, once for each reason. It must not wait.
 	Report func(object *metav1.PartialObjectMetadata, why string)
 	Clock  clock.PassiveClock
@@ -154,35 +121,16 @@ func (d *Decoder) object(raw json.RawMessage, gvk schema.GroupVersionKind, of re
 		return raw, "", doubtful
 	}
 	why = message.Cut(strings.Join(pruned.problems, "; "), maxWhy)
-	if adjust := d.Adjust[gvk.GroupKind()]; adjust != nil {
-		adjust(object)
-	}
-	mark(object, why)
-	marked, err := json.Marshal(object)
+	kept, err = json.Marshal(object)
 	if err == nil {
-		err = decodeRaw(marked, of)
+		err = decodeRaw(kept, of)
 	}
 	if err != nil { // which no known type does: keep kind and metadata
 		why = message.Cut(why+"; "+err.Error(), maxWhy)
 		bare := map[string]any{"apiVersion": gvk.GroupVersion().String(), "kind": gvk.Kind, "metadata": object["metadata"]}
-		mark(bare, why)
-		marked, _ = json.Marshal(bare)
+		kept, _ = json.Marshal(bare)
 	}
-	return marked, why, false
-}
-
-func mark(object map[string]any, why string) {
-	metadata, ok := object["metadata"].(map[string]any)
-	if !ok {
-		metadata = map[string]any{}
-		object["metadata"] = metadata
-	}
-	annotations, ok := metadata["annotations"].(map[string]any)
-	if !ok {
-		annotations = map[string]any{}
-		metadata["annotations"] = annotations
-	}
-	annotations[annotation] = secret + why
+	return kept, why, false
 }
 
 // list decodes a list's objects one by one. It returns nil if all can be decoded, or none are of a known type. It calls doubted with objects
@@ -204,7 +152,7 @@ func (d *Decoder) list(raw []byte, found func(*metav1.PartialObjectMetadata, str
 	if item == nil || gvk.Kind == of.Kind {
 		return nil, metadata.Continue, nil
 	}
-	marked := false
+	changed := false
 	for i := range of.Items {
 		kept, why, doubtful := d.object(of.Items[i], gvk, item)
 		if doubtful {
@@ -213,10 +161,10 @@ func (d *Decoder) list(raw []byte, found func(*metav1.PartialObjectMetadata, str
 		if why == "" {
 			continue
 		}
-		of.Items[i], marked = kept, true
+		of.Items[i], changed = kept, true
 		found(identity(kept, gvk), why)
 	}
-	if !marked {
+	if !changed {
 		return nil, metadata.Continue, nil
 	}
 	replaced, err = json.Marshal(of)

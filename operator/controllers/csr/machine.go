@@ -17,7 +17,6 @@ import (
 	"github.com/autonode-io/autonode/assets/infrastructure"
 	"github.com/autonode-io/autonode/capacity/conversion"
 	"github.com/autonode-io/autonode/clusterstatus"
-	"github.com/autonode-io/autonode/lenient"
 )
 
 // Indexes of Machines: by their nodes' possible names, and by the bootstrap token that they were made with.
@@ -72,7 +71,6 @@ func shrunk(kinds infrastructure.Kinds, machine *clusterv1.Machine) *clusterv1.M
 			annotations[key] = value
 		}
 	}
-	annotations = lenient.Keep(annotations, machine)
 	ref := clusterv1.ContractVersionedObjectReference{Name: machine.Spec.InfrastructureRef.Name}
 	if ref.Name == machine.Name {
 		ref.Name = ""
