@@ -55,17 +55,17 @@ func (t boundedTransport) RoundTrip(req *http.Request) (*http.Response, error) {
 	return resp, nil
 }
 
-// kind is what was asked of a registry.
+// kind is the kind of a request to a registry.
 type kind int
 
 const (
-	// anything is whatever else may be asked, such as a token. It is brief.
+	// anything is any other request, such as one for a token. The response is brief.
 	anything kind = iota
 	manifest
 	layer
 )
 
-// kindOf returns what a request is for. The registry chooses where a redirect leads and where tokens come from, so it is the first request
+// kindOf returns the kind of a request. The registry chooses where a redirect leads and where tokens come from, so it is the first request
 // that counts, and no request for a token looks like one for a layer: it has a query, or isn't a GET.
 func kindOf(req *http.Request) kind {
 	for req.Response != nil && req.Response.Request != nil {

@@ -10,7 +10,7 @@ import (
 )
 
 // A release image can come from anyone who may write a HostedCluster, and the operator reads those of all tenants: no image may
-// take more of it than these bounds allow. Each is several times what OpenShift's payloads need, the largest there are.
+// take more of it than these bounds allow. Each is several times the need of OpenShift's payloads, the largest there are.
 const (
 	// maxLayers is as many as a container runtime stacks, about.
 	maxLayers = 128
@@ -34,9 +34,9 @@ const (
 	maxElements = 4096
 	// maxValues bounds the values in one JSON document, annotations included. A manifest of 128 layers has a thousand.
 	maxValues = 64 << 10
-	// maxManifestBytes is what registries must accept at least, by the distribution specification.
+	// maxManifestBytes is the manifest size that registries must accept, by the distribution specification.
 	maxManifestBytes = 4 << 20
-	// maxAnswerBytes bounds what a registry or a token server sends beside manifests and layers: errors, and tokens.
+	// maxAnswerBytes bounds responses of a registry or a token server beside manifests and layers: errors, and tokens.
 	maxAnswerBytes = 64 << 10
 	// maxVersionBytes bounds a version, which becomes a flag and part of a status.
 	maxVersionBytes = 128
@@ -45,10 +45,10 @@ const (
 
 	// maxDocuments bounds the YAML documents in the manifests of one component.
 	maxDocuments = 1000
-	// maxDocumentBytes is the largest request that an API server takes: what is larger can't be applied.
+	// maxDocumentBytes is the largest request that an API server takes: larger documents can't be applied.
 	maxDocumentBytes = 3 << 20
 	// maxIndicators bounds the characters of a document that YAML's structure is made of. None makes more than two nodes, so they bound the
-	// memory that it takes to find out what the document is. Karpenter's largest CRD has a thousand.
+	// memory that it takes to find out the document's kind. Karpenter's largest CRD has a thousand.
 	maxIndicators = 200_000
 	// maxDepth limits the nesting of a CRD's YAML. Decoding its schema takes quadratic time in the depth. The schema
 	// of a pod, among the deepest, has forty levels.
@@ -86,8 +86,8 @@ func refuse(err error, format string, args ...any) error {
 	return e
 }
 
-// count fails if JSON has a list of too many elements, or too many values in all. What isn't valid is counted too: a decoder keeps what
-// comes before it finds that out, and ignores what follows the first value.
+// count fails if JSON has a list of too many elements, or too many values in all. Invalid JSON is counted too: a decoder keeps the values
+// before the error, and ignores content after the first value.
 func count(content []byte) error {
 	var elements []int // of each list that is open; an object has none
 	values, quoted := 0, false
@@ -126,7 +126,7 @@ func count(content []byte) error {
 	return nil
 }
 
-// budget is an io.Reader that fails with errTooLarge when more than what is left would be read; several readers share what is left.
+// budget is an io.Reader that fails with errTooLarge when more than the rest would be read; several readers share the rest.
 type budget struct {
 	r     io.Reader
 	left  *int64

@@ -35,25 +35,25 @@ const (
 	LabelRelease = "io.openshift.release"
 )
 
-// Spec is what a release image holds.
+// Spec is the content of a release image.
 type Spec struct {
 	// Version is the release's semantic version, without a leading "v".
 	Version string
 	// Previous are versions from which an upgrade is meant to work.
 	Previous []string
-	// Components are what the release ships, in any order.
+	// Components are the release's components, in any order.
 	Components []ComponentSpec
-	// NodeImages name what machines boot from, as Release.NodeImages does; often none.
+	// NodeImages are those of Release; often none.
 	NodeImages NodeImages
 }
 
-// ComponentSpec is what a release holds of one component.
+// ComponentSpec is one component of a release.
 type ComponentSpec struct {
 	// Name is lower case letters, digits and dashes: "karpenter-clusterapi".
 	Name string
 	// Image is the component's image by digest.
 	Image string
-	// Versions are the versions of what the image contains; nodes run Versions[KubernetesVersion].
+	// Versions are the versions of the image's contents; nodes run Versions[KubernetesVersion].
 	Versions map[string]string
 	// CRDs are YAML or JSON documents of CustomResourceDefinitions; one element may hold several documents.
 	CRDs [][]byte
@@ -62,7 +62,7 @@ type ComponentSpec struct {
 var componentName = regexp.MustCompile(`^[a-z0-9]([a-z0-9-]{0,61}[a-z0-9])?$`)
 
 // Build makes a release image. It is deterministic: the same Spec gives the same digest, whatever the order of
-// its components, and nothing has a timestamp. What Read would refuse is an *Error.
+// its components, and nothing has a timestamp. A Spec that Read would reject is an *Error.
 func Build(spec Spec) (v1.Image, error) {
 	files, err := render(spec)
 	if err != nil {

@@ -125,7 +125,7 @@ func newRootVerifier(content []byte) (*verify.Verifier, error) {
 	return verify.NewVerifier(trusted, options...)
 }
 
-// newKeyVerifier returns what verifies bundles by one key. A bundle's hint names none of them reliably, so each is tried.
+// newKeyVerifier returns a verifier of bundles by one key. A bundle's hint names none of them reliably, so each is tried.
 func newKeyVerifier(key signature.Verifier) (bundleVerifier, error) {
 	material := root.NewTrustedPublicKeyMaterial(func(string) (root.TimeConstrainedVerifier, error) {
 		return root.NewExpiringKey(key, time.Time{}, time.Time{}), nil
@@ -202,7 +202,7 @@ func (s *session) verifyBundles(ctx context.Context, verifier *Verifier, digest 
 	}
 }
 
-// referrers returns what may be bundles, those first that are listed as such.
+// referrers returns descriptors that may be bundles, those first that are listed as such.
 func (s *session) referrers(ctx context.Context, image name.Digest) ([]v1.Descriptor, error) {
 	index, err := remote.Referrers(image, remote.Reuse(s.puller), remote.WithContext(withBodyLimit(ctx, maxManifestBytes)))
 	if err != nil {

@@ -115,7 +115,7 @@ func (r *crdReader) read(content []byte) ([]*apiextensionsv1.CustomResourceDefin
 }
 
 // decode returns the fields of a YAML document, none for one that holds only comments. It does not write JSON, as
-// sigs.k8s.io/yaml does: that repeats what an alias stands for each time, so that megabytes become terabytes.
+// sigs.k8s.io/yaml does: that repeats an alias's content each time, so that megabytes become terabytes.
 func decode(document []byte) (map[any]any, error) {
 	if len(document) > maxDocumentBytes {
 		return nil, fmt.Errorf("%w: a YAML document of more than %s", errTooLarge, megabytes(maxDocumentBytes))

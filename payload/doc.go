@@ -13,14 +13,14 @@
 //
 // # Reading
 //
-// [Resolve] turns a tag into a digest with one small request; [ReadDigest] pulls what a digest holds. A digest's content never
-// changes, so a caller caches by what Resolve returned and pulls each digest once:
+// [Resolve] turns a tag into a digest with one small request; [ReadDigest] pulls a digest's content. It never changes, so a caller caches
+// by Resolve's result and pulls each digest once:
 //
 //	ref, err := payload.Resolve(ctx, hostedCluster.Spec.Release.Image, opts) // no request at all if it is by digest already
 //	release, err := payload.ReadDigest(ctx, ref, opts)
 //	component, err := release.Component("karpenter-clusterapi")
 //
-// [Read] does both at once. What is asked for by [Options.Components] is checked strictly; everything else in the image may be
+// [Read] does both at once. The components in [Options.Components] are checked strictly; everything else in the image may be
 // unknown, new or broken without harm.
 //
 // Layers are read from the top down, with the rules that a container runtime applies: a file in an upper layer hides the same

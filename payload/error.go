@@ -22,7 +22,7 @@ const (
 	ReasonRegistryUnreachable Reason = "RegistryUnreachable"
 	// ReasonPayloadMalformed: the image was pulled, but isn't a valid release image. Rebuild it.
 	ReasonPayloadMalformed Reason = "PayloadMalformed"
-	// ReasonPayloadTooLarge: the image exceeds what a release image may take; most often it isn't a release image at all.
+	// ReasonPayloadTooLarge: the image exceeds the bounds of a release image; most often it isn't a release image at all.
 	ReasonPayloadTooLarge Reason = "PayloadTooLarge"
 	// ReasonComponentMissing: the payload is well formed but lacks a component; choose a payload built for this platform.
 	ReasonComponentMissing Reason = "ComponentMissing"
@@ -42,11 +42,11 @@ const (
 // Error is why an image could not be read, built or pushed.
 type Error struct {
 	Reason Reason
-	// Op is what was being done, as the beginning of a sentence: "pulling".
+	// Op is the operation that failed, as the beginning of a sentence: "pulling".
 	Op string
 	// Ref is the image as the caller named it; its digest is in it once that is known.
 	Ref string
-	// Detail is what is wrong in a form for people. It holds no credentials and is at most about a kilobyte long.
+	// Detail is the problem in a form for people. It holds no credentials and is at most about a kilobyte long.
 	Detail string
 	// Registry is the host that Reason is about, if it is about one: "registry.example:5000".
 	Registry string

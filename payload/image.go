@@ -16,7 +16,7 @@ import (
 	"sigs.k8s.io/yaml"
 )
 
-// NodeImages name what machines boot from: by architecture as Kubernetes calls it ("amd64"), then by infrastructure as CoreOS'
+// NodeImages name the images that machines boot from: by architecture as Kubernetes calls it ("amd64"), then by infrastructure as CoreOS'
 // stream metadata calls it ("aws", "gcp", "kubevirt", "metal"), then by variant: the region where images differ by that, the format
 // ("qcow2.gz") where there is a disk to download, and nothing where there is one image alone.
 type NodeImages map[string]map[string]map[string]string
@@ -26,7 +26,7 @@ var bootImages = regexp.MustCompile(`^\d+_\d+_[^_]+_` + bootImagesName + `\.(yam
 
 const (
 	bootImagesName = "coreos-bootimages"
-	// bootImagesFile is what Build calls it, which is what OpenShift's installer does.
+	// bootImagesFile is its name in images of Build, as in those of OpenShift's installer.
 	bootImagesFile = "0000_50_installer_" + bootImagesName + ".yaml"
 	// streamKey is the ConfigMap's key.
 	streamKey = "stream"
@@ -40,7 +40,7 @@ const (
 	infrastructurePowerVS  = "powervs"
 )
 
-// imageKey is what an architecture, an infrastructure or a variant is called: it becomes part of a variable's name.
+// imageKey matches the name of an architecture, an infrastructure or a variant, which becomes part of a variable's name.
 var imageKey = regexp.MustCompile(`^[a-z0-9]([a-z0-9._-]{0,61}[a-z0-9])?$`)
 
 // imageName is an identifier, a reference or an address.
@@ -159,7 +159,7 @@ func ofArchitecture(machine coreos.Arch) map[string]map[string]string {
 	return images
 }
 
-// check keeps names to what a ConfigMap and a machine's fields can hold.
+// check limits names to the bounds of a ConfigMap and of a machine's fields.
 func (n NodeImages) check() error {
 	size := 0
 	for architecture, infrastructures := range n {
@@ -185,7 +185,7 @@ func (n NodeImages) check() error {
 	return nil
 }
 
-// render writes the file as OpenShift's payloads have it. What stream metadata can't express is an error.
+// render writes the file as OpenShift's payloads have it. An image that stream metadata can't express is an error.
 func (n NodeImages) render() ([]byte, error) {
 	stream := coreos.Stream{Architectures: map[string]coreos.Arch{}}
 	for architecture, infrastructures := range n {

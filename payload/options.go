@@ -14,11 +14,11 @@ import (
 const (
 	// DefaultTimeout bounds a whole Read, Resolve or Push, including every mirror that is tried.
 	DefaultTimeout = time.Minute
-	// DefaultMaxBytes bounds what one Read pulls, and what it unpacks; an OpenShift payload takes about a tenth of it.
+	// DefaultMaxBytes bounds the bytes that one Read pulls, and those that it unpacks; an OpenShift payload takes about a tenth of it.
 	DefaultMaxBytes int64 = 256 << 20
 )
 
-// Options say how to reach registries and what to read. The zero value reads public images.
+// Options say how to reach registries and which parts to read. The zero value reads public images.
 type Options struct {
 	// Keychain holds the credentials; nil means none. See KeychainFromDockerConfig.
 	Keychain authn.Keychain
@@ -36,7 +36,7 @@ type Options struct {
 	Discreet bool
 	// Verifier verifies signatures of release images; nil skips that.
 	Verifier *Verifier
-	// UserAgent is what to call ourselves in registries' logs; empty means "autonode".
+	// UserAgent is our name in registries' logs; empty means "autonode".
 	UserAgent string
 	// MaxBytes bounds the bytes pulled and, separately, the bytes unpacked; zero means DefaultMaxBytes.
 	MaxBytes int64

@@ -10,14 +10,14 @@ import (
 )
 
 const (
-	// maxReleaseBytes bounds a Release as JSON: what a program keeps of a payload takes about three times as much. Karpenter's CRDs are a
+	// maxReleaseBytes bounds a Release as JSON: decoded in memory it takes about three times as much. Karpenter's CRDs are a
 	// twentieth of it.
 	maxReleaseBytes = 16 << 20
 	// maxPackedBytes bounds it compressed.
 	maxPackedBytes = 4 << 20
 )
 
-// Packed is a Release in a form to keep: CRDs, which are most of it, take a tenth of what they do decoded.
+// Packed is a Release in a form to keep: CRDs, which are most of it, take a tenth of their decoded size.
 type Packed struct {
 	content []byte
 	size    int64
@@ -50,10 +50,10 @@ func (r *Release) Pack() (Packed, error) {
 	return Packed{content: bytes.Clone(packed.Bytes()), size: int64(len(content))}, nil
 }
 
-// Bytes is what it takes to keep.
+// Bytes is its size in memory.
 func (p Packed) Bytes() int64 { return int64(len(p.content)) }
 
-// Decoded is what the Release takes, about.
+// Decoded is the Release's approximate size in memory.
 func (p Packed) Decoded() int64 { return 3 * p.size }
 
 // Release unpacks it.

@@ -20,7 +20,7 @@ import (
 	"github.com/autonode-io/autonode/message"
 )
 
-// metadataKind is what release-metadata calls itself.
+// metadataKind is the kind in release-metadata.
 const metadataKind = "cincinnati-metadata-v0"
 
 // metadata is the content of release-metadata.
@@ -72,7 +72,7 @@ func quotable(args []any) []any {
 	return cut
 }
 
-// declaredType returns what a manifest is, when the registry and the manifest agree on it. What they disagree on could
+// declaredType returns a manifest's media type, when the registry and the manifest agree on it. Without agreement, it could
 // be read in two ways under one digest.
 func declaredType(header types.MediaType, content []byte) (types.MediaType, error) {
 	var body struct {

@@ -92,7 +92,7 @@ func read(ctx context.Context, reference name.Reference, opts Options) (*Release
 func parseReference(op, ref string) (name.Reference, error) {
 	var reference name.Reference
 	var err error
-	// Not name.ParseReference: its error doesn't say what is wrong.
+	// Not name.ParseReference: its error doesn't name the problem.
 	if strings.Contains(ref, "@") {
 		reference, err = name.NewDigest(ref)
 	} else {
@@ -168,7 +168,7 @@ func (s *session) digest(ctx context.Context) (v1.Hash, error) {
 	return d.Digest, nil
 }
 
-// pull returns the digest of what the reference means and the files in its release-manifests.
+// pull returns the digest of the reference and the files in its release-manifests.
 func (s *session) pull(ctx context.Context) (v1.Hash, *overlay, error) {
 	digest, manifest, err := s.manifest(ctx)
 	if err != nil {
@@ -284,7 +284,7 @@ func (s *session) choose(index []byte) (v1.Hash, error) {
 	return v1.Hash{}, malformed("its index has no image for %s; it has %s", preferred[0].String(), enumerate(there, 10))
 }
 
-// layer adds one layer to files. pulled and unpacked are what is left of the bounds.
+// layer adds one layer to files. pulled and unpacked are the remaining bounds.
 func (s *session) layer(ctx context.Context, layer v1.Descriptor, files *overlay, pulled, unpacked *int64) error {
 	switch layer.MediaType {
 	case types.OCILayer, types.OCILayerZStd, types.OCIUncompressedLayer, types.DockerLayer, types.DockerUncompressedLayer:
@@ -315,7 +315,7 @@ func (s *session) layer(ctx context.Context, layer v1.Descriptor, files *overlay
 		if err := files.add(bounded); err != nil {
 			return err
 		}
-		// What follows the archive's end counts for the digest and the bounds too.
+		// Bytes after the archive's end count for the digest and the bounds too.
 		if _, err := io.Copy(io.Discard, bounded); err != nil {
 			return tarError(err)
 		}

@@ -13,7 +13,7 @@ import (
 // KubernetesVersion is the name under which a component's tag states for which Kubernetes version of nodes it was released.
 const KubernetesVersion = "kubernetes"
 
-// Release is what a release image declares. It is immutable once read: callers share it and must not change it.
+// Release is the content of a release image. It is immutable once read: callers share it and must not change it.
 type Release struct {
 	// Version is the release's semantic version, without a leading "v": "1.36.3".
 	Version string
@@ -31,7 +31,7 @@ type Release struct {
 	Unverified Reason
 	// Components holds the components that were asked for (all of them unless Options.Components names some), by name.
 	Components map[string]Component
-	// NodeImages name what machines boot from; empty if the payload doesn't say.
+	// NodeImages name the images that machines boot from; empty if the payload has none.
 	NodeImages NodeImages
 	// Names lists every component in the payload, sorted, whether or not it was asked for.
 	Names []string
@@ -43,7 +43,7 @@ type Component struct {
 	Name string
 	// Image is the component's image by digest.
 	Image string
-	// Versions are the versions of what the image contains, by name, like kubernetes: 1.36.3.
+	// Versions are the versions of the image's contents, by name, like kubernetes: 1.36.3.
 	Versions map[string]string
 	// CRDs are the CustomResourceDefinitions that belong to the component, sorted by name.
 	CRDs []*apiextensionsv1.CustomResourceDefinition

@@ -62,8 +62,8 @@ func (o Options) places(source name.Repository) []place {
 	})
 }
 
-// Registries returns the hosts that an image may be pulled from, in the order in which they are tried: those of its mirrors, then its own. They
-// are none for what isn't a reference.
+// Registries returns the hosts that an image may be pulled from, in the order in which they are tried: those of its mirrors, then its own.
+// There are none if ref isn't a reference.
 func Registries(ref string, opts Options) []string {
 	reference, err := parseReference(opResolving, ref)
 	if err != nil {
@@ -138,7 +138,7 @@ func (o Options) remote(ctx context.Context, repository name.Repository) (option
 		remote.WithAuth(auth),
 		remote.WithTransport(boundedTransport{rt}),
 		remote.WithUserAgent(agent),
-		// Callers come again; this is for what a moment heals.
+		// Callers retry; this is for brief failures.
 		remote.WithRetryBackoff(remote.Backoff{Duration: 100 * time.Millisecond, Factor: 3, Jitter: 0.1, Steps: 3}),
 	}, auth == authn.Anonymous, nil
 }
@@ -156,7 +156,7 @@ func (s *session) explain(ctx context.Context, err error) error {
 	return explain(ctx, s.repository.RegistryStr(), s.anonymous, err)
 }
 
-// explainDiscreetly returns what explain does as far as it takes to correct a reference or its credentials, and nothing of what was answered.
+// explainDiscreetly is explain without the response: it explains as much as it takes to correct a reference or its credentials.
 func explainDiscreetly(ctx context.Context, registry string, anonymous bool, err error) error {
 	var e *Error
 	explained := explain(ctx, registry, anonymous, err)
@@ -231,7 +231,8 @@ func explain(ctx context.Context, registry string, anonymous bool, err error) er
 	return e
 }
 
-// notFound returns what a registry doesn't have, if its answer names it: the answer to a HEAD request has no code.
+// notFound returns the text of status 404, with the kind of the missing object if the registry's response has it: the answer to a HEAD
+// request has no code.
 func notFound(status *transport.Error) string {
 	text := fmt.Sprintf("%d %s", http.StatusNotFound, http.StatusText(http.StatusNotFound))
 	if status.Request == nil {
@@ -256,7 +257,7 @@ func notFound(status *transport.Error) string {
 	}
 }
 
-// merge makes one error of what each place answered; its Reason is the one that a person can do most about.
+// merge makes one error of the places' errors; its Reason is the one that a person can do most about.
 func merge(failed []*Error, places []place) *Error {
 	if len(failed) == 1 && len(places) == 1 {
 		return failed[0]

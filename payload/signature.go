@@ -33,7 +33,7 @@ const (
 	signatureAnnotation = "dev.cosignproject.cosign/signature"
 )
 
-// Bounds of what is read to verify an image.
+// Bounds of the content that is read to verify an image.
 const (
 	maxSignatures     = 32
 	maxStatementBytes = 16 << 10
@@ -81,7 +81,7 @@ func NewVerifier(keys []byte, keyless *Keyless, enforce bool) (*Verifier, error)
 		}
 		v.bundles = append(v.bundles, bundles)
 	}
-	// pem.Decode skips what it can't decode.
+	// pem.Decode skips malformed blocks.
 	if begun := bytes.Count(keys, []byte("-----BEGIN ")); count != begun || count == 0 {
 		return nil, fmt.Errorf("%d of %d public keys are valid PEM", count, begun)
 	}

@@ -30,7 +30,7 @@ import (
 	"google.golang.org/protobuf/encoding/protojson"
 )
 
-// What version 3 of cosign writes.
+// Media types and predicate of version 3 of cosign.
 const (
 	BundleMediaType = "application/vnd.dev.sigstore.bundle.v0.3+json"
 	SignPredicate   = "https://sigstore.dev/cosign/sign/v1"

@@ -27,7 +27,7 @@ import (
 	"github.com/google/go-containerregistry/pkg/v1/types"
 )
 
-// What cosign writes: the media type of a layer, and the type in its statement.
+// cosign's media type of a layer, and the type in its statement.
 const (
 	StatementMediaType types.MediaType = "application/vnd.dev.cosign.simplesigning.v1+json"
 	StatementType      string          = "cosign container image signature"
@@ -45,7 +45,7 @@ type Signature struct {
 	Encoded string
 }
 
-// Statement is what cosign signs.
+// Statement is the text that cosign signs.
 func Statement(repository, digest string) string {
 	return fmt.Sprintf(`{"critical":{"identity":{"docker-reference":%q},"image":{"docker-manifest-digest":%q},"type":%q},"optional":null}`,
 		repository, digest, StatementType)
