@@ -81,8 +81,8 @@ func (c *Commitments) Less(groups []Group) *Commitments {
 }
 
 // MarginalPrice is the hourly cost of one more machine, beside the running ones: its list price without the part that unused commitments
-// cover. Of a commitment that is used up it takes the part of a machine that saves less, and costs the price of that machine then. It is
-// never negative and never above the list price, doesn't fall when more machines run, and doesn't rise when more is committed.
+// cover. Of a commitment that is used up it takes the cover from a machine that saves less, and costs that machine's price without it. It
+// is never negative and never above the list price, doesn't fall when more machines run, and doesn't rise when more is committed.
 func (c *Commitments) MarginalPrice(m *Running) float64 {
 	if m.Price <= 0 {
 		return 0

@@ -196,8 +196,9 @@ type part struct {
 	prepaid bool
 }
 
-// priced settles the price that machines are billed at. The price of a reserved offering declares Karpenter's preference, and not the
-// billed price: that is the reservation's, else the price on demand. In an expired reservation, a machine is billed as one on demand.
+// priced settles the offering and price that machines are billed at. The price of a reserved offering declares Karpenter's preference, and
+// not the billed price: that is the reservation's, else the price on demand. In an expired reservation, a machine is billed as one on
+// demand.
 func priced(m Machines, reservation *Reservation) part {
 	p := part{Machines: m, billed: m.Offering, saver: m.CapacityType}
 	p.Count, p.List, p.OnDemand = max(p.Count, 0), max(p.List, 0), max(p.OnDemand, 0)
