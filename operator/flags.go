@@ -20,7 +20,7 @@ import (
 	"github.com/autonode-io/autonode/payload"
 )
 
-// Flags are what the command line of autonode-operator has: Options, and files that other Options are read from.
+// Flags are the flags of autonode-operator: Options, and files that other Options are read from.
 type Flags struct {
 	Options
 	LogLevel, LogFormat string
@@ -30,7 +30,7 @@ type Flags struct {
 
 var logFormats = []string{"auto", "json", "text"}
 
-// AddTo adds the flags. What LeaderElectionNamespace and KarpenterImage are before is their default.
+// AddTo adds the flags. The values of LeaderElectionNamespace and KarpenterImage before the call are their defaults.
 func (f *Flags) AddTo(flags *pflag.FlagSet) {
 	flags.StringVar(&f.MetricsAddress, "metrics-bind-address", ":8080", `address to serve Prometheus metrics on; "0" serves none`)
 	flags.StringVar(&f.ProbeAddress, "health-probe-bind-address", ":8081", `address to serve /healthz and /readyz on; "0" serves none`)
@@ -77,7 +77,7 @@ func (f *Flags) AddTo(flags *pflag.FlagSet) {
 	flags.StringVar(&f.LogFormat, "log-format", "auto", "log lines as json or text; auto is text on a terminal")
 }
 
-// Validate reports what is wrong with the values. It reads no file and connects to nothing.
+// Validate reports the problem with the values. It reads no file and connects to nothing.
 func (f *Flags) Validate() error {
 	if _, err := zapcore.ParseLevel(f.LogLevel); err != nil {
 		return fmt.Errorf("--log-level: %q is none of debug, info, error", f.LogLevel)
@@ -88,7 +88,7 @@ func (f *Flags) Validate() error {
 	return f.Options.Validate()
 }
 
-// Validate reports what is wrong with the options. It reads no file and connects to nothing.
+// Validate reports the problem with the options. It reads no file and connects to nothing.
 func (o *Options) Validate() error {
 	if o.GuestTokenLifetime != 0 && o.GuestTokenLifetime < minTokenLifetime {
 		return fmt.Errorf("the guest token's lifetime %s is less than %s, which API servers demand", o.GuestTokenLifetime, minTokenLifetime)
@@ -116,7 +116,7 @@ func (o *Options) Validate() error {
 	return checkSignatures(o)
 }
 
-// CheckArguments reports what the operator would say of arguments of its command line, beside those of its Deployment.
+// CheckArguments reports the operator's error for arguments of its command line, beside those of its Deployment.
 func CheckArguments(arguments []string) error {
 	f, flags := Flags{Options: Options{LeaderElectionNamespace: "autonode-system"}}, pflag.NewFlagSet("autonode-operator", pflag.ContinueOnError)
 	flags.SetOutput(io.Discard)
@@ -130,7 +130,7 @@ func CheckArguments(arguments []string) error {
 	return f.Validate()
 }
 
-// CheckSettings reports what the operator would say of the file of --karpenter-settings.
+// CheckSettings reports the operator's error for the file of --karpenter-settings.
 func CheckSettings(content []byte) error {
 	_, err := component.ParseSettings(content)
 	return err

@@ -10,7 +10,7 @@ import (
 )
 
 // ReadProfiles reads a YAML file of profiles of infrastructure kinds, which add kinds to the built-in ones or correct them; an
-// empty path reads none. problems are what isn't understood of it; the rest is in use.
+// empty path reads none. problems are the parts that aren't understood; the rest is in use.
 func ReadProfiles(path string) (kinds infrastructure.Kinds, problems []error, err error) {
 	if kinds, err = infrastructure.Embedded(); err != nil || path == "" {
 		return kinds, nil, err

@@ -78,9 +78,9 @@ const (
 	DefaultRetryPeriod   = 2 * time.Second
 )
 
-// Options are what the command line decides. Zero values are the defaults, but an empty address serves nothing.
+// Options are the settings of the command line. Zero values are the defaults, but an empty address serves nothing.
 type Options struct {
-	// MetricsAddress and ProbeAddress are what to listen on, such as ":8080"; "0" and "" serve nothing.
+	// MetricsAddress and ProbeAddress are addresses to listen on, such as ":8080"; "0" and "" serve nothing.
 	MetricsAddress, ProbeAddress string
 	// PprofAddress serves profiles of the operator without authentication; "0" and "" serve nothing.
 	PprofAddress string
@@ -107,19 +107,19 @@ type Options struct {
 	// GuestNetworks are the networks, beside public ones, that guests' API servers may be in, comma-separated; empty for none. The
 	// management cluster's API server is no guest unless its address is listed as a network of one, such as 10.96.0.1/32.
 	GuestNetworks string
-	// GuestBudget bounds what each guest may send; zero is egress.Budget's default.
+	// GuestBudget bounds the bytes that each guest may send; zero is egress.Budget's default.
 	GuestBudget egress.Budget
-	// GuestBounds limit what is kept of each guest; zero is store.Bounds' default.
+	// GuestBounds limit the objects that are kept of each guest; zero is store.Bounds' default.
 	GuestBounds store.Bounds
 	// TemplateGroups are the API groups that templates of machines and of their bootstrap may be of, comma-separated; empty is
 	// clusterapi.DefaultGroups.
 	TemplateGroups string
-	// RegistryNetworks are the networks, beside public ones, that registries may be in, and what they lead to: mirrors, token servers and
-	// redirects; comma-separated, empty for none.
+	// RegistryNetworks are the networks, beside public ones, that registries may be in, with their mirrors, token servers and redirects;
+	// comma-separated, empty for none.
 	RegistryNetworks string
 	// RegistryCAFile has PEM certificates of authorities that registries are trusted by beside the system's; empty for none.
 	RegistryCAFile string
-	// Karpenter is what the platform sets for every Karpenter.
+	// Karpenter is the platform's settings for every Karpenter.
 	Karpenter component.Settings
 	// Infrastructure are the profiles of infrastructure kinds, as ReadProfiles returns them; nil is the built-in ones.
 	Infrastructure infrastructure.Kinds
@@ -144,7 +144,7 @@ type Options struct {
 }
 
 const (
-	// minTokenLifetime is what the TokenRequest API demands.
+	// minTokenLifetime is the TokenRequest API's minimum.
 	minTokenLifetime = 10 * time.Minute
 )
 
@@ -355,8 +355,8 @@ func Scheme() (*runtime.Scheme, error) {
 	return scheme, nil
 }
 
-// managementCache holds the HostedClusters that the operator is to look after, of the common kinds only what operators made, and of
-// Machines only what identifies nodes.
+// managementCache holds the HostedClusters that the operator is to look after, of the common kinds only objects that operators made, and of
+// Machines only the fields that identify nodes.
 func managementCache(selector labels.Selector, kinds infrastructure.Kinds) cache.Options {
 	ours := cache.ByObject{Label: labels.SelectorFromSet(labels.Set{v1beta1.ManagedByLabel: v1beta1.ManagedByOperator})}
 	return cache.Options{

@@ -39,7 +39,7 @@ func parseShard(options Options) (shardOptions, error) {
 		if !options.LeaderElection {
 			return shardOptions{}, errors.New("--hosted-cluster-selector needs --leader-elect: by its Lease other operators know whether this one still runs")
 		}
-		// Requirements are sorted, so that what selects the same in another order has the same Lease.
+		// Requirements are sorted, so that the same requirements in another order have the same Lease.
 		name += fmt.Sprintf("-%x", sha256.Sum256([]byte(selector.String())))[:9]
 	}
 	name = cmp.Or(options.LeaseName, name)
@@ -60,7 +60,7 @@ func parseShard(options Options) (shardOptions, error) {
 	return s, nil
 }
 
-// parseElection reads the durations of the Lease. What they must be of each other is client-go's rule, which it states without the flags.
+// parseElection reads the durations of the Lease. The relations among them are client-go's rule, which it states without the flags.
 func parseElection(options Options) (leaderelection.LeaderElectionConfig, error) {
 	c := leaderelection.LeaderElectionConfig{
 		LeaseDuration: cmp.Or(options.LeaseDuration, DefaultLeaseDuration),

@@ -20,7 +20,7 @@ const (
 	SignaturesEnforce = "enforce"
 )
 
-// checkSignatures reports what is wrong with the policy and its files, without reading them.
+// checkSignatures reports the problem with the policy and its files, without reading them.
 func checkSignatures(options *Options) error {
 	policy, identities, root := options.PayloadSignatures, options.PayloadIdentitiesFile != "", options.PayloadTrustedRootFile != ""
 	switch policy {

@@ -35,7 +35,7 @@ const (
 	LabelManagedBy = v1beta1.ManagedByLabel
 )
 
-// Applier applies objects. It remembers what it applied last and which resource version came of it; as long as neither the
+// Applier applies objects. It remembers the last object that it applied and the resource version that came of it; as long as neither the
 // desired object nor the live one has changed since, it makes no request. One Applier serves any number of clusters and is safe for
 // concurrent use.
 type Applier struct {
@@ -46,7 +46,7 @@ type Applier struct {
 // changes nothing.
 const remembered = 1 << 16
 
-// entry: an object with this resource version holds what hash was made of.
+// entry: an object with this resource version holds the content that hash was made of.
 type entry struct {
 	hash            [sha256.Size]byte
 	resourceVersion string
@@ -57,7 +57,7 @@ func New() *Applier {
 	return &Applier{applied: lru.New[types.UID, entry](remembered)}
 }
 
-// Objects applies objs in their order; ownership of the fields named is forced, because what the operator owns it heals. Of some
+// Objects applies objs in their order; ownership of the fields named is forced, because the operator heals the fields that it owns. Of some
 // kinds it owns everything but metadata and status: see whole.
 // An owner that isn't nil (it must be of the same cluster, and of the same namespace or cluster-scoped) becomes the objects'
 // controller, so that they are garbage collected with it. The objects passed in are not changed, and their status is left out.
@@ -75,7 +75,7 @@ func (a *Applier) Objects(ctx context.Context, cluster client.Client, owner clie
 	return errors.Join(errs...)
 }
 
-// Object is Objects for one of them. It returns the generation of what was applied, which a cache may not have yet.
+// Object is Objects for one of them. It returns the generation of the applied object, which a cache may not have yet.
 func (a *Applier) Object(ctx context.Context, cluster client.Client, owner, obj client.Object) (generation int64, err error) {
 	desired, err := desire(cluster.Scheme(), owner, obj)
 	if err != nil {
@@ -155,7 +155,7 @@ func (a *Applier) upToDate(live *metav1.PartialObjectMetadata, hash [sha256.Size
 	return ok && live.DeletionTimestamp == nil && known == entry{hash: hash, resourceVersion: live.ResourceVersion}
 }
 
-// desire makes of obj what is to be sent: without what the API server owns.
+// desire makes of obj the object to send: without the fields that the API server owns.
 func desire(scheme *runtime.Scheme, owner, obj client.Object) (*unstructured.Unstructured, error) {
 	gvk, err := apiutil.GVKForObject(obj, scheme)
 	if err != nil {

@@ -29,7 +29,7 @@ var whole = sets.New(
 )
 
 // cleanse removes foreign fields from an object of a whole kind that was just applied. applied is the API server's
-// response before and after; wanted is what was sent.
+// response before and after; wanted is the object that was sent.
 func cleanse(ctx context.Context, cluster client.Client, applied, wanted *unstructured.Unstructured) (bool, error) {
 	if !whole.Has(applied.GroupVersionKind().GroupKind()) {
 		return false, nil
@@ -49,7 +49,7 @@ func cleanse(ctx context.Context, cluster client.Client, applied, wanted *unstru
 	return true, nil
 }
 
-// replace replaces everything but the metadata with what is wanted. It writes the labels first, which returns the
+// replace replaces everything but the metadata with wanted's. It writes the labels first, which returns the
 // other metadata, whether or not a cache has the object.
 func replace(ctx context.Context, cluster client.Client, wanted *unstructured.Unstructured) error {
 	labels, err := json.Marshal(map[string]any{"metadata": map[string]any{"labels": wanted.GetLabels()}})

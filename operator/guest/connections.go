@@ -51,7 +51,7 @@ type Config struct {
 	Watches []watch.Kind
 	// Egress decides which addresses a guest's API server may have; nil allows public ones.
 	Egress *egress.Policy
-	// Budget limits what each guest may send, and Bounds what is kept of it; zero is the default.
+	// Budget limits the bytes that each guest may send, and Bounds the objects that are kept of it; zero is the default.
 	Budget egress.Budget
 	Bounds store.Bounds
 }

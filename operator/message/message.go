@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Package message limits the length of what the operator writes and logs. Much of it quotes a guest's API server or a
+// Package message limits the length of texts that the operator writes and logs. Much of it quotes a guest's API server or a
 // registry, which may send any amount at any rate.
 package message
 
@@ -49,7 +49,7 @@ func quoted(text string, limit int) string {
 	return strconv.Quote(message.Cut(strings.ToValidUTF8(text, "?"), limit))
 }
 
-// Error returns an error with the text of Quote. errors.As finds what err wraps.
+// Error returns an error with the text of Quote. errors.As finds the errors that err wraps.
 func Error(err error) error {
 	if err == nil {
 		return nil

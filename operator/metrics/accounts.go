@@ -70,7 +70,7 @@ var (
 	}
 )
 
-// collectAccounts reports the pools of all accounts as their status has them, and what their machines cost.
+// collectAccounts reports the pools of all accounts as their status has them, and the costs of their machines.
 func (c *Collector) collectAccounts(ctx context.Context, samples chan<- prometheus.Metric) {
 	accounts := &autonodev1alpha1.CapacityAccountList{}
 	if err := c.Management.List(ctx, accounts, client.UnsafeDisableDeepCopy); err != nil {

@@ -25,7 +25,7 @@ func NewCounter(options prometheus.CounterOpts) *Counter {
 	return &Counter{Collector: vec, vec: vec, counted: sets.New[client.ObjectKey]()}
 }
 
-// Of returns what is counted for a HostedCluster.
+// Of returns a HostedCluster's counter.
 func (c *Counter) Of(hostedCluster client.ObjectKey) prometheus.Counter {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -33,7 +33,7 @@ func (c *Counter) Of(hostedCluster client.ObjectKey) prometheus.Counter {
 	return c.vec.WithLabelValues(hostedCluster.Namespace, hostedCluster.Name)
 }
 
-// keep drops what was counted for others.
+// keep drops the counters of others.
 func (c *Counter) keep(hostedClusters sets.Set[client.ObjectKey]) {
 	c.mu.Lock()
 	defer c.mu.Unlock()

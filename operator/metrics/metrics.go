@@ -28,7 +28,7 @@ import (
 	"github.com/autonode-io/autonode/capacity/cost"
 )
 
-// Namespace is what the names of all the operator's own metrics begin with.
+// Namespace is the prefix of the names of all the operator's own metrics.
 const Namespace = "autonode"
 
 // desc describes a metric of one HostedCluster, which its first two labels name.
@@ -77,7 +77,7 @@ var conditionTypes = []string{
 	v1beta1.NodeIdentityEnforced,
 }
 
-// Config is what New needs.
+// Config is the input of New.
 type Config struct {
 	// Management reads HostedClusters and ControlPlaneComponents from the cache.
 	Management client.Reader
@@ -86,7 +86,7 @@ type Config struct {
 	Holder string
 	// Selector matches the CapacityAccounts that are reported.
 	Selector labels.Selector
-	// Costs returns what the machines of a CapacityAccount cost; nil while it isn't known. Without it no costs are reported.
+	// Costs returns the costs of a CapacityAccount's machines; nil while they aren't known. Without it no costs are reported.
 	Costs func(account string) *cost.Report
 	// DrainTimeout is how long nodes may drain where the HostedCluster doesn't say it.
 	DrainTimeout time.Duration

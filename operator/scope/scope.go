@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Package scope is the seam between the HostedCluster reconciler and its steps: what a step may know of one hosted
-// cluster, and what it reports back. It holds no behaviour of its own.
+// Package scope is the seam between the HostedCluster reconciler and its steps: the inputs of a step about one hosted cluster, and its
+// result. It holds no behaviour of its own.
 package scope
 
 import (
@@ -37,31 +37,31 @@ const (
 type Step interface {
 	// Name is a lowercase noun, for logs and errors.
 	Name() string
-	// Reconcile does what is possible now. An error is retried with back-off; waiting isn't an error.
+	// Reconcile does all that is possible now. An error is retried with back-off; waiting isn't an error.
 	Reconcile(ctx context.Context, s *Scope) (Result, error)
 }
 
 // Result is the result of a step.
 type Result struct {
-	// Wait: an input is missing. The steps after this one don't run, and what runs isn't changed. A watch has to
-	// trigger the reconciler; RequeueAfter is for what can't be watched.
+	// Wait: an input is missing. The steps after this one don't run, and the running Karpenter isn't changed. A watch has to
+	// trigger the reconciler; RequeueAfter is for inputs that can't be watched.
 	Wait bool
-	// Message describes what the step waits for. It is copied to AutoNodeEnabled and the MESSAGE column.
+	// Message describes the missing input. It is copied to AutoNodeEnabled and the MESSAGE column.
 	Message string
 	// Reason is AutoNodeEnabled's reason, if it isn't the default for waiting.
 	Reason string
-	// Resuming, with Wait: what the step waits for existed before, and this process, which has just started, has to
+	// Resuming, with Wait: the missing input existed before, and this process, which has just started, has to
 	// find it again. The status stays unchanged meanwhile.
 	Resuming bool
 	// RequeueAfter is the requeue interval; zero for none.
 	RequeueAfter time.Duration
 }
 
-// Scope is what the steps know of one hosted cluster during one reconciliation. Earlier steps fill what later ones need.
+// Scope is the state of one hosted cluster during one reconciliation. Earlier steps fill the inputs of later ones.
 type Scope struct {
 	// Mode is why the step runs now.
 	Mode Mode
-	// Upkeep runs the steps of that mode until one fails. The teardown calls it, once it has seen what is left: a
+	// Upkeep runs the steps of that mode until one fails. The teardown calls it, once it has seen the leftovers: a
 	// guest that answers reads and refuses writes mustn't look unreachable. Nil outside Draining.
 	Upkeep func(ctx context.Context) error
 
@@ -71,7 +71,7 @@ type Scope struct {
 	ControlPlaneNamespace string
 	// Cluster is the Cluster API Cluster, nil while there is none.
 	Cluster *clusterv1.Cluster
-	// Component is the ControlPlaneComponent that owns what the operator makes in the control-plane namespace. It exists
+	// Component is the ControlPlaneComponent that owns the operator's objects in the control-plane namespace. It exists
 	// from before the first step that needs an owner; nil when AutoNode is off and nothing of it is left.
 	Component *v1beta1.ControlPlaneComponent
 	// Profile is the cloud provider's that Component runs or will run. Steps don't run without one.
@@ -103,7 +103,7 @@ func (s *Scope) ClusterKey() client.ObjectKey {
 	return client.ObjectKey{Namespace: s.ControlPlaneNamespace, Name: s.HostedCluster.ClusterName()}
 }
 
-// Names are what the hosted cluster's objects are called in the control-plane namespace.
+// Names are the names of the hosted cluster's objects in the control-plane namespace.
 func (s *Scope) Names() v1beta1.Names { return s.HostedCluster.Names() }
 
 // ComponentKey names the ControlPlaneComponent, and everything that is called like it.
@@ -113,7 +113,7 @@ func (s *Scope) ComponentKey() client.ObjectKey {
 
 // NodeUpgrade is which version nodes get, and when those that have another are replaced.
 type NodeUpgrade struct {
-	// Version is what new nodes get, as the payload writes it; empty to follow the guest's API server.
+	// Version is the version of new nodes, as the payload writes it; empty to follow the guest's API server.
 	Version string
 	// Window is when nodes may be replaced because of their version; nil at any time.
 	Window *v1beta1.MaintenanceWindow

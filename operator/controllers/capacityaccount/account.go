@@ -49,7 +49,7 @@ type account struct {
 	unusable    []autonodev1alpha1.UnusableEntry
 	// unreadLimits: a limit can't be read, and the last one or none at all is in force.
 	unreadLimits bool
-	// gracePeriod is how long clusters have to return what is reclaimed; zero for the default.
+	// gracePeriod is how long clusters have to return reclaimed amounts; zero for the default.
 	gracePeriod time.Duration
 	// next is when a reservation or a commitment begins or ends; zero if none does.
 	next time.Time
@@ -79,7 +79,8 @@ func (e *memberEntry) matches(namespace, name string, namespaceLabels labels.Set
 	return e.namespaces != nil && e.namespaces.Matches(namespaceLabels)
 }
 
-// parseSpec reads a spec at a time, with the rates that its commitments refer to. What it can't read is unusable; the rest is in use.
+// parseSpec reads a spec at a time, with the rates that its commitments refer to. Entries that it can't read are unusable; the rest is in
+// use.
 func parseSpec(spec *autonodev1alpha1.CapacityAccountSpec, rates conversion.Rates, now time.Time) *account {
 	a := &account{limits: capacity.Amounts{}, gracePeriod: spec.ReclaimGracePeriod.Or(0)}
 	for i := range spec.Reservations {
@@ -213,7 +214,7 @@ func (a *account) share(field string, share *autonodev1alpha1.CapacityShare, rea
 	return amounts
 }
 
-// limit bounds what a cluster may be granted of the pools of its own limits.
+// limit bounds a cluster's grants of the pools of its own limits.
 func (a *account) limit() {
 	for _, key := range resourceNames {
 		a.limits[autonodev1alpha1.LimitPool(key)] = unbounded

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Package capacityaccount divides the reservations, quotas and commitments of CapacityAccounts among hosted clusters. It counts the Machines of
-// all clusters of an account, records what each is granted in the account's status, and writes that into the CapacityLease in each
+// Package capacityaccount divides the reservations, quotas and commitments of CapacityAccounts among hosted clusters. It counts the
+// Machines of all clusters of an account, records each one's grant in the account's status, and writes that into the CapacityLease in each
 // control-plane namespace. The rules by which this is safe with several operators, stale caches and crashes are in package capacity.
 //
 // An operator serves the accounts that its selector matches, as it does with HostedClusters. If several serve the same one, only one of
@@ -38,7 +38,7 @@ import (
 const (
 	// maxClusters is the number of clusters that an account serves: the record has to fit into one object.
 	maxClusters = 200
-	// idle is how long a cluster keeps what it holds and doesn't need.
+	// idle is how long a cluster keeps amounts that it doesn't need.
 	idle = time.Minute
 	// silent is how long a Karpenter may take to acknowledge a lease before a condition reports it.
 	silent = 5 * time.Minute
@@ -73,7 +73,7 @@ type Controller struct {
 	memory map[string]*memory
 }
 
-// memory is what a Controller remembers of an account.
+// memory is a Controller's memory of an account.
 type memory struct {
 	uid types.UID
 	// surplus is since when a cluster holds more than it needs, unacknowledged since when its lease is, and leaseless since when it has none.
@@ -84,9 +84,9 @@ type memory struct {
 	closed   unavailableReports
 	// unmatchedSince is since when all members have said that nothing matches a pool or a commitment.
 	unmatchedSince map[string]time.Time
-	// quotas are what was read of objects that quotas name.
+	// quotas are the readings of objects that quotas name.
 	quotas map[autonodev1alpha1.CapacityLimitSource]reading
-	// rates are what was read of ConfigMaps that commitments name.
+	// rates are the readings of ConfigMaps that commitments name.
 	rates map[autonodev1alpha1.CapacityRatesSource]ratesReading
 }
 
@@ -150,7 +150,7 @@ func (c *Controller) ofLease(ctx context.Context, object client.Object) []reconc
 	return []reconcile.Request{{NamespacedName: client.ObjectKey{Name: lease.Spec.Account.Name}}}
 }
 
-// Reconcile decides what the clusters of an account are granted. It records that first, and grants it second.
+// Reconcile decides the grants of an account's clusters. It records them first, and writes leases second.
 func (c *Controller) Reconcile(ctx context.Context, found *autonodev1alpha1.CapacityAccount) (reconcile.Result, error) {
 	if !c.Selector.Matches(labels.Set(found.Labels)) {
 		return reconcile.Result{}, nil

@@ -15,13 +15,14 @@ import (
 )
 
 const (
-	// turn is how long one cluster is offered what can't be divided among all: the rest of a commitment that is less than a machine for each.
+	// turn is how long one cluster is offered the part that can't be divided among all: the rest of a commitment that is less than a
+	// machine for each.
 	turn = 5 * time.Minute
 	// maxCounted is the number of entries that a lease has of the cluster's counted machines.
 	maxCounted = 512
 )
 
-// commitments are what the machines of all clusters leave of an account's commitments.
+// commitments are the parts of an account's commitments that no cluster's machines use.
 type commitments struct {
 	covers []capacity.Cover
 	// machine is the most that a machine uses of each; zero if nothing runs that shows it.
@@ -31,7 +32,7 @@ type commitments struct {
 	turn     int
 }
 
-// committed returns what is left of the commitments for the clusters that have a lease.
+// committed returns the unused commitments for the clusters that have a lease.
 func (r *reconciliation) committed() *commitments {
 	c := &commitments{}
 	if len(r.account.commitments) == 0 {
@@ -69,7 +70,7 @@ func runningOf(o *capacity.Offering, price float64, vcpus, memory int64) capacit
 	return capacity.Running{Offering: *o, Price: price, VCPUs: vcpus, Memory: memory}
 }
 
-// share is a cluster's part of what is left: as many whole machines as every other, and the rest if it is its turn.
+// share is a cluster's part of the unused amount: as many whole machines as every other, and the rest if it is its turn.
 func (c *commitments) share(left, machine float64, at int) float64 {
 	n := float64(len(c.clusters))
 	if n <= 1 {
@@ -85,7 +86,7 @@ func (c *commitments) share(left, machine float64, at int) float64 {
 	return each
 }
 
-// leasedTo returns a cluster's part of what is left of the commitments, rounded down, and what the machines of all lack of them, rounded up.
+// leasedTo returns a cluster's part of the unused commitments, rounded down, and the amounts that the machines of all lack, rounded up.
 func (c *commitments) leasedTo(key string) []autonodev1alpha1.LeasedCommitment {
 	at := slices.Index(c.clusters, key)
 	if at < 0 {
@@ -103,7 +104,7 @@ func (c *commitments) leasedTo(key string) []autonodev1alpha1.LeasedCommitment {
 	return leased
 }
 
-// counted are a cluster's machines that what is left of commitments could have covered.
+// counted are a cluster's machines that unused commitments could have covered.
 func (r *reconciliation) counted(key string, c *commitments) []autonodev1alpha1.CountedMachines {
 	counts := map[autonodev1alpha1.CountedMachines]int64{}
 	for i := range r.costs {

@@ -9,7 +9,7 @@ import (
 	"github.com/autonode-io/autonode/capacity/cost"
 )
 
-// spending is what the machines of each account cost, by its name, as they were last counted.
+// spending is the costs of each account's machines, by its name, as they were last counted.
 type spending struct {
 	mu      sync.Mutex
 	reports map[string]*cost.Report
@@ -29,14 +29,14 @@ func (s *spending) forget(account string) {
 	delete(s.reports, account)
 }
 
-// Cost returns what the machines of an account cost, by the clusters' namespaces and names; nil until they are counted. Don't modify it.
+// Cost returns the costs of an account's machines, by the clusters' namespaces and names; nil until they are counted. Don't modify it.
 func (c *Controller) Cost(account string) *cost.Report {
 	c.spent.mu.Lock()
 	defer c.spent.mu.Unlock()
 	return c.spent.reports[account]
 }
 
-// spend sums up what the machines of the account's clusters cost.
+// spend sums up the costs of the machines of the account's clusters.
 func (r *reconciliation) spend() {
 	r.spending = cost.Of(r.costs, r.account.commitments, conversion.ReservationsAt(&r.found.Spec, r.now))
 	r.spent.set(r.found.Name, r.spending)

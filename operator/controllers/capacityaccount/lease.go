@@ -22,7 +22,7 @@ import (
 	"github.com/autonode-io/autonode/operator/apply"
 )
 
-// grant writes what is recorded into the leases.
+// grant writes the record into the leases.
 func (r *reconciliation) grant(ctx context.Context) error {
 	committed := r.committed()
 	closed := r.share()
@@ -116,7 +116,7 @@ func (r *reconciliation) patch(ctx context.Context, changed, lease *autonodev1al
 	return nil
 }
 
-// write writes what is recorded for a cluster, if that is news. An operator with an older record writes nothing.
+// write writes a cluster's record into its lease, if that is news. An operator with an older record writes nothing.
 func (r *reconciliation) write(ctx context.Context, key string, of *cluster, committed *commitments, unavailable []autonodev1alpha1.UnavailableOffering) error {
 	grant, ok := r.decision.Record[key]
 	lag := ok && grant.Lag(conversion.Lease(of.lease))
@@ -139,7 +139,7 @@ func (r *reconciliation) write(ctx context.Context, key string, of *cluster, com
 	return r.patch(ctx, changed, of.lease)
 }
 
-// leased returns the pools of a lease. What was granted with a sequence stays as it is: the record only falls until the next one.
+// leased returns the pools of a lease. Amounts granted with a sequence stay as they are: the record only falls until the next one.
 func leased(of *cluster, grant capacity.Grant, key string, decision *capacity.Decision, lag bool) []autonodev1alpha1.LeasedPool {
 	written := map[string]int64{}
 	for i := range of.lease.Spec.Pools {
@@ -171,7 +171,7 @@ func sameRules(a, b []autonodev1alpha1.LeasedPool) bool {
 	})
 }
 
-// withoutHints is a lease without what Karpenter may learn later.
+// withoutHints is a lease without the fields that Karpenter may learn later.
 func withoutHints(spec autonodev1alpha1.CapacityLeaseSpec) autonodev1alpha1.CapacityLeaseSpec {
 	spec = *spec.DeepCopy()
 	spec.Commitments, spec.Counted, spec.Unavailable = nil, nil, nil

@@ -29,7 +29,7 @@ type countedMachine struct {
 	form
 }
 
-// form is what Machines of the same offering have in common.
+// form is the size and prices of Machines of the same offering.
 type form struct {
 	capacity.Machine
 	prices conversion.MachinePrices
@@ -108,7 +108,7 @@ func (c *machineCounter) add(machine countedMachine, count int64) {
 	}
 }
 
-// of returns what Machines take by the rules, how many there are, and calls each with each form: those of a Cluster in a shared namespace,
+// of returns the charges of Machines by the rules, their number, and calls each with each form: those of a Cluster in a shared namespace,
 // all in a dedicated one.
 func (c *machineCounter) of(at home, rules []capacity.Rule, each func(f form, count int64)) (used capacity.Amounts, machines int64) {
 	c.mu.Lock()
@@ -121,7 +121,7 @@ func (c *machineCounter) of(at home, rules []capacity.Rule, each func(f form, co
 		for f, count := range c.counts[counting] {
 			machines += count
 			for pool, amount := range capacity.Charges(rules, f.Machine) {
-				// A pool's largest amount bounds what forged sizes sum up to.
+				// A pool's largest amount bounds the sum of forged sizes.
 				used[pool] = min(used[pool]+min(amount, autonodev1alpha1.MaxAmount/max(count, 1))*count, autonodev1alpha1.MaxAmount)
 			}
 			each(f, count)
@@ -174,7 +174,7 @@ func (c *machineCounter) handler() handler.EventHandler {
 	}
 }
 
-// usedBefore returns what Machines that were created before a time take.
+// usedBefore returns the charges of Machines that were created before a time.
 func usedBefore(list *clusterv1.MachineList, before time.Time, rules []capacity.Rule) capacity.Amounts {
 	used := capacity.Amounts{}
 	for i := range list.Items {

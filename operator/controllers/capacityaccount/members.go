@@ -29,7 +29,7 @@ type member struct {
 type claims struct {
 	// members by namespace and name of the HostedCluster.
 	members map[string]*member
-	// others are clusters that an older account claims, with its name, and excess the number of those beyond what an account serves.
+	// others are clusters that an older account claims, with its name, and excess the number of those beyond an account's limit.
 	others map[string]string
 	excess int
 	// accounts that exist, by UID.

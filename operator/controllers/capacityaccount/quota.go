@@ -27,7 +27,7 @@ const (
 	quotaTimeout = 5 * time.Second
 )
 
-// reading is what was read of a quota's object.
+// reading is the last reading of a quota's object.
 type reading struct {
 	at time.Time
 	// value that was read last, maybe earlier; empty if none was.

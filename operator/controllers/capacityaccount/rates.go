@@ -16,7 +16,7 @@ import (
 	"github.com/autonode-io/autonode/message"
 )
 
-// ratesReading is what was read of a commitment's ratesFrom.
+// ratesReading is the last reading of a commitment's ratesFrom.
 type ratesReading struct {
 	at time.Time
 	// rates that were read last, maybe earlier; nil if none were.

@@ -19,7 +19,7 @@ import (
 // overdueAfter is how long after a deadline a borrower is reported: its pods end and its machines go.
 const overdueAfter = 5 * time.Minute
 
-// excess returns what a cluster uses of a pool beyond what it may keep.
+// excess returns a cluster's usage of a pool beyond the amount that it may keep.
 func (r *reconciliation) excess(key, pool string) int64 {
 	steps := r.decision.Reclaims[key][pool]
 	if len(steps) == 0 {
@@ -28,7 +28,7 @@ func (r *reconciliation) excess(key, pool string) int64 {
 	return max(0, r.clusters[key].used[pool]-steps[len(steps)-1].Keep)
 }
 
-// summarizeReclaim sets what is lent and reclaimed of a pool.
+// summarizeReclaim sets the lent and reclaimed amounts of a pool.
 func (r *reconciliation) summarizeReclaim(pool *autonodev1alpha1.LeasedPool, entry *autonodev1alpha1.CapacityPoolStatus) {
 	lends, needed, excess := false, int64(0), int64(0)
 	for _, key := range r.keys {
@@ -40,7 +40,7 @@ func (r *reconciliation) summarizeReclaim(pool *autonodev1alpha1.LeasedPool, ent
 		needed += granted
 		excess += r.excess(key, pool.Name)
 	}
-	// Guaranteed amounts and what is granted beyond them exceed the limit by what is lent.
+	// Guaranteed amounts and grants beyond them exceed the limit by the lent amount.
 	if lent := needed - r.account.limits[pool.Name]; lends && lent > 0 {
 		entry.Lent = format(pool.Resource, lent)
 	}

@@ -39,7 +39,7 @@ type reconciliation struct {
 	clusters map[string]*cluster
 	keys     []string
 	machines int64
-	// costs are the machines of the clusters of the account, and spending what they cost.
+	// costs are the machines of the clusters of the account, and spending their costs.
 	costs    []cost.Machines
 	spending *cost.Report
 	decision capacity.Decision
@@ -116,7 +116,7 @@ func (c *Controller) begin(ctx context.Context, found *autonodev1alpha1.Capacity
 	return r, nil
 }
 
-// read reads a cluster's lease, and counts what its Machines take.
+// read reads a cluster's lease, and counts the charges of its Machines.
 func (r *reconciliation) read(ctx context.Context, key string, of *cluster) error {
 	lease := &autonodev1alpha1.CapacityLease{}
 	switch err := r.Management.Get(ctx, of.leaseKey(), lease); {
@@ -134,7 +134,7 @@ func (r *reconciliation) read(ctx context.Context, key string, of *cluster) erro
 	}
 	charged := rules(of.pools)
 	if of.released != nil {
-		// It isn't limited any more, and what it has launched since isn't the account's.
+		// It isn't limited any more, and its launches since aren't the account's.
 		list := &clusterv1.MachineList{}
 		if err := r.Management.List(ctx, list, append(of.machines(), client.UnsafeDisableDeepCopy)...); err != nil {
 			return fmt.Errorf("counting the Machines of namespace %s: %w", of.namespace, err)
@@ -152,7 +152,7 @@ func (r *reconciliation) read(ctx context.Context, key string, of *cluster) erro
 	return nil
 }
 
-// decide what each cluster is granted, by the rules of package capacity.
+// decide decides each cluster's grant, by the rules of package capacity.
 func (r *reconciliation) decide() {
 	input := capacity.Account{
 		Limits: r.account.limits, Members: make(map[string]capacity.Member, len(r.clusters)), Record: make(map[string]capacity.Grant, len(r.clusters)),
@@ -170,7 +170,7 @@ func (r *reconciliation) decide() {
 				input.Line[key] = conversion.Place(of.recorded.Place)
 			}
 			if of.released != nil && r.now.Sub(of.released.At()) > 2*capacity.InFlight {
-				// What it held when it was released has come by now, or never will.
+				// Machines that it held when it was released have come by now, or never will.
 				grant.Granted = least(grant.Granted, of.used)
 			}
 			if of.lease != nil && of.lease.Spec.Sequence == grant.Sequence && !sameRules(of.lease.Spec.Pools, of.pools) {
@@ -243,7 +243,7 @@ func (r *reconciliation) isGone(key string, of *cluster) bool {
 	return r.lasts(r.leaseless, key, capacity.InFlight)
 }
 
-// acknowledged reports whether a cluster's Karpenter keeps what is recorded.
+// acknowledged reports whether a cluster's Karpenter keeps the record.
 func acknowledged(of *cluster, grant capacity.Grant) bool {
 	return of.lease != nil && string(of.lease.UID) == grant.Lease && of.lease.Status.AcknowledgedSequence == grant.Sequence && of.lease.Spec.Sequence == grant.Sequence
 }

@@ -35,7 +35,7 @@ func (r *reconciliation) record(ctx context.Context) (bool, error) {
 	return true, nil
 }
 
-// recordEvents writes an event for each condition that has another reason now, and for what begins and ends in the line.
+// recordEvents writes an event for each condition that has another reason now, and for holds and reclaims that begin or end.
 func (r *reconciliation) recordEvents() {
 	r.recordHolds()
 	r.recordReclaims()

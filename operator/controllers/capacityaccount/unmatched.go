@@ -11,8 +11,8 @@ import (
 	autonodev1alpha1 "github.com/autonode-io/autonode/api/v1alpha1"
 )
 
-// unmatched reports the entries that no machine of any member can count for, by what each member's Karpenter reports of its own instance types.
-// It reports none that a single member matches, or hasn't looked for.
+// unmatched reports the entries that no machine of any member can count for, by the report of each member's Karpenter on its own instance
+// types. It reports none that a single member matches, or hasn't looked for.
 func (r *reconciliation) unmatched() {
 	counts, members := map[string]int{}, 0
 	for _, key := range r.keys {

@@ -46,7 +46,7 @@ type Guests interface {
 
 var _ Guests = (*guest.Connections)(nil)
 
-// Config is what New needs.
+// Config is the input of New.
 type Config struct {
 	// Management reads HostedClusters, and Machines as MachineCache keeps them, from the cache.
 	Management client.Client
@@ -162,7 +162,7 @@ func (a *Approver) Reconcile(ctx context.Context, key Key) (result reconcile.Res
 	return result, err
 }
 
-// observed is what handling a request showed about the guest: see limiter.release.
+// observed is the guest's state, as handling a request showed it: see limiter.release.
 type observed struct {
 	finding finding
 	backoff time.Duration
@@ -232,7 +232,7 @@ func (a *Approver) reconcile(ctx context.Context, key Key, t *observed) (requeue
 	return requeueAfter, err
 }
 
-// evaluation is one request and what its validation needs.
+// evaluation is one request and the inputs of its validation.
 type evaluation struct {
 	hostedCluster *v1beta1.HostedCluster
 	cluster       client.ObjectKey
@@ -278,7 +278,7 @@ func (a *Approver) decide(ctx context.Context, key Key, j *evaluation) (requeueA
 	}
 }
 
-// grant reserves what only one request at a time may have. It returns the name of the request that has it already.
+// grant reserves a key that only one request at a time may have. It returns the name of the request that has it already.
 func (a *Approver) grant(key Key, j *evaluation, machine types.UID) (conflicting string) {
 	node, _ := j.request.subject()
 	index := ownRequest(j.request.Spec.SignerName, node)
@@ -334,7 +334,7 @@ func (a *Approver) write(ctx context.Context, j *evaluation, condition certifica
 }
 
 const (
-	// denyAction is what the events are about.
+	// denyAction is the action of the events.
 	denyAction = "DenyCertificate"
 	// karpenterVersion is the API version of a NodeClaim.
 	karpenterVersion = "karpenter.sh/v1"

@@ -24,7 +24,7 @@ type Key struct {
 // grantLifetime is how long an approval is remembered that no watch has shown.
 const grantLifetime = 10 * time.Minute
 
-// ledger remembers what the guests' caches lack: which requests are undecided, and recent approvals.
+// ledger remembers state that the guests' caches lack: which requests are undecided, and recent approvals.
 type ledger struct {
 	queue controllerqueue.Queue[Key]
 
@@ -51,7 +51,7 @@ type openRequest struct {
 	awaited *approval
 }
 
-// grantKey is what only one request at a time may have: see requestIndex.
+// grantKey is a key that only one request at a time may have: see requestIndex.
 type grantKey struct {
 	hostedCluster types.NamespacedName
 	index         string
@@ -68,7 +68,7 @@ func newLedger() *ledger {
 	return &ledger{undecided: map[client.ObjectKey]*openRequests{}, grants: map[grantKey]grant{}}
 }
 
-// Start implements source.TypedSource: it learns the controller's queue, and queues what came before.
+// Start implements source.TypedSource: it learns the controller's queue, and queues earlier requests.
 func (l *ledger) Start(ctx context.Context, queue workqueue.TypedRateLimitingInterface[Key]) error {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -204,7 +204,7 @@ func (o *openRequests) drop(key Key) {
 	}
 }
 
-// grant reserves what only one request at a time may have. It returns the name of the request that has it already.
+// grant reserves a key that only one request at a time may have. It returns the name of the request that has it already.
 func (l *ledger) grant(wanted grantKey, request string, uid types.UID, now time.Time) (conflicting string) {
 	l.mu.Lock()
 	defer l.mu.Unlock()

@@ -43,7 +43,7 @@ type guestLimiter struct {
 	probe *Key
 }
 
-// finding is what handling a request showed about the guest.
+// finding is the guest's state, as handling a request showed it.
 type finding int
 
 const (

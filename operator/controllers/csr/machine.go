@@ -25,7 +25,7 @@ const (
 	tokenIndex    = "autonode.io/bootstrap-token"
 )
 
-// What is kept of a Machine's labels and annotations; operator/controllers/capacityaccount counts by some.
+// The labels and annotations of a Machine that are kept; operator/controllers/capacityaccount counts by some.
 var (
 	retainedLabels      = append([]string{clusterv1.ClusterNameLabel, clusterv1.MachineControlPlaneLabel, v1alpha1.NodeClaimLabel, v1alpha1.NodeClaimUIDLabel}, conversion.MachineLabels...)
 	retainedAnnotations = append([]string{v1alpha1.BootstrapTokenIDAnnotation, v1alpha1.NodeClaimNameAnnotation}, conversion.MachineAnnotations...)

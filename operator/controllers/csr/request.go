@@ -97,7 +97,7 @@ func (s *signatures) check(content *x509.CertificateRequest) error {
 const (
 	// maxRequestBytes limits a PEM block. A kubelet's request with a 4096-bit RSA key is below 3 KiB.
 	maxRequestBytes = 16 << 10
-	// maxRSABits and maxRSAExponent limit what it costs to verify a signature: it grows with the square of the one and the
+	// maxRSABits and maxRSAExponent limit the cost of verifying a signature: it grows with the square of the one and the
 	// logarithm of the other. crypto/tls has the same limit of bits.
 	maxRSABits     = 8192
 	maxRSAExponent = 65537

@@ -26,7 +26,7 @@ import (
 	"github.com/autonode-io/autonode/operator/scope"
 )
 
-// Watch returns what the guests' connections watch.
+// Watch returns the kind that the guests' connections watch.
 func (a *Approver) Watch() watch.Kind {
 	return watch.Kind{
 		Object: &certificatesv1.CertificateSigningRequest{},
@@ -55,7 +55,7 @@ func (a *Approver) Watch() watch.Kind {
 	}
 }
 
-// requestIndex indexes requests by what a node may have only one of: its first certificate, for approved requests,
+// requestIndex indexes requests by keys that a node may have only one of: its first certificate, for approved requests,
 // and one request per signer of its own, for those neither denied nor failed.
 const requestIndex = "autonode.io/request"
 
@@ -81,7 +81,7 @@ func indexRequest(object client.Object) []string {
 func firstCertificate(node string) string   { return "first/" + node }
 func ownRequest(signer, node string) string { return signer + "/" + node }
 
-// Limits of what the cache keeps of one request, beside its content. API servers limit none of these.
+// Limits of one request in the cache, beside its content. API servers limit none of these.
 const (
 	maxUserBytes     = 512
 	maxGroups        = 16
@@ -89,7 +89,7 @@ const (
 	maxMetadataBytes = 4 << 10
 )
 
-// shrinkRequest drops what no rule reads: issued certificates, the requester's metadata and extra fields, and
+// shrinkRequest drops fields that no rule reads: issued certificates, the requester's metadata and extra fields, and
 // everything but the name of a request to another signer. So the cache holds a limited number of bytes per request. A
 // field selector can't do this: it selects one signer, and a cache has one selector per kind.
 func shrinkRequest(object any) (any, error) {

@@ -72,7 +72,7 @@ type decision struct {
 	requeueAfter time.Duration
 }
 
-// party is what a node's name in a request stands for.
+// party is the Machines and the NodeClaim of a node's name in a request.
 type party struct {
 	// machines are the Machines that have the name, or an address of that name. More than one is
 	// ambiguous.
@@ -94,7 +94,7 @@ func (p party) ours() bool {
 	return p.karpenters() || len(p.machines) > 0 && !slices.ContainsFunc(p.machines, func(m clusterv1.Machine) bool { return !worker(&m) })
 }
 
-// inputs are what a request is validated against.
+// inputs are the objects that a request is validated against.
 type inputs struct {
 	// requester is the requesting node, and subject the requested one.
 	requester, subject party
@@ -152,7 +152,7 @@ func validate(r request, e inputs, now time.Time) decision {
 	return *v
 }
 
-// ofWorker alters a decision on a Machine that Karpenter didn't make. Another approver may know what the operator doesn't, so a mismatch
+// ofWorker alters a decision on a Machine that Karpenter didn't make. Another approver may know more than the operator, so a mismatch
 // leaves the request undecided.
 func (v *decision) ofWorker(e inputs, age time.Duration) {
 	v.worker = true
@@ -287,7 +287,7 @@ func forOwnName(r request, e inputs, now time.Time) *decision {
 	return v
 }
 
-// dotted returns what to do if a host name ended at the first dot of a Machine's; empty if it didn't.
+// dotted returns the remedy if a host name ended at the first dot of a Machine's; empty if it didn't.
 func dotted(machine *clusterv1.Machine, host string) string {
 	for _, name := range ownNames(machine) {
 		if label, _, found := strings.Cut(name, "."); found && label == host {
@@ -319,7 +319,7 @@ func forMachine(r request, e inputs, now time.Time) *decision {
 	return nil
 }
 
-// withUsages checks what the certificate is for. A kubelet leaves out key encipherment if its key isn't RSA.
+// withUsages checks the certificate's usages. A kubelet leaves out key encipherment if its key isn't RSA.
 func withUsages(r request, _ inputs) *decision {
 	wanted := sets.New(certificatesv1.UsageDigitalSignature, certificatesv1.UsageClientAuth)
 	if r.Spec.SignerName == certificatesv1.KubeletServingSignerName {
@@ -448,7 +448,7 @@ func forAddresses(r request, e inputs, now time.Time) *decision {
 	return nil
 }
 
-// oneFamily returns what to do if the infrastructure reports no address of the requested IP family; empty if it does.
+// oneFamily returns the remedy if the infrastructure reports no address of the requested IP family; empty if it does.
 func oneFamily(requested string, reported sets.Set[string]) string {
 	family := func(ip string) string {
 		if strings.Contains(ip, ":") {

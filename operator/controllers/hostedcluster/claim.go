@@ -17,7 +17,7 @@ import (
 	"github.com/autonode-io/autonode/operator/scope"
 )
 
-// claim creates what everything else depends on: the finalizer, then the ControlPlaneComponent.
+// claim creates the objects that everything else depends on: the finalizer, then the ControlPlaneComponent.
 func (r *Reconciler) claim(ctx context.Context, s *scope.Scope) error {
 	hostedCluster := s.HostedCluster
 	if !holds(hostedCluster) {

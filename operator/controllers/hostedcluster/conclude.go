@@ -20,7 +20,7 @@ import (
 	"github.com/autonode-io/autonode/operator/scope"
 )
 
-// ownStatus is what the operator writes to a HostedCluster's status, whichever step it is. Other conditions belong to
+// ownStatus is the fields that the operator writes to a HostedCluster's status, in any step. Other conditions belong to
 // others, and status.operator to the shard, which no reconciliation may acquire or release.
 var ownStatus = apply.StatusFields{
 	Names: []string{"observedGeneration", "autoNode", "version"},
@@ -30,7 +30,7 @@ var ownStatus = apply.StatusFields{
 	},
 }
 
-// conclude sums up what a reconciliation came to: AutoNodeEnabled, the state and the message that a list of clusters shows, and
+// conclude sums up a reconciliation's result: AutoNodeEnabled, the state and the message that a list of clusters shows, and
 // the history of payloads.
 func (r *Reconciler) conclude(s *scope.Scope, o *outcome) {
 	hostedCluster := s.HostedCluster
@@ -69,7 +69,7 @@ func (r *Reconciler) conclude(s *scope.Scope, o *outcome) {
 	hostedCluster.Status.AutoNode.Message = message.Cut(sum.message)
 }
 
-// concludeOff leaves what never used AutoNode with AutoNodeEnabled and Ready, and what did with its history.
+// concludeOff leaves a HostedCluster that never used AutoNode with AutoNodeEnabled and Ready, and one that did with its history.
 func (r *Reconciler) concludeOff(hostedCluster *v1beta1.HostedCluster) {
 	hostedCluster.Status.AutoNode = nil
 	for _, condition := range ownStatus.Conditions {
@@ -83,12 +83,12 @@ func (r *Reconciler) concludeOff(hostedCluster *v1beta1.HostedCluster) {
 	hostedCluster.Status.ObservedGeneration = hostedCluster.Generation
 }
 
-// summary is what people see first.
+// summary is the part of the status that people see first.
 type summary struct {
 	status  metav1.ConditionStatus
 	reason  string
 	message string
-	// detail is for the condition alone: what holds when there is no message, or besides it.
+	// detail is for the condition alone, without a message or besides it.
 	detail string
 	state  v1beta1.AutoNodeState
 	// unready is the condition that keeps the HostedCluster from being ready although Karpenter runs; nil for none.
@@ -106,7 +106,7 @@ func (s summary) conditionMessage() string {
 	}
 }
 
-// setReady reports whether what runs is what the spec requests. AutoNodeEnabled stays True while an input is missing and Karpenter runs on,
+// setReady reports whether the running state matches the spec. AutoNodeEnabled stays True while an input is missing and Karpenter runs on,
 // and while the default node class isn't ready.
 func (s summary) setReady(hostedCluster *v1beta1.HostedCluster) {
 	status, reason := s.status, s.reason
@@ -146,7 +146,7 @@ func summarize(s *scope.Scope, o *outcome) summary {
 	return sum
 }
 
-// summarizeRunning reports Karpenter's own state. A missing input doesn't turn off what was rolled out before.
+// summarizeRunning reports Karpenter's own state. A missing input doesn't turn off an earlier rollout.
 func summarizeRunning(s *scope.Scope, o *outcome) summary {
 	status := &s.HostedCluster.Status
 	var component v1beta1.ControlPlaneComponentStatus
@@ -186,7 +186,7 @@ func summarizeRunning(s *scope.Scope, o *outcome) summary {
 	case o.message != "" || o.blocked:
 		sum.state, sum.message = v1beta1.AutoNodeStateWaiting, o.message
 	case is(class, metav1.ConditionFalse) && class.Reason == v1alpha1.NoSelectorReason:
-		// A platform may leave it to the guest's admins to declare what is launched: the message names it, and nothing waits.
+		// A platform may leave the declaration of node classes to the guest's admins: the message names it, and nothing waits.
 		sum.message = cmp.Or(sum.message, class.Message)
 	case is(class, metav1.ConditionFalse):
 		sum.state, sum.message, sum.unready = v1beta1.AutoNodeStateWaiting, class.Message, class
@@ -196,7 +196,7 @@ func summarizeRunning(s *scope.Scope, o *outcome) summary {
 	return sum
 }
 
-// progress returns what a rollout of Karpenter that isn't complete is for. Runs has the version and the payload that were rolled out whole
+// progress returns the purpose of an incomplete rollout of Karpenter. Runs has the version and the payload that were rolled out whole
 // last, empty for none.
 func progress(version *v1beta1.VersionStatus, runs v1beta1.ControlPlaneComponentStatus) (state v1beta1.AutoNodeState, reason, doing string) {
 	desired := v1beta1.DesiredVersion{Version: runs.Version, Image: runs.ReleaseImage}
@@ -218,7 +218,7 @@ func progress(version *v1beta1.VersionStatus, runs v1beta1.ControlPlaneComponent
 	return state, reason, fmt.Sprintf("Karpenter is being upgraded from release %s to %s", runs.Version, desired.Version)
 }
 
-// explain adds what a condition of the component reports, if it does.
+// explain adds the message of a condition of the component, if it has one.
 func explain(what string, condition *metav1.Condition) string {
 	if condition == nil || condition.Message == "" {
 		return what
@@ -239,7 +239,7 @@ func setCondition(hostedCluster *v1beta1.HostedCluster, conditionType string, st
 	})
 }
 
-// bound keeps what the steps say to what a condition and a status may hold.
+// bound cuts the steps' texts to the limits of a condition and a status.
 func bound(hostedCluster *v1beta1.HostedCluster) {
 	conditions := hostedCluster.Status.Conditions
 	for i := range conditions {

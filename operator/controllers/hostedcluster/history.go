@@ -12,7 +12,7 @@ import (
 	"github.com/autonode-io/autonode/operator/scope"
 )
 
-// maxHistory is what the API allows.
+// maxHistory is the API's limit.
 const maxHistory = 16
 
 // recordHistory begins an entry when another payload is desired, and completes it once Karpenter was rolled out whole and every
@@ -24,7 +24,7 @@ func (r *Reconciler) recordHistory(s *scope.Scope, o *outcome) {
 	}
 	desired, now := version.Desired, scalar.NewTime(r.clock.Now()).Stored()
 	for i := range version.History {
-		// The API server would refuse what it once admitted.
+		// The API server would reject an entry that it once admitted.
 		if entry := &version.History[i]; entry.StartedTime.Malformed != "" || entry.CompletionTime != nil && entry.CompletionTime.Malformed != "" {
 			entry.StartedTime, entry.CompletionTime = now, nil
 		}
@@ -39,8 +39,8 @@ func (r *Reconciler) recordHistory(s *scope.Scope, o *outcome) {
 	}
 }
 
-// updated reports whether the desired release runs. It takes a reconciliation that saw everything: what was written down before could
-// be about the payload before.
+// updated reports whether the desired release runs. It takes a reconciliation that saw everything: an earlier status could be about the
+// payload before.
 func updated(s *scope.Scope, o *outcome) bool {
 	if o.state != on || o.blocked || len(o.errs) > 0 || s.Release == nil || s.Component == nil {
 		return false
@@ -51,7 +51,7 @@ func updated(s *scope.Scope, o *outcome) bool {
 		meta.IsStatusConditionTrue(s.HostedCluster.Status.Conditions, v1beta1.NodesUpToDate)
 }
 
-// prune drops the oldest entries, but never the newest payload that ran whole: that is what runs while an update is under way.
+// prune drops the oldest entries, but never the newest payload that ran whole: that one runs while an update is under way.
 func prune(history []v1beta1.UpdateHistory) []v1beta1.UpdateHistory {
 	completed := slices.IndexFunc(history, func(h v1beta1.UpdateHistory) bool { return h.State == v1beta1.UpdateCompleted })
 	for len(history) > maxHistory {

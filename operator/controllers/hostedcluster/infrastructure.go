@@ -18,12 +18,12 @@ import (
 	"github.com/autonode-io/autonode/operator/scope"
 )
 
-// maxHeld limits what is repeated of a Machine's deletion, in bytes.
+// maxHeld limits the text about a Machine's deletion, in bytes.
 const maxHeld = 300
 
-// infrastructure returns what keeps the infrastructure from making and deleting machines: its own state, which no machine reports before the
-// provider has a session, and Machines whose deletion hangs. It changes no state: what runs goes on. after is when another deletion begins to
-// hang; zero for none.
+// infrastructure returns the problem that keeps the infrastructure from making and deleting machines: its own state, which no machine
+// reports before the provider has a session, and Machines whose deletion hangs. It changes no state: Karpenter keeps running. after is when
+// another deletion begins to hang; zero for none.
 func (r *Reconciler) infrastructure(ctx context.Context, s *scope.Scope) (problem string, after time.Duration, err error) {
 	if s.Cluster == nil || s.Profile == nil || s.Profile.Unattended != nil {
 		return "", 0, nil // nodes aren't Machines

@@ -16,15 +16,15 @@ import (
 
 // +kubebuilder:rbac:groups=autonode.io,resources=controlplanecomponents,resourceNames=karpenter,verbs=delete
 
-// moved reports whether clusterctl has moved a HostedCluster to another management cluster, and deletes what is left here. The annotation replaces
-// all others, so a pause by annotation has ended then, and the finalizer is still there for a moment.
+// moved reports whether clusterctl has moved a HostedCluster to another management cluster, and deletes the copy here. The annotation
+// replaces all others, so a pause by annotation has ended then, and the finalizer is still there for a moment.
 func moved(hostedCluster *v1beta1.HostedCluster) bool {
 	_, ok := hostedCluster.Annotations[clusterctlv1.DeleteForMoveAnnotation]
 	return ok && !hostedCluster.DeletionTimestamp.IsZero()
 }
 
-// leave removes Karpenter from this management cluster and changes nothing else: nodes, Machines and what is in the guest belong to the operator
-// of the other one.
+// leave removes Karpenter from this management cluster and changes nothing else: nodes, Machines and the objects in the guest belong to the
+// operator of the other one.
 func (r *Reconciler) leave(ctx context.Context, s *scope.Scope) *outcome {
 	if s.Component != nil {
 		err := r.management.Delete(ctx, s.Component, client.Preconditions{UID: &s.Component.UID}, client.PropagationPolicy(metav1.DeletePropagationBackground))

@@ -42,7 +42,7 @@ func parsePausedUntil(until string, now time.Time) pause {
 	}
 	t, err := time.Parse(time.RFC3339, until)
 	if err != nil {
-		// The author wanted a pause; continuing could do what the pause is meant to prevent.
+		// The author wanted a pause; continuing could make the changes that the pause is meant to prevent.
 		return pause{paused: true, message: fmt.Sprintf("paused, because spec.pausedUntil %q is neither true, false nor a time in RFC 3339; correct or remove it", until)}
 	}
 	if left := t.Sub(now); left > 0 {

@@ -57,7 +57,7 @@ type Guests interface {
 	Slow(hostedCluster client.ObjectKey) bool
 }
 
-// Config is what New needs.
+// Config is the input of New.
 type Config struct {
 	// Manager of the management cluster.
 	Manager manager.Manager
@@ -111,13 +111,13 @@ var _ reconcile.ObjectReconciler[*v1beta1.HostedCluster] = (*Reconciler)(nil)
 // A component is created and not applied, and no name can be demanded of that:
 // +kubebuilder:rbac:groups=autonode.io,resources=controlplanecomponents,verbs=list;watch;create
 // +kubebuilder:rbac:groups=autonode.io,resources=controlplanecomponents,resourceNames=karpenter,verbs=get;patch
-// The component owns what is made, and blocks its own deletion with it:
+// The component owns the objects that are made, and blocks its own deletion with them:
 // +kubebuilder:rbac:groups=autonode.io,resources=controlplanecomponents/finalizers,resourceNames=karpenter,verbs=update
 // +kubebuilder:rbac:groups=cluster.x-k8s.io,resources=clusters;machinedeployments;machines,verbs=list;watch
 // +kubebuilder:rbac:groups=apiextensions.k8s.io,resources=customresourcedefinitions,verbs=list;watch
 // +kubebuilder:rbac:groups=events.k8s.io,resources=events,verbs=create;patch
 
-// Reconcile does what is possible now and records its progress in status.
+// Reconcile does all that is possible now and records its progress in status.
 func (r *Reconciler) Reconcile(ctx context.Context, hostedCluster *v1beta1.HostedCluster) (reconcile.Result, error) {
 	s := &scope.Scope{HostedCluster: hostedCluster, ControlPlaneNamespace: hostedCluster.ControlPlaneNamespace()}
 	conflicting, err := r.observe(ctx, s)
@@ -200,9 +200,9 @@ type outcome struct {
 	blocked bool
 	// resuming: this process doesn't know the state yet; see scope.Result.
 	resuming bool
-	// message is what the reconciliation waits for; empty for nothing.
+	// message describes the reason why the reconciliation waits; empty if it doesn't.
 	message string
-	// infrastructure is what keeps it from making and deleting machines; empty for nothing.
+	// infrastructure is the problem that keeps it from making and deleting machines; empty for none.
 	infrastructure string
 	// reason is AutoNodeEnabled's reason, if it isn't the default; see scope.Result.
 	reason       string

@@ -23,7 +23,7 @@ import (
 	"github.com/autonode-io/autonode/operator/scope"
 )
 
-// In a dedicated control-plane namespace, names limit what the operator may write. In a shared one the names depend on the Cluster, so the
+// In a dedicated control-plane namespace, names limit the operator's writes. In a shared one the names depend on the Cluster, so the
 // namespace's owner grants the rights there, by a RoleBinding to the ClusterRole in manifests/rbac/sharednamespace.yaml.
 
 const (
@@ -51,12 +51,12 @@ func (a *sharedAccess) remember(key client.ObjectKey, now time.Time) {
 	if a.until == nil {
 		a.until = map[client.ObjectKey]time.Time{}
 	}
-	// What has expired may be of HostedClusters that are gone.
+	// Expired entries may be of HostedClusters that are gone.
 	maps.DeleteFunc(a.until, func(_ client.ObjectKey, expires time.Time) bool { return !now.Before(expires) })
 	a.until[key] = now.Add(accessKnown)
 }
 
-// mayWrite reports whether the operator may write in the control-plane namespace, and what to do if it may not. It requests the one right
+// mayWrite reports whether the operator may write in the control-plane namespace, and the remedy if it may not. It requests the one right
 // that only the ClusterRole for shared namespaces grants for every name: to bind Karpenter's Role.
 func (r *Reconciler) mayWrite(ctx context.Context, s *scope.Scope) (allowed bool, message string, err error) {
 	key := s.ComponentKey()

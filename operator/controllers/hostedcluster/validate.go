@@ -36,7 +36,7 @@ func (v decision) status() metav1.ConditionStatus {
 	return metav1.ConditionFalse
 }
 
-// validate checks what admission can't check, or may have missed. An error means that a check couldn't run.
+// validate makes the checks that admission can't make, or may have missed. An error means that a check couldn't run.
 func (r *Reconciler) validate(ctx context.Context, s *scope.Scope, conflicting string) (decision, error) {
 	hostedCluster := s.HostedCluster
 	invalid := func(reason, format string, args ...any) decision {
@@ -85,7 +85,8 @@ func (r *Reconciler) validate(ctx context.Context, s *scope.Scope, conflicting s
 	if err != nil {
 		return decision{}, err
 	}
-	// A deleted Cluster takes its annotation along. The operator continues to observe what it made there, so that the counts reach zero.
+	// A deleted Cluster takes its annotation along. The operator continues to observe the objects that it made there, so that the counts
+	// reach zero.
 	if !consents && (s.Cluster != nil || s.Component == nil) {
 		return invalid(v1beta1.ConsentMissingReason, "%s", consent.Missing(hostedCluster, s.ClusterKey())), nil
 	}

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Package instancetypecatalog reports which instance types of InstanceTypeCatalogs are usable. Every Karpenter that uses a shared catalog would say
-// the same of its entries, so none of them writes its status: the operator does, without a cluster's state. What depends on one cluster, such
-// as whether the template exists, is in the status of its node classes.
+// Package instancetypecatalog reports which instance types of InstanceTypeCatalogs are usable. Every Karpenter that uses a shared catalog
+// would say the same of its entries, so none of them writes its status: the operator does, without a cluster's state. State of one cluster,
+// such as whether the template exists, is in the status of its node classes.
 package instancetypecatalog
 
 import (
@@ -32,7 +32,7 @@ import (
 const (
 	// maxNamed is the number of unusable entries that a condition names.
 	maxNamed = 3
-	// maxMessage and maxName bound what status repeats of an entry, in bytes.
+	// maxMessage and maxName bound the texts of an entry that status repeats, in bytes.
 	maxMessage, maxName = 300, 63
 )
 

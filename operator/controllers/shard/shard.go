@@ -2,7 +2,7 @@
 
 // Package shard lets several operators divide the HostedClusters of a management cluster among them by label selectors.
 //
-// An operator sees only what its selector matches. That alone doesn't keep two from working on one HostedCluster: after a
+// An operator sees only HostedClusters that its selector matches. That alone doesn't keep two from working on one HostedCluster: after a
 // change of its labels it leaves one operator's watch and enters another's at different moments, and selectors can overlap. So
 // status.operator names the operator that holds a HostedCluster, by its Lease:
 //
@@ -46,9 +46,9 @@ const (
 	page = 500
 )
 
-// Config is what New needs.
+// Config is the input of New.
 type Config struct {
-	// Management reads HostedClusters from the cache, which holds what Selector matches, and writes.
+	// Management reads HostedClusters from the cache, which holds those that Selector matches, and writes.
 	Management client.Client
 	// Live reads the management cluster's API server.
 	Live client.Reader
@@ -85,7 +85,7 @@ func New(config Config) *Shard {
 	}
 }
 
-// Identity is what an operator with that Lease records in status.operator; empty without election.
+// Identity is the name in status.operator of an operator with that Lease; empty without election.
 func Identity(lease client.ObjectKey) string {
 	if lease.Name == "" {
 		return ""
@@ -93,7 +93,7 @@ func Identity(lease client.ObjectKey) string {
 	return lease.String()
 }
 
-// Identity is what the Shard records.
+// Identity is the name that the Shard records.
 func (s *Shard) Identity() string { return Identity(s.Lease) }
 
 // Reconciler calls inner with the HostedClusters that the Shard holds. It acquires and releases them.

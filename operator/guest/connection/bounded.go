@@ -30,7 +30,7 @@ const (
 	// maxRefusal is the largest answer that isn't a success, and maxRefusalCost limits the memory for it.
 	maxRefusal     = 1 << 20
 	maxRefusalCost = 4 << 20
-	// maxRefusalText is what is kept of a refusal that isn't a Status.
+	// maxRefusalText limits the text of a refusal that isn't a Status.
 	maxRefusalText = 512
 
 	// undecodable is a format that client-go has no decoder for.
@@ -39,8 +39,8 @@ const (
 
 var envelope = []byte("k8s\x00")
 
-// bounded measures what a guest answers before client-go decodes it. Client-go decodes an answer as the kind that the
-// answer names, whatever was asked for.
+// bounded measures a guest's responses before client-go decodes them. Client-go decodes a response as the kind that the response names,
+// whichever kind was requested.
 type bounded struct {
 	next   http.RoundTripper
 	scheme *runtime.Scheme
@@ -83,7 +83,7 @@ func (b *bounded) answer(response *http.Response) (*http.Response, error) {
 	return replaced(response, format, content), nil
 }
 
-// formatOf returns what an answer that names a kind may be decoded from.
+// formatOf returns the format from which a response that names a kind may be decoded.
 func formatOf(response *http.Response, content []byte, gvk schema.GroupVersionKind) string {
 	kind, _, err := mime.ParseMediaType(response.Header.Get("Content-Type"))
 	switch {
@@ -130,7 +130,7 @@ func (b *bounded) check(content []byte, gvk schema.GroupVersionKind, limit int) 
 	return err
 }
 
-// anything is the type of what has no known kind.
+// anything is the type of objects without a known kind.
 var anything = sync.OnceValue(func() *wire.Type { return wire.Of(reflect.TypeFor[map[string]any]()) })
 
 func (b *bounded) typeOf(gvk schema.GroupVersionKind) *wire.Type {

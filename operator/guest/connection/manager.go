@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Package connection keeps a connection to each guest: clients, the watches of what controllers read, and a probe every ten
+// Package connection keeps a connection to each guest: clients, the watches of kinds that controllers read, and a probe every ten
 // seconds. It does what Cluster API's clustercache does, in a third of the memory: clustercache keeps all kinds that a
 // guest's API server serves, and a cache of informers.
 package connection
@@ -44,7 +44,7 @@ var ErrNotConnected = errors.New("the guest isn't connected")
 
 // Guest is a connection to a guest.
 type Guest struct {
-	// Config is what the connection was made with.
+	// Config is the config of the connection.
 	Config *rest.Config
 	// Live reads from the API server, and writes.
 	Live client.Client
@@ -54,12 +54,12 @@ type Guest struct {
 	probe func(ctx context.Context, path string) error
 }
 
-// Health is what the probes of a guest found. An attempt to connect counts as a probe.
+// Health is the result of a guest's probes. An attempt to connect counts as a probe.
 type Health struct {
 	LastProbe, LastSuccess time.Time
 	// Failures in a row.
 	Failures int
-	// Exceeded is why the connection was closed, if the guest exceeded the bounds of what is kept of it. It is nil as
+	// Exceeded is why the connection was closed, if the guest exceeded its bounds. It is nil as
 	// soon as there is another connection.
 	Exceeded error
 	// Refused is the HTTP status with which the API server refused the credentials in the last probe: 401 or 403. Zero if it didn't.
@@ -97,10 +97,10 @@ type Config struct {
 	// Retry is the back-off after a failed attempt to connect, Timeout that of a call.
 	Retry, Timeout time.Duration
 	Clock          clock.PassiveClock
-	// Bounds limit what is kept of each guest, and Backoff is how long one that exceeds them isn't connected.
+	// Bounds limit the objects of each guest, and Backoff is how long one that exceeds them isn't connected.
 	Bounds  store.Bounds
 	Backoff time.Duration
-	// Noticed is called when what can't be read of a guest has changed; nil for not at all.
+	// Noticed is called when a guest's unreadable objects have changed; nil for not at all.
 	Noticed func(context.Context, client.ObjectKey)
 }
 
@@ -114,7 +114,7 @@ type Manager struct {
 	closed bool
 }
 
-// state is what is known of one guest.
+// state is the Manager's record of one guest.
 type state struct {
 	guest        *Guest    // nil without a connection
 	failed       time.Time // the last attempt to connect, if it failed
@@ -138,7 +138,7 @@ func (m *Manager) Of(cluster client.ObjectKey) (*Guest, error) {
 	return nil, ErrNotConnected
 }
 
-// Health returns what the probes of a Cluster's guest found.
+// Health returns the result of the probes of a Cluster's guest.
 func (m *Manager) Health(cluster client.ObjectKey) Health {
 	m.mu.Lock()
 	defer m.mu.Unlock()
@@ -295,7 +295,7 @@ func (m *Manager) dial(ctx context.Context, cluster client.ObjectKey) (*Guest, e
 	return guest, nil
 }
 
-// exceeded closes the connection to a guest that exceeds the bounds of what is kept of it. It is connected again after
+// exceeded closes the connection to a guest that exceeds its bounds. It is connected again after
 // Backoff.
 func (m *Manager) exceeded(cluster client.ObjectKey, guest *Guest, why error) {
 	now, closed := m.config.Clock.Now(), false
@@ -344,7 +344,7 @@ func (m *Manager) check(ctx context.Context, cluster client.ObjectKey, k state) 
 	return after, lost
 }
 
-// shouldNotify reports whether Changed has to be called: for what has just changed, and once for a guest that is unresponsive.
+// shouldNotify reports whether Changed has to be called: for a change, and once for a guest that is unresponsive.
 func (m *Manager) shouldNotify(cluster client.ObjectKey, changed bool) bool {
 	now := m.config.Clock.Now()
 	notify := changed

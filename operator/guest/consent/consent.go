@@ -16,7 +16,7 @@ import (
 	"github.com/autonode-io/autonode/api/v1beta1"
 )
 
-// HyperShiftAnnotation is what HyperShift writes on the objects of a control plane: its HostedCluster, as <namespace>/<name>.
+// HyperShiftAnnotation is HyperShift's annotation on the objects of a control plane: its HostedCluster, as <namespace>/<name>.
 const HyperShiftAnnotation = "hypershift.openshift.io/cluster"
 
 // +kubebuilder:rbac:groups="",resources=namespaces,verbs=list;watch
@@ -38,8 +38,8 @@ func Given(ctx context.Context, management client.Reader, hostedCluster *v1beta1
 	return false, nil
 }
 
-// ToRemove reports whether the operator may reach a control plane to remove what it made there: with consent, or where it has made
-// something for the HostedCluster, which it did with consent.
+// ToRemove reports whether the operator may reach a control plane to remove the objects that it made there: with consent, or where it has
+// made something for the HostedCluster, which it did with consent.
 func ToRemove(ctx context.Context, management client.Reader, hostedCluster *v1beta1.HostedCluster, cluster client.ObjectKey) (bool, error) {
 	given, err := Given(ctx, management, hostedCluster, cluster)
 	if given || err != nil {
@@ -65,7 +65,7 @@ func componentOf(ctx context.Context, management client.Reader, hostedCluster *v
 	return component, nil
 }
 
-// Missing returns what to write, and who may.
+// Missing returns the annotation to write, and who may.
 func Missing(hostedCluster *v1beta1.HostedCluster, cluster client.ObjectKey) string {
 	return fmt.Sprintf("neither Namespace %s nor Cluster %s names this HostedCluster; the control plane's owner has to annotate one of them with %s=%s/%s",
 		cluster.Namespace, cluster, v1beta1.ConsentAnnotation, hostedCluster.Namespace, hostedCluster.Name)

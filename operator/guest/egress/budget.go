@@ -13,14 +13,14 @@ import (
 	"k8s.io/utils/clock"
 )
 
-// Budget limits what one client of a Dialer receives. Its zero value is the default. A cluster of 5,000 nodes stays
+// Budget limits the bytes that one client of a Dialer receives. Its zero value is the default. A cluster of 5,000 nodes stays
 // within it: the first list takes ten seconds longer, and a launch of all nodes within ten minutes sends a third of the
 // rate.
 type Budget struct {
 	// Bytes is the burst, PerSecond the rate after it.
 	Bytes, PerSecond int
 	// Grace is the time for which a server may exceed its budget without a pause. Then the Dialer closes the
-	// connections and makes none for Backoff. The operator's caches keep what they have read.
+	// connections and makes none for Backoff. The operator's caches keep their objects.
 	Grace, Backoff time.Duration
 }
 

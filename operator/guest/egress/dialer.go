@@ -29,7 +29,7 @@ type Dialer struct {
 	targets map[string]*target // by the client's name
 }
 
-// target is what a client may connect to.
+// target is a server that a client may connect to.
 type target struct {
 	address   string
 	forbidden bool
@@ -48,8 +48,8 @@ func newDialer(policy *Policy, budget Budget, clk clock.Clock) *Dialer {
 	return &Dialer{policy: policy, budget: budget.orDefault(), clock: clk, targets: map[string]*target{}}
 }
 
-// To returns what dials a client's connections to a server, as host:port. What it returned for another server of the
-// client connects no more.
+// To returns a function that dials a client's connections to a server, as host:port. An earlier one, for another server of the client,
+// connects no more.
 func (d *Dialer) To(client, address string) DialFunc {
 	d.mu.Lock()
 	defer d.mu.Unlock()

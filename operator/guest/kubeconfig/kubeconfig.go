@@ -40,7 +40,7 @@ const (
 type Access struct {
 	// Server is an https URL.
 	Server string
-	// ServerName is what the server's certificate is for, where that isn't the URL's host.
+	// ServerName is the name in the server's certificate, where that isn't the URL's host.
 	ServerName string
 	// CA are the PEM certificates that the server is known by; nil for the system's.
 	CA []byte
@@ -50,7 +50,7 @@ type Access struct {
 	Token string
 }
 
-// Parse parses the current context of a kubeconfig. It rejects what it doesn't copy. An error names the rejected
+// Parse parses the current context of a kubeconfig. It rejects fields that it doesn't copy. An error names the rejected
 // field, and no values of the kubeconfig.
 func Parse(content []byte) (*Access, error) {
 	if len(content) > MaxSize {

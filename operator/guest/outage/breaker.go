@@ -34,7 +34,7 @@ func (b *Breaker) Trip(now time.Time) time.Duration {
 	return backoff
 }
 
-// Hold opens the breaker for at least that long, because of what another call has shown.
+// Hold opens the breaker for at least that long, because of another call's result.
 func (b *Breaker) Hold(now time.Time, least time.Duration) {
 	if b.Closed() {
 		b.Trip(now)

@@ -39,7 +39,7 @@ type Tracker struct {
 	slow    map[client.ObjectKey]time.Time // until when HostedClusters count as slow
 }
 
-// outage is what is known of a guest whose connection stands and that doesn't answer.
+// outage is the state of a guest that doesn't answer although its connection stands.
 type outage struct {
 	Breaker
 	since time.Time // when a call was first not answered

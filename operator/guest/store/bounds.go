@@ -14,8 +14,7 @@ import (
 	"github.com/autonode-io/autonode/operator/guest/wire"
 )
 
-// Bounds limit what a Store keeps of all kinds together. Its zero value is the default, which is twice what a guest with
-// 5,000 nodes needs.
+// Bounds limit a Store's objects of all kinds together. Its zero value is the default, which is twice the need of a guest with 5,000 nodes.
 type Bounds struct {
 	Objects, Bytes int
 }
@@ -35,7 +34,7 @@ func (b Bounds) orDefault() Bounds {
 	return Bounds{Objects: cmp.Or(b.Objects, defaultObjects), Bytes: cmp.Or(b.Bytes, defaultBytes)}
 }
 
-// account is what a guest's kinds keep, and what lists that aren't complete have collected.
+// account counts a guest's kept objects and their bytes, and those of incomplete lists.
 type account struct {
 	bounds Bounds
 
@@ -47,7 +46,7 @@ type account struct {
 
 func sizeOf(object any) int { return wire.Size(object) + overhead }
 
-// retain accounts for changes of what is kept. It returns an error, and accounts for nothing, beyond the bounds.
+// retain accounts for changes of the kept objects. It returns an error, and accounts for nothing, beyond the bounds.
 func (a *account) retain(objects, bytes int) error {
 	a.mu.Lock()
 	defer a.mu.Unlock()
@@ -61,7 +60,7 @@ func (a *account) retain(objects, bytes int) error {
 	return nil
 }
 
-// collect accounts for an object of a kind's list. Lists have the same bounds, beside what is kept: a later list replaces
+// collect accounts for an object of a kind's list. Lists have the same bounds, beside the kept objects: a later list replaces
 // an earlier one.
 func (a *account) collect(k *kind, bytes int) error {
 	a.mu.Lock()
@@ -111,7 +110,7 @@ type unreadableKey struct {
 	name client.ObjectKey
 }
 
-// set records what is wrong with an object; empty if nothing is.
+// set records an object's problem; empty for none.
 func (u *unreadable) set(gvk schema.GroupVersionKind, name client.ObjectKey, problem string) {
 	if problem == "" && u.count.Load() == 0 {
 		return // nearly always

@@ -32,9 +32,9 @@ type decoder struct {
 	*readable
 }
 
-// readable is what is read of a kind's objects. Stores share it.
+// readable is the fields that are read of a kind's objects. Stores share it.
 type readable struct {
-	// whole is what is read of an object, identity what is read of one that was deleted, and progress of a bookmark.
+	// whole is for an object, identity for one that was deleted, and progress for a bookmark.
 	whole, identity, progress *wire.Type
 }
 
@@ -66,7 +66,7 @@ func readableOf(goType reflect.Type, fields []string) *readable {
 
 var status = wire.Of(reflect.TypeFor[metav1.Status]())
 
-// scratch are buffers for what is decoded next.
+// scratch are buffers for the next objects to decode.
 var scratch = sync.Pool{New: func() any { return new([]byte) }}
 
 const scratchRetained = 64 << 10
@@ -90,8 +90,7 @@ func (d *decoder) begin(k *kind) {
 	d.store.unreadable.begin(d.gvk)
 }
 
-// decode returns an object, and whether the selector selects it; nil if it can't be read at all. What can't be read of it
-// is left out.
+// decode returns an object, and whether the selector selects it; nil if it can't be read at all. Unreadable parts are left out.
 func (d *decoder) decode(raw wire.Object) (object client.Object, selected bool) {
 	object, faults, err := d.read(d.whole, raw)
 	if err != nil {
@@ -118,7 +117,7 @@ func isName(name string) bool {
 	return name != "" && len(name) <= maxName && !strings.ContainsFunc(name, func(r rune) bool { return r == utf8.RuneError || !unicode.IsPrint(r) })
 }
 
-// read decodes what a type reads.
+// read decodes the fields of a type.
 func (d *decoder) read(of *wire.Type, raw wire.Object) (client.Object, []wire.Fault, error) {
 	object, ok := reflect.New(d.goType).Interface().(client.Object)
 	if !ok {
@@ -130,7 +129,7 @@ func (d *decoder) read(of *wire.Type, raw wire.Object) (client.Object, []wire.Fa
 	return object, faults, err
 }
 
-// decode decodes an object. A decoder that panics has met what no API server sends: that must not end the operator.
+// decode decodes an object. A decoder panics only for input that no API server sends: that must not end the operator.
 func decode(of *wire.Type, raw wire.Object, into any) (faults []wire.Fault, err error) {
 	defer func() {
 		if recover() != nil {
@@ -222,7 +221,7 @@ func (e *events) Decode() (watch.EventType, runtime.Object, error) {
 }
 
 const (
-	// maxMessage limits what is kept of an error.
+	// maxMessage limits the text of an error.
 	maxMessage = 1 << 10
 	// maxName is the limit of names in Kubernetes.
 	maxName = 253

@@ -11,7 +11,7 @@ import (
 	"k8s.io/klog/v2"
 )
 
-// withAnswers returns a context in which a reflector logs as errors only what an API server has answered. One guest that
+// withAnswers returns a context in which a reflector logs at error level only errors that an API server has returned. One guest that
 // goes away fails a dozen watches again and again; condition GuestReachable reports that once.
 func withAnswers(ctx context.Context) context.Context {
 	return klog.NewContext(ctx, klog.FromContext(ctx).WithSink(answersOnly{klog.FromContext(ctx).GetSink()}))

@@ -123,7 +123,7 @@ func pathOf(resource schema.GroupVersionResource, namespace string) []string {
 	return append(path, resource.Resource)
 }
 
-// formats are what a list and a watch may arrive in.
+// formats are the media types of a list and a watch.
 func formats(key kindKey) (inList, inWatch string) {
 	switch {
 	case key.partial:

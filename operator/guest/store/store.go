@@ -36,7 +36,7 @@ type Kind struct {
 	// Fields are the paths in JSON of the fields that are decoded, such as "spec.replicas"; none for all. No managed
 	// fields are decoded.
 	Fields []string
-	// Transform limits what is kept; nil keeps all. It has to be idempotent.
+	// Transform limits the fields that are kept; nil keeps all. It has to be idempotent.
 	Transform toolscache.TransformFunc
 	// Large objects leave large buffers behind in the watch that lists them. That watch ends within a minute, unless a
 	// list takes longer, and the next one continues it with small buffers.
@@ -57,9 +57,9 @@ type Config struct {
 	Kinds func(schema.GroupVersionKind) Kind
 	// Timeout is how long a read waits for the first list of its kind.
 	Timeout time.Duration
-	// Bounds limit what is kept of one guest; zero is the default.
+	// Bounds limit the objects of one guest; zero is the default.
 	Bounds Bounds
-	// Exceeded is called once if the guest exceeds them. The Store is closed then, and has dropped what it kept.
+	// Exceeded is called once if the guest exceeds them. The Store is closed then, and has dropped its objects.
 	Exceeded func(why error)
 	// Noticed is called when Unreadable may have changed. Like Exceeded it must not block, and may be nil.
 	Noticed func()
@@ -100,7 +100,7 @@ func New(config Config) *Store {
 	}
 }
 
-// Close ends the watches. What they have read stays readable.
+// Close ends the watches. Objects that they have read stay readable.
 func (s *Store) Close() { s.cancel() }
 
 // Handle starts the watch of an object's kind, unless there is one, and calls the handler for all objects there are
@@ -178,7 +178,7 @@ func (s *Store) watched(key kindKey) (*kind, error) {
 	return k, nil
 }
 
-// exceed closes the Store of a guest that exceeds its bounds, and drops what it kept.
+// exceed closes the Store of a guest that exceeds its bounds, and drops its objects.
 func (s *Store) exceed(why error) {
 	s.mu.Lock()
 	first := s.closed == nil && s.ctx.Err() == nil
@@ -192,7 +192,7 @@ func (s *Store) exceed(why error) {
 	}
 }
 
-// Unreadable returns how many objects can't be read whole, and what is wrong with one of them.
+// Unreadable returns how many objects can't be read whole, and the problem of one of them.
 func (s *Store) Unreadable() (count int, example string) { return s.unreadable.first() }
 
 // listed waits for the first list of a kind.

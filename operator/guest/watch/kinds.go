@@ -109,9 +109,9 @@ type Kind struct {
 	Object client.Object
 	// Fields are the paths in JSON of the fields that the controller reads; none for all.
 	Fields []string
-	// Transform limits what is kept; nil keeps all.
+	// Transform limits the fields that are kept; nil keeps all.
 	Transform toolscache.TransformFunc
-	// Index is the name of an index of the cached objects by what Extract returns; empty for none.
+	// Index is the name of an index of the cached objects by Extract's result; empty for none.
 	Index   string
 	Extract client.IndexerFunc
 	// For reports whether to watch the guest of a HostedCluster.

@@ -47,7 +47,7 @@ func (q *Queue) Source() source.Source { return &q.queue }
 // Enqueue enqueues a HostedCluster.
 func (q *Queue) Enqueue(hostedCluster types.NamespacedName) { q.enqueueAfter(hostedCluster, 0) }
 
-// EnqueueEvent enqueues a HostedCluster for what its guest's API server said, within the guest's budget.
+// EnqueueEvent enqueues a HostedCluster for an event of its guest's API server, within the guest's budget.
 func (q *Queue) EnqueueEvent(hostedCluster types.NamespacedName) {
 	q.enqueueEvent(hostedCluster, burst)
 }

@@ -40,7 +40,7 @@ const (
 // retainedDomains are the domains of keys that the operator reads.
 var retainedDomains = []string{"autonode.io", "app.kubernetes.io", "karpenter.sh", "karpenter.cluster.x-k8s.io", "karpenter.k8s.aws"}
 
-// fields are what is decoded of a kind's objects; none for all.
+// fields are the decoded fields of a kind's objects; none for all.
 func fields(object client.Object) []string {
 	switch object.(type) {
 	case *apiextensionsv1.CustomResourceDefinition:
@@ -60,7 +60,7 @@ func fields(object client.Object) []string {
 	return nil
 }
 
-// shrink keeps of an object what the operator reads, in memory of its own. Whatever the guest's admin puts into it, it
+// shrink keeps the fields of an object that the operator reads, in memory of its own. Whatever the guest's admin puts into it, it
 // takes less than 100 KiB.
 func shrink(object any) (any, error) {
 	switch o := object.(type) {

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Package watch starts the watches of a guest, decides what is kept of it, and enqueues its HostedCluster for events.
+// Package watch starts the watches of a guest, decides which objects are kept of it, and enqueues its HostedCluster for events.
 package watch
 
 import (
@@ -104,7 +104,7 @@ func (w *Watches) of(cluster client.ObjectKey, hostedCluster types.NamespacedNam
 	return of
 }
 
-// Connection returns what the connection to a Cluster's guest was made with; nil where nothing is watched.
+// Connection returns the config of the connection to a Cluster's guest; nil where nothing is watched.
 func (w *Watches) Connection(cluster client.ObjectKey) *rest.Config {
 	w.mu.Lock()
 	defer w.mu.Unlock()

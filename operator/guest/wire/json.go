@@ -17,11 +17,11 @@ import (
 )
 
 const (
-	// maxDepth limits how deep values are nested: some unmarshalers parse what they hold once for each level.
+	// maxDepth limits how deep values are nested: some unmarshalers parse their content once for each level.
 	maxDepth = 128
 	// maxFaults limits the values of one text that are dropped. A text with more isn't used at all.
 	maxFaults = 16
-	// entry is what a dictionary needs for an entry beside its key and value, and anything for a value of any type.
+	// entry is the memory of a dictionary's entry beside its key and value, and anything of a value of any type.
 	entry = 64
 )
 
@@ -38,15 +38,15 @@ var (
 
 // Fault is a value that can't be decoded, or whose decoding would take too long.
 type Fault struct {
-	// Path of the value, and what is wrong with it. Both quote what was received, and are of bounded length.
+	// Path of the value, and its Problem. Both quote the input, and are of bounded length.
 	Path, Problem string
 }
 
 func (f Fault) String() string { return f.Path + ": " + f.Problem }
 
-// Checked is what was found in a text.
+// Checked is the result of checking a text.
 type Checked struct {
-	// Cost is an upper bound of the memory for what is decoded, in bytes.
+	// Cost is an upper bound of the memory for the decoded values, in bytes.
 	Cost int
 	// Faults are the values that can't be used.
 	Faults []Fault
@@ -60,7 +60,7 @@ func (t *Type) CheckJSON(data []byte, limit int) (Checked, error) {
 	return s.Checked, err
 }
 
-// FilterJSON is CheckJSON that appends to dst the JSON of what the Type reads, without the values that can't be used.
+// FilterJSON is CheckJSON that appends to dst the JSON of the fields that the Type reads, without the values that can't be used.
 // Fields that the Type lacks cost nothing.
 func (t *Type) FilterJSON(dst, data []byte, limit int) ([]byte, Checked, error) {
 	s := scanner{data: data, limit: limit, writes: true, out: dst}
@@ -93,7 +93,7 @@ type scanner struct {
 	limit int
 	depth int
 	path  [][]byte
-	// writes: out receives what is read. tries: each plain value is decoded.
+	// writes: out receives the fields that are read. tries: each plain value is decoded.
 	writes, tries bool
 	out           []byte
 }
@@ -156,7 +156,7 @@ func excerpt(text string) string {
 	return text
 }
 
-// value reads a value of a type, and reports whether it can be used. What can't be used isn't written.
+// value reads a value of a type, and reports whether it can be used. Unusable values aren't written.
 func (s *scanner) value(t *Type) (usable bool, err error) {
 	first, err := s.next()
 	if err != nil {
@@ -315,7 +315,7 @@ func (s *scanner) object(t *Type, each int) error {
 	})
 }
 
-// nested reads what is between brackets.
+// nested reads the values between brackets.
 func (s *scanner) nested(opened, closed byte, read func(first bool) error) error {
 	if s.depth++; s.depth > maxDepth {
 		return ErrTooLarge
@@ -356,7 +356,7 @@ func (s *scanner) nested(opened, closed byte, read func(first bool) error) error
 	}
 }
 
-// key reads a text and returns what it stands for.
+// key reads a text and returns it unquoted.
 func (s *scanner) key() ([]byte, error) {
 	start := s.pos
 	if s.data[s.pos] != '"' {
@@ -395,7 +395,7 @@ func (s *scanner) text() error {
 	}
 }
 
-// skip passes over a value. It counts what the value costs as one of any type, if it is counted.
+// skip passes over a value. It counts the value's cost as one of any type, if it is counted.
 func (s *scanner) skip(counts bool) error {
 	if _, err := s.next(); err != nil {
 		return err

@@ -223,7 +223,7 @@ func each(message []byte, wanted protowire.Number, do func(value []byte)) error 
 	return nil
 }
 
-// last returns what a decoder takes of a field.
+// last returns the value of a field that a decoder takes.
 func last(message []byte, wanted protowire.Number) (value []byte, err error) {
 	err = each(message, wanted, func(v []byte) { value = v })
 	return value, err

@@ -18,7 +18,7 @@ type Object struct {
 	Protobuf bool
 }
 
-// ListMeta is what a list states about itself.
+// ListMeta is a list's metadata.
 type ListMeta struct {
 	ResourceVersion string `json:"resourceVersion"`
 	Continue        string `json:"continue"`
@@ -144,7 +144,7 @@ func (s *source) protobufItems(do func(Object) error) (found ListMeta, err error
 	}
 }
 
-// Events splits what a watch sends.
+// Events splits a watch's stream.
 type Events struct {
 	source   source
 	protobuf bool
@@ -236,7 +236,7 @@ func (e *Events) nextProtobuf() (kind string, object Object, err error) {
 	return string(name), object, err
 }
 
-// Unwrap removes the envelope of an object in protobuf. What has none is JSON.
+// Unwrap removes the envelope of an object in protobuf. Content without one is JSON.
 func Unwrap(content []byte) (Object, error) {
 	wrapped, ok := bytes.CutPrefix(content, envelope)
 	if !ok {

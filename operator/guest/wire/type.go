@@ -33,7 +33,7 @@ const (
 	either
 )
 
-// Type is what a Go type reads of JSON and protobuf. It doesn't change, and may be shared.
+// Type is the fields that a Go type reads of JSON and protobuf. It doesn't change, and may be shared.
 type Type struct {
 	form form
 	// size of a value, in bytes.
@@ -156,7 +156,7 @@ var (
 	}
 )
 
-// isStatus reports whether a type is a status of this project's: its decoder reads what its fields do, and mends conditions.
+// isStatus reports whether a type is a status of this project's: its decoder reads its fields, and mends conditions.
 func isStatus(t reflect.Type) bool {
 	if t.Kind() != reflect.Struct || !strings.HasPrefix(t.PkgPath(), "github.com/autonode-io/autonode/api/") {
 		return false

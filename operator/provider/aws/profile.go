@@ -27,7 +27,7 @@ import (
 	"github.com/autonode-io/autonode/operator/provider"
 )
 
-// Audience is what AWS's security token service demands of a token.
+// Audience is the audience of a token that AWS's security token service accepts.
 const Audience = "sts.amazonaws.com"
 
 var (
@@ -128,7 +128,7 @@ func (r *regions) adaptDeployment(ctx context.Context, in provider.Input, deploy
 	set("CLUSTER_NAME", in.ClusterName)
 	set("CLUSTER_ENDPOINT", endpoint)
 	if len(in.CA) > 0 {
-		// What nodes trust. Karpenter would read the kubeconfig's once; named here, another one rolls it.
+		// The CA that nodes trust. Karpenter would read the kubeconfig's once; named here, another one rolls it.
 		set("CLUSTER_CA_BUNDLE", base64.StdEncoding.EncodeToString(in.CA))
 	}
 	set("AWS_REGION", region)
@@ -140,7 +140,7 @@ func (r *regions) adaptDeployment(ctx context.Context, in provider.Input, deploy
 	return nil
 }
 
-// endpoint is what nodes join by: the Cluster's, which is for the world, else the one that the operator uses.
+// endpoint is the URL that nodes join by: the Cluster's, which is for the world, else the one that the operator uses.
 func endpoint(in provider.Input) (string, error) {
 	if in.Cluster != nil && in.Cluster.Spec.ControlPlaneEndpoint.IsValid() {
 		return "https://" + in.Cluster.Spec.ControlPlaneEndpoint.String(), nil

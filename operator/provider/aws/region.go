@@ -64,7 +64,7 @@ func (r *regions) checkCluster(ctx context.Context, in provider.Input) (provider
 }
 
 // moved finds a Karpenter that makes instances in another region: it wouldn't find them any more. Admission can't say so of a region that
-// is added or removed, because what it was before depends on the Cluster, nor of an AutoNode that is on again before its drain has ended.
+// is added or removed, because the earlier region depends on the Cluster, nor of an AutoNode that is on again before its drain has ended.
 func (*regions) moved(ctx context.Context, in provider.Input, region string) (provider.Finding, error) {
 	deployment := &appsv1.Deployment{}
 	err := in.Reader.Get(ctx, client.ObjectKey{Namespace: in.Namespace, Name: in.Names.Karpenter}, deployment)

@@ -41,7 +41,7 @@ func (g groups) check(group, kind string) error {
 	if !g.allow(group) {
 		return fmt.Errorf("API group %q isn't among those that the platform allows, which are %s", group, strings.Join(g, ", "))
 	}
-	// A provider has templates of other things, too, and Karpenter may create and delete what is made from one.
+	// A provider has templates of other things, too, and Karpenter may create and delete the objects that are made from one.
 	for _, other := range []string{"ClusterTemplate", "ControlPlaneTemplate", "MachinePoolTemplate"} {
 		if strings.HasSuffix(kind, other) {
 			return fmt.Errorf("kind %q is no template of machines or of their bootstrap", kind)

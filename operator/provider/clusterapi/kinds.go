@@ -25,7 +25,7 @@ import (
 	"github.com/autonode-io/autonode/operator/provider"
 )
 
-// checkCluster looks for the kinds that the spec names, the templates and what is cloned from them, and at the bootstrap Secret.
+// checkCluster looks for the kinds that the spec names, the templates and their clones, and at the bootstrap Secret.
 func checkCluster(ctx context.Context, in provider.Input) (provider.Finding, error) {
 	config := in.Config.ClusterAPI
 	var templates []schema.GroupKind
@@ -56,14 +56,14 @@ func checkCluster(ctx context.Context, in provider.Input) (provider.Finding, err
 	return checkSecret(ctx, in)
 }
 
-// cloned is the kind of what is made from a template.
+// cloned is the kind of the objects that are made from a template.
 func cloned(template schema.GroupKind) schema.GroupKind {
 	return schema.GroupKind{Group: template.Group, Kind: strings.TrimSuffix(template.Kind, clusterv1.TemplateSuffix)}
 }
 
-// What Karpenter does with each kind, and nothing more: Cluster API and its providers see to the objects that were made. Those of the
-// infrastructure are watched for what keeps a machine from coming. Karpenter makes the Machine their owner by a patch, and policies let it
-// change nothing else of them.
+// Karpenter's verbs for each kind, and nothing more: Cluster API and its providers see to the objects that were made. Those of the
+// infrastructure are watched for problems that keep a machine from coming. Karpenter makes the Machine their owner by a patch, and policies
+// let it change nothing else of them.
 var (
 	templateVerbs       = []string{"list", "watch"}
 	bootstrapVerbs      = []string{"get", "list", "create", "delete"}

@@ -96,8 +96,8 @@ func checkSpec(config *v1beta1.Karpenter) error {
 
 func adaptDeployment(ctx context.Context, in provider.Input, deployment *appsv1.Deployment) error {
 	container := &deployment.Spec.Template.Spec.Containers[0]
-	// Always set it, if only to allow none: node classes are in the guest, and their authors must not decide what a
-	// machine reads.
+	// Always set it, if only to allow none: node classes are in the guest, and their authors must not decide which content a machine may
+	// read.
 	patches, err := json.Marshal(append([]v1alpha1.BootstrapPatches{}, in.Config.ClusterAPI.BootstrapPatches...))
 	if err != nil {
 		return fmt.Errorf("encoding the bootstrap patches: %w", err)
@@ -111,7 +111,7 @@ func adaptDeployment(ctx context.Context, in provider.Input, deployment *appsv1.
 		container.Env = append(container.Env, corev1.EnvVar{Name: "KUBELET_BOUNDS", Value: string(bounds)})
 	}
 	if in.Names.Shared() {
-		// A flag and no variable: a Karpenter that doesn't know it ends, instead of taking what is another Cluster's.
+		// A flag and no variable: a Karpenter that doesn't know it ends, instead of taking another Cluster's objects.
 		container.Args = append(container.Args, "--shared-namespace")
 	}
 	// The kubelet replaces variables in values, and those of a patch aren't its own.
@@ -143,7 +143,7 @@ func adaptDeployment(ctx context.Context, in provider.Input, deployment *appsv1.
 // upgradeWindow is the variable with the window in which Karpenter may replace nodes for their version.
 const upgradeWindow = "NODE_UPGRADE_WINDOW"
 
-// defaultNodeClass names what the HostedCluster does; every other field is the cluster's admin's.
+// defaultNodeClass sets the fields that the HostedCluster sets; every other field is the cluster's admin's.
 func defaultNodeClass(config *v1beta1.Karpenter) client.Object {
 	settings := config.ClusterAPI.DeepCopy()
 	if high, low, ok := settings.Kubelet.ImageGCThresholds(); ok {

@@ -18,9 +18,10 @@ import (
 	"github.com/autonode-io/autonode/operator/provider"
 )
 
-// references returns the references to Secrets that Karpenter's machines may have, as the Role names them: those of the Cluster's templates, each
-// template's as one, and the bootstrap Secrets of its MachineDeployments; and what begins the names of the Cluster's instances. An infrastructure or bootstrap provider gives a machine what they refer to,
-// and Karpenter itself may read none of it. The policy references.autonode.io rejects all others.
+// references returns the references to Secrets that Karpenter's machines may have, as the Role names them: those of the Cluster's
+// templates, each template's as one, and the bootstrap Secrets of its MachineDeployments; and the prefix of the names of the Cluster's
+// instances. An infrastructure or bootstrap provider gives a machine the Secrets' content, and Karpenter itself may read none of it. The
+// policy references.autonode.io rejects all others.
 func (g groups) references(ctx context.Context, in provider.Input, named map[schema.GroupKind]naming) ([]string, error) {
 	var allowed []string
 	if in.Templates != nil {

@@ -58,7 +58,7 @@ const (
 	imprecision = time.Minute
 )
 
-// Config is what New needs.
+// Config is the input of New.
 type Config struct {
 	// Management is the management cluster.
 	Management client.Client
@@ -91,7 +91,7 @@ type issue struct {
 	key           string
 }
 
-// reviewed is what the guest accepted when.
+// reviewed is a review that the guest accepted, and its time.
 type reviewed struct {
 	review
 	at time.Time
@@ -144,7 +144,7 @@ func (a *Access) Reconcile(ctx context.Context, s *scope.Scope) (scope.Result, e
 	return scope.Result{RequeueAfter: min(max(tokens.renewAt().Sub(a.Clock.Now()), time.Second), reviewEvery)}, nil
 }
 
-// identity applies the ServiceAccount and what it may do, and returns the ServiceAccount's UID.
+// identity applies the ServiceAccount and its permissions, and returns the ServiceAccount's UID.
 func (a *Access) identity(ctx context.Context, s *scope.Scope) (types.UID, error) {
 	if s.FeatureGates == nil {
 		return "", errors.New("the feature gates aren't known, and so not what Karpenter may do in the guest")

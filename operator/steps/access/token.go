@@ -13,7 +13,7 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 )
 
-// token is a ServiceAccount's token and what it reports about itself, in times of the guest's clock, which may differ from the operator's.
+// token is a ServiceAccount's token and its claims, in times of the guest's clock, which may differ from the operator's.
 type token struct {
 	raw       string
 	issuedAt  time.Time
@@ -32,7 +32,7 @@ func (t token) renewAt() time.Time {
 	return t.until.Add(-max(t.lifetime()/3, t.lifetime()-renewAfter))
 }
 
-// maxToken is the largest token that is used, in bytes: a guest's API server issues what it likes, and a token becomes
+// maxToken is the largest token that is used, in bytes: a guest's API server issues tokens of any size, and a token becomes
 // part of a Secret.
 const maxToken = 16 << 10
 

@@ -45,7 +45,7 @@ func (t tokens) until() string {
 	return t.first(func(t token) time.Time { return t.until }).UTC().Format(time.RFC3339)
 }
 
-// read returns the tokens of a Secret, which may be nil, and what is wrong with the others. The tokens' own times are the guest's, whose
+// read returns the tokens of a Secret, which may be nil, and the problems of the others. The tokens' own times are the guest's, whose
 // clock may be any, and the annotation's are the operator's: how far they are apart was measured when the tokens were issued.
 func (a *Access) read(hostedCluster types.UID, secret *corev1.Secret, wanted []provider.Token) (tokens, map[string]string) {
 	current, why := tokens{}, map[string]string{}

@@ -42,13 +42,13 @@ type PullSecrets interface {
 	Get(ctx context.Context, hostedCluster *v1beta1.HostedCluster) (*corev1.Secret, error)
 }
 
-// Config is what New needs.
+// Config is the input of New.
 type Config struct {
 	// Management reads from the cache and writes.
 	Management client.Client
 	Applier    *apply.Applier
 	Recorder   events.EventRecorder
-	// PullSecrets are what Karpenter's image is pulled with.
+	// PullSecrets are the credentials for Karpenter's image.
 	PullSecrets PullSecrets
 	// Settings of every Karpenter.
 	Settings Settings
@@ -73,7 +73,7 @@ func (c *Component) Name() string { return "component" }
 
 // +kubebuilder:rbac:groups=autonode.io,resources=controlplanecomponents/status,verbs=patch
 //
-// What was made is watched in every namespace, because control planes come and go:
+// The objects are watched in every namespace, because control planes come and go:
 // +kubebuilder:rbac:groups="",resources=configmaps;serviceaccounts;secrets,verbs=list;watch
 // +kubebuilder:rbac:groups=apps,resources=deployments,verbs=list;watch
 // +kubebuilder:rbac:groups=policy,resources=poddisruptionbudgets,verbs=list;watch
@@ -93,7 +93,7 @@ func (c *Component) Name() string { return "component" }
 // +kubebuilder:rbac:groups=monitoring.coreos.com,resources=podmonitors,resourceNames=karpenter,verbs=create;patch;delete
 //
 // Karpenter's Role names kinds of providers that aren't known in advance. To hold them all would be a wildcard; to
-// grant, under this one name, what it doesn't hold takes these two verbs:
+// grant, under this one name, permissions that it doesn't hold takes these two verbs:
 // +kubebuilder:rbac:groups=rbac.authorization.k8s.io,resources=roles,resourceNames=karpenter,verbs=create;patch;escalate;bind
 
 // Reconcile implements scope.Step. While AutoNode is being removed it only reports.

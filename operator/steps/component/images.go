@@ -18,7 +18,7 @@ import (
 // NodeImagesKey is the key of the ConfigMap of the images that machines boot from.
 const NodeImagesKey = "images.json"
 
-// nodeImages are what one payload names, for nodes of its version.
+// nodeImages are one payload's images, for nodes of its version.
 type nodeImages struct {
 	Version string             `json:"version"`
 	Images  payload.NodeImages `json:"images"`

@@ -43,7 +43,7 @@ func overrideImage(s *scope.Scope, signedOnly bool) string {
 	return image
 }
 
-// parseOverride reads "<component>=<image by digest>". A tag isn't enough: what it means can change while the case is looked into.
+// parseOverride reads "<component>=<image by digest>". A tag isn't enough: it can move while the case is looked into.
 func parseOverride(value, component string) (string, error) {
 	const limit = 1024
 	if len(value) > limit {

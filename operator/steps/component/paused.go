@@ -31,7 +31,7 @@ func (c *Component) Replicas() Replicas { return Replicas{c} }
 // Name implements scope.Step.
 func (Replicas) Name() string { return "replicas" }
 
-// Reconcile implements scope.Step. Its message reports what a pause means for Karpenter.
+// Reconcile implements scope.Step. Its message reports the effect of a pause on Karpenter.
 func (r Replicas) Reconcile(ctx context.Context, s *scope.Scope) (scope.Result, error) {
 	live, err := r.component.deployment(ctx, s)
 	if err != nil || live == nil {

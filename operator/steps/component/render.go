@@ -26,9 +26,9 @@ import (
 	"github.com/autonode-io/autonode/payload"
 )
 
-// Input is what the adapt functions know. They can read, and never write.
+// Input of the adapt functions. They can read, and never write.
 type Input struct {
-	// Input is what the provider's own functions know.
+	// Input of the provider's own functions.
 	provider.Input
 	// Profile of the provider.
 	Profile *provider.Profile
@@ -57,7 +57,7 @@ type object struct {
 	render func() (client.Object, error)
 }
 
-// of returns an object: its manifest, what adapts it, and whether it is needed. Adapt is nil where nothing varies.
+// of returns an object: its manifest, its adapt function, and whether it is needed. Adapt is nil where nothing varies.
 func of[T client.Object](manifest func() (T, error), adapt func(T) error, needed bool) object {
 	return object{needed: needed, render: func() (client.Object, error) {
 		obj, err := manifest()

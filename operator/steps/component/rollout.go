@@ -29,9 +29,9 @@ func setAvailable(component *v1beta1.ControlPlaneComponent, live *appsv1.Deploym
 	}
 }
 
-// setRollout reports whether every replica runs what was applied, and no other replica is left. The Deployment's
-// status counts replicas, and its pods show what they run. Once true it stays true until the next rollout: a later
-// eviction or restart affects Available.
+// setRollout reports whether every replica runs the applied pod template, and no other replica is left. The Deployment's status counts
+// replicas, and its pods show their containers. Once true it stays true until the next rollout: a later eviction or restart affects
+// Available.
 func setRollout(component *v1beta1.ControlPlaneComponent, live, desired *appsv1.Deployment, pods []corev1.Pod, trouble string) {
 	wait := func(format string, args ...any) {
 		set(component, v1beta1.RolloutComplete, metav1.ConditionFalse, v1beta1.RollingOutReason, fmt.Sprintf(format, args...)+explain(live, trouble))
@@ -63,7 +63,7 @@ func setRollout(component *v1beta1.ControlPlaneComponent, live, desired *appsv1.
 	}
 }
 
-// sameContainer reports whether the Deployment has what was applied. The cache or the API server may lag.
+// sameContainer reports whether the Deployment has the applied container. The cache or the API server may lag.
 func sameContainer(live, desired *appsv1.Deployment) bool {
 	a, b := live.Spec.Template.Spec.Containers, desired.Spec.Template.Spec.Containers
 	at := slices.IndexFunc(a, func(c corev1.Container) bool { return c.Name == b[0].Name })
@@ -78,7 +78,7 @@ func hasVariables(live, desired []corev1.EnvVar) bool {
 	})
 }
 
-// explain returns what blocks the rollout: a failing pod's reason, else the Deployment controller's message.
+// explain returns the rollout's obstacle: a failing pod's reason, else the Deployment controller's message.
 func explain(live *appsv1.Deployment, trouble string) string {
 	if trouble != "" {
 		return "; " + trouble

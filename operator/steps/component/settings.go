@@ -27,8 +27,8 @@ import (
 	"github.com/autonode-io/autonode/operator/steps/featuregate"
 )
 
-// Settings are what a platform sets for the Karpenter of every hosted cluster. They are no part of a HostedCluster: its author could take other
-// control planes' room with them. The feature gates that a HostedCluster may set are the exception.
+// Settings are a platform's settings for the Karpenter of every hosted cluster. They are no part of a HostedCluster: its author could take
+// other control planes' room with them. The feature gates that a HostedCluster may set are the exception.
 type Settings struct {
 	// Resources of Karpenter's container. Each that is named replaces the default's.
 	Resources corev1.ResourceRequirements `json:"resources,omitempty"`
@@ -57,8 +57,8 @@ type Settings struct {
 	// RepairPolicies are node conditions for which nodes are replaced, beside those that karpenter-clusterapi has. Karpenter's AWS provider has its
 	// own.
 	RepairPolicies []v1alpha1.RepairPolicy `json:"repairPolicies,omitempty"`
-	// SchedulerConfig is what Karpenter mirrors of the guests' kube-scheduler: a KubeSchedulerConfiguration's podTopologySpread, whose
-	// defaultConstraints are for pods without constraints of their own. Nil leaves Karpenter's own: none.
+	// SchedulerConfig is the part of the guests' kube-scheduler configuration that Karpenter mirrors: a KubeSchedulerConfiguration's
+	// podTopologySpread, whose defaultConstraints are for pods without constraints of their own. Nil leaves Karpenter's own: none.
 	SchedulerConfig json.RawMessage `json:"schedulerConfig,omitempty"`
 	// SharedCatalogNamespace is the namespace of the InstanceTypeCatalogs that every hosted cluster may use; empty for none. Whoever sets it
 	// grants Karpenter's ServiceAccounts read access to catalogs there, as manifests/catalogs does.
@@ -71,7 +71,7 @@ const (
 	// maxBatch is the longest batching window: pods wait for as long.
 	maxBatch = 5 * time.Minute
 
-	// defaultCPURequests is what Karpenter assumes of its CPU, in millicores, and scales its workers by.
+	// defaultCPURequests is Karpenter's default for its own CPU, in millicores. It scales its workers by that.
 	defaultCPURequests = 1000
 )
 
@@ -81,7 +81,7 @@ var (
 	resources  = []corev1.ResourceName{corev1.ResourceCPU, corev1.ResourceEphemeralStorage, corev1.ResourceMemory}
 )
 
-// ReadSettings reads a YAML file of Settings. A field that is unknown or makes no sense is an error, which reports what is allowed.
+// ReadSettings reads a YAML file of Settings. A field that is unknown or makes no sense is an error, which reports the allowed values.
 func ReadSettings(path string) (Settings, error) {
 	content, err := os.ReadFile(path)
 	if err != nil {
@@ -279,7 +279,8 @@ func (s Settings) variables() []corev1.EnvVar {
 	return variables
 }
 
-// SpreadsByDefault reports whether pods have topology spread constraints by default. Karpenter then reads what selects pods in the guest.
+// SpreadsByDefault reports whether pods have topology spread constraints by default. Karpenter then reads the objects that select pods in
+// the guest.
 func (s Settings) SpreadsByDefault() bool {
 	config, err := options.ParseSchedulerConfiguration(string(s.SchedulerConfig))
 	return err == nil && config != nil && config.PodTopologySpread != nil && len(config.PodTopologySpread.DefaultConstraints) > 0

@@ -28,13 +28,13 @@ import (
 )
 
 // CreatedAnnotation is on the definitions that the operator created. One that was there before is kept up to date, but not
-// removed with the HostedCluster: what it defines isn't ours.
+// removed with the HostedCluster: its objects aren't ours.
 const CreatedAnnotation = v1beta1.Group + "/created"
 
 // recheck is the interval between checks whether a kind is served, which can't be watched.
 const recheck = 200 * time.Millisecond
 
-// Config is what New needs.
+// Config is the input of New.
 type Config struct {
 	Apply *apply.Applier
 }
@@ -153,7 +153,7 @@ func (d *Definitions) reconcile(ctx context.Context, guest *scope.Guest, desired
 	case gated && live.Annotations[CreatedAnnotation] == "":
 		return live, "", nil // it came after the feature gates were decided
 	case !live.DeletionTimestamp.IsZero():
-		// What is applied now goes with it, and may delay that: the watch on CRDs reports when it is gone.
+		// An apply now would go with it, and might delay that: the watch on CRDs reports when it is gone.
 		return live, "", nil
 	default:
 		if live.Annotations[CreatedAnnotation] != "" {
@@ -170,7 +170,7 @@ func (d *Definitions) reconcile(ctx context.Context, guest *scope.Guest, desired
 	return live, refused(live), nil
 }
 
-// Read returns a CRD of the guest: from the cache, which holds what the operator applied, else from the API server; nil for none.
+// Read returns a CRD of the guest: from the cache, which holds the operator's CRDs, else from the API server; nil for none.
 func Read(ctx context.Context, guest *scope.Guest, name string) (*apiextensionsv1.CustomResourceDefinition, error) {
 	for _, reader := range []client.Reader{guest.Cached, guest.Live} {
 		live := &apiextensionsv1.CustomResourceDefinition{}
@@ -254,7 +254,7 @@ func versionNames(definition *apiextensionsv1.CustomResourceDefinition) sets.Set
 }
 
 // keepStorage goes on storing objects in the newest version that is stored already, where an older payload would store them in one
-// before it: what only the newer version has would be lost as they are written.
+// before it: fields that only the newer version has would be lost as they are written.
 func keepStorage(live, desired *apiextensionsv1.CustomResourceDefinition) {
 	storage := ""
 	for i := range desired.Spec.Versions {

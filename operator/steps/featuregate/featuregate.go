@@ -27,10 +27,10 @@ import (
 	"github.com/autonode-io/autonode/operator/scope"
 )
 
-// recheck is the interval between checks of what belongs to others in a guest: the operator watches only its own objects there.
+// recheck is the interval between checks of others' objects in a guest: the operator watches only its own objects there.
 const recheck = time.Minute
 
-// Config is what New needs.
+// Config is the input of New.
 type Config struct {
 	// Management reads the management cluster from the cache.
 	Management client.Reader
@@ -44,7 +44,7 @@ type Config struct {
 // FeatureGates is the step.
 type FeatureGates struct {
 	Config
-	// observed remembers what belongs to others, by the HostedCluster and the gate.
+	// observed remembers others' objects, by the HostedCluster and the gate.
 	observed lru.Cache[observation, observed]
 }
 
@@ -59,7 +59,7 @@ type observed struct {
 	connection *rest.Config
 }
 
-// finding is what the condition FeatureGatesAccepted reports about a gate.
+// finding is the report of the condition FeatureGatesAccepted about a gate.
 type finding struct {
 	// off: the gate stays off.
 	off             bool

@@ -34,7 +34,7 @@ type gate struct {
 	name string
 	// on by default in Karpenter core; Karpenter's Deployment may differ.
 	on bool
-	// rules are what Karpenter needs in the guest beside its ClusterRole; nil for nothing.
+	// rules are those that Karpenter needs in the guest beside its ClusterRole; nil for none.
 	rules func() ([]rbacv1.PolicyRule, error)
 	// definition is the CustomResourceDefinition that the guest needs, and version the one of its versions that Karpenter reads; empty for none.
 	definition, version string
@@ -70,7 +70,7 @@ func Names() []string {
 	return names
 }
 
-// Rules returns what Karpenter may do in the guest, beside its ClusterRole, while some gates are on.
+// Rules returns Karpenter's permissions in the guest, beside its ClusterRole, while some gates are on.
 func Rules(on sets.Set[string]) ([]rbacv1.PolicyRule, error) {
 	var rules []rbacv1.PolicyRule
 	for _, gate := range gates {

@@ -37,7 +37,7 @@ func own(names v1beta1.Names) labels.Set {
 	return labels.Set{v1beta1.ClusterNameLabel: names.Cluster}
 }
 
-// Apply renames an object of Karpenter's, and what it refers to and selects.
+// Apply renames an object of Karpenter's, its references and its selectors.
 func Apply(names v1beta1.Names, object client.Object) error {
 	if !names.Shared() {
 		return nil
@@ -78,7 +78,8 @@ func Apply(names v1beta1.Names, object client.Object) error {
 // renaming maps the names of a dedicated namespace.
 type renaming struct{ v1beta1.Names }
 
-// of returns a name as it is. What the operator doesn't make, such as the platform team's prices, serves all clusters of the namespace.
+// of returns a name as it is. An object that the operator doesn't make, such as the platform team's prices, serves all clusters of the
+// namespace.
 func (n renaming) of(name string) string {
 	switch dedicated := v1beta1.DedicatedNames(); name {
 	case dedicated.Karpenter:
@@ -142,8 +143,8 @@ func (n renaming) leaderElection(env []corev1.EnvVar) {
 	}
 }
 
-// role names what is this cluster's own wherever a rule can: its Cluster, its CapacityLease and its Lease. Of other kinds a Role covers all
-// objects of the namespace, and the policy sharednamespaces.autonode.io in the management cluster bounds what may be written.
+// role names this cluster's own objects wherever a rule can: its Cluster, its CapacityLease and its Lease. Of other kinds a Role covers all
+// objects of the namespace, and the policy sharednamespaces.autonode.io in the management cluster bounds writes.
 func (n renaming) role(role *rbacv1.Role) {
 	var rules []rbacv1.PolicyRule
 	for _, rule := range role.Rules {

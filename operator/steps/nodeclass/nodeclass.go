@@ -17,7 +17,7 @@ import (
 	"github.com/autonode-io/autonode/operator/scope"
 )
 
-// Config is what New needs.
+// Config is the input of New.
 type Config struct {
 	Apply *apply.Applier
 }

@@ -37,7 +37,7 @@ const (
 	nodeVersionFlag = "--node-version="
 )
 
-// Config is what New needs.
+// Config is the input of New.
 type Config struct {
 	// Management reads Karpenter's Deployment from the cache.
 	Management client.Reader
@@ -97,7 +97,7 @@ func (n *NodeUpgrade) Reconcile(ctx context.Context, s *scope.Scope) (scope.Resu
 	return scope.Result{RequeueAfter: after}, nil
 }
 
-// Observe reports what nodes wait for while a step before this one waits. It decides nothing.
+// Observe reports why nodes wait while a step before this one waits. It decides nothing.
 func (n *NodeUpgrade) Observe(_ context.Context, s *scope.Scope) error {
 	known := s.HostedCluster.Status.Version
 	if known == nil || known.Desired == nil {
@@ -138,7 +138,7 @@ func (n *NodeUpgrade) current(ctx context.Context, s *scope.Scope) (string, erro
 	if err := s.Guest.Cached.List(ctx, nodes, client.HasLabels{karpv1.NodePoolLabelKey}); err != nil {
 		return "", fmt.Errorf("listing nodes in the guest: %w", err)
 	}
-	// A node may be ahead of the payload, because its image is. That decides nothing about what the others get.
+	// A node may be ahead of the payload, because its image is. That decides nothing about the others' version.
 	newest, wanted := "", guest.PlainVersion(s.Karpenter.Versions[payload.KubernetesVersion])
 	for i := range nodes.Items {
 		if v := guest.PlainVersion(nodes.Items[i].Status.NodeInfo.KubeletVersion); guest.CompareVersions(v, newest) > 0 && (wanted == "" || guest.CompareVersions(v, wanted) <= 0) {
@@ -160,13 +160,13 @@ func (n *NodeUpgrade) server(ctx context.Context, s *scope.Scope) string {
 	return server
 }
 
-// input is what decides.
+// input has all that a decision depends on.
 type input struct {
 	policy v1beta1.NodeUpgradePolicy
 	// spec is the window of the policy MaintenanceWindow, and window the same parsed.
 	spec   *v1beta1.MaintenanceWindow
 	window *maintenance.Schedule
-	// approved is what ApproveNodeVersionAnnotation holds, and approve how to write it.
+	// approved is the value of ApproveNodeVersionAnnotation, and approve how to write it.
 	approved, approve string
 	// wanted is the payload's version, current the one that nodes get now, server the API server's. Any may be empty, which is unknown.
 	wanted, current, server string
@@ -255,7 +255,7 @@ func decide(in input) scope.NodeUpgrade {
 	return out
 }
 
-// waits describes what holds nodes back.
+// waits describes why nodes wait.
 func (in input) waits() string {
 	if in.policy == v1beta1.NodeUpgradeMaintenanceWindow {
 		opens := in.window.Opens(in.now)

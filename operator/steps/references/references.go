@@ -28,7 +28,7 @@ import (
 )
 
 const (
-	// maxText and maxTexts bound what templates add to a Role, whose size etcd bounds: half a MiB.
+	// maxText and maxTexts bound the rules that templates add to a Role, whose size etcd bounds: half a MiB.
 	maxText, maxTexts = 4096, 128
 	// syncTimeout is how long to wait for the first list of a kind.
 	syncTimeout = 10 * time.Second
@@ -77,16 +77,16 @@ func New(mgr manager.Manager) (*Templates, error) {
 // Start implements manager.Runnable.
 func (t *Templates) Start(ctx context.Context) error { return t.cache.Start(ctx) }
 
-// GetCache makes the manager start it before what reads it.
+// GetCache makes the manager start it before its readers.
 func (t *Templates) GetCache() cache.Cache { return t.cache }
 
 // Events has the templates whose references have changed.
 func (t *Templates) Events() <-chan event.GenericEvent { return t.events }
 
-// textField holds what is kept of a template's content.
+// textField holds the part of a template's content that is kept.
 const textField = "references"
 
-// shrink keeps of a template what identifies its owner, and its references.
+// shrink keeps a template's identity, its owner references, and its references to other objects.
 func (t *Templates) shrink(obj any) (any, error) {
 	template, ok := obj.(*unstructured.Unstructured)
 	if !ok {
@@ -105,7 +105,7 @@ func (t *Templates) shrink(obj any) (any, error) {
 		retained.SetLabels(map[string]string{clusterv1.ClusterNameLabel: cluster})
 	}
 	retained.SetOwnerReferences(template.GetOwnerReferences())
-	// A template whose fields aren't what its API declares has no reference that a machine of it could have.
+	// A template whose fields don't match its API has no reference that a machine of it could have.
 	text, err := t.kinds[references.Made(template.GroupVersionKind().GroupKind())].TextOf(template)
 	if err != nil || len(text) > maxText {
 		text = ""
@@ -164,7 +164,7 @@ func (t *Templates) watch(ctx context.Context, mapping *meta.RESTMapping) (bool,
 	informer, ok := t.watched[mapping.GroupVersionKind.GroupKind()]
 	t.mu.Unlock()
 	if !ok {
-		// A reflector retries a forbidden watch for ever, and logs nothing that reports what to do.
+		// A reflector retries a forbidden watch for ever, and logs no remedy.
 		probe := &unstructured.UnstructuredList{}
 		probe.SetGroupVersionKind(mapping.GroupVersionKind)
 		if err := t.live.List(ctx, probe, client.Limit(1)); apierrors.IsForbidden(err) {
@@ -181,7 +181,7 @@ func (t *Templates) watch(ctx context.Context, mapping *meta.RESTMapping) (bool,
 	}
 	waiting, cancel := context.WithTimeout(ctx, syncTimeout)
 	defer cancel()
-	// Without all of them, Karpenter would lose what it is allowed already.
+	// Without all of them, Karpenter would lose permissions that it has already.
 	if !toolscache.WaitForCacheSync(waiting.Done(), informer.HasSynced) {
 		return false, fmt.Errorf("%s aren't listed yet", mapping.Resource.Resource)
 	}

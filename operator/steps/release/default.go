@@ -23,8 +23,8 @@ import (
 )
 
 const (
-	// oldestMinor and newestMinor are the Kubernetes versions, 1.x, that the default release supports: from the first one that serves what the
-	// operator installs in guests to the newest one that was tested.
+	// oldestMinor and newestMinor are the Kubernetes versions, 1.x, that the default release supports: from the first one that serves the
+	// operator's objects in guests to the newest one that was tested.
 	oldestMinor, newestMinor = 31, 37
 	// followAfter is the interval between requests for the version of an API server that nodes follow.
 	followAfter = 2 * time.Minute

@@ -67,7 +67,7 @@ func (l *limiter) release(p *pull, admitted []fairness.Class, unreachable bool) 
 	}
 }
 
-// classes are what a pull counts as: first its namespace, so that no namespace's queue delays another's.
+// classes are the classes that a pull counts for: first its namespace, so that no namespace's queue delays another's.
 func (l *limiter) classes(p *pull) []fairness.Class {
 	classes := []fairness.Class{
 		{Kind: "namespace", Name: p.namespace, Limit: pullsOf}, {Kind: "registries", Name: p.from, Limit: pullsFrom}, {Kind: "all", Limit: pulls},

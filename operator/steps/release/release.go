@@ -38,7 +38,7 @@ type PullSecrets interface {
 	Get(ctx context.Context, hostedCluster *v1beta1.HostedCluster) (*corev1.Secret, error)
 }
 
-// Config is what New needs.
+// Config is the input of New.
 type Config struct {
 	PullSecrets PullSecrets
 	// Versions has the guests' API servers' versions.

@@ -33,7 +33,7 @@ const (
 type skew struct {
 	versions *guest.Versions
 	clock    clock.PassiveClock
-	// fitted remembers what was found to fit, by the HostedCluster.
+	// fitted remembers payloads that fit, by the HostedCluster.
 	fitted lru.Cache[types.UID, fit]
 }
 

@@ -140,7 +140,7 @@ func runBehind(behind, ahead, of int, outdated, newer map[string]int, desired st
 	return text
 }
 
-// images are what nodes wait for whose own images are older.
+// images counts the nodes that wait for newer images.
 type images struct {
 	nodes int
 	// byTemplate are the nodes by their template, and the versions that it has and that they should have.
@@ -157,7 +157,7 @@ func (w *images) add(image provider.OlderImage, wanted string) {
 	w.byTemplate[olderTemplate{image.Template, guest.PlainVersion(image.Version), wanted}]++
 }
 
-// String returns which template holds most nodes, and what to do.
+// String returns which template holds most nodes, and the remedy.
 func (w images) String() string {
 	templates := slices.SortedFunc(maps.Keys(w.byTemplate), func(a, b olderTemplate) int {
 		return cmp.Or(cmp.Compare(w.byTemplate[b], w.byTemplate[a]), cmp.Compare(a.name, b.name), cmp.Compare(a.has, b.has), cmp.Compare(a.wanted, b.wanted))

@@ -17,7 +17,7 @@ import (
 	"github.com/autonode-io/autonode/operator/scope"
 )
 
-// reportClasses sets NodeClassReady and OfferingsAvailable by what the guest's node classes report.
+// reportClasses sets NodeClassReady and OfferingsAvailable by the reports of the guest's node classes.
 func reportClasses(s *scope.Scope, classes []provider.NodeClassReport) {
 	conditions := &s.HostedCluster.Status.Conditions
 	if s.Draining() {
@@ -103,5 +103,5 @@ func text(condition *metav1.Condition) string {
 	return cmp.Or(strings.TrimSpace(message.CutUpTo(condition.Message, maxText)), "no reason given")
 }
 
-// maxText limits what is repeated of a node class's message, in bytes.
+// maxText limits the repeated part of a node class's message, in bytes.
 const maxText = 512

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Package status counts what AutoNode runs in guest clusters, and reports whether the nodes run the desired version and whether more can be
+// Package status counts AutoNode's nodes in guest clusters, and reports whether the nodes run the desired version and whether more can be
 // launched.
 package status
 
@@ -28,11 +28,11 @@ import (
 	"github.com/autonode-io/autonode/operator/scope"
 )
 
-// recheck is the interval between checks of what no watch shows: the API server's version while nodes wait for it,
+// recheck is the interval between checks of state that no watch shows: the API server's version while nodes wait for it,
 // and a disruption budget's schedule.
 const recheck = 30 * time.Second
 
-// Config is what New needs.
+// Config is the input of New.
 type Config struct {
 	// Clock decides which disruption budgets are active; defaults to the real one.
 	Clock clock.Clock
@@ -179,7 +179,7 @@ func desiredVersion(s *scope.Scope) string {
 	return ""
 }
 
-// inventory is what Karpenter runs in a guest.
+// inventory is Karpenter's objects and nodes in a guest.
 type inventory struct {
 	nodes  []corev1.Node
 	claims []karpv1.NodeClaim
@@ -190,7 +190,7 @@ type inventory struct {
 	images map[kind]provider.OlderImage
 	// group of the node classes.
 	group string
-	// classes are what the guest's node classes report.
+	// classes are the reports of the guest's node classes.
 	classes []provider.NodeClassReport
 	// newest is the newest version that Karpenter gives to nodes now; empty if unknown.
 	newest string

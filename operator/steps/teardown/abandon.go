@@ -100,9 +100,9 @@ func (t *Teardown) guestIsGone(ctx context.Context, s *scope.Scope) (bool, error
 	return true, nil
 }
 
-// end ends a drain after its deadline through the management cluster, which no guest can block: it stops Karpenter,
-// so that nothing more is launched, records what is left, and deletes the Machines. It tries once to remove what is
-// in the guest, and records what the guest refuses.
+// end ends a drain after its deadline through the management cluster, which no guest can block: it stops Karpenter, so that nothing more is
+// launched, records the rest, and deletes the Machines. It tries once to remove the objects in the guest, and records those that the guest
+// refuses to delete.
 func (t *Teardown) end(ctx context.Context, s *scope.Scope, m *memory) (scope.Result, error) {
 	why := fmt.Sprintf("Karpenter didn't remove its nodes within %s, and %s more by force", t.drainOf(s).timeout, gracePeriod(t.drainOf(s).timeout))
 	switch {

@@ -27,7 +27,7 @@ import (
 // cleanUpTime is the timeout of one cleanup of a guest after its drain, with all its requests.
 const cleanUpTime = 30 * time.Second
 
-// cleanUp removes what is in the guest as far as the guest allows, and records the rest. Its errors are the
+// cleanUp removes the objects in the guest as far as the guest allows, and records the rest. Its errors are the
 // management cluster's.
 func (t *Teardown) cleanUp(ctx context.Context, s *scope.Scope, why string) error {
 	bounded, cancel := context.WithTimeout(ctx, cleanUpTime)
@@ -90,7 +90,7 @@ func (t *Teardown) cleanUp(ctx context.Context, s *scope.Scope, why string) erro
 	return t.record(ctx, s, why, findings{guest: left.lines})
 }
 
-// nodeNames returns what a NodeClaim's node may be called. One that Karpenter hasn't registered has a name of its machine, as a
+// nodeNames returns the possible names of a NodeClaim's node. One that Karpenter hasn't registered has a name of its machine, as a
 // rule.
 func nodeNames(s *scope.Scope, claim *karpv1.NodeClaim) []string {
 	switch {
@@ -103,7 +103,7 @@ func nodeNames(s *scope.Scope, claim *karpv1.NodeClaim) []string {
 	}
 }
 
-// leftovers is what stays in a guest.
+// leftovers are the objects that stay in a guest.
 type leftovers struct {
 	ctx   context.Context //nolint:containedctx // it is the bound of one look
 	guest *scope.Guest

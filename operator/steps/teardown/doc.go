@@ -11,11 +11,10 @@
 //  5. When the HostedCluster is deleted, the CustomResourceDefinitions that the operator created are deleted too, and with them the
 //     guest admin's objects of these kinds.
 //
-// spec.nodeDrain sets a deadline for both, which counts from the drain's start in status.autoNode: nothing that a guest does
-// moves it. Until then PodDisruptionBudgets hold. After it, by policy, either pods are terminated regardless of budgets, or
-// nothing is forced and a condition names what blocks the drain. If Karpenter still doesn't finish after a forced drain, the
-// operator stops it, deletes the Machines through the management cluster, and records that and what the guest keeps in a
-// ConfigMap.
+// spec.nodeDrain sets a deadline for both, which counts from the drain's start in status.autoNode: nothing that a guest does moves it.
+// Until then PodDisruptionBudgets hold. After it, by policy, either pods are terminated regardless of budgets, or nothing is forced and a
+// condition names the drain's blocker. If Karpenter still doesn't finish after a forced drain, the operator stops it, deletes the Machines
+// through the management cluster, and records that and the guest's leftovers in a ConfigMap.
 //
 // A deletion of the CustomResourceDefinition deletes all HostedClusters, mostly by accident. It starts no drain before
 // it is confirmed: see unconfirmed.

@@ -88,7 +88,7 @@ func (t *Teardown) write(s *scope.Scope, m *memory, claims []karpv1.NodeClaim, d
 // make any number of them, and a webhook there may answer each write just within the timeout of a call.
 const loopTime = 15 * time.Second
 
-// limit returns what ends a loop over a guest's objects: its time, or the end of the drain's phase. The next reconciliation
+// limit returns a function that ends a loop over a guest's objects, by its time or by the end of the drain's phase. The next reconciliation
 // continues.
 func (t *Teardown) limit(s *scope.Scope, during phase) (ends func() bool) {
 	until := t.Clock.Now().Add(loopTime)
@@ -123,7 +123,7 @@ func (t *Teardown) request(ctx context.Context, s *scope.Scope, claim *karpv1.No
 	return nil
 }
 
-// outlook returns what happens to nodes that aren't drained.
+// outlook returns the fate of nodes that aren't drained.
 func (t *Teardown) outlook(d drain) string {
 	switch deadline := t.clockTime(d.deadline); {
 	case d.phase == stopped:
@@ -282,10 +282,10 @@ func mayTerminate(claim *karpv1.NodeClaim, now time.Time) bool {
 	return err == nil && !at.After(now)
 }
 
-// blocker is what a NodeClaim's node waits for; empty if unknown.
+// blocker is a NodeClaim and the reason why its node isn't drained; empty if unknown.
 type blocker struct{ claim, why string }
 
-// findBlocker returns what the oldest nodes wait for, as far as their pods show it.
+// findBlocker returns the blocker of the oldest nodes, as far as their pods show it.
 func findBlocker(ctx context.Context, guest *scope.Guest, claims []karpv1.NodeClaim) (blocker, error) {
 	const examined = 3 // nodes; each is a request
 	budgets := &policyv1.PodDisruptionBudgetList{}
@@ -309,7 +309,7 @@ func findBlocker(ctx context.Context, guest *scope.Guest, claims []karpv1.NodeCl
 	return blocker{}, nil
 }
 
-// blockedBy returns what blocks the eviction of a node's pods.
+// blockedBy returns the obstacle to the eviction of a node's pods.
 func blockedBy(pods []corev1.Pod, budgets []policyv1.PodDisruptionBudget) string {
 	for i := range pods {
 		pod := &pods[i]

@@ -16,7 +16,7 @@ import (
 	"github.com/autonode-io/autonode/operator/scope"
 )
 
-// memory is what this operator has observed of one drain. It isn't persisted on purpose: a new leader observes it
+// memory is this operator's observations of one drain. It isn't persisted on purpose: a new leader observes it
 // again.
 type memory struct {
 	// began identifies the drain.
@@ -44,7 +44,7 @@ type memory struct {
 	// machinesWithheld: Karpenter can't create Machines any more, as of that generation of the HostedCluster.
 	machinesWithheld bool
 	roleGeneration   int64
-	// listedAt is the time of the last list from the API servers, and blocker is what blocked the drain then.
+	// listedAt is the time of the last list from the API servers, and blocker is the drain's blocker then.
 	listedAt time.Time
 	blocker  blocker
 }
@@ -70,7 +70,7 @@ func (m *memory) progress(left int) string {
 	return fmt.Sprintf("%d of %d nodes %s left to drain", left, m.largest, english.PluralWord(left, "is", "are"))
 }
 
-// updateBlocker finds out what blocks the drain.
+// updateBlocker finds the drain's blocker.
 func (m *memory) updateBlocker(ctx context.Context, guest *scope.Guest, claims []karpv1.NodeClaim, now time.Time) {
 	blocker, err := findBlocker(ctx, guest, claims)
 	if err != nil {
@@ -80,7 +80,7 @@ func (m *memory) updateBlocker(ctx context.Context, guest *scope.Guest, claims [
 	m.listedAt, m.blocker = now, blocker
 }
 
-// blockedBy returns what blocked the drain at the last check, if that NodeClaim still exists.
+// blockedBy returns the drain's blocker at the last check, if that NodeClaim still exists.
 func (m *memory) blockedBy(claims []karpv1.NodeClaim) string {
 	if !slices.ContainsFunc(claims, func(claim karpv1.NodeClaim) bool { return claim.Name == m.blocker.claim }) {
 		return ""

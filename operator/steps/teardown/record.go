@@ -30,7 +30,7 @@ type findings struct{ machines, claims, guest []string }
 
 // record writes the ConfigMap before anything is abandoned, or adds to the record of the same drain. It has no owner,
 // so that it outlives the HostedCluster, and is in the namespace of the Machines. The first record of Machines and
-// NodeClaims publishes an event, and so does the first of what the guest keeps.
+// NodeClaims publishes an event, and so does the first of the guest's leftovers.
 func (t *Teardown) record(ctx context.Context, s *scope.Scope, why string, found findings) error {
 	key := client.ObjectKey{Namespace: s.ControlPlaneNamespace, Name: s.Names().Abandoned}
 	started := t.begun(s).UTC().Format(time.RFC3339)
@@ -125,7 +125,7 @@ func union(text string, lines []string) string {
 }
 
 // recorded returns a name or a provider ID unchanged, and anything else quoted: the guest's admin controls a guest's
-// status. Provider IDs may be longer than what messages quote.
+// status. Provider IDs may be longer than the limit of quotes in messages.
 func recorded(text string) string { return message.QuoteUpTo(text, 2*message.QuoteLimit) }
 
 // describeMachines returns a line per Machine: its name, its NodeClaim, its provider ID.

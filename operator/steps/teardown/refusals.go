@@ -25,8 +25,8 @@ func refusal(err error) error {
 	return &refusedError{err}
 }
 
-// refusals are what a guest refused in one reconciliation. They aren't errors of the reconciliation, which would be
-// retried with growing back-off: the deadline has to be met, and it is what ends a drain that a guest refuses.
+// refusals are the requests that a guest refused in one reconciliation. They aren't errors of the reconciliation, which would be
+// retried with growing back-off: the deadline has to be met, and only it ends a drain that a guest refuses.
 type refusals struct {
 	guest *scope.Guest
 	// all are the guest's errors.
@@ -63,7 +63,7 @@ func (r *refusals) String() string {
 	return text
 }
 
-// refuse backs off, and reports what the guest refuses and what happens next.
+// refuse backs off, and reports the refused requests and the next step.
 func (t *Teardown) refuse(s *scope.Scope, m *memory, d drain, r *refusals, state string) scope.Result {
 	now, backoff := t.Clock.Now(), unwatched
 	if r.hung {

@@ -32,7 +32,7 @@ import (
 	"github.com/autonode-io/autonode/operator/steps/naming"
 )
 
-// Karpenter doesn't only use what the operator made: leader election makes this Lease, in the control-plane namespace.
+// Karpenter doesn't only use the operator's objects: leader election makes this Lease, in the control-plane namespace.
 // +kubebuilder:rbac:groups=coordination.k8s.io,resources=leases,resourceNames=karpenter-leader-election,verbs=get;delete
 // +kubebuilder:rbac:groups=apps,resources=deployments,resourceNames=karpenter,verbs=get;delete
 // +kubebuilder:rbac:groups="",resources=pods,verbs=list
@@ -151,9 +151,9 @@ func (t *Teardown) removeNodeClasses(ctx context.Context, s *scope.Scope, d drai
 	return scope.Result{}, nil
 }
 
-// releaseNodeClasses takes from the node classes that stay what Karpenter has put on them, now that none runs which would put it there again:
-// the finalizer, which would keep their admin from deleting them, and the mark that they drain. Where Karpenter has more to clean up after
-// a node class, the finalizer marks that there is something, and stays.
+// releaseNodeClasses removes Karpenter's marks from the node classes that stay, now that no Karpenter runs which would restore them: the
+// finalizer, which would keep their admin from deleting them, and the mark that they drain. Where Karpenter has more to clean up after a
+// node class, the finalizer marks that there is something, and stays.
 func (t *Teardown) releaseNodeClasses(ctx context.Context, s *scope.Scope, d drain) error {
 	if s.Profile.NodeClass.CleansUp {
 		return nil
@@ -205,7 +205,7 @@ func createdDefinition(ctx context.Context, s *scope.Scope) (bool, error) {
 	return definition != nil && definition.Annotations[crd.CreatedAnnotation] != "", err
 }
 
-// stopKarpenter deletes what runs Karpenter, and waits until its pods are gone.
+// stopKarpenter deletes Karpenter's Deployment, and waits until its pods are gone.
 func (t *Teardown) stopKarpenter(ctx context.Context, s *scope.Scope) (scope.Result, error) {
 	stopping := scope.Result{Wait: true, Message: "stopping Karpenter in namespace " + s.ControlPlaneNamespace, RequeueAfter: stopRecheck}
 	deployment, err := s.Profile.Deployment()
@@ -289,8 +289,8 @@ func (t *Teardown) karpenterRuns(ctx context.Context, deployment *appsv1.Deploym
 	return false, nil
 }
 
-// removeIdentity deletes the policies that guard what is ours in the guest, then Karpenter's ServiceAccount and what it may do there,
-// and with it every token.
+// removeIdentity deletes the policies that guard our objects in the guest, then Karpenter's ServiceAccount and its permissions there, and
+// with it every token.
 func (t *Teardown) removeIdentity(ctx context.Context, s *scope.Scope, d drain) error {
 	guest := s.Guest
 	ours := client.MatchingLabels{v1beta1.ManagedByLabel: v1beta1.ManagedByOperator}

@@ -34,13 +34,13 @@ const (
 	relistInterval = 30 * time.Second
 	// writesAtOnce bounds how many NodeClaims are written in one go: who makes them faster doesn't hold the drain.
 	writesAtOnce = 200
-	// unwatched is for what no watch can be relied on for: a guest whose watches have not been started, or are going.
+	// unwatched is for a guest whose watches have not been started, or are going.
 	unwatched = 5 * time.Second
 )
 
-// Config is what New needs.
+// Config is the input of New.
 type Config struct {
-	// Management is the management cluster. What decides whether something is given up or removed is read through Live.
+	// Management is the management cluster. Objects that decide whether something is given up or removed are read through Live.
 	Management client.Client
 	Live       client.Reader
 	Apply      *apply.Applier
@@ -73,7 +73,7 @@ func New(config Config) *Teardown {
 // Name implements scope.Step.
 func (*Teardown) Name() string { return "teardown" }
 
-// Reconcile removes what can be removed now. It stops waiting once nothing is left.
+// Reconcile removes all that can be removed now. It stops waiting once nothing is left.
 func (t *Teardown) Reconcile(ctx context.Context, s *scope.Scope) (scope.Result, error) {
 	switch message, err := t.unconfirmed(ctx, s); {
 	case err != nil:
@@ -174,7 +174,7 @@ type drain struct {
 	deadline time.Time
 	// stops: nothing is forced at the deadline.
 	stops bool
-	// givenUp is when what was forced and is still left is given up.
+	// givenUp is when forced nodes that are still left are given up.
 	givenUp time.Time
 }
 

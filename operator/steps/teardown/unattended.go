@@ -24,7 +24,7 @@ const settle = 5 * time.Second
 
 // stopLaunching keeps Karpenter from launching nodes for the pods that it evicts: by a mark on its node classes where the provider has
 // one, else by withholding the right to, which the step does that gives it its rights. It returns whether no NodeClaim can appear any more.
-// Both are in the guest, which may refuse them: what can't be refused is withholdMachines.
+// Both are in the guest, which may refuse them. It can't refuse withholdMachines.
 func (t *Teardown) stopLaunching(ctx context.Context, s *scope.Scope, m *memory, read lister, r *refusals) (bool, error) {
 	if s.Profile.NodeClass.DrainingAnnotation != "" {
 		return true, r.take(t.markDraining(ctx, s, m, read))
@@ -43,8 +43,9 @@ func (t *Teardown) stopLaunching(ctx context.Context, s *scope.Scope, m *memory,
 	return false, nil
 }
 
-// withholdMachines takes Karpenter's right to create Machines, and what they are made of, in its control-plane namespace, once those that it
-// had begun are made. It applies where a guest keeps no mark on its node classes. Turning AutoNode on applies the whole Role again.
+// withholdMachines takes Karpenter's right to create Machines, and their infrastructure and bootstrap objects, in its control-plane
+// namespace, once those that it had begun are made. It applies where a guest keeps no mark on its node classes. Turning AutoNode on applies
+// the whole Role again.
 func (t *Teardown) withholdMachines(ctx context.Context, s *scope.Scope, m *memory) error {
 	if m.machinesWithheld && m.roleGeneration == s.HostedCluster.Generation || s.Profile.Role == nil || t.Clock.Since(m.began) < settle {
 		return nil
@@ -74,7 +75,7 @@ func (t *Teardown) withholdMachines(ctx context.Context, s *scope.Scope, m *memo
 	return nil
 }
 
-// operate does what Karpenter needs to drain, for as long as that takes.
+// operate runs the steps that Karpenter needs to drain, for the duration of the drain.
 func operate(ctx context.Context, s *scope.Scope) error {
 	if s.Component == nil || s.Upkeep == nil {
 		return nil

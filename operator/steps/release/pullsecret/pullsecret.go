@@ -76,7 +76,7 @@ func New(ctx context.Context, mgr manager.Manager) (*Secrets, error) {
 	return &Secrets{management: mgr.GetClient(), live: mgr.GetAPIReader(), watch: watch, read: lru.New[version, *corev1.Secret](remembered)}, nil
 }
 
-// onlyVersion drops what could hold content: kubectl's last-applied annotation repeats the data.
+// onlyVersion drops fields that could hold content: kubectl's last-applied annotation repeats the data.
 func onlyVersion(obj any) (any, error) {
 	if m, ok := obj.(metav1.Object); ok {
 		m.SetManagedFields(nil)
