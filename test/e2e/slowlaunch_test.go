@@ -7,7 +7,7 @@ import (
 	"testing"
 
 	. "github.com/onsi/gomega"
-	"github.com/onsi/gomega/types"
+	gomegatypes "github.com/onsi/gomega/types"
 	corev1 "k8s.io/api/core/v1"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	karpv1 "sigs.k8s.io/karpenter/pkg/apis/v1"
@@ -60,7 +60,7 @@ func TestSlowLaunch(t *testing.T) {
 			})
 		c.workload(t, "plan", 6, "1", onPool("plan"))
 		c.waitRunning(t, "plan")
-		offering := func(instanceType string) types.GomegaMatcher {
+		offering := func(instanceType string) gomegatypes.GomegaMatcher {
 			return ConsistOf(HaveField("Labels", And(HaveKeyWithValue(corev1.LabelInstanceTypeStable, instanceType),
 				HaveKeyWithValue(karpv1.CapacityTypeLabelKey, karpv1.CapacityTypeOnDemand))))
 		}

@@ -336,6 +336,9 @@ func (u *Unavailable) Streak(keys iter.Seq[Key]) []Entry {
 	defer u.mu.Unlock()
 	now := u.clock.Now()
 	u.expire(now)
+	if len(u.entries) == 0 {
+		return nil
+	}
 	var failed []Entry
 	var worked time.Time
 	for key := range keys {

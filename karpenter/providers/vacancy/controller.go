@@ -18,7 +18,7 @@ import (
 	"k8s.io/client-go/util/workqueue"
 	ctrl "sigs.k8s.io/controller-runtime"
 	"sigs.k8s.io/controller-runtime/pkg/client"
-	"sigs.k8s.io/controller-runtime/pkg/controller"
+	ctrlcontroller "sigs.k8s.io/controller-runtime/pkg/controller"
 	"sigs.k8s.io/controller-runtime/pkg/log"
 	"sigs.k8s.io/controller-runtime/pkg/manager"
 	"sigs.k8s.io/controller-runtime/pkg/reconcile"
@@ -46,7 +46,7 @@ func (k *Keeper) Name() string { return "nodepool.vacancies" }
 // Register implements operatorpkg's controller.
 func (k *Keeper) Register(_ context.Context, m manager.Manager) error {
 	limiter := workqueue.NewTypedItemExponentialFailureRateLimiter[reconcile.Request](time.Second, maxBackOff)
-	return ctrl.NewControllerManagedBy(m).Named(k.Name()).WithOptions(controller.Options{RateLimiter: limiter}).
+	return ctrl.NewControllerManagedBy(m).Named(k.Name()).WithOptions(ctrlcontroller.Options{RateLimiter: limiter}).
 		WatchesRawSource(singleton.Source()).Complete(singleton.AsReconciler(k))
 }
 
@@ -139,7 +139,7 @@ func (k *Keeper) report(ctx context.Context) error {
 		full[v.NodePool] = "nodes are terminated before their replacements are launched: " + v.Full
 	}
 	nodePools := &karpv1.NodePoolList{}
-	if err := k.Guest.List(ctx, nodePools, client.UnsafeDisableDeepCopy); err != nil {
+	if err := k.Guest.List(ctx, nodePools); err != nil { // StatusConditions changes them
 		return fmt.Errorf("listing NodePools: %w", err)
 	}
 	var errs []error
