@@ -12,7 +12,6 @@ import (
 	"context"
 	"fmt"
 	"maps"
-	"strings"
 	"sync"
 	"time"
 
@@ -28,6 +27,7 @@ import (
 	"sigs.k8s.io/karpenter/pkg/events"
 
 	"github.com/autonode-io/autonode/karpenter/core/reconciler"
+	"github.com/autonode-io/autonode/message"
 )
 
 const (
@@ -112,13 +112,12 @@ func (b *Backoff) Created(ctx context.Context, nodeClaim *karpv1.NodeClaim, err 
 	}
 	name, nodePool := nodeClaim.Labels[karpv1.NodePoolLabelKey], &karpv1.NodePool{}
 	if err != nil && b.Guest.Get(ctx, types.NamespacedName{Name: name}, nodePool) == nil {
-		words := strings.ToValidUTF8(err.Error()[:min(len(err.Error()), maxWords)], "")
 		b.Recorder.Publish(events.Event{
 			InvolvedObject: nodePool,
 			Type:           corev1.EventTypeWarning,
 			Reason:         NodeClaimRejectedReason,
 			Message: fmt.Sprintf("the API server rejects a NodeClaim of this NodePool: %s; correct the NodePool, or the policy or webhook. "+
-				"After %d rejections in a row Karpenter plans pods on other NodePools, and tries this one again within %s", words, maxRejections, MaxInterval),
+				"After %d rejections in a row Karpenter plans pods on other NodePools, and tries this one again within %s", message.Cut(err.Error(), maxWords), maxRejections, MaxInterval),
 			DedupeValues:  []string{string(nodePool.UID)},
 			DedupeTimeout: said,
 		})

@@ -15,6 +15,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/predicate"
 
 	"github.com/autonode-io/autonode/api/v1beta1"
+	"github.com/autonode-io/autonode/message"
 	"github.com/autonode-io/autonode/operator/scope"
 	"github.com/autonode-io/autonode/operator/steps/naming"
 )
@@ -159,8 +160,7 @@ func lastLine(s string) string {
 
 func join(parts ...string) string {
 	parts = slices.DeleteFunc(parts, func(s string) bool { return s == "" })
-	joined := strings.Join(parts, ": ")
-	return strings.ToValidUTF8(joined[:min(len(joined), maxTrouble)], "")
+	return message.Cut(strings.Join(parts, ": "), maxTrouble)
 }
 
 // labelsFor returns the labels that map an object in a control-plane namespace to its HostedCluster.
