@@ -5,13 +5,11 @@ package reconciler
 import (
 	"context"
 	"fmt"
-	"slices"
 	"sync"
 	"time"
 
 	"github.com/awslabs/operatorpkg/status"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
-	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/utils/clock"
 	"sigs.k8s.io/controller-runtime/pkg/client"
@@ -76,9 +74,7 @@ func read(ctx context.Context, guest client.Reader, request reconcile.Request) (
 	return nodeClaim, nil
 }
 
-// isLaunched changes nothing, unlike nodeClaim.StatusConditions.
+// isLaunched leaves the NodeClaim, which is the cache's own, as it is.
 func isLaunched(nodeClaim *karpv1.NodeClaim) bool {
-	return slices.ContainsFunc(nodeClaim.Status.Conditions, func(condition status.Condition) bool {
-		return condition.Type == karpv1.ConditionTypeLaunched && condition.Status == metav1.ConditionTrue
-	})
+	return nodeClaim.StatusConditions(status.WithObservedOnly()).IsTrue(karpv1.ConditionTypeLaunched)
 }

@@ -8,6 +8,7 @@ import (
 	"slices"
 	"time"
 
+	"github.com/awslabs/operatorpkg/status"
 	corev1 "k8s.io/api/core/v1"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	"sigs.k8s.io/controller-runtime/pkg/reconcile"
@@ -44,14 +45,14 @@ func NodeLimit(guest client.Reader, recorder events.Recorder, replacesFirst bool
 		}
 		reason, message := NoReplacement(nodePool), ""
 		if reason != "" && replacesFirst {
-			if err := guest.List(ctx, nodeClaims, client.MatchingLabels{karpv1.NodePoolLabelKey: nodePool.Name}); err != nil {
+			if err := guest.List(ctx, nodeClaims, client.MatchingLabels{karpv1.NodePoolLabelKey: nodePool.Name}, client.UnsafeDisableDeepCopy); err != nil {
 				return reconcile.Result{}, fmt.Errorf("listing NodeClaims of NodePool %s: %w", nodePool.Name, err)
 			}
 		}
 		limit := nodePool.Spec.Limits[resources.Node]
 		switch {
 		case slices.ContainsFunc(nodeClaims.Items, func(nodeClaim karpv1.NodeClaim) bool {
-			return nodeClaim.DeletionTimestamp == nil && nodeClaim.StatusConditions().IsTrue(karpv1.ConditionTypeDrifted)
+			return nodeClaim.DeletionTimestamp == nil && nodeClaim.StatusConditions(status.WithObservedOnly()).IsTrue(karpv1.ConditionTypeDrifted)
 		}):
 			message = "Drifted nodes stay: " + reason
 		case reason != "" && limit.Value() < *nodePool.Spec.Replicas:

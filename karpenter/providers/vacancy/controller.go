@@ -6,7 +6,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"slices"
 	"time"
 
 	"github.com/awslabs/operatorpkg/reconciler"
@@ -139,7 +138,7 @@ func (k *Keeper) report(ctx context.Context) error {
 		full[v.NodePool] = "nodes are terminated before their replacements are launched: " + v.Full
 	}
 	nodePools := &karpv1.NodePoolList{}
-	if err := k.Guest.List(ctx, nodePools); err != nil { // StatusConditions changes them
+	if err := k.Guest.List(ctx, nodePools, client.UnsafeDisableDeepCopy); err != nil {
 		return fmt.Errorf("listing NodePools: %w", err)
 	}
 	var errs []error
@@ -151,7 +150,7 @@ func (k *Keeper) report(ctx context.Context) error {
 
 // reportOn reports a message on a NodePool; empty for no vacancy.
 func (k *Keeper) reportOn(ctx context.Context, nodePool *karpv1.NodePool, message string) error {
-	condition := nodePool.StatusConditions().Get(v1alpha1.TerminateFirstCondition)
+	condition := nodePool.StatusConditions(status.WithObservedOnly()).Get(v1alpha1.TerminateFirstCondition)
 	if condition == nil && message == "" || condition != nil && condition.Message == message {
 		return nil
 	}
@@ -160,7 +159,7 @@ func (k *Keeper) reportOn(ctx context.Context, nodePool *karpv1.NodePool, messag
 		changed.StatusConditions().SetTrueWithReason(v1alpha1.TerminateFirstCondition, v1alpha1.TerminateFirstCondition, message)
 	} else {
 		isDrifted := func(n *karpv1.NodeClaim) bool {
-			return slices.ContainsFunc(n.Status.Conditions, func(c status.Condition) bool { return c.Type == karpv1.ConditionTypeDrifted && c.IsTrue() })
+			return n.StatusConditions(status.WithObservedOnly()).IsTrue(karpv1.ConditionTypeDrifted)
 		}
 		if drifted, err := k.nodeClaims(ctx, nodePool, isDrifted); err != nil || drifted > 0 {
 			return err
