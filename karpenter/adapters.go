@@ -12,7 +12,6 @@ import (
 	karpv1 "sigs.k8s.io/karpenter/pkg/apis/v1"
 	"sigs.k8s.io/karpenter/pkg/controllers/disruption"
 	"sigs.k8s.io/karpenter/pkg/events"
-	nodeutils "sigs.k8s.io/karpenter/pkg/utils/node"
 
 	"github.com/autonode-io/autonode/karpenter/cloudprovider"
 	"github.com/autonode-io/autonode/karpenter/controllers/nodeclaim"
@@ -68,9 +67,11 @@ func (l launchEvents) Publish(published ...events.Event) {
 		if !ok || !nodeclaim.LaunchFailures.Has(event.Reason) {
 			continue
 		}
-		pods, _ := nodeutils.GetProvisionablePods(context.Background(), l.guest) // a cache's
-		pods = slices.DeleteFunc(pods, func(pod *corev1.Pod) bool { return l.planned(client.ObjectKeyFromObject(pod)) != nodeClaim.Name })
-		for _, pod := range pods[:min(len(pods), maxTold)] {
+		pods := &corev1.PodList{} // there may be many that wait, and few that waited for this one
+		_ = l.guest.List(context.Background(), pods, client.MatchingFields{"spec.nodeName": ""}, client.UnsafeDisableDeepCopy)
+		waiting := slices.DeleteFunc(pods.Items, func(pod corev1.Pod) bool { return l.planned(client.ObjectKeyFromObject(&pod)) != nodeClaim.Name })
+		for i := range waiting[:min(len(waiting), maxTold)] {
+			pod := &waiting[i]
 			l.Recorder.Publish(events.Event{
 				InvolvedObject: pod, Type: event.Type, Reason: event.Reason, Message: "NodeClaim " + nodeClaim.Name + ": " + event.Message,
 				DedupeValues: []string{string(pod.UID), event.Reason},

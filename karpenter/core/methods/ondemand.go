@@ -87,12 +87,12 @@ func (m onDemand) ComputeCommands(ctx context.Context, budgets map[string]int, c
 
 // prefer makes a replacement that core requires to be spot one on demand, if that is allowed, its cheapest machine, and below a price.
 func prefer(replacement *scheduling.NodeClaim, below float64) {
-	requirements := maps.Clone(replacement.Requirements)
-	requirements[karpv1.CapacityTypeLabelKey] = karpscheduling.NewRequirement(karpv1.CapacityTypeLabelKey, corev1.NodeSelectorOpIn, karpv1.CapacityTypeOnDemand)
 	if allows(replacement.Requirements) || !allows(karpscheduling.NewNodeSelectorRequirementsWithMinValues(replacement.Spec.Requirements...)) ||
 		slices.ContainsFunc(replacement.Pods, func(pod *corev1.Pod) bool { return !allows(karpscheduling.NewPodRequirements(pod)) }) {
 		return
 	}
+	requirements := maps.Clone(replacement.Requirements)
+	requirements[karpv1.CapacityTypeLabelKey] = karpscheduling.NewRequirement(karpv1.CapacityTypeLabelKey, corev1.NodeSelectorOpIn, karpv1.CapacityTypeOnDemand)
 	options := slices.DeleteFunc(slices.Clone(replacement.InstanceTypeOptions), func(it *karpcloudprovider.InstanceType) bool {
 		return it.Offerings.Launchable().WorstLaunchPrice(requirements) >= below
 	})
