@@ -4,6 +4,7 @@ package dump
 
 import (
 	"strings"
+	"sync"
 
 	"k8s.io/apimachinery/pkg/runtime/schema"
 )
@@ -149,14 +150,25 @@ func (t *tree) parse(text string) {
 	}
 }
 
-// treeOf returns what of a kind stays.
+// trees are those of the kinds that treeOf was called for: a cluster has many objects of a kind.
+var trees sync.Map
+
+// treeOf returns the fields of a kind that stay.
 func treeOf(gk schema.GroupKind, own bool) *tree {
+	key := struct {
+		schema.GroupKind
+		own bool
+	}{gk, own}
+	if known, ok := trees.Load(key); ok {
+		return known.(*tree)
+	}
 	t := &tree{}
 	t.parse(keptOfAll)
 	t.parse(keptFields(gk))
 	if own {
 		t.parse(keptOwn[gk.String()])
 	}
+	trees.Store(key, t)
 	return t
 }
 
