@@ -7,11 +7,8 @@ import (
 	"testing"
 	"time"
 
-	"github.com/awslabs/operatorpkg/status"
 	. "github.com/onsi/gomega"
 	corev1 "k8s.io/api/core/v1"
-	"k8s.io/apimachinery/pkg/api/resource"
-	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	clientgoscheme "k8s.io/client-go/kubernetes/scheme"
 	"k8s.io/utils/clock"
 	clocktesting "k8s.io/utils/clock/testing"
@@ -28,7 +25,6 @@ import (
 )
 
 const (
-	poolName = "general"
 	onDemand = karpv1.CapacityTypeOnDemand
 	spot     = karpv1.CapacityTypeSpot
 )
@@ -49,17 +45,13 @@ func (p spotProvider) GetInstanceTypes(context.Context, *karpv1.NodePool) ([]*ka
 	return []*karpcloudprovider.InstanceType{instanceType("c2", "2", p.c2), instanceType("c8", "8", p.c8)}, nil
 }
 
-func spotRoom(cpus string) corev1.ResourceList {
-	return corev1.ResourceList{corev1.ResourceCPU: resource.MustParse(cpus), corev1.ResourceMemory: resource.MustParse("8Gi"), corev1.ResourcePods: resource.MustParse("110")}
-}
-
 func in(key string, values ...string) *karpscheduling.Requirement {
 	return karpscheduling.NewRequirement(key, corev1.NodeSelectorOpIn, values...)
 }
 
 func instanceType(name, cpus string, of prices) *karpcloudprovider.InstanceType {
 	it := &karpcloudprovider.InstanceType{
-		Name: name, Capacity: spotRoom(cpus), Overhead: &karpcloudprovider.InstanceTypeOverhead{},
+		Name: name, Capacity: room(cpus), Overhead: &karpcloudprovider.InstanceTypeOverhead{},
 		Requirements: karpscheduling.NewRequirements(in(corev1.LabelInstanceTypeStable, name), in(corev1.LabelArchStable, "amd64"), in(corev1.LabelOSStable, "linux"),
 			in(corev1.LabelTopologyZone, "a"), in(karpv1.CapacityTypeLabelKey, onDemand, spot)),
 	}
@@ -82,36 +74,12 @@ func (immediate) After(time.Duration) <-chan time.Time {
 
 // spotObjects are a node c8 on demand that has one small pod, and the NodePool.
 func spotObjects(allowed []string, selector map[string]string) []client.Object {
-	pool := &karpv1.NodePool{ObjectMeta: metav1.ObjectMeta{Name: poolName, UID: poolName}}
-	pool.Spec.Template.Spec.NodeClassRef = &karpv1.NodeClassReference{Group: v1alpha1.Group, Kind: v1alpha1.Kind, Name: "default"}
+	pool := newPool("1")
 	pool.Spec.Template.Spec.Requirements = []karpv1.NodeSelectorRequirementWithMinValues{{Key: karpv1.CapacityTypeLabelKey, Operator: corev1.NodeSelectorOpIn, Values: allowed}}
-	pool.Spec.Disruption = karpv1.Disruption{
-		ConsolidationPolicy: karpv1.ConsolidationPolicyWhenEmptyOrUnderutilized, ConsolidateAfter: karpv1.MustParseNillableDuration("0s"), Budgets: []karpv1.Budget{{Nodes: "1"}},
-	}
-	for _, condition := range []string{karpv1.ConditionTypeValidationSucceeded, karpv1.ConditionTypeNodeClassReady, status.ConditionReady} {
-		pool.StatusConditions().SetTrue(condition)
-	}
-	labels := map[string]string{
-		karpv1.NodePoolLabelKey: poolName, corev1.LabelInstanceTypeStable: "c8", corev1.LabelTopologyZone: "a", corev1.LabelHostname: "n", corev1.LabelArchStable: "amd64",
-		corev1.LabelOSStable: "linux", karpv1.NodeRegisteredLabelKey: "true", karpv1.NodeInitializedLabelKey: "true", karpv1.CapacityTypeLabelKey: onDemand,
-	}
-	node := &corev1.Node{
-		ObjectMeta: metav1.ObjectMeta{Name: "n", UID: "n", Labels: labels}, Spec: corev1.NodeSpec{ProviderID: "test://n"},
-		Status: corev1.NodeStatus{Capacity: spotRoom("8"), Allocatable: spotRoom("8"), Conditions: []corev1.NodeCondition{{Type: corev1.NodeReady, Status: corev1.ConditionTrue}}},
-	}
-	claim := &karpv1.NodeClaim{ObjectMeta: metav1.ObjectMeta{Name: "claim", UID: "claim", Labels: labels, Finalizers: []string{karpv1.TerminationFinalizer}}}
-	claim.Spec.NodeClassRef = pool.Spec.Template.Spec.NodeClassRef
-	claim.Status.NodeName, claim.Status.ProviderID, claim.Status.Capacity, claim.Status.Allocatable = "n", "test://n", spotRoom("8"), spotRoom("8")
-	for _, condition := range []string{karpv1.ConditionTypeLaunched, karpv1.ConditionTypeRegistered, karpv1.ConditionTypeInitialized, karpv1.ConditionTypeConsolidatable} {
-		claim.StatusConditions().SetTrue(condition)
-	}
-	pod := &corev1.Pod{
-		ObjectMeta: metav1.ObjectMeta{Namespace: "shop", Name: "web", UID: "web", OwnerReferences: []metav1.OwnerReference{{APIVersion: "apps/v1", Kind: "ReplicaSet", Name: "r", UID: "r"}}},
-		Spec: corev1.PodSpec{NodeName: "n", NodeSelector: selector, Containers: []corev1.Container{{Name: "c", Resources: corev1.ResourceRequirements{
-			Requests: corev1.ResourceList{corev1.ResourceCPU: resource.MustParse("1")},
-		}}}},
-		Status: corev1.PodStatus{Phase: corev1.PodRunning, Conditions: []corev1.PodCondition{{Type: corev1.PodReady, Status: corev1.ConditionTrue}}},
-	}
+	pool.Spec.Disruption.ConsolidationPolicy, pool.Spec.Disruption.ConsolidateAfter = karpv1.ConsolidationPolicyWhenEmptyOrUnderutilized, karpv1.MustParseNillableDuration("0s")
+	node, claim := newNode("n", "c8", onDemand, room("8"), karpv1.ConditionTypeConsolidatable)
+	pod := newPod("n", "web")
+	pod.Spec.NodeSelector, pod.Spec.Containers = selector, requesting("1")
 	return []client.Object{pool, node, claim, pod}
 }
 
@@ -150,7 +118,7 @@ func TestOnDemand(t *testing.T) {
 			list := &karpv1.NodeClaimList{}
 			g.Expect(core.Guest.List(t.Context(), list)).To(Succeed())
 			for _, claim := range list.Items {
-				if claim.Name == "claim" {
+				if claim.Name == "claim-n" {
 					continue
 				}
 				requirements := karpscheduling.NewNodeSelectorRequirementsWithMinValues(claim.Spec.Requirements...)

@@ -9,17 +9,11 @@ import (
 	"testing"
 	"time"
 
-	"github.com/awslabs/operatorpkg/status"
 	. "github.com/onsi/gomega"
 	corev1 "k8s.io/api/core/v1"
-	policyv1 "k8s.io/api/policy/v1"
-	"k8s.io/apimachinery/pkg/api/resource"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-	"k8s.io/apimachinery/pkg/types"
-	"k8s.io/apimachinery/pkg/util/intstr"
 	clientgoscheme "k8s.io/client-go/kubernetes/scheme"
 	clocktesting "k8s.io/utils/clock/testing"
-	"k8s.io/utils/ptr"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	karpv1 "sigs.k8s.io/karpenter/pkg/apis/v1"
 	karpcloudprovider "sigs.k8s.io/karpenter/pkg/cloudprovider"
@@ -42,14 +36,10 @@ func (reclaimProvider) RepairPolicies() []karpcloudprovider.RepairPolicy { retur
 func (reclaimProvider) GetInstanceTypes(context.Context, *karpv1.NodePool) ([]*karpcloudprovider.InstanceType, error) {
 	requirements := karpscheduling.NewLabelRequirements(map[string]string{corev1.LabelTopologyZone: "a", karpv1.CapacityTypeLabelKey: karpv1.CapacityTypeOnDemand})
 	return []*karpcloudprovider.InstanceType{{
-		Name: "c4", Capacity: reclaimRoom(), Overhead: &karpcloudprovider.InstanceTypeOverhead{},
+		Name: "c4", Capacity: room("4"), Overhead: &karpcloudprovider.InstanceTypeOverhead{},
 		Requirements: karpscheduling.NewLabelRequirements(map[string]string{corev1.LabelInstanceTypeStable: "c4", corev1.LabelTopologyZone: "a"}),
 		Offerings:    karpcloudprovider.Offerings{{Requirements: requirements, Price: 1, Available: true}},
 	}}, nil
-}
-
-func reclaimRoom() corev1.ResourceList {
-	return corev1.ResourceList{corev1.ResourceCPU: resource.MustParse("4"), corev1.ResourceMemory: resource.MustParse("8Gi"), corev1.ResourcePods: resource.MustParse("110")}
 }
 
 // guest has five nodes, n0 to n4, whose machines take one of the pool each, unless taken has another amount. n0 has the most pods, n4 none.
@@ -63,36 +53,13 @@ type guest struct {
 }
 
 func (g *guest) objects() []client.Object {
-	nodePool := &karpv1.NodePool{ObjectMeta: metav1.ObjectMeta{Name: "general", UID: "general"}}
-	nodePool.Spec.Template.Spec.NodeClassRef = &karpv1.NodeClassReference{Group: v1alpha1.Group, Kind: v1alpha1.Kind, Name: "default"}
-	nodePool.Spec.Disruption = karpv1.Disruption{ConsolidationPolicy: karpv1.ConsolidationPolicyWhenEmpty, ConsolidateAfter: karpv1.MustParseNillableDuration("Never"), Budgets: []karpv1.Budget{{Nodes: g.budget}}}
-	for _, condition := range []string{karpv1.ConditionTypeValidationSucceeded, karpv1.ConditionTypeNodeClassReady, status.ConditionReady} {
-		nodePool.StatusConditions().SetTrue(condition)
-	}
-	objects := []client.Object{nodePool}
+	objects := []client.Object{newPool(g.budget)}
 	for i := range 5 {
 		name := fmt.Sprintf("n%d", i)
-		labels := map[string]string{
-			karpv1.NodePoolLabelKey: nodePool.Name, corev1.LabelInstanceTypeStable: "c4", corev1.LabelTopologyZone: "a", corev1.LabelHostname: name,
-			karpv1.CapacityTypeLabelKey: karpv1.CapacityTypeOnDemand, karpv1.NodeRegisteredLabelKey: "true", karpv1.NodeInitializedLabelKey: "true",
-		}
-		node := &corev1.Node{
-			ObjectMeta: metav1.ObjectMeta{Name: name, UID: types.UID("node-" + name), Labels: labels}, Spec: corev1.NodeSpec{ProviderID: "test://" + name},
-			Status: corev1.NodeStatus{Capacity: reclaimRoom(), Allocatable: reclaimRoom(), Conditions: []corev1.NodeCondition{{Type: corev1.NodeReady, Status: corev1.ConditionTrue}}},
-		}
-		claim := &karpv1.NodeClaim{ObjectMeta: metav1.ObjectMeta{Name: "claim-" + name, UID: types.UID("claim-" + name), Labels: labels, Finalizers: []string{karpv1.TerminationFinalizer}}}
-		claim.Spec.NodeClassRef = nodePool.Spec.Template.Spec.NodeClassRef
-		claim.Status.NodeName, claim.Status.ProviderID, claim.Status.Capacity, claim.Status.Allocatable = name, "test://"+name, reclaimRoom(), reclaimRoom()
-		for _, condition := range []string{karpv1.ConditionTypeLaunched, karpv1.ConditionTypeRegistered, karpv1.ConditionTypeInitialized} {
-			claim.StatusConditions().SetTrue(condition)
-		}
+		node, claim := newNode(name, "c4", karpv1.CapacityTypeOnDemand, room("4"))
 		for j := range 4 - i {
-			pod := &corev1.Pod{
-				ObjectMeta: metav1.ObjectMeta{Namespace: "shop", Name: fmt.Sprintf("%s-%d", name, j), UID: types.UID(fmt.Sprintf("%s-%d", name, j)), Labels: map[string]string{"app": "cart"},
-					OwnerReferences: []metav1.OwnerReference{{APIVersion: "apps/v1", Kind: "ReplicaSet", Name: "r", UID: "r"}}},
-				Spec:   corev1.PodSpec{NodeName: name, TerminationGracePeriodSeconds: new(int64(30))},
-				Status: corev1.PodStatus{Phase: corev1.PodRunning, Conditions: []corev1.PodCondition{{Type: corev1.PodReady, Status: corev1.ConditionTrue}}},
-			}
+			pod := newPod(name, fmt.Sprintf("%s-%d", name, j))
+			pod.Spec.TerminationGracePeriodSeconds = new(int64(30))
 			if g.change != nil {
 				g.change(name, node, claim, pod)
 			}
@@ -101,10 +68,7 @@ func (g *guest) objects() []client.Object {
 		objects = append(objects, node, claim)
 	}
 	if g.pdb {
-		objects = append(objects, &policyv1.PodDisruptionBudget{
-			ObjectMeta: metav1.ObjectMeta{Namespace: "shop", Name: "cart"},
-			Spec:       policyv1.PodDisruptionBudgetSpec{MaxUnavailable: ptr.To(intstr.FromInt32(0)), Selector: &metav1.LabelSelector{MatchLabels: map[string]string{"app": "cart"}}},
-		})
+		objects = append(objects, evictsNone())
 	}
 	return objects
 }

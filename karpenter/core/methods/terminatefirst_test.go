@@ -3,19 +3,17 @@
 package methods_test
 
 import (
+	"cmp"
 	"context"
 	"fmt"
 	"testing"
 	"time"
 
-	"github.com/awslabs/operatorpkg/status"
 	. "github.com/onsi/gomega"
 	corev1 "k8s.io/api/core/v1"
-	policyv1 "k8s.io/api/policy/v1"
 	"k8s.io/apimachinery/pkg/api/resource"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
-	"k8s.io/apimachinery/pkg/util/intstr"
 	"k8s.io/apimachinery/pkg/util/sets"
 	clientgoscheme "k8s.io/client-go/kubernetes/scheme"
 	clocktesting "k8s.io/utils/clock/testing"
@@ -57,9 +55,8 @@ func (p provider) GetInstanceTypes(ctx context.Context, _ *karpv1.NodePool) ([]*
 		requirements.Add(karpscheduling.NewRequirement(v1alpha1.ReservationIDLabel, corev1.NodeSelectorOpIn, "cr-1"))
 		offering.Available, offering.ReservationCapacity = true, map[bool]int{false: 1}[p.full]
 	}
-	room := corev1.ResourceList{corev1.ResourceCPU: resource.MustParse("4"), corev1.ResourceMemory: resource.MustParse("8Gi"), corev1.ResourcePods: resource.MustParse("110")}
 	return []*karpcloudprovider.InstanceType{{
-		Name: "c4", Capacity: room, Overhead: &karpcloudprovider.InstanceTypeOverhead{}, Offerings: karpcloudprovider.Offerings{offering},
+		Name: "c4", Capacity: room("4"), Overhead: &karpcloudprovider.InstanceTypeOverhead{}, Offerings: karpcloudprovider.Offerings{offering},
 		Requirements: karpscheduling.NewRequirements(
 			karpscheduling.NewRequirement(corev1.LabelInstanceTypeStable, corev1.NodeSelectorOpIn, "c4"),
 			karpscheduling.NewRequirement(corev1.LabelArchStable, corev1.NodeSelectorOpIn, "amd64"),
@@ -92,53 +89,21 @@ type situation struct {
 }
 
 func (s *situation) objects() (objects []client.Object) {
-	pool := &karpv1.NodePool{ObjectMeta: metav1.ObjectMeta{Name: poolName, UID: poolName}}
-	pool.Spec.Template.Spec.NodeClassRef = &karpv1.NodeClassReference{Group: v1alpha1.Group, Kind: v1alpha1.Kind, Name: "default"}
-	pool.Spec.Disruption = karpv1.Disruption{
-		ConsolidationPolicy: karpv1.ConsolidationPolicyWhenEmpty, ConsolidateAfter: karpv1.MustParseNillableDuration("Never"), Budgets: []karpv1.Budget{{Nodes: s.budget}},
-	}
-	if s.budget == "" {
-		pool.Spec.Disruption.Budgets[0].Nodes = "1"
-	}
+	pool := newPool(cmp.Or(s.budget, "1"))
 	if s.static {
 		pool.Spec.Replicas = ptr.To(int64(s.nodes))
-	}
-	for _, condition := range []string{karpv1.ConditionTypeValidationSucceeded, karpv1.ConditionTypeNodeClassReady, status.ConditionReady} {
-		pool.StatusConditions().SetTrue(condition)
 	}
 	objects = append(objects, pool)
 	for i := range s.nodes {
 		name := fmt.Sprintf("n%d", i)
-		capacityType := karpv1.CapacityTypeOnDemand
-		labels := map[string]string{
-			karpv1.NodePoolLabelKey: poolName, corev1.LabelInstanceTypeStable: "c4", corev1.LabelTopologyZone: "a", corev1.LabelHostname: name, corev1.LabelArchStable: "amd64",
-			corev1.LabelOSStable: "linux", karpv1.NodeRegisteredLabelKey: "true", karpv1.NodeInitializedLabelKey: "true",
-		}
+		node, claim := newNode(name, "c4", karpv1.CapacityTypeOnDemand, room("4"), karpv1.ConditionTypeDrifted)
 		if s.reserved {
-			capacityType, labels[v1alpha1.ReservationIDLabel] = karpv1.CapacityTypeReserved, "cr-1"
-		}
-		labels[karpv1.CapacityTypeLabelKey] = capacityType
-		room := corev1.ResourceList{corev1.ResourceCPU: resource.MustParse("4"), corev1.ResourceMemory: resource.MustParse("8Gi"), corev1.ResourcePods: resource.MustParse("110")}
-		node := &corev1.Node{
-			ObjectMeta: metav1.ObjectMeta{Name: name, UID: types.UID("node-" + name), Labels: labels}, Spec: corev1.NodeSpec{ProviderID: "test://" + name},
-			Status: corev1.NodeStatus{Capacity: room, Allocatable: room, Conditions: []corev1.NodeCondition{{Type: corev1.NodeReady, Status: corev1.ConditionTrue}}},
-		}
-		claim := &karpv1.NodeClaim{ObjectMeta: metav1.ObjectMeta{Name: "claim-" + name, UID: types.UID("claim-" + name), Labels: labels, Finalizers: []string{karpv1.TerminationFinalizer}}}
-		claim.Spec.NodeClassRef = pool.Spec.Template.Spec.NodeClassRef
-		claim.Status.NodeName, claim.Status.ProviderID, claim.Status.Capacity, claim.Status.Allocatable = name, "test://"+name, room, room
-		for _, condition := range []string{karpv1.ConditionTypeLaunched, karpv1.ConditionTypeRegistered, karpv1.ConditionTypeInitialized, karpv1.ConditionTypeDrifted} {
-			claim.StatusConditions().SetTrue(condition)
+			claim.Labels[karpv1.CapacityTypeLabelKey], claim.Labels[v1alpha1.ReservationIDLabel] = karpv1.CapacityTypeReserved, "cr-1"
 		}
 		objects = append(objects, node, claim)
 		for j := range s.podsEach {
-			pod := &corev1.Pod{
-				ObjectMeta: metav1.ObjectMeta{Namespace: "shop", Name: fmt.Sprintf("%s-%d", name, j), UID: types.UID(fmt.Sprintf("%s-%d", name, j)), Labels: map[string]string{"app": "cart"},
-					OwnerReferences: []metav1.OwnerReference{{APIVersion: "apps/v1", Kind: "ReplicaSet", Name: "r", UID: "r"}}},
-				Spec: corev1.PodSpec{NodeName: name, Containers: []corev1.Container{{Name: "c", Resources: corev1.ResourceRequirements{
-					Requests: corev1.ResourceList{corev1.ResourceCPU: resource.MustParse(s.podCPU)},
-				}}}},
-				Status: corev1.PodStatus{Phase: corev1.PodRunning, Conditions: []corev1.PodCondition{{Type: corev1.PodReady, Status: corev1.ConditionTrue}}},
-			}
+			pod := newPod(name, fmt.Sprintf("%s-%d", name, j))
+			pod.Spec.Containers = requesting(s.podCPU)
 			if s.change != nil {
 				s.change(pool, pod, node, claim)
 			}
@@ -148,19 +113,14 @@ func (s *situation) objects() (objects []client.Object) {
 	for i := range s.pending {
 		objects = append(objects, &corev1.Pod{
 			ObjectMeta: metav1.ObjectMeta{Namespace: "shop", Name: fmt.Sprintf("pending-%d", i), UID: types.UID(fmt.Sprintf("pending-%d", i)), Labels: map[string]string{"app": "cart"}},
-			Spec: corev1.PodSpec{Containers: []corev1.Container{{Name: "c", Resources: corev1.ResourceRequirements{
-				Requests: corev1.ResourceList{corev1.ResourceCPU: resource.MustParse(s.podCPU)},
-			}}}},
+			Spec:       corev1.PodSpec{Containers: requesting(s.podCPU)},
 			Status: corev1.PodStatus{Phase: corev1.PodPending, Conditions: []corev1.PodCondition{
 				{Type: corev1.PodScheduled, Status: corev1.ConditionFalse, Reason: corev1.PodReasonUnschedulable},
 			}},
 		})
 	}
 	if s.blockedByPDB {
-		objects = append(objects, &policyv1.PodDisruptionBudget{
-			ObjectMeta: metav1.ObjectMeta{Namespace: "shop", Name: "cart"},
-			Spec:       policyv1.PodDisruptionBudgetSpec{MaxUnavailable: ptr.To(intstr.FromInt32(0)), Selector: &metav1.LabelSelector{MatchLabels: map[string]string{"app": "cart"}}},
-		})
+		objects = append(objects, evictsNone())
 	}
 	return objects
 }
