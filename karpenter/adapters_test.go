@@ -43,8 +43,8 @@ func TestLaunchEvents(t *testing.T) {
 		reason string
 		want   []string
 	}{
-		"When a launch fails, it should tell the pods that were planned on it, and no others":   {nodeclaim.InsufficientCapacityReason, []string{"no", "NodeClaim general-1: no"}},
-		"When something else happens to a NodeClaim, it should tell nobody but the NodeClaim's": {nodeclaim.InterruptedReason, []string{"no"}},
+		"When a launch fails, it should tell the pods that were planned on it, and no others": {nodeclaim.InsufficientCapacityReason, []string{"no", "NodeClaim general-1: no"}},
+		"When something else happens to a NodeClaim, it should tell no pod":                   {nodeclaim.InterruptedReason, []string{"no"}},
 	} {
 		t.Run(name, func(t *testing.T) {
 			recorder := &environment.Recorder{}

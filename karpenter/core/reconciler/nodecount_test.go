@@ -31,7 +31,7 @@ func TestRecount(t *testing.T) {
 		nodes.MarkNodeClaimDeleting("static", "gone")
 		return nodes
 	}
-	// reconciled has had passes over a NodeClaim that there was, and over it when it was gone. existing is what there is seconds later.
+	// reconciled runs passes over a NodeClaim before and after its deletion, creates the existing objects, and runs the last pass some seconds later.
 	reconciled := func(g Gomega, nodes *state.NodePoolState, existing ...client.Object) {
 		now, guest := clocktesting.NewFakeClock(time.Unix(0, 0)), fake.NewClientBuilder().WithObjects(claim("gone")).Build()
 		recount := Recount(guest, nodes, now)(Registered{Inner: reconcile.Func(func(context.Context, reconcile.Request) (reconcile.Result, error) {

@@ -47,7 +47,7 @@ var places = map[string]string{
 
 func TestValues(t *testing.T) {
 	g, ctx, s := NewWithT(t), t.Context(), clusters.NewScope(t, "values")
-	g.Eventually(func(g Gomega) { // another test may have left one of somebody else's
+	g.Eventually(func(g Gomega) { // another test may have left a CRD that isn't the operator's
 		definition := &apiextensionsv1.CustomResourceDefinition{ObjectMeta: metav1.ObjectMeta{Name: crds.CapacityBuffer}}
 		g.Expect(client.IgnoreNotFound(clusters.Guest.Client.Delete(ctx, definition))).To(Succeed())
 		scopetest.ExpectGone(ctx, g, clusters.Guest.Client, definition)
