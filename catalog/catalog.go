@@ -327,7 +327,7 @@ func (t *Type) readLabels(set map[string]v1alpha1.CatalogValue) (problem string)
 		if msgs := validation.IsValidLabelValue(value); len(msgs) > 0 {
 			return fmt.Sprintf("labels[%s]: %q is not the value of a label: %s", key, message.Cut(value, maxShown), msgs[0])
 		}
-		if field, own := ownLabels[key]; own {
+		if field, reserved := ownLabels[key]; reserved {
 			if field == "" {
 				return fmt.Sprintf("labels: %s can't be set by a catalog", key)
 			}
@@ -338,21 +338,21 @@ func (t *Type) readLabels(set map[string]v1alpha1.CatalogValue) (problem string)
 	return ""
 }
 
-func (r *reader) readPatches(t *Type, own []v1alpha1.CatalogPatch) (problem string) {
+func (r *reader) readPatches(t *Type, patches []v1alpha1.CatalogPatch) (problem string) {
 	t.Patches = r.list
-	if len(own) > 0 {
+	if len(patches) > 0 {
 		var err error
-		if t.Patches, err = patch.Parse(slices.Concat(r.patches, jsonPatches(own))); err != nil {
+		if t.Patches, err = patch.Parse(slices.Concat(r.patches, jsonPatches(patches))); err != nil {
 			var bad *patch.Error
 			if errors.As(err, &bad) && bad.Index >= len(r.patches) {
-				own := *bad
-				own.Index -= len(r.patches)
-				return "patches: " + own.Error()
+				shifted := *bad
+				shifted.Index -= len(r.patches)
+				return "patches: " + shifted.Error()
 			}
 			return "patches, with those of the catalog: " + err.Error()
 		}
 	}
-	if r.several && len(own) == 0 && !t.Patches.Refers(patch.InstanceType) {
+	if r.several && len(patches) == 0 && !t.Patches.Refers(patch.InstanceType) {
 		return "no patch makes its machine another than those of the other types: write the variable instanceType into the machine by spec.patches, or set patches of its own"
 	}
 	return ""

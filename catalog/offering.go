@@ -53,9 +53,9 @@ func (t *Type) readOfferings(offerings []v1alpha1.CatalogOffering) string {
 			t.Offerings = append(t.Offerings, o)
 		}
 	}
-	const most = 3
-	if more := len(problems) - most; more > 0 {
-		problems = append(problems[:most], fmt.Sprintf("and %d more", more))
+	const maxShown = 3
+	if more := len(problems) - maxShown; more > 0 {
+		problems = append(problems[:maxShown], fmt.Sprintf("and %d more", more))
 	}
 	return strings.Join(problems, "; ")
 }

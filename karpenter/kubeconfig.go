@@ -40,10 +40,10 @@ type kubeconfig struct {
 // kubeconfigs reads the kubeconfig files. Call it before they are used, so that no change is missed.
 func kubeconfigs(opts operator.Options, changed func(error)) ([]*kubeconfig, error) {
 	paths := []string{opts.GuestKubeconfig, opts.ManagementKubeconfig}
-	var own []string
+	var fromEnv []string
 	if opts.GuestKubeconfig == "" || opts.ManagementKubeconfig == "" {
-		own = filepath.SplitList(os.Getenv(clientcmd.RecommendedConfigPathEnvVar))
-		paths = append(paths, own...)
+		fromEnv = filepath.SplitList(os.Getenv(clientcmd.RecommendedConfigPathEnvVar))
+		paths = append(paths, fromEnv...)
 	}
 	var files []*kubeconfig
 	for i, path := range paths {
@@ -59,7 +59,7 @@ func kubeconfigs(opts operator.Options, changed func(error)) ([]*kubeconfig, err
 				return nil, fmt.Errorf("reading kubeconfig %s: %w", path, err)
 			}
 		}
-		files = append(files, &kubeconfig{guest: i == 0, path: filepath.Clean(path), content: content, part: i > 1 && len(own) > 1, changed: changed})
+		files = append(files, &kubeconfig{guest: i == 0, path: filepath.Clean(path), content: content, part: i > 1 && len(fromEnv) > 1, changed: changed})
 	}
 	return files, nil
 }

@@ -24,15 +24,15 @@ func TestReadProfiles(t *testing.T) {
 		kinds, problems, err := ReadProfiles("")
 		g.Expect(err).NotTo(HaveOccurred())
 		g.Expect(problems).To(BeEmpty())
-		g.Expect(kinds.Of(vsphere).FromMachine("ExternalIP")).To(BeTrue())
+		g.Expect(kinds.For(vsphere).FromMachine("ExternalIP")).To(BeTrue())
 	})
 	t.Run("When a file adds a kind and has a mistake, it should name the mistake and have the kind", func(t *testing.T) {
 		g := NewWithT(t)
 		kinds, problems, err := ReadProfiles(file(t, "- {apiGroup: infrastructure.example.org, kind: RackMachine, addresses: {fromMachine: [Hostname, Phone]}}"))
 		g.Expect(err).NotTo(HaveOccurred())
 		g.Expect(problems).To(ConsistOf(MatchError(ContainSubstring(`[0].addresses.fromMachine[1]: "Phone" is not one of Hostname`))))
-		g.Expect(kinds.Of(rack).FromMachine("Hostname")).To(BeTrue())
-		g.Expect(kinds.Of(vsphere).Known()).To(BeTrue())
+		g.Expect(kinds.For(rack).FromMachine("Hostname")).To(BeTrue())
+		g.Expect(kinds.For(vsphere).Known()).To(BeTrue())
 	})
 	t.Run("When the file is no list, or isn't there, it should say so", func(t *testing.T) {
 		g := NewWithT(t)

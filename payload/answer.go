@@ -45,8 +45,8 @@ func (t boundedTransport) RoundTrip(req *http.Request) (*http.Response, error) {
 	case asked == layer:
 		limit, _ := req.Context().Value(bodyLimitKey{}).(int64)
 		limit = max(limit, maxManifestBytes) // one that is larger than its descriptor declares is distinguished from one that is too large
-		left := limit
-		resp.Body = replace(resp.Body, &budget{r: resp.Body, left: &left, limit: limit, what: "in one answer of the registry"})
+		remaining := limit
+		resp.Body = replace(resp.Body, &budget{r: resp.Body, remaining: &remaining, limit: limit, what: "in one answer of the registry"})
 	case asked == manifest:
 		resp.Body = replace(resp.Body, document(resp.Body))
 	default:
@@ -94,8 +94,8 @@ func explanation(body io.Reader) io.Reader {
 
 // document is a manifest or an index. The library decodes it for a field of it.
 func document(body io.Reader) io.Reader {
-	left := int64(maxManifestBytes)
-	content, err := io.ReadAll(&budget{r: body, left: &left, limit: maxManifestBytes, what: "in one answer of the registry"})
+	remaining := int64(maxManifestBytes)
+	content, err := io.ReadAll(&budget{r: body, remaining: &remaining, limit: maxManifestBytes, what: "in one answer of the registry"})
 	if err == nil {
 		if err = count(content); err != nil {
 			err = fmt.Errorf("its manifest: %w", err)

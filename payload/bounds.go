@@ -128,10 +128,10 @@ func count(content []byte) error {
 
 // budget is an io.Reader that fails with errTooLarge when more than the rest would be read; several readers share the rest.
 type budget struct {
-	r     io.Reader
-	left  *int64
-	limit int64 // for the message
-	what  string
+	r         io.Reader
+	remaining *int64
+	limit     int64 // for the message
+	what      string
 }
 
 func (b *budget) Read(p []byte) (int, error) {
@@ -139,13 +139,13 @@ func (b *budget) Read(p []byte) (int, error) {
 		return 0, nil
 	}
 	// One byte more shows whether the stream continues.
-	if int64(len(p)) > *b.left+1 {
-		p = p[:*b.left+1]
+	if int64(len(p)) > *b.remaining+1 {
+		p = p[:*b.remaining+1]
 	}
 	n, err := b.r.Read(p)
-	*b.left -= int64(n)
-	if *b.left < 0 {
-		*b.left = 0
+	*b.remaining -= int64(n)
+	if *b.remaining < 0 {
+		*b.remaining = 0
 		return 0, fmt.Errorf("%w: it takes more than %s %s", errTooLarge, megabytes(b.limit), b.what)
 	}
 	return n, err

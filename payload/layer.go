@@ -37,7 +37,7 @@ type overlay struct {
 	files   map[string][]byte // by name, without the directory
 	decided map[string]bool   // names that a layer above has set, removed, or made something else than a file
 	closed  bool              // layers further down can't add anything
-	kept    int
+	size    int
 	entries int
 	names   int // entries in release-manifests
 }
@@ -96,8 +96,8 @@ func (o *overlay) add(r io.Reader) error {
 			if header.Size > limit {
 				return fmt.Errorf("%w: %s/%s takes more than %s", errTooLarge, directory, name, megabytes(limit))
 			}
-			o.kept += int(header.Size)
-			if o.kept > maxKeptBytes {
+			o.size += int(header.Size)
+			if o.size > maxKeptBytes {
 				return fmt.Errorf("%w: the files in %s take more than %s", errTooLarge, directory, megabytes(maxKeptBytes))
 			}
 			f.content = make([]byte, header.Size)

@@ -213,7 +213,7 @@ func FuzzReadLayer(f *testing.F) {
 			if err != nil {
 				return
 			}
-			err = files.add(&budget{r: stream, left: &left, limit: limit, what: "unpacked"})
+			err = files.add(&budget{r: stream, remaining: &left, limit: limit, what: "unpacked"})
 			if closing := stream.Close(); err != nil || closing != nil {
 				return
 			}

@@ -306,12 +306,12 @@ func (s *session) layer(ctx context.Context, layer v1.Descriptor, files *overlay
 
 	blob := &source{r: body}
 	err = func() error {
-		stream, err := unpack(&budget{r: blob, left: pulled, limit: s.maxBytes, what: "to pull"})
+		stream, err := unpack(&budget{r: blob, remaining: pulled, limit: s.maxBytes, what: "to pull"})
 		if err != nil {
 			return err
 		}
 		defer stream.Close()
-		bounded := &budget{r: stream, left: unpacked, limit: s.maxBytes, what: "unpacked"}
+		bounded := &budget{r: stream, remaining: unpacked, limit: s.maxBytes, what: "unpacked"}
 		if err := files.add(bounded); err != nil {
 			return err
 		}

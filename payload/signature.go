@@ -290,8 +290,8 @@ func (s *session) blob(ctx context.Context, layer v1.Descriptor, limit int64, wh
 		return nil, s.explain(ctx, err)
 	}
 	defer body.Close()
-	left := limit
-	content, err := io.ReadAll(&budget{r: body, left: &left, limit: limit, what: what})
+	remaining := limit
+	content, err := io.ReadAll(&budget{r: body, remaining: &remaining, limit: limit, what: what})
 	if err != nil {
 		return nil, s.explain(ctx, err)
 	}

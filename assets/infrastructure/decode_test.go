@@ -158,10 +158,10 @@ func TestParse(t *testing.T) {
 			t.Errorf("the message means %s", got)
 		}
 		of := Countable{InstanceType: "r1", CapacityType: OnDemand}
-		if got, left := (Kind{own: profiles[0]}).Exceeded(of, "RackFull: 2 free"); got != (Quota{"racks", capacity.Machines}) || left != 2 {
+		if got, left := (Kind{profile: profiles[0]}).Exceeded(of, "RackFull: 2 free"); got != (Quota{"racks", capacity.Machines}) || left != 2 {
 			t.Errorf("it exceeds %v, of which %d is left", got, left)
 		}
-		if got, left := (Kind{own: profiles[0]}).Exceeded(of, "no licence"); got != (Quota{Name: "on-demand r1"}) || left != -1 {
+		if got, left := (Kind{profile: profiles[0]}).Exceeded(of, "no licence"); got != (Quota{Name: "on-demand r1"}) || left != -1 {
 			t.Errorf("it exceeds %v, of which %d is left", got, left)
 		}
 		if !profiles[0].FromMachine("Hostname") {
@@ -222,7 +222,7 @@ func FuzzParse(f *testing.F) {
 			_ = p.Read(&unstructured.Unstructured{Object: object})
 			_, _ = p.States(object)
 			of := Countable{InstanceType: text, Family: key, CapacityType: OnDemand, Template: object}
-			if q, left := (Kind{own: p}).Exceeded(of, text+key); q.Name == "" || left < -1 {
+			if q, left := (Kind{profile: p}).Exceeded(of, text+key); q.Name == "" || left < -1 {
 				t.Errorf("it exceeds %v, of which %d is left", q, left)
 			}
 			_, _ = p.Means(metav1.Condition{Type: key, Status: metav1.ConditionFalse, Reason: text, Message: text + key}, Question{})

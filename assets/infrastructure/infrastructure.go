@@ -59,38 +59,38 @@ func (k Kinds) With(overlays []*Profile) Kinds {
 	return kinds
 }
 
-// Of returns the profiles for the kind of a machine, or of its template.
-func (k Kinds) Of(kind schema.GroupKind) Kind {
+// For returns the profiles for the kind of a machine, or of its template.
+func (k Kinds) For(kind schema.GroupKind) Kind {
 	kind.Kind = strings.TrimSuffix(kind.Kind, templateSuffix)
-	return Kind{own: k[kind], every: k[schema.GroupKind{Group: Every, Kind: Every}]}
+	return Kind{profile: k[kind], every: k[schema.GroupKind{Group: Every, Kind: Every}]}
 }
 
 // Kind has the profiles that concern one kind.
-type Kind struct{ own, every *Profile }
+type Kind struct{ profile, every *Profile }
 
 // Known reports whether the kind has a profile of its own. Of others only Cluster API's contract is known.
-func (k Kind) Known() bool { return k.own != nil }
+func (k Kind) Known() bool { return k.profile != nil }
 
 // Read returns a template's declarations about its machines.
 func (k Kind) Read(template *unstructured.Unstructured) Facts {
-	if k.own == nil {
+	if k.profile == nil {
 		return Facts{}
 	}
-	return k.own.Read(template)
+	return k.profile.Read(template)
 }
 
 // InstanceType returns the infrastructure's instance type that a template names; empty if it names none, or that isn't known.
 func (k Kind) InstanceType(template *unstructured.Unstructured) string {
-	if k.own == nil || template == nil {
+	if k.profile == nil || template == nil {
 		return ""
 	}
-	text, _ := k.own.first(fieldInstanceType, template.Object, &Facts{})
+	text, _ := k.profile.first(fieldInstanceType, template.Object, &Facts{})
 	return text
 }
 
 // Means returns the meaning of a condition of the machine; false if no rule matches it.
 func (k Kind) Means(condition metav1.Condition, q Question) (Meaning, bool) {
-	for _, p := range []*Profile{k.own, k.every} {
+	for _, p := range []*Profile{k.profile, k.every} {
 		if p == nil {
 			continue
 		}
@@ -103,36 +103,36 @@ func (k Kind) Means(condition metav1.Condition, q Question) (Meaning, bool) {
 
 // States returns the known states of a machine as conditions, and the meaning of each.
 func (k Kind) States(machine *unstructured.Unstructured) ([]metav1.Condition, []Meaning) {
-	if k.own == nil {
+	if k.profile == nil {
 		return nil, nil
 	}
-	return k.own.States(machine.Object)
+	return k.profile.States(machine.Object)
 }
 
 // FromMachine reports whether software in the machine decides an address of this type, so that whoever is root there does.
 // Of a kind without a profile nothing is known, and it is false.
 func (k Kind) FromMachine(addressType string) bool {
-	return k.own != nil && k.own.FromMachine(addressType)
+	return k.profile != nil && k.profile.FromMachine(addressType)
 }
 
 // Hosts reports whether machines are hosts of a fixed set: one that is removed comes back to it, and no other tenant gets it meanwhile.
-func (k Kind) Hosts() bool { return k.own != nil && k.own.Hosts() }
+func (k Kind) Hosts() bool { return k.profile != nil && k.profile.Hosts() }
 
 // ReportsAddresses reports whether software in the machine decides addresses of any type.
-func (k Kind) ReportsAddresses() bool { return k.own != nil && len(k.own.fromMachine) > 0 }
+func (k Kind) ReportsAddresses() bool { return k.profile != nil && len(k.profile.fromMachine) > 0 }
 
 // GroupKind of the machine; empty if the kind has no profile.
 func (k Kind) GroupKind() schema.GroupKind {
-	if k.own == nil {
+	if k.profile == nil {
 		return schema.GroupKind{}
 	}
-	return k.own.GroupKind()
+	return k.profile.GroupKind()
 }
 
 // Reboots reports whether the infrastructure provider can reboot a machine in place. It is false for a kind without a profile.
-func (k Kind) Reboots() bool { return k.own != nil && len(k.own.rebootsBy) > 0 }
+func (k Kind) Reboots() bool { return k.profile != nil && len(k.profile.rebootsBy) > 0 }
 
 // RebootsBy reports whether remediations of a template of this kind reboot a machine in place.
 func (k Kind) RebootsBy(template schema.GroupKind) bool {
-	return k.own != nil && template.Group == k.own.Group && slices.Contains(k.own.rebootsBy, template.Kind)
+	return k.profile != nil && template.Group == k.profile.Group && slices.Contains(k.profile.rebootsBy, template.Kind)
 }

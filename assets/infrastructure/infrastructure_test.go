@@ -178,7 +178,7 @@ func machinesOf(t *testing.T, p, every *Profile, g golden) {
 	for _, tc := range g.Machines {
 		for _, of := range tc.Quotas {
 			of.Of.Template = of.Template
-			t.Run(tc.Name+": "+of.Of.InstanceType, func(t *testing.T) { quotaOf(t, Kind{own: p, every: every}, of, tc.Conditions[0].Message) })
+			t.Run(tc.Name+": "+of.Of.InstanceType, func(t *testing.T) { quotaOf(t, Kind{profile: p, every: every}, of, tc.Conditions[0].Message) })
 			if i := slices.IndexFunc(p.quotas, func(q quota) bool { return q.covers(of.Of) && q.concerns(tc.Conditions[0].Message) }); i >= 0 {
 				quotas[i] = true
 			}

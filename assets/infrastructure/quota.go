@@ -50,8 +50,8 @@ type quota struct {
 	// messages match the message of a machine that failed for the lack of this quota. Without any, it is this one unless an earlier one matches.
 	messages []*regexp.Regexp
 	// left find in the message the remainder of the quota, by the group left or by limit and used, in unit.
-	left []*regexp.Regexp
-	unit string
+	remainders []*regexp.Regexp
+	unit       string
 }
 
 // byFamily is the quota of machines of which no profile declares more: most clouds count by families.
@@ -80,7 +80,7 @@ type Countable struct {
 // Quotas returns those that count a machine.
 func (k Kind) Quotas(c Countable) (quotas []Quota) {
 	k.eachQuota(c, func(q *quota) bool {
-		quotas = append(quotas, q.of(c))
+		quotas = append(quotas, q.named(c))
 		return true
 	})
 	return quotas
@@ -88,15 +88,15 @@ func (k Kind) Quotas(c Countable) (quotas []Quota) {
 
 // Exceeded returns the quota that a machine lacks by the message of its condition, and the quota's remainder by that message: -1 if it
 // reports none.
-func (k Kind) Exceeded(c Countable, text string) (exceeded Quota, left int64) {
+func (k Kind) Exceeded(c Countable, text string) (exceeded Quota, remaining int64) {
 	k.eachQuota(c, func(q *quota) bool {
 		if !q.concerns(text) {
 			return true
 		}
-		exceeded, left = q.of(c), q.leftBy(text)
+		exceeded, remaining = q.named(c), q.leftBy(text)
 		return false
 	})
-	return exceeded, left
+	return exceeded, remaining
 }
 
 // concerns reports whether a message is about the quota, unless an earlier one's is.
@@ -105,7 +105,7 @@ func (q *quota) concerns(text string) bool {
 }
 
 func (k Kind) eachQuota(c Countable, yield func(*quota) bool) {
-	for _, p := range []*Profile{k.own, k.every} {
+	for _, p := range []*Profile{k.profile, k.every} {
 		if p == nil {
 			continue
 		}
@@ -131,8 +131,8 @@ func (q *quota) covers(c Countable) bool {
 	return len(q.instanceTypes) == 0 || slices.ContainsFunc(q.instanceTypes, func(e *regexp.Regexp) bool { return e.MatchString(name) })
 }
 
-// of returns the quota of a machine. Infrastructures count by regions, and an account may have several.
-func (q *quota) of(c Countable) Quota {
+// named returns the quota of a machine. Infrastructures count by regions, and an account may have several.
+func (q *quota) named(c Countable) Quota {
 	name := strings.NewReplacer(
 		placeholderFamily, capacity.Family(c.Family, c.InstanceType), placeholderInstanceType, c.InstanceType, placeholderCapacityType, c.CapacityType, placeholderZone, c.Zone,
 	).Replace(q.name)
@@ -149,7 +149,7 @@ func (q *quota) of(c Countable) Quota {
 
 // leftBy returns the quota's remainder by a message, in the unit of the counted resource; -1 if it reports none.
 func (q *quota) leftBy(text string) int64 {
-	for _, expression := range q.left {
+	for _, expression := range q.remainders {
 		found := expression.FindStringSubmatch(text)
 		if found == nil {
 			continue
@@ -168,8 +168,8 @@ func (q *quota) leftBy(text string) int64 {
 			}
 			return quantity.Value(), true
 		}
-		if left, ok := amount("left"); ok {
-			return left
+		if remaining, ok := amount("left"); ok {
+			return remaining
 		}
 		limit, limited := amount("limit")
 		used, known := amount("used")
@@ -209,7 +209,7 @@ func (d *decoder) quota(at string, item any) (q quota, ok bool) {
 					d.report(at, "%q has no group (?P<left>…), nor both (?P<limit>…) and (?P<used>…)", shown(expression.String()))
 					continue
 				}
-				q.left = append(q.left, expression)
+				q.remainders = append(q.remainders, expression)
 			}
 		},
 		"unit": func(at string, item any) { q.unit = d.oneOf(at, item, units) },
@@ -217,7 +217,7 @@ func (d *decoder) quota(at string, item any) (q quota, ok bool) {
 	if q.name == "" && len(d.problems) == before {
 		d.report(at+".name", "is missing: it is what people read, and keeps quotas apart")
 	}
-	if q.counts == "" && len(q.left) > 0 && len(d.problems) == before {
+	if q.counts == "" && len(q.remainders) > 0 && len(d.problems) == before {
 		d.report(at, "has left, but not what the quota counts")
 	}
 	// The rest of a quota might count more together than was meant.

@@ -29,9 +29,9 @@ type nodeZone struct {
 
 func (z *nodeZone) isZero() bool { return z.format == "" && len(z.values) == 0 && !z.differs }
 
-// of returns the zone, and the failure domain itself where nothing else is known. It is unknown if only the region is missing, or if only
+// resolve returns the zone, and the failure domain itself where nothing else is known. It is unknown if only the region is missing, or if only
 // the platform can declare it. A zone stays as it is: a template's label names one.
-func (z *nodeZone) of(failureDomain, region string) (zone string, known bool) {
+func (z *nodeZone) resolve(failureDomain, region string) (zone string, known bool) {
 	if zone, ok := z.values[failureDomain]; ok {
 		return zone, true
 	}
@@ -54,14 +54,14 @@ func (z *nodeZone) of(failureDomain, region string) (zone string, known bool) {
 // NodeZone returns the value of the label topology.kubernetes.io/zone of a node whose machine is in a failure domain of Cluster API's. It is
 // unknown, and the failure domain itself, if it has the region in it and region is empty.
 func (k Kind) NodeZone(failureDomain, region string) (zone string, known bool) {
-	if k.own == nil {
+	if k.profile == nil {
 		return failureDomain, true
 	}
-	return k.own.nodeZone.of(failureDomain, region)
+	return k.profile.nodeZone.resolve(failureDomain, region)
 }
 
 // ZonesDiffer reports whether nodes' zones have other names than failure domains, which only the platform can declare.
-func (k Kind) ZonesDiffer() bool { return k.own != nil && k.own.nodeZone.differs }
+func (k Kind) ZonesDiffer() bool { return k.profile != nil && k.profile.nodeZone.differs }
 
 // nodeZone reads how zones are named.
 func (d *decoder) nodeZone(at string, item any) (z nodeZone) {

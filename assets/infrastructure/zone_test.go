@@ -48,7 +48,7 @@ func TestNodeZone(t *testing.T) {
 		"a platform corrects something else, it should stay as it is":             {corrected, "AWSMachine", "eu-west-1a", "", "eu-west-1a", false, false},
 	} {
 		t.Run("When "+name, func(t *testing.T) {
-			kind := test.kinds.Of(schema.GroupKind{Group: clusterGroup, Kind: test.kind})
+			kind := test.kinds.For(schema.GroupKind{Group: clusterGroup, Kind: test.kind})
 			zone, known := kind.NodeZone(test.domain, test.region)
 			g := NewWithT(t)
 			g.Expect(zone).To(Equal(test.want))

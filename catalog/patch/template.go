@@ -196,7 +196,7 @@ func (t *valueTemplate) render(values Values) (string, error) {
 	if err != nil {
 		return "", err
 	}
-	b := &budget{left: maxSteps}
+	b := &budget{remaining: maxSteps}
 	functions := b.functions()
 	functions[imageVariable] = func(infrastructure string, variant ...string) (string, error) {
 		return values.image(Image{Infrastructure: infrastructure, Variant: strings.Join(variant, "")})
@@ -230,13 +230,13 @@ var errTooLong = fmt.Errorf("the value exceeds %d bytes", MaxValue)
 const maxSteps = 256 << 10
 
 // budget is spent by the functions of one rendering.
-type budget struct{ left int }
+type budget struct{ remaining int }
 
 func (b *budget) spend(length int) error {
 	if length > MaxValue {
 		return errTooLong
 	}
-	if b.left -= length + 1; b.left < 0 {
+	if b.remaining -= length + 1; b.remaining < 0 {
 		return errors.New("the template takes too many steps")
 	}
 	return nil
@@ -333,7 +333,7 @@ var allowed = func() map[string]any {
 }()
 
 // toJSON reads one YAML or JSON document. Anchors and aliases are refused: a few bytes of them are megabytes of JSON.
-func toJSON(text string, most int) ([]byte, error) {
+func toJSON(text string, limit int) ([]byte, error) {
 	decoder := yamlv3.NewDecoder(strings.NewReader(text))
 	document := yamlv3.Node{}
 	if err := decoder.Decode(&document); err != nil {
@@ -350,7 +350,7 @@ func toJSON(text string, most int) ([]byte, error) {
 		return nil, fmt.Errorf("not YAML: %w", err)
 	}
 	// An escape is six bytes of JSON at most.
-	if len(raw) > 6*most {
+	if len(raw) > 6*limit {
 		return nil, errTooLong
 	}
 	return raw, nil

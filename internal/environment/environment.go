@@ -115,8 +115,8 @@ func clusterAPICRDs() ([]string, error) {
 	if err != nil {
 		return nil, fmt.Errorf("finding Cluster API's module: %w", err)
 	}
-	root, own, _ := strings.Cut(strings.TrimSpace(string(out)), "\n")
-	files := []string{filepath.Join(own, "manifests/crds/autonode.io_capacityleases.yaml")}
+	root, product, _ := strings.Cut(strings.TrimSpace(string(out)), "\n")
+	files := []string{filepath.Join(product, "manifests/crds/autonode.io_capacityleases.yaml")}
 	for _, name := range []string{
 		"core/config/crd/bases/cluster.x-k8s.io_clusters.yaml",
 		"core/config/crd/bases/cluster.x-k8s.io_machines.yaml",

@@ -31,7 +31,7 @@ func (c *CloudProvider) Reboot(ctx context.Context, nodeClaim *karpv1.NodeClaim,
 	if err != nil {
 		return fmt.Errorf("rebooting the machine of NodeClaim %s: %w", nodeClaim.Name, err)
 	}
-	kind := c.Profiles.Of(found.Spec.InfrastructureRef.GroupKind())
+	kind := c.Profiles.For(found.Spec.InfrastructureRef.GroupKind())
 	if !kind.Reboots() {
 		return karpcloudprovider.NewNodeRebootNotImplementedError()
 	}

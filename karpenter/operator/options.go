@@ -229,10 +229,10 @@ func (o *Options) ToContext(ctx context.Context) context.Context { return ctx }
 
 // ParseOptions parses a command line, with Karpenter core's options, which core itself panics on if they are invalid.
 func ParseOptions(args []string, output io.Writer) (Options, *options.Options, error) {
-	own, core := &Options{}, &options.Options{}
+	parsed, core := &Options{}, &options.Options{}
 	fs := &options.FlagSet{FlagSet: flag.NewFlagSet("karpenter-clusterapi", flag.ContinueOnError)}
 	fs.SetOutput(output)
-	own.AddFlags(fs)
+	parsed.AddFlags(fs)
 	core.AddFlags(fs)
 	if err := fs.Parse(args); err != nil {
 		return Options{}, nil, err
@@ -243,6 +243,6 @@ func ParseOptions(args []string, output io.Writer) (Options, *options.Options, e
 	if err := core.Parse(fs, args...); err != nil {
 		return Options{}, nil, err
 	}
-	err := own.complete()
-	return *own, core, err
+	err := parsed.complete()
+	return *parsed, core, err
 }

@@ -48,7 +48,7 @@ func Status(ctx context.Context, cluster client.Client, obj client.Object, owned
 	if err != nil {
 		return describe("converting", err)
 	}
-	wanted := owned.of(statusOf(content))
+	wanted := owned.pick(statusOf(content))
 	pruneNulls(wanted)
 	bound(wanted)
 
@@ -78,8 +78,8 @@ func statusOf(object map[string]any) map[string]any {
 	return status
 }
 
-// of returns the owned fields of a status.
-func (f StatusFields) of(status map[string]any) map[string]any {
+// pick returns the owned fields of a status.
+func (f StatusFields) pick(status map[string]any) map[string]any {
 	owned := map[string]any{}
 	for _, name := range f.Names {
 		if value, ok := status[name]; ok {
@@ -114,9 +114,9 @@ func (f StatusFields) without(status, wanted map[string]any) map[string]any {
 }
 
 // setConditions gives a status those conditions of another that are to be kept, in their order.
-func setConditions(status, of map[string]any, keep func(conditionType string) bool) {
+func setConditions(status, source map[string]any, keep func(conditionType string) bool) {
 	var retained []any
-	for _, condition := range conditionsOf(of) {
+	for _, condition := range conditionsOf(source) {
 		if keep(typeOf(condition)) {
 			retained = append(retained, condition)
 		}

@@ -224,10 +224,10 @@ func (c *Connections) HostedClusters(ctx context.Context, cluster client.ObjectK
 // watch. It has no content of other Secrets.
 func (c *Connections) Secrets() client.Reader { return c.access.secrets }
 
-// Of returns the guest of a HostedCluster for a controller of [Config.Watches]. It returns nil while the guest isn't
+// Guest returns the guest of a HostedCluster for a controller of [Config.Watches]. It returns nil while the guest isn't
 // connected or another operator holds it. While the guest doesn't answer it returns nil too, and the time of the next
 // attempt.
-func (c *Connections) Of(ctx context.Context, hostedCluster *v1beta1.HostedCluster) (guest *scope.Guest, requeueAfter time.Duration, err error) {
+func (c *Connections) Guest(ctx context.Context, hostedCluster *v1beta1.HostedCluster) (guest *scope.Guest, requeueAfter time.Duration, err error) {
 	key, ok := ClusterKey(hostedCluster)
 	if holder := hostedCluster.Status.Operator; !ok || c.holder != "" && holder != "" && holder != c.holder {
 		return nil, 0, nil

@@ -95,13 +95,13 @@ func (c *connection) watches(t *testing.T) {
 
 	blue := &v1beta1.HostedCluster{}
 	g.Expect(management.Get(ctx, client.ObjectKey{Namespace: "clusters", Name: "blue"}, blue)).To(Succeed())
-	of, again, err := c.connections.Of(ctx, blue)
+	of, again, err := c.connections.Guest(ctx, blue)
 	g.Expect(err).NotTo(HaveOccurred())
 	g.Expect(again).To(BeZero())
 	list := &certificatesv1.CertificateSigningRequestList{}
 	g.Expect(of.Cached.List(ctx, list, client.MatchingFields{"signer": "example.com/x"})).To(Succeed())
 	g.Expect(list.Items).To(HaveLen(1))
-	of, again, err = c.connections.Of(ctx, &v1beta1.HostedCluster{ObjectMeta: metav1.ObjectMeta{Namespace: "clusters", Name: "nowhere"}})
+	of, again, err = c.connections.Guest(ctx, &v1beta1.HostedCluster{ObjectMeta: metav1.ObjectMeta{Namespace: "clusters", Name: "nowhere"}})
 	g.Expect(err).NotTo(HaveOccurred())
 	g.Expect(of).To(BeNil())
 	g.Expect(again).To(BeZero())

@@ -57,7 +57,7 @@ func TestBackoff(t *testing.T) {
 			connections: connected{}, outages: outage.NewTracker(clock, DefaultTimeout), timeout: DefaultTimeout, watches: watch.New(clock, nil),
 		}
 		return c, clock, func(g Gomega) time.Duration {
-			guest, again, err := c.Of(t.Context(), blue)
+			guest, again, err := c.Guest(t.Context(), blue)
 			g.Expect(err).NotTo(HaveOccurred())
 			g.Expect(guest == nil).To(Equal(again > 0))
 			return again

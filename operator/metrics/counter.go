@@ -25,8 +25,8 @@ func NewCounter(options prometheus.CounterOpts) *Counter {
 	return &Counter{Collector: vec, vec: vec, counted: sets.New[client.ObjectKey]()}
 }
 
-// Of returns a HostedCluster's counter.
-func (c *Counter) Of(hostedCluster client.ObjectKey) prometheus.Counter {
+// For returns a HostedCluster's counter.
+func (c *Counter) For(hostedCluster client.ObjectKey) prometheus.Counter {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	c.counted.Insert(hostedCluster)

@@ -33,8 +33,8 @@ func TestGone(t *testing.T) {
 		_, management := collector(t, prometheus.NewRegistry(), blue, hostedCluster("green", nil))
 		counter := metrics.NewCounter(prometheus.CounterOpts{Name: "lookups_total", Help: "Lookups."})
 		c := metrics.New(metrics.Config{Management: management, Selector: labels.Everything(), Counters: []*metrics.Counter{counter}})
-		counter.Of(client.ObjectKeyFromObject(blue)).Inc()
-		counter.Of(client.ObjectKey{Namespace: "clusters", Name: "green"}).Add(3)
+		counter.For(client.ObjectKeyFromObject(blue)).Inc()
+		counter.For(client.ObjectKey{Namespace: "clusters", Name: "green"}).Add(3)
 		series := func() int {
 			g.Expect(testutil.CollectAndCount(c)).NotTo(BeZero())
 			return testutil.CollectAndCount(counter)
@@ -42,8 +42,8 @@ func TestGone(t *testing.T) {
 		g.Expect(series()).To(Equal(2))
 		g.Expect(management.Delete(t.Context(), blue)).To(Succeed())
 		g.Expect(series()).To(Equal(1))
-		g.Expect(testutil.ToFloat64(counter.Of(client.ObjectKey{Namespace: "clusters", Name: "green"}))).To(Equal(3.0))
-		counter.Of(client.ObjectKeyFromObject(blue)).Inc()
+		g.Expect(testutil.ToFloat64(counter.For(client.ObjectKey{Namespace: "clusters", Name: "green"}))).To(Equal(3.0))
+		counter.For(client.ObjectKeyFromObject(blue)).Inc()
 		g.Expect(series()).To(Equal(1), "what a reconciliation counts that was under way goes, too")
 	})
 }

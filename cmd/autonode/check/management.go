@@ -155,7 +155,7 @@ func (m *managementCheck) providers() {
 		infrastructures++
 		subject := "Infrastructure provider of " + kind.Kind
 		contract := contractOf(crd)
-		switch known := profiles.Of(kind).Known(); {
+		switch known := profiles.For(kind).Known(); {
 		case contract == "":
 			m.wrong(subject, "install a version of the provider for Cluster API 1.14", "CustomResourceDefinition %s has no label of a contract of Cluster API, such as %s/%s",
 				crd.Name, clusterv1.GroupVersion.Group, clusterv1.GroupVersion.Version)

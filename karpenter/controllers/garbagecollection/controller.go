@@ -91,8 +91,8 @@ type Config struct {
 // Controller deletes objects whose NodeClaim is gone.
 type Controller struct {
 	Config
-	// left requests a collection. It has room for one event, since one collection serves all.
-	left chan event.GenericEvent
+	// requests wakes a collection. It has room for one event, since one collection serves all.
+	requests chan event.GenericEvent
 	// suspects holds since when each object has been unowned.
 	suspects map[types.UID]time.Time
 }
@@ -100,7 +100,7 @@ type Controller struct {
 // New returns the controller.
 func New(config Config) *Controller {
 	config.Delay = cmp.Or(config.Delay, DefaultDelay)
-	return &Controller{Config: config, left: make(chan event.GenericEvent, 1), suspects: map[types.UID]time.Time{}}
+	return &Controller{Config: config, requests: make(chan event.GenericEvent, 1), suspects: map[types.UID]time.Time{}}
 }
 
 // Name of the controller.
@@ -111,7 +111,7 @@ func (c *Controller) Register(_ context.Context, m manager.Manager) error {
 	return ctrl.NewControllerManagedBy(m).
 		Named(c.Name()).
 		WatchesRawSource(singleton.Source()).
-		WatchesRawSource(source.Channel(c.left, handler.Funcs{
+		WatchesRawSource(source.Channel(c.requests, handler.Funcs{
 			GenericFunc: func(_ context.Context, _ event.GenericEvent, queue workqueue.TypedRateLimitingInterface[reconcile.Request]) {
 				queue.Add(everything)
 			},
@@ -164,7 +164,7 @@ func (c *Controller) dispatch(collection reconcile.Reconciler) reconcile.Func {
 		}
 		if _, err := c.Infrastructure.Get(ctx, schema.ParseGroupKind(request.Namespace), request.Name); !apierrors.IsNotFound(err) {
 			select {
-			case c.left <- event.GenericEvent{}:
+			case c.requests <- event.GenericEvent{}:
 			default: // the collection of an earlier event is still to come
 			}
 		}

@@ -43,7 +43,7 @@ var (
 	hanging = desc("machines_deletion_hanging",
 		"Machines whose deletion the infrastructure doesn't get done with, after two minutes without a provider ID and five with one. Labeled by nodepool.",
 		metrics.NodePoolLabel)
-	held = desc("machine_repairs_held",
+	deferred = desc("machine_repairs_held",
 		"Unhealthy machines that aren't replaced because too many of their NodePool are unhealthy at once. Labeled by nodepool.",
 		metrics.NodePoolLabel)
 	unavailable = desc("offering_unavailable",
@@ -106,7 +106,7 @@ func (c *Collector) Start(ctx context.Context) error {
 
 // Describe implements prometheus.Collector.
 func (c *Collector) Describe(descs chan<- *prometheus.Desc) {
-	for _, d := range []*prometheus.Desc{machines, price, unhealthy, hanging, held, vacancies, unavailable, retry} {
+	for _, d := range []*prometheus.Desc{machines, price, unhealthy, hanging, deferred, vacancies, unavailable, retry} {
 		descs <- d
 	}
 }
@@ -126,11 +126,11 @@ func (c *Collector) Collect(samples chan<- prometheus.Metric) {
 		gauge(unavailable, 1, entry.InstanceType, entry.Zone, entry.CapacityType, entry.Reason)
 		gauge(retry, float64(entry.Until.Unix()), entry.InstanceType, entry.Zone, entry.CapacityType)
 	}
-	left := map[string]int{}
+	vacant := map[string]int{}
 	for _, v := range c.Vacancies.All() {
-		left[v.NodePool]++
+		vacant[v.NodePool]++
 	}
-	for nodePool, n := range left {
+	for nodePool, n := range vacant {
 		gauge(vacancies, float64(n), nodePool)
 	}
 	list, err := c.Machines.List(context.Background())
@@ -153,29 +153,29 @@ func (c *Collector) Collect(samples chan<- prometheus.Metric) {
 		if pool.unhealthy > machine.Repairable(pool.all) {
 			waiting = pool.unhealthy
 		}
-		gauge(held, float64(waiting), nodePool)
+		gauge(deferred, float64(waiting), nodePool)
 	}
 }
 
 // of is a NodePool with a phase or capacity type.
-type of struct{ nodePool, value string }
+type series struct{ nodePool, value string }
 
 type pool struct{ all, unhealthy, hanging int }
 
 type counts struct {
-	phases map[of]int
-	prices map[of]float64
+	phases map[series]int
+	prices map[series]float64
 	pools  map[string]pool
 }
 
 func count(list []clusterv1.Machine, now time.Time) counts {
-	result := counts{phases: map[of]int{}, prices: map[of]float64{}, pools: map[string]pool{}}
+	result := counts{phases: map[series]int{}, prices: map[series]float64{}, pools: map[string]pool{}}
 	for i := range list {
 		m := &list[i]
 		nodePool := m.Labels[karpv1.NodePoolLabelKey]
-		result.phases[of{nodePool, string(m.Status.GetTypedPhase())}]++
+		result.phases[series{nodePool, string(m.Status.GetTypedPhase())}]++
 		if dollars, err := strconv.ParseFloat(m.Annotations[v1alpha1.PriceAnnotation], 64); err == nil && dollars >= 0 && !math.IsInf(dollars, 0) {
-			result.prices[of{nodePool, m.Labels[karpv1.CapacityTypeLabelKey]}] += dollars
+			result.prices[series{nodePool, m.Labels[karpv1.CapacityTypeLabelKey]}] += dollars
 		}
 		p := result.pools[nodePool]
 		p.all++

@@ -92,7 +92,7 @@ func TestAwaited(t *testing.T) {
 func TestFormerConditions(t *testing.T) {
 	t.Run("When only the Machine's deprecated conditions have the sentence of a failed task, it should mean what that reports", func(t *testing.T) {
 		m := formerly(waiting("NotProvisioned", ""), denied)
-		in := inputs{kind: profile.Embedded().Of(m.Spec.InfrastructureRef.GroupKind()), infrastructure: conditionsOfMachine(m)}
+		in := inputs{kind: profile.Embedded().For(m.Spec.InfrastructureRef.GroupKind()), infrastructure: conditionsOfMachine(m)}
 		if found, ok := interpret(in, infrastructure.Misconfigured); !ok || found.condition.Message != denied {
 			t.Errorf("found %v, %t", found, ok)
 		}

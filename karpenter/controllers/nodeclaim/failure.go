@@ -83,7 +83,7 @@ func (f *failure) exceeded(nodeClaim *karpv1.NodeClaim, m *clusterv1.Machine, co
 	if nodeClaim.Spec.NodeClassRef != nil {
 		class = nodeClaim.Spec.NodeClassRef.Name
 	}
-	quota, left := f.InstanceTypes.Exceeded(class, origin.Source, family, f.Profiles.Of(m.Spec.InfrastructureRef.GroupKind()), origin.Key, size, detail(condition))
+	quota, left := f.InstanceTypes.Exceeded(class, origin.Source, family, f.Profiles.For(m.Spec.InfrastructureRef.GroupKind()), origin.Key, size, detail(condition))
 	return f.Unavailable.MarkExceeded(origin.Key, quota, left, QuotaExceededReason)
 }
 
@@ -91,7 +91,7 @@ func (f *failure) exceeded(nodeClaim *karpv1.NodeClaim, m *clusterv1.Machine, co
 // in which the Machine repeats them.
 func (c Config) inputs(ctx context.Context, nodeClass *v1alpha1.ClusterAPINodeClass, m *clusterv1.Machine) inputs {
 	in := inputs{
-		reasons: nodeClass.Spec.FailureReasons, kind: c.Profiles.Of(m.Spec.InfrastructureRef.GroupKind()), exists: c.provisioned(ctx, m),
+		reasons: nodeClass.Spec.FailureReasons, kind: c.Profiles.For(m.Spec.InfrastructureRef.GroupKind()), exists: c.provisioned(ctx, m),
 		infrastructure: conditionsOfMachine(m), others: otherConditions(m),
 	}
 	if c.Infrastructure == nil {

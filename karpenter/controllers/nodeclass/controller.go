@@ -110,7 +110,7 @@ func (c *Controller) Reconcile(ctx context.Context, nodeClass *v1alpha1.ClusterA
 	if nodeClass.DeletionTimestamp != nil {
 		return reconcile.Result{}, c.finalize(ctx, nodeClass)
 	}
-	if err := c.own(ctx, nodeClass); err != nil {
+	if err := c.stamp(ctx, nodeClass); err != nil {
 		return reconcile.Result{}, err
 	}
 	stored := nodeClass.DeepCopy()
@@ -194,8 +194,8 @@ func (c Config) images(nodeClass *v1alpha1.ClusterAPINodeClass, tmpl *template.T
 	return machine.ImagesHash(nodeClass.Spec.BootstrapPatches, tmpl, c.Images.For(version, tmpl.Arch))
 }
 
-// own sets the finalizer and the hash, before anything is made from the node class.
-func (c *Controller) own(ctx context.Context, nodeClass *v1alpha1.ClusterAPINodeClass) error {
+// stamp sets the finalizer and the hash, before anything is made from the node class.
+func (c *Controller) stamp(ctx context.Context, nodeClass *v1alpha1.ClusterAPINodeClass) error {
 	if old := nodeClass.Annotations[v1alpha1.NodeClassHashVersionAnnotation]; old != "" && old != v1alpha1.NodeClassHashVersion {
 		// First, so that it is repeated after a crash.
 		if err := c.migrateHash(ctx, nodeClass); err != nil {

@@ -110,7 +110,7 @@ func nothingMatches(nodeClass *v1alpha1.ClusterAPINodeClass, found *template.Fou
 			namespace, v1alpha1.MemberLabel)
 	}
 	var parts []string
-	own := "namespace " + namespace
+	namespaced := "namespace " + namespace
 	say := func(gk schema.GroupKind, where, field string, selector *metav1.LabelSelector) {
 		text := metav1.FormatLabelSelector(selector)
 		if text == "<none>" {
@@ -120,23 +120,23 @@ func nothingMatches(nodeClass *v1alpha1.ClusterAPINodeClass, found *template.Fou
 		if n := found.Existing[gk]; n > 0 {
 			existing = english.Plural(n, "exists, and it doesn't have the labels", "exist, and none has the labels")
 		}
-		if n := found.Others[gk]; n > 0 && where == own {
+		if n := found.Others[gk]; n > 0 && where == namespaced {
 			existing += fmt.Sprintf("; %d of the namespace, which Clusters share, aren't this Cluster's: label those that are with %s", n, clusterv1.ClusterNameLabel)
 		}
 		parts = append(parts, fmt.Sprintf("no %s in %s of the management cluster matches %s (%s): %s", gk.Kind, where, field, text, existing))
 	}
 	for i, selector := range nodeClass.Spec.CatalogSelectors {
-		where := own
+		where := namespaced
 		if selector.Scope == v1alpha1.CatalogScopeShared {
 			where = "the namespace of shared catalogs"
 		}
 		say(template.CatalogKind, where, fmt.Sprintf("spec.catalogSelectors[%d]", i), &selector.Selector)
 	}
 	for i, selector := range nodeClass.Spec.InfrastructureTemplateSelectors {
-		say(schema.GroupKind{Group: selector.APIGroup, Kind: selector.Kind}, own, fmt.Sprintf("spec.infrastructureTemplateSelectors[%d]", i), &selector.Selector)
+		say(schema.GroupKind{Group: selector.APIGroup, Kind: selector.Kind}, namespaced, fmt.Sprintf("spec.infrastructureTemplateSelectors[%d]", i), &selector.Selector)
 	}
 	if selector := nodeClass.Spec.ScalableResourceSelector; selector != nil {
-		say(template.MachineDeploymentKind, own, "spec.scalableResourceSelector", selector)
+		say(template.MachineDeploymentKind, namespaced, "spec.scalableResourceSelector", selector)
 	}
 	return v1alpha1.NoTemplatesReason, strings.Join(parts, "; ")
 }

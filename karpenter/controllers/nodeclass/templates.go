@@ -50,7 +50,7 @@ func (s templatesReady) reconcile(_ context.Context, nodeClass *v1alpha1.Cluster
 	}
 
 	snapshot := in.Snapshot
-	templates := slices.DeleteFunc(slices.Clone(in.Templates), func(tmpl template.Template) bool { return tmpl.Held })
+	templates := slices.DeleteFunc(slices.Clone(in.Templates), func(tmpl template.Template) bool { return tmpl.Blocked })
 	s.describe(nodeClass, snapshot, templates, in.Cluster)
 	if wait := s.untilAvailable(); wait > 0 && (result.RequeueAfter == 0 || wait < result.RequeueAfter) {
 		result.RequeueAfter = wait

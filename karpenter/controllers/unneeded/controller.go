@@ -167,9 +167,9 @@ func (c *Controller) waiting(ctx context.Context) (due []candidate, next time.Du
 		if !ok {
 			continue
 		}
-		if left := since.Add(max(late, grace)).Sub(c.Clock.Now()); left > 0 {
-			if next == 0 || left < next {
-				next = left
+		if remaining := since.Add(max(late, grace)).Sub(c.Clock.Now()); remaining > 0 {
+			if next == 0 || remaining < next {
+				next = remaining
 			}
 			continue
 		}

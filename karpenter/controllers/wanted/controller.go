@@ -172,7 +172,7 @@ func (c *Controller) cheapest(claim *scheduling.NodeClaim) (capacity.Machine, bo
 	if claim.Spec.NodeClassRef == nil {
 		return capacity.Machine{}, false
 	}
-	var of string
+	var instanceType string
 	var cheapest *karpcloudprovider.Offering
 	for _, it := range claim.InstanceTypeOptions {
 		offerings := it.Offerings.Launchable().Compatible(claim.Requirements)
@@ -180,13 +180,13 @@ func (c *Controller) cheapest(claim *scheduling.NodeClaim) (capacity.Machine, bo
 			continue
 		}
 		if o := offerings.Cheapest(); cheapest == nil || o.Price < cheapest.Price {
-			of, cheapest = it.Name, o
+			instanceType, cheapest = it.Name, o
 		}
 	}
 	if cheapest == nil {
 		return capacity.Machine{}, false
 	}
-	return c.MachineOf(claim.Spec.NodeClassRef.Name, of, cheapest)
+	return c.MachineOf(claim.Spec.NodeClassRef.Name, instanceType, cheapest)
 }
 
 // Register implements operatorpkg's controller.

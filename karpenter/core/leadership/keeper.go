@@ -55,9 +55,9 @@ type Keeper struct {
 	Config
 
 	mu sync.Mutex
-	// held is the last write of the Lease that the API server has accepted, or nil. The elector finds out when another
+	// latest is the last write of the Lease that the API server has accepted, or nil. The elector finds out when another
 	// process has acquired the Lease, and then the process exits.
-	held *written
+	latest *written
 	// renewed is when the last write that the API server accepted was sent.
 	renewed time.Time
 	// away: this process is suspended, and has said so.
@@ -92,7 +92,7 @@ func (k *Keeper) Err() error {
 }
 
 func (k *Keeper) suspended() bool {
-	return k.held != nil && k.Clock.Since(k.renewed) >= RenewDeadline
+	return k.latest != nil && k.Clock.Since(k.renewed) >= RenewDeadline
 }
 
 // Metric is 1 while Karpenter is suspended because the management cluster doesn't answer, and 0 otherwise.
@@ -195,7 +195,7 @@ func (k *Keeper) observe(answered bool, response *http.Response) {
 	k.mu.Lock()
 	defer k.mu.Unlock()
 	switch {
-	case k.held != nil:
+	case k.latest != nil:
 	case !answered:
 		k.unread = true
 	case k.unread:
@@ -211,7 +211,7 @@ func (k *Keeper) observe(answered bool, response *http.Response) {
 func (k *Keeper) waits() bool {
 	k.mu.Lock()
 	defer k.mu.Unlock()
-	return k.held == nil && !k.back.IsZero() && k.Clock.Since(k.back) < LeaseDuration
+	return k.latest == nil && !k.back.IsZero() && k.Clock.Since(k.back) < LeaseDuration
 }
 
 // holderOf is the holder that an answer names, empty if there is none. It leaves the answer as it is.
@@ -303,7 +303,7 @@ func (k *Keeper) accepted(sent time.Time, lease written) {
 	if k.away {
 		k.Logger.Info("management cluster answers again; resuming", "away", sent.Sub(k.renewed).Round(time.Second).String())
 	}
-	k.held, k.renewed, k.away = &lease, sent, false
+	k.latest, k.renewed, k.away = &lease, sent, false
 	resume := slices.Clone(k.resume)
 	k.mu.Unlock()
 	for _, f := range resume {
@@ -322,7 +322,7 @@ func (k *Keeper) onAnswer(f func()) {
 func (k *Keeper) holds() bool {
 	k.mu.Lock()
 	defer k.mu.Unlock()
-	return k.held != nil
+	return k.latest != nil
 }
 
 // unanswered records that a request got no answer. It returns the Lease that this process has to keep, or nil if there
@@ -334,7 +334,7 @@ func (k *Keeper) unanswered() *written {
 		k.away = true
 		k.Logger.Info("management cluster doesn't answer; keeping the lease and suspending all decisions")
 	}
-	return k.held
+	return k.latest
 }
 
 // decode decodes a Lease in any format of the API server. It returns nil for any other object.
@@ -358,11 +358,11 @@ func decode(body []byte, header http.Header) (*coordinationv1.Lease, runtime.Ser
 // shorten lowers the duration of a Lease to LeaseDuration. It returns any other body unchanged.
 func shorten(body []byte, header http.Header) []byte {
 	lease, serializer := decode(body, header)
-	most := int32(LeaseDuration.Seconds())
-	if lease == nil || ptr.Deref(lease.Spec.LeaseDurationSeconds, 0) <= most {
+	limit := int32(LeaseDuration.Seconds())
+	if lease == nil || ptr.Deref(lease.Spec.LeaseDurationSeconds, 0) <= limit {
 		return body
 	}
-	lease.Spec.LeaseDurationSeconds = &most
+	lease.Spec.LeaseDurationSeconds = &limit
 	short, err := runtime.Encode(serializer, lease)
 	if err != nil {
 		return body

@@ -186,8 +186,8 @@ func (m *reclaiming) remove(c *candidate, r *Reclaim, by, now time.Time) disrupt
 	}
 	// The annotation has whole seconds.
 	bound := by.Sub(now) + grace + time.Second
-	if own := c.NodeClaim.Spec.TerminationGracePeriod; own != nil {
-		bound = min(bound, own.Duration)
+	if period := c.NodeClaim.Spec.TerminationGracePeriod; period != nil {
+		bound = min(bound, period.Duration)
 	}
 	c.TerminationGracePeriod = &bound
 	m.publish(c, corev1.EventTypeNormal, fmt.Sprintf("Removing the node for %s. The drain ends by %s", r, now.Add(bound).UTC().Format(time.RFC3339)))

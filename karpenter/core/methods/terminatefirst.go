@@ -96,13 +96,13 @@ type method struct {
 	config TerminateFirstConfig
 }
 
-// left returns what budgets allow beside the nodes that haven't been replaced yet.
-func (m *method) left(budgets map[string]int) map[string]int {
-	left := make(map[string]int, len(budgets))
+// remaining returns what budgets allow beside the nodes that haven't been replaced yet.
+func (m *method) remaining(budgets map[string]int) map[string]int {
+	remaining := make(map[string]int, len(budgets))
 	for nodePool, allowed := range budgets {
-		left[nodePool] = max(0, allowed-m.config.Vacancies(nodePool))
+		remaining[nodePool] = max(0, allowed-m.config.Vacancies(nodePool))
 	}
-	return left
+	return remaining
 }
 
 // enabled reports whether the method's feature gate is on.
@@ -120,18 +120,18 @@ type dynamic struct{ method }
 // ComputeCommands implements disruption.Method. A node whose pods fit elsewhere, or whose replacement can be launched, goes first: those are
 // core's commands.
 func (m *dynamic) ComputeCommands(ctx context.Context, budgets map[string]int, candidates ...*disruption.Candidate) ([]disruption.Command, error) {
-	budgets = m.left(budgets)
+	budgets = m.remaining(budgets)
 	commands, err := m.Method.ComputeCommands(ctx, budgets, candidates...)
 	if err != nil || len(commands) > 0 || !m.enabled(ctx) {
 		return commands, err
 	}
-	held, err := m.held(ctx)
+	unhealthy, err := m.unhealthyPools(ctx)
 	if err != nil {
 		return nil, err
 	}
 	for _, candidate := range candidates {
 		nodePool := candidate.NodePool.Name
-		if budgets[nodePool] == 0 || held.Has(nodePool) || candidate.OwnedByStaticNodePool() ||
+		if budgets[nodePool] == 0 || unhealthy.Has(nodePool) || candidate.OwnedByStaticNodePool() ||
 			candidate.RepairPolicyResult.Action == karpcloudprovider.RebootNode {
 			continue
 		}
@@ -186,12 +186,12 @@ func launches(results scheduling.Results, candidate *disruption.Candidate) int {
 	return n
 }
 
-// held returns the NodePools of which core repairs nothing because too many nodes are unhealthy.
-func (m *dynamic) held(ctx context.Context) (sets.Set[string], error) {
-	held := sets.New[string]()
+// unhealthyPools returns the NodePools of which core repairs nothing because too many nodes are unhealthy.
+func (m *dynamic) unhealthyPools(ctx context.Context) (sets.Set[string], error) {
+	exceeded := sets.New[string]()
 	matcher := m.config.Cluster.RepairPolicyMatcher()
 	if m.Reason() != karpv1.DisruptionReasonUnhealthy || matcher == nil {
-		return held, nil
+		return exceeded, nil
 	}
 	nodes := &corev1.NodeList{}
 	if err := m.config.Guest.List(ctx, nodes, client.UnsafeDisableDeepCopy); err != nil {
@@ -206,11 +206,11 @@ func (m *dynamic) held(ctx context.Context) (sets.Set[string], error) {
 	}
 	threshold := intstr.FromString(unhealthyThreshold)
 	for nodePool, count := range all {
-		if most, err := intstr.GetScaledValueFromIntOrPercent(&threshold, count, true); err == nil && unhealthy[nodePool] > most {
-			held.Insert(nodePool)
+		if limit, err := intstr.GetScaledValueFromIntOrPercent(&threshold, count, true); err == nil && unhealthy[nodePool] > limit {
+			exceeded.Insert(nodePool)
 		}
 	}
-	return held, nil
+	return exceeded, nil
 }
 
 // static replaces nodes of NodePools with a fixed number of them.
@@ -218,7 +218,7 @@ type static struct{ method }
 
 // ComputeCommands implements disruption.Method. Core would launch a replacement that fails.
 func (m *static) ComputeCommands(ctx context.Context, budgets map[string]int, candidates ...*disruption.Candidate) ([]disruption.Command, error) {
-	budgets = m.left(budgets)
+	budgets = m.remaining(budgets)
 	var commands []disruption.Command
 	if m.enabled(ctx) {
 		pools := map[string][]*disruption.Candidate{}

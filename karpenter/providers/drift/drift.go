@@ -91,14 +91,14 @@ func (d *Detector) Reason(nodeClass *v1alpha1.ClusterAPINodeClass, nodeClaim *ka
 	followsPayload := nodeClass.Spec.Version == "" && (tmpl == nil || tmpl.Version() == "")
 	reimaged := current.isReimaged(m, resolved.Version)
 	// A template's change that brings the payload's version is held like that version.
-	held := reimaged && followsPayload && !d.mayUpgrade()
+	deferredByWindow := reimaged && followsPayload && !d.mayUpgrade()
 	switch {
 	case nodeClaim.Annotations[v1alpha1.NodeClassHashVersionAnnotation] == v1alpha1.NodeClassHashVersion &&
 		differs(nodeClaim.Annotations[v1alpha1.NodeClassHashAnnotation], nodeClass.Hash()):
 		return NodeClassDrifted
 	case current.gone:
 		return OfferingGone
-	case held:
+	case deferredByWindow:
 		return ""
 	case current.succeeds && !deferred:
 		return VersionDrifted
@@ -205,18 +205,18 @@ func (d *Detector) template(nodeClass string, m *clusterv1.Machine) current {
 	if err != nil || source == "" {
 		return current{}
 	}
-	own, found := snapshot.Template(source)
+	tmpl, found := snapshot.Template(source)
 	if !found && !snapshot.Knows(source) || key.InstanceType == "" || key.Zone == "" || key.CapacityType == "" {
-		return current{template: own}
+		return current{template: tmpl}
 	}
 	if snapshot.Gone(source, key) {
-		return current{template: own, gone: true}
+		return current{template: tmpl, gone: true}
 	}
 	if found {
-		if successor := snapshot.Successor(own, key); successor != nil && !runs(m, successor.ImageVersion) {
+		if successor := snapshot.Successor(tmpl, key); successor != nil && !runs(m, successor.ImageVersion) {
 			return current{template: successor, succeeds: true}
 		}
-		return current{template: own}
+		return current{template: tmpl}
 	}
 	if choice, offered := snapshot.ResolveKey(key); offered {
 		return current{template: choice.Template}

@@ -137,16 +137,16 @@ func (k *known) split(instanceType string, requirements karpscheduling.Requireme
 	return fits, incompatible
 }
 
-// unmet returns the first requirement on a declared label that a template's machine wouldn't meet. own are the labels that its
+// unmet returns the first requirement on a declared label that a template's machine wouldn't meet. defaults are the labels that its
 // node gets where the template has none.
-func (k *known) unmet(tmpl *template.Template, requirements karpscheduling.Requirements, own map[string]string) (key string, unmet bool) {
+func (k *known) unmet(tmpl *template.Template, requirements karpscheduling.Requirements, defaults map[string]string) (key string, unmet bool) {
 	for _, key := range slices.Sorted(maps.Keys(requirements)) {
 		if !k.declared.Has(key) {
 			continue
 		}
 		value, has := tmpl.Labels[key]
 		if !has {
-			value, has = own[key]
+			value, has = defaults[key]
 		}
 		requirement := requirements[key]
 		switch {

@@ -32,17 +32,17 @@ func devicesOf(templates []*template.Template) karpcloudprovider.DynamicResource
 	var slicesOf []*karpcloudprovider.ResourceSliceTemplate
 	byDriver := map[string]*karpcloudprovider.ResourceSliceTemplate{}
 	for _, devices := range common {
-		of := byDriver[devices.Driver]
-		if of == nil {
-			of = &karpcloudprovider.ResourceSliceTemplate{
+		slice := byDriver[devices.Driver]
+		if slice == nil {
+			slice = &karpcloudprovider.ResourceSliceTemplate{
 				Driver: unique.Make(devices.Driver), Pool: karpcloudprovider.ResourcePool{Name: unique.Make(templates[0].InstanceType)},
 			}
-			byDriver[devices.Driver] = of
-			slicesOf = append(slicesOf, of)
+			byDriver[devices.Driver] = slice
+			slicesOf = append(slicesOf, slice)
 		}
 		for range devices.Count {
-			of.Devices = append(of.Devices, karpcloudprovider.Device{
-				Name: unique.Make("device-" + strconv.Itoa(len(of.Devices))), Attributes: devices.Attributes, Capacity: devices.Capacity,
+			slice.Devices = append(slice.Devices, karpcloudprovider.Device{
+				Name: unique.Make("device-" + strconv.Itoa(len(slice.Devices))), Attributes: devices.Attributes, Capacity: devices.Capacity,
 			})
 		}
 	}

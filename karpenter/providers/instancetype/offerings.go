@@ -139,14 +139,14 @@ func (b *builder) eachSold(tmpl *template.Template, obstacle string, yield func(
 			price = b.unpriced(tmpl, key)
 		}
 		reaches := b.reaches(tmpl, zone)
-		choice, left := b.leased(tmpl, key, b.failureDomain(tmpl, zone), price, known && reaches, obstacle)
+		choice, remaining := b.leased(tmpl, key, b.failureDomain(tmpl, zone), price, known && reaches, obstacle)
 		choice.Zoneless, choice.priced = zone == DefaultZone && o.Zone == "", known
 		if o.Reservation != "" {
 			choice.leaseFull = choice.Full == FullLease
 			if choice.Full&FullLease != 0 && !b.runs(key) {
 				choice.Full = 0 // whatever goes, it may be too large
 			}
-			choice.reserve(o, min(b.Inventory.ReservationLeft(o.Reservation, o.Count), left))
+			choice.reserve(o, min(b.Inventory.ReservationLeft(o.Reservation, o.Count), remaining))
 		}
 		priced, reachable, available, closed = priced || known, reachable || reaches, available || choice.Offering.Launchable(), append(closed, choice)
 		yield(choice)
@@ -184,10 +184,10 @@ func (b *builder) reaches(tmpl *template.Template, zone string) bool {
 
 // reserve limits the offering to the remainder of its reservation. One that is only full is available and has no capacity, as Karpenter
 // core expects it: then it may terminate a node of the reservation before it launches the replacement.
-func (c *Choice) reserve(o *catalog.Offering, left int) {
+func (c *Choice) reserve(o *catalog.Offering, remaining int) {
 	c.ReservationCount = o.Count
-	c.Offering.ReservationCapacity = left
-	if c.Offering.Available && left <= 0 {
+	c.Offering.ReservationCapacity = remaining
+	if c.Offering.Available && remaining <= 0 {
 		c.Full |= FullReservation
 	}
 	if c.Full != 0 {
@@ -221,17 +221,17 @@ func (k *known) zone(tmpl *template.Template, failureDomain string) string {
 func (b *builder) failureDomain(tmpl *template.Template, domain string) string {
 	zone := b.zone(tmpl, domain)
 	is := func(other string) bool { return other != "" && (other == domain || b.zone(tmpl, other) == zone) }
-	own := ""
+	declared := ""
 	if tmpl.Machine != nil {
-		own = tmpl.Machine.Spec.FailureDomain
+		declared = tmpl.Machine.Spec.FailureDomain
 	}
-	if is(own) {
-		return own
+	if is(declared) {
+		return declared
 	}
 	if i := slices.IndexFunc(b.Cluster.FailureDomains, is); i >= 0 {
 		return b.Cluster.FailureDomains[i]
 	}
-	return own
+	return declared
 }
 
 // blocked is the obstacle of a template that may not launch: its condition reports why.
@@ -245,7 +245,7 @@ func (b *builder) obstacle(tmpl *template.Template) string {
 		full = b.Inventory.Full(tmpl.Source.Annotation(), limit)
 	}
 	switch {
-	case tmpl.Held:
+	case tmpl.Blocked:
 		return blocked
 	case tmpl.Paused || b.Cluster.Paused || b.Cluster.Deleting:
 		return v1alpha1.TemplatePaused
@@ -262,7 +262,7 @@ func (b *builder) obstacle(tmpl *template.Template) string {
 // leased builds an offering with the price and the availability that the cluster's CapacityLease leaves it, and how many more machines
 // its reservation has for this cluster. offered: nothing in the template, its catalog or the Cluster keeps it from being launched. obstacle is
 // that of the source.
-func (b *builder) leased(tmpl *template.Template, key offering.Key, failureDomain string, price float64, offered bool, obstacle string) (choice *Choice, left int) {
+func (b *builder) leased(tmpl *template.Template, key offering.Key, failureDomain string, price float64, offered bool, obstacle string) (choice *Choice, remaining int) {
 	offer := capacity.Offer{Available: true, Left: capacity.Unlimited, Price: price, Saving: price}
 	if b.Capacity.Limits() {
 		offer = b.Capacity.Offer(capacityprovider.MachineOf(key, tmpl), price)

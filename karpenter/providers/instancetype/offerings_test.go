@@ -51,7 +51,7 @@ func TestNodeZone(t *testing.T) {
 	embedded, err := infrastructure.Embedded()
 	NewWithT(t).Expect(err).NotTo(HaveOccurred())
 	azure := func(s *template.Template) {
-		s.Kind = embedded.Of(schema.GroupKind{Group: "infrastructure.cluster.x-k8s.io", Kind: "AzureMachineTemplate"})
+		s.Kind = embedded.For(schema.GroupKind{Group: "infrastructure.cluster.x-k8s.io", Kind: "AzureMachineTemplate"})
 		s.Infrastructure = &unstructured.Unstructured{Object: map[string]any{"kind": "AzureMachineTemplate"}}
 	}
 	in := func(region string, changes ...func(*template.Template)) Input {

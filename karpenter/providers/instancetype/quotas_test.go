@@ -43,7 +43,7 @@ func newCloud(t *testing.T, kind, message string, templates []template.Template)
 	profiles, err := infrastructure.Embedded()
 	NewWithT(t).Expect(err).NotTo(HaveOccurred())
 	clk := clocktesting.NewFakeClock(time.Now())
-	c := &cloud{T: t, unavailable: offering.NewUnavailable(clk), clk: clk, message: message, kind: profiles.Of(schema.GroupKind{Group: "infrastructure.cluster.x-k8s.io", Kind: kind})}
+	c := &cloud{T: t, unavailable: offering.NewUnavailable(clk), clk: clk, message: message, kind: profiles.For(schema.GroupKind{Group: "infrastructure.cluster.x-k8s.io", Kind: kind})}
 	c.Provider = newProvider(Config{Unavailable: c.unavailable})
 	for i := range templates {
 		templates[i].Kind = c.kind

@@ -53,7 +53,7 @@ type reserved struct {
 // place.
 func parseReserved(nodeClass *v1alpha1.KubeletConfiguration, template kubelet.Settings, os, place string) (r reserved, problems []error) {
 	settings := template.Over(nodeClass)
-	own := ptr.Deref(nodeClass, v1alpha1.KubeletConfiguration{})
+	ofNodeClass := ptr.Deref(nodeClass, v1alpha1.KubeletConfiguration{})
 	field := func(name string, ofNodeClass bool) string {
 		if ofNodeClass {
 			return "spec.kubelet." + name
@@ -61,9 +61,9 @@ func parseReserved(nodeClass *v1alpha1.KubeletConfiguration, template kubelet.Se
 		return place + ": " + name
 	}
 	var errs []error
-	r.kube, errs = parseQuantities(field("kubeReserved", len(own.KubeReserved) > 0), settings.KubeReserved)
+	r.kube, errs = parseQuantities(field("kubeReserved", len(ofNodeClass.KubeReserved) > 0), settings.KubeReserved)
 	problems = append(problems, errs...)
-	r.system, errs = parseQuantities(field("systemReserved", len(own.SystemReserved) > 0), settings.SystemReserved)
+	r.system, errs = parseQuantities(field("systemReserved", len(ofNodeClass.SystemReserved) > 0), settings.SystemReserved)
 	problems = append(problems, errs...)
 	if settings.ReservedCPUs != nil {
 		delete(r.kube, corev1.ResourceCPU)
@@ -89,7 +89,7 @@ func parseReserved(nodeClass *v1alpha1.KubeletConfiguration, template kubelet.Se
 		}
 		t, err := parseThreshold(string(evictionHard[signal]))
 		if err != nil {
-			problems = append(problems, fmt.Errorf("%s[%s]: %w", field("evictionHard", len(own.EvictionHard) > 0), signal, err))
+			problems = append(problems, fmt.Errorf("%s[%s]: %w", field("evictionHard", len(ofNodeClass.EvictionHard) > 0), signal, err))
 			// A too small allocatable is safer than a too large one.
 			if t, err = parseThreshold(string(defaults[signal])); err != nil {
 				continue
@@ -100,8 +100,8 @@ func parseReserved(nodeClass *v1alpha1.KubeletConfiguration, template kubelet.Se
 	return r, problems
 }
 
-// most returns the element-wise maximum, for the templates of one instance type.
-func most(a, b *karpcloudprovider.InstanceTypeOverhead) *karpcloudprovider.InstanceTypeOverhead {
+// maxOverhead returns the element-wise maximum, for the templates of one instance type.
+func maxOverhead(a, b *karpcloudprovider.InstanceTypeOverhead) *karpcloudprovider.InstanceTypeOverhead {
 	return &karpcloudprovider.InstanceTypeOverhead{
 		KubeReserved:      resources.MaxResources(a.KubeReserved, b.KubeReserved),
 		SystemReserved:    resources.MaxResources(a.SystemReserved, b.SystemReserved),

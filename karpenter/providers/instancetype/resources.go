@@ -80,11 +80,11 @@ func (b *builder) overheadOf(capacity corev1.ResourceList, templates []*template
 	seen := ""
 	for _, tmpl := range templates {
 		kubelet := kubeletOf(tmpl)
-		switch own := b.reserved[kubelet].overhead; {
+		switch compute := b.reserved[kubelet].overhead; {
 		case overhead == nil:
-			overhead = own(capacity)
+			overhead = compute(capacity)
 		case kubelet != seen:
-			overhead = most(overhead, own(capacity))
+			overhead = maxOverhead(overhead, compute(capacity))
 		}
 		seen = kubelet
 	}

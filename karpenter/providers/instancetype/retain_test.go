@@ -48,7 +48,7 @@ func TestKeep(t *testing.T) {
 			var got []string
 			for _, tmpl := range keep(before, tc.found) {
 				name := tmpl.Source.Name
-				if tmpl.Held {
+				if tmpl.Blocked {
 					name += " held"
 				}
 				got = append(got, name)

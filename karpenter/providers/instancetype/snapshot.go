@@ -134,9 +134,9 @@ func (s *Snapshot) ResolveKey(key offering.Key) (Choice, bool) {
 // Successor returns the template that machines of an offering are launched from instead of their own, because its image has the version
 // that nodes get and their own template's hasn't; nil for none. If its own template states no version, one of unknown version is none. Pods may ask for a template's labels, so both have the same: a template
 // with other labels may not replace a node, and the node would be launched from its own template again.
-func (s *Snapshot) Successor(own *template.Template, key offering.Key) *template.Template {
+func (s *Snapshot) Successor(current *template.Template, key offering.Key) *template.Template {
 	r, ok := s.find(key.InstanceType)
-	if !ok || !own.Outdated {
+	if !ok || !current.Outdated {
 		return nil
 	}
 	choice, ok := r.choice(key)
@@ -144,8 +144,8 @@ func (s *Snapshot) Successor(own *template.Template, key offering.Key) *template
 		return nil
 	}
 	for _, c := range slices.Concat([]*Choice{choice}, choice.others) {
-		if tmpl := c.Template; (c.Offering.Available || c.Full != 0) && !tmpl.Outdated && tmpl.Version() == "" && maps.Equal(tmpl.Labels, own.Labels) &&
-			(tmpl.ImageVersion != "" || !own.ObservedImage) {
+		if tmpl := c.Template; (c.Offering.Available || c.Full != 0) && !tmpl.Outdated && tmpl.Version() == "" && maps.Equal(tmpl.Labels, current.Labels) &&
+			(tmpl.ImageVersion != "" || !current.ObservedImage) {
 			return tmpl
 		}
 	}

@@ -78,12 +78,12 @@ func keep(before []template.Template, found *template.Found) []template.Template
 	templates := slices.Clone(found.Templates)
 	for _, old := range before {
 		source := old.Source.Annotation()
-		old.Held = slices.ContainsFunc(found.Invalid, func(invalid *template.InvalidError) bool { return invalid.Source.Covers(source) })
+		old.Blocked = slices.ContainsFunc(found.Invalid, func(invalid *template.InvalidError) bool { return invalid.Source.Covers(source) })
 		depends := unread[old.Source.GroupKind] ||
 			old.Infrastructure != nil && unread[old.Infrastructure.GroupVersionKind().GroupKind()] ||
 			old.Bootstrap.ConfigTemplate != nil && unread[old.Bootstrap.ConfigTemplate.GroupVersionKind().GroupKind()]
 		same := func(tmpl template.Template) bool { return tmpl.Source.Annotation() == source }
-		if (depends || old.Held) && !slices.ContainsFunc(templates, same) {
+		if (depends || old.Blocked) && !slices.ContainsFunc(templates, same) {
 			templates = append(templates, old)
 		}
 	}
@@ -117,7 +117,7 @@ func (p *Provider) setVersions(nodeClass *v1alpha1.ClusterAPINodeClass, template
 			}
 		}
 		if !resolved.Ready() && resolved.Outcome != version.Unknown {
-			tmpl.Held = true
+			tmpl.Blocked = true
 			problems = append(problems, &template.InvalidError{Source: tmpl.Source, Problem: resolved.Message})
 		}
 	}
@@ -156,7 +156,7 @@ func restOf(nodeClass *v1alpha1.ClusterAPINodeClass, cluster template.Cluster, g
 // identity of a template: the same one offers the same.
 func identity(tmpl *template.Template) string {
 	id := read(tmpl)
-	if tmpl.Held {
+	if tmpl.Blocked {
 		id += "!"
 	}
 	if tmpl.Paused && tmpl.IsCatalogs() {

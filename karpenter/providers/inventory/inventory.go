@@ -160,7 +160,7 @@ func (i *Inventory) AcquireReserved(nodeClaim types.UID, reservation string, lim
 
 // ReservationLeft is how many more machines a reservation may have. From then on, Sequence changes with the result.
 func (i *Inventory) ReservationLeft(reservation string, limit int) int {
-	return i.reserved.Left(reservation, limit)
+	return i.reserved.Remaining(reservation, limit)
 }
 
 // Abandon releases the reservations held by earlier attempts when a launch fails for good: Karpenter deletes the

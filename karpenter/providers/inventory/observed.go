@@ -131,12 +131,12 @@ func newObserved(clk clock.PassiveClock, changes *change.Log[Change]) *observed 
 }
 
 // Capacity returns that of machines of a revision; false if no node was observed.
-func (o *observed) Capacity(r Revision) (Report, bool) { return o.of(o.capacity, r.hardware()) }
+func (o *observed) Capacity(r Revision) (Report, bool) { return o.find(o.capacity, r.hardware()) }
 
 // Allocatable returns that of nodes of a revision; false if no node was observed.
-func (o *observed) Allocatable(r Revision) (Report, bool) { return o.of(o.allocatable, r) }
+func (o *observed) Allocatable(r Revision) (Report, bool) { return o.find(o.allocatable, r) }
 
-func (o *observed) of(records map[Revision]*record, r Revision) (Report, bool) {
+func (o *observed) find(records map[Revision]*record, r Revision) (Report, bool) {
 	o.mu.Lock()
 	defer o.mu.Unlock()
 	if known, ok := records[r]; ok {

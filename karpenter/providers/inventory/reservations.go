@@ -162,11 +162,11 @@ func (r *reservations) Count(name string) int {
 }
 
 // Full reports whether a source has reached its maximum size. From then on, Sequence changes with the result.
-func (r *reservations) Full(name string, limit int) bool { return r.Left(name, limit) == 0 }
+func (r *reservations) Full(name string, limit int) bool { return r.Remaining(name, limit) == 0 }
 
-// Left is how many more machines a source may have. From then on, Sequence changes with the result of Full, or if every is set with
+// Remaining is how many more machines a source may have. From then on, Sequence changes with the result of Full, or if every is set with
 // this one.
-func (r *reservations) Left(name string, limit int) int {
+func (r *reservations) Remaining(name string, limit int) int {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	r.expire(r.clock.Now())

@@ -196,14 +196,14 @@ func patchPlaces(before, after []string) (places []string) {
 }
 
 // patchTaints returns a template's taints without those that patches remove, and with those that they add.
-func patchTaints(own, before, after []corev1.Taint) []corev1.Taint {
+func patchTaints(declared, before, after []corev1.Taint) []corev1.Taint {
 	has := func(taints []corev1.Taint, taint corev1.Taint) bool {
 		return slices.ContainsFunc(taints, func(other corev1.Taint) bool {
 			return other.Key == taint.Key && other.Value == taint.Value && other.Effect == taint.Effect
 		})
 	}
 	var taints []corev1.Taint
-	for _, taint := range own {
+	for _, taint := range declared {
 		if !has(before, taint) || has(after, taint) {
 			taints = append(taints, taint)
 		}

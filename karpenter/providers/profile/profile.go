@@ -52,7 +52,7 @@ func New(path string) (*Profiles, error) {
 	if err != nil {
 		return nil, fmt.Errorf("reading the profiles of infrastructure kinds: %w", err)
 	}
-	p := of(embedded)
+	p := withoutFile(embedded)
 	if path != "" {
 		p.path = filepath.Clean(path)
 		p.load(context.Background())
@@ -63,18 +63,18 @@ func New(path string) (*Profiles, error) {
 // Embedded returns the embedded profiles alone.
 var Embedded = sync.OnceValue(func() *Profiles {
 	embedded, _ := infrastructure.Embedded() // New returns the error
-	return of(embedded)
+	return withoutFile(embedded)
 })
 
-func of(embedded infrastructure.Kinds) *Profiles {
+func withoutFile(embedded infrastructure.Kinds) *Profiles {
 	p := &Profiles{embedded: embedded}
 	p.state.Store(&contents{kinds: embedded})
 	return p
 }
 
-// Of returns the profiles for the kind of a machine, or of its template.
-func (p *Profiles) Of(kind schema.GroupKind) infrastructure.Kind {
-	return p.state.Load().kinds.Of(kind)
+// For returns the profiles for the kind of a machine, or of its template.
+func (p *Profiles) For(kind schema.GroupKind) infrastructure.Kind {
+	return p.state.Load().kinds.For(kind)
 }
 
 // Problem returns the problem of the file, or nil.

@@ -34,7 +34,7 @@ func TestEmbedded(t *testing.T) {
 	for name, profiles := range map[string]*profile.Profiles{"for any platform": profile.Embedded(), "without a file": made(t, "")} {
 		t.Run("When there are profiles "+name+", it should have the embedded ones", func(t *testing.T) {
 			g := NewWithT(t)
-			kind := profiles.Of(schema.GroupKind{Group: group, Kind: "AWSMachineTemplate"})
+			kind := profiles.For(schema.GroupKind{Group: group, Kind: "AWSMachineTemplate"})
 			g.Expect(kind.Known()).To(BeTrue())
 			g.Expect(kind.Read(template("AWSMachineTemplate", map[string]any{"instanceType": "m5.large"})).InstanceType).To(Equal("m5.large"))
 			g.Expect(profiles.Problem()).NotTo(HaveOccurred())
@@ -44,7 +44,7 @@ func TestEmbedded(t *testing.T) {
 
 	t.Run("When a kind has no profile, it should go by what holds for every kind", func(t *testing.T) {
 		g := NewWithT(t)
-		kind := profile.Embedded().Of(schema.GroupKind{Group: group, Kind: "UnheardOfMachine"})
+		kind := profile.Embedded().For(schema.GroupKind{Group: group, Kind: "UnheardOfMachine"})
 		g.Expect(kind.Known()).To(BeFalse())
 		g.Expect(kind.Read(template("UnheardOfMachineTemplate", map[string]any{"instanceType": "m5.large"})).InstanceType).To(BeEmpty())
 		means, ok := kind.Means(falseFor("VMProvisionFailed", "QuotaExceeded: raise it"), infrastructure.Question{})
@@ -92,16 +92,16 @@ func TestFile(t *testing.T) {
 		profiles := made(t, path)
 		g.Expect(profiles.Problem()).To(MatchError(And(
 			ContainSubstring(`[1].conditions[1].means: "Broken" is not one of InsufficientCapacity, QuotaExceeded`), HaveSuffix("the rest of it is in use"))))
-		g.Expect(profiles.Of(rack).Read(template("RackMachineTemplate", map[string]any{"cores": int64(8)})).Capacity).To(HaveKeyWithValue(BeEquivalentTo("cpu"), "8"))
-		means, _ := profiles.Of(rack).Means(falseFor("NotReady", "RackFull: r4"), infrastructure.Question{})
+		g.Expect(profiles.For(rack).Read(template("RackMachineTemplate", map[string]any{"cores": int64(8)})).Capacity).To(HaveKeyWithValue(BeEquivalentTo("cpu"), "8"))
+		means, _ := profiles.For(rack).Means(falseFor("NotReady", "RackFull: r4"), infrastructure.Question{})
 		g.Expect(means).To(Equal(infrastructure.NoCapacity))
 
 		object := template("AWSMachineTemplate", map[string]any{"instanceType": "m5.large", "marketType": "Spot"})
 		object.SetAnnotations(map[string]string{"example.org/type": "ours"})
-		facts := profiles.Of(aws).Read(object)
+		facts := profiles.For(aws).Read(object)
 		g.Expect(facts.InstanceType).To(Equal("ours"))
 		g.Expect(facts.CapacityType).To(Equal(infrastructure.Spot), "a field that the file doesn't name stays")
-		means, _ = profiles.Of(aws).Means(falseFor("InstanceTerminated", ""), infrastructure.Question{})
+		means, _ = profiles.For(aws).Means(falseFor("InstanceTerminated", ""), infrastructure.Question{})
 		g.Expect(means).To(Equal(infrastructure.NoCapacity), "the file's rules come first")
 	})
 
@@ -123,18 +123,18 @@ func TestFile(t *testing.T) {
 			g.Expect(os.Rename(path+".new", path)).To(Succeed())
 		}
 		write(overlay)
-		g.Eventually(func() bool { return profiles.Of(rack).Known() }).Should(BeTrue())
+		g.Eventually(func() bool { return profiles.For(rack).Known() }).Should(BeTrue())
 		g.Expect(profiles.Sequence()).To(BeNumerically(">", before))
 		g.Eventually(notified.Load).Should(BeNumerically(">", 0))
 
 		write("kind: AWSMachine")
 		g.Eventually(profiles.Problem).Should(MatchError(And(ContainSubstring("isn't a list of profiles"), HaveSuffix("the profiles read before stay in use"))))
-		g.Expect(profiles.Of(rack).Known()).To(BeTrue())
+		g.Expect(profiles.For(rack).Known()).To(BeTrue())
 
 		write(overlay)
 		g.Eventually(func() string { return profiles.Problem().Error() }).Should(ContainSubstring("Broken"))
 		g.Expect(os.Remove(path)).To(Succeed())
-		g.Eventually(func() bool { return profiles.Of(rack).Known() }).Should(BeFalse())
+		g.Eventually(func() bool { return profiles.For(rack).Known() }).Should(BeFalse())
 		g.Expect(profiles.Problem()).NotTo(HaveOccurred())
 	})
 

@@ -291,7 +291,7 @@ func (c catalogs) readCatalog(object *unstructured.Unstructured, source Source, 
 		}
 	}
 	base.Source.ResourceVersions = string(template.GetUID()) + "@" + template.GetResourceVersion()
-	kind := c.Profiles.Of(template.GroupVersionKind().GroupKind())
+	kind := c.Profiles.For(template.GroupVersionKind().GroupKind())
 	if !kind.Known() {
 		base.Notes = []Note{unknownKind(template)}
 	}
@@ -302,16 +302,16 @@ func (c catalogs) readCatalog(object *unstructured.Unstructured, source Source, 
 			closed.add(p.Message, p.Name)
 			continue
 		}
-		of := source
+		entry := source
 		// A second entry of a name isn't the first one.
-		if of.Entry = message.Cut(p.Name, maxShown); slices.ContainsFunc(read.Types, func(t catalog.Type) bool { return t.Name == p.Name }) || p.Name == "" {
-			of.Entry = fmt.Sprintf("%s[%d]", of.Entry, p.Index)
+		if entry.Entry = message.Cut(p.Name, maxShown); slices.ContainsFunc(read.Types, func(t catalog.Type) bool { return t.Name == p.Name }) || p.Name == "" {
+			entry.Entry = fmt.Sprintf("%s[%d]", entry.Entry, p.Index)
 		}
 		problem := p.Message
 		if reason, ok := malformed[p.Index]; ok {
 			problem = reason
 		}
-		all.invalid = append(all.invalid, &InvalidError{Source: of, Problem: problem})
+		all.invalid = append(all.invalid, &InvalidError{Source: entry, Problem: problem})
 	}
 	for i := range read.Types {
 		tmpl := base
@@ -371,11 +371,11 @@ func (c closedOfferings) add(reason, instanceType string) {
 
 // notes are one for each reason, in order.
 func (c closedOfferings) notes(source Source) (notes []Note) {
-	const most = 3
+	const maxNamed = 3
 	for _, reason := range slices.Sorted(maps.Keys(c)) {
 		names := c[reason]
-		shown := strings.Join(names[:min(len(names), most)], ", ")
-		if more := len(names) - most; more > 0 {
+		shown := strings.Join(names[:min(len(names), maxNamed)], ", ")
+		if more := len(names) - maxNamed; more > 0 {
 			shown += fmt.Sprintf(" and %d more", more)
 		}
 		notes = append(notes, Note{On: source.String(), Text: message.Cut(shown, 4*maxShown) + ": " + reason})

@@ -87,7 +87,7 @@ func (t templates) read(template *unstructured.Unstructured, arch string) (Templ
 
 // infrastructure returns the layer of an infrastructure template.
 func (c Config) infrastructure(template *unstructured.Unstructured) layer {
-	return layer{object: template, kind: ptr.To(c.Profiles.Of(template.GroupVersionKind().GroupKind()))}
+	return layer{object: template, kind: ptr.To(c.Profiles.For(template.GroupVersionKind().GroupKind()))}
 }
 
 // setTemplate sets the infrastructure template.

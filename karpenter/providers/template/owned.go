@@ -54,7 +54,7 @@ func merge(fields, more map[string]any) {
 
 // ownedBy returns the part of the content that the fields name. A list or a map that is owned as a whole is kept as a whole.
 func ownedBy(fields map[string]any, content map[string]any) map[string]any {
-	kept := map[string]any{}
+	owned := map[string]any{}
 	for key, value := range content {
 		below, ok := fields["f:"+key].(map[string]any)
 		if !ok {
@@ -64,9 +64,9 @@ func ownedBy(fields map[string]any, content map[string]any) map[string]any {
 		if isMap && hasFields(below) {
 			value = ownedBy(below, nested)
 		}
-		kept[key] = value
+		owned[key] = value
 	}
-	return kept
+	return owned
 }
 
 func hasFields(fields map[string]any) bool {

@@ -186,7 +186,7 @@ type Template struct {
 	Notes []Note
 	// Held: the provider launches nothing from this template, because its version isn't supported or its source is
 	// malformed.
-	Held bool
+	Blocked bool
 
 	// kindCapacityType is the capacity type of the machines that the template itself makes, by the kind's own fields, and
 	// kindCapacityField the field that declares it; empty where the kind has none.

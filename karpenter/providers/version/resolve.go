@@ -164,8 +164,8 @@ func tooOld(v, server semver.Version) bool {
 
 // exceeds reports whether a version is newer than the payload's, if there is a payload.
 func exceeds(v semver.Version, payload string) bool {
-	most, err := parse(payload)
-	return err == nil && v.GT(most)
+	limit, err := parse(payload)
+	return err == nil && v.GT(limit)
 }
 
 // parse parses a version and drops everything after the patch number: distributions put their build there, which

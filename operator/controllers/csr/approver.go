@@ -41,7 +41,7 @@ import (
 type Guests interface {
 	// Of returns the guest of a HostedCluster; nil while it isn't connected. A non-zero requeueAfter means that the guest is
 	// unresponsive: send it nothing before then.
-	Of(ctx context.Context, hostedCluster *v1beta1.HostedCluster) (g *scope.Guest, requeueAfter time.Duration, err error)
+	Guest(ctx context.Context, hostedCluster *v1beta1.HostedCluster) (g *scope.Guest, requeueAfter time.Duration, err error)
 }
 
 var _ Guests = (*guest.Connections)(nil)
@@ -181,7 +181,7 @@ func (a *Approver) reconcile(ctx context.Context, key Key, t *observed) (requeue
 	if !ok {
 		return 0, nil
 	}
-	g, backoff, err := a.guests.Of(ctx, hostedCluster)
+	g, backoff, err := a.guests.Guest(ctx, hostedCluster)
 	switch {
 	case err != nil:
 		return 0, err

@@ -46,7 +46,7 @@ func TestMain(m *testing.M) { os.Exit(scopetest.Run(m, &clusters)) }
 // oneGuest is the guest of every HostedCluster.
 type oneGuest struct{ guest *scope.Guest }
 
-func (o oneGuest) Of(context.Context, *v1beta1.HostedCluster) (*scope.Guest, time.Duration, error) {
+func (o oneGuest) Guest(context.Context, *v1beta1.HostedCluster) (*scope.Guest, time.Duration, error) {
 	return o.guest, 0, nil
 }
 

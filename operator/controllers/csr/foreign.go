@@ -78,7 +78,7 @@ func (f *foreign) note(hostedCluster types.NamespacedName, found approval) (firs
 	return !known
 }
 
-func (f *foreign) of(hostedCluster types.NamespacedName) (approval, bool) {
+func (f *foreign) find(hostedCluster types.NamespacedName) (approval, bool) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	found, ok := f.last[hostedCluster]
@@ -95,7 +95,7 @@ func (a *Approver) Source() source.Source { return &a.foreign.queue }
 // ApprovedByOthers returns the reason and the message of NodeIdentityEnforced: which request of a guest another approver has approved lately,
 // or has to approve, and until when that counts; false for none.
 func (a *Approver) ApprovedByOthers(hostedCluster *v1beta1.HostedCluster) (reason, text string, until time.Time, ok bool) {
-	found, ok := a.foreign.of(client.ObjectKeyFromObject(hostedCluster))
+	found, ok := a.foreign.find(client.ObjectKeyFromObject(hostedCluster))
 	if cluster, known := guest.ClusterKey(hostedCluster); !ok && known {
 		found, ok = a.ledger.awaited(cluster, a.Clock.Now())
 	}

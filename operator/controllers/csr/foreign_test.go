@@ -33,17 +33,17 @@ func TestForeign(t *testing.T) {
 			if step.note != nil {
 				g.Expect(f.note(blue, *step.note)).To(Equal(step.first))
 			}
-			found, ok := f.of(blue)
+			found, ok := f.find(blue)
 			g.Expect(found.message).To(Equal(step.want))
 			g.Expect(ok).To(Equal(step.want != ""))
-			_, ok = f.of(green)
+			_, ok = f.find(green)
 			g.Expect(ok).To(BeFalse())
 		})
 	}
 	t.Run("When the hour is over, it should forget it, and the next approval should be the first again", func(t *testing.T) {
 		g := NewWithT(t)
 		clock.SetTime(now.Add(40 * time.Minute))
-		_, ok := f.of(blue)
+		_, ok := f.find(blue)
 		g.Expect(ok).To(BeFalse())
 		g.Expect(f.note(blue, approval{message: "three", until: now.Add(50 * time.Minute)})).To(BeTrue())
 	})

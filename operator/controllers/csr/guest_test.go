@@ -46,7 +46,7 @@ type staged struct {
 	listed func()
 }
 
-func (s *staged) Of(context.Context, *v1beta1.HostedCluster) (*scope.Guest, time.Duration, error) {
+func (s *staged) Guest(context.Context, *v1beta1.HostedCluster) (*scope.Guest, time.Duration, error) {
 	if s.backoff > 0 {
 		return nil, s.backoff, nil
 	}

@@ -66,7 +66,7 @@ func newLimiter(clock clock.PassiveClock) *limiter {
 func (l *limiter) acquire(key Key) (ok bool, requeueAfter time.Duration) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	g := l.of(key)
+	g := l.guest(key)
 	if g.running < g.limit(l.clock.Now()) {
 		g.running++
 		if g.probe != nil && *g.probe == key {
@@ -82,7 +82,7 @@ func (l *limiter) acquire(key Key) (ok bool, requeueAfter time.Duration) {
 func (l *limiter) release(key Key, f finding, backoff time.Duration) (requeueAfter time.Duration) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	g, now := l.of(key), l.clock.Now()
+	g, now := l.guest(key), l.clock.Now()
 	g.running--
 	switch f {
 	case answers, gone:
@@ -122,7 +122,7 @@ func (l *limiter) tidy(hostedCluster types.NamespacedName, g *guestLimiter) {
 	}
 }
 
-func (l *limiter) of(key Key) *guestLimiter {
+func (l *limiter) guest(key Key) *guestLimiter {
 	g, ok := l.guests[key.HostedCluster]
 	if !ok {
 		g = &guestLimiter{isQueued: sets.New[Key]()}
@@ -146,9 +146,9 @@ func (g *guestLimiter) limit(now time.Time) int {
 // wait queues a request. During a back-off with no request in progress nothing would enqueue the queued ones, so the
 // first one is the probe, which the caller requeues after requeueAfter.
 func (g *guestLimiter) wait(key Key, now time.Time) (requeueAfter time.Duration) {
-	if left := g.breaker.Left(now); left > 0 && (g.probe == nil || *g.probe == key) {
+	if remaining := g.breaker.Left(now); remaining > 0 && (g.probe == nil || *g.probe == key) {
 		g.probe = &key
-		return left
+		return remaining
 	}
 	if g.probe != nil && *g.probe == key {
 		g.probe = nil

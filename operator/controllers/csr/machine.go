@@ -75,7 +75,7 @@ func shrunk(kinds infrastructure.Kinds, machine *clusterv1.Machine) *clusterv1.M
 	if ref.Name == machine.Name {
 		ref.Name = ""
 	}
-	if kind := kinds.Of(machine.Spec.InfrastructureRef.GroupKind()); kind.ReportsAddresses() {
+	if kind := kinds.For(machine.Spec.InfrastructureRef.GroupKind()); kind.ReportsAddresses() {
 		// The strings of the profile are shared by all Machines of the kind.
 		ref.APIGroup, ref.Kind = kind.GroupKind().Group, kind.GroupKind().Kind
 	}
@@ -100,7 +100,7 @@ func shrunk(kinds infrastructure.Kinds, machine *clusterv1.Machine) *clusterv1.M
 
 // chosen reports whether software in the machine decides this address of it, so that its root user does.
 func chosen(kinds infrastructure.Kinds, machine *clusterv1.Machine, address clusterv1.MachineAddress) bool {
-	return kinds.Of(machine.Spec.InfrastructureRef.GroupKind()).FromMachine(string(address.Type))
+	return kinds.For(machine.Spec.InfrastructureRef.GroupKind()).FromMachine(string(address.Type))
 }
 
 // chose reports whether a machine reports an address, and only where its software decides it.
@@ -124,7 +124,7 @@ func ownNames(machine *clusterv1.Machine) []string {
 
 // owns reports whether management gave a Machine this name, which is in normal form.
 func owns(machine *clusterv1.Machine, name string) bool {
-	return slices.ContainsFunc(ownNames(machine), func(own string) bool { return normal(own) == name })
+	return slices.ContainsFunc(ownNames(machine), func(candidate string) bool { return normal(candidate) == name })
 }
 
 // nodeNames returns the possible names of a Machine's node: those that management gave it, which most infrastructure

@@ -139,12 +139,12 @@ func shrinkConditions(request *certificatesv1.CertificateSigningRequest) {
 		certificatesv1.CertificateApproved, certificatesv1.CertificateDenied, certificatesv1.CertificateFailed,
 	} {
 		if hasCondition(request, kind) {
-			kept := certificatesv1.CertificateSigningRequestCondition{Type: kind}
+			condition := certificatesv1.CertificateSigningRequestCondition{Type: kind}
 			if kind == certificatesv1.CertificateApproved {
 				reason, _ := approvedFor(request)
-				kept.Reason = strings.Clone(reason[:min(len(reason), maxReason)])
+				condition.Reason = strings.Clone(reason[:min(len(reason), maxReason)])
 			}
-			retained = append(retained, kept)
+			retained = append(retained, condition)
 		}
 	}
 	if len(retained) == 0 && len(request.Status.Conditions) > 0 {

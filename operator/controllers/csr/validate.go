@@ -211,8 +211,8 @@ func alreadyRequested(conflicting string) *decision {
 }
 
 // laterRequest is the decision on a node's request while an earlier one is approved and not issued.
-func laterRequest(conflicting string, left time.Duration) *decision {
-	return &decision{action: waiting, reason: "EarlierRequestLive", requeueAfter: left, message: fmt.Sprintf(
+func laterRequest(conflicting string, remaining time.Duration) *decision {
+	return &decision{action: waiting, reason: "EarlierRequestLive", requeueAfter: remaining, message: fmt.Sprintf(
 		"certificate request %s, which the node made before, is approved and its certificate not issued yet; a node has one such request at a time", conflicting)}
 }
 
@@ -391,8 +391,8 @@ func latest(r request, e inputs) *decision {
 // liveFor at most.
 func onlyLive(e inputs, now time.Time) *decision {
 	for _, o := range e.others {
-		if left := o.made.Add(liveFor).Sub(now); o.approved && !o.issued && left > 0 {
-			return laterRequest(o.name, left)
+		if remaining := o.made.Add(liveFor).Sub(now); o.approved && !o.issued && remaining > 0 {
+			return laterRequest(o.name, remaining)
 		}
 	}
 	return nil

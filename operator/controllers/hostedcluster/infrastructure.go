@@ -57,8 +57,8 @@ func (r *Reconciler) infrastructure(ctx context.Context, s *scope.Scope) (proble
 	}
 	if hanging > 0 {
 		text := fmt.Sprintf("%d %s in deletion, such as %s", hanging, english.PluralWord(hanging, "Machine hangs", "Machines hang"), first.Name)
-		if held := strings.Join(strings.Fields(clusterstatus.Holds(first)), " "); held != "" {
-			text += " (" + message.Cut(held, maxHeld) + ")"
+		if holds := strings.Join(strings.Fields(clusterstatus.Holds(first)), " "); holds != "" {
+			text += " (" + message.Cut(holds, maxHeld) + ")"
 		}
 		texts = append(texts, text+"; no other is launched of their offerings")
 	}

@@ -46,9 +46,9 @@ func (r *Reconciler) validate(ctx context.Context, s *scope.Scope, conflicting s
 	if errs := validation.IsValidLabelValue(hostedCluster.Name); len(errs) > 0 {
 		return invalid(v1beta1.InvalidSpecReason, "metadata.name: what is made for the HostedCluster has its name as a label: %s; recreate it with another name", errs[0]), nil
 	}
-	if own := hostedCluster.OwnNamespace(); s.ControlPlaneNamespace != own && s.ControlPlaneNamespace != hostedCluster.Namespace {
+	if dedicated := hostedCluster.OwnNamespace(); s.ControlPlaneNamespace != dedicated && s.ControlPlaneNamespace != hostedCluster.Namespace {
 		return invalid(v1beta1.ControlPlaneNamespaceForbiddenReason,
-			"spec.controlPlaneNamespace: %q is neither %q nor %q; recreate the HostedCluster without it", s.ControlPlaneNamespace, own, hostedCluster.Namespace), nil
+			"spec.controlPlaneNamespace: %q is neither %q nor %q; recreate the HostedCluster without it", s.ControlPlaneNamespace, dedicated, hostedCluster.Namespace), nil
 	}
 	if hostedCluster.SharesNamespace() && s.ControlPlaneNamespace != hostedCluster.Namespace {
 		return invalid(v1beta1.ControlPlaneNamespaceForbiddenReason,

@@ -34,9 +34,9 @@ type sighting struct {
 // Operators that divide HostedClusters are in one namespace.
 // +kubebuilder:rbac:groups=coordination.k8s.io,namespace=autonode-system,resources=leases,verbs=get
 
-// left returns how long the Lease of a name of the form namespace/name may still be valid; zero if it has no holder.
+// validFor returns how long the Lease of a name of the form namespace/name may still be valid; zero if it has no holder.
 // A name of another form has no Lease.
-func (l *leases) left(ctx context.Context, name string) (time.Duration, error) {
+func (l *leases) validFor(ctx context.Context, name string) (time.Duration, error) {
 	namespace, name, ok := strings.Cut(name, "/")
 	if !ok {
 		return 0, nil

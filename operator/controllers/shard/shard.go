@@ -68,9 +68,9 @@ type Shard struct {
 	Config
 	leases *leases
 
-	mu    sync.Mutex
-	held  map[client.ObjectKey]types.UID // what this process has verified to hold
-	waits map[client.ObjectKey]string    // whom it waits for, so that it reports it once
+	mu        sync.Mutex
+	confirmed map[client.ObjectKey]types.UID // what this process has verified to hold
+	waits     map[client.ObjectKey]string    // whom it waits for, so that it reports it once
 }
 
 // New returns a Shard that holds nothing yet.
@@ -79,9 +79,9 @@ func New(config Config) *Shard {
 		config.Clock = clock.RealClock{}
 	}
 	return &Shard{
-		Config: config,
-		leases: &leases{live: config.Live, clock: config.Clock, seen: map[client.ObjectKey]sighting{}},
-		held:   map[client.ObjectKey]types.UID{}, waits: map[client.ObjectKey]string{},
+		Config:    config,
+		leases:    &leases{live: config.Live, clock: config.Clock, seen: map[client.ObjectKey]sighting{}},
+		confirmed: map[client.ObjectKey]types.UID{}, waits: map[client.ObjectKey]string{},
 	}
 }
 
@@ -105,7 +105,7 @@ func (s *Shard) Reconciler(inner reconcile.ObjectReconciler[*v1beta1.HostedClust
 		} else if err != nil {
 			return reconcile.Result{}, err
 		}
-		if held, wait, err := s.hold(ctx, hostedCluster); err != nil || !held {
+		if holds, wait, err := s.hold(ctx, hostedCluster); err != nil || !holds {
 			return reconcile.Result{RequeueAfter: wait}, err
 		}
 		return inner.Reconcile(ctx, hostedCluster)
@@ -138,7 +138,7 @@ func (s *Shard) Source() source.Source {
 
 // hold reports whether the Shard holds a cached HostedCluster, and acquires it if possible. Otherwise it returns when
 // to retry; zero if a watch triggers it. Afterwards the HostedCluster is as in the API server.
-func (s *Shard) hold(ctx context.Context, hostedCluster *v1beta1.HostedCluster) (held bool, wait time.Duration, err error) {
+func (s *Shard) hold(ctx context.Context, hostedCluster *v1beta1.HostedCluster) (holds bool, wait time.Duration, err error) {
 	key := client.ObjectKeyFromObject(hostedCluster)
 	switch holder := hostedCluster.Status.Operator; {
 	case s.Identity() == "":
@@ -150,20 +150,20 @@ func (s *Shard) hold(ctx context.Context, hostedCluster *v1beta1.HostedCluster) 
 	case holder == "":
 		return s.acquire(ctx, hostedCluster)
 	default:
-		left, err := s.leases.left(ctx, holder)
+		remaining, err := s.leases.validFor(ctx, holder)
 		if err != nil {
 			return false, 0, err
 		}
-		if left > 0 {
+		if remaining > 0 {
 			s.waitFor(ctx, key, holder)
-			return false, left, nil
+			return false, remaining, nil
 		}
 		return s.acquire(ctx, hostedCluster)
 	}
 }
 
 // verify checks a cached hold against the API server, once: the cache may be older than this operator's own release.
-func (s *Shard) verify(ctx context.Context, hostedCluster *v1beta1.HostedCluster) (held bool, wait time.Duration, err error) {
+func (s *Shard) verify(ctx context.Context, hostedCluster *v1beta1.HostedCluster) (holds bool, wait time.Duration, err error) {
 	live := &v1beta1.HostedCluster{}
 	if err := s.Live.Get(ctx, client.ObjectKeyFromObject(hostedCluster), live); err != nil {
 		return false, 0, client.IgnoreNotFound(err)
@@ -178,7 +178,7 @@ func (s *Shard) verify(ctx context.Context, hostedCluster *v1beta1.HostedCluster
 	return true, 0, nil
 }
 
-func (s *Shard) acquire(ctx context.Context, hostedCluster *v1beta1.HostedCluster) (held bool, wait time.Duration, err error) {
+func (s *Shard) acquire(ctx context.Context, hostedCluster *v1beta1.HostedCluster) (holds bool, wait time.Duration, err error) {
 	before := hostedCluster.DeepCopy()
 	hostedCluster.Status.Operator = s.Identity()
 	err = s.patch(ctx, hostedCluster, before)
@@ -241,7 +241,7 @@ func (s *Shard) matches(hostedCluster *v1beta1.HostedCluster) bool {
 func (s *Shard) verified(key client.ObjectKey, uid types.UID) bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	known, ok := s.held[key]
+	known, ok := s.confirmed[key]
 	return ok && (uid == "" || uid == known)
 }
 
@@ -249,14 +249,14 @@ func (s *Shard) keep(hostedCluster *v1beta1.HostedCluster) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	key := client.ObjectKeyFromObject(hostedCluster)
-	s.held[key] = hostedCluster.UID
+	s.confirmed[key] = hostedCluster.UID
 	delete(s.waits, key)
 }
 
 func (s *Shard) forget(key client.ObjectKey) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	delete(s.held, key)
+	delete(s.confirmed, key)
 	delete(s.waits, key)
 }
 
@@ -265,7 +265,7 @@ func (s *Shard) waitFor(ctx context.Context, key client.ObjectKey, holder string
 	s.mu.Lock()
 	said := s.waits[key] == holder
 	s.waits[key] = holder
-	delete(s.held, key)
+	delete(s.confirmed, key)
 	s.mu.Unlock()
 	if !said {
 		log.FromContext(ctx).Info("Waiting for another operator to release the HostedCluster; if it doesn't, the selectors of both match it", "holder", holder)

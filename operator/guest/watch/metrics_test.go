@@ -17,7 +17,7 @@ func TestMetrics(t *testing.T) {
 		blue := client.ObjectKey{Namespace: "clusters-blue", Name: "blue"}
 		w := New(nil, nil)
 		w.started[blue] = &started{hostedCluster: client.ObjectKey{Namespace: "clusters", Name: "blue"}}
-		lost := connectionsLost.Of(client.ObjectKey{Namespace: "clusters", Name: "blue"})
+		lost := connectionsLost.For(client.ObjectKey{Namespace: "clusters", Name: "blue"})
 		before := testutil.ToFloat64(lost)
 		for range 3 {
 			w.Lost(blue)

@@ -99,7 +99,7 @@ func (w *Watches) of(cluster client.ObjectKey, hostedCluster types.NamespacedNam
 	if !ok || of.connection != connection {
 		of = &started{hostedCluster: hostedCluster, connection: connection, names: sets.New[string]()}
 		w.started[cluster] = of
-		connectionsMade.Of(hostedCluster).Inc()
+		connectionsMade.For(hostedCluster).Inc()
 	}
 	return of
 }
@@ -119,7 +119,7 @@ func (w *Watches) Lost(cluster client.ObjectKey) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	if of, known := w.started[cluster]; known {
-		connectionsLost.Of(of.hostedCluster).Inc()
+		connectionsLost.For(of.hostedCluster).Inc()
 	}
 	delete(w.started, cluster)
 }

@@ -109,7 +109,7 @@ func checkSpec(config *v1beta1.Karpenter) error {
 
 // adaptDeployment sets variables and no flags: Karpenter reads both, and those of AWS's SDK are variables in any case.
 func (r *regions) adaptDeployment(ctx context.Context, in provider.Input, deployment *appsv1.Deployment) error {
-	region, finding, err := r.of(ctx, in)
+	region, finding, err := r.resolve(ctx, in)
 	if err != nil {
 		return err
 	}

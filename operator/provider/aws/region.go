@@ -56,7 +56,7 @@ func (r *regions) checkCluster(ctx context.Context, in provider.Input) (provider
 			Message: fmt.Sprintf("spec.autoNode.provisionerConfig.karpenter.platform: AWS makes EC2 instances, but %s; use platform ClusterAPI, or correct spec.infraID", is),
 		}, nil
 	}
-	region, finding, err := r.of(ctx, in)
+	region, finding, err := r.resolve(ctx, in)
 	if err != nil || finding.Reason != "" {
 		return finding, err
 	}
@@ -82,8 +82,8 @@ func (*regions) moved(ctx context.Context, in provider.Input, region string) (pr
 	}, nil
 }
 
-// of returns the region that the spec names, else the one of the Cluster's infrastructure.
-func (r *regions) of(ctx context.Context, in provider.Input) (string, provider.Finding, error) {
+// resolve returns the region that the spec names, else the one of the Cluster's infrastructure.
+func (r *regions) resolve(ctx context.Context, in provider.Input) (string, provider.Finding, error) {
 	if region := in.Config.AWS.Region; region != "" {
 		return region, provider.Finding{}, nil
 	}

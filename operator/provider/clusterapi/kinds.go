@@ -156,7 +156,7 @@ func rebootable(templates map[schema.GroupKind]naming) (bool, error) {
 		return false, fmt.Errorf("reading the profiles of infrastructure kinds: %w", err)
 	}
 	for template, how := range templates {
-		if !how.bootstrap && profiles.Of(template).Reboots() {
+		if !how.bootstrap && profiles.For(template).Reboots() {
 			return true, nil
 		}
 	}

@@ -27,10 +27,10 @@ import (
 type tokens map[string]token
 
 // first is the earliest of their times; zero without tokens.
-func (t tokens) first(of func(token) time.Time) time.Time {
+func (t tokens) first(at func(token) time.Time) time.Time {
 	var first time.Time
 	for _, token := range t {
-		if at := of(token); first.IsZero() || at.Before(first) {
+		if at := at(token); first.IsZero() || at.Before(first) {
 			first = at
 		}
 	}

@@ -57,8 +57,8 @@ type object struct {
 	render func() (client.Object, error)
 }
 
-// of returns an object: its manifest, its adapt function, and whether it is needed. Adapt is nil where nothing varies.
-func of[T client.Object](manifest func() (T, error), adapt func(T) error, needed bool) object {
+// rendered returns an object: its manifest, its adapt function, and whether it is needed. Adapt is nil where nothing varies.
+func rendered[T client.Object](manifest func() (T, error), adapt func(T) error, needed bool) object {
 	return object{needed: needed, render: func() (client.Object, error) {
 		obj, err := manifest()
 		if err == nil && adapt != nil {
@@ -73,15 +73,15 @@ func (in Input) objects(ctx context.Context, nodeImages *corev1.ConfigMap) []obj
 	const always = true
 	role := func() (*rbacv1.Role, error) { return in.Profile.Role(ctx, in.Input) }
 	return []object{
-		of(karpenterassets.ServiceAccount, in.adaptServiceAccount, always),
-		of(role, nil, in.Profile.Role != nil),
-		of(karpenterassets.RoleBinding, in.adaptRoleBinding, in.Profile.Role != nil),
-		of(in.pullSecret, nil, in.copiesPullSecret()),
-		of(func() (*corev1.ConfigMap, error) { return nodeImages, nil }, nil, nodeImages != nil),
-		of(karpenterassets.PodDisruptionBudget, nil, always),
-		of(karpenterassets.NetworkPolicy, in.adaptNetworkPolicy, always),
-		of(in.Profile.Deployment, func(d *appsv1.Deployment) error { return in.adaptDeployment(ctx, d) }, always),
-		of(karpenterassets.PodMonitor, nil, in.Monitoring),
+		rendered(karpenterassets.ServiceAccount, in.adaptServiceAccount, always),
+		rendered(role, nil, in.Profile.Role != nil),
+		rendered(karpenterassets.RoleBinding, in.adaptRoleBinding, in.Profile.Role != nil),
+		rendered(in.pullSecret, nil, in.copiesPullSecret()),
+		rendered(func() (*corev1.ConfigMap, error) { return nodeImages, nil }, nil, nodeImages != nil),
+		rendered(karpenterassets.PodDisruptionBudget, nil, always),
+		rendered(karpenterassets.NetworkPolicy, in.adaptNetworkPolicy, always),
+		rendered(in.Profile.Deployment, func(d *appsv1.Deployment) error { return in.adaptDeployment(ctx, d) }, always),
+		rendered(karpenterassets.PodMonitor, nil, in.Monitoring),
 	}
 }
 

@@ -186,8 +186,8 @@ func (s Settings) validate() error {
 			report("%s: %s is not between 0s and %s", field, window, maxBatch)
 		}
 	}
-	if idle, most := s.BatchIdleDuration.Duration, s.BatchMaxDuration.Duration; most > 0 && idle > most {
-		report("batchIdleDuration: %s is longer than batchMaxDuration, %s", idle, most)
+	if idle, limit := s.BatchIdleDuration.Duration, s.BatchMaxDuration.Duration; limit > 0 && idle > limit {
+		report("batchIdleDuration: %s is longer than batchMaxDuration, %s", idle, limit)
 	}
 	for _, problem := range v1alpha1.TopologyKeyProblems(s.ZoneTopologyKeys, s.RegionTopologyKeys) {
 		report("zoneTopologyKeys and regionTopologyKeys: %s", problem)

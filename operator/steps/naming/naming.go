@@ -26,11 +26,11 @@ var podLabels = labels.Set{"app.kubernetes.io/name": v1beta1.KarpenterComponent,
 
 // Pods selects Karpenter's pods of one hosted cluster in its control-plane namespace.
 func Pods(names v1beta1.Names) labels.Selector {
-	return labels.SelectorFromSet(labels.Merge(podLabels, own(names)))
+	return labels.SelectorFromSet(labels.Merge(podLabels, clusterLabels(names)))
 }
 
-// own are the labels that distinguish a cluster's pods from those of the others in the namespace.
-func own(names v1beta1.Names) labels.Set {
+// clusterLabels are the labels that distinguish a cluster's pods from those of the others in the namespace.
+func clusterLabels(names v1beta1.Names) labels.Set {
 	if !names.Shared() {
 		return labels.Set{}
 	}
@@ -43,23 +43,23 @@ func Apply(names v1beta1.Names, object client.Object) error {
 		return nil
 	}
 	n := renaming{names}
-	object.SetName(n.of(object.GetName()))
+	object.SetName(n.name(object.GetName()))
 	switch object := object.(type) {
 	case *appsv1.Deployment:
 		n.deployment(object)
 	case *rbacv1.Role:
 		n.role(object)
 	case *rbacv1.RoleBinding:
-		object.RoleRef.Name = n.of(object.RoleRef.Name)
+		object.RoleRef.Name = n.name(object.RoleRef.Name)
 		for i := range object.Subjects {
-			object.Subjects[i].Name = n.of(object.Subjects[i].Name)
+			object.Subjects[i].Name = n.name(object.Subjects[i].Name)
 		}
 	case *policyv1.PodDisruptionBudget:
 		n.selector(object.Spec.Selector)
 	case *networkingv1.NetworkPolicy:
 		n.selector(&object.Spec.PodSelector)
 	case *unstructured.Unstructured: // a PodMonitor
-		for key, value := range own(names) {
+		for key, value := range clusterLabels(names) {
 			if err := unstructured.SetNestedField(object.Object, value, "spec", "selector", "matchLabels", key); err != nil {
 				return fmt.Errorf("selecting the pods of Cluster %s: %w", names.Cluster, err)
 			}
@@ -78,9 +78,9 @@ func Apply(names v1beta1.Names, object client.Object) error {
 // renaming maps the names of a dedicated namespace.
 type renaming struct{ v1beta1.Names }
 
-// of returns a name as it is. An object that the operator doesn't make, such as the platform team's prices, serves all clusters of the
+// name returns a name as it is. An object that the operator doesn't make, such as the platform team's prices, serves all clusters of the
 // namespace.
-func (n renaming) of(name string) string {
+func (n renaming) name(name string) string {
 	switch dedicated := v1beta1.DedicatedNames(); name {
 	case dedicated.Karpenter:
 		return n.Karpenter
@@ -97,18 +97,18 @@ func (n renaming) of(name string) string {
 }
 
 func (n renaming) selector(selector *metav1.LabelSelector) {
-	for key, value := range own(n.Names) {
+	for key, value := range clusterLabels(n.Names) {
 		metav1.AddLabelToSelector(selector, key, value)
 	}
 }
 
 func (n renaming) deployment(deployment *appsv1.Deployment) {
 	n.selector(deployment.Spec.Selector)
-	for key, value := range own(n.Names) {
+	for key, value := range clusterLabels(n.Names) {
 		metav1.SetMetaDataLabel(&deployment.Spec.Template.ObjectMeta, key, value)
 	}
 	pod := &deployment.Spec.Template.Spec
-	pod.ServiceAccountName = n.of(pod.ServiceAccountName)
+	pod.ServiceAccountName = n.name(pod.ServiceAccountName)
 	if pod.Affinity != nil && pod.Affinity.PodAntiAffinity != nil {
 		terms := pod.Affinity.PodAntiAffinity.PreferredDuringSchedulingIgnoredDuringExecution
 		for i := range terms {
@@ -120,10 +120,10 @@ func (n renaming) deployment(deployment *appsv1.Deployment) {
 	}
 	for i := range pod.Volumes {
 		if secret := pod.Volumes[i].Secret; secret != nil {
-			secret.SecretName = n.of(secret.SecretName)
+			secret.SecretName = n.name(secret.SecretName)
 		}
 		if configMap := pod.Volumes[i].ConfigMap; configMap != nil {
-			configMap.Name = n.of(configMap.Name)
+			configMap.Name = n.name(configMap.Name)
 		}
 	}
 	for i := range pod.Containers {
@@ -138,7 +138,7 @@ func (n renaming) leaderElection(env []corev1.EnvVar) {
 	})
 	for i := range env {
 		if here && env[i].Name == "LEADER_ELECTION_NAME" {
-			env[i].Value = n.of(env[i].Value)
+			env[i].Value = n.name(env[i].Value)
 		}
 	}
 }
@@ -149,7 +149,7 @@ func (n renaming) role(role *rbacv1.Role) {
 	var rules []rbacv1.PolicyRule
 	for _, rule := range role.Rules {
 		for i := range rule.ResourceNames {
-			rule.ResourceNames[i] = n.of(rule.ResourceNames[i])
+			rule.ResourceNames[i] = n.name(rule.ResourceNames[i])
 		}
 		if len(rule.ResourceNames) > 0 {
 			rules = append(rules, rule)

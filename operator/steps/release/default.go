@@ -55,8 +55,8 @@ func NewDefaultRelease(component, image, version string) (DefaultRelease, error)
 	return DefaultRelease{Component: component, Image: image, Version: cmp.Or(version, "dev")}, nil
 }
 
-// of returns the release for nodes of a version.
-func (d DefaultRelease) of(nodes string) *resolved {
+// resolve returns the release for nodes of a version.
+func (d DefaultRelease) resolve(nodes string) *resolved {
 	_, digest, _ := strings.Cut(d.Image, "@")
 	separator := "+"
 	if strings.Contains(nodes, "+") { // the nodes' own build
@@ -168,7 +168,7 @@ func (r *Resolver) defaultRelease(ctx context.Context, s *scope.Scope) (*resolve
 	if err != nil {
 		return nil, err
 	}
-	return r.byDefault.of(nodes), nil
+	return r.byDefault.resolve(nodes), nil
 }
 
 // last returns the release that was resolved before; nil if it isn't known any more.
@@ -179,5 +179,5 @@ func (r *Resolver) last(ctx context.Context, s *scope.Scope, desired *v1beta1.De
 	if err := r.byDefault.check(s); err != nil {
 		return nil, err
 	}
-	return r.byDefault.of(desired.NodeVersion), nil
+	return r.byDefault.resolve(desired.NodeVersion), nil
 }

@@ -23,9 +23,9 @@ func TestMetrics(t *testing.T) {
 	counted := func(t *testing.T, image string) []float64 {
 		t.Helper()
 		blue := client.ObjectKey{Namespace: "clusters", Name: "blue"}
-		before := []float64{testutil.ToFloat64(lookups.Of(blue)), testutil.ToFloat64(cacheHits.Of(blue))}
+		before := []float64{testutil.ToFloat64(lookups.For(blue)), testutil.ToFloat64(cacheHits.For(blue))}
 		reconciled(t, r, scopeOf(image))
-		return []float64{testutil.ToFloat64(lookups.Of(blue)) - before[0], testutil.ToFloat64(cacheHits.Of(blue)) - before[1]}
+		return []float64{testutil.ToFloat64(lookups.For(blue)) - before[0], testutil.ToFloat64(cacheHits.For(blue)) - before[1]}
 	}
 	pulled := func(t *testing.T, results ...string) {
 		t.Helper()

@@ -135,9 +135,9 @@ func (p *puller) get(ctx context.Context, who reconcile.Request, r request) (rel
 			return nil, 0, nil
 		}
 		if known, ok := p.failed.Get(key); ok {
-			if left := known.until.Sub(p.clock.Now()); left > 0 {
+			if remaining := known.until.Sub(p.clock.Now()); remaining > 0 {
 				p.mu.Unlock()
-				return nil, left, known.err
+				return nil, remaining, known.err
 			}
 		}
 		f = &inFlightPull{done: make(chan struct{}), waiters: sets.New[reconcile.Request](), namespace: r.namespace}

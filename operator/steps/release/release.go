@@ -268,10 +268,10 @@ func (e *failedError) Error() string { return e.message }
 func (r *Resolver) resolve(ctx context.Context, s *scope.Scope, image string) (*resolved, error) {
 	hostedCluster, component := s.HostedCluster, s.Profile.Component
 	key := client.ObjectKeyFromObject(hostedCluster)
-	lookups.Of(key).Inc()
+	lookups.For(key).Inc()
 	found := r.puller.cached(image, component)
 	if found != nil {
-		cacheHits.Of(key).Inc()
+		cacheHits.For(key).Inc()
 		r.verifyAgain(ctx, hostedCluster, found, component)
 	} else {
 		req, err := r.request(ctx, hostedCluster, image, component)

@@ -112,8 +112,8 @@ func (l *shares) add(key cacheKey, namespace string, value any, size int64) {
 		l.evict(namespace)
 	}
 	for l.used > l.limit {
-		most := slices.MaxFunc(slices.Sorted(maps.Keys(l.by)), func(a, b string) int { return cmp.Compare(l.by[a], l.by[b]) })
-		l.evict(most)
+		largest := slices.MaxFunc(slices.Sorted(maps.Keys(l.by)), func(a, b string) int { return cmp.Compare(l.by[a], l.by[b]) })
+		l.evict(largest)
 	}
 }
 

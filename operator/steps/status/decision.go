@@ -122,18 +122,18 @@ func isAhead(v, wanted string) bool {
 }
 
 // runAhead returns which newer versions nodes run.
-func runAhead(n, of int, newer map[string]int, desired string) string {
-	return fmt.Sprintf("%d of %d %s %s %s, ahead of %s", n, of, english.PluralWord(of, "node", "nodes"), english.PluralWord(n, "runs", "run"), runs(newer), desired)
+func runAhead(n, total int, newer map[string]int, desired string) string {
+	return fmt.Sprintf("%d of %d %s %s %s, ahead of %s", n, total, english.PluralWord(total, "node", "nodes"), english.PluralWord(n, "runs", "run"), runs(newer), desired)
 }
 
 // runBehind returns which older versions nodes run, and how many nodes are ahead.
-func runBehind(behind, ahead, of int, outdated, newer map[string]int, desired string) string {
+func runBehind(behind, ahead, total int, outdated, newer map[string]int, desired string) string {
 	if behind == 0 {
-		return runAhead(ahead, of, newer, desired)
+		return runAhead(ahead, total, newer, desired)
 	}
 	older := maps.Clone(outdated)
 	maps.DeleteFunc(older, func(v string, n int) bool { return newer[v] == n })
-	text := fmt.Sprintf("%d of %d %s still %s %s", behind, of, english.PluralWord(of, "node", "nodes"), english.PluralWord(behind, "runs", "run"), runs(older))
+	text := fmt.Sprintf("%d of %d %s still %s %s", behind, total, english.PluralWord(total, "node", "nodes"), english.PluralWord(behind, "runs", "run"), runs(older))
 	if ahead > 0 {
 		text += fmt.Sprintf("; %d %s %s, ahead of %s", ahead, english.PluralWord(ahead, "runs", "run"), runs(newer), desired)
 	}

@@ -227,9 +227,9 @@ func readInventory(ctx context.Context, s *scope.Scope) (inventory, error) {
 			i.pinned[class.Name] = guest.PlainVersion(class.Pinned)
 		}
 		for _, image := range class.Images {
-			of := kind{class.Name, image.InstanceType}
-			if known, ok := i.images[of]; !ok || guest.CompareVersions(guest.PlainVersion(image.Version), guest.PlainVersion(known.Version)) > 0 {
-				i.images[of] = image
+			key := kind{class.Name, image.InstanceType}
+			if known, ok := i.images[key]; !ok || guest.CompareVersions(guest.PlainVersion(image.Version), guest.PlainVersion(known.Version)) > 0 {
+				i.images[key] = image
 			}
 		}
 		if v := guest.PlainVersion(class.Given); guest.CompareVersions(v, i.newest) > 0 {

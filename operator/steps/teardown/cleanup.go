@@ -33,22 +33,22 @@ func (t *Teardown) cleanUp(ctx context.Context, s *scope.Scope, why string) erro
 	bounded, cancel := context.WithTimeout(ctx, cleanUpTime)
 	defer cancel()
 	until := t.Clock.Now().Add(cleanUpTime)
-	left := &leftovers{ctx: bounded, guest: s.Guest, late: func() bool { return !t.Clock.Now().Before(until) }}
+	rest := &leftovers{ctx: bounded, guest: s.Guest, late: func() bool { return !t.Clock.Now().Before(until) }}
 	claims, err := nodeClaims(bounded, s, live(s.Guest))
-	left.note("NodeClaims", err)
+	rest.note("NodeClaims", err)
 	if len(claims) > 0 {
 		if err := t.record(ctx, s, why, findings{claims: describeClaims(claims)}); err != nil {
 			return err
 		}
 	}
 	for i := range claims {
-		if left.over() {
-			left.lines = append(left.lines, fmt.Sprintf("%d more NodeClaims, and their nodes", len(claims)-i))
+		if rest.over() {
+			rest.lines = append(rest.lines, fmt.Sprintf("%d more NodeClaims, and their nodes", len(claims)-i))
 			break
 		}
-		left.note("NodeClaim "+claims[i].Name, release(bounded, s.Guest, &claims[i]))
+		rest.note("NodeClaim "+claims[i].Name, release(bounded, s.Guest, &claims[i]))
 		for _, node := range nodeNames(s, &claims[i]) {
-			left.note("Node "+message.Quote(node), releaseNode(bounded, s.Guest, node))
+			rest.note("Node "+message.Quote(node), releaseNode(bounded, s.Guest, node))
 		}
 	}
 	// These objects were deleted by name before; the error names an object that stays.
@@ -76,18 +76,18 @@ func (t *Teardown) cleanUp(ctx context.Context, s *scope.Scope, why string) erro
 			return err
 		}},
 	} {
-		if !left.hung && left.late() {
-			left.giveUp()
+		if !rest.hung && rest.late() {
+			rest.giveUp()
 		}
-		if left.hung {
+		if rest.hung {
 			break
 		}
-		left.note(one.what, one.do())
+		rest.note(one.what, one.do())
 	}
-	if len(left.lines) == 0 {
+	if len(rest.lines) == 0 {
 		return nil
 	}
-	return t.record(ctx, s, why, findings{guest: left.lines})
+	return t.record(ctx, s, why, findings{guest: rest.lines})
 }
 
 // nodeNames returns the possible names of a NodeClaim's node. One that Karpenter hasn't registered has a name of its machine, as a

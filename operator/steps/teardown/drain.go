@@ -96,11 +96,11 @@ func (t *Teardown) limit(s *scope.Scope, during phase) (ends func() bool) {
 }
 
 // unfinished is the error of a loop that has ended before its last object; nil if none is left.
-func unfinished(left int, doing string) error {
-	if left == 0 {
+func unfinished(remaining int, doing string) error {
+	if remaining == 0 {
 		return nil
 	}
-	return refusal(fmt.Errorf("%s: %d are left, because the guest takes long to answer", doing, left))
+	return refusal(fmt.Errorf("%s: %d are left, because the guest takes long to answer", doing, remaining))
 }
 
 // request deletes a NodeClaim. In a forced drain it also lets Karpenter terminate the pods that block it.
@@ -161,8 +161,8 @@ func (t *Teardown) markDraining(ctx context.Context, s *scope.Scope, m *memory, 
 		return err
 	}
 	var errs []error
-	ends, left, first := t.limit(s, t.drainOf(s).phase), len(classes), m.nextClass
-	for ; left > 0 && !ends(); left-- {
+	ends, remaining, first := t.limit(s, t.drainOf(s).phase), len(classes), m.nextClass
+	for ; remaining > 0 && !ends(); remaining-- {
 		class := classes[m.nextClass%len(classes)]
 		m.nextClass = (m.nextClass + 1) % len(classes)
 		if class.GetAnnotations()[annotation] == "true" || !class.GetDeletionTimestamp().IsZero() {
@@ -191,10 +191,10 @@ func (t *Teardown) markDraining(ctx context.Context, s *scope.Scope, m *memory, 
 		}
 		log.FromContext(ctx).Info("Marked a node class as draining", s.Profile.NodeClass.Kind, klog.KObj(class))
 	}
-	if left == 0 {
+	if remaining == 0 {
 		m.nextClass = first
 	}
-	return refusal(errors.Join(append(errs, unfinished(left, "marking node classes as draining in the guest"))...))
+	return refusal(errors.Join(append(errs, unfinished(remaining, "marking node classes as draining in the guest"))...))
 }
 
 // nodeClaims returns the provider's NodeClaims, oldest first. Those of another Karpenter, which the guest's admin may

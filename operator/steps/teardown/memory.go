@@ -62,12 +62,12 @@ func (t *Teardown) memoryOf(s *scope.Scope) *memory {
 }
 
 // progress reports how many nodes are left, of how many when this operator started.
-func (m *memory) progress(left int) string {
-	m.largest = max(m.largest, left)
-	if m.largest == left {
-		return fmt.Sprintf("%d %s left to drain", left, english.PluralWord(left, "node is", "nodes are"))
+func (m *memory) progress(remaining int) string {
+	m.largest = max(m.largest, remaining)
+	if m.largest == remaining {
+		return fmt.Sprintf("%d %s left to drain", remaining, english.PluralWord(remaining, "node is", "nodes are"))
 	}
-	return fmt.Sprintf("%d of %d nodes %s left to drain", left, m.largest, english.PluralWord(left, "is", "are"))
+	return fmt.Sprintf("%d of %d nodes %s left to drain", remaining, m.largest, english.PluralWord(remaining, "is", "are"))
 }
 
 // updateBlocker finds the drain's blocker.

@@ -338,7 +338,7 @@ func (t *Teardown) removeDefinitions(ctx context.Context, s *scope.Scope, d drai
 	if err := guest.Live.List(ctx, definitions, client.MatchingLabels{v1beta1.ManagedByLabel: v1beta1.ManagedByOperator}); err != nil {
 		return scope.Result{}, fmt.Errorf("listing CustomResourceDefinitions in the guest: %w", err)
 	}
-	var left []string
+	var remaining []string
 	var errs []error
 	ends := t.limit(s, d.phase)
 	for i := range definitions.Items {
@@ -358,15 +358,15 @@ func (t *Teardown) removeDefinitions(ctx context.Context, s *scope.Scope, d drai
 			}
 			log.FromContext(ctx).Info("Deleted an object in the guest", "CustomResourceDefinition", klog.KObj(definition))
 		}
-		left = append(left, definition.Name)
+		remaining = append(remaining, definition.Name)
 	}
-	if err := errors.Join(errs...); err != nil || len(left) == 0 || d.phase == over {
+	if err := errors.Join(errs...); err != nil || len(remaining) == 0 || d.phase == over {
 		return scope.Result{}, err
 	}
-	slices.Sort(left)
+	slices.Sort(remaining)
 	// It takes seconds, and with the definitions go the watches of their kinds, which shakes a connection: too little to rely on a watch alone.
 	return scope.Result{
-		Wait: true, Message: "removing CustomResourceDefinition " + strings.Join(left, ", ") + " in the guest",
+		Wait: true, Message: "removing CustomResourceDefinition " + strings.Join(remaining, ", ") + " in the guest",
 		RequeueAfter: d.within(t.Clock.Now(), unwatched),
 	}, nil
 }

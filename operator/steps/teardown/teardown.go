@@ -283,14 +283,14 @@ func (t *Teardown) withoutGuest(ctx context.Context, s *scope.Scope, m *memory) 
 	}
 	// Both have to be over: the time to drain, and a time of this operator's own without a single answer.
 	givenUp := later(d.deadline, m.unreachable.Add(gracePeriod(d.timeout)))
-	left := givenUp.Sub(now)
+	untilGivenUp := givenUp.Sub(now)
 	switch {
-	case left > 0 && d.stops:
+	case untilGivenUp > 0 && d.stops:
 		message := fmt.Sprintf("%s stay until it answers, because spec.nodeDrain.onTimeout is Stop", remaining)
-		return scope.Result{Wait: true, Message: unreachable(s, message), RequeueAfter: min(left, relistInterval)}, nil
-	case left > 0:
+		return scope.Result{Wait: true, Message: unreachable(s, message), RequeueAfter: min(untilGivenUp, relistInterval)}, nil
+	case untilGivenUp > 0:
 		message := fmt.Sprintf("given up at %s, with %s", t.clockTime(givenUp), remaining)
-		return scope.Result{Wait: true, Message: unreachable(s, message), RequeueAfter: min(left, relistInterval)}, nil
+		return scope.Result{Wait: true, Message: unreachable(s, message), RequeueAfter: min(untilGivenUp, relistInterval)}, nil
 	case d.stops:
 		message := fmt.Sprintf("%s stay because spec.nodeDrain.onTimeout is Stop: restore the guest, or set onTimeout to Force, which deletes them without a drain", remaining)
 		return scope.Result{Wait: true, Reason: v1beta1.AutoNodeDrainStoppedReason, Message: unreachable(s, message), RequeueAfter: relistInterval}, nil
