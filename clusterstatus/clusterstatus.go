@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Package clusterstatus reads what a Cluster API Cluster reports about its infrastructure.
+// Package clusterstatus reads a Cluster API Cluster's reports about its infrastructure.
 package clusterstatus
 
 import (
@@ -14,7 +14,7 @@ import (
 	"github.com/autonode-io/autonode/message"
 )
 
-// maxSaid limits what is repeated of an infrastructure provider's message, in bytes.
+// maxSaid limits an infrastructure provider's message, in bytes.
 const maxSaid = 500
 
 // NotReady returns why the infrastructure of a Cluster isn't ready, in the provider's words; empty while it is, or reports nothing. A provider that

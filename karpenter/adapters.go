@@ -30,7 +30,7 @@ func isReplacement(queue *disruption.Queue, nodeClaim string) bool {
 	})
 }
 
-// reclaims returns what the CapacityLease reclaims.
+// reclaims returns the amounts that the CapacityLease reclaims.
 func reclaims(lease *capacityprovider.Provider) func() []methods.Reclaim {
 	return func() []methods.Reclaim {
 		var all []methods.Reclaim

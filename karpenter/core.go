@@ -245,12 +245,12 @@ func (k *karpenterCore) controllers(ctx context.Context) []controller.Controller
 	return all
 }
 
-// lifecyclePasses let Karpenter core launch a few NodeClaims at a time, and wait until the cache has what core wrote.
+// lifecyclePasses let Karpenter core launch a few NodeClaims at a time, and wait until the cache has core's writes.
 func lifecyclePasses(guest client.Reader, writes *reconciler.Ledger, now clock.WithDelayedExecution) []reconciler.Middleware {
 	return []reconciler.Middleware{reconciler.Pace(guest, now), reconciler.Await(guest, writes, now)}
 }
 
-// terminationPasses wait until the cache has what core wrote of a Node and its NodeClaim.
+// terminationPasses wait until the cache has core's writes of a Node and its NodeClaim.
 func terminationPasses(guest client.Reader, writes *reconciler.Ledger, now clock.Clock) []reconciler.Middleware {
 	return []reconciler.Middleware{reconciler.AwaitNode(guest, writes, now)}
 }

@@ -43,7 +43,7 @@ import (
 	"github.com/autonode-io/autonode/lenient"
 )
 
-// ErrUsage wraps what is wrong with the command line.
+// ErrUsage wraps the problem of a command line.
 var ErrUsage = errors.New("usage")
 
 // Run reads the command line, connects to both clusters and runs until ctx ends. programVersion is this program's own.

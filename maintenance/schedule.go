@@ -84,7 +84,7 @@ func (l local) instant(clock time.Time) time.Time {
 	return at
 }
 
-// clockOf returns what a clock shows, as a time in UTC.
+// clockOf returns the time that a clock shows, as a time in UTC.
 func clockOf(t time.Time) time.Time {
 	_, offset := t.Zone()
 	return t.UTC().Add(time.Duration(offset) * time.Second)

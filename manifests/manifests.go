@@ -18,7 +18,7 @@ import (
 	"sigs.k8s.io/yaml"
 )
 
-// Folders are what the base consists of, and the component for monitoring.
+// Folders are those of the base, and the component for monitoring.
 //
 //go:embed kustomization.yaml crds operator rbac policy monitoring
 var Folders embed.FS
@@ -37,7 +37,7 @@ const (
 	mountPath    = "/etc/karpenter"
 )
 
-// Options of an installation: what an overlay of the base would set.
+// Options of an installation, as an overlay of the base would set them.
 type Options struct {
 	// Image of the operator, with a tag or a digest.
 	Image string
@@ -47,7 +47,7 @@ type Options struct {
 	PullSecrets []string
 	// Settings of every Karpenter: the content of the file; empty for none.
 	Settings []byte
-	// Monitoring adds what the Prometheus operator reads, and the dashboards.
+	// Monitoring adds the objects of the Prometheus operator, and the dashboards.
 	Monitoring bool
 }
 
@@ -111,7 +111,7 @@ func Build(base fs.FS, overlay kustomizetypes.Kustomization, files map[string][]
 	return built, nil
 }
 
-// overlay is what docs/install.md has people write.
+// overlay is the one of docs/install.md.
 func (o Options) overlay() (*kustomizetypes.Kustomization, error) {
 	image, err := o.image()
 	if err != nil {
@@ -161,7 +161,7 @@ func (o Options) overlay() (*kustomizetypes.Kustomization, error) {
 	return overlay, nil
 }
 
-// image splits the reference into what kustomize replaces.
+// image splits the reference into the parts that kustomize replaces.
 func (o Options) image() (kustomizetypes.Image, error) {
 	if o.Image == "" {
 		return kustomizetypes.Image{}, fmt.Errorf("the operator's image is missing")

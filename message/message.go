@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Package message truncates what messages of conditions, events and logs repeat of others, and makes visible what a terminal would obey.
+// Package message truncates the texts of others in conditions, events and logs, and makes visible the characters that a terminal would obey.
 package message
 
 import "strings"

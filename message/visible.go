@@ -9,7 +9,7 @@ import (
 	"unicode/utf8"
 )
 
-// Visible escapes what a terminal would obey instead of showing: control characters but for line feeds and tabs, and characters that
+// Visible escapes characters that a terminal would obey instead of showing: control characters but for line feeds and tabs, and characters that
 // reverse the direction of text. The escapes are those of JSON, and what isn't UTF-8 becomes \x9b.
 func Visible(text string) string { return escape(text, "\n\t") }
 

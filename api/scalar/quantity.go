@@ -52,7 +52,7 @@ func Number(number int64) Quantity {
 // QuantityOf returns a quantity in its canonical form.
 func QuantityOf(quantity resource.Quantity) Quantity { return Text(quantity.String()) }
 
-// String returns what was written.
+// String returns the text as written.
 func (q Quantity) String() string {
 	if q.Type == intstr.Int && q.StrVal == "" {
 		return strconv.FormatInt(int64(q.IntVal), 10)
@@ -60,7 +60,7 @@ func (q Quantity) String() string {
 	return q.StrVal
 }
 
-// Parse is ParseQuantity of what was written. The API server admits no number with a fraction or an exponent, so none is a quantity.
+// Parse is ParseQuantity of the text as written. The API server admits no number with a fraction or an exponent, so none is a quantity.
 func (q Quantity) Parse() (resource.Quantity, error) {
 	text := q.String()
 	if q.Type == intstr.Int && strings.ContainsAny(text, ".eE") {
@@ -69,7 +69,7 @@ func (q Quantity) Parse() (resource.Quantity, error) {
 	return ParseQuantity(text)
 }
 
-// Amount is Parse; zero for what isn't a quantity.
+// Amount is Parse; zero for other text.
 func (q Quantity) Amount() resource.Quantity {
 	amount, _ := q.Parse()
 	return amount

@@ -26,10 +26,10 @@ type CapacityAccount struct {
 	metav1.TypeMeta   `json:",inline"`
 	metav1.ObjectMeta `json:"metadata,omitempty"`
 
-	// spec is what the clusters of the account share.
+	// spec is the capacity that the clusters of the account share.
 	// +required
 	Spec CapacityAccountSpec `json:"spec"`
-	// status reports what is granted and used. The operator's record of grants is part of it: don't edit it.
+	// status reports grants and use. The operator's record of grants is part of it: don't edit it.
 	// +optional
 	// +kubebuilder:default:={"observedGeneration":-1}
 	Status CapacityAccountStatus `json:"status,omitempty"`
@@ -45,7 +45,7 @@ type CapacityAccountList struct {
 	Items []CapacityAccount `json:"items"`
 }
 
-// CapacityAccountSpec is what the clusters of an account share.
+// CapacityAccountSpec is the capacity that the clusters of an account share.
 type CapacityAccountSpec struct {
 	// members are the hosted clusters that share the account. The first entry that matches a cluster applies to it. An
 	// account serves at most 200 clusters. A cluster that two accounts claim belongs to the older account.
@@ -85,7 +85,7 @@ type CapacityAccountSpec struct {
 	ReclaimGracePeriod *scalar.Duration `json:"reclaimGracePeriod,omitempty"`
 }
 
-// CapacityMember selects hosted clusters and declares what each of them may have. Exactly one of hostedCluster and
+// CapacityMember selects hosted clusters and declares the share of each. Exactly one of hostedCluster and
 // namespaceSelector is set.
 //
 // +kubebuilder:validation:XValidation:rule="has(self.hostedCluster) != has(self.namespaceSelector)",message="set exactly one of hostedCluster and namespaceSelector"
@@ -105,7 +105,7 @@ type CapacityMember struct {
 	// +kubebuilder:validation:Maximum=1000000
 	Priority int32 `json:"priority,omitempty"`
 	// guaranteed amounts are kept for each of these clusters, used or not, unless they are lent while they are unused. Other clusters
-	// borrow what is left of a pool.
+	// borrow the rest of a pool.
 	// +optional
 	// +listType=atomic
 	// +kubebuilder:validation:MaxItems=56
@@ -154,7 +154,7 @@ type CapacityShare struct {
 	Amounts CapacityAmounts `json:"amounts"`
 }
 
-// UnusedGuarantee is what happens with the part of a guaranteed amount that its cluster neither uses nor requests.
+// UnusedGuarantee decides about the part of a guaranteed amount that its cluster neither uses nor requests.
 type UnusedGuarantee string
 
 // What happens with the unused part of a guaranteed amount.
@@ -322,7 +322,7 @@ type CapacitySelector struct {
 	CapacityTypes []string `json:"capacityTypes,omitempty"`
 }
 
-// CommitmentKind names whose rules decide what a commitment covers.
+// CommitmentKind names the rules by which a commitment covers machines.
 //
 // +kubebuilder:validation:Enum=SavingsPlan;ReservedInstance;CommittedUse;AzureReservation;Custom
 type CommitmentKind string
@@ -361,7 +361,7 @@ const (
 	SizeFlexibilityOff SizeFlexibility = "Off"
 )
 
-// CapacityCommitment is what is paid for whether it is used or not. kind decides by whose rules it covers machines. No kind covers a spot
+// CapacityCommitment is capacity that is paid for whether it is used or not. kind decides by whose rules it covers machines. No kind covers a spot
 // machine. What is unused counts as wasted.
 //
 // +kubebuilder:validation:XValidation:rule="self.kind != 'Custom' || has(self.hourlySpend) != has(self.instances)",message="set exactly one of hourlySpend and instances"
@@ -379,7 +379,7 @@ type CapacityCommitment struct {
 	// +kubebuilder:validation:MaxLength=63
 	// +kubebuilder:validation:Pattern=`^[a-z0-9]([-a-z0-9.]*[a-z0-9])?$`
 	Name string `json:"name"`
-	// kind names whose rules decide what it covers: SavingsPlan, ReservedInstance, CommittedUse, AzureReservation or Custom.
+	// kind names the rules by which it covers machines: SavingsPlan, ReservedInstance, CommittedUse, AzureReservation or Custom.
 	// +optional
 	// +kubebuilder:default:=Custom
 	Kind CommitmentKind `json:"kind,omitempty"`
@@ -395,7 +395,7 @@ type CapacityCommitment struct {
 	// +optional
 	// +kubebuilder:validation:Enum=EC2Instance;Compute
 	Scope SavingsPlanScope `json:"scope,omitempty"`
-	// rates are what an hour of each instance type costs within a SavingsPlan, in US dollars as a decimal. A type without a rate is at
+	// rates are the prices of an hour of each instance type within a SavingsPlan, in US dollars as a decimal. A type without a rate is at
 	// discountPercent, and isn't covered without that.
 	// +optional
 	// +kubebuilder:validation:MinProperties=1
@@ -436,7 +436,7 @@ type CapacityCommitment struct {
 	// memory of a CommittedUse. Its prices are those of a GiB.
 	// +optional
 	Memory *CapacityCommittedAmount `json:"memory,omitempty"`
-	// discountPercent is what a committed hour costs less than the list price, such as 28 or "27.5". Defaults to none.
+	// discountPercent is the discount of a committed hour on the list price, such as 28 or "27.5". Defaults to none.
 	// +optional
 	DiscountPercent *scalar.Quantity `json:"discountPercent,omitempty"`
 	// starts is when the term begins. Defaults to the past.
@@ -485,7 +485,7 @@ type CapacityRatesSource struct {
 	Key string `json:"key"`
 }
 
-// CapacityAccountStatus reports what is granted and used.
+// CapacityAccountStatus reports grants and use.
 type CapacityAccountStatus struct {
 	// observedGeneration is the generation of the object that the condition Ready is about; -1 until the operator has reported any.
 	// +optional
@@ -540,7 +540,7 @@ type CapacityPoolStatus struct {
 	// used by Machines of all clusters.
 	// +required
 	Used string `json:"used"`
-	// waiting is what clusters have requested and don't get now.
+	// waiting are the requests that clusters don't get now.
 	// +optional
 	Waiting string `json:"waiting,omitempty"`
 	// held is the room of the pool that is kept free for requests which have waited, whether or not that much is free yet.
@@ -551,10 +551,10 @@ type CapacityPoolStatus struct {
 	// +listType=atomic
 	// +kubebuilder:validation:MaxItems=8
 	HeldFor []string `json:"heldFor,omitempty"`
-	// lent is what other clusters are granted of guaranteed amounts.
+	// lent is the part of guaranteed amounts that other clusters are granted.
 	// +optional
 	Lent string `json:"lent,omitempty"`
-	// reclaiming is what clusters use and were asked to return.
+	// reclaiming is the use that clusters were asked to return.
 	// +optional
 	Reclaiming string `json:"reclaiming,omitempty"`
 	// reclaimingFor are the first of the clusters that it is reclaimed for, as namespace/name.
@@ -564,7 +564,7 @@ type CapacityPoolStatus struct {
 	ReclaimingFor []string `json:"reclaimingFor,omitempty"`
 }
 
-// CapacityGrant is the record of what one cluster is granted.
+// CapacityGrant is the record of one cluster's grant.
 type CapacityGrant struct {
 	// namespace of the HostedCluster.
 	// +required
@@ -596,7 +596,7 @@ type CapacityGrant struct {
 	// place is the cluster's place in the line, if one of its requests doesn't fit.
 	// +optional
 	Place *CapacityPlace `json:"place,omitempty"`
-	// reclaims are what the cluster was asked to return.
+	// reclaims are the amounts that the cluster was asked to return.
 	// +optional
 	// +listType=atomic
 	// +kubebuilder:validation:MaxItems=256
@@ -608,7 +608,7 @@ type CapacityGrant struct {
 	Retained []RetainedAmount `json:"retained,omitempty"`
 }
 
-// RecordedReclaim is what a cluster may keep of a pool from a time on.
+// RecordedReclaim is the amount of a pool that a cluster may keep from a time on.
 type RecordedReclaim struct {
 	// pool is the pool's name.
 	// +required
@@ -653,7 +653,7 @@ type CapacityPlace struct {
 	// gained is when more of it last became free.
 	// +optional
 	Gained *scalar.Time `json:"gained,omitempty"`
-	// lacking is what wasn't free then, by pool.
+	// lacking are the amounts that weren't free then, by pool.
 	// +optional
 	// +listType=atomic
 	// +kubebuilder:validation:MaxItems=128

@@ -8,7 +8,7 @@ import (
 	"github.com/autonode-io/autonode/api/scalar"
 )
 
-// Bounds of what a Karpenter reports. They keep sums over all clusters of an account within 64 bits.
+// Bounds of a Karpenter's reports. They keep sums over all clusters of an account within 64 bits.
 const (
 	// MaxRequests is the number of requests in a report.
 	MaxRequests = 32
@@ -34,7 +34,7 @@ func CommitmentName(name string) string { return "commitment/" + name }
 // LimitPool is the name of the pool of a cluster's own limit of a resource.
 func LimitPool(resource string) string { return "limit/" + resource }
 
-// CapacityLease is what one hosted cluster may take from the account that it shares with others. It lives in the
+// CapacityLease is one hosted cluster's share of the account that it shares with others. It lives in the
 // cluster's control-plane namespace with the name "karpenter", or "karpenter-<cluster>" where clusters share the namespace.
 // The operator writes its spec, and that cluster's Karpenter its status. One without pools limits nothing.
 //
@@ -51,10 +51,10 @@ type CapacityLease struct {
 	metav1.TypeMeta   `json:",inline"`
 	metav1.ObjectMeta `json:"metadata,omitempty"`
 
-	// spec is what the cluster is granted.
+	// spec is the cluster's grant.
 	// +optional
 	Spec CapacityLeaseSpec `json:"spec,omitempty"`
-	// status is what the cluster's Karpenter reports.
+	// status is the report of the cluster's Karpenter.
 	// +optional
 	// +kubebuilder:default:={"observedGeneration":-1}
 	Status CapacityLeaseStatus `json:"status,omitempty"`
@@ -70,7 +70,7 @@ type CapacityLeaseList struct {
 	Items []CapacityLease `json:"items"`
 }
 
-// CapacityLeaseSpec is what a cluster is granted.
+// CapacityLeaseSpec is a cluster's grant.
 type CapacityLeaseSpec struct {
 	// account that grants it. Without one the lease limits nothing.
 	// +optional
@@ -147,7 +147,7 @@ type CapacityAccountReference struct {
 	UID string `json:"uid"`
 }
 
-// PoolResource is what a pool counts.
+// PoolResource is the resource that a pool counts.
 //
 // +kubebuilder:validation:Enum=machines;vcpus;memory;gpus
 type PoolResource string
@@ -327,7 +327,7 @@ type UnavailableOffering struct {
 	// +optional
 	// +kubebuilder:validation:MaxLength=253
 	Quota string `json:"quota,omitempty"`
-	// counts is what the quota counts. Without it, all machines are alike to the quota.
+	// counts is the resource that the quota counts. Without it, all machines are alike to the quota.
 	// +optional
 	Counts PoolResource `json:"counts,omitempty"`
 	// atLeast is the smallest amount of the quota that is too much, in the unit of counts.
@@ -338,7 +338,7 @@ type UnavailableOffering struct {
 	Until scalar.Time `json:"until"`
 }
 
-// CapacityLeaseStatus is what a cluster's Karpenter reports. The operator treats it as a tenant's report: it
+// CapacityLeaseStatus is the report of a cluster's Karpenter. The operator treats it as a tenant's report: it
 // lowers this cluster's grants and raises them within its share, and changes nothing of other clusters'.
 type CapacityLeaseStatus struct {
 	// observedGeneration is the generation of the object that the condition Ready is about; -1 until Karpenter has reported any.

@@ -50,7 +50,7 @@ const (
 	// because a cluster joined with machines. None is removed, and no cluster is granted more of these pools. Raise the limit, or remove
 	// nodes.
 	OverLimitReason = "OverLimit"
-	// OverGuaranteedReason: what is guaranteed to members of the named pools exceeds the limit. Members with a higher priority have theirs first,
+	// OverGuaranteedReason: the guarantees of the named pools exceed the limit. Members with a higher priority have theirs first,
 	// and others may get less than is guaranteed to them. Raise the limit, or lower guaranteed amounts.
 	OverGuaranteedReason = "OverGuaranteed"
 	// ReclaimOverdueReason: clusters still use what they had to return to a cluster with a guaranteed amount, after the deadline. What they are

@@ -11,7 +11,7 @@ const Ready = "Ready"
 const (
 	// ValidConfiguration: the spec is valid beyond what admission can check.
 	ValidConfiguration = "ValidConfiguration"
-	// ReleaseResolved: the payload was pulled, holds what AutoNode needs and fits the guest cluster.
+	// ReleaseResolved: the payload was pulled, is complete and fits the guest cluster.
 	ReleaseResolved = "ReleaseResolved"
 	// GuestReachable: the guest cluster's API server answers.
 	GuestReachable = "GuestReachable"
@@ -133,7 +133,7 @@ const (
 	// GuestAddressForbiddenReason: the platform doesn't let the operator connect to the API server's address; see the operator's --guest-networks.
 	GuestAddressForbiddenReason = "AddressForbidden"
 	// GuestOverBudgetReason: the guest sends or changes more than one guest may. With status True the operator serves it at a lower rate, with
-	// status False not at all for five minutes; ask its admin what creates so many objects, or large ones.
+	// status False not at all for five minutes; ask its admin for the source of so many objects, or large ones.
 	GuestOverBudgetReason = "OverBudget"
 	// GuestObjectsUnreadableReason: the guest's API server has objects that can't be decoded completely, such as a NodePool with a quantity that
 	// takes minutes to parse. The operator uses the rest of each. The message names one; ask its admin to correct or delete them.
@@ -154,16 +154,16 @@ const (
 
 // Reasons of AutoNodeEnabled.
 const (
-	// AutoNodeProgressingReason: Karpenter is being installed or restarted; the message names what the operator waits for.
+	// AutoNodeProgressingReason: Karpenter is being installed or restarted; the message names the obstacle.
 	AutoNodeProgressingReason = "AutoNodeProgressing"
-	// AutoNodeUpgradingReason: the Karpenter of a new payload is being rolled out; the message names what the operator waits for.
+	// AutoNodeUpgradingReason: the Karpenter of a new payload is being rolled out; the message names the obstacle.
 	// NodesUpToDate reports the nodes that follow.
 	AutoNodeUpgradingReason = "AutoNodeUpgrading"
 	// AutoNodeWaitingReason: an input is missing, which the message names. Running workloads don't change.
 	AutoNodeWaitingReason = "AutoNodeWaiting"
 	// AutoNodeNotConfiguredReason: set spec.autoNode to turn AutoNode on.
 	AutoNodeNotConfiguredReason = "AutoNodeNotConfigured"
-	// AutoNodeDrainingReason: AutoNode was turned off and its nodes are draining; the message names what blocks them.
+	// AutoNodeDrainingReason: AutoNode was turned off and its nodes are draining; the message names the obstacles.
 	AutoNodeDrainingReason = "AutoNodeDraining"
 	// AutoNodeDrainStoppedReason: the nodes didn't drain in time and spec.nodeDrain.onTimeout is Stop, so nothing is forced. Remove
 	// what blocks the drain, which the message names, raise spec.nodeDrain.timeout, or set onTimeout to Force.
@@ -191,7 +191,7 @@ const (
 	// The message names their machine template: provide one whose image has the payload's version.
 	NodeImageOlderReason = "NodeImageOlder"
 	// NodeVersionUnsupportedReason: nodes are too old for the control plane, which supports three minor versions back. Let Karpenter
-	// replace them: the message names what blocks that.
+	// replace them: the message names the obstacles.
 	NodeVersionUnsupportedReason = "NodeVersionUnsupported"
 	// ControlPlaneOlderReason: the payload's node version is newer than the guest's API server. Nodes follow once that is upgraded.
 	ControlPlaneOlderReason = "ControlPlaneOlder"
@@ -219,7 +219,7 @@ const (
 const (
 	// OverriddenReason: Karpenter runs another image than the payload's. Remove OverrideImageAnnotation when the support case is closed.
 	OverriddenReason = "Overridden"
-	// OverrideInvalidReason: OverrideImageAnnotation is invalid, and the release's image runs. The message describes what is valid.
+	// OverrideInvalidReason: OverrideImageAnnotation is invalid, and the release's image runs. The message describes the valid form.
 	OverrideInvalidReason = "OverrideInvalid"
 )
 
@@ -228,7 +228,7 @@ const (
 	// FeatureGateNotAllowedReason: spec.autoNode sets a feature gate that the platform doesn't leave to HostedClusters, or that doesn't exist. It has no
 	// effect. Remove it, or ask the platform team to allow it: the message names it and the gates that are allowed.
 	FeatureGateNotAllowedReason = "FeatureGateNotAllowed"
-	// FeatureGateUnsupportedReason: a feature gate is off because the guest lacks what it needs. The message names it.
+	// FeatureGateUnsupportedReason: a feature gate is off because the guest lacks a requirement of it. The message names the requirement.
 	FeatureGateUnsupportedReason = "FeatureGateUnsupported"
 	// DefinitionNotOwnedReason: a feature gate is on, and the CustomResourceDefinition that it needs belongs to its creator, such as the Cluster
 	// Autoscaler. Nothing to do; the message names the owner.
@@ -238,7 +238,7 @@ const (
 // Reasons of the events that record an irreversible step.
 const (
 	// AbandonedReason: the guest was unreachable until the drain's deadline, or Karpenter didn't finish even by force. The event names
-	// the ConfigMap that lists what was left.
+	// the ConfigMap that lists the leftovers.
 	AbandonedReason = "Abandoned"
 	// DrainForcedReason: the drain's deadline has passed; Karpenter terminates pods against their PodDisruptionBudgets.
 	DrainForcedReason = "DrainForced"
@@ -285,59 +285,4 @@ const (
 	// RequestSupersededReason: the node made a newer request before this one was decided, as a restarted kubelet does. Only the newest
 	// request counts; there is nothing to do.
 	RequestSupersededReason = "RequestSuperseded"
-)
-
-// Labels, annotations and names.
-const (
-	// HostedClusterFinalizer holds a HostedCluster until its nodes are drained and Karpenter is removed.
-	HostedClusterFinalizer = Group + "/hostedcluster"
-	// HostedClusterLabel is on objects that the operator creates in the management cluster: the HostedCluster's name.
-	HostedClusterLabel = Group + "/hosted-cluster"
-	// HostedClusterNamespaceLabel is on objects that the operator creates in the management cluster: the HostedCluster's namespace.
-	HostedClusterNamespaceLabel = Group + "/hosted-cluster-namespace"
-	// PlatformLabel is on a ControlPlaneComponent: Karpenter's cloud provider there, as named in spec.autoNode. It
-	// determines how AutoNode is turned off once spec.autoNode is removed.
-	PlatformLabel = Group + "/platform"
-	// ConsentAnnotation is on the Namespace of a control plane, or on its Cluster: the HostedCluster that may use it, as
-	// <namespace>/<name>.
-	ConsentAnnotation = Group + "/consents-to"
-	// BootstrapDataLabel is "true" on a Secret of a control-plane namespace that Karpenter may read and pass to machines as bootstrap data.
-	BootstrapDataLabel = Group + "/bootstrap-data"
-	// ManagedByLabel has the value ManagedByOperator on every object that the operator created, in either cluster.
-	ManagedByLabel = "app.kubernetes.io/managed-by"
-	// ManagedByOperator is the value of ManagedByLabel, and the operator's field owner.
-	ManagedByOperator = "autonode-operator"
-	// ResolveReleaseAnnotation on a HostedCluster makes the operator resolve the tag in spec.release.image again, once for each
-	// new value, such as the time. status.version.desired.resolveRequest has the last value that the operator followed.
-	ResolveReleaseAnnotation = Group + "/resolve-release"
-	// OverrideImageAnnotation on a HostedCluster runs another image than the payload's, for support cases:
-	// "karpenter-clusterapi=registry.example/karpenter@sha256:…", the payload's component and an image by digest.
-	// Everything else stays the payload's. The condition ImageOverridden reports whether the operator follows it.
-	OverrideImageAnnotation = Group + "/override-image"
-	// ApproveNodeVersionAnnotation on a HostedCluster approves one Kubernetes version for its nodes, such as "1.37.1", where
-	// spec.autoNode.nodeUpgrade.policy is Manual. The next version needs another value.
-	ApproveNodeVersionAnnotation = Group + "/approve-node-version"
-	// ConfirmDeletionAnnotation is "true" on a CustomResourceDefinition of this group that may be deleted, with the nodes of all HostedClusters.
-	ConfirmDeletionAnnotation = Group + "/confirm-deletion"
-	// TokenExpiresAtAnnotation is on the Secret with Karpenter's guest token: when it expires by the management cluster's clock, in RFC 3339.
-	TokenExpiresAtAnnotation = Group + "/token-expires-at"
-	// TokenServiceAccountUIDAnnotation is on the same Secret: the guest ServiceAccount of the token. Recreating the
-	// ServiceAccount invalidates the token.
-	TokenServiceAccountUIDAnnotation = Group + "/token-service-account-uid"
-	// ControlPlaneNamespaceModeLabel is on a ControlPlaneComponent in a control-plane namespace that HostedClusters share, with the value
-	// ControlPlaneNamespaceShared. Policies in the management cluster select it.
-	ControlPlaneNamespaceModeLabel = Group + "/control-plane-namespace-mode"
-	// ClusterNameLabel is Cluster API's label for what belongs to a Cluster.
-	ClusterNameLabel = "cluster.x-k8s.io/cluster-name"
-	// KarpenterComponent names the ControlPlaneComponent, the Deployment and the ServiceAccount of Karpenter in a dedicated control-plane
-	// namespace; see Names.
-	KarpenterComponent = "karpenter"
-	// GuestAccessSecret names the Secret that holds Karpenter's kubeconfig and token for the guest cluster, in a dedicated control-plane
-	// namespace; see Names.
-	GuestAccessSecret = "karpenter-guest-access"
-	// AbandonedConfigMap names the ConfigMap that records what the operator gave up when a HostedCluster was drained, in a dedicated
-	// control-plane namespace; see Names.
-	AbandonedConfigMap = "autonode-abandoned"
-	// SharedNamespaceRole names the ClusterRole that the owner of a shared control-plane namespace binds to the operator there.
-	SharedNamespaceRole = "autonode-system-shared-namespace"
 )

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 
 // Package v1beta1 is the management cluster's API of AutoNode: HostedCluster, which a platform team writes, and
-// ControlPlaneComponent, which reports what the operator runs for it.
+// ControlPlaneComponent, which reports the operator's workload for it.
 //
 // +kubebuilder:object:generate=true
 // +groupName=autonode.io

@@ -83,7 +83,7 @@ type HostedClusterSpec struct {
 	ControlPlaneNamespace string `json:"controlPlaneNamespace,omitempty"`
 
 	// controlPlaneNamespaceMode decides whether other HostedClusters may have the same control-plane namespace. With Shared,
-	// the names of what the operator makes there end in the Cluster's, and the namespace's owner binds the ClusterRole
+	// the names of the operator's objects there end in the Cluster's, and the namespace's owner binds the ClusterRole
 	// autonode-system-shared-namespace to the operator. All HostedClusters of a shared namespace must have the mode Shared.
 	// +optional
 	// +kubebuilder:default=Dedicated
@@ -117,7 +117,7 @@ type HostedClusterSpec struct {
 	// +optional
 	AutoNode *AutoNode `json:"autoNode,omitempty"`
 
-	// nodeDrain sets how long nodes may drain when autoNode is removed or the HostedCluster deleted, and what happens at the
+	// nodeDrain sets how long nodes may drain when autoNode is removed or the HostedCluster deleted, and the policy at the
 	// deadline. It is beside autoNode because it has to outlive it.
 	// +optional
 	NodeDrain *NodeDrain `json:"nodeDrain,omitempty"`
@@ -132,7 +132,7 @@ type NodeDrain struct {
 	// +kubebuilder:validation:MaxLength=32
 	// +kubebuilder:validation:XValidation:rule="self.matches('^([0-9]+([.][0-9]+)?(s|m|h))+$') && duration(self) >= duration('1m') && duration(self) <= duration('168h')",message="timeout has to be between 1m and 168h, such as 30m or 1h30m"
 	Timeout *scalar.Duration `json:"timeout,omitempty"`
-	// onTimeout decides what happens to nodes that haven't drained by the deadline.
+	// onTimeout decides about nodes that haven't drained by the deadline.
 	// +optional
 	// +kubebuilder:default=Force
 	OnTimeout DrainTimeoutPolicy `json:"onTimeout,omitempty"`
@@ -173,7 +173,7 @@ const (
 	ControlPlaneNamespaceShared ControlPlaneNamespaceMode = "Shared"
 )
 
-// DrainTimeoutPolicy decides what happens to nodes that haven't drained in time.
+// DrainTimeoutPolicy decides about nodes that haven't drained in time.
 //
 // +kubebuilder:validation:Enum=Force;Stop
 type DrainTimeoutPolicy string
@@ -328,11 +328,11 @@ type ClusterAPI struct {
 	// +optional
 	Bootstrap *v1alpha1.Bootstrap `json:"bootstrap,omitempty"`
 
-	// kubelet sets fields of the nodes' kubelets, such as what they reserve and how many pods they run.
+	// kubelet sets fields of the nodes' kubelets, such as their reservations and their number of pods.
 	// +optional
 	Kubelet *v1alpha1.KubeletConfiguration `json:"kubelet,omitempty"`
 
-	// kubeletBounds bound what the guest's node classes set in spec.kubelet, including kubelet above. By default every field may have any
+	// kubeletBounds bound spec.kubelet of the guest's node classes, including kubelet above. By default every field may have any
 	// valid value.
 	// +optional
 	KubeletBounds *v1alpha1.KubeletBounds `json:"kubeletBounds,omitempty"`
@@ -431,7 +431,7 @@ type AutoNodeStatus struct {
 	// state summarizes the conditions in one word.
 	// +optional
 	State AutoNodeState `json:"state,omitempty"`
-	// message names what the operator waits for, and what to do. It is empty if there is nothing to report.
+	// message names the cause that the operator waits for, and the remedy. It is empty if there is nothing to report.
 	// +optional
 	Message string `json:"message,omitempty"`
 	// drainStartedTime is when the current drain began; its deadline counts from it. A pause clears it: nodes get the full

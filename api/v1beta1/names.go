@@ -11,7 +11,7 @@ import (
 	"github.com/autonode-io/autonode/api/karpenter/v1alpha1"
 )
 
-// Names are what the objects of one hosted cluster are called in its control-plane namespace. Every program takes them from here.
+// Names are those of one hosted cluster's objects in its control-plane namespace. Every program takes them from here.
 //
 // +kubebuilder:object:generate=false
 type Names struct {
@@ -61,7 +61,7 @@ func SharedNames(cluster string) Names {
 	return n
 }
 
-// Names returns the names of what belongs to the HostedCluster in its control-plane namespace.
+// Names returns the names of the HostedCluster's objects in its control-plane namespace.
 func (h *HostedCluster) Names() Names {
 	if h.SharesNamespace() {
 		return SharedNames(h.ClusterName())

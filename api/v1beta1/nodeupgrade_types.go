@@ -10,7 +10,7 @@ import (
 //
 // +kubebuilder:validation:XValidation:rule="self.policy == 'MaintenanceWindow' ? has(self.maintenanceWindow) : !has(self.maintenanceWindow)",message="maintenanceWindow is required when policy is MaintenanceWindow, and forbidden otherwise"
 type NodeUpgrade struct {
-	// policy decides what the upgrade of nodes waits for. Until then new nodes get the version that nodes have.
+	// policy decides when nodes are upgraded. Until then new nodes get the version that nodes have.
 	// +optional
 	// +kubebuilder:default=Immediate
 	Policy NodeUpgradePolicy `json:"policy,omitempty"`
@@ -19,7 +19,7 @@ type NodeUpgrade struct {
 	MaintenanceWindow *MaintenanceWindow `json:"maintenanceWindow,omitempty"`
 }
 
-// NodeUpgradePolicy is what the upgrade of nodes waits for.
+// NodeUpgradePolicy decides when nodes are upgraded.
 //
 // +kubebuilder:validation:Enum=Immediate;MaintenanceWindow;Manual
 type NodeUpgradePolicy string

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Package provider is the seam between the operator's steps and what differs from one of Karpenter's cloud providers to another. A
+// Package provider is the seam between the operator's steps and the differences of Karpenter's cloud providers. A
 // provider is a folder below this one that holds its Profile; operator/run.go lists them. The steps know no provider by name.
 package provider
 
@@ -23,27 +23,27 @@ import (
 	"github.com/autonode-io/autonode/api/v1beta1"
 )
 
-// Profile is what differs for the operator from one of Karpenter's cloud providers to another. Its functions read, and never write. Those that may be
+// Profile has the differences of one of Karpenter's cloud providers for the operator. Its functions read, and never write. Those that may be
 // nil say so.
 type Profile struct {
-	// Platform is what spec.autoNode calls the provider.
+	// Platform is the provider's name in spec.autoNode.
 	Platform v1beta1.Platform
 	// Component is the name of this Karpenter in the payload.
 	Component string
 
-	// CheckSpec returns what is wrong with the provider's member of the union, beginning with the field's path below
-	// spec.autoNode.provisionerConfig.karpenter, and what to do. It reads nothing else.
+	// CheckSpec returns the problem of the provider's member of the union, beginning with the field's path below
+	// spec.autoNode.provisionerConfig.karpenter, and its remedy. It reads nothing else.
 	CheckSpec func(config *v1beta1.Karpenter) error
-	// CheckCluster returns why the provider can't work with the Cluster and with what the management cluster serves.
+	// CheckCluster returns why the provider can't work with the Cluster or with the management cluster's APIs.
 	CheckCluster func(ctx context.Context, in Input) (Finding, error)
 
-	// Deployment returns what runs Karpenter, as an asset of one container without an image. The operator sets the image, pull secrets
-	// and labels; AdaptDeployment sets what else varies.
+	// Deployment returns Karpenter's Deployment, as an asset of one container without an image. The operator sets the image, pull secrets
+	// and labels; AdaptDeployment sets the rest that varies.
 	Deployment      func() (*appsv1.Deployment, error)
 	AdaptDeployment func(ctx context.Context, in Input, deployment *appsv1.Deployment) error
 	// ReadsNodeImages: Karpenter gets the node images that the payload names.
 	ReadsNodeImages bool
-	// Role returns what Karpenter may do in its control-plane namespace; nil where it has no business there.
+	// Role returns Karpenter's permissions in its control-plane namespace; nil where it has no business there.
 	Role func(ctx context.Context, in Input) (*rbacv1.Role, error)
 
 	// NodeClass is the kind of the provider's node classes.
@@ -53,15 +53,15 @@ type Profile struct {
 	// DefaultNodeClass returns the node class that the operator keeps in the guest; nil where a HostedCluster doesn't say enough
 	// for one, and its admin writes them all.
 	DefaultNodeClass func(config *v1beta1.Karpenter) client.Object
-	// NodeClasses returns what a guest's node classes report; nil if they report nothing that the operator reads.
+	// NodeClasses returns the reports of a guest's node classes; nil if they report nothing that the operator reads.
 	NodeClasses func(ctx context.Context, guest client.Reader) ([]NodeClassReport, error)
 
 	// HoldsUpgrades: the provider follows Input.Upgrades.
 	HoldsUpgrades bool
 
-	// ClusterRole returns what Karpenter may do in the guest, under the name that assets/guest binds.
+	// ClusterRole returns Karpenter's permissions in the guest, under the name that assets/guest binds.
 	ClusterRole func() (*rbacv1.ClusterRole, error)
-	// Roles returns what else is bound in the guest: Roles and RoleBindings of Karpenter's, ClusterRoleBindings of nodes'.
+	// Roles returns the other bindings in the guest: Roles and RoleBindings of Karpenter's, ClusterRoleBindings of nodes'.
 	// Nil for none.
 	Roles func() ([]client.Object, error)
 	// Tokens are those of Karpenter's ServiceAccount in the guest that it is given, the one for the guest's own API server first.
@@ -126,7 +126,7 @@ func (t Token) Audiences() []string {
 	return []string{t.Audience}
 }
 
-// NodeClassReport is what a node class reports, as Karpenter, or whoever may write to it in the guest, wrote it.
+// NodeClassReport is the report of a node class, as Karpenter, or whoever may write to it in the guest, wrote it.
 type NodeClassReport struct {
 	Name       string
 	Generation int64
@@ -162,13 +162,13 @@ type Finding struct {
 	Recheck time.Duration
 }
 
-// Input is what a Profile's functions know of one hosted cluster. They can read, and never write.
+// Input has the facts of one hosted cluster for a Profile's functions. They can read, and never write.
 type Input struct {
 	// Namespace is the control-plane namespace.
 	Namespace string
 	// ClusterName is the name of the Cluster API Cluster.
 	ClusterName string
-	// Names are what the cluster's objects are called in the control-plane namespace.
+	// Names are the names of the cluster's objects in the control-plane namespace.
 	Names v1beta1.Names
 	// Cluster is that Cluster; nil while there is none.
 	Cluster *clusterv1.Cluster
@@ -228,7 +228,7 @@ func (p Profiles) String() string {
 	return strings.Join(platforms, ", ")
 }
 
-// PlatformOf returns the platform of what runs for a HostedCluster, else the one that its spec declares. Component is nil where nothing
+// PlatformOf returns the platform of a HostedCluster's component, else the one that its spec declares. Component is nil where nothing
 // runs. A component that has lost its label is Cluster API's.
 func PlatformOf(hostedCluster *v1beta1.HostedCluster, component *v1beta1.ControlPlaneComponent) v1beta1.Platform {
 	if component != nil {

@@ -63,7 +63,7 @@ type ClusterAPINodeClassSpec struct {
 	// +kubebuilder:validation:XValidation:rule="self.matches('^v?(0|[1-9][0-9]*)[.](0|[1-9][0-9]*)[.](0|[1-9][0-9]*)([-+].+)?$')",message="version has to be a whole Kubernetes version, such as 1.36.3"
 	Version string `json:"version,omitempty"`
 
-	// kubelet sets fields of the nodes' kubelets, such as what they reserve and how many pods they run. The platform may bound them.
+	// kubelet sets fields of the nodes' kubelets, such as their reservations and their number of pods. The platform may bound them.
 	// +optional
 	Kubelet *KubeletConfiguration `json:"kubelet,omitempty"`
 
@@ -413,7 +413,7 @@ type ClusterAPINodeClassStatus struct {
 	// cheapest is the cheapest instance type and its price, such as "c2-small $0.021".
 	// +optional
 	Cheapest string `json:"cheapest,omitempty"`
-	// templates are the machine templates that this class selects, with what Karpenter offers of each, cheapest first, at most one
+	// templates are the machine templates that this class selects, with Karpenter's offerings of each, cheapest first, at most one
 	// hundred.
 	// +optional
 	// +listType=atomic
@@ -421,7 +421,7 @@ type ClusterAPINodeClassStatus struct {
 	Templates []TemplateStatus `json:"templates,omitempty"`
 }
 
-// TemplateStatus is one machine template, and what Karpenter offers of it.
+// TemplateStatus is one machine template, with Karpenter's offerings of it.
 type TemplateStatus struct {
 	// instanceType that the template is offered as.
 	InstanceType string `json:"instanceType"`

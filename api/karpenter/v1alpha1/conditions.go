@@ -19,7 +19,7 @@ const (
 	ConditionBootstrapReady = "BootstrapReady"
 	// ConditionVersionReady: the nodes' version is known and the API server supports it.
 	ConditionVersionReady = "VersionReady"
-	// ConditionAllocatableKnown: what the nodes' kubelets reserve is known from their bootstrap templates, or nodes have
+	// ConditionAllocatableKnown: the reservations of the nodes' kubelets are known from their bootstrap templates, or nodes have
 	// reported it. Ready doesn't depend on it.
 	ConditionAllocatableKnown = "AllocatableKnown"
 	// ConditionOfferingsAvailable: at least one offering of the class isn't in back-off. While it is False, nothing launches, and the message
@@ -73,14 +73,14 @@ const (
 	// KubeletSettingsUnwrittenReason: Karpenter writes some fields of spec.kubelet for no kubelet of some templates, because it doesn't know
 	// their bootstrap kind and no patch writes them. The message names the fields. Set bootstrapPatches.
 	KubeletSettingsUnwrittenReason = "KubeletSettingsUnwritten"
-	// KubeletSettingsUnknownReason: the provider can't read what the kubelets of some templates reserve, so their first nodes may allocate
+	// KubeletSettingsUnknownReason: the provider can't read the reservations of some templates' kubelets, so their first nodes may allocate
 	// less than planned. The message names each place. Set kubelet on the node class, or use fields that can be read.
 	KubeletSettingsUnknownReason = "KubeletSettingsUnknown"
 	// EphemeralStorageUnknownReason: some templates declare no ephemeral storage, so pods that request it get no node of them. Set the
 	// annotation capacity.cluster-autoscaler.kubernetes.io/ephemeral-disk.
 	EphemeralStorageUnknownReason = "EphemeralStorageUnknown"
 	// PodsMayNotFitReason: kubelets of some templates reject pods that fit what their node can allocate, or run static pods, which Karpenter
-	// doesn't plan with. The message names each place, and what to use instead.
+	// doesn't plan with. The message names each place, and its replacement.
 	PodsMayNotFitReason = "PodsMayNotFit"
 	// VersionUnknownReason: the API server hasn't reported its version yet.
 	VersionUnknownReason = "VersionUnknown"
@@ -110,7 +110,7 @@ const (
 	// ClusterDeletingReason: the Cluster is being deleted in the management cluster; nothing more is launched.
 	ClusterDeletingReason = "ClusterDeleting"
 	// ClusterNotReadyReason: the infrastructure of the Cluster was ready and isn't now; the message has the infrastructure provider's sentence,
-	// such as a failed login. No Machine is launched while another one waits for its provider ID. Correct what the message names.
+	// such as a failed login. No Machine is launched while another one waits for its provider ID. Correct the cause that the message names.
 	ClusterNotReadyReason = "ClusterNotReady"
 	// ClusterNotProvisionedReason: the infrastructure provider hasn't provisioned the Cluster yet, so its zones are unknown.
 	ClusterNotProvisionedReason = "ClusterNotProvisioned"

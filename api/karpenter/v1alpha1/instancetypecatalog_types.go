@@ -113,7 +113,7 @@ type CatalogInstanceType struct {
 	// +optional
 	// +kubebuilder:validation:MaxLength=32
 	MemoryOverhead string `json:"memoryOverhead,omitempty"`
-	// overhead is what kubelets of this instance type reserve. The provider writes it into bootstrap configs of kinds that it supports. Each
+	// overhead has the reservations of this instance type's kubelets. The provider writes it into bootstrap configs of kinds that it supports. Each
 	// member that a node class's spec.kubelet sets replaces the one here.
 	// +optional
 	Overhead *CatalogOverhead `json:"overhead,omitempty"`
@@ -144,7 +144,7 @@ type CatalogInstanceType struct {
 	Patches []CatalogPatch `json:"patches,omitempty"`
 }
 
-// CatalogOverhead is what the kubelets of an instance type reserve, as in a node class's spec.kubelet.
+// CatalogOverhead has the reservations of an instance type's kubelets, as in a node class's spec.kubelet.
 type CatalogOverhead struct {
 	// kubeReserved is reserved for Kubernetes' daemons: cpu, memory, ephemeral-storage and pid, as quantities.
 	// +optional
@@ -321,7 +321,7 @@ type UnusableInstanceType struct {
 	// offeringsOnly: only the offerings that message names are unusable.
 	// +optional
 	OfferingsOnly bool `json:"offeringsOnly,omitempty"`
-	// message describes what is wrong and what to do.
+	// message describes the problem and its remedy.
 	Message string `json:"message"`
 }
 

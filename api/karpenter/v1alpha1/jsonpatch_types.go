@@ -50,7 +50,7 @@ type JSONPatch struct {
 	ValueFrom *JSONPatchValue `json:"valueFrom,omitempty"`
 }
 
-// JSONPatchOperation is what a JSON patch does.
+// JSONPatchOperation is the operation of a JSON patch.
 //
 // +kubebuilder:validation:Enum=add;replace;remove
 type JSONPatchOperation string

@@ -4,10 +4,10 @@ package v1alpha1
 
 import "strings"
 
-// Annotations that a platform team sets on a template source: an infrastructure machine template or a MachineDeployment.
+// Keys of labels and annotations, by who writes them.
+
+// The platform team writes these on a template source: an infrastructure machine template or a MachineDeployment.
 const (
-	// NodePriceLabel is a node's list price in US dollars an hour, for eks-node-viewer and similar tools.
-	NodePriceLabel = "eks-node-viewer/instance-price"
 	// PriceAnnotation is the price of one on-demand machine of this template, in US dollars per hour, as a decimal.
 	PriceAnnotation = Group + "/price"
 	// SpotPriceAnnotation is the price of one spot machine of this template. It needs a patch that writes the capacity type into the machine, or
@@ -27,13 +27,34 @@ const (
 	// InfrastructurePatchesAnnotation is a list of JSONPatches, in YAML or JSON, that are applied to each infrastructure machine cloned from
 	// the source's template. A MachineDeployment's replace those of its template.
 	InfrastructurePatchesAnnotation = Group + "/infrastructure-patches"
+	// MemberLabel is on the MachineDeployments that a node class without a selector selects, with an empty value. It comes from
+	// karpenter-provider-cluster-api.
+	MemberLabel = "node.cluster.x-k8s.io/karpenter-member"
 )
 
-// MemberLabel is on the MachineDeployments that a node class without a selector selects, with an empty value. It comes from
-// karpenter-provider-cluster-api.
-const MemberLabel = "node.cluster.x-k8s.io/karpenter-member"
+// The platform team writes this on a KubeadmConfigTemplate.
+const (
+	// BootstrapDataAnnotation is on a KubeadmConfigTemplate and decides who renders its machines' bootstrap data:
+	// BootstrapDataFromKarpenter or BootstrapDataFromProvider. By default Karpenter does if it can.
+	BootstrapDataAnnotation = Group + "/bootstrap-data"
+	// BootstrapDataFromKarpenter makes Karpenter render bootstrap data, with the library of Cluster API's kubeadm bootstrap provider, where it
+	// needs to read nothing else for it: one Secret for each machine, and no KubeadmConfig.
+	BootstrapDataFromKarpenter = "Karpenter"
+	// BootstrapDataFromProvider leaves it to the bootstrap provider, with a KubeadmConfig for each machine.
+	BootstrapDataFromProvider = "Provider"
+)
 
-// Labels of the objects that the provider creates in the management cluster.
+// The operator writes these on node classes.
+const (
+	// DrainingAnnotation has the value "true" on a node class while AutoNode is being turned off: the operator sets it, Karpenter
+	// launches no more nodes of that class, and its nodes drain.
+	DrainingAnnotation = Group + "/draining"
+	// RolloutAnnotation is the ID of Karpenter's last complete rollout; the operator sets it on every node class. A Karpenter of another
+	// rollout replaces no node of the class for drift, so of two Karpenters that run during a rollout only the older one does.
+	RolloutAnnotation = Group + "/rollout"
+)
+
+// Karpenter writes these in the management cluster, on Machines, their infrastructure machines and bootstrap objects.
 const (
 	// NodeClaimLabel is the name of the NodeClaim of a Machine and of its infrastructure and bootstrap objects.
 	NodeClaimLabel = Group + "/nodeclaim"
@@ -41,39 +62,41 @@ const (
 	NodeClaimNameAnnotation = Group + "/nodeclaim-name"
 	// NodeClaimUIDLabel is the UID of that NodeClaim. It decides ownership.
 	NodeClaimUIDLabel = Group + "/nodeclaim-uid"
-	// LeaderPodLabel is on Karpenter's leader-election Lease: the active pod.
-	LeaderPodLabel = Group + "/leader-pod"
-)
-
-// LeasedAnnotation is on Karpenter's leader-election Lease with the value "true" while the cluster's CapacityLease is of an account. A
-// Karpenter that starts and finds no CapacityLease then launches nothing until the operator has created it again.
-const LeasedAnnotation = Group + "/leased"
-
-const (
 	// ReplacesAnnotation is on the Machine of a replacement that could be launched only once its node was terminated: the name of that node's
 	// NodeClaim.
 	ReplacesAnnotation = Group + "/replaces"
-	// TerminateFirstCondition is a condition of a NodePool whose nodes Karpenter replaces so, until none of them has to be replaced. The message
-	// names what is full.
-	TerminateFirstCondition = "TerminateFirst"
+	// InstanceGoneAnnotation is on a Machine whose instance the infrastructure has terminated although its node had joined: what the
+	// infrastructure reported. Karpenter then drains nothing.
+	InstanceGoneAnnotation = Group + "/instance-gone"
+	// RebootAnnotation is on a Machine that Karpenter has asked to be rebooted in place, until its node has rejoined: Karpenter's ID of the
+	// reboot.
+	RebootAnnotation = Group + "/reboot"
+	// TemplateSourceAnnotation names a machine's template source, as <kind>.<group>/<name>, or an InstanceTypeCatalog's as
+	// <kind>.<group>/<name>/<instance type>, where the name of a shared one begins with <namespace>:.
+	TemplateSourceAnnotation = Group + "/template-source"
+	// OfferingZoneAnnotation is on a Machine that was launched without a zone: the zone that its offering has nevertheless. Other
+	// Machines have the label topology.kubernetes.io/zone.
+	OfferingZoneAnnotation = Group + "/offering-zone"
+	// MachineSizeAnnotation is on a Machine: its size in a CapacityAccount, as
+	// vcpus=4000,memory=17179869184,gpus=0,price=0.058,onDemand=0.192 in thousandths of a vCPU, bytes, GPUs and US dollars an hour. The
+	// last one is the price of the same machine on demand, on a spot or reserved machine.
+	MachineSizeAnnotation = Group + "/machine-size"
+	// BootstrapTokenIDAnnotation is on a Machine: the public part of the one bootstrap token that it may join the guest cluster with. The
+	// provider writes it when it creates the Machine and never changes it. Without it any bootstrap token outside BootstrapTokenGroup is valid.
+	BootstrapTokenIDAnnotation = Group + "/bootstrap-token-id"
+	// NodeVersionAnnotation is on a machine's bootstrap config: the Machine's Kubernetes version.
+	NodeVersionAnnotation = Group + "/node-version"
 )
 
-// ReservationIDLabel is on a reserved node and its Machine: the ID of the reservation that it uses up.
-const ReservationIDLabel = Group + "/reservation-id"
-
-// InstanceFamilyLabel is on the nodes of instance types whose template or catalog entry has it: the family within which the
-// infrastructure counts quotas.
-const InstanceFamilyLabel = Group + "/instance-family"
-
-// Annotations of NodeClaims, Machines and ClusterAPINodeClasses that the provider writes.
+// Karpenter writes these on Machines and NodeClaims, to find drift by.
 const (
 	// NodeClassHashAnnotation is the hash of the node class's fields that cause drift.
 	NodeClassHashAnnotation = Group + "/nodeclass-hash"
 	// NodeClassHashVersionAnnotation is the version of the rule of NodeClassHashAnnotation. The provider never compares hashes of
 	// different versions, so an upgrade of the provider doesn't drift a fleet.
 	NodeClassHashVersionAnnotation = Group + "/nodeclass-hash-version"
-	// TemplateHashAnnotation is the hash of the content of a machine's infrastructure template. Like the other two, it begins with
-	// the version of its rule and a colon; the first rule's is the digest alone.
+	// TemplateHashAnnotation is the hash of the content of a machine's infrastructure template. Like BootstrapHashAnnotation and
+	// NodeImagesHashAnnotation it begins with the version of its rule and a colon; the first rule's is the digest alone.
 	TemplateHashAnnotation = Group + "/template-hash"
 	// TemplateRevisionAnnotation is the revision of that template, as <UID>/<generation>. The same revision has the same content,
 	// although an API server may serialize it differently after an upgrade of Cluster API or of a provider.
@@ -92,32 +115,48 @@ const (
 	// NodeImagesHashAnnotation is the hash of the release payload's node images that a machine's patches named; without any there
 	// is no such annotation.
 	NodeImagesHashAnnotation = Group + "/node-images-hash"
-	// NodeVersionAnnotation is on a machine's bootstrap config: the Machine's Kubernetes version.
-	NodeVersionAnnotation = Group + "/node-version"
-	// InstanceGoneAnnotation is on a Machine whose instance the infrastructure has terminated although its node had joined: what the
-	// infrastructure reported. Karpenter then drains nothing.
-	InstanceGoneAnnotation = Group + "/instance-gone"
-	// RebootAnnotation is on a Machine that Karpenter has asked to be rebooted in place, until its node has rejoined: Karpenter's ID of the
-	// reboot.
-	RebootAnnotation = Group + "/reboot"
-	// TemplateSourceAnnotation names a machine's template source, as <kind>.<group>/<name>, or an InstanceTypeCatalog's as
-	// <kind>.<group>/<name>/<instance type>, where the name of a shared one begins with <namespace>:.
-	TemplateSourceAnnotation = Group + "/template-source"
-	// OfferingZoneAnnotation is on a Machine that was launched without a zone: the zone that its offering has nevertheless. Other
-	// Machines have the label topology.kubernetes.io/zone.
-	OfferingZoneAnnotation = Group + "/offering-zone"
-	// MachineSizeAnnotation is on a Machine: what it counts for in a CapacityAccount, as
-	// vcpus=4000,memory=17179869184,gpus=0,price=0.058,onDemand=0.192 in thousandths of a vCPU, bytes, GPUs and US dollars an hour. The
-	// last one is the price of the same machine on demand, on a spot or reserved machine.
-	MachineSizeAnnotation = Group + "/machine-size"
-	// BootstrapTokenIDAnnotation is on a Machine: the public part of the one bootstrap token that it may join the guest cluster with. The
-	// provider writes it when it creates the Machine and never changes it. Without it any bootstrap token outside BootstrapTokenGroup is valid.
-	BootstrapTokenIDAnnotation = Group + "/bootstrap-token-id"
-	// BootstrapDataAnnotation is on a KubeadmConfigTemplate and decides who renders its machines' bootstrap data:
-	// BootstrapDataFromKarpenter or BootstrapDataFromProvider. By default Karpenter does if it can.
-	BootstrapDataAnnotation = Group + "/bootstrap-data"
+)
+
+// Karpenter writes these on its leader-election Lease.
+const (
+	// LeaderPodLabel is on Karpenter's leader-election Lease: the active pod.
+	LeaderPodLabel = Group + "/leader-pod"
+	// LeasedAnnotation is on Karpenter's leader-election Lease with the value "true" while the cluster's CapacityLease is of an account. A
+	// Karpenter that starts and finds no CapacityLease then launches nothing until the operator has created it again.
+	LeasedAnnotation = Group + "/leased"
+)
+
+// Karpenter writes these in the guest.
+const (
 	// MachineAnnotation is on a NodeClaim: its Machine, as <namespace>/<name>.
 	MachineAnnotation = Group + "/machine"
+	// ReservationIDLabel is on a reserved node and its Machine: the ID of the reservation that it uses up.
+	ReservationIDLabel = Group + "/reservation-id"
+	// InstanceFamilyLabel is on the nodes of instance types whose template or catalog entry has it: the family within which the
+	// infrastructure counts quotas.
+	InstanceFamilyLabel = Group + "/instance-family"
+	// NodePriceLabel is a node's list price in US dollars an hour, for eks-node-viewer and similar tools.
+	NodePriceLabel = "eks-node-viewer/instance-price"
+	// NodeClassFinalizer holds a node class while NodeClaims use it.
+	NodeClassFinalizer = Group + "/termination"
+	// TerminateFirstCondition is a condition of a NodePool whose nodes Karpenter replaces so, until none of them has to be replaced. The message
+	// names the full pools and quotas.
+	TerminateFirstCondition = "TerminateFirst"
+)
+
+const (
+	// BootstrapTokenGroup is a group of the provider's bootstrap tokens. The guest's admission policy rejects other tokens of Karpenter's,
+	// and the operator accepts such a token only for the Machine that names it in BootstrapTokenIDAnnotation.
+	BootstrapTokenGroup = "system:bootstrappers:karpenter"
+	// BootstrapTokenGroups are all groups of such a token, in its Secret's syntax. kubeadm grants joining machines their permissions by the
+	// first one.
+	BootstrapTokenGroups = "system:bootstrappers:kubeadm:default-node-token," + BootstrapTokenGroup
+	// BootstrapSecretPrefix begins the name of each Secret that Karpenter creates in the control-plane namespace. The rest is its token's ID.
+	BootstrapSecretPrefix = "karpenter-bootstrap-"
+	// DefaultNodeClass is the name of the node class that the operator keeps in every guest cluster.
+	DefaultNodeClass = "default"
+	// Kind is the kind of the node class.
+	Kind = "ClusterAPINodeClass"
 )
 
 // CatalogOf returns the name of the InstanceTypeCatalog that a value of TemplateSourceAnnotation names; empty for another source.
@@ -132,37 +171,3 @@ func CatalogOf(source string) string {
 	}
 	return name
 }
-
-const (
-	// BootstrapDataFromKarpenter makes Karpenter render bootstrap data, with the library of Cluster API's kubeadm bootstrap provider, where it
-	// needs to read nothing else for it: one Secret for each machine, and no KubeadmConfig.
-	BootstrapDataFromKarpenter = "Karpenter"
-	// BootstrapDataFromProvider leaves it to the bootstrap provider, with a KubeadmConfig for each machine.
-	BootstrapDataFromProvider = "Provider"
-	// BootstrapSecretPrefix begins the name of each Secret that Karpenter creates in the control-plane namespace. The rest is its token's ID.
-	BootstrapSecretPrefix = "karpenter-bootstrap-"
-)
-
-const (
-	// BootstrapTokenGroup is a group of the provider's bootstrap tokens. The guest's admission policy rejects other tokens of Karpenter's,
-	// and the operator accepts such a token only for the Machine that names it in BootstrapTokenIDAnnotation.
-	BootstrapTokenGroup = "system:bootstrappers:karpenter"
-	// BootstrapTokenGroups are all groups of such a token, in its Secret's syntax. kubeadm grants joining machines their permissions by the
-	// first one.
-	BootstrapTokenGroups = "system:bootstrappers:kubeadm:default-node-token," + BootstrapTokenGroup
-)
-
-const (
-	// DrainingAnnotation has the value "true" on a node class while AutoNode is being turned off: the operator sets it, Karpenter
-	// launches no more nodes of that class, and its nodes drain.
-	DrainingAnnotation = Group + "/draining"
-	// RolloutAnnotation is the ID of Karpenter's last complete rollout; the operator sets it on every node class. A Karpenter of another
-	// rollout replaces no node of the class for drift, so of two Karpenters that run during a rollout only the older one does.
-	RolloutAnnotation = Group + "/rollout"
-	// NodeClassFinalizer holds a node class while NodeClaims use it.
-	NodeClassFinalizer = Group + "/termination"
-	// DefaultNodeClass is the name of the node class that the operator keeps in every guest cluster.
-	DefaultNodeClass = "default"
-	// Kind is the kind of the node class.
-	Kind = "ClusterAPINodeClass"
-)

@@ -40,7 +40,7 @@ func (k *KubeletConfiguration) Fields() (fields []KubeletField) {
 // +kubebuilder:validation:Enum=clusterDNS;maxPods;podsPerCore;kubeReserved;systemReserved;evictionHard;evictionSoft;evictionSoftGracePeriod;evictionMaxPodGracePeriod;imageGCHighThresholdPercent;imageGCLowThresholdPercent;cpuCFSQuota;podPidsLimit
 type KubeletField string
 
-// KubeletBounds bound what node classes set in spec.kubelet. What a node class doesn't set has the bootstrap template's value, independent of the bounds.
+// KubeletBounds bound spec.kubelet of node classes. A field that a node class doesn't set has the bootstrap template's value, independent of the bounds.
 type KubeletBounds struct {
 	// forbidden are the fields that no node class may set. Set them in the bootstrap template.
 	// +optional
@@ -71,13 +71,13 @@ type KubeletMaximums struct {
 
 // KubeletMinimums are the smallest values of fields of spec.kubelet.
 type KubeletMinimums struct {
-	// kubeReserved is what a node class that sets kubeReserved reserves at least: cpu, memory, ephemeral-storage and pid, as quantities.
+	// kubeReserved is the minimum for node classes that set kubeReserved: cpu, memory, ephemeral-storage and pid, as quantities.
 	// +optional
 	// +kubebuilder:validation:MaxProperties=4
 	// +kubebuilder:validation:XValidation:rule="self.all(k, k in ['cpu', 'memory', 'ephemeral-storage', 'pid'])",message="kubeReserved may hold cpu, memory, ephemeral-storage and pid"
 	// +kubebuilder:validation:XValidation:rule="self.all(k, self[k].matches('^[+-]?([0-9]+[.]?[0-9]*|[.][0-9]+)([numkMGTPE]|[KMGTPE]i|[eE][+-]?[0-9]{1,2})?$') && isQuantity(self[k]) && !quantity(self[k]).isLessThan(quantity('0')))",message="kubeReserved values have to be quantities that are not negative, such as 100m or 256Mi"
 	KubeReserved map[string]ReservedQuantity `json:"kubeReserved,omitempty"`
-	// systemReserved is what a node class that sets systemReserved reserves at least.
+	// systemReserved is the minimum for node classes that set systemReserved.
 	// +optional
 	// +kubebuilder:validation:MaxProperties=4
 	// +kubebuilder:validation:XValidation:rule="self.all(k, k in ['cpu', 'memory', 'ephemeral-storage', 'pid'])",message="systemReserved may hold cpu, memory, ephemeral-storage and pid"
@@ -85,7 +85,7 @@ type KubeletMinimums struct {
 	SystemReserved map[string]ReservedQuantity `json:"systemReserved,omitempty"`
 }
 
-// Problems returns what a node class sets beyond the bounds, as "maxPods is 300, and the platform allows at most 250". Both may be nil.
+// Problems returns the settings of a node class beyond the bounds, as "maxPods is 300, and the platform allows at most 250". Both may be nil.
 func (b *KubeletBounds) Problems(own *KubeletConfiguration) (problems []string) {
 	if b == nil || own == nil {
 		return nil
@@ -110,7 +110,7 @@ func (b *KubeletBounds) Problems(own *KubeletConfiguration) (problems []string) 
 	return problems
 }
 
-// tooLittle compares what a node class reserves with the least of it. Without a value the bootstrap's counts.
+// tooLittle compares a node class's reservations with the minimum. Without a value the bootstrap's counts.
 func tooLittle(field string, own, least map[string]ReservedQuantity) (problems []string) {
 	if len(own) == 0 {
 		return nil

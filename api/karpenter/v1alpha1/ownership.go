@@ -81,7 +81,7 @@ func isInstance(name, label string) bool {
 func NodeClaimLabelValue(name string) string { return Shorten(name, name) }
 
 // Shorten returns a name of at most 63 characters, which a label's value and a Namespace's name can have. A longer name is cut and ends in
-// eight hex digits of a hash of what it stands for.
+// eight hex digits of a hash of the name that it stands for.
 func Shorten(name, standsFor string) string {
 	if len(name) <= validation.LabelValueMaxLength {
 		return name

@@ -26,7 +26,7 @@ const (
 	MaxRepairGracePeriod = MaxRepairToleration
 )
 
-// RepairAction is what Karpenter does with an unhealthy node.
+// RepairAction is Karpenter's way to repair an unhealthy node.
 type RepairAction string
 
 const (
@@ -57,7 +57,7 @@ type RepairPolicy struct {
 	Action RepairAction `json:"action,omitempty"`
 }
 
-// RepairPolicyProblems returns what is wrong with a platform's repair policies, each problem with the entry's index. Operator and
+// RepairPolicyProblems returns the problems of a platform's repair policies, each with the entry's index. Operator and
 // Karpenter both ask it, so that Karpenter starts with every setting that the operator accepts.
 func RepairPolicyProblems(policies []RepairPolicy) (problems []string) {
 	if count := len(policies); count > MaxRepairPolicies {

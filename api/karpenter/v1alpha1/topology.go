@@ -13,7 +13,7 @@ import (
 // reservedDomains are of labels that mean something to Kubernetes, Karpenter or its provider.
 var reservedDomains = []string{"kubernetes.io", "karpenter.sh", Group}
 
-// TopologyKeyProblems returns what is wrong with the topology keys of CSI drivers, each problem with its key. Operator and
+// TopologyKeyProblems returns the problems of the topology keys of CSI drivers, each with its key. Operator and
 // Karpenter both ask it, so that Karpenter starts with every setting that the operator accepts.
 func TopologyKeyProblems(zone, region []string) (problems []string) {
 	for _, key := range slices.Concat(zone, region) {

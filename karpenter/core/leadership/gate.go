@@ -10,7 +10,7 @@ import (
 	karpcloudprovider "sigs.k8s.io/karpenter/pkg/cloudprovider"
 )
 
-// ErrSuspended is what a suspended cloud provider returns. Karpenter retries, and changes nothing meanwhile.
+// ErrSuspended is the error of a suspended cloud provider. Karpenter retries, and changes nothing meanwhile.
 var ErrSuspended = errors.New("management cluster doesn't answer; Karpenter changes nothing until it does")
 
 // ManagementUnreachableReason is the reason of the NodeClaim's condition Launched while the management cluster

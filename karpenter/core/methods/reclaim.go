@@ -29,7 +29,7 @@ const CapacityReclaimed karpv1.DisruptionReason = "CapacityReclaimed"
 // maxGracePeriod is the longest time that pods have to end after the deadline, by their own terminationGracePeriodSeconds.
 const maxGracePeriod = time.Hour
 
-// Reclaim is what the cluster has to return of a pool.
+// Reclaim is an amount of a pool that the cluster has to return.
 type Reclaim struct {
 	Pool, Account string
 	// For are the clusters that need it.
@@ -44,9 +44,9 @@ type ReclaimConfig struct {
 	Cluster  *state.Cluster
 	Recorder events.Recorder
 	Clock    clock.Clock
-	// Reclaims returns what the cluster has to return now.
+	// Reclaims returns the amounts that the cluster has to return now.
 	Reclaims func() []Reclaim
-	// Taken returns what a NodeClaim's machine takes of each pool.
+	// Taken returns the amount of each pool that a NodeClaim's machine takes.
 	Taken func(nodeClaim string) capacity.Amounts
 }
 
@@ -140,7 +140,7 @@ func (m *reclaiming) ComputeCommands(ctx context.Context, budgets map[string]int
 	return commands, nil
 }
 
-// staying is what the machines take whose nodes aren't being removed, by pool. Launches without a node yet don't count.
+// staying is the amount by pool that machines take whose nodes aren't being removed. Launches without a node yet don't count.
 func (m *reclaiming) staying() map[string]int64 {
 	var nodeClaims []string
 	for node := range m.Cluster.Nodes() { // which locks the state meanwhile
@@ -213,7 +213,7 @@ func (m *reclaiming) publish(c *candidate, level, text string) {
 	}
 }
 
-// String names who needs what.
+// String names the cluster and the pool.
 func (r *Reclaim) String() string {
 	return fmt.Sprintf("%s, which needs what is guaranteed to it of %s of account %s: this cluster may keep %d", strings.Join(r.For, ", "), r.Pool, r.Account, r.Steps[len(r.Steps)-1].Keep)
 }

@@ -65,7 +65,7 @@ type TerminateFirstConfig struct {
 	Clock         clock.Clock
 	// Vacancies returns how many nodes of a NodePool have gone and haven't been replaced by initialized ones yet.
 	Vacancies func(nodePool string) int
-	// Vacate returns a context in which GetInstanceTypes answers as if a NodeClaim's machine had gone, and what is full without that; false
+	// Vacate returns a context in which GetInstanceTypes answers as if a NodeClaim's machine had gone, and the full pools and quotas without that; false
 	// if nothing could be launched then that can't be now.
 	Vacate func(ctx context.Context, nodeClaim *karpv1.NodeClaim) (context.Context, Full, bool)
 	// WithoutPending returns a context in which Guest lists no pending pods.
@@ -96,7 +96,7 @@ type method struct {
 	config TerminateFirstConfig
 }
 
-// remaining returns what budgets allow beside the nodes that haven't been replaced yet.
+// remaining returns the disruptions that budgets allow beside the nodes that haven't been replaced yet.
 func (m *method) remaining(budgets map[string]int) map[string]int {
 	remaining := make(map[string]int, len(budgets))
 	for nodePool, allowed := range budgets {
@@ -323,7 +323,7 @@ func candidateOf(queue *disruption.Queue, nodeClaim *karpv1.NodeClaim) (*disrupt
 	return nil, ""
 }
 
-// message returns what is full.
+// message names the full pools and quotas.
 func message(nodeClaim *karpv1.NodeClaim, reason disruption.TerminateFirstReason) string {
 	switch reason {
 	case disruption.TerminateFirstNoReservedCapacity:

@@ -22,7 +22,7 @@ var saved = opmetrics.NewPrometheusCounter(crmetrics.Registry, prometheus.Counte
 	{Name: metrics.NodePoolLabel, Help: "The NodePool."}, {Name: metrics.ReasonLabel, Help: "The reason of the disruption."},
 }, opmetrics.Beta)
 
-// Savings counts what consolidation saves, around the passes of Karpenter core's disruption queue. A command counts once it has deleted its
+// Savings counts the savings of consolidation, around the passes of Karpenter core's disruption queue. A command counts once it has deleted its
 // nodes. Nodes of several NodePools share its savings by their prices.
 //
 // Upstream gap: core has its estimates in events and logs only (docs/upstream/disruption-savings.md).

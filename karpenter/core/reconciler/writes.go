@@ -35,7 +35,7 @@ const (
 // Ledger has the resource versions of NodeClaims and Nodes that were written. With it, Karpenter core's controllers begin no second pass
 // over an object that is older than core's last write.
 //
-// Upstream gap: core's lifecycle controller sleeps for a second after a pass, so that the cache has what it wrote, and a node that joins
+// Upstream gap: core's lifecycle controller sleeps for a second after a pass, so that the cache has its writes, and a node that joins
 // meanwhile waits. Where many nodes come at once the cache needs longer, and core registers and initializes a node again, which costs four
 // requests and a new transition time of the condition each. Its controller that terminates nodes doesn't wait at all, and conflicts with
 // itself (docs/upstream/repeated-passes.md).
@@ -48,7 +48,7 @@ type Ledger struct {
 // NewLedger returns an empty ledger.
 func NewLedger() *Ledger { return &Ledger{written: utilcache.NewExpiring()} }
 
-// Note takes down what a write returned.
+// Note takes down the answer to a write.
 func (l *Ledger) Note(object client.Object) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -57,7 +57,7 @@ func (l *Ledger) Note(object client.Object) {
 	}
 }
 
-// Lacks reports whether an object from a cache is older than what was written of it last.
+// Lacks reports whether an object from a cache is older than its last write.
 func (l *Ledger) Lacks(object client.Object) bool {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -73,7 +73,7 @@ func (l *Ledger) lacks(object client.Object) bool {
 	return err == nil && order < 0
 }
 
-// Await begins a pass of Karpenter core's lifecycle only once the guest's cache has what core wrote of the NodeClaim. A pass that has
+// Await begins a pass of Karpenter core's lifecycle only once the guest's cache has core's writes of the NodeClaim. A pass that has
 // failed writes why, which is an event for the next one: that begins a second later, however often the reason changes.
 func Await(guest client.Reader, ledger *Ledger, now clock.Clock) Middleware {
 	failed := utilcache.NewExpiringWithClock(now)
@@ -96,7 +96,7 @@ func Await(guest client.Reader, ledger *Ledger, now clock.Clock) Middleware {
 	})
 }
 
-// AwaitNode begins a pass of Karpenter core's termination of nodes once the guest's cache has what core wrote of the Node and of its
+// AwaitNode begins a pass of Karpenter core's termination of nodes once the guest's cache has core's writes of the Node and of its
 // NodeClaim, five seconds later at the latest.
 func AwaitNode(guest client.Reader, ledger *Ledger, now clock.Clock) Middleware {
 	waiting := utilcache.NewExpiringWithClock(now) // since when a Node waits
@@ -119,7 +119,7 @@ func AwaitNode(guest client.Reader, ledger *Ledger, now clock.Clock) Middleware 
 	})
 }
 
-// lacksOfNode reports whether a cache lacks what was written of a Node that is being deleted, or of its NodeClaim.
+// lacksOfNode reports whether a cache lacks writes of a Node that is being deleted, or of its NodeClaim.
 func (l *Ledger) lacksOfNode(ctx context.Context, guest client.Reader, name string) (bool, error) {
 	node := &corev1.Node{}
 	if err := guest.Get(ctx, types.NamespacedName{Name: name}, node, client.UnsafeDisableDeepCopy); err != nil {

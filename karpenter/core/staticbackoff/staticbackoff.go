@@ -38,7 +38,7 @@ const (
 	// Interval and doubles.
 	MaxInterval = 160 * time.Second
 	// ReplicasUnavailableReason is the reason of the event on a static NodePool that has fewer nodes than replicas, and can't
-	// get more now. The message reports what is missing.
+	// get more now. The message names the shortage.
 	ReplicasUnavailableReason = "ReplicasUnavailable"
 	// NodeClaimRejectedReason is the reason of the event on a NodePool whose NodeClaims the API server rejects.
 	NodeClaimRejectedReason = "NodeClaimRejected"

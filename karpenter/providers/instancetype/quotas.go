@@ -16,7 +16,7 @@ import (
 	"github.com/autonode-io/autonode/karpenter/providers/template"
 )
 
-// countable is what decides which quotas of the infrastructure count an offering. The infrastructure has its own names: that of a template
+// countable has the facts that decide which quotas of the infrastructure count an offering. The infrastructure has its own names: that of a template
 // which the platform has renamed is in the template.
 func (k *known) countable(tmpl *template.Template, key offering.Key) infrastructure.Countable {
 	c := infrastructure.Countable{
@@ -32,7 +32,7 @@ func (k *known) countable(tmpl *template.Template, key offering.Key) infrastruct
 	return c
 }
 
-// quotasOf returns the quotas of the infrastructure that count an offering, and what its machine needs of each.
+// quotasOf returns the quotas of the infrastructure that count an offering, with its machine's amount of each.
 func (k *known) quotasOf(tmpl *template.Template, key offering.Key) []offering.Quota {
 	m := capacityprovider.MachineOf(key, tmpl)
 	found := tmpl.Kind.Quotas(k.countable(tmpl, key))
@@ -43,7 +43,7 @@ func (k *known) quotasOf(tmpl *template.Template, key offering.Key) []offering.Q
 	return quotas
 }
 
-// QuotasOf returns the quotas of the infrastructure that count a choice, and what its machine needs of each.
+// QuotasOf returns the quotas of the infrastructure that count a choice, with its machine's amount of each.
 func (s *Snapshot) QuotasOf(choice *Choice) []offering.Quota {
 	return s.quotasOf(choice.Template, choice.Key)
 }

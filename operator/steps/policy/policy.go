@@ -19,7 +19,7 @@ import (
 	"github.com/autonode-io/autonode/operator/scope"
 )
 
-// Config is what New needs.
+// Config is New's.
 type Config struct {
 	Apply *apply.Applier
 }

@@ -28,13 +28,13 @@ import (
 // Karpenter refuses others than those all the same, and reports it in the node class's conditions.
 const maxPatches = 64 << 10
 
-// Input is what the policies depend on.
+// Input has the facts that the policies depend on.
 type Input struct {
 	// Operator is the operator's user in the guest.
 	Operator string
 	// Owner is who decides, as messages name it: "HostedCluster clusters/blue".
 	Owner string
-	// NodeVersion is what nodes get, and the newest that an admin may ask for; empty for any.
+	// NodeVersion is the version of new nodes, and the newest that an admin may ask for; empty for any.
 	NodeVersion string
 	// NodeClasses: the policy about node classes is for the guest's.
 	NodeClasses bool
@@ -74,7 +74,7 @@ func inputFor(s *scope.Scope, operator string) Input {
 	return in
 }
 
-// controllers of the guest's own control plane, which clean up after what was deleted.
+// controllers of the guest's own control plane, which clean up after deletions.
 var controllers = []string{
 	"system:apiserver",
 	"system:kube-controller-manager",
@@ -82,7 +82,7 @@ var controllers = []string{
 	"system:serviceaccount:kube-system:namespace-controller",
 }
 
-// Desired renders the policies and what puts each into force, in the order in which they are applied.
+// Desired renders the policies with their bindings, in the order in which they are applied.
 //
 // What they depend on is written into their expressions. A parameter object would have to be protected itself, and one that is
 // missing or broken would decide for every request; an expression that can't be evaluated refuses a request about our own kinds.
@@ -146,7 +146,7 @@ func Desired(in Input) ([]client.Object, error) {
 	return objects, nil
 }
 
-// variables are what the policy about node classes compares with.
+// variables are the values that the policy about node classes compares with.
 func (in Input) variables() ([]admissionregistrationv1.Variable, error) {
 	const anyPatches = "object == null ? [] : object.?spec.?bootstrapPatches.orValue([])"
 	newest := "[]"
