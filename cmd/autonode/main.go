@@ -1,38 +1,20 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Command autonode turns AutoNode on, makes release payloads and catalogs, and shows nodes and what a node class launches. It is a plugin of
-// kubectl, too.
+// Command autonode is the command line of cli.
 package main
 
 import (
 	"context"
 	"os"
 	"os/signal"
-	"path/filepath"
-	"strings"
 	"syscall"
 
-	"github.com/spf13/cobra"
 	"k8s.io/klog/v2"
 	"k8s.io/klog/v2/textlogger"
 
-	"github.com/autonode-io/autonode/cmd/about"
-	"github.com/autonode-io/autonode/cmd/autonode/catalog"
-	"github.com/autonode-io/autonode/cmd/autonode/check"
-	"github.com/autonode-io/autonode/cmd/autonode/command"
-	"github.com/autonode-io/autonode/cmd/autonode/cost"
-	"github.com/autonode-io/autonode/cmd/autonode/describe"
-	"github.com/autonode-io/autonode/cmd/autonode/dump"
-	"github.com/autonode-io/autonode/cmd/autonode/hostedcluster"
-	"github.com/autonode-io/autonode/cmd/autonode/install"
-	"github.com/autonode-io/autonode/cmd/autonode/nodes"
-	"github.com/autonode-io/autonode/cmd/autonode/offerings"
-	"github.com/autonode-io/autonode/cmd/autonode/printer"
-	"github.com/autonode-io/autonode/cmd/autonode/release"
-	"github.com/autonode-io/autonode/cmd/autonode/templates"
-	"github.com/autonode-io/autonode/cmd/autonode/why"
+	"github.com/autonode-io/autonode/cli"
+	"github.com/autonode-io/autonode/cli/printer"
 	"github.com/autonode-io/autonode/message"
-	"github.com/autonode-io/autonode/operator"
 )
 
 var (
@@ -42,82 +24,13 @@ var (
 	operatorImage string
 )
 
-// plugin starts the names of kubectl's plugins: it runs kubectl-autonode for `kubectl autonode`.
-const plugin = "kubectl-"
-
 func main() {
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
 	defer stop()
 	// client-go logs what a cluster's API server answers.
 	klog.SetLogger(textlogger.NewLogger(textlogger.NewConfig(textlogger.Output(&message.Writer{To: os.Stderr}))))
-	if err := newCommand(os.Args[0]).ExecuteContext(ctx); err != nil {
+	if err := cli.NewCommand(os.Args[0], version, operatorImage).ExecuteContext(ctx); err != nil {
 		printer.Error(os.Stderr, err)
 		os.Exit(1)
-	}
-}
-
-// newCommand returns the whole program. path is what it was called by, and its usage and examples show that name.
-func newCommand(path string) *cobra.Command {
-	name := strings.TrimSuffix(filepath.Base(path), ".exe")
-	root := &cobra.Command{
-		Use:   name,
-		Short: "AutoNode's command-line tool",
-		Long: `AutoNode's command-line tool installs AutoNode and turns it on for Clusters, shows nodes, their cost and why pods wait, and
-makes release payloads and catalogs.
-
-Installed as kubectl-autonode it is a plugin of kubectl: kubectl autonode.`,
-		SilenceUsage:  true,
-		SilenceErrors: true,
-	}
-	shown := name
-	if rest, ok := strings.CutPrefix(name, plugin); ok {
-		shown = "kubectl " + rest
-		root.Annotations = map[string]string{cobra.CommandDisplayNameAnnotation: shown}
-	}
-	root.PersistentPreRun = func(cmd *cobra.Command, _ []string) {
-		cmd.SetOut(&message.Writer{To: cmd.OutOrStdout()})
-		cmd.SetErr(&message.Writer{To: cmd.ErrOrStderr()})
-	}
-	info := about.Of("autonode", version)
-	root.Version = info.String()
-	root.SetVersionTemplate("{{.Version}}")
-	root.SetFlagErrorFunc(func(cmd *cobra.Command, err error) error {
-		return command.FlagError(cmd.CommandPath(), err)
-	})
-	groups := []struct {
-		group    cobra.Group
-		commands []*cobra.Command
-	}{
-		{cobra.Group{ID: "install", Title: "Install AutoNode and turn it on:"}, []*cobra.Command{
-			install.NewCommand(operatorImage, install.Operator{CheckArguments: operator.CheckArguments, CheckSettings: operator.CheckSettings}), hostedcluster.NewCommand(), install.NewUninstallCommand(),
-		}},
-		{cobra.Group{ID: "look", Title: "Look at clusters:"}, []*cobra.Command{
-			check.NewCommand(), cost.NewCommand(), describe.NewCommand(), dump.NewCommand(info.String()), nodes.NewCommand(), offerings.NewCommand(), why.NewCommand(),
-		}},
-		{cobra.Group{ID: "files", Title: "Make and check files:"}, []*cobra.Command{catalog.NewCommand(), release.NewCommand(), templates.NewCommand()}},
-	}
-	for i := range groups {
-		root.AddGroup(&groups[i].group)
-		for _, cmd := range groups[i].commands {
-			cmd.GroupID = groups[i].group.ID
-		}
-		command.Group(root, groups[i].commands...)
-	}
-	command.Group(root, newVersionCommand(info))
-	nameExamples(root, shown)
-	return root
-}
-
-// nameExamples shows the examples of a command and of those below it under the name that the program was called by.
-func nameExamples(cmd *cobra.Command, name string) {
-	lines := strings.Split(cmd.Example, "\n")
-	for i, line := range lines {
-		if arguments, ok := strings.CutPrefix(line, "  autonode "); ok {
-			lines[i] = "  " + name + " " + arguments
-		}
-	}
-	cmd.Example = strings.Join(lines, "\n")
-	for _, child := range cmd.Commands() {
-		nameExamples(child, name)
 	}
 }

@@ -73,7 +73,7 @@ func applyRefresh(t *testing.T) *refresh {
 	dir := t.TempDir()
 	r.path, r.kubeconfig = filepath.Join(dir, "bin"), filepath.Join(dir, "kubeconfig")
 	g.Expect(os.Mkdir(r.path, 0o755)).To(Succeed())
-	samples, err := filepath.Abs(filepath.Join(root, "catalog/importer/testdata"))
+	samples, err := filepath.Abs(filepath.Join(root, "cli/catalog/importer/testdata"))
 	g.Expect(err).NotTo(HaveOccurred())
 	g.Expect(os.WriteFile(filepath.Join(r.path, "aws"), fmt.Appendf(nil, awsCommand, samples), 0o755)).To(Succeed())
 	g.Expect(os.Symlink(cluster.programs["autonode"], filepath.Join(r.path, "autonode"))).To(Succeed())

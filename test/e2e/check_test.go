@@ -11,8 +11,8 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/autonode-io/autonode/api/v1beta1"
-	checkcommand "github.com/autonode-io/autonode/cmd/autonode/check"
-	"github.com/autonode-io/autonode/cmd/autonode/describe"
+	checkcommand "github.com/autonode-io/autonode/cli/check"
+	"github.com/autonode-io/autonode/cli/describe"
 	localworld "github.com/autonode-io/autonode/test/world"
 )
 

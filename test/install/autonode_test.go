@@ -24,7 +24,7 @@ import (
 
 	autonodev1alpha1 "github.com/autonode-io/autonode/api/v1alpha1"
 	"github.com/autonode-io/autonode/api/v1beta1"
-	"github.com/autonode-io/autonode/cmd/autonode/install"
+	"github.com/autonode-io/autonode/cli/install"
 	"github.com/autonode-io/autonode/internal/apiserver"
 	"github.com/autonode-io/autonode/manifests"
 )

@@ -1,0 +1,233 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package catalog
+
+import (
+	"cmp"
+	"context"
+	"encoding/json"
+	"fmt"
+	"io"
+	"reflect"
+	"slices"
+	"strconv"
+	"strings"
+
+	"github.com/spf13/cobra"
+	"k8s.io/apimachinery/pkg/util/sets"
+
+	"github.com/autonode-io/autonode/api/karpenter/v1alpha1"
+	"github.com/autonode-io/autonode/catalog"
+	"github.com/autonode-io/autonode/cli/command"
+	"github.com/autonode-io/autonode/cli/printer"
+)
+
+// DiffOptions are those of `autonode catalog diff`.
+type DiffOptions struct {
+	// Files are the old one and the new one.
+	Files       [2]string
+	FailOnDrift bool
+}
+
+func newDiffCommand() *cobra.Command {
+	var o DiffOptions
+	cmd := command.New(&cobra.Command{
+		Use:   "diff OLD NEW",
+		Short: "Say what an update of catalogs would change, and which nodes it would replace",
+		Long: `Say what an update of catalogs would change, and which nodes it would replace. It needs no cluster.
+
+Prices, offerings, capacity and labels replace no node. Patches, overhead and the template reference do, of the instance types
+whose patches or overhead they are. A type that is removed closes its offerings, and its nodes stay.`,
+		Example: `  kubectl -n clusters-blue get instancetypecatalog general -o yaml | autonode catalog diff - catalog.yaml
+  autonode catalog diff old.yaml new.yaml --fail-on-drift`,
+		Args: command.ExactlyTwo(&o.Files, "OLD", "NEW", "two files with catalogs, or - for standard input"),
+	}, &o)
+	cmd.Flags().BoolVar(&o.FailOnDrift, "fail-on-drift", false, "exit with an error if nodes would be replaced")
+	return cmd
+}
+
+// Run prints the difference.
+func (o *DiffOptions) Run(_ context.Context, streams command.Streams) error {
+	before, _, err := readCatalogs(streams.In, o.Files[:1])
+	if err != nil {
+		return err
+	}
+	after, _, err := readCatalogs(streams.In, o.Files[1:])
+	if err != nil {
+		return err
+	}
+	if drifting := diffCatalogs(streams.Out, before, after); o.FailOnDrift && drifting > 0 {
+		return fmt.Errorf("the nodes of %d instance types would be replaced", drifting)
+	}
+	return nil
+}
+
+// catalogType is an instance type with what its catalog adds.
+type catalogType struct {
+	entry    *v1alpha1.CatalogInstanceType
+	template v1alpha1.InfrastructureTemplateReference
+	// machine is of the patches and the overhead: a node with another one is replaced.
+	machine string
+	problem string
+}
+
+func typesOf(catalogs []*v1alpha1.InstanceTypeCatalog) map[string]catalogType {
+	types := map[string]catalogType{}
+	for _, c := range catalogs {
+		read := catalog.Read(&c.Spec)
+		usable := map[string]*catalog.Type{}
+		for i := range read.Types {
+			usable[read.Types[i].Name] = &read.Types[i]
+		}
+		for i := range c.Spec.InstanceTypes {
+			entry := &c.Spec.InstanceTypes[i]
+			if _, twice := types[entry.Name]; twice {
+				continue // the first one counts
+			}
+			t := catalogType{entry: entry, template: c.Spec.TemplateRef}
+			if parsed := usable[entry.Name]; parsed != nil {
+				t.machine = parsed.Patches.Hash() + "/" + parsed.OverheadHash
+			} else {
+				t.problem = "unusable"
+			}
+			types[entry.Name] = t
+		}
+	}
+	return types
+}
+
+// diffCatalogs prints the difference, and returns the number of instance types whose nodes would be replaced.
+func diffCatalogs(out io.Writer, before, after []*v1alpha1.InstanceTypeCatalog) (drifting int) {
+	old, now := typesOf(before), typesOf(after)
+	names := sets.KeySet(old).Union(sets.KeySet(now))
+	added, removed, changed := 0, 0, 0
+	for _, name := range sets.List(names) {
+		was, existed := old[name]
+		is, exists := now[name]
+		switch {
+		case !existed:
+			added++
+			printer.Printf(out, "+ %s\n", name)
+			continue
+		case !exists:
+			removed++
+			printer.Printf(out, "- %s: its offerings close, and its nodes stay\n", name)
+			continue
+		}
+		parts, drifts := changesOf(was, is)
+		if len(parts) == 0 {
+			continue
+		}
+		changed++
+		note := ""
+		if drifts {
+			drifting++
+			note = "; its nodes are replaced"
+		}
+		printer.Printf(out, "~ %s: %s%s\n", name, strings.Join(parts, ", "), note)
+	}
+	summary := "no node is replaced"
+	if drifting > 0 {
+		summary = fmt.Sprintf("the nodes of %d instance types are replaced", drifting)
+	}
+	printer.Printf(out, "%d added, %d removed, %d changed; %s\n", added, removed, changed, summary)
+	return drifting
+}
+
+// changesOf reports what has changed of an instance type, and whether its nodes drift.
+func changesOf(was, is catalogType) (parts []string, drifts bool) {
+	if was.template != is.template {
+		// The other template may have the same content, but a diff of catalogs can't tell.
+		parts, drifts = append(parts, fmt.Sprintf("template %s → %s", was.template.Name, is.template.Name)), true
+	}
+	switch {
+	case is.problem != "" && was.problem == "":
+		return append(parts, "becomes unusable, so that nothing more is launched"), false
+	case is.problem == "" && was.problem != "":
+		return append(parts, "becomes usable"), false
+	}
+	if was.machine != is.machine {
+		parts, drifts = append(parts, "patches or overhead"), true
+	}
+	if prices := pricesOf(was.entry, is.entry); prices != "" {
+		parts = append(parts, prices)
+	}
+	for _, field := range []struct {
+		name     string
+		was, now any
+	}{
+		{"capacity", was.entry.Capacity, is.entry.Capacity}, {"memoryOverhead", was.entry.MemoryOverhead, is.entry.MemoryOverhead},
+		{"labels", was.entry.Labels, is.entry.Labels}, {"architecture", was.entry.Architecture, is.entry.Architecture},
+		{"operatingSystem", was.entry.OperatingSystem, is.entry.OperatingSystem},
+	} {
+		if !same(field.was, field.now) {
+			parts = append(parts, field.name)
+		}
+	}
+	return parts, drifts
+}
+
+// same compares as JSON: an empty map is none.
+func same(a, b any) bool {
+	first, errFirst := json.Marshal(a)
+	second, errSecond := json.Marshal(b)
+	empty := func(raw []byte) bool { return slices.Contains([]string{"null", "{}", "[]", `""`}, string(raw)) }
+	return errFirst == nil && errSecond == nil && (string(first) == string(second) || empty(first) && empty(second)) || reflect.DeepEqual(a, b)
+}
+
+// pricesOf reports how the offerings of two entries differ.
+func pricesOf(was, is *v1alpha1.CatalogInstanceType) string {
+	old, now := pricesBy(was), pricesBy(is)
+	opened, closed, dearer, cheaper := 0, 0, 0, 0
+	for at, price := range now {
+		before, existed := old[at]
+		x, errX := strconv.ParseFloat(price, 64)
+		y, errY := strconv.ParseFloat(before, 64)
+		switch {
+		case !existed || before == "" && price != "":
+			opened++
+		case price == "" && before != "":
+			closed++
+		case errX == nil && errY == nil && x > y:
+			dearer++
+		case errX == nil && errY == nil && x < y:
+			cheaper++
+		}
+	}
+	for at := range old {
+		if _, exists := now[at]; !exists {
+			closed++
+		}
+	}
+	var parts []string
+	for _, count := range []struct {
+		n    int
+		what string
+	}{{opened, "opened"}, {closed, "closed"}, {dearer, "dearer"}, {cheaper, "cheaper"}} {
+		if count.n > 0 {
+			parts = append(parts, fmt.Sprintf("%d %s", count.n, count.what))
+		}
+	}
+	if len(parts) == 0 {
+		return ""
+	}
+	return "offerings: " + strings.Join(parts, ", ")
+}
+
+func pricesBy(entry *v1alpha1.CatalogInstanceType) map[[3]string]string {
+	prices := map[[3]string]string{}
+	for i := range entry.Offerings {
+		o := &entry.Offerings[i]
+		zones, reservation := o.Zones, ""
+		if len(zones) == 0 {
+			zones = []v1alpha1.CatalogValue{""}
+		}
+		if o.Reservation != nil {
+			reservation = o.Reservation.ID
+		}
+		for _, zone := range zones {
+			prices[[3]string{string(zone), cmp.Or(o.CapacityType, catalog.OnDemand), reservation}] = o.Price
+		}
+	}
+	return prices
+}

@@ -1,0 +1,98 @@
+// SPDX-License-Identifier: Apache-2.0
+
+// Package cli is AutoNode's command line, which is a plugin of kubectl, too. It has a folder for each command.
+package cli
+
+import (
+	"path/filepath"
+	"strings"
+
+	"github.com/spf13/cobra"
+
+	"github.com/autonode-io/autonode/cli/catalog"
+	"github.com/autonode-io/autonode/cli/check"
+	"github.com/autonode-io/autonode/cli/command"
+	"github.com/autonode-io/autonode/cli/cost"
+	"github.com/autonode-io/autonode/cli/describe"
+	"github.com/autonode-io/autonode/cli/dump"
+	"github.com/autonode-io/autonode/cli/hostedcluster"
+	"github.com/autonode-io/autonode/cli/install"
+	"github.com/autonode-io/autonode/cli/nodes"
+	"github.com/autonode-io/autonode/cli/offerings"
+	"github.com/autonode-io/autonode/cli/release"
+	"github.com/autonode-io/autonode/cli/templates"
+	"github.com/autonode-io/autonode/cli/why"
+	"github.com/autonode-io/autonode/cmd/about"
+	"github.com/autonode-io/autonode/message"
+	"github.com/autonode-io/autonode/operator"
+)
+
+// plugin starts the names of kubectl's plugins: it runs kubectl-autonode for `kubectl autonode`.
+const plugin = "kubectl-"
+
+// NewCommand returns the whole command line. path is the program's, and usage and examples show its name. version and operatorImage are the
+// program's stamps, empty in a build for development.
+func NewCommand(path, version, operatorImage string) *cobra.Command {
+	name := strings.TrimSuffix(filepath.Base(path), ".exe")
+	root := &cobra.Command{
+		Use:   name,
+		Short: "AutoNode's command-line tool",
+		Long: `AutoNode's command-line tool installs AutoNode and turns it on for Clusters, shows nodes, their cost and why pods wait, and
+makes release payloads and catalogs.
+
+Installed as kubectl-autonode it is a plugin of kubectl: kubectl autonode.`,
+		SilenceUsage:  true,
+		SilenceErrors: true,
+	}
+	shown := name
+	if rest, ok := strings.CutPrefix(name, plugin); ok {
+		shown = "kubectl " + rest
+		root.Annotations = map[string]string{cobra.CommandDisplayNameAnnotation: shown}
+	}
+	root.PersistentPreRun = func(cmd *cobra.Command, _ []string) {
+		cmd.SetOut(&message.Writer{To: cmd.OutOrStdout()})
+		cmd.SetErr(&message.Writer{To: cmd.ErrOrStderr()})
+	}
+	info := about.Of("autonode", version)
+	root.Version = info.String()
+	root.SetVersionTemplate("{{.Version}}")
+	root.SetFlagErrorFunc(func(cmd *cobra.Command, err error) error {
+		return command.FlagError(cmd.CommandPath(), err)
+	})
+	groups := []struct {
+		group    cobra.Group
+		commands []*cobra.Command
+	}{
+		{cobra.Group{ID: "install", Title: "Install AutoNode and turn it on:"}, []*cobra.Command{
+			install.NewCommand(operatorImage, install.Operator{CheckArguments: operator.CheckArguments, CheckSettings: operator.CheckSettings}), hostedcluster.NewCommand(), install.NewUninstallCommand(),
+		}},
+		{cobra.Group{ID: "look", Title: "Look at clusters:"}, []*cobra.Command{
+			check.NewCommand(), cost.NewCommand(), describe.NewCommand(), dump.NewCommand(info.String()), nodes.NewCommand(), offerings.NewCommand(), why.NewCommand(),
+		}},
+		{cobra.Group{ID: "files", Title: "Make and check files:"}, []*cobra.Command{catalog.NewCommand(), release.NewCommand(), templates.NewCommand()}},
+	}
+	for i := range groups {
+		root.AddGroup(&groups[i].group)
+		for _, cmd := range groups[i].commands {
+			cmd.GroupID = groups[i].group.ID
+		}
+		command.Group(root, groups[i].commands...)
+	}
+	command.Group(root, newVersionCommand(info))
+	nameExamples(root, shown)
+	return root
+}
+
+// nameExamples shows the examples of a command and of those below it under the name that the program was called by.
+func nameExamples(cmd *cobra.Command, name string) {
+	lines := strings.Split(cmd.Example, "\n")
+	for i, line := range lines {
+		if arguments, ok := strings.CutPrefix(line, "  autonode "); ok {
+			lines[i] = "  " + name + " " + arguments
+		}
+	}
+	cmd.Example = strings.Join(lines, "\n")
+	for _, child := range cmd.Commands() {
+		nameExamples(child, name)
+	}
+}

@@ -1,0 +1,358 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package describe
+
+import (
+	"cmp"
+	"fmt"
+	"io"
+	"maps"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/awslabs/operatorpkg/status"
+	"github.com/dustin/go-humanize/english"
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/api/meta"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/util/duration"
+	clusterv1 "sigs.k8s.io/cluster-api/api/core/v1beta2"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+	karpv1 "sigs.k8s.io/karpenter/pkg/apis/v1"
+
+	"github.com/autonode-io/autonode/api/karpenter/v1alpha1"
+	"github.com/autonode-io/autonode/api/v1beta1"
+	"github.com/autonode-io/autonode/cli/check"
+	"github.com/autonode-io/autonode/cli/condition"
+	"github.com/autonode-io/autonode/cli/explain"
+	"github.com/autonode-io/autonode/cli/printer"
+	"github.com/autonode-io/autonode/clusterstatus"
+	"github.com/autonode-io/autonode/message"
+)
+
+// maxMessage is the longest message of a condition that is shown, in bytes.
+const maxMessage = 240
+
+// item is a line of the tree, with those below it.
+type item struct {
+	text string
+	// wrong reports what is wrong with it; empty if nothing is.
+	wrong string
+	below []*item
+}
+
+func newItem(format string, args ...any) *item {
+	return &item{text: message.Line(fmt.Sprintf(format, args...))}
+}
+
+// add adds a line below.
+func (i *item) add(below *item) *item {
+	i.below = append(i.below, below)
+	return below
+}
+
+// condition reports that a condition has the wrong status, if nothing else is reported.
+func (i *item) condition(kind, reason, text string) {
+	if i.wrong == "" {
+		i.wrong = message.Cut(message.Line(fmt.Sprintf("%s (%s): %s", kind, reason, text)), maxMessage)
+	}
+}
+
+// tree makes the tree, from the HostedCluster to nodes.
+func (v *view) tree() *item {
+	root := v.hostedClusterItem()
+	root.add(v.clusterItem())
+	if item := v.componentItem(); item != nil {
+		root.add(item)
+	}
+	slices.SortFunc(v.classes, func(a, b v1alpha1.ClusterAPINodeClass) int { return strings.Compare(a.Name, b.Name) })
+	for i := range v.classes {
+		root.add(classItem(&v.classes[i]))
+	}
+	machines := map[string]*clusterv1.Machine{} // by the label of their NodeClaim
+	for i := range v.machines {
+		machines[v.machines[i].Labels[v1alpha1.NodeClaimLabel]] = &v.machines[i]
+	}
+	slices.SortFunc(v.nodeClaims, func(a, b karpv1.NodeClaim) int { return strings.Compare(a.Name, b.Name) })
+	slices.SortFunc(v.pools, func(a, b karpv1.NodePool) int { return strings.Compare(a.Name, b.Name) })
+	known := map[string]bool{}
+	for i := range v.pools {
+		known[v.pools[i].Name] = true
+		pool := root.add(poolItem(&v.pools[i]))
+		v.claims(pool, v.pools[i].Name, machines)
+	}
+	for i := range v.nodeClaims { // of NodePools that are gone
+		if name := v.nodeClaims[i].Labels[karpv1.NodePoolLabelKey]; !known[name] {
+			known[name] = true
+			v.claims(root.add(newItem("NodePool %s  deleted", name)), name, machines)
+		}
+	}
+	for _, machine := range slices.SortedFunc(maps.Values(machines), func(a, b *clusterv1.Machine) int { return strings.Compare(a.Name, b.Name) }) {
+		item := root.add(machineItem(machine))
+		if v.guest && machine.DeletionTimestamp.IsZero() {
+			item.text += "  without a NodeClaim"
+		}
+	}
+	if v.oldest != nil {
+		root.add(v.pendingItem())
+	}
+	return root
+}
+
+func (v *view) hostedClusterItem() *item {
+	hc := v.hostedCluster
+	state, nodes := "AutoNode is off", ""
+	if hc.Spec.AutoNode != nil {
+		state = "AutoNode is on"
+	}
+	if counts := hc.Status.AutoNode; counts != nil {
+		state = cmp.Or(string(counts.State), state)
+		if counts.NodeCount != nil {
+			nodes = "  " + english.Plural(int(*counts.NodeCount), "node", "")
+		}
+	}
+	release := "no release is resolved"
+	if version := hc.Status.Version; version != nil && version.Desired != nil {
+		release = "release " + version.Desired.Version
+		if version.Desired.Source == v1beta1.ReleaseSourceDefault {
+			release += ", the operator's default"
+		}
+	}
+	root := newItem("HostedCluster %s  %s  %s%s", client.ObjectKeyFromObject(hc), state, release, nodes)
+	for _, c := range condition.WrongOfHostedCluster(hc) {
+		root.condition(c.Type, c.Reason, c.Message)
+	}
+	if counts := hc.Status.AutoNode; counts != nil && counts.State == v1beta1.AutoNodeStatePaused {
+		root.condition(v1beta1.AutoNodeEnabled, v1beta1.PausedReason, counts.Message)
+	}
+	return root
+}
+
+// pendingItem has the answer for the oldest pod that waits for a node.
+func (v *view) pendingItem() *item {
+	key := client.ObjectKeyFromObject(v.oldest)
+	item := newItem("%s  the oldest is %s, %s old", english.Plural(v.pending, "pod is pending", "pods are pending"), key, duration.HumanDuration(time.Since(v.oldest.CreationTimestamp.Time)))
+	item.wrong = fmt.Sprintf("see `autonode why pod %s`", key)
+	if v.answer != nil {
+		item.wrong = v.answer.Summary
+		if v.answer.Decision == explain.Unschedulable && len(v.answer.NodePools) > 0 {
+			item.wrong += fmt.Sprintf("; NodePool %s: %s", v.answer.NodePools[0].Name, v.answer.NodePools[0].Reason)
+		}
+	}
+	item.wrong = message.Cut(message.Line(item.wrong), maxMessage)
+	return item
+}
+
+func (v *view) clusterItem() *item {
+	key := client.ObjectKey{Namespace: v.hostedCluster.ControlPlaneNamespace(), Name: v.hostedCluster.ClusterName()}
+	if v.cluster == nil {
+		item := newItem("Cluster %s", key)
+		item.wrong = "there is none; create it, or correct spec.infraID and spec.controlPlaneNamespace of the HostedCluster"
+		return item
+	}
+	item := newItem("Cluster %s  %s", key, cmp.Or(v.cluster.Status.Phase, "no phase yet"))
+	item.faults(v.clusterFaults)
+	return item
+}
+
+// faults reports the first check that isn't OK, if nothing else is reported.
+func (i *item) faults(checks []check.Check) {
+	for _, c := range checks {
+		if c.Result != check.OK && i.wrong == "" {
+			i.wrong = message.Cut(message.Line(fmt.Sprintf("%s: %s; %s", c.Subject, c.Message, c.Fix)), maxMessage)
+		}
+	}
+}
+
+func (v *view) componentItem() *item {
+	c := v.component
+	if c == nil {
+		if v.hostedCluster.Spec.AutoNode == nil {
+			return nil
+		}
+		return newItem("Karpenter  isn't installed yet")
+	}
+	item := newItem("Karpenter %s/%s  release %s", c.Namespace, c.Name, cmp.Or(c.Status.Version, "none yet"))
+	for _, wrong := range condition.WrongOfComponent(c) {
+		item.condition(wrong.Type, wrong.Reason, wrong.Message)
+	}
+	item.faults(v.karpenterFaults)
+	if c.Status.ImageOverride != "" {
+		item.text += message.Line("  image overridden: " + c.Status.ImageOverride)
+	}
+	return item
+}
+
+func classItem(class *v1alpha1.ClusterAPINodeClass) *item {
+	count := 0
+	if class.Status.TemplateCount != nil {
+		count = int(*class.Status.TemplateCount)
+	}
+	item := newItem("ClusterAPINodeClass %s  %s  version %s", class.Name, english.Plural(count, "template", ""), cmp.Or(class.Status.Version, "not known"))
+	for i := range class.Status.Conditions {
+		if c := &class.Status.Conditions[i]; c.Status == metav1.ConditionFalse && c.Type != status.ConditionReady {
+			item.condition(c.Type, c.Reason, c.Message)
+		}
+	}
+	unavailable := 0
+	for i := range class.Status.Templates {
+		t := &class.Status.Templates[i]
+		if t.Unavailable != "" {
+			unavailable++
+			item.add(newItem("%s  %s  unavailable: %s", t.Source, t.InstanceType, t.Unavailable))
+		}
+	}
+	if cheapest := class.Status.Cheapest; cheapest != "" && unavailable < len(class.Status.Templates) {
+		item.text += message.Line("  from " + cheapest)
+	}
+	return item
+}
+
+func poolItem(pool *karpv1.NodePool) *item {
+	item := newItem("NodePool %s", pool.Name)
+	if nodes, ok := pool.Status.Resources["nodes"]; ok {
+		item.text += "  " + english.Plural(int(nodes.Value()), "node", "")
+	}
+	for _, c := range pool.Status.Conditions {
+		if c.Status == metav1.ConditionFalse && c.Type != status.ConditionReady {
+			item.condition(c.Type, c.Reason, c.Message)
+		}
+	}
+	return item
+}
+
+// claims adds the NodeClaims of a NodePool, with their Machines, which it removes from the map, and their nodes.
+func (v *view) claims(pool *item, name string, machines map[string]*clusterv1.Machine) {
+	for i := range v.nodeClaims {
+		claim := &v.nodeClaims[i]
+		if claim.Labels[karpv1.NodePoolLabelKey] != name {
+			continue
+		}
+		item := pool.add(claimItem(claim))
+		label := v1alpha1.NodeClaimLabelValue(claim.Name)
+		if machine := machines[label]; machine != nil {
+			delete(machines, label)
+			item.add(machineItem(machine))
+		}
+		if node := v.nodes[claim.Status.NodeName]; node != nil {
+			item.add(nodeItem(node))
+		}
+	}
+}
+
+func claimItem(claim *karpv1.NodeClaim) *item {
+	item := newItem("NodeClaim %s  %s", claim.Name, cmp.Or(claim.Labels[corev1.LabelInstanceTypeStable], "no instance type yet"))
+	if !claim.DeletionTimestamp.IsZero() {
+		item.text += "  draining"
+		return item
+	}
+	for _, step := range []struct{ condition, state string }{
+		{karpv1.ConditionTypeLaunched, "launching"}, {karpv1.ConditionTypeRegistered, "waiting to join"}, {karpv1.ConditionTypeInitialized, "initializing"},
+	} {
+		c := claim.StatusConditions().Get(step.condition)
+		if c.IsTrue() {
+			continue
+		}
+		item.text += "  " + step.state
+		if c != nil && (c.Status == metav1.ConditionFalse || c.Reason != "AwaitingReconciliation" && c.Message != "" && c.Message != "object is awaiting reconciliation") {
+			item.condition(c.Type, c.Reason, c.Message)
+		}
+		return item
+	}
+	item.text += "  ready"
+	if c := claim.StatusConditions().Get(karpv1.ConditionTypeDrifted); c.IsTrue() {
+		item.text += message.Line("  drifted: " + c.Reason)
+	}
+	return item
+}
+
+func machineItem(machine *clusterv1.Machine) *item {
+	item := newItem("Machine %s/%s  %s", machine.Namespace, machine.Name, cmp.Or(machine.Status.Phase, "no phase yet"))
+	for _, kind := range []string{clusterv1.InfrastructureReadyCondition, clusterv1.BootstrapConfigReadyCondition} {
+		if c := meta.FindStatusCondition(machine.Status.Conditions, kind); c != nil && c.Status == metav1.ConditionFalse && c.Message != "" && machine.DeletionTimestamp.IsZero() {
+			item.condition(c.Type, c.Reason, c.Message)
+		}
+	}
+	if clusterstatus.Hangs(machine, time.Now()) {
+		item.wrong = message.Cut(message.Line("hangs in deletion: "+cmp.Or(clusterstatus.Holds(machine), "no reason is given")), maxMessage)
+	}
+	return item
+}
+
+func nodeItem(node *corev1.Node) *item {
+	item := newItem("Node %s  %s", node.Name, node.Status.NodeInfo.KubeletVersion)
+	for _, c := range node.Status.Conditions {
+		if c.Type == corev1.NodeReady && c.Status != corev1.ConditionTrue {
+			item.condition("Ready is "+string(c.Status), c.Reason, c.Message)
+		}
+	}
+	return item
+}
+
+// print prints the tree, what couldn't be read, and the first thing that is wrong.
+func (v *view) print(to io.Writer) error {
+	root := v.tree()
+	root.print(to, "", "")
+	for _, problem := range v.problems {
+		printer.Line(to, problem)
+	}
+	if !v.guest {
+		fmt.Fprintln(to, "The guest wasn't read: name it with --guest-kubeconfig or --guest-context to see NodePools, NodeClaims and nodes.")
+	}
+	wrong := root.first()
+	if wrong == nil {
+		rest := "."
+		if !v.guest || len(v.problems) > 0 {
+			rest = " with the objects above."
+		}
+		_, err := fmt.Fprintln(to, "Nothing is wrong"+rest)
+		return err
+	}
+	prefix := "Wrong"
+	if v.oldest != nil && wrong == root.below[len(root.below)-1] {
+		prefix = "Waits"
+	}
+	name, _, _ := strings.Cut(wrong.text, "  ")
+	printer.Printf(to, "%s: %s: %s\n", prefix, name, wrong.wrong)
+	return nil
+}
+
+// print prints a line after one prefix, and those below it after another.
+func (i *item) print(to io.Writer, first, others string) {
+	printer.Printf(to, "%s %s%s\n", mark(i), first, i.text)
+	gap := others
+	if len(i.below) > 0 {
+		gap += "│  "
+	}
+	if i.wrong != "" {
+		printer.Printf(to, "  %s   %s\n", gap, i.wrong)
+	}
+	for n, below := range i.below {
+		if n == len(i.below)-1 {
+			below.print(to, others+"└─ ", others+"   ")
+		} else {
+			below.print(to, others+"├─ ", others+"│  ")
+		}
+	}
+}
+
+func mark(i *item) string {
+	if i.wrong != "" {
+		return "!"
+	}
+	return " "
+}
+
+// first returns the first item with which something is wrong, nil for none. What a HostedCluster reports of something below it is below.
+func (i *item) first() *item {
+	for _, below := range i.below {
+		if found := below.first(); found != nil && (i.wrong == "" || strings.HasPrefix(i.wrong, v1beta1.NodeClassReady) || strings.HasPrefix(i.wrong, v1beta1.OfferingsAvailable)) {
+			return found
+		}
+	}
+	if i.wrong != "" {
+		return i
+	}
+	return nil
+}

@@ -1,0 +1,97 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package cli
+
+import (
+	"io"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"testing"
+
+	. "github.com/onsi/gomega"
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+	"k8s.io/utils/ptr"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	"github.com/autonode-io/autonode/api/v1beta1"
+	"github.com/autonode-io/autonode/cli/install"
+	"github.com/autonode-io/autonode/manifests"
+)
+
+func TestInstallRender(t *testing.T) {
+	settings := filepath.Join(t.TempDir(), "settings.yaml")
+	if err := os.WriteFile(settings, []byte("logLevel: debug\n"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	wrong := filepath.Join(t.TempDir(), "wrong.yaml")
+	if err := os.WriteFile(wrong, []byte("logs: debug\n"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	t.Run("When it renders, it should print what an overlay makes, and connect to nothing", func(t *testing.T) {
+		g := NewWithT(t)
+		out, err := run(t, "autonode", "install", "--render", "--kubeconfig", "none", "--image", "registry.example/operator@sha256:"+strings.Repeat("0123", 16), "--karpenter-settings", settings,
+			"--operator-arg=--registry-networks=10.20.0.0/16", "--pull-secret=registry", "--monitoring")
+		g.Expect(err).NotTo(HaveOccurred())
+		g.Expect(out).To(And(
+			ContainSubstring("name: hostedclusters.autonode.io"), ContainSubstring("image: registry.example/operator@sha256:"+strings.Repeat("0123", 16)),
+			ContainSubstring("- --registry-networks=10.20.0.0/16"), ContainSubstring("- --karpenter-settings=/etc/karpenter/settings.yaml"),
+			MatchRegexp(`imagePullSecrets:\n +- name: registry\n`), ContainSubstring("logLevel: debug"), MatchRegexp(`configMap:\n +name: karpenter-settings-`), ContainSubstring("kind: PrometheusRule"),
+		))
+	})
+	for name, test := range map[string]struct {
+		args []string
+		want string
+	}{
+		"When the name of a pull secret can't be one, it should say so": {[]string{"--pull-secret=a,b"}, `pull secret "a,b": a lowercase RFC 1123 subdomain`},
+		"When an argument has two flags, it should reject it":           {[]string{"--operator-arg=--log-level debug"}, `isn't a flag of the operator`},
+		"When the settings are an argument, it should name the flag":    {[]string{"--operator-arg=--karpenter-settings=x"}, "name the file with `autonode install --karpenter-settings`"},
+		"When the operator has no such flag, it should say so":          {[]string{"--operator-arg=--registry-network=10.0.0.0/8"}, "the operator would reject it: unknown flag: --registry-network; docs/install.md has its flags"},
+		"When the operator would reject settings, it should say why":    {[]string{"--karpenter-settings", wrong}, wrong + `: unknown field "logs"`},
+	} {
+		t.Run(name, func(t *testing.T) {
+			_, err := run(t, "autonode", append([]string{"install", "--render", "--image", "registry.example/operator:v1"}, test.args...)...)
+			NewWithT(t).Expect(err).To(MatchError(ContainSubstring(test.want)))
+		})
+	}
+}
+
+func TestUninstallRefusal(t *testing.T) {
+	g := NewWithT(t)
+	makeCluster(t, "clusters-used", "used")
+	_, _, err := create(t, "--cluster", "clusters-used/used", "--release", payloadImage)
+	g.Expect(err).NotTo(HaveOccurred())
+	hc := &v1beta1.HostedCluster{}
+	g.Expect(managementCluster.admin.Get(t.Context(), client.ObjectKey{Namespace: "clusters-used", Name: "used"}, hc)).To(Succeed())
+	uninstall := func(args ...string) error {
+		_, err := run(t, "autonode", append([]string{"uninstall", "--kubeconfig", managementCluster.kubeconfig}, args...)...)
+		return err
+	}
+	t.Run("When the number of nodes isn't known, it should refuse", func(t *testing.T) {
+		NewWithT(t).Expect(uninstall()).To(MatchError(ContainSubstring("clusters-used/used (not known)")))
+	})
+	hc.Status.AutoNode = &v1beta1.AutoNodeStatus{NodeCount: ptr.To(int32(3)), NodeClaimCount: ptr.To(int32(4))}
+	g.Expect(managementCluster.admin.Status().Update(t.Context(), hc)).To(Succeed())
+	t.Run("When there are nodes, it should say how many and where, and name the flag", func(t *testing.T) {
+		NewWithT(t).Expect(uninstall()).To(MatchError(And(ContainSubstring("1 HostedCluster with 4 nodes: clusters-used/used (4)"), ContainSubstring("--leave-nodes"))))
+	})
+	t.Run("When the CRDs are to go and HostedClusters exist, no flag should help", func(t *testing.T) {
+		NewWithT(t).Expect(uninstall("--delete-crds", "--leave-nodes")).To(MatchError(ContainSubstring("leave out --delete-crds")))
+	})
+}
+
+func TestUninstallElsewhere(t *testing.T) {
+	g := NewWithT(t)
+	objects, err := manifests.Render(manifests.Options{Image: manifests.Operator + ":any"})
+	g.Expect(err).NotTo(HaveOccurred())
+	installer := &install.Installer{Management: managementCluster.admin, Out: io.Discard}
+	t.Run("When a cluster has HostedClusters' CRD, it should be a management cluster", func(t *testing.T) {
+		NewWithT(t).Expect(installer.Found(t.Context(), objects)).To(BeTrue())
+	})
+	t.Run("When it has neither that nor the operator's Deployment, it should be none, and uninstall not claim success", func(t *testing.T) {
+		// This API server has the CRD, which a guest's hasn't.
+		others := slices.DeleteFunc(objects, func(object *unstructured.Unstructured) bool { return object.GetKind() == "CustomResourceDefinition" })
+		NewWithT(t).Expect(installer.Found(t.Context(), others)).To(BeFalse())
+	})
+}

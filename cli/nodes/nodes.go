@@ -1,0 +1,181 @@
+// SPDX-License-Identifier: Apache-2.0
+
+// Package nodes is `autonode nodes`, which shows what nodes cost, how full they are, and why each stays or goes.
+package nodes
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"maps"
+	"slices"
+	"strings"
+
+	"github.com/spf13/cobra"
+	corev1 "k8s.io/api/core/v1"
+	policyv1 "k8s.io/api/policy/v1"
+	"k8s.io/apimachinery/pkg/api/meta"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/fields"
+	"k8s.io/apimachinery/pkg/util/sets"
+	clientgoscheme "k8s.io/client-go/kubernetes/scheme"
+	"k8s.io/utils/clock"
+	"sigs.k8s.io/controller-runtime/pkg/cache"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+	karpv1 "sigs.k8s.io/karpenter/pkg/apis/v1"
+
+	"github.com/autonode-io/autonode/cli/cluster"
+	"github.com/autonode-io/autonode/cli/command"
+	"github.com/autonode-io/autonode/cli/printer"
+	"github.com/autonode-io/autonode/cli/watch"
+)
+
+// aboutNodeClaims selects the events that say why a node stays. Karpenter sends each of a Node and of its NodeClaim.
+var aboutNodeClaims = fields.OneTermEqualSelector("involvedObject.kind", "NodeClaim")
+
+// orders are the values of --sort-by.
+var orders = map[string]func(a, b *row) int{
+	"name":  func(a, b *row) int { return strings.Compare(a.Name, b.Name) },
+	"age":   func(a, b *row) int { return b.Created.Compare(a.Created.Time) },
+	"price": func(a, b *row) int { return compareDescending(a.PricePerHour, b.PricePerHour) },
+	"cpu":   func(a, b *row) int { return compareDescending(a.CPU, b.CPU) },
+}
+
+var errNoNodeClaims = errors.New("this cluster has no NodeClaims, so Karpenter doesn't run in it; choose another with --context or --kubeconfig, " +
+	"or ask the platform team to set spec.autoNode")
+
+// Options are those of `autonode nodes`.
+type Options struct {
+	Cluster                  cluster.Flags
+	NodePool, SortBy, Output string
+	Watch                    bool
+}
+
+// NewCommand returns `autonode nodes`.
+func NewCommand() *cobra.Command {
+	var o Options
+	cmd := command.New(&cobra.Command{
+		Use:   "nodes",
+		Short: "Show what nodes cost, how full they are, and why each stays or goes",
+		Long: `Show what nodes cost, how full they are, and why each stays or goes.
+
+It works in any cluster with Karpenter, and reads nodes, NodeClaims, pods, PodDisruptionBudgets and events. A NodeClaim
+without a node is a row as well. CPU and memory are what pods request of what they can have; pods of DaemonSets don't
+count as pods, their requests do. Pending pods have no node yet: see "autonode why pod". A price is the list price that the node's label eks-node-viewer/instance-price has.`,
+		Example: `  autonode nodes --watch
+  autonode nodes --nodepool general --sort-by price
+  autonode nodes -o json`,
+	}, &o)
+	flags := cmd.Flags()
+	o.Cluster.Add(flags, "the cluster with the nodes")
+	flags.StringVar(&o.NodePool, "nodepool", "", "show the nodes of one NodePool; without it all nodes")
+	o.SortBy = "name"
+	names := slices.Sorted(maps.Keys(orders))
+	list := strings.Join(names, ", ")
+	command.AddChoice(cmd, &o.SortBy, "sort-by", "", list+"; the youngest, dearest and fullest first", "--sort-by %q: want one of "+list, names...)
+	flags.BoolVarP(&o.Watch, "watch", "w", false, "show the table again whenever something changes, until interrupted")
+	printer.AddFlag(cmd, &o.Output, "output format", "table", "json", "yaml", "name")
+	return cmd
+}
+
+// Validate implements command.Options.
+func (o *Options) Validate() error {
+	if o.Watch && o.Output != "table" {
+		return fmt.Errorf("--watch shows tables: leave out --output %s", o.Output)
+	}
+	return nil
+}
+
+// Run prints the nodes, once or until ctx is done.
+func (o *Options) Run(ctx context.Context, streams command.Streams) error {
+	config, err := o.Cluster.Config()
+	if err != nil {
+		return err
+	}
+	if o.Watch {
+		return watch.Table(ctx, config, streams.Out, watched(), func(ctx context.Context, reader client.Reader, to io.Writer) error {
+			return o.show(ctx, reader, to)
+		})
+	}
+	guest, err := client.New(config, client.Options{Scheme: clientgoscheme.Scheme})
+	if err != nil {
+		return fmt.Errorf("connecting to %s: %w", config.Host, err)
+	}
+	return o.show(ctx, guest, streams.Out, client.MatchingFieldsSelector{Selector: aboutNodeClaims})
+}
+
+func (o *Options) show(ctx context.Context, reader client.Reader, to io.Writer, events ...client.ListOption) error {
+	v, err := read(ctx, reader, clock.RealClock{}, events...)
+	if err != nil {
+		return err
+	}
+	if err := o.known(v); err != nil && !o.Watch {
+		return err
+	}
+	rows := sorted(v.rows(o.NodePool), orders[o.SortBy])
+	var names []string
+	for _, r := range rows {
+		names = append(names, r.Name)
+	}
+	return printer.Print(to, o.Output, listed{rows, v.pending()}, func(to io.Writer) error { return printTable(to, rows, v.pending()) }, names...)
+}
+
+// known returns an error if --nodepool names no NodePool that has nodes.
+func (o *Options) known(v *view) error {
+	pools := sets.New[string]()
+	for i := range v.nodeClaims.Items {
+		pools.Insert(v.nodeClaims.Items[i].Labels[karpv1.NodePoolLabelKey])
+	}
+	for i := range v.nodes.Items {
+		pools.Insert(v.nodes.Items[i].Labels[karpv1.NodePoolLabelKey])
+	}
+	pools.Delete("")
+	switch {
+	case o.NodePool == "" || pools.Has(o.NodePool):
+		return nil
+	case pools.Len() == 0:
+		return fmt.Errorf("no node is of NodePool %q, nor of any other; see `kubectl get nodepools`", o.NodePool)
+	default:
+		return fmt.Errorf("no node is of NodePool %q; NodePools with nodes are %s", o.NodePool, strings.Join(sets.List(pools), ", "))
+	}
+}
+
+// read lists all that a table of nodes is made of. events choose those of NodeClaims where the reader doesn't have those alone.
+func read(ctx context.Context, reader client.Reader, clk clock.Clock, events ...client.ListOption) (*view, error) {
+	v := &view{clock: clk}
+	// What the API server has in its cache is new enough, and costs etcd nothing.
+	cached := &client.ListOptions{Raw: &metav1.ListOptions{ResourceVersion: "0"}}
+	for _, list := range []struct {
+		what string
+		into client.ObjectList
+		opts []client.ListOption
+	}{
+		{"NodeClaims", &v.nodeClaims, []client.ListOption{cached}},
+		{"nodes", &v.nodes, []client.ListOption{cached}},
+		{"pods", &v.pods, []client.ListOption{cached}},
+		{"PodDisruptionBudgets", &v.budgets, []client.ListOption{cached}},
+		{"events", &v.events, events},
+	} {
+		err := reader.List(ctx, list.into, list.opts...)
+		if meta.IsNoMatchError(err) {
+			return nil, errNoNodeClaims
+		}
+		if err != nil {
+			return nil, fmt.Errorf("listing %s: %w", list.what, err)
+		}
+	}
+	return v, nil
+}
+
+// watched are the kinds that a table of nodes is made of.
+func watched() watch.Kinds {
+	return watch.Kinds{
+		Cache: cache.Options{
+			Scheme: clientgoscheme.Scheme, DefaultTransform: cache.TransformStripManagedFields(),
+			ByObject: map[client.Object]cache.ByObject{&corev1.Event{}: {Field: aboutNodeClaims}},
+		},
+		Objects: []client.Object{&karpv1.NodeClaim{}, &corev1.Node{}, &corev1.Pod{}, &policyv1.PodDisruptionBudget{}, &corev1.Event{}},
+		Absent:  errNoNodeClaims,
+	}
+}

@@ -1,0 +1,205 @@
+// SPDX-License-Identifier: Apache-2.0
+
+// Package offerings is `autonode offerings`, which shows what a platform offers a cluster, at what price, and why some of it can't be launched now.
+package offerings
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"slices"
+	"strings"
+	"text/tabwriter"
+
+	"github.com/awslabs/operatorpkg/status"
+	"github.com/dustin/go-humanize/english"
+	"github.com/spf13/cobra"
+	"k8s.io/apimachinery/pkg/api/meta"
+
+	"github.com/autonode-io/autonode/api/karpenter/v1alpha1"
+	"github.com/autonode-io/autonode/cli/cluster"
+	"github.com/autonode-io/autonode/cli/command"
+	"github.com/autonode-io/autonode/cli/printer"
+)
+
+var outputs = []string{"table", "json", "yaml", "name"}
+
+// reasons are what the values of unavailable in a node class's status mean.
+var reasons = map[string]string{
+	"Paused":                 "its source or the Cluster is paused",
+	v1alpha1.TemplateFull:    "its source is at its max size",
+	"ImageNewer":             "its image is newer than nodes may get yet",
+	"NoBootstrap":            "the node class's bootstrap can't be used",
+	v1alpha1.TemplateBackOff: "all its offerings failed a short time ago",
+	v1alpha1.TemplateQuota:   "a quota of the infrastructure is exhausted",
+	"NoPrice":                "the catalog has no price for it",
+	"NoZone":                 "the catalog has no zone for it",
+}
+
+// Options are those of `autonode offerings`.
+type Options struct {
+	Cluster           cluster.Flags
+	NodeClass, Output string
+}
+
+// NewCommand returns `autonode offerings`.
+func NewCommand() *cobra.Command {
+	var o Options
+	cmd := command.New(&cobra.Command{
+		Use:   "offerings",
+		Short: "Show what the platform offers, its prices and zones, and what can't be launched now",
+		Long: `Show what the platform offers, its prices and zones, and what can't be launched now.
+
+The command reads the status of the guest's ClusterAPINodeClasses: the machine templates and catalog entries that each
+selects, cheapest first, at most one hundred. What a NodePool may launch of them depends on its requirements: see
+"autonode why pod".`,
+		Example: `  autonode offerings
+  autonode offerings --node-class default -o json`,
+	}, &o)
+	flags := cmd.Flags()
+	o.Cluster.Add(flags, "the guest cluster")
+	flags.StringVar(&o.NodeClass, "node-class", "", "show what one ClusterAPINodeClass offers; without it all")
+	printer.AddFlag(cmd, &o.Output, "output format", outputs...)
+	return cmd
+}
+
+// Run prints the offerings.
+func (o *Options) Run(ctx context.Context, streams command.Streams) error {
+	guest, err := o.Cluster.Client()
+	if err != nil {
+		return err
+	}
+	list := &v1alpha1.ClusterAPINodeClassList{}
+	if err := guest.List(ctx, list); meta.IsNoMatchError(err) {
+		return errors.New("this cluster has no ClusterAPINodeClasses, so AutoNode isn't on for it; choose another with --context or --kubeconfig, " +
+			"or ask the platform team to set spec.autoNode")
+	} else if err != nil {
+		return fmt.Errorf("listing node classes: %w", err)
+	}
+	classes, err := o.chosen(list.Items)
+	if err != nil {
+		return err
+	}
+	return o.print(streams.Out, classes)
+}
+
+// chosen returns the node classes to show, by their names.
+func (o *Options) chosen(all []v1alpha1.ClusterAPINodeClass) ([]v1alpha1.ClusterAPINodeClass, error) {
+	slices.SortFunc(all, func(a, b v1alpha1.ClusterAPINodeClass) int { return strings.Compare(a.Name, b.Name) })
+	if o.NodeClass == "" {
+		return all, nil
+	}
+	var names []string
+	for i := range all {
+		if all[i].Name == o.NodeClass {
+			return all[i : i+1], nil
+		}
+		names = append(names, all[i].Name)
+	}
+	return nil, fmt.Errorf("there is no ClusterAPINodeClass %q; there are %s", o.NodeClass, cmp.Or(strings.Join(names, ", "), "none"))
+}
+
+// Listed are the offerings as --output json and yaml print them. Scripts may rely on the fields.
+type Listed struct {
+	NodeClasses []NodeClass `json:"nodeClasses"`
+}
+
+// NodeClass is what one node class offers.
+type NodeClass struct {
+	Name string `json:"name"`
+	// TemplateCount is the number of usable templates, of which the status has one hundred at most.
+	TemplateCount int32                     `json:"templateCount"`
+	Templates     []v1alpha1.TemplateStatus `json:"templates"`
+	// Problems are the node class's conditions that aren't True.
+	Problems []status.Condition `json:"problems,omitempty"`
+}
+
+func (o *Options) print(to io.Writer, classes []v1alpha1.ClusterAPINodeClass) error {
+	listed, names := Listed{NodeClasses: []NodeClass{}}, []string{}
+	for i := range classes {
+		class := &classes[i]
+		shown := NodeClass{Name: class.Name, Templates: class.Status.Templates, Problems: problemsOf(class)}
+		if class.Status.TemplateCount != nil {
+			shown.TemplateCount = *class.Status.TemplateCount
+		}
+		listed.NodeClasses = append(listed.NodeClasses, shown)
+		for j := range shown.Templates {
+			names = append(names, shown.Templates[j].InstanceType)
+		}
+	}
+	return printer.Print(to, o.Output, listed, func(to io.Writer) error { return printTable(to, listed) }, names...)
+}
+
+// problemsOf returns the conditions that aren't True, or name exhausted quotas, without Ready, which repeats them.
+func problemsOf(class *v1alpha1.ClusterAPINodeClass) []status.Condition {
+	var problems []status.Condition
+	for _, condition := range class.Status.Conditions {
+		if condition.Type != status.ConditionReady && (condition.Status != "True" || condition.Reason == v1alpha1.QuotaExhaustedReason) {
+			problems = append(problems, condition)
+		}
+	}
+	return problems
+}
+
+func printTable(to io.Writer, listed Listed) error {
+	table := tabwriter.NewWriter(to, 0, 0, 2, ' ', 0)
+	fmt.Fprintln(table, "NODECLASS\tTYPE\tARCH\tCPU\tMEMORY\tPODS\tGPU\tPRICE/H\tSPOT/H\tZONES\tSOURCE\tAVAILABLE")
+	rows := 0
+	for _, class := range listed.NodeClasses {
+		for i := range class.Templates {
+			t := &class.Templates[i]
+			rows++
+			printer.Printf(table, "%s\t%s\t%s\t%s\t%s\t%d\t%s\t%s\t%s\t%s\t%s\t%s\n", class.Name, t.InstanceType, cmp.Or(t.Architecture, "-"),
+				cmp.Or(t.CPU.String(), "-"), cmp.Or(t.Memory.String(), "-"), t.Pods, gpus(t), dollars(t.Price), dollars(t.SpotPrice),
+				cmp.Or(strings.Join(t.Zones, ","), "any"), t.Source, available(t))
+		}
+	}
+	if err := table.Flush(); err != nil {
+		return fmt.Errorf("writing the table: %w", err)
+	}
+	fmt.Fprintln(to, english.Plural(rows, "template", ""))
+	for _, class := range listed.NodeClasses {
+		if more := int(class.TemplateCount) - len(class.Templates); more > 0 {
+			printer.Printf(to, "%s: %d more, which are dearer, aren't in the status\n", class.Name, more)
+		}
+		for _, problem := range class.Problems {
+			printer.Printf(to, "%s: %s is %s (%s): %s\n", class.Name, problem.Type, string(problem.Status), problem.Reason, problem.Message)
+		}
+	}
+	if rows == 0 {
+		return errors.New("the platform offers nothing: no node class selects a machine template; the lines above and " +
+			"`kubectl get clusterapinodeclasses` say why")
+	}
+	return nil
+}
+
+// available reports why nothing launches from a template now, or yes.
+func available(t *v1alpha1.TemplateStatus) string {
+	switch reason, known := reasons[t.Unavailable]; {
+	case t.Unavailable == "":
+		return "yes"
+	case known:
+		return fmt.Sprintf("no, %s (%s)", reason, t.Unavailable)
+	default:
+		return fmt.Sprintf("no (%s)", t.Unavailable)
+	}
+}
+
+func dollars(price string) string {
+	if price == "" {
+		return "-"
+	}
+	return "$" + price
+}
+
+// gpus lists the GPUs by resource name.
+func gpus(t *v1alpha1.TemplateStatus) string {
+	var all []string
+	for name, count := range t.GPU {
+		all = append(all, fmt.Sprintf("%s %s", count.String(), name))
+	}
+	slices.Sort(all)
+	return cmp.Or(strings.Join(all, ", "), "-")
+}

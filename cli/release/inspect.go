@@ -1,0 +1,144 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package release
+
+import (
+	"cmp"
+	"context"
+	"fmt"
+	"io"
+	"maps"
+	"slices"
+	"strings"
+	"text/tabwriter"
+
+	"github.com/spf13/cobra"
+
+	"github.com/autonode-io/autonode/cli/command"
+	"github.com/autonode-io/autonode/cli/printer"
+	"github.com/autonode-io/autonode/payload"
+)
+
+// InspectOptions are those of `autonode release inspect`.
+type InspectOptions struct {
+	registryFlags
+	Image, Output string
+}
+
+func newInspectCommand() *cobra.Command {
+	var o InspectOptions
+	cmd := command.New(&cobra.Command{
+		Use:   "inspect IMAGE",
+		Short: "Show what a release payload holds",
+		Example: `  # A payload's version, components and CustomResourceDefinitions
+  autonode release inspect registry.example/release:1.36.3
+
+  # The image of one component, for a script
+  autonode release inspect registry.example/release:1.36.3 -o json | jq -r '.components["karpenter-clusterapi"].image'
+
+  # The payload's own digest, with a cluster's pull secret
+  kubectl get secret pull-secret -n clusters -o jsonpath='{.data.\.dockerconfigjson}' | base64 -d > pull-secret.json
+  autonode release inspect registry.example/release:1.36.3 -o name --registry-config pull-secret.json`,
+		Args: command.ExactlyOne(&o.Image, "IMAGE", "the payload to show, like registry.example/release:1.36.3"),
+	}, &o)
+	printer.AddFlag(cmd, &o.Output, "how to print it", inspectOutputs...)
+	o.add(cmd)
+	return cmd
+}
+
+var inspectOutputs = []string{"table", "json", "yaml", "name"}
+
+// Run prints the payload.
+func (o *InspectOptions) Run(ctx context.Context, streams command.Streams) error {
+	opts, err := o.options()
+	if err != nil {
+		return err
+	}
+	release, err := payload.Read(ctx, o.Image, opts)
+	if err != nil {
+		return o.hint(err)
+	}
+	return printRelease(streams.Out, release, o.Output)
+}
+
+// view is what is printed of a release as JSON and YAML: a format that scripts may rely on.
+type view struct {
+	Version    string                   `json:"version"`
+	Previous   []string                 `json:"previous,omitempty"`
+	Image      string                   `json:"image"`
+	Digest     string                   `json:"digest"`
+	Components map[string]componentView `json:"components"`
+	NodeImages payload.NodeImages       `json:"nodeImages,omitempty"`
+}
+
+type componentView struct {
+	Image    string            `json:"image"`
+	Versions map[string]string `json:"versions,omitempty"`
+	CRDs     []crdView         `json:"crds,omitempty"`
+}
+
+type crdView struct {
+	Name     string   `json:"name"`
+	Versions []string `json:"versions"`
+}
+
+func viewOf(r *payload.Release) view {
+	v := view{Version: r.Version, Previous: r.Previous, Image: r.Image, Digest: r.Digest,
+		Components: map[string]componentView{}, NodeImages: r.NodeImages}
+	for name, c := range r.Components {
+		component := componentView{Image: c.Image, Versions: c.Versions}
+		for _, crd := range c.CRDs {
+			crdOf := crdView{Name: crd.Name}
+			for _, version := range crd.Spec.Versions {
+				crdOf.Versions = append(crdOf.Versions, version.Name)
+			}
+			component.CRDs = append(component.CRDs, crdOf)
+		}
+		v.Components[name] = component
+	}
+	return v
+}
+
+func printRelease(w io.Writer, r *payload.Release, output string) error {
+	v := viewOf(r)
+	return printer.Print(w, output, v, func(w io.Writer) error { return printTable(w, v) }, v.Image)
+}
+
+func printTable(w io.Writer, v view) error {
+	table := tabwriter.NewWriter(w, 0, 8, 3, ' ', 0)
+	printer.Printf(table, "Version:\t%s\nImage:\t%s\n", v.Version, v.Image)
+	if len(v.Previous) > 0 {
+		printer.Printf(table, "Upgrades from:\t%s\n", strings.Join(v.Previous, ", "))
+	}
+	fmt.Fprintln(table)
+	if err := table.Flush(); err != nil {
+		return err
+	}
+	names := slices.Sorted(maps.Keys(v.Components))
+	crds := 0
+	fmt.Fprintln(table, "COMPONENT\tVERSIONS\tCRDS\tIMAGE")
+	for _, name := range names {
+		c := v.Components[name]
+		var versions []string
+		for _, what := range slices.Sorted(maps.Keys(c.Versions)) {
+			versions = append(versions, what+" "+c.Versions[what])
+		}
+		crds += len(c.CRDs)
+		printer.Printf(table, "%s\t%s\t%d\t%s\n", name, cmp.Or(strings.Join(versions, ", "), "-"), len(c.CRDs), c.Image)
+	}
+	if crds > 0 {
+		if err := table.Flush(); err != nil {
+			return err
+		}
+		fmt.Fprint(table, "\nCRD\tVERSIONS\tCOMPONENT\n")
+		for _, name := range names {
+			for _, crd := range v.Components[name].CRDs {
+				printer.Printf(table, "%s\t%s\t%s\n", crd.Name, strings.Join(crd.Versions, ", "), name)
+			}
+		}
+	}
+	if err := table.Flush(); err != nil {
+		return err
+	}
+	return printNodeImages(w, v.NodeImages)
+}

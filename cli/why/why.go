@@ -1,0 +1,173 @@
+// SPDX-License-Identifier: Apache-2.0
+
+// Package why is `autonode why`, which reports why a pod gets no node, or why a node stays.
+package why
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"slices"
+	"strings"
+
+	"github.com/spf13/cobra"
+	"k8s.io/apimachinery/pkg/api/meta"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	"github.com/autonode-io/autonode/api/v1beta1"
+	"github.com/autonode-io/autonode/cli/cluster"
+	"github.com/autonode-io/autonode/cli/command"
+	"github.com/autonode-io/autonode/cli/explain"
+	"github.com/autonode-io/autonode/cli/printer"
+)
+
+// Options choose the guest, and the control plane where its instance types are.
+type Options struct {
+	Guest, Management                    cluster.Flags
+	HostedCluster, ControlPlaneNamespace string
+	Output                               string
+}
+
+// NewCommand returns `autonode why`.
+func NewCommand() *cobra.Command {
+	return command.Group(&cobra.Command{
+		Use:   "why",
+		Short: "Say why a pod gets no node, or why a node stays",
+		Long: `Say why a pod gets no node, or why a node stays.
+
+The commands read the guest cluster and run Karpenter's own scheduler and consolidation on what they have read. They
+write nothing. Instance types are in the management cluster: with --management-kubeconfig or --management-context they
+are resolved as Karpenter resolves them, with the settings of its Deployment. Without, they are what the status of the
+node classes reports, and the answer names what is missing.`,
+	}, newPodCommand(), newNodeCommand())
+}
+
+func (o *Options) add(cmd *cobra.Command) {
+	flags := cmd.Flags()
+	o.Guest.Add(flags, "the guest cluster")
+	o.Management.AddOther(flags, "management", "the management cluster", "that cluster isn't read")
+	flags.StringVar(&o.HostedCluster, "hosted-cluster", "", "NAMESPACE/NAME of the guest's HostedCluster; without it the only one")
+	flags.StringVar(&o.ControlPlaneNamespace, "control-plane-namespace", "", "namespace of the guest's control plane, instead of --hosted-cluster")
+	printer.AddFlag(cmd, &o.Output, "output format", "text", "json", "yaml")
+}
+
+// PodOptions are those of `autonode why pod`.
+type PodOptions struct {
+	Options
+	Pod, Namespace string
+}
+
+func newPodCommand() *cobra.Command {
+	var o PodOptions
+	cmd := command.New(&cobra.Command{
+		Use:   "pod [NAMESPACE/]NAME",
+		Short: "Say which NodePools and instance types were considered for a pod, and why each was refused",
+		Example: `  autonode why pod web-1
+  autonode why pod shop/cart-7d9c --management-context management --hosted-cluster clusters/blue`,
+		Args: command.ExactlyOne(&o.Pod, "NAME", "the pod to explain, like shop/cart-7d9c"),
+	}, &o)
+	o.add(cmd)
+	cmd.Flags().StringVarP(&o.Namespace, "namespace", "n", "", "namespace of the pod; without it that of the context")
+	return cmd
+}
+
+// Run prints why the pod has no node.
+func (o *PodOptions) Run(ctx context.Context, streams command.Streams) error {
+	pod, err := o.Guest.Key(o.Pod, o.Namespace, "a pod, like shop/cart-7d9c")
+	if err != nil {
+		return err
+	}
+	answer, err := o.ExplainPod(ctx, pod)
+	if err != nil {
+		return err
+	}
+	return printer.Print(streams.Out, o.Output, answer, func(to io.Writer) error {
+		printPodAnswer(to, answer)
+		return nil
+	})
+}
+
+// ExplainPod explains why a pod of the guest has no node.
+func (o *Options) ExplainPod(ctx context.Context, pod client.ObjectKey) (*explain.PodAnswer, error) {
+	simulation, err := o.simulation(ctx)
+	if err != nil {
+		return nil, err
+	}
+	return simulation.Pod(ctx, pod)
+}
+
+// NodeOptions are those of `autonode why node`.
+type NodeOptions struct {
+	Options
+	Node string
+}
+
+func newNodeCommand() *cobra.Command {
+	var o NodeOptions
+	cmd := command.New(&cobra.Command{
+		Use:     "node NAME",
+		Short:   "Say why Karpenter doesn't remove or replace a node, or that it would",
+		Example: `  autonode why node blue-web-x1 --management-context management --hosted-cluster clusters/blue`,
+		Args:    command.ExactlyOne(&o.Node, "NAME", "the node or the NodeClaim to explain"),
+	}, &o)
+	o.add(cmd)
+	return cmd
+}
+
+// Run prints why the node stays or goes.
+func (o *NodeOptions) Run(ctx context.Context, streams command.Streams) error {
+	simulation, err := o.simulation(ctx)
+	if err != nil {
+		return err
+	}
+	answer, err := simulation.Node(ctx, o.Node)
+	if err != nil {
+		return err
+	}
+	return printer.Print(streams.Out, o.Output, answer, func(to io.Writer) error {
+		printNodeAnswer(to, answer)
+		return nil
+	})
+}
+
+// Validate implements command.Options.
+func (o *Options) Validate() error {
+	if o.Management == (cluster.Flags{}) && (o.HostedCluster != "" || o.ControlPlaneNamespace != "") {
+		return errors.New("--hosted-cluster and --control-plane-namespace are of the management cluster: " +
+			"name it with --management-kubeconfig or --management-context")
+	}
+	return nil
+}
+
+// controlPlane returns the namespace of the guest's control plane, and Karpenter's Deployment there; empty if it isn't known.
+func (o *Options) controlPlane(ctx context.Context) (namespace, deployment string, err error) {
+	if o.ControlPlaneNamespace != "" && o.HostedCluster == "" {
+		return o.ControlPlaneNamespace, "", nil
+	}
+	management, err := o.Management.Client()
+	if err != nil {
+		return "", "", err
+	}
+	hostedClusters := &v1beta1.HostedClusterList{}
+	if err := management.List(ctx, hostedClusters); meta.IsNoMatchError(err) {
+		return "", "", errors.New("the management cluster has no HostedClusters: AutoNode isn't installed in it; choose another with --management-context")
+	} else if err != nil {
+		return "", "", fmt.Errorf("listing HostedClusters: %w; or name the namespace with --control-plane-namespace", err)
+	}
+	var names []string
+	for i := range hostedClusters.Items {
+		name := client.ObjectKeyFromObject(&hostedClusters.Items[i]).String()
+		if name == o.HostedCluster || o.HostedCluster == "" && len(hostedClusters.Items) == 1 {
+			return cmp.Or(o.ControlPlaneNamespace, hostedClusters.Items[i].ControlPlaneNamespace()), hostedClusters.Items[i].Names().Karpenter, nil
+		}
+		names = append(names, name)
+	}
+	slices.Sort(names)
+	if o.HostedCluster == "" {
+		return "", "", fmt.Errorf("the management cluster has %d HostedClusters; choose one with --hosted-cluster: %s",
+			len(names), strings.Join(names, ", "))
+	}
+	return "", "", fmt.Errorf("the management cluster has no HostedCluster %s; it has %s", o.HostedCluster, strings.Join(names, ", "))
+}
