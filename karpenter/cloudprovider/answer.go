@@ -5,8 +5,6 @@ package cloudprovider
 import (
 	"context"
 	"fmt"
-	"maps"
-	"strconv"
 
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/types"
@@ -14,7 +12,6 @@ import (
 	clusterv1 "sigs.k8s.io/cluster-api/api/core/v1beta2"
 	karpv1 "sigs.k8s.io/karpenter/pkg/apis/v1"
 	karpcloudprovider "sigs.k8s.io/karpenter/pkg/cloudprovider"
-	karpscheduling "sigs.k8s.io/karpenter/pkg/scheduling"
 	"sigs.k8s.io/karpenter/pkg/utils/resources"
 
 	"github.com/autonode-io/autonode/api/karpenter/v1alpha1"
@@ -24,12 +21,16 @@ import (
 	"github.com/autonode-io/autonode/karpenter/providers/template"
 )
 
-// answer returns a Machine as the NodeClaim that Create returns. made is the offering that it was launched as; nil if
-// unknown.
-func answer(nodeClaim *karpv1.NodeClaim, m *clusterv1.Machine, made *launch) (*karpv1.NodeClaim, error) {
+// answer returns a Machine as the NodeClaim that Create returns. A Machine of an earlier attempt has the offering that it was launched as,
+// rather than the chosen one.
+func (c *CloudProvider) answer(ctx context.Context, nodeClaim *karpv1.NodeClaim, m *clusterv1.Machine, chosen *launch) (*karpv1.NodeClaim, error) {
 	if m.DeletionTimestamp != nil {
 		// The pods need another NodeClaim.
 		return nil, karpcloudprovider.NewInsufficientCapacityError(fmt.Errorf("its Machine %s is being deleted", klog.KObj(m)))
+	}
+	origin := inventory.OriginOf(m)
+	if chosen == nil || origin.Source != chosen.choice.Template.Source.Annotation() || origin.Key != chosen.choice.Key {
+		chosen = c.launched(ctx, nodeClaim, origin)
 	}
 	result := nodeClaimOf(m)
 	result.Status.ProviderID = machine.SyntheticProviderID(types.NamespacedName{Namespace: m.Namespace, Name: m.Name})
@@ -38,76 +39,40 @@ func answer(nodeClaim *karpv1.NodeClaim, m *clusterv1.Machine, made *launch) (*k
 			result.Annotations[annotation] = value
 		}
 	}
-	if made == nil {
+	if chosen == nil {
 		// The Machine exists nevertheless. Until its node reports its capacity, assume the requested resources.
 		result.Status.Capacity = nonZero(nodeClaim.Spec.Resources.Requests)
 		result.Status.Allocatable = result.Status.Capacity
 		return result, nil
 	}
-	result.Labels = nodeLabels(nodeClaim, *made)
-	result.Status.Capacity = nonZero(made.instanceType.Capacity)
-	result.Status.Allocatable = nonZero(made.instanceType.Allocatable())
+	result.Labels = chosen.labels
+	result.Status.Capacity = nonZero(chosen.instanceType.Capacity)
+	result.Status.Allocatable = nonZero(chosen.instanceType.Allocatable())
 	return result, nil
 }
 
-// answerExisting returns the Machine of an earlier attempt, with the offering that it was launched as rather than the
-// current choice.
-func (c *CloudProvider) answerExisting(ctx context.Context, nodeClaim *karpv1.NodeClaim, nodeClass *v1alpha1.ClusterAPINodeClass, m *clusterv1.Machine) (*karpv1.NodeClaim, error) {
-	origin := inventory.OriginOf(m)
-	key := origin.Key
-	snapshot, err := c.InstanceTypes.Cached(nodeClass.Name)
-	if err != nil {
-		return answer(nodeClaim, m, nil)
-	}
-	choice, ok := snapshot.ResolveKey(key)
+// launched returns the launch by which a Machine was created; nil if the node class doesn't offer it any more.
+func (c *CloudProvider) launched(ctx context.Context, nodeClaim *karpv1.NodeClaim, origin inventory.Origin) *launch {
+	snapshot, choice, ok := c.resolve(nodeClaim.Spec.NodeClassRef.Name, origin.Key)
 	if !ok {
-		return answer(nodeClaim, m, nil)
+		return nil
 	}
-	if own, ok := snapshot.Template(origin.Source); ok {
-		choice.Template = own
+	if tmpl, ok := snapshot.Template(origin.Source); ok {
+		choice.Template = tmpl
 	} else if origin.Source != choice.Template.Source.Annotation() {
 		choice.Template = &template.Template{} // its labels aren't known any more
 	}
-	made := &launch{instanceType: choice.InstanceType, offering: choice.Offering, choice: choice}
-	if overlaid, err := c.overlaid(ctx, nodeClaim.Labels[karpv1.NodePoolLabelKey], []*karpcloudprovider.InstanceType{choice.InstanceType}); err == nil && len(overlaid) == 1 {
-		made.instanceType = overlaid[0]
+	l := launch{instanceType: choice.InstanceType, offering: choice.Offering, choice: choice}
+	// Without the overlaid one, the instance type is as the template declares it.
+	if overlaid, err := c.overlaid(ctx, nodePoolOf(nodeClaim), []*karpcloudprovider.InstanceType{choice.InstanceType}); err == nil && len(overlaid) == 1 {
+		l.instanceType = overlaid[0]
 		for _, o := range overlaid[0].Offerings {
-			if offering.KeyOf(key.InstanceType, o) == key {
-				made.offering = o
+			if offering.KeyOf(origin.InstanceType, o) == origin.Key {
+				l.offering = o
 			}
 		}
 	}
-	return answer(nodeClaim, m, made)
-}
-
-// made reports whether a Machine was made from the chosen template and offering.
-func (l launch) made(m *clusterv1.Machine) bool {
-	origin := inventory.OriginOf(m)
-	return origin.Source == l.choice.Template.Source.Annotation() && origin.Key == l.choice.Key
-}
-
-// nodeLabels are the node's labels: the NodeClaim's override the template's, which override those of the chosen
-// offering.
-func nodeLabels(nodeClaim *karpv1.NodeClaim, chosen launch) map[string]string {
-	labels := map[string]string{}
-	maps.Copy(labels, chosen.choice.Template.Labels)
-	for _, requirements := range []karpscheduling.Requirements{chosen.instanceType.Requirements, chosen.offering.Requirements} {
-		for key, requirement := range requirements {
-			if requirement.Operator() == corev1.NodeSelectorOpIn && requirement.Len() == 1 && key != v1alpha1.ReservationIDLabel {
-				labels[key] = requirement.Any()
-			}
-		}
-	}
-	if reservation := offering.ReservationOf(chosen.offering); reservation != "" {
-		labels[v1alpha1.ReservationIDLabel] = reservation
-	}
-	labels[v1alpha1.NodePriceLabel] = formatPrice(chosen.price())
-	maps.Copy(labels, nodeClaim.Labels)
-	return labels
-}
-
-func formatPrice(price float64) string {
-	return strconv.FormatFloat(price, 'f', -1, 64)
+	return l.label(nodeClaim)
 }
 
 func nonZero(list corev1.ResourceList) corev1.ResourceList {

@@ -4,10 +4,12 @@ package cloudprovider
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"iter"
+	"maps"
+	"strconv"
 
+	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/types"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	karpv1 "sigs.k8s.io/karpenter/pkg/apis/v1"
@@ -17,11 +19,10 @@ import (
 
 	"github.com/autonode-io/autonode/api/karpenter/v1alpha1"
 	"github.com/autonode-io/autonode/karpenter/providers/instancetype"
-	"github.com/autonode-io/autonode/karpenter/providers/inventory"
-	"github.com/autonode-io/autonode/karpenter/providers/reservation"
+	"github.com/autonode-io/autonode/karpenter/providers/offering"
 )
 
-// launch is Create's choice for a NodeClaim.
+// launch is a possible launch of a NodeClaim.
 type launch struct {
 	instanceType *karpcloudprovider.InstanceType
 	choice       instancetype.Choice
@@ -29,126 +30,38 @@ type launch struct {
 	offering *karpcloudprovider.Offering
 	// onDemand is the list price of the same machine on demand; zero if it isn't known.
 	onDemand float64
+	// labels of the node, once the launch is chosen.
+	labels map[string]string
 }
 
-// price is the machine's, without commitments: those are the account's matter, and change.
-func (l launch) price() float64 {
-	if l.offering.Price == l.choice.Offering.Price {
-		return l.choice.ListPrice
+// ranked are the possible launches of a NodeClaim, of one snapshot.
+type ranked struct {
+	snapshot      *instancetype.Snapshot
+	instanceTypes []*karpcloudprovider.InstanceType
+	// launches, cheapest first.
+	launches iter.Seq[launch]
+}
+
+// choose ranks the available offerings that meet a NodeClaim's requirements, after NodeOverlays and without those that its NodePool doesn't
+// get. It reserves nothing.
+func (c *CloudProvider) choose(ctx context.Context, nodeClaim *karpv1.NodeClaim, nodeClass *v1alpha1.ClusterAPINodeClass) (ranked, error) {
+	snapshot, err := c.InstanceTypes.List(ctx, nodeClass)
+	if err != nil {
+		return ranked{}, because(NodeClassReadinessUnknownReason, err)
 	}
-	return l.offering.Price // a NodeOverlay's
-}
-
-// choose reserves the cheapest available offering that meets the NodeClaim's requirements, and its template. It retries with a newer
-// snapshot if concurrent launches use up a template's maximum, since another template may make the same offering, or if the operator
-// doesn't grant more of a pool. It waits once for a larger grant of the CapacityLease.
-func (c *CloudProvider) choose(ctx context.Context, nodeClaim *karpv1.NodeClaim, nodeClass *v1alpha1.ClusterAPINodeClass) (launch, error) {
-	var ungranted *reservation.UngrantedError
-	for waited := false; ; {
-		snapshot, err := c.InstanceTypes.List(ctx, nodeClass)
-		if err != nil {
-			return launch{}, because(NodeClassReadinessUnknownReason, err)
-		}
-		instanceTypes, err := c.launchable(ctx, nodeClaim, snapshot)
-		if err != nil {
-			return launch{}, err
-		}
-		chosen, err := c.reserveCheapest(nodeClaim, nodeClass, snapshot, instanceTypes)
-		var waiting *reservation.WaitingError
-		switch {
-		case err == nil:
-			return chosen, nil
-		case errors.Is(err, errStale), errors.As(err, &ungranted):
-		case errors.As(err, &waiting) && !waited:
-			waited = true
-			c.Reservations.Await(ctx)
-		case waiting != nil:
-			return launch{}, because(WaitingForCapacityReason, err)
-		case errors.Is(err, inventory.ErrNotCounted):
-			return launch{}, because(MachinesUncountedReason, err)
-		default: // none is available
-			reason := c.Reservations.Shortage() + c.exhaustedQuotas()
-			if ungranted != nil {
-				reason = "; " + ungranted.Error()
-			}
-			return launch{}, karpcloudprovider.NewInsufficientCapacityError(fmt.Errorf(
-				"none of the %d instance types of node class %s has an available offering that meets the requirements of NodeClaim %s%s",
-				len(instanceTypes), nodeClass.Name, nodeClaim.Name, reason))
-		}
-	}
-}
-
-// launchable returns the instance types that a NodeClaim's NodePool gets, as GetInstanceTypes does, after NodeOverlays.
-func (c *CloudProvider) launchable(ctx context.Context, nodeClaim *karpv1.NodeClaim, snapshot *instancetype.Snapshot) ([]*karpcloudprovider.InstanceType, error) {
 	nodePool := &karpv1.NodePool{}
-	err := c.Guest.Get(ctx, types.NamespacedName{Name: nodePoolOf(nodeClaim)}, nodePool)
-	if client.IgnoreNotFound(err) != nil {
-		return nil, fmt.Errorf("reading the NodePool of NodeClaim %s: %w", nodeClaim.Name, err)
+	if err := c.Guest.Get(ctx, types.NamespacedName{Name: nodePoolOf(nodeClaim)}, nodePool); client.IgnoreNotFound(err) != nil {
+		return ranked{}, fmt.Errorf("reading the NodePool of NodeClaim %s: %w", nodeClaim.Name, err)
 	}
 	instanceTypes, _ := snapshot.Meeting(snapshot.Tolerating(nodeClaim.Spec.Taints, nodeClaim.Spec.StartupTaints), nodePool.Spec.Template.Spec.Requirements)
 	if instanceTypes, err = c.overlaid(ctx, nodePoolOf(nodeClaim), instanceTypes); err != nil {
-		return nil, because(NodeClassReadinessUnknownReason, err)
+		return ranked{}, because(NodeClassReadinessUnknownReason, err)
 	}
-	return instanceTypes, nil
-}
-
-// exhaustedQuotas describes quotas of the infrastructure that are exhausted, to append to a message; empty if there are none.
-func (c *CloudProvider) exhaustedQuotas() (text string) {
-	quotas := c.InstanceTypes.Unavailable.Quotas()
-	for i := range quotas[:min(len(quotas), maxQuotas)] {
-		text += "; " + quotas[i].Description()
-	}
-	return text
-}
-
-// maxQuotas is how many exhausted quotas a message names.
-const maxQuotas = 3
-
-// overlaid applies the NodeOverlays of a NodePool. A NodeClaim of no NodePool has none: Karpenter core evaluates them for each NodePool.
-func (c *CloudProvider) overlaid(ctx context.Context, nodePool string, instanceTypes []*karpcloudprovider.InstanceType) ([]*karpcloudprovider.InstanceType, error) {
-	if c.Overlays == nil || nodePool == "" || !options.FromContext(ctx).FeatureGates.NodeOverlay {
-		return instanceTypes, nil
-	}
-	instanceTypes, err := c.Overlays.ApplyAll(nodePool, instanceTypes)
-	if err != nil {
-		return nil, fmt.Errorf("applying NodeOverlays: %w", err)
-	}
-	return instanceTypes, nil
-}
-
-// errStale is returned if a snapshot offers a template that has reached its maximum, and there is a newer one.
-var errStale = errors.New("the snapshot of the instance types is stale")
-
-// reserveCheapest reserves the cheapest offering of a snapshot that isn't full. The error wraps errStale, or reservation.ErrFull if all are,
-// or is any other of Reserve.
-func (c *CloudProvider) reserveCheapest(
-	nodeClaim *karpv1.NodeClaim, nodeClass *v1alpha1.ClusterAPINodeClass, snapshot *instancetype.Snapshot, instanceTypes []*karpcloudprovider.InstanceType,
-) (launch, error) {
-	for chosen := range c.launches(nodeClaim, snapshot, instanceTypes) {
-		switch err := c.Reservations.Reserve(nodeClaim, &chosen.choice); {
-		case err == nil:
-			chosen.onDemand = snapshot.OnDemandPrice(chosen.choice.Key.InstanceType, chosen.choice.Key.Zone)
-			return chosen, nil
-		case !errors.Is(err, reservation.ErrFull):
-			return launch{}, err
-		}
-		if now, err := c.InstanceTypes.Cached(nodeClass.Name); err == nil && now != snapshot {
-			return launch{}, errStale
-		}
-	}
-	return launch{}, reservation.ErrFull
-}
-
-// launches yields the possible launches for a NodeClaim, cheapest first.
-func (c *CloudProvider) launches(nodeClaim *karpv1.NodeClaim, snapshot *instancetype.Snapshot, instanceTypes []*karpcloudprovider.InstanceType) iter.Seq[launch] {
-	requirements := karpscheduling.NewNodeSelectorRequirementsWithMinValues(nodeClaim.Spec.Requirements...)
-	return func(yield func(launch) bool) {
+	return ranked{snapshot, instanceTypes, func(yield func(launch) bool) {
+		requirements := karpscheduling.NewNodeSelectorRequirementsWithMinValues(nodeClaim.Spec.Requirements...)
 		for candidate := range snapshot.Cheapest(instanceTypes, requirements, nodeClaim.Spec.Resources.Requests, string(nodeClaim.UID)) {
-			if _, rejected := c.Rejections.Entry(nodePoolOf(nodeClaim), candidate.Key()); rejected {
-				continue
-			}
 			cheapest, ok := snapshot.ResolveKey(candidate.Key())
-			if !ok {
+			if _, rejected := c.Rejections.Entry(nodePoolOf(nodeClaim), candidate.Key()); rejected || !ok {
 				continue
 			}
 			choice, ok := snapshot.For(cheapest, nodeClaim, requirements)
@@ -162,5 +75,66 @@ func (c *CloudProvider) launches(nodeClaim *karpv1.NodeClaim, snapshot *instance
 				return
 			}
 		}
+	}}, nil
+}
+
+// overlaid applies the NodeOverlays of a NodePool. A NodeClaim of no NodePool has none: Karpenter core evaluates them for each NodePool.
+func (c *CloudProvider) overlaid(
+	ctx context.Context, nodePool string, instanceTypes []*karpcloudprovider.InstanceType,
+) ([]*karpcloudprovider.InstanceType, error) {
+	if c.Overlays == nil || nodePool == "" || !options.FromContext(ctx).FeatureGates.NodeOverlay {
+		return instanceTypes, nil
 	}
+	instanceTypes, err := c.Overlays.ApplyAll(nodePool, instanceTypes)
+	if err != nil {
+		return nil, fmt.Errorf("applying NodeOverlays: %w", err)
+	}
+	return instanceTypes, nil
+}
+
+// Alternative returns the cheapest available offering for a NodeClaim beside that of its Machine, and the capacity of its machines. It returns
+// false if there is none, or nothing can be launched now. It reserves nothing. Offerings of a reservation don't count.
+func (c *CloudProvider) Alternative(ctx context.Context, nodeClaim *karpv1.NodeClaim, current offering.Key) (offering.Key, corev1.ResourceList, bool) {
+	nodeClass, err := c.readyNodeClass(ctx, nodeClaim)
+	if err != nil {
+		return offering.Key{}, nil, false
+	}
+	ranked, err := c.choose(ctx, nodeClaim, nodeClass)
+	if err != nil {
+		return offering.Key{}, nil, false
+	}
+	for alternative := range ranked.launches {
+		if key := alternative.choice.Key; key != current && key.Reservation == "" && key.CapacityType != karpv1.CapacityTypeReserved {
+			return key, alternative.instanceType.Capacity, true
+		}
+	}
+	return offering.Key{}, nil, false
+}
+
+// label returns a launch with its node's labels: the NodeClaim's override the template's, which override those of the offering.
+func (l launch) label(nodeClaim *karpv1.NodeClaim) *launch {
+	l.labels = map[string]string{}
+	maps.Copy(l.labels, l.choice.Template.Labels)
+	for _, requirements := range []karpscheduling.Requirements{l.instanceType.Requirements, l.offering.Requirements} {
+		for key, requirement := range requirements {
+			if requirement.Operator() == corev1.NodeSelectorOpIn && requirement.Len() == 1 && key != v1alpha1.ReservationIDLabel {
+				l.labels[key] = requirement.Any()
+			}
+		}
+	}
+	if reservation := offering.ReservationOf(l.offering); reservation != "" {
+		l.labels[v1alpha1.ReservationIDLabel] = reservation
+	}
+	l.labels[v1alpha1.NodePriceLabel] = l.price()
+	maps.Copy(l.labels, nodeClaim.Labels)
+	return &l
+}
+
+// price is the machine's, without commitments: those are the account's matter, and change. A NodeOverlay may set another one.
+func (l launch) price() string {
+	price := l.offering.Price
+	if price == l.choice.Offering.Price {
+		price = l.choice.ListPrice
+	}
+	return strconv.FormatFloat(price, 'f', -1, 64)
 }

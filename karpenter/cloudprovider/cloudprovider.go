@@ -22,6 +22,7 @@ import (
 	"sigs.k8s.io/karpenter/pkg/events"
 
 	"github.com/autonode-io/autonode/api/karpenter/v1alpha1"
+	capacityprovider "github.com/autonode-io/autonode/karpenter/providers/capacity"
 	"github.com/autonode-io/autonode/karpenter/providers/drift"
 	"github.com/autonode-io/autonode/karpenter/providers/instancetype"
 	"github.com/autonode-io/autonode/karpenter/providers/inventory"
@@ -29,8 +30,8 @@ import (
 	"github.com/autonode-io/autonode/karpenter/providers/nodeimage"
 	"github.com/autonode-io/autonode/karpenter/providers/offering"
 	"github.com/autonode-io/autonode/karpenter/providers/profile"
-	"github.com/autonode-io/autonode/karpenter/providers/reservation"
 	"github.com/autonode-io/autonode/karpenter/providers/template"
+	"github.com/autonode-io/autonode/karpenter/providers/vacancy"
 	"github.com/autonode-io/autonode/karpenter/providers/version"
 )
 
@@ -58,8 +59,12 @@ type Config struct {
 	Machines *machine.Provider
 	// InstanceTypes of every node class.
 	InstanceTypes *instancetype.Provider
-	// Reservations limit the launches.
-	Reservations reservation.Provider
+	// Inventory enforces the maximum sizes of templates, and of reservations of the infrastructure.
+	Inventory *inventory.Inventory
+	// Capacity keeps the cluster within its CapacityLease.
+	Capacity *capacityprovider.Provider
+	// Vacancies are held for the replacements of nodes that were terminated first.
+	Vacancies *vacancy.Keeper
 	// Rejections are the offerings that a NodePool doesn't get, because their machines couldn't be created.
 	Rejections *offering.Rejections
 	// Overlays are applied to the instance types before one is chosen, where the feature gate NodeOverlay is on.
@@ -93,7 +98,7 @@ func New(config Config) *CloudProvider {
 func (c *CloudProvider) Delete(ctx context.Context, nodeClaim *karpv1.NodeClaim) error {
 	err := c.Machines.Delete(ctx, nodeClaim)
 	if errors.Is(err, machine.ErrNotFound) {
-		c.Reservations.Release(nodeClaim)
+		c.release(nodeClaim)
 		if err := c.deleteNode(ctx, nodeClaim); err != nil {
 			return err
 		}
@@ -162,10 +167,10 @@ func (c *CloudProvider) GetInstanceTypes(ctx context.Context, nodePool *karpv1.N
 		c.Recorder.Publish(instanceTypeDiffers(nodePool, d))
 	}
 	if machine, ok := ctx.Value(vacatedKey{}).(instancetype.Vacated); ok {
-		instanceTypes, _ = snapshot.Without(machine, c.Reservations.Capacity, instanceTypes)
+		instanceTypes, _ = snapshot.Without(machine, c.Capacity, instanceTypes)
 	}
 	if ctx.Value(inTimeKey{}) != nil {
-		instanceTypes = snapshot.InTime(c.Reservations.Capacity, instanceTypes)
+		instanceTypes = snapshot.InTime(c.Capacity, instanceTypes)
 	}
 	return c.Rejections.Offered(nodePool.Name, instanceTypes), nil
 }

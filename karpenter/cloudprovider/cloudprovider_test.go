@@ -34,7 +34,6 @@ import (
 	"github.com/autonode-io/autonode/karpenter/providers/offering"
 	"github.com/autonode-io/autonode/karpenter/providers/pricing"
 	"github.com/autonode-io/autonode/karpenter/providers/profile"
-	"github.com/autonode-io/autonode/karpenter/providers/reservation"
 	"github.com/autonode-io/autonode/karpenter/providers/template"
 	"github.com/autonode-io/autonode/karpenter/providers/vacancy"
 	"github.com/autonode-io/autonode/karpenter/providers/version"
@@ -64,10 +63,9 @@ func newFixture(t *testing.T) *fixture {
 	f.clock = clocktesting.NewFakeClock(time.Now())
 	f.unavailable = offering.NewUnavailable(f.clock)
 	f.templates = &environment.Templates{}
-	limits := reservation.Provider{Inventory: environment.NoMachines(), Capacity: environment.Unleased()}
-	limits.Vacancies = vacancy.New(vacancy.Config{Clock: f.clock, Capacity: limits.Capacity, Inventory: limits.Inventory})
+	none, unleased := environment.NoMachines(), environment.Unleased()
 	f.store = instancetype.New(instancetype.Config{
-		Templates: f.templates, Pricing: pricing.New(pricing.NewFile("")), Unavailable: f.unavailable, Inventory: limits.Inventory, Capacity: limits.Capacity,
+		Templates: f.templates, Pricing: pricing.New(pricing.NewFile("")), Unavailable: f.unavailable, Inventory: none, Capacity: unleased,
 	})
 	f.nodeClass = s.NodeClass(t.Context())
 	f.Settle(f.Guest, f.nodeClass)
@@ -80,7 +78,9 @@ func newFixture(t *testing.T) *fixture {
 		Images:        nodeimage.NewFile(""),
 		Profiles:      profile.Embedded(),
 		InstanceTypes: f.store,
-		Reservations:  limits,
+		Inventory:     none,
+		Capacity:      unleased,
+		Vacancies:     vacancy.New(vacancy.Config{Clock: f.clock, Capacity: unleased, Inventory: none}),
 		Rejections:    offering.NewRejections(f.clock),
 		Version:       resolved,
 		Drift:         drift.New(drift.Config{InstanceTypes: f.store, Images: nodeimage.NewFile(""), Version: resolved}),

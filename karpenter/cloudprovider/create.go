@@ -10,12 +10,17 @@ import (
 
 	"github.com/awslabs/operatorpkg/status"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/apimachinery/pkg/util/wait"
 	"k8s.io/klog/v2"
+	clusterv1 "sigs.k8s.io/cluster-api/api/core/v1beta2"
 	"sigs.k8s.io/controller-runtime/pkg/log"
 	karpv1 "sigs.k8s.io/karpenter/pkg/apis/v1"
 	karpcloudprovider "sigs.k8s.io/karpenter/pkg/cloudprovider"
 
 	"github.com/autonode-io/autonode/api/karpenter/v1alpha1"
+	"github.com/autonode-io/autonode/clusterstatus"
+	"github.com/autonode-io/autonode/karpenter/providers/inventory"
 	"github.com/autonode-io/autonode/karpenter/providers/machine"
 )
 
@@ -33,11 +38,12 @@ const (
 // error is an InsufficientCapacityError or a NodeClassNotReadyError, by which Karpenter deletes the NodeClaim and plans again
 // for its pods. Only if the management cluster doesn't answer, so that no launch succeeds, it is a CreateError, which
 // Karpenter retries.
-func (c *CloudProvider) Create(ctx context.Context, nodeClaim *karpv1.NodeClaim) (*karpv1.NodeClaim, error) {
-	created, err := c.create(ctx, nodeClaim)
-	for began := time.Now(); isUnsettled(err) && time.Since(began) < settleTimeout && pause(ctx, settleInterval); {
+func (c *CloudProvider) Create(ctx context.Context, nodeClaim *karpv1.NodeClaim) (created *karpv1.NodeClaim, err error) {
+	// The poll's own error repeats that of the last attempt.
+	_ = wait.PollUntilContextTimeout(ctx, settleInterval, settleTimeout, true, func(context.Context) (bool, error) {
 		created, err = c.create(ctx, nodeClaim)
-	}
+		return !isUnsettled(err), nil
+	})
 	if err == nil {
 		return created, nil
 	}
@@ -46,20 +52,8 @@ func (c *CloudProvider) Create(ctx context.Context, nodeClaim *karpv1.NodeClaim)
 		log.FromContext(ctx).V(1).Info("management cluster doesn't answer", "error", err.Error())
 		return nil, karpcloudprovider.NewCreateError(err, ManagementUnreachableReason, "management cluster doesn't answer; Karpenter retries")
 	}
-	c.Reservations.Abandon(ctx, nodeClaim, err)
+	c.abandon(ctx, nodeClaim, err)
 	return nil, c.ended(nodeClaim, err)
-}
-
-// pause waits, and reports whether the context is still valid.
-func pause(ctx context.Context, duration time.Duration) bool {
-	timer := time.NewTimer(duration)
-	defer timer.Stop()
-	select {
-	case <-timer.C:
-		return true
-	case <-ctx.Done():
-		return false
-	}
 }
 
 func (c *CloudProvider) create(ctx context.Context, nodeClaim *karpv1.NodeClaim) (*karpv1.NodeClaim, error) {
@@ -67,42 +61,48 @@ func (c *CloudProvider) create(ctx context.Context, nodeClaim *karpv1.NodeClaim)
 	if err != nil {
 		return nil, err
 	}
-	switch existing, err := c.Machines.ForNodeClaim(ctx, nodeClaim.UID); {
-	case err == nil:
-		return c.answerExisting(ctx, nodeClaim, nodeClass, existing)
-	case !errors.Is(err, machine.ErrNotFound):
-		return nil, because(MachineNotCreatedReason, err)
+	var chosen *launch
+	m, err := c.Machines.ForNodeClaim(ctx, nodeClaim.UID)
+	if errors.Is(err, machine.ErrNotFound) {
+		m, chosen, err = c.launch(ctx, nodeClaim, nodeClass)
 	}
-	if err := c.Reservations.Open(ctx); err != nil {
-		return nil, because(CapacityLeaseUnreadReason, err)
-	}
-	chosen, err := c.choose(ctx, nodeClaim, nodeClass)
 	if err != nil {
 		return nil, err
 	}
-	defer c.Reservations.Done(nodeClaim)
-	plan, err := c.plan(ctx, nodeClaim, nodeClass, chosen)
-	if err != nil {
-		return nil, err
-	}
-	created, err := c.Machines.Create(ctx, plan)
-	if err != nil {
-		return nil, c.notCreated(nodeClaim, chosen, err)
-	}
-	c.Rejections.Works(nodePoolOf(nodeClaim), chosen.choice.Key)
-	if !chosen.made(created) {
-		// An earlier attempt created it from another choice, and the cache hasn't seen it.
-		return c.answerExisting(ctx, nodeClaim, nodeClass, created)
-	}
-	log.FromContext(ctx).Info("created machine", "Machine", klog.KObj(created), "template", chosen.choice.Template.Source.Annotation(),
-		"instanceType", chosen.instanceType.Name, "zone", chosen.offering.Zone(), "capacityType", chosen.offering.CapacityType(), "price", chosen.offering.Price)
-	return answer(nodeClaim, created, &chosen)
+	return c.answer(ctx, nodeClaim, m, chosen)
 }
 
-func (c *CloudProvider) readyNodeClass(ctx context.Context, nodeClaim *karpv1.NodeClaim) (*v1alpha1.ClusterAPINodeClass, error) {
-	if nodeClaim.Spec.NodeClassRef == nil {
-		return nil, karpcloudprovider.NewInsufficientCapacityError(fmt.Errorf("NodeClaim %s names no node class", nodeClaim.Name))
+// launch chooses an offering for a NodeClaim, reserves what that needs, and creates the Machine. An earlier attempt may have created it
+// from another choice, and the cache not have it yet.
+func (c *CloudProvider) launch(
+	ctx context.Context, nodeClaim *karpv1.NodeClaim, nodeClass *v1alpha1.ClusterAPINodeClass,
+) (*clusterv1.Machine, *launch, error) {
+	cluster, err := c.readyCluster(ctx)
+	if err != nil {
+		return nil, nil, err
 	}
+	chosen, done, err := c.reserve(ctx, nodeClaim, nodeClass)
+	if err != nil {
+		return nil, nil, err
+	}
+	defer done()
+	plan, err := c.plan(nodeClaim, nodeClass, cluster, chosen)
+	if err != nil {
+		return nil, nil, err
+	}
+	m, err := c.Machines.Create(ctx, plan)
+	if err != nil {
+		return nil, nil, c.notCreated(nodeClaim, chosen, err)
+	}
+	c.Rejections.Works(nodePoolOf(nodeClaim), chosen.choice.Key)
+	origin := inventory.OriginOf(m)
+	log.FromContext(ctx).Info("created machine", "Machine", klog.KObj(m), "template", origin.Source, "instanceType", origin.InstanceType,
+		"zone", origin.Zone, "capacityType", origin.CapacityType, "price", m.Annotations[v1alpha1.PriceAnnotation])
+	return m, chosen, nil
+}
+
+// readyNodeClass returns a NodeClaim's node class. The conditions of one that has just changed may not have caught up.
+func (c *CloudProvider) readyNodeClass(ctx context.Context, nodeClaim *karpv1.NodeClaim) (*v1alpha1.ClusterAPINodeClass, error) {
 	nodeClass, err := c.nodeClass(ctx, nodeClaim.Spec.NodeClassRef.Name)
 	if apierrors.IsNotFound(err) {
 		return nil, karpcloudprovider.NewInsufficientCapacityError(err)
@@ -111,20 +111,44 @@ func (c *CloudProvider) readyNodeClass(ctx context.Context, nodeClaim *karpv1.No
 		return nil, err
 	}
 	ready := nodeClass.StatusConditions().Get(status.ConditionReady)
+	unallowed, outOfBounds := machine.Unallowed(nodeClass.Spec.BootstrapPatches, c.AllowedPatches), c.KubeletBounds.Problems(nodeClass.Spec.Kubelet)
+	problem := ""
 	switch {
 	case nodeClass.DeletionTimestamp != nil:
-		return nil, karpcloudprovider.NewNodeClassNotReadyError(fmt.Errorf("node class %s is being deleted", nodeClass.Name))
+		problem = "it is being deleted"
 	case nodeClass.Annotations[v1alpha1.DrainingAnnotation] == "true":
-		return nil, karpcloudprovider.NewNodeClassNotReadyError(fmt.Errorf("node class %s: AutoNode is being turned off", nodeClass.Name))
+		problem = "AutoNode is being turned off"
 	case ready != nil && ready.ObservedGeneration != nodeClass.Generation:
 		// The templates, too, may be those that an earlier spec selected.
-		err := fmt.Errorf("node class %s has changed and isn't evaluated yet", nodeClass.Name)
-		return nil, because(NodeClassReadinessUnknownReason, err)
+		return nil, because(NodeClassReadinessUnknownReason, fmt.Errorf("node class %s has changed and isn't evaluated yet", nodeClass.Name))
 	case ready.IsFalse():
-		return nil, karpcloudprovider.NewNodeClassNotReadyError(fmt.Errorf("node class %s: %s", nodeClass.Name, ready.Message))
+		problem = ready.Message
 	case !ready.IsTrue():
-		err := fmt.Errorf("it isn't known yet whether node class %s is ready", nodeClass.Name)
-		return nil, because(NodeClassReadinessUnknownReason, err)
+		return nil, because(NodeClassReadinessUnknownReason, fmt.Errorf("it isn't known yet whether node class %s is ready", nodeClass.Name))
+	case unallowed != "":
+		problem = "the platform doesn't allow its spec.bootstrapPatches for " + unallowed
+	case len(outOfBounds) > 0:
+		problem = "spec.kubelet." + outOfBounds[0]
+	}
+	if problem != "" {
+		return nil, karpcloudprovider.NewNodeClassNotReadyError(fmt.Errorf("node class %s: %s", nodeClass.Name, problem))
 	}
 	return nodeClass, nil
+}
+
+// readyCluster returns the Cluster that the machine joins.
+func (c *CloudProvider) readyCluster(ctx context.Context) (*clusterv1.Cluster, error) {
+	cluster := &clusterv1.Cluster{}
+	key := types.NamespacedName{Namespace: c.Machines.Namespace, Name: c.Machines.ClusterName}
+	if err := c.Management.Get(ctx, key, cluster); err != nil {
+		return nil, because(ClusterUnreadableReason, fmt.Errorf("reading Cluster %s: %w", key, err))
+	}
+	if cluster.DeletionTimestamp != nil {
+		// The node class's status may lag, or a user may have overwritten it.
+		return nil, karpcloudprovider.NewNodeClassNotReadyError(fmt.Errorf("its Cluster %s is being deleted", key))
+	}
+	if notReady := clusterstatus.NotReady(cluster); notReady != "" && (!clusterstatus.Provisioned(cluster) || c.Inventory.Pending() > 0) {
+		return nil, karpcloudprovider.NewNodeClassNotReadyError(errors.New(notReady))
+	}
+	return cluster, nil
 }

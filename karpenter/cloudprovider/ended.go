@@ -7,6 +7,7 @@ import (
 	"errors"
 	"fmt"
 	"net/url"
+	"slices"
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
@@ -74,55 +75,51 @@ func (f *failure) Unwrap() error { return f.err }
 
 func because(reason string, err error) error { return &failure{reason: reason, err: err} }
 
+// reasonOf returns the reason of a failure; empty for any other error.
+func reasonOf(err error) string {
+	var f *failure
+	if errors.As(err, &f) {
+		return f.reason
+	}
+	return ""
+}
+
 // isUnsettled reports whether an error is that something isn't known yet.
 func isUnsettled(err error) bool {
-	var f *failure
-	if !errors.As(err, &f) {
-		return false
-	}
-	switch f.reason {
-	case NodeClassReadinessUnknownReason, ClusterUnreadableReason, MachinesUncountedReason:
-		return true
-	}
-	return false
+	return slices.Contains([]string{NodeClassReadinessUnknownReason, ClusterUnreadableReason, MachinesUncountedReason}, reasonOf(err))
 }
 
 // isUnanswered reports whether an error is that an API server couldn't be reached or has hung up. If it was asked in time and
 // hasn't answered, others may be: a webhook may hang for one kind.
 func isUnanswered(err error) bool {
-	if errors.Is(err, context.DeadlineExceeded) {
-		return false
-	}
 	var request *url.Error
-	return errors.As(err, &request) || utilnet.IsConnectionRefused(err) || utilnet.IsConnectionReset(err) || utilnet.IsProbableEOF(err)
+	return !errors.Is(err, context.DeadlineExceeded) &&
+		(errors.As(err, &request) || utilnet.IsConnectionRefused(err) || utilnet.IsConnectionReset(err) || utilnet.IsProbableEOF(err))
 }
 
 // notCreated returns why a chosen offering's Machine wasn't created. Where a retry would fail in the same way, the NodePool
 // doesn't get the offering for a while.
-func (c *CloudProvider) notCreated(nodeClaim *karpv1.NodeClaim, chosen launch, err error) error {
+func (c *CloudProvider) notCreated(nodeClaim *karpv1.NodeClaim, chosen *launch, err error) error {
 	f := &failure{reason: MachineNotCreatedReason, err: err}
 	var unbuildable *machine.BuildError
 	var rejected *machine.RejectedError
-	retry := false
+	permanent := false
 	switch {
-	case errors.Is(err, machine.ErrReplaced): // once its objects are gone, the name is free
-		f.reason, retry = NameTakenReason, true
 	case errors.Is(err, machine.ErrTaken):
-		f.reason = NameTakenReason
+		// Once the objects of an earlier NodeClaim are gone, the name is free.
+		f.reason, permanent = NameTakenReason, !errors.Is(err, machine.ErrReplaced)
 	case errors.As(err, &unbuildable):
-		f.reason = MachineUnbuildableReason
+		f.reason, permanent = MachineUnbuildableReason, true
 	case errors.As(err, &rejected):
-		f.reason = MachineRejectedReason
+		f.reason, permanent = MachineRejectedReason, true
 	case errors.Is(err, machine.ErrLeftover):
-		f.reason, retry = ReplacingLeftoverReason, true
+		f.reason = ReplacingLeftoverReason
 	case errors.Is(err, machine.ErrPaused):
-		f.reason, retry = v1alpha1.ClusterPausedReason, true
+		f.reason = v1alpha1.ClusterPausedReason
 	case errors.Is(err, context.DeadlineExceeded):
-		f.err, retry = fmt.Errorf("the management cluster hasn't answered within %s: %w", machine.CreateTimeout, err), true
-	default:
-		retry = true
+		f.err = fmt.Errorf("the management cluster hasn't answered within %s: %w", machine.CreateTimeout, err)
 	}
-	if !retry {
+	if permanent {
 		f.offering, f.until = chosen.choice.Key, c.Rejections.Mark(nodePoolOf(nodeClaim), chosen.choice.Key, f.reason)
 	}
 	return f
@@ -133,13 +130,10 @@ func (c *CloudProvider) ended(nodeClaim *karpv1.NodeClaim, err error) error {
 	if karpcloudprovider.IsInsufficientCapacityError(err) || karpcloudprovider.IsNodeClassNotReadyError(err) {
 		return err // Karpenter publishes the former; the latter is a condition of the node class
 	}
-	var f *failure
-	if !errors.As(err, &f) {
-		f = &failure{reason: MachineNotCreatedReason, err: err}
-	}
+	f := &failure{reason: MachineNotCreatedReason, err: err}
+	errors.As(err, &f)
 	c.Recorder.Publish(launchFailed(nodeClaim, f))
-	switch f.reason {
-	case NodeClassReadinessUnknownReason, v1alpha1.ClusterPausedReason:
+	if f.reason == NodeClassReadinessUnknownReason || f.reason == v1alpha1.ClusterPausedReason {
 		return karpcloudprovider.NewNodeClassNotReadyError(err)
 	}
 	return karpcloudprovider.NewInsufficientCapacityError(err)

@@ -46,7 +46,7 @@ func leasedFixture(t *testing.T, spot int64) *leased {
 	}, capacity.Amounts{"quota/spot/machines": spot, "limit/cpu": 6000})
 	f.capacity = capacityprovider.New(capacityprovider.Config{Clock: f.clk, Source: f.lease})
 	f.write(func(*capacityprovider.Lease) {})
-	f.provider.Reservations.Capacity, f.store.Capacity = f.capacity, f.capacity
+	f.provider.Capacity, f.store.Capacity = f.capacity, f.capacity
 	f.store.Delete(f.nodeClass.Name)
 	f.offer()
 	return f
@@ -221,7 +221,7 @@ func TestInTime(t *testing.T) {
 		lease.Write(t, leased, func(l *capacityprovider.Lease) {
 			l.Most, l.Reclaimable = capacity.Amounts{pool: 3}, capacity.Amounts{pool: 2}
 		})
-		p.provider.Reservations.Capacity, p.store.Capacity = leased, leased
+		p.provider.Capacity, p.store.Capacity = leased, leased
 		p.store.Delete(p.nodeClass.Name)
 		p.selectsReserved()
 		reserved := func(ctx context.Context) karpcloudprovider.Offerings {

@@ -30,7 +30,7 @@ func limited(t *testing.T) (*fixture, *inventory.Inventory) {
 	i := f.watch()
 	f.store = instancetype.New(instancetype.Config{Templates: f.templates, Pricing: pricing.New(pricing.NewFile("")), Unavailable: f.unavailable, Inventory: i, Capacity: f.store.Capacity})
 	config := f.provider.Config
-	config.InstanceTypes, config.Reservations.Inventory = f.store, i
+	config.InstanceTypes, config.Inventory = f.store, i
 	f.provider = cloudprovider.New(config)
 	return f, i
 }
@@ -129,7 +129,7 @@ func TestMaximum(t *testing.T) {
 			return len(machines), err
 		}).Should(Equal(2))
 		again := f.watch()
-		f.Expect(again.Acquire("new", "TestMachineTemplate.infrastructure.cluster.x-k8s.io/c4-large", 2)).To(BeFalse())
+		f.Expect(again.Acquire("new", "TestMachineTemplate.infrastructure.cluster.x-k8s.io/c4-large", 2)).To(MatchError(inventory.ErrFull))
 	})
 	for name, tc := range map[string]struct {
 		lost bool

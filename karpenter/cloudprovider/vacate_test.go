@@ -30,9 +30,9 @@ func atMost(n int) func([]template.Template) {
 func TestVacancies(t *testing.T) {
 	f, counted := limited(t)
 	f.offer(atMost(1))
-	keeper := vacancy.New(vacancy.Config{Clock: f.clock, Capacity: f.provider.Reservations.Capacity, Inventory: counted})
+	keeper := vacancy.New(vacancy.Config{Clock: f.clock, Capacity: f.provider.Capacity, Inventory: counted})
 	f.Expect(keeper.Watch(t.Context(), f.Management.GetCache(), f.provider.Machines.Owns)).To(Succeed())
-	f.provider.Reservations.Vacancies = keeper
+	f.provider.Vacancies = keeper
 	small, _ := f.launch("small", nil)
 
 	t.Run("When a source isn't full, no machine's removal should open anything", func(t *testing.T) {

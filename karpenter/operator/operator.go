@@ -24,7 +24,6 @@ import (
 	"github.com/autonode-io/autonode/karpenter/providers/offering"
 	"github.com/autonode-io/autonode/karpenter/providers/pricing"
 	"github.com/autonode-io/autonode/karpenter/providers/profile"
-	"github.com/autonode-io/autonode/karpenter/providers/reservation"
 	"github.com/autonode-io/autonode/karpenter/providers/template"
 	"github.com/autonode-io/autonode/karpenter/providers/vacancy"
 	"github.com/autonode-io/autonode/karpenter/providers/version"
@@ -127,7 +126,9 @@ func NewProviders(ctx context.Context, guest *coreoperator.Operator, management 
 		KubeletBounds:  opts.Parsed.KubeletBounds,
 		Images:         p.Images,
 		InstanceTypes:  p.InstanceTypes,
-		Reservations:   reservation.Provider{Inventory: p.Inventory, Capacity: p.Capacity, Vacancies: p.Vacancies},
+		Inventory:      p.Inventory,
+		Capacity:       p.Capacity,
+		Vacancies:      p.Vacancies,
 		Rejections:     p.Rejections,
 		Overlays:       guest.InstanceTypeStore,
 		RepairPolicies: opts.Parsed.RepairPolicies,

@@ -40,7 +40,6 @@ import (
 	"github.com/autonode-io/autonode/karpenter/providers/machine"
 	"github.com/autonode-io/autonode/karpenter/providers/offering"
 	"github.com/autonode-io/autonode/karpenter/providers/profile"
-	"github.com/autonode-io/autonode/karpenter/providers/reservation"
 )
 
 const (
@@ -253,9 +252,9 @@ func ourProvider(tb testing.TB, instanceTypes *instancetype.Provider) func(clien
 		_, management := environment.Cached(tb, scheme, machine.Index, list, &clusterv1.ClusterList{})
 		return cloudprovider.New(cloudprovider.Config{
 			Guest: guest, Management: management, Recorder: events.NewRecorder(&record.FakeRecorder{}), InstanceTypes: instanceTypes,
-			Machines:     machine.New(machine.Config{Management: management, Namespace: environment.FleetNamespace, ClusterName: environment.FleetCluster}),
-			Reservations: reservation.Provider{Inventory: environment.NoMachines(), Capacity: environment.Unleased()},
-			Rejections:   offering.NewRejections(clock.RealClock{}), Profiles: profile.Embedded(),
+			Machines:  machine.New(machine.Config{Management: management, Namespace: environment.FleetNamespace, ClusterName: environment.FleetCluster}),
+			Inventory: environment.NoMachines(), Capacity: environment.Unleased(),
+			Rejections: offering.NewRejections(clock.RealClock{}), Profiles: profile.Embedded(),
 		})
 	}
 }

@@ -146,16 +146,15 @@ func (i *Inventory) OnChange(f func()) {
 	i.observed.observers.Add(f)
 }
 
-// Acquire reserves one of a source's machines, of which there may be limit, for the launch of a NodeClaim. It reports
-// false if the maximum is reached. A second call for the same NodeClaim and source reserves nothing more. The error
-// wraps ErrNotCounted.
-func (i *Inventory) Acquire(nodeClaim types.UID, source string, limit int) (bool, error) {
-	return i.reservations.Acquire(nodeClaim, source, limit)
+// Acquire reserves one of a source's machines, of which there may be limit, for the launch of a NodeClaim. A second call for
+// the same NodeClaim and source reserves nothing more. The error wraps ErrFull or ErrNotCounted.
+func (i *Inventory) Acquire(nodeClaim types.UID, source string, limit int) error {
+	return i.reservations.Reserve(nodeClaim, source, limit)
 }
 
 // AcquireReserved is Acquire for one of the machines that the infrastructure reserves, by the ID of its reservation.
-func (i *Inventory) AcquireReserved(nodeClaim types.UID, reservation string, limit int) (bool, error) {
-	return i.reserved.Acquire(nodeClaim, reservation, limit)
+func (i *Inventory) AcquireReserved(nodeClaim types.UID, reservation string, limit int) error {
+	return i.reserved.Reserve(nodeClaim, reservation, limit)
 }
 
 // ReservationLeft is how many more machines a reservation may have. From then on, Sequence changes with the result.

@@ -134,15 +134,6 @@ func (r *reservations) Promised(nodeClaim types.UID) bool {
 	return len(r.promises[nodeClaim]) > 0
 }
 
-// Acquire is Reserve that reports false if the maximum is reached.
-func (r *reservations) Acquire(nodeClaim types.UID, name string, limit int) (bool, error) {
-	err := r.Reserve(nodeClaim, name, limit)
-	if errors.Is(err, ErrFull) {
-		return false, nil
-	}
-	return err == nil, err
-}
-
 // Withdraw releases all reservations of a NodeClaim without an observed Machine.
 func (r *reservations) Withdraw(nodeClaim types.UID) {
 	r.mu.Lock()
