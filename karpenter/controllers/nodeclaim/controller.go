@@ -45,7 +45,6 @@ import (
 	"github.com/autonode-io/autonode/clusterstatus"
 	"github.com/autonode-io/autonode/karpenter/core/reconciler"
 	"github.com/autonode-io/autonode/karpenter/providers/instancetype"
-	"github.com/autonode-io/autonode/karpenter/providers/launchtime"
 	"github.com/autonode-io/autonode/karpenter/providers/machine"
 	"github.com/autonode-io/autonode/karpenter/providers/offering"
 	"github.com/autonode-io/autonode/karpenter/providers/profile"
@@ -119,7 +118,7 @@ type outcome struct {
 
 // New returns the controller.
 func New(config Config) *Controller {
-	times := launchtime.New()
+	times := newLaunchTimes()
 	repair, latency, deadline := newRepair(config), newLatency(config, times), &deadline{Config: config}
 	return &Controller{Config: config, finalization: finalization{config}, repair: repair, latency: latency, deadline: deadline, steps: []step{
 		&removal{config, repair},

@@ -18,7 +18,6 @@ import (
 	"sigs.k8s.io/karpenter/pkg/metrics"
 
 	"github.com/autonode-io/autonode/api/karpenter/v1alpha1"
-	"github.com/autonode-io/autonode/karpenter/providers/launchtime"
 	"github.com/autonode-io/autonode/karpenter/providers/machine"
 )
 
@@ -55,7 +54,7 @@ const maxLaunch = time.Hour
 type latency struct {
 	Config
 	since time.Time
-	times *launchtime.Times
+	times *launchTimes
 
 	mu sync.Mutex
 	// reached holds progress by NodeClaim UID.
@@ -64,7 +63,7 @@ type latency struct {
 
 type progress struct{ provisioned, ready bool }
 
-func newLatency(config Config, times *launchtime.Times) *latency {
+func newLatency(config Config, times *launchTimes) *latency {
 	return &latency{Config: config, times: times, since: config.Clock.Now().Truncate(time.Second), reached: map[types.UID]progress{}}
 }
 
@@ -111,7 +110,7 @@ func (l *latency) learn(m *clusterv1.Machine, live bool) {
 		return
 	}
 	if live || took <= maxLaunch {
-		l.times.Observe(m.Annotations[v1alpha1.TemplateSourceAnnotation], created, took)
+		l.times.observe(m.Annotations[v1alpha1.TemplateSourceAnnotation], created, took)
 	}
 }
 

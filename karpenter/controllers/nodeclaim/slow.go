@@ -16,7 +16,6 @@ import (
 	"sigs.k8s.io/karpenter/pkg/utils/resources"
 
 	"github.com/autonode-io/autonode/api/karpenter/v1alpha1"
-	"github.com/autonode-io/autonode/karpenter/providers/launchtime"
 	"github.com/autonode-io/autonode/karpenter/providers/offering"
 )
 
@@ -27,10 +26,10 @@ const slowInterval = time.Minute
 // An infrastructure provider may report a failed task as late as at its next sync. Without another offering the NodeClaim reports the delay.
 //
 // Launches are given up one at a time, because another offering doesn't help if the whole provider is slow. The next one follows when a
-// Machine that was created later has a provider ID, or after launchtime.MaxSlow.
+// Machine that was created later has a provider ID, or after maxSlow.
 type slow struct {
 	Config
-	times    *launchtime.Times
+	times    *launchTimes
 	deadline *deadline
 
 	mu sync.Mutex
@@ -56,7 +55,7 @@ func (s *slow) reconcile(ctx context.Context, nodeClaim *karpv1.NodeClaim, m *cl
 		return outcome{}, err
 	}
 	source, launch := m.Annotations[v1alpha1.TemplateSourceAnnotation], s.deadline.stage(ctx, nodeClaim, nodeClass, m)
-	limit := s.times.Slow(source)
+	expected, limit := s.times.usual(source)
 	if limit >= launch.limit {
 		return outcome{}, nil // deadlines.launch ends it before
 	}
@@ -65,13 +64,13 @@ func (s *slow) reconcile(ctx context.Context, nodeClaim *karpv1.NodeClaim, m *cl
 		return outcome{requeueAfter: limit - since}, nil
 	}
 	usual := "less: none has been seen yet"
-	if known, ok := s.times.Usual(source); ok {
-		usual = known.Round(time.Second).String()
+	if expected > 0 {
+		usual = expected.Round(time.Second).String()
 	}
 	late := fmt.Sprintf("(%s), where machines of template %s usually take %s", offeringOf(m).Description(), source, usual)
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	if s.Clock.Since(s.last) < launchtime.MaxSlow {
+	if s.Clock.Since(s.last) < maxSlow {
 		return s.stay(ctx, nodeClaim, m, late+"; one slow launch is replaced at a time")
 	}
 	key, capacity, ok := s.Alternative(ctx, nodeClaim, offeringOf(m))

@@ -20,10 +20,12 @@ import (
 
 	"github.com/autonode-io/autonode/api/karpenter/v1alpha1"
 	"github.com/autonode-io/autonode/karpenter/controllers/nodeclaim"
-	"github.com/autonode-io/autonode/karpenter/providers/launchtime"
 	"github.com/autonode-io/autonode/karpenter/providers/machine"
 	"github.com/autonode-io/autonode/karpenter/providers/offering"
 )
+
+// maxSlow is when a launch of a template without an observed machine is slow.
+const maxSlow = 10 * time.Minute
 
 var elsewhere = offering.Key{InstanceType: "c4-large", Zone: "b", CapacityType: karpv1.CapacityTypeOnDemand}
 
@@ -109,8 +111,8 @@ func (f *slow) isGone(nodeClaim *karpv1.NodeClaim) bool {
 func TestSlow(t *testing.T) {
 	t.Run("When a launch is slow and another offering can be launched, it should be given up, and its offering rest for the NodePool", func(t *testing.T) {
 		f := newSlow(t)
-		f.Expect(f.look(f.nodeClaim)).To(BeNumerically("<=", launchtime.MaxSlow))
-		f.clock.Step(launchtime.MaxSlow - time.Second)
+		f.Expect(f.look(f.nodeClaim)).To(BeNumerically("<=", maxSlow))
+		f.clock.Step(maxSlow - time.Second)
 		f.Expect(f.look(f.nodeClaim)).To(Equal(time.Second))
 		f.clock.Step(time.Second)
 		f.Expect(f.isGivenUp()).To(BeTrue())
@@ -161,7 +163,7 @@ func TestSlow(t *testing.T) {
 		for range offering.FailureThreshold - 1 {
 			f.unavailable.CountFailure(onDemand, nodeclaim.LaunchSlowReason)
 		}
-		f.clock.Step(launchtime.MaxSlow)
+		f.clock.Step(maxSlow)
 		f.Expect(f.isGivenUp()).To(BeTrue())
 		f.Expect(f.unavailable.Has(onDemand)).To(BeTrue())
 	})
@@ -170,7 +172,7 @@ func TestSlow(t *testing.T) {
 		f := newSlow(t)
 		f.alternative = false
 		f.say(infrastructure(metav1.ConditionFalse, "NotReady", "Condition VirtualMachineProvisioned not yet reported"))
-		f.clock.Step(launchtime.MaxSlow)
+		f.clock.Step(maxSlow)
 		for range 3 {
 			f.look(f.nodeClaim)
 			f.clock.Step(time.Minute)
@@ -192,7 +194,7 @@ func TestSlow(t *testing.T) {
 	t.Run("When the machine has a provider ID that the cache lacks, it should stay", func(t *testing.T) {
 		f := newSlow(t)
 		f.config.Machines.Live = ahead{f.Admin}
-		f.clock.Step(launchtime.MaxSlow)
+		f.clock.Step(maxSlow)
 		f.Expect(f.isGivenUp()).To(BeFalse())
 		f.Expect(f.recorder.Reasons()).To(BeEmpty())
 	})
@@ -205,7 +207,7 @@ func TestSlow(t *testing.T) {
 				LastTransitionTime: metav1.NewTime(f.machine.CreationTimestamp.Add(5 * time.Minute)),
 			}}
 		})
-		f.clock.Step(launchtime.MaxSlow)
+		f.clock.Step(maxSlow)
 		f.Expect(f.look(f.nodeClaim)).To(Equal(5 * time.Minute))
 		f.Expect(f.isGivenUp()).To(BeFalse())
 	})
@@ -250,7 +252,7 @@ func TestSlowLaunches(t *testing.T) {
 	}{
 		"When a Machine that was created later has its provider ID":  {time.Second, time.Minute, true},
 		"When a Machine that was created before has its provider ID": {-time.Minute, time.Minute, false},
-		"When ten minutes have passed":                               {-time.Minute, launchtime.MaxSlow, true},
+		"When ten minutes have passed":                               {-time.Minute, maxSlow, true},
 	} {
 		t.Run(fmt.Sprintf("%s, the next slow launch should be given up: %t", name, tc.want), func(t *testing.T) {
 			f := newSlow(t)
@@ -259,7 +261,7 @@ func TestSlowLaunches(t *testing.T) {
 			f.Expect(f.Admin.Update(t.Context(), nodeClass)).To(Succeed())
 			f.Settle(f.Guest, nodeClass)
 			waiting, m := f.another("waiting")
-			f.clock.SetTime(m.CreationTimestamp.Add(launchtime.MaxSlow))
+			f.clock.SetTime(m.CreationTimestamp.Add(maxSlow))
 			f.Expect(f.isGivenUp()).To(BeTrue())
 			f.Expect(f.look(waiting)).To(BeNumerically("<=", time.Minute))
 			f.Expect(f.isGone(waiting)).To(BeFalse())
@@ -308,7 +310,7 @@ func TestNotSlow(t *testing.T) {
 	} {
 		t.Run("When "+name+", a slow launch should stay", func(t *testing.T) {
 			f := newSlow(t, change)
-			f.clock.SetTime(f.machine.CreationTimestamp.Add(launchtime.MaxSlow + time.Minute))
+			f.clock.SetTime(f.machine.CreationTimestamp.Add(maxSlow + time.Minute))
 			f.Expect(f.isGivenUp()).To(BeFalse())
 			f.Expect(f.rejections.Entries()).To(BeEmpty())
 		})
@@ -319,7 +321,7 @@ func TestNotSlow(t *testing.T) {
 			f.nodePool.Spec.Limits = karpv1.Limits{corev1.ResourceCPU: resource.MustParse("6"), "nodes": resource.MustParse("2")}
 			f.nodePool.Status.Resources = corev1.ResourceList{corev1.ResourceCPU: resource.MustParse("4"), "nodes": resource.MustParse("2")}
 		})
-		f.clock.Step(launchtime.MaxSlow)
+		f.clock.Step(maxSlow)
 		f.Expect(f.isGivenUp()).To(BeTrue())
 	})
 
@@ -337,7 +339,7 @@ func TestNotSlow(t *testing.T) {
 
 	t.Run("When the management cluster was away, the launch should have its time from then", func(t *testing.T) {
 		f := newSlow(t)
-		f.clock.Step(launchtime.MaxSlow - time.Minute)
+		f.clock.Step(maxSlow - time.Minute)
 		f.suspended = true
 		f.look(f.nodeClaim)
 		f.suspended = false

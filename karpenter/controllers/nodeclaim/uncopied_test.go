@@ -18,7 +18,6 @@ import (
 	"github.com/autonode-io/autonode/api/karpenter/v1alpha1"
 	"github.com/autonode-io/autonode/internal/environment"
 	"github.com/autonode-io/autonode/karpenter/controllers/nodeclaim"
-	"github.com/autonode-io/autonode/karpenter/providers/launchtime"
 )
 
 // uncopied are infrastructure machines with a provider ID that Cluster API hasn't copied into their Machines, by name.
@@ -66,7 +65,7 @@ func TestUncopied(t *testing.T) {
 		f := newSlow(t)
 		f.reports(f.nodeClaim, "cloud://uncopied")
 		f.reconcile()
-		f.clock.Step(launchtime.MaxSlow)
+		f.clock.Step(maxSlow)
 		f.Expect(f.isGivenUp()).To(BeFalse())
 	})
 

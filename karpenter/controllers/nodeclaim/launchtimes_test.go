@@ -1,16 +1,14 @@
 // SPDX-License-Identifier: Apache-2.0
 
-package launchtime_test
+package nodeclaim
 
 import (
 	"fmt"
 	"testing"
 	"time"
-
-	"github.com/autonode-io/autonode/karpenter/providers/launchtime"
 )
 
-func TestSlow(t *testing.T) {
+func TestLaunchTimes(t *testing.T) {
 	const s, m = time.Second, time.Minute
 	repeat := func(took time.Duration, n int) (all []time.Duration) {
 		for range n {
@@ -22,9 +20,8 @@ func TestSlow(t *testing.T) {
 		name        string
 		took        []time.Duration
 		usual, slow time.Duration
-		unknown     bool
 	}{
-		{name: "When no machine was observed, a launch should be slow after the longest time", unknown: true, slow: 10 * m},
+		{name: "When no machine was observed, a launch should be slow after the longest time", slow: 10 * m},
 		{name: "When one was, it should count", took: []time.Duration{80 * s}, usual: 80 * s, slow: 4 * m},
 		{name: "When several were, the median should count", took: []time.Duration{40 * s, 9 * m, 50 * s}, usual: 50 * s, slow: 150 * s},
 		{name: "When there are two, the longer one should count", took: []time.Duration{30 * s, 90 * s}, usual: 90 * s, slow: 270 * s},
@@ -33,49 +30,46 @@ func TestSlow(t *testing.T) {
 		{name: "When they take eight minutes, a launch should not be slow before they usually come", took: repeat(8*m, 3), usual: 8 * m, slow: 12 * m},
 		{name: "When they take twenty minutes, as on bare metal, it should neither", took: repeat(20*m, 3), usual: 20 * m, slow: 30 * m},
 		{name: "When they have become faster, only the last ten should count", took: append(repeat(9*m, 30), repeat(40*s, 6)...), usual: 40 * s, slow: 2 * m},
-		{name: "When clocks differ, a launch that ended before it began should not count", took: []time.Duration{-s}, unknown: true, slow: 10 * m},
+		{name: "When clocks differ, a launch that ended before it began should not count", took: []time.Duration{-s}, slow: 10 * m},
 	} {
 		t.Run(tc.name, func(t *testing.T) {
-			times := launchtime.New()
+			times := newLaunchTimes()
 			began := time.Date(2026, 1, 1, 0, 0, 0, 0, time.UTC)
 			for i, took := range tc.took {
-				times.Observe("a", began.Add(time.Duration(i)*time.Hour), took)
+				times.observe("a", began.Add(time.Duration(i)*time.Hour), took)
 			}
-			times.Observe("b", began, 77*s)
-			usual, known := times.Usual("a")
-			if usual != tc.usual || known == tc.unknown {
-				t.Errorf("it usually takes %s, known %t; want %s, %t", usual, known, tc.usual, !tc.unknown)
-			}
-			if slow := times.Slow("a"); slow != tc.slow {
-				t.Errorf("it is slow after %s, want %s", slow, tc.slow)
+			times.observe("b", began, 77*s)
+			usual, slow := times.usual("a")
+			if usual != tc.usual || slow != tc.slow {
+				t.Errorf("it usually takes %s and is slow after %s; want %s, %s", usual, slow, tc.usual, tc.slow)
 			}
 		})
 	}
 }
 
-func TestOrder(t *testing.T) {
+func TestLaunchTimesOrder(t *testing.T) {
 	t.Run("When machines are observed in any order, as after a restart, the youngest should count", func(t *testing.T) {
 		began := time.Date(2026, 1, 1, 0, 0, 0, 0, time.UTC)
 		for _, step := range []int{1, 7, 11} {
-			times := launchtime.New()
+			times := newLaunchTimes()
 			for i := range 20 {
 				at := i * step % 20
-				times.Observe("a", began.Add(time.Duration(at)*time.Hour), time.Duration(at)*time.Second)
+				times.observe("a", began.Add(time.Duration(at)*time.Hour), time.Duration(at)*time.Second)
 			}
-			if usual, _ := times.Usual("a"); usual != 15*time.Second {
+			if usual, _ := times.usual("a"); usual != 15*time.Second {
 				t.Errorf("in steps of %d, it usually takes %s, want that of the youngest ten", step, usual)
 			}
 		}
 	})
 	t.Run("When there are too many templates, it should forget those that nothing requests", func(t *testing.T) {
-		times := launchtime.New()
-		for i := range launchtime.MaxTemplates + 1 {
-			times.Observe(fmt.Sprint(i), time.Time{}, time.Second)
+		times := newLaunchTimes()
+		for i := range maxTemplates + 1 {
+			times.observe(fmt.Sprint(i), time.Time{}, time.Second)
 		}
-		if _, known := times.Usual("0"); known {
+		if usual, _ := times.usual("0"); usual != 0 {
 			t.Error("it keeps more templates than the limit")
 		}
-		if _, known := times.Usual("1"); !known {
+		if usual, _ := times.usual("1"); usual == 0 {
 			t.Error("it has forgotten a template too many")
 		}
 	})
