@@ -112,120 +112,108 @@ func Build(plan Plan) (*Objects, error) {
 }
 
 func build(plan Plan) (*Objects, error) {
+	prefix, name := v1alpha1.InstancePrefix(plan.Cluster.UID), v1alpha1.InstanceName(plan.Cluster.UID, plan.NodeClaim.Name)
+	if plan.example {
+		name = plan.NodeClaim.Name
+	}
 	switch {
-	case plan.NodeClaim == nil || plan.NodeClaim.Name == "" || plan.NodeClaim.UID == "":
+	case plan.NodeClaim.Name == "" || plan.NodeClaim.UID == "":
 		return nil, errors.New("building a machine: the NodeClaim has no name or UID yet")
 	case slices.ContainsFunc(reserved, func(purpose secret.Purpose) bool {
 		return strings.HasSuffix(plan.NodeClaim.Name, secret.Name("", purpose))
 	}):
-		return nil, fmt.Errorf("building a machine: a Secret of Cluster API's may have the name %s; create the NodeClaim with another name", plan.NodeClaim.Name)
-	case plan.Cluster == nil:
-		return nil, errors.New("building a machine: no Cluster")
+		return nil, fmt.Errorf("building a machine: a Secret of Cluster API's may have the name %s; create the NodeClaim with another name",
+			plan.NodeClaim.Name)
 	case plan.Cluster.UID == "" && !plan.example:
 		return nil, errors.New("building a machine: the Cluster has no UID")
-	case strings.HasPrefix(plan.NodeClaim.Name, v1alpha1.InstancePrefix(plan.Cluster.UID)):
-		return nil, fmt.Errorf("building a machine: the name %s begins like that of an infrastructure machine of Cluster %s; create the NodeClaim with another name",
-			plan.NodeClaim.Name, plan.Cluster.Name)
-	case plan.InfrastructureTemplate == nil:
-		return nil, errors.New("building a machine: no infrastructure template")
+	case strings.HasPrefix(plan.NodeClaim.Name, prefix):
+		return nil, fmt.Errorf("building a machine: the name %s begins like that of an infrastructure machine of Cluster %s; "+
+			"create the NodeClaim with another name", plan.NodeClaim.Name, plan.Cluster.Name)
 	case (plan.BootstrapTemplate == nil) == (plan.DataSecretName == ""):
 		return nil, errors.New("building a machine: exactly one of a bootstrap template and a data Secret is needed")
+	case !slices.Contains([]string{"", v1alpha1.BootstrapDataFromKarpenter, v1alpha1.BootstrapDataFromProvider}, plan.bootstrapDataFrom()):
+		return nil, fmt.Errorf("%s %s: annotation %s is %q; it has to be %s or %s", plan.BootstrapTemplate.GetKind(), plan.BootstrapTemplate.GetName(),
+			v1alpha1.BootstrapDataAnnotation, plan.bootstrapDataFrom(), v1alpha1.BootstrapDataFromKarpenter, v1alpha1.BootstrapDataFromProvider)
 	}
-	labels := objectLabels(plan)
-	annotations := objectAnnotations(plan)
-
-	name := instanceName(plan)
-	infrastructure, err := clone(plan, plan.InfrastructureTemplate, name, labels, annotations)
-	if err != nil {
-		return nil, fmt.Errorf("cloning %s %s: %w", plan.InfrastructureTemplate.GetKind(), plan.InfrastructureTemplate.GetName(), err)
-	}
-	if err := patchInfrastructure(infrastructure, plan); err != nil {
-		return nil, fmt.Errorf("patching %s %s: %w", infrastructure.GetKind(), infrastructure.GetName(), err)
-	}
-	objects := &Objects{Infrastructure: infrastructure}
-
-	bootstrap := clusterv1.Bootstrap{}
-	if plan.BootstrapTemplate == nil {
-		bootstrap.DataSecretName = ptr.To(plan.DataSecretName)
-	} else {
-		if err := checkBootstrapData(plan.BootstrapTemplate); err != nil {
-			return nil, fmt.Errorf("%s %s: %w", plan.BootstrapTemplate.GetKind(), plan.BootstrapTemplate.GetName(), err)
-		}
-		objects.Bootstrap, err = clone(plan, plan.BootstrapTemplate, plan.NodeClaim.Name, labels, annotations)
-		if err != nil {
-			return nil, fmt.Errorf("cloning %s %s: %w", plan.BootstrapTemplate.GetKind(), plan.BootstrapTemplate.GetName(), err)
-		}
-		if version := versionWithV(plan.Version); version != "" {
-			// A patch may have set it in the config, and only the config shows that.
-			own := objects.Bootstrap.GetAnnotations()
-			own[v1alpha1.NodeVersionAnnotation] = version
-			objects.Bootstrap.SetAnnotations(own)
-		}
-		if err := registerWith(objects.Bootstrap, plan); err != nil {
-			return nil, fmt.Errorf("writing node registration into %s %s: %w", objects.Bootstrap.GetKind(), objects.Bootstrap.GetName(), err)
-		}
-		bootstrap.ConfigRef = reference(objects.Bootstrap)
-	}
-
-	objects.Machine = &clusterv1.Machine{
+	machine := &clusterv1.Machine{
 		TypeMeta: metav1.TypeMeta{APIVersion: clusterv1.GroupVersion.String(), Kind: "Machine"},
 		ObjectMeta: metav1.ObjectMeta{
 			Namespace:       plan.Cluster.Namespace,
 			Name:            name,
-			Labels:          labels,
-			Annotations:     annotations,
-			OwnerReferences: []metav1.OwnerReference{machineOwner(plan.Cluster)},
+			Annotations:     maps.Clone(plan.Annotations),
+			OwnerReferences: []metav1.OwnerReference{clusterOwner(plan.Cluster)},
 			// Otherwise Cluster API adds it with a patch, and reconciles the Machine once more.
 			Finalizers: []string{clusterv1.MachineFinalizer},
 		},
 		Spec: clusterv1.MachineSpec{
-			ClusterName:       plan.Cluster.Name,
-			Bootstrap:         bootstrap,
-			InfrastructureRef: reference(infrastructure),
-			Version:           versionWithV(plan.Version),
-			FailureDomain:     plan.FailureDomain,
-			MinReadySeconds:   plan.MinReadySeconds,
-			ReadinessGates:    plan.ReadinessGates,
-			Deletion:          plan.Deletion,
-			Taints:            plan.MachineTaints,
+			ClusterName:     plan.Cluster.Name,
+			Version:         versionWithV(plan.Version),
+			FailureDomain:   plan.FailureDomain,
+			MinReadySeconds: plan.MinReadySeconds,
+			ReadinessGates:  plan.ReadinessGates,
+			Deletion:        plan.Deletion,
+			Taints:          plan.MachineTaints,
 		},
 	}
-	return objects, nil
-}
-
-// instanceName is the name of the Machine and of the infrastructure machine, and so of the instance. An example has the NodeClaim's.
-func instanceName(plan Plan) string {
-	if plan.example {
-		return plan.NodeClaim.Name
-	}
-	return v1alpha1.InstanceName(plan.Cluster.UID, plan.NodeClaim.Name)
-}
-
-// clone creates an object from a template, as Cluster API's MachineSet does.
-func clone(plan Plan, template *unstructured.Unstructured, name string, labels, annotations map[string]string) (*unstructured.Unstructured, error) {
-	if _, found, err := unstructured.NestedMap(template.Object, "spec", "template"); err != nil {
-		return nil, fmt.Errorf("reading spec.template: %w", err)
-	} else if !found {
-		return nil, errors.New("spec.template is missing")
-	}
-	owner := clusterOwner(plan.Cluster)
-	object, err := external.GenerateTemplate(&external.GenerateTemplateInput{
-		Template: template,
-		TemplateRef: &corev1.ObjectReference{
-			APIVersion: template.GetAPIVersion(),
-			Kind:       template.GetKind(),
-			Namespace:  template.GetNamespace(),
-			Name:       template.GetName(),
-		},
-		Namespace:   plan.Cluster.Namespace,
-		Name:        name,
-		ClusterName: plan.Cluster.Name,
-		OwnerRef:    &owner,
-		Labels:      labels,
-		Annotations: annotations,
-	})
+	// Cluster API patches the Node of a Machine that has no controller in each of its reconciliations (docs/upstream/node-patches.md).
+	machine.OwnerReferences[0].Controller = ptr.To(true)
+	label(machine, plan)
+	infrastructure, err := clone(plan, plan.InfrastructureTemplate, machine, name)
 	if err != nil {
 		return nil, err
+	}
+	if err := patchInfrastructure(infrastructure, plan); err != nil {
+		return nil, fmt.Errorf("patching %s %s: %w", infrastructure.GetKind(), infrastructure.GetName(), err)
+	}
+	machine.Spec.InfrastructureRef = reference(infrastructure)
+	if plan.BootstrapTemplate == nil {
+		machine.Spec.Bootstrap.DataSecretName = ptr.To(plan.DataSecretName)
+		return &Objects{Infrastructure: infrastructure, Machine: machine}, nil
+	}
+	bootstrap, err := clone(plan, plan.BootstrapTemplate, machine, plan.NodeClaim.Name)
+	if err != nil {
+		return nil, err
+	}
+	machine.Spec.Bootstrap.ConfigRef = reference(bootstrap)
+	if version := machine.Spec.Version; version != "" {
+		// A patch may have set it in the config, and only the config shows that.
+		annotations := bootstrap.GetAnnotations()
+		annotations[v1alpha1.NodeVersionAnnotation] = version
+		bootstrap.SetAnnotations(annotations)
+	}
+	if err := registerWith(bootstrap, plan); err != nil {
+		return nil, fmt.Errorf("writing node registration into %s %s: %w", bootstrap.GetKind(), bootstrap.GetName(), err)
+	}
+	return &Objects{Infrastructure: infrastructure, Bootstrap: bootstrap, Machine: machine}, nil
+}
+
+// clone creates an object from a template, as Cluster API's MachineSet does, with the Machine's labels and annotations.
+func clone(plan Plan, template *unstructured.Unstructured, machine *clusterv1.Machine, name string) (*unstructured.Unstructured, error) {
+	_, found, err := unstructured.NestedMap(template.Object, "spec", "template")
+	if err == nil && !found {
+		err = errors.New("spec.template is missing")
+	}
+	var object *unstructured.Unstructured
+	if err == nil {
+		owner := clusterOwner(plan.Cluster)
+		object, err = external.GenerateTemplate(&external.GenerateTemplateInput{
+			Template: template,
+			TemplateRef: &corev1.ObjectReference{
+				APIVersion: template.GetAPIVersion(),
+				Kind:       template.GetKind(),
+				Namespace:  template.GetNamespace(),
+				Name:       template.GetName(),
+			},
+			Namespace:   plan.Cluster.Namespace,
+			Name:        name,
+			ClusterName: plan.Cluster.Name,
+			OwnerRef:    &owner,
+			Labels:      machine.Labels,
+			Annotations: machine.Annotations,
+		})
+	}
+	if err != nil {
+		return nil, fmt.Errorf("cloning %s %s: %w", template.GetKind(), template.GetName(), err)
 	}
 	return object, nil
 }
@@ -233,20 +221,7 @@ func clone(plan Plan, template *unstructured.Unstructured, name string, labels, 
 // clusterOwner owns every object until Cluster API makes the Machine the controller of the others. So no object
 // outlives the Cluster, and clusterctl moves all of them.
 func clusterOwner(cluster *clusterv1.Cluster) metav1.OwnerReference {
-	return metav1.OwnerReference{
-		APIVersion: clusterv1.GroupVersion.String(),
-		Kind:       "Cluster",
-		Name:       cluster.Name,
-		UID:        cluster.UID,
-	}
-}
-
-// machineOwner makes the Cluster the controller of a Machine. Cluster API patches the Node of a Machine that has no
-// controller in each of its reconciliations (docs/upstream/node-patches.md).
-func machineOwner(cluster *clusterv1.Cluster) metav1.OwnerReference {
-	owner := clusterOwner(cluster)
-	owner.Controller = ptr.To(true)
-	return owner
+	return metav1.OwnerReference{APIVersion: clusterv1.GroupVersion.String(), Kind: "Cluster", Name: cluster.Name, UID: cluster.UID}
 }
 
 // machineLabelKeys are the node labels that the Machine gets too, for kubectl.
@@ -258,34 +233,26 @@ var machineLabelKeys = []string{
 	v1alpha1.ReservationIDLabel,
 }
 
-func objectLabels(plan Plan) map[string]string {
-	labels := map[string]string{}
+// label sets a Machine's labels, and the annotation that has the NodeClaim's name where the label can't.
+func label(machine *clusterv1.Machine, plan Plan) {
+	name := v1alpha1.NodeClaimLabelValue(plan.NodeClaim.Name)
+	machine.Labels = map[string]string{}
 	for key, value := range plan.Labels {
 		if !ownersLabel(key) {
-			labels[key] = value
+			machine.Labels[key] = value
 		}
 	}
 	for _, key := range machineLabelKeys {
 		if value, ok := plan.NodeLabels[key]; ok && len(validation.IsValidLabelValue(value)) == 0 {
-			labels[key] = value
+			machine.Labels[key] = value
 		}
 	}
-	labels[clusterv1.ClusterNameLabel] = plan.Cluster.Name
-	labels[v1alpha1.NodeClaimLabel] = v1alpha1.NodeClaimLabelValue(plan.NodeClaim.Name)
-	labels[v1alpha1.NodeClaimUIDLabel] = string(plan.NodeClaim.UID)
-	return labels
-}
-
-// objectAnnotations adds the NodeClaim's name if NodeClaimLabel can't hold it.
-func objectAnnotations(plan Plan) map[string]string {
-	annotations := maps.Clone(plan.Annotations)
-	if plan.NodeClaim.Name != v1alpha1.NodeClaimLabelValue(plan.NodeClaim.Name) {
-		if annotations == nil {
-			annotations = map[string]string{}
-		}
-		annotations[v1alpha1.NodeClaimNameAnnotation] = plan.NodeClaim.Name
+	machine.Labels[clusterv1.ClusterNameLabel] = plan.Cluster.Name
+	machine.Labels[v1alpha1.NodeClaimLabel] = name
+	machine.Labels[v1alpha1.NodeClaimUIDLabel] = string(plan.NodeClaim.UID)
+	if plan.NodeClaim.Name != name {
+		metav1.SetMetaDataAnnotation(&machine.ObjectMeta, v1alpha1.NodeClaimNameAnnotation, plan.NodeClaim.Name)
 	}
-	return annotations
 }
 
 // ownersLabel reports whether a label would make a Machine part of a MachineDeployment or a MachineSet.

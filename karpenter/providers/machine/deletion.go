@@ -104,8 +104,8 @@ func (p *Provider) Drained(ctx context.Context, machine *clusterv1.Machine) erro
 // skipDrain annotates a Machine. It does so only once its node is drained, so that Cluster API drains a Machine that a person deletes.
 func (p *Provider) skipDrain(ctx context.Context, machine *clusterv1.Machine) error {
 	// Drained and Delete come from two controllers, often within milliseconds.
-	_, err, _ := p.telling.Do(string(machine.UID), func() (any, error) {
-		if _, ok := p.told.Get(machine.UID); ok {
+	_, err, _ := p.annotates.Do(string(machine.UID), func() (any, error) {
+		if _, ok := p.drained.Get(machine.UID); ok {
 			return nil, nil
 		}
 		return nil, p.annotateDrained(ctx, machine)
@@ -126,7 +126,7 @@ func (p *Provider) annotateDrained(ctx context.Context, machine *clusterv1.Machi
 	if err := p.Management.Patch(ctx, patched, client.MergeFrom(machine), FieldOwner); client.IgnoreNotFound(err) != nil {
 		return fmt.Errorf("telling Cluster API not to drain Machine %s again: %w", klog.KObj(machine), err)
 	}
-	p.told.Set(machine.UID, nil, lag)
+	p.drained.Set(machine.UID, nil, lag)
 	return nil
 }
 

@@ -3,14 +3,12 @@
 package machine
 
 import (
-	"cmp"
 	"encoding/json"
 	"fmt"
 	"reflect"
 	"slices"
 	"strings"
 
-	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	clusterv1 "sigs.k8s.io/cluster-api/api/core/v1beta2"
 
@@ -113,29 +111,4 @@ func bootstrapPatches(all []v1alpha1.BootstrapPatches, kind schema.GroupKind) (p
 
 func whereBootstrap(kind schema.GroupKind) string {
 	return "spec.bootstrapPatches for " + strings.TrimSuffix(kind.Kind, clusterv1.TemplateSuffix)
-}
-
-// patchBootstrap applies a node class's patches to a bootstrap config. The error is a *PatchError.
-func patchBootstrap(config *unstructured.Unstructured, list patch.List, plan Plan, registration Registration) error {
-	return applyPatches(config, whereBootstrap(config.GroupVersionKind().GroupKind()), list, plan, registration)
-}
-
-// patchInfrastructure applies a source's patches to an infrastructure machine. The error is a *PatchError.
-func patchInfrastructure(machine *unstructured.Unstructured, plan Plan) error {
-	where := cmp.Or(plan.PatchesFrom, "annotation "+v1alpha1.InfrastructurePatchesAnnotation)
-	return applyPatches(machine, where, plan.InfrastructurePatches, plan, registration(plan))
-}
-
-func applyPatches(object *unstructured.Unstructured, where string, list patch.List, plan Plan, registration Registration) error {
-	if list.IsEmpty() {
-		return nil
-	}
-	values, err := variables(plan, registration)
-	if err != nil {
-		return err
-	}
-	if err := list.Apply(object.Object, values); err != nil {
-		return &PatchError{Where: where, err: err}
-	}
-	return nil
 }

@@ -4,6 +4,7 @@ package machine
 
 import (
 	"bytes"
+	"cmp"
 	"encoding/json"
 	"fmt"
 	"maps"
@@ -18,20 +19,21 @@ import (
 	karpv1 "sigs.k8s.io/karpenter/pkg/apis/v1"
 	karpscheduling "sigs.k8s.io/karpenter/pkg/scheduling"
 
+	"github.com/autonode-io/autonode/api/karpenter/v1alpha1"
 	"github.com/autonode-io/autonode/catalog/patch"
 	"github.com/autonode-io/autonode/karpenter/providers/kubeadm"
 	"github.com/autonode-io/autonode/karpenter/providers/kubelet"
 )
 
-// Registration has the labels, taints and kubelet arguments that a node registers with.
-type Registration struct {
-	Taints []corev1.Taint
-	Labels map[string]string
-	// KubeletArgs by flag name, without dashes.
-	KubeletArgs map[string]string
+// registration has the labels, taints and kubelet arguments that a node registers with.
+type registration struct {
+	taints []corev1.Taint
+	labels map[string]string
+	// kubeletArgs by flag name, without dashes.
+	kubeletArgs map[string]string
 }
 
-func registration(plan Plan) Registration {
+func registrationOf(plan Plan) registration {
 	// The unregistered taint keeps pods away until Karpenter has set the node's own labels and taints.
 	taints := karpscheduling.Taints{karpv1.UnregisteredNoExecuteTaint}.
 		Merge(plan.NodeClaim.Spec.Taints).
@@ -45,7 +47,7 @@ func registration(plan Plan) Registration {
 		}
 	}
 
-	return Registration{Taints: taints, Labels: labels, KubeletArgs: kubeletArgs(plan)}
+	return registration{taints: taints, labels: labels, kubeletArgs: kubeletArgs(plan)}
 }
 
 // Flags of the kubelet. They are deprecated for its configuration file, and every kubelet has them still: each bootstrap format can
@@ -63,29 +65,29 @@ func kubeletArgs(plan Plan) map[string]string {
 	if plan.MaxPods > 0 {
 		args[flagMaxPods] = strconv.Itoa(int(plan.MaxPods))
 	}
-	own := plan.Kubelet
-	if own == nil {
+	settings := plan.Kubelet
+	if settings == nil {
 		return args
 	}
-	if len(own.ClusterDNS) > 0 {
-		args["cluster-dns"] = strings.Join(own.ClusterDNS, ",")
+	if len(settings.ClusterDNS) > 0 {
+		args["cluster-dns"] = strings.Join(settings.ClusterDNS, ",")
 	}
-	setNumber(args, "pods-per-core", own.PodsPerCore)
-	setPairs(args, flagKubeReserved, "=", own.KubeReserved)
-	setPairs(args, flagSystemReserved, "=", own.SystemReserved)
-	setPairs(args, flagEvictionHard, "<", own.EvictionHard)
-	setPairs(args, "eviction-soft", "<", own.EvictionSoft)
-	setPairs(args, "eviction-soft-grace-period", "=", own.EvictionSoftGracePeriod)
-	setNumber(args, "eviction-max-pod-grace-period", own.EvictionMaxPodGracePeriod)
-	if high, low, ok := own.ImageGCThresholds(); ok {
+	setNumber(args, "pods-per-core", settings.PodsPerCore)
+	setPairs(args, flagKubeReserved, "=", settings.KubeReserved)
+	setPairs(args, flagSystemReserved, "=", settings.SystemReserved)
+	setPairs(args, flagEvictionHard, "<", settings.EvictionHard)
+	setPairs(args, "eviction-soft", "<", settings.EvictionSoft)
+	setPairs(args, "eviction-soft-grace-period", "=", settings.EvictionSoftGracePeriod)
+	setNumber(args, "eviction-max-pod-grace-period", settings.EvictionMaxPodGracePeriod)
+	if high, low, ok := settings.ImageGCThresholds(); ok {
 		// Both, whichever is set: no kubelet starts with a low threshold that isn't below the high one, and the platform's file may have any.
 		setNumber(args, "image-gc-high-threshold", &high)
 		setNumber(args, "image-gc-low-threshold", &low)
 	}
-	if own.CPUCFSQuota != nil {
-		args["cpu-cfs-quota"] = strconv.FormatBool(*own.CPUCFSQuota)
+	if settings.CPUCFSQuota != nil {
+		args["cpu-cfs-quota"] = strconv.FormatBool(*settings.CPUCFSQuota)
 	}
-	setNumber(args, "pod-max-pids", own.PodPidsLimit)
+	setNumber(args, "pod-max-pids", settings.PodPidsLimit)
 	return args
 }
 
@@ -115,37 +117,120 @@ func KnownBootstrap(group, kind string) bool {
 // registerWith writes the registration into a bootstrap config: by itself if it supports the kind, and by the node class's
 // patches. Nodes of other kinds register as their template declares, and package registration taints them.
 func registerWith(config *unstructured.Unstructured, plan Plan) error {
-	own := registration(plan)
-	list, err := bootstrapPatches(plan.BootstrapPatches, config.GroupVersionKind().GroupKind())
+	node := registrationOf(plan)
+	patches, err := bootstrapPatches(plan.BootstrapPatches, config.GroupVersionKind().GroupKind())
 	if err != nil {
 		return err
 	}
-	if !KnownBootstrap(config.GroupVersionKind().Group, config.GetKind()) && !writesTaints(list) {
-		return register(config, list, plan, own)
+	if !KnownBootstrap(config.GroupVersionKind().Group, config.GetKind()) && !writesTaints(patches) {
+		return register(config, patches, plan, node)
 	}
 	// A node that registers with all taints has them from the start. Karpenter core would add them once more when it registers
 	// the node, and with them a startup taint that its agent has removed by then; the label prevents that.
 	// https://github.com/kubernetes-sigs/karpenter/issues/1772
-	labelled, before := own, config.DeepCopy()
-	labelled.Labels = maps.Clone(own.Labels)
-	labelled.Labels[karpv1.NodeDoNotSyncTaintsLabelKey] = "true"
-	if err := register(config, list, plan, labelled); err != nil {
+	labelled, before := node, config.DeepCopy()
+	labelled.labels = maps.Clone(node.labels)
+	labelled.labels[karpv1.NodeDoNotSyncTaintsLabelKey] = "true"
+	if err := register(config, patches, plan, labelled); err != nil || registersWith(config, node.taints) {
 		return err
 	}
-	if registersWith(config, own.Taints) {
-		return nil
-	}
 	config.Object = before.Object
-	return register(config, list, plan, own)
+	return register(config, patches, plan, node)
 }
 
-func register(config *unstructured.Unstructured, list patch.List, plan Plan, registration Registration) error {
+// register writes a registration into a bootstrap config of a known kind, and applies patches. The error may be a *PatchError.
+func register(config *unstructured.Unstructured, patches patch.List, plan Plan, node registration) error {
 	if KnownBootstrap(config.GroupVersionKind().Group, config.GetKind()) {
-		if err := registerKubeadm(config, registration); err != nil {
+		if err := registerKubeadm(config, node); err != nil {
 			return err
 		}
 	}
-	return patchBootstrap(config, list, plan, registration)
+	return applyPatches(config, whereBootstrap(config.GroupVersionKind().GroupKind()), patches, plan, node)
+}
+
+// patchInfrastructure applies a source's patches to an infrastructure machine. The error is a *PatchError.
+func patchInfrastructure(machine *unstructured.Unstructured, plan Plan) error {
+	where := cmp.Or(plan.PatchesFrom, "annotation "+v1alpha1.InfrastructurePatchesAnnotation)
+	return applyPatches(machine, where, plan.InfrastructurePatches, plan, registrationOf(plan))
+}
+
+func applyPatches(object *unstructured.Unstructured, where string, list patch.List, plan Plan, node registration) error {
+	if list.IsEmpty() {
+		return nil
+	}
+	values, err := variables(plan, node)
+	if err != nil {
+		return err
+	}
+	if err := list.Apply(object.Object, values); err != nil {
+		return &PatchError{Where: where, err: err}
+	}
+	return nil
+}
+
+// variables of patches.
+func variables(plan Plan, node registration) (patch.Values, error) {
+	taints, err := encodeTaints(node.taints)
+	if err != nil {
+		return patch.Values{}, err
+	}
+	taintList := make([]any, 0, len(node.taints))
+	for i := range node.taints {
+		taintList = append(taintList, node.taints[i].ToString())
+	}
+	labels := map[string]any{}
+	for key, value := range node.labels {
+		labels[key] = value
+	}
+	labelList := []any{}
+	labelFlag := mergeNodeLabels("", node.labels)
+	if labelFlag != "" {
+		for pair := range strings.SplitSeq(labelFlag, ",") {
+			labelList = append(labelList, pair)
+		}
+	}
+	args, argList := map[string]any{}, []any{}
+	for _, name := range slices.Sorted(maps.Keys(node.kubeletArgs)) {
+		args[name] = node.kubeletArgs[name]
+		argList = append(argList, name+"="+node.kubeletArgs[name])
+	}
+	return patch.Values{
+		Variables: map[string]any{
+			patch.Taints:             taints,
+			patch.TaintList:          taintList,
+			patch.TaintFlag:          joined(taintList),
+			patch.Labels:             labels,
+			patch.LabelList:          labelList,
+			patch.LabelFlag:          labelFlag,
+			patch.KubeletArgs:        args,
+			patch.KubeletArgList:     argList,
+			patch.KubeReservedFlag:   node.kubeletArgs[flagKubeReserved],
+			patch.SystemReservedFlag: node.kubeletArgs[flagSystemReserved],
+			patch.EvictionHardFlag:   node.kubeletArgs[flagEvictionHard],
+			patch.MaxPods:            int64(plan.MaxPods),
+			patch.Version:            strings.TrimPrefix(plan.Version, "v"),
+			patch.InstanceType:       plan.NodeLabels[corev1.LabelInstanceTypeStable],
+			patch.Zone:               plan.NodeLabels[corev1.LabelTopologyZone],
+			patch.CapacityType:       plan.NodeLabels[karpv1.CapacityTypeLabelKey],
+			patch.ReservationID:      plan.NodeLabels[v1alpha1.ReservationIDLabel],
+			patch.FailureDomain:      plan.FailureDomain,
+			patch.NodeClaim:          plan.NodeClaim.Name,
+		},
+		Image: func(image patch.Image) (string, bool) {
+			if plan.example {
+				return image.String(), true
+			}
+			return plan.Images.Get(image.Infrastructure, image.Variant)
+		},
+	}, nil
+}
+
+func joined(list []any) string {
+	texts := make([]string, len(list))
+	for i, item := range list {
+		texts[i], _ = item.(string)
+	}
+	return strings.Join(texts, ",")
 }
 
 // registersWith reports whether a bootstrap config still has all these taints: a patch may replace those that were written,
@@ -217,18 +302,18 @@ func (n *kubeadmNode) registersWith(taints []corev1.Taint) bool {
 
 // registerKubeadm keeps the template's taints. It also keeps the template's labels and kubelet arguments that the claim
 // doesn't set.
-func registerKubeadm(config *unstructured.Unstructured, registration Registration) error {
+func registerKubeadm(config *unstructured.Unstructured, wanted registration) error {
 	node, err := readKubeadm(config)
 	if err != nil {
 		return err
 	}
-	node.taints = node.taints.Merge(registration.Taints)
+	node.taints = node.taints.Merge(wanted.taints)
 	if flag, replaces := node.args[registerWithTaints]; replaces {
 		// The bootstrap provider adds Cluster API's taint to the field only.
-		node.args[registerWithTaints] = mergeTaints(flag, append(slices.Clip(registration.Taints), clusterv1.NodeUninitializedTaint))
+		node.args[registerWithTaints] = mergeTaints(flag, append(slices.Clip(wanted.taints), clusterv1.NodeUninitializedTaint))
 	}
-	maps.Copy(node.args, registration.KubeletArgs)
-	if labels := mergeNodeLabels(node.args[nodeLabels], registration.Labels); labels != "" {
+	maps.Copy(node.args, wanted.kubeletArgs)
+	if labels := mergeNodeLabels(node.args[nodeLabels], wanted.labels); labels != "" {
 		node.args[nodeLabels] = labels
 	}
 	return node.write(config)
