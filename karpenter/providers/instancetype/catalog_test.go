@@ -4,6 +4,7 @@ package instancetype
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"os"
 	"path/filepath"
@@ -275,12 +276,12 @@ func TestReservations(t *testing.T) {
 	})
 	t.Run("When launches race for it, it should give out as many as there are", func(t *testing.T) {
 		for i := range 5 {
-			if acquired, err := m.machines.AcquireReserved(types.UID(fmt.Sprint(i)), "r-1-b", 5); err != nil || !acquired {
-				t.Fatalf("launch %d: %t %v", i, acquired, err)
+			if err := m.machines.AcquireReserved(types.UID(fmt.Sprint(i)), "r-1-b", 5); err != nil {
+				t.Fatalf("launch %d: %v", i, err)
 			}
 		}
-		if acquired, err := m.machines.AcquireReserved("5", "r-1-b", 5); err != nil || acquired {
-			t.Fatalf("the sixth: %t %v", acquired, err)
+		if err := m.machines.AcquireReserved("5", "r-1-b", 5); !errors.Is(err, inventory.ErrFull) {
+			t.Fatalf("the sixth: %v", err)
 		}
 		if o := offeringAt(m.cached(), key); o.Launchable() || o.ReservationCapacity != 0 {
 			t.Errorf("got %+v", o)
