@@ -105,8 +105,9 @@ type HostedClusterSpec struct {
 
 	// pausedUntil pauses AutoNode for this cluster: "true" until you remove it, "false", or a time in RFC 3339 at which it
 	// resumes. A pause scales Karpenter to zero, so that no node is launched, removed or replaced; nodes and their pods keep
-	// running. The operator writes nothing else. A drain gets its full timeout again after the pause. Cluster API's
-	// annotation cluster.x-k8s.io/paused on the HostedCluster or the Cluster, and the Cluster's spec.paused, do the same.
+	// running. The operator reports the pause in the status of the guest's node classes, and writes nothing else. A drain gets
+	// its full timeout again after the pause. Cluster API's annotation cluster.x-k8s.io/paused on the HostedCluster or the
+	// Cluster, and the Cluster's spec.paused, do the same.
 	// +optional
 	// +kubebuilder:validation:MaxLength=35
 	// +kubebuilder:validation:XValidation:rule="self.matches('^(true|false|[0-9]{4}-[0-9]{2}-[0-9]{2}T[0-9]{2}:[0-9]{2}:[0-9]{2}([.][0-9]{1,9})?(Z|[+-][0-9]{2}:[0-9]{2}))$')",message="pausedUntil has to be true, false, or a time in RFC 3339, such as 2026-12-01T06:00:00Z"

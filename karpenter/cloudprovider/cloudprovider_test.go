@@ -9,6 +9,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/awslabs/operatorpkg/status"
 	. "github.com/onsi/gomega"
 	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
@@ -350,6 +351,16 @@ func TestCreateErrors(t *testing.T) {
 			prepare: func(f *fixture) {
 				f.update(func(nc *v1alpha1.ClusterAPINodeClass) {
 					nc.Spec.Kubelet = &v1alpha1.KubeletConfiguration{MaxPods: ptr.To(int32(20))}
+				})
+			},
+			want: unknown,
+		},
+		"When the operator has reported a pause, it should wait for its own report, end the launch and say so": {
+			prepare: func(f *fixture) {
+				f.updateStatus(func(nc *v1alpha1.ClusterAPINodeClass) {
+					nc.Status.Conditions = []status.Condition{{
+						Type: status.ConditionReady, Status: metav1.ConditionFalse, Reason: v1alpha1.PausedReason, ObservedGeneration: nc.Generation, LastTransitionTime: metav1.Now(),
+					}}
 				})
 			},
 			want: unknown,

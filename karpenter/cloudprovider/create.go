@@ -118,8 +118,8 @@ func (c *CloudProvider) readyNodeClass(ctx context.Context, nodeClaim *karpv1.No
 		problem = "it is being deleted"
 	case nodeClass.Annotations[v1alpha1.DrainingAnnotation] == "true":
 		problem = "AutoNode is being turned off"
-	case ready != nil && ready.ObservedGeneration != nodeClass.Generation:
-		// The templates, too, may be those that an earlier spec selected.
+	case ready != nil && (ready.ObservedGeneration != nodeClass.Generation || v1alpha1.IsStopped(ready.Reason)):
+		// The templates, too, may be those that an earlier spec selected. The operator reports a Karpenter that doesn't run; this one does.
 		return nil, because(NodeClassReadinessUnknownReason, fmt.Errorf("node class %s has changed and isn't evaluated yet", nodeClass.Name))
 	case ready.IsFalse():
 		problem = ready.Message

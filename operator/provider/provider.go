@@ -96,6 +96,9 @@ type NodeClass struct {
 	// RolloutAnnotation is on each node class: Karpenter's last complete rollout, as in the variable RolloutVariable
 	// of its Deployment. Empty if the provider doesn't read it.
 	RolloutAnnotation string
+	// StopLaunches makes a node class report, with a reason and a message, that Karpenter launches nothing because it doesn't run. It reports
+	// whether that changes the node class, and changes none that Karpenter has reported on after since. Nil if the provider has no such report.
+	StopLaunches func(class client.Object, since time.Time, reason, message string) bool
 	// FromPayload: the payload has the kind's CRD, and Definitions hasn't.
 	FromPayload bool
 	// Finalizer is Karpenter's. Once there is no NodeClaim it protects nothing, unless CleansUp reports that Karpenter has more to

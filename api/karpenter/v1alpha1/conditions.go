@@ -26,7 +26,7 @@ const (
 	// has why recent launches failed and how many pods wait. It is True with the reason LaunchesFail while offerings are left to try, and no
 	// launch has succeeded since those of five others failed. Ready doesn't depend on it.
 	ConditionOfferingsAvailable = "OfferingsAvailable"
-	// ConditionLaunchAllowed: AutoNode isn't being turned off, and the Cluster isn't paused.
+	// ConditionLaunchAllowed: AutoNode isn't being turned off, the Cluster isn't paused, and Karpenter runs.
 	ConditionLaunchAllowed = "LaunchAllowed"
 )
 
@@ -114,7 +114,18 @@ const (
 	ClusterNotReadyReason = "ClusterNotReady"
 	// ClusterNotProvisionedReason: the infrastructure provider hasn't provisioned the Cluster yet, so its zones are unknown.
 	ClusterNotProvisionedReason = "ClusterNotProvisioned"
+	// PausedReason: AutoNode is paused for this cluster, so Karpenter doesn't run. The operator sets it, and Karpenter replaces it when it runs
+	// again. Ask the platform team to end the pause.
+	PausedReason = "Paused"
+	// KarpenterUnavailableReason: Karpenter has had no available replica for two minutes. The operator sets it, and Karpenter replaces it when
+	// it runs again. Ask the platform team to check Karpenter's pods.
+	KarpenterUnavailableReason = "KarpenterUnavailable"
 )
+
+// IsStopped reports whether the operator has set a condition with this reason, because Karpenter doesn't run.
+func IsStopped(reason string) bool {
+	return reason == PausedReason || reason == KarpenterUnavailableReason
+}
 
 // ReadyConditions are those that Ready is computed from, the first cause first.
 func ReadyConditions() []string {

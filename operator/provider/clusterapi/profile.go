@@ -9,6 +9,7 @@ import (
 	"errors"
 	"fmt"
 	"strings"
+	"time"
 
 	"github.com/awslabs/operatorpkg/status"
 	appsv1 "k8s.io/api/apps/v1"
@@ -50,6 +51,7 @@ func New(apiGroups string) *provider.Profile {
 			Guarded:            true,
 			RolloutAnnotation:  v1alpha1.RolloutAnnotation,
 			Finalizer:          v1alpha1.NodeClassFinalizer,
+			StopLaunches:       stopLaunches,
 		},
 		Definitions:      crds.Embedded,
 		DefaultNodeClass: defaultNodeClass,
@@ -161,6 +163,23 @@ func defaultNodeClass(config *v1beta1.Karpenter) client.Object {
 	}
 }
 
+func stopLaunches(object client.Object, since time.Time, reason, message string) bool {
+	class, ok := object.(*v1alpha1.ClusterAPINodeClass)
+	if !ok {
+		return false
+	}
+	conditions := class.StatusConditions()
+	allowed := conditions.Get(v1alpha1.ConditionLaunchAllowed)
+	if allowed.IsFalse() && !v1alpha1.IsStopped(allowed.Reason) || allowed.IsTrue() && allowed.LastTransitionTime.After(since) ||
+		!conditions.SetFalse(v1alpha1.ConditionLaunchAllowed, reason, message) {
+		return false
+	}
+	ready := conditions.Root()
+	ready.Reason, ready.Message = reason, message
+	conditions.Set(*ready)
+	return true
+}
+
 func nodeClasses(ctx context.Context, guest client.Reader) ([]provider.NodeClassReport, error) {
 	classes := &v1alpha1.ClusterAPINodeClassList{}
 	if err := guest.List(ctx, classes); err != nil {
@@ -195,13 +214,16 @@ func offerings(class *v1alpha1.ClusterAPINodeClass) *metav1.Condition {
 }
 
 // condition returns a node class's condition, without a reason that Karpenter doesn't have: reasons become values of a metric's label, and
-// the guest's admin may write a status. It returns nil if the node class has no condition of the type.
+// the guest's admin may write a status. It returns nil if the node class has no condition of the type, or one that the operator has set.
 func condition(class *v1alpha1.ClusterAPINodeClass, conditionType string) *metav1.Condition {
 	for i := range class.Status.Conditions {
 		if class.Status.Conditions[i].Type != conditionType {
 			continue
 		}
 		c := metav1.Condition(class.Status.Conditions[i])
+		if v1alpha1.IsStopped(c.Reason) {
+			return nil
+		}
 		if !reasons.Has(c.Reason) {
 			c.Reason = ""
 		}

@@ -6,6 +6,7 @@ import (
 	"os"
 	"path/filepath"
 	"testing"
+	"time"
 
 	"github.com/awslabs/operatorpkg/status"
 	"github.com/google/go-cmp/cmp"
@@ -98,4 +99,14 @@ func TestNodeClasses(t *testing.T) {
 			g.Expect(string(reports[0].Offerings.Status) + " " + reports[0].Offerings.Reason).To(Equal(tc.want))
 		})
 	}
+
+	t.Run("When the operator has reported that Karpenter doesn't run, there should be no report of Karpenter's", func(t *testing.T) {
+		g := NewWithT(t)
+		profile := clusterapi.New(clusterapi.DefaultGroups)
+		class := &v1alpha1.ClusterAPINodeClass{ObjectMeta: metav1.ObjectMeta{Name: "general"}}
+		g.Expect(profile.NodeClass.StopLaunches(class, time.Now(), v1alpha1.PausedReason, "paused")).To(BeTrue())
+		reports, err := profile.NodeClasses(t.Context(), fake.NewClientBuilder().WithScheme(scheme).WithObjects(class).Build())
+		g.Expect(err).NotTo(HaveOccurred())
+		g.Expect(reports).To(HaveExactElements(HaveField("Ready", BeNil())))
+	})
 }

@@ -22,6 +22,9 @@ func setAvailable(component *v1beta1.ControlPlaneComponent, live *appsv1.Deploym
 	case live == nil:
 		set(component, v1beta1.Available, metav1.ConditionFalse, v1beta1.DeploymentNotFoundReason, "there is no Deployment; it is made again")
 	case live.Status.AvailableReplicas == 0:
+		if paused := meta.FindStatusCondition(component.Status.Conditions, v1beta1.Available); paused != nil && paused.Reason == v1beta1.PausedReason {
+			meta.RemoveStatusCondition(&component.Status.Conditions, v1beta1.Available) // the time of the pause doesn't count as an outage
+		}
 		none := fmt.Sprintf("none of %d replicas is available", ptr.Deref(live.Spec.Replicas, 1))
 		set(component, v1beta1.Available, metav1.ConditionFalse, v1beta1.ReplicasUnavailableReason, none+explain(live, trouble))
 	default:

@@ -7,6 +7,7 @@ import (
 	"slices"
 	"strings"
 	"testing"
+	"time"
 
 	appsv1 "k8s.io/api/apps/v1"
 	corev1 "k8s.io/api/core/v1"
@@ -243,6 +244,16 @@ func TestSetAvailable(t *testing.T) {
 			}
 		})
 	}
+
+	t.Run("When a pause ends, its time should not count as an outage", func(t *testing.T) {
+		component := &v1beta1.ControlPlaneComponent{Status: v1beta1.ControlPlaneComponentStatus{Conditions: []metav1.Condition{{
+			Type: v1beta1.Available, Status: metav1.ConditionFalse, Reason: v1beta1.PausedReason, LastTransitionTime: metav1.NewTime(time.Unix(0, 0)),
+		}}}}
+		setAvailable(component, deployment("a", func(d *appsv1.Deployment) { d.Status.AvailableReplicas = 0 }), "")
+		if c := meta.FindStatusCondition(component.Status.Conditions, v1beta1.Available); time.Since(c.LastTransitionTime.Time) > time.Hour {
+			t.Errorf("got %+v", c)
+		}
+	})
 }
 
 func TestTroubleOf(t *testing.T) {

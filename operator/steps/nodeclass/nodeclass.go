@@ -6,6 +6,7 @@ package nodeclass
 import (
 	"context"
 	"fmt"
+	"time"
 
 	"k8s.io/apimachinery/pkg/api/meta"
 	"k8s.io/apimachinery/pkg/runtime"
@@ -13,6 +14,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	"sigs.k8s.io/controller-runtime/pkg/log"
 
+	"github.com/autonode-io/autonode/api/v1beta1"
 	"github.com/autonode-io/autonode/operator/apply"
 	"github.com/autonode-io/autonode/operator/scope"
 )
@@ -20,6 +22,13 @@ import (
 // Config is the input of New.
 type Config struct {
 	Apply *apply.Applier
+	// Guests has the connected guests: in a pause, the Scope has none.
+	Guests Guests
+}
+
+// Guests are the connections to guests; see [guest.Connections].
+type Guests interface {
+	Guest(ctx context.Context, hostedCluster *v1beta1.HostedCluster) (guest *scope.Guest, requeueAfter time.Duration, err error)
 }
 
 // NodeClass is the step.
@@ -38,8 +47,12 @@ func New(config Config) *NodeClass {
 func (n *NodeClass) Name() string { return "nodeclass" }
 
 // Reconcile applies the default node class. Fields that the HostedCluster doesn't name are the cluster's admin's. Node classes
-// that an earlier teardown marked as draining may launch again, and all learn which rollout of Karpenter is complete.
+// that an earlier teardown marked as draining may launch again, and all learn which rollout of Karpenter is complete. In a pause it only
+// reports that.
 func (n *NodeClass) Reconcile(ctx context.Context, s *scope.Scope) (scope.Result, error) {
+	if s.Mode == scope.Paused {
+		return n.reportPause(ctx, s), nil
+	}
 	if s.Profile.DefaultNodeClass != nil {
 		desired := s.Profile.DefaultNodeClass(s.HostedCluster.Spec.AutoNode.ProvisionerConfig.Karpenter)
 		generation, err := n.Apply.Object(ctx, s.Guest.Cached, nil, desired)
@@ -56,13 +69,16 @@ func (n *NodeClass) Reconcile(ctx context.Context, s *scope.Scope) (scope.Result
 	if err := s.Guest.Cached.List(ctx, classes); err != nil {
 		return scope.Result{}, fmt.Errorf("listing node classes in the guest: %w", err)
 	}
-	return scope.Result{}, meta.EachListItem(classes, func(item runtime.Object) error {
+	if err := meta.EachListItem(classes, func(item runtime.Object) error {
 		class, ok := item.(client.Object)
 		if !ok {
 			return fmt.Errorf("%T isn't a node class", item)
 		}
 		return annotate(ctx, s, class)
-	})
+	}); err != nil {
+		return scope.Result{}, err
+	}
+	return reportStopped(ctx, s)
 }
 
 // annotate sets the annotations that Karpenter reads on a node class.

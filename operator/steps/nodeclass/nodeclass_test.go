@@ -6,12 +6,15 @@ import (
 	"context"
 	"os"
 	"testing"
+	"time"
 
+	"github.com/awslabs/operatorpkg/status"
 	. "github.com/onsi/gomega"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/utils/ptr"
 
 	"github.com/autonode-io/autonode/api/karpenter/v1alpha1"
+	"github.com/autonode-io/autonode/api/v1beta1"
 	"github.com/autonode-io/autonode/internal/scopetest"
 	"github.com/autonode-io/autonode/operator/apply"
 	"github.com/autonode-io/autonode/operator/scope"
@@ -108,6 +111,91 @@ func TestRollout(t *testing.T) {
 			g.Expect(get(ctx, g, "theirs").ResourceVersion).To(Equal(version))
 		})
 	}
+}
+
+func TestStopped(t *testing.T) {
+	g := NewWithT(t)
+	g.Expect(clusters.InstallDefinitions()).To(Succeed())
+	ctx, s := t.Context(), clusters.NewScope(t, "nodeclass")
+	step := nodeclass.New(nodeclass.Config{Apply: apply.New(), Guests: guests{s.Guest}})
+	const name = "stopped"
+	g.Expect(clusters.Guest.Client.Create(ctx, &v1alpha1.ClusterAPINodeClass{ObjectMeta: metav1.ObjectMeta{Name: name}})).To(Succeed())
+	now := time.Now()
+	for _, test := range []struct {
+		name string
+		// reported is the status of LaunchAllowed by Karpenter, an hour ago or now; empty for no report.
+		reported metav1.ConditionStatus
+		justNow  bool
+		mode     scope.Mode
+		// available is the reason of the component's Available since then.
+		available string
+		since     time.Time
+		want      string
+	}{
+		{"When Karpenter is available, it should write nothing", metav1.ConditionTrue, false, scope.On, v1beta1.AsExpectedReason, now.Add(-time.Hour), ""},
+		{"When Karpenter was available a moment ago, it should write nothing", metav1.ConditionTrue, false, scope.On, v1beta1.ReplicasUnavailableReason, now, ""},
+		{
+			"When Karpenter has been unavailable for a while, it should report that", metav1.ConditionTrue, false, scope.On,
+			v1beta1.ReplicasUnavailableReason, now.Add(-10 * time.Minute), v1alpha1.KarpenterUnavailableReason,
+		},
+		{
+			"When Karpenter has reported since, it should leave that", metav1.ConditionTrue, true, scope.On,
+			v1beta1.ReplicasUnavailableReason, now.Add(-10 * time.Minute), "",
+		},
+		{
+			"When Karpenter has forbidden launches itself, it should leave that", metav1.ConditionFalse, false, scope.On,
+			v1beta1.ReplicasUnavailableReason, now.Add(-10 * time.Minute), "",
+		},
+		{"When Karpenter is paused, it should report that", metav1.ConditionTrue, true, scope.Paused, v1beta1.PausedReason, now, v1alpha1.PausedReason},
+		{
+			"When Karpenter doesn't come back after the pause, it should report that", "", false, scope.On,
+			v1beta1.ReplicasUnavailableReason, now.Add(-10 * time.Minute), v1alpha1.KarpenterUnavailableReason,
+		},
+	} {
+		t.Run(test.name, func(t *testing.T) {
+			g, s := NewWithT(t), *s
+			class := get(ctx, g, name)
+			if test.reported != "" {
+				class.Status.Conditions = []status.Condition{{
+					Type: v1alpha1.ConditionLaunchAllowed, Status: test.reported, Reason: "Karpenter", LastTransitionTime: metav1.NewTime(now.Add(-time.Hour)),
+				}}
+				if test.justNow {
+					class.Status.Conditions[0].LastTransitionTime = metav1.NewTime(now)
+				}
+				g.Expect(clusters.Guest.Client.Status().Update(ctx, class)).To(Succeed())
+			}
+			s.Component = &v1beta1.ControlPlaneComponent{Status: v1beta1.ControlPlaneComponentStatus{Conditions: []metav1.Condition{{
+				Type: v1beta1.Available, Status: metav1.ConditionFalse, Reason: test.available, LastTransitionTime: metav1.NewTime(test.since),
+			}}}}
+			if s.Mode = test.mode; test.mode == scope.Paused {
+				s.Guest = nil
+			}
+			_, err := step.Reconcile(ctx, &s)
+			g.Expect(err).NotTo(HaveOccurred())
+			written := get(ctx, g, name)
+			if test.want == "" {
+				g.Expect(written.Status).To(Equal(class.Status))
+				return
+			}
+			conditions := written.StatusConditions()
+			for _, condition := range []*status.Condition{conditions.Get(v1alpha1.ConditionLaunchAllowed), conditions.Root()} {
+				g.Expect(condition).To(And(HaveField("Status", metav1.ConditionFalse), HaveField("Reason", test.want), HaveField("Message", ContainSubstring("platform team"))))
+			}
+			s.Guest = nil
+			if test.mode == scope.On {
+				s.Guest = &scope.Guest{Cached: clusters.Guest.Client, Live: clusters.Guest.Client, Complete: true}
+			}
+			scopetest.Reconcile(t, step, &s)
+			g.Expect(get(ctx, g, name).ResourceVersion).To(Equal(written.ResourceVersion), "nothing changed")
+		})
+	}
+}
+
+// guests is a guest that is connected.
+type guests struct{ guest *scope.Guest }
+
+func (g guests) Guest(context.Context, *v1beta1.HostedCluster) (*scope.Guest, time.Duration, error) {
+	return g.guest, 0, nil
 }
 
 func get(ctx context.Context, g Gomega, name string) *v1alpha1.ClusterAPINodeClass {
