@@ -43,6 +43,9 @@ const (
 	// ControlPlaneNamespaceModeLabel is on a ControlPlaneComponent in a control-plane namespace that HostedClusters share, with the value
 	// ControlPlaneNamespaceShared. Policies in the management cluster select it.
 	ControlPlaneNamespaceModeLabel = Group + "/control-plane-namespace-mode"
+	// LookRequestedAtAnnotation is on an infrastructure cluster: when the operator changed it last so that its provider looks at its
+	// session, in RFC 3339.
+	LookRequestedAtAnnotation = Group + "/look-requested-at"
 	// TokenExpiresAtAnnotation is on the Secret with Karpenter's guest token: when it expires by the management cluster's clock, in RFC 3339.
 	TokenExpiresAtAnnotation = Group + "/token-expires-at"
 	// TokenServiceAccountUIDAnnotation is on the same Secret: the guest ServiceAccount of the token. Recreating the

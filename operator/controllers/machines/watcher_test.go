@@ -10,15 +10,21 @@ import (
 	"time"
 
 	. "github.com/onsi/gomega"
+	apiextensionsv1 "k8s.io/apiextensions-apiserver/pkg/apis/apiextensions/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/client-go/tools/events"
 	clocktesting "k8s.io/utils/clock/testing"
+	"k8s.io/utils/ptr"
 	clusterv1 "sigs.k8s.io/cluster-api/api/core/v1beta2"
 	ctrl "sigs.k8s.io/controller-runtime"
 	"sigs.k8s.io/controller-runtime/pkg/client"
+	"sigs.k8s.io/controller-runtime/pkg/envtest"
 
 	"github.com/autonode-io/autonode/api/karpenter/v1alpha1"
 	"github.com/autonode-io/autonode/api/v1beta1"
+	"github.com/autonode-io/autonode/internal/apiserver"
 	"github.com/autonode-io/autonode/internal/scopetest"
 	"github.com/autonode-io/autonode/operator/controllers/machines"
 )
@@ -87,5 +93,71 @@ func TestWatcher(t *testing.T) {
 		clock.SetTime(clock.Now().Add(time.Hour))
 		g.Expect(reconcile(g)).To(BeZero())
 		g.Expect(recorder.Events).NotTo(Receive())
+	})
+}
+
+func TestLook(t *testing.T) {
+	g := NewWithT(t)
+	const group, kind = "infrastructure.cluster.x-k8s.io", "VSphereCluster"
+	ctx, management, s := t.Context(), clusters.Management.Client, clusters.NewScope(t, "late")
+	g.Expect(apiserver.InstallCRDs(clusters.Management.Config, envtest.CRDInstallOptions{
+		CRDs: []*apiextensionsv1.CustomResourceDefinition{scopetest.Definition(group, kind, "vsphereclusters", "v1beta1")},
+	})).To(Succeed())
+	infrastructure := &unstructured.Unstructured{}
+	infrastructure.SetGroupVersionKind(schema.GroupVersionKind{Group: group, Version: "v1beta1", Kind: kind})
+	infrastructure.SetNamespace(s.ControlPlaneNamespace)
+	infrastructure.SetName(s.Cluster.Name)
+	g.Expect(management.Create(ctx, infrastructure)).To(Succeed())
+	s.Cluster.Spec.InfrastructureRef = clusterv1.ContractVersionedObjectReference{APIGroup: group, Kind: kind, Name: s.Cluster.Name}
+	g.Expect(management.Update(ctx, s.Cluster)).To(Succeed())
+	var created time.Time
+	for _, name := range []string{"general-1", "general-2"} {
+		machine := &clusterv1.Machine{
+			ObjectMeta: metav1.ObjectMeta{Namespace: s.ControlPlaneNamespace, Name: name, Labels: map[string]string{
+				clusterv1.ClusterNameLabel: s.Cluster.Name, v1alpha1.NodeClaimLabel: name, v1alpha1.NodeClaimUIDLabel: "uid-" + name,
+			}},
+			Spec: clusterv1.MachineSpec{ClusterName: s.Cluster.Name},
+		}
+		g.Expect(management.Create(ctx, machine)).To(Succeed())
+		created = machine.CreationTimestamp.Time
+		machine.Status.Phase = string(clusterv1.MachinePhaseProvisioning)
+		g.Expect(management.Status().Update(ctx, machine)).To(Succeed())
+	}
+	clock := clocktesting.NewFakeClock(created)
+	watcher := machines.New(machines.Config{
+		Management: management, Recorder: events.NewFakeRecorder(10), Clock: clock,
+		HostedClusters: func(context.Context, client.ObjectKey) ([]v1beta1.HostedCluster, error) {
+			return []v1beta1.HostedCluster{*s.HostedCluster}, nil
+		},
+	})
+	requestedAt := func(g Gomega) string {
+		result, err := watcher.Reconcile(ctx, ctrl.Request{NamespacedName: client.ObjectKeyFromObject(s.Cluster)})
+		g.Expect(err).NotTo(HaveOccurred())
+		g.Expect(result.RequeueAfter).To(Equal(time.Minute))
+		g.Expect(management.Get(ctx, client.ObjectKeyFromObject(infrastructure), infrastructure)).To(Succeed())
+		return infrastructure.GetAnnotations()[v1beta1.LookRequestedAtAnnotation]
+	}
+	now := func() string { return clock.Now().UTC().Format(time.RFC3339) }
+
+	t.Run("When Machines have waited for their instances for less than a minute, it should request nothing", func(t *testing.T) {
+		NewWithT(t).Expect(requestedAt(NewWithT(t))).To(BeEmpty())
+	})
+	t.Run("When two have waited for a minute, it should have the provider look, at most once a minute", func(t *testing.T) {
+		g := NewWithT(t)
+		clock.SetTime(created.Add(time.Minute))
+		first := now()
+		g.Expect(requestedAt(g)).To(Equal(first))
+		clock.SetTime(clock.Now().Add(30 * time.Second))
+		g.Expect(requestedAt(g)).To(Equal(first))
+		clock.SetTime(clock.Now().Add(30 * time.Second))
+		g.Expect(requestedAt(g)).To(Equal(now()))
+	})
+	t.Run("When the Cluster is paused, it should change nothing", func(t *testing.T) {
+		g := NewWithT(t)
+		last := now()
+		s.Cluster.Spec.Paused = ptr.To(true)
+		g.Expect(management.Update(ctx, s.Cluster)).To(Succeed())
+		clock.SetTime(clock.Now().Add(time.Hour))
+		g.Expect(requestedAt(g)).To(Equal(last))
 	})
 }
