@@ -275,7 +275,7 @@ func controllers(ctx context.Context, mgr manager.Manager, options Options, shar
 	}
 	versions := guest.NewVersions(nil, nil)
 	releases := release.New(release.Config{
-		PullSecrets: pullSecrets, Versions: versions, Options: payload.Options{Transport: registries, Verifier: verifier}, Default: byDefault,
+		PullSecrets: pullSecrets, Versions: versions, Options: payload.Options{Transport: registries, Verifier: verifier}, Default: byDefault, Nodes: live,
 	})
 	tokens := access.New(access.Config{
 		Management: management, Live: live, Secrets: connections.Secrets(), Apply: applier,

@@ -26,6 +26,8 @@ const (
 	ReasonPayloadTooLarge Reason = "PayloadTooLarge"
 	// ReasonComponentMissing: the payload is well formed but lacks a component; choose a payload built for this platform.
 	ReasonComponentMissing Reason = "ComponentMissing"
+	// ReasonPlatformMissing: a component's image is for other platforms than the management cluster's nodes; choose a payload for theirs.
+	ReasonPlatformMissing Reason = "PlatformMissing"
 	// ReasonPayloadUnsigned: the image has no signature by a key of Options.Verifier. Sign it, or choose a signed one.
 	ReasonPayloadUnsigned Reason = "PayloadUnsigned"
 )

@@ -264,7 +264,6 @@ func (s *session) choose(index []byte) (v1.Hash, error) {
 	if s.platform != nil {
 		preferred = []v1.Platform{*s.platform}
 	}
-	var there []string
 	for _, want := range preferred {
 		for _, image := range images {
 			if image.Platform == nil || !image.Platform.Satisfies(want) {
@@ -276,12 +275,60 @@ func (s *session) choose(index []byte) (v1.Hash, error) {
 			return image.Digest, nil
 		}
 	}
+	return v1.Hash{}, malformed("its index has no image for %s; it has %s", preferred[0].String(), enumerate(platforms(images), 10))
+}
+
+// Platforms returns the platforms of an image, such as linux/amd64: those of its index, or the one in its config.
+func Platforms(ctx context.Context, image string, opts Options) ([]string, error) {
+	reference, err := parseReference(opReading, image)
+	if err != nil {
+		return nil, err
+	}
+	var found []string
+	err = opts.each(ctx, opReading, reference, func(ctx context.Context, s *session) error {
+		found, err = s.platforms(withBodyLimit(ctx, maxManifestBytes))
+		return err
+	})
+	return found, err
+}
+
+func (s *session) platforms(ctx context.Context) ([]string, error) {
+	top, err := s.get(ctx, s.reference)
+	if err != nil {
+		return nil, err
+	}
+	mediaType, err := declaredType(top.MediaType, top.Manifest)
+	if err != nil {
+		return nil, err
+	}
+	if mediaType.IsIndex() {
+		images, err := parseIndex(top.Manifest)
+		return platforms(images), err
+	}
+	manifest, err := parseManifest(top.Manifest)
+	if err != nil {
+		return nil, err
+	}
+	content, err := s.blob(ctx, manifest.Config, maxManifestBytes, "of its config")
+	if err != nil {
+		return nil, err
+	}
+	config, err := v1.ParseConfigFile(bytes.NewReader(content))
+	if err != nil {
+		return nil, malformed("its config can't be read: %v", err)
+	}
+	return platforms([]v1.Descriptor{{Platform: config.Platform()}}), nil
+}
+
+// platforms names the platforms of an index's images. Attestations are of the platform unknown.
+func platforms(images []v1.Descriptor) []string {
+	var names []string
 	for _, image := range images {
-		if image.Platform != nil && image.Platform.OS != "unknown" { // what attestations call themselves
-			there = append(there, image.Platform.String())
+		if image.Platform != nil && image.Platform.OS != "" && image.Platform.Architecture != "" && image.Platform.OS != "unknown" {
+			names = append(names, image.Platform.String())
 		}
 	}
-	return v1.Hash{}, malformed("its index has no image for %s; it has %s", preferred[0].String(), enumerate(there, 10))
+	return names
 }
 
 // layer adds one layer to files. pulled and unpacked are the remaining bounds.

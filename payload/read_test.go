@@ -149,6 +149,15 @@ func TestPlatforms(t *testing.T) {
 		g.Expect(r.Digest).To(Equal(digest))
 		g.Expect(Resolve(t.Context(), ref, Options{})).To(Equal(r.Image))
 		g.Expect(readGood(t, ref, Options{Platform: &v1.Platform{OS: "linux", Architecture: foreign}}).Version).To(Equal("0.0.2"))
+		g.Expect(Platforms(t.Context(), ref, Options{})).To(ConsistOf("linux/"+foreign, "linux/"+goruntime.GOARCH))
+	})
+
+	t.Run("When the image has one platform, it should be that of its config", func(t *testing.T) {
+		g := NewWithT(t)
+		img, err := mutate.ConfigFile(empty.Image, &v1.ConfigFile{OS: "linux", Architecture: "arm64", Variant: "v8"})
+		g.Expect(err).NotTo(HaveOccurred())
+		ref, _ := newServer(t, nil).push(t, "karpenter:1", img)
+		g.Expect(Platforms(t.Context(), ref, Options{})).To(Equal([]string{"linux/arm64/v8"}))
 	})
 
 	t.Run("When the registry calls it plain JSON, the manifest's own type should count", func(t *testing.T) {

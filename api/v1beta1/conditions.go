@@ -112,6 +112,9 @@ const (
 	SignatureUnknownReason = "SignatureUnknown"
 	// ComponentMissingReason: the payload has no Karpenter for this platform. Choose another payload.
 	ComponentMissingReason = "ComponentMissing"
+	// PlatformMissingReason: the image of the payload's Karpenter is for other platforms than the nodes of the management cluster. Choose a
+	// payload for one of theirs, or add nodes.
+	PlatformMissingReason = "PlatformMissing"
 	// VersionSkewReason: the payload's node version is more than one minor version ahead of the guest's API server, or more than three
 	// behind. Upgrade the control plane first, or choose another payload. The operator checks again.
 	VersionSkewReason = "VersionSkewUnsupported"

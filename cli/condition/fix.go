@@ -37,6 +37,7 @@ var fixes = map[string]string{
 	v1beta1.PayloadTooLargeReason:       "ask the payload's publisher for a smaller one",
 	v1beta1.PayloadUnsignedReason:       "sign the payload, or choose a signed one",
 	v1beta1.ComponentMissingReason:      "choose a payload with Karpenter for this platform",
+	v1beta1.PlatformMissingReason:       "choose a payload whose Karpenter image is for the platform of the management cluster's nodes",
 	v1beta1.VersionSkewReason:           "upgrade the control plane first, or choose another payload",
 	v1beta1.StoredVersionMissingReason:  "choose a payload whose CustomResourceDefinition defines the stored version",
 	v1beta1.FitUnknownReason:            "check the guest's API server; the previous payload stays until it answers",

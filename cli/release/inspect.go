@@ -10,9 +10,12 @@ import (
 	"maps"
 	"slices"
 	"strings"
+	"sync"
 	"text/tabwriter"
+	"time"
 
 	"github.com/spf13/cobra"
+	"golang.org/x/sync/errgroup"
 
 	"github.com/autonode-io/autonode/cli/command"
 	"github.com/autonode-io/autonode/cli/printer"
@@ -58,8 +61,36 @@ func (o *InspectOptions) Run(ctx context.Context, streams command.Streams) error
 	if err != nil {
 		return o.hint(err)
 	}
-	return printRelease(streams.Out, release, o.Output)
+	v := viewOf(release)
+	if o.Output != "name" {
+		v.addPlatforms(ctx, opts)
+	}
+	return v.print(streams.Out, o.Output)
 }
+
+// addPlatforms reads the platforms of the components' images. Images that can't be read stay without.
+func (v view) addPlatforms(ctx context.Context, opts payload.Options) {
+	opts.Timeout = platformsTimeout
+	var images errgroup.Group
+	images.SetLimit(platformsAtOnce)
+	var mu sync.Mutex
+	for name, component := range maps.Clone(v.Components) {
+		images.Go(func() error {
+			component.Platforms, _ = payload.Platforms(ctx, component.Image, opts)
+			mu.Lock()
+			defer mu.Unlock()
+			v.Components[name] = component
+			return nil
+		})
+	}
+	_ = images.Wait()
+}
+
+const (
+	// platformsTimeout bounds the query of an image's platforms, and platformsAtOnce their number at a time.
+	platformsTimeout = 10 * time.Second
+	platformsAtOnce  = 16
+)
 
 // view is what is printed of a release as JSON and YAML: a format that scripts may rely on.
 type view struct {
@@ -72,9 +103,10 @@ type view struct {
 }
 
 type componentView struct {
-	Image    string            `json:"image"`
-	Versions map[string]string `json:"versions,omitempty"`
-	CRDs     []crdView         `json:"crds,omitempty"`
+	Image     string            `json:"image"`
+	Platforms []string          `json:"platforms,omitempty"`
+	Versions  map[string]string `json:"versions,omitempty"`
+	CRDs      []crdView         `json:"crds,omitempty"`
 }
 
 type crdView struct {
@@ -99,8 +131,7 @@ func viewOf(r *payload.Release) view {
 	return v
 }
 
-func printRelease(w io.Writer, r *payload.Release, output string) error {
-	v := viewOf(r)
+func (v view) print(w io.Writer, output string) error {
 	return printer.Print(w, output, v, func(w io.Writer) error { return printTable(w, v) }, v.Image)
 }
 
@@ -116,7 +147,7 @@ func printTable(w io.Writer, v view) error {
 	}
 	names := slices.Sorted(maps.Keys(v.Components))
 	crds := 0
-	fmt.Fprintln(table, "COMPONENT\tVERSIONS\tCRDS\tIMAGE")
+	fmt.Fprintln(table, "COMPONENT\tVERSIONS\tCRDS\tPLATFORMS\tIMAGE")
 	for _, name := range names {
 		c := v.Components[name]
 		var versions []string
@@ -124,7 +155,7 @@ func printTable(w io.Writer, v view) error {
 			versions = append(versions, what+" "+c.Versions[what])
 		}
 		crds += len(c.CRDs)
-		printer.Printf(table, "%s\t%s\t%d\t%s\n", name, cmp.Or(strings.Join(versions, ", "), "-"), len(c.CRDs), c.Image)
+		printer.Printf(table, "%s\t%s\t%d\t%s\t%s\n", name, cmp.Or(strings.Join(versions, ", "), "-"), len(c.CRDs), cmp.Or(strings.Join(c.Platforms, ", "), "-"), c.Image)
 	}
 	if crds > 0 {
 		if err := table.Flush(); err != nil {

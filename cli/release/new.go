@@ -108,7 +108,7 @@ func (o *NewOptions) Run(ctx context.Context, streams command.Streams) error {
 	if err != nil {
 		return o.hint(err)
 	}
-	return printRelease(streams.Out, release, o.Output)
+	return viewOf(release).print(streams.Out, o.Output)
 }
 
 // spec makes a payload's specification of the flags.

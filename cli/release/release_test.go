@@ -18,7 +18,9 @@ import (
 	"github.com/google/go-containerregistry/pkg/authn"
 	"github.com/google/go-containerregistry/pkg/name"
 	"github.com/google/go-containerregistry/pkg/registry"
+	v1 "github.com/google/go-containerregistry/pkg/v1"
 	"github.com/google/go-containerregistry/pkg/v1/empty"
+	"github.com/google/go-containerregistry/pkg/v1/mutate"
 	"github.com/google/go-containerregistry/pkg/v1/remote"
 	. "github.com/onsi/gomega"
 	apiextensionsv1 "k8s.io/apiextensions-apiserver/pkg/apis/apiextensions/v1"
@@ -144,9 +146,9 @@ func TestRelease(t *testing.T) {
 Image:           ` + ref + `
 Upgrades from:   1.36.1, 1.36.2
 
-COMPONENT              VERSIONS                              CRDS   IMAGE
-karpenter-clusterapi   karpenter 1.14.1, kubernetes 1.36.3   1      ` + someImage + `
-other                  -                                     0      ` + someImage + `
+COMPONENT              VERSIONS                              CRDS   PLATFORMS   IMAGE
+karpenter-clusterapi   karpenter 1.14.1, kubernetes 1.36.3   1      -           ` + someImage + `
+other                  -                                     0      -           ` + someImage + `
 
 CRD                      VERSIONS      COMPONENT
 nodepools.karpenter.sh   v1, v1beta1   karpenter-clusterapi
@@ -211,16 +213,21 @@ arm64        kubevirt         quay.example/node:1
 		}))
 	})
 
-	t.Run("When a component is given by tag, it should be pinned to its digest", func(t *testing.T) {
+	t.Run("When a component is given by tag, it should be pinned to its digest, and inspect should show its platform", func(t *testing.T) {
 		g := NewWithT(t)
+		img, err := mutate.ConfigFile(empty.Image, &v1.ConfigFile{OS: "linux", Architecture: "arm64"})
+		g.Expect(err).NotTo(HaveOccurred())
 		tag, err := name.NewTag(r.host + "/autonode/karpenter-clusterapi:dev")
 		g.Expect(err).NotTo(HaveOccurred())
-		g.Expect(remote.Write(tag, empty.Image, remote.WithContext(t.Context()), remote.WithAuth(authn.FromConfig(credentials)))).To(Succeed())
-		digest, err := empty.Image.Digest()
+		g.Expect(remote.Write(tag, img, remote.WithContext(t.Context()), remote.WithAuth(authn.FromConfig(credentials)))).To(Succeed())
+		digest, err := img.Digest()
 		g.Expect(err).NotTo(HaveOccurred())
 		out, err := release(t, "new", "--version", "1.0.0", "--component", "a="+tag.Name(), "--registry-config", r.config, r.target, "-o", "yaml")
 		g.Expect(err).NotTo(HaveOccurred())
 		g.Expect(out).To(ContainSubstring("image: " + tag.Digest(digest.String()).Name()))
+		out, err = release(t, "inspect", "--registry-config", r.config, r.target, "-o", "yaml")
+		g.Expect(err).NotTo(HaveOccurred())
+		g.Expect(out).To(ContainSubstring("- linux/arm64\n"))
 	})
 }
 
@@ -278,6 +285,6 @@ func TestHostileOutput(t *testing.T) {
 		Components: map[string]payload.Component{hostile: {Image: hostile, Versions: map[string]string{hostile: hostile}, CRDs: []*apiextensionsv1.CustomResourceDefinition{crd}}},
 		NodeImages: payload.NodeImages{hostile: {hostile: {hostile: hostile}}}}
 	for _, output := range inspectOutputs {
-		printertest.Harmless(t, "release inspect -o "+output, func(out io.Writer) error { return printRelease(out, release, output) })
+		printertest.Harmless(t, "release inspect -o "+output, func(out io.Writer) error { return viewOf(release).print(out, output) })
 	}
 }

@@ -15,6 +15,7 @@ import (
 	"k8s.io/apimachinery/pkg/util/sets"
 	"k8s.io/apimachinery/pkg/util/wait"
 	"k8s.io/utils/clock"
+	"sigs.k8s.io/controller-runtime/pkg/client"
 	"sigs.k8s.io/controller-runtime/pkg/reconcile"
 
 	"github.com/autonode-io/autonode/internal/controllerqueue"
@@ -58,6 +59,7 @@ type pullKey struct{ image, component, inputs string }
 // puller pulls payloads in the background, each digest once for a namespace, and caches them for all.
 type puller struct {
 	clock       clock.PassiveClock
+	nodes       client.Reader
 	waitTimeout time.Duration
 
 	limiter  *limiter
@@ -90,9 +92,9 @@ type failure struct {
 	until   time.Time
 }
 
-func newPuller(clock clock.PassiveClock) *puller {
+func newPuller(clock clock.PassiveClock, nodes client.Reader) *puller {
 	return &puller{
-		clock: clock, waitTimeout: defaultWaitTimeout,
+		clock: clock, nodes: nodes, waitTimeout: defaultWaitTimeout,
 		limiter: newLimiter(), cache: newStore(), inFlight: map[pullKey]*inFlightPull{},
 		failed: lru.New[pullKey, failure](failures), completed: lru.New[pullKey, *inFlightPull](awaitedPulls), verified: lru.New[cacheKey, time.Time](unverified),
 	}
@@ -252,6 +254,9 @@ func (p *puller) pull(ctx context.Context, r request) (*payload.Release, error) 
 		}
 		release, err := payload.ReadDigest(ctx, image, r.options)
 		if err != nil {
+			return nil, err
+		}
+		if err := p.checkPlatforms(ctx, release, r); err != nil {
 			return nil, err
 		}
 		key := cacheKey{digest, r.component}

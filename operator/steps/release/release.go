@@ -49,6 +49,8 @@ type Config struct {
 	Options payload.Options
 	// Default is the release of HostedClusters that name no payload.
 	Default DefaultRelease
+	// Nodes lists nodes of the management cluster; nil if their platforms don't matter.
+	Nodes client.Reader
 }
 
 // Resolver is the step that resolves payloads. It sets ReleaseResolved and status.version.desired, and fills Scope.Release and
@@ -78,7 +80,7 @@ func New(config Config) *Resolver {
 		config.Clock = clock.RealClock{}
 	}
 	return &Resolver{
-		pullSecrets: config.PullSecrets, skew: newSkew(config.Versions, config.Clock), options: config.Options, puller: newPuller(config.Clock), refused: lru.New[types.UID, refusal](refusals),
+		pullSecrets: config.PullSecrets, skew: newSkew(config.Versions, config.Clock), options: config.Options, puller: newPuller(config.Clock, config.Nodes), refused: lru.New[types.UID, refusal](refusals),
 		byDefault: config.Default, follower: newFollower(config.Versions, config.Clock),
 	}
 }
@@ -372,6 +374,7 @@ var reasons = map[payload.Reason]string{
 	payload.ReasonPayloadMalformed:      v1beta1.PayloadMalformedReason,
 	payload.ReasonPayloadTooLarge:       v1beta1.PayloadTooLargeReason,
 	payload.ReasonComponentMissing:      v1beta1.ComponentMissingReason,
+	payload.ReasonPlatformMissing:       v1beta1.PlatformMissingReason,
 	payload.ReasonPayloadUnsigned:       v1beta1.PayloadUnsignedReason,
 }
 
