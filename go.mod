@@ -1,6 +1,6 @@
 module github.com/autonode-io/autonode
 
-go 1.26.9
+go 1.27.0
 
 // The modules of this repository are one version.
 replace github.com/autonode-io/autonode/api => ./api

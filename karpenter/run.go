@@ -40,7 +40,6 @@ import (
 	"github.com/autonode-io/autonode/karpenter/core/reconciler"
 	"github.com/autonode-io/autonode/karpenter/core/wellknown"
 	"github.com/autonode-io/autonode/karpenter/operator"
-	"github.com/autonode-io/autonode/lenient"
 )
 
 // ErrUsage wraps the problem of a command line.
@@ -96,7 +95,7 @@ func Run(ctx context.Context, programVersion string) error {
 	if err != nil {
 		return err
 	}
-	if err := crmetrics.Registry.Register(lenient.Collector(UndecodableMetric, management.Typed)); err != nil {
+	if err := crmetrics.Registry.Register(management.Typed); err != nil {
 		return fmt.Errorf("registering metrics: %w", err)
 	}
 	for _, file := range files {

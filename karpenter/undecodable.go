@@ -14,9 +14,6 @@ import (
 	"github.com/autonode-io/autonode/lenient"
 )
 
-// UndecodableMetric counts the objects of the management cluster that can't be decoded, by kind.
-const UndecodableMetric = "karpenter_clusterapi_undecodable_objects"
-
 // reportMachines returns a function that reports a Machine that can't be decoded on its NodeClaim: a cluster admin sees no more of the
 // management cluster.
 func reportMachines(recorder events.Recorder) func(object *metav1.PartialObjectMetadata, why string) {

@@ -3,27 +3,34 @@
 package lenient
 
 import (
+	"bytes"
 	"encoding/json"
 	"fmt"
-	"reflect"
+	"io"
+	"maps"
+	"mime"
+	"net/http"
 	"strings"
+	"sync"
 
+	"github.com/prometheus/client_golang/prometheus"
+	"k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/runtime/schema"
-	"k8s.io/apimachinery/pkg/util/sets"
-	clientgoscheme "k8s.io/client-go/kubernetes/scheme"
-	"k8s.io/utils/clock"
+	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/apimachinery/pkg/watch"
+	"k8s.io/client-go/rest"
+	clusterv1 "sigs.k8s.io/cluster-api/api/core/v1beta2"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+	"sigs.k8s.io/controller-runtime/pkg/log"
 
-	"github.com/autonode-io/autonode/lenient/exponent"
+	"github.com/autonode-io/autonode/internal/lru"
 	"github.com/autonode-io/autonode/message"
 )
 
-const (
-	listSuffix = "List"
-	// maxWhy bounds the description of one object, in bytes.
-	maxWhy = 512
-)
+// maxReported is how many objects are known to have been reported.
+const maxReported = 1024
 
 // Message returns what is wrong with an object, and what to do.
 func Message(why string) string {
@@ -31,187 +38,239 @@ func Message(why string) string {
 		". Correct the value, or delete the object"
 }
 
-// Config configures a Decoder.
-type Config struct {
-	// Scheme has the types. Kinds that are built into Kubernetes are left alone.
-	Scheme *runtime.Scheme
-	// Report gets an object that can't be decoded, once for each reason. It must not wait.
-	Report func(object *metav1.PartialObjectMetadata, why string)
-	Clock  clock.PassiveClock
-}
-
-// Decoder decodes custom resources one by one where they can't be decoded together.
+// Decoder removes the values that Go can't decode from an API server's answers with Cluster API's objects. Its client then decodes them. It is
+// a metric of the objects that can't be decoded, too.
 type Decoder struct {
-	Config
-	groups  sets.Set[string]
-	records *records
+	scheme *runtime.Scheme
+	metric *prometheus.Desc
+	report func(object *metav1.PartialObjectMetadata, why string)
+
+	mu sync.Mutex
+	// reported has why each object was reported last: several informers and answers to writes may have the same.
+	reported lru.Cache[types.UID, string]
+	// seen are the kinds of the objects that can't be decoded now.
+	seen map[seenKey]string
 }
 
-// New returns a Decoder of one cluster's objects.
-func New(config Config) *Decoder {
-	d := &Decoder{Config: config, groups: sets.New[string]()}
-	if d.Clock == nil {
-		d.Clock = clock.RealClock{}
+// seenKey names an object and the list or watch that has it; none for an answer to a read or a write.
+type seenKey struct {
+	list string
+	uid  types.UID
+}
+
+// New returns a Decoder of the types of a scheme, and the name of its metric. It calls report for an object that can't be decoded, once for each
+// reason. report must not wait, and may be nil.
+func New(scheme *runtime.Scheme, metric string, report func(object *metav1.PartialObjectMetadata, why string)) *Decoder {
+	const help = "Objects that the API server admitted and Go can't decode, of those that are watched."
+	return &Decoder{
+		scheme: scheme, metric: prometheus.NewDesc(metric, help, []string{"kind"}, nil), report: report,
+		reported: lru.New[types.UID, string](maxReported), seen: map[seenKey]string{},
 	}
-	if d.Report == nil {
-		d.Report = func(*metav1.PartialObjectMetadata, string) {}
-	}
-	builtIn := runtime.NewScheme()
-	if err := clientgoscheme.AddToScheme(builtIn); err != nil {
-		panic(err) // client-go's own scheme
-	}
-	for _, version := range d.Scheme.PrioritizedVersionsAllGroups() {
-		if !builtIn.IsGroupRegistered(version.Group) {
-			d.groups.Insert(version.Group)
+}
+
+// Describe implements prometheus.Collector.
+func (d *Decoder) Describe(descs chan<- *prometheus.Desc) { descs <- d.metric }
+
+// Collect implements prometheus.Collector. Kinds without such objects have no series.
+func (d *Decoder) Collect(metrics chan<- prometheus.Metric) {
+	d.mu.Lock()
+	objects, counts := map[types.UID]string{}, map[string]float64{}
+	for key, kind := range d.seen {
+		if key.list != "" {
+			objects[key.uid] = kind
 		}
 	}
-	d.records = newRecords(d.Report)
-	return d
-}
-
-// typeOf returns the Go type of a kind of custom resources; nil for others.
-func (d *Decoder) typeOf(gvk schema.GroupVersionKind) reflect.Type {
-	if !d.groups.Has(gvk.Group) {
-		return nil
+	d.mu.Unlock()
+	for _, kind := range objects {
+		counts[kind]++
 	}
-	of, known := d.Scheme.AllKnownTypes()[gvk]
-	if !known {
-		return nil
+	for kind, count := range counts {
+		metrics <- prometheus.MustNewConstMetric(d.metric, prometheus.GaugeValue, count, kind)
 	}
-	return of
 }
 
-// typeMeta is the kind of an object or a list.
-type typeMeta struct {
-	APIVersion string `json:"apiVersion"`
-	Kind       string `json:"kind"`
+// Wrap puts the Decoder into a client configuration. The answers to dynamic clients must not go through it.
+func (d *Decoder) Wrap(config *rest.Config) {
+	config.Wrap(func(next http.RoundTripper) http.RoundTripper { return transport{next, d} })
 }
 
-func (t typeMeta) gvk() schema.GroupVersionKind {
-	return schema.FromAPIVersionAndKind(t.APIVersion, t.Kind)
+type transport struct {
+	next    http.RoundTripper
+	decoder *Decoder
 }
 
-// list is a list of objects that aren't decoded yet.
-type list struct {
-	typeMeta `json:",inline"`
-	Metadata json.RawMessage   `json:"metadata"`
-	Items    []json.RawMessage `json:"items"`
-}
+// WrappedRoundTripper lets client-go close idle connections.
+func (t transport) WrappedRoundTripper() http.RoundTripper { return t.next }
 
-// event is one of a watch.
-type event struct {
-	Type   string          `json:"type"`
-	Object json.RawMessage `json:"object"`
-}
-
-// object returns an object that its type can hold, and the fields that were left out of it. One of which nothing was left out is doubtful
-// if some of its text looks as if it took too long to decode, such as the label 1e9999.
-func (d *Decoder) object(raw json.RawMessage, gvk schema.GroupVersionKind, of reflect.Type) (kept json.RawMessage, why string, doubtful bool) {
-	doubtful = exponent.Found(raw)
-	if !doubtful && decodeRaw(raw, of) == nil {
-		return raw, "", false
+// RoundTrip implements http.RoundTripper.
+func (t transport) RoundTrip(request *http.Request) (*http.Response, error) {
+	response, err := t.next.RoundTrip(request)
+	if err != nil || !concerns(request, response) {
+		return response, err
 	}
-	object, err := parse(raw)
+	query := request.URL.Query()
+	list := strings.Join([]string{request.URL.Path, query.Get("labelSelector"), query.Get("fieldSelector")}, "?")
+	watches := query.Get("watch") != ""
+	if !watches && query.Get("continue") == "" || query.Get("sendInitialEvents") == "true" {
+		t.decoder.begin(list)
+	}
+	response.ContentLength = -1
+	response.Header.Del("Content-Length")
+	if watches {
+		response.Body = &frames{ReadCloser: response.Body, decoder: t.decoder, list: list, events: json.NewDecoder(response.Body)}
+		return response, nil
+	}
+	raw, err := io.ReadAll(response.Body)
+	_ = response.Body.Close()
 	if err != nil {
-		return raw, "", doubtful // no JSON object: whoever decodes it reports it
+		return nil, fmt.Errorf("reading the answer: %w", err)
 	}
-	pruned := &pruning{now: d.Clock.Now()}
-	pruned.object("", object, of)
-	if len(pruned.problems) == 0 {
-		return raw, "", doubtful
-	}
-	why = message.Cut(strings.Join(pruned.problems, "; "), maxWhy)
-	kept, err = json.Marshal(object)
-	if err == nil {
-		err = decodeRaw(kept, of)
-	}
-	if err != nil { // which no known type does: keep kind and metadata
-		why = message.Cut(why+"; "+err.Error(), maxWhy)
-		bare := map[string]any{"apiVersion": gvk.GroupVersion().String(), "kind": gvk.Kind, "metadata": object["metadata"]}
-		kept, _ = json.Marshal(bare)
-	}
-	return kept, why, false
+	response.Body = io.NopCloser(bytes.NewReader(t.decoder.answer(raw, list)))
+	return response, nil
 }
 
-// list decodes a list's objects one by one. It returns nil if all can be decoded, or none are of a known type. It calls doubted with objects
-// that can be decoded and have text that looks as if it couldn't, such as the label 1e9999.
-func (d *Decoder) list(raw []byte, found func(*metav1.PartialObjectMetadata, string), doubted func(*metav1.PartialObjectMetadata)) (replaced []byte, next string, err error) {
-	var of list
-	if err := json.Unmarshal(raw, &of); err != nil {
-		return nil, "", fmt.Errorf("reading a list: %w", err)
+// concerns reports whether an answer has Cluster API's objects, which may be decoded into Go types.
+func concerns(request *http.Request, response *http.Response) bool {
+	if !strings.Contains(request.URL.Path, "/apis/"+clusterv1.GroupVersion.Group+"/") || response.StatusCode > http.StatusCreated || response.Body == nil {
+		return false
 	}
-	metadata := &metav1.ListMeta{}
-	if len(of.Metadata) > 0 {
-		if err := json.Unmarshal(of.Metadata, metadata); err != nil {
-			return nil, "", fmt.Errorf("reading a list: %w", err)
+	media, parameters, err := mime.ParseMediaType(response.Header.Get("Content-Type"))
+	return err == nil && media == runtime.ContentTypeJSON && parameters["as"] == ""
+}
+
+// answer corrects an object or a list.
+func (d *Decoder) answer(raw []byte, list string) []byte {
+	var content struct {
+		metav1.TypeMeta `json:",inline"`
+		Metadata        json.RawMessage   `json:"metadata"`
+		Items           []json.RawMessage `json:"items"`
+	}
+	if err := json.Unmarshal(raw, &content); err != nil {
+		return raw // the client reports it
+	}
+	gvk := content.GroupVersionKind()
+	kind, isList := strings.CutSuffix(gvk.Kind, "List")
+	if !isList {
+		if decoded := d.object(raw, gvk, ""); decoded != nil {
+			return decoded
 		}
-	}
-	gvk := of.gvk()
-	gvk.Kind = strings.TrimSuffix(gvk.Kind, listSuffix)
-	item := d.typeOf(gvk)
-	if item == nil || gvk.Kind == of.Kind {
-		return nil, metadata.Continue, nil
+		return raw
 	}
 	changed := false
-	for i := range of.Items {
-		kept, why, doubtful := d.object(of.Items[i], gvk, item)
-		if doubtful {
-			doubted(identity(kept, gvk))
+	for i := range content.Items {
+		if decoded := d.object(content.Items[i], gvk.GroupVersion().WithKind(kind), list); decoded != nil {
+			content.Items[i], changed = decoded, true
 		}
-		if why == "" {
-			continue
-		}
-		of.Items[i], changed = kept, true
-		found(identity(kept, gvk), why)
 	}
 	if !changed {
-		return nil, metadata.Continue, nil
+		return raw
 	}
-	replaced, err = json.Marshal(of)
-	return replaced, metadata.Continue, err
+	return encode(content, raw)
 }
 
-// frame decodes a watch's event. It returns it as it was unless its object can't be decoded.
-func (d *Decoder) frame(raw json.RawMessage, found func(change event, object *metav1.PartialObjectMetadata, why string, doubtful bool)) json.RawMessage {
-	var change event
-	if err := json.Unmarshal(raw, &change); err != nil {
-		return raw
+// object returns an object without the values that its type can't hold, and reports them. It returns nil if there are none.
+func (d *Decoder) object(raw []byte, gvk schema.GroupVersionKind, list string) []byte {
+	made, err := d.scheme.New(gvk)
+	object, ok := made.(client.Object)
+	if err != nil || !ok {
+		return nil // such as a Status
 	}
-	var kind typeMeta
-	if err := json.Unmarshal(change.Object, &kind); err != nil {
-		return raw
+	decoded, problems, err := Decode(raw, object, standard)
+	if err != nil { // no API server sends such an object: keep kind and metadata
+		metadata := &metav1.PartialObjectMetadata{}
+		_ = json.Unmarshal(raw, metadata)
+		metadata.SetGroupVersionKind(gvk)
+		object, decoded, problems = metadata, encode(metadata, raw), append(problems, err.Error())
 	}
-	of := d.typeOf(kind.gvk())
-	if of == nil {
-		return raw
-	}
-	kept, why, doubtful := d.object(change.Object, kind.gvk(), of)
-	found(change, identity(kept, kind.gvk()), why, doubtful)
-	if why == "" {
-		return raw
-	}
-	change.Object = kept
-	replaced, err := json.Marshal(change)
-	if err != nil {
-		return raw
-	}
-	return replaced
-}
-
-// identity returns the kind and metadata of an object.
-func identity(raw []byte, gvk schema.GroupVersionKind) *metav1.PartialObjectMetadata {
-	object := &metav1.PartialObjectMetadata{}
-	_ = json.Unmarshal(raw, object) // fields that metadata can't hold are left out of it by now
-	object.SetGroupVersionKind(gvk)
-	return object
-}
-
-// single decodes an object. It returns nil if it can be decoded.
-func (d *Decoder) single(raw []byte, gvk schema.GroupVersionKind, found func(*metav1.PartialObjectMetadata, string)) []byte {
-	kept, why, _ := d.object(raw, gvk, d.typeOf(gvk))
-	if why == "" {
+	if len(problems) == 0 {
+		d.forget(object.GetUID())
 		return nil
 	}
-	found(identity(kept, gvk), why)
-	return kept
+	identity := meta.AsPartialObjectMetadata(object)
+	identity.SetGroupVersionKind(gvk)
+	d.note(list, identity, message.Cut(strings.Join(problems, "; "), maxWhy))
+	return decoded
+}
+
+// encode returns a value as JSON; otherwise for one that has none, which nothing here is.
+func encode(value any, otherwise []byte) []byte {
+	if raw, err := json.Marshal(value); err == nil {
+		return raw
+	}
+	return otherwise
+}
+
+// note records an object that can't be decoded, and logs and reports it, once for each reason.
+func (d *Decoder) note(list string, object *metav1.PartialObjectMetadata, why string) {
+	d.mu.Lock()
+	d.seen[seenKey{list, object.UID}] = object.Kind
+	last, _ := d.reported.Get(object.UID)
+	d.reported.Add(object.UID, why)
+	d.mu.Unlock()
+	if last == why {
+		return
+	}
+	log.Log.WithName("lenient").Error(nil, "object can't be decoded", "kind", object.Kind, "namespace", object.Namespace, "name", object.Name, "why", why)
+	if d.report != nil {
+		d.report(object, why)
+	}
+}
+
+// forget forgets an object that can be decoded, or is gone.
+func (d *Decoder) forget(uid types.UID) {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	d.reported.Remove(uid)
+	maps.DeleteFunc(d.seen, func(key seenKey, _ string) bool { return key.uid == uid })
+}
+
+// begin forgets the objects of a list, which is about to arrive again.
+func (d *Decoder) begin(list string) {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	maps.DeleteFunc(d.seen, func(key seenKey, _ string) bool { return key.list == list })
+}
+
+// frames is the answer to a watch.
+type frames struct {
+	io.ReadCloser
+	decoder *Decoder
+	list    string
+	events  *json.Decoder
+	ready   []byte
+}
+
+// Read implements io.Reader.
+func (f *frames) Read(into []byte) (int, error) {
+	if len(f.ready) == 0 {
+		var raw json.RawMessage
+		if err := f.events.Decode(&raw); err != nil {
+			return 0, err
+		}
+		f.ready = append(f.decoder.event(raw, f.list), '\n')
+	}
+	n := copy(into, f.ready)
+	f.ready = f.ready[n:]
+	return n, nil
+}
+
+// event corrects an event of a watch.
+func (d *Decoder) event(raw []byte, list string) []byte {
+	var event struct {
+		Type   watch.EventType `json:"type"`
+		Object json.RawMessage `json:"object"`
+	}
+	var kind metav1.PartialObjectMetadata
+	if json.Unmarshal(raw, &event) != nil || json.Unmarshal(event.Object, &kind) != nil {
+		return raw
+	}
+	decoded := d.object(event.Object, kind.GroupVersionKind(), list)
+	if event.Type == watch.Deleted {
+		d.forget(kind.UID)
+	}
+	if decoded == nil {
+		return raw
+	}
+	event.Object = decoded
+	return encode(event, raw)
 }

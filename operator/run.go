@@ -176,11 +176,9 @@ func Run(ctx context.Context, config *rest.Config, options Options) error {
 	}
 	reporter := operatorundecodable.New(scheme)
 	reporter.Objects.Wrap(config)
-	caches := managementCache(sharding.selector, options.Infrastructure)
-	caches.NewInformer = reporter.Objects.NewInformer
 	mgr, err := autonodemanager.New(config, manager.Options{
 		Scheme:                        scheme,
-		Cache:                         caches,
+		Cache:                         managementCache(sharding.selector, options.Infrastructure),
 		Metrics:                       metricsserver.Options{BindAddress: orNone(options.MetricsAddress)},
 		HealthProbeBindAddress:        orNone(options.ProbeAddress),
 		PprofBindAddress:              orNone(options.PprofAddress),

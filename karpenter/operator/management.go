@@ -35,11 +35,14 @@ import (
 	"github.com/autonode-io/autonode/lenient"
 )
 
+// UndecodableMetric counts the objects of the management cluster that can't be decoded, by kind.
+const UndecodableMetric = "karpenter_clusterapi_undecodable_objects"
+
 // Management reads the control-plane namespace of the management cluster only. Its caches start on every
 // replica, so that a standby can take over at once.
 type Management struct {
 	cluster.Cluster
-	// Typed decodes Cluster's reads.
+	// Typed corrects Cluster's reads, and counts the objects that can't be decoded.
 	Typed *lenient.Decoder
 	// Objects caches the objects that node classes name: templates and MachineDeployments.
 	Objects *informer.Set
@@ -83,7 +86,7 @@ func NewManagement(config *rest.Config, opts Options, report func(*metav1.Partia
 	if err != nil {
 		return nil, err
 	}
-	typed := lenient.New(lenient.Config{Scheme: scheme, Report: report})
+	typed := lenient.New(scheme, UndecodableMetric, report)
 	typedConfig := rest.CopyConfig(config)
 	typed.Wrap(typedConfig)
 	management, err := cluster.New(typedConfig, func(o *cluster.Options) {
@@ -96,7 +99,6 @@ func NewManagement(config *rest.Config, opts Options, report func(*metav1.Partia
 				&clusterv1.Cluster{}: {Field: fields.OneTermEqualSelector(metav1.ObjectNameField, opts.ClusterName)},
 			},
 			DefaultWatchErrorHandler: logAnswers,
-			NewInformer:              typed.NewInformer,
 		}
 	})
 	if err != nil {

@@ -20,9 +20,10 @@ import (
 	"sigs.k8s.io/yaml"
 
 	"github.com/autonode-io/autonode/api/v1beta1"
-	"github.com/autonode-io/autonode/karpenter"
+	_ "github.com/autonode-io/autonode/karpenter" // registers what its controllers count
 	karpentermetrics "github.com/autonode-io/autonode/karpenter/controllers/metrics"
 	"github.com/autonode-io/autonode/karpenter/core/leadership"
+	karpenteroperator "github.com/autonode-io/autonode/karpenter/operator"
 	"github.com/autonode-io/autonode/lenient"
 	_ "github.com/autonode-io/autonode/operator" // registers what the operator's steps count
 	operatorundecodable "github.com/autonode-io/autonode/operator/controllers/undecodable"
@@ -65,7 +66,7 @@ func served(t *testing.T) programs {
 	p := programs{registry: crmetrics.Registry, labels: map[string][]string{}, values: known(t)}
 	for _, collector := range []prometheus.Collector{
 		metrics.New(metrics.Config{}), karpentermetrics.New(karpentermetrics.Config{}), leadership.New(leadership.Config{}).Metric(),
-		lenient.Collector(operatorundecodable.Metric), lenient.Collector(karpenter.UndecodableMetric),
+		lenient.New(nil, operatorundecodable.Metric, nil), lenient.New(nil, karpenteroperator.UndecodableMetric, nil),
 	} {
 		// Described before anything else has it, and left out of what a registry would collect: there is nothing to read.
 		descs := make(chan *prometheus.Desc, 100)

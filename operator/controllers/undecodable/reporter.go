@@ -57,7 +57,7 @@ var _ manager.Runnable = (*Reporter)(nil)
 // New returns a Reporter of a scheme's objects.
 func New(scheme *runtime.Scheme) *Reporter {
 	r := &Reporter{found: make(chan finding, waiting)}
-	r.Objects = lenient.New(lenient.Config{Scheme: scheme, Report: r.report})
+	r.Objects = lenient.New(scheme, Metric, r.report)
 	return r
 }
 
@@ -82,11 +82,10 @@ func (r *Reporter) SetUp(mgr manager.Manager, config Config) error {
 
 // Start writes events and serves the metric until ctx ends. A manager starts it where it holds the Lease only.
 func (r *Reporter) Start(ctx context.Context) error {
-	collector := lenient.Collector(Metric, r.Objects)
-	if err := r.Registry.Register(collector); err != nil {
+	if err := r.Registry.Register(r.Objects); err != nil {
 		return fmt.Errorf("registering the metric of undecodable objects: %w", err)
 	}
-	defer r.Registry.Unregister(collector)
+	defer r.Registry.Unregister(r.Objects)
 	for {
 		select {
 		case <-ctx.Done():

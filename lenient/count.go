@@ -1,0 +1,61 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package lenient
+
+import (
+	"fmt"
+	"math"
+)
+
+const (
+	// MaxElements bounds lists in JSON: a release's tags, a Node's images. Decoded, an element as short as "{}" takes up to three hundred
+	// times as much memory.
+	MaxElements = 4096
+	// maxValues bounds the values in one JSON document.
+	maxValues = 64 << 10
+	// maxDepth bounds the nesting of values: some types decode their content once for each level.
+	maxDepth = 128
+)
+
+// Count returns an error for JSON whose decoding takes much more memory than its text. It counts invalid JSON, too: a decoder keeps the values
+// before the error, and ignores content after the first value.
+func Count(content []byte) error {
+	var elements []int // of each list that is open; an object has none
+	values, quoted := 0, false
+	for i := 0; i < len(content); i++ {
+		c := content[i]
+		if quoted || c == '"' {
+			switch c {
+			case '\\':
+				i++ // what it escapes; there are no backslashes outside of strings
+			case '"':
+				quoted = !quoted
+			}
+			continue
+		}
+		switch c {
+		case '[':
+			elements = append(elements, 1)
+		case '{':
+			elements = append(elements, math.MinInt)
+		case ']', '}':
+			elements = elements[:max(len(elements)-1, 0)]
+			continue
+		case ',':
+			if last := len(elements) - 1; last >= 0 {
+				if elements[last]++; elements[last] > MaxElements {
+					return fmt.Errorf("more than %d elements in one list", MaxElements)
+				}
+			}
+		default:
+			continue
+		}
+		if values++; values > maxValues {
+			return fmt.Errorf("more than %d values", maxValues)
+		}
+		if len(elements) > maxDepth {
+			return fmt.Errorf("more than %d levels", maxDepth)
+		}
+	}
+	return nil
+}
