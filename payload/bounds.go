@@ -6,7 +6,8 @@ import (
 	"errors"
 	"fmt"
 	"io"
-	"math"
+
+	"github.com/autonode-io/autonode/lenient"
 )
 
 // A release image can come from anyone who may write a HostedCluster, and the operator reads those of all tenants: no image may
@@ -29,11 +30,6 @@ const (
 	// maxZstdBytes bounds the window that a zstd frame may ask for, which is memory.
 	maxZstdBytes = 64 << 20
 
-	// maxElements bounds lists in JSON: an image-references' tags, an index's images. Decoded, an element as short as "{}" takes
-	// fifty times as much memory. OpenShift's payloads have two hundred tags.
-	maxElements = 4096
-	// maxValues bounds the values in one JSON document, annotations included. A manifest of 128 layers has a thousand.
-	maxValues = 64 << 10
 	// maxManifestBytes is the manifest size that registries must accept, by the distribution specification.
 	maxManifestBytes = 4 << 20
 	// maxAnswerBytes bounds responses of a registry or a token server beside manifests and layers: errors, and tokens.
@@ -86,42 +82,10 @@ func refuse(err error, format string, args ...any) error {
 	return e
 }
 
-// count fails if JSON has a list of too many elements, or too many values in all. Invalid JSON is counted too: a decoder keeps the values
-// before the error, and ignores content after the first value.
+// count fails if decoding JSON takes much more memory than its text: an element as short as "{}" takes fifty times as much.
 func count(content []byte) error {
-	var elements []int // of each list that is open; an object has none
-	values, quoted := 0, false
-	for i := 0; i < len(content); i++ {
-		c := content[i]
-		if quoted || c == '"' {
-			switch c {
-			case '\\':
-				i++ // what it escapes; there are no backslashes outside of strings
-			case '"':
-				quoted = !quoted
-			}
-			continue
-		}
-		switch c {
-		case '[':
-			elements = append(elements, 1)
-		case '{':
-			elements = append(elements, math.MinInt)
-		case ']', '}':
-			elements = elements[:max(len(elements)-1, 0)]
-			continue
-		case ',':
-			if last := len(elements) - 1; last >= 0 {
-				if elements[last]++; elements[last] > maxElements {
-					return tooMany(maxElements, "elements in one list")
-				}
-			}
-		default:
-			continue
-		}
-		if values++; values > maxValues {
-			return tooMany(maxValues, "values")
-		}
+	if err := lenient.Count(content); err != nil {
+		return fmt.Errorf("%w: %w", errTooLarge, err)
 	}
 	return nil
 }

@@ -26,6 +26,7 @@ import (
 	. "github.com/onsi/gomega"
 	protobundle "github.com/sigstore/protobuf-specs/gen/pb-go/bundle/v1"
 
+	"github.com/autonode-io/autonode/lenient"
 	"github.com/autonode-io/autonode/payload/payloadtest"
 )
 
@@ -279,7 +280,7 @@ func TestBundleSources(t *testing.T) {
 	}
 
 	for what, body := range map[string]string{
-		"malformed": "none", "too large": `{"manifests":[{}` + strings.Repeat(",{}", maxElements) + `]}`,
+		"malformed": "none", "too large": `{"manifests":[{}` + strings.Repeat(",{}", lenient.MaxElements) + `]}`,
 	} {
 		t.Run("When the list of referrers is "+what+", it should reject the payload", func(t *testing.T) {
 			s, digest := setup(t, 1)

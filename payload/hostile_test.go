@@ -27,6 +27,8 @@ import (
 	"github.com/google/go-containerregistry/pkg/v1/static"
 	"github.com/google/go-containerregistry/pkg/v1/types"
 	. "github.com/onsi/gomega"
+
+	"github.com/autonode-io/autonode/lenient"
 )
 
 // specimen is an image that a registry could serve.
@@ -134,7 +136,7 @@ func specimens() map[string]specimen {
 		"no files":                                {layers: entries()},
 		"no metadata":                             {layers: files(map[string]string{releaseMetadata: ""})},
 		"a list instead of an ImageStream":        {layers: files(map[string]string{imageReferences: `{"kind":"List","apiVersion":"v1"}`})},
-		"an ImageStream of thousands of tags":     {layers: files(map[string]string{imageReferences: stream(strings.Split(strings.Repeat("{}|", maxElements)+"{}", "|")...)})},
+		"an ImageStream of thousands of tags":     {layers: files(map[string]string{imageReferences: stream(strings.Split(strings.Repeat("{}|", lenient.MaxElements)+"{}", "|")...)})},
 		"an ImageStream of half a million tags":   {layers: files(map[string]string{imageReferences: `{"spec":{"Tags":[{}` + strings.Repeat(",{}", 500_000) + `]}}`})},
 		"JSON that never ends its lists":          {layers: files(map[string]string{imageReferences: strings.Repeat("[", 1<<20)})},
 		"text that isn't UTF-8 in JSON":           {layers: files(map[string]string{imageReferences: strings.Replace(stream(), "1.36.3", "1.36\xff", 1)})},
@@ -444,7 +446,7 @@ func FuzzRead(f *testing.F) {
 
 func checkRelease(t *testing.T, release *Release) {
 	t.Helper()
-	if len(release.Version) > maxVersionBytes || len(release.Names) > maxElements {
+	if len(release.Version) > maxVersionBytes || len(release.Names) > lenient.MaxElements {
 		t.Errorf("version %q, %d names", release.Version, len(release.Names))
 	}
 	if err := release.NodeImages.check(); err != nil {

@@ -23,6 +23,7 @@ import (
 	"github.com/google/go-containerregistry/pkg/v1/types"
 	. "github.com/onsi/gomega"
 
+	"github.com/autonode-io/autonode/lenient"
 	"github.com/autonode-io/autonode/payload/payloadtest"
 )
 
@@ -230,7 +231,7 @@ func TestSignatureSources(t *testing.T) {
 		},
 		"When the manifest of signatures has too many layers, it should reject the payload": func(w http.ResponseWriter, _ *http.Request) {
 			w.Header().Set("Content-Type", string(types.OCIManifestSchema1))
-			_, _ = w.Write([]byte(`{"layers":[{}` + strings.Repeat(",{}", maxElements) + `]}`))
+			_, _ = w.Write([]byte(`{"layers":[{}` + strings.Repeat(",{}", lenient.MaxElements) + `]}`))
 		},
 		"When the manifest of signatures isn't JSON, it should reject the payload": func(w http.ResponseWriter, _ *http.Request) {
 			w.Header().Set("Content-Type", string(types.OCIManifestSchema1))

@@ -29,10 +29,7 @@ import (
 // Watch returns the kind that the guests' connections watch.
 func (a *Approver) Watch() watch.Kind {
 	return watch.Kind{
-		Object: &certificatesv1.CertificateSigningRequest{},
-		Fields: []string{
-			"metadata", "spec.request", "spec.signerName", "spec.username", "spec.groups", "spec.usages", "status.conditions.type", "status.conditions.reason", "status.certificate",
-		},
+		Object:    &certificatesv1.CertificateSigningRequest{},
 		Transform: shrinkRequest,
 		Index:     requestIndex,
 		Extract:   indexRequest,

@@ -10,34 +10,26 @@ import (
 	"io"
 	"mime"
 	"net/http"
-	"reflect"
-	"sync"
 
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/runtime/schema"
 
 	"github.com/autonode-io/autonode/operator/guest/store"
-	"github.com/autonode-io/autonode/operator/guest/wire"
 	"github.com/autonode-io/autonode/operator/message"
 )
 
 const (
 	// maxAnswer is the largest answer to a call, in bytes. Lists are read by the guest's Store.
 	maxAnswer = 8 << 20
-	// maxAnswerCost limits the memory for one answer while it is decoded.
-	maxAnswerCost = 64 << 20
-	// maxRefusal is the largest answer that isn't a success, and maxRefusalCost limits the memory for it.
-	maxRefusal     = 1 << 20
-	maxRefusalCost = 4 << 20
+	// maxRefusal is the largest answer that isn't a success.
+	maxRefusal = 1 << 20
 	// maxRefusalText limits the text of a refusal that isn't a Status.
 	maxRefusalText = 512
 
 	// undecodable is a format that client-go has no decoder for.
 	undecodable = "text/plain"
 )
-
-var envelope = []byte("k8s\x00")
 
 // bounded measures a guest's responses before client-go decodes them. Client-go decodes a response as the kind that the response names,
 // whichever kind was requested.
@@ -76,7 +68,7 @@ func (b *bounded) answer(response *http.Response) (*http.Response, error) {
 	gvk := kindOf(content)
 	format := formatOf(response, content, gvk)
 	if format != undecodable {
-		if err := b.check(content, gvk, maxAnswerCost); err != nil {
+		if err := b.check(content, gvk); err != nil {
 			return nil, fmt.Errorf("the answer can't be used: %w", err)
 		}
 	}
@@ -89,8 +81,6 @@ func formatOf(response *http.Response, content []byte, gvk schema.GroupVersionKi
 	switch {
 	case gvk.Kind == "" || gvk.Version == "":
 		return undecodable // it would be decoded as what was asked for, and that is unknown here
-	case bytes.HasPrefix(content, envelope):
-		return runtime.ContentTypeProtobuf
 	case err != nil || kind == runtime.ContentTypeJSON:
 		return runtime.ContentTypeJSON
 	}
@@ -105,60 +95,29 @@ func (b *bounded) refusal(response *http.Response) *http.Response {
 	}
 	gvk := kindOf(content)
 	format := formatOf(response, content, gvk)
-	if format != undecodable && gvk.Kind == "Status" && gvk.Group == "" && b.check(content, gvk, maxRefusalCost) == nil {
+	if format != undecodable && gvk.Kind == "Status" && gvk.Group == "" && b.check(content, gvk) == nil {
 		return replaced(response, format, content)
 	}
 	return replaced(response, undecodable, []byte(message.QuoteUpTo(string(content), maxRefusalText)))
 }
 
-// check measures an object of the kind that it names.
-func (b *bounded) check(content []byte, gvk schema.GroupVersionKind, limit int) error {
-	of := b.typeOf(gvk)
-	object, err := wire.Unwrap(content)
-	if err != nil {
-		return err
-	}
-	var checked wire.Checked
-	if object.Protobuf {
-		checked, err = of.CheckProtobuf(object.Raw, limit)
-	} else {
-		checked, err = of.CheckJSON(object.Raw, limit)
-	}
-	if err == nil && len(checked.Faults) > 0 {
-		err = errors.New(checked.Faults[0].String())
-	}
-	return err
-}
-
-// anything is the type of objects without a known kind.
-var anything = sync.OnceValue(func() *wire.Type { return wire.Of(reflect.TypeFor[map[string]any]()) })
-
-func (b *bounded) typeOf(gvk schema.GroupVersionKind) *wire.Type {
-	if gvk.Group == metav1.GroupName {
-		switch gvk.Kind {
-		case "PartialObjectMetadata":
-			return wire.Of(reflect.TypeFor[metav1.PartialObjectMetadata]())
-		case "PartialObjectMetadataList":
-			return wire.Of(reflect.TypeFor[metav1.PartialObjectMetadataList]())
-		}
-	}
+// check decodes an object of the kind that it names.
+func (b *bounded) check(content []byte, gvk schema.GroupVersionKind) error {
 	object, err := b.scheme.New(gvk)
 	if err != nil {
-		return anything()
+		object = &metav1.PartialObjectMetadata{} // of a kind without a type
 	}
-	return wire.Of(reflect.TypeOf(object).Elem())
+	problem, err := store.Decode(content, object)
+	if err == nil && problem != "" {
+		err = errors.New(problem)
+	}
+	return err
 }
 
 // kindOf returns the kind that an object names, as decoders find it.
 func kindOf(content []byte) schema.GroupVersionKind {
 	var named metav1.TypeMeta
-	if wrapped, ok := bytes.CutPrefix(content, envelope); ok {
-		unknown := runtime.Unknown{}
-		if err := unknown.Unmarshal(wrapped); err != nil {
-			return schema.GroupVersionKind{}
-		}
-		named = metav1.TypeMeta{APIVersion: unknown.APIVersion, Kind: unknown.Kind}
-	} else if err := json.Unmarshal(content, &named); err != nil {
+	if err := json.Unmarshal(content, &named); err != nil {
 		return schema.GroupVersionKind{}
 	}
 	return named.GroupVersionKind()

@@ -10,8 +10,6 @@ import (
 
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	"sigs.k8s.io/controller-runtime/pkg/client"
-
-	"github.com/autonode-io/autonode/operator/guest/wire"
 )
 
 // Bounds limit a Store's objects of all kinds together. Its zero value is the default, which is twice the need of a guest with 5,000 nodes.
@@ -24,8 +22,6 @@ const (
 	defaultBytes   = 128 << 20
 	// maxText is the largest object that is read, in bytes. API servers accept objects of 3 MiB.
 	maxText = 6 << 20
-	// maxCost limits the memory for one object while it is decoded.
-	maxCost = 16 << 20
 	// overhead of an object in the store.
 	overhead = 256
 )
@@ -44,7 +40,7 @@ type account struct {
 	lists     map[*kind]Bounds
 }
 
-func sizeOf(object any) int { return wire.Size(object) + overhead }
+func sizeOf(object any) int { return Size(object) + overhead }
 
 // retain accounts for changes of the kept objects. It returns an error, and accounts for nothing, beyond the bounds.
 func (a *account) retain(objects, bytes int) error {

@@ -4,15 +4,16 @@ package store
 
 import (
 	"context"
-	"errors"
+	"encoding/json/v2"
 	"fmt"
 	"io"
 	"reflect"
 	"strings"
-	"sync"
 	"unicode"
 	"unicode/utf8"
 
+	corev1 "k8s.io/api/core/v1"
+	apiextensionsv1 "k8s.io/apiextensions-apiserver/pkg/apis/apiextensions/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/labels"
 	"k8s.io/apimachinery/pkg/runtime"
@@ -20,7 +21,13 @@ import (
 	"k8s.io/apimachinery/pkg/watch"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
-	"github.com/autonode-io/autonode/operator/guest/wire"
+	"github.com/autonode-io/autonode/lenient"
+)
+
+// unread are the types of the fields that no controller reads of a guest's objects.
+var unread = lenient.Options(
+	lenient.Skip[[]metav1.ManagedFieldsEntry](), lenient.Skip[apiextensionsv1.CustomResourceDefinitionSpec](),
+	lenient.Skip[[]corev1.ContainerImage](), lenient.Skip[[]corev1.NodeCondition](), lenient.Skip[[]corev1.Container](), lenient.Skip[[]corev1.Volume](),
 )
 
 // decoder decodes the objects of a kind one by one.
@@ -29,50 +36,10 @@ type decoder struct {
 	gvk      schema.GroupVersionKind
 	goType   reflect.Type
 	selector labels.Selector // nil selects all
-	*readable
 }
 
-// readable is the fields that are read of a kind's objects. Stores share it.
-type readable struct {
-	// whole is for an object, identity for one that was deleted, and progress for a bookmark.
-	whole, identity, progress *wire.Type
-}
-
-type readableKey struct {
-	goType reflect.Type
-	fields string
-}
-
-var readables sync.Map // of *readable by readableKey
-
-func readableOf(goType reflect.Type, fields []string) *readable {
-	key := readableKey{goType, strings.Join(fields, " ")}
-	if known, ok := readables.Load(key); ok {
-		r, _ := known.(*readable)
-		return r
-	}
-	if goType == reflect.TypeFor[metav1.PartialObjectMetadata]() {
-		fields = []string{"metadata"}
-	}
-	of := wire.Of(goType)
-	made := &readable{
-		whole:    of.Only(fields...).Without("metadata.managedFields"),
-		identity: of.Only("metadata.name", "metadata.namespace", "metadata.resourceVersion"),
-		progress: of.Only("metadata.annotations", "metadata.resourceVersion"),
-	}
-	readables.Store(key, made)
-	return made
-}
-
-var status = wire.Of(reflect.TypeFor[metav1.Status]())
-
-// scratch are buffers for the next objects to decode.
-var scratch = sync.Pool{New: func() any { return new([]byte) }}
-
-const scratchRetained = 64 << 10
-
-func (s *Store) decoderOf(key kindKey, limits Kind) (*decoder, error) {
-	d := &decoder{store: s, gvk: key.GroupVersionKind, selector: limits.Label, goType: reflect.TypeFor[metav1.PartialObjectMetadata]()}
+func (s *Store) decoderOf(key kindKey, selector labels.Selector) (*decoder, error) {
+	d := &decoder{store: s, gvk: key.GroupVersionKind, selector: selector, goType: reflect.TypeFor[metav1.PartialObjectMetadata]()}
 	if !key.partial {
 		object, err := s.Scheme().New(key.GroupVersionKind)
 		if err != nil {
@@ -80,7 +47,6 @@ func (s *Store) decoderOf(key kindKey, limits Kind) (*decoder, error) {
 		}
 		d.goType = reflect.TypeOf(object).Elem()
 	}
-	d.readable = readableOf(d.goType, limits.Fields)
 	return d, nil
 }
 
@@ -91,10 +57,10 @@ func (d *decoder) begin(k *kind) {
 }
 
 // decode returns an object, and whether the selector selects it; nil if it can't be read at all. Unreadable parts are left out.
-func (d *decoder) decode(raw wire.Object) (object client.Object, selected bool) {
-	object, faults, err := d.read(d.whole, raw)
+func (d *decoder) decode(raw []byte) (object client.Object, selected bool) {
+	object, problem, err := d.read(raw)
 	if err != nil {
-		identity, _, failed := d.read(d.identity, raw)
+		identity, failed := d.identity(raw)
 		if failed != nil || !isName(identity.GetName()) {
 			return nil, false // not even an API server can name it
 		}
@@ -103,10 +69,6 @@ func (d *decoder) decode(raw wire.Object) (object client.Object, selected bool) 
 	}
 	if !isName(object.GetName()) || object.GetNamespace() != "" && !isName(object.GetNamespace()) || d.selector != nil && !d.selector.Matches(labels.Set(object.GetLabels())) {
 		return object, false
-	}
-	problem := ""
-	if len(faults) > 0 {
-		problem = faults[0].String()
 	}
 	d.store.unreadable.set(d.gvk, client.ObjectKeyFromObject(object), problem)
 	return object, true
@@ -117,56 +79,68 @@ func isName(name string) bool {
 	return name != "" && len(name) <= maxName && !strings.ContainsFunc(name, func(r rune) bool { return r == utf8.RuneError || !unicode.IsPrint(r) })
 }
 
-// read decodes the fields of a type.
-func (d *decoder) read(of *wire.Type, raw wire.Object) (client.Object, []wire.Fault, error) {
+func (d *decoder) empty() (client.Object, error) {
 	object, ok := reflect.New(d.goType).Interface().(client.Object)
 	if !ok {
-		return nil, nil, fmt.Errorf("%s isn't an object", d.goType)
+		return nil, fmt.Errorf("%s isn't an object", d.goType)
+	}
+	return object, nil
+}
+
+// read decodes an object. problem is the first of the parts that are left out.
+func (d *decoder) read(raw []byte) (object client.Object, problem string, err error) {
+	if object, err = d.empty(); err != nil {
+		return nil, "", err
 	}
 	d.store.decoding.Lock()
 	defer d.store.decoding.Unlock()
-	faults, err := decode(of, raw, object)
-	return object, faults, err
+	problem, err = Decode(raw, object)
+	return object, problem, err
 }
 
-// decode decodes an object. A decoder panics only for input that no API server sends: that must not end the operator.
-func decode(of *wire.Type, raw wire.Object, into any) (faults []wire.Fault, err error) {
+// Decode decodes an object that a guest has sent, unless that takes too much memory. problem is the first of the parts that are left out.
+func Decode(raw []byte, into any) (problem string, err error) {
 	defer func() {
-		if recover() != nil {
-			faults, err = nil, wire.ErrMalformed
+		if recover() != nil { // for input that no API server sends
+			err = errMalformed
 		}
 	}()
-	buffer, _ := scratch.Get().(*[]byte)
-	defer func() {
-		if cap(*buffer) <= scratchRetained {
-			scratch.Put(buffer)
-		}
-	}()
-	var checked wire.Checked
-	if !raw.Protobuf {
-		if *buffer, checked, err = of.FilterJSON((*buffer)[:0], raw.Raw, maxCost); err != nil {
-			return nil, err
-		}
-		faults, err := of.Decode(*buffer, maxCost, into)
-		return append(checked.Faults, faults...), err
+	if err := lenient.Count(raw); err != nil {
+		return "", fmt.Errorf("it would take too much memory: %w", err)
 	}
-	if *buffer, checked, err = of.FilterProtobuf((*buffer)[:0], raw.Raw, maxCost); err != nil {
+	_, problems, err := lenient.Decode(raw, into, unread)
+	if len(problems) > 0 {
+		problem = problems[0]
+	}
+	return problem, err
+}
+
+// identity decodes the name of an object, which may be of any size.
+func (d *decoder) identity(raw []byte) (client.Object, error) {
+	object, err := d.empty()
+	if err != nil {
 		return nil, err
 	}
-	message, ok := into.(interface{ Unmarshal([]byte) error })
-	if !ok {
-		return nil, wire.ErrMalformed // the guest wasn't asked for protobuf
+	var named struct {
+		Metadata struct {
+			Name            string `json:"name"`
+			Namespace       string `json:"namespace"`
+			ResourceVersion string `json:"resourceVersion"`
+		} `json:"metadata"`
 	}
-	if err := message.Unmarshal(*buffer); err != nil {
-		return nil, wire.ErrMalformed
+	if err := json.Unmarshal(raw, &named, unread); err != nil {
+		return nil, err
 	}
-	return checked.Faults, nil
+	object.SetName(named.Metadata.Name)
+	object.SetNamespace(named.Metadata.Namespace)
+	object.SetResourceVersion(named.Metadata.ResourceVersion)
+	return object, nil
 }
 
 // events decodes a watch.
 type events struct {
 	*decoder
-	events *wire.Events
+	stream *stream
 	body   io.Closer
 	cancel context.CancelFunc
 }
@@ -182,7 +156,7 @@ func (e *events) Close() {
 // Decode implements watch.Decoder.
 func (e *events) Decode() (watch.EventType, runtime.Object, error) {
 	for {
-		name, raw, err := e.events.Next()
+		name, raw, err := e.stream.event()
 		if err != nil {
 			return "", nil, e.store.bounded(err)
 		}
@@ -197,22 +171,22 @@ func (e *events) Decode() (watch.EventType, runtime.Object, error) {
 			}
 			return kind, object, nil
 		case watch.Deleted:
-			object, _, err := e.read(e.identity, raw)
+			object, err := e.identity(raw)
 			if err != nil {
 				continue
 			}
 			e.store.unreadable.set(e.gvk, client.ObjectKeyFromObject(object), "")
 			return kind, object, nil
 		case watch.Bookmark:
-			object, _, err := e.read(e.progress, raw)
+			object, _, err := e.read(raw)
 			if err != nil {
 				continue
 			}
 			return kind, object, nil
 		case watch.Error:
 			answer := &metav1.Status{}
-			if _, err := decode(status, raw, answer); err != nil {
-				return "", nil, errors.Join(wire.ErrMalformed, err)
+			if _, err := Decode(raw, answer); err != nil {
+				return "", nil, err
 			}
 			answer.Message = strings.Clone(answer.Message[:min(len(answer.Message), maxMessage)])
 			return kind, answer, nil

@@ -7,7 +7,6 @@ import (
 	"maps"
 	"slices"
 	"sync"
-	"sync/atomic"
 
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime/schema"
@@ -23,7 +22,6 @@ type kind struct {
 	transform  toolscache.TransformFunc
 	objects    toolscache.Indexer
 	listed     chan struct{} // closed after the first list
-	attempts   atomic.Int64  // to list, since the last list
 	usage      *account
 	exceeded   func(error)
 
@@ -175,7 +173,6 @@ func (k *kind) Replace(objects []any, _ string) error {
 	if first {
 		close(k.listed)
 	}
-	k.attempts.Store(0)
 	return nil
 }
 

@@ -13,8 +13,6 @@ import (
 	"k8s.io/apimachinery/pkg/runtime"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	"sigs.k8s.io/controller-runtime/pkg/client/apiutil"
-
-	"github.com/autonode-io/autonode/operator/guest/wire"
 )
 
 // maxListed limits the memory for a list from the API server, in bytes.
@@ -26,7 +24,7 @@ type live struct {
 	store *Store
 }
 
-// Lists returns a client that reads from the API server. Its lists have the fields of [Kind] of each object.
+// Lists returns a client that reads from the API server. Its lists have what [Kind] leaves of each object.
 func (s *Store) Lists() client.Client { return live{s.Client, s} }
 
 // List implements client.Reader.
@@ -46,7 +44,7 @@ func (l live) List(ctx context.Context, into client.ObjectList, opts ...client.L
 	if err != nil {
 		return err
 	}
-	d, err := s.decoderOf(key, Kind{Fields: s.config.Kinds(gvk).Fields})
+	d, err := s.decoderOf(key, nil)
 	if err != nil {
 		return err
 	}
@@ -66,19 +64,22 @@ func (l live) List(ctx context.Context, into client.ObjectList, opts ...client.L
 	defer func() { _ = body.Close() }()
 	var items []runtime.Object
 	size, count := 0, 0
-	found, err := wire.Items(body, maxText, func(raw wire.Object) error {
-		object, named := d.decode(raw)
-		if size, count = size+overhead, count+1; object != nil {
-			size += wire.Size(object)
-		}
-		if size > maxListed || count > s.usage.bounds.Objects {
+	k := &kind{gvk: gvk, transform: s.config.Kinds(gvk).Transform}
+	found, err := readItems(body, func(raw []byte) error {
+		if size, count = size+overhead, count+1; size > maxListed || count > s.usage.bounds.Objects {
 			return errors.New("the list is too large")
 		}
-		if object != nil && named {
-			object.GetObjectKind().SetGroupVersionKind(gvk)
-			items = append(items, object)
+		object, named := d.decode(raw)
+		if object == nil || !named {
+			return nil
 		}
-		return nil
+		shrunk, err := k.shrink(object)
+		if o, ok := shrunk.(runtime.Object); ok {
+			o.GetObjectKind().SetGroupVersionKind(gvk)
+			size += Size(o)
+			items = append(items, o)
+		}
+		return err
 	})
 	if err != nil {
 		return fmt.Errorf("listing %s: %w", mapping.Resource.Resource, err)

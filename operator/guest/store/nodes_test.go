@@ -17,15 +17,11 @@ import (
 	"k8s.io/apimachinery/pkg/api/meta/testrestmapper"
 	"k8s.io/apimachinery/pkg/api/resource"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/runtime/schema"
-	"k8s.io/apimachinery/pkg/runtime/serializer/protobuf"
 	clientgoscheme "k8s.io/client-go/kubernetes/scheme"
 	"k8s.io/client-go/rest"
 	"sigs.k8s.io/controller-runtime/pkg/client/fake"
 )
-
-var inProtobuf = protobuf.NewSerializer(clientgoscheme.Scheme, clientgoscheme.Scheme)
 
 // likeReal is a Node as large as one of a real cluster: about 11 KiB of JSON.
 func likeReal(name string) *corev1.Node {
@@ -60,22 +56,12 @@ func likeReal(name string) *corev1.Node {
 }
 
 // serveNodes is an API server that sends so many nodes: as a list, or as a watch that begins with one.
-func serveNodes(tb testing.TB, count int, protobuf, streams bool) *httptest.Server {
+func serveNodes(tb testing.TB, count int, streams bool) *httptest.Server {
 	tb.Helper()
 	list := &corev1.NodeList{TypeMeta: metav1.TypeMeta{APIVersion: "v1", Kind: "NodeList"}, ListMeta: metav1.ListMeta{ResourceVersion: "7"}}
 	events := &bytes.Buffer{}
 	add := func(kind string, node *corev1.Node) {
-		var err error
 		event := &metav1.WatchEvent{Type: kind}
-		if protobuf {
-			if event.Object.Raw, err = runtime.Encode(inProtobuf, node); err != nil {
-				tb.Fatal(err)
-			}
-			raw, _ := event.Marshal()
-			events.Write([]byte{byte(len(raw) >> 24), byte(len(raw) >> 16), byte(len(raw) >> 8), byte(len(raw))})
-			events.Write(raw)
-			return
-		}
 		event.Object.Raw, _ = json.Marshal(node)
 		raw, _ := json.Marshal(event)
 		events.Write(append(raw, '\n'))
@@ -89,28 +75,17 @@ func serveNodes(tb testing.TB, count int, protobuf, streams bool) *httptest.Serv
 		TypeMeta: metav1.TypeMeta{APIVersion: "v1", Kind: "Node"}, ObjectMeta: metav1.ObjectMeta{ResourceVersion: "7", Annotations: map[string]string{metav1.InitialEventsAnnotationKey: "true"}},
 	})
 	whole, err := json.Marshal(list)
-	if protobuf {
-		whole, err = runtime.Encode(inProtobuf, list)
-	}
 	if err != nil {
 		tb.Fatal(err)
 	}
-	contentType := "application/json"
-	if protobuf {
-		contentType = "application/vnd.kubernetes.protobuf"
-	}
 	server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-		w.Header().Set("Content-Type", contentType)
+		w.Header().Set("Content-Type", "application/json")
 		query := r.URL.Query()
 		switch {
 		case query.Get("sendInitialEvents") != "" && !streams:
-			w.Header().Set("Content-Type", "application/json")
 			w.WriteHeader(http.StatusUnprocessableEntity)
 			_, _ = w.Write([]byte(`{"kind":"Status","apiVersion":"v1","status":"Failure","reason":"Invalid","code":422}`))
 		case query.Get("sendInitialEvents") != "":
-			if protobuf {
-				w.Header().Set("Content-Type", contentType+";stream=watch")
-			}
 			_, _ = w.Write(events.Bytes())
 			w.(http.Flusher).Flush()
 			<-r.Context().Done()
@@ -140,19 +115,3 @@ func storeOf(tb testing.TB, server *httptest.Server, kinds func(schema.GroupVers
 }
 
 func mapper() meta.RESTMapper { return testrestmapper.TestOnlyStaticRESTMapper(clientgoscheme.Scheme) }
-
-// keepSome is what the operator keeps of a Node.
-func keepSome(object any) (any, error) {
-	if node, ok := object.(*corev1.Node); ok {
-		node.ManagedFields, node.Annotations = nil, nil
-		node.Labels = map[string]string{"karpenter.sh/nodepool": node.Labels["karpenter.sh/nodepool"]}
-		node.Spec = corev1.NodeSpec{ProviderID: node.Spec.ProviderID}
-		node.Status = corev1.NodeStatus{Capacity: corev1.ResourceList{"cpu": node.Status.Capacity["cpu"]}, NodeInfo: corev1.NodeSystemInfo{KubeletVersion: node.Status.NodeInfo.KubeletVersion}}
-	}
-	return object, nil
-}
-
-// someFields are those that the operator keeps of a Node.
-func someFields(schema.GroupVersionKind) Kind {
-	return Kind{Transform: keepSome, Fields: []string{"metadata", "spec.providerID", "status.capacity.cpu", "status.nodeInfo.kubeletVersion"}}
-}

@@ -14,26 +14,17 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/runtime/schema"
-	"k8s.io/apimachinery/pkg/util/wait"
 	"k8s.io/apimachinery/pkg/watch"
-	clientgoscheme "k8s.io/client-go/kubernetes/scheme"
 	"k8s.io/client-go/rest"
 	toolscache "k8s.io/client-go/tools/cache"
 	"k8s.io/utils/ptr"
-
-	"github.com/autonode-io/autonode/operator/guest/wire"
 )
 
 const (
 	// longest is the maximum duration of a list or a watch. client-go ends a watch after at most ten minutes.
 	longest = 11 * time.Minute
-	// brief is the minimum duration of a watch that begins with a list of large objects, and half its maximum.
-	brief = 30 * time.Second
-
 	// asMetadata requests the metadata of objects alone.
-	asMetadata = runtime.ContentTypeProtobuf + ";as=%[1]s;g=meta.k8s.io;v=v1," + runtime.ContentTypeJSON + ";as=%[1]s;g=meta.k8s.io;v=v1," + runtime.ContentTypeJSON
-	// jsonOrProtobuf prefers the format that is cheaper to decode.
-	jsonOrProtobuf = runtime.ContentTypeProtobuf + "," + runtime.ContentTypeJSON
+	asMetadata = runtime.ContentTypeJSON + ";as=%s;g=meta.k8s.io;v=v1," + runtime.ContentTypeJSON
 )
 
 // requests lists and watches a kind. It decodes object by object, so that the first one beyond a bound is the last, and
@@ -47,7 +38,7 @@ func (s *Store) requests(k *kind, key kindKey, resource schema.GroupVersionResou
 	if limits.Label != nil {
 		selector = limits.Label.String()
 	}
-	d, err := s.decoderOf(key, limits)
+	d, err := s.decoderOf(key, limits.Label)
 	if err != nil {
 		return nil, err
 	}
@@ -69,7 +60,7 @@ func (s *Store) requests(k *kind, key kindKey, resource schema.GroupVersionResou
 			}
 			defer func() { _ = body.Close() }()
 			list := &metainternalversion.List{}
-			found, err := wire.Items(body, maxText, func(raw wire.Object) error {
+			found, err := readItems(body, func(raw []byte) error {
 				object, selected := d.decode(raw)
 				if object == nil || !selected {
 					err := s.usage.collect(k, overhead) // a list without end has an end
@@ -93,19 +84,15 @@ func (s *Store) requests(k *kind, key kindKey, resource schema.GroupVersionResou
 		WatchFuncWithContext: func(ctx context.Context, options metav1.ListOptions) (watch.Interface, error) {
 			ctx, cancel := context.WithTimeout(ctx, longest)
 			options.Watch, options.AllowWatchBookmarks, options.LabelSelector = true, true, selector
-			lists := ptr.Deref(options.SendInitialEvents, false)
-			if lists {
+			if ptr.Deref(options.SendInitialEvents, false) {
 				d.begin(k)
-			}
-			if lists && limits.Large && k.attempts.Add(1) == 1 {
-				options.TimeoutSeconds = ptr.To(int64(wait.Jitter(brief, 1).Seconds()))
 			}
 			body, err := request(inWatch, options).Stream(decodesItself(ctx))
 			if err != nil {
 				cancel()
 				return nil, err
 			}
-			e := &events{decoder: d, events: wire.NewEvents(body, maxText), body: body, cancel: cancel}
+			e := &events{decoder: d, stream: newStream(body), body: body, cancel: cancel}
 			return watch.NewStreamWatcher(e, apierrors.NewClientErrorReporter(http.StatusInternalServerError, "watch", "ClientWatchDecoding")), nil
 		},
 	}, nil
@@ -125,11 +112,8 @@ func pathOf(resource schema.GroupVersionResource, namespace string) []string {
 
 // formats are the media types of a list and a watch.
 func formats(key kindKey) (inList, inWatch string) {
-	switch {
-	case key.partial:
+	if key.partial {
 		return fmt.Sprintf(asMetadata, "PartialObjectMetadataList"), fmt.Sprintf(asMetadata, "PartialObjectMetadata")
-	case clientgoscheme.Scheme.Recognizes(key.GroupVersionKind):
-		return jsonOrProtobuf, jsonOrProtobuf
 	}
 	return runtime.ContentTypeJSON, runtime.ContentTypeJSON
 }
@@ -146,7 +130,7 @@ func DecodesItself(ctx context.Context) bool { return ctx.Value(decodesItselfKey
 
 // bounded closes the Store for an error that reports that the guest exceeds its bounds.
 func (s *Store) bounded(err error) error {
-	if errors.Is(err, wire.ErrTooLarge) {
+	if errors.Is(err, errTooLarge) {
 		err = fmt.Errorf("it sent an object of more than %d MiB", maxText>>20)
 		s.exceed(err)
 	}

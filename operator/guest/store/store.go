@@ -33,14 +33,8 @@ var ErrClosed = errors.New("the connection to the guest is closed")
 type Kind struct {
 	// Label selects the objects that are kept; nil selects all.
 	Label labels.Selector
-	// Fields are the paths in JSON of the fields that are decoded, such as "spec.replicas"; none for all. No managed
-	// fields are decoded.
-	Fields []string
 	// Transform limits the fields that are kept; nil keeps all. It has to be idempotent.
 	Transform toolscache.TransformFunc
-	// Large objects leave large buffers behind in the watch that lists them. That watch ends within a minute, unless a
-	// list takes longer, and the next one continues it with small buffers.
-	Large bool
 }
 
 // Config of New.

@@ -5,10 +5,7 @@ package store
 import (
 	"context"
 	"fmt"
-	"net/http"
-	"net/http/httptest"
 	"slices"
-	"strconv"
 	"testing"
 	"time"
 
@@ -18,9 +15,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	clientgoscheme "k8s.io/client-go/kubernetes/scheme"
-	"k8s.io/client-go/rest"
 	toolscache "k8s.io/client-go/tools/cache"
-	"k8s.io/utils/ptr"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	"sigs.k8s.io/controller-runtime/pkg/client/fake"
 )
@@ -207,37 +202,6 @@ func TestRead(t *testing.T) {
 		g.Expect(s.List(ctx, list)).To(Succeed())
 		g.Expect(list.Items).To(HaveLen(1))
 	})
-}
-
-func TestLarge(t *testing.T) {
-	g := NewWithT(t)
-	var timeouts []string
-	server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-		timeouts = append(timeouts, r.URL.Query().Get("timeoutSeconds"))
-		w.Header().Set("Content-Type", "application/json")
-	}))
-	t.Cleanup(server.Close)
-	s := New(Config{
-		Guest: &rest.Config{Host: server.URL}, HTTP: server.Client(), Live: fake.NewClientBuilder().WithScheme(clientgoscheme.Scheme).Build(),
-		Codecs: clientgoscheme.Codecs, Kinds: func(schema.GroupVersionKind) Kind { return Kind{Large: true} },
-	})
-	t.Cleanup(s.Close)
-	k := newKind(configMaps, true, nil)
-	requests, err := s.requests(k, kindKey{configMaps, false}, corev1.SchemeGroupVersion.WithResource("configmaps"))
-	g.Expect(err).NotTo(HaveOccurred())
-	watch := func(list bool) int {
-		started, err := requests.WatchFuncWithContext(t.Context(), metav1.ListOptions{SendInitialEvents: ptr.To(list), TimeoutSeconds: ptr.To[int64](500)})
-		g.Expect(err).NotTo(HaveOccurred())
-		started.Stop()
-		seconds, err := strconv.Atoi(timeouts[len(timeouts)-1])
-		g.Expect(err).NotTo(HaveOccurred())
-		return seconds
-	}
-	g.Expect(watch(true)).To(BeNumerically("<=", 60), "When a watch lists large objects, it should end soon")
-	g.Expect(watch(true)).To(Equal(500), "When the list wasn't complete by then, it should take its time")
-	g.Expect(watch(false)).To(Equal(500), "When a watch doesn't list, it should last")
-	g.Expect(k.Replace(nil, "1")).To(Succeed())
-	g.Expect(watch(true)).To(BeNumerically("<=", 60), "When a later watch lists again, it should end soon")
 }
 
 func TestListed(t *testing.T) {

@@ -63,7 +63,7 @@ func StoreKinds(scheme *runtime.Scheme, others []Kind) (func(schema.GroupVersion
 		return nil, fmt.Errorf("selecting Karpenter's nodes: %w", err)
 	}
 	objects := map[client.Object]store.Kind{
-		&apiextensionsv1.CustomResourceDefinition{}:                 {Label: ours.Label, Transform: shrink, Large: true},
+		&apiextensionsv1.CustomResourceDefinition{}:                 ours,
 		&corev1.ServiceAccount{}:                                    ours,
 		&rbacv1.ClusterRole{}:                                       ours,
 		&rbacv1.ClusterRoleBinding{}:                                ours,
@@ -75,7 +75,7 @@ func StoreKinds(scheme *runtime.Scheme, others []Kind) (func(schema.GroupVersion
 	}
 	for _, other := range others {
 		if other.Transform != nil {
-			objects[other.Object] = store.Kind{Fields: other.Fields, Transform: other.Transform}
+			objects[other.Object] = store.Kind{Transform: other.Transform}
 		}
 	}
 	kinds := map[schema.GroupVersionKind]store.Kind{}
@@ -84,22 +84,13 @@ func StoreKinds(scheme *runtime.Scheme, others []Kind) (func(schema.GroupVersion
 		if err != nil {
 			return nil, fmt.Errorf("finding the kind of %T: %w", object, err)
 		}
-		if kind.Fields == nil {
-			kind.Fields = fields(object)
-		}
 		kinds[gvk] = kind
 	}
 	return func(gvk schema.GroupVersionKind) store.Kind {
 		if kind, ok := kinds[gvk]; ok {
 			return kind
 		}
-		kind := store.Kind{Transform: shrink}
-		if object, err := scheme.New(gvk); err == nil {
-			if o, ok := object.(client.Object); ok {
-				kind.Fields = fields(o)
-			}
-		}
-		return kind
+		return store.Kind{Transform: shrink}
 	}, nil
 }
 
@@ -107,8 +98,6 @@ func StoreKinds(scheme *runtime.Scheme, others []Kind) (func(schema.GroupVersion
 type Kind struct {
 	// Object of the kind, which every guest serves.
 	Object client.Object
-	// Fields are the paths in JSON of the fields that the controller reads; none for all.
-	Fields []string
 	// Transform limits the fields that are kept; nil keeps all.
 	Transform toolscache.TransformFunc
 	// Index is the name of an index of the cached objects by Extract's result; empty for none.

@@ -22,7 +22,7 @@ import (
 	karpv1 "sigs.k8s.io/karpenter/pkg/apis/v1"
 
 	"github.com/autonode-io/autonode/api/karpenter/v1alpha1"
-	"github.com/autonode-io/autonode/operator/guest/wire"
+	"github.com/autonode-io/autonode/operator/guest/store"
 )
 
 func TestRates(t *testing.T) {
@@ -138,7 +138,7 @@ func TestShrink(t *testing.T) {
 			g := NewWithT(t)
 			kept, err := shrink(object)
 			g.Expect(err).NotTo(HaveOccurred())
-			g.Expect(wire.Size(kept)).To(BeNumerically("<", 100<<10))
+			g.Expect(store.Size(kept)).To(BeNumerically("<", 100<<10))
 			again, err := shrink(kept)
 			g.Expect(err).NotTo(HaveOccurred())
 			g.Expect(again).To(Equal(kept), "to shrink is idempotent")
@@ -161,7 +161,7 @@ func TestShrink(t *testing.T) {
 		for _, object := range []any{node, claim, request, request, request} {
 			kept, err := shrink(object)
 			g.Expect(err).NotTo(HaveOccurred())
-			size += wire.Size(kept) + 256
+			size += store.Size(kept) + 256
 		}
 		g.Expect(5000 * size).To(BeNumerically("<", 64<<20))
 	})

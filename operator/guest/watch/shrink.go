@@ -20,7 +20,7 @@ import (
 
 	"github.com/autonode-io/autonode/api/karpenter/v1alpha1"
 	"github.com/autonode-io/autonode/api/scalar"
-	"github.com/autonode-io/autonode/operator/guest/wire"
+	"github.com/autonode-io/autonode/operator/guest/store"
 )
 
 // Limits of a guest's object in the cache. The guest's admin creates objects as large as its API server accepts.
@@ -39,26 +39,6 @@ const (
 
 // retainedDomains are the domains of keys that the operator reads.
 var retainedDomains = []string{"autonode.io", "app.kubernetes.io", "karpenter.sh", "karpenter.cluster.x-k8s.io", "karpenter.k8s.aws"}
-
-// fields are the decoded fields of a kind's objects; none for all.
-func fields(object client.Object) []string {
-	switch object.(type) {
-	case *apiextensionsv1.CustomResourceDefinition:
-		return []string{"metadata", "status.conditions", "status.storedVersions"}
-	case *corev1.Node:
-		return []string{
-			"metadata.name", "metadata.uid", "metadata.resourceVersion", "metadata.generation", "metadata.creationTimestamp", "metadata.deletionTimestamp",
-			"metadata.labels", "spec.providerID", "status.capacity.cpu", "status.nodeInfo.kubeletVersion",
-		}
-	case *karpv1.NodeClaim:
-		return []string{"metadata", "spec.nodeClassRef", "status.nodeName", "status.conditions"}
-	case *karpv1.NodePool:
-		return []string{"metadata", "spec.replicas", "spec.limits.nodes", "spec.disruption.budgets"}
-	case *v1alpha1.ClusterAPINodeClass:
-		return []string{"metadata", "spec.version", "status.version", "status.templates", "status.conditions"}
-	}
-	return nil
-}
 
 // shrink keeps the fields of an object that the operator reads, in memory of its own. Whatever the guest's admin puts into it, it
 // takes less than 100 KiB.
@@ -138,7 +118,7 @@ func older(templates []v1alpha1.TemplateStatus) (retained []v1alpha1.TemplateSta
 			continue
 		}
 		short := v1alpha1.TemplateStatus{Source: start(t.Source), InstanceType: start(t.InstanceType), Version: start(t.Version), Image: v1alpha1.ImageOlder}
-		if left -= wire.Size(short); left < 0 {
+		if left -= store.Size(short); left < 0 {
 			break
 		}
 		retained = append(retained, short)

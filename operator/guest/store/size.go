@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 
-package wire
+package store
 
 import (
 	"reflect"
@@ -8,6 +8,9 @@ import (
 )
 
 var instant = reflect.TypeFor[time.Time]()
+
+// entry is the memory of a map's entry beside its key and value.
+const entry = 32
 
 // Size returns about how much memory a value takes, in bytes, with all that it refers to.
 func Size(value any) int {
@@ -40,7 +43,7 @@ func beyond(v reflect.Value) (size int) {
 		}
 		size = 48
 		for entries := v.MapRange(); entries.Next(); {
-			size += entry/2 + int(v.Type().Key().Size()+v.Type().Elem().Size()) + beyond(entries.Key()) + beyond(entries.Value())
+			size += entry + int(v.Type().Key().Size()+v.Type().Elem().Size()) + beyond(entries.Key()) + beyond(entries.Value())
 		}
 	case reflect.Struct:
 		if v.Type() == instant { // all of a place share its time zone
