@@ -79,7 +79,7 @@ func (r refreshing) refresh(t *testing.T, table string, args ...string) (string,
 	path := filepath.Join(t.TempDir(), "types.csv")
 	NewWithT(t).Expect(os.WriteFile(path, []byte("name,cpu,memory,zones,capacityType,price\n"+table), 0o600)).To(Succeed())
 	var out bytes.Buffer
-	cmd := NewCommand("autonode", "", "")
+	cmd := newCommand("autonode")
 	cmd.SetArgs(append([]string{"catalog", "refresh", "csv", "--kubeconfig", managementCluster.kubeconfig, "-n", r.namespace, "--name", "general", "-f", path}, args...))
 	cmd.SetOut(&out)
 	cmd.SetErr(io.Discard)

@@ -24,15 +24,14 @@ import (
 	"github.com/autonode-io/autonode/cli/why"
 	"github.com/autonode-io/autonode/cmd/about"
 	"github.com/autonode-io/autonode/message"
-	"github.com/autonode-io/autonode/operator"
 )
 
 // plugin starts the names of kubectl's plugins: it runs kubectl-autonode for `kubectl autonode`.
 const plugin = "kubectl-"
 
 // NewCommand returns the whole command line. path is the program's, and usage and examples show its name. version and operatorImage are the
-// program's stamps, empty in a build for development.
-func NewCommand(path, version, operatorImage string) *cobra.Command {
+// program's stamps, empty in a build for development. operator checks what is installed.
+func NewCommand(path, version, operatorImage string, operator install.Operator) *cobra.Command {
 	name := strings.TrimSuffix(filepath.Base(path), ".exe")
 	root := &cobra.Command{
 		Use:   name,
@@ -64,7 +63,7 @@ Installed as kubectl-autonode it is a plugin of kubectl: kubectl autonode.`,
 		commands []*cobra.Command
 	}{
 		{cobra.Group{ID: "install", Title: "Install AutoNode and turn it on:"}, []*cobra.Command{
-			install.NewCommand(operatorImage, install.Operator{CheckArguments: operator.CheckArguments, CheckSettings: operator.CheckSettings}), hostedcluster.NewCommand(), install.NewUninstallCommand(),
+			install.NewCommand(operatorImage, operator), hostedcluster.NewCommand(), install.NewUninstallCommand(),
 		}},
 		{cobra.Group{ID: "look", Title: "Look at clusters:"}, []*cobra.Command{
 			check.NewCommand(), cost.NewCommand(), describe.NewCommand(), dump.NewCommand(info.String()), nodes.NewCommand(), offerings.NewCommand(), why.NewCommand(),

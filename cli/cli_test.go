@@ -8,16 +8,24 @@ import (
 	"testing"
 
 	. "github.com/onsi/gomega"
+	"github.com/spf13/cobra"
 	"sigs.k8s.io/yaml"
 
+	"github.com/autonode-io/autonode/cli/install"
 	"github.com/autonode-io/autonode/cmd/about"
+	"github.com/autonode-io/autonode/operator"
 )
+
+// newCommand returns the command line of a build for development.
+func newCommand(path string) *cobra.Command {
+	return NewCommand(path, "", "", install.Operator{CheckArguments: operator.CheckArguments, CheckSettings: operator.CheckSettings})
+}
 
 // run calls the program by a path.
 func run(t *testing.T, path string, args ...string) (string, error) {
 	t.Helper()
 	var out bytes.Buffer
-	cmd := NewCommand(path, "", "")
+	cmd := newCommand(path)
 	cmd.SetArgs(args)
 	cmd.SetOut(&out)
 	cmd.SetErr(&out)

@@ -125,7 +125,7 @@ func TestDump(t *testing.T) {
 	t.Run("When it goes to standard output, that should have the archive alone, bit by bit", func(t *testing.T) {
 		g := NewWithT(t)
 		var stdout, stderr bytes.Buffer
-		cmd := NewCommand("autonode", "", "")
+		cmd := newCommand("autonode")
 		cmd.SetArgs([]string{"dump", "--kubeconfig", managementCluster.kubeconfig, "--hosted-cluster", namespace + "/blue", "--to", "-"})
 		cmd.SetOut(&stdout)
 		cmd.SetErr(&stderr)

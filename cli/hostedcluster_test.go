@@ -185,7 +185,7 @@ func makeCluster(t *testing.T, namespace, name string) *clusterv1.Cluster {
 func create(t *testing.T, args ...string) (out, warnings string, err error) {
 	t.Helper()
 	var stdout, stderr bytes.Buffer
-	cmd := NewCommand("autonode", "", "")
+	cmd := newCommand("autonode")
 	cmd.SetArgs(append([]string{"hosted-cluster", "create", "--kubeconfig", managementCluster.kubeconfig}, args...))
 	cmd.SetOut(&stdout)
 	cmd.SetErr(&stderr)

@@ -32,7 +32,7 @@ func TestHostileOutput(t *testing.T) {
 	offers := file("offers.yaml", head+"  instanceTypes: [{name: "+printertest.YAML+", capacity: {cpu: 1, memory: 1Gi}, offerings: [{zones: ["+printertest.YAML+"], price: '1'}]}]\n")
 	program := func(args ...string) func(io.Writer) error {
 		return func(out io.Writer) error {
-			cmd := NewCommand("autonode", "", "")
+			cmd := newCommand("autonode")
 			cmd.SetArgs(args)
 			cmd.SetOut(out)
 			cmd.SetErr(out)

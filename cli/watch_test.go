@@ -23,7 +23,7 @@ func watching(t *testing.T, command string) *watch {
 	ctx, interrupt := context.WithCancel(t.Context())
 	w := &watch{out: gbytes.NewBuffer(), ended: make(chan error, 1), interrupt: interrupt}
 	go func() {
-		cmd := NewCommand("autonode", "", "")
+		cmd := newCommand("autonode")
 		cmd.SetOut(w.out)
 		cmd.SetArgs([]string{command, "--watch", "--kubeconfig", managementCluster.kubeconfig})
 		w.ended <- cmd.ExecuteContext(ctx)

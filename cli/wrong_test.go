@@ -117,7 +117,7 @@ func TestWrongInputs(t *testing.T) {
 	for _, input := range wrongInputs {
 		t.Run("When a user runs "+input+", it should fail, and name what they wrote", func(t *testing.T) {
 			g := NewWithT(t)
-			cmd := NewCommand("autonode", "", "")
+			cmd := newCommand("autonode")
 			cmd.SetArgs(strings.Fields(input))
 			cmd.SetOut(io.Discard)
 			cmd.SetErr(io.Discard)

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Package clusterstatus reads a Cluster API Cluster's reports about its infrastructure.
+// Package clusterstatus reads why a Cluster, its machines or a pod of its control plane make no progress.
 package clusterstatus
 
 import (

@@ -22,7 +22,7 @@ import (
 	"github.com/autonode-io/autonode/api/v1beta1"
 	"github.com/autonode-io/autonode/cli/condition"
 	"github.com/autonode-io/autonode/manifests"
-	"github.com/autonode-io/autonode/operator/guest/consent"
+	"github.com/autonode-io/autonode/clusterstatus/consent"
 	"github.com/autonode-io/autonode/operator/provider"
 	"github.com/autonode-io/autonode/operator/provider/aws"
 	"github.com/autonode-io/autonode/operator/provider/clusterapi"

@@ -29,7 +29,7 @@ import (
 	"github.com/autonode-io/autonode/assets/infrastructure"
 	"github.com/autonode-io/autonode/cli/condition"
 	"github.com/autonode-io/autonode/manifests"
-	"github.com/autonode-io/autonode/operator/steps/component"
+	"github.com/autonode-io/autonode/clusterstatus"
 )
 
 // oldestKubernetes is the oldest version of the management cluster, as in docs/compatibility.md.
@@ -236,7 +236,7 @@ func (m *managementCheck) deployment(ctx context.Context, d *appsv1.Deployment) 
 		pods := &corev1.PodList{}
 		if selector, err := metav1.LabelSelectorAsSelector(d.Spec.Selector); err == nil {
 			if err := m.List(ctx, pods, client.InNamespace(d.Namespace), client.MatchingLabelsSelector{Selector: selector}); err == nil {
-				trouble = component.TroubleAmong(pods.Items)
+				trouble = clusterstatus.TroubleAmong(pods.Items)
 			}
 		}
 		if trouble != "" {

@@ -13,8 +13,10 @@ import (
 	"k8s.io/klog/v2/textlogger"
 
 	"github.com/autonode-io/autonode/cli"
+	"github.com/autonode-io/autonode/cli/install"
 	"github.com/autonode-io/autonode/cli/printer"
 	"github.com/autonode-io/autonode/message"
+	"github.com/autonode-io/autonode/operator"
 )
 
 var (
@@ -29,7 +31,8 @@ func main() {
 	defer stop()
 	// client-go logs what a cluster's API server answers.
 	klog.SetLogger(textlogger.NewLogger(textlogger.NewConfig(textlogger.Output(&message.Writer{To: os.Stderr}))))
-	if err := cli.NewCommand(os.Args[0], version, operatorImage).ExecuteContext(ctx); err != nil {
+	checks := install.Operator{CheckArguments: operator.CheckArguments, CheckSettings: operator.CheckSettings}
+	if err := cli.NewCommand(os.Args[0], version, operatorImage, checks).ExecuteContext(ctx); err != nil {
 		printer.Error(os.Stderr, err)
 		os.Exit(1)
 	}

@@ -20,10 +20,10 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/reconcile"
 
 	"github.com/autonode-io/autonode/api/v1beta1"
+	"github.com/autonode-io/autonode/clusterstatus/consent"
+	"github.com/autonode-io/autonode/clusterstatus/kubeconfig"
 	"github.com/autonode-io/autonode/internal/controllerqueue"
-	"github.com/autonode-io/autonode/operator/guest/consent"
 	"github.com/autonode-io/autonode/operator/guest/egress"
-	"github.com/autonode-io/autonode/operator/guest/kubeconfig"
 )
 
 // access decides which guests to connect to, and with which client configuration.
@@ -39,6 +39,9 @@ type access struct {
 	mu    sync.Mutex
 	stale map[client.ObjectKey]bool // Clusters to connect to again
 }
+
+// Consent is read from the Namespace of a control plane.
+// +kubebuilder:rbac:groups="",resources=namespaces,verbs=list;watch
 
 // newAccess adds a cache of the Secrets that the connections need to the manager.
 func newAccess(mgr manager.Manager, dialer *egress.Dialer) (*access, error) {

@@ -17,8 +17,8 @@ import (
 	"sigs.k8s.io/cluster-api/util/secret"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
+	"github.com/autonode-io/autonode/clusterstatus/kubeconfig"
 	"github.com/autonode-io/autonode/operator/guest/egress"
-	"github.com/autonode-io/autonode/operator/guest/kubeconfig"
 )
 
 // kubeconfigs makes client configurations of kubeconfigs, with the fields that the operator understands. It writes a

@@ -17,8 +17,8 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/autonode-io/autonode/api/v1beta1"
+	"github.com/autonode-io/autonode/clusterstatus/kubeconfig"
 	"github.com/autonode-io/autonode/operator/guest/egress"
-	"github.com/autonode-io/autonode/operator/guest/kubeconfig"
 )
 
 // Parts of a kubeconfig.

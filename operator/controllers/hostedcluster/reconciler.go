@@ -24,9 +24,9 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/source"
 
 	"github.com/autonode-io/autonode/api/v1beta1"
+	"github.com/autonode-io/autonode/clusterstatus/consent"
 	"github.com/autonode-io/autonode/operator/apply"
 	"github.com/autonode-io/autonode/operator/controllers/shard"
-	"github.com/autonode-io/autonode/operator/guest/consent"
 	"github.com/autonode-io/autonode/operator/provider"
 	"github.com/autonode-io/autonode/operator/scope"
 )

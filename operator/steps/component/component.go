@@ -26,6 +26,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/log"
 
 	"github.com/autonode-io/autonode/api/v1beta1"
+	"github.com/autonode-io/autonode/clusterstatus"
 	"github.com/autonode-io/autonode/operator/apply"
 	"github.com/autonode-io/autonode/operator/provider"
 	"github.com/autonode-io/autonode/operator/scope"
@@ -261,7 +262,7 @@ func (c *Component) report(ctx context.Context, s *scope.Scope, objects []client
 	if err != nil {
 		return err
 	}
-	trouble := TroubleAmong(pods)
+	trouble := clusterstatus.TroubleAmong(pods)
 	return c.applyStatus(ctx, s, func(component *v1beta1.ControlPlaneComponent) {
 		component.Status.Resources = resources
 		setRollout(component, live, desired, pods, trouble)

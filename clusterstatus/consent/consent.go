@@ -19,8 +19,6 @@ import (
 // HyperShiftAnnotation is HyperShift's annotation on the objects of a control plane: its HostedCluster, as <namespace>/<name>.
 const HyperShiftAnnotation = "hypershift.openshift.io/cluster"
 
-// +kubebuilder:rbac:groups="",resources=namespaces,verbs=list;watch
-
 // Given reports whether a control plane consents to a HostedCluster: its Namespace or its Cluster names it.
 func Given(ctx context.Context, management client.Reader, hostedCluster *v1beta1.HostedCluster, cluster client.ObjectKey) (bool, error) {
 	namespace := &metav1.PartialObjectMetadata{}

@@ -20,7 +20,7 @@ import (
 	"k8s.io/client-go/tools/clientcmd"
 	clientcmdapi "k8s.io/client-go/tools/clientcmd/api"
 
-	"github.com/autonode-io/autonode/operator/guest/kubeconfig"
+	"github.com/autonode-io/autonode/clusterstatus/kubeconfig"
 )
 
 // render writes a kubeconfig with that access.
