@@ -58,9 +58,9 @@ func TestReport(t *testing.T) {
 	})
 	t.Run("When something can't be read, it should distinguish what may not be read from what isn't there", func(t *testing.T) {
 		report := &Report{}
-		report.unread("Secrets", apierrors.NewForbidden(schema.GroupResource{Resource: "secrets"}, "a", nil))
-		report.unread("HostedClusters", &meta.NoKindMatchError{})
-		report.unread("Pods", io.ErrUnexpectedEOF)
+		report.Unread("Secrets", apierrors.NewForbidden(schema.GroupResource{Resource: "secrets"}, "a", nil))
+		report.Unread("HostedClusters", &meta.NoKindMatchError{})
+		report.Unread("Pods", io.ErrUnexpectedEOF)
 		NewWithT(t).Expect(report.Checks).To(HaveExactElements(
 			And(HaveField("Result", Warning), HaveField("Message", HavePrefix("not checked: secrets \"a\" is forbidden"))),
 			Check{Subject: "HostedClusters", Result: Wrong, Message: "the cluster doesn't serve them", Fix: installFix},
@@ -203,11 +203,11 @@ func TestControlPlane(t *testing.T) {
 			cluster := healthy()
 			test.change(cluster)
 			g, report := NewWithT(t), &Report{}
-			for i, check := range ControlPlane(cluster) {
-				report.add(check)
+			report.ControlPlane(cluster)
+			g.Expect(report.Checks).To(HaveLen(len(test.want)))
+			for i, check := range report.Checks {
 				g.Expect(check.Result).To(Equal(test.want[i]))
 			}
-			g.Expect(report.Checks).To(HaveLen(len(test.want)))
 			g.Expect(lines(t, report)).To(ContainSubstring(test.text))
 		})
 	}
@@ -231,16 +231,16 @@ func TestKarpenter(t *testing.T) {
 	}
 	there := &corev1.Secret{ObjectMeta: metav1.ObjectMeta{Namespace: key.Namespace, Name: "there"}}
 	t.Run("When no replica is ready and a mounted Secret is missing, it should warn of both", func(t *testing.T) {
-		g := NewWithT(t)
-		checks, err := Karpenter(t.Context(), fake.NewClientBuilder().WithObjects(deployment, there).Build(), key)
-		g.Expect(err).NotTo(HaveOccurred())
-		g.Expect(checks).To(ConsistOf(
+		g, report := NewWithT(t), &Report{}
+		g.Expect(report.Karpenter(t.Context(), fake.NewClientBuilder().WithObjects(deployment, there).Build(), key)).To(Succeed())
+		g.Expect(report.Checks).To(ConsistOf(
 			And(HaveField("Result", Warning), HaveField("Message", "Karpenter has no ready replica, so no node is launched or removed")),
 			And(HaveField("Result", Warning), HaveField("Message", "Secret clusters-blue/gone is missing; Karpenter's next replica doesn't start without it")),
 		))
 	})
 	t.Run("When there is no Deployment, it should leave that to the component", func(t *testing.T) {
-		checks, err := Karpenter(t.Context(), fake.NewClientBuilder().Build(), key)
-		NewWithT(t).Expect(checks, err).To(BeEmpty())
+		report := &Report{}
+		NewWithT(t).Expect(report.Karpenter(t.Context(), fake.NewClientBuilder().Build(), key)).To(Succeed())
+		NewWithT(t).Expect(report.Checks).To(BeEmpty())
 	})
 }

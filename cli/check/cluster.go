@@ -21,8 +21,8 @@ import (
 	autonodev1alpha1 "github.com/autonode-io/autonode/api/v1alpha1"
 	"github.com/autonode-io/autonode/api/v1beta1"
 	"github.com/autonode-io/autonode/cli/condition"
-	"github.com/autonode-io/autonode/manifests"
 	"github.com/autonode-io/autonode/clusterstatus/consent"
+	"github.com/autonode-io/autonode/manifests"
 	"github.com/autonode-io/autonode/operator/provider"
 	"github.com/autonode-io/autonode/operator/provider/aws"
 	"github.com/autonode-io/autonode/operator/provider/clusterapi"
@@ -56,14 +56,14 @@ func (c *clusterCheck) run(ctx context.Context, named client.ObjectKey) error {
 	if c.cluster == nil {
 		c.wrong("Cluster "+c.key.String(), condition.Fix(v1beta1.ClusterNotFoundReason), "there is none")
 	} else {
-		c.addAll(ControlPlane(c.cluster), nil)
-		c.addAll(Kubeconfig(ctx, c.Client, c.cluster))
+		c.ControlPlane(c.cluster)
+		c.unreadable(c.Kubeconfig(ctx, c.Client, c.cluster))
 	}
 	if c.hostedCluster == nil || c.hostedCluster.Spec.Release.Image == "" {
-		c.addAll(DefaultRelease(ctx, c.Client, c.operatorNamespace), nil)
+		c.DefaultRelease(ctx, c.Client, c.operatorNamespace)
 	}
 	if c.hostedCluster == nil {
-		c.addAll(Templates(ctx, c.Client, c.key, clusterMachines(c.key.Name)))
+		c.unreadable(c.Templates(ctx, c.Client, c.key, clusterMachines(c.key.Name)))
 		c.warn("HostedCluster", fmt.Sprintf("turn AutoNode on: `autonode hosted-cluster create --cluster %s`", c.key), "Cluster %s has none", c.key)
 		return nil
 	}
@@ -75,12 +75,9 @@ func (c *clusterCheck) run(ctx context.Context, named client.ObjectKey) error {
 	return nil
 }
 
-func (c *clusterCheck) addAll(checks []Check, err error) {
-	for _, check := range checks {
-		c.add(check)
-	}
+func (c *clusterCheck) unreadable(err error) {
 	if err != nil {
-		c.unread("Cluster "+c.key.String(), err)
+		c.Unread("Cluster "+c.key.String(), err)
 	}
 }
 
@@ -141,7 +138,7 @@ func (c *clusterCheck) namespace(ctx context.Context) {
 	case apierrors.IsNotFound(err):
 		c.wrong(subject, "create the control plane there, or correct spec.controlPlaneNamespace of the HostedCluster", "there is none")
 	case err != nil:
-		c.unread(subject, err)
+		c.Unread(subject, err)
 	case !found.DeletionTimestamp.IsZero():
 		c.wrong(subject, "wait until it is gone, then create it again", "it is being deleted")
 	default:
@@ -154,7 +151,7 @@ func (c *clusterCheck) consent(ctx context.Context) {
 	subject := "Consent of Cluster " + c.key.String()
 	switch given, err := consent.Given(ctx, c.Client, c.hostedCluster, c.key); {
 	case err != nil:
-		c.unread(subject, err)
+		c.Unread(subject, err)
 	case !given:
 		c.wrong(subject, fmt.Sprintf("`kubectl -n %s annotate clusters.cluster.x-k8s.io %s %s=%s`", c.key.Namespace, c.key.Name, v1beta1.ConsentAnnotation,
 			client.ObjectKeyFromObject(c.hostedCluster)), "%s", consent.Missing(c.hostedCluster, c.key))
@@ -172,7 +169,7 @@ func (c *clusterCheck) consent(ctx context.Context) {
 	bind := permission{Namespace: c.key.Namespace, Verb: "bind", Group: rbacv1.GroupName, Resource: "roles", Name: c.hostedCluster.Names().Karpenter}
 	switch allowed, err := operatorMay(ctx, c.Client, c.operatorNamespace, account, bind); {
 	case err != nil:
-		c.unread(subject, err)
+		c.Unread(subject, err)
 	case !allowed:
 		c.wrong(subject, "`"+v1beta1.SharedNamespaceGrant(c.key.Namespace, c.operatorNamespace, account)+"`", "it may not write in the namespace, which HostedClusters share")
 	default:
@@ -223,7 +220,7 @@ func (c *clusterCheck) spec(ctx context.Context) {
 	})
 	switch {
 	case err != nil:
-		c.unread(subject, err)
+		c.Unread(subject, err)
 		return
 	case finding.Reason != "":
 		c.wrong(subject, condition.Fix(finding.Reason), "%s", finding.Message)
@@ -231,7 +228,7 @@ func (c *clusterCheck) spec(ctx context.Context) {
 	}
 	c.ok(subject, "is valid")
 	if config.ClusterAPI != nil {
-		c.addAll(Templates(ctx, c.Client, c.key, config.ClusterAPI))
+		c.unreadable(c.Templates(ctx, c.Client, c.key, config.ClusterAPI))
 	}
 }
 
@@ -247,7 +244,7 @@ func (c *clusterCheck) pullSecret(ctx context.Context) {
 	case apierrors.IsNotFound(err):
 		c.wrong(subject, fix, "there is none, and spec.pullSecret names it")
 	case err != nil:
-		c.unread(subject, err)
+		c.Unread(subject, err)
 	case len(found.Data[corev1.DockerConfigJsonKey]) == 0:
 		c.wrong(subject, fix, "it has no key %s", corev1.DockerConfigJsonKey)
 	default:
@@ -266,10 +263,10 @@ func (c *clusterCheck) karpenter(ctx context.Context) {
 		}
 		return
 	case err != nil:
-		c.unread(subject, err)
+		c.Unread(subject, err)
 		return
 	}
-	c.addAll(Karpenter(ctx, c.Client, key))
+	c.unreadable(c.Karpenter(ctx, c.Client, key))
 	wrong := condition.WrongOfComponent(found)
 	for i := range wrong {
 		if wrong[i].Reason == v1beta1.RollingOutReason {
@@ -289,7 +286,7 @@ func (c *clusterCheck) lease(ctx context.Context) {
 	subject, found := "CapacityLease "+key.String(), &autonodev1alpha1.CapacityLease{}
 	if err := c.Get(ctx, key, found); err != nil {
 		if client.IgnoreNotFound(err) != nil && !meta.IsNoMatchError(err) {
-			c.unread(subject, err)
+			c.Unread(subject, err)
 		}
 		return
 	}

@@ -24,7 +24,7 @@ func (m *managementCheck) autoNode() (installed bool) {
 		name, want := object.GetName(), &apiextensionsv1.CustomResourceDefinition{}
 		subject := "CustomResourceDefinition " + name
 		if err := runtime.DefaultUnstructuredConverter.FromUnstructured(object.Object, want); err != nil {
-			m.unread(subject, err)
+			m.Unread(subject, err)
 			continue
 		}
 		found := m.definition(name)

@@ -3,7 +3,6 @@
 package check
 
 import (
-	"cmp"
 	"context"
 	"fmt"
 	"slices"
@@ -17,6 +16,7 @@ import (
 	"k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	utilversion "k8s.io/apimachinery/pkg/util/version"
 	"k8s.io/utils/ptr"
@@ -28,8 +28,8 @@ import (
 	"github.com/autonode-io/autonode/api/v1beta1"
 	"github.com/autonode-io/autonode/assets/infrastructure"
 	"github.com/autonode-io/autonode/cli/condition"
-	"github.com/autonode-io/autonode/manifests"
 	"github.com/autonode-io/autonode/clusterstatus"
+	"github.com/autonode-io/autonode/manifests"
 )
 
 // oldestKubernetes is the oldest version of the management cluster, as in docs/compatibility.md.
@@ -63,7 +63,7 @@ func (m *managementCheck) run(ctx context.Context, version string) (err error) {
 	}
 	definitions := &apiextensionsv1.CustomResourceDefinitionList{}
 	if err := m.List(ctx, definitions); err != nil {
-		m.unread("CustomResourceDefinitions", err)
+		m.Unread("CustomResourceDefinitions", err)
 	} else {
 		m.definitions = definitions.Items
 		m.clusterAPI()
@@ -137,7 +137,7 @@ func serves(crd *apiextensionsv1.CustomResourceDefinition, version string) bool 
 func (m *managementCheck) providers() {
 	profiles, err := infrastructure.Embedded()
 	if err != nil {
-		m.unread("Infrastructure providers", err)
+		m.Unread("Infrastructure providers", err)
 		return
 	}
 	infrastructures, bootstraps := 0, []string{}
@@ -198,7 +198,7 @@ func (m *managementCheck) allowed(kind schema.GroupKind) bool {
 func (m *managementCheck) operator(ctx context.Context) {
 	found, err := operatorsIn(ctx, m.Client, m.operatorNamespace)
 	if err != nil {
-		m.unread(operatorSubject, err)
+		m.Unread(operatorSubject, err)
 		return
 	}
 	if len(found) == 0 {
@@ -213,9 +213,7 @@ func (m *managementCheck) operator(ctx context.Context) {
 	for i := range m.operators {
 		m.deployment(ctx, &m.operators[i])
 	}
-	for _, check := range DefaultRelease(ctx, m.Client, m.operatorNamespace) {
-		m.add(check)
-	}
+	m.DefaultRelease(ctx, m.Client, m.operatorNamespace)
 }
 
 func operatorsIn(ctx context.Context, management client.Reader, namespace string) ([]appsv1.Deployment, error) {
@@ -285,7 +283,7 @@ func (m *managementCheck) policies(ctx context.Context) {
 		case apierrors.IsNotFound(err) || meta.IsNoMatchError(err):
 			missing = append(missing, kind.Kind+" "+object.GetName())
 		case err != nil:
-			m.unread(subject, err)
+			m.Unread(subject, err)
 			return
 		default:
 			count++
@@ -298,85 +296,67 @@ func (m *managementCheck) policies(ctx context.Context) {
 	m.ok(subject, "%d policies and bindings", count)
 }
 
+// reported lists objects on which the operator reports, and counts those that usable accepts. It returns how many there are; -1 if they can't be read.
+func (m *managementCheck) reported(ctx context.Context, subject, outcome string, list client.ObjectList, usable func(client.Object) bool) int {
+	if err := m.List(ctx, list); err != nil {
+		m.Unread(subject, err)
+		return -1
+	}
+	count := 0
+	_ = meta.EachListItem(list, func(item runtime.Object) error { // no function returns an error
+		if object, ok := item.(client.Object); ok && usable(object) {
+			count++
+		}
+		return nil
+	})
+	if count > 0 {
+		m.ok(subject, "%s %s", english.Plural(count, "is", "are"), outcome)
+	}
+	return meta.LenList(list)
+}
+
+// usable adds what a condition of an object reports, and reports whether all of the object is usable.
+func (m *managementCheck) usable(name, fix, kind string, c *metav1.Condition, expected string) bool {
+	switch {
+	case c == nil || c.Status == metav1.ConditionUnknown:
+		m.warn(name, "check the operator, and its logs", "no operator has reported %s yet", kind)
+	case c.Status == metav1.ConditionFalse:
+		m.wrong(name, fix, "%s (%s): %s", c.Type, c.Reason, c.Message)
+	case c.Reason != expected:
+		m.warn(name, fix, "%s (%s): %s", c.Type, c.Reason, c.Message)
+	default:
+		return true
+	}
+	return false
+}
+
 // accounts checks what the operator reports on CapacityAccounts.
 func (m *managementCheck) accounts(ctx context.Context) {
-	const subject = "CapacityAccounts"
-	list := &autonodev1alpha1.CapacityAccountList{}
-	if err := m.List(ctx, list); err != nil {
-		m.unread(subject, err)
-		return
-	}
-	usable := 0
-	for i := range list.Items {
-		account := &list.Items[i]
-		name, right := "CapacityAccount "+account.Name, true
+	m.reported(ctx, "CapacityAccounts", "usable", &autonodev1alpha1.CapacityAccountList{}, func(object client.Object) bool {
+		account, right := object.(*autonodev1alpha1.CapacityAccount), true
 		for _, kind := range []string{autonodev1alpha1.EntriesUsable, autonodev1alpha1.MembersGranted} {
 			c := meta.FindStatusCondition(account.Status.Conditions, kind)
-			const fix = "correct what the message names: docs/fleet-capacity.md"
-			switch {
-			case c != nil && c.Status == metav1.ConditionTrue && c.Reason == autonodev1alpha1.AsExpectedReason:
-				continue
-			case c == nil:
-				m.warn(name, unseenFix, "no operator has reported %s yet", kind)
-			case c.Status == metav1.ConditionFalse:
-				m.wrong(name, fix, "%s (%s): %s", c.Type, c.Reason, c.Message)
-			default:
-				m.warn(name, fix, "%s (%s): %s", c.Type, c.Reason, c.Message)
-			}
-			right = false
+			right = m.usable("CapacityAccount "+account.Name, "correct what the message names: docs/fleet-capacity.md", kind, c, autonodev1alpha1.AsExpectedReason) && right
 		}
-		if right {
-			usable++
-		}
-	}
-	if usable > 0 {
-		m.ok(subject, "%s usable", english.Plural(usable, "is", "are"))
-	}
+		return right
+	})
 }
 
 // catalogs checks what the operator reports on InstanceTypeCatalogs.
 func (m *managementCheck) catalogs(ctx context.Context) {
-	const subject, fix = "InstanceTypeCatalogs", "correct the entries that the message names, and try it with `autonode catalog check`"
-	list := &v1alpha1.InstanceTypeCatalogList{}
-	if err := m.List(ctx, list); err != nil {
-		m.unread(subject, err)
-		return
-	}
-	usable := 0
-	for i := range list.Items {
-		catalog := &list.Items[i]
-		name, conditions := "InstanceTypeCatalog "+client.ObjectKeyFromObject(catalog).String(), catalog.StatusConditions()
-		switch c := conditions.Get(v1alpha1.ConditionInstanceTypesUsable); {
-		case c.IsFalse():
-			m.wrong(name, fix, "%s (%s): %s", c.Type, c.Reason, c.Message)
-		case c.IsTrue() && c.Reason == v1alpha1.SomeUnusableReason:
-			m.warn(name, fix, "%s (%s): %s", c.Type, c.Reason, c.Message)
-		case c.IsTrue():
-			usable++
-		default:
-			m.warn(name, unseenFix, "no operator has reported on it yet")
-		}
-	}
-	if usable > 0 {
-		m.ok(subject, "%s usable", english.Plural(usable, "is", "are"))
-	}
+	const fix = "correct the entries that the message names, and try it with `autonode catalog check`"
+	m.reported(ctx, "InstanceTypeCatalogs", "usable", &v1alpha1.InstanceTypeCatalogList{}, func(object client.Object) bool {
+		kind := v1alpha1.ConditionInstanceTypesUsable
+		c := object.(*v1alpha1.InstanceTypeCatalog).StatusConditions().Get(kind)
+		return m.usable("InstanceTypeCatalog "+client.ObjectKeyFromObject(object).String(), fix, kind, (*metav1.Condition)(c), kind)
+	})
 }
 
 // hostedClusters names the first thing that is wrong with each.
 func (m *managementCheck) hostedClusters(ctx context.Context) {
 	const subject = "HostedClusters"
-	list := &v1beta1.HostedClusterList{}
-	if err := m.List(ctx, list); err != nil {
-		m.unread(subject, err)
-		return
-	}
-	slices.SortFunc(list.Items, func(a, b v1beta1.HostedCluster) int {
-		return cmp.Or(cmp.Compare(a.Namespace, b.Namespace), cmp.Compare(a.Name, b.Name))
-	})
-	expected := 0
-	for i := range list.Items {
-		hostedCluster := &list.Items[i]
-		key := client.ObjectKeyFromObject(hostedCluster).String()
+	if m.reported(ctx, subject, "as expected", &v1beta1.HostedClusterList{}, func(object client.Object) bool {
+		hostedCluster, key := object.(*v1beta1.HostedCluster), client.ObjectKeyFromObject(object).String()
 		more := fmt.Sprintf("; `autonode check %s` shows more", key)
 		switch wrong := condition.WrongOfHostedCluster(hostedCluster); {
 		case len(wrong) > 0:
@@ -385,14 +365,11 @@ func (m *managementCheck) hostedClusters(ctx context.Context) {
 		case unseen(hostedCluster):
 			m.warn("HostedCluster "+key, "check the operator, and its flag --hosted-cluster-selector"+more, "no operator has reported on its spec yet")
 		default:
-			expected++
+			return true
 		}
-	}
-	switch {
-	case len(list.Items) == 0:
+		return false
+	}) == 0 {
 		m.ok(subject, "there is none yet; `autonode hosted-cluster create --cluster NAMESPACE/NAME` makes one")
-	case expected > 0:
-		m.ok(subject, "%s as expected", english.Plural(expected, "is", "are"))
 	}
 }
 

@@ -32,8 +32,7 @@ import (
 
 // DefaultRelease checks the operators' release for HostedClusters without spec.release. A release that was built into an operator
 // isn't known.
-func DefaultRelease(ctx context.Context, management client.Reader, operatorNamespace string) []Check {
-	r := &Report{}
+func (r *Report) DefaultRelease(ctx context.Context, management client.Reader, operatorNamespace string) {
 	operators, _ := operatorsIn(ctx, management, operatorNamespace)
 	for i := range operators {
 		const subject, fix = "Default release", "set the operator's flag --karpenter-image, or spec.release.image of each HostedCluster"
@@ -43,16 +42,15 @@ func DefaultRelease(ctx context.Context, management client.Reader, operatorNames
 			r.ok(subject, "Karpenter %s", value)
 		}
 	}
-	return r.Checks
 }
 
 // ControlPlane checks a Cluster's own state.
-func ControlPlane(cluster *clusterv1.Cluster) []Check {
-	r, key := &Report{}, client.ObjectKeyFromObject(cluster)
+func (r *Report) ControlPlane(cluster *clusterv1.Cluster) {
+	before, key := len(r.Checks), client.ObjectKeyFromObject(cluster)
 	subject, see := "Cluster "+key.String(), fmt.Sprintf("see `kubectl -n %s describe cluster %s`, and the logs of its providers", key.Namespace, key.Name)
 	if !cluster.DeletionTimestamp.IsZero() {
 		r.wrong(subject, "wait until it is gone, or choose another Cluster", "it is being deleted")
-		return r.Checks
+		return
 	}
 	if annotations.IsPaused(cluster, cluster) {
 		r.warn(subject, "remove spec.paused and the annotation "+clusterv1.PausedAnnotation, "it is paused, and so is AutoNode")
@@ -65,23 +63,21 @@ func ControlPlane(cluster *clusterv1.Cluster) []Check {
 	if !ptr.Deref(cluster.Status.Initialization.ControlPlaneInitialized, false) {
 		r.wrong(subject, see, "its control plane isn't initialized; AutoNode waits for it")
 	}
-	if len(r.Checks) == 0 {
+	if len(r.Checks) == before {
 		r.ok(subject, "%s, control plane initialized", cmp.Or(cluster.Status.Phase, "provisioned"))
 	}
-	return r.Checks
 }
 
 // Kubeconfig checks the guest's kubeconfig as the operator reads it.
-func Kubeconfig(ctx context.Context, management client.Reader, cluster *clusterv1.Cluster) ([]Check, error) {
-	r := &Report{}
-	key := client.ObjectKey{Namespace: cluster.Namespace, Name: secret.Name(cluster.Name, secret.Kubeconfig)}
+func (r *Report) Kubeconfig(ctx context.Context, management client.Reader, cluster *clusterv1.Cluster) error {
+	before, key := len(r.Checks), client.ObjectKey{Namespace: cluster.Namespace, Name: secret.Name(cluster.Name, secret.Kubeconfig)}
 	subject, found := "Secret "+key.String(), &corev1.Secret{}
 	switch err := management.Get(ctx, key, found); {
 	case apierrors.IsNotFound(err):
 		r.wrong(subject, "wait for the control plane provider, which writes it when the control plane is initialized; see its logs", "there is none")
-		return r.Checks, nil
+		return nil
 	case err != nil:
-		return nil, fmt.Errorf("reading Secret %s: %w", key, err)
+		return fmt.Errorf("reading Secret %s: %w", key, err)
 	}
 	if found.Labels[clusterv1.ClusterNameLabel] != cluster.Name {
 		r.wrong(subject, fmt.Sprintf("`kubectl -n %s label secret %s --overwrite %s=%s`", key.Namespace, key.Name, clusterv1.ClusterNameLabel, cluster.Name),
@@ -92,18 +88,17 @@ func Kubeconfig(ctx context.Context, management client.Reader, cluster *clusterv
 	} else if _, err := kubeconfig.Parse(content); err != nil {
 		r.wrong(subject, "write a kubeconfig with one https server, its authority and a token or a client certificate, all inline", "the operator rejects the kubeconfig: %s", err)
 	}
-	if len(r.Checks) == 0 {
+	if len(r.Checks) == before {
 		r.ok(subject, "has a kubeconfig that the operator accepts")
 	}
-	return r.Checks, nil
+	return nil
 }
 
 // Karpenter checks that a replica of Karpenter's Deployment is ready, and that the Secrets exist that the next one mounts.
-func Karpenter(ctx context.Context, management client.Reader, key client.ObjectKey) ([]Check, error) {
-	r, deployment := &Report{}, &appsv1.Deployment{}
-	subject, see := "Deployment "+key.String(), fmt.Sprintf("see `kubectl -n %s describe deployment %s`", key.Namespace, key.Name)
+func (r *Report) Karpenter(ctx context.Context, management client.Reader, key client.ObjectKey) error {
+	deployment, subject, see := &appsv1.Deployment{}, "Deployment "+key.String(), fmt.Sprintf("see `kubectl -n %s describe deployment %s`", key.Namespace, key.Name)
 	if err := management.Get(ctx, key, deployment); err != nil {
-		return nil, client.IgnoreNotFound(err) // the ControlPlaneComponent reports a missing one
+		return client.IgnoreNotFound(err) // the ControlPlaneComponent reports a missing one
 	}
 	if deployment.Status.ReadyReplicas == 0 {
 		r.warn(subject, see, "Karpenter has no ready replica, so no node is launched or removed")
@@ -118,7 +113,7 @@ func Karpenter(ctx context.Context, management client.Reader, key client.ObjectK
 			r.warn(subject, "restore it, or check the operator, which writes it", "Secret %s/%s is missing; Karpenter's next replica doesn't start without it", key.Namespace, volume.Secret.SecretName)
 		}
 	}
-	return r.Checks, nil
+	return nil
 }
 
 // templates counts what Karpenter could launch from.
@@ -129,27 +124,27 @@ type templates struct {
 }
 
 // Templates checks what selectors find, and the bootstrap. An error means that a kind isn't served, or can't be read.
-func Templates(ctx context.Context, management client.Client, cluster client.ObjectKey, clusterAPI *v1beta1.ClusterAPI) ([]Check, error) {
-	t := &templates{Report: &Report{}, management: management, cluster: cluster}
+func (r *Report) Templates(ctx context.Context, management client.Client, cluster client.ObjectKey, clusterAPI *v1beta1.ClusterAPI) error {
+	t := &templates{Report: r, management: management, cluster: cluster}
 	if clusterAPI.ScalableResourceSelector != nil {
 		if err := t.machineDeployments(ctx, clusterAPI.ScalableResourceSelector); err != nil {
-			return t.Checks, err
+			return err
 		}
 	}
 	for i := range clusterAPI.InfrastructureTemplateSelectors {
 		selector := &clusterAPI.InfrastructureTemplateSelectors[i]
 		if err := t.count(ctx, schema.GroupKind{Group: selector.APIGroup, Kind: selector.Kind}, &selector.Selector); err != nil {
-			return t.Checks, err
+			return err
 		}
 	}
 	for i := range clusterAPI.CatalogSelectors {
 		if selector := &clusterAPI.CatalogSelectors[i]; selector.Scope != v1alpha1.CatalogScopeShared {
 			if err := t.count(ctx, v1alpha1.GroupVersion.WithKind("InstanceTypeCatalog").GroupKind(), &selector.Selector); err != nil {
-				return t.Checks, err
+				return err
 			}
 		}
 	}
-	return t.Checks, t.bootstrap(ctx, clusterAPI)
+	return t.bootstrap(ctx, clusterAPI)
 }
 
 // machineDeployments checks those that a selector matches: there is one of the Cluster, and what each refers to.
@@ -201,7 +196,7 @@ func (t *templates) exists(ctx context.Context, subject string, kind schema.Grou
 	case meta.IsNoMatchError(err):
 		t.wrong(subject, "install the provider of the kind, or correct the name", "it refers to kind %s, which the management cluster doesn't serve", kind)
 	default:
-		t.unread(subject, err)
+		t.Unread(subject, err)
 	}
 }
 
@@ -282,7 +277,7 @@ func (t *templates) bootstrap(ctx context.Context, clusterAPI *v1beta1.ClusterAP
 		case apierrors.IsNotFound(err):
 			t.wrong(subject, "create it, or correct bootstrap.configTemplateRef.name", "there is no %s %s/%s, so nothing launches", ref.Kind, t.cluster.Namespace, ref.Name)
 		case err != nil:
-			t.unread(subject, err)
+			t.Unread(subject, err)
 		default:
 			t.ok(subject, "%s %s/%s exists", ref.Kind, t.cluster.Namespace, ref.Name)
 		}

@@ -74,8 +74,8 @@ func (r *Report) condition(subject string, c *metav1.Condition) {
 	r.wrong(subject, condition.Fix(c.Reason), "%s (%s): %s", c.Type, c.Reason, c.Message)
 }
 
-// unread adds that something couldn't be read, which proves nothing about it.
-func (r *Report) unread(subject string, err error) {
+// Unread adds that something couldn't be read, which proves nothing about it.
+func (r *Report) Unread(subject string, err error) {
 	if apierrors.IsForbidden(err) {
 		r.warn(subject, "let a user who may read it run this check, or ask for the right", "not checked: %s", err)
 		return

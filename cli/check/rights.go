@@ -94,7 +94,7 @@ func (m *managementCheck) operatorRights(ctx context.Context) {
 	account := cmp.Or(m.operators[0].Spec.Template.Spec.ServiceAccountName, "default")
 	needed, err := m.needed()
 	if err != nil {
-		m.unread(subject, err)
+		m.Unread(subject, err)
 		return
 	}
 	lacks := make([]string, len(needed))
@@ -113,7 +113,7 @@ func (m *managementCheck) operatorRights(ctx context.Context) {
 	lacks = slices.DeleteFunc(lacks, func(lack string) bool { return lack == "" })
 	switch {
 	case err != nil:
-		m.unread(subject, err)
+		m.Unread(subject, err)
 	case len(lacks) > 0:
 		slices.Sort(lacks)
 		m.wrong(subject, installFix, "ServiceAccount %s/%s may not: %s", m.operatorNamespace, account, some(lacks))
@@ -132,7 +132,7 @@ func (m *managementCheck) userRights(ctx context.Context) {
 	} {
 		review := &authorizationv1.SelfSubjectAccessReview{Spec: authorizationv1.SelfSubjectAccessReviewSpec{ResourceAttributes: (*authorizationv1.ResourceAttributes)(&p)}}
 		if err := m.Create(ctx, review); err != nil {
-			m.unread(subject, err)
+			m.Unread(subject, err)
 			return
 		}
 		if !review.Status.Allowed {

@@ -110,7 +110,7 @@ type view struct {
 	oldest  *corev1.Pod
 	answer  *explain.PodAnswer
 	// clusterFaults and karpenterFaults are found beside conditions.
-	clusterFaults, karpenterFaults []check.Check
+	clusterFaults, karpenterFaults check.Report
 	// problems are what couldn't be read.
 	problems []string
 }
@@ -126,18 +126,15 @@ func (v *view) readManagement(ctx context.Context, management client.Reader, key
 		return fmt.Errorf("reading HostedCluster %s: %w", key, err)
 	}
 	namespace := v.hostedCluster.ControlPlaneNamespace()
-	var err error
 	found, component := &clusterv1.Cluster{}, &v1beta1.ControlPlaneComponent{}
 	if v.exists(management.Get(ctx, client.ObjectKey{Namespace: namespace, Name: v.hostedCluster.ClusterName()}, found), "the Cluster") {
 		v.cluster = found
-		kubeconfig, err := check.Kubeconfig(ctx, management, found)
-		v.exists(err, "the guest's kubeconfig")
-		v.clusterFaults = append(check.ControlPlane(found), kubeconfig...)
+		v.clusterFaults.ControlPlane(found)
+		v.exists(v.clusterFaults.Kubeconfig(ctx, management, found), "the guest's kubeconfig")
 	}
 	if v.exists(management.Get(ctx, client.ObjectKey{Namespace: namespace, Name: v.hostedCluster.Names().Karpenter}, component), "the ControlPlaneComponent") {
 		v.component = component
-		v.karpenterFaults, err = check.Karpenter(ctx, management, client.ObjectKeyFromObject(component))
-		v.exists(err, "Karpenter's Deployment")
+		v.exists(v.karpenterFaults.Karpenter(ctx, management, client.ObjectKeyFromObject(component)), "Karpenter's Deployment")
 	}
 	machines := &clusterv1.MachineList{}
 	v.exists(management.List(ctx, machines, client.InNamespace(namespace), client.HasLabels{v1alpha1.NodeClaimLabel},

@@ -133,8 +133,8 @@ Waits: 1 pod is pending: Pod shop/web needs a new node
 			v.pools, v.nodeClaims, v.classes = nil, nil, nil
 			v.hostedCluster.Status.AutoNode.State, v.hostedCluster.Status.AutoNode.Message = v1beta1.AutoNodeStatePaused, "paused by spec.pausedUntil"
 			v.cluster.Status.Conditions = []metav1.Condition{wrong(clusterv1.ClusterInfrastructureReadyCondition, "VCenterUnreachable", "Login failure")}
-			v.clusterFaults = check.ControlPlane(v.cluster)
-			v.karpenterFaults = []check.Check{{Subject: "Deployment a/b", Result: check.Warning, Message: "Karpenter has no ready replica", Fix: "see it"}}
+			v.clusterFaults.ControlPlane(v.cluster)
+			v.karpenterFaults.Checks = []check.Check{{Subject: "Deployment a/b", Result: check.Warning, Message: "Karpenter has no ready replica", Fix: "see it"}}
 			v.machines[0].DeletionTimestamp = &metav1.Time{Time: time.Now().Add(-time.Hour)}
 		}, `
 ! HostedCluster clusters/blue  Paused  release 1.36.3+autonode.0.1.0, the operator's default  1 node
@@ -285,6 +285,6 @@ func TestHostileOutput(t *testing.T) {
 	v.nodes["blue-1"].Status.NodeInfo.KubeletVersion = hostile
 	v.problems = []string{hostile}
 	v.pending, v.oldest, v.answer = 2, pendingPod(hostile), &explain.PodAnswer{Summary: hostile, NodePools: []explain.NodePoolAnswer{{Name: hostile, Reason: hostile}}}
-	v.clusterFaults, v.karpenterFaults = []check.Check{{Message: hostile}}, []check.Check{{Message: hostile}}
+	v.clusterFaults.Checks, v.karpenterFaults.Checks = []check.Check{{Message: hostile}}, []check.Check{{Message: hostile}}
 	printertest.Harmless(t, "describe cluster", func(to io.Writer) error { return v.print(to) })
 }

@@ -152,7 +152,7 @@ func (v *view) clusterItem() *item {
 		return item
 	}
 	item := newItem("Cluster %s  %s", key, cmp.Or(v.cluster.Status.Phase, "no phase yet"))
-	item.faults(v.clusterFaults)
+	item.faults(v.clusterFaults.Checks)
 	return item
 }
 
@@ -177,7 +177,7 @@ func (v *view) componentItem() *item {
 	for _, wrong := range condition.WrongOfComponent(c) {
 		item.condition(wrong.Type, wrong.Reason, wrong.Message)
 	}
-	item.faults(v.karpenterFaults)
+	item.faults(v.karpenterFaults.Checks)
 	if c.Status.ImageOverride != "" {
 		item.text += message.Line("  image overridden: " + c.Status.ImageOverride)
 	}

@@ -21,6 +21,7 @@ import (
 
 	"github.com/autonode-io/autonode/api/karpenter/v1alpha1"
 	"github.com/autonode-io/autonode/api/v1beta1"
+	"github.com/autonode-io/autonode/cli/check"
 	"github.com/autonode-io/autonode/cli/cluster"
 	"github.com/autonode-io/autonode/cli/command"
 	"github.com/autonode-io/autonode/cli/printer"
@@ -145,8 +146,10 @@ func (o *CreateOptions) Run(ctx context.Context, streams command.Streams) error 
 	if err := findings.inspect(ctx, key); err != nil {
 		return err
 	}
-	for _, warning := range findings.warnings {
-		printer.Line(streams.ErrOut, "Warning:", warning)
+	for _, c := range findings.Checks {
+		if c.Result != check.OK {
+			printer.Printf(streams.ErrOut, "Warning: %s: %s; %s\n", c.Subject, c.Message, c.Fix)
+		}
 	}
 	warning, err := o.write(ctx, management, findings.cluster, hostedCluster)
 	if err != nil {

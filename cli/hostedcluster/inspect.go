@@ -24,11 +24,11 @@ type inspection struct {
 
 	// cluster is the one that the HostedCluster is for.
 	cluster *clusterv1.Cluster
-	// warnings are what AutoNode will wait for, each with what to do.
-	warnings []string
+	// Report has what AutoNode will wait for.
+	check.Report
 }
 
-// inspect returns an error for what can't work, and adds a warning for each thing that is missing.
+// inspect returns an error for what can't work, and reports each thing that is missing.
 func (i *inspection) inspect(ctx context.Context, key client.ObjectKey) error {
 	i.cluster = &clusterv1.Cluster{}
 	if err := i.management.Get(ctx, key, i.cluster); err != nil {
@@ -50,17 +50,13 @@ func (i *inspection) inspect(ctx context.Context, key client.ObjectKey) error {
 	if consented != "" && consented != client.ObjectKeyFromObject(i.hostedCluster).String() {
 		return fmt.Errorf("the Cluster %s consents to HostedCluster %s; remove its annotation %s first", key, consented, v1beta1.ConsentAnnotation)
 	}
-	i.warnOf(check.ControlPlane(i.cluster))
-	checks, err := check.Kubeconfig(ctx, i.management, i.cluster)
-	i.warnOf(checks)
-	if apierrors.IsForbidden(err) {
-		i.warnings = append(i.warnings, err.Error())
+	i.ControlPlane(i.cluster)
+	if err := i.Kubeconfig(ctx, i.management, i.cluster); apierrors.IsForbidden(err) {
+		i.Unread("Kubeconfig of Cluster "+key.String(), err)
 	} else if err != nil {
 		return err
 	}
-	checks, err = check.Templates(ctx, i.management, key, i.hostedCluster.Spec.AutoNode.ProvisionerConfig.Karpenter.ClusterAPI)
-	i.warnOf(checks)
-	return err
+	return i.Templates(ctx, i.management, key, i.hostedCluster.Spec.AutoNode.ProvisionerConfig.Karpenter.ClusterAPI)
 }
 
 // others finds HostedClusters that are in the way, and the payload that they name if there is none.
@@ -96,7 +92,7 @@ func (i *inspection) others(ctx context.Context) error {
 		i.hostedCluster.Spec.Release.Image = image
 	}
 	if i.hostedCluster.Spec.Release.Image == "" {
-		i.warnOf(check.DefaultRelease(ctx, i.management, i.operatorNamespace))
+		i.DefaultRelease(ctx, i.management, i.operatorNamespace)
 	}
 	return nil
 }
@@ -114,12 +110,4 @@ func (i *inspection) beside(other *v1beta1.HostedCluster) error {
 		return fmt.Errorf("HostedCluster %s has the Cluster %s already", key, client.ObjectKeyFromObject(i.cluster))
 	}
 	return nil
-}
-
-func (i *inspection) warnOf(checks []check.Check) {
-	for _, c := range checks {
-		if c.Result != check.OK {
-			i.warnings = append(i.warnings, c.Subject+": "+c.Message+"; "+c.Fix)
-		}
-	}
 }
