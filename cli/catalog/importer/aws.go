@@ -7,11 +7,9 @@ import (
 	"errors"
 	"fmt"
 	"slices"
-	"strconv"
 	"strings"
 
 	"github.com/autonode-io/autonode/api/karpenter/v1alpha1"
-	"github.com/autonode-io/autonode/api/scalar"
 	"github.com/autonode-io/autonode/catalog"
 )
 
@@ -54,29 +52,15 @@ func (t *awsType) interfaces() int64 {
 // awsArchitectures are those of EC2 that Kubernetes runs on.
 var awsArchitectures = map[string]string{"x86_64": "amd64", "arm64": "arm64"}
 
-// awsUsage are the capacity types of EC2's usage classes. Capacity blocks are reservations, which a catalog names one by one.
-var awsUsage = map[string]string{"on-demand": catalog.OnDemand, "spot": catalog.Spot}
-
-func readAWS(raw []byte, options Options) (*Imported, error) {
+func readAWS(c *collector, raw []byte) error {
 	input := struct{ InstanceTypes []json.RawMessage }{}
 	if err := decode(raw, &input); err != nil {
-		return nil, fmt.Errorf("not the output of aws ec2 describe-instance-types: %w", described(raw, err))
+		return fmt.Errorf("not the output of aws ec2 describe-instance-types: %w", described(raw, err))
 	}
 	if input.InstanceTypes == nil {
-		return nil, errors.New("not the output of aws ec2 describe-instance-types: it has no InstanceTypes")
+		return errors.New("not the output of aws ec2 describe-instance-types: it has no InstanceTypes")
 	}
-	list, err := awsPrices(options)
-	if err != nil {
-		return nil, err
-	}
-	c := newCollector(options, list)
-	for i, item := range input.InstanceTypes {
-		where := fmt.Sprintf("InstanceTypes[%d]", i)
-		info := awsType{}
-		if err := decode(item, &info); err != nil {
-			c.problem(named(where, item), "%s", err)
-			continue
-		}
+	each(c, input.InstanceTypes, "InstanceTypes", func(where string, info *awsType) {
 		where += " " + shown(info.InstanceType)
 		m := machine{name: info.InstanceType, capacity: capacityOf(info.VCpuInfo.DefaultVCpus, info.MemoryInfo.SizeInMiB), labels: awsLabels(info.InstanceType)}
 		for _, name := range info.ProcessorInfo.SupportedArchitectures {
@@ -86,12 +70,12 @@ func readAWS(raw []byte, options Options) (*Imported, error) {
 		}
 		if m.arch == "" {
 			c.problem(where, "no architecture that Kubernetes runs on: %s", strings.Join(info.ProcessorInfo.SupportedArchitectures, ", "))
-			continue
+			return
 		}
 		// The addresses of its network interfaces, as Amazon's network plugin hands them out, and two pods in the host's network.
 		// https://github.com/awslabs/amazon-eks-ami/blob/main/nodeadm/internal/kubelet/eni_max_pods.go
 		if interfaces, addresses := info.interfaces(), info.NetworkInfo.Ipv4AddressesPerInterface; interfaces > 0 && addresses > 1 && interfaces < 1000 && addresses < 1000 {
-			m.capacity["pods"] = scalar.Text(strconv.FormatInt(interfaces*(addresses-1)+2, 10))
+			m.capacity["pods"] = count(interfaces*(addresses-1) + 2)
 		}
 		devices := map[string]int64{}
 		for _, gpu := range info.GpuInfo.Gpus {
@@ -112,19 +96,20 @@ func readAWS(raw []byte, options Options) (*Imported, error) {
 		for _, neuron := range info.NeuronInfo.NeuronDevices {
 			devices["aws.amazon.com/neuron"] += neuron.Count
 		}
-		for name, count := range devices {
-			if count > 0 {
-				m.capacity[name] = scalar.Text(strconv.FormatInt(count, 10))
+		for name, number := range devices {
+			if number > 0 {
+				m.capacity[name] = count(number)
 			}
 		}
-		for _, usage := range []string{"on-demand", "spot"} {
+		// EC2's usage classes have the names of capacity types. Capacity blocks are reservations, which a catalog names one by one.
+		for _, usage := range []string{catalog.OnDemand, catalog.Spot} {
 			if slices.Contains(info.SupportedUsageClasses, usage) {
-				m.capacityTypes = append(m.capacityTypes, awsUsage[usage])
+				m.capacityTypes = append(m.capacityTypes, usage)
 			}
 		}
 		c.add(where, m)
-	}
-	return c.result()
+	})
+	return nil
 }
 
 // awsLabels are the family and the size, which NodePools often require.
@@ -154,11 +139,6 @@ type awsTerms struct {
 	}
 }
 
-func awsPrices(options Options) (*prices, error) {
-	list := newPrices(options)
-	return list, list.read(options, func(file *priceFile) error { return list.readAWS(file, options.Region) }, list.readAWSSpot)
-}
-
 // awsReader reads a price list.
 type awsReader struct {
 	*stream
@@ -173,14 +153,13 @@ type awsReader struct {
 // readAWS reads a price list file, or the output of aws pricing get-products, page by page.
 func (p *prices) readAWS(file *priceFile, region string) error {
 	r := &awsReader{stream: newStream(file.reader), prices: p, region: region, products: map[string]awsProduct{}, terms: map[string]awsTerms{}}
-	items := func() error { return r.items(r.item) }
 	err := r.documents(func(token json.Token) error {
 		switch token {
 		case json.Delim('{'):
 			return r.fields(r.field)
 		case json.Delim('['):
 			r.found = true
-			return items()
+			return r.items(r.item)
 		}
 		return errors.New("neither an object nor a list")
 	})
@@ -305,10 +284,10 @@ func (p *prices) addAWS(where string, product awsProduct, terms awsTerms) {
 type awsSpotPrice struct{ AvailabilityZone, InstanceType, ProductDescription, SpotPrice, Timestamp string }
 
 // readAWSSpot reads the output of aws ec2 describe-spot-price-history, of which the newest prices count.
-func (p *prices) readAWSSpot(file *priceFile) error {
+func (p *prices) readAWSSpot(file *priceFile, _ string) error {
 	s := newStream(file.reader)
 	newest := map[[2]string]awsSpotPrice{}
-	item := func(i int) error {
+	err := s.pages("SpotPriceHistory", func(i int) error {
 		raw, err := s.raw()
 		if err != nil {
 			return err
@@ -327,17 +306,6 @@ func (p *prices) readAWSSpot(file *priceFile) error {
 			newest[at] = price
 		}
 		return nil
-	}
-	err := s.documents(func(token json.Token) error {
-		if token != json.Delim('{') {
-			return errors.New("not an object")
-		}
-		return s.fields(func(key string) error {
-			if key != "SpotPriceHistory" {
-				return s.skip()
-			}
-			return s.list(item)
-		})
 	})
 	if err != nil {
 		return fmt.Errorf("not the output of aws ec2 describe-spot-price-history: %w", err)

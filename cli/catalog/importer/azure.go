@@ -5,7 +5,6 @@ package importer
 import (
 	"cmp"
 	"encoding/json"
-	"errors"
 	"fmt"
 	"math"
 	"regexp"
@@ -13,7 +12,8 @@ import (
 	"strconv"
 	"strings"
 
-	"github.com/autonode-io/autonode/api/scalar"
+	"k8s.io/apimachinery/pkg/util/sets"
+
 	"github.com/autonode-io/autonode/catalog"
 )
 
@@ -93,56 +93,39 @@ func (s *azureSKU) restricted(region, zone string) bool {
 	})
 }
 
-func readAzure(raw []byte, options Options) (*Imported, error) {
-	items, err := list(raw, "the output of az vm list-skus")
-	if err != nil {
-		return nil, err
-	}
-	prices, err := azurePrices(options)
-	if err != nil {
-		return nil, err
-	}
-	c := newCollector(options, prices)
-	skus, regions := make([]azureSKU, len(items)), []string{}
-	for i, item := range items {
-		if err := decode(item, &skus[i]); err != nil {
-			c.problem(named(fmt.Sprintf("[%d]", i), item), "%s", err)
-			skus[i] = azureSKU{}
+func readAzure(c *collector, raw []byte) error {
+	skus, wheres, regions := []*azureSKU{}, []string{}, sets.New[string]()
+	err := list(c, raw, "the output of az vm list-skus", func(where string, sku *azureSKU) {
+		if sku.ResourceType == "virtualMachines" { // the list has disks and snapshots too
+			skus, wheres = append(skus, sku), append(wheres, where+" "+shown(sku.Name))
+			regions.Insert(sku.regions()...)
 		}
-		// The list has disks and snapshots too.
-		if skus[i].ResourceType == "virtualMachines" {
-			regions = append(regions, skus[i].regions()...)
-		}
+	})
+	if err != nil {
+		return err
 	}
-	slices.Sort(regions)
-	regions = slices.Compact(regions)
-	region := strings.ToLower(options.Region)
+	names, region := sets.List(regions), strings.ToLower(c.options.Region)
 	switch {
 	case region != "":
-	case len(regions) > 1:
-		return nil, fmt.Errorf("the list has %d regions, such as %s and %s; choose one with --region", len(regions), shown(regions[0]), shown(regions[1]))
-	case len(regions) == 1:
-		region = regions[0]
+	case len(names) > 1:
+		return fmt.Errorf("the list has %d regions, such as %s and %s; choose one with --region", len(names), shown(names[0]), shown(names[1]))
+	case len(names) == 1:
+		region = names[0]
 	}
-	for i := range skus {
-		sku := &skus[i]
-		if sku.ResourceType != "virtualMachines" {
-			continue
-		}
+	for i, sku := range skus {
 		zones, usable := sku.zones(region)
 		if !usable {
 			continue
 		}
-		where := fmt.Sprintf("[%d] %s", i, shown(sku.Name))
 		m, problem := azureMachine(sku, c.options)
 		if problem != "" {
-			c.problem(where, "%s", problem)
+			c.problem(wheres[i], "%s", problem)
 			continue
 		}
 		m.zones = zones
-		c.add(where, m)
+		c.add(wheres[i], m)
 	}
-	return c.result()
+	return nil
 }
 
 // azureAMD are the series with AMD's GPUs, which have no capability that reports it.
@@ -178,17 +161,12 @@ func azureMachine(sku *azureSKU, options Options) (m machine, problem string) {
 		if azureAMD.MatchString(sku.Name) {
 			resource = "amd.com/gpu"
 		}
-		m.capacity[resource] = scalar.Text(strconv.FormatInt(int64(math.Ceil(gpus)), 10))
+		m.capacity[resource] = count(int64(math.Ceil(gpus)))
 	}
 	if strings.EqualFold(capabilities["LowPriorityCapable"], "True") {
 		m.capacityTypes = append(m.capacityTypes, catalog.Spot)
 	}
 	return m, ""
-}
-
-func azurePrices(options Options) (*prices, error) {
-	list := newPrices(options)
-	return list, list.read(options, func(file *priceFile) error { return list.readAzure(file, options.Region) }, noList)
 }
 
 // azurePrice is one of the Retail Prices API's.
@@ -201,8 +179,7 @@ type azurePrice struct {
 // https://learn.microsoft.com/en-us/rest/api/cost-management/retail-prices/azure-retail-prices
 func (p *prices) readAzure(file *priceFile, region string) error {
 	s := newStream(file.reader)
-	found := false
-	item := func(i int) error {
+	err := s.pages("Items", func(i int) error {
 		raw, err := s.raw()
 		if err != nil {
 			return err
@@ -220,26 +197,7 @@ func (p *prices) readAzure(file *priceFile, region string) error {
 		}
 		p.addAzure(fmt.Sprintf("prices, Items[%d]", i), &page.azurePrice, region)
 		return nil
-	}
-	err := s.documents(func(token json.Token) error {
-		switch token {
-		case json.Delim('['):
-			found = true
-			return s.items(item)
-		case json.Delim('{'):
-			return s.fields(func(key string) error {
-				if !strings.EqualFold(key, "Items") {
-					return s.skip()
-				}
-				found = true
-				return s.list(item)
-			})
-		}
-		return errors.New("neither an object nor a list")
 	})
-	if err == nil && !found {
-		err = errors.New("it has no Items")
-	}
 	if err != nil {
 		return fmt.Errorf("not an answer of the Retail Prices API: %w", err)
 	}

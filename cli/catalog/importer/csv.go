@@ -3,6 +3,7 @@
 package importer
 
 import (
+	"cmp"
 	"fmt"
 	"maps"
 	"slices"
@@ -11,6 +12,7 @@ import (
 
 	"github.com/autonode-io/autonode/api/karpenter/v1alpha1"
 	"github.com/autonode-io/autonode/api/scalar"
+	"github.com/autonode-io/autonode/catalog"
 )
 
 // labelColumn begins the columns that are labels.
@@ -23,17 +25,12 @@ var (
 
 // readCSV reads a table: a row is an instance type with one offering, and further rows of the same name are further offerings. A column with
 // a / is a device, and one that begins with label: a label.
-func readCSV(raw []byte, options Options) (*Imported, error) {
-	prices, err := onlyTable(options)
-	if err != nil {
-		return nil, err
-	}
-	c := newCollector(options, prices)
+func readCSV(c *collector, raw []byte) error {
 	entries, first, order := map[string]*v1alpha1.CatalogInstanceType{}, map[string]int{}, []string{}
 	more := func(column string) bool {
 		return strings.HasPrefix(column, labelColumn) || strings.Contains(column, "/")
 	}
-	err = eachRow(raw, csvNeeded, csvOptional, more, func(line int, row map[string]string) {
+	err := eachRow(raw, csvNeeded, csvOptional, more, func(line int, row map[string]string) {
 		where := fmt.Sprintf("line %d", line)
 		parsed, problem := csvEntry(row)
 		if problem != "" {
@@ -43,7 +40,7 @@ func readCSV(raw []byte, options Options) (*Imported, error) {
 		if row["price"] == "" && row["reservationID"] == "" {
 			zones := csvZones(row["zones"])
 			if capacityType := row["capacityType"]; capacityType != "" || len(c.prices.byType[parsed.Name]) == 0 {
-				parsed.Offerings = c.prices.offerings(parsed.Name, orOnDemand(capacityType), zones)
+				parsed.Offerings = c.prices.offerings(parsed.Name, cmp.Or(capacityType, catalog.OnDemand), zones)
 			} else {
 				for _, capacityType := range sortedKeys(c.prices.byType[parsed.Name]) {
 					parsed.Offerings = append(parsed.Offerings, c.prices.offerings(parsed.Name, capacityType, zones)...)
@@ -63,19 +60,12 @@ func readCSV(raw []byte, options Options) (*Imported, error) {
 		known.Offerings = append(known.Offerings, parsed.Offerings...)
 	}, func(err error) { c.Problems = append(c.Problems, err) })
 	if err != nil {
-		return nil, err
+		return err
 	}
 	for _, name := range order {
 		c.keep(fmt.Sprintf("line %d", first[name]), *entries[name])
 	}
-	return c.result()
-}
-
-func orOnDemand(capacityType string) string {
-	if capacityType == "" {
-		return "on-demand"
-	}
-	return capacityType
+	return nil
 }
 
 func csvZones(cell string) []string {
@@ -106,7 +96,7 @@ func csvEntry(row map[string]string) (entry v1alpha1.CatalogInstanceType, proble
 	if row["price"] == "" && row["reservationID"] == "" {
 		return entry, "" // a price list may have its offerings
 	}
-	offering := offeringOf(orOnDemand(row["capacityType"]), row["price"], csvZones(row["zones"]))
+	offering := offeringOf(cmp.Or(row["capacityType"], catalog.OnDemand), row["price"], csvZones(row["zones"]))
 	if id := row["reservationID"]; id != "" {
 		count, err := strconv.ParseInt(row["reservationCount"], 10, 32)
 		if err != nil || count < 0 {

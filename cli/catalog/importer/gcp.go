@@ -3,14 +3,11 @@
 package importer
 
 import (
-	"fmt"
 	"path"
 	"slices"
-	"strconv"
 	"strings"
 
 	"github.com/autonode-io/autonode/api/karpenter/v1alpha1"
-	"github.com/autonode-io/autonode/api/scalar"
 	"github.com/autonode-io/autonode/catalog"
 )
 
@@ -29,35 +26,20 @@ type gcpType struct {
 	Deprecated *struct{ State string }
 }
 
-func readGCP(raw []byte, options Options) (*Imported, error) {
-	items, err := list(raw, "the output of gcloud compute machine-types list --format=json")
-	if err != nil {
-		return nil, err
-	}
-	prices, err := onlyTable(options)
-	if err != nil {
-		return nil, err
-	}
-	c := newCollector(options, prices)
+func readGCP(c *collector, raw []byte) error {
 	machines, wheres := map[string]*machine{}, map[string]string{}
-	for i, item := range items {
-		where := fmt.Sprintf("[%d]", i)
-		t := gcpType{}
-		if err := decode(item, &t); err != nil {
-			c.problem(named(where, item), "%s", err)
-			continue
-		}
+	err := list(c, raw, "the output of gcloud compute machine-types list --format=json", func(where string, t *gcpType) {
 		if t.Deprecated != nil && t.Deprecated.State != "ACTIVE" && t.Deprecated.State != "" {
-			continue
+			return
 		}
 		where += " " + shown(t.Name)
 		zone := path.Base(t.Zone) // a URL, or the name alone
 		if t.Zone == "" {
 			c.problem(where, "no zone")
-			continue
+			return
 		}
-		if options.Region != "" && !strings.HasPrefix(zone, options.Region+"-") || len(options.Zones) > 0 && !slices.Contains(options.Zones, zone) {
-			continue
+		if c.options.Region != "" && !strings.HasPrefix(zone, c.options.Region+"-") || len(c.options.Zones) > 0 && !slices.Contains(c.options.Zones, zone) {
+			return
 		}
 		m, known := machines[t.Name]
 		if !known {
@@ -69,7 +51,7 @@ func readGCP(raw []byte, options Options) (*Imported, error) {
 				m.arch = "arm64"
 			default:
 				c.problem(where, "architecture %q is neither X86_64 nor ARM64", shown(t.Architecture))
-				continue
+				return
 			}
 			gpus := int64(0)
 			for _, accelerator := range t.Accelerators {
@@ -78,19 +60,19 @@ func readGCP(raw []byte, options Options) (*Imported, error) {
 				}
 			}
 			if gpus > 0 {
-				m.capacity[c.options.GPUResource] = scalar.Text(strconv.FormatInt(gpus, 10))
+				m.capacity[c.options.GPUResource] = count(gpus)
 			}
 			machines[t.Name], wheres[t.Name] = m, where
 		}
 		if !slices.Contains(m.zones, zone) {
 			m.zones = append(m.zones, zone)
 		}
-	}
+	})
 	for _, name := range sortedKeys(machines) {
 		slices.Sort(machines[name].zones)
 		c.add(wheres[name], *machines[name])
 	}
-	return c.result()
+	return err
 }
 
 // gcpLabels is the family of a name such as e2-standard-4.

@@ -16,6 +16,8 @@ import (
 	"strconv"
 	"strings"
 
+	"k8s.io/apimachinery/pkg/util/sets"
+
 	"github.com/autonode-io/autonode/api/karpenter/v1alpha1"
 	"github.com/autonode-io/autonode/api/scalar"
 	"github.com/autonode-io/autonode/catalog"
@@ -55,8 +57,25 @@ type Format struct {
 	// Template that its machines are usually made from, and the patches that write a machine type into them.
 	Template v1alpha1.InfrastructureTemplateReference
 	Patches  []v1alpha1.CatalogPatch
-	// Read reads the input. The error reports why none of it can be read.
-	Read func(raw []byte, options Options) (*Imported, error)
+	// read adds the entries of an input. The error reports why none of it can be read.
+	read func(c *collector, raw []byte) error
+	// readPrices and readSpotPrices read the infrastructure's own lists; nil where only a table can be read.
+	readPrices, readSpotPrices func(p *prices, file *priceFile, region string) error
+}
+
+// Read reads an input and its price lists. The error reports why none of it can be read.
+func (f *Format) Read(raw []byte, options Options) (*Imported, error) {
+	options.GPUResource = cmp.Or(options.GPUResource, "nvidia.com/gpu")
+	c := &collector{options: options, prices: newPrices(options), seen: sets.New[string]()}
+	if err := c.prices.read(f, options); err != nil {
+		return nil, err
+	}
+	if err := f.read(c, raw); err != nil {
+		return nil, err
+	}
+	c.Problems = append(c.Problems, c.prices.problems...)
+	slices.SortFunc(c.Types, func(a, b v1alpha1.CatalogInstanceType) int { return strings.Compare(a.Name, b.Name) })
+	return &c.Imported, nil
 }
 
 const infrastructureGroup = "infrastructure.cluster.x-k8s.io"
@@ -76,7 +95,7 @@ func rendered(path, template string) v1alpha1.CatalogPatch {
 // Formats are all that can be imported.
 var Formats = []Format{
 	{
-		Name: "aws", Input: "aws ec2 describe-instance-types", Template: templateOf(infrastructureGroup, "AWSMachineTemplate"), Read: readAWS,
+		Name: "aws", Input: "aws ec2 describe-instance-types", Template: templateOf(infrastructureGroup, "AWSMachineTemplate"), read: readAWS, readPrices: (*prices).readAWS, readSpotPrices: (*prices).readAWSSpot,
 		Patches: []v1alpha1.CatalogPatch{
 			variable("/spec/instanceType", "instanceType"),
 			rendered("/spec/spotMarketOptions", `{{ if eq .capacityType "spot" }}{}{{ end }}`),
@@ -84,28 +103,28 @@ var Formats = []Format{
 		},
 	},
 	{
-		Name: "azure", Input: "az vm list-skus", Template: templateOf(infrastructureGroup, "AzureMachineTemplate"), Read: readAzure,
+		Name: "azure", Input: "az vm list-skus", Template: templateOf(infrastructureGroup, "AzureMachineTemplate"), read: readAzure, readPrices: (*prices).readAzure,
 		Patches: []v1alpha1.CatalogPatch{
 			variable("/spec/vmSize", "instanceType"),
 			rendered("/spec/spotVMOptions", `{{ if eq .capacityType "spot" }}{}{{ end }}`),
 		},
 	},
 	{
-		Name: "gcp", Input: "gcloud compute machine-types list --format=json", Template: templateOf(infrastructureGroup, "GCPMachineTemplate"), Read: readGCP,
+		Name: "gcp", Input: "gcloud compute machine-types list --format=json", Template: templateOf(infrastructureGroup, "GCPMachineTemplate"), read: readGCP,
 		Patches: []v1alpha1.CatalogPatch{
 			variable("/spec/instanceType", "instanceType"),
 			rendered("/spec/provisioningModel", `{{ if eq .capacityType "spot" }}Spot{{ else }}Standard{{ end }}`),
 		},
 	},
 	{
-		Name: "openstack", Input: "openstack flavor list --long -f json", Template: templateOf(infrastructureGroup, "OpenStackMachineTemplate"), Read: readOpenStack,
+		Name: "openstack", Input: "openstack flavor list --long -f json", Template: templateOf(infrastructureGroup, "OpenStackMachineTemplate"), read: readOpenStack,
 		Patches: []v1alpha1.CatalogPatch{variable("/spec/flavor", "instanceType")},
 	},
 	{
-		Name: "vsphere", Input: "kubectl get virtualmachineclasses -o yaml", Template: templateOf("vmware.infrastructure.cluster.x-k8s.io", "VSphereMachineTemplate"), Read: readVSphere,
+		Name: "vsphere", Input: "kubectl get virtualmachineclasses -o yaml", Template: templateOf("vmware.infrastructure.cluster.x-k8s.io", "VSphereMachineTemplate"), read: readVSphere,
 		Patches: []v1alpha1.CatalogPatch{variable("/spec/className", "instanceType")},
 	},
-	{Name: "csv", Input: "a table with a header", Read: readCSV},
+	{Name: "csv", Input: "a table with a header", read: readCSV},
 }
 
 // FormatOf returns a format by its name.
@@ -125,12 +144,7 @@ type collector struct {
 	Imported
 	options Options
 	prices  *prices
-	at      map[string]int
-}
-
-func newCollector(options Options, list *prices) *collector {
-	options.GPUResource = cmp.Or(options.GPUResource, "nvidia.com/gpu")
-	return &collector{options: options, prices: list, at: map[string]int{}}
+	seen    sets.Set[string]
 }
 
 func (c *collector) problem(where, format string, args ...any) {
@@ -163,7 +177,7 @@ func (c *collector) add(where string, m machine) {
 
 // keep adds an entry that a catalog can use.
 func (c *collector) keep(where string, entry v1alpha1.CatalogInstanceType) {
-	if _, twice := c.at[entry.Name]; twice {
+	if c.seen.Has(entry.Name) {
 		c.problem(where, "%s is there twice; the first one is kept", shown(entry.Name))
 		return
 	}
@@ -182,7 +196,7 @@ func (c *collector) keep(where string, entry v1alpha1.CatalogInstanceType) {
 			}
 		}
 	}
-	c.at[entry.Name] = len(c.Types)
+	c.seen.Insert(entry.Name)
 	c.Types = append(c.Types, entry)
 }
 
@@ -208,17 +222,9 @@ func usableOfferings(entry v1alpha1.CatalogInstanceType) []v1alpha1.CatalogOffer
 	return entry.Offerings
 }
 
-func (c *collector) result() (*Imported, error) {
-	if c.prices != nil {
-		c.Problems = append(c.Problems, c.prices.problems...)
-	}
-	slices.SortFunc(c.Types, func(a, b v1alpha1.CatalogInstanceType) int { return strings.Compare(a.Name, b.Name) })
-	return &c.Imported, nil
-}
-
 // capacityOf builds a capacity of cores and MiB.
 func capacityOf(cores, mebibytes int64) map[string]scalar.Quantity {
-	return map[string]scalar.Quantity{"cpu": scalar.Text(strconv.FormatInt(cores, 10)), "memory": scalar.Text(mebibytesOf(mebibytes))}
+	return map[string]scalar.Quantity{"cpu": count(cores), "memory": scalar.Text(mebibytesOf(mebibytes))}
 }
 
 // mebibytesOf writes MiB, as Gi where they are whole.
@@ -229,13 +235,26 @@ func mebibytesOf(mebibytes int64) string {
 	return strconv.FormatInt(mebibytes, 10) + "Mi"
 }
 
-// list decodes a JSON list item by item, so that one that isn't as expected spoils no other.
-func list(raw []byte, what string) ([]json.RawMessage, error) {
+// list adds each item of a JSON list.
+func list[T any](c *collector, raw []byte, what string, add func(where string, item *T)) error {
 	var items []json.RawMessage
 	if err := decode(raw, &items); err != nil {
-		return nil, fmt.Errorf("not %s: %w", what, described(raw, err))
+		return fmt.Errorf("not %s: %w", what, described(raw, err))
 	}
-	return items, nil
+	each(c, items, "", add)
+	return nil
+}
+
+// each decodes items one by one, so that one that isn't as expected spoils no other.
+func each[T any](c *collector, items []json.RawMessage, field string, add func(where string, item *T)) {
+	for i, raw := range items {
+		where, item := fmt.Sprintf("%s[%d]", field, i), new(T)
+		if err := decode(raw, item); err != nil {
+			c.problem(named(where, raw), "%s", err)
+			continue
+		}
+		add(where, item)
+	}
 }
 
 // named is a machine type that can't be decoded, by its index and its name if it has one.
@@ -259,6 +278,9 @@ func described(raw []byte, err error) error {
 }
 
 func shown(text string) string { return message.Cut(text, 63) }
+
+// count writes a number of a resource.
+func count(n int64) scalar.Quantity { return scalar.Text(strconv.FormatInt(n, 10)) }
 
 func sortedKeys[V any](m map[string]V) []string { return slices.Sorted(maps.Keys(m)) }
 

@@ -32,12 +32,12 @@ func newPrices(options Options) *prices {
 }
 
 // read opens the price lists, and reads those that are there.
-func (p *prices) read(options Options, prices, spot func(*priceFile) error) error {
+func (p *prices) read(format *Format, options Options) error {
 	for _, list := range []struct {
 		what string
 		from io.Reader
-		read func(*priceFile) error
-	}{{"prices", options.Prices, prices}, {"spot prices", options.SpotPrices, spot}} {
+		read func(*prices, *priceFile, string) error
+	}{{"prices", options.Prices, format.readPrices}, {"spot prices", options.SpotPrices, format.readSpotPrices}} {
 		file, err := open(list.from)
 		if err != nil {
 			return err
@@ -46,10 +46,13 @@ func (p *prices) read(options Options, prices, spot func(*priceFile) error) erro
 			continue
 		}
 		p.none = false
-		if file.isJSON {
-			err = list.read(file)
-		} else {
+		switch {
+		case !file.isJSON:
 			err = p.readTable(file)
+		case list.read == nil:
+			err = errors.New("of this infrastructure only a table can be read, in CSV with the columns instanceType, zone, capacityType and price")
+		default:
+			err = list.read(p, file, options.Region)
 		}
 		if err != nil {
 			return fmt.Errorf("%s: %w", list.what, err)
@@ -154,17 +157,6 @@ func (p *prices) readTable(file *priceFile) error {
 	return eachRow(raw, []string{"instanceType", "price"}, []string{"zone", "capacityType"}, nil, func(line int, row map[string]string) {
 		p.set(fmt.Sprintf("prices, line %d", line), row["instanceType"], cmp.Or(row["capacityType"], catalog.OnDemand), row["zone"], row["price"])
 	}, func(err error) { p.problems = append(p.problems, fmt.Errorf("prices: %w", err)) })
-}
-
-// noList refuses the list of an infrastructure.
-func noList(*priceFile) error {
-	return errors.New("of this infrastructure only a table can be read, in CSV with the columns instanceType, zone, capacityType and price")
-}
-
-// onlyTable reads prices of infrastructures whose own lists aren't known.
-func onlyTable(options Options) (*prices, error) {
-	list := newPrices(options)
-	return list, list.read(options, noList, noList)
 }
 
 // eachRow reads a table with a header. An error names the line; malformed lines are reported and left out.

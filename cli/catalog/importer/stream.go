@@ -9,6 +9,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"strings"
 )
 
 const (
@@ -98,6 +99,31 @@ func (s *stream) documents(each func(json.Token) error) error {
 			return fmt.Errorf("byte %d: %w", s.InputOffset(), err)
 		}
 	}
+}
+
+// pages calls each for each item of a file: of a list, or of the field of an object. Documents are pages of an answer.
+func (s *stream) pages(field string, each func(i int) error) error {
+	found := false
+	err := s.documents(func(token json.Token) error {
+		switch token {
+		case json.Delim('['):
+			found = true
+			return s.items(each)
+		case json.Delim('{'):
+			return s.fields(func(key string) error {
+				if !strings.EqualFold(key, field) {
+					return s.skip()
+				}
+				found = true
+				return s.list(each)
+			})
+		}
+		return errors.New("neither an object nor a list")
+	})
+	if err == nil && !found {
+		err = fmt.Errorf("it has no %s", field)
+	}
+	return err
 }
 
 func (s *stream) next() (json.Token, error) {

@@ -6,7 +6,6 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
-	"strconv"
 
 	"sigs.k8s.io/yaml"
 
@@ -31,49 +30,38 @@ type vSphereClass struct {
 	}
 }
 
-func readVSphere(raw []byte, options Options) (*Imported, error) {
+func readVSphere(c *collector, raw []byte) error {
 	converted, err := yaml.YAMLToJSON(raw)
 	if err != nil {
-		return nil, fmt.Errorf("not YAML or JSON: %w", err)
+		return fmt.Errorf("not YAML or JSON: %w", err)
 	}
 	input := struct {
 		Kind  string
 		Items []json.RawMessage
 	}{}
 	if err := decode(converted, &input); err != nil {
-		return nil, fmt.Errorf("not a VirtualMachineClass or a list of them: %w", err)
+		return fmt.Errorf("not a VirtualMachineClass or a list of them: %w", err)
 	}
 	switch {
 	case input.Kind == "VirtualMachineClass":
 		input.Items = []json.RawMessage{converted}
 	case input.Items == nil:
-		return nil, errors.New("not a VirtualMachineClass or a list of them: it has no items")
+		return errors.New("not a VirtualMachineClass or a list of them: it has no items")
 	}
-	prices, err := onlyTable(options)
-	if err != nil {
-		return nil, err
-	}
-	c := newCollector(options, prices)
-	for i, item := range input.Items {
-		where := fmt.Sprintf("items[%d]", i)
-		class := vSphereClass{}
-		if err := decode(item, &class); err != nil {
-			c.problem(where, "%s", err)
-			continue
-		}
+	each(c, input.Items, "items", func(where string, class *vSphereClass) {
 		where += " " + shown(class.Metadata.Name)
 		if class.Kind != "" && class.Kind != "VirtualMachineClass" {
 			c.problem(where, "is a %s and no VirtualMachineClass", shown(class.Kind))
-			continue
+			return
 		}
 		hardware := class.Spec.Hardware
 		m := machine{name: class.Metadata.Name, arch: "amd64", capacityTypes: []string{catalog.OnDemand}, capacity: map[string]scalar.Quantity{
-			"cpu": scalar.Text(strconv.FormatInt(hardware.CPUs, 10)), "memory": scalar.Text(hardware.Memory.String()),
+			"cpu": count(hardware.CPUs), "memory": scalar.Text(hardware.Memory.String()),
 		}}
 		if gpus := len(hardware.Devices.VGPUDevices) + len(hardware.Devices.DynamicDirectPathIODevices); gpus > 0 {
-			m.capacity[c.options.GPUResource] = scalar.Text(strconv.Itoa(gpus))
+			m.capacity[c.options.GPUResource] = count(int64(gpus))
 		}
 		c.add(where, m)
-	}
-	return c.result()
+	})
+	return nil
 }
