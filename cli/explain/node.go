@@ -227,18 +227,17 @@ func (s *Simulation) unconsidered(method disruption.Method, node *state.StateNod
 		return "the node is empty, which is another method's"
 	}
 	after := ""
-	for _, nodePool := range list[*karpv1.NodePool](s.Guest) {
-		if nodePool.Name == node.Labels()[karpv1.NodePoolLabelKey] && nodePool.Spec.Disruption.ConsolidateAfter.Duration != nil {
-			wait := *nodePool.Spec.Disruption.ConsolidateAfter.Duration
-			after = fmt.Sprintf(": consolidateAfter of NodePool %s is %s", nodePool.Name, wait)
-			since := node.NodeClaim.Status.LastPodEventTime.Time
-			if since.IsZero() {
-				since = node.NodeClaim.StatusConditions().Get(karpv1.ConditionTypeInitialized).LastTransitionTime.Time
-			}
-			if left := since.Add(wait).Sub(s.Clock.Now()); left > 0 {
-				after += fmt.Sprintf(", and its pods changed %s ago; %s left",
-					duration.HumanDuration(s.Clock.Since(since)), duration.HumanDuration(left))
-			}
+	nodePool := named[*karpv1.NodePool](s.Guest, node.Labels()[karpv1.NodePoolLabelKey])
+	if nodePool != nil && nodePool.Spec.Disruption.ConsolidateAfter.Duration != nil {
+		wait := *nodePool.Spec.Disruption.ConsolidateAfter.Duration
+		after = fmt.Sprintf(": consolidateAfter of NodePool %s is %s", nodePool.Name, wait)
+		since := node.NodeClaim.Status.LastPodEventTime.Time
+		if since.IsZero() {
+			since = node.NodeClaim.StatusConditions().Get(karpv1.ConditionTypeInitialized).LastTransitionTime.Time
+		}
+		if rest := since.Add(wait).Sub(s.Clock.Now()); rest > 0 {
+			after += fmt.Sprintf(", and its pods changed %s ago; %s left",
+				duration.HumanDuration(s.Clock.Since(since)), duration.HumanDuration(rest))
 		}
 	}
 	return "the NodeClaim isn't Consolidatable yet" + after
@@ -362,10 +361,7 @@ func (s *Simulation) facts(node *state.StateNode) []string {
 			facts = append(facts, "has expired")
 		}
 	}
-	for _, nodePool := range list[*karpv1.NodePool](s.Guest) {
-		if nodePool.Name != labels[karpv1.NodePoolLabelKey] {
-			continue
-		}
+	if nodePool := named[*karpv1.NodePool](s.Guest, labels[karpv1.NodePoolLabelKey]); nodePool != nil {
 		d := nodePool.Spec.Disruption
 		after := "Never"
 		if d.ConsolidateAfter.Duration != nil {
@@ -383,16 +379,15 @@ func (s *Simulation) olderImage(node *state.StateNode) string {
 		return ""
 	}
 	kubelet, _, _ := strings.Cut(strings.TrimPrefix(node.Node.Status.NodeInfo.KubeletVersion, "v"), "+")
-	for _, class := range list[*v1alpha1.ClusterAPINodeClass](s.Guest) {
-		if class.Name != ref.Name {
-			continue
-		}
-		for _, template := range class.Status.Templates {
-			has, _, _ := strings.Cut(template.Version, "+")
-			if template.Image == v1alpha1.ImageOlder && template.InstanceType == node.Labels()[corev1.LabelInstanceTypeStable] && has == kubelet {
-				return fmt.Sprintf("the image of %s has %s, and nodes of node class %s get %s; a replacement would boot the same image until a template has one with %s",
-					template.Source, template.Version, class.Name, class.Status.Version, class.Status.Version)
-			}
+	class := named[*v1alpha1.ClusterAPINodeClass](s.Guest, ref.Name)
+	if class == nil {
+		return ""
+	}
+	for _, template := range class.Status.Templates {
+		has, _, _ := strings.Cut(template.Version, "+")
+		if template.Image == v1alpha1.ImageOlder && template.InstanceType == node.Labels()[corev1.LabelInstanceTypeStable] && has == kubelet {
+			return fmt.Sprintf("the image of %s has %s, and nodes of node class %s get %s; a replacement would boot the same image until a template has one with %s",
+				template.Source, template.Version, class.Name, class.Status.Version, class.Status.Version)
 		}
 	}
 	return ""

@@ -321,19 +321,9 @@ func (s *Simulation) unoffered(nodePool *karpv1.NodePool, it *karpcloudprovider.
 	return rankOther, "excluded by minValues, a reservation, a host port or the pod's topology"
 }
 
-// nodeClass returns a node class; nil if there is none of the name.
-func (s *Simulation) nodeClass(name string) *v1alpha1.ClusterAPINodeClass {
-	for _, class := range list[*v1alpha1.ClusterAPINodeClass](s.Guest) {
-		if class.Name == name {
-			return class
-		}
-	}
-	return nil
-}
-
 // reported is the message of a node class's condition that is False; empty for any other.
 func (s *Simulation) reported(nodeClass, conditionType string) string {
-	class := s.nodeClass(nodeClass)
+	class := named[*v1alpha1.ClusterAPINodeClass](s.Guest, nodeClass)
 	if class == nil {
 		return ""
 	}
@@ -353,7 +343,7 @@ func (s *Simulation) exhausted(nodeClass string) string {
 // unavailable returns what the node class reports of an instance type of which no event reports why it can't be launched.
 func (s *Simulation) unavailable(nodeClass, instanceType string) string {
 	exhausted := s.exhausted(nodeClass)
-	if class := s.nodeClass(nodeClass); class != nil {
+	if class := named[*v1alpha1.ClusterAPINodeClass](s.Guest, nodeClass); class != nil {
 		for _, template := range class.Status.Templates {
 			switch {
 			case template.InstanceType != instanceType || template.Unavailable == "":

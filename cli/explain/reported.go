@@ -62,21 +62,19 @@ func (Reported) GetSupportedNodeClasses() []status.Object {
 // GetInstanceTypes implements cloudprovider.CloudProvider.
 func (r Reported) GetInstanceTypes(_ context.Context, nodePool *karpv1.NodePool) ([]*karpcloudprovider.InstanceType, error) {
 	name := nodePool.Spec.Template.Spec.NodeClassRef.Name
-	for _, class := range list[*v1alpha1.ClusterAPINodeClass](r.guest) {
-		if class.Name != name {
-			continue
-		}
-		var types []*karpcloudprovider.InstanceType
-		for i := range class.Status.Templates {
-			t := &class.Status.Templates[i]
-			// Templates of one instance type are listed cheapest first.
-			if !slices.ContainsFunc(types, func(it *karpcloudprovider.InstanceType) bool { return it.Name == t.InstanceType }) {
-				types = append(types, reportedType(t))
-			}
-		}
-		return types, nil
+	class := named[*v1alpha1.ClusterAPINodeClass](r.guest, name)
+	if class == nil {
+		return nil, fmt.Errorf("node class %s doesn't exist; NodePool %s names it", name, nodePool.Name)
 	}
-	return nil, fmt.Errorf("node class %s doesn't exist; NodePool %s names it", name, nodePool.Name)
+	var types []*karpcloudprovider.InstanceType
+	for i := range class.Status.Templates {
+		t := &class.Status.Templates[i]
+		// Templates of one instance type are listed cheapest first.
+		if !slices.ContainsFunc(types, func(it *karpcloudprovider.InstanceType) bool { return it.Name == t.InstanceType }) {
+			types = append(types, reportedType(t))
+		}
+	}
+	return types, nil
 }
 
 func reportedType(t *v1alpha1.TemplateStatus) *karpcloudprovider.InstanceType {

@@ -254,3 +254,13 @@ func list[T client.Object](s *Snapshot) []T {
 	}
 	return found
 }
+
+// named returns the object of a kind without namespaces; nil for none.
+func named[T client.Object](s *Snapshot, name string) (found T) {
+	for _, object := range list[T](s) {
+		if object.GetName() == name {
+			return object
+		}
+	}
+	return found
+}

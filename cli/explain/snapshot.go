@@ -3,6 +3,7 @@
 package explain
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -174,15 +175,18 @@ func (s *Snapshot) List(_ context.Context, into client.ObjectList, opts ...clien
 	shared := o.UnsafeDisableDeepCopy != nil && *o.UnsafeDisableDeepCopy
 	found := []runtime.Object{}
 	for _, object := range objects {
-		if o.Namespace != "" && object.GetNamespace() != o.Namespace || o.LabelSelector != nil && !o.LabelSelector.Matches(labelsOf(object)) {
+		if o.Namespace != "" && object.GetNamespace() != o.Namespace ||
+			o.LabelSelector != nil && !o.LabelSelector.Matches(labels.Set(object.GetLabels())) {
 			continue
 		}
 		if o.FieldSelector != nil {
-			matches, err := matchesFields(object, o.FieldSelector)
-			if err != nil {
-				return err
+			set := indexed(object)
+			for _, requirement := range o.FieldSelector.Requirements() {
+				if !set.Has(requirement.Field) {
+					return fmt.Errorf("the snapshot doesn't index field %s of %T", requirement.Field, object)
+				}
 			}
-			if !matches {
+			if !o.FieldSelector.Matches(set) {
 				continue
 			}
 		}
@@ -195,8 +199,6 @@ func (s *Snapshot) List(_ context.Context, into client.ObjectList, opts ...clien
 	return meta.SetList(into, found)
 }
 
-func labelsOf(object client.Object) labels.Set { return object.GetLabels() }
-
 // assign copies an object into another of its type.
 func assign(from, into client.Object) error {
 	to, value := reflect.ValueOf(into), reflect.ValueOf(from.DeepCopyObject())
@@ -207,59 +209,25 @@ func assign(from, into client.Object) error {
 	return nil
 }
 
-func matchesFields(object client.Object, selector fields.Selector) (bool, error) {
-	for _, requirement := range selector.Requirements() {
-		value, err := fieldOf(object, requirement.Field)
-		if err != nil {
-			return false, err
-		}
-		if value != requirement.Value {
-			return false, nil
-		}
+// indexed returns the fields by which Karpenter core lists objects of a kind.
+func indexed(object client.Object) fields.Set {
+	reference := func(path string, ref *karpv1.NodeClassReference) fields.Set {
+		ref = cmp.Or(ref, &karpv1.NodeClassReference{})
+		return fields.Set{path + ".group": ref.Group, path + ".kind": ref.Kind, path + ".name": ref.Name}
 	}
-	return true, nil
-}
-
-// fieldOf returns a field that Karpenter core indexes.
-func fieldOf(object client.Object, field string) (string, error) {
 	switch o := object.(type) {
 	case *corev1.Pod:
-		if field == "spec.nodeName" {
-			return o.Spec.NodeName, nil
-		}
+		return fields.Set{"spec.nodeName": o.Spec.NodeName}
 	case *corev1.Node:
-		if field == "spec.providerID" {
-			return o.Spec.ProviderID, nil
-		}
+		return fields.Set{"spec.providerID": o.Spec.ProviderID}
 	case *karpv1.NodeClaim:
-		ref := o.Spec.NodeClassRef
-		if field == "status.providerID" {
-			return o.Status.ProviderID, nil
-		}
-		if value, ok := referenceField(ref, strings.TrimPrefix(field, "spec.nodeClassRef.")); ok {
-			return value, nil
-		}
+		set := reference("spec.nodeClassRef", o.Spec.NodeClassRef)
+		set["status.providerID"] = o.Status.ProviderID
+		return set
 	case *karpv1.NodePool:
-		if value, ok := referenceField(o.Spec.Template.Spec.NodeClassRef, strings.TrimPrefix(field, "spec.template.spec.nodeClassRef.")); ok {
-			return value, nil
-		}
+		return reference("spec.template.spec.nodeClassRef", o.Spec.Template.Spec.NodeClassRef)
 	}
-	return "", fmt.Errorf("the snapshot doesn't index field %s of %T", field, object)
-}
-
-func referenceField(ref *karpv1.NodeClassReference, field string) (string, bool) {
-	if ref == nil {
-		ref = &karpv1.NodeClassReference{}
-	}
-	switch field {
-	case "group":
-		return ref.Group, true
-	case "kind":
-		return ref.Kind, true
-	case "name":
-		return ref.Name, true
-	}
-	return "", false
+	return nil
 }
 
 // Scheme implements client.Client.
