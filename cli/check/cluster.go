@@ -123,8 +123,8 @@ func (c *clusterCheck) find(ctx context.Context, named client.ObjectKey) error {
 		return fmt.Errorf("listing HostedClusters: %w", err)
 	}
 	for i := range list.Items {
-		if of := &list.Items[i]; of.ControlPlaneNamespace() == c.key.Namespace && of.ClusterName() == c.key.Name {
-			c.hostedCluster = of
+		if candidate := &list.Items[i]; candidate.ControlPlaneNamespace() == c.key.Namespace && candidate.ClusterName() == c.key.Name {
+			c.hostedCluster = candidate
 		}
 	}
 	return nil

@@ -111,8 +111,8 @@ func missing(path string, schema, other *apiextensionsv1.JSONSchemaProps) []stri
 	if schema.Items != nil && schema.Items.Schema != nil && other.Items != nil && other.Items.Schema != nil {
 		paths = append(paths, missing(path+"[]", schema.Items.Schema, other.Items.Schema)...)
 	}
-	if of, than := schema.AdditionalProperties, other.AdditionalProperties; of != nil && of.Schema != nil && than != nil && than.Schema != nil {
-		paths = append(paths, missing(path+".*", of.Schema, than.Schema)...)
+	if values, than := schema.AdditionalProperties, other.AdditionalProperties; values != nil && values.Schema != nil && than != nil && than.Schema != nil {
+		paths = append(paths, missing(path+".*", values.Schema, than.Schema)...)
 	}
 	return paths
 }

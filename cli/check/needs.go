@@ -173,8 +173,8 @@ func (t *templates) machineDeployments(ctx context.Context, by *metav1.LabelSele
 		if ref := d.Spec.Template.Spec.Bootstrap.ConfigRef; ref.IsDefined() {
 			refs["bootstrap"] = ref
 		}
-		for _, of := range []string{"infrastructure", "bootstrap"} {
-			if ref, ok := refs[of]; ok {
+		for _, role := range []string{"infrastructure", "bootstrap"} {
+			if ref, ok := refs[role]; ok {
 				t.exists(ctx, "MachineDeployment "+t.cluster.Namespace+"/"+d.Name, schema.GroupKind{Group: ref.APIGroup, Kind: ref.Kind}, ref.Name)
 			}
 		}

@@ -167,16 +167,16 @@ func readCosts(ctx context.Context, reader client.Reader, now time.Time) ([]acco
 		if !v1alpha1.MadeForNodeClaim(machine) {
 			continue
 		}
-		of, ok := clusters[place{machine.Namespace, machine.Labels[clusterv1.ClusterNameLabel]}]
+		owner, ok := clusters[place{machine.Namespace, machine.Labels[clusterv1.ClusterNameLabel]}]
 		if !ok {
-			of, ok = clusters[place{namespace: machine.Namespace}]
+			owner, ok = clusters[place{namespace: machine.Namespace}]
 		}
 		if !ok {
-			of.name = machine.Namespace + "/" + machine.Labels[clusterv1.ClusterNameLabel]
+			owner.name = machine.Namespace + "/" + machine.Labels[clusterv1.ClusterNameLabel]
 		}
 		size, prices := conversion.MachineOf(machine)
-		byAccount[of.account] = append(byAccount[of.account], cost.Machines{
-			Key:  cost.Key{Cluster: of.name, NodePool: machine.Labels[karpv1.NodePoolLabelKey], Offering: size.Offering},
+		byAccount[owner.account] = append(byAccount[owner.account], cost.Machines{
+			Key:  cost.Key{Cluster: owner.name, NodePool: machine.Labels[karpv1.NodePoolLabelKey], Offering: size.Offering},
 			List: prices.List, OnDemand: prices.OnDemand, Count: 1, VCPUs: size.VCPUs, Memory: size.Memory,
 		})
 	}
@@ -199,8 +199,8 @@ func clustersOf(found []autonodev1alpha1.CapacityAccount, components []metav1.Pa
 	clusters := map[place]hostedCluster{}
 	for i := range components {
 		names, ok := v1beta1.NamesOf(&components[i])
-		if of := components[i].Labels; ok && of[v1beta1.HostedClusterLabel] != "" {
-			clusters[place{components[i].Namespace, names.Cluster}] = hostedCluster{name: of[v1beta1.HostedClusterNamespaceLabel] + "/" + of[v1beta1.HostedClusterLabel]}
+		if label := components[i].Labels; ok && label[v1beta1.HostedClusterLabel] != "" {
+			clusters[place{components[i].Namespace, names.Cluster}] = hostedCluster{name: label[v1beta1.HostedClusterNamespaceLabel] + "/" + label[v1beta1.HostedClusterLabel]}
 		}
 	}
 	for i := range found {
@@ -217,12 +217,12 @@ func clustersOf(found []autonodev1alpha1.CapacityAccount, components []metav1.Pa
 func costOf(ctx context.Context, reader client.Reader, account *autonodev1alpha1.CapacityAccount, machines []cost.Machines, now time.Time) accountCost {
 	rates, unread := ratesOf(ctx, reader, &account.Spec)
 	commitments, problems := conversion.CommitmentsAt(&account.Spec, rates, now)
-	of := accountCost{name: account.Name, Report: cost.Of(machines, commitments, conversion.ReservationsAt(&account.Spec, now))}
+	report := accountCost{name: account.Name, Report: cost.Of(machines, commitments, conversion.ReservationsAt(&account.Spec, now))}
 	for _, problem := range problems {
-		of.problems = append(of.problems, fmt.Sprintf("spec.%s: %s; it isn't counted", problem.Field, problem.Message))
+		report.problems = append(report.problems, fmt.Sprintf("spec.%s: %s; it isn't counted", problem.Field, problem.Message))
 	}
-	of.problems = append(of.problems, unread...)
-	return of
+	report.problems = append(report.problems, unread...)
+	return report
 }
 
 // ratesOf reads the ConfigMaps that commitments refer to. What can't be read is a problem: its plan covers what has a rate in the account.

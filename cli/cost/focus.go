@@ -99,18 +99,18 @@ func focusRows(costs []accountCost) []focusRow {
 	return rows
 }
 
-func (r *focusRow) ofMachines(of *cost.Row) focusRow {
+func (r *focusRow) ofMachines(machines *cost.Row) focusRow {
 	row := *r
-	row.SubAccountName, row.NodePool, row.InstanceType, row.CapacityType, row.AvailabilityZone = of.Cluster, of.NodePool, of.InstanceType, of.CapacityType, of.Zone
+	row.SubAccountName, row.NodePool, row.InstanceType, row.CapacityType, row.AvailabilityZone = machines.Cluster, machines.NodePool, machines.InstanceType, machines.CapacityType, machines.Zone
 	row.PricingCategory = "Standard"
-	if of.CapacityType == "spot" {
+	if machines.CapacityType == "spot" {
 		row.PricingCategory = "Dynamic"
 	}
-	if of.Reservation != "" {
-		row.CapacityReservationID, row.CapacityReservationStatus = of.Reservation, "Used"
+	if machines.Reservation != "" {
+		row.CapacityReservationID, row.CapacityReservationStatus = machines.Reservation, "Used"
 	}
-	row.ListCost, row.ContractedCost, row.EffectiveCost = rounded(of.OnDemand), rounded(of.List), rounded(of.Paid)
-	row.ConsumedQuantity, row.ConsumedUnit = float64(of.Machines), units[capacity.Instances]
+	row.ListCost, row.ContractedCost, row.EffectiveCost = rounded(machines.OnDemand), rounded(machines.List), rounded(machines.Paid)
+	row.ConsumedQuantity, row.ConsumedUnit = float64(machines.Machines), units[capacity.Instances]
 	return row
 }
 

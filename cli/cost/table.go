@@ -214,11 +214,11 @@ func used(c *accountCost) (rows [][]string) {
 		rows = append(rows, []string{"commitment/" + use.Name, format(use.Committed), format(use.Used), format(use.Unused), dollarsOr(use.Wasted, use.Unknown)})
 	}
 	for _, use := range c.Reservations {
-		of := fmt.Sprintf("%d machines", use.Count)
+		committed := fmt.Sprintf("%d machines", use.Count)
 		if use.Expired {
-			of += ", expired"
+			committed += ", expired"
 		}
-		rows = append(rows, []string{"reservation/" + use.ID, of, fmt.Sprintf("%d machines", use.Used), fmt.Sprintf("%d machines", use.Unused), dollarsOr(use.Wasted, use.Unknown)})
+		rows = append(rows, []string{"reservation/" + use.ID, committed, fmt.Sprintf("%d machines", use.Used), fmt.Sprintf("%d machines", use.Unused), dollarsOr(use.Wasted, use.Unknown)})
 	}
 	return rows
 }

@@ -222,9 +222,9 @@ func TestRead(t *testing.T) {
 	g := NewWithT(t)
 	scheme, err := cluster.Scheme()
 	g.Expect(err).NotTo(HaveOccurred())
-	machine := func(name, of string) *clusterv1.Machine {
+	machine := func(name, subject string) *clusterv1.Machine {
 		return &clusterv1.Machine{ObjectMeta: metav1.ObjectMeta{Namespace: "clusters-blue", Name: name, Labels: map[string]string{
-			clusterv1.ClusterNameLabel: of, v1alpha1.NodeClaimLabel: name,
+			clusterv1.ClusterNameLabel: subject, v1alpha1.NodeClaimLabel: name,
 		}}}
 	}
 	management := fake.NewClientBuilder().WithScheme(scheme).WithObjects(

@@ -63,8 +63,8 @@ const (
 	keptOfAll = ` apiVersion kind metadata status{conditions v1beta2{conditions} deprecated{v1beta1{conditions}}} `
 )
 
-// kept holds what stays, by KIND.GROUP. A "*" is all kinds of a group, and of those that end in it.
-var kept = map[string]string{
+// allowed holds what stays, by KIND.GROUP. A "*" is all kinds of a group, and of those that end in it.
+var allowed = map[string]string{
 	"*.autonode.io":  "spec status",
 	"*.karpenter.sh": "spec status",
 	"ClusterAPINodeClass.karpenter.cluster.x-k8s.io": `spec{scalableResourceSelector infrastructureTemplateSelectors catalogSelectors bootstrap version kubelet
@@ -108,8 +108,8 @@ var kept = map[string]string{
 	"CertificateSigningRequest.certificates.k8s.io": "spec{signerName username usages expirationSeconds}",
 }
 
-// keptOwn stays beside that of what runs AutoNode.
-var keptOwn = map[string]string{
+// keptOurs stays beside that of what runs AutoNode.
+var keptOurs = map[string]string{
 	"Pod":             "spec{containers{args command} initContainers{args command}}",
 	"Deployment.apps": "spec{template{spec{containers{args command} initContainers{args command}}}}",
 	"ReplicaSet.apps": "spec{template{spec{containers{args command} initContainers{args command}}}}",
@@ -154,30 +154,30 @@ func (t *tree) parse(text string) {
 var trees sync.Map
 
 // treeOf returns the fields of a kind that stay.
-func treeOf(gk schema.GroupKind, own bool) *tree {
+func treeOf(gk schema.GroupKind, ours bool) *tree {
 	key := struct {
 		schema.GroupKind
-		own bool
-	}{gk, own}
+		ours bool
+	}{gk, ours}
 	if known, ok := trees.Load(key); ok {
 		return known.(*tree)
 	}
 	t := &tree{}
 	t.parse(keptOfAll)
 	t.parse(keptFields(gk))
-	if own {
-		t.parse(keptOwn[gk.String()])
+	if ours {
+		t.parse(keptOurs[gk.String()])
 	}
 	trees.Store(key, t)
 	return t
 }
 
 func keptFields(gk schema.GroupKind) string {
-	if text, ok := kept[gk.String()]; ok {
+	if text, ok := allowed[gk.String()]; ok {
 		return text
 	}
 	for group := gk.Group; group != ""; {
-		if text, ok := kept["*."+group]; ok {
+		if text, ok := allowed["*."+group]; ok {
 			return text
 		}
 		_, group, _ = strings.Cut(group, ".")

@@ -42,10 +42,10 @@ var (
 	flagName = regexp.MustCompile(`^--?[a-zA-Z][a-zA-Z0-9-]*$`)
 )
 
-// Object removes from an object, in place, what isn't known to be harmless: see kept. own is an object whose pods are AutoNode's, whose
+// Object removes from an object, in place, what isn't known to be harmless: see allowed. ours is an object whose pods are AutoNode's, whose
 // arguments say much, or a ConfigMap that AutoNode reads.
-func Object(object *unstructured.Unstructured, own bool) {
-	if data, ok := object.Object["data"].(map[string]any); ok && own && object.GetKind() == "ConfigMap" {
+func Object(object *unstructured.Unstructured, ours bool) {
+	if data, ok := object.Object["data"].(map[string]any); ok && ours && object.GetKind() == "ConfigMap" {
 		for key, value := range data {
 			text, _ := value.(string)
 			data[key] = Text(text)
@@ -53,7 +53,7 @@ func Object(object *unstructured.Unstructured, own bool) {
 		delete(object.Object, "data")
 		defer func() { object.Object["data"] = data }()
 	}
-	object.Object = keep("", treeOf(object.GroupVersionKind().GroupKind(), own), object.Object).(map[string]any)
+	object.Object = keep("", treeOf(object.GroupVersionKind().GroupKind(), ours), object.Object).(map[string]any)
 }
 
 // keep returns what of a value stays.
@@ -209,11 +209,11 @@ func kubeletArgs(value any) any {
 				continue
 			}
 			name, _ := arg["name"].(string)
-			kept := map[string]any{"name": Text(name), "value": Removed}
+			argument := map[string]any{"name": Text(name), "value": Removed}
 			if keptKubeletArgs.MatchString(name) {
-				kept["value"] = scrub(name, arg["value"])
+				argument["value"] = scrub(name, arg["value"])
 			}
-			v[i] = kept
+			v[i] = argument
 		}
 	}
 	return value

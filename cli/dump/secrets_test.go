@@ -32,14 +32,14 @@ func TestSecrets(t *testing.T) {
 	pod := func(container string) string {
 		return `{apiVersion: v1, kind: Pod, metadata: {name: p}, spec: {nodeName: kept, containers: [{name: c, image: "registry.example/c:1", ` + container + `}]}}`
 	}
-	of := func(apiVersion, kind, rest string) string {
+	object := func(apiVersion, kind, rest string) string {
 		return fmt.Sprintf("{apiVersion: %s, kind: %s, metadata: {name: kept}, %s}", apiVersion, kind, rest)
 	}
 	controlPlane := func(spec string) string {
-		return of("controlplane.cluster.x-k8s.io/v1beta2", "KubeadmControlPlane", "spec: {replicas: 3, kubeadmConfigSpec: {"+spec+"}}")
+		return object("controlplane.cluster.x-k8s.io/v1beta2", "KubeadmControlPlane", "spec: {replicas: 3, kubeadmConfigSpec: {"+spec+"}}")
 	}
 	infrastructure := func(spec string) string {
-		return of("infrastructure.cluster.x-k8s.io/v1beta1", "XMachine", "spec: {providerID: 'x://kept', "+spec+"}")
+		return object("infrastructure.cluster.x-k8s.io/v1beta1", "XMachine", "spec: {providerID: 'x://kept', "+spec+"}")
 	}
 	annotated := func(apiVersion, kind, annotations string) string {
 		return fmt.Sprintf("{apiVersion: %s, kind: %s, metadata: {name: kept, annotations: {%s}}}", apiVersion, kind, annotations)
@@ -48,60 +48,60 @@ func TestSecrets(t *testing.T) {
 		return fmt.Sprintf("{apiVersion: v1, kind: Event, metadata: {name: e}, reason: kept, message: %q}", message)
 	}
 	condition := func(message string) string {
-		return of("cluster.x-k8s.io/v1beta2", "Machine", fmt.Sprintf("status: {conditions: [{type: Ready, status: 'False', reason: kept, message: %q, secret: %q}]}", message, word))
+		return object("cluster.x-k8s.io/v1beta2", "Machine", fmt.Sprintf("status: {conditions: [{type: Ready, status: 'False', reason: kept, message: %q, secret: %q}]}", message, word))
 	}
 	for _, test := range []struct {
 		place, secret string
 		// object is in YAML, and text of a log.
 		object, text string
-		own          bool
+		ours         bool
 	}{
 		// Kinds.
-		{place: "a Secret", secret: encoded, object: of("v1", "Secret", "type: kept, data: {value: "+encoded+"}")},
-		{place: "the name of a Secret's file", secret: hexadecimal, object: of("v1", "Secret", "type: kept, data: {"+hexadecimal+": YQ==}")},
-		{place: "a ConfigMap", secret: password, object: of("v1", "ConfigMap", "data: {settings: '"+password+"'}")},
+		{place: "a Secret", secret: encoded, object: object("v1", "Secret", "type: kept, data: {value: "+encoded+"}")},
+		{place: "the name of a Secret's file", secret: hexadecimal, object: object("v1", "Secret", "type: kept, data: {"+hexadecimal+": YQ==}")},
+		{place: "a ConfigMap", secret: password, object: object("v1", "ConfigMap", "data: {settings: '"+password+"'}")},
 		{place: "a commands of a control plane", secret: awsSecret, object: controlPlane(`preKubeadmCommands: ["AWS_SECRET_ACCESS_KEY=` + awsSecret + ` /setup"]`)},
 		{place: "an argument of an API server", secret: word, object: controlPlane(`clusterConfiguration: {apiServer: {extraArgs: [{name: oidc-client-secret, value: "` + word + `"}]}}`)},
 		{place: "a file of a control plane", secret: password, object: controlPlane(`files: [{path: /etc/x, content: "` + password + `"}]`)},
 		{place: "a user of a control plane", secret: word, object: controlPlane(`users: [{name: a, passwd: "` + word + `"}]`)},
-		{place: "a Talos patch", secret: encoded, object: of("controlplane.cluster.x-k8s.io/v1alpha3", "TalosControlPlane",
+		{place: "a Talos patch", secret: encoded, object: object("controlplane.cluster.x-k8s.io/v1alpha3", "TalosControlPlane",
 			`spec: {version: kept, controlPlaneConfig: {controlplane: {strategicPatches: ["machine: {registries: {config: {r.example: {auth: {auth: `+encoded+`}}}}}"]}}}`)},
-		{place: "values of a chart", secret: word, object: of("addons.cluster.x-k8s.io/v1alpha1", "HelmChartProxy", `spec: {valuesTemplate: "adminPass: `+word+`"}`)},
-		{place: "a patch of a ClusterClass", secret: word, object: of("cluster.x-k8s.io/v1beta2", "ClusterClass",
+		{place: "values of a chart", secret: word, object: object("addons.cluster.x-k8s.io/v1alpha1", "HelmChartProxy", `spec: {valuesTemplate: "adminPass: `+word+`"}`)},
+		{place: "a patch of a ClusterClass", secret: word, object: object("cluster.x-k8s.io/v1beta2", "ClusterClass",
 			`spec: {patches: [{name: p, definitions: [{jsonPatches: [{op: add, path: /spec/x, value: "curl -u admin:`+word+` https://x"}]}]}]}`)},
-		{place: "a default of a ClusterClass's variable", secret: password, object: of("cluster.x-k8s.io/v1beta2", "ClusterClass",
+		{place: "a default of a ClusterClass's variable", secret: password, object: object("cluster.x-k8s.io/v1beta2", "ClusterClass",
 			`status: {variables: [{name: v, definitions: [{schema: {openAPIV3Schema: {default: "`+password+`"}}}]}]}`)},
-		{place: "a variable of a Cluster", secret: word, object: of("cluster.x-k8s.io/v1beta2", "Cluster", `spec: {topology: {version: v1.36.3, variables: [{name: v, value: {x: "`+word+`"}}]}}`)},
-		{place: "a command of a bootstrap config", secret: word, object: of("bootstrap.cluster.x-k8s.io/v1beta2", "KubeadmConfig", `spec: {preKubeadmCommands: ["echo `+word+` | passwd --stdin root"]}`)},
-		{place: "a token of a bootstrap config", secret: bootstrap, object: of("bootstrap.cluster.x-k8s.io/v1beta2", "KubeadmConfigTemplate",
+		{place: "a variable of a Cluster", secret: word, object: object("cluster.x-k8s.io/v1beta2", "Cluster", `spec: {topology: {version: v1.36.3, variables: [{name: v, value: {x: "`+word+`"}}]}}`)},
+		{place: "a command of a bootstrap config", secret: word, object: object("bootstrap.cluster.x-k8s.io/v1beta2", "KubeadmConfig", `spec: {preKubeadmCommands: ["echo `+word+` | passwd --stdin root"]}`)},
+		{place: "a token of a bootstrap config", secret: bootstrap, object: object("bootstrap.cluster.x-k8s.io/v1beta2", "KubeadmConfigTemplate",
 			`spec: {template: {spec: {joinConfiguration: {discovery: {bootstrapToken: {token: `+bootstrap+`}}, nodeRegistration: {name: kept}}}}}`)},
-		{place: "an argument of a kubelet", secret: word, object: of("bootstrap.cluster.x-k8s.io/v1beta1", "KubeadmConfig",
+		{place: "an argument of a kubelet", secret: word, object: object("bootstrap.cluster.x-k8s.io/v1beta1", "KubeadmConfig",
 			`spec: {joinConfiguration: {nodeRegistration: {kubeletExtraArgs: {node-labels: "a=b", x-opaque: "`+word+`"}}}}`)},
-		{place: "an argument of a kubelet, in a list", secret: word, object: of("bootstrap.cluster.x-k8s.io/v1beta2", "KubeadmConfig",
+		{place: "an argument of a kubelet, in a list", secret: word, object: object("bootstrap.cluster.x-k8s.io/v1beta2", "KubeadmConfig",
 			`spec: {joinConfiguration: {nodeRegistration: {kubeletExtraArgs: [{name: x-opaque, value: "`+word+`"}]}}}`)},
 		{place: "an encryption key of a machine", secret: encoded, object: infrastructure("encryptionKey: {name: k, key: " + encoded + "}")},
 		{place: "credentials of a machine", secret: word, object: infrastructure(`credentials: {key: "` + word + `"}`)},
 		{place: "user data of a machine", secret: encoded, object: infrastructure("userData: " + encoded)},
 		{place: "metadata of a machine's provider", secret: word, object: infrastructure(`metadata: {startup-script: "` + word + `"}, customMetadata: {x: "` + word + `"}`)},
 		{place: "the key of a map", secret: apiToken, object: infrastructure("tags: {" + apiToken + ": a}")},
-		{place: "the status of a machine", secret: password, object: of("infrastructure.cluster.x-k8s.io/v1beta1", "XMachine", `status: {ready: true, console: "`+password+`"}`)},
-		{place: "an unknown kind", secret: password, object: of("other.cluster.x-k8s.io/v1", "Unheard", `spec: {list: [{one: "`+password+`"}], deep: {deeper: "`+password+`"}}`)},
-		{place: "a top-level field of it", secret: password, object: of("other.cluster.x-k8s.io/v1", "Unheard", `settings: "`+password+`"`)},
-		{place: "a revision of a DaemonSet", secret: word, object: of("apps/v1", "ControllerRevision", `data: {spec: {template: {spec: {containers: [{env: [{name: A, value: "`+word+`"}]}]}}}}`)},
-		{place: "a patch of a catalog", secret: word, object: of("karpenter.cluster.x-k8s.io/v1alpha1", "InstanceTypeCatalog",
+		{place: "the status of a machine", secret: password, object: object("infrastructure.cluster.x-k8s.io/v1beta1", "XMachine", `status: {ready: true, console: "`+password+`"}`)},
+		{place: "an unknown kind", secret: password, object: object("other.cluster.x-k8s.io/v1", "Unheard", `spec: {list: [{one: "`+password+`"}], deep: {deeper: "`+password+`"}}`)},
+		{place: "a top-level field of it", secret: password, object: object("other.cluster.x-k8s.io/v1", "Unheard", `settings: "`+password+`"`)},
+		{place: "a revision of a DaemonSet", secret: word, object: object("apps/v1", "ControllerRevision", `data: {spec: {template: {spec: {containers: [{env: [{name: A, value: "`+word+`"}]}]}}}}`)},
+		{place: "a patch of a catalog", secret: word, object: object("karpenter.cluster.x-k8s.io/v1alpha1", "InstanceTypeCatalog",
 			`spec: {templateRef: {name: kept}, patches: [{op: add, path: /spec/x, valueFrom: {template: "`+word+`"}}]}`)},
-		{place: "a patch of a node class", secret: awsSecret, object: of("karpenter.cluster.x-k8s.io/v1alpha1", "ClusterAPINodeClass",
+		{place: "a patch of a node class", secret: awsSecret, object: object("karpenter.cluster.x-k8s.io/v1alpha1", "ClusterAPINodeClass",
 			`spec: {version: v1.36.3, bootstrapPatches: [{kind: X, patches: [{op: add, path: /spec/x, value: "`+awsSecret+`"}]}]}`)},
-		{place: "user data of an EC2NodeClass", secret: password, object: of("karpenter.k8s.aws/v1", "EC2NodeClass", `spec: {role: kept, userData: "`+password+`"}`)},
-		{place: "an option of a StorageClass", secret: word, object: of("storage.k8s.io/v1", "StorageClass", `provisioner: kept, mountOptions: ["password=`+word+`"], parameters: {opaque: "`+word+`"}`)},
+		{place: "user data of an EC2NodeClass", secret: password, object: object("karpenter.k8s.aws/v1", "EC2NodeClass", `spec: {role: kept, userData: "`+password+`"}`)},
+		{place: "an option of a StorageClass", secret: word, object: object("storage.k8s.io/v1", "StorageClass", `provisioner: kept, mountOptions: ["password=`+word+`"], parameters: {opaque: "`+word+`"}`)},
 
 		// Environment, flags and more of containers.
 		{place: "an environment variable", secret: word, object: pod(`env: [{name: PLAIN, value: "` + word + `"}]`)},
 		{place: "an argument", secret: password, object: pod(`args: ["` + password + `"]`)},
 		{place: "a probe's header", secret: encoded, object: pod("livenessProbe: {httpGet: {httpHeaders: [{name: X-Kept, value: " + encoded + "}]}}")},
-		{place: "a flag of AutoNode's", secret: word, own: true, object: pod(`args: ["--cluster-name=kept", "--registry-password=` + word + `"]`)},
-		{place: "a flag of AutoNode's and its value", secret: word, own: true, object: pod(`args: ["--registry-password", "` + word + `"]`)},
-		{place: "a proxy of AutoNode's", secret: "p/w@" + word, own: true, object: pod(`args: ["--proxy=https://user:p/w@` + word + `@proxy.example"]`)},
+		{place: "a flag of AutoNode's", secret: word, ours: true, object: pod(`args: ["--cluster-name=kept", "--registry-password=` + word + `"]`)},
+		{place: "a flag of AutoNode's and its value", secret: word, ours: true, object: pod(`args: ["--registry-password", "` + word + `"]`)},
+		{place: "a proxy of AutoNode's", secret: "p/w@" + word, ours: true, object: pod(`args: ["--proxy=https://user:p/w@` + word + `@proxy.example"]`)},
 
 		// Annotations and labels.
 		{place: "an annotation of a stranger's", secret: word, object: annotated("v1", "Node", `vault.example.com/x: "`+word+`"`)},
@@ -143,7 +143,7 @@ func TestSecrets(t *testing.T) {
 			g := NewWithT(t)
 			out := ""
 			if test.object != "" {
-				out = redacted(t, test.object, test.own)
+				out = redacted(t, test.object, test.ours)
 				g.Expect(test.object).To(ContainSubstring(strings.Split(test.secret, `\n`)[0]), "the place has it")
 			} else {
 				out = dump.Text(test.text)

@@ -51,8 +51,8 @@ var (
 
 	// pair is where a key ends and its value begins, also in JSON that is quoted once more; a flag's value may follow a blank.
 	pair = regexp.MustCompile(`(?:^|[\s"'(\[,=])(--?[A-Za-z][A-Za-z0-9_-]*)([ \t]+)|(?:([A-Za-z]+)[ ])?([A-Za-z0-9_./-]*[A-Za-z0-9_])((?:\\*["'])?\]?\s*(?::=|=>|[:=])[ \t]*)`)
-	// told is a password in a sentence.
-	told = regexp.MustCompile(`(?i)\b((?:password|passphrase|passwd)\s+(?:is\s+|was\s+|of\s+)?)(["']?[^\s"=]+["']?)`)
+	// inSentence is a password in a sentence.
+	inSentence = regexp.MustCompile(`(?i)\b((?:password|passphrase|passwd)\s+(?:is\s+|was\s+|of\s+)?)(["']?[^\s"=]+["']?)`)
 	// value begins where pair ends.
 	value = regexp.MustCompile(`^(?:\\+"(?s:.*?)(?:\\+"|\z)|"(?:\\.|[^"\\])*"?|'(?:''|[^'])*'?|\{[^}\n]*\}?|\[[^\]\n]*\]?|[|>][-+0-9]*[ \t]*(?:\n[ \t]+[^\n]*|\n[ \t]*)+|[^\s"',;&)\]}]+)`)
 	// phrase is a password that isn't quoted, and may have blanks.
@@ -143,8 +143,8 @@ func plain(text string) string {
 		}
 		return Removed + "@" + parts[3]
 	})
-	text = told.ReplaceAllStringFunc(pairs(text), func(found string) string {
-		parts := told.FindStringSubmatch(found)
+	text = inSentence.ReplaceAllStringFunc(pairs(text), func(found string) string {
+		parts := inSentence.FindStringSubmatch(found)
 		if words.MatchString(parts[2]) {
 			return found
 		}

@@ -64,7 +64,7 @@ Pod shop/web has to wait: it fits NodePool general, of which nothing that fits c
 			objects := []client.Object{nodeClass(test.class), nodePool("general", nil), pod("web", "16", nil)}
 			answer, err := simulateWith(t, platform{failures: test.failures}, objects...).Pod(t.Context(), web)
 			NewWithT(t).Expect(err).NotTo(HaveOccurred())
-			if diff := cmp.Diff(strings.TrimSpace(test.want), told(answer)); diff != "" {
+			if diff := cmp.Diff(strings.TrimSpace(test.want), explained(answer)); diff != "" {
 				t.Errorf("(-want +got):\n%s", diff)
 			}
 		})

@@ -56,13 +56,13 @@ func (s *Simulation) Node(ctx context.Context, name string) (*NodeAnswer, error)
 		if err != nil {
 			return nil, err
 		}
-		left := len(slices.DeleteFunc(pods, func(pod *corev1.Pod) bool { return !podutils.IsWaitingEviction(pod, s.Clock) }))
+		evicting := len(slices.DeleteFunc(pods, func(pod *corev1.Pod) bool { return !podutils.IsWaitingEviction(pod, s.Clock) }))
 		answer.Decision = Terminating
 		why := ""
 		if disrupted := node.NodeClaim.StatusConditions().Get(karpv1.ConditionTypeDisruptionReason); disrupted.IsTrue() && disrupted.Reason == string(methods.CapacityReclaimed) {
 			why = " because another cluster requests what is guaranteed to it and lent"
 		}
-		answer.Summary = fmt.Sprintf("Node %s is being removed%s: %s left to evict", answer.Node, why, english.Plural(left, "pod", ""))
+		answer.Summary = fmt.Sprintf("Node %s is being removed%s: %s left to evict", answer.Node, why, english.Plural(evicting, "pod", ""))
 		return answer, nil
 	}
 	if answer.Methods, err = s.methods(ctx, node); err != nil {
@@ -263,8 +263,8 @@ func (s *Simulation) unrepaired(node *state.StateNode) string {
 	if first.Reason != "" {
 		condition += " (" + first.Reason + ")"
 	}
-	if left := first.SelectedEligibleAt.Sub(s.Clock.Now()); left > 0 {
-		return fmt.Sprintf("%s is repaired in %s: %s", condition, duration.HumanDuration(left), first.Action)
+	if rest := first.SelectedEligibleAt.Sub(s.Clock.Now()); rest > 0 {
+		return fmt.Sprintf("%s is repaired in %s: %s", condition, duration.HumanDuration(rest), first.Action)
 	}
 	return condition + " isn't repaired now"
 }
@@ -355,8 +355,8 @@ func (s *Simulation) facts(node *state.StateNode) []string {
 		facts = append(facts, image)
 	}
 	if expires := claim.Spec.ExpireAfter.Duration; expires != nil {
-		if left := claim.CreationTimestamp.Add(*expires).Sub(s.Clock.Now()); left > 0 {
-			facts = append(facts, "expires in "+duration.HumanDuration(left))
+		if remaining := claim.CreationTimestamp.Add(*expires).Sub(s.Clock.Now()); remaining > 0 {
+			facts = append(facts, "expires in "+duration.HumanDuration(remaining))
 		} else {
 			facts = append(facts, "has expired")
 		}

@@ -46,8 +46,8 @@ func (s *Simulation) nodePool(ctx context.Context, nodePool *karpv1.NodePool, po
 	}
 	instanceTypes, err := s.cloudProvider.GetInstanceTypes(ctx, nodePool)
 	if err != nil {
-		if _, own := s.undecorated.GetInstanceTypes(ctx, nodePool); own != nil {
-			err = own // without what Karpenter core adds
+		if _, undecorated := s.undecorated.GetInstanceTypes(ctx, nodePool); undecorated != nil {
+			err = undecorated // without what Karpenter core adds
 		}
 		answer.Reason = "its instance types aren't known: " + sentence(err)
 		return answer
@@ -163,7 +163,7 @@ func (s *Simulation) refused(nodePool *karpv1.NodePool, pod *corev1.Pod, instanc
 			accepted[it.Name] = true
 		}
 	}
-	left := resources.Subtract(corev1.ResourceList(nodePool.Spec.Limits), s.cluster.NodePoolResourcesFor(nodePool.Name))
+	available := resources.Subtract(corev1.ResourceList(nodePool.Spec.Limits), s.cluster.NodePoolResourcesFor(nodePool.Name))
 	found, short := refusals{}, map[string][]*karpcloudprovider.InstanceType{}
 	for _, it := range instanceTypes {
 		if accepted[it.Name] {
@@ -173,8 +173,8 @@ func (s *Simulation) refused(nodePool *karpv1.NodePool, pod *corev1.Pod, instanc
 		switch key := unmet(it, requirements); {
 		case key != "":
 			found.add(rankRequirements, requirementReason(key, requirements, pod), it.Name)
-		case exceeds(it, nodePool, left) != "":
-			found.add(rankLimits, exceeds(it, nodePool, left), it.Name)
+		case exceeds(it, nodePool, available) != "":
+			found.add(rankLimits, exceeds(it, nodePool, available), it.Name)
 		case lacking != "":
 			short[lacking] = append(short[lacking], it)
 		default:
@@ -215,14 +215,14 @@ func requirementReason(key string, requirements karpscheduling.Requirements, pod
 }
 
 // exceeds returns why the NodePool's limits exclude an instance type, or "".
-func exceeds(it *karpcloudprovider.InstanceType, nodePool *karpv1.NodePool, left corev1.ResourceList) string {
+func exceeds(it *karpcloudprovider.InstanceType, nodePool *karpv1.NodePool, available corev1.ResourceList) string {
 	names := make([]corev1.ResourceName, 0, len(nodePool.Spec.Limits))
 	for name := range nodePool.Spec.Limits {
 		names = append(names, name)
 	}
 	slices.Sort(names)
 	for _, name := range names {
-		limit, rest, capacity := nodePool.Spec.Limits[name], left[name], it.Capacity[name]
+		limit, rest, capacity := nodePool.Spec.Limits[name], available[name], it.Capacity[name]
 		if name == resources.Node {
 			capacity = *resource.NewQuantity(1, resource.DecimalSI)
 		}
@@ -250,8 +250,8 @@ func lacks(it *karpcloudprovider.InstanceType, requests corev1.ResourceList) str
 		return cmp.Or(cmp.Compare(device(a), device(b)), cmp.Compare(a, b))
 	})
 	for _, name := range names {
-		wanted, most := requests[corev1.ResourceName(name)], largest(corev1.ResourceName(name), it)
-		if wanted.Cmp(most) > 0 {
+		wanted, greatest := requests[corev1.ResourceName(name)], largest(corev1.ResourceName(name), it)
+		if wanted.Cmp(greatest) > 0 {
 			return name
 		}
 	}
@@ -260,26 +260,26 @@ func lacks(it *karpcloudprovider.InstanceType, requests corev1.ResourceList) str
 
 // largest allocatable amount of a resource among instance types.
 func largest(name corev1.ResourceName, instanceTypes ...*karpcloudprovider.InstanceType) resource.Quantity {
-	most := resource.Quantity{}
+	greatest := resource.Quantity{}
 	for _, it := range instanceTypes {
 		for _, group := range it.AllocatableOfferingsList() {
-			if allocatable := group.Allocatable[name]; allocatable.Cmp(most) > 0 {
-				most = allocatable
+			if allocatable := group.Allocatable[name]; allocatable.Cmp(greatest) > 0 {
+				greatest = allocatable
 			}
 		}
 	}
-	return most
+	return greatest
 }
 
 func (s *Simulation) shortage(name corev1.ResourceName, nodePool *karpv1.NodePool, pod *corev1.Pod,
 	requirements karpscheduling.Requirements, requests corev1.ResourceList, types []*karpcloudprovider.InstanceType,
 ) string {
-	most := largest(name, types...)
-	if most.IsZero() {
+	ceiling := largest(name, types...)
+	if ceiling.IsZero() {
 		return fmt.Sprintf("needs %s %s; they have none", amount(name, requests[name]), name)
 	}
 	daemons := ""
-	if alone := resources.RequestsForPods(pod)[name]; alone.Cmp(most) <= 0 { // only the DaemonSets make it too large
+	if alone := resources.RequestsForPods(pod)[name]; alone.Cmp(ceiling) <= 0 { // only the DaemonSets make it too large
 		greatest := resource.Quantity{}
 		for _, set := range list[*appsv1.DaemonSet](s.Guest) {
 			daemon := &corev1.Pod{Spec: set.Spec.Template.Spec}
@@ -290,7 +290,7 @@ func (s *Simulation) shortage(name corev1.ResourceName, nodePool *karpv1.NodePoo
 			}
 		}
 	}
-	return fmt.Sprintf("needs %s %s with DaemonSets%s; the largest has %s", amount(name, requests[name]), name, daemons, amount(name, most))
+	return fmt.Sprintf("needs %s %s with DaemonSets%s; the largest has %s", amount(name, requests[name]), name, daemons, amount(name, ceiling))
 }
 
 // amount is a quantity as a person writes it.

@@ -58,11 +58,11 @@ func (s *Simulation) Pod(ctx context.Context, key client.ObjectKey) (*PodAnswer,
 	nodepoolutils.OrderByWeight(nodePools)
 	fitting := 0
 	for _, nodePool := range nodePools {
-		of := s.nodePool(ctx, nodePool, pod)
-		if of.Fits {
+		alone := s.nodePool(ctx, nodePool, pod)
+		if alone.Fits {
 			fitting++
 		}
-		answer.NodePools = append(answer.NodePools, of)
+		answer.NodePools = append(answer.NodePools, alone)
 	}
 	if claim := launching(results.NewNodeClaims, pod.UID); claim != nil {
 		s.launches(answer, name, claim)

@@ -23,8 +23,8 @@ import (
 
 var web = client.ObjectKey{Namespace: "shop", Name: "web"}
 
-// told is an answer as lines, of which a table can have a few.
-func told(answer *explain.PodAnswer) string {
+// explained is an answer as lines, of which a table can have a few.
+func explained(answer *explain.PodAnswer) string {
 	lines := []string{string(answer.Decision), answer.Summary}
 	for _, pool := range answer.NodePools {
 		lines = append(lines, fmt.Sprintf("= %s %t: %s", pool.Name, pool.Fits, pool.Reason))
@@ -52,7 +52,7 @@ func checkPods(t *testing.T, cases map[string]podCase) {
 		t.Run(name, func(t *testing.T) {
 			answer, err := simulate(t, test.objects...).Pod(t.Context(), web)
 			NewWithT(t).Expect(err).NotTo(HaveOccurred())
-			if diff := cmp.Diff(strings.TrimSpace(test.want), told(answer)); diff != "" {
+			if diff := cmp.Diff(strings.TrimSpace(test.want), explained(answer)); diff != "" {
 				t.Errorf("(-want +got):\n%s", diff)
 			}
 		})

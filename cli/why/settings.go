@@ -81,12 +81,12 @@ func simulatedOptions(running *appsv1.Deployment, namespace string, instead map[
 	if instead["namespace"] == "" {
 		args = append(args, "--namespace="+namespace)
 	}
-	own, core, err := operator.ParseOptions(args, io.Discard)
+	provider, core, err := operator.ParseOptions(args, io.Discard)
 	if err != nil {
-		return own, nil, fmt.Errorf("reading the settings of Karpenter in namespace %s: %w; this program may be older than that Karpenter, "+
+		return provider, nil, fmt.Errorf("reading the settings of Karpenter in namespace %s: %w; this program may be older than that Karpenter, "+
 			"or it is another provider's: then leave out the management cluster", namespace, err)
 	}
-	return own, core, nil
+	return provider, core, nil
 }
 
 // mountedFiles writes the ConfigMaps that Karpenter reads as files into a folder, and returns the flags with their paths there.

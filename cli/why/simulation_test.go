@@ -50,7 +50,7 @@ func TestSimulatedOptions(t *testing.T) {
 	}
 	t.Run("When Karpenter has flags and variables, they should be simulated, and the flags count more", func(t *testing.T) {
 		g := NewWithT(t)
-		own, core, err := simulatedOptions(running(
+		provider, core, err := simulatedOptions(running(
 			[]string{"--cluster-name=blue", "--guest-kubeconfig=/etc/karpenter/guest/kubeconfig", "--vm-memory-overhead=5%"},
 			corev1.EnvVar{Name: "FEATURE_GATES", Value: "NodeOverlay=true,SpotToSpotConsolidation=true"}, corev1.EnvVar{Name: "VM_MEMORY_OVERHEAD", Value: "9%"},
 			corev1.EnvVar{Name: "REPAIR_POLICIES", Value: `[{"conditionType":"GPU","conditionStatus":"False","reason":"^Xid$$","tolerationDuration":"1m"}]`},
@@ -58,12 +58,12 @@ func TestSimulatedOptions(t *testing.T) {
 			corev1.EnvVar{Name: "LEADER_ELECTION_NAMESPACE", ValueFrom: &corev1.EnvVarSource{FieldRef: &corev1.ObjectFieldSelector{FieldPath: "metadata.namespace"}}},
 		), "clusters-blue", map[string]string{"price-file": "/tmp/prices"})
 		g.Expect(err).NotTo(HaveOccurred())
-		g.Expect(own.ClusterName).To(Equal("blue"))
-		g.Expect(own.Namespace).To(Equal("clusters-blue"))
-		g.Expect(own.GuestKubeconfig).To(BeEmpty())
-		g.Expect(own.MemoryOverhead).To(Equal("5%"))
-		g.Expect(own.PriceFile).To(Equal("/tmp/prices"))
-		g.Expect(own.RepairPolicies).To(ContainSubstring(`"^Xid$"`), "as the kubelet reads it")
+		g.Expect(provider.ClusterName).To(Equal("blue"))
+		g.Expect(provider.Namespace).To(Equal("clusters-blue"))
+		g.Expect(provider.GuestKubeconfig).To(BeEmpty())
+		g.Expect(provider.MemoryOverhead).To(Equal("5%"))
+		g.Expect(provider.PriceFile).To(Equal("/tmp/prices"))
+		g.Expect(provider.RepairPolicies).To(ContainSubstring(`"^Xid$"`), "as the kubelet reads it")
 		g.Expect(core.FeatureGates.SpotToSpotConsolidation).To(BeTrue())
 		g.Expect(core.FeatureGates.NodeOverlay).To(BeTrue())
 	})

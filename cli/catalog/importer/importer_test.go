@@ -179,16 +179,16 @@ func imported(t *testing.T, format, input string, options importer.Options) *imp
 
 // entries are "capacity of a resource" and "capacity type zones price" of each instance type.
 func entries(i *importer.Imported, resource string) map[string]string {
-	of := map[string]string{}
+	byName := map[string]string{}
 	for _, entry := range i.Types {
 		quantity := entry.Capacity[resource]
 		text := quantity.String()
 		for _, o := range entry.Offerings {
 			text += fmt.Sprint(" ", o.CapacityType, o.Zones, o.Price)
 		}
-		of[entry.Name] = text
+		byName[entry.Name] = text
 	}
-	return of
+	return byName
 }
 
 func problemsOf(i *importer.Imported) string {
@@ -330,7 +330,7 @@ func TestAzure(t *testing.T) {
 // endless is a price list that is made while it is read: begin, then each so often, then end.
 type endless struct {
 	begin, each, end string
-	left             int
+	remaining             int
 	rest             string
 	// live is the most memory that was in use when a part of the list was read.
 	live uint64
@@ -341,8 +341,8 @@ func (e *endless) Read(into []byte) (int, error) {
 		switch {
 		case e.begin != "":
 			e.rest, e.begin = e.begin, ""
-		case e.left > 0:
-			if e.left--; e.left%64 == 0 {
+		case e.remaining > 0:
+			if e.remaining--; e.remaining%64 == 0 {
 				goruntime.GC()
 				var stats goruntime.MemStats
 				goruntime.ReadMemStats(&stats)
@@ -365,9 +365,9 @@ func TestLargePriceList(t *testing.T) {
 	list := &endless{
 		begin: `{"products": {"A2": {"sku": "A2", "attributes": {"instanceType": "p5.48xlarge", "operatingSystem": "Linux", "tenancy": "Shared", "preInstalledSw": "NA", "capacitystatus": "Used"}}},
 			"terms": {"OnDemand": {"A2": {"A2.1": {"priceDimensions": {"A2.1.2": {"unit": "Hrs", "pricePerUnit": {"USD": "55.04"}}}}}}, "Reserved": {`,
-		each: strings.Repeat(term, 256), left: 270, end: `"end": {}}}}`,
+		each: strings.Repeat(term, 256), remaining: 270, end: `"end": {}}}}`,
 	}
-	size := len(list.each) * list.left
+	size := len(list.each) * list.remaining
 	i := imported(t, "aws", string(read(t, "aws-accelerated.json")), importer.Options{Prices: list})
 	t.Run("When a price list is larger than memory should be, it should be read as it comes", func(t *testing.T) {
 		if got := entries(i, "nvidia.com/gpu")["p5.48xlarge"]; got != "8 on-demand[]55.04" {
@@ -382,7 +382,7 @@ func TestLargePriceList(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		list := &endless{begin: `{"PriceList": ["`, each: strings.Repeat("x", 1<<20), left: 40, end: `"]}`}
+		list := &endless{begin: `{"PriceList": ["`, each: strings.Repeat("x", 1<<20), remaining: 40, end: `"]}`}
 		if _, err := format.Read([]byte(`{"InstanceTypes": []}`), importer.Options{Prices: list}); err == nil || !strings.Contains(err.Error(), "a value has more than") {
 			t.Errorf("got %v", err)
 		}
