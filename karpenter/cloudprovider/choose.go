@@ -32,6 +32,8 @@ type launch struct {
 	onDemand float64
 	// labels of the node, once the launch is chosen.
 	labels map[string]string
+	// done ends the attempt, once what the launch needs is reserved.
+	done func()
 }
 
 // ranked are the possible launches of a NodeClaim, of one snapshot.

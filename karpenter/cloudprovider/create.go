@@ -81,11 +81,11 @@ func (c *CloudProvider) launch(
 	if err != nil {
 		return nil, nil, err
 	}
-	chosen, done, err := c.reserve(ctx, nodeClaim, nodeClass)
+	chosen, err := c.reserve(ctx, nodeClaim, nodeClass)
 	if err != nil {
 		return nil, nil, err
 	}
-	defer done()
+	defer chosen.done()
 	plan, err := c.plan(nodeClaim, nodeClass, cluster, chosen)
 	if err != nil {
 		return nil, nil, err

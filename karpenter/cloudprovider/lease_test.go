@@ -135,8 +135,7 @@ func TestCreateWithinLease(t *testing.T) {
 		f := leasedFixture(t, 1)
 		nodeClaim := f.claim("given-up", needs3)
 		taken := capacity.Machine{Offering: capacity.Offering{InstanceType: "c4-large", Zone: "a", CapacityType: karpv1.CapacityTypeSpot}, VCPUs: 4000}
-		f.Expect(f.capacity.Spend(nodeClaim.Name, taken)).To(BeTrue())
-		f.capacity.Done(nodeClaim.Name)
+		f.capacity.Spend(nodeClaim.Name, taken)()
 		f.Expect(karpcloudprovider.IsNodeClaimNotFoundError(f.provider.Delete(f.ctx, nodeClaim))).To(BeTrue())
 		f.Expect(f.capacity.Fits("other", taken)).To(BeFalse())
 		f.clk.Step(capacity.InFlight)

@@ -37,26 +37,26 @@ var (
 )
 
 // reserve reserves what the cheapest possible launch of a NodeClaim needs: one of the machines that its template may have, one of the
-// infrastructure's reservation, and its part of the cluster's CapacityLease. Only then may the Machine be created, and done is to be called
-// afterwards. It chooses again if concurrent launches use up a template's maximum, since another template may make the same offering,
+// infrastructure's reservation, and its part of the cluster's CapacityLease. Only then may the Machine be created, and the launch's done is to be
+// called afterwards. It chooses again if concurrent launches use up a template's maximum, since another template may make the same offering,
 // or if the operator doesn't grant more of a pool. It waits once for a larger grant.
 func (c *CloudProvider) reserve(
 	ctx context.Context, nodeClaim *karpv1.NodeClaim, nodeClass *v1alpha1.ClusterAPINodeClass,
-) (chosen *launch, done func(), err error) {
+) (*launch, error) {
 	if err := c.Capacity.Open(ctx); err != nil {
-		return nil, nil, because(CapacityLeaseUnreadReason, err)
+		return nil, because(CapacityLeaseUnreadReason, err)
 	}
 	ungranted := ""
 	for waited := false; ; {
 		ranked, err := c.choose(ctx, nodeClaim, nodeClass)
 		if err != nil {
-			return nil, nil, err
+			return nil, err
 		}
 		err = inventory.ErrFull
 		for launch := range ranked.launches {
-			if err = c.reserveChoice(nodeClaim, &launch.choice); err == nil {
+			if launch.done, err = c.reserveChoice(nodeClaim, &launch.choice); err == nil {
 				launch.onDemand = ranked.snapshot.OnDemandPrice(launch.choice.Key.InstanceType, launch.choice.Key.Zone)
-				return launch.label(nodeClaim), func() { c.Capacity.Done(nodeClaim.Name) }, nil
+				return launch.label(nodeClaim), nil
 			}
 			if now, unread := c.InstanceTypes.Cached(nodeClass.Name); unread == nil && now != ranked.snapshot && errors.Is(err, inventory.ErrFull) {
 				err = errStale
@@ -67,7 +67,7 @@ func (c *CloudProvider) reserve(
 		}
 		switch {
 		case errors.Is(err, inventory.ErrFull): // none is available
-			return nil, nil, karpcloudprovider.NewInsufficientCapacityError(fmt.Errorf(
+			return nil, karpcloudprovider.NewInsufficientCapacityError(fmt.Errorf(
 				"none of the %d instance types of node class %s has an available offering that meets the requirements of NodeClaim %s%s",
 				len(ranked.instanceTypes), nodeClass.Name, nodeClaim.Name, cmp.Or(ungranted, c.shortage())))
 		case errors.Is(err, errUngranted):
@@ -76,19 +76,19 @@ func (c *CloudProvider) reserve(
 			waited = true
 			c.Capacity.Await(ctx, grantTimeout)
 		case !errors.Is(err, errStale):
-			return nil, nil, err
+			return nil, err
 		}
 	}
 }
 
 // reserveChoice reserves what a NodeClaim's machine of a choice needs, and records which vacancy it fills. Nothing that is held for another
 // NodePool is available. The error wraps inventory.ErrFull or errUngranted, or is a failure.
-func (c *CloudProvider) reserveChoice(nodeClaim *karpv1.NodeClaim, choice *instancetype.Choice) (err error) {
+func (c *CloudProvider) reserveChoice(nodeClaim *karpv1.NodeClaim, choice *instancetype.Choice) (done func(), err error) {
 	needed := capacityprovider.MachineOf(choice.Key, choice.Template)
 	nodePool, source := nodePoolOf(nodeClaim), choice.Template.Source.Annotation()
 	vacancies := c.Vacancies.Holders(nodePool)
 	if !c.Capacity.Fits(nodeClaim.Name, needed, vacancies...) {
-		return c.requestGrant(nodeClaim.Name, needed)
+		return nil, c.requestGrant(nodeClaim.Name, needed)
 	}
 	if choice.Key.Reservation != "" {
 		err = c.Inventory.AcquireReserved(nodeClaim.UID, choice.Key.Reservation, choice.ReservationCount-c.Vacancies.OthersIn(nodePool, choice.Key.Reservation))
@@ -96,15 +96,17 @@ func (c *CloudProvider) reserveChoice(nodeClaim *karpv1.NodeClaim, choice *insta
 	if limit, limited := choice.Template.Maximum(); limited && err == nil {
 		err = c.Inventory.Acquire(nodeClaim.UID, source, limit-c.Vacancies.OthersOf(nodePool, source))
 	}
-	switch {
-	case errors.Is(err, inventory.ErrNotCounted):
-		return because(MachinesUncountedReason, err)
-	case err == nil && !c.Capacity.Spend(nodeClaim.Name, needed, vacancies...):
-		return inventory.ErrFull // another launch has just spent it
-	case err == nil:
-		choice.Replaces = c.Vacancies.Fill(nodeClaim, source, choice.Key.Reservation)
+	if errors.Is(err, inventory.ErrNotCounted) {
+		err = because(MachinesUncountedReason, err)
 	}
-	return err
+	if err != nil {
+		return nil, err
+	}
+	if done = c.Capacity.Spend(nodeClaim.Name, needed, vacancies...); done == nil {
+		return nil, inventory.ErrFull // another launch has just spent it
+	}
+	choice.Replaces = c.Vacancies.Fill(nodeClaim, source, choice.Key.Reservation)
+	return done, nil
 }
 
 // requestGrant requests a larger grant from the operator for a machine that the lease has no room for, and returns what follows for the

@@ -163,7 +163,7 @@ func TestReport(t *testing.T) {
 	t.Run("When there is no lease, it should limit nothing and write nothing", func(t *testing.T) {
 		f := newFixture(t)
 		f.Expect(f.capacity.Open(t.Context())).To(Succeed())
-		f.Expect(f.capacity.Spend("a", inReservation)).To(BeTrue())
+		f.Expect(f.capacity.Spend("a", inReservation)).NotTo(BeNil())
 		f.unavailable.MarkExhausted(offering.Key{InstanceType: "g5", Zone: "a", CapacityType: "spot"}, "InsufficientCapacity")
 		f.Expect(f.capacity.Offer(inReservation, 1).Left).To(Equal(capacity.Unlimited))
 		f.mu.Lock()
@@ -177,13 +177,13 @@ func TestReport(t *testing.T) {
 		f.Expect(f.lease().Status.Held).To(Equal([]autonodev1alpha1.PoolAmount{{Pool: "reservation/cr-1", Amount: 1}}))
 		m := f.machine("first", "uid-first")
 		f.Eventually(func() int { return f.capacity.Offer(inReservation, 1).Left }).Should(Equal(1))
-		f.Expect(f.capacity.Spend("second", inReservation)).To(BeFalse())
+		f.Expect(f.capacity.Spend("second", inReservation)).To(BeNil())
 		_, possible := f.capacity.Request("second", inReservation)
 		f.Expect(possible).To(BeTrue())
 		f.Eventually(func() []autonodev1alpha1.CapacityRequest { return f.lease().Status.Requests }).Should(Equal(
 			[]autonodev1alpha1.CapacityRequest{{Charges: []autonodev1alpha1.PoolAmount{{Pool: "reservation/cr-1", Amount: 1}}, Count: 1}}))
 		f.grant(8, 2, 2)
-		f.Eventually(func() bool { return f.capacity.Spend("second", inReservation) }).Should(BeTrue())
+		f.Eventually(func() func() { return f.capacity.Spend("second", inReservation) }).ShouldNot(BeNil())
 		f.Eventually(func() autonodev1alpha1.CapacityLeaseStatus { return f.lease().Status }).Should(And(
 			HaveField("AcknowledgedSequence", int64(8)), HaveField("Requests", BeEmpty()),
 			HaveField("Held", Equal([]autonodev1alpha1.PoolAmount{{Pool: "reservation/cr-1", Amount: 2}}))))
@@ -195,7 +195,7 @@ func TestReport(t *testing.T) {
 		f.Expect(f.Admin.Delete(t.Context(), m)).To(Succeed())
 		f.Eventually(func() []autonodev1alpha1.PoolAmount { return f.lease().Status.Held }).Should(
 			Equal([]autonodev1alpha1.PoolAmount{{Pool: "reservation/cr-1", Amount: 1}}))
-		f.Expect(f.capacity.Spend("third", inReservation)).To(BeFalse())
+		f.Expect(f.capacity.Spend("third", inReservation)).To(BeNil())
 	})
 	t.Run("When the infrastructure has no capacity, it should inform the account, and not of what others reported to it", func(t *testing.T) {
 		f := newFixture(t)

@@ -149,8 +149,8 @@ func leased(t *testing.T, amounts capacity.Amounts) *fixture {
 // spent launches a machine whose Machine comes.
 func (f *fixture) spent(name string, m capacity.Machine) {
 	f.t.Helper()
-	f.Expect(f.Spend(name, m)).To(BeTrue())
-	f.Done(name)
+	f.Expect(f.Spend(name, m)).NotTo(BeNil())
+	f.done(name)
 	f.machines[name] = m
 	f.ObserveMachine(name, m)
 }
@@ -194,16 +194,16 @@ func TestWithoutLease(t *testing.T) {
 	t.Run("When there is no source, it should limit nothing", func(t *testing.T) {
 		p := New(Config{Clock: clocktesting.NewFakeClock(time.Now())})
 		NewWithT(t).Expect(p.Open(t.Context())).To(Succeed())
-		NewWithT(t).Expect(p.Fits("a", large) && p.Spend("a", large)).To(BeTrue())
-		p.Done("a")
+		NewWithT(t).Expect(p.Fits("a", large) && p.Spend("a", large) != nil).To(BeTrue())
+		p.done("a")
 		p.Abandon("a")
 	})
 	t.Run("When launches end without a Machine, it should forget them", func(t *testing.T) {
 		f := newFixture(t)
 		f.step()
-		f.Expect(f.Spend("abandoned", large) && f.Spend("idle", large)).To(BeTrue())
-		f.Done("abandoned")
-		f.Done("idle")
+		f.Expect(f.Spend("abandoned", large) != nil && f.Spend("idle", large) != nil).To(BeTrue())
+		f.done("abandoned")
+		f.done("idle")
 		f.Abandon("abandoned")
 		for range 3 {
 			f.clock.Step(idleTTL)
@@ -222,7 +222,7 @@ func TestBeginning(t *testing.T) {
 		var succeeding *SucceedingError
 		f.Expect(errors.As(f.Open(t.Context()), &succeeding)).To(BeTrue())
 		f.Expect(succeeding.Until).To(Equal(f.clock.Now().Add(capacity.InFlight)))
-		f.Expect(f.Spend("new", reserved)).To(BeFalse())
+		f.Expect(f.Spend("new", reserved)).To(BeNil())
 		f.Expect(f.Offer(reserved, 1).Left).To(Equal(1), "and show what the lease leaves all the same")
 		_, _, ok := f.Report()
 		f.Expect(ok).To(BeFalse())
@@ -232,7 +232,7 @@ func TestBeginning(t *testing.T) {
 		f.Expect(f.Open(t.Context())).To(MatchError(ErrUnread))
 		f.step()
 		f.Expect(f.Open(t.Context())).To(Succeed())
-		f.Expect(f.Spend("new", reserved)).To(BeFalse())
+		f.Expect(f.Spend("new", reserved)).To(BeNil())
 		_, report, ok := f.Report()
 		f.Expect(ok).To(BeTrue())
 		f.Expect(report.Held["reservation/cr-1"]).To(Equal(int64(2)))
@@ -266,22 +266,22 @@ func TestBeginning(t *testing.T) {
 		f.has(&Lease{Lease: capacity.Lease{ID: "lease-1"}, Account: "account-1"})
 		f.step()
 		f.Expect(f.Open(t.Context())).To(MatchError(ErrUngranted))
-		f.Expect(f.Spend("a", large)).To(BeFalse())
+		f.Expect(f.Spend("a", large)).To(BeNil())
 		f.grant(func(*Lease) {})
 		f.step()
-		f.Expect(f.Spend("a", large)).To(BeTrue(), "the account has no pools")
+		f.Expect(f.Spend("a", large)).NotTo(BeNil(), "the account has no pools")
 	})
 	t.Run("When the first lease appears later, it should count what was launched before and may still come", func(t *testing.T) {
 		f := newFixture(t)
 		f.step()
 		f.clock.Step(capacity.InFlight)
 		f.spent("exists", large)
-		f.Expect(f.Spend("tried", large)).To(BeTrue())
+		f.Expect(f.Spend("tried", large)).NotTo(BeNil())
 		f.has(lease(1, capacity.Amounts{"limit/cpu": 6000}))
 		f.step()
 		f.Expect(f.Open(t.Context())).To(Succeed())
-		f.Expect(f.Spend("fits", large)).To(BeTrue())
-		f.Expect(f.Spend("doesn't", large)).To(BeFalse())
+		f.Expect(f.Spend("fits", large)).NotTo(BeNil())
+		f.Expect(f.Spend("doesn't", large)).To(BeNil())
 		_, report, _ := f.Report()
 		f.Expect(report).To(Equal(capacity.Report{Sequence: 1, Held: capacity.Amounts{"limit/cpu": 6000}, Spent: capacity.Amounts{"limit/cpu": 6000}}))
 	})
@@ -294,10 +294,10 @@ func TestBeginning(t *testing.T) {
 		delete(f.machines, "gone")
 		f.has(lease(1, capacity.Amounts{"limit/cpu": 2000}))
 		f.step()
-		f.Expect(f.Spend("next", large)).To(BeFalse(), "an attempt of the first may still have its effect")
+		f.Expect(f.Spend("next", large)).To(BeNil(), "an attempt of the first may still have its effect")
 		f.clock.Step(capacity.InFlight)
 		f.step()
-		f.Expect(f.Spend("next", large)).To(BeTrue())
+		f.Expect(f.Spend("next", large)).NotTo(BeNil())
 	})
 	t.Run("When a Machine is deleted while Machines are listed, it should not count it", func(t *testing.T) {
 		f := newFixture(t)
@@ -318,7 +318,7 @@ func TestBeginning(t *testing.T) {
 		f.clock.Step(capacity.InFlight)
 		f.step()
 		f.Expect(f.launches).To(BeEmpty())
-		f.Expect(f.Spend("b", large)).To(BeTrue())
+		f.Expect(f.Spend("b", large)).NotTo(BeNil())
 	})
 }
 
@@ -333,7 +333,7 @@ func TestMissing(t *testing.T) {
 		f, _ := successor(t, true)
 		f.step()
 		f.Expect(f.Open(t.Context())).To(MatchError(ErrMissing))
-		f.Expect(f.Fits("a", large) || f.Spend("a", large)).To(BeFalse())
+		f.Expect(f.Fits("a", large) || f.Spend("a", large) != nil).To(BeFalse())
 		_, possible := f.Request("a", large)
 		f.Expect(possible).To(BeFalse())
 		f.clock.Step(capacity.InFlight)
@@ -342,8 +342,8 @@ func TestMissing(t *testing.T) {
 		f.live = lease(9, capacity.Amounts{"limit/cpu": 2000})
 		f.step() // the cache needn't have reported it
 		f.Expect(f.Open(t.Context())).To(Succeed())
-		f.Expect(f.Spend("a", large)).To(BeTrue())
-		f.Expect(f.Spend("b", large)).To(BeFalse())
+		f.Expect(f.Spend("a", large)).NotTo(BeNil())
+		f.Expect(f.Spend("b", large)).To(BeNil())
 	})
 	t.Run("When an API server has read no roles yet, it should launch nothing", func(t *testing.T) {
 		f, _ := successor(t, true)
@@ -361,7 +361,7 @@ func TestMissing(t *testing.T) {
 		f.step()
 		f.step()
 		f.Expect(f.Open(t.Context())).To(Succeed())
-		f.Expect(f.Spend("a", large)).To(BeTrue())
+		f.Expect(f.Spend("a", large)).NotTo(BeNil())
 		f.Expect(m).To(HaveValue(Equal(memory{read: 1})))
 	})
 	t.Run("When there is a lease, it should remember that once, before it launches", func(t *testing.T) {
@@ -374,7 +374,7 @@ func TestMissing(t *testing.T) {
 		f.step()
 		f.grant(func(l *Lease) { l.Amounts = capacity.Amounts{"limit/cpu": 4000} })
 		f.step()
-		f.Expect(f.Spend("a", xlarge)).To(BeTrue())
+		f.Expect(f.Spend("a", xlarge)).NotTo(BeNil())
 		f.Expect(m).To(HaveValue(Equal(memory{governed: true, written: 2})))
 	})
 	t.Run("When the operator releases the cluster, it should remember that", func(t *testing.T) {
@@ -385,7 +385,7 @@ func TestMissing(t *testing.T) {
 		f.grant(func(l *Lease) { l.Account, l.Rules, l.Amounts = "", nil, nil })
 		f.step()
 		f.Expect(m.governed).To(BeFalse())
-		f.Expect(f.Spend("a", large)).To(BeTrue())
+		f.Expect(f.Spend("a", large)).NotTo(BeNil())
 	})
 	t.Run("When a lease is deleted while its process runs, it should keep to it and ask nothing", func(t *testing.T) {
 		f, m := successor(t, false)
@@ -394,8 +394,8 @@ func TestMissing(t *testing.T) {
 		f.step()
 		f.has(nil)
 		f.step()
-		f.Expect(f.Spend("a", large)).To(BeTrue())
-		f.Expect(f.Spend("b", large)).To(BeFalse())
+		f.Expect(f.Spend("a", large)).NotTo(BeNil())
+		f.Expect(f.Spend("b", large)).To(BeNil())
 		f.Expect(m.read).To(BeZero())
 	})
 }
@@ -435,18 +435,18 @@ func TestSpend(t *testing.T) {
 				return false
 			}
 		}).Should(BeTrue())
-		f.Expect(f.Spend("b", reserved)).To(BeTrue())
+		f.Expect(f.Spend("b", reserved)).NotTo(BeNil())
 		_, report, _ = f.Report()
 		f.Expect(report.Requests).To(BeEmpty())
 	})
 	t.Run("When a launch fails for good, it should keep what it takes until the API server has no Machine", func(t *testing.T) {
 		f := leased(t, capacity.Amounts{"limit/cpu": 2000})
-		f.Expect(f.Spend("a", large)).To(BeTrue())
+		f.Expect(f.Spend("a", large)).NotTo(BeNil())
 		f.Abandon("a") // under way: nothing is known of it yet
 		f.clock.Step(capacity.InFlight)
 		f.step()
 		f.Expect(f.Fits("b", large)).To(BeFalse())
-		f.Done("a")
+		f.done("a")
 		f.Abandon("a")
 		f.step()
 		f.Expect(f.Fits("b", large)).To(BeFalse())
@@ -465,13 +465,13 @@ func TestSpend(t *testing.T) {
 	t.Run("When a Machine goes while it is created again, it should count that attempt", func(t *testing.T) {
 		f := leased(t, capacity.Amounts{"limit/cpu": 2000})
 		f.spent("a", large)
-		f.Expect(f.Spend("a", large)).To(BeTrue())
+		f.Expect(f.Spend("a", large)).NotTo(BeNil())
 		f.clock.Step(5 * capacity.InFlight)
 		delete(f.machines, "a")
 		f.ForgetMachine("a")
 		f.step()
 		f.Expect(f.Fits("b", large)).To(BeFalse())
-		f.Done("a")
+		f.done("a")
 		f.clock.Step(2*capacity.InFlight - 1)
 		f.step()
 		f.Expect(f.Fits("b", large)).To(BeFalse())
@@ -506,7 +506,7 @@ func TestSpend(t *testing.T) {
 		f.Expect(f.Offer(xlarge, 1).Available).To(BeFalse())
 		f.grant(func(l *Lease) { l.Account, l.Rules, l.Amounts = "", nil, nil })
 		f.step()
-		f.Expect(f.Spend("a", xlarge)).To(BeTrue())
+		f.Expect(f.Spend("a", xlarge)).NotTo(BeNil())
 		f.Expect(f.Offer(xlarge, 1).Available).To(BeTrue())
 	})
 	t.Run("When an older lease comes late, it should ignore it", func(t *testing.T) {
@@ -525,8 +525,8 @@ func TestSpend(t *testing.T) {
 			l.Rules, l.Amounts = []capacity.Rule{{Pool: "limit/machines", Resource: capacity.Machines}}, capacity.Amounts{"limit/machines": 2}
 		})
 		f.step()
-		f.Expect(f.Spend("b", xlarge)).To(BeTrue())
-		f.Expect(f.Spend("c", large)).To(BeFalse())
+		f.Expect(f.Spend("b", xlarge)).NotTo(BeNil())
+		f.Expect(f.Spend("c", large)).To(BeNil())
 	})
 }
 
@@ -561,7 +561,7 @@ func TestOffer(t *testing.T) {
 		f.clock.SetTime(end)
 		f.Expect(f.changedSince(sequence)).To(Equal([]string{"g5"}))
 		f.Expect(f.Offer(reserved, 1)).To(Equal(capacity.Offer{Expired: true, Price: 1, Saving: 1}))
-		f.Expect(f.Spend("a", reserved)).To(BeFalse())
+		f.Expect(f.Spend("a", reserved)).To(BeNil())
 	})
 	t.Run("When another cluster finds no capacity, it should be unavailable for that time", func(t *testing.T) {
 		f := leased(t, capacity.Amounts{"reservation/cr-1": 2, "limit/cpu": 100_000})
@@ -630,7 +630,7 @@ func TestOffer(t *testing.T) {
 				m = xlarge
 			}
 			chosen[m.InstanceType]++
-			f.Expect(f.Spend(name, m)).To(BeTrue())
+			f.Expect(f.Spend(name, m)).NotTo(BeNil())
 		}
 		for i := range 100 {
 			launch(fmt.Sprint("n", i))
@@ -645,7 +645,7 @@ func TestOffer(t *testing.T) {
 		launch("next")
 		f.Expect(f.Offer(xlarge, 0.20).Price).To(Equal(0.20))
 		// Its launch fails for good, so that it is there again.
-		f.Done("next")
+		f.done("next")
 		f.Abandon("next")
 		f.clock.SetTime(f.clock.Now().Add(capacity.InFlight))
 		f.step()

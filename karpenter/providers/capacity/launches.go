@@ -133,14 +133,14 @@ func (p *Provider) charges(m capacity.Machine) capacity.Amounts {
 	return capacity.Charges(p.rules(), m)
 }
 
-// Spend takes from the lease what a NodeClaim's machine needs, and reports whether there is enough. Only then may the
-// Machine be created, and Done is to be called afterwards. It takes over one of these vacancies, if one serves; see Took.
-func (p *Provider) Spend(name string, m capacity.Machine, vacancies ...string) bool {
+// Spend takes from the lease what a NodeClaim's machine needs, and returns the function that ends the attempt; nil if there is too
+// little. Only then may the Machine be created. It takes over one of these vacancies, if one serves; see Took.
+func (p *Provider) Spend(name string, m capacity.Machine, vacancies ...string) (done func()) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	fits, vacancy := p.fits(name, m, vacancies)
 	if !fits {
-		return false
+		return nil
 	}
 	charges, now := p.charges(m), p.Clock.Now()
 	switch {
@@ -149,12 +149,12 @@ func (p *Provider) Spend(name string, m capacity.Machine, vacancies ...string) b
 	case vacancy != "":
 		before := p.holder.Charges(vacancy)
 		if !p.holder.SpendVacancy(name, vacancy, charges, now) {
-			return false
+			return nil
 		}
 		p.forget(vacancy)
 		p.changed(before)
 	case !p.holder.Spend(name, charges, now):
-		return false
+		return nil
 	}
 	l := p.launch(name)
 	if vacancy != "" {
@@ -167,7 +167,7 @@ func (p *Provider) Spend(name string, m capacity.Machine, vacancies ...string) b
 	}
 	p.countOwn(l)
 	p.changed(charges)
-	return true
+	return func() { p.done(name) }
 }
 
 // Request requests a larger grant if one is possible, so that a NodeClaim's machine can be launched, and returns since when
@@ -253,8 +253,8 @@ func list(names []string) string {
 	return strings.Join(names, ", ")
 }
 
-// Done records that an attempt to create the Machine of a successful Spend has ended.
-func (p *Provider) Done(name string) {
+// done records that an attempt to create the Machine of a successful Spend has ended.
+func (p *Provider) done(name string) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	l, ok := p.launches[name]

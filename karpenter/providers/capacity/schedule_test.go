@@ -186,7 +186,7 @@ func (w *world) launch() {
 	if _, attempted := p.attempts[name]; attempted {
 		return
 	}
-	if !p.Spend(name, m, p.kept...) {
+	if p.Spend(name, m, p.kept...) == nil {
 		p.Request(name, m)
 		return
 	}
@@ -212,7 +212,7 @@ func (w *world) attempt() {
 			w.send(name)
 		case 1:
 			delete(w.process.attempts, name)
-			w.process.Done(name)
+			w.process.done(name)
 			if w.random.IntN(2) == 0 {
 				w.process.Abandon(name)
 				w.say("abandons %s", name)

@@ -50,7 +50,7 @@ func TestWant(t *testing.T) {
 		f.grant(func(l *Lease) { l.Amounts = capacity.Amounts{"limit/cpu": 16000} })
 		f.step()
 		f.Expect(granted).To(Equal(1))
-		f.Expect(f.Spend("n-1", m16)).To(BeTrue())
+		f.Expect(f.Spend("n-1", m16)).NotTo(BeNil())
 		f.Expect(requests(f)).To(BeEmpty())
 	})
 	t.Run("When a machine is larger than all that might be granted, it should not be wanted", func(t *testing.T) {
@@ -70,11 +70,11 @@ func TestWant(t *testing.T) {
 		f.grant(func(l *Lease) { l.Sequence--; l.Keep = capacity.Amounts{"limit/cpu": 0} })
 		f.step()
 		f.Expect(f.Offer(large, 1).Available).To(BeFalse())
-		f.Expect(f.Spend("b", large)).To(BeFalse())
+		f.Expect(f.Spend("b", large)).To(BeNil())
 		f.grant(func(l *Lease) { l.Sequence--; l.Keep = nil })
 		f.step()
 		f.Expect(f.Offer(large, 1).Available).To(BeTrue())
-		f.Expect(f.Spend("b", large)).To(BeTrue())
+		f.Expect(f.Spend("b", large)).NotTo(BeNil())
 	})
 }
 
@@ -119,12 +119,12 @@ func TestLargeBesideSmall(t *testing.T) {
 				left = append(left, names[i:]...)
 				break
 			}
-			if !f.Spend(name, m) {
+			if f.Spend(name, m) == nil {
 				f.Request(name, m)
 				left = append(left, name)
 				continue
 			}
-			f.Done(name)
+			f.done(name)
 			f.machines[name] = m
 			f.ObserveMachine(name, m)
 		}
