@@ -4,7 +4,6 @@ package machine
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"time"
 
@@ -32,51 +31,40 @@ var (
 	discoveryFile     = append(discovery[:3:3], "file")
 )
 
-// createBootstrap creates the machine's bootstrap Secret, or the config from which the bootstrap provider makes one. It
-// returns the Machine if that exists already.
-func (p *Provider) createBootstrap(
-	ctx context.Context, plan Plan, objects *Objects, infrastructure *unstructured.Unstructured,
-) (*clusterv1.Machine, error) {
-	if objects.Bootstrap == nil {
-		return nil, nil //nolint:nilnil // it needs none
+// prepareBootstrap creates the machine's bootstrap Secret with a token; the Machine then names the Secret and needs no bootstrap config. Each
+// call makes a new token and a Secret that is named by it, so that Karpenter needs no permission to read Secrets. The infrastructure machine
+// owns the Secret, so those of earlier attempts are deleted with it. It returns the token, if it has made one.
+//
+// If only the bootstrap provider can render the data, it writes a token into the config, unless the template sets another way to join or the
+// kind takes no token. Cluster API's bootstrap provider keeps an existing token. Otherwise it makes one, sometimes two, and records only the
+// second.
+func (p *Provider) prepareBootstrap(ctx context.Context, plan Plan, objects *Objects, infrastructure *unstructured.Unstructured) (string, error) {
+	lifetime := max(plan.JoinWithin+joinMargin, bootstraptoken.Lifetime)
+	discovery := kubeadm.Discovery{Endpoint: endpoint(plan.Cluster), CACertHashes: p.CACertHashes}
+	config, err := kubeadm.Parse(objects.Bootstrap, plan.Version, discovery)
+	byProvider := err != nil || plan.bootstrapDataFrom() == v1alpha1.BootstrapDataFromProvider || lifetime > bootstraptoken.MaxLifetime
+	if byProvider {
+		if err != nil {
+			log.FromContext(ctx).V(1).Info("leaving the bootstrap data to the bootstrap provider", "Machine", klog.KObj(objects.Machine), "reason", err.Error())
+		}
+		if !KnownBootstrap(objects.Bootstrap.GroupVersionKind().Group, objects.Bootstrap.GetKind()) || joinsByItself(objects.Bootstrap) {
+			return "", nil
+		}
+		lifetime = bootstraptoken.Lifetime // the bootstrap provider extends it for as long as its machine takes
 	}
-	if rendered, err := p.renderBootstrap(ctx, plan, objects, infrastructure); err != nil || rendered {
-		return nil, err
-	}
-	if err := p.mintToken(ctx, objects.Bootstrap); err != nil {
-		return nil, err
-	}
-	config, machine, err := p.createChild(ctx, objects.Bootstrap, plan.NodeClaim)
-	if err == nil && machine == nil {
-		recordToken(objects.Machine, tokenOf(config))
-	}
-	return machine, err
-}
-
-// renderBootstrap creates the machine's bootstrap Secret with a token, and reports whether it did. The Machine then
-// names the Secret and needs no bootstrap config. Each attempt makes a new token and a Secret that is named by it, so
-// that Karpenter needs no permission to read Secrets. The infrastructure machine owns the Secret, so those of earlier
-// attempts are deleted with it.
-func (p *Provider) renderBootstrap(ctx context.Context, plan Plan, objects *Objects, infrastructure *unstructured.Unstructured) (bool, error) {
-	lifetime := plan.JoinWithin + joinMargin
-	if plan.bootstrapDataFrom() == v1alpha1.BootstrapDataFromProvider || lifetime > bootstraptoken.MaxLifetime {
-		return false, nil // the bootstrap provider extends a token for as long as its machine takes
-	}
-	config, err := kubeadm.Parse(objects.Bootstrap, plan.Version, kubeadm.Discovery{Endpoint: endpoint(plan.Cluster), CACertHashes: p.CACertHashes})
-	if errors.Is(err, kubeadm.ErrProviderNeeded) {
-		log.FromContext(ctx).V(1).Info("leaving the bootstrap data to the bootstrap provider", "Machine", klog.KObj(objects.Machine), "reason", err.Error())
-		return false, nil
-	}
+	token, err := p.Tokens.Mint(ctx, plan.NodeClaim.Name, lifetime)
 	if err != nil {
-		return false, err
+		return "", err
 	}
-	token, err := p.Tokens.Mint(ctx, plan.NodeClaim.Name, max(lifetime, bootstraptoken.Lifetime))
-	if err != nil {
-		return false, err
+	if byProvider {
+		if err := unstructured.SetNestedField(objects.Bootstrap.Object, token, bootstrapToken...); err != nil {
+			return "", fmt.Errorf("writing the bootstrap token into %s %s: %w", objects.Bootstrap.GetKind(), objects.Bootstrap.GetName(), err)
+		}
+		return token, nil
 	}
 	data, err := config.Render(token)
 	if err != nil {
-		return false, &BuildError{fmt.Errorf("rendering bootstrap data from %s %s: %w", plan.BootstrapTemplate.GetKind(), plan.BootstrapTemplate.GetName(), err)}
+		return "", &BuildError{fmt.Errorf("rendering bootstrap data from %s %s: %w", plan.BootstrapTemplate.GetKind(), plan.BootstrapTemplate.GetName(), err)}
 	}
 	id, _ := bootstraptoken.ID(token)
 	secret := &corev1.Secret{
@@ -96,11 +84,10 @@ func (p *Provider) renderBootstrap(ctx context.Context, plan Plan, objects *Obje
 		Data: data,
 	}
 	if err := p.Management.Create(ctx, secret, FieldOwner); err != nil {
-		return false, fmt.Errorf("creating bootstrap Secret %s: %w", klog.KObj(secret), err)
+		return "", fmt.Errorf("creating bootstrap Secret %s: %w", klog.KObj(secret), err)
 	}
-	objects.Machine.Spec.Bootstrap = clusterv1.Bootstrap{DataSecretName: ptr.To(secret.Name)}
-	recordToken(objects.Machine, token)
-	return true, nil
+	objects.Bootstrap, objects.Machine.Spec.Bootstrap = nil, clusterv1.Bootstrap{DataSecretName: ptr.To(secret.Name)}
+	return token, nil
 }
 
 // endpoint of a Cluster's API server, empty if it isn't known yet.
@@ -119,45 +106,21 @@ func (p Plan) bootstrapDataFrom() string {
 	return p.BootstrapTemplate.GetAnnotations()[v1alpha1.BootstrapDataAnnotation]
 }
 
-// mintToken mints the machine's bootstrap token and writes it into the bootstrap config, unless the template sets
-// another way to join or the kind takes no token. Cluster API's bootstrap provider keeps an existing token. Otherwise
-// it makes one, sometimes two, and records only the second.
-func (p *Provider) mintToken(ctx context.Context, config *unstructured.Unstructured) error {
-	if !KnownBootstrap(config.GroupVersionKind().Group, config.GetKind()) || joinsByItself(config) {
-		return nil
-	}
-	token, err := p.Tokens.Mint(ctx, config.GetName(), bootstraptoken.Lifetime)
-	if err != nil {
-		return err
-	}
-	if err := unstructured.SetNestedField(config.Object, token, bootstrapToken...); err != nil {
-		return fmt.Errorf("writing the bootstrap token into %s %s: %w", config.GetKind(), config.GetName(), err)
-	}
-	return nil
-}
-
 func joinsByItself(config *unstructured.Unstructured) bool {
-	if _, found, _ := unstructured.NestedMap(config.Object, discoveryFile...); found {
-		return true
-	}
-	return tokenOf(config) != ""
+	_, file, _ := unstructured.NestedMap(config.Object, discoveryFile...)
+	return file || tokenOf(config) != ""
 }
 
-// tokenOf returns the machine's bootstrap token, or "" if its config has none. As in kubeadm, the token for TLS
+// tokenOf returns the machine's bootstrap token, or "" if there is no config or it has none. As in kubeadm, the token for TLS
 // bootstrapping comes first.
 func tokenOf(config *unstructured.Unstructured) string {
+	if config == nil {
+		return ""
+	}
 	for _, path := range [][]string{tlsBootstrapToken, bootstrapToken} {
 		if token, found, err := unstructured.NestedString(config.Object, path...); err == nil && found && token != "" {
 			return token
 		}
 	}
 	return ""
-}
-
-// recordToken records the public part of the bootstrap token on the Machine before its creation: the operator accepts no
-// other token from the machine.
-func recordToken(machine *clusterv1.Machine, token string) {
-	if id, ok := bootstraptoken.ID(token); ok {
-		metav1.SetMetaDataAnnotation(&machine.ObjectMeta, v1alpha1.BootstrapTokenIDAnnotation, id)
-	}
 }

@@ -162,29 +162,26 @@ func build(plan Plan) (*Objects, error) {
 	if err != nil {
 		return nil, err
 	}
-	if err := patchInfrastructure(infrastructure, plan); err != nil {
-		return nil, fmt.Errorf("patching %s %s: %w", infrastructure.GetKind(), infrastructure.GetName(), err)
-	}
 	machine.Spec.InfrastructureRef = reference(infrastructure)
+	objects := &Objects{Infrastructure: infrastructure, Machine: machine}
 	if plan.BootstrapTemplate == nil {
 		machine.Spec.Bootstrap.DataSecretName = ptr.To(plan.DataSecretName)
-		return &Objects{Infrastructure: infrastructure, Machine: machine}, nil
+	} else {
+		if objects.Bootstrap, err = clone(plan, plan.BootstrapTemplate, machine, plan.NodeClaim.Name); err != nil {
+			return nil, err
+		}
+		machine.Spec.Bootstrap.ConfigRef = reference(objects.Bootstrap)
+		if version := machine.Spec.Version; version != "" {
+			// A patch may have set it in the config, and only the config shows that.
+			annotations := objects.Bootstrap.GetAnnotations()
+			annotations[v1alpha1.NodeVersionAnnotation] = version
+			objects.Bootstrap.SetAnnotations(annotations)
+		}
 	}
-	bootstrap, err := clone(plan, plan.BootstrapTemplate, machine, plan.NodeClaim.Name)
-	if err != nil {
+	if err := register(objects, plan); err != nil {
 		return nil, err
 	}
-	machine.Spec.Bootstrap.ConfigRef = reference(bootstrap)
-	if version := machine.Spec.Version; version != "" {
-		// A patch may have set it in the config, and only the config shows that.
-		annotations := bootstrap.GetAnnotations()
-		annotations[v1alpha1.NodeVersionAnnotation] = version
-		bootstrap.SetAnnotations(annotations)
-	}
-	if err := registerWith(bootstrap, plan); err != nil {
-		return nil, fmt.Errorf("writing node registration into %s %s: %w", bootstrap.GetKind(), bootstrap.GetName(), err)
-	}
-	return &Objects{Infrastructure: infrastructure, Bootstrap: bootstrap, Machine: machine}, nil
+	return objects, nil
 }
 
 // clone creates an object from a template, as Cluster API's MachineSet does, with the Machine's labels and annotations.

@@ -28,6 +28,7 @@ import (
 	karpv1 "sigs.k8s.io/karpenter/pkg/apis/v1"
 
 	"github.com/autonode-io/autonode/api/karpenter/v1alpha1"
+	"github.com/autonode-io/autonode/karpenter/providers/bootstraptoken"
 )
 
 // concurrentCreates is the concurrency limit of Create.
@@ -83,11 +84,21 @@ func isTransient(err error) bool {
 }
 
 func (p *Provider) create(ctx context.Context, plan Plan, objects *Objects) (*clusterv1.Machine, error) {
-	infrastructure, machine, err := p.createChild(ctx, objects.Infrastructure, plan.NodeClaim)
-	if err == nil && machine == nil {
-		machine, err = p.createBootstrap(ctx, plan, objects, infrastructure)
+	infrastructure, machine, err := p.createChild(ctx, objects.Infrastructure, objects.Machine.Name, plan.NodeClaim.UID)
+	token := ""
+	if err == nil && machine == nil && objects.Bootstrap != nil {
+		token, err = p.prepareBootstrap(ctx, plan, objects, infrastructure)
+	}
+	if err == nil && machine == nil && objects.Bootstrap != nil {
+		var config *unstructured.Unstructured
+		config, machine, err = p.createChild(ctx, objects.Bootstrap, objects.Machine.Name, plan.NodeClaim.UID)
+		token = tokenOf(config)
 	}
 	if err == nil && machine == nil {
+		if id, ok := bootstraptoken.ID(token); ok {
+			// The operator accepts no other token from the machine.
+			metav1.SetMetaDataAnnotation(&objects.Machine.ObjectMeta, v1alpha1.BootstrapTokenIDAnnotation, id)
+		}
 		machine, err = p.createMachine(ctx, plan.NodeClaim, objects.Machine, infrastructure)
 	}
 	if err == nil && !sameOffering(machine, infrastructure) {
@@ -102,13 +113,13 @@ func (p *Provider) create(ctx context.Context, plan Plan, objects *Objects) (*cl
 }
 
 // createChild creates an infrastructure machine or a bootstrap config and returns it, or the one of an earlier attempt.
-// If the NodeClaim's Machine exists too, it returns that as well.
+// If the NodeClaim's Machine exists too, by its name, it returns that as well.
 func (p *Provider) createChild(
-	ctx context.Context, child *unstructured.Unstructured, nodeClaim *karpv1.NodeClaim,
+	ctx context.Context, child *unstructured.Unstructured, name string, nodeClaim types.UID,
 ) (made *unstructured.Unstructured, machine *clusterv1.Machine, err error) {
 	made = child.DeepCopy()
 	if err = p.Management.Create(ctx, made, FieldOwner); apierrors.IsAlreadyExists(err) {
-		made, machine, err = p.findChild(ctx, child, nodeClaim)
+		made, machine, err = p.findChild(ctx, child, name, nodeClaim)
 	}
 	if err != nil {
 		return nil, nil, fmt.Errorf("creating %s %s: %w", child.GetKind(), klog.KObj(child), rejected(err))
@@ -119,17 +130,17 @@ func (p *Provider) createChild(
 // findChild returns the object that an earlier attempt created, and the NodeClaim's Machine if that exists too. Without a Machine, it deletes
 // an object that differs from the wanted one.
 func (p *Provider) findChild(
-	ctx context.Context, child *unstructured.Unstructured, nodeClaim *karpv1.NodeClaim,
+	ctx context.Context, child *unstructured.Unstructured, name string, nodeClaim types.UID,
 ) (*unstructured.Unstructured, *clusterv1.Machine, error) {
 	existing := &unstructured.Unstructured{}
 	existing.SetGroupVersionKind(child.GroupVersionKind())
 	if err := p.Live.Get(ctx, client.ObjectKeyFromObject(child), existing); err != nil {
 		return nil, nil, fmt.Errorf("reading existing objects: %w", err)
 	}
-	if !p.ownsFor(existing, nodeClaim.UID) {
+	if !p.ownsFor(existing, nodeClaim) {
 		return nil, nil, p.taken(existing)
 	}
-	machine, err := p.findLive(ctx, nodeClaim)
+	machine, err := p.getLive(ctx, name, nodeClaim)
 	if errors.Is(err, ErrNotFound) {
 		machine, err = nil, nil
 		if existing.GetDeletionTimestamp() != nil || !sameForm(existing, child) {

@@ -36,13 +36,11 @@ func Registers(nodeClass *v1alpha1.ClusterAPINodeClass, kind schema.GroupKind) b
 		return true
 	}
 	list, err := bootstrapPatches(nodeClass.Spec.BootstrapPatches, kind)
-	return err == nil && writesTaints(list)
+	return err == nil && list.Refers(taintVariables...)
 }
 
-// writesTaints reports whether patches write the taints that a node registers with.
-func writesTaints(list patch.List) bool {
-	return list.Refers(patch.Taints, patch.TaintList, patch.TaintFlag)
-}
+// taintVariables have the taints that a node registers with.
+var taintVariables = []string{patch.Taints, patch.TaintList, patch.TaintFlag}
 
 // writers are the variables that have one of the kubelet's settings. Two others have all.
 var writers = map[v1alpha1.KubeletField]string{
@@ -102,7 +100,8 @@ func patchesFor(all []v1alpha1.BootstrapPatches, kind schema.GroupKind) []v1alph
 
 // bootstrapPatches parses a node class's patches for a bootstrap config, or its template, of that kind. The error is a *PatchError.
 func bootstrapPatches(all []v1alpha1.BootstrapPatches, kind schema.GroupKind) (patch.List, error) {
-	list, err := patch.Parse(patchesFor(all, kind))
+	patches := patchesFor(all, kind)
+	list, err := patch.Parse(patches)
 	if err != nil {
 		return patch.List{}, &PatchError{Where: whereBootstrap(kind), err: err}
 	}

@@ -114,44 +114,49 @@ func KnownBootstrap(group, kind string) bool {
 	return group == kubeadm.Kind.Group && strings.TrimSuffix(kind, "Template") == kubeadm.Kind.Kind
 }
 
-// registerWith writes the registration into a bootstrap config: by itself if it supports the kind, and by the node class's
-// patches. Nodes of other kinds register as their template declares, and package registration taints them.
-func registerWith(config *unstructured.Unstructured, plan Plan) error {
-	node := registrationOf(plan)
+// register applies a source's patches to the infrastructure machine, and writes the registration into the bootstrap config: by itself if it
+// supports the kind, and by the node class's patches. Nodes of other kinds register as their template declares, and package registration
+// taints them.
+func register(objects *Objects, plan Plan) error {
+	node, machine, config := registrationOf(plan), objects.Infrastructure, objects.Bootstrap
+	where := cmp.Or(plan.PatchesFrom, "annotation "+v1alpha1.InfrastructurePatchesAnnotation)
+	if err := applyPatches(machine, where, plan.InfrastructurePatches, plan, node); err != nil {
+		return fmt.Errorf("patching %s %s: %w", machine.GetKind(), machine.GetName(), err)
+	}
+	if config == nil {
+		return nil
+	}
 	patches, err := bootstrapPatches(plan.BootstrapPatches, config.GroupVersionKind().GroupKind())
+	if err == nil && (KnownBootstrap(config.GroupVersionKind().Group, config.GetKind()) || patches.Refers(taintVariables...)) {
+		// A node that registers with all taints has them from the start. Karpenter core would add them once more when it registers
+		// the node, and with them a startup taint that its agent has removed by then; the label prevents that.
+		// https://github.com/kubernetes-sigs/karpenter/issues/1772
+		labelled, before := node, config.DeepCopy()
+		labelled.labels = maps.Clone(node.labels)
+		labelled.labels[karpv1.NodeDoNotSyncTaintsLabelKey] = "true"
+		err = registerWith(config, patches, plan, labelled)
+		if err == nil && registersWith(config, node.taints) {
+			return nil
+		}
+		config.Object = before.Object
+	}
+	if err == nil {
+		err = registerWith(config, patches, plan, node)
+	}
 	if err != nil {
-		return err
+		return fmt.Errorf("writing node registration into %s %s: %w", config.GetKind(), config.GetName(), err)
 	}
-	if !KnownBootstrap(config.GroupVersionKind().Group, config.GetKind()) && !writesTaints(patches) {
-		return register(config, patches, plan, node)
-	}
-	// A node that registers with all taints has them from the start. Karpenter core would add them once more when it registers
-	// the node, and with them a startup taint that its agent has removed by then; the label prevents that.
-	// https://github.com/kubernetes-sigs/karpenter/issues/1772
-	labelled, before := node, config.DeepCopy()
-	labelled.labels = maps.Clone(node.labels)
-	labelled.labels[karpv1.NodeDoNotSyncTaintsLabelKey] = "true"
-	if err := register(config, patches, plan, labelled); err != nil || registersWith(config, node.taints) {
-		return err
-	}
-	config.Object = before.Object
-	return register(config, patches, plan, node)
+	return nil
 }
 
-// register writes a registration into a bootstrap config of a known kind, and applies patches. The error may be a *PatchError.
-func register(config *unstructured.Unstructured, patches patch.List, plan Plan, node registration) error {
+// registerWith writes a registration into a bootstrap config of a known kind, and applies patches. The error may be a *PatchError.
+func registerWith(config *unstructured.Unstructured, patches patch.List, plan Plan, node registration) error {
 	if KnownBootstrap(config.GroupVersionKind().Group, config.GetKind()) {
 		if err := registerKubeadm(config, node); err != nil {
 			return err
 		}
 	}
 	return applyPatches(config, whereBootstrap(config.GroupVersionKind().GroupKind()), patches, plan, node)
-}
-
-// patchInfrastructure applies a source's patches to an infrastructure machine. The error is a *PatchError.
-func patchInfrastructure(machine *unstructured.Unstructured, plan Plan) error {
-	where := cmp.Or(plan.PatchesFrom, "annotation "+v1alpha1.InfrastructurePatchesAnnotation)
-	return applyPatches(machine, where, plan.InfrastructurePatches, plan, registrationOf(plan))
 }
 
 func applyPatches(object *unstructured.Unstructured, where string, list patch.List, plan Plan, node registration) error {
