@@ -112,18 +112,15 @@ func (c *CloudProvider) reserveChoice(nodeClaim *karpv1.NodeClaim, choice *insta
 // requestGrant requests a larger grant from the operator for a machine that the lease has no room for, and returns what follows for the
 // launch.
 func (c *CloudProvider) requestGrant(nodeClaim string, needed capacity.Machine) error {
-	since, possible := c.Capacity.Request(nodeClaim, needed)
-	pools := c.Capacity.Lacking(needed)
-	switch {
-	case !possible:
-		return inventory.ErrFull
-	case c.Capacity.Clock.Since(since) < capacityprovider.GrantWait:
+	switch grant, pools := c.Capacity.Request(nodeClaim, needed); grant {
+	case capacityprovider.GrantAwaited:
 		return because(WaitingForCapacityReason, fmt.Errorf(
 			"the hosted cluster's CapacityLease has too little left of %s for instance type %s; waiting for the operator to grant more",
 			pools, needed.InstanceType))
+	case capacityprovider.GrantRefused:
+		return fmt.Errorf("%w of %s within %s", errUngranted, pools, capacityprovider.GrantWait)
 	}
-	c.Capacity.BackOffPools(needed)
-	return fmt.Errorf("%w of %s within %s", errUngranted, pools, capacityprovider.GrantWait)
+	return inventory.ErrFull
 }
 
 // shortage names the pools of which the lease leaves nothing, and exhausted quotas of the infrastructure, to append to a message; empty if

@@ -178,8 +178,8 @@ func TestReport(t *testing.T) {
 		m := f.machine("first", "uid-first")
 		f.Eventually(func() int { return f.capacity.Offer(inReservation, 1).Left }).Should(Equal(1))
 		f.Expect(f.capacity.Spend("second", inReservation)).To(BeNil())
-		_, possible := f.capacity.Request("second", inReservation)
-		f.Expect(possible).To(BeTrue())
+		grant, _ := f.capacity.Request("second", inReservation)
+		f.Expect(grant).To(Equal(capacityprovider.GrantAwaited))
 		f.Eventually(func() []autonodev1alpha1.CapacityRequest { return f.lease().Status.Requests }).Should(Equal(
 			[]autonodev1alpha1.CapacityRequest{{Charges: []autonodev1alpha1.PoolAmount{{Pool: "reservation/cr-1", Amount: 1}}, Count: 1}}))
 		f.grant(8, 2, 2)

@@ -170,37 +170,51 @@ func (p *Provider) Spend(name string, m capacity.Machine, vacancies ...string) (
 	return func() { p.done(name) }
 }
 
-// Request requests a larger grant if one is possible, so that a NodeClaim's machine can be launched, and returns since when
-// it waits for it. Requests end RequestTTL after the last call.
-func (p *Provider) Request(name string, m capacity.Machine) (since time.Time, possible bool) {
+// Grant is what a launch that requests a larger grant may expect.
+type Grant uint8
+
+const (
+	// GrantImpossible: the operator can grant no more, or the machine takes from a pool that has ended.
+	GrantImpossible Grant = iota
+	// GrantAwaited: the operator may grant more within GrantWait.
+	GrantAwaited
+	// GrantRefused: the operator hasn't granted more within GrantWait.
+	GrantRefused
+)
+
+// Request requests a larger grant if one is possible, so that a NodeClaim's machine can be launched, and names the pools that lack
+// something for it, such as "reservation/cr-1". Requests end RequestTTL after the last call. Once a request is refused, no further grant of
+// these pools is expected for BackOffTTL, or until more is granted.
+func (p *Provider) Request(name string, m capacity.Machine) (grant Grant, lacking string) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	charges, now := p.charges(m), p.Clock.Now()
 	if p.free() || !p.unexpired(m) || !p.holder.MaySpend(charges, now) {
-		return time.Time{}, false
+		return GrantImpossible, ""
 	}
-	for name, amount := range charges {
-		if pool, ok := p.pools[name]; ok && p.leftOf(pool, now) < amount {
-			return time.Time{}, false
+	var names []string
+	for _, pool := range p.poolsOf(charges) {
+		amount := charges[pool.name]
+		if p.leftOf(pool, now) < amount {
+			return GrantImpossible, ""
+		}
+		if !p.holder.Fits("", capacity.Amounts{pool.name: amount}, now) {
+			names = append(names, pool.name)
 		}
 	}
-	since = p.holder.Request(name, charges, now)
+	since := p.holder.Request(name, charges, now)
 	p.Trigger()
-	return since, true
-}
-
-// BackOffPools expects no further grant of the pools that lack something for a machine, for BackOffTTL or until more is granted.
-func (p *Provider) BackOffPools(m capacity.Machine) {
-	p.mu.Lock()
-	defer p.mu.Unlock()
-	now := p.Clock.Now()
-	for _, pool := range p.poolsOf(p.charges(m)) {
-		if p.holder.Free(pool.name) < p.charges(m)[pool.name] {
+	if now.Sub(since) < GrantWait {
+		return GrantAwaited, list(names)
+	}
+	for _, pool := range p.poolsOf(charges) {
+		if p.holder.Free(pool.name) < charges[pool.name] {
 			pool.backedOffUntil = now.Add(BackOffTTL)
 			p.recomputePools(pool)
 		}
 	}
 	p.setExpiry(now)
+	return GrantRefused, list(names)
 }
 
 // Await waits until more may be allowed than before, at most for timeout.
@@ -215,19 +229,6 @@ func (p *Provider) Await(ctx context.Context, timeout time.Duration) {
 	case <-timer.C:
 	case <-ctx.Done():
 	}
-}
-
-// Lacking describes the pools that leave too little for a machine, such as "reservation/cr-1".
-func (p *Provider) Lacking(m capacity.Machine) string {
-	p.mu.Lock()
-	defer p.mu.Unlock()
-	var names []string
-	for name, amount := range p.charges(m) {
-		if pool, ok := p.pools[name]; ok && (pool.Left < amount || !p.holder.Fits("", capacity.Amounts{name: amount}, p.Clock.Now())) {
-			names = append(names, name)
-		}
-	}
-	return list(names)
 }
 
 // Exhausted describes the pools of which nothing is left; empty if there are none.
