@@ -17,8 +17,8 @@ const (
 	maxDepth = 128
 )
 
-// Count returns an error for JSON whose decoding takes much more memory than its text. It counts invalid JSON, too: a decoder keeps the values
-// before the error, and ignores content after the first value.
+// Count returns an error for JSON whose decoding takes much more memory than its text. It counts invalid JSON, too: a decoder keeps the
+// values before the error, and ignores content after the first value.
 func Count(content []byte) error {
 	var elements []int // of each list that is open; an object has none
 	values, quoted := 0, false

@@ -42,7 +42,8 @@ var (
 	// costly matches quantities that resource.ParseQuantity computes a power of ten for: 1e-999999999 takes half an hour.
 	costly = regexp.MustCompile(`[eE][-+]?[0-9]{4}`)
 	// machinery are the options of API machinery's decoder. It stops at the first error.
-	machinery = json.JoinOptions(jsonv1.DefaultOptionsV1(), json.MatchCaseInsensitiveNames(false), jsonv1.ReportErrorsWithLegacySemantics(false))
+	machinery = json.JoinOptions(
+		jsonv1.DefaultOptionsV1(), json.MatchCaseInsensitiveNames(false), jsonv1.ReportErrorsWithLegacySemantics(false))
 )
 
 // Skip returns a function that skips values of a type. It is an argument of Options.
@@ -87,7 +88,7 @@ type timeError struct {
 
 var standard = Options()
 
-// Decode decodes an object. Values that its type can't hold are left out, except times. Decode returns the JSON that it has decoded, and the
+// Decode decodes an object. It leaves out values that the type can't hold, except times. It returns the JSON that it has decoded, and the
 // problem of each such value.
 func Decode(raw []byte, into any, options json.Options) (decoded []byte, problems []string, err error) {
 	for read := len(raw); ; read += len(raw) {

@@ -42,9 +42,11 @@ func TestDecode(t *testing.T) {
 	t.Run("When a time can't be decoded, it should be the one that is meant, or the present", func(t *testing.T) {
 		g := NewWithT(t)
 		pool := &karpv1.NodePool{}
-		_, problems, err := Decode([]byte(`{"status":{"conditions":[{"lastTransitionTime":"2026-12-01t06:00:00z"},{"lastTransitionTime":"never"}]}}`), pool, standard)
+		const conditions = `{"lastTransitionTime":"2026-12-01t06:00:00z"},{"lastTransitionTime":"never"}`
+		_, problems, err := Decode([]byte(`{"status":{"conditions":[`+conditions+`]}}`), pool, standard)
 		g.Expect(err).NotTo(HaveOccurred())
-		g.Expect(problems).To(HaveExactElements(HavePrefix("status.conditions.0.lastTransitionTime: "), HavePrefix("status.conditions.1.lastTransitionTime: ")))
+		const first, second = "status.conditions.0.lastTransitionTime: ", "status.conditions.1.lastTransitionTime: "
+		g.Expect(problems).To(HaveExactElements(HavePrefix(first), HavePrefix(second)))
 		g.Expect(pool.Status.Conditions[0].LastTransitionTime.UTC().Format(time.RFC3339)).To(Equal("2026-12-01T06:00:00Z"))
 		g.Expect(pool.Status.Conditions[1].LastTransitionTime.Time).To(BeTemporally("~", time.Now(), time.Minute))
 	})

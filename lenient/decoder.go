@@ -38,8 +38,8 @@ func Message(why string) string {
 		". Correct the value, or delete the object"
 }
 
-// Decoder removes the values that Go can't decode from an API server's answers with Cluster API's objects. Its client then decodes them. It is
-// a metric of the objects that can't be decoded, too.
+// Decoder removes values that Go can't decode from an API server's answers with Cluster API's objects, before the client decodes them. It
+// is also the metric that counts the objects with such values.
 type Decoder struct {
 	scheme *runtime.Scheme
 	metric *prometheus.Desc
@@ -58,8 +58,8 @@ type seenKey struct {
 	uid  types.UID
 }
 
-// New returns a Decoder of the types of a scheme, and the name of its metric. It calls report for an object that can't be decoded, once for each
-// reason. report must not wait, and may be nil.
+// New returns a Decoder of a scheme's types, whose metric has that name. It calls report for an object that can't be decoded, once for each
+// reason. report must not block, and may be nil.
 func New(scheme *runtime.Scheme, metric string, report func(object *metav1.PartialObjectMetadata, why string)) *Decoder {
 	const help = "Objects that the API server admitted and Go can't decode, of those that are watched."
 	return &Decoder{
@@ -131,7 +131,7 @@ func (t transport) RoundTrip(request *http.Request) (*http.Response, error) {
 
 // concerns reports whether an answer has Cluster API's objects, which may be decoded into Go types.
 func concerns(request *http.Request, response *http.Response) bool {
-	if !strings.Contains(request.URL.Path, "/apis/"+clusterv1.GroupVersion.Group+"/") || response.StatusCode > http.StatusCreated || response.Body == nil {
+	if !strings.Contains(request.URL.Path, "/apis/"+clusterv1.GroupVersion.Group+"/") || response.StatusCode > http.StatusCreated {
 		return false
 	}
 	media, parameters, err := mime.ParseMediaType(response.Header.Get("Content-Type"))
@@ -210,7 +210,8 @@ func (d *Decoder) note(list string, object *metav1.PartialObjectMetadata, why st
 	if last == why {
 		return
 	}
-	log.Log.WithName("lenient").Error(nil, "object can't be decoded", "kind", object.Kind, "namespace", object.Namespace, "name", object.Name, "why", why)
+	log.Log.WithName("lenient").Error(nil, "object can't be decoded",
+		"kind", object.Kind, "namespace", object.Namespace, "name", object.Name, "why", why)
 	if d.report != nil {
 		d.report(object, why)
 	}
@@ -260,13 +261,18 @@ func (d *Decoder) event(raw []byte, list string) []byte {
 		Type   watch.EventType `json:"type"`
 		Object json.RawMessage `json:"object"`
 	}
-	var kind metav1.PartialObjectMetadata
-	if json.Unmarshal(raw, &event) != nil || json.Unmarshal(event.Object, &kind) != nil {
+	var object struct {
+		metav1.TypeMeta `json:",inline"`
+		Metadata        struct {
+			UID types.UID `json:"uid"`
+		} `json:"metadata"`
+	}
+	if json.Unmarshal(raw, &event) != nil || json.Unmarshal(event.Object, &object) != nil {
 		return raw
 	}
-	decoded := d.object(event.Object, kind.GroupVersionKind(), list)
+	decoded := d.object(event.Object, object.GroupVersionKind(), list)
 	if event.Type == watch.Deleted {
-		d.forget(kind.UID)
+		d.forget(object.Metadata.UID)
 	}
 	if decoded == nil {
 		return raw

@@ -10,6 +10,7 @@ import (
 	"io"
 	"mime"
 	"net/http"
+	"strings"
 
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime"
@@ -31,8 +32,8 @@ const (
 	undecodable = "text/plain"
 )
 
-// bounded measures a guest's responses before client-go decodes them. Client-go decodes a response as the kind that the response names,
-// whichever kind was requested.
+// bounded asks a guest for JSON, and measures its responses before client-go decodes them. Client-go decodes a response as the kind that it
+// names, whichever kind was requested.
 type bounded struct {
 	next   http.RoundTripper
 	scheme *runtime.Scheme
@@ -45,6 +46,8 @@ func (b *bounded) WrappedRoundTripper() http.RoundTripper { return b.next }
 
 // RoundTrip implements http.RoundTripper.
 func (b *bounded) RoundTrip(request *http.Request) (*http.Response, error) {
+	request = request.Clone(request.Context())
+	request.Header.Set("Accept", strings.ReplaceAll(request.Header.Get("Accept"), runtime.ContentTypeProtobuf, runtime.ContentTypeJSON))
 	response, err := b.next.RoundTrip(request)
 	if err != nil {
 		return nil, err

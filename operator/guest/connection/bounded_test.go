@@ -14,6 +14,7 @@ import (
 	. "github.com/onsi/gomega"
 	rbacv1 "k8s.io/api/rbac/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	clientgoscheme "k8s.io/client-go/kubernetes/scheme"
@@ -79,6 +80,26 @@ func TestAnswers(t *testing.T) {
 			g.Expect(apierrors.IsConflict(err)).To(Equal(test.code == 409))
 		})
 	}
+}
+
+func TestMetadata(t *testing.T) {
+	g := NewWithT(t)
+	server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		accepted, _, _ := strings.Cut(r.Header.Get("Accept"), ",")
+		w.Header().Set("Content-Type", accepted) // as an API server, which sends the first format that it knows
+		_, _ = w.Write([]byte(`{"kind":"PartialObjectMetadata","apiVersion":"meta.k8s.io/v1","metadata":{"name":"a","uid":"1"}}`))
+	}))
+	defer server.Close()
+	config := &rest.Config{Host: server.URL, Timeout: time.Minute}
+	config.Wrap(func(next http.RoundTripper) http.RoundTripper {
+		return &bounded{next: next, scheme: runtime.NewScheme()}
+	})
+	c, err := client.New(config, client.Options{Mapper: newMapper(nil)})
+	g.Expect(err).NotTo(HaveOccurred())
+	read := &metav1.PartialObjectMetadata{}
+	read.SetGroupVersionKind(rbacv1.SchemeGroupVersion.WithKind("ClusterRole"))
+	g.Expect(c.Get(t.Context(), client.ObjectKey{Name: "a"}, read)).To(Succeed(), "When metadata is read, the guest should be asked for JSON")
+	g.Expect(read.UID).To(BeEquivalentTo("1"))
 }
 
 func TestExceeded(t *testing.T) {

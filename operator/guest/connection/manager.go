@@ -260,7 +260,6 @@ func (m *Manager) dial(ctx context.Context, cluster client.ObjectKey) (*Guest, e
 	}
 	config.UserAgent, config.QPS, config.Burst = v1beta1.ManagedByOperator, 20, 30
 	config.Timeout, config.WarningHandler = m.config.Timeout, rest.NoWarnings{} // a guest may write any text
-	config.ContentType, config.AcceptContentTypes = runtime.ContentTypeJSON, runtime.ContentTypeJSON
 	config.Wrap(func(next http.RoundTripper) http.RoundTripper { return &bounded{next: next, scheme: m.config.Scheme} })
 	connection, err := rest.HTTPClientFor(config)
 	if err != nil {

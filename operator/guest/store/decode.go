@@ -27,7 +27,8 @@ import (
 // unread are the types of the fields that no controller reads of a guest's objects.
 var unread = lenient.Options(
 	lenient.Skip[[]metav1.ManagedFieldsEntry](), lenient.Skip[apiextensionsv1.CustomResourceDefinitionSpec](),
-	lenient.Skip[[]corev1.ContainerImage](), lenient.Skip[[]corev1.NodeCondition](), lenient.Skip[[]corev1.Container](), lenient.Skip[[]corev1.Volume](),
+	lenient.Skip[[]corev1.ContainerImage](), lenient.Skip[[]corev1.NodeCondition](),
+	lenient.Skip[[]corev1.Container](), lenient.Skip[[]corev1.Volume](),
 )
 
 // decoder decodes the objects of a kind one by one.
@@ -67,7 +68,8 @@ func (d *decoder) decode(raw []byte) (object client.Object, selected bool) {
 		d.store.unreadable.set(d.gvk, client.ObjectKeyFromObject(identity), err.Error())
 		return nil, false
 	}
-	if !isName(object.GetName()) || object.GetNamespace() != "" && !isName(object.GetNamespace()) || d.selector != nil && !d.selector.Matches(labels.Set(object.GetLabels())) {
+	if !isName(object.GetName()) || object.GetNamespace() != "" && !isName(object.GetNamespace()) ||
+		d.selector != nil && !d.selector.Matches(labels.Set(object.GetLabels())) {
 		return object, false
 	}
 	d.store.unreadable.set(d.gvk, client.ObjectKeyFromObject(object), problem)

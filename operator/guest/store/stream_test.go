@@ -30,9 +30,9 @@ func TestItems(t *testing.T) {
 		"with a hundred items":   {list, 100},
 		"without items":          {[]byte(` { "items" : [ ] , "metadata" : { "resourceVersion":"7", "continue":"next" } } `), 0},
 		"with null for items":    {[]byte(`{"items":null,"metadata":{"resourceVersion":"7", "continue":"next"}}`), 0},
-		"whose metadata is last": {[]byte(`{"kind":"NodeList","items":[{"metadata":{"name":"node-0"}}],"metadata":{"resourceVersion":"7","continue":"next"}}`), 1},
+		"whose metadata is last": {[]byte(`{"items":[{"metadata":{"name":"node-0"}}],"metadata":{"resourceVersion":"7","continue":"next"}}`), 1},
 	} {
-		for how, reader := range map[string]func(io.Reader) io.Reader{"whole": func(r io.Reader) io.Reader { return r }, "byte by byte": iotest.OneByteReader} {
+		for how, reader := range map[string]func(io.Reader) io.Reader{"by halves": iotest.HalfReader, "byte by byte": iotest.OneByteReader} {
 			t.Run("When a list "+name+" arrives "+how+", it should be split", func(t *testing.T) {
 				g := NewWithT(t)
 				n := 0
