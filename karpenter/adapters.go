@@ -16,9 +16,6 @@ import (
 	"github.com/autonode-io/autonode/karpenter/cloudprovider"
 	"github.com/autonode-io/autonode/karpenter/controllers/nodeclaim"
 	"github.com/autonode-io/autonode/karpenter/core/leadership"
-	"github.com/autonode-io/autonode/karpenter/core/methods"
-	capacityprovider "github.com/autonode-io/autonode/karpenter/providers/capacity"
-	"github.com/autonode-io/autonode/karpenter/providers/instancetype"
 )
 
 // What one package needs of another one, in the form in which it needs that: neither imports the other.
@@ -28,25 +25,6 @@ func isReplacement(queue *disruption.Queue, nodeClaim string) bool {
 	return slices.ContainsFunc(queue.GetCommands(), func(command *disruption.Command) bool {
 		return slices.ContainsFunc(command.Replacements, func(replacement *disruption.Replacement) bool { return replacement.Name == nodeClaim })
 	})
-}
-
-// reclaims returns the amounts that the CapacityLease reclaims.
-func reclaims(lease *capacityprovider.Provider) func() []methods.Reclaim {
-	return func() []methods.Reclaim {
-		var all []methods.Reclaim
-		for _, r := range lease.Reclaims() {
-			all = append(all, methods.Reclaim{Pool: r.Pool, Account: r.Account, For: r.For, Steps: r.Steps})
-		}
-		return all
-	}
-}
-
-// vacate answers methods.TerminateFirstConfig.Vacate.
-func vacate(provider *cloudprovider.CloudProvider) func(context.Context, *karpv1.NodeClaim) (context.Context, methods.Full, bool) {
-	return func(ctx context.Context, nodeClaim *karpv1.NodeClaim) (context.Context, methods.Full, bool) {
-		vacated, full, ok := provider.Vacate(ctx, nodeClaim)
-		return vacated, methods.Full{Host: full&instancetype.FullHosts != 0, Source: full&instancetype.FullSource != 0}, ok
-	}
 }
 
 // maxTold bounds the pods of a NodeClaim that get an event.

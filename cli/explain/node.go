@@ -10,6 +10,7 @@ import (
 	"strings"
 	"time"
 
+	"github.com/awslabs/operatorpkg/status"
 	"github.com/dustin/go-humanize/english"
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/types"
@@ -69,8 +70,8 @@ func (s *Simulation) Node(ctx context.Context, name string) (*NodeAnswer, error)
 		return nil, err
 	}
 	answer.conclude(s.isStatic(answer.NodePool))
-	if answer.Decision == Stays && node.NodeClaim.StatusConditions().Get(karpv1.ConditionTypeDrifted).IsTrue() {
-		answer.Missing = append(answer.Missing, "Karpenter may terminate the node before it launches the replacement, where nothing has room for both; that isn't computed here")
+	if s.Vacate == nil && answer.Decision == Stays && node.NodeClaim.StatusConditions().Get(karpv1.ConditionTypeDrifted).IsTrue() {
+		answer.Missing = append(answer.Missing, "Karpenter may terminate the node before it launches the replacement, where nothing has room for both; that isn't computed without the management cluster (--management-kubeconfig)")
 	}
 	return answer, nil
 }
@@ -125,11 +126,33 @@ func (s *Simulation) methods(ctx context.Context, node *state.StateNode) ([]Meth
 	clk := hurried{s.Clock}
 	provisioner := s.provisioner(s.Guest, s.cloudProvider)
 	queue := disruption.NewQueue(s.Guest, s.recorder, s.cluster, clk, provisioner)
+	all := disruption.NewMethods(ctx, clk, s.cluster, s.Guest, provisioner, s.cloudProvider, s.recorder, queue)
+	names := make([]string, len(all))
+	for i, method := range all {
+		names[i] = methodNames[fmt.Sprintf("%T", method)]
+	}
+	if s.Vacate != nil {
+		all = methods.TerminateFirst(all, methods.TerminateFirstConfig{
+			Guest: s.Guest, Cluster: s.cluster, Provisioner: provisioner, CloudProvider: s.cloudProvider, Recorder: s.recorder, Clock: clk,
+			Vacancies: func(string) int { return 0 }, // what Karpenter holds isn't known; facts has the NodePool's condition
+			Vacate: func(ctx context.Context, nodeClaim *karpv1.NodeClaim) (context.Context, methods.Full, bool) {
+				vacated, full, ok := s.Vacate(ctx, nodeClaim)
+				return context.WithValue(vacated, vacatedKey{}, true), full, ok
+			},
+			WithoutPending: func(ctx context.Context) context.Context { return context.WithValue(ctx, withoutPendingKey{}, true) },
+		})
+	}
+	if s.Reclaims != nil && len(s.Reclaims()) > 0 {
+		all = methods.WithReclaims(all, methods.ReclaimConfig{
+			Guest: s.Guest, Cluster: s.cluster, Recorder: s.recorder, Clock: clk, Reclaims: s.Reclaims, Taken: s.Taken,
+		})
+		names = slices.Insert(names, 0, "reclaim")
+	}
 	var answers []MethodAnswer
-	for _, method := range disruption.NewMethods(ctx, clk, s.cluster, s.Guest, provisioner, s.cloudProvider, s.recorder, queue) {
-		answer := MethodAnswer{Name: methodNames[fmt.Sprintf("%T", method)]}
+	for i, method := range all {
+		answer := MethodAnswer{Name: names[i]}
 		var err error
-		if answer.Disrupts, answer.Reason, err = s.ask(ctx, method, queue, clk, node); err != nil {
+		if answer.Disrupts, answer.Reason, err = s.ask(ctx, names[i], method, queue, clk, node); err != nil {
 			return nil, fmt.Errorf("computing %s of node %s: %w", answer.Name, node.Name(), err)
 		}
 		answers = append(answers, answer)
@@ -138,7 +161,7 @@ func (s *Simulation) methods(ctx context.Context, node *state.StateNode) ([]Meth
 }
 
 // ask runs a method as Karpenter core's disruption controller does.
-func (s *Simulation) ask(ctx context.Context, method disruption.Method, queue *disruption.Queue, clk clock.Clock, node *state.StateNode) (
+func (s *Simulation) ask(ctx context.Context, name string, method disruption.Method, queue *disruption.Queue, clk clock.Clock, node *state.StateNode) (
 	disrupts bool, reason string, err error,
 ) {
 	uid := node.NodeClaim.UID
@@ -161,7 +184,8 @@ func (s *Simulation) ask(ctx context.Context, method disruption.Method, queue *d
 	case ours < 0:
 		return false, s.unconsidered(method, node, considered[node.ProviderID()]), nil
 	}
-	if method.ConsolidationType() != disruption.MultiNodeConsolidationType.Name {
+	reclaims := method.Reason() == methods.CapacityReclaimed
+	if method.ConsolidationType() != disruption.MultiNodeConsolidationType.Name && !reclaims {
 		candidates = candidates[ours : ours+1] // not another one first
 	}
 	candidate := candidates[slices.IndexFunc(candidates, func(c *disruption.Candidate) bool { return c.ProviderID() == node.ProviderID() })]
@@ -172,8 +196,8 @@ func (s *Simulation) ask(ctx context.Context, method disruption.Method, queue *d
 	if err != nil {
 		return false, "", err
 	}
-	// Karpenter repairs a node that isn't initialized whatever the budgets say.
-	if budgets[candidate.NodePool.Name] == 0 && (method.Reason() != karpv1.DisruptionReasonUnhealthy || candidate.Initialized()) {
+	// Karpenter repairs a node that isn't initialized whatever the budgets say, and reclaims one after the deadline.
+	if budgets[candidate.NodePool.Name] == 0 && !reclaims && (method.Reason() != karpv1.DisruptionReasonUnhealthy || candidate.Initialized()) {
 		count := "nodes that aren't Ready or are being removed count"
 		if method.Reason() == karpv1.DisruptionReasonUnhealthy {
 			count = "nodes that are being removed or rebooted count"
@@ -191,13 +215,16 @@ func (s *Simulation) ask(ctx context.Context, method disruption.Method, queue *d
 	}
 	for _, command := range commands {
 		if slices.ContainsFunc(command.Candidates, func(c *disruption.Candidate) bool { return c.ProviderID() == node.ProviderID() }) {
+			if reclaims {
+				return true, strings.Join(s.recorder.drain(uid, string(methods.CapacityReclaimed)), "; "), nil
+			}
 			return true, describe(method, command), nil
 		}
 	}
-	if _, ok := method.(*disruption.StaticDrift); ok && reconciler.NoReplacement(candidate.NodePool) != "" {
+	if name == staticDrift && reconciler.NoReplacement(candidate.NodePool) != "" {
 		return false, reconciler.NoReplacement(candidate.NodePool), nil // Karpenter's own event doesn't say what to change
 	}
-	if said := s.recorder.drain(uid, events.DisruptionBlocked, events.Unconsolidatable, events.ConsolidationRejected, events.NodeRepairBlocked); len(said) > 0 {
+	if said := s.recorder.drain(uid, events.DisruptionBlocked, events.Unconsolidatable, events.ConsolidationRejected, events.NodeRepairBlocked, string(methods.CapacityReclaimed)); len(said) > 0 {
 		return false, strings.Join(said, "; "), nil
 	}
 	if len(commands) > 0 {
@@ -211,6 +238,8 @@ func (s *Simulation) unconsidered(method disruption.Method, node *state.StateNod
 	switch claim := node.NodeClaim; {
 	case !possible:
 		return "the node can't be disrupted"
+	case method.Reason() == methods.CapacityReclaimed:
+		return "its machine takes nothing that has to be returned to other clusters"
 	case method.Reason() == karpv1.DisruptionReasonUnhealthy:
 		return s.unrepaired(node)
 	case method.Reason() == karpv1.DisruptionReasonDrifted && claim.StatusConditions().Get(karpv1.ConditionTypeDrifted).IsTrue():
@@ -293,7 +322,7 @@ func describe(method disruption.Method, command disruption.Command) string {
 		text = fmt.Sprintf("it would be terminated before its replacement is launched (%s)", command.TerminateFirstReason)
 	}
 	switch method.Reason() {
-	case karpv1.DisruptionReasonDrifted:
+	case karpv1.DisruptionReasonDrifted, methods.CapacityReclaimed:
 		return text
 	case karpv1.DisruptionReasonUnhealthy:
 		if command.Reboot {
@@ -368,6 +397,9 @@ func (s *Simulation) facts(node *state.StateNode) []string {
 			after = d.ConsolidateAfter.Duration.String()
 		}
 		facts = append(facts, fmt.Sprintf("NodePool %s: consolidationPolicy %s, consolidateAfter %s", nodePool.Name, d.ConsolidationPolicy, after))
+		if first := nodePool.StatusConditions(status.WithObservedOnly()).Get(v1alpha1.TerminateFirstCondition); first.IsTrue() {
+			facts = append(facts, fmt.Sprintf("NodePool %s: %s", nodePool.Name, first.Message))
+		}
 	}
 	return facts
 }

@@ -17,7 +17,9 @@ import (
 	karpv1 "sigs.k8s.io/karpenter/pkg/apis/v1"
 
 	"github.com/autonode-io/autonode/api/karpenter/v1alpha1"
+	"github.com/autonode-io/autonode/capacity"
 	"github.com/autonode-io/autonode/cli/explain"
+	"github.com/autonode-io/autonode/karpenter/core/methods"
 )
 
 func TestNode(t *testing.T) {
@@ -132,6 +134,29 @@ func TestNode(t *testing.T) {
 		g.Expect(answer.Methods).To(ContainElement(explain.MethodAnswer{Name: "drift of a static NodePool", Reason: why}))
 		g.Expect(answer.Summary).To(Equal("Node n stays: " + why))
 		g.Expect(answer.Missing).To(ConsistOf(ContainSubstring("may terminate the node before it launches the replacement")))
+	})
+	t.Run("When a replacement can't be launched beside a drifted node, it should say that the node is terminated first", func(t *testing.T) {
+		g := NewWithT(t)
+		drifted := machine("n", "general", "medium", "8", func(_ *corev1.Node, claim *karpv1.NodeClaim) {
+			claim.StatusConditions().SetTrueWithReason(karpv1.ConditionTypeDrifted, "NodePoolDrifted", "NodePoolDrifted")
+		})
+		answer, err := simulateWith(t, platform{full: true}, with(append(drifted, pod("a", "6", on("n")), pod("b", "6", nil))...)...).Node(t.Context(), "n")
+		g.Expect(err).NotTo(HaveOccurred())
+		g.Expect(answer.Summary).To(Equal("Node n can be disrupted now (drift): it would be terminated before its replacement is launched (source-full)"))
+		g.Expect(answer.Missing).To(BeEmpty())
+	})
+	t.Run("When what a node takes has to be returned to another cluster, it should say by when", func(t *testing.T) {
+		g := NewWithT(t)
+		reclaims := []methods.Reclaim{{Pool: "hosts", Account: "production", For: []string{"green"}, Steps: []capacity.Reclaim{{Keep: 0, By: noon.Add(time.Minute)}}}}
+		blocked := append(machine("n", "general", "medium", "8", nil), pod("a", "6", protected))
+		answer, err := simulateWith(t, platform{reclaims: reclaims}, with(blocked...)...).Node(t.Context(), "n")
+		g.Expect(err).NotTo(HaveOccurred())
+		g.Expect(answer.Methods[0]).To(And(HaveField("Name", "reclaim"), HaveField("Disrupts", false),
+			HaveField("Reason", HavePrefix("The node may be removed by force after 2030-01-01T12:01:00Z for green, which needs what is guaranteed to it of hosts of account production"))))
+		reclaims[0].Steps[0].By = noon
+		answer, err = simulateWith(t, platform{reclaims: reclaims}, with(blocked...)...).Node(t.Context(), "n")
+		g.Expect(err).NotTo(HaveOccurred())
+		g.Expect(answer.Summary).To(HavePrefix("Node n can be disrupted now (reclaim): Removing the node for green, "))
 	})
 	t.Run("When a NodeClaim is named, it should answer for its node", func(t *testing.T) {
 		g := NewWithT(t)

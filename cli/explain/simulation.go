@@ -34,6 +34,9 @@ import (
 	"sigs.k8s.io/karpenter/pkg/state/cost"
 	"sigs.k8s.io/karpenter/pkg/state/virtualpods"
 	nodepoolutils "sigs.k8s.io/karpenter/pkg/utils/nodepool"
+
+	"github.com/autonode-io/autonode/capacity"
+	"github.com/autonode-io/autonode/karpenter/core/methods"
 )
 
 // Config of a Simulation.
@@ -44,6 +47,10 @@ type Config struct {
 	// Options of the Karpenter that is simulated.
 	Options *options.Options
 	Clock   clock.Clock
+	// Reclaims and Taken are those of methods.ReclaimConfig, Vacate that of methods.TerminateFirstConfig. They are nil if they aren't known.
+	Reclaims func() []methods.Reclaim
+	Taken    func(nodeClaim string) capacity.Amounts
+	Vacate   func(ctx context.Context, nodeClaim *karpv1.NodeClaim) (context.Context, methods.Full, bool)
 	// Failures are the offerings that have failed.
 	Failures []Failure
 	// Missing is what isn't known, and what to do about it. Every answer that depends on instance types repeats it.
@@ -179,8 +186,14 @@ func (s *Simulation) resolve(ctx context.Context, nodePools []*karpv1.NodePool) 
 	return r
 }
 
+// vacatedKey is the key of a context of Vacate.
+type vacatedKey struct{}
+
 // GetInstanceTypes implements cloudprovider.CloudProvider.
-func (r resolved) GetInstanceTypes(_ context.Context, nodePool *karpv1.NodePool) ([]*karpcloudprovider.InstanceType, error) {
+func (r resolved) GetInstanceTypes(ctx context.Context, nodePool *karpv1.NodePool) ([]*karpcloudprovider.InstanceType, error) {
+	if ctx.Value(vacatedKey{}) != nil {
+		return r.CloudProvider.GetInstanceTypes(ctx, nodePool)
+	}
 	o, known := r.byNodePool[nodePool.Name]
 	if !known {
 		return nil, fmt.Errorf("the instance types of NodePool %s aren't known", nodePool.Name)

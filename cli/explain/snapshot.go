@@ -161,8 +161,11 @@ func (s *Snapshot) Get(_ context.Context, key client.ObjectKey, into client.Obje
 	return apierrors.NewNotFound(schema.GroupResource{Group: gvk.Group, Resource: strings.ToLower(gvk.Kind)}, key.Name)
 }
 
+// withoutPendingKey is the key of a context in which List returns no pods without a node.
+type withoutPendingKey struct{}
+
 // List implements client.Reader. A field that Karpenter core doesn't index is an error.
-func (s *Snapshot) List(_ context.Context, into client.ObjectList, opts ...client.ListOption) error {
+func (s *Snapshot) List(ctx context.Context, into client.ObjectList, opts ...client.ListOption) error {
 	gvk, err := kindOf(into)
 	if err != nil {
 		return err
@@ -175,6 +178,9 @@ func (s *Snapshot) List(_ context.Context, into client.ObjectList, opts ...clien
 	shared := o.UnsafeDisableDeepCopy != nil && *o.UnsafeDisableDeepCopy
 	found := []runtime.Object{}
 	for _, object := range objects {
+		if pod, ok := object.(*corev1.Pod); ok && pod.Spec.NodeName == "" && ctx.Value(withoutPendingKey{}) != nil {
+			continue
+		}
 		if o.Namespace != "" && object.GetNamespace() != o.Namespace ||
 			o.LabelSelector != nil && !o.LabelSelector.Matches(labels.Set(object.GetLabels())) {
 			continue

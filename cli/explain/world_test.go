@@ -24,7 +24,9 @@ import (
 
 	"github.com/autonode-io/autonode/api/karpenter/v1alpha1"
 	"github.com/autonode-io/autonode/api/scalar"
+	"github.com/autonode-io/autonode/capacity"
 	"github.com/autonode-io/autonode/cli/explain"
+	"github.com/autonode-io/autonode/karpenter/core/methods"
 )
 
 var noon = time.Date(2030, 1, 1, 12, 0, 0, 0, time.UTC)
@@ -42,6 +44,17 @@ type platform struct {
 	volumeLimits map[string]map[string]int
 	repairs      []karpcloudprovider.RepairPolicy
 	failures     []explain.Failure
+	// full: nothing can be launched unless a node goes.
+	full bool
+	// reclaims are amounts of a pool of which each node takes one.
+	reclaims []methods.Reclaim
+}
+
+// vacatedKey is the key of a context in which a node has gone.
+type vacatedKey struct{}
+
+func (platform) vacate(ctx context.Context, _ *karpv1.NodeClaim) (context.Context, methods.Full, bool) {
+	return context.WithValue(ctx, vacatedKey{}, true), methods.Full{Source: true}, true
 }
 
 // RepairPolicies implements cloudprovider.CloudProvider.
@@ -52,6 +65,9 @@ func (p platform) GetInstanceTypes(ctx context.Context, nodePool *karpv1.NodePoo
 	instanceTypes, err := p.CloudProvider.GetInstanceTypes(ctx, nodePool)
 	for _, it := range instanceTypes {
 		it.VolumeAttachmentLimits = p.volumeLimits[it.Name]
+		for _, o := range it.Offerings {
+			o.Available = o.Available && (!p.full || ctx.Value(vacatedKey{}) != nil)
+		}
 	}
 	return instanceTypes, err
 }
@@ -64,8 +80,15 @@ func simulateWith(t *testing.T, p platform, objects ...client.Object) *explain.S
 	p.CloudProvider, _ = explain.ReportedBy(snapshot)
 	opts, fs := &options.Options{}, &options.FlagSet{FlagSet: flag.NewFlagSet("karpenter", flag.ContinueOnError)}
 	opts.AddFlags(fs)
-	g.Expect(opts.Parse(fs, fmt.Sprintf("--feature-gates=NodeOverlay=true,NodeRepair=%t", len(p.repairs) > 0))).To(Succeed())
-	simulation, err := explain.New(t.Context(), explain.Config{Guest: snapshot, CloudProvider: p, Options: opts, Clock: clocktesting.NewFakeClock(noon), Failures: p.failures})
+	g.Expect(opts.Parse(fs, fmt.Sprintf("--feature-gates=NodeOverlay=true,NodeRepair=%t,TerminateFirstDrift=%t", len(p.repairs) > 0, p.full))).To(Succeed())
+	config := explain.Config{Guest: snapshot, CloudProvider: p, Options: opts, Clock: clocktesting.NewFakeClock(noon), Failures: p.failures}
+	if p.full {
+		config.Vacate = p.vacate
+	}
+	if p.reclaims != nil {
+		config.Reclaims, config.Taken = func() []methods.Reclaim { return p.reclaims }, func(string) capacity.Amounts { return capacity.Amounts{"hosts": 1} }
+	}
+	simulation, err := explain.New(t.Context(), config)
 	g.Expect(err).NotTo(HaveOccurred())
 	return simulation
 }

@@ -42,91 +42,100 @@ import (
 const explainTimeout = 30 * time.Second
 
 // simulation reads both clusters, writes to neither, and returns Karpenter core on what it has read. Without the management cluster, instance
-// types are what the status of the node classes reports.
-func (o *Options) simulation(ctx context.Context) (*explain.Simulation, error) {
+// types are what the status of the node classes reports. The simulation reads the management cluster until stop.
+func (o *Options) simulation(ctx context.Context) (simulation *explain.Simulation, stop func(), err error) {
 	// What Karpenter would log is in the answer.
 	ctrl.SetLogger(logr.Discard())
 	klog.SetLogger(logr.Discard())
 	config, err := o.Guest.Config()
 	if err != nil {
-		return nil, err
+		return nil, nil, err
 	}
 	if err := v1alpha1.AddToScheme(clientgoscheme.Scheme); err != nil {
-		return nil, fmt.Errorf("registering node classes: %w", err)
+		return nil, nil, fmt.Errorf("registering node classes: %w", err)
 	}
 	ctx = log.IntoContext(ctx, logr.Discard())
 	guestConfig := readOnlyConfig(config)
 	guest, err := client.New(guestConfig, client.Options{Scheme: clientgoscheme.Scheme})
 	if err != nil {
-		return nil, fmt.Errorf("connecting to the guest cluster %s: %w", guestConfig.Host, err)
+		return nil, nil, fmt.Errorf("connecting to the guest cluster %s: %w", guestConfig.Host, err)
 	}
 	if o.Management != (cluster.Flags{}) {
 		return o.simulationWithManagement(ctx, guestConfig, guest)
 	}
 	_, core, err := simulatedOptions(&appsv1.Deployment{}, "", map[string]string{"cluster-name": "unknown", "namespace": "unknown"})
 	if err != nil {
-		return nil, err
+		return nil, nil, err
 	}
 	snapshot, err := explain.Read(ctx, guest)
 	if err != nil {
-		return nil, err
+		return nil, nil, err
 	}
 	provider, approximate := explain.ReportedBy(snapshot)
-	return explain.New(ctx, explain.Config{
+	simulation, err = explain.New(ctx, explain.Config{
 		Guest: snapshot, CloudProvider: provider, Options: core, Clock: clock.RealClock{}, Failures: failuresOf(snapshot.Events),
 		Approximate: approximate, Missing: unread(snapshot),
 	})
+	return simulation, func() {}, err
 }
 
-func (o *Options) simulationWithManagement(ctx context.Context, guestConfig *rest.Config, reader client.Reader) (*explain.Simulation, error) {
+func (o *Options) simulationWithManagement(ctx context.Context, guestConfig *rest.Config, reader client.Reader) (
+	simulation *explain.Simulation, stop func(), err error,
+) {
 	config, err := o.Management.Config()
 	if err != nil {
-		return nil, err
+		return nil, nil, err
 	}
 	namespace, deployment, err := o.controlPlane(ctx)
 	if err != nil {
-		return nil, err
+		return nil, nil, err
 	}
 	managementConfig := readOnlyConfig(config)
 	management, err := client.New(managementConfig, client.Options{})
 	if err != nil {
-		return nil, fmt.Errorf("connecting to the management cluster %s: %w", managementConfig.Host, err)
+		return nil, nil, fmt.Errorf("connecting to the management cluster %s: %w", managementConfig.Host, err)
 	}
 	running, err := runningKarpenter(ctx, management, namespace, deployment)
 	if err != nil {
-		return nil, err
+		return nil, nil, err
 	}
 	files, err := os.MkdirTemp("", "autonode")
 	if err != nil {
-		return nil, err
+		return nil, nil, err
 	}
 	defer func() { _ = os.RemoveAll(files) }() // the system empties its folder for temporary files
 	settings, err := mountedFiles(ctx, management, running, files)
 	if err != nil {
-		return nil, err
+		return nil, nil, err
 	}
 	opts, core, err := simulatedOptions(running, namespace, settings)
 	if err != nil {
-		return nil, err
+		return nil, nil, err
 	}
 	ctx = options.ToContext(ctx, core)
 	started, err := startProviders(ctx, guestConfig, managementConfig, opts)
 	if err != nil {
-		return nil, err
+		return nil, nil, err
 	}
-	defer started.stop()
+	defer func() {
+		if err != nil {
+			started.stop()
+		}
+	}()
 	problems, err := started.resolve(ctx, reader)
 	if err != nil {
-		return nil, err
+		return nil, nil, err
 	}
 	snapshot, err := explain.Read(ctx, reader)
 	if err != nil {
-		return nil, err
+		return nil, nil, err
 	}
-	return explain.New(ctx, explain.Config{
+	simulation, err = explain.New(ctx, explain.Config{
 		Guest: snapshot, CloudProvider: started.CloudProvider, Options: core, Clock: clock.RealClock{}, Failures: failuresOf(snapshot.Events),
-		Missing: slices.Concat(problems, unread(snapshot)),
+		Missing:  slices.Concat(problems, unread(snapshot)),
+		Reclaims: started.Reclaims, Taken: started.Capacity.Taken, Vacate: started.Vacate,
 	})
+	return simulation, started.stop, err
 }
 
 func unread(snapshot *explain.Snapshot) []string {

@@ -91,10 +91,11 @@ func (o *PodOptions) Run(ctx context.Context, streams command.Streams) error {
 
 // ExplainPod explains why a pod of the guest has no node.
 func (o *Options) ExplainPod(ctx context.Context, pod client.ObjectKey) (*explain.PodAnswer, error) {
-	simulation, err := o.simulation(ctx)
+	simulation, stop, err := o.simulation(ctx)
 	if err != nil {
 		return nil, err
 	}
+	defer stop()
 	return simulation.Pod(ctx, pod)
 }
 
@@ -118,10 +119,11 @@ func newNodeCommand() *cobra.Command {
 
 // Run prints why the node stays or goes.
 func (o *NodeOptions) Run(ctx context.Context, streams command.Streams) error {
-	simulation, err := o.simulation(ctx)
+	simulation, stop, err := o.simulation(ctx)
 	if err != nil {
 		return err
 	}
+	defer stop()
 	answer, err := simulation.Node(ctx, o.Node)
 	if err != nil {
 		return err
