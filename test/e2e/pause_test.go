@@ -7,11 +7,13 @@ import (
 	"fmt"
 	"testing"
 
+	"github.com/awslabs/operatorpkg/status"
 	. "github.com/onsi/gomega"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	clusterv1 "sigs.k8s.io/cluster-api/api/core/v1beta2"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
+	"github.com/autonode-io/autonode/api/karpenter/v1alpha1"
 	"github.com/autonode-io/autonode/api/v1beta1"
 )
 
@@ -36,6 +38,7 @@ func TestPause(t *testing.T) {
 				HaveField("Status", metav1.ConditionFalse), HaveField("Reason", v1beta1.PausedReason),
 				HaveField("Message", ContainSubstring("Karpenter is scaled to zero"))))
 			g.Expect(c.hostedCluster(g, ctx).Status.AutoNode).To(HaveField("State", v1beta1.AutoNodeStatePaused))
+			g.Expect(c.launchAllowed(g, ctx)).To(And(HaveField("Status", metav1.ConditionFalse), HaveField("Reason", v1alpha1.PausedReason)))
 		}).WithContext(t.Context()).WithTimeout(eventually).WithPolling(interval).Should(Succeed())
 		c.waitRunning(t, "web")
 		c.scale(t, "web", 2)
@@ -51,6 +54,7 @@ func TestPause(t *testing.T) {
 		c.pauseUntil(t, t.Context(), nil)
 		c.waitRunning(t, "web")
 		c.waitEnabled(t, initialRelease)
+		g.Expect(c.launchAllowed(g, t.Context())).To(HaveField("Status", metav1.ConditionTrue))
 		g.Expect(names(c.nodes(g, t.Context()))).To(ContainElements(nodes))
 		g.Expect(c.hostedCluster(g, t.Context()).Status.AutoNode).To(And(
 			HaveField("State", v1beta1.AutoNodeStateEnabled), HaveField("Message", BeEmpty())))
@@ -80,6 +84,13 @@ func TestPause(t *testing.T) {
 		g.Expect(names(c.nodes(g, t.Context()))).To(ContainElements(nodes))
 	})
 	expectUndisturbed(t, disrupted)
+}
+
+// launchAllowed is the condition of the default node class.
+func (c *cluster) launchAllowed(g Gomega, ctx context.Context) *status.Condition {
+	class := &v1alpha1.ClusterAPINodeClass{}
+	g.Expect(c.guest.Get(ctx, client.ObjectKey{Name: v1alpha1.DefaultNodeClass}, class)).To(Succeed())
+	return class.StatusConditions().Get(v1alpha1.ConditionLaunchAllowed)
 }
 
 // pauseUntil sets spec.pausedUntil.
