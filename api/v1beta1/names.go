@@ -3,7 +3,6 @@
 package v1beta1
 
 import (
-	"fmt"
 	"strings"
 
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -86,10 +85,4 @@ func NamesOf(component metav1.Object) (Names, bool) {
 // IsGuestAccess reports whether a Secret is Karpenter's access to a guest, by its name and its label with the Cluster's.
 func IsGuestAccess(secret metav1.Object) bool {
 	return secret.GetName() == GuestAccessSecret || secret.GetName() == SharedNames(secret.GetLabels()[ClusterNameLabel]).GuestAccess
-}
-
-// SharedNamespaceGrant is the command by which the owner of a shared control-plane namespace lets the operator's ServiceAccount write there.
-func SharedNamespaceGrant(namespace, operatorNamespace, serviceAccount string) string {
-	return fmt.Sprintf("kubectl -n %s create rolebinding %s --clusterrole=%s --serviceaccount=%s:%s",
-		namespace, SharedNamespaceRole, SharedNamespaceRole, operatorNamespace, serviceAccount)
 }

@@ -15,6 +15,7 @@ import (
 
 	"github.com/autonode-io/autonode/api/v1beta1"
 	"github.com/autonode-io/autonode/cli/cluster"
+	"github.com/autonode-io/autonode/clusterstatus/consent"
 	"github.com/autonode-io/autonode/manifests"
 )
 
@@ -54,7 +55,7 @@ func (o *CreateOptions) access(namespace string) *rbacv1.RoleBinding {
 
 // accessCommand is what to run for the same.
 func (o *CreateOptions) accessCommand(namespace string) string {
-	return v1beta1.SharedNamespaceGrant(namespace, o.OperatorNamespace, manifests.Operator)
+	return consent.SharedNamespaceCommand(namespace, o.OperatorNamespace, manifests.Operator)
 }
 
 // grant lets the operator write in the namespace, unless it may already. A user who may not create the RoleBinding gets the command for the

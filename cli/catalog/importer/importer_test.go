@@ -330,7 +330,7 @@ func TestAzure(t *testing.T) {
 // endless is a price list that is made while it is read: begin, then each so often, then end.
 type endless struct {
 	begin, each, end string
-	remaining             int
+	remaining        int
 	rest             string
 	// live is the most memory that was in use when a part of the list was read.
 	live uint64
