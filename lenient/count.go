@@ -27,7 +27,7 @@ func Count(content []byte) error {
 		if quoted || c == '"' {
 			switch c {
 			case '\\':
-				i++ // what it escapes; there are no backslashes outside of strings
+				i++ // the escaped character; there are no backslashes outside of strings
 			case '"':
 				quoted = !quoted
 			}

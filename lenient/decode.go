@@ -30,7 +30,7 @@ const (
 	maxDecoded  = 16 << 20
 	// maxQuantity is the length of the longest quantity that is parsed.
 	maxQuantity = 256
-	// maxPath and maxWhy bound the path of a value and the description of what is wrong with it, in bytes.
+	// maxPath and maxWhy bound the path and the problem of a value, in bytes.
 	maxPath = 128
 	maxWhy  = 512
 )

@@ -32,7 +32,7 @@ import (
 // maxReported is how many objects are known to have been reported.
 const maxReported = 1024
 
-// Message returns what is wrong with an object, and what to do.
+// Message describes the problem of an object, and the remedy.
 func Message(why string) string {
 	return "Go can't decode this object, although the API server admitted it; what can't be decoded counts as absent: " + why +
 		". Correct the value, or delete the object"

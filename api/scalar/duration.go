@@ -7,12 +7,12 @@ import (
 	"time"
 )
 
-// Duration is a duration such as 1h30m. If the text isn't one, the duration is zero.
+// Duration is a duration such as 1h30m. A malformed one is zero.
 //
 // +kubebuilder:validation:Type=string
 type Duration struct {
 	time.Duration `json:"-"`
-	// Malformed is the text as written if it isn't a duration. It is encoded again, so that a client that writes the object back changes nothing.
+	// Malformed is the text that isn't a duration. It is encoded again, so that a client that writes the object back changes nothing.
 	Malformed string `json:"-"`
 }
 
@@ -24,7 +24,7 @@ func (d *Duration) Or(other time.Duration) time.Duration {
 	return d.Duration
 }
 
-// String returns the text as written.
+// String returns the text.
 func (d Duration) String() string {
 	if d.Malformed != "" {
 		return d.Malformed

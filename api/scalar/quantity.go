@@ -52,7 +52,7 @@ func Number(number int64) Quantity {
 // QuantityOf returns a quantity in its canonical form.
 func QuantityOf(quantity resource.Quantity) Quantity { return Text(quantity.String()) }
 
-// String returns the text as written.
+// String returns the number or the text.
 func (q Quantity) String() string {
 	if q.Type == intstr.Int && q.StrVal == "" {
 		return strconv.FormatInt(int64(q.IntVal), 10)
@@ -60,7 +60,7 @@ func (q Quantity) String() string {
 	return q.StrVal
 }
 
-// Parse is ParseQuantity of the text as written. The API server admits no number with a fraction or an exponent, so none is a quantity.
+// Parse is ParseQuantity of the number or the text. The API server admits no number with a fraction or an exponent, so none is a quantity.
 func (q Quantity) Parse() (resource.Quantity, error) {
 	text := q.String()
 	if q.Type == intstr.Int && strings.ContainsAny(text, ".eE") {
@@ -69,7 +69,7 @@ func (q Quantity) Parse() (resource.Quantity, error) {
 	return ParseQuantity(text)
 }
 
-// Amount is Parse; zero for other text.
+// Amount is Parse; zero for a malformed quantity.
 func (q Quantity) Amount() resource.Quantity {
 	amount, _ := q.Parse()
 	return amount
@@ -84,7 +84,7 @@ func (q Quantity) MarshalJSON() ([]byte, error) {
 	return json.Marshal(text)
 }
 
-// UnmarshalJSON implements json.Unmarshaler. It keeps what is neither a number nor text as text.
+// UnmarshalJSON implements json.Unmarshaler. It keeps any other value as text.
 func (q *Quantity) UnmarshalJSON(data []byte) error {
 	data = bytes.TrimSpace(data)
 	text := ""

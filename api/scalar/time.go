@@ -10,7 +10,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 )
 
-// Time is a time in RFC 3339. If the text isn't one, the time is zero.
+// Time is a time in RFC 3339. A malformed one is zero.
 //
 // +kubebuilder:validation:Type=string
 // +kubebuilder:validation:Format=date-time
@@ -18,7 +18,7 @@ import (
 type Time struct {
 	// Time isn't embedded: its decoders fail.
 	Time metav1.Time `json:"-"`
-	// Malformed is the text as written if it isn't a time. It is encoded again, so that a client that writes the object back changes nothing.
+	// Malformed is the text that isn't a time. It is encoded again, so that a client that writes the object back changes nothing.
 	Malformed string `json:"-"`
 }
 
@@ -62,7 +62,7 @@ func (t *Time) DeepCopy() *Time {
 	return &out
 }
 
-// String returns the text as written.
+// String returns the text.
 func (t Time) String() string {
 	switch {
 	case t.Malformed != "":
@@ -97,7 +97,7 @@ func (t *Time) UnmarshalJSON(data []byte) error {
 	return nil
 }
 
-// textOf returns the text that a JSON value is, empty for null; or what isn't text as it is.
+// textOf returns the text of a JSON string, empty for null. It returns any other value as it is.
 func textOf(data []byte) (text string, ok bool) {
 	if err := json.Unmarshal(data, &text); err != nil {
 		return string(data), false

@@ -58,7 +58,7 @@ func Parse(content []byte) (*Access, error) {
 	}
 	config, err := clientcmd.Load(content)
 	if err != nil {
-		return nil, errors.New("it is no kubeconfig") // the decoder's own words quote what it read
+		return nil, errors.New("it is no kubeconfig") // the decoder's error quotes its input
 	}
 	if len(config.Clusters) > maxEntries || len(config.AuthInfos) > maxEntries || len(config.Contexts) > maxEntries {
 		return nil, fmt.Errorf("it has more than %d clusters, users or contexts", maxEntries)
@@ -183,6 +183,6 @@ func (a *Access) Config() *rest.Config {
 	return &rest.Config{
 		Host: a.Server, BearerToken: a.Token,
 		TLSClientConfig:    rest.TLSClientConfig{ServerName: a.ServerName, CAData: a.CA, CertData: a.Certificate, KeyData: a.Key},
-		DisableCompression: true, // so that the budget of a guest counts what is unpacked
+		DisableCompression: true, // so that the budget of a guest counts unpacked bytes
 	}
 }

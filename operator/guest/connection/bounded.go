@@ -83,7 +83,7 @@ func formatOf(response *http.Response, content []byte, gvk schema.GroupVersionKi
 	kind, _, err := mime.ParseMediaType(response.Header.Get("Content-Type"))
 	switch {
 	case gvk.Kind == "" || gvk.Version == "":
-		return undecodable // it would be decoded as what was asked for, and that is unknown here
+		return undecodable // it would be decoded as the kind in the request, which is unknown here
 	case err != nil || kind == runtime.ContentTypeJSON:
 		return runtime.ContentTypeJSON
 	}

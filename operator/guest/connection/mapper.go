@@ -48,7 +48,7 @@ var kubernetes = func() meta.RESTMapper {
 // mapper maps kinds to the resources of one guest. It queries the guest for a group's version when a kind of it is first
 // needed, and again for a kind that the answer lacked.
 type mapper struct {
-	meta.RESTMapper // of what every guest serves
+	meta.RESTMapper // of the kinds that every guest serves
 	ask             func(groupVersion string) (*metav1.APIResourceList, error)
 
 	mu    sync.Mutex

@@ -64,8 +64,8 @@ func (a *account) collect(k *kind, bytes int) error {
 	if a.lists == nil {
 		a.lists = map[*kind]Bounds{}
 	}
-	of := a.lists[k]
-	a.lists[k] = Bounds{of.Objects + 1, of.Bytes + bytes}
+	list := a.lists[k]
+	a.lists[k] = Bounds{list.Objects + 1, list.Bytes + bytes}
 	a.collected = Bounds{a.collected.Objects + 1, a.collected.Bytes + bytes}
 	return a.bounds.check(a.collected)
 }
@@ -74,9 +74,9 @@ func (a *account) collect(k *kind, bytes int) error {
 func (a *account) release(k *kind) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
-	of := a.lists[k]
+	list := a.lists[k]
 	delete(a.lists, k)
-	a.collected = Bounds{a.collected.Objects - of.Objects, a.collected.Bytes - of.Bytes}
+	a.collected = Bounds{a.collected.Objects - list.Objects, a.collected.Bytes - list.Bytes}
 }
 
 func (b Bounds) check(used Bounds) error {

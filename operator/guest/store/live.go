@@ -24,7 +24,7 @@ type live struct {
 	store *Store
 }
 
-// Lists returns a client that reads from the API server. Its lists have what [Kind] leaves of each object.
+// Lists returns a client that reads from the API server. The transform of a Kind applies to its lists, too.
 func (s *Store) Lists() client.Client { return live{s.Client, s} }
 
 // List implements client.Reader.

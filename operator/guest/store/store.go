@@ -76,7 +76,7 @@ type Store struct {
 
 	usage      *account
 	unreadable *unreadable
-	decoding   sync.Mutex // one object at a time, so that what decoding takes is bounded for each guest
+	decoding   sync.Mutex // one object at a time, so that decoding takes a bounded amount of memory for each guest
 }
 
 // kindKey distinguishes a watch of metadata from one of whole objects.

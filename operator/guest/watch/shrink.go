@@ -111,14 +111,14 @@ func sameCondition(a, b status.Condition) bool {
 
 // older returns the templates with an older image, up to maxTemplates bytes.
 func older(templates []v1alpha1.TemplateStatus) (retained []v1alpha1.TemplateStatus) {
-	left := maxTemplates
+	rest := maxTemplates
 	for i := range templates {
 		t := &templates[i]
 		if t.Image != v1alpha1.ImageOlder {
 			continue
 		}
 		short := v1alpha1.TemplateStatus{Source: start(t.Source), InstanceType: start(t.InstanceType), Version: start(t.Version), Image: v1alpha1.ImageOlder}
-		if left -= store.Size(short); left < 0 {
+		if rest -= store.Size(short); rest < 0 {
 			break
 		}
 		retained = append(retained, short)
@@ -186,14 +186,14 @@ func bounded(metadata map[string]string) map[string]string {
 	if size <= maxMetadata {
 		return metadata
 	}
-	retained, left := map[string]string{}, maxMetadata
+	retained, rest := map[string]string{}, maxMetadata
 	for _, key := range slices.Sorted(maps.Keys(metadata)) {
 		value := metadata[key]
 		domain, _, _ := strings.Cut(key, "/")
 		ours := slices.ContainsFunc(retainedDomains, func(retained string) bool { return domain == retained || strings.HasSuffix(domain, "."+retained) })
-		if size := len(key) + len(value); ours && len(value) <= maxText && size <= left {
+		if size := len(key) + len(value); ours && len(value) <= maxText && size <= rest {
 			retained[strings.Clone(key)] = strings.Clone(value)
-			left -= size
+			rest -= size
 		}
 	}
 	return retained

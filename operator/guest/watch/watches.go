@@ -45,15 +45,15 @@ func New(clk clock.PassiveClock, others []Kind) *Watches {
 // Start starts the guest's watches of the kinds that it serves already, and reports whether all have started.
 func (w *Watches) Start(ctx context.Context, s *scope.Scope, conn *connection.Guest, guest *scope.Guest) (bool, error) {
 	name := client.ObjectKeyFromObject(s.HostedCluster)
-	of := w.of(s.ClusterKey(), name, conn.Config)
-	of.mu.Lock()
-	defer of.mu.Unlock()
+	running := w.connected(s.ClusterKey(), name, conn.Config)
+	running.mu.Lock()
+	defer running.mu.Unlock()
 
 	complete := true
 	for _, kind := range watches(s.Profile) {
 		// A HostedCluster that is recreated under another name gets its own handlers.
 		handled := fmt.Sprintf("%s/%T/%s", name, kind.object, kind.object.GetObjectKind().GroupVersionKind().Kind)
-		if of.names.Has(handled) {
+		if running.names.Has(handled) {
 			continue
 		}
 		if kind.crd != "" {
@@ -68,14 +68,14 @@ func (w *Watches) Start(ctx context.Context, s *scope.Scope, conn *connection.Gu
 		if err := conn.Store.Handle(kind.object, w.handler(name, kind)); err != nil {
 			return false, fmt.Errorf("watching %T in the guest: %w", kind.object, message.Error(err))
 		}
-		of.names.Insert(handled)
+		running.names.Insert(handled)
 	}
 	if !complete {
 		return false, nil
 	}
 	for _, other := range w.others {
 		handled := fmt.Sprintf("%s/%T/other", name, other.Object)
-		if of.names.Has(handled) || !other.For(s) {
+		if running.names.Has(handled) || !other.For(s) {
 			continue
 		}
 		if other.Index != "" {
@@ -86,30 +86,30 @@ func (w *Watches) Start(ctx context.Context, s *scope.Scope, conn *connection.Gu
 		if err := conn.Store.Handle(other.Object, other.Handle(name)); err != nil {
 			return false, fmt.Errorf("watching %T in the guest: %w", other.Object, message.Error(err))
 		}
-		of.names.Insert(handled)
+		running.names.Insert(handled)
 	}
 	return true, nil
 }
 
-// of returns the watches of a connection.
-func (w *Watches) of(cluster client.ObjectKey, hostedCluster types.NamespacedName, connection *rest.Config) *started {
+// connected returns the watches of a connection.
+func (w *Watches) connected(cluster client.ObjectKey, hostedCluster types.NamespacedName, connection *rest.Config) *started {
 	w.mu.Lock()
 	defer w.mu.Unlock()
-	of, ok := w.started[cluster]
-	if !ok || of.connection != connection {
-		of = &started{hostedCluster: hostedCluster, connection: connection, names: sets.New[string]()}
-		w.started[cluster] = of
+	running, ok := w.started[cluster]
+	if !ok || running.connection != connection {
+		running = &started{hostedCluster: hostedCluster, connection: connection, names: sets.New[string]()}
+		w.started[cluster] = running
 		connectionsMade.For(hostedCluster).Inc()
 	}
-	return of
+	return running
 }
 
 // Connection returns the config of the connection to a Cluster's guest; nil where nothing is watched.
 func (w *Watches) Connection(cluster client.ObjectKey) *rest.Config {
 	w.mu.Lock()
 	defer w.mu.Unlock()
-	if of, ok := w.started[cluster]; ok {
-		return of.connection
+	if running, ok := w.started[cluster]; ok {
+		return running.connection
 	}
 	return nil
 }
@@ -118,8 +118,8 @@ func (w *Watches) Connection(cluster client.ObjectKey) *rest.Config {
 func (w *Watches) Lost(cluster client.ObjectKey) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
-	if of, known := w.started[cluster]; known {
-		connectionsLost.For(of.hostedCluster).Inc()
+	if running, known := w.started[cluster]; known {
+		connectionsLost.For(running.hostedCluster).Inc()
 	}
 	delete(w.started, cluster)
 }
