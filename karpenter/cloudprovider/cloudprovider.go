@@ -1,5 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 
+// Package cloudprovider implements Karpenter core's CloudProvider. It chooses an offering for a NodeClaim; package
+// machine creates the Machine. It imports no controller.
 package cloudprovider
 
 import (
@@ -102,26 +104,32 @@ func (c *CloudProvider) Delete(ctx context.Context, nodeClaim *karpv1.NodeClaim)
 		if err := c.deleteNode(ctx, nodeClaim); err != nil {
 			return err
 		}
-		return karpcloudprovider.NewNodeClaimNotFoundError(fmt.Errorf("deleting the machine of NodeClaim %s: %w", nodeClaim.Name, err))
 	}
-	if err != nil {
-		return fmt.Errorf("deleting the machine of NodeClaim %s: %w", nodeClaim.Name, err)
+	return wrapped(err, "deleting the machine of NodeClaim "+nodeClaim.Name)
+}
+
+// wrapped adds to an error what was being done, and makes it a NodeClaimNotFoundError if there is no Machine.
+func wrapped(err error, doing string) error {
+	if err == nil {
+		return nil
 	}
-	return nil
+	err = fmt.Errorf("%s: %w", doing, err)
+	if errors.Is(err, machine.ErrNotFound) {
+		return karpcloudprovider.NewNodeClaimNotFoundError(err)
+	}
+	return err
 }
 
 // Get finds a machine by its real or synthetic provider ID. A machine whose instance is gone isn't found: Karpenter then
 // removes its node without a drain, and deletes the machine with the NodeClaim.
 func (c *CloudProvider) Get(ctx context.Context, providerID string) (*karpv1.NodeClaim, error) {
 	found, err := c.Machines.ForProviderID(ctx, providerID)
-	if errors.Is(err, machine.ErrNotFound) {
-		return nil, karpcloudprovider.NewNodeClaimNotFoundError(fmt.Errorf("finding the machine with provider ID %q: %w", providerID, err))
-	}
 	if err != nil {
-		return nil, err
+		return nil, wrapped(err, fmt.Sprintf("finding the machine with provider ID %q", providerID))
 	}
 	if machine.InstanceGone(found) {
-		return nil, karpcloudprovider.NewNodeClaimNotFoundError(fmt.Errorf("the instance of Machine %s is gone: %s", klog.KObj(found), found.Annotations[v1alpha1.InstanceGoneAnnotation]))
+		return nil, karpcloudprovider.NewNodeClaimNotFoundError(fmt.Errorf(
+			"the instance of Machine %s is gone: %s", klog.KObj(found), found.Annotations[v1alpha1.InstanceGoneAnnotation]))
 	}
 	return c.nodeClaimOf(ctx, found), nil
 }
@@ -183,15 +191,12 @@ func (c *CloudProvider) IsDrifted(ctx context.Context, nodeClaim *karpv1.NodeCla
 		// The desired state is unknown.
 		return "", nil
 	}
-	if err != nil {
-		return "", fmt.Errorf("finding drift of NodeClaim %s: %w", nodeClaim.Name, err)
-	}
-	found, err := c.Machines.ForNodeClaim(ctx, nodeClaim.UID)
-	if errors.Is(err, machine.ErrNotFound) {
-		return "", karpcloudprovider.NewNodeClaimNotFoundError(fmt.Errorf("finding drift of NodeClaim %s: %w", nodeClaim.Name, err))
+	var found *clusterv1.Machine
+	if err == nil {
+		found, err = c.Machines.ForNodeClaim(ctx, nodeClaim.UID)
 	}
 	if err != nil {
-		return "", fmt.Errorf("finding drift of NodeClaim %s: %w", nodeClaim.Name, err)
+		return "", wrapped(err, "finding drift of NodeClaim "+nodeClaim.Name)
 	}
 	reason := c.Drift.Reason(nodeClass, nodeClaim, found)
 	if reason == "" {

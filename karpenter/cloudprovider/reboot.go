@@ -4,7 +4,6 @@ package cloudprovider
 
 import (
 	"context"
-	"errors"
 	"fmt"
 
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
@@ -17,7 +16,6 @@ import (
 	karpcloudprovider "sigs.k8s.io/karpenter/pkg/cloudprovider"
 
 	"github.com/autonode-io/autonode/assets/infrastructure"
-	"github.com/autonode-io/autonode/karpenter/providers/machine"
 )
 
 // Reboot requests a reboot of a NodeClaim's machine in place, as Cluster API has it: it annotates the Machine for remediation. A
@@ -25,11 +23,8 @@ import (
 // repeated calls are one reboot. Controller nodeclaim ends the request when Karpenter core has seen the new boot.
 func (c *CloudProvider) Reboot(ctx context.Context, nodeClaim *karpv1.NodeClaim, operationID string) error {
 	found, err := c.Machines.ForNodeClaim(ctx, nodeClaim.UID)
-	if errors.Is(err, machine.ErrNotFound) {
-		return karpcloudprovider.NewNodeClaimNotFoundError(fmt.Errorf("rebooting the machine of NodeClaim %s: %w", nodeClaim.Name, err))
-	}
 	if err != nil {
-		return fmt.Errorf("rebooting the machine of NodeClaim %s: %w", nodeClaim.Name, err)
+		return wrapped(err, "rebooting the machine of NodeClaim "+nodeClaim.Name)
 	}
 	kind := c.Profiles.For(found.Spec.InfrastructureRef.GroupKind())
 	if !kind.Reboots() {

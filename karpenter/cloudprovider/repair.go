@@ -72,35 +72,35 @@ func (c *CloudProvider) RepairPolicies() []karpcloudprovider.RepairPolicy { retu
 func repairPolicies(platform []v1alpha1.RepairPolicy, reboot bool) []karpcloudprovider.RepairPolicy {
 	policies := []karpcloudprovider.RepairPolicy{fallbackRepairPolicy}
 	for _, builtIn := range builtInRepairPolicies {
-		if !slices.ContainsFunc(platform, func(own v1alpha1.RepairPolicy) bool {
-			return own.ConditionType == builtIn.ConditionType && own.ConditionStatus == builtIn.ConditionStatus
+		if !slices.ContainsFunc(platform, func(policy v1alpha1.RepairPolicy) bool {
+			return policy.ConditionType == builtIn.ConditionType && policy.ConditionStatus == builtIn.ConditionStatus
 		}) {
 			policies = append(policies, builtIn)
 		}
 	}
-	for _, own := range platform {
-		policies = append(policies, repairPolicy(own, reboot))
+	for _, policy := range platform {
+		policies = append(policies, repairPolicy(policy, reboot))
 	}
 	return policies
 }
 
 // repairPolicy returns a platform's policy as Karpenter core has it.
-func repairPolicy(own v1alpha1.RepairPolicy, reboot bool) karpcloudprovider.RepairPolicy {
-	policy := everyReason(bounded(own.ConditionType, own.ConditionStatus, own.TolerationDuration.Duration))
-	policy.Priority = own.Priority
-	if own.Reason != "" {
-		policy.ReasonRegex = own.Reason
+func repairPolicy(platform v1alpha1.RepairPolicy, reboot bool) karpcloudprovider.RepairPolicy {
+	policy := everyReason(bounded(platform.ConditionType, platform.ConditionStatus, platform.TolerationDuration.Duration))
+	policy.Priority = platform.Priority
+	if platform.Reason != "" {
+		policy.ReasonRegex = platform.Reason
 	}
-	if own.Action == v1alpha1.RepairReboot && reboot {
+	if platform.Action == v1alpha1.RepairReboot && reboot {
 		policy.Action = karpcloudprovider.RebootNode
 	}
 	if i := slices.IndexFunc(builtInRepairPolicies, func(builtIn karpcloudprovider.RepairPolicy) bool {
-		return own.ConditionType == builtIn.ConditionType && own.ConditionStatus == builtIn.ConditionStatus
+		return platform.ConditionType == builtIn.ConditionType && platform.ConditionStatus == builtIn.ConditionStatus
 	}); i >= 0 {
 		policy.TerminationGracePeriod = builtInRepairPolicies[i].TerminationGracePeriod
 	}
-	if own.TerminationGracePeriod != nil {
-		policy.TerminationGracePeriod = &own.TerminationGracePeriod.Duration
+	if platform.TerminationGracePeriod != nil {
+		policy.TerminationGracePeriod = &platform.TerminationGracePeriod.Duration
 	}
 	return policy
 }

@@ -3,12 +3,15 @@
 package nodeclaim
 
 import (
+	"context"
 	"fmt"
 
+	"github.com/go-logr/logr"
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/util/sets"
 	clusterv1 "sigs.k8s.io/cluster-api/api/core/v1beta2"
+	"sigs.k8s.io/controller-runtime/pkg/log"
 	karpv1 "sigs.k8s.io/karpenter/pkg/apis/v1"
 	"sigs.k8s.io/karpenter/pkg/events"
 
@@ -77,6 +80,11 @@ func warning(nodeClaim *karpv1.NodeClaim, reason, format string, args ...any) ev
 		Message:        fmt.Sprintf(format, args...),
 		DedupeValues:   []string{string(nodeClaim.UID)},
 	}
+}
+
+// logger returns the context's, with an offering.
+func logger(ctx context.Context, key offering.Key) logr.Logger {
+	return log.FromContext(ctx).WithValues("instanceType", key.InstanceType, "zone", key.Zone, "capacityType", key.CapacityType)
 }
 
 // offeringOf returns the offering that a Machine was launched as.

@@ -69,8 +69,7 @@ func (f *failure) reconcile(ctx context.Context, nodeClaim *karpv1.NodeClaim, m 
 		message = "the infrastructure rejects the configuration of %s: %s; correct its template or patches%s"
 	}
 	f.Unavailable.Explain(key, detail(found.condition))
-	log.FromContext(ctx).Info("machine failed", "instanceType", key.InstanceType, "zone", key.Zone, "capacityType", key.CapacityType,
-		"means", found.means, "reason", found.condition.Reason, "message", found.condition.Message, "quota", quota.Name, "unavailableUntil", until)
+	logger(ctx, key).Info("machine failed", "means", found.means, "reason", found.condition.Reason, "message", found.condition.Message, "quota", quota.Name, "unavailableUntil", until)
 	f.Recorder.Publish(warning(nodeClaim, reason, message, key.Description(), detail(found.condition), cmp.Or(notice, offering.RetryNotice(until))))
 	return outcome{done: true}, nil
 }
@@ -83,8 +82,8 @@ func (f *failure) exceeded(nodeClaim *karpv1.NodeClaim, m *clusterv1.Machine, co
 	if nodeClaim.Spec.NodeClassRef != nil {
 		class = nodeClaim.Spec.NodeClassRef.Name
 	}
-	quota, left := f.InstanceTypes.Exceeded(class, origin.Source, family, f.Profiles.For(m.Spec.InfrastructureRef.GroupKind()), origin.Key, size, detail(condition))
-	return f.Unavailable.MarkExceeded(origin.Key, quota, left, QuotaExceededReason)
+	quota, remaining := f.InstanceTypes.Exceeded(class, origin.Source, family, f.Profiles.For(m.Spec.InfrastructureRef.GroupKind()), origin.Key, size, detail(condition))
+	return f.Unavailable.MarkExceeded(origin.Key, quota, remaining, QuotaExceededReason)
 }
 
 // inputs returns the conditions that report a machine's state: the infrastructure machine's conditions, which are more precise, before those

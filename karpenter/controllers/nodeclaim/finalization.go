@@ -14,7 +14,6 @@ import (
 	"k8s.io/klog/v2"
 	clusterv1 "sigs.k8s.io/cluster-api/api/core/v1beta2"
 	"sigs.k8s.io/controller-runtime/pkg/client"
-	"sigs.k8s.io/controller-runtime/pkg/log"
 	karpv1 "sigs.k8s.io/karpenter/pkg/apis/v1"
 	"sigs.k8s.io/karpenter/pkg/controllers/node/termination"
 	podutils "sigs.k8s.io/karpenter/pkg/utils/pod"
@@ -92,8 +91,7 @@ func (f *finalization) hold(ctx context.Context, m *clusterv1.Machine) time.Dura
 	}
 	key := offeringOf(m)
 	if _, closed := f.Unavailable.Entry(key); !closed {
-		log.FromContext(ctx).Info("the deletion of a machine hangs", "Machine", klog.KObj(m), "instanceType", key.InstanceType, "zone", key.Zone,
-			"capacityType", key.CapacityType, "message", clusterstatus.Holds(m))
+		logger(ctx, key).Info("the deletion of a machine hangs", "Machine", klog.KObj(m), "message", clusterstatus.Holds(m))
 	}
 	f.Unavailable.Hold(key, DeletionHangsReason, now.Add(holdFor))
 	return holdInterval

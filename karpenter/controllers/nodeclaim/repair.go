@@ -32,15 +32,15 @@ type repair struct {
 	enqueued chan event.TypedGenericEvent[string]
 
 	mu sync.Mutex
-	// held holds the waiting NodeClaims, by NodePool.
-	held map[string]sets.Set[string]
+	// blocked has the waiting NodeClaims, by NodePool.
+	blocked map[string]sets.Set[string]
 }
 
 // enqueueBuffer is the number of NodeClaims that a reconcile can enqueue without waiting.
 const enqueueBuffer = 1024
 
 func newRepair(config Config) *repair {
-	return &repair{Config: config, enqueued: make(chan event.TypedGenericEvent[string], enqueueBuffer), held: map[string]sets.Set[string]{}, counter: machineCounter{list: config.Machines.List}}
+	return &repair{Config: config, enqueued: make(chan event.TypedGenericEvent[string], enqueueBuffer), blocked: map[string]sets.Set[string]{}, counter: machineCounter{list: config.Machines.List}}
 }
 
 func (r *repair) reconcile(ctx context.Context, nodeClaim *karpv1.NodeClaim, m *clusterv1.Machine) (outcome, error) {
@@ -85,13 +85,13 @@ func (r *repair) hold(nodeClaim *karpv1.NodeClaim) bool {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	pool := nodeClaim.Labels[karpv1.NodePoolLabelKey]
-	if r.held[pool].Has(nodeClaim.Name) {
+	if r.blocked[pool].Has(nodeClaim.Name) {
 		return false
 	}
-	if r.held[pool] == nil {
-		r.held[pool] = sets.New[string]()
+	if r.blocked[pool] == nil {
+		r.blocked[pool] = sets.New[string]()
 	}
-	r.held[pool].Insert(nodeClaim.Name)
+	r.blocked[pool].Insert(nodeClaim.Name)
 	return true
 }
 
@@ -108,19 +108,19 @@ func (r *repair) drop(nodeClaim *karpv1.NodeClaim) bool {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	pool := nodeClaim.Labels[karpv1.NodePoolLabelKey]
-	held := r.held[pool].Has(nodeClaim.Name)
-	if r.held[pool].Delete(nodeClaim.Name); r.held[pool].Len() == 0 {
-		delete(r.held, pool)
+	known := r.blocked[pool].Has(nodeClaim.Name)
+	if r.blocked[pool].Delete(nodeClaim.Name); r.blocked[pool].Len() == 0 {
+		delete(r.blocked, pool)
 	}
-	return held
+	return known
 }
 
 // release enqueues every NodeClaim that was held with this one.
 func (r *repair) release(ctx context.Context, nodeClaim *karpv1.NodeClaim) {
 	pool := nodeClaim.Labels[karpv1.NodePoolLabelKey]
 	r.mu.Lock()
-	released := r.held[pool]
-	delete(r.held, pool)
+	released := r.blocked[pool]
+	delete(r.blocked, pool)
 	r.mu.Unlock()
 	r.enqueue(ctx, released.Delete(nodeClaim.Name).UnsortedList())
 }
@@ -141,13 +141,13 @@ func (r *repair) enqueue(ctx context.Context, names []string) {
 func (r *repair) waiting(ctx context.Context, pool string) []string {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	for name := range r.held[pool] {
+	for name := range r.blocked[pool] {
 		nodeClaim := &karpv1.NodeClaim{}
 		if err := r.get(ctx, name, nodeClaim); err != nil || nodeClaim.UID != "" && nodeClaim.DeletionTimestamp == nil {
 			return []string{name}
 		}
-		if r.held[pool].Delete(name); r.held[pool].Len() == 0 {
-			delete(r.held, pool)
+		if r.blocked[pool].Delete(name); r.blocked[pool].Len() == 0 {
+			delete(r.blocked, pool)
 		}
 	}
 	return nil

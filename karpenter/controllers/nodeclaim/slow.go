@@ -11,7 +11,6 @@ import (
 
 	"github.com/awslabs/operatorpkg/status"
 	clusterv1 "sigs.k8s.io/cluster-api/api/core/v1beta2"
-	"sigs.k8s.io/controller-runtime/pkg/log"
 	karpv1 "sigs.k8s.io/karpenter/pkg/apis/v1"
 	"sigs.k8s.io/karpenter/pkg/utils/resources"
 
@@ -142,8 +141,7 @@ func (s *slow) end(ctx context.Context, nodeClaim *karpv1.NodeClaim, cached *clu
 	}
 	s.last = s.Clock.Now()
 	s.Unavailable.CountFailure(key, LaunchSlowReason)
-	log.FromContext(ctx).Info("machine takes longer than usual; giving it up", "instanceType", key.InstanceType, "zone", key.Zone,
-		"capacityType", key.CapacityType, "template", cached.Annotations[v1alpha1.TemplateSourceAnnotation], "unavailableUntil", until)
+	logger(ctx, key).Info("machine takes longer than usual; giving it up", "template", cached.Annotations[v1alpha1.TemplateSourceAnnotation], "unavailableUntil", until)
 	s.Recorder.Publish(warning(nodeClaim, LaunchSlowReason, "%s; the Machine reports %s%s for NodePool %s",
 		message, cmp.Or(detail(s.awaited(ctx, m)), "nothing"), offering.RetryNotice(until), nodePool))
 	return outcome{done: true}, nil

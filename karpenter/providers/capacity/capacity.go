@@ -100,9 +100,9 @@ type Provider struct {
 	covering map[string]bool
 
 	// committed is what the lease's commitments leave beside machines that this cluster has launched since the operator counted; nil for
-	// nothing. own counts this cluster's machines, and priced has what one of them is for commitments.
+	// nothing. counts has the number of this cluster's machines, and priced has what one of them is for commitments.
 	committed *capacity.Commitments
-	own       map[counted]int64
+	counts    map[counted]int64
 	priced    map[counted]capacity.Running
 }
 
@@ -135,7 +135,7 @@ func New(config Config) *Provider {
 	p := &Provider{
 		Config: config, triggered: make(chan struct{}, 1), known: make(chan struct{}), raised: make(chan struct{}),
 		holder: capacity.NewHolder(never), launches: map[string]*launch{}, pools: map[string]*pool{}, asks: map[capacity.Machine]*ask{},
-		own: map[counted]int64{}, priced: map[counted]capacity.Running{},
+		counts: map[counted]int64{}, priced: map[counted]capacity.Running{},
 	}
 	if config.Source == nil {
 		p.setKnown()

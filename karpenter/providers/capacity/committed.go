@@ -34,9 +34,9 @@ func (p *Provider) commit() (changed bool) {
 		return before != p.committed
 	}
 	var since []capacity.Group
-	for of, count := range p.own {
-		if more := count - p.lease.Commitments.Counted[of]; more > 0 {
-			if m, priced := p.priced[of]; priced {
+	for group, count := range p.counts {
+		if more := count - p.lease.Commitments.Counted[group]; more > 0 {
+			if m, priced := p.priced[group]; priced {
 				since = append(since, capacity.Group{Running: m, Count: more})
 			}
 		}
@@ -66,7 +66,7 @@ func (p *Provider) countOwn(l *launch) {
 	p.uncount(l)
 	l.counted = is
 	if is != (counted{}) {
-		p.own[is]++
+		p.counts[is]++
 	}
 	p.recommit()
 }
@@ -76,8 +76,8 @@ func (p *Provider) uncount(l *launch) {
 	if l.counted == (counted{}) {
 		return
 	}
-	if p.own[l.counted]--; p.own[l.counted] <= 0 {
-		delete(p.own, l.counted)
+	if p.counts[l.counted]--; p.counts[l.counted] <= 0 {
+		delete(p.counts, l.counted)
 	}
 	l.counted = counted{}
 }

@@ -176,9 +176,9 @@ func (p *Provider) apply(lease *Lease) {
 	before := p.lease
 	if before != nil && lease.Sequence < before.Sequence {
 		// An older one, or a new object without a grant. The holder keeps what it was granted before, too.
-		kept := *before
-		kept.ID, kept.ResourceVersion, kept.Status = lease.ID, lease.ResourceVersion, lease.Status
-		p.lease = &kept
+		older := *before
+		older.ID, older.ResourceVersion, older.Status = lease.ID, lease.ResourceVersion, lease.Status
+		p.lease = &older
 		return
 	}
 	lease.Commitments.resume()
@@ -218,10 +218,10 @@ func (p *Provider) apply(lease *Lease) {
 // it: the operator makes it again, and writes one without pools to lift the limits.
 func (p *Provider) absent(ctx context.Context) error {
 	p.mu.Lock()
-	held := p.lease != nil
+	leased := p.lease != nil
 	p.mu.Unlock()
 	governed := false
-	if !held && p.Memory != nil {
+	if !leased && p.Memory != nil {
 		var err error
 		if governed, err = p.Memory.Governed(ctx); err != nil {
 			return fmt.Errorf("reading whether the cluster had a lease: %w", err)

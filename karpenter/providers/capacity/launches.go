@@ -246,10 +246,10 @@ func (p *Provider) Exhausted() string {
 
 // list joins a few names.
 func list(names []string) string {
-	const most = 5
+	const maxNames = 5
 	slices.Sort(names)
-	if len(names) > most {
-		return fmt.Sprintf("%s and %d more", strings.Join(names[:most], ", "), len(names)-most)
+	if len(names) > maxNames {
+		return fmt.Sprintf("%s and %d more", strings.Join(names[:maxNames], ", "), len(names)-maxNames)
 	}
 	return strings.Join(names, ", ")
 }

@@ -6,6 +6,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"strings"
 	"time"
 
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
@@ -14,6 +15,7 @@ import (
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apimachinery/pkg/types"
 	clusterv1 "sigs.k8s.io/cluster-api/api/core/v1beta2"
+	"sigs.k8s.io/controller-runtime/pkg/cache"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/autonode-io/autonode/api/karpenter/v1alpha1"
@@ -22,6 +24,7 @@ import (
 	"github.com/autonode-io/autonode/capacity/conversion"
 	"github.com/autonode-io/autonode/karpenter/providers/informer"
 	"github.com/autonode-io/autonode/karpenter/providers/offering"
+	"github.com/autonode-io/autonode/karpenter/providers/template"
 )
 
 // Kind of the lease.
@@ -154,8 +157,8 @@ func leaseOf(object *autonodev1alpha1.CapacityLease) *Lease {
 		if l.Commitments.Counted == nil {
 			l.Commitments.Counted = make(map[counted]int64, len(object.Spec.Counted))
 		}
-		of := &object.Spec.Counted[i]
-		l.Commitments.Counted[counted{of.InstanceType, of.Zone, of.CapacityType}] += int64(of.Count)
+		group := &object.Spec.Counted[i]
+		l.Commitments.Counted[counted{group.InstanceType, group.Zone, group.CapacityType}] += int64(group.Count)
 	}
 	for i := range object.Spec.Unavailable {
 		u := &object.Spec.Unavailable[i]
@@ -177,4 +180,33 @@ func QuotasOf(report []autonodev1alpha1.UnavailableOffering) (quotas []offering.
 		}
 	}
 	return quotas
+}
+
+// Watch observes the Machines in the management cluster's cache that owns accepts. Call it once.
+func (p *Provider) Watch(ctx context.Context, management cache.Cache, owns func(client.Object) bool) error {
+	_, err := informer.WatchMachines(ctx, management, owns, func(m *clusterv1.Machine) {
+		taken, _ := conversion.MachineOf(m)
+		p.ObserveMachine(v1alpha1.NodeClaimOf(m), taken)
+	}, func(m *clusterv1.Machine) { p.ForgetMachine(v1alpha1.NodeClaimOf(m)) })
+	return err
+}
+
+// MachineOf returns what a machine takes that is launched as an offering of a template, with what that declares. GPUs are the devices of
+// all resources whose name ends with /gpu, such as nvidia.com/gpu.
+func MachineOf(key offering.Key, tmpl *template.Template) capacity.Machine {
+	declared := tmpl.Capacity
+	bounded := func(amount int64) int64 { return min(max(amount, 0), autonodev1alpha1.MaxCharge) }
+	m := capacity.Machine{
+		Offering: capacity.Offering{
+			InstanceType: key.InstanceType, Zone: key.Zone, CapacityType: key.CapacityType, Reservation: key.Reservation, Catalog: tmpl.Source.Catalog(),
+		},
+		VCPUs:  bounded(declared.Cpu().MilliValue()),
+		Memory: bounded(declared.Memory().Value()),
+	}
+	for name, quantity := range declared {
+		if strings.HasSuffix(string(name), "/gpu") {
+			m.GPUs = bounded(m.GPUs + bounded(quantity.Value()))
+		}
+	}
+	return m
 }

@@ -12,7 +12,7 @@ func (p *Provider) Short() bool {
 }
 
 // hasPool reports whether the lease is in use and one of its pools matches. matches is called with p.mu held.
-func (p *Provider) hasPool(matches func(name string, of *pool) bool) bool {
+func (p *Provider) hasPool(matches func(name string, pool *pool) bool) bool {
 	if !p.Limits() {
 		return false
 	}

@@ -13,11 +13,15 @@ import (
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apimachinery/pkg/types"
+	toolscache "k8s.io/client-go/tools/cache"
 	"k8s.io/klog/v2"
 	clusterv1 "sigs.k8s.io/cluster-api/api/core/v1beta2"
+	"sigs.k8s.io/controller-runtime/pkg/cache"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	"sigs.k8s.io/controller-runtime/pkg/log"
 	karpv1 "sigs.k8s.io/karpenter/pkg/apis/v1"
+
+	"github.com/autonode-io/autonode/api/karpenter/v1alpha1"
 )
 
 const (
@@ -67,7 +71,7 @@ func (p *Provider) deleteRemains(ctx context.Context, nodeClaim *karpv1.NodeClai
 		if err == nil || !errors.Is(err, ErrNotFound) && !errors.Is(err, ErrTaken) {
 			return machine, err
 		}
-		if left, err := p.deleteObjects(ctx, nodeClaim, paused); err != nil || left {
+		if remain, err := p.deleteObjects(ctx, nodeClaim, paused); err != nil || remain {
 			return nil, err
 		}
 	}
@@ -132,7 +136,7 @@ func (p *Provider) annotateDrained(ctx context.Context, machine *clusterv1.Machi
 
 // deleteObjects deletes the objects of a Create that didn't get as far as the Machine, unless the Cluster is paused.
 // It reports whether any is left.
-func (p *Provider) deleteObjects(ctx context.Context, nodeClaim *karpv1.NodeClaim, paused bool) (left bool, err error) {
+func (p *Provider) deleteObjects(ctx context.Context, nodeClaim *karpv1.NodeClaim, paused bool) (remain bool, err error) {
 	if p.ChildKinds == nil {
 		return false, nil
 	}
@@ -146,12 +150,12 @@ func (p *Provider) deleteObjects(ctx context.Context, nodeClaim *karpv1.NodeClai
 			name = nodeClaim.Name
 		}
 		there, err := p.deleteObject(ctx, kind, name, nodeClaim.UID, paused)
-		left = left || there
+		remain = remain || there
 		if err != nil {
-			return left, err
+			return remain, err
 		}
 	}
-	return left, nil
+	return remain, nil
 }
 
 func (p *Provider) deleteObject(ctx context.Context, kind schema.GroupVersionKind, name string, nodeClaim types.UID, paused bool) (there bool, err error) {
@@ -190,4 +194,40 @@ func (p *Provider) delete(ctx context.Context, object client.Object) error {
 	}
 	log.FromContext(ctx).V(1).Info("deleting object", "kind", object.GetObjectKind().GroupVersionKind().Kind, "object", klog.KObj(object))
 	return nil
+}
+
+// Infrastructure reads objects of kinds that are known only at run time. *informer.Set implements it.
+type Infrastructure interface {
+	Get(ctx context.Context, kind schema.GroupKind, name string) (*unstructured.Unstructured, error)
+}
+
+// Watch lets Delete answer from memory once a watch has reported the deletion of a Machine. Otherwise each answer
+// costs a request for the Machine and one for each kind of its objects.
+func (p *Provider) Watch(ctx context.Context, machines cache.Cache) error {
+	informer, err := machines.GetInformer(ctx, &clusterv1.Machine{})
+	if err != nil {
+		return fmt.Errorf("watching Machines: %w", err)
+	}
+	_, err = informer.AddEventHandler(toolscache.ResourceEventHandlerFuncs{DeleteFunc: func(object any) {
+		// The last state of a Machine that went while the watch was interrupted may be any.
+		if m, ok := object.(*clusterv1.Machine); ok && m.DeletionTimestamp != nil && p.Owns(m) {
+			p.completed.Set(types.UID(m.Labels[v1alpha1.NodeClaimUIDLabel]), m.Spec.InfrastructureRef, finished)
+		}
+	}})
+	return err
+}
+
+// isCompleted reports whether a NodeClaim's Machine and its objects are known to be gone. Cluster API deletes them
+// before it removes its finalizer from the Machine, unless a person has removed it.
+func (p *Provider) isCompleted(ctx context.Context, nodeClaim types.UID) bool {
+	value, ok := p.completed.Get(nodeClaim)
+	if !ok || p.Infrastructure == nil {
+		return false
+	}
+	ref, ok := value.(clusterv1.ContractVersionedObjectReference)
+	if !ok {
+		return false
+	}
+	_, err := p.Infrastructure.Get(ctx, ref.GroupKind(), ref.Name)
+	return apierrors.IsNotFound(err)
 }

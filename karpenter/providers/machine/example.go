@@ -89,11 +89,11 @@ func PatchedKubelet(nodeClass *v1alpha1.ClusterAPINodeClass, tmpl *template.Temp
 		if err != nil {
 			return kubelet.Settings{}, false
 		}
-		own := kubelet.Patch(bootstrap, without.Bootstrap, with.Bootstrap)
+		patched := kubelet.Patch(bootstrap, without.Bootstrap, with.Bootstrap)
 		switch {
 		case i == 0:
-			settings = own
-		case !equality.Semantic.DeepEqual(settings, own):
+			settings = patched
+		case !equality.Semantic.DeepEqual(settings, patched):
 			settings.Unread = append(settings.Unread, whereBootstrap(bootstrap.GroupVersionKind().GroupKind())+
 				": the kubelet's settings depend on the zone or capacity type that is chosen")
 			return settings, true

@@ -1,5 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 
+// Package machine creates, finds and deletes the Cluster API Machine of a NodeClaim with its infrastructure machine and
+// bootstrap config.
+//
+// Every object has the NodeClaim's name and its UID as a label. So each step can be repeated after a crash, and the
+// provider never takes an object of another cluster or of a person for its own.
 package machine
 
 import (
@@ -113,16 +118,46 @@ func (p *Provider) ownsFor(object client.Object, uid types.UID) bool {
 
 // Annotate sets annotations of a Machine that is shared with the cache. While the Cluster is paused it writes nothing.
 func (p *Provider) Annotate(ctx context.Context, machine *clusterv1.Machine, annotations map[string]string) error {
+	return p.patch(ctx, machine, func(patched *clusterv1.Machine) {
+		for key, value := range annotations {
+			metav1.SetMetaDataAnnotation(&patched.ObjectMeta, key, value)
+		}
+	})
+}
+
+// patch changes a Machine that is shared with the cache. While the Cluster is paused it writes nothing.
+func (p *Provider) patch(ctx context.Context, machine *clusterv1.Machine, change func(*clusterv1.Machine)) error {
 	paused, err := p.Paused(ctx)
 	if err != nil || paused {
 		return err
 	}
 	patched := machine.DeepCopy()
-	for key, value := range annotations {
-		metav1.SetMetaDataAnnotation(&patched.ObjectMeta, key, value)
-	}
+	change(patched)
 	if err := p.Management.Patch(ctx, patched, client.MergeFrom(machine), FieldOwner); client.IgnoreNotFound(err) != nil {
-		return fmt.Errorf("annotating Machine %s: %w", klog.KObj(machine), err)
+		return fmt.Errorf("patching Machine %s: %w", klog.KObj(machine), err)
 	}
 	return nil
+}
+
+// RequestReboot annotates a Machine that is shared with the cache, so that a MachineHealthCheck has it rebooted.
+func (p *Provider) RequestReboot(ctx context.Context, machine *clusterv1.Machine, operationID string) error {
+	if machine.Annotations[v1alpha1.RebootAnnotation] == operationID {
+		return nil
+	}
+	return p.Annotate(ctx, machine, map[string]string{clusterv1.RemediateMachineAnnotation: "", v1alpha1.RebootAnnotation: operationID})
+}
+
+// RebootRequested reports whether a Machine is annotated for a reboot.
+func RebootRequested(machine *clusterv1.Machine) bool {
+	_, requested := machine.Annotations[v1alpha1.RebootAnnotation]
+	return requested
+}
+
+// EndReboot removes the annotations of RequestReboot: the MachineHealthCheck takes the Machine for healthy, and deletes the remediation.
+// While the Cluster is paused it writes nothing.
+func (p *Provider) EndReboot(ctx context.Context, machine *clusterv1.Machine) error {
+	return p.patch(ctx, machine, func(patched *clusterv1.Machine) {
+		delete(patched.Annotations, clusterv1.RemediateMachineAnnotation)
+		delete(patched.Annotations, v1alpha1.RebootAnnotation)
+	})
 }

@@ -43,9 +43,9 @@ func ReadNotice(message string, at time.Time) (Notice, bool) {
 		return Notice{}, false
 	}
 	// What the infrastructure reports comes behind the offering, unless nothing comes behind it.
-	of := found[0]
+	match := found[0]
 	if last := found[len(found)-1]; strings.HasSuffix(text, last[0]) {
-		of = last
+		match = last
 	}
 	parsed, err := time.Parse(time.TimeOnly, clock)
 	if err != nil {
@@ -59,5 +59,5 @@ func ReadNotice(message string, at time.Time) (Notice, bool) {
 	if until.Sub(at) > MaxTTL+time.Minute { // the event was written a little later
 		return Notice{}, false
 	}
-	return Notice{Key: Key{InstanceType: of[2], Zone: of[3], CapacityType: of[1]}, Until: until, NodePool: nodePool}, true
+	return Notice{Key: Key{InstanceType: match[2], Zone: match[3], CapacityType: match[1]}, Until: until, NodePool: nodePool}, true
 }

@@ -44,10 +44,10 @@ type quotaKey struct {
 	shared bool
 }
 
-// MarkExceeded is Mark for an offering whose machine exceeded a quota. left is the rest of the quota, or -1 if the infrastructure doesn't
+// MarkExceeded is Mark for an offering whose machine exceeded a quota. remaining is the rest of the quota, or -1 if the infrastructure doesn't
 // report it. All offerings are unavailable that need more or, if the rest isn't known, at least as much as the machine. If a smaller machine
 // fails meanwhile, nothing is left. A reservation is unavailable by itself, and closes no quota.
-func (u *Unavailable) MarkExceeded(key Key, quota Quota, left int64, reason string) ClosedQuota {
+func (u *Unavailable) MarkExceeded(key Key, quota Quota, remaining int64, reason string) ClosedQuota {
 	u.mu.Lock()
 	defer u.mu.Unlock()
 	entry := Entry{Key: key, Reason: reason, Lacks: LackOfQuota}
@@ -56,8 +56,8 @@ func (u *Unavailable) MarkExceeded(key Key, quota Quota, left int64, reason stri
 	}
 	u.expire(u.clock.Now())
 	entry.Quota = Quota{quota.QuotaName, max(1, quota.Amount)}
-	if left >= 0 {
-		entry.Quota.Amount = min(entry.Quota.Amount, left+1)
+	if remaining >= 0 {
+		entry.Quota.Amount = min(entry.Quota.Amount, remaining+1)
 	} else if entry.Quota.Amount < u.quotas[quotaKey{quota.QuotaName, false}].AtLeast {
 		entry.Quota.Amount = 1
 	}

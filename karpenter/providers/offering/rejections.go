@@ -46,14 +46,14 @@ func (r *Rejections) Mark(nodePool string, key Key, reason string) time.Time {
 
 // Works records that a machine of a NodePool's offering was created: a later rejection starts with the shortest back-off.
 func (r *Rejections) Works(nodePool string, key Key) {
-	if pool := r.of(nodePool); pool != nil {
+	if pool := r.pool(nodePool); pool != nil {
 		pool.Works(key, r.clock.Now())
 	}
 }
 
 // Entry returns a NodePool's unavailable offering; false if that is available.
 func (r *Rejections) Entry(nodePool string, key Key) (Entry, bool) {
-	if pool := r.of(nodePool); pool != nil {
+	if pool := r.pool(nodePool); pool != nil {
 		return pool.Entry(key)
 	}
 	return Entry{}, false
@@ -73,7 +73,7 @@ func (r *Rejections) Entries() []Entry {
 // Offered returns instance types as a NodePool gets them: those with an offering that was rejected are copied, and the
 // offering isn't available. Without any, the common case, it returns the instance types themselves.
 func (r *Rejections) Offered(nodePool string, instanceTypes []*karpcloudprovider.InstanceType) []*karpcloudprovider.InstanceType {
-	pool := r.of(nodePool)
+	pool := r.pool(nodePool)
 	if pool == nil {
 		return instanceTypes
 	}
@@ -114,7 +114,7 @@ func Closed(it *karpcloudprovider.InstanceType, closes func(*karpcloudprovider.O
 	}
 }
 
-func (r *Rejections) of(nodePool string) *Unavailable {
+func (r *Rejections) pool(nodePool string) *Unavailable {
 	r.mu.RLock()
 	defer r.mu.RUnlock()
 	return r.pools[nodePool]
