@@ -15,7 +15,6 @@ import (
 
 	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
-	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/apimachinery/pkg/labels"
 	"k8s.io/apimachinery/pkg/runtime"
@@ -214,11 +213,5 @@ func (o Objects) defaultNodeClass() (*v1alpha1.ClusterAPINodeClass, error) {
 	if autoNode == nil || autoNode.ProvisionerConfig.Karpenter == nil || autoNode.ProvisionerConfig.Karpenter.ClusterAPI == nil {
 		return nil, fmt.Errorf("HostedCluster %s has no spec.autoNode.provisionerConfig.karpenter.clusterAPI, so it has no default node class", found[0].GetName())
 	}
-	settings := autoNode.ProvisionerConfig.Karpenter.ClusterAPI
-	return &v1alpha1.ClusterAPINodeClass{
-		ObjectMeta: metav1.ObjectMeta{Name: v1alpha1.DefaultNodeClass},
-		Spec: v1alpha1.ClusterAPINodeClassSpec{
-			TemplateSelectors: settings.TemplateSelectors, Bootstrap: settings.Bootstrap, Kubelet: settings.Kubelet, BootstrapPatches: settings.BootstrapPatches,
-		},
-	}, nil
+	return autoNode.ProvisionerConfig.Karpenter.ClusterAPI.DefaultNodeClass(), nil
 }

@@ -54,7 +54,7 @@ func New(apiGroups string) *provider.Profile {
 			StopLaunches:       stopLaunches,
 		},
 		Definitions:      crds.Embedded,
-		DefaultNodeClass: defaultNodeClass,
+		DefaultNodeClass: func(config *v1beta1.Karpenter) client.Object { return config.ClusterAPI.DefaultNodeClass() },
 		NodeClasses:      nodeClasses,
 		HoldsUpgrades:    true,
 		ClusterRole:      guestassets.ClusterRole,
@@ -144,24 +144,6 @@ func adaptDeployment(ctx context.Context, in provider.Input, deployment *appsv1.
 
 // upgradeWindow is the variable with the window in which Karpenter may replace nodes for their version.
 const upgradeWindow = "NODE_UPGRADE_WINDOW"
-
-// defaultNodeClass sets the fields that the HostedCluster sets; every other field is the cluster's admin's.
-func defaultNodeClass(config *v1beta1.Karpenter) client.Object {
-	settings := config.ClusterAPI.DeepCopy()
-	if high, low, ok := settings.Kubelet.ImageGCThresholds(); ok {
-		// Both, so that the one which an admin set can't make the other one invalid, and the apply fail.
-		settings.Kubelet.ImageGCHighThresholdPercent, settings.Kubelet.ImageGCLowThresholdPercent = &high, &low
-	}
-	return &v1alpha1.ClusterAPINodeClass{
-		ObjectMeta: metav1.ObjectMeta{Name: v1alpha1.DefaultNodeClass},
-		Spec: v1alpha1.ClusterAPINodeClassSpec{
-			TemplateSelectors: settings.TemplateSelectors,
-			Bootstrap:         settings.Bootstrap,
-			Kubelet:           settings.Kubelet,
-			BootstrapPatches:  settings.BootstrapPatches,
-		},
-	}
-}
 
 func stopLaunches(object client.Object, since time.Time, reason, message string) bool {
 	class, ok := object.(*v1alpha1.ClusterAPINodeClass)
