@@ -270,14 +270,7 @@ func included(types []v1alpha1.CatalogInstanceType, patterns []string) []v1alpha
 
 // printCatalog prints a catalog without its status.
 func printCatalog(out io.Writer, c *v1alpha1.InstanceTypeCatalog, another bool) error {
-	metadata := map[string]any{"name": c.Name}
-	if c.Namespace != "" {
-		metadata["namespace"] = c.Namespace
-	}
-	if len(c.Labels) > 0 {
-		metadata["labels"] = c.Labels
-	}
-	content, err := printer.YAML(map[string]any{"apiVersion": c.APIVersion, "kind": c.Kind, "metadata": metadata, "spec": c.Spec})
+	content, err := printer.YAML(printer.Object{TypeMeta: c.TypeMeta, ObjectMeta: c.ObjectMeta, Spec: c.Spec})
 	if err != nil {
 		return err
 	}

@@ -8,7 +8,6 @@ import (
 	"io"
 	"math"
 	"strings"
-	"text/tabwriter"
 
 	"github.com/dustin/go-humanize/english"
 
@@ -162,24 +161,21 @@ func tabulate(to io.Writer, costs []accountCost, group group) error {
 		_, err := fmt.Fprintln(to, "no CapacityAccounts, and no Machines that Karpenter launched")
 		return err
 	}
-	table := tabwriter.NewWriter(to, 0, 0, 2, ' ', 0)
-	line := func(values ...string) {
-		for i := range values {
-			values[i] = message.Line(values[i])
-		}
-		fmt.Fprintln(table, strings.Join(values, "\t"))
+	header := []any{"ACCOUNT"}
+	for _, column := range group {
+		header = append(header, column)
 	}
-	line(append(append([]string{"ACCOUNT"}, group...), "MACHINES", "ON-DEMAND/H", "LIST/H", "PAID/H", "SAVED/H")...)
+	table := printer.NewTable(to, append(header, "MACHINES", "ON-DEMAND/H", "LIST/H", "PAID/H", "SAVED/H")...)
 	uses := false
 	for i := range costs {
 		c := &costs[i]
 		uses = uses || len(c.Commitments)+len(c.Reservations) > 0
 		for _, row := range c.Group(group.keyOf) {
-			values := []string{cmp.Or(c.name, "-")}
+			cells := []any{c.name}
 			for _, column := range group {
-				values = append(values, cmp.Or(*columns[column](&row.Key), "-"))
+				cells = append(cells, *columns[column](&row.Key))
 			}
-			line(append(values, fmt.Sprint(row.Machines), printer.Dollars(row.OnDemand), printer.Dollars(row.List), printer.Dollars(row.Paid), printer.Dollars(row.Saved()))...)
+			table.Row(append(cells, row.Machines, printer.Dollars(row.OnDemand), printer.Dollars(row.List), printer.Dollars(row.Paid), printer.Dollars(row.Saved()))...)
 		}
 	}
 	if err := table.Flush(); err != nil {
@@ -187,11 +183,9 @@ func tabulate(to io.Writer, costs []accountCost, group group) error {
 	}
 	if uses {
 		fmt.Fprintln(to)
-		line("ACCOUNT", "POOL", "COMMITTED", "USED", "UNUSED", "WASTED/H")
+		table = printer.NewTable(to, "ACCOUNT", "POOL", "COMMITTED", "USED", "UNUSED", "WASTED/H")
 		for i := range costs {
-			for _, values := range used(&costs[i]) {
-				line(append([]string{costs[i].name}, values...)...)
-			}
+			used(table, &costs[i])
 		}
 		if err := table.Flush(); err != nil {
 			return err
@@ -204,23 +198,22 @@ func tabulate(to io.Writer, costs []accountCost, group group) error {
 	return nil
 }
 
-// used are the rows about an account's commitments and reservations.
-func used(c *accountCost) (rows [][]string) {
+// used adds the rows about an account's commitments and reservations.
+func used(table *printer.Table, c *accountCost) {
 	for _, use := range c.Commitments {
 		format := func(amount float64) string { return printer.Dollars(amount) + "/h" }
 		if use.Measure != capacity.Money {
 			format = func(amount float64) string { return fmt.Sprintf("%.4g %s", amount, units[use.Measure]) }
 		}
-		rows = append(rows, []string{"commitment/" + use.Name, format(use.Committed), format(use.Used), format(use.Unused), dollarsOr(use.Wasted, use.Unknown)})
+		table.Row(c.name, "commitment/"+use.Name, format(use.Committed), format(use.Used), format(use.Unused), dollarsOr(use.Wasted, use.Unknown))
 	}
 	for _, use := range c.Reservations {
 		committed := fmt.Sprintf("%d machines", use.Count)
 		if use.Expired {
 			committed += ", expired"
 		}
-		rows = append(rows, []string{"reservation/" + use.ID, committed, fmt.Sprintf("%d machines", use.Used), fmt.Sprintf("%d machines", use.Unused), dollarsOr(use.Wasted, use.Unknown)})
+		table.Row(c.name, "reservation/"+use.ID, committed, fmt.Sprintf("%d machines", use.Used), fmt.Sprintf("%d machines", use.Unused), dollarsOr(use.Wasted, use.Unknown))
 	}
-	return rows
 }
 
 // dollarsOr is a question mark if an amount isn't known.

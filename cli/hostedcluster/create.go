@@ -272,9 +272,9 @@ func (o *CreateOptions) print(out io.Writer, hostedCluster *v1beta1.HostedCluste
 		_, err := fmt.Fprintln(out, message.Line(name))
 		return err
 	case "yaml":
-		content, err := printer.YAML(map[string]any{
-			"apiVersion": v1beta1.GroupVersion.String(), "kind": "HostedCluster",
-			"metadata": map[string]any{"namespace": hostedCluster.Namespace, "name": hostedCluster.Name}, "spec": hostedCluster.Spec,
+		content, err := printer.YAML(printer.Object{
+			TypeMeta:   metav1.TypeMeta{APIVersion: v1beta1.GroupVersion.String(), Kind: "HostedCluster"},
+			ObjectMeta: metav1.ObjectMeta{Namespace: hostedCluster.Namespace, Name: hostedCluster.Name}, Spec: hostedCluster.Spec,
 		})
 		if err != nil {
 			return err

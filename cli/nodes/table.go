@@ -10,7 +10,6 @@ import (
 	"slices"
 	"strconv"
 	"strings"
-	"text/tabwriter"
 
 	"github.com/dustin/go-humanize/english"
 	corev1 "k8s.io/api/core/v1"
@@ -298,8 +297,7 @@ func sorted(rows []*row, order func(a, b *row) int) []*row {
 
 // printTable prints a table, and a line about all rows and the pods that no node has.
 func printTable(to io.Writer, rows []*row, pending int) error {
-	table := tabwriter.NewWriter(to, 0, 0, 2, ' ', 0)
-	fmt.Fprintln(table, "NODE\tNODEPOOL\tTYPE\tZONE\tCAPACITY\tPRICE/H\tCPU\tMEMORY\tPODS\tAGE\tSTATE")
+	table := printer.NewTable(to, "NODE", "NODEPOOL", "TYPE", "ZONE", "CAPACITY", "PRICE/H", "CPU", "MEMORY", "PODS", "AGE", "STATE")
 	var price number
 	var unpriced, pods int
 	var requested, allocatable usage
@@ -312,11 +310,10 @@ func printTable(to io.Writer, rows []*row, pending int) error {
 		pods += r.Pods
 		requested.cpu, requested.memory = requested.cpu+r.requested.cpu, requested.memory+r.requested.memory
 		allocatable.cpu, allocatable.memory = allocatable.cpu+r.allocatable.cpu, allocatable.memory+r.allocatable.memory
-		printer.Printf(table, "%s\t%s\t%s\t%s\t%s\t%s\t%s\t%s\t%d\t%s\t%s\n", r.Name, cmp.Or(r.NodePool, "-"), cmp.Or(r.InstanceType, "-"), cmp.Or(r.Zone, "-"),
-			cmp.Or(r.CapacityType, "-"), dollars(r.PricePerHour), percent(r.CPU), percent(r.Memory), r.Pods, r.age, r.State)
+		table.Row(r.Name, r.NodePool, r.InstanceType, r.Zone, r.CapacityType, dollars(r.PricePerHour), percent(r.CPU), percent(r.Memory), r.Pods, r.age, r.State)
 	}
 	if err := table.Flush(); err != nil {
-		return fmt.Errorf("writing the table: %w", err)
+		return err
 	}
 	summary := fmt.Sprintf("%s, %s an hour", english.Plural(len(rows), "node", ""), dollars(price))
 	if unpriced > 0 {
@@ -326,10 +323,8 @@ func printTable(to io.Writer, rows []*row, pending int) error {
 		summary += fmt.Sprintf("; %s pending", english.Plural(pending, "pod", ""))
 	}
 	summary += fmt.Sprintf("; %s; requested: CPU %s, memory %s", english.Plural(pods, "pod", ""), percent(fraction(requested.cpu, allocatable.cpu)), percent(fraction(requested.memory, allocatable.memory)))
-	if _, err := fmt.Fprintln(to, message.Line(summary)); err != nil {
-		return fmt.Errorf("writing the table: %w", err)
-	}
-	return nil
+	_, err := fmt.Fprintln(to, message.Line(summary))
+	return err
 }
 
 func dollars(price number) string { return printer.Dollars(float64(price)) }

@@ -11,7 +11,6 @@ import (
 	"io"
 	"slices"
 	"strings"
-	"text/tabwriter"
 
 	"github.com/awslabs/operatorpkg/status"
 	"github.com/dustin/go-humanize/english"
@@ -144,20 +143,18 @@ func problemsOf(class *v1alpha1.ClusterAPINodeClass) []status.Condition {
 }
 
 func printTable(to io.Writer, listed Listed) error {
-	table := tabwriter.NewWriter(to, 0, 0, 2, ' ', 0)
-	fmt.Fprintln(table, "NODECLASS\tTYPE\tARCH\tCPU\tMEMORY\tPODS\tGPU\tPRICE/H\tSPOT/H\tZONES\tSOURCE\tAVAILABLE")
+	table := printer.NewTable(to, "NODECLASS", "TYPE", "ARCH", "CPU", "MEMORY", "PODS", "GPU", "PRICE/H", "SPOT/H", "ZONES", "SOURCE", "AVAILABLE")
 	rows := 0
 	for _, class := range listed.NodeClasses {
 		for i := range class.Templates {
 			t := &class.Templates[i]
 			rows++
-			printer.Printf(table, "%s\t%s\t%s\t%s\t%s\t%d\t%s\t%s\t%s\t%s\t%s\t%s\n", class.Name, t.InstanceType, cmp.Or(t.Architecture, "-"),
-				cmp.Or(t.CPU.String(), "-"), cmp.Or(t.Memory.String(), "-"), t.Pods, gpus(t), dollars(t.Price), dollars(t.SpotPrice),
+			table.Row(class.Name, t.InstanceType, t.Architecture, t.CPU.String(), t.Memory.String(), t.Pods, gpus(t), dollars(t.Price), dollars(t.SpotPrice),
 				cmp.Or(strings.Join(t.Zones, ","), "any"), t.Source, available(t))
 		}
 	}
 	if err := table.Flush(); err != nil {
-		return fmt.Errorf("writing the table: %w", err)
+		return err
 	}
 	fmt.Fprintln(to, english.Plural(rows, "template", ""))
 	for _, class := range listed.NodeClasses {
@@ -189,7 +186,7 @@ func available(t *v1alpha1.TemplateStatus) string {
 
 func dollars(price string) string {
 	if price == "" {
-		return "-"
+		return ""
 	}
 	return "$" + price
 }
@@ -201,5 +198,5 @@ func gpus(t *v1alpha1.TemplateStatus) string {
 		all = append(all, fmt.Sprintf("%s %s", count.String(), name))
 	}
 	slices.Sort(all)
-	return cmp.Or(strings.Join(all, ", "), "-")
+	return strings.Join(all, ", ")
 }

@@ -4,14 +4,17 @@
 package printer
 
 import (
+	"cmp"
 	"encoding/json"
 	"fmt"
 	"io"
 	"math"
 	"reflect"
 	"strings"
+	"text/tabwriter"
 
 	"github.com/spf13/cobra"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"sigs.k8s.io/yaml"
 
 	"github.com/autonode-io/autonode/cli/command"
@@ -94,6 +97,44 @@ func Print(to io.Writer, format string, view any, text func(io.Writer) error, na
 		return nil
 	}
 	return text(to)
+}
+
+// Object is an object without its status.
+type Object struct {
+	metav1.TypeMeta   `json:",inline"`
+	metav1.ObjectMeta `json:"metadata"`
+	Spec              any `json:"spec"`
+}
+
+// Table has rows of cells. A cell shows its text on one line, and a dash for none unless it is the last of its row.
+type Table struct{ writer *tabwriter.Writer }
+
+// NewTable returns a table with a header.
+func NewTable(to io.Writer, header ...any) *Table {
+	t := &Table{tabwriter.NewWriter(to, 0, 0, 2, ' ', 0)}
+	t.Row(header...)
+	return t
+}
+
+// Row adds a row.
+func (t *Table) Row(cells ...any) {
+	for i, cell := range cells {
+		text := message.Line(fmt.Sprint(cell))
+		if last := i == len(cells)-1; last {
+			text += "\n"
+		} else {
+			text = cmp.Or(text, "-") + "\t"
+		}
+		fmt.Fprint(t.writer, text)
+	}
+}
+
+// Flush writes the table.
+func (t *Table) Flush() error {
+	if err := t.writer.Flush(); err != nil {
+		return fmt.Errorf("writing the table: %w", err)
+	}
+	return nil
 }
 
 // Documents writes objects as documents of YAML.
