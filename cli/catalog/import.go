@@ -35,6 +35,8 @@ type source struct {
 	Name, Namespace                   string
 	Include                           []string
 	Options                           importer.Options
+
+	format importer.Format // set by Validate
 }
 
 // ImportOptions are those of `autonode catalog import`.
@@ -95,13 +97,18 @@ func (s *source) add(flags *pflag.FlagSet) {
 	flags.StringVar(&s.Name, "name", "imported", "name of the catalog; a second one gets -2, and so on")
 }
 
+// Validate finds the format.
+func (s *source) Validate() (err error) {
+	s.format, err = importer.FormatOf(s.Format)
+	return err
+}
+
 // Validate implements command.Options.
 func (o *ImportOptions) Validate() error {
-	format, err := importer.FormatOf(o.Format)
-	if err != nil {
+	if err := o.source.Validate(); err != nil {
 		return err
 	}
-	if _, err := templateReference(o.Template, format.Template); err != nil {
+	if _, err := templateReference(o.Template, o.format.Template); err != nil {
 		return err
 	}
 	if msgs := validation.IsDNS1123Subdomain(o.Name); len(msgs) > 0 {
@@ -112,15 +119,11 @@ func (o *ImportOptions) Validate() error {
 
 // Run prints the catalogs that the files say.
 func (o *ImportOptions) Run(_ context.Context, streams command.Streams) error {
-	format, err := importer.FormatOf(o.Format)
+	spec, err := o.spec(streams.In)
 	if err != nil {
 		return err
 	}
-	spec, err := o.spec(streams.In, format)
-	if err != nil {
-		return err
-	}
-	imported, err := o.types(streams, format)
+	imported, err := o.types(streams)
 	if err != nil {
 		return err
 	}
@@ -164,7 +167,7 @@ func (o *ImportOptions) usable(spec *v1alpha1.InstanceTypeCatalogSpec) error {
 }
 
 // types returns the instance types that the files say, and names on standard error what it leaves out.
-func (s *source) types(streams command.Streams, format importer.Format) (*importer.Imported, error) {
+func (s *source) types(streams command.Streams) (*importer.Imported, error) {
 	if s.Input == "" {
 		return nil, errors.New("name the file with the machine types: -f FILE, or -f - for standard input")
 	}
@@ -187,7 +190,7 @@ func (s *source) types(streams command.Streams, format importer.Format) (*import
 		defer opened.Close()
 		*list.into = opened
 	}
-	imported, err := format.Read(raw, options)
+	imported, err := s.format.Read(raw, options)
 	if err != nil {
 		return nil, fmt.Errorf("%s: %w", s.Input, err)
 	}
@@ -211,9 +214,9 @@ func (s *source) types(streams command.Streams, format importer.Format) (*import
 }
 
 // spec of the catalog without its instance types.
-func (o *ImportOptions) spec(stdin io.Reader, format importer.Format) (spec v1alpha1.InstanceTypeCatalogSpec, err error) {
-	spec.Patches = format.Patches
-	if spec.TemplateRef, err = templateReference(o.Template, format.Template); err != nil {
+func (o *ImportOptions) spec(stdin io.Reader) (spec v1alpha1.InstanceTypeCatalogSpec, err error) {
+	spec.Patches = o.format.Patches
+	if spec.TemplateRef, err = templateReference(o.Template, o.format.Template); err != nil {
 		return spec, err
 	}
 	if o.Patches == "" {

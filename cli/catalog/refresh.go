@@ -15,7 +15,6 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/autonode-io/autonode/api/karpenter/v1alpha1"
-	"github.com/autonode-io/autonode/cli/catalog/importer"
 	"github.com/autonode-io/autonode/cli/cluster"
 	"github.com/autonode-io/autonode/cli/command"
 	"github.com/autonode-io/autonode/cli/printer"
@@ -64,17 +63,12 @@ func (o *RefreshOptions) Validate() error {
 	if o.MaxClosed < 0 || o.MaxClosed > 100 {
 		return fmt.Errorf("--max-closed %d: want a percentage from 0 to 100", o.MaxClosed)
 	}
-	_, err := importer.FormatOf(o.Format)
-	return err
+	return o.source.Validate()
 }
 
 // Run writes what has changed.
 func (o *RefreshOptions) Run(ctx context.Context, streams command.Streams) error {
-	format, err := importer.FormatOf(o.Format)
-	if err != nil {
-		return err
-	}
-	imported, err := o.types(streams, format)
+	imported, err := o.types(streams)
 	if err != nil {
 		return err
 	}
