@@ -318,7 +318,7 @@ func controllers(ctx context.Context, mgr manager.Manager, options Options, shar
 			{Step: nodeupgrade.New(nodeupgrade.Config{Management: management, Versions: versions}), Modes: scope.On},
 			{Step: karpenter, Modes: scope.On | scope.Upkeep},
 			{Step: karpenter.Replicas(), Modes: scope.On | scope.Upkeep | scope.Paused, RunWhenBlocked: karpenterRuns},
-			{Step: nodeclass.New(nodeclass.Config{Apply: applier, Guests: connections}), Modes: scope.On | scope.Paused},
+			{Step: nodeclass.New(nodeclass.Config{Apply: applier, Guest: connections.Guest}), Modes: scope.On | scope.Paused},
 			{Step: teardown.New(teardown.Config{
 				Management: management, Live: live, Apply: applier, Recorder: recorder, DrainTimeout: options.DrainTimeout,
 			}), Modes: scope.Draining, RunWhenBlocked: always},

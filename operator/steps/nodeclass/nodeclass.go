@@ -22,13 +22,8 @@ import (
 // Config is the input of New.
 type Config struct {
 	Apply *apply.Applier
-	// Guests has the connected guests: in a pause, the Scope has none.
-	Guests Guests
-}
-
-// Guests are the connections to guests; see [guest.Connections].
-type Guests interface {
-	Guest(ctx context.Context, hostedCluster *v1beta1.HostedCluster) (guest *scope.Guest, requeueAfter time.Duration, err error)
+	// Guest returns a guest that is connected, else nil. In a pause, the Scope has none.
+	Guest func(ctx context.Context, hostedCluster *v1beta1.HostedCluster) (guest *scope.Guest, requeueAfter time.Duration, err error)
 }
 
 // NodeClass is the step.

@@ -117,7 +117,9 @@ func TestStopped(t *testing.T) {
 	g := NewWithT(t)
 	g.Expect(clusters.InstallDefinitions()).To(Succeed())
 	ctx, s := t.Context(), clusters.NewScope(t, "nodeclass")
-	step := nodeclass.New(nodeclass.Config{Apply: apply.New(), Guests: guests{s.Guest}})
+	step := nodeclass.New(nodeclass.Config{Apply: apply.New(), Guest: func(context.Context, *v1beta1.HostedCluster) (*scope.Guest, time.Duration, error) {
+		return s.Guest, 0, nil
+	}})
 	const name = "stopped"
 	g.Expect(clusters.Guest.Client.Create(ctx, &v1alpha1.ClusterAPINodeClass{ObjectMeta: metav1.ObjectMeta{Name: name}})).To(Succeed())
 	now := time.Now()
@@ -189,13 +191,6 @@ func TestStopped(t *testing.T) {
 			g.Expect(get(ctx, g, name).ResourceVersion).To(Equal(written.ResourceVersion), "nothing changed")
 		})
 	}
-}
-
-// guests is a guest that is connected.
-type guests struct{ guest *scope.Guest }
-
-func (g guests) Guest(context.Context, *v1beta1.HostedCluster) (*scope.Guest, time.Duration, error) {
-	return g.guest, 0, nil
 }
 
 func get(ctx context.Context, g Gomega, name string) *v1alpha1.ClusterAPINodeClass {

@@ -18,40 +18,33 @@ import (
 	"github.com/autonode-io/autonode/operator/scope"
 )
 
-const (
-	// unavailableAfter is how long Karpenter has no available replica before node classes report that. A rollout keeps one.
-	unavailableAfter = 2 * time.Minute
-	// retryInterval is the requeue interval after a failed report of a pause.
-	retryInterval = 30 * time.Second
-)
+// unavailableAfter is how long Karpenter has no available replica before node classes report that. A rollout keeps one.
+const unavailableAfter = 2 * time.Minute
 
 // Observe reports an unavailable Karpenter while a step before this one waits.
 func (n *NodeClass) Observe(ctx context.Context, s *scope.Scope) error {
-	if s.Guest == nil || !s.Guest.Complete {
-		return nil
-	}
 	_, err := reportStopped(ctx, s)
 	return err
 }
 
 // reportPause reports a pause in the guest, if that is connected. An error must not look as if Karpenter ran on.
-func (n *NodeClass) reportPause(ctx context.Context, s *scope.Scope) scope.Result {
-	guest, requeueAfter, err := n.Guests.Guest(ctx, s.HostedCluster)
-	if s.Guest = guest; err == nil && guest != nil {
+func (n *NodeClass) reportPause(ctx context.Context, s *scope.Scope) (result scope.Result) {
+	var err error
+	if s.Guest, result.RequeueAfter, err = n.Guest(ctx, s.HostedCluster); err == nil {
 		_, err = reportStopped(ctx, s)
 	}
 	if err != nil {
 		log.FromContext(ctx).Error(err, "Reporting the pause in the guest")
-		requeueAfter = retryInterval
+		result.RequeueAfter = unavailableAfter
 	}
-	return scope.Result{RequeueAfter: requeueAfter}
+	return result
 }
 
 // reportStopped reports on each node class that Karpenter is paused or unavailable, which Karpenter itself can't. It reads node classes
 // from the API server: the cache has few of their conditions.
 func reportStopped(ctx context.Context, s *scope.Scope) (scope.Result, error) {
 	kind := s.Profile.NodeClass
-	if s.Component == nil || kind.StopLaunches == nil {
+	if s.Component == nil || s.Guest == nil || kind.StopLaunches == nil {
 		return scope.Result{}, nil
 	}
 	available := meta.FindStatusCondition(s.Component.Status.Conditions, v1beta1.Available)
