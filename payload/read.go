@@ -5,6 +5,7 @@ package payload
 import (
 	"bytes"
 	"context"
+	"encoding/json"
 	"errors"
 	"fmt"
 	"io"
@@ -279,53 +280,45 @@ func (s *session) choose(index []byte) (v1.Hash, error) {
 }
 
 // Platforms returns the platforms of an image, such as linux/amd64: those of its index, or the one in its config.
-func Platforms(ctx context.Context, image string, opts Options) ([]string, error) {
+func Platforms(ctx context.Context, image string, opts Options) (found []string, err error) {
 	reference, err := parseReference(opReading, image)
 	if err != nil {
 		return nil, err
 	}
-	var found []string
 	err = opts.each(ctx, opReading, reference, func(ctx context.Context, s *session) error {
-		found, err = s.platforms(withBodyLimit(ctx, maxManifestBytes))
+		ctx = withBodyLimit(ctx, maxManifestBytes)
+		top, err := s.get(ctx, s.reference)
+		if err != nil {
+			return err
+		}
+		if mediaType, err := declaredType(top.MediaType, top.Manifest); err != nil {
+			return err
+		} else if mediaType.IsIndex() {
+			images, err := parseIndex(top.Manifest)
+			found = platforms(images)
+			return err
+		}
+		manifest, err := parseManifest(top.Manifest)
+		if err != nil {
+			return err
+		}
+		content, err := s.blob(ctx, manifest.Config, maxManifestBytes, "of its config")
+		if err != nil {
+			return err
+		}
+		config := v1.Platform{}
+		err = json.Unmarshal(content, &config)
+		found = platforms([]v1.Descriptor{{Platform: &config}})
 		return err
 	})
 	return found, err
 }
 
-func (s *session) platforms(ctx context.Context) ([]string, error) {
-	top, err := s.get(ctx, s.reference)
-	if err != nil {
-		return nil, err
-	}
-	mediaType, err := declaredType(top.MediaType, top.Manifest)
-	if err != nil {
-		return nil, err
-	}
-	if mediaType.IsIndex() {
-		images, err := parseIndex(top.Manifest)
-		return platforms(images), err
-	}
-	manifest, err := parseManifest(top.Manifest)
-	if err != nil {
-		return nil, err
-	}
-	content, err := s.blob(ctx, manifest.Config, maxManifestBytes, "of its config")
-	if err != nil {
-		return nil, err
-	}
-	config, err := v1.ParseConfigFile(bytes.NewReader(content))
-	if err != nil {
-		return nil, malformed("its config can't be read: %v", err)
-	}
-	return platforms([]v1.Descriptor{{Platform: config.Platform()}}), nil
-}
-
 // platforms names the platforms of an index's images. Attestations are of the platform unknown.
-func platforms(images []v1.Descriptor) []string {
-	var names []string
+func platforms(images []v1.Descriptor) (names []string) {
 	for _, image := range images {
-		if image.Platform != nil && image.Platform.OS != "" && image.Platform.Architecture != "" && image.Platform.OS != "unknown" {
-			names = append(names, image.Platform.String())
+		if p := image.Platform; p != nil && p.OS != "" && p.OS != "unknown" {
+			names = append(names, p.OS+"/"+p.Architecture)
 		}
 	}
 	return names

@@ -10,12 +10,10 @@ import (
 	"maps"
 	"slices"
 	"strings"
-	"sync"
 	"text/tabwriter"
 	"time"
 
 	"github.com/spf13/cobra"
-	"golang.org/x/sync/errgroup"
 
 	"github.com/autonode-io/autonode/cli/command"
 	"github.com/autonode-io/autonode/cli/printer"
@@ -63,34 +61,18 @@ func (o *InspectOptions) Run(ctx context.Context, streams command.Streams) error
 	}
 	v := viewOf(release)
 	if o.Output != "name" {
-		v.addPlatforms(ctx, opts)
+		ctx, cancel := context.WithTimeout(ctx, platformsTimeout)
+		defer cancel()
+		for name, component := range v.Components {
+			component.Platforms, _ = payload.Platforms(ctx, component.Image, opts) // images that can't be read stay without
+			v.Components[name] = component
+		}
 	}
 	return v.print(streams.Out, o.Output)
 }
 
-// addPlatforms reads the platforms of the components' images. Images that can't be read stay without.
-func (v view) addPlatforms(ctx context.Context, opts payload.Options) {
-	opts.Timeout = platformsTimeout
-	var images errgroup.Group
-	images.SetLimit(platformsAtOnce)
-	var mu sync.Mutex
-	for name, component := range maps.Clone(v.Components) {
-		images.Go(func() error {
-			component.Platforms, _ = payload.Platforms(ctx, component.Image, opts)
-			mu.Lock()
-			defer mu.Unlock()
-			v.Components[name] = component
-			return nil
-		})
-	}
-	_ = images.Wait()
-}
-
-const (
-	// platformsTimeout bounds the query of an image's platforms, and platformsAtOnce their number at a time.
-	platformsTimeout = 10 * time.Second
-	platformsAtOnce  = 16
-)
+// platformsTimeout bounds the queries of the images' platforms.
+const platformsTimeout = 30 * time.Second
 
 // view is what is printed of a release as JSON and YAML: a format that scripts may rely on.
 type view struct {

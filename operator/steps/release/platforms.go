@@ -10,7 +10,7 @@ import (
 
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-	"sigs.k8s.io/controller-runtime/pkg/client"
+	"k8s.io/apimachinery/pkg/util/sets"
 
 	"github.com/autonode-io/autonode/payload"
 )
@@ -23,38 +23,27 @@ const platformsTimeout = 10 * time.Second
 // checkPlatforms returns a *payload.Error if no node of the management cluster has a platform of the component's image. What can't be read
 // refuses nothing, such as an image in a registry that only the nodes reach.
 func (p *puller) checkPlatforms(ctx context.Context, release *payload.Release, r request) error {
-	component := release.Components[r.component]
-	if p.nodes == nil || component.Image == "" {
+	nodes, known := &metav1.PartialObjectMetadataList{}, sets.New[string]()
+	nodes.SetGroupVersionKind(corev1.SchemeGroupVersion.WithKind("NodeList"))
+	if p.nodes == nil || p.nodes.List(ctx, nodes) != nil {
 		return nil
 	}
-	node, err := p.node(ctx, client.HasLabels{corev1.LabelArchStable, corev1.LabelOSStable})
-	if err != nil || node == nil {
-		return nil //nolint:nilerr // unknown
+	for i := range nodes.Items {
+		if labels := nodes.Items[i].Labels; labels[corev1.LabelArchStable] != "" {
+			known.Insert(labels[corev1.LabelOSStable] + "/" + labels[corev1.LabelArchStable])
+		}
+	}
+	component := release.Components[r.component]
+	if known.Len() == 0 || component.Image == "" {
+		return nil
 	}
 	options := r.options
 	options.Timeout = platformsTimeout
 	platforms, err := payload.Platforms(ctx, component.Image, options)
-	if err != nil || len(platforms) == 0 {
+	if err != nil || len(platforms) == 0 || known.HasAny(platforms...) {
 		return nil //nolint:nilerr // unknown
 	}
-	for _, platform := range platforms {
-		parts := strings.FieldsFunc(platform, func(r rune) bool { return r == '/' || r == ':' }) // the third is a variant, which nodes don't have
-		fitting, err := p.node(ctx, client.MatchingLabels{corev1.LabelOSStable: parts[0], corev1.LabelArchStable: parts[1]})
-		if err != nil || fitting != nil {
-			return nil //nolint:nilerr // unknown
-		}
-	}
 	return &payload.Error{Reason: payload.ReasonPlatformMissing, Op: "pulling", Ref: release.Image, Detail: fmt.Sprintf(
-		"the image of %s is for %s, and no node of the management cluster is: node %s is %s/%s; choose a payload whose image is for that, or add nodes",
-		r.component, strings.Join(platforms, ", "), node.Name, node.Labels[corev1.LabelOSStable], node.Labels[corev1.LabelArchStable])}
-}
-
-// node returns a node of the management cluster with these labels; nil if there is none.
-func (p *puller) node(ctx context.Context, with client.ListOption) (*metav1.PartialObjectMetadata, error) {
-	nodes := &metav1.PartialObjectMetadataList{}
-	nodes.SetGroupVersionKind(corev1.SchemeGroupVersion.WithKind("NodeList"))
-	if err := p.nodes.List(ctx, nodes, client.Limit(1), with); err != nil || len(nodes.Items) == 0 {
-		return nil, err
-	}
-	return &nodes.Items[0], nil
+		"the image of %s is for %s, and the nodes of the management cluster are %s; choose a payload whose image is for one of theirs, or add nodes",
+		r.component, strings.Join(platforms, ", "), strings.Join(sets.List(known), ", "))}
 }

@@ -60,7 +60,7 @@ func TestNodePlatforms(t *testing.T) {
 			g.Expect(resolvedReason(s)).To(Equal(tc.want))
 			if tc.want == "False/PlatformMissing" {
 				g.Expect(meta.FindStatusCondition(s.HostedCluster.Status.Conditions, v1beta1.ReleaseResolved).Message).To(And(
-					ContainSubstring("the image of karpenter-clusterapi is for linux/amd64"), ContainSubstring("node a is linux/arm64")))
+					ContainSubstring("the image of karpenter-clusterapi is for linux/amd64"), ContainSubstring("the nodes of the management cluster are linux/arm64")))
 			}
 		})
 	}
