@@ -37,6 +37,8 @@ const (
 type bounded struct {
 	next   http.RoundTripper
 	scheme *runtime.Scheme
+	// streams: successful answers are those to a Store, which decodes them object by object.
+	streams bool
 }
 
 var _ http.RoundTripper = (*bounded)(nil)
@@ -53,7 +55,7 @@ func (b *bounded) RoundTrip(request *http.Request) (*http.Response, error) {
 		return nil, err
 	}
 	switch ok := response.StatusCode >= http.StatusOK && response.StatusCode < http.StatusMultipleChoices; {
-	case response.StatusCode == http.StatusSwitchingProtocols, ok && store.DecodesItself(request.Context()):
+	case response.StatusCode == http.StatusSwitchingProtocols, ok && b.streams:
 		return response, nil
 	case ok:
 		return b.answer(response)

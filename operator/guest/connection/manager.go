@@ -260,16 +260,18 @@ func (m *Manager) dial(ctx context.Context, cluster client.ObjectKey) (*Guest, e
 	}
 	config.UserAgent, config.QPS, config.Burst = v1beta1.ManagedByOperator, 20, 30
 	config.Timeout, config.WarningHandler = m.config.Timeout, rest.NoWarnings{} // a guest may write any text
-	config.Wrap(func(next http.RoundTripper) http.RoundTripper { return &bounded{next: next, scheme: m.config.Scheme} })
-	connection, err := rest.HTTPClientFor(config)
+	transport, err := rest.TransportFor(config)
 	if err != nil {
 		return nil, fmt.Errorf("connecting: %w", err)
 	}
-	discoverer, err := discovery.NewDiscoveryClientForConfigAndClient(config, connection)
+	calls := &http.Client{Transport: &bounded{next: transport, scheme: m.config.Scheme}, Timeout: config.Timeout}
+	streams := &http.Client{Transport: &bounded{next: transport, scheme: m.config.Scheme, streams: true}}
+	config.Wrap(func(next http.RoundTripper) http.RoundTripper { return &bounded{next: next, scheme: m.config.Scheme} }) // others' clients
+	discoverer, err := discovery.NewDiscoveryClientForConfigAndClient(config, calls)
 	if err != nil {
 		return nil, fmt.Errorf("connecting: %w", err)
 	}
-	live, err := client.New(config, client.Options{Scheme: m.config.Scheme, HTTPClient: connection, Mapper: newMapper(discoverer.ServerResourcesForGroupVersion)})
+	live, err := client.New(config, client.Options{Scheme: m.config.Scheme, HTTPClient: calls, Mapper: newMapper(discoverer.ServerResourcesForGroupVersion)})
 	if err != nil {
 		return nil, fmt.Errorf("connecting: %w", err)
 	}
@@ -280,10 +282,8 @@ func (m *Manager) dial(ctx context.Context, cluster client.ObjectKey) (*Guest, e
 	if err := guest.probe(ctx, "/"); err != nil {
 		return nil, fmt.Errorf("probing: %w", err)
 	}
-	untimed := *connection
-	untimed.Timeout = 0
 	guest.Store = store.New(store.Config{
-		Guest: config, HTTP: &untimed, Live: live, Codecs: m.codecs, Kinds: m.config.Kinds, Timeout: m.config.Timeout, Bounds: m.config.Bounds,
+		Guest: config, HTTP: streams, Live: live, Codecs: m.codecs, Kinds: m.config.Kinds, Timeout: m.config.Timeout, Bounds: m.config.Bounds,
 		Exceeded: func(why error) { m.exceeded(cluster, guest, why) },
 		Noticed: func() {
 			if m.config.Noticed != nil {

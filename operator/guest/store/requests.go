@@ -54,7 +54,7 @@ func (s *Store) requests(k *kind, key kindKey, resource schema.GroupVersionResou
 			if options.Continue == "" {
 				d.begin(k)
 			}
-			body, err := request(inList, options).Stream(decodesItself(ctx))
+			body, err := request(inList, options).Stream(ctx)
 			if err != nil {
 				return nil, err
 			}
@@ -87,7 +87,7 @@ func (s *Store) requests(k *kind, key kindKey, resource schema.GroupVersionResou
 			if ptr.Deref(options.SendInitialEvents, false) {
 				d.begin(k)
 			}
-			body, err := request(inWatch, options).Stream(decodesItself(ctx))
+			body, err := request(inWatch, options).Stream(ctx)
 			if err != nil {
 				cancel()
 				return nil, err
@@ -117,16 +117,6 @@ func formats(key kindKey) (inList, inWatch string) {
 	}
 	return runtime.ContentTypeJSON, runtime.ContentTypeJSON
 }
-
-type decodesItselfKey struct{}
-
-// decodesItself marks a request whose answer is decoded object by object.
-func decodesItself(ctx context.Context) context.Context {
-	return context.WithValue(ctx, decodesItselfKey{}, true)
-}
-
-// DecodesItself reports whether the answer to a request with that context is decoded object by object, within bounds.
-func DecodesItself(ctx context.Context) bool { return ctx.Value(decodesItselfKey{}) != nil }
 
 // bounded closes the Store for an error that reports that the guest exceeds its bounds.
 func (s *Store) bounded(err error) error {
