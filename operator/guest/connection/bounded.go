@@ -71,7 +71,7 @@ func (b *bounded) answer(response *http.Response) (*http.Response, error) {
 		return nil, err
 	}
 	gvk := kindOf(content)
-	format := formatOf(response, content, gvk)
+	format := formatOf(response, gvk)
 	if format != undecodable {
 		if err := b.check(content, gvk); err != nil {
 			return nil, fmt.Errorf("the answer can't be used: %w", err)
@@ -81,7 +81,7 @@ func (b *bounded) answer(response *http.Response) (*http.Response, error) {
 }
 
 // formatOf returns the format from which a response that names a kind may be decoded.
-func formatOf(response *http.Response, content []byte, gvk schema.GroupVersionKind) string {
+func formatOf(response *http.Response, gvk schema.GroupVersionKind) string {
 	kind, _, err := mime.ParseMediaType(response.Header.Get("Content-Type"))
 	switch {
 	case gvk.Kind == "" || gvk.Version == "":
@@ -99,7 +99,7 @@ func (b *bounded) refusal(response *http.Response) *http.Response {
 		return replaced(response, undecodable, []byte(err.Error()))
 	}
 	gvk := kindOf(content)
-	format := formatOf(response, content, gvk)
+	format := formatOf(response, gvk)
 	if format != undecodable && gvk.Kind == "Status" && gvk.Group == "" && b.check(content, gvk) == nil {
 		return replaced(response, format, content)
 	}
