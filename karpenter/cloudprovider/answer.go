@@ -23,7 +23,9 @@ import (
 
 // answer returns a Machine as the NodeClaim that Create returns. A Machine of an earlier attempt has the offering that it was launched as,
 // rather than the chosen one.
-func (c *CloudProvider) answer(ctx context.Context, nodeClaim *karpv1.NodeClaim, m *clusterv1.Machine, chosen *launch) (*karpv1.NodeClaim, error) {
+func (c *CloudProvider) answer(
+	ctx context.Context, nodeClaim *karpv1.NodeClaim, m *clusterv1.Machine, chosen *launch,
+) (*karpv1.NodeClaim, error) {
 	if m.DeletionTimestamp != nil {
 		// The pods need another NodeClaim.
 		return nil, karpcloudprovider.NewInsufficientCapacityError(fmt.Errorf("its Machine %s is being deleted", klog.KObj(m)))
@@ -64,7 +66,8 @@ func (c *CloudProvider) launched(ctx context.Context, nodeClaim *karpv1.NodeClai
 	}
 	l := launch{instanceType: choice.InstanceType, offering: choice.Offering, choice: choice}
 	// Without the overlaid one, the instance type is as the template declares it.
-	if overlaid, err := c.overlaid(ctx, nodePoolOf(nodeClaim), []*karpcloudprovider.InstanceType{choice.InstanceType}); err == nil && len(overlaid) == 1 {
+	overlaid, err := c.overlaid(ctx, nodePoolOf(nodeClaim), []*karpcloudprovider.InstanceType{choice.InstanceType})
+	if err == nil && len(overlaid) == 1 {
 		l.instanceType = overlaid[0]
 		for _, o := range overlaid[0].Offerings {
 			if offering.KeyOf(origin.InstanceType, o) == origin.Key {

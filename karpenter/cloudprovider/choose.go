@@ -55,7 +55,8 @@ func (c *CloudProvider) choose(ctx context.Context, nodeClaim *karpv1.NodeClaim,
 	if err := c.Guest.Get(ctx, types.NamespacedName{Name: nodePoolOf(nodeClaim)}, nodePool); client.IgnoreNotFound(err) != nil {
 		return ranked{}, fmt.Errorf("reading the NodePool of NodeClaim %s: %w", nodeClaim.Name, err)
 	}
-	instanceTypes, _ := snapshot.Meeting(snapshot.Tolerating(nodeClaim.Spec.Taints, nodeClaim.Spec.StartupTaints), nodePool.Spec.Template.Spec.Requirements)
+	instanceTypes, _ := snapshot.Meeting(snapshot.Tolerating(nodeClaim.Spec.Taints, nodeClaim.Spec.StartupTaints),
+		nodePool.Spec.Template.Spec.Requirements)
 	if instanceTypes, err = c.overlaid(ctx, nodePoolOf(nodeClaim), instanceTypes); err != nil {
 		return ranked{}, because(NodeClassReadinessUnknownReason, err)
 	}
@@ -94,9 +95,11 @@ func (c *CloudProvider) overlaid(
 	return instanceTypes, nil
 }
 
-// Alternative returns the cheapest available offering for a NodeClaim beside that of its Machine, and the capacity of its machines. It returns
-// false if there is none, or nothing can be launched now. It reserves nothing. Offerings of a reservation don't count.
-func (c *CloudProvider) Alternative(ctx context.Context, nodeClaim *karpv1.NodeClaim, current offering.Key) (offering.Key, corev1.ResourceList, bool) {
+// Alternative returns the cheapest available offering for a NodeClaim beside that of its Machine, and the capacity of its machines. It
+// returns false if there is none, or nothing can be launched now. It reserves nothing. Offerings of a reservation don't count.
+func (c *CloudProvider) Alternative(
+	ctx context.Context, nodeClaim *karpv1.NodeClaim, current offering.Key,
+) (offering.Key, corev1.ResourceList, bool) {
 	nodeClass, err := c.readyNodeClass(ctx, nodeClaim)
 	if err != nil {
 		return offering.Key{}, nil, false

@@ -111,7 +111,8 @@ func (c *CloudProvider) readyNodeClass(ctx context.Context, nodeClaim *karpv1.No
 		return nil, err
 	}
 	ready := nodeClass.StatusConditions().Get(status.ConditionReady)
-	unallowed, outOfBounds := machine.Unallowed(nodeClass.Spec.BootstrapPatches, c.AllowedPatches), c.KubeletBounds.Problems(nodeClass.Spec.Kubelet)
+	unallowed := machine.Unallowed(nodeClass.Spec.BootstrapPatches, c.AllowedPatches)
+	outOfBounds := c.KubeletBounds.Problems(nodeClass.Spec.Kubelet)
 	problem := ""
 	switch {
 	case nodeClass.DeletionTimestamp != nil:

@@ -37,7 +37,8 @@ func nodePoolDotted(nodePool *karpv1.NodePool) events.Event {
 		InvolvedObject: nodePool,
 		Type:           corev1.EventTypeWarning,
 		Reason:         "NodePoolNameDotted",
-		Message: fmt.Sprintf("machines get names such as %s-4qmgt, and most images end a host name at the first dot: a kubelet that registers as %s can't join; "+
+		Message: fmt.Sprintf("machines get names such as %s-4qmgt, and most images end a host name at the first dot: "+
+			"a kubelet that registers as %s can't join; "+
 			"create a NodePool whose name has no dots, unless the bootstrap sets the node's name", nodePool.Name, host),
 		DedupeValues:  []string{string(nodePool.UID)},
 		DedupeTimeout: dottedAgain,
@@ -50,7 +51,8 @@ func instanceTypeDiffers(nodePool *karpv1.NodePool, d instancetype.Differing) ev
 		InvolvedObject: nodePool,
 		Type:           corev1.EventTypeWarning,
 		Reason:         "InstanceTypeDiffers",
-		Message: fmt.Sprintf("instance type %s isn't used: its templates %s and %s differ in label %s, which the NodePool requires; the platform can give one of them another instance type by annotation %s",
+		Message: fmt.Sprintf("instance type %s isn't used: its templates %s and %s differ in label %s, which the NodePool requires; "+
+			"the platform can give one of them another instance type by annotation %s",
 			d.InstanceType, d.One, d.Other, d.Key, v1alpha1.InstanceTypeAnnotation),
 		DedupeValues: []string{string(nodePool.UID), d.InstanceType, d.Key},
 	}

@@ -53,7 +53,8 @@ func (c *CloudProvider) Missing(ctx context.Context, nodePool *karpv1.NodePool) 
 	if more := len(closed) - maxMissing; more > 0 {
 		closed = append(closed[:maxMissing], fmt.Sprintf("and %d more", more))
 	}
-	return fmt.Sprintf("none of the %d instance types that meet its requirements has an available offering: %s%s", compatible, strings.Join(closed, ", "), c.shortage())
+	return fmt.Sprintf("none of the %d instance types that meet its requirements has an available offering: %s%s", compatible,
+		strings.Join(closed, ", "), c.shortage())
 }
 
 // whyClosed describes an unavailable offering: the reason of its failure, and until when that counts.

@@ -33,7 +33,8 @@ func (c *CloudProvider) deleteNode(ctx context.Context, nodeClaim *karpv1.NodeCl
 		}
 		return fmt.Errorf("reading Node %s: %w", name, err)
 	}
-	if node.DeletionTimestamp != nil || node.Labels[karpv1.NodeRegisteredLabelKey] == "true" || node.CreationTimestamp.Before(&nodeClaim.CreationTimestamp) {
+	if node.DeletionTimestamp != nil || node.Labels[karpv1.NodeRegisteredLabelKey] == "true" ||
+		node.CreationTimestamp.Before(&nodeClaim.CreationTimestamp) {
 		return nil
 	}
 	if _, err := c.Machines.ForProviderID(ctx, node.Spec.ProviderID); !errors.Is(err, machine.ErrNotFound) {
@@ -45,6 +46,7 @@ func (c *CloudProvider) deleteNode(ctx context.Context, nodeClaim *karpv1.NodeCl
 		}
 		return fmt.Errorf("deleting Node %s, whose machine is gone: %w", node.Name, err)
 	}
-	log.FromContext(ctx).Info("deleted a node whose machine was deleted before it had a provider ID", "NodeClaim", klog.KObj(nodeClaim), "Node", klog.KObj(node))
+	log.FromContext(ctx).Info("deleted a node whose machine was deleted before it had a provider ID", "NodeClaim", klog.KObj(nodeClaim),
+		"Node", klog.KObj(node))
 	return nil
 }

@@ -58,12 +58,14 @@ func (c *CloudProvider) healthChecked(ctx context.Context, m *clusterv1.Machine,
 	for i := range checks.Items {
 		check := &checks.Items[i]
 		selector, err := metav1.LabelSelectorAsSelector(&check.Spec.Selector)
-		if err != nil || check.Spec.ClusterName != m.Spec.ClusterName || check.DeletionTimestamp != nil || !selector.Matches(labels.Set(m.Labels)) {
+		if err != nil || check.Spec.ClusterName != m.Spec.ClusterName || check.DeletionTimestamp != nil ||
+			!selector.Matches(labels.Set(m.Labels)) {
 			continue
 		}
 		if ref := check.Spec.Remediation.TemplateRef; !ref.IsDefined() || !kind.RebootsBy(ref.GroupVersionKind().GroupKind()) {
 			return karpcloudprovider.NewNodeRebootFailedError(fmt.Errorf(
-				"MachineHealthCheck %s selects Machine %s, and its spec.remediation.templateRef is no template of reboots", klog.KObj(check), klog.KObj(m)))
+				"MachineHealthCheck %s selects Machine %s, and its spec.remediation.templateRef is no template of reboots",
+				klog.KObj(check), klog.KObj(m)))
 		}
 		selected = true
 	}

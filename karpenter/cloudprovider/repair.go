@@ -27,8 +27,9 @@ const (
 // policy without a reason. Its condition and status have a policy for every reason, so that they never fall back.
 var fallbackRepairPolicy = bounded(corev1.NodeReady, corev1.ConditionFalse, repairToleration)
 
-// builtInRepairPolicies are about the kubelet's condition, and about those that node monitoring agents report. Types and durations are those
-// of Karpenter's AWS provider (pkg/cloudprovider/cloudprovider.go, v1.14.1). A node without a condition isn't affected by its policy.
+// builtInRepairPolicies are about the kubelet's condition, and about those that node monitoring agents report. Types and durations are
+// those of Karpenter's AWS provider (pkg/cloudprovider/cloudprovider.go, v1.14.1). A node without a condition isn't affected by its
+// policy.
 var builtInRepairPolicies = []karpcloudprovider.RepairPolicy{
 	// The kubelet reports, so it sees evictions too.
 	everyReason(bounded(corev1.NodeReady, corev1.ConditionFalse, repairToleration)),
@@ -43,15 +44,21 @@ var builtInRepairPolicies = []karpcloudprovider.RepairPolicy{
 	everyReason(bounded("ContainerRuntimeReady", corev1.ConditionFalse, repairToleration)),
 }
 
-func bounded(conditionType corev1.NodeConditionType, status corev1.ConditionStatus, toleration time.Duration) karpcloudprovider.RepairPolicy {
+func bounded(
+	conditionType corev1.NodeConditionType, status corev1.ConditionStatus, toleration time.Duration,
+) karpcloudprovider.RepairPolicy {
 	return replacement(conditionType, status, toleration, repairGracePeriod)
 }
 
-func forceful(conditionType corev1.NodeConditionType, status corev1.ConditionStatus, toleration time.Duration) karpcloudprovider.RepairPolicy {
+func forceful(
+	conditionType corev1.NodeConditionType, status corev1.ConditionStatus, toleration time.Duration,
+) karpcloudprovider.RepairPolicy {
 	return replacement(conditionType, status, toleration, 0)
 }
 
-func replacement(conditionType corev1.NodeConditionType, status corev1.ConditionStatus, toleration, gracePeriod time.Duration) karpcloudprovider.RepairPolicy {
+func replacement(
+	conditionType corev1.NodeConditionType, status corev1.ConditionStatus, toleration, gracePeriod time.Duration,
+) karpcloudprovider.RepairPolicy {
 	return karpcloudprovider.RepairPolicy{
 		ConditionType: conditionType, ConditionStatus: status, TolerationDuration: toleration,
 		TerminationGracePeriod: &gracePeriod, Action: karpcloudprovider.ReplaceNode,

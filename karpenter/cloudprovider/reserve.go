@@ -37,9 +37,9 @@ var (
 )
 
 // reserve reserves what the cheapest possible launch of a NodeClaim needs: one of the machines that its template may have, one of the
-// infrastructure's reservation, and its part of the cluster's CapacityLease. Only then may the Machine be created, and the launch's done is to be
-// called afterwards. It chooses again if concurrent launches use up a template's maximum, since another template may make the same offering,
-// or if the operator doesn't grant more of a pool. It waits once for a larger grant.
+// infrastructure's reservation, and its part of the cluster's CapacityLease. Only then may the Machine be created, and the launch's done
+// is to be called afterwards. It chooses again if concurrent launches use up a template's maximum, since another template may make the
+// same offering, or if the operator doesn't grant more of a pool. It waits once for a larger grant.
 func (c *CloudProvider) reserve(
 	ctx context.Context, nodeClaim *karpv1.NodeClaim, nodeClass *v1alpha1.ClusterAPINodeClass,
 ) (*launch, error) {
@@ -91,7 +91,8 @@ func (c *CloudProvider) reserveChoice(nodeClaim *karpv1.NodeClaim, choice *insta
 		return nil, c.requestGrant(nodeClaim.Name, needed)
 	}
 	if choice.Key.Reservation != "" {
-		err = c.Inventory.AcquireReserved(nodeClaim.UID, choice.Key.Reservation, choice.ReservationCount-c.Vacancies.OthersIn(nodePool, choice.Key.Reservation))
+		err = c.Inventory.AcquireReserved(nodeClaim.UID, choice.Key.Reservation,
+			choice.ReservationCount-c.Vacancies.OthersIn(nodePool, choice.Key.Reservation))
 	}
 	if limit, limited := choice.Template.Maximum(); limited && err == nil {
 		err = c.Inventory.Acquire(nodeClaim.UID, source, limit-c.Vacancies.OthersOf(nodePool, source))

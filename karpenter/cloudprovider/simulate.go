@@ -22,9 +22,11 @@ type (
 	inTimeKey struct{}
 )
 
-// Vacate returns a context in which GetInstanceTypes answers as if a NodeClaim's machine had gone, and the limits that are exhausted with it;
-// false if nothing could be launched then that can't be now. It reads memory only.
-func (c *CloudProvider) Vacate(ctx context.Context, nodeClaim *karpv1.NodeClaim) (vacated context.Context, full instancetype.Full, ok bool) {
+// Vacate returns a context in which GetInstanceTypes answers as if a NodeClaim's machine had gone, and the limits that are exhausted with
+// it; false if nothing could be launched then that can't be now. It reads memory only.
+func (c *CloudProvider) Vacate(
+	ctx context.Context, nodeClaim *karpv1.NodeClaim,
+) (vacated context.Context, full instancetype.Full, ok bool) {
 	m, err := c.Machines.ForNodeClaim(ctx, nodeClaim.UID)
 	if err != nil {
 		return ctx, 0, false

@@ -37,7 +37,8 @@ func (s *capacityShortfall) reconcile(ctx context.Context, nodeClaim *karpv1.Nod
 		return outcome{}, fmt.Errorf("reading node %s: %w", nodeClaim.Status.NodeName, err)
 	}
 	if less := lessThan(node.Status.Allocatable, nodeClaim.Status.Allocatable); len(less) > 0 {
-		event := warning(nodeClaim, AllocatableShortfallReason, "node %s of %s can allocate less than Karpenter planned with: %s; it plans the next nodes of %s with what such nodes report",
+		event := warning(nodeClaim, AllocatableShortfallReason,
+			"node %s of %s can allocate less than Karpenter planned with: %s; it plans the next nodes of %s with what such nodes report",
 			node.Name, offeringOf(m).Description(), strings.Join(less, ", "), m.Annotations[v1alpha1.TemplateSourceAnnotation])
 		event.DedupeTimeout = 2 * news
 		s.Recorder.Publish(event)
@@ -47,7 +48,9 @@ func (s *capacityShortfall) reconcile(ctx context.Context, nodeClaim *karpv1.Nod
 
 // lessThan lists the resources of which a node has less than planned. A resource that the node hasn't reported yet is left out.
 func lessThan(has, planned corev1.ResourceList) (less []string) {
-	for _, name := range []corev1.ResourceName{corev1.ResourceCPU, corev1.ResourceMemory, corev1.ResourceEphemeralStorage, corev1.ResourcePods} {
+	for _, name := range []corev1.ResourceName{
+		corev1.ResourceCPU, corev1.ResourceMemory, corev1.ResourceEphemeralStorage, corev1.ResourcePods,
+	} {
 		want, ok := planned[name]
 		got := has[name]
 		if !ok || got.IsZero() {

@@ -24,8 +24,8 @@ const (
 	awaitingMachineReason = "AwaitingMachine"
 )
 
-// clusterReady reports on the NodeClaim of a machine that hasn't come why the Cluster's infrastructure isn't ready: the provider reports nothing
-// on the machine before it has a session. It writes nothing while the infrastructure is ready.
+// clusterReady reports on the NodeClaim of a machine that hasn't come why the Cluster's infrastructure isn't ready: the provider reports
+// nothing on the machine before it has a session. It writes nothing while the infrastructure is ready.
 type clusterReady struct{ Config }
 
 func (r *clusterReady) reconcile(ctx context.Context, nodeClaim *karpv1.NodeClaim, m *clusterv1.Machine) (outcome, error) {

@@ -25,7 +25,8 @@ type finding struct {
 
 // rank orders findings: those about the offering come first.
 var rank = []infrastructure.Meaning{
-	infrastructure.NoQuota, infrastructure.NoCapacity, infrastructure.Misconfigured, infrastructure.Terminated, infrastructure.Interrupted, infrastructure.Failed,
+	infrastructure.NoQuota, infrastructure.NoCapacity, infrastructure.Misconfigured, infrastructure.Terminated,
+	infrastructure.Interrupted, infrastructure.Failed,
 }
 
 // inputs are the conditions and fields that report a machine's state.
@@ -126,8 +127,8 @@ func conditionsOfMachine(m *clusterv1.Machine) []metav1.Condition {
 	return conditions
 }
 
-// formerConditions returns the condition about the infrastructure of Cluster API's contract v1beta1, in which alone some providers say why a
-// task has failed.
+// formerConditions returns the condition about the infrastructure of Cluster API's contract v1beta1, in which alone some providers say
+// why a task has failed.
 //
 //nolint:staticcheck // deprecated together with the contract v1beta1, which many providers still follow.
 func formerConditions(m *clusterv1.Machine) (conditions []metav1.Condition) {
@@ -137,7 +138,8 @@ func formerConditions(m *clusterv1.Machine) (conditions []metav1.Condition) {
 	for i := range m.Status.Deprecated.V1Beta1.Conditions {
 		if c := &m.Status.Deprecated.V1Beta1.Conditions[i]; c.Type == clusterv1.InfrastructureReadyV1Beta1Condition {
 			conditions = append(conditions, metav1.Condition{
-				Type: string(c.Type), Status: metav1.ConditionStatus(c.Status), Reason: c.Reason, Message: c.Message, LastTransitionTime: c.LastTransitionTime,
+				Type: string(c.Type), Status: metav1.ConditionStatus(c.Status), Reason: c.Reason, Message: c.Message,
+				LastTransitionTime: c.LastTransitionTime,
 			})
 		}
 	}

@@ -186,7 +186,8 @@ func (c *Controller) Register(_ context.Context, m manager.Manager) error {
 	return ctrl.NewControllerManagedBy(m).
 		Named(c.Name()).
 		For(&karpv1.NodeClaim{}, builder.WithPredicates(nodeclaimutils.IsManagedPredicateFuncs(c.CloudProvider))).
-		Watches(&v1alpha1.ClusterAPINodeClass{}, nodeclaimutils.NodeClassEventHandler(m.GetClient()), builder.WithPredicates(predicate.GenerationChangedPredicate{})).
+		Watches(&v1alpha1.ClusterAPINodeClass{}, nodeclaimutils.NodeClassEventHandler(m.GetClient()),
+			builder.WithPredicates(predicate.GenerationChangedPredicate{})).
 		WatchesRawSource(source.Func(c.watchInfrastructure)).
 		WatchesRawSource(source.Channel(c.repair.enqueued, handler.TypedFuncs[string, reconcile.Request]{
 			GenericFunc: func(_ context.Context, e event.TypedGenericEvent[string], queue workqueue.TypedRateLimitingInterface[reconcile.Request]) {
@@ -290,8 +291,8 @@ func (c Config) giveUp(ctx context.Context, nodeClaim *karpv1.NodeClaim, reason 
 	return true, nil
 }
 
-// patchStatus writes the status of a NodeClaim that was changed since stored. A conflict is no error but done: the conflicting change triggers
-// the next reconcile.
+// patchStatus writes the status of a NodeClaim that was changed since stored. A conflict is no error but done: the conflicting change
+// triggers the next reconcile.
 func (c Config) patchStatus(ctx context.Context, nodeClaim, stored *karpv1.NodeClaim) (outcome, error) {
 	err := c.Guest.Status().Patch(ctx, nodeClaim, client.MergeFromWithOptions(stored, client.MergeFromWithOptimisticLock{}))
 	switch {

@@ -104,11 +104,14 @@ func (d *deadline) suspend(ctx context.Context, nodeClaim *karpv1.NodeClaim) err
 // stage returns a machine's stage: at first it has no provider ID, then no node. Time during which it is paused or
 // the management cluster is unreachable doesn't count. Only bootstrap data and a provider ID count as progress and
 // restart the clock. Other conditions and reasons don't: a provider that retries forever keeps changing them.
-func (d *deadline) stage(ctx context.Context, nodeClaim *karpv1.NodeClaim, nodeClass *v1alpha1.ClusterAPINodeClass, m *clusterv1.Machine) stage {
+func (d *deadline) stage(
+	ctx context.Context, nodeClaim *karpv1.NodeClaim, nodeClass *v1alpha1.ClusterAPINodeClass, m *clusterv1.Machine,
+) stage {
 	limits := nodeClass.Spec.Deadlines
 	s := stage{reason: LaunchTimeoutReason, missing: "provider ID", limit: limits.LaunchOrDefault()}
 	start := m.CreationTimestamp.Time
-	if ready := machine.Condition(m, clusterv1.MachineBootstrapConfigReadyCondition); ready.Status == metav1.ConditionTrue && start.Before(ready.LastTransitionTime.Time) {
+	ready := machine.Condition(m, clusterv1.MachineBootstrapConfigReadyCondition)
+	if ready.Status == metav1.ConditionTrue && start.Before(ready.LastTransitionTime.Time) {
 		start = ready.LastTransitionTime.Time
 		if latest := m.CreationTimestamp.Add(s.limit); latest.Before(start) {
 			// The condition has been True before.
@@ -128,7 +131,8 @@ func (d *deadline) stage(ctx context.Context, nodeClaim *karpv1.NodeClaim, nodeC
 
 // resumed returns a time, or a later one until which the machine was paused or the management cluster unreachable.
 func (d *deadline) resumed(m *clusterv1.Machine, start time.Time) time.Time {
-	if resumed := machine.Condition(m, clusterv1.PausedCondition); resumed.Status == metav1.ConditionFalse && start.Before(resumed.LastTransitionTime.Time) {
+	resumed := machine.Condition(m, clusterv1.PausedCondition)
+	if resumed.Status == metav1.ConditionFalse && start.Before(resumed.LastTransitionTime.Time) {
 		start = resumed.LastTransitionTime.Time
 	}
 	if suspended := d.suspended.Load(); suspended != nil && start.Before(*suspended) {
@@ -182,21 +186,25 @@ func (d *deadline) pass(ctx context.Context, nodeClaim *karpv1.NodeClaim, cached
 		// Mark it first: the replacement must not get the same offering.
 		until = d.Unavailable.Mark(key, s.reason)
 	}
-	message := fmt.Sprintf("no %s within %s (%s); Machine %s/%s reports %s: %s", s.missing, s.limit, key.Description(), m.Namespace, m.Name, last.Type, detail(last))
+	message := fmt.Sprintf("no %s within %s (%s); Machine %s/%s reports %s: %s", s.missing, s.limit, key.Description(), m.Namespace, m.Name,
+		last.Type, detail(last))
 	if notReady != "" {
 		message += "; " + notReady
 	}
 	if node.UID != "" {
-		message += fmt.Sprintf("; its Node has joined with the provider ID %q, the Machine has %q", node.Spec.ProviderID, d.Machines.InstanceID(ctx, m))
+		message += fmt.Sprintf("; its Node has joined with the provider ID %q, the Machine has %q", node.Spec.ProviderID,
+			d.Machines.InstanceID(ctx, m))
 	}
-	if moved, err := reconciler.Restart(ctx, d.Guest, nodeClaim, d.Clock.Now().Add(-reconciler.RegistrationTimeout), s.reason, message); err != nil || !moved {
+	expired := d.Clock.Now().Add(-reconciler.RegistrationTimeout)
+	if moved, err := reconciler.Restart(ctx, d.Guest, nodeClaim, expired, s.reason, message); err != nil || !moved {
 		return outcome{done: true}, err
 	}
 	if !blamed && notReady == "" {
 		until = d.Unavailable.CountFailure(key, s.reason)
 	}
 	d.Unavailable.Explain(key, detail(last))
-	logger(ctx, key).Info("machine took too long", "reason", s.reason, "limit", s.limit, "condition", last.Type, "message", detail(last), "unavailableUntil", until)
+	logger(ctx, key).Info("machine took too long", "reason", s.reason, "limit", s.limit, "condition", last.Type, "message", detail(last),
+		"unavailableUntil", until)
 	d.Recorder.Publish(warning(nodeClaim, s.reason, "%s%s", message, offering.RetryNotice(until)))
 	return outcome{done: true}, nil
 }
@@ -216,7 +224,9 @@ func Deadlines(config Config) reconciler.DeadlinesConfig {
 
 // lastCondition returns the first condition that the machine is waiting for: bootstrap data, infrastructure, node.
 func lastCondition(m *clusterv1.Machine) metav1.Condition {
-	for _, kind := range []string{clusterv1.MachineBootstrapConfigReadyCondition, clusterv1.MachineInfrastructureReadyCondition, clusterv1.MachineNodeHealthyCondition} {
+	for _, kind := range []string{
+		clusterv1.MachineBootstrapConfigReadyCondition, clusterv1.MachineInfrastructureReadyCondition, clusterv1.MachineNodeHealthyCondition,
+	} {
 		if condition := machine.Condition(m, kind); condition.Type != "" && condition.Status != metav1.ConditionTrue {
 			return condition
 		}
@@ -251,7 +261,8 @@ func (c Config) awaited(ctx context.Context, m *clusterv1.Machine) metav1.Condit
 	if said != "" {
 		said += "; "
 	}
-	last.Message = said + fmt.Sprintf("the infrastructure provider gives no reason; check the conditions and events of %s %s/%s and of the objects that it creates, and the provider's log",
+	last.Message = said + fmt.Sprintf("the infrastructure provider gives no reason; check the conditions and events of %s %s/%s and "+
+		"of the objects that it creates, and the provider's log",
 		ref.Kind, m.Namespace, ref.Name)
 	return last
 }

@@ -47,8 +47,8 @@ const (
 	// NodeDeletedReason: the Node was deleted without a drain while its Machine ran. Karpenter launches a replacement at once; delete
 	// Nodes without removing Karpenter's finalizer, which drains them.
 	NodeDeletedReason = "NodeDeleted"
-	// DeletionHangsReason: a Machine of the offering is being deleted, and the infrastructure provider doesn't get done with it. The offering is
-	// unavailable until the Machine is gone. Look at the provider's log: most often it can't log in.
+	// DeletionHangsReason: a Machine of the offering is being deleted, and the infrastructure provider doesn't get done with it. The
+	// offering is unavailable until the Machine is gone. Look at the provider's log: most often it can't log in.
 	DeletionHangsReason = "DeletionHangs"
 	// InstanceSharedReason: the machine's instance is that of another NodeClaim, as where a template cuts the names of instances.
 	InstanceSharedReason = "InstanceShared"

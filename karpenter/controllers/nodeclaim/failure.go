@@ -34,7 +34,8 @@ func (f *failure) reconcile(ctx context.Context, nodeClaim *karpv1.NodeClaim, m 
 	if err != nil {
 		return outcome{}, err
 	}
-	found, ok := interpret(f.inputs(ctx, nodeClass, m), infrastructure.NoQuota, infrastructure.NoCapacity, infrastructure.Misconfigured, infrastructure.Terminated, infrastructure.Failed)
+	found, ok := interpret(f.inputs(ctx, nodeClass, m), infrastructure.NoQuota, infrastructure.NoCapacity, infrastructure.Misconfigured,
+		infrastructure.Terminated, infrastructure.Failed)
 	if !ok {
 		return outcome{}, nil
 	}
@@ -69,8 +70,10 @@ func (f *failure) reconcile(ctx context.Context, nodeClaim *karpv1.NodeClaim, m 
 		message = "the infrastructure rejects the configuration of %s: %s; correct its template or patches%s"
 	}
 	f.Unavailable.Explain(key, detail(found.condition))
-	logger(ctx, key).Info("machine failed", "means", found.means, "reason", found.condition.Reason, "message", found.condition.Message, "quota", quota.Name, "unavailableUntil", until)
-	f.Recorder.Publish(warning(nodeClaim, reason, message, key.Description(), detail(found.condition), cmp.Or(notice, offering.RetryNotice(until))))
+	logger(ctx, key).Info("machine failed", "means", found.means, "reason", found.condition.Reason, "message", found.condition.Message,
+		"quota", quota.Name, "unavailableUntil", until)
+	f.Recorder.Publish(warning(nodeClaim, reason, message, key.Description(), detail(found.condition),
+		cmp.Or(notice, offering.RetryNotice(until))))
 	return outcome{done: true}, nil
 }
 
@@ -82,12 +85,13 @@ func (f *failure) exceeded(nodeClaim *karpv1.NodeClaim, m *clusterv1.Machine, co
 	if nodeClaim.Spec.NodeClassRef != nil {
 		class = nodeClaim.Spec.NodeClassRef.Name
 	}
-	quota, remaining := f.InstanceTypes.Exceeded(class, origin.Source, family, f.Profiles.For(m.Spec.InfrastructureRef.GroupKind()), origin.Key, size, detail(condition))
+	quota, remaining := f.InstanceTypes.Exceeded(class, origin.Source, family, f.Profiles.For(m.Spec.InfrastructureRef.GroupKind()),
+		origin.Key, size, detail(condition))
 	return f.Unavailable.MarkExceeded(origin.Key, quota, remaining, QuotaExceededReason)
 }
 
-// inputs returns the conditions that report a machine's state: the infrastructure machine's conditions, which are more precise, before those
-// in which the Machine repeats them.
+// inputs returns the conditions that report a machine's state: the infrastructure machine's conditions, which are more precise, before
+// those in which the Machine repeats them.
 func (c Config) inputs(ctx context.Context, nodeClass *v1alpha1.ClusterAPINodeClass, m *clusterv1.Machine) inputs {
 	in := inputs{
 		reasons: nodeClass.Spec.FailureReasons, kind: c.Profiles.For(m.Spec.InfrastructureRef.GroupKind()), exists: c.provisioned(ctx, m),

@@ -23,16 +23,17 @@ import (
 )
 
 const (
-	// holdFor is how long an offering stays closed after the last look at a Machine whose deletion hangs, and holdInterval is between two looks.
+	// holdFor is how long an offering stays closed after the last look at a Machine whose deletion hangs, and holdInterval is between two
+	// looks.
 	holdFor      = 2 * time.Minute
 	holdInterval = time.Minute
 	// drainInterval is between two looks at a node that is drained, as Karpenter core's.
 	drainInterval = time.Second
 )
 
-// finalization prepares the Machine of a drained node for its deletion. It wakes Karpenter when a Machine that Karpenter waits for is gone.
-// Until then, if the deletion hangs, it keeps the Machine's offering closed: another machine of it would most likely hang like this one, after
-// each back-off one more.
+// finalization prepares the Machine of a drained node for its deletion. It wakes Karpenter when a Machine that Karpenter waits for is
+// gone. Until then, if the deletion hangs, it keeps the Machine's offering closed: another machine of it would most likely hang like this
+// one, after each back-off one more.
 type finalization struct{ Config }
 
 func (f *finalization) reconcile(ctx context.Context, nodeClaim *karpv1.NodeClaim) (time.Duration, error) {
@@ -55,7 +56,8 @@ func (f *finalization) reconcile(ctx context.Context, nodeClaim *karpv1.NodeClai
 // the Machine (termination.MinDrainTime). It returns when to look again. A drain that takes longer ends with the deletion itself.
 func (f *finalization) draining(ctx context.Context, nodeClaim *karpv1.NodeClaim, m *clusterv1.Machine) (time.Duration, error) {
 	began := nodeClaim.StatusConditions().Get(karpv1.ConditionTypeDrained)
-	if began == nil || !began.IsUnknown() || nodeClaim.Status.NodeName == "" || f.Clock.Since(began.LastTransitionTime.Time) >= termination.MinDrainTime {
+	if began == nil || !began.IsUnknown() || nodeClaim.Status.NodeName == "" ||
+		f.Clock.Since(began.LastTransitionTime.Time) >= termination.MinDrainTime {
 		return 0, nil
 	}
 	drained, err := f.drained(ctx, nodeClaim.Status.NodeName)
@@ -76,7 +78,8 @@ func (f *finalization) drained(ctx context.Context, node string) (bool, error) {
 			return false, fmt.Errorf("reading what is left on Node %s: %w", node, err)
 		}
 	}
-	return len(volumes.Items) == 0 && !slices.ContainsFunc(pods.Items, func(pod corev1.Pod) bool { return podutils.IsWaitingEviction(&pod, f.Clock) }), nil
+	return len(volumes.Items) == 0 && !slices.ContainsFunc(pods.Items,
+		func(pod corev1.Pod) bool { return podutils.IsWaitingEviction(&pod, f.Clock) }), nil
 }
 
 // hold closes the offering of a Machine whose deletion hangs, and returns when to look again; 0 if the Machine isn't being deleted.

@@ -57,7 +57,9 @@ func (i *identity) reconcile(ctx context.Context, nodeClaim *karpv1.NodeClaim, m
 		return outcome{}, fmt.Errorf("finding the NodeClaims of instance %s: %w", providerID, err)
 	}
 	if len(sharing.Items) > 0 && sharing.Items[0].UID != nodeClaim.UID {
-		i.Recorder.Publish(warning(nodeClaim, InstanceSharedReason, "the infrastructure has given Machine %s the instance %s of NodeClaim %s, whose node it can't share; check how the template names instances",
+		i.Recorder.Publish(warning(nodeClaim, InstanceSharedReason,
+			"the infrastructure has given Machine %s the instance %s of NodeClaim %s, whose node it can't share; "+
+				"check how the template names instances",
 			m.Name, providerID, sharing.Items[0].Name))
 		return outcome{requeueAfter: time.Minute}, nil
 	}
@@ -94,12 +96,13 @@ func (i *identity) hasChanged(ctx context.Context, nodeClaim *karpv1.NodeClaim) 
 	return apierrors.IsNotFound(err) || err == nil && current.ResourceVersion != nodeClaim.ResourceVersion
 }
 
-// identityPatch writes the provider ID and the condition of a NodeClaim, if it still has the provider ID and the condition that it was read with.
-// Karpenter core changes NodeClaims several times a second while they launch. A lock on the resource version would fail until the cache
-// has the last of these changes, and a node can't register before.
+// identityPatch writes the provider ID and the condition of a NodeClaim, if it still has the provider ID and the condition that it was
+// read with. Karpenter core changes NodeClaims several times a second while they launch. A lock on the resource version would fail until
+// the cache has the last of these changes, and a node can't register before.
 func identityPatch(stored, nodeClaim *karpv1.NodeClaim) (client.Patch, error) {
 	if stored.Status.ProviderID == "" {
-		return client.MergeFromWithOptions(stored, client.MergeFromWithOptimisticLock{}), nil // a JSON patch can't test for a field that is missing
+		// A JSON patch can't test for a field that is missing.
+		return client.MergeFromWithOptions(stored, client.MergeFromWithOptimisticLock{}), nil
 	}
 	type operation struct {
 		Op    string `json:"op"`
@@ -112,7 +115,8 @@ func identityPatch(stored, nodeClaim *karpv1.NodeClaim) (client.Patch, error) {
 		{"replace", "/status/providerID", nodeClaim.Status.ProviderID},
 	}
 	condition := nodeClaim.StatusConditions().Get(ConditionMachineProvisioned)
-	if index := slices.IndexFunc(stored.Status.Conditions, func(c status.Condition) bool { return c.Type == ConditionMachineProvisioned }); index < 0 {
+	isProvisioned := func(c status.Condition) bool { return c.Type == ConditionMachineProvisioned }
+	if index := slices.IndexFunc(stored.Status.Conditions, isProvisioned); index < 0 {
 		// The API server rejects a second condition of a type.
 		operations = append(operations, operation{"add", "/status/conditions/-", condition})
 	} else {

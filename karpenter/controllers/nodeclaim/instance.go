@@ -57,7 +57,8 @@ func (i *instance) interrupted(ctx context.Context, nodeClaim *karpv1.NodeClaim,
 		return outcome{done: true}, err
 	}
 	logger(ctx, key).Info("instance is being interrupted", "reason", found.condition.Reason, "message", found.condition.Message)
-	i.Recorder.Publish(warning(nodeClaim, InterruptedReason, "the infrastructure takes Machine %s back (%s): %s; its node is drained and replaced%s",
+	i.Recorder.Publish(warning(nodeClaim, InterruptedReason,
+		"the infrastructure takes Machine %s back (%s): %s; its node is drained and replaced%s",
 		klog.KObj(m), key.Description(), detail(found.condition), notice))
 	return outcome{done: true}, nil
 }
@@ -75,7 +76,8 @@ func (i *instance) terminated(ctx context.Context, nodeClaim *karpv1.NodeClaim, 
 	}
 	key := offeringOf(m)
 	logger(ctx, key).Info("instance is gone", "reason", found.condition.Reason, "message", found.condition.Message)
-	i.Recorder.Publish(warning(nodeClaim, InstanceTerminatedReason, "the instance of Machine %s (%s) doesn't run any more: %s; launching a replacement",
+	i.Recorder.Publish(warning(nodeClaim, InstanceTerminatedReason,
+		"the instance of Machine %s (%s) doesn't run any more: %s; launching a replacement",
 		klog.KObj(m), key.Description(), detail(found.condition)))
 	return outcome{done: true}, nil
 }

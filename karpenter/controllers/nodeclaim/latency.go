@@ -41,12 +41,14 @@ var launchDuration = opmetrics.NewPrometheusHistogram(crmetrics.Registry, promet
 	Namespace: metrics.Namespace,
 	Subsystem: "clusterapi",
 	Name:      "machine_launch_duration_seconds",
-	Help:      "Time from the creation of a Machine until it has reached a stage: provisioned (it has a provider ID) or ready (its node is initialized). Labeled by stage, instance type, and the template source that it was made from, as the Machine's annotation names it.",
-	Buckets:   []float64{1, 2, 5, 10, 20, 30, 45, 60, 90, 120, 180, 240, 300, 450, 600, 900, 1200, 1800, 2700, 3600},
+	Help: "Time from the creation of a Machine until it has reached a stage: provisioned (it has a provider ID) or " +
+		"ready (its node is initialized). Labeled by stage, instance type, " +
+		"and the template source that it was made from, as the Machine's annotation names it.",
+	Buckets: []float64{1, 2, 5, 10, 20, 30, 45, 60, 90, 120, 180, 240, 300, 450, 600, 900, 1200, 1800, 2700, 3600},
 }, launchLabels, opmetrics.Beta)
 
-// maxLaunch is the longest launch time that is read from the conditions of a machine which was launched before this process started. One whose
-// infrastructure has become ready again looks like a longer one.
+// maxLaunch is the longest launch time that is read from the conditions of a machine which was launched before this process started. One
+// whose infrastructure has become ready again looks like a longer one.
 const maxLaunch = time.Hour
 
 // latency measures launch times, once per machine, and records that the offering works. Its metric skips stages reached
@@ -85,7 +87,8 @@ func (l *latency) reconcile(ctx context.Context, nodeClaim *karpv1.NodeClaim, m 
 	}
 	observe := func(stage string, at time.Time) {
 		launchDuration.Observe(max(0, at.Sub(m.CreationTimestamp.Time).Seconds()), map[string]string{
-			"stage": stage, "instance_type": m.Labels[corev1.LabelInstanceTypeStable], "template_source": m.Annotations[v1alpha1.TemplateSourceAnnotation],
+			"stage": stage, "instance_type": m.Labels[corev1.LabelInstanceTypeStable],
+			"template_source": m.Annotations[v1alpha1.TemplateSourceAnnotation],
 		})
 	}
 	if now.provisioned && !before.provisioned {

@@ -40,7 +40,8 @@ type repair struct {
 const enqueueBuffer = 1024
 
 func newRepair(config Config) *repair {
-	return &repair{Config: config, enqueued: make(chan event.TypedGenericEvent[string], enqueueBuffer), blocked: map[string]sets.Set[string]{}, counter: machineCounter{list: config.Machines.List}}
+	return &repair{Config: config, enqueued: make(chan event.TypedGenericEvent[string], enqueueBuffer),
+		blocked: map[string]sets.Set[string]{}, counter: machineCounter{list: config.Machines.List}}
 }
 
 func (r *repair) reconcile(ctx context.Context, nodeClaim *karpv1.NodeClaim, m *clusterv1.Machine) (outcome, error) {
@@ -62,9 +63,11 @@ func (r *repair) reconcile(ctx context.Context, nodeClaim *karpv1.NodeClaim, m *
 	why := detail(machine.Condition(m, clusterv1.MachineHealthCheckSucceededCondition))
 	if unhealthy > machine.Repairable(all) {
 		if first {
-			log.FromContext(ctx).Info("not replacing an unhealthy machine: too many are unhealthy", "nodePool", pool, "unhealthy", unhealthy, "machines", all)
+			log.FromContext(ctx).Info("not replacing an unhealthy machine: too many are unhealthy", "nodePool", pool, "unhealthy", unhealthy,
+				"machines", all)
 			r.Recorder.Publish(warning(nodeClaim, RepairHeldReason,
-				"a MachineHealthCheck has marked %d of %d machines, more than the %d that are replaced at a time; none is until fewer are unhealthy. This one: %s",
+				"a MachineHealthCheck has marked %d of %d machines, more than the %d that are replaced at a time; "+
+					"none is until fewer are unhealthy. This one: %s",
 				unhealthy, all, machine.Repairable(all), why))
 		}
 		// A change of the count triggers the next reconcile.

@@ -22,7 +22,8 @@ import (
 const slowInterval = time.Minute
 
 // slow gives up a launch whose machine takes much longer than machines of its template usually do, if another offering can be launched.
-// An infrastructure provider may report a failed task as late as at its next sync. Without another offering the NodeClaim reports the delay.
+// An infrastructure provider may report a failed task as late as at its next sync. Without another offering the NodeClaim reports the
+// delay.
 //
 // Launches are given up one at a time, because another offering doesn't help if the whole provider is slow. The next one follows when a
 // Machine that was created later has a provider ID, or after maxSlow.
@@ -77,7 +78,8 @@ func (s *slow) reconcile(ctx context.Context, nodeClaim *karpv1.NodeClaim, m *cl
 	if !ok || nodePool.Spec.Limits.ExceededBy(resources.Merge(used, capacity)) != nil {
 		return s.stay(ctx, nodeClaim, m, late+"; no other offering can be launched")
 	}
-	return s.end(ctx, nodeClaim, m, fmt.Sprintf("no provider ID for %s %s; launching another offering, such as %s", since.Round(time.Second), late, key.Description()))
+	return s.end(ctx, nodeClaim, m, fmt.Sprintf("no provider ID for %s %s; launching another offering, such as %s", since.Round(time.Second),
+		late, key.Description()))
 }
 
 // eligible returns the NodePool of a NodeClaim that may be given up; nil if it may not. Another launch wouldn't get the reservation, or the
@@ -108,7 +110,8 @@ func (s *slow) eligible(ctx context.Context, nodeClaim *karpv1.NodeClaim, m *clu
 
 // stay reports on a NodeClaim that it is slow and goes on.
 func (s *slow) stay(ctx context.Context, nodeClaim *karpv1.NodeClaim, m *clusterv1.Machine, late string) (outcome, error) {
-	message := fmt.Sprintf("no provider ID yet %s. The provider may report an unreachable infrastructure late: check its log. The Machine reports %s",
+	message := fmt.Sprintf("no provider ID yet %s. The provider may report an unreachable infrastructure late: check its log. "+
+		"The Machine reports %s",
 		late, cmp.Or(detail(s.awaited(ctx, m)), "nothing"))
 	conditions := nodeClaim.StatusConditions(status.WithClock(s.Clock))
 	current := conditions.Get(ConditionMachineProvisioned)
@@ -141,7 +144,8 @@ func (s *slow) end(ctx context.Context, nodeClaim *karpv1.NodeClaim, cached *clu
 	}
 	s.last = s.Clock.Now()
 	s.Unavailable.CountFailure(key, LaunchSlowReason)
-	logger(ctx, key).Info("machine takes longer than usual; giving it up", "template", cached.Annotations[v1alpha1.TemplateSourceAnnotation], "unavailableUntil", until)
+	logger(ctx, key).Info("machine takes longer than usual; giving it up", "template", cached.Annotations[v1alpha1.TemplateSourceAnnotation],
+		"unavailableUntil", until)
 	s.Recorder.Publish(warning(nodeClaim, LaunchSlowReason, "%s; the Machine reports %s%s for NodePool %s",
 		message, cmp.Or(detail(s.awaited(ctx, m)), "nothing"), offering.RetryNotice(until), nodePool))
 	return outcome{done: true}, nil

@@ -190,7 +190,8 @@ func (p *Provider) apply(lease *Lease) {
 	}
 	now := p.Clock.Now()
 	switch {
-	case before == nil || !reflect.DeepEqual(before.Rules, lease.Rules) || !reflect.DeepEqual(before.Expires, lease.Expires) || before.limits() != lease.limits():
+	case before == nil || !reflect.DeepEqual(before.Rules, lease.Rules) || !reflect.DeepEqual(before.Expires, lease.Expires) ||
+		before.limits() != lease.limits():
 		p.recharge()
 		p.replacePools()
 	case !before.Commitments.equal(&lease.Commitments) || !reflect.DeepEqual(before.Unavailable, lease.Unavailable):

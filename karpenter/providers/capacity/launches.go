@@ -29,7 +29,8 @@ type SucceedingError struct{ Until time.Time }
 
 // Error returns until when.
 func (e *SucceedingError) Error() string {
-	return fmt.Sprintf("waiting until %s: the Karpenter before this one may still have Machines created, which the cluster's CapacityLease has to cover",
+	return fmt.Sprintf("waiting until %s: the Karpenter before this one may still have Machines created, "+
+		"which the cluster's CapacityLease has to cover",
 		e.Until.UTC().Format(time.TimeOnly))
 }
 

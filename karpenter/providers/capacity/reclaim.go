@@ -40,7 +40,8 @@ func (p *Provider) Reclaims() []Reclaim {
 	for _, pool := range slices.Sorted(maps.Keys(p.lease.Reclaims)) {
 		steps := p.lease.Reclaims[pool]
 		reclaims = append(reclaims, Reclaim{
-			Pool: pool, Account: p.lease.AccountName, For: p.lease.ReclaimedFor[pool], Steps: steps, Excess: max(0, p.holder.Spent(pool)-steps[len(steps)-1].Keep),
+			Pool: pool, Account: p.lease.AccountName, For: p.lease.ReclaimedFor[pool], Steps: steps,
+			Excess: max(0, p.holder.Spent(pool)-steps[len(steps)-1].Keep),
 		})
 	}
 	return reclaims

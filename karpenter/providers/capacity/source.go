@@ -135,7 +135,8 @@ func (c *Cluster) First(ctx context.Context) (bool, error) {
 
 // leaseOf reads what a CapacityLease declares.
 func leaseOf(object *autonodev1alpha1.CapacityLease) *Lease {
-	l := &Lease{Lease: conversion.Lease(object), ResourceVersion: object.ResourceVersion, Generation: object.Generation, UpTo: conversion.UpTo(object), Most: conversion.Most(object), Status: object.Status}
+	l := &Lease{Lease: conversion.Lease(object), ResourceVersion: object.ResourceVersion, Generation: object.Generation,
+		UpTo: conversion.UpTo(object), Most: conversion.Most(object), Status: object.Status}
 	if object.Spec.Account == nil {
 		return l // it limits nothing
 	}
@@ -163,7 +164,8 @@ func leaseOf(object *autonodev1alpha1.CapacityLease) *Lease {
 	for i := range object.Spec.Unavailable {
 		u := &object.Spec.Unavailable[i]
 		if u.Quota == "" {
-			l.Unavailable = append(l.Unavailable, capacity.Unavailable{InstanceType: u.InstanceType, Zone: u.Zone, CapacityType: u.CapacityType, Until: u.Until.At()})
+			l.Unavailable = append(l.Unavailable,
+				capacity.Unavailable{InstanceType: u.InstanceType, Zone: u.Zone, CapacityType: u.CapacityType, Until: u.Until.At()})
 		}
 	}
 	l.Quotas = QuotasOf(object.Spec.Unavailable)
@@ -198,7 +200,8 @@ func MachineOf(key offering.Key, tmpl *template.Template) capacity.Machine {
 	bounded := func(amount int64) int64 { return min(max(amount, 0), autonodev1alpha1.MaxCharge) }
 	m := capacity.Machine{
 		Offering: capacity.Offering{
-			InstanceType: key.InstanceType, Zone: key.Zone, CapacityType: key.CapacityType, Reservation: key.Reservation, Catalog: tmpl.Source.Catalog(),
+			InstanceType: key.InstanceType, Zone: key.Zone, CapacityType: key.CapacityType, Reservation: key.Reservation,
+			Catalog: tmpl.Source.Catalog(),
 		},
 		VCPUs:  bounded(declared.Cpu().MilliValue()),
 		Memory: bounded(declared.Memory().Value()),

@@ -18,8 +18,8 @@ func (p *Provider) Keep(name string) {
 	}
 }
 
-// FitsWithout reports whether a machine could be launched, maybe after more was granted, if a NodeClaim's Machine went and what that takes was
-// kept for it.
+// FitsWithout reports whether a machine could be launched, maybe after more was granted, if a NodeClaim's Machine went and what that
+// takes was kept for it.
 func (p *Provider) FitsWithout(name string, m capacity.Machine) bool {
 	p.mu.Lock()
 	defer p.mu.Unlock()

@@ -45,8 +45,8 @@ func (p *Provider) InTime(m capacity.Machine) bool {
 	return true
 }
 
-// Want requests a number of each of these machines, for pods for which Karpenter core makes no NodeClaim because no offering has room. Call it
-// again while they wait: a request ends capacity.LeftTTL after the last call, or when a launch takes it over.
+// Want requests a number of each of these machines, for pods for which Karpenter core makes no NodeClaim because no offering has room.
+// Call it again while they wait: a request ends capacity.LeftTTL after the last call, or when a launch takes it over.
 func (p *Provider) Want(machines map[capacity.Machine]int64) {
 	if len(machines) == 0 {
 		return

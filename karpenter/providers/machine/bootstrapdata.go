@@ -31,21 +31,24 @@ var (
 	discoveryFile     = append(discovery[:3:3], "file")
 )
 
-// prepareBootstrap creates the machine's bootstrap Secret with a token; the Machine then names the Secret and needs no bootstrap config. Each
-// call makes a new token and a Secret that is named by it, so that Karpenter needs no permission to read Secrets. The infrastructure machine
-// owns the Secret, so those of earlier attempts are deleted with it. It returns the token, if it has made one.
+// prepareBootstrap creates the machine's bootstrap Secret with a token; the Machine then names the Secret and needs no bootstrap config.
+// Each call makes a new token and a Secret that is named by it, so that Karpenter needs no permission to read Secrets. The infrastructure
+// machine owns the Secret, so those of earlier attempts are deleted with it. It returns the token, if it has made one.
 //
-// If only the bootstrap provider can render the data, it writes a token into the config, unless the template sets another way to join or the
-// kind takes no token. Cluster API's bootstrap provider keeps an existing token. Otherwise it makes one, sometimes two, and records only the
-// second.
-func (p *Provider) prepareBootstrap(ctx context.Context, plan Plan, objects *Objects, infrastructure *unstructured.Unstructured) (string, error) {
+// If only the bootstrap provider can render the data, it writes a token into the config, unless the template sets another way to join or
+// the kind takes no token. Cluster API's bootstrap provider keeps an existing token. Otherwise it makes one, sometimes two, and records
+// only the second.
+func (p *Provider) prepareBootstrap(
+	ctx context.Context, plan Plan, objects *Objects, infrastructure *unstructured.Unstructured,
+) (string, error) {
 	lifetime := max(plan.JoinWithin+joinMargin, bootstraptoken.Lifetime)
 	discovery := kubeadm.Discovery{Endpoint: endpoint(plan.Cluster), CACertHashes: p.CACertHashes}
 	config, err := kubeadm.Parse(objects.Bootstrap, plan.Version, discovery)
 	byProvider := err != nil || plan.bootstrapDataFrom() == v1alpha1.BootstrapDataFromProvider || lifetime > bootstraptoken.MaxLifetime
 	if byProvider {
 		if err != nil {
-			log.FromContext(ctx).V(1).Info("leaving the bootstrap data to the bootstrap provider", "Machine", klog.KObj(objects.Machine), "reason", err.Error())
+			log.FromContext(ctx).V(1).Info("leaving the bootstrap data to the bootstrap provider",
+				"Machine", klog.KObj(objects.Machine), "reason", err.Error())
 		}
 		if !KnownBootstrap(objects.Bootstrap.GroupVersionKind().Group, objects.Bootstrap.GetKind()) || joinsByItself(objects.Bootstrap) {
 			return "", nil
@@ -64,7 +67,8 @@ func (p *Provider) prepareBootstrap(ctx context.Context, plan Plan, objects *Obj
 	}
 	data, err := config.Render(token)
 	if err != nil {
-		return "", &BuildError{fmt.Errorf("rendering bootstrap data from %s %s: %w", plan.BootstrapTemplate.GetKind(), plan.BootstrapTemplate.GetName(), err)}
+		return "", &BuildError{fmt.Errorf("rendering bootstrap data from %s %s: %w",
+			plan.BootstrapTemplate.GetKind(), plan.BootstrapTemplate.GetName(), err)}
 	}
 	id, _ := bootstraptoken.ID(token)
 	secret := &corev1.Secret{
@@ -77,7 +81,8 @@ func (p *Provider) prepareBootstrap(ctx context.Context, plan Plan, objects *Obj
 				v1alpha1.NodeClaimUIDLabel: string(plan.NodeClaim.UID),
 			},
 			OwnerReferences: []metav1.OwnerReference{{
-				APIVersion: infrastructure.GetAPIVersion(), Kind: infrastructure.GetKind(), Name: infrastructure.GetName(), UID: infrastructure.GetUID(),
+				APIVersion: infrastructure.GetAPIVersion(), Kind: infrastructure.GetKind(),
+				Name: infrastructure.GetName(), UID: infrastructure.GetUID(),
 			}},
 		},
 		Type: clusterv1.ClusterSecretType,

@@ -132,7 +132,8 @@ func build(plan Plan) (*Objects, error) {
 	case (plan.BootstrapTemplate == nil) == (plan.DataSecretName == ""):
 		return nil, errors.New("building a machine: exactly one of a bootstrap template and a data Secret is needed")
 	case !slices.Contains([]string{"", v1alpha1.BootstrapDataFromKarpenter, v1alpha1.BootstrapDataFromProvider}, plan.bootstrapDataFrom()):
-		return nil, fmt.Errorf("%s %s: annotation %s is %q; it has to be %s or %s", plan.BootstrapTemplate.GetKind(), plan.BootstrapTemplate.GetName(),
+		return nil, fmt.Errorf("%s %s: annotation %s is %q; it has to be %s or %s",
+			plan.BootstrapTemplate.GetKind(), plan.BootstrapTemplate.GetName(),
 			v1alpha1.BootstrapDataAnnotation, plan.bootstrapDataFrom(), v1alpha1.BootstrapDataFromKarpenter, v1alpha1.BootstrapDataFromProvider)
 	}
 	machine := &clusterv1.Machine{
@@ -255,7 +256,8 @@ func label(machine *clusterv1.Machine, plan Plan) {
 // ownersLabel reports whether a label would make a Machine part of a MachineDeployment or a MachineSet.
 func ownersLabel(key string) bool {
 	switch key {
-	case clusterv1.MachineDeploymentNameLabel, clusterv1.MachineSetNameLabel, clusterv1.MachineDeploymentUniqueLabel, clusterv1.MachineControlPlaneLabel:
+	case clusterv1.MachineDeploymentNameLabel, clusterv1.MachineSetNameLabel, clusterv1.MachineDeploymentUniqueLabel,
+		clusterv1.MachineControlPlaneLabel:
 		return true
 	}
 	return strings.HasPrefix(key, "topology.cluster.x-k8s.io/")

@@ -81,8 +81,9 @@ func (p *Provider) Create(ctx context.Context, plan Plan) (machine *clusterv1.Ma
 }
 
 func isTransient(err error) bool {
-	return apierrors.IsServerTimeout(err) || apierrors.IsTimeout(err) || apierrors.IsTooManyRequests(err) || apierrors.IsServiceUnavailable(err) ||
-		apierrors.IsInternalError(err) || utilnet.IsConnectionRefused(err) || utilnet.IsConnectionReset(err) || utilnet.IsProbableEOF(err)
+	return apierrors.IsServerTimeout(err) || apierrors.IsTimeout(err) || apierrors.IsTooManyRequests(err) ||
+		apierrors.IsServiceUnavailable(err) || apierrors.IsInternalError(err) ||
+		utilnet.IsConnectionRefused(err) || utilnet.IsConnectionReset(err) || utilnet.IsProbableEOF(err)
 }
 
 func (p *Provider) create(ctx context.Context, plan Plan, objects *Objects) (*clusterv1.Machine, error) {
@@ -129,8 +130,8 @@ func (p *Provider) createChild(
 	return made, machine, nil
 }
 
-// findChild returns the object that an earlier attempt created, and the NodeClaim's Machine if that exists too. Without a Machine, it deletes
-// an object that differs from the wanted one.
+// findChild returns the object that an earlier attempt created, and the NodeClaim's Machine if that exists too. Without a Machine, it
+// deletes an object that differs from the wanted one.
 func (p *Provider) findChild(
 	ctx context.Context, child *unstructured.Unstructured, name string, nodeClaim types.UID,
 ) (*unstructured.Unstructured, *clusterv1.Machine, error) {
@@ -161,7 +162,8 @@ func (p *Provider) createMachine(
 	if refusesTaints(err) && len(wanted.Spec.Taints) > 0 {
 		// The feature gate was turned off after the MachineDeployment had got its taints. The node registers with them
 		// all the same.
-		log.FromContext(ctx).Info("the management cluster refuses spec.taints; creating the Machine without", "Machine", klog.KObj(wanted), "error", err.Error())
+		log.FromContext(ctx).Info("the management cluster refuses spec.taints; creating the Machine without", "Machine", klog.KObj(wanted),
+			"error", err.Error())
 		wanted.Spec.Taints = nil
 		err = p.Management.Create(ctx, wanted, FieldOwner)
 	}
@@ -206,12 +208,12 @@ func sameForm(existing, wanted *unstructured.Unstructured) bool {
 	}, func(key string) bool { return existing.GetAnnotations()[key] != wanted.GetAnnotations()[key] })
 }
 
-// setOwner makes a Machine the controller of its infrastructure machine: providers start no instance before it has one. Cluster API does the
-// same in its second reconcile of the Machine, a second later or, where many machines come and go, when it gets to it, and finds nothing
-// to do then. So a failure is none of the launch.
+// setOwner makes a Machine the controller of its infrastructure machine: providers start no instance before it has one. Cluster API does
+// the same in its second reconcile of the Machine, a second later or, where many machines come and go, when it gets to it, and finds
+// nothing to do then. So a failure is none of the launch.
 //
-// It leaves a replacement to Cluster API, because nothing waits for that. One that failed within a second would even cost a machine: Karpenter
-// core would launch another one for the pods of the node that stays (docs/upstream/failed-replacements.md).
+// It leaves a replacement to Cluster API, because nothing waits for that. One that failed within a second would even cost a machine:
+// Karpenter core would launch another one for the pods of the node that stays (docs/upstream/failed-replacements.md).
 func (p *Provider) setOwner(ctx context.Context, nodeClaim string, machine *clusterv1.Machine, infrastructure *unstructured.Unstructured) {
 	owned, waits := metav1.GetControllerOfNoCopy(infrastructure) != nil, machine.Spec.Bootstrap.DataSecretName == nil
 	if owned || waits || p.IsReplacement != nil && p.IsReplacement(nodeClaim) {

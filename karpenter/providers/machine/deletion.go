@@ -25,7 +25,8 @@ import (
 )
 
 const (
-	// lag is the time during which the provider doesn't annotate or delete a Machine a second time, although the cache still shows it as it was.
+	// lag is the time during which the provider doesn't annotate or delete a Machine a second time, although the cache still shows it as
+	// it was.
 	lag = time.Minute
 	// finished is the time during which the provider doesn't look again for objects of a deleted NodeClaim that had none.
 	finished = time.Minute
@@ -63,7 +64,8 @@ func (p *Provider) Delete(ctx context.Context, nodeClaim *karpv1.NodeClaim) erro
 	return errors.Join(errs...)
 }
 
-// deleteRemains is Delete for a NodeClaim that has no Machine in the cache, which may lag behind a Create: it returns the one that there is.
+// deleteRemains is Delete for a NodeClaim that has no Machine in the cache, which may lag behind a Create: it returns the one that there
+// is.
 func (p *Provider) deleteRemains(ctx context.Context, nodeClaim *karpv1.NodeClaim, paused bool) (*clusterv1.Machine, error) {
 	if !p.isCompleted(ctx, nodeClaim.UID) {
 		machine, err := p.findLive(ctx, nodeClaim)
@@ -158,7 +160,9 @@ func (p *Provider) deleteObjects(ctx context.Context, nodeClaim *karpv1.NodeClai
 	return remain, nil
 }
 
-func (p *Provider) deleteObject(ctx context.Context, kind schema.GroupVersionKind, name string, nodeClaim types.UID, paused bool) (there bool, err error) {
+func (p *Provider) deleteObject(
+	ctx context.Context, kind schema.GroupVersionKind, name string, nodeClaim types.UID, paused bool,
+) (there bool, err error) {
 	child := &unstructured.Unstructured{}
 	child.SetGroupVersionKind(kind)
 	switch err := p.Live.Get(ctx, types.NamespacedName{Namespace: p.Namespace, Name: name}, child); {

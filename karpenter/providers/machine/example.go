@@ -36,8 +36,10 @@ const example = "example"
 // any image: its value is the image's name. The error is a *BuildError.
 func Example(nodeClass *v1alpha1.ClusterAPINodeClass, tmpl *template.Template, chosen Chosen) (*Objects, error) {
 	plan := Plan{
-		NodeClaim:              &karpv1.NodeClaim{ObjectMeta: metav1.ObjectMeta{Name: example, UID: example}},
-		Cluster:                &clusterv1.Cluster{ObjectMeta: metav1.ObjectMeta{Namespace: tmpl.Source.Namespace, Name: cmp.Or(chosen.ClusterName, example)}},
+		NodeClaim: &karpv1.NodeClaim{ObjectMeta: metav1.ObjectMeta{Name: example, UID: example}},
+		Cluster: &clusterv1.Cluster{ObjectMeta: metav1.ObjectMeta{
+			Namespace: tmpl.Source.Namespace, Name: cmp.Or(chosen.ClusterName, example),
+		}},
 		InfrastructureTemplate: tmpl.Infrastructure,
 		InfrastructurePatches:  tmpl.Patches,
 		PatchesFrom:            tmpl.PatchesFrom(),
@@ -119,7 +121,8 @@ func CheckPatches(nodeClass *v1alpha1.ClusterAPINodeClass, tmpl *template.Templa
 		return err
 	}
 	bootstrap := tmpl.Bootstrap.ConfigTemplate
-	if tmpl.Patches.IsEmpty() && (bootstrap == nil || len(patchesFor(nodeClass.Spec.BootstrapPatches, bootstrap.GroupVersionKind().GroupKind())) == 0) {
+	if tmpl.Patches.IsEmpty() &&
+		(bootstrap == nil || len(patchesFor(nodeClass.Spec.BootstrapPatches, bootstrap.GroupVersionKind().GroupKind())) == 0) {
 		return nil
 	}
 	for _, capacityType := range tmpl.CapacityTypes() {

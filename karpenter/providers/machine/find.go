@@ -100,7 +100,8 @@ func (p *Provider) find(ctx context.Context, index, value string) (*clusterv1.Ma
 
 func (p *Provider) indexed(ctx context.Context, index, value string) ([]clusterv1.Machine, error) {
 	list := &clusterv1.MachineList{}
-	if err := p.Management.List(ctx, list, client.InNamespace(p.Namespace), client.MatchingFields{index: value}, client.UnsafeDisableDeepCopy); err != nil {
+	err := p.Management.List(ctx, list, client.InNamespace(p.Namespace), client.MatchingFields{index: value}, client.UnsafeDisableDeepCopy)
+	if err != nil {
 		return nil, fmt.Errorf("finding the Machine with %s %s: %w", index, value, err)
 	}
 	return p.owned(list.Items), nil

@@ -61,7 +61,8 @@ func (p *Provider) InstanceID(ctx context.Context, machine *clusterv1.Machine) s
 	}
 	ref := machine.Spec.InfrastructureRef
 	infrastructure, err := p.Infrastructure.Get(ctx, ref.GroupKind(), ref.Name)
-	if err != nil || infrastructure.GetLabels()[v1alpha1.NodeClaimUIDLabel] != machine.Labels[v1alpha1.NodeClaimUIDLabel] || !provisioned(infrastructure) {
+	if err != nil || infrastructure.GetLabels()[v1alpha1.NodeClaimUIDLabel] != machine.Labels[v1alpha1.NodeClaimUIDLabel] ||
+		!provisioned(infrastructure) {
 		return ""
 	}
 	id, _, _ := unstructured.NestedString(infrastructure.Object, "spec", "providerID")

@@ -124,7 +124,8 @@ func (k *Kinds) List(ctx context.Context) []schema.GroupVersionKind {
 		}
 	}
 	var kinds []schema.GroupVersionKind
-	for _, gk := range slices.SortedFunc(maps.Keys(groupKinds), func(a, b schema.GroupKind) int { return strings.Compare(a.String(), b.String()) }) {
+	byName := func(a, b schema.GroupKind) int { return strings.Compare(a.String(), b.String()) }
+	for _, gk := range slices.SortedFunc(maps.Keys(groupKinds), byName) {
 		mapping, err := k.Mapper.RESTMapping(gk)
 		if err != nil {
 			// A kind that isn't served has no objects either.

@@ -45,8 +45,8 @@ func isBootstrap(kind schema.GroupVersionKind) bool {
 // shortens matches the functions of sprig that lose a part of a name.
 var shortens = regexp.MustCompile(`\b(trunc|substr|abbrev|abbrevboth|initials|adler32sum|sha\d+sum)\b`)
 
-// checkNaming returns an error for a template that names instances, as Cluster API Provider vSphere's do, and leaves out a part of the Machine's
-// name: two Machines would share an instance, and a node.
+// checkNaming returns an error for a template that names instances, as Cluster API Provider vSphere's do, and leaves out a part of the
+// Machine's name: two Machines would share an instance, and a node.
 func checkNaming(infrastructure *unstructured.Unstructured) error {
 	for _, field := range []string{"naming", "namingStrategy"} {
 		text, _, _ := unstructured.NestedString(infrastructure.Object, "spec", "template", "spec", field, "template")

@@ -44,7 +44,8 @@ var taintVariables = []string{patch.Taints, patch.TaintList, patch.TaintFlag}
 
 // writers are the variables that have one of the kubelet's settings. Two others have all.
 var writers = map[v1alpha1.KubeletField]string{
-	"maxPods": patch.MaxPods, "kubeReserved": patch.KubeReservedFlag, "systemReserved": patch.SystemReservedFlag, "evictionHard": patch.EvictionHardFlag,
+	"maxPods": patch.MaxPods, "kubeReserved": patch.KubeReservedFlag, "systemReserved": patch.SystemReservedFlag,
+	"evictionHard": patch.EvictionHardFlag,
 }
 
 // Unwritten returns the fields of a node class's spec.kubelet that don't reach the kubelets of a bootstrap kind (or its template's

@@ -75,7 +75,9 @@ func (order Order) With(instanceType int32, it *karpcloudprovider.InstanceType) 
 // checks no more of them than its caller reads. Among equally cheap offerings of one instance type, the seed decides the
 // order: the NodeClaim's UID makes a retried launch choose the same one, and spreads many NodeClaims over the zones.
 // Equally cheap instance types are ordered by name.
-func (order Order) Cheapest(instanceTypes []*karpcloudprovider.InstanceType, requirements karpscheduling.Requirements, requests corev1.ResourceList, seed string) iter.Seq[Candidate] {
+func (order Order) Cheapest(
+	instanceTypes []*karpcloudprovider.InstanceType, requirements karpscheduling.Requirements, requests corev1.ResourceList, seed string,
+) iter.Seq[Candidate] {
 	return func(yield func(Candidate) bool) {
 		checked := check{requirements: requirements, requests: requests, seen: make([]compatibility, len(instanceTypes))}
 		for first := 0; first < len(order); {

@@ -23,12 +23,13 @@ type Notice struct {
 const label = `[A-Za-z0-9](?:[A-Za-z0-9._-]*[A-Za-z0-9])?`
 
 var (
-	described = regexp.MustCompile(`\b(` + karpv1.CapacityTypeOnDemand + `|` + karpv1.CapacityTypeSpot + `|` + karpv1.CapacityTypeReserved + `) (` + label + `)(?: in zone (` + label + `))?`)
-	noticed   = regexp.MustCompile(`; not tried again before ([0-2][0-9]:[0-5][0-9]:[0-5][0-9]) UTC(?: for NodePool (` + label + `))?$`)
+	described = regexp.MustCompile(`\b(` + karpv1.CapacityTypeOnDemand + `|` + karpv1.CapacityTypeSpot + `|` + karpv1.CapacityTypeReserved +
+		`) (` + label + `)(?: in zone (` + label + `))?`)
+	noticed = regexp.MustCompile(`; not tried again before ([0-2][0-9]:[0-5][0-9]:[0-5][0-9]) UTC(?: for NodePool (` + label + `))?$`)
 )
 
-// ReadNotice reads a message that has Description and ends with RetryNotice, of an event from a time; false for any other. It is the only way to
-// learn of an offering in back-off from outside of Karpenter's process.
+// ReadNotice reads a message that has Description and ends with RetryNotice, of an event from a time; false for any other. It is the only
+// way to learn of an offering in back-off from outside of Karpenter's process.
 func ReadNotice(message string, at time.Time) (Notice, bool) {
 	ending := noticed.FindStringSubmatchIndex(message)
 	if ending == nil {

@@ -44,9 +44,9 @@ type quotaKey struct {
 	shared bool
 }
 
-// MarkExceeded is Mark for an offering whose machine exceeded a quota. remaining is the rest of the quota, or -1 if the infrastructure doesn't
-// report it. All offerings are unavailable that need more or, if the rest isn't known, at least as much as the machine. If a smaller machine
-// fails meanwhile, nothing is left. A reservation is unavailable by itself, and closes no quota.
+// MarkExceeded is Mark for an offering whose machine exceeded a quota. remaining is the rest of the quota, or -1 if the infrastructure
+// doesn't report it. All offerings are unavailable that need more or, if the rest isn't known, at least as much as the machine. If a
+// smaller machine fails meanwhile, nothing is left. A reservation is unavailable by itself, and closes no quota.
 func (u *Unavailable) MarkExceeded(key Key, quota Quota, remaining int64, reason string) ClosedQuota {
 	u.mu.Lock()
 	defer u.mu.Unlock()
@@ -122,8 +122,8 @@ func (u *Unavailable) Quotas() []ClosedQuota {
 	})
 }
 
-// regroupQuotas finds the quotas that entries and other clusters' reports close: each for the smallest amount of its entries, until the last of
-// them ends. u.mu must be held.
+// regroupQuotas finds the quotas that entries and other clusters' reports close: each for the smallest amount of its entries, until the
+// last of them ends. u.mu must be held.
 func (u *Unavailable) regroupQuotas() {
 	quotas := map[quotaKey]ClosedQuota{}
 	for _, entry := range u.entries {

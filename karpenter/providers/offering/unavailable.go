@@ -34,8 +34,8 @@ const (
 	FailureMemory    = 24 * time.Hour
 )
 
-// StreakThreshold is how many offerings have to fail, without a machine of another one in between, for Streak. It is one more than close a zone
-// together, so that one exhausted zone is no streak.
+// StreakThreshold is how many offerings have to fail, without a machine of another one in between, for Streak. It is one more than close
+// a zone together, so that one exhausted zone is no streak.
 const StreakThreshold = 5
 
 // MisconfiguredReason of an Entry: the infrastructure rejects what the template asks for, and would again.
@@ -132,7 +132,8 @@ type failureCount struct {
 
 // NewUnavailable returns an empty set whose entries expire by clk.
 func NewUnavailable(clk clock.PassiveClock) *Unavailable {
-	return &Unavailable{clock: clk, entries: map[Key]Entry{}, past: map[Key]Entry{}, failures: map[Key]failureCount{}, worked: map[Key]time.Time{}}
+	return &Unavailable{clock: clk, entries: map[Key]Entry{}, past: map[Key]Entry{}, failures: map[Key]failureCount{},
+		worked: map[Key]time.Time{}}
 }
 
 // Now is the time by which entries expire.
@@ -181,8 +182,8 @@ func (u *Unavailable) Hold(key Key, reason string, until time.Time) {
 	u.observers.Notify()
 }
 
-// MarkExhausted is Mark for an offering that the infrastructure lacks capacity for. When enough instance types of a zone do, all of them are
-// unavailable there.
+// MarkExhausted is Mark for an offering that the infrastructure lacks capacity for. When enough instance types of a zone do, all of them
+// are unavailable there.
 func (u *Unavailable) MarkExhausted(key Key, reason string) time.Time {
 	u.mu.Lock()
 	defer u.mu.Unlock()
@@ -329,8 +330,9 @@ func (u *Unavailable) Has(key Key, quotas ...Quota) bool {
 	return closed
 }
 
-// Streak returns those of some offerings that failed since a machine of any of them became a node last, and are still in back-off. It returns
-// none if there are fewer than StreakThreshold, unless the next launch of one would fail as well. A quota makes no streak: it is closed.
+// Streak returns those of some offerings that failed since a machine of any of them became a node last, and are still in back-off. It
+// returns none if there are fewer than StreakThreshold, unless the next launch of one would fail as well. A quota makes no streak: it is
+// closed.
 func (u *Unavailable) Streak(keys iter.Seq[Key]) []Entry {
 	u.mu.Lock()
 	defer u.mu.Unlock()

@@ -100,7 +100,8 @@ func (k *Keeper) checkFilled(ctx context.Context, nodePool *karpv1.NodePool, v *
 		return fmt.Errorf("reading NodeClaim %s: %w", v.Filler, err)
 	case nodeClaim.StatusConditions().Get(karpv1.ConditionTypeInitialized).IsTrue():
 		k.End(v.NodeClaim)
-		log.FromContext(ctx).Info("replaced a node that was terminated first", "NodePool", v.NodePool, "NodeClaim", v.NodeClaim, "replacement", v.Filler)
+		log.FromContext(ctx).Info("replaced a node that was terminated first", "NodePool", v.NodePool, "NodeClaim", v.NodeClaim,
+			"replacement", v.Filler)
 	case v.expired(k.Clock.Now()):
 		k.expire(ctx, nodePool, v, "its replacements weren't initialized in time")
 	}
@@ -112,7 +113,7 @@ func (k *Keeper) expire(ctx context.Context, nodePool *karpv1.NodePool, v *Vacan
 	log.FromContext(ctx).Info("releasing the vacancy of a terminated node", "NodePool", v.NodePool, "NodeClaim", v.NodeClaim, "why", why)
 	k.Recorder.Publish(events.Event{
 		InvolvedObject: nodePool, Type: corev1.EventTypeWarning, Reason: ReleasedReason,
-		Message:      fmt.Sprintf("Holding no longer what NodeClaim %s has left, which was terminated before its replacement: %s", v.NodeClaim, why),
+		Message:      fmt.Sprintf("Releasing the capacity of NodeClaim %s, which was terminated before its replacement: %s", v.NodeClaim, why),
 		DedupeValues: []string{string(nodePool.UID), v.NodeClaim},
 	})
 }
@@ -179,7 +180,8 @@ func (k *Keeper) reportOn(ctx context.Context, nodePool *karpv1.NodePool, messag
 // nodeClaims counts the NodeClaims of a NodePool that match.
 func (k *Keeper) nodeClaims(ctx context.Context, nodePool *karpv1.NodePool, matches func(*karpv1.NodeClaim) bool) (n int64, err error) {
 	nodeClaims := &karpv1.NodeClaimList{}
-	if err := k.Guest.List(ctx, nodeClaims, client.MatchingLabels{karpv1.NodePoolLabelKey: nodePool.Name}, client.UnsafeDisableDeepCopy); err != nil {
+	labels := client.MatchingLabels{karpv1.NodePoolLabelKey: nodePool.Name}
+	if err := k.Guest.List(ctx, nodeClaims, labels, client.UnsafeDisableDeepCopy); err != nil {
 		return 0, fmt.Errorf("listing NodeClaims of NodePool %s: %w", nodePool.Name, err)
 	}
 	for i := range nodeClaims.Items {

@@ -94,7 +94,8 @@ func (k *Keeper) Hold(nodeClaim *karpv1.NodeClaim, full string, noSpareHost bool
 	defer k.mu.Unlock()
 	m, exists := k.Inventory.Machine(nodeClaim.UID)
 	// A NodeClaim that was launched into a vacancy leaves that one again.
-	if !exists || slices.ContainsFunc(k.vacancies, func(v *Vacancy) bool { return v.NodeClaim == nodeClaim.Name || v.holder == nodeClaim.Name }) {
+	known := func(v *Vacancy) bool { return v.NodeClaim == nodeClaim.Name || v.holder == nodeClaim.Name }
+	if !exists || slices.ContainsFunc(k.vacancies, known) {
 		return
 	}
 	k.Capacity.Keep(nodeClaim.Name)
