@@ -66,9 +66,11 @@ Installed as kubectl-autonode it is a plugin of kubectl: kubectl autonode.`,
 			install.NewCommand(operatorImage, operator), hostedcluster.NewCommand(), install.NewUninstallCommand(),
 		}},
 		{cobra.Group{ID: "look", Title: "Look at clusters:"}, []*cobra.Command{
-			check.NewCommand(), cost.NewCommand(), describe.NewCommand(), dump.NewCommand(info.String()), nodes.NewCommand(), offerings.NewCommand(), why.NewCommand(),
+			check.NewCommand(), cost.NewCommand(), describe.NewCommand(), dump.NewCommand(info.String()), nodes.NewCommand(),
+			offerings.NewCommand(), why.NewCommand(),
 		}},
-		{cobra.Group{ID: "files", Title: "Make and check files:"}, []*cobra.Command{catalog.NewCommand(), release.NewCommand(), templates.NewCommand()}},
+		{cobra.Group{ID: "files", Title: "Make and check files:"}, []*cobra.Command{catalog.NewCommand(), release.NewCommand(),
+			templates.NewCommand()}},
 	}
 	for i := range groups {
 		root.AddGroup(&groups[i].group)

@@ -30,8 +30,8 @@ import (
 	"github.com/autonode-io/autonode/manifests"
 )
 
-// managementCluster is an API server with AutoNode's and Cluster API's kinds, and without controllers. It has Karpenter's kinds too, so that it
-// is a guest as well.
+// managementCluster is an API server with AutoNode's and Cluster API's kinds, and without controllers. It has Karpenter's kinds too, so
+// that it is a guest as well.
 var managementCluster struct {
 	kubeconfig string
 	admin      client.Client

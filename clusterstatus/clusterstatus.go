@@ -17,9 +17,9 @@ import (
 // maxSaid limits an infrastructure provider's message, in bytes.
 const maxSaid = 500
 
-// NotReady returns why the infrastructure of a Cluster isn't ready, in the provider's words; empty while it is, or reports nothing. A provider that
-// can't log in, or that doesn't find the datacenter, reports it here alone: it patches no machine before it has a session. Cluster API repeats
-// the conditions of the infrastructure cluster, in the Cluster's own or in those of the contract v1beta1.
+// NotReady returns why the infrastructure of a Cluster isn't ready, in the provider's words; empty while it is, or reports nothing. A
+// provider that can't log in, or that doesn't find the datacenter, reports it here alone: it patches no machine before it has a session.
+// Cluster API repeats the conditions of the infrastructure cluster, in the Cluster's own or in those of the contract v1beta1.
 func NotReady(cluster *clusterv1.Cluster) string {
 	if cluster == nil || !cluster.DeletionTimestamp.IsZero() {
 		return ""
@@ -73,7 +73,8 @@ func former(cluster *clusterv1.Cluster) (reason, text string, found bool) {
 		return "", "", false
 	}
 	for i := range cluster.Status.Deprecated.V1Beta1.Conditions {
-		if c := &cluster.Status.Deprecated.V1Beta1.Conditions[i]; c.Type == clusterv1.InfrastructureReadyV1Beta1Condition && c.Status == corev1.ConditionFalse {
+		if c := &cluster.Status.Deprecated.V1Beta1.Conditions[i]; c.Type == clusterv1.InfrastructureReadyV1Beta1Condition &&
+			c.Status == corev1.ConditionFalse {
 			return c.Reason, c.Message, true
 		}
 	}

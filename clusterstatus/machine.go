@@ -11,15 +11,15 @@ import (
 	clusterv1 "sigs.k8s.io/cluster-api/api/core/v1beta2"
 )
 
-// How long the deletion of a Machine may take. One that has no provider ID has nothing to shut down, and its offering's first back-off lasts
-// three minutes: the deletion counts as hanging before that ends.
+// How long the deletion of a Machine may take. One that has no provider ID has nothing to shut down, and its offering's first back-off
+// lasts three minutes: the deletion counts as hanging before that ends.
 const (
 	deletionWithoutInstance = 2 * time.Minute
 	deletion                = 5 * time.Minute
 )
 
-// HangsFrom returns from when on the deletion of a Machine counts as hanging; false if the Machine isn't being deleted, or if the deletion waits
-// for its node or for a hook. A provider without a session deletes nothing, as with wrong credentials.
+// HangsFrom returns from when on the deletion of a Machine counts as hanging; false if the Machine isn't being deleted, or if the
+// deletion waits for its node or for a hook. A provider without a session deletes nothing, as with wrong credentials.
 func HangsFrom(m *clusterv1.Machine) (from time.Time, deleting bool) {
 	if m.DeletionTimestamp == nil {
 		return time.Time{}, false
@@ -54,8 +54,10 @@ func Reads(condition string) bool {
 
 // Holds returns the infrastructure's sentence about a Machine's deletion, or else Cluster API's; it may be empty.
 func Holds(m *clusterv1.Machine) string {
-	if c := meta.FindStatusCondition(m.Status.Conditions, clusterv1.MachineInfrastructureReadyCondition); c != nil && c.Status == metav1.ConditionFalse &&
-		c.Message != "" && c.Reason != clusterv1.MachineInfrastructureDeletedReason && c.Reason != clusterv1.MachineInfrastructureDoesNotExistReason {
+	if c := meta.FindStatusCondition(m.Status.Conditions, clusterv1.MachineInfrastructureReadyCondition); c != nil &&
+		c.Status == metav1.ConditionFalse &&
+		c.Message != "" && c.Reason != clusterv1.MachineInfrastructureDeletedReason &&
+		c.Reason != clusterv1.MachineInfrastructureDoesNotExistReason {
 		return c.Message
 	}
 	if c := meta.FindStatusCondition(m.Status.Conditions, clusterv1.MachineDeletingCondition); c != nil && c.Status == metav1.ConditionTrue {

@@ -37,7 +37,8 @@ func PodTrouble(pod *corev1.Pod) string {
 		}
 	}
 	for _, container := range pod.Status.ContainerStatuses {
-		if waiting := container.State.Waiting; waiting != nil && waiting.Reason != "" && waiting.Reason != "ContainerCreating" && waiting.Reason != "PodInitializing" {
+		if waiting := container.State.Waiting; waiting != nil && waiting.Reason != "" && waiting.Reason != "ContainerCreating" &&
+			waiting.Reason != "PodInitializing" {
 			// A crashed container's last message is more useful than its back-off.
 			if ended := container.LastTerminationState.Terminated; ended != nil {
 				return join(waiting.Reason, fmt.Sprintf("exit code %d", ended.ExitCode), lastLine(ended.Message))

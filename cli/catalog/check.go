@@ -71,7 +71,8 @@ func (o *CheckOptions) Run(ctx context.Context, streams command.Streams) error {
 		object.SetNamespace(namespace)
 	}
 	nodeClass := &v1alpha1.ClusterAPINodeClass{}
-	if classes, err := objects.List(ctx, schema.GroupKind{Group: v1alpha1.Group, Kind: v1alpha1.Kind}, labels.Everything()); err == nil && len(classes) > 0 {
+	kind := schema.GroupKind{Group: v1alpha1.Group, Kind: v1alpha1.Kind}
+	if classes, err := objects.List(ctx, kind, labels.Everything()); err == nil && len(classes) > 0 {
 		if nodeClass, err = objects.NodeClass(); err != nil {
 			return err
 		}
@@ -105,7 +106,8 @@ func (o *CheckOptions) Run(ctx context.Context, streams command.Streams) error {
 	}
 	if o.Print == "" {
 		printer.Printf(streams.Out, "%s: %s, %s, %s rendered\n", english.Plural(len(catalogs), "catalog", ""),
-			english.Plural(len(found.Templates), "usable instance type", ""), english.Plural(offerings, "offering", ""), english.Plural(machines, "machine", ""))
+			english.Plural(len(found.Templates), "usable instance type", ""), english.Plural(offerings, "offering", ""),
+			english.Plural(machines, "machine", ""))
 	}
 	return errors.Join(problems...)
 }

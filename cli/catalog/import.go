@@ -79,7 +79,8 @@ A catalog that would exceed 1 MB is split.`,
 	o.add(flags)
 	flags.StringVarP(&o.Namespace, "namespace", "n", "", "namespace of the catalog")
 	flags.StringToStringVar(&o.Labels, "labels", nil, "labels of the catalog, for the selectors of node classes")
-	flags.StringVar(&o.Template, "template", "", "infrastructure template, as <name>, <kind>/<name> or <kind>.<group>/<name>; the format has a default kind")
+	flags.StringVar(&o.Template, "template", "", "infrastructure template, as <name>, <kind>/<name> or <kind>.<group>/<name>; the format "+
+		"has a default kind")
 	flags.StringVar(&o.Patches, "patches", "", "file with the catalog's patches in YAML, in place of the format's")
 	return cmd
 }
@@ -89,9 +90,11 @@ func (s *source) add(flags *pflag.FlagSet) {
 	flags.StringVarP(&s.Input, "filename", "f", "", "file with the machine types, or - for standard input")
 	flags.StringVar(&s.Prices, "prices", "", "file with a price list of the infrastructure, or with prices in CSV")
 	flags.StringVar(&s.SpotPrices, "spot-prices", "", "file with spot prices: the output of aws ec2 describe-spot-price-history, or CSV")
-	flags.BoolVar(&s.Options.Estimate, "estimate-prices", false, "without a price list, estimate on-demand prices from cores, memory and GPUs, so that a bigger machine costs more")
+	flags.BoolVar(&s.Options.Estimate, "estimate-prices", false,
+		"without a price list, estimate on-demand prices from cores, memory and GPUs, so that a bigger machine costs more")
 	flags.StringVar(&s.Options.Region, "region", "", "region of the prices and zones, where a file has several")
-	flags.StringSliceVar(&s.Options.Zones, "zones", nil, "zones that machine types are offered in, where the file doesn't say; without it every failure domain of a Cluster")
+	flags.StringSliceVar(&s.Options.Zones, "zones", nil,
+		"zones that machine types are offered in, where the file doesn't say; without it every failure domain of a Cluster")
 	flags.StringVar(&s.Options.GPUResource, "gpu-resource", "nvidia.com/gpu", "resource of GPUs whose maker the file doesn't say")
 	flags.StringSliceVar(&s.Include, "include", nil, "names of the machine types to import, where * stands for any text; without it all are")
 	flags.StringVar(&s.Name, "name", "imported", "name of the catalog; a second one gets -2, and so on")
@@ -163,7 +166,8 @@ func (o *ImportOptions) usable(spec *v1alpha1.InstanceTypeCatalogSpec) error {
 	if more := len(problems) - maxProblems; more > 0 {
 		err = fmt.Errorf("%w\nand %d more", err, more)
 	}
-	return fmt.Errorf("the catalog couldn't be used: %w\nname a file with patches that write the machine type into the machine: --patches FILE; see docs/catalog.md", err)
+	return fmt.Errorf("the catalog couldn't be used: %w\nname a file with patches that write the machine type into the machine: --patches "+
+		"FILE; see docs/catalog.md", err)
 }
 
 // types returns the instance types that the files say, and names on standard error what it leaves out.
@@ -208,7 +212,8 @@ func (s *source) types(streams command.Streams) (*importer.Imported, error) {
 		}
 	}
 	if unpriced > 0 {
-		printer.Printf(streams.ErrOut, "%s: %s without a price, of which nothing launches: add --prices or --estimate-prices\n", s.Input, english.Plural(unpriced, "machine type", ""))
+		printer.Printf(streams.ErrOut, "%s: %s without a price, of which nothing launches: add --prices or --estimate-prices\n", s.Input,
+			english.Plural(unpriced, "machine type", ""))
 	}
 	return imported, nil
 }

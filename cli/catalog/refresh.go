@@ -93,10 +93,12 @@ func (o *RefreshOptions) Run(ctx context.Context, streams command.Streams) error
 		return o.divided(len(before), len(after))
 	}
 	if drifting := diffCatalogs(streams.Out, before, after); drifting > 0 { // instance types that move between parts with different patches
-		return fmt.Errorf("the nodes of %d instance types would be replaced; give all parts of the catalog the same template and patches", drifting)
+		return fmt.Errorf("the nodes of %d instance types would be replaced; give all parts of the catalog the same template and patches",
+			drifting)
 	}
 	if priced, closed := closing(before, after); closed*100 > priced*o.MaxClosed {
-		return fmt.Errorf("%d of %d instance types with a price would lose it, and nothing would launch of them; check the price list, or raise --max-closed (%d)", closed, priced, o.MaxClosed)
+		return fmt.Errorf("%d of %d instance types with a price would lose it, and nothing would launch of them; check the price list, or "+
+			"raise --max-closed (%d)", closed, priced, o.MaxClosed)
 	}
 	for i := range after {
 		if err := o.write(ctx, management, streams.Out, before[i], after[i]); err != nil {
@@ -116,7 +118,8 @@ func (o *RefreshOptions) parts(ctx context.Context, management client.Client) ([
 		case apierrors.IsNotFound(err) && len(parts) > 0:
 			return parts, nil
 		case apierrors.IsNotFound(err):
-			return nil, fmt.Errorf("InstanceTypeCatalog %s doesn't exist; create it with `autonode catalog import %s` and kubectl apply", key, o.Format)
+			return nil, fmt.Errorf("InstanceTypeCatalog %s doesn't exist; create it with `autonode catalog import %s` and kubectl apply", key,
+				o.Format)
 		case err != nil:
 			return nil, fmt.Errorf("reading InstanceTypeCatalog %s: %w", key, err)
 		}
@@ -127,7 +130,8 @@ func (o *RefreshOptions) parts(ctx context.Context, management client.Client) ([
 // divided reports why nothing is written if the number of catalogs would change.
 func (o *RefreshOptions) divided(have, want int) error {
 	if want > have {
-		return fmt.Errorf("the instance types no longer fit into %s: create InstanceTypeCatalog %s/%s with the same template and patches, and no instance types",
+		return fmt.Errorf("the instance types no longer fit into %s: create InstanceTypeCatalog %s/%s with the same template and patches, and "+
+			"no instance types",
 			english.Plural(have, "catalog", ""), o.Namespace, partName(o.Name, have))
 	}
 	return fmt.Errorf("the instance types fit into %s: delete InstanceTypeCatalog %s/%s, which would offer them at its old prices",
@@ -200,7 +204,8 @@ func closing(before, after []*v1alpha1.InstanceTypeCatalog) (had, lose int) {
 }
 
 // write patches a catalog that has changed. It fails if another client has written the catalog since it was read.
-func (o *RefreshOptions) write(ctx context.Context, management client.Client, out io.Writer, before, after *v1alpha1.InstanceTypeCatalog) error {
+func (o *RefreshOptions) write(ctx context.Context, management client.Client, out io.Writer, before,
+	after *v1alpha1.InstanceTypeCatalog) error {
 	const resource = "instancetypecatalog.karpenter.cluster.x-k8s.io/"
 	change, err := client.MergeFrom(before).Data(after)
 	if err != nil {

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Package check is `autonode check`, which checks a management cluster, or one Cluster in it, for what AutoNode needs, and reports how to provide
-// what is missing.
+// Package check is `autonode check`, which checks a management cluster, or one Cluster in it, for what AutoNode needs, and reports how to
+// provide what is missing.
 package check
 
 import (

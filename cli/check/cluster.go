@@ -64,7 +64,8 @@ func (c *clusterCheck) run(ctx context.Context, named client.ObjectKey) error {
 	}
 	if c.hostedCluster == nil {
 		c.unreadable(c.Templates(ctx, c.Client, c.key, clusterMachines(c.key.Name)))
-		c.warn("HostedCluster", fmt.Sprintf("turn AutoNode on: `autonode hosted-cluster create --cluster %s`", c.key), "Cluster %s has none", c.key)
+		c.warn("HostedCluster", fmt.Sprintf("turn AutoNode on: `autonode hosted-cluster create --cluster %s`", c.key),
+			"Cluster %s has none", c.key)
 		return nil
 	}
 	c.spec(ctx)
@@ -97,7 +98,8 @@ func (c *clusterCheck) find(ctx context.Context, named client.ObjectKey) error {
 		c.hostedCluster = hostedCluster
 		c.key = client.ObjectKey{Namespace: hostedCluster.ControlPlaneNamespace(), Name: hostedCluster.ClusterName()}
 	case meta.IsNoMatchError(err):
-		return errors.New("this cluster has no HostedClusters: AutoNode isn't installed in it; see `autonode check`, or choose the management cluster with --context or --kubeconfig")
+		return errors.New("this cluster has no HostedClusters: AutoNode isn't installed in it; see `autonode check`, or choose the management " +
+			"cluster with --context or --kubeconfig")
 	case apierrors.IsNotFound(err):
 		c.key = named
 	default:
@@ -109,11 +111,13 @@ func (c *clusterCheck) find(ctx context.Context, named client.ObjectKey) error {
 	case err == nil:
 		c.cluster = cluster
 	case meta.IsNoMatchError(err):
-		return errors.New("this cluster serves no Cluster API v1.14 or newer; see `autonode check`, or choose the management cluster with --context or --kubeconfig")
+		return errors.New("this cluster serves no Cluster API v1.14 or newer; see `autonode check`, or choose the management cluster with " +
+			"--context or --kubeconfig")
 	case !apierrors.IsNotFound(err):
 		return fmt.Errorf("reading Cluster %s: %w", c.key, err)
 	case c.hostedCluster == nil:
-		return fmt.Errorf("there is neither a HostedCluster nor a Cluster %s; list them with `kubectl get hostedclusters.autonode.io,clusters.cluster.x-k8s.io -A`", named)
+		return fmt.Errorf("there is neither a HostedCluster nor a Cluster %s; list them with `kubectl get "+
+			"hostedclusters.autonode.io,clusters.cluster.x-k8s.io -A`", named)
 	}
 	if c.hostedCluster != nil {
 		return nil
@@ -153,7 +157,8 @@ func (c *clusterCheck) consent(ctx context.Context) {
 	case err != nil:
 		c.Unread(subject, err)
 	case !given:
-		c.wrong(subject, fmt.Sprintf("`kubectl -n %s annotate clusters.cluster.x-k8s.io %s %s=%s`", c.key.Namespace, c.key.Name, v1beta1.ConsentAnnotation,
+		c.wrong(subject, fmt.Sprintf("`kubectl -n %s annotate clusters.cluster.x-k8s.io %s %s=%s`", c.key.Namespace, c.key.Name,
+			v1beta1.ConsentAnnotation,
 			client.ObjectKeyFromObject(c.hostedCluster)), "%s", consent.Missing(c.hostedCluster, c.key))
 	default:
 		c.ok(subject, "is given to HostedCluster %s", client.ObjectKeyFromObject(c.hostedCluster))
@@ -166,7 +171,8 @@ func (c *clusterCheck) consent(ctx context.Context) {
 		account = cmp.Or(c.operators[0].Spec.Template.Spec.ServiceAccountName, account)
 	}
 	subject = "Rights of the operator in namespace " + c.key.Namespace
-	bind := permission{Namespace: c.key.Namespace, Verb: "bind", Group: rbacv1.GroupName, Resource: "roles", Name: c.hostedCluster.Names().Karpenter}
+	bind := permission{Namespace: c.key.Namespace, Verb: "bind", Group: rbacv1.GroupName, Resource: "roles",
+		Name: c.hostedCluster.Names().Karpenter}
 	switch allowed, err := operatorMay(ctx, c.Client, c.operatorNamespace, account, bind); {
 	case err != nil:
 		c.Unread(subject, err)
@@ -204,7 +210,8 @@ func (c *clusterCheck) spec(ctx context.Context) {
 	profiles := provider.NewProfiles(profileOf(c.operators), aws.New())
 	profile, ok := profiles[config.Platform]
 	if !ok {
-		c.wrong(subject, condition.Fix(v1beta1.PlatformUnsupportedReason), "provisionerConfig.karpenter.platform: %q is none of %s", config.Platform, profiles)
+		c.wrong(subject, condition.Fix(v1beta1.PlatformUnsupportedReason), "provisionerConfig.karpenter.platform: %q is none of %s",
+			config.Platform, profiles)
 		return
 	}
 	if err := profile.CheckSpec(config); err != nil {
@@ -239,7 +246,8 @@ func (c *clusterCheck) pullSecret(ctx context.Context) {
 	}
 	key := client.ObjectKey{Namespace: c.hostedCluster.Namespace, Name: ref.Name}
 	subject, found := "Secret "+key.String(), &corev1.Secret{}
-	fix := fmt.Sprintf("`kubectl -n %s create secret docker-registry %s --docker-server=… --docker-username=… --docker-password=…`", key.Namespace, key.Name)
+	fix := fmt.Sprintf("`kubectl -n %s create secret docker-registry %s --docker-server=… --docker-username=… --docker-password=…`",
+		key.Namespace, key.Name)
 	switch err := c.Get(ctx, key, found); {
 	case apierrors.IsNotFound(err):
 		c.wrong(subject, fix, "there is none, and spec.pullSecret names it")
@@ -290,12 +298,15 @@ func (c *clusterCheck) lease(ctx context.Context) {
 		}
 		return
 	}
-	if ready := meta.FindStatusCondition(found.Status.Conditions, autonodev1alpha1.Ready); ready != nil && ready.Status == metav1.ConditionFalse {
+	if ready := meta.FindStatusCondition(found.Status.Conditions, autonodev1alpha1.Ready); ready != nil &&
+		ready.Status == metav1.ConditionFalse {
 		c.wrong(subject, "correct what the message names: docs/fleet-capacity.md", "%s (%s): %s", ready.Type, ready.Reason, ready.Message)
 		return
 	}
-	if returned := meta.FindStatusCondition(found.Status.Conditions, autonodev1alpha1.CapacityReturned); returned != nil && returned.Status == metav1.ConditionFalse {
-		c.warn(subject, "wait, or remove nodes that use it: docs/fleet-capacity.md#lending-and-reclaim", "%s (%s): %s", returned.Type, returned.Reason, returned.Message)
+	if returned := meta.FindStatusCondition(found.Status.Conditions, autonodev1alpha1.CapacityReturned); returned != nil &&
+		returned.Status == metav1.ConditionFalse {
+		c.warn(subject, "wait, or remove nodes that use it: docs/fleet-capacity.md#lending-and-reclaim", "%s (%s): %s", returned.Type,
+			returned.Reason, returned.Message)
 		return
 	}
 	c.ok(subject, "Karpenter keeps to it")
@@ -316,7 +327,8 @@ func (c *clusterCheck) conditions() {
 	case hostedCluster.Status.AutoNode != nil && hostedCluster.Status.AutoNode.State == v1beta1.AutoNodeStatePaused:
 		c.warn(subject, "remove spec.pausedUntil, or the Cluster's pause", "AutoNode is paused: %s", hostedCluster.Status.AutoNode.Message)
 	case hostedCluster.Status.AutoNode != nil && hostedCluster.Status.AutoNode.State != v1beta1.AutoNodeStateEnabled:
-		c.warn(subject, "wait; `autonode describe cluster` shows what it waits for", "AutoNode is %s: %s", hostedCluster.Status.AutoNode.State, hostedCluster.Status.AutoNode.Message)
+		c.warn(subject, "wait; `autonode describe cluster` shows what it waits for", "AutoNode is %s: %s", hostedCluster.Status.AutoNode.State,
+			hostedCluster.Status.AutoNode.Message)
 	default:
 		c.ok(subject, "its conditions are as expected")
 	}

@@ -48,7 +48,8 @@ func (m *managementCheck) autoNode() (installed bool) {
 	const subject = "CustomResourceDefinitions"
 	switch {
 	case !installed:
-		m.wrong(subject, "install AutoNode with `autonode install`: docs/install.md; or choose the management cluster with --context or --kubeconfig",
+		m.wrong(subject, "install AutoNode with `autonode install`: docs/install.md; or choose the management cluster with --context or "+
+			"--kubeconfig",
 			"AutoNode isn't installed in this cluster")
 	case len(missing) > 0:
 		m.wrong(subject, upgrade, "missing: %s", strings.Join(missing, ", "))
@@ -111,7 +112,8 @@ func missing(path string, schema, other *apiextensionsv1.JSONSchemaProps) []stri
 	if schema.Items != nil && schema.Items.Schema != nil && other.Items != nil && other.Items.Schema != nil {
 		paths = append(paths, missing(path+"[]", schema.Items.Schema, other.Items.Schema)...)
 	}
-	if values, than := schema.AdditionalProperties, other.AdditionalProperties; values != nil && values.Schema != nil && than != nil && than.Schema != nil {
+	if values, than := schema.AdditionalProperties, other.AdditionalProperties; values != nil && values.Schema != nil &&
+		than != nil && than.Schema != nil {
 		paths = append(paths, missing(path+".*", values.Schema, than.Schema)...)
 	}
 	return paths

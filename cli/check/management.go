@@ -91,7 +91,8 @@ func (m *managementCheck) kubernetes(version string) {
 	case err != nil:
 		m.warn(subject, "check that it is "+oldestKubernetes+" or newer", "the API server reports version %q, which isn't one", version)
 	case parsed.LessThan(utilversion.MustParseGeneric(oldestKubernetes)):
-		m.wrong(subject, "upgrade the management cluster", "%s is older than %s, which AutoNode needs for its admission policies", version, oldestKubernetes)
+		m.wrong(subject, "upgrade the management cluster", "%s is older than %s, which AutoNode needs for its admission policies",
+			version, oldestKubernetes)
 	default:
 		m.ok(subject, "%s", version)
 	}
@@ -157,7 +158,8 @@ func (m *managementCheck) providers() {
 		contract := contractOf(crd)
 		switch known := profiles.For(kind).Known(); {
 		case contract == "":
-			m.wrong(subject, "install a version of the provider for Cluster API 1.14", "CustomResourceDefinition %s has no label of a contract of Cluster API, such as %s/%s",
+			m.wrong(subject, "install a version of the provider for Cluster API 1.14",
+				"CustomResourceDefinition %s has no label of a contract of Cluster API, such as %s/%s",
 				crd.Name, clusterv1.GroupVersion.Group, clusterv1.GroupVersion.Version)
 		case !known:
 			m.warn(subject, "declare capacity in status.capacity or by annotations of the templates, or write a profile: docs/infrastructure.md",
@@ -167,10 +169,12 @@ func (m *managementCheck) providers() {
 		}
 	}
 	if infrastructures == 0 {
-		m.wrong("Infrastructure providers", "install one: `clusterctl init --infrastructure NAME`", "there is none whose machine templates may be used")
+		m.wrong("Infrastructure providers", "install one: `clusterctl init --infrastructure NAME`",
+			"there is none whose machine templates may be used")
 	}
 	if len(bootstraps) == 0 {
-		m.warn("Bootstrap providers", "install one, such as kubeadm's: `clusterctl init --bootstrap kubeadm`, unless machines boot with the data of a Secret",
+		m.warn("Bootstrap providers", "install one, such as kubeadm's: `clusterctl init --bootstrap kubeadm`, unless machines boot with the "+
+			"data of a Secret",
 			"there is none, so nothing makes the bootstrap data of machines")
 	} else {
 		m.ok("Bootstrap providers", "%s", strings.Join(bootstraps, ", "))
@@ -228,7 +232,8 @@ func (m *managementCheck) deployment(ctx context.Context, d *appsv1.Deployment) 
 		image = containers[0].Image
 	}
 	replicas, available := ptr.Deref(d.Spec.Replicas, 1), d.Status.AvailableReplicas
-	see := fmt.Sprintf("see `kubectl -n %s describe pods -l app.kubernetes.io/name=%s`, and the logs of a pod that ends", d.Namespace, manifests.Operator)
+	see := fmt.Sprintf("see `kubectl -n %s describe pods -l app.kubernetes.io/name=%s`, and the logs of a pod that ends",
+		d.Namespace, manifests.Operator)
 	trouble := ""
 	if available < replicas || d.Status.UpdatedReplicas < replicas {
 		pods := &corev1.PodList{}
@@ -243,11 +248,13 @@ func (m *managementCheck) deployment(ctx context.Context, d *appsv1.Deployment) 
 	}
 	switch {
 	case replicas == 0:
-		m.wrong(subject, fmt.Sprintf("`kubectl -n %s scale deployment %s --replicas=2`", d.Namespace, d.Name), "it is scaled to zero, so nothing reconciles HostedClusters")
+		m.wrong(subject, fmt.Sprintf("`kubectl -n %s scale deployment %s --replicas=2`", d.Namespace, d.Name),
+			"it is scaled to zero, so nothing reconciles HostedClusters")
 	case available == 0:
 		m.wrong(subject, see, "none of %d replicas is available%s", replicas, trouble)
 	case d.Status.ObservedGeneration < d.Generation || d.Status.UpdatedReplicas < replicas:
-		m.warn(subject, "wait for the rollout; if it hangs, "+see, "%d of %d replicas run its newest template%s", d.Status.UpdatedReplicas, replicas, trouble)
+		m.warn(subject, "wait for the rollout; if it hangs, "+see, "%d of %d replicas run its newest template%s",
+			d.Status.UpdatedReplicas, replicas, trouble)
 	case available < replicas:
 		m.warn(subject, see, "%d of %d replicas are available%s", available, replicas, trouble)
 	default:
@@ -296,8 +303,10 @@ func (m *managementCheck) policies(ctx context.Context) {
 	m.ok(subject, "%d policies and bindings", count)
 }
 
-// reported lists objects on which the operator reports, and counts those that usable accepts. It returns how many there are; -1 if they can't be read.
-func (m *managementCheck) reported(ctx context.Context, subject, outcome string, list client.ObjectList, usable func(client.Object) bool) int {
+// reported lists objects on which the operator reports, and counts those that usable accepts. It returns how many there are; -1 if they
+// can't be read.
+func (m *managementCheck) reported(ctx context.Context, subject, outcome string, list client.ObjectList,
+	usable func(client.Object) bool) int {
 	if err := m.List(ctx, list); err != nil {
 		m.Unread(subject, err)
 		return -1
@@ -336,7 +345,8 @@ func (m *managementCheck) accounts(ctx context.Context) {
 		account, right := object.(*autonodev1alpha1.CapacityAccount), true
 		for _, kind := range []string{autonodev1alpha1.EntriesUsable, autonodev1alpha1.MembersGranted} {
 			c := meta.FindStatusCondition(account.Status.Conditions, kind)
-			right = m.usable("CapacityAccount "+account.Name, "correct what the message names: docs/fleet-capacity.md", kind, c, autonodev1alpha1.AsExpectedReason) && right
+			right = m.usable("CapacityAccount "+account.Name, "correct what the message names: docs/fleet-capacity.md", kind, c,
+				autonodev1alpha1.AsExpectedReason) && right
 		}
 		return right
 	})
@@ -363,7 +373,8 @@ func (m *managementCheck) hostedClusters(ctx context.Context) {
 			c := &wrong[0]
 			m.wrong("HostedCluster "+key, condition.Fix(c.Reason)+more, "%s (%s): %s", c.Type, c.Reason, c.Message)
 		case unseen(hostedCluster):
-			m.warn("HostedCluster "+key, "check the operator, and its flag --hosted-cluster-selector"+more, "no operator has reported on its spec yet")
+			m.warn("HostedCluster "+key, "check the operator, and its flag --hosted-cluster-selector"+more,
+				"no operator has reported on its spec yet")
 		default:
 			return true
 		}
@@ -375,5 +386,6 @@ func (m *managementCheck) hostedClusters(ctx context.Context) {
 
 // unseen reports whether no operator has reported on the spec as it is.
 func unseen(hostedCluster *v1beta1.HostedCluster) bool {
-	return hostedCluster.Status.ObservedGeneration < hostedCluster.Generation || meta.FindStatusCondition(hostedCluster.Status.Conditions, v1beta1.Ready) == nil
+	return hostedCluster.Status.ObservedGeneration < hostedCluster.Generation ||
+		meta.FindStatusCondition(hostedCluster.Status.Conditions, v1beta1.Ready) == nil
 }

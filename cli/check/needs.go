@@ -47,7 +47,8 @@ func (r *Report) DefaultRelease(ctx context.Context, management client.Reader, o
 // ControlPlane checks a Cluster's own state.
 func (r *Report) ControlPlane(cluster *clusterv1.Cluster) {
 	before, key := len(r.Checks), client.ObjectKeyFromObject(cluster)
-	subject, see := "Cluster "+key.String(), fmt.Sprintf("see `kubectl -n %s describe cluster %s`, and the logs of its providers", key.Namespace, key.Name)
+	subject, see := "Cluster "+key.String(), fmt.Sprintf("see `kubectl -n %s describe cluster %s`, and the logs of its providers",
+		key.Namespace, key.Name)
 	if !cluster.DeletionTimestamp.IsZero() {
 		r.wrong(subject, "wait until it is gone, or choose another Cluster", "it is being deleted")
 		return
@@ -74,19 +75,22 @@ func (r *Report) Kubeconfig(ctx context.Context, management client.Reader, clust
 	subject, found := "Secret "+key.String(), &corev1.Secret{}
 	switch err := management.Get(ctx, key, found); {
 	case apierrors.IsNotFound(err):
-		r.wrong(subject, "wait for the control plane provider, which writes it when the control plane is initialized; see its logs", "there is none")
+		r.wrong(subject, "wait for the control plane provider, which writes it when the control plane is initialized; see its logs",
+			"there is none")
 		return nil
 	case err != nil:
 		return fmt.Errorf("reading Secret %s: %w", key, err)
 	}
 	if found.Labels[clusterv1.ClusterNameLabel] != cluster.Name {
-		r.wrong(subject, fmt.Sprintf("`kubectl -n %s label secret %s --overwrite %s=%s`", key.Namespace, key.Name, clusterv1.ClusterNameLabel, cluster.Name),
+		r.wrong(subject, fmt.Sprintf("`kubectl -n %s label secret %s --overwrite %s=%s`", key.Namespace, key.Name,
+			clusterv1.ClusterNameLabel, cluster.Name),
 			"it lacks the label %s=%s, by which the operator finds it", clusterv1.ClusterNameLabel, cluster.Name)
 	}
 	if content, ok := found.Data[secret.KubeconfigDataName]; !ok {
 		r.wrong(subject, "write the kubeconfig into that key", "it has no key %q", secret.KubeconfigDataName)
 	} else if _, err := kubeconfig.Parse(content); err != nil {
-		r.wrong(subject, "write a kubeconfig with one https server, its authority and a token or a client certificate, all inline", "the operator rejects the kubeconfig: %s", err)
+		r.wrong(subject, "write a kubeconfig with one https server, its authority and a token or a client certificate, all inline",
+			"the operator rejects the kubeconfig: %s", err)
 	}
 	if len(r.Checks) == before {
 		r.ok(subject, "has a kubeconfig that the operator accepts")
@@ -96,7 +100,8 @@ func (r *Report) Kubeconfig(ctx context.Context, management client.Reader, clust
 
 // Karpenter checks that a replica of Karpenter's Deployment is ready, and that the Secrets exist that the next one mounts.
 func (r *Report) Karpenter(ctx context.Context, management client.Reader, key client.ObjectKey) error {
-	deployment, subject, see := &appsv1.Deployment{}, "Deployment "+key.String(), fmt.Sprintf("see `kubectl -n %s describe deployment %s`", key.Namespace, key.Name)
+	deployment, subject, see := &appsv1.Deployment{}, "Deployment "+key.String(), fmt.Sprintf("see `kubectl -n %s describe deployment %s`",
+		key.Namespace, key.Name)
 	if err := management.Get(ctx, key, deployment); err != nil {
 		return client.IgnoreNotFound(err) // the ControlPlaneComponent reports a missing one
 	}
@@ -109,8 +114,10 @@ func (r *Report) Karpenter(ctx context.Context, management client.Reader, key cl
 		}
 		found := &metav1.PartialObjectMetadata{}
 		found.SetGroupVersionKind(corev1.SchemeGroupVersion.WithKind("Secret"))
-		if err := management.Get(ctx, client.ObjectKey{Namespace: key.Namespace, Name: volume.Secret.SecretName}, found); apierrors.IsNotFound(err) {
-			r.warn(subject, "restore it, or check the operator, which writes it", "Secret %s/%s is missing; Karpenter's next replica doesn't start without it", key.Namespace, volume.Secret.SecretName)
+		secret := client.ObjectKey{Namespace: key.Namespace, Name: volume.Secret.SecretName}
+		if err := management.Get(ctx, secret, found); apierrors.IsNotFound(err) {
+			r.warn(subject, "restore it, or check the operator, which writes it",
+				"Secret %s is missing; Karpenter's next replica doesn't start without it", secret)
 		}
 	}
 	return nil
@@ -194,7 +201,8 @@ func (t *templates) exists(ctx context.Context, subject string, kind schema.Grou
 	case apierrors.IsNotFound(err):
 		t.wrong(subject, "create it, or correct the name", "it refers to %s %s/%s, which doesn't exist", kind.Kind, t.cluster.Namespace, name)
 	case meta.IsNoMatchError(err):
-		t.wrong(subject, "install the provider of the kind, or correct the name", "it refers to kind %s, which the management cluster doesn't serve", kind)
+		t.wrong(subject, "install the provider of the kind, or correct the name",
+			"it refers to kind %s, which the management cluster doesn't serve", kind)
 	default:
 		t.Unread(subject, err)
 	}
@@ -250,7 +258,8 @@ func (t *templates) matched(kind string, selector labels.Selector, matching []st
 	slices.Sort(matching)
 	switch {
 	case len(matching) == 0 && all == 0:
-		t.wrong(subject, fmt.Sprintf("create one in namespace %s, or select another kind", namespace), "there is none in namespace %s, so nothing launches", namespace)
+		t.wrong(subject, fmt.Sprintf("create one in namespace %s, or select another kind", namespace),
+			"there is none in namespace %s, so nothing launches", namespace)
 	case len(matching) == 0:
 		fix := fmt.Sprintf("label one, or correct the selector: `kubectl -n %s get %s --show-labels`", namespace, strings.ToLower(kind))
 		t.wrong(subject, fix, "none of %d in namespace %s matches %s, so nothing launches", all, namespace, selector)
@@ -275,7 +284,8 @@ func (t *templates) bootstrap(ctx context.Context, clusterAPI *v1beta1.ClusterAP
 		}
 		switch err := t.management.Get(ctx, client.ObjectKey{Namespace: t.cluster.Namespace, Name: ref.Name}, object); {
 		case apierrors.IsNotFound(err):
-			t.wrong(subject, "create it, or correct bootstrap.configTemplateRef.name", "there is no %s %s/%s, so nothing launches", ref.Kind, t.cluster.Namespace, ref.Name)
+			t.wrong(subject, "create it, or correct bootstrap.configTemplateRef.name", "there is no %s %s/%s, so nothing launches", ref.Kind,
+				t.cluster.Namespace, ref.Name)
 		case err != nil:
 			t.Unread(subject, err)
 		default:
@@ -283,7 +293,8 @@ func (t *templates) bootstrap(ctx context.Context, clusterAPI *v1beta1.ClusterAP
 		}
 	case bootstrap != nil && bootstrap.DataSecretName != "":
 	case len(clusterAPI.InfrastructureTemplateSelectors) > 0:
-		t.warn(subject, "set spec.autoNode…clusterAPI.bootstrap, unless the guest's node classes do", "none is named, and a machine template doesn't say how its machines join")
+		t.warn(subject, "set spec.autoNode…clusterAPI.bootstrap, unless the guest's node classes do",
+			"none is named, and a machine template doesn't say how its machines join")
 	}
 	return nil
 }

@@ -65,7 +65,8 @@ func (m *managementCheck) needed() (all []permission, err error) {
 					resource, subresource, _ := strings.Cut(resource, "/")
 					for _, verb := range rule.Verbs {
 						for _, name := range rule.ResourceNames {
-							all = append(all, permission{Namespace: namespace, Verb: verb, Group: group, Resource: resource, Subresource: subresource, Name: name})
+							all = append(all, permission{Namespace: namespace, Verb: verb, Group: group, Resource: resource,
+								Subresource: subresource, Name: name})
 						}
 					}
 				}
@@ -78,7 +79,8 @@ func (m *managementCheck) needed() (all []permission, err error) {
 // operatorMay checks with the API server whether the operator's ServiceAccount has a permission.
 func operatorMay(ctx context.Context, management client.Writer, namespace, account string, p permission) (bool, error) {
 	review := &authorizationv1.SubjectAccessReview{Spec: authorizationv1.SubjectAccessReviewSpec{
-		User: "system:serviceaccount:" + namespace + ":" + account, Groups: []string{"system:serviceaccounts", "system:serviceaccounts:" + namespace, "system:authenticated"},
+		User: "system:serviceaccount:" + namespace + ":" + account, Groups: []string{"system:serviceaccounts", "system:serviceaccounts:" +
+			namespace, "system:authenticated"},
 		ResourceAttributes: (*authorizationv1.ResourceAttributes)(&p),
 	}}
 	err := management.Create(ctx, review)
@@ -130,7 +132,8 @@ func (m *managementCheck) userRights(ctx context.Context) {
 		{Namespace: m.userNamespace, Verb: "create", Group: v1beta1.GroupVersion.Group, Resource: "hostedclusters"},
 		{Namespace: m.userNamespace, Verb: "patch", Group: clusterv1.GroupVersion.Group, Resource: "clusters"},
 	} {
-		review := &authorizationv1.SelfSubjectAccessReview{Spec: authorizationv1.SelfSubjectAccessReviewSpec{ResourceAttributes: (*authorizationv1.ResourceAttributes)(&p)}}
+		review := &authorizationv1.SelfSubjectAccessReview{Spec: authorizationv1.SelfSubjectAccessReviewSpec{
+			ResourceAttributes: (*authorizationv1.ResourceAttributes)(&p)}}
 		if err := m.Create(ctx, review); err != nil {
 			m.Unread(subject, err)
 			return
@@ -140,7 +143,8 @@ func (m *managementCheck) userRights(ctx context.Context) {
 		}
 	}
 	if len(lacks) > 0 {
-		m.warn(subject, "choose a namespace in which you may, or ask for a role there", "to turn AutoNode on for a Cluster you lack the right to %s", strings.Join(lacks, ", and to "))
+		m.warn(subject, "choose a namespace in which you may, or ask for a role there",
+			"to turn AutoNode on for a Cluster you lack the right to %s", strings.Join(lacks, ", and to "))
 		return
 	}
 	m.ok(subject, "you may turn AutoNode on for Clusters in namespace %s", m.userNamespace)

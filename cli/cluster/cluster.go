@@ -64,8 +64,8 @@ func (f *Flags) Namespace() (string, error) {
 
 var errNone = errors.New("there is no kubeconfig: set $KUBECONFIG, or name one with --kubeconfig")
 
-// Key returns the key of an object that an argument names as NAME or NAMESPACE/NAME. namespace is --namespace; without either it is that of the
-// context. what is for the error, such as "a pod, like shop/web".
+// Key returns the key of an object that an argument names as NAME or NAMESPACE/NAME. namespace is --namespace; without either it is that
+// of the context. what is for the error, such as "a pod, like shop/web".
 func (f *Flags) Key(argument, namespace, what string) (key client.ObjectKey, err error) {
 	key = client.ObjectKey{Namespace: namespace, Name: argument}
 	before, after, both := strings.Cut(argument, "/")
@@ -90,7 +90,8 @@ func (f *Flags) Config() (*rest.Config, error) {
 		if len(raw.Contexts) == 0 {
 			return nil, errNone
 		}
-		return nil, fmt.Errorf("the kubeconfig has no context %q; it has %s", f.Context, strings.Join(slices.Sorted(maps.Keys(raw.Contexts)), ", "))
+		return nil, fmt.Errorf("the kubeconfig has no context %q; it has %s", f.Context,
+			strings.Join(slices.Sorted(maps.Keys(raw.Contexts)), ", "))
 	}
 	config, err := loader.ClientConfig()
 	switch {

@@ -71,9 +71,11 @@ func nextStep(err error) error {
 	case err == nil:
 		return nil
 	case apierrors.IsUnauthorized(err):
-		return fmt.Errorf("%w; the cluster refuses your credentials, which may have expired: renew them, or choose another context with --context", err)
+		return fmt.Errorf("%w; the cluster refuses your credentials, which may have expired: renew them, or choose another context with "+
+			"--context", err)
 	case strings.Contains(err.Error(), "getting credentials: "):
-		return fmt.Errorf("%w; the program that the kubeconfig runs for credentials failed: log in with it, or choose another context with --context", err)
+		return fmt.Errorf("%w; the program that the kubeconfig runs for credentials failed: log in with it, or choose another context with "+
+			"--context", err)
 	case apierrors.IsForbidden(err) && !strings.Contains(err.Error(), "; ask for "): // a command may say for which right
 		return fmt.Errorf("%w; ask for that right, or choose another user with --context", err)
 	case errors.As(err, &authority), errors.As(err, &hostname), errors.As(err, &invalid):

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Package condition decides which conditions of AutoNode's objects are wrong, and what to do about each. `autonode check` and `autonode describe`
-// print the same decision.
+// Package condition decides which conditions of AutoNode's objects are wrong, and what to do about each. `autonode check` and `autonode
+// describe` print the same decision.
 package condition
 
 import (
@@ -19,12 +19,15 @@ var pipeline = []string{
 
 // expected are reasons of False conditions with which nothing is wrong: they take time, or a person intends them.
 var expected = map[string]bool{
-	v1beta1.AutoNodeNotConfiguredReason: true, v1beta1.PausedReason: true, v1beta1.AutoNodeProgressingReason: true, v1beta1.AutoNodeUpgradingReason: true,
-	v1beta1.AutoNodeDrainingReason: true, v1beta1.NodesOutdatedReason: true, v1beta1.NodesAheadReason: true, v1beta1.NodeUpgradeHeldReason: true,
+	v1beta1.AutoNodeNotConfiguredReason: true, v1beta1.PausedReason: true, v1beta1.AutoNodeProgressingReason: true,
+	v1beta1.AutoNodeUpgradingReason: true,
+	v1beta1.AutoNodeDrainingReason:  true, v1beta1.NodesOutdatedReason: true, v1beta1.NodesAheadReason: true,
+	v1beta1.NodeUpgradeHeldReason:   true,
 	v1beta1.ControlPlaneOlderReason: true,
 }
 
-// WrongOfHostedCluster returns the HostedCluster's conditions with which something is wrong, in the order in which they wait for each other.
+// WrongOfHostedCluster returns the HostedCluster's conditions with which something is wrong, in the order in which they wait for each
+// other.
 func WrongOfHostedCluster(hostedCluster *v1beta1.HostedCluster) []metav1.Condition {
 	return wrong(hostedCluster.Status.Conditions, pipeline)
 }

@@ -37,7 +37,8 @@ import (
 
 // errNotServed reports that a cluster lacks a kind.
 func errNotServed(kind string) error {
-	return fmt.Errorf("this cluster doesn't serve %s, so it isn't a management cluster with AutoNode; choose another with --context or --kubeconfig", kind)
+	return fmt.Errorf("this cluster doesn't serve %s, so it isn't a management cluster with AutoNode; choose another with --context or "+
+		"--kubeconfig", kind)
 }
 
 // Options are those of `autonode cost`.
@@ -194,13 +195,15 @@ func readCosts(ctx context.Context, reader client.Reader, now time.Time) ([]acco
 // place is a control-plane namespace, and the Cluster in it where HostedClusters share the namespace.
 type place struct{ namespace, cluster string }
 
-// clustersOf returns the hosted cluster of each control-plane namespace, or of each Cluster in a shared one. A cluster belongs to the account whose record has it.
+// clustersOf returns the hosted cluster of each control-plane namespace, or of each Cluster in a shared one. A cluster belongs to the
+// account whose record has it.
 func clustersOf(found []autonodev1alpha1.CapacityAccount, components []metav1.PartialObjectMetadata) map[place]hostedCluster {
 	clusters := map[place]hostedCluster{}
 	for i := range components {
 		names, ok := v1beta1.NamesOf(&components[i])
 		if label := components[i].Labels; ok && label[v1beta1.HostedClusterLabel] != "" {
-			clusters[place{components[i].Namespace, names.Cluster}] = hostedCluster{name: label[v1beta1.HostedClusterNamespaceLabel] + "/" + label[v1beta1.HostedClusterLabel]}
+			clusters[place{components[i].Namespace, names.Cluster}] = hostedCluster{name: label[v1beta1.HostedClusterNamespaceLabel] + "/" +
+				label[v1beta1.HostedClusterLabel]}
 		}
 	}
 	for i := range found {
@@ -214,7 +217,8 @@ func clustersOf(found []autonodev1alpha1.CapacityAccount, components []metav1.Pa
 }
 
 // costOf applies the commitments of an account that are in their term.
-func costOf(ctx context.Context, reader client.Reader, account *autonodev1alpha1.CapacityAccount, machines []cost.Machines, now time.Time) accountCost {
+func costOf(ctx context.Context, reader client.Reader, account *autonodev1alpha1.CapacityAccount, machines []cost.Machines,
+	now time.Time) accountCost {
 	rates, unread := ratesOf(ctx, reader, &account.Spec)
 	commitments, problems := conversion.CommitmentsAt(&account.Spec, rates, now)
 	report := accountCost{name: account.Name, Report: cost.Of(machines, commitments, conversion.ReservationsAt(&account.Spec, now))}
@@ -226,7 +230,8 @@ func costOf(ctx context.Context, reader client.Reader, account *autonodev1alpha1
 }
 
 // ratesOf reads the ConfigMaps that commitments refer to. What can't be read is a problem: its plan covers what has a rate in the account.
-func ratesOf(ctx context.Context, reader client.Reader, spec *autonodev1alpha1.CapacityAccountSpec) (rates conversion.Rates, problems []string) {
+func ratesOf(ctx context.Context, reader client.Reader, spec *autonodev1alpha1.CapacityAccountSpec) (rates conversion.Rates,
+	problems []string) {
 	rates = conversion.Rates{}
 	for i := range spec.Commitments {
 		c := &spec.Commitments[i]
@@ -239,7 +244,8 @@ func ratesOf(ctx context.Context, reader client.Reader, spec *autonodev1alpha1.C
 			rates[c.Name], err = conversion.ParseRates(object.Data[c.RatesFrom.Key])
 		}
 		if err != nil {
-			problems = append(problems, fmt.Sprintf("spec.commitments[%s].ratesFrom: %s; its types without a rate in the account aren't covered", c.Name, err))
+			problems = append(problems, fmt.Sprintf("spec.commitments[%s].ratesFrom: %s; its types without a rate in the account aren't covered",
+				c.Name, err))
 		}
 	}
 	return rates, problems

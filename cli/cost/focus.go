@@ -13,8 +13,8 @@ import (
 	"github.com/autonode-io/autonode/capacity/cost"
 )
 
-// focusRow is a charge of an hour with the column names of FOCUS, the FinOps Open Cost and Usage Specification. Columns that it doesn't have
-// begin with x_. https://focus.finops.org/focus-specification/
+// focusRow is a charge of an hour with the column names of FOCUS, the FinOps Open Cost and Usage Specification. Columns that it doesn't
+// have begin with x_. https://focus.finops.org/focus-specification/
 type focusRow struct {
 	// BillingAccountName is the CapacityAccount, and SubAccountName the HostedCluster.
 	BillingAccountName string `json:"BillingAccountName"`
@@ -101,7 +101,8 @@ func focusRows(costs []accountCost) []focusRow {
 
 func (r *focusRow) ofMachines(machines *cost.Row) focusRow {
 	row := *r
-	row.SubAccountName, row.NodePool, row.InstanceType, row.CapacityType, row.AvailabilityZone = machines.Cluster, machines.NodePool, machines.InstanceType, machines.CapacityType, machines.Zone
+	row.SubAccountName, row.NodePool, row.InstanceType, row.CapacityType, row.AvailabilityZone = machines.Cluster, machines.NodePool,
+		machines.InstanceType, machines.CapacityType, machines.Zone
 	row.PricingCategory = "Standard"
 	if machines.CapacityType == "spot" {
 		row.PricingCategory = "Dynamic"

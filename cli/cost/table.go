@@ -115,15 +115,17 @@ func wasted(amount float64, unknown bool) *float64 {
 }
 
 // units of a commitment, as JSON and tables name them.
-var units = map[capacity.Measure]string{capacity.Money: "dollars", capacity.Instances: "machines", capacity.CPUs: "vCPUs", capacity.GiBs: "GiB"}
+var units = map[capacity.Measure]string{capacity.Money: "dollars", capacity.Instances: "machines",
+	capacity.CPUs: "vCPUs", capacity.GiBs: "GiB"}
 
 // rounded cuts what floating-point arithmetic adds.
 func rounded(amount float64) float64 { return math.Round(amount*1e6) / 1e6 }
 
 func viewSums(s *cost.Sums) sumsView {
 	return sumsView{
-		Machines: s.Machines, Unpriced: s.Unpriced, OnDemand: rounded(s.OnDemand), List: rounded(s.List), Paid: rounded(s.Paid), Committed: rounded(s.Committed),
-		Saved: savedView{rounded(s.SavedBySpot), rounded(s.SavedByReservations), rounded(s.SavedByCommitments)},
+		Machines: s.Machines, Unpriced: s.Unpriced, OnDemand: rounded(s.OnDemand), List: rounded(s.List), Paid: rounded(s.Paid),
+		Committed: rounded(s.Committed),
+		Saved:     savedView{rounded(s.SavedBySpot), rounded(s.SavedByReservations), rounded(s.SavedByCommitments)},
 	}
 }
 
@@ -137,11 +139,13 @@ func viewCosts(costs []accountCost, group group) view {
 		}
 		for _, use := range c.Commitments {
 			account.Commitments = append(account.Commitments, commitmentView{
-				use.Name, string(use.Kind), units[use.Measure], rounded(use.Committed), rounded(use.Used), rounded(use.Unused), wasted(use.Wasted, use.Unknown),
+				use.Name, string(use.Kind), units[use.Measure], rounded(use.Committed), rounded(use.Used), rounded(use.Unused),
+				wasted(use.Wasted, use.Unknown),
 			})
 		}
 		for _, use := range c.Reservations {
-			account.Reservations = append(account.Reservations, reservationView{use.ID, use.Count, use.Used, use.Unused, wasted(use.Wasted, use.Unknown), use.Expired})
+			account.Reservations = append(account.Reservations, reservationView{use.ID, use.Count, use.Used, use.Unused,
+				wasted(use.Wasted, use.Unknown), use.Expired})
 		}
 		view.Accounts = append(view.Accounts, account)
 	}
@@ -175,7 +179,8 @@ func tabulate(to io.Writer, costs []accountCost, group group) error {
 			for _, column := range group {
 				cells = append(cells, *columns[column](&row.Key))
 			}
-			table.Row(append(cells, row.Machines, printer.Dollars(row.OnDemand), printer.Dollars(row.List), printer.Dollars(row.Paid), printer.Dollars(row.Saved()))...)
+			table.Row(append(cells, row.Machines, printer.Dollars(row.OnDemand), printer.Dollars(row.List), printer.Dollars(row.Paid),
+				printer.Dollars(row.Saved()))...)
 		}
 	}
 	if err := table.Flush(); err != nil {
@@ -212,7 +217,8 @@ func used(table *printer.Table, c *accountCost) {
 		if use.Expired {
 			committed += ", expired"
 		}
-		table.Row(c.name, "reservation/"+use.ID, committed, fmt.Sprintf("%d machines", use.Used), fmt.Sprintf("%d machines", use.Unused), dollarsOr(use.Wasted, use.Unknown))
+		table.Row(c.name, "reservation/"+use.ID, committed, fmt.Sprintf("%d machines", use.Used), fmt.Sprintf("%d machines", use.Unused),
+			dollarsOr(use.Wasted, use.Unknown))
 	}
 }
 
@@ -227,7 +233,8 @@ func dollarsOr(amount float64, unknown bool) string {
 // summary reports what an account's machines cost, and why that is less than on demand.
 func summary(c *accountCost) string {
 	total := &c.Total
-	text := fmt.Sprintf("%s: %s for %s an hour", cmp.Or(message.Line(c.name), "without an account"), english.Plural(int(total.Machines), "machine", ""), printer.Dollars(total.Paid))
+	text := fmt.Sprintf("%s: %s for %s an hour", cmp.Or(message.Line(c.name), "without an account"),
+		english.Plural(int(total.Machines), "machine", ""), printer.Dollars(total.Paid))
 	if c.Wasted > 0 {
 		text += fmt.Sprintf(", and %s for what is unused", printer.Dollars(c.Wasted))
 	}

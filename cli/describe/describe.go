@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Package describe is `autonode describe`, which shows a hosted cluster from its HostedCluster to its nodes, and the first thing that is wrong.
+// Package describe is `autonode describe`, which shows a hosted cluster from its HostedCluster to its nodes, and the first thing that is
+// wrong.
 package describe
 
 import (
@@ -119,7 +120,8 @@ func (v *view) readManagement(ctx context.Context, management client.Reader, key
 	v.hostedCluster = &v1beta1.HostedCluster{}
 	switch err := management.Get(ctx, key, v.hostedCluster); {
 	case meta.IsNoMatchError(err):
-		return errors.New("this cluster has no HostedClusters: AutoNode isn't installed in it; choose the management cluster with --context or --kubeconfig")
+		return errors.New("this cluster has no HostedClusters: AutoNode isn't installed in it; choose the management cluster with --context " +
+			"or --kubeconfig")
 	case apierrors.IsNotFound(err):
 		return fmt.Errorf("there is no HostedCluster %s; list them with `kubectl get hostedclusters.autonode.io -A`", key)
 	case err != nil:
@@ -132,7 +134,8 @@ func (v *view) readManagement(ctx context.Context, management client.Reader, key
 		v.clusterFaults.ControlPlane(found)
 		v.exists(v.clusterFaults.Kubeconfig(ctx, management, found), "the guest's kubeconfig")
 	}
-	if v.exists(management.Get(ctx, client.ObjectKey{Namespace: namespace, Name: v.hostedCluster.Names().Karpenter}, component), "the ControlPlaneComponent") {
+	if v.exists(management.Get(ctx, client.ObjectKey{Namespace: namespace, Name: v.hostedCluster.Names().Karpenter}, component),
+		"the ControlPlaneComponent") {
 		v.component = component
 		v.exists(v.karpenterFaults.Karpenter(ctx, management, client.ObjectKeyFromObject(component)), "Karpenter's Deployment")
 	}
@@ -144,7 +147,8 @@ func (v *view) readManagement(ctx context.Context, management client.Reader, key
 }
 
 func (v *view) readGuest(ctx context.Context, guest client.Reader) error {
-	nodes, pools, claims, classes, pods := &corev1.NodeList{}, &karpv1.NodePoolList{}, &karpv1.NodeClaimList{}, &v1alpha1.ClusterAPINodeClassList{}, &corev1.PodList{}
+	nodes, pools, claims, classes, pods := &corev1.NodeList{}, &karpv1.NodePoolList{}, &karpv1.NodeClaimList{},
+		&v1alpha1.ClusterAPINodeClassList{}, &corev1.PodList{}
 	if err := guest.List(ctx, nodes); err != nil {
 		return fmt.Errorf("listing the guest's nodes: %w", err)
 	}

@@ -88,7 +88,8 @@ func (v *view) tree() *item {
 			v.claims(root.add(newItem("NodePool %s  deleted", name)), name, machines)
 		}
 	}
-	for _, machine := range slices.SortedFunc(maps.Values(machines), func(a, b *clusterv1.Machine) int { return strings.Compare(a.Name, b.Name) }) {
+	for _, machine := range slices.SortedFunc(maps.Values(machines),
+		func(a, b *clusterv1.Machine) int { return strings.Compare(a.Name, b.Name) }) {
 		item := root.add(machineItem(machine))
 		if v.guest && machine.DeletionTimestamp.IsZero() {
 			item.text += "  without a NodeClaim"
@@ -132,7 +133,8 @@ func (v *view) hostedClusterItem() *item {
 // pendingItem has the answer for the oldest pod that waits for a node.
 func (v *view) pendingItem() *item {
 	key := client.ObjectKeyFromObject(v.oldest)
-	item := newItem("%s  the oldest is %s, %s old", english.Plural(v.pending, "pod is pending", "pods are pending"), key, duration.HumanDuration(time.Since(v.oldest.CreationTimestamp.Time)))
+	item := newItem("%s  the oldest is %s, %s old", english.Plural(v.pending, "pod is pending", "pods are pending"), key,
+		duration.HumanDuration(time.Since(v.oldest.CreationTimestamp.Time)))
 	item.wrong = fmt.Sprintf("see `autonode why pod %s`", key)
 	if v.answer != nil {
 		item.wrong = v.answer.Summary
@@ -189,7 +191,8 @@ func classItem(class *v1alpha1.ClusterAPINodeClass) *item {
 	if class.Status.TemplateCount != nil {
 		count = int(*class.Status.TemplateCount)
 	}
-	item := newItem("ClusterAPINodeClass %s  %s  version %s", class.Name, english.Plural(count, "template", ""), cmp.Or(class.Status.Version, "not known"))
+	item := newItem("ClusterAPINodeClass %s  %s  version %s", class.Name, english.Plural(count, "template", ""),
+		cmp.Or(class.Status.Version, "not known"))
 	for i := range class.Status.Conditions {
 		if c := &class.Status.Conditions[i]; c.Status == metav1.ConditionFalse && c.Type != status.ConditionReady {
 			item.condition(c.Type, c.Reason, c.Message)
@@ -248,14 +251,16 @@ func claimItem(claim *karpv1.NodeClaim) *item {
 		return item
 	}
 	for _, step := range []struct{ condition, state string }{
-		{karpv1.ConditionTypeLaunched, "launching"}, {karpv1.ConditionTypeRegistered, "waiting to join"}, {karpv1.ConditionTypeInitialized, "initializing"},
+		{karpv1.ConditionTypeLaunched, "launching"}, {karpv1.ConditionTypeRegistered, "waiting to join"},
+		{karpv1.ConditionTypeInitialized, "initializing"},
 	} {
 		c := claim.StatusConditions().Get(step.condition)
 		if c.IsTrue() {
 			continue
 		}
 		item.text += "  " + step.state
-		if c != nil && (c.Status == metav1.ConditionFalse || c.Reason != "AwaitingReconciliation" && c.Message != "" && c.Message != "object is awaiting reconciliation") {
+		if c != nil && (c.Status == metav1.ConditionFalse || c.Reason != "AwaitingReconciliation" && c.Message != "" &&
+			c.Message != "object is awaiting reconciliation") {
 			item.condition(c.Type, c.Reason, c.Message)
 		}
 		return item
@@ -270,7 +275,8 @@ func claimItem(claim *karpv1.NodeClaim) *item {
 func machineItem(machine *clusterv1.Machine) *item {
 	item := newItem("Machine %s/%s  %s", machine.Namespace, machine.Name, cmp.Or(machine.Status.Phase, "no phase yet"))
 	for _, kind := range []string{clusterv1.InfrastructureReadyCondition, clusterv1.BootstrapConfigReadyCondition} {
-		if c := meta.FindStatusCondition(machine.Status.Conditions, kind); c != nil && c.Status == metav1.ConditionFalse && c.Message != "" && machine.DeletionTimestamp.IsZero() {
+		if c := meta.FindStatusCondition(machine.Status.Conditions, kind); c != nil && c.Status == metav1.ConditionFalse && c.Message != "" &&
+			machine.DeletionTimestamp.IsZero() {
 			item.condition(c.Type, c.Reason, c.Message)
 		}
 	}
@@ -347,7 +353,8 @@ func mark(i *item) string {
 // first returns the first item with which something is wrong, nil for none. What a HostedCluster reports of something below it is below.
 func (i *item) first() *item {
 	for _, below := range i.below {
-		if found := below.first(); found != nil && (i.wrong == "" || strings.HasPrefix(i.wrong, v1beta1.NodeClassReady) || strings.HasPrefix(i.wrong, v1beta1.OfferingsAvailable)) {
+		if found := below.first(); found != nil && (i.wrong == "" || strings.HasPrefix(i.wrong, v1beta1.NodeClassReady) ||
+			strings.HasPrefix(i.wrong, v1beta1.OfferingsAvailable)) {
 			return found
 		}
 	}

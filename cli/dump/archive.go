@@ -26,8 +26,8 @@ type Archive interface {
 // Stdout is the name of the archive that is written to standard output.
 const Stdout = "-"
 
-// Create makes a tar.gz file if a path ends so, else a folder. Neither may exist. Stdout is a tar.gz on a writer. What is made isn't complete before
-// Close.
+// Create makes a tar.gz file if a path ends so, else a folder. Neither may exist. Stdout is a tar.gz on a writer. What is made isn't
+// complete before Close.
 func Create(to string, stdout io.Writer, now time.Time) (Archive, error) {
 	if to == Stdout {
 		return newTarball(stdout, nil, "autonode-dump", now), nil

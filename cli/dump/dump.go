@@ -61,10 +61,10 @@ func NewCommand(program string) *cobra.Command {
 		Long: `Collect what is needed to find out what is wrong, without secrets.
 
 The command reads HostedClusters, what belongs to them in their control-plane namespaces, the operator, and logs, and
-writes them into a tar.gz file, a folder, or, with --to -, a tar.gz on standard output. With --guest-kubeconfig or --guest-context it reads a guest cluster, too.
-It never reads the content of Secrets. Of other objects it keeps metadata, conditions and fields that are known to hold
-no secrets, and of all other fields the names; from logs and messages it removes what looks like a secret. What can't be
-read is listed in errors.txt.`,
+writes them into a tar.gz file, a folder, or, with --to -, a tar.gz on standard output. With --guest-kubeconfig or
+--guest-context it reads a guest cluster, too. It never reads the content of Secrets. Of other objects it keeps metadata,
+conditions and fields that are known to hold no secrets, and of all other fields the names; from logs and messages it
+removes what looks like a secret. What can't be read is listed in errors.txt.`,
 		Example: `  autonode dump
   autonode dump --hosted-cluster clusters/blue --guest-kubeconfig blue.kubeconfig --to blue.tar.gz
   autonode dump --to - | ssh bastion 'cat > dump.tar.gz'`,
@@ -74,7 +74,8 @@ read is listed in errors.txt.`,
 	o.Guest.AddOther(flags, "guest", "a guest cluster", "no guest is read")
 	flags.StringVar(&o.HostedCluster, "hosted-cluster", "", "NAMESPACE/NAME of the one HostedCluster to collect; without it all")
 	flags.StringVar(&o.OperatorNamespace, "operator-namespace", manifests.Namespace, "namespace of the operator")
-	flags.StringVar(&o.To, "to", "", "file that ends in .tar.gz, folder, or - for a tar.gz on standard output; without it autonode-dump-TIME.tar.gz here")
+	flags.StringVar(&o.To, "to", "", "file that ends in .tar.gz, folder, or - for a tar.gz on standard output; without it "+
+		"autonode-dump-TIME.tar.gz here")
 	flags.Int64Var(&o.LogLines, "log-lines", 5000, "how many of the last lines of each log to collect")
 	return cmd
 }
@@ -84,7 +85,8 @@ func (o *Options) Validate() error {
 	if o.LogLines <= 0 {
 		return fmt.Errorf("--log-lines %d: want at least 1", o.LogLines)
 	}
-	if namespace, name, both := strings.Cut(o.HostedCluster, "/"); o.HostedCluster != "" && (!both || namespace == "" || name == "" || strings.Contains(name, "/")) {
+	if namespace, name, both := strings.Cut(o.HostedCluster, "/"); o.HostedCluster != "" && (!both || namespace == "" || name == "" ||
+		strings.Contains(name, "/")) {
 		return fmt.Errorf("--hosted-cluster %q: want NAMESPACE/NAME, such as clusters/blue", o.HostedCluster)
 	}
 	return checkName(o.To)
@@ -237,9 +239,11 @@ func (o *Options) dumpGuest(ctx context.Context, config *rest.Config, archive Ar
 		return []string{"guest: " + Text(err.Error())}
 	}
 	c.Objects(ctx, "", "karpenter.sh", "karpenter.cluster.x-k8s.io", "karpenter.k8s.aws")
-	c.Resources(ctx, "", schema.GroupResource{Resource: "nodes"}, schema.GroupResource{Resource: "pods"}, schema.GroupResource{Resource: "events"},
+	c.Resources(ctx, "", schema.GroupResource{Resource: "nodes"}, schema.GroupResource{Resource: "pods"},
+		schema.GroupResource{Resource: "events"},
 		schema.GroupResource{Resource: "persistentvolumeclaims"}, schema.GroupResource{Group: "apps", Resource: "daemonsets"},
-		schema.GroupResource{Group: "policy", Resource: "poddisruptionbudgets"}, schema.GroupResource{Group: "storage.k8s.io", Resource: "storageclasses"},
+		schema.GroupResource{Group: "policy", Resource: "poddisruptionbudgets"}, schema.GroupResource{Group: "storage.k8s.io",
+			Resource: "storageclasses"},
 		schema.GroupResource{Group: "certificates.k8s.io", Resource: "certificatesigningrequests"})
 	return c.Problems()
 }

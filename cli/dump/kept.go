@@ -12,30 +12,44 @@ import (
 // What of an object stays, beside its metadata and its conditions: a field alone stays whole, and of one with braces these fields. Of all
 // other fields, and of kinds that aren't here, the names stay. docs/cli.md lists them.
 const (
-	keptContainer = ` name image imagePullPolicy resources ports restartPolicy securityContext volumeMounts{name mountPath readOnly} env{name valueFrom}
+	keptContainer = ` name image imagePullPolicy resources ports restartPolicy securityContext volumeMounts{name mountPath readOnly} env{name
+		valueFrom}
 		envFrom{configMapRef secretRef prefix} `
-	keptVolume = ` name persistentVolumeClaim emptyDir hostPath{path type} configMap{name optional} secret{secretName optional} csi{driver readOnly}
+	keptVolume = ` name persistentVolumeClaim emptyDir hostPath{path type} configMap{name optional} secret{secretName optional} csi{driver
+		readOnly}
 		ephemeral{volumeClaimTemplate{metadata spec{accessModes resources storageClassName volumeMode volumeName}}}
 		projected{sources{secret{name optional} configMap{name optional} serviceAccountToken{audience expirationSeconds path}}} `
-	keptPod = ` activeDeadlineSeconds affinity automountServiceAccountToken dnsPolicy hostIPC hostNetwork hostPID hostname imagePullSecrets{name} nodeName nodeSelector overhead
-		preemptionPolicy priority priorityClassName readinessGates resourceClaims resources restartPolicy runtimeClassName schedulerName schedulingGates
+	keptPod = ` activeDeadlineSeconds affinity automountServiceAccountToken dnsPolicy hostIPC hostNetwork hostPID hostname
+		imagePullSecrets{name} nodeName nodeSelector overhead
+		preemptionPolicy priority priorityClassName readinessGates resourceClaims resources restartPolicy runtimeClassName schedulerName
+		schedulingGates
 		securityContext serviceAccountName terminationGracePeriodSeconds tolerations topologySpreadConstraints
-		containers{` + keptContainer + `} initContainers{` + keptContainer + `} ephemeralContainers{` + keptContainer + `} volumes{` + keptVolume + `} `
-	keptWorkload = `spec{minReadySeconds paused podManagementPolicy progressDeadlineSeconds replicas revisionHistoryLimit selector serviceName strategy
+		containers{` + keptContainer + `} initContainers{` + keptContainer + `} ephemeralContainers{` + keptContainer + `}
+		volumes{` + keptVolume + `} `
+	keptWorkload = `spec{minReadySeconds paused podManagementPolicy progressDeadlineSeconds replicas revisionHistoryLimit selector
+		serviceName strategy
 		updateStrategy template{metadata spec{` + keptPod + `}}} status`
 
-	keptMachine = ` bootstrap{configRef dataSecretName} clusterName deletion failureDomain infrastructureRef minReadySeconds nodeDeletionTimeout nodeDrainTimeout
+	keptMachine = ` bootstrap{configRef dataSecretName} clusterName deletion failureDomain infrastructureRef minReadySeconds
+		nodeDeletionTimeout nodeDrainTimeout
 		nodeVolumeDetachTimeout providerID readinessGates taints version `
-	keptMachines = `spec{clusterName deletePolicy deletion failureDomains machineNaming machineNamingStrategy minReadySeconds paused progressDeadlineSeconds
-		providerIDList remediation replicas revisionHistoryLimit rollout rolloutAfter selector strategy template{metadata spec{` + keptMachine + `}}} status`
-	keptPool = ` name class replicas minReadySeconds metadata failureDomain failureDomains deletion healthCheck machineHealthCheck rollout strategy variables{overrides{name}} `
+	keptMachines = `spec{clusterName deletePolicy deletion failureDomains machineNaming machineNamingStrategy minReadySeconds paused
+		progressDeadlineSeconds
+		providerIDList remediation replicas revisionHistoryLimit rollout rolloutAfter selector strategy template{metadata
+		spec{` + keptMachine + `}}} status`
+	keptPool = ` name class replicas minReadySeconds metadata failureDomain failureDomains deletion healthCheck machineHealthCheck rollout
+		strategy variables{overrides{name}} `
 
-	keptControlPlane = `spec{replicas version rollout rolloutBefore rolloutStrategy remediation remediationStrategy network{serviceAddress serviceType}
-		infrastructureTemplate{apiVersion kind name namespace} machineTemplate{metadata infrastructureRef deletion nodeDrainTimeout spec{infrastructureRef deletion readinessGates}}}
-		status{observedGeneration ready initialized initialization replicas readyReplicas availableReplicas upToDateReplicas updatedReplicas unavailableReplicas
+	keptControlPlane = `spec{replicas version rollout rolloutBefore rolloutStrategy remediation remediationStrategy network{serviceAddress
+		serviceType}
+		infrastructureTemplate{apiVersion kind name namespace} machineTemplate{metadata infrastructureRef deletion nodeDrainTimeout
+		spec{infrastructureRef deletion readinessGates}}}
+		status{observedGeneration ready initialized initialization replicas readyReplicas availableReplicas upToDateReplicas updatedReplicas
+		unavailableReplicas
 		version selector phase failureReason failureMessage lastRemediation externalManagedControlPlane}`
 
-	keptRegistration = ` joinConfiguration{nodeRegistration{name criSocket taints imagePullPolicy ignorePreflightErrors kubeletExtraArgs}} format
+	keptRegistration = ` joinConfiguration{nodeRegistration{name criSocket taints imagePullPolicy ignorePreflightErrors kubeletExtraArgs}}
+		format
 		agentConfig{nodeTaints nodeLabels nodeName nodeNamePrefix version} generateType talosVersion `
 	keptBootstrap = `spec{` + keptRegistration + ` template{metadata spec{` + keptRegistration + `}}}
 		status{ready initialization dataSecretName observedGeneration failureReason failureMessage}`
@@ -43,20 +57,25 @@ const (
 	// What profiles read, and what reports where a machine is and what it boots. Names of different providers are side by side: a template of
 	// one is text, and of another an object.
 	keptInfrastructureSpec = ` providerID instanceID failureDomain failureDomains zone zones region location controlPlaneEndpoint
-		instanceType vmSize type flavor className os osDisk{osType diskSizeGB} capacityType marketType spotMarketOptions spotVMOptions provisioningModel preemptible
+		instanceType vmSize type flavor className os osDisk{osType diskSizeGB} capacityType marketType spotMarketOptions spotVMOptions
+		provisioningModel preemptible
 		capacityReservationId capacityReservationID capacityReservationPreference tenancy
-		numCPUs numCoresPerSocket numCores numSockets vcpuSockets vcpusPerSocket memoryMiB memorySize diskGiB systemDiskSize disks{bootVolume{sizeGb}}
+		numCPUs numCoresPerSocket numCores numSockets vcpuSockets vcpusPerSocket memoryMiB memorySize diskGiB systemDiskSize
+		disks{bootVolume{sizeGb}}
 		rootVolume{size type} rootDeviceSize rootDeviceType nonRootVolumes{size type deviceName} kubemarkOptions{extendedResources}
 		virtualMachineTemplate{spec{runStrategy instancetype{name kind} template{spec{architecture domain{cpu memory resources}}}}}
 		ami image imageName imageFamily imageLookupFormat imageLookupOrg imageLookupBaseOS template
 		server datacenter datastore folder resourcePool cloneMode powerOffMode network{devices{networkName dhcp4 dhcp6}} subnet{id name}
-		additionalSecurityGroups{id} iamInstanceProfile hostSelector publicIP sshKeyName identityRef{kind name} credentialsRef{kind name namespace} secretRef{name namespace} `
+		additionalSecurityGroups{id} iamInstanceProfile hostSelector publicIP sshKeyName identityRef{kind name} credentialsRef{kind name
+		namespace} secretRef{name namespace} `
 	keptInfrastructure = `spec{` + keptInfrastructureSpec + ` template{metadata spec{` + keptInfrastructureSpec + `}}}
-		status{ready initialization observedGeneration addresses capacity nodeInfo failureDomains instanceState instanceStatus vmState phase region
+		status{ready initialization observedGeneration addresses capacity nodeInfo failureDomains instanceState instanceStatus vmState phase
+		region
 		failureReason failureMessage errorReason errorMessage interruptible retryAfter taskRef deprecated{v1beta1{failureReason failureMessage}}}`
 
 	keptPatches = ` bootstrapPatches{apiGroup kind patches{op path valueFrom{variable}}} patches{op path valueFrom{variable}} `
-	keptEvent   = `action count deprecatedCount deprecatedFirstTimestamp deprecatedLastTimestamp eventTime firstTimestamp involvedObject lastTimestamp message note reason
+	keptEvent   = `action count deprecatedCount deprecatedFirstTimestamp deprecatedLastTimestamp eventTime firstTimestamp involvedObject
+		lastTimestamp message note reason
 		regarding related reportingComponent reportingController reportingInstance series source type`
 
 	// keptOfAll stays of every object.
@@ -67,15 +86,18 @@ const (
 var allowed = map[string]string{
 	"*.autonode.io":  "spec status",
 	"*.karpenter.sh": "spec status",
-	"ClusterAPINodeClass.karpenter.cluster.x-k8s.io": `spec{scalableResourceSelector infrastructureTemplateSelectors catalogSelectors bootstrap version kubelet
+	"ClusterAPINodeClass.karpenter.cluster.x-k8s.io": `spec{scalableResourceSelector infrastructureTemplateSelectors catalogSelectors
+		bootstrap version kubelet
 		defaultArchitecture deadlines failureReasons driftPolicy ` + keptPatches + `} status`,
 	"InstanceTypeCatalog.karpenter.cluster.x-k8s.io": `spec{templateRef ` + keptPatches + `
 		instanceTypes{name architecture operatingSystem capacity memoryOverhead overhead labels offerings ` + keptPatches + `}} status`,
-	"EC2NodeClass.karpenter.k8s.aws": `spec{amiFamily amiSelectorTerms subnetSelectorTerms securityGroupSelectorTerms capacityReservationSelectorTerms
+	"EC2NodeClass.karpenter.k8s.aws": `spec{amiFamily amiSelectorTerms subnetSelectorTerms securityGroupSelectorTerms
+		capacityReservationSelectorTerms
 		associatePublicIPAddress role instanceProfile blockDeviceMappings instanceStorePolicy kubelet metadataOptions detailedMonitoring} status`,
 
 	"Cluster.cluster.x-k8s.io": `spec{availabilityGates clusterNetwork controlPlaneEndpoint controlPlaneRef infrastructureRef paused
-		topology{class classNamespace classRef version rollout rolloutAfter controlPlane{metadata replicas deletion healthCheck machineHealthCheck variables{overrides{name}}}
+		topology{class classNamespace classRef version rollout rolloutAfter controlPlane{metadata replicas deletion healthCheck
+		machineHealthCheck variables{overrides{name}}}
 		workers{machineDeployments{` + keptPool + `} machinePools{` + keptPool + `}} variables{name}}} status`,
 	"ClusterClass.cluster.x-k8s.io": `spec{infrastructure{ref templateRef} controlPlane{ref templateRef machineInfrastructure metadata}
 		workers{machineDeployments{class bootstrap infrastructure template{metadata bootstrap{ref} infrastructure{ref}}}} variables{name required}

@@ -27,9 +27,10 @@ func (f *Failure) closes(nodePool, instanceType string, o *karpcloudprovider.Off
 		(f.NodePool == "" || f.NodePool == nodePool) && now.Before(f.Until)
 }
 
-// launchable returns instance types as Karpenter has them for a NodePool: what has failed isn't available, and nothing is while the node class
-// reports so.
-func (s *Simulation) launchable(nodePool *karpv1.NodePool, instanceTypes []*karpcloudprovider.InstanceType) []*karpcloudprovider.InstanceType {
+// launchable returns instance types as Karpenter has them for a NodePool: what has failed isn't available, and nothing is while the node
+// class reports so.
+func (s *Simulation) launchable(nodePool *karpv1.NodePool,
+	instanceTypes []*karpcloudprovider.InstanceType) []*karpcloudprovider.InstanceType {
 	exhausted := s.exhausted(nodePool.Spec.Template.Spec.NodeClassRef.Name) != ""
 	closed := slices.Clone(instanceTypes)
 	for i, it := range instanceTypes {

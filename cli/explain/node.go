@@ -60,7 +60,8 @@ func (s *Simulation) Node(ctx context.Context, name string) (*NodeAnswer, error)
 		evicting := len(slices.DeleteFunc(pods, func(pod *corev1.Pod) bool { return !podutils.IsWaitingEviction(pod, s.Clock) }))
 		answer.Decision = Terminating
 		why := ""
-		if disrupted := node.NodeClaim.StatusConditions().Get(karpv1.ConditionTypeDisruptionReason); disrupted.IsTrue() && disrupted.Reason == string(methods.CapacityReclaimed) {
+		if disrupted := node.NodeClaim.StatusConditions().Get(karpv1.ConditionTypeDisruptionReason); disrupted.IsTrue() &&
+			disrupted.Reason == string(methods.CapacityReclaimed) {
 			why = " because another cluster requests what is guaranteed to it and lent"
 		}
 		answer.Summary = fmt.Sprintf("Node %s is being removed%s: %s left to evict", answer.Node, why, english.Plural(evicting, "pod", ""))
@@ -76,8 +77,9 @@ func (s *Simulation) Node(ctx context.Context, name string) (*NodeAnswer, error)
 	return answer, nil
 }
 
-func (s *Simulation) isStatic(nodePool string) bool {
-	return slices.ContainsFunc(list[*karpv1.NodePool](s.Guest), func(p *karpv1.NodePool) bool { return p.Name == nodePool && p.Spec.Replicas != nil })
+func (s *Simulation) isStatic(name string) bool {
+	nodePool := named[*karpv1.NodePool](s.Guest, name)
+	return nodePool != nil && nodePool.Spec.Replicas != nil
 }
 
 // conclude sums the methods up. static means that the NodePool is static, so that only its drift replaces the node.
@@ -418,7 +420,8 @@ func (s *Simulation) olderImage(node *state.StateNode) string {
 	for _, template := range class.Status.Templates {
 		has, _, _ := strings.Cut(template.Version, "+")
 		if template.Image == v1alpha1.ImageOlder && template.InstanceType == node.Labels()[corev1.LabelInstanceTypeStable] && has == kubelet {
-			return fmt.Sprintf("the image of %s has %s, and nodes of node class %s get %s; a replacement would boot the same image until a template has one with %s",
+			return fmt.Sprintf("the image of %s has %s, and nodes of node class %s get %s; a replacement would boot the same image until a "+
+				"template has one with %s",
 				template.Source, template.Version, class.Name, class.Status.Version, class.Status.Version)
 		}
 	}

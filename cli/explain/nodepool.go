@@ -55,7 +55,8 @@ func (s *Simulation) nodePool(ctx context.Context, nodePool *karpv1.NodePool, po
 	answer.InstanceTypes = len(instanceTypes)
 	if len(instanceTypes) == 0 {
 		ref := nodePool.Spec.Template.Spec.NodeClassRef
-		answer.Reason = fmt.Sprintf("its node class %s offers no instance type; see `kubectl describe %s %s`", ref.Name, strings.ToLower(ref.Kind), ref.Name)
+		answer.Reason = fmt.Sprintf("its node class %s offers no instance type; see `kubectl describe %s %s`", ref.Name,
+			strings.ToLower(ref.Kind), ref.Name)
 		return answer
 	}
 	alone := s.Guest.with("NodePool", func(object client.Object) bool { return object.GetName() == nodePool.Name })
@@ -109,9 +110,10 @@ func (s *Simulation) unusable(nodePool *karpv1.NodePool) string {
 	return ""
 }
 
-// probe finds out with the scheduler what a node for the pod would have to be like, with instance types of any size that are always available.
-// Without an answer it is what the pod and the NodePool say.
-func (s *Simulation) probe(ctx context.Context, nodePool *karpv1.NodePool, pod *corev1.Pod, instanceTypes []*karpcloudprovider.InstanceType) (
+// probe finds out with the scheduler what a node for the pod would have to be like, with instance types of any size that are always
+// available. Without an answer it is what the pod and the NodePool say.
+func (s *Simulation) probe(ctx context.Context, nodePool *karpv1.NodePool, pod *corev1.Pod,
+	instanceTypes []*karpcloudprovider.InstanceType) (
 	karpscheduling.Requirements, corev1.ResourceList,
 ) {
 	unlimited := nodePool.DeepCopy()
@@ -153,8 +155,10 @@ func boundless(it *karpcloudprovider.InstanceType, requests corev1.ResourceList)
 	return large
 }
 
-// refused returns, for each instance type that isn't in claim, why it can't be the pod's node: the first of Karpenter core's checks that it fails.
-func (s *Simulation) refused(nodePool *karpv1.NodePool, pod *corev1.Pod, instanceTypes []*karpcloudprovider.InstanceType, claim *scheduling.NodeClaim,
+// refused returns, for each instance type that isn't in claim, why it can't be the pod's node: the first of Karpenter core's checks that
+// it fails.
+func (s *Simulation) refused(nodePool *karpv1.NodePool, pod *corev1.Pod, instanceTypes []*karpcloudprovider.InstanceType,
+	claim *scheduling.NodeClaim,
 	requirements karpscheduling.Requirements, requests corev1.ResourceList,
 ) []Refusal {
 	accepted := map[string]bool{}
@@ -371,9 +375,10 @@ func (s *Simulation) quotas(class *v1alpha1.ClusterAPINodeClass) string {
 }
 
 var unavailableText = map[string]string{
-	v1alpha1.TemplatePaused:      "its source or the Cluster is paused",
-	v1alpha1.TemplateFull:        "its source has as many machines as its max-size annotation allows",
-	v1alpha1.TemplateImageNewer:  "its image has a newer Kubernetes than nodes get now; it launches once the release, its upgrade window and the API server allow that",
+	v1alpha1.TemplatePaused: "its source or the Cluster is paused",
+	v1alpha1.TemplateFull:   "its source has as many machines as its max-size annotation allows",
+	v1alpha1.TemplateImageNewer: "its image has a newer Kubernetes than nodes get now; it launches once the release, its upgrade window " +
+		"and the API server allow that",
 	v1alpha1.TemplateNoBootstrap: "neither its source nor the node class has a bootstrap",
 	v1alpha1.TemplateBackOff:     "all its offerings are in back-off; see `kubectl get events --field-selector involvedObject.kind=NodeClaim`",
 	v1alpha1.TemplateQuota:       "a quota of the infrastructure is exhausted",

@@ -79,7 +79,8 @@ func (s *Simulation) Pod(ctx context.Context, key client.ObjectKey) (*PodAnswer,
 		answer.Summary = fmt.Sprintf("%s fits %s alone, but not together with the other pending pods: %s",
 			name, english.Plural(fitting, "NodePool", ""), sentence(why))
 	case closed(answer.NodePools) != "":
-		answer.Summary = fmt.Sprintf("%s has to wait: it fits NodePool %s, of which nothing that fits can be launched now", name, closed(answer.NodePools))
+		answer.Summary = fmt.Sprintf("%s has to wait: it fits NodePool %s, of which nothing that fits can be launched now", name,
+			closed(answer.NodePools))
 		answer.Waits = append(answer.Waits, "one of them to be launched again: Karpenter tries by itself, and below is why it can't now")
 	default:
 		answer.Summary = fmt.Sprintf("%s fits none of %s", name, english.Plural(len(nodePools), "NodePool", ""))
@@ -125,7 +126,8 @@ func ignored(pod *corev1.Pod) (decision Decision, reason string) {
 	case podutils.IsOwnedByNode(pod):
 		return Ignored, "is a static pod of a node"
 	case podutils.IsPreempting(pod):
-		return Ignored, fmt.Sprintf("waits for node %s, where kube-scheduler evicts pods of a lower priority for it", pod.Status.NominatedNodeName)
+		return Ignored, fmt.Sprintf("waits for node %s, where kube-scheduler evicts pods of a lower priority for it",
+			pod.Status.NominatedNodeName)
 	case len(gates) > 0:
 		return Ignored, fmt.Sprintf("has scheduling gates (%s): nothing schedules it until their owners remove them", strings.Join(gates, ", "))
 	case !podutils.FailedToSchedule(pod):
@@ -145,7 +147,8 @@ func (s *Simulation) fits(answer *PodAnswer, name string, existing *scheduling.E
 			"see the events of the pod")
 	default:
 		answer.Summary = fmt.Sprintf("%s waits for NodeClaim %s, which Karpenter has launched", name, claim.Name)
-		for _, condition := range []string{karpv1.ConditionTypeLaunched, "MachineProvisioned", karpv1.ConditionTypeRegistered, karpv1.ConditionTypeInitialized} {
+		for _, condition := range []string{karpv1.ConditionTypeLaunched, "MachineProvisioned", karpv1.ConditionTypeRegistered,
+			karpv1.ConditionTypeInitialized} {
 			if c := claim.StatusConditions().Get(condition); !c.IsTrue() && (condition != "MachineProvisioned" || messageOf(c) != "") {
 				text := fmt.Sprintf("condition %s of NodeClaim %s: %s", condition, claim.Name, messageOf(c))
 				answer.Waits = append(answer.Waits, strings.TrimSuffix(text, ": "))
@@ -182,7 +185,8 @@ func (s *Simulation) launches(answer *PodAnswer, name string, claim *scheduling.
 	if len(unlaunched) > 0 {
 		answer.Waits = append(answer.Waits, "NodeClaims without a provider ID, which Karpenter waits for: "+strings.Join(first(unlaunched), ", "))
 	}
-	answer.Waits = append(answer.Waits, fmt.Sprintf("Karpenter launches after it has seen no other pending pod for %s, at the latest after %s. "+
+	answer.Waits = append(answer.Waits, fmt.Sprintf("Karpenter launches after it has seen no other pending pod for %s, at the latest after "+
+		"%s. "+
 		"If the pod is older than that, Karpenter doesn't run or can't launch: see the pod's and the NodeClaims' events",
 		s.Options.BatchIdleDuration, s.Options.BatchMaxDuration))
 }

@@ -93,7 +93,8 @@ func reportedType(t *v1alpha1.TemplateStatus) *karpcloudprovider.InstanceType {
 		it.Capacity[corev1.ResourceName(name)] = quantity.Amount()
 	}
 	var capacityTypes []string
-	for _, offered := range []struct{ capacityType, price string }{{karpv1.CapacityTypeOnDemand, t.Price}, {karpv1.CapacityTypeSpot, t.SpotPrice}} {
+	for _, offered := range []struct{ capacityType, price string }{{karpv1.CapacityTypeOnDemand, t.Price},
+		{karpv1.CapacityTypeSpot, t.SpotPrice}} {
 		price, err := strconv.ParseFloat(offered.price, 64)
 		if err != nil {
 			continue // it isn't offered as such, or has no price

@@ -115,7 +115,8 @@ func New(ctx context.Context, config Config) (*Simulation, error) {
 			_, err := feed.state.Reconcile(ctx, reconcile.Request{NamespacedName: client.ObjectKeyFromObject(object)})
 			switch {
 			case apierrors.IsNotFound(err) && gvk.Kind == "NodeClaim": // the state has the NodeClaim; the costs of its NodePool can't be tracked
-				gone := fmt.Sprintf("NodePool %s doesn't exist: Karpenter disrupts none of its nodes, and their costs don't count", object.GetLabels()[karpv1.NodePoolLabelKey])
+				gone := fmt.Sprintf("NodePool %s doesn't exist: Karpenter disrupts none of its nodes, and their costs don't count",
+					object.GetLabels()[karpv1.NodePoolLabelKey])
 				if !slices.Contains(s.Missing, gone) {
 					s.Missing = append(slices.Clip(s.Missing), gone)
 				}
@@ -152,7 +153,8 @@ func (s *Simulation) schedule(ctx context.Context, guest *Snapshot, provider kar
 		opts = append(opts, scheduling.IgnorePreferences)
 	}
 	pods := []*corev1.Pod{pod.DeepCopy()}
-	scheduler, err := s.provisioner(guest, provider).NewScheduler(ctx, pods, s.cluster.DeepCopyNodes().Active(), sets.New[types.UID](), opts...)
+	scheduler, err := s.provisioner(guest, provider).NewScheduler(ctx, pods, s.cluster.DeepCopyNodes().Active(),
+		sets.New[types.UID](), opts...)
 	if err != nil {
 		return scheduling.Results{}, err
 	}

@@ -37,7 +37,8 @@ import (
 var ErrReadOnly = errors.New("a snapshot can't be written")
 
 // ErrNoKarpenter is returned for a cluster without Karpenter's kinds.
-var ErrNoKarpenter = errors.New("the cluster has no NodePools, so Karpenter doesn't run in it; choose another with --context or --kubeconfig, " +
+var ErrNoKarpenter = errors.New("the cluster has no NodePools, so Karpenter doesn't run in it; choose another with --context or " +
+	"--kubeconfig, " +
 	"or ask the platform team to set spec.autoNode")
 
 // kinds are what Karpenter core's scheduling and disruption read. A cluster without an optional kind has none of its objects.

@@ -102,7 +102,8 @@ func convert(u *unstructured.Unstructured) error {
 		return clusterv1.ContractVersionedObjectReference{APIGroup: ref.GroupVersionKind().Group, Kind: ref.Kind, Name: ref.Name}
 	}
 	converted.Spec.Template.Spec.InfrastructureRef = reference(old.Spec.Template.Spec.InfrastructureRef)
-	converted.Spec.Template.Spec.Bootstrap.ConfigRef = reference(ptr.Deref(old.Spec.Template.Spec.Bootstrap.ConfigRef, corev1.ObjectReference{}))
+	converted.Spec.Template.Spec.Bootstrap.ConfigRef = reference(ptr.Deref(old.Spec.Template.Spec.Bootstrap.ConfigRef,
+		corev1.ObjectReference{}))
 	converted.SetGroupVersionKind(clusterv1.GroupVersion.WithKind("MachineDeployment"))
 	u.Object, err = runtime.DefaultUnstructuredConverter.ToUnstructured(converted)
 	return err
@@ -203,7 +204,8 @@ func (o Objects) defaultNodeClass() (*v1alpha1.ClusterAPINodeClass, error) {
 		return nil, err
 	}
 	if len(found) != 1 {
-		return nil, fmt.Errorf("the files contain 0 ClusterAPINodeClasses and %d HostedClusters; want one of either: name its file with -f", len(found))
+		return nil, fmt.Errorf("the files contain 0 ClusterAPINodeClasses and %d HostedClusters; want one of either: name its file with -f",
+			len(found))
 	}
 	hostedCluster := &v1beta1.HostedCluster{}
 	if err := decode(found[0], hostedCluster); err != nil {
@@ -211,7 +213,8 @@ func (o Objects) defaultNodeClass() (*v1alpha1.ClusterAPINodeClass, error) {
 	}
 	autoNode := hostedCluster.Spec.AutoNode
 	if autoNode == nil || autoNode.ProvisionerConfig.Karpenter == nil || autoNode.ProvisionerConfig.Karpenter.ClusterAPI == nil {
-		return nil, fmt.Errorf("HostedCluster %s has no spec.autoNode.provisionerConfig.karpenter.clusterAPI, so it has no default node class", found[0].GetName())
+		return nil, fmt.Errorf("HostedCluster %s has no spec.autoNode.provisionerConfig.karpenter.clusterAPI, so it has no default node class",
+			found[0].GetName())
 	}
 	return autoNode.ProvisionerConfig.Karpenter.ClusterAPI.DefaultNodeClass(), nil
 }

@@ -90,7 +90,8 @@ operator may then write there under names that end in the Cluster's.`,
 	flags.StringVar(&o.Cluster, "cluster", "", "the Cluster, as NAMESPACE/NAME (required)")
 	flags.StringVarP(&o.Namespace, "namespace", "n", "",
 		"namespace of the HostedCluster: the Cluster's, which is the default, or NS if the Cluster's is NS-NAME")
-	flags.StringVar(&o.Release, "release", "", "the release payload; without it, that of the other HostedClusters if they all have the same, and the operator's default release if there are none")
+	flags.StringVar(&o.Release, "release", "", "the release payload; without it, that of the other HostedClusters if they all have the "+
+		"same, and the operator's default release if there are none")
 	flags.StringVar(&o.PullSecret, "pull-secret", "", "Secret in the HostedCluster's namespace with credentials for the payload's registry")
 	flags.StringArrayVar(&o.Templates, "templates", nil, "kind of machine templates to launch from, as KIND or KIND.GROUP; repeat for more")
 	flags.StringVar(&o.Bootstrap, "bootstrap", "", "bootstrap template of those machines, as KIND/NAME")
@@ -98,9 +99,11 @@ operator may then write there under names that end in the Cluster's.`,
 	flags.BoolVar(&o.Shared, "shared-namespace", false,
 		"let other Clusters of the namespace have HostedClusters too; without the flag, if the namespace has another Cluster")
 	o.sharedFlag = flags.Lookup("shared-namespace")
-	flags.StringVar(&o.OperatorNamespace, "operator-namespace", manifests.Namespace, "namespace of the operator, which gets rights in a shared namespace")
+	flags.StringVar(&o.OperatorNamespace, "operator-namespace", manifests.Namespace,
+		"namespace of the operator, which gets rights in a shared namespace")
 	o.DryRun.Add(cmd)
-	command.AddChoice(cmd, &o.Output, "output", "o", "yaml to print the HostedCluster instead of what was done, or name", "--output %q: want yaml or name", "yaml", "name")
+	command.AddChoice(cmd, &o.Output, "output", "o", "yaml to print the HostedCluster instead of what was done, or name",
+		"--output %q: want yaml or name", "yaml", "name")
 	command.RequireFlags(cmd, "cluster")
 	return cmd
 }
@@ -180,7 +183,8 @@ func (o *CreateOptions) hostedCluster(cluster client.ObjectKey) (*v1beta1.Hosted
 		}
 	case hostedCluster.OwnNamespace(): // the default
 		if o.Shared {
-			return nil, fmt.Errorf("--shared-namespace: a HostedCluster in namespace %s can't share namespace %s; leave out --namespace, or set --shared-namespace=false",
+			return nil, fmt.Errorf("--shared-namespace: a HostedCluster in namespace %s can't share namespace %s; leave out --namespace, or set "+
+				"--shared-namespace=false",
 				namespace, cluster.Namespace)
 		}
 	default:
@@ -231,13 +235,16 @@ func (o *CreateOptions) clusterAPI(cluster string) (*v1beta1.ClusterAPI, error) 
 	if !ok {
 		group = clusterv1.GroupVersionBootstrap.Group
 	}
-	clusterAPI.Bootstrap = &v1alpha1.Bootstrap{ConfigTemplateRef: &v1alpha1.BootstrapTemplateReference{APIGroup: group, Kind: kind, Name: name}}
+	clusterAPI.Bootstrap = &v1alpha1.Bootstrap{ConfigTemplateRef: &v1alpha1.BootstrapTemplateReference{APIGroup: group,
+		Kind: kind, Name: name}}
 	return clusterAPI, nil
 }
 
-// write creates the HostedCluster, and lets the Cluster consent to it first: a HostedCluster without consent has an error at once. The API
-// server tries the HostedCluster before that, so that a rejected one leaves no consent behind. The warning names what AutoNode will wait for.
-func (o *CreateOptions) write(ctx context.Context, management client.Client, consenting *clusterv1.Cluster, hostedCluster *v1beta1.HostedCluster) (
+// write creates the HostedCluster, and lets the Cluster consent to it first: a HostedCluster without consent has an error at once. The
+// API server tries the HostedCluster before that, so that a rejected one leaves no consent behind. The warning names what AutoNode will
+// wait for.
+func (o *CreateOptions) write(ctx context.Context, management client.Client, consenting *clusterv1.Cluster,
+	hostedCluster *v1beta1.HostedCluster) (
 	warning string, err error,
 ) {
 	if o.DryRun == cluster.DryRunClient {

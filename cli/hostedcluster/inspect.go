@@ -48,7 +48,8 @@ func (i *inspection) inspect(ctx context.Context, key client.ObjectKey) error {
 	}
 	consented := i.cluster.Annotations[v1beta1.ConsentAnnotation]
 	if consented != "" && consented != client.ObjectKeyFromObject(i.hostedCluster).String() {
-		return fmt.Errorf("the Cluster %s consents to HostedCluster %s; remove its annotation %s first", key, consented, v1beta1.ConsentAnnotation)
+		return fmt.Errorf("the Cluster %s consents to HostedCluster %s; remove its annotation %s first", key, consented,
+			v1beta1.ConsentAnnotation)
 	}
 	i.ControlPlane(i.cluster)
 	if err := i.Kubeconfig(ctx, i.management, i.cluster); apierrors.IsForbidden(err) {
@@ -102,10 +103,12 @@ func (i *inspection) beside(other *v1beta1.HostedCluster) error {
 	key, namespace := client.ObjectKeyFromObject(other), i.cluster.Namespace
 	switch {
 	case !other.SharesNamespace():
-		return fmt.Errorf("namespace %s belongs to HostedCluster %s, whose controlPlaneNamespaceMode is %s; recreate that one with --shared-namespace, or move one of the Clusters to another namespace",
+		return fmt.Errorf("namespace %s belongs to HostedCluster %s, whose controlPlaneNamespaceMode is %s; recreate that one with "+
+			"--shared-namespace, or move one of the Clusters to another namespace",
 			namespace, key, v1beta1.ControlPlaneNamespaceDedicated)
 	case !i.hostedCluster.SharesNamespace():
-		return fmt.Errorf("HostedCluster %s shares namespace %s, so this one has to share it too: leave out --shared-namespace=false", key, namespace)
+		return fmt.Errorf("HostedCluster %s shares namespace %s, so this one has to share it too: leave out --shared-namespace=false", key,
+			namespace)
 	case other.ClusterName() == i.cluster.Name:
 		return fmt.Errorf("HostedCluster %s has the Cluster %s already", key, client.ObjectKeyFromObject(i.cluster))
 	}

@@ -28,7 +28,8 @@ func sharesNamespace(ctx context.Context, management client.Client, cluster clie
 			return false, nil // the inspection warns of it
 		}
 		if err != nil {
-			return false, fmt.Errorf("looking for other Clusters in namespace %s: %w; or decide with --shared-namespace=false", cluster.Namespace, err)
+			return false, fmt.Errorf("looking for other Clusters in namespace %s: %w; or decide with --shared-namespace=false",
+				cluster.Namespace, err)
 		}
 	}
 	for i := range hostedClusters.Items {
@@ -66,7 +67,8 @@ func (o *CreateOptions) grant(ctx context.Context, management client.Client, nam
 	case err == nil, apierrors.IsAlreadyExists(err):
 		return "", nil
 	case apierrors.IsForbidden(err):
-		return fmt.Sprintf("you may not let the operator write in namespace %s, and AutoNode waits for it; the owner of the namespace grants it with: %s",
+		return fmt.Sprintf("you may not let the operator write in namespace %s, and AutoNode waits for it; the owner of the namespace grants "+
+			"it with: %s",
 			namespace, o.accessCommand(namespace)), nil
 	}
 	return "", fmt.Errorf("creating RoleBinding %s/%s: %w", namespace, v1beta1.SharedNamespaceRole, err)

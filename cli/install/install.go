@@ -61,8 +61,10 @@ upgrade an installation in the way in which it was made.`,
 	flags := cmd.Flags()
 	o.Management.Add(flags, "the management cluster")
 	flags.StringVar(&o.Manifests.Image, "image", image, "image of the operator, by digest or with a tag")
-	flags.StringArrayVar(&o.Manifests.Args, "operator-arg", nil, "argument of the operator, like --registry-networks=10.20.0.0/16; may be repeated")
-	flags.StringArrayVar(&o.Manifests.PullSecrets, "pull-secret", nil, "Secret in namespace "+manifests.Namespace+" that the operator's image is pulled with; may be repeated")
+	flags.StringArrayVar(&o.Manifests.Args, "operator-arg", nil,
+		"argument of the operator, like --registry-networks=10.20.0.0/16; may be repeated")
+	flags.StringArrayVar(&o.Manifests.PullSecrets, "pull-secret", nil,
+		"Secret in namespace "+manifests.Namespace+" that the operator's image is pulled with; may be repeated")
 	flags.StringVar(&o.Settings, "karpenter-settings", "", "file with the settings of every Karpenter")
 	flags.BoolVar(&o.Manifests.Monitoring, "monitoring", false, "install the PodMonitor, the alerts and the dashboards, too")
 	flags.BoolVar(&o.Render, "render", false, "print the objects and apply nothing")
@@ -83,7 +85,8 @@ func (o *Options) Validate() error {
 		flag, _, _ := strings.Cut(arg, "=")
 		switch {
 		case !argument.MatchString(flag):
-			return fmt.Errorf("--operator-arg %q isn't a flag of the operator with its value, such as --operator-arg=--registry-networks=10.20.0.0/16", arg)
+			return fmt.Errorf("--operator-arg %q isn't a flag of the operator with its value, such as "+
+				"--operator-arg=--registry-networks=10.20.0.0/16", arg)
 		case flag == "--karpenter-settings":
 			return errors.New("--operator-arg: name the file with `autonode install --karpenter-settings`, which mounts it, too")
 		}

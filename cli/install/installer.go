@@ -52,8 +52,8 @@ type Installer struct {
 	Force bool
 }
 
-// Apply applies objects in their order, and waits until the CRDs are served and the Deployments run. Then it prunes: until the new pods run,
-// the old ones need what they mount.
+// Apply applies objects in their order, and waits until the CRDs are served and the Deployments run. Then it prunes: until the new pods
+// run, the old ones need what they mount.
 func (i *Installer) Apply(ctx context.Context, objects []*unstructured.Unstructured) error {
 	definitions, others := splitCRDs(objects)
 	for _, step := range [][]*unstructured.Unstructured{definitions, others} {
@@ -77,7 +77,8 @@ func splitCRDs(objects []*unstructured.Unstructured) (definitions, others []*uns
 }
 
 // split returns the objects that match, and the rest.
-func split(objects []*unstructured.Unstructured, match func(*unstructured.Unstructured) bool) (matching, others []*unstructured.Unstructured) {
+func split(objects []*unstructured.Unstructured, match func(*unstructured.Unstructured) bool) (matching,
+	others []*unstructured.Unstructured) {
 	for _, object := range objects {
 		if match(object) {
 			matching = append(matching, object)
@@ -212,7 +213,8 @@ func (i *Installer) Remove(ctx context.Context, objects []*unstructured.Unstruct
 		confirmed := &unstructured.Unstructured{}
 		confirmed.SetGroupVersionKind(object.GroupVersionKind())
 		confirmed.SetName(object.GetName())
-		patch := client.RawPatch("application/merge-patch+json", []byte(`{"metadata":{"annotations":{"`+v1beta1.ConfirmDeletionAnnotation+`":"true"}}}`))
+		patch := client.RawPatch("application/merge-patch+json",
+			[]byte(`{"metadata":{"annotations":{"`+v1beta1.ConfirmDeletionAnnotation+`":"true"}}}`))
 		if err := i.Management.Patch(ctx, confirmed, patch); client.IgnoreNotFound(err) != nil {
 			return fmt.Errorf("confirming the deletion of %s: %w", named(object), err)
 		}
@@ -250,7 +252,8 @@ func (i *Installer) remove(ctx context.Context, objects []*unstructured.Unstruct
 			return apierrors.IsNotFound(unread) || meta.IsNoMatchError(unread), nil
 		})
 		if err != nil && ctx.Err() == nil {
-			return fmt.Errorf("%s is still there after %s%s; see its finalizers with `kubectl%s get %s %s -o yaml`", named(object), i.Timeout, holdup(live, unread),
+			return fmt.Errorf("%s is still there after %s%s; see its finalizers with `kubectl%s get %s %s -o yaml`", named(object),
+				i.Timeout, holdup(live, unread),
 				inNamespace(object), strings.ToLower(object.GetKind()), object.GetName())
 		}
 		if err != nil {
@@ -260,7 +263,8 @@ func (i *Installer) remove(ctx context.Context, objects []*unstructured.Unstruct
 	return nil
 }
 
-// holdup is why an object that is being deleted is still there, as far as that is known: what its API server reported last, a condition, or its finalizers.
+// holdup is why an object that is being deleted is still there, as far as that is known: what its API server reported last, a condition,
+// or its finalizers.
 func holdup(live *unstructured.Unstructured, unread error) string {
 	if unread != nil {
 		return ": " + unread.Error()

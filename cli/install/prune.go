@@ -19,8 +19,8 @@ import (
 	"github.com/autonode-io/autonode/manifests"
 )
 
-// Prunable are the kinds that an installation deletes when it doesn't render an object any more. CRDs and Namespaces aren't among them: what
-// is in them would go, too. A kind that the manifests stop using stays here, because versions before have installed objects of it.
+// Prunable are the kinds that an installation deletes when it doesn't render an object any more. CRDs and Namespaces aren't among them:
+// what is in them would go, too. A kind that the manifests stop using stays here, because versions before have installed objects of it.
 var Prunable = []schema.GroupVersionKind{
 	{Group: "monitoring.coreos.com", Version: "v1", Kind: "PrometheusRule"},
 	{Group: "monitoring.coreos.com", Version: "v1", Kind: "PodMonitor"},

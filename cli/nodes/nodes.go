@@ -42,7 +42,8 @@ var orders = map[string]func(a, b *row) int{
 	"cpu":   func(a, b *row) int { return compareDescending(a.CPU, b.CPU) },
 }
 
-var errNoNodeClaims = errors.New("this cluster has no NodeClaims, so Karpenter doesn't run in it; choose another with --context or --kubeconfig, " +
+var errNoNodeClaims = errors.New("this cluster has no NodeClaims, so Karpenter doesn't run in it; choose another with --context or " +
+	"--kubeconfig, " +
 	"or ask the platform team to set spec.autoNode")
 
 // Options are those of `autonode nodes`.
@@ -62,7 +63,8 @@ func NewCommand() *cobra.Command {
 
 It works in any cluster with Karpenter, and reads nodes, NodeClaims, pods, PodDisruptionBudgets and events. A NodeClaim
 without a node is a row as well. CPU and memory are what pods request of what they can have; pods of DaemonSets don't
-count as pods, their requests do. Pending pods have no node yet: see "autonode why pod". A price is the list price that the node's label eks-node-viewer/instance-price has.`,
+count as pods, their requests do. Pending pods have no node yet: see "autonode why pod". A price is the list price that
+the node's label eks-node-viewer/instance-price has.`,
 		Example: `  autonode nodes --watch
   autonode nodes --nodepool general --sort-by price
   autonode nodes -o json`,
@@ -73,7 +75,8 @@ count as pods, their requests do. Pending pods have no node yet: see "autonode w
 	o.SortBy = "name"
 	names := slices.Sorted(maps.Keys(orders))
 	list := strings.Join(names, ", ")
-	command.AddChoice(cmd, &o.SortBy, "sort-by", "", list+"; the youngest, dearest and fullest first", "--sort-by %q: want one of "+list, names...)
+	command.AddChoice(cmd, &o.SortBy, "sort-by", "", list+"; the youngest, dearest and fullest first", "--sort-by %q: want one of "+list,
+		names...)
 	flags.BoolVarP(&o.Watch, "watch", "w", false, "show the table again whenever something changes, until interrupted")
 	printer.AddFlag(cmd, &o.Output, "output format", "table", "json", "yaml", "name")
 	return cmd
@@ -118,7 +121,8 @@ func (o *Options) show(ctx context.Context, reader client.Reader, to io.Writer, 
 	for _, r := range rows {
 		names = append(names, r.Name)
 	}
-	return printer.Print(to, o.Output, listed{rows, v.pending()}, func(to io.Writer) error { return printTable(to, rows, v.pending()) }, names...)
+	return printer.Print(to, o.Output, listed{rows, v.pending()}, func(to io.Writer) error { return printTable(to, rows, v.pending()) },
+		names...)
 }
 
 // known returns an error if --nodepool names no NodePool that has nodes.

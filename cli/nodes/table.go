@@ -155,7 +155,8 @@ func (v *view) exhausted() map[string][]exhaustedBudget {
 }
 
 // row of a NodeClaim, a node or both.
-func (v *view) row(claim *karpv1.NodeClaim, node *corev1.Node, pods []*corev1.Pod, budgets map[string][]exhaustedBudget, reason *corev1.Event) *row {
+func (v *view) row(claim *karpv1.NodeClaim, node *corev1.Node, pods []*corev1.Pod, budgets map[string][]exhaustedBudget,
+	reason *corev1.Event) *row {
 	r := &row{PricePerHour: unknown, CPU: unknown, Memory: unknown}
 	var label map[string]string
 	if claim != nil {
@@ -216,7 +217,8 @@ func (v *view) state(claim *karpv1.NodeClaim, node *corev1.Node, r *row, blocker
 		return withBlocker(fmt.Sprintf("%s, %s left", state, english.Plural(r.Pods, "pod", "")))
 	}
 	for _, step := range []struct{ condition, state string }{
-		{karpv1.ConditionTypeLaunched, "launching"}, {karpv1.ConditionTypeRegistered, "waiting to join"}, {karpv1.ConditionTypeInitialized, "initializing"},
+		{karpv1.ConditionTypeLaunched, "launching"}, {karpv1.ConditionTypeRegistered, "waiting to join"},
+		{karpv1.ConditionTypeInitialized, "initializing"},
 	} {
 		if c := claim.StatusConditions().Get(step.condition); !c.IsTrue() {
 			if c != nil && c.Message != "" && c.Message != "object is awaiting reconciliation" {
@@ -310,7 +312,8 @@ func printTable(to io.Writer, rows []*row, pending int) error {
 		pods += r.Pods
 		requested.cpu, requested.memory = requested.cpu+r.requested.cpu, requested.memory+r.requested.memory
 		allocatable.cpu, allocatable.memory = allocatable.cpu+r.allocatable.cpu, allocatable.memory+r.allocatable.memory
-		table.Row(r.Name, r.NodePool, r.InstanceType, r.Zone, r.CapacityType, dollars(r.PricePerHour), percent(r.CPU), percent(r.Memory), r.Pods, r.age, r.State)
+		table.Row(r.Name, r.NodePool, r.InstanceType, r.Zone, r.CapacityType, dollars(r.PricePerHour), percent(r.CPU), percent(r.Memory),
+			r.Pods, r.age, r.State)
 	}
 	if err := table.Flush(); err != nil {
 		return err
@@ -322,7 +325,8 @@ func printTable(to io.Writer, rows []*row, pending int) error {
 	if pending > 0 {
 		summary += fmt.Sprintf("; %s pending", english.Plural(pending, "pod", ""))
 	}
-	summary += fmt.Sprintf("; %s; requested: CPU %s, memory %s", english.Plural(pods, "pod", ""), percent(fraction(requested.cpu, allocatable.cpu)), percent(fraction(requested.memory, allocatable.memory)))
+	summary += fmt.Sprintf("; %s; requested: CPU %s, memory %s", english.Plural(pods, "pod", ""),
+		percent(fraction(requested.cpu, allocatable.cpu)), percent(fraction(requested.memory, allocatable.memory)))
 	_, err := fmt.Fprintln(to, message.Line(summary))
 	return err
 }

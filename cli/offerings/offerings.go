@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Package offerings is `autonode offerings`, which shows what a platform offers a cluster, at what price, and why some of it can't be launched now.
+// Package offerings is `autonode offerings`, which shows what a platform offers a cluster, at what price, and why some of it can't be
+// launched now.
 package offerings
 
 import (
@@ -72,7 +73,8 @@ func (o *Options) Run(ctx context.Context, streams command.Streams) error {
 	}
 	list := &v1alpha1.ClusterAPINodeClassList{}
 	if err := guest.List(ctx, list); meta.IsNoMatchError(err) {
-		return errors.New("this cluster has no ClusterAPINodeClasses, so AutoNode isn't on for it; choose another with --context or --kubeconfig, " +
+		return errors.New("this cluster has no ClusterAPINodeClasses, so AutoNode isn't on for it; choose another with --context or " +
+			"--kubeconfig, " +
 			"or ask the platform team to set spec.autoNode")
 	} else if err != nil {
 		return fmt.Errorf("listing node classes: %w", err)
@@ -143,13 +145,15 @@ func problemsOf(class *v1alpha1.ClusterAPINodeClass) []status.Condition {
 }
 
 func printTable(to io.Writer, listed Listed) error {
-	table := printer.NewTable(to, "NODECLASS", "TYPE", "ARCH", "CPU", "MEMORY", "PODS", "GPU", "PRICE/H", "SPOT/H", "ZONES", "SOURCE", "AVAILABLE")
+	table := printer.NewTable(to, "NODECLASS", "TYPE", "ARCH", "CPU", "MEMORY", "PODS", "GPU", "PRICE/H", "SPOT/H", "ZONES",
+		"SOURCE", "AVAILABLE")
 	rows := 0
 	for _, class := range listed.NodeClasses {
 		for i := range class.Templates {
 			t := &class.Templates[i]
 			rows++
-			table.Row(class.Name, t.InstanceType, t.Architecture, t.CPU.String(), t.Memory.String(), t.Pods, gpus(t), dollars(t.Price), dollars(t.SpotPrice),
+			table.Row(class.Name, t.InstanceType, t.Architecture, t.CPU.String(), t.Memory.String(), t.Pods, gpus(t),
+				dollars(t.Price), dollars(t.SpotPrice),
 				cmp.Or(strings.Join(t.Zones, ","), "any"), t.Source, available(t))
 		}
 	}

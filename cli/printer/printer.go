@@ -154,7 +154,8 @@ func Documents(to io.Writer, objects ...any) error {
 // AddFlag adds --output, whose default is the first format.
 func AddFlag(cmd *cobra.Command, value *string, usage string, formats ...string) {
 	*value = formats[0]
-	command.AddChoice(cmd, value, "output", "o", usage+": "+strings.Join(formats, ", "), "--output: %q is none of "+strings.Join(formats, ", "), formats...)
+	command.AddChoice(cmd, value, "output", "o", usage+": "+strings.Join(formats, ", "),
+		"--output: %q is none of "+strings.Join(formats, ", "), formats...)
 }
 
 // Dollars is a price or an amount; NaN is one that isn't known.

@@ -49,9 +49,10 @@ func newRenderCommand() *cobra.Command {
 		Long: `Print the machines that would be made, without a cluster.
 
 The files contain one ClusterAPINodeClass and what it selects: infrastructure templates, MachineDeployments and
-bootstrap templates. Without a node class, it is the default one of the HostedCluster in the files. For each source the command applies the patches of the source and of the node class, and
-prints the infrastructure machine, the bootstrap config and the Machine of a NodeClaim "example". Labels and taints
-of a NodePool are missing. An image of the release payload appears as its name, such as image.aws.us-east-1.
+bootstrap templates. Without a node class, it is the default one of the HostedCluster in the files. For each source the
+command applies the patches of the source and of the node class, and prints the infrastructure machine, the bootstrap
+config and the Machine of a NodeClaim "example". Labels and taints of a NodePool are missing. An image of the release
+payload appears as its name, such as image.aws.us-east-1.
 
 A source that can't be used is an error, as in the node class's conditions. The others are printed.`,
 		Example: `  autonode templates render -f nodeclass.yaml -f templates.yaml --capacity-type spot --zone a
@@ -65,7 +66,8 @@ A source that can't be used is an error, as in the node class's conditions. The 
 	flags.StringVar(&o.Chosen.Zone, "zone", "", "zone of the node")
 	flags.StringVar(&o.Chosen.FailureDomain, "failure-domain", "", "failure domain of the Machine; without it the zone")
 	o.Chosen.CapacityType = "on-demand"
-	command.AddChoice(cmd, &o.Chosen.CapacityType, "capacity-type", "", "on-demand or spot", "--capacity-type %q: want on-demand or spot", "on-demand", "spot")
+	command.AddChoice(cmd, &o.Chosen.CapacityType, "capacity-type", "", "on-demand or spot", "--capacity-type %q: want on-demand or spot",
+		"on-demand", "spot")
 	return cmd
 }
 
@@ -86,7 +88,8 @@ func (AnySecret) Get(context.Context, client.ObjectKey, client.Object, ...client
 }
 
 // Resolve returns the templates among objects that a node class selects, and why others can't be used.
-func Resolve(ctx context.Context, objects file.Objects, nodeClass *v1alpha1.ClusterAPINodeClass, config template.Config) (*template.Found, error) {
+func Resolve(ctx context.Context, objects file.Objects, nodeClass *v1alpha1.ClusterAPINodeClass, config template.Config) (*template.Found,
+	error) {
 	config.Objects, config.Secrets, config.Profiles = objects, AnySecret{}, profile.Embedded()
 	found, err := template.NewResolver(config).Resolve(ctx, nodeClass)
 	if err != nil {
@@ -129,7 +132,8 @@ func (o *RenderOptions) Run(ctx context.Context, streams command.Streams) error 
 			continue
 		}
 		if offered := tmpl.CapacityTypes(); !slices.Contains(offered, o.Chosen.CapacityType) {
-			problems = append(problems, fmt.Errorf("%s: it offers no %s machines, but %s: choose another --capacity-type, or declare a price and a patch for it (docs/templates.md)",
+			problems = append(problems, fmt.Errorf("%s: it offers no %s machines, but %s: choose another --capacity-type, or declare a price and "+
+				"a patch for it (docs/templates.md)",
 				tmpl.Source, o.Chosen.CapacityType, strings.Join(offered, ", ")))
 			continue
 		}
@@ -144,13 +148,15 @@ func (o *RenderOptions) Run(ctx context.Context, streams command.Streams) error 
 	}
 	if len(sources) > 0 {
 		slices.Sort(sources)
-		return fmt.Errorf("--source %q: the node class selects no such source; it selects %s", o.Source, strings.Join(slices.Compact(sources), ", "))
+		return fmt.Errorf("--source %q: the node class selects no such source; it selects %s", o.Source,
+			strings.Join(slices.Compact(sources), ", "))
 	}
 	return unselected(ctx, objects, nodeClass, found, o.Chosen.ClusterName)
 }
 
 // unselected returns, for each kind that a node class selects, why it selects none of the objects.
-func unselected(ctx context.Context, objects file.Objects, nodeClass *v1alpha1.ClusterAPINodeClass, found *template.Found, cluster string) error {
+func unselected(ctx context.Context, objects file.Objects, nodeClass *v1alpha1.ClusterAPINodeClass, found *template.Found,
+	cluster string) error {
 	var reasons []string
 	for kind, ours := range found.Existing {
 		all, err := objects.List(ctx, kind, labels.Everything())

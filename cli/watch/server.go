@@ -16,7 +16,8 @@ import (
 )
 
 const (
-	// probeInterval is the shortest time between two requests that find out whether the API server answers: a watch that breaks off reports nothing.
+	// probeInterval is the shortest time between two requests that find out whether the API server answers: a watch that breaks off reports
+	// nothing.
 	probeInterval = 10 * time.Second
 	// probeTimeout is how long one of them may take.
 	probeTimeout = 3 * time.Second

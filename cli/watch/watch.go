@@ -36,7 +36,8 @@ type Kinds struct {
 }
 
 // Table prints a table whenever a watch has reported something, until ctx is done.
-func Table(ctx context.Context, config *rest.Config, to io.Writer, kinds Kinds, show func(context.Context, client.Reader, io.Writer) error) error {
+func Table(ctx context.Context, config *rest.Config, to io.Writer, kinds Kinds, show func(context.Context, client.Reader,
+	io.Writer) error) error {
 	cached, err := cache.New(config, kinds.Cache)
 	if err != nil {
 		return fmt.Errorf("connecting to %s: %w", config.Host, err)
@@ -87,7 +88,8 @@ func Table(ctx context.Context, config *rest.Config, to io.Writer, kinds Kinds, 
 		if err := show(ctx, cached, &table); err != nil {
 			return err
 		}
-		if _, err := io.WriteString(unwrapped(to), screenOf(to).draw(server.line(now), server.away(), message.Visible(table.String()))); err != nil {
+		if _, err := io.WriteString(unwrapped(to), screenOf(to).draw(server.line(now), server.away(),
+			message.Visible(table.String()))); err != nil {
 			return fmt.Errorf("writing the table: %w", err)
 		}
 		if !wait(ctx, redrawInterval, nil) || !wait(ctx, ageInterval, changed) {

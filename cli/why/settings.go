@@ -54,7 +54,8 @@ func runningKarpenter(ctx context.Context, management client.Reader, namespace, 
 	case 1:
 		return running, nil
 	}
-	return nil, fmt.Errorf("clusters share namespace %s of the management cluster, with the Deployments %s; choose a cluster with --hosted-cluster",
+	return nil, fmt.Errorf("clusters share namespace %s of the management cluster, with the Deployments %s; choose a cluster with "+
+		"--hosted-cluster",
 		namespace, strings.Join(names, ", "))
 }
 

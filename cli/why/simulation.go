@@ -195,8 +195,8 @@ func startProviders(ctx context.Context, guestConfig, managementConfig *rest.Con
 	return started, nil
 }
 
-// resolve brings the providers to where Karpenter's are: the guest's version, the lease, the templates, and what is in back-off. It returns why
-// templates can't be used.
+// resolve brings the providers to where Karpenter's are: the guest's version, the lease, the templates, and what is in back-off. It
+// returns why templates can't be used.
 func (s *startedProviders) resolve(ctx context.Context, guest client.Reader) (problems []string, err error) {
 	if _, err := s.Versions.Tracker.Reconcile(ctx); err != nil {
 		return nil, fmt.Errorf("asking the guest's version: %w", err)
@@ -251,7 +251,8 @@ func (s *startedProviders) resolve(ctx context.Context, guest client.Reader) (pr
 
 // problemsOf reports why a node class offers less than it selects, or nothing.
 func problemsOf(class string, listing *instancetype.Listing) []string {
-	errs := slices.Concat([]error{listing.ClusterErr, listing.Found.BootstrapErr}, listing.Found.SelectorErrs, listing.Found.Unreadable, listing.Unversioned)
+	errs := slices.Concat([]error{listing.ClusterErr, listing.Found.BootstrapErr}, listing.Found.SelectorErrs,
+		listing.Found.Unreadable, listing.Unversioned)
 	for _, invalid := range listing.Found.Invalid {
 		errs = append(errs, invalid)
 	}

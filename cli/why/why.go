@@ -49,7 +49,8 @@ func (o *Options) add(cmd *cobra.Command) {
 	o.Guest.Add(flags, "the guest cluster")
 	o.Management.AddOther(flags, "management", "the management cluster", "that cluster isn't read")
 	flags.StringVar(&o.HostedCluster, "hosted-cluster", "", "NAMESPACE/NAME of the guest's HostedCluster; without it the only one")
-	flags.StringVar(&o.ControlPlaneNamespace, "control-plane-namespace", "", "namespace of the guest's control plane, instead of --hosted-cluster")
+	flags.StringVar(&o.ControlPlaneNamespace, "control-plane-namespace", "",
+		"namespace of the guest's control plane, instead of --hosted-cluster")
 	printer.AddFlag(cmd, &o.Output, "output format", "text", "json", "yaml")
 }
 
@@ -154,7 +155,8 @@ func (o *Options) controlPlane(ctx context.Context) (namespace, deployment strin
 	}
 	hostedClusters := &v1beta1.HostedClusterList{}
 	if err := management.List(ctx, hostedClusters); meta.IsNoMatchError(err) {
-		return "", "", errors.New("the management cluster has no HostedClusters: AutoNode isn't installed in it; choose another with --management-context")
+		return "", "", errors.New("the management cluster has no HostedClusters: AutoNode isn't installed in it; choose another with " +
+			"--management-context")
 	} else if err != nil {
 		return "", "", fmt.Errorf("listing HostedClusters: %w; or name the namespace with --control-plane-namespace", err)
 	}

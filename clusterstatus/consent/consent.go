@@ -48,7 +48,8 @@ func ToRemove(ctx context.Context, management client.Reader, hostedCluster *v1be
 }
 
 // componentOf returns the ControlPlaneComponent that was made for a HostedCluster; nil where there is none.
-func componentOf(ctx context.Context, management client.Reader, hostedCluster *v1beta1.HostedCluster, namespace string) (*v1beta1.ControlPlaneComponent, error) {
+func componentOf(ctx context.Context, management client.Reader, hostedCluster *v1beta1.HostedCluster,
+	namespace string) (*v1beta1.ControlPlaneComponent, error) {
 	component := &v1beta1.ControlPlaneComponent{}
 	if err := management.Get(ctx, client.ObjectKey{Namespace: namespace, Name: hostedCluster.Names().Karpenter}, component); err != nil {
 		if client.IgnoreNotFound(err) == nil {
@@ -65,7 +66,8 @@ func componentOf(ctx context.Context, management client.Reader, hostedCluster *v
 
 // Missing returns the annotation to write, and who may.
 func Missing(hostedCluster *v1beta1.HostedCluster, cluster client.ObjectKey) string {
-	return fmt.Sprintf("neither Namespace %s nor Cluster %s names this HostedCluster; the control plane's owner has to annotate one of them with %s=%s/%s",
+	return fmt.Sprintf("neither Namespace %s nor Cluster %s names this HostedCluster; the control plane's owner has to annotate one of "+
+		"them with %s=%s/%s",
 		cluster.Namespace, cluster, v1beta1.ConsentAnnotation, hostedCluster.Namespace, hostedCluster.Name)
 }
 

@@ -86,7 +86,8 @@ func refuseCluster(cluster *clientcmdapi.Cluster) error {
 	case cluster.CertificateAuthority != "":
 		return errors.New("certificate-authority names a file; write the certificates into certificate-authority-data")
 	case cluster.InsecureSkipTLSVerify:
-		return errors.New("insecure-skip-tls-verify would give the credentials to anyone; write the server's authority into certificate-authority-data")
+		return errors.New("insecure-skip-tls-verify would give the credentials to anyone; write the server's authority into " +
+			"certificate-authority-data")
 	case cluster.ProxyURL != "":
 		return errors.New("proxy-url isn't allowed")
 	}

@@ -62,7 +62,8 @@ func readAWS(c *collector, raw []byte) error {
 	}
 	each(c, input.InstanceTypes, "InstanceTypes", func(where string, info *awsType) {
 		where += " " + shown(info.InstanceType)
-		m := machine{name: info.InstanceType, capacity: capacityOf(info.VCpuInfo.DefaultVCpus, info.MemoryInfo.SizeInMiB), labels: awsLabels(info.InstanceType)}
+		m := machine{name: info.InstanceType, capacity: capacityOf(info.VCpuInfo.DefaultVCpus, info.MemoryInfo.SizeInMiB),
+			labels: awsLabels(info.InstanceType)}
 		for _, name := range info.ProcessorInfo.SupportedArchitectures {
 			if arch, ok := awsArchitectures[name]; ok && m.arch == "" {
 				m.arch = arch
@@ -74,7 +75,8 @@ func readAWS(c *collector, raw []byte) error {
 		}
 		// The addresses of its network interfaces, as Amazon's network plugin hands them out, and two pods in the host's network.
 		// https://github.com/awslabs/amazon-eks-ami/blob/main/nodeadm/internal/kubelet/eni_max_pods.go
-		if interfaces, addresses := info.interfaces(), info.NetworkInfo.Ipv4AddressesPerInterface; interfaces > 0 && addresses > 1 && interfaces < 1000 && addresses < 1000 {
+		if interfaces, addresses := info.interfaces(), info.NetworkInfo.Ipv4AddressesPerInterface; interfaces > 0 && addresses > 1 &&
+			interfaces < 1000 && addresses < 1000 {
 			m.capacity["pods"] = count(interfaces*(addresses-1) + 2)
 		}
 		devices := map[string]int64{}
@@ -264,7 +266,8 @@ func (r *awsReader) problem(where string, err error) {
 // Capacity Block is paid for at once.
 func (p *awsProduct) counts(region string) bool {
 	a := &p.Attributes
-	return a.InstanceType != "" && a.OperatingSystem == "Linux" && a.Tenancy == "Shared" && a.PreInstalledSw == "NA" && a.Capacitystatus == "Used" &&
+	return a.InstanceType != "" && a.OperatingSystem == "Linux" && a.Tenancy == "Shared" && a.PreInstalledSw == "NA" &&
+		a.Capacitystatus == "Used" &&
 		(a.MarketOption == "" || a.MarketOption == "OnDemand") && (region == "" || a.RegionCode == region)
 }
 

@@ -206,13 +206,15 @@ func (p *prices) readAzure(file *priceFile, region string) error {
 
 // addAzure takes the price of a Linux machine. Cloud Services are machines of another service, at other prices.
 func (p *prices) addAzure(where string, each *azurePrice, region string) {
-	if each.Type != "Consumption" || each.UnitOfMeasure != "1 Hour" || each.ArmSkuName == "" || strings.Contains(each.ProductName, "Windows") ||
+	if each.Type != "Consumption" || each.UnitOfMeasure != "1 Hour" || each.ArmSkuName == "" ||
+		strings.Contains(each.ProductName, "Windows") ||
 		strings.Contains(strings.ReplaceAll(each.ProductName, " ", ""), "CloudServices") || strings.Contains(each.SkuName, "Low Priority") ||
 		region != "" && !strings.EqualFold(each.ArmRegionName, region) {
 		return
 	}
 	if each.CurrencyCode != "" && each.CurrencyCode != "USD" {
-		p.problems = append(p.problems, fmt.Errorf("%s: the price of %s is in %s, and a catalog's are in US dollars; ask the API without currencyCode", where, shown(each.ArmSkuName), shown(each.CurrencyCode)))
+		p.problems = append(p.problems, fmt.Errorf("%s: the price of %s is in %s, and a catalog's are in US dollars; ask the API without "+
+			"currencyCode", where, shown(each.ArmSkuName), shown(each.CurrencyCode)))
 		return
 	}
 	capacityType := catalog.OnDemand

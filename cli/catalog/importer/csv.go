@@ -20,11 +20,12 @@ const labelColumn = "label:"
 
 var (
 	csvNeeded   = []string{"name", "cpu", "memory"}
-	csvOptional = []string{"architecture", "operatingSystem", "pods", "ephemeral-storage", "memoryOverhead", "zones", "capacityType", "price", "reservationID", "reservationCount"}
+	csvOptional = []string{"architecture", "operatingSystem", "pods", "ephemeral-storage", "memoryOverhead", "zones", "capacityType",
+		"price", "reservationID", "reservationCount"}
 )
 
-// readCSV reads a table: a row is an instance type with one offering, and further rows of the same name are further offerings. A column with
-// a / is a device, and one that begins with label: a label.
+// readCSV reads a table: a row is an instance type with one offering, and further rows of the same name are further offerings. A column
+// with a / is a device, and one that begins with label: a label.
 func readCSV(c *collector, raw []byte) error {
 	entries, first, order := map[string]*v1alpha1.CatalogInstanceType{}, map[string]int{}, []string{}
 	more := func(column string) bool {
@@ -53,7 +54,9 @@ func readCSV(c *collector, raw []byte) error {
 			order = append(order, parsed.Name)
 			return
 		}
-		if known.Architecture != parsed.Architecture || known.OperatingSystem != parsed.OperatingSystem || !maps.Equal(known.Capacity, parsed.Capacity) || !maps.Equal(known.Labels, parsed.Labels) || known.MemoryOverhead != parsed.MemoryOverhead {
+		if known.Architecture != parsed.Architecture || known.OperatingSystem != parsed.OperatingSystem ||
+			!maps.Equal(known.Capacity, parsed.Capacity) || !maps.Equal(known.Labels, parsed.Labels) ||
+			known.MemoryOverhead != parsed.MemoryOverhead {
 			c.problem(where, "%s differs from line %d in more than its offering", shown(parsed.Name), first[parsed.Name])
 			return
 		}

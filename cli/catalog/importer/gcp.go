@@ -38,12 +38,14 @@ func readGCP(c *collector, raw []byte) error {
 			c.problem(where, "no zone")
 			return
 		}
-		if c.options.Region != "" && !strings.HasPrefix(zone, c.options.Region+"-") || len(c.options.Zones) > 0 && !slices.Contains(c.options.Zones, zone) {
+		if c.options.Region != "" && !strings.HasPrefix(zone, c.options.Region+"-") ||
+			len(c.options.Zones) > 0 && !slices.Contains(c.options.Zones, zone) {
 			return
 		}
 		m, known := machines[t.Name]
 		if !known {
-			m = &machine{name: t.Name, capacity: capacityOf(t.GuestCpus, t.MemoryMb), capacityTypes: []string{catalog.OnDemand, catalog.Spot}, labels: gcpLabels(t.Name)}
+			m = &machine{name: t.Name, capacity: capacityOf(t.GuestCpus, t.MemoryMb), capacityTypes: []string{catalog.OnDemand, catalog.Spot},
+				labels: gcpLabels(t.Name)}
 			switch t.Architecture {
 			case "X86_64", "", "ARCHITECTURE_UNSPECIFIED":
 				m.arch = "amd64"

@@ -95,7 +95,8 @@ func rendered(path, template string) v1alpha1.CatalogPatch {
 // Formats are all that can be imported.
 var Formats = []Format{
 	{
-		Name: "aws", Input: "aws ec2 describe-instance-types", Template: templateOf(infrastructureGroup, "AWSMachineTemplate"), read: readAWS, readPrices: (*prices).readAWS, readSpotPrices: (*prices).readAWSSpot,
+		Name: "aws", Input: "aws ec2 describe-instance-types", Template: templateOf(infrastructureGroup, "AWSMachineTemplate"), read: readAWS,
+		readPrices: (*prices).readAWS, readSpotPrices: (*prices).readAWSSpot,
 		Patches: []v1alpha1.CatalogPatch{
 			variable("/spec/instanceType", "instanceType"),
 			rendered("/spec/spotMarketOptions", `{{ if eq .capacityType "spot" }}{}{{ end }}`),
@@ -103,26 +104,30 @@ var Formats = []Format{
 		},
 	},
 	{
-		Name: "azure", Input: "az vm list-skus", Template: templateOf(infrastructureGroup, "AzureMachineTemplate"), read: readAzure, readPrices: (*prices).readAzure,
+		Name: "azure", Input: "az vm list-skus", Template: templateOf(infrastructureGroup, "AzureMachineTemplate"), read: readAzure,
+		readPrices: (*prices).readAzure,
 		Patches: []v1alpha1.CatalogPatch{
 			variable("/spec/vmSize", "instanceType"),
 			rendered("/spec/spotVMOptions", `{{ if eq .capacityType "spot" }}{}{{ end }}`),
 		},
 	},
 	{
-		Name: "gcp", Input: "gcloud compute machine-types list --format=json", Template: templateOf(infrastructureGroup, "GCPMachineTemplate"), read: readGCP,
+		Name: "gcp", Input: "gcloud compute machine-types list --format=json", Template: templateOf(infrastructureGroup, "GCPMachineTemplate"),
+		read: readGCP,
 		Patches: []v1alpha1.CatalogPatch{
 			variable("/spec/instanceType", "instanceType"),
 			rendered("/spec/provisioningModel", `{{ if eq .capacityType "spot" }}Spot{{ else }}Standard{{ end }}`),
 		},
 	},
 	{
-		Name: "openstack", Input: "openstack flavor list --long -f json", Template: templateOf(infrastructureGroup, "OpenStackMachineTemplate"), read: readOpenStack,
+		Name: "openstack", Input: "openstack flavor list --long -f json", Template: templateOf(infrastructureGroup, "OpenStackMachineTemplate"),
+		read:    readOpenStack,
 		Patches: []v1alpha1.CatalogPatch{variable("/spec/flavor", "instanceType")},
 	},
 	{
-		Name: "vsphere", Input: "kubectl get virtualmachineclasses -o yaml", Template: templateOf("vmware.infrastructure.cluster.x-k8s.io", "VSphereMachineTemplate"), read: readVSphere,
-		Patches: []v1alpha1.CatalogPatch{variable("/spec/className", "instanceType")},
+		Name: "vsphere", Input: "kubectl get virtualmachineclasses -o yaml", read: readVSphere,
+		Template: templateOf("vmware.infrastructure.cluster.x-k8s.io", "VSphereMachineTemplate"),
+		Patches:  []v1alpha1.CatalogPatch{variable("/spec/className", "instanceType")},
 	},
 	{Name: "csv", Input: "a table with a header", read: readCSV},
 }

@@ -39,7 +39,8 @@ func readOpenStack(c *collector, raw []byte) error {
 			if _, number, ok := strings.Cut(strings.TrimSpace(alias), ":"); ok {
 				n, err := strconv.ParseInt(number, 10, 32)
 				if err != nil {
-					c.problem(where, "property pci_passthrough:alias: %q is not a list of <alias>:<number>; the flavor is imported without devices", shown(aliases))
+					c.problem(where, "property pci_passthrough:alias: %q is not a list of <alias>:<number>; the flavor is imported without devices",
+						shown(aliases))
 					continue
 				}
 				gpus += n

@@ -74,7 +74,8 @@ func (p *prices) setBilled(where, instanceType, capacityType, zone, price string
 		if other, err := strconv.ParseFloat(before, 64); err == nil && number > other {
 			higher = normalized(price)
 		}
-		p.problems = append(p.problems, fmt.Errorf("%s: %s, %s has the prices %s and %s; the higher one is kept", where, shown(instanceType), capacityType, shown(before), shown(normalized(price))))
+		p.problems = append(p.problems, fmt.Errorf("%s: %s, %s has the prices %s and %s; the higher one is kept", where, shown(instanceType),
+			capacityType, shown(before), shown(normalized(price))))
 		price = higher
 	}
 	p.set(where, instanceType, capacityType, zone, price)
@@ -160,7 +161,8 @@ func (p *prices) readTable(file *priceFile) error {
 }
 
 // eachRow reads a table with a header. An error names the line; malformed lines are reported and left out.
-func eachRow(raw []byte, needed, optional []string, more func(column string) bool, row func(line int, cells map[string]string), report func(error)) error {
+func eachRow(raw []byte, needed, optional []string, more func(column string) bool, row func(line int, cells map[string]string),
+	report func(error)) error {
 	reader := csv.NewReader(bytes.NewReader(bytes.TrimPrefix(raw, []byte("\xef\xbb\xbf"))))
 	reader.FieldsPerRecord, reader.TrimLeadingSpace, reader.Comment = -1, true, '#'
 	header, err := reader.Read()

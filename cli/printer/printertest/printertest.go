@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Package printertest checks that commands do nothing to the terminal of who looks, whatever others may write in a cluster: events, conditions
-// and names.
+// Package printertest checks that commands do nothing to the terminal of who looks, whatever others may write in a cluster: events,
+// conditions and names.
 package printertest
 
 import (
