@@ -70,6 +70,11 @@ func (p *Provider) Create(ctx context.Context, plan Plan) (machine *clusterv1.Ma
 	if annotations.IsPaused(plan.Cluster, plan.Cluster) {
 		return nil, fmt.Errorf("creating Machine %s: %w", klog.KObj(objects.Machine), ErrPaused)
 	}
+	// A moved Cluster has another UID, and its Machines other names than new ones.
+	moved, err := p.ForNodeClaim(ctx, plan.NodeClaim.UID)
+	if err == nil && moved.Name != objects.Machine.Name || err != nil && !errors.Is(err, ErrNotFound) {
+		return moved, err
+	}
 	var began time.Time
 	// OnError's own error isn't used: it is nil if the attempt's error is that the context has ended.
 	_ = retry.OnError(hiccup, func(err error) bool { return isTransient(err) && time.Since(began) < hiccupLimit }, func() error {
