@@ -331,12 +331,13 @@ func (s *Environment) Template(instanceType string, price float64) template.Temp
 // Plan is a machine.Plan for a NodeClaim, made from the sandbox's templates.
 func (s *Environment) Plan(nodeClaim *karpv1.NodeClaim) machine.Plan {
 	return machine.Plan{
-		NodeClaim:              nodeClaim,
-		Cluster:                s.Cluster,
-		InfrastructureTemplate: s.InfrastructureTemplate,
-		BootstrapTemplate:      s.BootstrapTemplate,
-		Version:                "1.36.2",
-		FailureDomain:          "a",
+		NodeClaim: nodeClaim,
+		Cluster:   s.Cluster,
+		Template: template.Template{
+			Infrastructure: s.InfrastructureTemplate, Bootstrap: template.Bootstrap{ConfigTemplate: s.BootstrapTemplate},
+		},
+		Version:       "1.36.2",
+		FailureDomain: "a",
 		NodeLabels: map[string]string{
 			karpv1.NodePoolLabelKey:        "general",
 			karpv1.CapacityTypeLabelKey:    karpv1.CapacityTypeOnDemand,

@@ -32,22 +32,16 @@ func (c *CloudProvider) plan(
 		return machine.Plan{}, karpcloudprovider.NewNodeClassNotReadyError(fmt.Errorf("node class %s: %s", nodeClass.Name, resolved.Message))
 	}
 	plan := machine.Plan{
-		NodeClaim:              nodeClaim,
-		Cluster:                cluster,
-		InfrastructureTemplate: tmpl.Infrastructure,
-		InfrastructurePatches:  tmpl.Patches,
-		PatchesFrom:            tmpl.PatchesFrom(),
-		BootstrapTemplate:      tmpl.Bootstrap.ConfigTemplate,
-		DataSecretName:         tmpl.Bootstrap.DataSecretName,
-		Version:                resolved.Version,
-		FailureDomain:          chosen.choice.FailureDomain,
-		NodeLabels:             labels,
-		Taints:                 tmpl.Taints,
-		BootstrapPatches:       nodeClass.Spec.BootstrapPatches,
-		Kubelet:                tmpl.Kubelet(nodeClass.Spec.Kubelet),
-		JoinWithin:             nodeClass.Spec.Deadlines.LaunchOrDefault() + nodeClass.Spec.Deadlines.RegistrationOrDefault(),
-		MaxPods:                int32(min(chosen.choice.InstanceType.Capacity.Pods().Value(), 1<<30)),
-		Labels:                 map[string]string{},
+		NodeClaim:        nodeClaim,
+		Cluster:          cluster,
+		Template:         *tmpl,
+		Version:          resolved.Version,
+		FailureDomain:    chosen.choice.FailureDomain,
+		NodeLabels:       labels,
+		BootstrapPatches: nodeClass.Spec.BootstrapPatches,
+		Kubelet:          tmpl.Kubelet(nodeClass.Spec.Kubelet),
+		JoinWithin:       nodeClass.Spec.Deadlines.LaunchOrDefault() + nodeClass.Spec.Deadlines.RegistrationOrDefault(),
+		MaxPods:          int32(min(chosen.choice.InstanceType.Capacity.Pods().Value(), 1<<30)),
 		Annotations: map[string]string{
 			v1alpha1.NodeClassHashAnnotation:        nodeClass.Hash(),
 			v1alpha1.NodeClassHashVersionAnnotation: v1alpha1.NodeClassHashVersion,
@@ -80,19 +74,6 @@ func (c *CloudProvider) plan(
 		if value != "" {
 			plan.Annotations[key] = value
 		}
-	}
-	if tmpl.Machine != nil {
-		// Our labels win: they define the Machine's owner.
-		plan.Labels = maps.Clone(tmpl.Machine.Labels)
-		for key, value := range tmpl.Machine.Annotations {
-			if _, ours := plan.Annotations[key]; !ours {
-				plan.Annotations[key] = value
-			}
-		}
-		plan.Deletion = tmpl.Machine.Spec.Deletion
-		plan.MachineTaints = tmpl.Machine.Spec.Taints
-		plan.MinReadySeconds = tmpl.Machine.Spec.MinReadySeconds
-		plan.ReadinessGates = tmpl.Machine.Spec.ReadinessGates
 	}
 	return plan, nil
 }

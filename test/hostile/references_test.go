@@ -26,6 +26,7 @@ import (
 	"github.com/autonode-io/autonode/internal/apiserver"
 	"github.com/autonode-io/autonode/internal/scopetest"
 	"github.com/autonode-io/autonode/karpenter/providers/machine"
+	"github.com/autonode-io/autonode/karpenter/providers/template"
 )
 
 // set writes a value at a path of an object that passes through one list at most; the list gets two items.
@@ -182,7 +183,7 @@ func TestReferences(t *testing.T) {
 		for _, policy := range policies {
 			enforce(t, policy, namespaceName)
 		}
-		template := func(kind schema.GroupKind) *unstructured.Unstructured {
+		templateOf := func(kind schema.GroupKind) *unstructured.Unstructured {
 			made := versioned(referring(t, kinds[kind], namespaceName))
 			made.SetKind(kind.Kind + "Template")
 			made.SetLabels(nil)
@@ -192,9 +193,11 @@ func TestReferences(t *testing.T) {
 		for _, name := range []string{"general-x2v9k", strings.Repeat("general", 10) + "-x2v9k"} {
 			g := NewWithT(t)
 			objects, err := machine.Build(machine.Plan{
-				NodeClaim:              &karpv1.NodeClaim{ObjectMeta: metav1.ObjectMeta{Name: name, UID: "7"}},
-				Cluster:                &clusterv1.Cluster{ObjectMeta: metav1.ObjectMeta{Namespace: namespaceName, Name: "blue", UID: clusterUID}},
-				InfrastructureTemplate: template(kubevirt), BootstrapTemplate: template(kubeadm), Version: "1.36.3",
+				NodeClaim: &karpv1.NodeClaim{ObjectMeta: metav1.ObjectMeta{Name: name, UID: "7"}},
+				Cluster:   &clusterv1.Cluster{ObjectMeta: metav1.ObjectMeta{Namespace: namespaceName, Name: "blue", UID: clusterUID}},
+				Template: template.Template{
+					Infrastructure: templateOf(kubevirt), Bootstrap: template.Bootstrap{ConfigTemplate: templateOf(kubeadm)},
+				}, Version: "1.36.3",
 			})
 			g.Expect(err).NotTo(HaveOccurred())
 			for _, object := range []client.Object{objects.Infrastructure, objects.Bootstrap, objects.Machine} {

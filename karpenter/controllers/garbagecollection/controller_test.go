@@ -24,6 +24,7 @@ import (
 	"github.com/autonode-io/autonode/internal/environment"
 	"github.com/autonode-io/autonode/karpenter/controllers/garbagecollection"
 	"github.com/autonode-io/autonode/karpenter/providers/machine"
+	"github.com/autonode-io/autonode/karpenter/providers/template"
 )
 
 var machineKind = clusterv1.GroupVersion.WithKind("Machine")
@@ -235,7 +236,7 @@ func TestChildren(t *testing.T) {
 		f := newFixture(t, nil)
 		nodeClaim := f.NodeClaim(t.Context(), "strayed")
 		plan := f.Plan(nodeClaim)
-		plan.BootstrapTemplate, plan.DataSecretName = nil, "data"
+		plan.Template.Bootstrap = template.Bootstrap{DataSecretName: "data"}
 		m, err := f.Machines(nil).Create(t.Context(), plan)
 		f.Expect(err).NotTo(HaveOccurred())
 		f.Settle(f.Management, m)

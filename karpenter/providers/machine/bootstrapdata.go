@@ -68,7 +68,7 @@ func (p *Provider) prepareBootstrap(
 	data, err := config.Render(token)
 	if err != nil {
 		return "", &BuildError{fmt.Errorf("rendering bootstrap data from %s %s: %w",
-			plan.BootstrapTemplate.GetKind(), plan.BootstrapTemplate.GetName(), err)}
+			objects.Bootstrap.GetKind(), objects.Bootstrap.GetName(), err)}
 	}
 	id, _ := bootstraptoken.ID(token)
 	secret := &corev1.Secret{
@@ -105,10 +105,10 @@ func endpoint(cluster *clusterv1.Cluster) string {
 
 // bootstrapDataFrom is the annotation by which the platform selects the renderer of the bootstrap data; empty for none.
 func (p Plan) bootstrapDataFrom() string {
-	if p.BootstrapTemplate == nil {
+	if p.Template.Bootstrap.ConfigTemplate == nil {
 		return ""
 	}
-	return p.BootstrapTemplate.GetAnnotations()[v1alpha1.BootstrapDataAnnotation]
+	return p.Template.Bootstrap.ConfigTemplate.GetAnnotations()[v1alpha1.BootstrapDataAnnotation]
 }
 
 func joinsByItself(config *unstructured.Unstructured) bool {

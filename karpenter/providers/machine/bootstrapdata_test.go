@@ -83,7 +83,7 @@ func TestToken(t *testing.T) {
 			before := &corev1.SecretList{}
 			s.Expect(s.Admin.List(t.Context(), before, client.InNamespace(metav1.NamespaceSystem))).To(Succeed())
 			_, created := s.create("own", func(p *machine.Plan) {
-				s.Expect(unstructured.SetNestedMap(p.BootstrapTemplate.Object, test.discovery, "spec", "template", "spec", "joinConfiguration", "discovery")).To(Succeed())
+				s.Expect(unstructured.SetNestedMap(p.Template.Bootstrap.ConfigTemplate.Object, test.discovery, "spec", "template", "spec", "joinConfiguration", "discovery")).To(Succeed())
 			})
 			s.Expect(fixed(created)).To(Equal(test.want))
 			after := &corev1.SecretList{}

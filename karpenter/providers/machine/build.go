@@ -22,8 +22,8 @@ import (
 	karpv1 "sigs.k8s.io/karpenter/pkg/apis/v1"
 
 	"github.com/autonode-io/autonode/api/karpenter/v1alpha1"
-	"github.com/autonode-io/autonode/catalog/patch"
 	"github.com/autonode-io/autonode/karpenter/providers/nodeimage"
+	"github.com/autonode-io/autonode/karpenter/providers/template"
 )
 
 // Plan describes the machine of one NodeClaim. Build needs nothing else, and no API server.
@@ -33,26 +33,17 @@ type Plan struct {
 	NodeClaim *karpv1.NodeClaim
 	// Cluster that the machine joins. The objects are created in its namespace, the control-plane namespace.
 	Cluster *clusterv1.Cluster
-	// InfrastructureTemplate is cloned into the infrastructure machine.
-	InfrastructureTemplate *unstructured.Unstructured
-	// BootstrapTemplate is cloned into the bootstrap config; nil when DataSecretName is set.
-	BootstrapTemplate *unstructured.Unstructured
-	// DataSecretName names a Secret with ready bootstrap data; empty when BootstrapTemplate is set.
-	DataSecretName string
+	// Template has the objects that the infrastructure machine and the bootstrap config are cloned from, or the name of a Secret with ready
+	// bootstrap data, and a MachineDeployment's settings of its Machines.
+	Template template.Template
 	// Version of Kubernetes, with or without a leading v; empty leaves it to the templates.
 	Version string
 	// FailureDomain of the Cluster, empty for any.
 	FailureDomain string
 	// NodeLabels are the node's labels: resolved requirements and the NodeClaim's own labels.
 	NodeLabels map[string]string
-	// Labels and Annotations are added to the Machine, the infrastructure machine and the bootstrap config.
-	Labels, Annotations map[string]string
-	// Taints of the template, beside those of the NodeClaim.
-	Taints []corev1.Taint
-	// InfrastructurePatches of the source are applied to the infrastructure machine.
-	InfrastructurePatches patch.List
-	// PatchesFrom is where they are, for messages; empty for the annotation of the source.
-	PatchesFrom string
+	// Annotations are added to the Machine, the infrastructure machine and the bootstrap config.
+	Annotations map[string]string
 	// BootstrapPatches of the node class; those for the bootstrap config's kind are applied.
 	BootstrapPatches []v1alpha1.BootstrapPatches
 	// Images of the payload for the node's version and architecture. Patches can refer to them.
@@ -63,15 +54,6 @@ type Plan struct {
 	JoinWithin time.Duration
 	// MaxPods of the node, 0 to leave it to the bootstrap template.
 	MaxPods int32
-	// Deletion is passed on to the Machine.
-	Deletion clusterv1.MachineDeletionSpec
-	// MachineTaints are passed on to the Machine: only a MachineDeployment's own. Cluster API's webhook rejects taints
-	// while its feature gate MachineTaintPropagation is off, and a MachineDeployment with taints proves that it was on.
-	// If it is off by now, the Machine is created without them.
-	MachineTaints []clusterv1.MachineTaint
-	// MinReadySeconds and ReadinessGates are passed on to the Machine: when it counts as available and as ready.
-	MinReadySeconds *int32
-	ReadinessGates  []clusterv1.MachineReadinessGate
 
 	// example: no machine is made, and a patch may refer to any image.
 	example bool
@@ -116,6 +98,7 @@ func build(plan Plan) (*Objects, error) {
 	if plan.example {
 		name = plan.NodeClaim.Name
 	}
+	source := plan.Template.Bootstrap
 	switch {
 	case plan.NodeClaim.Name == "" || plan.NodeClaim.UID == "":
 		return nil, errors.New("building a machine: the NodeClaim has no name or UID yet")
@@ -129,11 +112,11 @@ func build(plan Plan) (*Objects, error) {
 	case strings.HasPrefix(plan.NodeClaim.Name, prefix):
 		return nil, fmt.Errorf("building a machine: the name %s begins like that of an infrastructure machine of Cluster %s; "+
 			"create the NodeClaim with another name", plan.NodeClaim.Name, plan.Cluster.Name)
-	case (plan.BootstrapTemplate == nil) == (plan.DataSecretName == ""):
+	case (source.ConfigTemplate == nil) == (source.DataSecretName == ""):
 		return nil, errors.New("building a machine: exactly one of a bootstrap template and a data Secret is needed")
 	case !slices.Contains([]string{"", v1alpha1.BootstrapDataFromKarpenter, v1alpha1.BootstrapDataFromProvider}, plan.bootstrapDataFrom()):
 		return nil, fmt.Errorf("%s %s: annotation %s is %q; it has to be %s or %s",
-			plan.BootstrapTemplate.GetKind(), plan.BootstrapTemplate.GetName(),
+			source.ConfigTemplate.GetKind(), source.ConfigTemplate.GetName(),
 			v1alpha1.BootstrapDataAnnotation, plan.bootstrapDataFrom(), v1alpha1.BootstrapDataFromKarpenter, v1alpha1.BootstrapDataFromProvider)
 	}
 	machine := &clusterv1.Machine{
@@ -141,34 +124,39 @@ func build(plan Plan) (*Objects, error) {
 		ObjectMeta: metav1.ObjectMeta{
 			Namespace:       plan.Cluster.Namespace,
 			Name:            name,
-			Annotations:     maps.Clone(plan.Annotations),
+			Annotations:     map[string]string{},
 			OwnerReferences: []metav1.OwnerReference{clusterOwner(plan.Cluster)},
 			// Otherwise Cluster API adds it with a patch, and reconciles the Machine once more.
 			Finalizers: []string{clusterv1.MachineFinalizer},
 		},
 		Spec: clusterv1.MachineSpec{
-			ClusterName:     plan.Cluster.Name,
-			Version:         versionWithV(plan.Version),
-			FailureDomain:   plan.FailureDomain,
-			MinReadySeconds: plan.MinReadySeconds,
-			ReadinessGates:  plan.ReadinessGates,
-			Deletion:        plan.Deletion,
-			Taints:          plan.MachineTaints,
+			ClusterName:   plan.Cluster.Name,
+			Version:       versionWithV(plan.Version),
+			FailureDomain: plan.FailureDomain,
 		},
 	}
+	if deployed := plan.Template.Machine; deployed != nil {
+		maps.Copy(machine.Annotations, deployed.Annotations)
+		machine.Spec.Deletion = deployed.Spec.Deletion
+		machine.Spec.MinReadySeconds, machine.Spec.ReadinessGates = deployed.Spec.MinReadySeconds, deployed.Spec.ReadinessGates
+		// Cluster API's webhook rejects taints while its feature gate MachineTaintPropagation is off, and a MachineDeployment with taints
+		// proves that it was on. If it is off by now, the Machine is created without them.
+		machine.Spec.Taints = deployed.Spec.Taints
+	}
+	maps.Copy(machine.Annotations, plan.Annotations)
 	// Cluster API patches the Node of a Machine that has no controller in each of its reconciliations (docs/upstream/node-patches.md).
 	machine.OwnerReferences[0].Controller = ptr.To(true)
 	label(machine, plan)
-	infrastructure, err := clone(plan, plan.InfrastructureTemplate, machine, name)
+	infrastructure, err := clone(plan, plan.Template.Infrastructure, machine, name)
 	if err != nil {
 		return nil, err
 	}
 	machine.Spec.InfrastructureRef = reference(infrastructure)
 	objects := &Objects{Infrastructure: infrastructure, Machine: machine}
-	if plan.BootstrapTemplate == nil {
-		machine.Spec.Bootstrap.DataSecretName = ptr.To(plan.DataSecretName)
+	if source.ConfigTemplate == nil {
+		machine.Spec.Bootstrap.DataSecretName = ptr.To(source.DataSecretName)
 	} else {
-		if objects.Bootstrap, err = clone(plan, plan.BootstrapTemplate, machine, plan.NodeClaim.Name); err != nil {
+		if objects.Bootstrap, err = clone(plan, source.ConfigTemplate, machine, plan.NodeClaim.Name); err != nil {
 			return nil, err
 		}
 		machine.Spec.Bootstrap.ConfigRef = reference(objects.Bootstrap)
@@ -235,9 +223,11 @@ var machineLabelKeys = []string{
 func label(machine *clusterv1.Machine, plan Plan) {
 	name := v1alpha1.NodeClaimLabelValue(plan.NodeClaim.Name)
 	machine.Labels = map[string]string{}
-	for key, value := range plan.Labels {
-		if !ownersLabel(key) {
-			machine.Labels[key] = value
+	if plan.Template.Machine != nil {
+		for key, value := range plan.Template.Machine.Labels {
+			if !ownersLabel(key) {
+				machine.Labels[key] = value
+			}
 		}
 	}
 	for _, key := range machineLabelKeys {

@@ -23,6 +23,7 @@ import (
 	"github.com/autonode-io/autonode/api/karpenter/v1alpha1"
 	"github.com/autonode-io/autonode/karpenter/providers/kubelet"
 	"github.com/autonode-io/autonode/karpenter/providers/machine"
+	"github.com/autonode-io/autonode/karpenter/providers/template"
 )
 
 var update = flag.Bool("update", false, "update the golden files")
@@ -78,10 +79,22 @@ func plan(t *testing.T) machine.Plan {
 		Cluster: &clusterv1.Cluster{
 			ObjectMeta: metav1.ObjectMeta{Namespace: "clusters-blue", Name: "blue", UID: "c1"},
 		},
-		InfrastructureTemplate: object(t, infrastructureTemplate),
-		BootstrapTemplate:      object(t, kubeadmTemplate),
-		Version:                "1.36.2",
-		FailureDomain:          "a",
+		Template: template.Template{
+			Infrastructure: object(t, infrastructureTemplate),
+			Bootstrap:      template.Bootstrap{ConfigTemplate: object(t, kubeadmTemplate)},
+			Taints:         []corev1.Taint{{Key: "gpu", Value: "true", Effect: corev1.TaintEffectNoSchedule}},
+			Machine: &clusterv1.MachineTemplateSpec{
+				ObjectMeta: clusterv1.ObjectMeta{Labels: map[string]string{
+					"from":                               "machinedeployment",
+					v1alpha1.NodeClaimUIDLabel:           "forged",
+					clusterv1.MachineDeploymentNameLabel: "would be adopted",
+					clusterv1.ClusterTopologyOwnedLabel:  "",
+				}},
+				Spec: clusterv1.MachineSpec{Deletion: clusterv1.MachineDeletionSpec{NodeDrainTimeoutSeconds: ptr.To[int32](300)}},
+			},
+		},
+		Version:       "1.36.2",
+		FailureDomain: "a",
 		NodeLabels: map[string]string{
 			karpv1.NodePoolLabelKey:                   "general",
 			karpv1.CapacityTypeLabelKey:               "spot",
@@ -94,13 +107,6 @@ func plan(t *testing.T) machine.Plan {
 			"node.kubernetes.io/flavor":               "plain",
 			"example.com/team":                        "web",
 			"karpenter.cluster.x-k8s.io/instance-cpu": "4",
-		},
-		Taints: []corev1.Taint{{Key: "gpu", Value: "true", Effect: corev1.TaintEffectNoSchedule}},
-		Labels: map[string]string{
-			"from":                               "machinedeployment",
-			v1alpha1.NodeClaimUIDLabel:           "forged",
-			clusterv1.MachineDeploymentNameLabel: "would be adopted",
-			clusterv1.ClusterTopologyOwnedLabel:  "",
 		},
 		Annotations: map[string]string{
 			v1alpha1.TemplateHashAnnotation:   "5ca1ab1e",
@@ -118,8 +124,7 @@ func plan(t *testing.T) machine.Plan {
 			CPUCFSQuota:                 ptr.To(false),
 			PodPidsLimit:                ptr.To[int64](4096),
 		},
-		MaxPods:  58,
-		Deletion: clusterv1.MachineDeletionSpec{NodeDrainTimeoutSeconds: ptr.To[int32](300)},
+		MaxPods: 58,
 	}
 }
 
@@ -134,7 +139,7 @@ func TestBuild(t *testing.T) {
 		"When the kubeadm template is of v1beta1, it should write kubelet arguments as a map": {
 			golden: "kubeadm-v1beta1.yaml",
 			change: func(t *testing.T, p *machine.Plan) {
-				p.BootstrapTemplate = object(t, `
+				p.Template.Bootstrap.ConfigTemplate = object(t, `
 apiVersion: bootstrap.cluster.x-k8s.io/v1beta1
 kind: KubeadmConfigTemplate
 metadata: {name: old, namespace: clusters-blue}
@@ -150,7 +155,7 @@ spec:
 		"When the kubeadm template declares nothing of joining, it should add all that is needed": {
 			golden: "kubeadm-empty.yaml",
 			change: func(t *testing.T, p *machine.Plan) {
-				p.BootstrapTemplate = object(t, `
+				p.Template.Bootstrap.ConfigTemplate = object(t, `
 apiVersion: bootstrap.cluster.x-k8s.io/v1beta2
 kind: KubeadmConfigTemplate
 metadata: {name: empty, namespace: clusters-blue}
@@ -161,7 +166,7 @@ spec: {template: {spec: {}}}
 		"When the bootstrap kind isn't known, it should clone it as it is": {
 			golden: "unknown-bootstrap.yaml",
 			change: func(t *testing.T, p *machine.Plan) {
-				p.BootstrapTemplate = object(t, `
+				p.Template.Bootstrap.ConfigTemplate = object(t, `
 apiVersion: bootstrap.cluster.x-k8s.io/v1beta1
 kind: RKE2ConfigTemplate
 metadata: {name: rke2, namespace: clusters-blue}
@@ -172,7 +177,7 @@ spec: {template: {spec: {agentConfig: {nodeTaints: []}}}}
 		"When bootstrap data is in a Secret, it should name it in the Machine": {
 			golden: "data-secret.yaml",
 			change: func(_ *testing.T, p *machine.Plan) {
-				p.BootstrapTemplate, p.DataSecretName = nil, "worker-user-data"
+				p.Template.Bootstrap = template.Bootstrap{DataSecretName: "worker-user-data"}
 			},
 		},
 	} {
@@ -181,10 +186,10 @@ spec: {template: {spec: {agentConfig: {nodeTaints: []}}}}
 			if tc.change != nil {
 				tc.change(t, &p)
 			}
-			before := p.InfrastructureTemplate.DeepCopy()
+			before := p.Template.Infrastructure.DeepCopy()
 			objects, err := machine.Build(p)
 			NewWithT(t).Expect(err).NotTo(HaveOccurred())
-			NewWithT(t).Expect(p.InfrastructureTemplate).To(BeComparableTo(before), "the template is shared with the cache")
+			NewWithT(t).Expect(p.Template.Infrastructure).To(BeComparableTo(before), "the template is shared with the cache")
 			compare(t, tc.golden, objects)
 		})
 	}
@@ -230,24 +235,24 @@ func TestBuildErrors(t *testing.T) {
 			change: func(p *machine.Plan) { p.NodeClaim.Name = "green-kubeconfig" }, mention: "green-kubeconfig; create the NodeClaim with another name",
 		},
 		"When there is neither a bootstrap template nor a Secret, it should refuse": {
-			change: func(p *machine.Plan) { p.BootstrapTemplate = nil }, mention: "bootstrap",
+			change: func(p *machine.Plan) { p.Template.Bootstrap.ConfigTemplate = nil }, mention: "bootstrap",
 		},
 		"When there are both a bootstrap template and a Secret, it should refuse": {
-			change: func(p *machine.Plan) { p.DataSecretName = "x" }, mention: "bootstrap",
+			change: func(p *machine.Plan) { p.Template.Bootstrap.DataSecretName = "x" }, mention: "bootstrap",
 		},
 		"When the infrastructure template has no spec.template, it should name the template": {
-			change: func(p *machine.Plan) { unstructured.RemoveNestedField(p.InfrastructureTemplate.Object, "spec") }, mention: "TestMachineTemplate c4-large",
+			change: func(p *machine.Plan) { unstructured.RemoveNestedField(p.Template.Infrastructure.Object, "spec") }, mention: "TestMachineTemplate c4-large",
 		},
 		"When kubelet arguments are malformed, it should name the field": {
 			change: func(p *machine.Plan) {
-				_ = unstructured.SetNestedField(p.BootstrapTemplate.Object, "nonsense",
+				_ = unstructured.SetNestedField(p.Template.Bootstrap.ConfigTemplate.Object, "nonsense",
 					"spec", "template", "spec", "joinConfiguration", "nodeRegistration", "kubeletExtraArgs")
 			},
 			mention: "spec.joinConfiguration.nodeRegistration.kubeletExtraArgs",
 		},
 		"When taints are malformed, it should name the field": {
 			change: func(p *machine.Plan) {
-				_ = unstructured.SetNestedField(p.BootstrapTemplate.Object, "nonsense",
+				_ = unstructured.SetNestedField(p.Template.Bootstrap.ConfigTemplate.Object, "nonsense",
 					"spec", "template", "spec", "joinConfiguration", "nodeRegistration", "taints")
 			},
 			mention: "spec.joinConfiguration.nodeRegistration.taints",
@@ -314,7 +319,7 @@ func TestTaintsInFlag(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			g := NewWithT(t)
 			p := plan(t)
-			p.BootstrapTemplate = object(t, `{apiVersion: bootstrap.cluster.x-k8s.io/`+tc.version+`, kind: KubeadmConfigTemplate, metadata: {name: any, namespace: clusters-blue},
+			p.Template.Bootstrap.ConfigTemplate = object(t, `{apiVersion: bootstrap.cluster.x-k8s.io/`+tc.version+`, kind: KubeadmConfigTemplate, metadata: {name: any, namespace: clusters-blue},
 				spec: {template: {spec: {joinConfiguration: {nodeRegistration: {kubeletExtraArgs: `+tc.args+`}}}}}}`)
 			objects, err := machine.Build(p)
 			g.Expect(err).NotTo(HaveOccurred())

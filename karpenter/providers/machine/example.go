@@ -40,20 +40,15 @@ func Example(nodeClass *v1alpha1.ClusterAPINodeClass, tmpl *template.Template, c
 		Cluster: &clusterv1.Cluster{ObjectMeta: metav1.ObjectMeta{
 			Namespace: tmpl.Source.Namespace, Name: cmp.Or(chosen.ClusterName, example),
 		}},
-		InfrastructureTemplate: tmpl.Infrastructure,
-		InfrastructurePatches:  tmpl.Patches,
-		PatchesFrom:            tmpl.PatchesFrom(),
-		BootstrapTemplate:      tmpl.Bootstrap.ConfigTemplate,
-		DataSecretName:         tmpl.Bootstrap.DataSecretName,
-		BootstrapPatches:       nodeClass.Spec.BootstrapPatches,
-		Version:                chosen.Version,
-		FailureDomain:          chosen.FailureDomain,
+		Template:         *tmpl,
+		BootstrapPatches: nodeClass.Spec.BootstrapPatches,
+		Version:          chosen.Version,
+		FailureDomain:    chosen.FailureDomain,
 		NodeLabels: map[string]string{
 			corev1.LabelInstanceTypeStable: tmpl.InstanceType,
 			corev1.LabelTopologyZone:       chosen.Zone,
 			karpv1.CapacityTypeLabelKey:    chosen.CapacityType,
 		},
-		Taints:  tmpl.Taints,
 		Kubelet: tmpl.Kubelet(nodeClass.Spec.Kubelet),
 		MaxPods: int32(min(tmpl.MaxPods(nodeClass.Spec.Kubelet), 1<<30)),
 		example: true,
@@ -62,12 +57,7 @@ func Example(nodeClass *v1alpha1.ClusterAPINodeClass, tmpl *template.Template, c
 		plan.NodeLabels[v1alpha1.ReservationIDLabel] = chosen.ReservationID
 	}
 	if !tmpl.Bootstrap.IsDefined() {
-		plan.DataSecretName = example
-	}
-	if tmpl.Machine != nil {
-		plan.Labels, plan.Annotations = tmpl.Machine.Labels, tmpl.Machine.Annotations
-		plan.Deletion, plan.MachineTaints = tmpl.Machine.Spec.Deletion, tmpl.Machine.Spec.Taints
-		plan.MinReadySeconds, plan.ReadinessGates = tmpl.Machine.Spec.MinReadySeconds, tmpl.Machine.Spec.ReadinessGates
+		plan.Template.Bootstrap.DataSecretName = example
 	}
 	return Build(plan)
 }

@@ -18,6 +18,7 @@ import (
 
 	"github.com/autonode-io/autonode/api/karpenter/v1alpha1"
 	"github.com/autonode-io/autonode/karpenter/providers/machine"
+	"github.com/autonode-io/autonode/karpenter/providers/template"
 )
 
 // TestInstanceNames: providers find an instance by its name, which is the infrastructure machine's (CAPO's GetInstanceStatusByName,
@@ -67,11 +68,11 @@ func cluster(name string) *clusterv1.Cluster {
 
 func planOf(kind, nodeClaim string, cluster *clusterv1.Cluster) machine.Plan {
 	return machine.Plan{
-		NodeClaim: &karpv1.NodeClaim{ObjectMeta: metav1.ObjectMeta{Name: nodeClaim, UID: "uid"}}, Cluster: cluster, DataSecretName: "any",
-		InfrastructureTemplate: &unstructured.Unstructured{Object: map[string]any{
+		NodeClaim: &karpv1.NodeClaim{ObjectMeta: metav1.ObjectMeta{Name: nodeClaim, UID: "uid"}}, Cluster: cluster,
+		Template: template.Template{Bootstrap: template.Bootstrap{DataSecretName: "any"}, Infrastructure: &unstructured.Unstructured{Object: map[string]any{
 			"apiVersion": "infrastructure.cluster.x-k8s.io/v1beta1", "kind": kind + "Template",
 			"metadata": map[string]any{"namespace": "clusters", "name": "any"}, "spec": map[string]any{"template": map[string]any{"spec": map[string]any{}}},
-		}},
+		}}},
 	}
 }
 

@@ -59,15 +59,15 @@ func TestDocumentedPatches(t *testing.T) {
 			text, err := os.ReadFile(filepath.Join("testdata", "templates", file))
 			NewWithT(t).Expect(err).NotTo(HaveOccurred())
 			p := plan(t)
-			p.BootstrapTemplate = object(t, string(text))
+			p.Template.Bootstrap.ConfigTemplate = object(t, string(text))
 			p.BootstrapPatches = []v1alpha1.BootstrapPatches{
 				{APIGroup: bootstrapGroup, Kind: "Another", Patches: anyConfig(t, "[{op: add, path: /spec/wrong, value: x}]")[0].Patches},
 				examples[kind],
 			}
-			before := p.BootstrapTemplate.DeepCopy()
+			before := p.Template.Bootstrap.ConfigTemplate.DeepCopy()
 			objects, err := machine.Build(p)
 			NewWithT(t).Expect(err).NotTo(HaveOccurred())
-			NewWithT(t).Expect(p.BootstrapTemplate).To(BeComparableTo(before), "the template is shared with the cache")
+			NewWithT(t).Expect(p.Template.Bootstrap.ConfigTemplate).To(BeComparableTo(before), "the template is shared with the cache")
 			compare(t, filepath.Join("patched", file), objects)
 		})
 	}
@@ -80,7 +80,7 @@ func TestDocumentedPatches(t *testing.T) {
 func patched(t *testing.T, spec string, change func(*machine.Plan), patches string) (any, error) {
 	t.Helper()
 	p := plan(t)
-	p.BootstrapTemplate = object(t, `{"apiVersion": "bootstrap.cluster.x-k8s.io/v1", "kind": "AnyConfigTemplate", "metadata": {"name": "any", "namespace": "clusters-blue"},
+	p.Template.Bootstrap.ConfigTemplate = object(t, `{"apiVersion": "bootstrap.cluster.x-k8s.io/v1", "kind": "AnyConfigTemplate", "metadata": {"name": "any", "namespace": "clusters-blue"},
 		"spec": {"template": {"spec": `+spec+`}}}`)
 	p.BootstrapPatches = anyConfig(t, patches)
 	if change != nil {
@@ -135,7 +135,7 @@ func TestVariables(t *testing.T) {
 		},
 		"When a plan has little, what is empty should be skipped": {
 			func(p *machine.Plan) {
-				p.MaxPods, p.NodeLabels, p.Kubelet, p.Taints, p.FailureDomain, p.Version = 0, nil, nil, nil, "", ""
+				p.MaxPods, p.NodeLabels, p.Kubelet, p.Template.Taints, p.FailureDomain, p.Version = 0, nil, nil, nil, "", ""
 				p.NodeClaim.Spec.Taints, p.NodeClaim.Spec.StartupTaints = nil, nil
 			},
 			`{"taints": [{"key": "karpenter.sh/unregistered", "effect": "NoExecute"}], "taintList": ["karpenter.sh/unregistered:NoExecute"],
@@ -156,7 +156,7 @@ func TestVariables(t *testing.T) {
 			NewWithT(t).Expect(err).NotTo(HaveOccurred())
 			NewWithT(t).Expect(got).To(BeComparableTo(labelledIn(want)))
 			p := plan(t)
-			p.InfrastructurePatches = infrastructurePatches(t, "[{op: remove, path: /spec/size}, "+text[1:])
+			p.Template.Patches = infrastructurePatches(t, "[{op: remove, path: /spec/size}, "+text[1:])
 			tc.change(&p)
 			objects, err := machine.Build(p)
 			NewWithT(t).Expect(err).NotTo(HaveOccurred())
@@ -233,7 +233,7 @@ func TestTaintsInBootstrap(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			p := plan(t)
-			p.BootstrapTemplate = object(t, `{apiVersion: bootstrap.cluster.x-k8s.io/v1beta2, kind: KubeadmConfigTemplate, metadata: {name: any, namespace: clusters-blue},
+			p.Template.Bootstrap.ConfigTemplate = object(t, `{apiVersion: bootstrap.cluster.x-k8s.io/v1beta2, kind: KubeadmConfigTemplate, metadata: {name: any, namespace: clusters-blue},
 				spec: {template: {spec: {joinConfiguration: {nodeRegistration: `+tc.template+`}}}}}`)
 			p.BootstrapPatches = anyConfig(t, tc.patches)
 			p.BootstrapPatches[0].Kind = "KubeadmConfig"
@@ -268,7 +268,7 @@ func TestPatchErrors(t *testing.T) {
 	})
 	t.Run("When an infrastructure patch doesn't apply, the error should name the annotation and the patch", func(t *testing.T) {
 		p := plan(t)
-		p.InfrastructurePatches = infrastructurePatches(t, bad)
+		p.Template.Patches = infrastructurePatches(t, bad)
 		_, err := machine.Build(p)
 		var unbuildable *machine.BuildError
 		if !errors.As(err, &unbuildable) || !strings.Contains(err.Error(), "annotation karpenter.cluster.x-k8s.io/infrastructure-patches: patch 1 (replace /spec/b): /spec/b doesn't exist") {
@@ -291,7 +291,7 @@ func TestCheckPatches(t *testing.T) {
 			p := plan(t)
 			nodeClass := &v1alpha1.ClusterAPINodeClass{Spec: v1alpha1.ClusterAPINodeClassSpec{BootstrapPatches: anyConfig(t, tc.bootstrap)}}
 			tmpl := &template.Template{
-				Source: template.Source{Namespace: "clusters-blue", Name: "c4"}, Infrastructure: p.InfrastructureTemplate, InstanceType: "c4", Patches: infrastructurePatches(t, tc.infrastructure),
+				Source: template.Source{Namespace: "clusters-blue", Name: "c4"}, Infrastructure: p.Template.Infrastructure, InstanceType: "c4", Patches: infrastructurePatches(t, tc.infrastructure),
 				Bootstrap: template.Bootstrap{ConfigTemplate: object(t, `{"apiVersion": "bootstrap.cluster.x-k8s.io/v1", "kind": "AnyConfigTemplate",
 					"metadata": {"name": "any", "namespace": "clusters-blue"}, "spec": {"template": {"spec": {}}}}`)},
 			}
@@ -326,7 +326,7 @@ func TestPatchedKubelet(t *testing.T) {
 	tmpl := func(spec string) *template.Template {
 		p := plan(t)
 		return &template.Template{
-			Source: template.Source{Namespace: "clusters-blue", Name: "c4"}, Infrastructure: p.InfrastructureTemplate, InstanceType: "c4",
+			Source: template.Source{Namespace: "clusters-blue", Name: "c4"}, Infrastructure: p.Template.Infrastructure, InstanceType: "c4",
 			Capacity:  corev1.ResourceList{corev1.ResourcePods: resource.MustParse("110")},
 			SpotPrice: ptr.To(0.1), Price: ptr.To(0.2),
 			Bootstrap: template.Bootstrap{ConfigTemplate: object(t, `{"apiVersion": "bootstrap.cluster.x-k8s.io/v1beta2", "kind": "KubeadmConfigTemplate",

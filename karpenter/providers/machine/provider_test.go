@@ -39,7 +39,7 @@ func (s *fixture) create(name string, changes ...func(*machine.Plan)) (*karpv1.N
 	s.t.Helper()
 	nodeClaim := s.NodeClaim(s.t.Context(), name)
 	plan := s.Plan(nodeClaim)
-	plan.BootstrapTemplate = plan.BootstrapTemplate.DeepCopy()
+	plan.Template.Bootstrap.ConfigTemplate = plan.Template.Bootstrap.ConfigTemplate.DeepCopy()
 	for _, change := range changes {
 		change(&plan)
 	}

@@ -38,7 +38,7 @@ func registrationOf(plan Plan) registration {
 	taints := karpscheduling.Taints{karpv1.UnregisteredNoExecuteTaint}.
 		Merge(plan.NodeClaim.Spec.Taints).
 		Merge(plan.NodeClaim.Spec.StartupTaints).
-		Merge(plan.Taints)
+		Merge(plan.Template.Taints)
 
 	labels := map[string]string{}
 	for key, value := range plan.NodeLabels {
@@ -119,8 +119,8 @@ func KnownBootstrap(group, kind string) bool {
 // taints them.
 func register(objects *Objects, plan Plan) error {
 	node, machine, config := registrationOf(plan), objects.Infrastructure, objects.Bootstrap
-	where := cmp.Or(plan.PatchesFrom, "annotation "+v1alpha1.InfrastructurePatchesAnnotation)
-	if err := applyPatches(machine, where, plan.InfrastructurePatches, plan, node); err != nil {
+	where := cmp.Or(plan.Template.PatchesFrom(), "annotation "+v1alpha1.InfrastructurePatchesAnnotation)
+	if err := applyPatches(machine, where, plan.Template.Patches, plan, node); err != nil {
 		return fmt.Errorf("patching %s %s: %w", machine.GetKind(), machine.GetName(), err)
 	}
 	if config == nil {

@@ -68,7 +68,7 @@ func TestRenderedBootstrap(t *testing.T) {
 
 	for name, change := range map[string]func(s *fixture, plan *machine.Plan){
 		"the platform leaves it to the bootstrap provider": func(_ *fixture, plan *machine.Plan) {
-			plan.BootstrapTemplate.SetAnnotations(map[string]string{v1alpha1.BootstrapDataAnnotation: v1alpha1.BootstrapDataFromProvider})
+			plan.Template.Bootstrap.ConfigTemplate.SetAnnotations(map[string]string{v1alpha1.BootstrapDataAnnotation: v1alpha1.BootstrapDataFromProvider})
 		},
 		"a machine may take longer than a token of Karpenter's lives": func(_ *fixture, plan *machine.Plan) { plan.JoinWithin = time.Hour },
 		"the guest's authority isn't known":                           func(s *fixture, _ *machine.Plan) { s.CACertHashes = nil },
@@ -77,7 +77,7 @@ func TestRenderedBootstrap(t *testing.T) {
 		},
 		"a file comes from a Secret": func(_ *fixture, plan *machine.Plan) {
 			files := []any{map[string]any{"path": "/etc/x", "contentFrom": map[string]any{"secret": map[string]any{"name": "x", "key": "y"}}}}
-			if err := unstructured.SetNestedSlice(plan.BootstrapTemplate.Object, files, "spec", "template", "spec", "files"); err != nil {
+			if err := unstructured.SetNestedSlice(plan.Template.Bootstrap.ConfigTemplate.Object, files, "spec", "template", "spec", "files"); err != nil {
 				panic(err)
 			}
 		},
@@ -97,8 +97,8 @@ func TestRenderedBootstrap(t *testing.T) {
 	t.Run("When the annotation declares nothing that is known, it should say what it has to be, and make nothing", func(t *testing.T) {
 		s := newFixture(t)
 		plan := s.Plan(s.NodeClaim(t.Context(), "misspelt"))
-		plan.BootstrapTemplate = plan.BootstrapTemplate.DeepCopy()
-		plan.BootstrapTemplate.SetAnnotations(map[string]string{v1alpha1.BootstrapDataAnnotation: "provider"})
+		plan.Template.Bootstrap.ConfigTemplate = plan.Template.Bootstrap.ConfigTemplate.DeepCopy()
+		plan.Template.Bootstrap.ConfigTemplate.SetAnnotations(map[string]string{v1alpha1.BootstrapDataAnnotation: "provider"})
 		_, err := s.Machines(nil).Create(t.Context(), plan)
 		s.Expect(err).To(MatchError(ContainSubstring(`annotation karpenter.cluster.x-k8s.io/bootstrap-data is "provider"; it has to be Karpenter or Provider`)))
 		s.Expect(s.Objects(t.Context(), environment.TestMachine)).To(BeEmpty())
