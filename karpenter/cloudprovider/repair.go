@@ -3,6 +3,7 @@
 package cloudprovider
 
 import (
+	"cmp"
 	"slices"
 	"time"
 
@@ -25,49 +26,31 @@ const (
 
 // fallbackRepairPolicy is for the reasons of a condition that none of the condition's policies matches. Karpenter core demands exactly one
 // policy without a reason. Its condition and status have a policy for every reason, so that they never fall back.
-var fallbackRepairPolicy = bounded(corev1.NodeReady, corev1.ConditionFalse, repairToleration)
+var fallbackRepairPolicy = replaces(corev1.NodeReady, corev1.ConditionFalse, repairToleration, repairGracePeriod, "")
 
-// builtInRepairPolicies are about the kubelet's condition, and about those that node monitoring agents report. Types and durations are
-// those of Karpenter's AWS provider (pkg/cloudprovider/cloudprovider.go, v1.14.1). A node without a condition isn't affected by its
-// policy.
+// builtInRepairPolicies are about the kubelet's condition, and about those that node monitoring agents report. Types and durations are those
+// of Karpenter's AWS provider (pkg/cloudprovider/cloudprovider.go, v1.14.1). A node without a condition isn't affected by its policy.
 var builtInRepairPolicies = []karpcloudprovider.RepairPolicy{
 	// The kubelet reports, so it sees evictions too.
-	everyReason(bounded(corev1.NodeReady, corev1.ConditionFalse, repairToleration)),
+	replaces(corev1.NodeReady, corev1.ConditionFalse, repairToleration, repairGracePeriod, anyReason),
 	// The heartbeat is lost: no kubelet confirms that a pod has ended, and a drain would only wait.
-	everyReason(forceful(corev1.NodeReady, corev1.ConditionUnknown, repairToleration)),
-	everyReason(bounded("AcceleratedHardwareReady", corev1.ConditionFalse, 10*time.Minute)),
-	everyReason(bounded("StorageReady", corev1.ConditionFalse, repairToleration)),
-	everyReason(bounded("NetworkingReady", corev1.ConditionFalse, repairToleration)),
+	replaces(corev1.NodeReady, corev1.ConditionUnknown, repairToleration, 0, anyReason),
+	replaces("AcceleratedHardwareReady", corev1.ConditionFalse, 10*time.Minute, repairGracePeriod, anyReason),
+	replaces("StorageReady", corev1.ConditionFalse, repairToleration, repairGracePeriod, anyReason),
+	replaces("NetworkingReady", corev1.ConditionFalse, repairToleration, repairGracePeriod, anyReason),
 	// Processes of a wedged kernel don't end.
-	everyReason(forceful("KernelReady", corev1.ConditionFalse, repairToleration)),
+	replaces("KernelReady", corev1.ConditionFalse, repairToleration, 0, anyReason),
 	// Agents report it for a single stuck container too, and the others can still be stopped.
-	everyReason(bounded("ContainerRuntimeReady", corev1.ConditionFalse, repairToleration)),
+	replaces("ContainerRuntimeReady", corev1.ConditionFalse, repairToleration, repairGracePeriod, anyReason),
 }
 
-func bounded(
-	conditionType corev1.NodeConditionType, status corev1.ConditionStatus, toleration time.Duration,
-) karpcloudprovider.RepairPolicy {
-	return replacement(conditionType, status, toleration, repairGracePeriod)
-}
-
-func forceful(
-	conditionType corev1.NodeConditionType, status corev1.ConditionStatus, toleration time.Duration,
-) karpcloudprovider.RepairPolicy {
-	return replacement(conditionType, status, toleration, 0)
-}
-
-func replacement(
-	conditionType corev1.NodeConditionType, status corev1.ConditionStatus, toleration, gracePeriod time.Duration,
+func replaces(
+	conditionType corev1.NodeConditionType, status corev1.ConditionStatus, toleration, gracePeriod time.Duration, reason string,
 ) karpcloudprovider.RepairPolicy {
 	return karpcloudprovider.RepairPolicy{
-		ConditionType: conditionType, ConditionStatus: status, TolerationDuration: toleration,
+		ConditionType: conditionType, ConditionStatus: status, TolerationDuration: toleration, ReasonRegex: reason,
 		TerminationGracePeriod: &gracePeriod, Action: karpcloudprovider.ReplaceNode,
 	}
-}
-
-func everyReason(policy karpcloudprovider.RepairPolicy) karpcloudprovider.RepairPolicy {
-	policy.ReasonRegex = anyReason
-	return policy
 }
 
 // RepairPolicies are the node conditions for which a node is repaired, where the feature gate NodeRepair is on. The caller must not
@@ -93,11 +76,9 @@ func repairPolicies(platform []v1alpha1.RepairPolicy, reboot bool) []karpcloudpr
 
 // repairPolicy returns a platform's policy as Karpenter core has it.
 func repairPolicy(platform v1alpha1.RepairPolicy, reboot bool) karpcloudprovider.RepairPolicy {
-	policy := everyReason(bounded(platform.ConditionType, platform.ConditionStatus, platform.TolerationDuration.Duration))
+	reason := cmp.Or(platform.Reason, anyReason)
+	policy := replaces(platform.ConditionType, platform.ConditionStatus, platform.TolerationDuration.Duration, repairGracePeriod, reason)
 	policy.Priority = platform.Priority
-	if platform.Reason != "" {
-		policy.ReasonRegex = platform.Reason
-	}
 	if platform.Action == v1alpha1.RepairReboot && reboot {
 		policy.Action = karpcloudprovider.RebootNode
 	}

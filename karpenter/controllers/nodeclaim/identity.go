@@ -104,24 +104,20 @@ func identityPatch(stored, nodeClaim *karpv1.NodeClaim) (client.Patch, error) {
 		// A JSON patch can't test for a field that is missing.
 		return client.MergeFromWithOptions(stored, client.MergeFromWithOptimisticLock{}), nil
 	}
-	type operation struct {
-		Op    string `json:"op"`
-		Path  string `json:"path"`
-		Value any    `json:"value"`
-	}
-	operations := []operation{
-		{"test", "/metadata/uid", stored.UID},
-		{"test", "/status/providerID", stored.Status.ProviderID},
-		{"replace", "/status/providerID", nodeClaim.Status.ProviderID},
+	operations := []map[string]any{
+		{"op": "test", "path": "/metadata/uid", "value": stored.UID},
+		{"op": "test", "path": "/status/providerID", "value": stored.Status.ProviderID},
+		{"op": "replace", "path": "/status/providerID", "value": nodeClaim.Status.ProviderID},
 	}
 	condition := nodeClaim.StatusConditions().Get(ConditionMachineProvisioned)
 	isProvisioned := func(c status.Condition) bool { return c.Type == ConditionMachineProvisioned }
 	if index := slices.IndexFunc(stored.Status.Conditions, isProvisioned); index < 0 {
 		// The API server rejects a second condition of a type.
-		operations = append(operations, operation{"add", "/status/conditions/-", condition})
+		operations = append(operations, map[string]any{"op": "add", "path": "/status/conditions/-", "value": condition})
 	} else {
 		path := fmt.Sprintf("/status/conditions/%d", index)
-		operations = append(operations, operation{"test", path + "/type", ConditionMachineProvisioned}, operation{"replace", path, condition})
+		operations = append(operations, map[string]any{"op": "test", "path": path + "/type", "value": ConditionMachineProvisioned},
+			map[string]any{"op": "replace", "path": path, "value": condition})
 	}
 	data, err := json.Marshal(operations)
 	return client.RawPatch(types.JSONPatchType, data), err
