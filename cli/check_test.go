@@ -67,7 +67,8 @@ func TestCheckManagement(t *testing.T) {
 		Spec:       operator.Spec.Template.Spec,
 	}
 	made(t, pod)
-	pod.Status.ContainerStatuses = []corev1.ContainerStatus{{Name: "operator", State: corev1.ContainerState{Waiting: &corev1.ContainerStateWaiting{Reason: "ImagePullBackOff", Message: "no such image"}}}}
+	pod.Status.ContainerStatuses = []corev1.ContainerStatus{{Name: "operator",
+		State: corev1.ContainerState{Waiting: &corev1.ContainerStateWaiting{Reason: "ImagePullBackOff", Message: "no such image"}}}}
 	g.Expect(admin.Status().Update(t.Context(), pod)).To(Succeed())
 	account := &autonodev1alpha1.CapacityAccount{ObjectMeta: metav1.ObjectMeta{Name: "checked"}}
 	made(t, account)
@@ -84,7 +85,8 @@ func TestCheckManagement(t *testing.T) {
 		for _, want := range []string{
 			"✗ Deployment autonode-system/autonode-operator: none of 2 replicas is available; Pod operator-1: ImagePullBackOff: no such image\n",
 			"! Default release: the operator has none: --karpenter-image is empty\n",
-			"✗ Admission policies: missing, so that Karpenter's identities may do more than they need: ValidatingAdmissionPolicy deletion.autonode.io, ValidatingAdmissionPolicyBinding deletion.autonode.io\n",
+			"✗ Admission policies: missing, so that Karpenter's identities may do more than they need: ValidatingAdmissionPolicy " +
+				"deletion.autonode.io, ValidatingAdmissionPolicyBinding deletion.autonode.io\n",
 			"✓ Rights of the operator: ServiceAccount autonode-system/autonode-operator has all ",
 			"✓ Your rights: you may turn AutoNode on for Clusters in namespace default\n",
 			"✗ CapacityAccount checked: EntriesUsable (LimitsUnusable): quota cpu\n", "! CapacityAccount checked: MembersGranted (NoMembers): none\n",
@@ -190,7 +192,8 @@ func TestCheckCluster(t *testing.T) {
 		g.Expect(out).To(ContainSubstring("✓ Consent of Cluster check-blue/blue: is given to HostedCluster check-blue/blue\n"))
 		g.Expect(out).To(ContainSubstring("✓ spec.autoNode: is valid\n"))
 		g.Expect(out).To(ContainSubstring("! ControlPlaneComponent check-blue/karpenter: there is none yet, so Karpenter doesn't run\n"))
-		g.Expect(out).To(HaveSuffix("! HostedCluster check-blue/blue: no operator has reported on its spec yet\n    run `autonode check`, which checks the operator\n8 checks: nothing is wrong, 2 warnings\n"))
+		g.Expect(out).To(HaveSuffix("! HostedCluster check-blue/blue: no operator has reported on its spec yet\n    run `autonode check`, " +
+			"which checks the operator\n8 checks: nothing is wrong, 2 warnings\n"))
 	})
 	t.Run("When several things are wrong, it should name each, causes first, with the fix", func(t *testing.T) {
 		g := NewWithT(t)

@@ -140,7 +140,8 @@ func TestCost(t *testing.T) {
 	t.Run("When a fleet is worked by hand, it should print what the golden file has", func(t *testing.T) {
 		var all strings.Builder
 		for _, args := range [][]string{
-			nil, {"--by", "account"}, {"--by", "nodepool"}, {"--by", "type", "--account", "production"}, {"--by", "capacity-type"}, {"-o", "yaml"}, {"--by", "account", "-o", "json"}, {"-o", "csv"},
+			nil, {"--by", "account"}, {"--by", "nodepool"}, {"--by", "type", "--account", "production"}, {"--by", "capacity-type"}, {"-o", "yaml"},
+			{"--by", "account", "-o", "json"}, {"-o", "csv"},
 		} {
 			out, err := costs(t, args...)
 			NewWithT(t).Expect(err).NotTo(HaveOccurred())

@@ -31,13 +31,15 @@ func TestInstallRender(t *testing.T) {
 	}
 	t.Run("When it renders, it should print what an overlay makes, and connect to nothing", func(t *testing.T) {
 		g := NewWithT(t)
-		out, err := run(t, "autonode", "install", "--render", "--kubeconfig", "none", "--image", "registry.example/operator@sha256:"+strings.Repeat("0123", 16), "--karpenter-settings", settings,
+		out, err := run(t, "autonode", "install", "--render", "--kubeconfig", "none", "--image",
+			"registry.example/operator@sha256:"+strings.Repeat("0123", 16), "--karpenter-settings", settings,
 			"--operator-arg=--registry-networks=10.20.0.0/16", "--pull-secret=registry", "--monitoring")
 		g.Expect(err).NotTo(HaveOccurred())
 		g.Expect(out).To(And(
 			ContainSubstring("name: hostedclusters.autonode.io"), ContainSubstring("image: registry.example/operator@sha256:"+strings.Repeat("0123", 16)),
 			ContainSubstring("- --registry-networks=10.20.0.0/16"), ContainSubstring("- --karpenter-settings=/etc/karpenter/settings.yaml"),
-			MatchRegexp(`imagePullSecrets:\n +- name: registry\n`), ContainSubstring("logLevel: debug"), MatchRegexp(`configMap:\n +name: karpenter-settings-`), ContainSubstring("kind: PrometheusRule"),
+			MatchRegexp(`imagePullSecrets:\n +- name: registry\n`), ContainSubstring("logLevel: debug"),
+			MatchRegexp(`configMap:\n +name: karpenter-settings-`), ContainSubstring("kind: PrometheusRule"),
 		))
 	})
 	for name, test := range map[string]struct {
@@ -46,9 +48,11 @@ func TestInstallRender(t *testing.T) {
 	}{
 		"When the name of a pull secret can't be one, it should say so": {[]string{"--pull-secret=a,b"}, `pull secret "a,b": a lowercase RFC 1123 subdomain`},
 		"When an argument has two flags, it should reject it":           {[]string{"--operator-arg=--log-level debug"}, `isn't a flag of the operator`},
-		"When the settings are an argument, it should name the flag":    {[]string{"--operator-arg=--karpenter-settings=x"}, "name the file with `autonode install --karpenter-settings`"},
-		"When the operator has no such flag, it should say so":          {[]string{"--operator-arg=--registry-network=10.0.0.0/8"}, "the operator would reject it: unknown flag: --registry-network; docs/install.md has its flags"},
-		"When the operator would reject settings, it should say why":    {[]string{"--karpenter-settings", wrong}, wrong + `: unknown field "logs"`},
+		"When the settings are an argument, it should name the flag": {[]string{"--operator-arg=--karpenter-settings=x"},
+			"name the file with `autonode install --karpenter-settings`"},
+		"When the operator has no such flag, it should say so": {[]string{"--operator-arg=--registry-network=10.0.0.0/8"},
+			"the operator would reject it: unknown flag: --registry-network; docs/install.md has its flags"},
+		"When the operator would reject settings, it should say why": {[]string{"--karpenter-settings", wrong}, wrong + `: unknown field "logs"`},
 	} {
 		t.Run(name, func(t *testing.T) {
 			_, err := run(t, "autonode", append([]string{"install", "--render", "--image", "registry.example/operator:v1"}, test.args...)...)

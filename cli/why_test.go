@@ -54,7 +54,8 @@ func makeHosted(t *testing.T, namespace string, provisioned bool) {
 		"capacity.cluster-autoscaler.kubernetes.io/cpu": "4", "capacity.cluster-autoscaler.kubernetes.io/memory": "16Gi", v1alpha1.PriceAnnotation: "0.1",
 	})
 	g.Expect(managementCluster.admin.Update(t.Context(), template)).To(Succeed())
-	made(&corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Namespace: namespace, Name: "karpenter-prices"}, Data: map[string]string{"prices.yaml": "- {instanceType: blue-workers, price: 0.25}\n"}})
+	made(&corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Namespace: namespace, Name: "karpenter-prices"},
+		Data: map[string]string{"prices.yaml": "- {instanceType: blue-workers, price: 0.25}\n"}})
 	labels := map[string]string{"app.kubernetes.io/name": "karpenter"}
 	made(&appsv1.Deployment{ObjectMeta: metav1.ObjectMeta{Namespace: namespace, Name: "karpenter"}, Spec: appsv1.DeploymentSpec{
 		Selector: &metav1.LabelSelector{MatchLabels: labels},
@@ -64,7 +65,8 @@ func makeHosted(t *testing.T, namespace string, provisioned bool) {
 				Env:          []corev1.EnvVar{{Name: "PRICE_FILE", Value: "/etc/karpenter/prices/prices.yaml"}, {Name: "FEATURE_GATES", Value: "NodeOverlay=true"}},
 				VolumeMounts: []corev1.VolumeMount{{Name: "prices", MountPath: "/etc/karpenter/prices"}},
 			}},
-			Volumes: []corev1.Volume{{Name: "prices", VolumeSource: corev1.VolumeSource{ConfigMap: &corev1.ConfigMapVolumeSource{LocalObjectReference: corev1.LocalObjectReference{Name: "karpenter-prices"}}}}},
+			Volumes: []corev1.Volume{{Name: "prices", VolumeSource: corev1.VolumeSource{ConfigMap: &corev1.ConfigMapVolumeSource{
+				LocalObjectReference: corev1.LocalObjectReference{Name: "karpenter-prices"}}}}},
 		}},
 	}})
 	class := &v1alpha1.ClusterAPINodeClass{ObjectMeta: metav1.ObjectMeta{Name: namespace}}
@@ -129,7 +131,8 @@ func TestWhyCommand(t *testing.T) {
 		class := &v1alpha1.ClusterAPINodeClass{}
 		g.Expect(admin.Get(t.Context(), client.ObjectKey{Name: namespace}, class)).To(Succeed())
 		class.Status.Templates = []v1alpha1.TemplateStatus{{
-			InstanceType: "large", Source: "MachineDeployment/large", Architecture: "amd64", CPU: scalar.Text("4"), Memory: scalar.Text("16Gi"), Pods: 110, Price: "0.25", Zones: []string{"a"},
+			InstanceType: "large", Source: "MachineDeployment/large", Architecture: "amd64", CPU: scalar.Text("4"), Memory: scalar.Text("16Gi"),
+			Pods: 110, Price: "0.25", Zones: []string{"a"},
 		}}
 		g.Expect(admin.Status().Update(t.Context(), class)).To(Succeed())
 		out, err := why(t, "pod", namespace+"/web")

@@ -45,7 +45,8 @@ func TestWrongClusters(t *testing.T) {
 		args []string
 		want string
 	}{
-		"When the context doesn't exist, it should list those that do":   {[]string{"nodes", "--kubeconfig", managementCluster.kubeconfig, "--context", "typo"}, `the kubeconfig has no context "typo"; it has ` + good.CurrentContext},
+		"When the context doesn't exist, it should list those that do": {[]string{"nodes", "--kubeconfig", managementCluster.kubeconfig,
+			"--context", "typo"}, `the kubeconfig has no context "typo"; it has ` + good.CurrentContext},
 		"When the credentials have expired, it should say to renew them": {[]string{"nodes", "--kubeconfig", expired}, "which may have expired: renew them"},
 		"When the API server is away, it should say how to check":        {[]string{"cost", "--kubeconfig", away}, "check the cluster with `kubectl cluster-info`"},
 	} {
@@ -58,12 +59,13 @@ func TestWrongClusters(t *testing.T) {
 
 // wrongFiles are in the folder in which the commands of TestWrongInputs run.
 var wrongFiles = map[string]string{
-	"syntax.yaml":        "kind: [\n",
-	"list.yaml":          "- a\n- b\n",
-	"text.yaml":          "hello\n",
-	"kindless.yaml":      "metadata: {name: a}\n",
-	"other.yaml":         "{apiVersion: v1, kind: ConfigMap, metadata: {name: a}}\n",
-	"types.yaml":         "{apiVersion: karpenter.cluster.x-k8s.io/v1alpha1, kind: ClusterAPINodeClass, metadata: {name: default}, spec: {kubelet: {maxPods: many}, bootstrapPatches: {a: 1}}}\n",
+	"syntax.yaml":   "kind: [\n",
+	"list.yaml":     "- a\n- b\n",
+	"text.yaml":     "hello\n",
+	"kindless.yaml": "metadata: {name: a}\n",
+	"other.yaml":    "{apiVersion: v1, kind: ConfigMap, metadata: {name: a}}\n",
+	"types.yaml": "{apiVersion: karpenter.cluster.x-k8s.io/v1alpha1, kind: ClusterAPINodeClass, metadata: {name: default}, spec: " +
+		"{kubelet: {maxPods: many}, bootstrapPatches: {a: 1}}}\n",
 	"unknown.yaml":       "{apiVersion: karpenter.cluster.x-k8s.io/v1alpha1, kind: ClusterAPINodeClass, metadata: {name: default}, spec: {kubelt: {}}}\n",
 	"catalog.yaml":       "{apiVersion: karpenter.cluster.x-k8s.io/v1alpha1, kind: InstanceTypeCatalog, metadata: {name: general}, spec: {instanceTypes: {a: 1}}}\n",
 	"hostedcluster.yaml": "{apiVersion: autonode.io/v1beta1, kind: HostedCluster, metadata: {name: blue}, spec: {autoNode: {provisionerConfig: {karpenter: [1]}}}}\n",
@@ -80,26 +82,40 @@ var wrongInputs = []string{
 	"catalog check", "catalog diff", "catalog diff catalog.yaml", "catalog import", "catalog import csv", "catalog refresh", "catalog refresh aws -f types.json", "describe cluster",
 	"hosted-cluster create", "install", "release inspect", "release new registry.example/release:1", "templates render", "why node", "why pod",
 	// what is too much, or misspelled
-	"catalog diff a b c", "catalogs", "machines", "check a b", "cost a", "describe cluster a b", "describe clutser", "dump a", "hc create a --cluster a/b", "install a", "nodes a", "nodes --wide", "offerings a",
+	"catalog diff a b c", "catalogs", "machines", "check a b", "cost a", "describe cluster a b", "describe clutser", "dump a",
+	"hc create a --cluster a/b", "install a", "nodes a", "nodes --wide", "offerings a",
 	"templates rendr", "uninstall a", "version a", "why pods",
 	// values of flags and arguments
-	"catalog check -f catalog.yaml --print", "catalog import csv -f types.csv --labels a --template a", "catalog import csv -f types.csv --template A_/b", "catalog import gce -f types.json",
-	"catalog refresh aws --name a --max-closed many", "catalog refresh aws --name a --max-closed 200", "check a/b/c", "check /b", "check a/b -n c", "check -n a", "check -o table", "cost --by zone", "cost -o wide", "cost --watch -o json",
-	"cost --watch=perhaps", "describe cluster a/", "dump --hosted-cluster blue", "dump --log-lines all", "dump --log-lines 0", "dump --to a.zip", "dump --to none/a.tar.gz --kubeconfig none",
-	"hosted-cluster create --cluster blue", "hosted-cluster create --cluster a/b --bootstrap a --templates B", "hosted-cluster create --cluster a/b --dry-run=yes", "hosted-cluster create --cluster a/b -o wide",
-	"install --image A", "install --image operator:1 --timeout 5", "install --image operator:1 --operator-arg debug", "install --image operator:1 --operator-arg=--leader-elect=perhaps", "install --image operator:1 --operator-arg=--guest-networks=10.0.0.0",
-	"install --image operator:1 --operator-arg=--hosted-cluster-selector=a,,b", "install --image operator:1 --karpenter-settings none.yaml", "install --image operator:1 --karpenter-settings settings.yaml", "install --image operator --render", "install --image registry.example/operator@sha256:0123", "version -o wide", "catalog refresh aws --name a --dry-run=yes",
-	"nodes --sort-by age2", "nodes -o wide", "nodes --watch -o json", "offerings -o csv", "release inspect A", "release inspect release -o csv", "release inspect release --registry-config registry.json",
+	"catalog check -f catalog.yaml --print", "catalog import csv -f types.csv --labels a --template a",
+	"catalog import csv -f types.csv --template A_/b", "catalog import gce -f types.json",
+	"catalog refresh aws --name a --max-closed many", "catalog refresh aws --name a --max-closed 200", "check a/b/c", "check /b",
+	"check a/b -n c", "check -n a", "check -o table", "cost --by zone", "cost -o wide", "cost --watch -o json",
+	"cost --watch=perhaps", "describe cluster a/", "dump --hosted-cluster blue", "dump --log-lines all", "dump --log-lines 0",
+	"dump --to a.zip", "dump --to none/a.tar.gz --kubeconfig none",
+	"hosted-cluster create --cluster blue", "hosted-cluster create --cluster a/b --bootstrap a --templates B",
+	"hosted-cluster create --cluster a/b --dry-run=yes", "hosted-cluster create --cluster a/b -o wide",
+	"install --image A", "install --image operator:1 --timeout 5", "install --image operator:1 --operator-arg debug",
+	"install --image operator:1 --operator-arg=--leader-elect=perhaps", "install --image operator:1 --operator-arg=--guest-networks=10.0.0.0",
+	"install --image operator:1 --operator-arg=--hosted-cluster-selector=a,,b", "install --image operator:1 --karpenter-settings none.yaml",
+	"install --image operator:1 --karpenter-settings settings.yaml", "install --image operator --render",
+	"install --image registry.example/operator@sha256:0123", "version -o wide", "catalog refresh aws --name a --dry-run=yes",
+	"nodes --sort-by age2", "nodes -o wide", "nodes --watch -o json", "offerings -o csv", "release inspect A",
+	"release inspect release -o csv", "release inspect release --registry-config registry.json",
 	"release new --version 1.36.3 --component a registry.example/release", "release new --version 1.36.3 --component karpenter=image:1 --component-version b registry.example/release",
-	"release new --version 1.36.3 --component karpenter=image:1 --crds karpenter=none registry.example/release", "release new --version 1.36.3 --component karpenter=image:1 --node-image amd64 registry.example/release",
+	"release new --version 1.36.3 --component karpenter=image:1 --crds karpenter=none registry.example/release",
+	"release new --version 1.36.3 --component karpenter=image:1 --node-image amd64 registry.example/release",
 	"templates render -f other.yaml --capacity-type cheap", "why pod a/b/c", "why pod a/b -n c", "why pod a -o table", "why pod a --hosted-cluster clusters/blue",
 	// files
-	"catalog check -f none.yaml", "catalog check -f catalog.yaml", "catalog check -f other.yaml", "catalog check -f syntax.yaml", "catalog diff list.yaml text.yaml", "catalog import csv -f types.csv --template ATemplate/b",
-	"catalog import csv -f empty.csv --template ATemplate/b", "catalog import aws -f types.json --template b", "catalog import aws -f syntax.yaml --template b", "catalog import csv -f types.csv --template ATemplate/b --patches list.yaml",
-	"templates render -f hostedcluster.yaml", "templates render -f kindless.yaml", "templates render -f list.yaml", "templates render -f other.yaml", "templates render -f syntax.yaml", "templates render -f text.yaml",
+	"catalog check -f none.yaml", "catalog check -f catalog.yaml", "catalog check -f other.yaml", "catalog check -f syntax.yaml",
+	"catalog diff list.yaml text.yaml", "catalog import csv -f types.csv --template ATemplate/b",
+	"catalog import csv -f empty.csv --template ATemplate/b", "catalog import aws -f types.json --template b",
+	"catalog import aws -f syntax.yaml --template b", "catalog import csv -f types.csv --template ATemplate/b --patches list.yaml",
+	"templates render -f hostedcluster.yaml", "templates render -f kindless.yaml", "templates render -f list.yaml",
+	"templates render -f other.yaml", "templates render -f syntax.yaml", "templates render -f text.yaml",
 	"templates render -f types.yaml", "templates render -f unknown.yaml",
 	// no kubeconfig
-	"catalog refresh aws -f types.json --name a", "check", "check blue", "cost", "describe cluster blue", "dump", "hosted-cluster create --cluster a/b", "install --image operator:1", "nodes", "nodes --context blue", "nodes --kubeconfig none",
+	"catalog refresh aws -f types.json --name a", "check", "check blue", "cost", "describe cluster blue", "dump",
+	"hosted-cluster create --cluster a/b", "install --image operator:1", "nodes", "nodes --context blue", "nodes --kubeconfig none",
 	"nodes --kubeconfig syntax.yaml", "offerings", "uninstall", "why node a", "why pod a",
 }
 

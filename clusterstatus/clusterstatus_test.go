@@ -43,7 +43,8 @@ func TestNotReady(t *testing.T) {
 			clusterv1.ClusterStatus{Conditions: reported(metav1.ConditionTrue, "Ready", ""), Deprecated: formerly(corev1.ConditionFalse, "VCenterUnreachable", login)}, "",
 		},
 		"When there is a reason and no sentence, it should have the reason": {clusterv1.ClusterStatus{Conditions: reported(metav1.ConditionFalse, "NotReady", "")}, "NotReady"},
-		"When the sentence has no end, it should cut it":                    {clusterv1.ClusterStatus{Conditions: reported(metav1.ConditionFalse, "", strings.Repeat("a", 600))}, strings.Repeat("a", 497) + "…"},
+		"When the sentence has no end, it should cut it": {
+			clusterv1.ClusterStatus{Conditions: reported(metav1.ConditionFalse, "", strings.Repeat("a", 600))}, strings.Repeat("a", 497) + "…"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			cluster := &clusterv1.Cluster{ObjectMeta: metav1.ObjectMeta{Namespace: "clusters-blue", Name: "blue"}, Status: tc.status}
@@ -58,7 +59,8 @@ func TestNotReady(t *testing.T) {
 	}
 	t.Run("When the Cluster is being deleted or isn't there, it should say nothing", func(t *testing.T) {
 		now := metav1.Now()
-		deleted := &clusterv1.Cluster{ObjectMeta: metav1.ObjectMeta{DeletionTimestamp: &now}, Status: clusterv1.ClusterStatus{Conditions: reported(metav1.ConditionFalse, "Deleting", "")}}
+		deleted := &clusterv1.Cluster{ObjectMeta: metav1.ObjectMeta{DeletionTimestamp: &now},
+			Status: clusterv1.ClusterStatus{Conditions: reported(metav1.ConditionFalse, "Deleting", "")}}
 		if got := NotReady(deleted) + NotReady(nil); got != "" {
 			t.Error(got)
 		}

@@ -65,7 +65,8 @@ func TestCatalogImport(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		for _, want := range []string{"aws.json: InstanceTypes[3] mac2.metal: no architecture", "InstanceTypes[4] broken.large:", "3 machine types imported in 1 catalog, 4 problems", "1 machine type without a price"} {
+		for _, want := range []string{"aws.json: InstanceTypes[3] mac2.metal: no architecture", "InstanceTypes[4] broken.large:",
+			"3 machine types imported in 1 catalog, 4 problems", "1 machine type without a price"} {
 			if !strings.Contains(problems, want) {
 				t.Errorf("standard error lacks %q:\n%s", want, problems)
 			}
@@ -74,7 +75,8 @@ func TestCatalogImport(t *testing.T) {
 		if err := yaml.UnmarshalStrict([]byte(out), imported); err != nil {
 			t.Fatal(err)
 		}
-		if imported.Namespace != "clusters-blue" || imported.Spec.TemplateRef.Kind != "AWSMachineTemplate" || imported.Spec.TemplateRef.Name != "general" || len(imported.Spec.InstanceTypes) != 3 {
+		if imported.Namespace != "clusters-blue" || imported.Spec.TemplateRef.Kind != "AWSMachineTemplate" ||
+			imported.Spec.TemplateRef.Name != "general" || len(imported.Spec.InstanceTypes) != 3 {
 			t.Errorf("got %+v", imported)
 		}
 		out, _, err = catalogCommand(t, "check", "-f", written(t, "catalog.yaml", out), "-f", written(t, "templates.yaml", awsTemplates))
@@ -122,7 +124,9 @@ func TestCatalogCheck(t *testing.T) {
 	templates := written(t, "templates.yaml", awsTemplates)
 	t.Run("When one type is asked for, it should print its machine in each capacity type", func(t *testing.T) {
 		out, _, err := catalogCommand(t, "check", "-f", written(t, "c.yaml", imported), "-f", templates, "--print", "m5.large")
-		if err != nil || strings.Count(out, "apiVersion: infrastructure.cluster.x-k8s.io/v1beta2\nkind: AWSMachine\n") != 2 || strings.Count(out, "instanceType: m5.large") != 2 || strings.Count(out, "spotMarketOptions: {}") != 1 || !strings.Contains(out, "sshKeyName: ops") {
+		if err != nil || strings.Count(out, "apiVersion: infrastructure.cluster.x-k8s.io/v1beta2\nkind: AWSMachine\n") != 2 ||
+			strings.Count(out, "instanceType: m5.large") != 2 || strings.Count(out, "spotMarketOptions: {}") != 1 ||
+			!strings.Contains(out, "sshKeyName: ops") {
 			t.Errorf("%v\n%s", err, out)
 		}
 	})
@@ -156,15 +160,17 @@ func TestCatalogDiff(t *testing.T) {
 		want     string
 		drifts   bool
 	}{
-		"nothing changes":        {"", "", "0 added, 0 removed, 0 changed; no node is replaced\n", false},
-		"a price changes":        {`price: "0.096"`, `price: "0.090"`, "~ m5.large: offerings: 2 cheaper\n0 added, 0 removed, 1 changed; no node is replaced\n", false},
-		"a price goes":           {`price: "0.096"`, `price: ""`, "~ m5.large: offerings: 2 closed\n", false},
-		"capacity changes":       {"memory: 8Gi", "memory: 7Gi", "~ m5.large: capacity\n", false},
-		"a type is renamed":      {"name: m5.large", "name: m5.huge", "+ m5.huge\n- m5.large: its offerings close, and its nodes stay\n1 added, 1 removed, 0 changed; no node is replaced\n", false},
+		"nothing changes":  {"", "", "0 added, 0 removed, 0 changed; no node is replaced\n", false},
+		"a price changes":  {`price: "0.096"`, `price: "0.090"`, "~ m5.large: offerings: 2 cheaper\n0 added, 0 removed, 1 changed; no node is replaced\n", false},
+		"a price goes":     {`price: "0.096"`, `price: ""`, "~ m5.large: offerings: 2 closed\n", false},
+		"capacity changes": {"memory: 8Gi", "memory: 7Gi", "~ m5.large: capacity\n", false},
+		"a type is renamed": {"name: m5.large", "name: m5.huge",
+			"+ m5.huge\n- m5.large: its offerings close, and its nodes stay\n1 added, 1 removed, 0 changed; no node is replaced\n", false},
 		"a type becomes invalid": {`cpu: "2"`, "cpu: two", "~ m5.large: becomes unusable, so that nothing more is launched\n", false},
-		"an overhead comes":      {"    name: m5.large", "    name: m5.large\n    overhead: {kubeReserved: {cpu: 70m}}", "~ m5.large: patches or overhead; its nodes are replaced\n", true},
-		"the patches change":     {"path: /spec/spotMarketOptions", "path: /spec/spotMarketOptions/maxPrice", "the nodes of 3 instance types are replaced\n", true},
-		"the template changes":   {"    name: general\n", "    name: special\n", "template general → special; its nodes are replaced\n", true},
+		"an overhead comes": {"    name: m5.large", "    name: m5.large\n    overhead: {kubeReserved: {cpu: 70m}}",
+			"~ m5.large: patches or overhead; its nodes are replaced\n", true},
+		"the patches change":   {"path: /spec/spotMarketOptions", "path: /spec/spotMarketOptions/maxPrice", "the nodes of 3 instance types are replaced\n", true},
+		"the template changes": {"    name: general\n", "    name: special\n", "template general → special; its nodes are replaced\n", true},
 	} {
 		t.Run("When "+name+", it should say so, and whether nodes are replaced", func(t *testing.T) {
 			changed := strings.Replace(imported, tc.old, tc.now, 1)

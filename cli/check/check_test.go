@@ -53,7 +53,8 @@ func TestReport(t *testing.T) {
 	t.Run("When something is wrong, it should be an error", func(t *testing.T) {
 		g := NewWithT(t)
 		report.condition("HostedCluster a/b", &metav1.Condition{Type: "ReleaseResolved", Reason: "ReleaseMissing", Message: "there is none"})
-		g.Expect(lines(t, report)).To(HaveSuffix("✗ HostedCluster a/b: ReleaseResolved (ReleaseMissing): there is none\n    set spec.release.image, or the operator's flag --karpenter-image\n"))
+		g.Expect(lines(t, report)).To(HaveSuffix("✗ HostedCluster a/b: ReleaseResolved (ReleaseMissing): there is none\n    set " +
+			"spec.release.image, or the operator's flag --karpenter-image\n"))
 		g.Expect(report.err()).To(MatchError("1 of 3 checks failed; do what is below the lines with ✗, the first one first"))
 	})
 	t.Run("When something can't be read, it should distinguish what may not be read from what isn't there", func(t *testing.T) {
@@ -194,7 +195,8 @@ func TestControlPlane(t *testing.T) {
 		}, []Result{Wrong}, "it is being deleted"},
 		{"When it is paused, it should warn", func(c *clusterv1.Cluster) { c.Spec.Paused = ptr.To(true) }, []Result{Warning}, "it is paused, and so is AutoNode"},
 		{"When the provider can't log in, it should have its words", func(c *clusterv1.Cluster) {
-			c.Status.Conditions = []metav1.Condition{{Type: clusterv1.ClusterInfrastructureReadyCondition, Status: metav1.ConditionFalse, Reason: "LoginFailed", Message: "incorrect password"}}
+			c.Status.Conditions = []metav1.Condition{{Type: clusterv1.ClusterInfrastructureReadyCondition, Status: metav1.ConditionFalse,
+				Reason: "LoginFailed", Message: "incorrect password"}}
 		}, []Result{Wrong}, "LoginFailed: incorrect password"},
 		{"When nothing has happened yet, it should name both", func(c *clusterv1.Cluster) { c.Status = clusterv1.ClusterStatus{} },
 			[]Result{Wrong, Wrong}, "its control plane isn't initialized"},

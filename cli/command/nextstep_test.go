@@ -38,9 +38,10 @@ func TestNextStep(t *testing.T) {
 		},
 		"When the program for credentials fails, it should say to log in": {errors.New("getting credentials: exec: executable aws failed with exit code 255"), "log in with it"},
 		"When the server isn't trusted, it should name the field":         {fmt.Errorf("connecting: %w", untrusted), "correct certificate-authority-data"},
-		"When the server's name isn't known, it should say how to check":  {fmt.Errorf("connecting: %w", &net.DNSError{Name: "api.example"}), "check the cluster with `kubectl cluster-info`"},
-		"When nothing answers in time, it should say how to check":        {fmt.Errorf("connecting: %w", context.DeadlineExceeded), "check the cluster with `kubectl cluster-info`"},
-		"When there is no route, it should say how to check":              {&net.OpError{Op: "dial", Err: syscall.EHOSTUNREACH}, "check the cluster with `kubectl cluster-info`"},
+		"When the server's name isn't known, it should say how to check": {fmt.Errorf("connecting: %w", &net.DNSError{Name: "api.example"}),
+			"check the cluster with `kubectl cluster-info`"},
+		"When nothing answers in time, it should say how to check": {fmt.Errorf("connecting: %w", context.DeadlineExceeded), "check the cluster with `kubectl cluster-info`"},
+		"When there is no route, it should say how to check":       {&net.OpError{Op: "dial", Err: syscall.EHOSTUNREACH}, "check the cluster with `kubectl cluster-info`"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			g, got := NewWithT(t), nextStep(test.err)

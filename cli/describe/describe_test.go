@@ -103,7 +103,8 @@ Nothing is wrong with the objects above.
 `},
 		{"When pods wait for what nothing can launch, it should count them and explain the oldest", func(v *view) {
 			v.pending, v.oldest = 16, pendingPod("web")
-			v.answer = &explain.PodAnswer{Decision: explain.Unschedulable, Summary: "Pod shop/web has to wait", NodePools: []explain.NodePoolAnswer{{Name: "general", Reason: "Misconfigured"}}}
+			v.answer = &explain.PodAnswer{Decision: explain.Unschedulable, Summary: "Pod shop/web has to wait",
+				NodePools: []explain.NodePoolAnswer{{Name: "general", Reason: "Misconfigured"}}}
 		}, `
   HostedCluster clusters/blue  Enabled  release 1.36.3+autonode.0.1.0, the operator's default  1 node
   ├─ Cluster clusters-blue/blue  Provisioned

@@ -126,9 +126,11 @@ func TestKeptOfGroups(t *testing.T) {
 		kind schema.GroupKind
 		want string
 	}{
-		"When a group is another's child, its parent's fields should stay": {schema.GroupKind{Group: "vmware.infrastructure.cluster.x-k8s.io", Kind: "VSphereMachine"}, keptInfrastructure},
-		"When a kind has its own fields, those should stay":                {schema.GroupKind{Group: "karpenter.cluster.x-k8s.io", Kind: "InstanceTypeCatalog"}, allowed["InstanceTypeCatalog.karpenter.cluster.x-k8s.io"]},
-		"When a group only ends like another, none should":                 {schema.GroupKind{Group: "my-autonode.io", Kind: "X"}, ""},
+		"When a group is another's child, its parent's fields should stay": {schema.GroupKind{Group: "vmware.infrastructure.cluster.x-k8s.io",
+			Kind: "VSphereMachine"}, keptInfrastructure},
+		"When a kind has its own fields, those should stay": {schema.GroupKind{Group: "karpenter.cluster.x-k8s.io",
+			Kind: "InstanceTypeCatalog"}, allowed["InstanceTypeCatalog.karpenter.cluster.x-k8s.io"]},
+		"When a group only ends like another, none should": {schema.GroupKind{Group: "my-autonode.io", Kind: "X"}, ""},
 	} {
 		t.Run(name, func(t *testing.T) { NewWithT(t).Expect(keptFields(test.kind)).To(Equal(test.want)) })
 	}

@@ -247,7 +247,8 @@ Pod shop/web needs a new node, which NodePool general can launch for it and 2 ot
 func TestIgnoredPod(t *testing.T) {
 	checkPods(t, map[string]podCase{
 		"When a pod has a node, it should name it": {[]client.Object{pod("web", "1", on("n"))}, "Bound\nPod shop/web is on node n, phase Running"},
-		"When a pod is done, it should say so":     {[]client.Object{pod("web", "1", func(p *corev1.Pod) { p.Status.Phase = corev1.PodSucceeded })}, "Bound\nPod shop/web needs no node: it is Succeeded"},
+		"When a pod is done, it should say so": {[]client.Object{pod("web", "1",
+			func(p *corev1.Pod) { p.Status.Phase = corev1.PodSucceeded })}, "Bound\nPod shop/web needs no node: it is Succeeded"},
 		"When a DaemonSet owns it, it should say what Karpenter does for those": {
 			[]client.Object{pod("web", "1", func(p *corev1.Pod) {
 				p.OwnerReferences = []metav1.OwnerReference{{APIVersion: "apps/v1", Kind: "DaemonSet", Name: "agent", Controller: ptr.To(true)}}

@@ -179,7 +179,8 @@ func machine(name, pool, instanceType, cpu string, change func(*corev1.Node, *ka
 			{Type: corev1.NodeReady, Status: corev1.ConditionTrue},
 		}},
 	}
-	claim := &karpv1.NodeClaim{ObjectMeta: metav1.ObjectMeta{Name: "claim-" + name, UID: types.UID("claim-" + name), Labels: labels, CreationTimestamp: metav1.NewTime(noon.Add(-time.Hour))}}
+	claim := &karpv1.NodeClaim{ObjectMeta: metav1.ObjectMeta{Name: "claim-" + name, UID: types.UID("claim-" + name), Labels: labels,
+		CreationTimestamp: metav1.NewTime(noon.Add(-time.Hour))}}
 	claim.Spec.NodeClassRef = &karpv1.NodeClassReference{Group: v1alpha1.Group, Kind: v1alpha1.Kind, Name: "default"}
 	claim.Status.NodeName, claim.Status.ProviderID, claim.Status.Capacity, claim.Status.Allocatable = name, "test://"+name, room, room
 	for _, condition := range []string{karpv1.ConditionTypeLaunched, karpv1.ConditionTypeRegistered, karpv1.ConditionTypeInitialized, karpv1.ConditionTypeConsolidatable} {

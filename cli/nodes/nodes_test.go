@@ -193,7 +193,8 @@ func TestNodesTable(t *testing.T) {
 	})
 	v := viewOf(
 		ready("cheap", nil), nodeOf("cheap", "0.05"), podOn("cheap", "a", nil),
-		ready("dear", nil), nodeOf("dear", "0.4"), podOn("dear", "b", nil), podOn("dear", "c", nil), podOn("dear", "done", func(pod *corev1.Pod) { pod.Status.Phase = corev1.PodSucceeded }),
+		ready("dear", nil), nodeOf("dear", "0.4"), podOn("dear", "b", nil), podOn("dear", "c", nil),
+		podOn("dear", "done", func(pod *corev1.Pod) { pod.Status.Phase = corev1.PodSucceeded }),
 		other, podOn("", "pending", nil), nodeOf("alien", "NaN"),
 	)
 	for _, test := range []struct{ name, nodePool, order, want string }{

@@ -114,7 +114,8 @@ func TestTemplatesRender(t *testing.T) {
 			mention: "CloudMachineTemplate default/bad: annotation karpenter.cluster.x-k8s.io/infrastructure-patches: patch 0 (remove /spec/spot): /spec/spot doesn't exist",
 		},
 		"When one source is named, it should print that one alone": {
-			files: []string{templateNodeClass, cloudTemplate("c4-large", patches) + "---\n" + cloudTemplate("bad", "[{op: remove, path: /spec/spot}]")}, args: []string{"--source", "c4-large"},
+			files: []string{templateNodeClass, cloudTemplate("c4-large", patches) + "---\n" + cloudTemplate("bad",
+				"[{op: remove, path: /spec/spot}]")}, args: []string{"--source", "c4-large"},
 			want: []string{"c4-large as c4-large"},
 		},
 		"When the bootstrap template is missing, it should say so": {
@@ -133,19 +134,22 @@ func TestTemplatesRender(t *testing.T) {
 			files: []string{formerDeployment, cloudTemplate("c4-large", "[]")}, mention: "each MachineDeployment belongs to another Cluster than example, see --cluster-name",
 		},
 		"When a bootstrap object is no template, it should say so": {
-			files: []string{strings.Replace(formerDeployment, "spec: {template: {spec: {join", "spec: {cut: {spec: {join", 1), cloudTemplate("c4-large", "[]")}, args: []string{"--cluster-name", "blue"},
+			files: []string{strings.Replace(formerDeployment, "spec: {template: {spec: {join", "spec: {cut: {spec: {join", 1),
+				cloudTemplate("c4-large", "[]")}, args: []string{"--cluster-name", "blue"},
 			mention: "KubeadmConfigTemplate default/dense has no spec.template",
 		},
 		"When there is a HostedCluster instead of a node class, it should take its default one": {
 			files: []string{hostedCluster + "---\n" + strings.Split(templateNodeClass, "---\n")[1], cloudTemplate("c4-large", patches)}, want: []string{"c4-large as c4-large"},
 		},
-		"When the HostedCluster has AutoNode off, it should say so": {files: []string{strings.Split(hostedCluster, "  autoNode:")[0]}, mention: "HostedCluster blue has no spec.autoNode"},
+		"When the HostedCluster has AutoNode off, it should say so": {files: []string{strings.Split(hostedCluster, "  autoNode:")[0]},
+			mention: "HostedCluster blue has no spec.autoNode"},
 		"When a source makes no spot machines, it should say what it makes, rather than print one": {
 			files: []string{templateNodeClass, cloudTemplate("c4-large", "[]")}, args: []string{"--capacity-type", "spot"},
 			mention: "CloudMachineTemplate default/c4-large: it offers no spot machines, but on-demand: choose another --capacity-type",
 		},
 		"When the source is misspelled, it should say which there are": {
-			files: []string{templateNodeClass, cloudTemplate("c4-large", patches)}, args: []string{"--source", "c4-lagre"}, mention: `--source "c4-lagre": the node class selects no such source; it selects c4-large`,
+			files: []string{templateNodeClass, cloudTemplate("c4-large", patches)}, args: []string{"--source", "c4-lagre"},
+			mention: `--source "c4-lagre": the node class selects no such source; it selects c4-large`,
 		},
 	} {
 		t.Run(name, func(t *testing.T) {

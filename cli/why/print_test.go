@@ -28,8 +28,9 @@ func TestText(t *testing.T) {
 	}
 	node := &explain.NodeAnswer{
 		Summary: "Node n stays: Can't replace with a cheaper node", Blocking: []string{"pod shop/db has annotation karpenter.sh/do-not-disrupt"},
-		Methods: []explain.MethodAnswer{{Name: "repair", Reason: "kept"}, {Name: "empty", Reason: "kept"}, {Name: "drift", Reason: "the node hasn't drifted"}, {Name: "consolidation", Disrupts: true, Reason: "it would be removed"}},
-		Facts:   []string{"c4 in zone a, spot"},
+		Methods: []explain.MethodAnswer{{Name: "repair", Reason: "kept"}, {Name: "empty", Reason: "kept"},
+			{Name: "drift", Reason: "the node hasn't drifted"}, {Name: "consolidation", Disrupts: true, Reason: "it would be removed"}},
+		Facts: []string{"c4 in zone a, spot"},
 	}
 	for name, test := range map[string]struct {
 		print func(*bytes.Buffer)

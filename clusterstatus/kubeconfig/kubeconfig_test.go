@@ -153,7 +153,8 @@ func FuzzParse(f *testing.F) {
 		if _, err := rest.TransportFor(config); err != nil {
 			t.Fatalf("it can't be used: %v", err)
 		}
-		if !strings.HasPrefix(config.Host, "https://") && !strings.HasPrefix(config.Host, "HTTPS://") || config.Insecure || config.CAFile != "" || config.CertFile != "" || config.KeyFile != "" ||
+		if !strings.HasPrefix(config.Host, "https://") && !strings.HasPrefix(config.Host, "HTTPS://") || config.Insecure ||
+			config.CAFile != "" || config.CertFile != "" || config.KeyFile != "" ||
 			config.BearerTokenFile != "" || config.ExecProvider != nil || config.AuthProvider != nil || config.Proxy != nil || config.Username != "" || config.Impersonate.UserName != "" {
 			t.Errorf("%s passed: %#v", content, config)
 		}

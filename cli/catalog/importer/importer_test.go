@@ -39,7 +39,8 @@ func TestFormats(t *testing.T) {
 		file    string
 		options importer.Options
 	}{
-		"aws":       {"aws.json", importer.Options{Prices: opened(t, "aws-prices.json"), SpotPrices: opened(t, "aws-spot-prices.json"), Zones: []string{"us-east-1a", "us-east-1b"}, Region: "us-east-1"}},
+		"aws": {"aws.json", importer.Options{Prices: opened(t, "aws-prices.json"), SpotPrices: opened(t, "aws-spot-prices.json"),
+			Zones: []string{"us-east-1a", "us-east-1b"}, Region: "us-east-1"}},
 		"azure":     {"azure.json", importer.Options{Prices: opened(t, "azure-prices.json"), Region: "westeurope"}},
 		"gcp":       {"gcp.json", importer.Options{Prices: opened(t, "prices.csv"), Region: "us-central1"}},
 		"openstack": {"openstack.json", importer.Options{}},
@@ -232,7 +233,8 @@ func TestAWS(t *testing.T) {
 	}
 	for _, tc := range []struct{ name, list, want, problem string }{
 		{"When a price is zero, it should refuse it", page(product("a", "0.0000000000")), "8", "costs nothing"},
-		{"When prices conflict, it should keep the higher one and name both", page(product("a", "60"), product("b", "55.04")), "8 on-demand[]60", "has the prices 60 and 55.04; the higher one is kept"},
+		{"When prices conflict, it should keep the higher one and name both", page(product("a", "60"), product("b", "55.04")),
+			"8 on-demand[]60", "has the prices 60 and 55.04; the higher one is kept"},
 		{"When the same price is there twice, it should take it", page(product("a", "60"), product("b", "60.0")), "8 on-demand[]60", ""},
 		{"When pages follow each other, it should read all", page(product("a", "60")) + "\n" + page(), "8 on-demand[]60", ""},
 		{"When pages are in a list, it should read all", "[" + page() + "," + page(product("a", "60")) + "]", "8 on-demand[]60", ""},
@@ -271,10 +273,14 @@ func TestAzure(t *testing.T) {
 			"When another region is restricted, it should be offered",
 			"[" + sku("Standard_D2s_v5", "eastus", zones, two, `{"type": "Location", "restrictionInfo": {"locations": ["westus"]}}`) + "]", "", "cpu", "2 on-demand[eastus-1 eastus-2]",
 		},
-		{"When the list has several regions, it should take the one that is asked for", "[" + sku("Standard_D2s_v5", "westus", "", two, "") + "," + d2 + "]", "eastus", "cpu", "2 on-demand[eastus-1 eastus-2]"},
-		{"When vCPUs are constrained, it should have those that are available", "[" + sku("Standard_D2s_v5", "eastus", zones, two+`, {"name": "vCPUsAvailable", "value": "1"}`, "") + "]", "", "cpu", "1 on-demand[eastus-1 eastus-2]"},
-		{"When a GPU is AMD's, it should be AMD's device", "[" + sku("Standard_NV4as_v4", "eastus", "", two+`, {"name": "GPUs", "value": "1"}`, "") + "]", "", "amd.com/gpu", "1 on-demand[]"},
-		{"When a GPU is a part, it should be one", "[" + sku("Standard_NV6ads_A10_v5", "eastus", "", two+`, {"name": "GPUs", "value": "0.167"}`, "") + "]", "", "nvidia.com/gpu", "1 on-demand[]"},
+		{"When the list has several regions, it should take the one that is asked for", "[" + sku("Standard_D2s_v5", "westus", "", two, "") +
+			"," + d2 + "]", "eastus", "cpu", "2 on-demand[eastus-1 eastus-2]"},
+		{"When vCPUs are constrained, it should have those that are available", "[" + sku("Standard_D2s_v5", "eastus", zones,
+			two+`, {"name": "vCPUsAvailable", "value": "1"}`, "") + "]", "", "cpu", "1 on-demand[eastus-1 eastus-2]"},
+		{"When a GPU is AMD's, it should be AMD's device", "[" + sku("Standard_NV4as_v4", "eastus", "", two+`, {"name": "GPUs", "value": "1"}`,
+			"") + "]", "", "amd.com/gpu", "1 on-demand[]"},
+		{"When a GPU is a part, it should be one", "[" + sku("Standard_NV6ads_A10_v5", "eastus", "", two+`, {"name": "GPUs", "value": "0.167"}`,
+			"") + "]", "", "nvidia.com/gpu", "1 on-demand[]"},
 	} {
 		t.Run(tc.name, func(t *testing.T) {
 			got := ""
@@ -291,7 +297,8 @@ func TestAzure(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		if _, err := format.Read([]byte("["+sku("Standard_D2s_v5", "westus", "", two, "")+","+d2+"]"), importer.Options{}); err == nil || !strings.Contains(err.Error(), "eastus and westus; choose one with --region") {
+		if _, err := format.Read([]byte("["+sku("Standard_D2s_v5", "westus", "", two, "")+","+d2+"]"), importer.Options{}); err == nil ||
+			!strings.Contains(err.Error(), "eastus and westus; choose one with --region") {
 			t.Errorf("got %v", err)
 		}
 	})
