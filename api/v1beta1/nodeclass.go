@@ -8,8 +8,8 @@ import (
 	"github.com/autonode-io/autonode/api/karpenter/v1alpha1"
 )
 
-// DefaultNodeClass returns the node class that the operator applies in the guest. It has the fields that the HostedCluster sets; every other
-// field is the guest admin's.
+// DefaultNodeClass returns the node class that the operator applies in the guest. It has the fields that the HostedCluster sets; every
+// other field is the guest admin's.
 func (c *ClusterAPI) DefaultNodeClass() *v1alpha1.ClusterAPINodeClass {
 	settings := c.DeepCopy()
 	if high, low, ok := settings.Kubelet.ImageGCThresholds(); ok {
