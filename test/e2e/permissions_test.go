@@ -160,6 +160,7 @@ var operatorInGuests = []rbacv1.PolicyRule{
 	guestRule(karpenterGroupVersion.Group, "get list watch patch delete", "nodeclaims"),
 	guestRule(karpenterGroupVersion.Group, "list watch", "nodepools"),
 	guestRule(v1alpha1.Group, "get list watch create patch delete", "clusterapinodeclasses"),
+	guestRule(v1alpha1.Group, "patch", "clusterapinodeclasses/status"),
 	guestRule("certificates.k8s.io", "get list watch", "certificatesigningrequests"),
 	guestRule("certificates.k8s.io", "update", "certificatesigningrequests/approval"),
 	guestRule("events.k8s.io", "create", "events"),
