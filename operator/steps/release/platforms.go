@@ -26,7 +26,7 @@ func (p *puller) checkPlatforms(ctx context.Context, release *payload.Release, r
 	nodes, known := &metav1.PartialObjectMetadataList{}, sets.New[string]()
 	nodes.SetGroupVersionKind(corev1.SchemeGroupVersion.WithKind("NodeList"))
 	if p.nodes == nil || p.nodes.List(ctx, nodes) != nil {
-		return nil
+		return nil //nolint:nilerr // unknown
 	}
 	for i := range nodes.Items {
 		if labels := nodes.Items[i].Labels; labels[corev1.LabelArchStable] != "" {
