@@ -70,6 +70,13 @@ func OnDemand(methods []disruption.Method) []disruption.Method {
 
 type onDemand struct{ disruption.Method }
 
+// SetNodePoolTotals implements disruption.NodePoolTotalsSetter, for the consolidation policy Balanced.
+func (m onDemand) SetNodePoolTotals(totals map[string]disruption.NodePoolTotals) {
+	if setter, ok := m.Method.(disruption.NodePoolTotalsSetter); ok {
+		setter.SetNodePoolTotals(totals)
+	}
+}
+
 // ComputeCommands implements disruption.Method.
 func (m onDemand) ComputeCommands(ctx context.Context, budgets map[string]int, candidates ...*disruption.Candidate) ([]disruption.Command, error) {
 	commands, err := m.Method.ComputeCommands(context.WithValue(ctx, consolidating{}, true), budgets, candidates...)

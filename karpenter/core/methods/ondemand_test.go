@@ -128,3 +128,23 @@ func TestOnDemand(t *testing.T) {
 		})
 	}
 }
+
+// balancing is a method of core's that takes the totals of NodePools.
+type balancing struct {
+	disruption.Method
+	totals map[string]disruption.NodePoolTotals
+}
+
+func (*balancing) ConsolidationType() string { return disruption.SingleNodeConsolidationType.Name }
+
+func (b *balancing) SetNodePoolTotals(totals map[string]disruption.NodePoolTotals) { b.totals = totals }
+
+func TestBalanced(t *testing.T) {
+	t.Run("When core has the totals of NodePools, by which Balanced decides, its consolidation should still get them", func(t *testing.T) {
+		g, core := NewWithT(t), &balancing{}
+		setter, ok := methods.OnDemand([]disruption.Method{core})[0].(disruption.NodePoolTotalsSetter)
+		g.Expect(ok).To(BeTrue())
+		setter.SetNodePoolTotals(map[string]disruption.NodePoolTotals{"default": {TotalCost: 1}})
+		g.Expect(core.totals).To(HaveKey("default"))
+	})
+}

@@ -131,10 +131,7 @@ func (s *Snapshot) open(instanceTypes []*karpcloudprovider.InstanceType, room fu
 		if &opened[0] == &instanceTypes[0] {
 			opened = slices.Clone(instanceTypes)
 		}
-		opened[i] = &karpcloudprovider.InstanceType{
-			Name: it.Name, Requirements: it.Requirements, Offerings: offerings,
-			Capacity: it.Capacity, DynamicResources: it.DynamicResources, Overhead: it.Overhead,
-		}
+		opened[i] = offering.With(it, offerings)
 	}
 	return opened, full
 }

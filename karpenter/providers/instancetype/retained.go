@@ -120,10 +120,7 @@ func closed(it *karpcloudprovider.InstanceType) *karpcloudprovider.InstanceType 
 	for i, o := range it.Offerings {
 		offerings[i] = &karpcloudprovider.Offering{Requirements: o.Requirements, Price: o.Price, ReservationCapacity: unlimited}
 	}
-	return &karpcloudprovider.InstanceType{
-		Name: it.Name, Requirements: it.Requirements, Offerings: offerings,
-		Capacity: it.Capacity, DynamicResources: it.DynamicResources, VolumeAttachmentLimits: it.VolumeAttachmentLimits, Overhead: it.Overhead,
-	}
+	return offering.With(it, offerings)
 }
 
 func byName(it *karpcloudprovider.InstanceType, name string) int { return cmp.Compare(it.Name, name) }

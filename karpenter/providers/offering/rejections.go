@@ -108,6 +108,11 @@ func Closed(it *karpcloudprovider.InstanceType, closes func(*karpcloudprovider.O
 		}
 		offerings[i] = o
 	}
+	return With(it, offerings)
+}
+
+// With returns a copy of an instance type with other offerings.
+func With(it *karpcloudprovider.InstanceType, offerings karpcloudprovider.Offerings) *karpcloudprovider.InstanceType {
 	return &karpcloudprovider.InstanceType{
 		Name: it.Name, Requirements: it.Requirements, Offerings: offerings,
 		Capacity: it.Capacity, DynamicResources: it.DynamicResources, VolumeAttachmentLimits: it.VolumeAttachmentLimits, Overhead: it.Overhead,
