@@ -69,9 +69,9 @@ func StoreKinds(scheme *runtime.Scheme, others []Kind) (func(schema.GroupVersion
 		&rbacv1.ClusterRoleBinding{}:                                ours,
 		&admissionregistrationv1.ValidatingAdmissionPolicy{}:        ours,
 		&admissionregistrationv1.ValidatingAdmissionPolicyBinding{}: ours,
-		&rbacv1.Role{}:        ours,
-		&rbacv1.RoleBinding{}: ours,
-		&corev1.Node{}:        {Label: labels.NewSelector().Add(*provisioned), Transform: shrink},
+		&rbacv1.Role{}:                                              ours,
+		&rbacv1.RoleBinding{}:                                       ours,
+		&corev1.Node{}:                                              {Label: labels.NewSelector().Add(*provisioned), Transform: shrink},
 	}
 	for _, other := range others {
 		if other.Transform != nil {
