@@ -195,9 +195,7 @@ func TestReferences(t *testing.T) {
 			objects, err := machine.Build(machine.Plan{
 				NodeClaim: &karpv1.NodeClaim{ObjectMeta: metav1.ObjectMeta{Name: name, UID: "7"}},
 				Cluster:   &clusterv1.Cluster{ObjectMeta: metav1.ObjectMeta{Namespace: namespaceName, Name: "blue", UID: clusterUID}},
-				Template: template.Template{
-					Infrastructure: templateOf(kubevirt), Bootstrap: template.Bootstrap{ConfigTemplate: templateOf(kubeadm)},
-				}, Version: "1.36.3",
+				Template:  template.Template{Infrastructure: templateOf(kubevirt), Bootstrap: template.Bootstrap{ConfigTemplate: templateOf(kubeadm)}}, Version: "1.36.3",
 			})
 			g.Expect(err).NotTo(HaveOccurred())
 			for _, object := range []client.Object{objects.Infrastructure, objects.Bootstrap, objects.Machine} {
