@@ -9,8 +9,8 @@ import (
 
 // InFlight is the longest that a request which creates a Machine may take to have its effect. Karpenter sends one within 10 s after it has
 // checked that it holds its Lease (leadership.Fence), and an API server gives up a write after 34 s (requestTimeoutUpperBound in
-// k8s.io/apiserver). A launch that was given up counts for so long, and a process that succeeds another one neither launches nor acknowledges
-// anything before.
+// k8s.io/apiserver). A launch that was given up counts for so long, and a process that succeeds another one neither launches nor
+// acknowledges anything before.
 const InFlight = time.Minute
 
 // Holder keeps what one process of Karpenter spends within its lease. It isn't safe for concurrent use.
@@ -340,8 +340,8 @@ func (h *Holder) most(pool string, allowed Amounts) int64 {
 	return allowed[pool]
 }
 
-// fits reports whether a launch with these charges is within what is allowed and leaves room for what is ahead. A launch whose charges don't
-// grow is.
+// fits reports whether a launch with these charges is within what is allowed and leaves room for what is ahead. A launch whose charges
+// don't grow is.
 func (h *Holder) fits(name string, charges, allowed, ahead Amounts) bool {
 	var before Amounts
 	if l, ok := h.launches[name]; ok {

@@ -15,11 +15,13 @@ const (
 	DefaultReclaimGracePeriod = 15 * time.Minute
 	// RetainFor is how long reclaimed amounts aren't lent again.
 	RetainFor = time.Hour
-	// deadlinesIn is the number of different deadlines within a grace period: those of requests that come shortly one after the other are the same.
+	// deadlinesIn is the number of different deadlines within a grace period: those of requests that come shortly one after the other are the
+	// same.
 	deadlinesIn = 15
 )
 
-// Reclaim asks a borrower to have at most Keep of a pool by a time. Both are recorded: the time stays, and Keep falls never without a later one.
+// Reclaim asks a borrower to have at most Keep of a pool by a time. Both are recorded: the time stays, and Keep falls never without a later
+// one.
 type Reclaim struct {
 	Keep int64
 	By   time.Time

@@ -76,8 +76,8 @@ func (h *Holder) Request(name string, charges Amounts, now time.Time) time.Time 
 	return h.requests[name].since
 }
 
-// Want records that pods wait for a number of launches with these charges, which can't be requested by launches because none fits. They count
-// as requests of launches that were given up do, with those.
+// Want records that pods wait for a number of launches with these charges, which can't be requested by launches because none fits. They
+// count as requests of launches that were given up do, with those.
 func (h *Holder) Want(charges Amounts, count int64, now time.Time) {
 	h.expire(now)
 	if !h.Ready(now) {

@@ -20,7 +20,8 @@ type Offering struct {
 	// Price in US dollars an hour, if Priced. Nothing is launched without one.
 	Price  float64
 	Priced bool
-	// Reservation is the ID of the reservation that a reserved offering uses up, and Count the number of machines that a cluster may have in it.
+	// Reservation is the ID of the reservation that a reserved offering uses up, and Count the number of machines that a cluster may have in
+	// it.
 	Reservation string
 	Count       int
 }

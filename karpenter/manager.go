@@ -10,8 +10,8 @@ import (
 )
 
 // guestManagers replaces the function ctrl.NewManager, until the caller calls restore. The managers that it makes cache the guest's objects
-// without managed fields, because no controller reads those. Karpenter core creates its manager by ctrl.NewManager, and offers no option for
-// its caches.
+// without managed fields, because no controller reads those. Karpenter core creates its manager by ctrl.NewManager, and offers no option
+// for its caches.
 func guestManagers() (restore func()) {
 	before := ctrl.NewManager
 	ctrl.NewManager = func(config *rest.Config, options manager.Options) (manager.Manager, error) {

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Package maintenance computes when a maintenance window is open. The operator decides by it which version nodes get, Karpenter when it may replace
-// nodes because of that version.
+// Package maintenance computes when a maintenance window is open. The operator decides by it which version nodes get, Karpenter when it may
+// replace nodes because of that version.
 package maintenance
 
 import (

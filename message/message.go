@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Package message truncates the texts of others in conditions, events and logs, and makes visible the characters that a terminal would obey.
+// Package message truncates the texts of others in conditions, events and logs, and makes visible the characters that a terminal would
+// obey.
 package message
 
 import "strings"

@@ -9,8 +9,8 @@ import (
 	"unicode/utf8"
 )
 
-// Visible escapes characters that a terminal would obey instead of showing: control characters but for line feeds and tabs, and characters that
-// reverse the direction of text. The escapes are those of JSON, and what isn't UTF-8 becomes \x9b.
+// Visible escapes characters that a terminal would obey instead of showing: control characters but for line feeds and tabs, and characters
+// that reverse the direction of text. The escapes are those of JSON, and what isn't UTF-8 becomes \x9b.
 func Visible(text string) string { return escape(text, "\n\t") }
 
 // Line is Visible for a text within a line or a cell of a table: it escapes line feeds and tabs, too.

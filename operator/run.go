@@ -207,8 +207,8 @@ func Run(ctx context.Context, config *rest.Config, options Options) error {
 }
 
 // controllers adds everything that reconciles to the manager: one controller, whose steps do one job each, the connections to
-// the guests, which the guest step brings, one controller for the certificate requests of all guests, one for catalogs, and one for capacity
-// accounts. Beside them, metrics only read.
+// the guests, which the guest step brings, one controller for the certificate requests of all guests, one for catalogs, and one for
+// capacity accounts. Beside them, metrics only read.
 func controllers(ctx context.Context, mgr manager.Manager, options Options, sharding shardOptions, reporter *operatorundecodable.Reporter) error {
 	management, live := mgr.GetClient(), mgr.GetAPIReader()
 	recorder := message.Recorder(mgr.GetEventRecorder(v1beta1.ManagedByOperator), clock.RealClock{})

@@ -29,8 +29,8 @@
 // by everything that builds release images; the layers below that one, an operating system of hundreds of megabytes in OpenShift's
 // payloads, are never pulled. An image that spreads the files differently is read to its last layer, within the bounds.
 //
-// Everything is bounded: time, bytes pulled and unpacked, bytes kept, entries, layers, and how much of YAML and JSON is decoded, because an image
-// may be anyone's. Content is used only after its digest was verified.
+// Everything is bounded: time, bytes pulled and unpacked, bytes kept, entries, layers, and how much of YAML and JSON is decoded, because an
+// image may be anyone's. Content is used only after its digest was verified.
 //
 // # Errors
 //

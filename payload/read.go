@@ -234,8 +234,8 @@ func (s *session) manifest(ctx context.Context) (v1.Hash, *v1.Manifest, error) {
 	return top.Digest, manifest, nil
 }
 
-// get returns a manifest whose digest is right. The library believes a registry's word for it when that claims the content to be of schema 1,
-// so that a mirror could serve anything under any digest.
+// get returns a manifest whose digest is right. The library believes a registry's word for it when that claims the content to be of schema
+// 1, so that a mirror could serve anything under any digest.
 func (s *session) get(ctx context.Context, ref name.Reference) (*remote.Descriptor, error) {
 	d, err := s.puller.Get(ctx, ref)
 	if err != nil {

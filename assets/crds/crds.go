@@ -22,8 +22,8 @@ func Embedded() ([]*apiextensionsv1.CustomResourceDefinition, error) {
 	return decode(apis.NodePoolCRD, apis.NodeClaimCRD, apis.NodeOverlayCRD, clusterAPINodeClass)
 }
 
-// Gated returns those of kinds that a guest has only while a feature gate of Karpenter needs them, likewise. Their API may belong to another
-// project, which may have defined the kind there first.
+// Gated returns those of kinds that a guest has only while a feature gate of Karpenter needs them, likewise. Their API may belong to
+// another project, which may have defined the kind there first.
 func Gated() ([]*apiextensionsv1.CustomResourceDefinition, error) {
 	return decode(apis.CapacityBufferCRD)
 }

@@ -156,7 +156,8 @@ type Facts struct {
 	InstanceType, Zone, Architecture, OperatingSystem string
 	// CapacityType is on-demand or spot, and CapacityTypeField the field that declares it.
 	CapacityType, CapacityTypeField string
-	// Image that a machine boots whatever version its Machine has: the template names it. Empty if the provider may look for one by the version.
+	// Image that a machine boots whatever version its Machine has: the template names it. Empty if the provider may look for one by the
+	// version.
 	Image string
 	// Capacity holds quantities, which the caller parses.
 	Capacity map[corev1.ResourceName]string

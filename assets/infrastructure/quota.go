@@ -47,7 +47,8 @@ type quota struct {
 	capacityTypes []string
 	// scope are fields of a template whose content keeps machines apart.
 	scope []Path
-	// messages match the message of a machine that failed for the lack of this quota. Without any, it is this one unless an earlier one matches.
+	// messages match the message of a machine that failed for the lack of this quota. Without any, it is this one unless an earlier one
+	// matches.
 	messages []*regexp.Regexp
 	// left find in the message the remainder of the quota, by the group left or by limit and used, in unit.
 	remainders []*regexp.Regexp
@@ -118,8 +119,8 @@ func (k Kind) eachQuota(c Countable, yield func(*quota) bool) {
 	yield(&byFamily)
 }
 
-// covers reports whether the quota counts a machine. A family that the platform names takes the place of the instance type's name, which may
-// be the platform's own.
+// covers reports whether the quota counts a machine. A family that the platform names takes the place of the instance type's name, which
+// may be the platform's own.
 func (q *quota) covers(c Countable) bool {
 	if len(q.capacityTypes) > 0 && !slices.Contains(q.capacityTypes, c.CapacityType) {
 		return false

@@ -29,8 +29,8 @@ type nodeZone struct {
 
 func (z *nodeZone) isZero() bool { return z.format == "" && len(z.values) == 0 && !z.differs }
 
-// resolve returns the zone, and the failure domain itself where nothing else is known. It is unknown if only the region is missing, or if only
-// the platform can declare it. A zone stays as it is: a template's label names one.
+// resolve returns the zone, and the failure domain itself where nothing else is known. It is unknown if only the region is missing, or if
+// only the platform can declare it. A zone stays as it is: a template's label names one.
 func (z *nodeZone) resolve(failureDomain, region string) (zone string, known bool) {
 	if zone, ok := z.values[failureDomain]; ok {
 		return zone, true
@@ -51,8 +51,8 @@ func (z *nodeZone) resolve(failureDomain, region string) (zone string, known boo
 	return before + failureDomain + after, true
 }
 
-// NodeZone returns the value of the label topology.kubernetes.io/zone of a node whose machine is in a failure domain of Cluster API's. It is
-// unknown, and the failure domain itself, if it has the region in it and region is empty.
+// NodeZone returns the value of the label topology.kubernetes.io/zone of a node whose machine is in a failure domain of Cluster API's. It
+// is unknown, and the failure domain itself, if it has the region in it and region is empty.
 func (k Kind) NodeZone(failureDomain, region string) (zone string, known bool) {
 	if k.profile == nil {
 		return failureDomain, true

@@ -41,8 +41,8 @@ import (
 // explainTimeout bounds how long the first lists of the management cluster take. A kind that may not be read never ends them.
 const explainTimeout = 30 * time.Second
 
-// simulation reads both clusters, writes to neither, and returns Karpenter core on what it has read. Without the management cluster, instance
-// types are what the status of the node classes reports. The simulation reads the management cluster until stop.
+// simulation reads both clusters, writes to neither, and returns Karpenter core on what it has read. Without the management cluster,
+// instance types are what the status of the node classes reports. The simulation reads the management cluster until stop.
 func (o *Options) simulation(ctx context.Context) (simulation *explain.Simulation, stop func(), err error) {
 	// What Karpenter would log is in the answer.
 	ctrl.SetLogger(logr.Discard())

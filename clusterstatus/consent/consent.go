@@ -71,7 +71,8 @@ func Missing(hostedCluster *v1beta1.HostedCluster, cluster client.ObjectKey) str
 		cluster.Namespace, cluster, v1beta1.ConsentAnnotation, hostedCluster.Namespace, hostedCluster.Name)
 }
 
-// SharedNamespaceCommand is the command by which the owner of a shared control-plane namespace lets the operator's ServiceAccount write there.
+// SharedNamespaceCommand is the command by which the owner of a shared control-plane namespace lets the operator's ServiceAccount write
+// there.
 func SharedNamespaceCommand(namespace, operatorNamespace, serviceAccount string) string {
 	return fmt.Sprintf("kubectl -n %s create rolebinding %s --clusterrole=%s --serviceaccount=%s:%s",
 		namespace, v1beta1.SharedNamespaceRole, v1beta1.SharedNamespaceRole, operatorNamespace, serviceAccount)

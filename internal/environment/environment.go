@@ -54,7 +54,8 @@ var (
 	KubeadmConfig = schema.GroupVersionKind{Group: "bootstrap.cluster.x-k8s.io", Version: "v1beta2", Kind: "KubeadmConfig"}
 )
 
-// HoldFinalizer keeps a Machine that is being deleted for as long as a test needs it, as Cluster API does until the infrastructure has gone.
+// HoldFinalizer keeps a Machine that is being deleted for as long as a test needs it, as Cluster API does until the infrastructure has
+// gone.
 const HoldFinalizer = "environment.autonode.io/hold"
 
 // ChildKinds are the kinds that machines in an environment have.

@@ -11,7 +11,8 @@ import (
 	capacityprovider "github.com/autonode-io/autonode/karpenter/providers/capacity"
 )
 
-// Lease plays a management cluster with a CapacityLease and without Machines, in which no other Karpenter ever ran. It is a capacity.Source.
+// Lease plays a management cluster with a CapacityLease and without Machines, in which no other Karpenter ever ran. It is a
+// capacity.Source.
 type Lease struct {
 	mu    sync.Mutex
 	lease capacityprovider.Lease

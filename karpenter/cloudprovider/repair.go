@@ -28,8 +28,8 @@ const (
 // policy without a reason. Its condition and status have a policy for every reason, so that they never fall back.
 var fallbackRepairPolicy = replaces(corev1.NodeReady, corev1.ConditionFalse, repairToleration, repairGracePeriod, "")
 
-// builtInRepairPolicies are about the kubelet's condition, and about those that node monitoring agents report. Types and durations are those
-// of Karpenter's AWS provider (pkg/cloudprovider/cloudprovider.go, v1.14.1). A node without a condition isn't affected by its policy.
+// builtInRepairPolicies are about the kubelet's condition, and about those that node monitoring agents report. Types and durations are
+// those of Karpenter's AWS provider (pkg/cloudprovider/cloudprovider.go, v1.14.1). A node without a condition isn't affected by its policy.
 var builtInRepairPolicies = []karpcloudprovider.RepairPolicy{
 	// The kubelet reports, so it sees evictions too.
 	replaces(corev1.NodeReady, corev1.ConditionFalse, repairToleration, repairGracePeriod, anyReason),

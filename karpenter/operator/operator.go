@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Package operator connects Karpenter to both clusters: the guest is Karpenter core's operator, the management cluster has caches of its own.
-// It makes the providers that Create and GetInstanceTypes ask. The program runs controllers with them; `autonode why` simulates with them.
+// Package operator connects Karpenter to both clusters: the guest is Karpenter core's operator, the management cluster has caches of its
+// own. It makes the providers that Create and GetInstanceTypes ask. The program runs controllers with them; `autonode why` simulates with
+// them.
 package operator
 
 import (

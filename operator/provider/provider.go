@@ -23,8 +23,8 @@ import (
 	"github.com/autonode-io/autonode/api/v1beta1"
 )
 
-// Profile has the differences of one of Karpenter's cloud providers for the operator. Its functions read, and never write. Those that may be
-// nil say so.
+// Profile has the differences of one of Karpenter's cloud providers for the operator. Its functions read, and never write. Those that may
+// be nil say so.
 type Profile struct {
 	// Platform is the provider's name in spec.autoNode.
 	Platform v1beta1.Platform
@@ -97,7 +97,8 @@ type NodeClass struct {
 	// of its Deployment. Empty if the provider doesn't read it.
 	RolloutAnnotation string
 	// StopLaunches makes a node class report, with a reason and a message, that Karpenter launches nothing because it doesn't run. It reports
-	// whether that changes the node class, and changes none that Karpenter has reported on after since. Nil if the provider has no such report.
+	// whether that changes the node class, and changes none that Karpenter has reported on after since. Nil if the provider has no such
+	// report.
 	StopLaunches func(class client.Object, since time.Time, reason, message string) bool
 	// FromPayload: the payload has the kind's CRD, and Definitions hasn't.
 	FromPayload bool
@@ -137,8 +138,8 @@ type NodeClassReport struct {
 	Default bool
 	// Ready is its condition Ready; nil while Karpenter has reported none. Its reason, and that of Offerings, is one of a fixed set, or empty.
 	Ready *metav1.Condition
-	// Offerings is its condition that reports whether launches succeed: False if none of its offerings can be launched, or every launch fails; nil if
-	// it has none.
+	// Offerings is its condition that reports whether launches succeed: False if none of its offerings can be launched, or every launch fails;
+	// nil if it has none.
 	Offerings *metav1.Condition
 	// Pinned is the version that its admin sets, independent of the payload; empty for none.
 	Pinned string

@@ -21,8 +21,8 @@ import (
 	"github.com/autonode-io/autonode/message"
 )
 
-// offeringsAvailable reports whether an offering can be launched, or all of them have failed lately, or all recent launches did. Ready doesn't
-// depend on it.
+// offeringsAvailable reports whether an offering can be launched, or all of them have failed lately, or all recent launches did. Ready
+// doesn't depend on it.
 type offeringsAvailable struct{ Config }
 
 func (s offeringsAvailable) reconcile(ctx context.Context, _ *v1alpha1.ClusterAPINodeClass, conditions status.ConditionSet, in *instancetype.Listing) (reconcile.Result, error) {
@@ -64,8 +64,8 @@ func (s offeringsAvailable) reconcile(ctx context.Context, _ *v1alpha1.ClusterAP
 	return reconcile.Result{RequeueAfter: s.AvailabilityDelay}, nil // for the number of pods, which triggers nothing
 }
 
-// closed reports whether any offering can be launched. It returns the offerings in back-off, or only those that failed in a row if any can be
-// launched, and a text for each exhausted quota that closes offerings.
+// closed reports whether any offering can be launched. It returns the offerings in back-off, or only those that failed in a row if any can
+// be launched, and a text for each exhausted quota that closes offerings.
 func (s offeringsAvailable) closed(snapshot *instancetype.Snapshot) (failed []offering.Entry, quotas []string, launchable bool) {
 	unavailable := s.InstanceTypes.Unavailable
 	counted := unavailable.CountsQuotas()

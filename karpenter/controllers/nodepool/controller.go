@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Package nodepool reports NodePools that name a node class or labels which don't exist here. Karpenter core ignores a NodePool of another kind of
-// node class, and takes an unknown key of a requirement for a label that the NodePool defines.
+// Package nodepool reports NodePools that name a node class or labels which don't exist here. Karpenter core ignores a NodePool of another
+// kind of node class, and takes an unknown key of a requirement for a label that the NodePool defines.
 package nodepool
 
 import (

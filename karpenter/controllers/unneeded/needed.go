@@ -22,9 +22,9 @@ import (
 )
 
 // ByScheduler simulates Karpenter's scheduler for pending pods and for the pods of nodes that are being removed, and
-// returns the NodeClaims that they would be placed on, and those whose nodes run pods already. Pods of DaemonSets don't count. While at least as many pods are pending as NodeClaims wait for
-// their nodes, it treats all of these as needed: simulating a large burst is expensive. It treats
-// them as needed while no NodePool is ready, too.
+// returns the NodeClaims that they would be placed on, and those whose nodes run pods already. Pods of DaemonSets don't count. While at
+// least as many pods are pending as NodeClaims wait for their nodes, it treats all of these as needed: simulating a large burst is
+// expensive. It treats them as needed while no NodePool is ready, too.
 func ByScheduler(guest client.Client, cluster *state.Cluster, provisioner *provisioning.Provisioner, clk clock.Clock, recorder events.Recorder) Needed {
 	return func(ctx context.Context, nodeClaims []*karpv1.NodeClaim) (sets.Set[string], error) {
 		all := sets.New[string]()

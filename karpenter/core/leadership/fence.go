@@ -18,11 +18,11 @@ const SendTimeout = 10 * time.Second
 // errUnsent is the error of a request that couldn't be sent in time.
 var errUnsent = fmt.Errorf("management cluster's API server doesn't accept the request within %s", SendTimeout)
 
-// Fence wraps the transport of clients that change the management cluster. A request to change something isn't sent while suspended, and not
-// later than SendTimeout after that was checked.
+// Fence wraps the transport of clients that change the management cluster. A request to change something isn't sent while suspended, and
+// not later than SendTimeout after that was checked.
 //
-// Gate checks when a launch begins. With a slow API server a launch takes minutes, in which this process may lose the Lease. What it sends after
-// that would have its effect when the next leader no longer expects it, and together they would spend more than the cluster may have.
+// Gate checks when a launch begins. With a slow API server a launch takes minutes, in which this process may lose the Lease. What it sends
+// after that would have its effect when the next leader no longer expects it, and together they would spend more than the cluster may have.
 func (k *Keeper) Fence(inner http.RoundTripper) http.RoundTripper {
 	return fence{keeper: k, inner: inner}
 }

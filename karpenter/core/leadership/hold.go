@@ -12,8 +12,8 @@ import (
 	"github.com/autonode-io/autonode/karpenter/core/reconciler"
 )
 
-// Refuse begins no pass while suspended. It is for Karpenter core's controllers that log ErrSuspended for each NodePool or NodeClaim instead of
-// returning it, and for the collection of garbage in the management cluster, which could only fail there.
+// Refuse begins no pass while suspended. It is for Karpenter core's controllers that log ErrSuspended for each NodePool or NodeClaim
+// instead of returning it, and for the collection of garbage in the management cluster, which could only fail there.
 func Refuse(keeper *Keeper) reconciler.Middleware {
 	return reconciler.Around(func(ctx context.Context, request reconcile.Request, next reconcile.Reconciler) (reconcile.Result, error) {
 		if err := keeper.Err(); err != nil {
@@ -23,9 +23,9 @@ func Refuse(keeper *Keeper) reconciler.Middleware {
 	})
 }
 
-// Hold counts a reconciliation that ends with ErrSuspended as done, and has the controller reconcile its object again once, when the suspension
-// ends. Without it, controller-runtime logs and retries each of them with back-off, and Karpenter core's controllers start them again with every
-// event of a pod.
+// Hold counts a reconciliation that ends with ErrSuspended as done, and has the controller reconcile its object again once, when the
+// suspension ends. Without it, controller-runtime logs and retries each of them with back-off, and Karpenter core's controllers start them
+// again with every event of a pod.
 func Hold(keeper *Keeper) reconciler.Middleware {
 	return func(r reconciler.Registered) reconcile.Reconciler {
 		var waiting sync.Map // requests that couldn't be reconciled

@@ -22,8 +22,8 @@ type consolidating struct{}
 // Closed returns a copy of an instance type in which the offerings that closes selects aren't available.
 type Closed func(it *karpcloudprovider.InstanceType, closes func(*karpcloudprovider.Offering) bool) *karpcloudprovider.InstanceType
 
-// CheaperSpot wraps the cloud provider whose prices core compares. While core consolidates, NodePools that allow on demand don't have the spot
-// offerings that cost at least the same type's on demand in their zone.
+// CheaperSpot wraps the cloud provider whose prices core compares. While core consolidates, NodePools that allow on demand don't have the
+// spot offerings that cost at least the same type's on demand in their zone.
 func CheaperSpot(provider karpcloudprovider.CloudProvider, closed Closed) karpcloudprovider.CloudProvider {
 	return cheaper{provider, closed}
 }
@@ -53,8 +53,8 @@ func (c cheaper) GetInstanceTypes(ctx context.Context, nodePool *karpv1.NodePool
 	return result, nil
 }
 
-// OnDemand wraps Karpenter core's methods: consolidation replaces nodes by on-demand machines where those cost no more than spot, as under a
-// commitment.
+// OnDemand wraps Karpenter core's methods: consolidation replaces nodes by on-demand machines where those cost no more than spot, as under
+// a commitment.
 //
 // Upstream gap: core takes spot for cheaper than on demand. It compares a node with the spot prices of a replacement, and requires spot
 // (docs/upstream/dear-spot.md).

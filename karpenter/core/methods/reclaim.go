@@ -22,8 +22,8 @@ import (
 	"github.com/autonode-io/autonode/capacity"
 )
 
-// CapacityReclaimed is the reason of the disruption, and of the event on a NodeClaim and its Node. The message names the account, the pool and the clusters that need it.
-// A NodePool's disruption budgets without reasons apply; the API has no name for this one.
+// CapacityReclaimed is the reason of the disruption, and of the event on a NodeClaim and its Node. The message names the account, the pool
+// and the clusters that need it. A NodePool's disruption budgets without reasons apply; the API has no name for this one.
 const CapacityReclaimed karpv1.DisruptionReason = "CapacityReclaimed"
 
 // maxGracePeriod is the longest time that pods have to end after the deadline, by their own terminationGracePeriodSeconds.
@@ -50,8 +50,8 @@ type ReclaimConfig struct {
 	Taken func(nodeClaim string) capacity.Amounts
 }
 
-// WithReclaims returns the methods with one before them that removes nodes whose machines take capacity that the hosted cluster has to return to
-// the account that it shares with other clusters: within disruption budgets until a deadline, and by force afterwards.
+// WithReclaims returns the methods with one before them that removes nodes whose machines take capacity that the hosted cluster has to
+// return to the account that it shares with other clusters: within disruption budgets until a deadline, and by force afterwards.
 //
 // Upstream gap: core removes nodes that are empty, drifted, unhealthy or too dear. It has no way to have fewer nodes of some kind by a time
 // (docs/upstream/reclaim.md).
@@ -64,8 +64,8 @@ type reclaiming struct{ ReclaimConfig }
 // Reason implements disruption.Method.
 func (m *reclaiming) Reason() karpv1.DisruptionReason { return CapacityReclaimed }
 
-// Class implements disruption.Method: of all classes, this one leaves it to the method which nodes that may not be disrupted are removed after
-// the deadline.
+// Class implements disruption.Method: of all classes, this one leaves it to the method which nodes that may not be disrupted are removed
+// after the deadline.
 func (m *reclaiming) Class() string { return disruption.RepairDisruptionClass }
 
 // ConsolidationType implements disruption.Method.

@@ -36,7 +36,8 @@ const (
 	NoSpareHost disruption.TerminateFirstReason = "no-spare-host"
 )
 
-// Full is what keeps a replacement from being launched beside its node, apart from the node's reservation: the CapacityLease if it is neither.
+// Full is what keeps a replacement from being launched beside its node, apart from the node's reservation: the CapacityLease if it is
+// neither.
 type Full struct{ Host, Source bool }
 
 // Reason returns why the node of a NodeClaim is terminated first.
@@ -65,18 +66,18 @@ type TerminateFirstConfig struct {
 	Clock         clock.Clock
 	// Vacancies returns how many nodes of a NodePool have gone and haven't been replaced by initialized ones yet.
 	Vacancies func(nodePool string) int
-	// Vacate returns a context in which GetInstanceTypes answers as if a NodeClaim's machine had gone, and the full pools and quotas without that; false
-	// if nothing could be launched then that can't be now.
+	// Vacate returns a context in which GetInstanceTypes answers as if a NodeClaim's machine had gone, and the full pools and quotas without
+	// that; false if nothing could be launched then that can't be now.
 	Vacate func(ctx context.Context, nodeClaim *karpv1.NodeClaim) (context.Context, Full, bool)
 	// WithoutPending returns a context in which Guest lists no pending pods.
 	WithoutPending func(ctx context.Context) context.Context
 }
 
-// TerminateFirst wraps those of Karpenter core's methods that replace drifted and unhealthy nodes: they terminate a node before its replacement is
-// launched wherever that can't be launched beside it, and pace that by the NodePool's disruption budgets.
+// TerminateFirst wraps those of Karpenter core's methods that replace drifted and unhealthy nodes: they terminate a node before its
+// replacement is launched wherever that can't be launched beside it, and pace that by the NodePool's disruption budgets.
 //
-// Upstream gap: core does so for full reservations and for static NodePools at their limit of nodes only. What the terminated node leaves may
-// be taken by others, and a budget counts the node no more once its NodeClaim is gone, although nothing has replaced it yet
+// Upstream gap: core does so for full reservations and for static NodePools at their limit of nodes only. What the terminated node leaves
+// may be taken by others, and a budget counts the node no more once its NodeClaim is gone, although nothing has replaced it yet
 // (docs/upstream/terminate-first.md).
 func TerminateFirst(methods []disruption.Method, config TerminateFirstConfig) []disruption.Method {
 	wrapped := slices.Clone(methods)
@@ -117,8 +118,8 @@ func (m *method) enabled(ctx context.Context) bool {
 // dynamic replaces nodes of NodePools that are scaled by pods.
 type dynamic struct{ method }
 
-// ComputeCommands implements disruption.Method. A node whose pods fit elsewhere, or whose replacement can be launched, goes first: those are
-// core's commands.
+// ComputeCommands implements disruption.Method. A node whose pods fit elsewhere, or whose replacement can be launched, goes first: those
+// are core's commands.
 func (m *dynamic) ComputeCommands(ctx context.Context, budgets map[string]int, candidates ...*disruption.Candidate) ([]disruption.Command, error) {
 	budgets = m.remaining(budgets)
 	commands, err := m.Method.ComputeCommands(ctx, budgets, candidates...)
@@ -146,9 +147,9 @@ func (m *dynamic) ComputeCommands(ctx context.Context, budgets map[string]int, c
 	return nil, nil
 }
 
-// terminate returns the command to terminate a node if its pods fit nowhere unless that goes. Pods that are pending don't count then: where some
-// always wait for more than there is, core would place these into what the node leaves, and never replace it. As many pods run afterwards as
-// before, whichever it is.
+// terminate returns the command to terminate a node if its pods fit nowhere unless that goes. Pods that are pending don't count then: where
+// some always wait for more than there is, core would place these into what the node leaves, and never replace it. As many pods run
+// afterwards as before, whichever it is.
 func (m *dynamic) terminate(ctx context.Context, candidate *disruption.Candidate) (command disruption.Command, ok bool, err error) {
 	vacated, full, ok := m.config.Vacate(ctx, candidate.NodeClaim)
 	if !ok {
@@ -309,7 +310,8 @@ func Terminated(
 	}
 }
 
-// candidateOf returns the candidate for which the queue deletes a NodeClaim, and why it is terminated first; the queue has objects of its own.
+// candidateOf returns the candidate for which the queue deletes a NodeClaim, and why it is terminated first; the queue has objects of its
+// own.
 func candidateOf(queue *disruption.Queue, nodeClaim *karpv1.NodeClaim) (*disruption.Candidate, disruption.TerminateFirstReason) {
 	queue.RLock()
 	defer queue.RUnlock()

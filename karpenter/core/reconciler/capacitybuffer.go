@@ -21,12 +21,12 @@ type Provisioner interface {
 	Trigger(uid types.UID)
 }
 
-// RecountBuffers triggers a scheduling pass when Karpenter core's state of NodeClaims has a new provider ID, and all of them have one, so that
-// nodes that hold capacity buffers don't count as empty.
+// RecountBuffers triggers a scheduling pass when Karpenter core's state of NodeClaims has a new provider ID, and all of them have one, so
+// that nodes that hold capacity buffers don't count as empty.
 //
-// Upstream gap: core counts buffers by provider ID, and only in a scheduling pass. A node launched for a buffer counts as empty until the next
-// pass, and again when its Machine's provider ID replaces the synthetic one. The pass that core triggers after a launch is lost if it runs
-// before all NodeClaims have a provider ID. The next pass runs half a minute later; by then core may have consolidated the node
+// Upstream gap: core counts buffers by provider ID, and only in a scheduling pass. A node launched for a buffer counts as empty until the
+// next pass, and again when its Machine's provider ID replaces the synthetic one. The pass that core triggers after a launch is lost if it
+// runs before all NodeClaims have a provider ID. The next pass runs half a minute later; by then core may have consolidated the node
 // (docs/upstream/capacity-buffer-count.md).
 func RecountBuffers(guest client.Reader, cluster *state.Cluster, provisioner Provisioner) Middleware {
 	var counted sync.Map // provider IDs by NodeClaim

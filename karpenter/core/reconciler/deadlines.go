@@ -51,10 +51,10 @@ func Restart(ctx context.Context, guest client.Client, nodeClaim *karpv1.NodeCla
 	return true, nil
 }
 
-// Extend returns the reconciler of Karpenter's NodeClaim lifecycle controller in place of its own: it times out a NodeClaim that has a Machine
-// only after Restart has moved the timeout into the past. Karpenter counts from times in the NodeClaim's status, and so includes the time in
-// which no Karpenter ran or the management cluster was unreachable. When that ends, either controller may read the NodeClaim first. Therefore
-// Karpenter's controller reads shifted times. They are never written, and no other controller reads them.
+// Extend returns the reconciler of Karpenter's NodeClaim lifecycle controller in place of its own: it times out a NodeClaim that has a
+// Machine only after Restart has moved the timeout into the past. Karpenter counts from times in the NodeClaim's status, and so includes
+// the time in which no Karpenter ran or the management cluster was unreachable. When that ends, either controller may read the NodeClaim
+// first. Therefore Karpenter's controller reads shifted times. They are never written, and no other controller reads them.
 //
 // Upstream gap: core's launch and registration timeouts are the same for every provider and node class, and one of them isn't exported
 // (docs/upstream/registration-timeout.md).

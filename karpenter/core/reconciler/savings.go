@@ -22,8 +22,8 @@ var saved = opmetrics.NewPrometheusCounter(crmetrics.Registry, prometheus.Counte
 	{Name: metrics.NodePoolLabel, Help: "The NodePool."}, {Name: metrics.ReasonLabel, Help: "The reason of the disruption."},
 }, opmetrics.Beta)
 
-// Savings counts the savings of consolidation, around the passes of Karpenter core's disruption queue. A command counts once it has deleted its
-// nodes. Nodes of several NodePools share its savings by their prices.
+// Savings counts the savings of consolidation, around the passes of Karpenter core's disruption queue. A command counts once it has deleted
+// its nodes. Nodes of several NodePools share its savings by their prices.
 //
 // Upstream gap: core has its estimates in events and logs only (docs/upstream/disruption-savings.md).
 func Savings(queue *disruption.Queue) Middleware {

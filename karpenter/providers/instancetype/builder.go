@@ -332,8 +332,8 @@ func taintsOf(tmpl *template.Template) []corev1.Taint {
 	return taints
 }
 
-// regionProblems names the kinds of templates whose nodes have the region in their zone, where nothing declares it, those whose nodes' zones
-// have other names than failure domains, and those whose nodes report a zone although none is declared.
+// regionProblems names the kinds of templates whose nodes have the region in their zone, where nothing declares it, those whose nodes'
+// zones have other names than failure domains, and those whose nodes report a zone although none is declared.
 func regionProblems(in Input) (problems []error) {
 	kinds, differing, reported := sets.New[string](), sets.New[string](), map[string]string{}
 	for i := range in.Templates {

@@ -79,8 +79,8 @@ type chosen struct {
 	differing     []Differing
 }
 
-// Offered returns the instance types that a NodePool gets, as Tolerating and Meeting choose them, and those that Meeting leaves out. Karpenter
-// requests them many times a second, so the answer is kept until the snapshot or the NodePool changes.
+// Offered returns the instance types that a NodePool gets, as Tolerating and Meeting choose them, and those that Meeting leaves out.
+// Karpenter requests them many times a second, so the answer is kept until the snapshot or the NodePool changes.
 func (s *Snapshot) Offered(nodePool *karpv1.NodePool) ([]*karpcloudprovider.InstanceType, []Differing) {
 	if value, found := s.chosen.Load(nodePool.UID); found {
 		if known, _ := value.(*chosen); known.generation == nodePool.Generation {

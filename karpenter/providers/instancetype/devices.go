@@ -14,8 +14,8 @@ import (
 	"github.com/autonode-io/autonode/karpenter/providers/template"
 )
 
-// devicesOf returns the devices that all templates have, of each driver in one pool. Templates that differ in more than in how many they have
-// promise none. Karpenter reads them unless it ignores resource claims of pods.
+// devicesOf returns the devices that all templates have, of each driver in one pool. Templates that differ in more than in how many they
+// have promise none. Karpenter reads them unless it ignores resource claims of pods.
 func devicesOf(templates []*template.Template) karpcloudprovider.DynamicResources {
 	common := slices.Clone(templates[0].Devices)
 	for _, tmpl := range templates[1:] {

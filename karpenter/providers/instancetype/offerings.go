@@ -260,8 +260,8 @@ func (b *builder) obstacle(tmpl *template.Template) string {
 }
 
 // leased builds an offering with the price and the availability that the cluster's CapacityLease leaves it, and how many more machines
-// its reservation has for this cluster. offered: nothing in the template, its catalog or the Cluster keeps it from being launched. obstacle is
-// that of the source.
+// its reservation has for this cluster. offered: nothing in the template, its catalog or the Cluster keeps it from being launched. obstacle
+// is that of the source.
 func (b *builder) leased(tmpl *template.Template, key offering.Key, failureDomain string, price float64, offered bool, obstacle string) (choice *Choice, remaining int) {
 	offer := capacity.Offer{Available: true, Left: capacity.Unlimited, Price: price, Saving: price}
 	if b.Capacity.Limits() {
@@ -281,8 +281,8 @@ func (b *builder) leased(tmpl *template.Template, key offering.Key, failureDomai
 }
 
 // running returns an offering for the machines that this cluster has of a choice, if one less of them saves something else than
-// another one costs: a commitment covers one and not the other, or their reservation has ended. Karpenter core takes the first offering of a zone and a capacity
-// type for a node's price, and launches only from available ones.
+// another one costs: a commitment covers one and not the other, or their reservation has ended. Karpenter core takes the first offering of
+// a zone and a capacity type for a node's price, and launches only from available ones.
 func (b *builder) running(choice *Choice) *karpcloudprovider.Offering {
 	if choice.saving == choice.Offering.Price || !b.runs(choice.Key) {
 		return nil

@@ -16,8 +16,8 @@ import (
 	"github.com/autonode-io/autonode/karpenter/providers/template"
 )
 
-// countable has the facts that decide which quotas of the infrastructure count an offering. The infrastructure has its own names: that of a template
-// which the platform has renamed is in the template.
+// countable has the facts that decide which quotas of the infrastructure count an offering. The infrastructure has its own names: that of a
+// template which the platform has renamed is in the template.
 func (k *known) countable(tmpl *template.Template, key offering.Key) infrastructure.Countable {
 	c := infrastructure.Countable{
 		InstanceType: key.InstanceType, Family: tmpl.Labels[v1alpha1.InstanceFamilyLabel], Zone: key.Zone, CapacityType: key.CapacityType,

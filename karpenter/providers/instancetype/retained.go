@@ -82,8 +82,8 @@ func (b *builder) keep(r *resolved, name string) {
 	}
 }
 
-// unlimited is the reservation capacity of an offering that isn't available: of several offerings of one reservation, Karpenter's reservation
-// manager takes the least, available or not.
+// unlimited is the reservation capacity of an offering that isn't available: of several offerings of one reservation, Karpenter's
+// reservation manager takes the least, available or not.
 const unlimited = math.MaxInt32
 
 // priceOf is a machine's current price in the cheapest of the zones, else the price that it was launched at.

@@ -132,8 +132,9 @@ func (s *Snapshot) ResolveKey(key offering.Key) (Choice, bool) {
 }
 
 // Successor returns the template that machines of an offering are launched from instead of their own, because its image has the version
-// that nodes get and their own template's hasn't; nil for none. If its own template states no version, one of unknown version is none. Pods may ask for a template's labels, so both have the same: a template
-// with other labels may not replace a node, and the node would be launched from its own template again.
+// that nodes get and their own template's hasn't; nil for none. If its own template states no version, one of unknown version is none. Pods
+// may ask for a template's labels, so both have the same: a template with other labels may not replace a node, and the node would be
+// launched from its own template again.
 func (s *Snapshot) Successor(current *template.Template, key offering.Key) *template.Template {
 	r, ok := s.find(key.InstanceType)
 	if !ok || !current.Outdated {

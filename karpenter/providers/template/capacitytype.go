@@ -13,8 +13,8 @@ import (
 	"github.com/autonode-io/autonode/catalog/patch"
 )
 
-// CapacityTypes returns the capacity types of the template's offerings: those that a catalog offers, both if a patch writes the chosen one into the
-// machine, otherwise the one of the template itself.
+// CapacityTypes returns the capacity types of the template's offerings: those that a catalog offers, both if a patch writes the chosen one
+// into the machine, otherwise the one of the template itself.
 func (s *Template) CapacityTypes() []string {
 	switch {
 	case s.IsCatalogs():

@@ -50,8 +50,8 @@ func (t templates) find(ctx context.Context, nodeClass *v1alpha1.ClusterAPINodeC
 	return nil
 }
 
-// ofControlPlane returns why a template isn't for nodes: a machine of the control plane was made from it, as Cluster API writes on that. A selector
-// without labels selects such a template, too. The only error is that of ctx.
+// ofControlPlane returns why a template isn't for nodes: a machine of the control plane was made from it, as Cluster API writes on that. A
+// selector without labels selects such a template, too. The only error is that of ctx.
 func (t templates) ofControlPlane(ctx context.Context, template *unstructured.Unstructured, found *Found) (*InvalidError, error) {
 	if t.ControlPlanes == nil {
 		return nil, nil //nolint:nilnil // nothing is wrong with it

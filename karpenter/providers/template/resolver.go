@@ -60,7 +60,8 @@ type Config struct {
 	Namespace string
 	// SharedCatalogs reads the namespace of the catalogs that the platform shares with all clusters; nil if it shares none.
 	SharedCatalogs Objects
-	// ControlPlanes reads the infrastructure machines of the Cluster's control plane, whose templates aren't for nodes; nil for not knowing them.
+	// ControlPlanes reads the infrastructure machines of the Cluster's control plane, whose templates aren't for nodes; nil for not knowing
+	// them.
 	ControlPlanes Objects
 	// Profiles of infrastructure kinds.
 	Profiles *profile.Profiles

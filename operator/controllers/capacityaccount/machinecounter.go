@@ -35,8 +35,8 @@ type form struct {
 	prices conversion.MachinePrices
 }
 
-// machineCounter counts Karpenter's Machines by control-plane namespace, Cluster and form, as events of the cache report them. So nothing is listed when an
-// account is reconciled.
+// machineCounter counts Karpenter's Machines by control-plane namespace, Cluster and form, as events of the cache report them. So nothing
+// is listed when an account is reconciled.
 type machineCounter struct {
 	mu       sync.Mutex
 	machines map[client.ObjectKey]countedMachine

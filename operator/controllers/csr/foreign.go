@@ -92,8 +92,8 @@ func (f *foreign) find(hostedCluster types.NamespacedName) (approval, bool) {
 // Source enqueues the HostedClusters in whose guests another approver has approved a certificate.
 func (a *Approver) Source() source.Source { return &a.foreign.queue }
 
-// ApprovedByOthers returns the reason and the message of NodeIdentityEnforced: which request of a guest another approver has approved lately,
-// or has to approve, and until when that counts; false for none.
+// ApprovedByOthers returns the reason and the message of NodeIdentityEnforced: which request of a guest another approver has approved
+// lately, or has to approve, and until when that counts; false for none.
 func (a *Approver) ApprovedByOthers(hostedCluster *v1beta1.HostedCluster) (reason, text string, until time.Time, ok bool) {
 	found, ok := a.foreign.find(client.ObjectKeyFromObject(hostedCluster))
 	if cluster, known := guest.ClusterKey(hostedCluster); !ok && known {

@@ -31,8 +31,8 @@ var (
 	retainedAnnotations = append([]string{v1alpha1.BootstrapTokenIDAnnotation, v1alpha1.NodeClaimNameAnnotation}, conversion.MachineAnnotations...)
 )
 
-// MachineCache keeps the fields of Machines that validation reads, the phase, for operator/controllers/machines, and while a Machine is being
-// deleted the fields that clusterstatus reads: a large installation has tens of thousands. Other readers select Karpenter's by
+// MachineCache keeps the fields of Machines that validation reads, the phase, for operator/controllers/machines, and while a Machine is
+// being deleted the fields that clusterstatus reads: a large installation has tens of thousands. Other readers select Karpenter's by
 // v1alpha1.NodeClaimUIDLabel.
 func MachineCache(kinds infrastructure.Kinds) cache.ByObject {
 	return cache.ByObject{Transform: shrinkMachine(kinds)}

@@ -33,8 +33,8 @@ const maxAge = time.Hour
 const liveFor = 15 * time.Minute
 
 // nameGrace is how long a machine's first request waits for the infrastructure to report the name that it requests. A kubelet
-// whose request is denied tries again only when the denied one is gone, after an hour. A serving request waits as long for an address, and a
-// request for another approver until it is reported.
+// whose request is denied tries again only when the denied one is gone, after an hour. A serving request waits as long for an address, and
+// a request for another approver until it is reported.
 const nameGrace = time.Minute
 
 // joinWithin is how long a Machine that Karpenter didn't make may take to join from when its infrastructure is ready: a MachineHealthCheck

@@ -12,8 +12,8 @@ import (
 	"github.com/autonode-io/autonode/operator/scope"
 )
 
-// lastCount is the number of nodes that the operator last counted in a control plane that still exists. It comes from the status, which authors
-// of HostedClusters can't write; the control plane isn't read.
+// lastCount is the number of nodes that the operator last counted in a control plane that still exists. It comes from the status, which
+// authors of HostedClusters can't write; the control plane isn't read.
 func lastCount(s *scope.Scope) int32 {
 	status := s.HostedCluster.Status.AutoNode
 	if s.Cluster == nil || status == nil {
@@ -22,9 +22,9 @@ func lastCount(s *scope.Scope) int32 {
 	return max(ptr.Deref(status.NodeClaimCount, 0), ptr.Deref(status.NodeCount, 0))
 }
 
-// unproven keeps the finalizer of a HostedCluster whose ControlPlaneComponent is gone, for example with a pruned installation: without it and
-// without an annotation nothing proves that the control plane is this HostedCluster's, and without the finalizer the nodes would keep running
-// unnoticed.
+// unproven keeps the finalizer of a HostedCluster whose ControlPlaneComponent is gone, for example with a pruned installation: without it
+// and without an annotation nothing proves that the control plane is this HostedCluster's, and without the finalizer the nodes would keep
+// running unnoticed.
 func unproven(s *scope.Scope, nodes int32) *outcome {
 	return &outcome{
 		state: draining, blocked: true, reason: v1beta1.ConsentMissingReason,

@@ -134,8 +134,8 @@ func (r *Reconciler) liveComponent(ctx context.Context, s *scope.Scope, componen
 	return apierrors.NewNotFound(v1beta1.GroupVersion.WithResource("controlplanecomponents").GroupResource(), key.Name)
 }
 
-// conflictingOwner returns the owner of a ControlPlaneComponent, as namespace/name, that can't be in the control-plane namespace together with this
-// HostedCluster's: of another mode. It may be that of another operator's HostedCluster, which this one doesn't see.
+// conflictingOwner returns the owner of a ControlPlaneComponent, as namespace/name, that can't be in the control-plane namespace together
+// with this HostedCluster's: of another mode. It may be that of another operator's HostedCluster, which this one doesn't see.
 func (r *Reconciler) conflictingOwner(ctx context.Context, s *scope.Scope) (string, error) {
 	list := &v1beta1.ControlPlaneComponentList{}
 	if err := r.management.List(ctx, list, client.InNamespace(s.ControlPlaneNamespace), client.UnsafeDisableDeepCopy); err != nil {

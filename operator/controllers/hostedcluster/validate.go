@@ -132,8 +132,8 @@ func (r *Reconciler) validate(ctx context.Context, s *scope.Scope, conflicting s
 	return decision{reason: v1beta1.AsExpectedReason}, nil
 }
 
-// conflicts returns why the HostedCluster can't have its control-plane namespace; empty if it can. Conflicting is the owner of a component of
-// the HostedCluster's name there.
+// conflicts returns why the HostedCluster can't have its control-plane namespace; empty if it can. Conflicting is the owner of a component
+// of the HostedCluster's name there.
 func (r *Reconciler) conflicts(ctx context.Context, s *scope.Scope, conflicting string) (string, error) {
 	other, err := r.firstOf(ctx, s)
 	if err != nil {

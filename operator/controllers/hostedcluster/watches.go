@@ -198,7 +198,8 @@ func (r *Reconciler) machineGone(ctx context.Context, e event.DeleteEvent, queue
 	}
 }
 
-// machineDeleting enqueues the HostedCluster of a Machine whose deletion has begun, for when it hangs, and of one that hangs and reports why.
+// machineDeleting enqueues the HostedCluster of a Machine whose deletion has begun, for when it hangs, and of one that hangs and reports
+// why.
 func (r *Reconciler) machineDeleting(ctx context.Context, e event.UpdateEvent, queue workqueue.TypedRateLimitingInterface[reconcile.Request]) {
 	before, okBefore := e.ObjectOld.(*clusterv1.Machine)
 	after, okAfter := e.ObjectNew.(*clusterv1.Machine)

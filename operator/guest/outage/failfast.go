@@ -87,7 +87,8 @@ func (f *failFast) call(ctx context.Context, do func() error) error {
 	return err
 }
 
-// unanswered is true for errors that come from no API server: of the network, of a call's own time limit, and of a cache that can't be filled.
+// unanswered is true for errors that come from no API server: of the network, of a call's own time limit, and of a cache that can't be
+// filled.
 func unanswered(err error) bool {
 	var status apierrors.APIStatus
 	if errors.As(err, &status) {

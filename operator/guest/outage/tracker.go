@@ -112,7 +112,8 @@ func (t *Tracker) Trip(cluster client.ObjectKey) (since time.Time, backoff time.
 	return known.since, known.Trip(now)
 }
 
-// Recovered asks whether a guest is ready during its back-off, and ends that if it wasn't before. One that is ready and answers no call keeps it.
+// Recovered asks whether a guest is ready during its back-off, and ends that if it wasn't before. One that is ready and answers no call
+// keeps it.
 func (t *Tracker) Recovered(cluster client.ObjectKey, ready func() error) (recovered bool) {
 	if t.Backoff(cluster, connection.Health{}) == 0 {
 		return false

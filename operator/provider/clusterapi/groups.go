@@ -12,8 +12,8 @@ import (
 // DefaultGroups are the API groups of Cluster API's providers.
 const DefaultGroups = "*.cluster.x-k8s.io"
 
-// groups are the API groups that templates may be of: a HostedCluster names kinds, and Karpenter gets a Role for them. One that begins with "*."
-// stands for all below it.
+// groups are the API groups that templates may be of: a HostedCluster names kinds, and Karpenter gets a Role for them. One that begins with
+// "*." stands for all below it.
 type groups []string
 
 // parseGroups reads a comma-separated list.

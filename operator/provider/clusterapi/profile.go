@@ -185,8 +185,8 @@ func nodeClasses(ctx context.Context, guest client.Reader) ([]provider.NodeClass
 	return reports, nil
 }
 
-// offerings is the condition of a node class's offerings. It is False as well if some can be launched and every launch fails, which Karpenter
-// reports by the reason alone.
+// offerings is the condition of a node class's offerings. It is False as well if some can be launched and every launch fails, which
+// Karpenter reports by the reason alone.
 func offerings(class *v1alpha1.ClusterAPINodeClass) *metav1.Condition {
 	c := condition(class, v1alpha1.ConditionOfferingsAvailable)
 	if c != nil && c.Reason == v1alpha1.LaunchesFailReason {

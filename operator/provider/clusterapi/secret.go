@@ -30,7 +30,8 @@ const (
 const secretRecheck = 30 * time.Second
 
 // checkSecret returns why Karpenter isn't to read the bootstrap Secret that the spec names, which could be any of the control plane's: its
-// kubeconfig, its keys, a cloud's credentials. Who may write the Secret allows it by a label; one that belongs to a bootstrap object needs none.
+// kubeconfig, its keys, a cloud's credentials. Who may write the Secret allows it by a label; one that belongs to a bootstrap object needs
+// none.
 func checkSecret(ctx context.Context, in provider.Input) (provider.Finding, error) {
 	bootstrap := in.Config.ClusterAPI.Bootstrap
 	if bootstrap == nil || bootstrap.DataSecretName == "" {

@@ -25,8 +25,8 @@ type nodeImages struct {
 }
 
 // nodeImages returns the ConfigMap with the payload's images and those of the payload before it, whose version nodes may still get: they
-// wait for the control plane, a window or an approval, and may not boot from an image that is newer than they are. It is nil where neither names
-// any, or Karpenter reads none.
+// wait for the control plane, a window or an approval, and may not boot from an image that is newer than they are. It is nil where neither
+// names any, or Karpenter reads none.
 func (in Input) nodeImages(ctx context.Context) (*corev1.ConfigMap, error) {
 	if !in.Profile.ReadsNodeImages {
 		return nil, nil

@@ -42,20 +42,21 @@ type Settings struct {
 	FeatureGates map[string]bool `json:"featureGates,omitempty"`
 	// HostedClusterFeatureGates are those that a HostedCluster may set for itself, over FeatureGates.
 	HostedClusterFeatureGates []string `json:"hostedClusterFeatureGates,omitempty"`
-	// KubeClientQPS and KubeClientBurst bound Karpenter's requests to the guest's API server, per second; zero leaves Karpenter's own, 200 and 300.
+	// KubeClientQPS and KubeClientBurst bound Karpenter's requests to the guest's API server, per second; zero leaves Karpenter's own, 200 and
+	// 300.
 	KubeClientQPS   int32 `json:"kubeClientQPS,omitempty"`
 	KubeClientBurst int32 `json:"kubeClientBurst,omitempty"`
 	// BatchIdleDuration and BatchMaxDuration are Karpenter's batching windows; zero leaves Karpenter's own, 1s and 10s.
 	BatchIdleDuration metav1.Duration `json:"batchIdleDuration,omitempty"`
 	BatchMaxDuration  metav1.Duration `json:"batchMaxDuration,omitempty"`
-	// ZoneTopologyKeys and RegionTopologyKeys are CSI drivers' topology keys whose values are those of the labels topology.kubernetes.io/zone and
-	// region, beside those that karpenter-clusterapi has. Karpenter's AWS provider has its own.
+	// ZoneTopologyKeys and RegionTopologyKeys are CSI drivers' topology keys whose values are those of the labels topology.kubernetes.io/zone
+	// and region, beside those that karpenter-clusterapi has. Karpenter's AWS provider has its own.
 	ZoneTopologyKeys   []string `json:"zoneTopologyKeys,omitempty"`
 	RegionTopologyKeys []string `json:"regionTopologyKeys,omitempty"`
 	// VMMemoryOverhead is the percentage of nominal memory that nodes are assumed to lack, such as 5%; empty leaves Karpenter's own, 7.5%.
 	VMMemoryOverhead string `json:"vmMemoryOverhead,omitempty"`
-	// RepairPolicies are node conditions for which nodes are replaced, beside those that karpenter-clusterapi has. Karpenter's AWS provider has its
-	// own.
+	// RepairPolicies are node conditions for which nodes are replaced, beside those that karpenter-clusterapi has. Karpenter's AWS provider
+	// has its own.
 	RepairPolicies []v1alpha1.RepairPolicy `json:"repairPolicies,omitempty"`
 	// SchedulerConfig is the part of the guests' kube-scheduler configuration that Karpenter mirrors: a KubeSchedulerConfiguration's
 	// podTopologySpread, whose defaultConstraints are for pods without constraints of their own. Nil leaves Karpenter's own: none.

@@ -21,7 +21,8 @@ var patterns = []struct {
 	{`[0-9]+(h|m))|([0-9]+h[0-9]+m`, `[0-9]{1,6}(h|m))|([0-9]{1,6}h[0-9]{1,6}m`, 20},
 }
 
-// dateTime admits those times of the format date-time that Go parses: the format also has lowercase letters, other offsets and trailing text.
+// dateTime admits those times of the format date-time that Go parses: the format also has lowercase letters, other offsets and trailing
+// text.
 const dateTime = `^[0-9-]+T[0-9:]+(\.[0-9]+)?(Z|[+-]([01][0-9]|2[0-3]):[0-5][0-9])$`
 
 // decodable makes a schema reject text that Go can't decode.

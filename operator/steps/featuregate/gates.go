@@ -22,8 +22,8 @@ import (
 const (
 	// CapacityBuffer keeps room for pods that don't exist yet.
 	CapacityBuffer = "CapacityBuffer"
-	// DynamicResourceAllocation launches nodes for pods that claim devices of DRA drivers. It has the name of Kubernetes' gate; Karpenter core has a
-	// variable for the contrary.
+	// DynamicResourceAllocation launches nodes for pods that claim devices of DRA drivers. It has the name of Kubernetes' gate; Karpenter core
+	// has a variable for the contrary.
 	DynamicResourceAllocation = "DynamicResourceAllocation"
 	// PodDeletionCostManagement has a Deployment that is scaled down remove the pods first whose nodes Karpenter would remove first.
 	PodDeletionCostManagement = "PodDeletionCostManagement"
@@ -36,7 +36,8 @@ type gate struct {
 	on bool
 	// rules are those that Karpenter needs in the guest beside its ClusterRole; nil for none.
 	rules func() ([]rbacv1.PolicyRule, error)
-	// definition is the CustomResourceDefinition that the guest needs, and version the one of its versions that Karpenter reads; empty for none.
+	// definition is the CustomResourceDefinition that the guest needs, and version the one of its versions that Karpenter reads; empty for
+	// none.
 	definition, version string
 	// kind is one of the guest's API server that Karpenter reads; empty for none.
 	kind schema.GroupVersionKind

@@ -32,8 +32,8 @@ func foreign(ctx context.Context, guest *scope.Guest, gate gate) (finding, error
 		"%s is on: %s; Karpenter uses it, and the operator neither changes nor removes it", gate.name, owned)}, nil
 }
 
-// unserved returns the finding about a gate whose kind the guest's API server doesn't serve. Karpenter's informers for it would never sync, and
-// Karpenter would end.
+// unserved returns the finding about a gate whose kind the guest's API server doesn't serve. Karpenter's informers for it would never sync,
+// and Karpenter would end.
 func unserved(_ context.Context, guest *scope.Guest, gate gate) (finding, error) {
 	_, err := guest.Live.RESTMapper().RESTMapping(gate.kind.GroupKind(), gate.kind.Version)
 	switch {

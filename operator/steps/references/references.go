@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Package references watches the templates of machines and of their bootstrap, for the references to Secrets in them. Karpenter's Role allows those,
-// and a policy in the management cluster admits no others.
+// Package references watches the templates of machines and of their bootstrap, for the references to Secrets in them. Karpenter's Role
+// allows those, and a policy in the management cluster admits no others.
 package references
 
 import (

@@ -28,13 +28,13 @@ const (
 	oldestMinor, newestMinor = 31, 37
 	// followAfter is the interval between requests for the version of an API server that nodes follow.
 	followAfter = 2 * time.Minute
-	// olderFor is how long the API server has to report an older version until nodes follow it: while a control plane with several API servers is
-	// upgraded or rolled back, each request may be answered by another one.
+	// olderFor is how long the API server has to report an older version until nodes follow it: while a control plane with several API servers
+	// is upgraded or rolled back, each request may be answered by another one.
 	olderFor = 10 * time.Minute
 )
 
-// DefaultRelease is the release of HostedClusters that name no payload: the operator's own. It has the CustomResourceDefinitions that the operator has,
-// and nodes run the version of the guest's API server.
+// DefaultRelease is the release of HostedClusters that name no payload: the operator's own. It has the CustomResourceDefinitions that the
+// operator has, and nodes run the version of the guest's API server.
 type DefaultRelease struct {
 	// Component is the name of the only component.
 	Component string
@@ -94,8 +94,8 @@ func newFollower(versions *guest.Versions, clock clock.PassiveClock) *follower {
 	return &follower{versions: versions, clock: clock, older: lru.New[types.UID, time.Time](1 << 14)}
 }
 
-// version returns the version of the guest's API server, with its build where nodes need that. While that is unknown, or older for a while, it is
-// the version that nodes get already; empty for none.
+// version returns the version of the guest's API server, with its build where nodes need that. While that is unknown, or older for a while,
+// it is the version that nodes get already; empty for none.
 func (f *follower) version(ctx context.Context, s *scope.Scope, current string) (string, error) {
 	if s.Guest == nil {
 		if current == "" {

@@ -38,8 +38,8 @@ type Config struct {
 	Clock clock.Clock
 	// Versions returns the versions of the guests' API servers.
 	Versions *guest.Versions
-	// ApprovedByOthers returns which certificate request another approver than the operator has approved or has to, and until when that counts; nil if it
-	// isn't known.
+	// ApprovedByOthers returns which certificate request another approver than the operator has approved or has to, and until when that
+	// counts; nil if it isn't known.
 	ApprovedByOthers func(hostedCluster *v1beta1.HostedCluster) (reason, text string, until time.Time, ok bool)
 }
 

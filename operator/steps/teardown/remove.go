@@ -331,7 +331,8 @@ func (t *Teardown) removeIdentity(ctx context.Context, s *scope.Scope, d drain) 
 
 var definitionKind = apiextensionsv1.SchemeGroupVersion.WithKind("CustomResourceDefinition")
 
-// removeDefinitions deletes the CustomResourceDefinitions that the operator created, and waits until they are gone, unless the time is over.
+// removeDefinitions deletes the CustomResourceDefinitions that the operator created, and waits until they are gone, unless the time is
+// over.
 func (t *Teardown) removeDefinitions(ctx context.Context, s *scope.Scope, d drain) (scope.Result, error) {
 	guest, definitions := s.Guest, &metav1.PartialObjectMetadataList{}
 	definitions.SetGroupVersionKind(definitionKind)
@@ -364,7 +365,8 @@ func (t *Teardown) removeDefinitions(ctx context.Context, s *scope.Scope, d drai
 		return scope.Result{}, err
 	}
 	slices.Sort(remaining)
-	// It takes seconds, and with the definitions go the watches of their kinds, which shakes a connection: too little to rely on a watch alone.
+	// It takes seconds, and with the definitions go the watches of their kinds, which shakes a connection: too little to rely on a watch
+	// alone.
 	return scope.Result{
 		Wait: true, Message: "removing CustomResourceDefinition " + strings.Join(remaining, ", ") + " in the guest",
 		RequeueAfter: d.within(t.Clock.Now(), unwatched),

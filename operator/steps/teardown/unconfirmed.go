@@ -21,8 +21,9 @@ import (
 const definition = "hostedclusters." + v1beta1.Group
 
 // unconfirmed returns why a drain may not start: the HostedCluster isn't deleted alone but together with its
-// CustomResourceDefinition, which has not been confirmed. The API server deletes the objects without asking admission policies, so this is the
-// last place that can distinguish an accident from a wish. It returns nothing for a drain that has started before, and if there are no nodes.
+// CustomResourceDefinition, which has not been confirmed. The API server deletes the objects without asking admission policies, so this is
+// the last place that can distinguish an accident from a wish. It returns nothing for a drain that has started before, and if there are no
+// nodes.
 func (t *Teardown) unconfirmed(ctx context.Context, s *scope.Scope) (string, error) {
 	status := s.HostedCluster.Status.AutoNode
 	if s.HostedCluster.DeletionTimestamp.IsZero() || status != nil && status.DrainStartedTime != nil {
