@@ -67,18 +67,22 @@ func autoscalers(version string) *apiextensionsv1.CustomResourceDefinition {
 	return definition
 }
 
+func buffers() *apiextensionsv1.CustomResourceDefinition {
+	return &apiextensionsv1.CustomResourceDefinition{ObjectMeta: metav1.ObjectMeta{Name: crds.CapacityBuffer}}
+}
+
+// removeBuffers removes the definition that another test may have left.
+func removeBuffers(t *testing.T) {
+	t.Helper()
+	NewWithT(t).Eventually(func(g Gomega) {
+		g.Expect(client.IgnoreNotFound(clusters.Guest.Client.Delete(t.Context(), buffers()))).To(Succeed())
+		scopetest.ExpectGone(t.Context(), g, clusters.Guest.Client, buffers())
+	}).Should(Succeed())
+}
+
 func TestGated(t *testing.T) {
 	s, guest := clusters.NewScope(t, "gated"), clusters.Guest.Client
-	buffers := func() *apiextensionsv1.CustomResourceDefinition {
-		return &apiextensionsv1.CustomResourceDefinition{ObjectMeta: metav1.ObjectMeta{Name: crds.CapacityBuffer}}
-	}
-	remove := func(t *testing.T) {
-		t.Helper()
-		NewWithT(t).Eventually(func(g Gomega) {
-			g.Expect(client.IgnoreNotFound(guest.Delete(t.Context(), buffers()))).To(Succeed())
-			scopetest.ExpectGone(t.Context(), g, guest, buffers())
-		}).Should(Succeed())
-	}
+	removeBuffers(t)
 	on := newGated(s, map[string]bool{featuregate.CapacityBuffer: true})
 	const owner = "CustomResourceDefinition capacitybuffers.autoscaling.x-k8s.io in the guest belongs to Helm release kube-system/cluster-autoscaler"
 
@@ -107,7 +111,7 @@ func TestGated(t *testing.T) {
 
 	t.Run("When another's definition has all that Karpenter reads and writes, the gate should be on, and the definition stay its owner's", func(t *testing.T) {
 		g := NewWithT(t)
-		remove(t)
+		removeBuffers(t)
 		theirs := autoscalers("v1beta1")
 		theirs.Spec.Versions[0].Subresources = &apiextensionsv1.CustomResourceSubresources{Status: &apiextensionsv1.CustomResourceSubresourceStatus{}}
 		g.Expect(guest.Create(t.Context(), theirs)).To(Succeed())
@@ -146,7 +150,7 @@ func TestGated(t *testing.T) {
 
 	t.Run("When its owner has deleted it, the operator should create its own, and say nothing more", func(t *testing.T) {
 		g := NewWithT(t)
-		remove(t)
+		removeBuffers(t)
 		on.clock.SetTime(on.clock.Now().Add(time.Minute))
 		g.Expect(on.settle(t)).To(BeZero())
 		g.Expect(on.accepted()).To(BeNil())
@@ -192,5 +196,5 @@ func TestGated(t *testing.T) {
 		scopetest.Reconcile(t, newGated(&rolledBack, nil).gates, &rolledBack)
 		g.Expect(rolledBack.FeatureGates.InUse).To(HaveKey(featuregate.CapacityBuffer), "of the last complete rollout")
 	})
-	remove(t)
+	removeBuffers(t)
 }

@@ -10,7 +10,6 @@ import (
 	"testing"
 
 	. "github.com/onsi/gomega"
-	apiextensionsv1 "k8s.io/apiextensions-apiserver/pkg/apis/apiextensions/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
@@ -18,7 +17,6 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/autonode-io/autonode/assets/crds"
-	"github.com/autonode-io/autonode/internal/scopetest"
 	"github.com/autonode-io/autonode/operator/apply"
 	"github.com/autonode-io/autonode/operator/scope"
 	"github.com/autonode-io/autonode/operator/steps/crd"
@@ -47,11 +45,7 @@ var places = map[string]string{
 
 func TestValues(t *testing.T) {
 	g, ctx, s := NewWithT(t), t.Context(), clusters.NewScope(t, "values")
-	g.Eventually(func(g Gomega) { // another test may have left a CRD that isn't the operator's
-		definition := &apiextensionsv1.CustomResourceDefinition{ObjectMeta: metav1.ObjectMeta{Name: crds.CapacityBuffer}}
-		g.Expect(client.IgnoreNotFound(clusters.Guest.Client.Delete(ctx, definition))).To(Succeed())
-		scopetest.ExpectGone(ctx, g, clusters.Guest.Client, definition)
-	}).Should(Succeed())
+	removeBuffers(t)
 	s.FeatureGates = &scope.FeatureGates{Definitions: sets.New(crds.CapacityBuffer)}
 	g.Eventually(reconcile(ctx, crd.New(crd.Config{Apply: apply.New()}), s)).Should(Equal(scope.Result{}))
 	create := func(place string, value any) error {
