@@ -48,8 +48,10 @@ func (b *bounded) WrappedRoundTripper() http.RoundTripper { return b.next }
 
 // RoundTrip implements http.RoundTripper.
 func (b *bounded) RoundTrip(request *http.Request) (*http.Response, error) {
-	request = request.Clone(request.Context())
-	request.Header.Set("Accept", strings.ReplaceAll(request.Header.Get("Accept"), runtime.ContentTypeProtobuf, runtime.ContentTypeJSON))
+	if accept := request.Header.Get("Accept"); strings.Contains(accept, runtime.ContentTypeProtobuf) {
+		request = request.Clone(request.Context())
+		request.Header.Set("Accept", strings.ReplaceAll(accept, runtime.ContentTypeProtobuf, runtime.ContentTypeJSON))
+	}
 	response, err := b.next.RoundTrip(request)
 	if err != nil {
 		return nil, err

@@ -32,6 +32,8 @@ func TestAnswers(t *testing.T) {
 		role = `{"kind":"ClusterRole","apiVersion":"rbac.authorization.k8s.io/v1","metadata":{"name":"a"}}`
 		pool = `{"kind":"NodePool","apiVersion":"karpenter.sh/v1","spec":{"limits":{"cpu":"1e-999999999"}}}`
 		node = `{"kind":"Node","apiVersion":"v1","status":{"capacity":{"cpu":"1e-999999999"}}}`
+		pod  = `{"kind":"Pod","apiVersion":"v1","spec":{"containers":[{"resources":{"limits":{"cpu":"1e-999999999"}}}],"volumes":[]}}`
+		disk = `{"kind":"Pod","apiVersion":"v1","spec":{"containers":[],"volumes":[{"emptyDir":{"sizeLimit":"1e-999999999"}}]}}`
 		list = `{"kind":"NodeList","apiVersion":"v1","items":[`
 	)
 	bomb := list + strings.Repeat("{},", 1_500_000) + "{}]}"
@@ -40,16 +42,18 @@ func TestAnswers(t *testing.T) {
 		format, body string
 		message      string
 	}{
-		"an honest answer":                    {200, "application/json", role, ""},
-		"a kind whose quantity takes long":    {200, "application/json", pool, "isn't a quantity"},
-		"a Node whose quantity takes long":    {200, "application/json", node, "isn't a quantity"},
-		"a list of empty objects":             {200, "application/json", bomb, "too much memory"},
-		"more than can be read":               {200, "application/json", strings.Repeat("x", 9<<20), "longer than"},
-		"YAML":                                {200, "application/yaml", "kind: ClusterRole", "text/plain"},
-		"an object that names no kind":        {200, "application/json", `{"metadata":{}}`, "text/plain"},
-		"a refusal whose quantity takes long": {409, "application/json", pool, "the server reported a conflict"},
-		"a refusal that is a list":            {409, "application/json", bomb, "the server reported a conflict"},
-		"a refusal of terminal escapes":       {500, "text/plain", "\x1b[2J" + strings.Repeat("x", 9999), `\\x1b[2J`},
+		"an honest answer":                       {200, "application/json", role, ""},
+		"a kind whose quantity takes long":       {200, "application/json", pool, "isn't a quantity"},
+		"a Node whose quantity takes long":       {200, "application/json", node, "isn't a quantity"},
+		"a container's quantity that takes long": {200, "application/json", pod, "isn't a quantity"},
+		"a volume's quantity that takes long":    {200, "application/json", disk, "isn't a quantity"},
+		"a list of empty objects":                {200, "application/json", bomb, "too much memory"},
+		"more than can be read":                  {200, "application/json", strings.Repeat("x", 9<<20), "longer than"},
+		"YAML":                                   {200, "application/yaml", "kind: ClusterRole", "text/plain"},
+		"an object that names no kind":           {200, "application/json", `{"metadata":{}}`, "text/plain"},
+		"a refusal whose quantity takes long":    {409, "application/json", pool, "the server reported a conflict"},
+		"a refusal that is a list":               {409, "application/json", bomb, "the server reported a conflict"},
+		"a refusal of terminal escapes":          {500, "text/plain", "\x1b[2J" + strings.Repeat("x", 9999), `\\x1b[2J`},
 		"a refusal by a Status of empty causes": {409, "application/json", `{"kind":"Status","apiVersion":"v1","status":"Failure","code":409,"details":{"causes":[` +
 			strings.Repeat("{},", 300_000) + `{}]}}`, "the server reported a conflict"},
 		"a refusal by Status": {409, "application/json", `{"kind":"Status","apiVersion":"v1","status":"Failure","message":"because","reason":"Conflict","code":409}`, "because"},

@@ -24,11 +24,15 @@ import (
 	"github.com/autonode-io/autonode/lenient"
 )
 
-// unread are the types of the fields that no controller reads of a guest's objects.
-var unread = lenient.Options(
-	lenient.Skip[[]metav1.ManagedFieldsEntry](), lenient.Skip[apiextensionsv1.CustomResourceDefinitionSpec](),
-	lenient.Skip[[]corev1.ContainerImage](), lenient.Skip[[]corev1.NodeCondition](),
-	lenient.Skip[[]corev1.Container](), lenient.Skip[[]corev1.Volume](),
+var (
+	// whole are the options that read all fields.
+	whole = lenient.Options()
+	// unread skip the types of the fields that no controller reads of a guest's objects.
+	unread = lenient.Options(
+		lenient.Skip[[]metav1.ManagedFieldsEntry](), lenient.Skip[apiextensionsv1.CustomResourceDefinitionSpec](),
+		lenient.Skip[[]corev1.ContainerImage](), lenient.Skip[[]corev1.NodeCondition](),
+		lenient.Skip[[]corev1.Container](), lenient.Skip[[]corev1.Volume](),
+	)
 )
 
 // decoder decodes the objects of a kind one by one.
@@ -96,12 +100,15 @@ func (d *decoder) read(raw []byte) (object client.Object, problem string, err er
 	}
 	d.store.decoding.Lock()
 	defer d.store.decoding.Unlock()
-	problem, err = Decode(raw, object)
+	problem, err = decode(raw, object, unread)
 	return object, problem, err
 }
 
-// Decode decodes an object that a guest has sent, unless that takes too much memory. problem is the first of the parts that are left out.
-func Decode(raw []byte, into any) (problem string, err error) {
+// Decode decodes all of an object that a guest has sent, unless that takes too much memory. problem is the first of the parts that are left
+// out. Client-go can decode an object without such parts, in bounded time.
+func Decode(raw []byte, into any) (problem string, err error) { return decode(raw, into, whole) }
+
+func decode(raw []byte, into any, options json.Options) (problem string, err error) {
 	defer func() {
 		if recover() != nil { // for input that no API server sends
 			err = errMalformed
@@ -110,7 +117,7 @@ func Decode(raw []byte, into any) (problem string, err error) {
 	if err := lenient.Count(raw); err != nil {
 		return "", fmt.Errorf("it would take too much memory: %w", err)
 	}
-	_, problems, err := lenient.Decode(raw, into, unread)
+	_, problems, err := lenient.Decode(raw, into, options)
 	if len(problems) > 0 {
 		problem = problems[0]
 	}
