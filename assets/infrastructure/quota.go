@@ -50,7 +50,7 @@ type quota struct {
 	// messages match the message of a machine that failed for the lack of this quota. Without any, it is this one unless an earlier one
 	// matches.
 	messages []*regexp.Regexp
-	// left find in the message the remainder of the quota, by the group left or by limit and used, in unit.
+	// remainders find in the message the remainder of the quota, by the group left or by limit and used, in unit.
 	remainders []*regexp.Regexp
 	unit       string
 }

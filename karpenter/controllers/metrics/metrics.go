@@ -157,7 +157,7 @@ func (c *Collector) Collect(samples chan<- prometheus.Metric) {
 	}
 }
 
-// of is a NodePool with a phase or capacity type.
+// series is a NodePool with a phase or capacity type.
 type series struct{ nodePool, value string }
 
 type pool struct{ all, unhealthy, hanging int }

@@ -184,7 +184,7 @@ type Template struct {
 	Ahead bool
 	// Notes are unknown or unusable properties of the template. It is in use nevertheless.
 	Notes []Note
-	// Held: the provider launches nothing from this template, because its version isn't supported or its source is
+	// Blocked: the provider launches nothing from this template, because its version isn't supported or its source is
 	// malformed.
 	Blocked bool
 

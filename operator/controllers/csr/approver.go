@@ -39,7 +39,7 @@ import (
 
 // Guests returns connections to guests.
 type Guests interface {
-	// Of returns the guest of a HostedCluster; nil while it isn't connected. A non-zero requeueAfter means that the guest is
+	// Guest returns the guest of a HostedCluster; nil while it isn't connected. A non-zero requeueAfter means that the guest is
 	// unresponsive: send it nothing before then.
 	Guest(ctx context.Context, hostedCluster *v1beta1.HostedCluster) (g *scope.Guest, requeueAfter time.Duration, err error)
 }
