@@ -11,35 +11,8 @@ import (
 // quantized makes ratios of decimal prices comparable that differ by rounding alone.
 func quantized(ratio float64) float64 { return math.Round(ratio * 1e9) }
 
-// rank is the place of a group in the order in which a cover applies to it. Groups of one rank share the rest of the cover equally.
-type rank struct {
-	first, second float64
-	instanceType  string
-	idle          int
-}
-
-func (a rank) compare(b rank) int {
-	return cmp.Or(cmp.Compare(a.first, b.first), cmp.Compare(a.second, b.second), cmp.Compare(a.instanceType, b.instanceType), cmp.Compare(a.idle, b.idle))
-}
-
-// rank of a machine that uses this much. Money covers the groups that save most first, and among equals those with the lowest rate.
-// Instances of a flexible size cover the smallest size first. Custom instances cover the dearest machine first. vCPUs and memory have one
-// price.
-func (c *Cover) rank(m *Running, units float64) rank {
-	idle := 0
-	if m.Idle {
-		idle = 1
-	}
-	switch {
-	case c.Measure == Money:
-		return rank{quantized(units / m.Price), quantized(units), m.InstanceType, idle}
-	case c.Measure == Instances && c.custom():
-		return rank{-m.Price, 0, m.InstanceType, idle}
-	case c.Measure == Instances:
-		return rank{quantized(units), 0, m.InstanceType, idle}
-	}
-	return rank{idle: idle}
-}
+// difference of two bills, without what is rounding alone and would have machines of the same price replaced; never negative.
+func difference(more, less float64) float64 { return max(0, math.Round((more-less)*1e10)/1e10) }
 
 // Running is a machine that runs, or may run, and its list price an hour.
 type Running struct {
@@ -47,7 +20,7 @@ type Running struct {
 	Price float64
 	// VCPUs in thousandths, and Memory in bytes: as in Machine. Only committed use needs them.
 	VCPUs, Memory int64
-	// Idle: it doesn't run, but is reserved and billed. It is covered after those that run, and not by Custom commitments.
+	// Idle: it doesn't run, but is reserved and billed. It is covered after those that run.
 	Idle bool
 }
 
@@ -57,12 +30,54 @@ type Group struct {
 	Count int64
 }
 
-// Share is the part of a group's list price that a commitment covers, from 0 to 1. Group and Commitment are indexes.
+// Share is the part of a group's list price that a cover pays for, from 0 to 1, and the units of the cover that it uses. Group and Cover are
+// indexes.
 type Share struct {
-	Group, Commitment int
-	Part              float64
-	// Units of the commitment that it uses, and their Cost an hour.
-	Units, Cost float64
+	Group, Cover int
+	Part, Units  float64
+}
+
+// rank is the place of a group in the order in which a cover applies to it. Groups of one rank share the rest of the cover equally.
+type rank struct {
+	idle          bool
+	first, second float64
+	instanceType  string
+}
+
+func (a rank) compare(b rank) int {
+	if a.idle != b.idle {
+		if b.idle {
+			return -1
+		}
+		return 1
+	}
+	return cmp.Or(cmp.Compare(a.first, b.first), cmp.Compare(a.second, b.second), cmp.Compare(a.instanceType, b.instanceType))
+}
+
+// candidate is a group that a cover may apply to: the units that a whole machine uses, and the part of its list price that they cover.
+type candidate struct {
+	group       int
+	rank        rank
+	units, part float64
+}
+
+// candidate returns a group's place in a cover's order; nil if the cover doesn't apply to it. Machines that run come before those that are
+// only reserved. Money covers the groups that save most first, and among equals those with the lowest rate. Instances of a flexible size
+// cover the smallest size first. vCPUs and memory have one price.
+func (c *Cover) candidate(m *Running, group int) *candidate {
+	units, part, ok := c.units(m)
+	if !ok {
+		return nil
+	}
+	candidate := &candidate{group: group, units: units, part: part, rank: rank{idle: m.Idle}}
+	switch c.Measure {
+	case Money:
+		candidate.rank = rank{m.Idle, quantized(units / m.Price), quantized(units), m.InstanceType}
+	case Instances:
+		candidate.rank.first = quantized(units)
+	case CPUs, GiBs:
+	}
+	return candidate
 }
 
 // uncovered is the uncovered part of a machine: of its list price, its vCPUs and its memory, each from 0 to 1.
@@ -99,106 +114,250 @@ func (u *uncovered) take(measure Measure, taken, part float64) float64 {
 	return before - u.price
 }
 
-// candidate is a group that a cover may apply to.
-type candidate struct {
-	at          int
-	rank        rank
-	units, part float64
-	// open is the part of its units that isn't covered yet, and need the units of the cover for it.
-	open, need float64
-}
-
-// Commitments are an account's commitments, applied to its running machines.
+// Commitments are an account's commitments beside its machines. Prices are differences: of the bill with one machine more, or less. They
+// aren't safe for concurrent use.
 type Commitments struct {
 	covers []Cover
-	// Paid is the running machines' hourly cost beyond commitments.
-	Paid float64
+	groups []Group
+	at     map[Running]int
+	// byZone and byCatalog: a selector names zones or catalogs, else machines of all are alike.
+	byZone, byCatalog bool
+
+	// orders are the candidates of each cover, in its order; nil while they have to be found.
+	orders [][]candidate
+	paid   float64
+	more   map[Running]float64
+	// open and inserted are of apply, which is called for each price.
+	open     []uncovered
+	inserted []candidate
 }
 
-// Apply applies commitments to the machines that run by the clouds' published rules, and returns each group's shares. A machine may
-// be covered in part. Clouds bill by the hour and with more details, so that a bill differs.
-func Apply(commitments []Commitment, groups []Group) (*Commitments, []Share) {
-	c := &Commitments{covers: CoversOf(commitments)}
-	left := make([]uncovered, len(groups))
-	for i := range left {
-		left[i] = uncovered{1, 1, 1}
+// NewCommitments returns commitments without a machine.
+func NewCommitments(commitments []Commitment) *Commitments {
+	c := &Commitments{covers: coversOf(commitments), at: map[Running]int{}}
+	for i := range commitments {
+		c.byZone = c.byZone || len(commitments[i].Selector.Zones) > 0
+		c.byCatalog = c.byCatalog || len(commitments[i].Selector.Catalogs) > 0
 	}
-	var shares []Share
-	var candidates []candidate
+	return c
+}
+
+// Distinct returns an offering without the fields that no commitment distinguishes.
+func (c *Commitments) Distinct(o Offering) Offering {
+	o.Reservation = ""
+	if !c.byZone {
+		o.Zone = ""
+	}
+	if !c.byCatalog {
+		o.Catalog = ""
+	}
+	return o
+}
+
+// Add adds a number of machines, which may be negative, and returns the index of their group. Shares and prices follow.
+func (c *Commitments) Add(m Running, count int64) int {
+	m.Offering = c.Distinct(m.Offering)
+	i, known := c.at[m]
+	if !known {
+		i = len(c.groups)
+		c.at[m] = i
+		c.groups = append(c.groups, Group{Running: m})
+	}
+	c.groups[i].Count = max(0, c.groups[i].Count+count)
+	c.orders = nil
+	return i
+}
+
+// Remove removes machines of an offering, whatever their price.
+func (c *Commitments) Remove(o Offering, count int64) {
+	o = c.Distinct(o)
+	for i := range c.groups {
+		if g := &c.groups[i]; count > 0 && g.Offering == o && !g.Idle {
+			n := min(count, g.Count)
+			g.Count, count, c.orders = g.Count-n, count-n, nil
+		}
+	}
+}
+
+// Covers returns the covers of the commitments, in the order in which they apply, and Groups the machines. Don't modify them.
+func (c *Commitments) Covers() []Cover { return c.covers }
+
+// Groups returns the machines; don't modify them.
+func (c *Commitments) Groups() []Group { return c.groups }
+
+// Covered reports whether one of the commitments, or that with this index if it isn't negative, may cover a machine.
+func (c *Commitments) Covered(m *Running, commitment int) bool {
+	return slices.ContainsFunc(c.covers, func(cover Cover) bool {
+		_, _, ok := cover.units(m)
+		return ok && (commitment < 0 || cover.at == commitment)
+	})
+}
+
+// Shares returns which part of each group each cover pays for by the clouds' published rules, and the unused amount of each cover. A
+// machine may be covered in part. Clouds bill by the hour and with more details, so that a bill differs.
+func (c *Commitments) Shares() (shares []Share, unused []float64) {
+	c.order()
+	unused = make([]float64, len(c.covers))
+	c.apply(nil, -1, func(share Share) { shares = append(shares, share) }, unused)
+	return shares, unused
+}
+
+// Paid is the machines' hourly cost beyond commitments.
+func (c *Commitments) Paid() float64 {
+	c.order()
+	return c.paid
+}
+
+// MarginalPrice is the hourly cost of one more machine: the bill with it less the bill. It may be above its list price, where it takes a
+// cover from one that saves more.
+func (c *Commitments) MarginalPrice(m *Running) float64 {
+	if m.Price <= 0 || !c.Covered(m, -1) {
+		return max(0, m.Price)
+	}
+	c.order()
+	key := *m
+	key.Offering = c.Distinct(m.Offering)
+	price, known := c.more[key]
+	if !known {
+		price = difference(c.apply(&key, -1, nil, nil), c.paid)
+		c.more[key] = price
+	}
+	return price
+}
+
+// Saving is the hourly saving with one machine less of those that run: the bill less the bill without it. It is never more than another one
+// would cost, else a machine would be replaced by its own type: the published order isn't the cheapest, so that one less may lower a bill by
+// more than one more raises it. A machine that isn't known to run saves as much as one more costs.
+func (c *Commitments) Saving(m *Running) float64 {
+	more := c.MarginalPrice(m)
+	if !c.Covered(m, -1) {
+		return more
+	}
+	c.order()
+	key := *m
+	key.Offering = c.Distinct(m.Offering)
+	i, known := c.at[key]
+	if !known || c.groups[i].Count == 0 { // its list price may have changed since it was launched
+		i = slices.IndexFunc(c.groups, func(g Group) bool { return g.Offering == key.Offering && !g.Idle && g.Count > 0 })
+	}
+	if i < 0 {
+		return more
+	}
+	return min(difference(c.paid, c.apply(nil, i, nil, nil)), more)
+}
+
+// order sorts the groups for each cover.
+func (c *Commitments) order() {
+	if c.orders != nil {
+		return
+	}
+	c.orders, c.more = make([][]candidate, len(c.covers)), map[Running]float64{}
 	for k := range c.covers {
-		cover := &c.covers[k]
-		candidates = cover.candidates(candidates[:0], groups, left)
-		for len(candidates) > 0 && cover.Left > 0 {
-			n, need := 1, candidates[0].need
-			for n < len(candidates) && candidates[n].rank == candidates[0].rank {
-				need += candidates[n].need
+		for i := range c.groups {
+			if candidate := c.covers[k].candidate(&c.groups[i].Running, i); candidate != nil && c.groups[i].Count > 0 {
+				c.orders[k] = append(c.orders[k], *candidate)
+			}
+		}
+		slices.SortStableFunc(c.orders[k], func(a, b candidate) int { return a.rank.compare(b.rank) })
+	}
+	c.paid = c.apply(nil, -1, nil, nil)
+}
+
+// apply applies each cover to the groups in its order, with one more machine, and one less of a group if less isn't negative. It returns the
+// cost beyond commitments, calls each with the shares, and sets the unused amounts.
+func (c *Commitments) apply(more *Running, less int, each func(Share), unused []float64) float64 {
+	c.open = c.open[:0]
+	for range len(c.groups) + 1 {
+		c.open = append(c.open, uncovered{1, 1, 1})
+	}
+	count := func(group int) float64 {
+		switch group {
+		case len(c.groups):
+			return 1
+		case less:
+			return float64(c.groups[group].Count - 1)
+		}
+		return float64(c.groups[group].Count)
+	}
+	for k := range c.covers {
+		cover, rest, order := &c.covers[k], c.covers[k].Committed, c.orders[k]
+		var tied []candidate
+		if more != nil {
+			if extra := cover.candidate(more, len(c.groups)); extra != nil {
+				at, _ := slices.BinarySearchFunc(order, extra.rank, func(a candidate, r rank) int { return a.rank.compare(r) })
+				c.inserted = append(append(append(c.inserted[:0], order[:at]...), *extra), order[at:]...)
+				order = c.inserted
+			}
+		}
+		for ; len(order) > 0 && rest > 0; order = order[len(tied):] {
+			n := 1
+			for n < len(order) && order[n].rank == order[0].rank {
 				n++
 			}
-			fraction := 1.0
-			if need > cover.Left {
-				fraction = cover.Left / need
+			tied = order[:n]
+			need, fraction := 0.0, 1.0
+			for i := range tied {
+				need += tied[i].units * c.open[tied[i].group].open(cover.Measure, tied[i].part) * count(tied[i].group)
 			}
-			for i := range candidates[:n] {
-				shares = cover.apply(shares, &candidates[i], fraction, groups, left, commitments)
+			if need > rest {
+				fraction = rest / need
 			}
-			if cover.Left -= need * fraction; fraction < 1 || cover.Left < 1e-12*cover.Committed {
-				cover.Left = 0
+			for i := range tied {
+				of := &tied[i]
+				taken := c.open[of.group].open(cover.Measure, of.part) * fraction
+				part := c.open[of.group].take(cover.Measure, taken, of.part)
+				if each != nil && part > 0 {
+					each(Share{Group: of.group, Cover: k, Part: part, Units: of.units * taken * count(of.group)})
+				}
 			}
-			candidates = candidates[n:]
+			if rest -= need * fraction; fraction < 1 || rest < 1e-12*cover.Committed {
+				rest = 0
+			}
+		}
+		if unused != nil {
+			unused[k] = rest
 		}
 	}
-	c.lack(groups, left)
-	return c, shares
+	paid := 0.0
+	for i := range c.groups {
+		paid += c.groups[i].Price * count(i) * c.open[i].price
+	}
+	if more != nil {
+		paid += more.Price * c.open[len(c.groups)].price
+	}
+	return paid
 }
 
-// candidates returns the groups that a cover may apply to, in its order.
-func (c *Cover) candidates(into []candidate, groups []Group, left []uncovered) []candidate {
-	if c.Left <= 0 {
-		return into
+// UnitPrice is the hourly price of one unit of a cover, used or not; false if that isn't known: of instances at a discount, none of which
+// runs.
+func (c *Commitments) UnitPrice(cover *Cover) (price float64, known bool) {
+	switch {
+	case cover.Measure == Money:
+		return 1, true
+	case cover.Measure == CPUs:
+		return cover.CPU.Price, true
+	case cover.Measure == GiBs:
+		return cover.Memory.Price, true
+	case cover.Price != nil:
+		return *cover.Price, true
 	}
-	for i := range groups {
-		m := &groups[i]
-		units, part, ok := c.units(&m.Running)
-		if !ok || m.Count <= 0 || left[i].price <= 0 {
-			continue
-		}
-		if open := left[i].open(c.Measure, part); open > 0 {
-			into = append(into, candidate{at: i, rank: c.rank(&m.Running, units), units: units, part: part, open: open, need: units * open * float64(m.Count)})
-		}
-	}
-	slices.SortStableFunc(into, func(a, b candidate) int { return a.rank.compare(b.rank) })
-	return into
-}
-
-// apply covers a fraction of a group's open part.
-func (c *Cover) apply(shares []Share, of *candidate, fraction float64, groups []Group, left []uncovered, commitments []Commitment) []Share {
-	m := &groups[of.at]
-	covered := left[of.at].take(c.Measure, of.open*fraction, of.part)
-	share := Share{Group: of.at, Commitment: c.of, Part: covered, Units: of.need * fraction}
-	share.Cost = share.Units * c.Price
-	if c.Measure == Instances && c.Price == 0 {
-		share.Cost = covered * float64(m.Count) * m.Price * (1 - min(max(commitments[c.of].Discount, 0), 1))
-	}
-	if of.units > 0 {
-		c.Displaced = of.part * m.Price / of.units
-	}
-	return append(shares, share)
-}
-
-// lack sums up the cost of running machines beside commitments, and the units of each that they would use.
-func (c *Commitments) lack(groups []Group, left []uncovered) {
-	for i := range groups {
-		m := &groups[i]
-		if m.Count <= 0 || m.Price <= 0 || left[i].price <= 0 {
-			continue
-		}
-		c.Paid += m.Price * float64(m.Count) * left[i].price
-		for k := range c.covers {
-			cover := &c.covers[k]
-			if units, part, ok := cover.units(&m.Running); ok && units > 0 {
-				cover.Uncovered += units * left[i].open(cover.Measure, part) * float64(m.Count)
-				cover.Gained = max(cover.Gained, part*m.Price/units)
+	for i := range c.groups {
+		if units, _, ok := cover.units(&c.groups[i].Running); ok && units > 0 && c.groups[i].Count > 0 {
+			if list := c.groups[i].Price / units * (1 - cover.discount); !known || list < price {
+				price, known = list, true
 			}
 		}
 	}
+	return price, known
+}
+
+// Largest is the most of a cover that one of the machines would use; zero if none would.
+func (c *Commitments) Largest(cover *Cover) float64 {
+	largest := 0.0
+	for i := range c.groups {
+		if units, _, ok := cover.units(&c.groups[i].Running); ok {
+			largest = max(largest, units)
+		}
+	}
+	return largest
 }

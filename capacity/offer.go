@@ -82,14 +82,9 @@ func OfferOf(m *Running, charges []PoolCharge, commitments *Commitments, unavail
 	o.Available = o.Available && !elsewhere
 	// A reservation is billed whether it is used or not: its offering's own price decides.
 	if commitments != nil && m.Price > 0 && m.Reservation == "" {
-		o.Price, o.Saving = atLeastFraction(commitments.MarginalPrice(m), m.Price), atLeastFraction(commitments.Saving(m), m.Price)
+		price := commitments.MarginalPrice(m)
+		// A saving has no such part: a machine that saves nothing isn't replaced by another one that costs nothing more.
+		o.Price, o.Saving = price+(m.Price-price)*MinPriceFraction, commitments.Saving(m)
 	}
 	return o
-}
-
-func atLeastFraction(price, list float64) float64 {
-	if price >= list {
-		return list
-	}
-	return price + (list-price)*MinPriceFraction
 }

@@ -324,7 +324,7 @@ type CapacitySelector struct {
 
 // CommitmentKind names the rules by which a commitment covers machines.
 //
-// +kubebuilder:validation:Enum=SavingsPlan;ReservedInstance;CommittedUse;AzureReservation;Custom
+// +kubebuilder:validation:Enum=SavingsPlan;ReservedInstance;CommittedUse;AzureReservation
 type CommitmentKind string
 
 // Kinds of commitments.
@@ -337,8 +337,6 @@ const (
 	CommitmentCommittedUse CommitmentKind = "CommittedUse"
 	// CommitmentAzureReservation is a number of virtual machines of Azure.
 	CommitmentAzureReservation CommitmentKind = "AzureReservation"
-	// CommitmentCustom is an hourly spend or a number of machines at a percentage.
-	CommitmentCustom CommitmentKind = "Custom"
 )
 
 // SavingsPlanScope decides when a savings plan applies.
@@ -364,7 +362,6 @@ const (
 // CapacityCommitment is capacity that is paid for whether it is used or not. kind decides by whose rules it covers machines. No kind covers a spot
 // machine. What is unused counts as wasted.
 //
-// +kubebuilder:validation:XValidation:rule="self.kind != 'Custom' || has(self.hourlySpend) != has(self.instances)",message="set exactly one of hourlySpend and instances"
 // +kubebuilder:validation:XValidation:rule="self.kind != 'SavingsPlan' || has(self.hourlySpend) && !has(self.instances)",message="a SavingsPlan has hourlySpend and no instances"
 // +kubebuilder:validation:XValidation:rule="self.kind != 'SavingsPlan' || has(self.rates) || has(self.ratesFrom) || has(self.discountPercent)",message="a SavingsPlan needs rates, ratesFrom or discountPercent"
 // +kubebuilder:validation:XValidation:rule="!(self.kind in ['ReservedInstance', 'AzureReservation']) || has(self.instances) && has(self.instanceType) && !has(self.hourlySpend)",message="a ReservedInstance or AzureReservation has instances and instanceType, and no hourlySpend"
@@ -379,12 +376,11 @@ type CapacityCommitment struct {
 	// +kubebuilder:validation:MaxLength=63
 	// +kubebuilder:validation:Pattern=`^[a-z0-9]([-a-z0-9.]*[a-z0-9])?$`
 	Name string `json:"name"`
-	// kind names the rules by which it covers machines: SavingsPlan, ReservedInstance, CommittedUse, AzureReservation or Custom.
-	// +optional
-	// +kubebuilder:default:=Custom
-	Kind CommitmentKind `json:"kind,omitempty"`
+	// kind names the rules by which it covers machines: SavingsPlan, ReservedInstance, CommittedUse or AzureReservation.
+	// +required
+	Kind CommitmentKind `json:"kind"`
 	// selector of the machines that it covers. Without one it covers all but spot machines. A ReservedInstance whose selector has
-	// zones is a zonal one.
+	// one zone is a zonal one; several are those of a region.
 	// +optional
 	Selector CapacitySelector `json:"selector,omitempty"`
 	// hourlySpend is committed in US dollars an hour, as a decimal such as "12.50".
@@ -404,7 +400,7 @@ type CapacityCommitment struct {
 	// ratesFrom reads rates from a ConfigMap in the management cluster. Those in rates take precedence.
 	// +optional
 	RatesFrom *CapacityRatesSource `json:"ratesFrom,omitempty"`
-	// instances is the number of machines that are committed: of instanceType, or for Custom of any selected offering.
+	// instances is the number of machines of instanceType that are committed.
 	// +optional
 	// +kubebuilder:validation:Minimum=0
 	// +kubebuilder:validation:Maximum=100000
@@ -424,8 +420,8 @@ type CapacityCommitment struct {
 	// +optional
 	// +kubebuilder:validation:Enum=On;Off
 	SizeFlexibility SizeFlexibility `json:"sizeFlexibility,omitempty"`
-	// ratios of sizes by instance type, as Azure's list of flexibility groups has them. Without those, EC2's normalization factors and
-	// the vCPUs in Azure's names are them.
+	// ratios of sizes by instance type, as Azure's list of flexibility groups has them. Without those, the lists that
+	// AWS and Azure publish apply.
 	// +optional
 	// +kubebuilder:validation:MinProperties=1
 	// +kubebuilder:validation:MaxProperties=64
@@ -465,8 +461,8 @@ type CapacityCommittedAmount struct {
 }
 
 // CapacityRatesSource is a key of a ConfigMap with rates: the output of aws savingsplans describe-savings-plans-offering-rates, or a table
-// in CSV with the columns instanceType and rate. The operator reads it every minute, and needs the right to get the ConfigMap. While it
-// can't read it, the last rates stay.
+// in CSV with the columns instanceType and rate, as text or compressed with gzip. The operator reads it every minute, and needs the right to
+// get the ConfigMap. While it can't read it, the last rates stay.
 type CapacityRatesSource struct {
 	// namespace of the ConfigMap.
 	// +required

@@ -14,6 +14,8 @@ const (
 	MaxRequests = 32
 	// MaxRequestedLaunches is the number of launches of all requests in a report.
 	MaxRequestedLaunches = 500
+	// MaxCommittedMachines is the number of groups of machines that commitments are priced beside.
+	MaxCommittedMachines = 512
 	// MaxUnavailable is the number of unavailable offerings in a report.
 	MaxUnavailable = 64
 	// MaxCharge is the most that one machine takes of a pool, in the pool's unit: 64 TiB of memory.
@@ -86,15 +88,19 @@ type CapacityLeaseSpec struct {
 	// +listMapKey=name
 	// +kubebuilder:validation:MaxItems=128
 	Pools []LeasedPool `json:"pools,omitempty"`
-	// commitments of the account in the order in which they apply, less what the machines of all its clusters use. What is unused is
-	// shared among the clusters.
+	// commitments of the account that are in their term. Of the unused part, each has what this cluster may use: the clusters share it.
 	// +optional
 	// +listType=map
 	// +listMapKey=name
-	// +kubebuilder:validation:MaxItems=64
+	// +kubebuilder:validation:MaxItems=32
 	Commitments []LeasedCommitment `json:"commitments,omitempty"`
-	// counted are the cluster's machines that commitments may cover, as the operator counted them for commitments. What Karpenter has launched
-	// beside them takes from what is unused.
+	// machines of all clusters that commitments may cover. Karpenter computes the price of a machine as the difference that it makes to the
+	// bill beside these.
+	// +optional
+	// +listType=atomic
+	// +kubebuilder:validation:MaxItems=512
+	Machines []CommittedMachines `json:"machines,omitempty"`
+	// counted are this cluster's machines of them. Karpenter adds what it has launched since, and removes what is gone.
 	// +optional
 	// +listType=atomic
 	// +kubebuilder:validation:MaxItems=512
@@ -214,78 +220,71 @@ type LeasedPool struct {
 	Reclaimable int64 `json:"reclaimable,omitempty"`
 }
 
-// LeasedCommitment is a commitment, and about how much of it is unused. Exactly one of hourlySpend, instances, units, cpu and memory is
-// set. A CommittedUse is two of them.
+// LeasedCommitment is a commitment with its numbers as decimals. Its amount is one of hourlySpend, instances, and cpu or memory.
 type LeasedCommitment struct {
-	// name of the commitment, with /cpu or /memory for those of a CommittedUse.
+	// name of the commitment.
 	// +required
-	// +kubebuilder:validation:MaxLength=72
+	// +kubebuilder:validation:MaxLength=63
 	Name string `json:"name"`
+	// kind names the rules by which it covers machines.
+	// +required
+	Kind CommitmentKind `json:"kind"`
 	// selector of the machines that it covers.
 	// +optional
 	Selector CapacitySelector `json:"selector,omitempty"`
-	// hourlySpend is the unused part in US dollars an hour, as a decimal.
+	// hourlySpend in US dollars an hour.
 	// +optional
 	// +kubebuilder:validation:MaxLength=32
 	HourlySpend string `json:"hourlySpend,omitempty"`
-	// instances is the unused number of machines, as a decimal: a machine may be covered in part.
+	// scope of a SavingsPlan.
+	// +optional
+	// +kubebuilder:validation:MaxLength=63
+	Scope SavingsPlanScope `json:"scope,omitempty"`
+	// rates within hourlySpend by instance type, as a JSON object that is compressed with gzip.
+	// +optional
+	// +kubebuilder:validation:MaxLength=262144
+	Rates []byte `json:"rates,omitempty"`
+	// instances of instanceType, maybe a part of one.
 	// +optional
 	// +kubebuilder:validation:MaxLength=32
 	Instances string `json:"instances,omitempty"`
-	// units is the unused number of machines of instanceType where other sizes of its series count by their ratio, as a decimal.
-	// +optional
-	// +kubebuilder:validation:MaxLength=32
-	Units string `json:"units,omitempty"`
-	// cpu is the unused number of vCPUs, as a decimal.
-	// +optional
-	// +kubebuilder:validation:MaxLength=32
-	CPU string `json:"cpu,omitempty"`
-	// memory is the unused number of GiB, as a decimal.
-	// +optional
-	// +kubebuilder:validation:MaxLength=32
-	Memory string `json:"memory,omitempty"`
-	// uncovered is how much more of the commitment the running machines that it selects would use, in the same unit, as a
-	// decimal. A node whose removal would leave a commitment unused isn't replaced by a cheaper one.
-	// +optional
-	// +kubebuilder:validation:MaxLength=32
-	Uncovered string `json:"uncovered,omitempty"`
-	// displaced is the list price of what a unit of a used-up commitment covers that saves the least, and gained that of what it would
-	// cover next, both as decimals.
-	// +optional
-	// +kubebuilder:validation:MaxLength=32
-	Displaced string `json:"displaced,omitempty"`
-	// gained: see displaced.
-	// +optional
-	// +kubebuilder:validation:MaxLength=32
-	Gained string `json:"gained,omitempty"`
-	// discount from the list price, from 0 to 1, as a decimal.
-	// +optional
-	// +kubebuilder:validation:MaxLength=32
-	Discount string `json:"discount,omitempty"`
-	// rates within hourlySpend by instance type, as decimals.
-	// +optional
-	// +kubebuilder:validation:MaxProperties=2000
-	Rates map[string]string `json:"rates,omitempty"`
-	// kind whose sizes units are of: ReservedInstance or AzureReservation.
-	// +optional
-	// +kubebuilder:validation:MaxLength=63
-	Kind CommitmentKind `json:"kind,omitempty"`
-	// instanceType that units are of.
+	// instanceType of instances.
 	// +optional
 	// +kubebuilder:validation:MaxLength=253
 	InstanceType string `json:"instanceType,omitempty"`
-	// ratios of sizes by instance type, as decimals.
+	// sizeFlexibility is On if other sizes of instanceType's series use instances, too.
+	// +optional
+	// +kubebuilder:validation:MaxLength=63
+	SizeFlexibility SizeFlexibility `json:"sizeFlexibility,omitempty"`
+	// ratios of sizes by instance type.
 	// +optional
 	// +kubebuilder:validation:MaxProperties=64
 	Ratios map[string]string `json:"ratios,omitempty"`
-	// listPrice of a unit of cpu or memory, as a decimal.
+	// cpu in vCPUs.
 	// +optional
 	// +kubebuilder:validation:MaxLength=32
-	ListPrice string `json:"listPrice,omitempty"`
+	CPU string `json:"cpu,omitempty"`
+	// memory in GiB.
+	// +optional
+	// +kubebuilder:validation:MaxLength=32
+	Memory string `json:"memory,omitempty"`
+	// cpuListPrice is the list price of a vCPU in US dollars an hour, and memoryListPrice that of a GiB.
+	// +optional
+	// +kubebuilder:validation:MaxLength=32
+	CPUListPrice string `json:"cpuListPrice,omitempty"`
+	// memoryListPrice: see cpuListPrice.
+	// +optional
+	// +kubebuilder:validation:MaxLength=32
+	MemoryListPrice string `json:"memoryListPrice,omitempty"`
+	// discount from the list price, from 0 to 1.
+	// +optional
+	// +kubebuilder:validation:MaxLength=32
+	Discount string `json:"discount,omitempty"`
 }
 
-// CountedMachines is a number of equal machines.
-type CountedMachines struct {
+// CommittedMachines is a number of equal machines that commitments may cover. zone and catalog are empty where no commitment distinguishes
+// them.
+type CommittedMachines struct {
 	// instanceType of the machines.
 	// +required
 	// +kubebuilder:validation:MaxLength=253
@@ -294,14 +293,55 @@ type CountedMachines struct {
 	// +optional
 	// +kubebuilder:validation:MaxLength=63
 	Zone string `json:"zone,omitempty"`
+	// capacityType is on-demand or reserved.
+	// +optional
+	// +kubebuilder:validation:MaxLength=63
+	CapacityType string `json:"capacityType,omitempty"`
+	// catalog is the name of the InstanceTypeCatalog that has the instance type.
+	// +optional
+	// +kubebuilder:validation:MaxLength=253
+	Catalog string `json:"catalog,omitempty"`
+	// price is the list price of one in US dollars an hour, as a decimal.
+	// +optional
+	// +kubebuilder:validation:MaxLength=32
+	Price string `json:"price,omitempty"`
+	// vcpus of one in thousandths, and memory in bytes.
+	// +optional
+	VCPUs int64 `json:"vcpus,omitempty"`
+	// memory: see vcpus.
+	// +optional
+	Memory int64 `json:"memory,omitempty"`
+	// reserved: they don't run, but are billed as a capacity reservation.
+	// +optional
+	Reserved bool `json:"reserved,omitempty"`
+	// count of the machines.
+	// +required
+	// +kubebuilder:validation:Minimum=0
+	Count int64 `json:"count"`
+}
+
+// CountedMachines is a number of machines of an offering.
+type CountedMachines struct {
+	// instanceType of the machines.
+	// +required
+	// +kubebuilder:validation:MaxLength=253
+	InstanceType string `json:"instanceType"`
+	// zone as in CommittedMachines.
+	// +optional
+	// +kubebuilder:validation:MaxLength=63
+	Zone string `json:"zone,omitempty"`
 	// capacityType is on-demand, spot or reserved.
 	// +optional
 	// +kubebuilder:validation:MaxLength=63
 	CapacityType string `json:"capacityType,omitempty"`
+	// catalog as in CommittedMachines.
+	// +optional
+	// +kubebuilder:validation:MaxLength=253
+	Catalog string `json:"catalog,omitempty"`
 	// count of the machines.
 	// +required
 	// +kubebuilder:validation:Minimum=0
-	Count int32 `json:"count"`
+	Count int64 `json:"count"`
 }
 
 // UnavailableOffering is an offering that the infrastructure has no capacity for, or an exhausted quota. An empty field stands for all, such as

@@ -3,9 +3,11 @@
 package conversion
 
 import (
+	"cmp"
 	"errors"
 	"fmt"
 	"maps"
+	"math"
 	"slices"
 	"strconv"
 	"time"
@@ -22,24 +24,22 @@ const maxSpend = 1e9
 // Rates are those that were read from a commitment's ratesFrom, by the commitment's name.
 type Rates map[string]map[string]float64
 
-// CommitmentsAt returns an account's commitments that are in their term at a time, and those that can't be read. rates come from
-// ConfigMaps.
+// CommitmentsAt returns an account's commitments that are in their term at a time, and the entries that can't be read. rates come from
+// ConfigMaps. A commitment is left out unless the entry is the rate of one type, or a list price: then it covers nothing by that.
 func CommitmentsAt(spec *autonodev1alpha1.CapacityAccountSpec, rates Rates, now time.Time) (commitments []capacity.Commitment, unusable []autonodev1alpha1.UnusableEntry) {
 	for i := range spec.Commitments {
 		c := &spec.Commitments[i]
 		r := &commitmentReader{Commitment: capacity.Commitment{Name: c.Name, Kind: capacity.Kind(c.Kind), Selector: selector(&c.Selector)}}
-		runs := r.read(c, rates[c.Name], now)
-		if r.field != "" {
-			unusable = append(unusable, autonodev1alpha1.UnusableEntry{Field: fmt.Sprintf("commitments[%s].%s", c.Name, r.field), Message: r.err.Error()})
-		}
-		if runs && r.field == "" {
+		if r.read(c, rates[c.Name], now) && !r.broken {
 			commitments = append(commitments, r.Commitment)
 		}
+		unusable = append(unusable, r.unusable...)
 	}
 	for i := range spec.Reservations {
-		if text := spec.Reservations[i].Price; text != "" && price(text) == 0 {
+		r := &spec.Reservations[i]
+		if _, err := reservationPrice(r.Price); err != nil {
 			unusable = append(unusable, autonodev1alpha1.UnusableEntry{
-				Field: fmt.Sprintf("reservations[%s].price", spec.Reservations[i].ID), Message: notAPrice(text).Error() + "; what its machines cost on demand is billed",
+				Field: fmt.Sprintf("reservations[%s].price", r.ID), Message: err.Error() + "; what its machines cost on demand is billed",
 			})
 		}
 	}
@@ -50,19 +50,39 @@ func notAPrice(text string) error {
 	return fmt.Errorf("%q is not an amount in US dollars an hour, such as \"12.50\"", message.Cut(text, maxNumber))
 }
 
-// commitmentReader reads a commitment. field is the first one that can't be read, relative to the commitment.
+// reservationPrice parses a reservation's price; nil for none.
+func reservationPrice(text string) (*float64, error) {
+	if text == "" {
+		return nil, nil //nolint:nilnil // no price is no error
+	}
+	value, ok := decimal(text)
+	if !ok || value > maxPrice {
+		return nil, notAPrice(text)
+	}
+	return &value, nil
+}
+
+// commitmentReader reads a commitment. broken: it can't be used.
 type commitmentReader struct {
 	capacity.Commitment
-	field string
-	err   error
+	unusable []autonodev1alpha1.UnusableEntry
+	broken   bool
 }
 
+// note records an entry that can't be read.
+func (r *commitmentReader) note(field string, err error) {
+	r.unusable = append(r.unusable, autonodev1alpha1.UnusableEntry{Field: fmt.Sprintf("commitments[%s].%s", r.Name, field), Message: err.Error()})
+}
+
+// problem records one without which the commitment can't be used. Only the first of these counts.
 func (r *commitmentReader) problem(field string, err error) {
-	if r.field == "" {
-		r.field, r.err = field, err
+	if !r.broken {
+		r.note(field, err)
 	}
+	r.broken = true
 }
 
+// price of a field in US dollars an hour.
 func (r *commitmentReader) price(field, text string) float64 {
 	value, ok := decimal(text)
 	if !ok || value > maxSpend {
@@ -72,7 +92,7 @@ func (r *commitmentReader) price(field, text string) float64 {
 	return value
 }
 
-// read reads all fields, and returns whether anything is committed at a time.
+// read reports whether the commitment is in its term, and has an amount.
 func (r *commitmentReader) read(c *autonodev1alpha1.CapacityCommitment, rates map[string]float64, now time.Time) (runs bool) {
 	for _, term := range []struct {
 		field string
@@ -97,43 +117,64 @@ func (r *commitmentReader) read(c *autonodev1alpha1.CapacityCommitment, rates ma
 	case capacity.CommittedUse:
 		r.CPU, r.Memory = r.amount("cpu", c.CPU, 1), r.amount("memory", c.Memory, 1<<30)
 		return r.CPU.Amount > 0 || r.Memory.Amount > 0
-	case capacity.ReservedInstance, capacity.AzureReservation:
-		r.InstanceType, r.SizeFlexible = c.InstanceType, c.SizeFlexibility != autonodev1alpha1.SizeFlexibilityOff
-		for _, name := range slices.Sorted(maps.Keys(c.Ratios)) {
-			if r.Ratios == nil {
-				r.Ratios = map[string]float64{}
-			}
-			ratio, ok := decimal(c.Ratios[name])
-			if !ok || ratio == 0 || ratio > maxSpend {
-				r.problem("ratios", fmt.Errorf("%q of %s is not a positive number, such as \"2\"", message.Cut(c.Ratios[name], maxNumber), message.Cut(name, maxNumber)))
-			}
-			r.Ratios[name] = ratio
-		}
-		if _, own := r.Ratios[c.InstanceType]; len(r.Ratios) > 0 && !own {
-			r.problem("ratios", fmt.Errorf("lacks instanceType %s", message.Cut(c.InstanceType, maxNumber)))
-		}
 	case capacity.SavingsPlan:
-		r.EC2Instance = c.Scope == autonodev1alpha1.ScopeEC2Instance
-		if len(c.Rates) > 0 || c.RatesFrom != nil {
-			r.Rates = make(map[string]float64, len(c.Rates)+len(rates))
-			maps.Copy(r.Rates, rates)
-			for _, name := range slices.Sorted(maps.Keys(c.Rates)) {
-				r.Rates[name] = r.price("rates", c.Rates[name])
-			}
-		}
+		r.plan(c, rates)
+		return r.HourlySpend > 0
+	default:
+		r.reserved(c)
+		return r.Instances > 0
 	}
-	if c.Price != "" {
-		r.Price = r.price("price", c.Price)
-	}
-	if c.Instances != nil {
-		r.Machines = int64(*c.Instances)
-	} else {
-		r.HourlySpend = r.price("hourlySpend", c.HourlySpend)
-	}
-	return r.Machines > 0 || r.HourlySpend > 0
 }
 
-// amount reads one of a CommittedUse, of which a unit has this size.
+// plan reads a savings plan. A type whose rate can't be read isn't covered.
+func (r *commitmentReader) plan(c *autonodev1alpha1.CapacityCommitment, rates map[string]float64) {
+	r.EC2Instance = c.Scope == autonodev1alpha1.ScopeEC2Instance
+	r.HourlySpend = r.price("hourlySpend", c.HourlySpend)
+	if len(c.Rates) == 0 && c.RatesFrom == nil {
+		return
+	}
+	r.Rates = make(map[string]float64, len(c.Rates)+len(rates))
+	maps.Copy(r.Rates, rates)
+	for _, name := range slices.Sorted(maps.Keys(c.Rates)) {
+		rate, ok := decimal(c.Rates[name])
+		if !ok || rate == 0 || rate > maxSpend {
+			r.note("rates", fmt.Errorf("%w; %s isn't covered", notAPrice(c.Rates[name]), message.Cut(name, maxNumber)))
+			delete(r.Rates, name)
+			continue
+		}
+		r.Rates[name] = rate
+	}
+}
+
+// reserved reads a ReservedInstance or an AzureReservation.
+func (r *commitmentReader) reserved(c *autonodev1alpha1.CapacityCommitment) {
+	r.InstanceType, r.SizeFlexible = c.InstanceType, c.SizeFlexibility != autonodev1alpha1.SizeFlexibilityOff
+	if c.Instances != nil {
+		r.Instances = float64(*c.Instances)
+	}
+	if c.Price != "" {
+		price := r.price("price", c.Price)
+		r.Price = &price
+	}
+	for _, name := range slices.Sorted(maps.Keys(c.Ratios)) {
+		if r.Ratios == nil {
+			r.Ratios = map[string]float64{}
+		}
+		ratio, ok := decimal(c.Ratios[name])
+		if !ok || ratio == 0 || ratio > maxSpend {
+			r.problem("ratios", fmt.Errorf("%q of %s is not a positive number, such as \"2\"", message.Cut(c.Ratios[name], maxNumber), message.Cut(name, maxNumber)))
+		}
+		r.Ratios[name] = ratio
+	}
+	if _, listed := r.Ratios[c.InstanceType]; len(r.Ratios) > 0 && !listed {
+		r.problem("ratios", fmt.Errorf("lacks instanceType %s", message.Cut(c.InstanceType, maxNumber)))
+	}
+	if err := r.CheckSize(); err != nil {
+		r.problem("instanceType", err)
+	}
+}
+
+// amount reads a committed amount, in this many units of its quantity.
 func (r *commitmentReader) amount(field string, a *autonodev1alpha1.CapacityCommittedAmount, unit float64) capacity.CommittedAmount {
 	if a == nil {
 		return capacity.CommittedAmount{}
@@ -146,43 +187,124 @@ func (r *commitmentReader) amount(field string, a *autonodev1alpha1.CapacityComm
 		r.problem(field+".amount", fmt.Errorf("%q %w", message.Cut(a.Amount.String(), maxNumber), err))
 		return capacity.CommittedAmount{}
 	}
-	return capacity.CommittedAmount{
+	amount := capacity.CommittedAmount{
 		Amount: quantity.AsApproximateFloat64() / unit, Price: r.price(field+".price", a.Price), List: r.price(field+".listPrice", a.ListPrice),
 	}
-}
-
-// unitsOf is the field that has the unused part of a commitment.
-func unitsOf(c *autonodev1alpha1.LeasedCommitment, measure capacity.Measure, flexible bool) *string {
-	switch {
-	case measure == capacity.CPUs:
-		return &c.CPU
-	case measure == capacity.GiBs:
-		return &c.Memory
-	case measure == capacity.Money:
-		return &c.HourlySpend
-	case flexible:
-		return &c.Units
+	if amount.List == 0 && !r.broken {
+		r.note(field+".listPrice", fmt.Errorf("%w; nothing is covered", notAPrice(a.ListPrice)))
 	}
-	return &c.Instances
+	return amount
 }
 
-// Leased writes a cluster's part of a commitment.
-func Leased(c *capacity.Cover, left, more float64) autonodev1alpha1.LeasedCommitment {
+// Leased returns a commitment for a lease.
+func Leased(c *capacity.Commitment) autonodev1alpha1.LeasedCommitment {
 	leased := autonodev1alpha1.LeasedCommitment{
-		Name: c.Name, Kind: autonodev1alpha1.CommitmentKind(c.Flexible),
-		Selector: autonodev1alpha1.CapacitySelector{InstanceTypes: c.Selector.InstanceTypes, Catalogs: c.Selector.Catalogs, Zones: c.Selector.Zones, CapacityTypes: c.Selector.CapacityTypes},
-		Rates:    texts(c.Rates), Ratios: texts(c.Ratios),
-		Uncovered: positive(more), Displaced: positive(c.Displaced), Gained: positive(c.Gained), Discount: positive(c.Discount), ListPrice: positive(c.List),
+		Name: c.Name, Kind: autonodev1alpha1.CommitmentKind(c.Kind), InstanceType: c.InstanceType, Ratios: texts(c.Ratios),
+		Selector: autonodev1alpha1.CapacitySelector{
+			InstanceTypes: c.Selector.InstanceTypes, Catalogs: c.Selector.Catalogs, Zones: c.Selector.Zones, CapacityTypes: c.Selector.CapacityTypes,
+		},
+		HourlySpend: positive(c.HourlySpend), Instances: positive(c.Instances), CPU: positive(c.CPU.Amount), Memory: positive(c.Memory.Amount),
+		CPUListPrice: positive(c.CPU.List), MemoryListPrice: positive(c.Memory.List), Discount: positive(c.Discount), Rates: packed(c.Rates),
 	}
-	if c.Flexible != "" {
-		leased.InstanceType = c.InstanceType
+	if c.EC2Instance {
+		leased.Scope = autonodev1alpha1.ScopeEC2Instance
 	}
-	*unitsOf(&leased, c.Measure, c.Flexible != "") = number(left)
+	if c.SizeFlexible {
+		leased.SizeFlexibility = autonodev1alpha1.SizeFlexibilityOn
+	}
 	return leased
 }
 
+// SetAmount sets the amount of a measure, rounded up to what prices tell apart.
+func SetAmount(c *autonodev1alpha1.LeasedCommitment, measure capacity.Measure, amount float64) {
+	text := positive(math.Ceil(amount*1e6) / 1e6)
+	switch measure {
+	case capacity.Money:
+		c.HourlySpend = text
+	case capacity.Instances:
+		c.Instances = text
+	case capacity.CPUs:
+		c.CPU = text
+	case capacity.GiBs:
+		c.Memory = text
+	}
+}
+
+// LeasedMachines returns the machines beside commitments that these may cover, for a lease.
+func LeasedMachines(c *capacity.Commitments) []autonodev1alpha1.CommittedMachines {
+	var list []autonodev1alpha1.CommittedMachines
+	for _, g := range c.Groups() {
+		if g.Count > 0 && c.Covered(&g.Running, -1) {
+			list = append(list, autonodev1alpha1.CommittedMachines{
+				InstanceType: g.InstanceType, Zone: g.Zone, CapacityType: g.CapacityType, Catalog: g.Catalog, Price: positive(g.Price),
+				VCPUs: g.VCPUs, Memory: g.Memory, Reserved: g.Idle, Count: g.Count,
+			})
+		}
+	}
+	slices.SortFunc(list, func(a, b autonodev1alpha1.CommittedMachines) int {
+		return cmp.Or(-cmp.Compare(a.Count, b.Count), cmp.Compare(a.InstanceType, b.InstanceType), cmp.Compare(a.Zone, b.Zone),
+			cmp.Compare(a.CapacityType, b.CapacityType), cmp.Compare(a.Catalog, b.Catalog), cmp.Compare(a.Price, b.Price))
+	})
+	return list[:min(len(list), autonodev1alpha1.MaxCommittedMachines)]
+}
+
+// Committed are the commitments of a lease, the machines of all clusters, and the number of this cluster's among those.
+type Committed struct {
+	Commitments []capacity.Commitment
+	Machines    []capacity.Group
+	Counted     map[capacity.Offering]int64
+}
+
+// CommittedTo reads a lease's commitments. It leaves out those that can't be read.
+func CommittedTo(l *autonodev1alpha1.CapacityLease) Committed {
+	all := Committed{}
+	for i := range l.Spec.Commitments {
+		leased := &l.Spec.Commitments[i]
+		c := capacity.Commitment{
+			Name: leased.Name, Kind: capacity.Kind(leased.Kind), Selector: selector(&leased.Selector), InstanceType: leased.InstanceType, Ratios: numbers(leased.Ratios),
+			EC2Instance: leased.Scope == autonodev1alpha1.ScopeEC2Instance, SizeFlexible: leased.SizeFlexibility == autonodev1alpha1.SizeFlexibilityOn,
+		}
+		ok := true
+		for _, number := range []struct {
+			text string
+			to   *float64
+		}{
+			{leased.HourlySpend, &c.HourlySpend}, {leased.Instances, &c.Instances}, {leased.CPU, &c.CPU.Amount}, {leased.Memory, &c.Memory.Amount},
+			{leased.CPUListPrice, &c.CPU.List}, {leased.MemoryListPrice, &c.Memory.List}, {leased.Discount, &c.Discount},
+		} {
+			if number.text == "" {
+				continue
+			}
+			var readable bool
+			*number.to, readable = decimal(number.text)
+			ok = ok && readable
+		}
+		var err error
+		if c.Rates, err = unpacked(leased.Rates); ok && err == nil {
+			all.Commitments = append(all.Commitments, c)
+		}
+	}
+	for i := range l.Spec.Machines {
+		m := &l.Spec.Machines[i]
+		all.Machines = append(all.Machines, capacity.Group{Count: m.Count, Running: capacity.Running{
+			Offering: capacity.Offering{InstanceType: m.InstanceType, Zone: m.Zone, CapacityType: m.CapacityType, Catalog: m.Catalog},
+			Price:    price(m.Price), VCPUs: m.VCPUs, Memory: m.Memory, Idle: m.Reserved,
+		}})
+	}
+	for i := range l.Spec.Counted {
+		if all.Counted == nil {
+			all.Counted = make(map[capacity.Offering]int64, len(l.Spec.Counted))
+		}
+		m := &l.Spec.Counted[i]
+		all.Counted[capacity.Offering{InstanceType: m.InstanceType, Zone: m.Zone, CapacityType: m.CapacityType, Catalog: m.Catalog}] += m.Count
+	}
+	return all
+}
+
+// number writes a decimal.
 func number(value float64) string { return strconv.FormatFloat(value, 'f', -1, 64) }
 
+// positive writes a decimal; empty for zero.
 func positive(value float64) string {
 	if !(value > 0) {
 		return ""
@@ -201,7 +323,6 @@ func texts(values map[string]float64) map[string]string {
 	return texts
 }
 
-// numbers is the reverse of texts. Malformed ones are left out.
 func numbers(texts map[string]string) map[string]float64 {
 	if len(texts) == 0 {
 		return nil
@@ -213,34 +334,4 @@ func numbers(texts map[string]string) map[string]float64 {
 		}
 	}
 	return values
-}
-
-// Covers returns the commitments of its account that the cluster of a lease may use: see capacity.Resume. A malformed one is left out.
-func Covers(l *autonodev1alpha1.CapacityLease) []capacity.Cover {
-	var covers []capacity.Cover
-	for i := range l.Spec.Commitments {
-		leased := &l.Spec.Commitments[i]
-		cover := capacity.Cover{Name: leased.Name, Selector: selector(&leased.Selector), Rates: numbers(leased.Rates), Ratios: numbers(leased.Ratios), InstanceType: leased.InstanceType}
-		if leased.Units != "" {
-			cover.Flexible = capacity.Kind(leased.Kind)
-		}
-		set := 0
-		for _, measure := range []capacity.Measure{capacity.Money, capacity.Instances, capacity.CPUs, capacity.GiBs} {
-			if left, ok := decimal(*unitsOf(leased, measure, cover.Flexible != "")); ok {
-				cover.Measure, cover.Left = measure, left
-				set++
-			}
-		}
-		discount, ok := decimal(leased.Discount)
-		if set != 1 || leased.Discount != "" && !ok {
-			continue
-		}
-		cover.Discount = min(discount, 1)
-		cover.Uncovered, _ = decimal(leased.Uncovered)
-		cover.Displaced, _ = decimal(leased.Displaced)
-		cover.Gained, _ = decimal(leased.Gained)
-		cover.List, _ = decimal(leased.ListPrice)
-		covers = append(covers, cover)
-	}
-	return covers
 }

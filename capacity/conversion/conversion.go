@@ -46,8 +46,9 @@ func ReservationsAt(spec *autonodev1alpha1.CapacityAccountSpec, now time.Time) [
 		r := &spec.Reservations[i]
 		reservations[i] = cost.Reservation{
 			ID: r.ID, InstanceType: r.InstanceType, Zone: r.Zone, Count: int64(r.Count), Expired: r.Expires != nil && !r.Expires.At().After(now),
-			Price: price(r.Price), Prepaid: r.Billing == autonodev1alpha1.BilledPrepaid,
+			Prepaid: r.Billing == autonodev1alpha1.BilledPrepaid,
 		}
+		reservations[i].Price, _ = reservationPrice(r.Price) // CommitmentsAt reports the error
 	}
 	return reservations
 }
@@ -109,10 +110,10 @@ func ofPools(l *autonodev1alpha1.CapacityLease, of func(*autonodev1alpha1.Leased
 	return amounts
 }
 
-// decimal parses a number that is not negative.
+// decimal parses a decimal number that isn't negative, in whichever notation but another base's.
 func decimal(text string) (float64, bool) {
 	value, err := strconv.ParseFloat(text, 64)
-	if err != nil || value < 0 || math.IsInf(value, 0) || math.IsNaN(value) {
+	if err != nil || value < 0 || math.IsInf(value, 0) || math.IsNaN(value) || strings.ContainsAny(text, "xX_") {
 		return 0, false
 	}
 	return value, true

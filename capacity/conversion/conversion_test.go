@@ -11,6 +11,7 @@ import (
 	. "github.com/onsi/gomega"
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/utils/ptr"
 
 	"github.com/autonode-io/autonode/api/karpenter/v1alpha1"
 	"github.com/autonode-io/autonode/api/scalar"
@@ -129,48 +130,48 @@ func TestMachineOf(t *testing.T) {
 	})
 }
 
-func TestCommitments(t *testing.T) {
+func TestCommittedTo(t *testing.T) {
 	t.Run("When a commitment is malformed, it should be left out", func(t *testing.T) {
 		g, l := NewWithT(t), lease()
 		l.Spec.Commitments = []autonodev1alpha1.LeasedCommitment{
-			{Name: "plan", HourlySpend: "1.5", Discount: "0.25", Uncovered: "2", Gained: "1.25"}, {Name: "instances", Instances: "3"},
-			{Name: "neither"}, {Name: "both", HourlySpend: "1", Instances: "1"}, {Name: "discount", HourlySpend: "1", Discount: "lots"}, {Name: "negative", HourlySpend: "-1"},
+			{Name: "plan", Kind: autonodev1alpha1.CommitmentSavingsPlan, HourlySpend: "1.5", Discount: "0.25"},
+			{Name: "discount", HourlySpend: "1", Discount: "lots"}, {Name: "negative", HourlySpend: "-1"}, {Name: "hexadecimal", HourlySpend: "0x10p0"},
+			{Name: "rates", HourlySpend: "1", Rates: []byte("m5.large=1")},
 		}
-		covers := conversion.Covers(l)
-		g.Expect(covers).To(HaveLen(2))
-		g.Expect(covers[0]).To(And(HaveField("Name", "plan"), HaveField("Left", 1.5), HaveField("Uncovered", 2.0), HaveField("Gained", 1.25)))
-		g.Expect(covers[1]).To(And(HaveField("Name", "instances"), HaveField("Left", 3.0), HaveField("Measure", capacity.Instances)))
+		g.Expect(conversion.CommittedTo(l).Commitments).To(ConsistOf(capacity.Commitment{Name: "plan", Kind: capacity.SavingsPlan, HourlySpend: 1.5, Discount: 0.25}))
 	})
-	t.Run("When an operator writes what is left, Karpenter should read the same", func(t *testing.T) {
+	t.Run("When an operator writes commitments and machines, Karpenter should read the same", func(t *testing.T) {
 		g, l := NewWithT(t), lease()
-		covers := capacity.CoversOf([]capacity.Commitment{
+		commitments := []capacity.Commitment{
 			{Name: "csp", Kind: capacity.SavingsPlan, HourlySpend: 6, Rates: map[string]float64{"c5.9xlarge": 2, "c5.24xlarge": 8}},
 			{Name: "ec2sp", Kind: capacity.SavingsPlan, EC2Instance: true, HourlySpend: 3, Discount: 0.4, Selector: capacity.Selector{InstanceTypes: []string{"m5.*"}}},
-			{Name: "ri", Kind: capacity.ReservedInstance, InstanceType: "m5.xlarge", SizeFlexible: true, Machines: 3, Price: 0.1},
-			{Name: "zonal", Kind: capacity.ReservedInstance, InstanceType: "m5.xlarge", SizeFlexible: true, Machines: 3, Price: 0.1, Selector: capacity.Selector{Zones: []string{"a"}}},
-			{Name: "azure", Kind: capacity.AzureReservation, InstanceType: "Standard_D4s_v5", SizeFlexible: true, Machines: 1, Ratios: map[string]float64{"Standard_D4s_v5": 2, "Standard_D8s_v5": 4}},
-			{Name: "cud", Kind: capacity.CommittedUse, CPU: capacity.CommittedAmount{Amount: 40, Price: 0.02, List: 0.03}, Memory: capacity.CommittedAmount{Amount: 160, Price: 0.002, List: 0.004}},
-			{Name: "custom", Machines: 2, Discount: 0.3},
-		})
-		names := []string{}
-		for i := range covers {
-			covers[i].Displaced, covers[i].Gained = 1.25, 1.5
-			l.Spec.Commitments = append(l.Spec.Commitments, conversion.Leased(&covers[i], covers[i].Left, 0.5))
-			names = append(names, covers[i].Name)
+			{Name: "ri", Kind: capacity.ReservedInstance, InstanceType: "m5.xlarge", SizeFlexible: true, Instances: 3},
+			{Name: "zonal", Kind: capacity.ReservedInstance, InstanceType: "m5.xlarge", Instances: 3, Selector: capacity.Selector{Zones: []string{"a"}}},
+			{Name: "azure", Kind: capacity.AzureReservation, InstanceType: "Standard_D4s_v5", SizeFlexible: true, Instances: 1, Ratios: map[string]float64{"Standard_D4s_v5": 2, "Standard_D8s_v5": 4}},
+			{Name: "cud", Kind: capacity.CommittedUse, CPU: capacity.CommittedAmount{Amount: 40, List: 0.03}, Memory: capacity.CommittedAmount{Amount: 160, List: 0.004}},
 		}
-		g.Expect(names).To(Equal([]string{"zonal", "ri", "azure", "cud/cpu", "cud/memory", "custom", "ec2sp", "csp"}))
-		read := conversion.Covers(l)
-		g.Expect(read).To(HaveLen(len(covers)))
-		for _, m := range []capacity.Running{
-			{Offering: capacity.Offering{InstanceType: "c5.24xlarge", Zone: "b", CapacityType: "on-demand"}, Price: 10, VCPUs: 96000, Memory: 192 << 30},
-			{Offering: capacity.Offering{InstanceType: "m5.4xlarge", Zone: "a", CapacityType: "on-demand"}, Price: 0.768, VCPUs: 16000, Memory: 64 << 30},
-			{Offering: capacity.Offering{InstanceType: "Standard_D8s_v5", Zone: "a", CapacityType: "on-demand"}, Price: 0.384, VCPUs: 8000, Memory: 32 << 30},
-		} {
-			for i := range covers {
-				one, other := capacity.Resume(covers[i:i+1]), capacity.Resume(read[i:i+1])
-				g.Expect(other.MarginalPrice(&m)).To(BeNumerically("~", one.MarginalPrice(&m), 1e-9), covers[i].Name)
+		all := capacity.NewCommitments(commitments)
+		all.Add(capacity.Running{Offering: capacity.Offering{InstanceType: "m5.large", Zone: "b", CapacityType: "on-demand", Catalog: "aws"}, Price: 0.1, VCPUs: 2000, Memory: 8 << 30}, 4)
+		all.Add(capacity.Running{Offering: capacity.Offering{InstanceType: "m5.large", Zone: "a", CapacityType: "reserved"}, Price: 0.1, Idle: true}, 2)
+		all.Add(capacity.Running{Offering: capacity.Offering{InstanceType: "m5.large", Zone: "a", CapacityType: "spot"}, Price: 0.03}, 2)
+		for i := range commitments {
+			l.Spec.Commitments = append(l.Spec.Commitments, conversion.Leased(&commitments[i]))
+		}
+		l.Spec.Machines = conversion.LeasedMachines(all)
+		read := conversion.CommittedTo(l)
+		g.Expect(read.Commitments).To(Equal(commitments))
+		g.Expect(read.Machines).To(Equal(all.Groups()[:2]), "spot machines aren't covered")
+	})
+	t.Run("When a Compute plan has a rate for each type of a region, a lease should stay small", func(t *testing.T) {
+		rates := map[string]float64{}
+		for family := range 170 {
+			for size, factor := range map[string]int{"large": 1, "xlarge": 2, "2xlarge": 4, "4xlarge": 8, "8xlarge": 16, "12xlarge": 24, "16xlarge": 32, "24xlarge": 48} {
+				rates[fmt.Sprintf("m%dgn.%s", family, size)] = float64(factor) * (0.05 + float64(family*37%170)/1000)
 			}
 		}
+		l := conversion.Leased(&capacity.Commitment{Name: "compute", Kind: capacity.SavingsPlan, HourlySpend: 6, Rates: rates})
+		NewWithT(t).Expect(len(l.Rates)).To(BeNumerically("<", 16<<10))
+		t.Logf("%d rates take %d bytes", len(rates), len(l.Rates))
 	})
 }
 
@@ -185,9 +186,9 @@ func TestCommitmentsAt(t *testing.T) {
 		field string
 	}{
 		{
-			"When it is a custom one, it should have its spend and its discount",
-			autonodev1alpha1.CapacityCommitment{Kind: autonodev1alpha1.CommitmentCustom, HourlySpend: "12.50", DiscountPercent: quantity("27.5")},
-			&capacity.Commitment{Kind: capacity.Custom, HourlySpend: 12.5, Discount: 0.275}, "",
+			"When a plan has a percentage, it should have its spend and its discount",
+			autonodev1alpha1.CapacityCommitment{Kind: autonodev1alpha1.CommitmentSavingsPlan, HourlySpend: "12.50", DiscountPercent: quantity("27.5")},
+			&capacity.Commitment{Kind: capacity.SavingsPlan, HourlySpend: 12.5, Discount: 0.275}, "",
 		},
 		{
 			"When a plan has rates of its own and those of a file, it should have its own first",
@@ -198,12 +199,30 @@ func TestCommitmentsAt(t *testing.T) {
 			&capacity.Commitment{Kind: capacity.SavingsPlan, EC2Instance: true, HourlySpend: 6, Rates: map[string]float64{"c5.large": 2, "c5.xlarge": 4}}, "",
 		},
 		{
-			"When a rate is malformed, it should say so", autonodev1alpha1.CapacityCommitment{Kind: autonodev1alpha1.CommitmentSavingsPlan, HourlySpend: "6", Rates: map[string]string{"c5.large": "lots"}}, nil, "rates",
+			"When a rate is none, it should say so and leave that type out",
+			autonodev1alpha1.CapacityCommitment{Kind: autonodev1alpha1.CommitmentSavingsPlan, HourlySpend: "6", Rates: map[string]string{"c5.large": "0", "c5.xlarge": "0x10p0", "m5.large": "1"}, RatesFrom: &autonodev1alpha1.CapacityRatesSource{}},
+			&capacity.Commitment{Kind: capacity.SavingsPlan, HourlySpend: 6, Rates: map[string]float64{"m5.large": 1}}, "rates",
+		},
+		{
+			"When an hour is paid upfront, it should cost nothing",
+			autonodev1alpha1.CapacityCommitment{Kind: autonodev1alpha1.CommitmentReservedInstance, InstanceType: "m5.large", Instances: &count, Price: "0"},
+			&capacity.Commitment{Kind: capacity.ReservedInstance, InstanceType: "m5.large", SizeFlexible: true, Instances: 3, Price: new(float64)}, "",
+		},
+		{
+			"When the cloud's list lacks a size, it should say so",
+			autonodev1alpha1.CapacityCommitment{Kind: autonodev1alpha1.CommitmentAzureReservation, InstanceType: "Standard_HB120rs_v3", Instances: &count, Price: "1"}, nil, "instanceType",
+		},
+		{
+			"When a list price is none, it should say so and cover nothing",
+			autonodev1alpha1.CapacityCommitment{
+				Kind: autonodev1alpha1.CommitmentCommittedUse, CPU: &autonodev1alpha1.CapacityCommittedAmount{Amount: scalar.Text("40"), Price: "0.02", ListPrice: "0"},
+			},
+			&capacity.Commitment{Kind: capacity.CommittedUse, CPU: capacity.CommittedAmount{Amount: 40, Price: 0.02}}, "cpu.listPrice",
 		},
 		{
 			"When an instance is reserved, it should be flexible",
 			autonodev1alpha1.CapacityCommitment{Kind: autonodev1alpha1.CommitmentReservedInstance, InstanceType: "m5.large", Instances: &count, Price: "0.06"},
-			&capacity.Commitment{Kind: capacity.ReservedInstance, InstanceType: "m5.large", SizeFlexible: true, Machines: 3, Price: 0.06}, "",
+			&capacity.Commitment{Kind: capacity.ReservedInstance, InstanceType: "m5.large", SizeFlexible: true, Instances: 3, Price: ptr.To(0.06)}, "",
 		},
 		{
 			"When ratios lack the own size, it should say so",
@@ -243,7 +262,12 @@ func TestCommitmentsAt(t *testing.T) {
 				return
 			}
 			tc.want.Name = "c"
-			g.Expect(unusable).To(BeEmpty())
+			if tc.field == "" {
+				g.Expect(unusable).To(BeEmpty())
+			} else {
+				g.Expect(unusable).To(HaveEach(HaveField("Field", "commitments[c]."+tc.field)))
+				g.Expect(unusable).NotTo(BeEmpty())
+			}
 			g.Expect(commitments).To(ConsistOf(*tc.want))
 		})
 	}

@@ -3,6 +3,8 @@
 package conversion
 
 import (
+	"bytes"
+	"compress/gzip"
 	"encoding/csv"
 	"encoding/json"
 	"errors"
@@ -10,11 +12,77 @@ import (
 	"io"
 	"strings"
 
+	corev1 "k8s.io/api/core/v1"
+
 	"github.com/autonode-io/autonode/message"
 )
 
-// maxRates bounds the rates of a file, as rates of a commitment are.
-const maxRates = 2000
+const (
+	// maxRates bounds the rates of a file, as rates of a commitment are.
+	maxRates = 2000
+	// maxRatesFile bounds a file that is compressed, in bytes.
+	maxRatesFile = 16 << 20
+)
+
+// RatesIn reads the rates in a key of a ConfigMap, which may be compressed with gzip: a Compute plan's rates are larger than an object.
+func RatesIn(object *corev1.ConfigMap, key string) (map[string]float64, error) {
+	text, ok := object.Data[key]
+	if packed, binary := object.BinaryData[key]; binary {
+		raw, err := unzip(packed, maxRatesFile)
+		if err != nil {
+			return nil, fmt.Errorf("%s of ConfigMap %s/%s: %w", key, object.Namespace, object.Name, err)
+		}
+		text, ok = string(raw), true
+	}
+	if !ok {
+		return nil, fmt.Errorf("ConfigMap %s/%s has no key %s", object.Namespace, object.Name, key)
+	}
+	rates, err := ParseRates(text)
+	if err != nil {
+		return nil, fmt.Errorf("%s of ConfigMap %s/%s: %w", key, object.Namespace, object.Name, err)
+	}
+	return rates, nil
+}
+
+func unzip(packed []byte, limit int64) ([]byte, error) {
+	reader, err := gzip.NewReader(bytes.NewReader(packed))
+	if err != nil {
+		return nil, fmt.Errorf("neither text nor gzip: %w", err)
+	}
+	raw, err := io.ReadAll(io.LimitReader(reader, limit+1))
+	switch {
+	case err != nil:
+		return nil, fmt.Errorf("unpacking: %w", err)
+	case int64(len(raw)) > limit:
+		return nil, fmt.Errorf("unpacked, it is larger than %d MiB", limit>>20)
+	}
+	return raw, nil
+}
+
+// packed compresses rates for a lease, since each of an account's leases has them: 1,400 types take 9 KiB instead of 40.
+func packed(rates map[string]float64) []byte {
+	if rates == nil {
+		return nil
+	}
+	var to bytes.Buffer
+	writer := gzip.NewWriter(&to)
+	if err := errors.Join(json.NewEncoder(writer).Encode(rates), writer.Close()); err != nil {
+		return nil // a buffer takes all that is written, and rates are finite
+	}
+	return to.Bytes()
+}
+
+// unpacked is the opposite of packed.
+func unpacked(packed []byte) (rates map[string]float64, err error) {
+	if packed == nil {
+		return nil, nil //nolint:nilnil // no rates are no error
+	}
+	raw, err := unzip(packed, maxRatesFile)
+	if err == nil {
+		err = json.Unmarshal(raw, &rates)
+	}
+	return rates, err
+}
 
 // ParseRates reads hourly prices within a savings plan, by instance type: the output of aws savingsplans
 // describe-savings-plans-offering-rates, or a table in CSV with the columns instanceType and rate.

@@ -9,6 +9,8 @@ import (
 	"slices"
 	"testing"
 
+	"k8s.io/utils/ptr"
+
 	"github.com/autonode-io/autonode/capacity"
 	"github.com/autonode-io/autonode/capacity/cost"
 )
@@ -76,12 +78,12 @@ func TestBills(t *testing.T) {
 		},
 		{
 			name: "When reserved instances are unused, it should waste their price", machines: []cost.Machines{one("blue", "m5.xlarge", 0.192, 2)},
-			commitments: []capacity.Commitment{{Name: "ri", Kind: capacity.ReservedInstance, InstanceType: "m5.xlarge", Machines: 10, Price: 0.1152}},
+			commitments: []capacity.Commitment{{Name: "ri", Kind: capacity.ReservedInstance, InstanceType: "m5.xlarge", Instances: 10, Price: ptr.To(0.1152)}},
 			bill:        1.152, wasted: 0.9216,
 		},
 		{
-			name: "When custom instances with a percentage are unused, it should waste what those that run cost", machines: []cost.Machines{one("blue", "m5.xlarge", 0.192, 2)},
-			commitments: []capacity.Commitment{{Name: "ri", Machines: 10, Discount: 0.4, Selector: capacity.Selector{InstanceTypes: []string{"m5.xlarge"}}}},
+			name: "When reserved instances at a percentage are unused, it should waste what those that run cost", machines: []cost.Machines{one("blue", "m5.xlarge", 0.192, 2)},
+			commitments: []capacity.Commitment{{Name: "ri", Kind: capacity.ReservedInstance, InstanceType: "m5.xlarge", Instances: 10, Discount: 0.4}},
 			bill:        1.152, wasted: 0.9216,
 		},
 		{
@@ -91,17 +93,17 @@ func TestBills(t *testing.T) {
 		},
 		{
 			name: "When a reservation of Azure's runs a larger size, it should cover the ratio of their sizes", machines: []cost.Machines{one("blue", "Standard_D8s_v5", 0.384, 1)},
-			commitments: []capacity.Commitment{{Name: "res", Kind: capacity.AzureReservation, InstanceType: "Standard_D4s_v5", SizeFlexible: true, Machines: 1, Price: 0.1152}},
+			commitments: []capacity.Commitment{{Name: "res", Kind: capacity.AzureReservation, InstanceType: "Standard_D4s_v5", SizeFlexible: true, Instances: 1, Price: ptr.To(0.1152)}},
 			bill:        0.3072,
 		},
 		{
 			name: "When a reservation of Azure's isn't flexible, it should cover its size alone", machines: []cost.Machines{one("blue", "Standard_D8s_v5", 0.384, 1)},
-			commitments: []capacity.Commitment{{Name: "res", Kind: capacity.AzureReservation, InstanceType: "Standard_D4s_v5", Machines: 1, Price: 0.1152}},
+			commitments: []capacity.Commitment{{Name: "res", Kind: capacity.AzureReservation, InstanceType: "Standard_D4s_v5", Instances: 1, Price: ptr.To(0.1152)}},
 			bill:        0.4992, wasted: 0.1152,
 		},
 		{
 			name: "When a capacity reservation is used in part, it should bill all of it", machines: inReservation,
-			reservations: []cost.Reservation{{ID: "cr", InstanceType: "k4", Zone: "a", Count: 10, Price: 0.139}}, bill: 1.39, wasted: 1.112,
+			reservations: []cost.Reservation{{ID: "cr", InstanceType: "k4", Zone: "a", Count: 10, Price: ptr.To(0.139)}}, bill: 1.39, wasted: 1.112,
 		},
 		{
 			name: "When a capacity reservation has no price, it should bill what its machines cost on demand", machines: inReservation,
@@ -110,18 +112,13 @@ func TestBills(t *testing.T) {
 		{
 			name: "When a plan covers a capacity reservation, it should cover what is unused of that, too", machines: inReservation,
 			commitments:  []capacity.Commitment{{Name: "csp", Kind: capacity.SavingsPlan, HourlySpend: 0.973, Discount: 0.3}},
-			reservations: []cost.Reservation{{ID: "cr", InstanceType: "k4", Zone: "a", Count: 10, Price: 0.139}}, bill: 0.973, wasted: 0.7784,
-		},
-		{
-			name: "When a custom commitment covers a capacity reservation, it should cover what is used of that alone", machines: inReservation,
-			commitments:  []capacity.Commitment{{Name: "custom", HourlySpend: 0.973, Discount: 0.3}},
-			reservations: []cost.Reservation{{ID: "cr", InstanceType: "k4", Zone: "a", Count: 10, Price: 0.139}}, bill: 0.973 + 8*0.139, wasted: 0.7784 + 8*0.139,
+			reservations: []cost.Reservation{{ID: "cr", InstanceType: "k4", Zone: "a", Count: 10, Price: ptr.To(0.139)}}, bill: 0.973, wasted: 0.7784,
 		},
 		{
 			name:     "When instances, a plan for a family and spot are mixed, it should bill each by its rule",
 			machines: []cost.Machines{one("blue", "m5.xlarge", 0.192, 4), one("green", "m5.xlarge", 0.192, 2), atSpot("green", "m5.large", 0.0353, 5)},
 			commitments: []capacity.Commitment{
-				{Name: "ri", Kind: capacity.ReservedInstance, InstanceType: "m5.xlarge", Machines: 2, Price: 0.192 * 0.6},
+				{Name: "ri", Kind: capacity.ReservedInstance, InstanceType: "m5.xlarge", Instances: 2, Price: ptr.To(0.192 * 0.6)},
 				{Name: "ec2sp", Kind: capacity.SavingsPlan, EC2Instance: true, HourlySpend: 0.30, Rates: map[string]float64{"m5.xlarge": 0.192 * 0.63}},
 			},
 			bill: 0.99870952381, paid: map[string]float64{"blue": 0.54813968254, "green": 0.45056984127},
@@ -150,8 +147,6 @@ type random struct {
 	machines     []cost.Machines
 	commitments  []capacity.Commitment
 	reservations []cost.Reservation
-	// differs: the marginal price isn't what one more machine costs.
-	differs bool
 }
 
 func float(r *big.Rat) float64 { f, _ := r.Float64(); return f }
@@ -187,10 +182,7 @@ func (r *random) fleet() {
 	}
 	if r.IntN(3) == 0 {
 		t, used, idle := r.pick(), r.Int64N(4), r.Int64N(3)
-		if used == 0 && r.cloud == "gcp" {
-			idle = 0 // committed use is measured in vCPUs, and those of what has never run are unknown
-		}
-		r.reservations = append(r.reservations, cost.Reservation{ID: "cr", InstanceType: t.name, Zone: "a", Count: used + idle, Price: float(t.onDemand)})
+		r.reservations = append(r.reservations, cost.Reservation{ID: "cr", InstanceType: t.name, Zone: "a", Count: used + idle, Price: ptr.To(float(t.onDemand))})
 		if used > 0 {
 			r.add("blue", t, "reserved", "cr", t.onDemand, used)
 			r.machines[len(r.machines)-1].List = 0.0001 // which decides, and isn't billed
@@ -221,7 +213,7 @@ func (r *random) commit(name string) {
 	case kind == 0:
 		c := modelCommitment{kind: "instances", amount: rat(r.Int64N(8), 1), of: t.name, price: r.discounted(t.onDemand), flexible: r.IntN(2) == 0}
 		r.model = append(r.model, c)
-		ours := capacity.Commitment{Name: name, Kind: capacity.ReservedInstance, InstanceType: t.name, SizeFlexible: c.flexible, Machines: c.amount.Num().Int64(), Price: float(c.price)}
+		ours := capacity.Commitment{Name: name, Kind: capacity.ReservedInstance, InstanceType: t.name, SizeFlexible: c.flexible, Instances: float(c.amount), Price: ptr.To(float(c.price))}
 		if r.cloud == "azure" {
 			ours.Kind = capacity.AzureReservation
 		}
@@ -245,7 +237,6 @@ func (r *random) commit(name string) {
 
 // TestBillsOfAnyFleet compares with the model of bill, and checks what has to be true of any bill.
 func TestBillsOfAnyFleet(t *testing.T) {
-	committed, differ := 0, 0
 	for seed := range uint64(10_000) {
 		r := &random{Rand: rand.New(rand.NewPCG(seed, 7))}
 		r.fleet()
@@ -273,16 +264,6 @@ func TestBillsOfAnyFleet(t *testing.T) {
 			}
 		}
 		r.properties(t, seed, report)
-		if len(r.commitments) > 0 {
-			committed++
-			if r.differs {
-				differ++
-			}
-		}
-	}
-	// A lease has only what is left of each commitment, so that where several overlap its price may be another one than the bill's difference.
-	if differ*100 > committed*6 {
-		t.Errorf("the marginal price of %d of %d fleets isn't what one more machine costs", differ, committed)
 	}
 }
 
@@ -294,17 +275,16 @@ func (r *random) properties(t *testing.T, seed uint64, report *cost.Report) {
 	m.VCPUs, m.Memory = next.vcpus*1000, next.gib<<30
 	running := capacity.Running{Offering: m.Offering, Price: m.List, VCPUs: m.VCPUs, Memory: m.Memory}
 	marginal := report.Applied.MarginalPrice(&running)
-	if marginal < 0 || marginal > m.List+rounding {
-		t.Fatalf("seed %d: a marginal price of %g at a list price of %g", seed, marginal, m.List)
-	}
 	more := cost.Of(append(slices.Clone(r.machines), m), r.commitments, r.reservations)
-	if costs := more.Bill() - report.Bill(); costs < -rounding || costs > m.List+rounding {
+	if costs := more.Bill() - report.Bill(); costs < -rounding {
 		t.Fatalf("seed %d: one more %s costs %g", seed, next.name, costs)
 	}
 	if len(r.commitments) == 0 && !equal(marginal, m.List) {
 		t.Fatalf("seed %d: nothing is committed, and %s costs %g", seed, next.name, marginal)
 	}
-	r.differs = !equal(marginal, more.Bill()-report.Bill())
+	if !equal(marginal, more.Bill()-report.Bill()) {
+		t.Fatalf("seed %d: one more %s costs %g, and its price is %g", seed, next.name, more.Bill()-report.Bill(), marginal)
+	}
 	for i := range r.commitments {
 		larger := slices.Clone(r.commitments)
 		switch c := &larger[i]; c.Kind {
@@ -313,11 +293,11 @@ func (r *random) properties(t *testing.T, seed uint64, report *cost.Report) {
 		case capacity.SavingsPlan:
 			c.HourlySpend += 0.1
 		default:
-			c.Machines++
+			c.Instances++
 		}
 		after := cost.Of(r.machines, larger, r.reservations)
-		if after.Applied.Paid > report.Applied.Paid+rounding {
-			t.Fatalf("seed %d: %g is paid on demand when more of %s is committed, and %g before", seed, after.Applied.Paid, larger[i].Name, report.Applied.Paid)
+		if after.Applied.Paid() > report.Applied.Paid()+rounding {
+			t.Fatalf("seed %d: %g is paid on demand when more of %s is committed, and %g before", seed, after.Applied.Paid(), larger[i].Name, report.Applied.Paid())
 		}
 	}
 }

@@ -51,8 +51,8 @@ type Machines struct {
 type Reservation struct {
 	ID, InstanceType, Zone string
 	Count                  int64
-	// Price that each of Count is billed at an hour, used or not. Zero: the on-demand price of its machines.
-	Price float64
+	// Price that each of Count is billed at an hour, used or not. Nil: the on-demand price of its machines, and not known if it is prepaid.
+	Price *float64
 	// Prepaid: commitments don't cover it.
 	Prepaid bool
 	// Expired: its machines are billed on demand.
@@ -104,12 +104,17 @@ type CommitmentUse struct {
 	// Wasted is the hourly cost of Unused. Unknown: it has no price, so that it isn't in Report.Wasted.
 	Wasted  float64
 	Unknown bool
+
+	// index of the commitment.
+	index int
 }
 
 // ReservationUse is how many machines of a reservation are used.
 type ReservationUse struct {
 	Reservation
 	Used, Unused int64
+	// Each is the hourly price of one.
+	Each float64
 	// Wasted is the hourly cost of Unused beyond commitments. Unknown: the reservation has no price, and no machine in it one on
 	// demand, so that it isn't in Report.Wasted.
 	Wasted  float64
@@ -197,8 +202,8 @@ type part struct {
 }
 
 // priced settles the offering and price that machines are billed at. The price of a reserved offering declares Karpenter's preference, and
-// not the billed price: that is the reservation's, else the price on demand. In an expired reservation, a machine is billed as one on
-// demand.
+// not the billed price: that is the reservation's, else the price on demand. A machine that isn't of the reservation's type and zone is
+// billed as one on demand, and so is any in an expired reservation.
 func priced(m Machines, reservation *Reservation) part {
 	p := part{Machines: m, billed: m.Offering, saver: m.CapacityType}
 	p.Count, p.List, p.OnDemand = max(p.Count, 0), max(p.List, 0), max(p.OnDemand, 0)
@@ -208,18 +213,25 @@ func priced(m Machines, reservation *Reservation) part {
 			p.OnDemand = p.List
 		}
 		return p
-	case reservation != nil && reservation.Expired:
+	case reservation == nil:
+	case reservation.Expired || !reservation.has(&m):
 		p.billed.CapacityType, p.billed.Reservation = onDemand, ""
-	case reservation != nil && reservation.Price > 0:
-		p.List, p.prepaid = reservation.Price, reservation.Prepaid
+	case reservation.Price != nil:
+		p.List, p.prepaid = max(0, *reservation.Price), reservation.Prepaid
 		p.OnDemand = cmp.Or(p.OnDemand, p.List)
 		return p
-	case reservation != nil:
-		p.prepaid = reservation.Prepaid
+	case reservation.Prepaid:
+		p.List, p.OnDemand, p.prepaid = 0, 0, true
+		return p
 	}
 	p.OnDemand = cmp.Or(p.OnDemand, p.List)
 	p.List = p.OnDemand
 	return p
+}
+
+// has reports whether machines are in the reservation.
+func (r *Reservation) has(m *Machines) bool {
+	return m.Reservation == r.ID && m.InstanceType == r.InstanceType && m.Zone == r.Zone
 }
 
 // use counts the machines of each reservation.
@@ -228,14 +240,20 @@ func (r *Report) use(parts []part, reservations []Reservation) {
 		use := ReservationUse{Reservation: reservations[i]}
 		onDemand := 0.0
 		for i := range parts {
-			if p := &parts[i]; p.Reservation == use.ID && p.InstanceType == use.InstanceType && p.Zone == use.Zone {
+			if p := &parts[i]; use.has(&p.Machines) {
 				use.Used += p.Count
 				onDemand, use.vcpus, use.memory = max(onDemand, p.OnDemand), max(use.vcpus, p.VCPUs), max(use.memory, p.Memory)
 			}
 		}
-		use.Price = cmp.Or(max(0, use.Price), onDemand)
+		if use.vcpus == 0 {
+			use.vcpus, use.memory = capacity.Resources(use.InstanceType)
+		}
+		use.Each = onDemand
+		if use.Price != nil {
+			use.Each = max(0, *use.Price)
+		}
 		use.Unused = max(0, use.Count-use.Used)
-		use.Unknown = use.Unused > 0 && use.Price == 0 && !use.Expired
+		use.Unknown = use.Unused > 0 && use.Price == nil && use.Each == 0 && !use.Expired
 		r.Reservations = append(r.Reservations, use)
 	}
 }
@@ -245,57 +263,42 @@ type covered struct{ part, cost float64 }
 
 // cover applies commitments, and returns each part's cover. The unused part of a reservation is billed like a machine that runs.
 func (r *Report) cover(parts []part, commitments []capacity.Commitment) []covered {
-	var groups []capacity.Group
-	at := map[capacity.Running]int{}
-	group := func(running capacity.Running, count int64) int {
-		j, ok := at[running]
-		if !ok {
-			j = len(groups)
-			at[running] = j
-			groups = append(groups, capacity.Group{Running: running})
-		}
-		groups[j].Count += count
-		return j
-	}
-	of := make([]int, len(parts))
+	r.Applied = capacity.NewCommitments(commitments)
+	groups := make([]int, len(parts))
 	for i := range parts {
 		if p := &parts[i]; p.prepaid {
-			of[i] = -1
+			groups[i] = -1
 		} else {
-			of[i] = group(capacity.Running{Offering: p.billed, Price: p.List, VCPUs: p.VCPUs, Memory: p.Memory}, p.Count)
+			groups[i] = r.Applied.Add(capacity.Running{Offering: p.billed, Price: p.List, VCPUs: p.VCPUs, Memory: p.Memory}, p.Count)
 		}
 	}
-	idle := r.idle(group)
-	applied, shares := capacity.Apply(commitments, groups)
-	r.Applied = applied
-	byGroup, used := make([]covered, len(groups)), map[string]float64{}
+	idle := r.idle()
+	shares, unused := r.Applied.Shares()
+	byGroup := make([]covered, len(r.Applied.Groups()))
 	for _, share := range shares {
+		price, _ := r.Applied.UnitPrice(&r.Applied.Covers()[share.Cover])
 		byGroup[share.Group].part += share.Part
-		byGroup[share.Group].cost += share.Cost / float64(groups[share.Group].Count)
+		byGroup[share.Group].cost += share.Units * price / float64(r.Applied.Groups()[share.Group].Count)
 	}
-	for _, cover := range applied.Covers() {
-		used[cover.Name] = cover.Committed - cover.Left
-	}
-	r.waste(commitments, groups, used)
+	r.waste(unused)
 	for i := range r.Reservations {
 		if use := &r.Reservations[i]; idle[i] >= 0 {
 			by := byGroup[idle[i]]
-			use.Wasted = float64(use.Unused) * (use.Price*max(0, 1-by.part) + by.cost)
+			use.Wasted = float64(use.Unused) * (use.Each*max(0, 1-by.part) + by.cost)
 			r.Wasted += use.Wasted
 		}
 	}
 	coverage := make([]covered, len(parts))
 	for i := range parts {
-		if of[i] >= 0 {
-			coverage[i] = byGroup[of[i]]
+		if groups[i] >= 0 {
+			coverage[i] = byGroup[groups[i]]
 		}
 	}
 	return coverage
 }
 
-// idle adds groups for the unused parts of reservations that commitments may cover, and returns those, or -1. It counts the others as
-// wasted.
-func (r *Report) idle(group func(capacity.Running, int64) int) []int {
+// idle adds the unused parts of reservations that commitments may cover, and returns their groups, or -1. It counts the others as wasted.
+func (r *Report) idle() []int {
 	idle := make([]int, len(r.Reservations))
 	for i := range r.Reservations {
 		use := &r.Reservations[i]
@@ -303,34 +306,27 @@ func (r *Report) idle(group func(capacity.Running, int64) int) []int {
 		switch {
 		case use.Unused == 0 || use.Expired || use.Unknown:
 		case use.Prepaid:
-			use.Wasted = float64(use.Unused) * use.Price
+			use.Wasted = float64(use.Unused) * use.Each
 			r.Wasted += use.Wasted
 		default:
-			offering := capacity.Offering{InstanceType: use.InstanceType, Zone: use.Zone, CapacityType: reserved, Reservation: use.ID}
-			idle[i] = group(capacity.Running{Offering: offering, Price: use.Price, VCPUs: use.vcpus, Memory: use.memory, Idle: true}, use.Unused)
+			offering := capacity.Offering{InstanceType: use.InstanceType, Zone: use.Zone, CapacityType: reserved}
+			idle[i] = r.Applied.Add(capacity.Running{Offering: offering, Price: use.Each, VCPUs: use.vcpus, Memory: use.memory, Idle: true}, use.Unused)
 		}
 	}
 	return idle
 }
 
-// waste sums up the used parts of commitments, and the cost of the rest.
-func (r *Report) waste(commitments []capacity.Commitment, groups []capacity.Group, used map[string]float64) {
-	covers := capacity.CoversOf(commitments)
-	slices.SortStableFunc(covers, func(a, b capacity.Cover) int { return cmp.Compare(a.Commitment(), b.Commitment()) })
-	for i := range covers {
-		cover := &covers[i]
-		c := &commitments[cover.Commitment()]
-		use := CommitmentUse{Name: cover.Name, Kind: c.Kind, Measure: cover.Measure, Committed: cover.Committed, Used: min(used[cover.Name], cover.Committed)}
-		use.Unused = use.Committed - use.Used
-		price := cover.Price
-		if price == 0 && cover.Measure == capacity.Instances && use.Unused > 0 {
-			price = cover.Cheapest(groups) * (1 - min(max(c.Discount, 0), 1))
-			use.Unknown = price == 0 && c.Discount < 1
-		}
-		use.Wasted = use.Unused * price
+// waste sums up the used parts of commitments, in the order of the account's, and the cost of the rest.
+func (r *Report) waste(unused []float64) {
+	for k, left := range unused {
+		cover := &r.Applied.Covers()[k]
+		use := CommitmentUse{Name: cover.Name, Kind: cover.Kind, Measure: cover.Measure, Committed: cover.Committed, Used: cover.Committed - left, Unused: left, index: cover.Index()}
+		price, known := r.Applied.UnitPrice(cover)
+		use.Wasted, use.Unknown = left*price, left > 0 && !known
 		r.Wasted += use.Wasted
 		r.Commitments = append(r.Commitments, use)
 	}
+	slices.SortStableFunc(r.Commitments, func(a, b CommitmentUse) int { return cmp.Compare(a.index, b.index) })
 }
 
 // sums of a part.

@@ -140,7 +140,7 @@ func bill(usage []*modelUsage, commitments []modelCommitment) *modelBill {
 	return b
 }
 
-// instances cover the smallest size of their series first.
+// instances cover machines that run before what is idle, and the smallest size of their series first.
 func (b *modelBill) instances(usage []*modelUsage, c *modelCommitment) {
 	var own modelType
 	var sizes []modelType
@@ -155,35 +155,34 @@ func (b *modelBill) instances(usage []*modelUsage, c *modelCommitment) {
 	unit := over(c.price, rat(own.size, 1))
 	sizes = slices.Clone(sizes)
 	slices.SortFunc(sizes, func(a, b modelType) int { return int(a.size - b.size) })
-	for _, t := range sizes {
-		if t.name != c.of && (!c.flexible || t.series != own.series) {
-			continue
+	for _, idle := range []bool{false, true} {
+		for _, t := range sizes {
+			if t.name == c.of || c.flexible && t.series == own.series {
+				b.share(usage, t.name, idle, left, rat(t.size, 1), unit)
+			}
 		}
-		b.share(usage, t.name, left, rat(t.size, 1), unit)
 	}
 	b.waste.Add(b.waste, times(left, unit))
 }
 
-// share covers machines of a type equally, those that run before what is idle: each takes this much of left, of which a unit costs this.
-func (b *modelBill) share(usage []*modelUsage, name string, left, each, unit *big.Rat) {
-	for _, idle := range []bool{false, true} {
-		total := new(big.Rat)
-		var of []*modelUsage
-		for _, u := range usage {
-			if u.name == name && !u.spot && (u.cluster == "") == idle && u.open().Sign() > 0 {
-				of, total = append(of, u), total.Add(total, u.open())
-			}
+// share covers machines of a type equally, those that run or those that are idle: each takes this much of left, of which a unit costs this.
+func (b *modelBill) share(usage []*modelUsage, name string, idle bool, left, each, unit *big.Rat) {
+	total := new(big.Rat)
+	var of []*modelUsage
+	for _, u := range usage {
+		if u.name == name && !u.spot && (u.cluster == "") == idle && u.open().Sign() > 0 {
+			of, total = append(of, u), total.Add(total, u.open())
 		}
-		if len(of) == 0 {
-			continue
-		}
-		fraction := least(rat(1, 1), over(left, times(total, each)))
-		for _, u := range of {
-			part := times(u.open(), fraction)
-			u.cover(part)
-			left.Sub(left, times(part, each))
-			b.pay(u, times(times(part, each), unit))
-		}
+	}
+	if len(of) == 0 {
+		return
+	}
+	fraction := least(rat(1, 1), over(left, times(total, each)))
+	for _, u := range of {
+		part := times(u.open(), fraction)
+		u.cover(part)
+		left.Sub(left, times(part, each))
+		b.pay(u, times(times(part, each), unit))
 	}
 }
 
@@ -217,7 +216,7 @@ func (b *modelBill) resources(usage []*modelUsage, c *modelCommitment) {
 	}
 }
 
-// plan covers the type that it saves most on first, and among equals the one with the lowest rate.
+// plan covers machines that run before what is idle: first the type that it saves most on, and among equals the one with the lowest rate.
 func (b *modelBill) plan(usage []*modelUsage, c *modelCommitment) {
 	left := new(big.Rat).Set(c.amount)
 	var types []modelType
@@ -236,8 +235,10 @@ func (b *modelBill) plan(usage []*modelUsage, c *modelCommitment) {
 		}
 		return slices.Compare([]byte(x.name), []byte(y.name))
 	})
-	for _, t := range types {
-		b.share(usage, t.name, left, c.rates[t.name], rat(1, 1))
+	for _, idle := range []bool{false, true} {
+		for _, t := range types {
+			b.share(usage, t.name, idle, left, c.rates[t.name], rat(1, 1))
+		}
 	}
 	b.waste.Add(b.waste, left)
 }

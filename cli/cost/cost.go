@@ -241,7 +241,7 @@ func ratesOf(ctx context.Context, reader client.Reader, spec *autonodev1alpha1.C
 		object := &corev1.ConfigMap{}
 		err := reader.Get(ctx, client.ObjectKey{Namespace: c.RatesFrom.Namespace, Name: c.RatesFrom.Name}, object)
 		if err == nil {
-			rates[c.Name], err = conversion.ParseRates(object.Data[c.RatesFrom.Key])
+			rates[c.Name], err = conversion.RatesIn(object, c.RatesFrom.Key)
 		}
 		if err != nil {
 			problems = append(problems, fmt.Sprintf("spec.commitments[%s].ratesFrom: %s; its types without a rate in the account aren't covered",

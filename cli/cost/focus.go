@@ -91,7 +91,7 @@ func focusRows(costs []accountCost) []focusRow {
 			row.PricingCategory, row.CapacityReservationID, row.CapacityReservationStatus = "Standard", use.ID, "Unused"
 			row.InstanceType, row.AvailabilityZone, row.CapacityType = use.InstanceType, use.Zone, "reserved"
 			row.ConsumedQuantity, row.ConsumedUnit, row.EffectiveCost = float64(use.Unused), units[capacity.Instances], rounded(use.Wasted)
-			row.ContractedCost = rounded(use.Price * float64(use.Unused))
+			row.ContractedCost = rounded(use.Each * float64(use.Unused))
 			row.ListCost = row.ContractedCost
 			rows = append(rows, row)
 		}

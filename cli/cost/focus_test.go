@@ -11,6 +11,8 @@ import (
 	"strings"
 	"testing"
 
+	"k8s.io/utils/ptr"
+
 	"github.com/autonode-io/autonode/capacity"
 	"github.com/autonode-io/autonode/capacity/cost"
 )
@@ -23,8 +25,8 @@ func TestFOCUS(t *testing.T) {
 	}
 	costs := []accountCost{{name: "production", Report: cost.Of(
 		[]cost.Machines{machines("m5.xlarge", "on-demand", "", 0.192, 0, 2), machines("m5.large", "spot", "", 0.03, 0.096, 1), machines("k4", "reserved", "cr", 0.01, 0.139, 2)},
-		[]capacity.Commitment{{Name: "ri", Kind: capacity.ReservedInstance, InstanceType: "m5.xlarge", Machines: 10, Price: 0.1152}},
-		[]cost.Reservation{{ID: "cr", InstanceType: "k4", Zone: "a", Count: 10, Price: 0.139}},
+		[]capacity.Commitment{{Name: "ri", Kind: capacity.ReservedInstance, InstanceType: "m5.xlarge", Instances: 10, Price: ptr.To(0.1152)}},
+		[]cost.Reservation{{ID: "cr", InstanceType: "k4", Zone: "a", Count: 10, Price: ptr.To(0.139)}},
 	)}}
 	t.Run("When costs are printed with FOCUS's columns, their effective cost should be the bill", func(t *testing.T) {
 		sum := 0.0

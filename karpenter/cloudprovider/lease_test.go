@@ -120,9 +120,7 @@ func TestCreateWithinLease(t *testing.T) {
 	t.Run("When a commitment lowers the price, it should choose by it and keep the list price on the Machine", func(t *testing.T) {
 		f := leasedFixture(t, 5)
 		f.write(func(l *capacityprovider.Lease) {
-			l.Commitments = capacityprovider.Commitments{Covers: []capacity.Cover{{
-				Name: "reserved", Measure: capacity.Instances, Left: 1, Selector: capacity.Selector{InstanceTypes: []string{"c4-large"}, CapacityTypes: []string{karpv1.CapacityTypeOnDemand}},
-			}}}
+			l.Commitments.Commitments = []capacity.Commitment{{Name: "ri", Kind: capacity.ReservedInstance, InstanceType: "c4-large", Instances: 1}}
 		})
 		nodeClaim, created := f.launch("committed", nil)
 		f.Expect(created.Labels).To(And(HaveKeyWithValue(corev1.LabelInstanceTypeStable, "c4-large"), HaveKeyWithValue(v1alpha1.NodePriceLabel, "0.1")))

@@ -32,8 +32,8 @@ func spendingOf() *cost.Report {
 		machines("clusters/blue", "m5.large", "on-demand", 0.10, 0, 1), machines("clusters/blue", "k4", "reserved", 0.01, 0.14, 2),
 		machines("clusters/green", "k4", "spot", 0.04, 0.14, 1), machines("clusters/green", "k8", "on-demand", 0, 0, 3),
 	}, []capacity.Commitment{
-		{Name: "plan", HourlySpend: 0.14, Discount: 0.3, Selector: capacity.Selector{InstanceTypes: []string{"m5.large"}}},
-		{Name: "instances", Machines: 4, Selector: capacity.Selector{InstanceTypes: []string{"p5"}}},
+		{Name: "plan", Kind: capacity.SavingsPlan, HourlySpend: 0.14, Discount: 0.3, Selector: capacity.Selector{InstanceTypes: []string{"m5.large"}}},
+		{Name: "instances", Kind: capacity.ReservedInstance, Instances: 4, InstanceType: "p5"},
 	}, nil)
 }
 

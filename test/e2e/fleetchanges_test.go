@@ -154,15 +154,19 @@ func (f *fleet) committed(t *testing.T) {
 	}).WithContext(t.Context()).WithTimeout(eventually).WithPolling(interval).Should(Succeed())
 	f.account = &autonodev1alpha1.CapacityAccount{ObjectMeta: metav1.ObjectMeta{Name: "committed"}, Spec: autonodev1alpha1.CapacityAccountSpec{
 		Members: []autonodev1alpha1.CapacityMember{{HostedCluster: &autonodev1alpha1.HostedClusterReference{Namespace: c.key().Namespace, Name: c.key().Name}}},
-		Commitments: []autonodev1alpha1.CapacityCommitment{{Name: "reserved-instance", Instances: new(int32(1)), Selector: autonodev1alpha1.CapacitySelector{
-			InstanceTypes: []string{"c4-large"}, CapacityTypes: []string{karpv1.CapacityTypeOnDemand},
-		}}},
+		Commitments: []autonodev1alpha1.CapacityCommitment{{
+			Name: "reserved-instance", Kind: autonodev1alpha1.CommitmentReservedInstance, InstanceType: "c4-large", Instances: new(int32(1)), Price: "0.01",
+			SizeFlexibility: autonodev1alpha1.SizeFlexibilityOff,
+			Selector:        autonodev1alpha1.CapacitySelector{CapacityTypes: []string{karpv1.CapacityTypeOnDemand}},
+		}},
 	}}
 	g.Expect(f.management.Create(t.Context(), f.account)).To(Succeed())
-	unused := func(want string) {
+	leased := func(machines ...any) {
 		t.Helper()
 		g.Eventually(func(g Gomega, ctx context.Context) {
-			g.Expect(f.lease(g, ctx, c).Spec.Commitments).To(ConsistOf(HaveField("Instances", want)))
+			lease := f.lease(g, ctx, c)
+			g.Expect(lease.Spec.Commitments).To(ConsistOf(HaveField("Instances", "1")))
+			g.Expect(lease.Spec.Machines).To(ConsistOf(machines...))
 		}).WithContext(t.Context()).WithTimeout(eventually).WithPolling(interval).Should(Succeed())
 	}
 	runs := func(want ...string) {
@@ -176,10 +180,10 @@ func (f *fleet) committed(t *testing.T) {
 	}
 	c.nodePool(t, "committed", require(karpv1.CapacityTypeLabelKey, karpv1.CapacityTypeOnDemand),
 		require(corev1.LabelInstanceTypeStable, "c4-large", "c4-arm"))
-	unused("1")
+	leased()
 	c.workload(t, "committed", 1, "3", onPool("committed"), apart)
 	runs("c4-large")
-	unused("0")
+	leased(And(HaveField("InstanceType", "c4-large"), HaveField("Count", int64(1))))
 	c.scale(t, "committed", 2)
 	runs("c4-large", "c4-arm")
 	f.change(t, func(spec *autonodev1alpha1.CapacityAccountSpec) { spec.Members = nil })

@@ -99,11 +99,14 @@ type Provider struct {
 	// covering are the names of commitments that cover an ask; nil until that is asked.
 	covering map[string]bool
 
-	// committed is what the lease's commitments leave beside machines that this cluster has launched since the operator counted; nil for
-	// nothing. counts has the number of this cluster's machines, and priced has what one of them is for commitments.
-	committed *capacity.Commitments
-	counts    map[counted]int64
-	priced    map[counted]capacity.Running
+	// committed are the commitments of committedOf, a lease, beside the machines of all clusters and since, the number of machines that this
+	// one has more than the operator had counted. counts has the number of this cluster's machines, and priced has what one of them is for
+	// commitments.
+	committed   *capacity.Commitments
+	committedOf *Lease
+	since       map[capacity.Offering]int64
+	counts      map[capacity.Offering]int64
+	priced      map[capacity.Offering]capacity.Running
 }
 
 // pool of the lease.
@@ -135,7 +138,7 @@ func New(config Config) *Provider {
 	p := &Provider{
 		Config: config, triggered: make(chan struct{}, 1), known: make(chan struct{}), raised: make(chan struct{}),
 		holder: capacity.NewHolder(never), launches: map[string]*launch{}, pools: map[string]*pool{}, asks: map[capacity.Machine]*ask{},
-		counts: map[counted]int64{}, priced: map[counted]capacity.Running{},
+		counts: map[capacity.Offering]int64{}, priced: map[capacity.Offering]capacity.Running{},
 	}
 	if config.Source == nil {
 		p.setKnown()

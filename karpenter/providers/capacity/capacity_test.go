@@ -15,6 +15,7 @@ import (
 	clocktesting "k8s.io/utils/clock/testing"
 
 	"github.com/autonode-io/autonode/capacity"
+	"github.com/autonode-io/autonode/capacity/conversion"
 )
 
 // management plays the management cluster: what the API server has, and what the cache has of the lease.
@@ -590,11 +591,12 @@ func TestOffer(t *testing.T) {
 		f := leased(t, capacity.Amounts{"limit/cpu": 100_000})
 		f.Expect(f.Offer(large, 0.1).Price).To(Equal(0.1))
 		f.Expect(f.Offer(xlarge, 0.2).Price).To(Equal(0.2))
-		committed := func(unused, uncovered float64) func(*Lease) {
+		committed := func(instances float64, runs int64) func(*Lease) {
 			return func(l *Lease) {
-				l.Commitments = Commitments{Covers: []capacity.Cover{{
-					Name: "reserved", Selector: capacity.Selector{InstanceTypes: []string{"m5.large"}}, Measure: capacity.Instances, Left: unused, Uncovered: uncovered, Gained: 0.1,
-				}}}
+				l.Commitments = conversion.Committed{
+					Commitments: []capacity.Commitment{{Name: "reserved", Kind: capacity.ReservedInstance, InstanceType: "m5.large", Instances: instances}},
+					Machines:    []capacity.Group{{Running: capacity.Running{Offering: large.Offering, Price: 0.1, VCPUs: large.VCPUs, Memory: large.Memory}, Count: runs}},
+				}
 			}
 		}
 		near := func(got, want float64) { t.Helper(); f.Expect(math.Abs(got - want)).To(BeNumerically("<", 1e-9)) }
@@ -603,22 +605,20 @@ func TestOffer(t *testing.T) {
 		near(f.Offer(large, 0.1).Price, 0.1*capacity.MinPriceFraction)
 		f.Expect(f.Offer(xlarge, 0.2).Price).To(Equal(0.2))
 		sequence := f.Sequence()
-		f.grant(committed(0, 0))
+		f.grant(committed(1, 1))
 		f.step()
 		f.Expect(f.changedSince(sequence)).To(Equal([]string{"m5.large"}))
 		f.Expect(f.Offer(large, 0.1).Price).To(Equal(0.1))
-		near(f.Offer(large, 0.1).Saving, 0.1*capacity.MinPriceFraction)
-		f.grant(committed(0, 1))
+		near(f.Offer(large, 0.1).Saving, 0)
+		f.grant(committed(1, 2))
 		f.step()
-		f.Expect(f.Offer(large, 0.1).Saving).To(Equal(0.1))
+		near(f.Offer(large, 0.1).Saving, 0.1)
 	})
 	t.Run("When a hundred launches come at once, it should reserve what one committed machine leaves once", func(t *testing.T) {
 		f := leased(t, capacity.Amounts{"limit/cpu": 10_000_000})
 		f.grant(func(l *Lease) {
 			l.Rules = []capacity.Rule{{Pool: "limit/cpu", Resource: capacity.VCPUs}}
-			l.Commitments = Commitments{Covers: []capacity.Cover{{
-				Name: "ri", Measure: capacity.Instances, Left: 1, Selector: capacity.Selector{InstanceTypes: []string{"m5.xlarge"}},
-			}}}
+			l.Commitments = conversion.Committed{Commitments: []capacity.Commitment{{Name: "ri", Kind: capacity.ReservedInstance, InstanceType: "m5.xlarge", Instances: 1}}}
 		})
 		f.step()
 		chosen := map[string]int{}
@@ -635,9 +635,14 @@ func TestOffer(t *testing.T) {
 			launch(fmt.Sprint("n", i))
 		}
 		f.Expect(chosen).To(Equal(map[string]int{"m5.xlarge": 1, "m5.large": 99}))
-		// The operator has counted it and others, and leaves as much again: what it has counted isn't subtracted twice.
+		// The operator has counted it and another cluster's, and there are three now: a machine that was counted isn't added again.
 		f.grant(func(l *Lease) {
-			l.Commitments.Counted = map[counted]int64{countedOf(&xlarge.Offering): 1, countedOf(&large.Offering): 40}
+			ri := l.Commitments.Commitments[0]
+			ri.Instances = 3
+			l.Commitments = conversion.Committed{
+				Commitments: []capacity.Commitment{ri}, Counted: map[capacity.Offering]int64{{InstanceType: "m5.xlarge", CapacityType: xlarge.CapacityType}: 1},
+				Machines: []capacity.Group{{Running: capacity.Running{Offering: xlarge.Offering, Price: 0.20, VCPUs: xlarge.VCPUs, Memory: xlarge.Memory}, Count: 2}},
+			}
 		})
 		f.step()
 		f.Expect(f.Offer(xlarge, 0.20).Price).To(BeNumerically("<", 0.001))

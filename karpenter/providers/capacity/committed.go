@@ -3,8 +3,7 @@
 package capacity
 
 import (
-	"cmp"
-	"slices"
+	"maps"
 
 	"github.com/autonode-io/autonode/capacity"
 )
@@ -14,58 +13,70 @@ func (a *ask) running() capacity.Running {
 	return capacity.Running{Offering: a.machine.Offering, Price: a.list, VCPUs: a.machine.VCPUs, Memory: a.machine.Memory}
 }
 
-// price records what a machine of an offering is for commitments. A reserved one never takes from what is unused: it is billed whether
-// it runs or not. p.mu must be held.
+// price records what a machine of an offering is for commitments. p.mu must be held.
 func (p *Provider) price(a *ask) {
 	if a.machine.Reservation == "" {
-		p.priced[countedOf(&a.machine.Offering)] = a.running()
+		p.priced[a.machine.Offering] = a.running()
 	}
 }
 
-// commit subtracts from what is unused of the lease's commitments what this cluster has launched since the operator counted. Offers
-// have to be computed again if it reports a change. p.mu must be held.
+// commit takes the lease's commitments beside the machines of all clusters, with what this cluster has launched and removed since the
+// operator counted. Offers have to be computed again if it reports a change. p.mu must be held.
 func (p *Provider) commit() (changed bool) {
-	before := p.committed
-	p.committed = nil
-	if p.lease != nil {
-		p.committed = p.lease.Commitments.resumed
+	if p.lease == nil || len(p.lease.Commitments.Commitments) == 0 {
+		changed = p.committed != nil
+		p.committed, p.since = nil, nil
+		return changed
 	}
-	if p.committed == nil || !slices.ContainsFunc(p.committed.Covers(), func(c capacity.Cover) bool { return c.Left > 0 }) {
-		return before != p.committed
+	leased := &p.lease.Commitments
+	committed := capacity.NewCommitments(leased.Commitments)
+	since, machines := map[capacity.Offering]int64{}, map[capacity.Offering]capacity.Running{}
+	for o, count := range leased.Counted {
+		since[o] = -count
 	}
-	var since []capacity.Group
-	for group, count := range p.counts {
-		if more := count - p.lease.Commitments.Counted[group]; more > 0 {
-			if m, priced := p.priced[group]; priced {
-				since = append(since, capacity.Group{Running: m, Count: more})
-			}
+	for o, count := range p.counts {
+		if m, priced := p.priced[o]; priced && committed.Covered(&m, -1) {
+			o = committed.Distinct(o)
+			since[o] += count
+			machines[o] = m
 		}
 	}
-	if len(since) == 0 {
-		return before != p.committed
+	maps.DeleteFunc(since, func(_ capacity.Offering, count int64) bool { return count == 0 })
+	if p.committed != nil && p.committedOf == p.lease && maps.Equal(since, p.since) {
+		return false
 	}
-	slices.SortFunc(since, func(a, b capacity.Group) int {
-		return cmp.Or(cmp.Compare(a.InstanceType, b.InstanceType), cmp.Compare(a.Zone, b.Zone), cmp.Compare(a.CapacityType, b.CapacityType))
-	})
-	p.committed = p.committed.Less(since)
-	return before == nil || !before.Equal(p.committed)
+	for i := range leased.Machines {
+		committed.Add(leased.Machines[i].Running, leased.Machines[i].Count)
+	}
+	for o, count := range since {
+		if count < 0 {
+			committed.Remove(o, -count)
+		} else {
+			committed.Add(machines[o], count)
+		}
+	}
+	p.committed, p.committedOf, p.since = committed, p.lease, since
+	return true
 }
 
-// countOwn counts a launch as what its Machine is, or would be. p.mu must be held.
+// countOwn counts a launch as what its Machine is, or would be. A reserved one is billed whether it runs or not. p.mu must be held.
 func (p *Provider) countOwn(l *launch) {
-	var is counted
+	var is capacity.Offering
 	switch {
 	case l.exists:
-		is = countedOf(&l.machine.Offering)
+		is = l.machine.Offering
 	case len(l.tried) > 0:
-		is = countedOf(&l.tried[len(l.tried)-1].Offering)
+		is = l.tried[len(l.tried)-1].Offering
+	}
+	if is.Reservation != "" {
+		is = capacity.Offering{}
 	}
 	if is == l.counted {
 		return
 	}
 	p.uncount(l)
 	l.counted = is
-	if is != (counted{}) {
+	if is != (capacity.Offering{}) {
 		p.counts[is]++
 	}
 	p.recommit()
@@ -73,18 +84,18 @@ func (p *Provider) countOwn(l *launch) {
 
 // uncount counts a launch no more. p.mu must be held.
 func (p *Provider) uncount(l *launch) {
-	if l.counted == (counted{}) {
+	if l.counted == (capacity.Offering{}) {
 		return
 	}
 	if p.counts[l.counted]--; p.counts[l.counted] <= 0 {
 		delete(p.counts, l.counted)
 	}
-	l.counted = counted{}
+	l.counted = capacity.Offering{}
 }
 
 // recommit computes offers again whose prices have changed by a launch. p.mu must be held.
 func (p *Provider) recommit() {
-	if p.lease == nil || p.lease.Commitments.resumed == nil || !p.commit() {
+	if p.committed == nil || !p.commit() {
 		return
 	}
 	changed := map[string]bool{}

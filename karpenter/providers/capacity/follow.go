@@ -181,7 +181,6 @@ func (p *Provider) apply(lease *Lease) {
 		p.lease = &older
 		return
 	}
-	lease.Commitments.resume()
 	p.lease = lease
 	for name, pool := range p.pools {
 		if before != nil && lease.Amounts[name] > before.Amounts[name] {
@@ -194,7 +193,7 @@ func (p *Provider) apply(lease *Lease) {
 		before.limits() != lease.limits():
 		p.recharge()
 		p.replacePools()
-	case !before.Commitments.equal(&lease.Commitments) || !reflect.DeepEqual(before.Unavailable, lease.Unavailable):
+	case !reflect.DeepEqual(before.Commitments, lease.Commitments) || !reflect.DeepEqual(before.Unavailable, lease.Unavailable):
 		p.covering = nil
 		p.commit()
 		p.recomputeAll(now)

@@ -54,7 +54,7 @@ type launch struct {
 	// vacancy is the launch whose Machine has gone, of which this one has taken over what was kept.
 	vacancy string
 	// counted is what it counts as for commitments.
-	counted counted
+	counted capacity.Offering
 }
 
 // Open returns nil once machines may be launched: ErrUnread, ErrMissing, ErrUngranted or a *SucceedingError before. Retry it.

@@ -5,11 +5,11 @@ package capacity
 import (
 	"context"
 	"errors"
-	"reflect"
 	"time"
 
 	autonodev1alpha1 "github.com/autonode-io/autonode/api/v1alpha1"
 	"github.com/autonode-io/autonode/capacity"
+	"github.com/autonode-io/autonode/capacity/conversion"
 	"github.com/autonode-io/autonode/karpenter/providers/offering"
 )
 
@@ -48,7 +48,7 @@ type Lease struct {
 	Rules       []capacity.Rule
 	// Expires is when pools end, by name.
 	Expires     map[string]time.Time
-	Commitments Commitments
+	Commitments conversion.Committed
 	Unavailable []capacity.Unavailable
 	// Quotas of the infrastructure that other clusters report as exhausted.
 	Quotas []offering.ClosedQuota
@@ -62,33 +62,5 @@ type Lease struct {
 
 // limits reports whether the lease changes anything. Before the first grant, no amount means anything.
 func (l *Lease) limits() bool {
-	return l.Sequence > 0 && l.Account != "" && (len(l.Rules) > 0 || l.Commitments.resumed != nil || len(l.Unavailable) > 0)
-}
-
-// Commitments of the account, and what the machines of all its clusters leave of them for this one.
-type Commitments struct {
-	Covers []capacity.Cover
-	// Counted are this cluster's machines that the operator counted for that.
-	Counted map[counted]int64
-
-	resumed *capacity.Commitments
-}
-
-// counted is what the machines of a count have in common.
-type counted struct{ instanceType, zone, capacityType string }
-
-func countedOf(o *capacity.Offering) counted {
-	return counted{o.InstanceType, o.Zone, o.CapacityType}
-}
-
-// resume computes what prices follow.
-func (c *Commitments) resume() {
-	c.resumed = nil
-	if len(c.Covers) > 0 {
-		c.resumed = capacity.Resume(c.Covers)
-	}
-}
-
-func (c *Commitments) equal(other *Commitments) bool {
-	return reflect.DeepEqual(c.Covers, other.Covers) && reflect.DeepEqual(c.Counted, other.Counted)
+	return l.Sequence > 0 && l.Account != "" && (len(l.Rules) > 0 || len(l.Commitments.Commitments) > 0 || len(l.Unavailable) > 0)
 }

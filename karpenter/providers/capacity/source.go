@@ -153,14 +153,7 @@ func leaseOf(object *autonodev1alpha1.CapacityLease) *Lease {
 			l.Expires[pool.Name] = pool.Expires.At()
 		}
 	}
-	l.Commitments.Covers = conversion.Covers(object)
-	for i := range object.Spec.Counted {
-		if l.Commitments.Counted == nil {
-			l.Commitments.Counted = make(map[counted]int64, len(object.Spec.Counted))
-		}
-		group := &object.Spec.Counted[i]
-		l.Commitments.Counted[counted{group.InstanceType, group.Zone, group.CapacityType}] += int64(group.Count)
-	}
+	l.Commitments = conversion.CommittedTo(object)
 	for i := range object.Spec.Unavailable {
 		u := &object.Spec.Unavailable[i]
 		if u.Quota == "" {

@@ -28,8 +28,8 @@ func (p *Provider) Unmatched() []string {
 			p.cover(a)
 		}
 	}
-	for i := range p.lease.Commitments.Covers {
-		if name := p.lease.Commitments.Covers[i].Name; !p.covering[name] {
+	for i := range p.lease.Commitments.Commitments {
+		if name := p.lease.Commitments.Commitments[i].Name; !p.covering[name] {
 			names = append(names, autonodev1alpha1.CommitmentName(name))
 		}
 	}
@@ -39,13 +39,13 @@ func (p *Provider) Unmatched() []string {
 
 // cover records which commitments cover an offering. p.mu must be held.
 func (p *Provider) cover(a *ask) {
-	if p.covering == nil || p.lease == nil {
+	if p.covering == nil || p.committed == nil {
 		return // Unmatched computes them when it is called
 	}
 	m := a.running()
-	for i := range p.lease.Commitments.Covers {
-		if c := &p.lease.Commitments.Covers[i]; !p.covering[c.Name] && c.Applies(&m) {
-			p.covering[c.Name] = true
+	for i := range p.lease.Commitments.Commitments {
+		if name := p.lease.Commitments.Commitments[i].Name; !p.covering[name] && p.committed.Covered(&m, i) {
+			p.covering[name] = true
 		}
 	}
 }

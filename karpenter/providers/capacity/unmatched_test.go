@@ -37,10 +37,10 @@ func TestUnmatched(t *testing.T) {
 		g := NewWithT(t)
 		f.grant(func(l *Lease) {
 			l.Rules = rules
-			l.Commitments.Covers = capacity.CoversOf([]capacity.Commitment{
-				{Name: "typo", HourlySpend: 1, Selector: capacity.Selector{InstanceTypes: []string{"m5.xlagre"}}},
-				{Name: "plan", HourlySpend: 1, Selector: capacity.Selector{InstanceTypes: []string{"m5.xlarge"}}},
-			})
+			l.Commitments.Commitments = []capacity.Commitment{
+				{Name: "typo", Kind: capacity.SavingsPlan, HourlySpend: 1, Selector: capacity.Selector{InstanceTypes: []string{"m5.xlagre"}}},
+				{Name: "plan", Kind: capacity.SavingsPlan, HourlySpend: 1, Selector: capacity.Selector{InstanceTypes: []string{"m5.xlarge"}}},
+			}
 		})
 		f.step()
 		f.Offer(large, 0.1)

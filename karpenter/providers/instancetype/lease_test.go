@@ -13,6 +13,7 @@ import (
 	karpcloudprovider "sigs.k8s.io/karpenter/pkg/cloudprovider"
 
 	"github.com/autonode-io/autonode/capacity"
+	"github.com/autonode-io/autonode/capacity/conversion"
 	"github.com/autonode-io/autonode/internal/environment"
 	capacityprovider "github.com/autonode-io/autonode/karpenter/providers/capacity"
 	"github.com/autonode-io/autonode/karpenter/providers/inventory"
@@ -75,14 +76,17 @@ func TestLease(t *testing.T) {
 		m.machines.ObserveMachine("runs", inventory.Machine{Origin: inventory.Origin{Source: source, Key: onDemand, Price: list}})
 		before := m.cached()
 		g.Write(t, m.Capacity, func(l *capacityprovider.Lease) {
-			l.Commitments = capacityprovider.Commitments{Covers: []capacity.Cover{
-				{Name: "plan", Measure: capacity.Instances, Selector: capacity.Selector{InstanceTypes: []string{"t-1"}, CapacityTypes: []string{karpv1.CapacityTypeOnDemand}}},
-			}}
+			l.Commitments = conversion.Committed{
+				Commitments: []capacity.Commitment{{Name: "ri", Kind: capacity.ReservedInstance, InstanceType: "t-1", Instances: 1}},
+				Machines: []capacity.Group{{Count: 1, Running: capacity.Running{
+					Offering: capacity.Offering{InstanceType: "t-1", CapacityType: karpv1.CapacityTypeOnDemand}, Price: list, VCPUs: 1000,
+				}}},
+			}
 		})
 		after := m.cached()
 		NewWithT(t).Expect(renewed(before, after)).To(Equal([]string{"t-1"}))
 		it := after.InstanceTypes[1]
-		if price, ok := it.OfferingPrice("b", karpv1.CapacityTypeOnDemand); !ok || math.Abs(price-list/1000) > 1e-9 {
+		if price, ok := it.OfferingPrice("b", karpv1.CapacityTypeOnDemand); !ok || price != 0 {
 			t.Errorf("the node costs %v of %v", price, list)
 		}
 		choice, _ := after.ResolveKey(onDemand)
@@ -93,8 +97,8 @@ func TestLease(t *testing.T) {
 	t.Run("When commitments are unused, it should lower the price and keep the list price", func(t *testing.T) {
 		list := offeringAt(m.cached(), onDemand).Price
 		g.Write(t, m.Capacity, func(l *capacityprovider.Lease) {
-			l.Commitments.Covers = slices.Clone(l.Commitments.Covers)
-			l.Commitments.Covers[0].Left = 1
+			l.Commitments.Commitments = slices.Clone(l.Commitments.Commitments)
+			l.Commitments.Commitments[0].Instances = 2
 		})
 		choice, _ := m.cached().ResolveKey(onDemand)
 		if math.Abs(choice.Offering.Price-list/1000) > 1e-9 || choice.ListPrice != list {
@@ -109,7 +113,7 @@ func TestLease(t *testing.T) {
 		m.machines.ObserveMachine("reserved", inventory.Machine{Origin: inventory.Origin{Source: source, Key: key, Price: 0.001}})
 		end := m.clock.Now().Add(time.Hour)
 		g.Write(t, m.Capacity, func(l *capacityprovider.Lease) {
-			l.Commitments, l.Expires = capacityprovider.Commitments{}, map[string]time.Time{"reservation/r-1-b": end}
+			l.Commitments, l.Expires = conversion.Committed{}, map[string]time.Time{"reservation/r-1-b": end}
 		})
 		price := func() float64 {
 			price, ok := m.cached().InstanceTypes[1].OfferingPrice("b", karpv1.CapacityTypeReserved)

@@ -44,8 +44,9 @@ const (
 	silent = 5 * time.Minute
 	// figures is the least time between two writes of a status in which nothing but figures changed.
 	figures = 5 * time.Second
-	// hints is the least time between two writes of a lease in which nothing but hints changed.
-	hints = 2 * time.Second
+	// hints is the least time between two writes of a lease in which nothing but hints changed, and hintsOfEach is that for each cluster: a
+	// machine of one changes the prices of all.
+	hints, hintsOfEach = 2 * time.Second, 100 * time.Millisecond
 	// lag is how long the cache may lag behind the API server.
 	lag = 50 * time.Millisecond
 )

@@ -148,24 +148,32 @@ func TestUnspent(t *testing.T) {
 }
 
 func TestCommitments(t *testing.T) {
-	t.Run("When machines use a commitment, the lease should say what is left of it, and what they lack", func(t *testing.T) {
+	t.Run("When there are commitments, the lease should have them and the machines that they may cover", func(t *testing.T) {
 		f := newFixture(t, "committed", "blue")
 		f.change(func(spec *autonodev1alpha1.CapacityAccountSpec) {
-			spec.Commitments = []autonodev1alpha1.CapacityCommitment{{Name: "plan", HourlySpend: "0.5"}, {Name: "instances", Instances: ptr.To(int32(2))}}
+			spec.Commitments = []autonodev1alpha1.CapacityCommitment{
+				{Name: "plan", Kind: autonodev1alpha1.CommitmentSavingsPlan, HourlySpend: "0.5", DiscountPercent: ptr.To(scalar.Text("0"))},
+				{Name: "instances", Kind: autonodev1alpha1.CommitmentReservedInstance, InstanceType: "m5.large", Instances: ptr.To(int32(2)), Price: "0.06"},
+			}
 		})
 		f.karpenters["blue"].want(5) // at 0.1 an hour each; two are covered as instances
 		f.settle()
 		f.pass(hints)
 		lease := f.karpenters["blue"].lease()
-		f.Expect(conversion.Covers(lease)).To(ConsistOf(
-			And(HaveField("Name", "instances"), HaveField("Left", 0.0), HaveField("Uncovered", BeNumerically(">=", 0))), And(HaveField("Name", "plan"), HaveField("Left", 0.2)),
+		committed := conversion.CommittedTo(lease)
+		f.Expect(committed.Commitments).To(ConsistOf(
+			And(HaveField("Name", "plan"), HaveField("HourlySpend", 0.5)), And(HaveField("Name", "instances"), HaveField("Instances", 2.0), HaveField("InstanceType", "m5.large")),
 		))
+		runs := And(HaveField("InstanceType", "m5.large"), HaveField("Count", int64(5)), HaveField("Price", 0.1))
+		f.Expect(committed.Machines).To(ConsistOf(And(runs, HaveField("Idle", false)), And(runs, HaveField("Idle", true))), "five run, and five more are reserved")
 		f.Expect(lease.Spec.Counted).To(BeEmpty(), "they are in a reservation, of which commitments lower no price")
 	})
 	t.Run("When clusters share a commitment, it should offer the rest of it to one at a time", func(t *testing.T) {
 		f := newFixture(t, "shared-commitment", "blue", "green")
 		f.change(func(spec *autonodev1alpha1.CapacityAccountSpec) {
-			spec.Commitments = []autonodev1alpha1.CapacityCommitment{{Name: "instances", Instances: ptr.To(int32(3))}}
+			spec.Commitments = []autonodev1alpha1.CapacityCommitment{{
+				Name: "instances", Kind: autonodev1alpha1.CommitmentReservedInstance, InstanceType: "m5.large", Instances: ptr.To(int32(3)), Price: "0.06",
+			}}
 		})
 		f.clock.SetTime(f.clock.Now().Truncate(turn).Add(turn)) // turns go by the clock, and hints take a part of one
 		offered := map[string][]float64{}
@@ -174,7 +182,7 @@ func TestCommitments(t *testing.T) {
 			f.pass(hints)
 			sum := 0.0
 			for _, cluster := range []string{"blue", "green"} {
-				left := conversion.Covers(f.karpenters[cluster].lease())[0].Left
+				left := conversion.CommittedTo(f.karpenters[cluster].lease()).Commitments[0].Instances
 				offered[cluster], sum = append(offered[cluster], left), sum+left
 			}
 			f.Expect(sum).To(Equal(3.0))
@@ -197,10 +205,10 @@ func TestCommitments(t *testing.T) {
 		f.Expect(clusters.Management.Client.Create(t.Context(), rates)).To(Succeed())
 		f.settleAfter(quotaInterval)
 		f.pass(hints)
-		f.Expect(conversion.Covers(f.karpenters["blue"].lease())).To(ConsistOf(HaveField("Rates", map[string]float64{"m5.large": 0.07})))
+		f.Expect(conversion.CommittedTo(f.karpenters["blue"].lease()).Commitments).To(ConsistOf(HaveField("Rates", map[string]float64{"m5.large": 0.07})))
 		f.Expect(clusters.Management.Client.Delete(t.Context(), rates)).To(Succeed())
 		f.settleAfter(quotaInterval)
-		f.Expect(conversion.Covers(f.karpenters["blue"].lease())).To(ConsistOf(HaveField("Rates", map[string]float64{"m5.large": 0.07})))
+		f.Expect(conversion.CommittedTo(f.karpenters["blue"].lease()).Commitments).To(ConsistOf(HaveField("Rates", map[string]float64{"m5.large": 0.07})))
 		f.read()
 		f.Expect(f.account.Status.Unusable).To(ContainElement(HaveField("Message", ContainSubstring("the last rates stay"))))
 	})

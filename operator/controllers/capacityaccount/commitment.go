@@ -6,7 +6,6 @@ import (
 	"cmp"
 	"math"
 	"slices"
-	"strconv"
 	"time"
 
 	autonodev1alpha1 "github.com/autonode-io/autonode/api/v1alpha1"
@@ -22,35 +21,35 @@ const (
 	maxCounted = 512
 )
 
-// commitments are the parts of an account's commitments that no cluster's machines use.
+// commitments are an account's commitments beside its machines, as leases have them.
 type commitments struct {
-	covers []capacity.Cover
-	// machine is the most that a machine uses of each; zero if nothing runs that shows it.
-	machine []float64
-	// clusters that share it, in order, and turn is whose turn it is.
+	*capacity.Commitments
+	// unused amount of each cover, and the most that a machine uses of it; zero if nothing runs that shows it.
+	unused, machine []float64
+	// machines of all clusters, and rates, which are alike in all leases.
+	machines []autonodev1alpha1.CommittedMachines
+	leased   []autonodev1alpha1.LeasedCommitment
+	// clusters that share the unused part, in order, and turn is whose turn it is.
 	clusters []string
 	turn     int
 }
 
-// committed returns the unused commitments for the clusters that have a lease.
+// committed returns the commitments for the clusters that have a lease; nil if there are none.
 func (r *reconciliation) committed() *commitments {
-	c := &commitments{}
 	if len(r.account.commitments) == 0 {
-		return c
+		return nil
 	}
-	groups := make([]capacity.Group, len(r.costs))
-	for i := range r.costs {
-		groups[i] = capacity.Group{Running: runningOf(&r.costs[i].Offering, r.costs[i].List, r.costs[i].VCPUs, r.costs[i].Memory), Count: r.costs[i].Count}
-	}
-	for _, cover := range r.spending.Applied.Covers() {
-		if cover.Rates != nil && len(cover.Rates) == 0 && cover.Discount == 0 {
-			continue // its rates aren't read yet
-		}
+	c := &commitments{Commitments: r.spending.Applied, machines: conversion.LeasedMachines(r.spending.Applied)}
+	_, c.unused = c.Shares()
+	for k := range c.Covers() {
 		machine := 1.0
-		if cover.Measure != capacity.Instances {
-			machine = cover.Largest(groups)
+		if cover := &c.Covers()[k]; cover.Measure != capacity.Instances {
+			machine = c.Largest(cover)
 		}
-		c.covers, c.machine = append(c.covers, cover), append(c.machine, machine)
+		c.machine = append(c.machine, machine)
+	}
+	for i := range r.account.commitments {
+		c.leased = append(c.leased, conversion.Leased(&r.account.commitments[i]))
 	}
 	for _, key := range r.keys {
 		if of := r.clusters[key]; of.member != nil && of.lease != nil {
@@ -59,84 +58,65 @@ func (r *reconciliation) committed() *commitments {
 	}
 	if n := len(c.clusters); n > 1 {
 		c.turn = int(r.now.Unix() / int64(turn.Seconds()) % int64(n))
-		if slices.ContainsFunc(c.covers, func(cover capacity.Cover) bool { return cover.Left > 0 }) {
+		if slices.ContainsFunc(c.unused, func(unused float64) bool { return unused > 0 }) {
 			r.requeue(r.now.Truncate(turn).Add(turn).Sub(r.now))
 		}
 	}
 	return c
 }
 
-func runningOf(o *capacity.Offering, price float64, vcpus, memory int64) capacity.Running {
-	return capacity.Running{Offering: *o, Price: price, VCPUs: vcpus, Memory: memory}
-}
-
-// share is a cluster's part of the unused amount: as many whole machines as every other, and the rest if it is its turn.
-func (c *commitments) share(left, machine float64, at int) float64 {
+// share is a cluster's part of an unused amount: as many whole machines as every other, and the rest if it is its turn.
+func (c *commitments) share(unused, machine float64, at int) float64 {
 	n := float64(len(c.clusters))
 	if n <= 1 {
-		return left
+		return unused
 	}
 	if !(machine > 0) {
-		return left / n
+		return unused / n
 	}
-	each := math.Floor(left/machine/n) * machine
+	each := math.Floor(unused/machine/n) * machine
 	if at == c.turn {
-		return left - each*(n-1)
+		return unused - each*(n-1)
 	}
 	return each
 }
 
-// leasedTo returns a cluster's part of the unused commitments, rounded down, and the amounts that the machines of all lack, rounded up.
+// leasedTo returns the commitments for a cluster, without the unused part that other clusters may use. Otherwise all of them would launch
+// machines for the same part.
 func (c *commitments) leasedTo(key string) []autonodev1alpha1.LeasedCommitment {
 	at := slices.Index(c.clusters, key)
 	if at < 0 {
 		return nil
 	}
-	var leased []autonodev1alpha1.LeasedCommitment
-	for i := range c.covers {
-		cover := c.covers[i]
-		cover.Displaced, cover.Gained = roughly(cover.Displaced, math.Round), roughly(cover.Gained, math.Round)
-		if cover.Left > 0 {
-			cover.Displaced = 0
+	leased := slices.Clone(c.leased)
+	for k := range c.Covers() {
+		cover := &c.Covers()[k]
+		to, others := &leased[cover.Index()], c.unused[k]-c.share(c.unused[k], c.machine[k], at)
+		if others <= 0 {
+			continue
 		}
-		leased = append(leased, conversion.Leased(&cover, roughly(c.share(cover.Left, c.machine[i], at), math.Floor), roughly(cover.Uncovered, math.Ceil)))
+		conversion.SetAmount(to, cover.Measure, cover.Committed-others)
 	}
 	return leased
 }
 
-// counted are a cluster's machines that unused commitments could have covered.
+// counted are a cluster's machines that commitments may cover. Reserved ones are billed whether they run or not.
 func (r *reconciliation) counted(key string, c *commitments) []autonodev1alpha1.CountedMachines {
-	counts := map[autonodev1alpha1.CountedMachines]int64{}
+	counts := map[capacity.Offering]int64{}
 	for i := range r.costs {
 		m := &r.costs[i]
-		if m.Cluster != key || m.Reservation != "" {
-			continue
-		}
-		running := runningOf(&m.Offering, m.List, m.VCPUs, m.Memory)
-		if slices.ContainsFunc(c.covers, func(cover capacity.Cover) bool { return cover.Left > 0 && cover.Applies(&running) }) {
-			counts[autonodev1alpha1.CountedMachines{InstanceType: m.InstanceType, Zone: m.Zone, CapacityType: m.CapacityType}] += m.Count
+		running := capacity.Running{Offering: m.Offering, Price: m.List, VCPUs: m.VCPUs, Memory: m.Memory}
+		if m.Cluster == key && m.Reservation == "" && c.Covered(&running, -1) {
+			counts[c.Distinct(m.Offering)] += m.Count
 		}
 	}
 	var list []autonodev1alpha1.CountedMachines
-	for of, count := range counts {
-		of.Count = int32(min(count, math.MaxInt32))
-		list = append(list, of)
+	for o, count := range counts {
+		list = append(list, autonodev1alpha1.CountedMachines{InstanceType: o.InstanceType, Zone: o.Zone, CapacityType: o.CapacityType, Catalog: o.Catalog, Count: count})
 	}
 	slices.SortFunc(list, func(a, b autonodev1alpha1.CountedMachines) int {
-		return cmp.Or(cmp.Compare(b.Count, a.Count), cmp.Compare(a.InstanceType, b.InstanceType), cmp.Compare(a.Zone, b.Zone), cmp.Compare(a.CapacityType, b.CapacityType))
+		return cmp.Or(cmp.Compare(b.Count, a.Count), cmp.Compare(a.InstanceType, b.InstanceType), cmp.Compare(a.Zone, b.Zone),
+			cmp.Compare(a.CapacityType, b.CapacityType), cmp.Compare(a.Catalog, b.Catalog))
 	})
 	return list[:min(len(list), maxCounted)]
-}
-
-// roughly rounds to two digits, so that leases don't change with each machine.
-func roughly(amount float64, round func(float64) float64) float64 {
-	if !(amount > 0) {
-		return 0
-	}
-	unit := math.Pow(10, math.Floor(math.Log10(amount))-1)
-	rounded, err := strconv.ParseFloat(strconv.FormatFloat(round(math.Round(amount/unit*1e6)/1e6)*unit, 'g', 2, 64), 64)
-	if err != nil {
-		return 0
-	}
-	return rounded
 }

@@ -19,7 +19,10 @@ func TestCost(t *testing.T) {
 	blue, green := f.karpenters["blue"], f.karpenters["green"]
 	f.Expect(f.Controller.Cost("spending")).To(BeNil(), "nothing was counted yet")
 	f.change(func(spec *autonodev1alpha1.CapacityAccountSpec) {
-		spec.Commitments = []autonodev1alpha1.CapacityCommitment{{Name: "instances", Instances: ptr.To[int32](2)}, {Name: "unreadable", HourlySpend: "lots"}}
+		spec.Commitments = []autonodev1alpha1.CapacityCommitment{
+			{Name: "instances", Kind: autonodev1alpha1.CommitmentReservedInstance, InstanceType: "m5.large", Instances: ptr.To[int32](2), Price: "0.1"},
+			{Name: "unreadable", Kind: autonodev1alpha1.CommitmentSavingsPlan, HourlySpend: "lots", DiscountPercent: ptr.To(scalar.Text("20"))},
+		}
 	})
 	blue.want(3)
 	f.settle()
@@ -49,7 +52,7 @@ func TestCost(t *testing.T) {
 }
 
 func TestCounted(t *testing.T) {
-	t.Run("When something of a commitment is left, it should count what that may cover, by offering", func(t *testing.T) {
+	t.Run("When there is a commitment, it should count the cluster's machines that it may cover, by what it distinguishes", func(t *testing.T) {
 		g := NewWithT(t)
 		machines := func(cluster, instanceType, capacityType, reservation string, count int64) cost.Machines {
 			return cost.Machines{List: 0.1, Count: count, Key: cost.Key{Cluster: cluster, Offering: capacity.Offering{
@@ -60,11 +63,11 @@ func TestCounted(t *testing.T) {
 			machines("blue", "m5.large", "on-demand", "", 2), machines("blue", "m5.large", "on-demand", "", 1), machines("blue", "m5.large", "spot", "", 4),
 			machines("blue", "m5.large", "reserved", "cr-1", 4), machines("blue", "c5.large", "on-demand", "", 4), machines("green", "m5.large", "on-demand", "", 4),
 		}}
-		covers := capacity.CoversOf([]capacity.Commitment{{Name: "ri", Kind: capacity.ReservedInstance, InstanceType: "m5.large", Machines: 9, Price: 0.06}})
-		want := []autonodev1alpha1.CountedMachines{{InstanceType: "m5.large", Zone: "a", CapacityType: "on-demand", Count: 3}}
-		g.Expect(r.counted("blue", &commitments{covers: covers})).To(Equal(want))
-		covers[0].Left = 0
-		g.Expect(r.counted("blue", &commitments{covers: covers})).To(BeEmpty())
+		committed := func(instanceType string) *commitments {
+			return &commitments{Commitments: capacity.NewCommitments([]capacity.Commitment{{Name: "ri", Kind: capacity.ReservedInstance, InstanceType: instanceType, Instances: 9}})}
+		}
+		g.Expect(r.counted("blue", committed("m5.large"))).To(Equal([]autonodev1alpha1.CountedMachines{{InstanceType: "m5.large", CapacityType: "on-demand", Count: 3}}))
+		g.Expect(r.counted("blue", committed("p5.48xlarge"))).To(BeEmpty())
 	})
 }
 

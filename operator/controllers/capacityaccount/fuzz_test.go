@@ -9,6 +9,7 @@ import (
 	"unicode/utf8"
 
 	autonodev1alpha1 "github.com/autonode-io/autonode/api/v1alpha1"
+	"github.com/autonode-io/autonode/capacity"
 	"github.com/autonode-io/autonode/capacity/conversion"
 )
 
@@ -18,7 +19,7 @@ func FuzzAccounts(f *testing.F) {
 		`{"reservations":[{"id":"cr-1","instanceType":"m5.large","zone":"a","count":3,"expires":"2026-12-01T06:00:00Z"}]}`,
 		`{"quotas":[{"name":"q","limits":{"cpu":"64","memory":"1Ti","machines":12,"gpus":"1e3"},"selector":{"zones":["a"]}}]}`,
 		`{"quotas":[{"name":"q","limits":{"memory":"1099511627776","cpu":"-1","machines":"9e99","gpus":"0.5"}}]}`,
-		`{"commitments":[{"name":"c","hourlySpend":"1.5","discount":"0.3","starts":"2026-01-01T00:00:00Z","ends":"2040-01-01T00:00:00Z"},{"name":"d","instances":3}]}`,
+		`{"commitments":[{"name":"c","kind":"SavingsPlan","hourlySpend":"1.5","discountPercent":"30","starts":"2026-01-01T00:00:00Z","ends":"2040-01-01T00:00:00Z"},{"name":"d","kind":"ReservedInstance","instanceType":"m5.large","instances":3,"price":"0"}]}`,
 		`{"members":[{"hostedCluster":{"namespace":"a","name":"b"},"limits":{"cpu":"4"},"guaranteed":[{"quota":"q","amounts":{"cpu":2}}],"maximum":[{"reservation":"r","amounts":{"machines":1}}]}]}`,
 		`{"members":[{"namespaceSelector":{"matchExpressions":[{"key":"a","operator":"In","values":["b"]}]},"priority":7}]}`,
 	} {
@@ -27,7 +28,7 @@ func FuzzAccounts(f *testing.F) {
 	for _, lease := range []string{
 		`{"spec":{"sequence":3,"pools":[{"name":"p","resource":"Machines","amount":5,"granted":7,"upTo":9}]},"status":{"acknowledgedSequence":3,
 			"held":[{"pool":"p","amount":9223372036854775807}],"spent":[{"pool":"x","amount":1}],"requests":[{"charges":[{"pool":"p","amount":2}],"count":400},{"charges":[{"pool":"p","amount":1}],"count":400}]}}`,
-		`{"spec":{"commitments":[{"name":"c","hourlySpend":"1e308","discount":"2","uncovered":"-1"},{"name":"d","instances":"NaN"}]}}`,
+		`{"spec":{"commitments":[{"name":"c","hourlySpend":"1e308","discount":"2","rates":"H4sI"},{"name":"d","instances":"NaN"}],"machines":[{"instanceType":"a","price":"1e400","count":-1}]}}`,
 		`{"status":{"unavailable":[{"instanceType":"m5.large","zone":"a","capacityType":"spot","until":"2026-12-01T06:00:00Z"}]}}`,
 	} {
 		f.Add([]byte(`{}`), []byte(lease))
@@ -97,10 +98,14 @@ func checkLease(t *testing.T, lease *autonodev1alpha1.CapacityLease) {
 	if len(report.Requests) > autonodev1alpha1.MaxRequests || launches > autonodev1alpha1.MaxRequestedLaunches {
 		t.Errorf("%d requests for %d launches", len(report.Requests), launches)
 	}
-	for _, c := range conversion.Covers(lease) {
-		if !finite(c.Left) || !finite(c.Uncovered) || !finite(c.Displaced) || !finite(c.Gained) || !finite(c.List) || c.Discount < 0 || c.Discount > 1 {
-			t.Errorf("commitment %q of %v", c.Name, c.Left)
-		}
+	committed := conversion.CommittedTo(lease)
+	all := capacity.NewCommitments(committed.Commitments)
+	for i := range committed.Machines {
+		all.Add(committed.Machines[i].Running, committed.Machines[i].Count)
+	}
+	m := capacity.Running{Offering: capacity.Offering{InstanceType: "m5.large", CapacityType: "on-demand"}, Price: 0.1}
+	if price, saving := all.MarginalPrice(&m), all.Saving(&m); !finite(price) || !finite(saving) {
+		t.Errorf("one more costs %v, and one less saves %v", price, saving)
 	}
 	conversion.Lease(lease)
 	conversion.UpTo(lease)

@@ -7,6 +7,7 @@ import (
 	"errors"
 	"fmt"
 	"slices"
+	"time"
 
 	"k8s.io/apimachinery/pkg/api/equality"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -126,12 +127,16 @@ func (r *reconciliation) write(ctx context.Context, key string, of *cluster, com
 	changed := of.lease.DeepCopy()
 	changed.Spec = autonodev1alpha1.CapacityLeaseSpec{
 		Account: r.reference(), Sequence: grant.Sequence, Pools: leased(of, grant, key, &r.decision, lag), Unavailable: unavailable,
-		Commitments: committed.leasedTo(key), Counted: r.counted(key, committed), Reclaim: conversion.LeaseReclaims(r.decision.Reclaims[key], r.decision.ReclaimedFor),
+		Reclaim: conversion.LeaseReclaims(r.decision.Reclaims[key], r.decision.ReclaimedFor),
+	}
+	if committed != nil {
+		changed.Spec.Commitments, changed.Spec.Machines, changed.Spec.Counted = committed.leasedTo(key), committed.machines, r.counted(key, committed)
 	}
 	if equality.Semantic.DeepEqual(changed.Spec, of.lease.Spec) {
 		return nil
 	}
-	if wait := r.hinted[key].Add(hints).Sub(r.now); wait > 0 && equality.Semantic.DeepEqual(withoutHints(changed.Spec), withoutHints(of.lease.Spec)) {
+	interval := max(hints, time.Duration(len(r.keys))*hintsOfEach)
+	if wait := r.hinted[key].Add(interval).Sub(r.now); wait > 0 && equality.Semantic.DeepEqual(withoutHints(changed.Spec), withoutHints(of.lease.Spec)) {
 		r.requeue(wait)
 		return nil
 	}
@@ -174,7 +179,7 @@ func sameRules(a, b []autonodev1alpha1.LeasedPool) bool {
 // withoutHints is a lease without the fields that Karpenter may learn later.
 func withoutHints(spec autonodev1alpha1.CapacityLeaseSpec) autonodev1alpha1.CapacityLeaseSpec {
 	spec = *spec.DeepCopy()
-	spec.Commitments, spec.Counted, spec.Unavailable = nil, nil, nil
+	spec.Commitments, spec.Machines, spec.Counted, spec.Unavailable = nil, nil, nil, nil
 	for i := range spec.Pools {
 		spec.Pools[i].UpTo, spec.Pools[i].Most, spec.Pools[i].Reclaimable = 0, 0, 0
 	}

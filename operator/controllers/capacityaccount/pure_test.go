@@ -4,7 +4,6 @@ package capacityaccount
 
 import (
 	"fmt"
-	"math"
 	"strings"
 	"testing"
 	"time"
@@ -36,7 +35,7 @@ func TestParseSpec(t *testing.T) {
 		return autonodev1alpha1.CapacityAccountSpec{Reservations: []autonodev1alpha1.CapacityReservation{{ID: "r", Count: 3, Expires: expires}}}
 	}
 	commits := func(spend string, starts, ends *scalar.Time) autonodev1alpha1.CapacityAccountSpec {
-		return autonodev1alpha1.CapacityAccountSpec{Commitments: []autonodev1alpha1.CapacityCommitment{{Name: "c", HourlySpend: spend, Starts: starts, Ends: ends}}}
+		return autonodev1alpha1.CapacityAccountSpec{Commitments: []autonodev1alpha1.CapacityCommitment{{Name: "c", Kind: autonodev1alpha1.CommitmentSavingsPlan, HourlySpend: spend, Starts: starts, Ends: ends}}}
 	}
 	discounted := func(percent string, spec autonodev1alpha1.CapacityAccountSpec) autonodev1alpha1.CapacityAccountSpec {
 		spec.Commitments[0].DiscountPercent = ptr.To(scalar.Text(percent))
@@ -189,13 +188,6 @@ func TestUnavailableReports(t *testing.T) {
 		b.post("red", []autonodev1alpha1.UnavailableOffering{at("d", "a", "", 2*time.Minute)}, noon)
 		g.Expect(b.forCluster("green", noon)).To(ContainElement(at("", "a", "Capacity", time.Minute)))
 	})
-}
-
-func TestRoughly(t *testing.T) {
-	for amount, want := range map[float64]float64{0: 0, -1: 0, 12.3456: 12, 0.0999: 0.099, 987: 980, 10: 10, 3: 3, 0.3: 0.3} {
-		NewWithT(t).Expect(roughly(amount, math.Ceil)).To(BeNumerically(">=", max(amount, 0)-1e-9))
-		NewWithT(t).Expect(roughly(amount, math.Floor)).To(BeNumerically("~", want, want*1e-9), "When %v is unused, it should say %v", amount, want)
-	}
 }
 
 func TestMachineCounter(t *testing.T) {

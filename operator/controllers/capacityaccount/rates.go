@@ -81,13 +81,9 @@ func (r *reconciliation) readRate(ctx context.Context, source *autonodev1alpha1.
 	case err != nil:
 		return nil, fmt.Errorf("reading ConfigMap %s: %w", key, err)
 	}
-	text, ok := object.Data[source.Key]
-	if !ok {
-		return nil, fmt.Errorf("ConfigMap %s has no key %s", key, source.Key)
-	}
-	rates, err := conversion.ParseRates(text)
+	rates, err := conversion.RatesIn(object, source.Key)
 	if err != nil {
-		return nil, fmt.Errorf("%s of ConfigMap %s: %w", source.Key, key, err)
+		return nil, fmt.Errorf("reading rates: %w", err)
 	}
 	return rates, nil
 }

@@ -69,7 +69,7 @@ func TestUnmatched(t *testing.T) {
 			{Name: "typo", Selector: autonodev1alpha1.CapacitySelector{InstanceTypes: []string{"p5.48xlagre"}}, Limits: amounts},
 			{Name: "general", Limits: amounts},
 		}
-		spec.Commitments = []autonodev1alpha1.CapacityCommitment{{Name: "plan", HourlySpend: "1", DiscountPercent: ptr.To(scalar.Text("20"))}}
+		spec.Commitments = []autonodev1alpha1.CapacityCommitment{{Name: "plan", Kind: autonodev1alpha1.CommitmentSavingsPlan, HourlySpend: "1", DiscountPercent: ptr.To(scalar.Text("20"))}}
 	})
 	f.settle()
 	blue, green := f.karpenters["blue"], f.karpenters["green"]

@@ -46,9 +46,7 @@ func (r *reconciliation) unmatched() {
 	}
 	for i := range spec.Commitments {
 		of := &spec.Commitments[i]
-		// Committed use has a part for vCPUs and one for memory.
-		names := []string{of.Name, of.Name + "/cpu", of.Name + "/memory"}
-		if slices.ContainsFunc(names, func(name string) bool { return is(autonodev1alpha1.CommitmentName(name)) }) {
+		if is(autonodev1alpha1.CommitmentName(of.Name)) {
 			r.account.problem(fmt.Sprintf("commitments[%s]", of.Name), errors.New("covers no instance type that a member offers; correct its selector or instance type"))
 		}
 	}
