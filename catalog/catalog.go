@@ -58,7 +58,7 @@ type Type struct {
 	Arch, OS string
 	// Capacity holds at least cpu and memory.
 	Capacity corev1.ResourceList
-	// MemoryOverhead is the fraction of the memory that nodes lack; nil if the catalog doesn't say.
+	// MemoryOverhead is the fraction of the memory that nodes lack; nil for the platform's.
 	MemoryOverhead *float64
 	// Overhead has the kubelets' reservations; nil for those of the bootstrap.
 	Overhead *v1alpha1.KubeletConfiguration

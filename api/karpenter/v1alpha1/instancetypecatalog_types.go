@@ -103,13 +103,13 @@ type CatalogInstanceType struct {
 	// +optional
 	// +kubebuilder:validation:MaxLength=63
 	OperatingSystem string `json:"operatingSystem,omitempty"`
-	// capacity of its machines as quantities by resource: at least cpu and memory. Pods default to 110. A device, such as nvidia.com/gpu, is
-	// a resource too.
+	// capacity of its machines as quantities by resource: at least cpu and memory. Pods default to 110, ephemeral-storage to the template's
+	// disk. A device, such as nvidia.com/gpu, is a resource too.
 	// +required
 	// +kubebuilder:validation:MaxProperties=32
 	Capacity map[string]scalar.Quantity `json:"capacity"`
-	// memoryOverhead is the percentage of the memory that nodes lack before one has reported, such as 5%. Defaults to none: capacity is what
-	// a node has. A changed one replaces no node.
+	// memoryOverhead is the percentage of the memory that nodes lack before one has reported, such as 5%. Defaults to the platform's
+	// vmMemoryOverhead. A changed one replaces no node.
 	// +optional
 	// +kubebuilder:validation:MaxLength=32
 	MemoryOverhead string `json:"memoryOverhead,omitempty"`

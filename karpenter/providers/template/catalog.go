@@ -389,7 +389,7 @@ func (s *Template) offer(t *catalog.Type, kind infrastructure.Kind, arch string,
 	s.Source.ResourceVersions = t.Hash + "," + s.Source.ResourceVersions
 	s.InstanceType = t.Name
 	s.Arch, s.OS = cmp.Or(t.Arch, arch, DefaultArch), cmp.Or(t.OS, DefaultOS)
-	s.Capacity = maps.Clone(t.Capacity)
+	s.Capacity, s.NominalMemory = maps.Clone(t.Capacity), true
 	if _, ok := s.Capacity[corev1.ResourcePods]; !ok {
 		s.Capacity[corev1.ResourcePods] = *resource.NewQuantity(kubelet.DefaultMaxPods, resource.DecimalSI)
 		s.DefaultPods = true
@@ -397,6 +397,7 @@ func (s *Template) offer(t *catalog.Type, kind infrastructure.Kind, arch string,
 	s.MemoryOverhead, s.Devices, s.Labels, s.Patches = t.MemoryOverhead, t.Devices, t.Labels, t.Patches
 	s.VolumeLimits = t.VolumeLimits
 	s.Overhead, s.OverheadHash = t.Overhead, t.OverheadHash
+	s.readDisk(kind)
 	s.addHash()
 	s.Offerings = make([]catalog.Offering, 0, len(t.Offerings))
 	reasons := map[string]string{}
@@ -440,12 +441,33 @@ func (s *Template) misbilled(kind infrastructure.Kind, o catalog.Offering) strin
 // made returns the capacity type of the patched machine of an offering by the kind's own fields; empty where the kind has none or a patch
 // doesn't apply, which is reported elsewhere.
 func (s *Template) made(kind infrastructure.Kind, o catalog.Offering) (capacityType, field string) {
+	facts := s.patched(kind, o)
+	return facts.CapacityType, facts.CapacityTypeField
+}
+
+// readDisk sets the ephemeral storage of an instance type whose catalog declares none, as for a template: to the one of the annotation,
+// otherwise to that of the patched machine's own fields. A quantity that can't be read stays unknown, which the node class reports.
+func (s *Template) readDisk(kind infrastructure.Kind) {
+	if _, declared := s.Capacity[corev1.ResourceEphemeralStorage]; declared {
+		return
+	}
+	disk, annotated := s.Infrastructure.GetAnnotations()[diskAnnotation]
+	if !annotated {
+		disk = s.patched(kind, catalog.Offering{CapacityType: catalog.OnDemand}).Capacity[corev1.ResourceEphemeralStorage]
+	}
+	if quantity, problem := ParseQuantity(strings.TrimSpace(disk)); problem == "" {
+		s.Capacity[corev1.ResourceEphemeralStorage] = quantity
+	}
+}
+
+// patched returns what the kind's profile reads in the patched machine of an offering; nothing where a patch doesn't apply.
+func (s *Template) patched(kind infrastructure.Kind, o catalog.Offering) infrastructure.Facts {
 	if !kind.Known() {
-		return "", ""
+		return infrastructure.Facts{}
 	}
 	spec, _, err := unstructured.NestedFieldCopy(s.Infrastructure.Object, "spec", "template", "spec")
 	if err != nil {
-		return "", ""
+		return infrastructure.Facts{}
 	}
 	zone := cmp.Or(o.Zone, "example")
 	patched := map[string]any{"spec": spec}
@@ -456,8 +478,7 @@ func (s *Template) made(kind infrastructure.Kind, o catalog.Offering) (capacityT
 		},
 		Image: func(image patch.Image) (string, bool) { return image.String(), true },
 	}) != nil {
-		return "", ""
+		return infrastructure.Facts{}
 	}
-	facts := kind.Read(&unstructured.Unstructured{Object: map[string]any{"spec": map[string]any{"template": patched}}})
-	return facts.CapacityType, facts.CapacityTypeField
+	return kind.Read(&unstructured.Unstructured{Object: map[string]any{"spec": map[string]any{"template": patched}}})
 }
