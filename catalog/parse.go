@@ -51,17 +51,23 @@ func ParsePercentage(value string) (fraction float64, err error) {
 const (
 	CPUPrice    = 0.034  // a core
 	MemoryPrice = 0.0045 // a GiB
-	GPUPrice    = 0.6    // a device of any other resource with a domain in its name, such as nvidia.com/gpu
+	GPUPrice    = 0.6    // a device, see IsDevice
 	// MinimumPrice is for a machine without known components. Karpenter doesn't consolidate a machine whose price is
 	// 0.
 	MinimumPrice = 0.001
 )
 
+// IsDevice reports whether a resource is an extended one, such as nvidia.com/gpu, but for the network interfaces and addresses that Amazon's
+// network plugin gives to pods.
+func IsDevice(name corev1.ResourceName) bool {
+	return strings.Contains(string(name), "/") && !strings.HasPrefix(string(name), "vpc.amazonaws.com/")
+}
+
 // EstimatePrice is a price in US dollars an hour for a machine of which none is known.
 func EstimatePrice(capacity corev1.ResourceList) float64 {
 	price := capacity.Cpu().AsApproximateFloat64()*CPUPrice + capacity.Memory().AsApproximateFloat64()/(1<<30)*MemoryPrice
 	for name, quantity := range capacity {
-		if strings.Contains(string(name), "/") {
+		if IsDevice(name) {
 			price += quantity.AsApproximateFloat64() * GPUPrice
 		}
 	}

@@ -31,10 +31,12 @@ const maxProblems = 6
 
 // source is what instance types are imported from, and the catalog that they are for.
 type source struct {
-	Format, Input, Prices, SpotPrices string
-	Name, Namespace                   string
-	Include                           []string
-	Options                           importer.Options
+	Format, Input, Prices, SpotPrices, ZoneOfferings string
+	Name, Namespace                                  string
+	Include                                          []string
+	// Rates are US dollars by currency, as they are given.
+	Rates   map[string]string
+	Options importer.Options
 
 	format importer.Format // set by Validate
 }
@@ -66,8 +68,9 @@ func newImportCommand() *cobra.Command {
 ` + formatsHelp() + `
 
 A machine type that can't be used is named on standard error and left out; the others are imported. Prices come from
-the infrastructure's own price list (aws, azure), or from a CSV file with the columns instanceType, zone, capacityType
-and price. With a price list, what it doesn't offer gets no offering.
+the infrastructure's own price list (aws, azure, hetzner), or from a CSV file with the columns instanceType, zone,
+capacityType, price and currency. With a price list, what it doesn't offer gets no offering. A catalog's prices are in
+US dollars: a price in another currency needs its rate.
 
 A catalog that would exceed 1 MB is split.`,
 		Example: `  aws ec2 describe-instance-types | autonode catalog import aws -f - --prices prices.json --template general > catalog.yaml
@@ -90,9 +93,12 @@ func (s *source) add(flags *pflag.FlagSet) {
 	flags.StringVarP(&s.Input, "filename", "f", "", "file with the machine types, or - for standard input")
 	flags.StringVar(&s.Prices, "prices", "", "file with a price list of the infrastructure, or with prices in CSV")
 	flags.StringVar(&s.SpotPrices, "spot-prices", "", "file with spot prices: the output of aws ec2 describe-spot-price-history, or CSV")
+	flags.StringToStringVar(&s.Rates, "rates", nil, "US dollars for one unit of other currencies, such as EUR=1.08; without it prices in them are refused")
+	flags.StringVar(&s.ZoneOfferings, "zone-offerings", "",
+		"file with the zones of each machine type: the output of aws ec2 describe-instance-type-offerings --location-type availability-zone")
 	flags.BoolVar(&s.Options.Estimate, "estimate-prices", false,
 		"without a price list, estimate on-demand prices from cores, memory and GPUs, so that a bigger machine costs more")
-	flags.StringVar(&s.Options.Region, "region", "", "region of the prices and zones, where a file has several")
+	flags.StringVar(&s.Options.Region, "region", "", "region of the machine types, prices and zones, where a file has several")
 	flags.StringSliceVar(&s.Options.Zones, "zones", nil,
 		"zones that machine types are offered in, where the file doesn't say; without it every failure domain of a Cluster")
 	flags.StringVar(&s.Options.GPUResource, "gpu-resource", "nvidia.com/gpu", "resource of GPUs whose maker the file doesn't say")
@@ -102,6 +108,14 @@ func (s *source) add(flags *pflag.FlagSet) {
 
 // Validate finds the format.
 func (s *source) Validate() (err error) {
+	s.Options.Rates = map[string]float64{}
+	for currency, rate := range s.Rates {
+		dollars, err := catalog.ParsePrice(rate)
+		if err != nil || dollars == 0 {
+			return fmt.Errorf("--rates %s=%s: want the US dollars for one %s, such as 1.08", currency, rate, currency)
+		}
+		s.Options.Rates[strings.ToUpper(currency)] = dollars
+	}
 	s.format, err = importer.FormatOf(s.Format)
 	return err
 }
@@ -175,15 +189,12 @@ func (s *source) types(streams command.Streams) (*importer.Imported, error) {
 	if s.Input == "" {
 		return nil, errors.New("name the file with the machine types: -f FILE, or -f - for standard input")
 	}
-	raw, err := file.Read(streams.In, s.Input)
-	if err != nil {
-		return nil, err
-	}
+	var input io.Reader
 	options := s.Options
 	for _, list := range []struct {
 		name string
 		into *io.Reader
-	}{{s.Prices, &options.Prices}, {s.SpotPrices, &options.SpotPrices}} {
+	}{{s.Input, &input}, {s.Prices, &options.Prices}, {s.SpotPrices, &options.SpotPrices}, {s.ZoneOfferings, &options.ZoneOfferings}} {
 		if list.name == "" {
 			continue
 		}
@@ -194,7 +205,7 @@ func (s *source) types(streams command.Streams) (*importer.Imported, error) {
 		defer opened.Close()
 		*list.into = opened
 	}
-	imported, err := s.format.Read(raw, options)
+	imported, err := s.format.Read(input, options)
 	if err != nil {
 		return nil, fmt.Errorf("%s: %w", s.Input, err)
 	}

@@ -3,40 +3,63 @@
 package importer
 
 import (
+	"bufio"
+	"bytes"
+	_ "embed"
 	"encoding/json"
 	"errors"
 	"fmt"
+	"math"
+	"regexp"
 	"slices"
+	"strconv"
 	"strings"
+	"sync"
 
 	"github.com/autonode-io/autonode/api/karpenter/v1alpha1"
+	"github.com/autonode-io/autonode/api/scalar"
 	"github.com/autonode-io/autonode/catalog"
 )
 
 // awsType is one of describe-instance-types.
 // https://docs.aws.amazon.com/AWSEC2/latest/APIReference/API_InstanceTypeInfo.html
 type awsType struct {
-	InstanceType          string
-	SupportedUsageClasses []string
-	BareMetal             bool
-	ProcessorInfo         struct{ SupportedArchitectures []string }
-	VCpuInfo              struct{ DefaultVCpus int64 }
-	MemoryInfo            struct{ SizeInMiB int64 }
-	GpuInfo               struct {
-		Gpus []struct {
-			Manufacturer           string
-			Count, LogicalGpuCount int64
-		}
+	InstanceType, Hypervisor string
+	SupportedUsageClasses    []string
+	ProcessorInfo            struct {
+		Manufacturer             string
+		SupportedArchitectures   []string
+		SustainedClockSpeedInGhz float64
 	}
-	NeuronInfo struct {
-		NeuronDevices []struct{ Count int64 }
+	VCpuInfo            struct{ DefaultVCpus int64 }
+	MemoryInfo          struct{ SizeInMiB int64 }
+	InstanceStorageInfo struct {
+		NvmeSupport   string
+		TotalSizeInGB int64
 	}
-	NetworkInfo struct {
-		MaximumNetworkInterfaces  int64
-		Ipv4AddressesPerInterface int64
-		DefaultNetworkCardIndex   int64
-		NetworkCards              []struct{ NetworkCardIndex, MaximumNetworkInterfaces int64 }
+	EbsInfo struct {
+		EbsOptimizedSupport string
+		EbsOptimizedInfo    struct{ MaximumBandwidthInMbps int64 }
 	}
+	GpuInfo                  struct{ Gpus []awsDevice }
+	InferenceAcceleratorInfo struct{ Accelerators []awsDevice }
+	NeuronInfo               struct{ NeuronDevices []awsDevice }
+	NetworkInfo              struct {
+		MaximumNetworkInterfaces     int64
+		Ipv4AddressesPerInterface    int64
+		DefaultNetworkCardIndex      int64
+		NetworkCards                 []struct{ NetworkCardIndex, MaximumNetworkInterfaces int64 }
+		EfaInfo                      struct{ MaximumEfaInterfaces int64 }
+		EncryptionInTransitSupported bool
+	}
+}
+
+// awsDevice is a GPU or an accelerator of a type.
+type awsDevice struct {
+	Name, Manufacturer     string
+	Count, LogicalGpuCount int64
+	MemoryInfo             struct{ SizeInMiB int64 }
+	CoreInfo               struct{ Count int64 }
 }
 
 // interfaces is the number of network interfaces that Amazon's network plugin hands out addresses of: those of the default network card.
@@ -52,18 +75,30 @@ func (t *awsType) interfaces() int64 {
 // awsArchitectures are those of EC2 that Kubernetes runs on.
 var awsArchitectures = map[string]string{"x86_64": "amd64", "arm64": "arm64"}
 
-func readAWS(c *collector, raw []byte) error {
-	input := struct{ InstanceTypes []json.RawMessage }{}
-	if err := decode(raw, &input); err != nil {
-		return fmt.Errorf("not the output of aws ec2 describe-instance-types: %w", described(raw, err))
-	}
-	if input.InstanceTypes == nil {
-		return errors.New("not the output of aws ec2 describe-instance-types: it has no InstanceTypes")
-	}
-	each(c, input.InstanceTypes, "InstanceTypes", func(where string, info *awsType) {
+//go:embed aws.csv
+var awsTable []byte
+
+// awsNetwork is the part of a type's network that no API of EC2 reports.
+type awsNetwork struct{ branches, mbps int64 }
+
+// awsNetworks are those of Karpenter's AWS provider, by type.
+var awsNetworks = sync.OnceValue(func() map[string]awsNetwork {
+	networks := map[string]awsNetwork{}
+	columns := []string{"instanceType", "podENI", "networkBandwidth"}
+	_ = eachRow(&source{reader: bufio.NewReader(bytes.NewReader(awsTable))}, columns, nil, nil, func(_ int, row map[string]string) {
+		n := awsNetwork{}
+		n.branches, _ = strconv.ParseInt(row["podENI"], 10, 64)
+		n.mbps, _ = strconv.ParseInt(row["networkBandwidth"], 10, 64)
+		networks[row["instanceType"]] = n
+	}, func(error) {})
+	return networks
+})
+
+func readAWS(c *collector, file *source) error {
+	return list(c, file, "InstanceTypes", "the output of aws ec2 describe-instance-types", func(where string, info *awsType) error {
 		where += " " + shown(info.InstanceType)
 		m := machine{name: info.InstanceType, capacity: capacityOf(info.VCpuInfo.DefaultVCpus, info.MemoryInfo.SizeInMiB),
-			labels: awsLabels(info.InstanceType)}
+			labels: info.labels(), zones: c.zones[info.InstanceType]}
 		for _, name := range info.ProcessorInfo.SupportedArchitectures {
 			if arch, ok := awsArchitectures[name]; ok && m.arch == "" {
 				m.arch = arch
@@ -71,7 +106,10 @@ func readAWS(c *collector, raw []byte) error {
 		}
 		if m.arch == "" {
 			c.problem(where, "no architecture that Kubernetes runs on: %s", strings.Join(info.ProcessorInfo.SupportedArchitectures, ", "))
-			return
+			return nil
+		}
+		if m.arch == "arm64" { // of whose memory the kernel of a Graviton reserves 64 MiB
+			m.capacity["memory"] = scalar.Text(mebibytesOf(info.MemoryInfo.SizeInMiB - 64))
 		}
 		// The addresses of its network interfaces, as Amazon's network plugin hands them out, and two pods in the host's network.
 		// https://github.com/awslabs/amazon-eks-ami/blob/main/nodeadm/internal/kubelet/eni_max_pods.go
@@ -97,30 +135,89 @@ func readAWS(c *collector, raw []byte) error {
 		}
 		for _, neuron := range info.NeuronInfo.NeuronDevices {
 			devices["aws.amazon.com/neuron"] += neuron.Count
+			devices["aws.amazon.com/neuroncore"] += neuron.Count * neuron.CoreInfo.Count
 		}
-		for name, number := range devices {
-			if number > 0 {
-				m.capacity[name] = count(number)
-			}
-		}
+		devices["vpc.amazonaws.com/efa"] = info.NetworkInfo.EfaInfo.MaximumEfaInterfaces
+		devices["vpc.amazonaws.com/pod-eni"] = awsNetworks()[info.InstanceType].branches
+		m.setDevices(devices)
 		// EC2's usage classes have the names of capacity types. Capacity blocks are reservations, which a catalog names one by one.
 		for _, usage := range []string{catalog.OnDemand, catalog.Spot} {
-			if slices.Contains(info.SupportedUsageClasses, usage) {
+			if slices.Contains(info.SupportedUsageClasses, usage) && (c.zones == nil || len(m.zones) > 0) {
 				m.capacityTypes = append(m.capacityTypes, usage)
 			}
 		}
 		c.add(where, m)
+		return nil
 	})
-	return nil
 }
 
-// awsLabels are the family and the size, which NodePools often require.
-func awsLabels(name string) map[string]string {
-	family, size, ok := strings.Cut(name, ".")
-	if !ok {
-		return nil
+// awsGeneration has the category and the generation of a type, such as m and 5 of m5.large.
+var awsGeneration = regexp.MustCompile(`^([a-z]+)(?:-[0-9]+tb)?([0-9]+).*\.`)
+
+// labels are the family and the size, which NodePools often require, and those of Karpenter's AWS provider, with the same values.
+// https://karpenter.sh/docs/concepts/scheduling/#well-known-labels
+func (t *awsType) labels() map[string]string {
+	labels := map[string]string{}
+	set := func(key string, value any) {
+		if text := strings.ToLower(strings.ReplaceAll(fmt.Sprint(value), " ", "-")); text != "" && text != "0" {
+			labels["karpenter.k8s.aws/instance-"+key] = text
+		}
 	}
-	return map[string]string{v1alpha1.InstanceFamilyLabel: family, "karpenter.cluster.x-k8s.io/instance-size": size}
+	if family, size, ok := strings.Cut(t.InstanceType, "."); ok {
+		labels[v1alpha1.InstanceFamilyLabel], labels["karpenter.cluster.x-k8s.io/instance-size"] = family, size
+		set("family", family)
+		set("size", size)
+		set("capability-flex", strings.Contains(family, "-flex"))
+	}
+	if parts := awsGeneration.FindStringSubmatch(t.InstanceType); parts != nil {
+		set("category", parts[1])
+		set("generation", parts[2])
+	}
+	set("cpu", t.VCpuInfo.DefaultVCpus)
+	set("cpu-manufacturer", t.ProcessorInfo.Manufacturer)
+	set("cpu-sustained-clock-speed-mhz", math.Round(t.ProcessorInfo.SustainedClockSpeedInGhz*1000))
+	set("memory", t.MemoryInfo.SizeInMiB)
+	set("hypervisor", t.Hypervisor)
+	set("encryption-in-transit-supported", t.NetworkInfo.EncryptionInTransitSupported)
+	set("network-bandwidth", awsNetworks()[t.InstanceType].mbps)
+	if t.EbsInfo.EbsOptimizedSupport == "default" {
+		set("ebs-bandwidth", t.EbsInfo.EbsOptimizedInfo.MaximumBandwidthInMbps)
+	}
+	if t.InstanceStorageInfo.NvmeSupport != "unsupported" {
+		set("local-nvme", t.InstanceStorageInfo.TotalSizeInGB)
+	}
+	if gpus := t.GpuInfo.Gpus; len(gpus) == 1 {
+		set("gpu-name", gpus[0].Name)
+		set("gpu-manufacturer", gpus[0].Manufacturer)
+		set("gpu-count", gpus[0].Count)
+		set("gpu-memory", gpus[0].MemoryInfo.SizeInMiB)
+	}
+	accelerators := t.InferenceAcceleratorInfo.Accelerators
+	if devices := t.NeuronInfo.NeuronDevices; len(devices) > 0 {
+		accelerators = slices.Clone(devices)
+		accelerators[0].Manufacturer = "aws" // which these don't repeat
+	}
+	if len(accelerators) == 1 {
+		set("accelerator-name", accelerators[0].Name)
+		set("accelerator-manufacturer", accelerators[0].Manufacturer)
+		set("accelerator-count", accelerators[0].Count)
+	}
+	return labels
+}
+
+// readAWSZones reads the output of aws ec2 describe-instance-type-offerings --location-type availability-zone.
+func readAWSZones(c *collector, file *source) error {
+	type offering struct{ InstanceType, LocationType, Location string }
+	const command = "the output of aws ec2 describe-instance-type-offerings --location-type availability-zone"
+	return list(c, file, "InstanceTypeOfferings", command, func(_ string, o *offering) error {
+		if o.LocationType != "availability-zone" {
+			return fmt.Errorf("it has offerings by %q", shown(o.LocationType))
+		}
+		if region := c.options.Region; (region == "" || awsRegion.FindString(o.Location) == region) && (len(c.options.Zones) == 0 || slices.Contains(c.options.Zones, o.Location)) {
+			c.zones[o.InstanceType] = append(c.zones[o.InstanceType], o.Location)
+		}
+		return nil
+	})
 }
 
 // awsProduct is one of a price list.
@@ -145,7 +242,6 @@ type awsTerms struct {
 type awsReader struct {
 	*stream
 	prices *prices
-	region string
 	// products that count, and terms that came before their products.
 	products map[string]awsProduct
 	terms    map[string]awsTerms
@@ -153,8 +249,8 @@ type awsReader struct {
 }
 
 // readAWS reads a price list file, or the output of aws pricing get-products, page by page.
-func (p *prices) readAWS(file *priceFile, region string) error {
-	r := &awsReader{stream: newStream(file.reader), prices: p, region: region, products: map[string]awsProduct{}, terms: map[string]awsTerms{}}
+func (p *prices) readAWS(file *source) error {
+	r := &awsReader{stream: newStream(file.reader), prices: p, products: map[string]awsProduct{}, terms: map[string]awsTerms{}}
 	err := r.documents(func(token json.Token) error {
 		switch token {
 		case json.Delim('{'):
@@ -192,7 +288,7 @@ func (r *awsReader) field(key string) error {
 			product := awsProduct{}
 			if err := decode(raw, &product); err != nil {
 				r.problem("product "+shown(sku), err)
-			} else if product.counts(r.region) {
+			} else if product.counts(r.prices) {
 				r.products[sku] = product
 			}
 			return nil
@@ -247,12 +343,12 @@ func (r *awsReader) item(i int) error {
 		return nil
 	}
 	for j, item := range page.PriceList {
-		inner := &awsReader{stream: newStream(strings.NewReader(string(item))), prices: r.prices, region: r.region}
+		inner := &awsReader{stream: newStream(strings.NewReader(string(item))), prices: r.prices}
 		if err := inner.item(j); err != nil {
 			return err
 		}
 	}
-	if page.Product.counts(r.region) {
+	if page.Product.counts(r.prices) {
 		r.prices.addAWS("prices, "+where, page.Product, page.Terms)
 	}
 	return nil
@@ -264,11 +360,11 @@ func (r *awsReader) problem(where string, err error) {
 
 // counts reports whether a product is a shared Linux machine without software, which the others add to, that isn't in a reservation. A
 // Capacity Block is paid for at once.
-func (p *awsProduct) counts(region string) bool {
+func (p *awsProduct) counts(prices *prices) bool {
 	a := &p.Attributes
 	return a.InstanceType != "" && a.OperatingSystem == "Linux" && a.Tenancy == "Shared" && a.PreInstalledSw == "NA" &&
 		a.Capacitystatus == "Used" &&
-		(a.MarketOption == "" || a.MarketOption == "OnDemand") && (region == "" || a.RegionCode == region)
+		(a.MarketOption == "" || a.MarketOption == "OnDemand") && prices.counts(a.RegionCode)
 }
 
 // addAWS takes the price of a product that counts.
@@ -276,18 +372,28 @@ func (p *prices) addAWS(where string, product awsProduct, terms awsTerms) {
 	for _, term := range sortedKeys(terms.OnDemand) {
 		for _, dimension := range sortedKeys(terms.OnDemand[term].PriceDimensions) {
 			d := terms.OnDemand[term].PriceDimensions[dimension]
-			if usd := d.PricePerUnit["USD"]; d.Unit == "Hrs" && usd != "" {
-				p.setBilled(where, product.Attributes.InstanceType, catalog.OnDemand, "", usd)
+			if d.Unit != "Hrs" {
+				continue
+			}
+			currencies := sortedKeys(d.PricePerUnit)
+			if _, dollars := d.PricePerUnit["USD"]; dollars {
+				currencies = []string{"USD"}
+			}
+			for _, currency := range currencies {
+				p.set(where, product.Attributes.InstanceType, catalog.OnDemand, d.PricePerUnit[currency], currency)
 			}
 		}
 	}
 }
 
+// awsRegion matches the region of a zone, such as us-west-2 of us-west-2a and us-west-2-lax-1a.
+var awsRegion = regexp.MustCompile(`^[a-z]+(-[a-z]+)+-[0-9]+`)
+
 // awsSpotPrice is one of describe-spot-price-history.
 type awsSpotPrice struct{ AvailabilityZone, InstanceType, ProductDescription, SpotPrice, Timestamp string }
 
 // readAWSSpot reads the output of aws ec2 describe-spot-price-history, of which the newest prices count.
-func (p *prices) readAWSSpot(file *priceFile, _ string) error {
+func (p *prices) readAWSSpot(file *source) error {
 	s := newStream(file.reader)
 	newest := map[[2]string]awsSpotPrice{}
 	err := s.pages("SpotPriceHistory", func(i int) error {
@@ -300,7 +406,8 @@ func (p *prices) readAWSSpot(file *priceFile, _ string) error {
 			p.problems = append(p.problems, fmt.Errorf("spot prices, SpotPriceHistory[%d]: %w", i, err))
 			return nil
 		}
-		if price.ProductDescription != "" && !strings.HasPrefix(price.ProductDescription, "Linux/UNIX") {
+		if price.ProductDescription != "" && !strings.HasPrefix(price.ProductDescription, "Linux/UNIX") ||
+			!p.counts(awsRegion.FindString(price.AvailabilityZone)) {
 			return nil
 		}
 		// Times of one format are ordered as texts.
@@ -314,7 +421,7 @@ func (p *prices) readAWSSpot(file *priceFile, _ string) error {
 		return fmt.Errorf("not the output of aws ec2 describe-spot-price-history: %w", err)
 	}
 	for at, price := range newest {
-		p.setBilled("spot prices", at[0], catalog.Spot, at[1], price.SpotPrice)
+		p.set("spot prices", at[0], catalog.Spot, price.SpotPrice, "", at[1])
 	}
 	return nil
 }

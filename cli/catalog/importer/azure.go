@@ -12,8 +12,6 @@ import (
 	"strconv"
 	"strings"
 
-	"k8s.io/apimachinery/pkg/util/sets"
-
 	"github.com/autonode-io/autonode/catalog"
 )
 
@@ -93,39 +91,31 @@ func (s *azureSKU) restricted(region, zone string) bool {
 	})
 }
 
-func readAzure(c *collector, raw []byte) error {
-	skus, wheres, regions := []*azureSKU{}, []string{}, sets.New[string]()
-	err := list(c, raw, "the output of az vm list-skus", func(where string, sku *azureSKU) {
-		if sku.ResourceType == "virtualMachines" { // the list has disks and snapshots too
-			skus, wheres = append(skus, sku), append(wheres, where+" "+shown(sku.Name))
-			regions.Insert(sku.regions()...)
+func readAzure(c *collector, file *source) error {
+	region := c.options.Region
+	return list(c, file, "", "the output of az vm list-skus", func(where string, sku *azureSKU) error {
+		if sku.ResourceType != "virtualMachines" { // the list has disks and snapshots too
+			return nil
 		}
-	})
-	if err != nil {
-		return err
-	}
-	names, region := sets.List(regions), strings.ToLower(c.options.Region)
-	switch {
-	case region != "":
-	case len(names) > 1:
-		return fmt.Errorf("the list has %d regions, such as %s and %s; choose one with --region", len(names), shown(names[0]), shown(names[1]))
-	case len(names) == 1:
-		region = names[0]
-	}
-	for i, sku := range skus {
+		for _, other := range sku.regions() {
+			if region = cmp.Or(region, other); region != other && c.options.Region == "" {
+				return fmt.Errorf("it has several regions, such as %s and %s; choose one with --region", shown(min(region, other)), shown(max(region, other)))
+			}
+		}
 		zones, usable := sku.zones(region)
 		if !usable {
-			continue
+			return nil
 		}
+		where += " " + shown(sku.Name)
 		m, problem := azureMachine(sku, c.options)
 		if problem != "" {
-			c.problem(wheres[i], "%s", problem)
-			continue
+			c.problem(where, "%s", problem)
+			return nil
 		}
 		m.zones = zones
-		c.add(wheres[i], m)
-	}
-	return nil
+		c.add(where, m)
+		return nil
+	})
 }
 
 // azureAMD are the series with AMD's GPUs, which have no capability that reports it.
@@ -177,7 +167,7 @@ type azurePrice struct {
 
 // readAzure reads the answer of the Retail Prices API, page by page, or items alone.
 // https://learn.microsoft.com/en-us/rest/api/cost-management/retail-prices/azure-retail-prices
-func (p *prices) readAzure(file *priceFile, region string) error {
+func (p *prices) readAzure(file *source) error {
 	s := newStream(file.reader)
 	err := s.pages("Items", func(i int) error {
 		raw, err := s.raw()
@@ -193,9 +183,9 @@ func (p *prices) readAzure(file *priceFile, region string) error {
 			return nil
 		}
 		for j := range page.Items {
-			p.addAzure(fmt.Sprintf("prices, page %d, Items[%d]", i, j), &page.Items[j], region)
+			p.addAzure(fmt.Sprintf("prices, page %d, Items[%d]", i, j), &page.Items[j])
 		}
-		p.addAzure(fmt.Sprintf("prices, Items[%d]", i), &page.azurePrice, region)
+		p.addAzure(fmt.Sprintf("prices, Items[%d]", i), &page.azurePrice)
 		return nil
 	})
 	if err != nil {
@@ -205,21 +195,15 @@ func (p *prices) readAzure(file *priceFile, region string) error {
 }
 
 // addAzure takes the price of a Linux machine. Cloud Services are machines of another service, at other prices.
-func (p *prices) addAzure(where string, each *azurePrice, region string) {
+func (p *prices) addAzure(where string, each *azurePrice) {
 	if each.Type != "Consumption" || each.UnitOfMeasure != "1 Hour" || each.ArmSkuName == "" ||
 		strings.Contains(each.ProductName, "Windows") ||
-		strings.Contains(strings.ReplaceAll(each.ProductName, " ", ""), "CloudServices") || strings.Contains(each.SkuName, "Low Priority") ||
-		region != "" && !strings.EqualFold(each.ArmRegionName, region) {
-		return
-	}
-	if each.CurrencyCode != "" && each.CurrencyCode != "USD" {
-		p.problems = append(p.problems, fmt.Errorf("%s: the price of %s is in %s, and a catalog's are in US dollars; ask the API without "+
-			"currencyCode", where, shown(each.ArmSkuName), shown(each.CurrencyCode)))
+		strings.Contains(strings.ReplaceAll(each.ProductName, " ", ""), "CloudServices") || strings.Contains(each.SkuName, "Low Priority") || !p.counts(each.ArmRegionName) {
 		return
 	}
 	capacityType := catalog.OnDemand
 	if strings.HasSuffix(each.SkuName, " Spot") {
 		capacityType = catalog.Spot
 	}
-	p.setBilled(where, each.ArmSkuName, capacityType, "", each.RetailPrice.String())
+	p.set(where, each.ArmSkuName, capacityType, each.RetailPrice.String(), each.CurrencyCode)
 }

@@ -3,7 +3,6 @@
 package importer
 
 import (
-	"cmp"
 	"fmt"
 	"maps"
 	"slices"
@@ -12,7 +11,6 @@ import (
 
 	"github.com/autonode-io/autonode/api/karpenter/v1alpha1"
 	"github.com/autonode-io/autonode/api/scalar"
-	"github.com/autonode-io/autonode/catalog"
 )
 
 // labelColumn begins the columns that are labels.
@@ -21,27 +19,28 @@ const labelColumn = "label:"
 var (
 	csvNeeded   = []string{"name", "cpu", "memory"}
 	csvOptional = []string{"architecture", "operatingSystem", "pods", "ephemeral-storage", "memoryOverhead", "zones", "capacityType",
-		"price", "reservationID", "reservationCount"}
+		"price", "currency", "reservationID", "reservationCount"}
 )
 
 // readCSV reads a table: a row is an instance type with one offering, and further rows of the same name are further offerings. A column
 // with a / is a device, and one that begins with label: a label.
-func readCSV(c *collector, raw []byte) error {
+func readCSV(c *collector, file *source) error {
 	entries, first, order := map[string]*v1alpha1.CatalogInstanceType{}, map[string]int{}, []string{}
+	table := newPrices(c.options) // the prices in the table itself
 	more := func(column string) bool {
 		return strings.HasPrefix(column, labelColumn) || strings.Contains(column, "/")
 	}
-	err := eachRow(raw, csvNeeded, csvOptional, more, func(line int, row map[string]string) {
+	err := eachRow(file, csvNeeded, csvOptional, more, func(line int, row map[string]string) {
 		where := fmt.Sprintf("line %d", line)
 		parsed, problem := csvEntry(row)
 		if problem != "" {
 			c.problem(where, "%s", problem)
 			return
 		}
-		if row["price"] == "" && row["reservationID"] == "" {
-			zones := csvZones(row["zones"])
+		zones, unpriced := csvZones(row["zones"]), row["price"] == "" && row["reservationID"] == ""
+		if unpriced {
 			if capacityType := row["capacityType"]; capacityType != "" || len(c.prices.byType[parsed.Name]) == 0 {
-				parsed.Offerings = c.prices.offerings(parsed.Name, cmp.Or(capacityType, catalog.OnDemand), zones)
+				parsed.Offerings = c.prices.offerings(parsed.Name, capacityTypeOf(capacityType), zones)
 			} else {
 				for _, capacityType := range sortedKeys(c.prices.byType[parsed.Name]) {
 					parsed.Offerings = append(parsed.Offerings, c.prices.offerings(parsed.Name, capacityType, zones)...)
@@ -50,9 +49,10 @@ func readCSV(c *collector, raw []byte) error {
 		}
 		known, ok := entries[parsed.Name]
 		if !ok {
-			entries[parsed.Name], first[parsed.Name] = &parsed, line
+			known = &v1alpha1.CatalogInstanceType{}
+			*known, known.Offerings = parsed, nil
+			entries[parsed.Name], first[parsed.Name] = known, line
 			order = append(order, parsed.Name)
-			return
 		}
 		if known.Architecture != parsed.Architecture || known.OperatingSystem != parsed.OperatingSystem ||
 			!maps.Equal(known.Capacity, parsed.Capacity) || !maps.Equal(known.Labels, parsed.Labels) ||
@@ -61,11 +61,20 @@ func readCSV(c *collector, raw []byte) error {
 			return
 		}
 		known.Offerings = append(known.Offerings, parsed.Offerings...)
+		if !unpriced && row["reservationID"] == "" {
+			table.set(where, parsed.Name, row["capacityType"], row["price"], row["currency"], zones...)
+		}
 	}, func(err error) { c.Problems = append(c.Problems, err) })
 	if err != nil {
 		return err
 	}
+	c.Problems = append(c.Problems, table.reported()...)
 	for _, name := range order {
+		var priced []v1alpha1.CatalogOffering
+		for _, capacityType := range sortedKeys(table.byType[name]) {
+			priced = append(priced, byPrice(capacityType, table.byType[name][capacityType])...)
+		}
+		entries[name].Offerings = append(priced, entries[name].Offerings...)
 		c.keep(fmt.Sprintf("line %d", first[name]), *entries[name])
 	}
 	return nil
@@ -96,17 +105,15 @@ func csvEntry(row map[string]string) (entry v1alpha1.CatalogInstanceType, proble
 			entry.Capacity[column] = scalar.Text(cell)
 		}
 	}
-	if row["price"] == "" && row["reservationID"] == "" {
-		return entry, "" // a price list may have its offerings
+	if row["reservationID"] == "" {
+		return entry, ""
 	}
-	offering := offeringOf(cmp.Or(row["capacityType"], catalog.OnDemand), row["price"], csvZones(row["zones"]))
-	if id := row["reservationID"]; id != "" {
-		count, err := strconv.ParseInt(row["reservationCount"], 10, 32)
-		if err != nil || count < 0 {
-			return entry, fmt.Sprintf("reservationCount %q is not a number of machines", shown(row["reservationCount"]))
-		}
-		offering.Reservation = &v1alpha1.CatalogReservation{ID: id, Count: int32(count)}
+	count, err := strconv.ParseInt(row["reservationCount"], 10, 32)
+	if err != nil || count < 0 {
+		return entry, fmt.Sprintf("reservationCount %q is not a number of machines", shown(row["reservationCount"]))
 	}
+	offering := offeringOf(capacityTypeOf(row["capacityType"]), row["price"], csvZones(row["zones"]))
+	offering.Reservation = &v1alpha1.CatalogReservation{ID: row["reservationID"], Count: int32(count)}
 	entry.Offerings = []v1alpha1.CatalogOffering{offering}
 	return entry, ""
 }

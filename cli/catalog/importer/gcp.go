@@ -26,21 +26,21 @@ type gcpType struct {
 	Deprecated *struct{ State string }
 }
 
-func readGCP(c *collector, raw []byte) error {
+func readGCP(c *collector, file *source) error {
 	machines, wheres := map[string]*machine{}, map[string]string{}
-	err := list(c, raw, "the output of gcloud compute machine-types list --format=json", func(where string, t *gcpType) {
+	err := list(c, file, "", "the output of gcloud compute machine-types list --format=json", func(where string, t *gcpType) error {
 		if t.Deprecated != nil && t.Deprecated.State != "ACTIVE" && t.Deprecated.State != "" {
-			return
+			return nil
 		}
 		where += " " + shown(t.Name)
 		zone := path.Base(t.Zone) // a URL, or the name alone
 		if t.Zone == "" {
 			c.problem(where, "no zone")
-			return
+			return nil
 		}
 		if c.options.Region != "" && !strings.HasPrefix(zone, c.options.Region+"-") ||
 			len(c.options.Zones) > 0 && !slices.Contains(c.options.Zones, zone) {
-			return
+			return nil
 		}
 		m, known := machines[t.Name]
 		if !known {
@@ -53,22 +53,23 @@ func readGCP(c *collector, raw []byte) error {
 				m.arch = "arm64"
 			default:
 				c.problem(where, "architecture %q is neither X86_64 nor ARM64", shown(t.Architecture))
-				return
+				return nil
 			}
-			gpus := int64(0)
+			devices := map[string]int64{}
 			for _, accelerator := range t.Accelerators {
-				if !strings.HasPrefix(accelerator.GuestAcceleratorType, "ct") { // TPUs
-					gpus += accelerator.GuestAcceleratorCount
+				resource := c.options.GPUResource
+				if kind := accelerator.GuestAcceleratorType; strings.HasPrefix(kind, "ct") || strings.HasPrefix(kind, "tpu") {
+					resource = "google.com/tpu"
 				}
+				devices[resource] += accelerator.GuestAcceleratorCount
 			}
-			if gpus > 0 {
-				m.capacity[c.options.GPUResource] = count(gpus)
-			}
+			m.setDevices(devices)
 			machines[t.Name], wheres[t.Name] = m, where
 		}
 		if !slices.Contains(m.zones, zone) {
 			m.zones = append(m.zones, zone)
 		}
+		return nil
 	})
 	for _, name := range sortedKeys(machines) {
 		slices.Sort(machines[name].zones)

@@ -28,13 +28,17 @@ import (
 type Options struct {
 	// Zones that machine types are offered in where the input doesn't say; empty for every failure domain of a Cluster.
 	Zones []string
-	// Prices is a price list, in the format of the infrastructure or in CSV with the columns instanceType, zone, capacityType and price;
-	// nil for none. One in JSON may have any size: it is read value by value.
+	// ZoneOfferings is the infrastructure's list of the zones that each machine type is offered in; nil for none.
+	ZoneOfferings io.Reader
+	// Prices is a price list, in the format of the infrastructure or in CSV with the columns instanceType, zone, capacityType, price and
+	// currency; nil for none. One in JSON may have any size: it is read value by value.
 	Prices io.Reader
 	// SpotPrices likewise, where the infrastructure has them apart.
 	SpotPrices io.Reader
-	// Region of prices, where a price list has several; empty for all.
+	// Region of machine types and prices, where a file has several; empty for the only one.
 	Region string
+	// Rates are US dollars for one unit of other currencies, such as EUR.
+	Rates map[string]float64
 	// Estimate prices of on-demand machines from their capacity where no price list is given.
 	Estimate bool
 	// GPUResource is the resource of devices whose maker isn't known; empty is nvidia.com/gpu.
@@ -57,23 +61,46 @@ type Format struct {
 	// Template that its machines are usually made from, and the patches that write a machine type into them.
 	Template v1alpha1.InfrastructureTemplateReference
 	Patches  []v1alpha1.CatalogPatch
+	// MemoryOverhead is the part of the memory that nodes lack, as the infrastructure's own Karpenter assumes; empty leaves it to the platform.
+	MemoryOverhead string
 	// read adds the entries of an input. The error reports why none of it can be read.
-	read func(c *collector, raw []byte) error
+	read func(c *collector, file *source) error
 	// readPrices and readSpotPrices read the infrastructure's own lists; nil where only a table can be read.
-	readPrices, readSpotPrices func(p *prices, file *priceFile, region string) error
+	readPrices, readSpotPrices func(p *prices, file *source) error
+	// readZones reads the zones of machine types; nil where the input has them.
+	readZones func(c *collector, file *source) error
 }
 
-// Read reads an input and its price lists. The error reports why none of it can be read.
-func (f *Format) Read(raw []byte, options Options) (*Imported, error) {
-	options.GPUResource = cmp.Or(options.GPUResource, "nvidia.com/gpu")
-	c := &collector{options: options, prices: newPrices(options), seen: sets.New[string]()}
+// Read reads an input and its price lists. JSON may have any size. The error reports why none of it can be read.
+func (f *Format) Read(input io.Reader, options Options) (*Imported, error) {
+	options.GPUResource, options.Region = cmp.Or(options.GPUResource, "nvidia.com/gpu"), strings.ToLower(options.Region)
+	c := &collector{options: options, prices: newPrices(options), seen: sets.New[string](), memoryOverhead: f.MemoryOverhead}
 	if err := c.prices.read(f, options); err != nil {
 		return nil, err
 	}
-	if err := f.read(c, raw); err != nil {
+	switch offered, err := open(options.ZoneOfferings); {
+	case err != nil:
+		return nil, fmt.Errorf("zone offerings: %w", err)
+	case offered.isEmpty():
+	case f.readZones == nil:
+		return nil, errors.New("zone offerings: the machine types of this format have their zones")
+	default:
+		c.zones = map[string][]string{}
+		if err := f.readZones(c, offered); err != nil {
+			return nil, fmt.Errorf("zone offerings: %w", err)
+		}
+	}
+	file, err := open(input)
+	switch {
+	case err != nil:
+		return nil, err
+	case file.isEmpty():
+		return nil, errors.New("it is empty")
+	}
+	if err := f.read(c, file); err != nil {
 		return nil, err
 	}
-	c.Problems = append(c.Problems, c.prices.problems...)
+	c.Problems = append(c.Problems, c.prices.reported()...)
 	slices.SortFunc(c.Types, func(a, b v1alpha1.CatalogInstanceType) int { return strings.Compare(a.Name, b.Name) })
 	return &c.Imported, nil
 }
@@ -96,7 +123,7 @@ func rendered(path, template string) v1alpha1.CatalogPatch {
 var Formats = []Format{
 	{
 		Name: "aws", Input: "aws ec2 describe-instance-types", Template: templateOf(infrastructureGroup, "AWSMachineTemplate"), read: readAWS,
-		readPrices: (*prices).readAWS, readSpotPrices: (*prices).readAWSSpot,
+		readPrices: (*prices).readAWS, readSpotPrices: (*prices).readAWSSpot, readZones: readAWSZones, MemoryOverhead: "7.5%",
 		Patches: []v1alpha1.CatalogPatch{
 			variable("/spec/instanceType", "instanceType"),
 			rendered("/spec/spotMarketOptions", `{{ if eq .capacityType "spot" }}{}{{ end }}`),
@@ -105,7 +132,7 @@ var Formats = []Format{
 	},
 	{
 		Name: "azure", Input: "az vm list-skus", Template: templateOf(infrastructureGroup, "AzureMachineTemplate"), read: readAzure,
-		readPrices: (*prices).readAzure,
+		readPrices: (*prices).readAzure, MemoryOverhead: "7.5%",
 		Patches: []v1alpha1.CatalogPatch{
 			variable("/spec/vmSize", "instanceType"),
 			rendered("/spec/spotVMOptions", `{{ if eq .capacityType "spot" }}{}{{ end }}`),
@@ -118,6 +145,10 @@ var Formats = []Format{
 			variable("/spec/instanceType", "instanceType"),
 			rendered("/spec/provisioningModel", `{{ if eq .capacityType "spot" }}Spot{{ else }}Standard{{ end }}`),
 		},
+	},
+	{
+		Name: "hetzner", Input: "hcloud server-type list -o json", Template: templateOf(infrastructureGroup, "HCloudMachineTemplate"), read: readHetzner,
+		Patches: []v1alpha1.CatalogPatch{variable("/spec/type", "instanceType")},
 	},
 	{
 		Name: "openstack", Input: "openstack flavor list --long -f json", Template: templateOf(infrastructureGroup, "OpenStackMachineTemplate"),
@@ -150,6 +181,10 @@ type collector struct {
 	options Options
 	prices  *prices
 	seen    sets.Set[string]
+	// memoryOverhead of the format.
+	memoryOverhead string
+	// zones of machine types by name; nil if no list has them.
+	zones map[string][]string
 }
 
 func (c *collector) problem(where, format string, args ...any) {
@@ -165,9 +200,18 @@ type machine struct {
 	zones, capacityTypes []string
 }
 
+// setDevices adds those that there are to the capacity.
+func (m *machine) setDevices(devices map[string]int64) {
+	for name, number := range devices {
+		if number > 0 {
+			m.capacity[name] = count(number)
+		}
+	}
+}
+
 // add adds a machine type with an offering for each price. where names it in problems.
 func (c *collector) add(where string, m machine) {
-	entry := v1alpha1.CatalogInstanceType{Name: m.name, Architecture: m.arch, Capacity: m.capacity}
+	entry := v1alpha1.CatalogInstanceType{Name: m.name, Architecture: m.arch, Capacity: m.capacity, MemoryOverhead: c.memoryOverhead}
 	for key, value := range m.labels {
 		if entry.Labels == nil {
 			entry.Labels = map[string]v1alpha1.CatalogValue{}
@@ -240,26 +284,30 @@ func mebibytesOf(mebibytes int64) string {
 	return strconv.FormatInt(mebibytes, 10) + "Mi"
 }
 
-// list adds each item of a JSON list.
-func list[T any](c *collector, raw []byte, what string, add func(where string, item *T)) error {
-	var items []json.RawMessage
-	if err := decode(raw, &items); err != nil {
-		return fmt.Errorf("not %s: %w", what, described(raw, err))
+// list adds each item of a JSON list, or of the field of an object; an empty field is none.
+func list[T any](c *collector, file *source, field, what string, add func(where string, item *T) error) error {
+	s := newStream(file.reader)
+	err := s.pages(field, func(i int) error {
+		raw, err := s.raw()
+		if err != nil {
+			return err
+		}
+		return decodeItem(c, fmt.Sprintf("%s[%d]", field, i), raw, add)
+	})
+	if err != nil {
+		return fmt.Errorf("not %s: %w", what, err)
 	}
-	each(c, items, "", add)
 	return nil
 }
 
-// each decodes items one by one, so that one that isn't as expected spoils no other.
-func each[T any](c *collector, items []json.RawMessage, field string, add func(where string, item *T)) {
-	for i, raw := range items {
-		where, item := fmt.Sprintf("%s[%d]", field, i), new(T)
-		if err := decode(raw, item); err != nil {
-			c.problem(named(where, raw), "%s", err)
-			continue
-		}
-		add(where, item)
+// decodeItem decodes and adds one item. One that isn't as expected spoils no other.
+func decodeItem[T any](c *collector, where string, raw json.RawMessage, add func(where string, item *T) error) error {
+	item := new(T)
+	if err := decode(raw, item); err != nil {
+		c.problem(named(where, raw), "%s", err)
+		return nil
 	}
+	return add(where, item)
 }
 
 // named is a machine type that can't be decoded, by its index and its name if it has one.
@@ -270,16 +318,6 @@ func named(where string, item json.RawMessage) string {
 		return where + " " + shown(text)
 	}
 	return where
-}
-
-// described adds the line of a syntax error.
-func described(raw []byte, err error) error {
-	syntax, ok := err.(*json.SyntaxError) //nolint:errorlint // Unmarshal returns it as it is.
-	if !ok {
-		return err
-	}
-	line := 1 + strings.Count(string(raw[:min(int(syntax.Offset), len(raw))]), "\n")
-	return fmt.Errorf("line %d: %w", line, err)
 }
 
 func shown(text string) string { return message.Cut(text, 63) }

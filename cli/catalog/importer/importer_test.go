@@ -43,6 +43,7 @@ func TestFormats(t *testing.T) {
 			Zones: []string{"us-east-1a", "us-east-1b"}, Region: "us-east-1"}},
 		"azure":     {"azure.json", importer.Options{Prices: opened(t, "azure-prices.json"), Region: "westeurope"}},
 		"gcp":       {"gcp.json", importer.Options{Prices: opened(t, "prices.csv"), Region: "us-central1"}},
+		"hetzner":   {"hetzner.json", importer.Options{Rates: map[string]float64{"EUR": 1.1}}},
 		"openstack": {"openstack.json", importer.Options{}},
 		"vsphere":   {"vsphere.yaml", importer.Options{}},
 		"csv":       {"csv.csv", importer.Options{}},
@@ -52,7 +53,7 @@ func TestFormats(t *testing.T) {
 			if err != nil {
 				t.Fatal(err)
 			}
-			imported, err := format.Read(read(t, tc.file), tc.options)
+			imported, err := format.Read(opened(t, tc.file), tc.options)
 			if err != nil {
 				t.Fatal(err)
 			}
@@ -91,11 +92,11 @@ func TestBadInput(t *testing.T) {
 		options       importer.Options
 		want          string
 	}{
-		"the JSON breaks off":              {"aws", "{\n \"InstanceTypes\": [\n {", importer.Options{}, "line 3: unexpected end of JSON input"},
+		"the JSON breaks off":              {"aws", "{\n \"InstanceTypes\": [\n {", importer.Options{}, "line 3: unexpected EOF"},
 		"it is something else":             {"aws", `{"Images": []}`, importer.Options{}, "it has no InstanceTypes"},
 		"a list is needed":                 {"azure", `{"value": []}`, importer.Options{}, "not the output of az vm list-skus"},
 		"it isn't JSON":                    {"gcp", "NAME ZONE\ne2 a", importer.Options{}, "not the output of gcloud"},
-		"it is empty":                      {"openstack", "", importer.Options{}, "not the output of openstack flavor list"},
+		"it is empty":                      {"openstack", "", importer.Options{}, "it is empty"},
 		"it is another kind":               {"vsphere", "kind: ConfigMap", importer.Options{}, "it has no items"},
 		"it isn't YAML":                    {"vsphere", "a: [", importer.Options{}, "not YAML or JSON"},
 		"a column is missing":              {"csv", "name,cpu\nx,1", importer.Options{}, "line 1: column memory is missing"},
@@ -109,13 +110,13 @@ func TestBadInput(t *testing.T) {
 			if err != nil {
 				t.Fatal(err)
 			}
-			if _, err := format.Read([]byte(tc.input), tc.options); err == nil || !strings.Contains(err.Error(), tc.want) {
+			if _, err := format.Read(strings.NewReader(tc.input), tc.options); err == nil || !strings.Contains(err.Error(), tc.want) {
 				t.Errorf("got %v, want %q", err, tc.want)
 			}
 		})
 	}
 	t.Run("When the format is unknown, it should name those that there are", func(t *testing.T) {
-		if _, err := importer.FormatOf("xml"); err == nil || !strings.Contains(err.Error(), "aws, azure, gcp, openstack, vsphere, csv") {
+		if _, err := importer.FormatOf("xml"); err == nil || !strings.Contains(err.Error(), "aws, azure, gcp, hetzner, openstack, vsphere, csv") {
 			t.Errorf("got %v", err)
 		}
 	})
@@ -129,7 +130,7 @@ func TestPriceListOfProducts(t *testing.T) {
 		}
 		product := `{"product":{"sku":"S","attributes":{"instanceType":"m5.large","operatingSystem":"Linux","tenancy":"Shared","preInstalledSw":"NA","capacitystatus":"Used","regionCode":"us-east-1"}},` +
 			`"terms":{"OnDemand":{"S.1":{"priceDimensions":{"S.1.2":{"unit":"Hrs","pricePerUnit":{"USD":"0.096"}}}}}}}`
-		imported, err := format.Read(read(t, "aws.json"), importer.Options{Prices: strings.NewReader(fmt.Sprintf(`{"PriceList": [%q, "not JSON"]}`, product))})
+		imported, err := format.Read(opened(t, "aws.json"), importer.Options{Prices: strings.NewReader(fmt.Sprintf(`{"PriceList": [%q, "not JSON"]}`, product))})
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -146,7 +147,7 @@ func TestPriceListOfProducts(t *testing.T) {
 
 // FuzzFormats gives what a person may have saved by mistake to each format. None panics.
 func FuzzFormats(f *testing.F) {
-	for _, file := range []string{"aws.json", "azure.json", "gcp.json", "openstack.json", "vsphere.yaml", "csv.csv", "prices.csv", "aws-prices.json"} {
+	for _, file := range []string{"aws.json", "azure.json", "gcp.json", "hetzner.json", "openstack.json", "vsphere.yaml", "csv.csv", "prices.csv", "aws-prices.json"} {
 		content, err := os.ReadFile(filepath.Join("testdata", file))
 		if err != nil {
 			f.Fatal(err)
@@ -156,7 +157,7 @@ func FuzzFormats(f *testing.F) {
 	f.Fuzz(func(t *testing.T, raw []byte) {
 		for _, format := range importer.Formats {
 			for _, options := range []importer.Options{{}, {Prices: bytes.NewReader(raw)}, {SpotPrices: bytes.NewReader(raw)}} {
-				if imported, err := format.Read(raw, options); err == nil && imported == nil {
+				if imported, err := format.Read(bytes.NewReader(raw), options); err == nil && imported == nil {
 					t.Errorf("%s: nothing", format.Name)
 				}
 			}
@@ -171,7 +172,7 @@ func imported(t *testing.T, format, input string, options importer.Options) *imp
 	if err != nil {
 		t.Fatal(err)
 	}
-	got, err := f.Read([]byte(input), options)
+	got, err := f.Read(strings.NewReader(input), options)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -297,7 +298,7 @@ func TestAzure(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		if _, err := format.Read([]byte("["+sku("Standard_D2s_v5", "westus", "", two, "")+","+d2+"]"), importer.Options{}); err == nil ||
+		if _, err := format.Read(strings.NewReader("["+sku("Standard_D2s_v5", "westus", "", two, "")+","+d2+"]"), importer.Options{}); err == nil ||
 			!strings.Contains(err.Error(), "eastus and westus; choose one with --region") {
 			t.Errorf("got %v", err)
 		}
@@ -390,7 +391,7 @@ func TestLargePriceList(t *testing.T) {
 			t.Fatal(err)
 		}
 		list := &endless{begin: `{"PriceList": ["`, each: strings.Repeat("x", 1<<20), remaining: 40, end: `"]}`}
-		if _, err := format.Read([]byte(`{"InstanceTypes": []}`), importer.Options{Prices: list}); err == nil || !strings.Contains(err.Error(), "a value has more than") {
+		if _, err := format.Read(strings.NewReader(`{"InstanceTypes": []}`), importer.Options{Prices: list}); err == nil || !strings.Contains(err.Error(), "a value has more than") {
 			t.Errorf("got %v", err)
 		}
 	})

@@ -3,7 +3,9 @@
 package importer
 
 import (
+	"cmp"
 	"encoding/json"
+	"regexp"
 	"strconv"
 	"strings"
 
@@ -21,8 +23,8 @@ type openStackFlavor struct {
 	Properties json.RawMessage
 }
 
-func readOpenStack(c *collector, raw []byte) error {
-	return list(c, raw, "the output of openstack flavor list --long -f json", func(where string, flavor *openStackFlavor) {
+func readOpenStack(c *collector, file *source) error {
+	return list(c, file, "", "the output of openstack flavor list --long -f json", func(where string, flavor *openStackFlavor) error {
 		where += " " + shown(flavor.Name)
 		m := machine{name: flavor.Name, arch: "amd64", capacity: capacityOf(flavor.VCPUs, flavor.RAM), capacityTypes: []string{catalog.OnDemand}}
 		if flavor.Disk > 0 {
@@ -34,24 +36,31 @@ func readOpenStack(c *collector, raw []byte) error {
 		}
 		// Devices by their alias and number, such as a100:2, or virtual ones.
 		gpus, _ := strconv.ParseInt(properties["resources:VGPU"], 10, 32)
-		aliases := properties["pci_passthrough:alias"]
-		for alias := range strings.SplitSeq(aliases, ",") {
-			if _, number, ok := strings.Cut(strings.TrimSpace(alias), ":"); ok {
-				n, err := strconv.ParseInt(number, 10, 32)
-				if err != nil {
-					c.problem(where, "property pci_passthrough:alias: %q is not a list of <alias>:<number>; the flavor is imported without devices",
-						shown(aliases))
-					continue
-				}
+		for text := range strings.SplitSeq(properties["pci_passthrough:alias"], ",") {
+			alias, number, _ := strings.Cut(strings.TrimSpace(text), ":")
+			n, err := strconv.ParseInt(cmp.Or(number, "1"), 10, 32)
+			switch {
+			case alias == "":
+			case err != nil:
+				c.problem(where, "property pci_passthrough:alias: %q is not <alias>:<number>; the flavor is imported without it", shown(text))
+			case openStackGPU.MatchString(alias):
 				gpus += n
+			default:
+				c.problem(where, "property pci_passthrough:alias: %q isn't the name of a GPU and doesn't count; if it is one, add %s to the capacity",
+					shown(alias), c.options.GPUResource)
 			}
 		}
 		if gpus > 0 {
 			m.capacity[c.options.GPUResource] = count(gpus)
 		}
 		c.add(where, m)
+		return nil
 	})
 }
+
+// openStackGPU matches the alias of a GPU. A platform chooses the aliases, and NICs and disks have some too.
+var openStackGPU = regexp.MustCompile(`(?i)gpu|nvidia|tesla|quadro|geforce|rtx|instinct|radeon|gaudi|` +
+	`(^|[^a-z0-9])(a2|a10|a16|a30|a40|a100|a800|b[23]00|gb[23]00|h[128]00|h20|l4|l40s?|t4|p4|p40|p100|v100|k80|m10|m60|mi[0-9]{2,3}x?)([^a-z0-9]|$)`)
 
 // openStackProperties reads an object, or of older clients a text such as hw:a='1', hw:b='2'.
 func openStackProperties(raw json.RawMessage) map[string]string {

@@ -9,9 +9,12 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"math"
 	"slices"
 	"strconv"
 	"strings"
+
+	"k8s.io/apimachinery/pkg/util/sets"
 
 	"github.com/autonode-io/autonode/api/karpenter/v1alpha1"
 	"github.com/autonode-io/autonode/catalog"
@@ -22,13 +25,45 @@ type prices struct {
 	// byType has the prices by machine type, capacity type and zone; "" is every zone without a price of its own.
 	byType map[string]map[string]map[string]string
 	zones  []string
+	// region of the prices, in lower case; empty for the only one. regions are those of the infrastructure's own lists.
+	region  string
+	regions sets.Set[string]
+	// rates are US dollars for one unit of other currencies. foreign are the first price and the number of prices in a currency without one.
+	rates   map[string]float64
+	foreign map[string]foreignPrices
 	// none: there is no price list, so that every offering is written without a price.
 	none     bool
 	problems []error
 }
 
+type foreignPrices struct {
+	first string
+	count int
+}
+
 func newPrices(options Options) *prices {
-	return &prices{byType: map[string]map[string]map[string]string{}, zones: options.Zones, none: true}
+	return &prices{
+		byType: map[string]map[string]map[string]string{}, zones: options.Zones, region: options.Region, regions: sets.New[string](),
+		rates: options.Rates, foreign: map[string]foreignPrices{}, none: true,
+	}
+}
+
+// counts reports whether the price of a region is to be read.
+func (p *prices) counts(region string) bool {
+	if region != "" {
+		p.regions.Insert(strings.ToLower(region))
+	}
+	return p.region == "" || strings.EqualFold(region, p.region)
+}
+
+// reported returns the problems.
+func (p *prices) reported() []error {
+	for _, currency := range sortedKeys(p.foreign) {
+		f := p.foreign[currency]
+		p.problems = append(p.problems, fmt.Errorf("%s is in %s, like %d more, and a catalog's prices are in US dollars; give --rates %s=<US dollars>",
+			f.first, currency, f.count-1, currency))
+	}
+	return p.problems
 }
 
 // read opens the price lists, and reads those that are there.
@@ -36,11 +71,11 @@ func (p *prices) read(format *Format, options Options) error {
 	for _, list := range []struct {
 		what string
 		from io.Reader
-		read func(*prices, *priceFile, string) error
+		read func(*prices, *source) error
 	}{{"prices", options.Prices, format.readPrices}, {"spot prices", options.SpotPrices, format.readSpotPrices}} {
 		file, err := open(list.from)
 		if err != nil {
-			return err
+			return fmt.Errorf("%s: %w", list.what, err)
 		}
 		if file.isEmpty() {
 			continue
@@ -50,9 +85,12 @@ func (p *prices) read(format *Format, options Options) error {
 		case !file.isJSON:
 			err = p.readTable(file)
 		case list.read == nil:
-			err = errors.New("of this infrastructure only a table can be read, in CSV with the columns instanceType, zone, capacityType and price")
+			err = errors.New("of this infrastructure only a table can be read, in CSV with the columns instanceType, zone, capacityType, price and currency")
 		default:
-			err = list.read(p, file, options.Region)
+			err = list.read(p, file)
+		}
+		if regions := sets.List(p.regions); err == nil && p.region == "" && len(regions) > 1 {
+			err = fmt.Errorf("it has %d regions, such as %s and %s; choose one with --region", len(regions), shown(regions[0]), shown(regions[1]))
 		}
 		if err != nil {
 			return fmt.Errorf("%s: %w", list.what, err)
@@ -61,32 +99,34 @@ func (p *prices) read(format *Format, options Options) error {
 	return nil
 }
 
-// setBilled records a price of a cloud's list, unless it is zero: a machine that costs nothing there is paid for elsewhere. Of two
-// prices the higher one is kept.
-func (p *prices) setBilled(where, instanceType, capacityType, zone, price string) {
-	number, err := strconv.ParseFloat(strings.TrimSpace(price), 64)
-	if err == nil && number == 0 {
-		p.problems = append(p.problems, fmt.Errorf("%s: %s costs nothing, which is no price of a machine", where, shown(instanceType)))
+// set records a price in zones, none for every zone, unless it is zero: a machine that costs nothing there is paid for elsewhere. Of two
+// prices the higher one counts.
+func (p *prices) set(where, instanceType, capacityType, price, currency string, zones ...string) {
+	problem := func(format string, args ...any) {
+		p.problems = append(p.problems, fmt.Errorf("%s: %s", where, fmt.Sprintf(format, args...)))
+	}
+	capacityType, price = capacityTypeOf(capacityType), normalized(price)
+	number, err := catalog.ParsePrice(price)
+	switch {
+	case err != nil:
+		problem("price %q %s", shown(price), err)
+		return
+	case capacityType != catalog.OnDemand && capacityType != catalog.Spot:
+		problem("capacityType %q is neither on-demand nor spot", shown(capacityType))
+		return
+	case number == 0:
+		problem("%s costs nothing, which is no price of a machine", shown(instanceType))
 		return
 	}
-	if before, known := p.byType[instanceType][capacityType][zone]; known && err == nil && before != normalized(price) {
-		higher := before
-		if other, err := strconv.ParseFloat(before, 64); err == nil && number > other {
-			higher = normalized(price)
+	if currency = strings.ToUpper(currency); currency != "" && currency != "USD" {
+		rate, known := p.rates[currency]
+		if !known {
+			f := p.foreign[currency]
+			p.foreign[currency] = foreignPrices{cmp.Or(f.first, fmt.Sprintf("%s: the price of %s", where, shown(instanceType))), f.count + 1}
+			return
 		}
-		p.problems = append(p.problems, fmt.Errorf("%s: %s, %s has the prices %s and %s; the higher one is kept", where, shown(instanceType),
-			capacityType, shown(before), shown(normalized(price))))
-		price = higher
-	}
-	p.set(where, instanceType, capacityType, zone, price)
-}
-
-// set records a price.
-func (p *prices) set(where, instanceType, capacityType, zone, price string) {
-	price = normalized(price)
-	if _, err := catalog.ParsePrice(price); err != nil {
-		p.problems = append(p.problems, fmt.Errorf("%s: price %q %w", where, shown(price), err))
-		return
+		number = math.Round(number*rate*1e9) / 1e9
+		price = strconv.FormatFloat(number, 'f', -1, 64)
 	}
 	if p.byType[instanceType] == nil {
 		p.byType[instanceType] = map[string]map[string]string{}
@@ -94,7 +134,27 @@ func (p *prices) set(where, instanceType, capacityType, zone, price string) {
 	if p.byType[instanceType][capacityType] == nil {
 		p.byType[instanceType][capacityType] = map[string]string{}
 	}
-	p.byType[instanceType][capacityType][zone] = price
+	if len(zones) == 0 {
+		zones = []string{""}
+	}
+	for _, zone := range zones {
+		before, known := p.byType[instanceType][capacityType][zone]
+		if known && before != price {
+			problem("%s, %s has the prices %s and %s; the higher one is kept", strings.TrimSpace(shown(instanceType)+" "+shown(zone)), capacityType, before, price)
+		}
+		if other, err := catalog.ParsePrice(before); err != nil || other < number {
+			p.byType[instanceType][capacityType][zone] = price
+		}
+	}
+}
+
+// capacityTypeOf reads a capacity type as price lists spell it, such as On-Demand or OnDemand. The default is on demand.
+func capacityTypeOf(text string) string {
+	text = strings.NewReplacer(" ", "-", "_", "-").Replace(strings.ToLower(text))
+	if text == "" || text == "ondemand" {
+		return catalog.OnDemand
+	}
+	return text
 }
 
 // normalized writes a price without trailing zeros and exponents.
@@ -124,16 +184,27 @@ func (p *prices) offerings(instanceType, capacityType string, zones []string) []
 			zones = slices.DeleteFunc(zones, func(zone string) bool { return zone == "" })
 		}
 	}
-	byPrice := map[string][]string{}
+	inZones := map[string]string{}
 	for _, zone := range zones {
 		if price := cmp.Or(byZone[zone], byZone[""]); price != "" {
-			byPrice[price] = append(byPrice[price], zone)
+			inZones[zone] = price
 		}
 	}
-	offerings := make([]v1alpha1.CatalogOffering, 0, len(byPrice))
-	for _, price := range sortedKeys(byPrice) {
-		slices.Sort(byPrice[price])
-		offerings = append(offerings, offeringOf(capacityType, price, byPrice[price]))
+	return byPrice(capacityType, inZones)
+}
+
+// byPrice returns the offerings of a capacity type, zones with the same price in one; an empty zone is every zone.
+func byPrice(capacityType string, prices map[string]string) (offerings []v1alpha1.CatalogOffering) {
+	zones := map[string][]string{}
+	for _, zone := range sortedKeys(prices) {
+		if zone == "" {
+			offerings = append(offerings, offeringOf(capacityType, prices[zone], nil))
+			continue
+		}
+		zones[prices[zone]] = append(zones[prices[zone]], zone)
+	}
+	for _, price := range sortedKeys(zones) {
+		offerings = append(offerings, offeringOf(capacityType, price, zones[price]))
 	}
 	slices.SortStableFunc(offerings, func(a, b v1alpha1.CatalogOffering) int { return slices.Compare(a.Zones, b.Zones) })
 	return offerings
@@ -142,28 +213,27 @@ func (p *prices) offerings(instanceType, capacityType string, zones []string) []
 func offeringOf(capacityType, price string, zones []string) v1alpha1.CatalogOffering {
 	o := v1alpha1.CatalogOffering{CapacityType: capacityType, Price: price}
 	for _, zone := range zones {
-		if zone != "" {
-			o.Zones = append(o.Zones, v1alpha1.CatalogValue(zone))
-		}
+		o.Zones = append(o.Zones, v1alpha1.CatalogValue(zone))
 	}
 	return o
 }
 
 // readTable reads prices from a table.
-func (p *prices) readTable(file *priceFile) error {
-	raw, err := file.table()
-	if err != nil {
-		return err
-	}
-	return eachRow(raw, []string{"instanceType", "price"}, []string{"zone", "capacityType"}, nil, func(line int, row map[string]string) {
-		p.set(fmt.Sprintf("prices, line %d", line), row["instanceType"], cmp.Or(row["capacityType"], catalog.OnDemand), row["zone"], row["price"])
+func (p *prices) readTable(file *source) error {
+	return eachRow(file, []string{"instanceType", "price"}, []string{"zone", "capacityType", "currency"}, nil, func(line int, row map[string]string) {
+		p.set(fmt.Sprintf("prices, line %d", line), row["instanceType"], row["capacityType"], row["price"], row["currency"],
+			csvZones(row["zone"])...)
 	}, func(err error) { p.problems = append(p.problems, fmt.Errorf("prices: %w", err)) })
 }
 
 // eachRow reads a table with a header. An error names the line; malformed lines are reported and left out.
-func eachRow(raw []byte, needed, optional []string, more func(column string) bool, row func(line int, cells map[string]string),
+func eachRow(file *source, needed, optional []string, more func(column string) bool, row func(line int, cells map[string]string),
 	report func(error)) error {
-	reader := csv.NewReader(bytes.NewReader(bytes.TrimPrefix(raw, []byte("\xef\xbb\xbf"))))
+	raw, err := file.whole()
+	if err != nil {
+		return err
+	}
+	reader := csv.NewReader(bytes.NewReader(raw))
 	reader.FieldsPerRecord, reader.TrimLeadingSpace, reader.Comment = -1, true, '#'
 	header, err := reader.Read()
 	if err != nil {

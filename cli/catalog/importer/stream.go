@@ -5,62 +5,66 @@ package importer
 import (
 	"bufio"
 	"bytes"
+	"cmp"
 	"encoding/json"
 	"errors"
 	"fmt"
 	"io"
 	"strings"
+
+	"golang.org/x/text/encoding/unicode"
+	"golang.org/x/text/transform"
 )
 
 const (
-	// maxTable bounds a table of prices, in bytes.
-	maxTable = 64 << 20
-	// maxValue bounds one value of a price list, in bytes: a product, or the answer of one request. A list has any size.
+	// maxWhole bounds a file that is read as a whole, in bytes: a table or YAML.
+	maxWhole = 64 << 20
+	// maxValue bounds one value of a JSON file, in bytes: a product, or the answer of one request. A list has any size.
 	maxValue = 16 << 20
 )
 
-// priceFile is a price list that is read once. It is empty for none.
-type priceFile struct {
+// source is a file that is read once. It is empty for none.
+type source struct {
 	reader *bufio.Reader
 	isJSON bool
 }
 
-// open looks at the beginning of a file.
-func open(from io.Reader) (*priceFile, error) {
+// open looks at the beginning of a file. PowerShell writes UTF-16 and spreadsheets a byte order mark.
+func open(from io.Reader) (*source, error) {
 	if from == nil {
-		return &priceFile{}, nil
+		return &source{}, nil
 	}
-	reader := bufio.NewReaderSize(from, 64<<10)
+	reader := bufio.NewReaderSize(transform.NewReader(from, unicode.BOMOverride(transform.Nop)), 64<<10)
 	for {
 		next, err := reader.Peek(1)
 		switch {
 		case errors.Is(err, io.EOF):
-			return &priceFile{}, nil
+			return &source{}, nil
 		case err != nil:
-			return nil, fmt.Errorf("prices: %w", err)
+			return nil, err
 		case bytes.ContainsAny(next, " \t\r\n"):
 			_, _ = reader.Discard(1) // which was peeked
 		default:
-			return &priceFile{reader, next[0] == '{' || next[0] == '['}, nil
+			return &source{reader, next[0] == '{' || next[0] == '['}, nil
 		}
 	}
 }
 
-func (f *priceFile) isEmpty() bool { return f.reader == nil }
+func (f *source) isEmpty() bool { return f.reader == nil }
 
-// table reads all of a table.
-func (f *priceFile) table() ([]byte, error) {
-	content, err := io.ReadAll(io.LimitReader(f.reader, maxTable+1))
-	if err == nil && len(content) > maxTable {
-		err = fmt.Errorf("a table of prices has at most %d bytes", maxTable)
+// whole reads all of a file.
+func (f *source) whole() ([]byte, error) {
+	content, err := io.ReadAll(io.LimitReader(f.reader, maxWhole+1))
+	if err == nil && len(content) > maxWhole {
+		err = fmt.Errorf("it has more than %d bytes", maxWhole)
 	}
 	return content, err
 }
 
-// bounded fails when too much is read without a mark.
+// bounded fails when too much is read without a mark. It counts lines.
 type bounded struct {
 	io.Reader
-	since int
+	since, lines int
 }
 
 func (b *bounded) Read(into []byte) (int, error) {
@@ -68,7 +72,7 @@ func (b *bounded) Read(into []byte) (int, error) {
 		return 0, fmt.Errorf("a value has more than %d bytes", maxValue)
 	}
 	n, err := b.Reader.Read(into)
-	b.since += n
+	b.since, b.lines = b.since+n, b.lines+bytes.Count(into[:n], []byte("\n"))
 	return n, err
 }
 
@@ -96,20 +100,23 @@ func (s *stream) documents(each func(json.Token) error) error {
 			err = each(token)
 		}
 		if err != nil {
-			return fmt.Errorf("byte %d: %w", s.InputOffset(), err)
+			rest, _ := io.ReadAll(s.Buffered())
+			rest = bytes.TrimLeft(rest, ",: \t\r\n") // before the value
+			return fmt.Errorf("line %d: %w", 1+s.from.lines-bytes.Count(rest, []byte("\n")), err)
 		}
 	}
 }
 
-// pages calls each for each item of a file: of a list, or of the field of an object. Documents are pages of an answer.
+// pages calls each for each item of a file: of a list, or of the field of an object; an empty field is none. Documents are pages of an
+// answer.
 func (s *stream) pages(field string, each func(i int) error) error {
 	found := false
 	err := s.documents(func(token json.Token) error {
-		switch token {
-		case json.Delim('['):
+		switch {
+		case token == json.Delim('['):
 			found = true
 			return s.items(each)
-		case json.Delim('{'):
+		case token == json.Delim('{') && field != "":
 			return s.fields(func(key string) error {
 				if !strings.EqualFold(key, field) {
 					return s.skip()
@@ -118,10 +125,10 @@ func (s *stream) pages(field string, each func(i int) error) error {
 				return s.list(each)
 			})
 		}
-		return errors.New("neither an object nor a list")
+		return errors.New("not a list")
 	})
 	if err == nil && !found {
-		err = fmt.Errorf("it has no %s", field)
+		err = fmt.Errorf("it has no %s", cmp.Or(field, "list"))
 	}
 	return err
 }

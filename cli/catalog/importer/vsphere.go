@@ -30,7 +30,11 @@ type vSphereClass struct {
 	}
 }
 
-func readVSphere(c *collector, raw []byte) error {
+func readVSphere(c *collector, file *source) error {
+	raw, err := file.whole()
+	if err != nil {
+		return err
+	}
 	converted, err := yaml.YAMLToJSON(raw)
 	if err != nil {
 		return fmt.Errorf("not YAML or JSON: %w", err)
@@ -48,11 +52,11 @@ func readVSphere(c *collector, raw []byte) error {
 	case input.Items == nil:
 		return errors.New("not a VirtualMachineClass or a list of them: it has no items")
 	}
-	each(c, input.Items, "items", func(where string, class *vSphereClass) {
+	add := func(where string, class *vSphereClass) error {
 		where += " " + shown(class.Metadata.Name)
 		if class.Kind != "" && class.Kind != "VirtualMachineClass" {
 			c.problem(where, "is a %s and no VirtualMachineClass", shown(class.Kind))
-			return
+			return nil
 		}
 		hardware := class.Spec.Hardware
 		m := machine{name: class.Metadata.Name, arch: "amd64", capacityTypes: []string{catalog.OnDemand}, capacity: map[string]scalar.Quantity{
@@ -62,6 +66,10 @@ func readVSphere(c *collector, raw []byte) error {
 			m.capacity[c.options.GPUResource] = count(int64(gpus))
 		}
 		c.add(where, m)
-	})
+		return nil
+	}
+	for i, item := range input.Items {
+		_ = decodeItem(c, fmt.Sprintf("items[%d]", i), item, add)
+	}
 	return nil
 }

@@ -21,6 +21,7 @@ import (
 
 	"github.com/autonode-io/autonode/api/karpenter/v1alpha1"
 	"github.com/autonode-io/autonode/api/scalar"
+	"github.com/autonode-io/autonode/catalog"
 	"github.com/autonode-io/autonode/karpenter/providers/instancetype"
 	"github.com/autonode-io/autonode/karpenter/providers/template"
 )
@@ -176,7 +177,7 @@ func (s templatesReady) templateStatus(nodeClass *v1alpha1.ClusterAPINodeClass, 
 		Pods:         tmpl.MaxPods(nodeClass.Spec.Kubelet),
 	}
 	for name, quantity := range tmpl.Capacity {
-		if template.IsDevice(name) {
+		if catalog.IsDevice(name) {
 			if described.GPU == nil {
 				described.GPU = map[string]scalar.Quantity{}
 			}

@@ -387,6 +387,3 @@ func (s *Template) complete(arch string) *InvalidError {
 }
 
 func labelsOf(object *unstructured.Unstructured) labels.Set { return object.GetLabels() }
-
-// IsDevice reports whether a resource is an extended one, such as nvidia.com/gpu.
-func IsDevice(name corev1.ResourceName) bool { return strings.Contains(string(name), "/") }

@@ -9,6 +9,7 @@ import (
 	. "github.com/onsi/gomega"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 
+	"github.com/autonode-io/autonode/catalog"
 	"github.com/autonode-io/autonode/karpenter/providers/profile"
 )
 
@@ -46,7 +47,7 @@ func TestGPUOfLayers(t *testing.T) {
 			NewWithT(t).Expect(invalid).To(BeNil())
 			got := map[string]int64{}
 			for resource, quantity := range s.Capacity {
-				if IsDevice(resource) {
+				if catalog.IsDevice(resource) {
 					got[string(resource)] = quantity.Value()
 				}
 			}
