@@ -7,6 +7,9 @@ import (
 	"time"
 )
 
+// Unbounded is the limit of a pool that limits each cluster by its maximum alone. The sum of all clusters' amounts stays below it.
+const Unbounded = int64(1) << 62
+
 // Account is all inputs of Decide. The amounts may be stale, except for Record: the decision is void unless the record
 // that is stored is still this one.
 type Account struct {
@@ -32,10 +35,9 @@ type Account struct {
 type Member struct {
 	// Priority among the clusters whose requests don't all fit: the higher one is served first.
 	Priority int32
-	// Guaranteed amounts are kept for this cluster, used or not. Of pools that it lends, amounts that it neither uses nor requests are
-	// granted to others.
+	// Guaranteed amounts are the cluster's once it requests them. Amounts that it neither uses nor requests are lent to others. Of an
+	// Unbounded pool, it is granted them at once.
 	Guaranteed Amounts
-	Lends      map[string]bool
 	// Maximum is the most that the cluster may have of a pool; no limit of its own for an absent pool.
 	Maximum Amounts
 	// Used is the charges of the cluster's Machines, also of those that are being created or deleted.

@@ -89,7 +89,7 @@ type decider struct {
 	ownLacking map[string]Amounts
 	next       time.Time
 
-	// floors are the guarantees that aren't lent, and needs the amounts that clusters use and request of guarantees that are lent.
+	// needs are the amounts that clusters use and request of their guarantees, and floors those that aren't lent.
 	floors, needs map[string]Amounts
 	// reclaims, retained and reclaimedFor are those of Decision. Of an overdrawn pool, clusters use and are guaranteed more than there is.
 	reclaims     map[string]map[string][]Reclaim
@@ -388,7 +388,7 @@ func (d *decider) upTo() map[string]Amounts {
 		for pool := range d.Limits {
 			amount := max(d.record[name].Asked[pool], d.target[name][pool])
 			switch {
-			case d.overdrawn[pool] && member.Lends[pool]:
+			case d.overdrawn[pool] && member.Guaranteed[pool] > 0:
 				amount = d.record[name].Asked[pool] // the rest comes once others have returned it: nothing is to be launched into it before
 			case !member.Leaving:
 				others := contested[pool] - (d.target[name][pool] - d.base[name][pool] - d.served[name][pool])

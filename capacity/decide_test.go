@@ -49,9 +49,10 @@ func TestJoin(t *testing.T) {
 		}
 	})
 	t.Run("When more is guaranteed than there is, the higher priority should have its own first", func(t *testing.T) {
+		requested := Report{Requests: []Request{{one, 8}}}
 		members := map[string]Member{
-			"blue":  {Guaranteed: Amounts{pool: 8}, Lease: &Lease{ID: "blue-lease"}},
-			"green": {Guaranteed: Amounts{pool: 8}, Lease: &Lease{ID: "green-lease"}, Priority: 1},
+			"blue":  {Guaranteed: Amounts{pool: 8}, Lease: &Lease{ID: "blue-lease", Report: requested}},
+			"green": {Guaranteed: Amounts{pool: 8}, Lease: &Lease{ID: "green-lease", Report: requested}, Priority: 1},
 		}
 		decision := Decide(Account{Limits: Amounts{pool: 10}, First: 1000, Members: members})
 		for name, want := range map[string]int64{"blue": 2, "green": 8} {
@@ -78,9 +79,9 @@ func TestJoin(t *testing.T) {
 		held := Grant{Lease: "blue-lease", Sequence: 3, Asked: Amounts{pool: 6}, Granted: Amounts{pool: 6}}
 		decision := Decide(Account{
 			Limits: Amounts{pool: 10}, Record: map[string]Grant{"blue": held},
-			Members: map[string]Member{"blue": {Used: Amounts{pool: 1}, Guaranteed: Amounts{pool: 4}, Maximum: Amounts{pool: 4}, Lease: lease(held, held.Asked)}},
+			Members: map[string]Member{"blue": {Used: Amounts{pool: 1}, Maximum: Amounts{pool: 4}, Lease: lease(held, held.Asked)}},
 		})
-		want := Grant{Lease: "blue-lease", Sequence: 4, Asked: Amounts{pool: 4}, Granted: Amounts{pool: 6}}
+		want := Grant{Lease: "blue-lease", Sequence: 4, Asked: Amounts{pool: 1}, Granted: Amounts{pool: 6}}
 		if diff := cmp.Diff(want, decision.Record["blue"]); diff != "" {
 			t.Errorf("-want +got:\n%s", diff)
 		}
@@ -88,6 +89,7 @@ func TestJoin(t *testing.T) {
 }
 
 func TestDecide(t *testing.T) {
+	const ownLimit = "limit/cpu"
 	machine := one
 	held := Grant{Lease: "blue-lease", Sequence: 3, Asked: Amounts{pool: 6}, Granted: Amounts{pool: 6}}
 	none := Grant{Lease: "green-lease", Sequence: 1, Asked: Amounts{}, Granted: Amounts{}}
@@ -166,14 +168,9 @@ func TestDecide(t *testing.T) {
 			map[string]Grant{"blue": held, "green": {Lease: "green-lease", Sequence: 2, Asked: Amounts{pool: 4}, Granted: Amounts{pool: 4}}},
 		},
 		{
-			"When an amount is guaranteed, it should keep it for its cluster",
-			Account{Record: map[string]Grant{"green": none}, Members: map[string]Member{
-				"blue": {Guaranteed: Amounts{pool: 3}, Lease: &Lease{ID: "blue-lease"}}, "green": {Lease: lease(none, nil, Request{machine, 10})},
-			}},
-			map[string]Grant{
-				"blue":  {Lease: "blue-lease", Sequence: 1, Asked: Amounts{pool: 3}, Granted: Amounts{pool: 3}},
-				"green": {Lease: "green-lease", Sequence: 2, Asked: Amounts{pool: 7}, Granted: Amounts{pool: 7}},
-			},
+			"When a cluster's own limit is guaranteed to it, it should grant all of it at once",
+			Account{Members: map[string]Member{"blue": {Guaranteed: Amounts{ownLimit: 3}, Maximum: Amounts{ownLimit: 3}, Lease: &Lease{ID: "blue-lease"}}}},
+			map[string]Grant{"blue": {Lease: "blue-lease", Sequence: 1, Asked: Amounts{ownLimit: 3}, Granted: Amounts{ownLimit: 3}}},
 		},
 		{
 			"When a cluster may have no more, it should grant no more",
@@ -182,7 +179,7 @@ func TestDecide(t *testing.T) {
 		},
 	} {
 		t.Run(tc.name, func(t *testing.T) {
-			tc.account.Limits = Amounts{pool: 10}
+			tc.account.Limits = Amounts{pool: 10, ownLimit: Unbounded}
 			if diff := cmp.Diff(tc.want, Decide(tc.account).Record); diff != "" {
 				t.Errorf("record (-want +got):\n%s", diff)
 			}

@@ -27,14 +27,14 @@ type Reclaim struct {
 	By   time.Time
 }
 
-// Retained is the amount of a lent guarantee that isn't lent until a time, because clusters were asked for it.
+// Retained is the amount of a guarantee that isn't lent until a time, because clusters were asked for it.
 type Retained struct {
 	Amount int64
 	Until  time.Time
 }
 
-// setFloors computes each cluster's guarantee that isn't lent: of a guarantee that lends, the amounts that the cluster uses and requests,
-// and those that were reclaimed for it lately.
+// setFloors computes the amounts of each cluster's guarantee that aren't lent: those that it uses and requests, those that were reclaimed
+// for it lately, and all of an Unbounded pool.
 func (d *decider) setFloors() {
 	d.floors, d.needs = make(map[string]Amounts, len(d.names)), make(map[string]Amounts, len(d.names))
 	d.reclaims, d.retained = map[string]map[string][]Reclaim{}, map[string]map[string]Retained{}
@@ -47,7 +47,7 @@ func (d *decider) setFloors() {
 		var wanted Amounts
 		for pool := range member.Guaranteed {
 			guaranteed := member.guaranteed(pool)
-			if !member.Lends[pool] {
+			if d.Limits[pool] == Unbounded {
 				floor.set(pool, guaranteed)
 				continue
 			}

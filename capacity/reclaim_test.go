@@ -26,19 +26,14 @@ func using(used int64, change func(*Member), requests ...Request) (Member, Grant
 	return m, grant
 }
 
-// lends has a member guaranteed an amount, which is lent while it is unused.
-func lends(amount int64) func(*Member) {
-	return func(m *Member) { m.Guaranteed, m.Lends = Amounts{pool: amount}, map[string]bool{pool: true} }
-}
-
 func guaranteed(amount int64) func(*Member) {
 	return func(m *Member) { m.Guaranteed = Amounts{pool: amount} }
 }
 
 func TestLending(t *testing.T) {
-	t.Run("When a guaranteed amount is lent, others should be granted what its cluster neither uses nor requests", func(t *testing.T) {
+	t.Run("When an amount is guaranteed, others should be granted what its cluster neither uses nor requests", func(t *testing.T) {
 		for _, tc := range []struct{ used, requested, want int64 }{{0, 0, 10}, {1, 0, 9}, {1, 1, 8}, {1, 9, 7}} {
-			lender, held := using(tc.used, lends(3), Request{one, tc.requested})
+			lender, held := using(tc.used, guaranteed(3), Request{one, tc.requested})
 			borrower, none := using(0, nil, Request{one, 20})
 			d := Decide(Account{
 				Limits: Amounts{pool: 10}, Now: now, Members: map[string]Member{"blue": lender, "green": borrower}, Record: map[string]Grant{"blue": held, "green": none},
@@ -53,7 +48,7 @@ func TestLending(t *testing.T) {
 		}
 	})
 	t.Run("When others use it, its cluster should be offered nothing that they have to return first, and may request it", func(t *testing.T) {
-		lender, held := using(0, lends(3))
+		lender, held := using(0, guaranteed(3))
 		borrower, full := using(10, nil)
 		d := Decide(Account{Limits: Amounts{pool: 10}, Now: now, Members: map[string]Member{"blue": lender, "green": borrower}, Record: map[string]Grant{"blue": held, "green": full}})
 		if d.UpTo["blue"][pool] != 0 || d.Most["blue"][pool] < 3 || len(d.Reclaims) > 0 {
@@ -81,55 +76,53 @@ func TestReclaim(t *testing.T) {
 		want     map[string]map[string][]Reclaim
 	}{
 		{"When a cluster requests what it lends, the borrower should be asked for no more than that",
-			map[string]cluster{"blue": {0, lends(3), 2}, "green": {10, nil, 0}}, nil, map[string]map[string][]Reclaim{"green": reclaims(Reclaim{8, by})}},
+			map[string]cluster{"blue": {0, guaranteed(3), 2}, "green": {10, nil, 0}}, nil, map[string]map[string][]Reclaim{"green": reclaims(Reclaim{8, by})}},
 		{"When it requests more than is guaranteed to it, the borrower should be asked for no more than is",
-			map[string]cluster{"blue": {1, lends(3), 9}, "green": {9, nil, 0}}, nil, map[string]map[string][]Reclaim{"green": reclaims(Reclaim{7, by})}},
+			map[string]cluster{"blue": {1, guaranteed(3), 9}, "green": {9, nil, 0}}, nil, map[string]map[string][]Reclaim{"green": reclaims(Reclaim{7, by})}},
 		{"When a part is free, the borrower should be asked for the rest",
-			map[string]cluster{"blue": {0, lends(3), 3}, "green": {9, nil, 0}}, nil, map[string]map[string][]Reclaim{"green": reclaims(Reclaim{7, by})}},
+			map[string]cluster{"blue": {0, guaranteed(3), 3}, "green": {9, nil, 0}}, nil, map[string]map[string][]Reclaim{"green": reclaims(Reclaim{7, by})}},
 		{"When all of it is free, none should be asked",
-			map[string]cluster{"blue": {0, lends(3), 3}, "green": {7, nil, 0}}, nil, map[string]map[string][]Reclaim{}},
-		{"When it is kept, none should be asked, as others can't use it",
-			map[string]cluster{"blue": {0, guaranteed(3), 3}, "green": {10, nil, 0}}, nil, map[string]map[string][]Reclaim{}},
+			map[string]cluster{"blue": {0, guaranteed(3), 3}, "green": {7, nil, 0}}, nil, map[string]map[string][]Reclaim{}},
 		{"When a borrower is guaranteed something, it should keep that",
-			map[string]cluster{"blue": {0, lends(6), 6}, "green": {7, guaranteed(4), 0}, "red": {3, guaranteed(1), 0}}, nil,
+			map[string]cluster{"blue": {0, guaranteed(6), 6}, "green": {7, guaranteed(4), 0}, "red": {3, guaranteed(1), 0}}, nil,
 			map[string]map[string][]Reclaim{"green": reclaims(Reclaim{4, by}), "red": reclaims(Reclaim{1, by})}},
 		{"When priorities differ, the lowest should be asked first",
-			map[string]cluster{"blue": {0, lends(4), 4}, "green": {7, func(m *Member) { m.Priority = 1 }, 0}, "red": {3, nil, 0}}, nil,
+			map[string]cluster{"blue": {0, guaranteed(4), 4}, "green": {7, func(m *Member) { m.Priority = 1 }, 0}, "red": {3, nil, 0}}, nil,
 			map[string]map[string][]Reclaim{"green": reclaims(Reclaim{6, by}), "red": reclaims(Reclaim{0, by})}},
 		{"When priorities are equal, that which uses the most beyond its guarantee should be asked first",
-			map[string]cluster{"blue": {0, lends(4), 4}, "green": {6, guaranteed(4), 0}, "red": {4, nil, 0}}, nil,
+			map[string]cluster{"blue": {0, guaranteed(4), 4}, "green": {6, guaranteed(4), 0}, "red": {4, nil, 0}}, nil,
 			map[string]map[string][]Reclaim{"red": reclaims(Reclaim{0, by})}},
 		{"When two clusters request theirs, the borrower should be asked for both",
-			map[string]cluster{"blue": {0, lends(2), 2}, "amber": {0, lends(3), 3}, "green": {10, nil, 0}}, nil,
+			map[string]cluster{"blue": {0, guaranteed(2), 2}, "amber": {0, guaranteed(3), 3}, "green": {10, nil, 0}}, nil,
 			map[string]map[string][]Reclaim{"green": reclaims(Reclaim{5, by})}},
 		{"When a borrower was asked before, its deadline should stay",
-			map[string]cluster{"blue": {0, lends(3), 2}, "green": {10, nil, 0}}, map[string]map[string][]Reclaim{"green": reclaims(Reclaim{8, earlier})},
+			map[string]cluster{"blue": {0, guaranteed(3), 2}, "green": {10, nil, 0}}, map[string]map[string][]Reclaim{"green": reclaims(Reclaim{8, earlier})},
 			map[string]map[string][]Reclaim{"green": reclaims(Reclaim{8, earlier})}},
 		{"When it has returned a part, the rest should stay",
-			map[string]cluster{"blue": {0, lends(3), 2}, "green": {9, nil, 0}}, map[string]map[string][]Reclaim{"green": reclaims(Reclaim{8, earlier})},
+			map[string]cluster{"blue": {0, guaranteed(3), 2}, "green": {9, nil, 0}}, map[string]map[string][]Reclaim{"green": reclaims(Reclaim{8, earlier})},
 			map[string]map[string][]Reclaim{"green": reclaims(Reclaim{8, earlier})}},
 		{"When more is requested, that should have a deadline of its own",
-			map[string]cluster{"blue": {0, lends(3), 3}, "green": {10, nil, 0}}, map[string]map[string][]Reclaim{"green": reclaims(Reclaim{8, earlier})},
+			map[string]cluster{"blue": {0, guaranteed(3), 3}, "green": {10, nil, 0}}, map[string]map[string][]Reclaim{"green": reclaims(Reclaim{8, earlier})},
 			map[string]map[string][]Reclaim{"green": reclaims(Reclaim{8, earlier}, Reclaim{7, by})}},
 		{"When more is requested within the same minute, that should have the same deadline",
-			map[string]cluster{"blue": {0, lends(3), 3}, "green": {10, nil, 0}}, map[string]map[string][]Reclaim{"green": reclaims(Reclaim{8, by})},
+			map[string]cluster{"blue": {0, guaranteed(3), 3}, "green": {10, nil, 0}}, map[string]map[string][]Reclaim{"green": reclaims(Reclaim{8, by})},
 			map[string]map[string][]Reclaim{"green": reclaims(Reclaim{7, by})}},
 		{"When less is requested, the borrower should keep more",
-			map[string]cluster{"blue": {0, lends(3), 1}, "green": {10, nil, 0}}, map[string]map[string][]Reclaim{"green": reclaims(Reclaim{8, earlier}, Reclaim{7, by})},
+			map[string]cluster{"blue": {0, guaranteed(3), 1}, "green": {10, nil, 0}}, map[string]map[string][]Reclaim{"green": reclaims(Reclaim{8, earlier}, Reclaim{7, by})},
 			map[string]map[string][]Reclaim{"green": reclaims(Reclaim{9, earlier})}},
 		{"When nothing is requested any more, none should be asked",
-			map[string]cluster{"blue": {0, lends(3), 0}, "green": {10, nil, 0}}, map[string]map[string][]Reclaim{"green": reclaims(Reclaim{8, earlier})},
+			map[string]cluster{"blue": {0, guaranteed(3), 0}, "green": {10, nil, 0}}, map[string]map[string][]Reclaim{"green": reclaims(Reclaim{8, earlier})},
 			map[string]map[string][]Reclaim{}},
 		{"When another borrower uses more meanwhile, the one that was asked should stay so",
-			map[string]cluster{"blue": {0, lends(2), 2}, "green": {4, nil, 0}, "red": {6, nil, 0}}, map[string]map[string][]Reclaim{"green": reclaims(Reclaim{2, earlier})},
+			map[string]cluster{"blue": {0, guaranteed(2), 2}, "green": {4, nil, 0}, "red": {6, nil, 0}}, map[string]map[string][]Reclaim{"green": reclaims(Reclaim{2, earlier})},
 			map[string]map[string][]Reclaim{"green": reclaims(Reclaim{2, earlier})}},
 		{"When its own maximum keeps a cluster from launching, it should request nothing of others",
 			map[string]cluster{"blue": {1, func(m *Member) {
-				lends(3)(m)
+				guaranteed(3)(m)
 				m.Maximum = Amounts{pool: 1}
 			}, 2}, "green": {9, nil, 0}}, nil, map[string]map[string][]Reclaim{}},
 		{"When a cluster leaves, it should not be asked: its machines go anyway",
-			map[string]cluster{"blue": {0, lends(3), 2}, "green": {10, func(m *Member) { m.Leaving = true }, 0}}, nil, map[string]map[string][]Reclaim{}},
+			map[string]cluster{"blue": {0, guaranteed(3), 2}, "green": {10, func(m *Member) { m.Leaving = true }, 0}}, nil, map[string]map[string][]Reclaim{}},
 	} {
 		t.Run(tc.name, func(t *testing.T) {
 			a := Account{Limits: Amounts{pool: 10}, Now: now, Members: map[string]Member{}, Record: map[string]Grant{}, Reclaims: tc.before}
@@ -155,7 +148,7 @@ func TestReclaim(t *testing.T) {
 
 func TestRetained(t *testing.T) {
 	decide := func(at time.Time, requested int64, retained map[string]map[string]Retained) Decision {
-		lender, held := using(0, lends(3), Request{one, requested})
+		lender, held := using(0, guaranteed(3), Request{one, requested})
 		borrower, some := using(8, nil, Request{one, 5})
 		return Decide(Account{
 			Limits: Amounts{pool: 10}, Now: at, Members: map[string]Member{"blue": lender, "green": borrower}, Record: map[string]Grant{"blue": held, "green": some}, Retained: retained,
@@ -222,9 +215,9 @@ func TestReclaimOfAnyDemand(t *testing.T) {
 		left := int64(16)
 		for _, name := range names {
 			m := a.members[name]
-			m.Priority, m.Guaranteed, m.Lends = int32(random.IntN(2)), Amounts{}, map[string]bool{}
+			m.Priority, m.Guaranteed = int32(random.IntN(2)), Amounts{}
 			if share := min(left, int64(random.IntN(7))); share > 0 {
-				m.Guaranteed[vcpus], m.Lends[vcpus] = size*share, random.IntN(4) > 0
+				m.Guaranteed[vcpus] = size * share
 				left -= share
 			}
 		}
@@ -262,8 +255,40 @@ func TestReclaimOfAnyDemand(t *testing.T) {
 	}
 }
 
+func TestRaisedGuarantee(t *testing.T) {
+	t.Run("When a guarantee of a full pool is raised, its cluster should have it by the deadline, and keep an idle unit of another pool no longer unused", func(t *testing.T) {
+		const reservation = "reservation/cr-1"
+		usage := map[string]Amounts{"blue": {vcpus: 8, reservation: 1}, "green": {}, "red": {}}
+		want := Amounts{vcpus: 4, reservation: 1}
+		requests := map[string][]Request{"green": {{want, 1}}, "red": {{Amounts{reservation: 1}, 1}}}
+		d, at := Decision{Record: map[string]Grant{}}, now
+		for name, used := range usage {
+			d.Record[name] = Grant{Lease: name, Sequence: 1, Asked: used, Granted: used}
+		}
+		for ; at.Before(now.Add(DefaultReclaimGracePeriod + 2*time.Minute)); at = at.Add(round) {
+			if at.Sub(now) >= DefaultReclaimGracePeriod && len(d.Reclaims["blue"]) > 0 {
+				usage["blue"] = Amounts{vcpus: 4, reservation: 1}
+			}
+			account := Account{Limits: Amounts{vcpus: 8, reservation: 2}, Record: d.Record, Reclaims: d.Reclaims, Retained: d.Retained, Now: at, Members: map[string]Member{}}
+			for name, used := range usage {
+				grant := d.Record[name]
+				account.Members[name] = Member{Used: used, Lease: lease(grant, grant.Asked, requests[name]...)}
+			}
+			green := account.Members["green"]
+			green.Guaranteed = Amounts{vcpus: 4}
+			account.Members["green"] = green
+			if d = Decide(account); d.Record["green"].Asked[reservation] > 0 {
+				usage["green"], requests["green"] = want, nil
+			}
+		}
+		if diff := cmp.Diff(want, d.Record["green"].Asked); diff != "" {
+			t.Errorf("green is granted (-want +got):\n%s", diff)
+		}
+	})
+}
+
 func TestReclaimedFor(t *testing.T) {
-	lender, held := using(0, lends(3), Request{one, 2})
+	lender, held := using(0, guaranteed(3), Request{one, 2})
 	borrower, full := using(10, nil)
 	d := Decide(Account{Limits: Amounts{pool: 10}, Now: now, Members: map[string]Member{"blue": lender, "green": borrower}, Record: map[string]Grant{"blue": held, "green": full}})
 	if diff := cmp.Diff(map[string][]string{pool: {"blue"}}, d.ReclaimedFor); diff != "" {

@@ -21,7 +21,6 @@ const guarantee = 1
 func (u *universe) lend(members map[string]Member, name string) {
 	member := members[name]
 	member.Guaranteed = Amounts{"gpus": guarantee, "reservation/cr-1": guarantee}
-	member.Lends = map[string]bool{"gpus": true, "reservation/cr-1": true}
 	members[name] = member
 }
 

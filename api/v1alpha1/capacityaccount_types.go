@@ -76,7 +76,7 @@ type CapacityAccountSpec struct {
 	// +kubebuilder:validation:MaxItems=32
 	Commitments []CapacityCommitment `json:"commitments,omitempty"`
 
-	// reclaimGracePeriod is how long other clusters have to return what they use of a guaranteed amount that was lent, once its cluster
+	// reclaimGracePeriod is how long other clusters have to return what they use of a guaranteed amount, once its cluster
 	// requests it. Their nodes drain within disruption budgets for so long, and by force afterwards. Defaults to 15m.
 	// +optional
 	// +kubebuilder:validation:Type=string
@@ -104,12 +104,12 @@ type CapacityMember struct {
 	// +kubebuilder:validation:Minimum=-1000000
 	// +kubebuilder:validation:Maximum=1000000
 	Priority int32 `json:"priority,omitempty"`
-	// guaranteed amounts are kept for each of these clusters, used or not, unless they are lent while they are unused. Other clusters
-	// borrow the rest of a pool.
+	// guaranteed amounts are those that each of these clusters has once it requests them. Other clusters borrow what it neither uses nor
+	// requests, and have reclaimGracePeriod to return it. Then it isn't lent again for an hour.
 	// +optional
 	// +listType=atomic
 	// +kubebuilder:validation:MaxItems=56
-	Guaranteed []CapacityGuarantee `json:"guaranteed,omitempty"`
+	Guaranteed []CapacityShare `json:"guaranteed,omitempty"`
 	// maximum is the most that each of these clusters may have of a reservation or quota.
 	// +optional
 	// +listType=atomic
@@ -152,27 +152,6 @@ type CapacityShare struct {
 	// amounts of it, such as {machines: 2} or {cpu: 64}.
 	// +required
 	Amounts CapacityAmounts `json:"amounts"`
-}
-
-// UnusedGuarantee decides about the part of a guaranteed amount that its cluster neither uses nor requests.
-type UnusedGuarantee string
-
-// What happens with the unused part of a guaranteed amount.
-const (
-	// UnusedKept is kept for the cluster.
-	UnusedKept UnusedGuarantee = "Kept"
-	// UnusedLent is granted to other clusters that request it, and reclaimed from them once the cluster requests it.
-	UnusedLent UnusedGuarantee = "Lent"
-)
-
-// CapacityGuarantee is an amount that is guaranteed to a cluster.
-type CapacityGuarantee struct {
-	CapacityShare `json:",inline"`
-	// unused is Kept if the amount is kept for the cluster, used or not, or Lent if other clusters may use what the cluster neither uses nor
-	// requests. Once it requests that, they have reclaimGracePeriod to return it; then it isn't lent again for an hour. Defaults to Kept.
-	// +optional
-	// +kubebuilder:validation:Enum=Kept;Lent
-	Unused UnusedGuarantee `json:"unused,omitempty"`
 }
 
 // CapacityAmounts are quantities by resource: machines, cpu, memory and gpus, which are devices of every resource whose

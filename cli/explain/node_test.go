@@ -85,7 +85,7 @@ func TestNode(t *testing.T) {
 				claim.DeletionTimestamp = &metav1.Time{Time: noon}
 				claim.StatusConditions().SetTrueWithReason(karpv1.ConditionTypeDisruptionReason, "CapacityReclaimed", "CapacityReclaimed")
 			}), pod("a", "1", on("n")))...),
-			explain.Terminating, "Node n is being removed because another cluster requests what is guaranteed to it and lent: 1 pod left to evict", nil,
+			explain.Terminating, "Node n is being removed because another cluster requests what is guaranteed to it: 1 pod left to evict", nil,
 		},
 		"When it isn't Karpenter's, it should say so": {
 			with(machine("n", "general", "medium", "8", nil)[:1]...),

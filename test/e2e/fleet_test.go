@@ -95,6 +95,18 @@ func (r *reservations) now() (count, most int, reached time.Time) {
 	return len(r.machines), r.most, r.reached
 }
 
+// in returns how many there are in a cluster.
+func (r *reservations) in(c *cluster) (count int) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	for name := range r.machines {
+		if strings.HasPrefix(name, c.namespace()+"/") {
+			count++
+		}
+	}
+	return count
+}
+
 // enableShared turns AutoNode on in a cluster, with the documented catalog, node class and NodePool.
 func (c *cluster) enableShared(t *testing.T) {
 	t.Helper()
@@ -158,6 +170,7 @@ func TestFleetCapacity(t *testing.T) {
 		g.Eventually(func(g Gomega) {
 			count, _, _ := reserved.now()
 			g.Expect(count).To(Equal(10))
+			g.Expect(reserved.in(clusters[0])).To(BeNumerically(">=", 2), "the guaranteed amount")
 		}).WithTimeout(eventually).WithPolling(interval).Should(Succeed())
 		_, _, reached := reserved.now()
 		took := reached.Sub(began).Round(100 * time.Millisecond)

@@ -68,7 +68,7 @@ func (r *removals) times() (times []time.Time) {
 	return times
 }
 
-// TestReclaim: two hosted clusters use reserved machines that are guaranteed to a third one and lent, which requests them. The world is this
+// TestReclaim: two hosted clusters use reserved machines that are guaranteed to a third one, which requests them. The world is this
 // test's own, as that of TestFleetCapacity.
 func TestReclaim(t *testing.T) {
 	t.Parallel()
@@ -78,18 +78,18 @@ func TestReclaim(t *testing.T) {
 	lender, borrower, blocked := clusters[0], clusters[1], clusters[2]
 	management := lender.management
 	account, _, _ := fleetPage(g, "")
-	member := func(c *cluster, machines int64, unused autonodev1alpha1.UnusedGuarantee) autonodev1alpha1.CapacityMember {
+	member := func(c *cluster, machines int64) autonodev1alpha1.CapacityMember {
 		m := autonodev1alpha1.CapacityMember{HostedCluster: &autonodev1alpha1.HostedClusterReference{Namespace: c.key().Namespace, Name: c.key().Name}}
 		if machines > 0 {
-			m.Guaranteed = []autonodev1alpha1.CapacityGuarantee{{CapacityShare: autonodev1alpha1.CapacityShare{
+			m.Guaranteed = []autonodev1alpha1.CapacityShare{{
 				Reservation: account.Spec.Reservations[0].ID, Amounts: autonodev1alpha1.CapacityAmounts{"machines": scalar.Number(machines)},
-			}, Unused: unused}}
+			}}
 		}
 		return m
 	}
 	account.Spec = autonodev1alpha1.CapacityAccountSpec{
 		ReclaimGracePeriod: &scalar.Duration{Duration: time.Minute}, Reservations: account.Spec.Reservations,
-		Members: []autonodev1alpha1.CapacityMember{member(lender, 3, autonodev1alpha1.UnusedLent), member(borrower, 1, autonodev1alpha1.UnusedKept), member(blocked, 0, "")},
+		Members: []autonodev1alpha1.CapacityMember{member(lender, 3), member(borrower, 1), member(blocked, 0)},
 	}
 	account.Spec.Reservations[0].Count = 4
 	g.Expect(management.Create(t.Context(), account)).To(Succeed())

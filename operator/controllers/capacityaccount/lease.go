@@ -157,7 +157,7 @@ func leased(of *cluster, grant capacity.Grant, key string, decision *capacity.De
 		if keep, held := decision.Keep[key][pool.Name]; held {
 			pool.LaunchUpTo = &keep
 		}
-		if of.member != nil && of.member.entry.lends[pool.Name] {
+		if of.member != nil && pool.Reservation != "" {
 			pool.Reclaimable = of.member.entry.guaranteed[pool.Name]
 		}
 		if !lag {

@@ -63,15 +63,6 @@ func specOf(namespace string) autonodev1alpha1.CapacityAccountSpec {
 	}
 }
 
-// guarantees are kept, used or not.
-func guarantees(shares ...autonodev1alpha1.CapacityShare) []autonodev1alpha1.CapacityGuarantee {
-	list := make([]autonodev1alpha1.CapacityGuarantee, len(shares))
-	for i := range shares {
-		list[i].CapacityShare = shares[i]
-	}
-	return list
-}
-
 func newFixture(t *testing.T, namespace string, names ...string) *fixture {
 	t.Helper()
 	f := &fixture{T: t, WithT: NewWithT(t), namespace: namespace, karpenters: map[string]*karpenter{}, events: events.NewFakeRecorder(100)}

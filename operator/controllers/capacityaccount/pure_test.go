@@ -80,7 +80,7 @@ func TestParseSpec(t *testing.T) {
 		{name: "When a discount is all of the price, it should be unusable", problem: `"100" is not a percentage`, spec: discounted("100", commits("1", nil, nil))},
 		{
 			name: "When a guarantee is of nothing that is there, it should be unusable", problem: "no usable machines of reservation/r",
-			spec: member(autonodev1alpha1.CapacityMember{Guaranteed: guarantees(autonodev1alpha1.CapacityShare{Reservation: "r", Amounts: amounts("machines", "1")})}),
+			spec: member(autonodev1alpha1.CapacityMember{Guaranteed: []autonodev1alpha1.CapacityShare{{Reservation: "r", Amounts: amounts("machines", "1")}}}),
 		},
 		{
 			name: "When a member's own limit can't be read, nothing should be allowed", problem: `"12B" is not a quantity; until it is one, nothing more is launched that counts against it`,

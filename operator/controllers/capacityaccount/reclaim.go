@@ -30,18 +30,18 @@ func (r *reconciliation) excess(key, pool string) int64 {
 
 // summarizeReclaim sets the lent and reclaimed amounts of a pool.
 func (r *reconciliation) summarizeReclaim(pool *autonodev1alpha1.LeasedPool, entry *autonodev1alpha1.CapacityPoolStatus) {
-	lends, needed, excess := false, int64(0), int64(0)
+	guaranteed, needed, excess := false, int64(0), int64(0)
 	for _, key := range r.keys {
 		of, granted := r.clusters[key], r.decision.Record[key].Granted[pool.Name]
 		if of.member != nil {
-			lends = lends || of.member.entry.lends[pool.Name]
+			guaranteed = guaranteed || of.member.entry.guaranteed[pool.Name] > 0
 			granted = max(granted, of.member.entry.guaranteed[pool.Name])
 		}
 		needed += granted
 		excess += r.excess(key, pool.Name)
 	}
 	// Guaranteed amounts and grants beyond them exceed the limit by the lent amount.
-	if lent := needed - r.account.limits[pool.Name]; lends && lent > 0 {
+	if lent := needed - r.account.limits[pool.Name]; guaranteed && lent > 0 {
 		entry.Lent = format(pool.Resource, lent)
 	}
 	if excess > 0 {

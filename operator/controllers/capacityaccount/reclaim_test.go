@@ -14,26 +14,19 @@ import (
 	"github.com/autonode-io/autonode/capacity"
 )
 
-// lender is a member that lends what is guaranteed to it of the reservation while it is unused.
-func lender(namespace, name string, machines int64) autonodev1alpha1.CapacityMember {
-	member := autonodev1alpha1.CapacityMember{
+// guaranteed is a member with guaranteed machines of the reservation.
+func guaranteed(namespace, name string, machines int64) autonodev1alpha1.CapacityMember {
+	return autonodev1alpha1.CapacityMember{
 		HostedCluster: &autonodev1alpha1.HostedClusterReference{Namespace: namespace, Name: name},
-		Guaranteed: guarantees(autonodev1alpha1.CapacityShare{
-			Reservation: "cr-1", Amounts: autonodev1alpha1.CapacityAmounts{"machines": scalar.Number(machines)},
-		}),
+		Guaranteed:    []autonodev1alpha1.CapacityShare{{Reservation: "cr-1", Amounts: autonodev1alpha1.CapacityAmounts{"machines": scalar.Number(machines)}}},
 	}
-	member.Guaranteed[0].Unused = autonodev1alpha1.UnusedLent
-	return member
 }
 
 func TestReclaim(t *testing.T) {
 	f := newFixture(t, "reclaim", "blue", "green")
 	f.change(func(spec *autonodev1alpha1.CapacityAccountSpec) {
 		spec.ReclaimGracePeriod = &scalar.Duration{Duration: 30 * time.Minute}
-		spec.Members = []autonodev1alpha1.CapacityMember{lender(f.namespace, "blue", 4), {
-			HostedCluster: &autonodev1alpha1.HostedClusterReference{Namespace: f.namespace, Name: "green"},
-			Guaranteed:    guarantees(autonodev1alpha1.CapacityShare{Reservation: "cr-1", Amounts: autonodev1alpha1.CapacityAmounts{"machines": scalar.Number(1)}}),
-		}}
+		spec.Members = []autonodev1alpha1.CapacityMember{guaranteed(f.namespace, "blue", 4), guaranteed(f.namespace, "green", 1)}
 	})
 	blue, green := f.karpenters["blue"], f.karpenters["green"]
 	f.reconcile()
@@ -48,7 +41,7 @@ func TestReclaim(t *testing.T) {
 		g.Expect(green.machines()).To(Equal(10))
 		g.Expect(f.pool()).To(And(HaveField("Lent", "4"), HaveField("Reclaiming", "")))
 		g.Expect(blue.lease().Spec.Pools).To(ConsistOf(And(HaveField("Reclaimable", int64(4)), HaveField("UpTo", BeZero()), HaveField("Most", BeNumerically(">=", 4)))))
-		g.Expect(green.lease().Spec.Pools).To(ConsistOf(HaveField("Reclaimable", BeZero())))
+		g.Expect(green.lease().Spec.Pools).To(ConsistOf(HaveField("Reclaimable", int64(1))))
 	})
 	t.Run("When its cluster requests it, the borrower should be asked for that and no more, with a deadline", func(t *testing.T) {
 		g := NewWithT(t)

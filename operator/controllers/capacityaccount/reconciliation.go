@@ -188,7 +188,7 @@ func (r *reconciliation) decide() {
 			}
 		}
 		if of.member != nil {
-			m.Priority, m.Guaranteed, m.Lends, m.Maximum = of.member.entry.priority, of.member.entry.guaranteed, of.member.entry.lends, of.member.entry.maximum
+			m.Priority, m.Guaranteed, m.Maximum = of.member.entry.priority, of.member.entry.guaranteed, of.member.entry.maximum
 			m.Idle = r.isIdle(key, of, input.Record[key], &m, input.Retained[key])
 		} else {
 			m.Gone = r.isGone(key, of)
@@ -205,14 +205,11 @@ func (r *reconciliation) decide() {
 func (r *reconciliation) isIdle(key string, of *cluster, grant capacity.Grant, m *capacity.Member, retained map[string]capacity.Retained) bool {
 	surplus := false
 	for pool, asked := range grant.Asked {
-		kept := m.Guaranteed[pool]
-		if m.Lends[pool] {
-			kept = 0
-			if held := retained[pool]; held.Until.After(r.now) {
-				kept = min(m.Guaranteed[pool], held.Amount)
-			}
+		floor := of.used[pool]
+		if retained := retained[pool]; retained.Until.After(r.now) {
+			floor = max(floor, retained.Amount)
 		}
-		surplus = surplus || asked > max(of.used[pool], min(kept, asked))
+		surplus = surplus || asked > floor && r.account.limits[pool] != capacity.Unbounded
 	}
 	if !surplus || m.Lease == nil || len(m.Lease.Report.Requests) > 0 || m.Lease.Report.Sequence != grant.Sequence {
 		delete(r.surplus, key)
