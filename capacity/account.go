@@ -22,10 +22,8 @@ type Account struct {
 	// Line has the places of the last decision, and Now is the time of this one by the operator's clock.
 	Line map[string]Place
 	Now  time.Time
-	// Reclaims and Retained are those of the last decision, and ReclaimGracePeriod is how long a borrower has; zero for the default.
-	Reclaims           map[string]map[string][]Reclaim
-	Retained           map[string]map[string]Retained
-	ReclaimGracePeriod time.Duration
+	// Retained are those of the last decision.
+	Retained map[string]map[string]Retained
 	// First is the least sequence of a cluster that joins. It has to be more than any that the cluster's holder may have observed, also
 	// of a lease or a record that is lost: the time, in seconds, is.
 	First int64
@@ -61,8 +59,8 @@ type Lease struct {
 	Amounts  Amounts
 	// Keep is how much its holder may take by launches, of pools that it names: room of them is held for a request of another cluster.
 	Keep Amounts
-	// Reclaims are the amounts that the cluster has to return, by pool.
-	Reclaims map[string][]Reclaim
+	// Reclaims are the amounts that the cluster may keep of pools of which it has to return the rest; zero differs from an absent one.
+	Reclaims Amounts
 	// Granted is the amounts that were recorded with the grant. It counts if the record is lost, or was another account's.
 	Granted Amounts
 	Report  Report

@@ -27,9 +27,9 @@ type Decision struct {
 	Waiting Amounts
 	// Line are the places of clusters in the line, to be recorded with Record.
 	Line map[string]Place
-	// Reclaims are the amounts that borrowers are to return, by cluster and pool, and Retained those that aren't lent again yet. Both are
-	// to be recorded with Record.
-	Reclaims map[string]map[string][]Reclaim
+	// Reclaims are the amounts that borrowers may keep of pools of which they are to return the rest, by cluster.
+	Reclaims map[string]Amounts
+	// Retained are the amounts of guarantees that aren't lent again yet, to be recorded with Record.
 	Retained map[string]map[string]Retained
 	// ReclaimedFor are the clusters that request the amounts that others are to return, by pool.
 	ReclaimedFor map[string][]string
@@ -92,7 +92,7 @@ type decider struct {
 	// needs are the amounts that clusters use and request of their guarantees, and floors those that aren't lent.
 	floors, needs map[string]Amounts
 	// reclaims, retained and reclaimedFor are those of Decision. Of an overdrawn pool, clusters use and are guaranteed more than there is.
-	reclaims     map[string]map[string][]Reclaim
+	reclaims     map[string]Amounts
 	retained     map[string]map[string]Retained
 	reclaimedFor map[string][]string
 	overdrawn    map[string]bool

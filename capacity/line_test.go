@@ -37,12 +37,13 @@ type lineAccount struct {
 	members map[string]*lineMember
 	ids     int
 
-	reclaims map[string]map[string][]Reclaim
+	// steps are those of each cluster, by the clock that all share.
+	steps    map[string][]Step
 	retained map[string]map[string]Retained
 }
 
 func newLineAccount(t *testing.T, limit int64, names ...string) *lineAccount {
-	a := &lineAccount{T: t, limits: Amounts{vcpus: limit}, now: now, record: map[string]Grant{}, line: map[string]Place{}, members: map[string]*lineMember{}}
+	a := &lineAccount{T: t, limits: Amounts{vcpus: limit}, now: now, record: map[string]Grant{}, line: map[string]Place{}, steps: map[string][]Step{}, members: map[string]*lineMember{}}
 	for _, name := range names {
 		m := &lineMember{holder: NewHolder(a.now), lease: Lease{ID: name}, pods: map[string]int64{}, machines: map[string]int64{}}
 		m.holder.Adopt(m.lease, nil)
@@ -100,7 +101,7 @@ func (a *lineAccount) launch(m *lineMember) {
 func (a *lineAccount) pass() {
 	a.Helper()
 	a.now = a.now.Add(round)
-	account := Account{Limits: a.limits, Record: a.record, Line: a.line, Reclaims: a.reclaims, Retained: a.retained, Now: a.now, First: a.now.Unix(), Members: map[string]Member{}}
+	account := Account{Limits: a.limits, Record: a.record, Line: a.line, Retained: a.retained, Now: a.now, First: a.now.Unix(), Members: map[string]Member{}}
 	total := int64(0)
 	for _, name := range slices.Sorted(maps.Keys(a.members)) {
 		m := a.members[name]
@@ -121,11 +122,17 @@ func (a *lineAccount) pass() {
 		a.Fatalf("machines take %d of %d", total, a.limits[vcpus])
 	}
 	decision := Decide(account)
-	a.record, a.line, a.reclaims, a.retained = decision.Record, decision.Line, decision.Reclaims, decision.Retained
+	a.record, a.line, a.retained = decision.Record, decision.Line, decision.Retained
 	for name, m := range a.members {
 		grant := decision.Record[name]
 		m.lease.Sequence, m.lease.Amounts, m.lease.Granted, m.lease.Keep = grant.Sequence, grant.Asked, grant.Granted, decision.Keep[name]
 		m.holder.Observe(m.lease, decision.UpTo[name])
+		m.lease.Reclaims = decision.Reclaims[name]
+		if keep, reclaimed := m.lease.Reclaims[vcpus]; reclaimed {
+			a.steps[name] = Follow(a.steps[name], keep, a.now, DefaultReclaimGracePeriod)
+		} else {
+			delete(a.steps, name)
+		}
 	}
 }
 

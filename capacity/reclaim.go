@@ -20,11 +20,60 @@ const (
 	deadlinesIn = 15
 )
 
-// Reclaim asks a borrower to have at most Keep of a pool by a time. Both are recorded: the time stays, and Keep falls never without a later
-// one.
-type Reclaim struct {
+// Step is the most that a cluster's machines may take of a pool from a time on.
+type Step struct {
 	Keep int64
 	By   time.Time
+}
+
+// Reclaim is an amount of a pool that a cluster has to return.
+type Reclaim struct {
+	// Pool and Account are names.
+	Pool, Account string
+	// For are the clusters that request it.
+	For []string
+	// Steps have each a lower amount and a later deadline than the one before. There is at least one.
+	Steps []Step
+	// Excess is the amount that isn't returned yet.
+	Excess int64
+}
+
+// Keep is the amount that the cluster may keep.
+func (r *Reclaim) Keep() int64 { return r.Steps[len(r.Steps)-1].Keep }
+
+// By is the deadline that comes next, or has passed.
+func (r *Reclaim) By() time.Time { return Exceeded(r.Steps, r.Keep()+r.Excess).By }
+
+// Exceeded returns the first step that a usage exceeds, or the last one.
+func Exceeded(steps []Step, used int64) Step {
+	for _, step := range steps {
+		if used > step.Keep {
+			return step
+		}
+	}
+	return steps[len(steps)-1]
+}
+
+// Follow returns the steps that lead to the amount which a cluster may keep, by the clock of whoever follows them: an amount that is
+// requested for the first time is due a grace period from now, and earlier steps keep their deadlines. None is later than that.
+func Follow(before []Step, keep int64, now time.Time, gracePeriod time.Duration) (steps []Step) {
+	by := roundUp(now.Add(gracePeriod), max((gracePeriod/deadlinesIn).Truncate(time.Second), time.Second))
+	for _, step := range append(slices.Clone(before), Step{keep, by}) {
+		step.Keep = max(step.Keep, keep)
+		if step.By.After(by) {
+			step.By = by
+		}
+		switch last := len(steps) - 1; {
+		case last < 0:
+			steps = append(steps, step)
+		case step.Keep >= steps[last].Keep:
+		case !step.By.After(steps[last].By), !step.By.After(now):
+			steps[last].Keep = step.Keep
+		default:
+			steps = append(steps, step)
+		}
+	}
+	return steps
 }
 
 // Retained is the amount of a guarantee that isn't lent until a time, because clusters were asked for it.
@@ -37,7 +86,7 @@ type Retained struct {
 // for it lately, and all of an Unbounded pool.
 func (d *decider) setFloors() {
 	d.floors, d.needs = make(map[string]Amounts, len(d.names)), make(map[string]Amounts, len(d.names))
-	d.reclaims, d.retained = map[string]map[string][]Reclaim{}, map[string]map[string]Retained{}
+	d.reclaims, d.retained = map[string]Amounts{}, map[string]map[string]Retained{}
 	for _, name := range d.names {
 		member, floor, needs := d.Members[name], Amounts{}, Amounts{}
 		d.floors[name], d.needs[name] = floor, needs
@@ -95,8 +144,6 @@ func (m Member) wanted() Amounts {
 // setReclaims asks borrowers for amounts that guaranteed clusters request and that are neither free nor held without being used.
 func (d *decider) setReclaims() {
 	d.overdrawn, d.reclaimedFor = map[string]bool{}, map[string][]string{}
-	unit := max((d.gracePeriod() / deadlinesIn).Truncate(time.Second), time.Second)
-	by := roundUp(d.Now.Add(d.gracePeriod()), unit)
 	for pool := range d.Limits {
 		if d.free[pool] >= 0 {
 			continue
@@ -112,12 +159,8 @@ func (d *decider) setReclaims() {
 				})
 			}
 		}
-		d.ask(pool, min(demand, -d.free[pool]), by)
+		d.ask(pool, min(demand, -d.free[pool]))
 	}
-}
-
-func (d *decider) gracePeriod() time.Duration {
-	return cmp.Or(d.ReclaimGracePeriod, DefaultReclaimGracePeriod)
 }
 
 // roundUp returns the first multiple of a unit that isn't earlier.
@@ -140,7 +183,7 @@ type borrower struct {
 
 // ask divides the amount to be returned of a pool among borrowers: as they were asked before, then by priority, the lowest first, and then
 // by their usage beyond their guarantee, the largest first.
-func (d *decider) ask(pool string, amount int64, by time.Time) {
+func (d *decider) ask(pool string, amount int64) {
 	var borrowers []*borrower
 	for _, name := range d.names {
 		member := d.Members[name]
@@ -152,8 +195,8 @@ func (d *decider) ask(pool string, amount int64, by time.Time) {
 		return cmp.Or(cmp.Compare(a.priority, b.priority), cmp.Compare(b.surplus, a.surplus), cmp.Compare(a.name, b.name))
 	})
 	for _, b := range borrowers {
-		if steps := d.Reclaims[b.name][pool]; len(steps) > 0 {
-			b.asked = max(0, min(b.used-steps[len(steps)-1].Keep, b.surplus, amount))
+		if keep, before := d.Members[b.name].Lease.Reclaims[pool]; before {
+			b.asked = max(0, min(b.used-keep, b.surplus, amount))
 			amount -= b.asked
 		}
 	}
@@ -164,29 +207,10 @@ func (d *decider) ask(pool string, amount int64, by time.Time) {
 			continue
 		}
 		if d.reclaims[b.name] == nil {
-			d.reclaims[b.name] = map[string][]Reclaim{}
+			d.reclaims[b.name] = Amounts{}
 		}
-		d.reclaims[b.name][pool] = follow(d.Reclaims[b.name][pool], b.used, b.used-b.asked, by)
+		d.reclaims[b.name][pool] = b.used - b.asked
 	}
-}
-
-// follow returns the steps, each with a lower amount and a later deadline, that lead a borrower from its usage to the amount that it may
-// keep. The deadlines of earlier ones stay; an amount beyond them has a deadline of its own.
-func follow(before []Reclaim, used, keep int64, by time.Time) (steps []Reclaim) {
-	for _, step := range before {
-		step.Keep = max(step.Keep, keep)
-		if step.Keep < used {
-			steps, used = append(steps, step), step.Keep
-		}
-	}
-	switch last := len(steps) - 1; {
-	case used <= keep:
-	case last >= 0 && !steps[last].By.Before(by):
-		steps[last].Keep = keep
-	default:
-		steps = append(steps, Reclaim{Keep: keep, By: by})
-	}
-	return steps
 }
 
 // keepReclaimed lowers how much borrowers may take by launches to the amounts that they may keep.
@@ -195,8 +219,7 @@ func (d *decider) keepReclaimed(keep map[string]Amounts) {
 		if keep[name] == nil {
 			keep[name] = Amounts{}
 		}
-		for pool, steps := range pools {
-			amount := steps[len(steps)-1].Keep
+		for pool, amount := range pools {
 			if before, held := keep[name][pool]; held {
 				amount = min(before, amount)
 			}

@@ -58,89 +58,102 @@ func TestLending(t *testing.T) {
 }
 
 func TestReclaim(t *testing.T) {
-	by := now.Add(DefaultReclaimGracePeriod).Truncate(time.Minute)
-	if by.Before(now.Add(DefaultReclaimGracePeriod)) {
-		by = by.Add(time.Minute)
-	}
-	earlier := by.Add(-5 * time.Minute)
 	type cluster struct {
 		used      int64
 		change    func(*Member)
 		requested int64
 	}
-	reclaims := func(steps ...Reclaim) map[string][]Reclaim { return map[string][]Reclaim{pool: steps} }
 	for _, tc := range []struct {
 		name     string
 		clusters map[string]cluster
-		before   map[string]map[string][]Reclaim
-		want     map[string]map[string][]Reclaim
+		before   map[string]Amounts
+		want     map[string]Amounts
 	}{
 		{"When a cluster requests what it lends, the borrower should be asked for no more than that",
-			map[string]cluster{"blue": {0, guaranteed(3), 2}, "green": {10, nil, 0}}, nil, map[string]map[string][]Reclaim{"green": reclaims(Reclaim{8, by})}},
+			map[string]cluster{"blue": {0, guaranteed(3), 2}, "green": {10, nil, 0}}, nil, map[string]Amounts{"green": {pool: 8}}},
 		{"When it requests more than is guaranteed to it, the borrower should be asked for no more than is",
-			map[string]cluster{"blue": {1, guaranteed(3), 9}, "green": {9, nil, 0}}, nil, map[string]map[string][]Reclaim{"green": reclaims(Reclaim{7, by})}},
+			map[string]cluster{"blue": {1, guaranteed(3), 9}, "green": {9, nil, 0}}, nil, map[string]Amounts{"green": {pool: 7}}},
 		{"When a part is free, the borrower should be asked for the rest",
-			map[string]cluster{"blue": {0, guaranteed(3), 3}, "green": {9, nil, 0}}, nil, map[string]map[string][]Reclaim{"green": reclaims(Reclaim{7, by})}},
+			map[string]cluster{"blue": {0, guaranteed(3), 3}, "green": {9, nil, 0}}, nil, map[string]Amounts{"green": {pool: 7}}},
 		{"When all of it is free, none should be asked",
-			map[string]cluster{"blue": {0, guaranteed(3), 3}, "green": {7, nil, 0}}, nil, map[string]map[string][]Reclaim{}},
+			map[string]cluster{"blue": {0, guaranteed(3), 3}, "green": {7, nil, 0}}, nil, map[string]Amounts{}},
 		{"When a borrower is guaranteed something, it should keep that",
 			map[string]cluster{"blue": {0, guaranteed(6), 6}, "green": {7, guaranteed(4), 0}, "red": {3, guaranteed(1), 0}}, nil,
-			map[string]map[string][]Reclaim{"green": reclaims(Reclaim{4, by}), "red": reclaims(Reclaim{1, by})}},
+			map[string]Amounts{"green": {pool: 4}, "red": {pool: 1}}},
 		{"When priorities differ, the lowest should be asked first",
 			map[string]cluster{"blue": {0, guaranteed(4), 4}, "green": {7, func(m *Member) { m.Priority = 1 }, 0}, "red": {3, nil, 0}}, nil,
-			map[string]map[string][]Reclaim{"green": reclaims(Reclaim{6, by}), "red": reclaims(Reclaim{0, by})}},
+			map[string]Amounts{"green": {pool: 6}, "red": {pool: 0}}},
 		{"When priorities are equal, that which uses the most beyond its guarantee should be asked first",
 			map[string]cluster{"blue": {0, guaranteed(4), 4}, "green": {6, guaranteed(4), 0}, "red": {4, nil, 0}}, nil,
-			map[string]map[string][]Reclaim{"red": reclaims(Reclaim{0, by})}},
+			map[string]Amounts{"red": {pool: 0}}},
 		{"When two clusters request theirs, the borrower should be asked for both",
 			map[string]cluster{"blue": {0, guaranteed(2), 2}, "amber": {0, guaranteed(3), 3}, "green": {10, nil, 0}}, nil,
-			map[string]map[string][]Reclaim{"green": reclaims(Reclaim{5, by})}},
-		{"When a borrower was asked before, its deadline should stay",
-			map[string]cluster{"blue": {0, guaranteed(3), 2}, "green": {10, nil, 0}}, map[string]map[string][]Reclaim{"green": reclaims(Reclaim{8, earlier})},
-			map[string]map[string][]Reclaim{"green": reclaims(Reclaim{8, earlier})}},
+			map[string]Amounts{"green": {pool: 5}}},
+		{"When a borrower was asked before, that should stay",
+			map[string]cluster{"blue": {0, guaranteed(3), 2}, "green": {10, nil, 0}}, map[string]Amounts{"green": {pool: 8}},
+			map[string]Amounts{"green": {pool: 8}}},
 		{"When it has returned a part, the rest should stay",
-			map[string]cluster{"blue": {0, guaranteed(3), 2}, "green": {9, nil, 0}}, map[string]map[string][]Reclaim{"green": reclaims(Reclaim{8, earlier})},
-			map[string]map[string][]Reclaim{"green": reclaims(Reclaim{8, earlier})}},
-		{"When more is requested, that should have a deadline of its own",
-			map[string]cluster{"blue": {0, guaranteed(3), 3}, "green": {10, nil, 0}}, map[string]map[string][]Reclaim{"green": reclaims(Reclaim{8, earlier})},
-			map[string]map[string][]Reclaim{"green": reclaims(Reclaim{8, earlier}, Reclaim{7, by})}},
-		{"When more is requested within the same minute, that should have the same deadline",
-			map[string]cluster{"blue": {0, guaranteed(3), 3}, "green": {10, nil, 0}}, map[string]map[string][]Reclaim{"green": reclaims(Reclaim{8, by})},
-			map[string]map[string][]Reclaim{"green": reclaims(Reclaim{7, by})}},
-		{"When less is requested, the borrower should keep more",
-			map[string]cluster{"blue": {0, guaranteed(3), 1}, "green": {10, nil, 0}}, map[string]map[string][]Reclaim{"green": reclaims(Reclaim{8, earlier}, Reclaim{7, by})},
-			map[string]map[string][]Reclaim{"green": reclaims(Reclaim{9, earlier})}},
+			map[string]cluster{"blue": {0, guaranteed(3), 2}, "green": {9, nil, 0}}, map[string]Amounts{"green": {pool: 8}},
+			map[string]Amounts{"green": {pool: 8}}},
 		{"When nothing is requested any more, none should be asked",
-			map[string]cluster{"blue": {0, guaranteed(3), 0}, "green": {10, nil, 0}}, map[string]map[string][]Reclaim{"green": reclaims(Reclaim{8, earlier})},
-			map[string]map[string][]Reclaim{}},
+			map[string]cluster{"blue": {0, guaranteed(3), 0}, "green": {10, nil, 0}}, map[string]Amounts{"green": {pool: 8}},
+			map[string]Amounts{}},
 		{"When another borrower uses more meanwhile, the one that was asked should stay so",
-			map[string]cluster{"blue": {0, guaranteed(2), 2}, "green": {4, nil, 0}, "red": {6, nil, 0}}, map[string]map[string][]Reclaim{"green": reclaims(Reclaim{2, earlier})},
-			map[string]map[string][]Reclaim{"green": reclaims(Reclaim{2, earlier})}},
+			map[string]cluster{"blue": {0, guaranteed(2), 2}, "green": {4, nil, 0}, "red": {6, nil, 0}}, map[string]Amounts{"green": {pool: 2}},
+			map[string]Amounts{"green": {pool: 2}}},
 		{"When its own maximum keeps a cluster from launching, it should request nothing of others",
 			map[string]cluster{"blue": {1, func(m *Member) {
 				guaranteed(3)(m)
 				m.Maximum = Amounts{pool: 1}
-			}, 2}, "green": {9, nil, 0}}, nil, map[string]map[string][]Reclaim{}},
+			}, 2}, "green": {9, nil, 0}}, nil, map[string]Amounts{}},
 		{"When a cluster leaves, it should not be asked: its machines go anyway",
-			map[string]cluster{"blue": {0, guaranteed(3), 2}, "green": {10, func(m *Member) { m.Leaving = true }, 0}}, nil, map[string]map[string][]Reclaim{}},
+			map[string]cluster{"blue": {0, guaranteed(3), 2}, "green": {10, func(m *Member) { m.Leaving = true }, 0}}, nil, map[string]Amounts{}},
 	} {
 		t.Run(tc.name, func(t *testing.T) {
-			a := Account{Limits: Amounts{pool: 10}, Now: now, Members: map[string]Member{}, Record: map[string]Grant{}, Reclaims: tc.before}
+			a := Account{Limits: Amounts{pool: 10}, Now: now, Members: map[string]Member{}, Record: map[string]Grant{}}
 			for name, c := range tc.clusters {
 				var requests []Request
 				if c.requested > 0 {
 					requests = append(requests, Request{one, c.requested})
 				}
 				a.Members[name], a.Record[name] = using(c.used, c.change, requests...)
+				a.Members[name].Lease.Reclaims = tc.before[name]
 			}
 			d := Decide(a)
 			if diff := cmp.Diff(tc.want, d.Reclaims); diff != "" {
 				t.Errorf("reclaims (-want +got):\n%s", diff)
 			}
 			for name, pools := range d.Reclaims {
-				if keep, held := d.Keep[name][pool]; !held || keep != pools[pool][len(pools[pool])-1].Keep {
+				if keep, held := d.Keep[name][pool]; !held || keep != pools[pool] {
 					t.Errorf("%s may launch up to %d (%t)", name, keep, held)
 				}
+			}
+		})
+	}
+}
+
+func TestFollow(t *testing.T) {
+	const grace = 15 * time.Minute
+	now := time.Unix(1_000_020, 0)
+	by := time.Unix(1_000_020, 0).Add(grace)
+	earlier, passed := by.Add(-5*time.Minute), now.Add(-time.Minute)
+	for _, tc := range []struct {
+		name   string
+		before []Step
+		keep   int64
+		want   []Step
+	}{
+		{"When an amount is requested for the first time, it should be due after the grace period", nil, 8, []Step{{8, by}}},
+		{"When it is requested still, its deadline should stay", []Step{{8, earlier}}, 8, []Step{{8, earlier}}},
+		{"When more is requested, that should have a deadline of its own", []Step{{8, earlier}}, 7, []Step{{8, earlier}, {7, by}}},
+		{"When more is requested within the same minute, that should have the same deadline", []Step{{8, by}}, 7, []Step{{7, by}}},
+		{"When less is requested, the cluster should keep more", []Step{{8, earlier}, {7, by}}, 9, []Step{{9, earlier}}},
+		{"When several deadlines have passed, they should be one", []Step{{8, passed.Add(-time.Minute)}, {7, passed}}, 6, []Step{{7, passed.Add(-time.Minute)}, {6, by}}},
+		{"When a deadline lies further ahead than the grace period, it should count as that", []Step{{8, now.Add(time.Hour)}}, 8, []Step{{8, by}}},
+	} {
+		t.Run(tc.name, func(t *testing.T) {
+			if diff := cmp.Diff(tc.want, Follow(tc.before, tc.keep, now, grace)); diff != "" {
+				t.Errorf("-want +got:\n%s", diff)
 			}
 		})
 	}
@@ -184,14 +197,16 @@ func TestRetained(t *testing.T) {
 // drain lets a Karpenter remove machines as its lease requires: some of them at once, and all that are left at the deadline.
 func (a *lineAccount) drain(name string, random *rand.Rand) {
 	m := a.members[name]
-	steps := a.reclaims[name][vcpus]
 	for {
 		total := int64(0)
 		for _, amount := range m.machines {
 			total += amount
 		}
-		i := slices.IndexFunc(steps, func(s Reclaim) bool { return total > s.Keep })
-		if i < 0 || a.now.Before(steps[i].By) && random.IntN(4) > 0 {
+		steps := a.steps[name]
+		if len(steps) == 0 {
+			return
+		}
+		if step := Exceeded(steps, total); total <= step.Keep || a.now.Before(step.By) && random.IntN(4) > 0 {
 			return
 		}
 		machine, ok := m.any(random)
@@ -239,13 +254,13 @@ func TestReclaimOfAnyDemand(t *testing.T) {
 					a.drain(name, random)
 				}
 				a.pass()
-				reclaimed += len(a.reclaims)
+				reclaimed += len(a.steps)
 			}
 			for _, name := range names {
 				m := a.members[name]
 				has := size * int64(len(m.machines))
 				if wanted := has + size*int64(len(m.pods)); has < min(wanted, m.Guaranteed[vcpus]) {
-					t.Fatalf("seed %d: %s has %d of the %d that are guaranteed to it, and wants %d; record %+v, reclaims %+v", seed, name, has, m.Guaranteed[vcpus], wanted, a.record, a.reclaims)
+					t.Fatalf("seed %d: %s has %d of the %d that are guaranteed to it, and wants %d; record %+v, reclaims %+v", seed, name, has, m.Guaranteed[vcpus], wanted, a.record, a.steps)
 				}
 			}
 		}
@@ -269,7 +284,7 @@ func TestRaisedGuarantee(t *testing.T) {
 			if at.Sub(now) >= DefaultReclaimGracePeriod && len(d.Reclaims["blue"]) > 0 {
 				usage["blue"] = Amounts{vcpus: 4, reservation: 1}
 			}
-			account := Account{Limits: Amounts{vcpus: 8, reservation: 2}, Record: d.Record, Reclaims: d.Reclaims, Retained: d.Retained, Now: at, Members: map[string]Member{}}
+			account := Account{Limits: Amounts{vcpus: 8, reservation: 2}, Record: d.Record, Retained: d.Retained, Now: at, Members: map[string]Member{}}
 			for name, used := range usage {
 				grant := d.Record[name]
 				account.Members[name] = Member{Used: used, Lease: lease(grant, grant.Asked, requests[name]...)}

@@ -8,12 +8,6 @@ import (
 	"testing"
 )
 
-// reclaiming is the part of an account's record that is about what was lent.
-type reclaiming struct {
-	reclaims map[string]map[string][]Reclaim
-	retained map[string]map[string]Retained
-}
-
 // guarantee of each cluster that lends.
 const guarantee = 1
 
@@ -33,7 +27,7 @@ func (u *universe) drain(c *cluster) bool {
 	own := used(last)
 	reclaims := c.leases[c.process.lease].Reclaims
 	for _, pool := range slices.Sorted(maps.Keys(reclaims)) {
-		keep := reclaims[pool][len(reclaims[pool])-1].Keep
+		keep := reclaims[pool]
 		if keep < guarantee {
 			u.fail("%s may keep %d of %s", c.name, keep, pool)
 		}
@@ -83,7 +77,7 @@ func TestReclaimsOfSchedules(t *testing.T) {
 			u.settle(20)
 			for _, name := range u.names {
 				if has := used(u.clusters[name].machines[len(u.clusters[name].machines)-1])["reservation/cr-1"]; has < guarantee {
-					u.fail("%s has %d of what is guaranteed to it; record %+v, reclaims %+v", name, has, u.records[len(u.records)-1], u.reclaiming[len(u.reclaiming)-1])
+					u.fail("%s has %d of what is guaranteed to it; record %+v, retained %+v", name, has, u.records[len(u.records)-1], u.retained[len(u.retained)-1])
 				}
 			}
 			drained += u.drained

@@ -47,8 +47,8 @@ type universe struct {
 	records []map[string]Grant
 	// lines are the places that are recorded with each.
 	lines []map[string]Place
-	// reclaiming is a part of each, too.
-	reclaiming []reclaiming
+	// retained are the amounts that are recorded with each.
+	retained []map[string]map[string]Retained
 	// lending: what is guaranteed is lent while it is unused.
 	lending bool
 	// drained counts machines that clusters have returned.
@@ -72,7 +72,7 @@ type pendingLease struct {
 	grant   Grant
 	keep    Amounts
 	// reclaims are what the cluster has to return.
-	reclaims map[string][]Reclaim
+	reclaims Amounts
 	account  int
 }
 
@@ -123,7 +123,7 @@ func newUniverse(t *testing.T, seed uint64, strict bool) *universe {
 		T: t, random: rand.New(rand.NewPCG(seed, 7)), now: time.Unix(1_000_000, 0), seed: seed, strict: strict,
 		limits:  Amounts{"reservation/cr-1": 10, "vcpus": 64, "gpus": 3},
 		shapes:  []Amounts{{"reservation/cr-1": 1, "vcpus": 4}, {"vcpus": 4}, {"vcpus": 8, "gpus": 1}, {"reservation/cr-1": 1}},
-		records: []map[string]Grant{{}}, lines: []map[string]Place{nil}, reclaiming: []reclaiming{{}}, clusters: map[string]*cluster{}, operators: []*operator{{}, {}},
+		records: []map[string]Grant{{}}, lines: []map[string]Place{nil}, retained: []map[string]map[string]Retained{nil}, clusters: map[string]*cluster{}, operators: []*operator{{}, {}},
 	}
 	if u.random.IntN(3) > 0 {
 		// Little of one thing, which all want.
@@ -198,7 +198,7 @@ func (u *universe) computeDecision(fresh bool) (version int, decision Decision) 
 	}
 	version = pick(len(u.records))
 	account := Account{Limits: u.limits, Members: map[string]Member{}, Record: u.records[version], Line: u.lines[version], Now: u.now, First: u.now.Unix()}
-	account.Reclaims, account.Retained = u.reclaiming[version].reclaims, u.reclaiming[version].retained
+	account.Retained = u.retained[version]
 	for _, name := range u.names {
 		c := u.clusters[name]
 		if !c.gone.IsZero() {
@@ -227,7 +227,7 @@ func (u *universe) record(o *operator, version int, decision Decision) {
 		return // the API server answers with a conflict
 	}
 	u.records, u.lines = append(u.records, decision.Record), append(u.lines, decision.Line)
-	u.reclaiming = append(u.reclaiming, reclaiming{decision.Reclaims, decision.Retained})
+	u.retained = append(u.retained, decision.Retained)
 	for _, name := range u.names {
 		if grant, ok := decision.Record[name]; ok {
 			o.pending = append(o.pending, pendingLease{name, grant, decision.Keep[name], decision.Reclaims[name], u.account})
@@ -251,7 +251,7 @@ func (u *universe) write(o *operator, fresh bool) {
 		version = len(c.leases) - 1
 	}
 	lease := c.leases[version]
-	hint := lease.ID == grant.Lease && lease.Sequence == grant.Sequence && (!maps.Equal(lease.Keep, keep) || !maps.EqualFunc(lease.Reclaims, reclaims, slices.Equal))
+	hint := lease.ID == grant.Lease && lease.Sequence == grant.Sequence && (!maps.Equal(lease.Keep, keep) || !maps.Equal(lease.Reclaims, reclaims))
 	if !c.gone.IsZero() || !grant.Lag(lease) && !hint || version != len(c.leases)-1 || account != u.account {
 		return
 	}
@@ -274,7 +274,7 @@ func (u *universe) lose() {
 	for _, c := range u.clusters {
 		c.leases = append(c.leases, c.leases[len(c.leases)-1])
 	}
-	u.records, u.lines, u.reclaiming = append(u.records, map[string]Grant{}), append(u.lines, nil), append(u.reclaiming, reclaiming{})
+	u.records, u.lines, u.retained = append(u.records, map[string]Grant{}), append(u.lines, nil), append(u.retained, nil)
 	u.say("the record is lost")
 	account := Account{Limits: u.limits, Members: map[string]Member{}, Record: u.records[len(u.records)-1], First: u.now.Unix()}
 	for _, name := range u.names {
@@ -282,7 +282,7 @@ func (u *universe) lose() {
 		lease := c.leases[len(c.leases)-1]
 		account.Members[name] = Member{Used: used(c.machines[u.recent(len(c.machines))]), Lease: &lease}
 	}
-	u.records, u.lines, u.reclaiming = append(u.records, Decide(account).Record), append(u.lines, nil), append(u.reclaiming, reclaiming{})
+	u.records, u.lines, u.retained = append(u.records, Decide(account).Record), append(u.lines, nil), append(u.retained, nil)
 }
 
 // begin lets a process read everything from the API server when it starts, and when it may launch. It reports whether the process has done so:

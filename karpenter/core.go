@@ -261,7 +261,7 @@ func (k *karpenterCore) methods(ctx context.Context) []disruption.Method {
 	recorder, now, p := k.guest.EventRecorder, k.guest.Clock, k.providers
 	all := methods.OnDemand(disruption.NewMethods(ctx, now, k.state, k.client, k.provisioner, k.cloudProvider, recorder, k.queue))
 	all = methods.WithReclaims(all, methods.ReclaimConfig{
-		Guest: k.client, Cluster: k.state, Recorder: recorder, Clock: now, Reclaims: p.Reclaims, Taken: p.Capacity.Taken,
+		Guest: k.client, Cluster: k.state, Recorder: recorder, Clock: now, Reclaims: p.Capacity.Reclaims, Taken: p.Capacity.Taken,
 	})
 	return methods.TerminateFirst(all, methods.TerminateFirstConfig{
 		Guest: k.client, Cluster: k.state, Provisioner: k.provisioner, CloudProvider: k.cloudProvider, Recorder: recorder, Clock: now,

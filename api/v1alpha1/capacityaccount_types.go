@@ -571,29 +571,11 @@ type CapacityGrant struct {
 	// place is the cluster's place in the line, if one of its requests doesn't fit.
 	// +optional
 	Place *CapacityPlace `json:"place,omitempty"`
-	// reclaims are the amounts that the cluster was asked to return.
-	// +optional
-	// +listType=atomic
-	// +kubebuilder:validation:MaxItems=256
-	Reclaims []RecordedReclaim `json:"reclaims,omitempty"`
 	// retained are guaranteed amounts of the cluster that aren't lent, because other clusters were asked for them.
 	// +optional
 	// +listType=atomic
 	// +kubebuilder:validation:MaxItems=128
 	Retained []RetainedAmount `json:"retained,omitempty"`
-}
-
-// RecordedReclaim is the amount of a pool that a cluster may keep from a time on.
-type RecordedReclaim struct {
-	// pool is the pool's name.
-	// +required
-	Pool string `json:"pool"`
-	// keep is the most that the cluster's machines may take then, in the pool's unit.
-	// +required
-	Keep int64 `json:"keep"`
-	// by is the time.
-	// +required
-	By scalar.Time `json:"by"`
 }
 
 // RetainedAmount is an amount of a pool that isn't lent until a time.

@@ -111,14 +111,20 @@ type CapacityLeaseSpec struct {
 	// +kubebuilder:validation:MaxItems=128
 	Unavailable []UnavailableOffering `json:"unavailable,omitempty"`
 	// reclaim is what the cluster has to return: amounts that are guaranteed to another cluster, which requests them now. Karpenter removes
-	// nodes whose machines take from the pool, within disruption budgets until the deadline, and by force afterwards.
+	// nodes whose machines take from the pool, within disruption budgets until reclaimGracePeriod has passed, and by force afterwards.
 	// +optional
-	// +listType=atomic
-	// +kubebuilder:validation:MaxItems=256
+	// +listType=map
+	// +listMapKey=pool
+	// +kubebuilder:validation:MaxItems=128
 	Reclaim []CapacityReclaim `json:"reclaim,omitempty"`
+	// reclaimGracePeriod is how long the cluster has to return an amount, since its Karpenter has read the request. Defaults to 15m.
+	// +optional
+	// +kubebuilder:validation:Type=string
+	// +kubebuilder:validation:MaxLength=32
+	ReclaimGracePeriod *scalar.Duration `json:"reclaimGracePeriod,omitempty"`
 }
 
-// CapacityReclaim is the most that the cluster may keep of a pool from a time on. A pool may have several, each with less and a later time.
+// CapacityReclaim is the most that the cluster may keep of a pool.
 type CapacityReclaim struct {
 	// pool is the pool's name.
 	// +required
@@ -128,15 +134,27 @@ type CapacityReclaim struct {
 	// +required
 	// +kubebuilder:validation:Minimum=0
 	Keep int64 `json:"keep"`
-	// by is the deadline.
-	// +required
-	By scalar.Time `json:"by"`
 	// for are the first of the clusters that request it, as namespace/name.
 	// +optional
 	// +listType=atomic
 	// +kubebuilder:validation:MaxItems=8
 	// +kubebuilder:validation:items:MaxLength=320
 	For []string `json:"for,omitempty"`
+}
+
+// CapacityReclaimStep is the most that the cluster may keep of a pool from a time on.
+type CapacityReclaimStep struct {
+	// pool is the pool's name.
+	// +required
+	// +kubebuilder:validation:MaxLength=128
+	Pool string `json:"pool"`
+	// keep is the most that the cluster's machines may take, in the pool's unit.
+	// +required
+	// +kubebuilder:validation:Minimum=0
+	Keep int64 `json:"keep"`
+	// by is the deadline by Karpenter's clock.
+	// +required
+	By scalar.Time `json:"by"`
 }
 
 // CapacityAccountReference names a CapacityAccount.
@@ -411,6 +429,11 @@ type CapacityLeaseStatus struct {
 	// +listType=atomic
 	// +kubebuilder:validation:MaxItems=32
 	Requests []CapacityRequest `json:"requests,omitempty"`
+	// reclaim has the deadlines of spec.reclaim. A pool may have several, each with less to keep and a later deadline than the one before.
+	// +optional
+	// +listType=atomic
+	// +kubebuilder:validation:MaxItems=256
+	Reclaim []CapacityReclaimStep `json:"reclaim,omitempty"`
 	// unavailable offerings that this cluster found.
 	// +optional
 	// +listType=atomic

@@ -86,7 +86,7 @@ func Lease(l *autonodev1alpha1.CapacityLease) capacity.Lease {
 			granted[pool.Name] = pool.Granted
 		}
 	}
-	return capacity.Lease{ID: string(l.UID), Sequence: l.Spec.Sequence, Amounts: amounts, Keep: keep, Reclaims: leasedReclaims(l), Granted: granted}
+	return capacity.Lease{ID: string(l.UID), Sequence: l.Spec.Sequence, Amounts: amounts, Keep: keep, Reclaims: reclaims(l), Granted: granted}
 }
 
 // UpTo is about how much the cluster of a lease gets if it requests more.

@@ -12,73 +12,52 @@ import (
 )
 
 const (
-	// maxReclaims is the number of entries of a lease, and of a cluster in the record.
-	maxReclaims = 256
+	// maxReclaimSteps is the number of entries in the status of a lease.
+	maxReclaimSteps = 256
 	// maxReclaimedFor is the number of clusters that a pool is reclaimed for by name.
 	maxReclaimedFor = 8
 )
 
-// Reclaims reads from an account's record the amounts that a cluster was asked to return, by pool.
-func Reclaims(grant *autonodev1alpha1.CapacityGrant) map[string][]capacity.Reclaim {
-	reclaims := map[string][]capacity.Reclaim{}
-	for i := range grant.Reclaims {
-		r := &grant.Reclaims[i]
-		add(reclaims, r.Pool, r.Keep, &r.By)
-	}
-	return reclaims
-}
-
-// leasedReclaims reads from a lease the amounts that its cluster has to return, by pool.
-func leasedReclaims(l *autonodev1alpha1.CapacityLease) map[string][]capacity.Reclaim {
+// reclaims reads from a lease the amounts that its cluster may keep of pools of which it has to return the rest.
+func reclaims(l *autonodev1alpha1.CapacityLease) capacity.Amounts {
 	if len(l.Spec.Reclaim) == 0 {
 		return nil
 	}
-	reclaims := map[string][]capacity.Reclaim{}
+	keep := capacity.Amounts{}
 	for i := range l.Spec.Reclaim {
-		r := &l.Spec.Reclaim[i]
-		add(reclaims, r.Pool, r.Keep, &r.By)
+		keep[l.Spec.Reclaim[i].Pool] = max(0, min(l.Spec.Reclaim[i].Keep, autonodev1alpha1.MaxAmount))
 	}
-	return reclaims
+	return keep
 }
 
-// add leaves out a reclaim with a malformed deadline: nothing is drained for it.
-func add(reclaims map[string][]capacity.Reclaim, pool string, keep int64, by *scalar.Time) {
-	if by.Malformed == "" && !by.IsZero() {
-		reclaims[pool] = append(reclaims[pool], capacity.Reclaim{Keep: max(0, min(keep, autonodev1alpha1.MaxAmount)), By: by.At()})
-	}
-}
-
-// RecordedReclaims is the reverse of Reclaims.
-func RecordedReclaims(reclaims map[string][]capacity.Reclaim) []autonodev1alpha1.RecordedReclaim {
-	var list []autonodev1alpha1.RecordedReclaim
-	each(reclaims, func(pool string, r capacity.Reclaim) {
-		list = append(list, autonodev1alpha1.RecordedReclaim{Pool: pool, Keep: r.Keep, By: scalar.NewTime(r.By)})
-	})
-	return list
-}
-
-// LeaseReclaims writes the amounts that the cluster of a lease has to return, and for which clusters.
-func LeaseReclaims(reclaims map[string][]capacity.Reclaim, clusters map[string][]string) []autonodev1alpha1.CapacityReclaim {
+// LeaseReclaims is the reverse of reclaims, with the clusters that request the rest.
+func LeaseReclaims(keep capacity.Amounts, clusters map[string][]string) []autonodev1alpha1.CapacityReclaim {
 	var list []autonodev1alpha1.CapacityReclaim
-	each(reclaims, func(pool string, r capacity.Reclaim) {
-		list = append(list, autonodev1alpha1.CapacityReclaim{
-			Pool: pool, Keep: r.Keep, By: scalar.NewTime(r.By), For: clusters[pool][:min(len(clusters[pool]), maxReclaimedFor)],
-		})
-	})
+	for _, pool := range slices.Sorted(maps.Keys(keep)) {
+		list = append(list, autonodev1alpha1.CapacityReclaim{Pool: pool, Keep: keep[pool], For: clusters[pool][:min(len(clusters[pool]), maxReclaimedFor)]})
+	}
 	return list
 }
 
-// each calls f in the order of pools and deadlines, for as many as a list may have.
-func each(reclaims map[string][]capacity.Reclaim, f func(pool string, r capacity.Reclaim)) {
-	count := 0
-	for _, pool := range slices.Sorted(maps.Keys(reclaims)) {
-		for _, r := range reclaims[pool] {
-			if count++; count > maxReclaims {
-				return
-			}
-			f(pool, r)
+// ReclaimSteps reads deadlines from the status of a lease, by pool. Without a readable deadline, an amount has none yet.
+func ReclaimSteps(s *autonodev1alpha1.CapacityLeaseStatus) map[string][]capacity.Step {
+	steps := map[string][]capacity.Step{}
+	for i := range s.Reclaim {
+		if step := &s.Reclaim[i]; step.By.Malformed == "" && !step.By.IsZero() {
+			steps[step.Pool] = append(steps[step.Pool], capacity.Step{Keep: step.Keep, By: step.By.At()})
 		}
 	}
+	return steps
+}
+
+// SetReclaimSteps is the reverse of ReclaimSteps.
+func SetReclaimSteps(s *autonodev1alpha1.CapacityLeaseStatus, reclaims []capacity.Reclaim) {
+	for i := range reclaims {
+		for _, step := range reclaims[i].Steps {
+			s.Reclaim = append(s.Reclaim, autonodev1alpha1.CapacityReclaimStep{Pool: reclaims[i].Pool, Keep: step.Keep, By: scalar.NewTime(step.By)})
+		}
+	}
+	s.Reclaim = s.Reclaim[:min(len(s.Reclaim), maxReclaimSteps)]
 }
 
 // Retained reads from an account's record the part of a cluster's guaranteed amounts that isn't lent, by pool.

@@ -3,7 +3,7 @@
 package conversion_test
 
 import (
-	"fmt"
+	"slices"
 	"testing"
 	"time"
 
@@ -17,25 +17,23 @@ import (
 
 func TestReclaims(t *testing.T) {
 	by := time.Unix(1_000_000, 0)
-	reclaims := map[string][]capacity.Reclaim{"a": {{Keep: 4, By: by}, {Keep: 2, By: by.Add(time.Minute)}}, "b": {{Keep: 1, By: by}}}
-	t.Run("When the operator records what is to be returned, it should read the same, and Karpenter too", func(t *testing.T) {
+	t.Run("When the operator writes what is to be returned, Karpenter should read the same", func(t *testing.T) {
 		g, l := NewWithT(t), lease()
-		g.Expect(conversion.Reclaims(&autonodev1alpha1.CapacityGrant{Reclaims: conversion.RecordedReclaims(reclaims)})).To(Equal(reclaims))
-		l.Spec.Reclaim = conversion.LeaseReclaims(reclaims, map[string][]string{"a": {"clusters/blue"}})
-		g.Expect(conversion.Lease(l).Reclaims).To(Equal(reclaims))
+		keep := capacity.Amounts{"a": 2, "b": 0}
+		l.Spec.Reclaim = conversion.LeaseReclaims(keep, map[string][]string{"a": {"clusters/blue"}})
+		g.Expect(conversion.Lease(l).Reclaims).To(Equal(keep))
 		g.Expect(l.Spec.Reclaim[0].For).To(ConsistOf("clusters/blue"))
 	})
-	t.Run("When there is more than a list may have, it should leave out the rest", func(t *testing.T) {
-		g, many := NewWithT(t), map[string][]capacity.Reclaim{}
-		for i := range 300 {
-			many[fmt.Sprintf("pool-%03d", i)] = []capacity.Reclaim{{By: by}}
-		}
-		g.Expect(conversion.RecordedReclaims(many)).To(HaveLen(256))
+	t.Run("When Karpenter reports deadlines, its next process should read the same, and at most as many as a list may have", func(t *testing.T) {
+		g, steps, status := NewWithT(t), []capacity.Step{{Keep: 4, By: by}, {Keep: 2, By: by.Add(time.Minute)}}, &autonodev1alpha1.CapacityLeaseStatus{}
+		conversion.SetReclaimSteps(status, []capacity.Reclaim{{Pool: "a", Steps: steps}})
+		g.Expect(conversion.ReclaimSteps(status)).To(Equal(map[string][]capacity.Step{"a": steps}))
+		conversion.SetReclaimSteps(status, slices.Repeat([]capacity.Reclaim{{Pool: "b", Steps: steps}}, 200))
+		g.Expect(status.Reclaim).To(HaveLen(256))
 	})
-	t.Run("When a deadline isn't a time, nothing should be returned for it", func(t *testing.T) {
-		l := lease()
-		l.Spec.Reclaim = []autonodev1alpha1.CapacityReclaim{{Pool: "a", By: scalar.Time{Malformed: "soon"}}}
-		NewWithT(t).Expect(conversion.Lease(l).Reclaims).To(BeEmpty())
+	t.Run("When a reported deadline isn't a time, it should be left out", func(t *testing.T) {
+		status := &autonodev1alpha1.CapacityLeaseStatus{Reclaim: []autonodev1alpha1.CapacityReclaimStep{{Pool: "a", By: scalar.Time{Malformed: "soon"}}, {Pool: "b"}}}
+		NewWithT(t).Expect(conversion.ReclaimSteps(status)).To(BeEmpty())
 	})
 	t.Run("When the operator records what isn't lent, it should read the same", func(t *testing.T) {
 		retained := map[string]capacity.Retained{"a": {Amount: 3, Until: by}}

@@ -19,7 +19,6 @@ import (
 	"github.com/autonode-io/autonode/api/karpenter/v1alpha1"
 	"github.com/autonode-io/autonode/capacity"
 	"github.com/autonode-io/autonode/cli/explain"
-	"github.com/autonode-io/autonode/karpenter/core/methods"
 )
 
 func TestNode(t *testing.T) {
@@ -147,7 +146,7 @@ func TestNode(t *testing.T) {
 	})
 	t.Run("When what a node takes has to be returned to another cluster, it should say by when", func(t *testing.T) {
 		g := NewWithT(t)
-		reclaims := []methods.Reclaim{{Pool: "hosts", Account: "production", For: []string{"green"}, Steps: []capacity.Reclaim{{Keep: 0, By: noon.Add(time.Minute)}}}}
+		reclaims := []capacity.Reclaim{{Pool: "hosts", Account: "production", For: []string{"green"}, Steps: []capacity.Step{{Keep: 0, By: noon.Add(time.Minute)}}}}
 		blocked := append(machine("n", "general", "medium", "8", nil), pod("a", "6", protected))
 		answer, err := simulateWith(t, platform{reclaims: reclaims}, with(blocked...)...).Node(t.Context(), "n")
 		g.Expect(err).NotTo(HaveOccurred())

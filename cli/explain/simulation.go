@@ -48,7 +48,7 @@ type Config struct {
 	Options *options.Options
 	Clock   clock.Clock
 	// Reclaims and Taken are those of methods.ReclaimConfig, Vacate that of methods.TerminateFirstConfig. They are nil if they aren't known.
-	Reclaims func() []methods.Reclaim
+	Reclaims func() []capacity.Reclaim
 	Taken    func(nodeClaim string) capacity.Amounts
 	Vacate   func(ctx context.Context, nodeClaim *karpv1.NodeClaim) (context.Context, methods.Full, bool)
 	// Failures are the offerings that have failed.

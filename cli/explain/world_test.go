@@ -47,7 +47,7 @@ type platform struct {
 	// full: nothing can be launched unless a node goes.
 	full bool
 	// reclaims are amounts of a pool of which each node takes one.
-	reclaims []methods.Reclaim
+	reclaims []capacity.Reclaim
 }
 
 // vacatedKey is the key of a context in which a node has gone.
@@ -86,7 +86,7 @@ func simulateWith(t *testing.T, p platform, objects ...client.Object) *explain.S
 		config.Vacate = p.vacate
 	}
 	if p.reclaims != nil {
-		config.Reclaims, config.Taken = func() []methods.Reclaim { return p.reclaims }, func(string) capacity.Amounts { return capacity.Amounts{"hosts": 1} }
+		config.Reclaims, config.Taken = func() []capacity.Reclaim { return p.reclaims }, func(string) capacity.Amounts { return capacity.Amounts{"hosts": 1} }
 	}
 	simulation, err := explain.New(t.Context(), config)
 	g.Expect(err).NotTo(HaveOccurred())

@@ -133,7 +133,7 @@ func (o *Options) simulationWithManagement(ctx context.Context, guestConfig *res
 	simulation, err = explain.New(ctx, explain.Config{
 		Guest: snapshot, CloudProvider: started.CloudProvider, Options: core, Clock: clock.RealClock{}, Failures: failuresOf(snapshot.Events),
 		Missing:  slices.Concat(problems, unread(snapshot)),
-		Reclaims: started.Reclaims, Taken: started.Capacity.Taken, Vacate: started.Vacate,
+		Reclaims: started.Capacity.Reclaims, Taken: started.Capacity.Taken, Vacate: started.Vacate,
 	})
 	return simulation, started.stop, err
 }

@@ -11,15 +11,6 @@ import (
 	"github.com/autonode-io/autonode/karpenter/providers/instancetype"
 )
 
-// Reclaims answers methods.ReclaimConfig.Reclaims.
-func (p *Providers) Reclaims() []methods.Reclaim {
-	var all []methods.Reclaim
-	for _, r := range p.Capacity.Reclaims() {
-		all = append(all, methods.Reclaim{Pool: r.Pool, Account: r.Account, For: r.For, Steps: r.Steps})
-	}
-	return all
-}
-
 // Vacate answers methods.TerminateFirstConfig.Vacate.
 func (p *Providers) Vacate(ctx context.Context, nodeClaim *karpv1.NodeClaim) (context.Context, methods.Full, bool) {
 	vacated, full, ok := p.CloudProvider.Vacate(ctx, nodeClaim)

@@ -26,6 +26,7 @@ import (
 
 	"github.com/autonode-io/autonode/api/scalar"
 	autonodev1alpha1 "github.com/autonode-io/autonode/api/v1alpha1"
+	"github.com/autonode-io/autonode/capacity"
 	"github.com/autonode-io/autonode/capacity/conversion"
 	capacityprovider "github.com/autonode-io/autonode/karpenter/providers/capacity"
 	"github.com/autonode-io/autonode/karpenter/providers/offering"
@@ -128,9 +129,11 @@ func (c *Controller) report(ctx context.Context) (wait time.Duration, err error)
 	written := c.Capacity.Status()
 	status := &autonodev1alpha1.CapacityLeaseStatus{Conditions: slices.Clone(written.Conditions)}
 	conversion.SetReport(status, report)
+	reclaims := c.Capacity.Reclaims()
+	conversion.SetReclaimSteps(status, reclaims)
 	status.Unavailable, status.Unmatched = c.unavailable(), bounded(c.Capacity.Unmatched())
 	c.setReady(status, c.Capacity.Generation())
-	c.setReturned(status)
+	c.setReturned(status, reclaims)
 	if equality.Semantic.DeepEqual(status, written) {
 		return 0, nil
 	}
@@ -145,7 +148,8 @@ func (c *Controller) report(ctx context.Context) (wait time.Duration, err error)
 	// A list that is empty is removed.
 	patch, err := json.Marshal(map[string]any{"metadata": map[string]any{"resourceVersion": resourceVersion}, "status": map[string]any{
 		"observedGeneration": status.ObservedGeneration, "conditions": status.Conditions,
-		"acknowledgedSequence": status.AcknowledgedSequence, "held": status.Held, "spent": status.Spent, "requests": status.Requests, "unavailable": status.Unavailable, "unmatched": status.Unmatched,
+		"acknowledgedSequence": status.AcknowledgedSequence, "held": status.Held, "spent": status.Spent, "requests": status.Requests, "reclaim": status.Reclaim,
+		"unavailable": status.Unavailable, "unmatched": status.Unmatched,
 	}})
 	if err != nil {
 		return 0, fmt.Errorf("encoding the report: %w", err)
@@ -173,8 +177,7 @@ func (c *Controller) setReady(status *autonodev1alpha1.CapacityLeaseStatus, gene
 }
 
 // setReturned reports what the cluster has to return, and by when. Without anything to return there is no condition.
-func (c *Controller) setReturned(status *autonodev1alpha1.CapacityLeaseStatus) {
-	reclaims := c.Capacity.Reclaims()
+func (c *Controller) setReturned(status *autonodev1alpha1.CapacityLeaseStatus, reclaims []capacity.Reclaim) {
 	if len(reclaims) == 0 {
 		meta.RemoveStatusCondition(&status.Conditions, autonodev1alpha1.CapacityReturned)
 		return

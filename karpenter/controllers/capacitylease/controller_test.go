@@ -298,21 +298,24 @@ func TestReturned(t *testing.T) {
 	f.Expect(returned()).To(BeNil())
 
 	t.Run("When capacity is to be returned, it should say how much, by when and for whom", func(t *testing.T) {
-		reclaim(autonodev1alpha1.CapacityReclaim{Pool: "reservation/cr-1", Keep: 1, By: scalar.NewTime(time.Now().Add(time.Hour)), For: []string{"clusters/blue"}})
+		reclaim(autonodev1alpha1.CapacityReclaim{Pool: "reservation/cr-1", Keep: 1, For: []string{"clusters/blue"}})
 		f.Eventually(returned).Should(HaveValue(And(HaveField("Status", metav1.ConditionFalse), HaveField("Reason", autonodev1alpha1.DrainingReason),
 			HaveField("Message", And(ContainSubstring("1 of reservation/cr-1 by "), ContainSubstring("clusters/blue"))))))
+		f.Expect(f.lease().Status.Reclaim).To(ConsistOf(And(HaveField("Pool", "reservation/cr-1"), HaveField("Keep", int64(1)))))
 		f.Expect(f.kstatus()).To(Equal(kstatus.CurrentStatus))
 	})
 	t.Run("When the deadline has passed, it should say so", func(t *testing.T) {
-		reclaim(autonodev1alpha1.CapacityReclaim{Pool: "reservation/cr-1", Keep: 1, By: scalar.NewTime(time.Now().Add(-time.Hour)), For: []string{"clusters/blue"}})
+		f.clock.SetTime(f.clock.Now().Add(capacity.DefaultReclaimGracePeriod + time.Minute))
+		f.capacity.Trigger()
 		f.Eventually(returned).Should(HaveValue(HaveField("Reason", autonodev1alpha1.DeadlinePassedReason)))
 	})
 	t.Run("When the cluster keeps no more than it may, it should say so", func(t *testing.T) {
-		reclaim(autonodev1alpha1.CapacityReclaim{Pool: "reservation/cr-1", Keep: 2, By: scalar.NewTime(time.Now().Add(time.Hour)), For: []string{"clusters/blue"}})
+		reclaim(autonodev1alpha1.CapacityReclaim{Pool: "reservation/cr-1", Keep: 2, For: []string{"clusters/blue"}})
 		f.Eventually(returned).Should(HaveValue(HaveField("Status", metav1.ConditionTrue)))
 	})
 	t.Run("When nothing is to be returned any more, it should say nothing of it", func(t *testing.T) {
 		reclaim()
 		f.Eventually(returned).Should(BeNil())
+		f.Expect(f.lease().Status.Reclaim).To(BeEmpty())
 	})
 }

@@ -29,15 +29,6 @@ const CapacityReclaimed karpv1.DisruptionReason = "CapacityReclaimed"
 // maxGracePeriod is the longest time that pods have to end after the deadline, by their own terminationGracePeriodSeconds.
 const maxGracePeriod = time.Hour
 
-// Reclaim is an amount of a pool that the cluster has to return.
-type Reclaim struct {
-	Pool, Account string
-	// For are the clusters that need it.
-	For []string
-	// Steps have each a lower amount and a later deadline than the one before.
-	Steps []capacity.Reclaim
-}
-
 // ReclaimConfig is that of WithReclaims.
 type ReclaimConfig struct {
 	Guest    client.Client
@@ -45,7 +36,7 @@ type ReclaimConfig struct {
 	Recorder events.Recorder
 	Clock    clock.Clock
 	// Reclaims returns the amounts that the cluster has to return now.
-	Reclaims func() []Reclaim
+	Reclaims func() []capacity.Reclaim
 	// Taken returns the amount of each pool that a NodeClaim's machine takes.
 	Taken func(nodeClaim string) capacity.Amounts
 }
@@ -78,7 +69,7 @@ func (m *reclaiming) ShouldDisrupt(_ context.Context, c *disruption.Candidate) b
 		return false
 	}
 	taken := m.Taken(c.NodeClaim.Name)
-	return slices.ContainsFunc(reclaims, func(r Reclaim) bool { return taken[r.Pool] > 0 })
+	return slices.ContainsFunc(reclaims, func(r capacity.Reclaim) bool { return taken[r.Pool] > 0 })
 }
 
 // candidate is a node that may be removed.
@@ -115,14 +106,10 @@ func (m *reclaiming) ComputeCommands(ctx context.Context, budgets map[string]int
 	staying, now := m.staying(), m.Clock.Now()
 	var commands []disruption.Command
 	for _, r := range m.Reclaims() {
-		for {
-			i := slices.IndexFunc(r.Steps, func(s capacity.Reclaim) bool { return staying[r.Pool] > s.Keep })
-			if i < 0 {
-				break
-			}
-			by := r.Steps[i].By
+		for staying[r.Pool] > r.Keep() {
+			by := capacity.Exceeded(r.Steps, staying[r.Pool]).By
 			forced := !now.Before(by)
-			c := choose(candidates, r.Pool, staying[r.Pool]-r.Steps[len(r.Steps)-1].Keep, func(c *candidate) bool {
+			c := choose(candidates, r.Pool, staying[r.Pool]-r.Keep(), func(c *candidate) bool {
 				return forced || c.blocked == nil && budgets[c.NodePool.Name] > 0
 			})
 			if c == nil {
@@ -174,7 +161,7 @@ func choose(candidates []*candidate, pool string, excess int64, may func(*candid
 
 // remove returns the command that removes a node. The drain ends by force after the deadline: core deletes a pod earlier than a NodeClaim's
 // termination by the pod's own grace period, so the termination is later than the deadline by the longest one.
-func (m *reclaiming) remove(c *candidate, r *Reclaim, by, now time.Time) disruption.Command {
+func (m *reclaiming) remove(c *candidate, r *capacity.Reclaim, by, now time.Time) disruption.Command {
 	grace := time.Duration(0)
 	for _, pod := range c.pods {
 		if seconds := pod.Spec.TerminationGracePeriodSeconds; seconds != nil {
@@ -190,17 +177,17 @@ func (m *reclaiming) remove(c *candidate, r *Reclaim, by, now time.Time) disrupt
 		bound = min(bound, period.Duration)
 	}
 	c.TerminationGracePeriod = &bound
-	m.publish(c, corev1.EventTypeNormal, fmt.Sprintf("Removing the node for %s. The drain ends by %s", r, now.Add(bound).UTC().Format(time.RFC3339)))
+	m.publish(c, corev1.EventTypeNormal, fmt.Sprintf("Removing the node for %s. The drain ends by %s", purpose(r), now.Add(bound).UTC().Format(time.RFC3339)))
 	return disruption.Command{
 		Candidates: []*disruption.Candidate{c.Candidate}, PoolDisruptionCosts: map[string]float64{c.NodePool.Name: c.RescheduleDisruptionCost},
 	}
 }
 
 // warn reports on blocked nodes that some of them are removed by force after the deadline, while there is time to make room for their pods.
-func (m *reclaiming) warn(candidates []*candidate, r *Reclaim, by time.Time) {
+func (m *reclaiming) warn(candidates []*candidate, r *capacity.Reclaim, by time.Time) {
 	for _, c := range candidates {
 		if c.taken[r.Pool] > 0 && !c.chosen && c.blocked != nil {
-			m.publish(c, corev1.EventTypeWarning, fmt.Sprintf("The node may be removed by force after %s for %s. It stays until then: %s", by.UTC().Format(time.RFC3339), r, c.blocked))
+			m.publish(c, corev1.EventTypeWarning, fmt.Sprintf("The node may be removed by force after %s for %s. It stays until then: %s", by.UTC().Format(time.RFC3339), purpose(r), c.blocked))
 		}
 	}
 }
@@ -213,9 +200,9 @@ func (m *reclaiming) publish(c *candidate, level, text string) {
 	}
 }
 
-// String names the cluster and the pool.
-func (r *Reclaim) String() string {
-	return fmt.Sprintf("%s, which needs what is guaranteed to it of %s of account %s: this cluster may keep %d", strings.Join(r.For, ", "), r.Pool, r.Account, r.Steps[len(r.Steps)-1].Keep)
+// purpose names the clusters that request the amount, and the pool.
+func purpose(r *capacity.Reclaim) string {
+	return fmt.Sprintf("%s, which needs what is guaranteed to it of %s of account %s: this cluster may keep %d", strings.Join(r.For, ", "), r.Pool, r.Account, r.Keep())
 }
 
 func compare(a, b bool) int {

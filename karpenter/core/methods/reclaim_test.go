@@ -46,7 +46,7 @@ func (reclaimProvider) GetInstanceTypes(context.Context, *karpv1.NodePool) ([]*k
 type guest struct {
 	budget string
 	taken  map[string]int64
-	steps  []capacity.Reclaim
+	steps  []capacity.Step
 	// pdb: no pod may be evicted. change changes a node, its NodeClaim and each of its pods.
 	pdb    bool
 	change func(name string, node *corev1.Node, claim *karpv1.NodeClaim, pod *corev1.Pod)
@@ -81,11 +81,11 @@ func (g *guest) removed(t *testing.T, now time.Time) ([]karpv1.NodeClaim, *envir
 	core := newCore(t, coreConfig{Guest: cluster, CloudProvider: reclaimProvider{}, Recorder: recorder, Clock: clocktesting.NewFakeClock(now)}, objects)
 	reclaiming := methods.WithReclaims(nil, methods.ReclaimConfig{
 		Guest: cluster, Cluster: core.State, Recorder: recorder, Clock: core.Clock,
-		Reclaims: func() []methods.Reclaim {
+		Reclaims: func() []capacity.Reclaim {
 			if g.steps == nil {
 				return nil
 			}
-			return []methods.Reclaim{{Pool: pool, Account: "production", For: []string{"clusters/blue"}, Steps: g.steps}}
+			return []capacity.Reclaim{{Pool: pool, Account: "production", For: []string{"clusters/blue"}, Steps: g.steps}}
 		},
 		Taken: func(nodeClaim string) capacity.Amounts {
 			if amount, ok := g.taken[nodeClaim]; ok {
@@ -107,7 +107,7 @@ func TestReclaims(t *testing.T) {
 	NewWithT(t).Expect(v1alpha1.AddToScheme(clientgoscheme.Scheme)).To(Succeed())
 	now := time.Unix(1_000_000, 0)
 	before, after := now.Add(10*time.Minute), now.Add(-time.Minute)
-	keep := func(amount int64, by time.Time) []capacity.Reclaim { return []capacity.Reclaim{{Keep: amount, By: by}} }
+	keep := func(amount int64, by time.Time) []capacity.Step { return []capacity.Step{{Keep: amount, By: by}} }
 	annotated := func(name string, _ *corev1.Node, _ *karpv1.NodeClaim, pod *corev1.Pod) {
 		if name == "n3" {
 			pod.Annotations = map[string]string{karpv1.DoNotDisruptAnnotationKey: "true"}
@@ -138,7 +138,7 @@ func TestReclaims(t *testing.T) {
 		{"When a node may not be disrupted, it should stay before the deadline", guest{budget: "5", steps: keep(3, before), change: heldNode}, []string{"n2", "n4"}},
 		{"When the deadline has passed, blocked nodes should go too, beyond the budget", guest{budget: "0", steps: keep(3, after), pdb: true}, []string{"n3", "n4"}},
 		{"When the deadline has passed for a part, only that should go by force",
-			guest{budget: "0", steps: []capacity.Reclaim{{Keep: 4, By: after}, {Keep: 2, By: before}}}, []string{"n4"}},
+			guest{budget: "0", steps: []capacity.Step{{Keep: 4, By: after}, {Keep: 2, By: before}}}, []string{"n4"}},
 		{"When a machine takes more than is to be returned, it should remove those that take less", guest{budget: "5", steps: keep(11, before),
 			taken: map[string]int64{"claim-n4": 8}}, []string{"n3"}},
 		{"When each takes more than is to be returned, it should remove the one that takes the least", guest{budget: "5", steps: keep(20, before),
@@ -192,5 +192,31 @@ func TestReclaims(t *testing.T) {
 			claim.Spec.TerminationGracePeriod = &metav1.Duration{Duration: time.Minute}
 		}})
 		NewWithT(t).Expect(at).To(BeTemporally("~", now.Add(time.Minute), 5*time.Second))
+	})
+}
+
+func TestClocks(t *testing.T) {
+	NewWithT(t).Expect(v1alpha1.AddToScheme(clientgoscheme.Scheme)).To(Succeed())
+	t.Run("When the operator's clock is wrong, Karpenter should break a PodDisruptionBudget neither before nor after the grace period by its own", func(t *testing.T) {
+		now := time.Unix(1_000_000, 0)
+		lease := func(name string, used int64, requests ...capacity.Request) *capacity.Lease {
+			amounts := capacity.Amounts{pool: used}
+			return &capacity.Lease{ID: name, Sequence: 1, Amounts: amounts, Report: capacity.Report{Sequence: 1, Held: amounts, Spent: amounts, Requests: requests}}
+		}
+		for _, off := range []time.Duration{-time.Hour, -16 * time.Minute, 0, 16 * time.Minute, time.Hour} {
+			decision := capacity.Decide(capacity.Account{
+				Limits: capacity.Amounts{pool: 5}, Now: now.Add(off), First: 1,
+				Members: map[string]capacity.Member{
+					"blue":  {Guaranteed: capacity.Amounts{pool: 3}, Lease: lease("blue", 0, capacity.Request{Charges: capacity.Amounts{pool: 1}, Count: 3})},
+					"green": {Used: capacity.Amounts{pool: 5}, Lease: lease("green", 5)},
+				},
+			})
+			g := &guest{budget: "0", pdb: true, steps: capacity.Follow(nil, decision.Reclaims["green"][pool], now, capacity.DefaultReclaimGracePeriod)}
+			for after, want := range map[time.Duration]int{0: 0, capacity.DefaultReclaimGracePeriod - time.Second: 0, capacity.DefaultReclaimGracePeriod + time.Minute: 3} {
+				if removed, _ := g.removed(t, now.Add(after)); len(removed) != want {
+					t.Errorf("the operator's clock is %s off: %d nodes are removed after %s, want %d", off, len(removed), after, want)
+				}
+			}
+		}
 	})
 }

@@ -84,6 +84,8 @@ type Provider struct {
 	begun         bool
 	// lease is the last one; nil for none.
 	lease *Lease
+	// steps have the deadlines of what the lease reclaims, by pool; nil before the first lease.
+	steps map[string][]capacity.Step
 	// missing: there is no lease, and there was one of an account before this process.
 	missing bool
 	// remembered is what this process has recorded for later ones; nil for nothing yet.

@@ -182,6 +182,7 @@ func (p *Provider) apply(lease *Lease) {
 		return
 	}
 	p.lease = lease
+	p.follow(lease)
 	for name, pool := range p.pools {
 		if before != nil && lease.Amounts[name] > before.Amounts[name] {
 			pool.backedOffUntil = time.Time{}

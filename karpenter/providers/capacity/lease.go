@@ -52,6 +52,8 @@ type Lease struct {
 	Unavailable []capacity.Unavailable
 	// Quotas of the infrastructure that other clusters report as exhausted.
 	Quotas []offering.ClosedQuota
+	// ReclaimGracePeriod is how long the cluster has to return what Reclaims has.
+	ReclaimGracePeriod time.Duration
 	// ReclaimedFor are the clusters that request what this one has to return, by pool.
 	ReclaimedFor map[string][]string
 	// Reclaimable is what the cluster may request although others use it.

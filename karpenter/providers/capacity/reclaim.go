@@ -6,28 +6,13 @@ import (
 	"maps"
 	"math"
 	"slices"
-	"time"
 
 	"github.com/autonode-io/autonode/capacity"
+	"github.com/autonode-io/autonode/capacity/conversion"
 )
 
-// Reclaim is what the cluster has to return of a pool.
-type Reclaim struct {
-	// Pool and Account are names.
-	Pool, Account string
-	// For are the clusters that request it.
-	For []string
-	// Steps, each with less to keep and a later deadline. There is at least one.
-	Steps []capacity.Reclaim
-	// Excess is what is to be returned yet.
-	Excess int64
-}
-
-// By is the deadline that comes next, or has passed.
-func (r *Reclaim) By() time.Time { return r.Steps[0].By }
-
 // Reclaims returns what the cluster has to return, by pool, also what it has returned already.
-func (p *Provider) Reclaims() []Reclaim {
+func (p *Provider) Reclaims() []capacity.Reclaim {
 	if !p.Limits() {
 		return nil
 	}
@@ -36,15 +21,26 @@ func (p *Provider) Reclaims() []Reclaim {
 	if p.lease == nil {
 		return nil
 	}
-	var reclaims []Reclaim
-	for _, pool := range slices.Sorted(maps.Keys(p.lease.Reclaims)) {
-		steps := p.lease.Reclaims[pool]
-		reclaims = append(reclaims, Reclaim{
-			Pool: pool, Account: p.lease.AccountName, For: p.lease.ReclaimedFor[pool], Steps: steps,
-			Excess: max(0, p.holder.Spent(pool)-steps[len(steps)-1].Keep),
+	var reclaims []capacity.Reclaim
+	for _, pool := range slices.Sorted(maps.Keys(p.steps)) {
+		reclaims = append(reclaims, capacity.Reclaim{
+			Pool: pool, Account: p.lease.AccountName, For: p.lease.ReclaimedFor[pool], Steps: p.steps[pool],
+			Excess: max(0, p.holder.Spent(pool)-p.lease.Reclaims[pool]),
 		})
 	}
 	return reclaims
+}
+
+// follow computes the deadlines of what the lease reclaims. A process begins with those in the lease's status. p.mu must be held.
+func (p *Provider) follow(lease *Lease) {
+	before := p.steps
+	if before == nil {
+		before = conversion.ReclaimSteps(&lease.Status)
+	}
+	p.steps = map[string][]capacity.Step{}
+	for pool, keep := range lease.Reclaims {
+		p.steps[pool] = capacity.Follow(before[pool], keep, p.Clock.Now(), lease.ReclaimGracePeriod)
+	}
 }
 
 // Taken returns what a NodeClaim's machine takes of each pool.

@@ -8,12 +8,13 @@ import (
 
 	. "github.com/onsi/gomega"
 
+	"github.com/autonode-io/autonode/api/scalar"
+	autonodev1alpha1 "github.com/autonode-io/autonode/api/v1alpha1"
 	"github.com/autonode-io/autonode/capacity"
 )
 
 func TestReclaims(t *testing.T) {
 	const pool = "reservation/cr-1"
-	by := time.Unix(2_000_000, 0)
 	f := leased(t, capacity.Amounts{pool: 3, "limit/cpu": 100_000})
 	f.Expect(f.Reclaims()).To(BeEmpty())
 	for _, name := range []string{"a", "b", "c"} {
@@ -21,14 +22,30 @@ func TestReclaims(t *testing.T) {
 	}
 	f.grant(func(l *Lease) {
 		l.AccountName, l.ReclaimedFor = "production", map[string][]string{pool: {"clusters/blue"}}
-		l.Keep, l.Lease.Reclaims = capacity.Amounts{pool: 1}, map[string][]capacity.Reclaim{pool: {{Keep: 2, By: by}, {Keep: 1, By: by.Add(time.Minute)}}}
+		l.Keep, l.Lease.Reclaims, l.ReclaimGracePeriod = capacity.Amounts{pool: 1}, capacity.Amounts{pool: 1}, time.Hour
 	})
 	f.step()
+	by := f.Reclaims()[0].By()
+	f.Expect(by).To(And(BeTemporally(">=", f.clock.Now().Add(time.Hour)), BeTemporally("<", f.clock.Now().Add(time.Hour+4*time.Minute))))
 	t.Run("When the lease asks for capacity, it should say what is to be returned yet, and for whom", func(t *testing.T) {
 		NewWithT(t).Expect(f.Reclaims()).To(ConsistOf(And(
 			HaveField("Pool", pool), HaveField("Account", "production"), HaveField("For", ConsistOf("clusters/blue")), HaveField("Excess", int64(2)), HaveField("By()", by))))
 		NewWithT(t).Expect(f.Taken("a")).To(Equal(capacity.Amounts{pool: 1, "limit/cpu": 8000}))
 		NewWithT(t).Expect(f.Taken("unknown")).To(BeEmpty())
+	})
+	t.Run("When another process takes over, it should keep the deadlines that the first one has reported, and no later ones", func(t *testing.T) {
+		g := NewWithT(t)
+		for _, reported := range []time.Time{by.Add(-10 * time.Minute), by.Add(24 * time.Hour)} {
+			successor := New(f.Config)
+			f.grant(func(l *Lease) { l.Status.Reclaim = []autonodev1alpha1.CapacityReclaimStep{{Pool: pool, Keep: 1, By: scalar.NewTime(reported)}} })
+			_, err := successor.Step(t.Context())
+			g.Expect(err).NotTo(HaveOccurred())
+			want := by
+			if reported.Before(by) {
+				want = reported
+			}
+			g.Expect(successor.Reclaims()).To(ConsistOf(HaveField("By()", BeTemporally("==", want))))
+		}
 	})
 	t.Run("When a machine has gone, it should launch none in its place", func(t *testing.T) {
 		g := NewWithT(t)
@@ -58,7 +75,7 @@ func TestReclaimable(t *testing.T) {
 		l.Most, l.Reclaimable = capacity.Amounts{pool: 10, "limit/cpu": 100_000}, capacity.Amounts{pool: 3}
 	})
 	f.step()
-	t.Run("When others use what is guaranteed and lent, it should request machines up to that", func(t *testing.T) {
+	t.Run("When others use what is guaranteed, it should request machines up to that", func(t *testing.T) {
 		g := NewWithT(t)
 		g.Expect(f.CanReclaim()).To(BeTrue())
 		g.Expect(f.Reclaimable(reserved)).To(Equal(2))

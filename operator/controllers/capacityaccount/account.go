@@ -47,7 +47,7 @@ type account struct {
 	unusable    []autonodev1alpha1.UnusableEntry
 	// unreadLimits: a limit can't be read, and the last one or none at all is in force.
 	unreadLimits bool
-	// gracePeriod is how long clusters have to return reclaimed amounts; zero for the default.
+	// gracePeriod is how long clusters have to return reclaimed amounts.
 	gracePeriod time.Duration
 	// next is when a reservation or a commitment begins or ends; zero if none does.
 	next time.Time
@@ -78,7 +78,7 @@ func (e *memberEntry) matches(namespace, name string, namespaceLabels labels.Set
 // parseSpec reads a spec at a time, with the rates that its commitments refer to. Entries that it can't read are unusable; the rest is in
 // use.
 func parseSpec(spec *autonodev1alpha1.CapacityAccountSpec, rates conversion.Rates, now time.Time) *account {
-	a := &account{limits: capacity.Amounts{}, gracePeriod: spec.ReclaimGracePeriod.Or(0)}
+	a := &account{limits: capacity.Amounts{}, gracePeriod: spec.ReclaimGracePeriod.Or(capacity.DefaultReclaimGracePeriod)}
 	for i := range spec.Reservations {
 		r := &spec.Reservations[i]
 		name := autonodev1alpha1.ReservationPool(r.ID)

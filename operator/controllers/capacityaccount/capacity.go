@@ -32,6 +32,7 @@ import (
 
 	autonodev1alpha1 "github.com/autonode-io/autonode/api/v1alpha1"
 	"github.com/autonode-io/autonode/api/v1beta1"
+	"github.com/autonode-io/autonode/capacity"
 	"github.com/autonode-io/autonode/operator/apply"
 )
 
@@ -83,6 +84,8 @@ type memory struct {
 	hinted   map[string]time.Time
 	reported time.Time
 	closed   unavailableReports
+	// reclaims are the steps of each cluster by this operator's clock, by pool.
+	reclaims map[string]map[string][]capacity.Step
 	// unmatchedSince is since when all members have said that nothing matches a pool or a commitment.
 	unmatchedSince map[string]time.Time
 	// quotas are the readings of objects that quotas name.

@@ -16,6 +16,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/controller/controllerutil"
 	"sigs.k8s.io/controller-runtime/pkg/log"
 
+	"github.com/autonode-io/autonode/api/scalar"
 	autonodev1alpha1 "github.com/autonode-io/autonode/api/v1alpha1"
 	"github.com/autonode-io/autonode/api/v1beta1"
 	"github.com/autonode-io/autonode/capacity"
@@ -131,6 +132,9 @@ func (r *reconciliation) write(ctx context.Context, key string, of *cluster, com
 	}
 	if committed != nil {
 		changed.Spec.Commitments, changed.Spec.Machines, changed.Spec.Counted = committed.leasedTo(key), committed.machines, r.counted(key, committed)
+	}
+	if len(changed.Spec.Reclaim) > 0 {
+		changed.Spec.ReclaimGracePeriod = &scalar.Duration{Duration: r.account.gracePeriod}
 	}
 	if equality.Semantic.DeepEqual(changed.Spec, of.lease.Spec) {
 		return nil

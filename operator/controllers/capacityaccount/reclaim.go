@@ -13,7 +13,6 @@ import (
 
 	autonodev1alpha1 "github.com/autonode-io/autonode/api/v1alpha1"
 	"github.com/autonode-io/autonode/capacity"
-	"github.com/autonode-io/autonode/capacity/conversion"
 )
 
 // overdueAfter is how long after a deadline a borrower is reported: its pods end and its machines go.
@@ -21,11 +20,11 @@ const overdueAfter = 5 * time.Minute
 
 // excess returns a cluster's usage of a pool beyond the amount that it may keep.
 func (r *reconciliation) excess(key, pool string) int64 {
-	steps := r.decision.Reclaims[key][pool]
-	if len(steps) == 0 {
+	keep, reclaimed := r.decision.Reclaims[key][pool]
+	if !reclaimed {
 		return 0
 	}
-	return max(0, r.clusters[key].used[pool]-steps[len(steps)-1].Keep)
+	return max(0, r.clusters[key].used[pool]-keep)
 }
 
 // summarizeReclaim sets the lent and reclaimed amounts of a pool.
@@ -50,12 +49,16 @@ func (r *reconciliation) summarizeReclaim(pool *autonodev1alpha1.LeasedPool, ent
 	}
 }
 
-// overdue are the clusters that use more than they may keep, after the deadline.
+// overdue are the clusters that use more than they may keep, after the deadline by this operator's clock.
 func (r *reconciliation) overdue() (overdue []string) {
 	for _, key := range r.keys {
+		before := r.reclaims[key]
+		r.reclaims[key] = map[string][]capacity.Step{}
 		for _, pool := range slices.Sorted(maps.Keys(r.decision.Reclaims[key])) {
-			step := r.decision.Reclaims[key][pool][0]
+			steps := capacity.Follow(before[pool], r.decision.Reclaims[key][pool], r.now, r.account.gracePeriod)
+			r.reclaims[key][pool] = steps
 			used := r.clusters[key].used[pool]
+			step := capacity.Exceeded(steps, used)
 			if used <= step.Keep {
 				continue
 			}
@@ -69,30 +72,28 @@ func (r *reconciliation) overdue() (overdue []string) {
 	return overdue
 }
 
-// recordReclaims writes an event for each pool of which borrowers are asked to return something, or nothing any more.
+// recordReclaims writes an event for each pool of which clusters have to return something, or nothing any more.
 func (r *reconciliation) recordReclaims() {
-	before, now := map[string]bool{}, map[string][]string{}
-	for i := range r.before.Clusters {
-		for pool := range conversion.Reclaims(&r.before.Clusters[i]) {
-			before[pool] = true
-		}
+	before := map[string]bool{}
+	for i := range r.before.Pools {
+		before[r.before.Pools[i].Name] = r.before.Pools[i].Reclaiming != ""
 	}
-	for _, key := range r.keys {
-		for pool, steps := range r.decision.Reclaims[key] {
-			last := steps[len(steps)-1]
-			now[pool] = append(now[pool], fmt.Sprintf("%s keeps %s by %s", key, r.amount(pool, last.Keep), last.By.UTC().Format("15:04:05")))
-		}
-	}
-	for _, pool := range slices.Sorted(maps.Keys(now)) {
-		if !before[pool] {
-			r.Recorder.Eventf(r.found, nil, corev1.EventTypeNormal, autonodev1alpha1.CapacityReclaimingReason, "DivideCapacity",
-				"%s requests what is guaranteed to it of %s, and others use it: %s", strings.Join(r.decision.ReclaimedFor[pool], ", "), pool, strings.Join(now[pool], ", "))
-		}
-	}
-	for _, pool := range slices.Sorted(maps.Keys(before)) {
-		if now[pool] == nil {
+	for i := range r.found.Status.Pools {
+		switch pool := &r.found.Status.Pools[i]; {
+		case before[pool.Name] == (pool.Reclaiming != ""):
+		case before[pool.Name]:
 			r.Recorder.Eventf(r.found, nil, corev1.EventTypeNormal, autonodev1alpha1.CapacityReclaimedReason, "DivideCapacity",
-				"no cluster has to return anything of %s any more", pool)
+				"no cluster has to return anything of %s any more", pool.Name)
+		default:
+			var keeps []string
+			for _, key := range r.keys {
+				if keep, reclaimed := r.decision.Reclaims[key][pool.Name]; reclaimed {
+					keeps = append(keeps, fmt.Sprintf("%s keeps %s", key, r.amount(pool.Name, keep)))
+				}
+			}
+			r.Recorder.Eventf(r.found, nil, corev1.EventTypeNormal, autonodev1alpha1.CapacityReclaimingReason, "DivideCapacity",
+				"%s requests what is guaranteed to it of %s, and others use it: within %s, %s", strings.Join(pool.ReclaimingFor, ", "), pool.Name,
+				r.account.gracePeriod, strings.Join(keeps, ", "))
 		}
 	}
 }

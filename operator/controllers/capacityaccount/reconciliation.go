@@ -72,7 +72,8 @@ func (c *Controller) begin(ctx context.Context, found *autonodev1alpha1.Capacity
 	if m == nil || m.uid != found.UID {
 		m = &memory{
 			uid: found.UID, surplus: map[string]time.Time{}, unacknowledged: map[string]time.Time{}, leaseless: map[string]time.Time{},
-			hinted: map[string]time.Time{}, closed: unavailableReports{}, unmatchedSince: map[string]time.Time{}, quotas: map[autonodev1alpha1.CapacityLimitSource]reading{}, rates: map[autonodev1alpha1.CapacityRatesSource]ratesReading{},
+			hinted: map[string]time.Time{}, closed: unavailableReports{}, reclaims: map[string]map[string][]capacity.Step{},
+			unmatchedSince: map[string]time.Time{}, quotas: map[autonodev1alpha1.CapacityLimitSource]reading{}, rates: map[autonodev1alpha1.CapacityRatesSource]ratesReading{},
 		}
 		c.memory[found.Name] = m
 	}
@@ -157,15 +158,14 @@ func (r *reconciliation) decide() {
 	input := capacity.Account{
 		Limits: r.account.limits, Members: make(map[string]capacity.Member, len(r.clusters)), Record: make(map[string]capacity.Grant, len(r.clusters)),
 		Line: map[string]capacity.Place{}, Now: r.now.Truncate(time.Second), // as the record has times
-		First:    r.now.Unix(),
-		Reclaims: map[string]map[string][]capacity.Reclaim{}, Retained: map[string]map[string]capacity.Retained{}, ReclaimGracePeriod: r.account.gracePeriod,
+		First: r.now.Unix(), Retained: map[string]map[string]capacity.Retained{},
 	}
 	for _, key := range r.keys {
 		of := r.clusters[key]
 		m := capacity.Member{Used: of.used, Leaving: of.member == nil}
 		if of.recorded != nil {
 			grant := grantOf(of.recorded)
-			input.Reclaims[key], input.Retained[key] = conversion.Reclaims(of.recorded), conversion.Retained(of.recorded)
+			input.Retained[key] = conversion.Retained(of.recorded)
 			if of.recorded.Place != nil {
 				input.Line[key] = conversion.Place(of.recorded.Place)
 			}
@@ -183,9 +183,6 @@ func (r *reconciliation) decide() {
 			lease := conversion.Lease(of.lease)
 			lease.Report = conversion.BoundedReport(of.lease)
 			m.Lease = &lease
-			if of.recorded == nil {
-				input.Reclaims[key] = lease.Reclaims // the record is lost: deadlines stay
-			}
 		}
 		if of.member != nil {
 			m.Priority, m.Guaranteed, m.Maximum = of.member.entry.priority, of.member.entry.guaranteed, of.member.entry.maximum

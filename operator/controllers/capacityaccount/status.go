@@ -79,7 +79,7 @@ func (r *reconciliation) clusterGrants() []autonodev1alpha1.CapacityGrant {
 		if place, waits := r.decision.Line[key]; waits {
 			entry.Place = conversion.RecordedPlace(&place)
 		}
-		entry.Reclaims, entry.Retained = conversion.RecordedReclaims(r.decision.Reclaims[key]), conversion.RecordedRetained(r.decision.Retained[key])
+		entry.Retained = conversion.RecordedRetained(r.decision.Retained[key])
 		if of.released != nil {
 			entry.LeaseUID = "" // if it comes back, it has to acknowledge again
 		}
