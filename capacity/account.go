@@ -19,11 +19,11 @@ type Account struct {
 	Members map[string]Member
 	// Record has the grants of the last decision, by the cluster's name.
 	Record map[string]Grant
-	// Line has the places of the last decision, and Now is the time of this one by the operator's clock.
-	Line map[string]Place
-	Now  time.Time
-	// Retained are those of the last decision.
+	// Preemption: a request that doesn't fit reclaims amounts from members with a lower priority, as far as these aren't guaranteed to them.
+	Preemption bool
+	// Retained are those of the last decision, and Now is the time of this one by the operator's clock.
 	Retained map[string]map[string]Retained
+	Now      time.Time
 	// First is the least sequence of a cluster that joins. It has to be more than any that the cluster's holder may have observed, also
 	// of a lease or a record that is lost: the time, in seconds, is.
 	First int64
@@ -57,9 +57,8 @@ type Lease struct {
 	// Sequence of the grant that the object carries, and the Amounts that its holder may spend.
 	Sequence int64
 	Amounts  Amounts
-	// Keep is how much its holder may take by launches, of pools that it names: room of them is held for a request of another cluster.
-	Keep Amounts
-	// Reclaims are the amounts that the cluster may keep of pools of which it has to return the rest; zero differs from an absent one.
+	// Reclaims are the amounts that the cluster may keep, and its holder take by launches, of pools of which it has to return the rest. Zero
+	// differs from an absent one.
 	Reclaims Amounts
 	// Granted is the amounts that were recorded with the grant. It counts if the record is lost, or was another account's.
 	Granted Amounts

@@ -20,13 +20,8 @@ type Decision struct {
 	UpTo map[string]Amounts
 	// Most is the most that each cluster might be granted in time, if others' machines went.
 	Most map[string]Amounts
-	// Keep is how much each cluster may take by launches, of pools of which room is held for another request. It has no entry for any other
-	// pool. It is a hint, too: without it, room becomes free later.
-	Keep map[string]Amounts
 	// Waiting are the amounts of requests that don't fit now, by pool.
 	Waiting Amounts
-	// Line are the places of clusters in the line, to be recorded with Record.
-	Line map[string]Place
 	// Reclaims are the amounts that borrowers may keep of pools of which they are to return the rest, by cluster.
 	Reclaims map[string]Amounts
 	// Retained are the amounts of guarantees that aren't lent again yet, to be recorded with Record.
@@ -42,10 +37,10 @@ type Decision struct {
 //
 // It aims at targets: each cluster's usage and guarantee, and of the rest whole requests, in the order of
 // priorities, and among equals first for the cluster with the smallest dominant share
-// (https://www.usenix.org/conference/nsdi11/dominant-resource-fairness-fair-allocation-multiple-resource-types). A request
-// that has waited for HoldAfter comes before others of its priority: see Place. Free amounts are granted at once. For the
-// rest, clusters that hold more than their target are asked to give it back, and it is granted in a later decision, when
-// they have acknowledged that. Amounts of a guarantee that borrowers use are reclaimed: see Reclaim.
+// (https://www.usenix.org/conference/nsdi11/dominant-resource-fairness-fair-allocation-multiple-resource-types). Free amounts
+// are granted at once. For the rest, clusters that hold more than their target are asked to give it back, and it is granted in
+// a later decision, when they have acknowledged that. Amounts that a guarantee or a preemption has precedence for are reclaimed
+// from clusters that use them: see Reclaim.
 func Decide(a Account) Decision {
 	a.Members = maps.Clone(a.Members)
 	d := &decider{Account: a, record: make(map[string]Grant, len(a.Record)), waiting: Amounts{}, joined: map[string]Amounts{}}
@@ -54,8 +49,8 @@ func Decide(a Account) Decision {
 	d.grant()
 	d.reclaim()
 	return Decision{
-		Record: d.record, UpTo: d.upTo(), Most: d.most, Keep: d.keep(), Waiting: d.waiting, Line: d.recordLine(),
-		Reclaims: d.reclaims, Retained: d.retained, ReclaimedFor: d.reclaimedForAll(), Next: d.next,
+		Record: d.record, UpTo: d.upTo(), Most: d.most, Waiting: d.waiting, Reclaims: d.reclaims(), Retained: d.retained,
+		ReclaimedFor: d.reclaimedFor, Next: d.next,
 	}
 }
 
@@ -77,25 +72,18 @@ type decider struct {
 	// joined are the amounts that the leases of joining clusters allow already.
 	joined map[string]Amounts
 
-	// places in the line, and those that may be served, the first one first.
-	places map[string]*Place
-	line   []*inLine
-	// most is Decision.Most, and served the amounts that clusters get because they were first in the line.
-	most, served map[string]Amounts
-	// lacking are the pools of which room is held that isn't free, and resting those of which none is held for a while, with the highest
-	// priority that waits or has waited for them.
-	lacking, resting map[string]int32
-	// ownLacking is the amounts to hold of clusters' maximums that their own machines take.
-	ownLacking map[string]Amounts
-	next       time.Time
+	// most is Decision.Most.
+	most map[string]Amounts
+	next time.Time
 
 	// needs are the amounts that clusters use and request of their guarantees, and floors those that aren't lent.
 	floors, needs map[string]Amounts
-	// reclaims, retained and reclaimedFor are those of Decision. Of an overdrawn pool, clusters use and are guaranteed more than there is.
-	reclaims     map[string]Amounts
+	// retained and reclaimedFor are those of Decision.
 	retained     map[string]map[string]Retained
 	reclaimedFor map[string][]string
-	overdrawn    map[string]bool
+	// borrowers of pools of which something is reclaimed, and the amounts of those that they are to return.
+	borrowers map[string][]*borrower
+	returning Amounts
 }
 
 // fitting is a launch that a cluster's target has room for.
@@ -209,22 +197,19 @@ func (d *decider) setTargets() {
 	})
 	d.setMost()
 	d.setReclaims()
-	d.enterLine()
-	q, items := queue{}, map[string]*queued{}
+	q := queue{}
 	for _, name := range d.names {
 		if member := d.Members[name]; !member.Leaving {
-			items[name] = &queued{name: name, priority: member.Priority, share: d.share(name), requests: slices.Clone(member.Lease.Report.Requests)}
-			q = append(q, items[name])
+			q = append(q, &queued{name: name, priority: member.Priority, share: d.share(name), requests: slices.Clone(member.Lease.Report.Requests)})
 		}
 	}
 	heap.Init(&q)
 	for q.Len() > 0 {
 		item := q[0]
-		if d.serveLine(item.priority, items) {
-			heap.Init(&q)
-			continue
+		charges, ok := first(item, d.fits)
+		if !ok && d.Preemption {
+			charges, ok = first(item, d.preempt)
 		}
-		charges, ok := d.first(item)
 		if !ok {
 			d.wait(item.requests)
 			heap.Pop(&q)
@@ -233,6 +218,27 @@ func (d *decider) setTargets() {
 		d.take(item.name, charges)
 		item.share = d.share(item.name)
 		heap.Fix(&q, 0)
+	}
+}
+
+// setMost computes the most that each cluster might be granted in time: its maximum, and the amounts that are neither guaranteed to others
+// nor granted to clusters whose leases can't be changed.
+func (d *decider) setMost() {
+	left := d.left(func(name string) Amounts {
+		if _, ok := d.base[name]; ok {
+			return d.floors[name]
+		}
+		return d.taken(name)
+	})
+	d.most = make(map[string]Amounts, len(d.names))
+	for _, name := range d.names {
+		most, floor, member := Amounts{}, d.floors[name], d.Members[name]
+		if !member.Leaving {
+			for pool := range d.Limits {
+				most.set(pool, max(0, min(left[pool]+floor[pool], member.most(pool))))
+			}
+		}
+		d.most[name] = most
 	}
 }
 
@@ -250,9 +256,9 @@ func (d *decider) take(name string, charges Amounts) {
 }
 
 // first takes the first of a cluster's requests that fits.
-func (d *decider) first(item *queued) (Amounts, bool) {
+func first(item *queued, fits func(name string, charges Amounts) bool) (Amounts, bool) {
 	for i := range item.requests {
-		if request := &item.requests[i]; request.Count > 0 && d.fits(item.name, request.Charges) {
+		if request := &item.requests[i]; request.Count > 0 && fits(item.name, request.Charges) {
 			request.Count--
 			return request.Charges, true
 		}
@@ -295,8 +301,7 @@ func (d *decider) grant() {
 	d.available = d.left(d.taken)
 	d.short = map[string]bool{}
 	for pool := range d.Limits {
-		_, held := d.lacking[pool]
-		d.short[pool] = held || d.available[pool] < 0
+		d.short[pool] = d.available[pool] < 0
 	}
 	// The sum of the guarantees may exceed a limit: then the higher priority has its own first.
 	byPriority := slices.Clone(d.names)
@@ -374,12 +379,12 @@ func (d *decider) reclaim() {
 }
 
 // upTo adds to each cluster's target the amounts that no target needs, and those that others have requested and don't use yet: it might be
-// served before them. Amounts for the first in the line aren't added.
+// served before them.
 func (d *decider) upTo() map[string]Amounts {
 	contested := Amounts{}
 	for _, name := range d.names {
 		for pool, amount := range d.target[name] {
-			contested.add(pool, amount-d.base[name][pool]-d.served[name][pool])
+			contested.add(pool, amount-d.base[name][pool])
 		}
 	}
 	upTo := make(map[string]Amounts, len(d.names))
@@ -388,10 +393,10 @@ func (d *decider) upTo() map[string]Amounts {
 		for pool := range d.Limits {
 			amount := max(d.record[name].Asked[pool], d.target[name][pool])
 			switch {
-			case d.overdrawn[pool] && member.Guaranteed[pool] > 0:
+			case d.free[pool] < 0 && (member.Guaranteed[pool] > 0 || slices.Contains(d.reclaimedFor[pool], name)):
 				amount = d.record[name].Asked[pool] // the rest comes once others have returned it: nothing is to be launched into it before
 			case !member.Leaving:
-				others := contested[pool] - (d.target[name][pool] - d.base[name][pool] - d.served[name][pool])
+				others := contested[pool] - (d.target[name][pool] - d.base[name][pool])
 				amount = max(amount, min(d.target[name][pool]+roughly(d.free[pool]+others), member.most(pool)))
 			}
 			hint.set(pool, amount)

@@ -23,8 +23,8 @@ type Holder struct {
 	sequence int64
 	allowed  Amounts
 	upTo     Amounts
-	// keep is how much launches may take of pools of which room is held for others; no entry for any other pool.
-	keep Amounts
+	// reclaims is how much launches may take of pools of which others reclaim the rest; no entry for any other pool.
+	reclaims Amounts
 
 	launches map[string]*launch
 	spent    Amounts
@@ -53,7 +53,7 @@ type launch struct {
 // after the process was elected. By then it has to have observed all Machines that exist, and the lease, both as the
 // API server has them and not a cache.
 func NewHolder(from time.Time) *Holder {
-	return &Holder{from: from, allowed: Amounts{}, upTo: Amounts{}, keep: Amounts{}, launches: map[string]*launch{}, spent: Amounts{}, vacant: Amounts{}, requests: map[string]*request{}}
+	return &Holder{from: from, allowed: Amounts{}, upTo: Amounts{}, reclaims: Amounts{}, launches: map[string]*launch{}, spent: Amounts{}, vacant: Amounts{}, requests: map[string]*request{}}
 }
 
 // Begin sets when it may begin, as NewHolder does.
@@ -74,7 +74,7 @@ func (h *Holder) Observe(lease Lease, upTo Amounts) bool {
 		return false
 	}
 	if lease.Sequence >= h.sequence {
-		h.sequence, h.allowed, h.upTo, h.keep = lease.Sequence, lease.Amounts.clone(), upTo.clone(), lease.Keep.clone()
+		h.sequence, h.allowed, h.upTo, h.reclaims = lease.Sequence, lease.Amounts.clone(), upTo.clone(), lease.Reclaims.clone()
 	}
 	return true
 }
@@ -258,7 +258,7 @@ func (h *Holder) Spend(name string, charges Amounts, now time.Time) bool {
 	if l, ok := h.launches[name]; ok {
 		merged.raise(l.charges)
 	}
-	if !h.Ready(now) || !h.fits(name, merged, h.allowed, h.ahead(charges, now)) {
+	if !h.Ready(now) || !h.fits(name, merged, h.allowed) {
 		h.want(name, charges, now)
 		return false
 	}
@@ -279,7 +279,7 @@ func (h *Holder) Fits(name string, charges Amounts, now time.Time) bool {
 	if l, ok := h.launches[name]; ok {
 		merged.raise(l.charges)
 	}
-	return h.Ready(now) && h.fits(name, merged, h.allowed, h.ahead(charges, now))
+	return h.Ready(now) && h.fits(name, merged, h.allowed)
 }
 
 // Left is what the lease leaves of a pool, with what is vacant, and with what it might be granted if more was requested. It isn't negative.
@@ -298,7 +298,7 @@ func (h *Holder) Spent(pool string) int64 { return h.spent[pool] }
 // MaySpend reports whether Spend would succeed for any launch with these charges, now or after more was requested.
 func (h *Holder) MaySpend(charges Amounts, now time.Time) bool {
 	h.expire(now)
-	return h.Ready(now) && (h.fits("", charges, h.allowed, nil) || h.fits("", charges, h.upTo, nil))
+	return h.Ready(now) && (h.fits("", charges, h.allowed) || h.fits("", charges, h.upTo))
 }
 
 // Room is for how many launches with these charges MaySpend would succeed.
@@ -334,21 +334,20 @@ func (h *Holder) Ready(now time.Time) bool { return !now.Before(h.from) && h.seq
 
 // most is the most that launches may take of a pool.
 func (h *Holder) most(pool string, allowed Amounts) int64 {
-	if keep, held := h.keep[pool]; held {
+	if keep, reclaimed := h.reclaims[pool]; reclaimed {
 		return min(keep, allowed[pool])
 	}
 	return allowed[pool]
 }
 
-// fits reports whether a launch with these charges is within what is allowed and leaves room for what is ahead. A launch whose charges
-// don't grow is.
-func (h *Holder) fits(name string, charges, allowed, ahead Amounts) bool {
+// fits reports whether a launch with these charges is within the allowed amounts. A launch whose charges don't grow is.
+func (h *Holder) fits(name string, charges, allowed Amounts) bool {
 	var before Amounts
 	if l, ok := h.launches[name]; ok {
 		before = l.charges
 	}
 	for pool, amount := range charges {
-		if more := amount - before[pool]; more > 0 && h.spent[pool]+more+ahead[pool] > h.most(pool, allowed) {
+		if more := amount - before[pool]; more > 0 && h.spent[pool]+more > h.most(pool, allowed) {
 			return false
 		}
 	}

@@ -276,7 +276,6 @@ func TestWant(t *testing.T) {
 		h.Spend("runs", Amounts{vcpus: 8}, now)
 		return h
 	}
-	later := now.Add(HoldAfter)
 	t.Run("When pods want more launches than before, it should request as many, and since when the first did", func(t *testing.T) {
 		h := holder(8)
 		h.Want(big, 1, now)
@@ -298,40 +297,17 @@ func TestWant(t *testing.T) {
 			t.Errorf("requests (-want +got):\n%s", diff)
 		}
 	})
-	t.Run("When pods wait for a large launch that fits now, smaller ones should leave room for it once it has waited for long", func(t *testing.T) {
-		h := holder(24)
-		for at := now; at.Before(later); at = at.Add(LeftTTL / 2) {
-			if h.Want(big, 1, at); !h.Fits("n-1", small, at) {
-				t.Errorf("after %s it hasn't waited for long", at.Sub(now))
-			}
-		}
-		if h.Fits("n-1", small, later) || h.Spend("n-1", small, later) {
-			t.Error("the small one takes what the large one needs")
-		}
-		if !h.Spend("n-2", big, later) {
-			t.Error("the large one fits")
-		}
-	})
-	t.Run("When the large launch doesn't fit, smaller ones should not wait for it", func(t *testing.T) {
-		h := holder(20)
-		for at := now; at.Before(later); at = at.Add(LeftTTL / 2) {
-			h.Want(big, 1, at)
-		}
-		if !h.Spend("n-1", small, later) {
-			t.Error("the small one fits")
-		}
-	})
-	t.Run("When room is held for others, it should launch nothing but what is guaranteed, and replace what was kept", func(t *testing.T) {
+	t.Run("When a part is reclaimed, it should launch no more than it may keep, and replace what was kept", func(t *testing.T) {
 		h := holder(24)
 		h.Keep("runs")
 		h.Exists("runs", Amounts{vcpus: 8})
 		h.Keep("runs")
-		h.Adopt(Lease{Sequence: 1, Amounts: Amounts{vcpus: 24}, Keep: Amounts{vcpus: 10}}, nil)
+		h.Adopt(Lease{Sequence: 1, Amounts: Amounts{vcpus: 24}, Reclaims: Amounts{vcpus: 10}}, nil)
 		if h.Left(vcpus) != 2 || h.Free(vcpus) != 2 || h.Room(small, now) != 1 || h.MaySpend(big, now) || h.Spend("n-1", big, now) {
 			t.Errorf("it has %d left", h.Left(vcpus))
 		}
 		if !h.Spend("n-2", small, now) {
-			t.Error("that much is guaranteed")
+			t.Error("it may keep that much")
 		}
 		h.Gone("runs", now.Add(2*InFlight))
 		if !h.SpendVacancy("n-3", "runs", Amounts{vcpus: 8}, now.Add(2*InFlight)) {

@@ -4,7 +4,7 @@ package capacity
 
 import (
 	"cmp"
-	"maps"
+	"math"
 	"slices"
 	"time"
 )
@@ -86,7 +86,7 @@ type Retained struct {
 // for it lately, and all of an Unbounded pool.
 func (d *decider) setFloors() {
 	d.floors, d.needs = make(map[string]Amounts, len(d.names)), make(map[string]Amounts, len(d.names))
-	d.reclaims, d.retained = map[string]Amounts{}, map[string]map[string]Retained{}
+	d.retained = map[string]map[string]Retained{}
 	for _, name := range d.names {
 		member, floor, needs := d.Members[name], Amounts{}, Amounts{}
 		d.floors[name], d.needs[name] = floor, needs
@@ -118,7 +118,9 @@ func (d *decider) retain(name, pool string, retained Retained) {
 		d.retained[name] = map[string]Retained{}
 	}
 	d.retained[name][pool] = retained
-	d.due(retained.Until)
+	if d.next.IsZero() || retained.Until.Before(d.next) {
+		d.next = retained.Until
+	}
 }
 
 // guaranteed is a member's guarantee of a pool, used or not.
@@ -141,26 +143,52 @@ func (m Member) wanted() Amounts {
 	return wanted
 }
 
-// setReclaims asks borrowers for amounts that guaranteed clusters request and that are neither free nor held without being used.
+// setReclaims asks borrowers for amounts that guaranteed clusters request and that are neither free nor granted without being used.
 func (d *decider) setReclaims() {
-	d.overdrawn, d.reclaimedFor = map[string]bool{}, map[string][]string{}
+	d.reclaimedFor, d.borrowers, d.returning = map[string][]string{}, map[string][]*borrower{}, Amounts{}
 	for pool := range d.Limits {
 		if d.free[pool] >= 0 {
 			continue
 		}
-		d.overdrawn[pool] = true
-		demand := int64(0)
 		for _, name := range d.names {
 			if more := d.needs[name][pool] - d.Members[name].Used[pool]; more > 0 {
-				demand += more
-				d.reclaimedFor[pool] = append(d.reclaimedFor[pool], name)
+				d.ask(name, pool, min(more, -d.free[pool]-d.returning[pool]), math.MaxInt64)
 				d.retain(name, pool, Retained{
 					Amount: max(d.needs[name][pool], d.retained[name][pool].Amount), Until: roundUp(d.Now.Add(RetainFor), time.Minute),
 				})
 			}
 		}
-		d.ask(pool, min(demand, -d.free[pool]))
 	}
+}
+
+// preempt reports whether a launch fits once clusters with a lower priority have returned amounts that aren't guaranteed to them, and asks
+// for these.
+func (d *decider) preempt(name string, charges Amounts) bool {
+	lacking, priority := Amounts{}, int64(d.Members[name].Priority)
+	for pool, amount := range charges {
+		need := d.need[name][pool] + amount
+		more := need - d.target[name][pool]
+		if amount < 0 || need > d.Members[name].most(pool) {
+			return false
+		}
+		short := more - d.free[pool] - d.returning[pool]
+		if more <= 0 || short <= 0 {
+			continue
+		}
+		lacking[pool] = short
+		for _, b := range d.borrowersOf(pool) {
+			if b.priority < priority {
+				short -= b.surplus - b.asked
+			}
+		}
+		if short > 0 {
+			return false
+		}
+	}
+	for pool, amount := range lacking {
+		d.ask(name, pool, amount, priority)
+	}
+	return true
 }
 
 // roundUp returns the first multiple of a unit that isn't earlier.
@@ -173,69 +201,73 @@ func roundUp(t time.Time, unit time.Duration) time.Time {
 
 // borrower is a cluster that uses more of a pool than is guaranteed to it.
 type borrower struct {
-	name string
+	name     string
+	priority int64
 	// used, and surplus beyond the guarantee.
 	used, surplus int64
-	priority      int32
-	// asked is the amount that it is asked to return.
-	asked int64
+	// before is the amount that it was asked to return by the last decision, and asked that of this one.
+	before, asked int64
 }
 
-// ask divides the amount to be returned of a pool among borrowers: as they were asked before, then by priority, the lowest first, and then
-// by their usage beyond their guarantee, the largest first.
-func (d *decider) ask(pool string, amount int64) {
-	var borrowers []*borrower
+// borrowersOf returns the borrowers of a pool in the order in which they are asked: by priority, the lowest first, and then by their usage
+// beyond their guarantee, the largest first.
+func (d *decider) borrowersOf(pool string) []*borrower {
+	borrowers, known := d.borrowers[pool]
+	if known {
+		return borrowers
+	}
 	for _, name := range d.names {
 		member := d.Members[name]
-		if surplus := member.Used[pool] - member.guaranteed(pool); surplus > 0 && !member.Leaving {
-			borrowers = append(borrowers, &borrower{name: name, used: member.Used[pool], surplus: surplus, priority: member.Priority})
+		surplus := member.Used[pool] - member.guaranteed(pool)
+		if surplus <= 0 || member.Leaving {
+			continue
 		}
+		b := &borrower{name: name, priority: int64(member.Priority), used: member.Used[pool], surplus: surplus}
+		if keep, before := member.Lease.Reclaims[pool]; before {
+			b.before = min(b.used-keep, b.surplus)
+		}
+		borrowers = append(borrowers, b)
 	}
 	slices.SortFunc(borrowers, func(a, b *borrower) int {
 		return cmp.Or(cmp.Compare(a.priority, b.priority), cmp.Compare(b.surplus, a.surplus), cmp.Compare(a.name, b.name))
 	})
-	for _, b := range borrowers {
-		if keep, before := d.Members[b.name].Lease.Reclaims[pool]; before {
-			b.asked = max(0, min(b.used-keep, b.surplus, amount))
-			amount -= b.asked
-		}
-	}
-	for _, b := range borrowers {
-		more := min(b.surplus-b.asked, amount)
-		amount -= more
-		if b.asked += more; b.asked == 0 {
-			continue
-		}
-		if d.reclaims[b.name] == nil {
-			d.reclaims[b.name] = Amounts{}
-		}
-		d.reclaims[b.name][pool] = b.used - b.asked
-	}
+	d.borrowers[pool] = borrowers
+	return borrowers
 }
 
-// keepReclaimed lowers how much borrowers may take by launches to the amounts that they may keep.
-func (d *decider) keepReclaimed(keep map[string]Amounts) {
-	for name, pools := range d.reclaims {
-		if keep[name] == nil {
-			keep[name] = Amounts{}
-		}
-		for pool, amount := range pools {
-			if before, held := keep[name][pool]; held {
-				amount = min(before, amount)
+// ask has borrowers with a lower priority return an amount of a pool for a cluster: those first that were asked before.
+func (d *decider) ask(name, pool string, amount, priority int64) {
+	before := d.returning[pool]
+	for _, again := range []bool{true, false} {
+		for _, b := range d.borrowersOf(pool) {
+			most := b.surplus
+			if again {
+				most = b.before
 			}
-			keep[name][pool] = amount
+			if more := min(most-b.asked, amount); more > 0 && b.priority < priority {
+				b.asked, amount = b.asked+more, amount-more
+				d.returning.add(pool, more)
+			}
 		}
+	}
+	if d.returning[pool] > before && !slices.Contains(d.reclaimedFor[pool], name) {
+		d.reclaimedFor[pool] = append(d.reclaimedFor[pool], name)
 	}
 }
 
-// reclaimedForAll returns the clusters of pools that borrowers are asked for.
-func (d *decider) reclaimedForAll() map[string][]string {
-	asked := map[string]bool{}
-	for _, pools := range d.reclaims {
-		for pool := range pools {
-			asked[pool] = true
+// reclaims are the amounts that borrowers may keep.
+func (d *decider) reclaims() map[string]Amounts {
+	reclaims := map[string]Amounts{}
+	for pool, borrowers := range d.borrowers {
+		for _, b := range borrowers {
+			if b.asked == 0 {
+				continue
+			}
+			if reclaims[b.name] == nil {
+				reclaims[b.name] = Amounts{}
+			}
+			reclaims[b.name][pool] = b.used - b.asked
 		}
 	}
-	maps.DeleteFunc(d.reclaimedFor, func(pool string, _ []string) bool { return !asked[pool] })
-	return d.reclaimedFor
+	return reclaims
 }

@@ -102,31 +102,6 @@ func (h *Holder) Want(charges Amounts, count int64, now time.Time) {
 	}
 }
 
-// ahead is the charges of the oldest request without a launch, if it fits now: a smaller launch leaves room for it. That is so once it has
-// waited for HoldAfter, when the operator holds room for it, too.
-func (h *Holder) ahead(charges Amounts, now time.Time) Amounts {
-	var oldest *request
-	for _, r := range h.requests {
-		if r.left && (oldest == nil || r.since.Before(oldest.since)) {
-			oldest = r
-		}
-	}
-	if oldest == nil || now.Before(oldest.since.Add(HoldAfter)) {
-		return nil
-	}
-	larger := false
-	for pool, amount := range oldest.charges {
-		larger = larger || amount > charges[pool] && charges[pool] > 0
-		if h.spent[pool]+amount > h.most(pool, h.allowed) {
-			return nil
-		}
-	}
-	if !larger {
-		return nil
-	}
-	return oldest.charges
-}
-
 func (h *Holder) want(name string, charges Amounts, now time.Time) {
 	r, ok := h.requests[name]
 	if !ok || !r.charges.Equal(charges) {

@@ -64,9 +64,7 @@ func TestMembersOfSchedules(t *testing.T) {
 					}
 				}
 			}
-			u.settle(20)
-			u.pass(2 * InFlight) // until a request of a Karpenter that has ended can't have its effect any more
-			u.settle(20)
+			u.finish()
 			u.full()
 			for _, c := range u.clusters {
 				if !c.gone.IsZero() {

@@ -132,7 +132,7 @@ func TestPartitionsOfSchedules(t *testing.T) {
 					u.clusters[name].demand[u.id()] = Amounts{"vcpus": 4}
 				}
 			}
-			u.settle(20)
+			u.finish()
 			u.full()
 		}
 		if apart == 0 || launched == 0 {

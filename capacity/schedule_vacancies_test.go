@@ -135,7 +135,7 @@ func TestVacanciesOfSchedules(t *testing.T) {
 				filled += u.clusters[name].filled
 			}
 			u.demandAll()
-			u.settle(20)
+			u.finish()
 			u.full()
 		}
 		if filled < int(*schedules) {

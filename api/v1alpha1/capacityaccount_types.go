@@ -76,14 +76,30 @@ type CapacityAccountSpec struct {
 	// +kubebuilder:validation:MaxItems=32
 	Commitments []CapacityCommitment `json:"commitments,omitempty"`
 
-	// reclaimGracePeriod is how long other clusters have to return what they use of a guaranteed amount, once its cluster
-	// requests it. Their nodes drain within disruption budgets for so long, and by force afterwards. Defaults to 15m.
+	// preemption is LowerPriority if a request that doesn't fit reclaims what clusters with a lower priority use beyond their guaranteed
+	// amounts, provided that this suffices for it. With Never, the request waits until enough is free at once. Defaults to Never.
+	// +optional
+	// +kubebuilder:default:=Never
+	// +kubebuilder:validation:Enum=Never;LowerPriority
+	Preemption CapacityPreemption `json:"preemption,omitempty"`
+
+	// reclaimGracePeriod is how long clusters have to return what others reclaim: guaranteed amounts once their cluster requests them, and
+	// by preemption. Their nodes drain within disruption budgets for so long, and by force afterwards. Defaults to 15m.
 	// +optional
 	// +kubebuilder:validation:Type=string
 	// +kubebuilder:validation:MaxLength=32
 	// +kubebuilder:validation:XValidation:rule="self.matches('^([0-9]+([.][0-9]+)?(s|m|h))+$') && duration(self) >= duration('1m') && duration(self) <= duration('24h')",message="reclaimGracePeriod has to be a time between 1m and 24h, such as 30m"
 	ReclaimGracePeriod *scalar.Duration `json:"reclaimGracePeriod,omitempty"`
 }
+
+// CapacityPreemption decides whether requests reclaim amounts that aren't guaranteed to their cluster.
+type CapacityPreemption string
+
+// Preemption of clusters.
+const (
+	PreemptionNever         CapacityPreemption = "Never"
+	PreemptionLowerPriority CapacityPreemption = "LowerPriority"
+)
 
 // CapacityMember selects hosted clusters and declares the share of each. Exactly one of hostedCluster and
 // namespaceSelector is set.
@@ -97,8 +113,8 @@ type CapacityMember struct {
 	// count: tenants may write those. An empty selector selects all hosted clusters.
 	// +optional
 	NamespaceSelector *metav1.LabelSelector `json:"namespaceSelector,omitempty"`
-	// priority among the clusters whose requests don't all fit: the higher one is served first. Among equals, requests
-	// that have waited for a minute are, the oldest first, and then the cluster with the smallest share.
+	// priority among the clusters whose requests don't all fit: the higher one is served first. Among equals, the cluster with the
+	// smallest share is.
 	// +optional
 	// +kubebuilder:default:=0
 	// +kubebuilder:validation:Minimum=-1000000
@@ -518,14 +534,6 @@ type CapacityPoolStatus struct {
 	// waiting are the requests that clusters don't get now.
 	// +optional
 	Waiting string `json:"waiting,omitempty"`
-	// held is the room of the pool that is kept free for requests which have waited, whether or not that much is free yet.
-	// +optional
-	Held string `json:"held,omitempty"`
-	// heldFor are the first of the clusters that it is held for, as namespace/name.
-	// +optional
-	// +listType=atomic
-	// +kubebuilder:validation:MaxItems=8
-	HeldFor []string `json:"heldFor,omitempty"`
 	// lent is the part of guaranteed amounts that other clusters are granted.
 	// +optional
 	Lent string `json:"lent,omitempty"`
@@ -568,9 +576,6 @@ type CapacityGrant struct {
 	// granted counts until the machines that it had then are gone.
 	// +optional
 	Released *scalar.Time `json:"released,omitempty"`
-	// place is the cluster's place in the line, if one of its requests doesn't fit.
-	// +optional
-	Place *CapacityPlace `json:"place,omitempty"`
 	// retained are guaranteed amounts of the cluster that aren't lent, because other clusters were asked for them.
 	// +optional
 	// +listType=atomic
@@ -589,35 +594,6 @@ type RetainedAmount struct {
 	// until is the time.
 	// +required
 	Until scalar.Time `json:"until"`
-}
-
-// CapacityPlace is a request that waits until enough becomes free. After a minute, room is held for the first in the line.
-type CapacityPlace struct {
-	// charges of one launch, by pool.
-	// +optional
-	// +listType=atomic
-	// +kubebuilder:validation:MaxItems=128
-	Charges []PoolAmount `json:"charges,omitempty"`
-	// count of the launches that are requested.
-	// +optional
-	Count int64 `json:"count,omitempty"`
-	// since is when the cluster took the place.
-	// +required
-	Since scalar.Time `json:"since"`
-	// held is since when room is held.
-	// +optional
-	Held *scalar.Time `json:"held,omitempty"`
-	// gained is when more of it last became free.
-	// +optional
-	Gained *scalar.Time `json:"gained,omitempty"`
-	// lacking are the amounts that weren't free then, by pool.
-	// +optional
-	// +listType=atomic
-	// +kubebuilder:validation:MaxItems=128
-	Lacking []PoolAmount `json:"lacking,omitempty"`
-	// rests is until when nothing is held, because the request wasn't served while room was.
-	// +optional
-	Rests *scalar.Time `json:"rests,omitempty"`
 }
 
 // GrantedAmount is an amount of one pool, in the pool's unit.

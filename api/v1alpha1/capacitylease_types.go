@@ -110,8 +110,8 @@ type CapacityLeaseSpec struct {
 	// +listType=atomic
 	// +kubebuilder:validation:MaxItems=128
 	Unavailable []UnavailableOffering `json:"unavailable,omitempty"`
-	// reclaim is what the cluster has to return: amounts that are guaranteed to another cluster, which requests them now. Karpenter removes
-	// nodes whose machines take from the pool, within disruption budgets until reclaimGracePeriod has passed, and by force afterwards.
+	// reclaim is what the cluster has to return: amounts that other clusters request and have precedence for. Karpenter launches nothing
+	// into them, and removes nodes whose machines take from the pool, within disruption budgets until reclaimGracePeriod has passed, and by force afterwards.
 	// +optional
 	// +listType=map
 	// +listMapKey=pool
@@ -226,13 +226,8 @@ type LeasedPool struct {
 	// +optional
 	// +kubebuilder:validation:Minimum=0
 	Most int64 `json:"most,omitempty"`
-	// launchUpTo is the most that the cluster's machines may take after a launch, because room is held for a request that has waited. Absent while
-	// amount is.
-	// +optional
-	// +kubebuilder:validation:Minimum=0
-	LaunchUpTo *int64 `json:"launchUpTo,omitempty"`
-	// reclaimable is the guaranteed amount that is lent to other clusters while the cluster neither uses nor requests it. Karpenter requests
-	// what pods wait for up to this, so that the others return it. A hint.
+	// reclaimable is the amount of a reservation that the cluster may reclaim from others, with what it uses. Karpenter requests what pods
+	// wait for up to this. A hint.
 	// +optional
 	// +kubebuilder:validation:Minimum=0
 	Reclaimable int64 `json:"reclaimable,omitempty"`

@@ -62,12 +62,7 @@ const (
 
 // Reasons of events on a CapacityAccount beside those of its conditions.
 const (
-	// RoomHeldReason: a request has waited for a minute, so what becomes free is held for it.
-	RoomHeldReason = "RoomHeld"
-	// HoldEndedReason: a request wasn't served while room was held for it, so others have it again. Nothing was removed for it in ten minutes, or
-	// the hold has lasted for an hour. Raise the limit, give the cluster a guaranteed amount, or remove nodes.
-	HoldEndedReason = "HoldEnded"
-	// CapacityReclaimingReason: a cluster requests what is guaranteed to it, so the named clusters have to return what they use of it.
+	// CapacityReclaimingReason: a cluster requests what it has precedence for, so the named clusters have to return what they use of it.
 	CapacityReclaimingReason = "CapacityReclaiming"
 	// CapacityReclaimedReason: nothing of a pool is to be returned any more: the cluster has what it requested, or requests it no more.
 	CapacityReclaimedReason = "CapacityReclaimed"

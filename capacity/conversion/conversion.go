@@ -15,10 +15,8 @@ import (
 
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-	"k8s.io/utils/ptr"
 
 	"github.com/autonode-io/autonode/api/karpenter/v1alpha1"
-	"github.com/autonode-io/autonode/api/scalar"
 	autonodev1alpha1 "github.com/autonode-io/autonode/api/v1alpha1"
 	"github.com/autonode-io/autonode/capacity"
 	"github.com/autonode-io/autonode/capacity/cost"
@@ -71,14 +69,7 @@ func Rules(l *autonodev1alpha1.CapacityLease) []capacity.Rule {
 // object's UID.
 func Lease(l *autonodev1alpha1.CapacityLease) capacity.Lease {
 	amounts, granted := capacity.Amounts{}, capacity.Amounts{}
-	var keep capacity.Amounts
 	for _, pool := range l.Spec.Pools {
-		if pool.LaunchUpTo != nil {
-			if keep == nil {
-				keep = capacity.Amounts{}
-			}
-			keep[pool.Name] = max(0, *pool.LaunchUpTo)
-		}
 		if pool.Amount > 0 {
 			amounts[pool.Name] = pool.Amount
 		}
@@ -86,7 +77,7 @@ func Lease(l *autonodev1alpha1.CapacityLease) capacity.Lease {
 			granted[pool.Name] = pool.Granted
 		}
 	}
-	return capacity.Lease{ID: string(l.UID), Sequence: l.Spec.Sequence, Amounts: amounts, Keep: keep, Reclaims: reclaims(l), Granted: granted}
+	return capacity.Lease{ID: string(l.UID), Sequence: l.Spec.Sequence, Amounts: amounts, Reclaims: reclaims(l), Granted: granted}
 }
 
 // UpTo is about how much the cluster of a lease gets if it requests more.
@@ -142,37 +133,6 @@ func poolAmounts(amounts capacity.Amounts) []autonodev1alpha1.PoolAmount {
 		}
 	}
 	return list
-}
-
-// Place reads a cluster's place in the line from an account's record.
-func Place(p *autonodev1alpha1.CapacityPlace) capacity.Place {
-	return capacity.Place{
-		Charges: amountsOf(p.Charges), Count: p.Count, Since: p.Since.At(), Held: p.Held.At(), Gained: p.Gained.At(), Lacking: amountsOf(p.Lacking), Rests: p.Rests.At(),
-	}
-}
-
-// RecordedPlace is the reverse of Place.
-func RecordedPlace(p *capacity.Place) *autonodev1alpha1.CapacityPlace {
-	at := func(t time.Time) *scalar.Time {
-		if t.IsZero() {
-			return nil
-		}
-		return ptr.To(scalar.NewTime(t))
-	}
-	return &autonodev1alpha1.CapacityPlace{
-		Charges: poolAmounts(p.Charges), Count: p.Count, Since: scalar.NewTime(p.Since), Held: at(p.Held), Gained: at(p.Gained), Lacking: poolAmounts(p.Lacking), Rests: at(p.Rests),
-	}
-}
-
-// amountsOf is the reverse of poolAmounts.
-func amountsOf(list []autonodev1alpha1.PoolAmount) capacity.Amounts {
-	amounts := capacity.Amounts{}
-	for _, entry := range list {
-		if entry.Amount > 0 {
-			amounts[entry.Pool] = min(entry.Amount, autonodev1alpha1.MaxAmount)
-		}
-	}
-	return amounts
 }
 
 // BoundedReport returns the report in a lease of a program that isn't trusted. Only amounts of pools that the lease names and within

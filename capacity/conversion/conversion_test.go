@@ -303,21 +303,3 @@ func TestParseRates(t *testing.T) {
 		})
 	}
 }
-
-func TestPlace(t *testing.T) {
-	t.Run("When a place is recorded, the next decision should have the same", func(t *testing.T) {
-		g, now := NewWithT(t), time.Unix(1_000_000, 0)
-		for _, place := range []capacity.Place{
-			{Charges: capacity.Amounts{"quota/q/cpu": 64}, Count: 2, Since: now, Lacking: capacity.Amounts{}},
-			{Charges: capacity.Amounts{"quota/q/cpu": 64}, Count: 1, Since: now, Held: now.Add(time.Minute), Gained: now.Add(2 * time.Minute), Lacking: capacity.Amounts{"quota/q/cpu": 4}, Rests: now.Add(time.Hour)},
-		} {
-			g.Expect(conversion.Place(conversion.RecordedPlace(&place))).To(Equal(place))
-		}
-	})
-	t.Run("When room is held, the holder of a lease should know of which pools, also where nothing is guaranteed", func(t *testing.T) {
-		g, none := NewWithT(t), int64(0)
-		l := lease(autonodev1alpha1.LeasedPool{Name: "held", Amount: 5, Most: 9, LaunchUpTo: &none}, autonodev1alpha1.LeasedPool{Name: "free", Amount: 5})
-		g.Expect(conversion.Lease(l).Keep).To(Equal(capacity.Amounts{"held": 0}))
-		g.Expect(conversion.Most(l)).To(Equal(capacity.Amounts{"held": 9}))
-	})
-}

@@ -62,7 +62,7 @@ func (s *Simulation) Node(ctx context.Context, name string) (*NodeAnswer, error)
 		why := ""
 		if disrupted := node.NodeClaim.StatusConditions().Get(karpv1.ConditionTypeDisruptionReason); disrupted.IsTrue() &&
 			disrupted.Reason == string(methods.CapacityReclaimed) {
-			why = " because another cluster requests what is guaranteed to it"
+			why = " because another cluster reclaims what it takes"
 		}
 		answer.Summary = fmt.Sprintf("Node %s is being removed%s: %s left to evict", answer.Node, why, english.Plural(evicting, "pod", ""))
 		return answer, nil

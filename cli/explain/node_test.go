@@ -84,7 +84,7 @@ func TestNode(t *testing.T) {
 				claim.DeletionTimestamp = &metav1.Time{Time: noon}
 				claim.StatusConditions().SetTrueWithReason(karpv1.ConditionTypeDisruptionReason, "CapacityReclaimed", "CapacityReclaimed")
 			}), pod("a", "1", on("n")))...),
-			explain.Terminating, "Node n is being removed because another cluster requests what is guaranteed to it: 1 pod left to evict", nil,
+			explain.Terminating, "Node n is being removed because another cluster reclaims what it takes: 1 pod left to evict", nil,
 		},
 		"When it isn't Karpenter's, it should say so": {
 			with(machine("n", "general", "medium", "8", nil)[:1]...),
@@ -151,7 +151,7 @@ func TestNode(t *testing.T) {
 		answer, err := simulateWith(t, platform{reclaims: reclaims}, with(blocked...)...).Node(t.Context(), "n")
 		g.Expect(err).NotTo(HaveOccurred())
 		g.Expect(answer.Methods[0]).To(And(HaveField("Name", "reclaim"), HaveField("Disrupts", false),
-			HaveField("Reason", HavePrefix("The node may be removed by force after 2030-01-01T12:01:00Z for green, which needs what is guaranteed to it of hosts of account production"))))
+			HaveField("Reason", HavePrefix("The node may be removed by force after 2030-01-01T12:01:00Z for green, which reclaims hosts of account production"))))
 		reclaims[0].Steps[0].By = noon
 		answer, err = simulateWith(t, platform{reclaims: reclaims}, with(blocked...)...).Node(t.Context(), "n")
 		g.Expect(err).NotTo(HaveOccurred())

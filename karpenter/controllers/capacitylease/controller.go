@@ -215,7 +215,7 @@ func isGenerationOnly(status, written *autonodev1alpha1.CapacityLeaseStatus) boo
 		return false // the operator is waiting for it
 	}
 	if before, now := meta.FindStatusCondition(written.Conditions, autonodev1alpha1.CapacityReturned), meta.FindStatusCondition(status.Conditions, autonodev1alpha1.CapacityReturned); (before == nil) != (now == nil) ||
-		before != nil && before.Message != now.Message {
+		before != nil && (before.Reason != now.Reason || before.Message != now.Message) {
 		return false
 	}
 	same := *written

@@ -1,8 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 
 // Package wanted requests machines from the CapacityLease for pods that no offering has room for. Karpenter core makes no NodeClaim for
-// such pods, so no launch requests them. Without a request the operator would hold no room for a large machine, and small ones would
-// always take the freed capacity.
+// such pods, so no launch requests them, and without a request the operator grants and reclaims nothing for them.
 package wanted
 
 import (

@@ -202,7 +202,7 @@ func (m *reclaiming) publish(c *candidate, level, text string) {
 
 // purpose names the clusters that request the amount, and the pool.
 func purpose(r *capacity.Reclaim) string {
-	return fmt.Sprintf("%s, which needs what is guaranteed to it of %s of account %s: this cluster may keep %d", strings.Join(r.For, ", "), r.Pool, r.Account, r.Keep())
+	return fmt.Sprintf("%s, which reclaims %s of account %s: this cluster may keep %d", strings.Join(r.For, ", "), r.Pool, r.Account, r.Keep())
 }
 
 func compare(a, b bool) int {

@@ -198,7 +198,7 @@ func (p *Provider) apply(lease *Lease) {
 		p.covering = nil
 		p.commit()
 		p.recomputeAll(now)
-	case before.Sequence != lease.Sequence || !before.UpTo.Equal(lease.UpTo) || !maps.Equal(before.Keep, lease.Keep):
+	case before.Sequence != lease.Sequence || !before.UpTo.Equal(lease.UpTo) || !maps.Equal(before.Reclaims, lease.Reclaims):
 		pools := make([]*pool, 0, len(p.pools))
 		for _, pool := range p.pools {
 			pools = append(pools, pool)

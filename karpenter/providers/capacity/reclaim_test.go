@@ -22,7 +22,7 @@ func TestReclaims(t *testing.T) {
 	}
 	f.grant(func(l *Lease) {
 		l.AccountName, l.ReclaimedFor = "production", map[string][]string{pool: {"clusters/blue"}}
-		l.Keep, l.Lease.Reclaims, l.ReclaimGracePeriod = capacity.Amounts{pool: 1}, capacity.Amounts{pool: 1}, time.Hour
+		l.Lease.Reclaims, l.ReclaimGracePeriod = capacity.Amounts{pool: 1}, time.Hour
 	})
 	f.step()
 	by := f.Reclaims()[0].By()
@@ -37,7 +37,9 @@ func TestReclaims(t *testing.T) {
 		g := NewWithT(t)
 		for _, reported := range []time.Time{by.Add(-10 * time.Minute), by.Add(24 * time.Hour)} {
 			successor := New(f.Config)
-			f.grant(func(l *Lease) { l.Status.Reclaim = []autonodev1alpha1.CapacityReclaimStep{{Pool: pool, Keep: 1, By: scalar.NewTime(reported)}} })
+			f.grant(func(l *Lease) {
+				l.Status.Reclaim = []autonodev1alpha1.CapacityReclaimStep{{Pool: pool, Keep: 1, By: scalar.NewTime(reported)}}
+			})
 			_, err := successor.Step(t.Context())
 			g.Expect(err).NotTo(HaveOccurred())
 			want := by
@@ -59,7 +61,7 @@ func TestReclaims(t *testing.T) {
 	})
 	t.Run("When nothing is asked any more, it should say so, and launch again", func(t *testing.T) {
 		g := NewWithT(t)
-		f.grant(func(l *Lease) { l.Keep, l.Lease.Reclaims = nil, nil })
+		f.grant(func(l *Lease) { l.Lease.Reclaims = nil })
 		f.step()
 		g.Expect(f.Reclaims()).To(BeEmpty())
 		g.Expect(f.Spend("d", reserved)).NotTo(BeNil())

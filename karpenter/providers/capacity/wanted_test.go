@@ -63,22 +63,23 @@ func TestWant(t *testing.T) {
 		f := leased(t, capacity.Amounts{"limit/cpu": 2000})
 		f.Expect(f.Short() || f.InTime(m16)).To(BeFalse())
 	})
-	t.Run("When room is held for another cluster, it should launch nothing into what its own machines leave", func(t *testing.T) {
+	t.Run("When others reclaim capacity, it should launch nothing into what its own machines leave", func(t *testing.T) {
 		f := leased(t, capacity.Amounts{"limit/cpu": 4000})
 		f.spent("a", large)
 		f.Expect(f.Offer(large, 1).Available).To(BeTrue())
-		f.grant(func(l *Lease) { l.Sequence--; l.Keep = capacity.Amounts{"limit/cpu": 0} })
+		f.grant(func(l *Lease) { l.Sequence--; l.Lease.Reclaims = capacity.Amounts{"limit/cpu": 0} })
 		f.step()
 		f.Expect(f.Offer(large, 1).Available).To(BeFalse())
 		f.Expect(f.Spend("b", large)).To(BeNil())
-		f.grant(func(l *Lease) { l.Sequence--; l.Keep = nil })
+		f.grant(func(l *Lease) { l.Sequence--; l.Lease.Reclaims = nil })
 		f.step()
 		f.Expect(f.Offer(large, 1).Available).To(BeTrue())
 		f.Expect(f.Spend("b", large)).NotTo(BeNil())
 	})
 }
 
-// TestLargeBesideSmall: two Karpenters share 32 vCPUs. One has them all, in small machines that are replaced again and again; the other requires 16.
+// TestLargeBesideSmall: two Karpenters share 32 vCPUs. One has them all, in small machines that are replaced again and again; the other has a
+// higher priority, and requires 16.
 func TestLargeBesideSmall(t *testing.T) {
 	g := NewWithT(t)
 	const pool = "limit/cpu"
@@ -87,9 +88,9 @@ func TestLargeBesideSmall(t *testing.T) {
 	big.clock = small.clock
 	big.Provider.Clock = small.clock
 	clusters := map[string]*fixture{"small": small, "big": big}
-	record, line := map[string]capacity.Grant{}, map[string]capacity.Place{}
+	record, priorities := map[string]capacity.Grant{}, map[string]int32{"big": 1}
 	decide := func() {
-		account := capacity.Account{Limits: limit, Record: record, Line: line, Now: small.clock.Now(), First: 10, Members: map[string]capacity.Member{}}
+		account := capacity.Account{Limits: limit, Preemption: true, Record: record, Now: small.clock.Now(), First: 10, Members: map[string]capacity.Member{}}
 		for name, f := range clusters {
 			used := capacity.Amounts{}
 			for _, m := range f.machines {
@@ -99,14 +100,14 @@ func TestLargeBesideSmall(t *testing.T) {
 			if _, report, ok := f.Report(); ok {
 				l.Report = report
 			}
-			account.Members[name] = capacity.Member{Used: used, Lease: &l}
+			account.Members[name] = capacity.Member{Priority: priorities[name], Used: used, Lease: &l}
 		}
 		decision := capacity.Decide(account)
-		record, line = decision.Record, decision.Line
+		record = decision.Record
 		for name, f := range clusters {
 			f.grant(func(l *Lease) {
 				l.Sequence, l.Amounts, l.Granted = record[name].Sequence, record[name].Asked, record[name].Granted
-				l.Keep, l.UpTo, l.Most = decision.Keep[name], decision.UpTo[name], decision.Most[name]
+				l.Lease.Reclaims, l.UpTo, l.Most = decision.Reclaims[name], decision.UpTo[name], decision.Most[name]
 			})
 			f.step()
 		}
@@ -159,5 +160,5 @@ func TestLargeBesideSmall(t *testing.T) {
 		}
 		decide()
 	}
-	t.Errorf("the large machine isn't launched beside %d small ones; line %+v", len(small.machines), line)
+	t.Errorf("the large machine isn't launched beside %d small ones; record %+v", len(small.machines), record)
 }

@@ -127,7 +127,7 @@ func (r *reconciliation) write(ctx context.Context, key string, of *cluster, com
 	}
 	changed := of.lease.DeepCopy()
 	changed.Spec = autonodev1alpha1.CapacityLeaseSpec{
-		Account: r.reference(), Sequence: grant.Sequence, Pools: leased(of, grant, key, &r.decision, lag), Unavailable: unavailable,
+		Account: r.reference(), Sequence: grant.Sequence, Pools: r.leased(of, grant, key, lag), Unavailable: unavailable,
 		Reclaim: conversion.LeaseReclaims(r.decision.Reclaims[key], r.decision.ReclaimedFor),
 	}
 	if committed != nil {
@@ -149,7 +149,7 @@ func (r *reconciliation) write(ctx context.Context, key string, of *cluster, com
 }
 
 // leased returns the pools of a lease. Amounts granted with a sequence stay as they are: the record only falls until the next one.
-func leased(of *cluster, grant capacity.Grant, key string, decision *capacity.Decision, lag bool) []autonodev1alpha1.LeasedPool {
+func (r *reconciliation) leased(of *cluster, grant capacity.Grant, key string, lag bool) []autonodev1alpha1.LeasedPool {
 	written := map[string]int64{}
 	for i := range of.lease.Spec.Pools {
 		written[of.lease.Spec.Pools[i].Name] = of.lease.Spec.Pools[i].Granted
@@ -157,12 +157,11 @@ func leased(of *cluster, grant capacity.Grant, key string, decision *capacity.De
 	var pools []autonodev1alpha1.LeasedPool
 	for _, pool := range of.pools {
 		pool.Amount, pool.Granted = grant.Asked[pool.Name], grant.Granted[pool.Name]
-		pool.UpTo, pool.Most = max(decision.UpTo[key][pool.Name], grant.Asked[pool.Name]), min(decision.Most[key][pool.Name], autonodev1alpha1.MaxAmount)
-		if keep, held := decision.Keep[key][pool.Name]; held {
-			pool.LaunchUpTo = &keep
-		}
+		pool.UpTo, pool.Most = max(r.decision.UpTo[key][pool.Name], grant.Asked[pool.Name]), min(r.decision.Most[key][pool.Name], autonodev1alpha1.MaxAmount)
 		if of.member != nil && pool.Reservation != "" {
-			pool.Reclaimable = of.member.entry.guaranteed[pool.Name]
+			if pool.Reclaimable = of.member.entry.guaranteed[pool.Name]; r.mayPreempt(of) {
+				pool.Reclaimable = pool.Most
+			}
 		}
 		if !lag {
 			pool.Granted = max(written[pool.Name], pool.Amount)
@@ -175,7 +174,7 @@ func leased(of *cluster, grant capacity.Grant, key string, decision *capacity.De
 // sameRules reports whether the same machines take the same from the same pools.
 func sameRules(a, b []autonodev1alpha1.LeasedPool) bool {
 	return slices.EqualFunc(a, b, func(x, y autonodev1alpha1.LeasedPool) bool {
-		x.Amount, x.Granted, x.UpTo, x.Most, x.LaunchUpTo, x.Reclaimable = y.Amount, y.Granted, y.UpTo, y.Most, y.LaunchUpTo, y.Reclaimable
+		x.Amount, x.Granted, x.UpTo, x.Most, x.Reclaimable = y.Amount, y.Granted, y.UpTo, y.Most, y.Reclaimable
 		return equality.Semantic.DeepEqual(x, y)
 	})
 }

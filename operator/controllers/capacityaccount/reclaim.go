@@ -18,6 +18,9 @@ import (
 // overdueAfter is how long after a deadline a borrower is reported: its pods end and its machines go.
 const overdueAfter = 5 * time.Minute
 
+// maxReclaimingFor is the number of clusters that the status of a pool names.
+const maxReclaimingFor = 8
+
 // excess returns a cluster's usage of a pool beyond the amount that it may keep.
 func (r *reconciliation) excess(key, pool string) int64 {
 	keep, reclaimed := r.decision.Reclaims[key][pool]
@@ -45,7 +48,7 @@ func (r *reconciliation) summarizeReclaim(pool *autonodev1alpha1.LeasedPool, ent
 	}
 	if excess > 0 {
 		clusters := r.decision.ReclaimedFor[pool.Name]
-		entry.Reclaiming, entry.ReclaimingFor = format(pool.Resource, excess), clusters[:min(len(clusters), maxHeldFor)]
+		entry.Reclaiming, entry.ReclaimingFor = format(pool.Resource, excess), clusters[:min(len(clusters), maxReclaimingFor)]
 	}
 }
 
@@ -66,7 +69,7 @@ func (r *reconciliation) overdue() (overdue []string) {
 				r.requeue(left)
 				continue
 			}
-			overdue = append(overdue, fmt.Sprintf("%s of %s", r.describe(capacity.Amounts{pool: used - step.Keep}), key))
+			overdue = append(overdue, fmt.Sprintf("%s of %s of %s", r.amount(pool, used-step.Keep), pool, key))
 		}
 	}
 	return overdue
@@ -92,7 +95,7 @@ func (r *reconciliation) recordReclaims() {
 				}
 			}
 			r.Recorder.Eventf(r.found, nil, corev1.EventTypeNormal, autonodev1alpha1.CapacityReclaimingReason, "DivideCapacity",
-				"%s requests what is guaranteed to it of %s, and others use it: within %s, %s", strings.Join(pool.ReclaimingFor, ", "), pool.Name,
+				"%s reclaims %s: within %s, %s", strings.Join(pool.ReclaimingFor, ", "), pool.Name,
 				r.account.gracePeriod, strings.Join(keeps, ", "))
 		}
 	}
@@ -106,4 +109,12 @@ func (r *reconciliation) amount(pool string, amount int64) string {
 		}
 	}
 	return fmt.Sprint(amount)
+}
+
+// mayPreempt reports whether a cluster's requests reclaim amounts that aren't guaranteed to it.
+func (r *reconciliation) mayPreempt(of *cluster) bool {
+	return r.found.Spec.Preemption == autonodev1alpha1.PreemptionLowerPriority && slices.ContainsFunc(r.keys, func(key string) bool {
+		other := r.clusters[key].member
+		return other != nil && other.entry.priority < of.member.entry.priority
+	})
 }

@@ -12,6 +12,7 @@ import (
 	"github.com/autonode-io/autonode/api/scalar"
 	autonodev1alpha1 "github.com/autonode-io/autonode/api/v1alpha1"
 	"github.com/autonode-io/autonode/capacity"
+	"github.com/autonode-io/autonode/capacity/conversion"
 )
 
 // guaranteed is a member with guaranteed machines of the reservation.
@@ -20,6 +21,17 @@ func guaranteed(namespace, name string, machines int64) autonodev1alpha1.Capacit
 		HostedCluster: &autonodev1alpha1.HostedClusterReference{Namespace: namespace, Name: name},
 		Guaranteed:    []autonodev1alpha1.CapacityShare{{Reservation: "cr-1", Amounts: autonodev1alpha1.CapacityAmounts{"machines": scalar.Number(machines)}}},
 	}
+}
+
+// request reports that launches wait which take this much of the reservation each.
+func (k *karpenter) request(amount, count int64) {
+	k.Helper()
+	lease := k.lease()
+	k.report(func(status *autonodev1alpha1.CapacityLeaseStatus) {
+		conversion.SetReport(status, capacity.Report{
+			Sequence: lease.Spec.Sequence, Held: conversion.Lease(lease).Amounts, Requests: []capacity.Request{{Charges: capacity.Amounts{reserved: amount}, Count: count}},
+		})
+	})
 }
 
 func TestReclaim(t *testing.T) {
@@ -51,7 +63,6 @@ func TestReclaim(t *testing.T) {
 		asked = green.lease().Spec.Reclaim
 		g.Expect(asked).To(ConsistOf(And(HaveField("Pool", reserved), HaveField("Keep", int64(7)), HaveField("For", ConsistOf("reclaim/blue")))))
 		g.Expect(green.lease().Spec.ReclaimGracePeriod).To(HaveValue(HaveField("Duration", 30*time.Minute)))
-		g.Expect(green.lease().Spec.Pools).To(ConsistOf(HaveField("LaunchUpTo", HaveValue(Equal(int64(7))))))
 		g.Expect(f.pool()).To(And(HaveField("Reclaiming", "3"), HaveField("ReclaimingFor", ConsistOf("reclaim/blue")), HaveField("Waiting", "5")))
 		g.Expect(f.said(autonodev1alpha1.CapacityReclaimingReason, "reclaim/blue", reserved, "within 30m0s, reclaim/green keeps 7")).To(BeTrue())
 	})
@@ -117,5 +128,49 @@ func TestReclaim(t *testing.T) {
 		g.Expect(lent(capacity.RetainFor - 10*time.Minute)).To(Equal(7))
 		lent(11 * time.Minute)
 		g.Expect(lent(idle)).To(Equal(10))
+	})
+}
+
+func TestPreemption(t *testing.T) {
+	f := newFixture(t, "preemption", "blue", "green")
+	high := guaranteed(f.namespace, "green", 1)
+	high.Priority = 1
+	f.change(func(spec *autonodev1alpha1.CapacityAccountSpec) {
+		spec.Members = append([]autonodev1alpha1.CapacityMember{high}, spec.Members...)
+	})
+	blue, green := f.karpenters["blue"], f.karpenters["green"]
+	f.reconcile()
+	f.reconcile()
+	blue.want(8)
+	f.settle()
+
+	t.Run("When preemption is off, a large request should wait until enough is free", func(t *testing.T) {
+		g := NewWithT(t)
+		green.request(4, 1)
+		f.reconcile()
+		f.pass(figures)
+		g.Expect(f.pool()).To(And(HaveField("Waiting", "4"), HaveField("Reclaiming", "")))
+		g.Expect(blue.lease().Spec.Reclaim).To(BeEmpty())
+		g.Expect(green.lease().Spec.Pools).To(ConsistOf(HaveField("Reclaimable", int64(1))))
+	})
+	t.Run("When lower priorities are preempted, they should be asked for what it lacks, and the request be granted once they have returned it", func(t *testing.T) {
+		g := NewWithT(t)
+		f.change(func(spec *autonodev1alpha1.CapacityAccountSpec) {
+			spec.Preemption = autonodev1alpha1.PreemptionLowerPriority
+		})
+		f.reconcile()
+		f.pass(figures)
+		g.Expect(blue.lease().Spec.Reclaim).To(ConsistOf(And(HaveField("Keep", int64(6)), HaveField("For", ConsistOf("preemption/green")))))
+		g.Expect(green.lease().Spec.Pools).To(ConsistOf(HaveField("Reclaimable", BeNumerically(">=", 4))))
+		g.Expect(f.pool()).To(And(HaveField("Reclaiming", "2"), HaveField("ReclaimingFor", ConsistOf("preemption/green"))))
+		g.Expect(f.said(autonodev1alpha1.CapacityReclaimingReason, "preemption/green reclaims "+reserved, "preemption/blue keeps 6")).To(BeTrue())
+		blue.remove(2)
+		blue.want(2)
+		for range 4 {
+			blue.step()
+			f.reconcile()
+		}
+		g.Expect(blue.machines()).To(Equal(6))
+		g.Expect(f.granted("green").Granted[reserved]).To(Equal(int64(4)))
 	})
 }

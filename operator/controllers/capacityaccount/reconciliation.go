@@ -157,7 +157,7 @@ func (r *reconciliation) read(ctx context.Context, key string, of *cluster) erro
 func (r *reconciliation) decide() {
 	input := capacity.Account{
 		Limits: r.account.limits, Members: make(map[string]capacity.Member, len(r.clusters)), Record: make(map[string]capacity.Grant, len(r.clusters)),
-		Line: map[string]capacity.Place{}, Now: r.now.Truncate(time.Second), // as the record has times
+		Preemption: r.found.Spec.Preemption == autonodev1alpha1.PreemptionLowerPriority, Now: r.now.Truncate(time.Second), // as the record has times
 		First: r.now.Unix(), Retained: map[string]map[string]capacity.Retained{},
 	}
 	for _, key := range r.keys {
@@ -166,9 +166,6 @@ func (r *reconciliation) decide() {
 		if of.recorded != nil {
 			grant := grantOf(of.recorded)
 			input.Retained[key] = conversion.Retained(of.recorded)
-			if of.recorded.Place != nil {
-				input.Line[key] = conversion.Place(of.recorded.Place)
-			}
 			if of.released != nil && r.now.Sub(of.released.At()) > 2*capacity.InFlight {
 				// Machines that it held when it was released have come by now, or never will.
 				grant.Granted = least(grant.Granted, of.used)

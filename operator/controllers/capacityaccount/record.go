@@ -35,9 +35,8 @@ func (r *reconciliation) record(ctx context.Context) (bool, error) {
 	return true, nil
 }
 
-// recordEvents writes an event for each condition that has another reason now, and for holds and reclaims that begin or end.
+// recordEvents writes an event for each condition that has another reason now, and for reclaims that begin or end.
 func (r *reconciliation) recordEvents() {
-	r.recordHolds()
 	r.recordReclaims()
 	for _, kind := range []string{autonodev1alpha1.EntriesUsable, autonodev1alpha1.MembersGranted} {
 		now, before := meta.FindStatusCondition(r.found.Status.Conditions, kind), meta.FindStatusCondition(r.before.Conditions, kind)

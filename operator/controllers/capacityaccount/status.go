@@ -76,9 +76,6 @@ func (r *reconciliation) clusterGrants() []autonodev1alpha1.CapacityGrant {
 		entry := autonodev1alpha1.CapacityGrant{
 			Namespace: namespace, Name: name, ControlPlaneNamespace: of.namespace, Cluster: of.home.cluster, LeaseUID: grant.Lease, Sequence: grant.Sequence, Released: of.released,
 		}
-		if place, waits := r.decision.Line[key]; waits {
-			entry.Place = conversion.RecordedPlace(&place)
-		}
 		entry.Retained = conversion.RecordedRetained(r.decision.Retained[key])
 		if of.released != nil {
 			entry.LeaseUID = "" // if it comes back, it has to acknowledge again
@@ -113,7 +110,6 @@ func (r *reconciliation) summarizePools() {
 	}
 	state := &r.found.Status
 	state.Pools, state.FullestPool = nil, ""
-	held, heldFor := r.held()
 	fullest := -1.0
 	for i := range r.account.pools {
 		pool := &r.account.pools[i]
@@ -123,9 +119,6 @@ func (r *reconciliation) summarizePools() {
 		}
 		if waiting := r.decision.Waiting[pool.Name]; waiting > 0 {
 			entry.Waiting = format(pool.Resource, waiting)
-		}
-		if amount := held[pool.Name]; amount > 0 {
-			entry.Held, entry.HeldFor = format(pool.Resource, amount), heldFor[pool.Name][:min(len(heldFor[pool.Name]), maxHeldFor)]
 		}
 		r.summarizeReclaim(pool, &entry)
 		state.Pools = append(state.Pools, entry)
