@@ -233,66 +233,21 @@ type LeasedPool struct {
 	Reclaimable int64 `json:"reclaimable,omitempty"`
 }
 
-// LeasedCommitment is a commitment with its numbers as decimals. Its amount is one of hourlySpend, instances, and cpu or memory.
+// LeasedCommitment is a commitment of the account that is in its term.
 type LeasedCommitment struct {
-	// name of the commitment.
-	// +required
-	// +kubebuilder:validation:MaxLength=63
-	Name string `json:"name"`
-	// kind names the rules by which it covers machines.
-	// +required
-	Kind CommitmentKind `json:"kind"`
-	// selector of the machines that it covers.
-	// +optional
-	Selector CapacitySelector `json:"selector,omitempty"`
-	// hourlySpend in US dollars an hour.
-	// +optional
-	// +kubebuilder:validation:MaxLength=32
-	HourlySpend string `json:"hourlySpend,omitempty"`
-	// scope of a SavingsPlan.
-	// +optional
-	// +kubebuilder:validation:MaxLength=63
-	Scope SavingsPlanScope `json:"scope,omitempty"`
-	// rates within hourlySpend by instance type, as a JSON object that is compressed with gzip.
+	CapacityCommitment `json:",inline"`
+	// packedRates are those of rates and ratesFrom, as a JSON object of numbers by instance type that is compressed with gzip.
 	// +optional
 	// +kubebuilder:validation:MaxLength=262144
-	Rates []byte `json:"rates,omitempty"`
-	// instances of instanceType, maybe a part of one.
+	PackedRates []byte `json:"packedRates,omitempty"`
+	// others is the unused part that other clusters may use: of hourlySpend, of instances, or of cpu, as a decimal.
 	// +optional
 	// +kubebuilder:validation:MaxLength=32
-	Instances string `json:"instances,omitempty"`
-	// instanceType of instances.
-	// +optional
-	// +kubebuilder:validation:MaxLength=253
-	InstanceType string `json:"instanceType,omitempty"`
-	// sizeFlexibility is On if other sizes of instanceType's series use instances, too.
-	// +optional
-	// +kubebuilder:validation:MaxLength=63
-	SizeFlexibility SizeFlexibility `json:"sizeFlexibility,omitempty"`
-	// ratios of sizes by instance type.
-	// +optional
-	// +kubebuilder:validation:MaxProperties=64
-	Ratios map[string]string `json:"ratios,omitempty"`
-	// cpu in vCPUs.
+	Others string `json:"others,omitempty"`
+	// othersMemory is that of memory, in GiB.
 	// +optional
 	// +kubebuilder:validation:MaxLength=32
-	CPU string `json:"cpu,omitempty"`
-	// memory in GiB.
-	// +optional
-	// +kubebuilder:validation:MaxLength=32
-	Memory string `json:"memory,omitempty"`
-	// cpuListPrice is the list price of a vCPU in US dollars an hour, and memoryListPrice that of a GiB.
-	// +optional
-	// +kubebuilder:validation:MaxLength=32
-	CPUListPrice string `json:"cpuListPrice,omitempty"`
-	// memoryListPrice: see cpuListPrice.
-	// +optional
-	// +kubebuilder:validation:MaxLength=32
-	MemoryListPrice string `json:"memoryListPrice,omitempty"`
-	// discount from the list price, from 0 to 1.
-	// +optional
-	// +kubebuilder:validation:MaxLength=32
-	Discount string `json:"discount,omitempty"`
+	OthersMemory string `json:"othersMemory,omitempty"`
 }
 
 // CommittedMachines is a number of equal machines that commitments may cover. zone and catalog are empty where no commitment distinguishes

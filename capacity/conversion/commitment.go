@@ -12,6 +12,8 @@ import (
 	"strconv"
 	"time"
 
+	"k8s.io/utils/ptr"
+
 	"github.com/autonode-io/autonode/api/scalar"
 	autonodev1alpha1 "github.com/autonode-io/autonode/api/v1alpha1"
 	"github.com/autonode-io/autonode/capacity"
@@ -29,7 +31,7 @@ type Rates map[string]map[string]float64
 func CommitmentsAt(spec *autonodev1alpha1.CapacityAccountSpec, rates Rates, now time.Time) (commitments []capacity.Commitment, unusable []autonodev1alpha1.UnusableEntry) {
 	for i := range spec.Commitments {
 		c := &spec.Commitments[i]
-		r := &commitmentReader{Commitment: capacity.Commitment{Name: c.Name, Kind: capacity.Kind(c.Kind), Selector: selector(&c.Selector)}}
+		r := newReader(c)
 		if r.read(c, rates[c.Name], now) && !r.broken {
 			commitments = append(commitments, r.Commitment)
 		}
@@ -67,6 +69,10 @@ type commitmentReader struct {
 	capacity.Commitment
 	unusable []autonodev1alpha1.UnusableEntry
 	broken   bool
+}
+
+func newReader(c *autonodev1alpha1.CapacityCommitment) *commitmentReader {
+	return &commitmentReader{Commitment: capacity.Commitment{Name: c.Name, Kind: capacity.Kind(c.Kind), Selector: selector(&c.Selector)}}
 }
 
 // note records an entry that can't be read.
@@ -196,38 +202,26 @@ func (r *commitmentReader) amount(field string, a *autonodev1alpha1.CapacityComm
 	return amount
 }
 
-// Leased returns a commitment for a lease.
-func Leased(c *capacity.Commitment) autonodev1alpha1.LeasedCommitment {
-	leased := autonodev1alpha1.LeasedCommitment{
-		Name: c.Name, Kind: autonodev1alpha1.CommitmentKind(c.Kind), InstanceType: c.InstanceType, Ratios: texts(c.Ratios),
-		Selector: autonodev1alpha1.CapacitySelector{
-			InstanceTypes: c.Selector.InstanceTypes, Catalogs: c.Selector.Catalogs, Zones: c.Selector.Zones, CapacityTypes: c.Selector.CapacityTypes,
-		},
-		HourlySpend: positive(c.HourlySpend), Instances: positive(c.Instances), CPU: positive(c.CPU.Amount), Memory: positive(c.Memory.Amount),
-		CPUListPrice: positive(c.CPU.List), MemoryListPrice: positive(c.Memory.List), Discount: positive(c.Discount), Rates: packed(c.Rates),
-	}
-	if c.EC2Instance {
-		leased.Scope = autonodev1alpha1.ScopeEC2Instance
-	}
-	if c.SizeFlexible {
-		leased.SizeFlexibility = autonodev1alpha1.SizeFlexibilityOn
+// Leased returns a commitment for a lease; c is what was read of it.
+func Leased(spec *autonodev1alpha1.CapacityCommitment, c *capacity.Commitment) autonodev1alpha1.LeasedCommitment {
+	leased := autonodev1alpha1.LeasedCommitment{CapacityCommitment: *spec.DeepCopy()}
+	leased.Starts, leased.Ends = nil, nil
+	if c.Rates != nil {
+		leased.Rates, leased.RatesFrom, leased.PackedRates = nil, nil, packed(c.Rates)
+		if leased.DiscountPercent == nil {
+			leased.DiscountPercent = ptr.To(scalar.Number(0)) // as without one, and an entry needs rates or one
+		}
 	}
 	return leased
 }
 
-// SetAmount sets the amount of a measure, rounded up to what prices tell apart.
-func SetAmount(c *autonodev1alpha1.LeasedCommitment, measure capacity.Measure, amount float64) {
-	text := positive(math.Ceil(amount*1e6) / 1e6)
-	switch measure {
-	case capacity.Money:
-		c.HourlySpend = text
-	case capacity.Instances:
-		c.Instances = text
-	case capacity.CPUs:
-		c.CPU = text
-	case capacity.GiBs:
-		c.Memory = text
+// SetOthers sets the unused part of a measure that other clusters may use, rounded down to what prices tell apart.
+func SetOthers(c *autonodev1alpha1.LeasedCommitment, measure capacity.Measure, amount float64) {
+	to := &c.Others
+	if measure == capacity.GiBs {
+		to = &c.OthersMemory
 	}
+	*to = positive(math.Floor(amount*1e6) / 1e6)
 }
 
 // LeasedMachines returns the machines beside commitments that these may cover, for a lease.
@@ -260,29 +254,17 @@ func CommittedTo(l *autonodev1alpha1.CapacityLease) Committed {
 	all := Committed{}
 	for i := range l.Spec.Commitments {
 		leased := &l.Spec.Commitments[i]
-		c := capacity.Commitment{
-			Name: leased.Name, Kind: capacity.Kind(leased.Kind), Selector: selector(&leased.Selector), InstanceType: leased.InstanceType, Ratios: numbers(leased.Ratios),
-			EC2Instance: leased.Scope == autonodev1alpha1.ScopeEC2Instance, SizeFlexible: leased.SizeFlexibility == autonodev1alpha1.SizeFlexibilityOn,
-		}
-		ok := true
-		for _, number := range []struct {
-			text string
-			to   *float64
-		}{
-			{leased.HourlySpend, &c.HourlySpend}, {leased.Instances, &c.Instances}, {leased.CPU, &c.CPU.Amount}, {leased.Memory, &c.Memory.Amount},
-			{leased.CPUListPrice, &c.CPU.List}, {leased.MemoryListPrice, &c.Memory.List}, {leased.Discount, &c.Discount},
-		} {
-			if number.text == "" {
-				continue
-			}
-			var readable bool
-			*number.to, readable = decimal(number.text)
-			ok = ok && readable
-		}
+		r := newReader(&leased.CapacityCommitment)
+		runs := r.read(&leased.CapacityCommitment, nil, time.Time{})
 		var err error
-		if c.Rates, err = unpacked(leased.Rates); ok && err == nil {
-			all.Commitments = append(all.Commitments, c)
+		if r.Rates, err = unpacked(leased.PackedRates); err != nil || !runs || r.broken {
+			continue
 		}
+		others, _ := decimal(leased.Others)
+		r.HourlySpend, r.Instances, r.CPU.Amount = max(0, r.HourlySpend-others), max(0, r.Instances-others), max(0, r.CPU.Amount-others)
+		others, _ = decimal(leased.OthersMemory)
+		r.Memory.Amount = max(0, r.Memory.Amount-others)
+		all.Commitments = append(all.Commitments, r.Commitment)
 	}
 	for i := range l.Spec.Machines {
 		m := &l.Spec.Machines[i]
@@ -310,28 +292,4 @@ func positive(value float64) string {
 		return ""
 	}
 	return number(value)
-}
-
-func texts(values map[string]float64) map[string]string {
-	if values == nil {
-		return nil
-	}
-	texts := make(map[string]string, len(values))
-	for name, value := range values {
-		texts[name] = number(value)
-	}
-	return texts
-}
-
-func numbers(texts map[string]string) map[string]float64 {
-	if len(texts) == 0 {
-		return nil
-	}
-	values := make(map[string]float64, len(texts))
-	for name, text := range texts {
-		if value, ok := decimal(text); ok {
-			values[name] = value
-		}
-	}
-	return values
 }

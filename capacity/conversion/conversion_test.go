@@ -133,33 +133,44 @@ func TestMachineOf(t *testing.T) {
 func TestCommittedTo(t *testing.T) {
 	t.Run("When a commitment is malformed, it should be left out", func(t *testing.T) {
 		g, l := NewWithT(t), lease()
-		l.Spec.Commitments = []autonodev1alpha1.LeasedCommitment{
-			{Name: "plan", Kind: autonodev1alpha1.CommitmentSavingsPlan, HourlySpend: "1.5", Discount: "0.25"},
-			{Name: "discount", HourlySpend: "1", Discount: "lots"}, {Name: "negative", HourlySpend: "-1"}, {Name: "hexadecimal", HourlySpend: "0x10p0"},
-			{Name: "rates", HourlySpend: "1", Rates: []byte("m5.large=1")},
+		spend := func(name, spend string) autonodev1alpha1.LeasedCommitment {
+			return autonodev1alpha1.LeasedCommitment{CapacityCommitment: autonodev1alpha1.CapacityCommitment{
+				Name: name, Kind: autonodev1alpha1.CommitmentSavingsPlan, HourlySpend: spend, DiscountPercent: ptr.To(scalar.Number(25)),
+			}}
 		}
+		l.Spec.Commitments = []autonodev1alpha1.LeasedCommitment{spend("plan", "1.5"), spend("negative", "-1"), spend("hexadecimal", "0x10p0"), spend("rates", "1")}
+		l.Spec.Commitments[3].PackedRates = []byte("m5.large=1")
 		g.Expect(conversion.CommittedTo(l).Commitments).To(ConsistOf(capacity.Commitment{Name: "plan", Kind: capacity.SavingsPlan, HourlySpend: 1.5, Discount: 0.25}))
 	})
 	t.Run("When an operator writes commitments and machines, Karpenter should read the same", func(t *testing.T) {
 		g, l := NewWithT(t), lease()
-		commitments := []capacity.Commitment{
-			{Name: "csp", Kind: capacity.SavingsPlan, HourlySpend: 6, Rates: map[string]float64{"c5.9xlarge": 2, "c5.24xlarge": 8}},
-			{Name: "ec2sp", Kind: capacity.SavingsPlan, EC2Instance: true, HourlySpend: 3, Discount: 0.4, Selector: capacity.Selector{InstanceTypes: []string{"m5.*"}}},
-			{Name: "ri", Kind: capacity.ReservedInstance, InstanceType: "m5.xlarge", SizeFlexible: true, Instances: 3},
-			{Name: "zonal", Kind: capacity.ReservedInstance, InstanceType: "m5.xlarge", Instances: 3, Selector: capacity.Selector{Zones: []string{"a"}}},
-			{Name: "azure", Kind: capacity.AzureReservation, InstanceType: "Standard_D4s_v5", SizeFlexible: true, Instances: 1, Ratios: map[string]float64{"Standard_D4s_v5": 2, "Standard_D8s_v5": 4}},
-			{Name: "cud", Kind: capacity.CommittedUse, CPU: capacity.CommittedAmount{Amount: 40, List: 0.03}, Memory: capacity.CommittedAmount{Amount: 160, List: 0.004}},
-		}
+		count := int32(3)
+		spec := &autonodev1alpha1.CapacityAccountSpec{Commitments: []autonodev1alpha1.CapacityCommitment{
+			{Name: "csp", Kind: autonodev1alpha1.CommitmentSavingsPlan, HourlySpend: "6", Rates: map[string]string{"c5.9xlarge": "2", "c5.24xlarge": "8"}, Ends: ptr.To(scalar.NewTime(time.Now().Add(time.Hour)))},
+			{Name: "ec2sp", Kind: autonodev1alpha1.CommitmentSavingsPlan, Scope: autonodev1alpha1.ScopeEC2Instance, HourlySpend: "3", DiscountPercent: ptr.To(scalar.Number(40)), Selector: autonodev1alpha1.CapacitySelector{InstanceTypes: []string{"m5.*"}}},
+			{Name: "ri", Kind: autonodev1alpha1.CommitmentReservedInstance, InstanceType: "m5.xlarge", Instances: &count, Price: "0.1"},
+			{Name: "zonal", Kind: autonodev1alpha1.CommitmentReservedInstance, InstanceType: "m5.xlarge", Instances: &count, Price: "0.1", Selector: autonodev1alpha1.CapacitySelector{Zones: []string{"a"}}},
+			{Name: "azure", Kind: autonodev1alpha1.CommitmentAzureReservation, InstanceType: "Standard_D4s_v5", Instances: &count, Price: "1", Ratios: map[string]string{"Standard_D4s_v5": "2", "Standard_D8s_v5": "4"}},
+			{Name: "cud", Kind: autonodev1alpha1.CommitmentCommittedUse, CPU: &autonodev1alpha1.CapacityCommittedAmount{Amount: scalar.Text("40"), Price: "0.02", ListPrice: "0.03"}, Memory: &autonodev1alpha1.CapacityCommittedAmount{Amount: scalar.Text("160Gi"), Price: "0.002", ListPrice: "0.004"}},
+		}}
+		commitments, unusable := conversion.CommitmentsAt(spec, nil, time.Now())
+		g.Expect(unusable).To(BeEmpty())
 		all := capacity.NewCommitments(commitments)
 		all.Add(capacity.Running{Offering: capacity.Offering{InstanceType: "m5.large", Zone: "b", CapacityType: "on-demand", Catalog: "aws"}, Price: 0.1, VCPUs: 2000, Memory: 8 << 30}, 4)
 		all.Add(capacity.Running{Offering: capacity.Offering{InstanceType: "m5.large", Zone: "a", CapacityType: "reserved"}, Price: 0.1, Idle: true}, 2)
 		all.Add(capacity.Running{Offering: capacity.Offering{InstanceType: "m5.large", Zone: "a", CapacityType: "spot"}, Price: 0.03}, 2)
 		for i := range commitments {
-			l.Spec.Commitments = append(l.Spec.Commitments, conversion.Leased(&commitments[i]))
+			l.Spec.Commitments = append(l.Spec.Commitments, conversion.Leased(&spec.Commitments[i], &commitments[i]))
 		}
 		l.Spec.Machines = conversion.LeasedMachines(all)
 		read := conversion.CommittedTo(l)
 		g.Expect(read.Commitments).To(Equal(commitments))
+		conversion.SetOthers(&l.Spec.Commitments[2], capacity.Instances, 2.5)
+		conversion.SetOthers(&l.Spec.Commitments[5], capacity.GiBs, 60)
+		shared := conversion.CommittedTo(l).Commitments
+		g.Expect(shared[2].Instances).To(Equal(0.5), "what others may use isn't this cluster's")
+		g.Expect(shared[5].CPU.Amount).To(Equal(40.0))
+		g.Expect(shared[5].Memory.Amount).To(Equal(100.0))
 		g.Expect(read.Machines).To(Equal(all.Groups()[:2]), "spot machines aren't covered")
 	})
 	t.Run("When a Compute plan has a rate for each type of a region, a lease should stay small", func(t *testing.T) {
@@ -169,9 +180,9 @@ func TestCommittedTo(t *testing.T) {
 				rates[fmt.Sprintf("m%dgn.%s", family, size)] = float64(factor) * (0.05 + float64(family*37%170)/1000)
 			}
 		}
-		l := conversion.Leased(&capacity.Commitment{Name: "compute", Kind: capacity.SavingsPlan, HourlySpend: 6, Rates: rates})
-		NewWithT(t).Expect(len(l.Rates)).To(BeNumerically("<", 16<<10))
-		t.Logf("%d rates take %d bytes", len(rates), len(l.Rates))
+		l := conversion.Leased(&autonodev1alpha1.CapacityCommitment{}, &capacity.Commitment{Rates: rates})
+		NewWithT(t).Expect(len(l.PackedRates)).To(BeNumerically("<", 16<<10))
+		t.Logf("%d rates take %d bytes", len(rates), len(l.PackedRates))
 	})
 }
 

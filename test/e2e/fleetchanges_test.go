@@ -165,7 +165,7 @@ func (f *fleet) committed(t *testing.T) {
 		t.Helper()
 		g.Eventually(func(g Gomega, ctx context.Context) {
 			lease := f.lease(g, ctx, c)
-			g.Expect(lease.Spec.Commitments).To(ConsistOf(HaveField("Instances", "1")))
+			g.Expect(lease.Spec.Commitments).To(ConsistOf(HaveField("Instances", HaveValue(BeEquivalentTo(1)))))
 			g.Expect(lease.Spec.Machines).To(ConsistOf(machines...))
 		}).WithContext(t.Context()).WithTimeout(eventually).WithPolling(interval).Should(Succeed())
 	}

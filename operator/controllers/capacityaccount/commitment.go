@@ -26,9 +26,9 @@ type commitments struct {
 	*capacity.Commitments
 	// unused amount of each cover, and the most that a machine uses of it; zero if nothing runs that shows it.
 	unused, machine []float64
-	// machines of all clusters, and rates, which are alike in all leases.
-	machines []autonodev1alpha1.CommittedMachines
+	// leased are the commitments with all that is unused, and machines those of all clusters.
 	leased   []autonodev1alpha1.LeasedCommitment
+	machines []autonodev1alpha1.CommittedMachines
 	// clusters that share the unused part, in order, and turn is whose turn it is.
 	clusters []string
 	turn     int
@@ -49,7 +49,9 @@ func (r *reconciliation) committed() *commitments {
 		c.machine = append(c.machine, machine)
 	}
 	for i := range r.account.commitments {
-		c.leased = append(c.leased, conversion.Leased(&r.account.commitments[i]))
+		committed := &r.account.commitments[i]
+		at := slices.IndexFunc(r.found.Spec.Commitments, func(spec autonodev1alpha1.CapacityCommitment) bool { return spec.Name == committed.Name })
+		c.leased = append(c.leased, conversion.Leased(&r.found.Spec.Commitments[at], committed))
 	}
 	for _, key := range r.keys {
 		if of := r.clusters[key]; of.member != nil && of.lease != nil {
@@ -91,11 +93,7 @@ func (c *commitments) leasedTo(key string) []autonodev1alpha1.LeasedCommitment {
 	leased := slices.Clone(c.leased)
 	for k := range c.Covers() {
 		cover := &c.Covers()[k]
-		to, others := &leased[cover.Index()], c.unused[k]-c.share(c.unused[k], c.machine[k], at)
-		if others <= 0 {
-			continue
-		}
-		conversion.SetAmount(to, cover.Measure, cover.Committed-others)
+		conversion.SetOthers(&leased[cover.Index()], cover.Measure, c.unused[k]-c.share(c.unused[k], c.machine[k], at))
 	}
 	return leased
 }
