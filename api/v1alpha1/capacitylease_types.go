@@ -221,16 +221,11 @@ type LeasedPool struct {
 	// +optional
 	// +kubebuilder:validation:Minimum=0
 	UpTo int64 `json:"upTo,omitempty"`
-	// most is the most that the cluster might get in time, if all machines went but those that are guaranteed to others. Karpenter requests what
-	// pods wait for up to this. A hint.
+	// most is the most that the cluster might get in time, if all machines went but those that are guaranteed to others; of a reservation, the
+	// most that it may reclaim. Karpenter requests what pods wait for up to this. A hint.
 	// +optional
 	// +kubebuilder:validation:Minimum=0
 	Most int64 `json:"most,omitempty"`
-	// reclaimable is the amount of a reservation that the cluster may reclaim from others, with what it uses. Karpenter requests what pods
-	// wait for up to this. A hint.
-	// +optional
-	// +kubebuilder:validation:Minimum=0
-	Reclaimable int64 `json:"reclaimable,omitempty"`
 }
 
 // LeasedCommitment is a commitment of the account that is in its term.

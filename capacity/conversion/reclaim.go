@@ -78,8 +78,3 @@ func RecordedRetained(retained map[string]capacity.Retained) []autonodev1alpha1.
 	}
 	return list
 }
-
-// Reclaimable is the amounts that the cluster of a lease may request although others use them.
-func Reclaimable(l *autonodev1alpha1.CapacityLease) capacity.Amounts {
-	return ofPools(l, func(pool *autonodev1alpha1.LeasedPool) int64 { return pool.Reclaimable })
-}

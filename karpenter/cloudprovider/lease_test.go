@@ -216,7 +216,7 @@ func TestInTime(t *testing.T) {
 		lease := environment.NewLease([]capacity.Rule{{Pool: pool, Resource: capacity.Machines, Reservation: block}}, capacity.Amounts{})
 		leased := capacityprovider.New(capacityprovider.Config{Clock: clocktesting.NewFakeClock(time.Now()), Source: lease})
 		lease.Write(t, leased, func(l *capacityprovider.Lease) {
-			l.Most, l.Reclaimable = capacity.Amounts{pool: 3}, capacity.Amounts{pool: 2}
+			l.Most = capacity.Amounts{pool: 2}
 		})
 		p.provider.Capacity, p.store.Capacity = leased, leased
 		p.store.Delete(p.nodeClass.Name)
@@ -236,7 +236,7 @@ func TestInTime(t *testing.T) {
 		}
 		p.Expect(reserved(p.ctx)).To(BeEmpty())
 		p.Expect(reserved(p.provider.InTime(p.ctx))).To(ConsistOf(HaveField("ReservationCapacity", 2)))
-		lease.Write(t, leased, func(l *capacityprovider.Lease) { l.Reclaimable = nil })
+		lease.Write(t, leased, func(l *capacityprovider.Lease) { l.Most = nil })
 		p.Expect(reserved(p.provider.InTime(p.ctx))).To(BeEmpty())
 	})
 }

@@ -182,7 +182,7 @@ func (c *Controller) setReturned(status *autonodev1alpha1.CapacityLeaseStatus, r
 		meta.RemoveStatusCondition(&status.Conditions, autonodev1alpha1.CapacityReturned)
 		return
 	}
-	now, late := c.Clock.Now(), false
+	now, late := c.Capacity.Clock.Now(), false // by which the deadlines are
 	var texts []string
 	for i := range reclaims {
 		r := &reclaims[i]

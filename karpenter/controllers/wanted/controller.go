@@ -48,7 +48,7 @@ var ErrUnsynced = errors.New("the state of the cluster isn't synced")
 type Config struct {
 	// Short reports whether the lease leaves too little of a pool for some machine.
 	Short func() bool
-	// CanReclaim reports whether the lease leaves nothing of a reservation that other clusters have to return once this one requests it.
+	// CanReclaim reports whether the lease leaves nothing of a reservation of which the cluster may reclaim machines.
 	CanReclaim func() bool
 	// Pending counts the pods that may wait for a node.
 	Pending func(context.Context) (int, error)

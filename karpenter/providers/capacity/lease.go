@@ -56,8 +56,6 @@ type Lease struct {
 	ReclaimGracePeriod time.Duration
 	// ReclaimedFor are the clusters that request what this one has to return, by pool.
 	ReclaimedFor map[string][]string
-	// Reclaimable is what the cluster may request although others use it.
-	Reclaimable capacity.Amounts
 	// Status is the report that was written last.
 	Status autonodev1alpha1.CapacityLeaseStatus
 }

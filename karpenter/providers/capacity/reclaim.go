@@ -4,7 +4,6 @@ package capacity
 
 import (
 	"maps"
-	"math"
 	"slices"
 
 	"github.com/autonode-io/autonode/capacity"
@@ -50,25 +49,9 @@ func (p *Provider) Taken(nodeClaim string) capacity.Amounts {
 	return maps.Clone(p.holder.Charges(nodeClaim))
 }
 
-// CanReclaim reports whether the lease leaves nothing of a reservation of which a part is guaranteed to the cluster, and lent.
+// CanReclaim reports whether the lease leaves nothing of a reservation of which the cluster may reclaim machines.
 func (p *Provider) CanReclaim() bool {
 	return p.hasPool(func(name string, pool *pool) bool {
-		return pool.Counted && pool.Left <= 0 && p.holder.Spent(name) < p.lease.Reclaimable[name]
+		return pool.Counted && pool.Left <= 0 && p.holder.Spent(name) < p.lease.Most[name]
 	})
-}
-
-// Reclaimable returns how many machines in a reservation the cluster may request although other clusters use it.
-func (p *Provider) Reclaimable(m capacity.Machine) int {
-	if !p.InTime(m) {
-		return 0
-	}
-	p.mu.Lock()
-	defer p.mu.Unlock()
-	room := int64(math.MaxInt32)
-	for name, amount := range p.charges(m) {
-		if pool, ok := p.pools[name]; ok && pool.Counted {
-			room = min(room, (p.lease.Reclaimable[name]-p.holder.Spent(name))/amount)
-		}
-	}
-	return int(max(0, room))
 }

@@ -68,33 +68,33 @@ func TestReclaims(t *testing.T) {
 	})
 }
 
-func TestReclaimable(t *testing.T) {
+func TestCanReclaim(t *testing.T) {
 	const pool = "reservation/cr-1"
 	f := leased(t, capacity.Amounts{pool: 1, "limit/cpu": 100_000})
 	f.spent("a", reserved)
 	f.Expect(f.CanReclaim()).To(BeFalse())
 	f.grant(func(l *Lease) {
-		l.Most, l.Reclaimable = capacity.Amounts{pool: 10, "limit/cpu": 100_000}, capacity.Amounts{pool: 3}
+		l.Most = capacity.Amounts{pool: 3, "limit/cpu": 100_000}
 	})
 	f.step()
 	t.Run("When others use what is guaranteed, it should request machines up to that", func(t *testing.T) {
 		g := NewWithT(t)
 		g.Expect(f.CanReclaim()).To(BeTrue())
-		g.Expect(f.Reclaimable(reserved)).To(Equal(2))
+		g.Expect(f.InTime(reserved)).To(Equal(2))
 	})
 	t.Run("When a machine takes more of another pool than might be granted, it should request none", func(t *testing.T) {
 		g := NewWithT(t)
-		f.grant(func(l *Lease) { l.Most = capacity.Amounts{pool: 10, "limit/cpu": 4000} })
+		f.grant(func(l *Lease) { l.Most = capacity.Amounts{pool: 3, "limit/cpu": 4000} })
 		f.step()
-		g.Expect(f.Reclaimable(reserved)).To(BeZero())
+		g.Expect(f.InTime(reserved)).To(BeZero())
 	})
 	t.Run("When the cluster uses all that is guaranteed to it, it should request nothing of others", func(t *testing.T) {
 		g := NewWithT(t)
 		f.grant(func(l *Lease) {
-			l.Most, l.Reclaimable = capacity.Amounts{pool: 10, "limit/cpu": 100_000}, capacity.Amounts{pool: 1}
+			l.Most = capacity.Amounts{pool: 1, "limit/cpu": 100_000}
 		})
 		f.step()
 		g.Expect(f.CanReclaim()).To(BeFalse())
-		g.Expect(f.Reclaimable(reserved)).To(BeZero())
+		g.Expect(f.InTime(reserved)).To(BeZero())
 	})
 }

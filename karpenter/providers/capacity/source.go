@@ -142,7 +142,7 @@ func leaseOf(object *autonodev1alpha1.CapacityLease) *Lease {
 	}
 	l.Account, l.AccountName, l.Rules = object.Spec.Account.UID, object.Spec.Account.Name, conversion.Rules(object)
 	l.ReclaimGracePeriod = object.Spec.ReclaimGracePeriod.Or(capacity.DefaultReclaimGracePeriod)
-	l.Reclaimable, l.ReclaimedFor = conversion.Reclaimable(object), make(map[string][]string, len(object.Spec.Reclaim))
+	l.ReclaimedFor = make(map[string][]string, len(object.Spec.Reclaim))
 	for i := range object.Spec.Reclaim {
 		l.ReclaimedFor[object.Spec.Reclaim[i].Pool] = object.Spec.Reclaim[i].For
 	}

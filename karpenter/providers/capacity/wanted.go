@@ -29,20 +29,26 @@ func (p *Provider) hasPool(matches func(name string, pool *pool) bool) bool {
 	return false
 }
 
-// InTime reports whether a machine, of which the lease leaves too little, might be launched once machines of this or of other clusters have
-// gone.
-func (p *Provider) InTime(m capacity.Machine) bool {
+// InTime returns how many machines of an offering of which the lease leaves too little might be launched once machines of this or of other
+// clusters have gone. Only those in a reservation are counted.
+func (p *Provider) InTime(m capacity.Machine) int {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	if p.free() || !p.holder.Ready(p.Clock.Now()) || !p.unexpired(m) {
-		return false
+		return 0
 	}
+	count := int64(capacity.Unlimited)
 	for name, amount := range p.charges(m) {
-		if amount > p.lease.Most[name] {
-			return false
+		most := p.lease.Most[name]
+		if pool, ok := p.pools[name]; ok && pool.Counted {
+			most -= p.holder.Spent(name)
 		}
+		if amount > most {
+			return 0
+		}
+		count = min(count, most/amount)
 	}
-	return true
+	return int(count)
 }
 
 // Want requests a number of each of these machines, for pods for which Karpenter core makes no NodeClaim because no offering has room.

@@ -81,14 +81,11 @@ func (s *Snapshot) Without(machine Vacated, lease *capacityprovider.Provider, in
 }
 
 // InTime returns instance types of the snapshot as they would be offered if the lease already had the room that may be granted in time.
-// Reserved offerings have as many machines as other clusters have to return once this one requests them.
+// Reserved offerings have as many machines as the cluster may reclaim.
 func (s *Snapshot) InTime(lease *capacityprovider.Provider, instanceTypes []*karpcloudprovider.InstanceType) []*karpcloudprovider.InstanceType {
 	opened, _ := s.open(instanceTypes, func(choice *Choice) int {
-		switch machine := capacityprovider.MachineOf(choice.Key, choice.Template); {
-		case choice.Key.Reservation != "" && choice.leaseFull:
-			return lease.Reclaimable(machine)
-		case choice.Key.Reservation == "" && choice.Full == FullLease && lease.InTime(machine):
-			return unlimited
+		if choice.Key.Reservation != "" && choice.leaseFull || choice.Key.Reservation == "" && choice.Full == FullLease {
+			return lease.InTime(capacityprovider.MachineOf(choice.Key, choice.Template))
 		}
 		return 0
 	})
