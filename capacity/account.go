@@ -57,6 +57,8 @@ type Lease struct {
 	// Sequence of the grant that the object carries, and the Amounts that its holder may spend.
 	Sequence int64
 	Amounts  Amounts
+	// UpTo is about how much may be granted if it is requested, and Most the most that might be granted in time. Both are hints.
+	UpTo, Most Amounts
 	// Reclaims are the amounts that the cluster may keep, and its holder take by launches, of pools of which it has to return the rest. Zero
 	// differs from an absent one.
 	Reclaims Amounts

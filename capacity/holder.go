@@ -61,20 +61,20 @@ func (h *Holder) Begin(from time.Time) { h.from = from }
 
 // Adopt takes over the lease as the API server has it, and not a cache: when the process begins, and whenever Observe
 // reports another object. Without a lease, it needn't be called.
-func (h *Holder) Adopt(lease Lease, upTo Amounts) {
+func (h *Holder) Adopt(lease Lease) {
 	h.lease = lease.ID
-	h.Observe(lease, upTo)
+	h.Observe(lease)
 }
 
 // Observe takes over what a cache has of the lease, and reports whether it is the object that was adopted. It ignores
 // any other: one that was deleted may have granted what was returned since, and a new one has no sequence yet by which
 // that could be told. It also ignores what is older than what it has observed.
-func (h *Holder) Observe(lease Lease, upTo Amounts) bool {
+func (h *Holder) Observe(lease Lease) bool {
 	if lease.ID != h.lease {
 		return false
 	}
 	if lease.Sequence >= h.sequence {
-		h.sequence, h.allowed, h.upTo, h.reclaims = lease.Sequence, lease.Amounts.clone(), upTo.clone(), lease.Reclaims.clone()
+		h.sequence, h.allowed, h.upTo, h.reclaims = lease.Sequence, lease.Amounts.clone(), lease.UpTo.clone(), lease.Reclaims.clone()
 	}
 	return true
 }

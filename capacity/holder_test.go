@@ -19,7 +19,7 @@ var (
 // holding returns a Holder that has a lease of an amount.
 func holding(amount int64) *Holder {
 	h := NewHolder(now)
-	h.Adopt(Lease{Sequence: 5, Amounts: Amounts{pool: amount}}, Amounts{pool: 10})
+	h.Adopt(Lease{Sequence: 5, Amounts: Amounts{pool: amount}, UpTo: Amounts{pool: 10}})
 	return h
 }
 
@@ -57,7 +57,7 @@ func TestHolder(t *testing.T) {
 			h.Exists(name, one)
 		}
 		h.Spend("n-3", one, now)
-		h.Adopt(Lease{Sequence: 6, Amounts: Amounts{pool: 1}}, Amounts{pool: 1})
+		h.Adopt(Lease{Sequence: 6, Amounts: Amounts{pool: 1}, UpTo: Amounts{pool: 1}})
 		if r := report(t, h, now); r.Sequence != 6 || r.Held[pool] != 3 {
 			t.Errorf("report: %+v", r)
 		}
@@ -71,34 +71,34 @@ func TestHolder(t *testing.T) {
 	})
 	t.Run("When an older lease is read, it should ignore it", func(t *testing.T) {
 		h := holding(1)
-		h.Adopt(Lease{Sequence: 4, Amounts: Amounts{pool: 10}}, nil)
+		h.Adopt(Lease{Sequence: 4, Amounts: Amounts{pool: 10}})
 		if h.Spend("n-1", one, now); h.Spend("n-2", one, now) {
 			t.Error("it spends by a grant that it doesn't have any more")
 		}
 	})
 	t.Run("When a cache has another lease than the API server, it should ignore it, however new its grant is", func(t *testing.T) {
 		h := NewHolder(now)
-		h.Adopt(Lease{ID: "new"}, nil)
-		if h.Observe(Lease{ID: "deleted", Sequence: 7, Amounts: Amounts{pool: 10}}, nil) || h.Spend("n-1", one, now) {
+		h.Adopt(Lease{ID: "new"})
+		if h.Observe(Lease{ID: "deleted", Sequence: 7, Amounts: Amounts{pool: 10}}) || h.Spend("n-1", one, now) {
 			t.Error("it spends by a lease that was deleted, and may have been returned")
 		}
-		if !h.Observe(Lease{ID: "new", Sequence: 8, Amounts: one}, nil) || !h.Spend("n-1", one, now) {
+		if !h.Observe(Lease{ID: "new", Sequence: 8, Amounts: one}) || !h.Spend("n-1", one, now) {
 			t.Error("it has what it needs")
 		}
 	})
 	t.Run("When its lease was replaced by one without a grant, it should keep to what it was granted", func(t *testing.T) {
 		h := holding(2)
-		h.Adopt(Lease{ID: "new"}, nil)
+		h.Adopt(Lease{ID: "new"})
 		if !h.Spend("n-1", one, now) || report(t, h, now).Sequence != 5 {
 			t.Error("what was granted stays granted")
 		}
-		if h.Adopt(Lease{ID: "new", Sequence: 6, Amounts: one}, nil); h.Spend("n-2", one, now) || report(t, h, now).Sequence != 6 {
+		if h.Adopt(Lease{ID: "new", Sequence: 6, Amounts: one}); h.Spend("n-2", one, now) || report(t, h, now).Sequence != 6 {
 			t.Error("it was asked for what it doesn't spend")
 		}
 	})
 	t.Run("When a retry chooses another offering, it should count the most of both", func(t *testing.T) {
 		h := NewHolder(now)
-		h.Adopt(Lease{Sequence: 1, Amounts: Amounts{"vcpus": 8, "gpus": 1}}, nil)
+		h.Adopt(Lease{Sequence: 1, Amounts: Amounts{"vcpus": 8, "gpus": 1}})
 		if !h.Spend("n-1", Amounts{"vcpus": 8}, now) || !h.Spend("n-1", Amounts{"vcpus": 4, "gpus": 1}, now) {
 			t.Error("both fit, of which one comes")
 		}
@@ -112,7 +112,7 @@ func TestHolder(t *testing.T) {
 	})
 	t.Run("When another process has run before, it should neither spend nor report until what that has tried has come", func(t *testing.T) {
 		h := NewHolder(now.Add(InFlight))
-		h.Adopt(Lease{Sequence: 5, Amounts: Amounts{pool: 1}}, nil)
+		h.Adopt(Lease{Sequence: 5, Amounts: Amounts{pool: 1}})
 		if _, ok := h.Report(now); ok || h.Spend("n-1", one, now) || h.MaySpend(one, now) || h.Room(one, now) != 0 {
 			t.Error("it begins too early")
 		}
@@ -122,7 +122,7 @@ func TestHolder(t *testing.T) {
 	})
 	t.Run("When the lease grants nothing yet, it should neither launch nor report, whatever a launch takes", func(t *testing.T) {
 		h := NewHolder(now)
-		h.Adopt(Lease{Sequence: 0, Amounts: nil}, nil)
+		h.Adopt(Lease{Sequence: 0, Amounts: nil})
 		if _, ok := h.Report(now); ok || h.Spend("n-1", Amounts{}, now) || h.MaySpend(Amounts{}, now) || h.Room(Amounts{}, now) != 0 {
 			t.Error("what a launch takes isn't known before the first grant")
 		}
@@ -248,7 +248,7 @@ func TestLeave(t *testing.T) {
 	})
 	t.Run("When a launch finds that more was granted, the request should end", func(t *testing.T) {
 		h := left(t)
-		h.Adopt(Lease{Sequence: 6, Amounts: one}, Amounts{pool: 10})
+		h.Adopt(Lease{Sequence: 6, Amounts: one, UpTo: Amounts{pool: 10}})
 		if !h.Spend("n-2", one, now.Add(time.Second)) || requests(t, h, now.Add(time.Second)) != 0 {
 			t.Error("it was for the same pods")
 		}
@@ -272,7 +272,7 @@ func TestWant(t *testing.T) {
 	// holder with so much, of which 8 are spent.
 	holder := func(amount int64) *Holder {
 		h := NewHolder(now)
-		h.Adopt(Lease{Sequence: 1, Amounts: Amounts{vcpus: amount}}, nil)
+		h.Adopt(Lease{Sequence: 1, Amounts: Amounts{vcpus: amount}})
 		h.Spend("runs", Amounts{vcpus: 8}, now)
 		return h
 	}
@@ -302,7 +302,7 @@ func TestWant(t *testing.T) {
 		h.Keep("runs")
 		h.Exists("runs", Amounts{vcpus: 8})
 		h.Keep("runs")
-		h.Adopt(Lease{Sequence: 1, Amounts: Amounts{vcpus: 24}, Reclaims: Amounts{vcpus: 10}}, nil)
+		h.Adopt(Lease{Sequence: 1, Amounts: Amounts{vcpus: 24}, Reclaims: Amounts{vcpus: 10}})
 		if h.Left(vcpus) != 2 || h.Free(vcpus) != 2 || h.Room(small, now) != 1 || h.MaySpend(big, now) || h.Spend("n-1", big, now) {
 			t.Errorf("it has %d left", h.Left(vcpus))
 		}

@@ -308,7 +308,7 @@ func (u *universe) begin(c *cluster) bool {
 	p.started, p.begun = true, begins
 	p.lease, p.machines = len(c.leases)-1, last
 	lease := c.leases[p.lease]
-	p.holder.Adopt(lease, u.limits)
+	p.holder.Adopt(lease)
 	for name := range before {
 		if _, ok := c.machines[last][name]; !ok {
 			p.holder.Gone(name, u.now)
@@ -332,9 +332,9 @@ func (u *universe) read(c *cluster, fresh bool) {
 		lease, machines = len(c.leases)-1, len(c.machines)-1
 	}
 	p.lease = lease // even an older one
-	if !p.holder.Observe(c.leases[lease], u.limits) {
+	if !p.holder.Observe(c.leases[lease]) {
 		p.lease = len(c.leases) - 1
-		p.holder.Adopt(c.leases[p.lease], u.limits)
+		p.holder.Adopt(c.leases[p.lease])
 	}
 	for ; p.machines < machines; p.machines++ {
 		before, after := c.machines[p.machines], c.machines[p.machines+1]
@@ -557,7 +557,7 @@ func (u *universe) events() []func(c *cluster, o *operator) {
 		func(_ *cluster, o *operator) { o.pending = nil }, // killed before it wrote its leases
 		func(c *cluster, _ *operator) {
 			// The lease is deleted; the operator makes an empty one.
-			c.leases = append(c.leases, Lease{ID: u.id()})
+			c.leases = append(c.leases, Lease{ID: u.id(), UpTo: u.limits})
 			u.say("%s has a new lease", c.name)
 		},
 		func(c *cluster, _ *operator) {
@@ -565,7 +565,7 @@ func (u *universe) events() []func(c *cluster, o *operator) {
 			if !u.begin(c) || c.isCut() {
 				return
 			}
-			c.process.holder.Observe(c.leases[u.random.IntN(len(c.leases))], u.limits)
+			c.process.holder.Observe(c.leases[u.random.IntN(len(c.leases))])
 			u.burst(c)
 		},
 		func(c *cluster, o *operator) {

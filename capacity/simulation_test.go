@@ -46,7 +46,7 @@ func newSimulation(t *testing.T, limit int64, names ...string) *simulation {
 	a := &simulation{T: t, limits: Amounts{vcpus: limit}, now: now, record: map[string]Grant{}, steps: map[string][]Step{}, members: map[string]*simulatedCluster{}}
 	for _, name := range names {
 		m := &simulatedCluster{holder: NewHolder(a.now), lease: Lease{ID: name}, pods: map[string]int64{}, machines: map[string]int64{}}
-		m.holder.Adopt(m.lease, nil)
+		m.holder.Adopt(m.lease)
 		a.members[name] = m
 	}
 	return a
@@ -126,7 +126,8 @@ func (a *simulation) pass() {
 	for name, m := range a.members {
 		grant := decision.Record[name]
 		m.lease.Sequence, m.lease.Amounts, m.lease.Granted, m.lease.Reclaims = grant.Sequence, grant.Asked, grant.Granted, decision.Reclaims[name]
-		m.holder.Observe(m.lease, decision.UpTo[name])
+		m.lease.UpTo = decision.UpTo[name]
+		m.holder.Observe(m.lease)
 		if keep, reclaimed := m.lease.Reclaims[vcpus]; reclaimed {
 			a.steps[name] = Follow(a.steps[name], keep, a.now, DefaultReclaimGracePeriod)
 		} else {

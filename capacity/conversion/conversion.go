@@ -68,37 +68,23 @@ func Rules(l *autonodev1alpha1.CapacityLease) []capacity.Rule {
 // Lease returns a lease without its report, which is hostile to whoever didn't write it: see BoundedReport. Its ID is the
 // object's UID.
 func Lease(l *autonodev1alpha1.CapacityLease) capacity.Lease {
-	amounts, granted := capacity.Amounts{}, capacity.Amounts{}
-	for _, pool := range l.Spec.Pools {
-		if pool.Amount > 0 {
-			amounts[pool.Name] = pool.Amount
-		}
-		if pool.Granted > 0 {
-			granted[pool.Name] = pool.Granted
-		}
+	lease := capacity.Lease{
+		ID: string(l.UID), Sequence: l.Spec.Sequence, Amounts: capacity.Amounts{}, Granted: capacity.Amounts{}, UpTo: capacity.Amounts{}, Most: capacity.Amounts{},
+		Reclaims: reclaims(l),
 	}
-	return capacity.Lease{ID: string(l.UID), Sequence: l.Spec.Sequence, Amounts: amounts, Reclaims: reclaims(l), Granted: granted}
-}
-
-// UpTo is about how much the cluster of a lease gets if it requests more.
-func UpTo(l *autonodev1alpha1.CapacityLease) capacity.Amounts {
-	return ofPools(l, func(pool *autonodev1alpha1.LeasedPool) int64 { return pool.UpTo })
-}
-
-// Most is the most that the cluster of a lease might get in time.
-func Most(l *autonodev1alpha1.CapacityLease) capacity.Amounts {
-	return ofPools(l, func(pool *autonodev1alpha1.LeasedPool) int64 { return pool.Most })
-}
-
-// ofPools returns an amount of each pool of a lease that has one.
-func ofPools(l *autonodev1alpha1.CapacityLease, of func(*autonodev1alpha1.LeasedPool) int64) capacity.Amounts {
-	amounts := capacity.Amounts{}
 	for i := range l.Spec.Pools {
-		if amount := of(&l.Spec.Pools[i]); amount > 0 {
-			amounts[l.Spec.Pools[i].Name] = amount
+		pool := &l.Spec.Pools[i]
+		set := func(amounts capacity.Amounts, amount int64) {
+			if amount > 0 {
+				amounts[pool.Name] = amount
+			}
 		}
+		set(lease.Amounts, pool.Amount)
+		set(lease.Granted, pool.Granted)
+		set(lease.UpTo, pool.UpTo)
+		set(lease.Most, pool.Most)
 	}
-	return amounts
+	return lease
 }
 
 // decimal parses a decimal number that isn't negative, in whichever notation but another base's.

@@ -35,8 +35,8 @@ func TestReport(t *testing.T) {
 		g.Expect(conversion.BoundedReport(l)).To(Equal(report))
 		g.Expect(conversion.Lease(l)).To(Equal(capacity.Lease{
 			ID: "lease", Sequence: 7, Amounts: capacity.Amounts{"reservation/r": 2}, Granted: capacity.Amounts{"reservation/r": 3},
+			UpTo: capacity.Amounts{"reservation/r": 5}, Most: capacity.Amounts{},
 		}))
-		g.Expect(conversion.UpTo(l)).To(Equal(capacity.Amounts{"reservation/r": 5}))
 	})
 	t.Run("When a Holder requires more than fits, the oldest requests should be in the report", func(t *testing.T) {
 		g, l := NewWithT(t), lease(pool)

@@ -158,7 +158,7 @@ func (p *Provider) recharge() {
 
 // adopt takes over the lease as the API server has it. p.mu must be held.
 func (p *Provider) adopt(lease *Lease) {
-	p.holder.Adopt(lease.Lease, lease.UpTo)
+	p.holder.Adopt(lease.Lease)
 	p.apply(lease)
 }
 
@@ -166,7 +166,7 @@ func (p *Provider) adopt(lease *Lease) {
 func (p *Provider) observe(lease *Lease) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	if p.lease != nil && p.holder.Observe(lease.Lease, lease.UpTo) {
+	if p.lease != nil && p.holder.Observe(lease.Lease) {
 		p.apply(lease)
 	}
 }

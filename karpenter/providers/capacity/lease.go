@@ -37,10 +37,6 @@ type Lease struct {
 	ResourceVersion string
 	// Generation of the object.
 	Generation int64
-	// UpTo is about how much may be granted if it is requested.
-	UpTo capacity.Amounts
-	// Most is the most that might be granted in time.
-	Most capacity.Amounts
 	// Account identifies the account that grants it. Without one the lease limits nothing.
 	Account string
 	// AccountName is the account's name.

@@ -97,8 +97,8 @@ func (w *world) say(format string, args ...any) {
 func (w *world) write(id string, sequence int64) {
 	w.deleted = false
 	w.leases = append(w.leases, &Lease{
-		Lease: capacity.Lease{ID: id, Sequence: sequence, Amounts: maps.Clone(w.asked)}, ResourceVersion: fmt.Sprint(len(w.leases)), Account: "account-1",
-		Rules: scheduleRules, UpTo: capacity.Amounts{"reservation/cr-1": 5, "quota/vcpus": 40_000},
+		Lease: capacity.Lease{ID: id, Sequence: sequence, Amounts: maps.Clone(w.asked), UpTo: capacity.Amounts{"reservation/cr-1": 5, "quota/vcpus": 40_000}}, ResourceVersion: fmt.Sprint(len(w.leases)), Account: "account-1",
+		Rules: scheduleRules,
 	})
 	if len(w.leases) > 1 {
 		w.leases[len(w.leases)-1].Status = w.leases[len(w.leases)-2].Status

@@ -135,8 +135,7 @@ func (c *Cluster) First(ctx context.Context) (bool, error) {
 
 // leaseOf reads what a CapacityLease declares.
 func leaseOf(object *autonodev1alpha1.CapacityLease) *Lease {
-	l := &Lease{Lease: conversion.Lease(object), ResourceVersion: object.ResourceVersion, Generation: object.Generation,
-		UpTo: conversion.UpTo(object), Most: conversion.Most(object), Status: object.Status}
+	l := &Lease{Lease: conversion.Lease(object), ResourceVersion: object.ResourceVersion, Generation: object.Generation, Status: object.Status}
 	if object.Spec.Account == nil {
 		return l // it limits nothing
 	}

@@ -35,7 +35,7 @@ func TestGrants(t *testing.T) {
 		g.Expect(conversion.Rules(lease)).To(ConsistOf(capacity.Rule{
 			Pool: reserved, Resource: capacity.Machines, Reservation: "cr-1", Selector: capacity.Selector{InstanceTypes: []string{typeName}, Zones: []string{"a"}},
 		}))
-		g.Expect(conversion.UpTo(lease)[reserved]).To(BeNumerically(">", 0))
+		g.Expect(conversion.Lease(lease).UpTo[reserved]).To(BeNumerically(">", 0))
 	})
 	t.Run("When clusters call for more than there is, they should use all of it and no more", func(t *testing.T) {
 		g := NewWithT(t)

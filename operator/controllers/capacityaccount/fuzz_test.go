@@ -108,7 +108,6 @@ func checkLease(t *testing.T, lease *autonodev1alpha1.CapacityLease) {
 		t.Errorf("one more costs %v, and one less saves %v", price, saving)
 	}
 	conversion.Lease(lease)
-	conversion.UpTo(lease)
 	unavailableReports{}.post("clusters/blue", lease.Status.Unavailable, noon)
 }
 

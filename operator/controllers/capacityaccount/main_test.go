@@ -285,7 +285,7 @@ func (k *karpenter) step() {
 	if lease.UID == "" {
 		return
 	}
-	k.holder.Adopt(conversion.Lease(lease), conversion.UpTo(lease))
+	k.holder.Adopt(conversion.Lease(lease))
 	existing := map[string]bool{}
 	for _, machine := range k.list() {
 		m, _ := conversion.MachineOf(&machine)
