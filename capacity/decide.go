@@ -395,7 +395,7 @@ func (d *decider) upTo() map[string]Amounts {
 			switch {
 			case d.free[pool] < 0 && (member.Guaranteed[pool] > 0 || slices.Contains(d.reclaimedFor[pool], name)):
 				amount = d.record[name].Asked[pool] // the rest comes once others have returned it: nothing is to be launched into it before
-			case !member.Leaving:
+			case !member.Leaving && d.free[pool] >= 0:
 				others := contested[pool] - (d.target[name][pool] - d.base[name][pool])
 				amount = max(amount, min(d.target[name][pool]+roughly(d.free[pool]+others), member.most(pool)))
 			}

@@ -80,8 +80,10 @@ func TestPreemption(t *testing.T) {
 			if diff := cmp.Diff(tc.want, d.Reclaims); diff != "" {
 				t.Errorf("reclaims (-want +got):\n%s", diff)
 			}
-			if blue := d.UpTo["blue"][pool]; len(tc.want) > 0 && blue > 0 {
-				t.Errorf("blue is offered %d, which others have to return first", blue)
+			for name, c := range tc.clusters {
+				if upTo := d.UpTo[name][pool]; len(tc.want) > 0 && upTo > c.used[pool] {
+					t.Errorf("%s is offered %d, which others have to return first", name, upTo)
+				}
 			}
 			if len(d.Retained["blue"]) > 0 {
 				t.Errorf("retained %v", d.Retained)
