@@ -53,8 +53,8 @@ const (
 	// OverGuaranteedReason: the guarantees of the named pools exceed the limit. Members with a higher priority have theirs first,
 	// and others may get less than is guaranteed to them. Raise the limit, or lower guaranteed amounts.
 	OverGuaranteedReason = "OverGuaranteed"
-	// ReclaimOverdueReason: clusters still use what they had to return to a cluster with a guaranteed amount, after the deadline. What they are
-	// granted stays. Check whether Karpenter runs in these clusters, and that it is a version that returns capacity.
+	// ReclaimOverdueReason: clusters still use what another cluster reclaims, after the deadline. What they are granted stays. Check whether
+	// Karpenter runs in these clusters.
 	ReclaimOverdueReason = "ReclaimOverdue"
 	// MembersLeavingReason: clusters that don't belong to the account any more still have machines, which count until they are gone.
 	MembersLeavingReason = "MembersLeaving"

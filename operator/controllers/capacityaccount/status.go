@@ -239,7 +239,7 @@ func (r *reconciliation) membersGranted() metav1.Condition {
 			silent, named(silentOnes))
 	case len(overdue) > 0:
 		condition.Reason = autonodev1alpha1.ReclaimOverdueReason
-		condition.Message = "not returned by the deadline to clusters with guaranteed amounts: " + named(overdue) + "; what is used stays granted; check that Karpenter runs and supports returning capacity"
+		condition.Message = "not returned by the deadline to clusters that reclaim it: " + named(overdue) + "; what is used stays granted; check that Karpenter runs"
 	case members == 0:
 		condition.Status, condition.Reason = metav1.ConditionTrue, autonodev1alpha1.NoMembersReason
 		condition.Message = "no hosted cluster with AutoNode on platform ClusterAPI matches spec.members"
