@@ -57,8 +57,7 @@ const (
 	MinimumPrice = 0.001
 )
 
-// IsDevice reports whether a resource is an extended one, such as nvidia.com/gpu, but for the network interfaces and addresses that Amazon's
-// network plugin gives to pods.
+// IsDevice reports whether a resource is an extended one, such as nvidia.com/gpu. The network interfaces of Amazon's are none.
 func IsDevice(name corev1.ResourceName) bool {
 	return strings.Contains(string(name), "/") && !strings.HasPrefix(string(name), "vpc.amazonaws.com/")
 }

@@ -93,7 +93,8 @@ func (s *source) add(flags *pflag.FlagSet) {
 	flags.StringVarP(&s.Input, "filename", "f", "", "file with the machine types, or - for standard input")
 	flags.StringVar(&s.Prices, "prices", "", "file with a price list of the infrastructure, or with prices in CSV")
 	flags.StringVar(&s.SpotPrices, "spot-prices", "", "file with spot prices: the output of aws ec2 describe-spot-price-history, or CSV")
-	flags.StringToStringVar(&s.Rates, "rates", nil, "US dollars for one unit of other currencies, such as EUR=1.08; without it prices in them are refused")
+	flags.StringToStringVar(&s.Rates, "rates", nil,
+		"US dollars for one unit of other currencies, such as EUR=1.08; without it prices in them are refused")
 	flags.StringVar(&s.ZoneOfferings, "zone-offerings", "",
 		"file with the zones of each machine type: the output of aws ec2 describe-instance-type-offerings --location-type availability-zone")
 	flags.BoolVar(&s.Options.Estimate, "estimate-prices", false,

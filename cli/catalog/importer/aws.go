@@ -213,9 +213,11 @@ func readAWSZones(c *collector, file *source) error {
 		if o.LocationType != "availability-zone" {
 			return fmt.Errorf("it has offerings by %q", shown(o.LocationType))
 		}
-		if region := c.options.Region; (region == "" || awsRegion.FindString(o.Location) == region) && (len(c.options.Zones) == 0 || slices.Contains(c.options.Zones, o.Location)) {
-			c.zones[o.InstanceType] = append(c.zones[o.InstanceType], o.Location)
+		if region := c.options.Region; region != "" && awsRegion.FindString(o.Location) != region ||
+			len(c.options.Zones) > 0 && !slices.Contains(c.options.Zones, o.Location) {
+			return nil
 		}
+		c.zones[o.InstanceType] = append(c.zones[o.InstanceType], o.Location)
 		return nil
 	})
 }

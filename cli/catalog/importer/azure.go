@@ -99,7 +99,8 @@ func readAzure(c *collector, file *source) error {
 		}
 		for _, other := range sku.regions() {
 			if region = cmp.Or(region, other); region != other && c.options.Region == "" {
-				return fmt.Errorf("it has several regions, such as %s and %s; choose one with --region", shown(min(region, other)), shown(max(region, other)))
+				return fmt.Errorf("it has several regions, such as %s and %s; choose one with --region", shown(min(region, other)),
+					shown(max(region, other)))
 			}
 		}
 		zones, usable := sku.zones(region)
@@ -198,7 +199,8 @@ func (p *prices) readAzure(file *source) error {
 func (p *prices) addAzure(where string, each *azurePrice) {
 	if each.Type != "Consumption" || each.UnitOfMeasure != "1 Hour" || each.ArmSkuName == "" ||
 		strings.Contains(each.ProductName, "Windows") ||
-		strings.Contains(strings.ReplaceAll(each.ProductName, " ", ""), "CloudServices") || strings.Contains(each.SkuName, "Low Priority") || !p.counts(each.ArmRegionName) {
+		strings.Contains(strings.ReplaceAll(each.ProductName, " ", ""), "CloudServices") || strings.Contains(each.SkuName,
+		"Low Priority") || !p.counts(each.ArmRegionName) {
 		return
 	}
 	capacityType := catalog.OnDemand

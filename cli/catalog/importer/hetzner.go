@@ -29,7 +29,8 @@ func readHetzner(c *collector, file *source) error {
 	c.prices.none = inUse && !priced
 	return list(c, file, "server_types", "the output of hcloud server-type list -o json", func(where string, t *hetznerType) error {
 		where += " " + shown(t.Name)
-		m := machine{name: t.Name, arch: "amd64", capacity: capacityOf(t.Cores, int64(t.Memory*1024)), capacityTypes: []string{catalog.OnDemand}}
+		m := machine{name: t.Name, arch: "amd64", capacity: capacityOf(t.Cores, int64(t.Memory*1024)),
+			capacityTypes: []string{catalog.OnDemand}}
 		if t.Deprecated {
 			return nil
 		}

@@ -61,7 +61,7 @@ type Format struct {
 	// Template that its machines are usually made from, and the patches that write a machine type into them.
 	Template v1alpha1.InfrastructureTemplateReference
 	Patches  []v1alpha1.CatalogPatch
-	// MemoryOverhead is the part of the memory that nodes lack, as the infrastructure's own Karpenter assumes; empty leaves it to the platform.
+	// MemoryOverhead is the part of the memory that nodes lack, as the infrastructure's own Karpenter assumes; empty for the platform's.
 	MemoryOverhead string
 	// read adds the entries of an input. The error reports why none of it can be read.
 	read func(c *collector, file *source) error
@@ -147,7 +147,8 @@ var Formats = []Format{
 		},
 	},
 	{
-		Name: "hetzner", Input: "hcloud server-type list -o json", Template: templateOf(infrastructureGroup, "HCloudMachineTemplate"), read: readHetzner,
+		Name: "hetzner", Input: "hcloud server-type list -o json", Template: templateOf(infrastructureGroup, "HCloudMachineTemplate"),
+		read:    readHetzner,
 		Patches: []v1alpha1.CatalogPatch{variable("/spec/type", "instanceType")},
 	},
 	{

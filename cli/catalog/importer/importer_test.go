@@ -116,7 +116,8 @@ func TestBadInput(t *testing.T) {
 		})
 	}
 	t.Run("When the format is unknown, it should name those that there are", func(t *testing.T) {
-		if _, err := importer.FormatOf("xml"); err == nil || !strings.Contains(err.Error(), "aws, azure, gcp, hetzner, openstack, vsphere, csv") {
+		if _, err := importer.FormatOf("xml"); err == nil || !strings.Contains(err.Error(),
+			"aws, azure, gcp, hetzner, openstack, vsphere, csv") {
 			t.Errorf("got %v", err)
 		}
 	})
@@ -130,7 +131,8 @@ func TestPriceListOfProducts(t *testing.T) {
 		}
 		product := `{"product":{"sku":"S","attributes":{"instanceType":"m5.large","operatingSystem":"Linux","tenancy":"Shared","preInstalledSw":"NA","capacitystatus":"Used","regionCode":"us-east-1"}},` +
 			`"terms":{"OnDemand":{"S.1":{"priceDimensions":{"S.1.2":{"unit":"Hrs","pricePerUnit":{"USD":"0.096"}}}}}}}`
-		imported, err := format.Read(opened(t, "aws.json"), importer.Options{Prices: strings.NewReader(fmt.Sprintf(`{"PriceList": [%q, "not JSON"]}`, product))})
+		imported, err := format.Read(opened(t, "aws.json"),
+			importer.Options{Prices: strings.NewReader(fmt.Sprintf(`{"PriceList": [%q, "not JSON"]}`, product))})
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -147,7 +149,8 @@ func TestPriceListOfProducts(t *testing.T) {
 
 // FuzzFormats gives what a person may have saved by mistake to each format. None panics.
 func FuzzFormats(f *testing.F) {
-	for _, file := range []string{"aws.json", "azure.json", "gcp.json", "hetzner.json", "openstack.json", "vsphere.yaml", "csv.csv", "prices.csv", "aws-prices.json"} {
+	for _, file := range []string{"aws.json", "azure.json", "gcp.json", "hetzner.json", "openstack.json", "vsphere.yaml", "csv.csv",
+		"prices.csv", "aws-prices.json"} {
 		content, err := os.ReadFile(filepath.Join("testdata", file))
 		if err != nil {
 			f.Fatal(err)
@@ -298,7 +301,8 @@ func TestAzure(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		if _, err := format.Read(strings.NewReader("["+sku("Standard_D2s_v5", "westus", "", two, "")+","+d2+"]"), importer.Options{}); err == nil ||
+		if _, err := format.Read(strings.NewReader("["+sku("Standard_D2s_v5", "westus", "", two, "")+","+d2+"]"),
+			importer.Options{}); err == nil ||
 			!strings.Contains(err.Error(), "eastus and westus; choose one with --region") {
 			t.Errorf("got %v", err)
 		}
@@ -391,7 +395,8 @@ func TestLargePriceList(t *testing.T) {
 			t.Fatal(err)
 		}
 		list := &endless{begin: `{"PriceList": ["`, each: strings.Repeat("x", 1<<20), remaining: 40, end: `"]}`}
-		if _, err := format.Read(strings.NewReader(`{"InstanceTypes": []}`), importer.Options{Prices: list}); err == nil || !strings.Contains(err.Error(), "a value has more than") {
+		if _, err := format.Read(strings.NewReader(`{"InstanceTypes": []}`), importer.Options{Prices: list}); err == nil ||
+			!strings.Contains(err.Error(), "a value has more than") {
 			t.Errorf("got %v", err)
 		}
 	})

@@ -42,11 +42,13 @@ func readOpenStack(c *collector, file *source) error {
 			switch {
 			case alias == "":
 			case err != nil:
-				c.problem(where, "property pci_passthrough:alias: %q is not <alias>:<number>; the flavor is imported without it", shown(text))
+				c.problem(where, "property pci_passthrough:alias: %q is not <alias>:<number>; the flavor is imported without it",
+					shown(text))
 			case openStackGPU.MatchString(alias):
 				gpus += n
 			default:
-				c.problem(where, "property pci_passthrough:alias: %q isn't the name of a GPU and doesn't count; if it is one, add %s to the capacity",
+				c.problem(where,
+					"property pci_passthrough:alias: %q isn't the name of a GPU and doesn't count; if it is one, add %s to the capacity",
 					shown(alias), c.options.GPUResource)
 			}
 		}
@@ -60,7 +62,8 @@ func readOpenStack(c *collector, file *source) error {
 
 // openStackGPU matches the alias of a GPU. A platform chooses the aliases, and NICs and disks have some too.
 var openStackGPU = regexp.MustCompile(`(?i)gpu|nvidia|tesla|quadro|geforce|rtx|instinct|radeon|gaudi|` +
-	`(^|[^a-z0-9])(a2|a10|a16|a30|a40|a100|a800|b[23]00|gb[23]00|h[128]00|h20|l4|l40s?|t4|p4|p40|p100|v100|k80|m10|m60|mi[0-9]{2,3}x?)([^a-z0-9]|$)`)
+	`(^|[^a-z0-9])(a2|a10|a16|a30|a40|a100|a800|b[23]00|gb[23]00|h[128]00|h20|l4|l40s?|` +
+	`t4|p4|p40|p100|v100|k80|m10|m60|mi[0-9]{2,3}x?)([^a-z0-9]|$)`)
 
 // openStackProperties reads an object, or of older clients a text such as hw:a='1', hw:b='2'.
 func openStackProperties(raw json.RawMessage) map[string]string {

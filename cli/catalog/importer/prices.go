@@ -28,7 +28,8 @@ type prices struct {
 	// region of the prices, in lower case; empty for the only one. regions are those of the infrastructure's own lists.
 	region  string
 	regions sets.Set[string]
-	// rates are US dollars for one unit of other currencies. foreign are the first price and the number of prices in a currency without one.
+	// rates are US dollars for one unit of other currencies. foreign are the first price and the number of prices in a currency
+	// without one.
 	rates   map[string]float64
 	foreign map[string]foreignPrices
 	// none: there is no price list, so that every offering is written without a price.
@@ -60,8 +61,9 @@ func (p *prices) counts(region string) bool {
 func (p *prices) reported() []error {
 	for _, currency := range sortedKeys(p.foreign) {
 		f := p.foreign[currency]
-		p.problems = append(p.problems, fmt.Errorf("%s is in %s, like %d more, and a catalog's prices are in US dollars; give --rates %s=<US dollars>",
-			f.first, currency, f.count-1, currency))
+		p.problems = append(p.problems,
+			fmt.Errorf("%s is in %s, like %d more, and a catalog's prices are in US dollars; give --rates %s=<US dollars>",
+				f.first, currency, f.count-1, currency))
 	}
 	return p.problems
 }
@@ -85,12 +87,14 @@ func (p *prices) read(format *Format, options Options) error {
 		case !file.isJSON:
 			err = p.readTable(file)
 		case list.read == nil:
-			err = errors.New("of this infrastructure only a table can be read, in CSV with the columns instanceType, zone, capacityType, price and currency")
+			err = errors.New("of this infrastructure only a table can be read, in CSV with the columns instanceType, zone, capacityType, " +
+				"price and currency")
 		default:
 			err = list.read(p, file)
 		}
 		if regions := sets.List(p.regions); err == nil && p.region == "" && len(regions) > 1 {
-			err = fmt.Errorf("it has %d regions, such as %s and %s; choose one with --region", len(regions), shown(regions[0]), shown(regions[1]))
+			err = fmt.Errorf("it has %d regions, such as %s and %s; choose one with --region", len(regions), shown(regions[0]),
+				shown(regions[1]))
 		}
 		if err != nil {
 			return fmt.Errorf("%s: %w", list.what, err)
@@ -122,7 +126,8 @@ func (p *prices) set(where, instanceType, capacityType, price, currency string, 
 		rate, known := p.rates[currency]
 		if !known {
 			f := p.foreign[currency]
-			p.foreign[currency] = foreignPrices{cmp.Or(f.first, fmt.Sprintf("%s: the price of %s", where, shown(instanceType))), f.count + 1}
+			p.foreign[currency] = foreignPrices{cmp.Or(f.first, fmt.Sprintf("%s: the price of %s", where, shown(instanceType))),
+				f.count + 1}
 			return
 		}
 		number = math.Round(number*rate*1e9) / 1e9
@@ -140,7 +145,8 @@ func (p *prices) set(where, instanceType, capacityType, price, currency string, 
 	for _, zone := range zones {
 		before, known := p.byType[instanceType][capacityType][zone]
 		if known && before != price {
-			problem("%s, %s has the prices %s and %s; the higher one is kept", strings.TrimSpace(shown(instanceType)+" "+shown(zone)), capacityType, before, price)
+			problem("%s, %s has the prices %s and %s; the higher one is kept", strings.TrimSpace(shown(instanceType)+" "+shown(zone)),
+				capacityType, before, price)
 		}
 		if other, err := catalog.ParsePrice(before); err != nil || other < number {
 			p.byType[instanceType][capacityType][zone] = price
@@ -220,7 +226,8 @@ func offeringOf(capacityType, price string, zones []string) v1alpha1.CatalogOffe
 
 // readTable reads prices from a table.
 func (p *prices) readTable(file *source) error {
-	return eachRow(file, []string{"instanceType", "price"}, []string{"zone", "capacityType", "currency"}, nil, func(line int, row map[string]string) {
+	return eachRow(file, []string{"instanceType", "price"}, []string{"zone", "capacityType", "currency"}, nil, func(line int,
+		row map[string]string) {
 		p.set(fmt.Sprintf("prices, line %d", line), row["instanceType"], row["capacityType"], row["price"], row["currency"],
 			csvZones(row["zone"])...)
 	}, func(err error) { p.problems = append(p.problems, fmt.Errorf("prices: %w", err)) })

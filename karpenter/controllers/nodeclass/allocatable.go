@@ -50,7 +50,8 @@ func (s allocatableKnown) reconcile(_ context.Context, nodeClass *v1alpha1.Clust
 			doubtful, english.Plural(len(in.Templates), "template", "templates"), summary(unread)))
 	}
 	if len(diskless) > 0 {
-		messages = append(messages, fmt.Sprintf("no capacity of ephemeral-storage is known of %s, so no pod that requests some gets a node of it; set annotation capacity.cluster-autoscaler.kubernetes.io/ephemeral-disk, or ephemeral-storage in a catalog's capacity",
+		messages = append(messages, fmt.Sprintf("no capacity of ephemeral-storage is known of %s, so no pod that requests some gets a "+
+			"node of it; set annotation capacity.cluster-autoscaler.kubernetes.io/ephemeral-disk, or ephemeral-storage in a catalog's capacity",
 			english.OxfordWordSeries(shortened(diskless), "and")))
 	}
 	if fuller > 0 {

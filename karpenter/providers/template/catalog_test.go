@@ -84,15 +84,21 @@ func TestCatalogDisk(t *testing.T) {
 		annotation string
 		want       string
 	}{
-		"When nothing declares a disk, it should be the kind's default":             {nil, "", "20Gi"},
-		"When the template has a root volume, it should be that":                    {[]string{"instanceType: any", "instanceType: any, rootVolume: {size: 120}"}, "", "120Gi"},
-		"When a patch of the type sets the root volume, it should be that":          {[]string{`price: "0.03"}]`, `price: "0.03"}], patches: [{op: add, path: /spec/rootVolume, value: {size: 500}}]`}, "", "500Gi"},
-		"When the template has the annotation, it should be that":                   {[]string{"instanceType: any", "instanceType: any, rootVolume: {size: 120}"}, "80Gi", "80Gi"},
-		"When the annotation is no quantity, it should be unknown":                  {nil, "much", "0"},
-		"When the catalog declares it, it should be that":                           {[]string{"memory: 8Gi", "memory: 8Gi, ephemeral-storage: 40Gi"}, "80Gi", "40Gi"},
-		"When the kind has no profile, it should be unknown":                        {[]string{"AWSMachineTemplate", "OtherMachineTemplate"}, "", "0"},
-		"When the type has no offering, it should be the default all the same":      {[]string{`, offerings: [{price: "0.096"}, {capacityType: spot, price: "0.03"}]`, ""}, "", "20Gi"},
-		"When a patch can't be applied to the template, it should be unknown there": {[]string{"op: replace, path: /spec/instanceType", "op: replace, path: /spec/size"}, "", "0"},
+		"When nothing declares a disk, it should be the kind's default": {nil, "", "20Gi"},
+		"When the template has a root volume, it should be that": {[]string{"instanceType: any",
+			"instanceType: any, rootVolume: {size: 120}"}, "", "120Gi"},
+		"When a patch of the type sets the root volume, it should be that": {[]string{`price: "0.03"}]`,
+			`price: "0.03"}], patches: [{op: add, path: /spec/rootVolume, value: {size: 500}}]`}, "", "500Gi"},
+		"When the template has the annotation, it should be that": {[]string{"instanceType: any",
+			"instanceType: any, rootVolume: {size: 120}"}, "80Gi", "80Gi"},
+		"When the annotation is no quantity, it should be unknown": {nil, "much", "0"},
+		"When the catalog declares it, it should be that": {[]string{"memory: 8Gi",
+			"memory: 8Gi, ephemeral-storage: 40Gi"}, "80Gi", "40Gi"},
+		"When the kind has no profile, it should be unknown": {[]string{"AWSMachineTemplate",
+			"OtherMachineTemplate"}, "", "0"},
+		"When the type has no offering, it should be the default all the same": {[]string{`, offerings: [{price: "0.096"}, {capacityType: spot, price: "0.03"}]`, ""}, "", "20Gi"},
+		"When a patch can't be applied to the template, it should be unknown there": {[]string{"op: replace, path: /spec/instanceType",
+			"op: replace, path: /spec/size"}, "", "0"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			s := newShop(t, awsCatalog, tc.replace...)
@@ -132,7 +138,8 @@ func TestCatalog(t *testing.T) {
 			t.Fatalf("%s (-want +got):\n%s", messages(found), diff)
 		}
 		large := found.Templates[0]
-		if large.InstanceType != "m5.large" || large.Arch != "amd64" || large.OS != "linux" || !large.DefaultPods || !large.NominalMemory || large.Bootstrap.DataSecretName != "join" || len(large.Offerings) != 2 {
+		if large.InstanceType != "m5.large" || large.Arch != "amd64" || large.OS != "linux" || !large.DefaultPods || !large.NominalMemory ||
+			large.Bootstrap.DataSecretName != "join" || len(large.Offerings) != 2 {
 			t.Errorf("got %+v", large)
 		}
 		NewWithT(t).Expect(large.CapacityTypes()).To(Equal([]string{"on-demand", "spot"}))

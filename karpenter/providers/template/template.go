@@ -143,8 +143,8 @@ type Template struct {
 	Capacity corev1.ResourceList
 	// DefaultPods: the pods of Capacity are the default, because the source declares nothing.
 	DefaultPods bool
-	// NominalMemory: the memory of Capacity is the machine's nominal one, from the template's status or spec, or a catalog. A node has less.
-	// An annotation declares the node's memory.
+	// NominalMemory: the memory of Capacity is the machine's nominal one, from a catalog or the template's status or spec. A node has
+	// less. An annotation declares the node's memory.
 	NominalMemory bool
 	// MemoryOverhead is the fraction of the declared memory that nodes lack; nil if the source doesn't say.
 	MemoryOverhead *float64
