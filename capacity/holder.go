@@ -301,23 +301,6 @@ func (h *Holder) MaySpend(charges Amounts, now time.Time) bool {
 	return h.Ready(now) && (h.fits("", charges, h.allowed) || h.fits("", charges, h.upTo))
 }
 
-// Room is for how many launches with these charges MaySpend would succeed.
-func (h *Holder) Room(charges Amounts, now time.Time) int64 {
-	h.expire(now)
-	if !h.Ready(now) {
-		return 0
-	}
-	room := int64(-1)
-	for pool, amount := range charges {
-		if amount > 0 {
-			if more := max(0, max(h.most(pool, h.allowed), h.most(pool, h.upTo))-h.spent[pool]) / amount; room < 0 || more < room {
-				room = more
-			}
-		}
-	}
-	return room
-}
-
 // Report is what to write into the lease's status; false before the holder may begin, or has a lease.
 func (h *Holder) Report(now time.Time) (Report, bool) {
 	h.expire(now)

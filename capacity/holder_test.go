@@ -113,7 +113,7 @@ func TestHolder(t *testing.T) {
 	t.Run("When another process has run before, it should neither spend nor report until what that has tried has come", func(t *testing.T) {
 		h := NewHolder(now.Add(InFlight))
 		h.Adopt(Lease{Sequence: 5, Amounts: Amounts{pool: 1}})
-		if _, ok := h.Report(now); ok || h.Spend("n-1", one, now) || h.MaySpend(one, now) || h.Room(one, now) != 0 {
+		if _, ok := h.Report(now); ok || h.Spend("n-1", one, now) || h.MaySpend(one, now) {
 			t.Error("it begins too early")
 		}
 		if !h.Spend("n-1", one, now.Add(InFlight)) {
@@ -123,7 +123,7 @@ func TestHolder(t *testing.T) {
 	t.Run("When the lease grants nothing yet, it should neither launch nor report, whatever a launch takes", func(t *testing.T) {
 		h := NewHolder(now)
 		h.Adopt(Lease{Sequence: 0, Amounts: nil})
-		if _, ok := h.Report(now); ok || h.Spend("n-1", Amounts{}, now) || h.MaySpend(Amounts{}, now) || h.Room(Amounts{}, now) != 0 {
+		if _, ok := h.Report(now); ok || h.Spend("n-1", Amounts{}, now) || h.MaySpend(Amounts{}, now) {
 			t.Error("what a launch takes isn't known before the first grant")
 		}
 	})
@@ -133,16 +133,6 @@ func TestHolder(t *testing.T) {
 		h.Spend("n-2", Amounts{pool: 2}, now.Add(time.Minute))
 		if r := report(t, h, now.Add(RequestTTL)); len(r.Requests) != 1 || r.Requests[0].Charges[pool] != 2 {
 			t.Errorf("requests: %+v", r.Requests)
-		}
-	})
-	t.Run("When an offering is counted, it should have room for what is held and may be requested", func(t *testing.T) {
-		h := holding(2)
-		h.Exists("n-1", one)
-		if room := h.Room(one, now); room != 9 {
-			t.Errorf("room for %d", room)
-		}
-		if room := h.Room(Amounts{}, now); room != -1 {
-			t.Errorf("room for %d of what takes nothing", room)
 		}
 	})
 }
@@ -303,7 +293,7 @@ func TestWant(t *testing.T) {
 		h.Exists("runs", Amounts{vcpus: 8})
 		h.Keep("runs")
 		h.Adopt(Lease{Sequence: 1, Amounts: Amounts{vcpus: 24}, Reclaims: Amounts{vcpus: 10}})
-		if h.Left(vcpus) != 2 || h.Free(vcpus) != 2 || h.Room(small, now) != 1 || h.MaySpend(big, now) || h.Spend("n-1", big, now) {
+		if h.Left(vcpus) != 2 || h.Free(vcpus) != 2 || h.MaySpend(big, now) || h.Spend("n-1", big, now) {
 			t.Errorf("it has %d left", h.Left(vcpus))
 		}
 		if !h.Spend("n-2", small, now) {
