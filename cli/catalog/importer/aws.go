@@ -319,7 +319,7 @@ func (r *awsReader) field(key string) error {
 		})
 	case "PriceList":
 		r.found = true
-		return r.list(r.item)
+		return r.list(key, r.item)
 	}
 	return r.skip()
 }

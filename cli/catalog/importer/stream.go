@@ -122,7 +122,7 @@ func (s *stream) pages(field string, each func(i int) error) error {
 					return s.skip()
 				}
 				found = true
-				return s.list(each)
+				return s.list(key, each)
 			})
 		}
 		return errors.New("not a list")
@@ -194,14 +194,14 @@ func (s *stream) object(each func(key string) error) error {
 	return s.fields(each)
 }
 
-// list is items of the next value.
-func (s *stream) list(each func(i int) error) error {
+// list is items of the next value, which a field has.
+func (s *stream) list(field string, each func(i int) error) error {
 	token, err := s.next()
 	if err != nil {
 		return err
 	}
 	if token != json.Delim('[') {
-		return errors.New("not a list")
+		return fmt.Errorf("%s has to be a list", field)
 	}
 	return s.items(each)
 }
