@@ -11,15 +11,14 @@ import (
 	"strings"
 
 	"github.com/google/go-containerregistry/pkg/v1/remote"
-)
 
-// MaxHeaderBytes bounds the headers of a registry's response. It is for the http.Transport under Options.Transport.
-const MaxHeaderBytes = 64 << 10
+	"github.com/autonode-io/autonode/internal/headers"
+)
 
 // standard is how registries are reached if Options.Transport is nil.
 var standard = func() http.RoundTripper {
 	transport := remote.DefaultTransport.(*http.Transport).Clone()
-	transport.MaxResponseHeaderBytes = MaxHeaderBytes
+	transport.MaxResponseHeaderBytes = headers.MaxBytes
 	return transport
 }()
 

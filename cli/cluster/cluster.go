@@ -26,6 +26,7 @@ import (
 	"github.com/autonode-io/autonode/api/karpenter/v1alpha1"
 	autonodev1alpha1 "github.com/autonode-io/autonode/api/v1alpha1"
 	"github.com/autonode-io/autonode/api/v1beta1"
+	"github.com/autonode-io/autonode/internal/headers"
 	"github.com/autonode-io/autonode/message"
 )
 
@@ -101,6 +102,7 @@ func (f *Flags) Config() (*rest.Config, error) {
 	default:
 		return nil, fmt.Errorf("%w; name the cluster with --kubeconfig or --context", err)
 	}
+	headers.Bound(config)
 	config.QPS = -1 // the API server's priority and fairness limits requests
 	config.WarningHandler = rest.NewWarningWriter(&message.Writer{To: os.Stderr}, rest.WarningWriterOptions{Deduplicate: true})
 	return config, nil

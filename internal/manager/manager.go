@@ -14,11 +14,15 @@ import (
 	"k8s.io/utils/ptr"
 	"sigs.k8s.io/controller-runtime/pkg/manager"
 	"sigs.k8s.io/controller-runtime/pkg/reconcile"
+
+	"github.com/autonode-io/autonode/internal/headers"
 )
 
-// New makes a manager whose controllers have client-go's queue.
+// New makes a manager whose controllers have client-go's queue, and whose clients bound headers.
 func New(config *rest.Config, options manager.Options) (manager.Manager, error) {
 	options.Controller.UsePriorityQueue = ptr.To(false)
+	config = rest.CopyConfig(config)
+	headers.Bound(config)
 	return manager.New(config, options)
 }
 

@@ -27,6 +27,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/reconcile"
 
 	"github.com/autonode-io/autonode/api/v1beta1"
+	"github.com/autonode-io/autonode/internal/headers"
 	"github.com/autonode-io/autonode/operator/guest/store"
 	"github.com/autonode-io/autonode/operator/message"
 )
@@ -260,6 +261,7 @@ func (m *Manager) dial(ctx context.Context, cluster client.ObjectKey) (*Guest, e
 	}
 	config.UserAgent, config.QPS, config.Burst = v1beta1.ManagedByOperator, 20, 30
 	config.Timeout, config.WarningHandler = m.config.Timeout, rest.NoWarnings{} // a guest may write any text
+	headers.Bound(config)
 	transport, err := rest.TransportFor(config)
 	if err != nil {
 		return nil, fmt.Errorf("connecting: %w", err)

@@ -164,6 +164,14 @@ func (e *events) Close() {
 
 // Decode implements watch.Decoder.
 func (e *events) Decode() (watch.EventType, runtime.Object, error) {
+	kind, object, err := e.decodeNext()
+	if named, ok := object.(metav1.Object); ok && len(named.GetResourceVersion()) > maxPosition {
+		return "", nil, e.store.bounded(errPosition)
+	}
+	return kind, object, err
+}
+
+func (e *events) decodeNext() (watch.EventType, runtime.Object, error) {
 	for {
 		name, raw, err := e.stream.event()
 		if err != nil {

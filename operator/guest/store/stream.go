@@ -13,7 +13,12 @@ var (
 	// errTooLarge is the error of a value of more than maxText bytes.
 	errTooLarge  = errors.New("it is too large")
 	errMalformed = errors.New("it is malformed")
+	// errPosition is the error of a resourceVersion or a continue token of more than maxPosition bytes.
+	errPosition = errors.New("its resourceVersion or continue token is longer than a request may be")
 )
+
+// maxPosition is the longest resourceVersion or continue token that the next request repeats. Those of etcd are shorter than a name's limit.
+const maxPosition = 1 << 10
 
 // retained is the size of a buffer that a watch keeps between two events.
 const retained = 4 << 10
@@ -87,6 +92,9 @@ func readItems(body io.Reader, do func(raw []byte) error) (found listMeta, err e
 			var raw jsontext.Value
 			if raw, err = s.value(); err == nil && name == "metadata" {
 				err = json.Unmarshal(raw, &found, unread)
+			}
+			if max(len(found.ResourceVersion), len(found.Continue)) > maxPosition {
+				return listMeta{}, errPosition
 			}
 		}
 		if err != nil {

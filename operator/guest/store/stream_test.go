@@ -63,6 +63,10 @@ func TestItems(t *testing.T) {
 		}
 		_, err := readItems(strings.NewReader(`{"items":[{"a":"`+strings.Repeat("x", 2*maxText)+`"}]}`), nothing)
 		g.Expect(err).To(MatchError(errTooLarge))
+		for _, field := range []string{"resourceVersion", "continue"} {
+			_, err = readItems(strings.NewReader(`{"metadata":{"`+field+`":"`+strings.Repeat("7", maxPosition+1)+`"},"items":[]}`), nothing)
+			g.Expect(err).To(MatchError(errPosition), "every request would repeat it")
+		}
 	})
 }
 

@@ -19,8 +19,8 @@ import (
 	"github.com/google/go-containerregistry/pkg/v1/remote"
 	"golang.org/x/net/http/httpproxy"
 
+	"github.com/autonode-io/autonode/internal/headers"
 	"github.com/autonode-io/autonode/operator/guest/egress"
-	"github.com/autonode-io/autonode/payload"
 )
 
 // Transport connects to registries: through the proxy of HTTPS_PROXY, HTTP_PROXY and NO_PROXY, and with additional
@@ -41,7 +41,7 @@ var _ http.RoundTripper = (*Transport)(nil)
 // dialed, whether for a registry, a mirror, a token server or a redirect.
 func NewTransport(caFile string, addresses *egress.Policy) (*Transport, error) {
 	base := remote.DefaultTransport.(*http.Transport).Clone()
-	base.MaxResponseHeaderBytes = payload.MaxHeaderBytes
+	base.MaxResponseHeaderBytes = headers.MaxBytes
 	environment := httpproxy.FromEnvironment()
 	proxy := environment.ProxyFunc()
 	base.Proxy = func(request *http.Request) (*url.URL, error) { return proxy(request.URL) }
