@@ -67,11 +67,17 @@ func makeFleet(t *testing.T) {
 	account := &autonodev1alpha1.CapacityAccount{ObjectMeta: metav1.ObjectMeta{Name: "production"}, Spec: autonodev1alpha1.CapacityAccountSpec{
 		Reservations: []autonodev1alpha1.CapacityReservation{{ID: "block-10", InstanceType: "k4", Zone: "a", Count: 10, Price: "0.010", Billing: autonodev1alpha1.BilledPrepaid}},
 		Commitments: []autonodev1alpha1.CapacityCommitment{
-			{Name: "plan", HourlySpend: "0.28", DiscountPercent: percent(30), Selector: autonodev1alpha1.CapacitySelector{CapacityTypes: []string{"on-demand"}}},
-			{Name: "instances", Instances: ptr.To[int32](2), DiscountPercent: percent(40), Selector: autonodev1alpha1.CapacitySelector{InstanceTypes: []string{"m5.xlarge"}}},
-			{Name: "idle", HourlySpend: "0.50", DiscountPercent: percent(10), Selector: autonodev1alpha1.CapacitySelector{InstanceTypes: []string{"p5.*"}}},
-			{Name: "spare", Instances: ptr.To[int32](3), Selector: autonodev1alpha1.CapacitySelector{InstanceTypes: []string{"p5.*"}}},
-			{Name: "unreadable", HourlySpend: "lots"},
+			{
+				Name: "plan", Kind: autonodev1alpha1.CommitmentSavingsPlan, HourlySpend: "0.28", DiscountPercent: percent(30),
+				Selector: autonodev1alpha1.CapacitySelector{CapacityTypes: []string{"on-demand"}},
+			},
+			{Name: "instances", Kind: autonodev1alpha1.CommitmentReservedInstance, InstanceType: "m5.xlarge", Instances: ptr.To[int32](2), DiscountPercent: percent(40)},
+			{
+				Name: "idle", Kind: autonodev1alpha1.CommitmentSavingsPlan, HourlySpend: "0.50", DiscountPercent: percent(10),
+				Selector: autonodev1alpha1.CapacitySelector{InstanceTypes: []string{"p5.*"}},
+			},
+			{Name: "spare", Kind: autonodev1alpha1.CommitmentReservedInstance, InstanceType: "p5.48xlarge", Instances: ptr.To[int32](3), DiscountPercent: percent(0)},
+			{Name: "unreadable", Kind: autonodev1alpha1.CommitmentSavingsPlan, HourlySpend: "lots", DiscountPercent: percent(0)},
 		},
 	}}
 	place(t, account)
