@@ -230,7 +230,8 @@ func LeasedMachines(c *capacity.Commitments) []autonodev1alpha1.CommittedMachine
 	for _, g := range c.Groups() {
 		if g.Count > 0 && c.Covered(&g.Running, -1) {
 			list = append(list, autonodev1alpha1.CommittedMachines{
-				InstanceType: g.InstanceType, Zone: g.Zone, CapacityType: g.CapacityType, Catalog: g.Catalog, Price: positive(g.Price),
+				InstanceType: g.InstanceType, Zone: g.Zone, CapacityType: g.CapacityType, Catalog: g.Catalog,
+				Price: positive(math.Round(g.Price*1e9) / 1e9), // a forged one may have hundreds of digits
 				VCPUs: g.VCPUs, Memory: g.Memory, Reserved: g.Idle, Count: g.Count,
 			})
 		}

@@ -30,6 +30,8 @@ const (
 	maxPrice = 1e6
 	// maxNumber is how much of a malformed number a message repeats.
 	maxNumber = 32
+	// maxLabel and maxName are the most characters of a label's value, as zones are, and of an object's name.
+	maxLabel, maxName = 63, 253
 )
 
 // selector returns a selector as package capacity has it.
@@ -174,10 +176,10 @@ func MachineOf(object metav1.Object) (m capacity.Machine, prices MachinePrices) 
 	labels, annotations := object.GetLabels(), object.GetAnnotations()
 	m.Offering = capacity.Offering{
 		InstanceType: labels[corev1.LabelInstanceTypeStable],
-		Zone:         cmp.Or(labels[corev1.LabelTopologyZone], annotations[v1alpha1.OfferingZoneAnnotation]),
+		Zone:         limited(cmp.Or(labels[corev1.LabelTopologyZone], annotations[v1alpha1.OfferingZoneAnnotation]), maxLabel),
 		CapacityType: cmp.Or(labels[capacityTypeLabel], onDemand),
 		Reservation:  labels[v1alpha1.ReservationIDLabel],
-		Catalog:      v1alpha1.CatalogOf(annotations[v1alpha1.TemplateSourceAnnotation]),
+		Catalog:      limited(v1alpha1.CatalogOf(annotations[v1alpha1.TemplateSourceAnnotation]), maxName),
 	}
 	size := annotations[v1alpha1.MachineSizeAnnotation]
 	if len(size) > 256 {
@@ -211,6 +213,14 @@ func MachineOf(object metav1.Object) (m capacity.Machine, prices MachinePrices) 
 		prices.OnDemand = prices.List
 	}
 	return m, prices
+}
+
+// limited is a text of an annotation, which may have any length; empty if it is too long for what it is said to be.
+func limited(text string, most int) string {
+	if len(text) > most {
+		return ""
+	}
+	return text
 }
 
 // price parses one; zero if it can't be that of a machine.

@@ -124,6 +124,13 @@ func TestMachineOf(t *testing.T) {
 			NewWithT(t).Expect(m.Catalog).To(Equal(want))
 		})
 	}
+	t.Run("When a Machine's zone or catalog is longer than a name may be, it should have none", func(t *testing.T) {
+		long := strings.Repeat("x", 300)
+		m, _ := conversion.MachineOf(&metav1.ObjectMeta{Annotations: map[string]string{
+			v1alpha1.OfferingZoneAnnotation: long, v1alpha1.TemplateSourceAnnotation: "InstanceTypeCatalog." + v1alpha1.Group + "/" + long + "/m5.large",
+		}})
+		NewWithT(t).Expect(m.Offering).To(Equal(capacity.Offering{CapacityType: "on-demand"}))
+	})
 	t.Run("When a Machine was launched without a zone, it should be in its offering's", func(t *testing.T) {
 		m, _ := conversion.MachineOf(&metav1.ObjectMeta{Annotations: map[string]string{v1alpha1.OfferingZoneAnnotation: "b"}})
 		NewWithT(t).Expect(m.Offering).To(Equal(capacity.Offering{Zone: "b", CapacityType: "on-demand"}))

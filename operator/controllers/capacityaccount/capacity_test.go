@@ -3,6 +3,8 @@
 package capacityaccount
 
 import (
+	"maps"
+	"strings"
 	"testing"
 	"time"
 
@@ -12,6 +14,7 @@ import (
 	"k8s.io/utils/ptr"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
+	"github.com/autonode-io/autonode/api/karpenter/v1alpha1"
 	"github.com/autonode-io/autonode/api/scalar"
 	autonodev1alpha1 "github.com/autonode-io/autonode/api/v1alpha1"
 	"github.com/autonode-io/autonode/api/v1beta1"
@@ -190,6 +193,30 @@ func TestCommitments(t *testing.T) {
 		}
 		f.Expect(offered["blue"]).To(ConsistOf(1.0, 2.0))
 		f.Expect(offered["green"]).To(ConsistOf(1.0, 2.0))
+	})
+	t.Run("When Machines of a cluster have a forged zone, catalog or price, the others should learn the commitments nevertheless", func(t *testing.T) {
+		f := newFixture(t, "forged", "blue", "green")
+		plan := autonodev1alpha1.CapacityCommitment{Name: "plan", Kind: autonodev1alpha1.CommitmentSavingsPlan, HourlySpend: "1", DiscountPercent: ptr.To(scalar.Number(20))}
+		narrow := plan
+		narrow.Name, narrow.Selector = "narrow", autonodev1alpha1.CapacitySelector{Zones: []string{"a"}, Catalogs: []string{"general"}}
+		f.change(func(spec *autonodev1alpha1.CapacityAccountSpec) {
+			spec.Commitments = []autonodev1alpha1.CapacityCommitment{plan, narrow}
+		})
+		for name, annotations := range map[string]map[string]string{
+			"zone":    {v1alpha1.OfferingZoneAnnotation: strings.Repeat("z", 300)},
+			"catalog": {v1alpha1.TemplateSourceAnnotation: "InstanceTypeCatalog." + v1alpha1.Group + "/" + strings.Repeat("c", 300) + "/m5.large"},
+			"price":   {v1alpha1.MachineSizeAnnotation: "vcpus=1,memory=1,price=1e-300"},
+		} {
+			machine := f.karpenters["blue"].machine(name, "", capacity.Machine{})
+			delete(machine.Labels, corev1.LabelTopologyZone)
+			maps.Copy(machine.Annotations, annotations)
+			f.karpenters["blue"].create(machine)
+		}
+		f.settle()
+		f.pass(hints)
+		lease := f.karpenters["green"].lease()
+		f.Expect(lease.Spec.Commitments).To(HaveLen(2))
+		f.Expect(lease.Spec.Machines).To(ContainElement(And(HaveField("Price", "0.1"), HaveField("Zone", ""), HaveField("Catalog", ""))))
 	})
 	t.Run("When a plan's rates are in a ConfigMap, it should read them, and keep the last ones", func(t *testing.T) {
 		f := newFixture(t, "rates", "blue")
