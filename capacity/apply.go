@@ -124,12 +124,18 @@ type Commitments struct {
 	byZone, byCatalog bool
 
 	// orders are the candidates of each cover, in its order; nil while they have to be found.
-	orders [][]candidate
-	paid   float64
-	more   map[Running]float64
+	orders   [][]candidate
+	paid     float64
+	marginal map[Running]marginal
 	// open and inserted are of apply, which is called for each price.
 	open     []uncovered
 	inserted []candidate
+}
+
+// marginal is the price of one more machine; covered: commitments may cover it.
+type marginal struct {
+	price   float64
+	covered bool
 }
 
 // NewCommitments returns commitments without a machine.
@@ -156,7 +162,7 @@ func (c *Commitments) Distinct(o Offering) Offering {
 
 // Add adds a number of machines, which may be negative, and returns the index of their group. Shares and prices follow.
 func (c *Commitments) Add(m Running, count int64) int {
-	m.Offering = c.Distinct(m.Offering)
+	m = c.distinct(&m)
 	i, known := c.at[m]
 	if !known {
 		i = len(c.groups)
@@ -185,12 +191,14 @@ func (c *Commitments) Covers() []Cover { return c.covers }
 // Groups returns the machines; don't modify them.
 func (c *Commitments) Groups() []Group { return c.groups }
 
-// Covered reports whether one of the commitments, or that with this index if it isn't negative, may cover a machine.
-func (c *Commitments) Covered(m *Running, commitment int) bool {
-	return slices.ContainsFunc(c.covers, func(cover Cover) bool {
-		_, _, ok := cover.units(m)
-		return ok && (commitment < 0 || cover.at == commitment)
-	})
+// Covered reports whether one of the commitments may cover a machine.
+func (c *Commitments) Covered(m *Running) bool {
+	return slices.ContainsFunc(c.covers, func(cover Cover) bool { return cover.applies(m) })
+}
+
+// CoveredBy reports whether the commitment with an index may cover a machine.
+func (c *Commitments) CoveredBy(commitment int, m *Running) bool {
+	return slices.ContainsFunc(c.covers, func(cover Cover) bool { return cover.at == commitment && cover.applies(m) })
 }
 
 // Shares returns which part of each group each cover pays for by the clouds' published rules, and the unused amount of each cover. A
@@ -210,40 +218,45 @@ func (c *Commitments) Paid() float64 {
 
 // MarginalPrice is the hourly cost of one more machine: the bill with it less the bill. It may be above its list price, where it takes a
 // cover from one that saves more.
-func (c *Commitments) MarginalPrice(m *Running) float64 {
-	if m.Price <= 0 || !c.Covered(m, -1) {
-		return max(0, m.Price)
-	}
+func (c *Commitments) MarginalPrice(m *Running) float64 { return c.marginalOf(c.distinct(m)).price }
+
+// distinct is a machine as commitments tell it apart.
+func (c *Commitments) distinct(m *Running) Running {
+	distinct := *m
+	distinct.Offering = c.Distinct(m.Offering)
+	return distinct
+}
+
+// marginalOf computes a price once for all machines that are alike.
+func (c *Commitments) marginalOf(m Running) marginal {
 	c.order()
-	key := *m
-	key.Offering = c.Distinct(m.Offering)
-	price, known := c.more[key]
+	found, known := c.marginal[m]
 	if !known {
-		price = difference(c.apply(&key, -1, nil, nil), c.paid)
-		c.more[key] = price
+		if found = (marginal{max(0, m.Price), c.Covered(&m)}); found.covered {
+			found.price = difference(c.apply(&m, -1, nil, nil), c.paid)
+		}
+		c.marginal[m] = found
 	}
-	return price
+	return found
 }
 
 // Saving is the hourly saving with one machine less of those that run: the bill less the bill without it. It is never more than another one
 // would cost, else a machine would be replaced by its own type: the published order isn't the cheapest, so that one less may lower a bill by
 // more than one more raises it. A machine that isn't known to run saves as much as one more costs.
 func (c *Commitments) Saving(m *Running) float64 {
-	more := c.MarginalPrice(m)
-	if !c.Covered(m, -1) {
-		return more
+	key := c.distinct(m)
+	more := c.marginalOf(key)
+	if !more.covered {
+		return more.price
 	}
-	c.order()
-	key := *m
-	key.Offering = c.Distinct(m.Offering)
 	i, known := c.at[key]
 	if !known || c.groups[i].Count == 0 { // its list price may have changed since it was launched
 		i = slices.IndexFunc(c.groups, func(g Group) bool { return g.Offering == key.Offering && !g.Idle && g.Count > 0 })
 	}
 	if i < 0 {
-		return more
+		return more.price
 	}
-	return min(difference(c.paid, c.apply(nil, i, nil, nil)), more)
+	return min(difference(c.paid, c.apply(nil, i, nil, nil)), more.price)
 }
 
 // order sorts the groups for each cover.
@@ -251,7 +264,7 @@ func (c *Commitments) order() {
 	if c.orders != nil {
 		return
 	}
-	c.orders, c.more = make([][]candidate, len(c.covers)), map[Running]float64{}
+	c.orders, c.marginal = make([][]candidate, len(c.covers)), map[Running]marginal{}
 	for k := range c.covers {
 		for i := range c.groups {
 			if candidate := c.covers[k].candidate(&c.groups[i].Running, i); candidate != nil && c.groups[i].Count > 0 {

@@ -173,5 +173,11 @@ func (c *Cover) units(m *Running) (units, part float64, ok bool) {
 	return units, part, part > 0
 }
 
+// applies reports whether a cover may apply to a machine.
+func (c *Cover) applies(m *Running) bool {
+	_, _, ok := c.units(m)
+	return ok
+}
+
 // Index is that of the cover's commitment, of those that the Commitments were made with.
 func (c *Cover) Index() int { return c.at }

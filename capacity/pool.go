@@ -3,6 +3,7 @@
 package capacity
 
 import (
+	"cmp"
 	"maps"
 	"slices"
 	"strings"
@@ -75,6 +76,12 @@ type Offering struct {
 	Reservation string
 	// Catalog is the name of the InstanceTypeCatalog that has the instance type; empty for a template's.
 	Catalog string
+}
+
+// Compare orders offerings.
+func (o Offering) Compare(other Offering) int {
+	return cmp.Or(cmp.Compare(o.InstanceType, other.InstanceType), cmp.Compare(o.Zone, other.Zone), cmp.Compare(o.CapacityType, other.CapacityType),
+		cmp.Compare(o.Reservation, other.Reservation), cmp.Compare(o.Catalog, other.Catalog))
 }
 
 // Machine is an offering with one machine's capacity, in the units of Resource.

@@ -31,8 +31,8 @@ type Rates map[string]map[string]float64
 func CommitmentsAt(spec *autonodev1alpha1.CapacityAccountSpec, rates Rates, now time.Time) (commitments []capacity.Commitment, unusable []autonodev1alpha1.UnusableEntry) {
 	for i := range spec.Commitments {
 		c := &spec.Commitments[i]
-		r := newReader(c)
-		if r.read(c, rates[c.Name], now) && !r.broken {
+		r, usable := readCommitment(c, rates[c.Name], now)
+		if usable {
 			commitments = append(commitments, r.Commitment)
 		}
 		unusable = append(unusable, r.unusable...)
@@ -71,8 +71,11 @@ type commitmentReader struct {
 	broken   bool
 }
 
-func newReader(c *autonodev1alpha1.CapacityCommitment) *commitmentReader {
-	return &commitmentReader{Commitment: capacity.Commitment{Name: c.Name, Kind: capacity.Kind(c.Kind), Selector: selector(&c.Selector)}}
+// readCommitment reads one, and reports whether it is in its term and can be used.
+func readCommitment(c *autonodev1alpha1.CapacityCommitment, rates map[string]float64, now time.Time) (r *commitmentReader, usable bool) {
+	r = &commitmentReader{Commitment: capacity.Commitment{Name: c.Name, Kind: capacity.Kind(c.Kind), Selector: selector(&c.Selector)}}
+	runs := r.read(c, rates, now)
+	return r, runs && !r.broken
 }
 
 // note records an entry that can't be read.
@@ -226,9 +229,12 @@ func SetOthers(c *autonodev1alpha1.LeasedCommitment, measure capacity.Measure, a
 
 // LeasedMachines returns the machines beside commitments that these may cover, for a lease.
 func LeasedMachines(c *capacity.Commitments) []autonodev1alpha1.CommittedMachines {
+	groups := slices.SortedFunc(slices.Values(c.Groups()), func(a, b capacity.Group) int {
+		return cmp.Or(cmp.Compare(b.Count, a.Count), a.Compare(b.Offering), cmp.Compare(a.Price, b.Price))
+	})
 	var list []autonodev1alpha1.CommittedMachines
-	for _, g := range c.Groups() {
-		if g.Count > 0 && c.Covered(&g.Running, -1) {
+	for _, g := range groups {
+		if g.Count > 0 && c.Covered(&g.Running) && len(list) < autonodev1alpha1.MaxCommittedMachines {
 			list = append(list, autonodev1alpha1.CommittedMachines{
 				InstanceType: g.InstanceType, Zone: g.Zone, CapacityType: g.CapacityType, Catalog: g.Catalog,
 				Price: positive(math.Round(g.Price*1e9) / 1e9), // a forged one may have hundreds of digits
@@ -236,11 +242,7 @@ func LeasedMachines(c *capacity.Commitments) []autonodev1alpha1.CommittedMachine
 			})
 		}
 	}
-	slices.SortFunc(list, func(a, b autonodev1alpha1.CommittedMachines) int {
-		return cmp.Or(-cmp.Compare(a.Count, b.Count), cmp.Compare(a.InstanceType, b.InstanceType), cmp.Compare(a.Zone, b.Zone),
-			cmp.Compare(a.CapacityType, b.CapacityType), cmp.Compare(a.Catalog, b.Catalog), cmp.Compare(a.Price, b.Price))
-	})
-	return list[:min(len(list), autonodev1alpha1.MaxCommittedMachines)]
+	return list
 }
 
 // Committed are the commitments of a lease, the machines of all clusters, and the number of this cluster's among those.
@@ -255,10 +257,9 @@ func CommittedTo(l *autonodev1alpha1.CapacityLease) Committed {
 	all := Committed{}
 	for i := range l.Spec.Commitments {
 		leased := &l.Spec.Commitments[i]
-		r := newReader(&leased.CapacityCommitment)
-		runs := r.read(&leased.CapacityCommitment, nil, time.Time{})
+		r, usable := readCommitment(&leased.CapacityCommitment, nil, time.Time{})
 		var err error
-		if r.Rates, err = unpacked(leased.PackedRates); err != nil || !runs || r.broken {
+		if r.Rates, err = unpacked(leased.PackedRates); err != nil || !usable {
 			continue
 		}
 		others, _ := decimal(leased.Others)

@@ -3,6 +3,9 @@
 package conversion_test
 
 import (
+	"bytes"
+	"compress/gzip"
+	"errors"
 	"fmt"
 	"strings"
 	"testing"
@@ -287,6 +290,36 @@ func TestCommitmentsAt(t *testing.T) {
 				g.Expect(unusable).NotTo(BeEmpty())
 			}
 			g.Expect(commitments).To(ConsistOf(*tc.want))
+		})
+	}
+}
+
+func TestRatesIn(t *testing.T) {
+	zipped := func(text string) []byte {
+		var to bytes.Buffer
+		writer := gzip.NewWriter(&to)
+		_, err := writer.Write([]byte(text))
+		NewWithT(t).Expect(errors.Join(err, writer.Close())).To(Succeed())
+		return to.Bytes()
+	}
+	const table = "instanceType,rate\nm5.large,0.07\n"
+	object := &corev1.ConfigMap{
+		ObjectMeta: metav1.ObjectMeta{Namespace: "default", Name: "rates"}, Data: map[string]string{"text": table, "none": "type,price\n"},
+		BinaryData: map[string][]byte{"gzip": zipped(table), "other": {0xff, 0xfe}, "cut": zipped(table)[:20], "large": zipped(strings.Repeat(" ", 17<<20))},
+	}
+	for key, want := range map[string]string{
+		"text": "", "gzip": "", "none": "none of ConfigMap default/rates: line 1", "other": "neither text nor gzip", "cut": "unpacking", "large": "larger than 16 MiB",
+		"absent": "ConfigMap default/rates has no key absent",
+	} {
+		t.Run("When rates are in the key "+key+" of a ConfigMap, it should read them or say why not", func(t *testing.T) {
+			g := NewWithT(t)
+			rates, err := conversion.RatesIn(object, key)
+			if want != "" {
+				g.Expect(err).To(MatchError(ContainSubstring(want)))
+				return
+			}
+			g.Expect(err).NotTo(HaveOccurred())
+			g.Expect(rates).To(Equal(map[string]float64{"m5.large": 0.07}))
 		})
 	}
 }

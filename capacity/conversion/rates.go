@@ -25,36 +25,36 @@ const (
 )
 
 // RatesIn reads the rates in a key of a ConfigMap, which may be compressed with gzip: a Compute plan's rates are larger than an object.
-func RatesIn(object *corev1.ConfigMap, key string) (map[string]float64, error) {
+func RatesIn(object *corev1.ConfigMap, key string) (rates map[string]float64, err error) {
 	text, ok := object.Data[key]
 	if packed, binary := object.BinaryData[key]; binary {
-		raw, err := unzip(packed, maxRatesFile)
-		if err != nil {
-			return nil, fmt.Errorf("%s of ConfigMap %s/%s: %w", key, object.Namespace, object.Name, err)
-		}
+		var raw []byte
+		raw, err = unzip(packed)
 		text, ok = string(raw), true
 	}
-	if !ok {
+	switch {
+	case !ok:
 		return nil, fmt.Errorf("ConfigMap %s/%s has no key %s", object.Namespace, object.Name, key)
+	case err == nil:
+		rates, err = ParseRates(text)
 	}
-	rates, err := ParseRates(text)
 	if err != nil {
 		return nil, fmt.Errorf("%s of ConfigMap %s/%s: %w", key, object.Namespace, object.Name, err)
 	}
 	return rates, nil
 }
 
-func unzip(packed []byte, limit int64) ([]byte, error) {
+func unzip(packed []byte) ([]byte, error) {
 	reader, err := gzip.NewReader(bytes.NewReader(packed))
 	if err != nil {
 		return nil, fmt.Errorf("neither text nor gzip: %w", err)
 	}
-	raw, err := io.ReadAll(io.LimitReader(reader, limit+1))
+	raw, err := io.ReadAll(io.LimitReader(reader, maxRatesFile+1))
 	switch {
 	case err != nil:
 		return nil, fmt.Errorf("unpacking: %w", err)
-	case int64(len(raw)) > limit:
-		return nil, fmt.Errorf("unpacked, it is larger than %d MiB", limit>>20)
+	case len(raw) > maxRatesFile:
+		return nil, fmt.Errorf("unpacked, it is larger than %d MiB", maxRatesFile>>20)
 	}
 	return raw, nil
 }
@@ -77,7 +77,7 @@ func unpacked(packed []byte) (rates map[string]float64, err error) {
 	if packed == nil {
 		return nil, nil //nolint:nilnil // no rates are no error
 	}
-	raw, err := unzip(packed, maxRatesFile)
+	raw, err := unzip(packed)
 	if err == nil {
 		err = json.Unmarshal(raw, &rates)
 	}

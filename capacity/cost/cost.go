@@ -31,9 +31,7 @@ type Key struct {
 }
 
 func (k Key) compare(other Key) int {
-	return cmp.Or(cmp.Compare(k.Cluster, other.Cluster), cmp.Compare(k.NodePool, other.NodePool), cmp.Compare(k.InstanceType, other.InstanceType),
-		cmp.Compare(k.Zone, other.Zone), cmp.Compare(k.CapacityType, other.CapacityType), cmp.Compare(k.Reservation, other.Reservation),
-		cmp.Compare(k.Catalog, other.Catalog))
+	return cmp.Or(cmp.Compare(k.Cluster, other.Cluster), cmp.Compare(k.NodePool, other.NodePool), k.Offering.Compare(other.Offering))
 }
 
 // Machines are a number of equal machines.

@@ -35,7 +35,7 @@ func (p *Provider) commit() (changed bool) {
 		since[o] = -count
 	}
 	for o, count := range p.counts {
-		if m, priced := p.priced[o]; priced && committed.Covered(&m, -1) {
+		if m, priced := p.priced[o]; priced && committed.Covered(&m) {
 			o = committed.Distinct(o)
 			since[o] += count
 			machines[o] = m

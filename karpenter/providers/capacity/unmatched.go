@@ -44,7 +44,7 @@ func (p *Provider) cover(a *ask) {
 	}
 	m := a.running()
 	for i := range p.lease.Commitments.Commitments {
-		if name := p.lease.Commitments.Commitments[i].Name; !p.covering[name] && p.committed.Covered(&m, i) {
+		if name := p.lease.Commitments.Commitments[i].Name; !p.covering[name] && p.committed.CoveredBy(i, &m) {
 			p.covering[name] = true
 		}
 	}

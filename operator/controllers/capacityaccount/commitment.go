@@ -4,6 +4,7 @@ package capacityaccount
 
 import (
 	"cmp"
+	"maps"
 	"math"
 	"slices"
 	"time"
@@ -104,17 +105,14 @@ func (r *reconciliation) counted(key string, c *commitments) []autonodev1alpha1.
 	for i := range r.costs {
 		m := &r.costs[i]
 		running := capacity.Running{Offering: m.Offering, Price: m.List, VCPUs: m.VCPUs, Memory: m.Memory}
-		if m.Cluster == key && m.Reservation == "" && c.Covered(&running, -1) {
+		if m.Cluster == key && m.Reservation == "" && c.Covered(&running) {
 			counts[c.Distinct(m.Offering)] += m.Count
 		}
 	}
+	offerings := slices.SortedFunc(maps.Keys(counts), func(a, b capacity.Offering) int { return cmp.Or(cmp.Compare(counts[b], counts[a]), a.Compare(b)) })
 	var list []autonodev1alpha1.CountedMachines
-	for o, count := range counts {
-		list = append(list, autonodev1alpha1.CountedMachines{InstanceType: o.InstanceType, Zone: o.Zone, CapacityType: o.CapacityType, Catalog: o.Catalog, Count: count})
+	for _, o := range offerings[:min(len(offerings), maxCounted)] {
+		list = append(list, autonodev1alpha1.CountedMachines{InstanceType: o.InstanceType, Zone: o.Zone, CapacityType: o.CapacityType, Catalog: o.Catalog, Count: counts[o]})
 	}
-	slices.SortFunc(list, func(a, b autonodev1alpha1.CountedMachines) int {
-		return cmp.Or(cmp.Compare(b.Count, a.Count), cmp.Compare(a.InstanceType, b.InstanceType), cmp.Compare(a.Zone, b.Zone),
-			cmp.Compare(a.CapacityType, b.CapacityType), cmp.Compare(a.Catalog, b.Catalog))
-	})
-	return list[:min(len(list), maxCounted)]
+	return list
 }
