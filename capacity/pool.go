@@ -3,7 +3,6 @@
 package capacity
 
 import (
-	"cmp"
 	"maps"
 	"slices"
 	"strings"
@@ -56,53 +55,6 @@ func (a Amounts) clone() Amounts {
 	c := make(Amounts, len(a))
 	maps.Copy(c, a)
 	return c
-}
-
-// Resource is the unit that a pool counts.
-type Resource string
-
-// The resources that pools count, and their units.
-const (
-	Machines Resource = "machines" // machines
-	VCPUs    Resource = "vcpus"    // thousandths of a vCPU
-	Memory   Resource = "memory"   // bytes
-	GPUs     Resource = "gpus"     // GPUs
-)
-
-// Offering is the instance type, zone and capacity type that a machine is launched with.
-type Offering struct {
-	InstanceType, Zone, CapacityType string
-	// Reservation is the ID of the reservation that the machine uses; empty for none.
-	Reservation string
-	// Catalog is the name of the InstanceTypeCatalog that has the instance type; empty for a template's.
-	Catalog string
-}
-
-// Compare orders offerings.
-func (o Offering) Compare(other Offering) int {
-	return cmp.Or(cmp.Compare(o.InstanceType, other.InstanceType), cmp.Compare(o.Zone, other.Zone), cmp.Compare(o.CapacityType, other.CapacityType),
-		cmp.Compare(o.Reservation, other.Reservation), cmp.Compare(o.Catalog, other.Catalog))
-}
-
-// Machine is an offering with one machine's capacity, in the units of Resource.
-type Machine struct {
-	Offering
-	VCPUs, Memory, GPUs int64
-}
-
-// Amount is the machine's amount of a resource.
-func (m Machine) Amount(resource Resource) int64 {
-	switch resource {
-	case Machines:
-		return 1
-	case VCPUs:
-		return m.VCPUs
-	case Memory:
-		return m.Memory
-	case GPUs:
-		return m.GPUs
-	}
-	return 0
 }
 
 // Selector selects offerings. An empty list selects all.

@@ -5,6 +5,7 @@ package karpenter
 import (
 	"context"
 	"fmt"
+	"slices"
 	"time"
 
 	"github.com/awslabs/operatorpkg/controller"
@@ -255,16 +256,16 @@ func terminationPasses(guest client.Reader, writes *reconciler.Ledger, now clock
 	return []reconciler.Middleware{reconciler.AwaitNode(guest, writes, now)}
 }
 
-// methods are Karpenter core's, which terminate a node first where its replacement can't be launched before, after one that returns
-// capacity to other clusters.
+// methods are Karpenter core's, which terminate a node first where its replacement can't be launched before, after those of extensions.
 func (k *karpenterCore) methods(ctx context.Context) []disruption.Method {
 	recorder, now, p := k.guest.EventRecorder, k.guest.Clock, k.providers
 	all := methods.OnDemand(disruption.NewMethods(ctx, now, k.state, k.client, k.provisioner, k.cloudProvider, recorder, k.queue))
-	all = methods.WithReclaims(all, methods.ReclaimConfig{
-		Guest: k.client, Cluster: k.state, Recorder: recorder, Clock: now, Reclaims: p.Capacity.Reclaims, Taken: p.Capacity.Taken,
-	})
+	core := methods.Core{Guest: k.client, Cluster: k.state, Provisioner: k.provisioner, Recorder: recorder, Clock: now}
+	for _, method := range p.Methods {
+		all = slices.Insert(all, 0, method(core))
+	}
 	return methods.TerminateFirst(all, methods.TerminateFirstConfig{
-		Guest: k.client, Cluster: k.state, Provisioner: k.provisioner, CloudProvider: k.cloudProvider, Recorder: recorder, Clock: now,
-		Vacancies: p.Vacancies.Count, Vacate: p.Vacate, WithoutPending: guestclient.WithoutPending,
+		Core: core, CloudProvider: k.cloudProvider, Vacancies: p.Vacancies.Count, Vacate: p.Vacate,
+		WithoutPending: guestclient.WithoutPending,
 	})
 }

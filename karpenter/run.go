@@ -16,7 +16,6 @@ import (
 	"github.com/awslabs/operatorpkg/controller"
 	"github.com/awslabs/operatorpkg/option"
 	"github.com/awslabs/operatorpkg/status"
-	"k8s.io/apimachinery/pkg/types"
 	clientgoscheme "k8s.io/client-go/kubernetes/scheme"
 	"k8s.io/client-go/rest"
 	"k8s.io/utils/clock"
@@ -27,7 +26,7 @@ import (
 	nodeutils "sigs.k8s.io/karpenter/pkg/utils/node"
 
 	"github.com/autonode-io/autonode/api/karpenter/v1alpha1"
-	"github.com/autonode-io/autonode/karpenter/controllers/capacitylease"
+	fleet "github.com/autonode-io/autonode/fleet/karpenter"
 	"github.com/autonode-io/autonode/karpenter/controllers/garbagecollection"
 	karpentermetrics "github.com/autonode-io/autonode/karpenter/controllers/metrics"
 	"github.com/autonode-io/autonode/karpenter/controllers/nodeclaim"
@@ -35,12 +34,17 @@ import (
 	"github.com/autonode-io/autonode/karpenter/controllers/nodepool"
 	"github.com/autonode-io/autonode/karpenter/controllers/registration"
 	"github.com/autonode-io/autonode/karpenter/controllers/unneeded"
-	"github.com/autonode-io/autonode/karpenter/controllers/wanted"
 	"github.com/autonode-io/autonode/karpenter/core/leadership"
+	"github.com/autonode-io/autonode/karpenter/core/methods"
 	"github.com/autonode-io/autonode/karpenter/core/reconciler"
 	"github.com/autonode-io/autonode/karpenter/core/wellknown"
 	"github.com/autonode-io/autonode/karpenter/operator"
 )
+
+// extensions are features that some platforms don't need: each goes with its line and its folder.
+var extensions = []operator.Extend{
+	fleet.Extend,
+}
 
 // ErrUsage wraps the problem of a command line.
 var ErrUsage = errors.New("usage")
@@ -123,7 +127,7 @@ func register(ctx context.Context, guest *coreoperator.Operator, management *ope
 	if err := management.AddTo(ctx, guest); err != nil {
 		return err
 	}
-	p, err := operator.NewProviders(ctx, guest, management, opts, operator.Election{Config: management.GetConfig(), Options: options.FromContext(ctx)})
+	p, err := operator.NewProviders(ctx, guest, management, opts, false, extensions...)
 	if err != nil {
 		return err
 	}
@@ -143,7 +147,7 @@ func register(ctx context.Context, guest *coreoperator.Operator, management *ope
 // newControllers lists our controllers.
 func newControllers(guest *coreoperator.Operator, management *operator.Management, keeper *leadership.Keeper, opts operator.Options, p *operator.Providers, k *karpenterCore) []controller.Controller {
 	recorder := guest.GetEventRecorderFor("karpenter") //nolint:staticcheck // operatorpkg's status controller takes no other yet.
-	return []controller.Controller{
+	ours := []controller.Controller{
 		p.Versions.Tracker,
 		nodeclass.New(nodeclass.Config{
 			Guest:          guest.GetClient(),
@@ -176,23 +180,6 @@ func newControllers(guest *coreoperator.Operator, management *operator.Managemen
 			Clock:     guest.Clock,
 		}),
 		registration.New(registration.Config{Guest: guest.GetClient(), ManagementCache: management.GetCache(), Machines: p.Machines}),
-		capacitylease.New(capacitylease.Config{
-			Management:  management.GetClient(),
-			Lease:       types.NamespacedName{Namespace: opts.Namespace, Name: opts.Names().Karpenter},
-			Capacity:    p.Capacity,
-			Unavailable: p.Unavailable,
-			Clock:       guest.Clock,
-		}),
-		wanted.New(wanted.Config{
-			Short:      p.Capacity.Short,
-			CanReclaim: p.Capacity.CanReclaim,
-			Pending:    wanted.Pending(guest.GetClient()),
-			Simulate:   wanted.ByScheduler(guest.GetClient(), k.state, k.provisioner, guest.Clock, guest.EventRecorder),
-			InTime:     p.CloudProvider.InTime,
-			MachineOf:  p.CloudProvider.MachineOf,
-			Want:       p.Capacity.Want,
-			Clock:      guest.Clock,
-		}),
 		p.Vacancies,
 		karpentermetrics.New(karpentermetrics.Config{Machines: p.Machines, Unavailable: p.Unavailable, Rejections: p.Rejections, Vacancies: p.Vacancies}),
 		reconciler.Wrap(garbagecollection.New(garbagecollection.Config{
@@ -205,4 +192,9 @@ func newControllers(guest *coreoperator.Operator, management *operator.Managemen
 			Clock:           guest.Clock,
 		}), leadership.Refuse(keeper)),
 	}
+	core := methods.Core{Guest: guest.GetClient(), Cluster: k.state, Provisioner: k.provisioner, Recorder: guest.EventRecorder, Clock: guest.Clock}
+	for _, controller := range p.Controllers {
+		ours = append(ours, controller(core))
+	}
+	return ours
 }

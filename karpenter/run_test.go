@@ -507,10 +507,15 @@ func TestDisruptionMethods(t *testing.T) {
 			}
 		}
 	})
-	t.Run("When the lease asks for capacity, a method should return it before nodes are disrupted for anything else", func(t *testing.T) {
+	t.Run("When an extension has a method, it should disrupt nodes before they are disrupted for anything else", func(t *testing.T) {
 		g := NewWithT(t)
-		ctx := options.ToContext(t.Context(), &options.Options{})
-		all := unstarted(t, nil, clocktesting.NewFakeClock(time.Unix(0, 0))).methods(ctx)
-		g.Expect(all[0].Reason()).To(Equal(methods.CapacityReclaimed))
+		k, first := unstarted(t, nil, clocktesting.NewFakeClock(time.Unix(0, 0))), &struct{ disruption.Method }{}
+		k.providers.Methods = append(k.providers.Methods, func(core methods.Core) disruption.Method {
+			g.Expect(core.Cluster).To(BeIdenticalTo(k.state))
+			return first
+		})
+		all := k.methods(options.ToContext(t.Context(), &options.Options{}))
+		g.Expect(all[0]).To(BeIdenticalTo(first))
+		g.Expect(len(all)).To(BeNumerically(">", 1))
 	})
 }

@@ -57,7 +57,7 @@ func reservationPrice(text string) (*float64, error) {
 	if text == "" {
 		return nil, nil //nolint:nilnil // no price is no error
 	}
-	value, ok := decimal(text)
+	value, ok := ParseDecimal(text)
 	if !ok || value > maxPrice {
 		return nil, notAPrice(text)
 	}
@@ -93,7 +93,7 @@ func (r *commitmentReader) problem(field string, err error) {
 
 // price of a field in US dollars an hour.
 func (r *commitmentReader) price(field, text string) float64 {
-	value, ok := decimal(text)
+	value, ok := ParseDecimal(text)
 	if !ok || value > maxSpend {
 		r.problem(field, notAPrice(text))
 		return 0
@@ -116,7 +116,7 @@ func (r *commitmentReader) read(c *autonodev1alpha1.CapacityCommitment, rates ma
 		return false
 	}
 	if c.DiscountPercent != nil {
-		percent, ok := decimal(c.DiscountPercent.String())
+		percent, ok := ParseDecimal(c.DiscountPercent.String())
 		if !ok || percent >= 100 {
 			r.problem("discountPercent", fmt.Errorf("%q is not a percentage from 0 to less than 100, such as \"27.5\"", message.Cut(c.DiscountPercent.String(), maxNumber)))
 		}
@@ -145,7 +145,7 @@ func (r *commitmentReader) plan(c *autonodev1alpha1.CapacityCommitment, rates ma
 	r.Rates = make(map[string]float64, len(c.Rates)+len(rates))
 	maps.Copy(r.Rates, rates)
 	for _, name := range slices.Sorted(maps.Keys(c.Rates)) {
-		rate, ok := decimal(c.Rates[name])
+		rate, ok := ParseDecimal(c.Rates[name])
 		if !ok || rate == 0 || rate > maxSpend {
 			r.note("rates", fmt.Errorf("%w; %s isn't covered", notAPrice(c.Rates[name]), message.Cut(name, maxNumber)))
 			delete(r.Rates, name)
@@ -169,7 +169,7 @@ func (r *commitmentReader) reserved(c *autonodev1alpha1.CapacityCommitment) {
 		if r.Ratios == nil {
 			r.Ratios = map[string]float64{}
 		}
-		ratio, ok := decimal(c.Ratios[name])
+		ratio, ok := ParseDecimal(c.Ratios[name])
 		if !ok || ratio == 0 || ratio > maxSpend {
 			r.problem("ratios", fmt.Errorf("%q of %s is not a positive number, such as \"2\"", message.Cut(c.Ratios[name], maxNumber), message.Cut(name, maxNumber)))
 		}
@@ -262,9 +262,9 @@ func CommittedTo(l *autonodev1alpha1.CapacityLease) Committed {
 		if r.Rates, err = unpacked(leased.PackedRates); err != nil || !usable {
 			continue
 		}
-		others, _ := decimal(leased.Others)
+		others, _ := ParseDecimal(leased.Others)
 		r.HourlySpend, r.Instances, r.CPU.Amount = max(0, r.HourlySpend-others), max(0, r.Instances-others), max(0, r.CPU.Amount-others)
-		others, _ = decimal(leased.OthersMemory)
+		others, _ = ParseDecimal(leased.OthersMemory)
 		r.Memory.Amount = max(0, r.Memory.Amount-others)
 		all.Commitments = append(all.Commitments, r.Commitment)
 	}
@@ -272,7 +272,7 @@ func CommittedTo(l *autonodev1alpha1.CapacityLease) Committed {
 		m := &l.Spec.Machines[i]
 		all.Machines = append(all.Machines, capacity.Group{Count: m.Count, Running: capacity.Running{
 			Offering: capacity.Offering{InstanceType: m.InstanceType, Zone: m.Zone, CapacityType: m.CapacityType, Catalog: m.Catalog},
-			Price:    price(m.Price), VCPUs: m.VCPUs, Memory: m.Memory, Idle: m.Reserved,
+			Price:    ParsePrice(m.Price), VCPUs: m.VCPUs, Memory: m.Memory, Idle: m.Reserved,
 		}})
 	}
 	for i := range l.Spec.Counted {

@@ -94,7 +94,7 @@ func ParseRates(text string) (map[string]float64, error) {
 	}
 	rates := map[string]float64{}
 	err := read(text, func(where, instanceType, rate string) error {
-		value, ok := decimal(strings.TrimSpace(rate))
+		value, ok := ParseDecimal(strings.TrimSpace(rate))
 		switch before, twice := rates[instanceType]; {
 		case !ok || value == 0 || value > maxPrice:
 			return fmt.Errorf("%s: rate %q of %s is not a positive amount in US dollars an hour", where, message.Cut(rate, maxNumber), message.Cut(instanceType, maxNumber))

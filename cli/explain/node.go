@@ -6,6 +6,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	autonodev1alpha1 "github.com/autonode-io/autonode/api/v1alpha1"
 	"slices"
 	"strings"
 	"time"
@@ -61,7 +62,7 @@ func (s *Simulation) Node(ctx context.Context, name string) (*NodeAnswer, error)
 		answer.Decision = Terminating
 		why := ""
 		if disrupted := node.NodeClaim.StatusConditions().Get(karpv1.ConditionTypeDisruptionReason); disrupted.IsTrue() &&
-			disrupted.Reason == string(methods.CapacityReclaimed) {
+			disrupted.Reason == string(capacityReclaimed) {
 			why = " because another cluster reclaims what it takes"
 		}
 		answer.Summary = fmt.Sprintf("Node %s is being removed%s: %s left to evict", answer.Node, why, english.Plural(evicting, "pod", ""))
@@ -111,10 +112,14 @@ func (s *Simulation) stateNode(name string) *state.StateNode {
 	return nil
 }
 
+// capacityReclaimed is the reason of the method that returns capacity to other clusters.
+const capacityReclaimed = karpv1.DisruptionReason(autonodev1alpha1.CapacityReclaimedReason)
+
 const staticDrift = "drift of a static NodePool"
 
 // methodNames are what a person calls Karpenter's methods.
 var methodNames = map[string]string{
+	"*reclaim.Method":                     "reclaim",
 	"*disruption.Repair":                  "repair",
 	"*disruption.Emptiness":               "empty",
 	"*disruption.StaticDrift":             staticDrift,
@@ -133,9 +138,10 @@ func (s *Simulation) methods(ctx context.Context, node *state.StateNode) ([]Meth
 	for i, method := range all {
 		names[i] = methodNames[fmt.Sprintf("%T", method)]
 	}
+	core := methods.Core{Guest: s.Guest, Cluster: s.cluster, Provisioner: provisioner, Recorder: s.recorder, Clock: clk}
 	if s.Vacate != nil {
 		all = methods.TerminateFirst(all, methods.TerminateFirstConfig{
-			Guest: s.Guest, Cluster: s.cluster, Provisioner: provisioner, CloudProvider: s.cloudProvider, Recorder: s.recorder, Clock: clk,
+			Core: core, CloudProvider: s.cloudProvider,
 			Vacancies: func(string) int { return 0 }, // what Karpenter holds isn't known; facts has the NodePool's condition
 			Vacate: func(ctx context.Context, nodeClaim *karpv1.NodeClaim) (context.Context, methods.Full, bool) {
 				vacated, full, ok := s.Vacate(ctx, nodeClaim)
@@ -144,11 +150,10 @@ func (s *Simulation) methods(ctx context.Context, node *state.StateNode) ([]Meth
 			WithoutPending: func(ctx context.Context) context.Context { return context.WithValue(ctx, withoutPendingKey{}, true) },
 		})
 	}
-	if s.Reclaims != nil && len(s.Reclaims()) > 0 {
-		all = methods.WithReclaims(all, methods.ReclaimConfig{
-			Guest: s.Guest, Cluster: s.cluster, Recorder: s.recorder, Clock: clk, Reclaims: s.Reclaims, Taken: s.Taken,
-		})
-		names = slices.Insert(names, 0, "reclaim")
+	for _, first := range s.Methods {
+		if method := first(core); method != nil {
+			all, names = slices.Insert(all, 0, method), slices.Insert(names, 0, methodNames[fmt.Sprintf("%T", method)])
+		}
 	}
 	var answers []MethodAnswer
 	for i, method := range all {
@@ -186,7 +191,7 @@ func (s *Simulation) ask(ctx context.Context, name string, method disruption.Met
 	case ours < 0:
 		return false, s.unconsidered(method, node, considered[node.ProviderID()]), nil
 	}
-	reclaims := method.Reason() == methods.CapacityReclaimed
+	reclaims := method.Reason() == capacityReclaimed
 	if method.ConsolidationType() != disruption.MultiNodeConsolidationType.Name && !reclaims {
 		candidates = candidates[ours : ours+1] // not another one first
 	}
@@ -218,7 +223,7 @@ func (s *Simulation) ask(ctx context.Context, name string, method disruption.Met
 	for _, command := range commands {
 		if slices.ContainsFunc(command.Candidates, func(c *disruption.Candidate) bool { return c.ProviderID() == node.ProviderID() }) {
 			if reclaims {
-				return true, strings.Join(s.recorder.drain(uid, string(methods.CapacityReclaimed)), "; "), nil
+				return true, strings.Join(s.recorder.drain(uid, string(capacityReclaimed)), "; "), nil
 			}
 			return true, describe(method, command), nil
 		}
@@ -226,7 +231,7 @@ func (s *Simulation) ask(ctx context.Context, name string, method disruption.Met
 	if name == staticDrift && reconciler.NoReplacement(candidate.NodePool) != "" {
 		return false, reconciler.NoReplacement(candidate.NodePool), nil // Karpenter's own event doesn't say what to change
 	}
-	if said := s.recorder.drain(uid, events.DisruptionBlocked, events.Unconsolidatable, events.ConsolidationRejected, events.NodeRepairBlocked, string(methods.CapacityReclaimed)); len(said) > 0 {
+	if said := s.recorder.drain(uid, events.DisruptionBlocked, events.Unconsolidatable, events.ConsolidationRejected, events.NodeRepairBlocked, string(capacityReclaimed)); len(said) > 0 {
 		return false, strings.Join(said, "; "), nil
 	}
 	if len(commands) > 0 {
@@ -240,7 +245,7 @@ func (s *Simulation) unconsidered(method disruption.Method, node *state.StateNod
 	switch claim := node.NodeClaim; {
 	case !possible:
 		return "the node can't be disrupted"
-	case method.Reason() == methods.CapacityReclaimed:
+	case method.Reason() == capacityReclaimed:
 		return "its machine takes nothing that has to be returned to other clusters"
 	case method.Reason() == karpv1.DisruptionReasonUnhealthy:
 		return s.unrepaired(node)
@@ -324,7 +329,7 @@ func describe(method disruption.Method, command disruption.Command) string {
 		text = fmt.Sprintf("it would be terminated before its replacement is launched (%s)", command.TerminateFirstReason)
 	}
 	switch method.Reason() {
-	case karpv1.DisruptionReasonDrifted, methods.CapacityReclaimed:
+	case karpv1.DisruptionReasonDrifted, capacityReclaimed:
 		return text
 	case karpv1.DisruptionReasonUnhealthy:
 		if command.Reboot {

@@ -17,7 +17,6 @@ import (
 	karpv1 "sigs.k8s.io/karpenter/pkg/apis/v1"
 
 	"github.com/autonode-io/autonode/api/karpenter/v1alpha1"
-	"github.com/autonode-io/autonode/capacity"
 	"github.com/autonode-io/autonode/cli/explain"
 )
 
@@ -143,19 +142,6 @@ func TestNode(t *testing.T) {
 		g.Expect(err).NotTo(HaveOccurred())
 		g.Expect(answer.Summary).To(Equal("Node n can be disrupted now (drift): it would be terminated before its replacement is launched (source-full)"))
 		g.Expect(answer.Missing).To(BeEmpty())
-	})
-	t.Run("When what a node takes has to be returned to another cluster, it should say by when", func(t *testing.T) {
-		g := NewWithT(t)
-		reclaims := []capacity.Reclaim{{Pool: "hosts", Account: "production", For: []string{"green"}, Steps: []capacity.Step{{Keep: 0, By: noon.Add(time.Minute)}}}}
-		blocked := append(machine("n", "general", "medium", "8", nil), pod("a", "6", protected))
-		answer, err := simulateWith(t, platform{reclaims: reclaims}, with(blocked...)...).Node(t.Context(), "n")
-		g.Expect(err).NotTo(HaveOccurred())
-		g.Expect(answer.Methods[0]).To(And(HaveField("Name", "reclaim"), HaveField("Disrupts", false),
-			HaveField("Reason", HavePrefix("The node may be removed by force after 2030-01-01T12:01:00Z for green, which reclaims hosts of account production"))))
-		reclaims[0].Steps[0].By = noon
-		answer, err = simulateWith(t, platform{reclaims: reclaims}, with(blocked...)...).Node(t.Context(), "n")
-		g.Expect(err).NotTo(HaveOccurred())
-		g.Expect(answer.Summary).To(HavePrefix("Node n can be disrupted now (reclaim): Removing the node for green, "))
 	})
 	t.Run("When a NodeClaim is named, it should answer for its node", func(t *testing.T) {
 		g := NewWithT(t)

@@ -22,6 +22,7 @@ import (
 	karpv1 "sigs.k8s.io/karpenter/pkg/apis/v1"
 	karpcloudprovider "sigs.k8s.io/karpenter/pkg/cloudprovider"
 	"sigs.k8s.io/karpenter/pkg/cloudprovider/overlay"
+	"sigs.k8s.io/karpenter/pkg/controllers/disruption"
 	"sigs.k8s.io/karpenter/pkg/controllers/dynamicresources/deviceallocation"
 	"sigs.k8s.io/karpenter/pkg/controllers/node/health"
 	"sigs.k8s.io/karpenter/pkg/controllers/nodeoverlay"
@@ -35,7 +36,6 @@ import (
 	"sigs.k8s.io/karpenter/pkg/state/virtualpods"
 	nodepoolutils "sigs.k8s.io/karpenter/pkg/utils/nodepool"
 
-	"github.com/autonode-io/autonode/capacity"
 	"github.com/autonode-io/autonode/karpenter/core/methods"
 )
 
@@ -47,10 +47,10 @@ type Config struct {
 	// Options of the Karpenter that is simulated.
 	Options *options.Options
 	Clock   clock.Clock
-	// Reclaims and Taken are those of methods.ReclaimConfig, Vacate that of methods.TerminateFirstConfig. They are nil if they aren't known.
-	Reclaims func() []capacity.Reclaim
-	Taken    func(nodeClaim string) capacity.Amounts
-	Vacate   func(ctx context.Context, nodeClaim *karpv1.NodeClaim) (context.Context, methods.Full, bool)
+	// Methods of disruption come before Karpenter core's. A nil one is left out.
+	Methods []func(methods.Core) disruption.Method
+	// Vacate is that of methods.TerminateFirstConfig; nil if it isn't known.
+	Vacate func(ctx context.Context, nodeClaim *karpv1.NodeClaim) (context.Context, methods.Full, bool)
 	// Failures are the offerings that have failed.
 	Failures []Failure
 	// Missing is what isn't known, and what to do about it. Every answer that depends on instance types repeats it.

@@ -6,6 +6,7 @@ import (
 	"context"
 	"flag"
 	"fmt"
+	"sigs.k8s.io/karpenter/pkg/controllers/disruption"
 	"testing"
 	"time"
 
@@ -24,7 +25,6 @@ import (
 
 	"github.com/autonode-io/autonode/api/karpenter/v1alpha1"
 	"github.com/autonode-io/autonode/api/scalar"
-	"github.com/autonode-io/autonode/capacity"
 	"github.com/autonode-io/autonode/cli/explain"
 	"github.com/autonode-io/autonode/karpenter/core/methods"
 )
@@ -46,8 +46,8 @@ type platform struct {
 	failures     []explain.Failure
 	// full: nothing can be launched unless a node goes.
 	full bool
-	// reclaims are amounts of a pool of which each node takes one.
-	reclaims []capacity.Reclaim
+	// methods come before Karpenter core's.
+	methods []func(methods.Core) disruption.Method
 }
 
 // vacatedKey is the key of a context in which a node has gone.
@@ -81,12 +81,9 @@ func simulateWith(t *testing.T, p platform, objects ...client.Object) *explain.S
 	opts, fs := &options.Options{}, &options.FlagSet{FlagSet: flag.NewFlagSet("karpenter", flag.ContinueOnError)}
 	opts.AddFlags(fs)
 	g.Expect(opts.Parse(fs, fmt.Sprintf("--feature-gates=NodeOverlay=true,NodeRepair=%t,TerminateFirstDrift=%t", len(p.repairs) > 0, p.full))).To(Succeed())
-	config := explain.Config{Guest: snapshot, CloudProvider: p, Options: opts, Clock: clocktesting.NewFakeClock(noon), Failures: p.failures}
+	config := explain.Config{Guest: snapshot, CloudProvider: p, Options: opts, Clock: clocktesting.NewFakeClock(noon), Failures: p.failures, Methods: p.methods}
 	if p.full {
 		config.Vacate = p.vacate
-	}
-	if p.reclaims != nil {
-		config.Reclaims, config.Taken = func() []capacity.Reclaim { return p.reclaims }, func(string) capacity.Amounts { return capacity.Amounts{"hosts": 1} }
 	}
 	simulation, err := explain.New(t.Context(), config)
 	g.Expect(err).NotTo(HaveOccurred())

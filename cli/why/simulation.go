@@ -27,16 +27,20 @@ import (
 	"sigs.k8s.io/karpenter/pkg/operator/options"
 
 	"github.com/autonode-io/autonode/api/karpenter/v1alpha1"
-	"github.com/autonode-io/autonode/capacity"
 	"github.com/autonode-io/autonode/cli/cluster"
 	"github.com/autonode-io/autonode/cli/explain"
+	fleet "github.com/autonode-io/autonode/fleet/karpenter"
 	autonodemanager "github.com/autonode-io/autonode/internal/manager"
 	"github.com/autonode-io/autonode/karpenter/core/wellknown"
 	"github.com/autonode-io/autonode/karpenter/operator"
-	capacityprovider "github.com/autonode-io/autonode/karpenter/providers/capacity"
 	"github.com/autonode-io/autonode/karpenter/providers/instancetype"
 	"github.com/autonode-io/autonode/karpenter/providers/offering"
 )
+
+// extensions are those of Karpenter: each goes with its line and its folder.
+var extensions = []operator.Extend{
+	fleet.Extend,
+}
 
 // explainTimeout bounds how long the first lists of the management cluster take. A kind that may not be read never ends them.
 const explainTimeout = 30 * time.Second
@@ -132,8 +136,8 @@ func (o *Options) simulationWithManagement(ctx context.Context, guestConfig *res
 	}
 	simulation, err = explain.New(ctx, explain.Config{
 		Guest: snapshot, CloudProvider: started.CloudProvider, Options: core, Clock: clock.RealClock{}, Failures: failuresOf(snapshot.Events),
-		Missing:  slices.Concat(problems, unread(snapshot)),
-		Reclaims: started.Capacity.Reclaims, Taken: started.Capacity.Taken, Vacate: started.Vacate,
+		Missing: slices.Concat(problems, unread(snapshot)),
+		Methods: started.Methods, Vacate: started.Vacate,
 	})
 	return simulation, started.stop, err
 }
@@ -173,7 +177,7 @@ func startProviders(ctx context.Context, guestConfig, managementConfig *rest.Con
 	if err := management.AddTo(ctx, guest); err != nil {
 		return nil, err
 	}
-	p, err := operator.NewProviders(ctx, guest, management, opts, nil)
+	p, err := operator.NewProviders(ctx, guest, management, opts, true, extensions...)
 	if err != nil {
 		return nil, err
 	}
@@ -201,13 +205,8 @@ func (s *startedProviders) resolve(ctx context.Context, guest client.Reader) (pr
 	if _, err := s.Versions.Tracker.Reconcile(ctx); err != nil {
 		return nil, fmt.Errorf("asking the guest's version: %w", err)
 	}
-	if _, err := s.Capacity.Step(ctx); err != nil {
-		return nil, err
-	}
-	if s.Capacity.Status() != nil {
-		// A new process waits until requests of its predecessor have had their effect. This one launches nothing.
-		s.skew.ahead.Store(int64(capacity.InFlight))
-		if _, err := s.Capacity.Step(ctx); err != nil {
+	for _, follow := range s.Follow {
+		if err := follow(ctx, s.skew.advance); err != nil {
 			return nil, err
 		}
 	}
@@ -240,12 +239,6 @@ func (s *startedProviders) resolve(ctx context.Context, guest client.Reader) (pr
 			}
 		}
 	}
-	if status := s.Capacity.Status(); status != nil {
-		s.Unavailable.Share(slices.Concat(s.Capacity.Quotas(), capacityprovider.QuotasOf(status.Unavailable)))
-		for _, u := range status.Unavailable {
-			s.Unavailable.Mark(offering.Key{InstanceType: u.InstanceType, Zone: u.Zone, CapacityType: u.CapacityType}, u.Reason)
-		}
-	}
 	return problems, nil
 }
 
@@ -270,6 +263,8 @@ type skewed struct {
 	clock.Clock
 	ahead atomic.Int64
 }
+
+func (s *skewed) advance(by time.Duration) { s.ahead.Add(int64(by)) }
 
 // Now implements clock.PassiveClock.
 func (s *skewed) Now() time.Time { return s.Clock.Now().Add(time.Duration(s.ahead.Load())) }

@@ -4,6 +4,7 @@ package environment
 
 import (
 	"context"
+	"k8s.io/utils/clock"
 	"sync"
 	"testing"
 
@@ -14,23 +15,30 @@ import (
 // Lease plays a management cluster with a CapacityLease and without Machines, in which no other Karpenter ever ran. It is a
 // capacity.Source.
 type Lease struct {
+	// Limiter keeps to the lease.
+	Limiter *capacityprovider.Provider
+
 	mu    sync.Mutex
 	lease capacityprovider.Lease
 }
 
 // NewLease is a lease of an account with the amounts of the rules' pools.
-func NewLease(rules []capacity.Rule, amounts capacity.Amounts) *Lease {
-	return &Lease{lease: capacityprovider.Lease{Account: "account-1", Rules: rules, Lease: capacity.Lease{ID: "lease-1", Sequence: 1, Amounts: amounts}}}
+func NewLease(tb testing.TB, clk clock.PassiveClock, rules []capacity.Rule, amounts capacity.Amounts) *Lease {
+	tb.Helper()
+	l := &Lease{lease: capacityprovider.Lease{Account: "account-1", Rules: rules, Lease: capacity.Lease{ID: "lease-1", Sequence: 1, Amounts: amounts}}}
+	l.Limiter = capacityprovider.New(capacityprovider.Config{Clock: clk, Source: l})
+	l.Write(tb, func(*capacityprovider.Lease) {})
+	return l
 }
 
-// Write changes the lease, with a newer sequence, and lets a Karpenter observe it.
-func (l *Lease) Write(tb testing.TB, observer *capacityprovider.Provider, change func(*capacityprovider.Lease)) {
+// Write changes the lease, with a newer sequence, and lets its Limiter observe it.
+func (l *Lease) Write(tb testing.TB, change func(*capacityprovider.Lease)) {
 	tb.Helper()
 	l.mu.Lock()
 	l.lease.Sequence++
 	change(&l.lease)
 	l.mu.Unlock()
-	if _, err := observer.Step(tb.Context()); err != nil {
+	if _, err := l.Limiter.Step(tb.Context()); err != nil {
 		tb.Fatal(err)
 	}
 }

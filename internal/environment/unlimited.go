@@ -5,16 +5,10 @@ package environment
 import (
 	"k8s.io/utils/clock"
 
-	capacityprovider "github.com/autonode-io/autonode/karpenter/providers/capacity"
 	"github.com/autonode-io/autonode/karpenter/providers/inventory"
 )
 
 // NoMachines is an inventory that has counted the machines, of which there are none.
 func NoMachines() *inventory.Inventory {
 	return inventory.New(inventory.Config{Counted: func() bool { return true }, Clock: clock.RealClock{}})
-}
-
-// Unleased is the capacity of a cluster without a CapacityLease: it limits nothing.
-func Unleased() *capacityprovider.Provider {
-	return capacityprovider.New(capacityprovider.Config{Clock: clock.RealClock{}})
 }

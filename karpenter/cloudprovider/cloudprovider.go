@@ -8,6 +8,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"github.com/autonode-io/autonode/capacity"
 	"strings"
 
 	"github.com/awslabs/operatorpkg/status"
@@ -63,8 +64,8 @@ type Config struct {
 	InstanceTypes *instancetype.Provider
 	// Inventory enforces the maximum sizes of templates, and of reservations of the infrastructure.
 	Inventory *inventory.Inventory
-	// Capacity keeps the cluster within its CapacityLease.
-	Capacity *capacityprovider.Provider
+	// Capacity limits launches.
+	Capacity capacityprovider.Limiter
 	// Vacancies are held for the replacements of nodes that were terminated first.
 	Vacancies *vacancy.Keeper
 	// Rejections are the offerings that a NodePool doesn't get, because their machines couldn't be created.
@@ -177,8 +178,8 @@ func (c *CloudProvider) GetInstanceTypes(ctx context.Context, nodePool *karpv1.N
 	if machine, ok := ctx.Value(vacatedKey{}).(instancetype.Vacated); ok {
 		instanceTypes, _ = snapshot.Without(machine, c.Capacity, instanceTypes)
 	}
-	if ctx.Value(inTimeKey{}) != nil {
-		instanceTypes = snapshot.InTime(c.Capacity, instanceTypes)
+	if room, ok := ctx.Value(inTimeKey{}).(func(capacity.Machine) int); ok {
+		instanceTypes = snapshot.InTime(room, instanceTypes)
 	}
 	return c.Rejections.Offered(nodePool.Name, instanceTypes), nil
 }

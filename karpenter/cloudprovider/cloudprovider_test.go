@@ -5,6 +5,7 @@ package cloudprovider_test
 import (
 	"context"
 	"encoding/json"
+	capacityprovider "github.com/autonode-io/autonode/karpenter/providers/capacity"
 	"strings"
 	"testing"
 	"time"
@@ -64,7 +65,7 @@ func newFixture(t *testing.T) *fixture {
 	f.clock = clocktesting.NewFakeClock(time.Now())
 	f.unavailable = offering.NewUnavailable(f.clock)
 	f.templates = &environment.Templates{}
-	none, unleased := environment.NoMachines(), environment.Unleased()
+	none, unleased := environment.NoMachines(), capacityprovider.Unlimited{}
 	f.store = instancetype.New(instancetype.Config{
 		Templates: f.templates, Pricing: pricing.New(pricing.NewFile("")), Unavailable: f.unavailable, Inventory: none, Capacity: unleased,
 	})

@@ -5,6 +5,7 @@ package cloudprovider_test
 import (
 	"context"
 	"fmt"
+	capacityprovider "github.com/autonode-io/autonode/karpenter/providers/capacity"
 	"testing"
 
 	"k8s.io/utils/clock"
@@ -29,7 +30,7 @@ func manyInstanceTypes() (*cloudprovider.CloudProvider, *karpv1.NodePool) {
 		Pricing:     pricing.New(pricing.NewFile("testdata/no-prices.yaml")),
 		Unavailable: offering.NewUnavailable(clock.RealClock{}),
 		Inventory:   environment.NoMachines(),
-		Capacity:    environment.Unleased(),
+		Capacity:    capacityprovider.Unlimited{},
 	})
 	offered := make([]template.Template, 700)
 	for i := range offered {

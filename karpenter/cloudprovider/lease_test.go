@@ -25,28 +25,25 @@ import (
 // leased is a fixture with a lease, which has a clock of its own.
 type leased struct {
 	*fixture
-	lease    *environment.Lease
-	clk      *clocktesting.FakeClock
-	capacity *capacityprovider.Provider
+	lease *environment.Lease
+	clk   *clocktesting.FakeClock
 }
 
 // write changes the lease.
 func (f *leased) write(change func(*capacityprovider.Lease)) {
 	f.t.Helper()
-	f.lease.Write(f.t, f.capacity, change)
+	f.lease.Write(f.t, change)
 }
 
 // leasedFixture is a fixture with a lease of some spot machines, and of others as many as one likes.
 func leasedFixture(t *testing.T, spot int64) *leased {
 	t.Helper()
 	f := &leased{fixture: newFixture(t), clk: clocktesting.NewFakeClock(time.Now())}
-	f.lease = environment.NewLease([]capacity.Rule{
+	f.lease = environment.NewLease(t, f.clk, []capacity.Rule{
 		{Pool: "quota/spot/machines", Resource: capacity.Machines, Selector: capacity.Selector{CapacityTypes: []string{karpv1.CapacityTypeSpot}}},
 		{Pool: "limit/cpu", Resource: capacity.VCPUs},
 	}, capacity.Amounts{"quota/spot/machines": spot, "limit/cpu": 6000})
-	f.capacity = capacityprovider.New(capacityprovider.Config{Clock: f.clk, Source: f.lease})
-	f.write(func(*capacityprovider.Lease) {})
-	f.provider.Capacity, f.store.Capacity = f.capacity, f.capacity
+	f.provider.Capacity, f.store.Capacity = f.lease.Limiter, f.lease.Limiter
 	f.store.Delete(f.nodeClass.Name)
 	f.offer()
 	return f
@@ -65,7 +62,7 @@ func TestCreateWithinLease(t *testing.T) {
 		taken, price := conversion.MachineOf(m)
 		f.Expect(taken).To(And(HaveField("InstanceType", "c4-large"), HaveField("CapacityType", "spot"), HaveField("VCPUs", int64(4000))))
 		f.Expect(price).To(Equal(conversion.MachinePrices{List: 0.03, OnDemand: 0.1}))
-		_, report, ok := f.capacity.Report()
+		_, report, ok := f.lease.Limiter.Report()
 		f.Expect(ok).To(BeTrue())
 		f.Expect(report.Held["quota/spot/machines"]).To(Equal(int64(1)))
 	})
@@ -88,7 +85,7 @@ func TestCreateWithinLease(t *testing.T) {
 		f.Expect(f.recorder.Messages()).To(ContainElement(ContainSubstring("quota/spot/machines")))
 		once := []capacity.Request{{Charges: capacity.Amounts{"quota/spot/machines": 1, "limit/cpu": 4000}, Count: 1}}
 		requests := func() []capacity.Request {
-			_, report, _ := f.capacity.Report()
+			_, report, _ := f.lease.Limiter.Report()
 			return report.Requests
 		}
 		f.Expect(requests()).To(Equal(once), "the pods still want it")
@@ -133,12 +130,15 @@ func TestCreateWithinLease(t *testing.T) {
 		f := leasedFixture(t, 1)
 		nodeClaim := f.claim("given-up", needs3)
 		taken := capacity.Machine{Offering: capacity.Offering{InstanceType: "c4-large", Zone: "a", CapacityType: karpv1.CapacityTypeSpot}, VCPUs: 4000}
-		f.capacity.Spend(nodeClaim.Name, taken)()
+		done, _ := f.lease.Limiter.Reserve(nodeClaim.Name, taken)
+		done()
 		f.Expect(karpcloudprovider.IsNodeClaimNotFoundError(f.provider.Delete(f.ctx, nodeClaim))).To(BeTrue())
-		f.Expect(f.capacity.Fits("other", taken)).To(BeFalse())
+		done, _ = f.lease.Limiter.Reserve("other", taken)
+		f.Expect(done).To(BeNil())
 		f.clk.Step(capacity.InFlight)
 		f.write(func(*capacityprovider.Lease) {})
-		f.Expect(f.capacity.Fits("other", taken)).To(BeTrue())
+		done, _ = f.lease.Limiter.Reserve("other", taken)
+		f.Expect(done).NotTo(BeNil())
 	})
 }
 
@@ -150,8 +150,8 @@ func TestCreateAfterGrant(t *testing.T) {
 		})
 		nodeClaim := f.claim("granted", needs3)
 		go func() {
-			for range f.capacity.Triggered() {
-				if _, report, _ := f.capacity.Report(); len(report.Requests) > 0 {
+			for range f.lease.Limiter.Triggered() {
+				if _, report, _ := f.lease.Limiter.Report(); len(report.Requests) > 0 {
 					f.write(func(l *capacityprovider.Lease) {
 						l.Amounts = capacity.Amounts{"quota/spot/machines": 1, "limit/cpu": 6000}
 					})
@@ -169,7 +169,7 @@ func TestCreateAfterGrant(t *testing.T) {
 			l.UpTo = capacity.Amounts{"quota/spot/machines": 1, "limit/cpu": 6000}
 		})
 		grants := 0
-		f.capacity.OnGrant(func() { grants++ })
+		f.lease.Limiter.OnGrant(func() { grants++ })
 		f.refused("ends", needs3)
 		grant := func(l *capacityprovider.Lease) {
 			l.Amounts = capacity.Amounts{"quota/spot/machines": 1, "limit/cpu": 6000}
@@ -178,7 +178,7 @@ func TestCreateAfterGrant(t *testing.T) {
 		f.Expect(grants).To(Equal(1))
 		_, created := f.launch("next", needs3)
 		f.Expect(created.Labels).To(HaveKeyWithValue(karpv1.CapacityTypeLabelKey, karpv1.CapacityTypeSpot))
-		_, report, _ := f.capacity.Report()
+		_, report, _ := f.lease.Limiter.Report()
 		f.Expect(report.Requests).To(BeEmpty())
 		f.write(grant)
 		f.Expect(grants).To(Equal(1), "nothing waits any more")
@@ -192,10 +192,10 @@ func TestInTime(t *testing.T) {
 			l.Amounts, l.Most = capacity.Amounts{}, capacity.Amounts{"limit/cpu": 2000}
 		})
 		f.Expect(f.launchable(f.ctx, "general")).To(BeEmpty())
-		small := f.launchable(f.provider.InTime(f.ctx), "general")
+		small := f.launchable(f.provider.InTime(f.ctx, f.lease.Limiter.InTime), "general")
 		f.Expect(small).To(And(Not(BeEmpty()), Not(ContainElement("c4-large"))), "of four vCPUs, two may be granted")
 		f.write(func(l *capacityprovider.Lease) { l.Most = capacity.Amounts{"limit/cpu": 4000} })
-		f.Expect(f.launchable(f.provider.InTime(f.ctx), "general")).To(ContainElements(append(small, "c4-large")))
+		f.Expect(f.launchable(f.provider.InTime(f.ctx, f.lease.Limiter.InTime), "general")).To(ContainElements(append(small, "c4-large")))
 		f.Expect(f.launchable(f.ctx, "general")).To(BeEmpty())
 
 		instanceTypes, err := f.store.InstanceTypes(f.nodeClass.Name)
@@ -213,12 +213,12 @@ func TestInTime(t *testing.T) {
 	t.Run("When others use what is guaranteed of a reservation, it should offer what they have to return to whoever asks for that", func(t *testing.T) {
 		p := newPlanner(t)
 		pool := "reservation/" + block
-		lease := environment.NewLease([]capacity.Rule{{Pool: pool, Resource: capacity.Machines, Reservation: block}}, capacity.Amounts{})
-		leased := capacityprovider.New(capacityprovider.Config{Clock: clocktesting.NewFakeClock(time.Now()), Source: lease})
-		lease.Write(t, leased, func(l *capacityprovider.Lease) {
+		lease := environment.NewLease(t, clocktesting.NewFakeClock(time.Now()),
+			[]capacity.Rule{{Pool: pool, Resource: capacity.Machines, Reservation: block}}, capacity.Amounts{})
+		lease.Write(t, func(l *capacityprovider.Lease) {
 			l.Most = capacity.Amounts{pool: 2}
 		})
-		p.provider.Capacity, p.store.Capacity = leased, leased
+		p.provider.Capacity, p.store.Capacity = lease.Limiter, lease.Limiter
 		p.store.Delete(p.nodeClass.Name)
 		p.selectsReserved()
 		reserved := func(ctx context.Context) karpcloudprovider.Offerings {
@@ -235,8 +235,8 @@ func TestInTime(t *testing.T) {
 			return offerings
 		}
 		p.Expect(reserved(p.ctx)).To(BeEmpty())
-		p.Expect(reserved(p.provider.InTime(p.ctx))).To(ConsistOf(HaveField("ReservationCapacity", 2)))
-		lease.Write(t, leased, func(l *capacityprovider.Lease) { l.Most = nil })
-		p.Expect(reserved(p.provider.InTime(p.ctx))).To(BeEmpty())
+		p.Expect(reserved(p.provider.InTime(p.ctx, lease.Limiter.InTime))).To(ConsistOf(HaveField("ReservationCapacity", 2)))
+		lease.Write(t, func(l *capacityprovider.Lease) { l.Most = nil })
+		p.Expect(reserved(p.provider.InTime(p.ctx, lease.Limiter.InTime))).To(BeEmpty())
 	})
 }

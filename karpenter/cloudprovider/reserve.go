@@ -87,8 +87,8 @@ func (c *CloudProvider) reserveChoice(nodeClaim *karpv1.NodeClaim, choice *insta
 	needed := capacityprovider.MachineOf(choice.Key, choice.Template)
 	nodePool, source := nodePoolOf(nodeClaim), choice.Template.Source.Annotation()
 	vacancies := c.Vacancies.Holders(nodePool)
-	if !c.Capacity.Fits(nodeClaim.Name, needed, vacancies...) {
-		return nil, c.requestGrant(nodeClaim.Name, needed)
+	if err := c.requestGrant(nodeClaim.Name, needed, vacancies); err != nil {
+		return nil, err
 	}
 	if choice.Key.Reservation != "" {
 		err = c.Inventory.AcquireReserved(nodeClaim.UID, choice.Key.Reservation,
@@ -103,17 +103,20 @@ func (c *CloudProvider) reserveChoice(nodeClaim *karpv1.NodeClaim, choice *insta
 	if err != nil {
 		return nil, err
 	}
-	if done = c.Capacity.Spend(nodeClaim.Name, needed, vacancies...); done == nil {
-		return nil, inventory.ErrFull // another launch has just spent it
+	done, vacancy := c.Capacity.Reserve(nodeClaim.Name, needed, vacancies...)
+	if done == nil {
+		return nil, inventory.ErrFull // another launch has just reserved it
 	}
-	choice.Replaces = c.Vacancies.Fill(nodeClaim, source, choice.Key.Reservation)
+	choice.Replaces = c.Vacancies.Fill(nodeClaim, vacancy, source, choice.Key.Reservation)
 	return done, nil
 }
 
 // requestGrant requests a larger grant from the operator for a machine that the lease has no room for, and returns what follows for the
 // launch.
-func (c *CloudProvider) requestGrant(nodeClaim string, needed capacity.Machine) error {
-	switch grant, pools := c.Capacity.Request(nodeClaim, needed); grant {
+func (c *CloudProvider) requestGrant(nodeClaim string, needed capacity.Machine, vacancies []string) error {
+	switch grant, pools := c.Capacity.Request(nodeClaim, needed, vacancies...); grant {
+	case capacityprovider.Granted:
+		return nil
 	case capacityprovider.GrantAwaited:
 		return because(WaitingForCapacityReason, fmt.Errorf(
 			"the hosted cluster's CapacityLease has too little left of %s for instance type %s; waiting for the operator to grant more",
@@ -144,16 +147,12 @@ func (c *CloudProvider) abandon(ctx context.Context, nodeClaim *karpv1.NodeClaim
 	defer cancel()
 	c.Inventory.Abandon(ctx, nodeClaim)
 	c.Vacancies.Release(nodeClaim.Name)
-	if reasonOf(err) == WaitingForCapacityReason {
-		c.Capacity.Leave(nodeClaim.Name)
-	} else {
-		c.Capacity.Abandon(nodeClaim.Name)
-	}
+	c.Capacity.Abandon(nodeClaim.Name, reasonOf(err) == WaitingForCapacityReason)
 }
 
 // release releases what was reserved for a NodeClaim that has no Machine any more.
 func (c *CloudProvider) release(nodeClaim *karpv1.NodeClaim) {
 	c.Inventory.Release(nodeClaim.UID)
 	c.Vacancies.Release(nodeClaim.Name)
-	c.Capacity.Abandon(nodeClaim.Name)
+	c.Capacity.Abandon(nodeClaim.Name, false)
 }

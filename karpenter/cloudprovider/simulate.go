@@ -18,7 +18,7 @@ import (
 type (
 	// vacatedKey is the key of an instancetype.Vacated in a context.
 	vacatedKey struct{}
-	// inTimeKey is the key in a context of InTime.
+	// inTimeKey is the key in a context of the room of InTime.
 	inTimeKey struct{}
 )
 
@@ -43,9 +43,10 @@ func (c *CloudProvider) Vacate(
 	return context.WithValue(ctx, vacatedKey{}, machine), full, true
 }
 
-// InTime returns a context in which GetInstanceTypes answers as if the CapacityLease already had the room that may be granted in time.
-func (c *CloudProvider) InTime(ctx context.Context) context.Context {
-	return context.WithValue(ctx, inTimeKey{}, true)
+// InTime returns a context in which GetInstanceTypes answers as if there already was the room that the cluster may have in time: that many
+// machines of an offering of which the Limiter leaves too little now.
+func (c *CloudProvider) InTime(ctx context.Context, room func(capacity.Machine) int) context.Context {
+	return context.WithValue(ctx, inTimeKey{}, room)
 }
 
 // MachineOf returns a machine of an offering as the CapacityLease counts it; false if the node class doesn't offer it any more.

@@ -10,6 +10,7 @@ import (
 
 	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/fields"
 	"k8s.io/apimachinery/pkg/labels"
@@ -28,7 +29,6 @@ import (
 
 	"github.com/autonode-io/autonode/api/karpenter/v1alpha1"
 	autonodev1alpha1 "github.com/autonode-io/autonode/api/v1alpha1"
-	capacityprovider "github.com/autonode-io/autonode/karpenter/providers/capacity"
 	"github.com/autonode-io/autonode/karpenter/providers/informer"
 	"github.com/autonode-io/autonode/karpenter/providers/machine"
 	"github.com/autonode-io/autonode/karpenter/providers/template"
@@ -48,13 +48,14 @@ type Management struct {
 	Objects *informer.Set
 	// SharedCatalogs caches the catalogs that the platform shares with all clusters; nil if it shares none.
 	SharedCatalogs *informer.Set
-	// Leases caches the CapacityLease, which an older management cluster doesn't serve.
-	Leases *informer.Set
 	// Infrastructure caches this provider's infrastructure machines. They change often during launches, so template
 	// watches exclude them.
 	Infrastructure *informer.Set
 	// ControlPlanes caches the infrastructure machines of the Cluster's control plane, as far as there are any.
 	ControlPlanes *informer.Set
+
+	dynamic   dynamic.Interface
+	namespace string
 }
 
 // logAnswers logs why a watch ended if the management cluster has answered. That it doesn't answer is logged once for all
@@ -109,15 +110,10 @@ func NewManagement(config *rest.Config, opts Options, report func(*metav1.Partia
 		return nil, fmt.Errorf("connecting to the management cluster: %w", err)
 	}
 	m := &Management{
-		Cluster: management,
-		Typed:   typed,
+		Cluster: management, Typed: typed, dynamic: dynamicClient, namespace: opts.Namespace,
 		Objects: informer.New(informer.Config{
 			Management: dynamicClient, Mapper: management.GetRESTMapper(), Namespace: opts.Namespace, Versions: template.Versions,
 			Names: map[schema.GroupKind]string{template.ClusterKind: opts.ClusterName},
-		}),
-		Leases: informer.New(informer.Config{
-			Management: dynamicClient, Mapper: capacityprovider.Mapper(), Namespace: opts.Namespace,
-			Names: map[schema.GroupKind]string{capacityprovider.Kind: opts.Names().Karpenter},
 		}),
 		Infrastructure: informer.New(informer.Config{
 			Management: dynamicClient, Mapper: management.GetRESTMapper(), Namespace: opts.Namespace, Selector: ours,
@@ -132,6 +128,13 @@ func NewManagement(config *rest.Config, opts Options, report func(*metav1.Partia
 		})
 	}
 	return m, nil
+}
+
+// Named caches one object of a kind in the control-plane namespace, once it is added to a manager. mapper needs no request for the kind.
+func (m *Management) Named(mapper meta.RESTMapper, kind schema.GroupKind, name string) *informer.Set {
+	return informer.New(informer.Config{
+		Management: m.dynamic, Mapper: mapper, Namespace: m.namespace, Names: map[schema.GroupKind]string{kind: name},
+	})
 }
 
 // catalogs reads the shared catalogs; it is nil if the platform shares none.
@@ -151,7 +154,7 @@ func (m *Management) AddTo(ctx context.Context, guest *coreoperator.Operator) er
 	if _, err := m.GetCache().GetInformer(ctx, &clusterv1.Cluster{}); err != nil {
 		return fmt.Errorf("caching Clusters: %w", err)
 	}
-	if err := errors.Join(guest.Add(m.Cluster), guest.Add(m.Objects), guest.Add(m.Infrastructure), guest.Add(m.ControlPlanes), guest.Add(m.Leases)); err != nil {
+	if err := errors.Join(guest.Add(m.Cluster), guest.Add(m.Objects), guest.Add(m.Infrastructure), guest.Add(m.ControlPlanes)); err != nil {
 		return fmt.Errorf("adding the management cluster: %w", err)
 	}
 	if m.SharedCatalogs != nil {

@@ -9,9 +9,7 @@ import (
 	"context"
 	"fmt"
 
-	"k8s.io/apimachinery/pkg/runtime/schema"
 	coreoperator "sigs.k8s.io/karpenter/pkg/operator"
-	"sigs.k8s.io/karpenter/pkg/operator/options"
 
 	"github.com/autonode-io/autonode/karpenter/cloudprovider"
 	"github.com/autonode-io/autonode/karpenter/providers/bootstraptoken"
@@ -37,18 +35,22 @@ type Providers struct {
 	Inventory     *inventory.Inventory
 	Unavailable   *offering.Unavailable
 	Rejections    *offering.Rejections
-	Capacity      *capacityprovider.Provider
+	Capacity      capacityprovider.Limiter
 	Vacancies     *vacancy.Keeper
 	PriceFile     *pricing.File
 	Profiles      *profile.Profiles
 	Images        *nodeimage.File
 	InstanceTypes *instancetype.Provider
 	CloudProvider *cloudprovider.CloudProvider
+	Extensions
 }
 
-// NewProviders connects the providers to both clusters, without controllers. memory is nil in a process that launches nothing.
-func NewProviders(ctx context.Context, guest *coreoperator.Operator, management *Management, opts Options, memory capacityprovider.Memory) (p *Providers, err error) {
+// NewProviders connects the providers to both clusters, without controllers. simulated means that the process launches nothing.
+func NewProviders(
+	ctx context.Context, guest *coreoperator.Operator, management *Management, opts Options, simulated bool, extensions ...Extend,
+) (p *Providers, err error) {
 	p = &Providers{
+		Capacity:    capacityprovider.Unlimited{},
 		Unavailable: offering.NewUnavailable(guest.Clock), Rejections: offering.NewRejections(guest.Clock),
 		Images: nodeimage.NewFile(opts.NodeImageFile), PriceFile: pricing.NewFile(opts.PriceFile),
 	}
@@ -89,13 +91,11 @@ func NewProviders(ctx context.Context, guest *coreoperator.Operator, management 
 	if err := p.Inventory.Watch(ctx, management.GetCache(), guest.GetCache(), p.Machines.Owns); err != nil {
 		return nil, fmt.Errorf("following Machines and Nodes: %w", err)
 	}
-	coreOptions := options.FromContext(ctx)
-	p.Capacity = capacityprovider.New(capacityprovider.Config{Clock: guest.Clock, Memory: memory, Source: &capacityprovider.Cluster{
-		Leases: management.Leases, Reader: management.GetAPIReader(), Namespace: opts.Namespace, ClusterName: opts.ClusterName, LeaseName: opts.Names().Karpenter, Owns: p.Machines.Owns,
-		Name: p.Machines.InstanceName, IsFirst: Election{management.GetConfig(), coreOptions}.isFirst,
-	}})
-	if err := p.Capacity.Watch(ctx, management.GetCache(), p.Machines.Owns); err != nil {
-		return nil, err
+	environment := &Environment{Providers: p, Guest: guest, Management: management, Options: opts, Simulated: simulated}
+	for _, extend := range extensions {
+		if err := extend(ctx, environment); err != nil {
+			return nil, err
+		}
 	}
 	p.Vacancies = vacancy.New(vacancy.Config{
 		Guest: guest.GetClient(), Clock: guest.Clock, Capacity: p.Capacity, Inventory: p.Inventory, Unavailable: p.Unavailable, Recorder: guest.EventRecorder,
@@ -103,7 +103,6 @@ func NewProviders(ctx context.Context, guest *coreoperator.Operator, management 
 	if err := p.Vacancies.Watch(ctx, management.GetCache(), p.Machines.Owns); err != nil {
 		return nil, err
 	}
-	management.Leases.OnChange(func(schema.GroupKind) { p.Capacity.Trigger() })
 	if err := guest.Add(p.PriceFile); err != nil {
 		return nil, fmt.Errorf("following the prices: %w", err)
 	}

@@ -253,7 +253,7 @@ func ourProvider(tb testing.TB, instanceTypes *instancetype.Provider) func(clien
 		return cloudprovider.New(cloudprovider.Config{
 			Guest: guest, Management: management, Recorder: events.NewRecorder(&record.FakeRecorder{}), InstanceTypes: instanceTypes,
 			Machines:  machine.New(machine.Config{Management: management, Namespace: environment.FleetNamespace, ClusterName: environment.FleetCluster}),
-			Inventory: environment.NoMachines(), Capacity: environment.Unleased(),
+			Inventory: environment.NoMachines(), Capacity: capacityprovider.Unlimited{},
 			Rejections: offering.NewRejections(clock.RealClock{}), Profiles: profile.Embedded(),
 		})
 	}

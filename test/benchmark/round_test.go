@@ -54,7 +54,7 @@ func catalogTypes(tb testing.TB, n int) (instanceTypes []*karpcloudprovider.Inst
 func catalogProvider(tb testing.TB, n int) (*instancetype.Provider, []*karpcloudprovider.InstanceType) {
 	tb.Helper()
 	provider := instancetype.New(instancetype.Config{
-		Templates: environment.FleetCatalog(n).Resolver(), Pricing: pricing.New(pricing.NewFile("")), Inventory: environment.NoMachines(), Capacity: environment.Unleased(),
+		Templates: environment.FleetCatalog(n).Resolver(), Pricing: pricing.New(pricing.NewFile("")), Inventory: environment.NoMachines(), Capacity: capacityprovider.Unlimited{},
 	})
 	listing, err := provider.Refresh(context.Background(), environment.CatalogNodeClass())
 	if err != nil {

@@ -159,11 +159,17 @@ func (f *fixture) machine(name, uid string) *clusterv1.Machine {
 
 var inReservation = capacity.Machine{Offering: capacity.Offering{InstanceType: "g5", Zone: "a", CapacityType: "reserved", Reservation: "cr-1"}}
 
+// reserve returns nil if the lease leaves too little.
+func (f *fixture) reserve(name string) func() {
+	done, _ := f.capacity.Reserve(name, inReservation)
+	return done
+}
+
 func TestReport(t *testing.T) {
 	t.Run("When there is no lease, it should limit nothing and write nothing", func(t *testing.T) {
 		f := newFixture(t)
 		f.Expect(f.capacity.Open(t.Context())).To(Succeed())
-		f.Expect(f.capacity.Spend("a", inReservation)).NotTo(BeNil())
+		f.Expect(f.reserve("a")).NotTo(BeNil())
 		f.unavailable.MarkExhausted(offering.Key{InstanceType: "g5", Zone: "a", CapacityType: "spot"}, "InsufficientCapacity")
 		f.Expect(f.capacity.Offer(inReservation, 1).Left).To(Equal(capacity.Unlimited))
 		f.mu.Lock()
@@ -177,13 +183,13 @@ func TestReport(t *testing.T) {
 		f.Expect(f.lease().Status.Held).To(Equal([]autonodev1alpha1.PoolAmount{{Pool: "reservation/cr-1", Amount: 1}}))
 		m := f.machine("first", "uid-first")
 		f.Eventually(func() int { return f.capacity.Offer(inReservation, 1).Left }).Should(Equal(1))
-		f.Expect(f.capacity.Spend("second", inReservation)).To(BeNil())
+		f.Expect(f.reserve("second")).To(BeNil())
 		grant, _ := f.capacity.Request("second", inReservation)
 		f.Expect(grant).To(Equal(capacityprovider.GrantAwaited))
 		f.Eventually(func() []autonodev1alpha1.CapacityRequest { return f.lease().Status.Requests }).Should(Equal(
 			[]autonodev1alpha1.CapacityRequest{{Charges: []autonodev1alpha1.PoolAmount{{Pool: "reservation/cr-1", Amount: 1}}, Count: 1}}))
 		f.grant(8, 2, 2)
-		f.Eventually(func() func() { return f.capacity.Spend("second", inReservation) }).ShouldNot(BeNil())
+		f.Eventually(func() func() { return f.reserve("second") }).ShouldNot(BeNil())
 		f.Eventually(func() autonodev1alpha1.CapacityLeaseStatus { return f.lease().Status }).Should(And(
 			HaveField("AcknowledgedSequence", int64(8)), HaveField("Requests", BeEmpty()),
 			HaveField("Held", Equal([]autonodev1alpha1.PoolAmount{{Pool: "reservation/cr-1", Amount: 2}}))))
@@ -195,7 +201,7 @@ func TestReport(t *testing.T) {
 		f.Expect(f.Admin.Delete(t.Context(), m)).To(Succeed())
 		f.Eventually(func() []autonodev1alpha1.PoolAmount { return f.lease().Status.Held }).Should(
 			Equal([]autonodev1alpha1.PoolAmount{{Pool: "reservation/cr-1", Amount: 1}}))
-		f.Expect(f.capacity.Spend("third", inReservation)).To(BeNil())
+		f.Expect(f.reserve("third")).To(BeNil())
 	})
 	t.Run("When the infrastructure has no capacity, it should inform the account, and not of what others reported to it", func(t *testing.T) {
 		f := newFixture(t)

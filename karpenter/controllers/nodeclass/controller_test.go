@@ -6,6 +6,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	capacityprovider "github.com/autonode-io/autonode/karpenter/providers/capacity"
 	"os"
 	"path/filepath"
 	"slices"
@@ -166,7 +167,7 @@ func startWith(t *testing.T, user, secretReader string, allowed []v1alpha1.Boots
 	f.store = instancetype.New(instancetype.Config{
 		Templates: template.NewResolver(template.Config{Objects: objects, ClusterName: f.Cluster.Name, Secrets: secrets, Namespace: f.Namespace, Profiles: profiles}),
 		Check:     machine.CheckPatches,
-		Version:   versions.Resolve, Pricing: pricing.New(prices), Unavailable: f.unavailable, Inventory: f.machines, Capacity: environment.Unleased(),
+		Version:   versions.Resolve, Pricing: pricing.New(prices), Unavailable: f.unavailable, Inventory: f.machines, Capacity: capacityprovider.Unlimited{},
 	})
 	f.Expect(nodeclass.New(nodeclass.Config{
 		Guest: m.GetClient(), Namespace: f.Namespace, Objects: objects, AllowedPatches: allowed, KubeletBounds: bounds,

@@ -3,6 +3,7 @@
 package nodeclass
 
 import (
+	capacityprovider "github.com/autonode-io/autonode/karpenter/providers/capacity"
 	"testing"
 
 	corev1 "k8s.io/api/core/v1"
@@ -32,7 +33,7 @@ func TestTemplatesHash(t *testing.T) {
 		offered := &environment.Templates{}
 		offered.Offer("default", templates, template.Cluster{}, template.Gaps{})
 		listing, err := instancetype.New(instancetype.Config{
-			Templates: offered, Pricing: pricing.New(pricing.NewFile("")), Inventory: environment.NoMachines(), Capacity: environment.Unleased(),
+			Templates: offered, Pricing: pricing.New(pricing.NewFile("")), Inventory: environment.NoMachines(), Capacity: capacityprovider.Unlimited{},
 		}).Refresh(t.Context(), &v1alpha1.ClusterAPINodeClass{ObjectMeta: metav1.ObjectMeta{Name: "default"}})
 		if err != nil {
 			t.Fatal(err)

@@ -5,6 +5,7 @@ package nodeclass
 import (
 	"errors"
 	"fmt"
+	capacityprovider "github.com/autonode-io/autonode/karpenter/providers/capacity"
 	"strings"
 	"testing"
 	"time"
@@ -28,7 +29,7 @@ func TestUntilRested(t *testing.T) {
 	templates := &environment.Templates{}
 	templates.Offer("default", nil, template.Cluster{}, template.Gaps{})
 	step := templatesReady{Config{InstanceTypes: instancetype.New(instancetype.Config{
-		Templates: templates, Pricing: pricing.New(pricing.NewFile("")), Unavailable: unavailable, Inventory: environment.NoMachines(), Capacity: environment.Unleased(),
+		Templates: templates, Pricing: pricing.New(pricing.NewFile("")), Unavailable: unavailable, Inventory: environment.NoMachines(), Capacity: capacityprovider.Unlimited{},
 	}), Prices: pricing.NewFile(""), Profiles: profile.Embedded(), Clock: clk}}
 	look := func() time.Duration {
 		nodeClass := &v1alpha1.ClusterAPINodeClass{ObjectMeta: metav1.ObjectMeta{Name: "default"}}

@@ -8,6 +8,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"github.com/autonode-io/autonode/karpenter/core/methods"
 	"time"
 
 	"github.com/awslabs/operatorpkg/reconciler"
@@ -22,8 +23,6 @@ import (
 	"sigs.k8s.io/karpenter/pkg/controllers/disruption"
 	"sigs.k8s.io/karpenter/pkg/controllers/provisioning"
 	"sigs.k8s.io/karpenter/pkg/controllers/provisioning/scheduling"
-	"sigs.k8s.io/karpenter/pkg/controllers/state"
-	"sigs.k8s.io/karpenter/pkg/events"
 	"sigs.k8s.io/karpenter/pkg/operator/injection"
 	nodeutils "sigs.k8s.io/karpenter/pkg/utils/node"
 
@@ -73,12 +72,12 @@ func New(config Config) *Controller { return &Controller{config} }
 func (c *Controller) Name() string { return "capacitylease.wanted" }
 
 // ByScheduler plans with Karpenter core's scheduler, and launches nothing. The error may wrap ErrUnsynced.
-func ByScheduler(guest client.Client, cluster *state.Cluster, provisioner *provisioning.Provisioner, clk clock.Clock, recorder events.Recorder) func(context.Context) (scheduling.Results, error) {
+func ByScheduler(core methods.Core) func(context.Context) (scheduling.Results, error) {
 	return func(ctx context.Context) (scheduling.Results, error) {
-		if !cluster.Synced(ctx) {
+		if !core.Cluster.Synced(ctx) {
 			return scheduling.Results{}, ErrUnsynced
 		}
-		results, err := disruption.SimulateScheduling(ctx, guest, cluster, provisioner, clk, recorder,
+		results, err := disruption.SimulateScheduling(ctx, core.Guest, core.Cluster, core.Provisioner, core.Clock, core.Recorder,
 			[]scheduling.Options{scheduling.DisableReservedCapacityFallback}, disruption.SimulationOptions{})
 		if errors.Is(err, provisioning.ErrNodePoolsNotFound) {
 			return scheduling.Results{}, nil

@@ -11,15 +11,12 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/util/intstr"
 	"k8s.io/apimachinery/pkg/util/sets"
-	"k8s.io/utils/clock"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	"sigs.k8s.io/controller-runtime/pkg/log"
 	karpv1 "sigs.k8s.io/karpenter/pkg/apis/v1"
 	karpcloudprovider "sigs.k8s.io/karpenter/pkg/cloudprovider"
 	"sigs.k8s.io/karpenter/pkg/controllers/disruption"
-	"sigs.k8s.io/karpenter/pkg/controllers/provisioning"
 	"sigs.k8s.io/karpenter/pkg/controllers/provisioning/scheduling"
-	"sigs.k8s.io/karpenter/pkg/controllers/state"
 	"sigs.k8s.io/karpenter/pkg/events"
 	"sigs.k8s.io/karpenter/pkg/operator/options"
 
@@ -58,12 +55,8 @@ const unhealthyThreshold = "20%"
 
 // TerminateFirstConfig is that of TerminateFirst.
 type TerminateFirstConfig struct {
-	Guest         client.Client
-	Cluster       *state.Cluster
-	Provisioner   *provisioning.Provisioner
+	Core
 	CloudProvider karpcloudprovider.CloudProvider
-	Recorder      events.Recorder
-	Clock         clock.Clock
 	// Vacancies returns how many nodes of a NodePool have gone and haven't been replaced by initialized ones yet.
 	Vacancies func(nodePool string) int
 	// Vacate returns a context in which GetInstanceTypes answers as if a NodeClaim's machine had gone, and the full pools and quotas without

@@ -21,11 +21,6 @@ import (
 )
 
 const (
-	// GrantWait is how long a launch waits for a larger grant before it takes another offering that needs none.
-	GrantWait = 15 * time.Second
-	// BackOffTTL is how long nothing is expected of a pool beyond its grant after a launch has waited for GrantWait, unless more
-	// is granted: the operator may be away.
-	BackOffTTL = time.Minute
 	// idleTTL is how long a launch without a Machine counts that isn't tried again. It is longer than Karpenter's launch
 	// timeout: Karpenter deletes a NodeClaim without a provider ID and doesn't call Delete.
 	idleTTL = 10 * time.Minute
@@ -53,7 +48,7 @@ type Memory interface {
 	Remember(ctx context.Context, governed bool) error
 }
 
-// Provider spends a CapacityLease. It is safe for concurrent use.
+// Provider is a Limiter that spends a CapacityLease.
 type Provider struct {
 	Config
 
@@ -135,6 +130,8 @@ type ask struct {
 	offer   capacity.Offer
 }
 
+var _ Limiter = (*Provider)(nil)
+
 // New returns a provider that launches nothing before Step has found out whether there is a lease.
 func New(config Config) *Provider {
 	p := &Provider{
@@ -159,16 +156,13 @@ func (p *Provider) Trigger() {
 // Triggered receives after something has changed that Step or Report depends on.
 func (p *Provider) Triggered() <-chan struct{} { return p.triggered }
 
-// OnChange calls f whenever an offer changes. f must neither block nor call the provider.
-func (p *Provider) OnChange(f func()) {
-	p.observers.Add(f)
-}
+// OnChange implements Limiter.
+func (p *Provider) OnChange(f func()) { p.observers.Add(f) }
 
-// OnGrant calls f whenever more may be allowed than before, and launches were given up because they waited for that. f must
-// neither block nor call the provider.
+// OnGrant implements Limiter.
 func (p *Provider) OnGrant(f func()) { p.granted.Add(f) }
 
-// Sequence changes whenever a result of Offer has changed. It neither locks nor allocates while nothing changes.
+// Sequence implements Limiter.
 func (p *Provider) Sequence() uint64 {
 	if p.nextExpiry.Passed(p.Clock) {
 		p.mu.Lock()
@@ -178,8 +172,7 @@ func (p *Provider) Sequence() uint64 {
 	return p.changes.Sequence()
 }
 
-// Since returns the instance types whose offers have changed after a sequence, or false if it isn't known any more which
-// those are.
+// Since implements Limiter.
 func (p *Provider) Since(sequence uint64) (instanceTypes []string, known bool) {
 	p.mu.Lock()
 	rebuilt := p.rebuilt
@@ -193,11 +186,10 @@ func (p *Provider) Since(sequence uint64) (instanceTypes []string, known bool) {
 // Limits reports whether a lease limits or prices anything. It takes no lock.
 func (p *Provider) Limits() bool { return p.limiting.Load() }
 
-// Offer returns what the lease leaves of an offering with this list price in US dollars an hour. From then on, Sequence
-// changes with the result.
+// Offer implements Limiter.
 func (p *Provider) Offer(m capacity.Machine, list float64) capacity.Offer {
 	if !p.Limits() {
-		return capacity.Offer{Available: true, Left: capacity.Unlimited, Price: list, Saving: list}
+		return Unlimited{}.Offer(m, list)
 	}
 	p.mu.Lock()
 	defer p.mu.Unlock()

@@ -197,7 +197,7 @@ func TestWithoutLease(t *testing.T) {
 		NewWithT(t).Expect(p.Open(t.Context())).To(Succeed())
 		NewWithT(t).Expect(p.Fits("a", large) && p.Spend("a", large) != nil).To(BeTrue())
 		p.done("a")
-		p.Abandon("a")
+		p.Abandon("a", false)
 	})
 	t.Run("When launches end without a Machine, it should forget them", func(t *testing.T) {
 		f := newFixture(t)
@@ -205,7 +205,7 @@ func TestWithoutLease(t *testing.T) {
 		f.Expect(f.Spend("abandoned", large) != nil && f.Spend("idle", large) != nil).To(BeTrue())
 		f.done("abandoned")
 		f.done("idle")
-		f.Abandon("abandoned")
+		f.Abandon("abandoned", false)
 		for range 3 {
 			f.clock.Step(idleTTL)
 			f.step()
@@ -442,12 +442,12 @@ func TestSpend(t *testing.T) {
 	t.Run("When a launch fails for good, it should keep what it takes until the API server has no Machine", func(t *testing.T) {
 		f := leased(t, capacity.Amounts{"limit/cpu": 2000})
 		f.Expect(f.Spend("a", large)).NotTo(BeNil())
-		f.Abandon("a") // under way: nothing is known of it yet
+		f.Abandon("a", false) // under way: nothing is known of it yet
 		f.clock.Step(capacity.InFlight)
 		f.step()
 		f.Expect(f.Fits("b", large)).To(BeFalse())
 		f.done("a")
-		f.Abandon("a")
+		f.Abandon("a", false)
 		f.step()
 		f.Expect(f.Fits("b", large)).To(BeFalse())
 		f.clock.Step(capacity.InFlight)
@@ -650,7 +650,7 @@ func TestOffer(t *testing.T) {
 		f.Expect(f.Offer(xlarge, 0.20).Price).To(Equal(0.20))
 		// Its launch fails for good, so that it is there again.
 		f.done("next")
-		f.Abandon("next")
+		f.Abandon("next", false)
 		f.clock.SetTime(f.clock.Now().Add(capacity.InFlight))
 		f.step()
 		f.Expect(f.Offer(xlarge, 0.20).Price).To(BeNumerically("<", 0.001))

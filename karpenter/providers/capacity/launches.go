@@ -96,14 +96,6 @@ func (p *Provider) free() bool {
 	return p.lease.Account == "" || p.lease.Sequence > 0 && len(p.lease.Rules) == 0
 }
 
-// Fits reports whether Spend would succeed for a NodeClaim's machine.
-func (p *Provider) Fits(name string, m capacity.Machine, vacancies ...string) bool {
-	p.mu.Lock()
-	defer p.mu.Unlock()
-	fits, _ := p.fits(name, m, vacancies)
-	return fits
-}
-
 // fits returns the vacancy to take over, if any. p.mu must be held.
 func (p *Provider) fits(name string, m capacity.Machine, vacancies []string) (fits bool, vacancy string) {
 	if p.free() {
@@ -134,14 +126,13 @@ func (p *Provider) charges(m capacity.Machine) capacity.Amounts {
 	return capacity.Charges(p.rules(), m)
 }
 
-// Spend takes from the lease what a NodeClaim's machine needs, and returns the function that ends the attempt; nil if there is too
-// little. Only then may the Machine be created. It takes over one of these vacancies, if one serves; see Took.
-func (p *Provider) Spend(name string, m capacity.Machine, vacancies ...string) (done func()) {
+// Reserve implements Limiter: it takes from the lease what a NodeClaim's machine needs.
+func (p *Provider) Reserve(name string, m capacity.Machine, vacancies ...string) (done func(), taken string) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	fits, vacancy := p.fits(name, m, vacancies)
 	if !fits {
-		return nil
+		return nil, ""
 	}
 	charges, now := p.charges(m), p.Clock.Now()
 	switch {
@@ -150,12 +141,12 @@ func (p *Provider) Spend(name string, m capacity.Machine, vacancies ...string) (
 	case vacancy != "":
 		before := p.holder.Charges(vacancy)
 		if !p.holder.SpendVacancy(name, vacancy, charges, now) {
-			return nil
+			return nil, ""
 		}
 		p.forget(vacancy)
 		p.changed(before)
 	case !p.holder.Spend(name, charges, now):
-		return nil
+		return nil, ""
 	}
 	l := p.launch(name)
 	if vacancy != "" {
@@ -168,27 +159,16 @@ func (p *Provider) Spend(name string, m capacity.Machine, vacancies ...string) (
 	}
 	p.countOwn(l)
 	p.changed(charges)
-	return func() { p.done(name) }
+	return func() { p.done(name) }, l.vacancy
 }
 
-// Grant is what a launch that requests a larger grant may expect.
-type Grant uint8
-
-const (
-	// GrantImpossible: the operator can grant no more, or the machine takes from a pool that has ended.
-	GrantImpossible Grant = iota
-	// GrantAwaited: the operator may grant more within GrantWait.
-	GrantAwaited
-	// GrantRefused: the operator hasn't granted more within GrantWait.
-	GrantRefused
-)
-
-// Request requests a larger grant if one is possible, so that a NodeClaim's machine can be launched, and names the pools that lack
-// something for it, such as "reservation/cr-1". Requests end RequestTTL after the last call. Once a request is refused, no further grant of
-// these pools is expected for BackOffTTL, or until more is granted.
-func (p *Provider) Request(name string, m capacity.Machine) (grant Grant, lacking string) {
+// Request implements Limiter. Requests end RequestTTL after the last call.
+func (p *Provider) Request(name string, m capacity.Machine, vacancies ...string) (grant Grant, lacking string) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
+	if fits, _ := p.fits(name, m, vacancies); fits {
+		return Granted, ""
+	}
 	charges, now := p.charges(m), p.Clock.Now()
 	if p.free() || !p.unexpired(m) || !p.holder.MaySpend(charges, now) {
 		return GrantImpossible, ""
@@ -218,7 +198,7 @@ func (p *Provider) Request(name string, m capacity.Machine) (grant Grant, lackin
 	return GrantRefused, list(names)
 }
 
-// Await waits until more may be allowed than before, at most for timeout.
+// Await implements Limiter.
 func (p *Provider) Await(ctx context.Context, timeout time.Duration) {
 	p.mu.Lock()
 	raised := p.raised
@@ -232,7 +212,7 @@ func (p *Provider) Await(ctx context.Context, timeout time.Duration) {
 	}
 }
 
-// Exhausted describes the pools of which nothing is left; empty if there are none.
+// Exhausted implements Limiter.
 func (p *Provider) Exhausted() string {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -255,7 +235,7 @@ func list(names []string) string {
 	return strings.Join(names, ", ")
 }
 
-// done records that an attempt to create the Machine of a successful Spend has ended.
+// done records that an attempt to create the Machine of a successful Reserve has ended.
 func (p *Provider) done(name string) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -274,24 +254,16 @@ func (p *Provider) done(name string) {
 	}
 }
 
-// Abandon records that a launch has failed for good. What it has taken returns once the API server reports that it has no
-// Machine.
-func (p *Provider) Abandon(name string) {
+// Abandon implements Limiter: what the launch has taken returns once the API server reports that it has no Machine.
+func (p *Provider) Abandon(name string, requested bool) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	if l, ok := p.launches[name]; ok && l.creating > 0 {
-		return
+	now := p.Clock.Now()
+	if requested {
+		p.holder.Leave(name, now)
+	} else if l, ok := p.launches[name]; !ok || l.creating == 0 {
+		p.holder.Abandon(name, now)
 	}
-	p.holder.Abandon(name, p.Clock.Now())
-	p.Trigger()
-}
-
-// Leave records that a launch has ended because it waits for a larger grant, and that another one will be tried for the same
-// pods: the request still counts.
-func (p *Provider) Leave(name string) {
-	p.mu.Lock()
-	defer p.mu.Unlock()
-	p.holder.Leave(name, p.Clock.Now())
 	p.Trigger()
 }
 

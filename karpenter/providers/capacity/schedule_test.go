@@ -186,11 +186,12 @@ func (w *world) launch() {
 	if _, attempted := p.attempts[name]; attempted {
 		return
 	}
-	if p.Spend(name, m, p.kept...) == nil {
+	done, vacancy := p.Reserve(name, m, p.kept...)
+	if done == nil {
 		p.Request(name, m)
 		return
 	}
-	if i := slices.Index(p.kept, p.Took(name)); i >= 0 {
+	if i := slices.Index(p.kept, vacancy); i >= 0 {
 		p.kept[i] = name
 		w.filled++
 	}
@@ -214,7 +215,7 @@ func (w *world) attempt() {
 			delete(w.process.attempts, name)
 			w.process.done(name)
 			if w.random.IntN(2) == 0 {
-				w.process.Abandon(name)
+				w.process.Abandon(name, false)
 				w.say("abandons %s", name)
 			}
 		}

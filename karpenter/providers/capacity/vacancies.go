@@ -8,8 +8,7 @@ import (
 	"github.com/autonode-io/autonode/capacity"
 )
 
-// Keep keeps what a NodeClaim's Machine takes from the lease when that goes: it stays spent, so that the operator grants it to no other
-// cluster, until a launch takes it over, or Release.
+// Keep implements Limiter: it stays spent, so that the operator grants it to no other cluster.
 func (p *Provider) Keep(name string) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -18,8 +17,7 @@ func (p *Provider) Keep(name string) {
 	}
 }
 
-// FitsWithout reports whether a machine could be launched, maybe after more was granted, if a NodeClaim's Machine went and what that
-// takes was kept for it.
+// FitsWithout implements Limiter.
 func (p *Provider) FitsWithout(name string, m capacity.Machine) bool {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -35,7 +33,7 @@ func (p *Provider) FitsWithout(name string, m capacity.Machine) bool {
 	return true
 }
 
-// Release keeps nothing of a launch any more.
+// Release implements Limiter.
 func (p *Provider) Release(name string) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -46,16 +44,6 @@ func (p *Provider) Release(name string) {
 	}
 	p.forget(name)
 	p.changed(charges)
-}
-
-// Took returns the vacancy that a launch has taken over; empty for none.
-func (p *Provider) Took(name string) string {
-	p.mu.Lock()
-	defer p.mu.Unlock()
-	if l, ok := p.launches[name]; ok {
-		return l.vacancy
-	}
-	return ""
 }
 
 // vacancyFor returns the vacancy that a launch should take over: one that took the same, else one without which it wouldn't fit. p.mu must

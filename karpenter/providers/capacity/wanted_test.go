@@ -131,7 +131,7 @@ func TestLargeBesideSmall(t *testing.T) {
 			f.ObserveMachine(name, m)
 		}
 		for _, name := range left {
-			f.Leave(name)
+			f.Abandon(name, true)
 		}
 		return left
 	}

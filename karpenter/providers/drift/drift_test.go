@@ -4,6 +4,7 @@ package drift_test
 
 import (
 	"context"
+	capacityprovider "github.com/autonode-io/autonode/karpenter/providers/capacity"
 	"os"
 	"path/filepath"
 	"testing"
@@ -124,7 +125,7 @@ func (w *world) expect(t *testing.T, want karpcloudprovider.DriftReason) {
 
 func (w *world) detector() *drift.Detector {
 	templates := &environment.Templates{}
-	store := instancetype.New(instancetype.Config{Templates: templates, Version: w.version, Pricing: pricing.New(pricing.NewFile("")), Unavailable: w.unavailable, Inventory: environment.NoMachines(), Capacity: environment.Unleased()})
+	store := instancetype.New(instancetype.Config{Templates: templates, Version: w.version, Pricing: pricing.New(pricing.NewFile("")), Unavailable: w.unavailable, Inventory: environment.NoMachines(), Capacity: capacityprovider.Unlimited{}})
 	if w.templates != nil {
 		templates.Offer(w.nodeClass.Name, w.templates, w.cluster, w.gaps)
 		if _, err := store.Refresh(context.Background(), w.nodeClass); err != nil {

@@ -48,7 +48,7 @@ type Input struct {
 	// Unavailable may be nil.
 	Unavailable *offering.Unavailable
 	// Capacity is this cluster's share of the capacity that clusters share.
-	Capacity *capacityprovider.Provider
+	Capacity capacityprovider.Limiter
 	// Inventory has the existing machines, whose offerings stay known even if they can't be launched.
 	Inventory *inventory.Inventory
 }

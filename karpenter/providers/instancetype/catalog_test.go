@@ -6,6 +6,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	capacityprovider "github.com/autonode-io/autonode/karpenter/providers/capacity"
 	"os"
 	"path/filepath"
 	goruntime "runtime"
@@ -61,7 +62,7 @@ func newMarket(tb testing.TB, types int, prices pricing.Source) *market {
 	}
 	m.Provider = New(Config{
 		Templates: m.objects.Resolver(),
-		Pricing:   prices, Unavailable: m.unavailable, Inventory: m.machines, Capacity: environment.Unleased(),
+		Pricing:   prices, Unavailable: m.unavailable, Inventory: m.machines, Capacity: capacityprovider.Unlimited{},
 	})
 	return m
 }

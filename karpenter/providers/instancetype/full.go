@@ -62,7 +62,7 @@ type Vacated struct {
 }
 
 // Frees reports whether a choice could be launched if the machine went.
-func (c *Choice) frees(machine Vacated, lease *capacityprovider.Provider) bool {
+func (c *Choice) frees(machine Vacated, lease capacityprovider.Limiter) bool {
 	return c.Full != 0 &&
 		(c.Full&(FullSource|FullHosts) == 0 || c.Template.Source.Annotation() == machine.Source) &&
 		(c.Full&FullReservation == 0 || c.Key.Reservation == machine.Reservation) &&
@@ -71,7 +71,7 @@ func (c *Choice) frees(machine Vacated, lease *capacityprovider.Provider) bool {
 
 // Without returns instance types of the snapshot as they would be offered if a machine went, and the limits that close those offerings
 // now. It copies the types that it changes. Reserved offerings are as before, because Karpenter core counts their slots itself.
-func (s *Snapshot) Without(machine Vacated, lease *capacityprovider.Provider, instanceTypes []*karpcloudprovider.InstanceType) (opened []*karpcloudprovider.InstanceType, full Full) {
+func (s *Snapshot) Without(machine Vacated, lease capacityprovider.Limiter, instanceTypes []*karpcloudprovider.InstanceType) (opened []*karpcloudprovider.InstanceType, full Full) {
 	return s.open(instanceTypes, func(choice *Choice) int {
 		if choice.Key.Reservation == "" && choice.frees(machine, lease) {
 			return unlimited
@@ -80,12 +80,12 @@ func (s *Snapshot) Without(machine Vacated, lease *capacityprovider.Provider, in
 	})
 }
 
-// InTime returns instance types of the snapshot as they would be offered if the lease already had the room that may be granted in time.
-// Reserved offerings have as many machines as the cluster may reclaim.
-func (s *Snapshot) InTime(lease *capacityprovider.Provider, instanceTypes []*karpcloudprovider.InstanceType) []*karpcloudprovider.InstanceType {
+// InTime returns instance types of the snapshot as they would be offered if offerings of which the lease leaves too little already had room
+// for a number of machines.
+func (s *Snapshot) InTime(room func(capacity.Machine) int, instanceTypes []*karpcloudprovider.InstanceType) []*karpcloudprovider.InstanceType {
 	opened, _ := s.open(instanceTypes, func(choice *Choice) int {
 		if choice.Key.Reservation != "" && choice.leaseFull || choice.Key.Reservation == "" && choice.Full == FullLease {
-			return lease.InTime(capacityprovider.MachineOf(choice.Key, choice.Template))
+			return room(capacityprovider.MachineOf(choice.Key, choice.Template))
 		}
 		return 0
 	})

@@ -40,7 +40,7 @@ func TestFull(t *testing.T) {
 		}
 	})
 	for _, name := range []string{"a", "b", "c", "d", "e", "f", "g", "h", "i", "j"} {
-		if m.Capacity.Spend(name, machineOf(key)) == nil {
+		if done, _ := m.Capacity.Reserve(name, machineOf(key)); done == nil {
 			break
 		}
 	}

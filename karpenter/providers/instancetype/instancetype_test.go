@@ -6,6 +6,7 @@ import (
 	"context"
 	"flag"
 	"fmt"
+	capacityprovider "github.com/autonode-io/autonode/karpenter/providers/capacity"
 	"os"
 	"slices"
 	"strings"
@@ -63,7 +64,7 @@ func snapshotOf(in Input) *Snapshot { return newBuilder(in, nil).build() }
 func input(templates ...template.Template) Input {
 	return Input{
 		Templates: templates, Cluster: template.Cluster{FailureDomains: []string{"a", "b"}}, Pricing: pricing.New(pricing.NewFile("")),
-		Unavailable: offering.NewUnavailable(clock.RealClock{}), Inventory: environment.NoMachines(), Capacity: environment.Unleased(),
+		Unavailable: offering.NewUnavailable(clock.RealClock{}), Inventory: environment.NoMachines(), Capacity: capacityprovider.Unlimited{},
 	}
 }
 
@@ -281,7 +282,7 @@ func newProvider(config Config) *Provider {
 		config.Inventory = environment.NoMachines()
 	}
 	if config.Capacity == nil {
-		config.Capacity = environment.Unleased()
+		config.Capacity = capacityprovider.Unlimited{}
 	}
 	return New(config)
 }

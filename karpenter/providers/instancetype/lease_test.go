@@ -24,13 +24,12 @@ import (
 func leasedMarket(tb testing.TB, types int) (*market, *environment.Lease) {
 	tb.Helper()
 	m := newMarket(tb, types, nil)
-	g := environment.NewLease([]capacity.Rule{
+	g := environment.NewLease(tb, m.clock, []capacity.Rule{
 		{Pool: "reservation/r-1-b", Resource: capacity.Machines, Reservation: "r-1-b"},
 		{Pool: "limit/cpu", Resource: capacity.VCPUs},
 		{Pool: "limit/machines", Resource: capacity.Machines},
 	}, capacity.Amounts{"reservation/r-1-b": 3, "limit/cpu": 10_000, "limit/machines": 1_000_000})
-	m.Capacity = capacityprovider.New(capacityprovider.Config{Clock: m.clock, Source: g})
-	g.Write(tb, m.Capacity, func(*capacityprovider.Lease) {})
+	m.Capacity = g.Limiter
 	m.refresh()
 	return m, g
 }
@@ -57,7 +56,8 @@ func TestLease(t *testing.T) {
 	})
 	t.Run("When a machine of the reservation is launched, it should resolve its type and those that don't fit any more", func(t *testing.T) {
 		before := m.cached()
-		NewWithT(t).Expect(m.Capacity.Spend("a", machineOf(key))).NotTo(BeNil(), "refused")
+		done, _ := m.Capacity.Reserve("a", machineOf(key))
+		NewWithT(t).Expect(done).NotTo(BeNil(), "refused")
 		after := m.cached()
 		if o := offeringAt(after, key); !o.Available || o.ReservationCapacity != 2 {
 			t.Errorf("got %+v", o)
@@ -75,7 +75,7 @@ func TestLease(t *testing.T) {
 		source := m.templatesOf(t)["t-1"]
 		m.machines.ObserveMachine("runs", inventory.Machine{Origin: inventory.Origin{Source: source, Key: onDemand, Price: list}})
 		before := m.cached()
-		g.Write(t, m.Capacity, func(l *capacityprovider.Lease) {
+		g.Write(t, func(l *capacityprovider.Lease) {
 			l.Commitments = conversion.Committed{
 				Commitments: []capacity.Commitment{{Name: "ri", Kind: capacity.ReservedInstance, InstanceType: "t-1", Instances: 1}},
 				Machines: []capacity.Group{{Count: 1, Running: capacity.Running{
@@ -96,7 +96,7 @@ func TestLease(t *testing.T) {
 	})
 	t.Run("When commitments are unused, it should lower the price and keep the list price", func(t *testing.T) {
 		list := offeringAt(m.cached(), onDemand).Price
-		g.Write(t, m.Capacity, func(l *capacityprovider.Lease) {
+		g.Write(t, func(l *capacityprovider.Lease) {
 			l.Commitments.Commitments = slices.Clone(l.Commitments.Commitments)
 			l.Commitments.Commitments[0].Instances = 2
 		})
@@ -112,7 +112,7 @@ func TestLease(t *testing.T) {
 		source := m.templatesOf(t)["t-1"]
 		m.machines.ObserveMachine("reserved", inventory.Machine{Origin: inventory.Origin{Source: source, Key: key, Price: 0.001}})
 		end := m.clock.Now().Add(time.Hour)
-		g.Write(t, m.Capacity, func(l *capacityprovider.Lease) {
+		g.Write(t, func(l *capacityprovider.Lease) {
 			l.Commitments, l.Expires = conversion.Committed{}, map[string]time.Time{"reservation/r-1-b": end}
 		})
 		price := func() float64 {

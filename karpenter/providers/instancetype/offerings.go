@@ -12,7 +12,6 @@ import (
 	karpscheduling "sigs.k8s.io/karpenter/pkg/scheduling"
 
 	"github.com/autonode-io/autonode/api/karpenter/v1alpha1"
-	"github.com/autonode-io/autonode/capacity"
 	"github.com/autonode-io/autonode/catalog"
 	"github.com/autonode-io/autonode/catalog/patch"
 	capacityprovider "github.com/autonode-io/autonode/karpenter/providers/capacity"
@@ -263,10 +262,7 @@ func (b *builder) obstacle(tmpl *template.Template) string {
 // its reservation has for this cluster. offered: nothing in the template, its catalog or the Cluster keeps it from being launched. obstacle
 // is that of the source.
 func (b *builder) leased(tmpl *template.Template, key offering.Key, failureDomain string, price float64, offered bool, obstacle string) (choice *Choice, remaining int) {
-	offer := capacity.Offer{Available: true, Left: capacity.Unlimited, Price: price, Saving: price}
-	if b.Capacity.Limits() {
-		offer = b.Capacity.Offer(capacityprovider.MachineOf(key, tmpl), price)
-	}
+	offer := b.Capacity.Offer(capacityprovider.MachineOf(key, tmpl), price)
 	choice = b.choice(tmpl, key, failureDomain, offer.Price, offered && obstacle == "" && offer.Available)
 	choice.ListPrice, choice.saving = price, offer.Saving
 	if offered && !choice.Offering.Available {

@@ -44,7 +44,7 @@ type Config struct {
 	// MemoryOverhead is the fraction of nominal memory that nodes are assumed to lack before one has reported; see Input.
 	MemoryOverhead float64
 	// Capacity is this cluster's share of the capacity that clusters share.
-	Capacity *capacityprovider.Provider
+	Capacity capacityprovider.Limiter
 	// Inventory has the existing machines. Instance types are returned once it has counted them.
 	Inventory *inventory.Inventory
 }

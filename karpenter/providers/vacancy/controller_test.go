@@ -4,6 +4,7 @@ package vacancy_test
 
 import (
 	"context"
+	capacityprovider "github.com/autonode-io/autonode/karpenter/providers/capacity"
 	"testing"
 	"time"
 
@@ -51,7 +52,7 @@ func newFixture(t *testing.T, noSpareHost bool, change func(*karpv1.NodePool)) *
 	f.inventory = inventory.New(inventory.Config{Counted: func() bool { return true }, Clock: f.clock})
 	f.unavailable = offering.NewUnavailable(f.clock)
 	f.keeper = vacancy.New(vacancy.Config{
-		Guest: f.guest, Clock: f.clock, Capacity: environment.Unleased(), Inventory: f.inventory, Unavailable: f.unavailable, Recorder: f.recorder,
+		Guest: f.guest, Clock: f.clock, Capacity: capacityprovider.Unlimited{}, Inventory: f.inventory, Unavailable: f.unavailable, Recorder: f.recorder,
 	})
 	f.inventory.ObserveMachine("old", inventory.Machine{Origin: inventory.Origin{Source: "source", Key: key}})
 	f.keeper.Hold(nodeClaim("old"), full, noSpareHost)
@@ -108,7 +109,7 @@ func TestController(t *testing.T) {
 		f.gone()
 		next := nodeClaim("next")
 		f.Expect(f.guest.Create(t.Context(), next)).To(Succeed())
-		f.Expect(f.keeper.Fill(next, "source", "")).To(Equal("old"))
+		f.Expect(f.keeper.Fill(next, "", "source", "")).To(Equal("old"))
 		f.reconcile()
 		f.Expect(f.keeper.All()).To(HaveLen(1))
 		next.StatusConditions().SetTrue(karpv1.ConditionTypeInitialized)
@@ -124,7 +125,7 @@ func TestController(t *testing.T) {
 	t.Run("When the replacement's NodeClaim goes, it should hold it for the next one", func(t *testing.T) {
 		f := newFixture(t, false, nil)
 		f.gone()
-		f.Expect(f.keeper.Fill(nodeClaim("next"), "source", "")).To(Equal("old"))
+		f.Expect(f.keeper.Fill(nodeClaim("next"), "", "source", "")).To(Equal("old"))
 		f.reconcile()
 		f.Expect(f.keeper.All()).To(ConsistOf(And(HaveField("Filler", ""), HaveField("Empty", f.clock.Now()))))
 	})
@@ -158,7 +159,7 @@ func TestController(t *testing.T) {
 		f.Expect(f.keeper.Count("general")).To(Equal(1))
 		next := nodeClaim("next")
 		f.Expect(f.guest.Create(t.Context(), next)).To(Succeed())
-		f.Expect(f.keeper.Fill(next, "source", "")).To(Equal("old"))
+		f.Expect(f.keeper.Fill(next, "", "source", "")).To(Equal("old"))
 		f.clock.Step(vacancy.MaxAge - time.Second)
 		f.reconcile()
 		f.Expect(f.keeper.Count("general")).To(Equal(1))

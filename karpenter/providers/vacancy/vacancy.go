@@ -58,7 +58,7 @@ type Config struct {
 	// Guest reads NodePools, NodeClaims and pods from the cache.
 	Guest     client.Client
 	Clock     clock.PassiveClock
-	Capacity  *capacityprovider.Provider
+	Capacity  capacityprovider.Limiter
 	Inventory *inventory.Inventory
 	// Unavailable are the offerings that failed lately.
 	Unavailable *offering.Unavailable
@@ -105,7 +105,7 @@ func (k *Keeper) Hold(nodeClaim *karpv1.NodeClaim, full string, noSpareHost bool
 	})
 }
 
-// Holders returns the holders of a NodePool's vacancies, by which capacity.Provider identifies them.
+// Holders returns the holders of a NodePool's vacancies, by which a Limiter identifies them.
 func (k *Keeper) Holders(nodePool string) []string {
 	var holders []string
 	for _, v := range k.All() {
@@ -153,11 +153,10 @@ func (k *Keeper) All() []Vacancy {
 	return all
 }
 
-// Fill records that a NodeClaim is launched into a vacancy: the one whose part of the CapacityLease it took over, if it did, else one of
-// its NodePool from the same source or in the same reservation. It returns the NodeClaim that has left it; empty for none. A second call
-// for the same NodeClaim returns the same.
-func (k *Keeper) Fill(nodeClaim *karpv1.NodeClaim, source, reservation string) string {
-	took := k.Capacity.Took(nodeClaim.Name)
+// Fill records that a NodeClaim is launched into a vacancy: the one whose holder's part of the CapacityLease it took over, if it did, else
+// one of its NodePool from the same source or in the same reservation. It returns the NodeClaim that has left it; empty for none. A second
+// call for the same NodeClaim returns the same.
+func (k *Keeper) Fill(nodeClaim *karpv1.NodeClaim, took, source, reservation string) string {
 	k.mu.Lock()
 	defer k.mu.Unlock()
 	var fits *Vacancy
@@ -190,7 +189,7 @@ func (v *Vacancy) serves(source, reservation string) bool {
 func (k *Keeper) fill(v *Vacancy, nodeClaim string) {
 	v.Filler, v.holder, v.Empty = nodeClaim, nodeClaim, time.Time{}
 	if v.Since.IsZero() {
-		v.Since = k.Clock.Now() // capacity.Provider has seen the Machine go before Release
+		v.Since = k.Clock.Now() // the Limiter has seen the Machine go before Release
 	}
 	k.observers.Notify()
 }

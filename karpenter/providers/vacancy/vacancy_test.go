@@ -86,11 +86,11 @@ func claim(name, nodePool string) *karpv1.NodeClaim {
 
 // launch reports whether a NodeClaim's machine is launched, and whose vacancy it fills.
 func (p *process) launch(name, nodePool string) (launched bool, replaces string) {
-	done := p.capacity.Spend(name, reserved, p.Holders(nodePool)...)
+	done, took := p.capacity.Reserve(name, reserved, p.Holders(nodePool)...)
 	if done == nil {
 		return false, ""
 	}
-	replaces = p.Fill(claim(name, nodePool), "source", "cr-1")
+	replaces = p.Fill(claim(name, nodePool), took, "source", "cr-1")
 	p.m.machines[name] = reserved
 	p.observe(name)
 	done()

@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 
-package methods
+// Package reclaim removes nodes whose machines take capacity that the hosted cluster has to return to the account that it shares with other
+// clusters.
+package reclaim
 
 import (
 	"cmp"
@@ -11,59 +13,54 @@ import (
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
-	"k8s.io/utils/clock"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	karpv1 "sigs.k8s.io/karpenter/pkg/apis/v1"
 	"sigs.k8s.io/karpenter/pkg/controllers/disruption"
-	"sigs.k8s.io/karpenter/pkg/controllers/state"
 	"sigs.k8s.io/karpenter/pkg/events"
 	"sigs.k8s.io/karpenter/pkg/utils/pdb"
 
+	autonodev1alpha1 "github.com/autonode-io/autonode/api/v1alpha1"
 	"github.com/autonode-io/autonode/capacity"
+	"github.com/autonode-io/autonode/karpenter/core/methods"
 )
 
 // CapacityReclaimed is the reason of the disruption, and of the event on a NodeClaim and its Node. The message names the account, the pool
 // and the clusters that need it. A NodePool's disruption budgets without reasons apply; the API has no name for this one.
-const CapacityReclaimed karpv1.DisruptionReason = "CapacityReclaimed"
+const CapacityReclaimed = karpv1.DisruptionReason(autonodev1alpha1.CapacityReclaimedReason)
 
 // maxGracePeriod is the longest time that pods have to end after the deadline, by their own terminationGracePeriodSeconds.
 const maxGracePeriod = time.Hour
 
-// ReclaimConfig is that of WithReclaims.
-type ReclaimConfig struct {
-	Guest    client.Client
-	Cluster  *state.Cluster
-	Recorder events.Recorder
-	Clock    clock.Clock
+// Config of the method.
+type Config struct {
+	methods.Core
 	// Reclaims returns the amounts that the cluster has to return now.
 	Reclaims func() []capacity.Reclaim
 	// Taken returns the amount of each pool that a NodeClaim's machine takes.
 	Taken func(nodeClaim string) capacity.Amounts
 }
 
-// WithReclaims returns the methods with one before them that removes nodes whose machines take capacity that the hosted cluster has to
-// return to the account that it shares with other clusters: within disruption budgets until a deadline, and by force afterwards.
+// Method is a disruption.Method that removes nodes within disruption budgets until a deadline, and by force afterwards.
 //
 // Upstream gap: core removes nodes that are empty, drifted, unhealthy or too dear. It has no way to have fewer nodes of some kind by a time
 // (docs/upstream/reclaim.md).
-func WithReclaims(methods []disruption.Method, config ReclaimConfig) []disruption.Method {
-	return slices.Concat([]disruption.Method{&reclaiming{config}}, methods)
-}
+type Method struct{ Config }
 
-type reclaiming struct{ ReclaimConfig }
+// New returns the method.
+func New(config Config) *Method { return &Method{config} }
 
 // Reason implements disruption.Method.
-func (m *reclaiming) Reason() karpv1.DisruptionReason { return CapacityReclaimed }
+func (m *Method) Reason() karpv1.DisruptionReason { return CapacityReclaimed }
 
 // Class implements disruption.Method: of all classes, this one leaves it to the method which nodes that may not be disrupted are removed
 // after the deadline.
-func (m *reclaiming) Class() string { return disruption.RepairDisruptionClass }
+func (m *Method) Class() string { return disruption.RepairDisruptionClass }
 
 // ConsolidationType implements disruption.Method.
-func (m *reclaiming) ConsolidationType() string { return "" }
+func (m *Method) ConsolidationType() string { return "" }
 
 // ShouldDisrupt implements disruption.Method.
-func (m *reclaiming) ShouldDisrupt(_ context.Context, c *disruption.Candidate) bool {
+func (m *Method) ShouldDisrupt(_ context.Context, c *disruption.Candidate) bool {
 	reclaims := m.Reclaims()
 	if len(reclaims) == 0 {
 		return false
@@ -83,7 +80,7 @@ type candidate struct {
 }
 
 // ComputeCommands implements disruption.Method. It launches no replacements: pods are placed elsewhere, or wait.
-func (m *reclaiming) ComputeCommands(ctx context.Context, budgets map[string]int, found ...*disruption.Candidate) ([]disruption.Command, error) {
+func (m *Method) ComputeCommands(ctx context.Context, budgets map[string]int, found ...*disruption.Candidate) ([]disruption.Command, error) {
 	pdbs, err := pdb.NewLimits(ctx, m.Guest)
 	if err != nil {
 		return nil, fmt.Errorf("tracking PodDisruptionBudgets: %w", err)
@@ -128,7 +125,7 @@ func (m *reclaiming) ComputeCommands(ctx context.Context, budgets map[string]int
 }
 
 // staying is the amount by pool that machines take whose nodes aren't being removed. Launches without a node yet don't count.
-func (m *reclaiming) staying() map[string]int64 {
+func (m *Method) staying() map[string]int64 {
 	var nodeClaims []string
 	for node := range m.Cluster.Nodes() { // which locks the state meanwhile
 		if node.NodeClaim != nil && !node.MarkedForDeletion() {
@@ -161,7 +158,7 @@ func choose(candidates []*candidate, pool string, excess int64, may func(*candid
 
 // remove returns the command that removes a node. The drain ends by force after the deadline: core deletes a pod earlier than a NodeClaim's
 // termination by the pod's own grace period, so the termination is later than the deadline by the longest one.
-func (m *reclaiming) remove(c *candidate, r *capacity.Reclaim, by, now time.Time) disruption.Command {
+func (m *Method) remove(c *candidate, r *capacity.Reclaim, by, now time.Time) disruption.Command {
 	grace := time.Duration(0)
 	for _, pod := range c.pods {
 		if seconds := pod.Spec.TerminationGracePeriodSeconds; seconds != nil {
@@ -184,7 +181,7 @@ func (m *reclaiming) remove(c *candidate, r *capacity.Reclaim, by, now time.Time
 }
 
 // warn reports on blocked nodes that some of them are removed by force after the deadline, while there is time to make room for their pods.
-func (m *reclaiming) warn(candidates []*candidate, r *capacity.Reclaim, by time.Time) {
+func (m *Method) warn(candidates []*candidate, r *capacity.Reclaim, by time.Time) {
 	for _, c := range candidates {
 		if c.taken[r.Pool] > 0 && !c.chosen && c.blocked != nil {
 			m.publish(c, corev1.EventTypeWarning, fmt.Sprintf("The node may be removed by force after %s for %s. It stays until then: %s", by.UTC().Format(time.RFC3339), purpose(r), c.blocked))
@@ -192,7 +189,7 @@ func (m *reclaiming) warn(candidates []*candidate, r *capacity.Reclaim, by time.
 	}
 }
 
-func (m *reclaiming) publish(c *candidate, level, text string) {
+func (m *Method) publish(c *candidate, level, text string) {
 	for _, object := range []client.Object{c.NodeClaim, c.Node} {
 		m.Recorder.Publish(events.Event{
 			InvolvedObject: object, Type: level, Reason: string(CapacityReclaimed), Message: text, DedupeValues: []string{string(object.GetUID()), level},

@@ -17,10 +17,12 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	karpv1 "sigs.k8s.io/karpenter/pkg/apis/v1"
 	karpcloudprovider "sigs.k8s.io/karpenter/pkg/cloudprovider"
+	"sigs.k8s.io/karpenter/pkg/controllers/disruption"
 	karpscheduling "sigs.k8s.io/karpenter/pkg/scheduling"
 
 	"github.com/autonode-io/autonode/api/karpenter/v1alpha1"
 	"github.com/autonode-io/autonode/capacity"
+	"github.com/autonode-io/autonode/fleet/karpenter/reclaim"
 	"github.com/autonode-io/autonode/internal/environment"
 	"github.com/autonode-io/autonode/karpenter/core/methods"
 )
@@ -79,8 +81,8 @@ func (g *guest) removed(t *testing.T, now time.Time) ([]karpv1.NodeClaim, *envir
 	expect, objects, recorder := NewWithT(t), g.objects(), &environment.Recorder{}
 	cluster := newGuest(objects...)
 	core := newCore(t, coreConfig{Guest: cluster, CloudProvider: reclaimProvider{}, Recorder: recorder, Clock: clocktesting.NewFakeClock(now)}, objects)
-	reclaiming := methods.WithReclaims(nil, methods.ReclaimConfig{
-		Guest: cluster, Cluster: core.State, Recorder: recorder, Clock: core.Clock,
+	reclaiming := reclaim.New(reclaim.Config{
+		Core: methods.Core{Guest: cluster, Cluster: core.State, Recorder: recorder, Clock: core.Clock},
 		Reclaims: func() []capacity.Reclaim {
 			if g.steps == nil {
 				return nil
@@ -94,8 +96,8 @@ func (g *guest) removed(t *testing.T, now time.Time) ([]karpv1.NodeClaim, *envir
 			return capacity.Amounts{pool: 1}
 		},
 	})
-	for _, command := range core.disrupt(t, reclaiming) {
-		expect.Expect(command.Reason()).To(Equal(methods.CapacityReclaimed))
+	for _, command := range core.disrupt(t, []disruption.Method{reclaiming}) {
+		expect.Expect(command.Reason()).To(Equal(reclaim.CapacityReclaimed))
 		expect.Expect(command.Replacements).To(BeEmpty())
 	}
 	all := &karpv1.NodeClaimList{}
@@ -154,7 +156,7 @@ func TestReclaims(t *testing.T) {
 			}
 			g.Expect(names).To(ConsistOf(tc.want))
 			if tc.guest.steps != nil && len(tc.want) > 0 {
-				g.Expect(recorder.Reasons()).To(ContainElement(string(methods.CapacityReclaimed)))
+				g.Expect(recorder.Reasons()).To(ContainElement(string(reclaim.CapacityReclaimed)))
 				g.Expect(recorder.Messages()).To(ContainElement(And(ContainSubstring("clusters/blue"), ContainSubstring(pool), ContainSubstring("production"))))
 			}
 		})

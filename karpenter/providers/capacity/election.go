@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 
-package operator
+package capacity
 
 import (
 	"context"
@@ -14,7 +14,6 @@ import (
 	"sigs.k8s.io/karpenter/pkg/operator/options"
 
 	"github.com/autonode-io/autonode/api/karpenter/v1alpha1"
-	capacityprovider "github.com/autonode-io/autonode/karpenter/providers/capacity"
 )
 
 // Election is Karpenter's leader-election Lease, which outlives its processes.
@@ -23,10 +22,10 @@ type Election struct {
 	Options *options.Options
 }
 
-var _ capacityprovider.Memory = Election{}
+var _ Memory = Election{}
 
-// isFirst reports whether no process but this one was ever elected; false if that isn't known.
-func (e Election) isFirst(ctx context.Context) (bool, error) {
+// IsFirst reports whether no process but this one was ever elected; false if that isn't known.
+func (e Election) IsFirst(ctx context.Context) (bool, error) {
 	if e.Options.DisableLeaderElection {
 		return false, nil
 	}
@@ -37,7 +36,7 @@ func (e Election) isFirst(ctx context.Context) (bool, error) {
 	return ptr.Deref(lease.Spec.LeaseTransitions, 0) == 0, nil
 }
 
-// Governed implements capacity.Memory. Without an election nothing is remembered.
+// Governed implements Memory. Without an election nothing is remembered.
 func (e Election) Governed(ctx context.Context) (bool, error) {
 	if e.Options.DisableLeaderElection {
 		return false, nil
@@ -49,7 +48,7 @@ func (e Election) Governed(ctx context.Context) (bool, error) {
 	return lease.Annotations[v1alpha1.LeasedAnnotation] == "true", nil
 }
 
-// Remember implements capacity.Memory. It fails if the elector renews the Lease at the same time.
+// Remember implements Memory. It fails if the elector renews the Lease at the same time.
 func (e Election) Remember(ctx context.Context, governed bool) error {
 	if e.Options.DisableLeaderElection {
 		return nil
