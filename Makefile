@@ -85,7 +85,7 @@ generate: ## Regenerate deepcopy, CRDs, RBAC, the API reference and the Helm cha
 	mv assets/crds/karpenter.cluster.x-k8s.io_instancetypecatalogs.yaml manifests/crds/
 	cd test && $(TOOL) controller-gen object paths=./world/infrastructure/api/...
 	cd test && $(TOOL) controller-gen crd paths=./world/infrastructure/api/... output:crd:dir=world/infrastructure/crds
-	$(TOOL) controller-gen rbac:roleName=autonode-operator paths=./operator/... output:rbac:dir=manifests/rbac
+	$(TOOL) controller-gen rbac:roleName=autonode-operator paths=./operator/... paths=./fleet/operator/... output:rbac:dir=manifests/rbac
 	$(TOOL) crd-ref-docs --source-path=api --config=docs/crd-ref-docs.yaml --renderer=markdown --output-path=docs/api-reference.md --log-level=ERROR
 	go run -C test ./charts/generate
 	go tool -modfile=tools/helm/go.mod helm-docs --chart-search-root=charts --template-files=./README.md.gotmpl --sort-values-order=file --log-level=warning

@@ -2,69 +2,23 @@
 
 package capacity
 
-import (
-	"slices"
-	"time"
-)
+import "math"
 
-// MinPriceFraction is the part of the list price that commitments never lower. It keeps the order of machines that cost nothing
-// more, else the largest of them would be as good as the smallest.
-const MinPriceFraction = 0.001
+// Unlimited machines of a reservation.
+const Unlimited = math.MaxInt32
 
-// Pool is the remaining amount of one of a lease's pools.
-type Pool struct {
-	Left int64
-	// Counted: changes of each machine count, as it is the pool of a reservation.
-	Counted bool
-	// Expires is when the pool ends; zero if it doesn't.
-	Expires time.Time
-}
-
-// Expired reports whether the pool has ended.
-func (p *Pool) Expired(now time.Time) bool { return !p.Expires.IsZero() && !now.Before(p.Expires) }
-
-// PoolCharge is a machine's charge on a pool.
-type PoolCharge struct {
-	*Pool
-	Amount int64
-}
-
-// Unavailable are offerings of which another cluster has found no capacity. An empty field is any; an instance type that
-// ends with * is any that begins with the rest.
-type Unavailable struct {
-	InstanceType, Zone, CapacityType string
-	Until                            time.Time
-}
-
-func (u Unavailable) selects(o Offering, now time.Time) bool {
-	return now.Before(u.Until) && u.selectsType(o) &&
-		(u.Zone == "" || u.Zone == o.Zone) && (u.CapacityType == "" || u.CapacityType == o.CapacityType)
-}
-
-func (u Unavailable) selectsType(o Offering) bool {
-	return u.InstanceType == "" || Matches(u.InstanceType, o.InstanceType)
-}
-
-// OfferOf returns the offer of a machine with its list price and its charges. commitments are nil where nothing is committed.
-func OfferOf(m *Running, charges []PoolCharge, commitments *Commitments, unavailable []Unavailable, now time.Time) Offer {
-	o := Offer{Available: true, Left: Unlimited, Price: m.Price, Saving: m.Price}
-	ended := false
-	for _, charge := range charges {
-		o.Available = o.Available && charge.Left >= charge.Amount
-		ended = ended || charge.Expired(now)
-		if charge.Counted {
-			o.Left = int(min(int64(o.Left), charge.Left/charge.Amount))
-			o.Expired = o.Expired || charge.Expired(now)
-		}
-	}
-	elsewhere := slices.ContainsFunc(unavailable, func(u Unavailable) bool { return u.selects(m.Offering, now) })
-	o.Full = !o.Available && !ended && !elsewhere
-	o.Available = o.Available && !elsewhere
-	// A reservation is billed whether it is used or not: its offering's own price decides.
-	if commitments != nil && m.Price > 0 && m.Reservation == "" {
-		price := commitments.MarginalPrice(m)
-		// A saving has no such part: a machine that saves nothing isn't replaced by another one that costs nothing more.
-		o.Price, o.Saving = price+(m.Price-price)*MinPriceFraction, commitments.Saving(m)
-	}
-	return o
+// Offer is the availability and price of an offering within a lease.
+type Offer struct {
+	// Available: another machine may be launched, maybe after more was granted.
+	Available bool
+	// Full: nothing but a lack in pools keeps another machine from being launched.
+	Full bool
+	// Left is how many more machines the reservation of a reserved offering has for this cluster; Unlimited if the lease
+	// doesn't limit it.
+	Left int
+	// Expired: the reservation of a reserved offering has ended. Its machines are paid for as on-demand ones are.
+	Expired bool
+	// Price is the account's cost of another machine in US dollars an hour, and Saving its saving with one less of those that run. Both are
+	// the list price where nothing is committed.
+	Price, Saving float64
 }

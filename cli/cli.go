@@ -12,7 +12,6 @@ import (
 	"github.com/autonode-io/autonode/cli/catalog"
 	"github.com/autonode-io/autonode/cli/check"
 	"github.com/autonode-io/autonode/cli/command"
-	"github.com/autonode-io/autonode/cli/cost"
 	"github.com/autonode-io/autonode/cli/describe"
 	"github.com/autonode-io/autonode/cli/dump"
 	"github.com/autonode-io/autonode/cli/hostedcluster"
@@ -23,6 +22,7 @@ import (
 	"github.com/autonode-io/autonode/cli/templates"
 	"github.com/autonode-io/autonode/cli/why"
 	"github.com/autonode-io/autonode/cmd/about"
+	"github.com/autonode-io/autonode/fleet/cli/cost"
 	"github.com/autonode-io/autonode/message"
 )
 
@@ -66,8 +66,9 @@ Installed as kubectl-autonode it is a plugin of kubectl: kubectl autonode.`,
 			install.NewCommand(operatorImage, operator), hostedcluster.NewCommand(), install.NewUninstallCommand(),
 		}},
 		{cobra.Group{ID: "look", Title: "Look at clusters:"}, []*cobra.Command{
-			check.NewCommand(), cost.NewCommand(), describe.NewCommand(), dump.NewCommand(info.String()), nodes.NewCommand(),
-			offerings.NewCommand(), why.NewCommand(),
+			check.NewCommand(),
+			cost.NewCommand(),
+			describe.NewCommand(), dump.NewCommand(info.String()), nodes.NewCommand(), offerings.NewCommand(), why.NewCommand(),
 		}},
 		{cobra.Group{ID: "files", Title: "Make and check files:"}, []*cobra.Command{catalog.NewCommand(), release.NewCommand(),
 			templates.NewCommand()}},

@@ -3,6 +3,7 @@
 package cli
 
 import (
+	"flag"
 	"fmt"
 	"io"
 	"os"
@@ -17,6 +18,8 @@ import (
 
 	"github.com/autonode-io/autonode/cli/printer"
 )
+
+var update = flag.Bool("update", false, "write what tests got into testdata")
 
 // TestWrongClusters calls commands with clusters that can't be used: the error has to say what to do.
 func TestWrongClusters(t *testing.T) {

@@ -22,6 +22,7 @@ import (
 	"k8s.io/apimachinery/pkg/runtime"
 	clientgoscheme "k8s.io/client-go/kubernetes/scheme"
 	"k8s.io/client-go/rest"
+	"k8s.io/client-go/tools/events"
 	"k8s.io/utils/clock"
 	"k8s.io/utils/ptr"
 	clusterv1 "sigs.k8s.io/cluster-api/api/core/v1beta2"
@@ -37,9 +38,9 @@ import (
 	autonodev1alpha1 "github.com/autonode-io/autonode/api/v1alpha1"
 	"github.com/autonode-io/autonode/api/v1beta1"
 	"github.com/autonode-io/autonode/assets/infrastructure"
+	fleet "github.com/autonode-io/autonode/fleet/operator"
 	autonodemanager "github.com/autonode-io/autonode/internal/manager"
 	"github.com/autonode-io/autonode/operator/apply"
-	"github.com/autonode-io/autonode/operator/controllers/capacityaccount"
 	"github.com/autonode-io/autonode/operator/controllers/csr"
 	"github.com/autonode-io/autonode/operator/controllers/hostedcluster"
 	"github.com/autonode-io/autonode/operator/controllers/instancetypecatalog"
@@ -206,9 +207,14 @@ func Run(ctx context.Context, config *rest.Config, options Options) error {
 	return nil
 }
 
+// extensions are features that some platforms don't need: each goes with its line and its folder.
+var extensions = []func(manager.Manager, labels.Selector, events.EventRecorder, prometheus.Registerer) error{
+	fleet.Extend,
+}
+
 // controllers adds everything that reconciles to the manager: one controller, whose steps do one job each, the connections to
-// the guests, which the guest step brings, one controller for the certificate requests of all guests, one for catalogs, and one for
-// capacity accounts. Beside them, metrics only read.
+// the guests, which the guest step brings, one controller for the certificate requests of all guests, one for catalogs, and those of
+// extensions. Beside them, metrics only read.
 func controllers(ctx context.Context, mgr manager.Manager, options Options, sharding shardOptions, reporter *operatorundecodable.Reporter) error {
 	management, live := mgr.GetClient(), mgr.GetAPIReader()
 	recorder := message.Recorder(mgr.GetEventRecorder(v1beta1.ManagedByOperator), clock.RealClock{})
@@ -259,9 +265,10 @@ func controllers(ctx context.Context, mgr manager.Manager, options Options, shar
 	if err := instancetypecatalog.New(instancetypecatalog.Config{Management: management, Live: live, Recorder: recorder}).SetUp(mgr); err != nil {
 		return err
 	}
-	capacityAccounts := capacityaccount.New(capacityaccount.Config{Management: management, Live: live, Selector: sharding.selector, Recorder: recorder})
-	if err := capacityAccounts.SetUp(mgr); err != nil {
-		return err
+	for _, extend := range extensions {
+		if err := extend(mgr, sharding.selector, recorder, options.MetricsRegistry); err != nil {
+			return err
+		}
 	}
 	verifier, err := newVerifier(options)
 	if err != nil {
@@ -291,12 +298,11 @@ func controllers(ctx context.Context, mgr manager.Manager, options Options, shar
 		Management: management, Clock: clock.RealClock{}, Platform: options.Karpenter.FeatureGates, Allowed: options.Karpenter.HostedClusterFeatureGates,
 	})
 	ownership := shard.New(shard.Config{Management: management, Live: live, Selector: sharding.selector, Lease: sharding.holder, Released: connections.Release})
-	if err := mgr.Add(metrics.New(metrics.Config{
-		Management: management, Holder: shard.Identity(sharding.holder), Selector: sharding.selector, Registry: options.MetricsRegistry,
+	if err := mgr.Add(metrics.Serve(metrics.New(metrics.Config{
+		Management: management, Holder: shard.Identity(sharding.holder),
 		DrainTimeout: cmp.Or(options.DrainTimeout, teardown.DefaultDrainTimeout),
 		Counters:     slices.Concat(release.Counters(), watch.Counters()),
-		Costs:        capacityAccounts.Cost,
-	})); err != nil {
+	}), options.MetricsRegistry)); err != nil {
 		return fmt.Errorf("adding the metrics: %w", err)
 	}
 

@@ -2,7 +2,7 @@
 
 // Package v1alpha1 is the management cluster's API of capacity that hosted clusters share: CapacityAccount, which a
 // platform team writes, and CapacityLease, by which the operator grants one cluster its part. The rules by which the
-// grants are safe are in the package capacity.
+// grants are safe are in package division of the folder fleet.
 //
 // +kubebuilder:object:generate=true
 // +groupName=autonode.io

@@ -3,7 +3,6 @@
 package explain_test
 
 import (
-	"github.com/autonode-io/autonode/cli/explain"
 	"testing"
 	"time"
 
@@ -12,7 +11,8 @@ import (
 	karpv1 "sigs.k8s.io/karpenter/pkg/apis/v1"
 	"sigs.k8s.io/karpenter/pkg/controllers/disruption"
 
-	"github.com/autonode-io/autonode/capacity"
+	"github.com/autonode-io/autonode/cli/explain"
+	"github.com/autonode-io/autonode/fleet/division"
 	"github.com/autonode-io/autonode/fleet/karpenter/reclaim"
 	"github.com/autonode-io/autonode/karpenter/core/methods"
 )
@@ -20,12 +20,12 @@ import (
 func TestNodeOfFleet(t *testing.T) {
 	t.Run("When what a node takes has to be returned to another cluster, it should say by when", func(t *testing.T) {
 		g := NewWithT(t)
-		steps := []capacity.Step{{Keep: 0, By: noon.Add(time.Minute)}}
+		steps := []division.Step{{Keep: 0, By: noon.Add(time.Minute)}}
 		returns := func(core methods.Core) disruption.Method {
 			return reclaim.New(reclaim.Config{
-				Core: core, Taken: func(string) capacity.Amounts { return capacity.Amounts{"hosts": 1} },
-				Reclaims: func() []capacity.Reclaim {
-					return []capacity.Reclaim{{Pool: "hosts", Account: "production", For: []string{"green"}, Steps: steps}}
+				Core: core, Taken: func(string) division.Amounts { return division.Amounts{"hosts": 1} },
+				Reclaims: func() []division.Reclaim {
+					return []division.Reclaim{{Pool: "hosts", Account: "production", For: []string{"green"}, Steps: steps}}
 				},
 			})
 		}

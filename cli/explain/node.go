@@ -6,7 +6,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	autonodev1alpha1 "github.com/autonode-io/autonode/api/v1alpha1"
 	"slices"
 	"strings"
 	"time"
@@ -27,6 +26,7 @@ import (
 	podutils "sigs.k8s.io/karpenter/pkg/utils/pod"
 
 	"github.com/autonode-io/autonode/api/karpenter/v1alpha1"
+	autonodev1alpha1 "github.com/autonode-io/autonode/api/v1alpha1"
 	"github.com/autonode-io/autonode/karpenter/core/methods"
 	"github.com/autonode-io/autonode/karpenter/core/reconciler"
 )

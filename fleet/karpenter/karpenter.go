@@ -13,13 +13,13 @@ import (
 	"sigs.k8s.io/karpenter/pkg/controllers/disruption"
 	"sigs.k8s.io/karpenter/pkg/operator/options"
 
-	"github.com/autonode-io/autonode/capacity"
+	"github.com/autonode-io/autonode/fleet/division"
+	"github.com/autonode-io/autonode/fleet/karpenter/capacitylease"
+	"github.com/autonode-io/autonode/fleet/karpenter/limit"
 	"github.com/autonode-io/autonode/fleet/karpenter/reclaim"
-	"github.com/autonode-io/autonode/karpenter/controllers/capacitylease"
-	"github.com/autonode-io/autonode/karpenter/controllers/wanted"
+	"github.com/autonode-io/autonode/fleet/karpenter/wanted"
 	"github.com/autonode-io/autonode/karpenter/core/methods"
 	"github.com/autonode-io/autonode/karpenter/operator"
-	capacityprovider "github.com/autonode-io/autonode/karpenter/providers/capacity"
 	"github.com/autonode-io/autonode/karpenter/providers/offering"
 )
 
@@ -27,19 +27,19 @@ import (
 func Extend(ctx context.Context, x *operator.Environment) error {
 	lease := types.NamespacedName{Namespace: x.Options.Namespace, Name: x.Options.Names().Karpenter}
 	// An older management cluster doesn't serve the kind.
-	leases := x.Management.Named(capacityprovider.Mapper(), capacityprovider.Kind, lease.Name)
+	leases := x.Management.Named(limit.Mapper(), limit.Kind, lease.Name)
 	if err := x.Guest.Add(leases); err != nil {
 		return err
 	}
-	election := capacityprovider.Election{Config: x.Management.GetConfig(), Options: options.FromContext(ctx)}
-	config := capacityprovider.Config{Clock: x.Guest.Clock, Source: &capacityprovider.Cluster{
+	election := limit.Election{Config: x.Management.GetConfig(), Options: options.FromContext(ctx)}
+	config := limit.Config{Clock: x.Guest.Clock, Source: &limit.Cluster{
 		Leases: leases, Reader: x.Management.GetAPIReader(), Namespace: lease.Namespace, ClusterName: x.Options.ClusterName, LeaseName: lease.Name,
 		Owns: x.Machines.Owns, Name: x.Machines.InstanceName, IsFirst: election.IsFirst,
 	}}
 	if !x.Simulated {
 		config.Memory = election
 	}
-	limiter := capacityprovider.New(config)
+	limiter := limit.New(config)
 	if err := limiter.Watch(ctx, x.Management.GetCache(), x.Machines.Owns); err != nil {
 		return err
 	}
@@ -67,7 +67,7 @@ func Extend(ctx context.Context, x *operator.Environment) error {
 }
 
 // follow reads the lease and the last report in it.
-func follow(ctx context.Context, x *operator.Environment, limiter *capacityprovider.Provider, advance func(time.Duration)) error {
+func follow(ctx context.Context, x *operator.Environment, limiter *limit.Provider, advance func(time.Duration)) error {
 	if _, err := limiter.Step(ctx); err != nil {
 		return err
 	}
@@ -76,11 +76,11 @@ func follow(ctx context.Context, x *operator.Environment, limiter *capacityprovi
 		return nil
 	}
 	// A new process waits until requests of its predecessor have had their effect. This one launches nothing.
-	advance(capacity.InFlight)
+	advance(division.InFlight)
 	if _, err := limiter.Step(ctx); err != nil {
 		return err
 	}
-	x.Unavailable.Share(append(capacityprovider.QuotasOf(status.Unavailable), limiter.Quotas()...))
+	x.Unavailable.Share(append(limit.QuotasOf(status.Unavailable), limiter.Quotas()...))
 	for _, u := range status.Unavailable {
 		x.Unavailable.Mark(offering.Key{InstanceType: u.InstanceType, Zone: u.Zone, CapacityType: u.CapacityType}, u.Reason)
 	}

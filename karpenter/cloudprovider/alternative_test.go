@@ -3,6 +3,7 @@
 package cloudprovider_test
 
 import (
+	"k8s.io/apimachinery/pkg/api/resource"
 	"testing"
 
 	. "github.com/onsi/gomega"
@@ -26,6 +27,11 @@ func (f *fixture) first(change func(*karpv1.NodeClaim)) (*karpv1.NodeClaim, offe
 		g.Expect(err).NotTo(HaveOccurred())
 	}).Should(Succeed())
 	return nodeClaim, inventory.OfferingOf(f.machine(nodeClaim.Name))
+}
+
+// needs3 is a claim that c4-large meets only.
+func needs3(n *karpv1.NodeClaim) {
+	n.Spec.Resources.Requests[corev1.ResourceCPU] = resource.MustParse("3")
 }
 
 func TestAlternative(t *testing.T) {

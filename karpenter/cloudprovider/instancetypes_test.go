@@ -5,7 +5,6 @@ package cloudprovider_test
 import (
 	"context"
 	"fmt"
-	capacityprovider "github.com/autonode-io/autonode/karpenter/providers/capacity"
 	"testing"
 
 	"k8s.io/utils/clock"
@@ -15,6 +14,7 @@ import (
 	"github.com/autonode-io/autonode/api/karpenter/v1alpha1"
 	"github.com/autonode-io/autonode/internal/environment"
 	"github.com/autonode-io/autonode/karpenter/cloudprovider"
+	capacityprovider "github.com/autonode-io/autonode/karpenter/providers/capacity"
 	"github.com/autonode-io/autonode/karpenter/providers/instancetype"
 	"github.com/autonode-io/autonode/karpenter/providers/offering"
 	"github.com/autonode-io/autonode/karpenter/providers/pricing"

@@ -13,7 +13,7 @@ import (
 	karpcloudprovider "sigs.k8s.io/karpenter/pkg/cloudprovider"
 
 	"github.com/autonode-io/autonode/api/karpenter/v1alpha1"
-	"github.com/autonode-io/autonode/capacity/conversion"
+	"github.com/autonode-io/autonode/capacity"
 	capacityprovider "github.com/autonode-io/autonode/karpenter/providers/capacity"
 	"github.com/autonode-io/autonode/karpenter/providers/machine"
 	"github.com/autonode-io/autonode/karpenter/providers/version"
@@ -49,9 +49,9 @@ func (c *CloudProvider) plan(
 			v1alpha1.BootstrapHashAnnotation:        tmpl.Bootstrap.Hash,
 			v1alpha1.TemplateSourceAnnotation:       tmpl.Source.Annotation(),
 			v1alpha1.PriceAnnotation:                chosen.price(),
-			v1alpha1.MachineSizeAnnotation: conversion.FormatMachineSize(
+			v1alpha1.MachineSizeAnnotation: capacity.FormatMachineSize(
 				capacityprovider.MachineOf(chosen.choice.Key, tmpl),
-				conversion.MachinePrices{List: chosen.choice.ListPrice, OnDemand: chosen.onDemand}),
+				capacity.MachinePrices{List: chosen.choice.ListPrice, OnDemand: chosen.onDemand}),
 		},
 	}
 	plan.Images = c.Images.For(plan.Version, tmpl.Arch)

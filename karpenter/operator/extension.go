@@ -7,9 +7,8 @@ import (
 	"time"
 
 	"github.com/awslabs/operatorpkg/controller"
-	coreoperator "sigs.k8s.io/karpenter/pkg/operator"
-
 	"sigs.k8s.io/karpenter/pkg/controllers/disruption"
+	coreoperator "sigs.k8s.io/karpenter/pkg/operator"
 
 	"github.com/autonode-io/autonode/karpenter/core/methods"
 )

@@ -8,7 +8,6 @@ import (
 	. "github.com/onsi/gomega"
 	"github.com/prometheus/client_golang/prometheus"
 	"github.com/prometheus/client_golang/prometheus/testutil"
-	"k8s.io/apimachinery/pkg/labels"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/autonode-io/autonode/operator/metrics"
@@ -18,7 +17,7 @@ func TestGone(t *testing.T) {
 	t.Run("When a HostedCluster is gone, it should leave nothing behind", func(t *testing.T) {
 		g := NewWithT(t)
 		blue := hostedCluster("blue", nil)
-		c, management := collector(t, prometheus.NewRegistry(), blue, component("blue", "1.36.3", rolledOut))
+		c, management := collector(t, blue, component("blue", "1.36.3", rolledOut))
 		g.Expect(testutil.CollectAndCount(c)).NotTo(BeZero())
 		blue.Finalizers = nil
 		g.Expect(management.Update(t.Context(), blue)).To(Succeed())
@@ -30,9 +29,9 @@ func TestGone(t *testing.T) {
 		g := NewWithT(t)
 		blue := hostedCluster("blue", nil)
 		blue.Finalizers = nil
-		_, management := collector(t, prometheus.NewRegistry(), blue, hostedCluster("green", nil))
+		_, management := collector(t, blue, hostedCluster("green", nil))
 		counter := metrics.NewCounter(prometheus.CounterOpts{Name: "lookups_total", Help: "Lookups."})
-		c := metrics.New(metrics.Config{Management: management, Selector: labels.Everything(), Counters: []*metrics.Counter{counter}})
+		c := metrics.New(metrics.Config{Management: management, Counters: []*metrics.Counter{counter}})
 		counter.For(client.ObjectKeyFromObject(blue)).Inc()
 		counter.For(client.ObjectKey{Namespace: "clusters", Name: "green"}).Add(3)
 		series := func() int {

@@ -9,14 +9,12 @@ package metrics
 import (
 	"cmp"
 	"context"
-	"slices"
 	"strings"
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
 	"k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-	"k8s.io/apimachinery/pkg/labels"
 	"k8s.io/apimachinery/pkg/util/sets"
 	"k8s.io/utils/clock"
 	"sigs.k8s.io/controller-runtime/pkg/client"
@@ -25,7 +23,6 @@ import (
 	crmetrics "sigs.k8s.io/controller-runtime/pkg/metrics"
 
 	"github.com/autonode-io/autonode/api/v1beta1"
-	"github.com/autonode-io/autonode/capacity/cost"
 )
 
 // Namespace is the prefix of the names of all the operator's own metrics.
@@ -84,52 +81,46 @@ type Config struct {
 	// Holder is the operator's name in status.operator. HostedClusters with another holder are skipped. If empty, all
 	// are reported.
 	Holder string
-	// Selector matches the CapacityAccounts that are reported.
-	Selector labels.Selector
-	// Costs returns the costs of a CapacityAccount's machines; nil while they aren't known. Without it no costs are reported.
-	Costs func(account string) *cost.Report
 	// DrainTimeout is how long nodes may drain where the HostedCluster doesn't say it.
 	DrainTimeout time.Duration
 	// Clock is the time; nil is the real one.
 	Clock clock.PassiveClock
 	// Counters forget the HostedClusters that are gone.
 	Counters []*Counter
-	// Registry that serves the metrics; nil is controller-runtime's.
-	Registry prometheus.Registerer
 }
 
 // Collector is a prometheus.Collector.
 type Collector struct{ Config }
 
-var (
-	_ prometheus.Collector = (*Collector)(nil)
-	_ manager.Runnable     = (*Collector)(nil)
-)
+var _ prometheus.Collector = (*Collector)(nil)
 
-// New returns a collector that is registered while it runs.
+// New returns a collector.
 func New(config Config) *Collector {
 	if config.Clock == nil {
 		config.Clock = clock.RealClock{}
 	}
-	if config.Registry == nil {
-		config.Registry = crmetrics.Registry
-	}
 	return &Collector{config}
 }
 
-// Start serves the metrics until ctx ends. A manager starts it where it holds the Lease only: two replicas would count everything twice.
-func (c *Collector) Start(ctx context.Context) error {
-	if err := c.Registry.Register(c); err != nil {
-		return err
+// Serve registers a collector in a registry while it runs; nil is controller-runtime's. A manager runs it where that holds the Lease only:
+// two replicas would count everything twice.
+func Serve(collector prometheus.Collector, registry prometheus.Registerer) manager.RunnableFunc {
+	if registry == nil {
+		registry = crmetrics.Registry
 	}
-	defer c.Registry.Unregister(c)
-	<-ctx.Done()
-	return nil
+	return func(ctx context.Context) error {
+		if err := registry.Register(collector); err != nil {
+			return err
+		}
+		defer registry.Unregister(collector)
+		<-ctx.Done()
+		return nil
+	}
 }
 
 // Describe implements prometheus.Collector.
 func (c *Collector) Describe(descs chan<- *prometheus.Desc) {
-	for _, d := range slices.Concat(ofHostedClusters, ofAccounts) {
+	for _, d := range ofHostedClusters {
 		descs <- d
 	}
 }
@@ -137,7 +128,6 @@ func (c *Collector) Describe(descs chan<- *prometheus.Desc) {
 // Collect implements prometheus.Collector.
 func (c *Collector) Collect(samples chan<- prometheus.Metric) {
 	ctx := context.Background()
-	c.collectAccounts(ctx, samples)
 	hostedClusters, components := &v1beta1.HostedClusterList{}, &v1beta1.ControlPlaneComponentList{}
 	for _, list := range []client.ObjectList{hostedClusters, components} {
 		if err := c.Management.List(ctx, list, client.UnsafeDisableDeepCopy); err != nil {

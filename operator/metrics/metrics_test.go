@@ -5,7 +5,6 @@ package metrics_test
 import (
 	"context"
 	"errors"
-	"fmt"
 	"strings"
 	"testing"
 	"time"
@@ -15,7 +14,6 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 	"github.com/prometheus/client_golang/prometheus/testutil"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-	"k8s.io/apimachinery/pkg/labels"
 	"k8s.io/apimachinery/pkg/runtime"
 	clocktesting "k8s.io/utils/clock/testing"
 	"k8s.io/utils/ptr"
@@ -26,6 +24,7 @@ import (
 	"github.com/autonode-io/autonode/api/scalar"
 	autonodev1alpha1 "github.com/autonode-io/autonode/api/v1alpha1"
 	"github.com/autonode-io/autonode/api/v1beta1"
+	"github.com/autonode-io/autonode/internal/environment"
 	"github.com/autonode-io/autonode/operator/metrics"
 )
 
@@ -80,37 +79,15 @@ func component(owner, version string, conditions ...metav1.Condition) *v1beta1.C
 	}
 }
 
-func collector(t *testing.T, registry prometheus.Registerer, objects ...client.Object) (*metrics.Collector, client.Client) {
+func collector(t *testing.T, objects ...client.Object) (*metrics.Collector, client.Client) {
 	t.Helper()
 	scheme := runtime.NewScheme()
 	NewWithT(t).Expect(v1beta1.AddToScheme(scheme)).To(Succeed())
 	NewWithT(t).Expect(autonodev1alpha1.AddToScheme(scheme)).To(Succeed())
 	management := fake.NewClientBuilder().WithScheme(scheme).WithObjects(objects...).Build()
 	return metrics.New(metrics.Config{
-		Management: management, Selector: labels.Everything(), DrainTimeout: 30 * time.Minute, Clock: clocktesting.NewFakePassiveClock(now), Registry: registry,
+		Management: management, DrainTimeout: 30 * time.Minute, Clock: clocktesting.NewFakePassiveClock(now),
 	}), management
-}
-
-// samples returns what is served, by the metric's name.
-func samples(t *testing.T, c prometheus.Collector) map[string][]string {
-	t.Helper()
-	g := NewWithT(t)
-	registry := prometheus.NewPedanticRegistry()
-	g.Expect(registry.Register(c)).To(Succeed())
-	families, err := registry.Gather()
-	g.Expect(err).NotTo(HaveOccurred())
-	samples := map[string][]string{}
-	for _, family := range families {
-		for _, metric := range family.GetMetric() {
-			var labels []string
-			for _, label := range metric.GetLabel() {
-				labels = append(labels, fmt.Sprintf("%s=%q", label.GetName(), label.GetValue()))
-			}
-			sample := fmt.Sprintf("{%s} %.10g", strings.Join(labels, ","), metric.GetGauge().GetValue())
-			samples[family.GetName()] = append(samples[family.GetName()], sample)
-		}
-	}
-	return samples
 }
 
 func lines(s string) []string {
@@ -136,8 +113,8 @@ func collectAll(t *testing.T, tests []collection) {
 	t.Helper()
 	for _, test := range tests {
 		t.Run(test.name, func(t *testing.T) {
-			c, _ := collector(t, prometheus.NewRegistry(), test.objects...)
-			got := samples(t, c)
+			c, _ := collector(t, test.objects...)
+			got := environment.Samples(t, c)
 			for name, want := range test.want {
 				if diff := cmp.Diff(lines(want), got["autonode_"+name]); diff != "" {
 					t.Errorf("autonode_%s (-want +got):\n%s", name, diff)
@@ -150,27 +127,6 @@ func collectAll(t *testing.T, tests []collection) {
 func TestCollect(t *testing.T) {
 	collectAll(t, []collection{
 		{
-			name: "When clusters share an account, it should report each pool, in base units",
-			objects: []client.Object{&autonodev1alpha1.CapacityAccount{ObjectMeta: metav1.ObjectMeta{Name: "production"}, Status: autonodev1alpha1.CapacityAccountStatus{
-				Pools: []autonodev1alpha1.CapacityPoolStatus{
-					{Name: "quota/all/memory", Limit: "2Gi", Granted: "1Gi", Used: "512Mi"}, {Name: "quota/all/cpu", Limit: "1500m", Granted: "1", Used: "0", Waiting: "2", Lent: "500m", Reclaiming: "250m"},
-				},
-			}}},
-			want: map[string]string{
-				"capacity_pool_limit": `{account="production",pool="quota/all/cpu"} 1.5
-					{account="production",pool="quota/all/memory"} 2147483648`,
-				"capacity_pool_granted": `{account="production",pool="quota/all/cpu"} 1
-					{account="production",pool="quota/all/memory"} 1073741824`,
-				"capacity_pool_used": `{account="production",pool="quota/all/cpu"} 0
-					{account="production",pool="quota/all/memory"} 536870912`,
-				"capacity_pool_lent": `{account="production",pool="quota/all/cpu"} 0.5
-					{account="production",pool="quota/all/memory"} 0`,
-				"capacity_pool_reclaiming": `{account="production",pool="quota/all/cpu"} 0.25
-					{account="production",pool="quota/all/memory"} 0`,
-				"capacity_pool_waiting": `{account="production",pool="quota/all/cpu"} 2
-					{account="production",pool="quota/all/memory"} 0`,
-			},
-		}, {
 			name:    "When all is well, it should report what runs, and that nothing is under way",
 			objects: []client.Object{hostedCluster("blue", nil), component("blue", "1.36.3", rolledOut)},
 			want: map[string]string{
@@ -224,21 +180,21 @@ func TestCollect(t *testing.T) {
 func TestScrape(t *testing.T) {
 	t.Run("When a list can't be read, the scrape should go without and not fail", func(t *testing.T) {
 		g := NewWithT(t)
-		_, management := collector(t, prometheus.NewRegistry(), hostedCluster("blue", nil))
+		_, management := collector(t, hostedCluster("blue", nil))
 		broken := interceptor.NewClient(management.(client.WithWatch), interceptor.Funcs{
 			List: func(context.Context, client.WithWatch, client.ObjectList, ...client.ListOption) error {
 				return errors.New("stopping")
 			},
 		})
 		registry := prometheus.NewRegistry()
-		g.Expect(registry.Register(metrics.New(metrics.Config{Management: broken, Selector: labels.Everything(), Registry: registry}))).To(Succeed())
+		g.Expect(registry.Register(metrics.New(metrics.Config{Management: broken}))).To(Succeed())
 		families, err := registry.Gather()
 		g.Expect(err).NotTo(HaveOccurred())
 		g.Expect(families).To(BeEmpty())
 	})
 
 	t.Run("When names and help texts are linted, they should follow Prometheus' habits", func(t *testing.T) {
-		c, _ := collector(t, prometheus.NewRegistry(), hostedCluster("blue", func(h *v1beta1.HostedCluster) {
+		c, _ := collector(t, hostedCluster("blue", func(h *v1beta1.HostedCluster) {
 			h.Status.AutoNode.DrainStartedTime = ptr.To(ago(time.Minute))
 		}), component("blue", "1.36.3", rolledOut))
 		problems, err := testutil.CollectAndLint(c)
@@ -246,16 +202,16 @@ func TestScrape(t *testing.T) {
 	})
 }
 
-func TestStart(t *testing.T) {
+func TestServe(t *testing.T) {
 	t.Run("When it runs, and no longer, it should be served", func(t *testing.T) {
 		g := NewWithT(t)
 		registry := prometheus.NewRegistry()
-		c, _ := collector(t, registry, hostedCluster("blue", nil))
+		c, _ := collector(t, hostedCluster("blue", nil))
 		served := func() (int, error) { return testutil.GatherAndCount(registry, "autonode_enabled") }
 		g.Expect(served()).To(BeZero())
 		ctx, stop := context.WithCancel(t.Context())
 		done := make(chan error, 1)
-		go func() { done <- c.Start(ctx) }()
+		go func() { done <- metrics.Serve(c, registry)(ctx) }()
 		g.Eventually(served).Should(Equal(1))
 		stop()
 		g.Eventually(done).Should(Receive(BeNil()))

@@ -32,7 +32,7 @@ var numbers = []struct{ page, text, folder, name string }{
 	{"compatibility.md", `at most (three) minor versions older`, "operator/guest", "MaxBehind"},
 	{"failures.md", `didn't answer within (15 s)`, "karpenter/providers/machine", "CreateTimeout"},
 	{"failures.md", `first failure \| (3 minutes)`, "karpenter/providers/offering", "BaseTTL"},
-	{"fleet-capacity.md", `serves up to (200) clusters`, "operator/controllers/capacityaccount", "maxClusters"},
+	{"fleet-capacity.md", `serves up to (200) clusters`, "fleet/operator/capacityaccount", "maxClusters"},
 	{"getting-started/kubevirt.md", `(30 minutes) by default`, "operator/steps/teardown", "DefaultDrainTimeout"},
 	{"life-of-a-node.md", `deadline (5 minutes) later`, "operator/steps/teardown", "maxGracePeriod"},
 	{"lifecycle.md", `the operator's --drain-timeout, (30m)`, "operator/steps/teardown", "DefaultDrainTimeout"},

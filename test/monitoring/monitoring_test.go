@@ -20,6 +20,7 @@ import (
 	"sigs.k8s.io/yaml"
 
 	"github.com/autonode-io/autonode/api/v1beta1"
+	fleetmetrics "github.com/autonode-io/autonode/fleet/operator/metrics"
 	_ "github.com/autonode-io/autonode/karpenter" // registers what its controllers count
 	karpentermetrics "github.com/autonode-io/autonode/karpenter/controllers/metrics"
 	"github.com/autonode-io/autonode/karpenter/core/leadership"
@@ -65,7 +66,7 @@ func served(t *testing.T) programs {
 	registerNodeMetrics()
 	p := programs{registry: crmetrics.Registry, labels: map[string][]string{}, values: known(t)}
 	for _, collector := range []prometheus.Collector{
-		metrics.New(metrics.Config{}), karpentermetrics.New(karpentermetrics.Config{}), leadership.New(leadership.Config{}).Metric(),
+		metrics.New(metrics.Config{}), fleetmetrics.New(fleetmetrics.Config{}), karpentermetrics.New(karpentermetrics.Config{}), leadership.New(leadership.Config{}).Metric(),
 		lenient.New(nil, operatorundecodable.Metric, nil), lenient.New(nil, karpenteroperator.UndecodableMetric, nil),
 	} {
 		// Described before anything else has it, and left out of what a registry would collect: there is nothing to read.

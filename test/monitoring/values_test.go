@@ -22,7 +22,7 @@ import (
 
 	autonodev1alpha1 "github.com/autonode-io/autonode/api/v1alpha1"
 	"github.com/autonode-io/autonode/api/v1beta1"
-	"github.com/autonode-io/autonode/operator/metrics"
+	fleetmetrics "github.com/autonode-io/autonode/fleet/operator/metrics"
 )
 
 // values that labels can have, by metric and label.
@@ -135,7 +135,7 @@ func known(t *testing.T) values {
 		"karpenter_nodepools_usage":             {"resource_type": {string(corev1.ResourceCPU), string(corev1.ResourceMemory)}},
 		"leader_election_master_status":         {"name": leases(t)},
 	}
-	v["autonode_cost_saved_dollars_per_hour"] = map[string][]string{"by": {metrics.BySpot, metrics.ByReservations, metrics.ByCommitments}}
+	v["autonode_cost_saved_dollars_per_hour"] = map[string][]string{"by": {fleetmetrics.BySpot, fleetmetrics.ByReservations, fleetmetrics.ByCommitments}}
 	for _, figure := range []string{"limit", "granted", "used", "waiting", "expiry_timestamp_seconds"} {
 		v["autonode_capacity_pool_"+figure] = map[string][]string{"pool": {autonodev1alpha1.QuotaPool("any", "cpu"), autonodev1alpha1.ReservationPool("any")}}
 	}

@@ -38,7 +38,10 @@ func source(expression ast.Expr) string {
 }
 
 // altering are the functions that alter Karpenter core.
-var altering = regexp.MustCompile(`^(guestclient\.New|leadership\.(Gate|Hold|Refuse)|methods\.(OnDemand|WithReclaims|TerminateFirst)|k\.static\.(Launches|Provisioning)|reconciler\.(Ignore\w+|Savings|Settle|Recount\w*|Extend|Pace|Await\w*|Wake|NodeLimit|BackOff))$`)
+var altering = regexp.MustCompile(`^(guestclient\.New|leadership\.(Gate|Hold|Refuse)|methods\.(OnDemand|TerminateFirst)|k\.static\.(Launches|Provisioning)|reconciler\.(Ignore\w+|Savings|Settle|Recount\w*|Extend|Pace|Await\w*|Wake|NodeLimit|BackOff))$`)
+
+// constructor matches the controllers of an extension.
+var constructor = regexp.MustCompile(`^(capacitylease|wanted)\.New$`)
 
 // listed is what a program's run.go runs: our controllers and the alterations of Karpenter core's, which core.go lists, or the steps and
 // what is added to the manager.
@@ -52,7 +55,7 @@ func listed(t *testing.T, program string) []string {
 			switch {
 			case name == "mgr.Add":
 				found[source(n.Args[0])] = true
-			case name == "capacityaccount.New":
+			case name == "extend" || program == "fleet/karpenter" && constructor.MatchString(name):
 				found[name] = true
 			case altering.MatchString(name), slices.Contains([]string{"requests.SetUp", "machines.New", "instancetypecatalog.New"}, name):
 				found[name] = true
@@ -73,7 +76,7 @@ func listed(t *testing.T, program string) []string {
 		}
 		return true
 	}
-	for _, name := range map[string][]string{"karpenter": {"run.go", "core.go"}, "operator": {"run.go"}}[program] {
+	for _, name := range map[string][]string{"karpenter": {"run.go", "core.go"}, "operator": {"run.go"}, "fleet/karpenter": {"karpenter.go"}}[program] {
 		file, err := parser.ParseFile(token.NewFileSet(), filepath.Join(root, program, name), nil, 0)
 		NewWithT(t).Expect(err).NotTo(HaveOccurred())
 		core = name == "core.go" // whose list is compared with Karpenter core's: TestControllers
@@ -87,7 +90,7 @@ func listed(t *testing.T, program string) []string {
 	return names
 }
 
-var row = regexp.MustCompile("^\\| (\\w+) \\| `([\\w.]+)` \\| `([\\w/]+)`: `(Test\\w+)` \\|")
+var row = regexp.MustCompile("^\\| ([\\w/]+) \\| `([\\w.]+)` \\| `([\\w/]+)`: `(Test\\w+)` \\|")
 
 // mutates reports whether a mutant leaves out, or replaces, what a program's run.go lists, and names the test of a package.
 func mutates(m mutant.Mutant, program, listed, pkg, test string) bool {
@@ -121,7 +124,7 @@ func TestTable(t *testing.T) {
 				BeTrue(), "no mutant leaves %s out of %s/run.go and names %s of %s", match[2], match[1], match[4], match[3])
 		}
 		slices.Sort(rows)
-		if diff := cmp.Diff(append(listed(t, "karpenter"), listed(t, "operator")...), rows); diff != "" {
+		if diff := cmp.Diff(slices.Concat(listed(t, "fleet/karpenter"), listed(t, "karpenter"), listed(t, "operator")), rows); diff != "" {
 			t.Errorf("run.go and the table differ (-run.go +docs/testing.md):\n%s", diff)
 		}
 	})

@@ -20,7 +20,7 @@ import (
 	"sigs.k8s.io/karpenter/pkg/utils/pdb"
 
 	autonodev1alpha1 "github.com/autonode-io/autonode/api/v1alpha1"
-	"github.com/autonode-io/autonode/capacity"
+	"github.com/autonode-io/autonode/fleet/division"
 	"github.com/autonode-io/autonode/karpenter/core/methods"
 )
 
@@ -35,9 +35,9 @@ const maxGracePeriod = time.Hour
 type Config struct {
 	methods.Core
 	// Reclaims returns the amounts that the cluster has to return now.
-	Reclaims func() []capacity.Reclaim
+	Reclaims func() []division.Reclaim
 	// Taken returns the amount of each pool that a NodeClaim's machine takes.
-	Taken func(nodeClaim string) capacity.Amounts
+	Taken func(nodeClaim string) division.Amounts
 }
 
 // Method is a disruption.Method that removes nodes within disruption budgets until a deadline, and by force afterwards.
@@ -66,7 +66,7 @@ func (m *Method) ShouldDisrupt(_ context.Context, c *disruption.Candidate) bool 
 		return false
 	}
 	taken := m.Taken(c.NodeClaim.Name)
-	return slices.ContainsFunc(reclaims, func(r capacity.Reclaim) bool { return taken[r.Pool] > 0 })
+	return slices.ContainsFunc(reclaims, func(r division.Reclaim) bool { return taken[r.Pool] > 0 })
 }
 
 // candidate is a node that may be removed.
@@ -104,7 +104,7 @@ func (m *Method) ComputeCommands(ctx context.Context, budgets map[string]int, fo
 	var commands []disruption.Command
 	for _, r := range m.Reclaims() {
 		for staying[r.Pool] > r.Keep() {
-			by := capacity.Exceeded(r.Steps, staying[r.Pool]).By
+			by := division.Exceeded(r.Steps, staying[r.Pool]).By
 			forced := !now.Before(by)
 			c := choose(candidates, r.Pool, staying[r.Pool]-r.Keep(), func(c *candidate) bool {
 				return forced || c.blocked == nil && budgets[c.NodePool.Name] > 0
@@ -158,7 +158,7 @@ func choose(candidates []*candidate, pool string, excess int64, may func(*candid
 
 // remove returns the command that removes a node. The drain ends by force after the deadline: core deletes a pod earlier than a NodeClaim's
 // termination by the pod's own grace period, so the termination is later than the deadline by the longest one.
-func (m *Method) remove(c *candidate, r *capacity.Reclaim, by, now time.Time) disruption.Command {
+func (m *Method) remove(c *candidate, r *division.Reclaim, by, now time.Time) disruption.Command {
 	grace := time.Duration(0)
 	for _, pod := range c.pods {
 		if seconds := pod.Spec.TerminationGracePeriodSeconds; seconds != nil {
@@ -181,7 +181,7 @@ func (m *Method) remove(c *candidate, r *capacity.Reclaim, by, now time.Time) di
 }
 
 // warn reports on blocked nodes that some of them are removed by force after the deadline, while there is time to make room for their pods.
-func (m *Method) warn(candidates []*candidate, r *capacity.Reclaim, by time.Time) {
+func (m *Method) warn(candidates []*candidate, r *division.Reclaim, by time.Time) {
 	for _, c := range candidates {
 		if c.taken[r.Pool] > 0 && !c.chosen && c.blocked != nil {
 			m.publish(c, corev1.EventTypeWarning, fmt.Sprintf("The node may be removed by force after %s for %s. It stays until then: %s", by.UTC().Format(time.RFC3339), purpose(r), c.blocked))
@@ -198,7 +198,7 @@ func (m *Method) publish(c *candidate, level, text string) {
 }
 
 // purpose names the clusters that request the amount, and the pool.
-func purpose(r *capacity.Reclaim) string {
+func purpose(r *division.Reclaim) string {
 	return fmt.Sprintf("%s, which reclaims %s of account %s: this cluster may keep %d", strings.Join(r.For, ", "), r.Pool, r.Account, r.Keep())
 }
 

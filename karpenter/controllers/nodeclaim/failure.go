@@ -16,7 +16,7 @@ import (
 
 	"github.com/autonode-io/autonode/api/karpenter/v1alpha1"
 	"github.com/autonode-io/autonode/assets/infrastructure"
-	"github.com/autonode-io/autonode/capacity/conversion"
+	"github.com/autonode-io/autonode/capacity"
 	"github.com/autonode-io/autonode/karpenter/providers/inventory"
 	"github.com/autonode-io/autonode/karpenter/providers/offering"
 )
@@ -80,7 +80,7 @@ func (f *failure) reconcile(ctx context.Context, nodeClaim *karpv1.NodeClaim, m 
 // exceeded closes the quota that a machine has exceeded according to a condition.
 func (f *failure) exceeded(nodeClaim *karpv1.NodeClaim, m *clusterv1.Machine, condition metav1.Condition) offering.ClosedQuota {
 	origin, family := inventory.OriginOf(m), nodeClaim.Labels[v1alpha1.InstanceFamilyLabel]
-	size, _ := conversion.MachineOf(m)
+	size, _ := capacity.MachineOf(m)
 	class := ""
 	if nodeClaim.Spec.NodeClassRef != nil {
 		class = nodeClaim.Spec.NodeClassRef.Name

@@ -21,7 +21,7 @@ import (
 	karpscheduling "sigs.k8s.io/karpenter/pkg/scheduling"
 
 	"github.com/autonode-io/autonode/api/karpenter/v1alpha1"
-	"github.com/autonode-io/autonode/capacity"
+	"github.com/autonode-io/autonode/fleet/division"
 	"github.com/autonode-io/autonode/fleet/karpenter/reclaim"
 	"github.com/autonode-io/autonode/internal/environment"
 	"github.com/autonode-io/autonode/karpenter/core/methods"
@@ -48,7 +48,7 @@ func (reclaimProvider) GetInstanceTypes(context.Context, *karpv1.NodePool) ([]*k
 type guest struct {
 	budget string
 	taken  map[string]int64
-	steps  []capacity.Step
+	steps  []division.Step
 	// pdb: no pod may be evicted. change changes a node, its NodeClaim and each of its pods.
 	pdb    bool
 	change func(name string, node *corev1.Node, claim *karpv1.NodeClaim, pod *corev1.Pod)
@@ -83,17 +83,17 @@ func (g *guest) removed(t *testing.T, now time.Time) ([]karpv1.NodeClaim, *envir
 	core := newCore(t, coreConfig{Guest: cluster, CloudProvider: reclaimProvider{}, Recorder: recorder, Clock: clocktesting.NewFakeClock(now)}, objects)
 	reclaiming := reclaim.New(reclaim.Config{
 		Core: methods.Core{Guest: cluster, Cluster: core.State, Recorder: recorder, Clock: core.Clock},
-		Reclaims: func() []capacity.Reclaim {
+		Reclaims: func() []division.Reclaim {
 			if g.steps == nil {
 				return nil
 			}
-			return []capacity.Reclaim{{Pool: pool, Account: "production", For: []string{"clusters/blue"}, Steps: g.steps}}
+			return []division.Reclaim{{Pool: pool, Account: "production", For: []string{"clusters/blue"}, Steps: g.steps}}
 		},
-		Taken: func(nodeClaim string) capacity.Amounts {
+		Taken: func(nodeClaim string) division.Amounts {
 			if amount, ok := g.taken[nodeClaim]; ok {
-				return capacity.Amounts{pool: amount}
+				return division.Amounts{pool: amount}
 			}
-			return capacity.Amounts{pool: 1}
+			return division.Amounts{pool: 1}
 		},
 	})
 	for _, command := range core.disrupt(t, []disruption.Method{reclaiming}) {
@@ -109,7 +109,7 @@ func TestReclaims(t *testing.T) {
 	NewWithT(t).Expect(v1alpha1.AddToScheme(clientgoscheme.Scheme)).To(Succeed())
 	now := time.Unix(1_000_000, 0)
 	before, after := now.Add(10*time.Minute), now.Add(-time.Minute)
-	keep := func(amount int64, by time.Time) []capacity.Step { return []capacity.Step{{Keep: amount, By: by}} }
+	keep := func(amount int64, by time.Time) []division.Step { return []division.Step{{Keep: amount, By: by}} }
 	annotated := func(name string, _ *corev1.Node, _ *karpv1.NodeClaim, pod *corev1.Pod) {
 		if name == "n3" {
 			pod.Annotations = map[string]string{karpv1.DoNotDisruptAnnotationKey: "true"}
@@ -140,7 +140,7 @@ func TestReclaims(t *testing.T) {
 		{"When a node may not be disrupted, it should stay before the deadline", guest{budget: "5", steps: keep(3, before), change: heldNode}, []string{"n2", "n4"}},
 		{"When the deadline has passed, blocked nodes should go too, beyond the budget", guest{budget: "0", steps: keep(3, after), pdb: true}, []string{"n3", "n4"}},
 		{"When the deadline has passed for a part, only that should go by force",
-			guest{budget: "0", steps: []capacity.Step{{Keep: 4, By: after}, {Keep: 2, By: before}}}, []string{"n4"}},
+			guest{budget: "0", steps: []division.Step{{Keep: 4, By: after}, {Keep: 2, By: before}}}, []string{"n4"}},
 		{"When a machine takes more than is to be returned, it should remove those that take less", guest{budget: "5", steps: keep(11, before),
 			taken: map[string]int64{"claim-n4": 8}}, []string{"n3"}},
 		{"When each takes more than is to be returned, it should remove the one that takes the least", guest{budget: "5", steps: keep(20, before),
@@ -201,20 +201,20 @@ func TestClocks(t *testing.T) {
 	NewWithT(t).Expect(v1alpha1.AddToScheme(clientgoscheme.Scheme)).To(Succeed())
 	t.Run("When the operator's clock is wrong, Karpenter should break a PodDisruptionBudget neither before nor after the grace period by its own", func(t *testing.T) {
 		now := time.Unix(1_000_000, 0)
-		lease := func(name string, used int64, requests ...capacity.Request) *capacity.Lease {
-			amounts := capacity.Amounts{pool: used}
-			return &capacity.Lease{ID: name, Sequence: 1, Amounts: amounts, Report: capacity.Report{Sequence: 1, Held: amounts, Spent: amounts, Requests: requests}}
+		lease := func(name string, used int64, requests ...division.Request) *division.Lease {
+			amounts := division.Amounts{pool: used}
+			return &division.Lease{ID: name, Sequence: 1, Amounts: amounts, Report: division.Report{Sequence: 1, Held: amounts, Spent: amounts, Requests: requests}}
 		}
 		for _, off := range []time.Duration{-time.Hour, -16 * time.Minute, 0, 16 * time.Minute, time.Hour} {
-			decision := capacity.Decide(capacity.Account{
-				Limits: capacity.Amounts{pool: 5}, Now: now.Add(off), First: 1,
-				Members: map[string]capacity.Member{
-					"blue":  {Guaranteed: capacity.Amounts{pool: 3}, Lease: lease("blue", 0, capacity.Request{Charges: capacity.Amounts{pool: 1}, Count: 3})},
-					"green": {Used: capacity.Amounts{pool: 5}, Lease: lease("green", 5)},
+			decision := division.Decide(division.Account{
+				Limits: division.Amounts{pool: 5}, Now: now.Add(off), First: 1,
+				Members: map[string]division.Member{
+					"blue":  {Guaranteed: division.Amounts{pool: 3}, Lease: lease("blue", 0, division.Request{Charges: division.Amounts{pool: 1}, Count: 3})},
+					"green": {Used: division.Amounts{pool: 5}, Lease: lease("green", 5)},
 				},
 			})
-			g := &guest{budget: "0", pdb: true, steps: capacity.Follow(nil, decision.Reclaims["green"][pool], now, capacity.DefaultReclaimGracePeriod)}
-			for after, want := range map[time.Duration]int{0: 0, capacity.DefaultReclaimGracePeriod - time.Second: 0, capacity.DefaultReclaimGracePeriod + time.Minute: 3} {
+			g := &guest{budget: "0", pdb: true, steps: division.Follow(nil, decision.Reclaims["green"][pool], now, division.DefaultReclaimGracePeriod)}
+			for after, want := range map[time.Duration]int{0: 0, division.DefaultReclaimGracePeriod - time.Second: 0, division.DefaultReclaimGracePeriod + time.Minute: 3} {
 				if removed, _ := g.removed(t, now.Add(after)); len(removed) != want {
 					t.Errorf("the operator's clock is %s off: %d nodes are removed after %s, want %d", off, len(removed), after, want)
 				}

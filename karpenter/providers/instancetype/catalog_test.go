@@ -6,7 +6,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	capacityprovider "github.com/autonode-io/autonode/karpenter/providers/capacity"
 	"os"
 	"path/filepath"
 	goruntime "runtime"
@@ -22,6 +21,7 @@ import (
 
 	"github.com/autonode-io/autonode/api/karpenter/v1alpha1"
 	"github.com/autonode-io/autonode/internal/environment"
+	capacityprovider "github.com/autonode-io/autonode/karpenter/providers/capacity"
 	"github.com/autonode-io/autonode/karpenter/providers/inventory"
 	"github.com/autonode-io/autonode/karpenter/providers/offering"
 	"github.com/autonode-io/autonode/karpenter/providers/pricing"

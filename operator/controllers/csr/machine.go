@@ -15,7 +15,7 @@ import (
 
 	"github.com/autonode-io/autonode/api/karpenter/v1alpha1"
 	"github.com/autonode-io/autonode/assets/infrastructure"
-	"github.com/autonode-io/autonode/capacity/conversion"
+	"github.com/autonode-io/autonode/capacity"
 	"github.com/autonode-io/autonode/clusterstatus"
 )
 
@@ -25,10 +25,10 @@ const (
 	tokenIndex    = "autonode.io/bootstrap-token"
 )
 
-// The labels and annotations of a Machine that are kept; operator/controllers/capacityaccount counts by some.
+// The labels and annotations of a Machine that are kept; fleet/operator/capacityaccount counts by some.
 var (
-	retainedLabels      = append([]string{clusterv1.ClusterNameLabel, clusterv1.MachineControlPlaneLabel, v1alpha1.NodeClaimLabel, v1alpha1.NodeClaimUIDLabel}, conversion.MachineLabels...)
-	retainedAnnotations = append([]string{v1alpha1.BootstrapTokenIDAnnotation, v1alpha1.NodeClaimNameAnnotation}, conversion.MachineAnnotations...)
+	retainedLabels      = append([]string{clusterv1.ClusterNameLabel, clusterv1.MachineControlPlaneLabel, v1alpha1.NodeClaimLabel, v1alpha1.NodeClaimUIDLabel}, capacity.MachineLabels...)
+	retainedAnnotations = append([]string{v1alpha1.BootstrapTokenIDAnnotation, v1alpha1.NodeClaimNameAnnotation}, capacity.MachineAnnotations...)
 )
 
 // MachineCache keeps the fields of Machines that validation reads, the phase, for operator/controllers/machines, and while a Machine is

@@ -1,0 +1,120 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package capacity
+
+import (
+	"cmp"
+	"math"
+	"strconv"
+	"strings"
+
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"github.com/autonode-io/autonode/api/karpenter/v1alpha1"
+	autonodev1alpha1 "github.com/autonode-io/autonode/api/v1alpha1"
+)
+
+const (
+	// capacityTypeLabel is Karpenter's label of a machine's capacity type, and onDemand its value by default.
+	capacityTypeLabel = "karpenter.sh/capacity-type"
+	onDemand          = "on-demand"
+	// MaxPrice bounds a machine's price in US dollars an hour, so that sums of forged ones stay numbers.
+	MaxPrice = 1e6
+	// maxLabel and maxName are the most characters of a label's value, as zones are, and of an object's name.
+	maxLabel, maxName = 63, 253
+)
+
+// MachinePrices are list prices of a Machine in US dollars an hour; zero if one isn't known.
+type MachinePrices struct {
+	// List is the price of the Machine's offering, and OnDemand that of the same machine on demand when it was launched.
+	List, OnDemand float64
+}
+
+// FormatMachineSize is the value of the annotation MachineSizeAnnotation: what a machine takes from pools, and its list prices. The
+// price on demand is left out where it is the list price, or unknown.
+func FormatMachineSize(m Machine, prices MachinePrices) string {
+	text := "vcpus=" + strconv.FormatInt(m.VCPUs, 10) + ",memory=" + strconv.FormatInt(m.Memory, 10) + ",gpus=" + strconv.FormatInt(m.GPUs, 10) +
+		",price=" + strconv.FormatFloat(prices.List, 'f', -1, 64)
+	if prices.OnDemand > 0 && m.CapacityType != onDemand {
+		text += ",onDemand=" + strconv.FormatFloat(prices.OnDemand, 'f', -1, 64)
+	}
+	return text
+}
+
+// MachineOf returns what a Machine takes from pools, by its labels and annotations, and its list prices. Operator and Karpenter both
+// count by it. A size that is missing or can't be read is zero. The price of an on-demand machine is that on demand, too.
+func MachineOf(object metav1.Object) (m Machine, prices MachinePrices) {
+	labels, annotations := object.GetLabels(), object.GetAnnotations()
+	m.Offering = Offering{
+		InstanceType: labels[corev1.LabelInstanceTypeStable],
+		Zone:         limited(cmp.Or(labels[corev1.LabelTopologyZone], annotations[v1alpha1.OfferingZoneAnnotation]), maxLabel),
+		CapacityType: cmp.Or(labels[capacityTypeLabel], onDemand),
+		Reservation:  labels[v1alpha1.ReservationIDLabel],
+		Catalog:      limited(v1alpha1.CatalogOf(annotations[v1alpha1.TemplateSourceAnnotation]), maxName),
+	}
+	size := annotations[v1alpha1.MachineSizeAnnotation]
+	if len(size) > 256 {
+		return m, MachinePrices{}
+	}
+	for entry := range strings.SplitSeq(size, ",") {
+		key, value, _ := strings.Cut(entry, "=")
+		switch key {
+		case "price":
+			prices.List = ParsePrice(value)
+			continue
+		case "onDemand":
+			prices.OnDemand = ParsePrice(value)
+			continue
+		}
+		amount, err := strconv.ParseInt(value, 10, 64)
+		if err != nil || amount < 0 {
+			continue
+		}
+		amount = min(amount, autonodev1alpha1.MaxCharge)
+		switch key {
+		case "vcpus":
+			m.VCPUs = amount
+		case "memory":
+			m.Memory = amount
+		case "gpus":
+			m.GPUs = amount
+		}
+	}
+	if m.CapacityType == onDemand {
+		prices.OnDemand = prices.List
+	}
+	return m, prices
+}
+
+// limited is a text of an annotation, which may have any length; empty if it is too long for what it is said to be.
+func limited(text string, most int) string {
+	if len(text) > most {
+		return ""
+	}
+	return text
+}
+
+// ParsePrice parses one; zero if it can't be that of a machine.
+func ParsePrice(text string) float64 {
+	value, ok := ParseDecimal(text)
+	if !ok || value > MaxPrice {
+		return 0
+	}
+	return value
+}
+
+// What MachineOf reads, for caches that keep nothing else of a Machine.
+var (
+	MachineLabels      = []string{corev1.LabelInstanceTypeStable, corev1.LabelTopologyZone, capacityTypeLabel, v1alpha1.ReservationIDLabel}
+	MachineAnnotations = []string{v1alpha1.OfferingZoneAnnotation, v1alpha1.MachineSizeAnnotation, v1alpha1.TemplateSourceAnnotation}
+)
+
+// ParseDecimal parses a decimal number that isn't negative, in whichever notation but another base's.
+func ParseDecimal(text string) (float64, bool) {
+	value, err := strconv.ParseFloat(text, 64)
+	if err != nil || value < 0 || math.IsInf(value, 0) || math.IsNaN(value) || strings.ContainsAny(text, "xX_") {
+		return 0, false
+	}
+	return value, true
+}

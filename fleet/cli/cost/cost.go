@@ -1,0 +1,298 @@
+// SPDX-License-Identifier: Apache-2.0
+
+// Package cost is `autonode cost`, which shows what the machines of all hosted clusters cost.
+package cost
+
+import (
+	"cmp"
+	"context"
+	"fmt"
+	"io"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/spf13/cobra"
+	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"k8s.io/apimachinery/pkg/api/meta"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/labels"
+	"k8s.io/apimachinery/pkg/runtime/schema"
+	clusterv1 "sigs.k8s.io/cluster-api/api/core/v1beta2"
+	"sigs.k8s.io/controller-runtime/pkg/cache"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+	karpv1 "sigs.k8s.io/karpenter/pkg/apis/v1"
+
+	"github.com/autonode-io/autonode/api/karpenter/v1alpha1"
+	autonodev1alpha1 "github.com/autonode-io/autonode/api/v1alpha1"
+	"github.com/autonode-io/autonode/api/v1beta1"
+	"github.com/autonode-io/autonode/capacity"
+	"github.com/autonode-io/autonode/cli/cluster"
+	"github.com/autonode-io/autonode/cli/command"
+	"github.com/autonode-io/autonode/cli/printer"
+	"github.com/autonode-io/autonode/cli/watch"
+	"github.com/autonode-io/autonode/fleet/conversion"
+	"github.com/autonode-io/autonode/fleet/cost"
+)
+
+// errNotServed reports that a cluster lacks a kind.
+func errNotServed(kind string) error {
+	return fmt.Errorf("this cluster doesn't serve %s, so it isn't a management cluster with AutoNode; choose another with --context or "+
+		"--kubeconfig", kind)
+}
+
+// Options are those of `autonode cost`.
+type Options struct {
+	Management          cluster.Flags
+	Account, By, Output string
+	Watch               bool
+}
+
+// NewCommand returns `autonode cost`.
+func NewCommand() *cobra.Command {
+	var o Options
+	cmd := command.New(&cobra.Command{
+		Use:   "cost",
+		Short: "Show what the machines of all hosted clusters cost, and what reservations and commitments save",
+		Long: `Show what the machines of all hosted clusters cost, and what reservations and commitments save.
+
+It reads CapacityAccounts, ControlPlaneComponents and the metadata of Machines in the management cluster. Prices are the list prices at
+which Karpenter launched the machines. What commitments cover is computed as for the prices that Karpenter compares; a bill may differ.
+
+The table in CSV, and focus in JSON and YAML, have the column names of FOCUS: a row for each kind of machine of each NodePool, and
+for what is unused.`,
+		Example: `  autonode cost
+  autonode cost --account production --by type
+  autonode cost --by capacity-type -o json
+  autonode cost -o csv > cost.csv`,
+	}, &o)
+	flags := cmd.Flags()
+	o.Management.Add(flags, "the management cluster")
+	flags.StringVar(&o.Account, "account", "", "show one CapacityAccount; without it all machines, also of clusters without an account")
+	o.By = "cluster"
+	by := strings.Join(groupNames, ", ")
+	command.AddChoice(cmd, &o.By, "by", "", "what a row is of: "+by, "--by %q: want one of "+by, groupNames...)
+	printer.AddFlag(cmd, &o.Output, "how to print it", "table", "json", "yaml", "csv")
+	flags.BoolVarP(&o.Watch, "watch", "w", false, "show the table again whenever something changes, until interrupted")
+	return cmd
+}
+
+// Validate implements command.Options.
+func (o *Options) Validate() error {
+	if o.Watch && o.Output != "table" {
+		return fmt.Errorf("--watch shows tables; leave out --output %s", o.Output)
+	}
+	return nil
+}
+
+// Run prints the costs, once or until ctx is done.
+func (o *Options) Run(ctx context.Context, streams command.Streams) error {
+	management, err := o.Management.Client()
+	if err != nil {
+		return err
+	}
+	if !o.Watch {
+		return o.show(ctx, management, streams.Out)
+	}
+	// A watch would try again and again what isn't allowed.
+	if err := o.show(ctx, management, io.Discard); err != nil {
+		return err
+	}
+	return o.watch(ctx, streams.Out)
+}
+
+func (o *Options) show(ctx context.Context, reader client.Reader, to io.Writer) error {
+	costs, err := readCosts(ctx, reader, time.Now())
+	if err != nil {
+		return err
+	}
+	if costs, err = ofAccount(costs, o.Account); err != nil {
+		return err
+	}
+	return printCosts(to, costs, groups[o.By], o.Output)
+}
+
+// accountCost is what the machines of an account cost; those of clusters without one have no name.
+type accountCost struct {
+	name string
+	*cost.Report
+	// problems are the commitments that aren't counted because they are malformed.
+	problems []string
+}
+
+var (
+	machineKind   = clusterv1.GroupVersion.WithKind("Machine")
+	componentKind = v1beta1.GroupVersion.WithKind("ControlPlaneComponent")
+)
+
+func partialOf(kind schema.GroupVersionKind) *metav1.PartialObjectMetadata {
+	object := &metav1.PartialObjectMetadata{}
+	object.SetGroupVersionKind(kind)
+	return object
+}
+
+// hostedCluster is what Machines in a namespace belong to.
+type hostedCluster struct{ account, name string }
+
+// readCosts lists all that costs are made of, and returns them by account, in the order of the names. Machines of clusters without an
+// account come last.
+func readCosts(ctx context.Context, reader client.Reader, now time.Time) ([]accountCost, error) {
+	var found autonodev1alpha1.CapacityAccountList
+	var components, machines metav1.PartialObjectMetadataList
+	components.SetGroupVersionKind(componentKind.GroupVersion().WithKind("ControlPlaneComponentList"))
+	machines.SetGroupVersionKind(machineKind.GroupVersion().WithKind("MachineList"))
+	// What the API server has in its cache is new enough, and costs etcd nothing.
+	cached := &client.ListOptions{Raw: &metav1.ListOptions{ResourceVersion: "0"}}
+	for _, list := range []struct {
+		what string
+		into client.ObjectList
+		opts []client.ListOption
+	}{
+		{"CapacityAccounts", &found, []client.ListOption{cached}},
+		{"ControlPlaneComponents", &components, []client.ListOption{cached}},
+		{"Machines", &machines, []client.ListOption{cached, client.HasLabels{v1alpha1.NodeClaimUIDLabel}}},
+	} {
+		switch err := reader.List(ctx, list.into, list.opts...); {
+		case meta.IsNoMatchError(err):
+			return nil, errNotServed(list.what)
+		case apierrors.IsForbidden(err):
+			return nil, fmt.Errorf("listing %s: %w; ask for the right to list them in all namespaces of the management cluster", list.what, err)
+		case err != nil:
+			return nil, fmt.Errorf("listing %s: %w", list.what, err)
+		}
+	}
+	clusters := clustersOf(found.Items, components.Items)
+	byAccount := map[string][]cost.Machines{}
+	for i := range machines.Items {
+		machine := &machines.Items[i]
+		if !v1alpha1.MadeForNodeClaim(machine) {
+			continue
+		}
+		owner, ok := clusters[place{machine.Namespace, machine.Labels[clusterv1.ClusterNameLabel]}]
+		if !ok {
+			owner, ok = clusters[place{namespace: machine.Namespace}]
+		}
+		if !ok {
+			owner.name = machine.Namespace + "/" + machine.Labels[clusterv1.ClusterNameLabel]
+		}
+		size, prices := capacity.MachineOf(machine)
+		byAccount[owner.account] = append(byAccount[owner.account], cost.Machines{
+			Key:  cost.Key{Cluster: owner.name, NodePool: machine.Labels[karpv1.NodePoolLabelKey], Offering: size.Offering},
+			List: prices.List, OnDemand: prices.OnDemand, Count: 1, VCPUs: size.VCPUs, Memory: size.Memory,
+		})
+	}
+	var costs []accountCost
+	slices.SortFunc(found.Items, func(a, b autonodev1alpha1.CapacityAccount) int { return cmp.Compare(a.Name, b.Name) })
+	for i := range found.Items {
+		costs = append(costs, costOf(ctx, reader, &found.Items[i], byAccount[found.Items[i].Name], now))
+	}
+	if rest := byAccount[""]; len(rest) > 0 {
+		costs = append(costs, accountCost{Report: cost.Of(rest, nil, nil)})
+	}
+	return costs, nil
+}
+
+// place is a control-plane namespace, and the Cluster in it where HostedClusters share the namespace.
+type place struct{ namespace, cluster string }
+
+// clustersOf returns the hosted cluster of each control-plane namespace, or of each Cluster in a shared one. A cluster belongs to the
+// account whose record has it.
+func clustersOf(found []autonodev1alpha1.CapacityAccount, components []metav1.PartialObjectMetadata) map[place]hostedCluster {
+	clusters := map[place]hostedCluster{}
+	for i := range components {
+		names, ok := v1beta1.NamesOf(&components[i])
+		if label := components[i].Labels; ok && label[v1beta1.HostedClusterLabel] != "" {
+			clusters[place{components[i].Namespace, names.Cluster}] = hostedCluster{name: label[v1beta1.HostedClusterNamespaceLabel] + "/" +
+				label[v1beta1.HostedClusterLabel]}
+		}
+	}
+	for i := range found {
+		for _, grant := range found[i].Status.Clusters {
+			if grant.Released == nil {
+				clusters[place{grant.ControlPlaneNamespace, grant.Cluster}] = hostedCluster{found[i].Name, grant.Namespace + "/" + grant.Name}
+			}
+		}
+	}
+	return clusters
+}
+
+// costOf applies the commitments of an account that are in their term.
+func costOf(ctx context.Context, reader client.Reader, account *autonodev1alpha1.CapacityAccount, machines []cost.Machines,
+	now time.Time) accountCost {
+	rates, unread := ratesOf(ctx, reader, &account.Spec)
+	commitments, problems := conversion.CommitmentsAt(&account.Spec, rates, now)
+	report := accountCost{name: account.Name, Report: cost.Of(machines, commitments, conversion.ReservationsAt(&account.Spec, now))}
+	for _, problem := range problems {
+		report.problems = append(report.problems, fmt.Sprintf("spec.%s: %s; it isn't counted", problem.Field, problem.Message))
+	}
+	report.problems = append(report.problems, unread...)
+	return report
+}
+
+// ratesOf reads the ConfigMaps that commitments refer to. What can't be read is a problem: its plan covers what has a rate in the account.
+func ratesOf(ctx context.Context, reader client.Reader, spec *autonodev1alpha1.CapacityAccountSpec) (rates conversion.Rates,
+	problems []string) {
+	rates = conversion.Rates{}
+	for i := range spec.Commitments {
+		c := &spec.Commitments[i]
+		if c.RatesFrom == nil {
+			continue
+		}
+		object := &corev1.ConfigMap{}
+		err := reader.Get(ctx, client.ObjectKey{Namespace: c.RatesFrom.Namespace, Name: c.RatesFrom.Name}, object)
+		if err == nil {
+			rates[c.Name], err = conversion.RatesIn(object, c.RatesFrom.Key)
+		}
+		if err != nil {
+			problems = append(problems, fmt.Sprintf("spec.commitments[%s].ratesFrom: %s; its types without a rate in the account aren't covered",
+				c.Name, err))
+		}
+	}
+	return rates, problems
+}
+
+// ofAccount leaves out the other accounts.
+func ofAccount(costs []accountCost, name string) ([]accountCost, error) {
+	if name == "" {
+		return costs, nil
+	}
+	var names []string
+	for i := range costs {
+		if costs[i].name == name {
+			return costs[i : i+1], nil
+		}
+		if costs[i].name != "" {
+			names = append(names, costs[i].name)
+		}
+	}
+	if len(names) == 0 {
+		return nil, fmt.Errorf("there is no CapacityAccount %q, nor any other; leave out --account to see the list prices of all machines", name)
+	}
+	return nil, fmt.Errorf("there is no CapacityAccount %q; there are %s", name, strings.Join(names, ", "))
+}
+
+// watch prints a table whenever a watch has reported something, until ctx is done.
+func (o *Options) watch(ctx context.Context, to io.Writer) error {
+	config, err := o.Management.Config()
+	if err != nil {
+		return err
+	}
+	scheme, err := cluster.Scheme()
+	if err != nil {
+		return err
+	}
+	ours, err := labels.Parse(v1alpha1.NodeClaimUIDLabel)
+	if err != nil {
+		return fmt.Errorf("selecting Karpenter's Machines: %w", err)
+	}
+	machines := partialOf(machineKind)
+	return watch.Table(ctx, config, to, watch.Kinds{
+		Cache: cache.Options{
+			Scheme: scheme, DefaultTransform: cache.TransformStripManagedFields(),
+			ByObject: map[client.Object]cache.ByObject{machines: {Label: ours}},
+		},
+		Objects: []client.Object{&autonodev1alpha1.CapacityAccount{}, partialOf(componentKind), machines},
+		Absent:  errNotServed("CapacityAccounts"),
+	}, o.show)
+}

@@ -1,0 +1,129 @@
+// SPDX-License-Identifier: Apache-2.0
+
+// Package conversion reads CapacityAccounts, CapacityLeases and Machines in the terms of packages division and cost, and writes back what a
+// Karpenter reports. Operator and Karpenter both use it, so that they count alike.
+package conversion
+
+import (
+	"maps"
+	"slices"
+	"time"
+
+	autonodev1alpha1 "github.com/autonode-io/autonode/api/v1alpha1"
+	"github.com/autonode-io/autonode/capacity"
+	"github.com/autonode-io/autonode/fleet/cost"
+	"github.com/autonode-io/autonode/fleet/division"
+)
+
+// maxNumber is how much of a malformed number a message repeats.
+const maxNumber = 32
+
+// selector returns a selector as package division has it.
+func selector(s *autonodev1alpha1.CapacitySelector) division.Selector {
+	return division.Selector{InstanceTypes: s.InstanceTypes, Catalogs: s.Catalogs, Zones: s.Zones, CapacityTypes: s.CapacityTypes}
+}
+
+// ReservationsAt returns an account's reservations at a time, as package cost has them.
+func ReservationsAt(spec *autonodev1alpha1.CapacityAccountSpec, now time.Time) []cost.Reservation {
+	reservations := make([]cost.Reservation, len(spec.Reservations))
+	for i := range spec.Reservations {
+		r := &spec.Reservations[i]
+		reservations[i] = cost.Reservation{
+			ID: r.ID, InstanceType: r.InstanceType, Zone: r.Zone, Count: int64(r.Count), Expired: r.Expires != nil && !r.Expires.At().After(now),
+			Prepaid: r.Billing == autonodev1alpha1.BilledPrepaid,
+		}
+		reservations[i].Price, _ = reservationPrice(r.Price) // CommitmentsAt reports the error
+	}
+	return reservations
+}
+
+// Rule returns which machines take from a pool.
+func Rule(p *autonodev1alpha1.LeasedPool) division.Rule {
+	return division.Rule{Pool: p.Name, Resource: capacity.Resource(p.Resource), Selector: selector(&p.Selector), Reservation: p.Reservation}
+}
+
+// Rules say which machines take from which pool of a lease.
+func Rules(l *autonodev1alpha1.CapacityLease) []division.Rule {
+	rules := make([]division.Rule, len(l.Spec.Pools))
+	for i := range l.Spec.Pools {
+		rules[i] = Rule(&l.Spec.Pools[i])
+	}
+	return rules
+}
+
+// Lease returns a lease without its report, which is hostile to whoever didn't write it: see BoundedReport. Its ID is the
+// object's UID.
+func Lease(l *autonodev1alpha1.CapacityLease) division.Lease {
+	lease := division.Lease{
+		ID: string(l.UID), Sequence: l.Spec.Sequence, Amounts: division.Amounts{}, Granted: division.Amounts{}, UpTo: division.Amounts{}, Most: division.Amounts{},
+		Reclaims: reclaims(l),
+	}
+	for i := range l.Spec.Pools {
+		pool := &l.Spec.Pools[i]
+		set := func(amounts division.Amounts, amount int64) {
+			if amount > 0 {
+				amounts[pool.Name] = amount
+			}
+		}
+		set(lease.Amounts, pool.Amount)
+		set(lease.Granted, pool.Granted)
+		set(lease.UpTo, pool.UpTo)
+		set(lease.Most, pool.Most)
+	}
+	return lease
+}
+
+// SetReport writes what a Holder reports into a lease's status, within the bounds. What doesn't fit is left out: the newest requests.
+func SetReport(s *autonodev1alpha1.CapacityLeaseStatus, report division.Report) {
+	s.AcknowledgedSequence, s.Held, s.Spent, s.Requests = report.Sequence, poolAmounts(report.Held), poolAmounts(report.Spent), nil
+	launches := int64(0)
+	for _, request := range report.Requests {
+		count := min(request.Count, autonodev1alpha1.MaxRequestedLaunches-launches)
+		if count <= 0 || len(s.Requests) == autonodev1alpha1.MaxRequests {
+			break
+		}
+		launches += count
+		s.Requests = append(s.Requests, autonodev1alpha1.CapacityRequest{Charges: poolAmounts(request.Charges), Count: count})
+	}
+}
+
+// poolAmounts are sorted by pool.
+func poolAmounts(amounts division.Amounts) []autonodev1alpha1.PoolAmount {
+	var list []autonodev1alpha1.PoolAmount
+	for _, pool := range slices.Sorted(maps.Keys(amounts)) {
+		if amounts[pool] > 0 {
+			list = append(list, autonodev1alpha1.PoolAmount{Pool: pool, Amount: amounts[pool]})
+		}
+	}
+	return list
+}
+
+// BoundedReport returns the report in a lease of a program that isn't trusted. Only amounts of pools that the lease names and within
+// the bounds are in it.
+func BoundedReport(l *autonodev1alpha1.CapacityLease) division.Report {
+	named := make(map[string]bool, len(l.Spec.Pools))
+	for _, pool := range l.Spec.Pools {
+		named[pool.Name] = true
+	}
+	bounded := func(list []autonodev1alpha1.PoolAmount, most int64) division.Amounts {
+		amounts := division.Amounts{}
+		for _, entry := range list {
+			if named[entry.Pool] && entry.Amount > 0 {
+				amounts[entry.Pool] = max(amounts[entry.Pool], min(entry.Amount, most))
+			}
+		}
+		return amounts
+	}
+	report := division.Report{Sequence: l.Status.AcknowledgedSequence, Held: bounded(l.Status.Held, autonodev1alpha1.MaxAmount), Spent: bounded(l.Status.Spent, autonodev1alpha1.MaxAmount)}
+	launches := int64(0)
+	for _, request := range l.Status.Requests[:min(len(l.Status.Requests), autonodev1alpha1.MaxRequests)] {
+		count := min(request.Count, autonodev1alpha1.MaxRequestedLaunches-launches)
+		charges := bounded(request.Charges, autonodev1alpha1.MaxCharge)
+		if count <= 0 || len(charges) == 0 {
+			continue
+		}
+		launches += count
+		report.Requests = append(report.Requests, division.Request{Charges: charges, Count: count})
+	}
+	return report
+}

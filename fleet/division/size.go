@@ -1,0 +1,159 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package division
+
+import (
+	_ "embed" // the clouds' published lists
+	"fmt"
+	"regexp"
+	"strconv"
+	"strings"
+)
+
+var (
+	//go:embed sizes/aws.txt
+	awsList string
+	//go:embed sizes/azure.txt
+	azureList string
+
+	// awsMetal has the factor of a family's bare metal size, and awsInflexible the families whose sizes count as themselves only.
+	awsMetal, awsInflexible = readAWS(awsList)
+	// azureSizes has the ratio of each size in its group, whose name is its line.
+	azureSizes = readAzure(azureList)
+)
+
+type size struct {
+	series string
+	ratio  float64
+}
+
+func lines(list string) []string {
+	var lines []string
+	for line := range strings.Lines(list) {
+		if line = strings.TrimSpace(line); line != "" && !strings.HasPrefix(line, "#") {
+			lines = append(lines, line)
+		}
+	}
+	return lines
+}
+
+func readAWS(list string) (metal map[string]float64, inflexible map[string]bool) {
+	metal, inflexible = map[string]float64{}, map[string]bool{}
+	for _, line := range lines(list) {
+		key, families, _ := strings.Cut(line, ":")
+		factor, _ := strconv.ParseFloat(strings.TrimPrefix(key, "metal "), 64)
+		for _, family := range strings.Fields(families) {
+			if key == "inflexible" {
+				inflexible[family] = true
+			} else {
+				metal[family] = factor
+			}
+		}
+	}
+	return metal, inflexible
+}
+
+func readAzure(list string) map[string]size {
+	sizes := map[string]size{}
+	for _, line := range lines(list) {
+		for _, entry := range strings.Fields(line) {
+			name, ratio, _ := strings.Cut(entry, "=")
+			number, _ := strconv.ParseFloat(ratio, 64)
+			sizes["Standard_"+name] = size{line, number}
+		}
+	}
+	return sizes
+}
+
+// awsFactors are the normalization factors of EC2's sizes: see sizes/aws.txt.
+var awsFactors = map[string]float64{"nano": 0.25, "micro": 0.5, "small": 1, "medium": 2, "large": 4, "xlarge": 8}
+
+var (
+	// awsXLarge matches sizes such as 24xlarge and metal-24xl, whose factor is a multiple of xlarge's.
+	awsXLarge = regexp.MustCompile(`^(?:([1-9][0-9]{0,2})xlarge|metal-([1-9][0-9]{0,2})xl)$`)
+	// azureCurrent matches the sizes of the series D, E and F from version 4 on, whose ratio is their number of vCPUs: neither those with
+	// constrained vCPUs nor isolated ones.
+	azureCurrent = regexp.MustCompile(`^(Standard_[DEF])([1-9][0-9]{0,2})([a-hj-z]*_v(?:[4-9]|[1-9][0-9]))$`)
+	// gcpSize matches a machine type of Google Cloud with its memory by name.
+	gcpSize = regexp.MustCompile(`^([a-z][0-9]+[a-z]*)-(standard|highmem|highcpu)-([1-9][0-9]{0,3})$`)
+)
+
+// sizeOf is the series of an instance type, and its ratio in it; false where it isn't published.
+func sizeOf(kind Kind, instanceType string) (size, bool) {
+	if kind == AzureReservation {
+		if s, listed := azureSizes[instanceType]; listed {
+			return s, true
+		}
+		parts := azureCurrent.FindStringSubmatch(instanceType)
+		if parts == nil {
+			return size{}, false
+		}
+		vcpus, err := strconv.ParseFloat(parts[2], 64)
+		return size{parts[1] + "#" + parts[3], vcpus}, err == nil
+	}
+	family, name, _ := strings.Cut(instanceType, ".")
+	factor, known := awsFactors[name]
+	if name == "metal" {
+		factor, known = awsMetal[family]
+	}
+	if parts := awsXLarge.FindStringSubmatch(name); parts != nil {
+		times, err := strconv.ParseFloat(parts[1]+parts[2], 64)
+		factor, known = 8*times, err == nil
+	}
+	if base, _, _ := strings.Cut(family, "-"); awsInflexible[base] {
+		family = instanceType // of no other's series
+	}
+	return size{family, factor}, known || family == instanceType
+}
+
+// CheckSize returns an error if the sizes of a flexible commitment's series aren't known.
+func (c *Commitment) CheckSize() error {
+	if !c.SizeFlexible || len(c.Ratios) > 0 || c.IsZonal() {
+		return nil
+	}
+	if _, known := sizeOf(c.Kind, c.InstanceType); !known {
+		return fmt.Errorf("%s isn't in the cloud's list of sizes that AutoNode has; set ratios, or sizeFlexibility: \"Off\"", c.InstanceType)
+	}
+	return nil
+}
+
+// ratio is how many of a cover's instances a machine of a type takes; zero for one that isn't of its series.
+func (c *Cover) ratio(instanceType string) float64 {
+	if unit, listed := c.Ratios[c.InstanceType]; listed && unit > 0 {
+		return c.Ratios[instanceType] / unit
+	}
+	if instanceType == c.InstanceType {
+		return 1
+	}
+	unit, known := sizeOf(c.Kind, c.InstanceType)
+	other, also := sizeOf(c.Kind, instanceType)
+	if !known || !also || unit.series != other.series || unit.ratio == 0 {
+		return 0
+	}
+	return other.ratio / unit.ratio
+}
+
+// Resources are the vCPUs, in thousandths, and the memory, in bytes, of a machine type whose name says them, as of Google Cloud; zero for any
+// other.
+func Resources(instanceType string) (vcpus, memory int64) {
+	parts := gcpSize.FindStringSubmatch(instanceType)
+	if parts == nil {
+		return 0, 0
+	}
+	count, err := strconv.ParseInt(parts[3], 10, 64)
+	if err != nil {
+		return 0, 0
+	}
+	// GiB of a vCPU, by the series where it differs.
+	// https://cloud.google.com/compute/docs/general-purpose-machines
+	each := map[string]float64{
+		"standard": 4, "highmem": 8, "highcpu": 1, "n1-standard": 3.75, "n1-highmem": 6.5, "n1-highcpu": 0.9,
+		"c3-highcpu": 2, "c3d-highcpu": 2, "c4-highcpu": 2, "c4-standard": 3.75, "c4-highmem": 7.75, "n4-highcpu": 2, "c4a-highcpu": 2,
+		"c4d-highcpu": 1.875, "c4d-standard": 3.875, "c4d-highmem": 7.875,
+	}
+	gib, differs := each[parts[1]+"-"+parts[2]]
+	if !differs {
+		gib = each[parts[2]]
+	}
+	return count * 1000, int64(gib * float64(count) * (1 << 30))
+}

@@ -1,0 +1,119 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package capacityaccount
+
+import (
+	"cmp"
+	"maps"
+	"math"
+	"slices"
+	"time"
+
+	autonodev1alpha1 "github.com/autonode-io/autonode/api/v1alpha1"
+	"github.com/autonode-io/autonode/capacity"
+	"github.com/autonode-io/autonode/fleet/conversion"
+	"github.com/autonode-io/autonode/fleet/division"
+)
+
+const (
+	// turn is how long one cluster is offered the part that can't be divided among all: the rest of a commitment that is less than a
+	// machine for each.
+	turn = 5 * time.Minute
+	// maxCounted is the number of entries that a lease has of the cluster's counted machines.
+	maxCounted = 512
+)
+
+// commitments are an account's commitments beside its machines, as leases have them.
+type commitments struct {
+	*division.Commitments
+	// unused amount of each cover, and the most that a machine uses of it; zero if nothing runs that shows it.
+	unused, machine []float64
+	// leased are the commitments with all that is unused, and machines those of all clusters.
+	leased   []autonodev1alpha1.LeasedCommitment
+	machines []autonodev1alpha1.CommittedMachines
+	// clusters that share the unused part, in order, and turn is whose turn it is.
+	clusters []string
+	turn     int
+}
+
+// committed returns the commitments for the clusters that have a lease; nil if there are none.
+func (r *reconciliation) committed() *commitments {
+	if len(r.account.commitments) == 0 {
+		return nil
+	}
+	c := &commitments{Commitments: r.spending.Applied, machines: conversion.LeasedMachines(r.spending.Applied)}
+	_, c.unused = c.Shares()
+	for k := range c.Covers() {
+		machine := 1.0
+		if cover := &c.Covers()[k]; cover.Measure != division.Instances {
+			machine = c.Largest(cover)
+		}
+		c.machine = append(c.machine, machine)
+	}
+	for i := range r.account.commitments {
+		committed := &r.account.commitments[i]
+		at := slices.IndexFunc(r.found.Spec.Commitments, func(spec autonodev1alpha1.CapacityCommitment) bool { return spec.Name == committed.Name })
+		c.leased = append(c.leased, conversion.Leased(&r.found.Spec.Commitments[at], committed))
+	}
+	for _, key := range r.keys {
+		if of := r.clusters[key]; of.member != nil && of.lease != nil {
+			c.clusters = append(c.clusters, key)
+		}
+	}
+	if n := len(c.clusters); n > 1 {
+		c.turn = int(r.now.Unix() / int64(turn.Seconds()) % int64(n))
+		if slices.ContainsFunc(c.unused, func(unused float64) bool { return unused > 0 }) {
+			r.requeue(r.now.Truncate(turn).Add(turn).Sub(r.now))
+		}
+	}
+	return c
+}
+
+// share is a cluster's part of an unused amount: as many whole machines as every other, and the rest if it is its turn.
+func (c *commitments) share(unused, machine float64, at int) float64 {
+	n := float64(len(c.clusters))
+	if n <= 1 {
+		return unused
+	}
+	if !(machine > 0) {
+		return unused / n
+	}
+	each := math.Floor(unused/machine/n) * machine
+	if at == c.turn {
+		return unused - each*(n-1)
+	}
+	return each
+}
+
+// leasedTo returns the commitments for a cluster, without the unused part that other clusters may use. Otherwise all of them would launch
+// machines for the same part.
+func (c *commitments) leasedTo(key string) []autonodev1alpha1.LeasedCommitment {
+	at := slices.Index(c.clusters, key)
+	if at < 0 {
+		return nil
+	}
+	leased := slices.Clone(c.leased)
+	for k := range c.Covers() {
+		cover := &c.Covers()[k]
+		conversion.SetOthers(&leased[cover.Index()], cover.Measure, c.unused[k]-c.share(c.unused[k], c.machine[k], at))
+	}
+	return leased
+}
+
+// counted are a cluster's machines that commitments may cover. Reserved ones are billed whether they run or not.
+func (r *reconciliation) counted(key string, c *commitments) []autonodev1alpha1.CountedMachines {
+	counts := map[capacity.Offering]int64{}
+	for i := range r.costs {
+		m := &r.costs[i]
+		running := division.Running{Offering: m.Offering, Price: m.List, VCPUs: m.VCPUs, Memory: m.Memory}
+		if m.Cluster == key && m.Reservation == "" && c.Covered(&running) {
+			counts[c.Distinct(m.Offering)] += m.Count
+		}
+	}
+	offerings := slices.SortedFunc(maps.Keys(counts), func(a, b capacity.Offering) int { return cmp.Or(cmp.Compare(counts[b], counts[a]), a.Compare(b)) })
+	var list []autonodev1alpha1.CountedMachines
+	for _, o := range offerings[:min(len(offerings), maxCounted)] {
+		list = append(list, autonodev1alpha1.CountedMachines{InstanceType: o.InstanceType, Zone: o.Zone, CapacityType: o.CapacityType, Catalog: o.Catalog, Count: counts[o]})
+	}
+	return list
+}

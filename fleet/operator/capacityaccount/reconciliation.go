@@ -1,0 +1,240 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package capacityaccount
+
+import (
+	"context"
+	"fmt"
+	"maps"
+	"slices"
+	"time"
+
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"k8s.io/utils/ptr"
+	clusterv1 "sigs.k8s.io/cluster-api/api/core/v1beta2"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	"github.com/autonode-io/autonode/api/scalar"
+	autonodev1alpha1 "github.com/autonode-io/autonode/api/v1alpha1"
+	"github.com/autonode-io/autonode/fleet/conversion"
+	"github.com/autonode-io/autonode/fleet/cost"
+	"github.com/autonode-io/autonode/fleet/division"
+)
+
+// reconciliation is one reconciliation of an account.
+type reconciliation struct {
+	*Controller
+	*memory
+	found  *autonodev1alpha1.CapacityAccount
+	before *autonodev1alpha1.CapacityAccountStatus
+	now    time.Time
+	// after is when to reconcile again; zero if a watch does.
+	after time.Duration
+
+	account *account
+	// keptLimits: a limit can't be read, and the last one is in force.
+	keptLimits bool
+	claims     *claims
+	// clusters of the account and of its record, by key, and keys in order.
+	clusters map[string]*cluster
+	keys     []string
+	machines int64
+	// costs are the machines of the clusters of the account, and spending their costs.
+	costs    []cost.Machines
+	spending *cost.Report
+	decision division.Decision
+	// over are the pools of which more is used than their limit.
+	over []string
+}
+
+// cluster is one hosted cluster in a reconciliation.
+type cluster struct {
+	member *member // nil if it doesn't belong to the account any more
+	// recorded is its entry in the record; nil if it joins.
+	recorded *autonodev1alpha1.CapacityGrant
+	// lease of the account, and another object in its place.
+	lease, other *autonodev1alpha1.CapacityLease
+	home
+	pools    []autonodev1alpha1.LeasedPool
+	used     division.Amounts
+	released *scalar.Time
+}
+
+func (r *reconciliation) requeue(after time.Duration) {
+	if after = max(after, lag); r.after == 0 || after < r.after {
+		r.after = after
+	}
+}
+
+// begin reads all that a decision needs.
+func (c *Controller) begin(ctx context.Context, found *autonodev1alpha1.CapacityAccount) (*reconciliation, error) {
+	m := c.memory[found.Name]
+	if m == nil || m.uid != found.UID {
+		m = &memory{
+			uid: found.UID, surplus: map[string]time.Time{}, unacknowledged: map[string]time.Time{}, leaseless: map[string]time.Time{},
+			hinted: map[string]time.Time{}, closed: unavailableReports{}, reclaims: map[string]map[string][]division.Step{},
+			unmatchedSince: map[string]time.Time{}, quotas: map[autonodev1alpha1.CapacityLimitSource]reading{}, rates: map[autonodev1alpha1.CapacityRatesSource]ratesReading{},
+		}
+		c.memory[found.Name] = m
+	}
+	r := &reconciliation{Controller: c, memory: m, found: found, before: found.Status.DeepCopy(), now: c.Clock.Now(), clusters: map[string]*cluster{}}
+	spec, unread := r.readQuotas(ctx)
+	rates, unreadRates := r.readRates(ctx)
+	r.account = parseSpec(spec, rates, r.now)
+	r.account.unusable = slices.Concat(r.account.unusable, unread, unreadRates)
+	r.account.limit()
+	if !r.account.next.IsZero() {
+		r.requeue(r.account.next.Sub(r.now))
+	}
+	var err error
+	if r.claims, err = c.claimed(ctx, found, r.account); err != nil {
+		return nil, err
+	}
+	r.account.unmatched()
+	for i := range found.Status.Clusters {
+		recorded := &found.Status.Clusters[i]
+		if recorded.Released != nil && recorded.Released.Malformed != "" {
+			recorded.Released = ptr.To(scalar.NewTime(r.now))
+		}
+		r.clusters[recorded.Namespace+"/"+recorded.Name] = &cluster{recorded: recorded, home: recordedHome(recorded), released: recorded.Released}
+	}
+	for key, member := range r.claims.members {
+		if r.clusters[key] == nil {
+			r.clusters[key] = &cluster{}
+		}
+		r.clusters[key].member, r.clusters[key].home = member, member.home
+	}
+	r.keys = slices.Sorted(maps.Keys(r.clusters))
+	namespaces := map[string]bool{}
+	for _, key := range r.keys {
+		namespaces[r.clusters[key].namespace] = true
+		if err := r.read(ctx, key, r.clusters[key]); err != nil {
+			return nil, err
+		}
+	}
+	r.unmatched()
+	c.counter.follow(found.Name, namespaces)
+	return r, nil
+}
+
+// read reads a cluster's lease, and counts the charges of its Machines.
+func (r *reconciliation) read(ctx context.Context, key string, of *cluster) error {
+	lease := &autonodev1alpha1.CapacityLease{}
+	switch err := r.Management.Get(ctx, of.leaseKey(), lease); {
+	case err == nil && lease.Spec.Account != nil && lease.Spec.Account.UID == string(r.found.UID):
+		of.lease = lease
+	case err == nil:
+		of.other = lease
+	case !apierrors.IsNotFound(err):
+		return fmt.Errorf("reading CapacityLease %s: %w", of.leaseKey(), err)
+	}
+	of.pools = r.account.pools
+	if of.member != nil {
+		of.pools = slices.Concat(of.pools, of.member.entry.limits)
+		of.released = nil
+	}
+	charged := rules(of.pools)
+	if of.released != nil {
+		// It isn't limited any more, and its launches since aren't the account's.
+		list := &clusterv1.MachineList{}
+		if err := r.Management.List(ctx, list, append(of.machines(), client.UnsafeDisableDeepCopy)...); err != nil {
+			return fmt.Errorf("counting the Machines of namespace %s: %w", of.namespace, err)
+		}
+		of.used = usedBefore(list, of.released.At().Add(division.InFlight), charged)
+		return nil
+	}
+	var machines int64
+	of.used, machines = r.counter.of(of.home, charged, func(f form, count int64) {
+		r.costs = append(r.costs, cost.Machines{
+			Key: cost.Key{Cluster: key, Offering: f.Offering}, List: f.prices.List, OnDemand: f.prices.OnDemand, Count: count, VCPUs: f.VCPUs, Memory: f.Memory,
+		})
+	})
+	r.machines += machines
+	return nil
+}
+
+// decide decides each cluster's grant, by the rules of package division.
+func (r *reconciliation) decide() {
+	input := division.Account{
+		Limits: r.account.limits, Members: make(map[string]division.Member, len(r.clusters)), Record: make(map[string]division.Grant, len(r.clusters)),
+		Preemption: r.found.Spec.Preemption == autonodev1alpha1.PreemptionLowerPriority, Now: r.now.Truncate(time.Second), // as the record has times
+		First: r.now.Unix(), Retained: map[string]map[string]division.Retained{},
+	}
+	for _, key := range r.keys {
+		of := r.clusters[key]
+		m := division.Member{Used: of.used, Leaving: of.member == nil}
+		if of.recorded != nil {
+			grant := grantOf(of.recorded)
+			input.Retained[key] = conversion.Retained(of.recorded)
+			if of.released != nil && r.now.Sub(of.released.At()) > 2*division.InFlight {
+				// Machines that it held when it was released have come by now, or never will.
+				grant.Granted = least(grant.Granted, of.used)
+			}
+			if of.lease != nil && of.lease.Spec.Sequence == grant.Sequence && !sameRules(of.lease.Spec.Pools, of.pools) {
+				// As for another object, it has to acknowledge a newer sequence.
+				grant.Lease = ""
+			}
+			input.Record[key] = grant
+		}
+		if of.lease != nil && of.released == nil {
+			lease := conversion.Lease(of.lease)
+			lease.Report = conversion.BoundedReport(of.lease)
+			m.Lease = &lease
+		}
+		if of.member != nil {
+			m.Priority, m.Guaranteed, m.Maximum = of.member.entry.priority, of.member.entry.guaranteed, of.member.entry.maximum
+			m.Idle = r.isIdle(key, of, input.Record[key], &m, input.Retained[key])
+		} else {
+			m.Gone = r.isGone(key, of)
+		}
+		input.Members[key] = m
+	}
+	r.decision = division.Decide(input)
+	if !r.decision.Next.IsZero() {
+		r.requeue(r.decision.Next.Sub(r.now))
+	}
+}
+
+// isIdle reports whether a cluster has held more than it needs for long enough.
+func (r *reconciliation) isIdle(key string, of *cluster, grant division.Grant, m *division.Member, retained map[string]division.Retained) bool {
+	surplus := false
+	for pool, asked := range grant.Asked {
+		floor := of.used[pool]
+		if retained := retained[pool]; retained.Until.After(r.now) {
+			floor = max(floor, retained.Amount)
+		}
+		surplus = surplus || asked > floor && r.account.limits[pool] != division.Unbounded
+	}
+	if !surplus || m.Lease == nil || len(m.Lease.Report.Requests) > 0 || m.Lease.Report.Sequence != grant.Sequence {
+		delete(r.surplus, key)
+		return false
+	}
+	return r.lasts(r.surplus, key, idle)
+}
+
+// lasts reports whether something that is true now has been for long enough, and reconciles again when it will have been.
+func (r *reconciliation) lasts(since map[string]time.Time, key string, enough time.Duration) bool {
+	if _, ok := since[key]; !ok {
+		since[key] = r.now
+	}
+	left := since[key].Add(enough).Sub(r.now)
+	if left > 0 {
+		r.requeue(left)
+	}
+	return left <= 0
+}
+
+// isGone reports whether neither Machines nor a Karpenter with a lease is left of a cluster that doesn't belong to the account any more. A
+// request of a Karpenter that has just ended may still have its effect.
+func (r *reconciliation) isGone(key string, of *cluster) bool {
+	if of.lease != nil && of.released == nil || len(of.used) > 0 {
+		delete(r.leaseless, key)
+		return false
+	}
+	return r.lasts(r.leaseless, key, division.InFlight)
+}
+
+// acknowledged reports whether a cluster's Karpenter keeps the record.
+func acknowledged(of *cluster, grant division.Grant) bool {
+	return of.lease != nil && string(of.lease.UID) == grant.Lease && of.lease.Status.AcknowledgedSequence == grant.Sequence && of.lease.Spec.Sequence == grant.Sequence
+}
