@@ -37,7 +37,7 @@ func (r *reconciliation) grant(ctx context.Context) error {
 			err = r.release(ctx, of.lease)
 		case of.member == nil && of.lease == nil:
 		case of.lease != nil:
-			err = r.write(ctx, key, of, committed, closed.forCluster(key, r.now))
+			err = r.write(ctx, key, of, committed, unavailableFor(key, closed))
 		case of.other != nil:
 			err = r.adopt(ctx, key, of.other)
 		default:

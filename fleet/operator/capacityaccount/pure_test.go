@@ -127,9 +127,9 @@ func TestUnavailableReports(t *testing.T) {
 	t.Run("When a cluster finds no capacity, the others should know for as long as it reports", func(t *testing.T) {
 		g, b := NewWithT(t), unavailableReports{}
 		b.post("blue", []autonodev1alpha1.UnavailableOffering{at("m5.large", "a", "Capacity", time.Minute)}, noon)
-		g.Expect(b.forCluster("green", noon)).To(ConsistOf(at("m5.large", "a", "Capacity", time.Minute)))
-		g.Expect(b.forCluster("blue", noon)).To(BeEmpty())
-		g.Expect(b.forCluster("green", noon.Add(time.Minute))).To(BeEmpty())
+		g.Expect(unavailableFor("green", b.closures(noon))).To(ConsistOf(at("m5.large", "a", "Capacity", time.Minute)))
+		g.Expect(unavailableFor("blue", b.closures(noon))).To(BeEmpty())
+		g.Expect(unavailableFor("green", b.closures(noon.Add(time.Minute)))).To(BeEmpty())
 	})
 	t.Run("When a report names more than one offering, it should not count", func(t *testing.T) {
 		g, b := NewWithT(t), unavailableReports{}
@@ -145,9 +145,9 @@ func TestUnavailableReports(t *testing.T) {
 		g, b := NewWithT(t), unavailableReports{}
 		b.post("blue", []autonodev1alpha1.UnavailableOffering{quota(2000, time.Minute)}, noon)
 		b.post("red", []autonodev1alpha1.UnavailableOffering{quota(4000, 2*time.Minute)}, noon)
-		g.Expect(b.forCluster("green", noon)).To(ConsistOf(quota(2000, 2*time.Minute)))
-		g.Expect(b.forCluster("red", noon)).To(ConsistOf(quota(2000, time.Minute)))
-		g.Expect(b.forCluster("green", noon.Add(time.Minute))).To(ConsistOf(quota(4000, 2*time.Minute)))
+		g.Expect(unavailableFor("green", b.closures(noon))).To(ConsistOf(quota(2000, 2*time.Minute)))
+		g.Expect(unavailableFor("red", b.closures(noon))).To(ConsistOf(quota(2000, time.Minute)))
+		g.Expect(unavailableFor("green", b.closures(noon.Add(time.Minute)))).To(ConsistOf(quota(4000, 2*time.Minute)))
 	})
 	t.Run("When a quota's name is longer than a lease may have, it should not count", func(t *testing.T) {
 		g, b := NewWithT(t), unavailableReports{}
@@ -177,17 +177,36 @@ func TestUnavailableReports(t *testing.T) {
 				for _, report := range reports(minute) {
 					b.post("blue", report, now)
 				}
-				closed += len(b.forCluster("green", now))
+				closed += len(unavailableFor("green", b.closures(now)))
 			}
 			NewWithT(t).Expect(closed).To(BeNumerically("~", minutes/2, 10))
 		})
 	}
+	t.Run("When one cluster reports new offerings again and again, others' reports should go on to count, and its memory be bounded", func(t *testing.T) {
+		g, b := NewWithT(t), unavailableReports{}
+		for i := range 1500 {
+			var offerings []autonodev1alpha1.UnavailableOffering
+			for j := range autonodev1alpha1.MaxUnavailable {
+				offerings = append(offerings, at(fmt.Sprintf("0%d.%d", i, j), "a", "", time.Hour))
+			}
+			b.post("red", offerings, noon)
+		}
+		for _, cluster := range []string{"amber", "pink"} { // with red, they have more than a lease has room for
+			for j := range autonodev1alpha1.MaxUnavailable {
+				b.post(cluster, []autonodev1alpha1.UnavailableOffering{at(fmt.Sprintf("0%s.%d", cluster, j), "b", "", time.Hour)}, noon)
+			}
+		}
+		b.post("green", []autonodev1alpha1.UnavailableOffering{at("m5.large", "a", "", time.Minute)}, noon)
+		g.Expect(b["red"]).To(HaveLen(autonodev1alpha1.MaxUnavailable))
+		shared := unavailableFor("blue", b.closures(noon))
+		g.Expect(shared).To(And(HaveLen(maxShared), ContainElement(HaveField("InstanceType", "m5.large"))))
+	})
 	t.Run("When several clusters find many types of a zone exhausted, the zone should be unavailable until the first returns", func(t *testing.T) {
 		g, b := NewWithT(t), unavailableReports{}
 		b.post("blue", []autonodev1alpha1.UnavailableOffering{at("a", "a", "", time.Minute), at("b", "a", "", 2*time.Minute), at("c", "a", "", 2*time.Minute), at("d", "a", "", 2*time.Minute)}, noon)
-		g.Expect(b.forCluster("green", noon)).NotTo(ContainElement(HaveField("InstanceType", "")))
+		g.Expect(unavailableFor("green", b.closures(noon))).NotTo(ContainElement(HaveField("InstanceType", "")))
 		b.post("red", []autonodev1alpha1.UnavailableOffering{at("d", "a", "", 2*time.Minute)}, noon)
-		g.Expect(b.forCluster("green", noon)).To(ContainElement(at("", "a", "Capacity", time.Minute)))
+		g.Expect(unavailableFor("green", b.closures(noon))).To(ContainElement(at("", "a", "Capacity", time.Minute)))
 	})
 }
 

@@ -32,12 +32,6 @@ type place struct {
 	counts autonodev1alpha1.PoolResource
 }
 
-// report of one cluster about one place.
-type report struct {
-	cluster string
-	place
-}
-
 // window is when a report counts.
 type window struct {
 	opened, until time.Time
@@ -45,33 +39,38 @@ type window struct {
 	atLeast int64
 }
 
-// unavailableReports are the reports of an account's clusters about offerings without capacity.
-type unavailableReports map[report]window
+// unavailableReports are the reports of an account's clusters about offerings without capacity, by cluster.
+type unavailableReports map[string]map[place]window
 
-// post takes over what a cluster reports. The report is a tenant's program's: what it reports counts for a while at most.
+// post takes over what a cluster reports. The report is a tenant's program's: what it reports counts for a while at most, and no more than a
+// report has room for.
 func (u unavailableReports) post(cluster string, offerings []autonodev1alpha1.UnavailableOffering, now time.Time) {
 	for _, o := range offerings[:min(len(offerings), autonodev1alpha1.MaxUnavailable)] {
-		key, next := report{cluster, place{quota: o.Quota, counts: o.Counts}}, window{opened: now, until: o.Until.At(), atLeast: max(0, o.AtLeast)}
+		at, next := place{quota: o.Quota, counts: o.Counts}, window{opened: now, until: o.Until.At(), atLeast: max(0, o.AtLeast)}
 		switch {
 		case o.Quota == "":
 			// Only a report about one offering counts; what more follows from it is decided here. A reservation is divided by leases.
 			if o.InstanceType == "" || o.Zone == "" || strings.Contains(o.InstanceType, "*") || o.CapacityType != "on-demand" && o.CapacityType != "spot" {
 				continue
 			}
-			key.place, next.atLeast = place{instanceType: o.InstanceType, zone: o.Zone, capacityType: o.CapacityType}, 0
+			at, next.atLeast = place{instanceType: o.InstanceType, zone: o.Zone, capacityType: o.CapacityType}, 0
 		case len(o.Quota) > maxQuota:
 			continue
 		}
-		before, known := u[key]
-		if repeated := known && now.Before(before.opened.Add(2*maxClosed)); repeated {
+		before, known := u[cluster][at]
+		switch {
+		case known && now.Before(before.opened.Add(2*maxClosed)):
 			next.opened, next.until = before.opened, maxTime(before.until, next.until)
-		} else if !next.until.After(now) {
+		case !next.until.After(now) || !known && len(u[cluster]) >= autonodev1alpha1.MaxUnavailable:
 			continue
 		}
 		if last := next.opened.Add(maxClosed); next.until.After(last) {
 			next.until = last
 		}
-		u[key] = next
+		if u[cluster] == nil {
+			u[cluster] = map[place]window{}
+		}
+		u[cluster][at] = next
 	}
 }
 
@@ -84,70 +83,114 @@ func maxTime(a, b time.Time) time.Time {
 
 // expire forgets reports that count neither now nor against a repetition.
 func (u unavailableReports) expire(now time.Time) {
-	for key, w := range u {
-		if !now.Before(w.opened.Add(2 * maxClosed)) {
-			delete(u, key)
+	for cluster, reports := range u {
+		maps.DeleteFunc(reports, func(_ place, w window) bool { return !now.Before(w.opened.Add(2 * maxClosed)) })
+		if len(reports) == 0 {
+			delete(u, cluster)
 		}
 	}
 }
 
-// forCluster returns what the other clusters' reports close for one, at most maxShared, in a fixed order.
-func (u unavailableReports) forCluster(cluster string, now time.Time) []autonodev1alpha1.UnavailableOffering {
-	closed := map[place]window{}
-	zones := map[place]map[string]time.Time{}
-	reporters := map[place]map[string]bool{}
-	for r, w := range u {
-		if !now.Before(w.until) || r.cluster == cluster {
+// closure is a place that reports close.
+type closure struct {
+	place
+	by []closedBy
+	// rank is the least position of the place among the reports of one cluster.
+	rank int
+}
+
+// closedBy is a cluster's report; that of a zone is about one of its instance types.
+type closedBy struct {
+	window
+	cluster, instanceType string
+}
+
+// closures returns the places that are closed now. Those that come first in the reports of any cluster are first: so no cluster crowds out
+// others.
+func (u unavailableReports) closures(now time.Time) []*closure {
+	all := map[place]*closure{}
+	add := func(at place, rank int, by closedBy) {
+		if all[at] == nil {
+			all[at] = &closure{place: at, rank: rank}
+		}
+		all[at].by, all[at].rank = append(all[at].by, by), min(all[at].rank, rank)
+	}
+	for cluster, reports := range u {
+		for rank, at := range slices.SortedFunc(maps.Keys(reports), place.compare) {
+			if w := reports[at]; now.Before(w.until) {
+				add(at, rank, closedBy{window: w, cluster: cluster})
+				if at.quota == "" {
+					add(place{zone: at.zone, capacityType: at.capacityType}, rank, closedBy{w, cluster, at.instanceType})
+				}
+			}
+		}
+	}
+	return slices.SortedFunc(maps.Values(all), func(a, b *closure) int { return cmp.Or(cmp.Compare(a.rank, b.rank), a.compare(b.place)) })
+}
+
+func (p place) compare(other place) int {
+	return cmp.Or(cmp.Compare(p.instanceType, other.instanceType), cmp.Compare(p.zone, other.zone), cmp.Compare(p.capacityType, other.capacityType),
+		cmp.Compare(p.quota, other.quota), cmp.Compare(p.counts, other.counts))
+}
+
+// forCluster returns until when other clusters' reports close a place, and the smallest amount of a quota that is too much; false if they
+// don't.
+func (c *closure) forCluster(cluster string) (w window, closed bool) {
+	types, reporters := map[string]time.Time{}, map[string]bool{}
+	for _, by := range c.by {
+		if by.cluster == cluster {
 			continue
 		}
-		if r.quota == "" {
-			zone := place{zone: r.zone, capacityType: r.capacityType}
-			if zones[zone] == nil {
-				zones[zone], reporters[zone] = map[string]time.Time{}, map[string]bool{}
-			}
-			zones[zone][r.instanceType] = maxTime(zones[zone][r.instanceType], w.until)
-			reporters[zone][r.cluster] = true
+		types[by.instanceType], reporters[by.cluster] = maxTime(types[by.instanceType], by.until), true
+		if w.atLeast = min(w.atLeast, by.atLeast); !closed {
+			w.atLeast = by.atLeast
 		}
-		if other, known := closed[r.place]; known {
-			w.until, w.atLeast = maxTime(w.until, other.until), min(w.atLeast, other.atLeast)
-		}
-		closed[r.place] = w
+		w.until, closed = maxTime(w.until, by.until), true
 	}
-	for zone, types := range zones {
-		if until, ok := capacity.ZoneUntil(zone.zone, slices.Collect(maps.Values(types))); ok && len(reporters[zone]) > 1 {
-			closed[zone] = window{until: until}
-		}
+	if c.instanceType == "" && c.quota == "" { // a zone
+		w.until, closed = capacity.ZoneUntil(c.zone, slices.Collect(maps.Values(types)))
+		closed = closed && len(reporters) > 1
 	}
-	var list []autonodev1alpha1.UnavailableOffering
-	for at, w := range closed {
+	return w, closed
+}
+
+// unavailableFor returns what the other clusters' reports close for one, at most maxShared, in a fixed order.
+func unavailableFor(cluster string, closures []*closure) (list []autonodev1alpha1.UnavailableOffering) {
+	for _, c := range closures {
+		w, closed := c.forCluster(cluster)
+		if !closed || len(list) == maxShared {
+			continue
+		}
 		reason := "Capacity"
-		if at.quota != "" {
+		if c.quota != "" {
 			reason = "Quota"
 		}
 		list = append(list, autonodev1alpha1.UnavailableOffering{
-			InstanceType: at.instanceType, Zone: at.zone, CapacityType: at.capacityType, Reason: reason,
-			Quota: at.quota, Counts: at.counts, AtLeast: w.atLeast, Until: scalar.NewTime(w.until.Truncate(time.Second)),
+			InstanceType: c.instanceType, Zone: c.zone, CapacityType: c.capacityType, Reason: reason,
+			Quota: c.quota, Counts: c.counts, AtLeast: w.atLeast, Until: scalar.NewTime(w.until.Truncate(time.Second)),
 		})
 	}
-	slices.SortFunc(list, func(x, y autonodev1alpha1.UnavailableOffering) int {
-		return cmp.Or(cmp.Compare(x.InstanceType, y.InstanceType), cmp.Compare(x.Zone, y.Zone), cmp.Compare(x.CapacityType, y.CapacityType),
-			cmp.Compare(x.Quota, y.Quota), cmp.Compare(x.Counts, y.Counts))
-	})
-	return list[:min(len(list), maxShared)]
+	slices.SortFunc(list, func(a, b autonodev1alpha1.UnavailableOffering) int { return placeOf(&a).compare(placeOf(&b)) })
+	return list
+}
+
+func placeOf(o *autonodev1alpha1.UnavailableOffering) place {
+	return place{instanceType: o.InstanceType, zone: o.Zone, capacityType: o.CapacityType, quota: o.Quota, counts: o.Counts}
 }
 
 // share takes over all reports of unavailable offerings, and reconciles again when the first of them ends.
-func (r *reconciliation) share() unavailableReports {
+func (r *reconciliation) share() []*closure {
 	r.closed.expire(r.now)
 	for _, key := range r.keys {
 		if of := r.clusters[key]; of.lease != nil && of.member != nil {
 			r.closed.post(key, of.lease.Status.Unavailable, r.now)
 		}
 	}
-	for _, w := range r.closed {
-		if w.until.After(r.now) {
-			r.requeue(w.until.Sub(r.now))
+	closures := r.closed.closures(r.now)
+	for _, c := range closures {
+		for _, by := range c.by {
+			r.requeue(by.until.Sub(r.now))
 		}
 	}
-	return r.closed
+	return closures
 }
