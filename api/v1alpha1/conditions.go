@@ -44,6 +44,8 @@ const (
 	// NotAcknowledgedReason: some Karpenters haven't acknowledged their lease for minutes, so what they were asked to return
 	// stays granted. Check whether Karpenter runs in these clusters, and that its version supports leases.
 	NotAcknowledgedReason = "NotAcknowledged"
+	// ReportExceedsGrantReason: some Karpenters have reported more than they were granted for minutes. That doesn't count.
+	ReportExceedsGrantReason = "ReportExceedsGrant"
 	// AccountDeletedReason: the account is being deleted. Leases stay as they are until the account's clusters are members of another.
 	AccountDeletedReason = "AccountDeleted"
 	// OverLimitReason: machines take more of the named pools than the limit, because that was lowered, because a reservation has ended, or

@@ -38,7 +38,8 @@ type Member struct {
 	Guaranteed Amounts
 	// Maximum is the most that the cluster may have of a pool; no limit of its own for an absent pool.
 	Maximum Amounts
-	// Used is the charges of the cluster's Machines, also of those that are being created or deleted.
+	// Used is the charges of the cluster's Machines, also of those that are being created or deleted. What exceeds both the grant and Maximum
+	// doesn't count.
 	Used Amounts
 	// Lease is the cluster's lease as it was read; nil if there is none yet.
 	Lease *Lease
@@ -106,6 +107,19 @@ func (g Grant) clone() Grant {
 
 // Pending reports whether the holder has been asked to return amounts and hasn't acknowledged that yet.
 func (g Grant) Pending() bool { return !g.Asked.Equal(g.Granted) }
+
+// bounded is the part of Used that a member may take from others: its own program makes the Machines, and says what each of them takes.
+func (m Member) bounded(granted Amounts) Amounts {
+	used := Amounts{}
+	for pool, amount := range m.Used {
+		allowed := granted[pool]
+		if !m.Leaving {
+			allowed = max(allowed, m.most(pool))
+		}
+		used.set(pool, min(amount, allowed))
+	}
+	return used
+}
 
 // most is the most that a member may have of a pool.
 func (m Member) most(pool string) int64 {

@@ -104,6 +104,8 @@ func (d *decider) confirm() {
 			continue
 		}
 		grant, known := d.record[name]
+		member.Used = member.bounded(grant.Granted)
+		d.Members[name] = member
 		if !known {
 			if member.Lease == nil || member.Leaving {
 				continue
@@ -133,17 +135,13 @@ func (d *decider) confirm() {
 }
 
 // acknowledged lowers the grant to the amounts that the holder keeps. It raises nothing: the report may be older than one that was counted,
-// and the amounts beyond the grant returned and granted to others since. That counts as an operator's own count of Machines does, also for
-// a pool that the holder hadn't been informed of.
+// and the amounts beyond the grant returned and granted to others since, or it may lie. Beyond the grant only Machines count.
 func (d *decider) acknowledged(name string, grant *Grant) {
 	member := d.Members[name]
 	kept, used := grant.Asked.clone(), member.Used.clone()
 	kept.raise(member.Lease.Report.Held)
 	for pool, amount := range kept {
-		if amount > grant.Granted[pool] {
-			used.set(pool, max(used[pool], amount))
-			kept.set(pool, grant.Granted[pool])
-		}
+		kept.set(pool, min(amount, grant.Granted[pool]))
 	}
 	if len(member.Lease.Report.Requests) > 0 { // else it needs no more than its Machines take
 		for pool, amount := range member.Lease.Report.Spent {

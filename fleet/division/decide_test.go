@@ -140,13 +140,13 @@ func TestDecide(t *testing.T) {
 			map[string]Grant{"blue": returned, "green": rest},
 		},
 		{
-			"When a holder reports that it takes more than it is granted, it should count that before it grants anything",
+			"When a holder reports that it takes more than it is granted, it should count no more than was granted and its Machines take",
 			Account{Record: map[string]Grant{"blue": returned, "green": none}, Members: map[string]Member{
 				"blue": {Lease: lease(asked, Amounts{pool: 6})}, "green": {Lease: lease(none, nil, Request{machine, 8})},
 			}},
 			map[string]Grant{
-				"blue":  {Lease: "blue-lease", Sequence: 5, Asked: Amounts{pool: 6}, Granted: Amounts{pool: 6}},
-				"green": {Lease: "green-lease", Sequence: 2, Asked: Amounts{pool: 4}, Granted: Amounts{pool: 4}},
+				"blue":  {Lease: "blue-lease", Sequence: 4, Asked: Amounts{pool: 2}, Granted: Amounts{pool: 2}},
+				"green": {Lease: "green-lease", Sequence: 2, Asked: Amounts{pool: 8}, Granted: Amounts{pool: 8}},
 			},
 		},
 		{

@@ -170,6 +170,14 @@ func (a *account) member(i int, m *autonodev1alpha1.CapacityMember) {
 		name := autonodev1alpha1.LimitPool(key)
 		entry.limits = append(entry.limits, autonodev1alpha1.LeasedPool{Name: name, Resource: resources[key]})
 		entry.guaranteed[name], entry.maximum[name] = amount, amount
+		for i := range a.pools {
+			if shared := &a.pools[i]; shared.Resource == resources[key] {
+				most, limited := entry.maximum[shared.Name]
+				if entry.maximum[shared.Name] = amount; limited {
+					entry.maximum[shared.Name] = min(most, amount)
+				}
+			}
+		}
 	}
 	a.members = append(a.members, entry)
 }

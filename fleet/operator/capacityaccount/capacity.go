@@ -78,8 +78,9 @@ type Controller struct {
 // memory is a Controller's memory of an account.
 type memory struct {
 	uid types.UID
-	// surplus is since when a cluster holds more than it needs, unacknowledged since when its lease is, and leaseless since when it has none.
-	surplus, unacknowledged, leaseless map[string]time.Time
+	// surplus is since when a cluster holds more than it needs, unacknowledged since when its lease is, excessive since when its report is,
+	// and leaseless since when it has none.
+	surplus, unacknowledged, excessive, leaseless map[string]time.Time
 	// hinted is when a cluster's lease was last written, and reported when the status was.
 	hinted   map[string]time.Time
 	reported time.Time

@@ -71,7 +71,7 @@ func (c *Controller) begin(ctx context.Context, found *autonodev1alpha1.Capacity
 	m := c.memory[found.Name]
 	if m == nil || m.uid != found.UID {
 		m = &memory{
-			uid: found.UID, surplus: map[string]time.Time{}, unacknowledged: map[string]time.Time{}, leaseless: map[string]time.Time{},
+			uid: found.UID, surplus: map[string]time.Time{}, unacknowledged: map[string]time.Time{}, excessive: map[string]time.Time{}, leaseless: map[string]time.Time{},
 			hinted: map[string]time.Time{}, closed: unavailableReports{}, reclaims: map[string]map[string][]division.Step{},
 			unmatchedSince: map[string]time.Time{}, quotas: map[autonodev1alpha1.CapacityLimitSource]reading{}, rates: map[autonodev1alpha1.CapacityRatesSource]ratesReading{},
 		}

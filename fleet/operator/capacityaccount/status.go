@@ -192,7 +192,7 @@ func (r *reconciliation) entriesUsable() metav1.Condition {
 }
 
 func (r *reconciliation) membersGranted() metav1.Condition {
-	var silentOnes, leaving []string
+	var silentOnes, excessive, leaving []string
 	members := 0
 	for _, key := range r.keys {
 		of := r.clusters[key]
@@ -206,6 +206,11 @@ func (r *reconciliation) membersGranted() metav1.Condition {
 			delete(r.unacknowledged, key)
 		} else if r.lasts(r.unacknowledged, key, silent) {
 			silentOnes = append(silentOnes, key)
+		}
+		if pool, exceeds := exceeded(of, grant); !exceeds {
+			delete(r.excessive, key)
+		} else if r.lasts(r.excessive, key, silent) {
+			excessive = append(excessive, key+" "+pool)
 		}
 	}
 	others := slices.Sorted(maps.Keys(r.claims.others))
@@ -237,6 +242,9 @@ func (r *reconciliation) membersGranted() metav1.Condition {
 		condition.Reason = autonodev1alpha1.NotAcknowledgedReason
 		condition.Message = fmt.Sprintf("Karpenter hasn't acknowledged its lease for %s: %s; the quantities to be returned stay granted; check that it runs and supports leases",
 			silent, named(silentOnes))
+	case len(excessive) > 0:
+		condition.Reason = autonodev1alpha1.ReportExceedsGrantReason
+		condition.Message = "Karpenter reports more than it was granted and its Machines take: " + named(excessive) + "; that doesn't count; look for who else writes the status of its CapacityLease"
 	case len(overdue) > 0:
 		condition.Reason = autonodev1alpha1.ReclaimOverdueReason
 		condition.Message = "not returned by the deadline to clusters that reclaim it: " + named(overdue) + "; what is used stays granted; check that Karpenter runs"
@@ -257,6 +265,20 @@ func (r *reconciliation) membersGranted() metav1.Condition {
 		condition.Message = english.Plural(members, "cluster shares", "clusters share") + " " + english.Plural(len(r.account.pools), "pool", "pools")
 	}
 	return condition
+}
+
+// exceeded returns the first pool of which a cluster's report has more than it was granted, and than its Machines may take.
+func exceeded(of *cluster, grant division.Grant) (pool string, exceeds bool) {
+	if of.lease == nil {
+		return "", false
+	}
+	reported := conversion.BoundedReport(of.lease).Held
+	for _, pool := range slices.Sorted(maps.Keys(reported)) {
+		if reported[pool] > max(grant.Granted[pool], of.used[pool]) {
+			return pool, true
+		}
+	}
+	return "", false
 }
 
 // named names the first of a list.
