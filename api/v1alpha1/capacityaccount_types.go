@@ -605,9 +605,9 @@ type GrantedAmount struct {
 	// against the pool.
 	// +required
 	Granted int64 `json:"granted"`
-	// asked is the quantity in the lease while the cluster is asked to return some of its grant.
+	// limit is the quantity in the lease while the cluster is asked to return some of its grant.
 	// +optional
-	Asked *int64 `json:"asked,omitempty"`
+	Limit *int64 `json:"limit,omitempty"`
 }
 
 // UnusableEntry is an entry of an account that the operator can't read.

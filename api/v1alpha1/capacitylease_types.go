@@ -130,10 +130,10 @@ type CapacityReclaim struct {
 	// +required
 	// +kubebuilder:validation:MaxLength=128
 	Pool string `json:"pool"`
-	// keep is the most that the cluster's machines may take, in the pool's unit. It is never less than what is guaranteed to the cluster.
+	// limit is the most that the cluster's machines may take, in the pool's unit. It is never less than what is guaranteed to the cluster.
 	// +required
 	// +kubebuilder:validation:Minimum=0
-	Keep int64 `json:"keep"`
+	Limit int64 `json:"limit"`
 	// for are the first of the clusters that request it, as namespace/name.
 	// +optional
 	// +listType=atomic
@@ -148,10 +148,10 @@ type CapacityReclaimStep struct {
 	// +required
 	// +kubebuilder:validation:MaxLength=128
 	Pool string `json:"pool"`
-	// keep is the most that the cluster's machines may take, in the pool's unit.
+	// limit is the most that the cluster's machines may take, in the pool's unit.
 	// +required
 	// +kubebuilder:validation:Minimum=0
-	Keep int64 `json:"keep"`
+	Limit int64 `json:"limit"`
 	// by is the deadline by Karpenter's clock.
 	// +required
 	By scalar.Time `json:"by"`
@@ -209,23 +209,23 @@ type LeasedPool struct {
 	// expires is when the reservation ends. Nothing is launched in it afterwards.
 	// +optional
 	Expires *scalar.Time `json:"expires,omitempty"`
-	// amount that the cluster's machines may take together.
+	// limit is the most that the cluster's machines may take together.
 	// +optional
 	// +kubebuilder:validation:Minimum=0
-	Amount int64 `json:"amount,omitempty"`
-	// granted is the most that the cluster's machines may take until it acknowledges the lease; never less than amount.
+	Limit int64 `json:"limit,omitempty"`
+	// granted is the most that the cluster's machines may take until it acknowledges the lease; never less than limit.
 	// +optional
 	// +kubebuilder:validation:Minimum=0
 	Granted int64 `json:"granted,omitempty"`
-	// upTo is about how much the cluster gets if it requests more. A hint.
+	// available is about how much the cluster gets if it requests more. A hint.
 	// +optional
 	// +kubebuilder:validation:Minimum=0
-	UpTo int64 `json:"upTo,omitempty"`
-	// most is the most that the cluster might get in time, if all machines went but those that are guaranteed to others; of a reservation, the
+	Available int64 `json:"available,omitempty"`
+	// attainable is the most that the cluster might get in time, if all machines went but those that are guaranteed to others; of a reservation, the
 	// most that it may reclaim. Karpenter requests what pods wait for up to this. A hint.
 	// +optional
 	// +kubebuilder:validation:Minimum=0
-	Most int64 `json:"most,omitempty"`
+	Attainable int64 `json:"attainable,omitempty"`
 }
 
 // LeasedCommitment is a commitment of the account that is in its term.
@@ -359,16 +359,16 @@ type CapacityLeaseStatus struct {
 	// +optional
 	// +kubebuilder:validation:Minimum=0
 	AcknowledgedSequence int64 `json:"acknowledgedSequence,omitempty"`
-	// held is the most that the cluster's machines take until the next grant, launches included that may still come.
+	// reserved is the most that the cluster's machines take until the next grant, launches included that may still come.
 	// +optional
 	// +listType=atomic
 	// +kubebuilder:validation:MaxItems=128
-	Held []PoolAmount `json:"held,omitempty"`
-	// spent is what the cluster's machines take now, launches included that may still come.
+	Reserved []PoolAmount `json:"reserved,omitempty"`
+	// used is what the cluster's machines take now, launches included that may still come.
 	// +optional
 	// +listType=atomic
 	// +kubebuilder:validation:MaxItems=128
-	Spent []PoolAmount `json:"spent,omitempty"`
+	Used []PoolAmount `json:"used,omitempty"`
 	// requests are launches that wait for a larger grant, the oldest first.
 	// +optional
 	// +listType=atomic

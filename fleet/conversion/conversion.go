@@ -55,7 +55,7 @@ func Rules(l *autonodev1alpha1.CapacityLease) []division.Rule {
 // object's UID.
 func Lease(l *autonodev1alpha1.CapacityLease) division.Lease {
 	lease := division.Lease{
-		ID: string(l.UID), Sequence: l.Spec.Sequence, Amounts: division.Amounts{}, Granted: division.Amounts{}, UpTo: division.Amounts{}, Most: division.Amounts{},
+		ID: string(l.UID), Sequence: l.Spec.Sequence, Limit: division.Amounts{}, Granted: division.Amounts{}, Available: division.Amounts{}, Attainable: division.Amounts{},
 		Reclaims: reclaims(l),
 	}
 	for i := range l.Spec.Pools {
@@ -65,17 +65,17 @@ func Lease(l *autonodev1alpha1.CapacityLease) division.Lease {
 				amounts[pool.Name] = amount
 			}
 		}
-		set(lease.Amounts, pool.Amount)
+		set(lease.Limit, pool.Limit)
 		set(lease.Granted, pool.Granted)
-		set(lease.UpTo, pool.UpTo)
-		set(lease.Most, pool.Most)
+		set(lease.Available, pool.Available)
+		set(lease.Attainable, pool.Attainable)
 	}
 	return lease
 }
 
 // SetReport writes what a Holder reports into a lease's status, within the bounds. What doesn't fit is left out: the newest requests.
 func SetReport(s *autonodev1alpha1.CapacityLeaseStatus, report division.Report) {
-	s.AcknowledgedSequence, s.Held, s.Spent, s.Requests = report.Sequence, poolAmounts(report.Held), poolAmounts(report.Spent), nil
+	s.AcknowledgedSequence, s.Reserved, s.Used, s.Requests = report.Sequence, poolAmounts(report.Reserved), poolAmounts(report.Used), nil
 	launches := int64(0)
 	for _, request := range report.Requests {
 		count := min(request.Count, autonodev1alpha1.MaxRequestedLaunches-launches)
@@ -114,7 +114,7 @@ func BoundedReport(l *autonodev1alpha1.CapacityLease) division.Report {
 		}
 		return amounts
 	}
-	report := division.Report{Sequence: l.Status.AcknowledgedSequence, Held: bounded(l.Status.Held, autonodev1alpha1.MaxAmount), Spent: bounded(l.Status.Spent, autonodev1alpha1.MaxAmount)}
+	report := division.Report{Sequence: l.Status.AcknowledgedSequence, Reserved: bounded(l.Status.Reserved, autonodev1alpha1.MaxAmount), Used: bounded(l.Status.Used, autonodev1alpha1.MaxAmount)}
 	launches := int64(0)
 	for _, request := range l.Status.Requests[:min(len(l.Status.Requests), autonodev1alpha1.MaxRequests)] {
 		count := min(request.Count, autonodev1alpha1.MaxRequestedLaunches-launches)

@@ -29,17 +29,17 @@ func lease(pools ...autonodev1alpha1.LeasedPool) *autonodev1alpha1.CapacityLease
 }
 
 func TestReport(t *testing.T) {
-	pool := autonodev1alpha1.LeasedPool{Name: "reservation/r", Resource: autonodev1alpha1.PoolMachines, Amount: 2, Granted: 3, UpTo: 5}
+	pool := autonodev1alpha1.LeasedPool{Name: "reservation/r", Resource: autonodev1alpha1.PoolMachines, Limit: 2, Granted: 3, Available: 5}
 	t.Run("When a Holder reports, the operator should read the same", func(t *testing.T) {
 		g, l := NewWithT(t), lease(pool)
 		report := division.Report{
-			Sequence: 7, Held: division.Amounts{"reservation/r": 2}, Spent: division.Amounts{"reservation/r": 1}, Requests: []division.Request{{Charges: division.Amounts{"reservation/r": 1}, Count: 4}},
+			Sequence: 7, Reserved: division.Amounts{"reservation/r": 2}, Used: division.Amounts{"reservation/r": 1}, Requests: []division.Request{{Charges: division.Amounts{"reservation/r": 1}, Count: 4}},
 		}
 		conversion.SetReport(&l.Status, report)
 		g.Expect(conversion.BoundedReport(l)).To(Equal(report))
 		g.Expect(conversion.Lease(l)).To(Equal(division.Lease{
-			ID: "lease", Sequence: 7, Amounts: division.Amounts{"reservation/r": 2}, Granted: division.Amounts{"reservation/r": 3},
-			UpTo: division.Amounts{"reservation/r": 5}, Most: division.Amounts{},
+			ID: "lease", Sequence: 7, Limit: division.Amounts{"reservation/r": 2}, Granted: division.Amounts{"reservation/r": 3},
+			Available: division.Amounts{"reservation/r": 5}, Attainable: division.Amounts{},
 		}))
 	})
 	t.Run("When a Holder requires more than fits, the oldest requests should be in the report", func(t *testing.T) {
@@ -57,21 +57,21 @@ func TestReport(t *testing.T) {
 		want   division.Report
 	}{
 		"When it names another pool, it should not count": {
-			autonodev1alpha1.CapacityLeaseStatus{Held: []autonodev1alpha1.PoolAmount{{Pool: "others", Amount: 3}}}, division.Report{Held: division.Amounts{}, Spent: division.Amounts{}},
+			autonodev1alpha1.CapacityLeaseStatus{Reserved: []autonodev1alpha1.PoolAmount{{Pool: "others", Amount: 3}}}, division.Report{Reserved: division.Amounts{}, Used: division.Amounts{}},
 		},
 		"When it names a pool twice, the larger amount should count": {
-			autonodev1alpha1.CapacityLeaseStatus{Held: []autonodev1alpha1.PoolAmount{{Pool: pool.Name, Amount: 3}, {Pool: pool.Name, Amount: 1}}},
-			division.Report{Held: division.Amounts{pool.Name: 3}, Spent: division.Amounts{}},
+			autonodev1alpha1.CapacityLeaseStatus{Reserved: []autonodev1alpha1.PoolAmount{{Pool: pool.Name, Amount: 3}, {Pool: pool.Name, Amount: 1}}},
+			division.Report{Reserved: division.Amounts{pool.Name: 3}, Used: division.Amounts{}},
 		},
 		"When amounts are negative, they should not count": {
-			autonodev1alpha1.CapacityLeaseStatus{Held: []autonodev1alpha1.PoolAmount{{Pool: pool.Name, Amount: -3}}, Requests: []autonodev1alpha1.CapacityRequest{
+			autonodev1alpha1.CapacityLeaseStatus{Reserved: []autonodev1alpha1.PoolAmount{{Pool: pool.Name, Amount: -3}}, Requests: []autonodev1alpha1.CapacityRequest{
 				{Charges: []autonodev1alpha1.PoolAmount{{Pool: pool.Name, Amount: -1}}, Count: 1}, {Charges: []autonodev1alpha1.PoolAmount{{Pool: pool.Name, Amount: 1}}, Count: -1},
-			}}, division.Report{Held: division.Amounts{}, Spent: division.Amounts{}},
+			}}, division.Report{Reserved: division.Amounts{}, Used: division.Amounts{}},
 		},
 		"When amounts are huge, they should be bounded": {
-			autonodev1alpha1.CapacityLeaseStatus{Held: []autonodev1alpha1.PoolAmount{{Pool: pool.Name, Amount: 1 << 62}}, Requests: []autonodev1alpha1.CapacityRequest{
+			autonodev1alpha1.CapacityLeaseStatus{Reserved: []autonodev1alpha1.PoolAmount{{Pool: pool.Name, Amount: 1 << 62}}, Requests: []autonodev1alpha1.CapacityRequest{
 				{Charges: []autonodev1alpha1.PoolAmount{{Pool: pool.Name, Amount: 1 << 62}}, Count: 1 << 62}, {Charges: []autonodev1alpha1.PoolAmount{{Pool: pool.Name, Amount: 1}}, Count: 1},
-			}}, division.Report{Held: division.Amounts{pool.Name: autonodev1alpha1.MaxAmount}, Spent: division.Amounts{}, Requests: []division.Request{
+			}}, division.Report{Reserved: division.Amounts{pool.Name: autonodev1alpha1.MaxAmount}, Used: division.Amounts{}, Requests: []division.Request{
 				{Charges: division.Amounts{pool.Name: autonodev1alpha1.MaxCharge}, Count: autonodev1alpha1.MaxRequestedLaunches},
 			}},
 		},

@@ -25,7 +25,7 @@ func reclaims(l *autonodev1alpha1.CapacityLease) division.Amounts {
 	}
 	keep := division.Amounts{}
 	for i := range l.Spec.Reclaim {
-		keep[l.Spec.Reclaim[i].Pool] = max(0, min(l.Spec.Reclaim[i].Keep, autonodev1alpha1.MaxAmount))
+		keep[l.Spec.Reclaim[i].Pool] = max(0, min(l.Spec.Reclaim[i].Limit, autonodev1alpha1.MaxAmount))
 	}
 	return keep
 }
@@ -34,7 +34,7 @@ func reclaims(l *autonodev1alpha1.CapacityLease) division.Amounts {
 func LeaseReclaims(keep division.Amounts, clusters map[string][]string) []autonodev1alpha1.CapacityReclaim {
 	var list []autonodev1alpha1.CapacityReclaim
 	for _, pool := range slices.Sorted(maps.Keys(keep)) {
-		list = append(list, autonodev1alpha1.CapacityReclaim{Pool: pool, Keep: keep[pool], For: clusters[pool][:min(len(clusters[pool]), maxReclaimedFor)]})
+		list = append(list, autonodev1alpha1.CapacityReclaim{Pool: pool, Limit: keep[pool], For: clusters[pool][:min(len(clusters[pool]), maxReclaimedFor)]})
 	}
 	return list
 }
@@ -44,7 +44,7 @@ func ReclaimSteps(s *autonodev1alpha1.CapacityLeaseStatus) map[string][]division
 	steps := map[string][]division.Step{}
 	for i := range s.Reclaim {
 		if step := &s.Reclaim[i]; step.By.Malformed == "" && !step.By.IsZero() {
-			steps[step.Pool] = append(steps[step.Pool], division.Step{Keep: step.Keep, By: step.By.At()})
+			steps[step.Pool] = append(steps[step.Pool], division.Step{Limit: step.Limit, By: step.By.At()})
 		}
 	}
 	return steps
@@ -54,7 +54,7 @@ func ReclaimSteps(s *autonodev1alpha1.CapacityLeaseStatus) map[string][]division
 func SetReclaimSteps(s *autonodev1alpha1.CapacityLeaseStatus, reclaims []division.Reclaim) {
 	for i := range reclaims {
 		for _, step := range reclaims[i].Steps {
-			s.Reclaim = append(s.Reclaim, autonodev1alpha1.CapacityReclaimStep{Pool: reclaims[i].Pool, Keep: step.Keep, By: scalar.NewTime(step.By)})
+			s.Reclaim = append(s.Reclaim, autonodev1alpha1.CapacityReclaimStep{Pool: reclaims[i].Pool, Limit: step.Limit, By: scalar.NewTime(step.By)})
 		}
 	}
 	s.Reclaim = s.Reclaim[:min(len(s.Reclaim), maxReclaimSteps)]

@@ -25,7 +25,7 @@ func TestReclaims(t *testing.T) {
 		g.Expect(l.Spec.Reclaim[0].For).To(ConsistOf("clusters/blue"))
 	})
 	t.Run("When Karpenter reports deadlines, its next process should read the same, and at most as many as a list may have", func(t *testing.T) {
-		g, steps, status := NewWithT(t), []division.Step{{Keep: 4, By: by}, {Keep: 2, By: by.Add(time.Minute)}}, &autonodev1alpha1.CapacityLeaseStatus{}
+		g, steps, status := NewWithT(t), []division.Step{{Limit: 4, By: by}, {Limit: 2, By: by.Add(time.Minute)}}, &autonodev1alpha1.CapacityLeaseStatus{}
 		conversion.SetReclaimSteps(status, []division.Reclaim{{Pool: "a", Steps: steps}})
 		g.Expect(conversion.ReclaimSteps(status)).To(Equal(map[string][]division.Step{"a": steps}))
 		conversion.SetReclaimSteps(status, slices.Repeat([]division.Reclaim{{Pool: "b", Steps: steps}}, 200))

@@ -55,11 +55,11 @@ type Member struct {
 type Lease struct {
 	// ID of the object. Another object of the same name has another one.
 	ID string
-	// Sequence of the grant that the object carries, and the Amounts that its holder may spend.
+	// Sequence of the grant that the object carries, and the most that its holder may use by it.
 	Sequence int64
-	Amounts  Amounts
-	// UpTo is about how much may be granted if it is requested, and Most the most that might be granted in time. Both are hints.
-	UpTo, Most Amounts
+	Limit    Amounts
+	// Available is about how much may be granted if it is requested, and Attainable the most that might be granted in time. Both are hints.
+	Available, Attainable Amounts
 	// Reclaims are the amounts that the cluster may keep, and its holder take by launches, of pools of which it has to return the rest. Zero
 	// differs from an absent one.
 	Reclaims Amounts
@@ -72,11 +72,11 @@ type Lease struct {
 type Report struct {
 	// Sequence of the grant that the holder has observed and keeps; earlier ones are void.
 	Sequence int64
-	// Held is the most that the holder's machines take, those included that may still come, until its next grant.
-	Held Amounts
-	// Spent is the charges of the holder's machines now, those included that may still come. A grant for Requests has to be larger than
+	// Reserved is the most that the holder's machines take, those included that may still come, until its next grant.
+	Reserved Amounts
+	// Used is the charges of the holder's machines now, those included that may still come. A grant for Requests has to be larger than
 	// this, whatever an operator counts.
-	Spent Amounts
+	Used Amounts
 	// Requests are launches that wait for a larger grant, the oldest first.
 	Requests []Request
 }
@@ -91,22 +91,22 @@ type Request struct {
 type Grant struct {
 	// Lease is the ID of the object that the grant is for.
 	Lease string
-	// Sequence increases with each change of Asked or Lease.
+	// Sequence increases with each change of Limit or Lease.
 	Sequence int64
-	// Asked is the lease's amounts: the holder may spend them once it has observed the lease.
-	Asked Amounts
-	// Granted is the most that the cluster's machines may take until the holder acknowledges Asked. It counts against
-	// the pools, and is never less than Asked.
+	// Limit is the lease's amounts: the holder may spend them once it has observed the lease.
+	Limit Amounts
+	// Granted is the most that the cluster's machines may take until the holder acknowledges Limit. It counts against
+	// the pools, and is never less than Limit.
 	Granted Amounts
 }
 
 func (g Grant) clone() Grant {
-	g.Asked, g.Granted = g.Asked.clone(), g.Granted.clone()
+	g.Limit, g.Granted = g.Limit.clone(), g.Granted.clone()
 	return g
 }
 
 // Pending reports whether the holder has been asked to return amounts and hasn't acknowledged that yet.
-func (g Grant) Pending() bool { return !g.Asked.Equal(g.Granted) }
+func (g Grant) Pending() bool { return !g.Limit.Equal(g.Granted) }
 
 // bounded is the part of Used that a member may take from others: its own program makes the Machines, and says what each of them takes.
 func (m Member) bounded(granted Amounts) Amounts {

@@ -20,9 +20,9 @@ func BenchmarkDecide(b *testing.B) {
 			used[pool] = 20 * amount
 		}
 		name := fmt.Sprintf("cluster-%d", cluster)
-		grant := Grant{Lease: name, Sequence: 1, Asked: used, Granted: used}
+		grant := Grant{Lease: name, Sequence: 1, Limit: used, Granted: used}
 		account.Record[name] = grant
-		account.Members[name] = Member{Used: used, Lease: &Lease{ID: name, Sequence: 1, Amounts: used, Report: Report{Sequence: 1, Held: used, Requests: []Request{{charges, 10}}}}}
+		account.Members[name] = Member{Used: used, Lease: &Lease{ID: name, Sequence: 1, Limit: used, Report: Report{Sequence: 1, Reserved: used, Requests: []Request{{charges, 10}}}}}
 	}
 	for b.Loop() {
 		Decide(account)

@@ -15,11 +15,11 @@ import (
 type Decision struct {
 	// Record is to replace the account's before any lease is written.
 	Record map[string]Grant
-	// UpTo is about how much each cluster may hold if it requests more. It is a hint, rounded down so that leases don't
+	// Available is about how much each cluster may hold if it requests more. It is a hint, rounded down so that leases don't
 	// change with each machine of another cluster.
-	UpTo map[string]Amounts
-	// Most is the most that each cluster might be granted in time, if others' machines went.
-	Most map[string]Amounts
+	Available map[string]Amounts
+	// Attainable is the most that each cluster might be granted in time, if others' machines went.
+	Attainable map[string]Amounts
 	// Waiting are the amounts of requests that don't fit now, by pool.
 	Waiting Amounts
 	// Reclaims are the amounts that borrowers may keep of pools of which they are to return the rest, by cluster.
@@ -49,7 +49,7 @@ func Decide(a Account) Decision {
 	d.grant()
 	d.reclaim()
 	return Decision{
-		Record: d.record, UpTo: d.upTo(), Most: d.most, Waiting: d.waiting, Reclaims: d.reclaims(), Retained: d.retained,
+		Record: d.record, Available: d.hint(), Attainable: d.attainable, Waiting: d.waiting, Reclaims: d.reclaims(), Retained: d.retained,
 		ReclaimedFor: d.reclaimedFor, Next: d.next,
 	}
 }
@@ -72,8 +72,8 @@ type decider struct {
 	// joined are the amounts that the leases of joining clusters allow already.
 	joined map[string]Amounts
 
-	// most is Decision.Most.
-	most map[string]Amounts
+	// attainable is Decision.Attainable.
+	attainable map[string]Amounts
 	next time.Time
 
 	// needs are the amounts that clusters use and request of their guarantees, and floors those that aren't lent.
@@ -112,10 +112,10 @@ func (d *decider) confirm() {
 			}
 			// Its holder may have a grant of an account that was deleted. Only that of this very object can be known, so no other
 			// operator may write it any more when it is read.
-			grant = Grant{Sequence: max(d.First, member.Lease.Sequence), Asked: Amounts{}, Granted: member.Used.clone()}
-			grant.Granted.raise(member.Lease.Amounts)
+			grant = Grant{Sequence: max(d.First, member.Lease.Sequence), Limit: Amounts{}, Granted: member.Used.clone()}
+			grant.Granted.raise(member.Lease.Limit)
 			grant.Granted.raise(member.Lease.Granted)
-			d.joined[name] = member.Lease.Amounts
+			d.joined[name] = member.Lease.Limit
 		}
 		switch {
 		case member.Lease == nil:
@@ -138,13 +138,13 @@ func (d *decider) confirm() {
 // and the amounts beyond the grant returned and granted to others since, or it may lie. Beyond the grant only Machines count.
 func (d *decider) acknowledged(name string, grant *Grant) {
 	member := d.Members[name]
-	kept, used := grant.Asked.clone(), member.Used.clone()
-	kept.raise(member.Lease.Report.Held)
+	kept, used := grant.Limit.clone(), member.Used.clone()
+	kept.raise(member.Lease.Report.Reserved)
 	for pool, amount := range kept {
 		kept.set(pool, min(amount, grant.Granted[pool]))
 	}
 	if len(member.Lease.Report.Requests) > 0 { // else it needs no more than its Machines take
-		for pool, amount := range member.Lease.Report.Spent {
+		for pool, amount := range member.Lease.Report.Used {
 			used.set(pool, max(used[pool], min(amount, kept[pool])))
 		}
 	}
@@ -193,7 +193,7 @@ func (d *decider) setTargets() {
 		}
 		return d.taken(name) // it has no lease that could be changed
 	})
-	d.setMost()
+	d.setAttainable()
 	d.setReclaims()
 	q := queue{}
 	for _, name := range d.names {
@@ -219,16 +219,16 @@ func (d *decider) setTargets() {
 	}
 }
 
-// setMost computes the most that each cluster might be granted in time: its maximum, and the amounts that are neither guaranteed to others
+// setAttainable computes the most that each cluster might be granted in time: its maximum, and the amounts that are neither guaranteed to others
 // nor granted to clusters whose leases can't be changed.
-func (d *decider) setMost() {
+func (d *decider) setAttainable() {
 	left := d.left(func(name string) Amounts {
 		if _, ok := d.base[name]; ok {
 			return d.floors[name]
 		}
 		return d.taken(name)
 	})
-	d.most = make(map[string]Amounts, len(d.names))
+	d.attainable = make(map[string]Amounts, len(d.names))
 	for _, name := range d.names {
 		most, floor, member := Amounts{}, d.floors[name], d.Members[name]
 		if !member.Leaving {
@@ -236,7 +236,7 @@ func (d *decider) setMost() {
 				most.set(pool, max(0, min(left[pool]+floor[pool], member.most(pool))))
 			}
 		}
-		d.most[name] = most
+		d.attainable[name] = most
 	}
 }
 
@@ -294,7 +294,7 @@ func (d *decider) share(name string) float64 {
 	return share
 }
 
-// grant raises Asked and Granted to the targets, as far as the grants of all clusters leave room.
+// grant raises Limit and Granted to the targets, as far as the grants of all clusters leave room.
 func (d *decider) grant() {
 	d.available = d.left(d.taken)
 	d.short = map[string]bool{}
@@ -343,7 +343,7 @@ func (d *decider) grant() {
 func (d *decider) room(name, pool string) int64 {
 	granted, available := d.record[name].Granted[pool], d.available[pool]
 	if available < 0 {
-		return max(d.record[name].Asked[pool], d.joined[name][pool])
+		return max(d.record[name].Limit[pool], d.joined[name][pool])
 	}
 	return max(granted, d.Members[name].Used[pool]) + available
 }
@@ -354,7 +354,7 @@ func (d *decider) raise(name, pool string, amount int64) {
 	if taken := max(grant.Granted[pool], d.Members[name].Used[pool]); amount > taken {
 		d.available.add(pool, taken-amount)
 	}
-	grant.Asked.set(pool, max(grant.Asked[pool], amount))
+	grant.Limit.set(pool, max(grant.Limit[pool], amount))
 	grant.Granted.set(pool, max(grant.Granted[pool], amount))
 }
 
@@ -363,45 +363,45 @@ func (d *decider) raise(name, pool string, amount int64) {
 func (d *decider) reclaim() {
 	for _, name := range d.names {
 		member, grant, before := d.Members[name], d.record[name], d.Record[name]
-		for pool, asked := range grant.Asked {
+		for pool, asked := range grant.Limit {
 			target := d.target[name][pool]
 			if asked > target && (d.short[pool] || member.Idle || member.Leaving || asked > member.most(pool)) {
-				grant.Asked.set(pool, target)
+				grant.Limit.set(pool, target)
 			}
 		}
-		if !grant.Asked.Equal(before.Asked) && grant.Sequence == before.Sequence {
+		if !grant.Limit.Equal(before.Limit) && grant.Sequence == before.Sequence {
 			grant.Sequence++
 		}
 		d.record[name] = grant
 	}
 }
 
-// upTo adds to each cluster's target the amounts that no target needs, and those that others have requested and don't use yet: it might be
+// hint adds to each cluster's target the amounts that no target needs, and those that others have requested and don't use yet: it might be
 // served before them.
-func (d *decider) upTo() map[string]Amounts {
+func (d *decider) hint() map[string]Amounts {
 	contested := Amounts{}
 	for _, name := range d.names {
 		for pool, amount := range d.target[name] {
 			contested.add(pool, amount-d.base[name][pool])
 		}
 	}
-	upTo := make(map[string]Amounts, len(d.names))
+	available := make(map[string]Amounts, len(d.names))
 	for _, name := range d.names {
 		member, hint := d.Members[name], Amounts{}
 		for pool := range d.Limits {
-			amount := max(d.record[name].Asked[pool], d.target[name][pool])
+			amount := max(d.record[name].Limit[pool], d.target[name][pool])
 			switch {
 			case d.free[pool] < 0 && (member.Guaranteed[pool] > 0 || slices.Contains(d.reclaimedFor[pool], name)):
-				amount = d.record[name].Asked[pool] // the rest comes once others have returned it: nothing is to be launched into it before
+				amount = d.record[name].Limit[pool] // the rest comes once others have returned it: nothing is to be launched into it before
 			case !member.Leaving && d.free[pool] >= 0:
 				others := contested[pool] - (d.target[name][pool] - d.base[name][pool])
 				amount = max(amount, min(d.target[name][pool]+roughly(d.free[pool]+others), member.most(pool)))
 			}
 			hint.set(pool, amount)
 		}
-		upTo[name] = hint
+		available[name] = hint
 	}
-	return upTo
+	return available
 }
 
 // roughly rounds down to a power of two.

@@ -12,7 +12,7 @@ import (
 
 // lease that carries a grant, which its holder has acknowledged.
 func lease(grant Grant, held Amounts, requests ...Request) *Lease {
-	return &Lease{ID: grant.Lease, Sequence: grant.Sequence, Amounts: grant.Asked, Report: Report{Sequence: grant.Sequence, Held: held, Requests: requests}}
+	return &Lease{ID: grant.Lease, Sequence: grant.Sequence, Limit: grant.Limit, Report: Report{Sequence: grant.Sequence, Reserved: held, Requests: requests}}
 }
 
 func TestJoin(t *testing.T) {
@@ -23,12 +23,12 @@ func TestJoin(t *testing.T) {
 	}{
 		{
 			"When a cluster joins, it should have a sequence that its holder hasn't observed, and what its machines take",
-			Lease{ID: "new"}, Grant{Lease: "new", Sequence: 1001, Asked: Amounts{pool: 2}, Granted: Amounts{pool: 2}},
+			Lease{ID: "new"}, Grant{Lease: "new", Sequence: 1001, Limit: Amounts{pool: 2}, Granted: Amounts{pool: 2}},
 		},
 		{
 			"When the lease has a grant of an account that is lost, it should count until it is acknowledged to be void",
-			Lease{ID: "old", Sequence: 2000, Amounts: Amounts{pool: 3}, Granted: Amounts{pool: 5}, Report: Report{Sequence: 2000, Held: Amounts{pool: 3}}},
-			Grant{Lease: "old", Sequence: 2001, Asked: Amounts{pool: 2}, Granted: Amounts{pool: 5}},
+			Lease{ID: "old", Sequence: 2000, Limit: Amounts{pool: 3}, Granted: Amounts{pool: 5}, Report: Report{Sequence: 2000, Reserved: Amounts{pool: 3}}},
+			Grant{Lease: "old", Sequence: 2001, Limit: Amounts{pool: 2}, Granted: Amounts{pool: 5}},
 		},
 	} {
 		t.Run(tc.name, func(t *testing.T) {
@@ -39,13 +39,13 @@ func TestJoin(t *testing.T) {
 		})
 	}
 	t.Run("When a holder has spent more than its Machines take, it should be granted what it requests beyond that", func(t *testing.T) {
-		held := Grant{Lease: "blue-lease", Sequence: 3, Asked: Amounts{pool: 6}, Granted: Amounts{pool: 6}}
-		reported := lease(held, held.Asked, Request{one, 1})
-		reported.Report.Spent = Amounts{pool: 6}
+		held := Grant{Lease: "blue-lease", Sequence: 3, Limit: Amounts{pool: 6}, Granted: Amounts{pool: 6}}
+		reported := lease(held, held.Limit, Request{one, 1})
+		reported.Report.Used = Amounts{pool: 6}
 		decision := Decide(Account{
 			Limits: Amounts{pool: 10}, Record: map[string]Grant{"blue": held}, Members: map[string]Member{"blue": {Used: Amounts{pool: 5}, Lease: reported}},
 		})
-		want := Grant{Lease: "blue-lease", Sequence: 4, Asked: Amounts{pool: 7}, Granted: Amounts{pool: 7}}
+		want := Grant{Lease: "blue-lease", Sequence: 4, Limit: Amounts{pool: 7}, Granted: Amounts{pool: 7}}
 		if diff := cmp.Diff(want, decision.Record["blue"]); diff != "" {
 			t.Errorf("-want +got:\n%s", diff)
 		}
@@ -64,26 +64,26 @@ func TestJoin(t *testing.T) {
 		}
 	})
 	t.Run("When more is granted than there is, what was asked back should stay asked back", func(t *testing.T) {
-		blue := Grant{Lease: "blue-lease", Sequence: 3, Asked: Amounts{pool: 10}, Granted: Amounts{pool: 10}}
-		green := Grant{Lease: "green-lease", Sequence: 4, Asked: Amounts{}, Granted: Amounts{pool: 1}} // of a record that was lost
+		blue := Grant{Lease: "blue-lease", Sequence: 3, Limit: Amounts{pool: 10}, Granted: Amounts{pool: 10}}
+		green := Grant{Lease: "green-lease", Sequence: 4, Limit: Amounts{}, Granted: Amounts{pool: 1}} // of a record that was lost
 		decision := Decide(Account{
 			Limits: Amounts{pool: 10}, Record: map[string]Grant{"blue": blue, "green": green},
 			Members: map[string]Member{
-				"blue":  {Used: Amounts{pool: 10}, Lease: lease(blue, blue.Asked)},
+				"blue":  {Used: Amounts{pool: 10}, Lease: lease(blue, blue.Limit)},
 				"green": {Used: Amounts{pool: 1}, Lease: &Lease{ID: "green-lease", Sequence: 4, Report: Report{Sequence: 3, Requests: []Request{{one, 1}}}}},
 			},
 		})
-		if asked := decision.Record["green"].Asked; len(asked) > 0 {
+		if asked := decision.Record["green"].Limit; len(asked) > 0 {
 			t.Errorf("got %v, want nothing", asked)
 		}
 	})
 	t.Run("When a cluster's maximum is lowered, it should be asked for the rest although no cluster waits", func(t *testing.T) {
-		held := Grant{Lease: "blue-lease", Sequence: 3, Asked: Amounts{pool: 6}, Granted: Amounts{pool: 6}}
+		held := Grant{Lease: "blue-lease", Sequence: 3, Limit: Amounts{pool: 6}, Granted: Amounts{pool: 6}}
 		decision := Decide(Account{
 			Limits: Amounts{pool: 10}, Record: map[string]Grant{"blue": held},
-			Members: map[string]Member{"blue": {Used: Amounts{pool: 1}, Maximum: Amounts{pool: 4}, Lease: lease(held, held.Asked)}},
+			Members: map[string]Member{"blue": {Used: Amounts{pool: 1}, Maximum: Amounts{pool: 4}, Lease: lease(held, held.Limit)}},
 		})
-		want := Grant{Lease: "blue-lease", Sequence: 4, Asked: Amounts{pool: 1}, Granted: Amounts{pool: 6}}
+		want := Grant{Lease: "blue-lease", Sequence: 4, Limit: Amounts{pool: 1}, Granted: Amounts{pool: 6}}
 		if diff := cmp.Diff(want, decision.Record["blue"]); diff != "" {
 			t.Errorf("-want +got:\n%s", diff)
 		}
@@ -93,11 +93,11 @@ func TestJoin(t *testing.T) {
 func TestDecide(t *testing.T) {
 	const ownLimit = "limit/cpu"
 	machine := one
-	held := Grant{Lease: "blue-lease", Sequence: 3, Asked: Amounts{pool: 6}, Granted: Amounts{pool: 6}}
-	none := Grant{Lease: "green-lease", Sequence: 1, Asked: Amounts{}, Granted: Amounts{}}
-	returned := Grant{Lease: "blue-lease", Sequence: 4, Asked: Amounts{pool: 2}, Granted: Amounts{pool: 2}}
-	rest := Grant{Lease: "green-lease", Sequence: 2, Asked: Amounts{pool: 8}, Granted: Amounts{pool: 8}}
-	asked := Grant{Lease: "blue-lease", Sequence: 4, Asked: Amounts{pool: 2}, Granted: Amounts{pool: 6}}
+	held := Grant{Lease: "blue-lease", Sequence: 3, Limit: Amounts{pool: 6}, Granted: Amounts{pool: 6}}
+	none := Grant{Lease: "green-lease", Sequence: 1, Limit: Amounts{}, Granted: Amounts{}}
+	returned := Grant{Lease: "blue-lease", Sequence: 4, Limit: Amounts{pool: 2}, Granted: Amounts{pool: 2}}
+	rest := Grant{Lease: "green-lease", Sequence: 2, Limit: Amounts{pool: 8}, Granted: Amounts{pool: 8}}
+	asked := Grant{Lease: "blue-lease", Sequence: 4, Limit: Amounts{pool: 2}, Granted: Amounts{pool: 6}}
 	for _, tc := range []struct {
 		name    string
 		account Account
@@ -106,21 +106,21 @@ func TestDecide(t *testing.T) {
 		{
 			"When a cluster requests what is free, it should grant it at once",
 			Account{Record: map[string]Grant{"green": none}, Members: map[string]Member{"green": {Lease: lease(none, nil, Request{machine, 4})}}},
-			map[string]Grant{"green": {Lease: "green-lease", Sequence: 2, Asked: Amounts{pool: 4}, Granted: Amounts{pool: 4}}},
+			map[string]Grant{"green": {Lease: "green-lease", Sequence: 2, Limit: Amounts{pool: 4}, Granted: Amounts{pool: 4}}},
 		},
 		{
 			"When another cluster holds what is requested and doesn't use it, it should ask for it and not grant it yet",
 			Account{Record: map[string]Grant{"blue": held, "green": none}, Members: map[string]Member{
-				"blue": {Lease: lease(held, held.Asked), Used: Amounts{pool: 2}}, "green": {Lease: lease(none, nil, Request{machine, 8})},
+				"blue": {Lease: lease(held, held.Limit), Used: Amounts{pool: 2}}, "green": {Lease: lease(none, nil, Request{machine, 8})},
 			}},
-			map[string]Grant{"blue": asked, "green": {Lease: "green-lease", Sequence: 2, Asked: Amounts{pool: 4}, Granted: Amounts{pool: 4}}},
+			map[string]Grant{"blue": asked, "green": {Lease: "green-lease", Sequence: 2, Limit: Amounts{pool: 4}, Granted: Amounts{pool: 4}}},
 		},
 		{
 			"When the holder has acknowledged an earlier grant only, it should count what it may still spend",
 			Account{Record: map[string]Grant{"blue": asked, "green": none}, Members: map[string]Member{
-				"blue": {Lease: lease(held, held.Asked), Used: Amounts{pool: 2}}, "green": {Lease: lease(none, nil, Request{machine, 8})},
+				"blue": {Lease: lease(held, held.Limit), Used: Amounts{pool: 2}}, "green": {Lease: lease(none, nil, Request{machine, 8})},
 			}},
-			map[string]Grant{"blue": asked, "green": {Lease: "green-lease", Sequence: 2, Asked: Amounts{pool: 4}, Granted: Amounts{pool: 4}}},
+			map[string]Grant{"blue": asked, "green": {Lease: "green-lease", Sequence: 2, Limit: Amounts{pool: 4}, Granted: Amounts{pool: 4}}},
 		},
 		{
 			"When the holder has acknowledged, it should grant what it has returned, and keep what machines may still come for",
@@ -128,14 +128,14 @@ func TestDecide(t *testing.T) {
 				"blue": {Lease: lease(asked, Amounts{pool: 3}), Used: Amounts{pool: 2}}, "green": {Lease: lease(none, nil, Request{machine, 8})},
 			}},
 			map[string]Grant{
-				"blue":  {Lease: "blue-lease", Sequence: 4, Asked: Amounts{pool: 2}, Granted: Amounts{pool: 3}},
-				"green": {Lease: "green-lease", Sequence: 2, Asked: Amounts{pool: 7}, Granted: Amounts{pool: 7}},
+				"blue":  {Lease: "blue-lease", Sequence: 4, Limit: Amounts{pool: 2}, Granted: Amounts{pool: 3}},
+				"green": {Lease: "green-lease", Sequence: 2, Limit: Amounts{pool: 7}, Granted: Amounts{pool: 7}},
 			},
 		},
 		{
 			"When an old acknowledgement reports more than a newer one that was counted, it should grant others no more, and its cluster neither",
 			Account{Record: map[string]Grant{"blue": returned, "green": rest}, Members: map[string]Member{
-				"blue": {Lease: lease(asked, Amounts{pool: 6}), Used: Amounts{pool: 2}}, "green": {Lease: lease(rest, rest.Asked), Used: Amounts{pool: 8}},
+				"blue": {Lease: lease(asked, Amounts{pool: 6}), Used: Amounts{pool: 2}}, "green": {Lease: lease(rest, rest.Limit), Used: Amounts{pool: 8}},
 			}},
 			map[string]Grant{"blue": returned, "green": rest},
 		},
@@ -145,39 +145,39 @@ func TestDecide(t *testing.T) {
 				"blue": {Lease: lease(asked, Amounts{pool: 6})}, "green": {Lease: lease(none, nil, Request{machine, 8})},
 			}},
 			map[string]Grant{
-				"blue":  {Lease: "blue-lease", Sequence: 4, Asked: Amounts{pool: 2}, Granted: Amounts{pool: 2}},
-				"green": {Lease: "green-lease", Sequence: 2, Asked: Amounts{pool: 8}, Granted: Amounts{pool: 8}},
+				"blue":  {Lease: "blue-lease", Sequence: 4, Limit: Amounts{pool: 2}, Granted: Amounts{pool: 2}},
+				"green": {Lease: "green-lease", Sequence: 2, Limit: Amounts{pool: 8}, Granted: Amounts{pool: 8}},
 			},
 		},
 		{
 			"When no other cluster needs what one doesn't use, it should leave it there",
-			Account{Record: map[string]Grant{"blue": held}, Members: map[string]Member{"blue": {Lease: lease(held, held.Asked)}}},
+			Account{Record: map[string]Grant{"blue": held}, Members: map[string]Member{"blue": {Lease: lease(held, held.Limit)}}},
 			map[string]Grant{"blue": held},
 		},
 		{
 			"When a lease object was replaced, it should count what was granted by the old one",
 			Account{Record: map[string]Grant{"blue": held}, Members: map[string]Member{"blue": {Lease: &Lease{ID: "new"}}}},
-			map[string]Grant{"blue": {Lease: "new", Sequence: 4, Asked: Amounts{pool: 6}, Granted: Amounts{pool: 6}}},
+			map[string]Grant{"blue": {Lease: "new", Sequence: 4, Limit: Amounts{pool: 6}, Granted: Amounts{pool: 6}}},
 		},
 		{
 			"When a cluster is gone, it should return what it had",
 			Account{Record: map[string]Grant{"blue": held, "green": none}, Members: map[string]Member{"blue": {Gone: true}, "green": {Lease: lease(none, nil, Request{machine, 10})}}},
-			map[string]Grant{"green": {Lease: "green-lease", Sequence: 2, Asked: Amounts{pool: 10}, Granted: Amounts{pool: 10}}},
+			map[string]Grant{"green": {Lease: "green-lease", Sequence: 2, Limit: Amounts{pool: 10}, Granted: Amounts{pool: 10}}},
 		},
 		{
 			"When a cluster isn't seen, it should count what it was granted",
 			Account{Record: map[string]Grant{"blue": held, "green": none}, Members: map[string]Member{"green": {Lease: lease(none, nil, Request{machine, 10})}}},
-			map[string]Grant{"blue": held, "green": {Lease: "green-lease", Sequence: 2, Asked: Amounts{pool: 4}, Granted: Amounts{pool: 4}}},
+			map[string]Grant{"blue": held, "green": {Lease: "green-lease", Sequence: 2, Limit: Amounts{pool: 4}, Granted: Amounts{pool: 4}}},
 		},
 		{
 			"When a cluster's own limit is guaranteed to it, it should grant all of it at once",
 			Account{Members: map[string]Member{"blue": {Guaranteed: Amounts{ownLimit: 3}, Maximum: Amounts{ownLimit: 3}, Lease: &Lease{ID: "blue-lease"}}}},
-			map[string]Grant{"blue": {Lease: "blue-lease", Sequence: 1, Asked: Amounts{ownLimit: 3}, Granted: Amounts{ownLimit: 3}}},
+			map[string]Grant{"blue": {Lease: "blue-lease", Sequence: 1, Limit: Amounts{ownLimit: 3}, Granted: Amounts{ownLimit: 3}}},
 		},
 		{
 			"When a cluster may have no more, it should grant no more",
 			Account{Record: map[string]Grant{"green": none}, Members: map[string]Member{"green": {Maximum: Amounts{pool: 2}, Lease: lease(none, nil, Request{machine, 10})}}},
-			map[string]Grant{"green": {Lease: "green-lease", Sequence: 2, Asked: Amounts{pool: 2}, Granted: Amounts{pool: 2}}},
+			map[string]Grant{"green": {Lease: "green-lease", Sequence: 2, Limit: Amounts{pool: 2}, Granted: Amounts{pool: 2}}},
 		},
 	} {
 		t.Run(tc.name, func(t *testing.T) {
@@ -241,7 +241,7 @@ func TestShares(t *testing.T) {
 		d := Decide(Account{Limits: Amounts{pool: 9}, Members: map[string]Member{
 			"blue": {Used: Amounts{pool: 2}, Lease: &Lease{ID: "blue"}}, "green": {Maximum: Amounts{pool: 3}, Lease: &Lease{ID: "green"}},
 		}})
-		if diff := cmp.Diff(map[string]Amounts{"blue": {pool: 6}, "green": {pool: 3}}, d.UpTo); diff != "" {
+		if diff := cmp.Diff(map[string]Amounts{"blue": {pool: 6}, "green": {pool: 3}}, d.Available); diff != "" {
 			t.Errorf("hints (-want +got):\n%s", diff)
 		}
 	})

@@ -8,9 +8,9 @@
 // namespace, and a Holder's is the adapter fleet/karpenter/limit. The gaps are at the end of this page.
 //
 //	record (one object per account)           lease (one object per cluster)            Holder (one per process)
-//	blue: granted 6, asked 6, sequence 3  ->  sequence 3: 6                        ->  launches up to 6
-//	blue: granted 6, asked 2, sequence 4  ->  sequence 4: 2                        ->  launches nothing above 2
-//	blue: granted 3, asked 2, sequence 4  <-  acknowledged 4, held 3               <-  3 machines, one of which may still come
+//	blue: granted 6, limit 6, sequence 3  ->  sequence 3: 6                        ->  launches up to 6
+//	blue: granted 6, limit 2, sequence 4  ->  sequence 4: 2                        ->  launches nothing above 2
+//	blue: granted 3, limit 2, sequence 4  <-  acknowledged 4, reserved 3           <-  3 machines, one of which may still come
 //	green: granted 7                      ->  sequence 2: 7                        ->  launches up to 7
 //
 // The sum of the grants never exceeds a pool's limit by a decision, and no cluster's machines take more than it is

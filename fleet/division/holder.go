@@ -74,7 +74,7 @@ func (h *Holder) Observe(lease Lease) bool {
 		return false
 	}
 	if lease.Sequence >= h.sequence {
-		h.sequence, h.allowed, h.upTo, h.reclaims = lease.Sequence, lease.Amounts.clone(), lease.UpTo.clone(), lease.Reclaims.clone()
+		h.sequence, h.allowed, h.upTo, h.reclaims = lease.Sequence, lease.Limit.clone(), lease.Available.clone(), lease.Reclaims.clone()
 	}
 	return true
 }
@@ -292,8 +292,8 @@ func (h *Holder) Free(pool string) int64 {
 	return max(0, h.most(pool, h.allowed)-h.spent[pool]) + h.vacant[pool]
 }
 
-// Spent is what launches take of a pool.
-func (h *Holder) Spent(pool string) int64 { return h.spent[pool] }
+// Used is what launches take of a pool.
+func (h *Holder) Used(pool string) int64 { return h.spent[pool] }
 
 // MaySpend reports whether Spend would succeed for any launch with these charges, now or after more was requested.
 func (h *Holder) MaySpend(charges Amounts, now time.Time) bool {
@@ -309,7 +309,7 @@ func (h *Holder) Report(now time.Time) (Report, bool) {
 	}
 	held := h.allowed.clone()
 	held.raise(h.spent)
-	return Report{Sequence: h.sequence, Held: held, Spent: h.spent.clone(), Requests: h.aggregate()}, true
+	return Report{Sequence: h.sequence, Reserved: held, Used: h.spent.clone(), Requests: h.aggregate()}, true
 }
 
 // Ready reports whether the process may begin. A lease that has no sequence yet reports nothing about what takes from what.

@@ -19,7 +19,7 @@ var (
 // holding returns a Holder that has a lease of an amount.
 func holding(amount int64) *Holder {
 	h := NewHolder(now)
-	h.Adopt(Lease{Sequence: 5, Amounts: Amounts{pool: amount}, UpTo: Amounts{pool: 10}})
+	h.Adopt(Lease{Sequence: 5, Limit: Amounts{pool: amount}, Available: Amounts{pool: 10}})
 	return h
 }
 
@@ -46,7 +46,7 @@ func TestHolder(t *testing.T) {
 		if !h.MaySpend(one, now) {
 			t.Error("more may be requested")
 		}
-		want := Report{Sequence: 5, Held: Amounts{pool: 1}, Spent: Amounts{pool: 1}, Requests: []Request{{one, 1}}}
+		want := Report{Sequence: 5, Reserved: Amounts{pool: 1}, Used: Amounts{pool: 1}, Requests: []Request{{one, 1}}}
 		if diff := cmp.Diff(want, report(t, h, now)); diff != "" {
 			t.Errorf("report (-want +got):\n%s", diff)
 		}
@@ -57,12 +57,12 @@ func TestHolder(t *testing.T) {
 			h.Exists(name, one)
 		}
 		h.Spend("n-3", one, now)
-		h.Adopt(Lease{Sequence: 6, Amounts: Amounts{pool: 1}, UpTo: Amounts{pool: 1}})
-		if r := report(t, h, now); r.Sequence != 6 || r.Held[pool] != 3 {
+		h.Adopt(Lease{Sequence: 6, Limit: Amounts{pool: 1}, Available: Amounts{pool: 1}})
+		if r := report(t, h, now); r.Sequence != 6 || r.Reserved[pool] != 3 {
 			t.Errorf("report: %+v", r)
 		}
 		h.Gone("n-1", now)
-		if r := report(t, h, now); r.Held[pool] != 2 {
+		if r := report(t, h, now); r.Reserved[pool] != 2 {
 			t.Errorf("report: %+v", r)
 		}
 		if h.Spend("n-4", one, now) || h.MaySpend(one, now) {
@@ -71,7 +71,7 @@ func TestHolder(t *testing.T) {
 	})
 	t.Run("When an older lease is read, it should ignore it", func(t *testing.T) {
 		h := holding(1)
-		h.Adopt(Lease{Sequence: 4, Amounts: Amounts{pool: 10}})
+		h.Adopt(Lease{Sequence: 4, Limit: Amounts{pool: 10}})
 		if h.Spend("n-1", one, now); h.Spend("n-2", one, now) {
 			t.Error("it spends by a grant that it doesn't have any more")
 		}
@@ -79,10 +79,10 @@ func TestHolder(t *testing.T) {
 	t.Run("When a cache has another lease than the API server, it should ignore it, however new its grant is", func(t *testing.T) {
 		h := NewHolder(now)
 		h.Adopt(Lease{ID: "new"})
-		if h.Observe(Lease{ID: "deleted", Sequence: 7, Amounts: Amounts{pool: 10}}) || h.Spend("n-1", one, now) {
+		if h.Observe(Lease{ID: "deleted", Sequence: 7, Limit: Amounts{pool: 10}}) || h.Spend("n-1", one, now) {
 			t.Error("it spends by a lease that was deleted, and may have been returned")
 		}
-		if !h.Observe(Lease{ID: "new", Sequence: 8, Amounts: one}) || !h.Spend("n-1", one, now) {
+		if !h.Observe(Lease{ID: "new", Sequence: 8, Limit: one}) || !h.Spend("n-1", one, now) {
 			t.Error("it has what it needs")
 		}
 	})
@@ -92,17 +92,17 @@ func TestHolder(t *testing.T) {
 		if !h.Spend("n-1", one, now) || report(t, h, now).Sequence != 5 {
 			t.Error("what was granted stays granted")
 		}
-		if h.Adopt(Lease{ID: "new", Sequence: 6, Amounts: one}); h.Spend("n-2", one, now) || report(t, h, now).Sequence != 6 {
+		if h.Adopt(Lease{ID: "new", Sequence: 6, Limit: one}); h.Spend("n-2", one, now) || report(t, h, now).Sequence != 6 {
 			t.Error("it was asked for what it doesn't spend")
 		}
 	})
 	t.Run("When a retry chooses another offering, it should count the most of both", func(t *testing.T) {
 		h := NewHolder(now)
-		h.Adopt(Lease{Sequence: 1, Amounts: Amounts{"vcpus": 8, "gpus": 1}})
+		h.Adopt(Lease{Sequence: 1, Limit: Amounts{"vcpus": 8, "gpus": 1}})
 		if !h.Spend("n-1", Amounts{"vcpus": 8}, now) || !h.Spend("n-1", Amounts{"vcpus": 4, "gpus": 1}, now) {
 			t.Error("both fit, of which one comes")
 		}
-		if diff := cmp.Diff(Amounts{"vcpus": 8, "gpus": 1}, report(t, h, now).Held); diff != "" {
+		if diff := cmp.Diff(Amounts{"vcpus": 8, "gpus": 1}, report(t, h, now).Reserved); diff != "" {
 			t.Errorf("held (-want +got):\n%s", diff)
 		}
 		h.Exists("n-1", Amounts{"vcpus": 4})
@@ -112,7 +112,7 @@ func TestHolder(t *testing.T) {
 	})
 	t.Run("When another process has run before, it should neither spend nor report until what that has tried has come", func(t *testing.T) {
 		h := NewHolder(now.Add(InFlight))
-		h.Adopt(Lease{Sequence: 5, Amounts: Amounts{pool: 1}})
+		h.Adopt(Lease{Sequence: 5, Limit: Amounts{pool: 1}})
 		if _, ok := h.Report(now); ok || h.Spend("n-1", one, now) || h.MaySpend(one, now) {
 			t.Error("it begins too early")
 		}
@@ -122,7 +122,7 @@ func TestHolder(t *testing.T) {
 	})
 	t.Run("When the lease grants nothing yet, it should neither launch nor report, whatever a launch takes", func(t *testing.T) {
 		h := NewHolder(now)
-		h.Adopt(Lease{Sequence: 0, Amounts: nil})
+		h.Adopt(Lease{Sequence: 0, Limit: nil})
 		if _, ok := h.Report(now); ok || h.Spend("n-1", Amounts{}, now) || h.MaySpend(Amounts{}, now) {
 			t.Error("what a launch takes isn't known before the first grant")
 		}
@@ -238,7 +238,7 @@ func TestLeave(t *testing.T) {
 	})
 	t.Run("When a launch finds that more was granted, the request should end", func(t *testing.T) {
 		h := left(t)
-		h.Adopt(Lease{Sequence: 6, Amounts: one, UpTo: Amounts{pool: 10}})
+		h.Adopt(Lease{Sequence: 6, Limit: one, Available: Amounts{pool: 10}})
 		if !h.Spend("n-2", one, now.Add(time.Second)) || requests(t, h, now.Add(time.Second)) != 0 {
 			t.Error("it was for the same pods")
 		}
@@ -262,7 +262,7 @@ func TestWant(t *testing.T) {
 	// holder with so much, of which 8 are spent.
 	holder := func(amount int64) *Holder {
 		h := NewHolder(now)
-		h.Adopt(Lease{Sequence: 1, Amounts: Amounts{vcpus: amount}})
+		h.Adopt(Lease{Sequence: 1, Limit: Amounts{vcpus: amount}})
 		h.Spend("runs", Amounts{vcpus: 8}, now)
 		return h
 	}
@@ -292,7 +292,7 @@ func TestWant(t *testing.T) {
 		h.Keep("runs")
 		h.Exists("runs", Amounts{vcpus: 8})
 		h.Keep("runs")
-		h.Adopt(Lease{Sequence: 1, Amounts: Amounts{vcpus: 24}, Reclaims: Amounts{vcpus: 10}})
+		h.Adopt(Lease{Sequence: 1, Limit: Amounts{vcpus: 24}, Reclaims: Amounts{vcpus: 10}})
 		if h.Left(vcpus) != 2 || h.Free(vcpus) != 2 || h.MaySpend(big, now) || h.Spend("n-1", big, now) {
 			t.Errorf("it has %d left", h.Left(vcpus))
 		}

@@ -10,14 +10,14 @@ import (
 // A member is red. It was granted one machine of the pool, has one, and may have two.
 func TestHostileMember(t *testing.T) {
 	reports := func(held int64) (Member, Grant) {
-		grant := Grant{Lease: "red-lease", Sequence: 3, Asked: Amounts{pool: 1}, Granted: Amounts{pool: 1}}
+		grant := Grant{Lease: "red-lease", Sequence: 3, Limit: Amounts{pool: 1}, Granted: Amounts{pool: 1}}
 		return Member{Used: Amounts{pool: 1}, Maximum: Amounts{pool: 2}, Lease: lease(grant, Amounts{pool: held})}, grant
 	}
 	green, greens := using(3, nil, Request{one, 2})
 	for name, change := range map[string]func(*Member){
-		"reports that its machines take more than there is": func(m *Member) { m.Lease.Report.Held = Amounts{pool: 1 << 40} },
+		"reports that its machines take more than there is": func(m *Member) { m.Lease.Report.Reserved = Amounts{pool: 1 << 40} },
 		"reports so, and requests another one": func(m *Member) {
-			m.Lease.Report.Held, m.Lease.Report.Requests = Amounts{pool: 1 << 40}, []Request{{one, 1}}
+			m.Lease.Report.Reserved, m.Lease.Report.Requests = Amounts{pool: 1 << 40}, []Request{{one, 1}}
 		},
 		"creates a Machine of which an annotation says that it is huge": func(m *Member) { m.Used = Amounts{pool: 1 << 46} },
 		"does so before it joins":  func(m *Member) { m.Used, m.Lease = Amounts{pool: 1 << 46}, nil },

@@ -68,8 +68,8 @@ func TestPreemption(t *testing.T) {
 		t.Run(tc.name, func(t *testing.T) {
 			a := Account{Limits: Amounts{pool: 10, other: 2}, Preemption: !tc.never, Now: now, Members: map[string]Member{}, Record: map[string]Grant{}}
 			for name, c := range tc.clusters {
-				grant := Grant{Lease: name, Sequence: 3, Asked: c.used.clone(), Granted: c.used.clone()}
-				m := Member{Priority: c.priority, Used: c.used.clone(), Lease: lease(grant, grant.Asked, c.requests...)}
+				grant := Grant{Lease: name, Sequence: 3, Limit: c.used.clone(), Granted: c.used.clone()}
+				m := Member{Priority: c.priority, Used: c.used.clone(), Lease: lease(grant, grant.Limit, c.requests...)}
 				m.Lease.Reclaims = c.before
 				if c.guaranteed > 0 {
 					m.Guaranteed = Amounts{pool: c.guaranteed}
@@ -81,7 +81,7 @@ func TestPreemption(t *testing.T) {
 				t.Errorf("reclaims (-want +got):\n%s", diff)
 			}
 			for name, c := range tc.clusters {
-				if upTo := d.UpTo[name][pool]; len(tc.want) > 0 && upTo > c.used[pool] {
+				if upTo := d.Available[name][pool]; len(tc.want) > 0 && upTo > c.used[pool] {
 					t.Errorf("%s is offered %d, which others have to return first", name, upTo)
 				}
 			}

@@ -22,7 +22,7 @@ const (
 
 // Step is the most that a cluster's machines may take of a pool from a time on.
 type Step struct {
-	Keep int64
+	Limit int64
 	By   time.Time
 }
 
@@ -38,16 +38,16 @@ type Reclaim struct {
 	Excess int64
 }
 
-// Keep is the amount that the cluster may keep.
-func (r *Reclaim) Keep() int64 { return r.Steps[len(r.Steps)-1].Keep }
+// Limit is the amount that the cluster may keep.
+func (r *Reclaim) Limit() int64 { return r.Steps[len(r.Steps)-1].Limit }
 
 // By is the deadline that comes next, or has passed.
-func (r *Reclaim) By() time.Time { return Exceeded(r.Steps, r.Keep()+r.Excess).By }
+func (r *Reclaim) By() time.Time { return Exceeded(r.Steps, r.Limit()+r.Excess).By }
 
 // Exceeded returns the first step that a usage exceeds, or the last one.
 func Exceeded(steps []Step, used int64) Step {
 	for _, step := range steps {
-		if used > step.Keep {
+		if used > step.Limit {
 			return step
 		}
 	}
@@ -59,16 +59,16 @@ func Exceeded(steps []Step, used int64) Step {
 func Follow(before []Step, keep int64, now time.Time, gracePeriod time.Duration) (steps []Step) {
 	by := roundUp(now.Add(gracePeriod), max((gracePeriod/deadlinesIn).Truncate(time.Second), time.Second))
 	for _, step := range append(slices.Clone(before), Step{keep, by}) {
-		step.Keep = max(step.Keep, keep)
+		step.Limit = max(step.Limit, keep)
 		if step.By.After(by) {
 			step.By = by
 		}
 		switch last := len(steps) - 1; {
 		case last < 0:
 			steps = append(steps, step)
-		case step.Keep >= steps[last].Keep:
+		case step.Limit >= steps[last].Limit:
 		case !step.By.After(steps[last].By), !step.By.After(now):
-			steps[last].Keep = step.Keep
+			steps[last].Limit = step.Limit
 		default:
 			steps = append(steps, step)
 		}

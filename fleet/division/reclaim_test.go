@@ -15,11 +15,11 @@ import (
 
 // using is a member whose machines take this much, which it was granted.
 func using(used int64, change func(*Member), requests ...Request) (Member, Grant) {
-	grant := Grant{Lease: "lease", Sequence: 3, Asked: Amounts{pool: used}, Granted: Amounts{pool: used}}
+	grant := Grant{Lease: "lease", Sequence: 3, Limit: Amounts{pool: used}, Granted: Amounts{pool: used}}
 	if used == 0 {
-		grant.Asked, grant.Granted = Amounts{}, Amounts{}
+		grant.Limit, grant.Granted = Amounts{}, Amounts{}
 	}
-	m := Member{Used: grant.Asked.clone(), Lease: lease(grant, grant.Asked, requests...)}
+	m := Member{Used: grant.Limit.clone(), Lease: lease(grant, grant.Limit, requests...)}
 	if change != nil {
 		change(&m)
 	}
@@ -51,8 +51,8 @@ func TestLending(t *testing.T) {
 		lender, held := using(0, guaranteed(3))
 		borrower, full := using(10, nil)
 		d := Decide(Account{Limits: Amounts{pool: 10}, Now: now, Members: map[string]Member{"blue": lender, "green": borrower}, Record: map[string]Grant{"blue": held, "green": full}})
-		if d.UpTo["blue"][pool] != 0 || d.Most["blue"][pool] < 3 || len(d.Reclaims) > 0 {
-			t.Errorf("up to %v, most %v, reclaims %v", d.UpTo["blue"], d.Most["blue"], d.Reclaims)
+		if d.Available["blue"][pool] != 0 || d.Attainable["blue"][pool] < 3 || len(d.Reclaims) > 0 {
+			t.Errorf("up to %v, most %v, reclaims %v", d.Available["blue"], d.Attainable["blue"], d.Reclaims)
 		}
 	})
 }
@@ -201,7 +201,7 @@ func (a *simulation) drain(name string, random *rand.Rand) {
 		if len(steps) == 0 {
 			return
 		}
-		if step := Exceeded(steps, total); total <= step.Keep || a.now.Before(step.By) && random.IntN(4) > 0 {
+		if step := Exceeded(steps, total); total <= step.Limit || a.now.Before(step.By) && random.IntN(4) > 0 {
 			return
 		}
 		machine, ok := m.any(random)
@@ -273,7 +273,7 @@ func TestRaisedGuarantee(t *testing.T) {
 		requests := map[string][]Request{"green": {{want, 1}}, "red": {{Amounts{reservation: 1}, 1}}}
 		d, at := Decision{Record: map[string]Grant{}}, now
 		for name, used := range usage {
-			d.Record[name] = Grant{Lease: name, Sequence: 1, Asked: used, Granted: used}
+			d.Record[name] = Grant{Lease: name, Sequence: 1, Limit: used, Granted: used}
 		}
 		for ; at.Before(now.Add(DefaultReclaimGracePeriod + 2*time.Minute)); at = at.Add(round) {
 			if at.Sub(now) >= DefaultReclaimGracePeriod && len(d.Reclaims["blue"]) > 0 {
@@ -282,16 +282,16 @@ func TestRaisedGuarantee(t *testing.T) {
 			account := Account{Limits: Amounts{vcpus: 8, reservation: 2}, Record: d.Record, Retained: d.Retained, Now: at, Members: map[string]Member{}}
 			for name, used := range usage {
 				grant := d.Record[name]
-				account.Members[name] = Member{Used: used, Lease: lease(grant, grant.Asked, requests[name]...)}
+				account.Members[name] = Member{Used: used, Lease: lease(grant, grant.Limit, requests[name]...)}
 			}
 			green := account.Members["green"]
 			green.Guaranteed = Amounts{vcpus: 4}
 			account.Members["green"] = green
-			if d = Decide(account); d.Record["green"].Asked[reservation] > 0 {
+			if d = Decide(account); d.Record["green"].Limit[reservation] > 0 {
 				usage["green"], requests["green"] = want, nil
 			}
 		}
-		if diff := cmp.Diff(want, d.Record["green"].Asked); diff != "" {
+		if diff := cmp.Diff(want, d.Record["green"].Limit); diff != "" {
 			t.Errorf("green is granted (-want +got):\n%s", diff)
 		}
 	})

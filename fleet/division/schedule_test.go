@@ -262,10 +262,10 @@ func (u *universe) write(o *operator, fresh bool) {
 	}
 	lease.Reclaims = reclaims
 	if !hint {
-		lease.Sequence, lease.Amounts, lease.Granted = grant.Sequence, grant.Asked, grant.Granted
+		lease.Sequence, lease.Limit, lease.Granted = grant.Sequence, grant.Limit, grant.Granted
 	}
 	c.leases = append(c.leases, lease)
-	u.say("lease of %s: %d %v", name, lease.Sequence, lease.Amounts)
+	u.say("lease of %s: %d %v", name, lease.Sequence, lease.Limit)
 }
 
 // lose lets the account be deleted with its record, and created again. Its operator takes over each lease before it reads it.
@@ -557,7 +557,7 @@ func (u *universe) events() []func(c *cluster, o *operator) {
 		func(_ *cluster, o *operator) { o.pending = nil }, // killed before it wrote its leases
 		func(c *cluster, _ *operator) {
 			// The lease is deleted; the operator makes an empty one.
-			c.leases = append(c.leases, Lease{ID: u.id(), UpTo: u.limits})
+			c.leases = append(c.leases, Lease{ID: u.id(), Available: u.limits})
 			u.say("%s has a new lease", c.name)
 		},
 		func(c *cluster, _ *operator) {

@@ -125,8 +125,8 @@ func (a *simulation) pass() {
 	a.record, a.retained = decision.Record, decision.Retained
 	for name, m := range a.members {
 		grant := decision.Record[name]
-		m.lease.Sequence, m.lease.Amounts, m.lease.Granted, m.lease.Reclaims = grant.Sequence, grant.Asked, grant.Granted, decision.Reclaims[name]
-		m.lease.UpTo = decision.UpTo[name]
+		m.lease.Sequence, m.lease.Limit, m.lease.Granted, m.lease.Reclaims = grant.Sequence, grant.Limit, grant.Granted, decision.Reclaims[name]
+		m.lease.Available = decision.Available[name]
 		m.holder.Observe(m.lease)
 		if keep, reclaimed := m.lease.Reclaims[vcpus]; reclaimed {
 			a.steps[name] = Follow(a.steps[name], keep, a.now, DefaultReclaimGracePeriod)

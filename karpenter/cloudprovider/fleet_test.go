@@ -59,7 +59,7 @@ func TestCreateWithinLease(t *testing.T) {
 		f.Expect(price).To(Equal(capacity.MachinePrices{List: 0.03, OnDemand: 0.1}))
 		_, report, ok := f.lease.Limiter.Report()
 		f.Expect(ok).To(BeTrue())
-		f.Expect(report.Held["quota/spot/machines"]).To(Equal(int64(1)))
+		f.Expect(report.Reserved["quota/spot/machines"]).To(Equal(int64(1)))
 	})
 	t.Run("When the cheapest has no room and none can be granted, it should take the next", func(t *testing.T) {
 		f := leasedFixture(t, 0)
@@ -68,13 +68,13 @@ func TestCreateWithinLease(t *testing.T) {
 	})
 	t.Run("When nothing has room, it should say which pools leave nothing, and let Karpenter plan again", func(t *testing.T) {
 		f := leasedFixture(t, 0)
-		f.write(func(l *limit.Lease) { l.Amounts = division.Amounts{} })
+		f.write(func(l *limit.Lease) { l.Limit = division.Amounts{} })
 		f.Expect(f.refused("nothing", nil)).To(MatchError(ContainSubstring("CapacityLease leaves nothing of limit/cpu, quota/spot/machines")))
 	})
 	t.Run("When more may be granted, it should ask for it, end the launch, and take the next offering only after a while", func(t *testing.T) {
 		f := leasedFixture(t, 0)
 		f.write(func(l *limit.Lease) {
-			l.UpTo = division.Amounts{"quota/spot/machines": 1, "limit/cpu": 6000}
+			l.Available = division.Amounts{"quota/spot/machines": 1, "limit/cpu": 6000}
 		})
 		f.ends(cloudprovider.WaitingForCapacityReason, "waits", needs3)
 		f.Expect(f.recorder.Messages()).To(ContainElement(ContainSubstring("quota/spot/machines")))
@@ -97,7 +97,7 @@ func TestCreateWithinLease(t *testing.T) {
 	t.Run("When nothing is granted in time, it should let Karpenter plan without, and ask again later", func(t *testing.T) {
 		f := leasedFixture(t, 0)
 		f.write(func(l *limit.Lease) {
-			l.Amounts, l.UpTo = division.Amounts{}, division.Amounts{"quota/spot/machines": 1, "limit/cpu": 6000}
+			l.Limit, l.Available = division.Amounts{}, division.Amounts{"quota/spot/machines": 1, "limit/cpu": 6000}
 		})
 		available := func() []string { return f.launchable(f.ctx, "general") }
 		f.Expect(available()).NotTo(BeEmpty())
@@ -141,14 +141,14 @@ func TestCreateAfterGrant(t *testing.T) {
 	t.Run("When it is granted while a launch waits, it should launch in the same call", func(t *testing.T) {
 		f := leasedFixture(t, 0)
 		f.write(func(l *limit.Lease) {
-			l.UpTo = division.Amounts{"quota/spot/machines": 1, "limit/cpu": 6000}
+			l.Available = division.Amounts{"quota/spot/machines": 1, "limit/cpu": 6000}
 		})
 		nodeClaim := f.claim("granted", needs3)
 		go func() {
 			for range f.lease.Limiter.Triggered() {
 				if _, report, _ := f.lease.Limiter.Report(); len(report.Requests) > 0 {
 					f.write(func(l *limit.Lease) {
-						l.Amounts = division.Amounts{"quota/spot/machines": 1, "limit/cpu": 6000}
+						l.Limit = division.Amounts{"quota/spot/machines": 1, "limit/cpu": 6000}
 					})
 					return
 				}
@@ -161,13 +161,13 @@ func TestCreateAfterGrant(t *testing.T) {
 	t.Run("When it is granted after a launch has ended, it should say so, and the next should find it", func(t *testing.T) {
 		f := leasedFixture(t, 0)
 		f.write(func(l *limit.Lease) {
-			l.UpTo = division.Amounts{"quota/spot/machines": 1, "limit/cpu": 6000}
+			l.Available = division.Amounts{"quota/spot/machines": 1, "limit/cpu": 6000}
 		})
 		grants := 0
 		f.lease.Limiter.OnGrant(func() { grants++ })
 		f.refused("ends", needs3)
 		grant := func(l *limit.Lease) {
-			l.Amounts = division.Amounts{"quota/spot/machines": 1, "limit/cpu": 6000}
+			l.Limit = division.Amounts{"quota/spot/machines": 1, "limit/cpu": 6000}
 		}
 		f.write(grant)
 		f.Expect(grants).To(Equal(1))
@@ -184,12 +184,12 @@ func TestInTime(t *testing.T) {
 	t.Run("When the lease has no room, it should offer what might be granted in time to whoever requests that, and say what it takes", func(t *testing.T) {
 		f := leasedFixture(t, 0)
 		f.write(func(l *limit.Lease) {
-			l.Amounts, l.Most = division.Amounts{}, division.Amounts{"limit/cpu": 2000}
+			l.Limit, l.Attainable = division.Amounts{}, division.Amounts{"limit/cpu": 2000}
 		})
 		f.Expect(f.launchable(f.ctx, "general")).To(BeEmpty())
 		small := f.launchable(f.provider.InTime(f.ctx, f.lease.Limiter.InTime), "general")
 		f.Expect(small).To(And(Not(BeEmpty()), Not(ContainElement("c4-large"))), "of four vCPUs, two may be granted")
-		f.write(func(l *limit.Lease) { l.Most = division.Amounts{"limit/cpu": 4000} })
+		f.write(func(l *limit.Lease) { l.Attainable = division.Amounts{"limit/cpu": 4000} })
 		f.Expect(f.launchable(f.provider.InTime(f.ctx, f.lease.Limiter.InTime), "general")).To(ContainElements(append(small, "c4-large")))
 		f.Expect(f.launchable(f.ctx, "general")).To(BeEmpty())
 
@@ -211,7 +211,7 @@ func TestInTime(t *testing.T) {
 		lease := leasetest.NewLease(t, clocktesting.NewFakeClock(time.Now()),
 			[]division.Rule{{Pool: pool, Resource: capacity.Machines, Reservation: block}}, division.Amounts{})
 		lease.Write(t, func(l *limit.Lease) {
-			l.Most = division.Amounts{pool: 2}
+			l.Attainable = division.Amounts{pool: 2}
 		})
 		p.provider.Capacity, p.store.Capacity = lease.Limiter, lease.Limiter
 		p.store.Delete(p.nodeClass.Name)
@@ -231,7 +231,7 @@ func TestInTime(t *testing.T) {
 		}
 		p.Expect(reserved(p.ctx)).To(BeEmpty())
 		p.Expect(reserved(p.provider.InTime(p.ctx, lease.Limiter.InTime))).To(ConsistOf(HaveField("ReservationCapacity", 2)))
-		lease.Write(t, func(l *limit.Lease) { l.Most = nil })
+		lease.Write(t, func(l *limit.Lease) { l.Attainable = nil })
 		p.Expect(reserved(p.provider.InTime(p.ctx, lease.Limiter.InTime))).To(BeEmpty())
 	})
 }

@@ -130,7 +130,7 @@ func TestReclaim(t *testing.T) {
 			for c, keep := range map[*cluster]int64{borrower: 1, blocked: 0} {
 				asked := shared.lease(g, ctx, c).Spec.Reclaim
 				g.Expect(asked).NotTo(BeEmpty())
-				g.Expect(asked[0]).To(And(HaveField("Keep", keep), HaveField("For", ConsistOf(name))))
+				g.Expect(asked[0]).To(And(HaveField("Limit", keep), HaveField("For", ConsistOf(name))))
 				deadlines := shared.lease(g, ctx, c).Status.Reclaim
 				g.Expect(deadlines).NotTo(BeEmpty())
 				if c == blocked {

@@ -24,7 +24,7 @@ func (w *world) isLeased(t *testing.T) {
 			g.Expect(w.Admin.Get(ctx, client.ObjectKeyFromObject(lease), lease)).To(Succeed())
 			lease.Spec = autonodev1alpha1.CapacityLeaseSpec{
 				Account: &autonodev1alpha1.CapacityAccountReference{Name: "shared", UID: "account-1"}, Sequence: sequence,
-				Pools: []autonodev1alpha1.LeasedPool{{Name: pool, Resource: autonodev1alpha1.PoolVCPUs, Amount: amount, Granted: amount, UpTo: amount, Most: most}},
+				Pools: []autonodev1alpha1.LeasedPool{{Name: pool, Resource: autonodev1alpha1.PoolVCPUs, Limit: amount, Granted: amount, Available: amount, Attainable: most}},
 			}
 			g.Expect(w.Admin.Update(ctx, lease)).To(Succeed())
 		}).WithContext(t.Context()).WithPolling(poll).Should(Succeed())
@@ -45,7 +45,7 @@ func (w *world) isLeased(t *testing.T) {
 	g.Expect(w.claims(g, t.Context())).To(HaveLen(len(before)), "no offering has room, so there is no NodeClaim")
 
 	spent := int64(0)
-	for _, amount := range lease.Status.Spent {
+	for _, amount := range lease.Status.Used {
 		spent += amount.Amount
 	}
 	grant(2, spent+machine)
@@ -53,7 +53,7 @@ func (w *world) isLeased(t *testing.T) {
 		g.Expect(w.claims(g, ctx)).To(HaveLen(len(before) + 1))
 		g.Expect(w.Admin.Get(ctx, client.ObjectKeyFromObject(lease), lease)).To(Succeed())
 		g.Expect(lease.Status.Requests).To(BeEmpty())
-		g.Expect(lease.Status.Spent).To(ConsistOf(autonodev1alpha1.PoolAmount{Pool: pool, Amount: spent + machine}))
+		g.Expect(lease.Status.Used).To(ConsistOf(autonodev1alpha1.PoolAmount{Pool: pool, Amount: spent + machine}))
 	}).WithContext(t.Context()).WithPolling(poll).Should(Succeed())
 	grant(3, most) // it limits nothing that comes after this
 }

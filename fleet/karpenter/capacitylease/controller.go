@@ -148,7 +148,7 @@ func (c *Controller) report(ctx context.Context) (wait time.Duration, err error)
 	// A list that is empty is removed.
 	patch, err := json.Marshal(map[string]any{"metadata": map[string]any{"resourceVersion": resourceVersion}, "status": map[string]any{
 		"observedGeneration": status.ObservedGeneration, "conditions": status.Conditions,
-		"acknowledgedSequence": status.AcknowledgedSequence, "held": status.Held, "spent": status.Spent, "requests": status.Requests, "reclaim": status.Reclaim,
+		"acknowledgedSequence": status.AcknowledgedSequence, "reserved": status.Reserved, "used": status.Used, "requests": status.Requests, "reclaim": status.Reclaim,
 		"unavailable": status.Unavailable, "unmatched": status.Unmatched,
 	}})
 	if err != nil {

@@ -128,7 +128,7 @@ func (f *fixture) grant(sequence, machines, upTo int64) {
 		*spec = autonodev1alpha1.CapacityLeaseSpec{
 			Account: &autonodev1alpha1.CapacityAccountReference{Name: "shared", UID: "account-1"}, Sequence: sequence,
 			Pools: []autonodev1alpha1.LeasedPool{{
-				Name: "reservation/cr-1", Resource: autonodev1alpha1.PoolMachines, Reservation: "cr-1", Amount: machines, Granted: machines, UpTo: upTo,
+				Name: "reservation/cr-1", Resource: autonodev1alpha1.PoolMachines, Reservation: "cr-1", Limit: machines, Granted: machines, Available: upTo,
 			}},
 		}
 	})
@@ -182,7 +182,7 @@ func TestReport(t *testing.T) {
 		f := newFixture(t)
 		f.grant(7, 1, 2)
 		f.Eventually(func() int64 { return f.lease().Status.AcknowledgedSequence }).Should(Equal(int64(7)))
-		f.Expect(f.lease().Status.Held).To(Equal([]autonodev1alpha1.PoolAmount{{Pool: "reservation/cr-1", Amount: 1}}))
+		f.Expect(f.lease().Status.Reserved).To(Equal([]autonodev1alpha1.PoolAmount{{Pool: "reservation/cr-1", Amount: 1}}))
 		m := f.machine("first", "uid-first")
 		f.Eventually(func() int { return f.capacity.Offer(inReservation, 1).Left }).Should(Equal(1))
 		f.Expect(f.reserve("second")).To(BeNil())
@@ -194,14 +194,14 @@ func TestReport(t *testing.T) {
 		f.Eventually(func() func() { return f.reserve("second") }).ShouldNot(BeNil())
 		f.Eventually(func() autonodev1alpha1.CapacityLeaseStatus { return f.lease().Status }).Should(And(
 			HaveField("AcknowledgedSequence", int64(8)), HaveField("Requests", BeEmpty()),
-			HaveField("Held", Equal([]autonodev1alpha1.PoolAmount{{Pool: "reservation/cr-1", Amount: 2}}))))
+			HaveField("Reserved", Equal([]autonodev1alpha1.PoolAmount{{Pool: "reservation/cr-1", Amount: 2}}))))
 
 		// The operator requests one back: it returns when the Machine is gone.
 		f.grant(9, 0, 0)
 		f.Eventually(func() int64 { return f.lease().Status.AcknowledgedSequence }).Should(Equal(int64(9)))
-		f.Expect(f.lease().Status.Held).To(Equal([]autonodev1alpha1.PoolAmount{{Pool: "reservation/cr-1", Amount: 2}}))
+		f.Expect(f.lease().Status.Reserved).To(Equal([]autonodev1alpha1.PoolAmount{{Pool: "reservation/cr-1", Amount: 2}}))
 		f.Expect(f.Admin.Delete(t.Context(), m)).To(Succeed())
-		f.Eventually(func() []autonodev1alpha1.PoolAmount { return f.lease().Status.Held }).Should(
+		f.Eventually(func() []autonodev1alpha1.PoolAmount { return f.lease().Status.Reserved }).Should(
 			Equal([]autonodev1alpha1.PoolAmount{{Pool: "reservation/cr-1", Amount: 1}}))
 		f.Expect(f.reserve("third")).To(BeNil())
 	})
@@ -253,7 +253,7 @@ func TestReport(t *testing.T) {
 		f.clock.SetTime(f.clock.Now().Add(division.InFlight))
 		f.capacity.Trigger()
 		f.Eventually(func() autonodev1alpha1.CapacityLeaseStatus { return f.lease().Status }).Should(And(HaveField("AcknowledgedSequence", int64(1)),
-			HaveField("Held", Equal([]autonodev1alpha1.PoolAmount{{Pool: "reservation/cr-1", Amount: 2}}))))
+			HaveField("Reserved", Equal([]autonodev1alpha1.PoolAmount{{Pool: "reservation/cr-1", Amount: 2}}))))
 	})
 }
 
@@ -306,10 +306,10 @@ func TestReturned(t *testing.T) {
 	f.Expect(returned()).To(BeNil())
 
 	t.Run("When capacity is to be returned, it should say how much, by when and for whom", func(t *testing.T) {
-		reclaim(autonodev1alpha1.CapacityReclaim{Pool: "reservation/cr-1", Keep: 1, For: []string{"clusters/blue"}})
+		reclaim(autonodev1alpha1.CapacityReclaim{Pool: "reservation/cr-1", Limit: 1, For: []string{"clusters/blue"}})
 		f.Eventually(returned).Should(HaveValue(And(HaveField("Status", metav1.ConditionFalse), HaveField("Reason", autonodev1alpha1.DrainingReason),
 			HaveField("Message", And(ContainSubstring("1 of reservation/cr-1 by "), ContainSubstring("clusters/blue"))))))
-		f.Expect(f.lease().Status.Reclaim).To(ConsistOf(And(HaveField("Pool", "reservation/cr-1"), HaveField("Keep", int64(1)))))
+		f.Expect(f.lease().Status.Reclaim).To(ConsistOf(And(HaveField("Pool", "reservation/cr-1"), HaveField("Limit", int64(1)))))
 		f.Expect(f.kstatus()).To(Equal(kstatus.CurrentStatus))
 	})
 	t.Run("When the deadline has passed, it should say so", func(t *testing.T) {
@@ -318,7 +318,7 @@ func TestReturned(t *testing.T) {
 		f.Eventually(returned).Should(HaveValue(HaveField("Reason", autonodev1alpha1.DeadlinePassedReason)))
 	})
 	t.Run("When the cluster keeps no more than it may, it should say so", func(t *testing.T) {
-		reclaim(autonodev1alpha1.CapacityReclaim{Pool: "reservation/cr-1", Keep: 2, For: []string{"clusters/blue"}})
+		reclaim(autonodev1alpha1.CapacityReclaim{Pool: "reservation/cr-1", Limit: 2, For: []string{"clusters/blue"}})
 		f.Eventually(returned).Should(HaveValue(HaveField("Status", metav1.ConditionTrue)))
 	})
 	t.Run("When nothing is to be returned any more, it should say nothing of it", func(t *testing.T) {

@@ -27,7 +27,7 @@ type Lease struct {
 // NewLease is a lease of an account with the amounts of the rules' pools.
 func NewLease(tb testing.TB, clk clock.PassiveClock, rules []division.Rule, amounts division.Amounts) *Lease {
 	tb.Helper()
-	l := &Lease{lease: limit.Lease{Account: "account-1", Rules: rules, Lease: division.Lease{ID: "lease-1", Sequence: 1, Amounts: amounts}}}
+	l := &Lease{lease: limit.Lease{Account: "account-1", Rules: rules, Lease: division.Lease{ID: "lease-1", Sequence: 1, Limit: amounts}}}
 	l.Limiter = limit.New(limit.Config{Clock: clk, Source: l})
 	l.Write(tb, func(*limit.Lease) {})
 	return l

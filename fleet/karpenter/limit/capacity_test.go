@@ -135,7 +135,7 @@ var (
 )
 
 func lease(sequence int64, amounts division.Amounts) *Lease {
-	return &Lease{Lease: division.Lease{ID: "lease-1", Sequence: sequence, Amounts: amounts}, ResourceVersion: "1", Account: "account-1", Rules: rules}
+	return &Lease{Lease: division.Lease{ID: "lease-1", Sequence: sequence, Limit: amounts}, ResourceVersion: "1", Account: "account-1", Rules: rules}
 }
 
 // leased is a provider that has begun with a lease and no Machines.
@@ -238,7 +238,7 @@ func TestBeginning(t *testing.T) {
 		f.Expect(f.Spend("new", reserved)).To(BeNil())
 		_, report, ok := f.Report()
 		f.Expect(ok).To(BeTrue())
-		f.Expect(report.Held["reservation/cr-1"]).To(Equal(int64(2)))
+		f.Expect(report.Reserved["reservation/cr-1"]).To(Equal(int64(2)))
 	})
 	t.Run("When it is said to be the first and a report exists, it should wait", func(t *testing.T) {
 		f := newFixture(t)
@@ -256,7 +256,7 @@ func TestBeginning(t *testing.T) {
 		f.Expect(f.Open(t.Context())).To(MatchError(ErrUngranted))
 		f.Expect(f.Offer(large, 1).Available).To(BeTrue())
 		sequence := f.Sequence()
-		f.grant(func(l *Lease) { l.Amounts = division.Amounts{} })
+		f.grant(func(l *Lease) { l.Limit = division.Amounts{} })
 		f.step()
 		f.Expect(f.Open(t.Context())).To(Succeed())
 		f.Expect(f.Offer(large, 1).Available).To(BeFalse())
@@ -286,7 +286,7 @@ func TestBeginning(t *testing.T) {
 		f.Expect(f.Spend("fits", large)).NotTo(BeNil())
 		f.Expect(f.Spend("doesn't", large)).To(BeNil())
 		_, report, _ := f.Report()
-		f.Expect(report).To(Equal(division.Report{Sequence: 1, Held: division.Amounts{"limit/cpu": 6000}, Spent: division.Amounts{"limit/cpu": 6000}}))
+		f.Expect(report).To(Equal(division.Report{Sequence: 1, Reserved: division.Amounts{"limit/cpu": 6000}, Used: division.Amounts{"limit/cpu": 6000}}))
 	})
 	t.Run("When Machines went shortly before the cluster joined, they should count until their requests have had their effect", func(t *testing.T) {
 		f := newFixture(t)
@@ -375,7 +375,7 @@ func TestMissing(t *testing.T) {
 		f.fails("conflict")
 		m.err = nil
 		f.step()
-		f.grant(func(l *Lease) { l.Amounts = division.Amounts{"limit/cpu": 4000} })
+		f.grant(func(l *Lease) { l.Limit = division.Amounts{"limit/cpu": 4000} })
 		f.step()
 		f.Expect(f.Spend("a", xlarge)).NotTo(BeNil())
 		f.Expect(m).To(HaveValue(Equal(memory{governed: true, written: 2})))
@@ -385,7 +385,7 @@ func TestMissing(t *testing.T) {
 		f.first = true
 		f.has(lease(5, nil))
 		f.step()
-		f.grant(func(l *Lease) { l.Account, l.Rules, l.Amounts = "", nil, nil })
+		f.grant(func(l *Lease) { l.Account, l.Rules, l.Limit = "", nil, nil })
 		f.step()
 		f.Expect(m.governed).To(BeFalse())
 		f.Expect(f.Spend("a", large)).NotTo(BeNil())
@@ -411,7 +411,7 @@ func TestSpend(t *testing.T) {
 		grant, _ := f.Request("b", reserved)
 		f.Expect(grant).To(Equal(capacityprovider.GrantImpossible), "nothing more might be granted")
 		f.Expect(f.Exhausted()).To(Equal("reservation/cr-1"))
-		f.grant(func(l *Lease) { l.UpTo = division.Amounts{"reservation/cr-1": 2, "limit/cpu": 100_000} })
+		f.grant(func(l *Lease) { l.Available = division.Amounts{"reservation/cr-1": 2, "limit/cpu": 100_000} })
 		f.step()
 		grant, lacking := f.Request("b", reserved)
 		f.Expect(grant).To(Equal(capacityprovider.GrantAwaited))
@@ -428,7 +428,7 @@ func TestSpend(t *testing.T) {
 			f.Await(t.Context(), time.Minute)
 		}()
 		f.Eventually(func() bool {
-			f.grant(func(l *Lease) { l.Amounts = division.Amounts{"reservation/cr-1": 2, "limit/cpu": 100_000} })
+			f.grant(func(l *Lease) { l.Limit = division.Amounts{"reservation/cr-1": 2, "limit/cpu": 100_000} })
 			f.step()
 			select {
 			case <-done:
@@ -498,7 +498,7 @@ func TestSpend(t *testing.T) {
 		f.Expect(version).To(Equal("9"))
 		f.Expect(report.Sequence).To(Equal(int64(5)))
 		f.grant(func(l *Lease) {
-			l.Sequence, l.Account, l.Rules, l.Amounts = 6, "account-1", rules, division.Amounts{"limit/cpu": 4000}
+			l.Sequence, l.Account, l.Rules, l.Limit = 6, "account-1", rules, division.Amounts{"limit/cpu": 4000}
 		})
 		f.step()
 		f.Expect(f.Fits("a", xlarge)).To(BeTrue())
@@ -506,7 +506,7 @@ func TestSpend(t *testing.T) {
 	t.Run("When a lease has no pools any more, it should limit nothing", func(t *testing.T) {
 		f := leased(t, division.Amounts{"limit/cpu": 2000})
 		f.Expect(f.Offer(xlarge, 1).Available).To(BeFalse())
-		f.grant(func(l *Lease) { l.Account, l.Rules, l.Amounts = "", nil, nil })
+		f.grant(func(l *Lease) { l.Account, l.Rules, l.Limit = "", nil, nil })
 		f.step()
 		f.Expect(f.Spend("a", xlarge)).NotTo(BeNil())
 		f.Expect(f.Offer(xlarge, 1).Available).To(BeTrue())
@@ -514,7 +514,7 @@ func TestSpend(t *testing.T) {
 	t.Run("When an older lease comes late, it should ignore it", func(t *testing.T) {
 		f := leased(t, division.Amounts{"limit/cpu": 4000})
 		old := f.live
-		f.grant(func(l *Lease) { l.Amounts = division.Amounts{"limit/cpu": 2000} })
+		f.grant(func(l *Lease) { l.Limit = division.Amounts{"limit/cpu": 2000} })
 		f.step()
 		f.cached = old
 		f.step()
@@ -524,7 +524,7 @@ func TestSpend(t *testing.T) {
 		f := leased(t, division.Amounts{"limit/cpu": 4000})
 		f.spent("a", large)
 		f.grant(func(l *Lease) {
-			l.Rules, l.Amounts = []division.Rule{{Pool: "limit/machines", Resource: capacity.Machines}}, division.Amounts{"limit/machines": 2}
+			l.Rules, l.Limit = []division.Rule{{Pool: "limit/machines", Resource: capacity.Machines}}, division.Amounts{"limit/machines": 2}
 		})
 		f.step()
 		f.Expect(f.Spend("b", xlarge)).NotTo(BeNil())

@@ -184,7 +184,7 @@ func (p *Provider) apply(lease *Lease) {
 	p.lease = lease
 	p.follow(lease)
 	for name, pool := range p.pools {
-		if before != nil && lease.Amounts[name] > before.Amounts[name] {
+		if before != nil && lease.Limit[name] > before.Limit[name] {
 			pool.backedOffUntil = time.Time{}
 		}
 	}
@@ -198,7 +198,7 @@ func (p *Provider) apply(lease *Lease) {
 		p.covering = nil
 		p.commit()
 		p.recomputeAll(now)
-	case before.Sequence != lease.Sequence || !before.UpTo.Equal(lease.UpTo) || !maps.Equal(before.Reclaims, lease.Reclaims):
+	case before.Sequence != lease.Sequence || !before.Available.Equal(lease.Available) || !maps.Equal(before.Reclaims, lease.Reclaims):
 		pools := make([]*pool, 0, len(p.pools))
 		for _, pool := range p.pools {
 			pools = append(pools, pool)

@@ -24,7 +24,7 @@ func (p *Provider) Reclaims() []division.Reclaim {
 	for _, pool := range slices.Sorted(maps.Keys(p.steps)) {
 		reclaims = append(reclaims, division.Reclaim{
 			Pool: pool, Account: p.lease.AccountName, For: p.lease.ReclaimedFor[pool], Steps: p.steps[pool],
-			Excess: max(0, p.holder.Spent(pool)-p.lease.Reclaims[pool]),
+			Excess: max(0, p.holder.Used(pool)-p.lease.Reclaims[pool]),
 		})
 	}
 	return reclaims
@@ -52,6 +52,6 @@ func (p *Provider) Taken(nodeClaim string) division.Amounts {
 // CanReclaim reports whether the lease leaves nothing of a reservation of which the cluster may reclaim machines.
 func (p *Provider) CanReclaim() bool {
 	return p.hasPool(func(name string, pool *pool) bool {
-		return pool.Counted && pool.Left <= 0 && p.holder.Spent(name) < p.lease.Most[name]
+		return pool.Counted && pool.Left <= 0 && p.holder.Used(name) < p.lease.Attainable[name]
 	})
 }

@@ -38,7 +38,7 @@ func TestReclaims(t *testing.T) {
 		for _, reported := range []time.Time{by.Add(-10 * time.Minute), by.Add(24 * time.Hour)} {
 			successor := New(f.Config)
 			f.grant(func(l *Lease) {
-				l.Status.Reclaim = []autonodev1alpha1.CapacityReclaimStep{{Pool: pool, Keep: 1, By: scalar.NewTime(reported)}}
+				l.Status.Reclaim = []autonodev1alpha1.CapacityReclaimStep{{Pool: pool, Limit: 1, By: scalar.NewTime(reported)}}
 			})
 			_, err := successor.Step(t.Context())
 			g.Expect(err).NotTo(HaveOccurred())
@@ -74,7 +74,7 @@ func TestCanReclaim(t *testing.T) {
 	f.spent("a", reserved)
 	f.Expect(f.CanReclaim()).To(BeFalse())
 	f.grant(func(l *Lease) {
-		l.Most = division.Amounts{pool: 3, "limit/cpu": 100_000}
+		l.Attainable = division.Amounts{pool: 3, "limit/cpu": 100_000}
 	})
 	f.step()
 	t.Run("When others use what is guaranteed, it should request machines up to that", func(t *testing.T) {
@@ -84,14 +84,14 @@ func TestCanReclaim(t *testing.T) {
 	})
 	t.Run("When a machine takes more of another pool than might be granted, it should request none", func(t *testing.T) {
 		g := NewWithT(t)
-		f.grant(func(l *Lease) { l.Most = division.Amounts{pool: 3, "limit/cpu": 4000} })
+		f.grant(func(l *Lease) { l.Attainable = division.Amounts{pool: 3, "limit/cpu": 4000} })
 		f.step()
 		g.Expect(f.InTime(reserved)).To(BeZero())
 	})
 	t.Run("When the cluster uses all that is guaranteed to it, it should request nothing of others", func(t *testing.T) {
 		g := NewWithT(t)
 		f.grant(func(l *Lease) {
-			l.Most = division.Amounts{pool: 1, "limit/cpu": 100_000}
+			l.Attainable = division.Amounts{pool: 1, "limit/cpu": 100_000}
 		})
 		f.step()
 		g.Expect(f.CanReclaim()).To(BeFalse())

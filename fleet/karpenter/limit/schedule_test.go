@@ -98,7 +98,7 @@ func (w *world) say(format string, args ...any) {
 func (w *world) write(id string, sequence int64) {
 	w.deleted = false
 	w.leases = append(w.leases, &Lease{
-		Lease: division.Lease{ID: id, Sequence: sequence, Amounts: maps.Clone(w.asked), UpTo: division.Amounts{"reservation/cr-1": 5, "quota/vcpus": 40_000}}, ResourceVersion: fmt.Sprint(len(w.leases)), Account: "account-1",
+		Lease: division.Lease{ID: id, Sequence: sequence, Limit: maps.Clone(w.asked), Available: division.Amounts{"reservation/cr-1": 5, "quota/vcpus": 40_000}}, ResourceVersion: fmt.Sprint(len(w.leases)), Account: "account-1",
 		Rules: scheduleRules,
 	})
 	if len(w.leases) > 1 {
@@ -314,7 +314,7 @@ func (w *world) receive(i int) {
 	w.leases = append(w.leases, next)
 	if late.report.Sequence == w.sequence && last.Sequence == w.sequence {
 		for pool, granted := range w.granted {
-			w.granted[pool] = min(granted, max(w.asked[pool], late.report.Held[pool]))
+			w.granted[pool] = min(granted, max(w.asked[pool], late.report.Reserved[pool]))
 		}
 		w.say("acknowledged %d: granted %v", w.sequence, w.granted)
 	}

@@ -9,7 +9,7 @@ import (
 
 // Short reports whether the lease has a pool of which too little is left for some machine, although more might be granted in time.
 func (p *Provider) Short() bool {
-	return p.hasPool(func(name string, pool *pool) bool { return pool.Left < p.lease.Most[name] })
+	return p.hasPool(func(name string, pool *pool) bool { return pool.Left < p.lease.Attainable[name] })
 }
 
 // hasPool reports whether the lease is in use and one of its pools matches. matches is called with p.mu held.
@@ -40,9 +40,9 @@ func (p *Provider) InTime(m capacity.Machine) int {
 	}
 	count := int64(capacity.Unlimited)
 	for name, amount := range p.charges(m) {
-		most := p.lease.Most[name]
+		most := p.lease.Attainable[name]
 		if pool, ok := p.pools[name]; ok && pool.Counted {
-			most -= p.holder.Spent(name)
+			most -= p.holder.Used(name)
 		}
 		if amount > most {
 			return 0

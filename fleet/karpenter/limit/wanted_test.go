@@ -23,7 +23,7 @@ func TestWant(t *testing.T) {
 		f.Expect(ok).To(BeTrue())
 		return report.Requests
 	}
-	most := func(l *Lease) { l.Most = division.Amounts{"limit/cpu": 16000} }
+	most := func(l *Lease) { l.Attainable = division.Amounts{"limit/cpu": 16000} }
 	t.Run("When pods wait for what no offering has room for, it should request that until it isn't wanted any more", func(t *testing.T) {
 		f := leased(t, division.Amounts{"limit/cpu": 2000})
 		f.grant(most)
@@ -48,7 +48,7 @@ func TestWant(t *testing.T) {
 		granted := 0
 		f.OnGrant(func() { granted++ })
 		f.Want(map[capacity.Machine]int64{m16: 1})
-		f.grant(func(l *Lease) { l.Amounts = division.Amounts{"limit/cpu": 16000} })
+		f.grant(func(l *Lease) { l.Limit = division.Amounts{"limit/cpu": 16000} })
 		f.step()
 		f.Expect(granted).To(Equal(1))
 		f.Expect(f.Spend("n-1", m16)).NotTo(BeNil())
@@ -56,7 +56,7 @@ func TestWant(t *testing.T) {
 	})
 	t.Run("When a machine is larger than all that might be granted, it should not be wanted", func(t *testing.T) {
 		f := leased(t, division.Amounts{"limit/cpu": 2000})
-		f.grant(func(l *Lease) { l.Most = division.Amounts{"limit/cpu": 8000} })
+		f.grant(func(l *Lease) { l.Attainable = division.Amounts{"limit/cpu": 8000} })
 		f.step()
 		f.Expect(f.InTime(m16)).To(BeZero())
 	})
@@ -108,8 +108,8 @@ func TestLargeBesideSmall(t *testing.T) {
 		record = decision.Record
 		for name, f := range clusters {
 			f.grant(func(l *Lease) {
-				l.Sequence, l.Amounts, l.Granted = record[name].Sequence, record[name].Asked, record[name].Granted
-				l.Lease.Reclaims, l.UpTo, l.Most = decision.Reclaims[name], decision.UpTo[name], decision.Most[name]
+				l.Sequence, l.Limit, l.Granted = record[name].Sequence, record[name].Limit, record[name].Granted
+				l.Lease.Reclaims, l.Available, l.Attainable = decision.Reclaims[name], decision.Available[name], decision.Attainable[name]
 			})
 			f.step()
 		}

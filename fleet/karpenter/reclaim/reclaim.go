@@ -103,10 +103,10 @@ func (m *Method) ComputeCommands(ctx context.Context, budgets map[string]int, fo
 	staying, now := m.staying(), m.Clock.Now()
 	var commands []disruption.Command
 	for _, r := range m.Reclaims() {
-		for staying[r.Pool] > r.Keep() {
+		for staying[r.Pool] > r.Limit() {
 			by := division.Exceeded(r.Steps, staying[r.Pool]).By
 			forced := !now.Before(by)
-			c := choose(candidates, r.Pool, staying[r.Pool]-r.Keep(), func(c *candidate) bool {
+			c := choose(candidates, r.Pool, staying[r.Pool]-r.Limit(), func(c *candidate) bool {
 				return forced || c.blocked == nil && budgets[c.NodePool.Name] > 0
 			})
 			if c == nil {
@@ -199,7 +199,7 @@ func (m *Method) publish(c *candidate, level, text string) {
 
 // purpose names the clusters that request the amount, and the pool.
 func purpose(r *division.Reclaim) string {
-	return fmt.Sprintf("%s, which reclaims %s of account %s: this cluster may keep %d", strings.Join(r.For, ", "), r.Pool, r.Account, r.Keep())
+	return fmt.Sprintf("%s, which reclaims %s of account %s: this cluster may keep %d", strings.Join(r.For, ", "), r.Pool, r.Account, r.Limit())
 }
 
 func compare(a, b bool) int {

@@ -39,7 +39,7 @@ func TestGrants(t *testing.T) {
 		g.Expect(conversion.Rules(lease)).To(ConsistOf(division.Rule{
 			Pool: reserved, Resource: capacity.Machines, Reservation: "cr-1", Selector: division.Selector{InstanceTypes: []string{typeName}, Zones: []string{"a"}},
 		}))
-		g.Expect(conversion.Lease(lease).UpTo[reserved]).To(BeNumerically(">", 0))
+		g.Expect(conversion.Lease(lease).Available[reserved]).To(BeNumerically(">", 0))
 	})
 	t.Run("When clusters call for more than there is, they should use all of it and no more", func(t *testing.T) {
 		g := NewWithT(t)
@@ -106,7 +106,7 @@ func TestGrants(t *testing.T) {
 		now := blue.lease().Spec
 		g.Expect(now.Sequence).To(BeNumerically(">", before.Sequence))
 		for i := range now.Pools {
-			g.Expect(now.Pools[i]).To(And(HaveField("Amount", before.Pools[i].Amount), HaveField("Granted", before.Pools[i].Granted)))
+			g.Expect(now.Pools[i]).To(And(HaveField("Amount", before.Pools[i].Limit), HaveField("Granted", before.Pools[i].Granted)))
 		}
 	})
 }
@@ -136,7 +136,7 @@ func TestUnspent(t *testing.T) {
 		}
 		green.want(1)
 		f.settle()
-		f.Expect(f.granted("blue").Asked).NotTo(HaveKey(reserved))
+		f.Expect(f.granted("blue").Limit).NotTo(HaveKey(reserved))
 		f.Expect(f.granted("blue").Granted).To(HaveKeyWithValue(reserved, int64(10)))
 		f.Expect(green.machines()).To(BeZero())
 		f.clock.SetTime(f.clock.Now().Add(silent))
@@ -255,7 +255,7 @@ func TestLimits(t *testing.T) {
 		g := NewWithT(t)
 		f.reconcile()
 		f.reconcile()
-		g.Expect(conversion.Lease(blue.lease()).Amounts).To(Equal(division.Amounts{"limit/cpu": 6000}))
+		g.Expect(conversion.Lease(blue.lease()).Limit).To(Equal(division.Amounts{"limit/cpu": 6000}))
 		blue.want(5)
 		f.settle()
 		g.Expect(blue.machines()).To(Equal(3))
@@ -267,7 +267,7 @@ func TestLimits(t *testing.T) {
 		f.settle()
 		f.change(func(spec *autonodev1alpha1.CapacityAccountSpec) { spec.Members[0].Limits["cpu"] = scalar.Text("4") })
 		f.settle()
-		g.Expect(conversion.Lease(blue.lease()).Amounts).To(HaveKeyWithValue("limit/cpu", int64(4000)))
+		g.Expect(conversion.Lease(blue.lease()).Limit).To(HaveKeyWithValue("limit/cpu", int64(4000)))
 	})
 	t.Run("When a report has absurd figures, it should lower no other cluster's grant nor exceed the pool", func(t *testing.T) {
 		g := NewWithT(t)
@@ -276,7 +276,7 @@ func TestLimits(t *testing.T) {
 		before, granted := f.granted("blue"), f.granted("green")
 		lease := green.lease()
 		lease.Status = autonodev1alpha1.CapacityLeaseStatus{
-			AcknowledgedSequence: 1 << 60, Held: []autonodev1alpha1.PoolAmount{{Pool: reserved, Amount: 1 << 62}, {Pool: "others", Amount: 5}, {Pool: reserved, Amount: 1}},
+			AcknowledgedSequence: 1 << 60, Reserved: []autonodev1alpha1.PoolAmount{{Pool: reserved, Amount: 1 << 62}, {Pool: "others", Amount: 5}, {Pool: reserved, Amount: 1}},
 			Requests: []autonodev1alpha1.CapacityRequest{
 				{Charges: []autonodev1alpha1.PoolAmount{{Pool: reserved, Amount: 1 << 62}}, Count: 1 << 62},
 				{Charges: []autonodev1alpha1.PoolAmount{{Pool: reserved, Amount: 1}}, Count: 1 << 62}, {Charges: []autonodev1alpha1.PoolAmount{}, Count: 9},

@@ -89,8 +89,8 @@ func checkLease(t *testing.T, lease *autonodev1alpha1.CapacityLease) {
 		}
 	}
 	report := conversion.BoundedReport(lease)
-	amounts(report.Held, autonodev1alpha1.MaxAmount)
-	amounts(report.Spent, autonodev1alpha1.MaxAmount)
+	amounts(report.Reserved, autonodev1alpha1.MaxAmount)
+	amounts(report.Used, autonodev1alpha1.MaxAmount)
 	launches := int64(0)
 	for _, request := range report.Requests {
 		amounts(request.Charges, autonodev1alpha1.MaxCharge)

@@ -21,7 +21,7 @@ func TestHostileMember(t *testing.T) {
 		delete(f.karpenters, "green") // it reports nothing else from now on
 		green.report(func(status *autonodev1alpha1.CapacityLeaseStatus) {
 			status.AcknowledgedSequence = green.lease().Spec.Sequence
-			status.Held = []autonodev1alpha1.PoolAmount{{Pool: reserved, Amount: 1 << 40}}
+			status.Reserved = []autonodev1alpha1.PoolAmount{{Pool: reserved, Amount: 1 << 40}}
 		})
 		blue.want(2)
 		f.settle()

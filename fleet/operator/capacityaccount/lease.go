@@ -156,14 +156,14 @@ func (r *reconciliation) leased(of *cluster, grant division.Grant, key string, l
 	}
 	var pools []autonodev1alpha1.LeasedPool
 	for _, pool := range of.pools {
-		pool.Amount, pool.Granted = grant.Asked[pool.Name], grant.Granted[pool.Name]
-		pool.UpTo, pool.Most = max(r.decision.UpTo[key][pool.Name], grant.Asked[pool.Name]), min(r.decision.Most[key][pool.Name], autonodev1alpha1.MaxAmount)
+		pool.Limit, pool.Granted = grant.Limit[pool.Name], grant.Granted[pool.Name]
+		pool.Available, pool.Attainable = max(r.decision.Available[key][pool.Name], grant.Limit[pool.Name]), min(r.decision.Attainable[key][pool.Name], autonodev1alpha1.MaxAmount)
 		// Each machine takes one of its reservation, so it needs no more than is free but by reclaim.
 		if of.member != nil && pool.Reservation != "" && !r.mayPreempt(of) {
-			pool.Most = min(pool.Most, of.member.entry.guaranteed[pool.Name])
+			pool.Attainable = min(pool.Attainable, of.member.entry.guaranteed[pool.Name])
 		}
 		if !lag {
-			pool.Granted = max(written[pool.Name], pool.Amount)
+			pool.Granted = max(written[pool.Name], pool.Limit)
 		}
 		pools = append(pools, pool)
 	}
@@ -173,7 +173,7 @@ func (r *reconciliation) leased(of *cluster, grant division.Grant, key string, l
 // sameRules reports whether the same machines take the same from the same pools.
 func sameRules(a, b []autonodev1alpha1.LeasedPool) bool {
 	return slices.EqualFunc(a, b, func(x, y autonodev1alpha1.LeasedPool) bool {
-		x.Amount, x.Granted, x.UpTo, x.Most = y.Amount, y.Granted, y.UpTo, y.Most
+		x.Limit, x.Granted, x.Available, x.Attainable = y.Limit, y.Granted, y.Available, y.Attainable
 		return equality.Semantic.DeepEqual(x, y)
 	})
 }
@@ -183,7 +183,7 @@ func withoutHints(spec autonodev1alpha1.CapacityLeaseSpec) autonodev1alpha1.Capa
 	spec = *spec.DeepCopy()
 	spec.Commitments, spec.Machines, spec.Counted, spec.Unavailable = nil, nil, nil, nil
 	for i := range spec.Pools {
-		spec.Pools[i].UpTo, spec.Pools[i].Most = 0, 0
+		spec.Pools[i].Available, spec.Pools[i].Attainable = 0, 0
 	}
 	return spec
 }

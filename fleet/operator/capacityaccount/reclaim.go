@@ -62,14 +62,14 @@ func (r *reconciliation) overdue() (overdue []string) {
 			r.reclaims[key][pool] = steps
 			used := r.clusters[key].used[pool]
 			step := division.Exceeded(steps, used)
-			if used <= step.Keep {
+			if used <= step.Limit {
 				continue
 			}
 			if left := step.By.Add(overdueAfter).Sub(r.now); left > 0 {
 				r.requeue(left)
 				continue
 			}
-			overdue = append(overdue, fmt.Sprintf("%s of %s of %s", r.amount(pool, used-step.Keep), pool, key))
+			overdue = append(overdue, fmt.Sprintf("%s of %s of %s", r.amount(pool, used-step.Limit), pool, key))
 		}
 	}
 	return overdue

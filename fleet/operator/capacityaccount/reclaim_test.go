@@ -29,7 +29,7 @@ func (k *karpenter) request(amount, count int64) {
 	lease := k.lease()
 	k.report(func(status *autonodev1alpha1.CapacityLeaseStatus) {
 		conversion.SetReport(status, division.Report{
-			Sequence: lease.Spec.Sequence, Held: conversion.Lease(lease).Amounts, Requests: []division.Request{{Charges: division.Amounts{reserved: amount}, Count: count}},
+			Sequence: lease.Spec.Sequence, Reserved: conversion.Lease(lease).Limit, Requests: []division.Request{{Charges: division.Amounts{reserved: amount}, Count: count}},
 		})
 	})
 }
@@ -52,8 +52,8 @@ func TestReclaim(t *testing.T) {
 		f.pass(figures)
 		g.Expect(green.machines()).To(Equal(10))
 		g.Expect(f.pool()).To(And(HaveField("Lent", "4"), HaveField("Reclaiming", "")))
-		g.Expect(blue.lease().Spec.Pools).To(ConsistOf(And(HaveField("UpTo", BeZero()), HaveField("Most", int64(4)))))
-		g.Expect(green.lease().Spec.Pools).To(ConsistOf(HaveField("Most", int64(1))))
+		g.Expect(blue.lease().Spec.Pools).To(ConsistOf(And(HaveField("Available", BeZero()), HaveField("Attainable", int64(4)))))
+		g.Expect(green.lease().Spec.Pools).To(ConsistOf(HaveField("Attainable", int64(1))))
 	})
 	t.Run("When its cluster requests it, the borrower should be asked for that and no more", func(t *testing.T) {
 		g := NewWithT(t)
@@ -61,7 +61,7 @@ func TestReclaim(t *testing.T) {
 		f.reconcile()
 		f.pass(figures)
 		asked = green.lease().Spec.Reclaim
-		g.Expect(asked).To(ConsistOf(And(HaveField("Pool", reserved), HaveField("Keep", int64(7)), HaveField("For", ConsistOf("reclaim/blue")))))
+		g.Expect(asked).To(ConsistOf(And(HaveField("Pool", reserved), HaveField("Limit", int64(7)), HaveField("For", ConsistOf("reclaim/blue")))))
 		g.Expect(green.lease().Spec.ReclaimGracePeriod).To(HaveValue(HaveField("Duration", 30*time.Minute)))
 		g.Expect(f.pool()).To(And(HaveField("Reclaiming", "3"), HaveField("ReclaimingFor", ConsistOf("reclaim/blue")), HaveField("Waiting", "5")))
 		g.Expect(f.said(autonodev1alpha1.CapacityReclaimingReason, "reclaim/blue", reserved, "within 30m0s, reclaim/green keeps 7")).To(BeTrue())
@@ -151,7 +151,7 @@ func TestPreemption(t *testing.T) {
 		f.pass(figures)
 		g.Expect(f.pool()).To(And(HaveField("Waiting", "4"), HaveField("Reclaiming", "")))
 		g.Expect(blue.lease().Spec.Reclaim).To(BeEmpty())
-		g.Expect(green.lease().Spec.Pools).To(ConsistOf(HaveField("Most", int64(1))))
+		g.Expect(green.lease().Spec.Pools).To(ConsistOf(HaveField("Attainable", int64(1))))
 	})
 	t.Run("When lower priorities are preempted, they should be asked for what it lacks, and the request be granted once they have returned it", func(t *testing.T) {
 		g := NewWithT(t)
@@ -160,8 +160,8 @@ func TestPreemption(t *testing.T) {
 		})
 		f.reconcile()
 		f.pass(figures)
-		g.Expect(blue.lease().Spec.Reclaim).To(ConsistOf(And(HaveField("Keep", int64(6)), HaveField("For", ConsistOf("preemption/green")))))
-		g.Expect(green.lease().Spec.Pools).To(ConsistOf(HaveField("Most", BeNumerically(">=", 4))))
+		g.Expect(blue.lease().Spec.Reclaim).To(ConsistOf(And(HaveField("Limit", int64(6)), HaveField("For", ConsistOf("preemption/green")))))
+		g.Expect(green.lease().Spec.Pools).To(ConsistOf(HaveField("Attainable", BeNumerically(">=", 4))))
 		g.Expect(f.pool()).To(And(HaveField("Reclaiming", "2"), HaveField("ReclaimingFor", ConsistOf("preemption/green"))))
 		g.Expect(f.said(autonodev1alpha1.CapacityReclaimingReason, "preemption/green reclaims "+reserved, "preemption/blue keeps 6")).To(BeTrue())
 		blue.remove(2)

@@ -198,7 +198,7 @@ func (r *reconciliation) decide() {
 // isIdle reports whether a cluster has held more than it needs for long enough.
 func (r *reconciliation) isIdle(key string, of *cluster, grant division.Grant, m *division.Member, retained map[string]division.Retained) bool {
 	surplus := false
-	for pool, asked := range grant.Asked {
+	for pool, asked := range grant.Limit {
 		floor := of.used[pool]
 		if retained := retained[pool]; retained.Until.After(r.now) {
 			floor = max(floor, retained.Amount)

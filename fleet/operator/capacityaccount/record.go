@@ -53,14 +53,14 @@ func (r *reconciliation) recordEvents() {
 
 // grantOf reads an entry of the record.
 func grantOf(recorded *autonodev1alpha1.CapacityGrant) division.Grant {
-	grant := division.Grant{Lease: recorded.LeaseUID, Sequence: recorded.Sequence, Asked: division.Amounts{}, Granted: division.Amounts{}}
+	grant := division.Grant{Lease: recorded.LeaseUID, Sequence: recorded.Sequence, Limit: division.Amounts{}, Granted: division.Amounts{}}
 	for _, amount := range recorded.Amounts {
 		asked := amount.Granted
-		if amount.Asked != nil {
-			asked = *amount.Asked
+		if amount.Limit != nil {
+			asked = *amount.Limit
 		}
 		if asked != 0 {
-			grant.Asked[amount.Pool] = asked
+			grant.Limit[amount.Pool] = asked
 		}
 		if amount.Granted != 0 {
 			grant.Granted[amount.Pool] = amount.Granted

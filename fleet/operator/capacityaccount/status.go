@@ -81,15 +81,15 @@ func (r *reconciliation) clusterGrants() []autonodev1alpha1.CapacityGrant {
 			entry.LeaseUID = "" // if it comes back, it has to acknowledge again
 		}
 		pools := map[string]bool{}
-		for _, amounts := range []division.Amounts{grant.Asked, grant.Granted} {
+		for _, amounts := range []division.Amounts{grant.Limit, grant.Granted} {
 			for pool := range amounts {
 				pools[pool] = true
 			}
 		}
 		for _, pool := range slices.Sorted(maps.Keys(pools)) {
 			amount := autonodev1alpha1.GrantedAmount{Pool: pool, Granted: grant.Granted[pool]}
-			if asked := grant.Asked[pool]; asked != amount.Granted {
-				amount.Asked = &asked
+			if asked := grant.Limit[pool]; asked != amount.Granted {
+				amount.Limit = &asked
 			}
 			entry.Amounts = append(entry.Amounts, amount)
 		}
@@ -272,7 +272,7 @@ func exceeded(of *cluster, grant division.Grant) (pool string, exceeds bool) {
 	if of.lease == nil {
 		return "", false
 	}
-	reported := conversion.BoundedReport(of.lease).Held
+	reported := conversion.BoundedReport(of.lease).Reserved
 	for _, pool := range slices.Sorted(maps.Keys(reported)) {
 		if reported[pool] > max(grant.Granted[pool], of.used[pool]) {
 			return pool, true

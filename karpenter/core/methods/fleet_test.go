@@ -109,7 +109,7 @@ func TestReclaims(t *testing.T) {
 	NewWithT(t).Expect(v1alpha1.AddToScheme(clientgoscheme.Scheme)).To(Succeed())
 	now := time.Unix(1_000_000, 0)
 	before, after := now.Add(10*time.Minute), now.Add(-time.Minute)
-	keep := func(amount int64, by time.Time) []division.Step { return []division.Step{{Keep: amount, By: by}} }
+	keep := func(amount int64, by time.Time) []division.Step { return []division.Step{{Limit: amount, By: by}} }
 	annotated := func(name string, _ *corev1.Node, _ *karpv1.NodeClaim, pod *corev1.Pod) {
 		if name == "n3" {
 			pod.Annotations = map[string]string{karpv1.DoNotDisruptAnnotationKey: "true"}
@@ -140,7 +140,7 @@ func TestReclaims(t *testing.T) {
 		{"When a node may not be disrupted, it should stay before the deadline", guest{budget: "5", steps: keep(3, before), change: heldNode}, []string{"n2", "n4"}},
 		{"When the deadline has passed, blocked nodes should go too, beyond the budget", guest{budget: "0", steps: keep(3, after), pdb: true}, []string{"n3", "n4"}},
 		{"When the deadline has passed for a part, only that should go by force",
-			guest{budget: "0", steps: []division.Step{{Keep: 4, By: after}, {Keep: 2, By: before}}}, []string{"n4"}},
+			guest{budget: "0", steps: []division.Step{{Limit: 4, By: after}, {Limit: 2, By: before}}}, []string{"n4"}},
 		{"When a machine takes more than is to be returned, it should remove those that take less", guest{budget: "5", steps: keep(11, before),
 			taken: map[string]int64{"claim-n4": 8}}, []string{"n3"}},
 		{"When each takes more than is to be returned, it should remove the one that takes the least", guest{budget: "5", steps: keep(20, before),
@@ -203,7 +203,7 @@ func TestClocks(t *testing.T) {
 		now := time.Unix(1_000_000, 0)
 		lease := func(name string, used int64, requests ...division.Request) *division.Lease {
 			amounts := division.Amounts{pool: used}
-			return &division.Lease{ID: name, Sequence: 1, Amounts: amounts, Report: division.Report{Sequence: 1, Held: amounts, Spent: amounts, Requests: requests}}
+			return &division.Lease{ID: name, Sequence: 1, Limit: amounts, Report: division.Report{Sequence: 1, Reserved: amounts, Used: amounts, Requests: requests}}
 		}
 		for _, off := range []time.Duration{-time.Hour, -16 * time.Minute, 0, 16 * time.Minute, time.Hour} {
 			decision := division.Decide(division.Account{

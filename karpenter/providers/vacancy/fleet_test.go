@@ -115,13 +115,13 @@ func (p *process) gone(name string) {
 func (p *process) held() int64 {
 	_, report, ok := p.capacity.Report()
 	p.Expect(ok).To(BeTrue())
-	return report.Held[pool]
+	return report.Reserved[pool]
 }
 
 // grant plays the operator, which grants the cluster another amount.
 func (p *process) grant(amount int64) {
 	p.m.lease.Sequence++
-	p.m.lease.Amounts = division.Amounts{pool: amount}
+	p.m.lease.Limit = division.Amounts{pool: amount}
 	p.step()
 }
 
@@ -130,7 +130,7 @@ func launched(t *testing.T) *process {
 	t.Helper()
 	m := &management{machines: map[string]capacity.Machine{}, lease: limit.Lease{
 		Account: "account-1", Rules: []division.Rule{{Pool: pool, Resource: capacity.Machines, Reservation: "cr-1"}},
-		Lease: division.Lease{ID: "lease-1", Sequence: 1, Amounts: division.Amounts{pool: 2}},
+		Lease: division.Lease{ID: "lease-1", Sequence: 1, Limit: division.Amounts{pool: 2}},
 	}}
 	p := start(t, m, clocktesting.NewFakeClock(time.Unix(1_000_000, 0)))
 	for _, name := range []string{"a", "b"} {
