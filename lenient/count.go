@@ -5,6 +5,9 @@ package lenient
 import (
 	"fmt"
 	"math"
+
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/labels"
 )
 
 const (
@@ -15,7 +18,17 @@ const (
 	maxValues = 64 << 10
 	// maxDepth bounds the nesting of values: some types decode their content once for each level.
 	maxDepth = 128
+	// maxRequirements and maxSelector, in bytes, bound a selector: each requirement and value is compared with the labels of each object.
+	maxRequirements, maxSelector = 50, 4 << 10
 )
+
+// Selector parses a selector that a tenant or a guest's admin writes.
+func Selector(by *metav1.LabelSelector) (labels.Selector, error) {
+	if by != nil && (len(by.MatchLabels)+len(by.MatchExpressions) > maxRequirements || by.Size() > maxSelector) {
+		return nil, fmt.Errorf("a selector has more than %d requirements or %d KiB", maxRequirements, maxSelector>>10)
+	}
+	return metav1.LabelSelectorAsSelector(by)
+}
 
 // Count returns an error for JSON whose decoding takes much more memory than its text. It counts invalid JSON, too: a decoder keeps the
 // values before the error, and ignores content after the first value.

@@ -4,12 +4,14 @@ package lenient
 
 import (
 	"fmt"
+	"slices"
 	"strings"
 	"testing"
 	"time"
 
 	. "github.com/onsi/gomega"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/labels"
 	karpv1 "sigs.k8s.io/karpenter/pkg/apis/v1"
 )
 
@@ -98,6 +100,37 @@ func TestCount(t *testing.T) {
 				return
 			}
 			g.Expect(err).To(MatchError("more than " + test.why))
+		})
+	}
+}
+
+func TestSelector(t *testing.T) {
+	exists := metav1.LabelSelectorRequirement{Key: "a", Operator: metav1.LabelSelectorOpExists}
+	for name, test := range map[string]struct {
+		selector *metav1.LabelSelector
+		matches  bool
+		why      string
+	}{
+		"When there is no selector, it should match nothing":         {},
+		"When a selector has as much as is allowed, it should match": {&metav1.LabelSelector{MatchExpressions: slices.Repeat([]metav1.LabelSelectorRequirement{exists}, 50)}, true, ""},
+		"When it has more requirements, it should be rejected":       {&metav1.LabelSelector{MatchLabels: map[string]string{"a": "1"}, MatchExpressions: slices.Repeat([]metav1.LabelSelectorRequirement{exists}, 50)}, false, "more than 50"},
+		"When a requirement has many values, it should match": {&metav1.LabelSelector{MatchExpressions: []metav1.LabelSelectorRequirement{{
+			Key: "a", Operator: metav1.LabelSelectorOpIn, Values: slices.Repeat([]string{"1"}, 1000),
+		}}}, true, ""},
+		"When its values are longer than is allowed, it should be rejected": {&metav1.LabelSelector{MatchExpressions: []metav1.LabelSelectorRequirement{{
+			Key: "a", Operator: metav1.LabelSelectorOpIn, Values: slices.Repeat([]string{"1"}, 2000),
+		}}}, false, "4 KiB"},
+		"When it is malformed, it should be rejected": {&metav1.LabelSelector{MatchLabels: map[string]string{"/": ""}}, false, "key"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			g := NewWithT(t)
+			selector, err := Selector(test.selector)
+			if test.why != "" {
+				g.Expect(err).To(MatchError(ContainSubstring(test.why)))
+				return
+			}
+			g.Expect(err).NotTo(HaveOccurred())
+			g.Expect(selector.Matches(labels.Set{"a": "1"})).To(Equal(test.matches))
 		})
 	}
 }

@@ -6,6 +6,7 @@ import (
 	"bytes"
 	"context"
 	"io"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -138,6 +139,13 @@ func TestNodeStates(t *testing.T) {
 				ObjectMeta: metav1.ObjectMeta{Namespace: "default", Name: "web"},
 				Spec:       policyv1.PodDisruptionBudgetSpec{Selector: &metav1.LabelSelector{}}, Status: policyv1.PodDisruptionBudgetStatus{DisruptionsAllowed: 1},
 			}}, "",
+		},
+		"When a namespace has more budgets than a pod is compared with, it should not name those": {
+			append(slices.Repeat([]client.Object{&policyv1.PodDisruptionBudget{ObjectMeta: metav1.ObjectMeta{Namespace: "default"}}}, maxBudgets), ready("n", nil), node, pod,
+				&policyv1.PodDisruptionBudget{
+					ObjectMeta: metav1.ObjectMeta{Namespace: "default", Name: "web"},
+					Spec:       policyv1.PodDisruptionBudgetSpec{Selector: &metav1.LabelSelector{MatchLabels: map[string]string{"app": "web"}}},
+				}), "",
 		},
 		"When several pods keep a node, it should name one and count the others": {
 			[]client.Object{ready("n", nil), node, podOn("n", "a", protected), podOn("n", "b", protected)},

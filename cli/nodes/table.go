@@ -26,6 +26,7 @@ import (
 
 	"github.com/autonode-io/autonode/api/karpenter/v1alpha1"
 	"github.com/autonode-io/autonode/cli/printer"
+	"github.com/autonode-io/autonode/lenient"
 	"github.com/autonode-io/autonode/message"
 )
 
@@ -132,6 +133,9 @@ func (v *view) reasons() map[types.UID]*corev1.Event {
 	return newest
 }
 
+// maxBudgets bounds the exhausted budgets of a namespace that each pod is compared with.
+const maxBudgets = 100
+
 // exhaustedBudget is a PodDisruptionBudget that allows no eviction now.
 type exhaustedBudget struct {
 	name     string
@@ -143,11 +147,11 @@ func (v *view) exhausted() map[string][]exhaustedBudget {
 	found := map[string][]exhaustedBudget{}
 	for i := range v.budgets.Items {
 		budget := &v.budgets.Items[i]
-		if budget.Status.DisruptionsAllowed > 0 {
+		if budget.Status.DisruptionsAllowed > 0 || len(found[budget.Namespace]) == maxBudgets {
 			continue
 		}
 		// The API server has validated it.
-		if selector, err := metav1.LabelSelectorAsSelector(budget.Spec.Selector); err == nil {
+		if selector, err := lenient.Selector(budget.Spec.Selector); err == nil {
 			found[budget.Namespace] = append(found[budget.Namespace], exhaustedBudget{budget.Name, selector})
 		}
 	}

@@ -26,6 +26,7 @@ import (
 	karpv1 "sigs.k8s.io/karpenter/pkg/apis/v1"
 
 	"github.com/autonode-io/autonode/api/v1beta1"
+	"github.com/autonode-io/autonode/lenient"
 	"github.com/autonode-io/autonode/operator/guest/outage"
 	"github.com/autonode-io/autonode/operator/guest/watch"
 	"github.com/autonode-io/autonode/operator/scope"
@@ -302,35 +303,61 @@ func findBlocker(ctx context.Context, guest *scope.Guest, claims []karpv1.NodeCl
 		if err := guest.Live.List(ctx, pods, client.MatchingFields{"spec.nodeName": claim.Status.NodeName}); err != nil {
 			return blocker{}, fmt.Errorf("listing the pods of node %s in the guest: %w", claim.Status.NodeName, err)
 		}
-		if why := blockedBy(pods.Items, budgets.Items); why != "" {
+		why, err := blockedBy(ctx, pods.Items, budgets.Items)
+		if err != nil {
+			return blocker{}, err
+		}
+		if why != "" {
 			return blocker{claim: claim.Name, why: why}, nil
 		}
 	}
 	return blocker{}, nil
 }
 
-// blockedBy returns the obstacle to the eviction of a node's pods.
-func blockedBy(pods []corev1.Pod, budgets []policyv1.PodDisruptionBudget) string {
-	for i := range pods {
+// Limits of one check. The guest's admin writes any number of either, and each pair is compared.
+const (
+	maxPods    = 500 // a kubelet runs 110, by default
+	maxBudgets = 100 // without an allowed disruption, in the pods' namespaces
+)
+
+// blockedBy returns the obstacle to the eviction of a node's pods. If it finds none, it returns how many objects exceed the limits.
+func blockedBy(ctx context.Context, pods []corev1.Pod, budgets []policyv1.PodDisruptionBudget) (string, error) {
+	evictable, unexamined, examined := map[string][]*corev1.Pod{}, max(0, len(pods)-maxPods), 0
+	for i := range pods[:min(len(pods), maxPods)] {
 		pod := &pods[i]
 		if !pod.DeletionTimestamp.IsZero() || pod.Status.Phase == corev1.PodSucceeded || pod.Status.Phase == corev1.PodFailed || stays(pod) {
 			continue
 		}
 		if v := pod.Annotations[karpv1.DoNotDisruptAnnotationKey]; v != "" && v != "false" {
-			return fmt.Sprintf("pod %s, which has the annotation %s", klog.KObj(pod), karpv1.DoNotDisruptAnnotationKey)
+			return fmt.Sprintf("pod %s, which has the annotation %s", klog.KObj(pod), karpv1.DoNotDisruptAnnotationKey), nil
 		}
-		for b := range budgets {
-			budget := &budgets[b]
-			if budget.Namespace != pod.Namespace || budget.Status.DisruptionsAllowed > 0 {
-				continue
-			}
-			selector, err := metav1.LabelSelectorAsSelector(budget.Spec.Selector)
-			if err == nil && selector.Matches(labels.Set(pod.Labels)) {
-				return fmt.Sprintf("PodDisruptionBudget %s (0 disruptions allowed)", klog.KObj(budget))
-			}
+		evictable[pod.Namespace] = append(evictable[pod.Namespace], pod)
+	}
+	for i := range budgets {
+		budget := &budgets[i]
+		candidates := evictable[budget.Namespace]
+		if len(candidates) == 0 || budget.Status.DisruptionsAllowed > 0 {
+			continue
+		}
+		if err := ctx.Err(); err != nil {
+			return "", err
+		}
+		if examined++; examined > maxBudgets {
+			unexamined++
+			continue
+		}
+		selector, err := lenient.Selector(budget.Spec.Selector)
+		switch {
+		case err != nil:
+			unexamined++
+		case slices.ContainsFunc(candidates, func(pod *corev1.Pod) bool { return selector.Matches(labels.Set(pod.Labels)) }):
+			return fmt.Sprintf("PodDisruptionBudget %s (0 disruptions allowed)", klog.KObj(budget)), nil
 		}
 	}
-	return ""
+	if unexamined > 0 {
+		return fmt.Sprintf("unknown reasons: %d pods and PodDisruptionBudgets are beyond the limits of a check", unexamined), nil
+	}
+	return "", nil
 }
 
 // stays reports whether Karpenter leaves a pod on a node that it drains.
