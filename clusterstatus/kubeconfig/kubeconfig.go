@@ -10,6 +10,7 @@ import (
 	"crypto/rsa"
 	"crypto/tls"
 	"crypto/x509"
+	"encoding/pem"
 	"errors"
 	"fmt"
 	"net"
@@ -30,10 +31,10 @@ const (
 	// maxServer and maxToken are in bytes.
 	maxServer = 1 << 10
 	maxToken  = 32 << 10
-	// maxKey is in bytes, and maxRSABits is the limit that crypto/tls has for servers: the work of parsing a key and of each handshake grows
-	// with the cube of its size, and a key of 100,000 bits fits into a kubeconfig.
+	// maxKey is in bytes. maxRSABits limits keys of the client and of authorities: the work of parsing a key and of each handshake grows with
+	// the cube of its size, and a key of 100,000 bits fits into a kubeconfig.
 	maxKey     = 8 << 10
-	maxRSABits = 8192
+	maxRSABits = 4096
 )
 
 // Access is all that the operator takes from a kubeconfig.
@@ -122,6 +123,11 @@ func (a *Access) validate() error {
 	if len(a.CA) > 0 && !x509.NewCertPool().AppendCertsFromPEM(a.CA) {
 		return errors.New("certificate-authority-data has no certificate in PEM form")
 	}
+	for block, rest := pem.Decode(a.CA); block != nil; block, rest = pem.Decode(rest) {
+		if authority, err := x509.ParseCertificate(block.Bytes); err == nil && tooLarge(authority) {
+			return fmt.Errorf("certificate-authority-data has an RSA key of more than %d bits", maxRSABits)
+		}
+	}
 	certificate := len(a.Certificate) > 0 || len(a.Key) > 0
 	switch {
 	case certificate:
@@ -145,18 +151,20 @@ func (a *Access) validateKey() error {
 	if err != nil {
 		return errors.New("client-certificate-data and client-key-data are no certificate and its key in PEM form")
 	}
-	if key, ok := pair.PrivateKey.(*rsa.PrivateKey); ok && key.N.BitLen() > maxRSABits {
-		return fmt.Errorf("client-key-data is an RSA key of %d bits, more than %d", key.N.BitLen(), maxRSABits)
+	if tooLarge(pair.Leaf) {
+		return fmt.Errorf("client-key-data is an RSA key of more than %d bits", maxRSABits)
 	}
 	return nil
 }
 
-// Address returns the server's host:port.
+func tooLarge(certificate *x509.Certificate) bool {
+	key, ok := certificate.PublicKey.(*rsa.PublicKey)
+	return ok && key.N.BitLen() > maxRSABits
+}
+
+// Address returns the server's host:port; empty if the URL is malformed.
 func (a *Access) Address() string {
-	address, err := a.address()
-	if err != nil {
-		return ""
-	}
+	address, _ := a.address()
 	return address
 }
 

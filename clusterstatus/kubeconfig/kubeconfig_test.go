@@ -12,6 +12,7 @@ import (
 	"encoding/asn1"
 	"encoding/pem"
 	"math/big"
+	"slices"
 	"strings"
 	"testing"
 
@@ -112,9 +113,9 @@ func TestKeys(t *testing.T) {
 		bits     int
 		message  string
 	}{
-		"When a client's key is of the largest size in use, it should be accepted":     {usual, 4096, ""},
-		"When a client's key is larger than TLS allows servers, it should be rejected": {largeKey, 9216, "client-key-data is an RSA key of 9216 bits, more than 8192"},
-		"When a client's key is larger still, it should be rejected unparsed":          {largeKey, 32768, "client-key-data is larger than 8 KiB"},
+		"When a client's key is of the largest size in use, it should be accepted": {usual, 4096, ""},
+		"When a client's key is larger, it should be rejected":                     {largeKey, 8192, "client-key-data is an RSA key of more than 4096 bits"},
+		"When a client's key is larger still, it should be rejected unparsed":      {largeKey, 32768, "client-key-data is larger than 8 KiB"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			g := NewWithT(t)
@@ -128,6 +129,16 @@ func TestKeys(t *testing.T) {
 			g.Expect(err).To(MatchError(test.message))
 		})
 	}
+	t.Run("When an authority's key is larger, it should be rejected, whatever is before it", func(t *testing.T) {
+		g := NewWithT(t)
+		signer, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
+		g.Expect(err).NotTo(HaveOccurred())
+		small, _ := certificateOf(g, signer, nil)
+		key, _ := largeKey(g, 8192)
+		large, _ := certificateOf(g, key, nil)
+		_, err = kubeconfig.Parse(render(g, &kubeconfig.Access{Server: "https://api.example.com", Token: "t", CA: slices.Concat(small, large)}))
+		g.Expect(err).To(MatchError("certificate-authority-data has an RSA key of more than 4096 bits"))
+	})
 }
 
 // FuzzParse looks for a kubeconfig from which something passes that names a file, a program or a proxy.
