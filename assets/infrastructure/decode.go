@@ -163,6 +163,7 @@ func (d *decoder) profile(at string, item any) *Profile {
 		"apiGroup": func(at string, value any) { p.Group = d.text(at, value) },
 		"kind":     func(at string, value any) { p.Kind = d.text(at, value) },
 		"sources":  func(at string, value any) { p.Sources = d.texts(at, value) },
+		"varies":   func(at string, value any) { p.Varies = d.texts(at, value) },
 		"template": func(at string, value any) { d.template(at, value, p) },
 		"nodeZone": func(at string, value any) { p.nodeZone = d.nodeZone(at, value) },
 		"conditions": func(at string, value any) {

@@ -122,7 +122,7 @@ func TestParse(t *testing.T) {
 			`[0].quotas[4].left: "only (?P<limit>[0-9]+)" has no group (?P<left>…), nor both (?P<limit>…) and (?P<used>…)`,
 			`[0].quotas[5]: has left, but not what the quota counts`,
 			`[0].rebootsBy[1]: "RackRemediation" is no kind of remediation templates, such as Metal3RemediationTemplate`,
-			`[0].sauces: no such field; the fields are addresses, apiGroup, conditions, kind, machines, nodeZone, quotas, rebootsBy, sources, states, template`,
+			`[0].sauces: no such field; the fields are addresses, apiGroup, conditions, kind, machines, nodeZone, quotas, rebootsBy, sources, states, template, varies`,
 			`[0].states[0]: needs means, path and values`,
 			`[0].template.architecture[0]: needs either path or value`,
 			`[0].template.architecture[1]: needs either path or value`,

@@ -57,6 +57,8 @@ type Profile struct {
 	Group, Kind string
 	// Sources are where its facts come from.
 	Sources []string
+	// Varies are paths of fields in which a machine may differ from its template, with [] for a list. Only the built-in profiles' count.
+	Varies []string
 
 	// fields of the template: the first value that isn't empty counts.
 	fields     map[string][]value

@@ -1,90 +1,87 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Package references has which fields of infrastructure machines and bootstrap configs refer to Secrets. A policy in the management cluster
-// admits an object of Karpenter's only if its references are named in Karpenter's Role, where the operator writes those of the templates.
+// Package references has the fields in which infrastructure machines and bootstrap configs may differ from their templates. A policy in the
+// management cluster admits an object of Karpenter's only if the rest of its spec is named in Karpenter's Role, where the operator writes
+// that of each template.
 package references
 
 import (
 	_ "embed"
+	"errors"
 	"fmt"
+	"maps"
+	"slices"
 	"strings"
 	"sync"
+	"unicode/utf8"
 
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/apimachinery/pkg/runtime/schema"
+	clusterv1 "sigs.k8s.io/cluster-api/api/core/v1beta2"
 	"sigs.k8s.io/yaml"
+
+	"github.com/autonode-io/autonode/assets/infrastructure"
 )
 
 //go:embed references.yaml
 var file []byte
 
-// Resource and Verb are those of a Role's rule for references, with their text as the resource's name: no API serves it. The API group is
+// Resource and Verb are those of a Role's rule for specs, with their text as the resource's name: no API serves it. The API group is
 // api/v1beta1's.
 const (
 	Resource = "secretreferences"
 	Verb     = "use"
 )
 
-// Kind declares which fields of the objects of a kind refer to Secrets. It isn't changed after it was read.
+const (
+	// depth is how deep below spec objects may be. A KubevirtMachine's affinity is the deepest that is known.
+	depth = 18
+	// maxKeys bounds an object's fields, which the policy sorts.
+	maxKeys = 64
+	// maxAnnotations bounds those of an object that Karpenter doesn't write itself.
+	maxAnnotations = 32
+)
+
+// Kind of the objects that are made from templates. It isn't changed after it was read.
 type Kind struct {
 	schema.GroupKind
-	// Compared are the references, and Ignored the paths of fields that only look like one.
-	Compared []Reference
-	Ignored  []string
-}
-
-// Reference is a field.
-type Reference struct {
-	// Path to it, from spec. It passes through one list at most, as [].
-	Path string `json:"path"`
-	// Fields of the object there that name its target; none if the field is text itself. With are its others.
-	Fields []string `json:"fields,omitempty"`
-	With   []string `json:"with,omitempty"`
+	// Varies are the paths of fields in which an object may differ from its template, with [] for a list.
+	Varies []string
 }
 
 // Kinds are the known ones.
 type Kinds map[schema.GroupKind]Kind
 
-// Embedded returns this package's kinds. They are shared: don't modify them.
+// Embedded returns this package's bootstrap kinds and those with a profile. They are shared: don't modify them.
 var Embedded = sync.OnceValues(func() (Kinds, error) {
 	var entries []struct {
-		APIGroup string      `json:"apiGroup"`
-		Kinds    []string    `json:"kinds"`
-		Sources  []string    `json:"sources"`
-		Compared []Reference `json:"compared"`
-		Ignored  []string    `json:"ignored"`
+		Kinds   []string `json:"kinds"`
+		Sources []string `json:"sources"`
+		Varies  []string `json:"varies"`
 	}
 	if err := yaml.UnmarshalStrict(file, &entries); err != nil {
 		return nil, fmt.Errorf("references.yaml: %w", err)
 	}
+	profiles, err := infrastructure.Embedded()
+	if err != nil {
+		return nil, err
+	}
 	kinds := Kinds{}
+	for kind, profile := range profiles {
+		if kind.Kind != infrastructure.Every {
+			kinds[kind] = Kind{GroupKind: kind, Varies: profile.Varies}
+		}
+	}
 	for _, entry := range entries {
 		for _, name := range entry.Kinds {
-			kind := Kind{GroupKind: schema.GroupKind{Group: entry.APIGroup, Kind: name}, Compared: entry.Compared, Ignored: entry.Ignored}
-			kinds[kind.GroupKind] = kind
+			kind := schema.GroupKind{Group: "bootstrap.cluster.x-k8s.io", Kind: name}
+			kinds[kind] = Kind{GroupKind: kind, Varies: entry.Varies}
 		}
 	}
 	return kinds, nil
 })
 
-// Text returns the references of an object of this kind as one text, which begins with the kind; empty if it has none. The policy makes the
-// same text of the object that Karpenter writes. An error means that a field differs from the kind's API.
-func (k Kind) Text(object map[string]any) (string, error) {
-	var found []string
-	for _, reference := range k.Compared {
-		texts, err := reference.texts(object)
-		if err != nil {
-			return "", fmt.Errorf("%s: %w", reference.Path, err)
-		}
-		found = append(found, texts...)
-	}
-	if len(found) == 0 {
-		return "", nil
-	}
-	return Name(k.GroupKind) + " " + strings.Join(found, " "), nil
-}
-
-// Name of a kind, as a Role names it to allow all references of its objects.
+// Name of a kind, as a Role names it to allow any object of it.
 func Name(kind schema.GroupKind) string { return kind.Kind + "." + kind.Group }
 
 // Made is the kind of the objects that are made from a template.
@@ -92,13 +89,92 @@ func Made(template schema.GroupKind) schema.GroupKind {
 	return schema.GroupKind{Group: template.Group, Kind: strings.TrimSuffix(template.Kind, "Template")}
 }
 
-// TextOf is that of a template, whose references are those of the objects that are made from it.
+// TextOf is that of a template, whose spec is that of the objects that are made from it.
 func (k Kind) TextOf(template *unstructured.Unstructured) (string, error) {
 	spec, _, err := unstructured.NestedFieldNoCopy(template.Object, "spec", "template", "spec")
 	if err != nil {
 		return "", err
 	}
-	return k.Text(map[string]any{"spec": spec})
+	return k.Text(spec)
+}
+
+// Text returns the part of a spec that has to equal a template's, behind the name of the kind. The policy makes the same text of the object
+// that Karpenter writes.
+func (k Kind) Text(spec any) (string, error) {
+	if spec == nil {
+		spec = map[string]any{}
+	}
+	text, err := k.encode("spec", spec, 0)
+	return Name(k.GroupKind) + " " + text, err
+}
+
+// encode writes maps in the order of their keys, and text behind its length, so that different values have different texts.
+func (k Kind) encode(path string, value any, level int) (string, error) {
+	var b strings.Builder
+	add := func(key, path string, value any) error {
+		if value == nil || slices.Contains(k.Varies, path) {
+			return nil
+		}
+		text, err := k.encode(path, value, level+1)
+		within := func(varies string) bool {
+			return strings.HasPrefix(varies, path+".") || strings.HasPrefix(varies, path+"[]")
+		}
+		if !(text == "{;" || text == "[;") || !slices.ContainsFunc(k.Varies, within) {
+			b.WriteString(key + text) // otherwise only what varies made it
+		}
+		return err
+	}
+	var errs error
+	switch value := value.(type) {
+	case map[string]any:
+		if len(value) > maxKeys || level == depth {
+			return "", fmt.Errorf("%s is too large or too deep", path)
+		}
+		b.WriteString("{")
+		for _, key := range slices.Sorted(maps.Keys(value)) {
+			errs = errors.Join(errs, add(text(key)+"=", path+"."+key, value[key]))
+		}
+	case []any:
+		if level == depth {
+			return "", fmt.Errorf("%s is too deep", path)
+		}
+		b.WriteString("[")
+		for _, item := range value {
+			errs = errors.Join(errs, add("", path+"[]", item))
+		}
+	case string:
+		b.WriteString(text(value))
+	case float64:
+		fmt.Fprintf(&b, "%g", value)
+	default:
+		fmt.Fprint(&b, value)
+	}
+	b.WriteString(";")
+	return b.String(), errs
+}
+
+func text(value string) string { return fmt.Sprintf("%d:%s", utf8.RuneCountInString(value), value) }
+
+// Annotations returns the text of the annotations that a machine's objects have from their template and MachineDeployment; empty for none.
+// Those that Karpenter writes itself aren't part of it.
+func Annotations(annotations map[string]string) string {
+	var b strings.Builder
+	keys := slices.DeleteFunc(slices.Sorted(maps.Keys(annotations)), func(key string) bool {
+		return strings.HasPrefix(key, "karpenter.cluster.x-k8s.io/") || slices.Contains(written, key)
+	})
+	if len(keys) == 0 || len(keys) > maxAnnotations {
+		return ""
+	}
+	for _, key := range keys {
+		b.WriteString(text(key) + text(annotations[key]))
+	}
+	return "Machine.cluster.x-k8s.io metadata.annotations=" + b.String()
+}
+
+// written are annotations of Cluster API's that Karpenter writes.
+var written = []string{
+	clusterv1.TemplateClonedFromNameAnnotation, clusterv1.TemplateClonedFromGroupKindAnnotation, clusterv1.ExcludeNodeDrainingAnnotation,
+	clusterv1.ExcludeWaitForNodeVolumeDetachAnnotation, clusterv1.RemediateMachineAnnotation,
 }
 
 // DataSecret is the text of a Machine that names a Secret with bootstrap data.
@@ -109,69 +185,3 @@ func DataSecret(name string) string {
 // InstancePrefix is the text of the prefix that the names of a Cluster's instances have: infrastructure providers take instances for theirs
 // by name.
 func InstancePrefix(prefix string) string { return "Machine.cluster.x-k8s.io metadata.name=" + prefix }
-
-func (r Reference) texts(object map[string]any) ([]string, error) {
-	before, after, passes := strings.Cut(r.Path, "[]")
-	value, ok := find(object, before)
-	if !ok {
-		return nil, nil
-	}
-	items := []any{value}
-	if passes {
-		if items, ok = value.([]any); !ok {
-			return nil, fmt.Errorf("%s is no list", before)
-		}
-	}
-	var texts []string
-	for _, item := range items {
-		if item, ok = find(item, after); !ok {
-			continue
-		}
-		text, err := r.text(item)
-		if err != nil {
-			return nil, err
-		}
-		texts = append(texts, r.Path+"="+text)
-	}
-	return texts, nil
-}
-
-func (r Reference) text(value any) (string, error) {
-	if len(r.Fields) == 0 {
-		text, ok := value.(string)
-		if !ok {
-			return "", fmt.Errorf("is %T and no text", value)
-		}
-		return text, nil
-	}
-	object, ok := value.(map[string]any)
-	if !ok {
-		return "", fmt.Errorf("is %T and no object", value)
-	}
-	parts := make([]string, len(r.Fields))
-	for i, field := range r.Fields {
-		if value, there := object[field]; there {
-			if parts[i], ok = value.(string); !ok {
-				return "", fmt.Errorf("%s is %T and no text", field, value)
-			}
-		}
-	}
-	return strings.Join(parts, "/"), nil
-}
-
-// find follows names, of which the first may be empty.
-func find(value any, path string) (any, bool) {
-	for _, name := range strings.Split(strings.TrimPrefix(path, "."), ".") {
-		if name == "" {
-			continue
-		}
-		object, ok := value.(map[string]any)
-		if !ok {
-			return nil, false
-		}
-		if value, ok = object[name]; !ok {
-			return nil, false
-		}
-	}
-	return value, true
-}

@@ -190,16 +190,16 @@ type Input struct {
 	Reader client.Reader
 	// Mapper has the management cluster's kinds.
 	Mapper meta.RESTMapper
-	// Templates has the references to Secrets in templates; nil where no Role is rendered.
+	// Templates has the texts of templates; nil where no Role is rendered.
 	Templates Templates
 	// SharedCatalogNamespace is the namespace of the InstanceTypeCatalogs that every hosted cluster may use; empty for none.
 	SharedCatalogNamespace string
 }
 
-// Templates has the references to Secrets in templates of machines and of their bootstrap. *references.Templates does.
+// Templates has the texts of the templates of machines and of their bootstrap. *references.Templates does.
 type Templates interface {
-	// Texts returns those of the templates of a kind in a namespace that belong, as a Role names them.
-	Texts(ctx context.Context, namespace string, kind schema.GroupKind, belongs func(metav1.Object) bool) ([]string, error)
+	// Texts returns those of the templates of a kind in a namespace that belong, with MachineDeployments' annotations, as a Role names them.
+	Texts(ctx context.Context, namespace string, kind schema.GroupKind, belongs func(metav1.Object) bool, annotations []map[string]string) ([]string, error)
 }
 
 // Upgrades is when nodes may be replaced for their version. The zero value is at any time.

@@ -56,12 +56,14 @@ var exceptions = []audit.Exception{{
 }, {
 	Identity: operatorIdentity, Group: bootstrapv1.GroupVersion.Group, Resources: []string{
 		"eksconfigtemplates", "k0sworkerconfigtemplates", "kthreesconfigtemplates", "nodeadmconfigtemplates", "rke2configtemplates", "talosconfigtemplates",
-	}, Verbs: []string{"list", "watch"}, Reason: "the references to Secrets in templates of providers that the world doesn't have; test/hostile reads those of kubeadm's",
+	}, Verbs: []string{"list", "watch"}, Reason: "templates of providers that the world doesn't have; test/hostile reads those of kubeadm's",
 }, {
 	Identity: operatorIdentity, Group: infrav1.GroupVersion.Group, Resources: []string{
-		"awsmachinetemplates", "azuremachinetemplates", "gcpmachinetemplates", "hetznerbaremetalmachinetemplates", "kubevirtmachinetemplates", "metal3machinetemplates",
-		"nutanixmachinetemplates", "openstackmachinetemplates", "proxmoxmachinetemplates", "vspheremachinetemplates",
+		"awsmachinetemplates", "azuremachinetemplates", "gcpmachinetemplates", "hcloudmachinetemplates", "hetznerbaremetalmachinetemplates", "kubemarkmachinetemplates",
+		"kubevirtmachinetemplates", "metal3machinetemplates", "nutanixmachinetemplates", "openstackmachinetemplates", "proxmoxmachinetemplates", "vspheremachinetemplates",
 	}, Verbs: []string{"list", "watch"}, Reason: "as above",
+}, {
+	Identity: operatorIdentity, Group: "vmware.infrastructure.cluster.x-k8s.io", Resources: []string{"vspheremachinetemplates"}, Verbs: []string{"list", "watch"}, Reason: "as above",
 }, {
 	Identity: operatorIdentity, Group: infrav1.GroupVersion.Group, Resources: []string{"awsclusters"}, Verbs: []string{"get"},
 	Reason: "the region of a cluster on AWS is read from its infrastructure; the world has no AWS",

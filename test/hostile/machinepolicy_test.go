@@ -10,6 +10,7 @@ import (
 	apiextensionsv1 "k8s.io/apiextensions-apiserver/pkg/apis/apiextensions/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/utils/ptr"
 	clusterv1 "sigs.k8s.io/cluster-api/api/core/v1beta2"
 	"sigs.k8s.io/controller-runtime/pkg/client"
@@ -32,6 +33,7 @@ type machineAttack struct {
 const (
 	ofClusterAPI, ofOperator, named = "Secret of Cluster API's", "Secret of the operator's", "neither the HostedCluster nor a MachineDeployment of the Cluster names"
 	keys, claimed                   = "no machine of a control plane", "only what it has made for a NodeClaim"
+	annotations                     = "neither a template nor a MachineDeployment of the Cluster has the annotations"
 	owner, instance, prefix         = "no owner but their Cluster, and an infrastructure machine the Machine of its own name", "the provider reports which instance", "called after its Cluster"
 )
 
@@ -68,6 +70,10 @@ func infrastructure(name string, labels map[string]string) client.Object {
 
 func claimedBy(nodeClaim string) func(*metav1.ObjectMeta) {
 	return func(meta *metav1.ObjectMeta) { meta.Labels = labelsOf(nodeClaim, "blue") }
+}
+
+func annotated(key, value string) func(*metav1.ObjectMeta) {
+	return func(meta *metav1.ObjectMeta) { metav1.SetMetaDataAnnotation(meta, key, value) }
 }
 
 func labelled(key, value string) func(*metav1.ObjectMeta) {
@@ -160,6 +166,15 @@ func machineAttacks() map[string]machineAttack {
 			with(infrastructure("general-abcde", labelsOf("general-abcde", "blue")), func(o *unstructured.Unstructured) {
 				o.SetAnnotations(map[string]string{"metal3.io/BareMetalHost": "clusters-green/host-1"})
 			}), instance},
+		"an infrastructure machine with another machine's host by an annotation of Hetzner's": {
+			with(infrastructure(v1alpha1.InstanceName("uid", "general-abcde"), labelsOf("general-abcde", "blue")), func(o *unstructured.Unstructured) {
+				o.SetAnnotations(map[string]string{"infrastructure.cluster.x-k8s.io/HetznerBareMetalHost": "clusters-green/control-plane-host"})
+			}), annotations},
+		"a Machine with a hook, which outlives its deletion": {machineNamed("general-abcde", "", annotated(clusterv1.PreTerminateDeleteHookAnnotationPrefix+"/stay", "me")), annotations},
+		"a Machine that is paused":                           {machineNamed("general-abcde", "", annotated(clusterv1.PausedAnnotation, "")), annotations},
+		"a Machine with one annotation more than a MachineDeployment has": {
+			machineNamed("general-abcde", "", annotated("example.com/owner", "team a"), annotated("example.com/note", "ä"), annotated(clusterv1.PausedAnnotation, "")), annotations},
+		"a Machine with an annotation that looks like two": {machineNamed("general-abcde", "", annotated("example.com/note", "ä17:example.com/owner6:team a")), annotations},
 		"an infrastructure machine called like an instance of another Cluster's": {
 			infrastructure(v1alpha1.InstanceName("another", "general-abcde"), labelsOf("general-abcde", "blue")), prefix},
 		"an infrastructure machine called like another owner's instance": {infrastructure("victims-vm", labelsOf("victims-vm", "blue")), prefix},
@@ -182,7 +197,8 @@ func TestMachinePolicy(t *testing.T) {
 	}})
 	g.Expect(err).NotTo(HaveOccurred())
 	enforce(t, "machines", namespaceName, otherNamespace)
-	bindKarpenter(t, namespaceName, references.DataSecret("deployed"), references.InstancePrefix(v1alpha1.InstancePrefix("uid")))
+	bindKarpenter(t, namespaceName, references.DataSecret("deployed"), references.InstancePrefix(v1alpha1.InstancePrefix("uid")),
+		references.Annotations(map[string]string{"example.com/owner": "team a", "example.com/note": "ä", v1alpha1.PriceAnnotation: "0.1"}))
 	bindForeign(t, otherNamespace)
 	karpenter := karpenterOf(t, namespaceName)
 
@@ -246,7 +262,9 @@ func TestMachinePolicy(t *testing.T) {
 			g.Expect(karpenter.Create(ctx, object)).To(Succeed())
 			before := object.DeepCopyObject().(client.Object)
 			if _, ok := object.(*clusterv1.Machine); ok {
-				object.SetAnnotations(map[string]string{"example.com/a": "b"})
+				object.SetAnnotations(map[string]string{
+					v1alpha1.InstanceGoneAnnotation: "gone", clusterv1.ExcludeNodeDrainingAnnotation: "", clusterv1.ExcludeWaitForNodeVolumeDetachAnnotation: "", clusterv1.RemediateMachineAnnotation: "",
+				})
 			} else {
 				object.SetOwnerReferences([]metav1.OwnerReference{{APIVersion: clusterv1.GroupVersion.String(), Kind: "Cluster", Name: "blue", UID: "1"}})
 			}
@@ -261,8 +279,21 @@ func TestMachinePolicy(t *testing.T) {
 		m.Spec.Bootstrap.DataSecretName = ptr.To("general-5")
 		g.Expect(management.Update(ctx, m)).To(Succeed())
 		before := m.DeepCopy()
-		metav1.SetMetaDataAnnotation(&m.ObjectMeta, "example.com/a", "b")
+		metav1.SetMetaDataAnnotation(&m.ObjectMeta, v1alpha1.InstanceGoneAnnotation, "gone")
 		g.Expect(karpenter.Patch(ctx, m, client.MergeFrom(before))).To(Succeed())
+	})
+	t.Run("When a Machine has annotations, Karpenter should be able to change its own, and none that others have written", func(t *testing.T) {
+		g := NewWithT(t)
+		m := machineNamed("general-9", "", annotated("example.com/owner", "team a"), annotated("example.com/note", "ä"), annotated(v1alpha1.PriceAnnotation, "0.2"))
+		g.Expect(karpenter.Create(ctx, m)).To(Succeed())
+		g.Expect(management.Patch(ctx, m, client.RawPatch(types.MergePatchType, []byte(`{"metadata": {"annotations": {"cluster.x-k8s.io/paused": ""}}}`)))).To(Succeed())
+		patch := func(data string) error {
+			return karpenter.Patch(ctx, m.DeepCopyObject().(client.Object), client.RawPatch(types.MergePatchType, []byte(`{"metadata": {"annotations": `+data+`}}`)))
+		}
+		g.Expect(patch(`{"karpenter.cluster.x-k8s.io/price": null, "karpenter.cluster.x-k8s.io/reboot": "1"}`)).To(Succeed())
+		for _, data := range []string{`{"cluster.x-k8s.io/paused": null}`, `{"example.com/owner": "team b"}`, `{"pre-drain.delete.hook.machine.cluster.x-k8s.io/stay": ""}`, `{"example.com/owner": null, "example.com/other": "team a"}`} {
+			g.Expect(patch(data)).To(MatchError(ContainSubstring(annotations)), data)
+		}
 	})
 	t.Run("When a Karpenter that isn't this project's writes Machines in its namespace, it should be let through", func(t *testing.T) {
 		g := NewWithT(t)

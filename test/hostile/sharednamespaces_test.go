@@ -115,7 +115,7 @@ func TestSharedNamespaces(t *testing.T) {
 			g.Expect(blue.Create(ctx, object)).To(Succeed())
 		}
 		before := bound.DeepCopy()
-		metav1.SetMetaDataAnnotation(&bound.ObjectMeta, "example.com/a", "b")
+		metav1.SetMetaDataAnnotation(&bound.ObjectMeta, v1alpha1.InstanceGoneAnnotation, "gone")
 		g.Expect(blue.Patch(ctx, bound, client.MergeFrom(before))).To(Succeed())
 		g.Expect(blue.Delete(ctx, bound)).To(Succeed())
 	})

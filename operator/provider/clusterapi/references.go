@@ -18,32 +18,38 @@ import (
 	"github.com/autonode-io/autonode/operator/provider"
 )
 
-// references returns the references to Secrets that Karpenter's machines may have, as the Role names them: those of the Cluster's
-// templates, each template's as one, and the bootstrap Secrets of its MachineDeployments; and the prefix of the names of the Cluster's
-// instances. An infrastructure or bootstrap provider gives a machine the Secrets' content, and Karpenter itself may read none of it. The
-// policy references.autonode.io rejects all others.
+// references returns what Karpenter's machines may be, as the Role names it: the texts of the Cluster's templates, the annotations and the
+// bootstrap Secrets of its MachineDeployments, and the prefix of the names of the Cluster's instances. An infrastructure or bootstrap
+// provider gives a machine what its objects name, and Karpenter itself may read none of it. The policies reject everything else.
 func (g groups) references(ctx context.Context, in provider.Input, named map[schema.GroupKind]naming) ([]string, error) {
 	var allowed []string
-	if in.Templates != nil {
-		for template := range named {
-			if g.check(template.Group, template.Kind) != nil {
-				continue
-			}
-			texts, err := in.Templates.Texts(ctx, in.Namespace, template, belongs(in))
-			if err != nil {
-				return nil, fmt.Errorf("reading the references of templates to Secrets: %w", err)
-			}
-			allowed = append(allowed, texts...)
-		}
-	}
+	var annotations []map[string]string
 	deployments := &clusterv1.MachineDeploymentList{}
 	if err := in.Reader.List(ctx, deployments, client.InNamespace(in.Namespace)); err != nil {
 		return nil, fmt.Errorf("listing machine deployments: %w", err)
 	}
 	for i := range deployments.Items {
 		spec := &deployments.Items[i].Spec
-		if name := ptr.Deref(spec.Template.Spec.Bootstrap.DataSecretName, ""); name != "" && spec.ClusterName == in.ClusterName {
+		if spec.ClusterName != in.ClusterName {
+			continue
+		}
+		if name := ptr.Deref(spec.Template.Spec.Bootstrap.DataSecretName, ""); name != "" {
 			allowed = append(allowed, references.DataSecret(name))
+		}
+		if text := references.Annotations(spec.Template.Annotations); text != "" {
+			allowed, annotations = append(allowed, text), append(annotations, spec.Template.Annotations)
+		}
+	}
+	if in.Templates != nil {
+		for template := range named {
+			if g.check(template.Group, template.Kind) != nil {
+				continue
+			}
+			texts, err := in.Templates.Texts(ctx, in.Namespace, template, belongs(in), annotations)
+			if err != nil {
+				return nil, fmt.Errorf("reading templates: %w", err)
+			}
+			allowed = append(allowed, texts...)
 		}
 	}
 	if in.Cluster != nil {

@@ -1,12 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Package references watches the templates of machines and of their bootstrap, for the references to Secrets in them. Karpenter's Role
-// allows those, and a policy in the management cluster admits no others.
+// Package references watches the templates of machines and of their bootstrap. Karpenter's Role allows objects that equal one, but for fields
+// that may differ, and a policy in the management cluster admits no others.
 package references
 
 import (
 	"context"
 	"fmt"
+	"maps"
 	"slices"
 	"sync"
 	"time"
@@ -36,7 +37,7 @@ const (
 	waiting = 1024
 )
 
-// Templates are the references in the templates of all namespaces. Of a template it keeps nothing else.
+// Templates are the texts of the templates of all namespaces, as a Role names them. Of a template it keeps nothing else.
 type Templates struct {
 	cache  cache.Cache
 	live   client.Reader
@@ -48,9 +49,10 @@ type Templates struct {
 	watched map[schema.GroupKind]cache.Informer
 }
 
-// One rule for each API group, of the kinds whose objects can refer to Secrets. assets/references lists them; a test compares.
+// One rule for each API group, of the kinds whose fields are known. assets/references lists them; a test compares.
 // +kubebuilder:rbac:groups=bootstrap.cluster.x-k8s.io,resources=eksconfigtemplates;k0sworkerconfigtemplates;kthreesconfigtemplates;kubeadmconfigtemplates;nodeadmconfigtemplates;rke2configtemplates;talosconfigtemplates,verbs=list;watch
-// +kubebuilder:rbac:groups=infrastructure.cluster.x-k8s.io,resources=awsmachinetemplates;azuremachinetemplates;gcpmachinetemplates;hetznerbaremetalmachinetemplates;kubevirtmachinetemplates;metal3machinetemplates;nutanixmachinetemplates;openstackmachinetemplates;proxmoxmachinetemplates;vspheremachinetemplates,verbs=list;watch
+// +kubebuilder:rbac:groups=infrastructure.cluster.x-k8s.io,resources=awsmachinetemplates;azuremachinetemplates;gcpmachinetemplates;hcloudmachinetemplates;hetznerbaremetalmachinetemplates;kubemarkmachinetemplates;kubevirtmachinetemplates;kwokmachinetemplates;metal3machinetemplates;nutanixmachinetemplates;openstackmachinetemplates;proxmoxmachinetemplates;vspheremachinetemplates,verbs=list;watch
+// +kubebuilder:rbac:groups=vmware.infrastructure.cluster.x-k8s.io,resources=vspheremachinetemplates,verbs=list;watch
 
 // New adds the watches to the manager. None starts before a kind is asked for.
 func New(mgr manager.Manager) (*Templates, error) {
@@ -80,13 +82,13 @@ func (t *Templates) Start(ctx context.Context) error { return t.cache.Start(ctx)
 // GetCache makes the manager start it before its readers.
 func (t *Templates) GetCache() cache.Cache { return t.cache }
 
-// Events has the templates whose references have changed.
+// Events has the templates whose text has changed.
 func (t *Templates) Events() <-chan event.GenericEvent { return t.events }
 
-// textField holds the part of a template's content that is kept.
-const textField = "references"
+// textField holds the text of a template's spec.
+const textField = "text"
 
-// shrink keeps a template's identity, its owner references, and its references to other objects.
+// shrink keeps a template's identity, its owner references, its text, and the annotations that it gives to its machines.
 func (t *Templates) shrink(obj any) (any, error) {
 	template, ok := obj.(*unstructured.Unstructured)
 	if !ok {
@@ -105,7 +107,10 @@ func (t *Templates) shrink(obj any) (any, error) {
 		retained.SetLabels(map[string]string{clusterv1.ClusterNameLabel: cluster})
 	}
 	retained.SetOwnerReferences(template.GetOwnerReferences())
-	// A template whose fields don't match its API has no reference that a machine of it could have.
+	if given, _, err := unstructured.NestedStringMap(template.Object, "spec", "template", "metadata", "annotations"); err == nil && len(references.Annotations(given)) <= maxText {
+		retained.SetAnnotations(given)
+	}
+	// A template that is too large or too deep for the policy makes no machine.
 	text, err := t.kinds[references.Made(template.GroupVersionKind().GroupKind())].TextOf(template)
 	if err != nil || len(text) > maxText {
 		text = ""
@@ -114,17 +119,28 @@ func (t *Templates) shrink(obj any) (any, error) {
 	return retained, nil
 }
 
-func textOf(obj any) string {
+// textsOf returns the text of a template's spec, and those of the annotations that its machines have from it and from MachineDeployments.
+func textsOf(obj any, deployed ...map[string]string) []string {
 	template, ok := obj.(*unstructured.Unstructured)
 	if !ok {
-		return ""
+		return nil
 	}
 	text, _, _ := unstructured.NestedString(template.Object, textField)
-	return text
+	texts := []string{text}
+	for _, annotations := range append(deployed, nil) {
+		given := map[string]string{}
+		maps.Copy(given, template.GetAnnotations())
+		maps.Copy(given, annotations) // they take precedence
+		texts = append(texts, references.Annotations(given))
+	}
+	return slices.DeleteFunc(texts, func(text string) bool { return text == "" })
 }
 
-// Texts returns the references of the templates of a kind in a namespace that belong, sorted and each once, as a Role names them.
-func (t *Templates) Texts(ctx context.Context, namespace string, kind schema.GroupKind, belongs func(metav1.Object) bool) ([]string, error) {
+// Texts returns those of the templates of a kind in a namespace that belong, sorted and each once, as a Role names them. The annotations are
+// those that MachineDeployments give to their machines.
+func (t *Templates) Texts(
+	ctx context.Context, namespace string, kind schema.GroupKind, belongs func(metav1.Object) bool, annotations []map[string]string,
+) ([]string, error) {
 	if _, ok := t.kinds[references.Made(kind)]; !ok {
 		return nil, nil
 	}
@@ -146,13 +162,13 @@ func (t *Templates) Texts(ctx context.Context, namespace string, kind schema.Gro
 	}
 	var texts []string
 	for i := range list.Items {
-		if text := textOf(&list.Items[i]); text != "" && belongs(&list.Items[i]) {
-			texts = append(texts, text)
+		if belongs(&list.Items[i]) {
+			texts = append(texts, textsOf(&list.Items[i], annotations...)...)
 		}
 	}
 	slices.Sort(texts)
 	if texts = slices.Compact(texts); len(texts) > maxTexts {
-		log.FromContext(ctx).Info("Templates have too many different references to Secrets; machines with the others are rejected", "kind", kind.String(), "limit", maxTexts)
+		log.FromContext(ctx).Info("Templates differ in too many ways; machines of the others are rejected", "kind", kind.String(), "limit", maxTexts)
 		texts = texts[:maxTexts]
 	}
 	return texts, nil
@@ -168,7 +184,7 @@ func (t *Templates) watch(ctx context.Context, mapping *meta.RESTMapping) (bool,
 		probe := &unstructured.UnstructuredList{}
 		probe.SetGroupVersionKind(mapping.GroupVersionKind)
 		if err := t.live.List(ctx, probe, client.Limit(1)); apierrors.IsForbidden(err) {
-			log.FromContext(ctx).Info("The operator may not list templates; machines whose templates refer to Secrets are rejected. Allow it to list and watch them",
+			log.FromContext(ctx).Info("The operator may not list templates; their machines are rejected. Allow it to list and watch them",
 				"resource", mapping.Resource.GroupResource().String())
 			return false, nil
 		} else if err != nil {
@@ -204,12 +220,12 @@ func (t *Templates) inform(ctx context.Context, mapping *meta.RESTMapping) (cach
 	}
 	_, err = informer.AddEventHandler(toolscache.ResourceEventHandlerDetailedFuncs{
 		AddFunc: func(obj any, initial bool) {
-			if !initial && textOf(obj) != "" { // who asked first reads those
+			if !initial { // who asked first reads those
 				t.changed(obj)
 			}
 		},
 		UpdateFunc: func(before, after any) {
-			if textOf(before) != textOf(after) {
+			if !slices.Equal(textsOf(before), textsOf(after)) {
 				t.changed(after)
 			}
 		},
@@ -217,9 +233,7 @@ func (t *Templates) inform(ctx context.Context, mapping *meta.RESTMapping) (cach
 			if unknown, ok := obj.(toolscache.DeletedFinalStateUnknown); ok {
 				obj = unknown.Obj
 			}
-			if textOf(obj) != "" {
-				t.changed(obj)
-			}
+			t.changed(obj)
 		},
 	})
 	if err != nil {
