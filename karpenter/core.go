@@ -262,7 +262,9 @@ func (k *karpenterCore) methods(ctx context.Context) []disruption.Method {
 	all := methods.OnDemand(disruption.NewMethods(ctx, now, k.state, k.client, k.provisioner, k.cloudProvider, recorder, k.queue))
 	core := methods.Core{Guest: k.client, Cluster: k.state, Provisioner: k.provisioner, Recorder: recorder, Clock: now}
 	for _, method := range p.Methods {
-		all = slices.Insert(all, 0, method(core))
+		if first := method(core); first != nil {
+			all = slices.Insert(all, 0, first)
+		}
 	}
 	return methods.TerminateFirst(all, methods.TerminateFirstConfig{
 		Core: core, CloudProvider: k.cloudProvider, Vacancies: p.Vacancies.Count, Vacate: p.Vacate,

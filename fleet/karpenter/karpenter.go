@@ -55,7 +55,8 @@ func Extend(ctx context.Context, x *operator.Environment) error {
 		return capacitylease.New(capacitylease.Config{
 			Management: x.Management.GetClient(), Lease: lease, Capacity: limiter, Unavailable: x.Unavailable, Clock: x.Guest.Clock,
 		})
-	}, func(core methods.Core) controller.Controller {
+	})
+	x.Controllers = append(x.Controllers, func(core methods.Core) controller.Controller {
 		return wanted.New(wanted.Config{
 			Short: limiter.Short, CanReclaim: limiter.CanReclaim, Want: limiter.Want, Clock: core.Clock,
 			Pending: wanted.Pending(core.Guest), Simulate: wanted.ByScheduler(core), MachineOf: x.CloudProvider.MachineOf,
