@@ -25,26 +25,20 @@ const (
 	maxLabel, maxName = 63, 253
 )
 
-// MachinePrices are list prices of a Machine in US dollars an hour; zero if one isn't known.
-type MachinePrices struct {
-	// List is the price of the Machine's offering, and OnDemand that of the same machine on demand when it was launched.
-	List, OnDemand float64
-}
-
 // FormatMachineSize is the value of the annotation MachineSizeAnnotation: what a machine takes from pools, and its list prices. The
 // price on demand is left out where it is the list price, or unknown.
-func FormatMachineSize(m Machine, prices MachinePrices) string {
+func FormatMachineSize(m Priced) string {
 	text := "vcpus=" + strconv.FormatInt(m.VCPUs, 10) + ",memory=" + strconv.FormatInt(m.Memory, 10) + ",gpus=" + strconv.FormatInt(m.GPUs, 10) +
-		",price=" + strconv.FormatFloat(prices.List, 'f', -1, 64)
-	if prices.OnDemand > 0 && m.CapacityType != onDemand {
-		text += ",onDemand=" + strconv.FormatFloat(prices.OnDemand, 'f', -1, 64)
+		",price=" + strconv.FormatFloat(m.Price, 'f', -1, 64)
+	if m.OnDemand > 0 && m.CapacityType != onDemand {
+		text += ",onDemand=" + strconv.FormatFloat(m.OnDemand, 'f', -1, 64)
 	}
 	return text
 }
 
 // MachineOf returns what a Machine takes from pools, by its labels and annotations, and its list prices. Operator and Karpenter both
 // count by it. A size that is missing or can't be read is zero. The price of an on-demand machine is that on demand, too.
-func MachineOf(object metav1.Object) (m Machine, prices MachinePrices) {
+func MachineOf(object metav1.Object) (m Priced) {
 	labels, annotations := object.GetLabels(), object.GetAnnotations()
 	m.Offering = Offering{
 		InstanceType: labels[corev1.LabelInstanceTypeStable],
@@ -55,16 +49,16 @@ func MachineOf(object metav1.Object) (m Machine, prices MachinePrices) {
 	}
 	size := annotations[v1alpha1.MachineSizeAnnotation]
 	if len(size) > 256 {
-		return m, MachinePrices{}
+		return m
 	}
 	for entry := range strings.SplitSeq(size, ",") {
 		key, value, _ := strings.Cut(entry, "=")
 		switch key {
 		case "price":
-			prices.List = ParsePrice(value)
+			m.Price = ParsePrice(value)
 			continue
 		case "onDemand":
-			prices.OnDemand = ParsePrice(value)
+			m.OnDemand = ParsePrice(value)
 			continue
 		}
 		amount, err := strconv.ParseInt(value, 10, 64)
@@ -82,9 +76,9 @@ func MachineOf(object metav1.Object) (m Machine, prices MachinePrices) {
 		}
 	}
 	if m.CapacityType == onDemand {
-		prices.OnDemand = prices.List
+		m.OnDemand = m.Price
 	}
-	return m, prices
+	return m
 }
 
 // limited is a text of an annotation, which may have any length; empty if it is too long for what it is said to be.

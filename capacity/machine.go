@@ -17,11 +17,13 @@ const (
 
 // Offering is the instance type, zone and capacity type that a machine is launched with.
 type Offering struct {
-	InstanceType, Zone, CapacityType string
+	InstanceType string `json:"instanceType,omitempty"`
+	Zone         string `json:"zone,omitempty"`
+	CapacityType string `json:"capacityType,omitempty"`
 	// Reservation is the ID of the reservation that the machine uses; empty for none.
-	Reservation string
+	Reservation string `json:"reservation,omitempty"`
 	// Catalog is the name of the InstanceTypeCatalog that has the instance type; empty for a template's.
-	Catalog string
+	Catalog string `json:"catalog,omitempty"`
 }
 
 // Compare orders offerings.
@@ -34,6 +36,13 @@ func (o Offering) Compare(other Offering) int {
 type Machine struct {
 	Offering
 	VCPUs, Memory, GPUs int64
+}
+
+// Priced is a machine with its list prices in US dollars an hour; zero if one isn't known.
+type Priced struct {
+	Machine
+	// Price is that of the offering, and OnDemand that of the same machine on demand when it was launched.
+	Price, OnDemand float64
 }
 
 // Amount is the machine's amount of a resource.

@@ -46,16 +46,16 @@ func makeFleet(t *testing.T) {
 		if i >= 2 {
 			cluster, nodePool = "green", "batch"
 		}
-		place(t, machineOf(cluster, nodePool, fmt.Sprint("covered-", i), onDemand, capacity.MachinePrices{List: 0.20}))
+		place(t, machineOf(cluster, nodePool, fmt.Sprint("covered-", i), onDemand, capacity.Priced{Price: 0.20}))
 	}
-	place(t, machineOf("blue", "general", "spot", capacity.Offering{InstanceType: "m5.large", Zone: "a", CapacityType: "spot"}, capacity.MachinePrices{List: 0.03, OnDemand: 0.10}))
+	place(t, machineOf("blue", "general", "spot", capacity.Offering{InstanceType: "m5.large", Zone: "a", CapacityType: "spot"}, capacity.Priced{Price: 0.03, OnDemand: 0.10}))
 	for i := range 2 {
 		inBlock := capacity.Offering{InstanceType: "k4", Zone: "a", CapacityType: "reserved", Reservation: "block-10"}
-		place(t, machineOf("green", "batch", fmt.Sprint("reserved-", i), inBlock, capacity.MachinePrices{List: 0.010, OnDemand: 0.139}))
+		place(t, machineOf("green", "batch", fmt.Sprint("reserved-", i), inBlock, capacity.Priced{Price: 0.010, OnDemand: 0.139}))
 	}
-	place(t, machineOf("green", "batch", "unpriced", capacity.Offering{InstanceType: "m5.large", Zone: "a", CapacityType: "on-demand"}, capacity.MachinePrices{}))
-	place(t, machineOf("red", "general", "alone", capacity.Offering{InstanceType: "c4", Zone: "a", CapacityType: "spot"}, capacity.MachinePrices{List: 0.05, OnDemand: 0.14}))
-	someoneElses := machineOf("red", "general", "not-karpenters", onDemand, capacity.MachinePrices{List: 9})
+	place(t, machineOf("green", "batch", "unpriced", capacity.Offering{InstanceType: "m5.large", Zone: "a", CapacityType: "on-demand"}, capacity.Priced{}))
+	place(t, machineOf("red", "general", "alone", capacity.Offering{InstanceType: "c4", Zone: "a", CapacityType: "spot"}, capacity.Priced{Price: 0.05, OnDemand: 0.14}))
+	someoneElses := machineOf("red", "general", "not-karpenters", onDemand, capacity.Priced{Price: 9})
 	someoneElses.Labels = nil
 	place(t, someoneElses)
 
@@ -103,7 +103,7 @@ func place(t *testing.T, object client.Object) {
 }
 
 // machineOf is one that Karpenter has launched.
-func machineOf(cluster, nodePool, name string, offering capacity.Offering, prices capacity.MachinePrices) *clusterv1.Machine {
+func machineOf(cluster, nodePool, name string, offering capacity.Offering, prices capacity.Priced) *clusterv1.Machine {
 	m := &clusterv1.Machine{
 		ObjectMeta: metav1.ObjectMeta{Namespace: fleetNamespace + "-" + cluster, Name: name, Labels: map[string]string{
 			v1alpha1.NodeClaimLabel: name, v1alpha1.NodeClaimUIDLabel: "uid-" + name, karpv1.NodePoolLabelKey: nodePool,
@@ -117,8 +117,9 @@ func machineOf(cluster, nodePool, name string, offering capacity.Offering, price
 	if offering.Reservation != "" {
 		m.Labels[v1alpha1.ReservationIDLabel] = offering.Reservation
 	}
-	if prices != (capacity.MachinePrices{}) {
-		m.Annotations = map[string]string{v1alpha1.MachineSizeAnnotation: capacity.FormatMachineSize(capacity.Machine{Offering: offering}, prices)}
+	if prices != (capacity.Priced{}) {
+		prices.Offering = offering
+		m.Annotations = map[string]string{v1alpha1.MachineSizeAnnotation: capacity.FormatMachineSize(prices)}
 	}
 	return m
 }
@@ -181,7 +182,7 @@ func TestCost(t *testing.T) {
 	t.Run("When it watches, it should print another table when a machine has come, and end when it is interrupted", func(t *testing.T) {
 		watch := watching(t, "cost")
 		watch.prints(t, `without an account: 1 machine for \$0\.050 an hour`)
-		place(t, machineOf("red", "general", "second", capacity.Offering{InstanceType: "c4", Zone: "a", CapacityType: "spot"}, capacity.MachinePrices{List: 0.05}))
+		place(t, machineOf("red", "general", "second", capacity.Offering{InstanceType: "c4", Zone: "a", CapacityType: "spot"}, capacity.Priced{Price: 0.05}))
 		watch.prints(t, `without an account: 2 machines for \$0\.100 an hour`)
 		watch.endsInterrupted(t)
 	})

@@ -29,10 +29,11 @@ type Rates map[string]map[string]float64
 
 // CommitmentsAt returns an account's commitments that are in their term at a time, and the entries that can't be read. rates come from
 // ConfigMaps. A commitment is left out unless the entry is the rate of one type, or a list price: then it covers nothing by that.
-func CommitmentsAt(spec *autonodev1alpha1.CapacityAccountSpec, rates Rates, now time.Time) (commitments []division.Commitment, unusable []autonodev1alpha1.UnusableEntry) {
+func CommitmentsAt(
+	spec *autonodev1alpha1.CapacityAccountSpec, rates Rates, now time.Time,
+) (commitments []division.Commitment, unusable []autonodev1alpha1.UnusableEntry) {
 	for i := range spec.Commitments {
-		c := &spec.Commitments[i]
-		r, usable := readCommitment(c, rates[c.Name], now)
+		r, usable := readCommitment(&spec.Commitments[i], rates[spec.Commitments[i].Name], now)
 		if usable {
 			commitments = append(commitments, r.Commitment)
 		}
@@ -49,8 +50,13 @@ func CommitmentsAt(spec *autonodev1alpha1.CapacityAccountSpec, rates Rates, now 
 	return commitments, unusable
 }
 
+// malformed quotes a text that is too long or not as wanted.
+func malformed(text, want string) error {
+	return fmt.Errorf("%q is not %s", message.Cut(text, maxNumber), want)
+}
+
 func notAPrice(text string) error {
-	return fmt.Errorf("%q is not an amount in US dollars an hour, such as \"12.50\"", message.Cut(text, maxNumber))
+	return malformed(text, `an amount in US dollars an hour, such as "12.50"`)
 }
 
 // reservationPrice parses a reservation's price; nil for none.
@@ -72,13 +78,6 @@ type commitmentReader struct {
 	broken   bool
 }
 
-// readCommitment reads one, and reports whether it is in its term and can be used.
-func readCommitment(c *autonodev1alpha1.CapacityCommitment, rates map[string]float64, now time.Time) (r *commitmentReader, usable bool) {
-	r = &commitmentReader{Commitment: division.Commitment{Name: c.Name, Kind: division.Kind(c.Kind), Selector: selector(&c.Selector)}}
-	runs := r.read(c, rates, now)
-	return r, runs && !r.broken
-}
-
 // note records an entry that can't be read.
 func (r *commitmentReader) note(field string, err error) {
 	r.unusable = append(r.unusable, autonodev1alpha1.UnusableEntry{Field: fmt.Sprintf("commitments[%s].%s", r.Name, field), Message: err.Error()})
@@ -97,87 +96,81 @@ func (r *commitmentReader) price(field, text string) float64 {
 	value, ok := capacity.ParseDecimal(text)
 	if !ok || value > maxSpend {
 		r.problem(field, notAPrice(text))
-		return 0
 	}
 	return value
 }
 
-// read reports whether the commitment is in its term, and has an amount.
-func (r *commitmentReader) read(c *autonodev1alpha1.CapacityCommitment, rates map[string]float64, now time.Time) (runs bool) {
-	for _, term := range []struct {
-		field string
-		at    *scalar.Time
-	}{{"starts", c.Starts}, {"ends", c.Ends}} {
-		if term.at != nil && term.at.Malformed != "" {
-			r.problem(term.field, fmt.Errorf("%q is not a time in RFC 3339, such as 2026-12-01T06:00:00Z", message.Cut(term.at.Malformed, maxNumber)))
-			return false
+// positive parses the decimals of a map, and calls bad with the others.
+func positive(texts map[string]string, numbers map[string]float64, bad func(name, text string)) {
+	for _, name := range slices.Sorted(maps.Keys(texts)) {
+		value, ok := capacity.ParseDecimal(texts[name])
+		if numbers[name] = value; !ok || value == 0 || value > maxSpend {
+			delete(numbers, name)
+			bad(message.Cut(name, maxNumber), texts[name])
+		}
+	}
+}
+
+// readCommitment reads one, and reports whether it is in its term, has an amount and can be used.
+func readCommitment(c *autonodev1alpha1.CapacityCommitment, rates map[string]float64, now time.Time) (r *commitmentReader, usable bool) {
+	r = &commitmentReader{Commitment: division.Commitment{Name: c.Name, Kind: division.Kind(c.Kind), Selector: division.Selector(c.Selector)}}
+	for i, at := range []*scalar.Time{c.Starts, c.Ends} {
+		if at != nil && at.Malformed != "" {
+			r.problem([]string{"starts", "ends"}[i], malformed(at.Malformed, "a time in RFC 3339, such as 2026-12-01T06:00:00Z"))
+			return r, false
 		}
 	}
 	if c.Starts.At().After(now) || c.Ends != nil && !c.Ends.At().After(now) {
-		return false
+		return r, false
 	}
 	if c.DiscountPercent != nil {
 		percent, ok := capacity.ParseDecimal(c.DiscountPercent.String())
 		if !ok || percent >= 100 {
-			r.problem("discountPercent", fmt.Errorf("%q is not a percentage from 0 to less than 100, such as \"27.5\"", message.Cut(c.DiscountPercent.String(), maxNumber)))
+			r.problem("discountPercent", malformed(c.DiscountPercent.String(), `a percentage from 0 to less than 100, such as "27.5"`))
 		}
 		r.Discount = percent / 100
 	}
+	amount := 0.0
 	switch r.Kind {
 	case division.CommittedUse:
 		r.CPU, r.Memory = r.amount("cpu", c.CPU, 1), r.amount("memory", c.Memory, 1<<30)
-		return r.CPU.Amount > 0 || r.Memory.Amount > 0
+		amount = r.CPU.Amount + r.Memory.Amount
 	case division.SavingsPlan:
 		r.plan(c, rates)
-		return r.HourlySpend > 0
+		amount = r.HourlySpend
 	default:
 		r.reserved(c)
-		return r.Instances > 0
+		amount = r.Instances
 	}
+	return r, amount > 0 && !r.broken
 }
 
 // plan reads a savings plan. A type whose rate can't be read isn't covered.
 func (r *commitmentReader) plan(c *autonodev1alpha1.CapacityCommitment, rates map[string]float64) {
 	r.EC2Instance = c.Scope == autonodev1alpha1.ScopeEC2Instance
 	r.HourlySpend = r.price("hourlySpend", c.HourlySpend)
-	if len(c.Rates) == 0 && c.RatesFrom == nil {
-		return
-	}
-	r.Rates = make(map[string]float64, len(c.Rates)+len(rates))
-	maps.Copy(r.Rates, rates)
-	for _, name := range slices.Sorted(maps.Keys(c.Rates)) {
-		rate, ok := capacity.ParseDecimal(c.Rates[name])
-		if !ok || rate == 0 || rate > maxSpend {
-			r.note("rates", fmt.Errorf("%w; %s isn't covered", notAPrice(c.Rates[name]), message.Cut(name, maxNumber)))
-			delete(r.Rates, name)
-			continue
-		}
-		r.Rates[name] = rate
+	if len(c.Rates) > 0 || c.RatesFrom != nil {
+		r.Rates = make(map[string]float64, len(c.Rates)+len(rates))
+		maps.Copy(r.Rates, rates)
+		positive(c.Rates, r.Rates, func(name, text string) { r.note("rates", fmt.Errorf("%w; %s isn't covered", notAPrice(text), name)) })
 	}
 }
 
 // reserved reads a ReservedInstance or an AzureReservation.
 func (r *commitmentReader) reserved(c *autonodev1alpha1.CapacityCommitment) {
 	r.InstanceType, r.SizeFlexible = c.InstanceType, c.SizeFlexibility != autonodev1alpha1.SizeFlexibilityOff
-	if c.Instances != nil {
-		r.Instances = float64(*c.Instances)
-	}
+	r.Instances = float64(ptr.Deref(c.Instances, 0))
 	if c.Price != "" {
-		price := r.price("price", c.Price)
-		r.Price = &price
+		r.Price = ptr.To(r.price("price", c.Price))
 	}
-	for _, name := range slices.Sorted(maps.Keys(c.Ratios)) {
-		if r.Ratios == nil {
-			r.Ratios = map[string]float64{}
+	if len(c.Ratios) > 0 {
+		r.Ratios = map[string]float64{}
+		positive(c.Ratios, r.Ratios, func(name, text string) {
+			r.problem("ratios", fmt.Errorf("%q of %s is not a positive number, such as \"2\"", message.Cut(text, maxNumber), name))
+		})
+		if _, listed := c.Ratios[c.InstanceType]; !listed {
+			r.problem("ratios", fmt.Errorf("lacks instanceType %s", message.Cut(c.InstanceType, maxNumber)))
 		}
-		ratio, ok := capacity.ParseDecimal(c.Ratios[name])
-		if !ok || ratio == 0 || ratio > maxSpend {
-			r.problem("ratios", fmt.Errorf("%q of %s is not a positive number, such as \"2\"", message.Cut(c.Ratios[name], maxNumber), message.Cut(name, maxNumber)))
-		}
-		r.Ratios[name] = ratio
-	}
-	if _, listed := r.Ratios[c.InstanceType]; len(r.Ratios) > 0 && !listed {
-		r.problem("ratios", fmt.Errorf("lacks instanceType %s", message.Cut(c.InstanceType, maxNumber)))
 	}
 	if err := r.CheckSize(); err != nil {
 		r.problem("instanceType", err)
@@ -185,9 +178,9 @@ func (r *commitmentReader) reserved(c *autonodev1alpha1.CapacityCommitment) {
 }
 
 // amount reads a committed amount, in this many units of its quantity.
-func (r *commitmentReader) amount(field string, a *autonodev1alpha1.CapacityCommittedAmount, unit float64) division.CommittedAmount {
+func (r *commitmentReader) amount(field string, a *autonodev1alpha1.CapacityCommittedAmount, unit float64) (amount division.CommittedAmount) {
 	if a == nil {
-		return division.CommittedAmount{}
+		return amount
 	}
 	quantity, err := a.Amount.Parse()
 	if err == nil && (quantity.Sign() < 0 || quantity.AsApproximateFloat64() > maxSpend*unit) {
@@ -195,11 +188,10 @@ func (r *commitmentReader) amount(field string, a *autonodev1alpha1.CapacityComm
 	}
 	if err != nil {
 		r.problem(field+".amount", fmt.Errorf("%q %w", message.Cut(a.Amount.String(), maxNumber), err))
-		return division.CommittedAmount{}
+		return amount
 	}
-	amount := division.CommittedAmount{
-		Amount: quantity.AsApproximateFloat64() / unit, Price: r.price(field+".price", a.Price), List: r.price(field+".listPrice", a.ListPrice),
-	}
+	amount.Amount = quantity.AsApproximateFloat64() / unit
+	amount.Price, amount.List = r.price(field+".price", a.Price), r.price(field+".listPrice", a.ListPrice)
 	if amount.List == 0 && !r.broken {
 		r.note(field+".listPrice", fmt.Errorf("%w; nothing is covered", notAPrice(a.ListPrice)))
 	}
@@ -219,13 +211,13 @@ func Leased(spec *autonodev1alpha1.CapacityCommitment, c *division.Commitment) a
 	return leased
 }
 
-// SetOthers sets the unused part of a measure that other clusters may use, rounded down to what prices tell apart.
+// SetOthers sets the unused part of a measure that other clusters may use, rounded down to the precision of prices.
 func SetOthers(c *autonodev1alpha1.LeasedCommitment, measure division.Measure, amount float64) {
 	to := &c.Others
 	if measure == division.GiBs {
 		to = &c.OthersMemory
 	}
-	*to = positive(math.Floor(amount*1e6) / 1e6)
+	*to = decimal(math.Floor(amount*1e6) / 1e6)
 }
 
 // LeasedMachines returns the machines beside commitments that these may cover, for a lease.
@@ -235,10 +227,10 @@ func LeasedMachines(c *division.Commitments) []autonodev1alpha1.CommittedMachine
 	})
 	var list []autonodev1alpha1.CommittedMachines
 	for _, g := range groups {
-		if g.Count > 0 && c.Covered(&g.Running) && len(list) < autonodev1alpha1.MaxCommittedMachines {
+		if g.Count > 0 && c.Covered(&g.Priced) && len(list) < autonodev1alpha1.MaxCommittedMachines {
 			list = append(list, autonodev1alpha1.CommittedMachines{
 				InstanceType: g.InstanceType, Zone: g.Zone, CapacityType: g.CapacityType, Catalog: g.Catalog,
-				Price: positive(math.Round(g.Price*1e9) / 1e9), // a forged one may have hundreds of digits
+				Price: decimal(math.Round(g.Price*1e9) / 1e9), // a forged one may have hundreds of digits
 				VCPUs: g.VCPUs, Memory: g.Memory, Reserved: g.Idle, Count: g.Count,
 			})
 		}
@@ -254,8 +246,7 @@ type Committed struct {
 }
 
 // CommittedTo reads a lease's commitments. It leaves out those that can't be read.
-func CommittedTo(l *autonodev1alpha1.CapacityLease) Committed {
-	all := Committed{}
+func CommittedTo(l *autonodev1alpha1.CapacityLease) (all Committed) {
 	for i := range l.Spec.Commitments {
 		leased := &l.Spec.Commitments[i]
 		r, usable := readCommitment(&leased.CapacityCommitment, nil, time.Time{})
@@ -264,35 +255,31 @@ func CommittedTo(l *autonodev1alpha1.CapacityLease) Committed {
 			continue
 		}
 		others, _ := capacity.ParseDecimal(leased.Others)
-		r.HourlySpend, r.Instances, r.CPU.Amount = max(0, r.HourlySpend-others), max(0, r.Instances-others), max(0, r.CPU.Amount-others)
-		others, _ = capacity.ParseDecimal(leased.OthersMemory)
-		r.Memory.Amount = max(0, r.Memory.Amount-others)
+		othersMemory, _ := capacity.ParseDecimal(leased.OthersMemory)
+		r.HourlySpend, r.Instances = max(0, r.HourlySpend-others), max(0, r.Instances-others)
+		r.CPU.Amount, r.Memory.Amount = max(0, r.CPU.Amount-others), max(0, r.Memory.Amount-othersMemory)
 		all.Commitments = append(all.Commitments, r.Commitment)
 	}
 	for i := range l.Spec.Machines {
 		m := &l.Spec.Machines[i]
-		all.Machines = append(all.Machines, division.Group{Count: m.Count, Running: division.Running{
-			Offering: capacity.Offering{InstanceType: m.InstanceType, Zone: m.Zone, CapacityType: m.CapacityType, Catalog: m.Catalog},
-			Price:    capacity.ParsePrice(m.Price), VCPUs: m.VCPUs, Memory: m.Memory, Idle: m.Reserved,
-		}})
+		g := division.Group{Count: m.Count, Idle: m.Reserved}
+		g.Offering = capacity.Offering{InstanceType: m.InstanceType, Zone: m.Zone, CapacityType: m.CapacityType, Catalog: m.Catalog}
+		g.Price, g.VCPUs, g.Memory = capacity.ParsePrice(m.Price), m.VCPUs, m.Memory
+		all.Machines = append(all.Machines, g)
 	}
-	for i := range l.Spec.Counted {
-		if all.Counted == nil {
-			all.Counted = make(map[capacity.Offering]int64, len(l.Spec.Counted))
-		}
-		m := &l.Spec.Counted[i]
+	if len(l.Spec.Counted) > 0 {
+		all.Counted = make(map[capacity.Offering]int64, len(l.Spec.Counted))
+	}
+	for _, m := range l.Spec.Counted {
 		all.Counted[capacity.Offering{InstanceType: m.InstanceType, Zone: m.Zone, CapacityType: m.CapacityType, Catalog: m.Catalog}] += m.Count
 	}
 	return all
 }
 
-// number writes a decimal.
-func number(value float64) string { return strconv.FormatFloat(value, 'f', -1, 64) }
-
-// positive writes a decimal; empty for zero.
-func positive(value float64) string {
+// decimal writes a number; empty for zero.
+func decimal(value float64) string {
 	if !(value > 0) {
 		return ""
 	}
-	return number(value)
+	return strconv.FormatFloat(value, 'f', -1, 64)
 }

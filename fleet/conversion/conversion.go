@@ -18,11 +18,6 @@ import (
 // maxNumber is how much of a malformed number a message repeats.
 const maxNumber = 32
 
-// selector returns a selector as package division has it.
-func selector(s *autonodev1alpha1.CapacitySelector) division.Selector {
-	return division.Selector{InstanceTypes: s.InstanceTypes, Catalogs: s.Catalogs, Zones: s.Zones, CapacityTypes: s.CapacityTypes}
-}
-
 // ReservationsAt returns an account's reservations at a time, as package cost has them.
 func ReservationsAt(spec *autonodev1alpha1.CapacityAccountSpec, now time.Time) []cost.Reservation {
 	reservations := make([]cost.Reservation, len(spec.Reservations))
@@ -39,7 +34,9 @@ func ReservationsAt(spec *autonodev1alpha1.CapacityAccountSpec, now time.Time) [
 
 // Rule returns which machines take from a pool.
 func Rule(p *autonodev1alpha1.LeasedPool) division.Rule {
-	return division.Rule{Pool: p.Name, Resource: capacity.Resource(p.Resource), Selector: selector(&p.Selector), Reservation: p.Reservation}
+	return division.Rule{
+		Pool: p.Name, Resource: capacity.Resource(p.Resource), Selector: division.Selector(p.Selector), Reservation: p.Reservation,
+	}
 }
 
 // Rules say which machines take from which pool of a lease.

@@ -15,6 +15,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/utils/ptr"
+	"sigs.k8s.io/controller-runtime/pkg/client/fake"
 
 	"github.com/autonode-io/autonode/api/karpenter/v1alpha1"
 	"github.com/autonode-io/autonode/api/scalar"
@@ -89,32 +90,31 @@ func TestMachineOf(t *testing.T) {
 		corev1.LabelInstanceTypeStable: "m5.large", corev1.LabelTopologyZone: "a", "karpenter.sh/capacity-type": "reserved", v1alpha1.ReservationIDLabel: "cr-1",
 	}
 	offering := capacity.Offering{InstanceType: "m5.large", Zone: "a", CapacityType: "reserved", Reservation: "cr-1"}
-	prices := capacity.MachinePrices{List: 0.04, OnDemand: 0.096}
-	sized := capacity.Machine{Offering: offering, VCPUs: 2000, Memory: 8 << 30, GPUs: 1}
+	sized := capacity.Priced{Machine: capacity.Machine{Offering: offering, VCPUs: 2000, Memory: 8 << 30, GPUs: 1}, Price: 0.04, OnDemand: 0.096}
+	without := sized
+	without.OnDemand = 0
+	none := func(m capacity.Machine) capacity.Priced { m.Offering = offering; return capacity.Priced{Machine: m} }
 	for _, tc := range []struct {
 		name, size string
-		want       capacity.Machine
-		prices     capacity.MachinePrices
+		want       capacity.Priced
 	}{
-		{"When Karpenter writes a size, the operator should read it", capacity.FormatMachineSize(sized, prices), sized, prices},
-		{"When Karpenter has no price on demand, none should be read", capacity.FormatMachineSize(sized, capacity.MachinePrices{List: 0.04}), sized, capacity.MachinePrices{List: 0.04}},
-		{"When a Machine has no size, it should be a machine", "", capacity.Machine{Offering: offering}, capacity.MachinePrices{}},
-		{"When a part is malformed, the others should count", "vcpus=many,memory=-1,gpus=1,price=NaN,onDemand=-1,x", capacity.Machine{Offering: offering, GPUs: 1}, capacity.MachinePrices{}},
-		{"When a price is that of no machine, it should not be known", "price=1e300,onDemand=1e7", capacity.Machine{Offering: offering}, capacity.MachinePrices{}},
-		{"When a part is huge, it should be bounded", fmt.Sprintf("vcpus=%d", int64(1)<<62), capacity.Machine{Offering: offering, VCPUs: autonodev1alpha1.MaxCharge}, capacity.MachinePrices{}},
-		{"When it is long, it should not be read", "gpus=1," + strings.Repeat("x", 256), capacity.Machine{Offering: offering}, capacity.MachinePrices{}},
+		{"When Karpenter writes a size, the operator should read it", capacity.FormatMachineSize(sized), sized},
+		{"When Karpenter has no price on demand, none should be read", capacity.FormatMachineSize(without), without},
+		{"When a Machine has no size, it should be a machine", "", none(capacity.Machine{})},
+		{"When a part is malformed, the others should count", "vcpus=many,memory=-1,gpus=1,price=NaN,onDemand=-1,x", none(capacity.Machine{GPUs: 1})},
+		{"When a price is that of no machine, it should not be known", "price=1e300,onDemand=1e7", none(capacity.Machine{})},
+		{"When a part is huge, it should be bounded", fmt.Sprintf("vcpus=%d", int64(1)<<62), none(capacity.Machine{VCPUs: autonodev1alpha1.MaxCharge})},
+		{"When it is long, it should not be read", "gpus=1," + strings.Repeat("x", 256), none(capacity.Machine{})},
 	} {
 		t.Run(tc.name, func(t *testing.T) {
-			g := NewWithT(t)
-			m, prices := capacity.MachineOf(&metav1.ObjectMeta{Labels: labels, Annotations: map[string]string{v1alpha1.MachineSizeAnnotation: tc.size}})
-			g.Expect(m).To(Equal(tc.want))
-			g.Expect(prices).To(Equal(tc.prices))
+			m := capacity.MachineOf(&metav1.ObjectMeta{Labels: labels, Annotations: map[string]string{v1alpha1.MachineSizeAnnotation: tc.size}})
+			NewWithT(t).Expect(m).To(Equal(tc.want))
 		})
 	}
 	t.Run("When a Machine is on demand, its list price should be that on demand", func(t *testing.T) {
-		size := capacity.FormatMachineSize(capacity.Machine{Offering: capacity.Offering{CapacityType: "on-demand"}}, capacity.MachinePrices{List: 0.096, OnDemand: 0.2})
-		_, prices := capacity.MachineOf(&metav1.ObjectMeta{Annotations: map[string]string{v1alpha1.MachineSizeAnnotation: size}})
-		NewWithT(t).Expect(prices).To(Equal(capacity.MachinePrices{List: 0.096, OnDemand: 0.096}))
+		size := capacity.FormatMachineSize(capacity.Priced{Machine: capacity.Machine{Offering: capacity.Offering{CapacityType: "on-demand"}}, Price: 0.096, OnDemand: 0.2})
+		m := capacity.MachineOf(&metav1.ObjectMeta{Annotations: map[string]string{v1alpha1.MachineSizeAnnotation: size}})
+		NewWithT(t).Expect(m).To(And(HaveField("Price", 0.096), HaveField("OnDemand", 0.096)))
 	})
 	for source, want := range map[string]string{
 		"InstanceTypeCatalog.karpenter.cluster.x-k8s.io/general/m5.large":        "general",
@@ -124,19 +124,19 @@ func TestMachineOf(t *testing.T) {
 		"": "",
 	} {
 		t.Run(fmt.Sprintf("When a Machine's source is %q, its catalog should be %q", source, want), func(t *testing.T) {
-			m, _ := capacity.MachineOf(&metav1.ObjectMeta{Annotations: map[string]string{v1alpha1.TemplateSourceAnnotation: source}})
+			m := capacity.MachineOf(&metav1.ObjectMeta{Annotations: map[string]string{v1alpha1.TemplateSourceAnnotation: source}})
 			NewWithT(t).Expect(m.Catalog).To(Equal(want))
 		})
 	}
 	t.Run("When a Machine's zone or catalog is longer than a name may be, it should have none", func(t *testing.T) {
 		long := strings.Repeat("x", 300)
-		m, _ := capacity.MachineOf(&metav1.ObjectMeta{Annotations: map[string]string{
+		m := capacity.MachineOf(&metav1.ObjectMeta{Annotations: map[string]string{
 			v1alpha1.OfferingZoneAnnotation: long, v1alpha1.TemplateSourceAnnotation: "InstanceTypeCatalog." + v1alpha1.Group + "/" + long + "/m5.large",
 		}})
 		NewWithT(t).Expect(m.Offering).To(Equal(capacity.Offering{CapacityType: "on-demand"}))
 	})
 	t.Run("When a Machine was launched without a zone, it should be in its offering's", func(t *testing.T) {
-		m, _ := capacity.MachineOf(&metav1.ObjectMeta{Annotations: map[string]string{v1alpha1.OfferingZoneAnnotation: "b"}})
+		m := capacity.MachineOf(&metav1.ObjectMeta{Annotations: map[string]string{v1alpha1.OfferingZoneAnnotation: "b"}})
 		NewWithT(t).Expect(m.Offering).To(Equal(capacity.Offering{Zone: "b", CapacityType: "on-demand"}))
 	})
 }
@@ -167,9 +167,14 @@ func TestCommittedTo(t *testing.T) {
 		commitments, unusable := conversion.CommitmentsAt(spec, nil, time.Now())
 		g.Expect(unusable).To(BeEmpty())
 		all := division.NewCommitments(commitments)
-		all.Add(division.Running{Offering: capacity.Offering{InstanceType: "m5.large", Zone: "b", CapacityType: "on-demand", Catalog: "aws"}, Price: 0.1, VCPUs: 2000, Memory: 8 << 30}, 4)
-		all.Add(division.Running{Offering: capacity.Offering{InstanceType: "m5.large", Zone: "a", CapacityType: "reserved"}, Price: 0.1, Idle: true}, 2)
-		all.Add(division.Running{Offering: capacity.Offering{InstanceType: "m5.large", Zone: "a", CapacityType: "spot"}, Price: 0.03}, 2)
+		add := func(count int64, idle bool, price float64, o capacity.Offering) {
+			o.InstanceType = "m5.large"
+			m := capacity.Priced{Machine: capacity.Machine{Offering: o, VCPUs: 2000, Memory: 8 << 30}, Price: price}
+			all.Add(division.Group{Priced: m, Count: count, Idle: idle})
+		}
+		add(4, false, 0.1, capacity.Offering{Zone: "b", CapacityType: "on-demand", Catalog: "aws"})
+		add(2, true, 0.1, capacity.Offering{Zone: "a", CapacityType: "reserved"})
+		add(2, false, 0.03, capacity.Offering{Zone: "a", CapacityType: "spot"})
 		for i := range commitments {
 			l.Spec.Commitments = append(l.Spec.Commitments, conversion.Leased(&spec.Commitments[i], &commitments[i]))
 		}
@@ -295,7 +300,7 @@ func TestCommitmentsAt(t *testing.T) {
 	}
 }
 
-func TestRatesIn(t *testing.T) {
+func TestRatesFrom(t *testing.T) {
 	zipped := func(text string) []byte {
 		var to bytes.Buffer
 		writer := gzip.NewWriter(&to)
@@ -314,7 +319,8 @@ func TestRatesIn(t *testing.T) {
 	} {
 		t.Run("When rates are in the key "+key+" of a ConfigMap, it should read them or say why not", func(t *testing.T) {
 			g := NewWithT(t)
-			rates, err := conversion.RatesIn(object, key)
+			source := &autonodev1alpha1.CapacityRatesSource{Namespace: "default", Name: "rates", Key: key}
+			rates, err := conversion.RatesFrom(t.Context(), fake.NewClientBuilder().WithObjects(object).Build(), source)
 			if want != "" {
 				g.Expect(err).To(MatchError(ContainSubstring(want)))
 				return

@@ -5,6 +5,7 @@ package conversion
 import (
 	"bytes"
 	"compress/gzip"
+	"context"
 	"encoding/csv"
 	"encoding/json"
 	"errors"
@@ -13,7 +14,10 @@ import (
 	"strings"
 
 	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"sigs.k8s.io/controller-runtime/pkg/client"
 
+	autonodev1alpha1 "github.com/autonode-io/autonode/api/v1alpha1"
 	"github.com/autonode-io/autonode/capacity"
 	"github.com/autonode-io/autonode/message"
 )
@@ -25,22 +29,32 @@ const (
 	maxRatesFile = 16 << 20
 )
 
-// RatesIn reads the rates in a key of a ConfigMap, which may be compressed with gzip: a Compute plan's rates are larger than an object.
-func RatesIn(object *corev1.ConfigMap, key string) (rates map[string]float64, err error) {
-	text, ok := object.Data[key]
-	if packed, binary := object.BinaryData[key]; binary {
+// RatesFrom reads the rates in a key of a ConfigMap, which may be compressed with gzip: a Compute plan's rates are larger than an object.
+func RatesFrom(ctx context.Context, reader client.Reader, source *autonodev1alpha1.CapacityRatesSource) (rates map[string]float64, err error) {
+	object := &corev1.ConfigMap{}
+	name := client.ObjectKey{Namespace: source.Namespace, Name: source.Name}
+	switch err := reader.Get(ctx, name, object); {
+	case apierrors.IsForbidden(err):
+		return nil, fmt.Errorf("no permission to get ConfigMap %s; grant it by a role", name)
+	case apierrors.IsNotFound(err):
+		return nil, fmt.Errorf("there is no ConfigMap %s", name)
+	case err != nil:
+		return nil, fmt.Errorf("reading ConfigMap %s: %w", name, err)
+	}
+	text, ok := object.Data[source.Key]
+	if packed, binary := object.BinaryData[source.Key]; binary {
 		var raw []byte
 		raw, err = unzip(packed)
 		text, ok = string(raw), true
 	}
 	switch {
 	case !ok:
-		return nil, fmt.Errorf("ConfigMap %s/%s has no key %s", object.Namespace, object.Name, key)
+		return nil, fmt.Errorf("ConfigMap %s has no key %s", name, source.Key)
 	case err == nil:
 		rates, err = ParseRates(text)
 	}
 	if err != nil {
-		return nil, fmt.Errorf("%s of ConfigMap %s/%s: %w", key, object.Namespace, object.Name, err)
+		return nil, fmt.Errorf("reading %s of ConfigMap %s: %w", source.Key, name, err)
 	}
 	return rates, nil
 }

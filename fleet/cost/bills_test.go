@@ -186,7 +186,7 @@ func (r *random) fleet() {
 		r.reservations = append(r.reservations, cost.Reservation{ID: "cr", InstanceType: t.name, Zone: "a", Count: used + idle, Price: ptr.To(float(t.onDemand))})
 		if used > 0 {
 			r.add("blue", t, "reserved", "cr", t.onDemand, used)
-			r.machines[len(r.machines)-1].List = 0.0001 // which decides, and isn't billed
+			r.machines[len(r.machines)-1].Price = 0.0001 // which decides, and isn't billed
 		}
 		if idle > 0 {
 			r.add("", t, "reserved", "cr", t.onDemand, idle)
@@ -274,13 +274,12 @@ func (r *random) properties(t *testing.T, seed uint64, report *cost.Report) {
 	next := r.pick()
 	m := one("blue", next.name, float(next.onDemand), 1)
 	m.VCPUs, m.Memory = next.vcpus*1000, next.gib<<30
-	running := division.Running{Offering: m.Offering, Price: m.List, VCPUs: m.VCPUs, Memory: m.Memory}
-	marginal := report.Applied.MarginalPrice(&running)
+	marginal := report.Applied.MarginalPrice(&m.Priced)
 	more := cost.Of(append(slices.Clone(r.machines), m), r.commitments, r.reservations)
 	if costs := more.Bill() - report.Bill(); costs < -rounding {
 		t.Fatalf("seed %d: one more %s costs %g", seed, next.name, costs)
 	}
-	if len(r.commitments) == 0 && !equal(marginal, m.List) {
+	if len(r.commitments) == 0 && !equal(marginal, m.Price) {
 		t.Fatalf("seed %d: nothing is committed, and %s costs %g", seed, next.name, marginal)
 	}
 	if !equal(marginal, more.Bill()-report.Bill()) {

@@ -1,12 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Package cost sums up the costs of an account's machines. It is pure, without clients. Package capacity decides which machines a
+// Package cost sums up the costs of an account's machines. It is pure, without clients. Package division decides which machines a
 // commitment covers, as for the prices that Karpenter compares.
 //
 //	two of m5.large, on demand at 0.10 each, half covered by a commitment with a discount of 30 %:
 //	list 0.20, committed 0.10 x 0.7 = 0.07, paid 0.10 + 0.07 = 0.17, saved by commitments 0.03
 //
-// Amounts are in the currency of the prices, per hour.
+// Amounts are in the currency of the prices, per hour. JSON has the names that `autonode cost` prints.
 package cost
 
 import (
@@ -17,17 +17,16 @@ import (
 	"github.com/autonode-io/autonode/fleet/division"
 )
 
-// The capacity types that save something.
 const (
+	onDemand = "on-demand"
 	spot     = "spot"
 	reserved = "reserved"
 )
 
-const onDemand = "on-demand"
-
 // Key is the cluster, NodePool and offering of a row's machines.
 type Key struct {
-	Cluster, NodePool string
+	Cluster  string `json:"cluster,omitempty"`
+	NodePool string `json:"nodePool,omitempty"`
 	capacity.Offering
 }
 
@@ -35,45 +34,48 @@ func (k Key) compare(other Key) int {
 	return cmp.Or(cmp.Compare(k.Cluster, other.Cluster), cmp.Compare(k.NodePool, other.NodePool), k.Offering.Compare(other.Offering))
 }
 
-// Machines are a number of equal machines.
+// Machines are a number of equal machines of a cluster's NodePool.
 type Machines struct {
-	Key
-	// List is the list price of one. OnDemand is the list price of the same machine on demand; List is, for an on-demand machine. Zero if
-	// it isn't known.
-	List, OnDemand float64
-	Count          int64
-	// VCPUs in thousandths, and Memory in bytes, of one.
-	VCPUs, Memory int64
+	Cluster, NodePool string
+	capacity.Priced
+	Count int64
 }
 
 // Reservation of an account.
 type Reservation struct {
-	ID, InstanceType, Zone string
-	Count                  int64
+	ID           string `json:"id"`
+	InstanceType string `json:"-"`
+	Zone         string `json:"-"`
+	Count        int64  `json:"count"`
 	// Price that each of Count is billed at an hour, used or not. Nil: the on-demand price of its machines, and not known if it is prepaid.
-	Price *float64
+	Price *float64 `json:"-"`
 	// Prepaid: commitments don't cover it.
-	Prepaid bool
+	Prepaid bool `json:"-"`
 	// Expired: its machines are billed on demand.
-	Expired bool
+	Expired bool `json:"expired,omitempty"`
 }
 
 // Sums of a number of machines.
 type Sums struct {
-	Machines int64
+	Machines int64 `json:"machines"`
 	// Unpriced is how many of them have no known price. They count as costing nothing.
-	Unpriced int64
+	Unpriced int64 `json:"unpriced,omitempty"`
 	// OnDemand is their cost on demand: each as a node of its own that nothing is reserved or committed for.
-	OnDemand float64
+	OnDemand float64 `json:"onDemand"`
 	// List is their bill without commitments, and Paid the real one: commitments cover a part at their own price, which is Committed. Paid
 	// doesn't have unused commitments.
-	List, Paid, Committed float64
-	// The saving by each: OnDemand is Paid with all three.
-	SavedBySpot, SavedByReservations, SavedByCommitments float64
+	List      float64 `json:"list"`
+	Paid      float64 `json:"paid"`
+	Committed float64 `json:"committed"`
+	Saved     Savings `json:"saved"`
 }
 
-// Saved is the sum of the savings.
-func (s *Sums) Saved() float64 { return s.OnDemand - s.Paid }
+// Savings are the parts of the difference between OnDemand and Paid.
+type Savings struct {
+	Spot         float64 `json:"spot"`
+	Reservations float64 `json:"reservations"`
+	Commitments  float64 `json:"commitments"`
+}
 
 func (s *Sums) add(other *Sums) {
 	s.Machines += other.Machines
@@ -82,9 +84,9 @@ func (s *Sums) add(other *Sums) {
 	s.List += other.List
 	s.Paid += other.Paid
 	s.Committed += other.Committed
-	s.SavedBySpot += other.SavedBySpot
-	s.SavedByReservations += other.SavedByReservations
-	s.SavedByCommitments += other.SavedByCommitments
+	s.Saved.Spot += other.Saved.Spot
+	s.Saved.Reservations += other.Saved.Reservations
+	s.Saved.Commitments += other.Saved.Commitments
 }
 
 // Row has the sums of the machines of a key.
@@ -95,44 +97,43 @@ type Row struct {
 
 // CommitmentUse is how much of a commitment is used: of a CommittedUse, its vCPUs or its memory.
 type CommitmentUse struct {
-	Name    string
-	Kind    division.Kind
-	Measure division.Measure
-	// Committed, Used and Unused are in the unit of Measure.
-	Committed, Used, Unused float64
-	// Wasted is the hourly cost of Unused. Unknown: it has no price, so that it isn't in Report.Wasted.
-	Wasted  float64
-	Unknown bool
-
-	// index of the commitment.
-	index int
+	Name string        `json:"name"`
+	Kind division.Kind `json:"kind"`
+	// Unit of Committed, Used and Unused.
+	Unit      division.Measure `json:"unit"`
+	Committed float64          `json:"committed"`
+	Used      float64          `json:"used"`
+	Unused    float64          `json:"unused"`
+	// Wasted is the hourly cost of Unused; nil if it has no known price, so that it isn't in Report.Wasted.
+	Wasted *float64 `json:"wasted"`
 }
 
 // ReservationUse is how many machines of a reservation are used.
 type ReservationUse struct {
 	Reservation
-	Used, Unused int64
-	// Each is the hourly price of one.
-	Each float64
-	// Wasted is the hourly cost of Unused beyond commitments. Unknown: the reservation has no price, and no machine in it one on
-	// demand, so that it isn't in Report.Wasted.
-	Wasted  float64
-	Unknown bool
+	Used   int64 `json:"used"`
+	Unused int64 `json:"unused"`
+	// Wasted is the hourly cost of Unused beyond commitments. Nil: the reservation has no price, and no machine in it one on demand, so that
+	// it isn't in Report.Wasted.
+	Wasted *float64 `json:"wasted"`
+	// Each is one of them, with its hourly price.
+	Each capacity.Priced `json:"-"`
 
-	vcpus, memory int64
+	// group of the unused ones; -1 for none that commitments cover.
+	group int
 }
 
 // Report is the costs of an account's machines.
 type Report struct {
 	// Rows in the order of their keys.
-	Rows  []Row
-	Total Sums
+	Rows  []Row `json:"rows"`
+	Total Sums  `json:"total"`
 	// Wasted is the money an hour for commitments and reservations that are unused. It is paid beside Total.Paid.
-	Wasted       float64
-	Commitments  []CommitmentUse
-	Reservations []ReservationUse
+	Wasted       float64          `json:"wasted"`
+	Commitments  []CommitmentUse  `json:"commitments,omitempty"`
+	Reservations []ReservationUse `json:"reservations,omitempty"`
 	// Applied are the commitments beside the machines.
-	Applied *division.Commitments
+	Applied *division.Commitments `json:"-"`
 }
 
 // Bill is the sum of all payments: for the machines, and for unused commitments and reservations.
@@ -140,29 +141,35 @@ func (r *Report) Bill() float64 { return r.Total.Paid + r.Wasted }
 
 // Of returns the costs of machines. Machines of the same type and price share their covers equally, whichever cluster they are of.
 func Of(machines []Machines, commitments []division.Commitment, reservations []Reservation) *Report {
-	byID := make(map[string]*Reservation, len(reservations))
-	for i := range reservations {
-		byID[reservations[i].ID] = &reservations[i]
+	report := &Report{Applied: division.NewCommitments(commitments), Reservations: make([]ReservationUse, len(reservations))}
+	byID := make(map[string]*ReservationUse, len(reservations))
+	for i, r := range reservations {
+		report.Reservations[i] = ReservationUse{Reservation: r}
+		byID[r.ID] = &report.Reservations[i]
 	}
 	parts := make([]part, len(machines))
 	for i := range machines {
 		parts[i] = priced(machines[i], byID[machines[i].Reservation])
+		if p := &parts[i]; !p.prepaid {
+			p.group = report.Applied.Add(division.Group{Priced: p.Priced, Count: p.Count})
+		}
 	}
-	report := &Report{}
-	report.use(parts, reservations)
-	coverage := report.cover(parts, commitments)
-	rows := map[Key]*Row{}
+	for i := range report.Reservations {
+		report.idle(&report.Reservations[i])
+	}
+	covered, unused := report.Applied.Shares()
+	report.waste(len(commitments), covered, unused)
+	rows := map[Key]*Sums{}
 	for i := range parts {
-		sums := parts[i].sums(coverage[i])
-		key := parts[i].Key
-		key.Offering = parts[i].billed
+		p := &parts[i]
+		key, sums := Key{p.Cluster, p.NodePool, p.Offering}, p.sums(covered)
 		if rows[key] == nil {
-			rows[key] = &Row{Key: key}
+			rows[key] = &Sums{}
 		}
 		rows[key].add(&sums)
 	}
-	for _, row := range rows {
-		report.Rows = append(report.Rows, *row)
+	for key, sums := range rows {
+		report.Rows = append(report.Rows, Row{key, *sums})
 	}
 	slices.SortFunc(report.Rows, func(a, b Row) int { return a.compare(b.Key) })
 	for i := range report.Rows { // in their order, so that a sum doesn't depend on the machines'
@@ -173,15 +180,13 @@ func Of(machines []Machines, commitments []division.Commitment, reservations []R
 
 // Group returns the sums of rows for which a function returns the same, in the order of those keys.
 func (r *Report) Group(by func(Key) Key) []Row {
-	var groups []Row
-	at := map[Key]int{}
+	groups, at := []Row{}, map[Key]int{}
 	for i := range r.Rows {
 		key := by(r.Rows[i].Key)
 		j, ok := at[key]
 		if !ok {
 			j = len(groups)
-			at[key] = j
-			groups = append(groups, Row{Key: key})
+			at[key], groups = j, append(groups, Row{Key: key})
 		}
 		groups[j].add(&r.Rows[i].Sums)
 	}
@@ -189,159 +194,117 @@ func (r *Report) Group(by func(Key) Key) []Row {
 	return groups
 }
 
-// part is a number of equal machines with the prices that count.
+// part is a number of equal machines with the offering and prices that are billed.
 type part struct {
 	Machines
-	// billed is the offering that is paid for.
-	billed capacity.Offering
-	// saver is the sum that has the difference of OnDemand and List.
+	// saver is the capacity type that saves the difference of OnDemand and Price.
 	saver string
 	// prepaid: commitments don't cover it.
 	prepaid bool
+	group   int
 }
 
-// priced settles the offering and price that machines are billed at. The price of a reserved offering declares Karpenter's preference, and
-// not the billed price: that is the reservation's, else the price on demand. A machine that isn't of the reservation's type and zone is
-// billed as one on demand, and so is any in an expired reservation.
-func priced(m Machines, reservation *Reservation) part {
-	p := part{Machines: m, billed: m.Offering, saver: m.CapacityType}
-	p.Count, p.List, p.OnDemand = max(p.Count, 0), max(p.List, 0), max(p.OnDemand, 0)
+// priced settles the offering and price that machines are billed at, and counts them in their reservation. The price of a reserved offering
+// declares Karpenter's preference, and not the billed price: that is the reservation's, else the price on demand. A machine that isn't of the
+// reservation's type and zone is billed as one on demand, and so is any in an expired reservation.
+func priced(m Machines, use *ReservationUse) part {
+	p := part{Machines: m, saver: m.CapacityType, group: -1}
+	p.Count, p.Price, p.OnDemand = max(p.Count, 0), max(p.Price, 0), max(p.OnDemand, 0)
+	in := use != nil && m.InstanceType == use.InstanceType && m.Zone == use.Zone
 	switch {
-	case p.CapacityType != reserved:
-		if p.OnDemand == 0 || p.CapacityType != spot {
-			p.OnDemand = p.List
-		}
-		return p
-	case reservation == nil:
-	case reservation.Expired || !reservation.has(&m):
-		p.billed.CapacityType, p.billed.Reservation = onDemand, ""
-	case reservation.Price != nil:
-		p.List, p.prepaid = max(0, *reservation.Price), reservation.Prepaid
-		p.OnDemand = cmp.Or(p.OnDemand, p.List)
-		return p
-	case reservation.Prepaid:
-		p.List, p.OnDemand, p.prepaid = 0, 0, true
-		return p
+	case p.saver == spot && p.OnDemand > 0:
+	case p.saver != reserved:
+		p.OnDemand = p.Price
+	case in && !use.Expired && use.Price != nil:
+		p.Price, p.prepaid = max(0, *use.Price), use.Prepaid
+		p.OnDemand = cmp.Or(p.OnDemand, p.Price)
+	case in && !use.Expired && use.Prepaid:
+		p.Price, p.OnDemand, p.prepaid = 0, 0, true
+	default:
+		p.OnDemand = cmp.Or(p.OnDemand, p.Price)
+		p.Price = p.OnDemand
 	}
-	p.OnDemand = cmp.Or(p.OnDemand, p.List)
-	p.List = p.OnDemand
+	if in {
+		use.Used += p.Count
+		each := &use.Each
+		each.Price, each.VCPUs, each.Memory = max(each.Price, p.OnDemand), max(each.VCPUs, p.VCPUs), max(each.Memory, p.Memory)
+	}
+	if p.saver == reserved && use != nil && (use.Expired || !in) {
+		p.CapacityType, p.Reservation = onDemand, ""
+	}
 	return p
 }
 
-// has reports whether machines are in the reservation.
-func (r *Reservation) has(m *Machines) bool {
-	return m.Reservation == r.ID && m.InstanceType == r.InstanceType && m.Zone == r.Zone
+// idle adds the unused part of a reservation, which is billed like a machine that runs: commitments may cover it unless it is prepaid.
+func (r *Report) idle(use *ReservationUse) {
+	use.Each.InstanceType, use.Each.Zone, use.Each.CapacityType = use.InstanceType, use.Zone, reserved
+	if use.Each.VCPUs == 0 {
+		use.Each.VCPUs, use.Each.Memory = division.Resources(use.InstanceType)
+	}
+	if use.Price != nil {
+		use.Each.Price = max(0, *use.Price)
+	}
+	use.Unused, use.group = max(0, use.Count-use.Used), -1
+	wasted := 0.0
+	switch {
+	case use.Unused == 0 || use.Expired:
+	case use.Price == nil && use.Each.Price == 0:
+		return
+	case use.Prepaid:
+		wasted = float64(use.Unused) * use.Each.Price
+	default:
+		use.group = r.Applied.Add(division.Group{Priced: use.Each, Idle: true, Count: use.Unused})
+	}
+	use.Wasted = &wasted
 }
 
-// use counts the machines of each reservation.
-func (r *Report) use(parts []part, reservations []Reservation) {
-	for i := range reservations {
-		use := ReservationUse{Reservation: reservations[i]}
-		onDemand := 0.0
-		for i := range parts {
-			if p := &parts[i]; use.has(&p.Machines) {
-				use.Used += p.Count
-				onDemand, use.vcpus, use.memory = max(onDemand, p.OnDemand), max(use.vcpus, p.VCPUs), max(use.memory, p.Memory)
+// waste sums up the cost of the unused parts of commitments, in the order of the account's, and of reservations.
+func (r *Report) waste(commitments int, covered []division.Covered, unused []float64) {
+	for index := range commitments {
+		for k := range unused {
+			cover := &r.Applied.Covers()[k]
+			if cover.Index != index {
+				continue
 			}
-		}
-		if use.vcpus == 0 {
-			use.vcpus, use.memory = division.Resources(use.InstanceType)
-		}
-		use.Each = onDemand
-		if use.Price != nil {
-			use.Each = max(0, *use.Price)
-		}
-		use.Unused = max(0, use.Count-use.Used)
-		use.Unknown = use.Unused > 0 && use.Price == nil && use.Each == 0 && !use.Expired
-		r.Reservations = append(r.Reservations, use)
-	}
-}
-
-// covered is the part of a machine's list price that commitments cover, of which 1 is all, and its hourly cost.
-type covered struct{ part, cost float64 }
-
-// cover applies commitments, and returns each part's cover. The unused part of a reservation is billed like a machine that runs.
-func (r *Report) cover(parts []part, commitments []division.Commitment) []covered {
-	r.Applied = division.NewCommitments(commitments)
-	groups := make([]int, len(parts))
-	for i := range parts {
-		if p := &parts[i]; p.prepaid {
-			groups[i] = -1
-		} else {
-			groups[i] = r.Applied.Add(division.Running{Offering: p.billed, Price: p.List, VCPUs: p.VCPUs, Memory: p.Memory}, p.Count)
+			use := CommitmentUse{Name: cover.Name, Kind: cover.Kind, Unit: cover.Measure, Committed: cover.Committed, Used: cover.Committed - unused[k], Unused: unused[k]}
+			if price, known := r.Applied.UnitPrice(cover); known || use.Unused == 0 {
+				wasted := use.Unused * price
+				use.Wasted = &wasted
+				r.Wasted += wasted
+			}
+			r.Commitments = append(r.Commitments, use)
 		}
 	}
-	idle := r.idle()
-	shares, unused := r.Applied.Shares()
-	byGroup := make([]covered, len(r.Applied.Groups()))
-	for _, share := range shares {
-		price, _ := r.Applied.UnitPrice(&r.Applied.Covers()[share.Cover])
-		byGroup[share.Group].part += share.Part
-		byGroup[share.Group].cost += share.Units * price / float64(r.Applied.Groups()[share.Group].Count)
-	}
-	r.waste(unused)
-	for i := range r.Reservations {
-		if use := &r.Reservations[i]; idle[i] >= 0 {
-			by := byGroup[idle[i]]
-			use.Wasted = float64(use.Unused) * (use.Each*max(0, 1-by.part) + by.cost)
-			r.Wasted += use.Wasted
-		}
-	}
-	coverage := make([]covered, len(parts))
-	for i := range parts {
-		if groups[i] >= 0 {
-			coverage[i] = byGroup[groups[i]]
-		}
-	}
-	return coverage
-}
-
-// idle adds the unused parts of reservations that commitments may cover, and returns their groups, or -1. It counts the others as wasted.
-func (r *Report) idle() []int {
-	idle := make([]int, len(r.Reservations))
 	for i := range r.Reservations {
 		use := &r.Reservations[i]
-		idle[i] = -1
-		switch {
-		case use.Unused == 0 || use.Expired || use.Unknown:
-		case use.Prepaid:
-			use.Wasted = float64(use.Unused) * use.Each
-			r.Wasted += use.Wasted
-		default:
-			offering := capacity.Offering{InstanceType: use.InstanceType, Zone: use.Zone, CapacityType: reserved}
-			idle[i] = r.Applied.Add(division.Running{Offering: offering, Price: use.Each, VCPUs: use.vcpus, Memory: use.memory, Idle: true}, use.Unused)
+		if use.group >= 0 {
+			by := covered[use.group]
+			*use.Wasted = float64(use.Unused) * (use.Each.Price*max(0, 1-by.Part) + by.Cost)
+		}
+		if use.Wasted != nil {
+			r.Wasted += *use.Wasted
 		}
 	}
-	return idle
-}
-
-// waste sums up the used parts of commitments, in the order of the account's, and the cost of the rest.
-func (r *Report) waste(unused []float64) {
-	for k, left := range unused {
-		cover := &r.Applied.Covers()[k]
-		use := CommitmentUse{Name: cover.Name, Kind: cover.Kind, Measure: cover.Measure, Committed: cover.Committed, Used: cover.Committed - left, Unused: left, index: cover.Index()}
-		price, known := r.Applied.UnitPrice(cover)
-		use.Wasted, use.Unknown = left*price, left > 0 && !known
-		r.Wasted += use.Wasted
-		r.Commitments = append(r.Commitments, use)
-	}
-	slices.SortStableFunc(r.Commitments, func(a, b CommitmentUse) int { return cmp.Compare(a.index, b.index) })
 }
 
 // sums of a part.
-func (p *part) sums(by covered) Sums {
+func (p *part) sums(covered []division.Covered) Sums {
+	var by division.Covered
+	if p.group >= 0 {
+		by = covered[p.group]
+	}
 	count := float64(p.Count)
-	s := Sums{Machines: p.Count, OnDemand: p.OnDemand * count, List: p.List * count, Committed: by.cost * count}
-	if p.List == 0 && p.OnDemand == 0 {
+	s := Sums{Machines: p.Count, OnDemand: p.OnDemand * count, List: p.Price * count, Committed: by.Cost * count}
+	if p.Price == 0 && p.OnDemand == 0 {
 		s.Unpriced = p.Count
 	}
-	s.Paid = p.List*count*max(0, 1-by.part) + s.Committed
-	s.SavedByCommitments = s.List - s.Paid
+	s.Paid = s.List*max(0, 1-by.Part) + s.Committed
+	s.Saved.Commitments = s.List - s.Paid
 	switch p.saver {
 	case spot:
-		s.SavedBySpot = s.OnDemand - s.List
+		s.Saved.Spot = s.OnDemand - s.List
 	case reserved:
-		s.SavedByReservations = s.OnDemand - s.List
+		s.Saved.Reservations = s.OnDemand - s.List
 	}
 	return s
 }

@@ -48,11 +48,10 @@ var fleet = struct {
 }
 
 func machines(cluster, nodePool, instanceType, capacityType, reservation string, list, onDemand float64, count int64) cost.Machines {
-	return cost.Machines{
-		Key: cost.Key{Cluster: cluster, NodePool: nodePool, Offering: capacity.Offering{
-			InstanceType: instanceType, Zone: "a", CapacityType: capacityType, Reservation: reservation,
-		}}, List: list, OnDemand: onDemand, Count: count,
-	}
+	return cost.Machines{Cluster: cluster, NodePool: nodePool, Count: count, Priced: capacity.Priced{
+		Machine: capacity.Machine{Offering: capacity.Offering{InstanceType: instanceType, Zone: "a", CapacityType: capacityType, Reservation: reservation}},
+		Price:   list, OnDemand: onDemand,
+	}}
 }
 
 func equal(a, b float64) bool { return math.Abs(a-b) < rounding }
@@ -82,11 +81,11 @@ func TestOf(t *testing.T) {
 		// 0.20 on the list takes 0.14 of the plan, which has half of that.
 		{
 			name: "When a plan covers half, it should pay that at the plan's price and the rest at the list's", machines: []cost.Machines{onDemand},
-			commitments: []division.Commitment{plan}, want: cost.Sums{Machines: 1, OnDemand: 0.20, List: 0.20, Paid: 0.17, Committed: 0.07, SavedByCommitments: 0.03},
+			commitments: []division.Commitment{plan}, want: cost.Sums{Machines: 1, OnDemand: 0.20, List: 0.20, Paid: 0.17, Committed: 0.07, Saved: cost.Savings{Commitments: 0.03}},
 		},
 		{
 			name: "When a machine is reserved, it should save the difference to the same one on demand", machines: []cost.Machines{inBlock},
-			reservations: []cost.Reservation{block}, want: cost.Sums{Machines: 1, OnDemand: 0.139, List: 0.010, Paid: 0.010, SavedByReservations: 0.129},
+			reservations: []cost.Reservation{block}, want: cost.Sums{Machines: 1, OnDemand: 0.139, List: 0.010, Paid: 0.010, Saved: cost.Savings{Reservations: 0.129}},
 		},
 		{
 			name: "When its reservation has expired, it should cost what it does on demand", machines: []cost.Machines{inBlock},
@@ -96,15 +95,15 @@ func TestOf(t *testing.T) {
 		{
 			name: "When its reservation has expired, a plan for machines on demand should cover it", machines: []cost.Machines{inBlock}, commitments: []division.Commitment{plan},
 			reservations: []cost.Reservation{{ID: "block-10", InstanceType: "k4", Zone: "a", Count: 10, Expired: true}},
-			want:         cost.Sums{Machines: 1, OnDemand: 0.139, List: 0.139, Paid: 0.139 - 0.03, Committed: 0.07, SavedByCommitments: 0.03},
+			want:         cost.Sums{Machines: 1, OnDemand: 0.139, List: 0.139, Paid: 0.139 - 0.03, Committed: 0.07, Saved: cost.Savings{Commitments: 0.03}},
 		},
 		{
 			name: "When a reservation is in force, a plan for machines on demand should not cover it", machines: []cost.Machines{inBlock}, commitments: []division.Commitment{plan},
-			reservations: []cost.Reservation{block}, want: cost.Sums{Machines: 1, OnDemand: 0.139, List: 0.010, Paid: 0.010, SavedByReservations: 0.129}, wasted: 0.07,
+			reservations: []cost.Reservation{block}, want: cost.Sums{Machines: 1, OnDemand: 0.139, List: 0.010, Paid: 0.010, Saved: cost.Savings{Reservations: 0.129}}, wasted: 0.07,
 		},
 		{
 			name: "When a reservation is prepaid, a plan for all machines should not cover it", machines: []cost.Machines{inBlock}, commitments: []division.Commitment{anything},
-			reservations: []cost.Reservation{block}, want: cost.Sums{Machines: 1, OnDemand: 0.139, List: 0.010, Paid: 0.010, SavedByReservations: 0.129}, wasted: 0.07,
+			reservations: []cost.Reservation{block}, want: cost.Sums{Machines: 1, OnDemand: 0.139, List: 0.010, Paid: 0.010, Saved: cost.Savings{Reservations: 0.129}}, wasted: 0.07,
 		},
 		{
 			name:         "When a reservation has no price and no machine, it should say that its waste isn't known",
@@ -120,7 +119,7 @@ func TestOf(t *testing.T) {
 		},
 		{
 			name: "When spot is dearer than on demand, it should say that nothing is saved but lost", machines: []cost.Machines{machines("blue", "a", "k4", "spot", "", 0.15, 0.139, 1)},
-			want: cost.Sums{Machines: 1, OnDemand: 0.139, List: 0.15, Paid: 0.15, SavedBySpot: -0.011},
+			want: cost.Sums{Machines: 1, OnDemand: 0.139, List: 0.15, Paid: 0.15, Saved: cost.Savings{Spot: -0.011}},
 		},
 		{
 			name: "When an offering's own price decides, it should bill what the machine costs on demand", machines: []cost.Machines{machines("blue", "a", "k4", "reserved", "block-10", 0, 0.139, 1)},
@@ -144,10 +143,10 @@ func TestOf(t *testing.T) {
 			}
 			unknown := false
 			for _, use := range report.Commitments {
-				unknown = unknown || use.Unknown
+				unknown = unknown || use.Wasted == nil
 			}
 			for _, use := range report.Reservations {
-				unknown = unknown || use.Unknown
+				unknown = unknown || use.Wasted == nil
 			}
 			if unknown != tc.unknown {
 				t.Errorf("waste is unknown: %t, want %t", unknown, tc.unknown)
@@ -176,7 +175,7 @@ func text(r *cost.Report) string {
 	fmt.Fprintln(table, "CLUSTER\tNODEPOOL\tTYPE\tCAPACITY\tMACHINES\tUNPRICED\tON DEMAND\tLIST\tPAID\tCOMMITTED\tBY SPOT\tBY RESERVATIONS\tBY COMMITMENTS")
 	line := func(k cost.Key, s *cost.Sums) {
 		fmt.Fprintf(table, "%s\t%s\t%s\t%s\t%d\t%d\t%.4f\t%.4f\t%.4f\t%.4f\t%.4f\t%.4f\t%.4f\n", k.Cluster, k.NodePool, k.InstanceType, k.CapacityType,
-			s.Machines, s.Unpriced, s.OnDemand, s.List, s.Paid, s.Committed, s.SavedBySpot, s.SavedByReservations, s.SavedByCommitments)
+			s.Machines, s.Unpriced, s.OnDemand, s.List, s.Paid, s.Committed, s.Saved.Spot, s.Saved.Reservations, s.Saved.Commitments)
 	}
 	for i := range r.Rows {
 		line(r.Rows[i].Key, &r.Rows[i].Sums)
@@ -184,10 +183,10 @@ func text(r *cost.Report) string {
 	line(cost.Key{Cluster: "total"}, &r.Total)
 	_ = table.Flush() // of a buffer
 	for _, c := range r.Commitments {
-		fmt.Fprintf(&out, "%s: %.4f of %.4f used, %.4f unused, wasted %.4f\n", c.Name, c.Used, c.Committed, c.Unused, c.Wasted)
+		fmt.Fprintf(&out, "%s: %.4f of %.4f used, %.4f unused, wasted %.4f\n", c.Name, c.Used, c.Committed, c.Unused, ptr.Deref(c.Wasted, 0))
 	}
 	for _, use := range r.Reservations {
-		fmt.Fprintf(&out, "%s: %d of %d used, %d unused, wasted %.4f\n", use.ID, use.Used, use.Count, use.Unused, use.Wasted)
+		fmt.Fprintf(&out, "%s: %d of %d used, %d unused, wasted %.4f\n", use.ID, use.Used, use.Count, use.Unused, ptr.Deref(use.Wasted, 0))
 	}
 	fmt.Fprintf(&out, "wasted %.4f\n", r.Wasted)
 	return out.String()
@@ -198,7 +197,7 @@ func TestFleet(t *testing.T) {
 	t.Run("When a fleet is worked by hand, it should have the same total", func(t *testing.T) {
 		want := cost.Sums{
 			Machines: 9, Unpriced: 1, OnDemand: 1.00 + 0.10 + 0.278, List: 1.00 + 0.03 + 0.02, Paid: 0.72 + 0.03 + 0.02, Committed: 0.24 + 0.28,
-			SavedBySpot: 0.07, SavedByReservations: 0.258, SavedByCommitments: 0.28,
+			Saved: cost.Savings{Spot: 0.07, Reservations: 0.258, Commitments: 0.28},
 		}
 		if diff := difference(want, report.Total); diff != "" {
 			t.Errorf("(-want +got):\n%s", diff)
@@ -272,7 +271,7 @@ func TestAnyFleet(t *testing.T) {
 		report := cost.Of(list, commitments, reservations)
 		committed, sum := 0.0, cost.Sums{}
 		for _, c := range report.Commitments {
-			committed += c.Wasted
+			committed += ptr.Deref(c.Wasted, 0)
 			if c.Unused < 0 || c.Used < 0 || !equal(c.Used+c.Unused, c.Committed) {
 				t.Fatalf("of a commitment of %g, %g is used and %g unused", c.Committed, c.Used, c.Unused)
 			}
@@ -282,12 +281,12 @@ func TestAnyFleet(t *testing.T) {
 			t.Fatalf("%g is paid and %g wasted for machines of %g", total.Paid, report.Wasted, total.List)
 		}
 		for _, use := range report.Reservations {
-			committed += use.Wasted
+			committed += ptr.Deref(use.Wasted, 0)
 		}
 		if !equal(report.Wasted, committed) {
 			t.Fatalf("%g is wasted, and %g by commitments and reservations", report.Wasted, committed)
 		}
-		if !equal(total.SavedBySpot+total.SavedByReservations+total.SavedByCommitments, total.Saved()) {
+		if !equal(total.Saved.Spot+total.Saved.Reservations+total.Saved.Commitments, total.OnDemand-total.Paid) {
 			t.Fatalf("the savings aren't what is saved: %+v", total)
 		}
 		for i := range report.Rows {

@@ -13,47 +13,30 @@ import (
 // quantized makes ratios of decimal prices comparable that differ by rounding alone.
 func quantized(ratio float64) float64 { return math.Round(ratio * 1e9) }
 
-// difference of two bills, without what is rounding alone and would have machines of the same price replaced; never negative.
+// difference of two bills, without rounding errors, which would have machines of the same price replaced; never negative.
 func difference(more, less float64) float64 { return max(0, math.Round((more-less)*1e10)/1e10) }
 
-// Running is a machine that runs, or may run, and its list price an hour.
-type Running struct {
-	capacity.Offering
-	Price float64
-	// VCPUs in thousandths, and Memory in bytes: as in Machine. Only committed use needs them.
-	VCPUs, Memory int64
-	// Idle: it doesn't run, but is reserved and billed. It is covered after those that run.
-	Idle bool
-}
-
-// Group is a number of equal machines that run.
+// Group is a number of equal machines that run, or may run.
 type Group struct {
-	Running
+	capacity.Priced
+	// Idle: they don't run, but are reserved and billed. They are covered after those that run.
+	Idle  bool
 	Count int64
 }
 
-// Share is the part of a group's list price that a cover pays for, from 0 to 1, and the units of the cover that it uses. Group and Cover are
-// indexes.
-type Share struct {
-	Group, Cover int
-	Part, Units  float64
-}
+// Covered is the part of a machine's list price that commitments pay for, from 0 to 1, and the hourly cost of that part.
+type Covered struct{ Part, Cost float64 }
 
-// rank is the place of a group in the order in which a cover applies to it. Groups of one rank share the rest of the cover equally.
+// rank is the place of a group in the order in which a cover applies to it: those that run before idle ones, which have 1. Groups of one
+// rank share the rest of the cover equally.
 type rank struct {
-	idle          bool
-	first, second float64
-	instanceType  string
+	idle, first, second float64
+	instanceType        string
 }
 
 func (a rank) compare(b rank) int {
-	if a.idle != b.idle {
-		if b.idle {
-			return -1
-		}
-		return 1
-	}
-	return cmp.Or(cmp.Compare(a.first, b.first), cmp.Compare(a.second, b.second), cmp.Compare(a.instanceType, b.instanceType))
+	return cmp.Or(cmp.Compare(a.idle, b.idle), cmp.Compare(a.first, b.first), cmp.Compare(a.second, b.second),
+		cmp.Compare(a.instanceType, b.instanceType))
 }
 
 // candidate is a group that a cover may apply to: the units that a whole machine uses, and the part of its list price that they cover.
@@ -63,23 +46,22 @@ type candidate struct {
 	units, part float64
 }
 
-// candidate returns a group's place in a cover's order; nil if the cover doesn't apply to it. Machines that run come before those that are
-// only reserved. Money covers the groups that save most first, and among equals those with the lowest rate. Instances of a flexible size
-// cover the smallest size first. vCPUs and memory have one price.
-func (c *Cover) candidate(m *Running, group int) *candidate {
-	units, part, ok := c.units(m)
-	if !ok {
-		return nil
+// candidate returns a group's place in a cover's order, and whether the cover applies to it. Money covers the groups that save most first,
+// and among equals those with the lowest rate. Instances of a flexible size cover the smallest size first. vCPUs and memory have one price.
+func (c *Cover) candidate(m *Group, group int) (candidate, bool) {
+	units, part, ok := c.units(&m.Priced)
+	found := candidate{group: group, units: units, part: part}
+	if m.Idle {
+		found.rank.idle = 1
 	}
-	candidate := &candidate{group: group, units: units, part: part, rank: rank{idle: m.Idle}}
-	switch c.Measure {
-	case Money:
-		candidate.rank = rank{m.Idle, quantized(units / m.Price), quantized(units), m.InstanceType}
-	case Instances:
-		candidate.rank.first = quantized(units)
-	case CPUs, GiBs:
+	switch {
+	case !ok:
+	case c.Measure == Money:
+		found.rank.first, found.rank.second, found.rank.instanceType = quantized(units/m.Price), quantized(units), m.InstanceType
+	case c.Measure == Instances:
+		found.rank.first = quantized(units)
 	}
-	return candidate
+	return found, ok
 }
 
 // uncovered is the uncovered part of a machine: of its list price, its vCPUs and its memory, each from 0 to 1.
@@ -99,19 +81,16 @@ func (u *uncovered) open(measure Measure, part float64) float64 {
 // take covers a part of a machine's units, and returns the part of its list price that this covers.
 func (u *uncovered) take(measure Measure, taken, part float64) float64 {
 	before := u.price
-	u.price = max(0, u.price-taken*part)
-	if u.price < 1e-12 {
+	if u.price = max(0, u.price-taken*part); u.price < 1e-12 {
 		u.price = 0
 	}
-	switch measure {
-	case CPUs:
+	switch {
+	case measure == CPUs:
 		u.cpus = max(0, u.cpus-taken)
-	case GiBs:
+	case measure == GiBs:
 		u.gibs = max(0, u.gibs-taken)
-	default:
-		if before > 0 {
-			u.cpus, u.gibs = u.cpus*u.price/before, u.gibs*u.price/before
-		}
+	case before > 0:
+		u.cpus, u.gibs = u.cpus*u.price/before, u.gibs*u.price/before
 	}
 	return before - u.price
 }
@@ -121,28 +100,24 @@ func (u *uncovered) take(measure Measure, taken, part float64) float64 {
 type Commitments struct {
 	covers []Cover
 	groups []Group
-	at     map[Running]int
+	// at is the index of a group, by itself without a count.
+	at map[Group]int
 	// byZone and byCatalog: a selector names zones or catalogs, else machines of all are alike.
 	byZone, byCatalog bool
 
 	// orders are the candidates of each cover, in its order; nil while they have to be found.
-	orders   [][]candidate
-	paid     float64
-	marginal map[Running]marginal
+	orders [][]candidate
+	paid   float64
+	// marginal are prices of one more machine.
+	marginal map[Group]float64
 	// open and inserted are of apply, which is called for each price.
 	open     []uncovered
 	inserted []candidate
 }
 
-// marginal is the price of one more machine; covered: commitments may cover it.
-type marginal struct {
-	price   float64
-	covered bool
-}
-
 // NewCommitments returns commitments without a machine.
 func NewCommitments(commitments []Commitment) *Commitments {
-	c := &Commitments{covers: coversOf(commitments), at: map[Running]int{}}
+	c := &Commitments{covers: coversOf(commitments), at: map[Group]int{}}
 	for i := range commitments {
 		c.byZone = c.byZone || len(commitments[i].Selector.Zones) > 0
 		c.byCatalog = c.byCatalog || len(commitments[i].Selector.Catalogs) > 0
@@ -162,16 +137,23 @@ func (c *Commitments) Distinct(o capacity.Offering) capacity.Offering {
 	return o
 }
 
-// Add adds a number of machines, which may be negative, and returns the index of their group. Shares and prices follow.
-func (c *Commitments) Add(m Running, count int64) int {
-	m = c.distinct(&m)
-	i, known := c.at[m]
+// group is one machine as commitments distinguish it.
+func (c *Commitments) group(m *capacity.Priced) Group {
+	return Group{Priced: capacity.Priced{
+		Machine: capacity.Machine{Offering: c.Distinct(m.Offering), VCPUs: m.VCPUs, Memory: m.Memory}, Price: m.Price,
+	}}
+}
+
+// Add adds machines, of which the count may be negative, and returns the index of their group. Shares and prices follow.
+func (c *Commitments) Add(g Group) int {
+	key := c.group(&g.Priced)
+	key.Idle = g.Idle
+	i, known := c.at[key]
 	if !known {
 		i = len(c.groups)
-		c.at[m] = i
-		c.groups = append(c.groups, Group{Running: m})
+		c.at[key], c.groups = i, append(c.groups, key)
 	}
-	c.groups[i].Count = max(0, c.groups[i].Count+count)
+	c.groups[i].Count = max(0, c.groups[i].Count+g.Count)
 	c.orders = nil
 	return i
 }
@@ -187,29 +169,29 @@ func (c *Commitments) Remove(o capacity.Offering, count int64) {
 	}
 }
 
-// Covers returns the covers of the commitments, in the order in which they apply, and Groups the machines. Don't modify them.
+// Covers returns the covers of the commitments, in the order in which they apply. Don't modify them.
 func (c *Commitments) Covers() []Cover { return c.covers }
 
 // Groups returns the machines; don't modify them.
 func (c *Commitments) Groups() []Group { return c.groups }
 
 // Covered reports whether one of the commitments may cover a machine.
-func (c *Commitments) Covered(m *Running) bool {
+func (c *Commitments) Covered(m *capacity.Priced) bool {
 	return slices.ContainsFunc(c.covers, func(cover Cover) bool { return cover.applies(m) })
 }
 
 // CoveredBy reports whether the commitment with an index may cover a machine.
-func (c *Commitments) CoveredBy(commitment int, m *Running) bool {
-	return slices.ContainsFunc(c.covers, func(cover Cover) bool { return cover.at == commitment && cover.applies(m) })
+func (c *Commitments) CoveredBy(commitment int, m *capacity.Priced) bool {
+	return slices.ContainsFunc(c.covers, func(cover Cover) bool { return cover.Index == commitment && cover.applies(m) })
 }
 
-// Shares returns which part of each group each cover pays for by the clouds' published rules, and the unused amount of each cover. A
-// machine may be covered in part. Clouds bill by the hour and with more details, so that a bill differs.
-func (c *Commitments) Shares() (shares []Share, unused []float64) {
+// Shares returns the covered part of each group by the clouds' published rules, and the unused amount of each cover. A machine may be covered
+// in part. Clouds bill by the hour and with more details, so that a bill differs.
+func (c *Commitments) Shares() (covered []Covered, unused []float64) {
 	c.order()
-	unused = make([]float64, len(c.covers))
-	c.apply(nil, -1, func(share Share) { shares = append(shares, share) }, unused)
-	return shares, unused
+	covered, unused = make([]Covered, len(c.groups)), make([]float64, len(c.covers))
+	c.apply(nil, covered, unused)
+	return covered, unused
 }
 
 // Paid is the machines' hourly cost beyond commitments.
@@ -220,45 +202,37 @@ func (c *Commitments) Paid() float64 {
 
 // MarginalPrice is the hourly cost of one more machine: the bill with it less the bill. It may be above its list price, where it takes a
 // cover from one that saves more.
-func (c *Commitments) MarginalPrice(m *Running) float64 { return c.marginalOf(c.distinct(m)).price }
-
-// distinct is a machine as commitments tell it apart.
-func (c *Commitments) distinct(m *Running) Running {
-	distinct := *m
-	distinct.Offering = c.Distinct(m.Offering)
-	return distinct
-}
-
-// marginalOf computes a price once for all machines that are alike.
-func (c *Commitments) marginalOf(m Running) marginal {
+func (c *Commitments) MarginalPrice(m *capacity.Priced) float64 {
 	c.order()
-	found, known := c.marginal[m]
+	more := c.group(m)
+	price, known := c.marginal[more]
 	if !known {
-		if found = (marginal{max(0, m.Price), c.Covered(&m)}); found.covered {
-			found.price = difference(c.apply(&m, -1, nil, nil), c.paid)
+		if price = max(0, m.Price); c.Covered(&more.Priced) {
+			price = difference(c.apply(&more, nil, nil), c.paid)
 		}
-		c.marginal[m] = found
+		c.marginal[more] = price
 	}
-	return found
+	return price
 }
 
 // Saving is the hourly saving with one machine less of those that run: the bill less the bill without it. It is never more than another one
 // would cost, else a machine would be replaced by its own type: the published order isn't the cheapest, so that one less may lower a bill by
 // more than one more raises it. A machine that isn't known to run saves as much as one more costs.
-func (c *Commitments) Saving(m *Running) float64 {
-	key := c.distinct(m)
-	more := c.marginalOf(key)
-	if !more.covered {
-		return more.price
+func (c *Commitments) Saving(m *capacity.Priced) float64 {
+	key, price := c.group(m), c.MarginalPrice(m)
+	if !c.Covered(&key.Priced) {
+		return price
 	}
 	i, known := c.at[key]
 	if !known || c.groups[i].Count == 0 { // its list price may have changed since it was launched
 		i = slices.IndexFunc(c.groups, func(g Group) bool { return g.Offering == key.Offering && !g.Idle && g.Count > 0 })
 	}
 	if i < 0 {
-		return more.price
+		return price
 	}
-	return min(difference(c.paid, c.apply(nil, i, nil, nil)), more.price)
+	c.groups[i].Count--
+	defer func() { c.groups[i].Count++ }()
+	return min(difference(c.paid, c.apply(nil, nil, nil)), price)
 }
 
 // order sorts the groups for each cover.
@@ -266,41 +240,40 @@ func (c *Commitments) order() {
 	if c.orders != nil {
 		return
 	}
-	c.orders, c.marginal = make([][]candidate, len(c.covers)), map[Running]marginal{}
+	c.orders, c.marginal = make([][]candidate, len(c.covers)), map[Group]float64{}
 	for k := range c.covers {
 		for i := range c.groups {
-			if candidate := c.covers[k].candidate(&c.groups[i].Running, i); candidate != nil && c.groups[i].Count > 0 {
-				c.orders[k] = append(c.orders[k], *candidate)
+			if candidate, ok := c.covers[k].candidate(&c.groups[i], i); ok && c.groups[i].Count > 0 {
+				c.orders[k] = append(c.orders[k], candidate)
 			}
 		}
 		slices.SortStableFunc(c.orders[k], func(a, b candidate) int { return a.rank.compare(b.rank) })
 	}
-	c.paid = c.apply(nil, -1, nil, nil)
+	c.paid = c.apply(nil, nil, nil)
 }
 
-// apply applies each cover to the groups in its order, with one more machine, and one less of a group if less isn't negative. It returns the
-// cost beyond commitments, calls each with the shares, and sets the unused amounts.
-func (c *Commitments) apply(more *Running, less int, each func(Share), unused []float64) float64 {
-	c.open = c.open[:0]
-	for range len(c.groups) + 1 {
-		c.open = append(c.open, uncovered{1, 1, 1})
+// apply applies each cover to the groups in its order, with one more machine beside them. It returns the cost beyond commitments, and sets the covered
+// part of each group and the unused amounts.
+func (c *Commitments) apply(more *Group, covered []Covered, unused []float64) float64 {
+	if more != nil {
+		c.groups = append(c.groups, Group{Priced: more.Priced, Count: 1})
+		defer func() { c.groups = c.groups[:len(c.groups)-1] }()
 	}
-	count := func(group int) float64 {
-		switch group {
-		case len(c.groups):
-			return 1
-		case less:
-			return float64(c.groups[group].Count - 1)
-		}
-		return float64(c.groups[group].Count)
+	c.open = c.open[:0]
+	for range c.groups {
+		c.open = append(c.open, uncovered{1, 1, 1})
 	}
 	for k := range c.covers {
 		cover, rest, order := &c.covers[k], c.covers[k].Committed, c.orders[k]
 		var tied []candidate
+		price := 0.0
+		if covered != nil {
+			price, _ = c.UnitPrice(cover)
+		}
 		if more != nil {
-			if extra := cover.candidate(more, len(c.groups)); extra != nil {
+			if extra, ok := cover.candidate(more, len(c.groups)-1); ok {
 				at, _ := slices.BinarySearchFunc(order, extra.rank, func(a candidate, r rank) int { return a.rank.compare(r) })
-				c.inserted = append(append(append(c.inserted[:0], order[:at]...), *extra), order[at:]...)
+				c.inserted = append(append(append(c.inserted[:0], order[:at]...), extra), order[at:]...)
 				order = c.inserted
 			}
 		}
@@ -311,18 +284,18 @@ func (c *Commitments) apply(more *Running, less int, each func(Share), unused []
 			}
 			tied = order[:n]
 			need, fraction := 0.0, 1.0
-			for i := range tied {
-				need += tied[i].units * c.open[tied[i].group].open(cover.Measure, tied[i].part) * count(tied[i].group)
+			for _, t := range tied {
+				need += t.units * c.open[t.group].open(cover.Measure, t.part) * float64(c.groups[t.group].Count)
 			}
 			if need > rest {
 				fraction = rest / need
 			}
-			for i := range tied {
-				of := &tied[i]
-				taken := c.open[of.group].open(cover.Measure, of.part) * fraction
-				part := c.open[of.group].take(cover.Measure, taken, of.part)
-				if each != nil && part > 0 {
-					each(Share{Group: of.group, Cover: k, Part: part, Units: of.units * taken * count(of.group)})
+			for _, t := range tied {
+				taken := c.open[t.group].open(cover.Measure, t.part) * fraction
+				part := c.open[t.group].take(cover.Measure, taken, t.part)
+				if covered != nil && part > 0 {
+					covered[t.group].Part += part
+					covered[t.group].Cost += t.units * taken * price
 				}
 			}
 			if rest -= need * fraction; fraction < 1 || rest < 1e-12*cover.Committed {
@@ -335,10 +308,7 @@ func (c *Commitments) apply(more *Running, less int, each func(Share), unused []
 	}
 	paid := 0.0
 	for i := range c.groups {
-		paid += c.groups[i].Price * count(i) * c.open[i].price
-	}
-	if more != nil {
-		paid += more.Price * c.open[len(c.groups)].price
+		paid += c.groups[i].Price * float64(c.groups[i].Count) * c.open[i].price
 	}
 	return paid
 }
@@ -346,18 +316,11 @@ func (c *Commitments) apply(more *Running, less int, each func(Share), unused []
 // UnitPrice is the hourly price of one unit of a cover, used or not; false if that isn't known: of instances at a discount, none of which
 // runs.
 func (c *Commitments) UnitPrice(cover *Cover) (price float64, known bool) {
-	switch {
-	case cover.Measure == Money:
-		return 1, true
-	case cover.Measure == CPUs:
-		return cover.CPU.Price, true
-	case cover.Measure == GiBs:
-		return cover.Memory.Price, true
-	case cover.Price != nil:
-		return *cover.Price, true
+	if cover.price != nil {
+		return *cover.price, true
 	}
 	for i := range c.groups {
-		if units, _, ok := cover.units(&c.groups[i].Running); ok && units > 0 && c.groups[i].Count > 0 {
+		if units, _, ok := cover.units(&c.groups[i].Priced); ok && units > 0 && c.groups[i].Count > 0 {
 			if list := c.groups[i].Price / units * (1 - cover.discount); !known || list < price {
 				price, known = list, true
 			}
@@ -367,10 +330,9 @@ func (c *Commitments) UnitPrice(cover *Cover) (price float64, known bool) {
 }
 
 // Largest is the most of a cover that one of the machines would use; zero if none would.
-func (c *Commitments) Largest(cover *Cover) float64 {
-	largest := 0.0
+func (c *Commitments) Largest(cover *Cover) (largest float64) {
 	for i := range c.groups {
-		if units, _, ok := cover.units(&c.groups[i].Running); ok {
+		if units, _, ok := cover.units(&c.groups[i].Priced); ok {
 			largest = max(largest, units)
 		}
 	}

@@ -5,6 +5,8 @@ package division
 import (
 	"cmp"
 	"slices"
+
+	"github.com/autonode-io/autonode/capacity"
 )
 
 // Kind of a commitment: whose rules say which machines it covers, and in which order.
@@ -55,15 +57,12 @@ type CommittedAmount struct{ Amount, Price, List float64 }
 // Measure is the unit that a Cover counts.
 type Measure string
 
-// Measures, and their units.
+// Measures.
 const (
-	// Money in the currency of the prices, an hour.
-	Money Measure = "Money"
-	// Instances of the committed size.
-	Instances Measure = "Instances"
-	// CPUs are vCPUs, and GiBs of memory.
-	CPUs Measure = "CPUs"
-	GiBs Measure = "GiBs"
+	Money     Measure = "dollars"  // an hour, in the currency of the prices
+	Instances Measure = "machines" // of the committed size
+	CPUs      Measure = "vCPUs"
+	GiBs      Measure = "GiB"
 )
 
 // Cover is one measure of a commitment. A CommittedUse has two, and all others one.
@@ -75,40 +74,48 @@ type Cover struct {
 	// Committed in all, in the unit of Measure.
 	Committed float64
 
+	// Index of the commitment.
+	Index int
+
 	selector Selector
 	flexible bool
 	// discount is within 0 and 1.
 	discount float64
-	// list price of a vCPU or a GiB.
-	list float64
-	// at is the commitment's index, and tier the place of its kind in the published order.
-	at, tier int
+	// price of a unit an hour; nil: the list price less the discount. list is the list price of a vCPU or a GiB.
+	price *float64
+	list  float64
+	// tier is the place of the commitment's kind in the published order.
+	tier int
 }
 
 // covers returns a commitment's covers; none without an amount.
-func (c *Commitment) covers(at int) []Cover {
-	cover := Cover{Commitment: c, Name: c.Name, Measure: Instances, selector: c.Selector, discount: min(max(c.Discount, 0), 1), at: at, tier: 1}
+func (c *Commitment) covers(index int) []Cover {
+	cover := Cover{
+		Commitment: c, Name: c.Name, Index: index, Measure: Instances, selector: c.Selector, discount: min(max(c.Discount, 0), 1), tier: 1,
+	}
 	switch c.Kind {
 	case CommittedUse:
 		var covers []Cover
 		for _, part := range []struct {
 			suffix  string
 			measure Measure
-			CommittedAmount
-		}{{"/cpu", CPUs, c.CPU}, {"/memory", GiBs, c.Memory}} {
+			*CommittedAmount
+		}{{"/cpu", CPUs, &c.CPU}, {"/memory", GiBs, &c.Memory}} {
 			if part.Amount > 0 {
-				cover.Name, cover.Measure, cover.Committed, cover.list = c.Name+part.suffix, part.measure, part.Amount, part.List
+				cover.Name, cover.Measure, cover.Committed = c.Name+part.suffix, part.measure, part.Amount
+				cover.price, cover.list = &part.Price, part.List
 				covers = append(covers, cover)
 			}
 		}
 		return covers
 	case SavingsPlan:
-		cover.Measure, cover.Committed, cover.tier = Money, max(0, c.HourlySpend), 3
+		one := 1.0
+		cover.Measure, cover.Committed, cover.price, cover.tier = Money, max(0, c.HourlySpend), &one, 3
 		if c.EC2Instance {
 			cover.tier = 2
 		}
 	default:
-		cover.Committed, cover.flexible = max(0, c.Instances), c.SizeFlexible
+		cover.Committed, cover.price, cover.flexible = max(0, c.Instances), c.Price, c.SizeFlexible
 		if c.IsZonal() {
 			// It doesn't apply to a capacity reservation either.
 			cover.tier, cover.flexible = 0, false
@@ -139,12 +146,9 @@ func coversOf(commitments []Commitment) []Cover {
 	return covers
 }
 
-// spot machines are never covered.
-const spotCapacity = "spot"
-
 // units returns how much of a cover a whole machine uses, and which part of its list price that covers. ok: the cover applies to it.
-func (c *Cover) units(m *Running) (units, part float64, ok bool) {
-	if m.Price <= 0 || m.CapacityType == spotCapacity || !c.selector.Selects(m.Offering) {
+func (c *Cover) units(m *capacity.Priced) (units, part float64, ok bool) {
+	if m.Price <= 0 || m.CapacityType == "spot" || !c.selector.Selects(m.Offering) {
 		return 0, 0, false
 	}
 	switch c.Measure {
@@ -174,10 +178,7 @@ func (c *Cover) units(m *Running) (units, part float64, ok bool) {
 }
 
 // applies reports whether a cover may apply to a machine.
-func (c *Cover) applies(m *Running) bool {
+func (c *Cover) applies(m *capacity.Priced) bool {
 	_, _, ok := c.units(m)
 	return ok
 }
-
-// Index is that of the cover's commitment, of those that the Commitments were made with.
-func (c *Cover) Index() int { return c.at }

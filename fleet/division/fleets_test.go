@@ -9,11 +9,13 @@ import (
 	"slices"
 	"testing"
 	"time"
+
+	"github.com/autonode-io/autonode/capacity"
 )
 
 // randomFleet makes commitments of all kinds, and machines, of a few types whose list prices don't depend on the machine.
-func randomFleet(random *rand.Rand) (commitments []Commitment, machines []Running) {
-	types := map[string]Running{}
+func randomFleet(random *rand.Rand) (commitments []Commitment, machines []capacity.Priced) {
+	types := map[string]capacity.Priced{}
 	for name, price := range map[string]float64{
 		"m5.large": 0.096, "m5.xlarge": 0.192, "m5.4xlarge": 0.768, "c5.large": 0.085, "c5.9xlarge": 1.53, "g5.xlarge": 1.006, "n2-standard-4": 0.192, "n2-highmem-2": 0.128,
 	} {
@@ -63,7 +65,7 @@ func TestPricesOfAnyFleet(t *testing.T) {
 		for step := 0; ; step++ {
 			c := applied(commitments, machines)
 			paid := c.Paid()
-			best, at, by := 0.0, -1, Running{}
+			best, at, by := 0.0, -1, capacity.Priced{}
 			for i := range machines {
 				m := &machines[i]
 				saving, without := c.Saving(m), applied(commitments, slices.Delete(slices.Clone(machines), i, i+1)).Paid()

@@ -48,7 +48,7 @@ func (u Unavailable) selectsType(o capacity.Offering) bool {
 }
 
 // OfferOf returns the offer of a machine with its list price and its charges. commitments are nil where nothing is committed.
-func OfferOf(m *Running, charges []PoolCharge, commitments *Commitments, unavailable []Unavailable, now time.Time) capacity.Offer {
+func OfferOf(m *capacity.Priced, charges []PoolCharge, commitments *Commitments, unavailable []Unavailable, now time.Time) capacity.Offer {
 	o := capacity.Offer{Available: true, Left: capacity.Unlimited, Price: m.Price, Saving: m.Price}
 	ended := false
 	for _, charge := range charges {

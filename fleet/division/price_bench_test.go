@@ -5,13 +5,15 @@ package division
 import (
 	"fmt"
 	"testing"
+
+	"github.com/autonode-io/autonode/capacity"
 )
 
 // BenchmarkPrices prices each of 1,400 types beside 300 groups of machines and five commitments, as Karpenter does when one machine comes.
 func BenchmarkPrices(b *testing.B) {
 	var commitments []Commitment
 	rates := map[string]float64{}
-	var types []Running
+	var types []capacity.Priced
 	for family := range 175 {
 		for size := range 8 {
 			m := running(fmt.Sprintf("m%d.%dxlarge", family, size+1), float64(size+1)*(0.1+float64(family)/1000))
@@ -26,7 +28,7 @@ func BenchmarkPrices(b *testing.B) {
 	for b.Loop() {
 		c := NewCommitments(commitments)
 		for i := range 300 {
-			c.Add(types[i*4%len(types)], 3)
+			c.Add(Group{Priced: types[i*4%len(types)], Count: 3})
 		}
 		for i := range types {
 			c.MarginalPrice(&types[i])

@@ -49,9 +49,9 @@ func (c *CloudProvider) plan(
 			v1alpha1.BootstrapHashAnnotation:        tmpl.Bootstrap.Hash,
 			v1alpha1.TemplateSourceAnnotation:       tmpl.Source.Annotation(),
 			v1alpha1.PriceAnnotation:                chosen.price(),
-			v1alpha1.MachineSizeAnnotation: capacity.FormatMachineSize(
-				capacityprovider.MachineOf(chosen.choice.Key, tmpl),
-				capacity.MachinePrices{List: chosen.choice.ListPrice, OnDemand: chosen.onDemand}),
+			v1alpha1.MachineSizeAnnotation: capacity.FormatMachineSize(capacity.Priced{
+				Machine: capacityprovider.MachineOf(chosen.choice.Key, tmpl), Price: chosen.choice.ListPrice, OnDemand: chosen.onDemand,
+			}),
 		},
 	}
 	plan.Images = c.Images.For(plan.Version, tmpl.Arch)

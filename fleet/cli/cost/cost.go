@@ -13,7 +13,6 @@ import (
 	"time"
 
 	"github.com/spf13/cobra"
-	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -113,12 +112,12 @@ func (o *Options) show(ctx context.Context, reader client.Reader, to io.Writer) 
 	return printCosts(to, costs, groups[o.By], o.Output)
 }
 
-// accountCost is what the machines of an account cost; those of clusters without one have no name.
+// accountCost is what the machines of an account cost; those of clusters without one have none.
 type accountCost struct {
-	name string
+	Account string `json:"account"`
 	*cost.Report
-	// problems are the commitments that aren't counted because they are malformed.
-	problems []string
+	// Problems are the commitments that aren't counted because they are malformed.
+	Problems []string `json:"problems,omitempty"`
 }
 
 var (
@@ -176,10 +175,8 @@ func readCosts(ctx context.Context, reader client.Reader, now time.Time) ([]acco
 		if !ok {
 			owner.name = machine.Namespace + "/" + machine.Labels[clusterv1.ClusterNameLabel]
 		}
-		size, prices := capacity.MachineOf(machine)
 		byAccount[owner.account] = append(byAccount[owner.account], cost.Machines{
-			Key:  cost.Key{Cluster: owner.name, NodePool: machine.Labels[karpv1.NodePoolLabelKey], Offering: size.Offering},
-			List: prices.List, OnDemand: prices.OnDemand, Count: 1, VCPUs: size.VCPUs, Memory: size.Memory,
+			Cluster: owner.name, NodePool: machine.Labels[karpv1.NodePoolLabelKey], Priced: capacity.MachineOf(machine), Count: 1,
 		})
 	}
 	var costs []accountCost
@@ -217,39 +214,32 @@ func clustersOf(found []autonodev1alpha1.CapacityAccount, components []metav1.Pa
 	return clusters
 }
 
-// costOf applies the commitments of an account that are in their term.
-func costOf(ctx context.Context, reader client.Reader, account *autonodev1alpha1.CapacityAccount, machines []cost.Machines,
-	now time.Time) accountCost {
-	rates, unread := ratesOf(ctx, reader, &account.Spec)
-	commitments, problems := conversion.CommitmentsAt(&account.Spec, rates, now)
-	report := accountCost{name: account.Name, Report: cost.Of(machines, commitments, conversion.ReservationsAt(&account.Spec, now))}
-	for _, problem := range problems {
-		report.problems = append(report.problems, fmt.Sprintf("spec.%s: %s; it isn't counted", problem.Field, problem.Message))
+// costOf applies the commitments of an account that are in their term. A plan whose rates can't be read covers types with a rate in the
+// account.
+func costOf(
+	ctx context.Context, reader client.Reader, account *autonodev1alpha1.CapacityAccount, machines []cost.Machines, now time.Time,
+) accountCost {
+	report := accountCost{Account: account.Name}
+	problem := func(field string, err any, effect string) {
+		report.Problems = append(report.Problems, fmt.Sprintf("spec.%s: %s; %s", field, err, effect))
 	}
-	report.problems = append(report.problems, unread...)
-	return report
-}
-
-// ratesOf reads the ConfigMaps that commitments refer to. What can't be read is a problem: its plan covers what has a rate in the account.
-func ratesOf(ctx context.Context, reader client.Reader, spec *autonodev1alpha1.CapacityAccountSpec) (rates conversion.Rates,
-	problems []string) {
-	rates = conversion.Rates{}
-	for i := range spec.Commitments {
-		c := &spec.Commitments[i]
+	rates := conversion.Rates{}
+	for i := range account.Spec.Commitments {
+		c := &account.Spec.Commitments[i]
 		if c.RatesFrom == nil {
 			continue
 		}
-		object := &corev1.ConfigMap{}
-		err := reader.Get(ctx, client.ObjectKey{Namespace: c.RatesFrom.Namespace, Name: c.RatesFrom.Name}, object)
-		if err == nil {
-			rates[c.Name], err = conversion.RatesIn(object, c.RatesFrom.Key)
-		}
-		if err != nil {
-			problems = append(problems, fmt.Sprintf("spec.commitments[%s].ratesFrom: %s; its types without a rate in the account aren't covered",
-				c.Name, err))
+		var err error
+		if rates[c.Name], err = conversion.RatesFrom(ctx, reader, c.RatesFrom); err != nil {
+			problem(fmt.Sprintf("commitments[%s].ratesFrom", c.Name), err, "its types without a rate in the account aren't covered")
 		}
 	}
-	return rates, problems
+	commitments, unusable := conversion.CommitmentsAt(&account.Spec, rates, now)
+	for _, entry := range unusable {
+		problem(entry.Field, entry.Message, "it isn't counted")
+	}
+	report.Report = cost.Of(machines, commitments, conversion.ReservationsAt(&account.Spec, now))
+	return report
 }
 
 // ofAccount leaves out the other accounts.
@@ -258,12 +248,12 @@ func ofAccount(costs []accountCost, name string) ([]accountCost, error) {
 		return costs, nil
 	}
 	var names []string
-	for i := range costs {
-		if costs[i].name == name {
+	for i, c := range costs {
+		if c.Account == name {
 			return costs[i : i+1], nil
 		}
-		if costs[i].name != "" {
-			names = append(names, costs[i].name)
+		if c.Account != "" {
+			names = append(names, c.Account)
 		}
 	}
 	if len(names) == 0 {

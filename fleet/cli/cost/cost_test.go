@@ -32,7 +32,7 @@ func TestNotServed(t *testing.T) {
 
 func TestHostileOutput(t *testing.T) {
 	const hostile = printertest.Hostile
-	costs := []accountCost{{name: hostile, problems: []string{hostile}, Report: &cost.Report{
+	costs := []accountCost{{Account: hostile, Problems: []string{hostile}, Report: &cost.Report{
 		Rows: []cost.Row{{Key: cost.Key{Cluster: hostile, NodePool: hostile}}}, Commitments: []cost.CommitmentUse{{Name: hostile}},
 	}}}
 	printertest.Harmless(t, "cost", func(out io.Writer) error { return tabulate(out, costs, groups["nodepool"]) })

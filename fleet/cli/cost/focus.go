@@ -9,7 +9,8 @@ import (
 	"slices"
 	"strconv"
 
-	"github.com/autonode-io/autonode/fleet/cost"
+	"k8s.io/utils/ptr"
+
 	"github.com/autonode-io/autonode/fleet/division"
 )
 
@@ -65,54 +66,50 @@ func (r *focusRow) cells() (cells []string) {
 // focusRows returns a row for each kind of machine of each NodePool, and for what is unused. Their EffectiveCost is the bill.
 func focusRows(costs []accountCost) []focusRow {
 	rows := []focusRow{}
-	for i := range costs {
-		c := &costs[i]
-		base := focusRow{BillingAccountName: c.name, BillingCurrency: "USD", ChargeCategory: "Usage", ServiceCategory: "Compute"}
-		for j := range c.Rows {
-			rows = append(rows, base.ofMachines(&c.Rows[j]))
-		}
-		for j := range c.Commitments {
-			use := &c.Commitments[j]
-			if !(use.Unused > 0) {
-				continue
-			}
-			row := base
-			row.PricingCategory, row.CommitmentDiscountName, row.CommitmentDiscountStatus = "Committed", use.Name, "Unused"
-			row.CommitmentDiscountType = string(use.Kind)
-			row.ConsumedQuantity, row.ConsumedUnit, row.EffectiveCost = rounded(use.Unused), units[use.Measure], rounded(use.Wasted)
+	for _, c := range costs {
+		add := func(row focusRow) {
+			row.BillingAccountName, row.BillingCurrency, row.ChargeCategory, row.ServiceCategory = c.Account, "USD", "Usage", "Compute"
 			rows = append(rows, row)
 		}
-		for j := range c.Reservations {
-			use := &c.Reservations[j]
+		for i := range c.Rows {
+			m := &c.Rows[i]
+			row := focusRow{
+				SubAccountName: m.Cluster, NodePool: m.NodePool, InstanceType: m.InstanceType, CapacityType: m.CapacityType, AvailabilityZone: m.Zone,
+				PricingCategory: "Standard", ConsumedQuantity: float64(m.Machines), ConsumedUnit: string(division.Instances),
+				ListCost: m.OnDemand, ContractedCost: m.List, EffectiveCost: m.Paid,
+			}
+			if m.CapacityType == "spot" {
+				row.PricingCategory = "Dynamic"
+			}
+			if m.Reservation != "" {
+				row.CapacityReservationID, row.CapacityReservationStatus = m.Reservation, "Used"
+			}
+			add(row)
+		}
+		for _, use := range c.Commitments {
+			if use.Unused > 0 {
+				add(focusRow{
+					PricingCategory: "Committed", ConsumedQuantity: use.Unused, ConsumedUnit: string(use.Unit), EffectiveCost: ptr.Deref(use.Wasted, 0),
+					CommitmentDiscountName: use.Name, CommitmentDiscountType: string(use.Kind), CommitmentDiscountStatus: "Unused",
+				})
+			}
+		}
+		for i := range c.Reservations {
+			use := &c.Reservations[i]
 			if use.Unused == 0 || use.Expired {
 				continue
 			}
-			row := base
-			row.PricingCategory, row.CapacityReservationID, row.CapacityReservationStatus = "Standard", use.ID, "Unused"
-			row.InstanceType, row.AvailabilityZone, row.CapacityType = use.InstanceType, use.Zone, "reserved"
-			row.ConsumedQuantity, row.ConsumedUnit, row.EffectiveCost = float64(use.Unused), units[division.Instances], rounded(use.Wasted)
-			row.ContractedCost = rounded(use.Each * float64(use.Unused))
-			row.ListCost = row.ContractedCost
-			rows = append(rows, row)
+			list := use.Each.Price * float64(use.Unused)
+			add(focusRow{
+				PricingCategory: "Standard", CapacityReservationID: use.ID, CapacityReservationStatus: "Unused",
+				InstanceType: use.InstanceType, AvailabilityZone: use.Zone, CapacityType: "reserved",
+				ConsumedQuantity: float64(use.Unused), ConsumedUnit: string(division.Instances),
+				ListCost: list, ContractedCost: list, EffectiveCost: ptr.Deref(use.Wasted, 0),
+			})
 		}
 	}
+	round(reflect.ValueOf(rows))
 	return rows
-}
-
-func (r *focusRow) ofMachines(machines *cost.Row) focusRow {
-	row := *r
-	row.SubAccountName, row.NodePool, row.InstanceType, row.CapacityType, row.AvailabilityZone = machines.Cluster, machines.NodePool,
-		machines.InstanceType, machines.CapacityType, machines.Zone
-	row.PricingCategory = "Standard"
-	if machines.CapacityType == "spot" {
-		row.PricingCategory = "Dynamic"
-	}
-	if machines.Reservation != "" {
-		row.CapacityReservationID, row.CapacityReservationStatus = machines.Reservation, "Used"
-	}
-	row.ListCost, row.ContractedCost, row.EffectiveCost = rounded(machines.OnDemand), rounded(machines.List), rounded(machines.Paid)
-	row.ConsumedQuantity, row.ConsumedUnit = float64(machines.Machines), units[division.Instances]
-	return row
 }
 
 // printFOCUS prints a table in CSV. A cell that a spreadsheet would take for a formula begins with an apostrophe.

@@ -20,11 +20,12 @@ import (
 
 func TestFOCUS(t *testing.T) {
 	machines := func(instanceType, capacityType, reservation string, list, onDemand float64, count int64) cost.Machines {
-		return cost.Machines{List: list, OnDemand: onDemand, Count: count, Key: cost.Key{Cluster: "clusters/blue", NodePool: "=general", Offering: capacity.Offering{
-			InstanceType: instanceType, Zone: "a", CapacityType: capacityType, Reservation: reservation,
-		}}}
+		return cost.Machines{Cluster: "clusters/blue", NodePool: "=general", Count: count, Priced: capacity.Priced{
+			Machine: capacity.Machine{Offering: capacity.Offering{InstanceType: instanceType, Zone: "a", CapacityType: capacityType, Reservation: reservation}},
+			Price:   list, OnDemand: onDemand,
+		}}
 	}
-	costs := []accountCost{{name: "production", Report: cost.Of(
+	costs := []accountCost{{Account: "production", Report: cost.Of(
 		[]cost.Machines{machines("m5.xlarge", "on-demand", "", 0.192, 0, 2), machines("m5.large", "spot", "", 0.03, 0.096, 1), machines("k4", "reserved", "cr", 0.01, 0.139, 2)},
 		[]division.Commitment{{Name: "ri", Kind: division.ReservedInstance, InstanceType: "m5.xlarge", Instances: 10, Price: ptr.To(0.1152)}},
 		[]cost.Reservation{{ID: "cr", InstanceType: "k4", Zone: "a", Count: 10, Price: ptr.To(0.139)}},

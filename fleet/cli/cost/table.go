@@ -7,6 +7,8 @@ import (
 	"fmt"
 	"io"
 	"math"
+	"reflect"
+	"slices"
 	"strings"
 
 	"github.com/dustin/go-humanize/english"
@@ -43,113 +45,43 @@ var groups = map[string]group{
 	"account": {}, "cluster": {"CLUSTER"}, "nodepool": {"CLUSTER", "NODEPOOL"}, "type": {"TYPE"}, "capacity-type": {"CAPACITY"},
 }
 
-// view is what is printed as JSON and YAML: a format that scripts may rely on. Amounts are in US dollars an hour.
+// view is printed as JSON and YAML: a format that scripts may rely on. Amounts are in US dollars an hour.
 type view struct {
-	Accounts []accountView `json:"accounts"`
+	Accounts []accountCost `json:"accounts"`
 	// FOCUS are the same costs with the column names of FOCUS, by NodePool and instance type.
 	FOCUS []focusRow `json:"focus"`
 }
 
-type accountView struct {
-	// Account is empty for clusters without one.
-	Account      string            `json:"account"`
-	Rows         []rowView         `json:"rows"`
-	Total        sumsView          `json:"total"`
-	Wasted       float64           `json:"wasted"`
-	Commitments  []commitmentView  `json:"commitments,omitempty"`
-	Reservations []reservationView `json:"reservations,omitempty"`
-	Problems     []string          `json:"problems,omitempty"`
-}
-
-type rowView struct {
-	Cluster      string `json:"cluster,omitempty"`
-	NodePool     string `json:"nodePool,omitempty"`
-	InstanceType string `json:"instanceType,omitempty"`
-	CapacityType string `json:"capacityType,omitempty"`
-	sumsView
-}
-
-type sumsView struct {
-	Machines  int64     `json:"machines"`
-	Unpriced  int64     `json:"unpriced,omitempty"`
-	OnDemand  float64   `json:"onDemand"`
-	List      float64   `json:"list"`
-	Paid      float64   `json:"paid"`
-	Committed float64   `json:"committed"`
-	Saved     savedView `json:"saved"`
-}
-
-type savedView struct {
-	Spot         float64 `json:"spot"`
-	Reservations float64 `json:"reservations"`
-	Commitments  float64 `json:"commitments"`
-}
-
-// commitmentView has amounts of money, of machines, of vCPUs or of GiB. Wasted is what is unused costs, and null if that isn't known.
-type commitmentView struct {
-	Name      string   `json:"name"`
-	Kind      string   `json:"kind"`
-	Unit      string   `json:"unit"`
-	Committed float64  `json:"committed"`
-	Used      float64  `json:"used"`
-	Unused    float64  `json:"unused"`
-	Wasted    *float64 `json:"wasted"`
-}
-
-type reservationView struct {
-	ID      string   `json:"id"`
-	Count   int64    `json:"count"`
-	Used    int64    `json:"used"`
-	Unused  int64    `json:"unused"`
-	Wasted  *float64 `json:"wasted"`
-	Expired bool     `json:"expired,omitempty"`
-}
-
-// wasted is null if it isn't known.
-func wasted(amount float64, unknown bool) *float64 {
-	if unknown {
-		return nil
+func viewCosts(costs []accountCost, group group) *view {
+	view := &view{Accounts: []accountCost{}, FOCUS: focusRows(costs)}
+	for _, c := range costs {
+		report := *c.Report
+		report.Rows = c.Group(group.keyOf)
+		c.Report = &report
+		view.Accounts = append(view.Accounts, c)
 	}
-	amount = rounded(amount)
-	return &amount
-}
-
-// units of a commitment, as JSON and tables name them.
-var units = map[division.Measure]string{division.Money: "dollars", division.Instances: "machines",
-	division.CPUs: "vCPUs", division.GiBs: "GiB"}
-
-// rounded cuts what floating-point arithmetic adds.
-func rounded(amount float64) float64 { return math.Round(amount*1e6) / 1e6 }
-
-func viewSums(s *cost.Sums) sumsView {
-	return sumsView{
-		Machines: s.Machines, Unpriced: s.Unpriced, OnDemand: rounded(s.OnDemand), List: rounded(s.List), Paid: rounded(s.Paid),
-		Committed: rounded(s.Committed),
-		Saved:     savedView{rounded(s.SavedBySpot), rounded(s.SavedByReservations), rounded(s.SavedByCommitments)},
-	}
-}
-
-func viewCosts(costs []accountCost, group group) view {
-	view := view{Accounts: []accountView{}, FOCUS: focusRows(costs)}
-	for i := range costs {
-		c := &costs[i]
-		account := accountView{Account: c.name, Rows: []rowView{}, Total: viewSums(&c.Total), Wasted: rounded(c.Wasted), Problems: c.problems}
-		for _, row := range c.Group(group.keyOf) {
-			account.Rows = append(account.Rows, rowView{row.Cluster, row.NodePool, row.InstanceType, row.CapacityType, viewSums(&row.Sums)})
-		}
-		for _, use := range c.Commitments {
-			account.Commitments = append(account.Commitments, commitmentView{
-				use.Name, string(use.Kind), units[use.Measure], rounded(use.Committed), rounded(use.Used), rounded(use.Unused),
-				wasted(use.Wasted, use.Unknown),
-			})
-		}
-		for _, use := range c.Reservations {
-			account.Reservations = append(account.Reservations, reservationView{use.ID, use.Count, use.Used, use.Unused,
-				wasted(use.Wasted, use.Unknown), use.Expired})
-		}
-		view.Accounts = append(view.Accounts, account)
-	}
+	round(reflect.ValueOf(view))
 	return view
+}
+
+// round cuts the rounding errors of all amounts that are printed.
+func round(v reflect.Value) {
+	switch v.Kind() {
+	case reflect.Float64:
+		v.SetFloat(math.Round(v.Float()*1e6) / 1e6)
+	case reflect.Pointer:
+		round(v.Elem())
+	case reflect.Slice:
+		for i := range v.Len() {
+			round(v.Index(i))
+		}
+	case reflect.Struct:
+		for field, value := range v.Fields() {
+			if field.IsExported() && field.Tag.Get("json") != "-" {
+				round(value)
+			}
+		}
+	}
 }
 
 func printCosts(to io.Writer, costs []accountCost, group group, output string) error {
@@ -171,16 +103,15 @@ func tabulate(to io.Writer, costs []accountCost, group group) error {
 	}
 	table := printer.NewTable(to, append(header, "MACHINES", "ON-DEMAND/H", "LIST/H", "PAID/H", "SAVED/H")...)
 	uses := false
-	for i := range costs {
-		c := &costs[i]
+	for _, c := range costs {
 		uses = uses || len(c.Commitments)+len(c.Reservations) > 0
 		for _, row := range c.Group(group.keyOf) {
-			cells := []any{c.name}
+			cells := []any{c.Account}
 			for _, column := range group {
 				cells = append(cells, *columns[column](&row.Key))
 			}
 			table.Row(append(cells, row.Machines, printer.Dollars(row.OnDemand), printer.Dollars(row.List), printer.Dollars(row.Paid),
-				printer.Dollars(row.Saved()))...)
+				printer.Dollars(row.OnDemand-row.Paid))...)
 		}
 	}
 	if err := table.Flush(); err != nil {
@@ -189,62 +120,59 @@ func tabulate(to io.Writer, costs []accountCost, group group) error {
 	if uses {
 		fmt.Fprintln(to)
 		table = printer.NewTable(to, "ACCOUNT", "POOL", "COMMITTED", "USED", "UNUSED", "WASTED/H")
-		for i := range costs {
-			used(table, &costs[i])
+		for _, c := range costs {
+			used(table, c)
 		}
 		if err := table.Flush(); err != nil {
 			return err
 		}
 	}
 	fmt.Fprintln(to)
-	for i := range costs {
-		fmt.Fprintln(to, summary(&costs[i]))
+	for _, c := range costs {
+		fmt.Fprintln(to, summary(c))
 	}
 	return nil
 }
 
 // used adds the rows about an account's commitments and reservations.
-func used(table *printer.Table, c *accountCost) {
+func used(table *printer.Table, c accountCost) {
+	row := func(pool string, wasted *float64, amounts ...any) {
+		cell := "?"
+		if wasted != nil {
+			cell = printer.Dollars(*wasted)
+		}
+		table.Row(slices.Concat([]any{c.Account, pool}, amounts, []any{cell})...)
+	}
 	for _, use := range c.Commitments {
 		format := func(amount float64) string { return printer.Dollars(amount) + "/h" }
-		if use.Measure != division.Money {
-			format = func(amount float64) string { return fmt.Sprintf("%.4g %s", amount, units[use.Measure]) }
+		if use.Unit != division.Money {
+			format = func(amount float64) string { return fmt.Sprintf("%.4g %s", amount, use.Unit) }
 		}
-		table.Row(c.name, "commitment/"+use.Name, format(use.Committed), format(use.Used), format(use.Unused), dollarsOr(use.Wasted, use.Unknown))
+		row("commitment/"+use.Name, use.Wasted, format(use.Committed), format(use.Used), format(use.Unused))
 	}
-	for _, use := range c.Reservations {
-		committed := fmt.Sprintf("%d machines", use.Count)
+	for i := range c.Reservations {
+		use := &c.Reservations[i]
+		format := func(count int64) string { return fmt.Sprintf("%d machines", count) }
+		committed := format(use.Count)
 		if use.Expired {
 			committed += ", expired"
 		}
-		table.Row(c.name, "reservation/"+use.ID, committed, fmt.Sprintf("%d machines", use.Used), fmt.Sprintf("%d machines", use.Unused),
-			dollarsOr(use.Wasted, use.Unknown))
+		row("reservation/"+use.ID, use.Wasted, committed, format(use.Used), format(use.Unused))
 	}
-}
-
-// dollarsOr is a question mark if an amount isn't known.
-func dollarsOr(amount float64, unknown bool) string {
-	if unknown {
-		return "?"
-	}
-	return printer.Dollars(amount)
 }
 
 // summary reports what an account's machines cost, and why that is less than on demand.
-func summary(c *accountCost) string {
+func summary(c accountCost) string {
 	total := &c.Total
-	text := fmt.Sprintf("%s: %s for %s an hour", cmp.Or(message.Line(c.name), "without an account"),
+	text := fmt.Sprintf("%s: %s for %s an hour", cmp.Or(message.Line(c.Account), "without an account"),
 		english.Plural(int(total.Machines), "machine", ""), printer.Dollars(total.Paid))
 	if c.Wasted > 0 {
 		text += fmt.Sprintf(", and %s for what is unused", printer.Dollars(c.Wasted))
 	}
 	var saved []string
-	for _, by := range []struct {
-		what   string
-		amount float64
-	}{{"spot", total.SavedBySpot}, {"reservations", total.SavedByReservations}, {"commitments", total.SavedByCommitments}} {
-		if rounded(by.amount) != 0 {
-			saved = append(saved, printer.Dollars(by.amount)+" by "+by.what)
+	for i, amount := range []float64{total.Saved.Spot, total.Saved.Reservations, total.Saved.Commitments} {
+		if math.Abs(amount) >= 0.5e-6 {
+			saved = append(saved, printer.Dollars(amount)+" by "+[]string{"spot", "reservations", "commitments"}[i])
 		}
 	}
 	if len(saved) > 0 {
@@ -253,7 +181,7 @@ func summary(c *accountCost) string {
 	if total.Unpriced > 0 {
 		text += fmt.Sprintf("\n  %s without a price", english.Plural(int(total.Unpriced), "machine", ""))
 	}
-	for _, problem := range c.problems {
+	for _, problem := range c.Problems {
 		text += "\n  " + message.Line(problem)
 	}
 	return text

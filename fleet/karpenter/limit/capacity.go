@@ -95,8 +95,6 @@ type Provider struct {
 
 	pools map[string]*pool
 	asks  map[capacity.Machine]*ask
-	// covering are the names of commitments that cover an ask; nil until that is asked.
-	covering map[string]bool
 
 	// committed are the commitments of committedOf, a lease, beside the machines of all clusters and since, the number of machines that this
 	// one has more than the operator had counted. counts has the number of this cluster's machines, and priced has what one of them is for
@@ -105,7 +103,7 @@ type Provider struct {
 	committedOf *Lease
 	since       map[capacity.Offering]int64
 	counts      map[capacity.Offering]int64
-	priced      map[capacity.Offering]division.Running
+	priced      map[capacity.Offering]capacity.Priced
 }
 
 // pool of the lease.
@@ -126,8 +124,7 @@ type poolCharge struct {
 
 // ask is an offering that was asked for, and the last answer.
 type ask struct {
-	machine capacity.Machine
-	list    float64
+	machine capacity.Priced
 	takes   []division.PoolCharge
 	offer   capacity.Offer
 }
@@ -139,7 +136,7 @@ func New(config Config) *Provider {
 	p := &Provider{
 		Config: config, triggered: make(chan struct{}, 1), known: make(chan struct{}), raised: make(chan struct{}),
 		holder: division.NewHolder(never), launches: map[string]*launch{}, pools: map[string]*pool{}, asks: map[capacity.Machine]*ask{},
-		counts: map[capacity.Offering]int64{}, priced: map[capacity.Offering]division.Running{},
+		counts: map[capacity.Offering]int64{}, priced: map[capacity.Offering]capacity.Priced{},
 	}
 	if config.Source == nil {
 		p.setKnown()
@@ -200,7 +197,7 @@ func (p *Provider) Offer(m capacity.Machine, list float64) capacity.Offer {
 		if len(p.asks) >= maxAsks {
 			p.replacePools()
 		}
-		a = &ask{machine: m}
+		a = &ask{machine: capacity.Priced{Machine: m}}
 		for name, amount := range division.Charges(p.rules(), m) {
 			pool := p.pools[name]
 			a.takes = append(a.takes, division.PoolCharge{Pool: &pool.Pool, Amount: amount})
@@ -208,10 +205,11 @@ func (p *Provider) Offer(m capacity.Machine, list float64) capacity.Offer {
 		}
 		p.asks[m] = a
 	}
-	if !known || a.list != list {
-		a.list = list
-		p.price(a)
-		p.cover(a)
+	if !known || a.machine.Price != list {
+		a.machine.Price = list
+		if m.Reservation == "" {
+			p.priced[m.Offering] = a.machine
+		}
 		a.offer = p.offer(a, p.Clock.Now())
 	}
 	return a.offer
@@ -219,11 +217,10 @@ func (p *Provider) Offer(m capacity.Machine, list float64) capacity.Offer {
 
 // offer computes an answer. p.mu must be held.
 func (p *Provider) offer(a *ask, now time.Time) capacity.Offer {
-	m := a.running()
 	if p.lease == nil {
-		return division.OfferOf(&m, a.takes, nil, nil, now)
+		return division.OfferOf(&a.machine, a.takes, nil, nil, now)
 	}
-	return division.OfferOf(&m, a.takes, p.committed, p.lease.Unavailable, now)
+	return division.OfferOf(&a.machine, a.takes, p.committed, p.lease.Unavailable, now)
 }
 
 // rules of the lease. p.mu must be held.
@@ -236,7 +233,7 @@ func (p *Provider) rules() []division.Rule {
 
 // replacePools starts over with the pools of the lease: every offer may have changed. p.mu must be held.
 func (p *Provider) replacePools() {
-	p.pools, p.asks, p.covering = map[string]*pool{}, map[capacity.Machine]*ask{}, nil
+	p.pools, p.asks = map[string]*pool{}, map[capacity.Machine]*ask{}
 	for _, rule := range p.rules() {
 		p.pools[rule.Pool] = &pool{name: rule.Pool, Pool: division.Pool{Counted: rule.Reservation != "", Expires: p.lease.Expires[rule.Pool]}}
 	}

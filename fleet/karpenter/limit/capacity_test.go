@@ -597,7 +597,7 @@ func TestOffer(t *testing.T) {
 			return func(l *Lease) {
 				l.Commitments = conversion.Committed{
 					Commitments: []division.Commitment{{Name: "reserved", Kind: division.ReservedInstance, InstanceType: "m5.large", Instances: instances}},
-					Machines:    []division.Group{{Running: division.Running{Offering: large.Offering, Price: 0.1, VCPUs: large.VCPUs, Memory: large.Memory}, Count: runs}},
+					Machines:    []division.Group{{Priced: capacity.Priced{Machine: large, Price: 0.1}, Count: runs}},
 				}
 			}
 		}
@@ -643,7 +643,7 @@ func TestOffer(t *testing.T) {
 			ri.Instances = 3
 			l.Commitments = conversion.Committed{
 				Commitments: []division.Commitment{ri}, Counted: map[capacity.Offering]int64{{InstanceType: "m5.xlarge", CapacityType: xlarge.CapacityType}: 1},
-				Machines: []division.Group{{Running: division.Running{Offering: xlarge.Offering, Price: 0.20, VCPUs: xlarge.VCPUs, Memory: xlarge.Memory}, Count: 2}},
+				Machines: []division.Group{{Priced: capacity.Priced{Machine: xlarge, Price: 0.20}, Count: 2}},
 			}
 		})
 		f.step()

@@ -9,18 +9,6 @@ import (
 	"github.com/autonode-io/autonode/fleet/division"
 )
 
-// running is an ask's machine as commitments see it.
-func (a *ask) running() division.Running {
-	return division.Running{Offering: a.machine.Offering, Price: a.list, VCPUs: a.machine.VCPUs, Memory: a.machine.Memory}
-}
-
-// price records what a machine of an offering is for commitments. p.mu must be held.
-func (p *Provider) price(a *ask) {
-	if a.machine.Reservation == "" {
-		p.priced[a.machine.Offering] = a.running()
-	}
-}
-
 // commit takes the lease's commitments beside the machines of all clusters, with what this cluster has launched and removed since the
 // operator counted. Offers have to be computed again if it reports a change. p.mu must be held.
 func (p *Provider) commit() (changed bool) {
@@ -31,7 +19,7 @@ func (p *Provider) commit() (changed bool) {
 	}
 	leased := &p.lease.Commitments
 	committed := division.NewCommitments(leased.Commitments)
-	since, machines := map[capacity.Offering]int64{}, map[capacity.Offering]division.Running{}
+	since, machines := map[capacity.Offering]int64{}, map[capacity.Offering]capacity.Priced{}
 	for o, count := range leased.Counted {
 		since[o] = -count
 	}
@@ -46,14 +34,14 @@ func (p *Provider) commit() (changed bool) {
 	if p.committed != nil && p.committedOf == p.lease && maps.Equal(since, p.since) {
 		return false
 	}
-	for i := range leased.Machines {
-		committed.Add(leased.Machines[i].Running, leased.Machines[i].Count)
+	for _, g := range leased.Machines {
+		committed.Add(g)
 	}
 	for o, count := range since {
 		if count < 0 {
 			committed.Remove(o, -count)
 		} else {
-			committed.Add(machines[o], count)
+			committed.Add(division.Group{Priced: machines[o], Count: count})
 		}
 	}
 	p.committed, p.committedOf, p.since = committed, p.lease, since

@@ -195,7 +195,6 @@ func (p *Provider) apply(lease *Lease) {
 		p.recharge()
 		p.replacePools()
 	case !reflect.DeepEqual(before.Commitments, lease.Commitments) || !reflect.DeepEqual(before.Unavailable, lease.Unavailable):
-		p.covering = nil
 		p.commit()
 		p.recomputeAll(now)
 	case before.Sequence != lease.Sequence || !before.Available.Equal(lease.Available) || !maps.Equal(before.Reclaims, lease.Reclaims):

@@ -100,7 +100,7 @@ func (c *Cluster) Machines(ctx context.Context) (map[string]capacity.Machine, er
 	for i := range list.Items {
 		m := &list.Items[i]
 		if c.Owns(m) {
-			machines[v1alpha1.NodeClaimOf(m)], _ = capacity.MachineOf(m)
+			machines[v1alpha1.NodeClaimOf(m)] = capacity.MachineOf(m).Machine
 		}
 	}
 	return machines, nil
@@ -120,8 +120,7 @@ func (c *Cluster) Machine(ctx context.Context, nodeClaim string) (capacity.Machi
 	if err != nil {
 		return capacity.Machine{}, false, fmt.Errorf("reading Machine %s: %w", name, err)
 	}
-	taken, _ := capacity.MachineOf(m)
-	return taken, true, nil
+	return capacity.MachineOf(m).Machine, true, nil
 }
 
 // First implements Source.
@@ -179,8 +178,7 @@ func QuotasOf(report []autonodev1alpha1.UnavailableOffering) (quotas []offering.
 // Watch observes the Machines in the management cluster's cache that owns accepts. Call it once.
 func (p *Provider) Watch(ctx context.Context, management cache.Cache, owns func(client.Object) bool) error {
 	_, err := informer.WatchMachines(ctx, management, owns, func(m *clusterv1.Machine) {
-		taken, _ := capacity.MachineOf(m)
-		p.ObserveMachine(v1alpha1.NodeClaimOf(m), taken)
+		p.ObserveMachine(v1alpha1.NodeClaimOf(m), capacity.MachineOf(m).Machine)
 	}, func(m *clusterv1.Machine) { p.ForgetMachine(v1alpha1.NodeClaimOf(m)) })
 	return err
 }

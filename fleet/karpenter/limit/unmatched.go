@@ -22,30 +22,21 @@ func (p *Provider) Unmatched() []string {
 			names = append(names, name)
 		}
 	}
-	if p.covering == nil {
-		p.covering = map[string]bool{}
-		for _, a := range p.asks {
-			p.cover(a)
-		}
-	}
 	for i := range p.lease.Commitments.Commitments {
-		if name := p.lease.Commitments.Commitments[i].Name; !p.covering[name] {
-			names = append(names, autonodev1alpha1.CommitmentName(name))
+		if !p.covers(i) {
+			names = append(names, autonodev1alpha1.CommitmentName(p.lease.Commitments.Commitments[i].Name))
 		}
 	}
 	slices.Sort(names)
 	return names
 }
 
-// cover records which commitments cover an offering. p.mu must be held.
-func (p *Provider) cover(a *ask) {
-	if p.covering == nil || p.committed == nil {
-		return // Unmatched computes them when it is called
-	}
-	m := a.running()
-	for i := range p.lease.Commitments.Commitments {
-		if name := p.lease.Commitments.Commitments[i].Name; !p.covering[name] && p.committed.CoveredBy(i, &m) {
-			p.covering[name] = true
+// covers reports whether the lease's commitment with an index covers an offering. p.mu must be held.
+func (p *Provider) covers(commitment int) bool {
+	for _, a := range p.asks {
+		if p.committed.CoveredBy(commitment, &a.machine) {
+			return true
 		}
 	}
+	return false
 }

@@ -11,6 +11,7 @@ package capacityaccount
 import (
 	"context"
 	"fmt"
+	"sync"
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
@@ -70,7 +71,8 @@ type Config struct {
 type Controller struct {
 	Config
 	counter *machineCounter
-	spent   *spending
+	// reports are the costs of each account's machines, by its name, as they were last counted.
+	reports sync.Map
 	// memory of each account, by name. It is lost when the process ends: then nothing is idle or silent for a while.
 	memory map[string]*memory
 }
@@ -90,9 +92,9 @@ type memory struct {
 	// unmatchedSince is since when all members have said that nothing matches a pool or a commitment.
 	unmatchedSince map[string]time.Time
 	// quotas are the readings of objects that quotas name.
-	quotas map[autonodev1alpha1.CapacityLimitSource]reading
+	quotas map[autonodev1alpha1.CapacityLimitSource]reading[string]
 	// rates are the readings of ConfigMaps that commitments name.
-	rates map[autonodev1alpha1.CapacityRatesSource]ratesReading
+	rates map[autonodev1alpha1.CapacityRatesSource]reading[map[string]float64]
 }
 
 // New returns a Controller. SetUp starts it.
@@ -100,7 +102,7 @@ func New(config Config) *Controller {
 	if config.Clock == nil {
 		config.Clock = clock.RealClock{}
 	}
-	return &Controller{Config: config, counter: newMachineCounter(), spent: newSpending(), memory: map[string]*memory{}}
+	return &Controller{Config: config, counter: newMachineCounter(), memory: map[string]*memory{}}
 }
 
 // +kubebuilder:rbac:groups=autonode.io,resources=capacityaccounts,verbs=list;watch;patch
@@ -189,7 +191,7 @@ func (c *Controller) Reconcile(ctx context.Context, found *autonodev1alpha1.Capa
 			}
 		}
 		delete(c.memory, found.Name)
-		c.spent.forget(found.Name)
+		c.reports.Delete(found.Name)
 		c.counter.follow(found.Name, nil)
 		return reconcile.Result{}, nil
 	}

@@ -95,7 +95,7 @@ func (c *commitments) leasedTo(key string) []autonodev1alpha1.LeasedCommitment {
 	leased := slices.Clone(c.leased)
 	for k := range c.Covers() {
 		cover := &c.Covers()[k]
-		conversion.SetOthers(&leased[cover.Index()], cover.Measure, c.unused[k]-c.share(c.unused[k], c.machine[k], at))
+		conversion.SetOthers(&leased[cover.Index], cover.Measure, c.unused[k]-c.share(c.unused[k], c.machine[k], at))
 	}
 	return leased
 }
@@ -105,8 +105,7 @@ func (r *reconciliation) counted(key string, c *commitments) []autonodev1alpha1.
 	counts := map[capacity.Offering]int64{}
 	for i := range r.costs {
 		m := &r.costs[i]
-		running := division.Running{Offering: m.Offering, Price: m.List, VCPUs: m.VCPUs, Memory: m.Memory}
-		if m.Cluster == key && m.Reservation == "" && c.Covered(&running) {
+		if m.Cluster == key && m.Reservation == "" && c.Covered(&m.Priced) {
 			counts[c.Distinct(m.Offering)] += m.Count
 		}
 	}

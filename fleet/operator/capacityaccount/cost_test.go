@@ -56,9 +56,9 @@ func TestCounted(t *testing.T) {
 	t.Run("When there is a commitment, it should count the cluster's machines that it may cover, by what it distinguishes", func(t *testing.T) {
 		g := NewWithT(t)
 		machines := func(cluster, instanceType, capacityType, reservation string, count int64) cost.Machines {
-			return cost.Machines{List: 0.1, Count: count, Key: cost.Key{Cluster: cluster, Offering: capacity.Offering{
+			return cost.Machines{Cluster: cluster, Count: count, Priced: capacity.Priced{Price: 0.1, Machine: capacity.Machine{Offering: capacity.Offering{
 				InstanceType: instanceType, Zone: "a", CapacityType: capacityType, Reservation: reservation,
-			}}}
+			}}}}
 		}
 		r := &reconciliation{costs: []cost.Machines{
 			machines("blue", "m5.large", "on-demand", "", 2), machines("blue", "m5.large", "on-demand", "", 1), machines("blue", "m5.large", "spot", "", 4),

@@ -101,10 +101,10 @@ func checkLease(t *testing.T, lease *autonodev1alpha1.CapacityLease) {
 	}
 	committed := conversion.CommittedTo(lease)
 	all := division.NewCommitments(committed.Commitments)
-	for i := range committed.Machines {
-		all.Add(committed.Machines[i].Running, committed.Machines[i].Count)
+	for _, g := range committed.Machines {
+		all.Add(g)
 	}
-	m := division.Running{Offering: capacity.Offering{InstanceType: "m5.large", CapacityType: "on-demand"}, Price: 0.1}
+	m := capacity.Priced{Machine: capacity.Machine{Offering: capacity.Offering{InstanceType: "m5.large", CapacityType: "on-demand"}}, Price: 0.1}
 	if price, saving := all.MarginalPrice(&m), all.Saving(&m); !finite(price) || !finite(saving) {
 		t.Errorf("one more costs %v, and one less saves %v", price, saving)
 	}

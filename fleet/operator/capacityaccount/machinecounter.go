@@ -23,24 +23,18 @@ import (
 // burst is how long a change of Machines waits for others, so that an account is reconciled once for all of them.
 const burst = 100 * time.Millisecond
 
-// countedMachine is a Machine: the Cluster of its label, whether or not it shares its namespace, and its form.
+// countedMachine is a Machine: the Cluster of its label, whether or not it shares its namespace, and its size and prices.
 type countedMachine struct {
 	home
-	form
+	capacity.Priced
 }
 
-// form is the size and prices of Machines of the same offering.
-type form struct {
-	capacity.Machine
-	prices capacity.MachinePrices
-}
-
-// machineCounter counts Karpenter's Machines by control-plane namespace, Cluster and form, as events of the cache report them. So nothing
+// machineCounter counts Karpenter's Machines by control-plane namespace, Cluster, size and prices, as events of the cache report them. So nothing
 // is listed when an account is reconciled.
 type machineCounter struct {
 	mu       sync.Mutex
 	machines map[client.ObjectKey]countedMachine
-	counts   map[home]map[form]int64
+	counts   map[home]map[capacity.Priced]int64
 	// clusters are the places of a namespace that have Machines.
 	clusters map[string]map[home]bool
 	// accounts that count a namespace's Machines.
@@ -49,7 +43,7 @@ type machineCounter struct {
 
 func newMachineCounter() *machineCounter {
 	return &machineCounter{
-		machines: map[client.ObjectKey]countedMachine{}, counts: map[home]map[form]int64{}, clusters: map[string]map[home]bool{}, accounts: map[string]map[string]bool{},
+		machines: map[client.ObjectKey]countedMachine{}, counts: map[home]map[capacity.Priced]int64{}, clusters: map[string]map[home]bool{}, accounts: map[string]map[string]bool{},
 	}
 }
 
@@ -58,8 +52,7 @@ func (c *machineCounter) set(machine client.Object) bool {
 	if !v1alpha1.MadeForNodeClaim(machine) {
 		return c.remove(client.ObjectKeyFromObject(machine))
 	}
-	size, prices := capacity.MachineOf(machine)
-	now := countedMachine{home{machine.GetNamespace(), machine.GetLabels()[clusterv1.ClusterNameLabel]}, form{size, prices}}
+	now := countedMachine{home{machine.GetNamespace(), machine.GetLabels()[clusterv1.ClusterNameLabel]}, capacity.MachineOf(machine)}
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	key := client.ObjectKeyFromObject(machine)
@@ -89,15 +82,15 @@ func (c *machineCounter) remove(key client.ObjectKey) bool {
 func (c *machineCounter) add(machine countedMachine, count int64) {
 	at := machine.home
 	if c.counts[at] == nil {
-		c.counts[at] = map[form]int64{}
+		c.counts[at] = map[capacity.Priced]int64{}
 		if c.clusters[at.namespace] == nil {
 			c.clusters[at.namespace] = map[home]bool{}
 		}
 		c.clusters[at.namespace][at] = true
 	}
 	counts := c.counts[at]
-	if counts[machine.form] += count; counts[machine.form] == 0 {
-		delete(counts, machine.form)
+	if counts[machine.Priced] += count; counts[machine.Priced] == 0 {
+		delete(counts, machine.Priced)
 	}
 	if len(counts) > 0 {
 		return
@@ -108,9 +101,9 @@ func (c *machineCounter) add(machine countedMachine, count int64) {
 	}
 }
 
-// of returns the charges of Machines by the rules, their number, and calls each with each form: those of a Cluster in a shared namespace,
+// of returns the charges of Machines by the rules, their number, and calls each with equal ones: those of a Cluster in a shared namespace,
 // all in a dedicated one.
-func (c *machineCounter) of(at home, rules []division.Rule, each func(f form, count int64)) (used division.Amounts, machines int64) {
+func (c *machineCounter) of(at home, rules []division.Rule, each func(m capacity.Priced, count int64)) (used division.Amounts, machines int64) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	used = division.Amounts{}
@@ -118,13 +111,13 @@ func (c *machineCounter) of(at home, rules []division.Rule, each func(f form, co
 		if at.cluster != "" && counting != at {
 			continue
 		}
-		for f, count := range c.counts[counting] {
+		for m, count := range c.counts[counting] {
 			machines += count
-			for pool, amount := range division.Charges(rules, f.Machine) {
+			for pool, amount := range division.Charges(rules, m.Machine) {
 				// A pool's largest amount bounds the sum of forged sizes.
 				used[pool] = min(used[pool]+min(amount, autonodev1alpha1.MaxAmount/max(count, 1))*count, autonodev1alpha1.MaxAmount)
 			}
-			each(f, count)
+			each(m, count)
 		}
 	}
 	return used, machines
@@ -182,8 +175,7 @@ func usedBefore(list *clusterv1.MachineList, before time.Time, rules []division.
 		if !v1alpha1.MadeForNodeClaim(machine) || machine.CreationTimestamp.After(before) {
 			continue
 		}
-		size, _ := capacity.MachineOf(machine)
-		for pool, amount := range division.Charges(rules, size) {
+		for pool, amount := range division.Charges(rules, capacity.MachineOf(machine).Machine) {
 			used[pool] = min(used[pool]+amount, autonodev1alpha1.MaxAmount)
 		}
 	}

@@ -275,7 +275,7 @@ func (k *karpenter) machine(name, reservation string, size capacity.Machine) *cl
 	}
 	return &clusterv1.Machine{ObjectMeta: metav1.ObjectMeta{
 		Namespace: k.namespace, Name: name, Labels: labels,
-		Annotations: map[string]string{v1alpha1.MachineSizeAnnotation: capacity.FormatMachineSize(size, capacity.MachinePrices{List: 0.1})},
+		Annotations: map[string]string{v1alpha1.MachineSizeAnnotation: capacity.FormatMachineSize(capacity.Priced{Machine: size, Price: 0.1})},
 	}}
 }
 
@@ -289,7 +289,7 @@ func (k *karpenter) step() {
 	k.holder.Adopt(conversion.Lease(lease))
 	existing := map[string]bool{}
 	for _, machine := range k.list() {
-		m, _ := capacity.MachineOf(&machine)
+		m := capacity.MachineOf(&machine).Machine
 		k.holder.Exists(machine.Name, division.Charges(conversion.Rules(lease), m))
 		existing[machine.Name] = true
 		delete(k.demand, machine.Name)
@@ -302,7 +302,7 @@ func (k *karpenter) step() {
 	k.seen = existing
 	for name := range k.demand {
 		machine := k.machine(name, "cr-1", capacity.Machine{VCPUs: 2000})
-		m, _ := capacity.MachineOf(machine)
+		m := capacity.MachineOf(machine).Machine
 		if k.holder.Spend(name, division.Charges(conversion.Rules(lease), m), now) {
 			k.create(machine)
 		}

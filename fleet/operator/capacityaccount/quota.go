@@ -6,6 +6,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"maps"
 	"time"
 
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
@@ -27,17 +28,7 @@ const (
 	quotaTimeout = 5 * time.Second
 )
 
-// reading is the last reading of a quota's object.
-type reading struct {
-	at time.Time
-	// value that was read last, maybe earlier; empty if none was.
-	value string
-	// err of the last attempt.
-	err error
-}
-
-// readQuotas returns the account's spec with the limits that objects have, and those that can't be read. The last limit of these stays:
-// a reader that is broken for a while changes nothing.
+// readQuotas returns the account's spec with the limits that objects have, and those that can't be read. The last limit of these stays.
 func (r *reconciliation) readQuotas(ctx context.Context) (*autonodev1alpha1.CapacityAccountSpec, []autonodev1alpha1.UnusableEntry) {
 	ctx, cancel := context.WithTimeout(ctx, quotaTimeout)
 	defer cancel()
@@ -48,16 +39,7 @@ func (r *reconciliation) readQuotas(ctx context.Context) (*autonodev1alpha1.Capa
 		unread = append(unread, r.keepLimits(quota)...)
 		for _, source := range quota.LimitsFrom {
 			used[source] = true
-			read, known := r.quotas[source]
-			if !known || r.now.Sub(read.at) >= quotaInterval {
-				value, err := r.readQuota(ctx, &source)
-				read = reading{at: r.now, value: value, err: err}
-				if err != nil {
-					read.value = r.quotas[source].value
-				}
-				r.quotas[source] = read
-			}
-			r.requeue(read.at.Add(quotaInterval).Sub(r.now))
+			read := readAgain(r, r.quotas, source, func() (string, error) { return r.readQuota(ctx, &source) })
 			pool := autonodev1alpha1.QuotaPool(quota.Name, source.Resource)
 			if read.value == "" {
 				read.value = limitOf(r.before.Pools, pool)
@@ -80,11 +62,7 @@ func (r *reconciliation) readQuotas(ctx context.Context) (*autonodev1alpha1.Capa
 			}
 		}
 	}
-	for source := range r.quotas {
-		if !used[source] {
-			delete(r.quotas, source)
-		}
-	}
+	maps.DeleteFunc(r.quotas, func(source autonodev1alpha1.CapacityLimitSource, _ reading[string]) bool { return !used[source] })
 	return spec, unread
 }
 

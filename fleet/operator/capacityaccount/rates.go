@@ -5,27 +5,39 @@ package capacityaccount
 import (
 	"context"
 	"fmt"
+	"maps"
 	"time"
-
-	corev1 "k8s.io/api/core/v1"
-	apierrors "k8s.io/apimachinery/pkg/api/errors"
-	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	autonodev1alpha1 "github.com/autonode-io/autonode/api/v1alpha1"
 	"github.com/autonode-io/autonode/fleet/conversion"
 	"github.com/autonode-io/autonode/message"
 )
 
-// ratesReading is the last reading of a commitment's ratesFrom.
-type ratesReading struct {
+// reading is the last reading of an object that the account names.
+type reading[V any] struct {
 	at time.Time
-	// rates that were read last, maybe earlier; nil if none were.
-	rates map[string]float64
-	err   error
+	// value that was read last, maybe earlier; zero if none was.
+	value V
+	// err of the last attempt.
+	err error
 }
 
-// readRates returns the rates that commitments refer to, by the commitment's name, and those that can't be read. The last rates of
-// these stay.
+// readAgain reads an object once in a while. If it can't, the last value stays: a reader that is broken for a while changes nothing.
+func readAgain[K comparable, V any](r *reconciliation, readings map[K]reading[V], source K, read func() (V, error)) reading[V] {
+	last, known := readings[source]
+	if !known || r.now.Sub(last.at) >= quotaInterval {
+		value, err := read()
+		if err != nil {
+			value = last.value
+		}
+		last = reading[V]{r.now, value, err}
+		readings[source] = last
+	}
+	r.requeue(last.at.Add(quotaInterval).Sub(r.now))
+	return last
+}
+
+// readRates returns the rates that commitments refer to, by the commitment's name, and those that can't be read.
 func (r *reconciliation) readRates(ctx context.Context) (conversion.Rates, []autonodev1alpha1.UnusableEntry) {
 	ctx, cancel := context.WithTimeout(ctx, quotaTimeout)
 	defer cancel()
@@ -36,22 +48,12 @@ func (r *reconciliation) readRates(ctx context.Context) (conversion.Rates, []aut
 		if c.RatesFrom == nil {
 			continue
 		}
-		source := *c.RatesFrom
-		used[source] = true
-		read, known := r.rates[source]
-		if !known || r.now.Sub(read.at) >= quotaInterval {
-			rates, err := r.readRate(ctx, &source)
-			if err != nil {
-				rates = read.rates
-			}
-			read = ratesReading{at: r.now, rates: rates, err: err}
-			r.rates[source] = read
-		}
-		r.requeue(read.at.Add(quotaInterval).Sub(r.now))
-		all[c.Name] = read.rates
+		used[*c.RatesFrom] = true
+		read := readAgain(r, r.rates, *c.RatesFrom, func() (map[string]float64, error) { return conversion.RatesFrom(ctx, r.Live, c.RatesFrom) })
+		all[c.Name] = read.value
 		if read.err != nil {
 			effect := "the last rates stay"
-			if read.rates == nil {
+			if read.value == nil {
 				effect = "it covers only types in rates"
 				if c.DiscountPercent != nil {
 					effect = "discountPercent applies"
@@ -62,28 +64,8 @@ func (r *reconciliation) readRates(ctx context.Context) (conversion.Rates, []aut
 			})
 		}
 	}
-	for source := range r.rates {
-		if !used[source] {
-			delete(r.rates, source)
-		}
-	}
+	maps.DeleteFunc(r.rates, func(source autonodev1alpha1.CapacityRatesSource, _ reading[map[string]float64]) bool {
+		return !used[source]
+	})
 	return all, unread
-}
-
-// readRate reads rates from the API server.
-func (r *reconciliation) readRate(ctx context.Context, source *autonodev1alpha1.CapacityRatesSource) (map[string]float64, error) {
-	key, object := client.ObjectKey{Namespace: source.Namespace, Name: source.Name}, &corev1.ConfigMap{}
-	switch err := r.Live.Get(ctx, key, object); {
-	case apierrors.IsForbidden(err):
-		return nil, fmt.Errorf("the operator may not get ConfigMap %s; give its ServiceAccount a role", key)
-	case apierrors.IsNotFound(err):
-		return nil, fmt.Errorf("there is no ConfigMap %s", key)
-	case err != nil:
-		return nil, fmt.Errorf("reading ConfigMap %s: %w", key, err)
-	}
-	rates, err := conversion.RatesIn(object, source.Key)
-	if err != nil {
-		return nil, fmt.Errorf("reading rates: %w", err)
-	}
-	return rates, nil
 }

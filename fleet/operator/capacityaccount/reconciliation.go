@@ -16,6 +16,7 @@ import (
 
 	"github.com/autonode-io/autonode/api/scalar"
 	autonodev1alpha1 "github.com/autonode-io/autonode/api/v1alpha1"
+	"github.com/autonode-io/autonode/capacity"
 	"github.com/autonode-io/autonode/fleet/conversion"
 	"github.com/autonode-io/autonode/fleet/cost"
 	"github.com/autonode-io/autonode/fleet/division"
@@ -73,7 +74,7 @@ func (c *Controller) begin(ctx context.Context, found *autonodev1alpha1.Capacity
 		m = &memory{
 			uid: found.UID, surplus: map[string]time.Time{}, unacknowledged: map[string]time.Time{}, excessive: map[string]time.Time{}, leaseless: map[string]time.Time{},
 			hinted: map[string]time.Time{}, closed: unavailableReports{}, reclaims: map[string]map[string][]division.Step{},
-			unmatchedSince: map[string]time.Time{}, quotas: map[autonodev1alpha1.CapacityLimitSource]reading{}, rates: map[autonodev1alpha1.CapacityRatesSource]ratesReading{},
+			unmatchedSince: map[string]time.Time{}, quotas: map[autonodev1alpha1.CapacityLimitSource]reading[string]{}, rates: map[autonodev1alpha1.CapacityRatesSource]reading[map[string]float64]{},
 		}
 		c.memory[found.Name] = m
 	}
@@ -144,10 +145,8 @@ func (r *reconciliation) read(ctx context.Context, key string, of *cluster) erro
 		return nil
 	}
 	var machines int64
-	of.used, machines = r.counter.of(of.home, charged, func(f form, count int64) {
-		r.costs = append(r.costs, cost.Machines{
-			Key: cost.Key{Cluster: key, Offering: f.Offering}, List: f.prices.List, OnDemand: f.prices.OnDemand, Count: count, VCPUs: f.VCPUs, Memory: f.Memory,
-		})
+	of.used, machines = r.counter.of(of.home, charged, func(m capacity.Priced, count int64) {
+		r.costs = append(r.costs, cost.Machines{Cluster: key, Priced: m, Count: count})
 	})
 	r.machines += machines
 	return nil

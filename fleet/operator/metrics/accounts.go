@@ -149,9 +149,9 @@ func collectCosts(samples chan<- prometheus.Metric, account string, report *cost
 		gauge(costList, row.List, namespace, name)
 		gauge(costPaid, row.Paid, namespace, name)
 		gauge(costUnpriced, float64(row.Unpriced), namespace, name)
-		gauge(costSaved, row.SavedBySpot, namespace, name, BySpot)
-		gauge(costSaved, row.SavedByReservations, namespace, name, ByReservations)
-		gauge(costSaved, row.SavedByCommitments, namespace, name, ByCommitments)
+		gauge(costSaved, row.Saved.Spot, namespace, name, BySpot)
+		gauge(costSaved, row.Saved.Reservations, namespace, name, ByReservations)
+		gauge(costSaved, row.Saved.Commitments, namespace, name, ByCommitments)
 	}
 	for _, row := range report.Group(func(k cost.Key) cost.Key { return cost.Key{Cluster: k.Cluster, NodePool: k.NodePool} }) {
 		namespace, name, _ := strings.Cut(row.Cluster, "/")
@@ -162,16 +162,15 @@ func collectCosts(samples chan<- prometheus.Metric, account string, report *cost
 	}) {
 		gauge(costInstanceType, row.Paid, row.InstanceType, row.CapacityType)
 	}
-	for i := range report.Commitments {
-		use := &report.Commitments[i]
+	for _, use := range report.Commitments {
 		gauge(commitmentUsed, use.Used/use.Committed, use.Name)
-		if !use.Unknown {
-			gauge(commitmentUnused, use.Wasted, use.Name)
+		if use.Wasted != nil {
+			gauge(commitmentUnused, *use.Wasted, use.Name)
 		}
 	}
 	for i := range report.Reservations {
-		if use := &report.Reservations[i]; !use.Unknown && !use.Expired {
-			gauge(reservationUnused, use.Wasted, use.ID)
+		if use := &report.Reservations[i]; use.Wasted != nil && !use.Expired {
+			gauge(reservationUnused, *use.Wasted, use.ID)
 		}
 	}
 }

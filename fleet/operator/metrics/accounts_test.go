@@ -28,8 +28,11 @@ import (
 func spendingOf() *cost.Report {
 	machines := func(cluster, instanceType, capacityType string, list, onDemand float64, count int64) cost.Machines {
 		return cost.Machines{
-			Key:  cost.Key{Cluster: cluster, NodePool: map[string]string{"clusters/blue": "general", "clusters/green": "batch"}[cluster], Offering: capacity.Offering{InstanceType: instanceType, Zone: "a", CapacityType: capacityType}},
-			List: list, OnDemand: onDemand, Count: count,
+			Cluster: cluster, NodePool: map[string]string{"clusters/blue": "general", "clusters/green": "batch"}[cluster], Count: count,
+			Priced: capacity.Priced{
+				Machine: capacity.Machine{Offering: capacity.Offering{InstanceType: instanceType, Zone: "a", CapacityType: capacityType}},
+				Price:   list, OnDemand: onDemand,
+			},
 		}
 	}
 	return cost.Of([]cost.Machines{

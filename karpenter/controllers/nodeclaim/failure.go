@@ -80,13 +80,12 @@ func (f *failure) reconcile(ctx context.Context, nodeClaim *karpv1.NodeClaim, m 
 // exceeded closes the quota that a machine has exceeded according to a condition.
 func (f *failure) exceeded(nodeClaim *karpv1.NodeClaim, m *clusterv1.Machine, condition metav1.Condition) offering.ClosedQuota {
 	origin, family := inventory.OriginOf(m), nodeClaim.Labels[v1alpha1.InstanceFamilyLabel]
-	size, _ := capacity.MachineOf(m)
 	class := ""
 	if nodeClaim.Spec.NodeClassRef != nil {
 		class = nodeClaim.Spec.NodeClassRef.Name
 	}
 	quota, remaining := f.InstanceTypes.Exceeded(class, origin.Source, family, f.Profiles.For(m.Spec.InfrastructureRef.GroupKind()),
-		origin.Key, size, detail(condition))
+		origin.Key, capacity.MachineOf(m).Machine, detail(condition))
 	return f.Unavailable.MarkExceeded(origin.Key, quota, remaining, QuotaExceededReason)
 }
 

@@ -80,9 +80,9 @@ func TestLease(t *testing.T) {
 		g.Write(t, func(l *limit.Lease) {
 			l.Commitments = conversion.Committed{
 				Commitments: []division.Commitment{{Name: "ri", Kind: division.ReservedInstance, InstanceType: "t-1", Instances: 1}},
-				Machines: []division.Group{{Count: 1, Running: division.Running{
-					Offering: capacity.Offering{InstanceType: "t-1", CapacityType: karpv1.CapacityTypeOnDemand}, Price: list, VCPUs: 1000,
-				}}},
+				Machines: []division.Group{{Count: 1, Priced: capacity.Priced{Price: list, Machine: capacity.Machine{
+					Offering: capacity.Offering{InstanceType: "t-1", CapacityType: karpv1.CapacityTypeOnDemand}, VCPUs: 1000,
+				}}}},
 			}
 		})
 		after := m.cached()
