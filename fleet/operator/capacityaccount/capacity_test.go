@@ -106,7 +106,7 @@ func TestGrants(t *testing.T) {
 		now := blue.lease().Spec
 		g.Expect(now.Sequence).To(BeNumerically(">", before.Sequence))
 		for i := range now.Pools {
-			g.Expect(now.Pools[i]).To(And(HaveField("Amount", before.Pools[i].Limit), HaveField("Granted", before.Pools[i].Granted)))
+			g.Expect(now.Pools[i]).To(And(HaveField("Limit", before.Pools[i].Limit), HaveField("Granted", before.Pools[i].Granted)))
 		}
 	})
 }

@@ -27,8 +27,8 @@ func FuzzAccounts(f *testing.F) {
 		f.Add([]byte(spec), []byte(`{}`))
 	}
 	for _, lease := range []string{
-		`{"spec":{"sequence":3,"pools":[{"name":"p","resource":"Machines","amount":5,"granted":7,"upTo":9}]},"status":{"acknowledgedSequence":3,
-			"held":[{"pool":"p","amount":9223372036854775807}],"spent":[{"pool":"x","amount":1}],"requests":[{"charges":[{"pool":"p","amount":2}],"count":400},{"charges":[{"pool":"p","amount":1}],"count":400}]}}`,
+		`{"spec":{"sequence":3,"pools":[{"name":"p","resource":"Machines","limit":5,"granted":7,"available":9}]},"status":{"acknowledgedSequence":3,
+			"reserved":[{"pool":"p","amount":9223372036854775807}],"used":[{"pool":"x","amount":1}],"requests":[{"charges":[{"pool":"p","amount":2}],"count":400},{"charges":[{"pool":"p","amount":1}],"count":400}]}}`,
 		`{"spec":{"commitments":[{"name":"c","kind":"SavingsPlan","hourlySpend":"1e308","packedRates":"H4sI","others":"-1"},{"name":"d","instances":1}],"machines":[{"instanceType":"a","price":"1e400","count":-1}]}}`,
 		`{"status":{"unavailable":[{"instanceType":"m5.large","zone":"a","capacityType":"spot","until":"2026-12-01T06:00:00Z"}]}}`,
 	} {
