@@ -177,12 +177,12 @@ func (c *Commitments) Groups() []Group { return c.groups }
 
 // Covered reports whether one of the commitments may cover a machine.
 func (c *Commitments) Covered(m *capacity.Priced) bool {
-	return slices.ContainsFunc(c.covers, func(cover Cover) bool { return cover.applies(m) })
-}
-
-// CoveredBy reports whether the commitment with an index may cover a machine.
-func (c *Commitments) CoveredBy(commitment int, m *capacity.Priced) bool {
-	return slices.ContainsFunc(c.covers, func(cover Cover) bool { return cover.Index == commitment && cover.applies(m) })
+	for i := range c.covers {
+		if _, _, ok := c.covers[i].units(m); ok {
+			return true
+		}
+	}
+	return false
 }
 
 // Shares returns the covered part of each group by the clouds' published rules, and the unused amount of each cover. A machine may be covered

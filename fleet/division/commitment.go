@@ -14,14 +14,10 @@ type Kind string
 
 // Kinds of commitments.
 const (
-	// SavingsPlan is an hourly spend, as of AWS and Azure.
-	SavingsPlan Kind = "SavingsPlan"
-	// ReservedInstance is a number of EC2 instances of one type.
-	ReservedInstance Kind = "ReservedInstance"
-	// AzureReservation is a number of virtual machines of one size.
-	AzureReservation Kind = "AzureReservation"
-	// CommittedUse is an amount of vCPUs and memory, as of Google Cloud.
-	CommittedUse Kind = "CommittedUse"
+	SavingsPlan      Kind = "SavingsPlan"      // an hourly spend, as of AWS and Azure
+	ReservedInstance Kind = "ReservedInstance" // a number of EC2 instances of one type
+	AzureReservation Kind = "AzureReservation" // a number of virtual machines of one size
+	CommittedUse     Kind = "CommittedUse"     // an amount of vCPUs and memory, as of Google Cloud
 )
 
 // Commitment is capacity that is paid for whether it is used or not. It never covers a spot machine.
@@ -175,10 +171,4 @@ func (c *Cover) units(m *capacity.Priced) (units, part float64, ok bool) {
 	}
 	part = min(1, units*c.list/m.Price)
 	return units, part, part > 0
-}
-
-// applies reports whether a cover may apply to a machine.
-func (c *Cover) applies(m *capacity.Priced) bool {
-	_, _, ok := c.units(m)
-	return ok
 }

@@ -39,12 +39,8 @@ type Unavailable struct {
 }
 
 func (u Unavailable) selects(o capacity.Offering, now time.Time) bool {
-	return now.Before(u.Until) && u.selectsType(o) &&
+	return now.Before(u.Until) && (u.InstanceType == "" || Matches(u.InstanceType, o.InstanceType)) &&
 		(u.Zone == "" || u.Zone == o.Zone) && (u.CapacityType == "" || u.CapacityType == o.CapacityType)
-}
-
-func (u Unavailable) selectsType(o capacity.Offering) bool {
-	return u.InstanceType == "" || Matches(u.InstanceType, o.InstanceType)
 }
 
 // OfferOf returns the offer of a machine with its list price and its charges. commitments are nil where nothing is committed.

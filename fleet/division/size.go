@@ -16,50 +16,27 @@ var (
 	//go:embed sizes/azure.txt
 	azureList string
 
-	// awsMetal has the factor of a family's bare metal size, and awsInflexible the families whose sizes count as themselves only.
-	awsMetal, awsInflexible = readAWS(awsList)
-	// azureSizes has the ratio of each size in its group, whose name is its line.
-	azureSizes = readAzure(azureList)
+	// listed are the sizes of EC2's bare metal and of Azure's groups. A family of EC2 with the ratio 0 has no size flexibility.
+	listed = read(awsList + azureList)
 )
 
+// size is the ratio of an instance type in its series.
 type size struct {
 	series string
 	ratio  float64
 }
 
-func lines(list string) []string {
-	var lines []string
-	for line := range strings.Lines(list) {
-		if line = strings.TrimSpace(line); line != "" && !strings.HasPrefix(line, "#") {
-			lines = append(lines, line)
-		}
-	}
-	return lines
-}
-
-func readAWS(list string) (metal map[string]float64, inflexible map[string]bool) {
-	metal, inflexible = map[string]float64{}, map[string]bool{}
-	for _, line := range lines(list) {
-		key, families, _ := strings.Cut(line, ":")
-		factor, _ := strconv.ParseFloat(strings.TrimPrefix(key, "metal "), 64)
-		for _, family := range strings.Fields(families) {
-			if key == "inflexible" {
-				inflexible[family] = true
-			} else {
-				metal[family] = factor
-			}
-		}
-	}
-	return metal, inflexible
-}
-
-func readAzure(list string) map[string]size {
+// read reads a list, in which a line is a series.
+func read(list string) map[string]size {
 	sizes := map[string]size{}
-	for _, line := range lines(list) {
+	for line := range strings.Lines(list) {
+		if strings.HasPrefix(line, "#") {
+			continue
+		}
 		for _, entry := range strings.Fields(line) {
 			name, ratio, _ := strings.Cut(entry, "=")
 			number, _ := strconv.ParseFloat(ratio, 64)
-			sizes["Standard_"+name] = size{line, number}
+			sizes[name] = size{line, number}
 		}
 	}
 	return sizes
@@ -81,8 +58,8 @@ var (
 // sizeOf is the series of an instance type, and its ratio in it; false where it isn't published.
 func sizeOf(kind Kind, instanceType string) (size, bool) {
 	if kind == AzureReservation {
-		if s, listed := azureSizes[instanceType]; listed {
-			return s, true
+		if name, standard := strings.CutPrefix(instanceType, "Standard_"); standard && listed[name].ratio > 0 {
+			return listed[name], true
 		}
 		parts := azureCurrent.FindStringSubmatch(instanceType)
 		if parts == nil {
@@ -94,13 +71,14 @@ func sizeOf(kind Kind, instanceType string) (size, bool) {
 	family, name, _ := strings.Cut(instanceType, ".")
 	factor, known := awsFactors[name]
 	if name == "metal" {
-		factor, known = awsMetal[family]
+		factor, known = listed[instanceType].ratio, listed[instanceType].ratio > 0
 	}
 	if parts := awsXLarge.FindStringSubmatch(name); parts != nil {
 		times, err := strconv.ParseFloat(parts[1]+parts[2], 64)
 		factor, known = 8*times, err == nil
 	}
-	if base, _, _ := strings.Cut(family, "-"); awsInflexible[base] {
+	base, _, _ := strings.Cut(family, "-")
+	if _, inflexible := listed[base]; inflexible {
 		family = instanceType // of no other's series
 	}
 	return size{family, factor}, known || family == instanceType

@@ -97,12 +97,10 @@ type Provider struct {
 	asks  map[capacity.Machine]*ask
 
 	// committed are the commitments of committedOf, a lease, beside the machines of all clusters and since, the number of machines that this
-	// one has more than the operator had counted. counts has the number of this cluster's machines, and priced has what one of them is for
-	// commitments.
+	// one has more than the operator had counted. priced has what a machine of an offering is for commitments.
 	committed   *division.Commitments
 	committedOf *Lease
 	since       map[capacity.Offering]int64
-	counts      map[capacity.Offering]int64
 	priced      map[capacity.Offering]capacity.Priced
 }
 
@@ -136,7 +134,7 @@ func New(config Config) *Provider {
 	p := &Provider{
 		Config: config, triggered: make(chan struct{}, 1), known: make(chan struct{}), raised: make(chan struct{}),
 		holder: division.NewHolder(never), launches: map[string]*launch{}, pools: map[string]*pool{}, asks: map[capacity.Machine]*ask{},
-		counts: map[capacity.Offering]int64{}, priced: map[capacity.Offering]capacity.Priced{},
+		priced: map[capacity.Offering]capacity.Priced{},
 	}
 	if config.Source == nil {
 		p.setKnown()

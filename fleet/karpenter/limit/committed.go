@@ -23,7 +23,11 @@ func (p *Provider) commit() (changed bool) {
 	for o, count := range leased.Counted {
 		since[o] = -count
 	}
-	for o, count := range p.counts {
+	counts := map[capacity.Offering]int64{}
+	for _, l := range p.launches {
+		counts[l.offering()]++
+	}
+	for o, count := range counts { // a reserved one has no price here: it is billed whether it runs or not
 		if m, priced := p.priced[o]; priced && committed.Covered(&m) {
 			o = committed.Distinct(o)
 			since[o] += count
@@ -48,38 +52,15 @@ func (p *Provider) commit() (changed bool) {
 	return true
 }
 
-// countOwn counts a launch as what its Machine is, or would be. A reserved one is billed whether it runs or not. p.mu must be held.
-func (p *Provider) countOwn(l *launch) {
-	var is capacity.Offering
+// offering is that of a launch's Machine, or of the last attempt to create one.
+func (l *launch) offering() (o capacity.Offering) {
 	switch {
 	case l.exists:
-		is = l.machine.Offering
+		o = l.machine.Offering
 	case len(l.tried) > 0:
-		is = l.tried[len(l.tried)-1].Offering
+		o = l.tried[len(l.tried)-1].Offering
 	}
-	if is.Reservation != "" {
-		is = capacity.Offering{}
-	}
-	if is == l.counted {
-		return
-	}
-	p.uncount(l)
-	l.counted = is
-	if is != (capacity.Offering{}) {
-		p.counts[is]++
-	}
-	p.recommit()
-}
-
-// uncount counts a launch no more. p.mu must be held.
-func (p *Provider) uncount(l *launch) {
-	if l.counted == (capacity.Offering{}) {
-		return
-	}
-	if p.counts[l.counted]--; p.counts[l.counted] <= 0 {
-		delete(p.counts, l.counted)
-	}
-	l.counted = capacity.Offering{}
+	return o
 }
 
 // recommit computes offers again whose prices have changed by a launch. p.mu must be held.

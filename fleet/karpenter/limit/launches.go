@@ -55,8 +55,6 @@ type launch struct {
 	gone     bool
 	// vacancy is the launch whose Machine has gone, of which this one has taken over what was kept.
 	vacancy string
-	// counted is what it counts as for commitments.
-	counted capacity.Offering
 }
 
 // Open returns nil once machines may be launched: ErrUnread, ErrMissing, ErrUngranted or a *SucceedingError before. Retry it.
@@ -159,7 +157,7 @@ func (p *Provider) Reserve(name string, m capacity.Machine, vacancies ...string)
 	if !slices.Contains(l.tried, m) {
 		l.tried = append(l.tried, m)
 	}
-	p.countOwn(l)
+	p.recommit()
 	p.changed(charges)
 	return func() { p.done(name) }, l.vacancy
 }
@@ -298,7 +296,7 @@ func (p *Provider) exists(name string, m capacity.Machine) *launch {
 	if !l.trying(p.Clock.Now()) {
 		l.tried = nil
 	}
-	p.countOwn(l)
+	p.recommit()
 	charges := p.taken(l)
 	p.holder.Exists(name, charges)
 	if !before.Equal(charges) {
@@ -363,11 +361,8 @@ func (p *Provider) tidy(name string) {
 
 // forget forgets a launch. p.mu must be held.
 func (p *Provider) forget(name string) {
-	if l, ok := p.launches[name]; ok {
-		p.uncount(l)
-		delete(p.launches, name)
-		p.recommit()
-	}
+	delete(p.launches, name)
+	p.recommit()
 }
 
 // changed recomputes the pools of amounts that have been taken or returned. p.mu must be held.

@@ -6,6 +6,7 @@ import (
 	"slices"
 
 	autonodev1alpha1 "github.com/autonode-io/autonode/api/v1alpha1"
+	"github.com/autonode-io/autonode/fleet/division"
 )
 
 // Unmatched returns the pools of the lease that no offering takes from, and the commitments that cover none, in order: most likely their
@@ -22,19 +23,20 @@ func (p *Provider) Unmatched() []string {
 			names = append(names, name)
 		}
 	}
-	for i := range p.lease.Commitments.Commitments {
-		if !p.covers(i) {
-			names = append(names, autonodev1alpha1.CommitmentName(p.lease.Commitments.Commitments[i].Name))
+	commitments := p.lease.Commitments.Commitments
+	for i := range commitments {
+		if !p.covers(division.NewCommitments(commitments[i : i+1])) {
+			names = append(names, autonodev1alpha1.CommitmentName(commitments[i].Name))
 		}
 	}
 	slices.Sort(names)
 	return names
 }
 
-// covers reports whether the lease's commitment with an index covers an offering. p.mu must be held.
-func (p *Provider) covers(commitment int) bool {
+// covers reports whether commitments cover an offering. p.mu must be held.
+func (p *Provider) covers(c *division.Commitments) bool {
 	for _, a := range p.asks {
-		if p.committed.CoveredBy(commitment, &a.machine) {
+		if c.Covered(&a.machine) {
 			return true
 		}
 	}
