@@ -17,7 +17,7 @@ const (
 	// maxValues bounds the values in one JSON document.
 	maxValues = 64 << 10
 	// maxDepth bounds the nesting of values: some types decode their content once for each level.
-	maxDepth = 128
+	maxDepth = 64
 	// maxRequirements and maxSelector, in bytes, bound a selector: each requirement and value is compared with the labels of each object.
 	maxRequirements, maxSelector = 50, 4 << 10
 )
@@ -31,8 +31,8 @@ func Selector(by *metav1.LabelSelector) (labels.Selector, error) {
 }
 
 // Count returns an error for JSON whose decoding takes much more memory than its text. It counts invalid JSON, too: a decoder keeps the
-// values before the error, and ignores content after the first value.
-func Count(content []byte) error {
+// values before the error, and ignores content after the first value. levels is the deepest nesting.
+func Count(content []byte) (levels int, err error) {
 	var elements []int // of each list that is open; an object has none
 	values, quoted := 0, false
 	for i := 0; i < len(content); i++ {
@@ -57,18 +57,18 @@ func Count(content []byte) error {
 		case ',':
 			if last := len(elements) - 1; last >= 0 {
 				if elements[last]++; elements[last] > MaxElements {
-					return fmt.Errorf("more than %d elements in one list", MaxElements)
+					return 0, fmt.Errorf("more than %d elements in one list", MaxElements)
 				}
 			}
 		default:
 			continue
 		}
 		if values++; values > maxValues {
-			return fmt.Errorf("more than %d values", maxValues)
+			return 0, fmt.Errorf("more than %d values", maxValues)
 		}
-		if len(elements) > maxDepth {
-			return fmt.Errorf("more than %d levels", maxDepth)
+		if levels = max(levels, len(elements)); levels > maxDepth {
+			return 0, fmt.Errorf("more than %d levels", maxDepth)
 		}
 	}
-	return nil
+	return levels, nil
 }

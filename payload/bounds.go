@@ -48,7 +48,7 @@ const (
 	maxIndicators = 200_000
 	// maxDepth limits the nesting of a CRD's YAML. Decoding its schema takes quadratic time in the depth. The schema
 	// of a pod, among the deepest, has forty levels.
-	maxDepth = 100
+	maxDepth = 60
 	// maxNodes bounds the nodes in all CRDs of one component, which are kept for as long as the release is, and take up to a
 	// kilobyte each. Karpenter's have four thousand.
 	maxNodes = 200_000
@@ -84,7 +84,7 @@ func refuse(err error, format string, args ...any) error {
 
 // count fails if decoding JSON takes much more memory than its text: an element as short as "{}" takes fifty times as much.
 func count(content []byte) error {
-	if err := lenient.Count(content); err != nil {
+	if _, err := lenient.Count(content); err != nil {
 		return fmt.Errorf("%w: %w", errTooLarge, err)
 	}
 	return nil

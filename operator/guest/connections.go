@@ -107,7 +107,7 @@ func New(ctx context.Context, config Config) (*Connections, error) {
 	}
 	manager := connection.New(connection.Config{
 		Management: mgr.GetClient(), Scheme: mgr.GetScheme(), Kinds: kinds, Wanted: c.wanted, Access: access.config, Changed: c.changed, Probed: c.probed,
-		Bounds: config.Bounds, Backoff: cmp.Or(config.Budget.Backoff, egress.DefaultBackoff), Noticed: c.noticed,
+		Bounds: config.Bounds, Backoff: cmp.Or(config.Budget.Backoff, egress.DefaultBackoff), Noticed: c.noticed, Charge: access.dialer.Charge,
 		UnresponsiveAfter: outage.ProbeFailure, Retry: cmp.Or(config.ConnectRetry, DefaultConnectRetry), Timeout: timeout, Clock: clock.RealClock{},
 	})
 	c.connections = manager

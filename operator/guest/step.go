@@ -229,7 +229,7 @@ func (c *Connections) connected(s *scope.Scope, conn *connection.Guest) scope.Re
 	return scope.Result{}
 }
 
-func overBudget(host string) string { return host + " sends more bytes than one guest may" }
+func overBudget(host string) string { return host + " sends more than one guest may" }
 
 func setReachable(s *scope.Scope, status metav1.ConditionStatus, reason, message string) {
 	meta.SetStatusCondition(&s.HostedCluster.Status.Conditions, metav1.Condition{

@@ -37,6 +37,7 @@ const (
 type bounded struct {
 	next   http.RoundTripper
 	scheme *runtime.Scheme
+	charge func(bytes int) // that of a Store
 	// streams: successful answers are those to a Store, which decodes them object by object.
 	streams bool
 }
@@ -114,7 +115,7 @@ func (b *bounded) check(content []byte, gvk schema.GroupVersionKind) error {
 	if err != nil {
 		object = &metav1.PartialObjectMetadata{} // of a kind without a type
 	}
-	problem, err := store.Decode(content, object)
+	problem, err := store.Decode(content, object, b.charge)
 	if err == nil && problem != "" {
 		err = errors.New(problem)
 	}

@@ -67,7 +67,9 @@ func TestAnswers(t *testing.T) {
 			}))
 			defer server.Close()
 			config := &rest.Config{Host: server.URL, Timeout: time.Minute}
-			config.Wrap(func(next http.RoundTripper) http.RoundTripper { return &bounded{next: next, scheme: scheme} })
+			config.Wrap(func(next http.RoundTripper) http.RoundTripper {
+				return &bounded{next: next, scheme: scheme, charge: func(int) {}}
+			})
 			c, err := client.New(config, client.Options{Scheme: scheme, Mapper: newMapper(nil)})
 			g.Expect(err).NotTo(HaveOccurred())
 			before, after := goruntime.MemStats{}, goruntime.MemStats{}
@@ -96,7 +98,7 @@ func TestMetadata(t *testing.T) {
 	defer server.Close()
 	config := &rest.Config{Host: server.URL, Timeout: time.Minute}
 	config.Wrap(func(next http.RoundTripper) http.RoundTripper {
-		return &bounded{next: next, scheme: runtime.NewScheme()}
+		return &bounded{next: next, scheme: runtime.NewScheme(), charge: func(int) {}}
 	})
 	c, err := client.New(config, client.Options{Mapper: newMapper(nil)})
 	g.Expect(err).NotTo(HaveOccurred())

@@ -101,7 +101,9 @@ type Config struct {
 	// Bounds limit the objects of each guest, and Backoff is how long one that exceeds them isn't connected.
 	Bounds  store.Bounds
 	Backoff time.Duration
-	// Noticed is called when a guest's unreadable objects have changed; nil for not at all.
+	// Charge takes bytes from a guest's budget; see [store.Config].
+	Charge func(cluster string, bytes int)
+	// Noticed is called when a guest's unreadable objects have changed.
 	Noticed func(context.Context, client.ObjectKey)
 }
 
@@ -266,9 +268,13 @@ func (m *Manager) dial(ctx context.Context, cluster client.ObjectKey) (*Guest, e
 	if err != nil {
 		return nil, fmt.Errorf("connecting: %w", err)
 	}
-	calls := &http.Client{Transport: &bounded{next: transport, scheme: m.config.Scheme}, Timeout: config.Timeout}
-	streams := &http.Client{Transport: &bounded{next: transport, scheme: m.config.Scheme, streams: true}}
-	config.Wrap(func(next http.RoundTripper) http.RoundTripper { return &bounded{next: next, scheme: m.config.Scheme} }) // others' clients
+	charge := func(bytes int) { m.config.Charge(cluster.String(), bytes) }
+	bound := func(next http.RoundTripper) http.RoundTripper {
+		return &bounded{next: next, scheme: m.config.Scheme, charge: charge}
+	}
+	calls := &http.Client{Transport: bound(transport), Timeout: config.Timeout}
+	streams := &http.Client{Transport: &bounded{next: transport, scheme: m.config.Scheme, charge: charge, streams: true}}
+	config.Wrap(bound) // others' clients
 	discoverer, err := discovery.NewDiscoveryClientForConfigAndClient(config, calls)
 	if err != nil {
 		return nil, fmt.Errorf("connecting: %w", err)
@@ -285,13 +291,9 @@ func (m *Manager) dial(ctx context.Context, cluster client.ObjectKey) (*Guest, e
 		return nil, fmt.Errorf("probing: %w", err)
 	}
 	guest.Store = store.New(store.Config{
-		Guest: config, HTTP: streams, Live: live, Codecs: m.codecs, Kinds: m.config.Kinds, Timeout: m.config.Timeout, Bounds: m.config.Bounds,
+		Guest: config, HTTP: streams, Live: live, Codecs: m.codecs, Kinds: m.config.Kinds, Timeout: m.config.Timeout, Bounds: m.config.Bounds, Charge: charge,
 		Exceeded: func(why error) { m.exceeded(cluster, guest, why) },
-		Noticed: func() {
-			if m.config.Noticed != nil {
-				m.config.Noticed(context.Background(), cluster)
-			}
-		},
+		Noticed:  func() { m.config.Noticed(context.Background(), cluster) },
 	})
 	guest.Live = guest.Store.Lists()
 	return guest, nil

@@ -76,6 +76,7 @@ func newWorld(t *testing.T) *world {
 	w.Manager = New(Config{
 		Management: w.management, Scheme: scheme, Clock: w.clock, Retry: retry, Timeout: time.Minute, Backoff: backoff, UnresponsiveAfter: 25 * time.Second,
 		Kinds:  func(schema.GroupVersionKind) store.Kind { return store.Kind{} },
+		Charge: func(string, int) {}, Noticed: func(context.Context, client.ObjectKey) {},
 		Wanted: func(context.Context, *clusterv1.Cluster) bool { return w.wanted },
 		Access: func(context.Context, client.ObjectKey) (*rest.Config, error) {
 			return &rest.Config{Host: server.URL}, w.access

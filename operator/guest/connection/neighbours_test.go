@@ -98,6 +98,7 @@ func TestNeighbours(t *testing.T) {
 	connections := New(Config{
 		Management: management.Build(), Scheme: scheme, Clock: clock.RealClock{}, Retry: time.Hour, Timeout: time.Minute, Backoff: time.Hour,
 		Kinds:  func(schema.GroupVersionKind) store.Kind { return store.Kind{} },
+		Charge: func(string, int) {}, Noticed: func(context.Context, client.ObjectKey) {},
 		Wanted: func(context.Context, *clusterv1.Cluster) bool { return true },
 		Access: func(_ context.Context, key client.ObjectKey) (*rest.Config, error) {
 			return &rest.Config{Host: server.URL + "/" + key.Name}, nil

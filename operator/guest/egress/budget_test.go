@@ -71,6 +71,64 @@ func TestAllowance(t *testing.T) {
 	})
 }
 
+// TestCosts is a server that makes its client work with few bytes. It counts what the budget admits without a delay.
+func TestCosts(t *testing.T) {
+	const budget = 4 << 20
+	for name, test := range map[string]struct {
+		do   func(*Dialer, net.Conn) error
+		want int
+	}{
+		"When a server sends byte by byte, each read should count": {
+			func(_ *Dialer, c net.Conn) error { _, err := c.Read(make([]byte, 1)); return err }, (budget - connectionCost) / readCost,
+		},
+		"When a server causes writes, as PING frames of HTTP/2 do, each should count": {
+			func(_ *Dialer, c net.Conn) error { _, err := c.Write([]byte("a")); return err }, (budget - connectionCost) / writeCost,
+		},
+		"When a server ends each connection, each handshake should count": {func(d *Dialer, c net.Conn) error {
+			again, err := d.To("red", c.RemoteAddr().String())(t.Context(), "tcp", c.RemoteAddr().String())
+			if err == nil {
+				t.Cleanup(func() { _ = again.Close() })
+			}
+			return err
+		}, budget/connectionCost - 1},
+		"When a server causes other work, it should count as much as is charged": {
+			func(d *Dialer, _ net.Conn) error { d.Charge("red", 1<<10); return nil }, (budget - connectionCost) >> 10,
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			g := NewWithT(t)
+			policy, err := NewPolicy("127.0.0.0/8")
+			g.Expect(err).NotTo(HaveOccurred())
+			server, err := net.Listen("tcp", "127.0.0.1:0")
+			g.Expect(err).NotTo(HaveOccurred())
+			t.Cleanup(func() { _ = server.Close() })
+			go func() {
+				for {
+					connection, err := server.Accept()
+					if err != nil {
+						return
+					}
+					t.Cleanup(func() { _ = connection.Close() })
+					go func() { _, _ = connection.Write(make([]byte, budget)) }()
+				}
+			}()
+			clk := clocktesting.NewFakeClock(time.Date(2026, 11, 22, 12, 0, 0, 0, time.UTC))
+			d := newDialer(policy, Budget{Bytes: budget, PerSecond: 1}, clk)
+			connection, err := d.To("red", server.Addr().String())(t.Context(), "tcp", server.Addr().String())
+			g.Expect(err).NotTo(HaveOccurred())
+			t.Cleanup(func() { _ = connection.Close() })
+			for range test.want {
+				g.Expect(test.do(d, connection)).To(Succeed())
+			}
+			g.Expect(d.State("red")).To(Equal(Within))
+			d.Charge("red", 2*budget)
+			g.Expect(d.State("red")).To(Equal(Slowed))
+			clk.Step(budget*time.Second + 2*pause)
+			g.Expect(d.State("red")).To(Equal(Within), "work that exceeds a burst counts as one burst")
+		})
+	}
+}
+
 // TestMetered has a client that reads a server without end through a Dialer. It counts bytes, and the clock moves when the test moves it.
 func TestMetered(t *testing.T) {
 	const burst, perSecond = 1 << 20, 1 << 17
@@ -78,7 +136,7 @@ func TestMetered(t *testing.T) {
 	clk := clocktesting.NewFakeClock(time.Date(2026, 11, 22, 12, 0, 0, 0, time.UTC))
 	policy, err := NewPolicy("127.0.0.0/8")
 	g.Expect(err).NotTo(HaveOccurred())
-	dialer := newDialer(policy, Budget{Bytes: burst, PerSecond: perSecond, Grace: 10 * time.Second, Backoff: time.Minute}, clk)
+	dialer := newDialer(policy, Budget{Bytes: burst + connectionCost, PerSecond: perSecond, Grace: 10 * time.Second, Backoff: time.Minute}, clk)
 
 	// serve sends so many bytes to whoever connects.
 	serve := func(bytes int) (address string) {

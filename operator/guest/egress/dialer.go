@@ -92,15 +92,25 @@ func (d *Dialer) State(client string) State {
 	return known.allowance.state()
 }
 
+// Charge takes from a client's budget for work that its server causes and the bytes it sends don't show.
+func (d *Dialer) Charge(client string, bytes int) {
+	d.mu.Lock()
+	known := d.targets[client]
+	d.mu.Unlock()
+	if known != nil {
+		_, _ = known.allowance.take(bytes) // delays the next read, or fails it
+	}
+}
+
 func (d *Dialer) dial(ctx context.Context, client string, to *target, network, address string) (net.Conn, error) {
 	d.mu.Lock()
 	permitted := d.targets[client] == to && to.address == address
 	d.mu.Unlock()
-	switch {
-	case !permitted:
+	if !permitted {
 		return nil, errOtherServer
-	case to.allowance.state() == BackOff:
-		return nil, errBackoff
+	}
+	if _, err := to.allowance.take(connectionCost); err != nil {
+		return nil, err
 	}
 	connection, err := d.policy.DialContext(ctx, network, address)
 	forbidden := errors.Is(err, ErrForbidden)

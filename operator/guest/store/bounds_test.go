@@ -280,7 +280,7 @@ func asJSON(t *testing.T, object runtime.Object) []byte {
 
 func TestStatus(t *testing.T) {
 	read := func(status string) error {
-		_, err := Decode([]byte(`{"metadata":{"name":"a"},"status":`+status+`}`), &v1alpha1.ClusterAPINodeClass{})
+		_, err := Decode([]byte(`{"metadata":{"name":"a"},"status":`+status+`}`), &v1alpha1.ClusterAPINodeClass{}, func(int) {})
 		return err
 	}
 	g := NewWithT(t)

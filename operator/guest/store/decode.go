@@ -100,24 +100,28 @@ func (d *decoder) read(raw []byte) (object client.Object, problem string, err er
 	}
 	d.store.decoding.Lock()
 	defer d.store.decoding.Unlock()
-	problem, err = decode(raw, object, unread)
+	problem, err = decode(raw, object, unread, d.store.config.Charge)
 	return object, problem, err
 }
 
 // Decode decodes all of an object that a guest has sent, unless that takes too much memory. problem is the first of the parts that are left
-// out. Client-go can decode an object without such parts, in bounded time.
-func Decode(raw []byte, into any) (problem string, err error) { return decode(raw, into, whole) }
+// out. Client-go can decode an object without such parts, in bounded time. charge is that of Config.
+func Decode(raw []byte, into any, charge func(bytes int)) (problem string, err error) {
+	return decode(raw, into, whole, charge)
+}
 
-func decode(raw []byte, into any, options json.Options) (problem string, err error) {
+func decode(raw []byte, into any, options json.Options, charge func(bytes int)) (problem string, err error) {
 	defer func() {
 		if recover() != nil { // for input that no API server sends
 			err = errMalformed
 		}
 	}()
-	if err := lenient.Count(raw); err != nil {
+	levels, err := lenient.Count(raw)
+	if err != nil {
 		return "", fmt.Errorf("it would take too much memory: %w", err)
 	}
 	_, problems, err := lenient.Decode(raw, into, options)
+	charge(len(problems)*(len(raw)+eventCost) + len(raw)*(max(0, levels-8)/4)) // a schema decodes its content once for each level
 	if len(problems) > 0 {
 		problem = problems[0]
 	}
@@ -177,6 +181,7 @@ func (e *events) decodeNext() (watch.EventType, runtime.Object, error) {
 		if err != nil {
 			return "", nil, e.store.bounded(err)
 		}
+		e.store.config.Charge(eventCost)
 		switch kind := watch.EventType(name); kind {
 		case watch.Added, watch.Modified:
 			object, selected := e.decode(raw)
@@ -202,7 +207,7 @@ func (e *events) decodeNext() (watch.EventType, runtime.Object, error) {
 			return kind, object, nil
 		case watch.Error:
 			answer := &metav1.Status{}
-			if _, err := Decode(raw, answer); err != nil {
+			if _, err := Decode(raw, answer, e.store.config.Charge); err != nil {
 				return "", nil, err
 			}
 			answer.Message = strings.Clone(answer.Message[:min(len(answer.Message), maxMessage)])
@@ -212,6 +217,8 @@ func (e *events) decodeNext() (watch.EventType, runtime.Object, error) {
 }
 
 const (
+	// eventCost is what an event of a watch counts for beside its bytes: the smallest takes as much CPU time as a KiB of a list.
+	eventCost = 1 << 10
 	// maxMessage limits the text of an error.
 	maxMessage = 1 << 10
 	// maxName is the limit of names in Kubernetes.

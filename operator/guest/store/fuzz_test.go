@@ -28,7 +28,7 @@ func FuzzList(f *testing.F) {
 	f.Add(inJSON)
 	f.Add([]byte(`{"items":[{"metadata":{"name":"a"},"status":{"capacity":{"cpu":"1e-999999999","memory":1e9}}},{},null,7,"a",[]],"metadata":{"continue":"a"}}`))
 	f.Add([]byte(`{"type":"ADDED","object":{"metadata":{"name":"a","labels":{"a":"\u0062"}},"spec":{"taints":[{},{"timeAdded":"2026-12-01t06:00:00z"}]}}}` + "\n"))
-	s := New(Config{Guest: &rest.Config{}, Live: fake.NewClientBuilder().WithScheme(clientgoscheme.Scheme).Build()})
+	s := New(Config{Guest: &rest.Config{}, Charge: func(int) {}, Live: fake.NewClientBuilder().WithScheme(clientgoscheme.Scheme).Build()})
 	d, err := s.decoderOf(kindKey{GroupVersionKind: corev1.SchemeGroupVersion.WithKind("Node")}, nil)
 	if err != nil {
 		f.Fatal(err)

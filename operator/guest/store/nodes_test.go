@@ -103,7 +103,7 @@ func serveNodes(tb testing.TB, count int, streams bool) *httptest.Server {
 func storeOf(tb testing.TB, server *httptest.Server, kinds func(schema.GroupVersionKind) Kind, change func(*Config)) *Store {
 	tb.Helper()
 	config := Config{
-		Guest: &rest.Config{Host: server.URL}, HTTP: server.Client(), Codecs: clientgoscheme.Codecs, Kinds: kinds, Timeout: time.Minute,
+		Charge: func(int) {}, Guest: &rest.Config{Host: server.URL}, HTTP: server.Client(), Codecs: clientgoscheme.Codecs, Kinds: kinds, Timeout: time.Minute,
 		Live: fake.NewClientBuilder().WithScheme(clientgoscheme.Scheme).WithRESTMapper(mapper()).Build(),
 	}
 	if change != nil {

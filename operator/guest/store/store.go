@@ -55,6 +55,8 @@ type Config struct {
 	Bounds Bounds
 	// Exceeded is called once if the guest exceeds them. The Store is closed then, and has dropped its objects.
 	Exceeded func(why error)
+	// Charge takes bytes from the guest's budget, for work that isn't proportional to the bytes that it sent.
+	Charge func(bytes int)
 	// Noticed is called when Unreadable may have changed. Like Exceeded it must not block, and may be nil.
 	Noticed func()
 }
@@ -191,22 +193,17 @@ func (s *Store) Unreadable() (count int, example string) { return s.unreadable.f
 
 // listed waits for the first list of a kind.
 func (s *Store) listed(ctx context.Context, k *kind) error {
-	select {
-	case <-k.listed:
+	if k.isListed() {
 		return nil
-	default:
 	}
-	timer := time.NewTimer(s.config.Timeout)
-	defer timer.Stop()
-	err := context.DeadlineExceeded
+	ctx, cancel := context.WithTimeout(ctx, s.config.Timeout)
+	defer cancel()
 	select {
 	case <-k.listed:
 		return nil
 	case <-s.ctx.Done():
 		return ErrClosed
 	case <-ctx.Done():
-		err = ctx.Err()
-	case <-timer.C:
+		return fmt.Errorf("waiting for the first list of %s: %w", k.gvk.Kind, ctx.Err())
 	}
-	return fmt.Errorf("waiting for the first list of %s: %w", k.gvk.Kind, err)
 }

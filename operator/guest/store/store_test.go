@@ -123,7 +123,7 @@ func newStore(t *testing.T, timeout time.Duration) (*Store, *kind) {
 	t.Helper()
 	live := fake.NewClientBuilder().WithScheme(clientgoscheme.Scheme).
 		WithObjects(&corev1.Secret{ObjectMeta: metav1.ObjectMeta{Namespace: "default", Name: "live"}}).Build()
-	s := New(Config{Live: live, Timeout: timeout, Kinds: func(schema.GroupVersionKind) Kind { return Kind{} }})
+	s := New(Config{Live: live, Timeout: timeout, Charge: func(int) {}, Kinds: func(schema.GroupVersionKind) Kind { return Kind{} }})
 	t.Cleanup(s.Close)
 	k := newKind(configMaps, true, drop)
 	s.kinds[kindKey{configMaps, false}] = k

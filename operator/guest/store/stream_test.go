@@ -15,7 +15,40 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime"
+	clientgoscheme "k8s.io/client-go/kubernetes/scheme"
+	"sigs.k8s.io/controller-runtime/pkg/client/fake"
 )
+
+// TestCharge is a guest whose objects cost more CPU time than their bytes show.
+func TestCharge(t *testing.T) {
+	const unreadable = `{"metadata":{"name":"a","uid":[1,2,3,4,5,6,7,8,9]}}`
+	deep := `{"metadata":{"name":"a"},"spec":` + strings.Repeat(`{"a":`, 47) + `7` + strings.Repeat(`}`, 48)
+	for name, test := range map[string]struct {
+		event string
+		want  int
+	}{
+		"a bookmark":                       {`{"type":"BOOKMARK","object":{"metadata":{"resourceVersion":"1"}}}`, eventCost},
+		"a change":                         {`{"type":"MODIFIED","object":{"metadata":{"name":"a","resourceVersion":"1"}}}`, eventCost},
+		"a deletion":                       {`{"type":"DELETED","object":{"metadata":{"name":"a"}}}`, eventCost},
+		"an unknown event":                 {`{"type":"X"}`, eventCost},
+		"an object that is decoded twice":  {`{"type":"ADDED","object":` + unreadable + `}`, 2*eventCost + len(unreadable)},
+		"an object that is nested in vain": {`{"type":"ADDED","object":` + deep + `}`, eventCost + 10*len(deep)},
+	} {
+		t.Run("When a watch has "+name+", it should be charged", func(t *testing.T) {
+			g := NewWithT(t)
+			charged := 0
+			s := New(Config{Charge: func(bytes int) { charged += bytes }, Live: fake.NewClientBuilder().WithScheme(clientgoscheme.Scheme).Build()})
+			d, err := s.decoderOf(kindKey{GroupVersionKind: corev1.SchemeGroupVersion.WithKind("Node")}, nil)
+			g.Expect(err).NotTo(HaveOccurred())
+			e := &events{decoder: d, stream: newStream(strings.NewReader(test.event + "\n" + test.event))}
+			for err == nil {
+				_, _, err = e.Decode()
+			}
+			g.Expect(err).To(MatchError(io.EOF))
+			g.Expect(charged).To(Equal(2 * test.want))
+		})
+	}
+}
 
 func TestItems(t *testing.T) {
 	nodes := &corev1.NodeList{ListMeta: metav1.ListMeta{ResourceVersion: "7", Continue: "next"}}
