@@ -10,7 +10,6 @@ import (
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
-	"k8s.io/apimachinery/pkg/types"
 	toolscache "k8s.io/client-go/tools/cache"
 	"k8s.io/client-go/util/workqueue"
 	"k8s.io/utils/clock"
@@ -151,9 +150,7 @@ func (c *Connections) onSecret(ctx context.Context) toolscache.ResourceEventHand
 		}
 		switch {
 		case v1beta1.IsGuestAccess(s):
-			if name := s.Labels[v1beta1.HostedClusterLabel]; name != "" {
-				c.watches.Enqueue(types.NamespacedName{Namespace: s.Labels[v1beta1.HostedClusterNamespaceLabel], Name: name})
-			}
+			c.eachOf(ctx, clusterOf(s), c.watches.Enqueue)
 		case isKubeconfig(s):
 			c.eachOf(ctx, clusterOf(s), func(hostedCluster client.ObjectKey) {
 				c.access.replace(clusterOf(s), c.watches.Connection(clusterOf(s)), s)

@@ -10,12 +10,19 @@ import (
 	. "github.com/onsi/gomega"
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/client-go/rest"
 	"k8s.io/client-go/tools/clientcmd"
 	clientcmdapi "k8s.io/client-go/tools/clientcmd/api"
+	"k8s.io/client-go/util/workqueue"
+	"k8s.io/utils/clock"
 	clusterv1 "sigs.k8s.io/cluster-api/api/core/v1beta2"
+	"sigs.k8s.io/controller-runtime/pkg/client/fake"
+	"sigs.k8s.io/controller-runtime/pkg/reconcile"
 
+	"github.com/autonode-io/autonode/api/v1beta1"
 	"github.com/autonode-io/autonode/operator/guest/egress"
+	"github.com/autonode-io/autonode/operator/guest/watch"
 )
 
 func TestProxy(t *testing.T) {
@@ -73,4 +80,33 @@ func TestProxy(t *testing.T) {
 		}
 		g.Expect(transports[0]).NotTo(BeIdenticalTo(transports[1]))
 	})
+}
+
+// TestGuestAccess has the access of two tenants' Karpenters, both with the labels of one HostedCluster.
+func TestGuestAccess(t *testing.T) {
+	scheme := runtime.NewScheme()
+	NewWithT(t).Expect(v1beta1.AddToScheme(scheme)).To(Succeed())
+	management := fake.NewClientBuilder().WithScheme(scheme).WithIndex(&v1beta1.HostedCluster{}, clusterIndex, indexByCluster).
+		WithObjects(&v1beta1.HostedCluster{ObjectMeta: metav1.ObjectMeta{Namespace: "clusters", Name: "blue"}}).Build()
+	for name, test := range map[string]struct {
+		namespace string
+		woken     int
+	}{
+		"When the access in its control-plane namespace changes, the HostedCluster should be reconciled": {"clusters-blue", 1},
+		"When another tenant writes one with its labels elsewhere, it should not be":                     {"tenant-red", 0},
+	} {
+		t.Run(name, func(t *testing.T) {
+			g := NewWithT(t)
+			c := &Connections{access: &access{management: management}, watches: watch.New(clock.RealClock{}, nil)}
+			queue := workqueue.NewTypedRateLimitingQueue(workqueue.DefaultTypedControllerRateLimiter[reconcile.Request]())
+			defer queue.ShutDown()
+			g.Expect(c.watches.Source().Start(t.Context(), queue)).To(Succeed())
+			c.onSecret(t.Context()).OnAdd(&corev1.Secret{ObjectMeta: metav1.ObjectMeta{
+				Namespace: test.namespace, Name: v1beta1.GuestAccessSecret, Labels: map[string]string{
+					clusterv1.ClusterNameLabel: "blue", v1beta1.HostedClusterNamespaceLabel: "clusters", v1beta1.HostedClusterLabel: "blue",
+				},
+			}}, false)
+			g.Expect(queue.Len()).To(Equal(test.woken))
+		})
+	}
 }

@@ -86,7 +86,7 @@ func indexControlPlaneNamespace(obj client.Object) []string {
 func (r *Reconciler) watch(mgr manager.Manager, config Config) error {
 	workers := cmp.Or(config.Workers, Workers)
 	limiter := newLimiter(workers, r.guests.Slow)
-	ours := handler.EnqueueRequestsFromMapFunc(byLabels)
+	ours := handler.EnqueueRequestsFromMapFunc(r.byLabels)
 	changed := builder.WithPredicates(predicate.ResourceVersionChangedPredicate{})
 	b := builder.ControllerManagedBy(mgr).
 		Named("hostedcluster").
@@ -161,13 +161,15 @@ var (
 	}
 )
 
-// byLabels maps the operator's objects to the HostedCluster that they were created for.
-func byLabels(_ context.Context, obj client.Object) []reconcile.Request {
+// byLabels maps the operator's objects to the HostedCluster that they were created for. Labels alone prove nothing: whoever writes objects in
+// a namespace could have the HostedClusters of all others reconciled in a loop.
+func (r *Reconciler) byLabels(ctx context.Context, obj client.Object) []reconcile.Request {
 	key := client.ObjectKey{
 		Namespace: obj.GetLabels()[v1beta1.HostedClusterNamespaceLabel],
 		Name:      obj.GetLabels()[v1beta1.HostedClusterLabel],
 	}
-	if key.Namespace == "" || key.Name == "" {
+	hostedCluster := &v1beta1.HostedCluster{}
+	if r.management.Get(ctx, key, hostedCluster) != nil || hostedCluster.ControlPlaneNamespace() != obj.GetNamespace() {
 		return nil
 	}
 	return []reconcile.Request{{NamespacedName: key}}

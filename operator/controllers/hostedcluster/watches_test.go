@@ -113,3 +113,26 @@ func TestMachineDeleting(t *testing.T) {
 		})
 	}
 }
+
+// TestByLabels has two tenants, each with a control-plane namespace.
+func TestByLabels(t *testing.T) {
+	blue := types.NamespacedName{Namespace: "clusters", Name: "blue"}
+	r := watching(t, &v1beta1.HostedCluster{ObjectMeta: metav1.ObjectMeta{Namespace: blue.Namespace, Name: blue.Name}})
+	for name, test := range map[string]struct {
+		namespace, labelled string
+		want                []reconcile.Request
+	}{
+		"When an object is in the HostedCluster's control-plane namespace, it should be reconciled":            {"clusters-blue", "blue", []reconcile.Request{{NamespacedName: blue}}},
+		"When an object in another tenant's namespace has the labels of one, it should not be":                 {"tenant-red", "blue", nil},
+		"When an object in its namespace has the labels of a HostedCluster that doesn't exist, none should be": {"clusters-blue", "red", nil},
+		"When an object has no labels, none should be":                                                         {"clusters-blue", "", nil},
+	} {
+		t.Run(name, func(t *testing.T) {
+			m := &metav1.PartialObjectMetadata{ObjectMeta: metav1.ObjectMeta{Namespace: test.namespace, Name: "karpenter"}}
+			if test.labelled != "" {
+				m.Labels = map[string]string{v1beta1.HostedClusterNamespaceLabel: blue.Namespace, v1beta1.HostedClusterLabel: test.labelled}
+			}
+			NewWithT(t).Expect(r.byLabels(t.Context(), m)).To(Equal(test.want))
+		})
+	}
+}
