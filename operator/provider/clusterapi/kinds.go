@@ -11,7 +11,6 @@ import (
 
 	rbacv1 "k8s.io/api/rbac/v1"
 	"k8s.io/apimachinery/pkg/api/meta"
-	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apimachinery/pkg/util/sets"
 	clusterv1 "sigs.k8s.io/cluster-api/api/core/v1beta2"
@@ -22,6 +21,7 @@ import (
 	"github.com/autonode-io/autonode/assets/infrastructure"
 	karpenterassets "github.com/autonode-io/autonode/assets/karpenter"
 	"github.com/autonode-io/autonode/assets/references"
+	"github.com/autonode-io/autonode/lenient"
 	"github.com/autonode-io/autonode/operator/provider"
 )
 
@@ -176,7 +176,7 @@ func rulesFor(resources map[string]sets.Set[string], verbs []string) []rbacv1.Po
 func templates(ctx context.Context, in provider.Input) (map[schema.GroupKind]naming, error) {
 	kinds, config := map[schema.GroupKind]naming{}, in.Config.ClusterAPI
 	if config.ScalableResourceSelector != nil {
-		selector, err := metav1.LabelSelectorAsSelector(config.ScalableResourceSelector)
+		selector, err := lenient.Selector(config.ScalableResourceSelector)
 		if err != nil {
 			return nil, fmt.Errorf("parsing scalableResourceSelector: %w", err)
 		}
@@ -210,7 +210,7 @@ func templates(ctx context.Context, in provider.Input) (map[schema.GroupKind]nam
 // catalogs adds the kinds of the templates that the selected catalogs refer to.
 func catalogs(ctx context.Context, in provider.Input, kinds map[schema.GroupKind]naming) error {
 	for i, selector := range in.Config.ClusterAPI.CatalogSelectors {
-		matches, err := metav1.LabelSelectorAsSelector(&selector.Selector)
+		matches, err := lenient.Selector(&selector.Selector)
 		if err != nil {
 			return fmt.Errorf("parsing catalogSelectors[%d].selector: %w", i, err)
 		}

@@ -23,6 +23,7 @@ import (
 	"github.com/autonode-io/autonode/assets/crds"
 	guestassets "github.com/autonode-io/autonode/assets/guest"
 	karpenterassets "github.com/autonode-io/autonode/assets/karpenter"
+	"github.com/autonode-io/autonode/lenient"
 	"github.com/autonode-io/autonode/operator/provider"
 )
 
@@ -76,7 +77,7 @@ func checkSpec(config *v1beta1.Karpenter) error {
 		return errors.New("clusterAPI is required when platform is ClusterAPI")
 	}
 	if selector := config.ClusterAPI.ScalableResourceSelector; selector != nil {
-		if _, err := metav1.LabelSelectorAsSelector(selector); err != nil {
+		if _, err := lenient.Selector(selector); err != nil {
 			return fmt.Errorf("clusterAPI.scalableResourceSelector: %w", err)
 		}
 	}
@@ -84,12 +85,12 @@ func checkSpec(config *v1beta1.Karpenter) error {
 		return fmt.Errorf("clusterAPI.kubelet exceeds clusterAPI.kubeletBounds: %s", strings.Join(problems, "; "))
 	}
 	for i := range config.ClusterAPI.InfrastructureTemplateSelectors {
-		if _, err := metav1.LabelSelectorAsSelector(&config.ClusterAPI.InfrastructureTemplateSelectors[i].Selector); err != nil {
+		if _, err := lenient.Selector(&config.ClusterAPI.InfrastructureTemplateSelectors[i].Selector); err != nil {
 			return fmt.Errorf("clusterAPI.infrastructureTemplateSelectors[%d].selector: %w", i, err)
 		}
 	}
 	for i := range config.ClusterAPI.CatalogSelectors {
-		if _, err := metav1.LabelSelectorAsSelector(&config.ClusterAPI.CatalogSelectors[i].Selector); err != nil {
+		if _, err := lenient.Selector(&config.ClusterAPI.CatalogSelectors[i].Selector); err != nil {
 			return fmt.Errorf("clusterAPI.catalogSelectors[%d].selector: %w", i, err)
 		}
 	}

@@ -5,6 +5,7 @@ package clusterapi_test
 import (
 	"os"
 	"path/filepath"
+	"slices"
 	"testing"
 	"time"
 
@@ -68,6 +69,26 @@ func TestKubeletBounds(t *testing.T) {
 			} else {
 				NewWithT(t).Expect(err).To(MatchError(tc.want))
 			}
+		})
+	}
+}
+
+func TestSelectors(t *testing.T) {
+	endless := metav1.LabelSelector{MatchExpressions: slices.Repeat([]metav1.LabelSelectorRequirement{{Key: "a", Operator: metav1.LabelSelectorOpExists}}, 51)}
+	for field, set := range map[string]func(*v1beta1.ClusterAPI){
+		"scalableResourceSelector": func(c *v1beta1.ClusterAPI) { c.ScalableResourceSelector = &endless },
+		"infrastructureTemplateSelectors[0].selector": func(c *v1beta1.ClusterAPI) {
+			c.InfrastructureTemplateSelectors = []v1alpha1.InfrastructureTemplateSelector{{Selector: endless}}
+		},
+		"catalogSelectors[0].selector": func(c *v1beta1.ClusterAPI) {
+			c.CatalogSelectors = []v1alpha1.CatalogSelector{{Selector: endless}}
+		},
+	} {
+		t.Run("When "+field+" has requirements without end, it should be rejected", func(t *testing.T) {
+			config := scopetest.AutoNode().ProvisionerConfig.Karpenter
+			set(config.ClusterAPI)
+			NewWithT(t).Expect(clusterapi.New(clusterapi.DefaultGroups).CheckSpec(config)).To(
+				MatchError("clusterAPI." + field + ": a selector has more than 50 requirements or 4 KiB"))
 		})
 	}
 }
