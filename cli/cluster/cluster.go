@@ -4,12 +4,14 @@
 package cluster
 
 import (
+	"context"
 	"errors"
 	"fmt"
 	"maps"
 	"os"
 	"slices"
 	"strings"
+	"time"
 
 	"github.com/spf13/pflag"
 	apiextensionsv1 "k8s.io/apiextensions-apiserver/pkg/apis/apiextensions/v1"
@@ -135,9 +137,33 @@ func (f *Flags) Client() (client.Client, error) {
 	if err != nil {
 		return nil, err
 	}
-	management, err := client.New(config, client.Options{Scheme: scheme})
+	return NewClient(config, scheme)
+}
+
+// readTimeout bounds a list, with the time that Go takes to decode it: half an hour for a quantity such as 1e-999999999.
+const readTimeout = 2 * time.Minute
+
+// NewClient returns a client whose lists end, whatever the API server answers.
+func NewClient(config *rest.Config, scheme *runtime.Scheme) (client.Client, error) {
+	c, err := client.New(config, client.Options{Scheme: scheme})
 	if err != nil {
 		return nil, fmt.Errorf("connecting to %s: %w", config.Host, err)
 	}
-	return management, nil
+	return bounded{c}, nil
+}
+
+type bounded struct{ client.Client }
+
+// List implements client.Reader. It abandons a list when ctx or readTimeout ends: decoding regards neither.
+func (b bounded) List(ctx context.Context, into client.ObjectList, opts ...client.ListOption) error {
+	ctx, cancel := context.WithTimeout(ctx, readTimeout)
+	defer cancel()
+	done := make(chan error, 1)
+	go func() { done <- b.Client.List(ctx, into, opts...) }()
+	select {
+	case err := <-done:
+		return err
+	case <-ctx.Done():
+		return fmt.Errorf("reading a list: %w", ctx.Err())
+	}
 }

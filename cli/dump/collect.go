@@ -28,6 +28,8 @@ import (
 const (
 	// page is how many objects one request lists.
 	page = 500
+	// maxPages bounds the requests for a kind: a guest's API server may continue its lists without end.
+	maxPages = 200
 	// maxLog bounds the log of a container, in bytes.
 	maxLog = 10 << 20
 )
@@ -136,7 +138,7 @@ func (c *Collector) list(ctx context.Context, r resource, namespace string) {
 	where := fmt.Sprintf("%s in namespace %s", r.GroupResource(), cmp.Or(namespace, "(all)"))
 	items := []any{}
 	options := metav1.ListOptions{Limit: page}
-	for {
+	for n := 1; ; n++ {
 		list, err := c.dynamic.Resource(r.GroupVersionResource).Namespace(namespace).List(ctx, options)
 		if err != nil {
 			c.note(where, err)
@@ -148,6 +150,10 @@ func (c *Collector) list(ctx context.Context, r resource, namespace string) {
 			items = append(items, object.Object)
 		}
 		if options.Continue = list.GetContinue(); options.Continue == "" {
+			break
+		}
+		if n == maxPages {
+			c.note(where, fmt.Errorf("there are more than %d lists of %d objects; the rest is missing", maxPages, page))
 			break
 		}
 	}

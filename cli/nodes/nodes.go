@@ -101,9 +101,9 @@ func (o *Options) Run(ctx context.Context, streams command.Streams) error {
 			return o.show(ctx, reader, to)
 		})
 	}
-	guest, err := client.New(config, client.Options{Scheme: clientgoscheme.Scheme})
+	guest, err := cluster.NewClient(config, clientgoscheme.Scheme)
 	if err != nil {
-		return fmt.Errorf("connecting to %s: %w", config.Host, err)
+		return err
 	}
 	return o.show(ctx, guest, streams.Out, client.MatchingFieldsSelector{Selector: aboutNodeClaims})
 }

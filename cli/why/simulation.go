@@ -60,9 +60,9 @@ func (o *Options) simulation(ctx context.Context) (simulation *explain.Simulatio
 	}
 	ctx = log.IntoContext(ctx, logr.Discard())
 	guestConfig := readOnlyConfig(config)
-	guest, err := client.New(guestConfig, client.Options{Scheme: clientgoscheme.Scheme})
+	guest, err := cluster.NewClient(guestConfig, clientgoscheme.Scheme)
 	if err != nil {
-		return nil, nil, fmt.Errorf("connecting to the guest cluster %s: %w", guestConfig.Host, err)
+		return nil, nil, err
 	}
 	if o.Management != (cluster.Flags{}) {
 		return o.simulationWithManagement(ctx, guestConfig, guest)
