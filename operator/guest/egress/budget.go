@@ -136,10 +136,8 @@ func (m *metered) Read(p []byte) (int, error) {
 	if wait == 0 {
 		return n, err
 	}
-	timer := m.allowance.clock.NewTimer(wait)
-	defer timer.Stop()
 	select {
-	case <-timer.C():
+	case <-m.allowance.clock.After(wait):
 		return n, err
 	case <-m.closed:
 		return 0, net.ErrClosed

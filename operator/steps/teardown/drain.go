@@ -173,12 +173,7 @@ func (t *Teardown) markDraining(ctx context.Context, s *scope.Scope, m *memory, 
 		if !ok {
 			return fmt.Errorf("%T can't be copied", class)
 		}
-		annotations := class.GetAnnotations()
-		if annotations == nil {
-			annotations = map[string]string{}
-		}
-		annotations[annotation] = "true"
-		class.SetAnnotations(annotations)
+		class.SetAnnotations(labels.Merge(class.GetAnnotations(), labels.Set{annotation: "true"}))
 		switch err := s.Guest.Live.Patch(ctx, class, client.MergeFrom(before)); {
 		case client.IgnoreNotFound(err) != nil:
 			errs = append(errs, fmt.Errorf("marking node class %s as draining in the guest: %w", class.GetName(), err))
@@ -347,10 +342,9 @@ func blockedBy(ctx context.Context, pods []corev1.Pod, budgets []policyv1.PodDis
 			continue
 		}
 		selector, err := lenient.Selector(budget.Spec.Selector)
-		switch {
-		case err != nil:
+		if err != nil {
 			unexamined++
-		case slices.ContainsFunc(candidates, func(pod *corev1.Pod) bool { return selector.Matches(labels.Set(pod.Labels)) }):
+		} else if slices.ContainsFunc(candidates, func(pod *corev1.Pod) bool { return selector.Matches(labels.Set(pod.Labels)) }) {
 			return fmt.Sprintf("PodDisruptionBudget %s (0 disruptions allowed)", klog.KObj(budget)), nil
 		}
 	}
