@@ -74,7 +74,7 @@ type decider struct {
 
 	// attainable is Decision.Attainable.
 	attainable map[string]Amounts
-	next time.Time
+	next       time.Time
 
 	// needs are the amounts that clusters use and request of their guarantees, and floors those that aren't lent.
 	floors, needs map[string]Amounts

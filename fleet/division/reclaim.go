@@ -23,7 +23,7 @@ const (
 // Step is the most that a cluster's machines may take of a pool from a time on.
 type Step struct {
 	Limit int64
-	By   time.Time
+	By    time.Time
 }
 
 // Reclaim is an amount of a pool that a cluster has to return.
