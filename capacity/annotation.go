@@ -4,6 +4,7 @@ package capacity
 
 import (
 	"cmp"
+	"fmt"
 	"math"
 	"strconv"
 	"strings"
@@ -28,8 +29,8 @@ const (
 // FormatMachineSize is the value of the annotation MachineSizeAnnotation: what a machine takes from pools, and its list prices. The
 // price on demand is left out where it is the list price, or unknown.
 func FormatMachineSize(m Priced) string {
-	text := "vcpus=" + strconv.FormatInt(m.VCPUs, 10) + ",memory=" + strconv.FormatInt(m.Memory, 10) + ",gpus=" + strconv.FormatInt(m.GPUs, 10) +
-		",price=" + strconv.FormatFloat(m.Price, 'f', -1, 64)
+	price := strconv.FormatFloat(m.Price, 'f', -1, 64)
+	text := fmt.Sprintf("vcpus=%d,memory=%d,gpus=%d,price=%s", m.VCPUs, m.Memory, m.GPUs, price)
 	if m.OnDemand > 0 && m.CapacityType != onDemand {
 		text += ",onDemand=" + strconv.FormatFloat(m.OnDemand, 'f', -1, 64)
 	}
@@ -51,28 +52,15 @@ func MachineOf(object metav1.Object) (m Priced) {
 	if len(size) > 256 {
 		return m
 	}
+	amounts := map[string]*int64{"vcpus": &m.VCPUs, "memory": &m.Memory, "gpus": &m.GPUs}
+	prices := map[string]*float64{"price": &m.Price, "onDemand": &m.OnDemand}
 	for entry := range strings.SplitSeq(size, ",") {
 		key, value, _ := strings.Cut(entry, "=")
-		switch key {
-		case "price":
-			m.Price = ParsePrice(value)
-			continue
-		case "onDemand":
-			m.OnDemand = ParsePrice(value)
-			continue
+		if price := prices[key]; price != nil {
+			*price = ParsePrice(value)
 		}
-		amount, err := strconv.ParseInt(value, 10, 64)
-		if err != nil || amount < 0 {
-			continue
-		}
-		amount = min(amount, autonodev1alpha1.MaxCharge)
-		switch key {
-		case "vcpus":
-			m.VCPUs = amount
-		case "memory":
-			m.Memory = amount
-		case "gpus":
-			m.GPUs = amount
+		if amount, err := strconv.ParseInt(value, 10, 64); err == nil && amount >= 0 && amounts[key] != nil {
+			*amounts[key] = min(amount, autonodev1alpha1.MaxCharge)
 		}
 	}
 	if m.CapacityType == onDemand {

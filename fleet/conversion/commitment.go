@@ -222,7 +222,7 @@ func SetOthers(c *autonodev1alpha1.LeasedCommitment, measure division.Measure, a
 
 // LeasedMachines returns the machines beside commitments that these may cover, for a lease.
 func LeasedMachines(c *division.Commitments) []autonodev1alpha1.CommittedMachines {
-	groups := slices.SortedFunc(slices.Values(c.Groups()), func(a, b division.Group) int {
+	groups := slices.SortedFunc(slices.Values(c.Groups), func(a, b division.Group) int {
 		return cmp.Or(cmp.Compare(b.Count, a.Count), a.Compare(b.Offering), cmp.Compare(a.Price, b.Price))
 	})
 	var list []autonodev1alpha1.CommittedMachines

@@ -187,7 +187,7 @@ func TestCommittedTo(t *testing.T) {
 		g.Expect(shared[2].Instances).To(Equal(0.5), "what others may use isn't this cluster's")
 		g.Expect(shared[5].CPU.Amount).To(Equal(40.0))
 		g.Expect(shared[5].Memory.Amount).To(Equal(100.0))
-		g.Expect(read.Machines).To(Equal(all.Groups()[:2]), "spot machines aren't covered")
+		g.Expect(read.Machines).To(Equal(all.Groups[:2]), "spot machines aren't covered")
 	})
 	t.Run("When a Compute plan has a rate for each type of a region, a lease should stay small", func(t *testing.T) {
 		rates := map[string]float64{}

@@ -11,6 +11,7 @@ package cost
 
 import (
 	"cmp"
+	"maps"
 	"slices"
 
 	"github.com/autonode-io/autonode/capacity"
@@ -106,6 +107,10 @@ type CommitmentUse struct {
 	Unused    float64          `json:"unused"`
 	// Wasted is the hourly cost of Unused; nil if it has no known price, so that it isn't in Report.Wasted.
 	Wasted *float64 `json:"wasted"`
+	// Largest is the most that one of the machines uses; zero if none does.
+	Largest float64 `json:"-"`
+	// Index of the commitment.
+	Index int `json:"-"`
 }
 
 // ReservationUse is how many machines of a reservation are used.
@@ -158,20 +163,12 @@ func Of(machines []Machines, commitments []division.Commitment, reservations []R
 		report.idle(&report.Reservations[i])
 	}
 	covered, unused := report.Applied.Shares()
-	report.waste(len(commitments), covered, unused)
-	rows := map[Key]*Sums{}
+	report.waste(covered, unused)
 	for i := range parts {
 		p := &parts[i]
-		key, sums := Key{p.Cluster, p.NodePool, p.Offering}, p.sums(covered)
-		if rows[key] == nil {
-			rows[key] = &Sums{}
-		}
-		rows[key].add(&sums)
+		report.Rows = append(report.Rows, Row{Key{p.Cluster, p.NodePool, p.Offering}, p.sums(covered)})
 	}
-	for key, sums := range rows {
-		report.Rows = append(report.Rows, Row{key, *sums})
-	}
-	slices.SortFunc(report.Rows, func(a, b Row) int { return a.compare(b.Key) })
+	report.Rows = report.Group(func(k Key) Key { return k })
 	for i := range report.Rows { // in their order, so that a sum doesn't depend on the machines'
 		report.Total.add(&report.Rows[i].Sums)
 	}
@@ -180,17 +177,18 @@ func Of(machines []Machines, commitments []division.Commitment, reservations []R
 
 // Group returns the sums of rows for which a function returns the same, in the order of those keys.
 func (r *Report) Group(by func(Key) Key) []Row {
-	groups, at := []Row{}, map[Key]int{}
+	sums := map[Key]*Sums{}
 	for i := range r.Rows {
 		key := by(r.Rows[i].Key)
-		j, ok := at[key]
-		if !ok {
-			j = len(groups)
-			at[key], groups = j, append(groups, Row{Key: key})
+		if sums[key] == nil {
+			sums[key] = &Sums{}
 		}
-		groups[j].add(&r.Rows[i].Sums)
+		sums[key].add(&r.Rows[i].Sums)
 	}
-	slices.SortFunc(groups, func(a, b Row) int { return a.compare(b.Key) })
+	groups := make([]Row, 0, len(sums))
+	for _, key := range slices.SortedFunc(maps.Keys(sums), Key.compare) {
+		groups = append(groups, Row{key, *sums[key]})
+	}
 	return groups
 }
 
@@ -259,22 +257,20 @@ func (r *Report) idle(use *ReservationUse) {
 }
 
 // waste sums up the cost of the unused parts of commitments, in the order of the account's, and of reservations.
-func (r *Report) waste(commitments int, covered []division.Covered, unused []float64) {
-	for index := range commitments {
-		for k := range unused {
-			cover := &r.Applied.Covers()[k]
-			if cover.Index != index {
-				continue
-			}
-			use := CommitmentUse{Name: cover.Name, Kind: cover.Kind, Unit: cover.Measure, Committed: cover.Committed, Used: cover.Committed - unused[k], Unused: unused[k]}
-			if price, known := r.Applied.UnitPrice(cover); known || use.Unused == 0 {
-				wasted := use.Unused * price
-				use.Wasted = &wasted
-				r.Wasted += wasted
-			}
-			r.Commitments = append(r.Commitments, use)
+func (r *Report) waste(covered []division.Covered, unused []float64) {
+	for k, unused := range unused {
+		cover := &r.Applied.Covers[k]
+		use := CommitmentUse{
+			Name: cover.Name, Kind: cover.Kind, Unit: cover.Measure, Index: cover.Index, Largest: r.Applied.Largest(cover),
+			Committed: cover.Committed, Used: cover.Committed - unused, Unused: unused,
 		}
+		if price, known := r.Applied.UnitPrice(cover); known || unused == 0 {
+			use.Wasted = new(unused * price)
+			r.Wasted += *use.Wasted
+		}
+		r.Commitments = append(r.Commitments, use)
 	}
+	slices.SortStableFunc(r.Commitments, func(a, b CommitmentUse) int { return cmp.Compare(a.Index, b.Index) })
 	for i := range r.Reservations {
 		use := &r.Reservations[i]
 		if use.group >= 0 {

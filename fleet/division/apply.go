@@ -98,8 +98,9 @@ func (u *uncovered) take(measure Measure, taken, part float64) float64 {
 // Commitments are an account's commitments beside its machines. Prices are differences: of the bill with one machine more, or less. They
 // aren't safe for concurrent use.
 type Commitments struct {
-	covers []Cover
-	groups []Group
+	// Covers are those of the commitments, in the order in which they apply, and Groups the machines. Don't modify them.
+	Covers []Cover
+	Groups []Group
 	// at is the index of a group, by itself without a count.
 	at map[Group]int
 	// byZone and byCatalog: a selector names zones or catalogs, else machines of all are alike.
@@ -117,7 +118,7 @@ type Commitments struct {
 
 // NewCommitments returns commitments without a machine.
 func NewCommitments(commitments []Commitment) *Commitments {
-	c := &Commitments{covers: coversOf(commitments), at: map[Group]int{}}
+	c := &Commitments{Covers: coversOf(commitments), at: map[Group]int{}}
 	for i := range commitments {
 		c.byZone = c.byZone || len(commitments[i].Selector.Zones) > 0
 		c.byCatalog = c.byCatalog || len(commitments[i].Selector.Catalogs) > 0
@@ -150,10 +151,10 @@ func (c *Commitments) Add(g Group) int {
 	key.Idle = g.Idle
 	i, known := c.at[key]
 	if !known {
-		i = len(c.groups)
-		c.at[key], c.groups = i, append(c.groups, key)
+		i = len(c.Groups)
+		c.at[key], c.Groups = i, append(c.Groups, key)
 	}
-	c.groups[i].Count = max(0, c.groups[i].Count+g.Count)
+	c.Groups[i].Count = max(0, c.Groups[i].Count+g.Count)
 	c.orders = nil
 	return i
 }
@@ -161,24 +162,18 @@ func (c *Commitments) Add(g Group) int {
 // Remove removes machines of an offering, whatever their price.
 func (c *Commitments) Remove(o capacity.Offering, count int64) {
 	o = c.Distinct(o)
-	for i := range c.groups {
-		if g := &c.groups[i]; count > 0 && g.Offering == o && !g.Idle {
+	for i := range c.Groups {
+		if g := &c.Groups[i]; count > 0 && g.Offering == o && !g.Idle {
 			n := min(count, g.Count)
 			g.Count, count, c.orders = g.Count-n, count-n, nil
 		}
 	}
 }
 
-// Covers returns the covers of the commitments, in the order in which they apply. Don't modify them.
-func (c *Commitments) Covers() []Cover { return c.covers }
-
-// Groups returns the machines; don't modify them.
-func (c *Commitments) Groups() []Group { return c.groups }
-
 // Covered reports whether one of the commitments may cover a machine.
 func (c *Commitments) Covered(m *capacity.Priced) bool {
-	for i := range c.covers {
-		if _, _, ok := c.covers[i].units(m); ok {
+	for i := range c.Covers {
+		if _, _, ok := c.Covers[i].units(m); ok {
 			return true
 		}
 	}
@@ -189,7 +184,7 @@ func (c *Commitments) Covered(m *capacity.Priced) bool {
 // in part. Clouds bill by the hour and with more details, so that a bill differs.
 func (c *Commitments) Shares() (covered []Covered, unused []float64) {
 	c.order()
-	covered, unused = make([]Covered, len(c.groups)), make([]float64, len(c.covers))
+	covered, unused = make([]Covered, len(c.Groups)), make([]float64, len(c.Covers))
 	c.apply(nil, covered, unused)
 	return covered, unused
 }
@@ -224,14 +219,14 @@ func (c *Commitments) Saving(m *capacity.Priced) float64 {
 		return price
 	}
 	i, known := c.at[key]
-	if !known || c.groups[i].Count == 0 { // its list price may have changed since it was launched
-		i = slices.IndexFunc(c.groups, func(g Group) bool { return g.Offering == key.Offering && !g.Idle && g.Count > 0 })
+	if !known || c.Groups[i].Count == 0 { // its list price may have changed since it was launched
+		i = slices.IndexFunc(c.Groups, func(g Group) bool { return g.Offering == key.Offering && !g.Idle && g.Count > 0 })
 	}
 	if i < 0 {
 		return price
 	}
-	c.groups[i].Count--
-	defer func() { c.groups[i].Count++ }()
+	c.Groups[i].Count--
+	defer func() { c.Groups[i].Count++ }()
 	return min(difference(c.paid, c.apply(nil, nil, nil)), price)
 }
 
@@ -240,10 +235,10 @@ func (c *Commitments) order() {
 	if c.orders != nil {
 		return
 	}
-	c.orders, c.marginal = make([][]candidate, len(c.covers)), map[Group]float64{}
-	for k := range c.covers {
-		for i := range c.groups {
-			if candidate, ok := c.covers[k].candidate(&c.groups[i], i); ok && c.groups[i].Count > 0 {
+	c.orders, c.marginal = make([][]candidate, len(c.Covers)), map[Group]float64{}
+	for k := range c.Covers {
+		for i := range c.Groups {
+			if candidate, ok := c.Covers[k].candidate(&c.Groups[i], i); ok && c.Groups[i].Count > 0 {
 				c.orders[k] = append(c.orders[k], candidate)
 			}
 		}
@@ -256,22 +251,22 @@ func (c *Commitments) order() {
 // part of each group and the unused amounts.
 func (c *Commitments) apply(more *Group, covered []Covered, unused []float64) float64 {
 	if more != nil {
-		c.groups = append(c.groups, Group{Priced: more.Priced, Count: 1})
-		defer func() { c.groups = c.groups[:len(c.groups)-1] }()
+		c.Groups = append(c.Groups, Group{Priced: more.Priced, Count: 1})
+		defer func() { c.Groups = c.Groups[:len(c.Groups)-1] }()
 	}
 	c.open = c.open[:0]
-	for range c.groups {
+	for range c.Groups {
 		c.open = append(c.open, uncovered{1, 1, 1})
 	}
-	for k := range c.covers {
-		cover, rest, order := &c.covers[k], c.covers[k].Committed, c.orders[k]
+	for k := range c.Covers {
+		cover, rest, order := &c.Covers[k], c.Covers[k].Committed, c.orders[k]
 		var tied []candidate
 		price := 0.0
 		if covered != nil {
 			price, _ = c.UnitPrice(cover)
 		}
 		if more != nil {
-			if extra, ok := cover.candidate(more, len(c.groups)-1); ok {
+			if extra, ok := cover.candidate(more, len(c.Groups)-1); ok {
 				at, _ := slices.BinarySearchFunc(order, extra.rank, func(a candidate, r rank) int { return a.rank.compare(r) })
 				c.inserted = append(append(append(c.inserted[:0], order[:at]...), extra), order[at:]...)
 				order = c.inserted
@@ -285,7 +280,7 @@ func (c *Commitments) apply(more *Group, covered []Covered, unused []float64) fl
 			tied = order[:n]
 			need, fraction := 0.0, 1.0
 			for _, t := range tied {
-				need += t.units * c.open[t.group].open(cover.Measure, t.part) * float64(c.groups[t.group].Count)
+				need += t.units * c.open[t.group].open(cover.Measure, t.part) * float64(c.Groups[t.group].Count)
 			}
 			if need > rest {
 				fraction = rest / need
@@ -307,8 +302,8 @@ func (c *Commitments) apply(more *Group, covered []Covered, unused []float64) fl
 		}
 	}
 	paid := 0.0
-	for i := range c.groups {
-		paid += c.groups[i].Price * float64(c.groups[i].Count) * c.open[i].price
+	for i := range c.Groups {
+		paid += c.Groups[i].Price * float64(c.Groups[i].Count) * c.open[i].price
 	}
 	return paid
 }
@@ -319,9 +314,9 @@ func (c *Commitments) UnitPrice(cover *Cover) (price float64, known bool) {
 	if cover.price != nil {
 		return *cover.price, true
 	}
-	for i := range c.groups {
-		if units, _, ok := cover.units(&c.groups[i].Priced); ok && units > 0 && c.groups[i].Count > 0 {
-			if list := c.groups[i].Price / units * (1 - cover.discount); !known || list < price {
+	for i := range c.Groups {
+		if units, _, ok := cover.units(&c.Groups[i].Priced); ok && units > 0 && c.Groups[i].Count > 0 {
+			if list := c.Groups[i].Price / units * (1 - cover.discount); !known || list < price {
 				price, known = list, true
 			}
 		}
@@ -331,8 +326,8 @@ func (c *Commitments) UnitPrice(cover *Cover) (price float64, known bool) {
 
 // Largest is the most of a cover that one of the machines would use; zero if none would.
 func (c *Commitments) Largest(cover *Cover) (largest float64) {
-	for i := range c.groups {
-		if units, _, ok := cover.units(&c.groups[i].Priced); ok {
+	for i := range c.Groups {
+		if units, _, ok := cover.units(&c.Groups[i].Priced); ok {
 			largest = max(largest, units)
 		}
 	}

@@ -3,6 +3,7 @@
 package division
 
 import (
+	"cmp"
 	_ "embed" // the clouds' published lists
 	"fmt"
 	"regexp"
@@ -15,9 +16,12 @@ var (
 	awsList string
 	//go:embed sizes/azure.txt
 	azureList string
+	//go:embed sizes/gcp.txt
+	gcpList string
 
-	// listed are the sizes of EC2's bare metal and of Azure's groups. A family of EC2 with the ratio 0 has no size flexibility.
-	listed = read(awsList + azureList)
+	// listed are the sizes of EC2's bare metal and of Azure's groups, and GiB of a vCPU of Google Cloud. A family of EC2 with the ratio 0 has no
+	// size flexibility.
+	listed = read(awsList + azureList + gcpList)
 )
 
 // size is the ratio of an instance type in its series.
@@ -122,16 +126,6 @@ func Resources(instanceType string) (vcpus, memory int64) {
 	if err != nil {
 		return 0, 0
 	}
-	// GiB of a vCPU, by the series where it differs.
-	// https://cloud.google.com/compute/docs/general-purpose-machines
-	each := map[string]float64{
-		"standard": 4, "highmem": 8, "highcpu": 1, "n1-standard": 3.75, "n1-highmem": 6.5, "n1-highcpu": 0.9,
-		"c3-highcpu": 2, "c3d-highcpu": 2, "c4-highcpu": 2, "c4-standard": 3.75, "c4-highmem": 7.75, "n4-highcpu": 2, "c4a-highcpu": 2,
-		"c4d-highcpu": 1.875, "c4d-standard": 3.875, "c4d-highmem": 7.875,
-	}
-	gib, differs := each[parts[1]+"-"+parts[2]]
-	if !differs {
-		gib = each[parts[2]]
-	}
+	gib := cmp.Or(listed[parts[1]+"-"+parts[2]], listed[parts[2]]).ratio
 	return count * 1000, int64(gib * float64(count) * (1 << 30))
 }

@@ -3,6 +3,7 @@
 package cost
 
 import (
+	"cmp"
 	"encoding/csv"
 	"io"
 	"reflect"
@@ -18,27 +19,19 @@ import (
 // have begin with x_. https://focus.finops.org/focus-specification/
 type focusRow struct {
 	// BillingAccountName is the CapacityAccount, and SubAccountName the HostedCluster.
-	BillingAccountName string `json:"BillingAccountName"`
-	SubAccountName     string `json:"SubAccountName"`
-	BillingCurrency    string `json:"BillingCurrency"`
-	ChargeCategory     string `json:"ChargeCategory"`
-	ServiceCategory    string `json:"ServiceCategory"`
+	BillingAccountName, SubAccountName, BillingCurrency, ChargeCategory, ServiceCategory string
 	// ListCost is what it would cost on demand, ContractedCost what it is billed at without commitments, EffectiveCost with them.
-	ListCost       float64 `json:"ListCost"`
-	ContractedCost float64 `json:"ContractedCost"`
-	EffectiveCost  float64 `json:"EffectiveCost"`
+	ListCost, ContractedCost, EffectiveCost float64
 	// PricingCategory is Standard on demand and reserved, and Dynamic at spot.
-	PricingCategory string `json:"PricingCategory"`
-	// ConsumedQuantity of machines, or what is unused of a commitment.
-	ConsumedQuantity float64 `json:"ConsumedQuantity"`
-	ConsumedUnit     string  `json:"ConsumedUnit"`
-	AvailabilityZone string  `json:"AvailabilityZone"`
-	// What is unused, and Unused.
-	CommitmentDiscountName    string `json:"CommitmentDiscountName"`
-	CommitmentDiscountType    string `json:"CommitmentDiscountType"`
-	CommitmentDiscountStatus  string `json:"CommitmentDiscountStatus"`
+	PricingCategory string
+	// ConsumedQuantity of machines, or the unused amount of a commitment.
+	ConsumedQuantity               float64
+	ConsumedUnit, AvailabilityZone string
+	// The commitment or reservation that is unused, and Unused.
+	CommitmentDiscountName, CommitmentDiscountType, CommitmentDiscountStatus string
+
 	CapacityReservationID     string `json:"CapacityReservationId"`
-	CapacityReservationStatus string `json:"CapacityReservationStatus"`
+	CapacityReservationStatus string
 	NodePool                  string `json:"x_NodePool"`
 	InstanceType              string `json:"x_InstanceType"`
 	CapacityType              string `json:"x_CapacityType"`
@@ -47,7 +40,7 @@ type focusRow struct {
 // focusColumns are the columns of a table, in the order of focusRow's fields.
 var focusColumns = func() (columns []string) {
 	for _, field := range reflect.VisibleFields(reflect.TypeFor[focusRow]()) {
-		columns = append(columns, field.Tag.Get("json"))
+		columns = append(columns, cmp.Or(field.Tag.Get("json"), field.Name))
 	}
 	return columns
 }()

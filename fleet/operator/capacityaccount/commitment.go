@@ -12,6 +12,7 @@ import (
 	autonodev1alpha1 "github.com/autonode-io/autonode/api/v1alpha1"
 	"github.com/autonode-io/autonode/capacity"
 	"github.com/autonode-io/autonode/fleet/conversion"
+	"github.com/autonode-io/autonode/fleet/cost"
 	"github.com/autonode-io/autonode/fleet/division"
 )
 
@@ -25,13 +26,11 @@ const (
 
 // commitments are an account's commitments beside its machines, as leases have them.
 type commitments struct {
-	*division.Commitments
-	// unused amount of each cover, and the most that a machine uses of it; zero if nothing runs that shows it.
-	unused, machine []float64
+	*cost.Report
 	// leased are the commitments with all that is unused, and machines those of all clusters.
 	leased   []autonodev1alpha1.LeasedCommitment
 	machines []autonodev1alpha1.CommittedMachines
-	// clusters that share the unused part, in order, and turn is whose turn it is.
+	// clusters that share the unused part, in order, and turn is the index of the one that is offered the rest.
 	clusters []string
 	turn     int
 }
@@ -41,15 +40,7 @@ func (r *reconciliation) committed() *commitments {
 	if len(r.account.commitments) == 0 {
 		return nil
 	}
-	c := &commitments{Commitments: r.spending.Applied, machines: conversion.LeasedMachines(r.spending.Applied)}
-	_, c.unused = c.Shares()
-	for k := range c.Covers() {
-		machine := 1.0
-		if cover := &c.Covers()[k]; cover.Measure != division.Instances {
-			machine = c.Largest(cover)
-		}
-		c.machine = append(c.machine, machine)
-	}
+	c := &commitments{Report: r.spending, machines: conversion.LeasedMachines(r.spending.Applied)}
 	for i := range r.account.commitments {
 		committed := &r.account.commitments[i]
 		at := slices.IndexFunc(r.found.Spec.Commitments, func(spec autonodev1alpha1.CapacityCommitment) bool { return spec.Name == committed.Name })
@@ -62,7 +53,7 @@ func (r *reconciliation) committed() *commitments {
 	}
 	if n := len(c.clusters); n > 1 {
 		c.turn = int(r.now.Unix() / int64(turn.Seconds()) % int64(n))
-		if slices.ContainsFunc(c.unused, func(unused float64) bool { return unused > 0 }) {
+		if slices.ContainsFunc(c.Commitments, func(use cost.CommitmentUse) bool { return use.Unused > 0 }) {
 			r.requeue(r.now.Truncate(turn).Add(turn).Sub(r.now))
 		}
 	}
@@ -93,9 +84,12 @@ func (c *commitments) leasedTo(key string) []autonodev1alpha1.LeasedCommitment {
 		return nil
 	}
 	leased := slices.Clone(c.leased)
-	for k := range c.Covers() {
-		cover := &c.Covers()[k]
-		conversion.SetOthers(&leased[cover.Index], cover.Measure, c.unused[k]-c.share(c.unused[k], c.machine[k], at))
+	for _, use := range c.Commitments {
+		machine := use.Largest
+		if use.Unit == division.Instances {
+			machine = 1
+		}
+		conversion.SetOthers(&leased[use.Index], use.Unit, use.Unused-c.share(use.Unused, machine, at))
 	}
 	return leased
 }
@@ -105,8 +99,8 @@ func (r *reconciliation) counted(key string, c *commitments) []autonodev1alpha1.
 	counts := map[capacity.Offering]int64{}
 	for i := range r.costs {
 		m := &r.costs[i]
-		if m.Cluster == key && m.Reservation == "" && c.Covered(&m.Priced) {
-			counts[c.Distinct(m.Offering)] += m.Count
+		if m.Cluster == key && m.Reservation == "" && c.Applied.Covered(&m.Priced) {
+			counts[c.Applied.Distinct(m.Offering)] += m.Count
 		}
 	}
 	offerings := slices.SortedFunc(maps.Keys(counts), func(a, b capacity.Offering) int { return cmp.Or(cmp.Compare(counts[b], counts[a]), a.Compare(b)) })

@@ -65,7 +65,7 @@ func TestCounted(t *testing.T) {
 			machines("blue", "m5.large", "reserved", "cr-1", 4), machines("blue", "c5.large", "on-demand", "", 4), machines("green", "m5.large", "on-demand", "", 4),
 		}}
 		committed := func(instanceType string) *commitments {
-			return &commitments{Commitments: division.NewCommitments([]division.Commitment{{Name: "ri", Kind: division.ReservedInstance, InstanceType: instanceType, Instances: 9}})}
+			return &commitments{Report: cost.Of(nil, []division.Commitment{{Name: "ri", Kind: division.ReservedInstance, InstanceType: instanceType, Instances: 9}}, nil)}
 		}
 		g.Expect(r.counted("blue", committed("m5.large"))).To(Equal([]autonodev1alpha1.CountedMachines{{InstanceType: "m5.large", CapacityType: "on-demand", Count: 3}}))
 		g.Expect(r.counted("blue", committed("p5.48xlarge"))).To(BeEmpty())

@@ -34,16 +34,16 @@ type countedMachine struct {
 type machineCounter struct {
 	mu       sync.Mutex
 	machines map[client.ObjectKey]countedMachine
-	counts   map[home]map[capacity.Priced]int64
-	// clusters are the places of a namespace that have Machines.
-	clusters map[string]map[home]bool
+	// counts by namespace and Cluster.
+	counts map[string]map[string]map[capacity.Priced]int64
 	// accounts that count a namespace's Machines.
 	accounts map[string]map[string]bool
 }
 
 func newMachineCounter() *machineCounter {
 	return &machineCounter{
-		machines: map[client.ObjectKey]countedMachine{}, counts: map[home]map[capacity.Priced]int64{}, clusters: map[string]map[home]bool{}, accounts: map[string]map[string]bool{},
+		machines: map[client.ObjectKey]countedMachine{}, counts: map[string]map[string]map[capacity.Priced]int64{},
+		accounts: map[string]map[string]bool{},
 	}
 }
 
@@ -80,24 +80,24 @@ func (c *machineCounter) remove(key client.ObjectKey) bool {
 }
 
 func (c *machineCounter) add(machine countedMachine, count int64) {
-	at := machine.home
-	if c.counts[at] == nil {
-		c.counts[at] = map[capacity.Priced]int64{}
-		if c.clusters[at.namespace] == nil {
-			c.clusters[at.namespace] = map[home]bool{}
-		}
-		c.clusters[at.namespace][at] = true
+	clusters := c.counts[machine.namespace]
+	if clusters == nil {
+		clusters = map[string]map[capacity.Priced]int64{}
+		c.counts[machine.namespace] = clusters
 	}
-	counts := c.counts[at]
+	counts := clusters[machine.cluster]
+	if counts == nil {
+		counts = map[capacity.Priced]int64{}
+		clusters[machine.cluster] = counts
+	}
 	if counts[machine.Priced] += count; counts[machine.Priced] == 0 {
 		delete(counts, machine.Priced)
 	}
-	if len(counts) > 0 {
-		return
+	if len(counts) == 0 {
+		delete(clusters, machine.cluster)
 	}
-	delete(c.counts, at)
-	if delete(c.clusters[at.namespace], at); len(c.clusters[at.namespace]) == 0 {
-		delete(c.clusters, at.namespace)
+	if len(clusters) == 0 {
+		delete(c.counts, machine.namespace)
 	}
 }
 
@@ -107,11 +107,11 @@ func (c *machineCounter) of(at home, rules []division.Rule, each func(m capacity
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	used = division.Amounts{}
-	for counting := range c.clusters[at.namespace] {
-		if at.cluster != "" && counting != at {
+	for cluster, counts := range c.counts[at.namespace] {
+		if at.cluster != "" && cluster != at.cluster {
 			continue
 		}
-		for m, count := range c.counts[counting] {
+		for m, count := range counts {
 			machines += count
 			for pool, amount := range division.Charges(rules, m.Machine) {
 				// A pool's largest amount bounds the sum of forged sizes.

@@ -27,48 +27,38 @@ const (
 	ByCommitments  = "commitments"
 )
 
-// accountDesc describes a metric of a CapacityAccount, which its first label names.
-func accountDesc(subsystem, name, help string, labels ...string) *prometheus.Desc {
-	return prometheus.NewDesc(prometheus.BuildFQName(metrics.Namespace, subsystem, name), help, append([]string{"account"}, labels...), nil)
+// desc describes a metric of a CapacityAccount, which its first label names.
+func desc(name, help string, labels ...string) *prometheus.Desc {
+	return prometheus.NewDesc(prometheus.BuildFQName(metrics.Namespace, "", name), help, append([]string{"account"}, labels...), nil)
 }
 
+// Amounts of pools are machines, virtual CPUs, bytes of memory or GPUs, and costs are US dollars an hour.
 var (
-	accountCondition = accountDesc("capacity_account", "condition", "1 for each condition of a CapacityAccount.", "type", "status", "reason")
+	accountCondition = desc("capacity_account_condition", "1 for each condition of a CapacityAccount.", "type", "status", "reason")
 
-	poolLimit   = accountDesc("capacity_pool", "limit", "Limit of a pool of a CapacityAccount: machines, virtual CPUs, bytes of memory or GPUs.", "pool")
-	poolGranted = accountDesc("capacity_pool", "granted", "What all clusters of a CapacityAccount are granted of a pool, in the unit of its limit.", "pool")
-	poolUsed    = accountDesc("capacity_pool", "used", "What the Machines of all clusters of a CapacityAccount take of a pool, in the unit of its limit.", "pool")
-	poolWaiting = accountDesc("capacity_pool", "waiting", "What clusters of a CapacityAccount have requested of a pool and don't get now, in the unit of its limit.", "pool")
-	poolLent    = accountDesc("capacity_pool", "lent", "What clusters of a CapacityAccount are granted of a pool although it is guaranteed to others, in the unit of its limit.", "pool")
-	poolReclaim = accountDesc("capacity_pool", "reclaiming", "What clusters of a CapacityAccount use of a pool and have to return to others, in the unit of its limit.", "pool")
-	poolExpiry  = accountDesc("capacity_pool", "expiry_timestamp_seconds", "When a reservation of a CapacityAccount ends, in seconds since the epoch.", "pool")
+	poolLimit   = desc("capacity_pool_limit", "Limit of a pool: machines, virtual CPUs, bytes of memory or GPUs.", "pool")
+	poolGranted = desc("capacity_pool_granted", "Amount of a pool that is granted to clusters, in the unit of its limit.", "pool")
+	poolUsed    = desc("capacity_pool_used", "Amount of a pool that Machines use, in the unit of its limit.", "pool")
+	poolWaiting = desc("capacity_pool_waiting", "Amount of a pool that is requested and not granted now, in the unit of its limit.", "pool")
+	poolLent    = desc("capacity_pool_lent", "Amount of a pool that is granted but guaranteed to others, in the unit of its limit.", "pool")
+	poolReclaim = desc("capacity_pool_reclaiming", "Amount of a pool that clusters use and have to return, in the unit of its limit.", "pool")
+	poolExpiry  = desc("capacity_pool_expiry_timestamp_seconds", "End of a reservation in seconds since the epoch.", "pool")
 
-	costOnDemand = accountDesc("cost", "on_demand_dollars_per_hour",
-		"What the Machines of a hosted cluster would cost on demand, in US dollars an hour: without reservations, commitments and spot prices.", "namespace", "name")
-	costList = accountDesc("cost", "list_dollars_per_hour",
-		"What the Machines of a hosted cluster are billed at without commitments, in US dollars an hour.", "namespace", "name")
-	costPaid = accountDesc("cost", "paid_dollars_per_hour",
-		"What is paid for the Machines of a hosted cluster, in US dollars an hour. Commitments cover a part at their own price; what is committed and unused isn't included.",
-		"namespace", "name")
-	costSaved = accountDesc("cost", "saved_dollars_per_hour",
-		"What is paid less for the Machines of a hosted cluster than on demand, in US dollars an hour. Labeled by what saves it.", "namespace", "name", "by")
-	costUnpriced = accountDesc("cost", "unpriced_machines",
-		"Machines of a hosted cluster without a known price, which costs don't include.", "namespace", "name")
-	costNodePool = accountDesc("cost", "nodepool_paid_dollars_per_hour",
-		"What is paid for the Machines of a NodePool of a hosted cluster, in US dollars an hour.", "namespace", "name", "nodepool")
-	costInstanceType = accountDesc("cost", "instance_type_paid_dollars_per_hour",
-		"What is paid for the Machines of an instance type of all clusters of a CapacityAccount, in US dollars an hour. Labeled by capacity type.",
-		"instance_type", "capacity_type")
-	commitmentUsed = accountDesc("commitment", "used_ratio",
-		"Used part of a commitment of a CapacityAccount that is in its term, from 0 to 1.", "commitment")
-	commitmentUnused = accountDesc("commitment", "unused_dollars_per_hour",
-		"What the unused part of a commitment costs, in US dollars an hour.", "commitment")
-	reservationUnused = accountDesc("reservation", "unused_dollars_per_hour",
-		"What the unused machines of a reservation cost, in US dollars an hour.", "reservation")
+	costOnDemand = desc("cost_on_demand_dollars_per_hour", "Cost of a cluster's Machines if all were on demand.", "namespace", "name")
+	costList     = desc("cost_list_dollars_per_hour", "Cost of a cluster's Machines without commitments.", "namespace", "name")
+	costPaid     = desc("cost_paid_dollars_per_hour", "Cost of a cluster's Machines, without unused commitments.", "namespace", "name")
+	costSaved    = desc("cost_saved_dollars_per_hour", "Savings on the on-demand cost of a cluster's Machines.", "namespace", "name", "by")
+	costUnpriced = desc("cost_unpriced_machines", "Machines without a known price, which costs don't include.", "namespace", "name")
+	costNodePool = desc("cost_nodepool_paid_dollars_per_hour", "Cost of the Machines of a NodePool.", "namespace", "name", "nodepool")
+	costType     = desc("cost_instance_type_paid_dollars_per_hour", "Cost of all clusters' Machines of a type.", "instance_type", "capacity_type")
 
-	ofAccounts = []*prometheus.Desc{
+	commitmentUsed    = desc("commitment_used_ratio", "Used part of a commitment that is in its term, from 0 to 1.", "commitment")
+	commitmentUnused  = desc("commitment_unused_dollars_per_hour", "Cost of the unused part of a commitment.", "commitment")
+	reservationUnused = desc("reservation_unused_dollars_per_hour", "Cost of the unused machines of a reservation.", "reservation")
+
+	descs = []*prometheus.Desc{
 		accountCondition, poolLimit, poolGranted, poolUsed, poolWaiting, poolLent, poolReclaim, poolExpiry,
-		costOnDemand, costList, costPaid, costSaved, costUnpriced, costNodePool, costInstanceType, commitmentUsed, commitmentUnused, reservationUnused,
+		costOnDemand, costList, costPaid, costSaved, costUnpriced, costNodePool, costType, commitmentUsed, commitmentUnused, reservationUnused,
 	}
 )
 
@@ -91,9 +81,9 @@ var _ prometheus.Collector = (*Collector)(nil)
 func New(config Config) *Collector { return &Collector{config} }
 
 // Describe implements prometheus.Collector.
-func (c *Collector) Describe(descs chan<- *prometheus.Desc) {
-	for _, d := range ofAccounts {
-		descs <- d
+func (c *Collector) Describe(to chan<- *prometheus.Desc) {
+	for _, d := range descs {
+		to <- d
 	}
 }
 
@@ -109,40 +99,41 @@ func (c *Collector) Collect(samples chan<- prometheus.Metric) {
 		if !c.Selector.Matches(labels.Set(account.Labels)) {
 			continue
 		}
-		for _, c := range account.Status.Conditions {
-			samples <- prometheus.MustNewConstMetric(accountCondition, prometheus.GaugeValue, 1, account.Name, c.Type, string(c.Status), c.Reason)
+		gauge := func(d *prometheus.Desc, value float64, labels ...string) {
+			samples <- prometheus.MustNewConstMetric(d, prometheus.GaugeValue, value, append([]string{account.Name}, labels...)...)
 		}
-		collectPools(samples, account)
+		for _, c := range account.Status.Conditions {
+			gauge(accountCondition, 1, c.Type, string(c.Status), c.Reason)
+		}
+		collectPools(gauge, account)
 		if report := c.Costs(account.Name); report != nil {
-			collectCosts(samples, account.Name, report)
+			collectCosts(gauge, report)
 		}
 	}
 }
 
-func collectPools(samples chan<- prometheus.Metric, account *autonodev1alpha1.CapacityAccount) {
-	for _, pool := range account.Status.Pools {
-		for _, sample := range []struct {
-			desc   *prometheus.Desc
-			amount string
-		}{{poolLimit, pool.Limit}, {poolGranted, pool.Granted}, {poolUsed, pool.Used}, {poolWaiting, cmp.Or(pool.Waiting, "0")}, {poolLent, cmp.Or(pool.Lent, "0")}, {poolReclaim, cmp.Or(pool.Reclaiming, "0")}} {
-			if quantity, err := scalar.ParseQuantity(sample.amount); err == nil {
-				samples <- prometheus.MustNewConstMetric(sample.desc, prometheus.GaugeValue, quantity.AsApproximateFloat64(), account.Name, pool.Name)
+func collectPools(gauge func(*prometheus.Desc, float64, ...string), account *autonodev1alpha1.CapacityAccount) {
+	for i := range account.Status.Pools {
+		pool := &account.Status.Pools[i]
+		for d, amount := range map[*prometheus.Desc]string{
+			poolLimit: pool.Limit, poolGranted: pool.Granted, poolUsed: pool.Used,
+			poolWaiting: cmp.Or(pool.Waiting, "0"), poolLent: cmp.Or(pool.Lent, "0"), poolReclaim: cmp.Or(pool.Reclaiming, "0"),
+		} {
+			if quantity, err := scalar.ParseQuantity(amount); err == nil {
+				gauge(d, quantity.AsApproximateFloat64(), pool.Name)
 			}
 		}
 	}
 	for i := range account.Spec.Reservations {
 		if r := &account.Spec.Reservations[i]; !r.Expires.IsZero() {
-			samples <- prometheus.MustNewConstMetric(poolExpiry, prometheus.GaugeValue, float64(r.Expires.At().Unix()), account.Name, autonodev1alpha1.ReservationPool(r.ID))
+			gauge(poolExpiry, float64(r.Expires.At().Unix()), autonodev1alpha1.ReservationPool(r.ID))
 		}
 	}
 }
 
 // collectCosts reports sums by hosted cluster, by NodePool, and by instance type over all clusters, so that the number of series doesn't
 // depend on the machines, nor on how many clusters have which type.
-func collectCosts(samples chan<- prometheus.Metric, account string, report *cost.Report) {
-	gauge := func(d *prometheus.Desc, value float64, labels ...string) {
-		samples <- prometheus.MustNewConstMetric(d, prometheus.GaugeValue, value, append([]string{account}, labels...)...)
-	}
+func collectCosts(gauge func(*prometheus.Desc, float64, ...string), report *cost.Report) {
 	for _, row := range report.Group(func(k cost.Key) cost.Key { return cost.Key{Cluster: k.Cluster} }) {
 		namespace, name, _ := strings.Cut(row.Cluster, "/")
 		gauge(costOnDemand, row.OnDemand, namespace, name)
@@ -160,7 +151,7 @@ func collectCosts(samples chan<- prometheus.Metric, account string, report *cost
 	for _, row := range report.Group(func(k cost.Key) cost.Key {
 		return cost.Key{Offering: capacity.Offering{InstanceType: k.InstanceType, CapacityType: k.CapacityType}}
 	}) {
-		gauge(costInstanceType, row.Paid, row.InstanceType, row.CapacityType)
+		gauge(costType, row.Paid, row.InstanceType, row.CapacityType)
 	}
 	for _, use := range report.Commitments {
 		gauge(commitmentUsed, use.Used/use.Committed, use.Name)
