@@ -24,11 +24,16 @@ type vSphereClass struct {
 			Memory  scalar.Quantity
 			Devices struct {
 				VGPUDevices                []json.RawMessage `json:"vgpuDevices"`
-				DynamicDirectPathIODevices []json.RawMessage `json:"dynamicDirectPathIODevices"`
+				DynamicDirectPathIODevices []struct {
+					VendorID int64 `json:"vendorID"`
+				} `json:"dynamicDirectPathIODevices"`
 			}
 		}
 	}
 }
+
+// PCI vendors of GPUs: https://pci-ids.ucw.cz.
+const nvidia, amd = 0x10de, 0x1002
 
 func readVSphere(c *collector, file *source) error {
 	raw, err := file.whole()
@@ -62,7 +67,13 @@ func readVSphere(c *collector, file *source) error {
 		m := machine{name: class.Metadata.Name, arch: "amd64", capacityTypes: []string{catalog.OnDemand}, capacity: map[string]scalar.Quantity{
 			"cpu": count(hardware.CPUs), "memory": scalar.Text(hardware.Memory.String()),
 		}}
-		if gpus := len(hardware.Devices.VGPUDevices) + len(hardware.Devices.DynamicDirectPathIODevices); gpus > 0 {
+		gpus := len(hardware.Devices.VGPUDevices)
+		for _, device := range hardware.Devices.DynamicDirectPathIODevices {
+			if device.VendorID == nvidia || device.VendorID == amd { // others pass network adapters and disks through
+				gpus++
+			}
+		}
+		if gpus > 0 {
 			m.capacity[c.options.GPUResource] = count(int64(gpus))
 		}
 		c.add(where, m)
