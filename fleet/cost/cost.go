@@ -260,11 +260,12 @@ func (r *Report) idle(use *ReservationUse) {
 func (r *Report) waste(covered []division.Covered, unused []float64) {
 	for k, unused := range unused {
 		cover := &r.Applied.Covers[k]
+		largest, price, known := r.Applied.Unit(cover)
 		use := CommitmentUse{
-			Name: cover.Name, Kind: cover.Kind, Unit: cover.Measure, Index: cover.Index, Largest: r.Applied.Largest(cover),
+			Name: cover.Name, Kind: cover.Kind, Unit: cover.Measure, Index: cover.Index, Largest: largest,
 			Committed: cover.Committed, Used: cover.Committed - unused, Unused: unused,
 		}
-		if price, known := r.Applied.UnitPrice(cover); known || unused == 0 {
+		if known || unused == 0 {
 			use.Wasted = new(unused * price)
 			r.Wasted += *use.Wasted
 		}

@@ -65,34 +65,29 @@ func (c *Cover) candidate(m *Group, group int) (candidate, bool) {
 }
 
 // uncovered is the uncovered part of a machine: of its list price, its vCPUs and its memory, each from 0 to 1.
-type uncovered struct{ price, cpus, gibs float64 }
+type uncovered [3]float64
 
 // open is the part of a machine's units that a cover may still apply to. part is that of the list price which all units cover.
-func (u *uncovered) open(measure Measure, part float64) float64 {
-	switch measure {
-	case CPUs:
-		return min(u.cpus, u.price/part)
-	case GiBs:
-		return min(u.gibs, u.price/part)
+func (u *uncovered) open(resource int, part float64) float64 {
+	if resource > 0 {
+		return min(u[resource], u[0]/part)
 	}
-	return u.price
+	return u[0]
 }
 
 // take covers a part of a machine's units, and returns the part of its list price that this covers.
-func (u *uncovered) take(measure Measure, taken, part float64) float64 {
-	before := u.price
-	if u.price = max(0, u.price-taken*part); u.price < 1e-12 {
-		u.price = 0
+func (u *uncovered) take(resource int, taken, part float64) float64 {
+	before := u[0]
+	if u[0] = max(0, before-taken*part); u[0] < 1e-12 {
+		u[0] = 0
 	}
 	switch {
-	case measure == CPUs:
-		u.cpus = max(0, u.cpus-taken)
-	case measure == GiBs:
-		u.gibs = max(0, u.gibs-taken)
+	case resource > 0:
+		u[resource] = max(0, u[resource]-taken)
 	case before > 0:
-		u.cpus, u.gibs = u.cpus*u.price/before, u.gibs*u.price/before
+		u[1], u[2] = u[1]*u[0]/before, u[2]*u[0]/before
 	}
-	return before - u.price
+	return before - u[0]
 }
 
 // Commitments are an account's commitments beside its machines. Prices are differences: of the bill with one machine more, or less. They
@@ -263,7 +258,7 @@ func (c *Commitments) apply(more *Group, covered []Covered, unused []float64) fl
 		var tied []candidate
 		price := 0.0
 		if covered != nil {
-			price, _ = c.UnitPrice(cover)
+			_, price, _ = c.Unit(cover)
 		}
 		if more != nil {
 			if extra, ok := cover.candidate(more, len(c.Groups)-1); ok {
@@ -280,14 +275,14 @@ func (c *Commitments) apply(more *Group, covered []Covered, unused []float64) fl
 			tied = order[:n]
 			need, fraction := 0.0, 1.0
 			for _, t := range tied {
-				need += t.units * c.open[t.group].open(cover.Measure, t.part) * float64(c.Groups[t.group].Count)
+				need += t.units * c.open[t.group].open(cover.resource, t.part) * float64(c.Groups[t.group].Count)
 			}
 			if need > rest {
 				fraction = rest / need
 			}
 			for _, t := range tied {
-				taken := c.open[t.group].open(cover.Measure, t.part) * fraction
-				part := c.open[t.group].take(cover.Measure, taken, t.part)
+				taken := c.open[t.group].open(cover.resource, t.part) * fraction
+				part := c.open[t.group].take(cover.resource, taken, t.part)
 				if covered != nil && part > 0 {
 					covered[t.group].Part += part
 					covered[t.group].Cost += t.units * taken * price
@@ -303,33 +298,29 @@ func (c *Commitments) apply(more *Group, covered []Covered, unused []float64) fl
 	}
 	paid := 0.0
 	for i := range c.Groups {
-		paid += c.Groups[i].Price * float64(c.Groups[i].Count) * c.open[i].price
+		paid += c.Groups[i].Price * float64(c.Groups[i].Count) * c.open[i][0]
 	}
 	return paid
 }
 
-// UnitPrice is the hourly price of one unit of a cover, used or not; false if that isn't known: of instances at a discount, none of which
-// runs.
-func (c *Commitments) UnitPrice(cover *Cover) (price float64, known bool) {
+// Unit returns the most units of a cover that one of the machines uses, zero if none does, and the hourly price of a unit, used or not. That
+// isn't known of instances at a discount, none of which runs.
+func (c *Commitments) Unit(cover *Cover) (largest, price float64, known bool) {
 	if cover.price != nil {
-		return *cover.price, true
+		price, known = *cover.price, true
 	}
 	for i := range c.Groups {
-		if units, _, ok := cover.units(&c.Groups[i].Priced); ok && units > 0 && c.Groups[i].Count > 0 {
-			if list := c.Groups[i].Price / units * (1 - cover.discount); !known || list < price {
+		g := &c.Groups[i]
+		units, _, ok := cover.units(&g.Priced)
+		if !ok {
+			continue
+		}
+		largest = max(largest, units)
+		if cover.price == nil && units > 0 && g.Count > 0 {
+			if list := g.Price / units * (1 - cover.discount); !known || list < price {
 				price, known = list, true
 			}
 		}
 	}
-	return price, known
-}
-
-// Largest is the most of a cover that one of the machines would use; zero if none would.
-func (c *Commitments) Largest(cover *Cover) (largest float64) {
-	for i := range c.Groups {
-		if units, _, ok := cover.units(&c.Groups[i].Priced); ok {
-			largest = max(largest, units)
-		}
-	}
-	return largest
+	return largest, price, known
 }

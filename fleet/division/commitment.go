@@ -80,6 +80,8 @@ type Cover struct {
 	// price of a unit an hour; nil: the list price less the discount. list is the list price of a vCPU or a GiB.
 	price *float64
 	list  float64
+	// resource is the index of an uncovered part: 0 of whole machines, 1 of vCPUs, 2 of memory.
+	resource int
 	// tier is the place of the commitment's kind in the published order.
 	tier int
 }
@@ -92,14 +94,14 @@ func (c *Commitment) covers(index int) []Cover {
 	switch c.Kind {
 	case CommittedUse:
 		var covers []Cover
-		for _, part := range []struct {
+		for i, part := range []struct {
 			suffix  string
 			measure Measure
 			*CommittedAmount
 		}{{"/cpu", CPUs, &c.CPU}, {"/memory", GiBs, &c.Memory}} {
 			if part.Amount > 0 {
 				cover.Name, cover.Measure, cover.Committed = c.Name+part.suffix, part.measure, part.Amount
-				cover.price, cover.list = &part.Price, part.List
+				cover.price, cover.list, cover.resource = &part.Price, part.List, i+1
 				covers = append(covers, cover)
 			}
 		}

@@ -168,9 +168,9 @@ func readCosts(ctx context.Context, reader client.Reader, now time.Time) ([]acco
 		if !v1alpha1.MadeForNodeClaim(machine) {
 			continue
 		}
-		owner, ok := clusters[place{machine.Namespace, machine.Labels[clusterv1.ClusterNameLabel]}]
+		owner, ok := clusters[client.ObjectKey{Namespace: machine.Namespace, Name: machine.Labels[clusterv1.ClusterNameLabel]}]
 		if !ok {
-			owner, ok = clusters[place{namespace: machine.Namespace}]
+			owner, ok = clusters[client.ObjectKey{Namespace: machine.Namespace}]
 		}
 		if !ok {
 			owner.name = machine.Namespace + "/" + machine.Labels[clusterv1.ClusterNameLabel]
@@ -190,24 +190,22 @@ func readCosts(ctx context.Context, reader client.Reader, now time.Time) ([]acco
 	return costs, nil
 }
 
-// place is a control-plane namespace, and the Cluster in it where HostedClusters share the namespace.
-type place struct{ namespace, cluster string }
-
 // clustersOf returns the hosted cluster of each control-plane namespace, or of each Cluster in a shared one. A cluster belongs to the
 // account whose record has it.
-func clustersOf(found []autonodev1alpha1.CapacityAccount, components []metav1.PartialObjectMetadata) map[place]hostedCluster {
-	clusters := map[place]hostedCluster{}
+func clustersOf(found []autonodev1alpha1.CapacityAccount, components []metav1.PartialObjectMetadata) map[client.ObjectKey]hostedCluster {
+	clusters := map[client.ObjectKey]hostedCluster{}
 	for i := range components {
 		names, ok := v1beta1.NamesOf(&components[i])
 		if label := components[i].Labels; ok && label[v1beta1.HostedClusterLabel] != "" {
-			clusters[place{components[i].Namespace, names.Cluster}] = hostedCluster{name: label[v1beta1.HostedClusterNamespaceLabel] + "/" +
-				label[v1beta1.HostedClusterLabel]}
+			clusters[client.ObjectKey{Namespace: components[i].Namespace, Name: names.Cluster}] = hostedCluster{
+				name: label[v1beta1.HostedClusterNamespaceLabel] + "/" + label[v1beta1.HostedClusterLabel],
+			}
 		}
 	}
 	for i := range found {
 		for _, grant := range found[i].Status.Clusters {
 			if grant.Released == nil {
-				clusters[place{grant.ControlPlaneNamespace, grant.Cluster}] = hostedCluster{found[i].Name, grant.Namespace + "/" + grant.Name}
+				clusters[client.ObjectKey{Namespace: grant.ControlPlaneNamespace, Name: grant.Cluster}] = hostedCluster{found[i].Name, grant.Namespace + "/" + grant.Name}
 			}
 		}
 	}
