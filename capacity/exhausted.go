@@ -3,6 +3,7 @@
 package capacity
 
 import (
+	"regexp"
 	"slices"
 	"strings"
 	"time"
@@ -37,36 +38,19 @@ func Family(label, instanceType string) string {
 	if label != "" {
 		return label
 	}
-	if family, ok := azureFamily(instanceType); ok {
-		return family
+	if parts := azureSize.FindStringSubmatch(instanceType); parts != nil {
+		return parts[1] + parts[2]
 	}
 	for i := range len(instanceType) {
 		if strings.IndexByte(".-_", instanceType[i]) < 0 {
 			continue
 		}
-		if before := instanceType[:i]; strings.ContainsAny(before, digits) {
+		if before := instanceType[:i]; strings.ContainsAny(before, "0123456789") {
 			return before
 		}
 	}
 	return instanceType
 }
 
-const digits = "0123456789"
-
-// azureFamily removes the number of vCPUs from the name of a size: the digits after the letters of the series, and the number that a
-// size with fewer vCPUs has after a hyphen.
-func azureFamily(name string) (family string, ok bool) {
-	for _, tier := range []string{"Standard_", "Basic_"} {
-		size, found := strings.CutPrefix(name, tier)
-		start := strings.IndexAny(size, digits)
-		if !found || start < 1 {
-			continue
-		}
-		series, rest := size[:start], strings.TrimLeft(size[start:], digits)
-		if constrained, found := strings.CutPrefix(rest, "-"); found {
-			rest = strings.TrimLeft(constrained, digits)
-		}
-		return tier + series + rest, true
-	}
-	return "", false
-}
+// azureSize matches the name of a size of Azure: the letters of its series, the number of vCPUs with that of a size with fewer, and the rest.
+var azureSize = regexp.MustCompile(`^((?:Standard|Basic)_[^0-9]+)[0-9]+(?:-[0-9]*)?(.*)$`)

@@ -137,7 +137,7 @@ func leaseOf(object *autonodev1alpha1.CapacityLease) *Lease {
 	if object.Spec.Account == nil {
 		return l // it limits nothing
 	}
-	l.Account, l.AccountName, l.Rules = object.Spec.Account.UID, object.Spec.Account.Name, conversion.Rules(object)
+	l.Account, l.AccountName, l.Rules = object.Spec.Account.UID, object.Spec.Account.Name, conversion.Rules(object.Spec.Pools)
 	l.ReclaimGracePeriod = object.Spec.ReclaimGracePeriod.Or(division.DefaultReclaimGracePeriod)
 	l.ReclaimedFor = make(map[string][]string, len(object.Spec.Reclaim))
 	for i := range object.Spec.Reclaim {

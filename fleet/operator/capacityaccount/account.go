@@ -7,7 +7,6 @@ import (
 	"fmt"
 	"iter"
 	"maps"
-	"slices"
 	"strconv"
 	"time"
 
@@ -287,15 +286,4 @@ func format(kind autonodev1alpha1.PoolResource, amount int64) string {
 		return resource.NewQuantity(amount, resource.BinarySI).String()
 	}
 	return strconv.FormatInt(amount, 10)
-}
-
-// rules of the pools.
-func rules(pools ...[]autonodev1alpha1.LeasedPool) []division.Rule {
-	var all []division.Rule
-	for _, list := range pools {
-		for i := range list {
-			all = append(all, conversion.Rule(&list[i]))
-		}
-	}
-	return slices.Clip(all)
 }

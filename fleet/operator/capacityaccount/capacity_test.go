@@ -36,7 +36,7 @@ func TestGrants(t *testing.T) {
 		g.Expect(lease.OwnerReferences).To(ConsistOf(HaveField("Name", v1beta1.KarpenterComponent)))
 		g.Expect(grant.Lease).To(BeEquivalentTo(lease.UID))
 		g.Expect(grant.Sequence).To(And(Equal(lease.Spec.Sequence), BeNumerically(">", f.clock.Now().Unix())))
-		g.Expect(conversion.Rules(lease)).To(ConsistOf(division.Rule{
+		g.Expect(conversion.Rules(lease.Spec.Pools)).To(ConsistOf(division.Rule{
 			Pool: reserved, Resource: capacity.Machines, Reservation: "cr-1", Selector: division.Selector{InstanceTypes: []string{typeName}, Zones: []string{"a"}},
 		}))
 		g.Expect(conversion.Lease(lease).Available[reserved]).To(BeNumerically(">", 0))
@@ -94,7 +94,7 @@ func TestGrants(t *testing.T) {
 		g := NewWithT(t)
 		change(autonodev1alpha1.CapacitySelector{})
 		f.settle()
-		g.Expect(conversion.Rules(blue.lease())).To(HaveLen(2))
+		g.Expect(conversion.Rules(blue.lease().Spec.Pools)).To(HaveLen(2))
 		f.settleAfter(time.Minute)
 		g.Expect(f.account.Status.Pools).To(ContainElement(And(HaveField("Name", "quota/all/cpu"), HaveField("Used", "20"), HaveField("Limit", "64"))))
 	})

@@ -290,7 +290,7 @@ func (k *karpenter) step() {
 	existing := map[string]bool{}
 	for _, machine := range k.list() {
 		m := capacity.MachineOf(&machine).Machine
-		k.holder.Exists(machine.Name, division.Charges(conversion.Rules(lease), m))
+		k.holder.Exists(machine.Name, division.Charges(conversion.Rules(lease.Spec.Pools), m))
 		existing[machine.Name] = true
 		delete(k.demand, machine.Name)
 	}
@@ -303,7 +303,7 @@ func (k *karpenter) step() {
 	for name := range k.demand {
 		machine := k.machine(name, "cr-1", capacity.Machine{VCPUs: 2000})
 		m := capacity.MachineOf(machine).Machine
-		if k.holder.Spend(name, division.Charges(conversion.Rules(lease), m), now) {
+		if k.holder.Spend(name, division.Charges(conversion.Rules(lease.Spec.Pools), m), now) {
 			k.create(machine)
 		}
 	}

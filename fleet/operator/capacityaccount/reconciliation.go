@@ -134,7 +134,7 @@ func (r *reconciliation) read(ctx context.Context, key string, of *cluster) erro
 		of.pools = slices.Concat(of.pools, of.member.entry.limits)
 		of.released = nil
 	}
-	charged := rules(of.pools)
+	charged := conversion.Rules(of.pools)
 	if of.released != nil {
 		// It isn't limited any more, and its launches since aren't the account's.
 		list := &clusterv1.MachineList{}
