@@ -267,9 +267,7 @@ func CommittedTo(l *autonodev1alpha1.CapacityLease) (all Committed) {
 		g.Price, g.VCPUs, g.Memory = capacity.ParsePrice(m.Price), m.VCPUs, m.Memory
 		all.Machines = append(all.Machines, g)
 	}
-	if len(l.Spec.Counted) > 0 {
-		all.Counted = make(map[capacity.Offering]int64, len(l.Spec.Counted))
-	}
+	all.Counted = make(map[capacity.Offering]int64, len(l.Spec.Counted))
 	for _, m := range l.Spec.Counted {
 		all.Counted[capacity.Offering{InstanceType: m.InstanceType, Zone: m.Zone, CapacityType: m.CapacityType, Catalog: m.Catalog}] += m.Count
 	}

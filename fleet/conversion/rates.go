@@ -76,9 +76,6 @@ func unzip(packed []byte) ([]byte, error) {
 
 // packed compresses rates for a lease, since each of an account's leases has them: 1,400 types take 9 KiB instead of 40.
 func packed(rates map[string]float64) []byte {
-	if rates == nil {
-		return nil
-	}
 	var to bytes.Buffer
 	writer := gzip.NewWriter(&to)
 	if err := errors.Join(json.NewEncoder(writer).Encode(rates), writer.Close()); err != nil {

@@ -133,16 +133,13 @@ type Report struct {
 	// Rows in the order of their keys.
 	Rows  []Row `json:"rows"`
 	Total Sums  `json:"total"`
-	// Wasted is the money an hour for commitments and reservations that are unused. It is paid beside Total.Paid.
+	// Wasted is the money an hour for commitments and reservations that are unused. It is paid beside Total.Paid: the bill is the sum of both.
 	Wasted       float64          `json:"wasted"`
 	Commitments  []CommitmentUse  `json:"commitments,omitempty"`
 	Reservations []ReservationUse `json:"reservations,omitempty"`
 	// Applied are the commitments beside the machines.
 	Applied *division.Commitments `json:"-"`
 }
-
-// Bill is the sum of all payments: for the machines, and for unused commitments and reservations.
-func (r *Report) Bill() float64 { return r.Total.Paid + r.Wasted }
 
 // Of returns the costs of machines. Machines of the same type and price share their covers equally, whichever cluster they are of.
 func Of(machines []Machines, commitments []division.Commitment, reservations []Reservation) *Report {

@@ -317,7 +317,7 @@ func (c *Commitments) Unit(cover *Cover) (largest, price float64, known bool) {
 		}
 		largest = max(largest, units)
 		if cover.price == nil && units > 0 && g.Count > 0 {
-			if list := g.Price / units * (1 - cover.discount); !known || list < price {
+			if list := g.Price / units * (1 - cover.Discount); !known || list < price {
 				price, known = list, true
 			}
 		}

@@ -74,9 +74,6 @@ type Cover struct {
 	Index int
 
 	selector Selector
-	flexible bool
-	// discount is within 0 and 1.
-	discount float64
 	// price of a unit an hour; nil: the list price less the discount. list is the list price of a vCPU or a GiB.
 	price *float64
 	list  float64
@@ -88,9 +85,7 @@ type Cover struct {
 
 // covers returns a commitment's covers; none without an amount.
 func (c *Commitment) covers(index int) []Cover {
-	cover := Cover{
-		Commitment: c, Name: c.Name, Index: index, Measure: Instances, selector: c.Selector, discount: min(max(c.Discount, 0), 1), tier: 1,
-	}
+	cover := Cover{Commitment: c, Name: c.Name, Index: index, Measure: Instances, selector: c.Selector, tier: 1}
 	switch c.Kind {
 	case CommittedUse:
 		var covers []Cover
@@ -113,23 +108,25 @@ func (c *Commitment) covers(index int) []Cover {
 			cover.tier = 2
 		}
 	default:
-		cover.Committed, cover.price, cover.flexible = max(0, c.Instances), c.Price, c.SizeFlexible
-		if c.IsZonal() {
-			// It doesn't apply to a capacity reservation either.
-			cover.tier, cover.flexible = 0, false
-			if len(cover.selector.CapacityTypes) == 0 {
+		cover.Committed, cover.price = max(0, c.Instances), c.Price
+		if c.isZonal() {
+			cover.tier = 0
+			if len(cover.selector.CapacityTypes) == 0 { // a zonal one doesn't apply to a capacity reservation
 				cover.selector.CapacityTypes = []string{"on-demand"}
 			}
 		}
-		if !cover.flexible {
+		if !c.flexible() {
 			cover.selector.InstanceTypes = []string{c.InstanceType}
 		}
 	}
 	return []Cover{cover}
 }
 
-// IsZonal reports whether it is a Reserved Instance of one zone. Several zones are those of a region.
-func (c *Commitment) IsZonal() bool { return c.Kind == ReservedInstance && len(c.Selector.Zones) == 1 }
+// flexible reports whether it covers other sizes of its series.
+func (c *Commitment) flexible() bool { return c.SizeFlexible && !c.isZonal() }
+
+// isZonal reports whether it is a Reserved Instance of one zone. Several zones are those of a region.
+func (c *Commitment) isZonal() bool { return c.Kind == ReservedInstance && len(c.Selector.Zones) == 1 }
 
 // coversOf returns the covers of commitments, in the order in which they apply. That is AWS's for its own kinds: Reserved Instances, those
 // of a zone first, then savings plans of the scope EC2Instance, then those of the scope Compute. Azure applies reservations before savings
@@ -154,14 +151,14 @@ func (c *Cover) units(m *capacity.Priced) (units, part float64, ok bool) {
 		rate, rated := c.Rates[m.InstanceType]
 		switch {
 		case rated:
-		case c.Rates != nil && c.discount == 0:
+		case c.Rates != nil && c.Discount == 0:
 			return 0, 0, false
 		default:
-			rate = m.Price * (1 - c.discount)
+			rate = m.Price * (1 - c.Discount)
 		}
 		return rate, 1, true
 	case Instances:
-		if !c.flexible {
+		if !c.flexible() {
 			return 1, 1, true
 		}
 		ratio := c.ratio(m.InstanceType)

@@ -69,8 +69,8 @@ func sizeOf(kind Kind, instanceType string) (size, bool) {
 		if parts == nil {
 			return size{}, false
 		}
-		vcpus, err := strconv.ParseFloat(parts[2], 64)
-		return size{parts[1] + "#" + parts[3], vcpus}, err == nil
+		vcpus, _ := strconv.ParseFloat(parts[2], 64)
+		return size{parts[1] + "#" + parts[3], vcpus}, true
 	}
 	family, name, _ := strings.Cut(instanceType, ".")
 	factor, known := awsFactors[name]
@@ -78,8 +78,8 @@ func sizeOf(kind Kind, instanceType string) (size, bool) {
 		factor, known = listed[instanceType].ratio, listed[instanceType].ratio > 0
 	}
 	if parts := awsXLarge.FindStringSubmatch(name); parts != nil {
-		times, err := strconv.ParseFloat(parts[1]+parts[2], 64)
-		factor, known = 8*times, err == nil
+		times, _ := strconv.ParseFloat(parts[1]+parts[2], 64)
+		factor, known = 8*times, true
 	}
 	base, _, _ := strings.Cut(family, "-")
 	if _, inflexible := listed[base]; inflexible {
@@ -90,10 +90,7 @@ func sizeOf(kind Kind, instanceType string) (size, bool) {
 
 // CheckSize returns an error if the sizes of a flexible commitment's series aren't known.
 func (c *Commitment) CheckSize() error {
-	if !c.SizeFlexible || len(c.Ratios) > 0 || c.IsZonal() {
-		return nil
-	}
-	if _, known := sizeOf(c.Kind, c.InstanceType); !known {
+	if _, known := sizeOf(c.Kind, c.InstanceType); !known && c.flexible() && len(c.Ratios) == 0 {
 		return fmt.Errorf("%s isn't in the cloud's list of sizes that AutoNode has; set ratios, or sizeFlexibility: \"Off\"", c.InstanceType)
 	}
 	return nil
@@ -122,10 +119,7 @@ func Resources(instanceType string) (vcpus, memory int64) {
 	if parts == nil {
 		return 0, 0
 	}
-	count, err := strconv.ParseInt(parts[3], 10, 64)
-	if err != nil {
-		return 0, 0
-	}
+	count, _ := strconv.ParseInt(parts[3], 10, 64)
 	gib := cmp.Or(listed[parts[1]+"-"+parts[2]], listed[parts[2]]).ratio
 	return count * 1000, int64(gib * float64(count) * (1 << 30))
 }

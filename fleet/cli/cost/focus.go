@@ -107,24 +107,17 @@ func focusRows(costs []accountCost) []focusRow {
 
 // printFOCUS prints a table in CSV. A cell that a spreadsheet would take for a formula begins with an apostrophe.
 func printFOCUS(to io.Writer, costs []accountCost) error {
-	table := csv.NewWriter(to)
-	if err := table.Write(focusColumns); err != nil {
-		return err
-	}
-	rows := focusRows(costs)
-	for i := range rows {
-		cells := rows[i].cells()
-		for j, cell := range cells {
+	table := [][]string{focusColumns}
+	for _, row := range focusRows(costs) {
+		cells := row.cells()
+		for i, cell := range cells {
 			if cell != "" && slices.Contains([]byte("=+-@\t\r"), cell[0]) {
 				if _, err := strconv.ParseFloat(cell, 64); err != nil {
-					cells[j] = "'" + cell
+					cells[i] = "'" + cell
 				}
 			}
 		}
-		if err := table.Write(cells); err != nil {
-			return err
-		}
+		table = append(table, cells)
 	}
-	table.Flush()
-	return table.Error()
+	return csv.NewWriter(to).WriteAll(table)
 }
