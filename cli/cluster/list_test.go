@@ -19,7 +19,9 @@ type listing struct {
 	list func() error
 }
 
-func (l listing) List(context.Context, client.ObjectList, ...client.ListOption) error { return l.list() }
+func (l listing) List(context.Context, client.ObjectList, ...client.ListOption) error {
+	return l.list()
+}
 
 func TestList(t *testing.T) {
 	t.Run("When a list is decoded for longer than the command may take, it should be abandoned", func(t *testing.T) {
