@@ -41,12 +41,9 @@ func Family(label, instanceType string) string {
 	if parts := azureSize.FindStringSubmatch(instanceType); parts != nil {
 		return parts[1] + parts[2]
 	}
-	for i := range len(instanceType) {
-		if strings.IndexByte(".-_", instanceType[i]) < 0 {
-			continue
-		}
-		if before := instanceType[:i]; strings.ContainsAny(before, "0123456789") {
-			return before
+	if at := strings.IndexAny(instanceType, "0123456789"); at >= 0 {
+		if end := strings.IndexAny(instanceType[at:], ".-_"); end >= 0 {
+			return instanceType[:at+end]
 		}
 	}
 	return instanceType

@@ -83,45 +83,6 @@ type Cover struct {
 	tier int
 }
 
-// covers returns a commitment's covers; none without an amount.
-func (c *Commitment) covers(index int) []Cover {
-	cover := Cover{Commitment: c, Name: c.Name, Index: index, Measure: Instances, selector: c.Selector, tier: 1}
-	switch c.Kind {
-	case CommittedUse:
-		var covers []Cover
-		for i, part := range []struct {
-			suffix  string
-			measure Measure
-			*CommittedAmount
-		}{{"/cpu", CPUs, &c.CPU}, {"/memory", GiBs, &c.Memory}} {
-			if part.Amount > 0 {
-				cover.Name, cover.Measure, cover.Committed = c.Name+part.suffix, part.measure, part.Amount
-				cover.price, cover.list, cover.resource = &part.Price, part.List, i+1
-				covers = append(covers, cover)
-			}
-		}
-		return covers
-	case SavingsPlan:
-		one := 1.0
-		cover.Measure, cover.Committed, cover.price, cover.tier = Money, max(0, c.HourlySpend), &one, 3
-		if c.EC2Instance {
-			cover.tier = 2
-		}
-	default:
-		cover.Committed, cover.price = max(0, c.Instances), c.Price
-		if c.isZonal() {
-			cover.tier = 0
-			if len(cover.selector.CapacityTypes) == 0 { // a zonal one doesn't apply to a capacity reservation
-				cover.selector.CapacityTypes = []string{"on-demand"}
-			}
-		}
-		if !c.flexible() {
-			cover.selector.InstanceTypes = []string{c.InstanceType}
-		}
-	}
-	return []Cover{cover}
-}
-
 // flexible reports whether it covers other sizes of its series.
 func (c *Commitment) flexible() bool { return c.SizeFlexible && !c.isZonal() }
 
@@ -132,10 +93,42 @@ func (c *Commitment) isZonal() bool { return c.Kind == ReservedInstance && len(c
 // of a zone first, then savings plans of the scope EC2Instance, then those of the scope Compute. Azure applies reservations before savings
 // plans, and Google Cloud committed use before committed spend, likewise. Commitments of a kind apply in the order that they are given in.
 // https://docs.aws.amazon.com/savingsplans/latest/userguide/sp-applying.html
-func coversOf(commitments []Commitment) []Cover {
-	var covers []Cover
-	for i := range commitments {
-		covers = append(covers, commitments[i].covers(i)...)
+func coversOf(commitments []Commitment) (covers []Cover) {
+	for index := range commitments {
+		c := &commitments[index]
+		cover := Cover{Commitment: c, Name: c.Name, Index: index, Measure: Instances, selector: c.Selector, tier: 1}
+		switch c.Kind {
+		case CommittedUse:
+			for i, part := range []struct {
+				suffix  string
+				measure Measure
+				*CommittedAmount
+			}{{"/cpu", CPUs, &c.CPU}, {"/memory", GiBs, &c.Memory}} {
+				if part.Amount > 0 {
+					cover.Name, cover.Measure, cover.Committed = c.Name+part.suffix, part.measure, part.Amount
+					cover.price, cover.list, cover.resource = &part.Price, part.List, i+1
+					covers = append(covers, cover)
+				}
+			}
+			continue
+		case SavingsPlan:
+			cover.Measure, cover.Committed, cover.price, cover.tier = Money, max(0, c.HourlySpend), new(1.0), 3
+			if c.EC2Instance {
+				cover.tier = 2
+			}
+		default:
+			cover.Committed, cover.price = max(0, c.Instances), c.Price
+			if c.isZonal() {
+				cover.tier = 0
+				if len(cover.selector.CapacityTypes) == 0 { // a zonal one doesn't apply to a capacity reservation
+					cover.selector.CapacityTypes = []string{"on-demand"}
+				}
+			}
+			if !c.flexible() {
+				cover.selector.InstanceTypes = []string{c.InstanceType}
+			}
+		}
+		covers = append(covers, cover)
 	}
 	slices.SortStableFunc(covers, func(a, b Cover) int { return cmp.Compare(a.tier, b.tier) })
 	return covers

@@ -42,35 +42,26 @@ func (r *reconciliation) unmatched() {
 		}
 	}
 	for i := range spec.Quotas {
-		r.unmatchedQuota(&spec.Quotas[i], is)
+		var resources, without []string // of the quota, and those that no instance type that it matches has
+		for _, pool := range r.account.pools {
+			if resource, ours := strings.CutPrefix(pool.Name, autonodev1alpha1.QuotaPool(spec.Quotas[i].Name, "")); ours {
+				if resources = append(resources, resource); is(pool.Name) {
+					without = append(without, resource)
+				}
+			}
+		}
+		switch field := fmt.Sprintf("quotas[%s]", spec.Quotas[i].Name); {
+		case len(without) == 0:
+		case len(without) == len(resources):
+			r.account.problem(field+".selector", errors.New("matches no instance type that a member offers, so that it limits nothing"))
+		default:
+			r.account.problem(field+".limits", fmt.Errorf("no instance type that it matches has %s", strings.Join(without, " or ")))
+		}
 	}
 	for i := range spec.Commitments {
 		of := &spec.Commitments[i]
 		if is(autonodev1alpha1.CommitmentName(of.Name)) {
 			r.account.problem(fmt.Sprintf("commitments[%s]", of.Name), errors.New("covers no instance type that a member offers; correct its selector or instance type"))
 		}
-	}
-}
-
-// unmatchedQuota reports a quota whose selector matches nothing, or the resources that nothing that it matches has.
-func (r *reconciliation) unmatchedQuota(quota *autonodev1alpha1.CapacityQuota, is func(string) bool) {
-	var without []string
-	pools := 0
-	for i := range r.account.pools {
-		resource, ours := strings.CutPrefix(r.account.pools[i].Name, autonodev1alpha1.QuotaPool(quota.Name, ""))
-		if !ours {
-			continue
-		}
-		pools++
-		if is(r.account.pools[i].Name) {
-			without = append(without, resource)
-		}
-	}
-	switch field := fmt.Sprintf("quotas[%s]", quota.Name); {
-	case len(without) == 0:
-	case len(without) == pools:
-		r.account.problem(field+".selector", errors.New("matches no instance type that a member offers, so that it limits nothing"))
-	default:
-		r.account.problem(field+".limits", fmt.Errorf("no instance type that it matches has %s", strings.Join(without, " or ")))
 	}
 }
