@@ -110,15 +110,23 @@ func (g Grant) Pending() bool { return !g.Limit.Equal(g.Granted) }
 
 // bounded is the part of Used that a member may take from others: its own program makes the Machines, and says what each of them takes.
 func (m Member) bounded(granted Amounts) Amounts {
-	used := Amounts{}
+	var exceeded Amounts // few members have any
 	for pool, amount := range m.Used {
 		allowed := granted[pool]
 		if !m.Leaving {
 			allowed = max(allowed, m.most(pool))
 		}
-		used.set(pool, min(amount, allowed))
+		if amount > allowed {
+			if exceeded == nil {
+				exceeded = m.Used.clone()
+			}
+			exceeded.set(pool, allowed)
+		}
 	}
-	return used
+	if exceeded != nil {
+		return exceeded
+	}
+	return m.Used
 }
 
 // most is the most that a member may have of a pool.
