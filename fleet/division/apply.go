@@ -274,13 +274,15 @@ func (c *Commitments) apply(more *Group, covered []Covered, unused []float64) fl
 			}
 			tied = order[:n]
 			need, fraction := 0.0, 1.0
-			for _, t := range tied {
+			for i := range tied {
+				t := &tied[i]
 				need += t.units * c.open[t.group].open(cover.resource, t.part) * float64(c.Groups[t.group].Count)
 			}
 			if need > rest {
 				fraction = rest / need
 			}
-			for _, t := range tied {
+			for i := range tied {
+				t := &tied[i]
 				taken := c.open[t.group].open(cover.resource, t.part) * fraction
 				part := c.open[t.group].take(cover.resource, taken, t.part)
 				if covered != nil && part > 0 {

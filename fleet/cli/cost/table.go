@@ -102,9 +102,7 @@ func tabulate(to io.Writer, costs []accountCost, group group) error {
 		header = append(header, column)
 	}
 	table := printer.NewTable(to, append(header, "MACHINES", "ON-DEMAND/H", "LIST/H", "PAID/H", "SAVED/H")...)
-	uses := false
 	for _, c := range costs {
-		uses = uses || len(c.Commitments)+len(c.Reservations) > 0
 		for _, row := range c.Group(group.keyOf) {
 			cells := []any{c.Account}
 			for _, column := range group {
@@ -117,7 +115,7 @@ func tabulate(to io.Writer, costs []accountCost, group group) error {
 	if err := table.Flush(); err != nil {
 		return err
 	}
-	if uses {
+	if slices.ContainsFunc(costs, func(c accountCost) bool { return len(c.Commitments)+len(c.Reservations) > 0 }) {
 		fmt.Fprintln(to)
 		table = printer.NewTable(to, "ACCOUNT", "POOL", "COMMITTED", "USED", "UNUSED", "WASTED/H")
 		for _, c := range costs {
