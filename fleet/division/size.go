@@ -82,7 +82,7 @@ func sizeOf(kind Kind, instanceType string) (size, bool) {
 		factor, known = 8*times, true
 	}
 	base, _, _ := strings.Cut(family, "-")
-	if _, inflexible := listed[base]; inflexible {
+	if s, found := listed[base]; found && s.ratio == 0 {
 		family = instanceType // of no other's series
 	}
 	return size{family, factor}, known || family == instanceType
