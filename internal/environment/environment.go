@@ -371,14 +371,6 @@ func (s *Environment) MachineName(nodeClaim string) string {
 	return v1alpha1.InstanceName(s.Cluster.UID, nodeClaim)
 }
 
-// Name returns the name of a NodeClaim's object of this kind.
-func (s *Environment) Name(kind schema.GroupVersionKind, nodeClaim string) string {
-	if kind == KubeadmConfig {
-		return nodeClaim
-	}
-	return s.MachineName(nodeClaim)
-}
-
 // Objects returns the names of the kind's objects in the namespace.
 func (s *Environment) Objects(ctx context.Context, kind schema.GroupVersionKind) []string {
 	s.t.Helper()

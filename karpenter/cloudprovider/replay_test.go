@@ -70,7 +70,7 @@ func TestCreateReplay(t *testing.T) {
 						return err
 					}).Should(Succeed(), "after call %d", failAt)
 					for _, kind := range append(environment.ChildKinds(t.Context()), clusterv1.GroupVersion.WithKind("Machine")) {
-						ours := slices.DeleteFunc(f.Objects(t.Context(), kind), func(name string) bool { return name != f.Name(kind, nodeClaim.Name) })
+						ours := slices.DeleteFunc(f.Objects(t.Context(), kind), func(name string) bool { return name != f.MachineName(nodeClaim.Name) })
 						g.Expect(ours).To(HaveLen(1), "%s after call %d", kind.Kind, failAt)
 					}
 					m := f.machine(nodeClaim.Name)

@@ -34,7 +34,7 @@ func TestZoneless(t *testing.T) {
 		object := &unstructured.Unstructured{}
 		object.SetGroupVersionKind(kind)
 		object.SetNamespace(f.Namespace)
-		object.SetName(f.Name(kind, name))
+		object.SetName(f.MachineName(name))
 		f.Expect(f.Admin.Get(f.ctx, client.ObjectKeyFromObject(object), object)).To(Succeed())
 		return object
 	}

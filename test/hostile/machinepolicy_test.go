@@ -33,8 +33,9 @@ type machineAttack struct {
 const (
 	ofClusterAPI, ofOperator, named = "Secret of Cluster API's", "Secret of the operator's", "neither the HostedCluster nor a MachineDeployment of the Cluster names"
 	keys, claimed                   = "no machine of a control plane", "only what it has made for a NodeClaim"
+	created                         = "may refer only to an infrastructure machine and a bootstrap config that Karpenter may create"
 	annotations                     = "neither a template nor a MachineDeployment of the Cluster has the annotations"
-	owner, instance, prefix         = "no owner but their Cluster, and an infrastructure machine the Machine of its own name", "the provider reports which instance", "called after its Cluster"
+	owner, instance, prefix         = "no owner but their Cluster, and an infrastructure machine the Machine of its own name", "the provider reports which instance", "is called after its Cluster"
 )
 
 func machineNamed(name, secret string, changes ...func(*metav1.ObjectMeta)) client.Object {
@@ -58,6 +59,11 @@ func other(apiVersion, kind, name string, labels map[string]string) client.Objec
 	object.SetName(name)
 	object.SetLabels(labels)
 	return object
+}
+
+// made is a Machine as Karpenter makes it for a NodeClaim.
+func made(nodeClaim, secret string, changes ...func(*metav1.ObjectMeta)) client.Object {
+	return machineNamed(v1alpha1.InstanceName("uid", nodeClaim), secret, append([]func(*metav1.ObjectMeta){claimedBy(nodeClaim)}, changes...)...)
 }
 
 func kubeadmConfig(name string) client.Object {
@@ -114,11 +120,23 @@ func onVSphere(name string, change func(*metav1.ObjectMeta)) client.Object {
 	return m
 }
 
-func parts(infrastructure, config string) client.Object {
-	m := machineNamed("general-abcde", "").(*clusterv1.Machine)
+// parts is a Machine that refers to objects of these names, and with changes to others.
+func parts(infrastructure, config string, changes ...func(infrastructure, config *clusterv1.ContractVersionedObjectReference)) client.Object {
+	m := made("general-abcde", "").(*clusterv1.Machine)
 	m.Spec.InfrastructureRef = clusterv1.ContractVersionedObjectReference{APIGroup: "infrastructure.cluster.x-k8s.io", Kind: "KwokMachine", Name: infrastructure}
 	m.Spec.Bootstrap.ConfigRef = clusterv1.ContractVersionedObjectReference{APIGroup: "bootstrap.cluster.x-k8s.io", Kind: "KubeadmConfig", Name: config}
+	for _, change := range changes {
+		change(&m.Spec.InfrastructureRef, &m.Spec.Bootstrap.ConfigRef)
+	}
 	return m
+}
+
+// bootstrappedBy is a Machine with a bootstrap config of its own name, but of another kind.
+func bootstrappedBy(group, kind string) client.Object {
+	name := v1alpha1.InstanceName("uid", "general-abcde")
+	return parts(name, name, func(_, config *clusterv1.ContractVersionedObjectReference) {
+		config.APIGroup, config.Kind = group, kind
+	})
 }
 
 var long = strings.Repeat("general-", 7) + "1" // what is called after it is shortened
@@ -180,9 +198,22 @@ func machineAttacks() map[string]machineAttack {
 		"an infrastructure machine called like another owner's instance": {infrastructure("victims-vm", labelsOf("victims-vm", "blue")), prefix},
 		"a Machine on vSphere called like an instance of another Cluster's": {
 			onVSphere(v1alpha1.InstanceName("another", "general-abcde"), claimedBy("general-abcde")), prefix},
-		"a bootstrap config that is called like K3s' token":                {kubeadmConfig("blue-token"), ofClusterAPI},
-		"a Machine with the infrastructure machine of the control plane's": {parts("blue-control-plane-1", "general-abcde"), claimed},
-		"a Machine with the bootstrap config of the control plane's":       {parts("general-abcde", "blue-control-plane-1"), claimed},
+		"a bootstrap config that is called like K3s' token":                             {kubeadmConfig("blue-token"), ofClusterAPI},
+		"a Machine with the infrastructure machine of the control plane's":              {parts("blue-control-plane-1", "general-abcde"), claimed},
+		"a Machine with the bootstrap config of the control plane's":                    {parts("general-abcde", "blue-control-plane-1"), claimed},
+		"a Machine with another Cluster's bootstrap config of a NodeClaim of this name": {parts(v1alpha1.InstanceName("uid", "general-abcde"), "general-abcde"), prefix},
+		"a Machine with another Cluster's infrastructure machine": {
+			parts(v1alpha1.InstanceName("another", "general-abcde"), v1alpha1.InstanceName("uid", "general-abcde")), prefix},
+		"a Machine with a bootstrap template":            {bootstrappedBy("bootstrap.cluster.x-k8s.io", "KubeadmConfigTemplate"), created},
+		"a Machine with a machine template as bootstrap": {bootstrappedBy("infrastructure.cluster.x-k8s.io", "KwokMachineTemplate"), created},
+		"a Machine with a control plane as bootstrap":    {bootstrappedBy("controlplane.cluster.x-k8s.io", "KubeadmControlPlane"), created},
+		"a Machine with another Cluster as bootstrap":    {bootstrappedBy("cluster.x-k8s.io", "Cluster"), created},
+		"a Machine with a template as infrastructure machine": {
+			parts(v1alpha1.InstanceName("uid", "general-abcde"), v1alpha1.InstanceName("uid", "general-abcde"), func(infrastructure, _ *clusterv1.ContractVersionedObjectReference) {
+				infrastructure.Kind = "KwokMachineTemplate"
+			}), created},
+		"a Machine without the hash":          {machineNamed("general-abcde", ""), prefix},
+		"a bootstrap config without the hash": {kubeadmConfig("general-abcde"), prefix},
 	}
 }
 
@@ -213,14 +244,23 @@ func TestMachinePolicy(t *testing.T) {
 			g.Expect(management.Create(ctx, attack.object, client.DryRunAll)).To(Succeed())
 		})
 	}
-	t.Run("When Karpenter changes a Machine to name the kubeconfig, it should be refused", func(t *testing.T) {
+	t.Run("When Karpenter changes what a Machine refers to, it should be refused", func(t *testing.T) {
 		g := NewWithT(t)
-		m := &clusterv1.Machine{}
-		g.Expect(karpenter.Create(ctx, machineNamed("general-vwxyz", "workers"))).To(Succeed())
-		g.Expect(management.Get(ctx, client.ObjectKey{Namespace: namespaceName, Name: "general-vwxyz"}, m)).To(Succeed())
-		before := m.DeepCopy()
-		m.Spec.Bootstrap.DataSecretName = ptr.To("blue-kubeconfig")
-		g.Expect(karpenter.Patch(ctx, m, client.MergeFrom(before), client.DryRunAll)).To(MatchError(ContainSubstring(ofClusterAPI)))
+		m := made("general-vwxyz", "workers").(*clusterv1.Machine)
+		g.Expect(karpenter.Create(ctx, m)).To(Succeed())
+		for _, change := range []func(*clusterv1.MachineSpec){
+			func(spec *clusterv1.MachineSpec) { spec.Bootstrap.DataSecretName = ptr.To("blue-kubeconfig") },
+			func(spec *clusterv1.MachineSpec) {
+				spec.InfrastructureRef.Name = v1alpha1.InstanceName("uid", "general-vwxyz")
+			},
+			func(spec *clusterv1.MachineSpec) {
+				spec.Bootstrap.ConfigRef.Name = v1alpha1.InstanceName("uid", "general-vwxyz")
+			},
+		} {
+			changed := m.DeepCopy()
+			change(&changed.Spec)
+			g.Expect(karpenter.Patch(ctx, changed, client.MergeFrom(m), client.DryRunAll)).To(MatchError(ContainSubstring("nothing of a Machine's spec")))
+		}
 	})
 	t.Run("When Karpenter changes or deletes what it hasn't made, it should be refused, and no admin", func(t *testing.T) {
 		g := NewWithT(t)
@@ -251,12 +291,13 @@ func TestMachinePolicy(t *testing.T) {
 	t.Run("When Karpenter creates, changes and deletes what it makes for a NodeClaim, it should be let through", func(t *testing.T) {
 		g := NewWithT(t)
 		for _, object := range []client.Object{
-			machineNamed("general-1", ""), machineNamed("general-2", "karpenter-bootstrap-abcdef"), machineNamed("general-3", "workers"), machineNamed("general-4", "deployed"),
-			machineNamed(v1alpha1.InstanceName("uid", "general-6"), "", claimedBy("general-6")), machineNamed(v1alpha1.InstanceName("uid", long), "", claimedBy(long)), parts(v1alpha1.InstanceName("uid", "general-abcde"), "general-abcde"),
+			made("general-1", ""), made("general-2", "karpenter-bootstrap-abcdef"), made("general-3", "workers"), made("general-4", "deployed"), made(long, ""),
+			parts(v1alpha1.InstanceName("uid", "general-abcde"), v1alpha1.InstanceName("uid", "general-abcde")),
 			with(infrastructure(v1alpha1.InstanceName("uid", "general-7"), labelsOf("general-7", "blue")), func(o *unstructured.Unstructured) {
 				o.SetOwnerReferences([]metav1.OwnerReference{{APIVersion: clusterv1.GroupVersion.String(), Kind: "Cluster", Name: "blue", UID: "1"}})
 			}),
-			kubeadmConfig("general-1"), infrastructure(v1alpha1.InstanceName("uid", "general-1"), labelsOf("general-1", "blue")),
+			other("bootstrap.cluster.x-k8s.io/v1beta2", "KubeadmConfig", v1alpha1.InstanceName("uid", "general-1"), labelsOf("general-1", "blue")),
+			infrastructure(v1alpha1.InstanceName("uid", "general-1"), labelsOf("general-1", "blue")),
 			ownedInstance("general-8", v1alpha1.InstanceName("uid", "general-8")), ownedInstance(long, v1alpha1.InstanceName("uid", long)),
 		} {
 			g.Expect(karpenter.Create(ctx, object)).To(Succeed())
@@ -274,7 +315,7 @@ func TestMachinePolicy(t *testing.T) {
 	})
 	t.Run("When a bootstrap provider has named a Secret, Karpenter should still be able to change the Machine", func(t *testing.T) {
 		g := NewWithT(t)
-		m := machineNamed("general-5", "").(*clusterv1.Machine)
+		m := made("general-5", "").(*clusterv1.Machine)
 		g.Expect(karpenter.Create(ctx, m)).To(Succeed())
 		m.Spec.Bootstrap.DataSecretName = ptr.To("general-5")
 		g.Expect(management.Update(ctx, m)).To(Succeed())
@@ -284,7 +325,7 @@ func TestMachinePolicy(t *testing.T) {
 	})
 	t.Run("When a Machine has annotations, Karpenter should be able to change its own, and none that others have written", func(t *testing.T) {
 		g := NewWithT(t)
-		m := machineNamed("general-9", "", annotated("example.com/owner", "team a"), annotated("example.com/note", "ä"), annotated(v1alpha1.PriceAnnotation, "0.2"))
+		m := made("general-9", "", annotated("example.com/owner", "team a"), annotated("example.com/note", "ä"), annotated(v1alpha1.PriceAnnotation, "0.2"))
 		g.Expect(karpenter.Create(ctx, m)).To(Succeed())
 		g.Expect(management.Patch(ctx, m, client.RawPatch(types.MergePatchType, []byte(`{"metadata": {"annotations": {"cluster.x-k8s.io/paused": ""}}}`)))).To(Succeed())
 		patch := func(data string) error {

@@ -388,9 +388,44 @@ func TestTemplatesReferences(t *testing.T) {
 		g.Expect(management.Create(ctx, template("more", "blue", "cloud-c"))).To(Succeed())
 		g.Eventually(boots("cloud-c")).Should(Succeed())
 	})
+	t.Run("When Cluster API has labelled and owned another Cluster's template for a Machine, no machine should refer to what it refers to", func(t *testing.T) {
+		g := NewWithT(t)
+		taken := template("taken", "blue", "green-cloud")
+		taken.SetOwnerReferences([]metav1.OwnerReference{{APIVersion: clusterv1.GroupVersion.String(), Kind: "Machine", Name: "m", UID: "1"}})
+		g.Expect(management.Create(ctx, taken)).To(Succeed())
+		g.Expect(management.Create(ctx, template("later", "blue", "cloud-d"))).To(Succeed())
+		g.Eventually(boots("cloud-d")).Should(Succeed())
+		g.Expect(boots("green-cloud")()).To(MatchError(ContainSubstring(foreign)))
+	})
+	t.Run("When a template gives its machines annotations, the Role should name them, with a MachineDeployment's", func(t *testing.T) {
+		g := NewWithT(t)
+		annotated := template("annotated", "blue", "cloud-e")
+		g.Expect(unstructured.SetNestedStringMap(annotated.Object, map[string]string{"example.com/a": "template", "example.com/b": "template"}, "spec", "template", "metadata", "annotations")).To(Succeed())
+		g.Expect(management.Create(ctx, annotated)).To(Succeed())
+		deployment := &unstructured.Unstructured{Object: map[string]any{"spec": map[string]any{"clusterName": "blue", "template": map[string]any{
+			"metadata": map[string]any{"annotations": map[string]any{"example.com/b": "deployment"}},
+			"spec":     map[string]any{"clusterName": "blue", "bootstrap": map[string]any{"configRef": map[string]any{"apiGroup": kubeadm.Group, "kind": kubeadm.Kind + "Template", "name": "annotated"}}},
+		}}}}
+		deployment.SetAPIVersion(clusterv1.GroupVersion.String())
+		deployment.SetKind("MachineDeployment")
+		deployment.SetNamespace(namespaceName)
+		deployment.SetName("workers")
+		g.Expect(management.Create(ctx, deployment)).To(Succeed())
+		g.Eventually(func(g Gomega) {
+			role := &rbacv1.Role{}
+			g.Expect(management.Get(ctx, client.ObjectKey{Namespace: namespaceName, Name: "karpenter"}, role)).To(Succeed())
+			g.Expect(role.Rules).To(ContainElement(HaveField("ResourceNames", ContainElements(
+				references.Annotations(map[string]string{"example.com/b": "deployment"}),
+				references.Annotations(map[string]string{"example.com/a": "template", "example.com/b": "template"}),
+				references.Annotations(map[string]string{"example.com/a": "template", "example.com/b": "deployment"}),
+			))))
+		}).Should(Succeed())
+		g.Expect(management.Delete(ctx, deployment)).To(Succeed())
+		g.Expect(management.Delete(ctx, annotated)).To(Succeed())
+	})
 	t.Run("When the last template with a reference is gone, the Role should allow none, and not all", func(t *testing.T) {
 		g := NewWithT(t)
-		for _, name := range []string{"workers", "more"} {
+		for _, name := range []string{"workers", "more", "later"} {
 			g.Expect(management.Delete(ctx, template(name, "blue", ""))).To(Succeed())
 		}
 		for _, secret := range []string{"cloud-b", "cloud-c", "blue-ca"} {

@@ -46,21 +46,21 @@ func TestSharedNamespaces(t *testing.T) {
 		return metav1.ObjectMeta{Namespace: namespaceName, Name: name, Labels: labelsOf(name, cluster)}
 	}
 	machine := func(name, label, cluster string) *clusterv1.Machine {
-		return &clusterv1.Machine{ObjectMeta: meta(name, label), Spec: clusterv1.MachineSpec{ClusterName: cluster}}
+		m := &clusterv1.Machine{ObjectMeta: meta(name, label), Spec: clusterv1.MachineSpec{ClusterName: cluster}}
+		m.Name = v1alpha1.InstanceName("uid", name)
+		return m
 	}
 	other := func(apiVersion, kind, name, cluster string) client.Object {
 		object := &unstructured.Unstructured{}
 		object.SetAPIVersion(apiVersion)
 		object.SetKind(kind)
 		object.SetNamespace(namespaceName)
-		object.SetName(name)
+		object.SetName(v1alpha1.InstanceName("uid", name))
 		object.SetLabels(labelsOf(name, cluster))
 		return object
 	}
 	infrastructure := func(name, cluster string) client.Object {
-		object := other("infrastructure.cluster.x-k8s.io/v1beta1", "KwokMachine", name, cluster)
-		object.SetName(v1alpha1.InstanceName("uid", name))
-		return object
+		return other("infrastructure.cluster.x-k8s.io/v1beta1", "KwokMachine", name, cluster)
 	}
 	config := func(name, cluster string) client.Object {
 		return other("bootstrap.cluster.x-k8s.io/v1beta2", "KubeadmConfig", name, cluster)
@@ -87,7 +87,7 @@ func TestSharedNamespaces(t *testing.T) {
 		"a bootstrap Secret of another Cluster":                {secret("green"), ofLabel},
 		"a Secret that isn't bootstrap data":                   {&corev1.Secret{ObjectMeta: meta("token", "blue")}, "of the type cluster.x-k8s.io/secret"},
 		"a Machine that is called like another Cluster's CA":   {machine("green-ca", "blue", "blue"), "Secret of Cluster API's"},
-		"a Machine that is called like another's guest access": {machine("karpenter-guest-access-green", "blue", "blue"), "Secret of the operator's"},
+		"a Machine that is called like another's guest access": {&clusterv1.Machine{ObjectMeta: meta("karpenter-guest-access-green", "blue"), Spec: clusterv1.MachineSpec{ClusterName: "blue"}}, "Secret of the operator's"},
 	} {
 		t.Run("When Karpenter creates "+name+", it should be refused, and no admin", func(t *testing.T) {
 			g := NewWithT(t)

@@ -97,7 +97,7 @@ func (f *fixture) expect(g Gomega, names ...string) {
 	for _, kind := range append(environment.ChildKinds(f.t.Context()), machineKind) {
 		var wanted []string
 		for _, name := range names {
-			wanted = append(wanted, f.Name(kind, name))
+			wanted = append(wanted, f.MachineName(name))
 		}
 		g.Expect(f.Objects(f.t.Context(), kind)).To(ConsistOf(wanted), kind.Kind)
 	}
@@ -107,7 +107,7 @@ func (f *fixture) expect(g Gomega, names ...string) {
 func (f *fixture) own(m *clusterv1.Machine) {
 	f.t.Helper()
 	for _, kind := range environment.ChildKinds(f.t.Context()) {
-		child := f.child(kind, f.Name(kind, v1alpha1.NodeClaimOf(m)))
+		child := f.child(kind, f.MachineName(v1alpha1.NodeClaimOf(m)))
 		f.Expect(f.Admin.Get(f.t.Context(), client.ObjectKeyFromObject(child), child)).To(Succeed())
 		child.SetOwnerReferences(append(child.GetOwnerReferences(), metav1.OwnerReference{
 			APIVersion: clusterv1.GroupVersion.String(), Kind: "Machine", Name: m.Name, UID: m.UID, Controller: ptr.To(true),
@@ -240,7 +240,7 @@ func TestChildren(t *testing.T) {
 		m, err := f.Machines(nil).Create(t.Context(), plan)
 		f.Expect(err).NotTo(HaveOccurred())
 		f.Settle(f.Management, m)
-		stray := f.child(environment.KubeadmConfig, nodeClaim.Name)
+		stray := f.child(environment.KubeadmConfig, f.MachineName(nodeClaim.Name))
 		stray.SetLabels(m.Labels)
 		f.Expect(f.Admin.Create(t.Context(), stray)).To(Succeed())
 		f.Expect(f.twice(t.Context())).To(Succeed())

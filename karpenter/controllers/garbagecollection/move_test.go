@@ -29,7 +29,7 @@ func move(t *testing.T, f *fixture, name string, between func()) {
 	for _, o := range []struct {
 		kind schema.GroupVersionKind
 		name string
-	}{{clusterv1.GroupVersion.WithKind("Cluster"), f.Cluster.Name}, {machineKind, f.MachineName(name)}, {environment.TestMachine, f.Name(environment.TestMachine, name)}, {environment.KubeadmConfig, name}} {
+	}{{clusterv1.GroupVersion.WithKind("Cluster"), f.Cluster.Name}, {machineKind, f.MachineName(name)}, {environment.TestMachine, f.MachineName(name)}, {environment.KubeadmConfig, f.MachineName(name)}} {
 		object := f.child(o.kind, o.name)
 		f.Expect(f.Admin.Get(t.Context(), client.ObjectKeyFromObject(object), object)).To(Succeed())
 		f.Expect(f.Admin.Delete(t.Context(), object.DeepCopy())).To(Succeed())

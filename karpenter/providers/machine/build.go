@@ -28,8 +28,7 @@ import (
 
 // Plan describes the machine of one NodeClaim. Build needs nothing else, and no API server.
 type Plan struct {
-	// NodeClaim of the machine. Every object gets its UID as a label, and its name: the Machine and the infrastructure machine
-	// behind a hash of the Cluster's UID.
+	// NodeClaim of the machine. Every object gets its UID as a label, and its name behind a hash of the Cluster's UID.
 	NodeClaim *karpv1.NodeClaim
 	// Cluster that the machine joins. The objects are created in its namespace, the control-plane namespace.
 	Cluster *clusterv1.Cluster
@@ -156,7 +155,7 @@ func build(plan Plan) (*Objects, error) {
 	if source.ConfigTemplate == nil {
 		machine.Spec.Bootstrap.DataSecretName = ptr.To(source.DataSecretName)
 	} else {
-		if objects.Bootstrap, err = clone(plan, source.ConfigTemplate, machine, plan.NodeClaim.Name); err != nil {
+		if objects.Bootstrap, err = clone(plan, source.ConfigTemplate, machine, name); err != nil {
 			return nil, err
 		}
 		machine.Spec.Bootstrap.ConfigRef = reference(objects.Bootstrap)

@@ -147,11 +147,7 @@ func (p *Provider) deleteObjects(ctx context.Context, nodeClaim *karpv1.NodeClai
 		return false, err
 	}
 	for _, kind := range p.ChildKinds(ctx) {
-		name := instance
-		if isBootstrap(kind) {
-			name = nodeClaim.Name
-		}
-		there, err := p.deleteObject(ctx, kind, name, nodeClaim.UID, paused)
+		there, err := p.deleteObject(ctx, kind, instance, nodeClaim.UID, paused)
 		remain = remain || there
 		if err != nil {
 			return remain, err

@@ -10,7 +10,6 @@ import (
 
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
-	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apimachinery/pkg/types"
 	clusterv1 "sigs.k8s.io/cluster-api/api/core/v1beta2"
 	"sigs.k8s.io/controller-runtime/pkg/client"
@@ -23,8 +22,8 @@ func NodeNames(m *clusterv1.Machine) []string {
 	return v1alpha1.NodeNames(m.Name, m.Spec.InfrastructureRef.Name)
 }
 
-// InstanceName returns the name of a NodeClaim's Machine and infrastructure machine, and of its node as a rule. Bootstrap configs have the
-// NodeClaim's name, and so has all that is left once the Cluster is gone.
+// InstanceName returns the name of a NodeClaim's Machine, infrastructure machine and bootstrap config, and of its node as a rule. All that is
+// left once the Cluster is gone has the NodeClaim's name.
 func (p *Provider) InstanceName(ctx context.Context, nodeClaim string) (string, error) {
 	cluster := &clusterv1.Cluster{}
 	key := types.NamespacedName{Namespace: p.Namespace, Name: p.ClusterName}
@@ -35,11 +34,6 @@ func (p *Provider) InstanceName(ctx context.Context, nodeClaim string) (string, 
 		return "", fmt.Errorf("reading Cluster %s: %w", key, err)
 	}
 	return v1alpha1.InstanceName(cluster.UID, nodeClaim), nil
-}
-
-// isBootstrap reports whether a kind is a bootstrap provider's, whose objects have the NodeClaim's name.
-func isBootstrap(kind schema.GroupVersionKind) bool {
-	return strings.HasPrefix(kind.Group, "bootstrap.")
 }
 
 // shortens matches the functions of sprig that lose a part of a name.

@@ -69,7 +69,7 @@ func (s *fixture) child(kind schema.GroupVersionKind, nodeClaim *karpv1.NodeClai
 	s.t.Helper()
 	child := &unstructured.Unstructured{}
 	child.SetGroupVersionKind(kind)
-	s.Expect(s.Admin.Get(s.t.Context(), client.ObjectKey{Namespace: s.Namespace, Name: s.Name(kind, nodeClaim.Name)}, child)).To(Succeed())
+	s.Expect(s.Admin.Get(s.t.Context(), client.ObjectKey{Namespace: s.Namespace, Name: s.MachineName(nodeClaim.Name)}, child)).To(Succeed())
 	return child
 }
 
@@ -80,7 +80,7 @@ func (s *fixture) deleteChildren(nodeClaim *karpv1.NodeClaim) {
 		child := &unstructured.Unstructured{}
 		child.SetGroupVersionKind(kind)
 		child.SetNamespace(s.Namespace)
-		child.SetName(s.Name(kind, nodeClaim.Name))
+		child.SetName(s.MachineName(nodeClaim.Name))
 		s.Expect(client.IgnoreNotFound(s.Admin.Delete(s.t.Context(), child))).To(Succeed())
 	}
 }
@@ -89,7 +89,7 @@ func (s *fixture) deleteChildren(nodeClaim *karpv1.NodeClaim) {
 func (s *fixture) expectOne(nodeClaim *karpv1.NodeClaim) {
 	s.t.Helper()
 	for _, kind := range append(environment.ChildKinds(s.t.Context()), machineKind) {
-		s.Expect(s.Objects(s.t.Context(), kind)).To(ConsistOf(s.Name(kind, nodeClaim.Name)), kind.Kind)
+		s.Expect(s.Objects(s.t.Context(), kind)).To(ConsistOf(s.MachineName(nodeClaim.Name)), kind.Kind)
 	}
 }
 
@@ -170,7 +170,7 @@ func TestCreateTaken(t *testing.T) {
 			nodeClaim := s.NodeClaim(t.Context(), "taken")
 			other := other(s, nodeClaim)
 			other.SetNamespace(s.Namespace)
-			other.SetName(s.Name(other.GetObjectKind().GroupVersionKind(), nodeClaim.Name))
+			other.SetName(s.MachineName(nodeClaim.Name))
 			s.Expect(s.Admin.Create(t.Context(), other)).To(Succeed())
 
 			_, err := s.Machines(nil).Create(t.Context(), s.Plan(nodeClaim))

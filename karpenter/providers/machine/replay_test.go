@@ -40,7 +40,7 @@ func (s *fixture) owned(nodeClaim *karpv1.NodeClaim) map[string]int {
 	found := map[string]int{}
 	for _, kind := range append(environment.ChildKinds(s.t.Context()), machineKind) {
 		for _, name := range s.Objects(s.t.Context(), kind) {
-			if name == s.Name(kind, nodeClaim.Name) {
+			if name == s.MachineName(nodeClaim.Name) {
 				found[kind.Kind]++
 			}
 		}
@@ -190,6 +190,6 @@ func testPaused(t *testing.T, set func(cluster *clusterv1.Cluster, paused bool))
 			g.Expect(machines.Delete(t.Context(), n)).To(Succeed())
 		}
 		g.Expect(s.Objects(t.Context(), machineKind)).To(BeEmpty())
-		g.Expect(s.Objects(t.Context(), environment.KubeadmConfig)).To(ConsistOf(nodeClaim.Name), "that of the other never had a Machine")
+		g.Expect(s.Objects(t.Context(), environment.KubeadmConfig)).To(ConsistOf(s.MachineName(nodeClaim.Name)), "that of the other never had a Machine")
 	})
 }

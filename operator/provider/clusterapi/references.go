@@ -59,7 +59,8 @@ func (g groups) references(ctx context.Context, in provider.Input, named map[sch
 	return slices.Compact(allowed), nil
 }
 
-// belongs reports whether a template is the Cluster's, or of no Cluster where it doesn't share the namespace. Karpenter uses no other.
+// belongs reports whether a template is the Cluster's, or of no Cluster where it doesn't share the namespace. Karpenter uses no other. Cluster
+// API labels what a Machine refers to, and owns it by the Machine: such a label decides nothing.
 func belongs(in provider.Input) func(metav1.Object) bool {
 	return func(template metav1.Object) bool {
 		name, ours := template.GetLabels()[clusterv1.ClusterNameLabel]
@@ -67,13 +68,13 @@ func belongs(in provider.Input) func(metav1.Object) bool {
 			return false
 		}
 		for _, owner := range template.GetOwnerReferences() {
-			if group, kind := groupOf(owner), owner.Kind; group != clusterGroup || kind != clusterv1.ClusterKind {
-				continue
-			}
-			if owner.Name != in.ClusterName {
+			switch {
+			case groupOf(owner) != clusterGroup:
+			case owner.Kind == "Machine", owner.Kind == clusterv1.ClusterKind && owner.Name != in.ClusterName:
 				return false
+			case owner.Kind == clusterv1.ClusterKind:
+				ours = true
 			}
-			ours = true
 		}
 		return ours || !in.Names.Shared()
 	}
