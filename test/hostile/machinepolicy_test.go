@@ -78,6 +78,10 @@ func claimedBy(nodeClaim string) func(*metav1.ObjectMeta) {
 	return func(meta *metav1.ObjectMeta) { meta.Labels = labelsOf(nodeClaim, "blue") }
 }
 
+func finalized(finalizer string) func(*metav1.ObjectMeta) {
+	return func(meta *metav1.ObjectMeta) { meta.Finalizers = append(meta.Finalizers, finalizer) }
+}
+
 func annotated(key, value string) func(*metav1.ObjectMeta) {
 	return func(meta *metav1.ObjectMeta) { metav1.SetMetaDataAnnotation(meta, key, value) }
 }
@@ -190,6 +194,11 @@ func machineAttacks() map[string]machineAttack {
 			}), annotations},
 		"a Machine with a hook, which outlives its deletion": {machineNamed("general-abcde", "", annotated(clusterv1.PreTerminateDeleteHookAnnotationPrefix+"/stay", "me")), annotations},
 		"a Machine that is paused":                           {machineNamed("general-abcde", "", annotated(clusterv1.PausedAnnotation, "")), annotations},
+		"a Machine with a finalizer of its own":              {made("general-abcde", "", finalized("example.com/stay")), "neither set nor change finalizers"},
+		"an infrastructure machine with a finalizer": {
+			with(infrastructure(v1alpha1.InstanceName("uid", "general-abcde"), labelsOf("general-abcde", "blue")), func(o *unstructured.Unstructured) {
+				o.SetFinalizers([]string{clusterv1.MachineFinalizer})
+			}), "neither set nor change finalizers"},
 		"a Machine with one annotation more than a MachineDeployment has": {
 			machineNamed("general-abcde", "", annotated("example.com/owner", "team a"), annotated("example.com/note", "ä"), annotated(clusterv1.PausedAnnotation, "")), annotations},
 		"a Machine with an annotation that looks like two": {machineNamed("general-abcde", "", annotated("example.com/note", "ä17:example.com/owner6:team a")), annotations},
@@ -291,7 +300,7 @@ func TestMachinePolicy(t *testing.T) {
 	t.Run("When Karpenter creates, changes and deletes what it makes for a NodeClaim, it should be let through", func(t *testing.T) {
 		g := NewWithT(t)
 		for _, object := range []client.Object{
-			made("general-1", ""), made("general-2", "karpenter-bootstrap-abcdef"), made("general-3", "workers"), made("general-4", "deployed"), made(long, ""),
+			made("general-1", ""), made("general-10", "", finalized(clusterv1.MachineFinalizer)), made("general-2", "karpenter-bootstrap-abcdef"), made("general-3", "workers"), made("general-4", "deployed"), made(long, ""),
 			parts(v1alpha1.InstanceName("uid", "general-abcde"), v1alpha1.InstanceName("uid", "general-abcde")),
 			with(infrastructure(v1alpha1.InstanceName("uid", "general-7"), labelsOf("general-7", "blue")), func(o *unstructured.Unstructured) {
 				o.SetOwnerReferences([]metav1.OwnerReference{{APIVersion: clusterv1.GroupVersion.String(), Kind: "Cluster", Name: "blue", UID: "1"}})
@@ -322,6 +331,15 @@ func TestMachinePolicy(t *testing.T) {
 		before := m.DeepCopy()
 		metav1.SetMetaDataAnnotation(&m.ObjectMeta, v1alpha1.InstanceGoneAnnotation, "gone")
 		g.Expect(karpenter.Patch(ctx, m, client.MergeFrom(before))).To(Succeed())
+	})
+	t.Run("When Karpenter changes the finalizers of a Machine, it should be refused", func(t *testing.T) {
+		g := NewWithT(t)
+		m := made("general-11", "", finalized(clusterv1.MachineFinalizer))
+		g.Expect(karpenter.Create(ctx, m)).To(Succeed())
+		for _, data := range []string{`["example.com/stay", "machine.cluster.x-k8s.io"]`, `null`} {
+			patch := client.RawPatch(types.MergePatchType, []byte(`{"metadata": {"finalizers": `+data+`}}`))
+			g.Expect(karpenter.Patch(ctx, m.DeepCopyObject().(client.Object), patch)).To(MatchError(ContainSubstring("neither set nor change finalizers")), data)
+		}
 	})
 	t.Run("When a Machine has annotations, Karpenter should be able to change its own, and none that others have written", func(t *testing.T) {
 		g := NewWithT(t)

@@ -7,6 +7,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"maps"
 	"slices"
 	"strings"
 
@@ -42,7 +43,7 @@ func (t *Teardown) machines(ctx context.Context, s *scope.Scope) ([]clusterv1.Ma
 
 // collectMachines deletes Machines without a NodeClaim, and waits until they are gone.
 func (t *Teardown) collectMachines(ctx context.Context, machines []clusterv1.Machine, d drain) (scope.Result, error) {
-	if err := t.deleteMachines(ctx, machines); err != nil {
+	if err := t.deleteMachines(ctx, machines, false); err != nil {
 		return scope.Result{}, err
 	}
 	message := fmt.Sprintf("%d %s to be deleted by Cluster API: %s", len(machines), english.PluralWord(len(machines), "Machine is", "Machines are"), names(machines, 3))
@@ -53,20 +54,29 @@ func (t *Teardown) collectMachines(ctx context.Context, machines []clusterv1.Mac
 }
 
 // deleteMachines deletes Machines without a drain by Cluster API: either Karpenter has drained them, or the guest is
-// unreachable. It continues after an error.
-func (t *Teardown) deleteMachines(ctx context.Context, machines []clusterv1.Machine) error {
+// unreachable. Abandoned ones wait for no hook and no pause: nothing would end their costs. It continues after an error.
+func (t *Teardown) deleteMachines(ctx context.Context, machines []clusterv1.Machine, abandoned bool) error {
 	var errs []error
 	for i := range machines {
-		errs = append(errs, t.deleteMachine(ctx, &machines[i]))
+		errs = append(errs, t.deleteMachine(ctx, &machines[i], abandoned))
 	}
 	return errors.Join(errs...)
 }
 
-func (t *Teardown) deleteMachine(ctx context.Context, machine *clusterv1.Machine) error {
+// delays reports whether an annotation keeps Cluster API from deleting a Machine.
+func delays(key, _ string) bool {
+	return key == clusterv1.PausedAnnotation || strings.HasPrefix(key, clusterv1.PreDrainDeleteHookAnnotationPrefix) ||
+		strings.HasPrefix(key, clusterv1.PreTerminateDeleteHookAnnotationPrefix)
+}
+
+func (t *Teardown) deleteMachine(ctx context.Context, machine *clusterv1.Machine, abandoned bool) error {
 	before := machine.DeepCopy()
 	metav1.SetMetaDataAnnotation(&machine.ObjectMeta, clusterv1.ExcludeNodeDrainingAnnotation, "")
 	metav1.SetMetaDataAnnotation(&machine.ObjectMeta, clusterv1.ExcludeWaitForNodeVolumeDetachAnnotation, "")
-	if len(before.Annotations) != len(machine.Annotations) {
+	if abandoned {
+		maps.DeleteFunc(machine.Annotations, delays)
+	}
+	if !maps.Equal(before.Annotations, machine.Annotations) {
 		if err := t.Management.Patch(ctx, machine, client.MergeFrom(before)); client.IgnoreNotFound(err) != nil {
 			return fmt.Errorf("excluding Machine %s from draining: %w", klog.KObj(machine), err)
 		}
@@ -126,7 +136,7 @@ func (t *Teardown) end(ctx context.Context, s *scope.Scope, m *memory) (scope.Re
 			return stopping, err
 		}
 	}
-	if err := t.deleteMachines(ctx, machines); err != nil {
+	if err := t.deleteMachines(ctx, machines, true); err != nil {
 		return stopping, err
 	}
 	if stopping.Wait {

@@ -11,6 +11,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	clusterv1 "sigs.k8s.io/cluster-api/api/core/v1beta2"
+	"sigs.k8s.io/controller-runtime/pkg/client"
 	karpv1 "sigs.k8s.io/karpenter/pkg/apis/v1"
 
 	"github.com/autonode-io/autonode/api/v1beta1"
@@ -50,10 +51,19 @@ func TestDeadline(t *testing.T) {
 	t.Run("When Karpenter doesn't finish even by force, it should delete the Machines itself, leave no Node, and write down what a ConfigMap holds", func(t *testing.T) {
 		g := NewWithT(t)
 		f.pass(20 * time.Second)
-		f.finishes(ctx, g)
 		machine := f.machineOf(ctx, g, "a")
+		before := machine.DeepCopy()
+		for _, key := range []string{
+			clusterv1.PreTerminateDeleteHookAnnotationPrefix + "/stay", clusterv1.PreDrainDeleteHookAnnotationPrefix + "/stay", clusterv1.PausedAnnotation, "example.com/owner",
+		} {
+			metav1.SetMetaDataAnnotation(&machine.ObjectMeta, key, "me")
+		}
+		g.Expect(clusters.Management.Client.Patch(ctx, machine, client.MergeFrom(before))).To(Succeed())
+		f.finishes(ctx, g)
+		machine = f.machineOf(ctx, g, "a")
 		g.Expect(machine.DeletionTimestamp.IsZero()).To(BeFalse())
-		g.Expect(machine.Annotations).To(HaveKey(clusterv1.ExcludeNodeDrainingAnnotation))
+		g.Expect(machine.Annotations).To(And(HaveKey(clusterv1.ExcludeNodeDrainingAnnotation), HaveKey("example.com/owner")))
+		g.Expect(machine.Annotations).NotTo(Or(HaveKey(HaveSuffix("/stay")), HaveKey(clusterv1.PausedAnnotation)), "nothing would end its costs")
 		for _, name := range []string{"a", "b"} {
 			scopetest.ExpectGone(ctx, g, clusters.Guest.Client, &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: name}})
 		}
