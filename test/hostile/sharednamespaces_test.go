@@ -3,9 +3,11 @@
 package hostile_test
 
 import (
+	"math"
 	"testing"
 
 	. "github.com/onsi/gomega"
+	coordinationv1 "k8s.io/api/coordination/v1"
 	corev1 "k8s.io/api/core/v1"
 	apiextensionsv1 "k8s.io/apiextensions-apiserver/pkg/apis/apiextensions/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -70,6 +72,11 @@ func TestSharedNamespaces(t *testing.T) {
 		s.OwnerReferences = []metav1.OwnerReference{{APIVersion: "infrastructure.cluster.x-k8s.io/v1beta1", Kind: "KwokMachine", Name: "general-abcde", UID: "1"}}
 		return s
 	}
+	lease := func(cluster string) client.Object {
+		l := &coordinationv1.Lease{ObjectMeta: metav1.ObjectMeta{Namespace: namespaceName, Name: v1beta1.SharedNames(cluster).LeaderElection}}
+		l.Spec.HolderIdentity, l.Spec.LeaseDurationSeconds = ptr.To("blue"), ptr.To(int32(math.MaxInt32))
+		return l
+	}
 	const ofLabel, ofMachines = "may write only objects with the label cluster.x-k8s.io/cluster-name=blue", "may write only Machines of that Cluster"
 	g.Eventually(func() error {
 		return blue.Create(ctx, infrastructure("general-abcde", "green"), client.DryRunAll)
@@ -86,6 +93,7 @@ func TestSharedNamespaces(t *testing.T) {
 		"a bootstrap config of another Cluster":                {config("general-abcde", "green"), ofLabel},
 		"a bootstrap Secret of another Cluster":                {secret("green"), ofLabel},
 		"a Secret that isn't bootstrap data":                   {&corev1.Secret{ObjectMeta: meta("token", "blue")}, "of the type cluster.x-k8s.io/secret"},
+		"the Lease of another Cluster's Karpenter":             {lease("green"), "may create only the Lease karpenter-leader-election-blue"},
 		"a Machine that is called like another Cluster's CA":   {machine("green-ca", "blue", "blue"), "Secret of Cluster API's"},
 		"a Machine that is called like another's guest access": {&clusterv1.Machine{ObjectMeta: meta("karpenter-guest-access-green", "blue"), Spec: clusterv1.MachineSpec{ClusterName: "blue"}}, "Secret of the operator's"},
 	} {
@@ -111,7 +119,7 @@ func TestSharedNamespaces(t *testing.T) {
 		g := NewWithT(t)
 		bound := machine("general-abcde", "blue", "blue")
 		bound.Spec.Bootstrap.DataSecretName = ptr.To("karpenter-bootstrap-abcde")
-		for _, object := range []client.Object{infrastructure("general-abcde", "blue"), config("general-abcde", "blue"), secret("blue"), bound} {
+		for _, object := range []client.Object{infrastructure("general-abcde", "blue"), config("general-abcde", "blue"), secret("blue"), bound, lease("blue")} {
 			g.Expect(blue.Create(ctx, object)).To(Succeed())
 		}
 		before := bound.DeepCopy()
