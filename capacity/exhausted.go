@@ -49,5 +49,5 @@ func Family(label, instanceType string) string {
 	return instanceType
 }
 
-// azureSize matches the name of a size of Azure: the letters of its series, the number of vCPUs with that of a size with fewer, and the rest.
+// azureSize matches a size of Azure: the letters of its series, the number of vCPUs, the number that is left of them, and the rest.
 var azureSize = regexp.MustCompile(`^((?:Standard|Basic)_[^0-9]+)[0-9]+(?:-[0-9]*)?(.*)$`)

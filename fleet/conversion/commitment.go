@@ -80,7 +80,8 @@ type commitmentReader struct {
 
 // note records an entry that can't be read.
 func (r *commitmentReader) note(field string, err error) {
-	r.unusable = append(r.unusable, autonodev1alpha1.UnusableEntry{Field: fmt.Sprintf("commitments[%s].%s", r.Name, field), Message: err.Error()})
+	field = fmt.Sprintf("commitments[%s].%s", r.Name, field)
+	r.unusable = append(r.unusable, autonodev1alpha1.UnusableEntry{Field: field, Message: err.Error()})
 }
 
 // problem records one without which the commitment can't be used. Only the first of these counts.
@@ -178,9 +179,9 @@ func (r *commitmentReader) reserved(c *autonodev1alpha1.CapacityCommitment) {
 }
 
 // amount reads a committed amount, in this many units of its quantity.
-func (r *commitmentReader) amount(field string, a *autonodev1alpha1.CapacityCommittedAmount, unit float64) (amount division.CommittedAmount) {
+func (r *commitmentReader) amount(field string, a *autonodev1alpha1.CapacityCommittedAmount, unit float64) (read division.CommittedAmount) {
 	if a == nil {
-		return amount
+		return read
 	}
 	quantity, err := a.Amount.Parse()
 	if err == nil && (quantity.Sign() < 0 || quantity.AsApproximateFloat64() > maxSpend*unit) {
@@ -188,14 +189,14 @@ func (r *commitmentReader) amount(field string, a *autonodev1alpha1.CapacityComm
 	}
 	if err != nil {
 		r.problem(field+".amount", fmt.Errorf("%q %w", message.Cut(a.Amount.String(), maxNumber), err))
-		return amount
+		return read
 	}
-	amount.Amount = quantity.AsApproximateFloat64() / unit
-	amount.Price, amount.List = r.price(field+".price", a.Price), r.price(field+".listPrice", a.ListPrice)
-	if amount.List == 0 && !r.broken {
+	read.Amount = quantity.AsApproximateFloat64() / unit
+	read.Price, read.List = r.price(field+".price", a.Price), r.price(field+".listPrice", a.ListPrice)
+	if read.List == 0 && !r.broken {
 		r.note(field+".listPrice", fmt.Errorf("%w; nothing is covered", notAPrice(a.ListPrice)))
 	}
-	return amount
+	return read
 }
 
 // Leased returns a commitment for a lease; c is what was read of it.

@@ -30,7 +30,9 @@ const (
 )
 
 // RatesFrom reads the rates in a key of a ConfigMap, which may be compressed with gzip: a Compute plan's rates are larger than an object.
-func RatesFrom(ctx context.Context, reader client.Reader, source *autonodev1alpha1.CapacityRatesSource) (rates map[string]float64, err error) {
+func RatesFrom(
+	ctx context.Context, reader client.Reader, source *autonodev1alpha1.CapacityRatesSource,
+) (rates map[string]float64, err error) {
 	object := &corev1.ConfigMap{}
 	name := client.ObjectKey{Namespace: source.Namespace, Name: source.Name}
 	switch err := reader.Get(ctx, name, object); {

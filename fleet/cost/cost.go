@@ -199,32 +199,32 @@ type part struct {
 	group   int
 }
 
-// priced settles the offering and price that machines are billed at, and counts them in their reservation. The price of a reserved offering
-// declares Karpenter's preference, and not the billed price: that is the reservation's, else the price on demand. A machine that isn't of the
-// reservation's type and zone is billed as one on demand, and so is any in an expired reservation.
+// priced settles the offering and price that machines are billed at, and counts them in their reservation. A reserved offering's own price
+// declares Karpenter's preference. The reservation's is billed, else that on demand. A machine that isn't of the reservation's type and
+// zone is billed as one on demand, and so is any in an expired reservation.
 func priced(m Machines, use *ReservationUse) part {
 	p := part{Machines: m, saver: m.CapacityType, group: -1}
 	p.Count, p.Price, p.OnDemand = max(p.Count, 0), max(p.Price, 0), max(p.OnDemand, 0)
-	in := use != nil && m.InstanceType == use.InstanceType && m.Zone == use.Zone
+	matches := use != nil && m.InstanceType == use.InstanceType && m.Zone == use.Zone
 	switch {
 	case p.saver == spot && p.OnDemand > 0:
 	case p.saver != reserved:
 		p.OnDemand = p.Price
-	case in && !use.Expired && use.Price != nil:
+	case matches && !use.Expired && use.Price != nil:
 		p.Price, p.prepaid = max(0, *use.Price), use.Prepaid
 		p.OnDemand = cmp.Or(p.OnDemand, p.Price)
-	case in && !use.Expired && use.Prepaid:
+	case matches && !use.Expired && use.Prepaid:
 		p.Price, p.OnDemand, p.prepaid = 0, 0, true
 	default:
 		p.OnDemand = cmp.Or(p.OnDemand, p.Price)
 		p.Price = p.OnDemand
 	}
-	if in {
+	if matches {
 		use.Used += p.Count
 		each := &use.Each
 		each.Price, each.VCPUs, each.Memory = max(each.Price, p.OnDemand), max(each.VCPUs, p.VCPUs), max(each.Memory, p.Memory)
 	}
-	if p.saver == reserved && use != nil && (use.Expired || !in) {
+	if p.saver == reserved && use != nil && (use.Expired || !matches) {
 		p.CapacityType, p.Reservation = onDemand, ""
 	}
 	return p
@@ -272,8 +272,8 @@ func (r *Report) waste(covered []division.Covered, unused []float64) {
 	for i := range r.Reservations {
 		use := &r.Reservations[i]
 		if use.group >= 0 {
-			by := covered[use.group]
-			*use.Wasted = float64(use.Unused) * (use.Each.Price*max(0, 1-by.Part) + by.Cost)
+			cover := covered[use.group]
+			*use.Wasted = float64(use.Unused) * (use.Each.Price*max(0, 1-cover.Part) + cover.Cost)
 		}
 		if use.Wasted != nil {
 			r.Wasted += *use.Wasted
@@ -283,16 +283,16 @@ func (r *Report) waste(covered []division.Covered, unused []float64) {
 
 // sums of a part.
 func (p *part) sums(covered []division.Covered) Sums {
-	var by division.Covered
+	var cover division.Covered
 	if p.group >= 0 {
-		by = covered[p.group]
+		cover = covered[p.group]
 	}
 	count := float64(p.Count)
-	s := Sums{Machines: p.Count, OnDemand: p.OnDemand * count, List: p.Price * count, Committed: by.Cost * count}
+	s := Sums{Machines: p.Count, OnDemand: p.OnDemand * count, List: p.Price * count, Committed: cover.Cost * count}
 	if p.Price == 0 && p.OnDemand == 0 {
 		s.Unpriced = p.Count
 	}
-	s.Paid = s.List*max(0, 1-by.Part) + s.Committed
+	s.Paid = s.List*max(0, 1-cover.Part) + s.Committed
 	s.Saved.Commitments = s.List - s.Paid
 	switch p.saver {
 	case spot:

@@ -28,7 +28,7 @@ type Group struct {
 type Covered struct{ Part, Cost float64 }
 
 // rank is the place of a group in the order in which a cover applies to it: those that run before idle ones, which have 1. Groups of one
-// rank share the rest of the cover equally.
+// rank share the remainder of the cover equally.
 type rank struct {
 	idle, first, second float64
 	instanceType        string
@@ -175,8 +175,8 @@ func (c *Commitments) Covered(m *capacity.Priced) bool {
 	return false
 }
 
-// Shares returns the covered part of each group by the clouds' published rules, and the unused amount of each cover. A machine may be covered
-// in part. Clouds bill by the hour and with more details, so that a bill differs.
+// Shares returns the covered part of each group by the clouds' published rules, and the unused amount of each cover. Clouds bill by the
+// hour and with more details, so that a bill differs.
 func (c *Commitments) Shares() (covered []Covered, unused []float64) {
 	c.order()
 	covered, unused = make([]Covered, len(c.Groups)), make([]float64, len(c.Covers))
@@ -206,8 +206,8 @@ func (c *Commitments) MarginalPrice(m *capacity.Priced) float64 {
 }
 
 // Saving is the hourly saving with one machine less of those that run: the bill less the bill without it. It is never more than another one
-// would cost, else a machine would be replaced by its own type: the published order isn't the cheapest, so that one less may lower a bill by
-// more than one more raises it. A machine that isn't known to run saves as much as one more costs.
+// would cost, else a machine would be replaced by its own type: the published order isn't the cheapest, so one less may lower a bill by more
+// than one more raises it. A machine that isn't known to run saves as much as one more costs.
 func (c *Commitments) Saving(m *capacity.Priced) float64 {
 	key, price := c.group(m), c.MarginalPrice(m)
 	if !c.Covered(&key.Priced) {
@@ -242,8 +242,8 @@ func (c *Commitments) order() {
 	c.paid = c.apply(nil, nil, nil)
 }
 
-// apply applies each cover to the groups in its order, with one more machine beside them. It returns the cost beyond commitments, and sets the covered
-// part of each group and the unused amounts.
+// apply applies each cover to the groups in its order, with one more machine beside them. It returns the cost beyond commitments, and sets
+// the covered part of each group and the unused amounts.
 func (c *Commitments) apply(more *Group, covered []Covered, unused []float64) float64 {
 	if more != nil {
 		c.Groups = append(c.Groups, Group{Priced: more.Priced, Count: 1})
@@ -254,7 +254,7 @@ func (c *Commitments) apply(more *Group, covered []Covered, unused []float64) fl
 		c.open = append(c.open, uncovered{1, 1, 1})
 	}
 	for k := range c.Covers {
-		cover, rest, order := &c.Covers[k], c.Covers[k].Committed, c.orders[k]
+		cover, remaining, order := &c.Covers[k], c.Covers[k].Committed, c.orders[k]
 		var tied []candidate
 		price := 0.0
 		if covered != nil {
@@ -267,7 +267,7 @@ func (c *Commitments) apply(more *Group, covered []Covered, unused []float64) fl
 				order = c.inserted
 			}
 		}
-		for ; len(order) > 0 && rest > 0; order = order[len(tied):] {
+		for ; len(order) > 0 && remaining > 0; order = order[len(tied):] {
 			n := 1
 			for n < len(order) && order[n].rank == order[0].rank {
 				n++
@@ -278,8 +278,8 @@ func (c *Commitments) apply(more *Group, covered []Covered, unused []float64) fl
 				t := &tied[i]
 				need += t.units * c.open[t.group].open(cover.resource, t.part) * float64(c.Groups[t.group].Count)
 			}
-			if need > rest {
-				fraction = rest / need
+			if need > remaining {
+				fraction = remaining / need
 			}
 			for i := range tied {
 				t := &tied[i]
@@ -290,12 +290,12 @@ func (c *Commitments) apply(more *Group, covered []Covered, unused []float64) fl
 					covered[t.group].Cost += t.units * taken * price
 				}
 			}
-			if rest -= need * fraction; fraction < 1 || rest < 1e-12*cover.Committed {
-				rest = 0
+			if remaining -= need * fraction; fraction < 1 || remaining < 1e-12*cover.Committed {
+				remaining = 0
 			}
 		}
 		if unused != nil {
-			unused[k] = rest
+			unused[k] = remaining
 		}
 	}
 	paid := 0.0
@@ -305,8 +305,8 @@ func (c *Commitments) apply(more *Group, covered []Covered, unused []float64) fl
 	return paid
 }
 
-// Unit returns the most units of a cover that one of the machines uses, zero if none does, and the hourly price of a unit, used or not. That
-// isn't known of instances at a discount, none of which runs.
+// Unit returns the most units of a cover that one of the machines uses, zero if none does, and the hourly price of a unit, used or not.
+// That isn't known of instances at a discount, none of which runs.
 func (c *Commitments) Unit(cover *Cover) (largest, price float64, known bool) {
 	if cover.price != nil {
 		price, known = *cover.price, true

@@ -19,8 +19,8 @@ var (
 	//go:embed sizes/gcp.txt
 	gcpList string
 
-	// listed are the sizes of EC2's bare metal and of Azure's groups, and GiB of a vCPU of Google Cloud. A family of EC2 with the ratio 0 has no
-	// size flexibility.
+	// listed are the sizes of EC2's bare metal and of Azure's groups, and the GiB of a vCPU of Google Cloud. A family of EC2 with the ratio
+	// 0 has no size flexibility.
 	listed = read(awsList + azureList + gcpList)
 )
 

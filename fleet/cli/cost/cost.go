@@ -137,7 +137,7 @@ type hostedCluster struct{ account, name string }
 // readCosts lists all that costs are made of, and returns them by account, in the order of the names. Machines of clusters without an
 // account come last.
 func readCosts(ctx context.Context, reader client.Reader, now time.Time) ([]accountCost, error) {
-	var found autonodev1alpha1.CapacityAccountList
+	var accounts autonodev1alpha1.CapacityAccountList
 	var components, machines metav1.PartialObjectMetadataList
 	components.SetGroupVersionKind(componentKind.GroupVersion().WithKind("ControlPlaneComponentList"))
 	machines.SetGroupVersionKind(machineKind.GroupVersion().WithKind("MachineList"))
@@ -148,7 +148,7 @@ func readCosts(ctx context.Context, reader client.Reader, now time.Time) ([]acco
 		into client.ObjectList
 		opts []client.ListOption
 	}{
-		{"CapacityAccounts", &found, []client.ListOption{cached}},
+		{"CapacityAccounts", &accounts, []client.ListOption{cached}},
 		{"ControlPlaneComponents", &components, []client.ListOption{cached}},
 		{"Machines", &machines, []client.ListOption{cached, client.HasLabels{v1alpha1.NodeClaimUIDLabel}}},
 	} {
@@ -161,7 +161,7 @@ func readCosts(ctx context.Context, reader client.Reader, now time.Time) ([]acco
 			return nil, fmt.Errorf("listing %s: %w", list.what, err)
 		}
 	}
-	clusters := clustersOf(found.Items, components.Items)
+	clusters := clustersOf(accounts.Items, components.Items)
 	byAccount := map[string][]cost.Machines{}
 	for i := range machines.Items {
 		machine := &machines.Items[i]
@@ -180,9 +180,9 @@ func readCosts(ctx context.Context, reader client.Reader, now time.Time) ([]acco
 		})
 	}
 	var costs []accountCost
-	slices.SortFunc(found.Items, func(a, b autonodev1alpha1.CapacityAccount) int { return cmp.Compare(a.Name, b.Name) })
-	for i := range found.Items {
-		costs = append(costs, costOf(ctx, reader, &found.Items[i], byAccount[found.Items[i].Name], now))
+	slices.SortFunc(accounts.Items, func(a, b autonodev1alpha1.CapacityAccount) int { return cmp.Compare(a.Name, b.Name) })
+	for i := range accounts.Items {
+		costs = append(costs, costOf(ctx, reader, &accounts.Items[i], byAccount[accounts.Items[i].Name], now))
 	}
 	if rest := byAccount[""]; len(rest) > 0 {
 		costs = append(costs, accountCost{Report: cost.Of(rest, nil, nil)})
@@ -192,7 +192,7 @@ func readCosts(ctx context.Context, reader client.Reader, now time.Time) ([]acco
 
 // clustersOf returns the hosted cluster of each control-plane namespace, or of each Cluster in a shared one. A cluster belongs to the
 // account whose record has it.
-func clustersOf(found []autonodev1alpha1.CapacityAccount, components []metav1.PartialObjectMetadata) map[client.ObjectKey]hostedCluster {
+func clustersOf(accounts []autonodev1alpha1.CapacityAccount, components []metav1.PartialObjectMetadata) map[client.ObjectKey]hostedCluster {
 	clusters := map[client.ObjectKey]hostedCluster{}
 	for i := range components {
 		names, ok := v1beta1.NamesOf(&components[i])
@@ -202,10 +202,11 @@ func clustersOf(found []autonodev1alpha1.CapacityAccount, components []metav1.Pa
 			}
 		}
 	}
-	for i := range found {
-		for _, grant := range found[i].Status.Clusters {
+	for i := range accounts {
+		for _, grant := range accounts[i].Status.Clusters {
 			if grant.Released == nil {
-				clusters[client.ObjectKey{Namespace: grant.ControlPlaneNamespace, Name: grant.Cluster}] = hostedCluster{found[i].Name, grant.Namespace + "/" + grant.Name}
+				key := client.ObjectKey{Namespace: grant.ControlPlaneNamespace, Name: grant.Cluster}
+				clusters[key] = hostedCluster{accounts[i].Name, grant.Namespace + "/" + grant.Name}
 			}
 		}
 	}

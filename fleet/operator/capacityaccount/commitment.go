@@ -55,12 +55,12 @@ func (r *reconciliation) committed() *commitments {
 	}
 	c := &commitments{Report: r.spending, machines: conversion.LeasedMachines(r.spending.Applied)}
 	for i := range r.account.commitments {
-		committed := &r.account.commitments[i]
-		at := slices.IndexFunc(r.found.Spec.Commitments, func(spec autonodev1alpha1.CapacityCommitment) bool { return spec.Name == committed.Name })
-		c.leased = append(c.leased, conversion.Leased(&r.found.Spec.Commitments[at], committed))
+		read, specs := &r.account.commitments[i], r.found.Spec.Commitments
+		at := slices.IndexFunc(specs, func(spec autonodev1alpha1.CapacityCommitment) bool { return spec.Name == read.Name })
+		c.leased = append(c.leased, conversion.Leased(&specs[at], read))
 	}
 	for _, key := range r.keys {
-		if of := r.clusters[key]; of.member != nil && of.lease != nil {
+		if cluster := r.clusters[key]; cluster.member != nil && cluster.lease != nil {
 			c.clusters = append(c.clusters, key)
 		}
 	}

@@ -29,8 +29,8 @@ type countedMachine struct {
 	capacity.Priced
 }
 
-// machineCounter counts Karpenter's Machines by control-plane namespace, Cluster, size and prices, as events of the cache report them. So nothing
-// is listed when an account is reconciled.
+// machineCounter counts Karpenter's Machines by control-plane namespace, Cluster, size and prices, as events of the cache report them. So
+// nothing is listed when an account is reconciled.
 type machineCounter struct {
 	mu       sync.Mutex
 	machines map[client.ObjectKey]countedMachine
@@ -103,7 +103,7 @@ func (c *machineCounter) add(machine countedMachine, count int64) {
 
 // of returns the charges of Machines by the rules, their number, and calls each with equal ones: those of a Cluster in a shared namespace,
 // all in a dedicated one.
-func (c *machineCounter) of(at home, rules []division.Rule, each func(m capacity.Priced, count int64)) (used division.Amounts, machines int64) {
+func (c *machineCounter) of(at home, rules []division.Rule, each func(capacity.Priced, int64)) (used division.Amounts, machines int64) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	used = division.Amounts{}

@@ -50,7 +50,7 @@ var (
 	costSaved    = desc("cost_saved_dollars_per_hour", "Savings on the on-demand cost of a cluster's Machines.", "namespace", "name", "by")
 	costUnpriced = desc("cost_unpriced_machines", "Machines without a known price, which costs don't include.", "namespace", "name")
 	costNodePool = desc("cost_nodepool_paid_dollars_per_hour", "Cost of the Machines of a NodePool.", "namespace", "name", "nodepool")
-	costType     = desc("cost_instance_type_paid_dollars_per_hour", "Cost of all clusters' Machines of a type.", "instance_type", "capacity_type")
+	costType     = desc("cost_instance_type_paid_dollars_per_hour", "Cost of Machines of a type.", "instance_type", "capacity_type")
 
 	commitmentUsed    = desc("commitment_used_ratio", "Used part of a commitment that is in its term, from 0 to 1.", "commitment")
 	commitmentUnused  = desc("commitment_unused_dollars_per_hour", "Cost of the unused part of a commitment.", "commitment")
