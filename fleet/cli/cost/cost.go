@@ -85,20 +85,40 @@ func (o *Options) Validate() error {
 	return nil
 }
 
-// Run prints the costs, once or until ctx is done.
+// Run prints the costs once, or whenever a watch has reported something until ctx is done.
 func (o *Options) Run(ctx context.Context, streams command.Streams) error {
 	management, err := o.Management.Client()
 	if err != nil {
 		return err
 	}
-	if !o.Watch {
-		return o.show(ctx, management, streams.Out)
+	to := streams.Out
+	if o.Watch {
+		to = io.Discard // a watch would try again and again what isn't allowed
 	}
-	// A watch would try again and again what isn't allowed.
-	if err := o.show(ctx, management, io.Discard); err != nil {
+	if err := o.show(ctx, management, to); err != nil || !o.Watch {
 		return err
 	}
-	return o.watch(ctx, streams.Out)
+	config, err := o.Management.Config()
+	if err != nil {
+		return err
+	}
+	scheme, err := cluster.Scheme()
+	if err != nil {
+		return err
+	}
+	ours, err := labels.Parse(v1alpha1.NodeClaimUIDLabel)
+	if err != nil {
+		return fmt.Errorf("selecting Karpenter's Machines: %w", err)
+	}
+	machines := partialOf(machineKind)
+	return watch.Table(ctx, config, streams.Out, watch.Kinds{
+		Cache: cache.Options{
+			Scheme: scheme, DefaultTransform: cache.TransformStripManagedFields(),
+			ByObject: map[client.Object]cache.ByObject{machines: {Label: ours}},
+		},
+		Objects: []client.Object{&autonodev1alpha1.CapacityAccount{}, partialOf(componentKind), machines},
+		Absent:  errNotServed("CapacityAccounts"),
+	}, o.show)
 }
 
 func (o *Options) show(ctx context.Context, reader client.Reader, to io.Writer) error {
@@ -259,29 +279,4 @@ func ofAccount(costs []accountCost, name string) ([]accountCost, error) {
 		return nil, fmt.Errorf("there is no CapacityAccount %q, nor any other; leave out --account to see the list prices of all machines", name)
 	}
 	return nil, fmt.Errorf("there is no CapacityAccount %q; there are %s", name, strings.Join(names, ", "))
-}
-
-// watch prints a table whenever a watch has reported something, until ctx is done.
-func (o *Options) watch(ctx context.Context, to io.Writer) error {
-	config, err := o.Management.Config()
-	if err != nil {
-		return err
-	}
-	scheme, err := cluster.Scheme()
-	if err != nil {
-		return err
-	}
-	ours, err := labels.Parse(v1alpha1.NodeClaimUIDLabel)
-	if err != nil {
-		return fmt.Errorf("selecting Karpenter's Machines: %w", err)
-	}
-	machines := partialOf(machineKind)
-	return watch.Table(ctx, config, to, watch.Kinds{
-		Cache: cache.Options{
-			Scheme: scheme, DefaultTransform: cache.TransformStripManagedFields(),
-			ByObject: map[client.Object]cache.ByObject{machines: {Label: ours}},
-		},
-		Objects: []client.Object{&autonodev1alpha1.CapacityAccount{}, partialOf(componentKind), machines},
-		Absent:  errNotServed("CapacityAccounts"),
-	}, o.show)
 }

@@ -7,8 +7,8 @@ import (
 	"encoding/csv"
 	"io"
 	"reflect"
-	"slices"
 	"strconv"
+	"strings"
 
 	"k8s.io/utils/ptr"
 
@@ -44,17 +44,6 @@ var focusColumns = func() (columns []string) {
 	}
 	return columns
 }()
-
-func (r *focusRow) cells() (cells []string) {
-	for _, value := range reflect.ValueOf(*r).Fields() {
-		cell := value.String()
-		if value.CanFloat() {
-			cell = strconv.FormatFloat(value.Float(), 'f', -1, 64)
-		}
-		cells = append(cells, cell)
-	}
-	return cells
-}
 
 // focusRows returns a row for each kind of machine of each NodePool, and for what is unused. Their EffectiveCost is the bill.
 func focusRows(costs []accountCost) []focusRow {
@@ -109,13 +98,15 @@ func focusRows(costs []accountCost) []focusRow {
 func printFOCUS(to io.Writer, costs []accountCost) error {
 	table := [][]string{focusColumns}
 	for _, row := range focusRows(costs) {
-		cells := row.cells()
-		for i, cell := range cells {
-			if cell != "" && slices.Contains([]byte("=+-@\t\r"), cell[0]) {
-				if _, err := strconv.ParseFloat(cell, 64); err != nil {
-					cells[i] = "'" + cell
-				}
+		var cells []string
+		for _, value := range reflect.ValueOf(row).Fields() {
+			cell := value.String()
+			if value.CanFloat() {
+				cell = strconv.FormatFloat(value.Float(), 'f', -1, 64)
+			} else if cell != "" && strings.Contains("=+-@\t\r", cell[:1]) {
+				cell = "'" + cell
 			}
+			cells = append(cells, cell)
 		}
 		table = append(table, cells)
 	}

@@ -65,17 +65,11 @@ func (l *launch) offering() (o capacity.Offering) {
 	return o
 }
 
-// recommit computes offers again whose prices have changed by a launch. p.mu must be held.
+// recommit computes offers again if a launch has changed their prices. p.mu must be held.
 func (p *Provider) recommit() {
-	if p.committed == nil || !p.commit() {
-		return
+	if p.committed != nil && p.commit() {
+		p.recomputeAll(p.Clock.Now())
 	}
-	changed := map[string]bool{}
-	now := p.Clock.Now()
-	for _, a := range p.asks {
-		p.recomputeOffer(a, now, changed)
-	}
-	p.record(changed)
 }
 
 // Unmatched returns the pools of the lease that no offering takes from, and the commitments that cover none, in order: most likely their

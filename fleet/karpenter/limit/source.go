@@ -140,14 +140,12 @@ func leaseOf(object *autonodev1alpha1.CapacityLease) *Lease {
 	l.Account, l.AccountName, l.Rules = object.Spec.Account.UID, object.Spec.Account.Name, conversion.Rules(object.Spec.Pools)
 	l.ReclaimGracePeriod = object.Spec.ReclaimGracePeriod.Or(division.DefaultReclaimGracePeriod)
 	l.ReclaimedFor = make(map[string][]string, len(object.Spec.Reclaim))
-	for i := range object.Spec.Reclaim {
-		l.ReclaimedFor[object.Spec.Reclaim[i].Pool] = object.Spec.Reclaim[i].For
+	for _, reclaim := range object.Spec.Reclaim {
+		l.ReclaimedFor[reclaim.Pool] = reclaim.For
 	}
-	for i := range object.Spec.Pools {
-		if pool := &object.Spec.Pools[i]; pool.Expires != nil {
-			if l.Expires == nil {
-				l.Expires = map[string]time.Time{}
-			}
+	l.Expires = map[string]time.Time{}
+	for _, pool := range object.Spec.Pools {
+		if pool.Expires != nil {
 			l.Expires[pool.Name] = pool.Expires.At()
 		}
 	}

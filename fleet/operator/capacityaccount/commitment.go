@@ -76,9 +76,6 @@ func (r *reconciliation) committed() *commitments {
 // share is a cluster's part of an unused amount: as many whole machines as every other, and the rest if it is its turn.
 func (c *commitments) share(unused, machine float64, at int) float64 {
 	n := float64(len(c.clusters))
-	if n <= 1 {
-		return unused
-	}
 	if !(machine > 0) {
 		return unused / n
 	}
