@@ -25,6 +25,7 @@ import (
 	autonodev1alpha1 "github.com/autonode-io/autonode/api/v1alpha1"
 	"github.com/autonode-io/autonode/api/v1beta1"
 	"github.com/autonode-io/autonode/capacity"
+	"github.com/autonode-io/autonode/capacity/annotation"
 )
 
 // fleetNamespace begins the names of the control-plane namespaces.
@@ -119,7 +120,7 @@ func machineOf(cluster, nodePool, name string, offering capacity.Offering, price
 	}
 	if prices != (capacity.Priced{}) {
 		prices.Offering = offering
-		m.Annotations = map[string]string{v1alpha1.MachineSizeAnnotation: capacity.FormatMachineSize(prices)}
+		m.Annotations = map[string]string{v1alpha1.MachineSizeAnnotation: annotation.FormatMachineSize(prices)}
 	}
 	return m
 }

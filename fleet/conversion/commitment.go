@@ -17,6 +17,7 @@ import (
 	"github.com/autonode-io/autonode/api/scalar"
 	autonodev1alpha1 "github.com/autonode-io/autonode/api/v1alpha1"
 	"github.com/autonode-io/autonode/capacity"
+	"github.com/autonode-io/autonode/capacity/annotation"
 	"github.com/autonode-io/autonode/fleet/division"
 	"github.com/autonode-io/autonode/message"
 )
@@ -64,8 +65,8 @@ func reservationPrice(text string) (*float64, error) {
 	if text == "" {
 		return nil, nil //nolint:nilnil // no price is no error
 	}
-	value, ok := capacity.ParseDecimal(text)
-	if !ok || value > capacity.MaxPrice {
+	value, ok := annotation.ParseDecimal(text)
+	if !ok || value > annotation.MaxPrice {
 		return nil, notAPrice(text)
 	}
 	return &value, nil
@@ -94,7 +95,7 @@ func (r *commitmentReader) problem(field string, err error) {
 
 // price of a field in US dollars an hour.
 func (r *commitmentReader) price(field, text string) float64 {
-	value, ok := capacity.ParseDecimal(text)
+	value, ok := annotation.ParseDecimal(text)
 	if !ok || value > maxSpend {
 		r.problem(field, notAPrice(text))
 	}
@@ -104,7 +105,7 @@ func (r *commitmentReader) price(field, text string) float64 {
 // positive parses the decimals of a map, and calls bad with the others.
 func positive(texts map[string]string, numbers map[string]float64, bad func(name, text string)) {
 	for _, name := range slices.Sorted(maps.Keys(texts)) {
-		value, ok := capacity.ParseDecimal(texts[name])
+		value, ok := annotation.ParseDecimal(texts[name])
 		if numbers[name] = value; !ok || value == 0 || value > maxSpend {
 			delete(numbers, name)
 			bad(message.Cut(name, maxNumber), texts[name])
@@ -125,7 +126,7 @@ func readCommitment(c *autonodev1alpha1.CapacityCommitment, rates map[string]flo
 		return r, false
 	}
 	if c.DiscountPercent != nil {
-		percent, ok := capacity.ParseDecimal(c.DiscountPercent.String())
+		percent, ok := annotation.ParseDecimal(c.DiscountPercent.String())
 		if !ok || percent >= 100 {
 			r.problem("discountPercent", malformed(c.DiscountPercent.String(), `a percentage from 0 to less than 100, such as "27.5"`))
 		}
@@ -255,8 +256,8 @@ func CommittedTo(l *autonodev1alpha1.CapacityLease) (all Committed) {
 		if r.Rates, err = unpacked(leased.PackedRates); err != nil || !usable {
 			continue
 		}
-		others, _ := capacity.ParseDecimal(leased.Others)
-		othersMemory, _ := capacity.ParseDecimal(leased.OthersMemory)
+		others, _ := annotation.ParseDecimal(leased.Others)
+		othersMemory, _ := annotation.ParseDecimal(leased.OthersMemory)
 		r.HourlySpend, r.Instances = max(0, r.HourlySpend-others), max(0, r.Instances-others)
 		r.CPU.Amount, r.Memory.Amount = max(0, r.CPU.Amount-others), max(0, r.Memory.Amount-othersMemory)
 		all.Commitments = append(all.Commitments, r.Commitment)
@@ -265,7 +266,7 @@ func CommittedTo(l *autonodev1alpha1.CapacityLease) (all Committed) {
 		m := &l.Spec.Machines[i]
 		g := division.Group{Count: m.Count, Idle: m.Reserved}
 		g.Offering = capacity.Offering{InstanceType: m.InstanceType, Zone: m.Zone, CapacityType: m.CapacityType, Catalog: m.Catalog}
-		g.Price, g.VCPUs, g.Memory = capacity.ParsePrice(m.Price), m.VCPUs, m.Memory
+		g.Price, g.VCPUs, g.Memory = annotation.ParsePrice(m.Price), m.VCPUs, m.Memory
 		all.Machines = append(all.Machines, g)
 	}
 	all.Counted = make(map[capacity.Offering]int64, len(l.Spec.Counted))

@@ -21,6 +21,7 @@ import (
 	"github.com/autonode-io/autonode/api/scalar"
 	autonodev1alpha1 "github.com/autonode-io/autonode/api/v1alpha1"
 	"github.com/autonode-io/autonode/capacity"
+	"github.com/autonode-io/autonode/capacity/annotation"
 	"github.com/autonode-io/autonode/fleet/conversion"
 	"github.com/autonode-io/autonode/fleet/division"
 )
@@ -98,8 +99,8 @@ func TestMachineOf(t *testing.T) {
 		name, size string
 		want       capacity.Priced
 	}{
-		{"When Karpenter writes a size, the operator should read it", capacity.FormatMachineSize(sized), sized},
-		{"When Karpenter has no price on demand, none should be read", capacity.FormatMachineSize(without), without},
+		{"When Karpenter writes a size, the operator should read it", annotation.FormatMachineSize(sized), sized},
+		{"When Karpenter has no price on demand, none should be read", annotation.FormatMachineSize(without), without},
 		{"When a Machine has no size, it should be a machine", "", none(capacity.Machine{})},
 		{"When a part is malformed, the others should count", "vcpus=many,memory=-1,gpus=1,price=NaN,onDemand=-1,x", none(capacity.Machine{GPUs: 1})},
 		{"When a price is that of no machine, it should not be known", "price=1e300,onDemand=1e7", none(capacity.Machine{})},
@@ -107,13 +108,13 @@ func TestMachineOf(t *testing.T) {
 		{"When it is long, it should not be read", "gpus=1," + strings.Repeat("x", 256), none(capacity.Machine{})},
 	} {
 		t.Run(tc.name, func(t *testing.T) {
-			m := capacity.MachineOf(&metav1.ObjectMeta{Labels: labels, Annotations: map[string]string{v1alpha1.MachineSizeAnnotation: tc.size}})
+			m := annotation.MachineOf(&metav1.ObjectMeta{Labels: labels, Annotations: map[string]string{v1alpha1.MachineSizeAnnotation: tc.size}})
 			NewWithT(t).Expect(m).To(Equal(tc.want))
 		})
 	}
 	t.Run("When a Machine is on demand, its list price should be that on demand", func(t *testing.T) {
-		size := capacity.FormatMachineSize(capacity.Priced{Machine: capacity.Machine{Offering: capacity.Offering{CapacityType: "on-demand"}}, Price: 0.096, OnDemand: 0.2})
-		m := capacity.MachineOf(&metav1.ObjectMeta{Annotations: map[string]string{v1alpha1.MachineSizeAnnotation: size}})
+		size := annotation.FormatMachineSize(capacity.Priced{Machine: capacity.Machine{Offering: capacity.Offering{CapacityType: "on-demand"}}, Price: 0.096, OnDemand: 0.2})
+		m := annotation.MachineOf(&metav1.ObjectMeta{Annotations: map[string]string{v1alpha1.MachineSizeAnnotation: size}})
 		NewWithT(t).Expect(m).To(And(HaveField("Price", 0.096), HaveField("OnDemand", 0.096)))
 	})
 	for source, want := range map[string]string{
@@ -124,19 +125,19 @@ func TestMachineOf(t *testing.T) {
 		"": "",
 	} {
 		t.Run(fmt.Sprintf("When a Machine's source is %q, its catalog should be %q", source, want), func(t *testing.T) {
-			m := capacity.MachineOf(&metav1.ObjectMeta{Annotations: map[string]string{v1alpha1.TemplateSourceAnnotation: source}})
+			m := annotation.MachineOf(&metav1.ObjectMeta{Annotations: map[string]string{v1alpha1.TemplateSourceAnnotation: source}})
 			NewWithT(t).Expect(m.Catalog).To(Equal(want))
 		})
 	}
 	t.Run("When a Machine's zone or catalog is longer than a name may be, it should have none", func(t *testing.T) {
 		long := strings.Repeat("x", 300)
-		m := capacity.MachineOf(&metav1.ObjectMeta{Annotations: map[string]string{
+		m := annotation.MachineOf(&metav1.ObjectMeta{Annotations: map[string]string{
 			v1alpha1.OfferingZoneAnnotation: long, v1alpha1.TemplateSourceAnnotation: "InstanceTypeCatalog." + v1alpha1.Group + "/" + long + "/m5.large",
 		}})
 		NewWithT(t).Expect(m.Offering).To(Equal(capacity.Offering{CapacityType: "on-demand"}))
 	})
 	t.Run("When a Machine was launched without a zone, it should be in its offering's", func(t *testing.T) {
-		m := capacity.MachineOf(&metav1.ObjectMeta{Annotations: map[string]string{v1alpha1.OfferingZoneAnnotation: "b"}})
+		m := annotation.MachineOf(&metav1.ObjectMeta{Annotations: map[string]string{v1alpha1.OfferingZoneAnnotation: "b"}})
 		NewWithT(t).Expect(m.Offering).To(Equal(capacity.Offering{Zone: "b", CapacityType: "on-demand"}))
 	})
 }

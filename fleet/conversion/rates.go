@@ -18,7 +18,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	autonodev1alpha1 "github.com/autonode-io/autonode/api/v1alpha1"
-	"github.com/autonode-io/autonode/capacity"
+	"github.com/autonode-io/autonode/capacity/annotation"
 	"github.com/autonode-io/autonode/message"
 )
 
@@ -108,9 +108,9 @@ func ParseRates(text string) (map[string]float64, error) {
 	}
 	rates := map[string]float64{}
 	err := read(text, func(where, instanceType, rate string) error {
-		value, ok := capacity.ParseDecimal(strings.TrimSpace(rate))
+		value, ok := annotation.ParseDecimal(strings.TrimSpace(rate))
 		switch before, twice := rates[instanceType]; {
-		case !ok || value == 0 || value > capacity.MaxPrice:
+		case !ok || value == 0 || value > annotation.MaxPrice:
 			return fmt.Errorf("%s: rate %q of %s is not a positive amount in US dollars an hour", where, message.Cut(rate, maxNumber), message.Cut(instanceType, maxNumber))
 		case twice && before != value:
 			return fmt.Errorf("%s: %s has the rates %v and %v; leave the rates of one region and plan in the file", where, message.Cut(instanceType, maxNumber), before, value)

@@ -15,6 +15,7 @@ import (
 
 	"github.com/autonode-io/autonode/api/karpenter/v1alpha1"
 	"github.com/autonode-io/autonode/capacity"
+	"github.com/autonode-io/autonode/capacity/annotation"
 	"github.com/autonode-io/autonode/fleet/division"
 	"github.com/autonode-io/autonode/fleet/karpenter/leasetest"
 	"github.com/autonode-io/autonode/fleet/karpenter/limit"
@@ -54,7 +55,7 @@ func TestCreateWithinLease(t *testing.T) {
 		f := leasedFixture(t, 1)
 		nodeClaim, _ := f.launch("fits", needs3)
 		m := f.machine(nodeClaim.Name)
-		taken := capacity.MachineOf(m)
+		taken := annotation.MachineOf(m)
 		f.Expect(taken).To(And(HaveField("InstanceType", "c4-large"), HaveField("CapacityType", "spot"), HaveField("VCPUs", int64(4000))))
 		f.Expect(taken).To(And(HaveField("Price", 0.03), HaveField("OnDemand", 0.1)))
 		_, report, ok := f.lease.Limiter.Report()
@@ -118,7 +119,7 @@ func TestCreateWithinLease(t *testing.T) {
 		f.Expect(created.Labels).To(And(HaveKeyWithValue(corev1.LabelInstanceTypeStable, "c4-large"), HaveKeyWithValue(v1alpha1.NodePriceLabel, "0.1")))
 		m := f.machine(nodeClaim.Name)
 		f.Expect(m.Annotations).To(HaveKeyWithValue(v1alpha1.PriceAnnotation, "0.1"))
-		f.Expect(capacity.MachineOf(m)).To(And(HaveField("Price", 0.1), HaveField("OnDemand", 0.1)))
+		f.Expect(annotation.MachineOf(m)).To(And(HaveField("Price", 0.1), HaveField("OnDemand", 0.1)))
 	})
 	t.Run("When a NodeClaim is given up, it should return what its launch took", func(t *testing.T) {
 		f := leasedFixture(t, 1)

@@ -14,6 +14,7 @@ import (
 
 	"github.com/autonode-io/autonode/api/karpenter/v1alpha1"
 	"github.com/autonode-io/autonode/capacity"
+	"github.com/autonode-io/autonode/capacity/annotation"
 	capacityprovider "github.com/autonode-io/autonode/karpenter/providers/capacity"
 	"github.com/autonode-io/autonode/karpenter/providers/machine"
 	"github.com/autonode-io/autonode/karpenter/providers/version"
@@ -49,7 +50,7 @@ func (c *CloudProvider) plan(
 			v1alpha1.BootstrapHashAnnotation:        tmpl.Bootstrap.Hash,
 			v1alpha1.TemplateSourceAnnotation:       tmpl.Source.Annotation(),
 			v1alpha1.PriceAnnotation:                chosen.price(),
-			v1alpha1.MachineSizeAnnotation: capacity.FormatMachineSize(capacity.Priced{
+			v1alpha1.MachineSizeAnnotation: annotation.FormatMachineSize(capacity.Priced{
 				Machine: capacityprovider.MachineOf(chosen.choice.Key, tmpl), Price: chosen.choice.ListPrice, OnDemand: chosen.onDemand,
 			}),
 		},

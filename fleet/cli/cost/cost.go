@@ -26,7 +26,7 @@ import (
 	"github.com/autonode-io/autonode/api/karpenter/v1alpha1"
 	autonodev1alpha1 "github.com/autonode-io/autonode/api/v1alpha1"
 	"github.com/autonode-io/autonode/api/v1beta1"
-	"github.com/autonode-io/autonode/capacity"
+	"github.com/autonode-io/autonode/capacity/annotation"
 	"github.com/autonode-io/autonode/cli/cluster"
 	"github.com/autonode-io/autonode/cli/command"
 	"github.com/autonode-io/autonode/cli/printer"
@@ -196,7 +196,7 @@ func readCosts(ctx context.Context, reader client.Reader, now time.Time) ([]acco
 			owner.name = machine.Namespace + "/" + machine.Labels[clusterv1.ClusterNameLabel]
 		}
 		byAccount[owner.account] = append(byAccount[owner.account], cost.Machines{
-			Cluster: owner.name, NodePool: machine.Labels[karpv1.NodePoolLabelKey], Priced: capacity.MachineOf(machine), Count: 1,
+			Cluster: owner.name, NodePool: machine.Labels[karpv1.NodePoolLabelKey], Priced: annotation.MachineOf(machine), Count: 1,
 		})
 	}
 	var costs []accountCost

@@ -20,6 +20,7 @@ import (
 	"github.com/autonode-io/autonode/api/karpenter/v1alpha1"
 	autonodev1alpha1 "github.com/autonode-io/autonode/api/v1alpha1"
 	"github.com/autonode-io/autonode/capacity"
+	"github.com/autonode-io/autonode/capacity/annotation"
 	"github.com/autonode-io/autonode/fleet/conversion"
 	"github.com/autonode-io/autonode/fleet/division"
 	"github.com/autonode-io/autonode/karpenter/providers/informer"
@@ -100,7 +101,7 @@ func (c *Cluster) Machines(ctx context.Context) (map[string]capacity.Machine, er
 	for i := range list.Items {
 		m := &list.Items[i]
 		if c.Owns(m) {
-			machines[v1alpha1.NodeClaimOf(m)] = capacity.MachineOf(m).Machine
+			machines[v1alpha1.NodeClaimOf(m)] = annotation.MachineOf(m).Machine
 		}
 	}
 	return machines, nil
@@ -120,7 +121,7 @@ func (c *Cluster) Machine(ctx context.Context, nodeClaim string) (capacity.Machi
 	if err != nil {
 		return capacity.Machine{}, false, fmt.Errorf("reading Machine %s: %w", name, err)
 	}
-	return capacity.MachineOf(m).Machine, true, nil
+	return annotation.MachineOf(m).Machine, true, nil
 }
 
 // First implements Source.
@@ -176,7 +177,7 @@ func QuotasOf(report []autonodev1alpha1.UnavailableOffering) (quotas []offering.
 // Watch observes the Machines in the management cluster's cache that owns accepts. Call it once.
 func (p *Provider) Watch(ctx context.Context, management cache.Cache, owns func(client.Object) bool) error {
 	_, err := informer.WatchMachines(ctx, management, owns, func(m *clusterv1.Machine) {
-		p.ObserveMachine(v1alpha1.NodeClaimOf(m), capacity.MachineOf(m).Machine)
+		p.ObserveMachine(v1alpha1.NodeClaimOf(m), annotation.MachineOf(m).Machine)
 	}, func(m *clusterv1.Machine) { p.ForgetMachine(v1alpha1.NodeClaimOf(m)) })
 	return err
 }

@@ -17,6 +17,7 @@ import (
 	"github.com/autonode-io/autonode/api/karpenter/v1alpha1"
 	autonodev1alpha1 "github.com/autonode-io/autonode/api/v1alpha1"
 	"github.com/autonode-io/autonode/capacity"
+	"github.com/autonode-io/autonode/capacity/annotation"
 	"github.com/autonode-io/autonode/fleet/division"
 )
 
@@ -52,7 +53,7 @@ func (c *machineCounter) set(machine client.Object) bool {
 	if !v1alpha1.MadeForNodeClaim(machine) {
 		return c.remove(client.ObjectKeyFromObject(machine))
 	}
-	now := countedMachine{home{machine.GetNamespace(), machine.GetLabels()[clusterv1.ClusterNameLabel]}, capacity.MachineOf(machine)}
+	now := countedMachine{home{machine.GetNamespace(), machine.GetLabels()[clusterv1.ClusterNameLabel]}, annotation.MachineOf(machine)}
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	key := client.ObjectKeyFromObject(machine)
@@ -175,7 +176,7 @@ func usedBefore(list *clusterv1.MachineList, before time.Time, rules []division.
 		if !v1alpha1.MadeForNodeClaim(machine) || machine.CreationTimestamp.After(before) {
 			continue
 		}
-		for pool, amount := range division.Charges(rules, capacity.MachineOf(machine).Machine) {
+		for pool, amount := range division.Charges(rules, annotation.MachineOf(machine).Machine) {
 			used[pool] = min(used[pool]+amount, autonodev1alpha1.MaxAmount)
 		}
 	}

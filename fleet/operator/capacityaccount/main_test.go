@@ -27,6 +27,7 @@ import (
 	autonodev1alpha1 "github.com/autonode-io/autonode/api/v1alpha1"
 	"github.com/autonode-io/autonode/api/v1beta1"
 	"github.com/autonode-io/autonode/capacity"
+	"github.com/autonode-io/autonode/capacity/annotation"
 	"github.com/autonode-io/autonode/fleet/conversion"
 	"github.com/autonode-io/autonode/fleet/division"
 	"github.com/autonode-io/autonode/internal/scopetest"
@@ -275,7 +276,7 @@ func (k *karpenter) machine(name, reservation string, size capacity.Machine) *cl
 	}
 	return &clusterv1.Machine{ObjectMeta: metav1.ObjectMeta{
 		Namespace: k.namespace, Name: name, Labels: labels,
-		Annotations: map[string]string{v1alpha1.MachineSizeAnnotation: capacity.FormatMachineSize(capacity.Priced{Machine: size, Price: 0.1})},
+		Annotations: map[string]string{v1alpha1.MachineSizeAnnotation: annotation.FormatMachineSize(capacity.Priced{Machine: size, Price: 0.1})},
 	}}
 }
 
@@ -289,7 +290,7 @@ func (k *karpenter) step() {
 	k.holder.Adopt(conversion.Lease(lease))
 	existing := map[string]bool{}
 	for _, machine := range k.list() {
-		m := capacity.MachineOf(&machine).Machine
+		m := annotation.MachineOf(&machine).Machine
 		k.holder.Exists(machine.Name, division.Charges(conversion.Rules(lease.Spec.Pools), m))
 		existing[machine.Name] = true
 		delete(k.demand, machine.Name)
@@ -302,7 +303,7 @@ func (k *karpenter) step() {
 	k.seen = existing
 	for name := range k.demand {
 		machine := k.machine(name, "cr-1", capacity.Machine{VCPUs: 2000})
-		m := capacity.MachineOf(machine).Machine
+		m := annotation.MachineOf(machine).Machine
 		if k.holder.Spend(name, division.Charges(conversion.Rules(lease.Spec.Pools), m), now) {
 			k.create(machine)
 		}

@@ -16,7 +16,7 @@ import (
 
 	"github.com/autonode-io/autonode/api/karpenter/v1alpha1"
 	"github.com/autonode-io/autonode/assets/infrastructure"
-	"github.com/autonode-io/autonode/capacity"
+	"github.com/autonode-io/autonode/capacity/annotation"
 	"github.com/autonode-io/autonode/karpenter/providers/inventory"
 	"github.com/autonode-io/autonode/karpenter/providers/offering"
 )
@@ -85,7 +85,7 @@ func (f *failure) exceeded(nodeClaim *karpv1.NodeClaim, m *clusterv1.Machine, co
 		class = nodeClaim.Spec.NodeClassRef.Name
 	}
 	quota, remaining := f.InstanceTypes.Exceeded(class, origin.Source, family, f.Profiles.For(m.Spec.InfrastructureRef.GroupKind()),
-		origin.Key, capacity.MachineOf(m).Machine, detail(condition))
+		origin.Key, annotation.MachineOf(m).Machine, detail(condition))
 	return f.Unavailable.MarkExceeded(origin.Key, quota, remaining, QuotaExceededReason)
 }
 

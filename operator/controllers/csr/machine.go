@@ -15,7 +15,7 @@ import (
 
 	"github.com/autonode-io/autonode/api/karpenter/v1alpha1"
 	"github.com/autonode-io/autonode/assets/infrastructure"
-	"github.com/autonode-io/autonode/capacity"
+	"github.com/autonode-io/autonode/capacity/annotation"
 	"github.com/autonode-io/autonode/clusterstatus"
 )
 
@@ -27,8 +27,8 @@ const (
 
 // The labels and annotations of a Machine that are kept; fleet/operator/capacityaccount counts by some.
 var (
-	retainedLabels      = append([]string{clusterv1.ClusterNameLabel, clusterv1.MachineControlPlaneLabel, v1alpha1.NodeClaimLabel, v1alpha1.NodeClaimUIDLabel}, capacity.MachineLabels...)
-	retainedAnnotations = append([]string{v1alpha1.BootstrapTokenIDAnnotation, v1alpha1.NodeClaimNameAnnotation}, capacity.MachineAnnotations...)
+	retainedLabels      = append([]string{clusterv1.ClusterNameLabel, clusterv1.MachineControlPlaneLabel, v1alpha1.NodeClaimLabel, v1alpha1.NodeClaimUIDLabel}, annotation.MachineLabels...)
+	retainedAnnotations = append([]string{v1alpha1.BootstrapTokenIDAnnotation, v1alpha1.NodeClaimNameAnnotation}, annotation.MachineAnnotations...)
 )
 
 // MachineCache keeps the fields of Machines that validation reads, the phase, for operator/controllers/machines, and while a Machine is

@@ -44,7 +44,7 @@ func label(key, value string) func(*clusterv1.Machine) {
 	return func(m *clusterv1.Machine) { metav1.SetMetaDataLabel(&m.ObjectMeta, key, value) }
 }
 
-func annotation(key, value string) func(*clusterv1.Machine) {
+func withAnnotation(key, value string) func(*clusterv1.Machine) {
 	return func(m *clusterv1.Machine) { metav1.SetMetaDataAnnotation(&m.ObjectMeta, key, value) }
 }
 
@@ -146,10 +146,10 @@ func TestValidateWeakerRule(t *testing.T) {
 			ask: first("md-1"), inputs: joining(label(v1alpha1.NodeClaimUIDLabel, "uid")), want: ignored,
 		},
 		"When the Machine has lost its labels, and not its token, it should be left alone": {
-			ask: first("md-1"), inputs: joining(annotation(v1alpha1.BootstrapTokenIDAnnotation, "abcdef")), want: ignored,
+			ask: first("md-1"), inputs: joining(withAnnotation(v1alpha1.BootstrapTokenIDAnnotation, "abcdef")), want: ignored,
 		},
 		"When the Machine has lost its labels, and not its NodeClaim's name, it should be left alone": {
-			ask: first("md-1"), inputs: joining(annotation(v1alpha1.NodeClaimNameAnnotation, "web-1")), want: ignored,
+			ask: first("md-1"), inputs: joining(withAnnotation(v1alpha1.NodeClaimNameAnnotation, "web-1")), want: ignored,
 		},
 		"When the Machine is of the control plane, it should be left alone": {
 			ask: first("md-1"), inputs: joining(label(clusterv1.MachineControlPlaneLabel, "")), want: ignored,

@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 
-package capacity
+// Package annotation writes a machine's size and prices into the annotation of its Machine, and reads them there. Operator and Karpenter both
+// count by it.
+package annotation
 
 import (
 	"cmp"
@@ -14,6 +16,7 @@ import (
 
 	"github.com/autonode-io/autonode/api/karpenter/v1alpha1"
 	autonodev1alpha1 "github.com/autonode-io/autonode/api/v1alpha1"
+	"github.com/autonode-io/autonode/capacity"
 )
 
 const (
@@ -28,7 +31,7 @@ const (
 
 // FormatMachineSize is the value of the annotation MachineSizeAnnotation: what a machine takes from pools, and its list prices. The
 // price on demand is left out where it is the list price, or unknown.
-func FormatMachineSize(m Priced) string {
+func FormatMachineSize(m capacity.Priced) string {
 	price := strconv.FormatFloat(m.Price, 'f', -1, 64)
 	text := fmt.Sprintf("vcpus=%d,memory=%d,gpus=%d,price=%s", m.VCPUs, m.Memory, m.GPUs, price)
 	if m.OnDemand > 0 && m.CapacityType != onDemand {
@@ -37,11 +40,10 @@ func FormatMachineSize(m Priced) string {
 	return text
 }
 
-// MachineOf returns what a Machine takes from pools, by its labels and annotations, and its list prices. Operator and Karpenter both
-// count by it. A size that is missing or can't be read is zero. The price of an on-demand machine is that on demand, too.
-func MachineOf(object metav1.Object) (m Priced) {
+// MachineOf returns what a Machine takes from pools, by its labels and annotations, and its list prices. A size that is missing or can't be read is zero. The price of an on-demand machine is that on demand, too.
+func MachineOf(object metav1.Object) (m capacity.Priced) {
 	labels, annotations := object.GetLabels(), object.GetAnnotations()
-	m.Offering = Offering{
+	m.Offering = capacity.Offering{
 		InstanceType: labels[corev1.LabelInstanceTypeStable],
 		Zone:         limited(cmp.Or(labels[corev1.LabelTopologyZone], annotations[v1alpha1.OfferingZoneAnnotation]), maxLabel),
 		CapacityType: cmp.Or(labels[capacityTypeLabel], onDemand),
