@@ -29,8 +29,8 @@ import (
 )
 
 const (
-	// maxText and maxTexts bound the rules that templates add to a Role, whose size etcd bounds: half a MiB.
-	maxText, maxTexts = 4096, 128
+	// maxText and maxTexts bound what the templates of a kind add to a Role, whose size etcd bounds, in bytes.
+	maxText, maxTexts = 16 << 10, 512 << 10
 	// syncTimeout is how long to wait for the first list of a kind.
 	syncTimeout = 10 * time.Second
 	// events that may wait for the reconciler.
@@ -167,9 +167,13 @@ func (t *Templates) Texts(
 		}
 	}
 	slices.Sort(texts)
-	if texts = slices.Compact(texts); len(texts) > maxTexts {
-		log.FromContext(ctx).Info("Templates differ in too many ways; machines of the others are rejected", "kind", kind.String(), "limit", maxTexts)
-		texts = texts[:maxTexts]
+	texts = slices.Compact(texts)
+	size := 0
+	for i, text := range texts {
+		if size += len(text); size > maxTexts {
+			log.FromContext(ctx).Info("Templates differ in too many ways; machines of the others are rejected", "kind", kind.String(), "limit", maxTexts)
+			return texts[:i], nil
+		}
 	}
 	return texts, nil
 }
