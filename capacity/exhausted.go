@@ -1,5 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 
+// Package capacity describes machines and offerings as quotas, reservations and prices count them. It is pure, for all programs and for
+// profiles of infrastructure.
 package capacity
 
 import (

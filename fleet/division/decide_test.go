@@ -264,23 +264,28 @@ func TestCharges(t *testing.T) {
 		{Pool: "quota/all/gpus", Resource: capacity.GPUs},
 		{Pool: "quota/account/machines", Resource: capacity.Machines, Selector: Selector{Catalogs: []string{"general", "gpu-*"}}},
 	}
+	machineOf := func(instanceType, zone, capacityType, reservation, catalog string, gpus int64) capacity.Machine {
+		return capacity.Machine{VCPUs: 2000, Memory: 8 << 30, GPUs: gpus, Offering: capacity.Offering{
+			InstanceType: instanceType, Zone: zone, CapacityType: capacityType, Reservation: reservation, Catalog: catalog,
+		}}
+	}
 	for _, tc := range []struct {
 		name    string
 		machine capacity.Machine
 		want    Amounts
 	}{
 		{"When a machine uses a reservation, it should take from it and from the quotas that select it",
-			capacity.Machine{capacity.Offering{"m5.large", "a", "reserved", "cr-1", ""}, 2000, 8 << 30, 0}, Amounts{"reservation/cr-1": 1, "quota/standard/vcpus": 2000, "quota/zone/memory": 8 << 30}},
+			machineOf("m5.large", "a", "reserved", "cr-1", "", 0), Amounts{"reservation/cr-1": 1, "quota/standard/vcpus": 2000, "quota/zone/memory": 8 << 30}},
 		{"When a machine uses another reservation, it should take nothing from this one",
-			capacity.Machine{capacity.Offering{"m5.large", "b", "reserved", "cr-2", ""}, 2000, 8 << 30, 0}, Amounts{"quota/standard/vcpus": 2000}},
+			machineOf("m5.large", "b", "reserved", "cr-2", "", 0), Amounts{"quota/standard/vcpus": 2000}},
 		{"When a pattern only resembles a type, it should not select it",
-			capacity.Machine{capacity.Offering{"m50.large", "b", "on-demand", "", ""}, 2000, 8 << 30, 1}, Amounts{"quota/all/gpus": 1}},
+			machineOf("m50.large", "b", "on-demand", "", "", 1), Amounts{"quota/all/gpus": 1}},
 		{"When a catalog is selected, its machines should take from the pool",
-			capacity.Machine{capacity.Offering{"r5.large", "b", "spot", "", "gpu-a10"}, 2000, 8 << 30, 0}, Amounts{"quota/account/machines": 1}},
+			machineOf("r5.large", "b", "spot", "", "gpu-a10", 0), Amounts{"quota/account/machines": 1}},
 		{"When a catalog isn't selected, its machines should take nothing",
-			capacity.Machine{capacity.Offering{"r5.large", "b", "spot", "", "gpu"}, 2000, 8 << 30, 0}, Amounts{}},
+			machineOf("r5.large", "b", "spot", "", "gpu", 0), Amounts{}},
 		{"When a capacity type isn't selected, it should take nothing",
-			capacity.Machine{capacity.Offering{"c5.large", "b", "spot", "", ""}, 2000, 8 << 30, 0}, Amounts{}},
+			machineOf("c5.large", "b", "spot", "", "", 0), Amounts{}},
 	} {
 		t.Run(tc.name, func(t *testing.T) {
 			if diff := cmp.Diff(tc.want, Charges(rules, tc.machine)); diff != "" {

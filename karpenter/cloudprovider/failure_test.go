@@ -147,7 +147,7 @@ func TestRejections(t *testing.T) {
 		theirs := &unstructured.Unstructured{}
 		theirs.SetGroupVersionKind(environment.TestMachine)
 		theirs.SetNamespace(f.Namespace)
-		theirs.SetName(f.MachineName(f.Namespace+"-taken"))
+		theirs.SetName(f.MachineName(f.Namespace + "-taken"))
 		f.Expect(f.Admin.Create(t.Context(), theirs)).To(Succeed())
 		f.ends(cloudprovider.NameTakenReason, "taken", nil)
 		f.Expect(f.provider.Rejections.Entries()).To(HaveLen(1))

@@ -24,7 +24,7 @@ import (
 	"github.com/autonode-io/autonode/api/scalar"
 	autonodev1alpha1 "github.com/autonode-io/autonode/api/v1alpha1"
 	"github.com/autonode-io/autonode/api/v1beta1"
-	"github.com/autonode-io/autonode/internal/environment"
+	"github.com/autonode-io/autonode/internal/scopetest"
 	"github.com/autonode-io/autonode/operator/metrics"
 )
 
@@ -114,7 +114,7 @@ func collectAll(t *testing.T, tests []collection) {
 	for _, test := range tests {
 		t.Run(test.name, func(t *testing.T) {
 			c, _ := collector(t, test.objects...)
-			got := environment.Samples(t, c)
+			got := scopetest.Samples(t, c)
 			for name, want := range test.want {
 				if diff := cmp.Diff(lines(want), got["autonode_"+name]); diff != "" {
 					t.Errorf("autonode_%s (-want +got):\n%s", name, diff)

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 
+// Package leasetest plays a management cluster with a CapacityLease for tests.
 package leasetest
 
 import (

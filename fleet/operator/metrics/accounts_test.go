@@ -21,7 +21,7 @@ import (
 	"github.com/autonode-io/autonode/fleet/cost"
 	"github.com/autonode-io/autonode/fleet/division"
 	"github.com/autonode-io/autonode/fleet/operator/metrics"
-	"github.com/autonode-io/autonode/internal/environment"
+	"github.com/autonode-io/autonode/internal/scopetest"
 )
 
 // spendingOf is what machines of two clusters cost. Of the m5.large, one of two is covered by half of what a plan commits, at 0.07 for 0.10.
@@ -52,7 +52,7 @@ func served(t *testing.T, account *autonodev1alpha1.CapacityAccount, costs func(
 	scheme := runtime.NewScheme()
 	NewWithT(t).Expect(autonodev1alpha1.AddToScheme(scheme)).To(Succeed())
 	management := fake.NewClientBuilder().WithScheme(scheme).WithObjects(account).Build()
-	return environment.Samples(t, metrics.New(metrics.Config{Management: management, Selector: labels.Everything(), Costs: costs}))
+	return scopetest.Samples(t, metrics.New(metrics.Config{Management: management, Selector: labels.Everything(), Costs: costs}))
 }
 
 func uncounted(string) *cost.Report { return nil }

@@ -1,5 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 
+// Package capacity has what Karpenter asks before it launches a machine, and which price the machine has: a Limiter. The default limits
+// nothing; fleet/karpenter/limit keeps the cluster within its CapacityLease.
 package capacity
 
 import (

@@ -1,24 +1,26 @@
 // SPDX-License-Identifier: Apache-2.0
 
-package environment
+package scopetest
 
 import (
 	"fmt"
 	"strings"
 	"testing"
 
-	. "github.com/onsi/gomega"
 	"github.com/prometheus/client_golang/prometheus"
 )
 
-// Samples returns the samples that are served, by the metric's name.
+// Samples returns the samples of gauges that are served, by the metric's name.
 func Samples(tb testing.TB, c prometheus.Collector) map[string][]string {
 	tb.Helper()
-	g := NewWithT(tb)
 	registry := prometheus.NewPedanticRegistry()
-	g.Expect(registry.Register(c)).To(Succeed())
+	if err := registry.Register(c); err != nil {
+		tb.Fatal(err)
+	}
 	families, err := registry.Gather()
-	g.Expect(err).NotTo(HaveOccurred())
+	if err != nil {
+		tb.Fatal(err)
+	}
 	samples := map[string][]string{}
 	for _, family := range families {
 		for _, metric := range family.GetMetric() {
