@@ -167,6 +167,11 @@ func TestUnavailableReports(t *testing.T) {
 			}
 			return [][]autonodev1alpha1.UnavailableOffering{exhausted}
 		},
+		"When a cluster reports one exhausted quota after the other, they should count half of the time together": func(minute int) [][]autonodev1alpha1.UnavailableOffering {
+			exhausted := quota(2000, 1000*time.Hour)
+			exhausted.Quota = []string{"volumes", "on-demand Standard vCPUs"}[minute/5%2]
+			return [][]autonodev1alpha1.UnavailableOffering{{exhausted}}
+		},
 	} {
 		t.Run(name, func(t *testing.T) {
 			b, closed := unavailableReports{}, 0
