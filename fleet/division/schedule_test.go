@@ -12,7 +12,7 @@ import (
 	"time"
 )
 
-// schedules may be many more after a change of the protocol: go test ./capacity -run TestSchedules -schedules 20000 -timeout 0
+// schedules may be many more after a change of the protocol: go test ./fleet/division -run TestSchedules -schedules 20000 -timeout 0
 var schedules = flag.Uint64("schedules", 300, "how many random schedules to play")
 
 // TestMain plays a tenth of the schedules with -short, as make race does: they have no goroutines, and with the race detector each takes
