@@ -23,7 +23,6 @@ import (
 	crmetrics "sigs.k8s.io/controller-runtime/pkg/metrics"
 	coreoperator "sigs.k8s.io/karpenter/pkg/operator"
 	"sigs.k8s.io/karpenter/pkg/operator/options"
-	nodeutils "sigs.k8s.io/karpenter/pkg/utils/node"
 
 	"github.com/autonode-io/autonode/api/karpenter/v1alpha1"
 	fleet "github.com/autonode-io/autonode/fleet/karpenter"
@@ -147,6 +146,7 @@ func register(ctx context.Context, guest *coreoperator.Operator, management *ope
 // newControllers lists our controllers.
 func newControllers(guest *coreoperator.Operator, management *operator.Management, keeper *leadership.Keeper, opts operator.Options, p *operator.Providers, k *karpenterCore) []controller.Controller {
 	recorder := guest.GetEventRecorderFor("karpenter") //nolint:staticcheck // operatorpkg's status controller takes no other yet.
+	core := methods.Core{Guest: guest.GetClient(), Cluster: k.state, Provisioner: k.provisioner, Recorder: guest.EventRecorder, Clock: guest.Clock}
 	ours := []controller.Controller{
 		p.Versions.Tracker,
 		nodeclass.New(nodeclass.Config{
@@ -163,11 +163,8 @@ func newControllers(guest *coreoperator.Operator, management *operator.Managemen
 			Profiles:       p.Profiles,
 			Version:        p.Versions,
 			Recorder:       guest.EventRecorder,
-			Pending: func(ctx context.Context) (int, error) {
-				pods, err := nodeutils.GetProvisionablePods(ctx, guest.GetClient())
-				return len(pods), err //nolint:wrapcheck // the caller reports what it did
-			},
-			Clock: guest.Clock,
+			Pending:        core.Pending,
+			Clock:          guest.Clock,
 		}),
 		status.NewController[*v1alpha1.ClusterAPINodeClass](guest.GetClient(), recorder),
 		nodepool.New(guest.GetClient(), p.InstanceTypes.Declared, guest.EventRecorder),
@@ -192,7 +189,6 @@ func newControllers(guest *coreoperator.Operator, management *operator.Managemen
 			Clock:           guest.Clock,
 		}), leadership.Refuse(keeper)),
 	}
-	core := methods.Core{Guest: guest.GetClient(), Cluster: k.state, Provisioner: k.provisioner, Recorder: guest.EventRecorder, Clock: guest.Clock}
 	for _, controller := range p.Controllers {
 		ours = append(ours, controller(core))
 	}

@@ -59,7 +59,7 @@ func Extend(ctx context.Context, x *operator.Environment) error {
 	x.Controllers = append(x.Controllers, func(core methods.Core) controller.Controller {
 		return wanted.New(wanted.Config{
 			Short: limiter.Short, CanReclaim: limiter.CanReclaim, Want: limiter.Want, Clock: core.Clock,
-			Pending: wanted.Pending(core.Guest), Simulate: wanted.ByScheduler(core), MachineOf: x.CloudProvider.MachineOf,
+			Pending: core.Pending, Simulate: wanted.ByScheduler(core), MachineOf: x.CloudProvider.MachineOf,
 			InTime: func(ctx context.Context) context.Context { return x.CloudProvider.InTime(ctx, limiter.InTime) },
 		})
 	})

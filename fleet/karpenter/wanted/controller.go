@@ -16,14 +16,12 @@ import (
 	"k8s.io/apimachinery/pkg/util/sets"
 	"k8s.io/utils/clock"
 	ctrl "sigs.k8s.io/controller-runtime"
-	"sigs.k8s.io/controller-runtime/pkg/client"
 	"sigs.k8s.io/controller-runtime/pkg/manager"
 	karpcloudprovider "sigs.k8s.io/karpenter/pkg/cloudprovider"
 	"sigs.k8s.io/karpenter/pkg/controllers/disruption"
 	"sigs.k8s.io/karpenter/pkg/controllers/provisioning"
 	"sigs.k8s.io/karpenter/pkg/controllers/provisioning/scheduling"
 	"sigs.k8s.io/karpenter/pkg/operator/injection"
-	nodeutils "sigs.k8s.io/karpenter/pkg/utils/node"
 
 	"github.com/autonode-io/autonode/capacity"
 	"github.com/autonode-io/autonode/fleet/division"
@@ -84,14 +82,6 @@ func ByScheduler(core methods.Core) func(context.Context) (scheduling.Results, e
 			return scheduling.Results{}, nil
 		}
 		return results, err //nolint:wrapcheck // the caller reports what it did
-	}
-}
-
-// Pending counts the pods of a guest for which Karpenter core plans.
-func Pending(guest client.Client) func(context.Context) (int, error) {
-	return func(ctx context.Context) (int, error) {
-		pods, err := nodeutils.GetProvisionablePods(ctx, guest)
-		return len(pods), err //nolint:wrapcheck // the caller reports what it did
 	}
 }
 
