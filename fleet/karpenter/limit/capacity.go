@@ -102,6 +102,9 @@ type Provider struct {
 	committedOf *Lease
 	since       map[capacity.Offering]int64
 	priced      map[capacity.Offering]capacity.Priced
+	// unmatched is the result of Unmatched by unmatchedOf, a lease; nil for none.
+	unmatched   []string
+	unmatchedOf *Lease
 }
 
 // pool of the lease.
@@ -204,7 +207,7 @@ func (p *Provider) Offer(m capacity.Machine, list float64) capacity.Offer {
 		p.asks[m] = a
 	}
 	if !known || a.machine.Price != list {
-		a.machine.Price = list
+		a.machine.Price, p.unmatchedOf = list, nil
 		if m.Reservation == "" {
 			p.priced[m.Offering] = a.machine
 		}
@@ -231,7 +234,7 @@ func (p *Provider) rules() []division.Rule {
 
 // replacePools starts over with the pools of the lease: every offer may have changed. p.mu must be held.
 func (p *Provider) replacePools() {
-	p.pools, p.asks = map[string]*pool{}, map[capacity.Machine]*ask{}
+	p.pools, p.asks, p.unmatchedOf = map[string]*pool{}, map[capacity.Machine]*ask{}, nil
 	for _, rule := range p.rules() {
 		p.pools[rule.Pool] = &pool{name: rule.Pool, Pool: division.Pool{Counted: rule.Reservation != "", Expires: p.lease.Expires[rule.Pool]}}
 	}

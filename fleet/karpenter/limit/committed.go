@@ -77,8 +77,11 @@ func (p *Provider) recommit() {
 func (p *Provider) Unmatched() []string {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	if p.lease == nil || len(p.asks) == 0 {
+	switch {
+	case p.lease == nil, len(p.asks) == 0:
 		return nil
+	case p.unmatchedOf == p.lease: // each report asks for it
+		return p.unmatched
 	}
 	var names []string
 	for name, pool := range p.pools {
@@ -93,6 +96,7 @@ func (p *Provider) Unmatched() []string {
 		}
 	}
 	slices.Sort(names)
+	p.unmatched, p.unmatchedOf = names, p.lease
 	return names
 }
 
