@@ -206,3 +206,25 @@ func TestCost(t *testing.T) {
 		}
 	})
 }
+
+func TestWrongCosts(t *testing.T) {
+	testWrong(t, "testdata/wrong-cost.golden", []string{
+		"cost a", "cost --by zone", "cost -o wide", "cost --watch -o json", "cost --watch=perhaps", "cost",
+	})
+	t.Run("When the API server is away, it should say how to check", func(t *testing.T) {
+		g := NewWithT(t)
+		config, err := clientcmd.LoadFromFile(managementCluster.kubeconfig)
+		g.Expect(err).NotTo(HaveOccurred())
+		for _, cluster := range config.Clusters {
+			cluster.Server = "https://127.0.0.1:1"
+		}
+		away := filepath.Join(t.TempDir(), "away")
+		g.Expect(clientcmd.WriteToFile(*config, away)).To(Succeed())
+		_, err = run(t, "autonode", "cost", "--kubeconfig", away)
+		g.Expect(err).To(MatchError(ContainSubstring("check the cluster with `kubectl cluster-info`")))
+	})
+	t.Run("When help is requested, it should list the command in its group", func(t *testing.T) {
+		out, err := run(t, "autonode", "--help")
+		NewWithT(t).Expect(out, err).To(MatchRegexp(`Look at clusters:\n  check .*\n  cost .*\n  describe `))
+	})
+}

@@ -37,7 +37,7 @@ func TestHostileMember(t *testing.T) {
 		})
 	}
 	now := time.Unix(1_000_000, 0)
-	t.Run("When a member with a higher priority reports more than there is, nobody should have to return machines while some are free", func(t *testing.T) {
+	t.Run("When a member with a higher priority reports more than there is, no other member should be asked to return machines while some are free", func(t *testing.T) {
 		red, reds := reports(1 << 40)
 		red.Priority = 1
 		amber, ambers := using(0, guaranteed(10), Request{one, 1})
