@@ -225,7 +225,7 @@ func TestCheckCluster(t *testing.T) {
 			"✗ Secret check-blue/blue-kubeconfig: the operator rejects the kubeconfig: exec runs a program",
 			"✗ MachineDeployment check-blue/blue-workers: it refers to TestMachineTemplate check-blue/small, which doesn't exist",
 			"✗ Secret check-blue/pull: there is none, and spec.pullSecret names it",
-			"✗ HostedCluster check-blue/blue: NodeIdentityEnforced (ApprovedByAnother): request csr-1 by AutoApproved", "docs/node-identity.md",
+			"✗ HostedCluster check-blue/blue: NodeIdentityEnforced (ApprovedByAnother): request csr-1 by AutoApproved", "docs/reference/node-identity.md",
 		}
 		rest := out
 		for _, text := range want {

@@ -31,7 +31,7 @@ func kubeconfigFile(t *testing.T, name string) string {
 	return file
 }
 
-// TestTopologies are those of docs/topologies.md. A service account is stood for by the kubeconfig own: it is what a program has
+// TestTopologies are those of docs/platform/topologies.md. A service account is stood for by the kubeconfig own: it is what a program has
 // without any flag.
 func TestTopologies(t *testing.T) {
 	own, guest, management := kubeconfigFile(t, "own"), kubeconfigFile(t, "guest"), kubeconfigFile(t, "management")

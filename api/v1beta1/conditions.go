@@ -211,7 +211,7 @@ const (
 // Reasons of NodeIdentityEnforced.
 const (
 	// ApprovedByAnotherReason: another approver has approved a machine's first certificate within the last hour. The message names the request
-	// and the approver's reason, which is AutoApproved for kube-controller-manager. Take away its permission: docs/node-identity.md.
+	// and the approver's reason, which is AutoApproved for kube-controller-manager. Take away its permission: docs/reference/node-identity.md.
 	ApprovedByAnotherReason = "ApprovedByAnother"
 	// ApprovalPendingReason: certificate requests of the Cluster's other machines have waited for another approver for a minute. The message
 	// names one, and why the operator doesn't approve it.

@@ -113,7 +113,7 @@ func TestControlPlaneNamespace(t *testing.T) {
 		"When the names join to 63 characters, it should be both of them":    {"clusters", long[:54], "clusters-" + long[:54]},
 		"When the names join to 64 characters, it should be shortened":       {"clusters", long[:55], "clusters-" + long[:45] + "-8a38bcad"},
 		"When both names are as long as they can be, it should be shortened": {long, long, long[:54] + "-671a356f"},
-		"When it is the example of docs/install.md, it should be the one there": {
+		"When it is the example of docs/platform/install.md, it should be the one there": {
 			"clusters", "europe-west-production-web-frontend-of-the-second-platform", "clusters-europe-west-production-web-frontend-of-the-se-31d1431d",
 		},
 		"When it is cut after a dash, it should have one dash there": {"clusters", long[:44] + "-" + long, "clusters-" + long[:44] + "-f239c517"},

@@ -7,7 +7,7 @@ import (
 	"strings"
 )
 
-// Variables that patches can refer to. docs/patches.md describes them.
+// Variables that patches can refer to. docs/platform/patches.md describes them.
 const (
 	Taints             = "taints"
 	TaintList          = "taintList"

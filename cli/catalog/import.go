@@ -182,7 +182,7 @@ func (o *ImportOptions) usable(spec *v1alpha1.InstanceTypeCatalogSpec) error {
 		err = fmt.Errorf("%w\nand %d more", err, more)
 	}
 	return fmt.Errorf("the catalog couldn't be used: %w\nname a file with patches that write the machine type into the machine: --patches "+
-		"FILE; see docs/catalog.md", err)
+		"FILE; see docs/platform/catalog.md", err)
 }
 
 // types returns the instance types that the files say, and names on standard error what it leaves out.

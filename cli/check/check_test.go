@@ -155,7 +155,7 @@ func TestProviders(t *testing.T) {
 ✓ Infrastructure provider of AWSMachineTemplate: contract v1beta1, with a built-in profile
 ✓ Infrastructure provider of VSphereMachineTemplate: contract v1beta2, with a built-in profile
 ! Infrastructure provider of NewMachineTemplate: contract v1beta2, without a built-in profile: AutoNode reads no capacity, image or capacity type of its templates' spec
-    declare capacity in status.capacity or by annotations of the templates, or write a profile: docs/infrastructure.md
+    declare capacity in status.capacity or by annotations of the templates, or write a profile: docs/reference/infrastructure.md
 ✗ Infrastructure provider of OldMachineTemplate: CustomResourceDefinition OldMachineTemplate.infrastructure.cluster.x-k8s.io has no label of a contract of Cluster API, such as cluster.x-k8s.io/v1beta2
     install a version of the provider for Cluster API 1.14
 ✓ Bootstrap providers: KubeadmConfigTemplate

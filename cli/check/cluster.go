@@ -199,7 +199,7 @@ func (c *clusterCheck) spec(ctx context.Context) {
 	const subject = "spec.autoNode"
 	autoNode := c.hostedCluster.Spec.AutoNode
 	if autoNode == nil {
-		c.warn(subject, "set it to turn AutoNode on: docs/install.md", "it isn't set, so AutoNode is off")
+		c.warn(subject, "set it to turn AutoNode on: docs/platform/install.md", "it isn't set, so AutoNode is off")
 		return
 	}
 	config := autoNode.ProvisionerConfig.Karpenter
@@ -300,12 +300,12 @@ func (c *clusterCheck) lease(ctx context.Context) {
 	}
 	if ready := meta.FindStatusCondition(found.Status.Conditions, autonodev1alpha1.Ready); ready != nil &&
 		ready.Status == metav1.ConditionFalse {
-		c.wrong(subject, "correct what the message names: docs/fleet-capacity.md", "%s (%s): %s", ready.Type, ready.Reason, ready.Message)
+		c.wrong(subject, "correct what the message names: docs/platform/fleet-capacity.md", "%s (%s): %s", ready.Type, ready.Reason, ready.Message)
 		return
 	}
 	if returned := meta.FindStatusCondition(found.Status.Conditions, autonodev1alpha1.CapacityReturned); returned != nil &&
 		returned.Status == metav1.ConditionFalse {
-		c.warn(subject, "wait, or remove nodes that use it: docs/fleet-capacity.md#lending-and-reclaim", "%s (%s): %s", returned.Type,
+		c.warn(subject, "wait, or remove nodes that use it: docs/platform/fleet-capacity.md#lending-and-reclaim", "%s (%s): %s", returned.Type,
 			returned.Reason, returned.Message)
 		return
 	}

@@ -15,7 +15,7 @@ import (
 
 // autoNode checks AutoNode's own CustomResourceDefinitions. It reports whether there is any.
 func (m *managementCheck) autoNode() (installed bool) {
-	const upgrade = "upgrade them in the way they were installed, such as `autonode install`: docs/install.md"
+	const upgrade = "upgrade them in the way they were installed, such as `autonode install`: docs/platform/install.md"
 	var missing, right []string
 	for _, object := range m.installed {
 		if object.GetKind() != "CustomResourceDefinition" {
@@ -48,7 +48,7 @@ func (m *managementCheck) autoNode() (installed bool) {
 	const subject = "CustomResourceDefinitions"
 	switch {
 	case !installed:
-		m.wrong(subject, "install AutoNode with `autonode install`: docs/install.md; or choose the management cluster with --context or "+
+		m.wrong(subject, "install AutoNode with `autonode install`: docs/platform/install.md; or choose the management cluster with --context or "+
 			"--kubeconfig",
 			"AutoNode isn't installed in this cluster")
 	case len(missing) > 0:

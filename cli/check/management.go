@@ -32,13 +32,13 @@ import (
 	"github.com/autonode-io/autonode/manifests"
 )
 
-// oldestKubernetes is the oldest version of the management cluster, as in docs/compatibility.md.
+// oldestKubernetes is the oldest version of the management cluster, as in docs/reference/compatibility.md.
 const oldestKubernetes = "1.31"
 
 const (
 	operatorSubject = "Operator"
 	unseenFix       = "check the operator, and its logs"
-	installFix      = "install or upgrade the operator in the way it was installed, such as `autonode install`: docs/install.md"
+	installFix      = "install or upgrade the operator in the way it was installed, such as `autonode install`: docs/platform/install.md"
 )
 
 // managementCheck checks a management cluster.
@@ -162,7 +162,7 @@ func (m *managementCheck) providers() {
 				"CustomResourceDefinition %s has no label of a contract of Cluster API, such as %s/%s",
 				crd.Name, clusterv1.GroupVersion.Group, clusterv1.GroupVersion.Version)
 		case !known:
-			m.warn(subject, "declare capacity in status.capacity or by annotations of the templates, or write a profile: docs/infrastructure.md",
+			m.warn(subject, "declare capacity in status.capacity or by annotations of the templates, or write a profile: docs/reference/infrastructure.md",
 				"contract %s, without a built-in profile: AutoNode reads no capacity, image or capacity type of its templates' spec", contract)
 		default:
 			m.ok(subject, "contract %s, with a built-in profile", contract)
@@ -345,7 +345,7 @@ func (m *managementCheck) accounts(ctx context.Context) {
 		account, right := object.(*autonodev1alpha1.CapacityAccount), true
 		for _, kind := range []string{autonodev1alpha1.EntriesUsable, autonodev1alpha1.MembersGranted} {
 			c := meta.FindStatusCondition(account.Status.Conditions, kind)
-			right = m.usable("CapacityAccount "+account.Name, "correct what the message names: docs/fleet-capacity.md", kind, c,
+			right = m.usable("CapacityAccount "+account.Name, "correct what the message names: docs/platform/fleet-capacity.md", kind, c,
 				autonodev1alpha1.AsExpectedReason) && right
 		}
 		return right

@@ -12,7 +12,7 @@ import (
 // Fix reports what to do about a reason of a wrong condition. The condition's message has the names; for a reason that this program
 // doesn't know, it has the rest, too.
 func Fix(reason string) string {
-	return cmp.Or(fixes[reason], "do what the message names; docs/failures.md and docs/node-class.md explain the reason "+reason)
+	return cmp.Or(fixes[reason], "do what the message names; docs/platform/failures.md and docs/cluster-admins/node-class.md explain the reason "+reason)
 }
 
 // fixes are what to do, by reason.
@@ -67,9 +67,9 @@ var fixes = map[string]string{
 
 	v1beta1.NodeImageOlderReason:         "provide a machine template whose image has the payload's Kubernetes version",
 	v1beta1.NodeVersionUnsupportedReason: "let Karpenter replace the nodes: remove what blocks it, which the message names",
-	v1beta1.ApprovedByAnotherReason:      "take the permission away from the other approver: docs/node-identity.md",
+	v1beta1.ApprovedByAnotherReason:      "take the permission away from the other approver: docs/reference/node-identity.md",
 	v1beta1.ApprovalPendingReason: "approve or correct the request that the message names, or set " +
-		"spec.autoNode.certificateApproval.scope to Cluster: docs/node-identity.md",
+		"spec.autoNode.certificateApproval.scope to Cluster: docs/reference/node-identity.md",
 	v1beta1.OverrideInvalidReason:        "correct or remove the annotation " + v1beta1.OverrideImageAnnotation,
 	v1beta1.FeatureGateNotAllowedReason:  "remove the feature gate from spec.autoNode, or have the platform allow it in --karpenter-settings",
 	v1beta1.FeatureGateUnsupportedReason: "provide what the guest lacks, which the message names, or remove the feature gate",

@@ -65,7 +65,7 @@ func (i *inspection) others(ctx context.Context) error {
 	list := &v1beta1.HostedClusterList{}
 	if err := i.management.List(ctx, list); err != nil {
 		if notInstalled(err) {
-			return fmt.Errorf("AutoNode isn't installed in this cluster: %w; see docs/install.md", err)
+			return fmt.Errorf("AutoNode isn't installed in this cluster: %w; see docs/platform/install.md", err)
 		}
 		return fmt.Errorf("listing HostedClusters: %w", err)
 	}

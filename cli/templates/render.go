@@ -133,7 +133,7 @@ func (o *RenderOptions) Run(ctx context.Context, streams command.Streams) error 
 		}
 		if offered := tmpl.CapacityTypes(); !slices.Contains(offered, o.Chosen.CapacityType) {
 			problems = append(problems, fmt.Errorf("%s: it offers no %s machines, but %s: choose another --capacity-type, or declare a price and "+
-				"a patch for it (docs/templates.md)",
+				"a patch for it (docs/platform/templates.md)",
 				tmpl.Source, o.Chosen.CapacityType, strings.Join(offered, ", ")))
 			continue
 		}

@@ -72,7 +72,7 @@ func TestMarginalPrice(t *testing.T) {
 			}
 		})
 	}
-	t.Run("When machines of the example in docs/fleet-capacity.md run, one more should cost what its picture shows", func(t *testing.T) {
+	t.Run("When machines of the example in docs/platform/fleet-capacity.md run, one more should cost what its picture shows", func(t *testing.T) {
 		// Karpenter adds a thousandth of what is covered.
 		savings, k4 := Commitment{Name: "savings-plan", Kind: SavingsPlan, Selector: onDemand, HourlySpend: 0.50, Discount: 0.275}, running("k4", 0.139)
 		var runs []capacity.Priced

@@ -22,7 +22,7 @@ import (
 	"github.com/autonode-io/autonode/message"
 )
 
-// Reasons of the event on a NodeClaim whose launch has ended without a Machine. docs/failures.md has a remedy for each.
+// Reasons of the event on a NodeClaim whose launch has ended without a Machine. docs/platform/failures.md has a remedy for each.
 const (
 	// MachineRejectedReason: the management cluster rejects the Machine or one of its infrastructure and bootstrap objects, and
 	// would again: a quota, a policy, a webhook. The message is the API server's. The offering is unavailable to the NodePool

@@ -92,7 +92,7 @@ func acquireHosted(t *testing.T, name string) *hosted {
 	return h
 }
 
-// documents are the policies that docs/aws.md prints.
+// documents are the policies that docs/platform/aws.md prints.
 func documents(t *testing.T) (trust, permissions string) {
 	t.Helper()
 	g := NewWithT(t)
@@ -103,7 +103,7 @@ func documents(t *testing.T) (trust, permissions string) {
 	return found[0][1], found[1][1]
 }
 
-// trust makes the identity provider and the roles as docs/aws.md describes: with the documents that it prints, for the cluster blue.
+// trust makes the identity provider and the roles as docs/platform/aws.md describes: with the documents that it prints, for the cluster blue.
 func (h *hosted) trust(t *testing.T) {
 	t.Helper()
 	g := NewWithT(t)
@@ -150,7 +150,7 @@ func (h *hosted) publish(t *testing.T, endpoint string) {
 	}
 }
 
-// admit lets instances join as docs/aws.md describes: with a bootstrap token, whose requests the guest's controller manager approves.
+// admit lets instances join as docs/platform/aws.md describes: with a bootstrap token, whose requests the guest's controller manager approves.
 func (h *hosted) admit(t *testing.T) (token string) {
 	t.Helper()
 	g := NewWithT(t)
@@ -175,7 +175,7 @@ func (h *hosted) admit(t *testing.T) (token string) {
 	return token
 }
 
-// userData is that of docs/aws.md: one text for all instances of a node class.
+// userData is that of docs/platform/aws.md: one text for all instances of a node class.
 func (h *hosted) userData(t *testing.T, token string) string {
 	t.Helper()
 	g := NewWithT(t)

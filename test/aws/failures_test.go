@@ -15,7 +15,7 @@ import (
 	"github.com/autonode-io/autonode/test/world/ec2"
 )
 
-// What EC2 refuses, or takes away, ends as docs/failures.md states.
+// What EC2 refuses, or takes away, ends as docs/platform/failures.md states.
 func TestFailures(t *testing.T) {
 	c := acquire(t, green)
 	spot := []string{karpv1.CapacityTypeSpot}

@@ -24,7 +24,7 @@ import (
 )
 
 // Platform AWS: Karpenter's AWS provider runs as it is released. It proves who it is by the guest's token, makes instances that join the guest, and is
-// upgraded, drained and removed by the operator. Roles, permissions and user data are those of docs/aws.md.
+// upgraded, drained and removed by the operator. Roles, permissions and user data are those of docs/platform/aws.md.
 func TestKarpenterAWS(t *testing.T) {
 	h := acquireHosted(t, red)
 	for _, chapter := range []struct {
@@ -239,7 +239,7 @@ func (h *hosted) refusedNothing(t *testing.T) {
 	NewWithT(t).Expect(h.account.Refused()).To(BeEmpty())
 }
 
-// usesRole compares the permissions that docs/aws.md prints with those that were needed.
+// usesRole compares the permissions that docs/platform/aws.md prints with those that were needed.
 func (h *hosted) usesRole(t *testing.T) {
 	g := NewWithT(t)
 	_, document := documents(t)

@@ -13,11 +13,11 @@ import (
 	. "github.com/onsi/gomega"
 )
 
-var update = flag.Bool("update", false, "take the results of the last whole run, and write docs/conformance-results.md and the summary in docs/conformance.md")
+var update = flag.Bool("update", false, "take the results of the last whole run, and write docs/internals/conformance-results.md and the summary in docs/internals/conformance.md")
 
 const (
-	page        = "../../docs/conformance.md"
-	resultsPage = "../../docs/conformance-results.md"
+	page        = "../../docs/internals/conformance.md"
+	resultsPage = "../../docs/internals/conformance-results.md"
 	committed   = "testdata"
 	lastRun     = "../../bin/conformance"
 	summaryFrom = "<!-- summary -->\n"
@@ -109,7 +109,7 @@ func TestDocs(t *testing.T) {
 		}
 	}
 
-	t.Run("When results are committed, docs/conformance-results.md should list them", func(t *testing.T) {
+	t.Run("When results are committed, docs/internals/conformance-results.md should list them", func(t *testing.T) {
 		g := NewWithT(t)
 		g.Expect(all[ClusterAPI].Specs).NotTo(BeEmpty())
 		want := everySpec(all[ClusterAPI], all[Kwok])
@@ -124,7 +124,7 @@ func TestDocs(t *testing.T) {
 		}
 	})
 
-	t.Run("When results are committed, docs/conformance.md should have their summary", func(t *testing.T) {
+	t.Run("When results are committed, docs/internals/conformance.md should have their summary", func(t *testing.T) {
 		g := NewWithT(t)
 		text, err := os.ReadFile(page)
 		g.Expect(err).NotTo(HaveOccurred())

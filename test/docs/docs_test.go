@@ -26,7 +26,7 @@ import (
 var languages = []string{"", "go", "goat", "json", "promql", "sh", "text", "yaml"}
 
 // played are pages whose commands are run one after the other, with the objects that the page shows.
-const played = "docs/getting-started/"
+const played = "docs/start/"
 
 // ran are pages below that folder which don't show all of the objects: an index, and a page whose world has some.
 var ran = []string{played + "README.md", played + "local-world.md"}

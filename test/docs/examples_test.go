@@ -18,10 +18,10 @@ import (
 var update = flag.Bool("update", false, "write examples/ from the documentation")
 
 // cookbook is the page whose NodePools are examples.
-const cookbook = "docs/cluster-admins.md"
+const cookbook = "docs/cluster-admins/node-pools.md"
 
 // exampleFolders are those of the files that other pages show.
-var exampleFolders = map[string]string{"docs/catalog.md": "catalog"}
+var exampleFolders = map[string]string{"docs/platform/catalog.md": "catalog"}
 
 // examples are the files that pages show, by their path from the root: those of getting started and of exampleFolders, and the NodePools of
 // the cookbook.

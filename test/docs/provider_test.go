@@ -152,7 +152,7 @@ var source = regexp.MustCompile(`^# Names and types of the fields of (\w+) in gi
 func TestProviderVersions(t *testing.T) {
 	t.Run("When a schema is of a provider's version, the compatibility page should name both and the API version", func(t *testing.T) {
 		g := NewWithT(t)
-		page, err := os.ReadFile(filepath.Join(root, "docs/compatibility.md"))
+		page, err := os.ReadFile(filepath.Join(root, "docs/reference/compatibility.md"))
 		g.Expect(err).NotTo(HaveOccurred())
 		files, err := filepath.Glob(schemas + "/*.yaml")
 		g.Expect(err).NotTo(HaveOccurred())
@@ -172,7 +172,7 @@ func TestProviderVersions(t *testing.T) {
 					row = line
 				}
 			}
-			g.Expect(row).To(ContainSubstring("| "+found[3][1:]+" |"), "docs/compatibility.md has no row for %s %s", found[2], found[3])
+			g.Expect(row).To(ContainSubstring("| "+found[3][1:]+" |"), "docs/reference/compatibility.md has no row for %s %s", found[2], found[3])
 			rows[found[1]] = row
 		}
 		shown := 0

@@ -20,9 +20,9 @@ import (
 	infrav1 "github.com/autonode-io/autonode/test/world/infrastructure/api/v1beta1"
 )
 
-// documented are the objects of the example that docs/catalog.md begins with, for a control-plane namespace.
+// documented are the objects of the example that docs/platform/catalog.md begins with, for a control-plane namespace.
 func documented(g *WithT, namespace string) (management, guest []*unstructured.Unstructured) {
-	page, err := os.ReadFile("../../docs/catalog.md")
+	page, err := os.ReadFile("../../docs/platform/catalog.md")
 	g.Expect(err).NotTo(HaveOccurred())
 	blocks := regexp.MustCompile("(?s)```yaml\n(.*?)```").FindAllStringSubmatch(string(page), 2)
 	g.Expect(blocks).To(HaveLen(2))

@@ -25,9 +25,9 @@ import (
 	autonodev1alpha1 "github.com/autonode-io/autonode/api/v1alpha1"
 )
 
-// fleetPage are the objects that docs/fleet-capacity.md begins with: the account, and those of one cluster.
+// fleetPage are the objects that docs/platform/fleet-capacity.md begins with: the account, and those of one cluster.
 func fleetPage(g *WithT, namespace string) (account *autonodev1alpha1.CapacityAccount, catalog *unstructured.Unstructured, guest []*unstructured.Unstructured) {
-	page, err := os.ReadFile("../../docs/fleet-capacity.md")
+	page, err := os.ReadFile("../../docs/platform/fleet-capacity.md")
 	g.Expect(err).NotTo(HaveOccurred())
 	blocks := regexp.MustCompile("(?s)```yaml\n(.*?)```").FindAllStringSubmatch(string(page), 2)
 	g.Expect(blocks).To(HaveLen(2))

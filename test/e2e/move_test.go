@@ -27,7 +27,7 @@ import (
 // moveLabel has clusterctl move an object that nothing owns.
 const moveLabel = "clusterctl.cluster.x-k8s.io/move="
 
-// TestMove: a hosted cluster with running nodes moves to another management cluster, by the steps of docs/clusterctl.md. No node is replaced, and
+// TestMove: a hosted cluster with running nodes moves to another management cluster, by the steps of docs/platform/clusterctl.md. No node is replaced, and
 // the operator and the Karpenter of the new management cluster go on with it. Each management cluster has a world of its own; the guest's control
 // plane stays where it runs.
 func TestMove(t *testing.T) {

@@ -27,7 +27,7 @@ const (
 	mostLives = 120
 )
 
-// leastKills are the steps that each phase has at least: docs/faults.md names them. Fewer are a fault that doesn't match.
+// leastKills are the steps that each phase has at least: docs/reference/faults.md names them. Fewer are a fault that doesn't match.
 var leastKills = map[string]int{"enable": 20, "upgrade": 4, "disable": 10, "delete": 12}
 
 // everyStep kills the operator at every step: each of its lives ends with the first write that changes something and that wasn't the last

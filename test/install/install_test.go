@@ -30,7 +30,7 @@ import (
 	"github.com/autonode-io/autonode/operator/provider/clusterapi"
 )
 
-var update = flag.Bool("update", false, "write the golden files and the tables of docs/security.md")
+var update = flag.Bool("update", false, "write the golden files and the tables of docs/platform/security.md")
 
 const (
 	root         = "../.."
@@ -82,13 +82,13 @@ func TestManifests(t *testing.T) {
 	})
 
 	t.Run("When an overlay is the one in the documentation for registries of a private authority, it should build", func(t *testing.T) {
-		page, err := os.ReadFile("../../docs/support.md")
+		page, err := os.ReadFile("../../docs/platform/support.md")
 		if err != nil {
 			t.Fatal(err)
 		}
 		found := regexp.MustCompile("(?s)```yaml\n(resources: \\[.*?)```").FindSubmatch(page)
 		if found == nil {
-			t.Fatal("docs/support.md shows no overlay")
+			t.Fatal("docs/platform/support.md shows no overlay")
 		}
 		kustomization := regexp.MustCompile(`^resources: \[.*\]`).ReplaceAllString(string(found[1]), "resources: [BASE]")
 		pod := workloadIn(t, overlay(t, kustomization)).deployment.Spec.Template.Spec

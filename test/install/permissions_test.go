@@ -18,16 +18,16 @@ import (
 	"github.com/autonode-io/autonode/operator/steps/featuregate"
 )
 
-const securityDoc = root + "/docs/security.md"
+const securityDoc = root + "/docs/platform/security.md"
 
-// TestPermissions keeps the tables of docs/security.md as the roles are.
+// TestPermissions keeps the tables of docs/platform/security.md as the roles are.
 func TestPermissions(t *testing.T) {
 	for name, rules := range map[string][]rbacv1.PolicyRule{
 		"operator": clusterRole(t, "autonode-operator"), "shared": clusterRole(t, v1beta1.SharedNamespaceRole), "karpenter": karpenterRules(t), "guest": guestRules(t),
 		"CapacityBuffer": gateRules(t, featuregate.CapacityBuffer), "DynamicResourceAllocation": gateRules(t, featuregate.DynamicResourceAllocation),
 		"PodDeletionCostManagement": gateRules(t, featuregate.PodDeletionCostManagement),
 	} {
-		t.Run("When the role of "+name+" changes, docs/security.md should say so", func(t *testing.T) {
+		t.Run("When the role of "+name+" changes, docs/platform/security.md should say so", func(t *testing.T) {
 			content, err := os.ReadFile(securityDoc)
 			if err != nil {
 				t.Fatal(err)

@@ -14,7 +14,7 @@ import (
 	"k8s.io/apiserver/pkg/cel/library"
 )
 
-// TestPolicies compiles the policies for the oldest management cluster that docs/compatibility.md promises, which no test runs: newer API servers know
+// TestPolicies compiles the policies for the oldest management cluster that docs/reference/compatibility.md promises, which no test runs: newer API servers know
 // more functions.
 func TestPolicies(t *testing.T) {
 	oldest := utilversion.MajorMinor(1, 31)

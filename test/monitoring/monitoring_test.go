@@ -232,9 +232,9 @@ func TestAlerts(t *testing.T) {
 		}
 	})
 
-	t.Run("When there is an alert, there should be its runbook and a line in docs/metrics.md, and no runbook without an alert", func(t *testing.T) {
+	t.Run("When there is an alert, there should be its runbook and a line in docs/reference/metrics.md, and no runbook without an alert", func(t *testing.T) {
 		g := NewWithT(t)
-		docs, err := os.ReadFile("../../docs/metrics.md")
+		docs, err := os.ReadFile("../../docs/reference/metrics.md")
 		g.Expect(err).NotTo(HaveOccurred())
 		var names []string
 		for _, alert := range alerts(t) {
@@ -381,9 +381,9 @@ func TestDashboards(t *testing.T) {
 		}
 	})
 
-	t.Run("When there is a dashboard, docs/metrics.md should name it", func(t *testing.T) {
+	t.Run("When there is a dashboard, docs/reference/metrics.md should name it", func(t *testing.T) {
 		g := NewWithT(t)
-		docs, err := os.ReadFile("../../docs/metrics.md")
+		docs, err := os.ReadFile("../../docs/reference/metrics.md")
 		g.Expect(err).NotTo(HaveOccurred())
 		for file, board := range dashboards(t) {
 			g.Expect(string(docs)).To(And(ContainSubstring("(../manifests/monitoring/"+file+")"), ContainSubstring(board.Title)))
@@ -407,10 +407,10 @@ func TestManifests(t *testing.T) {
 }
 
 func TestDocs(t *testing.T) {
-	t.Run("When a metric is served that is ours, docs/metrics.md should describe it, and none that isn't served", func(t *testing.T) {
+	t.Run("When a metric is served that is ours, docs/reference/metrics.md should describe it, and none that isn't served", func(t *testing.T) {
 		g := NewWithT(t)
 		p := served(t)
-		docs, err := os.ReadFile("../../docs/metrics.md")
+		docs, err := os.ReadFile("../../docs/reference/metrics.md")
 		g.Expect(err).NotTo(HaveOccurred())
 		for name := range p.labels {
 			g.Expect(string(docs)).To(ContainSubstring("`" + name + "`"))
@@ -424,7 +424,7 @@ func TestDocs(t *testing.T) {
 		}
 		for _, match := range regexp.MustCompile("`((?:karpenter|autonode|leader_election)_[a-z_]+)`").FindAllStringSubmatch(string(docs), -1) {
 			if !p.has(match[1]) {
-				t.Errorf("docs/metrics.md describes %s, which no program serves", match[1])
+				t.Errorf("docs/reference/metrics.md describes %s, which no program serves", match[1])
 			}
 		}
 	})

@@ -7,7 +7,7 @@
 //	make mutants
 //	make mutants ARGS='-run certificate'
 //
-// A file has the mutants of the top folder that it is called after. docs/testing.md shows one.
+// A file has the mutants of the top folder that it is called after. docs/internals/testing.md shows one.
 package main
 
 import (

@@ -21,9 +21,9 @@ const (
 	// provenancePredicate is SLSA's: https://slsa.dev/spec/v1.1/provenance.
 	provenancePredicate = "https://slsa.dev/provenance/v1"
 	// buildType names the page that reports what the parameters mean.
-	buildType = sourceURL + "/blob/main/docs/releasing.md#provenance"
+	buildType = sourceURL + "/blob/main/docs/internals/releasing.md#provenance"
 	// BuilderByHand is the builder of a release that a person made.
-	BuilderByHand = sourceURL + "/blob/main/docs/releasing.md#by-hand"
+	BuilderByHand = sourceURL + "/blob/main/docs/internals/releasing.md#by-hand"
 )
 
 // statement is an in-toto statement of a predicate about the subjects.

@@ -27,7 +27,7 @@ const (
 	ours = "app.kubernetes.io/part-of=autonode"
 )
 
-// way is one to install that docs/install.md describes. Before each installation they make the namespace with the registry's credentials.
+// way is one to install that docs/platform/install.md describes. Before each installation they make the namespace with the registry's credentials.
 type way struct {
 	name string
 	// turnOn creates the HostedCluster without a payload, so that it has the operator's default release. Without turnOn it names the release's payload.
@@ -64,7 +64,7 @@ func newTool(t *testing.T) tool {
 	}
 }
 
-// overlay is what docs/install.md shows: it adds to a file of a release what this platform needs. It returns the overlay's folder.
+// overlay is what docs/platform/install.md shows: it adds to a file of a release what this platform needs. It returns the overlay's folder.
 func overlay(t *testing.T, file string) string {
 	t.Helper()
 	g := NewWithT(t)
@@ -91,7 +91,7 @@ func confirm(t *testing.T) {
 	kubectl(t, "annotate", "crd", "--selector", ours, v1beta1.ConfirmDeletionAnnotation+"=true")
 }
 
-// hostedCluster is what docs/install.md shows, for templates of the world. The pull Secret is the registry's, which needs credentials.
+// hostedCluster is what docs/platform/install.md shows, for templates of the world. The pull Secret is the registry's, which needs credentials.
 const hostedCluster = `apiVersion: autonode.io/v1beta1
 kind: HostedCluster
 metadata: {name: blue, namespace: clusters}
@@ -157,7 +157,7 @@ func toolWay(_ *testing.T, autonode tool) way {
 }
 
 // helmWay takes the charts from the registry, and creates the HostedCluster with the release's program: the three commands at the top of
-// docs/install.md.
+// docs/platform/install.md.
 func helmWay(t *testing.T, autonode tool) way {
 	g := NewWithT(t)
 	folder := t.TempDir()

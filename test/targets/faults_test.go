@@ -15,17 +15,17 @@ import (
 	. "github.com/onsi/gomega"
 )
 
-// faultTest is how docs/faults.md names an end-to-end test, or a part of one; other packages' tests have theirs before them.
+// faultTest is how docs/reference/faults.md names an end-to-end test, or a part of one; other packages' tests have theirs before them.
 var faultTest = regexp.MustCompile("(`[\\w/]+`: )?`(Test\\w+)(?:/(\\w+))?`")
 
 // ends are what a test of a fault calls for each guest that it acquires.
 var ends = map[string]bool{"endsSettled": true, "endsOff": true}
 
 func TestFaults(t *testing.T) {
-	t.Run("When docs/faults.md names an end-to-end test, it should end with what has to hold after every fault", func(t *testing.T) {
+	t.Run("When docs/reference/faults.md names an end-to-end test, it should end with what has to hold after every fault", func(t *testing.T) {
 		g := NewWithT(t)
 		calls := callsOf(t, filepath.Join(root, "test", "e2e"))
-		docs, err := os.ReadFile(filepath.Join(root, "docs", "faults.md"))
+		docs, err := os.ReadFile(filepath.Join(root, "docs", "reference", "faults.md"))
 		g.Expect(err).NotTo(HaveOccurred())
 		named := 0
 		for _, match := range faultTest.FindAllStringSubmatch(string(docs), -1) {
@@ -48,7 +48,7 @@ func TestFaults(t *testing.T) {
 			g.Expect(ended).To(Equal(guests), "%s: calls of endsSettled and endsOff, for the guests that it acquires", name)
 			named++
 		}
-		g.Expect(named).To(BeNumerically(">", 10), "end-to-end tests that docs/faults.md names")
+		g.Expect(named).To(BeNumerically(">", 10), "end-to-end tests that docs/reference/faults.md names")
 	})
 }
 

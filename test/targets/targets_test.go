@@ -154,7 +154,7 @@ func TestRelease(t *testing.T) {
 	}
 	t.Run("When a page of getting started installs a release, its first command should make it", func(t *testing.T) {
 		g := NewWithT(t)
-		pages, err := filepath.Glob(filepath.Join(root, "docs/getting-started/*.md"))
+		pages, err := filepath.Glob(filepath.Join(root, "docs/start/*.md"))
 		g.Expect(err).NotTo(HaveOccurred())
 		for _, page := range pages {
 			content, err := os.ReadFile(page)
@@ -185,9 +185,9 @@ func dryRun(t *testing.T, dir, script string, env ...string) string {
 }
 
 func TestFirstRelease(t *testing.T) {
-	t.Run("When the first commands of docs/releasing.md are run, they should tag the commit and make its release", func(t *testing.T) {
+	t.Run("When the first commands of docs/internals/releasing.md are run, they should tag the commit and make its release", func(t *testing.T) {
 		g, dir := NewWithT(t), t.TempDir()
-		_, commands, _ := strings.Cut(read(t, "docs", "releasing.md"), "\n```\n")
+		_, commands, _ := strings.Cut(read(t, "docs", "internals", "releasing.md"), "\n```\n")
 		commands, _, _ = strings.Cut(commands, "\n```\n")
 		out := dryRun(t, dir, "git init -q && git -c user.name=a -c user.email=a@example.com commit -q --allow-empty -m a\n"+commands+"\necho tags: $(git tag)\n")
 		g.Expect(out).To(ContainSubstring("release --version='v0.1.0' --push='registry.example/autonode' --key='cosign.key'"))
@@ -208,10 +208,10 @@ func TestFirstRelease(t *testing.T) {
 	}
 	ofTag := func(dir string) []string { return []string{"GITHUB_REF_NAME=v0.1.0", "RUNNER_TEMP=" + dir} }
 
-	t.Run("When a version is tagged, the workflow should make its release with the settings that docs/releasing.md names", func(t *testing.T) {
+	t.Run("When a version is tagged, the workflow should make its release with the settings that docs/internals/releasing.md names", func(t *testing.T) {
 		g, dir := NewWithT(t), t.TempDir()
 		g.Expect(workflow.On.Push.Tags).To(Equal([]string{"v*"}))
-		page := read(t, "docs", "releasing.md")
+		page := read(t, "docs", "internals", "releasing.md")
 		g.Expect(page).To(ContainSubstring("environment `" + workflow.Jobs["release"].Environment + "`"))
 		settings := regexp.MustCompile(`(?:vars|secrets)\.(\w+)`).FindAllStringSubmatch(read(t, ".github", "workflows", "release.yaml"), -1)
 		g.Expect(settings).NotTo(BeEmpty())

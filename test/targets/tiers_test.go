@@ -50,9 +50,9 @@ func TestTiers(t *testing.T) {
 		}
 		g.Expect(jobs).To(ConsistOf(tiers))
 	})
-	t.Run("When the Makefile has a tier of tests, docs/testing.md should say what it runs", func(t *testing.T) {
+	t.Run("When the Makefile has a tier of tests, docs/internals/testing.md should say what it runs", func(t *testing.T) {
 		g := NewWithT(t)
-		_, section, _ := strings.Cut(read(t, "docs", "testing.md"), "\n## Tiers\n")
+		_, section, _ := strings.Cut(read(t, "docs", "internals", "testing.md"), "\n## Tiers\n")
 		section, _, _ = strings.Cut(section, "\n## ")
 		for _, tier := range tiers {
 			g.Expect(section).To(ContainSubstring("| `make " + tier + "` |"))

@@ -101,9 +101,9 @@ func mutates(m mutant.Mutant, program, listed, pkg, test string) bool {
 }
 
 func TestTable(t *testing.T) {
-	t.Run("When a program's run.go lists something, docs/testing.md should name a test that fails without it", func(t *testing.T) {
+	t.Run("When a program's run.go lists something, docs/internals/testing.md should name a test that fails without it", func(t *testing.T) {
 		g := NewWithT(t)
-		docs, err := os.ReadFile(root + "/docs/testing.md")
+		docs, err := os.ReadFile(root + "/docs/internals/testing.md")
 		g.Expect(err).NotTo(HaveOccurred())
 		var rows []string
 		mutants, err := mutant.Read(filepath.Join(root, "test", "mutants"))
@@ -125,7 +125,7 @@ func TestTable(t *testing.T) {
 		}
 		slices.Sort(rows)
 		if diff := cmp.Diff(slices.Concat(listed(t, "fleet/karpenter"), listed(t, "karpenter"), listed(t, "operator")), rows); diff != "" {
-			t.Errorf("run.go and the table differ (-run.go +docs/testing.md):\n%s", diff)
+			t.Errorf("run.go and the table differ (-run.go +docs/internals/testing.md):\n%s", diff)
 		}
 	})
 }

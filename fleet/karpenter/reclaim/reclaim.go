@@ -43,7 +43,7 @@ type Config struct {
 // Method is a disruption.Method that removes nodes within disruption budgets until a deadline, and by force afterwards.
 //
 // Upstream gap: core removes nodes that are empty, drifted, unhealthy or too dear. It has no way to have fewer nodes of some kind by a time
-// (docs/upstream/reclaim.md).
+// (docs/internals/upstream/reclaim.md).
 type Method struct{ Config }
 
 // New returns the method.

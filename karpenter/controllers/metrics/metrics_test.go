@@ -155,9 +155,9 @@ func TestMetrics(t *testing.T) {
 }
 
 func TestDocs(t *testing.T) {
-	t.Run("When a metric is served, docs/metrics.md should describe it", func(t *testing.T) {
+	t.Run("When a metric is served, docs/reference/metrics.md should describe it", func(t *testing.T) {
 		g := NewWithT(t)
-		docs, err := os.ReadFile("../../../docs/metrics.md")
+		docs, err := os.ReadFile("../../../docs/reference/metrics.md")
 		g.Expect(err).NotTo(HaveOccurred())
 		descs := make(chan *prometheus.Desc, 100)
 		karpentermetrics.New(karpentermetrics.Config{}).Describe(descs)

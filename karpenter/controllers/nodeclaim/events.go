@@ -19,7 +19,7 @@ import (
 	"github.com/autonode-io/autonode/karpenter/providers/offering"
 )
 
-// Reasons of events on a NodeClaim whose launch failed, or whose node is being removed. docs/failures.md has a remedy
+// Reasons of events on a NodeClaim whose launch failed, or whose node is being removed. docs/platform/failures.md has a remedy
 // for each.
 const (
 	// InsufficientCapacityReason: the infrastructure has no such machine now; Karpenter launches the next cheapest

@@ -238,7 +238,7 @@ func (f *fixture) withInfrastructure(status map[string]any) {
 }
 
 func TestDocs(t *testing.T) {
-	docs, err := os.ReadFile("../../../docs/failures.md")
+	docs, err := os.ReadFile("../../../docs/platform/failures.md")
 	NewWithT(t).Expect(err).NotTo(HaveOccurred())
 	for _, reason := range []string{
 		nodeclaim.InsufficientCapacityReason, nodeclaim.QuotaExceededReason, nodeclaim.LaunchTimeoutReason, nodeclaim.RegistrationTimeoutReason,
@@ -246,7 +246,7 @@ func TestDocs(t *testing.T) {
 		nodeclaim.MisconfiguredReason, nodeclaim.InterruptedReason, nodeclaim.InstanceTerminatedReason,
 		nodeclaim.AllocatableShortfallReason,
 	} {
-		t.Run("When an event reports "+reason+", docs/failures.md should say what to do", func(t *testing.T) {
+		t.Run("When an event reports "+reason+", docs/platform/failures.md should say what to do", func(t *testing.T) {
 			NewWithT(t).Expect(string(docs)).To(ContainSubstring("\n| `" + reason + "` |"))
 		})
 	}

@@ -25,7 +25,7 @@ import (
 // rejected.
 //
 // Upstream gap: core replaces no list that another client has changed, so it locks the whole Node. While a node joins, the kubelet and
-// several controllers write it at once, and each of their writes makes core's fail (docs/upstream/node-lock.md).
+// several controllers write it at once, and each of their writes makes core's fail (docs/internals/upstream/node-lock.md).
 func (r *ruled) patchNode(ctx context.Context, node *corev1.Node, patch client.Patch, opts ...client.PatchOption) error {
 	cached := &corev1.Node{}
 	if err := r.Get(ctx, client.ObjectKeyFromObject(node), cached, client.UnsafeDisableDeepCopy); client.IgnoreNotFound(err) != nil {
@@ -55,7 +55,7 @@ func (r *ruled) patchNode(ctx context.Context, node *corev1.Node, patch client.P
 //
 // Upstream gap: an offering needs exactly one zone, and core copies every label of a NodeClaim to its Node when it registers it. A
 // provider without zones can only make one up, which then replaces the cloud controller manager's
-// (docs/upstream/provider-registration.md).
+// (docs/internals/upstream/provider-registration.md).
 func (r *ruled) keepZone(node, cached *corev1.Node) {
 	if zone := cached.Labels[corev1.LabelTopologyZone]; zone != "" && node.Labels[corev1.LabelTopologyZone] == r.UnknownZone {
 		node.Labels[corev1.LabelTopologyZone] = zone
@@ -66,7 +66,7 @@ func (r *ruled) keepZone(node, cached *corev1.Node) {
 // and this client removes the taint then: otherwise pods would wait for one more reconcile of the Machine, which Cluster API runs at most
 // once a second.
 //
-// Upstream gap: core has no hook that changes a Node as it registers (docs/upstream/provider-registration.md).
+// Upstream gap: core has no hook that changes a Node as it registers (docs/internals/upstream/provider-registration.md).
 func isUninitialized(taint corev1.Taint) bool {
 	return taint.MatchTaint(&clusterv1.NodeUninitializedTaint)
 }

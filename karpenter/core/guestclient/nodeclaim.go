@@ -23,7 +23,7 @@ import (
 // Upstream gap: for a requirement that allows several values, such as In [ssd, hdd], Exists or Gt, Karpenter core gives a new
 // NodeClaim one of them, at random, before a machine is chosen, and that value wins over the one of the machine. It does so for
 // each label that isn't well-known, and well-known are only those that a program has when it starts
-// (docs/upstream/provider-registration.md).
+// (docs/internals/upstream/provider-registration.md).
 func (r *ruled) leaveLabels(nodeClaim *karpv1.NodeClaim) {
 	if nodeClaim.Spec.NodeClassRef == nil {
 		return
@@ -63,7 +63,7 @@ func (r *ruled) checkTermination(nodeClaim *karpv1.NodeClaim, change map[string]
 // writesObject reports whether a patch has more than the status, which the API server takes only from another patch.
 //
 // Upstream gap: after each pass over a NodeClaim, core patches it first and its status then, also if only the status has changed
-// (docs/upstream/repeated-passes.md).
+// (docs/internals/upstream/repeated-passes.md).
 func writesObject(change map[string]any) bool {
 	_, status := change["status"]
 	return change == nil || len(change) > 1 || len(change) == 1 && !status
@@ -72,7 +72,7 @@ func writesObject(change map[string]any) bool {
 // checkProviderID returns a conflict if a patch of a status would replace the provider ID that another client has written during the
 // launch. Core then reads the NodeClaim again.
 //
-// Upstream gap: core writes the result of a launch without an optimistic lock (docs/upstream/status-write-lost.md).
+// Upstream gap: core writes the result of a launch without an optimistic lock (docs/internals/upstream/status-write-lost.md).
 func (r *ruled) checkProviderID(ctx context.Context, nodeClaim *karpv1.NodeClaim, patch client.Patch) error {
 	if nodeClaim.Status.ProviderID == "" {
 		return nil

@@ -9,7 +9,7 @@
 // seconds, and the API server's next answer shows whether it still holds the Lease.
 //
 // Upstream gap: Karpenter core can't keep running while the cluster that holds its Lease is unreachable, and some of
-// its controllers delete NodeClaims without asking the cloud provider (docs/upstream/management-outage.md).
+// its controllers delete NodeClaims without asking the cloud provider (docs/internals/upstream/management-outage.md).
 package leadership
 
 import (

@@ -57,7 +57,7 @@ func (c cheaper) GetInstanceTypes(ctx context.Context, nodePool *karpv1.NodePool
 // a commitment.
 //
 // Upstream gap: core takes spot for cheaper than on demand. It compares a node with the spot prices of a replacement, and requires spot
-// (docs/upstream/dear-spot.md).
+// (docs/internals/upstream/dear-spot.md).
 func OnDemand(methods []disruption.Method) []disruption.Method {
 	methods = slices.Clone(methods)
 	for i, wrapped := range methods {

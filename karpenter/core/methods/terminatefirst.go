@@ -71,7 +71,7 @@ type TerminateFirstConfig struct {
 //
 // Upstream gap: core does so for full reservations and for static NodePools at their limit of nodes only. What the terminated node leaves
 // may be taken by others, and a budget counts the node no more once its NodeClaim is gone, although nothing has replaced it yet
-// (docs/upstream/terminate-first.md).
+// (docs/internals/upstream/terminate-first.md).
 func TerminateFirst(methods []disruption.Method, config TerminateFirstConfig) []disruption.Method {
 	wrapped := slices.Clone(methods)
 	for i, m := range methods {

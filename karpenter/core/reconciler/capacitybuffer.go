@@ -27,7 +27,7 @@ type Provisioner interface {
 // Upstream gap: core counts buffers by provider ID, and only in a scheduling pass. A node launched for a buffer counts as empty until the
 // next pass, and again when its Machine's provider ID replaces the synthetic one. The pass that core triggers after a launch is lost if it
 // runs before all NodeClaims have a provider ID. The next pass runs half a minute later; by then core may have consolidated the node
-// (docs/upstream/capacity-buffer-count.md).
+// (docs/internals/upstream/capacity-buffer-count.md).
 func RecountBuffers(guest client.Reader, cluster *state.Cluster, provisioner Provisioner) Middleware {
 	var counted sync.Map // provider IDs by NodeClaim
 	return Around(func(ctx context.Context, request reconcile.Request, next reconcile.Reconciler) (reconcile.Result, error) {

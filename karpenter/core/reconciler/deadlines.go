@@ -57,7 +57,7 @@ func Restart(ctx context.Context, guest client.Client, nodeClaim *karpv1.NodeCla
 // first. Therefore Karpenter's controller reads shifted times. They are never written, and no other controller reads them.
 //
 // Upstream gap: core's launch and registration timeouts are the same for every provider and node class, and one of them isn't exported
-// (docs/upstream/registration-timeout.md).
+// (docs/internals/upstream/registration-timeout.md).
 func Extend(core reconcile.ObjectReconciler[*karpv1.NodeClaim], guest client.Client, config DeadlinesConfig) Middleware {
 	return func(Registered) reconcile.Reconciler {
 		return reconcile.AsReconciler(&extended{Client: guest, config: config}, core)

@@ -28,7 +28,7 @@ const (
 // that are launched or being deleted wait for none.
 //
 // Upstream gap: core launches all NodeClaims of a burst at once, so that on few CPUs each launch takes as long as all of them
-// (docs/upstream/launches-at-once.md).
+// (docs/internals/upstream/launches-at-once.md).
 func Pace(guest client.Reader, now clock.WithDelayedExecution) Middleware {
 	slots := make(chan struct{}, paceSlots)
 	return Around(func(ctx context.Context, request reconcile.Request, next reconcile.Reconciler) (reconcile.Result, error) {

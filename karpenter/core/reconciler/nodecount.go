@@ -28,7 +28,7 @@ type counted struct {
 //
 // Upstream gap: core's deprovisioning of static NodePools deletes a NodeClaim and then counts it as being deleted. A NodeClaim without a
 // finalizer is gone at once, and so may be forgotten before it is counted. It then takes a place of the NodePool's limit until Karpenter
-// restarts: with none left, drifted nodes aren't replaced (docs/upstream/static-node-count.md).
+// restarts: with none left, drifted nodes aren't replaced (docs/internals/upstream/static-node-count.md).
 func Recount(guest client.Reader, nodes *state.NodePoolState, now clock.PassiveClock) Middleware {
 	var mu sync.Mutex
 	known := map[string]counted{}

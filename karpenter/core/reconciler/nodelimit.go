@@ -36,7 +36,7 @@ func NoReplacement(nodePool *karpv1.NodePool) string {
 // replacement, around the passes of Karpenter core's static provisioning, which come at least once a minute. replacesFirst: Karpenter
 // launches a replacement before it terminates a node, in any case.
 //
-// Upstream gap: core doesn't inform the user (docs/upstream/static-node-limit.md).
+// Upstream gap: core doesn't inform the user (docs/internals/upstream/static-node-limit.md).
 func NodeLimit(guest client.Reader, recorder events.Recorder, replacesFirst bool) Middleware {
 	return Around(func(ctx context.Context, request reconcile.Request, next reconcile.Reconciler) (reconcile.Result, error) {
 		nodePool, nodeClaims := &karpv1.NodePool{}, &karpv1.NodeClaimList{}

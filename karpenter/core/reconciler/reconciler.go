@@ -3,7 +3,7 @@
 // Package reconciler alters the passes of Karpenter core's controllers: each Middleware puts a reconciler of ours around core's.
 //
 // Upstream gap: neither Karpenter core's controllers nor controller-runtime's manager have a hook around a reconciler, so
-// that Wrap replaces the fields that hold it and its queue (docs/upstream/management-outage.md).
+// that Wrap replaces the fields that hold it and its queue (docs/internals/upstream/management-outage.md).
 package reconciler
 
 import (
@@ -116,7 +116,7 @@ func (m wrappingManager) wrap(added ctrlcontroller.Controller) error {
 // namespace.
 //
 // Upstream gap: core asks its cloud provider every five seconds whether an instance is gone, and a provider that gets an event has no way
-// to pass that on but a write of the object that core watches (docs/upstream/departed-machines.md).
+// to pass that on but a write of the object that core watches (docs/internals/upstream/departed-machines.md).
 func Wake() (with Middleware, wake func(name string)) {
 	enqueue := func(reconcile.Request) bool { return false }
 	with = func(r Registered) reconcile.Reconciler {

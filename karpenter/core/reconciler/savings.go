@@ -25,7 +25,7 @@ var saved = opmetrics.NewPrometheusCounter(crmetrics.Registry, prometheus.Counte
 // Savings counts the savings of consolidation, around the passes of Karpenter core's disruption queue. A command counts once it has deleted
 // its nodes. Nodes of several NodePools share its savings by their prices.
 //
-// Upstream gap: core has its estimates in events and logs only (docs/upstream/disruption-savings.md).
+// Upstream gap: core has its estimates in events and logs only (docs/internals/upstream/disruption-savings.md).
 func Savings(queue *disruption.Queue) Middleware {
 	return Around(func(ctx context.Context, request reconcile.Request, next reconcile.Reconciler) (reconcile.Result, error) {
 		commands := queue.GetCommands()

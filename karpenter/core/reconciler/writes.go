@@ -38,7 +38,7 @@ const (
 // Upstream gap: core's lifecycle controller sleeps for a second after a pass, so that the cache has its writes, and a node that joins
 // meanwhile waits. Where many nodes come at once the cache needs longer, and core registers and initializes a node again, which costs four
 // requests and a new transition time of the condition each. Its controller that terminates nodes doesn't wait at all, and conflicts with
-// itself (docs/upstream/repeated-passes.md).
+// itself (docs/internals/upstream/repeated-passes.md).
 type Ledger struct {
 	mu sync.Mutex
 	// written has the latest version by UID.

@@ -3,7 +3,7 @@
 // Package wellknown extends the package-wide sets of Karpenter core. Importing it is enough.
 //
 // Upstream gap: a provider can add a well-known label or an ephemeral taint only by writing to a package variable of core
-// (docs/upstream/provider-registration.md).
+// (docs/internals/upstream/provider-registration.md).
 package wellknown
 
 import (

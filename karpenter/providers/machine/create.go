@@ -218,7 +218,7 @@ func sameForm(existing, wanted *unstructured.Unstructured) bool {
 // nothing to do then. So a failure is none of the launch.
 //
 // It leaves a replacement to Cluster API, because nothing waits for that. One that failed within a second would even cost a machine:
-// Karpenter core would launch another one for the pods of the node that stays (docs/upstream/failed-replacements.md).
+// Karpenter core would launch another one for the pods of the node that stays (docs/internals/upstream/failed-replacements.md).
 func (p *Provider) setOwner(ctx context.Context, nodeClaim string, machine *clusterv1.Machine, infrastructure *unstructured.Unstructured) {
 	owned, waits := metav1.GetControllerOfNoCopy(infrastructure) != nil, machine.Spec.Bootstrap.DataSecretName == nil
 	if owned || waits || p.IsReplacement != nil && p.IsReplacement(nodeClaim) {

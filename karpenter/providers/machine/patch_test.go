@@ -32,7 +32,7 @@ import (
 
 const bootstrapGroup = "bootstrap.cluster.x-k8s.io"
 
-// documented are the examples of docs/bootstrap.md by kind: what a person copies is what is tested.
+// documented are the examples of docs/platform/bootstrap.md by kind: what a person copies is what is tested.
 func documented(t *testing.T) map[string]v1alpha1.BootstrapPatches {
 	t.Helper()
 	text, err := os.ReadFile(filepath.Join("..", "..", "..", "docs", "bootstrap.md"))
@@ -72,7 +72,7 @@ func TestDocumentedPatches(t *testing.T) {
 		})
 	}
 	t.Run("When an example is documented, it should be one that is tested", func(t *testing.T) {
-		NewWithT(t).Expect(examples).To(HaveLen(5), "examples of docs/bootstrap.md")
+		NewWithT(t).Expect(examples).To(HaveLen(5), "examples of docs/platform/bootstrap.md")
 	})
 }
 

@@ -5,5 +5,5 @@
 // NodeClaim's Machine in the management cluster. It denies a request that names one of our nodes and doesn't match.
 // It ignores all others, and the renewals of client certificates, which kube-controller-manager approves.
 //
-// The rules are in validate.go, and need no API server. docs/node-identity.md describes them.
+// The rules are in validate.go, and need no API server. docs/reference/node-identity.md describes them.
 package csr

@@ -43,7 +43,7 @@ const (
 	// CAKey is the Secret's key of the certificates that the guest's API server is known by; the kubeconfig names it likewise.
 	CAKey = "ca.crt"
 	// DefaultTokenLifetime is the requested lifetime; the guest's API server may grant less. With renewAfter,
-	// Karpenter keeps working for at least seven hours without the operator. See docs/threat-model.md for the use of
+	// Karpenter keeps working for at least seven hours without the operator. See docs/internals/threat-model.md for the use of
 	// a stolen token.
 	DefaultTokenLifetime = 8 * time.Hour
 	// renewAfter is how old a token gets that lives long.

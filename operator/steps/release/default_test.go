@@ -252,7 +252,7 @@ func TestNoDefaultRelease(t *testing.T) {
 
 	t.Run("When the documentation names the supported versions, they should be these", func(t *testing.T) {
 		g := NewWithT(t)
-		page, err := os.ReadFile("../../../docs/versions.md")
+		page, err := os.ReadFile("../../../docs/platform/versions.md")
 		g.Expect(err).NotTo(HaveOccurred())
 		g.Expect(string(page)).To(ContainSubstring("that of the guest's API server, from 1.%d to 1.%d,", oldestMinor, newestMinor))
 	})

@@ -60,7 +60,7 @@ type outcome struct {
 	done, forced, abandoned, stopped bool
 }
 
-// want returns what the documentation promises: see docs/lifecycle.md.
+// want returns what the documentation promises: see docs/platform/lifecycle.md.
 func (e ending) want() outcome {
 	stuck := e.budget || e.finalizers
 	switch {

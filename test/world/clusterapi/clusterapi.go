@@ -240,7 +240,7 @@ func (p *provider) tuning() []string {
 	}
 	if p.Name == core {
 		// As it ships: 10. On two cores so many passes at once outrun the cache that each begins with, and conflict with the
-		// status that the last one wrote; see docs/upstream/machine-status-conflicts.md.
+		// status that the last one wrote; see docs/internals/upstream/machine-status-conflicts.md.
 		flags = append(flags, "--machine-concurrency=4")
 	}
 	return flags
