@@ -16,7 +16,7 @@ import (
 // tools are other programs that blocks of commands call. Nothing is known of their arguments.
 var tools = []string{
 	"apt-get", "aws", "cd", "clusterctl", "cosign", "exec", "export", "git", "go", "helm", "install", "jq", "openssl", "openstack", "sha256sum", "source", "ssh-keygen", "tar", "virtctl",
-	"base64", "cut", "date", "docker", "grep", "head", "ln", "tail", "tee",
+	"base64", "cut", "date", "docker", "grep", "head", "ln", "tail", "tee", "tr",
 }
 
 var (
@@ -145,8 +145,6 @@ type shell struct {
 	dir string
 	// plays: commands change what the API server has, as they would for a reader of the page.
 	plays bool
-	// examples is the folder where a reader of the page finds its files; empty if nowhere.
-	examples string
 	// generated is the file that the last clusterctl generate yaml has read.
 	generated string
 }
@@ -298,7 +296,7 @@ func (s *shell) kubectl(ctx context.Context, args []string) error {
 		args = append(args, "--wait=false")
 	case slices.Contains(waits, verb):
 		args = append(args, "--timeout=1s")
-	case !slices.Contains(reads, verb) && !changing:
+	case !slices.Contains(reads, verb) && !changing, verb == "config" && !slices.Contains(args, "view"): // the file is everybody's
 		runnable = false
 	}
 	if !runnable {
@@ -354,8 +352,8 @@ func (s *shell) save(b block) error {
 	write := func(path string) error {
 		return errors.Join(os.MkdirAll(filepath.Dir(path), 0o755), os.WriteFile(path, []byte(elided.Replace(b.text)), 0o600))
 	}
-	if s.examples != "" {
-		if err := write(filepath.Join(s.dir, s.examples, found[1])); err != nil {
+	if b.file != "" {
+		if err := write(filepath.Join(s.dir, b.file)); err != nil {
 			return err
 		}
 	}

@@ -23,37 +23,40 @@ const cookbook = "docs/cluster-admins/node-pools.md"
 // exampleFolders are those of the files that other pages show.
 var exampleFolders = map[string]string{"docs/platform/catalog.md": "catalog"}
 
-// examples are the files that pages show, by their path from the root: those of getting started and of exampleFolders, and the NodePools of
-// the cookbook.
+// exampleOf is the example that a block shows, as a path from the root: files of the first-node pages and of exampleFolders, and the NodePools
+// of the cookbook.
+func exampleOf(path string, b block) string {
+	found := named.FindStringSubmatch(b.text)
+	folder, isPlayed := strings.CutPrefix(strings.TrimSuffix(path, ".md"), played)
+	switch {
+	case b.language != "yaml":
+	case path == firstNode && found != nil:
+		return "examples/first-node/" + found[1]
+	case isPlayed && found != nil:
+		return "examples/" + folder + "/" + found[1]
+	case exampleFolders[path] != "" && found != nil:
+		return "examples/" + exampleFolders[path] + "/" + found[1]
+	case path == cookbook:
+		var object struct {
+			Kind     string
+			Metadata struct{ Name string }
+		}
+		if err := yaml.Unmarshal([]byte(b.text), &object); err == nil && object.Kind == "NodePool" {
+			return "examples/nodepools/" + object.Metadata.Name + ".yaml"
+		}
+	}
+	return ""
+}
+
+// examples are the files that pages show, or that they name and a test reads, by their path from the root.
 func examples(t *testing.T) map[string]string {
 	t.Helper()
 	files := map[string]string{}
 	for _, p := range documentation(t) {
-		folder, hasFiles := strings.CutPrefix(strings.TrimSuffix(p.path, ".md"), played)
-		if !hasFiles {
-			folder, hasFiles = exampleFolders[p.path]
-		}
 		for _, b := range p.blocks {
-			path := ""
-			switch found := named.FindStringSubmatch(b.text); {
-			case b.language != "yaml":
-				continue
-			case hasFiles && found != nil:
-				path = "examples/" + folder + "/" + found[1]
-			case p.path == cookbook:
-				var object struct {
-					Kind     string
-					Metadata struct{ Name string }
-				}
-				if err := yaml.Unmarshal([]byte(b.text), &object); err != nil || object.Kind != "NodePool" {
-					continue
-				}
-				path = "examples/nodepools/" + object.Metadata.Name + ".yaml"
-			default:
-				continue
+			if b.file != "" {
+				files[b.file] = b.text
 			}
-			NewWithT(t).Expect(files).NotTo(HaveKey(path), "two blocks of %s", p.path)
-			files[path] = b.text
 		}
 	}
 	return files

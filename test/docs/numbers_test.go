@@ -33,7 +33,7 @@ var numbers = []struct{ page, text, folder, name string }{
 	{"platform/failures.md", `didn't answer within (15 s)`, "karpenter/providers/machine", "CreateTimeout"},
 	{"platform/failures.md", `first failure \| (3 minutes)`, "karpenter/providers/offering", "BaseTTL"},
 	{"platform/fleet-capacity.md", `serves up to (200) clusters`, "fleet/operator/capacityaccount", "maxClusters"},
-	{"start/kubevirt.md", `(30 minutes) by default`, "operator/steps/teardown", "DefaultDrainTimeout"},
+	{"start/README.md", `drains nodes for at most (30 minutes)`, "operator/steps/teardown", "DefaultDrainTimeout"},
 	{"cluster-admins/life-of-a-node.md", `deadline (5 minutes) later`, "operator/steps/teardown", "maxGracePeriod"},
 	{"platform/lifecycle.md", `the operator's --drain-timeout, (30m)`, "operator/steps/teardown", "DefaultDrainTimeout"},
 	{"platform/lifecycle.md", "as long as `timeout`, at most (5 minutes)", "operator/steps/teardown", "maxGracePeriod"},

@@ -3,12 +3,14 @@
 package docs_test
 
 import (
+	"errors"
 	"fmt"
 	"io/fs"
 	"os"
 	"path/filepath"
 	"regexp"
 	"slices"
+	"strconv"
 	"strings"
 	"testing"
 
@@ -36,6 +38,8 @@ type block struct {
 	// marker is the HTML comment before the block: see markers in yaml_test.go. Readers don't see it.
 	marker string
 	text   string
+	// file is the example, as a path from the root, that the block shows or that was read as one; empty without.
+	file string
 }
 
 func (b block) errorf(format string, args ...any) error {
@@ -56,6 +60,7 @@ func parse(path, content string) page {
 		found := fence.FindStringSubmatch(line)
 		switch {
 		case found != nil && open != nil:
+			open.file = exampleOf(path, *open)
 			p.blocks = append(p.blocks, *open)
 			open, marker = nil, ""
 		case found != nil:
@@ -100,7 +105,68 @@ func documentation(t *testing.T) []page {
 			return err
 		})).To(Succeed())
 	}
+	byPath := map[string]page{}
+	for _, p := range pages {
+		byPath[p.path] = p
+	}
+	for i, p := range pages {
+		if slices.Contains(infrastructures, p.path) {
+			pages[i].blocks = append(examplesOf(t, p), inSteps(byPath[firstNode], p)...)
+		}
+	}
 	return pages
+}
+
+// firstNode has the steps that are the same on every infrastructure, and infrastructures the pages that add to them. A reader runs the commands
+// of both, step by step, and so do the tests.
+const firstNode = played + "README.md"
+
+var infrastructures = []string{played + "vsphere.md", played + "kubevirt.md", played + "openstack.md", played + "aws.md", played + "metal3.md"}
+
+// step is the heading of one.
+var step = regexp.MustCompile(`^## (\d)\. `)
+
+// steps are a page's blocks by the number of the step that they are in; 0 for those above the first.
+func (p page) steps() map[int][]block {
+	steps, number := map[int][]block{}, 0
+	blocks := p.blocks
+	for i, line := range p.prose {
+		if found := step.FindStringSubmatch(line); found != nil {
+			number, _ = strconv.Atoi(found[1])
+		}
+		for len(blocks) > 0 && blocks[0].line <= i+2 {
+			steps[number], blocks = append(steps[number], blocks[0]), blocks[1:]
+		}
+	}
+	return steps
+}
+
+// inSteps are the blocks of both pages, those that are shared first in each step.
+func inSteps(shared, more page) (blocks []block) {
+	first, then := shared.steps(), more.steps()
+	blocks = then[0]
+	for number := 1; number < 10; number++ {
+		blocks = append(append(blocks, first[number]...), then[number]...)
+	}
+	return blocks
+}
+
+// examplesOf are the files of an infrastructure's examples, as if its page showed them.
+func examplesOf(t *testing.T, p page) (blocks []block) {
+	t.Helper()
+	g := NewWithT(t)
+	folder := "examples/" + strings.TrimSuffix(strings.TrimPrefix(p.path, played), ".md") + "/"
+	for _, file := range []string{
+		folder + "cluster.yaml", folder + "cloud-controller-manager.yaml", folder + "templates.yaml", folder + "hostedcluster.yaml", "examples/first-node/web.yaml",
+	} {
+		content, err := os.ReadFile(filepath.Join(root, file))
+		if errors.Is(err, fs.ErrNotExist) {
+			continue
+		}
+		g.Expect(err).NotTo(HaveOccurred())
+		blocks = append(blocks, block{page: file, line: 1, language: "yaml", text: string(content), file: file})
+	}
+	return blocks
 }
 
 var (
