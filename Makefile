@@ -34,9 +34,13 @@ IMAGE_PREFIX ?= autonode
 # keeps the answer.
 PACKAGES = $(eval PACKAGES := $(filter-out ./test/e2e ./test/aws ./test/real ./test/released,$(patsubst github.com/autonode-io/autonode/%,./%,\
 	$(foreach module,$(MODULES),$(shell GOTOOLCHAIN=$(GOTOOLCHAIN) go list -C $(module) ./...)))))$(PACKAGES)
+# PKG=./operator/guest runs the tests of one folder, PKG=./operator/... those below it.
+ifdef PKG
+PACKAGES := $(PKG)
+endif
 # packages-of names those of PACKAGES that are in a module, as the go command has to be told there.
-packages-of = $(if $(filter .,$(1)),$(filter-out $(foreach module,$(filter-out .,$(MODULES)),./$(module) ./$(module)/%),$(PACKAGES)),\
-	$(patsubst ./$(1),.,$(patsubst ./$(1)/%,./%,$(filter ./$(1) ./$(1)/%,$(PACKAGES)))))
+packages-of = $(strip $(if $(filter .,$(1)),$(filter-out $(foreach module,$(filter-out .,$(MODULES)),./$(module) ./$(module)/%),$(PACKAGES)),\
+	$(patsubst ./$(1),.,$(patsubst ./$(1)/%,./%,$(filter ./$(1) ./$(1)/%,$(PACKAGES))))))
 # CI sets it. The go command doesn't cache what is shuffled.
 SHUFFLE ?=
 # The linter vets; go test would do it again.
@@ -115,7 +119,7 @@ define unit-tests
 endef
 
 .PHONY: unit
-unit: build ## Run the unit and envtest tests, those whose result isn't cached. SHUFFLE=on runs all, in random order.
+unit: build ## Run the unit and envtest tests, those whose result isn't cached. PKG=./operator/guest runs one folder's; SHUFFLE=on runs all, in random order.
 	$(call unit-tests,go test)
 
 .PHONY: race
@@ -140,7 +144,7 @@ bench: ## Run the benchmarks, as benchstat reads them. COUNT=10 for statistics. 
 # The checks at the end of a run are no tests that could run again: gotestsum takes that for their success. How many tests run at once is for
 # the pool in test/e2e: -parallel lets all of them wait in its queue.
 e2e: build ## Run all end-to-end tests of test/e2e in worlds of their own, and again alone what failed. TESTFLAGS='-run Upgrade' chooses.
-	$(DEV) world build --next-minor
+	$(DEV) world build $(if $(findstring -run,$(TESTFLAGS)),,--next-minor)
 	@mkdir -p bin && rm -f $(E2E_RERUNS) && gotestsum=$$($(TOOL) -n gotestsum) && failed=0; \
 	(cd test && $$gotestsum --format=standard-verbose --rerun-fails=1 --rerun-fails-run-root-test --rerun-fails-report=$(CURDIR)/$(E2E_RERUNS) \
 		--packages ./e2e/... -- $(E2E_FLAGS) -timeout=90m -parallel=100) 2>&1 | tee $(E2E_LOG) || failed=1; \

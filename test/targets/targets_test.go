@@ -37,10 +37,10 @@ func output(t *testing.T, name string, args ...string) string {
 var runsTests = regexp.MustCompile(`(?:\(cd (\S+) && [^()]*?)?(?:go test|--packages)(?: -C (\S+))? ([^)\n]+)`)
 
 // folders of the packages whose tests a make target would run.
-func folders(t *testing.T, target string) []string {
+func folders(t *testing.T, target string, args ...string) []string {
 	t.Helper()
 	packages := map[string][]string{} // by the folder of their module
-	commands := strings.ReplaceAll(output(t, "make", "--dry-run", target), "\\\n", " ")
+	commands := strings.ReplaceAll(output(t, "make", append([]string{"--dry-run", target}, args...)...), "\\\n", " ")
 	for _, match := range runsTests.FindAllStringSubmatch(commands, -1) {
 		module := cmp.Or(match[1], match[2], ".")
 		for _, word := range strings.Fields(match[3]) {
@@ -105,6 +105,11 @@ func TestBenchmarks(t *testing.T) {
 			}
 		}
 		g.Expect(benchmarks).To(BeNumerically(">", 10))
+	})
+	t.Run("When PKG names a folder, make unit should test that one alone", func(t *testing.T) {
+		for _, folder := range []string{"operator/guest", "api/v1beta1", "test/docs"} {
+			NewWithT(t).Expect(folders(t, "unit", "PKG=./"+folder)).To(HaveExactElements(HaveSuffix("/" + folder)))
+		}
 	})
 	t.Run("When make bench-fleet names parts of a test, the test should have exactly those", func(t *testing.T) {
 		g := NewWithT(t)
