@@ -96,7 +96,7 @@ func acquireHosted(t *testing.T, name string) *hosted {
 func documents(t *testing.T) (trust, permissions string) {
 	t.Helper()
 	g := NewWithT(t)
-	page, err := os.ReadFile(filepath.Join("..", "..", "docs", "aws.md"))
+	page, err := os.ReadFile(filepath.Join("..", "..", "docs", "platform", "aws.md"))
 	g.Expect(err).NotTo(HaveOccurred())
 	found := regexp.MustCompile("(?s)```json\n(.*?)```").FindAllStringSubmatch(string(page), -1)
 	g.Expect(found).To(HaveLen(2), "the trust policy and the permissions")
@@ -179,7 +179,7 @@ func (h *hosted) admit(t *testing.T) (token string) {
 func (h *hosted) userData(t *testing.T, token string) string {
 	t.Helper()
 	g := NewWithT(t)
-	page, err := os.ReadFile(filepath.Join("..", "..", "docs", "aws.md"))
+	page, err := os.ReadFile(filepath.Join("..", "..", "docs", "platform", "aws.md"))
 	g.Expect(err).NotTo(HaveOccurred())
 	document := regexp.MustCompile("(?s)```yaml\n(## template: jinja\n.*?)```").FindStringSubmatch(string(page))
 	g.Expect(document).To(HaveLen(2))
