@@ -67,8 +67,13 @@ help: ## Print this help.
 	@awk 'BEGIN {FS = ":.*## "; print "Usage: make TARGET\n"} /^[a-z-]+:.*## / {printf "  %-12s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
 
 .PHONY: demo
-demo: build ## Start the local world and play the main scenarios in it. ARGS=--keep leaves it running.
+demo: $(DEV) ## Start the local world and play the main scenarios in it. ARGS=--keep leaves it running.
+	@$(MAKE) --no-print-directory -j2 programs control-planes
 	@$(DEV) demo $(ARGS)
+
+.PHONY: control-planes
+control-planes:
+	@$(DEV) world build
 
 .PHONY: test
 test: ## Check what every change has to pass: generated files, lint, unit and envtest, one end-to-end test of the main job.
@@ -200,13 +205,21 @@ world: build ## Start the local world and leave it in the foreground. ARGS are t
 	$(DEV) world up $(ARGS)
 
 .PHONY: build
-build: $(DEV) ## Build the programs into bin/, static.
-	go build -ldflags '$(LDFLAGS)' -o bin/ $(addprefix ./cmd/,$(PROGRAMS))
+build: $(DEV) programs ## Build the programs into bin/, static.
+
+# A first build downloads 170 modules: a line for each 20 is enough.
+DOWNLOADS = awk '/^go: downloading/ {if (++n % 20 == 1) printf "  downloading Go modules: %d\n", n; next} {print} {fflush()}'
+
+.PHONY: programs
+programs:
+	@echo "Building $(PROGRAMS)"
+	@go build -ldflags '$(LDFLAGS)' -o bin/ $(addprefix ./cmd/,$(PROGRAMS)) 2>&1 | $(DOWNLOADS)
 
 .PHONY: $(DEV)
 $(DEV):
 	@mkdir -p bin
-	go build -C test -ldflags '$(LDFLAGS)' -o '$(CURDIR)/bin/' ./cmd/autonode-dev
+	@echo "Building autonode-dev (the first time about 4 minutes on 2 cores)"
+	@go build -C test -ldflags '$(LDFLAGS)' -o '$(CURDIR)/bin/' ./cmd/autonode-dev 2>&1 | $(DOWNLOADS)
 
 .PHONY: release
 release: PUSH ?= $(REGISTRY)

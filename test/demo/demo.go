@@ -119,6 +119,7 @@ func (d *demo) enable(ctx context.Context) error {
 		expectation{"Karpenter rolled out", d.rolledOut(d.Initial)},
 		d.conditionIs("AutoNodeEnabled=True", v1beta1.AutoNodeEnabled, metav1.ConditionTrue),
 		expectation{"default node class ready", d.nodeClassReady},
+		d.conditionIs("Ready=True", v1beta1.Ready, metav1.ConditionTrue), // the column AUTONODE shows Enabled from here on
 	); err != nil {
 		return err
 	}
