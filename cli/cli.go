@@ -23,7 +23,6 @@ import (
 	"github.com/autonode-io/autonode/cli/why"
 	"github.com/autonode-io/autonode/cmd/about"
 	"github.com/autonode-io/autonode/fleet/cli/cost"
-	"github.com/autonode-io/autonode/message"
 )
 
 // plugin starts the names of kubectl's plugins: it runs kubectl-autonode for `kubectl autonode`.
@@ -33,31 +32,22 @@ const plugin = "kubectl-"
 // program's stamps, empty in a build for development. operator checks what is installed.
 func NewCommand(path, version, operatorImage string, operator install.Operator) *cobra.Command {
 	name := strings.TrimSuffix(filepath.Base(path), ".exe")
-	root := &cobra.Command{
+	root := command.Root(&cobra.Command{
 		Use:   name,
 		Short: "AutoNode's command-line tool",
 		Long: `AutoNode's command-line tool installs AutoNode and turns it on for Clusters, shows nodes, their cost and why pods wait, and
 makes release payloads and catalogs.
 
 Installed as kubectl-autonode it is a plugin of kubectl: kubectl autonode.`,
-		SilenceUsage:  true,
-		SilenceErrors: true,
-	}
+	})
 	shown := name
 	if rest, ok := strings.CutPrefix(name, plugin); ok {
 		shown = "kubectl " + rest
 		root.Annotations = map[string]string{cobra.CommandDisplayNameAnnotation: shown}
 	}
-	root.PersistentPreRun = func(cmd *cobra.Command, _ []string) {
-		cmd.SetOut(&message.Writer{To: cmd.OutOrStdout()})
-		cmd.SetErr(&message.Writer{To: cmd.ErrOrStderr()})
-	}
 	info := about.Of("autonode", version)
 	root.Version = info.String()
 	root.SetVersionTemplate("{{.Version}}")
-	root.SetFlagErrorFunc(func(cmd *cobra.Command, err error) error {
-		return command.FlagError(cmd.CommandPath(), err)
-	})
 	groups := []struct {
 		group    cobra.Group
 		commands []*cobra.Command

@@ -13,46 +13,11 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 	. "github.com/onsi/gomega"
-	"k8s.io/client-go/tools/clientcmd"
-	clientcmdapi "k8s.io/client-go/tools/clientcmd/api"
 
 	"github.com/autonode-io/autonode/cli/printer"
 )
 
 var update = flag.Bool("update", false, "write what tests got into testdata")
-
-// TestWrongClusters calls commands with clusters that can't be used: the error has to say what to do.
-func TestWrongClusters(t *testing.T) {
-	g := NewWithT(t)
-	dir := t.TempDir()
-	good, err := clientcmd.LoadFromFile(managementCluster.kubeconfig)
-	g.Expect(err).NotTo(HaveOccurred())
-	write := func(name string, change func(*clientcmdapi.Config)) string {
-		config := good.DeepCopy()
-		change(config)
-		path := filepath.Join(dir, name)
-		g.Expect(clientcmd.WriteToFile(*config, path)).To(Succeed())
-		return path
-	}
-	expired := write("expired", func(c *clientcmdapi.Config) {
-		for name := range c.AuthInfos {
-			c.AuthInfos[name] = &clientcmdapi.AuthInfo{Token: "expired"}
-		}
-	})
-	for name, test := range map[string]struct {
-		args []string
-		want string
-	}{
-		"When the context doesn't exist, it should list those that do": {[]string{"nodes", "--kubeconfig", managementCluster.kubeconfig,
-			"--context", "typo"}, `the kubeconfig has no context "typo"; it has ` + good.CurrentContext},
-		"When the credentials have expired, it should say to renew them": {[]string{"nodes", "--kubeconfig", expired}, "which may have expired: renew them"},
-	} {
-		t.Run(name, func(t *testing.T) {
-			_, err := run(t, "autonode", test.args...)
-			NewWithT(t).Expect(err).To(MatchError(ContainSubstring(test.want)))
-		})
-	}
-}
 
 // wrongFiles are in the folder in which the commands of TestWrongInputs run.
 var wrongFiles = map[string]string{

@@ -29,6 +29,18 @@ type Streams struct {
 	Raw io.Writer
 }
 
+// Root sets up the root of a command line: what it prints shows control characters as text, and the error of a flag tells where its use is
+// explained.
+func Root(root *cobra.Command) *cobra.Command {
+	root.SilenceUsage, root.SilenceErrors = true, true
+	root.PersistentPreRun = func(cmd *cobra.Command, _ []string) {
+		cmd.SetOut(&message.Writer{To: cmd.OutOrStdout()})
+		cmd.SetErr(&message.Writer{To: cmd.ErrOrStderr()})
+	}
+	root.SetFlagErrorFunc(func(cmd *cobra.Command, err error) error { return flagError(cmd.CommandPath(), err) })
+	return root
+}
+
 // Options are what a command was called with.
 type Options interface {
 	Run(ctx context.Context, streams Streams) error

@@ -63,8 +63,8 @@ var forms = map[string]string{
 	"duration": "a duration, such as 90s or 5m", "stringToString": "KEY=VALUE",
 }
 
-// FlagError reports what is wrong with a flag, and where its use is explained.
-func FlagError(path string, err error) error {
+// flagError reports what is wrong with a flag, and where its use is explained.
+func flagError(path string, err error) error {
 	var choice choiceError
 	if errors.As(err, &choice) {
 		return choice.error

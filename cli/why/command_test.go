@@ -1,104 +1,38 @@
 // SPDX-License-Identifier: Apache-2.0
 
-package cli
+package why
 
 import (
-	"context"
 	"encoding/json"
+	"os"
 	"testing"
 	"time"
 
-	"github.com/awslabs/operatorpkg/status"
 	. "github.com/onsi/gomega"
-	appsv1 "k8s.io/api/apps/v1"
 	corev1 "k8s.io/api/core/v1"
 	rbacv1 "k8s.io/api/rbac/v1"
-	"k8s.io/apimachinery/pkg/api/resource"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-	clientgoscheme "k8s.io/client-go/kubernetes/scheme"
-	"k8s.io/utils/ptr"
-	clusterv1 "sigs.k8s.io/cluster-api/api/core/v1beta2"
 	"sigs.k8s.io/controller-runtime/pkg/client"
-	karpv1 "sigs.k8s.io/karpenter/pkg/apis/v1"
 
 	"github.com/autonode-io/autonode/api/karpenter/v1alpha1"
 	"github.com/autonode-io/autonode/api/scalar"
-	"github.com/autonode-io/autonode/cli/cluster"
+	"github.com/autonode-io/autonode/cli/clitest"
 	"github.com/autonode-io/autonode/cli/explain"
 	"github.com/autonode-io/autonode/karpenter/providers/offering"
 )
 
-// makeHosted makes a control plane with one template, and in its guest, which is the same cluster, a NodePool of it.
-func makeHosted(t *testing.T, namespace string, provisioned bool) {
-	t.Helper()
-	g := NewWithT(t)
-	g.Expect(v1alpha1.AddToScheme(clientgoscheme.Scheme)).To(Succeed())
-	config, err := (&cluster.Flags{Kubeconfig: managementCluster.kubeconfig}).Config()
-	g.Expect(err).NotTo(HaveOccurred())
-	admin, err := client.New(config, client.Options{Scheme: clientgoscheme.Scheme})
-	g.Expect(err).NotTo(HaveOccurred())
-	made := func(object client.Object) {
-		t.Helper()
-		g.Expect(admin.Create(t.Context(), object)).To(Succeed())
-		t.Cleanup(func() {
-			g.Expect(client.IgnoreNotFound(admin.Delete(context.WithoutCancel(t.Context()), object))).To(Succeed())
-		})
-	}
-	cluster := makeCluster(t, namespace, "blue")
-	cluster.Status.Initialization.InfrastructureProvisioned = ptr.To(provisioned)
-	cluster.Status.FailureDomains = []clusterv1.FailureDomain{{Name: "a"}, {Name: "b"}}
-	g.Expect(managementCluster.admin.Status().Update(t.Context(), cluster)).To(Succeed())
-	template := machineTemplate(namespace)
-	g.Expect(managementCluster.admin.Get(t.Context(), client.ObjectKeyFromObject(template), template)).To(Succeed())
-	template.SetAnnotations(map[string]string{
-		"capacity.cluster-autoscaler.kubernetes.io/cpu": "4", "capacity.cluster-autoscaler.kubernetes.io/memory": "16Gi", v1alpha1.PriceAnnotation: "0.1",
-	})
-	g.Expect(managementCluster.admin.Update(t.Context(), template)).To(Succeed())
-	made(&corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Namespace: namespace, Name: "karpenter-prices"},
-		Data: map[string]string{"prices.yaml": "- {instanceType: blue-workers, price: 0.25}\n"}})
-	labels := map[string]string{"app.kubernetes.io/name": "karpenter"}
-	made(&appsv1.Deployment{ObjectMeta: metav1.ObjectMeta{Namespace: namespace, Name: "karpenter"}, Spec: appsv1.DeploymentSpec{
-		Selector: &metav1.LabelSelector{MatchLabels: labels},
-		Template: corev1.PodTemplateSpec{ObjectMeta: metav1.ObjectMeta{Labels: labels}, Spec: corev1.PodSpec{
-			Containers: []corev1.Container{{
-				Name: "karpenter", Image: "registry.example/karpenter", Args: []string{"--guest-kubeconfig=/etc/karpenter/guest/kubeconfig", "--cluster-name=blue"},
-				Env:          []corev1.EnvVar{{Name: "PRICE_FILE", Value: "/etc/karpenter/prices/prices.yaml"}, {Name: "FEATURE_GATES", Value: "NodeOverlay=true"}},
-				VolumeMounts: []corev1.VolumeMount{{Name: "prices", MountPath: "/etc/karpenter/prices"}},
-			}},
-			Volumes: []corev1.Volume{{Name: "prices", VolumeSource: corev1.VolumeSource{ConfigMap: &corev1.ConfigMapVolumeSource{
-				LocalObjectReference: corev1.LocalObjectReference{Name: "karpenter-prices"}}}}},
-		}},
-	}})
-	class := &v1alpha1.ClusterAPINodeClass{ObjectMeta: metav1.ObjectMeta{Name: namespace}}
-	class.Spec.ScalableResourceSelector = &metav1.LabelSelector{MatchLabels: map[string]string{clusterv1.ClusterNameLabel: "blue"}}
-	made(class)
-	pool := &karpv1.NodePool{ObjectMeta: metav1.ObjectMeta{Name: namespace}}
-	pool.Spec.Template.Spec.NodeClassRef = &karpv1.NodeClassReference{Group: v1alpha1.Group, Kind: v1alpha1.Kind, Name: namespace}
-	pool.Spec.Template.Spec.Requirements = []karpv1.NodeSelectorRequirementWithMinValues{}
-	pool.Spec.Disruption.ConsolidateAfter = karpv1.MustParseNillableDuration("30s")
-	made(pool)
-	for _, condition := range []string{karpv1.ConditionTypeValidationSucceeded, karpv1.ConditionTypeNodeClassReady, status.ConditionReady} {
-		pool.StatusConditions().SetTrue(condition)
-	}
-	g.Expect(admin.Status().Update(t.Context(), pool)).To(Succeed())
-	for name, cpu := range map[string]string{"web": "2", "huge": "64"} {
-		pod := &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Namespace: namespace, Name: name}, Spec: corev1.PodSpec{Containers: []corev1.Container{{
-			Name: "c", Image: "registry.example/c", Resources: corev1.ResourceRequirements{Requests: corev1.ResourceList{corev1.ResourceCPU: resource.MustParse(cpu)}},
-		}}}}
-		made(pod)
-		pod.Status.Conditions = []corev1.PodCondition{{Type: corev1.PodScheduled, Status: corev1.ConditionFalse, Reason: corev1.PodReasonUnschedulable}}
-		g.Expect(admin.Status().Update(t.Context(), pod)).To(Succeed())
-	}
-}
+var server clitest.Server
+
+func TestMain(m *testing.M) { os.Exit(server.Run(m)) }
 
 func TestWhyCommand(t *testing.T) {
 	const namespace = "why-blue"
-	makeHosted(t, namespace, true)
+	server.MakeHosted(t, namespace, true)
 	// A user who may read everything and write nothing: a write would be an error.
-	viewer := managementCluster.addUser(t, "why-viewer", rbacv1.PolicyRule{APIGroups: []string{"*"}, Resources: []string{"*"}, Verbs: []string{"get", "list", "watch"}})
+	viewer := server.AddUser(t, "why-viewer", rbacv1.PolicyRule{APIGroups: []string{"*"}, Resources: []string{"*"}, Verbs: []string{"get", "list", "watch"}})
 	why := func(t *testing.T, args ...string) (string, error) {
 		t.Helper()
-		return run(t, "autonode", append([]string{"why"}, append(args, "--kubeconfig", viewer)...)...)
+		return clitest.Run(t, NewCommand(), append(args, "--kubeconfig", viewer)...)
 	}
 	management := []string{"--management-kubeconfig", viewer, "--control-plane-namespace", namespace}
 
@@ -127,7 +61,7 @@ func TestWhyCommand(t *testing.T) {
 		g.Expect(out).To(ContainSubstring("Not known:\n  Instance types come from the status of the node classes"))
 	})
 	t.Run("When an event reports that the only offering has failed, it should have the event's words", func(t *testing.T) {
-		g, admin := NewWithT(t), managementCluster.admin
+		g, admin := NewWithT(t), server.Admin
 		class := &v1alpha1.ClusterAPINodeClass{}
 		g.Expect(admin.Get(t.Context(), client.ObjectKey{Name: namespace}, class)).To(Succeed())
 		class.Status.Templates = []v1alpha1.TemplateStatus{{
@@ -141,7 +75,7 @@ func TestWhyCommand(t *testing.T) {
 		g.Expect(out).NotTo(ContainSubstring("Not known"))
 		now := time.Now()
 		message := "no capacity for on-demand large in zone a: none left" + offering.RetryNotice(now.Add(3*time.Minute))
-		made(t, &corev1.Event{
+		server.Create(t, &corev1.Event{
 			ObjectMeta:     metav1.ObjectMeta{Namespace: "default", Name: "why-blue-x"},
 			InvolvedObject: corev1.ObjectReference{APIVersion: "karpenter.sh/v1", Kind: "NodeClaim", Name: "why-blue-x"},
 			Reason:         "InsufficientCapacity", Message: message, LastTimestamp: metav1.NewTime(now),
@@ -153,7 +87,7 @@ func TestWhyCommand(t *testing.T) {
 	})
 	t.Run("When the Cluster isn't provisioned, it should say why there are no instance types", func(t *testing.T) {
 		g := NewWithT(t)
-		makeHosted(t, "why-green", false)
+		server.MakeHosted(t, "why-green", false)
 		out, err := why(t, "pod", "why-green/web", "--management-kubeconfig", viewer, "--control-plane-namespace", "why-green")
 		g.Expect(err).NotTo(HaveOccurred())
 		g.Expect(out).To(HavePrefix("Pod why-green/web fits none of 2 NodePools\n"))

@@ -1,10 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 
-package cli
+package catalog
 
 import (
-	"bytes"
-	"io"
 	"os"
 	"path/filepath"
 	"strings"
@@ -16,7 +14,12 @@ import (
 	"sigs.k8s.io/yaml"
 
 	"github.com/autonode-io/autonode/api/karpenter/v1alpha1"
+	"github.com/autonode-io/autonode/cli/clitest"
 )
+
+var server clitest.Server
+
+func TestMain(m *testing.M) { os.Exit(server.Run(m)) }
 
 // offered is a catalog with what no price list states: labels, overhead, and a reserved offering.
 const offered = `
@@ -40,19 +43,15 @@ spec:
 `
 
 // refreshing is a catalog in a namespace of its own, and the command that refreshes it.
-type refreshing struct {
-	admin     client.Client
-	namespace string
-}
+type refreshing struct{ namespace string }
 
 func startRefreshing(t *testing.T, name string) refreshing {
 	t.Helper()
 	g := NewWithT(t)
-	admin := managementCluster.admin
 	namespace := &corev1.Namespace{}
 	namespace.Name = name
-	g.Expect(admin.Create(t.Context(), namespace)).To(Succeed())
-	r := refreshing{admin: admin, namespace: name}
+	g.Expect(server.Admin.Create(t.Context(), namespace)).To(Succeed())
+	r := refreshing{namespace: name}
 	r.create(t, "general")
 	return r
 }
@@ -63,13 +62,13 @@ func (r refreshing) create(t *testing.T, name string) {
 	c := &v1alpha1.InstanceTypeCatalog{}
 	g.Expect(yaml.UnmarshalStrict([]byte(offered), c)).To(Succeed())
 	c.Namespace, c.Name = r.namespace, name
-	g.Expect(r.admin.Create(t.Context(), c)).To(Succeed())
+	g.Expect(server.Admin.Create(t.Context(), c)).To(Succeed())
 }
 
 func (r refreshing) catalog(t *testing.T) *v1alpha1.InstanceTypeCatalog {
 	t.Helper()
 	c := &v1alpha1.InstanceTypeCatalog{}
-	NewWithT(t).Expect(r.admin.Get(t.Context(), client.ObjectKey{Namespace: r.namespace, Name: "general"}, c)).To(Succeed())
+	NewWithT(t).Expect(server.Admin.Get(t.Context(), client.ObjectKey{Namespace: r.namespace, Name: "general"}, c)).To(Succeed())
 	return c
 }
 
@@ -78,13 +77,8 @@ func (r refreshing) refresh(t *testing.T, table string, args ...string) (string,
 	t.Helper()
 	path := filepath.Join(t.TempDir(), "types.csv")
 	NewWithT(t).Expect(os.WriteFile(path, []byte("name,cpu,memory,zones,capacityType,price\n"+table), 0o600)).To(Succeed())
-	var out bytes.Buffer
-	cmd := newCommand("autonode")
-	cmd.SetArgs(append([]string{"catalog", "refresh", "csv", "--kubeconfig", managementCluster.kubeconfig, "-n", r.namespace, "--name", "general", "-f", path}, args...))
-	cmd.SetOut(&out)
-	cmd.SetErr(io.Discard)
-	err := cmd.ExecuteContext(t.Context())
-	return out.String(), err
+	out, _, err := catalogCommand(t, append([]string{"refresh", "csv", "--kubeconfig", server.Kubeconfig, "-n", r.namespace, "--name", "general", "-f", path}, args...)...)
+	return out, err
 }
 
 const (

@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 
-package cli
+package check_test
 
 import (
-	"context"
 	"encoding/json"
+	"os"
 	"strings"
 	"testing"
 
@@ -19,31 +19,21 @@ import (
 	autonodev1alpha1 "github.com/autonode-io/autonode/api/v1alpha1"
 	"github.com/autonode-io/autonode/api/v1beta1"
 	"github.com/autonode-io/autonode/cli/check"
+	"github.com/autonode-io/autonode/cli/clitest"
 	"github.com/autonode-io/autonode/manifests"
 )
 
+var server clitest.Server
+
+func TestMain(m *testing.M) { os.Exit(server.Run(m)) }
+
 func runCheck(t *testing.T, args ...string) (string, error) {
 	t.Helper()
-	return run(t, "autonode", append([]string{"check", "--kubeconfig", managementCluster.kubeconfig}, args...)...)
-}
-
-// made creates objects, and deletes them at the end of a test.
-func made(t *testing.T, objects ...client.Object) {
-	t.Helper()
-	g, admin := NewWithT(t), managementCluster.admin
-	for _, object := range objects {
-		g.Expect(client.IgnoreAlreadyExists(admin.Create(t.Context(), object))).To(Succeed())
-		if object.GetObjectKind().GroupVersionKind().Kind == "Namespace" {
-			continue // no controller finishes its deletion
-		}
-		t.Cleanup(func() {
-			g.Expect(client.IgnoreNotFound(admin.Delete(context.WithoutCancel(t.Context()), object))).To(Succeed())
-		})
-	}
+	return clitest.Run(t, check.NewCommand(), append([]string{"--kubeconfig", server.Kubeconfig}, args...)...)
 }
 
 func TestCheckManagement(t *testing.T) {
-	g, admin := NewWithT(t), managementCluster.admin
+	g, admin := NewWithT(t), server.Admin
 	t.Run("When the operator isn't installed, it should say how to install it", func(t *testing.T) {
 		g := NewWithT(t)
 		out, err := runCheck(t)
@@ -57,7 +47,7 @@ func TestCheckManagement(t *testing.T) {
 	g.Expect(err).NotTo(HaveOccurred())
 	for _, object := range objects {
 		if object.GetKind() != "CustomResourceDefinition" && object.GetName() != manifests.Guard { // which would guard the tests' definitions
-			made(t, object)
+			server.Create(t, object)
 		}
 	}
 	operator := &appsv1.Deployment{ObjectMeta: metav1.ObjectMeta{Namespace: manifests.Namespace, Name: manifests.Operator}}
@@ -66,12 +56,12 @@ func TestCheckManagement(t *testing.T) {
 		ObjectMeta: metav1.ObjectMeta{Namespace: manifests.Namespace, Name: "operator-1", Labels: operator.Spec.Selector.MatchLabels},
 		Spec:       operator.Spec.Template.Spec,
 	}
-	made(t, pod)
+	server.Create(t, pod)
 	pod.Status.ContainerStatuses = []corev1.ContainerStatus{{Name: "operator",
 		State: corev1.ContainerState{Waiting: &corev1.ContainerStateWaiting{Reason: "ImagePullBackOff", Message: "no such image"}}}}
 	g.Expect(admin.Status().Update(t.Context(), pod)).To(Succeed())
 	account := &autonodev1alpha1.CapacityAccount{ObjectMeta: metav1.ObjectMeta{Name: "checked"}}
-	made(t, account)
+	server.Create(t, account)
 	account.Status.Conditions = []metav1.Condition{
 		{Type: autonodev1alpha1.EntriesUsable, Status: metav1.ConditionFalse, Reason: autonodev1alpha1.LimitsUnusableReason, Message: "quota cpu", LastTransitionTime: metav1.Now()},
 		{Type: autonodev1alpha1.MembersGranted, Status: metav1.ConditionTrue, Reason: autonodev1alpha1.NoMembersReason, Message: "none", LastTransitionTime: metav1.Now()},
@@ -128,7 +118,7 @@ func TestCheckManagement(t *testing.T) {
 		for _, object := range objects {
 			switch {
 			case object.GetName() == manifests.Guard:
-				made(t, object.DeepCopy())
+				server.Create(t, object.DeepCopy())
 			case object.GetName() == manifests.Operator && object.GetKind() == "ClusterRole":
 				whole := object.DeepCopy()
 				whole.SetResourceVersion("")
@@ -159,7 +149,7 @@ func TestCheckManagement(t *testing.T) {
 	})
 	t.Run("When the user may read little, it should say what isn't checked", func(t *testing.T) {
 		g := NewWithT(t)
-		out, err := run(t, "autonode", "check", "--kubeconfig", managementCluster.addUser(t, "check-unprivileged"))
+		out, err := runCheck(t, "--kubeconfig", server.AddUser(t, "check-unprivileged"))
 		g.Expect(err).To(Succeed())
 		g.Expect(out).To(ContainSubstring("! CustomResourceDefinitions: not checked: customresourcedefinitions.apiextensions.k8s.io is forbidden"))
 		g.Expect(out).To(ContainSubstring("! Your rights: to turn AutoNode on for a Cluster you lack the right to create hostedclusters.autonode.io in namespace default, and to patch"))
@@ -167,9 +157,9 @@ func TestCheckManagement(t *testing.T) {
 }
 
 func TestCheckCluster(t *testing.T) {
-	g, admin := NewWithT(t), managementCluster.admin
+	g, admin := NewWithT(t), server.Admin
 	const namespace = "check-blue"
-	cluster := makeCluster(t, namespace, "blue")
+	cluster := server.MakeCluster(t, namespace, "blue")
 	t.Run("When a Cluster has no HostedCluster yet, it should check the Cluster, and say how to turn AutoNode on", func(t *testing.T) {
 		g := NewWithT(t)
 		out, err := runCheck(t, namespace+"/blue")
@@ -183,7 +173,7 @@ func TestCheckCluster(t *testing.T) {
 5 checks: nothing is wrong, 1 warning
 `))
 	})
-	_, _, err := create(t, "--cluster", namespace+"/blue", "--release", payloadImage)
+	_, _, err := server.CreateHostedCluster(t, "--cluster", namespace+"/blue", "--release", clitest.PayloadImage)
 	g.Expect(err).NotTo(HaveOccurred())
 	t.Run("When no operator has seen the HostedCluster, it should warn", func(t *testing.T) {
 		g := NewWithT(t)
@@ -202,9 +192,9 @@ func TestCheckCluster(t *testing.T) {
 		secret := &corev1.Secret{}
 		g.Expect(admin.Get(t.Context(), client.ObjectKey{Namespace: namespace, Name: "blue-kubeconfig"}, secret)).To(Succeed())
 		secret.Labels = nil
-		secret.Data["value"] = []byte(strings.ReplaceAll(guestKubeconfig, "token: secret", "exec: {command: aws}"))
+		secret.Data["value"] = []byte(strings.ReplaceAll(clitest.GuestKubeconfig, "token: secret", "exec: {command: aws}"))
 		g.Expect(admin.Update(t.Context(), secret)).To(Succeed())
-		g.Expect(admin.Delete(t.Context(), machineTemplate(namespace))).To(Succeed())
+		g.Expect(admin.Delete(t.Context(), clitest.MachineTemplate(namespace))).To(Succeed())
 		hostedCluster := &v1beta1.HostedCluster{}
 		g.Expect(admin.Get(t.Context(), client.ObjectKey{Namespace: namespace, Name: "blue"}, hostedCluster)).To(Succeed())
 		hostedCluster.Spec.PullSecret = &corev1.LocalObjectReference{Name: "pull"}
@@ -236,8 +226,8 @@ func TestCheckCluster(t *testing.T) {
 	})
 	t.Run("When nothing matches a selector, or the bootstrap is missing, it should say how many there are", func(t *testing.T) {
 		g := NewWithT(t)
-		makeCluster(t, "check-red", "red")
-		_, _, err := create(t, "--cluster", "check-red/red", "--release", payloadImage, "--templates", "TestMachineTemplate", "-l", "pool=web",
+		server.MakeCluster(t, "check-red", "red")
+		_, _, err := server.CreateHostedCluster(t, "--cluster", "check-red/red", "--release", clitest.PayloadImage, "--templates", "TestMachineTemplate", "-l", "pool=web",
 			"--bootstrap", "TestMachineTemplate.infrastructure.cluster.x-k8s.io/none")
 		g.Expect(err).NotTo(HaveOccurred())
 		out, err := runCheck(t, "check-red/red")
@@ -247,7 +237,7 @@ func TestCheckCluster(t *testing.T) {
 	})
 	t.Run("When the Cluster is gone, it should say what to correct", func(t *testing.T) {
 		g := NewWithT(t)
-		made(t, &v1beta1.HostedCluster{ObjectMeta: metav1.ObjectMeta{Namespace: namespace, Name: "gone"}, Spec: v1beta1.HostedClusterSpec{ControlPlaneNamespace: namespace}})
+		server.Create(t, &v1beta1.HostedCluster{ObjectMeta: metav1.ObjectMeta{Namespace: namespace, Name: "gone"}, Spec: v1beta1.HostedClusterSpec{ControlPlaneNamespace: namespace}})
 		out, err := runCheck(t, namespace+"/gone")
 		g.Expect(err).To(HaveOccurred())
 		g.Expect(out).To(ContainSubstring("✗ Cluster check-blue/gone: there is none\n    create the Cluster, or correct spec.infraID\n"))

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 
-package cli
+package install_test
 
 import (
 	"io"
@@ -11,14 +11,26 @@ import (
 	"testing"
 
 	. "github.com/onsi/gomega"
+	"github.com/spf13/cobra"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/utils/ptr"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/autonode-io/autonode/api/v1beta1"
+	"github.com/autonode-io/autonode/cli/clitest"
 	"github.com/autonode-io/autonode/cli/install"
 	"github.com/autonode-io/autonode/manifests"
+	"github.com/autonode-io/autonode/operator"
 )
+
+var server clitest.Server
+
+func TestMain(m *testing.M) { os.Exit(server.Run(m)) }
+
+// newCommand returns the command of a build for development.
+func newCommand() *cobra.Command {
+	return install.NewCommand("", install.Operator{CheckArguments: operator.CheckArguments, CheckSettings: operator.CheckSettings})
+}
 
 func TestInstallRender(t *testing.T) {
 	settings := filepath.Join(t.TempDir(), "settings.yaml")
@@ -31,7 +43,7 @@ func TestInstallRender(t *testing.T) {
 	}
 	t.Run("When it renders, it should print what an overlay makes, and connect to nothing", func(t *testing.T) {
 		g := NewWithT(t)
-		out, err := run(t, "autonode", "install", "--render", "--kubeconfig", "none", "--image",
+		out, err := clitest.Run(t, newCommand(), "--render", "--kubeconfig", "none", "--image",
 			"registry.example/operator@sha256:"+strings.Repeat("0123", 16), "--karpenter-settings", settings,
 			"--operator-arg=--registry-networks=10.20.0.0/16", "--pull-secret=registry", "--monitoring")
 		g.Expect(err).NotTo(HaveOccurred())
@@ -55,7 +67,7 @@ func TestInstallRender(t *testing.T) {
 		"When the operator would reject settings, it should say why": {[]string{"--karpenter-settings", wrong}, wrong + `: unknown field "logs"`},
 	} {
 		t.Run(name, func(t *testing.T) {
-			_, err := run(t, "autonode", append([]string{"install", "--render", "--image", "registry.example/operator:v1"}, test.args...)...)
+			_, err := clitest.Run(t, newCommand(), append([]string{"--render", "--image", "registry.example/operator:v1"}, test.args...)...)
 			NewWithT(t).Expect(err).To(MatchError(ContainSubstring(test.want)))
 		})
 	}
@@ -63,20 +75,20 @@ func TestInstallRender(t *testing.T) {
 
 func TestUninstallRefusal(t *testing.T) {
 	g := NewWithT(t)
-	makeCluster(t, "clusters-used", "used")
-	_, _, err := create(t, "--cluster", "clusters-used/used", "--release", payloadImage)
+	server.MakeCluster(t, "clusters-used", "used")
+	_, _, err := server.CreateHostedCluster(t, "--cluster", "clusters-used/used", "--release", clitest.PayloadImage)
 	g.Expect(err).NotTo(HaveOccurred())
 	hc := &v1beta1.HostedCluster{}
-	g.Expect(managementCluster.admin.Get(t.Context(), client.ObjectKey{Namespace: "clusters-used", Name: "used"}, hc)).To(Succeed())
+	g.Expect(server.Admin.Get(t.Context(), client.ObjectKey{Namespace: "clusters-used", Name: "used"}, hc)).To(Succeed())
 	uninstall := func(args ...string) error {
-		_, err := run(t, "autonode", append([]string{"uninstall", "--kubeconfig", managementCluster.kubeconfig}, args...)...)
+		_, err := clitest.Run(t, install.NewUninstallCommand(), append([]string{"--kubeconfig", server.Kubeconfig}, args...)...)
 		return err
 	}
 	t.Run("When the number of nodes isn't known, it should refuse", func(t *testing.T) {
 		NewWithT(t).Expect(uninstall()).To(MatchError(ContainSubstring("clusters-used/used (not known)")))
 	})
 	hc.Status.AutoNode = &v1beta1.AutoNodeStatus{NodeCount: ptr.To(int32(3)), NodeClaimCount: ptr.To(int32(4))}
-	g.Expect(managementCluster.admin.Status().Update(t.Context(), hc)).To(Succeed())
+	g.Expect(server.Admin.Status().Update(t.Context(), hc)).To(Succeed())
 	t.Run("When there are nodes, it should say how many and where, and name the flag", func(t *testing.T) {
 		NewWithT(t).Expect(uninstall()).To(MatchError(And(ContainSubstring("1 HostedCluster with 4 nodes: clusters-used/used (4)"), ContainSubstring("--leave-nodes"))))
 	})
@@ -89,7 +101,7 @@ func TestUninstallElsewhere(t *testing.T) {
 	g := NewWithT(t)
 	objects, err := manifests.Render(manifests.Options{Image: manifests.Operator + ":any"})
 	g.Expect(err).NotTo(HaveOccurred())
-	installer := &install.Installer{Management: managementCluster.admin, Out: io.Discard}
+	installer := &install.Installer{Management: server.Admin, Out: io.Discard}
 	t.Run("When a cluster has HostedClusters' CRD, it should be a management cluster", func(t *testing.T) {
 		NewWithT(t).Expect(installer.Found(t.Context(), objects)).To(BeTrue())
 	})

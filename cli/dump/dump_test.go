@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 
-package cli
+package dump_test
 
 import (
 	"archive/tar"
@@ -20,7 +20,14 @@ import (
 	"k8s.io/client-go/tools/clientcmd"
 	clusterv1 "sigs.k8s.io/cluster-api/api/core/v1beta2"
 	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	"github.com/autonode-io/autonode/cli/clitest"
+	"github.com/autonode-io/autonode/cli/dump"
 )
+
+var server clitest.Server
+
+func TestMain(m *testing.M) { os.Exit(server.Run(m)) }
 
 // unpack returns the files of a bundle by name, without the folder that all are in.
 func unpack(t *testing.T, file string) map[string]string {
@@ -46,12 +53,12 @@ func unpack(t *testing.T, file string) map[string]string {
 }
 
 func TestDump(t *testing.T) {
-	const namespace, marker = "clusters-dumped", "mellon"
+	const namespace = "clusters-dumped"
 	g := NewWithT(t)
-	makeHosted(t, namespace, true)
-	_, _, err := create(t, "--cluster", namespace+"/blue", "--namespace", namespace, "--release", payloadImage)
+	server.MakeHosted(t, namespace, true)
+	_, _, err := server.CreateHostedCluster(t, "--cluster", namespace+"/blue", "--namespace", namespace, "--release", clitest.PayloadImage)
 	g.Expect(err).NotTo(HaveOccurred())
-	admin := managementCluster.admin
+	admin := server.Admin
 	g.Expect(admin.Create(t.Context(), &corev1.Secret{
 		ObjectMeta: metav1.ObjectMeta{Namespace: namespace, Name: "pull-secret", Annotations: map[string]string{"example.com/" + marker: marker}},
 		StringData: map[string]string{"token": marker},
@@ -76,7 +83,7 @@ func TestDump(t *testing.T) {
 	t.Run("When a bundle is made, it should have what is needed and no secret", func(t *testing.T) {
 		g := NewWithT(t)
 		file := filepath.Join(t.TempDir(), "blue.tar.gz")
-		out, err := run(t, "autonode", "dump", "--kubeconfig", managementCluster.kubeconfig, "--guest-kubeconfig", managementCluster.kubeconfig,
+		out, err := clitest.Run(t, dump.NewCommand(""), "--kubeconfig", server.Kubeconfig, "--guest-kubeconfig", server.Kubeconfig,
 			"--hosted-cluster", namespace+"/blue", "--to", file)
 		g.Expect(err).NotTo(HaveOccurred())
 		g.Expect(out).To(HavePrefix(file + ": 1 HostedCluster\n"))
@@ -102,11 +109,11 @@ func TestDump(t *testing.T) {
 	})
 	t.Run("When a kind can't be read, it should list it and collect the rest", func(t *testing.T) {
 		g := NewWithT(t)
-		reader := managementCluster.addUser(t, "dump-reader", rbacv1.PolicyRule{
+		reader := server.AddUser(t, "dump-reader", rbacv1.PolicyRule{
 			APIGroups: []string{"autonode.io", "apps", "cluster.x-k8s.io"}, Resources: []string{"*"}, Verbs: []string{"get", "list"},
 		})
 		folder := filepath.Join(t.TempDir(), "bundle")
-		out, err := run(t, "autonode", "dump", "--kubeconfig", reader, "--hosted-cluster", namespace+"/blue", "--to", folder)
+		out, err := clitest.Run(t, dump.NewCommand(""), "--kubeconfig", reader, "--hosted-cluster", namespace+"/blue", "--to", folder)
 		g.Expect(err).NotTo(HaveOccurred())
 		problems, err := os.ReadFile(filepath.Join(folder, "errors.txt"))
 		g.Expect(err).NotTo(HaveOccurred())
@@ -117,16 +124,15 @@ func TestDump(t *testing.T) {
 	t.Run("When the file exists, it should not overwrite it", func(t *testing.T) {
 		g := NewWithT(t)
 		folder := t.TempDir()
-		_, err := run(t, "autonode", "dump", "--kubeconfig", managementCluster.kubeconfig, "--to", folder)
+		_, err := clitest.Run(t, dump.NewCommand(""), "--kubeconfig", server.Kubeconfig, "--to", folder)
 		g.Expect(err).To(MatchError("--to " + folder + ": it exists, and isn't overwritten; choose another name, or remove it"))
-		_, err = run(t, "autonode", "dump", "--kubeconfig", managementCluster.kubeconfig, "--to", filepath.Join(folder, "none", "a.tar.gz"))
+		_, err = clitest.Run(t, dump.NewCommand(""), "--kubeconfig", server.Kubeconfig, "--to", filepath.Join(folder, "none", "a.tar.gz"))
 		g.Expect(err).To(MatchError(ContainSubstring("there is no folder " + filepath.Join(folder, "none") + "; create it, or choose another")))
 	})
 	t.Run("When it goes to standard output, that should have the archive alone, bit by bit", func(t *testing.T) {
 		g := NewWithT(t)
 		var stdout, stderr bytes.Buffer
-		cmd := newCommand("autonode")
-		cmd.SetArgs([]string{"dump", "--kubeconfig", managementCluster.kubeconfig, "--hosted-cluster", namespace + "/blue", "--to", "-"})
+		cmd := clitest.Command(dump.NewCommand(""), "--kubeconfig", server.Kubeconfig, "--hosted-cluster", namespace+"/blue", "--to", "-")
 		cmd.SetOut(&stdout)
 		cmd.SetErr(&stderr)
 		g.Expect(cmd.ExecuteContext(t.Context())).To(Succeed())
@@ -137,19 +143,19 @@ func TestDump(t *testing.T) {
 	})
 	t.Run("When the cluster can't be read, it should leave no part of a bundle", func(t *testing.T) {
 		g := NewWithT(t)
-		away, err := clientcmd.LoadFromFile(managementCluster.kubeconfig)
+		away, err := clientcmd.LoadFromFile(server.Kubeconfig)
 		g.Expect(err).NotTo(HaveOccurred())
 		for _, cluster := range away.Clusters {
 			cluster.Server = "https://127.0.0.1:1"
 		}
 		kubeconfig, to := filepath.Join(t.TempDir(), "away"), filepath.Join(t.TempDir(), "a.tar.gz")
 		g.Expect(clientcmd.WriteToFile(*away, kubeconfig)).To(Succeed())
-		_, err = run(t, "autonode", "dump", "--kubeconfig", kubeconfig, "--to", to)
+		_, err = clitest.Run(t, dump.NewCommand(""), "--kubeconfig", kubeconfig, "--to", to)
 		g.Expect(err).To(MatchError(ContainSubstring("check the cluster with `kubectl cluster-info`")))
 		g.Expect(to).NotTo(BeAnExistingFile())
 	})
 	t.Run("When there is no such HostedCluster, it should say how to find it", func(t *testing.T) {
-		_, err := run(t, "autonode", "dump", "--kubeconfig", managementCluster.kubeconfig, "--hosted-cluster", "a/b")
+		_, err := clitest.Run(t, dump.NewCommand(""), "--kubeconfig", server.Kubeconfig, "--hosted-cluster", "a/b")
 		NewWithT(t).Expect(err).To(MatchError("there is no HostedCluster a/b; see `kubectl get hostedclusters -A`"))
 	})
 }

@@ -1,0 +1,85 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package nodes
+
+import (
+	"os"
+	"path/filepath"
+	"testing"
+
+	. "github.com/onsi/gomega"
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/client-go/tools/clientcmd"
+	clientcmdapi "k8s.io/client-go/tools/clientcmd/api"
+	karpv1 "sigs.k8s.io/karpenter/pkg/apis/v1"
+
+	"github.com/autonode-io/autonode/api/karpenter/v1alpha1"
+	"github.com/autonode-io/autonode/cli/clitest"
+)
+
+var server clitest.Server
+
+func TestMain(m *testing.M) { os.Exit(server.Run(m)) }
+
+func TestNodesCommand(t *testing.T) {
+	create := func(name string) {
+		node := &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: name, Labels: map[string]string{
+			karpv1.NodePoolLabelKey: "general", corev1.LabelInstanceTypeStable: "m5.large", corev1.LabelTopologyZone: "a",
+			karpv1.CapacityTypeLabelKey: "spot", v1alpha1.NodePriceLabel: "0.25",
+		}}}
+		server.Create(t, node)
+	}
+	create("first")
+
+	t.Run("When it is run once, it should print the nodes of the cluster", func(t *testing.T) {
+		NewWithT(t).Eventually(func() (string, error) { // the API server answers from its cache
+			return clitest.Run(t, NewCommand(), "--kubeconfig", server.Kubeconfig)
+		}).Should(And(MatchRegexp(`(?m)^first +general +m5.large +a +spot +\$0.250`), ContainSubstring("1 node, $0.250 an hour")))
+	})
+	t.Run("When it watches, it should print another table when a node has come, and end when it is interrupted", func(t *testing.T) {
+		watch := server.Watch(t, NewCommand())
+		watch.Prints(t, `1 node, \$0\.250 an hour`)
+		NewWithT(t).Expect(watch.Out.Contents()).NotTo(ContainSubstring("\x1b"), "it is no terminal")
+		create("second")
+		watch.Prints(t, `2 nodes, \$0\.500 an hour`)
+		watch.EndsInterrupted(t)
+	})
+	t.Run("When the NodePool has no node, it should say which have some", func(t *testing.T) {
+		_, err := clitest.Run(t, NewCommand(), "--kubeconfig", server.Kubeconfig, "--nodepool", "genral")
+		NewWithT(t).Expect(err).To(MatchError(`no node is of NodePool "genral"; NodePools with nodes are general`))
+	})
+}
+
+// TestWrongClusters calls commands with clusters that can't be used: the error has to say what to do.
+func TestWrongClusters(t *testing.T) {
+	g := NewWithT(t)
+	dir := t.TempDir()
+	good, err := clientcmd.LoadFromFile(server.Kubeconfig)
+	g.Expect(err).NotTo(HaveOccurred())
+	write := func(name string, change func(*clientcmdapi.Config)) string {
+		config := good.DeepCopy()
+		change(config)
+		path := filepath.Join(dir, name)
+		g.Expect(clientcmd.WriteToFile(*config, path)).To(Succeed())
+		return path
+	}
+	expired := write("expired", func(c *clientcmdapi.Config) {
+		for name := range c.AuthInfos {
+			c.AuthInfos[name] = &clientcmdapi.AuthInfo{Token: "expired"}
+		}
+	})
+	for name, test := range map[string]struct {
+		args []string
+		want string
+	}{
+		"When the context doesn't exist, it should list those that do": {[]string{"--kubeconfig", server.Kubeconfig,
+			"--context", "typo"}, `the kubeconfig has no context "typo"; it has ` + good.CurrentContext},
+		"When the credentials have expired, it should say to renew them": {[]string{"--kubeconfig", expired}, "which may have expired: renew them"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			_, err := clitest.Run(t, NewCommand(), test.args...)
+			NewWithT(t).Expect(err).To(MatchError(ContainSubstring(test.want)))
+		})
+	}
+}
