@@ -31,7 +31,8 @@ type Offering struct {
 
 // Compare orders offerings.
 func (o Offering) Compare(other Offering) int {
-	return cmp.Or(cmp.Compare(o.InstanceType, other.InstanceType), cmp.Compare(o.Zone, other.Zone), cmp.Compare(o.CapacityType, other.CapacityType),
+	return cmp.Or(cmp.Compare(o.InstanceType, other.InstanceType), cmp.Compare(o.Zone, other.Zone),
+		cmp.Compare(o.CapacityType, other.CapacityType),
 		cmp.Compare(o.Reservation, other.Reservation), cmp.Compare(o.Catalog, other.Catalog))
 }
 

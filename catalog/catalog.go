@@ -231,7 +231,8 @@ func (t *Type) readCapacity(capacity map[string]scalar.Quantity) (problem string
 			return fmt.Sprintf("capacity.%s is needed, and has to be more than 0", name)
 		}
 	}
-	if pods, ok := t.Capacity[corev1.ResourcePods]; ok && (pods.Sign() <= 0 || pods.CmpInt64(math.MaxInt32) > 0 || pods.MilliValue()%1000 != 0) {
+	if pods, ok := t.Capacity[corev1.ResourcePods]; ok &&
+		(pods.Sign() <= 0 || pods.CmpInt64(math.MaxInt32) > 0 || pods.MilliValue()%1000 != 0) {
 		return fmt.Sprintf("capacity.pods: %q is not a positive number of pods", pods.String())
 	}
 	return ""
@@ -240,7 +241,9 @@ func (t *Type) readCapacity(capacity map[string]scalar.Quantity) (problem string
 // overheadResources are those that a kubelet reserves, and overheadSignals its hard eviction signals.
 var (
 	overheadResources = []string{"cpu", "memory", "ephemeral-storage", "pid"}
-	overheadSignals   = []string{"memory.available", "nodefs.available", "nodefs.inodesFree", "imagefs.available", "imagefs.inodesFree", "pid.available"}
+	overheadSignals   = []string{
+		"memory.available", "nodefs.available", "nodefs.inodesFree", "imagefs.available", "imagefs.inodesFree", "pid.available",
+	}
 )
 
 func (t *Type) readOverhead(overhead *v1alpha1.CatalogOverhead) (problem string) {
@@ -254,7 +257,8 @@ func (t *Type) readOverhead(overhead *v1alpha1.CatalogOverhead) (problem string)
 		for _, name := range slices.Sorted(maps.Keys(reserved.values)) {
 			value := string(reserved.values[name])
 			if !slices.Contains(overheadResources, name) {
-				return fmt.Sprintf("overhead.%s: %q is not one of %s", reserved.field, message.Cut(name, maxShown), strings.Join(overheadResources, ", "))
+				return fmt.Sprintf("overhead.%s: %q is not one of %s", reserved.field, message.Cut(name, maxShown),
+					strings.Join(overheadResources, ", "))
 			}
 			if _, problem := ParseQuantity(value); problem != "" {
 				return fmt.Sprintf("overhead.%s.%s: %q %s", reserved.field, name, message.Cut(value, maxShown), problem)
@@ -269,7 +273,8 @@ func (t *Type) readOverhead(overhead *v1alpha1.CatalogOverhead) (problem string)
 		case !slices.Contains(overheadSignals, signal):
 			return fmt.Sprintf("overhead.evictionHard: %q is not one of %s", message.Cut(signal, maxShown), strings.Join(overheadSignals, ", "))
 		case err != nil && (problem != "" || quantity.IsZero()):
-			return fmt.Sprintf("overhead.evictionHard.%s: %q is neither a positive quantity, such as 100Mi, nor a percentage, such as 5%%", signal, message.Cut(value, maxShown))
+			return fmt.Sprintf("overhead.evictionHard.%s: %q is neither a positive quantity, such as 100Mi, nor a percentage, such as 5%%", signal,
+				message.Cut(value, maxShown))
 		}
 	}
 	t.Overhead = &v1alpha1.KubeletConfiguration{
@@ -353,7 +358,8 @@ func (r *reader) readPatches(t *Type, patches []v1alpha1.CatalogPatch) (problem 
 		}
 	}
 	if r.several && len(patches) == 0 && !t.Patches.Refers(patch.InstanceType) {
-		return "no patch makes its machine another than those of the other types: write the variable instanceType into the machine by spec.patches, or set patches of its own"
+		return "no patch makes its machine another than those of the other types: write the variable instanceType into the machine by " +
+			"spec.patches, or set patches of its own"
 	}
 	return ""
 }

@@ -43,7 +43,8 @@ func (t *Type) readDevices(all []v1alpha1.CatalogDevices) (problem string) {
 			return fmt.Sprintf("devices[%d].%s", i, problem)
 		}
 		if counts[devices.Driver] += devices.Count; counts[devices.Driver] > MaxDevices {
-			return fmt.Sprintf("devices[%d].count: %d devices of driver %s exceed the limit of %d", i, counts[devices.Driver], devices.Driver, MaxDevices)
+			return fmt.Sprintf("devices[%d].count: %d devices of driver %s exceed the limit of %d", i, counts[devices.Driver],
+				devices.Driver, MaxDevices)
 		}
 		t.Devices = append(t.Devices, devices)
 	}
@@ -60,7 +61,8 @@ func readDevices(entry *v1alpha1.CatalogDevices) (devices Devices, problem strin
 	devices = Devices{Driver: entry.Driver, Count: int(entry.Count)}
 	for _, name := range slices.Sorted(maps.Keys(entry.Attributes)) {
 		if !isDeviceName(name) {
-			return devices, fmt.Sprintf("attributes: %q is not the name of an attribute, such as model or example.com/model", message.Cut(name, maxShown))
+			return devices, fmt.Sprintf("attributes: %q is not the name of an attribute, such as model or example.com/model",
+				message.Cut(name, maxShown))
 		}
 		value := entry.Attributes[name]
 		if problem := attributeProblem(&value); problem != "" {
@@ -75,7 +77,8 @@ func readDevices(entry *v1alpha1.CatalogDevices) (devices Devices, problem strin
 	}
 	for _, name := range slices.Sorted(maps.Keys(entry.Capacity)) {
 		if !isDeviceName(name) {
-			return devices, fmt.Sprintf("capacity: %q is not the name of a capacity, such as memory or example.com/memory", message.Cut(name, maxShown))
+			return devices, fmt.Sprintf("capacity: %q is not the name of a capacity, such as memory or example.com/memory",
+				message.Cut(name, maxShown))
 		}
 		value := entry.Capacity[name]
 		quantity, problem := quantityOf(value)

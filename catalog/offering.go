@@ -82,7 +82,8 @@ func (t *Type) readOffering(entry *v1alpha1.CatalogOffering) (parsed []Offering,
 			return nil, fmt.Sprintf("reservation.count: %d is negative", entry.Reservation.Count)
 		}
 		if !t.Patches.Refers(patch.ReservationID) {
-			return nil, "no patch writes the reservation into the machine, so that machines would not use it: write the variable reservationID by spec.patches"
+			return nil, "no patch writes the reservation into the machine, so that machines would not use it: write the variable reservationID by " +
+				"spec.patches"
 		}
 		o.Reservation, o.Count = entry.Reservation.ID, int(entry.Reservation.Count)
 	default:

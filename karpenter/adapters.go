@@ -47,7 +47,8 @@ func (l launchEvents) Publish(published ...events.Event) {
 		}
 		pods := &corev1.PodList{} // there may be many that wait, and few that waited for this one
 		_ = l.guest.List(context.Background(), pods, client.MatchingFields{"spec.nodeName": ""}, client.UnsafeDisableDeepCopy)
-		waiting := slices.DeleteFunc(pods.Items, func(pod corev1.Pod) bool { return l.planned(client.ObjectKeyFromObject(&pod)) != nodeClaim.Name })
+		waiting := slices.DeleteFunc(pods.Items,
+			func(pod corev1.Pod) bool { return l.planned(client.ObjectKeyFromObject(&pod)) != nodeClaim.Name })
 		for i := range waiting[:min(len(waiting), maxTold)] {
 			pod := &waiting[i]
 			l.Recorder.Publish(events.Event{

@@ -59,7 +59,8 @@ func kubeconfigs(opts operator.Options, changed func(error)) ([]*kubeconfig, err
 				return nil, fmt.Errorf("reading kubeconfig %s: %w", path, err)
 			}
 		}
-		files = append(files, &kubeconfig{guest: i == 0, path: filepath.Clean(path), content: content, part: i > 1 && len(fromEnv) > 1, changed: changed})
+		files = append(files,
+			&kubeconfig{guest: i == 0, path: filepath.Clean(path), content: content, part: i > 1 && len(fromEnv) > 1, changed: changed})
 	}
 	return files, nil
 }

@@ -122,7 +122,9 @@ func Run(ctx context.Context, programVersion string) error {
 }
 
 // register adds all controllers to the guest's manager.
-func register(ctx context.Context, guest *coreoperator.Operator, management *operator.Management, keeper *leadership.Keeper, opts operator.Options) error {
+func register(ctx context.Context, guest *coreoperator.Operator, management *operator.Management, keeper *leadership.Keeper,
+	opts operator.Options,
+) error {
 	if err := management.AddTo(ctx, guest); err != nil {
 		return err
 	}
@@ -144,9 +146,13 @@ func register(ctx context.Context, guest *coreoperator.Operator, management *ope
 }
 
 // newControllers lists our controllers.
-func newControllers(guest *coreoperator.Operator, management *operator.Management, keeper *leadership.Keeper, opts operator.Options, p *operator.Providers, k *karpenterCore) []controller.Controller {
+func newControllers(guest *coreoperator.Operator, management *operator.Management, keeper *leadership.Keeper, opts operator.Options,
+	p *operator.Providers, k *karpenterCore,
+) []controller.Controller {
 	recorder := guest.GetEventRecorderFor("karpenter") //nolint:staticcheck // operatorpkg's status controller takes no other yet.
-	core := methods.Core{Guest: guest.GetClient(), Cluster: k.state, Provisioner: k.provisioner, Recorder: guest.EventRecorder, Clock: guest.Clock}
+	core := methods.Core{
+		Guest: guest.GetClient(), Cluster: k.state, Provisioner: k.provisioner, Recorder: guest.EventRecorder, Clock: guest.Clock,
+	}
 	ours := []controller.Controller{
 		p.Versions.Tracker,
 		nodeclass.New(nodeclass.Config{
@@ -178,7 +184,8 @@ func newControllers(guest *coreoperator.Operator, management *operator.Managemen
 		}),
 		registration.New(registration.Config{Guest: guest.GetClient(), ManagementCache: management.GetCache(), Machines: p.Machines}),
 		p.Vacancies,
-		karpentermetrics.New(karpentermetrics.Config{Machines: p.Machines, Unavailable: p.Unavailable, Rejections: p.Rejections, Vacancies: p.Vacancies}),
+		karpentermetrics.New(karpentermetrics.Config{Machines: p.Machines, Unavailable: p.Unavailable,
+			Rejections: p.Rejections, Vacancies: p.Vacancies}),
 		reconciler.Wrap(garbagecollection.New(garbagecollection.Config{
 			Guest:           guest.GetClient(),
 			GuestLive:       guest.GetAPIReader(),

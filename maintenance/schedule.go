@@ -35,7 +35,8 @@ func Parse(window v1beta1.MaintenanceWindow) (*Schedule, error) {
 	}
 	schedule, err := cron.ParseStandard("CRON_TZ=UTC " + window.Schedule)
 	if err != nil {
-		return nil, fmt.Errorf("schedule: %q isn't one such as \"0 2 * * 6\" (minute, hour, day of month, month and day of week): %w", window.Schedule, err)
+		return nil, fmt.Errorf("schedule: %q isn't one such as \"0 2 * * 6\" (minute, hour, day of month, month and day of week): %w",
+			window.Schedule, err)
 	}
 	if window.Duration.Malformed != "" {
 		return nil, fmt.Errorf("duration: %q isn't one such as 4h", message.Cut(window.Duration.Malformed, maxMalformed))

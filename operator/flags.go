@@ -34,7 +34,8 @@ var logFormats = []string{"auto", "json", "text"}
 func (f *Flags) AddTo(flags *pflag.FlagSet) {
 	flags.StringVar(&f.MetricsAddress, "metrics-bind-address", ":8080", `address to serve Prometheus metrics on; "0" serves none`)
 	flags.StringVar(&f.ProbeAddress, "health-probe-bind-address", ":8081", `address to serve /healthz and /readyz on; "0" serves none`)
-	flags.StringVar(&f.PprofAddress, "pprof-bind-address", "0", `address to serve profiles on without authentication, such as 127.0.0.1:6060; "0" serves none`)
+	flags.StringVar(&f.PprofAddress, "pprof-bind-address", "0",
+		`address to serve profiles on without authentication, such as 127.0.0.1:6060; "0" serves none`)
 	flags.BoolVar(&f.LeaderElection, "leader-elect", true, "let one of several replicas work, by a Lease in the management cluster")
 	flags.StringVar(&f.LeaderElectionNamespace, "leader-election-namespace", f.LeaderElectionNamespace, "namespace of that Lease")
 	flags.DurationVar(&f.LeaseDuration, "leader-elect-lease-duration", DefaultLeaseDuration,
@@ -46,9 +47,11 @@ func (f *Flags) AddTo(flags *pflag.FlagSet) {
 	flags.StringVar(&f.HostedClusterSelector, "hosted-cluster-selector", "",
 		"label selector of the HostedClusters to look after, so that several operators can divide them; empty selects all")
 	flags.DurationVar(&f.GuestTokenLifetime, "guest-token-lifetime", access.DefaultTokenLifetime,
-		"how long a token of Karpenter for its guest cluster is valid, 10m at least; it is renewed after an hour, or when a third of that is left")
+		"how long a token of Karpenter for its guest cluster is valid, 10m at least; it is renewed after an hour, or when a third of that "+
+			"is left")
 	flags.DurationVar(&f.DrainTimeout, "drain-timeout", teardown.DefaultDrainTimeout,
-		"how long nodes may drain, when AutoNode is turned off or a HostedCluster deleted, before pods are terminated by force; a HostedCluster's spec.nodeDrain has precedence")
+		"how long nodes may drain, when AutoNode is turned off or a HostedCluster deleted, before pods are terminated by force; a "+
+			"HostedCluster's spec.nodeDrain has precedence")
 	flags.DurationVar(&f.GuestTimeout, "guest-timeout", guest.DefaultTimeout,
 		"how long a call to a guest's API server may take before the guest counts as not answering")
 	flags.StringVar(&f.GuestNetworks, "guest-networks", egress.Private,
@@ -59,7 +62,8 @@ func (f *Flags) AddTo(flags *pflag.FlagSet) {
 	flags.StringVar(&f.KarpenterSettings, "karpenter-settings", "",
 		"YAML file with resources, scheduling, feature gates and rate limits for the Karpenter of every hosted cluster; it is read at the start")
 	flags.StringVar(&f.InfrastructureProfiles, "infrastructure-profiles", "",
-		"YAML file of profiles of infrastructure kinds, which declare the addresses that their machines choose themselves; it is read at the start")
+		"YAML file of profiles of infrastructure kinds, which declare the addresses that their machines choose themselves; it is read "+
+			"at the start")
 	flags.StringVar(&f.RegistryNetworks, "registry-networks", "",
 		"networks, beside public ones, that registries, mirrors, token servers and what they redirect to may be in, such as 10.0.0.0/8")
 	flags.StringVar(&f.RegistryCAFile, "registry-ca-file", "",
@@ -67,8 +71,10 @@ func (f *Flags) AddTo(flags *pflag.FlagSet) {
 	flags.StringVar(&f.KarpenterImage, "karpenter-image", f.KarpenterImage,
 		"Karpenter's image, by digest, for HostedClusters without spec.release; empty makes spec.release required")
 	flags.StringVar(&f.PayloadSignatures, "payload-signatures", SignaturesOff,
-		"policy for payloads without a signature by a key in --payload-keys-file or an identity in --payload-identities-file: off, warn (the condition ReleaseResolved reports them) or enforce (rejects them)")
-	flags.StringVar(&f.PayloadKeysFile, "payload-keys-file", "", "PEM file of 1 to 16 public keys that sign payloads with \"cosign sign --key\"")
+		"policy for payloads without a signature by a key in --payload-keys-file or an identity in --payload-identities-file: off, warn (the "+
+			"condition ReleaseResolved reports them) or enforce (rejects them)")
+	flags.StringVar(&f.PayloadKeysFile, "payload-keys-file", "",
+		"PEM file of 1 to 16 public keys that sign payloads with \"cosign sign --key\"")
 	flags.StringVar(&f.PayloadIdentitiesFile, "payload-identities-file", "",
 		"YAML list of 1 to 16 identities, {issuer, subject} or {issuer, subjectRegExp}, that sign payloads with \"cosign sign\" without a key")
 	flags.StringVar(&f.PayloadTrustedRootFile, "payload-trusted-root-file", "",
@@ -118,7 +124,8 @@ func (o *Options) Validate() error {
 
 // CheckArguments reports the operator's error for arguments of its command line, beside those of its Deployment.
 func CheckArguments(arguments []string) error {
-	f, flags := Flags{Options: Options{LeaderElectionNamespace: "autonode-system"}}, pflag.NewFlagSet("autonode-operator", pflag.ContinueOnError)
+	f := Flags{Options: Options{LeaderElectionNamespace: "autonode-system"}}
+	flags := pflag.NewFlagSet("autonode-operator", pflag.ContinueOnError)
 	flags.SetOutput(io.Discard)
 	f.AddTo(flags)
 	if err := flags.Parse(arguments); err != nil {

@@ -215,7 +215,8 @@ var extensions = []func(manager.Manager, labels.Selector, events.EventRecorder, 
 // controllers adds everything that reconciles to the manager: one controller, whose steps do one job each, the connections to
 // the guests, which the guest step brings, one controller for the certificate requests of all guests, one for catalogs, and those of
 // extensions. Beside them, metrics only read.
-func controllers(ctx context.Context, mgr manager.Manager, options Options, sharding shardOptions, reporter *operatorundecodable.Reporter) error {
+func controllers(ctx context.Context, mgr manager.Manager, options Options, sharding shardOptions, reporter *operatorundecodable.Reporter,
+) error {
 	management, live := mgr.GetClient(), mgr.GetAPIReader()
 	recorder := message.Recorder(mgr.GetEventRecorder(v1beta1.ManagedByOperator), clock.RealClock{})
 	applier := apply.New()
@@ -232,7 +233,9 @@ func controllers(ctx context.Context, mgr manager.Manager, options Options, shar
 		return fmt.Errorf("finding the management cluster's own address: %w", err)
 	}
 	profiles := provider.NewProfiles(clusterapi.New(cmp.Or(options.TemplateGroups, clusterapi.DefaultGroups)), aws.New())
-	requests := csr.New(csr.Config{Management: management, Live: live, Recorder: recorder, Profiles: profiles, Infrastructure: options.Infrastructure})
+	requests := csr.New(csr.Config{
+		Management: management, Live: live, Recorder: recorder, Profiles: profiles, Infrastructure: options.Infrastructure,
+	})
 	connections, err := guest.New(ctx, guest.Config{
 		Manager: mgr, ConnectRetry: options.GuestConnectRetry, Timeout: options.GuestTimeout, Watches: []watch.Kind{requests.Watch()},
 		Holder: shard.Identity(sharding.holder), Egress: guestAddresses, Budget: options.GuestBudget, Bounds: options.GuestBounds,
@@ -243,7 +246,9 @@ func controllers(ctx context.Context, mgr manager.Manager, options Options, shar
 	if err := requests.SetUp(ctx, mgr, connections); err != nil {
 		return err
 	}
-	if err := machines.New(machines.Config{Management: management, HostedClusters: connections.HostedClusters, Recorder: recorder}).SetUp(mgr); err != nil {
+	if err := machines.New(machines.Config{
+		Management: management, HostedClusters: connections.HostedClusters, Recorder: recorder,
+	}).SetUp(mgr); err != nil {
 		return err
 	}
 	if err := reporter.SetUp(mgr, operatorundecodable.Config{
@@ -262,7 +267,9 @@ func controllers(ctx context.Context, mgr manager.Manager, options Options, shar
 	if err != nil {
 		return err
 	}
-	if err := instancetypecatalog.New(instancetypecatalog.Config{Management: management, Live: live, Recorder: recorder}).SetUp(mgr); err != nil {
+	if err := instancetypecatalog.New(instancetypecatalog.Config{
+		Management: management, Live: live, Recorder: recorder,
+	}).SetUp(mgr); err != nil {
 		return err
 	}
 	for _, extend := range extensions {
@@ -280,7 +287,8 @@ func controllers(ctx context.Context, mgr manager.Manager, options Options, shar
 	}
 	versions := guest.NewVersions(nil, nil)
 	releases := release.New(release.Config{
-		PullSecrets: pullSecrets, Versions: versions, Options: payload.Options{Transport: registries, Verifier: verifier}, Default: byDefault, Nodes: live,
+		PullSecrets: pullSecrets, Versions: versions, Options: payload.Options{Transport: registries, Verifier: verifier},
+		Default: byDefault, Nodes: live,
 	})
 	tokens := access.New(access.Config{
 		Management: management, Live: live, Secrets: connections.Secrets(), Apply: applier,
@@ -295,9 +303,12 @@ func controllers(ctx context.Context, mgr manager.Manager, options Options, shar
 		SignedOnly: options.PayloadSignatures == SignaturesEnforce,
 	})
 	gates := featuregate.New(featuregate.Config{
-		Management: management, Clock: clock.RealClock{}, Platform: options.Karpenter.FeatureGates, Allowed: options.Karpenter.HostedClusterFeatureGates,
+		Management: management, Clock: clock.RealClock{}, Platform: options.Karpenter.FeatureGates,
+		Allowed: options.Karpenter.HostedClusterFeatureGates,
 	})
-	ownership := shard.New(shard.Config{Management: management, Live: live, Selector: sharding.selector, Lease: sharding.holder, Released: connections.Release})
+	ownership := shard.New(shard.Config{
+		Management: management, Live: live, Selector: sharding.selector, Lease: sharding.holder, Released: connections.Release,
+	})
 	if err := mgr.Add(metrics.Serve(metrics.New(metrics.Config{
 		Management: management, Holder: shard.Identity(sharding.holder),
 		DrainTimeout: cmp.Or(options.DrainTimeout, teardown.DefaultDrainTimeout),
@@ -315,7 +326,8 @@ func controllers(ctx context.Context, mgr manager.Manager, options Options, shar
 		Applier:  applier,
 		Profiles: profiles,
 		Steps: []hostedcluster.Step{
-			{Step: connections, Modes: scope.On | scope.Draining, RunWhenBlocked: always}, // first, so that a payload that doesn't fit the guest is never taken
+			// First, so that a payload that doesn't fit the guest is never taken.
+			{Step: connections, Modes: scope.On | scope.Draining, RunWhenBlocked: always},
 			{Step: releases, Modes: scope.On, RunWhenBlocked: always},
 			{Step: policy.New(policy.Config{Apply: applier}), Modes: scope.On | scope.Upkeep},
 			{Step: gates, Modes: scope.On | scope.Upkeep, RunWhenBlocked: karpenterRuns}, // the next two apply what gates need
@@ -350,7 +362,8 @@ func karpenterRuns(s *scope.Scope) bool {
 func Scheme() (*runtime.Scheme, error) {
 	scheme := runtime.NewScheme()
 	for _, add := range []func(*runtime.Scheme) error{
-		clientgoscheme.AddToScheme, apiextensionsv1.AddToScheme, clusterv1.AddToScheme, v1beta1.AddToScheme, autonodev1alpha1.AddToScheme, watch.AddToScheme,
+		clientgoscheme.AddToScheme, apiextensionsv1.AddToScheme, clusterv1.AddToScheme, v1beta1.AddToScheme,
+		autonodev1alpha1.AddToScheme, watch.AddToScheme,
 	} {
 		if err := add(scheme); err != nil {
 			return nil, fmt.Errorf("registering kinds: %w", err)

@@ -32,12 +32,14 @@ type shardOptions struct {
 func parseShard(options Options) (shardOptions, error) {
 	selector, err := labels.Parse(options.HostedClusterSelector)
 	if err != nil {
-		return shardOptions{}, fmt.Errorf("--hosted-cluster-selector %q isn't a label selector such as example.com/shard=a: %w", options.HostedClusterSelector, err)
+		return shardOptions{}, fmt.Errorf("--hosted-cluster-selector %q isn't a label selector such as example.com/shard=a: %w",
+			options.HostedClusterSelector, err)
 	}
 	name := leaseName
 	if !selector.Empty() {
 		if !options.LeaderElection {
-			return shardOptions{}, errors.New("--hosted-cluster-selector needs --leader-elect: by its Lease other operators know whether this one still runs")
+			return shardOptions{}, errors.New("--hosted-cluster-selector needs --leader-elect: by its Lease other operators know whether this " +
+				"one still runs")
 		}
 		// Requirements are sorted, so that the same requirements in another order have the same Lease.
 		name += fmt.Sprintf("-%x", sha256.Sum256([]byte(selector.String())))[:9]
@@ -71,10 +73,11 @@ func parseElection(options Options) (leaderelection.LeaderElectionConfig, error)
 	case c.RetryPeriod < 0:
 		return c, fmt.Errorf("--leader-elect-retry-period %s is negative", c.RetryPeriod)
 	case c.RenewDeadline <= shortest:
-		return c, fmt.Errorf("--leader-elect-renew-deadline %s leaves no time for a second attempt: it has to be longer than %s, which is %g times "+
-			"--leader-elect-retry-period", c.RenewDeadline, shortest, leaderelection.JitterFactor)
+		return c, fmt.Errorf("--leader-elect-renew-deadline %s leaves no time for a second attempt: it has to be longer than %s, which is %g "+
+			"times --leader-elect-retry-period", c.RenewDeadline, shortest, leaderelection.JitterFactor)
 	case c.LeaseDuration <= c.RenewDeadline:
-		return c, fmt.Errorf("--leader-elect-lease-duration %s has to be longer than --leader-elect-renew-deadline %s: else two replicas work at a time",
+		return c, fmt.Errorf("--leader-elect-lease-duration %s has to be longer than --leader-elect-renew-deadline %s: else two replicas "+
+			"work at a time",
 			c.LeaseDuration, c.RenewDeadline)
 	case c.LeaseDuration < time.Second:
 		return c, fmt.Errorf("--leader-elect-lease-duration %s is less than a second, the resolution of a Lease", c.LeaseDuration)

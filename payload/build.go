@@ -66,7 +66,9 @@ var componentName = regexp.MustCompile(`^[a-z0-9]([a-z0-9-]{0,61}[a-z0-9])?$`)
 func Build(spec Spec) (v1.Image, error) {
 	files, err := render(spec)
 	if err != nil {
-		return nil, &Error{Reason: ReasonPayloadMalformed, Op: opBuilding, Ref: "release " + shorten(spec.Version), Detail: shorten(err.Error()), Err: err}
+		return nil, &Error{
+			Reason: ReasonPayloadMalformed, Op: opBuilding, Ref: "release " + shorten(spec.Version), Detail: shorten(err.Error()), Err: err,
+		}
 	}
 	archive, err := archive(files)
 	if err != nil {
@@ -177,7 +179,9 @@ func archive(files map[string][]byte) ([]byte, error) {
 		return nil, err
 	}
 	for _, file := range slices.Sorted(maps.Keys(files)) {
-		header := &tar.Header{Typeflag: tar.TypeReg, Name: directory + "/" + file, Mode: 0o644, Size: int64(len(files[file])), Format: tar.FormatPAX}
+		header := &tar.Header{
+			Typeflag: tar.TypeReg, Name: directory + "/" + file, Mode: 0o644, Size: int64(len(files[file])), Format: tar.FormatPAX,
+		}
 		if err := w.WriteHeader(header); err != nil {
 			return nil, err
 		}

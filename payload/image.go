@@ -123,14 +123,18 @@ func ofArchitecture(machine coreos.Arch) map[string]map[string]string {
 		}
 		images[infrastructure][variant] = name
 	}
-	for infrastructure, replicated := range map[string]*coreos.ReplicatedImage{infrastructureAWS: machine.Images.Aws, infrastructureAliyun: machine.Images.Aliyun} {
+	for infrastructure, replicated := range map[string]*coreos.ReplicatedImage{
+		infrastructureAWS: machine.Images.Aws, infrastructureAliyun: machine.Images.Aliyun,
+	} {
 		if replicated != nil {
 			for region, image := range replicated.Regions {
 				set(infrastructure, region, image.Image)
 			}
 		}
 	}
-	for infrastructure, replicated := range map[string]*coreos.ReplicatedObject{infrastructureIBMCloud: machine.Images.Ibmcloud, infrastructurePowerVS: machine.Images.PowerVS} {
+	for infrastructure, replicated := range map[string]*coreos.ReplicatedObject{
+		infrastructureIBMCloud: machine.Images.Ibmcloud, infrastructurePowerVS: machine.Images.PowerVS,
+	} {
 		if replicated != nil {
 			for region, object := range replicated.Regions {
 				set(infrastructure, region, object.Url)
@@ -171,10 +175,12 @@ func (n NodeImages) check() error {
 					}
 				}
 				if len(name) > maxReferenceBytes {
-					return fmt.Errorf("%w: data.%s: the image for %s on %s is longer than %d bytes", errTooLarge, streamKey, infrastructure, architecture, maxReferenceBytes)
+					return fmt.Errorf("%w: data.%s: the image for %s on %s is longer than %d bytes", errTooLarge, streamKey, infrastructure,
+						architecture, maxReferenceBytes)
 				}
 				if !imageName.MatchString(name) {
-					return fmt.Errorf("data.%s: the image for %s on %s has a character that no name of an image has", streamKey, infrastructure, architecture)
+					return fmt.Errorf("data.%s: the image for %s on %s has a character that no name of an image has", streamKey,
+						infrastructure, architecture)
 				}
 				if size += len(architecture) + len(infrastructure) + len(variant) + len(name); size > maxNodeImageBytes {
 					return fmt.Errorf("%w: data.%s: the names of all images take more than %d bytes", errTooLarge, streamKey, maxNodeImageBytes)
@@ -230,7 +236,8 @@ func (n NodeImages) render() ([]byte, error) {
 		return nil, fmt.Errorf("node images: %w", err)
 	}
 	if !reflect.DeepEqual(n, back) {
-		return nil, fmt.Errorf("node images: stream metadata can't express %v: aws and aliyun have one image for each region, gcp is projects/…/global/images/…, kubevirt one image, and any other infrastructure a disk for each format", n)
+		return nil, fmt.Errorf("node images: stream metadata can't express %v: aws and aliyun have one image for each region, gcp is "+
+			"projects/…/global/images/…, kubevirt one image, and any other infrastructure a disk for each format", n)
 	}
 	return file, nil
 }

@@ -141,7 +141,8 @@ func parse(image string, files *overlay, components []string) (*Release, error) 
 		return nil, malformed("%s/%s is no ImageStream: %v", directory, imageReferences, err)
 	}
 	if stream.Kind != "ImageStream" || (stream.APIVersion != imagev1.GroupVersion.String() && stream.APIVersion != "v1") {
-		return nil, malformed("%s/%s is a %q of %q and no ImageStream of %s", directory, imageReferences, stream.Kind, stream.APIVersion, imagev1.GroupVersion)
+		return nil, malformed("%s/%s is a %q of %q and no ImageStream of %s", directory, imageReferences, stream.Kind, stream.APIVersion,
+			imagev1.GroupVersion)
 	}
 	var m metadata
 	if err := count(about); err != nil {

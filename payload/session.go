@@ -123,7 +123,9 @@ func (o Options) remote(ctx context.Context, repository name.Repository) (option
 	auth := authn.Anonymous
 	if o.Keychain != nil {
 		if auth, err = authn.Resolve(ctx, o.Keychain, repository); err != nil {
-			return nil, false, &Error{Reason: ReasonImagePullUnauthorized, Registry: repository.RegistryStr(), Detail: shorten(err.Error()), Err: err}
+			return nil, false, &Error{
+				Reason: ReasonImagePullUnauthorized, Registry: repository.RegistryStr(), Detail: shorten(err.Error()), Err: err,
+			}
 		}
 	}
 	rt, agent := o.Transport, o.UserAgent
@@ -262,7 +264,9 @@ func merge(failed []*Error, places []place) *Error {
 	if len(failed) == 1 && len(places) == 1 {
 		return failed[0]
 	}
-	rank := []Reason{ReasonImagePullUnauthorized, ReasonImageNotFound, ReasonRegistryUnreachable, ReasonPayloadUnsigned, ReasonInvalidReference}
+	rank := []Reason{
+		ReasonImagePullUnauthorized, ReasonImageNotFound, ReasonRegistryUnreachable, ReasonPayloadUnsigned, ReasonInvalidReference,
+	}
 	best := slices.MinFunc(failed, func(a, b *Error) int { return slices.Index(rank, a.Reason) - slices.Index(rank, b.Reason) })
 	merged := *best
 	details, causes := make([]string, 0, len(failed)), make([]error, 0, len(failed))

@@ -9,8 +9,8 @@ import (
 	utiljson "k8s.io/apimachinery/pkg/util/json"
 )
 
-// DecodeStatus decodes a status, as encoding/json does but with the case of keys. Its conditions are others' types: where the time of one is
-// malformed, it is the epoch: one that is written back has to have a time. into has no decoder of its own.
+// DecodeStatus decodes a status, as encoding/json does but with the case of keys. Its conditions are others' types: where the time of one
+// is malformed, it is the epoch: one that is written back has to have a time. into has no decoder of its own.
 func DecodeStatus(data []byte, into any) error {
 	if err := utiljson.Unmarshal(data, into); err == nil {
 		return nil

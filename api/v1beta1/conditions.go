@@ -3,8 +3,9 @@
 package v1beta1
 
 // Ready summarizes the other conditions for tools that know no other one: kubectl wait, Flux, Argo CD. It has the reason and the message of
-// the condition that decides it, and no event of its own. A HostedCluster is ready when AutoNode is off, or enabled, lacks no input, and its
-// default node class is ready; nodes may still be outdated: NodesUpToDate. A ControlPlaneComponent is ready when it is Available and RolloutComplete.
+// the condition that decides it, and no event of its own. A HostedCluster is ready when AutoNode is off, or enabled, lacks no input, and
+// its default node class is ready; nodes may still be outdated: NodesUpToDate. A ControlPlaneComponent is ready when it is Available and
+// RolloutComplete.
 const Ready = "Ready"
 
 // Conditions of a HostedCluster. Events on it carry the same reasons.
@@ -19,11 +20,12 @@ const (
 	AutoNodeEnabled = "AutoNodeEnabled"
 	// NodesUpToDate: every node that AutoNode made runs the version that the payload and the control plane call for.
 	NodesUpToDate = "NodesUpToDate"
-	// NodeClassReady: the default node class in the guest is ready, which means that Karpenter can launch from the templates that spec.autoNode
-	// selects. Its reason and message are those of the node class. Platforms without a default node class have no such condition.
+	// NodeClassReady: the default node class in the guest is ready, which means that Karpenter can launch from the templates that
+	// spec.autoNode selects. Its reason and message are those of the node class. Platforms without a default node class have no such
+	// condition.
 	NodeClassReady = "NodeClassReady"
-	// OfferingsAvailable is False while Karpenter can launch nothing because every offering of a node class has failed lately, or while all recent
-	// launches failed, and absent otherwise. The message has the reasons and the number of pods that wait.
+	// OfferingsAvailable is False while Karpenter can launch nothing because every offering of a node class has failed lately, or while all
+	// recent launches failed, and absent otherwise. The message has the reasons and the number of pods that wait.
 	OfferingsAvailable = "OfferingsAvailable"
 	// NodeIdentityEnforced is False while another approver than the operator approves first certificates of AutoNode's machines, such as
 	// kube-controller-manager by the binding kubeadm:node-autoapprove-bootstrap: a machine may then get another node's identity. It is also
@@ -133,13 +135,14 @@ const (
 const (
 	// GuestConnectingReason: the operator is connecting. If this persists, check the control plane's pods.
 	GuestConnectingReason = "Connecting"
-	// GuestAddressForbiddenReason: the platform doesn't let the operator connect to the API server's address; see the operator's --guest-networks.
+	// GuestAddressForbiddenReason: the platform doesn't let the operator connect to the API server's address; see the operator's
+	// --guest-networks.
 	GuestAddressForbiddenReason = "AddressForbidden"
 	// GuestOverBudgetReason: the guest sends or changes more than one guest may. With status True the operator serves it at a lower rate, with
 	// status False not at all for five minutes; ask its admin for the source of so many objects, or large ones.
 	GuestOverBudgetReason = "OverBudget"
-	// GuestObjectsUnreadableReason: the guest's API server has objects that can't be decoded completely, such as a NodePool with a quantity that
-	// takes minutes to parse. The operator uses the rest of each. The message names one; ask its admin to correct or delete them.
+	// GuestObjectsUnreadableReason: the guest's API server has objects that can't be decoded completely, such as a NodePool with a quantity
+	// that takes minutes to parse. The operator uses the rest of each. The message names one; ask its admin to correct or delete them.
 	GuestObjectsUnreadableReason = "ObjectsUnreadable"
 	// GuestUnreachableReason: the API server stopped answering; check the control plane's pods and the kubeconfig Secret.
 	GuestUnreachableReason = "Unreachable"
@@ -171,8 +174,8 @@ const (
 	// AutoNodeDrainStoppedReason: the nodes didn't drain in time and spec.nodeDrain.onTimeout is Stop, so nothing is forced. Remove
 	// what blocks the drain, which the message names, raise spec.nodeDrain.timeout, or set onTimeout to Force.
 	AutoNodeDrainStoppedReason = "AutoNodeDrainStopped"
-	// AutoNodeDrainUnconfirmedReason: the CustomResourceDefinition of HostedClusters is being deleted, and this HostedCluster with it. Its nodes keep
-	// running until the platform confirms the deletion, by the annotation that the message names.
+	// AutoNodeDrainUnconfirmedReason: the CustomResourceDefinition of HostedClusters is being deleted, and this HostedCluster with it. Its
+	// nodes keep running until the platform confirms the deletion, by the annotation that the message names.
 	AutoNodeDrainUnconfirmedReason = "AutoNodeDrainUnconfirmed"
 	// AutoNodeDegradedReason: Karpenter was rolled out and is unavailable now. Check its pods in the control-plane namespace.
 	AutoNodeDegradedReason = "AutoNodeDegraded"
@@ -184,8 +187,8 @@ const (
 const (
 	// NodesOutdatedReason: nodes run an older version; Karpenter replaces them within the NodePools' disruption budgets.
 	NodesOutdatedReason = "NodesOutdated"
-	// NodesAheadReason: nodes run a newer version than the payload's, because their machine image has it, and none is replaced for that. Name a
-	// payload with that version, or provide a machine template whose image has the payload's.
+	// NodesAheadReason: nodes run a newer version than the payload's, because their machine image has it, and none is replaced for that. Name
+	// a payload with that version, or provide a machine template whose image has the payload's.
 	NodesAheadReason = "NodesAhead"
 	// NodeUpgradeHeldReason: nodes wait for the maintenance window or the approval that spec.autoNode.nodeUpgrade requires. The message
 	// names the time when it opens, or the command that approves.
@@ -228,13 +231,13 @@ const (
 
 // Reasons of FeatureGatesAccepted.
 const (
-	// FeatureGateNotAllowedReason: spec.autoNode sets a feature gate that the platform doesn't leave to HostedClusters, or that doesn't exist. It has no
-	// effect. Remove it, or ask the platform team to allow it: the message names it and the gates that are allowed.
+	// FeatureGateNotAllowedReason: spec.autoNode sets a feature gate that the platform doesn't leave to HostedClusters, or that doesn't exist.
+	// It has no effect. Remove it, or ask the platform team to allow it: the message names it and the gates that are allowed.
 	FeatureGateNotAllowedReason = "FeatureGateNotAllowed"
 	// FeatureGateUnsupportedReason: a feature gate is off because the guest lacks a requirement of it. The message names the requirement.
 	FeatureGateUnsupportedReason = "FeatureGateUnsupported"
-	// DefinitionNotOwnedReason: a feature gate is on, and the CustomResourceDefinition that it needs belongs to its creator, such as the Cluster
-	// Autoscaler. Nothing to do; the message names the owner.
+	// DefinitionNotOwnedReason: a feature gate is on, and the CustomResourceDefinition that it needs belongs to its creator, such as the
+	// Cluster Autoscaler. Nothing to do; the message names the owner.
 	DefinitionNotOwnedReason = "DefinitionNotOwned"
 )
 

@@ -310,8 +310,9 @@ type Karpenter struct {
 	// aws configures Karpenter's AWS provider.
 	// +optional
 	AWS *AWS `json:"aws,omitempty"`
-	// featureGates turns features of this cluster's Karpenter on or off, such as CapacityBuffer. The platform decides which gates a HostedCluster
-	// may set: the condition FeatureGatesAccepted names those that have no effect, and status.autoNode.featureGates has those that are on.
+	// featureGates turns features of this cluster's Karpenter on or off, such as CapacityBuffer. The platform decides which gates a
+	// HostedCluster may set: the condition FeatureGatesAccepted names those that have no effect, and status.autoNode.featureGates has those
+	// that are on.
 	// +optional
 	// +kubebuilder:validation:MaxProperties=32
 	// +kubebuilder:validation:XValidation:rule="self.all(gate, size(gate) <= 63)",message="the name of a feature gate has at most 63 characters"
@@ -383,8 +384,8 @@ type HostedClusterStatus struct {
 	ObservedGeneration int64 `json:"observedGeneration,omitempty"`
 
 	// conditions: Ready, ValidConfiguration, ReleaseResolved, GuestReachable, AutoNodeEnabled, NodeClassReady, NodesUpToDate, ImageOverridden
-	// where the annotation autonode.io/override-image is set, and FeatureGatesAccepted, OfferingsAvailable and NodeIdentityEnforced where there
-	// is something to report.
+	// where the annotation autonode.io/override-image is set, and FeatureGatesAccepted, OfferingsAvailable and NodeIdentityEnforced where
+	// there is something to report.
 	// +optional
 	// +listType=map
 	// +listMapKey=type

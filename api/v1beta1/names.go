@@ -28,8 +28,8 @@ type Names struct {
 	LeaderElection string
 }
 
-// OwnNamespace is the name of the control-plane namespace that a HostedCluster shares with no other: <namespace>-<name>, with dashes for dots
-// as HyperShift has it. A name of more than 63 characters, which no Namespace can have, is cut and ends in a hash of both names.
+// OwnNamespace is the name of the control-plane namespace that a HostedCluster shares with no other: <namespace>-<name>, with dashes for
+// dots as HyperShift has it. A name of more than 63 characters, which no Namespace can have, is cut and ends in a hash of both names.
 func OwnNamespace(namespace, name string) string {
 	return v1alpha1.Shorten(namespace+"-"+strings.ReplaceAll(name, ".", "-"), namespace+"/"+name)
 }
@@ -49,8 +49,8 @@ func DedicatedNames() Names {
 	}
 }
 
-// SharedNames are the names for a Cluster in a control-plane namespace that HostedClusters share: the dedicated ones, with the Cluster's name
-// appended. Whatever the Clusters are called, no two objects of a kind get the same name.
+// SharedNames are the names for a Cluster in a control-plane namespace that HostedClusters share: the dedicated ones, with the Cluster's
+// name appended. Whatever the Clusters are called, no two objects of a kind get the same name.
 func SharedNames(cluster string) Names {
 	n, suffix := DedicatedNames(), "-"+cluster
 	n.Cluster = cluster

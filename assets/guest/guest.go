@@ -121,7 +121,9 @@ const NodeClassPolicy = "nodeclasses.autonode.io"
 // Policies returns the admission policies that guard the platform's objects in the guest cluster, and those that bound Karpenter.
 func Policies() ([]*admissionregistrationv1.ValidatingAdmissionPolicy, error) {
 	var policies []*admissionregistrationv1.ValidatingAdmissionPolicy
-	for _, data := range [][]byte{managedPolicy, nodeClaimPolicy, nodePoolPolicy, nodeClassPolicy, tokenPolicy, bootstrapTokenPolicy, podPolicy} {
+	for _, data := range [][]byte{
+		managedPolicy, nodeClaimPolicy, nodePoolPolicy, nodeClassPolicy, tokenPolicy, bootstrapTokenPolicy, podPolicy,
+	} {
 		policy, err := manifest.Decode(data, &admissionregistrationv1.ValidatingAdmissionPolicy{})
 		if err != nil {
 			return nil, err

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Package annotation writes a machine's size and prices into the annotation of its Machine, and reads them there. Operator and Karpenter both
-// count by it.
+// Package annotation writes a machine's size and prices into the annotation of its Machine, and reads them there. Operator and Karpenter
+// both count by it.
 package annotation
 
 import (
@@ -40,7 +40,8 @@ func FormatMachineSize(m capacity.Priced) string {
 	return text
 }
 
-// MachineOf returns what a Machine takes from pools, by its labels and annotations, and its list prices. A size that is missing or can't be read is zero. The price of an on-demand machine is that on demand, too.
+// MachineOf returns what a Machine takes from pools, by its labels and annotations, and its list prices. A size that is missing or can't be
+// read is zero. The price of an on-demand machine is that on demand, too.
 func MachineOf(object metav1.Object) (m capacity.Priced) {
 	labels, annotations := object.GetLabels(), object.GetAnnotations()
 	m.Offering = capacity.Offering{

@@ -205,7 +205,8 @@ func (l List) Hash() string { return l.hash }
 func (l List) Refers(variables ...string) bool {
 	for i := range l.patches {
 		c := &l.patches[i]
-		if slices.Contains(variables, c.variable) || c.template != nil && slices.ContainsFunc(variables, func(name string) bool { return c.template.variables[name] }) {
+		if slices.Contains(variables, c.variable) ||
+			c.template != nil && slices.ContainsFunc(variables, func(name string) bool { return c.template.variables[name] }) {
 			return true
 		}
 	}

@@ -50,7 +50,8 @@ var types = map[string]variableType{
 	Labels: object, LabelList: list, LabelFlag: text,
 	KubeletArgs: object, KubeletArgList: list,
 	KubeReservedFlag: text, SystemReservedFlag: text, EvictionHardFlag: text,
-	MaxPods: number, Version: text, InstanceType: text, Zone: text, CapacityType: text, ReservationID: text, FailureDomain: text, NodeClaim: text,
+	MaxPods: number, Version: text, InstanceType: text, Zone: text, CapacityType: text, ReservationID: text,
+	FailureDomain: text, NodeClaim: text,
 }
 
 // Image is a reference to an image of the release payload.

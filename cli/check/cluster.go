@@ -177,7 +177,8 @@ func (c *clusterCheck) consent(ctx context.Context) {
 	case err != nil:
 		c.Unread(subject, err)
 	case !allowed:
-		c.wrong(subject, "`"+consent.SharedNamespaceCommand(c.key.Namespace, c.operatorNamespace, account)+"`", "it may not write in the namespace, which HostedClusters share")
+		c.wrong(subject, "`"+consent.SharedNamespaceCommand(c.key.Namespace, c.operatorNamespace, account)+"`",
+			"it may not write in the namespace, which HostedClusters share")
 	default:
 		c.ok(subject, "it may write there")
 	}

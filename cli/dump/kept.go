@@ -116,17 +116,19 @@ var allowed = map[string]string{
 	"Secret": "type",
 	"Pod": "spec{" + keptPod + `} status{phase message reason nominatedNodeName hostIP podIP startTime qosClass resize
 		containerStatuses initContainerStatuses ephemeralContainerStatuses}`,
-	"Deployment.apps":             keptWorkload,
-	"ReplicaSet.apps":             keptWorkload,
-	"StatefulSet.apps":            keptWorkload,
-	"DaemonSet.apps":              keptWorkload,
-	"Node":                        "spec{providerID taints unschedulable podCIDR podCIDRs} status{addresses allocatable capacity nodeInfo phase volumesInUse volumesAttached}",
-	"PersistentVolumeClaim":       "spec{accessModes resources storageClassName volumeMode volumeName} status",
-	"PodDisruptionBudget.policy":  "spec status",
-	"StorageClass.storage.k8s.io": "provisioner reclaimPolicy allowVolumeExpansion volumeBindingMode allowedTopologies parameters{type}",
-	"Lease.coordination.k8s.io":   "spec",
-	"Event":                       keptEvent,
-	"Event.events.k8s.io":         keptEvent,
+	"Deployment.apps":  keptWorkload,
+	"ReplicaSet.apps":  keptWorkload,
+	"StatefulSet.apps": keptWorkload,
+	"DaemonSet.apps":   keptWorkload,
+	"Node": "spec{providerID taints unschedulable podCIDR podCIDRs} status{addresses allocatable capacity nodeInfo " +
+		"phase volumesInUse volumesAttached}",
+	"PersistentVolumeClaim":      "spec{accessModes resources storageClassName volumeMode volumeName} status",
+	"PodDisruptionBudget.policy": "spec status",
+	"StorageClass.storage.k8s.io": "provisioner reclaimPolicy allowVolumeExpansion volumeBindingMode allowedTopologies " +
+		"parameters{type}",
+	"Lease.coordination.k8s.io": "spec",
+	"Event":                     keptEvent,
+	"Event.events.k8s.io":       keptEvent,
 	"CertificateSigningRequest.certificates.k8s.io": "spec{signerName username usages expirationSeconds}",
 }
 

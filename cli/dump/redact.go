@@ -17,17 +17,19 @@ var (
 	reference = []string{"name", "namespace", "kind", "apiVersion", "apiGroup", "key", "optional", "uid", "fieldPath"}
 
 	// metadataFields stay of metadata.
-	metadataFields = []string{"annotations", "creationTimestamp", "deletionGracePeriodSeconds", "deletionTimestamp", "finalizers", "generateName", "generation",
-		"labels", "name", "namespace", "ownerReferences", "resourceVersion", "uid"}
-	conditionFields = []string{"lastHeartbeatTime", "lastProbeTime", "lastTransitionTime", "lastUpdateTime", "message", "observedGeneration", "reason",
-		"severity", "status", "type"}
+	metadataFields = []string{"annotations", "creationTimestamp", "deletionGracePeriodSeconds", "deletionTimestamp", "finalizers",
+		"generateName", "generation", "labels", "name", "namespace", "ownerReferences", "resourceVersion", "uid"}
+	conditionFields = []string{"lastHeartbeatTime", "lastProbeTime", "lastTransitionTime", "lastUpdateTime", "message",
+		"observedGeneration", "reason", "severity", "status", "type"}
 
 	// keptAnnotations are those whose values stay. Of the others their keys stay.
-	keptAnnotations = regexp.MustCompile(`^(?:([a-z0-9-]+\.)*(?:karpenter\.sh|karpenter\.k8s\.aws|karpenter\.cluster\.x-k8s\.io|autonode\.io)/.*|` +
-		`(?:machine|machineset|machinedeployment|clusterctl|pre-drain\.delete\.hook\.machine|pre-terminate\.delete\.hook\.machine|topology)\.cluster\.x-k8s\.io/.*|` +
-		`cluster\.x-k8s\.io/(?:annotations-from-machine|cloned-from-groupkind|cloned-from-name|cluster-api-autoscaler-node-group-(?:min|max)-size|cluster-name|` +
-		`cluster-namespace|delete-machine|disable-machine-create|labels-from-machine|machine|managed-by|owner-kind|owner-name|paused|remediate-machine|replicas-managed-by|` +
-		`skip-remediation)|` +
+	keptAnnotations = regexp.MustCompile(`^(?:` +
+		`([a-z0-9-]+\.)*(?:karpenter\.sh|karpenter\.k8s\.aws|karpenter\.cluster\.x-k8s\.io|autonode\.io)/.*|` +
+		`(?:machine|machineset|machinedeployment|clusterctl|pre-drain\.delete\.hook\.machine|pre-terminate\.delete\.hook\.machine|` +
+		`topology)\.cluster\.x-k8s\.io/.*|` +
+		`cluster\.x-k8s\.io/(?:annotations-from-machine|cloned-from-groupkind|cloned-from-name|` +
+		`cluster-api-autoscaler-node-group-(?:min|max)-size|cluster-name|cluster-namespace|delete-machine|disable-machine-create|` +
+		`labels-from-machine|machine|managed-by|owner-kind|owner-name|paused|remediate-machine|replicas-managed-by|skip-remediation)|` +
 		`(?:capacity\.)?cluster-autoscaler\.kubernetes\.io/.*|deployment\.kubernetes\.io/.*|pv\.kubernetes\.io/.*|` +
 		`volume\.kubernetes\.io/.*|csi\.volume\.kubernetes\.io/nodeid|node\.alpha\.kubernetes\.io/ttl)$`)
 
@@ -35,9 +37,9 @@ var (
 	fieldName = regexp.MustCompile(`^[a-z][a-zA-Z]{0,39}$`)
 
 	// keptKubeletArgs are arguments of kubelets whose values stay.
-	keptKubeletArgs = regexp.MustCompile(`^(?:cloud-provider|eviction-hard|eviction-minimum-reclaim|eviction-soft|eviction-soft-grace-period|fail-swap-on|feature-gates|` +
-		`hostname-override|kube-reserved|max-pods|node-ip|node-labels|pods-per-core|provider-id|register-with-taints|reserved-cpus|rotate-server-certificates|` +
-		`serialize-image-pulls|system-reserved|v)$`)
+	keptKubeletArgs = regexp.MustCompile(`^(?:cloud-provider|eviction-hard|eviction-minimum-reclaim|eviction-soft|` +
+		`eviction-soft-grace-period|fail-swap-on|feature-gates|hostname-override|kube-reserved|max-pods|node-ip|node-labels|pods-per-core|` +
+		`provider-id|register-with-taints|reserved-cpus|rotate-server-certificates|serialize-image-pulls|system-reserved|v)$`)
 
 	flagName = regexp.MustCompile(`^--?[a-zA-Z][a-zA-Z0-9-]*$`)
 )

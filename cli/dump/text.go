@@ -15,20 +15,23 @@ const Removed = "REMOVED"
 
 var (
 	// secretKeys are names of fields, flags, variables and JSON pointers whose values may be secret, in any text.
-	secretKeys = regexp.MustCompile(`(?i)(token|passw|passphrase|passcode|pwd|secret|docker-?config|docker-?cfg|user-?data|credential|bearer|authorization|cookie|` +
-		`signature$|connection-?string|` +
-		`(private|access|api|client|ssh|encryption|account|shared|storage|master|signing|service|license|host|tls|deploy|webhook|session|hmac|gpg)[-_. ]?key|` +
+	secretKeys = regexp.MustCompile(`(?i)(token|passw|passphrase|passcode|pwd|secret|docker-?config|docker-?cfg|user-?data|credential|` +
+		`bearer|authorization|cookie|signature$|connection-?string|` +
+		`(private|access|api|client|ssh|encryption|account|shared|storage|master|signing|service|license|host|tls|deploy|webhook|session|` +
+		`hmac|gpg)[-_. ]?key|` +
 		`(^|[-_. /])(auth|pass|pat|psk|sig|sas|dsn|pin|otp|jwt|pgpass|cred|creds|htpasswd)$)|` +
 		`(?-i:[a-z0-9](Pass|Pwd|Auth|Pin|Sas|Jwt|Psk|Pat)$)`)
 	// secretFields are further names that are words in a text, and may be secret as fields of an object.
-	secretFields = regexp.MustCompile(`(?i)(kubeconfig|cloud-?init|cloud-?config|ignition|client-?key|^contents?$|^value-?from$|^data$|^string-?data$|^binary-?data$)`)
+	secretFields = regexp.MustCompile(`(?i)(kubeconfig|cloud-?init|cloud-?config|ignition|client-?key|^contents?$|^value-?from$|^data$|` +
+		`^string-?data$|^binary-?data$)`)
 	// harmlessKeys end the names of fields that refer to a secret, or say how one is used.
-	harmlessKeys = regexp.MustCompile(`(?i)(name|names|ref|refs|namespace|type|policy|count|seconds|ttl|format|mode|audience|audiences|path|file|mounttoken|` +
-		`mountserviceaccounttoken|imagepullsecrets|created|generated|ready|token-?id|expires-?at|hash|version|reason|annotation|lifetime)$`)
+	harmlessKeys = regexp.MustCompile(`(?i)(name|names|ref|refs|namespace|type|policy|count|seconds|ttl|format|mode|audience|audiences|path|` +
+		`file|mounttoken|mountserviceaccounttoken|imagepullsecrets|created|generated|ready|token-?id|expires-?at|hash|version|reason|` +
+		`annotation|lifetime)$`)
 	// words follow a key in a sentence, and are no secrets.
-	words = regexp.MustCompile(`^(?i:a|an|and|are|aren't|as|authentication|by|can't|cannot|expired|failed|false|file|for|forbidden|from|get|has|in|incorrect|invalid|is|` +
-		`isn't|key|list|login|missing|must|nil|no|none|not|null|of|on|open|or|policy|read|required|reset|secret|secrets|the|to|token|true|unauthorized|unknown|was|with|wrong|` +
-		`write)[.:]?$`)
+	words = regexp.MustCompile(`^(?i:a|an|and|are|aren't|as|authentication|by|can't|cannot|expired|failed|false|file|for|forbidden|from|get|` +
+		`has|in|incorrect|invalid|is|isn't|key|list|login|missing|must|nil|no|none|not|null|of|on|open|or|policy|read|required|reset|` +
+		`secret|secrets|the|to|token|true|unauthorized|unknown|was|with|wrong|write)[.:]?$`)
 
 	// shapes of secrets in any text. The groups of an expression stay.
 	shapes = []*regexp.Regexp{
@@ -37,7 +40,8 @@ var (
 		regexp.MustCompile(`()\b[a-z0-9]{6}\.[a-z0-9]{16}\b`),
 		regexp.MustCompile(`()\b(?:AKIA|ASIA)[A-Z0-9]{16}\b`),
 		// Tokens of GitHub, GitLab, Slack, Stripe, Google, Vault, npm, Docker, SendGrid and DigitalOcean, and keys of age.
-		regexp.MustCompile(`()\b(?:gh[opsur]_|github_pat_|glpat-|xox[a-z]-|[sr]k_(?:live|test)_|sk-|AIza|ya29\.|hv[sbr]\.|npm_|dckr_pat_|SG\.|do[opr]_v1_)[A-Za-z0-9_.-]{10,}`),
+		regexp.MustCompile(`()\b(?:gh[opsur]_|github_pat_|glpat-|xox[a-z]-|[sr]k_(?:live|test)_|sk-|AIza|ya29\.|hv[sbr]\.|npm_|` +
+			`dckr_pat_|SG\.|do[opr]_v1_)[A-Za-z0-9_.-]{10,}`),
 		regexp.MustCompile(`()\bAGE-SECRET-KEY-[A-Z0-9]+`),
 		regexp.MustCompile(`(?i)(\b(?:bearer|basic|negotiate)\s+)[^\s"',;]{4,}`),
 		regexp.MustCompile(`(?i)(\b(?:set-)?cookie2?["']?\s*[:=]\s*["']?)[^"'\n]+`),
@@ -50,11 +54,13 @@ var (
 	}
 
 	// pair is where a key ends and its value begins, also in JSON that is quoted once more; a flag's value may follow a blank.
-	pair = regexp.MustCompile(`(?:^|[\s"'(\[,=])(--?[A-Za-z][A-Za-z0-9_-]*)([ \t]+)|(?:([A-Za-z]+)[ ])?([A-Za-z0-9_./-]*[A-Za-z0-9_])((?:\\*["'])?\]?\s*(?::=|=>|[:=])[ \t]*)`)
+	pair = regexp.MustCompile(`(?:^|[\s"'(\[,=])(--?[A-Za-z][A-Za-z0-9_-]*)([ \t]+)|` +
+		`(?:([A-Za-z]+)[ ])?([A-Za-z0-9_./-]*[A-Za-z0-9_])((?:\\*["'])?\]?\s*(?::=|=>|[:=])[ \t]*)`)
 	// inSentence is a password in a sentence.
 	inSentence = regexp.MustCompile(`(?i)\b((?:password|passphrase|passwd)\s+(?:is\s+|was\s+|of\s+)?)(["']?[^\s"=]+["']?)`)
 	// value begins where pair ends.
-	value = regexp.MustCompile(`^(?:\\+"(?s:.*?)(?:\\+"|\z)|"(?:\\.|[^"\\])*"?|'(?:''|[^'])*'?|\{[^}\n]*\}?|\[[^\]\n]*\]?|[|>][-+0-9]*[ \t]*(?:\n[ \t]+[^\n]*|\n[ \t]*)+|[^\s"',;&)\]}]+)`)
+	value = regexp.MustCompile(`^(?:\\+"(?s:.*?)(?:\\+"|\z)|"(?:\\.|[^"\\])*"?|'(?:''|[^'])*'?|\{[^}\n]*\}?|\[[^\]\n]*\]?|` +
+		`[|>][-+0-9]*[ \t]*(?:\n[ \t]+[^\n]*|\n[ \t]*)+|[^\s"',;&)\]}]+)`)
 	// phrase is a password that isn't quoted, and may have blanks.
 	phrase = regexp.MustCompile(`^[^\n"',;&{}\[\]|>][^\n"',;&{}\]]*`)
 	// scheme is how an Authorization header begins whose secret is one word.

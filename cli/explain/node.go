@@ -73,7 +73,8 @@ func (s *Simulation) Node(ctx context.Context, name string) (*NodeAnswer, error)
 	}
 	answer.conclude(s.isStatic(answer.NodePool))
 	if s.Vacate == nil && answer.Decision == Stays && node.NodeClaim.StatusConditions().Get(karpv1.ConditionTypeDrifted).IsTrue() {
-		answer.Missing = append(answer.Missing, "Karpenter may terminate the node before it launches the replacement, where nothing has room for both; that isn't computed without the management cluster (--management-kubeconfig)")
+		answer.Missing = append(answer.Missing, "Karpenter may terminate the node before it launches the replacement, where nothing has room "+
+			"for both; that isn't computed without the management cluster (--management-kubeconfig)")
 	}
 	return answer, nil
 }
@@ -168,9 +169,9 @@ func (s *Simulation) methods(ctx context.Context, node *state.StateNode) ([]Meth
 }
 
 // ask runs a method as Karpenter core's disruption controller does.
-func (s *Simulation) ask(ctx context.Context, name string, method disruption.Method, queue *disruption.Queue, clk clock.Clock, node *state.StateNode) (
-	disrupts bool, reason string, err error,
-) {
+func (s *Simulation) ask(ctx context.Context, name string, method disruption.Method, queue *disruption.Queue, clk clock.Clock,
+	node *state.StateNode,
+) (disrupts bool, reason string, err error) {
 	uid := node.NodeClaim.UID
 	s.recorder.drain(uid)
 	considered := map[string]bool{}
@@ -231,7 +232,8 @@ func (s *Simulation) ask(ctx context.Context, name string, method disruption.Met
 	if name == staticDrift && reconciler.NoReplacement(candidate.NodePool) != "" {
 		return false, reconciler.NoReplacement(candidate.NodePool), nil // Karpenter's own event doesn't say what to change
 	}
-	if said := s.recorder.drain(uid, events.DisruptionBlocked, events.Unconsolidatable, events.ConsolidationRejected, events.NodeRepairBlocked, string(capacityReclaimed)); len(said) > 0 {
+	if said := s.recorder.drain(uid, events.DisruptionBlocked, events.Unconsolidatable, events.ConsolidationRejected, events.NodeRepairBlocked,
+		string(capacityReclaimed)); len(said) > 0 {
 		return false, strings.Join(said, "; "), nil
 	}
 	if len(commands) > 0 {
@@ -403,7 +405,8 @@ func (s *Simulation) facts(node *state.StateNode) []string {
 		if d.ConsolidateAfter.Duration != nil {
 			after = d.ConsolidateAfter.Duration.String()
 		}
-		facts = append(facts, fmt.Sprintf("NodePool %s: consolidationPolicy %s, consolidateAfter %s", nodePool.Name, d.ConsolidationPolicy, after))
+		facts = append(facts,
+			fmt.Sprintf("NodePool %s: consolidationPolicy %s, consolidateAfter %s", nodePool.Name, d.ConsolidationPolicy, after))
 		if first := nodePool.StatusConditions(status.WithObservedOnly()).Get(v1alpha1.TerminateFirstCondition); first.IsTrue() {
 			facts = append(facts, fmt.Sprintf("NodePool %s: %s", nodePool.Name, first.Message))
 		}

@@ -137,7 +137,8 @@ func printTable(w io.Writer, v view) error {
 			versions = append(versions, what+" "+c.Versions[what])
 		}
 		crds += len(c.CRDs)
-		printer.Printf(table, "%s\t%s\t%d\t%s\t%s\n", name, cmp.Or(strings.Join(versions, ", "), "-"), len(c.CRDs), cmp.Or(strings.Join(c.Platforms, ", "), "-"), c.Image)
+		printer.Printf(table, "%s\t%s\t%d\t%s\t%s\n", name, cmp.Or(strings.Join(versions, ", "), "-"), len(c.CRDs),
+			cmp.Or(strings.Join(c.Platforms, ", "), "-"), c.Image)
 	}
 	if crds > 0 {
 		if err := table.Flush(); err != nil {

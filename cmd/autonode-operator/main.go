@@ -52,8 +52,8 @@ func command() *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "autonode-operator",
 		Short: "Run Karpenter for hosted clusters",
-		Long: `autonode-operator watches HostedClusters in a management cluster and runs the Karpenter that each one's release payload names, or the
-one that the operator was released with.
+		Long: `autonode-operator watches HostedClusters in a management cluster and runs the Karpenter that each one's release
+payload names, or the one that the operator was released with.
 
 The management cluster is the one of --kubeconfig or KUBECONFIG, else the one that it runs in.`,
 		Example: `  # In a cluster: two replicas, of which one works.

@@ -45,7 +45,9 @@ func (o Objects) Get(_ context.Context, kind schema.GroupKind, name string) (*un
 
 // Resolver reads the objects of a FleetCatalog.
 func (o Objects) Resolver() *template.Resolver {
-	return template.NewResolver(template.Config{Objects: o, ClusterName: FleetCluster, Namespace: FleetNamespace, Secrets: Secrets{}, Profiles: profile.Embedded()})
+	return template.NewResolver(template.Config{
+		Objects: o, ClusterName: FleetCluster, Namespace: FleetNamespace, Secrets: Secrets{}, Profiles: profile.Embedded(),
+	})
 }
 
 // Secrets is an API server that has every Secret.
@@ -64,15 +66,20 @@ func FleetCatalog(types int) Objects {
 	entries := make([]any, types)
 	for i := range types {
 		cores, price := int64(i%64+1), 0.01*float64(i+1)
+		reserved := func(zone string) any {
+			return map[string]any{
+				"zones": []any{zone}, "capacityType": "reserved", "price": fmt.Sprintf("%.4f", price/2),
+				"reservation": map[string]any{"id": fmt.Sprintf("r-%d-%s", i, zone), "count": int64(5)},
+			}
+		}
 		entries[i] = map[string]any{
-			"name": fmt.Sprintf("t-%d", i), "capacity": map[string]any{"cpu": cores, "memory": fmt.Sprintf("%dGi", 2*cores), "ephemeral-storage": "100Gi"},
+			"name":         fmt.Sprintf("t-%d", i),
+			"capacity":     map[string]any{"cpu": cores, "memory": fmt.Sprintf("%dGi", 2*cores), "ephemeral-storage": "100Gi"},
 			"architecture": "amd64",
 			"offerings": []any{
 				map[string]any{"zones": []any{"a", "b", "c"}, "capacityType": "on-demand", "price": fmt.Sprintf("%.4f", price)},
 				map[string]any{"zones": []any{"a", "b", "c"}, "capacityType": "spot", "price": fmt.Sprintf("%.4f", price/3)},
-				map[string]any{"zones": []any{"a"}, "capacityType": "reserved", "price": fmt.Sprintf("%.4f", price/2), "reservation": map[string]any{"id": fmt.Sprintf("r-%d-a", i), "count": int64(5)}},
-				map[string]any{"zones": []any{"b"}, "capacityType": "reserved", "price": fmt.Sprintf("%.4f", price/2), "reservation": map[string]any{"id": fmt.Sprintf("r-%d-b", i), "count": int64(5)}},
-				map[string]any{"zones": []any{"c"}, "capacityType": "reserved", "price": fmt.Sprintf("%.4f", price/2), "reservation": map[string]any{"id": fmt.Sprintf("r-%d-c", i), "count": int64(5)}},
+				reserved("a"), reserved("b"), reserved("c"),
 			},
 		}
 	}
@@ -81,22 +88,30 @@ func FleetCatalog(types int) Objects {
 	}
 	return Objects{
 		{Object: map[string]any{
-			"apiVersion": "cluster.x-k8s.io/v1beta2", "kind": "Cluster", "metadata": map[string]any{"namespace": FleetNamespace, "name": FleetCluster},
+			"apiVersion": "cluster.x-k8s.io/v1beta2", "kind": "Cluster",
+			"metadata": map[string]any{"namespace": FleetNamespace, "name": FleetCluster},
 			"status": map[string]any{"initialization": map[string]any{"infrastructureProvisioned": true}, "failureDomains": []any{
 				map[string]any{"name": "a"}, map[string]any{"name": "b"}, map[string]any{"name": "c"},
 			}},
 		}},
 		{Object: map[string]any{
 			"apiVersion": TestMachine.GroupVersion().String(), "kind": "TestMachineTemplate",
-			"metadata": map[string]any{"namespace": FleetNamespace, "name": FleetCatalogName, "uid": "template", "generation": int64(1), "resourceVersion": "1"},
-			"spec":     map[string]any{"template": map[string]any{"spec": map[string]any{"size": "any"}}},
+			"metadata": map[string]any{
+				"namespace": FleetNamespace, "name": FleetCatalogName, "uid": "template", "generation": int64(1), "resourceVersion": "1",
+			},
+			"spec": map[string]any{"template": map[string]any{"spec": map[string]any{"size": "any"}}},
 		}},
 		{Object: map[string]any{
 			"apiVersion": v1alpha1.GroupVersion.String(), "kind": template.CatalogKind.Kind,
-			"metadata": map[string]any{"namespace": FleetNamespace, "name": FleetCatalogName, "uid": "catalog", "generation": int64(1), "resourceVersion": "1"},
+			"metadata": map[string]any{
+				"namespace": FleetNamespace, "name": FleetCatalogName, "uid": "catalog", "generation": int64(1), "resourceVersion": "1",
+			},
 			"spec": map[string]any{
-				"templateRef":   map[string]any{"apiGroup": TestMachine.Group, "kind": "TestMachineTemplate", "name": FleetCatalogName},
-				"patches":       []any{variable("/spec/size", "instanceType"), variable("/spec/capacityType", "capacityType"), variable("/spec/reservation", "reservationID")},
+				"templateRef": map[string]any{"apiGroup": TestMachine.Group, "kind": "TestMachineTemplate", "name": FleetCatalogName},
+				"patches": []any{
+					variable("/spec/size", "instanceType"), variable("/spec/capacityType", "capacityType"),
+					variable("/spec/reservation", "reservationID"),
+				},
 				"instanceTypes": entries,
 			},
 		}},

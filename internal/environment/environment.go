@@ -160,8 +160,10 @@ func New(t *testing.T) *Environment {
 		}
 	}
 	scheme := runtime.NewScheme()
-	must(errors.Join(clientgoscheme.AddToScheme(scheme), v1alpha1.AddToScheme(scheme), autonodev1alpha1.AddToScheme(scheme), clusterv1.AddToScheme(scheme)))
-	scheme.AddKnownTypes(schema.GroupVersion{Group: apis.Group, Version: "v1"}, &karpv1.NodeClaim{}, &karpv1.NodeClaimList{}, &karpv1.NodePool{}, &karpv1.NodePoolList{})
+	must(errors.Join(clientgoscheme.AddToScheme(scheme), v1alpha1.AddToScheme(scheme), autonodev1alpha1.AddToScheme(scheme),
+		clusterv1.AddToScheme(scheme)))
+	scheme.AddKnownTypes(schema.GroupVersion{Group: apis.Group, Version: "v1"}, &karpv1.NodeClaim{}, &karpv1.NodeClaimList{},
+		&karpv1.NodePool{}, &karpv1.NodePoolList{})
 	metav1.AddToGroupVersion(scheme, schema.GroupVersion{Group: apis.Group, Version: "v1"})
 
 	admin, err := client.New(config, client.Options{Scheme: scheme})
@@ -197,7 +199,8 @@ func New(t *testing.T) *Environment {
 	must(machine.Index(ctx, s.Management.GetFieldIndexer()))
 	s.Guest, err = cluster.New(config, func(o *cluster.Options) { o.Scheme = scheme })
 	must(err)
-	must(s.Guest.GetFieldIndexer().IndexField(ctx, &karpv1.NodeClaim{}, "status.providerID", func(o client.Object) []string { // as Karpenter core's
+	// As Karpenter core's.
+	must(s.Guest.GetFieldIndexer().IndexField(ctx, &karpv1.NodeClaim{}, "status.providerID", func(o client.Object) []string {
 		return []string{o.(*karpv1.NodeClaim).Status.ProviderID}
 	}))
 	ctx, stop := context.WithCancel(context.WithoutCancel(ctx))

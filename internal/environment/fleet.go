@@ -65,8 +65,12 @@ func NewFleet(tb testing.TB, machines, templates int) *Fleet {
 		nodeClaims.Items = append(nodeClaims.Items, FleetNodeClaim(i))
 		nodes.Items = append(nodes.Items, fleetNode(i))
 	}
-	clusters := &clusterv1.ClusterList{Items: []clusterv1.Cluster{{ObjectMeta: metav1.ObjectMeta{Namespace: FleetNamespace, Name: FleetCluster}}}}
-	nodeClasses := &v1alpha1.ClusterAPINodeClassList{Items: []v1alpha1.ClusterAPINodeClass{{ObjectMeta: metav1.ObjectMeta{Name: FleetNodeClass}}}}
+	clusters := &clusterv1.ClusterList{Items: []clusterv1.Cluster{{
+		ObjectMeta: metav1.ObjectMeta{Namespace: FleetNamespace, Name: FleetCluster},
+	}}}
+	nodeClasses := &v1alpha1.ClusterAPINodeClassList{Items: []v1alpha1.ClusterAPINodeClass{{
+		ObjectMeta: metav1.ObjectMeta{Name: FleetNodeClass},
+	}}}
 	scheme := runtime.NewScheme()
 	if err := errors.Join(clientgoscheme.AddToScheme(scheme), v1alpha1.AddToScheme(scheme), clusterv1.AddToScheme(scheme)); err != nil {
 		tb.Fatal(err)
@@ -175,7 +179,8 @@ func (c *Counted) List(ctx context.Context, list client.ObjectList, opts ...clie
 }
 
 // Cached returns a real cache that holds the items of these lists, and a client that reads from it. Nothing in it changes.
-func Cached(tb testing.TB, scheme *runtime.Scheme, index func(context.Context, client.FieldIndexer) error, lists ...client.ObjectList) (cache.Cache, client.Client) {
+func Cached(tb testing.TB, scheme *runtime.Scheme, index func(context.Context, client.FieldIndexer) error, lists ...client.ObjectList,
+) (cache.Cache, client.Client) {
 	tb.Helper()
 	mapper, byKind := meta.NewDefaultRESTMapper(nil), map[schema.GroupVersionKind]listed{}
 	for _, list := range lists {
@@ -197,7 +202,8 @@ func Cached(tb testing.TB, scheme *runtime.Scheme, index func(context.Context, c
 	config := &rest.Config{Host: "https://nowhere.invalid"}
 	c, err := cache.New(config, cache.Options{
 		Scheme: scheme, Mapper: mapper,
-		NewInformer: func(_ toolscache.ListerWatcher, object runtime.Object, resync time.Duration, indexers toolscache.Indexers) toolscache.SharedIndexInformer {
+		NewInformer: func(_ toolscache.ListerWatcher, object runtime.Object, resync time.Duration,
+			indexers toolscache.Indexers) toolscache.SharedIndexInformer {
 			kind, err := apiutil.GVKForObject(object, scheme)
 			list, found := byKind[kind]
 			if err != nil || !found {

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Package headers bounds the headers of answers. Go's clients hold up to 10 MiB of each answer's, for as long as a watch lasts, and no limit
-// on its body counts them.
+// Package headers bounds the headers of answers. Go's clients hold up to 10 MiB of each answer's, for as long as a watch lasts, and no
+// limit on its body counts them.
 package headers
 
 import (

@@ -27,6 +27,7 @@ func New(config *rest.Config, options manager.Options) (manager.Manager, error) 
 }
 
 // Queue makes client-go's queue for a controller that another manager starts.
-func Queue(controller string, limiter workqueue.TypedRateLimiter[reconcile.Request]) workqueue.TypedRateLimitingInterface[reconcile.Request] {
+func Queue(controller string, limiter workqueue.TypedRateLimiter[reconcile.Request],
+) workqueue.TypedRateLimitingInterface[reconcile.Request] {
 	return workqueue.NewTypedRateLimitingQueueWithConfig(limiter, workqueue.TypedRateLimitingQueueConfig[reconcile.Request]{Name: controller})
 }

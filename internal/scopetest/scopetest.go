@@ -125,7 +125,9 @@ func (c *Cluster) start(scheme *runtime.Scheme) error {
 // Scheme holds every kind that the operator uses in either cluster.
 func Scheme() (*runtime.Scheme, error) {
 	scheme := runtime.NewScheme()
-	for _, add := range []func(*runtime.Scheme) error{clientgoscheme.AddToScheme, clusterv1.AddToScheme, v1beta1.AddToScheme, autonodev1alpha1.AddToScheme, watch.AddToScheme} {
+	for _, add := range []func(*runtime.Scheme) error{
+		clientgoscheme.AddToScheme, clusterv1.AddToScheme, v1beta1.AddToScheme, autonodev1alpha1.AddToScheme, watch.AddToScheme,
+	} {
 		if err := add(scheme); err != nil {
 			return nil, err
 		}
@@ -265,7 +267,9 @@ func Definition(group, kind, plural, version string) *apiextensionsv1.CustomReso
 		ObjectMeta: metav1.ObjectMeta{Name: plural + "." + group},
 		Spec: apiextensionsv1.CustomResourceDefinitionSpec{
 			Group: group, Scope: apiextensionsv1.NamespaceScoped,
-			Names: apiextensionsv1.CustomResourceDefinitionNames{Kind: kind, ListKind: kind + "List", Plural: plural, Singular: strings.ToLower(kind)},
+			Names: apiextensionsv1.CustomResourceDefinitionNames{
+				Kind: kind, ListKind: kind + "List", Plural: plural, Singular: strings.ToLower(kind),
+			},
 			Versions: []apiextensionsv1.CustomResourceDefinitionVersion{{
 				Name: version, Served: true, Storage: true,
 				Schema: &apiextensionsv1.CustomResourceValidation{
@@ -279,7 +283,9 @@ func Definition(group, kind, plural, version string) *apiextensionsv1.CustomReso
 // permissive defines a kind of Cluster API's without a schema: Go's types check the operator's reads and writes.
 func permissive(kind, plural string) *apiextensionsv1.CustomResourceDefinition {
 	definition := Definition(clusterv1.GroupVersion.Group, kind, plural, clusterv1.GroupVersion.Version)
-	definition.Spec.Versions[0].Subresources = &apiextensionsv1.CustomResourceSubresources{Status: &apiextensionsv1.CustomResourceSubresourceStatus{}}
+	definition.Spec.Versions[0].Subresources = &apiextensionsv1.CustomResourceSubresources{
+		Status: &apiextensionsv1.CustomResourceSubresourceStatus{},
+	}
 	return definition
 }
 

@@ -98,7 +98,8 @@ func NewProviders(
 		}
 	}
 	p.Vacancies = vacancy.New(vacancy.Config{
-		Guest: guest.GetClient(), Clock: guest.Clock, Capacity: p.Capacity, Inventory: p.Inventory, Unavailable: p.Unavailable, Recorder: guest.EventRecorder,
+		Guest: guest.GetClient(), Clock: guest.Clock, Capacity: p.Capacity, Inventory: p.Inventory, Unavailable: p.Unavailable,
+		Recorder: guest.EventRecorder,
 	})
 	if err := p.Vacancies.Watch(ctx, management.GetCache(), p.Machines.Owns); err != nil {
 		return nil, err
@@ -111,10 +112,12 @@ func NewProviders(
 	}
 	p.InstanceTypes = instancetype.New(instancetype.Config{
 		Templates: template.NewResolver(template.Config{
-			Objects: management.Objects, ClusterName: opts.ClusterName, Namespace: opts.Namespace, Shared: opts.SharedNamespace, Secrets: management.GetAPIReader(),
+			Objects: management.Objects, ClusterName: opts.ClusterName, Namespace: opts.Namespace, Shared: opts.SharedNamespace,
+			Secrets:  management.GetAPIReader(),
 			Profiles: p.Profiles, SharedCatalogs: management.catalogs(), ControlPlanes: management.ControlPlanes,
 		}),
-		Check: machine.CheckPatches, Kubelet: machine.PatchedKubelet, Version: p.Versions.Resolve, Pricing: pricing.New(p.PriceFile), Unavailable: p.Unavailable, Inventory: p.Inventory,
+		Check: machine.CheckPatches, Kubelet: machine.PatchedKubelet, Version: p.Versions.Resolve, Pricing: pricing.New(p.PriceFile),
+		Unavailable: p.Unavailable, Inventory: p.Inventory,
 		Capacity: p.Capacity, MemoryOverhead: opts.Parsed.MemoryOverhead,
 	})
 	p.CloudProvider = cloudprovider.New(cloudprovider.Config{
@@ -137,7 +140,8 @@ func NewProviders(
 		Profiles:       p.Profiles,
 		Version:        p.Versions.Resolve,
 		Drift: drift.New(drift.Config{
-			InstanceTypes: p.InstanceTypes, Images: p.Images, Version: p.Versions.Resolve, Upgrades: opts.Parsed.Upgrades, Rollout: opts.RolloutID, Clock: guest.Clock,
+			InstanceTypes: p.InstanceTypes, Images: p.Images, Version: p.Versions.Resolve, Upgrades: opts.Parsed.Upgrades,
+			Rollout: opts.RolloutID, Clock: guest.Clock,
 		}),
 	})
 	return p, nil

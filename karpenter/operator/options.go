@@ -93,41 +93,65 @@ var _ options.Injectable = (*Options)(nil)
 // AddFlags implements options.Injectable.
 func (o *Options) AddFlags(fs *options.FlagSet) {
 	fs.StringVar(&o.GuestKubeconfig, "guest-kubeconfig", env.WithDefaultString("GUEST_KUBECONFIG", ""),
-		"Kubeconfig file of the guest cluster, whose pods get nodes. Without it the guest is the cluster that this program's own kubeconfig or service account leads to. A token file that it names is read again when it changes.")
+		"Kubeconfig file of the guest cluster, whose pods get nodes. Without it the guest is the cluster that this program's own kubeconfig or "+
+			"service account leads to. A token file that it names is read again when it changes.")
 	fs.StringVar(&o.ManagementKubeconfig, "management-kubeconfig", env.WithDefaultString("MANAGEMENT_KUBECONFIG", ""),
-		"Kubeconfig file of the management cluster, which has the Machines. Without it that is the cluster that this program's own kubeconfig or service account leads to.")
+		"Kubeconfig file of the management cluster, which has the Machines. Without it that is the cluster that this program's own kubeconfig "+
+			"or service account leads to.")
 	fs.StringVar(&o.ClusterName, "cluster-name", env.WithDefaultString("CLUSTER_NAME", ""),
 		"Name of the Cluster API Cluster that nodes join.")
 	fs.StringVar(&o.Namespace, "namespace", env.WithDefaultString("POD_NAMESPACE", ""),
-		"Namespace of that Cluster in the management cluster. Nothing outside it is read or written, but for the catalogs of --shared-catalog-namespace.")
+		"Namespace of that Cluster in the management cluster. Nothing outside it is read or written, but for the catalogs of "+
+			"--shared-catalog-namespace.")
 	fs.BoolVarWithEnv(&o.SharedNamespace, "shared-namespace", "SHARED_NAMESPACE", false,
-		"Other Clusters in that namespace have Karpenters of their own. Templates and catalogs are then used only with the label "+v1beta1.ClusterNameLabel+" or an owner reference of this Cluster, or where a MachineDeployment of it refers to them, and the CapacityLease is karpenter-<cluster-name>.")
+		"Other Clusters in that namespace have Karpenters of their own. Templates and catalogs are then used only "+
+			"with the label "+v1beta1.ClusterNameLabel+" or an owner reference of this Cluster, or where a MachineDeployment of it refers to "+
+			"them, and the CapacityLease is karpenter-<cluster-name>.")
 	fs.StringVar(&o.AllowedBootstrapPatches, "allowed-bootstrap-patches", env.WithDefaultString("ALLOWED_BOOTSTRAP_PATCHES", ""),
-		"The bootstrap patches that node classes may have, in JSON as spec.bootstrapPatches of a node class has them; [] allows none. Without it any are allowed: anyone who may write a node class can then make a machine read what the bootstrap provider may, such as Secrets of the namespace.")
+		"The bootstrap patches that node classes may have, in JSON as spec.bootstrapPatches of a node class has them; [] allows none. Without "+
+			"it any are allowed: anyone who may write a node class can then make a machine read what the bootstrap provider may, such as Secrets "+
+			"of the namespace.")
 	fs.StringVar(&o.KubeletBounds, "kubelet-bounds", env.WithDefaultString("KUBELET_BOUNDS", ""),
-		`What node classes may set in spec.kubelet, in JSON, such as {"forbidden":["clusterDNS"],"max":{"maxPods":250},"min":{"systemReserved":{"memory":"512Mi"}}}. Without it every valid value.`)
+		`What node classes may set in spec.kubelet, in JSON, such as `+
+			`{"forbidden":["clusterDNS"],"max":{"maxPods":250},"min":{"systemReserved":{"memory":"512Mi"}}}. Without it every valid value.`)
 	fs.StringVar(&o.NodeVersion, "node-version", env.WithDefaultString("NODE_VERSION", ""),
-		"Kubernetes version of nodes whose node class names none, such as 1.36.3. Without it nodes follow the guest's API server, and they never exceed it.")
+		"Kubernetes version of nodes whose node class names none, such as 1.36.3. Without it nodes follow the guest's API server, and they "+
+			"never exceed it.")
 	fs.StringVar(&o.NodeUpgradeWindow, "node-upgrade-window", env.WithDefaultString("NODE_UPGRADE_WINDOW", ""),
-		`When nodes may be replaced because --node-version is another than theirs: a maintenance window in JSON, such as {"schedule":"0 2 * * 6","duration":"4h","timeZone":"Europe/Zurich"}, or never. Without it at any time. New nodes get --node-version in any case.`)
+		`When nodes may be replaced because --node-version is another than theirs: a maintenance window in JSON, such as `+
+			`{"schedule":"0 2 * * 6","duration":"4h","timeZone":"Europe/Zurich"}, or never. Without it at any time. New nodes get `+
+			`--node-version in any case.`)
 	fs.StringVar(&o.RolloutID, "rollout-id", env.WithDefaultString("ROLLOUT_ID", ""),
-		"Name of the rollout that this process is of. Nodes aren't replaced because of drift while the annotation "+v1alpha1.RolloutAnnotation+" of their node class names another one: then replicas of that one may still run. Without it, or without the annotation, they are.")
+		"Name of the rollout that this process is of. Nodes aren't replaced because of drift while the annotation "+v1alpha1.RolloutAnnotation+
+			" of their node class names another one: then replicas of that one may still run. Without it, or without the annotation, they are.")
 	fs.StringVar(&o.NodeImageFile, "node-image-file", env.WithDefaultString("NODE_IMAGE_FILE", ""),
-		"JSON file of the images that machines boot from, a list of {version, images}, where images are by architecture, infrastructure and region or format, and for nodes of that version. It is read again when it changes, and it need not exist. Bootstrap patches have them as variables.")
+		"JSON file of the images that machines boot from, a list of {version, images}, where images are by architecture, infrastructure and "+
+			"region or format, and for nodes of that version. It is read again when it changes, and it need not exist. Bootstrap patches have "+
+			"them as variables.")
 	fs.StringVar(&o.PriceFile, "price-file", env.WithDefaultString("PRICE_FILE", ""),
-		"YAML file of prices in US dollars an hour, a list of {instanceType, zone, capacityType, price}. It is read again when it changes, and it need not exist. A price in it takes the place of the annotations on templates and MachineDeployments.")
+		"YAML file of prices in US dollars an hour, a list of {instanceType, zone, capacityType, price}. It is read again when it changes, and "+
+			"it need not exist. A price in it takes the place of the annotations on templates and MachineDeployments.")
 	fs.StringVar(&o.ZoneTopologyKeys, "zone-topology-keys", env.WithDefaultString("ZONE_TOPOLOGY_KEYS", ""),
-		"Topology keys of CSI drivers, separated by commas, whose values are those of the label topology.kubernetes.io/zone, such as csi.example.com/zone. A pod whose volume is limited by one of them gets a node in that zone. The keys of widespread drivers are built in.")
+		"Topology keys of CSI drivers, separated by commas, whose values are those of the label topology.kubernetes.io/zone, such as "+
+			"csi.example.com/zone. A pod whose volume is limited by one of them gets a node in that zone. The keys of widespread drivers "+
+			"are built in.")
 	fs.StringVar(&o.RegionTopologyKeys, "region-topology-keys", env.WithDefaultString("REGION_TOPOLOGY_KEYS", ""),
 		"The same for the label topology.kubernetes.io/region.")
 	fs.StringVar(&o.ProfileFile, "profile-file", env.WithDefaultString("PROFILE_FILE", ""),
-		"YAML file of profiles of infrastructure kinds, which add kinds or correct those that are built in. It is read again when it changes, and it need not exist.")
+		"YAML file of profiles of infrastructure kinds, which add kinds or correct those that are built in. It is read again when it changes, "+
+			"and it need not exist.")
 	fs.StringVar(&o.SharedCatalogNamespace, "shared-catalog-namespace", env.WithDefaultString("SHARED_CATALOG_NAMESPACE", ""),
-		"Namespace of the management cluster whose InstanceTypeCatalogs node classes may select with scope Shared. Without it only catalogs beside the Cluster can be selected.")
+		"Namespace of the management cluster whose InstanceTypeCatalogs node classes may select with scope Shared. Without it only catalogs "+
+			"beside the Cluster can be selected.")
 	fs.StringVar(&o.MemoryOverhead, "vm-memory-overhead", env.WithDefaultString("VM_MEMORY_OVERHEAD", "7.5%"),
-		"How much of the memory that an infrastructure template's status or spec declares its nodes are assumed to lack, because a hypervisor and a kernel keep it, as a percentage. It counts until nodes of the template have reported. Memory that an annotation declares is taken as it is.")
+		"How much of the memory that an infrastructure template's status or spec declares its nodes are assumed to lack, because a hypervisor "+
+			"and a kernel keep it, as a percentage. It counts until nodes of the template have reported. Memory that an annotation declares is "+
+			"taken as it is.")
 	fs.StringVar(&o.RepairPolicies, "repair-policies", env.WithDefaultString("REPAIR_POLICIES", ""),
-		`Node conditions for which nodes are repaired, beside those that are built in, in JSON, such as [{"conditionType":"GPUHealthy","conditionStatus":"False","reason":"^Xid79$","tolerationDuration":"10m","terminationGracePeriod":"5m","priority":50,"action":"Replace"}]. Only the first two and tolerationDuration are required. Entries for a condition and status that is built in replace it. Without the feature gate NodeRepair it has no effect.`)
+		`Node conditions for which nodes are repaired, beside those that are built in, in JSON, such as `+
+			`[{"conditionType":"GPUHealthy","conditionStatus":"False","reason":"^Xid79$","tolerationDuration":"10m",`+
+			`"terminationGracePeriod":"5m","priority":50,"action":"Replace"}]. Only the first two and tolerationDuration are required. Entries `+
+			`for a condition and status that is built in replace it. Without the feature gate NodeRepair it has no effect.`)
 	fs.BoolVarWithEnv(&o.InPlaceReboot, "in-place-reboot", "IN_PLACE_REBOOT", false,
 		"Some of the cluster's machines can be rebooted in place. Without it, repair policies with the action Reboot replace nodes.")
 }
@@ -160,7 +184,8 @@ func (o *Options) complete() error {
 		errs = append(errs, fmt.Errorf("--shared-catalog-namespace %q: %s", o.SharedCatalogNamespace, strings.Join(msgs, "; ")))
 	}
 	if o.GuestKubeconfig != "" && o.GuestKubeconfig == o.ManagementKubeconfig {
-		errs = append(errs, fmt.Errorf("--guest-kubeconfig and --management-kubeconfig are both %q; for a cluster that is both, set KUBECONFIG instead", o.GuestKubeconfig))
+		errs = append(errs, fmt.Errorf("--guest-kubeconfig and --management-kubeconfig are both %q; for a cluster that is both, set "+
+			"KUBECONFIG instead", o.GuestKubeconfig))
 	}
 	if o.Parsed.AllowedPatches, err = parseAllowedPatches(o.AllowedBootstrapPatches); err != nil {
 		errs = append(errs, err)

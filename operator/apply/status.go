@@ -57,7 +57,8 @@ func Status(ctx context.Context, cluster client.Client, obj client.Object, owned
 	applied.SetNamespace(obj.GetNamespace())
 	applied.SetName(obj.GetName())
 	applied.SetResourceVersion(obj.GetResourceVersion())
-	if err := cluster.Status().Apply(ctx, client.ApplyConfigurationFromUnstructured(applied), client.FieldOwner(FieldOwner), client.ForceOwnership); err != nil {
+	if err := cluster.Status().Apply(ctx, client.ApplyConfigurationFromUnstructured(applied), client.FieldOwner(FieldOwner),
+		client.ForceOwnership); err != nil {
 		return describe("applying", err)
 	}
 	// applied now has the API server's response. An apply removes only fields without another owner.

@@ -65,7 +65,9 @@ func newAccess(mgr manager.Manager, dialer *egress.Dialer) (*access, error) {
 	if err := mgr.Add(secrets); err != nil {
 		return nil, fmt.Errorf("adding the cache of cluster secrets: %w", err)
 	}
-	a := &access{management: mgr.GetClient(), secrets: secrets, dialer: dialer, kubeconfigs: newKubeconfigs(dialer), stale: map[client.ObjectKey]bool{}}
+	a := &access{
+		management: mgr.GetClient(), secrets: secrets, dialer: dialer, kubeconfigs: newKubeconfigs(dialer), stale: map[client.ObjectKey]bool{},
+	}
 	if err := mgr.Add(a.kubeconfigs); err != nil {
 		return nil, fmt.Errorf("adding the kubeconfigs of guests: %w", err)
 	}

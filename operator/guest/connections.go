@@ -105,9 +105,11 @@ func New(ctx context.Context, config Config) (*Connections, error) {
 		timeout: timeout, holder: config.Holder,
 	}
 	manager := connection.New(connection.Config{
-		Management: mgr.GetClient(), Scheme: mgr.GetScheme(), Kinds: kinds, Wanted: c.wanted, Access: access.config, Changed: c.changed, Probed: c.probed,
+		Management: mgr.GetClient(), Scheme: mgr.GetScheme(), Kinds: kinds, Wanted: c.wanted, Access: access.config,
+		Changed: c.changed, Probed: c.probed,
 		Bounds: config.Bounds, Backoff: cmp.Or(config.Budget.Backoff, egress.DefaultBackoff), Noticed: c.noticed, Charge: access.dialer.Charge,
-		UnresponsiveAfter: outage.ProbeFailure, Retry: cmp.Or(config.ConnectRetry, DefaultConnectRetry), Timeout: timeout, Clock: clock.RealClock{},
+		UnresponsiveAfter: outage.ProbeFailure, Retry: cmp.Or(config.ConnectRetry, DefaultConnectRetry), Timeout: timeout,
+		Clock: clock.RealClock{},
 	})
 	c.connections = manager
 	if err := mgr.Add(manager); err != nil {
@@ -224,7 +226,8 @@ func (c *Connections) Secrets() client.Reader { return c.access.secrets }
 // Guest returns the guest of a HostedCluster for a controller of [Config.Watches]. It returns nil while the guest isn't
 // connected or another operator holds it. While the guest doesn't answer it returns nil too, and the time of the next
 // attempt.
-func (c *Connections) Guest(ctx context.Context, hostedCluster *v1beta1.HostedCluster) (guest *scope.Guest, requeueAfter time.Duration, err error) {
+func (c *Connections) Guest(ctx context.Context, hostedCluster *v1beta1.HostedCluster,
+) (guest *scope.Guest, requeueAfter time.Duration, err error) {
 	key, ok := ClusterKey(hostedCluster)
 	if holder := hostedCluster.Status.Operator; !ok || c.holder != "" && holder != "" && holder != c.holder {
 		return nil, 0, nil

@@ -154,12 +154,14 @@ func (c *Connections) diagnose(ctx context.Context, s *scope.Scope) (reason, mes
 			config.Host, key.Namespace, name, egress.ErrForbidden), false
 	}
 	if c.access.dialer.State(key.String()) == egress.BackOff {
-		return v1beta1.GuestOverBudgetReason, overBudget(config.Host) + "; the operator disconnected, and connects again within five minutes", false
+		return v1beta1.GuestOverBudgetReason, overBudget(config.Host) +
+			"; the operator disconnected, and connects again within five minutes", false
 	}
 	health := c.connections.Health(key)
 	switch {
 	case health.Exceeded != nil:
-		return v1beta1.GuestOverBudgetReason, fmt.Sprintf("%s exceeds what the operator keeps of one guest: %s; the operator disconnected, and connects again within five minutes",
+		return v1beta1.GuestOverBudgetReason, fmt.Sprintf("%s exceeds what the operator keeps of one guest: %s; the operator disconnected, and "+
+			"connects again within five minutes",
 			config.Host, health.Exceeded), false
 	case health.Failures == 0:
 		return v1beta1.GuestConnectingReason, fmt.Sprintf("connecting to %s", config.Host), true
@@ -167,8 +169,8 @@ func (c *Connections) diagnose(ctx context.Context, s *scope.Scope) (reason, mes
 		return v1beta1.GuestUnreachableReason, fmt.Sprintf("%s refuses the credentials of kubeconfig Secret %s/%s (%d %s); renew them",
 			config.Host, key.Namespace, name, health.Refused, http.StatusText(health.Refused)), false
 	case health.LastSuccess.IsZero():
-		return v1beta1.GuestUnreachableReason, fmt.Sprintf("%s doesn't answer as an API server; check the server and the certificate authority in kubeconfig Secret %s/%s, "+
-			"and the control plane's pods", config.Host, key.Namespace, name), false
+		return v1beta1.GuestUnreachableReason, fmt.Sprintf("%s doesn't answer as an API server; check the server and the certificate authority "+
+			"in kubeconfig Secret %s/%s, and the control plane's pods", config.Host, key.Namespace, name), false
 	default:
 		return v1beta1.GuestUnreachableReason, fmt.Sprintf("%s has stopped answering; last seen at %s",
 			config.Host, health.LastSuccess.UTC().Format(time.RFC3339)), false
@@ -199,10 +201,12 @@ func (c *Connections) lose(s *scope.Scope, host string, err error) scope.Result 
 
 // setUnresponsive sets GuestReachable for a guest whose connection stands and that doesn't answer.
 func (c *Connections) setUnresponsive(s *scope.Scope, host string, since time.Time) (message string) {
-	reason, message := v1beta1.GuestUnreachableReason, fmt.Sprintf("%s doesn't answer within %s, since %s; check the control plane's pods; tried again when /readyz recovers, within %s at the latest",
+	reason, message := v1beta1.GuestUnreachableReason, fmt.Sprintf("%s doesn't answer within %s, since %s; check the control plane's pods; "+
+		"tried again when /readyz recovers, within %s at the latest",
 		host, c.timeout, since.UTC().Format(time.RFC3339), outage.MaxBackoff)
 	if c.access.dialer.State(s.ClusterKey().String()) != egress.Within {
-		reason, message = v1beta1.GuestOverBudgetReason, fmt.Sprintf("%s, and doesn't answer within %s, since %s; the operator reads it at a lower rate",
+		reason, message = v1beta1.GuestOverBudgetReason, fmt.Sprintf("%s, and doesn't answer within %s, since %s; the operator reads it at "+
+			"a lower rate",
 			overBudget(host), c.timeout, since.UTC().Format(time.RFC3339))
 	}
 	setReachable(s, metav1.ConditionFalse, reason, message)
@@ -217,10 +221,12 @@ func (c *Connections) connected(s *scope.Scope, conn *connection.Guest) scope.Re
 	case c.access.dialer.State(s.ClusterKey().String()) != egress.Within:
 		reason, text = v1beta1.GuestOverBudgetReason, overBudget(host)+"; the operator reads it at a lower rate"
 	case c.watches.OverBudget(client.ObjectKeyFromObject(s.HostedCluster)):
-		reason, text = v1beta1.GuestOverBudgetReason, host+" changes more objects than one guest may; it is reconciled every "+watch.Delay.String()
+		reason, text = v1beta1.GuestOverBudgetReason, host+" changes more objects than one guest may; it is "+
+			"reconciled every "+watch.Delay.String()
 	case count > 0:
 		reason = v1beta1.GuestObjectsUnreadableReason
-		text = fmt.Sprintf("%d objects in the guest can't be read completely, such as %s; the cluster's admin has to correct or delete them", count, message.QuoteUpTo(example, 2*message.QuoteLimit))
+		text = fmt.Sprintf("%d objects in the guest can't be read completely, such as %s; the cluster's admin has to correct or delete them",
+			count, message.QuoteUpTo(example, 2*message.QuoteLimit))
 	}
 	setReachable(s, metav1.ConditionTrue, reason, text)
 	if reason == v1beta1.GuestOverBudgetReason {

@@ -35,7 +35,8 @@ func desc(name, help string, labels ...string) *prometheus.Desc {
 
 var (
 	componentInfo = desc("component_info",
-		"1 for each component in a control-plane namespace. Labeled by that namespace, the component, and the version and digest of the release of its last complete rollout.",
+		"1 for each component in a control-plane namespace. Labeled by that namespace, the component, and the version and digest of the "+
+			"release of its last complete rollout.",
 		"control_plane_namespace", "component", "version", "digest")
 	enabled = desc("enabled",
 		"1 while Karpenter of the release runs, 0 otherwise, and for hosted clusters without AutoNode.")
@@ -159,15 +160,19 @@ func (c *Collector) Collect(samples chan<- prometheus.Metric) {
 }
 
 // collect reports one hosted cluster. One without AutoNode has a single sample.
-func (c *Collector) collect(samples chan<- prometheus.Metric, hostedCluster *v1beta1.HostedCluster, components []*v1beta1.ControlPlaneComponent) {
+func (c *Collector) collect(samples chan<- prometheus.Metric, hostedCluster *v1beta1.HostedCluster,
+	components []*v1beta1.ControlPlaneComponent,
+) {
 	gauge := func(d *prometheus.Desc, value float64, labels ...string) {
-		samples <- prometheus.MustNewConstMetric(d, prometheus.GaugeValue, value, append([]string{hostedCluster.Namespace, hostedCluster.Name}, labels...)...)
+		samples <- prometheus.MustNewConstMetric(d, prometheus.GaugeValue, value,
+			append([]string{hostedCluster.Namespace, hostedCluster.Name}, labels...)...)
 	}
 	status := &hostedCluster.Status
 	gauge(enabled, boolean(meta.IsStatusConditionTrue(status.Conditions, v1beta1.AutoNodeEnabled)))
 	if status.AutoNode != nil && !status.AutoNode.DrainStartedTime.IsZero() {
 		// The guest may have answered later.
-		gauge(drainDeadline, float64(cmp.Or(status.AutoNode.DrainRequestedTime.At(), status.AutoNode.DrainStartedTime.At()).Add(hostedCluster.Spec.NodeDrain.TimeoutOr(c.DrainTimeout)).Unix()))
+		begin := cmp.Or(status.AutoNode.DrainRequestedTime.At(), status.AutoNode.DrainStartedTime.At())
+		gauge(drainDeadline, float64(begin.Add(hostedCluster.Spec.NodeDrain.TimeoutOr(c.DrainTimeout)).Unix()))
 	}
 	for _, component := range components {
 		_, digest, _ := strings.Cut(component.Status.ReleaseImage, "@")

@@ -199,7 +199,8 @@ type Input struct {
 // Templates has the texts of the templates of machines and of their bootstrap. *references.Templates does.
 type Templates interface {
 	// Texts returns those of the templates of a kind in a namespace that belong, with MachineDeployments' annotations, as a Role names them.
-	Texts(ctx context.Context, namespace string, kind schema.GroupKind, belongs func(metav1.Object) bool, annotations []map[string]string) ([]string, error)
+	Texts(ctx context.Context, namespace string, kind schema.GroupKind, belongs func(metav1.Object) bool,
+		annotations []map[string]string) ([]string, error)
 }
 
 // Upgrades is when nodes may be replaced for their version. The zero value is at any time.

@@ -385,8 +385,8 @@ type KubeletConfiguration struct {
 	// cpuCFSQuota decides whether the kubelet enforces CPU limits by CFS quotas. Defaults to the bootstrap template's value, otherwise true.
 	// +optional
 	CPUCFSQuota *bool `json:"cpuCFSQuota,omitempty"`
-	// podPidsLimit is the maximum number of processes of a pod. -1 is as many as the node has. Defaults to the bootstrap template's value, otherwise
-	// -1.
+	// podPidsLimit is the maximum number of processes of a pod. -1 is as many as the node has. Defaults to the bootstrap template's value,
+	// otherwise -1.
 	// +optional
 	// +kubebuilder:validation:Minimum=-1
 	// +kubebuilder:validation:Maximum=4194304
@@ -457,9 +457,8 @@ type TemplateStatus struct {
 	// +kubebuilder:validation:MaxItems=64
 	Zones []string `json:"zones,omitempty"`
 	// unavailable reports why nothing launches from the template now: Paused (its source or the Cluster is paused), Full (its source is at its
-	// max size), ImageNewer (its image is newer than nodes may get yet), NoBootstrap, BackOff (all its offerings are in back-off), Quota (one of the
-	// infrastructure is exhausted: see the condition OfferingsAvailable), NoPrice or
-	// NoZone (of a catalog). Empty if it can launch.
+	// max size), ImageNewer (its image is newer than nodes may get yet), NoBootstrap, BackOff (all its offerings are in back-off), Quota (one
+	// of the infrastructure is exhausted: see the condition OfferingsAvailable), NoPrice or NoZone (of a catalog). Empty if it can launch.
 	// +optional
 	Unavailable string `json:"unavailable,omitempty"`
 	// image is Older if the template's image has an older Kubernetes than nodes get, and no other template replaces it: its nodes stay at that
@@ -492,8 +491,8 @@ const (
 	// TemplateBackOff: every offering of the template is in back-off. The next retry is minutes away, at most an hour. Or its
 	// reservations are used up, or the hosted cluster's CapacityLease leaves no room for it.
 	TemplateBackOff = "BackOff"
-	// TemplateQuota: a quota of the infrastructure that counts the template's machines is exhausted, and its other offerings are in back-off. The
-	// condition OfferingsAvailable names the quota, and when it is tried again.
+	// TemplateQuota: a quota of the infrastructure that counts the template's machines is exhausted, and its other offerings are in back-off.
+	// The condition OfferingsAvailable names the quota, and when it is tried again.
 	TemplateQuota = "Quota"
 	// TemplateNoPrice: no offering of the catalog's instance type has a price, or all are offered as something that no patch writes.
 	TemplateNoPrice = "NoPrice"

@@ -100,8 +100,8 @@ const (
 	// QuotaExhaustedReason: a quota of the infrastructure closes some offerings; others are available. The message has the quota, and when it
 	// is tried again. Raise it, if machines of those types are needed.
 	QuotaExhaustedReason = "QuotaExhausted"
-	// LaunchesFailReason: every offering's recent launches failed, and not for capacity or quota alone; or, if offerings are left to try, all recent
-	// launches failed. The message names the reasons; events on NodeClaims have the details.
+	// LaunchesFailReason: every offering's recent launches failed, and not for capacity or quota alone; or, if offerings are left to try, all
+	// recent launches failed. The message names the reasons; events on NodeClaims have the details.
 	LaunchesFailReason = "LaunchesFail"
 	// DrainingReason: AutoNode is being turned off for this cluster.
 	DrainingReason = "Draining"
@@ -109,13 +109,14 @@ const (
 	ClusterPausedReason = "ClusterPaused"
 	// ClusterDeletingReason: the Cluster is being deleted in the management cluster; nothing more is launched.
 	ClusterDeletingReason = "ClusterDeleting"
-	// ClusterNotReadyReason: the infrastructure of the Cluster was ready and isn't now; the message has the infrastructure provider's sentence,
-	// such as a failed login. No Machine is launched while another one waits for its provider ID. Correct the cause that the message names.
+	// ClusterNotReadyReason: the infrastructure of the Cluster was ready and isn't now; the message has the infrastructure provider's
+	// sentence, such as a failed login. No Machine is launched while another one waits for its provider ID. Correct the cause that the message
+	// names.
 	ClusterNotReadyReason = "ClusterNotReady"
 	// ClusterNotProvisionedReason: the infrastructure provider hasn't provisioned the Cluster yet, so its zones are unknown.
 	ClusterNotProvisionedReason = "ClusterNotProvisioned"
-	// PausedReason: AutoNode is paused for this cluster, so Karpenter doesn't run. The operator sets it, and Karpenter replaces it when it runs
-	// again. Ask the platform team to end the pause.
+	// PausedReason: AutoNode is paused for this cluster, so Karpenter doesn't run. The operator sets it, and Karpenter replaces it when it
+	// runs again. Ask the platform team to end the pause.
 	PausedReason = "Paused"
 	// KarpenterUnavailableReason: Karpenter has had no available replica for two minutes. The operator sets it, and Karpenter replaces it when
 	// it runs again. Ask the platform team to check Karpenter's pods.

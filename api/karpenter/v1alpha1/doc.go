@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 
 // Package v1alpha1 is the API of Karpenter's Cluster API provider: ClusterAPINodeClass of the guest cluster, a superset of the upstream
-// experiment's; InstanceTypeCatalog of the management cluster; and the keys of the labels and annotations that the provider reads and writes.
+// experiment's; InstanceTypeCatalog of the management cluster; and the keys of the labels and annotations that the provider uses.
 //
 // +kubebuilder:object:generate=true
 // +groupName=karpenter.cluster.x-k8s.io

@@ -113,8 +113,8 @@ type CatalogInstanceType struct {
 	// +optional
 	// +kubebuilder:validation:MaxLength=32
 	MemoryOverhead string `json:"memoryOverhead,omitempty"`
-	// overhead has the reservations of this instance type's kubelets. The provider writes it into bootstrap configs of kinds that it supports. Each
-	// member that a node class's spec.kubelet sets replaces the one here.
+	// overhead has the reservations of this instance type's kubelets. The provider writes it into bootstrap configs of kinds that it supports.
+	// Each member that a node class's spec.kubelet sets replaces the one here.
 	// +optional
 	Overhead *CatalogOverhead `json:"overhead,omitempty"`
 	// devices are those that DRA drivers publish for a node of this instance type. Karpenter launches nodes for pods that claim such devices
@@ -229,8 +229,8 @@ type CatalogOffering struct {
 
 // CatalogReservation is capacity that is reserved with the infrastructure.
 type CatalogReservation struct {
-	// id of the reservation, such as cr-0123456789abcdef0: the value of the label karpenter.cluster.x-k8s.io/reservation-id and of the variable
-	// reservationID.
+	// id of the reservation, such as cr-0123456789abcdef0: the value of the label karpenter.cluster.x-k8s.io/reservation-id and of the
+	// variable reservationID.
 	// +required
 	// +kubebuilder:validation:MaxLength=63
 	ID string `json:"id"`

@@ -10,8 +10,8 @@ import "strings"
 const (
 	// PriceAnnotation is the price of one on-demand machine of this template, in US dollars per hour, as a decimal.
 	PriceAnnotation = Group + "/price"
-	// SpotPriceAnnotation is the price of one spot machine of this template. It needs a patch that writes the capacity type into the machine, or
-	// CapacityTypeAnnotation.
+	// SpotPriceAnnotation is the price of one spot machine of this template. It needs a patch that writes the capacity type into the machine,
+	// or CapacityTypeAnnotation.
 	SpotPriceAnnotation = Group + "/spot-price"
 	// CapacityTypeAnnotation declares how the machines that the template itself makes are paid for: on-demand (the default) or spot.
 	CapacityTypeAnnotation = Group + "/capacity-type"
@@ -82,7 +82,7 @@ const (
 	// last one is the price of the same machine on demand, on a spot or reserved machine.
 	MachineSizeAnnotation = Group + "/machine-size"
 	// BootstrapTokenIDAnnotation is on a Machine: the public part of the one bootstrap token that it may join the guest cluster with. The
-	// provider writes it when it creates the Machine and never changes it. Without it any bootstrap token outside BootstrapTokenGroup is valid.
+	// provider writes it when it creates the Machine, and never later. Without it any bootstrap token outside BootstrapTokenGroup is valid.
 	BootstrapTokenIDAnnotation = Group + "/bootstrap-token-id"
 	// NodeVersionAnnotation is on a machine's bootstrap config: the Machine's Kubernetes version.
 	NodeVersionAnnotation = Group + "/node-version"
@@ -139,8 +139,8 @@ const (
 	NodePriceLabel = "eks-node-viewer/instance-price"
 	// NodeClassFinalizer holds a node class while NodeClaims use it.
 	NodeClassFinalizer = Group + "/termination"
-	// TerminateFirstCondition is a condition of a NodePool whose nodes Karpenter replaces so, until none of them has to be replaced. The message
-	// names the full pools and quotas.
+	// TerminateFirstCondition is a condition of a NodePool whose nodes Karpenter replaces so, until none of them has to be replaced. The
+	// message names the full pools and quotas.
 	TerminateFirstCondition = "TerminateFirst"
 )
 

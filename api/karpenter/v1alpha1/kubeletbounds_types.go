@@ -40,7 +40,8 @@ func (k *KubeletConfiguration) Fields() (fields []KubeletField) {
 // +kubebuilder:validation:Enum=clusterDNS;maxPods;podsPerCore;kubeReserved;systemReserved;evictionHard;evictionSoft;evictionSoftGracePeriod;evictionMaxPodGracePeriod;imageGCHighThresholdPercent;imageGCLowThresholdPercent;cpuCFSQuota;podPidsLimit
 type KubeletField string
 
-// KubeletBounds bound spec.kubelet of node classes. A field that a node class doesn't set has the bootstrap template's value, independent of the bounds.
+// KubeletBounds bound spec.kubelet of node classes. A field that a node class doesn't set has the bootstrap template's value, independent
+// of the bounds.
 type KubeletBounds struct {
 	// forbidden are the fields that no node class may set. Set them in the bootstrap template.
 	// +optional
@@ -85,7 +86,7 @@ type KubeletMinimums struct {
 	SystemReserved map[string]ReservedQuantity `json:"systemReserved,omitempty"`
 }
 
-// Problems returns the settings of a node class beyond the bounds, as "maxPods is 300, and the platform allows at most 250". Both may be nil.
+// Problems returns a node class's settings beyond the bounds, as "maxPods is 300, and the platform allows at most 250". Both may be nil.
 func (b *KubeletBounds) Problems(own *KubeletConfiguration) (problems []string) {
 	if b == nil || own == nil {
 		return nil

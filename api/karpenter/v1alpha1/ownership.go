@@ -17,7 +17,8 @@ import (
 // API's label names the Cluster that it belongs to.
 func MadeForNodeClaim(object metav1.Object) bool {
 	label := object.GetLabels()[NodeClaimLabel]
-	return object.GetLabels()[NodeClaimUIDLabel] != "" && (label == NodeClaimLabelValue(object.GetName()) || isInstance(object.GetName(), label))
+	return object.GetLabels()[NodeClaimUIDLabel] != "" &&
+		(label == NodeClaimLabelValue(object.GetName()) || isInstance(object.GetName(), label))
 }
 
 // NodeClaimOf returns the name of the NodeClaim that an object of the management cluster was made for.

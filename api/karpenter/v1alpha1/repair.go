@@ -114,7 +114,8 @@ func ParseRepairPolicies(text string) ([]RepairPolicy, error) {
 	decoder := json.NewDecoder(strings.NewReader(text))
 	decoder.DisallowUnknownFields()
 	if err := decoder.Decode(&policies); err != nil {
-		return nil, fmt.Errorf("it isn't a JSON list of {conditionType, conditionStatus, reason, tolerationDuration, terminationGracePeriod, priority, action}: %w", err)
+		return nil, fmt.Errorf("it isn't a JSON list of {conditionType, conditionStatus, reason, tolerationDuration, terminationGracePeriod, "+
+			"priority, action}: %w", err)
 	}
 	if problems := RepairPolicyProblems(policies); len(problems) > 0 {
 		return nil, errors.New(strings.Join(problems, "; "))

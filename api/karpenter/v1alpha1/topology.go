@@ -21,7 +21,8 @@ func TopologyKeyProblems(zone, region []string) (problems []string) {
 		switch messages := validation.IsQualifiedName(key); {
 		case len(messages) > 0:
 			problems = append(problems, fmt.Sprintf("%q is not the key of a label: %s", key, strings.Join(messages, "; ")))
-		case slices.ContainsFunc(reservedDomains, func(reserved string) bool { return domain == reserved || strings.HasSuffix(domain, "."+reserved) }):
+		case slices.ContainsFunc(reservedDomains,
+			func(reserved string) bool { return domain == reserved || strings.HasSuffix(domain, "."+reserved) }):
 			problems = append(problems, fmt.Sprintf("%q is a label of Kubernetes or Karpenter, not of a CSI driver", key))
 		}
 	}

@@ -117,10 +117,12 @@ func (c *Controller) Register(_ context.Context, m manager.Manager) error {
 			},
 		})).
 		WatchesRawSource(source.Kind(m.GetCache(), &karpv1.NodeClaim{}, handler.TypedFuncs[*karpv1.NodeClaim, reconcile.Request]{
-			UpdateFunc: func(_ context.Context, e event.TypedUpdateEvent[*karpv1.NodeClaim], queue workqueue.TypedRateLimitingInterface[reconcile.Request]) {
+			UpdateFunc: func(_ context.Context, e event.TypedUpdateEvent[*karpv1.NodeClaim],
+				queue workqueue.TypedRateLimitingInterface[reconcile.Request]) {
 				c.replaced(e.ObjectOld, e.ObjectNew, queue)
 			},
-			DeleteFunc: func(ctx context.Context, e event.TypedDeleteEvent[*karpv1.NodeClaim], queue workqueue.TypedRateLimitingInterface[reconcile.Request]) {
+			DeleteFunc: func(ctx context.Context, e event.TypedDeleteEvent[*karpv1.NodeClaim],
+				queue workqueue.TypedRateLimitingInterface[reconcile.Request]) {
 				if !c.hasTakenAll(ctx, e.Object) {
 					c.soon(queue)
 				}
@@ -128,15 +130,18 @@ func (c *Controller) Register(_ context.Context, m manager.Manager) error {
 		})).
 		WatchesRawSource(source.Kind(c.ManagementCache, &clusterv1.Machine{}, handler.TypedFuncs[*clusterv1.Machine, reconcile.Request]{
 			// A Machine may be created after its NodeClaim is gone, or instead of another one, which is deleted.
-			CreateFunc: func(ctx context.Context, e event.TypedCreateEvent[*clusterv1.Machine], queue workqueue.TypedRateLimitingInterface[reconcile.Request]) {
+			CreateFunc: func(ctx context.Context, e event.TypedCreateEvent[*clusterv1.Machine],
+				queue workqueue.TypedRateLimitingInterface[reconcile.Request]) {
 				if !c.isClaimed(ctx, e.Object) {
 					c.soon(queue)
 				}
 			},
-			UpdateFunc: func(_ context.Context, e event.TypedUpdateEvent[*clusterv1.Machine], queue workqueue.TypedRateLimitingInterface[reconcile.Request]) {
+			UpdateFunc: func(_ context.Context, e event.TypedUpdateEvent[*clusterv1.Machine],
+				queue workqueue.TypedRateLimitingInterface[reconcile.Request]) {
 				c.replaced(e.ObjectOld, e.ObjectNew, queue)
 			},
-			DeleteFunc: func(_ context.Context, e event.TypedDeleteEvent[*clusterv1.Machine], queue workqueue.TypedRateLimitingInterface[reconcile.Request]) {
+			DeleteFunc: func(_ context.Context, e event.TypedDeleteEvent[*clusterv1.Machine],
+				queue workqueue.TypedRateLimitingInterface[reconcile.Request]) {
 				queue.AddAfter(c.departed(e.Object), c.Delay)
 			},
 		})).

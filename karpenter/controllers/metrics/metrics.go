@@ -35,13 +35,15 @@ var (
 		"Machines of NodeClaims. Labeled by nodepool and phase, as Cluster API has it.",
 		metrics.NodePoolLabel, "phase")
 	price = desc("fleet_price_dollars_per_hour",
-		"What all machines of NodeClaims together cost, in US dollars an hour, by the prices at which they were chosen. Labeled by nodepool and capacity type.",
+		"What all machines of NodeClaims together cost, in US dollars an hour, by the prices at which they were chosen. Labeled by nodepool "+
+			"and capacity type.",
 		metrics.NodePoolLabel, metrics.CapacityTypeLabel)
 	unhealthy = desc("machines_unhealthy",
 		"Machines that a MachineHealthCheck marks for replacement. Labeled by nodepool.",
 		metrics.NodePoolLabel)
 	hanging = desc("machines_deletion_hanging",
-		"Machines whose deletion the infrastructure doesn't get done with, after two minutes without a provider ID and five with one. Labeled by nodepool.",
+		"Machines whose deletion the infrastructure doesn't get done with, after two minutes without a provider ID and five with one. Labeled "+
+			"by nodepool.",
 		metrics.NodePoolLabel)
 	deferred = desc("machine_repairs_held",
 		"Unhealthy machines that aren't replaced because too many of their NodePool are unhealthy at once. Labeled by nodepool.",
@@ -174,7 +176,8 @@ func count(list []clusterv1.Machine, now time.Time) counts {
 		m := &list[i]
 		nodePool := m.Labels[karpv1.NodePoolLabelKey]
 		result.phases[series{nodePool, string(m.Status.GetTypedPhase())}]++
-		if dollars, err := strconv.ParseFloat(m.Annotations[v1alpha1.PriceAnnotation], 64); err == nil && dollars >= 0 && !math.IsInf(dollars, 0) {
+		dollars, err := strconv.ParseFloat(m.Annotations[v1alpha1.PriceAnnotation], 64)
+		if err == nil && dollars >= 0 && !math.IsInf(dollars, 0) {
 			result.prices[series{nodePool, m.Labels[karpv1.CapacityTypeLabelKey]}] += dollars
 		}
 		p := result.pools[nodePool]

@@ -21,7 +21,9 @@ import (
 // allocatableKnown reports whether nodes are known to have the allocatable resources that Karpenter plans with. Ready doesn't depend on it.
 type allocatableKnown struct{ Config }
 
-func (s allocatableKnown) reconcile(_ context.Context, nodeClass *v1alpha1.ClusterAPINodeClass, conditions status.ConditionSet, in *instancetype.Listing) (reconcile.Result, error) {
+func (s allocatableKnown) reconcile(_ context.Context, nodeClass *v1alpha1.ClusterAPINodeClass, conditions status.ConditionSet,
+	in *instancetype.Listing,
+) (reconcile.Result, error) {
 	const condition = v1alpha1.ConditionAllocatableKnown
 	if in.ClusterErr != nil {
 		return reconcile.Result{}, nil //nolint:nilerr // The last known state stays.

@@ -25,7 +25,9 @@ import (
 // doesn't depend on it.
 type offeringsAvailable struct{ Config }
 
-func (s offeringsAvailable) reconcile(ctx context.Context, _ *v1alpha1.ClusterAPINodeClass, conditions status.ConditionSet, in *instancetype.Listing) (reconcile.Result, error) {
+func (s offeringsAvailable) reconcile(ctx context.Context, _ *v1alpha1.ClusterAPINodeClass, conditions status.ConditionSet,
+	in *instancetype.Listing,
+) (reconcile.Result, error) {
 	const condition = v1alpha1.ConditionOfferingsAvailable
 	if in.ClusterErr != nil {
 		return reconcile.Result{}, nil //nolint:nilerr // The last known state stays.
@@ -55,9 +57,11 @@ func (s offeringsAvailable) reconcile(ctx context.Context, _ *v1alpha1.ClusterAP
 	}
 	switch {
 	case !launchable:
-		conditions.SetFalse(condition, reasonOf(failed, len(quotas) > 0), "nothing can be launched: "+strings.Join(append(quotas, describe(failed)...), "; ")+wait)
+		conditions.SetFalse(condition, reasonOf(failed, len(quotas) > 0),
+			"nothing can be launched: "+strings.Join(append(quotas, describe(failed)...), "; ")+wait)
 	case pods > 0:
-		conditions.SetTrueWithReason(condition, v1alpha1.LaunchesFailReason, "every launch fails: "+inBackOff(failed)+"; Karpenter tries other offerings"+wait)
+		conditions.SetTrueWithReason(condition, v1alpha1.LaunchesFailReason,
+			"every launch fails: "+inBackOff(failed)+"; Karpenter tries other offerings"+wait)
 	default:
 		available()
 	}
@@ -127,7 +131,8 @@ func describe(failed []offering.Entry) []string {
 		return nil
 	}
 	next := slices.MinFunc(failed, func(a, b offering.Entry) int { return cmp.Or(a.Until.Compare(b.Until), a.Key.Compare(b.Key)) })
-	return []string{fmt.Sprintf("%s; the next try is %s at %s", inBackOff(failed), next.Description(), next.Until.UTC().Format(time.TimeOnly+" MST"))}
+	return []string{fmt.Sprintf("%s; the next try is %s at %s", inBackOff(failed), next.Description(),
+		next.Until.UTC().Format(time.TimeOnly+" MST"))}
 }
 
 // inBackOff names the reasons of events on NodeClaims, the most frequent first.
@@ -143,8 +148,11 @@ func inBackOff(failed []offering.Entry) string {
 	for _, name := range names {
 		texts = append(texts, fmt.Sprintf("%s (%d)", name, reasons[name]))
 	}
-	if last := slices.MaxFunc(failed, func(a, b offering.Entry) int { return cmp.Or(a.At.Compare(b.At), b.Key.Compare(a.Key)) }); last.Words != "" {
-		texts[len(texts)-1] += fmt.Sprintf(", the last one of %s: %s", last.Description(), message.Cut(strings.Join(strings.Fields(last.Words), " "), 200))
+	last := slices.MaxFunc(failed, func(a, b offering.Entry) int { return cmp.Or(a.At.Compare(b.At), b.Key.Compare(a.Key)) })
+	if last.Words != "" {
+		texts[len(texts)-1] += fmt.Sprintf(", the last one of %s: %s", last.Description(),
+			message.Cut(strings.Join(strings.Fields(last.Words), " "), 200))
 	}
-	return fmt.Sprintf("%s in back-off after failed launches: %s", english.Plural(len(failed), "offering is", "offerings are"), strings.Join(texts, ", "))
+	return fmt.Sprintf("%s in back-off after failed launches: %s", english.Plural(len(failed), "offering is", "offerings are"),
+		strings.Join(texts, ", "))
 }

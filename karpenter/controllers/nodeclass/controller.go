@@ -85,7 +85,8 @@ type Controller struct {
 
 // step owns one condition. It changes the node class in memory; the controller writes it once.
 type step interface {
-	reconcile(ctx context.Context, nodeClass *v1alpha1.ClusterAPINodeClass, conditions status.ConditionSet, in *instancetype.Listing) (reconcile.Result, error)
+	reconcile(ctx context.Context, nodeClass *v1alpha1.ClusterAPINodeClass, conditions status.ConditionSet,
+		in *instancetype.Listing) (reconcile.Result, error)
 }
 
 // New returns the controller.
@@ -138,7 +139,8 @@ func (c *Controller) Reconcile(ctx context.Context, nodeClass *v1alpha1.ClusterA
 		// A merge patch replaces the list of conditions as a whole.
 		patch := client.MergeFromWithOptions(stored, client.MergeFromWithOptimisticLock{})
 		if err := c.Guest.Status().Patch(ctx, nodeClass, patch); err != nil {
-			return reconcile.Result{}, errors.Join(append(errs, fmt.Errorf("writing the status of the node class: %w", client.IgnoreNotFound(err)))...)
+			return reconcile.Result{}, errors.Join(append(errs,
+				fmt.Errorf("writing the status of the node class: %w", client.IgnoreNotFound(err)))...)
 		}
 		c.Recorder.Publish(changes(stored, nodeClass)...)
 	}
@@ -241,7 +243,8 @@ func (c *Controller) finalize(ctx context.Context, nodeClass *v1alpha1.ClusterAP
 	}
 	stored := nodeClass.DeepCopy()
 	controllerutil.RemoveFinalizer(nodeClass, v1alpha1.NodeClassFinalizer)
-	if err := c.Guest.Patch(ctx, nodeClass, client.MergeFromWithOptions(stored, client.MergeFromWithOptimisticLock{})); client.IgnoreNotFound(err) != nil {
+	if err := c.Guest.Patch(ctx, nodeClass,
+		client.MergeFromWithOptions(stored, client.MergeFromWithOptimisticLock{})); client.IgnoreNotFound(err) != nil {
 		return fmt.Errorf("removing the finalizer of the node class: %w", err)
 	}
 	c.InstanceTypes.Delete(nodeClass.Name)

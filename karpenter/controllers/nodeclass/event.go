@@ -26,7 +26,8 @@ func changes(before, after *v1alpha1.ClusterAPINodeClass) []events.Event {
 		old := was[condition.Type]
 		fine := condition.IsTrue() && condition.Reason == condition.Type
 		switch {
-		case slices.Contains([]string{status.ConditionReady, v1alpha1.ConditionSourcesFound, v1alpha1.ConditionReferencesResolved}, condition.Type):
+		case slices.Contains([]string{status.ConditionReady, v1alpha1.ConditionSourcesFound, v1alpha1.ConditionReferencesResolved},
+			condition.Type):
 			// Ready and TemplatesReady repeat other conditions.
 		case condition.IsUnknown(), condition.Status == old.Status && condition.Reason == old.Reason:
 		case fine && (old.IsUnknown() || old.Status == ""):
@@ -60,7 +61,8 @@ func inUse(nodeClass *v1alpha1.ClusterAPINodeClass, users []string) events.Event
 	named := users[:min(len(users), 3)]
 	return events.Event{
 		InvolvedObject: nodeClass, Type: corev1.EventTypeNormal, Reason: "WaitingForNodeClaims",
-		Message:      fmt.Sprintf("%d NodeClaims still use this node class, such as %s; it is removed when they are gone", len(users), strings.Join(named, ", ")),
+		Message: fmt.Sprintf("%d NodeClaims still use this node class, such as %s; it is removed when they are gone", len(users),
+			strings.Join(named, ", ")),
 		DedupeValues: []string{string(nodeClass.UID), fmt.Sprint(len(users))},
 	}
 }

@@ -38,6 +38,7 @@ func (c *Controller) migrateHash(ctx context.Context, nodeClass *v1alpha1.Cluste
 		}
 		count++
 	}
-	log.FromContext(ctx).Info("migrated the hashes of NodeClaims from before an upgrade", "hashVersion", v1alpha1.NodeClassHashVersion, "nodeClaims", count)
+	log.FromContext(ctx).Info("migrated the hashes of NodeClaims from before an upgrade", "hashVersion", v1alpha1.NodeClassHashVersion,
+		"nodeClaims", count)
 	return nil
 }

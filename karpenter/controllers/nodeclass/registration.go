@@ -43,7 +43,8 @@ func unregistering(nodeClass *v1alpha1.ClusterAPINodeClass, templates []template
 	}
 	slices.Sort(remedies)
 	return fmt.Sprintf("nodes of %d of %s may register without the taint %s, and get it only as they appear; %s",
-		affected, english.Plural(len(templates), "template", "templates"), karpv1.UnregisteredTaintKey, strings.Join(remedies[:min(len(remedies), maxProblems)], ", and "))
+		affected, english.Plural(len(templates), "template", "templates"), karpv1.UnregisteredTaintKey,
+		strings.Join(remedies[:min(len(remedies), maxProblems)], ", and "))
 }
 
 // unwritten names the fields of spec.kubelet that don't reach the kubelets of some templates, and the remedy.
@@ -84,5 +85,6 @@ func unwritten(nodeClass *v1alpha1.ClusterAPINodeClass, templates []template.Tem
 	slices.Sort(fields)
 	slices.Sort(remedies)
 	return fmt.Sprintf("Karpenter doesn't write %s of spec.kubelet for nodes of %d of %s; %s",
-		english.OxfordWordSeries(fields, "and"), affected, english.Plural(len(templates), "template", "templates"), strings.Join(remedies[:min(len(remedies), maxProblems)], ", and "))
+		english.OxfordWordSeries(fields, "and"), affected, english.Plural(len(templates), "template", "templates"),
+		strings.Join(remedies[:min(len(remedies), maxProblems)], ", and "))
 }

@@ -27,7 +27,9 @@ import (
 // sourcesFound reports whether the selectors match readable sources.
 type sourcesFound struct{ Config }
 
-func (s sourcesFound) reconcile(_ context.Context, nodeClass *v1alpha1.ClusterAPINodeClass, conditions status.ConditionSet, in *instancetype.Listing) (reconcile.Result, error) {
+func (s sourcesFound) reconcile(_ context.Context, nodeClass *v1alpha1.ClusterAPINodeClass, conditions status.ConditionSet,
+	in *instancetype.Listing,
+) (reconcile.Result, error) {
 	const condition = v1alpha1.ConditionSourcesFound
 	unread := unreadOf(nodeClass, in.Found, true)
 	sources := len(in.Found.Matching)
@@ -40,9 +42,11 @@ func (s sourcesFound) reconcile(_ context.Context, nodeClass *v1alpha1.ClusterAP
 		reason, message := nothingMatches(nodeClass, in.Found, s.Namespace)
 		conditions.SetFalse(condition, reason, message)
 	case len(in.Found.SelectorErrs) > 0:
-		conditions.SetTrueWithReason(condition, v1alpha1.InvalidSelectorReason, fmt.Sprintf("%s; %s in use", summary(in.Found.SelectorErrs), english.Plural(sources, "other source is", "other sources are")))
+		conditions.SetTrueWithReason(condition, v1alpha1.InvalidSelectorReason,
+			fmt.Sprintf("%s; %s in use", summary(in.Found.SelectorErrs), english.Plural(sources, "other source is", "other sources are")))
 	case len(unread) > 0:
-		conditions.SetTrueWithReason(condition, v1alpha1.SourceUnreadableReason, fmt.Sprintf("%s; %s in use", summary(unread), english.Plural(sources, "other source is", "other sources are")))
+		conditions.SetTrueWithReason(condition, v1alpha1.SourceUnreadableReason,
+			fmt.Sprintf("%s; %s in use", summary(unread), english.Plural(sources, "other source is", "other sources are")))
 	default:
 		conditions.SetTrueWithReason(condition, condition, byKind(in.Found.Matching))
 	}
@@ -53,7 +57,9 @@ func (s sourcesFound) reconcile(_ context.Context, nodeClass *v1alpha1.ClusterAP
 // covers the node class's own bootstrap.
 type referencesResolved struct{ Config }
 
-func (s referencesResolved) reconcile(_ context.Context, nodeClass *v1alpha1.ClusterAPINodeClass, conditions status.ConditionSet, in *instancetype.Listing) (reconcile.Result, error) {
+func (s referencesResolved) reconcile(_ context.Context, nodeClass *v1alpha1.ClusterAPINodeClass, conditions status.ConditionSet,
+	in *instancetype.Listing,
+) (reconcile.Result, error) {
 	const condition = v1alpha1.ConditionReferencesResolved
 	unread := unreadOf(nodeClass, in.Found, false)
 	var missing []error
@@ -73,7 +79,8 @@ func (s referencesResolved) reconcile(_ context.Context, nodeClass *v1alpha1.Clu
 	case len(problems) == 0:
 		conditions.SetTrue(condition)
 	case resolved > 0:
-		conditions.SetTrueWithReason(condition, reason, fmt.Sprintf("%s; the references of %s resolved", summary(problems), english.Plural(resolved, "other source are", "other sources are")))
+		conditions.SetTrueWithReason(condition, reason,
+			fmt.Sprintf("%s; the references of %s resolved", summary(problems), english.Plural(resolved, "other source are", "other sources are")))
 	case len(missing) == 0:
 		return unreadable(conditions, condition, unread)
 	default:
@@ -104,9 +111,11 @@ func unreadOf(nodeClass *v1alpha1.ClusterAPINodeClass, found *template.Found, se
 
 // nothingMatches reports for each selector how many objects exist that it could match.
 func nothingMatches(nodeClass *v1alpha1.ClusterAPINodeClass, found *template.Found, namespace string) (reason, message string) {
-	if nodeClass.Spec.ScalableResourceSelector == nil && len(nodeClass.Spec.InfrastructureTemplateSelectors)+len(nodeClass.Spec.CatalogSelectors) == 0 {
+	if nodeClass.Spec.ScalableResourceSelector == nil &&
+		len(nodeClass.Spec.InfrastructureTemplateSelectors)+len(nodeClass.Spec.CatalogSelectors) == 0 {
 		return v1alpha1.NoSelectorReason, fmt.Sprintf(
-			"the node class has no selector, and no MachineDeployment in namespace %s of the management cluster has the label %s; set spec.infrastructureTemplateSelectors or spec.scalableResourceSelector, or spec.catalogSelectors",
+			"the node class has no selector, and no MachineDeployment in namespace %s of the management cluster has the label %s; set "+
+				"spec.infrastructureTemplateSelectors or spec.scalableResourceSelector, or spec.catalogSelectors",
 			namespace, v1alpha1.MemberLabel)
 	}
 	var parts []string
@@ -121,7 +130,8 @@ func nothingMatches(nodeClass *v1alpha1.ClusterAPINodeClass, found *template.Fou
 			existing = english.Plural(n, "exists, and it doesn't have the labels", "exist, and none has the labels")
 		}
 		if n := found.Others[gk]; n > 0 && where == namespaced {
-			existing += fmt.Sprintf("; %d of the namespace, which Clusters share, aren't this Cluster's: label those that are with %s", n, clusterv1.ClusterNameLabel)
+			existing += fmt.Sprintf("; %d of the namespace, which Clusters share, aren't this Cluster's: label those that are with %s", n,
+				clusterv1.ClusterNameLabel)
 		}
 		parts = append(parts, fmt.Sprintf("no %s in %s of the management cluster matches %s (%s): %s", gk.Kind, where, field, text, existing))
 	}
@@ -133,7 +143,8 @@ func nothingMatches(nodeClass *v1alpha1.ClusterAPINodeClass, found *template.Fou
 		say(template.CatalogKind, where, fmt.Sprintf("spec.catalogSelectors[%d]", i), &selector.Selector)
 	}
 	for i, selector := range nodeClass.Spec.InfrastructureTemplateSelectors {
-		say(schema.GroupKind{Group: selector.APIGroup, Kind: selector.Kind}, namespaced, fmt.Sprintf("spec.infrastructureTemplateSelectors[%d]", i), &selector.Selector)
+		say(schema.GroupKind{Group: selector.APIGroup, Kind: selector.Kind}, namespaced,
+			fmt.Sprintf("spec.infrastructureTemplateSelectors[%d]", i), &selector.Selector)
 	}
 	if selector := nodeClass.Spec.ScalableResourceSelector; selector != nil {
 		say(template.MachineDeploymentKind, namespaced, "spec.scalableResourceSelector", selector)
@@ -161,7 +172,8 @@ func byKind(sources []template.Source) string {
 func advice(err error) string {
 	switch {
 	case apierrors.IsForbidden(err):
-		return "; name the kind in spec.autoNode of the HostedCluster, which allows it, or allow Karpenter to get, list and watch it by a Role of your own"
+		return "; name the kind in spec.autoNode of the HostedCluster, which allows it, or allow Karpenter to get, list and watch it by a " +
+			"Role of your own"
 	case meta.IsNoMatchError(err):
 		return "; install its provider in the management cluster, or correct the kind"
 	}

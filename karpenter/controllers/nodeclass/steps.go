@@ -33,15 +33,20 @@ const (
 // launchAllowed reports whether AutoNode stays enabled, and the Cluster is neither paused nor being deleted.
 type launchAllowed struct{ Config }
 
-func (s launchAllowed) reconcile(_ context.Context, nodeClass *v1alpha1.ClusterAPINodeClass, conditions status.ConditionSet, in *instancetype.Listing) (reconcile.Result, error) {
+func (s launchAllowed) reconcile(_ context.Context, nodeClass *v1alpha1.ClusterAPINodeClass, conditions status.ConditionSet,
+	in *instancetype.Listing,
+) (reconcile.Result, error) {
 	const condition = v1alpha1.ConditionLaunchAllowed
 	switch {
 	case nodeClass.Annotations[v1alpha1.DrainingAnnotation] == "true":
-		conditions.SetFalse(condition, v1alpha1.DrainingReason, "AutoNode is being turned off for this cluster; its nodes drain, and no new ones are launched")
+		conditions.SetFalse(condition, v1alpha1.DrainingReason,
+			"AutoNode is being turned off for this cluster; its nodes drain, and no new ones are launched")
 	case apierrors.IsNotFound(in.ClusterErr):
-		conditions.SetFalse(condition, v1alpha1.SourceUnreadableReason, fmt.Sprintf("the Cluster in namespace %s of the management cluster doesn't exist", s.Namespace))
+		conditions.SetFalse(condition, v1alpha1.SourceUnreadableReason,
+			fmt.Sprintf("the Cluster in namespace %s of the management cluster doesn't exist", s.Namespace))
 	case errors.Is(in.ClusterErr, template.ErrNotProvisioned):
-		message := fmt.Sprintf("%s in namespace %s of the management cluster; nothing is launched until its infrastructure provider is done", in.ClusterErr, s.Namespace)
+		message := fmt.Sprintf("%s in namespace %s of the management cluster; nothing is launched until its infrastructure provider is done",
+			in.ClusterErr, s.Namespace)
 		if in.Cluster.NotReady != "" {
 			message = in.Cluster.NotReady + "; nothing is launched until it is"
 		}
@@ -49,15 +54,19 @@ func (s launchAllowed) reconcile(_ context.Context, nodeClass *v1alpha1.ClusterA
 	case in.ClusterErr != nil:
 		return unreadable(conditions, condition, []error{in.ClusterErr})
 	case in.Cluster.Deleting:
-		conditions.SetFalse(condition, v1alpha1.ClusterDeletingReason, fmt.Sprintf("the Cluster in namespace %s of the management cluster is being deleted; nothing is launched any more", s.Namespace))
+		conditions.SetFalse(condition, v1alpha1.ClusterDeletingReason,
+			fmt.Sprintf("the Cluster in namespace %s of the management cluster is being deleted; nothing is launched any more", s.Namespace))
 	case in.Cluster.Paused:
-		conditions.SetFalse(condition, v1alpha1.ClusterPausedReason, fmt.Sprintf("the Cluster in namespace %s of the management cluster is paused; nothing is launched until it resumes", s.Namespace))
+		conditions.SetFalse(condition, v1alpha1.ClusterPausedReason,
+			fmt.Sprintf("the Cluster in namespace %s of the management cluster is paused; nothing is launched until it resumes", s.Namespace))
 	case in.Cluster.NotReady != "" && s.InstanceTypes.Inventory.Pending() > 0:
-		conditions.SetFalse(condition, v1alpha1.ClusterNotReadyReason, in.Cluster.NotReady+"; no further Machine is launched until it is, or the launched ones get their provider IDs")
+		conditions.SetFalse(condition, v1alpha1.ClusterNotReadyReason,
+			in.Cluster.NotReady+"; no further Machine is launched until it is, or the launched ones get their provider IDs")
 	case in.Cluster.NotReady != "":
 		// A Cluster that was ready once often works while a condition of it is False, and some flap. One Machine finds out: if it gets its
 		// provider ID, the next is launched.
-		conditions.SetTrueWithReason(condition, v1alpha1.ClusterNotReadyReason, in.Cluster.NotReady+"; until it is, no Machine is launched while another has no provider ID")
+		conditions.SetTrueWithReason(condition, v1alpha1.ClusterNotReadyReason,
+			in.Cluster.NotReady+"; until it is, no Machine is launched while another has no provider ID")
 	default:
 		conditions.SetTrue(condition)
 	}
@@ -67,7 +76,9 @@ func (s launchAllowed) reconcile(_ context.Context, nodeClass *v1alpha1.ClusterA
 // bootstrapReady reports whether the bootstrap of machines exists.
 type bootstrapReady struct{ Config }
 
-func (s bootstrapReady) reconcile(_ context.Context, nodeClass *v1alpha1.ClusterAPINodeClass, conditions status.ConditionSet, in *instancetype.Listing) (reconcile.Result, error) {
+func (s bootstrapReady) reconcile(_ context.Context, nodeClass *v1alpha1.ClusterAPINodeClass, conditions status.ConditionSet,
+	in *instancetype.Listing,
+) (reconcile.Result, error) {
 	const condition = v1alpha1.ConditionBootstrapReady
 	lacking := 0
 	for _, tmpl := range in.Found.Templates {
@@ -77,8 +88,8 @@ func (s bootstrapReady) reconcile(_ context.Context, nodeClass *v1alpha1.Cluster
 	}
 	if kind := machine.Unallowed(nodeClass.Spec.BootstrapPatches, s.AllowedPatches); kind != "" {
 		conditions.SetFalse(condition, v1alpha1.BootstrapNotAllowedReason, fmt.Sprintf(
-			"spec.bootstrapPatches for %s aren't those that the platform allows, because who decides what a machine boots with can read what the machine may; "+
-				"remove them, or have them set in spec.autoNode of the HostedCluster", kind))
+			"spec.bootstrapPatches for %s aren't those that the platform allows, because who decides what a machine boots with can read what the "+
+				"machine may; remove them, or have them set in spec.autoNode of the HostedCluster", kind))
 		return reconcile.Result{}, nil
 	}
 	if problems := s.KubeletBounds.Problems(nodeClass.Spec.Kubelet); len(problems) > 0 {
@@ -117,12 +128,14 @@ func (s bootstrapReady) reconcile(_ context.Context, nodeClass *v1alpha1.Cluster
 	case errors.Is(err, template.ErrNoBootstrap):
 		reason, message = v1alpha1.BootstrapMissingReason, message+"; set spec.bootstrap"
 	case apierrors.IsNotFound(err):
-		reason, message = v1alpha1.BootstrapNotFoundReason, fmt.Sprintf("%s doesn't exist in namespace %s of the management cluster", bootstrapName(nodeClass), s.Namespace)
+		reason, message = v1alpha1.BootstrapNotFoundReason, fmt.Sprintf("%s doesn't exist in namespace %s of the management cluster",
+			bootstrapName(nodeClass), s.Namespace)
 	case errors.Is(err, template.ErrNotOurs):
 		reason, message = v1alpha1.BootstrapNotAllowedReason, bootstrapName(nodeClass)+": "+message
 	case apierrors.IsForbidden(err) && !informer.IsUnreadable(err):
 		reason, message = v1alpha1.BootstrapNotAllowedReason, fmt.Sprintf(
-			"%s: Karpenter may not read it, and so no machine may boot with it; have it named in spec.autoNode of the HostedCluster, or allow Karpenter to get it (%s)",
+			"%s: Karpenter may not read it, and so no machine may boot with it; have it named in spec.autoNode of the HostedCluster, or allow "+
+				"Karpenter to get it (%s)",
 			bootstrapName(nodeClass), err)
 	case nodeClass.Spec.Bootstrap.ConfigTemplateRef != nil && !informer.IsUnreadable(err): // the object is no template
 		reason, message = v1alpha1.BootstrapNotFoundReason, bootstrapName(nodeClass)+": "+message
@@ -131,7 +144,8 @@ func (s bootstrapReady) reconcile(_ context.Context, nodeClass *v1alpha1.Cluster
 	}
 	result := reconcile.Result{RequeueAfter: retryInterval}
 	if lacking < len(in.Found.Templates) {
-		conditions.SetTrueWithReason(condition, reason, fmt.Sprintf("%s; %d of %s can't be launched for that", message, lacking, english.Plural(len(in.Found.Templates), "template", "templates")))
+		conditions.SetTrueWithReason(condition, reason, fmt.Sprintf("%s; %d of %s can't be launched for that", message, lacking,
+			english.Plural(len(in.Found.Templates), "template", "templates")))
 		return result, nil
 	}
 	conditions.SetFalse(condition, reason, message)

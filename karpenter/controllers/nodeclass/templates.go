@@ -35,7 +35,9 @@ const (
 // templatesReady reports whether at least one template is usable. It also fills the status's templates.
 type templatesReady struct{ Config }
 
-func (s templatesReady) reconcile(_ context.Context, nodeClass *v1alpha1.ClusterAPINodeClass, conditions status.ConditionSet, in *instancetype.Listing) (reconcile.Result, error) {
+func (s templatesReady) reconcile(_ context.Context, nodeClass *v1alpha1.ClusterAPINodeClass, conditions status.ConditionSet,
+	in *instancetype.Listing,
+) (reconcile.Result, error) {
 	const condition = v1alpha1.ConditionTemplatesReady
 	result := reconcile.Result{}
 	if slices.ContainsFunc(in.Found.Unreadable, isPermanent) {
@@ -57,7 +59,8 @@ func (s templatesReady) reconcile(_ context.Context, nodeClass *v1alpha1.Cluster
 		result.RequeueAfter = wait
 	}
 
-	problems := slices.Concat(in.Found.SelectorErrs, in.Found.Unreadable, invalid(in.Found), in.Unversioned, snapshot.Problems, in.Found.Closed)
+	problems := slices.Concat(in.Found.SelectorErrs, in.Found.Unreadable, invalid(in.Found), in.Unversioned,
+		snapshot.Problems, in.Found.Closed)
 	// notes are configuration problems of templates that are in use nevertheless.
 	var notes []error
 	noteReason := v1alpha1.PricesUnreadableReason
@@ -80,11 +83,13 @@ func (s templatesReady) reconcile(_ context.Context, nodeClass *v1alpha1.Cluster
 	switch {
 	case usable && len(problems) > 0:
 		conditions.SetTrueWithReason(condition, v1alpha1.SomeInvalidReason,
-			fmt.Sprintf("%s; the other %s in use", summary(append(problems, notes...)), english.Plural(len(templates), "template is", "templates are")))
+			fmt.Sprintf("%s; the other %s in use", summary(append(problems, notes...)),
+				english.Plural(len(templates), "template is", "templates are")))
 	case usable && len(notes) > 0:
 		conditions.SetTrueWithReason(condition, noteReason, summary(notes))
 	case usable:
-		conditions.SetTrueWithReason(condition, condition, fmt.Sprintf("%s, the cheapest is %s", english.Plural(len(templates), "template", "templates"), nodeClass.Status.Cheapest))
+		conditions.SetTrueWithReason(condition, condition,
+			fmt.Sprintf("%s, the cheapest is %s", english.Plural(len(templates), "template", "templates"), nodeClass.Status.Cheapest))
 	case len(in.Found.SelectorErrs) > 0:
 		conditions.SetFalse(condition, v1alpha1.InvalidSelectorReason, summary(in.Found.SelectorErrs))
 	case len(in.Found.Unreadable) > 0:
@@ -117,7 +122,8 @@ func (s templatesReady) profileNotes(templates []template.Template) (notes []err
 func olderImages(nodeClass *v1alpha1.ClusterAPINodeClass, snapshot *instancetype.Snapshot, templates []template.Template) (notes []error) {
 	for i := range templates {
 		if tmpl := &templates[i]; snapshot.Behind(tmpl.Source.Annotation()) {
-			notes = append(notes, fmt.Errorf("%s: its image has %s, and nodes get %s; its nodes stay at %s until a template with the same instance type has an image with %s",
+			notes = append(notes, fmt.Errorf("%s: its image has %s, and nodes get %s; its nodes stay at %s until a template with the same "+
+				"instance type has an image with %s",
 				tmpl.Source, tmpl.ImageVersion, nodeClass.Status.Version, tmpl.ImageVersion, nodeClass.Status.Version))
 		}
 	}
@@ -134,7 +140,9 @@ func (s templatesReady) untilAvailable() time.Duration {
 }
 
 // describe fills the status from a snapshot.
-func (s templatesReady) describe(nodeClass *v1alpha1.ClusterAPINodeClass, snapshot *instancetype.Snapshot, templates []template.Template, cluster template.Cluster) {
+func (s templatesReady) describe(nodeClass *v1alpha1.ClusterAPINodeClass, snapshot *instancetype.Snapshot, templates []template.Template,
+	cluster template.Cluster,
+) {
 	nodeClass.Status.TemplateCount = ptr.To(int32(len(templates)))
 	nodeClass.Status.Cheapest = ""
 	if choices := snapshot.Choices(); len(choices) > 0 {
@@ -157,7 +165,8 @@ func (s templatesReady) describe(nodeClass *v1alpha1.ClusterAPINodeClass, snapsh
 		prices[described.Source] = price
 	}
 	slices.SortStableFunc(statuses, func(a, b v1alpha1.TemplateStatus) int {
-		return cmp.Or(cmp.Compare(prices[a.Source], prices[b.Source]), cmp.Compare(a.InstanceType, b.InstanceType), cmp.Compare(a.Source, b.Source))
+		return cmp.Or(cmp.Compare(prices[a.Source], prices[b.Source]), cmp.Compare(a.InstanceType, b.InstanceType),
+			cmp.Compare(a.Source, b.Source))
 	})
 	nodeClass.Status.Templates = statuses[:min(len(statuses), maxTemplates)]
 	if len(statuses) == 0 {
@@ -167,7 +176,8 @@ func (s templatesReady) describe(nodeClass *v1alpha1.ClusterAPINodeClass, snapsh
 }
 
 // templateStatus describes one template, and returns the price to sort it by.
-func (s templatesReady) templateStatus(nodeClass *v1alpha1.ClusterAPINodeClass, tmpl *template.Template, cluster template.Cluster) (v1alpha1.TemplateStatus, float64) {
+func (s templatesReady) templateStatus(nodeClass *v1alpha1.ClusterAPINodeClass, tmpl *template.Template, cluster template.Cluster,
+) (v1alpha1.TemplateStatus, float64) {
 	described := v1alpha1.TemplateStatus{
 		InstanceType: tmpl.InstanceType,
 		Source:       strings.Replace(tmpl.Source.Annotation(), tmpl.Source.GroupKind.String(), tmpl.Source.GroupKind.Kind, 1),

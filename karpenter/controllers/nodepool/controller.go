@@ -29,7 +29,8 @@ import (
 const UndeclaredKeys = "UndeclaredKeys"
 
 // reserved matches keys of domains in which a NodePool can't define labels.
-var reserved = regexp.MustCompile(`^(.*\.)?(kubernetes\.io|k8s\.io|karpenter\.sh|karpenter\.cluster\.x-k8s\.io|karpenter\.k8s\.gcp|k8s\.aws|amazonaws\.com|azure\.com|cloud\.google\.com)/`)
+var reserved = regexp.MustCompile(`^(.*\.)?(kubernetes\.io|k8s\.io|karpenter\.sh|karpenter\.cluster\.x-k8s\.io|karpenter\.k8s\.gcp|` +
+	`k8s\.aws|amazonaws\.com|azure\.com|cloud\.google\.com)/`)
 
 // Controller of NodePools.
 type Controller struct {
@@ -55,7 +56,8 @@ func (c *Controller) Reconcile(ctx context.Context, nodePool *karpv1.NodePool) (
 		if !conditions.Get(karpv1.ConditionTypeNodeClassReady).IsUnknown() {
 			return reconcile.Result{}, nil // reported, or it is another Karpenter's
 		}
-		reason, message = "NodeClassUnsupported", fmt.Sprintf("this cluster's Karpenter launches nothing for %s %s of group %s: its node classes are ClusterAPINodeClasses; recreate the NodePool with nodeClassRef {group: %s, kind: %s, name: default}",
+		reason, message = "NodeClassUnsupported", fmt.Sprintf("this cluster's Karpenter launches nothing for %s %s of group %s: its node "+
+			"classes are ClusterAPINodeClasses; recreate the NodePool with nodeClassRef {group: %s, kind: %s, name: default}",
 			ref.Kind, ref.Name, ref.Group, v1alpha1.Group, v1alpha1.Kind)
 		conditions.SetFalse(karpv1.ConditionTypeNodeClassReady, reason, message)
 	} else if declared, err := c.declared(ref.Name); err != nil {
@@ -74,7 +76,10 @@ func (c *Controller) Reconcile(ctx context.Context, nodePool *karpv1.NodePool) (
 	case err != nil:
 		return reconcile.Result{}, fmt.Errorf("updating the conditions of NodePool %s: %w", nodePool.Name, err)
 	case message != "":
-		c.recorder.Publish(events.Event{InvolvedObject: nodePool, Type: corev1.EventTypeWarning, Reason: reason, Message: message, DedupeValues: []string{string(nodePool.UID), message}})
+		c.recorder.Publish(events.Event{
+			InvolvedObject: nodePool, Type: corev1.EventTypeWarning, Reason: reason, Message: message,
+			DedupeValues: []string{string(nodePool.UID), message},
+		})
 	}
 	return reconcile.Result{}, nil
 }
@@ -100,7 +105,8 @@ func undeclared(nodePool *karpv1.NodePool, declared sets.Set[string]) string {
 		return ""
 	}
 	return "no template, catalog or well-known label has " + strings.Join(sets.List(found), ", ") +
-		"; it selects no machines, and Karpenter makes up its value on nodes: correct the key, or write a label of your own into spec.template.metadata.labels"
+		"; it selects no machines, and Karpenter makes up its value on nodes: correct the key, or write a label of your own into " +
+		"spec.template.metadata.labels"
 }
 
 // distance is how many bytes have to be inserted, removed or replaced.

@@ -105,7 +105,8 @@ func (c *Controller) Reconcile(ctx context.Context, node *corev1.Node) (reconcil
 	case err != nil:
 		return reconcile.Result{}, fmt.Errorf("tainting Node %s: %w", node.Name, err)
 	}
-	log.FromContext(ctx).Info("tainted a node that joined without the unregistered taint", "NodeClaim", klog.KObj(nodeClaim), "Machine", klog.KObj(m))
+	log.FromContext(ctx).Info("tainted a node that joined without the unregistered taint", "NodeClaim", klog.KObj(nodeClaim),
+		"Machine", klog.KObj(m))
 	return reconcile.Result{}, nil
 }
 
@@ -161,7 +162,8 @@ func (c *Controller) nodesOf(ctx context.Context, m *clusterv1.Machine) []reconc
 		return nil
 	}
 	nodes := &corev1.NodeList{}
-	if err := c.Guest.List(ctx, nodes, client.MatchingFields{nodeProviderIDIndex: m.Spec.ProviderID}, client.UnsafeDisableDeepCopy); err != nil {
+	if err := c.Guest.List(ctx, nodes, client.MatchingFields{nodeProviderIDIndex: m.Spec.ProviderID},
+		client.UnsafeDisableDeepCopy); err != nil {
 		log.FromContext(ctx).Error(err, "finding the Node of a Machine", "Machine", klog.KObj(m))
 		return nil
 	}

@@ -180,7 +180,8 @@ func (c *Controller) waiting(ctx context.Context) (due []candidate, next time.Du
 
 // since returns since when a NodeClaim waits for its node or, with the time that this may take, for its initialization; false if it
 // doesn't, or may not be disrupted.
-func (c *Controller) since(ctx context.Context, nodeClaim *karpv1.NodeClaim, pool *pool) (since time.Time, late time.Duration, ok bool, err error) {
+func (c *Controller) since(ctx context.Context, nodeClaim *karpv1.NodeClaim, pool *pool,
+) (since time.Time, late time.Duration, ok bool, err error) {
 	conditions := nodeClaim.StatusConditions()
 	launched, registered := conditions.Get(karpv1.ConditionTypeLaunched), conditions.Get(karpv1.ConditionTypeRegistered)
 	switch {
@@ -242,14 +243,16 @@ func (c *Controller) giveUp(ctx context.Context, nodeClaim candidate) error {
 		return fmt.Errorf("deleting NodeClaim %s: %w", nodeClaim.Name, err)
 	}
 	delete(c.unneeded, nodeClaim.UID)
-	log.FromContext(ctx).Info("deleting a NodeClaim whose pods are gone before its node was registered and initialized", "NodeClaim", klog.KObj(nodeClaim))
+	log.FromContext(ctx).Info("deleting a NodeClaim whose pods are gone before its node was registered and initialized", "NodeClaim",
+		klog.KObj(nodeClaim))
 	message := "No pod needs this NodeClaim, and Karpenter hasn't registered its node: deleting it"
 	if nodeClaim.late > 0 {
 		waits := "its conditions give no reason"
 		if initialized := nodeClaim.StatusConditions().Get(karpv1.ConditionTypeInitialized); initialized != nil && initialized.Message != "" {
 			waits = initialized.Message
 		}
-		message = fmt.Sprintf("No pod needs this NodeClaim, and its node hasn't been initialized within %s: %s; deleting it", nodeClaim.late, waits)
+		message = fmt.Sprintf("No pod needs this NodeClaim, and its node hasn't been initialized within %s: %s; deleting it",
+			nodeClaim.late, waits)
 	}
 	c.Recorder.Publish(events.Event{
 		InvolvedObject: nodeClaim.NodeClaim,

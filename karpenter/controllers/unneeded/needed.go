@@ -25,7 +25,9 @@ import (
 // returns the NodeClaims that they would be placed on, and those whose nodes run pods already. Pods of DaemonSets don't count. While at
 // least as many pods are pending as NodeClaims wait for their nodes, it treats all of these as needed: simulating a large burst is
 // expensive. It treats them as needed while no NodePool is ready, too.
-func ByScheduler(guest client.Client, cluster *state.Cluster, provisioner *provisioning.Provisioner, clk clock.Clock, recorder events.Recorder) Needed {
+func ByScheduler(guest client.Client, cluster *state.Cluster, provisioner *provisioning.Provisioner, clk clock.Clock,
+	recorder events.Recorder,
+) Needed {
 	return func(ctx context.Context, nodeClaims []*karpv1.NodeClaim) (sets.Set[string], error) {
 		all := sets.New[string]()
 		for _, nodeClaim := range nodeClaims {
@@ -57,7 +59,8 @@ func ByScheduler(guest client.Client, cluster *state.Cluster, provisioner *provi
 }
 
 // occupied returns the NodeClaims whose nodes run a pod that Karpenter core would move elsewhere, or may not disrupt.
-func occupied(ctx context.Context, guest client.Client, nodeClaims []*karpv1.NodeClaim, clk clock.Clock, recorder events.Recorder) (sets.Set[string], error) {
+func occupied(ctx context.Context, guest client.Client, nodeClaims []*karpv1.NodeClaim, clk clock.Clock, recorder events.Recorder,
+) (sets.Set[string], error) {
 	names := sets.New[string]()
 	for _, nodeClaim := range nodeClaims {
 		if nodeClaim.Status.NodeName == "" {

@@ -231,7 +231,8 @@ func holderOf(response *http.Response) string {
 // conflict is the response of an API server whose Lease has changed.
 func conflict(request *http.Request) *http.Response {
 	response := echo(request, http.Header{"Content-Type": {runtime.ContentTypeJSON}},
-		[]byte(`{"kind":"Status","apiVersion":"v1","status":"Failure","reason":"Conflict","code":409,"message":"the holder has time to renew the Lease after an outage"}`))
+		[]byte(`{"kind":"Status","apiVersion":"v1","status":"Failure","reason":"Conflict","code":409,"message":"the holder has time to renew `+
+			`the Lease after an outage"}`))
 	response.StatusCode, response.Status = http.StatusConflict, http.StatusText(http.StatusConflict)
 	return response
 }

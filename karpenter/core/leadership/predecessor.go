@@ -19,7 +19,8 @@ import (
 // Release releases a Lease that this container's predecessor in the same pod holds, and reports whether there was
 // one. The kubelet starts a container only after the previous one has exited, so there is no need to wait for the
 // Lease to expire. Call it at startup, before the election. A conflict with another candidate is no error.
-func Release(ctx context.Context, leases coordinationclient.LeaseInterface, name, pod string, clock clock.PassiveClock) (released bool, err error) {
+func Release(ctx context.Context, leases coordinationclient.LeaseInterface, name, pod string, clock clock.PassiveClock,
+) (released bool, err error) {
 	if pod == "" {
 		return false, nil
 	}

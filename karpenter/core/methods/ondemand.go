@@ -36,15 +36,17 @@ type cheaper struct {
 // GetInstanceTypes implements cloudprovider.CloudProvider.
 func (c cheaper) GetInstanceTypes(ctx context.Context, nodePool *karpv1.NodePool) ([]*karpcloudprovider.InstanceType, error) {
 	all, err := c.CloudProvider.GetInstanceTypes(ctx, nodePool)
-	if err != nil || ctx.Value(consolidating{}) == nil || !allows(karpscheduling.NewNodeSelectorRequirementsWithMinValues(nodePool.Spec.Template.Spec.Requirements...)) {
+	if err != nil || ctx.Value(consolidating{}) == nil ||
+		!allows(karpscheduling.NewNodeSelectorRequirementsWithMinValues(nodePool.Spec.Template.Spec.Requirements...)) {
 		return all, err //nolint:wrapcheck // the cloud provider's own
 	}
 	result := slices.Clone(all)
 	for i, it := range all {
 		dear := func(spot *karpcloudprovider.Offering) bool {
-			return spot.CapacityType() == karpv1.CapacityTypeSpot && spot.Available && slices.ContainsFunc(it.Offerings, func(o *karpcloudprovider.Offering) bool {
-				return o.Available && o.CapacityType() == karpv1.CapacityTypeOnDemand && o.Zone() == spot.Zone() && o.Price <= spot.Price
-			})
+			return spot.CapacityType() == karpv1.CapacityTypeSpot && spot.Available &&
+				slices.ContainsFunc(it.Offerings, func(o *karpcloudprovider.Offering) bool {
+					return o.Available && o.CapacityType() == karpv1.CapacityTypeOnDemand && o.Zone() == spot.Zone() && o.Price <= spot.Price
+				})
 		}
 		if slices.ContainsFunc(it.Offerings, dear) {
 			result[i] = c.closed(it, dear)
@@ -78,7 +80,8 @@ func (m onDemand) SetNodePoolTotals(totals map[string]disruption.NodePoolTotals)
 }
 
 // ComputeCommands implements disruption.Method.
-func (m onDemand) ComputeCommands(ctx context.Context, budgets map[string]int, candidates ...*disruption.Candidate) ([]disruption.Command, error) {
+func (m onDemand) ComputeCommands(ctx context.Context, budgets map[string]int, candidates ...*disruption.Candidate,
+) ([]disruption.Command, error) {
 	commands, err := m.Method.ComputeCommands(context.WithValue(ctx, consolidating{}, true), budgets, candidates...)
 	for _, command := range commands {
 		price := 0.0
@@ -94,12 +97,14 @@ func (m onDemand) ComputeCommands(ctx context.Context, budgets map[string]int, c
 
 // prefer makes a replacement that core requires to be spot one on demand, if that is allowed, its cheapest machine, and below a price.
 func prefer(replacement *scheduling.NodeClaim, below float64) {
-	if allows(replacement.Requirements) || !allows(karpscheduling.NewNodeSelectorRequirementsWithMinValues(replacement.Spec.Requirements...)) ||
+	if allows(replacement.Requirements) ||
+		!allows(karpscheduling.NewNodeSelectorRequirementsWithMinValues(replacement.Spec.Requirements...)) ||
 		slices.ContainsFunc(replacement.Pods, func(pod *corev1.Pod) bool { return !allows(karpscheduling.NewPodRequirements(pod)) }) {
 		return
 	}
 	requirements := maps.Clone(replacement.Requirements)
-	requirements[karpv1.CapacityTypeLabelKey] = karpscheduling.NewRequirement(karpv1.CapacityTypeLabelKey, corev1.NodeSelectorOpIn, karpv1.CapacityTypeOnDemand)
+	requirements[karpv1.CapacityTypeLabelKey] = karpscheduling.NewRequirement(karpv1.CapacityTypeLabelKey, corev1.NodeSelectorOpIn,
+		karpv1.CapacityTypeOnDemand)
 	options := slices.DeleteFunc(slices.Clone(replacement.InstanceTypeOptions), func(it *karpcloudprovider.InstanceType) bool {
 		return it.Offerings.Launchable().WorstLaunchPrice(requirements) >= below
 	})

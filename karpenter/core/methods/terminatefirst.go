@@ -113,7 +113,8 @@ type dynamic struct{ method }
 
 // ComputeCommands implements disruption.Method. A node whose pods fit elsewhere, or whose replacement can be launched, goes first: those
 // are core's commands.
-func (m *dynamic) ComputeCommands(ctx context.Context, budgets map[string]int, candidates ...*disruption.Candidate) ([]disruption.Command, error) {
+func (m *dynamic) ComputeCommands(ctx context.Context, budgets map[string]int, candidates ...*disruption.Candidate,
+) ([]disruption.Command, error) {
 	budgets = m.remaining(budgets)
 	commands, err := m.Method.ComputeCommands(ctx, budgets, candidates...)
 	if err != nil || len(commands) > 0 || !m.enabled(ctx) {
@@ -211,7 +212,8 @@ func (m *dynamic) unhealthyPools(ctx context.Context) (sets.Set[string], error) 
 type static struct{ method }
 
 // ComputeCommands implements disruption.Method. Core would launch a replacement that fails.
-func (m *static) ComputeCommands(ctx context.Context, budgets map[string]int, candidates ...*disruption.Candidate) ([]disruption.Command, error) {
+func (m *static) ComputeCommands(ctx context.Context, budgets map[string]int, candidates ...*disruption.Candidate,
+) ([]disruption.Command, error) {
 	budgets = m.remaining(budgets)
 	var commands []disruption.Command
 	if m.enabled(ctx) {

@@ -102,7 +102,8 @@ func (r *extended) extend(ctx context.Context, nodeClaim *karpv1.NodeClaim) {
 	for i := range nodeClaim.Status.Conditions {
 		condition := &nodeClaim.Status.Conditions[i]
 		counted := condition.Type == karpv1.ConditionTypeLaunched || condition.Type == karpv1.ConditionTypeRegistered
-		if counted && !r.config.Passed(condition.Reason) && condition.Status != metav1.ConditionTrue && condition.LastTransitionTime.Time.Before(from) {
+		if counted && !r.config.Passed(condition.Reason) && condition.Status != metav1.ConditionTrue &&
+			condition.LastTransitionTime.Time.Before(from) {
 			condition.LastTransitionTime = metav1.NewTime(from)
 		}
 	}

@@ -45,7 +45,8 @@ func NodeLimit(guest client.Reader, recorder events.Recorder, replacesFirst bool
 		}
 		reason, message := NoReplacement(nodePool), ""
 		if reason != "" && replacesFirst {
-			if err := guest.List(ctx, nodeClaims, client.MatchingLabels{karpv1.NodePoolLabelKey: nodePool.Name}, client.UnsafeDisableDeepCopy); err != nil {
+			if err := guest.List(ctx, nodeClaims, client.MatchingLabels{karpv1.NodePoolLabelKey: nodePool.Name},
+				client.UnsafeDisableDeepCopy); err != nil {
 				return reconcile.Result{}, fmt.Errorf("listing NodeClaims of NodePool %s: %w", nodePool.Name, err)
 			}
 		}

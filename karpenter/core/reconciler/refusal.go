@@ -108,7 +108,8 @@ func IsRefusal(err error) bool {
 		return false
 	}
 	switch status.Status().Code {
-	case http.StatusBadRequest, http.StatusForbidden, http.StatusMethodNotAllowed, http.StatusRequestEntityTooLarge, http.StatusUnprocessableEntity:
+	case http.StatusBadRequest, http.StatusForbidden, http.StatusMethodNotAllowed, http.StatusRequestEntityTooLarge,
+		http.StatusUnprocessableEntity:
 		return true
 	}
 	return false

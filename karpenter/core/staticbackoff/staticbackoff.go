@@ -117,7 +117,8 @@ func (b *Backoff) Created(ctx context.Context, nodeClaim *karpv1.NodeClaim, err 
 			Type:           corev1.EventTypeWarning,
 			Reason:         NodeClaimRejectedReason,
 			Message: fmt.Sprintf("the API server rejects a NodeClaim of this NodePool: %s; correct the NodePool, or the policy or webhook. "+
-				"After %d rejections in a row Karpenter plans pods on other NodePools, and tries this one again within %s", message.Cut(err.Error(), maxWords), maxRejections, MaxInterval),
+				"After %d rejections in a row Karpenter plans pods on other NodePools, and tries this one again within %s",
+				message.Cut(err.Error(), maxWords), maxRejections, MaxInterval),
 			DedupeValues:  []string{string(nodePool.UID)},
 			DedupeTimeout: said,
 		})
@@ -159,7 +160,8 @@ func (b *Backoff) wait(ctx context.Context, name string) (time.Duration, error) 
 		}
 		return 0, fmt.Errorf("reading NodePool %s: %w", name, err)
 	}
-	if nodePool.Spec.Replicas == nil || nodePool.DeletionTimestamp != nil || !nodePool.StatusConditions().Root().IsTrue() || !b.Cluster.HasSynced() {
+	if nodePool.Spec.Replicas == nil || nodePool.DeletionTimestamp != nil || !nodePool.StatusConditions().Root().IsTrue() ||
+		!b.Cluster.HasSynced() {
 		return 0, nil
 	}
 	running, _, replaced := b.Cluster.NodePoolState.GetNodeCount(name)
@@ -181,9 +183,10 @@ func (b *Backoff) wait(ctx context.Context, name string) (time.Duration, error) 
 		InvolvedObject: nodePool,
 		Type:           corev1.EventTypeWarning,
 		Reason:         ReplicasUnavailableReason,
-		Message:        fmt.Sprintf("%d of %d replicas have a NodeClaim, and no other can be launched: %s", running+replaced, *nodePool.Spec.Replicas, why),
-		DedupeValues:   []string{string(nodePool.UID), why},
-		DedupeTimeout:  said,
+		Message: fmt.Sprintf("%d of %d replicas have a NodeClaim, and no other can be launched: %s",
+			running+replaced, *nodePool.Spec.Replicas, why),
+		DedupeValues:  []string{string(nodePool.UID), why},
+		DedupeTimeout: said,
 	})
 	return wait, nil
 }

@@ -23,8 +23,8 @@ const (
 	BackOffTTL = time.Minute
 )
 
-// Limiter limits which machines Karpenter may launch, and prices them, beside their infrastructure: a cluster may share reservations, quotas
-// and commitments with others. It is safe for concurrent use. A launch is identified by the name of its NodeClaim.
+// Limiter limits which machines Karpenter may launch, and prices them, beside their infrastructure: a cluster may share reservations,
+// quotas and commitments with others. It is safe for concurrent use. A launch is identified by the name of its NodeClaim.
 type Limiter interface {
 	// Offer returns the availability and price of an offering with this list price in US dollars an hour. From then on, Sequence changes
 	// with the result.

@@ -69,7 +69,8 @@ func New(config Config) *Detector {
 }
 
 // Reason returns why a NodeClaim's node has to be replaced, or "". Unknown inputs never count as drift.
-func (d *Detector) Reason(nodeClass *v1alpha1.ClusterAPINodeClass, nodeClaim *karpv1.NodeClaim, m *clusterv1.Machine) karpcloudprovider.DriftReason {
+func (d *Detector) Reason(nodeClass *v1alpha1.ClusterAPINodeClass, nodeClaim *karpv1.NodeClaim, m *clusterv1.Machine,
+) karpcloudprovider.DriftReason {
 	if nodeClass.DeletionTimestamp != nil || nodeClass.Annotations[v1alpha1.DrainingAnnotation] == "true" {
 		// A deleted node class's nodes are removed anyway.
 		return ""
@@ -106,7 +107,8 @@ func (d *Detector) Reason(nodeClass *v1alpha1.ClusterAPINodeClass, nodeClaim *ka
 		return TemplateDrifted
 	case tmpl != nil && !deferred && bootstrapOf(tmpl).hasChanged(m.Annotations):
 		return BootstrapDrifted
-	case tmpl != nil && !deferred && d.mayUpgrade() && contentDiffers(m.Annotations[v1alpha1.NodeImagesHashAnnotation], d.images(nodeClass, tmpl, resolved.Version)):
+	case tmpl != nil && !deferred && d.mayUpgrade() &&
+		contentDiffers(m.Annotations[v1alpha1.NodeImagesHashAnnotation], d.images(nodeClass, tmpl, resolved.Version)):
 		return NodeImageDrifted
 	}
 	switch {

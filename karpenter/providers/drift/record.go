@@ -19,11 +19,17 @@ type record struct {
 }
 
 func templateOf(tmpl *template.Template) record {
-	return record{v1alpha1.TemplateRevisionAnnotation, tmpl.Revision(), v1alpha1.TemplateHashAnnotation, tmpl.ContentHash, v1alpha1.TemplateOwnedHashAnnotation, tmpl.OwnedHash}
+	return record{
+		v1alpha1.TemplateRevisionAnnotation, tmpl.Revision(), v1alpha1.TemplateHashAnnotation, tmpl.ContentHash,
+		v1alpha1.TemplateOwnedHashAnnotation, tmpl.OwnedHash,
+	}
 }
 
 func bootstrapOf(tmpl *template.Template) record {
-	return record{v1alpha1.BootstrapRevisionAnnotation, tmpl.Bootstrap.Revision(), v1alpha1.BootstrapHashAnnotation, tmpl.Bootstrap.Hash, v1alpha1.BootstrapOwnedHashAnnotation, tmpl.Bootstrap.OwnedHash}
+	return record{
+		v1alpha1.BootstrapRevisionAnnotation, tmpl.Bootstrap.Revision(), v1alpha1.BootstrapHashAnnotation, tmpl.Bootstrap.Hash,
+		v1alpha1.BootstrapOwnedHashAnnotation, tmpl.Bootstrap.OwnedHash,
+	}
 }
 
 // hasChanged reports whether the template's content differs from the content that the machine was made from. The same revision

@@ -13,7 +13,8 @@ import (
 )
 
 // WatchMachines is Watch for the Machines in the management cluster's cache that owns accepts.
-func WatchMachines(ctx context.Context, management cache.Cache, owns func(client.Object) bool, observe, forget func(*clusterv1.Machine)) (toolscache.ResourceEventHandlerRegistration, error) {
+func WatchMachines(ctx context.Context, management cache.Cache, owns func(client.Object) bool, observe, forget func(*clusterv1.Machine),
+) (toolscache.ResourceEventHandlerRegistration, error) {
 	return Watch(ctx, management, &clusterv1.Machine{}, func(m *clusterv1.Machine) {
 		if owns(m) {
 			observe(m)
@@ -27,7 +28,8 @@ func WatchMachines(ctx context.Context, management cache.Cache, owns func(client
 
 // Watch calls observe with every added and every updated object of a kind in a cache, starting with those that it has already, and forget
 // with every deleted one, as it was last seen. Neither may block or change the object.
-func Watch[T client.Object](ctx context.Context, objects cache.Cache, kind T, observe, forget func(object T)) (toolscache.ResourceEventHandlerRegistration, error) {
+func Watch[T client.Object](ctx context.Context, objects cache.Cache, kind T, observe, forget func(object T),
+) (toolscache.ResourceEventHandlerRegistration, error) {
 	informer, err := objects.GetInformer(ctx, kind)
 	if err != nil {
 		return nil, fmt.Errorf("caching %T: %w", kind, err)

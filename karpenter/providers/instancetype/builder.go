@@ -87,7 +87,8 @@ func newBuilder(in Input, before *builder) *builder {
 	groups, invalid := groupsOf(pointers(in.Templates, before))
 	problems[2], problems[3] = invalid, regionProblems(in)
 	b.known = known{
-		Problems: slices.Concat(problems[:]...), templates: map[string]*template.Template{}, gaps: in.Gaps, region: in.Cluster.Region, groups: groups, declared: declaredBy(groups),
+		Problems: slices.Concat(problems[:]...), templates: map[string]*template.Template{}, gaps: in.Gaps, region: in.Cluster.Region,
+		groups: groups, declared: declaredBy(groups),
 		reservations: map[string][]string{},
 	}
 	for name, templates := range b.groups {
@@ -252,7 +253,8 @@ func (b *builder) offer(r *resolved, name string, templates []*template.Template
 	// joined.
 	it.Requirements = b.requirements(it, templates, zoneNames, capacityTypes)
 	if len(reservations) > 0 {
-		it.Requirements[v1alpha1.ReservationIDLabel] = karpscheduling.NewRequirement(v1alpha1.ReservationIDLabel, corev1.NodeSelectorOpIn, sets.List(reservations)...)
+		it.Requirements[v1alpha1.ReservationIDLabel] = karpscheduling.NewRequirement(v1alpha1.ReservationIDLabel, corev1.NodeSelectorOpIn,
+			sets.List(reservations)...)
 	}
 	b.expectMemory(it.Capacity, templates)
 	it.Overhead = b.overheadOf(it.Capacity, templates)
@@ -286,15 +288,18 @@ func groupsOf(templates []*template.Template) (groups map[string][]*template.Tem
 }
 
 // requirements sets every well-known label: Karpenter takes a missing one as any value.
-func (b *builder) requirements(it *karpcloudprovider.InstanceType, templates []*template.Template, zones, capacityTypes sets.Set[string]) karpscheduling.Requirements {
+func (b *builder) requirements(it *karpcloudprovider.InstanceType, templates []*template.Template, zones, capacityTypes sets.Set[string],
+) karpscheduling.Requirements {
 	reqs := karpscheduling.NewRequirements(
 		karpscheduling.NewRequirement(corev1.LabelInstanceTypeStable, corev1.NodeSelectorOpIn, it.Name),
 		karpscheduling.NewRequirement(corev1.LabelArchStable, corev1.NodeSelectorOpIn, templates[0].Arch),
 		karpscheduling.NewRequirement(corev1.LabelOSStable, corev1.NodeSelectorOpIn, templates[0].OS),
 		karpscheduling.NewRequirement(corev1.LabelTopologyZone, corev1.NodeSelectorOpIn, sets.List(zones)...),
 		karpscheduling.NewRequirement(karpv1.CapacityTypeLabelKey, corev1.NodeSelectorOpIn, sets.List(capacityTypes)...),
-		karpscheduling.NewRequirement(wellknown.InstanceCPULabel, corev1.NodeSelectorOpIn, strconv.FormatInt(it.Capacity.Cpu().MilliValue()/1000, 10)),
-		karpscheduling.NewRequirement(wellknown.InstanceMemoryLabel, corev1.NodeSelectorOpIn, strconv.FormatInt(it.Capacity.Memory().Value()>>20, 10)),
+		karpscheduling.NewRequirement(wellknown.InstanceCPULabel, corev1.NodeSelectorOpIn,
+			strconv.FormatInt(it.Capacity.Cpu().MilliValue()/1000, 10)),
+		karpscheduling.NewRequirement(wellknown.InstanceMemoryLabel, corev1.NodeSelectorOpIn,
+			strconv.FormatInt(it.Capacity.Memory().Value()>>20, 10)),
 	)
 	// Only labels that all templates agree on are certain.
 	for key, value := range templates[0].Labels {
@@ -362,8 +367,9 @@ func regionProblems(in Input) (problems []error) {
 			"until one does, Karpenter spreads pods over a zone %q beside it, which no node has", reported[zone], zone, DefaultZone))
 	}
 	for _, kind := range sets.List(differing) {
-		problems = append(problems, fmt.Errorf("nodes of a %s are in zones of other names than the Cluster's failure domains, and nothing declares them; "+
-			"until nodeZone of the platform's profile does, failure domains are taken for zones", kind))
+		problems = append(problems,
+			fmt.Errorf("nodes of a %s are in zones of other names than the Cluster's failure domains, and nothing declares them; "+
+				"until nodeZone of the platform's profile does, failure domains are taken for zones", kind))
 	}
 	for _, kind := range sets.List(kinds) {
 		problems = append(problems, fmt.Errorf("nodes of a %s have the region in the name of their zone, and nothing declares it; "+
@@ -376,7 +382,8 @@ func regionProblems(in Input) (problems []error) {
 func zonesOf(failureDomains []string) (zones []string, problems []error) {
 	for _, domain := range failureDomains {
 		if msgs := validation.IsValidLabelValue(domain); domain == "" || len(msgs) > 0 {
-			problems = append(problems, fmt.Errorf("failure domain %q of the Cluster can't be the value of label %s: %v", domain, corev1.LabelTopologyZone, msgs))
+			problems = append(problems,
+				fmt.Errorf("failure domain %q of the Cluster can't be the value of label %s: %v", domain, corev1.LabelTopologyZone, msgs))
 			continue
 		}
 		zones = append(zones, domain)

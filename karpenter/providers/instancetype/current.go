@@ -125,5 +125,7 @@ func (b *builder) concerned(change offering.Change) (names []string) {
 
 // sequences neither locks nor allocates while nothing changes.
 func (p *Provider) sequences() sequences {
-	return sequences{pricing: p.Pricing.Sequence(), capacity: p.Capacity.Sequence(), inventory: p.Inventory.Sequence(), unavailable: p.Unavailable.Sequence()}
+	return sequences{
+		pricing: p.Pricing.Sequence(), capacity: p.Capacity.Sequence(), inventory: p.Inventory.Sequence(), unavailable: p.Unavailable.Sequence(),
+	}
 }

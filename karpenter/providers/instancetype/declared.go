@@ -103,7 +103,8 @@ func (s *Snapshot) Offered(nodePool *karpv1.NodePool) ([]*karpcloudprovider.Inst
 // Meeting returns those of the instance types all of whose templates meet a NodePool's requirements on declared labels, and the
 // types that it leaves out because only some do. A type that machines have stays, without available offerings. Without such
 // requirements, the common case, it returns the instance types themselves.
-func (s *Snapshot) Meeting(instanceTypes []*karpcloudprovider.InstanceType, nodePool []karpv1.NodeSelectorRequirementWithMinValues) (meeting []*karpcloudprovider.InstanceType, differing []Differing) {
+func (s *Snapshot) Meeting(instanceTypes []*karpcloudprovider.InstanceType, nodePool []karpv1.NodeSelectorRequirementWithMinValues,
+) (meeting []*karpcloudprovider.InstanceType, differing []Differing) {
 	if !slices.ContainsFunc(nodePool, func(r karpv1.NodeSelectorRequirementWithMinValues) bool { return s.declared.Has(r.Key) }) {
 		return instanceTypes, nil
 	}
@@ -119,7 +120,8 @@ func (s *Snapshot) Meeting(instanceTypes []*karpcloudprovider.InstanceType, node
 		}
 		if len(fits) > 0 && len(incompatible) > 0 {
 			key, _ := s.unmet(incompatible[0], requirements, nil)
-			differing = append(differing, Differing{InstanceType: incompatible[0].InstanceType, Key: key, One: fits[0].Source, Other: incompatible[0].Source})
+			differing = append(differing,
+				Differing{InstanceType: incompatible[0].InstanceType, Key: key, One: fits[0].Source, Other: incompatible[0].Source})
 		}
 	}
 	return meeting, differing
@@ -139,7 +141,8 @@ func (k *known) split(instanceType string, requirements karpscheduling.Requireme
 
 // unmet returns the first requirement on a declared label that a template's machine wouldn't meet. defaults are the labels that its
 // node gets where the template has none.
-func (k *known) unmet(tmpl *template.Template, requirements karpscheduling.Requirements, defaults map[string]string) (key string, unmet bool) {
+func (k *known) unmet(tmpl *template.Template, requirements karpscheduling.Requirements, defaults map[string]string,
+) (key string, unmet bool) {
 	for _, key := range slices.Sorted(maps.Keys(requirements)) {
 		if !k.declared.Has(key) {
 			continue

@@ -51,5 +51,6 @@ func devicesOf(templates []*template.Template) karpcloudprovider.DynamicResource
 
 // alike reports whether two kinds of devices are the same, however many there are.
 func alike(a, b catalog.Devices) bool {
-	return a.Driver == b.Driver && equality.Semantic.DeepEqual(a.Attributes, b.Attributes) && equality.Semantic.DeepEqual(a.Capacity, b.Capacity)
+	return a.Driver == b.Driver && equality.Semantic.DeepEqual(a.Attributes, b.Attributes) &&
+		equality.Semantic.DeepEqual(a.Capacity, b.Capacity)
 }

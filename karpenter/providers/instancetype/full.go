@@ -71,7 +71,8 @@ func (c *Choice) frees(machine Vacated, lease capacityprovider.Limiter) bool {
 
 // Without returns instance types of the snapshot as they would be offered if a machine went, and the limits that close those offerings
 // now. It copies the types that it changes. Reserved offerings are as before, because Karpenter core counts their slots itself.
-func (s *Snapshot) Without(machine Vacated, lease capacityprovider.Limiter, instanceTypes []*karpcloudprovider.InstanceType) (opened []*karpcloudprovider.InstanceType, full Full) {
+func (s *Snapshot) Without(machine Vacated, lease capacityprovider.Limiter, instanceTypes []*karpcloudprovider.InstanceType,
+) (opened []*karpcloudprovider.InstanceType, full Full) {
 	return s.open(instanceTypes, func(choice *Choice) int {
 		if choice.Key.Reservation == "" && choice.frees(machine, lease) {
 			return unlimited
@@ -82,7 +83,8 @@ func (s *Snapshot) Without(machine Vacated, lease capacityprovider.Limiter, inst
 
 // InTime returns instance types of the snapshot as they would be offered if offerings of which the lease leaves too little already had room
 // for a number of machines.
-func (s *Snapshot) InTime(room func(capacity.Machine) int, instanceTypes []*karpcloudprovider.InstanceType) []*karpcloudprovider.InstanceType {
+func (s *Snapshot) InTime(room func(capacity.Machine) int, instanceTypes []*karpcloudprovider.InstanceType,
+) []*karpcloudprovider.InstanceType {
 	opened, _ := s.open(instanceTypes, func(choice *Choice) int {
 		if choice.Key.Reservation != "" && choice.leaseFull || choice.Key.Reservation == "" && choice.Full == FullLease {
 			return room(capacityprovider.MachineOf(choice.Key, choice.Template))
@@ -94,7 +96,8 @@ func (s *Snapshot) InTime(room func(capacity.Machine) int, instanceTypes []*karp
 
 // open returns instance types of the snapshot with some offerings available that aren't, and the limits that close those now. It copies the
 // types that it changes. room returns how many machines of an offering there are then.
-func (s *Snapshot) open(instanceTypes []*karpcloudprovider.InstanceType, room func(*Choice) int) (opened []*karpcloudprovider.InstanceType, full Full) {
+func (s *Snapshot) open(instanceTypes []*karpcloudprovider.InstanceType, room func(*Choice) int,
+) (opened []*karpcloudprovider.InstanceType, full Full) {
 	opened = instanceTypes
 	for i, it := range instanceTypes {
 		r, ok := s.find(it.Name)

@@ -108,7 +108,8 @@ func (b *builder) eachChoice(tmpl *template.Template, yield func(*Choice)) (obst
 			each(offering.Key{InstanceType: tmpl.InstanceType, Zone: DefaultZone, CapacityType: capacityType}, "")
 		}
 		for _, domain := range domains {
-			each(offering.Key{InstanceType: tmpl.InstanceType, Zone: b.zone(tmpl, domain), CapacityType: capacityType}, b.failureDomain(tmpl, domain))
+			each(offering.Key{InstanceType: tmpl.InstanceType, Zone: b.zone(tmpl, domain), CapacityType: capacityType},
+				b.failureDomain(tmpl, domain))
 		}
 	}
 	if obstacle == "" && known && !available {
@@ -147,7 +148,8 @@ func (b *builder) eachSold(tmpl *template.Template, obstacle string, yield func(
 			}
 			choice.reserve(o, min(b.Inventory.ReservationLeft(o.Reservation, o.Count), remaining))
 		}
-		priced, reachable, available, closed = priced || known, reachable || reaches, available || choice.Offering.Launchable(), append(closed, choice)
+		priced, reachable, available = priced || known, reachable || reaches, available || choice.Offering.Launchable()
+		closed = append(closed, choice)
 		yield(choice)
 	}
 	for i := range tmpl.Offerings {
@@ -261,7 +263,8 @@ func (b *builder) obstacle(tmpl *template.Template) string {
 // leased builds an offering with the price and the availability that the cluster's CapacityLease leaves it, and how many more machines
 // its reservation has for this cluster. offered: nothing in the template, its catalog or the Cluster keeps it from being launched. obstacle
 // is that of the source.
-func (b *builder) leased(tmpl *template.Template, key offering.Key, failureDomain string, price float64, offered bool, obstacle string) (choice *Choice, remaining int) {
+func (b *builder) leased(tmpl *template.Template, key offering.Key, failureDomain string, price float64, offered bool, obstacle string,
+) (choice *Choice, remaining int) {
 	offer := b.Capacity.Offer(capacityprovider.MachineOf(key, tmpl), price)
 	choice = b.choice(tmpl, key, failureDomain, offer.Price, offered && obstacle == "" && offer.Available)
 	choice.ListPrice, choice.saving = price, offer.Saving
@@ -296,7 +299,9 @@ func (b *builder) choice(tmpl *template.Template, key offering.Key, failureDomai
 		Key:           key,
 		Template:      tmpl,
 		FailureDomain: failureDomain,
-		Offering:      &karpcloudprovider.Offering{Requirements: b.requirementsOf(key), Price: price, Available: launchable && !b.isUnavailable(tmpl, key)},
+		Offering: &karpcloudprovider.Offering{
+			Requirements: b.requirementsOf(key), Price: price, Available: launchable && !b.isUnavailable(tmpl, key),
+		},
 	}
 }
 

@@ -70,7 +70,8 @@ func (b *builder) backOff(choices []*Choice) string {
 
 // Exceeded returns the quota of the infrastructure that a machine lacks, by the message of its condition. kind is the machine's, source the
 // annotation of what it was made from, and family the label of its instance type, for a source that isn't known any more.
-func (p *Provider) Exceeded(nodeClass, source, family string, kind infrastructure.Kind, key offering.Key, m capacity.Machine, text string) (exceeded offering.Quota, remaining int64) {
+func (p *Provider) Exceeded(nodeClass, source, family string, kind infrastructure.Kind, key offering.Key, m capacity.Machine, text string,
+) (exceeded offering.Quota, remaining int64) {
 	countable := infrastructure.Countable{InstanceType: key.InstanceType, Family: family, Zone: key.Zone, CapacityType: key.CapacityType}
 	if snapshot, err := p.Cached(nodeClass); err == nil {
 		countable.Region = snapshot.region

@@ -109,7 +109,8 @@ func (b *builder) overheadOf(capacity corev1.ResourceList, templates []*template
 	}
 	if len(missing) > 0 {
 		overhead = &karpcloudprovider.InstanceTypeOverhead{
-			KubeReserved: overhead.KubeReserved, SystemReserved: resources.Merge(overhead.SystemReserved, missing), EvictionThreshold: overhead.EvictionThreshold,
+			KubeReserved: overhead.KubeReserved, SystemReserved: resources.Merge(overhead.SystemReserved, missing),
+			EvictionThreshold: overhead.EvictionThreshold,
 		}
 	}
 	return overhead

@@ -75,7 +75,8 @@ func (b *builder) keep(r *resolved, name string) {
 		r.InstanceType = b.unknown(name)
 	}
 	for _, key := range slices.SortedFunc(maps.Keys(retained), offering.Key.Compare) {
-		r.Offerings = append(r.Offerings, &karpcloudprovider.Offering{Requirements: b.requirementsOf(key), Price: retained[key], ReservationCapacity: unlimited})
+		r.Offerings = append(r.Offerings,
+			&karpcloudprovider.Offering{Requirements: b.requirementsOf(key), Price: retained[key], ReservationCapacity: unlimited})
 	}
 	if used && (len(r.taints) > 0 || b.lacksLabels(name)) {
 		r.closed = closed(r.InstanceType)
@@ -101,10 +102,11 @@ func (r *resolved) priceOf(capacityType string, launched float64) float64 {
 // require.
 func (b *builder) unknown(name string) *karpcloudprovider.InstanceType {
 	it := &karpcloudprovider.InstanceType{
-		Name:         name,
-		Requirements: karpscheduling.NewRequirements(karpscheduling.NewRequirement(corev1.LabelInstanceTypeStable, corev1.NodeSelectorOpIn, name)),
-		Capacity:     corev1.ResourceList{},
-		Overhead:     &karpcloudprovider.InstanceTypeOverhead{},
+		Name: name,
+		Requirements: karpscheduling.NewRequirements(
+			karpscheduling.NewRequirement(corev1.LabelInstanceTypeStable, corev1.NodeSelectorOpIn, name)),
+		Capacity: corev1.ResourceList{},
+		Overhead: &karpcloudprovider.InstanceTypeOverhead{},
 	}
 	for key, without := range b.without {
 		if !it.Requirements.Has(key) {

@@ -145,7 +145,8 @@ func (s *Snapshot) Successor(current *template.Template, key offering.Key) *temp
 		return nil
 	}
 	for _, c := range slices.Concat([]*Choice{choice}, choice.others) {
-		if tmpl := c.Template; (c.Offering.Available || c.Full != 0) && !tmpl.Outdated && tmpl.Version() == "" && maps.Equal(tmpl.Labels, current.Labels) &&
+		if tmpl := c.Template; (c.Offering.Available || c.Full != 0) && !tmpl.Outdated && tmpl.Version() == "" &&
+			maps.Equal(tmpl.Labels, current.Labels) &&
 			(tmpl.ImageVersion != "" || !current.ObservedImage) {
 			return tmpl
 		}
@@ -259,7 +260,9 @@ func (s *Snapshot) Choices() []Choice {
 
 // Cheapest returns the offerings for a NodeClaim as offering.Order does. If the instance types are the snapshot's own,
 // neither tainted nor altered by a NodeOverlay, it costs no more among many than among few.
-func (s *Snapshot) Cheapest(instanceTypes []*karpcloudprovider.InstanceType, requirements karpscheduling.Requirements, requests corev1.ResourceList, seed string) iter.Seq[offering.Candidate] {
+func (s *Snapshot) Cheapest(instanceTypes []*karpcloudprovider.InstanceType, requirements karpscheduling.Requirements,
+	requests corev1.ResourceList, seed string,
+) iter.Seq[offering.Candidate] {
 	if len(instanceTypes) == 0 || len(instanceTypes) != len(s.InstanceTypes) || &instanceTypes[0] != &s.InstanceTypes[0] {
 		return offering.OrderOf(instanceTypes).Cheapest(instanceTypes, requirements, requests, seed)
 	}

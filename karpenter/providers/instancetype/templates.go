@@ -150,7 +150,8 @@ func keyOf(rest string, templates []template.Template) string {
 }
 
 func restOf(nodeClass *v1alpha1.ClusterAPINodeClass, cluster template.Cluster, gaps template.Gaps) string {
-	return fmt.Sprintf("%s/%d|%q|%q|%t|%t%q", nodeClass.UID, nodeClass.Generation, cluster.FailureDomains, cluster.Region, cluster.Paused || cluster.Deleting, gaps.All, gaps.Sources)
+	return fmt.Sprintf("%s/%d|%q|%q|%t|%t%q", nodeClass.UID, nodeClass.Generation, cluster.FailureDomains, cluster.Region,
+		cluster.Paused || cluster.Deleting, gaps.All, gaps.Sources)
 }
 
 // identity of a template: the same one offers the same.

@@ -87,7 +87,9 @@ func (n Node) providerID() string { return n.ProviderID }
 
 // New returns an empty inventory: see Watch.
 func New(config Config) *Inventory {
-	i := &Inventory{Config: config, machines: newIndex[types.UID, Machine](), origins: map[string]map[Origin]int{}, nodes: newIndex[string, Node]()}
+	i := &Inventory{
+		Config: config, machines: newIndex[types.UID, Machine](), origins: map[string]map[Origin]int{}, nodes: newIndex[string, Node](),
+	}
 	i.reservations, i.observed = newReservations(config.Clock, i.IsCounted, &i.changes), newObserved(config.Clock, &i.changes)
 	i.kubelets = newKubelets(i.observed.observers.Notify)
 	i.reserved = newReservations(config.Clock, i.IsCounted, &i.changes)
@@ -372,6 +374,7 @@ func nodeOf(n *corev1.Node) (Node, bool) {
 
 func amountsOf(list corev1.ResourceList) Amounts {
 	return Amounts{
-		MilliCPU: list.Cpu().MilliValue(), Memory: list.Memory().Value(), EphemeralStorage: list.StorageEphemeral().Value(), Pods: list.Pods().Value(),
+		MilliCPU: list.Cpu().MilliValue(), Memory: list.Memory().Value(), EphemeralStorage: list.StorageEphemeral().Value(),
+		Pods: list.Pods().Value(),
 	}
 }

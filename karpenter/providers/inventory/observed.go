@@ -127,7 +127,9 @@ func newObserved(clk clock.PassiveClock, changes *change.Log[Change]) *observed 
 	if clk == nil {
 		clk = clock.RealClock{}
 	}
-	return &observed{clock: clk, capacity: map[Revision]*record{}, allocatable: map[Revision]*record{}, nodes: map[string]node{}, changes: changes}
+	return &observed{
+		clock: clk, capacity: map[Revision]*record{}, allocatable: map[Revision]*record{}, nodes: map[string]node{}, changes: changes,
+	}
 }
 
 // Capacity returns that of machines of a revision; false if no node was observed.

@@ -32,7 +32,8 @@ type Origin struct {
 
 // Compare orders origins by offering, source, price and the zone of the Node.
 func (f Origin) Compare(other Origin) int {
-	return cmp.Or(f.Key.Compare(other.Key), cmp.Compare(f.Source, other.Source), cmp.Compare(f.Price, other.Price), cmp.Compare(f.NodeZone, other.NodeZone))
+	return cmp.Or(f.Key.Compare(other.Key), cmp.Compare(f.Source, other.Source), cmp.Compare(f.Price, other.Price),
+		cmp.Compare(f.NodeZone, other.NodeZone))
 }
 
 // OriginOf reads a Machine's origin.

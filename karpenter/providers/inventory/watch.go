@@ -20,7 +20,8 @@ import (
 func (i *Inventory) Watch(ctx context.Context, management, guest cache.Cache, owns func(client.Object) bool) error {
 	registration, err := informer.WatchMachines(ctx, management, owns, func(m *clusterv1.Machine) {
 		i.ObserveMachine(types.UID(m.Labels[v1alpha1.NodeClaimUIDLabel]), Machine{
-			Origin: OriginOf(m), ContentHash: m.Annotations[v1alpha1.TemplateHashAnnotation], BootstrapHash: m.Annotations[v1alpha1.BootstrapHashAnnotation],
+			Origin: OriginOf(m), ContentHash: m.Annotations[v1alpha1.TemplateHashAnnotation],
+			BootstrapHash: m.Annotations[v1alpha1.BootstrapHashAnnotation],
 			NodeClassHash: m.Annotations[v1alpha1.NodeClassHashAnnotation], ProviderID: m.Spec.ProviderID,
 		})
 	}, func(m *clusterv1.Machine) { i.ForgetMachine(types.UID(m.Labels[v1alpha1.NodeClaimUIDLabel])) })

@@ -31,29 +31,34 @@ type document struct {
 
 // readFields are the fields of document, and mergeDefaultEvictionSettings, which counts in the first file alone.
 var readFields = []string{
-	"cpuManagerPolicy", "cpuManagerPolicyOptions", "evictionHard", "kubeReserved", "localStorageCapacityIsolation", "maxPods", "mergeDefaultEvictionSettings",
-	"podsPerCore", "registerWithTaints", "reservedSystemCPUs", "staticPodPath", "staticPodURL", "systemReserved", "topologyManagerPolicy",
+	"cpuManagerPolicy", "cpuManagerPolicyOptions", "evictionHard", "kubeReserved", "localStorageCapacityIsolation", "maxPods",
+	"mergeDefaultEvictionSettings", "podsPerCore", "registerWithTaints", "reservedSystemCPUs", "staticPodPath", "staticPodURL",
+	"systemReserved", "topologyManagerPolicy",
 }
 
 // otherFields are those of Kubernetes 1.36's KubeletConfiguration that Karpenter's plans don't depend on. evictionSoft doesn't
 // reduce a node's allocatable resources, and neither do enforceNodeAllocatable, reservedMemory and memorySwap.
 var otherFields = []string{
-	"address", "allowedUnsafeSysctls", "apiVersion", "authentication", "authorization", "cgroupDriver", "cgroupRoot", "cgroupsPerQOS", "clusterDNS", "clusterDomain",
-	"configMapAndSecretChangeDetectionStrategy", "containerLogMaxFiles", "containerLogMaxSize", "containerLogMaxWorkers", "containerLogMonitorInterval",
-	"containerRuntimeEndpoint", "contentType", "cpuCFSQuota", "cpuCFSQuotaPeriod", "cpuManagerReconcilePeriod", "crashLoopBackOff", "enableContentionProfiling",
-	"enableControllerAttachDetach", "enableDebugFlagsHandler", "enableDebuggingHandlers", "enableProfilingHandler", "enableServer", "enableSystemLogHandler",
-	"enableSystemLogQuery", "enforceNodeAllocatable", "eventBurst", "eventRecordQPS", "evictionMaxPodGracePeriod", "evictionMinimumReclaim",
-	"evictionPressureTransitionPeriod", "evictionSoft", "evictionSoftGracePeriod", "failCgroupV1", "failSwapOn", "featureGates", "fileCheckFrequency", "hairpinMode",
-	"healthzBindAddress", "healthzPort", "httpCheckFrequency", "imageGCHighThresholdPercent", "imageGCLowThresholdPercent", "imageMaximumGCAge", "imageMinimumGCAge",
-	"imagePullCredentialsVerificationPolicy", "imageServiceEndpoint", "iptablesDropBit", "iptablesMasqueradeBit", "kernelMemcgNotification", "kind", "kubeAPIBurst",
-	"kubeAPIQPS", "kubeReservedCgroup", "kubeletCgroups", "logging", "makeIPTablesUtilChains", "maxOpenFiles", "maxParallelImagePulls", "memoryManagerPolicy",
-	"memoryReservationPolicy", "memorySwap", "memoryThrottlingFactor", "nodeLeaseDurationSeconds", "nodeStatusMaxImages", "nodeStatusReportFrequency",
-	"nodeStatusUpdateFrequency", "oomScoreAdj", "podCIDR", "podLogsDir", "podPidsLimit", "port", "preloadedImagesVerificationAllowlist", "protectKernelDefaults",
-	"providerID", "qosReserved", "readOnlyPort", "registerNode", "registryBurst", "registryPullQPS", "reservedMemory", "resolvConf", "rotateCertificates", "runOnce",
-	"runtimeRequestTimeout", "seccompDefault", "serializeImagePulls", "serverTLSBootstrap", "showHiddenMetricsForVersion", "shutdownGracePeriod",
-	"shutdownGracePeriodByPodPriority", "shutdownGracePeriodCriticalPods", "singleProcessOOMKill", "staticPodURLHeader", "streamingConnectionIdleTimeout",
-	"syncFrequency", "systemCgroups", "systemReservedCgroup", "tlsCertFile", "tlsCipherSuites", "tlsCurvePreferences", "tlsMinVersion", "tlsPrivateKeyFile",
-	"topologyManagerPolicyOptions", "topologyManagerScope", "tracing", "userNamespaces", "volumePluginDir", "volumeStatsAggPeriod",
+	"address", "allowedUnsafeSysctls", "apiVersion", "authentication", "authorization", "cgroupDriver", "cgroupRoot", "cgroupsPerQOS",
+	"clusterDNS", "clusterDomain", "configMapAndSecretChangeDetectionStrategy", "containerLogMaxFiles", "containerLogMaxSize",
+	"containerLogMaxWorkers", "containerLogMonitorInterval", "containerRuntimeEndpoint", "contentType", "cpuCFSQuota", "cpuCFSQuotaPeriod",
+	"cpuManagerReconcilePeriod", "crashLoopBackOff", "enableContentionProfiling", "enableControllerAttachDetach", "enableDebugFlagsHandler",
+	"enableDebuggingHandlers", "enableProfilingHandler", "enableServer", "enableSystemLogHandler", "enableSystemLogQuery",
+	"enforceNodeAllocatable", "eventBurst", "eventRecordQPS", "evictionMaxPodGracePeriod", "evictionMinimumReclaim",
+	"evictionPressureTransitionPeriod", "evictionSoft", "evictionSoftGracePeriod", "failCgroupV1", "failSwapOn", "featureGates",
+	"fileCheckFrequency", "hairpinMode", "healthzBindAddress", "healthzPort", "httpCheckFrequency", "imageGCHighThresholdPercent",
+	"imageGCLowThresholdPercent", "imageMaximumGCAge", "imageMinimumGCAge", "imagePullCredentialsVerificationPolicy", "imageServiceEndpoint",
+	"iptablesDropBit", "iptablesMasqueradeBit", "kernelMemcgNotification", "kind", "kubeAPIBurst", "kubeAPIQPS", "kubeReservedCgroup",
+	"kubeletCgroups", "logging", "makeIPTablesUtilChains", "maxOpenFiles", "maxParallelImagePulls", "memoryManagerPolicy",
+	"memoryReservationPolicy", "memorySwap", "memoryThrottlingFactor", "nodeLeaseDurationSeconds", "nodeStatusMaxImages",
+	"nodeStatusReportFrequency", "nodeStatusUpdateFrequency", "oomScoreAdj", "podCIDR", "podLogsDir", "podPidsLimit", "port",
+	"preloadedImagesVerificationAllowlist", "protectKernelDefaults", "providerID", "qosReserved", "readOnlyPort", "registerNode",
+	"registryBurst", "registryPullQPS", "reservedMemory", "resolvConf", "rotateCertificates", "runOnce", "runtimeRequestTimeout",
+	"seccompDefault", "serializeImagePulls", "serverTLSBootstrap", "showHiddenMetricsForVersion", "shutdownGracePeriod",
+	"shutdownGracePeriodByPodPriority", "shutdownGracePeriodCriticalPods", "singleProcessOOMKill", "staticPodURLHeader",
+	"streamingConnectionIdleTimeout", "syncFrequency", "systemCgroups", "systemReservedCgroup", "tlsCertFile", "tlsCipherSuites",
+	"tlsCurvePreferences", "tlsMinVersion", "tlsPrivateKeyFile", "topologyManagerPolicyOptions", "topologyManagerScope", "tracing",
+	"userNamespaces", "volumePluginDir", "volumeStatsAggPeriod",
 }
 
 // setDocument reads a KubeletConfiguration. merged reports that the kubelet has filled its thresholds with the default ones. A field

@@ -52,7 +52,9 @@ type file struct {
 }
 
 // mention matches the names of settings in scripts and files that are otherwise not understood.
-var mention = regexp.MustCompile(`(?i)\b(max-?pods|pods-?per-?core|kube-?reserved|system-?reserved|eviction-?hard|reserved-?cpus|reservedSystemCPUs|register-?with-?taints|merge-?default-?eviction-?settings|allocatable-ignore-eviction|local-?storage-?capacity-?isolation|topology-?manager-?policy|full-pcpus-only)\b`)
+var mention = regexp.MustCompile(`(?i)\b(max-?pods|pods-?per-?core|kube-?reserved|system-?reserved|eviction-?hard|reserved-?cpus|` +
+	`reservedSystemCPUs|register-?with-?taints|merge-?default-?eviction-?settings|allocatable-ignore-eviction|` +
+	`local-?storage-?capacity-?isolation|topology-?manager-?policy|full-pcpus-only)\b`)
 
 // reader reads one template.
 type reader struct {
@@ -210,7 +212,8 @@ func isKubeletConfiguration(content string) bool {
 	var document struct {
 		Kind string `json:"kind"`
 	}
-	return strings.Contains(content, "KubeletConfiguration") && yaml.Unmarshal([]byte(content), &document) == nil && document.Kind == "KubeletConfiguration"
+	return strings.Contains(content, "KubeletConfiguration") && yaml.Unmarshal([]byte(content), &document) == nil &&
+		document.Kind == "KubeletConfiguration"
 }
 
 // merge applies a JSON merge patch.
@@ -236,7 +239,8 @@ func (r *reader) findMentions() {
 		name     string
 		commands []string
 	}{
-		{"bootCommands", r.config.BootCommands}, {"preKubeadmCommands", r.config.PreKubeadmCommands}, {"postKubeadmCommands", r.config.PostKubeadmCommands},
+		{"bootCommands", r.config.BootCommands}, {"preKubeadmCommands", r.config.PreKubeadmCommands},
+		{"postKubeadmCommands", r.config.PostKubeadmCommands},
 	} {
 		for i, command := range field.commands {
 			if found := mention.FindString(command); found != "" {

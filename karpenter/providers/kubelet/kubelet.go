@@ -166,7 +166,8 @@ func Patch(template, without, with *unstructured.Unstructured) Settings {
 		settings.SystemReserved, settings.Patched.SystemReserved = after.SystemReserved, true
 	}
 	if !sameEviction(before, after) {
-		settings.EvictionHard, settings.MergeEvictionDefaults, settings.Patched.EvictionHard = after.EvictionHard, after.MergeEvictionDefaults, true
+		settings.EvictionHard, settings.MergeEvictionDefaults = after.EvictionHard, after.MergeEvictionDefaults
+		settings.Patched.EvictionHard = true
 	}
 	if !equality.Semantic.DeepEqual(before.PodsPerCore, after.PodsPerCore) {
 		settings.PodsPerCore, settings.Patched.PodsPerCore = after.PodsPerCore, true
@@ -181,7 +182,8 @@ func Patch(template, without, with *unstructured.Unstructured) Settings {
 
 // sameEviction compares thresholds. Empty ones differ from nil, for which the kubelet has defaults.
 func sameEviction(a, b Settings) bool {
-	return (a.EvictionHard == nil) == (b.EvictionHard == nil) && maps.Equal(a.EvictionHard, b.EvictionHard) && a.MergeEvictionDefaults == b.MergeEvictionDefaults
+	return (a.EvictionHard == nil) == (b.EvictionHard == nil) && maps.Equal(a.EvictionHard, b.EvictionHard) &&
+		a.MergeEvictionDefaults == b.MergeEvictionDefaults
 }
 
 // patchPlaces returns places with those that patches add marked as theirs.

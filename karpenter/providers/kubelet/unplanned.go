@@ -23,10 +23,12 @@ func (r *reader) unplanned(where, why string) {
 // core, and of the pods that nodes bring along only those of DaemonSets.
 func (r *reader) findUnplanned() {
 	if r.topology == "restricted" || r.topology == "single-numa-node" {
-		r.unplanned("topologyManagerPolicy", r.topology+" makes kubelets reject pods that fit no NUMA node; use best-effort, or let such pods request less than one NUMA node has")
+		r.unplanned("topologyManagerPolicy",
+			r.topology+" makes kubelets reject pods that fit no NUMA node; use best-effort, or let such pods request less than one NUMA node has")
 	}
 	if r.cpuPolicy == "static" && r.cpuOptions["full-pcpus-only"] == "true" {
-		r.unplanned("cpuManagerPolicyOptions", "full-pcpus-only makes kubelets reject pods that don't request whole physical cores; let Guaranteed pods request a multiple of a core's threads")
+		r.unplanned("cpuManagerPolicyOptions", "full-pcpus-only makes kubelets reject pods that don't request whole physical cores; let "+
+			"Guaranteed pods request a multiple of a core's threads")
 	}
 	if r.staticPodURL != "" {
 		r.unplanned("staticPodURL", asDaemonSet)

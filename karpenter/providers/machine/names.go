@@ -22,8 +22,8 @@ func NodeNames(m *clusterv1.Machine) []string {
 	return v1alpha1.NodeNames(m.Name, m.Spec.InfrastructureRef.Name)
 }
 
-// InstanceName returns the name of a NodeClaim's Machine, infrastructure machine and bootstrap config, and of its node as a rule. All that is
-// left once the Cluster is gone has the NodeClaim's name.
+// InstanceName returns the name of a NodeClaim's Machine, infrastructure machine and bootstrap config, and of its node as a rule. All that
+// is left once the Cluster is gone has the NodeClaim's name.
 func (p *Provider) InstanceName(ctx context.Context, nodeClaim string) (string, error) {
 	cluster := &clusterv1.Cluster{}
 	key := types.NamespacedName{Namespace: p.Namespace, Name: p.ClusterName}

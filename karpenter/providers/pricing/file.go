@@ -123,7 +123,9 @@ func (f *File) load(ctx context.Context) {
 	}
 	now := &contents{prices: prices, read: true}
 	if err != nil {
-		now = &contents{prices: before.prices, read: before.read, problem: fmt.Errorf("price file %s: %w; the prices read before stay in use", f.path, err)}
+		now = &contents{
+			prices: before.prices, read: before.read, problem: fmt.Errorf("price file %s: %w; the prices read before stay in use", f.path, err),
+		}
 	} else {
 		f.raw = raw
 	}
@@ -181,11 +183,13 @@ func parse(raw []byte) (map[offering.Key]float64, error) {
 		case len(validation.IsValidLabelValue(e.Zone)) > 0:
 			return nil, fmt.Errorf("entry %d: zone: %q is not the name of a zone", i+1, e.Zone)
 		case !slices.Contains([]string{karpv1.CapacityTypeOnDemand, karpv1.CapacityTypeSpot}, e.CapacityType):
-			return nil, fmt.Errorf("entry %d: capacityType: %q is neither %s nor %s", i+1, e.CapacityType, karpv1.CapacityTypeOnDemand, karpv1.CapacityTypeSpot)
+			return nil, fmt.Errorf("entry %d: capacityType: %q is neither %s nor %s", i+1, e.CapacityType, karpv1.CapacityTypeOnDemand,
+				karpv1.CapacityTypeSpot)
 		case err != nil || !decimal.MatchString(e.Price.String()):
 			return nil, fmt.Errorf("entry %d: price: %q is not a price in US dollars an hour, such as 0.096", i+1, e.Price)
 		case twice:
-			return nil, fmt.Errorf("entry %d: instanceType %s, zone %q, capacityType %s has a price already", i+1, e.InstanceType, e.Zone, e.CapacityType)
+			return nil, fmt.Errorf("entry %d: instanceType %s, zone %q, capacityType %s has a price already", i+1, e.InstanceType,
+				e.Zone, e.CapacityType)
 		}
 		prices[key] = price
 	}

@@ -78,7 +78,8 @@ func (s *Template) read(layers ...layer) *InvalidError {
 		return s.invalid(on, "annotation "+gpuCountAnnotation, count, problem)
 	}
 	if driver != "" && count == "" {
-		s.note(fmt.Sprintf("annotation %s: %q without annotation %s declares no device", draAnnotation, message.Cut(driver, maxShown), gpuCountAnnotation))
+		s.note(fmt.Sprintf("annotation %s: %q without annotation %s declares no device", draAnnotation, message.Cut(driver, maxShown),
+			gpuCountAnnotation))
 	}
 	return nil
 }
@@ -301,7 +302,8 @@ func (s *Template) readGPU(kind, count, driver string) string {
 	case kind == "" && driver != "":
 		return ""
 	case kind == "":
-		return fmt.Sprintf("needs annotation %s beside it, such as nvidia.com/gpu, or annotation %s, such as gpu.nvidia.com", gpuTypeAnnotation, draAnnotation)
+		return fmt.Sprintf("needs annotation %s beside it, such as nvidia.com/gpu, or annotation %s, such as gpu.nvidia.com",
+			gpuTypeAnnotation, draAnnotation)
 	case len(validation.IsQualifiedName(kind)) > 0:
 		return fmt.Sprintf("goes with annotation %s: %q, which is not the name of a resource", gpuTypeAnnotation, kind)
 	}

@@ -53,8 +53,10 @@ func (s *Template) checkCapacityType() *InvalidError {
 		if s.kindCapacityType != "" {
 			remedy = fmt.Sprintf("make the template spot, which makes %s machines%s", s.kindCapacityType, s.kindSays())
 		}
-		return &InvalidError{Source: s.Source, Key: "annotation " + v1alpha1.SpotPriceAnnotation, Value: strconv.FormatFloat(*s.SpotPrice, 'f', -1, 64),
-			Problem: fmt.Sprintf("declares spot machines, and nothing makes them spot: write the variable capacityType into the machine by annotation %s, or, %s",
+		return &InvalidError{Source: s.Source, Key: "annotation " + v1alpha1.SpotPriceAnnotation,
+			Value: strconv.FormatFloat(*s.SpotPrice, 'f', -1, 64),
+			Problem: fmt.Sprintf("declares spot machines, and nothing makes them spot: write the variable capacityType into the machine by "+
+				"annotation %s, or, %s",
 				v1alpha1.InfrastructurePatchesAnnotation, remedy)}
 	}
 	return nil

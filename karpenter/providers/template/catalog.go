@@ -35,7 +35,8 @@ import (
 var CatalogKind = schema.GroupKind{Group: v1alpha1.Group, Kind: "InstanceTypeCatalog"}
 
 // ErrNothingShared means that a node class selects shared catalogs, and the platform shares none.
-var ErrNothingShared = errors.New("scope Shared: the platform shares no catalogs; it names their namespace in its settings as sharedCatalogNamespace")
+var ErrNothingShared = errors.New("scope Shared: the platform shares no catalogs; it names their namespace in its settings as " +
+	"sharedCatalogNamespace")
 
 // catalogs finds the instance types of catalogs. Each is a template of its own, so that a change of one concerns no other.
 type catalogs struct {
@@ -126,14 +127,16 @@ func (c catalogs) add(ctx context.Context, object *unstructured.Unstructured, so
 	case ctx.Err() != nil:
 		return ctx.Err()
 	case apierrors.IsNotFound(err):
-		found.add(Template{}, &InvalidError{Source: source, Problem: fmt.Sprintf("%s %s, which it refers to, doesn't exist in namespace %s", ref.Kind, ref.Name, c.Namespace), Unresolved: true})
+		found.add(Template{}, &InvalidError{Source: source, Unresolved: true,
+			Problem: fmt.Sprintf("%s %s, which it refers to, doesn't exist in namespace %s", ref.Kind, ref.Name, c.Namespace)})
 		return nil
 	case err != nil:
 		found.unreadable(err, source)
 		return nil
 	}
 	if !c.belongs(template) {
-		found.add(Template{}, &InvalidError{Source: source, Problem: fmt.Sprintf("%s %s, which it refers to, belongs to another Cluster", ref.Kind, ref.Name), Unresolved: true})
+		found.add(Template{}, &InvalidError{Source: source, Unresolved: true,
+			Problem: fmt.Sprintf("%s %s, which it refers to, belongs to another Cluster", ref.Kind, ref.Name)})
 		return nil
 	}
 	all := c.expand(object, source, template, arch)
@@ -179,7 +182,8 @@ func (c catalogs) expand(object *unstructured.Unstructured, source Source, templ
 	}
 	// A node class that uses another architecture reads the catalog again; of earlier generations nothing is kept.
 	maps.DeleteFunc(c.known, func(other catalogKey, _ *expanded) bool {
-		return other.catalog == key.catalog && (other.generation != key.generation || other.profiles != key.profiles || other.template == key.template && other.version != key.version)
+		return other.catalog == key.catalog &&
+			(other.generation != key.generation || other.profiles != key.profiles || other.template == key.template && other.version != key.version)
 	})
 	if len(c.known) >= maxKnown {
 		maps.DeleteFunc(c.known, func(catalogKey, *expanded) bool { return true })
@@ -193,7 +197,9 @@ const maxKnown = 64
 
 // rereadCatalog reads the changed entries of a catalog since an earlier generation, such as a price: entries depend on the catalog's common
 // fields, and not on each other unless something is wrong. It returns nil if the whole catalog has to be read.
-func (c catalogs) rereadCatalog(before *expanded, object *unstructured.Unstructured, source Source, template *unstructured.Unstructured, arch string) *expanded {
+func (c catalogs) rereadCatalog(before *expanded, object *unstructured.Unstructured, source Source, template *unstructured.Unstructured,
+	arch string,
+) *expanded {
 	if before == nil || len(before.invalid)+len(before.closed) > 0 {
 		return nil
 	}
@@ -231,7 +237,9 @@ func (c catalogs) rereadCatalog(before *expanded, object *unstructured.Unstructu
 	}
 	part := maps.Clone(spec)
 	part["instanceTypes"] = entries
-	read := c.readCatalog(&unstructured.Unstructured{Object: map[string]any{"apiVersion": object.GetAPIVersion(), "kind": object.GetKind(), "spec": part}}, source, template, arch)
+	read := c.readCatalog(&unstructured.Unstructured{Object: map[string]any{
+		"apiVersion": object.GetAPIVersion(), "kind": object.GetKind(), "spec": part,
+	}}, source, template, arch)
 	if len(read.templates) != len(entries) || len(read.invalid)+len(read.closed) > 0 {
 		return nil
 	}
@@ -268,7 +276,8 @@ func sameJSON(a, b any) bool {
 }
 
 // readCatalog reads a catalog. One that can't be used has no templates, and reports why.
-func (c catalogs) readCatalog(object *unstructured.Unstructured, source Source, template *unstructured.Unstructured, arch string) *expanded {
+func (c catalogs) readCatalog(object *unstructured.Unstructured, source Source, template *unstructured.Unstructured, arch string,
+) *expanded {
 	unusable := func(problem string) *expanded {
 		return &expanded{invalid: []*InvalidError{{Source: source, Problem: problem}}}
 	}
@@ -304,7 +313,8 @@ func (c catalogs) readCatalog(object *unstructured.Unstructured, source Source, 
 		}
 		entry := source
 		// A second entry of a name isn't the first one.
-		if entry.Entry = message.Cut(p.Name, maxShown); slices.ContainsFunc(read.Types, func(t catalog.Type) bool { return t.Name == p.Name }) || p.Name == "" {
+		entry.Entry = message.Cut(p.Name, maxShown)
+		if p.Name == "" || slices.ContainsFunc(read.Types, func(t catalog.Type) bool { return t.Name == p.Name }) {
 			entry.Entry = fmt.Sprintf("%s[%d]", entry.Entry, p.Index)
 		}
 		problem := p.Message
@@ -433,9 +443,11 @@ func (s *Template) misbilled(kind infrastructure.Kind, o catalog.Offering) strin
 	case made == "" || made == o.CapacityType:
 		return ""
 	case patched:
-		return fmt.Sprintf("its %s offerings are closed: a patch refers to the variable capacityType, and the machine is nevertheless %s%s", o.CapacityType, made, by)
+		return fmt.Sprintf("its %s offerings are closed: a patch refers to the variable capacityType, and the machine is nevertheless %s%s",
+			o.CapacityType, made, by)
 	}
-	return fmt.Sprintf("its %s offerings are closed: no patch writes the capacity type into the machine, which is %s%s; write the variable capacityType into it by spec.patches", o.CapacityType, made, by)
+	return fmt.Sprintf("its %s offerings are closed: no patch writes the capacity type into the machine, which is %s%s; write the variable "+
+		"capacityType into it by spec.patches", o.CapacityType, made, by)
 }
 
 // made returns the capacity type of the patched machine of an offering by the kind's own fields; empty where the kind has none or a patch

@@ -57,7 +57,8 @@ func (t templates) ofControlPlane(ctx context.Context, template *unstructured.Un
 		return nil, nil //nolint:nilnil // nothing is wrong with it
 	}
 	gk := template.GroupVersionKind().GroupKind()
-	machines, err := t.ControlPlanes.List(ctx, schema.GroupKind{Group: gk.Group, Kind: strings.TrimSuffix(gk.Kind, clusterv1.TemplateSuffix)}, everything)
+	machines, err := t.ControlPlanes.List(ctx,
+		schema.GroupKind{Group: gk.Group, Kind: strings.TrimSuffix(gk.Kind, clusterv1.TemplateSuffix)}, everything)
 	switch {
 	case ctx.Err() != nil:
 		return nil, ctx.Err()
@@ -66,9 +67,11 @@ func (t templates) ofControlPlane(ctx context.Context, template *unstructured.Un
 	}
 	for _, machine := range machines {
 		cloned := machine.GetAnnotations()
-		if cloned[clusterv1.TemplateClonedFromNameAnnotation] == template.GetName() && cloned[clusterv1.TemplateClonedFromGroupKindAnnotation] == gk.String() {
+		if cloned[clusterv1.TemplateClonedFromNameAnnotation] == template.GetName() &&
+			cloned[clusterv1.TemplateClonedFromGroupKindAnnotation] == gk.String() {
 			return &InvalidError{Source: sourceOf(template), Problem: fmt.Sprintf(
-				"%s %s of the control plane was made from it; make a template of its own for nodes, or select by a label that this one doesn't have", machine.GetKind(), machine.GetName())}, nil
+				"%s %s of the control plane was made from it; make a template of its own for nodes, or select by a label that this one doesn't have",
+				machine.GetKind(), machine.GetName())}, nil
 		}
 	}
 	return nil, nil //nolint:nilnil // nothing is wrong with it

@@ -24,7 +24,8 @@ import (
 
 // MachineDeploymentSelector returns a node class's selector of MachineDeployments, or nil if it selects none.
 func MachineDeploymentSelector(nodeClass *v1alpha1.ClusterAPINodeClass) *metav1.LabelSelector {
-	if nodeClass.Spec.ScalableResourceSelector == nil && len(nodeClass.Spec.InfrastructureTemplateSelectors) == 0 && len(nodeClass.Spec.CatalogSelectors) == 0 {
+	if nodeClass.Spec.ScalableResourceSelector == nil && len(nodeClass.Spec.InfrastructureTemplateSelectors) == 0 &&
+		len(nodeClass.Spec.CatalogSelectors) == 0 {
 		return &metav1.LabelSelector{MatchLabels: map[string]string{v1alpha1.MemberLabel: ""}}
 	}
 	return nodeClass.Spec.ScalableResourceSelector
@@ -93,7 +94,8 @@ func (m machineDeployments) read(ctx context.Context, object *unstructured.Unstr
 		found.add(Template{}, &InvalidError{Source: source, Problem: "a template that it refers to belongs to another Cluster", Unresolved: true})
 		return nil
 	case apierrors.IsNotFound(err):
-		found.add(Template{}, &InvalidError{Source: source, Problem: fmt.Sprintf("%s %s, which it refers to, doesn't exist", ref.Kind, ref.Name), Unresolved: true})
+		found.add(Template{}, &InvalidError{Source: source, Unresolved: true,
+			Problem: fmt.Sprintf("%s %s, which it refers to, doesn't exist", ref.Kind, ref.Name)})
 		return nil
 	case err != nil && !informer.IsUnreadable(err): // the object is no template
 		found.add(Template{}, &InvalidError{Source: source, Problem: err.Error(), Unresolved: true})

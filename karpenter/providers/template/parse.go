@@ -53,7 +53,8 @@ func parseTaints(value string) (taints []corev1.Taint, problem string) {
 		key, v, _ := strings.Cut(rest, "=")
 		taint := corev1.Taint{Key: key, Value: v, Effect: corev1.TaintEffect(effect)}
 		switch {
-		case taint.Effect != corev1.TaintEffectNoSchedule && taint.Effect != corev1.TaintEffectPreferNoSchedule && taint.Effect != corev1.TaintEffectNoExecute,
+		case taint.Effect != corev1.TaintEffectNoSchedule && taint.Effect != corev1.TaintEffectPreferNoSchedule &&
+			taint.Effect != corev1.TaintEffectNoExecute,
 			len(validation.IsQualifiedName(key)) > 0,
 			len(validation.IsValidLabelValue(v)) > 0:
 			return nil, fmt.Sprintf("is not a list of taints, such as dedicated=web:NoSchedule: %q is not a taint", part)

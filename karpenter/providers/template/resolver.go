@@ -36,7 +36,8 @@ var ErrNoBootstrap = errors.New("spec.bootstrap isn't set, and infrastructure te
 var ErrNotProvisioned = errors.New("the Cluster's infrastructure isn't provisioned yet")
 
 // ErrNotOurs means that an object in a shared namespace doesn't belong to the Cluster.
-var ErrNotOurs = errors.New("it doesn't belong to this Cluster, and other Clusters share the namespace: label it " + clusterv1.ClusterNameLabel + "=<cluster>")
+var ErrNotOurs = errors.New("it doesn't belong to this Cluster, and other Clusters share the namespace: label it " +
+	clusterv1.ClusterNameLabel + "=<cluster>")
 
 // Kinds of Cluster API that this package reads.
 var (
@@ -139,7 +140,8 @@ func (r *Resolver) Cluster(ctx context.Context) (Cluster, error) {
 	}
 	c := Cluster{
 		NotReady: notReady,
-		Region:   cluster.Labels[corev1.LabelTopologyRegion], Paused: annotations.IsPaused(cluster, cluster), Deleting: !cluster.DeletionTimestamp.IsZero(),
+		Region:   cluster.Labels[corev1.LabelTopologyRegion], Paused: annotations.IsPaused(cluster, cluster),
+		Deleting: !cluster.DeletionTimestamp.IsZero(),
 	}
 	for _, domain := range cluster.Status.FailureDomains {
 		c.FailureDomains = append(c.FailureDomains, domain.Name)

@@ -82,10 +82,12 @@ func Resolve(in Input) Result {
 	switch {
 	case err == nil && image.GT(given):
 		result.Outcome = ImageTooNew
-		result.Message = fmt.Sprintf("its image has %s, and nodes get %s; nothing is launched from it until they get its version", result.Version, requested.Version)
+		result.Message = fmt.Sprintf("its image has %s, and nodes get %s; nothing is launched from it until they get its version",
+			result.Version, requested.Version)
 	case in.Server != nil && tooOld(image, core(*in.Server)):
 		result.Outcome = ImageTooOld
-		result.Message = fmt.Sprintf("its image's version %s is more than %d minor versions behind the API server's version %s; replace it by a template with a newer image",
+		result.Message = fmt.Sprintf("its image's version %s is more than %d minor versions behind the API server's version %s; replace it by "+
+			"a template with a newer image",
 			result.Version, MaxSkew, core(*in.Server))
 	}
 	return result
@@ -103,7 +105,9 @@ func request(in Input) Result {
 		asked, field = in.Payload, "the release's node version"
 	}
 	if in.Server == nil {
-		return Result{Version: trim(in.Current), Outcome: Unknown, Message: "the API server's version isn't known yet; nothing is launched until it is"}
+		return Result{
+			Version: trim(in.Current), Outcome: Unknown, Message: "the API server's version isn't known yet; nothing is launched until it is",
+		}
 	}
 	server := core(*in.Server)
 	possible := server.String()

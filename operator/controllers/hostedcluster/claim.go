@@ -66,7 +66,8 @@ func (r *Reconciler) claim(ctx context.Context, s *scope.Scope) error {
 }
 
 // patchFinalizer adds or removes the finalizer, in the API server and in the object.
-func (r *Reconciler) patchFinalizer(ctx context.Context, hostedCluster *v1beta1.HostedCluster, change func(client.Object, string) bool) error {
+func (r *Reconciler) patchFinalizer(ctx context.Context, hostedCluster *v1beta1.HostedCluster, change func(client.Object, string) bool,
+) error {
 	patched := hostedCluster.DeepCopy()
 	change(patched, v1beta1.HostedClusterFinalizer)
 	if err := r.management.Patch(ctx, patched, client.MergeFromWithOptions(hostedCluster, client.MergeFromWithOptimisticLock{})); err != nil {

@@ -25,7 +25,8 @@ import (
 var ownStatus = apply.StatusFields{
 	Names: []string{"observedGeneration", "autoNode", "version"},
 	Conditions: []string{
-		v1beta1.Ready, v1beta1.ValidConfiguration, v1beta1.ReleaseResolved, v1beta1.GuestReachable, v1beta1.AutoNodeEnabled, v1beta1.NodesUpToDate, v1beta1.ImageOverridden,
+		v1beta1.Ready, v1beta1.ValidConfiguration, v1beta1.ReleaseResolved, v1beta1.GuestReachable, v1beta1.AutoNodeEnabled,
+		v1beta1.NodesUpToDate, v1beta1.ImageOverridden,
 		v1beta1.FeatureGatesAccepted, v1beta1.NodeClassReady, v1beta1.OfferingsAvailable, v1beta1.NodeIdentityEnforced,
 	},
 }
@@ -133,7 +134,10 @@ func summarize(s *scope.Scope, o *outcome) summary {
 	}
 	if o.state == draining {
 		reason := cmp.Or(o.reason, v1beta1.AutoNodeDrainingReason)
-		return summary{status: metav1.ConditionFalse, reason: reason, message: o.message, detail: "AutoNode is being removed", state: v1beta1.AutoNodeStateDraining}
+		return summary{
+			status: metav1.ConditionFalse, reason: reason, message: o.message, detail: "AutoNode is being removed",
+			state: v1beta1.AutoNodeStateDraining,
+		}
 	}
 	sum := summarizeRunning(s, o)
 	switch {
@@ -162,12 +166,17 @@ func summarizeRunning(s *scope.Scope, o *outcome) summary {
 	case o.blocked && !runs && !faulty(status.Conditions):
 		return summary{status: metav1.ConditionFalse, reason: reason, message: o.message, detail: doing, state: progressing}
 	case o.blocked && !runs:
-		return summary{status: metav1.ConditionFalse, reason: v1beta1.AutoNodeWaitingReason, message: o.message, detail: "an input is missing", state: v1beta1.AutoNodeStateWaiting}
+		return summary{
+			status: metav1.ConditionFalse, reason: v1beta1.AutoNodeWaitingReason, message: o.message, detail: "an input is missing",
+			state: v1beta1.AutoNodeStateWaiting,
+		}
 	case !is(rolledOut, metav1.ConditionTrue):
 		return summary{status: metav1.ConditionFalse, reason: reason, message: explain(doing, rolledOut), state: progressing}
 	case !is(available, metav1.ConditionTrue):
 		message := explain(fmt.Sprintf("Karpenter of release %s isn't available", component.Version), available)
-		return summary{status: metav1.ConditionFalse, reason: v1beta1.AutoNodeDegradedReason, message: message, state: v1beta1.AutoNodeStateDegraded}
+		return summary{
+			status: metav1.ConditionFalse, reason: v1beta1.AutoNodeDegradedReason, message: message, state: v1beta1.AutoNodeStateDegraded,
+		}
 	}
 	sum := summary{
 		status: metav1.ConditionTrue, reason: v1beta1.AsExpectedReason, state: v1beta1.AutoNodeStateEnabled,
@@ -198,7 +207,8 @@ func summarizeRunning(s *scope.Scope, o *outcome) summary {
 
 // progress returns the purpose of an incomplete rollout of Karpenter. Runs has the version and the payload that were rolled out whole
 // last, empty for none.
-func progress(version *v1beta1.VersionStatus, runs v1beta1.ControlPlaneComponentStatus) (state v1beta1.AutoNodeState, reason, doing string) {
+func progress(version *v1beta1.VersionStatus, runs v1beta1.ControlPlaneComponentStatus,
+) (state v1beta1.AutoNodeState, reason, doing string) {
 	desired := v1beta1.DesiredVersion{Version: runs.Version, Image: runs.ReleaseImage}
 	if version != nil && version.Desired != nil {
 		desired = *version.Desired
@@ -228,9 +238,10 @@ func explain(what string, condition *metav1.Condition) string {
 
 // faulty reports whether a user has to correct an input, in contrast to one that takes time.
 func faulty(conditions []metav1.Condition) bool {
-	return slices.ContainsFunc([]string{v1beta1.ValidConfiguration, v1beta1.ReleaseResolved, v1beta1.GuestReachable}, func(condition string) bool {
-		return meta.IsStatusConditionFalse(conditions, condition)
-	})
+	return slices.ContainsFunc([]string{v1beta1.ValidConfiguration, v1beta1.ReleaseResolved, v1beta1.GuestReachable},
+		func(condition string) bool {
+			return meta.IsStatusConditionFalse(conditions, condition)
+		})
 }
 
 func setCondition(hostedCluster *v1beta1.HostedCluster, conditionType string, status metav1.ConditionStatus, reason, text string) {
@@ -278,7 +289,8 @@ func (r *Reconciler) record(before *v1beta1.HostedClusterStatus, after *v1beta1.
 		return
 	}
 	if is.State == v1beta1.UpdateCompleted {
-		r.recorder.Eventf(after, nil, corev1.EventTypeNormal, "UpdateCompleted", "Update", "release %s is complete: Karpenter and every node run it", is.Version)
+		r.recorder.Eventf(after, nil, corev1.EventTypeNormal, "UpdateCompleted", "Update",
+			"release %s is complete: Karpenter and every node run it", is.Version)
 	} else {
 		r.recorder.Eventf(after, nil, corev1.EventTypeNormal, "UpdateStarted", "Update", "updating to release %s (%s)", is.Version, is.Image)
 	}

@@ -28,7 +28,8 @@ func lastCount(s *scope.Scope) int32 {
 func unproven(s *scope.Scope, nodes int32) *outcome {
 	return &outcome{
 		state: draining, blocked: true, reason: v1beta1.ConsentMissingReason,
-		message: fmt.Sprintf("ControlPlaneComponent %s/%s is missing, and nodes remain (last count: %d): annotate Cluster %s with %s=%s to drain them, or remove finalizer %s to keep them running",
+		message: fmt.Sprintf("ControlPlaneComponent %s/%s is missing, and nodes remain (last count: %d): annotate Cluster %s with %s=%s to "+
+			"drain them, or remove finalizer %s to keep them running",
 			s.ControlPlaneNamespace, s.Names().Karpenter, nodes, s.ClusterKey(),
 			v1beta1.ConsentAnnotation, client.ObjectKeyFromObject(s.HostedCluster), v1beta1.HostedClusterFinalizer),
 	}

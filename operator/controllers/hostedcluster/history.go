@@ -25,7 +25,8 @@ func (r *Reconciler) recordHistory(s *scope.Scope, o *outcome) {
 	desired, now := version.Desired, scalar.NewTime(r.clock.Now()).Stored()
 	for i := range version.History {
 		// The API server would reject an entry that it once admitted.
-		if entry := &version.History[i]; entry.StartedTime.Malformed != "" || entry.CompletionTime != nil && entry.CompletionTime.Malformed != "" {
+		if entry := &version.History[i]; entry.StartedTime.Malformed != "" ||
+			entry.CompletionTime != nil && entry.CompletionTime.Malformed != "" {
 			entry.StartedTime, entry.CompletionTime = now, nil
 		}
 	}

@@ -40,7 +40,8 @@ func newLimiter(workers int, isSlow func(types.NamespacedName) bool) *limiter {
 		requests: fairness.Limiter[reconcile.Request]{Classes: func(request reconcile.Request) []fairness.Class {
 			classes := []fairness.Class{{Kind: "namespace", Name: request.Namespace, Limit: ofNamespace}}
 			if isSlow(request.NamespacedName) {
-				classes = append(classes, fairness.Class{Kind: "slow", Limit: ofSlow}, fairness.Class{Kind: "slow", Name: request.Namespace, Limit: ofNamespaceSlow})
+				classes = append(classes,
+					fairness.Class{Kind: "slow", Limit: ofSlow}, fairness.Class{Kind: "slow", Name: request.Namespace, Limit: ofNamespaceSlow})
 			}
 			return classes
 		}},

@@ -27,9 +27,11 @@ func moved(hostedCluster *v1beta1.HostedCluster) bool {
 // operator of the other one.
 func (r *Reconciler) leave(ctx context.Context, s *scope.Scope) *outcome {
 	if s.Component != nil {
-		err := r.management.Delete(ctx, s.Component, client.Preconditions{UID: &s.Component.UID}, client.PropagationPolicy(metav1.DeletePropagationBackground))
+		err := r.management.Delete(ctx, s.Component, client.Preconditions{UID: &s.Component.UID},
+			client.PropagationPolicy(metav1.DeletePropagationBackground))
 		if client.IgnoreNotFound(err) != nil {
-			return &outcome{state: draining, blocked: true, errs: []error{fmt.Errorf("deleting the ControlPlaneComponent of a HostedCluster that was moved: %w", err)}}
+			return &outcome{state: draining, blocked: true, errs: []error{fmt.Errorf("deleting the ControlPlaneComponent of a HostedCluster that "+
+				"was moved: %w", err)}}
 		}
 	}
 	return &outcome{state: off}

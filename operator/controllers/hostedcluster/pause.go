@@ -43,7 +43,8 @@ func parsePausedUntil(until string, now time.Time) pause {
 	t, err := time.Parse(time.RFC3339, until)
 	if err != nil {
 		// The author wanted a pause; continuing could make the changes that the pause is meant to prevent.
-		return pause{paused: true, message: fmt.Sprintf("paused, because spec.pausedUntil %q is neither true, false nor a time in RFC 3339; correct or remove it", until)}
+		return pause{paused: true, message: fmt.Sprintf("paused, because spec.pausedUntil %q is neither true, false nor a time in RFC 3339; "+
+			"correct or remove it", until)}
 	}
 	if remaining := t.Sub(now); remaining > 0 {
 		return pause{paused: true, message: "paused until " + t.Format(time.RFC3339) + " by spec.pausedUntil", resumesAfter: remaining}

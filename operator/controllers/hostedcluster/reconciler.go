@@ -249,8 +249,9 @@ func (r *Reconciler) reconcile(ctx context.Context, s *scope.Scope, conflicting 
 	}
 
 	if !enabled && s.Profile == nil {
-		return &outcome{state: draining, blocked: true, message: fmt.Sprintf("Karpenter was made for platform %q, which this operator doesn't know; run one that does",
-			provider.PlatformOf(hostedCluster, s.Component))}
+		return &outcome{state: draining, blocked: true,
+			message: fmt.Sprintf("Karpenter was made for platform %q, which this operator doesn't know; run one that does",
+				provider.PlatformOf(hostedCluster, s.Component))}
 	}
 	if !enabled {
 		if o := r.drainShared(ctx, s); o != nil {

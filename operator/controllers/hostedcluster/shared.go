@@ -91,7 +91,9 @@ func (r *Reconciler) drainShared(ctx context.Context, s *scope.Scope) *outcome {
 	if allowed {
 		return nil
 	}
-	blocked := &outcome{state: draining, blocked: true, message: message, reason: v1beta1.NamespaceAccessMissingReason, requeueAfter: accessRecheck}
+	blocked := &outcome{
+		state: draining, blocked: true, message: message, reason: v1beta1.NamespaceAccessMissingReason, requeueAfter: accessRecheck,
+	}
 	namespace := &metav1.PartialObjectMetadata{}
 	namespace.SetGroupVersionKind(corev1.SchemeGroupVersion.WithKind("Namespace"))
 	if err := r.management.Get(ctx, client.ObjectKey{Name: s.ControlPlaneNamespace}, namespace); err != nil {
@@ -102,13 +104,15 @@ func (r *Reconciler) drainShared(ctx context.Context, s *scope.Scope) *outcome {
 		return blocked
 	}
 	machines := &clusterv1.MachineList{}
-	if err := r.live.List(ctx, machines, client.InNamespace(s.ControlPlaneNamespace), client.MatchingLabels{clusterv1.ClusterNameLabel: s.ClusterKey().Name},
+	if err := r.live.List(ctx, machines, client.InNamespace(s.ControlPlaneNamespace),
+		client.MatchingLabels{clusterv1.ClusterNameLabel: s.ClusterKey().Name},
 		client.HasLabels{v1alpha1.NodeClaimUIDLabel}, client.Limit(1)); err != nil {
 		blocked.errs = append(blocked.errs, fmt.Errorf("listing Machines: %w", err))
 		return blocked
 	}
 	if len(machines.Items) > 0 {
-		blocked.message = fmt.Sprintf("namespace %s is being deleted; waiting for Machine %s, which Cluster API deletes", s.ControlPlaneNamespace, machines.Items[0].Name)
+		blocked.message = fmt.Sprintf("namespace %s is being deleted; waiting for Machine %s, which Cluster API deletes", s.ControlPlaneNamespace,
+			machines.Items[0].Name)
 		return blocked
 	}
 	return &outcome{state: off}

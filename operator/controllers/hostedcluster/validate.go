@@ -44,20 +44,24 @@ func (r *Reconciler) validate(ctx context.Context, s *scope.Scope, conflicting s
 	}
 
 	if errs := validation.IsValidLabelValue(hostedCluster.Name); len(errs) > 0 {
-		return invalid(v1beta1.InvalidSpecReason, "metadata.name: what is made for the HostedCluster has its name as a label: %s; recreate it with another name", errs[0]), nil
+		return invalid(v1beta1.InvalidSpecReason,
+			"metadata.name: what is made for the HostedCluster has its name as a label: %s; recreate it with another name", errs[0]), nil
 	}
 	if dedicated := hostedCluster.OwnNamespace(); s.ControlPlaneNamespace != dedicated && s.ControlPlaneNamespace != hostedCluster.Namespace {
 		return invalid(v1beta1.ControlPlaneNamespaceForbiddenReason,
-			"spec.controlPlaneNamespace: %q is neither %q nor %q; recreate the HostedCluster without it", s.ControlPlaneNamespace, dedicated, hostedCluster.Namespace), nil
+			"spec.controlPlaneNamespace: %q is neither %q nor %q; recreate the HostedCluster without it", s.ControlPlaneNamespace, dedicated,
+			hostedCluster.Namespace), nil
 	}
 	if hostedCluster.SharesNamespace() && s.ControlPlaneNamespace != hostedCluster.Namespace {
 		return invalid(v1beta1.ControlPlaneNamespaceForbiddenReason,
-			"spec.controlPlaneNamespaceMode: only HostedClusters of one namespace share it; recreate the HostedCluster with controlPlaneNamespace: %s", hostedCluster.Namespace), nil
+			"spec.controlPlaneNamespaceMode: only HostedClusters of one namespace share it; recreate the HostedCluster with "+
+				"controlPlaneNamespace: %s", hostedCluster.Namespace), nil
 	}
 	// Namespaces and names are joined: a HostedCluster "system" in namespace "kube" would get kube-system.
 	if strings.HasPrefix(s.ControlPlaneNamespace, "kube-") || s.ControlPlaneNamespace == r.ownNamespace {
 		return invalid(v1beta1.ControlPlaneNamespaceForbiddenReason,
-			"spec.controlPlaneNamespace: %q is for the management cluster itself; recreate the HostedCluster with another name or in another namespace", s.ControlPlaneNamespace), nil
+			"spec.controlPlaneNamespace: %q is for the management cluster itself; recreate the HostedCluster with another name or in "+
+				"another namespace", s.ControlPlaneNamespace), nil
 	}
 	if message, err := r.conflicts(ctx, s, conflicting); err != nil {
 		return decision{}, err
@@ -67,14 +71,16 @@ func (r *Reconciler) validate(ctx context.Context, s *scope.Scope, conflicting s
 
 	config := hostedCluster.Spec.AutoNode.ProvisionerConfig
 	if config.Name != v1beta1.ProvisionerKarpenter {
-		return invalid(v1beta1.InvalidSpecReason, "spec.autoNode.provisionerConfig.name: %q is unknown; it has to be %q", config.Name, v1beta1.ProvisionerKarpenter), nil
+		return invalid(v1beta1.InvalidSpecReason, "spec.autoNode.provisionerConfig.name: %q is unknown; it has to be %q", config.Name,
+			v1beta1.ProvisionerKarpenter), nil
 	}
 	if config.Karpenter == nil {
 		return invalid(v1beta1.InvalidSpecReason, "spec.autoNode.provisionerConfig.karpenter is required when name is Karpenter"), nil
 	}
 	profile, ok := r.profiles[config.Karpenter.Platform]
 	if !ok {
-		return invalid(v1beta1.PlatformUnsupportedReason, "spec.autoNode.provisionerConfig.karpenter.platform: this operator can't run Karpenter on %q, only on %s",
+		return invalid(v1beta1.PlatformUnsupportedReason,
+			"spec.autoNode.provisionerConfig.karpenter.platform: this operator can't run Karpenter on %q, only on %s",
 			config.Karpenter.Platform, r.profiles), nil
 	}
 	if err := profile.CheckSpec(config.Karpenter); err != nil {
@@ -98,8 +104,9 @@ func (r *Reconciler) validate(ctx context.Context, s *scope.Scope, conflicting s
 	if s.Profile != profile {
 		return decision{
 			reason: v1beta1.InvalidSpecReason,
-			message: fmt.Sprintf("spec.autoNode.provisionerConfig.karpenter.platform: %q can't take over from %q, which still runs in namespace %s; "+
-				"remove spec.autoNode, wait until nodes are drained, and set it again", profile.Platform, provider.PlatformOf(hostedCluster, s.Component), s.ControlPlaneNamespace),
+			message: fmt.Sprintf("spec.autoNode.provisionerConfig.karpenter.platform: %q can't take over from %q, which still runs in namespace "+
+				"%s; remove spec.autoNode, wait until nodes are drained, and set it again", profile.Platform,
+				provider.PlatformOf(hostedCluster, s.Component), s.ControlPlaneNamespace),
 			fatal: s.Profile == nil, // made by an operator with more platforms
 		}, nil
 	}
@@ -110,10 +117,12 @@ func (r *Reconciler) validate(ctx context.Context, s *scope.Scope, conflicting s
 	}
 	if !profile.HoldsUpgrades && upgrade != nil && upgrade.Policy != "" && upgrade.Policy != v1beta1.NodeUpgradeImmediate {
 		return decision{reason: v1beta1.InvalidSpecReason, message: fmt.Sprintf(
-			"spec.autoNode.nodeUpgrade.policy: on platform %s nodes follow at once; it has to be %s", profile.Platform, v1beta1.NodeUpgradeImmediate)}, nil
+			"spec.autoNode.nodeUpgrade.policy: on platform %s nodes follow at once; it has to be %s", profile.Platform,
+			v1beta1.NodeUpgradeImmediate)}, nil
 	}
 	if s.Cluster == nil {
-		return decision{reason: v1beta1.ClusterNotFoundReason, message: fmt.Sprintf("there is no Cluster %s; create it, or correct spec.infraID", s.ClusterKey())}, nil
+		return decision{reason: v1beta1.ClusterNotFoundReason, message: fmt.Sprintf("there is no Cluster %s; create it, or correct spec.infraID",
+			s.ClusterKey())}, nil
 	}
 	if !s.Cluster.DeletionTimestamp.IsZero() {
 		return decision{reason: v1beta1.ClusterDeletingReason, message: fmt.Sprintf(
@@ -140,7 +149,8 @@ func (r *Reconciler) conflicts(ctx context.Context, s *scope.Scope, conflicting 
 		return "", err
 	}
 	if other != nil {
-		return exclusion(s, client.ObjectKeyFromObject(other).String(), other.SharesNamespace() && other.Namespace == s.HostedCluster.Namespace), nil
+		return exclusion(s, client.ObjectKeyFromObject(other).String(),
+			other.SharesNamespace() && other.Namespace == s.HostedCluster.Namespace), nil
 	}
 	if conflicting != "" {
 		return exclusion(s, conflicting, true), nil
@@ -166,7 +176,8 @@ func (r *Reconciler) firstOf(ctx context.Context, s *scope.Scope) (*v1beta1.Host
 	first := s.HostedCluster
 	for i := range list.Items {
 		// Another tenant's control plane is off limits even if that tenant doesn't use AutoNode.
-		if other := &list.Items[i]; excludes(other, s.HostedCluster) && (claims(other) || other.Namespace != s.HostedCluster.Namespace) && before(other, first) {
+		if other := &list.Items[i]; excludes(other, s.HostedCluster) && (claims(other) || other.Namespace != s.HostedCluster.Namespace) &&
+			before(other, first) {
 			first = other
 		}
 	}

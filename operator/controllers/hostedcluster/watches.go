@@ -100,18 +100,20 @@ func (r *Reconciler) watch(mgr manager.Manager, config Config) error {
 		})).
 		Watches(&clusterv1.Cluster{}, handler.EnqueueRequestsFromMapFunc(r.byNamespace), changed).
 		// The Namespace or the Cluster may consent.
-		Watches(&corev1.Namespace{}, handler.EnqueueRequestsFromMapFunc(r.ofNamespace), builder.OnlyMetadata, builder.WithPredicates(predicate.AnnotationChangedPredicate{})).
+		Watches(&corev1.Namespace{}, handler.EnqueueRequestsFromMapFunc(r.ofNamespace), builder.OnlyMetadata,
+			builder.WithPredicates(predicate.AnnotationChangedPredicate{})).
 		// Karpenter's Role names their templates' kinds.
 		Watches(&clusterv1.MachineDeployment{}, handler.EnqueueRequestsFromMapFunc(r.byNamespace), builder.WithPredicates(predicate.Or(
 			predicate.GenerationChangedPredicate{}, predicate.LabelChangedPredicate{},
 		))).
 		// So it does for catalogs.
-		Watches(&v1alpha1.InstanceTypeCatalog{}, handler.EnqueueRequestsFromMapFunc(func(ctx context.Context, object client.Object) []reconcile.Request {
-			if object.GetNamespace() == config.SharedCatalogNamespace {
-				return r.all(ctx, object)
-			}
-			return r.byNamespace(ctx, object)
-		}), builder.WithPredicates(anotherTemplate)).
+		Watches(&v1alpha1.InstanceTypeCatalog{},
+			handler.EnqueueRequestsFromMapFunc(func(ctx context.Context, object client.Object) []reconcile.Request {
+				if object.GetNamespace() == config.SharedCatalogNamespace {
+					return r.all(ctx, object)
+				}
+				return r.byNamespace(ctx, object)
+			}), builder.WithPredicates(anotherTemplate)).
 		// The last one's deletion ends a drain, and one that hangs is reported.
 		Watches(&clusterv1.Machine{}, handler.Funcs{UpdateFunc: r.machineDeleting, DeleteFunc: r.machineGone}).
 		Watches(&v1beta1.ControlPlaneComponent{}, ours, changed).
@@ -161,8 +163,8 @@ var (
 	}
 )
 
-// byLabels maps the operator's objects to the HostedCluster that they were created for. Labels alone prove nothing: whoever writes objects in
-// a namespace could have the HostedClusters of all others reconciled in a loop.
+// byLabels maps the operator's objects to the HostedCluster that they were created for. Labels alone prove nothing: whoever writes objects
+// in a namespace could have the HostedClusters of all others reconciled in a loop.
 func (r *Reconciler) byLabels(ctx context.Context, obj client.Object) []reconcile.Request {
 	key := client.ObjectKey{
 		Namespace: obj.GetLabels()[v1beta1.HostedClusterNamespaceLabel],
@@ -202,7 +204,9 @@ func (r *Reconciler) machineGone(ctx context.Context, e event.DeleteEvent, queue
 
 // machineDeleting enqueues the HostedCluster of a Machine whose deletion has begun, for when it hangs, and of one that hangs and reports
 // why.
-func (r *Reconciler) machineDeleting(ctx context.Context, e event.UpdateEvent, queue workqueue.TypedRateLimitingInterface[reconcile.Request]) {
+func (r *Reconciler) machineDeleting(ctx context.Context, e event.UpdateEvent,
+	queue workqueue.TypedRateLimitingInterface[reconcile.Request],
+) {
 	before, okBefore := e.ObjectOld.(*clusterv1.Machine)
 	after, okAfter := e.ObjectNew.(*clusterv1.Machine)
 	if !okBefore || !okAfter || after.Labels[v1alpha1.NodeClaimUIDLabel] == "" {
@@ -213,7 +217,8 @@ func (r *Reconciler) machineDeleting(ctx context.Context, e event.UpdateEvent, q
 		return
 	}
 	cluster := client.ObjectKey{Namespace: after.Namespace, Name: after.Labels[clusterv1.ClusterNameLabel]}
-	for _, request := range r.requests(ctx, func(s *scope.Scope) bool { return s.HostedCluster.Spec.AutoNode != nil && s.ClusterKey() == cluster },
+	for _, request := range r.requests(ctx,
+		func(s *scope.Scope) bool { return s.HostedCluster.Spec.AutoNode != nil && s.ClusterKey() == cluster },
 		client.MatchingFields{controlPlaneNamespaceIndex: cluster.Namespace}) {
 		queue.AddAfter(request, max(from.Sub(r.clock.Now()), burst))
 	}

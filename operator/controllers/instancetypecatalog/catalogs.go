@@ -121,7 +121,8 @@ func Report(found *v1alpha1.InstanceTypeCatalog) {
 	unusable := len(found.Spec.InstanceTypes) - len(read.Types)
 	state := &found.Status
 	state.ObservedGeneration = found.Generation
-	state.InstanceTypeCount, state.UnusableCount, state.OfferingCount = ptr.To(int32(len(read.Types))), ptr.To(int32(unusable)), ptr.To(int32(offerings))
+	state.InstanceTypeCount, state.UnusableCount = ptr.To(int32(len(read.Types))), ptr.To(int32(unusable))
+	state.OfferingCount = ptr.To(int32(offerings))
 	state.Unusable = nil
 	for _, p := range read.Problems[:min(len(read.Problems), v1alpha1.MaxUnusable)] {
 		state.Unusable = append(state.Unusable, v1alpha1.UnusableInstanceType{
@@ -130,7 +131,8 @@ func Report(found *v1alpha1.InstanceTypeCatalog) {
 	}
 	conditions := found.StatusConditions()
 	if read.Err != nil {
-		conditions.SetFalse(v1alpha1.ConditionCatalogValid, v1alpha1.CatalogInvalidReason, message.Cut(read.Err.Error(), 2*maxMessage)+"; no instance type is usable until it is corrected")
+		conditions.SetFalse(v1alpha1.ConditionCatalogValid, v1alpha1.CatalogInvalidReason,
+			message.Cut(read.Err.Error(), 2*maxMessage)+"; no instance type is usable until it is corrected")
 		conditions.SetFalse(v1alpha1.ConditionInstanceTypesUsable, v1alpha1.CatalogInvalidReason, message.Cut(read.Err.Error(), 2*maxMessage))
 		return
 	}
@@ -139,15 +141,19 @@ func Report(found *v1alpha1.InstanceTypeCatalog) {
 	others := english.Plural(len(read.Types), "other instance type is", "other instance types are")
 	switch {
 	case len(found.Spec.InstanceTypes) == 0:
-		conditions.SetFalse(usable, v1alpha1.CatalogEmptyReason, "spec.instanceTypes is empty; add an instance type, or import them by autonode catalog import")
+		conditions.SetFalse(usable, v1alpha1.CatalogEmptyReason,
+			"spec.instanceTypes is empty; add an instance type, or import them by autonode catalog import")
 	case len(read.Types) == 0:
 		conditions.SetFalse(usable, v1alpha1.AllUnusableReason, named(read.Problems))
 	case unusable > 0:
 		conditions.SetTrueWithReason(usable, v1alpha1.SomeUnusableReason, fmt.Sprintf("%s; the %s usable", named(read.Problems), others))
 	case len(read.Problems) > 0:
-		conditions.SetTrueWithReason(usable, v1alpha1.SomeUnusableReason, fmt.Sprintf("some offerings are unusable: %s; all %s usable", named(read.Problems), english.Plural(len(read.Types), "instance type is", "instance types are")))
+		conditions.SetTrueWithReason(usable, v1alpha1.SomeUnusableReason,
+			fmt.Sprintf("some offerings are unusable: %s; all %s usable", named(read.Problems),
+				english.Plural(len(read.Types), "instance type is", "instance types are")))
 	default:
-		conditions.SetTrueWithReason(usable, usable, fmt.Sprintf("%s with %s", english.Plural(len(read.Types), "instance type", "instance types"), english.Plural(offerings, "offering", "offerings")))
+		conditions.SetTrueWithReason(usable, usable, fmt.Sprintf("%s with %s", english.Plural(len(read.Types), "instance type", "instance types"),
+			english.Plural(offerings, "offering", "offerings")))
 	}
 }
 

@@ -72,7 +72,9 @@ func New(config Config) *Watcher {
 	if config.Clock == nil {
 		config.Clock = clock.RealClock{}
 	}
-	return &Watcher{Config: config, warned: utilcache.NewExpiringWithClock(config.Clock), requested: utilcache.NewExpiringWithClock(config.Clock)}
+	return &Watcher{
+		Config: config, warned: utilcache.NewExpiringWithClock(config.Clock), requested: utilcache.NewExpiringWithClock(config.Clock),
+	}
 }
 
 // +kubebuilder:rbac:groups=cluster.x-k8s.io,resources=machines,verbs=get;list;watch
@@ -101,7 +103,8 @@ func (w *Watcher) SetUp(mgr manager.Manager) error {
 func (w *Watcher) Reconcile(ctx context.Context, request reconcile.Request) (reconcile.Result, error) {
 	cluster, now := request.NamespacedName, w.Clock.Now()
 	list := &clusterv1.MachineList{}
-	if err := w.Management.List(ctx, list, client.InNamespace(cluster.Namespace), client.MatchingLabels{clusterv1.ClusterNameLabel: cluster.Name},
+	if err := w.Management.List(ctx, list, client.InNamespace(cluster.Namespace),
+		client.MatchingLabels{clusterv1.ClusterNameLabel: cluster.Name},
 		client.HasLabels{v1alpha1.NodeClaimUIDLabel}, client.UnsafeDisableDeepCopy); err != nil {
 		return reconcile.Result{}, fmt.Errorf("listing the Machines of Cluster %s: %w", cluster, err)
 	}
@@ -141,7 +144,8 @@ func (w *Watcher) Reconcile(ctx context.Context, request reconcile.Request) (rec
 	if !warned {
 		w.warned.Set(cluster, nil, interval)
 		w.Recorder.Eventf(&hostedClusters[i], nil, corev1.EventTypeWarning, v1beta1.ClusterAPIBehindReason, "ObserveMachines",
-			"Cluster API has not begun with %d of %d Machines of Cluster %s after %s: it is down, or its rate limits are too low for this burst; see --kube-api-qps in docs/platform/scale.md",
+			"Cluster API has not begun with %d of %d Machines of Cluster %s after %s: it is down, or its rate limits are too low for this burst; "+
+				"see --kube-api-qps in docs/scale.md",
 			waiting, len(list.Items), cluster, grace)
 	}
 	if requested || overdue < 2 {
@@ -169,7 +173,8 @@ func (w *Watcher) requestLook(ctx context.Context, key client.ObjectKey) error {
 	}
 	object := &metav1.PartialObjectMetadata{ObjectMeta: metav1.ObjectMeta{Namespace: key.Namespace, Name: ref.Name}}
 	object.SetGroupVersionKind(mapping.GroupVersionKind)
-	patch := fmt.Appendf(nil, `{"metadata":{"annotations":{%q:%q}}}`, v1beta1.LookRequestedAtAnnotation, w.Clock.Now().UTC().Format(time.RFC3339))
+	patch := fmt.Appendf(nil, `{"metadata":{"annotations":{%q:%q}}}`, v1beta1.LookRequestedAtAnnotation,
+		w.Clock.Now().UTC().Format(time.RFC3339))
 	if err := w.Management.Patch(ctx, object, client.RawPatch(types.MergePatchType, patch)); client.IgnoreNotFound(err) != nil {
 		return fmt.Errorf("annotating %s %s/%s: %w", ref.Kind, key.Namespace, ref.Name, err)
 	}

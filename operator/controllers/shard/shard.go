@@ -230,7 +230,8 @@ func (s *Shard) release(ctx context.Context, key client.ObjectKey) (reconcile.Re
 // patch doesn't apply: an apply removes only fields that their field manager owns, and a hold written by another
 // client, such as an operator that is gone, has to end too.
 func (s *Shard) patch(ctx context.Context, after, before *v1beta1.HostedCluster) error {
-	return s.Management.Status().Patch(ctx, after, client.MergeFromWithOptions(before, client.MergeFromWithOptimisticLock{}), client.FieldOwner(FieldOwner))
+	return s.Management.Status().Patch(ctx, after, client.MergeFromWithOptions(before, client.MergeFromWithOptimisticLock{}),
+		client.FieldOwner(FieldOwner))
 }
 
 func (s *Shard) matches(hostedCluster *v1beta1.HostedCluster) bool {
@@ -268,6 +269,7 @@ func (s *Shard) waitFor(ctx context.Context, key client.ObjectKey, holder string
 	delete(s.confirmed, key)
 	s.mu.Unlock()
 	if !said {
-		log.FromContext(ctx).Info("Waiting for another operator to release the HostedCluster; if it doesn't, the selectors of both match it", "holder", holder)
+		log.FromContext(ctx).Info("Waiting for another operator to release the HostedCluster; if it doesn't, the selectors of both match it",
+			"holder", holder)
 	}
 }

@@ -279,7 +279,8 @@ func (m *Manager) dial(ctx context.Context, cluster client.ObjectKey) (*Guest, e
 	if err != nil {
 		return nil, fmt.Errorf("connecting: %w", err)
 	}
-	live, err := client.New(config, client.Options{Scheme: m.config.Scheme, HTTPClient: calls, Mapper: newMapper(discoverer.ServerResourcesForGroupVersion)})
+	live, err := client.New(config,
+		client.Options{Scheme: m.config.Scheme, HTTPClient: calls, Mapper: newMapper(discoverer.ServerResourcesForGroupVersion)})
 	if err != nil {
 		return nil, fmt.Errorf("connecting: %w", err)
 	}
@@ -291,7 +292,8 @@ func (m *Manager) dial(ctx context.Context, cluster client.ObjectKey) (*Guest, e
 		return nil, fmt.Errorf("probing: %w", err)
 	}
 	guest.Store = store.New(store.Config{
-		Guest: config, HTTP: streams, Live: live, Codecs: m.codecs, Kinds: m.config.Kinds, Timeout: m.config.Timeout, Bounds: m.config.Bounds, Charge: charge,
+		Guest: config, HTTP: streams, Live: live, Codecs: m.codecs, Kinds: m.config.Kinds, Timeout: m.config.Timeout,
+		Bounds: m.config.Bounds, Charge: charge,
 		Exceeded: func(why error) { m.exceeded(cluster, guest, why) },
 		Noticed:  func() { m.config.Noticed(context.Background(), cluster) },
 	})

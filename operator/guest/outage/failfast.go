@@ -182,7 +182,8 @@ func (c failFastSubResource) Update(ctx context.Context, obj client.Object, opts
 	return c.failFast.call(ctx, func() error { return c.SubResourceClient.Update(ctx, obj, opts...) })
 }
 
-func (c failFastSubResource) Patch(ctx context.Context, obj client.Object, patch client.Patch, opts ...client.SubResourcePatchOption) error {
+func (c failFastSubResource) Patch(ctx context.Context, obj client.Object, patch client.Patch, opts ...client.SubResourcePatchOption,
+) error {
 	return c.failFast.call(ctx, func() error { return c.SubResourceClient.Patch(ctx, obj, patch, opts...) })
 }
 

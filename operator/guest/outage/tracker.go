@@ -57,7 +57,8 @@ func NewTracker(clk clock.PassiveClock, timeout time.Duration) *Tracker {
 
 // Unresponsive reports whether a guest with a connection has to be left alone, since when it doesn't answer, and when to
 // ask it again. Where it returns false after a back-off, the caller's reconciliation is the half-open probe.
-func (t *Tracker) Unresponsive(cluster client.ObjectKey, health connection.Health) (since time.Time, requeueAfter time.Duration, unresponsive bool) {
+func (t *Tracker) Unresponsive(cluster client.ObjectKey, health connection.Health,
+) (since time.Time, requeueAfter time.Duration, unresponsive bool) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	now := t.clock.Now() // once: what is zero or less triggers no reconcile

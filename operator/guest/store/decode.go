@@ -82,7 +82,8 @@ func (d *decoder) decode(raw []byte) (object client.Object, selected bool) {
 
 // isName reports whether an API server may have accepted a name: messages repeat names.
 func isName(name string) bool {
-	return name != "" && len(name) <= maxName && !strings.ContainsFunc(name, func(r rune) bool { return r == utf8.RuneError || !unicode.IsPrint(r) })
+	return name != "" && len(name) <= maxName &&
+		!strings.ContainsFunc(name, func(r rune) bool { return r == utf8.RuneError || !unicode.IsPrint(r) })
 }
 
 func (d *decoder) empty() (client.Object, error) {

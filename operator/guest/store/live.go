@@ -56,7 +56,8 @@ func (l live) List(ctx context.Context, into client.ObjectList, opts ...client.L
 	accept, _ := formats(key)
 	ctx, cancel := context.WithTimeout(ctx, s.config.Timeout)
 	defer cancel()
-	body, err := connection.Get().AbsPath(pathOf(mapping.Resource, options.Namespace)...).SetHeader("Accept", accept).Timeout(s.config.Timeout).
+	body, err := connection.Get().AbsPath(pathOf(mapping.Resource, options.Namespace)...).
+		SetHeader("Accept", accept).Timeout(s.config.Timeout).
 		VersionedParams(options.AsListOptions(), metav1.ParameterCodec).Stream(ctx)
 	if err != nil {
 		return err

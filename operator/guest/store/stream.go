@@ -17,7 +17,7 @@ var (
 	errPosition = errors.New("its resourceVersion or continue token is longer than a request may be")
 )
 
-// maxPosition is the longest resourceVersion or continue token that the next request repeats. Those of etcd are shorter than a name's limit.
+// maxPosition is the longest resourceVersion or continue token that the next request repeats. etcd's are shorter than a name's limit.
 const maxPosition = 1 << 10
 
 // retained is the size of a buffer that a watch keeps between two events.

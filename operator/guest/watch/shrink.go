@@ -45,17 +45,19 @@ var retainedDomains = []string{"autonode.io", "app.kubernetes.io", "karpenter.sh
 func shrink(object any) (any, error) {
 	switch o := object.(type) {
 	case *apiextensionsv1.CustomResourceDefinition:
-		*o = apiextensionsv1.CustomResourceDefinition{TypeMeta: o.TypeMeta, ObjectMeta: o.ObjectMeta, Status: apiextensionsv1.CustomResourceDefinitionStatus{
-			Conditions: first(o.Status.Conditions, func(c *apiextensionsv1.CustomResourceDefinitionCondition) {
-				c.Type, c.Status, c.Reason, c.Message = start(c.Type), start(c.Status), start(c.Reason), start(c.Message)
-			}),
-			StoredVersions: first(o.Status.StoredVersions, func(v *string) { *v = start(*v) }),
-		}}
+		*o = apiextensionsv1.CustomResourceDefinition{TypeMeta: o.TypeMeta, ObjectMeta: o.ObjectMeta,
+			Status: apiextensionsv1.CustomResourceDefinitionStatus{
+				Conditions: first(o.Status.Conditions, func(c *apiextensionsv1.CustomResourceDefinitionCondition) {
+					c.Type, c.Status, c.Reason, c.Message = start(c.Type), start(c.Status), start(c.Reason), start(c.Message)
+				}),
+				StoredVersions: first(o.Status.StoredVersions, func(v *string) { *v = start(*v) }),
+			}}
 	case *corev1.Node:
-		*o = corev1.Node{TypeMeta: o.TypeMeta, ObjectMeta: o.ObjectMeta, Spec: corev1.NodeSpec{ProviderID: start(o.Spec.ProviderID)}, Status: corev1.NodeStatus{
-			Capacity: corev1.ResourceList{corev1.ResourceCPU: short(o.Status.Capacity[corev1.ResourceCPU])},
-			NodeInfo: corev1.NodeSystemInfo{KubeletVersion: start(o.Status.NodeInfo.KubeletVersion)},
-		}}
+		*o = corev1.Node{TypeMeta: o.TypeMeta, ObjectMeta: o.ObjectMeta, Spec: corev1.NodeSpec{ProviderID: start(o.Spec.ProviderID)},
+			Status: corev1.NodeStatus{
+				Capacity: corev1.ResourceList{corev1.ResourceCPU: short(o.Status.Capacity[corev1.ResourceCPU])},
+				NodeInfo: corev1.NodeSystemInfo{KubeletVersion: start(o.Status.NodeInfo.KubeletVersion)},
+			}}
 		o.Annotations, o.OwnerReferences, o.Finalizers = nil, nil, nil
 		o.Labels = map[string]string{karpv1.NodePoolLabelKey: start(o.Labels[karpv1.NodePoolLabelKey])}
 	case *karpv1.NodeClaim:
@@ -106,7 +108,8 @@ func reported(conditions []status.Condition) (retained []status.Condition) {
 }
 
 func sameCondition(a, b status.Condition) bool {
-	return a.Type == b.Type && a.Status == b.Status && a.Reason == b.Reason && a.Message == b.Message && a.ObservedGeneration == b.ObservedGeneration
+	return a.Type == b.Type && a.Status == b.Status && a.Reason == b.Reason && a.Message == b.Message &&
+		a.ObservedGeneration == b.ObservedGeneration
 }
 
 // older returns the templates with an older image, up to maxTemplates bytes.
@@ -117,7 +120,9 @@ func older(templates []v1alpha1.TemplateStatus) (retained []v1alpha1.TemplateSta
 		if t.Image != v1alpha1.ImageOlder {
 			continue
 		}
-		short := v1alpha1.TemplateStatus{Source: start(t.Source), InstanceType: start(t.InstanceType), Version: start(t.Version), Image: v1alpha1.ImageOlder}
+		short := v1alpha1.TemplateStatus{
+			Source: start(t.Source), InstanceType: start(t.InstanceType), Version: start(t.Version), Image: v1alpha1.ImageOlder,
+		}
 		if rest -= store.Size(short); rest < 0 {
 			break
 		}
@@ -190,7 +195,8 @@ func bounded(metadata map[string]string) map[string]string {
 	for _, key := range slices.Sorted(maps.Keys(metadata)) {
 		value := metadata[key]
 		domain, _, _ := strings.Cut(key, "/")
-		ours := slices.ContainsFunc(retainedDomains, func(retained string) bool { return domain == retained || strings.HasSuffix(domain, "."+retained) })
+		ours := slices.ContainsFunc(retainedDomains,
+			func(retained string) bool { return domain == retained || strings.HasSuffix(domain, "."+retained) })
 		if size := len(key) + len(value); ours && len(value) <= maxText && size <= rest {
 			retained[strings.Clone(key)] = strings.Clone(value)
 			rest -= size
@@ -214,13 +220,15 @@ func specDiffers(before, after client.Object) bool {
 // nodeClassDiffers ignores a node class's status except for the nodes' version and the conditions that the operator reads: Karpenter writes
 // the status, and the guest's admin may in a loop.
 func nodeClassDiffers(before, after client.Object) bool {
-	if specDiffers(before, after) || !maps.Equal(before.GetLabels(), after.GetLabels()) || !maps.Equal(before.GetAnnotations(), after.GetAnnotations()) ||
+	if specDiffers(before, after) || !maps.Equal(before.GetLabels(), after.GetLabels()) ||
+		!maps.Equal(before.GetAnnotations(), after.GetAnnotations()) ||
 		len(before.GetFinalizers()) != len(after.GetFinalizers()) {
 		return true
 	}
 	a, ok := before.(*v1alpha1.ClusterAPINodeClass)
 	b, ok2 := after.(*v1alpha1.ClusterAPINodeClass)
-	return ok && ok2 && (a.Status.Version != b.Status.Version || !slices.EqualFunc(reported(a.Status.Conditions), reported(b.Status.Conditions), sameCondition))
+	return ok && ok2 &&
+		(a.Status.Version != b.Status.Version || !slices.EqualFunc(reported(a.Status.Conditions), reported(b.Status.Conditions), sameCondition))
 }
 
 // nodeDiffers ignores heartbeats.

@@ -69,7 +69,8 @@ func New() *provider.Profile {
 		Tokens:       []provider.Token{{Key: "token"}, {Key: "aws-token", Audience: Audience}},
 		LeaseInGuest: true,
 		Unattended: func(cluster string) string {
-			return fmt.Sprintf("EC2 instances, launch templates and instance profiles with the tag kubernetes.io/cluster/%s=owned and one that begins with karpenter", cluster)
+			return fmt.Sprintf("EC2 instances, launch templates and instance profiles with the tag kubernetes.io/cluster/%s=owned and one that "+
+				"begins with karpenter", cluster)
 		},
 	}
 }
@@ -147,7 +148,8 @@ func endpoint(in provider.Input) (string, error) {
 	}
 	parsed, err := url.Parse(in.Endpoint)
 	if err != nil || parsed.Scheme != "https" || parsed.Host == "" {
-		return "", fmt.Errorf("the guest's endpoint %q isn't a URL that nodes could join by; set controlPlaneEndpoint of Cluster %s/%s", in.Endpoint, in.Namespace, in.ClusterName)
+		return "", fmt.Errorf("the guest's endpoint %q isn't a URL that nodes could join by; set controlPlaneEndpoint of Cluster %s/%s",
+			in.Endpoint, in.Namespace, in.ClusterName)
 	}
 	return in.Endpoint, nil
 }

@@ -49,11 +49,13 @@ func (r *regions) checkCluster(ctx context.Context, in provider.Input) (provider
 	if ref := in.Cluster.Spec.InfrastructureRef; ref.APIGroup != infrastructureGroup || !infrastructures.Has(ref.Kind) {
 		is := fmt.Sprintf("Cluster %s/%s has no infrastructureRef", in.Namespace, in.ClusterName)
 		if ref.IsDefined() {
-			is = fmt.Sprintf("the infrastructure of Cluster %s/%s is a %s.%s and no AWSCluster", in.Namespace, in.ClusterName, ref.Kind, ref.APIGroup)
+			is = fmt.Sprintf("the infrastructure of Cluster %s/%s is a %s.%s and no AWSCluster", in.Namespace, in.ClusterName,
+				ref.Kind, ref.APIGroup)
 		}
 		return provider.Finding{
-			Reason:  v1beta1.InfrastructureMismatchReason,
-			Message: fmt.Sprintf("spec.autoNode.provisionerConfig.karpenter.platform: AWS makes EC2 instances, but %s; use platform ClusterAPI, or correct spec.infraID", is),
+			Reason: v1beta1.InfrastructureMismatchReason,
+			Message: fmt.Sprintf("spec.autoNode.provisionerConfig.karpenter.platform: AWS makes EC2 instances, but %s; use platform ClusterAPI, "+
+				"or correct spec.infraID", is),
 		}, nil
 	}
 	region, finding, err := r.resolve(ctx, in)
@@ -77,7 +79,8 @@ func (*regions) moved(ctx context.Context, in provider.Input, region string) (pr
 	}
 	return provider.Finding{
 		Reason: v1beta1.InvalidSpecReason,
-		Message: fmt.Sprintf("%s: Karpenter makes instances in %s, and wouldn't find them from %s; set it to %s, or remove spec.autoNode, wait until its nodes are gone, and set it again",
+		Message: fmt.Sprintf("%s: Karpenter makes instances in %s, and wouldn't find them from %s; set it to %s, or remove spec.autoNode, wait "+
+			"until its nodes are gone, and set it again",
 			regionField, is, region, is),
 	}, nil
 }
@@ -96,13 +99,15 @@ func (r *regions) resolve(ctx context.Context, in provider.Input) (string, provi
 	}
 	ref := key.infrastructure
 	if ref.Kind != "AWSCluster" {
-		return "", unknown("%s is required: the infrastructure of Cluster %s/%s is of kind %s, which declares no region", regionField, in.Namespace, in.ClusterName, ref.Kind), nil
+		return "", unknown("%s is required: the infrastructure of Cluster %s/%s is of kind %s, which declares no region", regionField,
+			in.Namespace, in.ClusterName, ref.Kind), nil
 	}
 	mapping, err := in.Mapper.RESTMapping(ref.GroupKind())
 	if meta.IsNoMatchError(err) {
 		return "", provider.Finding{
-			Reason:  v1beta1.KindNotFoundReason,
-			Message: fmt.Sprintf("the management cluster doesn't serve %s, which has the region; install its provider, or set %s", ref.GroupKind(), regionField),
+			Reason: v1beta1.KindNotFoundReason,
+			Message: fmt.Sprintf("the management cluster doesn't serve %s, which has the region; install its provider, or set %s",
+				ref.GroupKind(), regionField),
 		}, nil
 	}
 	if err != nil {
@@ -112,14 +117,16 @@ func (r *regions) resolve(ctx context.Context, in provider.Input) (string, provi
 	infrastructure.SetGroupVersionKind(mapping.GroupVersionKind)
 	err = in.Reader.Get(ctx, client.ObjectKey{Namespace: in.Namespace, Name: ref.Name}, infrastructure)
 	if apierrors.IsNotFound(err) {
-		return "", unknown("there is no %s %s/%s, which would declare the region; create it, or set %s", ref.Kind, in.Namespace, ref.Name, regionField), nil
+		return "", unknown("there is no %s %s/%s, which would declare the region; create it, or set %s", ref.Kind, in.Namespace,
+			ref.Name, regionField), nil
 	}
 	if err != nil {
 		return "", provider.Finding{}, fmt.Errorf("reading %s %s/%s: %w", ref.Kind, in.Namespace, ref.Name, err)
 	}
 	region, _, err := unstructured.NestedString(infrastructure.Object, "spec", "region")
 	if err != nil || region == "" {
-		return "", unknown("spec.region of %s %s/%s names no region; set %s", ref.Kind, in.Namespace, ref.Name, regionField), nil //nolint:nilerr // a field of another type is as good as none
+		//nolint:nilerr // a field of another type is as good as none
+		return "", unknown("spec.region of %s %s/%s names no region; set %s", ref.Kind, in.Namespace, ref.Name, regionField), nil
 	}
 	r.known.Add(key, region)
 	return region, provider.Finding{}, nil

@@ -66,7 +66,8 @@ func ShrinkPod(object any) (any, error) {
 // pods returns a component's pods, newest first: those are of the newest template.
 func (c *Component) pods(ctx context.Context, s *scope.Scope) ([]corev1.Pod, error) {
 	pods := &corev1.PodList{}
-	if err := c.Management.List(ctx, pods, client.InNamespace(s.ControlPlaneNamespace), client.MatchingLabelsSelector{Selector: naming.Pods(s.Names())}); err != nil {
+	if err := c.Management.List(ctx, pods, client.InNamespace(s.ControlPlaneNamespace),
+		client.MatchingLabelsSelector{Selector: naming.Pods(s.Names())}); err != nil {
 		return nil, fmt.Errorf("listing Karpenter's pods: %w", err)
 	}
 	slices.SortFunc(pods.Items, func(a, b corev1.Pod) int {

@@ -193,7 +193,8 @@ func (in Input) adaptNetworkPolicy(policy *networkingv1.NetworkPolicy) error {
 	}
 	ports := &policy.Spec.Egress[len(policy.Spec.Egress)-1].Ports
 	guest := intstr.FromInt32(in.GuestPort)
-	if in.GuestPort == 0 || slices.ContainsFunc(*ports, func(p networkingv1.NetworkPolicyPort) bool { return p.Port != nil && *p.Port == guest }) {
+	if in.GuestPort == 0 ||
+		slices.ContainsFunc(*ports, func(p networkingv1.NetworkPolicyPort) bool { return p.Port != nil && *p.Port == guest }) {
 		return nil
 	}
 	protocol := corev1.ProtocolTCP

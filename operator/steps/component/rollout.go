@@ -22,7 +22,8 @@ func setAvailable(component *v1beta1.ControlPlaneComponent, live *appsv1.Deploym
 	case live == nil:
 		set(component, v1beta1.Available, metav1.ConditionFalse, v1beta1.DeploymentNotFoundReason, "there is no Deployment; it is made again")
 	case live.Status.AvailableReplicas == 0:
-		if paused := meta.FindStatusCondition(component.Status.Conditions, v1beta1.Available); paused != nil && paused.Reason == v1beta1.PausedReason {
+		paused := meta.FindStatusCondition(component.Status.Conditions, v1beta1.Available)
+		if paused != nil && paused.Reason == v1beta1.PausedReason {
 			meta.RemoveStatusCondition(&component.Status.Conditions, v1beta1.Available) // the time of the pause doesn't count as an outage
 		}
 		none := fmt.Sprintf("none of %d replicas is available", ptr.Deref(live.Spec.Replicas, 1))
@@ -37,7 +38,8 @@ func setAvailable(component *v1beta1.ControlPlaneComponent, live *appsv1.Deploym
 // Available.
 func setRollout(component *v1beta1.ControlPlaneComponent, live, desired *appsv1.Deployment, pods []corev1.Pod, trouble string) {
 	wait := func(format string, args ...any) {
-		set(component, v1beta1.RolloutComplete, metav1.ConditionFalse, v1beta1.RollingOutReason, fmt.Sprintf(format, args...)+explain(live, trouble))
+		set(component, v1beta1.RolloutComplete, metav1.ConditionFalse, v1beta1.RollingOutReason,
+			fmt.Sprintf(format, args...)+explain(live, trouble))
 	}
 	if live == nil {
 		wait("the Deployment is being made")
@@ -47,7 +49,8 @@ func setRollout(component *v1beta1.ControlPlaneComponent, live, desired *appsv1.
 	old := status.Replicas - status.UpdatedReplicas
 	ending := max(ptr.Deref(status.TerminatingReplicas, 0), terminating(pods)) // of the two, the one lags, and not every cluster has the other
 	switch {
-	case desired != nil && (!sameContainer(live, desired) || replicas != ptr.Deref(desired.Spec.Replicas, 1)), status.ObservedGeneration < live.Generation:
+	case desired != nil && (!sameContainer(live, desired) || replicas != ptr.Deref(desired.Spec.Replicas, 1)),
+		status.ObservedGeneration < live.Generation:
 		wait("the Deployment is being updated")
 	case status.UpdatedReplicas < replicas && (old > 0 || !rolledOut(component)):
 		wait("%d of %d replicas are updated", status.UpdatedReplicas, replicas)
@@ -77,7 +80,8 @@ func sameContainer(live, desired *appsv1.Deployment) bool {
 // managers.
 func hasVariables(live, desired []corev1.EnvVar) bool {
 	return !slices.ContainsFunc(desired, func(variable corev1.EnvVar) bool {
-		return variable.ValueFrom == nil && !slices.ContainsFunc(live, func(l corev1.EnvVar) bool { return l.Name == variable.Name && l.Value == variable.Value })
+		return variable.ValueFrom == nil &&
+			!slices.ContainsFunc(live, func(l corev1.EnvVar) bool { return l.Name == variable.Name && l.Value == variable.Value })
 	})
 }
 
@@ -134,10 +138,11 @@ func setReady(component *v1beta1.ControlPlaneComponent) {
 
 // record writes an event for each condition but Ready whose status or reason changed, with that reason.
 func (c *Component) record(before, after *v1beta1.ControlPlaneComponent) {
-	message.Transitions(c.Recorder, after, before.Status.Conditions, after.Status.Conditions, func(was *metav1.Condition, is metav1.Condition) string {
-		if is.Type == v1beta1.Available && is.Status == metav1.ConditionFalse && is.Reason != v1beta1.PausedReason && was != nil {
-			return corev1.EventTypeWarning
-		}
-		return corev1.EventTypeNormal
-	})
+	message.Transitions(c.Recorder, after, before.Status.Conditions, after.Status.Conditions,
+		func(was *metav1.Condition, is metav1.Condition) string {
+			if is.Type == v1beta1.Available && is.Status == metav1.ConditionFalse && is.Reason != v1beta1.PausedReason && was != nil {
+				return corev1.EventTypeWarning
+			}
+			return corev1.EventTypeNormal
+		})
 }

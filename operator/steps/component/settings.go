@@ -120,7 +120,9 @@ func boundQuantities(content []byte) error {
 	}{}
 	_ = yaml.Unmarshal(content, &written)
 	var problems []error
-	for where, list := range map[string]map[string]scalar.Quantity{"requests": written.Resources.Requests, "limits": written.Resources.Limits} {
+	for where, list := range map[string]map[string]scalar.Quantity{
+		"requests": written.Resources.Requests, "limits": written.Resources.Limits,
+	} {
 		for name, quantity := range list {
 			if _, err := scalar.ParseQuantity(quantity.String()); err != nil {
 				problems = append(problems, fmt.Errorf("resources.%s.%s: %q %w", where, name, message.Cut(quantity.String(), scalar.MaxQuantity), err))
@@ -182,7 +184,9 @@ func (s Settings) validate() error {
 	if s.KubeClientBurst > 0 && s.KubeClientBurst < s.KubeClientQPS {
 		report("kubeClientBurst: %d is less than kubeClientQPS, %d", s.KubeClientBurst, s.KubeClientQPS)
 	}
-	for field, window := range map[string]time.Duration{"batchIdleDuration": s.BatchIdleDuration.Duration, "batchMaxDuration": s.BatchMaxDuration.Duration} {
+	for field, window := range map[string]time.Duration{
+		"batchIdleDuration": s.BatchIdleDuration.Duration, "batchMaxDuration": s.BatchMaxDuration.Duration,
+	} {
 		if window < 0 || window > maxBatch {
 			report("%s: %s is not between 0s and %s", field, window, maxBatch)
 		}

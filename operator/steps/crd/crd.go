@@ -119,7 +119,8 @@ func served(s *scope.Scope) scope.Result {
 
 func (d *Definitions) isSettled(ctx context.Context, s *scope.Scope) (bool, error) {
 	before, ok := d.settled.Get(s.HostedCluster.UID)
-	if !ok || s.FeatureGates == nil || before.release != s.Release.Digest || before.component != s.Karpenter.Name || before.gated != gatedOf(s) {
+	if !ok || s.FeatureGates == nil || before.release != s.Release.Digest || before.component != s.Karpenter.Name ||
+		before.gated != gatedOf(s) {
 		return false, nil
 	}
 	for name, resourceVersion := range before.resourceVersions {

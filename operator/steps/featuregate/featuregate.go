@@ -142,7 +142,8 @@ func (f *FeatureGates) wanted(hostedCluster *v1beta1.HostedCluster) (map[string]
 		allowed = strings.Join(f.Allowed, ", ")
 	}
 	return wanted, []finding{{off: true, reason: v1beta1.FeatureGateNotAllowedReason, message: fmt.Sprintf(
-		"spec.autoNode.provisionerConfig.karpenter.featureGates: %s without effect; the platform allows HostedClusters %s", strings.Join(refused, ", "), allowed)}}
+		"spec.autoNode.provisionerConfig.karpenter.featureGates: %s without effect; the platform allows "+
+			"HostedClusters %s", strings.Join(refused, ", "), allowed)}}
 }
 
 // inUse returns the gates of the replicas that may still run: of the Deployment as it is, and of the last complete rollout.
@@ -194,7 +195,8 @@ func report(hostedCluster *v1beta1.HostedCluster, findings []finding) {
 		return
 	}
 	condition := metav1.Condition{
-		Type: v1beta1.FeatureGatesAccepted, Status: metav1.ConditionTrue, Reason: findings[0].reason, ObservedGeneration: hostedCluster.Generation,
+		Type: v1beta1.FeatureGatesAccepted, Status: metav1.ConditionTrue, Reason: findings[0].reason,
+		ObservedGeneration: hostedCluster.Generation,
 	}
 	messages := make([]string, 0, len(findings))
 	for _, found := range findings {

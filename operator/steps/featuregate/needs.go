@@ -26,7 +26,8 @@ func foreign(ctx context.Context, guest *scope.Guest, gate gate) (finding, error
 	owned := fmt.Sprintf("CustomResourceDefinition %s in the guest belongs to %s", live.Name, ownerOf(live))
 	if problem := unusable(live, gate.version); problem != "" {
 		return finding{off: true, reason: v1beta1.FeatureGateUnsupportedReason, message: fmt.Sprintf(
-			"%s is off: %s and %s; let its owner upgrade or delete it, and the operator tries again within %s", gate.name, owned, problem, recheck)}, nil
+			"%s is off: %s and %s; let its owner upgrade or delete it, and the operator tries again within %s", gate.name, owned,
+			problem, recheck)}, nil
 	}
 	return finding{reason: v1beta1.DefinitionNotOwnedReason, message: fmt.Sprintf(
 		"%s is on: %s; Karpenter uses it, and the operator neither changes nor removes it", gate.name, owned)}, nil
@@ -43,7 +44,8 @@ func unserved(_ context.Context, guest *scope.Guest, gate gate) (finding, error)
 		return finding{}, fmt.Errorf("looking for %s in the guest: %w", gate.kind.GroupVersion(), err)
 	}
 	return finding{off: true, reason: v1beta1.FeatureGateUnsupportedReason, message: fmt.Sprintf(
-		"%s is off: the guest's API server doesn't serve %s; upgrade it, and the operator tries again within %s", gate.name, gate.kind.GroupVersion(), recheck)}, nil
+		"%s is off: the guest's API server doesn't serve %s; upgrade it, and the operator tries again within %s", gate.name,
+		gate.kind.GroupVersion(), recheck)}, nil
 }
 
 // unusable returns why Karpenter can't work with a definition: its informers would never sync, and it would end.

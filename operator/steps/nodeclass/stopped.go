@@ -51,8 +51,8 @@ func reportStopped(ctx context.Context, s *scope.Scope) (scope.Result, error) {
 	if available == nil {
 		return scope.Result{}, nil
 	}
-	since, reason, text := time.Now(), v1alpha1.PausedReason, "AutoNode is paused, and Karpenter doesn't run: no node is launched, replaced or removed; "+
-		"ask the platform team to end the pause"
+	since, reason, text := time.Now(), v1alpha1.PausedReason, "AutoNode is paused, and Karpenter doesn't run: no node is launched, replaced "+
+		"or removed; ask the platform team to end the pause"
 	switch available.Reason {
 	case v1beta1.PausedReason:
 	case v1beta1.ReplicasUnavailableReason:
@@ -60,8 +60,8 @@ func reportStopped(ctx context.Context, s *scope.Scope) (scope.Result, error) {
 		if wait := time.Until(since.Add(unavailableAfter)); wait > 0 {
 			return scope.Result{RequeueAfter: wait}, nil
 		}
-		reason, text = v1alpha1.KarpenterUnavailableReason, fmt.Sprintf("Karpenter has had no available replica since %s: no node is launched, replaced or "+
-			"removed; ask the platform team to check Karpenter's pods", since.UTC().Format(time.RFC3339))
+		reason, text = v1alpha1.KarpenterUnavailableReason, fmt.Sprintf("Karpenter has had no available replica since %s: no node is launched, "+
+			"replaced or removed; ask the platform team to check Karpenter's pods", since.UTC().Format(time.RFC3339))
 	default:
 		return scope.Result{}, nil
 	}

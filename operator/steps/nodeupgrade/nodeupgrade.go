@@ -141,7 +141,8 @@ func (n *NodeUpgrade) current(ctx context.Context, s *scope.Scope) (string, erro
 	// A node may be ahead of the payload, because its image is. That decides nothing about the others' version.
 	newest, wanted := "", guest.PlainVersion(s.Karpenter.Versions[payload.KubernetesVersion])
 	for i := range nodes.Items {
-		if v := guest.PlainVersion(nodes.Items[i].Status.NodeInfo.KubeletVersion); guest.CompareVersions(v, newest) > 0 && (wanted == "" || guest.CompareVersions(v, wanted) <= 0) {
+		if v := guest.PlainVersion(nodes.Items[i].Status.NodeInfo.KubeletVersion); guest.CompareVersions(v, newest) > 0 &&
+			(wanted == "" || guest.CompareVersions(v, wanted) <= 0) {
 			newest = v
 		}
 	}
@@ -184,7 +185,8 @@ func (n *NodeUpgrade) input(s *scope.Scope, wanted, current string) (input, erro
 	case v1beta1.NodeUpgradeManual:
 		in.policy = upgrade.Policy
 		in.approved = hostedCluster.Annotations[v1beta1.ApproveNodeVersionAnnotation]
-		in.approve = fmt.Sprintf("kubectl annotate --overwrite -n %s hostedcluster %s %s=", hostedCluster.Namespace, hostedCluster.Name, v1beta1.ApproveNodeVersionAnnotation)
+		in.approve = fmt.Sprintf("kubectl annotate --overwrite -n %s hostedcluster %s %s=", hostedCluster.Namespace, hostedCluster.Name,
+			v1beta1.ApproveNodeVersionAnnotation)
 	case v1beta1.NodeUpgradeMaintenanceWindow:
 		window, err := Window(upgrade)
 		if err != nil {

@@ -77,7 +77,8 @@ func (d DefaultRelease) check(s *scope.Scope) error {
 			"it was started without --karpenter-image; name a payload in spec.release.image"}
 	case d.Component != s.Profile.Component:
 		return &failedError{reason: v1beta1.ComponentMissingReason, message: fmt.Sprintf(
-			"spec.release isn't set, and the operator's default release has %s only; name a payload that has %s in spec.release.image", d.Component, s.Profile.Component)}
+			"spec.release isn't set, and the operator's default release has %s only; name a payload that has %s in spec.release.image", d.Component,
+			s.Profile.Component)}
 	}
 	return nil
 }
@@ -123,10 +124,12 @@ func (f *follower) version(ctx context.Context, s *scope.Scope, current string) 
 			remedy = "upgrade the control plane"
 		}
 		return "", &failedError{reason: v1beta1.VersionSkewReason, retryAfter: followAfter, message: fmt.Sprintf(
-			"the operator's default release supports Kubernetes 1.%d to 1.%d, and the guest's API server runs %s; %s", oldestMinor, newestMinor, plain(server), remedy)}
+			"the operator's default release supports Kubernetes 1.%d to 1.%d, and the guest's API server runs %s; %s", oldestMinor, newestMinor,
+			plain(server), remedy)}
 	}
 	uid, nodes := s.HostedCluster.UID, plain(server)+installedBuild(s, reported)
-	if current == "" || cmp.Or(guest.CompareVersions(nodes, current), cmp.Compare(len(nodes), len(current)), strings.Compare(nodes, current)) >= 0 {
+	if current == "" ||
+		cmp.Or(guest.CompareVersions(nodes, current), cmp.Compare(len(nodes), len(current)), strings.Compare(nodes, current)) >= 0 {
 		f.older.Remove(uid)
 		return nodes, nil
 	}
@@ -146,7 +149,8 @@ var installable = regexp.MustCompile(`\+(rke2r|k3s)[0-9]{1,4}$`)
 
 // installedBuild returns the build of an API server's version, with its +, if nodes need it; empty for none. Kubeadm's images have none.
 func installedBuild(s *scope.Scope, version string) string {
-	if a := s.HostedCluster.Spec.AutoNode; a != nil && a.ProvisionerConfig.Karpenter != nil && a.ProvisionerConfig.Karpenter.ClusterAPI != nil {
+	if a := s.HostedCluster.Spec.AutoNode; a != nil && a.ProvisionerConfig.Karpenter != nil &&
+		a.ProvisionerConfig.Karpenter.ClusterAPI != nil {
 		if b := a.ProvisionerConfig.Karpenter.ClusterAPI.Bootstrap; b != nil && b.ConfigTemplateRef != nil &&
 			!strings.HasPrefix(b.ConfigTemplateRef.Kind, "RKE2") && !strings.HasPrefix(b.ConfigTemplateRef.Kind, "KThrees") {
 			return ""

@@ -44,6 +44,7 @@ func (p *puller) checkPlatforms(ctx context.Context, release *payload.Release, r
 		return nil //nolint:nilerr // unknown
 	}
 	return &payload.Error{Reason: payload.ReasonPlatformMissing, Op: "pulling", Ref: release.Image, Detail: fmt.Sprintf(
-		"the image of %s is for %s, and the nodes of the management cluster are %s; choose a payload whose image is for one of theirs, or add nodes",
+		"the image of %s is for %s, and the nodes of the management cluster are %s; choose a payload whose image is for one of theirs, "+
+			"or add nodes",
 		r.component, strings.Join(platforms, ", "), strings.Join(sets.List(known), ", "))}
 }

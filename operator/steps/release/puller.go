@@ -96,7 +96,8 @@ func newPuller(clock clock.PassiveClock, nodes client.Reader) *puller {
 	return &puller{
 		clock: clock, nodes: nodes, waitTimeout: defaultWaitTimeout,
 		limiter: newLimiter(), cache: newStore(), inFlight: map[pullKey]*inFlightPull{},
-		failed: lru.New[pullKey, failure](failures), completed: lru.New[pullKey, *inFlightPull](awaitedPulls), verified: lru.New[cacheKey, time.Time](unverified),
+		failed: lru.New[pullKey, failure](failures), completed: lru.New[pullKey, *inFlightPull](awaitedPulls),
+		verified: lru.New[cacheKey, time.Time](unverified),
 	}
 }
 
@@ -119,7 +120,8 @@ type cacheKey struct{ digest, component string }
 
 // get returns a payload, or an error and when to retry. Neither means that the pull is still in progress: its end
 // triggers who.
-func (p *puller) get(ctx context.Context, who reconcile.Request, r request) (release *payload.Release, retryAfter time.Duration, err error) {
+func (p *puller) get(ctx context.Context, who reconcile.Request, r request,
+) (release *payload.Release, retryAfter time.Duration, err error) {
 	if release := p.cached(r.image, r.component); release != nil {
 		return release, 0, nil
 	}

@@ -80,7 +80,8 @@ func New(config Config) *Resolver {
 		config.Clock = clock.RealClock{}
 	}
 	return &Resolver{
-		pullSecrets: config.PullSecrets, skew: newSkew(config.Versions, config.Clock), options: config.Options, puller: newPuller(config.Clock, config.Nodes), refused: lru.New[types.UID, refusal](refusals),
+		pullSecrets: config.PullSecrets, skew: newSkew(config.Versions, config.Clock), options: config.Options,
+		puller: newPuller(config.Clock, config.Nodes), refused: lru.New[types.UID, refusal](refusals),
 		byDefault: config.Default, follower: newFollower(config.Versions, config.Clock),
 	}
 }
@@ -134,7 +135,8 @@ func (r *Resolver) Reconcile(ctx context.Context, s *scope.Scope) (scope.Result,
 	default:
 		use(s, found)
 		if desired == nil || desired.Image != found.release.Image || desired.Version != found.release.Version {
-			log.FromContext(ctx).Info("Resolved release", "image", found.release.Image, "version", found.release.Version, "servedBy", found.release.ServedBy)
+			log.FromContext(ctx).Info("Resolved release", "image", found.release.Image, "version", found.release.Version, "servedBy",
+				found.release.ServedBy)
 		}
 		hostedCluster.Status.Version.Desired = &v1beta1.DesiredVersion{
 			Version: found.release.Version, NodeVersion: found.component.Versions[payload.KubernetesVersion],
@@ -190,7 +192,8 @@ func report(hostedCluster *v1beta1.HostedCluster, found *resolved) scope.Result 
 		set(hostedCluster, metav1.ConditionTrue, v1beta1.AsExpectedReason, message)
 		return scope.Result{}
 	case payload.ReasonPayloadUnsigned:
-		set(hostedCluster, metav1.ConditionTrue, v1beta1.PayloadUnsignedReason, message+"; it has no signature by a key that the platform trusts; sign it")
+		set(hostedCluster, metav1.ConditionTrue, v1beta1.PayloadUnsignedReason,
+			message+"; it has no signature by a key that the platform trusts; sign it")
 	default:
 		set(hostedCluster, metav1.ConditionTrue, v1beta1.SignatureUnknownReason, fmt.Sprintf(
 			"%s; the operator couldn't read its signatures (%s) and retries", message, reasons[release.Unverified]))
@@ -209,7 +212,8 @@ func (r *Resolver) fits(ctx context.Context, s *scope.Scope, found *resolved) er
 			return &failedError{reason: known.Reason, message: known.Message}
 		}
 		desired := s.HostedCluster.Status.Version.Desired
-		if installed := s.Component != nil && len(s.Component.Status.Conditions) > 0; installed && desired != nil && desired.Image != found.release.Image {
+		if installed := s.Component != nil && len(s.Component.Status.Conditions) > 0; installed && desired != nil &&
+			desired.Image != found.release.Image {
 			return &failedError{reason: v1beta1.FitUnknownReason, message: fmt.Sprintf(
 				"release %s (%s) waits until the guest's API server answers, because the guest may reject it; release %s stays until then",
 				found.release.Version, found.release.Image, desired.Version)}
@@ -298,7 +302,8 @@ func (r *Resolver) resolve(ctx context.Context, s *scope.Scope, image string) (*
 	}
 	if class := s.Profile.NodeClass; class.FromPayload && !defines(karpenter, class.Definition()) {
 		return nil, &failedError{reason: v1beta1.DefinitionMissingReason, message: fmt.Sprintf(
-			"release %s ships no CustomResourceDefinition %s for its component %s; choose a payload that does", found.Version, class.Definition(), component)}
+			"release %s ships no CustomResourceDefinition %s for its component %s; choose a payload that does", found.Version,
+			class.Definition(), component)}
 	}
 	return &resolved{release: found, component: karpenter}, nil
 }
@@ -342,7 +347,8 @@ func (r *Resolver) request(ctx context.Context, hostedCluster *v1beta1.HostedClu
 	options.UserAgent = v1beta1.ManagedByOperator
 	options.Discreet = true
 	for _, source := range hostedCluster.Spec.ImageContentSources {
-		options.ImageContentSources = append(options.ImageContentSources, payload.ImageContentSource{Source: source.Source, Mirrors: source.Mirrors})
+		options.ImageContentSources = append(options.ImageContentSources,
+			payload.ImageContentSource{Source: source.Source, Mirrors: source.Mirrors})
 	}
 	var config []byte
 	if secret != nil {

@@ -101,13 +101,15 @@ func apart(nodes, server string) string {
 	}
 	switch {
 	case n.Major() != s.Major():
-		return fmt.Sprintf("its nodes run Kubernetes %s and the guest's API server %s, which is another major version; choose a payload for that", plain(n), plain(s))
+		return fmt.Sprintf("its nodes run Kubernetes %s and the guest's API server %s, which is another major version; choose a payload for that",
+			plain(n), plain(s))
 	case n.Minor() > s.Minor()+maxAhead:
 		return fmt.Sprintf("its nodes run Kubernetes %s, and the guest's API server, now at %s, has to reach %d.%d before; "+
 			"upgrade the control plane one minor version at a time, or choose a payload of %d.%d at most",
 			plain(n), plain(s), n.Major(), n.Minor()-maxAhead, s.Major(), s.Minor()+maxAhead)
 	case n.Minor()+guest.MaxBehind < s.Minor():
-		return fmt.Sprintf("its nodes run Kubernetes %s, more than %d minor versions behind the guest's API server at %s; choose a payload of %d.%d at least",
+		return fmt.Sprintf("its nodes run Kubernetes %s, more than %d minor versions behind the guest's API server at %s; choose a payload of "+
+			"%d.%d at least",
 			plain(n), guest.MaxBehind, plain(s), s.Major(), s.Minor()-guest.MaxBehind)
 	}
 	return ""

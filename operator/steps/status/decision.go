@@ -92,7 +92,8 @@ func decide(i inventory, desired, server string, upgrade scope.NodeUpgrade, clk 
 		v.message = fmt.Sprintf("new nodes get %s rather than %s; %s", given, desired, upgrade.Waits)
 	case total > 0 && ahead == total && replaced == 0:
 		v.reason = v1beta1.NodesAheadReason
-		v.message = fmt.Sprintf("%s; move to a release with the version of their image, or provide a template whose image has %s", runAhead(ahead, len(i.nodes), newer, desired), desired)
+		v.message = fmt.Sprintf("%s; move to a release with the version of their image, or provide a template whose image has %s",
+			runAhead(ahead, len(i.nodes), newer, desired), desired)
 	case total > 0:
 		v.reason = v1beta1.NodesOutdatedReason
 		v.message = runBehind(total-ahead, ahead, len(i.nodes), outdated, newer, desired)
@@ -123,7 +124,8 @@ func isAhead(v, wanted string) bool {
 
 // runAhead returns which newer versions nodes run.
 func runAhead(n, total int, newer map[string]int, desired string) string {
-	return fmt.Sprintf("%d of %d %s %s %s, ahead of %s", n, total, english.PluralWord(total, "node", "nodes"), english.PluralWord(n, "runs", "run"), runs(newer), desired)
+	return fmt.Sprintf("%d of %d %s %s %s, ahead of %s", n, total, english.PluralWord(total, "node", "nodes"),
+		english.PluralWord(n, "runs", "run"), runs(newer), desired)
 }
 
 // runBehind returns which older versions nodes run, and how many nodes are ahead.
@@ -133,7 +135,8 @@ func runBehind(behind, ahead, total int, outdated, newer map[string]int, desired
 	}
 	older := maps.Clone(outdated)
 	maps.DeleteFunc(older, func(v string, n int) bool { return newer[v] == n })
-	text := fmt.Sprintf("%d of %d %s still %s %s", behind, total, english.PluralWord(total, "node", "nodes"), english.PluralWord(behind, "runs", "run"), runs(older))
+	text := fmt.Sprintf("%d of %d %s still %s %s", behind, total, english.PluralWord(total, "node", "nodes"),
+		english.PluralWord(behind, "runs", "run"), runs(older))
 	if ahead > 0 {
 		text += fmt.Sprintf("; %d %s %s, ahead of %s", ahead, english.PluralWord(ahead, "runs", "run"), runs(newer), desired)
 	}
@@ -160,7 +163,8 @@ func (w *images) add(image provider.OlderImage, wanted string) {
 // String returns which template holds most nodes, and the remedy.
 func (w images) String() string {
 	templates := slices.SortedFunc(maps.Keys(w.byTemplate), func(a, b olderTemplate) int {
-		return cmp.Or(cmp.Compare(w.byTemplate[b], w.byTemplate[a]), cmp.Compare(a.name, b.name), cmp.Compare(a.has, b.has), cmp.Compare(a.wanted, b.wanted))
+		return cmp.Or(cmp.Compare(w.byTemplate[b], w.byTemplate[a]), cmp.Compare(a.name, b.name), cmp.Compare(a.has, b.has),
+			cmp.Compare(a.wanted, b.wanted))
 	})
 	if len(templates) == 0 {
 		return ""
@@ -169,7 +173,8 @@ func (w images) String() string {
 	if n := len(templates) - 1; n > 0 {
 		more = ", and " + english.Plural(n, "other template's image is older", "other templates' images are older")
 	}
-	return fmt.Sprintf("the image of machine template %s still has %s%s; provide a template whose image has %s", message.Quoted(first.name), message.Quote(first.has), more, message.Quote(first.wanted))
+	return fmt.Sprintf("the image of machine template %s still has %s%s; provide a template whose image has %s", message.Quoted(first.name),
+		message.Quote(first.has), more, message.Quote(first.wanted))
 }
 
 // besides reports that some of the nodes wait for an image, and the others for something else.
@@ -221,10 +226,12 @@ func (i inventory) limit(outdated, sizes map[string]int, clk clock.Clock) string
 	case allowed == 0:
 		return fmt.Sprintf("NodePool %s allows no disruption now", message.Quoted(tightest))
 	}
-	text := fmt.Sprintf("NodePool %s allows %d %s at a time", message.Quoted(tightest), allowed, english.PluralWord(allowed, "disruption", "disruptions"))
+	text := fmt.Sprintf("NodePool %s allows %d %s at a time", message.Quoted(tightest), allowed,
+		english.PluralWord(allowed, "disruption", "disruptions"))
 	if pool := i.pools[tightest]; full(pool) {
 		limit := pool.Spec.Limits[resources.Node]
-		text += fmt.Sprintf(", and terminates nodes before it launches their replacements: spec.limits.nodes %d isn't above spec.replicas %d", limit.Value(), *pool.Spec.Replicas)
+		text += fmt.Sprintf(", and terminates nodes before it launches their replacements: spec.limits.nodes %d isn't above spec.replicas %d",
+			limit.Value(), *pool.Spec.Replicas)
 	}
 	return text
 }

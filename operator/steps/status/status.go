@@ -155,7 +155,9 @@ func zero(s *scope.Scope) {
 		*count = ptr.To[int32](0)
 	}
 	counts.OutdatedNodeCount, counts.NodeVersions = nil, nil
-	for _, condition := range []string{v1beta1.NodesUpToDate, v1beta1.NodeClassReady, v1beta1.OfferingsAvailable, v1beta1.NodeIdentityEnforced} {
+	for _, condition := range []string{
+		v1beta1.NodesUpToDate, v1beta1.NodeClassReady, v1beta1.OfferingsAvailable, v1beta1.NodeIdentityEnforced,
+	} {
 		meta.RemoveStatusCondition(&s.HostedCluster.Status.Conditions, condition)
 	}
 }
@@ -210,7 +212,10 @@ func readInventory(ctx context.Context, s *scope.Scope) (inventory, error) {
 			return inventory{}, fmt.Errorf("listing %T in the guest: %w", list, err)
 		}
 	}
-	i := inventory{nodes: nodes.Items, claims: claims.Items, pools: map[string]*karpv1.NodePool{}, pinned: map[string]string{}, images: map[kind]provider.OlderImage{}, group: s.Profile.NodeClass.Group}
+	i := inventory{
+		nodes: nodes.Items, claims: claims.Items, pools: map[string]*karpv1.NodePool{}, pinned: map[string]string{},
+		images: map[kind]provider.OlderImage{}, group: s.Profile.NodeClass.Group,
+	}
 	for n := range pools.Items {
 		i.pools[pools.Items[n].Name] = &pools.Items[n]
 	}

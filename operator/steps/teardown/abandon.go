@@ -46,7 +46,8 @@ func (t *Teardown) collectMachines(ctx context.Context, machines []clusterv1.Mac
 	if err := t.deleteMachines(ctx, machines, false); err != nil {
 		return scope.Result{}, err
 	}
-	message := fmt.Sprintf("%d %s to be deleted by Cluster API: %s", len(machines), english.PluralWord(len(machines), "Machine is", "Machines are"), names(machines, 3))
+	message := fmt.Sprintf("%d %s to be deleted by Cluster API: %s", len(machines),
+		english.PluralWord(len(machines), "Machine is", "Machines are"), names(machines, 3))
 	if d.phase == stopped {
 		message += "; " + t.outlook(d)
 	}
@@ -114,7 +115,8 @@ func (t *Teardown) guestIsGone(ctx context.Context, s *scope.Scope) (bool, error
 // launched, records the rest, and deletes the Machines. It tries once to remove the objects in the guest, and records those that the guest
 // refuses to delete.
 func (t *Teardown) end(ctx context.Context, s *scope.Scope, m *memory) (scope.Result, error) {
-	why := fmt.Sprintf("Karpenter didn't remove its nodes within %s, and %s more by force", t.drainOf(s).timeout, gracePeriod(t.drainOf(s).timeout))
+	why := fmt.Sprintf("Karpenter didn't remove its nodes within %s, and %s more by force", t.drainOf(s).timeout,
+		gracePeriod(t.drainOf(s).timeout))
 	switch {
 	case s.Guest != nil:
 	case s.HostedCluster.DeletionTimestamp.IsZero():

@@ -33,7 +33,8 @@ import (
 )
 
 // drain deletes the NodeClaims and waits until Karpenter has removed them.
-func (t *Teardown) drain(ctx context.Context, s *scope.Scope, m *memory, claims []karpv1.NodeClaim, d drain, r *refusals) (scope.Result, error) {
+func (t *Teardown) drain(ctx context.Context, s *scope.Scope, m *memory, claims []karpv1.NodeClaim, d drain, r *refusals,
+) (scope.Result, error) {
 	if err := t.withholdMachines(ctx, s, m); err != nil {
 		return scope.Result{}, err
 	}
@@ -52,14 +53,16 @@ func (t *Teardown) drain(ctx context.Context, s *scope.Scope, m *memory, claims 
 		m.notified = true
 		log.FromContext(ctx).Info("Forced the drain of what is left", "nodeClaims", len(claims))
 		t.Recorder.Eventf(s.HostedCluster, nil, corev1.EventTypeWarning, v1beta1.DrainForcedReason, "Drain",
-			"%d %s not drained within %s: the pods left on them are terminated", len(claims), english.PluralWord(len(claims), "node was", "nodes were"), d.timeout)
+			"%d %s not drained within %s: the pods left on them are terminated", len(claims),
+			english.PluralWord(len(claims), "node was", "nodes were"), d.timeout)
 	}
 
 	parts := []string{m.progress(len(claims))}
 	if len(r.all) > 0 {
 		return t.refuse(s, m, d, r, parts[0]), nil
 	}
-	if available := meta.FindStatusCondition(componentConditions(s), v1beta1.Available); available != nil && available.Status == metav1.ConditionFalse {
+	available := meta.FindStatusCondition(componentConditions(s), v1beta1.Available)
+	if available != nil && available.Status == metav1.ConditionFalse {
 		parts = append(parts, "Karpenter, which drains them, isn't available: "+available.Message)
 	} else if blockedBy := m.blockedBy(claims); blockedBy != "" {
 		parts = append(parts, blockedBy)
@@ -72,7 +75,8 @@ func (t *Teardown) drain(ctx context.Context, s *scope.Scope, m *memory, claims 
 
 // write calls do for each NodeClaim that needs it, starting after the last one of the previous call. It continues
 // after a NodeClaim that the guest refuses, until the loop's time is up.
-func (t *Teardown) write(s *scope.Scope, m *memory, claims []karpv1.NodeClaim, d drain, r *refusals, do func(*karpv1.NodeClaim) error) error {
+func (t *Teardown) write(s *scope.Scope, m *memory, claims []karpv1.NodeClaim, d drain, r *refusals, do func(*karpv1.NodeClaim) error,
+) error {
 	ends, n, all := t.limit(s, d.phase), 0, min(len(claims), writesAtOnce)
 	for ; n < all && !r.hung && !ends(); n++ {
 		if err := r.take(refusal(do(&claims[(m.next+n)%len(claims)]))); err != nil {
@@ -128,7 +132,8 @@ func (t *Teardown) request(ctx context.Context, s *scope.Scope, claim *karpv1.No
 func (t *Teardown) outlook(d drain) string {
 	switch deadline := t.clockTime(d.deadline); {
 	case d.phase == stopped:
-		return fmt.Sprintf("it was to be done by %s, and spec.nodeDrain.onTimeout is Stop: remove what holds it, raise spec.nodeDrain.timeout, or set onTimeout to Force", deadline)
+		return fmt.Sprintf("it was to be done by %s, and spec.nodeDrain.onTimeout is Stop: remove what holds it, raise spec.nodeDrain.timeout, "+
+			"or set onTimeout to Force", deadline)
 	case d.phase == forced:
 		return "pods are terminated by force, and what is left is given up at " + t.clockTime(d.givenUp)
 	case d.stops:

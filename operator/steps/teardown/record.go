@@ -77,7 +77,8 @@ func (t *Teardown) record(ctx context.Context, s *scope.Scope, why string, found
 	}
 	tell := func(what string) {
 		note := fmt.Sprintf("; %s: see ConfigMap %s", what, key)
-		t.Recorder.Eventf(s.HostedCluster, nil, corev1.EventTypeWarning, v1beta1.AbandonedReason, "Drain", "%s%s", why[:min(len(why), maxNote-len(note))], note)
+		t.Recorder.Eventf(s.HostedCluster, nil, corev1.EventTypeWarning, v1beta1.AbandonedReason, "Drain", "%s%s",
+			why[:min(len(why), maxNote-len(note))], note)
 	}
 	switch n := len(found.machines); {
 	case known || n == 0 && len(found.guest) > 0 && s.Profile.Unattended == nil:
@@ -133,7 +134,8 @@ func describeMachines(machines []clusterv1.Machine) []string {
 	lines := make([]string, 0, len(machines))
 	for i := range machines {
 		m := &machines[i]
-		lines = append(lines, fmt.Sprintf("%s nodeClaim=%s providerID=%s", m.Name, m.Labels[v1alpha1.NodeClaimLabel], recorded(m.Spec.ProviderID)))
+		lines = append(lines,
+			fmt.Sprintf("%s nodeClaim=%s providerID=%s", m.Name, m.Labels[v1alpha1.NodeClaimLabel], recorded(m.Spec.ProviderID)))
 	}
 	return lines
 }

@@ -278,7 +278,8 @@ func (t *Teardown) deleteInManagement(ctx context.Context, object client.Object)
 func (t *Teardown) karpenterRuns(ctx context.Context, deployment *appsv1.Deployment) (bool, error) {
 	pods := &metav1.PartialObjectMetadataList{}
 	pods.SetGroupVersionKind(corev1.SchemeGroupVersion.WithKind("Pod"))
-	if err := t.Live.List(ctx, pods, client.InNamespace(deployment.Namespace), client.MatchingLabels(deployment.Spec.Selector.MatchLabels)); err != nil {
+	if err := t.Live.List(ctx, pods, client.InNamespace(deployment.Namespace),
+		client.MatchingLabels(deployment.Spec.Selector.MatchLabels)); err != nil {
 		return false, fmt.Errorf("listing Karpenter's pods: %w", err)
 	}
 	for i := range pods.Items {

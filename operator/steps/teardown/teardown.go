@@ -292,8 +292,11 @@ func (t *Teardown) withoutGuest(ctx context.Context, s *scope.Scope, m *memory) 
 		message := fmt.Sprintf("given up at %s, with %s", t.clockTime(givenUp), remaining)
 		return scope.Result{Wait: true, Message: unreachable(s, message), RequeueAfter: min(untilGivenUp, relistInterval)}, nil
 	case d.stops:
-		message := fmt.Sprintf("%s stay because spec.nodeDrain.onTimeout is Stop: restore the guest, or set onTimeout to Force, which deletes them without a drain", remaining)
-		return scope.Result{Wait: true, Reason: v1beta1.AutoNodeDrainStoppedReason, Message: unreachable(s, message), RequeueAfter: relistInterval}, nil
+		message := fmt.Sprintf("%s stay because spec.nodeDrain.onTimeout is Stop: restore the guest, or set onTimeout to Force, which deletes "+
+			"them without a drain", remaining)
+		return scope.Result{
+			Wait: true, Reason: v1beta1.AutoNodeDrainStoppedReason, Message: unreachable(s, message), RequeueAfter: relistInterval,
+		}, nil
 	}
 	return t.end(ctx, s, m)
 }

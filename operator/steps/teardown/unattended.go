@@ -99,7 +99,9 @@ func removeLease(ctx context.Context, s *scope.Scope) error {
 	if !s.Profile.LeaseInGuest {
 		return nil
 	}
-	lease := &coordinationv1.Lease{ObjectMeta: metav1.ObjectMeta{Namespace: metav1.NamespaceSystem, Name: v1beta1.DedicatedNames().LeaderElection}}
+	lease := &coordinationv1.Lease{ObjectMeta: metav1.ObjectMeta{
+		Namespace: metav1.NamespaceSystem, Name: v1beta1.DedicatedNames().LeaderElection,
+	}}
 	if err := s.Guest.Live.Delete(ctx, lease); client.IgnoreNotFound(err) != nil {
 		return fmt.Errorf("deleting Lease %s/%s in the guest: %w", lease.Namespace, lease.Name, err)
 	}

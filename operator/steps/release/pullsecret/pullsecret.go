@@ -73,7 +73,9 @@ func New(ctx context.Context, mgr manager.Manager) (*Secrets, error) {
 	if err := mgr.Add(watch); err != nil {
 		return nil, fmt.Errorf("adding the cache of pull secrets: %w", err)
 	}
-	return &Secrets{management: mgr.GetClient(), live: mgr.GetAPIReader(), watch: watch, read: lru.New[version, *corev1.Secret](remembered)}, nil
+	return &Secrets{
+		management: mgr.GetClient(), live: mgr.GetAPIReader(), watch: watch, read: lru.New[version, *corev1.Secret](remembered),
+	}, nil
 }
 
 // onlyVersion drops fields that could hold content: kubectl's last-applied annotation repeats the data.
