@@ -45,7 +45,7 @@ Installed as kubectl-autonode it is a plugin of kubectl: kubectl autonode.`,
 		shown = "kubectl " + rest
 		root.Annotations = map[string]string{cobra.CommandDisplayNameAnnotation: shown}
 	}
-	info := about.Of("autonode", version)
+	info := about.New("autonode", version)
 	root.Version = info.String()
 	root.SetVersionTemplate("{{.Version}}")
 	groups := []struct {

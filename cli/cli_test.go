@@ -54,7 +54,7 @@ func TestName(t *testing.T) {
 }
 
 func TestVersion(t *testing.T) {
-	want := about.Of("autonode", "")
+	want := about.New("autonode", "")
 	t.Run("When its version is requested, the command and the flag should print the same", func(t *testing.T) {
 		g := NewWithT(t)
 		g.Expect(run(t, "autonode", "version")).To(Equal(want.String()))

@@ -165,13 +165,13 @@ func (t *templates) machineDeployments(ctx context.Context, by *metav1.LabelSele
 		return fmt.Errorf("listing MachineDeployments: %w", err)
 	}
 	var matching []string
-	ofCluster := 0
+	total := 0
 	for i := range list.Items {
 		d := &list.Items[i]
 		if d.Spec.ClusterName != t.cluster.Name {
 			continue
 		}
-		ofCluster++
+		total++
 		if !selector.Matches(labels.Set(d.Labels)) {
 			continue
 		}
@@ -186,7 +186,7 @@ func (t *templates) machineDeployments(ctx context.Context, by *metav1.LabelSele
 			}
 		}
 	}
-	t.matched("MachineDeployment", selector, matching, ofCluster)
+	t.matched("MachineDeployment", selector, matching, total)
 	return nil
 }
 

@@ -34,11 +34,11 @@ const (
 	maxLog = 10 << 20
 )
 
-// ownPods are the names in label app.kubernetes.io/name of pods that are AutoNode's.
-var ownPods = []string{"autonode-operator", "karpenter"}
+// autonodePods are the names in label app.kubernetes.io/name of pods that are AutoNode's.
+var autonodePods = []string{"autonode-operator", "karpenter"}
 
-// ownConfigMaps are those that AutoNode's programs read.
-var ownConfigMaps = []string{"karpenter-prices", "karpenter-profiles", "karpenter-node-images", "karpenter-settings"}
+// autonodeConfigMaps are those that AutoNode's programs read.
+var autonodeConfigMaps = []string{"karpenter-prices", "karpenter-profiles", "karpenter-node-images", "karpenter-settings"}
 
 // Collector reads one cluster into an archive. What can't be read is remembered, and the rest is read all the same.
 type Collector struct {
@@ -169,13 +169,13 @@ func isOwn(object *unstructured.Unstructured) bool {
 	if object.GetKind() == "ConfigMap" {
 		// In a namespace that clusters share, what the operator makes ends in the Cluster's name.
 		shared, cluster := strings.CutSuffix(object.GetName(), "-"+object.GetLabels()[v1beta1.ClusterNameLabel])
-		return slices.Contains(ownConfigMaps, object.GetName()) || cluster && slices.Contains(ownConfigMaps, shared)
+		return slices.Contains(autonodeConfigMaps, object.GetName()) || cluster && slices.Contains(autonodeConfigMaps, shared)
 	}
-	if slices.Contains(ownPods, object.GetLabels()["app.kubernetes.io/name"]) {
+	if slices.Contains(autonodePods, object.GetLabels()["app.kubernetes.io/name"]) {
 		return true
 	}
 	labels, _, _ := unstructured.NestedStringMap(object.Object, "spec", "template", "metadata", "labels")
-	return slices.Contains(ownPods, labels["app.kubernetes.io/name"])
+	return slices.Contains(autonodePods, labels["app.kubernetes.io/name"])
 }
 
 // Secrets collects the names, types and numbers of keys of a namespace's Secrets. The API server doesn't send more.
@@ -207,7 +207,7 @@ func (c *Collector) Secrets(ctx context.Context, namespace string) {
 // Logs collects the last lines of the logs of AutoNode's pods in a namespace, those of the previous container too.
 func (c *Collector) Logs(ctx context.Context, namespace string) {
 	pods, err := c.clients.CoreV1().Pods(namespace).List(ctx, metav1.ListOptions{
-		LabelSelector: "app.kubernetes.io/name in (" + strings.Join(ownPods, ",") + ")",
+		LabelSelector: "app.kubernetes.io/name in (" + strings.Join(autonodePods, ",") + ")",
 	})
 	if err != nil {
 		c.note("pods in namespace "+namespace, err)

@@ -22,8 +22,8 @@ var (
 	conditionFields = []string{"lastHeartbeatTime", "lastProbeTime", "lastTransitionTime", "lastUpdateTime", "message",
 		"observedGeneration", "reason", "severity", "status", "type"}
 
-	// keptAnnotations are those whose values stay. Of the others their keys stay.
-	keptAnnotations = regexp.MustCompile(`^(?:` +
+	// allowedAnnotations are those whose values stay. Of the others their keys stay.
+	allowedAnnotations = regexp.MustCompile(`^(?:` +
 		`([a-z0-9-]+\.)*(?:karpenter\.sh|karpenter\.k8s\.aws|karpenter\.cluster\.x-k8s\.io|autonode\.io)/.*|` +
 		`(?:machine|machineset|machinedeployment|clusterctl|pre-drain\.delete\.hook\.machine|pre-terminate\.delete\.hook\.machine|` +
 		`topology)\.cluster\.x-k8s\.io/.*|` +
@@ -36,8 +36,8 @@ var (
 	// fieldName is what kinds call their fields. A map's keys, which may be secret, most often have another form.
 	fieldName = regexp.MustCompile(`^[a-z][a-zA-Z]{0,39}$`)
 
-	// keptKubeletArgs are arguments of kubelets whose values stay.
-	keptKubeletArgs = regexp.MustCompile(`^(?:cloud-provider|eviction-hard|eviction-minimum-reclaim|eviction-soft|` +
+	// allowedKubeletArgs are arguments of kubelets whose values stay.
+	allowedKubeletArgs = regexp.MustCompile(`^(?:cloud-provider|eviction-hard|eviction-minimum-reclaim|eviction-soft|` +
 		`eviction-soft-grace-period|fail-swap-on|feature-gates|hostname-override|kube-reserved|max-pods|node-ip|node-labels|pods-per-core|` +
 		`provider-id|register-with-taints|reserved-cpus|rotate-server-certificates|serialize-image-pulls|system-reserved|v)$`)
 
@@ -156,7 +156,7 @@ func annotations(value any) any {
 	}
 	for key, value := range m {
 		_, name, _ := strings.Cut(key, "/")
-		if text, ok := value.(string); ok && keptAnnotations.MatchString(key) && !strings.HasSuffix(name, "-patches") && !isSecret(name) {
+		if text, ok := value.(string); ok && allowedAnnotations.MatchString(key) && !strings.HasSuffix(name, "-patches") && !isSecret(name) {
 			m[key] = Text(text)
 			continue
 		}
@@ -199,7 +199,7 @@ func kubeletArgs(value any) any {
 	switch v := value.(type) {
 	case map[string]any:
 		for name, arg := range v {
-			if v[name] = Removed; keptKubeletArgs.MatchString(name) {
+			if v[name] = Removed; allowedKubeletArgs.MatchString(name) {
 				v[name] = scrub(name, arg)
 			}
 		}
@@ -212,7 +212,7 @@ func kubeletArgs(value any) any {
 			}
 			name, _ := arg["name"].(string)
 			argument := map[string]any{"name": Text(name), "value": Removed}
-			if keptKubeletArgs.MatchString(name) {
+			if allowedKubeletArgs.MatchString(name) {
 				argument["value"] = scrub(name, arg["value"])
 			}
 			v[i] = argument

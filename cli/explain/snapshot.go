@@ -45,8 +45,8 @@ var ErrNoKarpenter = errors.New("the cluster has no NodePools, so Karpenter does
 var kinds = []struct {
 	list     client.ObjectList
 	optional bool
-	// ofBuffers: it is read only where there are CapacityBuffers, which refer to its objects.
-	ofBuffers bool
+	// buffers: it is read only where there are CapacityBuffers, which refer to its objects.
+	buffers bool
 }{
 	{list: &karpv1.NodePoolList{}},
 	{list: &karpv1.NodeClaimList{}},
@@ -65,10 +65,10 @@ var kinds = []struct {
 	{list: &resourcev1.ResourceClaimList{}, optional: true},
 	{list: &resourcev1.DeviceClassList{}, optional: true},
 	{list: &autoscalingv1beta1.CapacityBufferList{}, optional: true},
-	{list: &corev1.PodTemplateList{}, optional: true, ofBuffers: true},
-	{list: &appsv1.DeploymentList{}, optional: true, ofBuffers: true},
-	{list: &appsv1.ReplicaSetList{}, optional: true, ofBuffers: true},
-	{list: &appsv1.StatefulSetList{}, optional: true, ofBuffers: true},
+	{list: &corev1.PodTemplateList{}, optional: true, buffers: true},
+	{list: &appsv1.DeploymentList{}, optional: true, buffers: true},
+	{list: &appsv1.ReplicaSetList{}, optional: true, buffers: true},
+	{list: &appsv1.StatefulSetList{}, optional: true, buffers: true},
 }
 
 // Snapshot is what a guest contained at one moment. It implements client.Client for Karpenter core; writes fail, but for those to a
@@ -95,7 +95,7 @@ func Read(ctx context.Context, guest client.Reader) (*Snapshot, error) {
 		if err != nil {
 			return nil, err
 		}
-		if kind.ofBuffers && len(list[*autoscalingv1beta1.CapacityBuffer](s)) == 0 {
+		if kind.buffers && len(list[*autoscalingv1beta1.CapacityBuffer](s)) == 0 {
 			s.objects[gvk] = nil
 			continue
 		}

@@ -22,9 +22,9 @@ type Info struct {
 	Platform   string `json:"platform"`
 }
 
-// Of describes the running program. stamped is the version that the linker wrote into it; empty means the version that the go command
+// New describes the running program. stamped is the version that the linker wrote into it; empty means the version that the go command
 // recorded, else "dev".
-func Of(program, stamped string) Info {
+func New(program, stamped string) Info {
 	build, ok := debug.ReadBuildInfo()
 	if !ok {
 		build = &debug.BuildInfo{}

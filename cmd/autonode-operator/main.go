@@ -31,7 +31,7 @@ var (
 	karpenterImage string
 )
 
-func programInfo() about.Info { return about.Of("autonode-operator", version) }
+func programInfo() about.Info { return about.New("autonode-operator", version) }
 
 // garbage is how many percent of what is in use may be garbage, where GOGC doesn't say. Most of the operator's memory are the caches of
 // guests, which hardly change: to collect more often costs next to nothing, and saves a third of it.

@@ -27,7 +27,7 @@ func main() {
 	if os.Getenv("GOGC") == "" {
 		debug.SetGCPercent(garbage)
 	}
-	info := about.Of("karpenter-clusterapi", version)
+	info := about.New("karpenter-clusterapi", version)
 	if about.Requested(os.Args[1:]) {
 		fmt.Print(info)
 		return

@@ -30,7 +30,7 @@ func main() {
 		Short:         "Run AutoNode's local world, demo, conformance suite and benchmarks, and make its releases",
 		SilenceUsage:  true,
 		SilenceErrors: true,
-		Version:       about.Of("autonode-dev", version).String(),
+		Version:       about.New("autonode-dev", version).String(),
 	}
 	root.SetVersionTemplate("{{.Version}}")
 	root.AddCommand(newBenchOperatorCommand(), newConformanceCommand(), newDemoCommand(), newReleaseCommand(), newWorldCommand())

@@ -12,35 +12,35 @@ import (
 // What of an object stays, beside its metadata and its conditions: a field alone stays whole, and of one with braces these fields. Of all
 // other fields, and of kinds that aren't here, the names stay. docs/reference/cli.md lists them.
 const (
-	keptContainer = ` name image imagePullPolicy resources ports restartPolicy securityContext volumeMounts{name mountPath readOnly} env{name
+	containerFields = ` name image imagePullPolicy resources ports restartPolicy securityContext volumeMounts{name mountPath readOnly} env{name
 		valueFrom}
 		envFrom{configMapRef secretRef prefix} `
-	keptVolume = ` name persistentVolumeClaim emptyDir hostPath{path type} configMap{name optional} secret{secretName optional} csi{driver
+	volumeFields = ` name persistentVolumeClaim emptyDir hostPath{path type} configMap{name optional} secret{secretName optional} csi{driver
 		readOnly}
 		ephemeral{volumeClaimTemplate{metadata spec{accessModes resources storageClassName volumeMode volumeName}}}
 		projected{sources{secret{name optional} configMap{name optional} serviceAccountToken{audience expirationSeconds path}}} `
-	keptPod = ` activeDeadlineSeconds affinity automountServiceAccountToken dnsPolicy hostIPC hostNetwork hostPID hostname
+	podFields = ` activeDeadlineSeconds affinity automountServiceAccountToken dnsPolicy hostIPC hostNetwork hostPID hostname
 		imagePullSecrets{name} nodeName nodeSelector overhead
 		preemptionPolicy priority priorityClassName readinessGates resourceClaims resources restartPolicy runtimeClassName schedulerName
 		schedulingGates
 		securityContext serviceAccountName terminationGracePeriodSeconds tolerations topologySpreadConstraints
-		containers{` + keptContainer + `} initContainers{` + keptContainer + `} ephemeralContainers{` + keptContainer + `}
-		volumes{` + keptVolume + `} `
-	keptWorkload = `spec{minReadySeconds paused podManagementPolicy progressDeadlineSeconds replicas revisionHistoryLimit selector
+		containers{` + containerFields + `} initContainers{` + containerFields + `} ephemeralContainers{` + containerFields + `}
+		volumes{` + volumeFields + `} `
+	workloadFields = `spec{minReadySeconds paused podManagementPolicy progressDeadlineSeconds replicas revisionHistoryLimit selector
 		serviceName strategy
-		updateStrategy template{metadata spec{` + keptPod + `}}} status`
+		updateStrategy template{metadata spec{` + podFields + `}}} status`
 
-	keptMachine = ` bootstrap{configRef dataSecretName} clusterName deletion failureDomain infrastructureRef minReadySeconds
+	machineFields = ` bootstrap{configRef dataSecretName} clusterName deletion failureDomain infrastructureRef minReadySeconds
 		nodeDeletionTimeout nodeDrainTimeout
 		nodeVolumeDetachTimeout providerID readinessGates taints version `
-	keptMachines = `spec{clusterName deletePolicy deletion failureDomains machineNaming machineNamingStrategy minReadySeconds paused
+	machineSetFields = `spec{clusterName deletePolicy deletion failureDomains machineNaming machineNamingStrategy minReadySeconds paused
 		progressDeadlineSeconds
 		providerIDList remediation replicas revisionHistoryLimit rollout rolloutAfter selector strategy template{metadata
-		spec{` + keptMachine + `}}} status`
-	keptPool = ` name class replicas minReadySeconds metadata failureDomain failureDomains deletion healthCheck machineHealthCheck rollout
+		spec{` + machineFields + `}}} status`
+	poolFields = ` name class replicas minReadySeconds metadata failureDomain failureDomains deletion healthCheck machineHealthCheck rollout
 		strategy variables{overrides{name}} `
 
-	keptControlPlane = `spec{replicas version rollout rolloutBefore rolloutStrategy remediation remediationStrategy network{serviceAddress
+	controlPlaneFields = `spec{replicas version rollout rolloutBefore rolloutStrategy remediation remediationStrategy network{serviceAddress
 		serviceType}
 		infrastructureTemplate{apiVersion kind name namespace} machineTemplate{metadata infrastructureRef deletion nodeDrainTimeout
 		spec{infrastructureRef deletion readinessGates}}}
@@ -48,15 +48,15 @@ const (
 		unavailableReplicas
 		version selector phase failureReason failureMessage lastRemediation externalManagedControlPlane}`
 
-	keptRegistration = ` joinConfiguration{nodeRegistration{name criSocket taints imagePullPolicy ignorePreflightErrors kubeletExtraArgs}}
+	registrationFields = ` joinConfiguration{nodeRegistration{name criSocket taints imagePullPolicy ignorePreflightErrors kubeletExtraArgs}}
 		format
 		agentConfig{nodeTaints nodeLabels nodeName nodeNamePrefix version} generateType talosVersion `
-	keptBootstrap = `spec{` + keptRegistration + ` template{metadata spec{` + keptRegistration + `}}}
+	bootstrapFields = `spec{` + registrationFields + ` template{metadata spec{` + registrationFields + `}}}
 		status{ready initialization dataSecretName observedGeneration failureReason failureMessage}`
 
 	// What profiles read, and what reports where a machine is and what it boots. Names of different providers are side by side: a template of
 	// one is text, and of another an object.
-	keptInfrastructureSpec = ` providerID instanceID failureDomain failureDomains zone zones region location controlPlaneEndpoint
+	infrastructureSpecFields = ` providerID instanceID failureDomain failureDomains zone zones region location controlPlaneEndpoint
 		instanceType vmSize type flavor className os osDisk{osType diskSizeGB} capacityType marketType spotMarketOptions spotVMOptions
 		provisioningModel preemptible
 		capacityReservationId capacityReservationID capacityReservationPreference tenancy
@@ -68,18 +68,18 @@ const (
 		server datacenter datastore folder resourcePool cloneMode powerOffMode network{devices{networkName dhcp4 dhcp6}} subnet{id name}
 		additionalSecurityGroups{id} iamInstanceProfile hostSelector publicIP sshKeyName identityRef{kind name} credentialsRef{kind name
 		namespace} secretRef{name namespace} `
-	keptInfrastructure = `spec{` + keptInfrastructureSpec + ` template{metadata spec{` + keptInfrastructureSpec + `}}}
+	infrastructureFields = `spec{` + infrastructureSpecFields + ` template{metadata spec{` + infrastructureSpecFields + `}}}
 		status{ready initialization observedGeneration addresses capacity nodeInfo failureDomains instanceState instanceStatus vmState phase
 		region
 		failureReason failureMessage errorReason errorMessage interruptible retryAfter taskRef deprecated{v1beta1{failureReason failureMessage}}}`
 
-	keptPatches = ` bootstrapPatches{apiGroup kind patches{op path valueFrom{variable}}} patches{op path valueFrom{variable}} `
-	keptEvent   = `action count deprecatedCount deprecatedFirstTimestamp deprecatedLastTimestamp eventTime firstTimestamp involvedObject
+	patchFields = ` bootstrapPatches{apiGroup kind patches{op path valueFrom{variable}}} patches{op path valueFrom{variable}} `
+	eventFields = `action count deprecatedCount deprecatedFirstTimestamp deprecatedLastTimestamp eventTime firstTimestamp involvedObject
 		lastTimestamp message note reason
 		regarding related reportingComponent reportingController reportingInstance series source type`
 
-	// keptOfAll stays of every object.
-	keptOfAll = ` apiVersion kind metadata status{conditions v1beta2{conditions} deprecated{v1beta1{conditions}}} `
+	// commonFields stays of every object.
+	commonFields = ` apiVersion kind metadata status{conditions v1beta2{conditions} deprecated{v1beta1{conditions}}} `
 )
 
 // allowed holds what stays, by KIND.GROUP. A "*" is all kinds of a group, and of those that end in it.
@@ -88,9 +88,9 @@ var allowed = map[string]string{
 	"*.karpenter.sh": "spec status",
 	"ClusterAPINodeClass.karpenter.cluster.x-k8s.io": `spec{scalableResourceSelector infrastructureTemplateSelectors catalogSelectors
 		bootstrap version kubelet
-		defaultArchitecture deadlines failureReasons driftPolicy ` + keptPatches + `} status`,
-	"InstanceTypeCatalog.karpenter.cluster.x-k8s.io": `spec{templateRef ` + keptPatches + `
-		instanceTypes{name architecture operatingSystem capacity memoryOverhead overhead labels offerings ` + keptPatches + `}} status`,
+		defaultArchitecture deadlines failureReasons driftPolicy ` + patchFields + `} status`,
+	"InstanceTypeCatalog.karpenter.cluster.x-k8s.io": `spec{templateRef ` + patchFields + `
+		instanceTypes{name architecture operatingSystem capacity memoryOverhead overhead labels offerings ` + patchFields + `}} status`,
 	"EC2NodeClass.karpenter.k8s.aws": `spec{amiFamily amiSelectorTerms subnetSelectorTerms securityGroupSelectorTerms
 		capacityReservationSelectorTerms
 		associatePublicIPAddress role instanceProfile blockDeviceMappings instanceStorePolicy kubelet metadataOptions detailedMonitoring} status`,
@@ -98,28 +98,28 @@ var allowed = map[string]string{
 	"Cluster.cluster.x-k8s.io": `spec{availabilityGates clusterNetwork controlPlaneEndpoint controlPlaneRef infrastructureRef paused
 		topology{class classNamespace classRef version rollout rolloutAfter controlPlane{metadata replicas deletion healthCheck
 		machineHealthCheck variables{overrides{name}}}
-		workers{machineDeployments{` + keptPool + `} machinePools{` + keptPool + `}} variables{name}}} status`,
+		workers{machineDeployments{` + poolFields + `} machinePools{` + poolFields + `}} variables{name}}} status`,
 	"ClusterClass.cluster.x-k8s.io": `spec{infrastructure{ref templateRef} controlPlane{ref templateRef machineInfrastructure metadata}
 		workers{machineDeployments{class bootstrap infrastructure template{metadata bootstrap{ref} infrastructure{ref}}}} variables{name required}
 		patches{name definitions{selector jsonPatches{op path valueFrom{variable}}}}} status{observedGeneration}`,
-	"Machine.cluster.x-k8s.io":                   "spec{" + keptMachine + "} status",
-	"MachineSet.cluster.x-k8s.io":                keptMachines,
-	"MachineDeployment.cluster.x-k8s.io":         keptMachines,
-	"MachinePool.cluster.x-k8s.io":               keptMachines,
+	"Machine.cluster.x-k8s.io":                   "spec{" + machineFields + "} status",
+	"MachineSet.cluster.x-k8s.io":                machineSetFields,
+	"MachineDeployment.cluster.x-k8s.io":         machineSetFields,
+	"MachinePool.cluster.x-k8s.io":               machineSetFields,
 	"MachineHealthCheck.cluster.x-k8s.io":        "spec status",
 	"MachineDrainRule.cluster.x-k8s.io":          "spec status",
-	"*.controlplane.cluster.x-k8s.io":            keptControlPlane,
-	"*.bootstrap.cluster.x-k8s.io":               keptBootstrap,
-	"*.infrastructure.cluster.x-k8s.io":          keptInfrastructure,
+	"*.controlplane.cluster.x-k8s.io":            controlPlaneFields,
+	"*.bootstrap.cluster.x-k8s.io":               bootstrapFields,
+	"*.infrastructure.cluster.x-k8s.io":          infrastructureFields,
 	"ClusterResourceSet.addons.cluster.x-k8s.io": "spec{clusterSelector resources{kind name} strategy} status",
 
 	"Secret": "type",
-	"Pod": "spec{" + keptPod + `} status{phase message reason nominatedNodeName hostIP podIP startTime qosClass resize
+	"Pod": "spec{" + podFields + `} status{phase message reason nominatedNodeName hostIP podIP startTime qosClass resize
 		containerStatuses initContainerStatuses ephemeralContainerStatuses}`,
-	"Deployment.apps":  keptWorkload,
-	"ReplicaSet.apps":  keptWorkload,
-	"StatefulSet.apps": keptWorkload,
-	"DaemonSet.apps":   keptWorkload,
+	"Deployment.apps":  workloadFields,
+	"ReplicaSet.apps":  workloadFields,
+	"StatefulSet.apps": workloadFields,
+	"DaemonSet.apps":   workloadFields,
 	"Node": "spec{providerID taints unschedulable podCIDR podCIDRs} status{addresses allocatable capacity nodeInfo " +
 		"phase volumesInUse volumesAttached}",
 	"PersistentVolumeClaim":      "spec{accessModes resources storageClassName volumeMode volumeName} status",
@@ -127,13 +127,13 @@ var allowed = map[string]string{
 	"StorageClass.storage.k8s.io": "provisioner reclaimPolicy allowVolumeExpansion volumeBindingMode allowedTopologies " +
 		"parameters{type}",
 	"Lease.coordination.k8s.io": "spec",
-	"Event":                     keptEvent,
-	"Event.events.k8s.io":       keptEvent,
+	"Event":                     eventFields,
+	"Event.events.k8s.io":       eventFields,
 	"CertificateSigningRequest.certificates.k8s.io": "spec{signerName username usages expirationSeconds}",
 }
 
-// keptOurs stays beside that of what runs AutoNode.
-var keptOurs = map[string]string{
+// autonodeFields stays beside that of what runs AutoNode.
+var autonodeFields = map[string]string{
 	"Pod":             "spec{containers{args command} initContainers{args command}}",
 	"Deployment.apps": "spec{template{spec{containers{args command} initContainers{args command}}}}",
 	"ReplicaSet.apps": "spec{template{spec{containers{args command} initContainers{args command}}}}",
@@ -187,16 +187,16 @@ func treeOf(gk schema.GroupKind, ours bool) *tree {
 		return known.(*tree)
 	}
 	t := &tree{}
-	t.parse(keptOfAll)
-	t.parse(keptFields(gk))
+	t.parse(commonFields)
+	t.parse(allowedFields(gk))
 	if ours {
-		t.parse(keptOurs[gk.String()])
+		t.parse(autonodeFields[gk.String()])
 	}
 	trees.Store(key, t)
 	return t
 }
 
-func keptFields(gk schema.GroupKind) string {
+func allowedFields(gk schema.GroupKind) string {
 	if text, ok := allowed[gk.String()]; ok {
 		return text
 	}
