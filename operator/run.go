@@ -345,7 +345,7 @@ func controllers(ctx context.Context, mgr manager.Manager, options Options, shar
 		Sources:   []source.Source{connections.Source(), pullSecrets.Source(), releases.Source(), ownership.Source(), requests.Source()},
 		Templates: templates.Events(),
 
-		OwnNamespace:           options.LeaderElectionNamespace,
+		OperatorNamespace:      options.LeaderElectionNamespace,
 		SharedCatalogNamespace: options.Karpenter.SharedCatalogNamespace,
 	})
 	return err

@@ -27,7 +27,7 @@ import (
 
 const statusNamespace = "statuses"
 
-var ownStatus = apply.StatusFields{
+var statusFields = apply.StatusFields{
 	Names: []string{"observedGeneration", "autoNode", "version"}, Conditions: []string{v1beta1.ValidConfiguration, v1beta1.AutoNodeEnabled},
 }
 
@@ -125,7 +125,7 @@ func TestStatus(t *testing.T) {
 		write     func(g Gomega, hostedCluster *v1beta1.HostedCluster)
 	}{
 		{"applied", "an apply", func(g Gomega, hostedCluster *v1beta1.HostedCluster) {
-			g.Expect(apply.Status(ctx, admin, hostedCluster, ownStatus)).To(Succeed())
+			g.Expect(apply.Status(ctx, admin, hostedCluster, statusFields)).To(Succeed())
 		}},
 		{"patched", "an earlier version's merge patch", func(g Gomega, hostedCluster *v1beta1.HostedCluster) {
 			config := rest.CopyConfig(clusters.Management.Config)
@@ -155,13 +155,13 @@ func TestStatus(t *testing.T) {
 			after.Status.AutoNode.NodeCount = ptr.To(int32(1))
 			after.Status.AutoNode.DrainStartedTime = nil
 			after.Status.AutoNode.NodeVersions = []v1beta1.NodeVersion{{Version: "1.37.1", Count: 1}, {Version: "1.36.3", Count: 1}}
-			g.Expect(apply.Status(ctx, admin, after, ownStatus)).To(Succeed())
+			g.Expect(apply.Status(ctx, admin, after, statusFields)).To(Succeed())
 			read := live(g, hostedCluster)
 			g.Expect(read.Status).To(BeComparableTo(after.Status), "the versions newest first, as they were given")
 			g.Expect(after.ResourceVersion).To(Equal(read.ResourceVersion))
 
 			off(after)
-			g.Expect(apply.Status(ctx, admin, after, ownStatus)).To(Succeed())
+			g.Expect(apply.Status(ctx, admin, after, statusFields)).To(Succeed())
 			read = live(g, hostedCluster)
 			g.Expect(read.Status.AutoNode).To(BeNil())
 			g.Expect(typesOf(read)).To(ConsistOf(v1beta1.AutoNodeEnabled, "Platform"))
@@ -179,17 +179,17 @@ func TestStatus(t *testing.T) {
 		conditions := ours.Status.Conditions
 		ours.Status = full()
 		ours.Status.Conditions = append(conditions, ours.Status.Conditions...)
-		g.Expect(apply.Status(ctx, admin, ours, ownStatus)).To(Succeed())
+		g.Expect(apply.Status(ctx, admin, ours, statusFields)).To(Succeed())
 
 		settled := live(g, ours).ResourceVersion
 		g.Expect(platform(ours, metav1.ConditionTrue)).To(Succeed())
-		g.Expect(apply.Status(ctx, admin, ours, ownStatus)).To(Succeed())
+		g.Expect(apply.Status(ctx, admin, ours, statusFields)).To(Succeed())
 		g.Expect(live(g, ours).ResourceVersion).To(Equal(settled))
 
 		g.Expect(platform(ours, metav1.ConditionFalse)).To(Succeed())
 		ours.ResourceVersion = live(g, ours).ResourceVersion // and the old condition in the status
 		ours.Status.AutoNode.NodeCount = ptr.To(int32(3))
-		g.Expect(apply.Status(ctx, admin, ours, ownStatus)).To(Succeed())
+		g.Expect(apply.Status(ctx, admin, ours, statusFields)).To(Succeed())
 		read := live(g, ours)
 		g.Expect(read.Status.AutoNode.NodeCount).To(HaveValue(BeEquivalentTo(3)))
 		g.Expect(read.Status.Conditions).To(ContainElement(And(HaveField("Type", "Platform"), HaveField("Status", metav1.ConditionFalse))))
@@ -199,12 +199,12 @@ func TestStatus(t *testing.T) {
 		g := NewWithT(t)
 		ours := create(g, "overwritten")
 		ours.Status = full()
-		g.Expect(apply.Status(ctx, admin, ours, ownStatus)).To(Succeed())
+		g.Expect(apply.Status(ctx, admin, ours, statusFields)).To(Succeed())
 		edited := live(g, ours)
 		edited.Status.AutoNode.NodeCount, edited.Status.AutoNode.Message = ptr.To(int32(99)), "hello"
 		g.Expect(admin.Status().Update(ctx, edited, client.FieldOwner("vandal"))).To(Succeed())
 		ours.ResourceVersion = edited.ResourceVersion
-		g.Expect(apply.Status(ctx, admin, ours, ownStatus)).To(Succeed())
+		g.Expect(apply.Status(ctx, admin, ours, statusFields)).To(Succeed())
 		g.Expect(live(g, ours).Status).To(BeComparableTo(ours.Status))
 	})
 
@@ -213,10 +213,10 @@ func TestStatus(t *testing.T) {
 		stale := create(g, "stale")
 		newer := stale.DeepCopy()
 		newer.Status = full()
-		g.Expect(apply.Status(ctx, admin, newer, ownStatus)).To(Succeed())
+		g.Expect(apply.Status(ctx, admin, newer, statusFields)).To(Succeed())
 		stale.Status = full()
 		stale.Status.AutoNode.DrainStartedTime = ptr.To(scalar.Now())
-		err := apply.Status(ctx, admin, stale, ownStatus)
+		err := apply.Status(ctx, admin, stale, statusFields)
 		g.Expect(apierrors.IsConflict(err)).To(BeTrue(), "%v", err)
 		g.Expect(err).To(MatchError(ContainSubstring("HostedCluster " + statusNamespace + "/stale")))
 		g.Expect(live(g, stale).ResourceVersion).To(Equal(newer.ResourceVersion))
@@ -227,7 +227,7 @@ func TestStatus(t *testing.T) {
 		gone := create(g, "gone")
 		g.Expect(admin.Delete(ctx, gone)).To(Succeed())
 		gone.Status = full()
-		g.Expect(apierrors.IsNotFound(apply.Status(ctx, admin, gone, ownStatus))).To(BeTrue())
+		g.Expect(apierrors.IsNotFound(apply.Status(ctx, admin, gone, statusFields))).To(BeTrue())
 		g.Expect(apierrors.IsNotFound(admin.Get(ctx, client.ObjectKeyFromObject(gone), gone))).To(BeTrue())
 	})
 }

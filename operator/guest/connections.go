@@ -79,7 +79,7 @@ var _ scope.Step = (*Connections)(nil)
 
 // connections are the connections; see [connection.Manager].
 type connections interface {
-	Of(cluster client.ObjectKey) (*connection.Guest, error)
+	Guest(cluster client.ObjectKey) (*connection.Guest, error)
 	Health(cluster client.ObjectKey) connection.Health
 }
 
@@ -235,7 +235,7 @@ func (c *Connections) Guest(ctx context.Context, hostedCluster *v1beta1.HostedCl
 	if consents, err := c.access.consents(ctx, hostedCluster, key); err != nil || !consents {
 		return nil, 0, err // another HostedCluster's connection may stand
 	}
-	conn, err := c.connections.Of(key)
+	conn, err := c.connections.Guest(key)
 	if errors.Is(err, connection.ErrNotConnected) {
 		return nil, 0, nil
 	}

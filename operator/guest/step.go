@@ -100,7 +100,7 @@ func (c *Connections) connection(s *scope.Scope) (*connection.Guest, error) {
 	if s.Cluster == nil {
 		return nil, connection.ErrNotConnected
 	}
-	return c.connections.Of(s.ClusterKey())
+	return c.connections.Guest(s.ClusterKey())
 }
 
 // disconnected sets GuestReachable for a guest without a connection, and has it connected.

@@ -32,7 +32,7 @@ import (
 // connected has connections that stand; the test decides how the probes went.
 type connected struct{ health connection.Health }
 
-func (connected) Of(client.ObjectKey) (*connection.Guest, error) {
+func (connected) Guest(client.ObjectKey) (*connection.Guest, error) {
 	return &connection.Guest{Config: &rest.Config{Host: "https://guest.example"}}, nil
 }
 func (c connected) Health(client.ObjectKey) connection.Health { return c.health }

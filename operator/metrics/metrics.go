@@ -62,7 +62,7 @@ var (
 	driftedNodes  = desc("drifted_nodes", "Nodes that Karpenter is going to replace because what they were made from changed.")
 	vcpus         = desc("vcpus", "Virtual CPUs of Karpenter's nodes.")
 
-	ofHostedClusters = []*prometheus.Desc{
+	hostedClusterMetrics = []*prometheus.Desc{
 		componentInfo, enabled, state, condition, progressing, updating, drainDeadline, guestReachable,
 		nodes, nodeClaims, outdatedNodes, driftedNodes, vcpus,
 	}
@@ -121,7 +121,7 @@ func Serve(collector prometheus.Collector, registry prometheus.Registerer) manag
 
 // Describe implements prometheus.Collector.
 func (c *Collector) Describe(descs chan<- *prometheus.Desc) {
-	for _, d := range ofHostedClusters {
+	for _, d := range hostedClusterMetrics {
 		descs <- d
 	}
 }

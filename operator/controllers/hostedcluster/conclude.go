@@ -20,9 +20,9 @@ import (
 	"github.com/autonode-io/autonode/operator/scope"
 )
 
-// ownStatus is the fields that the operator writes to a HostedCluster's status, in any step. Other conditions belong to
+// statusFields is the fields that the operator writes to a HostedCluster's status, in any step. Other conditions belong to
 // others, and status.operator to the shard, which no reconciliation may acquire or release.
-var ownStatus = apply.StatusFields{
+var statusFields = apply.StatusFields{
 	Names: []string{"observedGeneration", "autoNode", "version"},
 	Conditions: []string{
 		v1beta1.Ready, v1beta1.ValidConfiguration, v1beta1.ReleaseResolved, v1beta1.GuestReachable, v1beta1.AutoNodeEnabled,
@@ -73,7 +73,7 @@ func (r *Reconciler) conclude(s *scope.Scope, o *outcome) {
 // concludeOff leaves a HostedCluster that never used AutoNode with AutoNodeEnabled and Ready, and one that did with its history.
 func (r *Reconciler) concludeOff(hostedCluster *v1beta1.HostedCluster) {
 	hostedCluster.Status.AutoNode = nil
-	for _, condition := range ownStatus.Conditions {
+	for _, condition := range statusFields.Conditions {
 		if condition != v1beta1.AutoNodeEnabled && condition != v1beta1.Ready {
 			meta.RemoveStatusCondition(&hostedCluster.Status.Conditions, condition)
 		}
@@ -254,7 +254,7 @@ func setCondition(hostedCluster *v1beta1.HostedCluster, conditionType string, st
 func bound(hostedCluster *v1beta1.HostedCluster) {
 	conditions := hostedCluster.Status.Conditions
 	for i := range conditions {
-		if slices.Contains(ownStatus.Conditions, conditions[i].Type) {
+		if slices.Contains(statusFields.Conditions, conditions[i].Type) {
 			conditions[i].Message = message.Cut(conditions[i].Message)
 		}
 	}

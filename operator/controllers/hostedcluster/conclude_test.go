@@ -29,7 +29,7 @@ import (
 
 func TestOwnStatus(t *testing.T) {
 	t.Run("When the status has a field, it should be written by the operator or by the shard", func(t *testing.T) {
-		written := append([]string{"conditions", "operator"}, ownStatus.Names...)
+		written := append([]string{"conditions", "operator"}, statusFields.Names...)
 		status := reflect.TypeFor[v1beta1.HostedClusterStatus]()
 		if status.NumField() != len(written) {
 			t.Errorf("%d fields, of which %d are written", status.NumField(), len(written))

@@ -33,15 +33,15 @@ type limiter struct {
 
 // newLimiter returns a limiter. isSlow reports whether a HostedCluster's guest is slow.
 func newLimiter(workers int, isSlow func(types.NamespacedName) bool) *limiter {
-	ofNamespace, ofSlow, ofNamespaceSlow := max(workers*4/5, 1), max(workers*2/5, 1), max(workers/5, 1)
+	perNamespace, slow, slowPerNamespace := max(workers*4/5, 1), max(workers*2/5, 1), max(workers/5, 1)
 	return &limiter{
 		TypedRateLimiter: workqueue.DefaultTypedControllerRateLimiter[reconcile.Request](),
 		refused:          sets.New[reconcile.Request](),
 		requests: fairness.Limiter[reconcile.Request]{Classes: func(request reconcile.Request) []fairness.Class {
-			classes := []fairness.Class{{Kind: "namespace", Name: request.Namespace, Limit: ofNamespace}}
+			classes := []fairness.Class{{Kind: "namespace", Name: request.Namespace, Limit: perNamespace}}
 			if isSlow(request.NamespacedName) {
 				classes = append(classes,
-					fairness.Class{Kind: "slow", Limit: ofSlow}, fairness.Class{Kind: "slow", Name: request.Namespace, Limit: ofNamespaceSlow})
+					fairness.Class{Kind: "slow", Limit: slow}, fairness.Class{Kind: "slow", Name: request.Namespace, Limit: slowPerNamespace})
 			}
 			return classes
 		}},

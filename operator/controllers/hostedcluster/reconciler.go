@@ -82,8 +82,8 @@ type Config struct {
 	Clock clock.PassiveClock
 	// Workers is how many HostedClusters are reconciled at a time; zero is the default.
 	Workers int
-	// OwnNamespace is the operator's namespace, which can't be a control plane's.
-	OwnNamespace string
+	// OperatorNamespace is the operator's namespace, which can't be a control plane's.
+	OperatorNamespace string
 	// SharedCatalogNamespace is the namespace of the catalogs that every hosted cluster may use; empty for none.
 	SharedCatalogNamespace string
 }
@@ -100,8 +100,8 @@ type Reconciler struct {
 	guests     Guests
 	failing    failing
 	access     sharedAccess
-	// ownNamespace is Config's.
-	ownNamespace string
+	// operatorNamespace is Config's.
+	operatorNamespace string
 }
 
 var _ reconcile.ObjectReconciler[*v1beta1.HostedCluster] = (*Reconciler)(nil)
@@ -362,7 +362,7 @@ func (r *Reconciler) applyStatus(ctx context.Context, before *v1beta1.HostedClus
 	if equality.Semantic.DeepEqual(*before, after.Status) {
 		return nil
 	}
-	if err := apply.Status(ctx, r.management, after, ownStatus); err != nil {
+	if err := apply.Status(ctx, r.management, after, statusFields); err != nil {
 		return client.IgnoreNotFound(err)
 	}
 	r.record(before, after)

@@ -78,7 +78,7 @@ func (r *Reconciler) mayWrite(ctx context.Context, s *scope.Scope) (allowed bool
 		return true, "", nil
 	}
 	return false, fmt.Sprintf("the operator may not write in namespace %s, which HostedClusters share; its owner has to run: %s",
-		key.Namespace, consent.SharedNamespaceCommand(key.Namespace, cmp.Or(r.ownNamespace, "autonode-system"), "autonode-operator")), nil
+		key.Namespace, consent.SharedNamespaceCommand(key.Namespace, cmp.Or(r.operatorNamespace, "autonode-system"), "autonode-operator")), nil
 }
 
 // drainShared handles a drain in a shared namespace without the rights there; nil means that the drain can go on. A namespace that is being

@@ -58,7 +58,7 @@ func (r *Reconciler) validate(ctx context.Context, s *scope.Scope, conflicting s
 				"controlPlaneNamespace: %s", hostedCluster.Namespace), nil
 	}
 	// Namespaces and names are joined: a HostedCluster "system" in namespace "kube" would get kube-system.
-	if strings.HasPrefix(s.ControlPlaneNamespace, "kube-") || s.ControlPlaneNamespace == r.ownNamespace {
+	if strings.HasPrefix(s.ControlPlaneNamespace, "kube-") || s.ControlPlaneNamespace == r.operatorNamespace {
 		return invalid(v1beta1.ControlPlaneNamespaceForbiddenReason,
 			"spec.controlPlaneNamespace: %q is for the management cluster itself; recreate the HostedCluster with another name or in "+
 				"another namespace", s.ControlPlaneNamespace), nil

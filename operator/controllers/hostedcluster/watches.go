@@ -53,7 +53,7 @@ func New(ctx context.Context, config Config) (*Reconciler, error) {
 		clock:      config.Clock,
 		guests:     config.Guests,
 
-		ownNamespace: config.OwnNamespace,
+		operatorNamespace: config.OperatorNamespace,
 	}
 	if r.clock == nil {
 		r.clock = clock.RealClock{}
@@ -100,7 +100,7 @@ func (r *Reconciler) watch(mgr manager.Manager, config Config) error {
 		})).
 		Watches(&clusterv1.Cluster{}, handler.EnqueueRequestsFromMapFunc(r.byNamespace), changed).
 		// The Namespace or the Cluster may consent.
-		Watches(&corev1.Namespace{}, handler.EnqueueRequestsFromMapFunc(r.ofNamespace), builder.OnlyMetadata,
+		Watches(&corev1.Namespace{}, handler.EnqueueRequestsFromMapFunc(r.byControlPlaneNamespace), builder.OnlyMetadata,
 			builder.WithPredicates(predicate.AnnotationChangedPredicate{})).
 		// Karpenter's Role names their templates' kinds.
 		Watches(&clusterv1.MachineDeployment{}, handler.EnqueueRequestsFromMapFunc(r.byNamespace), builder.WithPredicates(predicate.Or(
@@ -185,8 +185,8 @@ func (r *Reconciler) byNamespace(ctx context.Context, obj client.Object) []recon
 	}, client.MatchingFields{controlPlaneNamespaceIndex: obj.GetNamespace()})
 }
 
-// ofNamespace maps a namespace to the HostedClusters whose control plane it is for.
-func (r *Reconciler) ofNamespace(ctx context.Context, obj client.Object) []reconcile.Request {
+// byControlPlaneNamespace maps a namespace to the HostedClusters whose control plane it is for.
+func (r *Reconciler) byControlPlaneNamespace(ctx context.Context, obj client.Object) []reconcile.Request {
 	return r.requests(ctx, func(*scope.Scope) bool { return true }, client.MatchingFields{controlPlaneNamespaceIndex: obj.GetName()})
 }
 

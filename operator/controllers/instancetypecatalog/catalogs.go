@@ -76,8 +76,8 @@ func Cache() cache.ByObject {
 	}}
 }
 
-// ownStatus are the fields of status that the operator writes.
-var ownStatus = apply.StatusFields{
+// statusFields are the fields of status that the operator writes.
+var statusFields = apply.StatusFields{
 	Names:      []string{"observedGeneration", "instanceTypeCount", "unusableCount", "offeringCount", "unusable"},
 	Conditions: []string{status.ConditionReady, v1alpha1.ConditionCatalogValid, v1alpha1.ConditionInstanceTypesUsable},
 }
@@ -93,7 +93,7 @@ func (r *Reporter) Reconcile(ctx context.Context, request reconcile.Request) (re
 	if equality.Semantic.DeepEqual(*before, found.Status) {
 		return reconcile.Result{}, nil
 	}
-	if err := apply.Status(ctx, r.Management, found, ownStatus); err != nil {
+	if err := apply.Status(ctx, r.Management, found, statusFields); err != nil {
 		return reconcile.Result{}, client.IgnoreNotFound(err)
 	}
 	now := found.StatusConditions().Get(v1alpha1.ConditionInstanceTypesUsable)

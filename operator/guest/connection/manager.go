@@ -131,8 +131,8 @@ func New(config Config) *Manager {
 	return &Manager{config: config, codecs: serializer.NewCodecFactory(config.Scheme), states: map[client.ObjectKey]*state{}}
 }
 
-// Of returns the connection to a Cluster's guest, or ErrNotConnected.
-func (m *Manager) Of(cluster client.ObjectKey) (*Guest, error) {
+// Guest returns the connection to a Cluster's guest, or ErrNotConnected.
+func (m *Manager) Guest(cluster client.ObjectKey) (*Guest, error) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	if known, ok := m.states[cluster]; ok && known.guest != nil {

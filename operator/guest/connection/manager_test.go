@@ -100,14 +100,14 @@ func (w *world) reconcile(ctx context.Context, g *WithT, after time.Duration) ti
 // connected reconciles until there is a connection.
 func (w *world) connected(ctx context.Context, g *WithT) *Guest {
 	w.reconcile(ctx, g, 0)
-	guest, err := w.Of(blue)
+	guest, err := w.Guest(blue)
 	g.Expect(err).NotTo(HaveOccurred())
 	return guest
 }
 
 // expectClosed expects that there is no connection, and that the watches of the one there was have ended.
 func (w *world) expectClosed(g *WithT, was *Guest) {
-	_, err := w.Of(blue)
+	_, err := w.Guest(blue)
 	g.Expect(err).To(MatchError(ErrNotConnected))
 	g.Expect(was.Store.Handle(&corev1.Node{}, toolscache.ResourceEventHandlerFuncs{})).To(MatchError(store.ErrClosed))
 }
@@ -125,7 +125,7 @@ func TestManager(t *testing.T) {
 		g.Expect(w.reconcile(ctx, g, 6*time.Second)).To(Equal(probeInterval))
 		g.Expect(w.probes.Load()).To(BeEquivalentTo(2))
 		g.Expect(w.changed).To(Equal(1))
-		g.Expect(w.Of(blue)).To(BeIdenticalTo(guest))
+		g.Expect(w.Guest(blue)).To(BeIdenticalTo(guest))
 	})
 
 	t.Run("When the infrastructure isn't provisioned, it should not connect", func(t *testing.T) {
@@ -148,7 +148,7 @@ func TestManager(t *testing.T) {
 		g.Expect(w.reconcile(ctx, g, retry-time.Second)).To(Equal(time.Second))
 		g.Expect(w.probes.Load()).To(Equal(tried))
 		w.reconcile(ctx, g, time.Second)
-		g.Expect(w.Of(blue)).NotTo(BeNil())
+		g.Expect(w.Guest(blue)).NotTo(BeNil())
 		g.Expect(w.Health(blue).Failures).To(BeZero())
 	})
 
@@ -169,7 +169,7 @@ func TestManager(t *testing.T) {
 			w.reconcile(ctx, g, probeInterval)
 		}
 		g.Expect(w.recovered).To(Equal([]bool{false, true, false, true, false, true, false, true, false, true}))
-		_, err := w.Of(blue)
+		_, err := w.Guest(blue)
 		g.Expect(err).NotTo(HaveOccurred())
 	})
 
@@ -181,7 +181,7 @@ func TestManager(t *testing.T) {
 			g.Expect(w.reconcile(ctx, g, probeInterval)).To(Equal(probeInterval))
 			g.Expect(w.Health(blue).Failures).To(Equal(failures))
 		}
-		g.Expect(w.Of(blue)).To(BeIdenticalTo(guest))
+		g.Expect(w.Guest(blue)).To(BeIdenticalTo(guest))
 		g.Expect(w.changed).To(Equal(2))
 		g.Expect(w.reconcile(ctx, g, probeInterval)).To(Equal(retry))
 		w.expectClosed(g, guest)

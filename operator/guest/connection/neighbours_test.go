@@ -115,7 +115,7 @@ func TestNeighbours(t *testing.T) {
 	connect := func(key client.ObjectKey) *Guest {
 		_, err := connections.Reconcile(ctx, reconcile.Request{NamespacedName: key})
 		g.Expect(err).NotTo(HaveOccurred())
-		guest, err := connections.Of(key)
+		guest, err := connections.Guest(key)
 		g.Expect(err).NotTo(HaveOccurred())
 		g.Expect(guest.Store.Handle(&corev1.Node{}, toolscache.ResourceEventHandlerFuncs{})).To(Succeed())
 		return guest
@@ -140,14 +140,14 @@ func TestNeighbours(t *testing.T) {
 			peak = max(peak, memory.HeapInuse)
 			return connections.Health(key).Exceeded
 		}, 10*time.Minute, 10*time.Millisecond).Should(HaveOccurred(), "When a guest exceeds its bounds, it should be disconnected")
-		_, err := connections.Of(key)
+		_, err := connections.Guest(key)
 		g.Expect(err).To(MatchError(ErrNotConnected))
 	}
 	after := heap()
 	close(joined)
 	for i, guest := range honest {
 		g.Eventually(func() int { return count(guest) }).Should(Equal(nodes+1), "When another guest does that, what changes elsewhere should still be seen")
-		g.Expect(connections.Of(keys[i+2])).To(BeIdenticalTo(guest))
+		g.Expect(connections.Guest(keys[i+2])).To(BeIdenticalTo(guest))
 		g.Expect(changes[keys[i+2].Name]).To(Equal(1), "no other guest is lost")
 	}
 	t.Logf("%d honest guests with %d nodes each: %d MiB of heap before, %d MiB in use at most, %d MiB after", len(honest), nodes, before>>20, peak>>20, after>>20)

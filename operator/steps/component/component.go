@@ -292,15 +292,15 @@ func (c *Component) applyStatus(ctx context.Context, s *scope.Scope, change func
 	if equality.Semantic.DeepEqual(before.Status, after.Status) {
 		return nil
 	}
-	if err := apply.Status(ctx, c.Management, after, ownStatus); err != nil {
+	if err := apply.Status(ctx, c.Management, after, statusFields); err != nil {
 		return err
 	}
 	c.record(before, after)
 	return nil
 }
 
-// ownStatus is the operator's part of a component's status. Other conditions belong to other controllers.
-var ownStatus = apply.StatusFields{
+// statusFields is the operator's part of a component's status. Other conditions belong to other controllers.
+var statusFields = apply.StatusFields{
 	Names:      []string{"observedGeneration", "version", "releaseImage", "imageOverride", "featureGates", "resources"},
 	Conditions: []string{v1beta1.Ready, v1beta1.Available, v1beta1.RolloutComplete},
 }

@@ -274,9 +274,9 @@ func (i inventory) driftedNodes() map[string]bool {
 }
 
 const (
-	// mostVersions is how many versions are counted separately. A cluster has two or three, but the guest's admin can
+	// maxVersionCount is how many versions are counted separately. A cluster has two or three, but the guest's admin can
 	// make nodes that report anything.
-	mostVersions = 8
+	maxVersionCount = 8
 	// maxVersion limits the length of a version, in bytes.
 	maxVersion = 64
 	// others counts the nodes of all further versions.
@@ -299,16 +299,16 @@ func frequent(byVersion map[string]int) []v1beta1.NodeVersion {
 		versions = append(versions, v1beta1.NodeVersion{Version: v, Count: count(n)})
 	}
 	newest := func(a, b v1beta1.NodeVersion) int { return guest.CompareVersions(b.Version, a.Version) }
-	if len(versions) > mostVersions {
+	if len(versions) > maxVersionCount {
 		// A guest's admin can make as many versions as Nodes, and to parse versions in each comparison costs more than the rest of a status.
 		slices.SortFunc(versions, func(a, b v1beta1.NodeVersion) int {
 			return cmp.Or(cmp.Compare(b.Count, a.Count), cmp.Compare(b.Version, a.Version))
 		})
 		rest := 0
-		for _, v := range versions[mostVersions:] {
+		for _, v := range versions[maxVersionCount:] {
 			rest += int(v.Count)
 		}
-		versions = append(versions[:mostVersions:mostVersions], v1beta1.NodeVersion{Version: others, Count: count(rest)})
+		versions = append(versions[:maxVersionCount:maxVersionCount], v1beta1.NodeVersion{Version: others, Count: count(rest)})
 	}
 	slices.SortFunc(versions, newest)
 	return versions
