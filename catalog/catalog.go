@@ -314,8 +314,8 @@ func (t *Type) readVolumeLimits(limits map[string]int32) (problem string) {
 	return ""
 }
 
-// ownLabels are those that have a field, or that Karpenter and the kubelet set.
-var ownLabels = map[string]string{
+// reservedLabels are those that have a field, or that Karpenter and the kubelet set.
+var reservedLabels = map[string]string{
 	corev1.LabelInstanceTypeStable: "name", corev1.LabelArchStable: "architecture", corev1.LabelOSStable: "operatingSystem",
 	corev1.LabelTopologyZone: "offerings[].zones", "karpenter.sh/capacity-type": "offerings[].capacityType",
 	v1alpha1.ReservationIDLabel: "offerings[].reservation.id",
@@ -332,7 +332,7 @@ func (t *Type) readLabels(set map[string]v1alpha1.CatalogValue) (problem string)
 		if msgs := validation.IsValidLabelValue(value); len(msgs) > 0 {
 			return fmt.Sprintf("labels[%s]: %q is not the value of a label: %s", key, message.Cut(value, maxShown), msgs[0])
 		}
-		if field, reserved := ownLabels[key]; reserved {
+		if field, reserved := reservedLabels[key]; reserved {
 			if field == "" {
 				return fmt.Sprintf("labels: %s can't be set by a catalog", key)
 			}

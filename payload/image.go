@@ -98,7 +98,7 @@ func (n NodeImages) addStream(content string) error {
 		return fmt.Errorf("data.%s: %w", streamKey, err)
 	}
 	for name, machine := range stream.Architectures {
-		images := ofArchitecture(machine)
+		images := architectureImages(machine)
 		for infrastructure, variants := range images {
 			if len(variants) == 0 {
 				delete(images, infrastructure)
@@ -111,8 +111,8 @@ func (n NodeImages) addStream(content string) error {
 	return n.check()
 }
 
-// ofArchitecture prefers an image that the infrastructure has already to one that would have to be uploaded.
-func ofArchitecture(machine coreos.Arch) map[string]map[string]string {
+// architectureImages prefers an image that the infrastructure has already to one that would have to be uploaded.
+func architectureImages(machine coreos.Arch) map[string]map[string]string {
 	images := map[string]map[string]string{}
 	set := func(infrastructure, variant, name string) {
 		if name == "" {

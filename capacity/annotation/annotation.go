@@ -73,8 +73,8 @@ func MachineOf(object metav1.Object) (m capacity.Priced) {
 }
 
 // limited is a text of an annotation, which may have any length; empty if it is too long for what it is said to be.
-func limited(text string, most int) string {
-	if len(text) > most {
+func limited(text string, maxLength int) string {
+	if len(text) > maxLength {
 		return ""
 	}
 	return text

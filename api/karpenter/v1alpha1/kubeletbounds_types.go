@@ -87,33 +87,33 @@ type KubeletMinimums struct {
 }
 
 // Problems returns a node class's settings beyond the bounds, as "maxPods is 300, and the platform allows at most 250". Both may be nil.
-func (b *KubeletBounds) Problems(own *KubeletConfiguration) (problems []string) {
-	if b == nil || own == nil {
+func (b *KubeletBounds) Problems(kubelet *KubeletConfiguration) (problems []string) {
+	if b == nil || kubelet == nil {
 		return nil
 	}
-	for _, field := range own.Fields() {
+	for _, field := range kubelet.Fields() {
 		if slices.Contains(b.Forbidden, field) {
 			problems = append(problems, string(field)+" is set, and the platform forbids it")
 		}
 	}
 	if largest := b.Max; largest != nil {
-		if n := own.MaxPods; n != nil && largest.MaxPods != nil && *n > *largest.MaxPods {
+		if n := kubelet.MaxPods; n != nil && largest.MaxPods != nil && *n > *largest.MaxPods {
 			problems = append(problems, fmt.Sprintf("maxPods is %d, and the platform allows at most %d", *n, *largest.MaxPods))
 		}
-		if n := own.PodPidsLimit; n != nil && largest.PodPidsLimit != nil && (*n > *largest.PodPidsLimit || *n <= 0) {
+		if n := kubelet.PodPidsLimit; n != nil && largest.PodPidsLimit != nil && (*n > *largest.PodPidsLimit || *n <= 0) {
 			problems = append(problems, fmt.Sprintf("podPidsLimit is %d, and the platform allows at most %d", *n, *largest.PodPidsLimit))
 		}
 	}
 	if b.Min != nil {
-		problems = append(problems, tooLittle("kubeReserved", own.KubeReserved, b.Min.KubeReserved)...)
-		problems = append(problems, tooLittle("systemReserved", own.SystemReserved, b.Min.SystemReserved)...)
+		problems = append(problems, tooLittle("kubeReserved", kubelet.KubeReserved, b.Min.KubeReserved)...)
+		problems = append(problems, tooLittle("systemReserved", kubelet.SystemReserved, b.Min.SystemReserved)...)
 	}
 	return problems
 }
 
 // tooLittle compares a node class's reservations with the minimum. Without a value the bootstrap's counts.
-func tooLittle(field string, own, least map[string]ReservedQuantity) (problems []string) {
-	if len(own) == 0 {
+func tooLittle(field string, reserved, least map[string]ReservedQuantity) (problems []string) {
+	if len(reserved) == 0 {
 		return nil
 	}
 	for _, name := range slices.Sorted(maps.Keys(least)) {
@@ -121,7 +121,7 @@ func tooLittle(field string, own, least map[string]ReservedQuantity) (problems [
 		if err != nil {
 			continue // the schema refuses it
 		}
-		value, set := own[name]
+		value, set := reserved[name]
 		switch got, err := scalar.ParseQuantity(string(value)); {
 		case !set:
 			if wanted.Sign() > 0 {

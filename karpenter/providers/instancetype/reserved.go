@@ -53,17 +53,17 @@ type reserved struct {
 // place.
 func parseReserved(nodeClass *v1alpha1.KubeletConfiguration, template kubelet.Settings, os, place string) (r reserved, problems []error) {
 	settings := template.Over(nodeClass)
-	ofNodeClass := ptr.Deref(nodeClass, v1alpha1.KubeletConfiguration{})
-	field := func(name string, ofNodeClass bool) string {
-		if ofNodeClass {
+	class := ptr.Deref(nodeClass, v1alpha1.KubeletConfiguration{})
+	field := func(name string, inNodeClass bool) string {
+		if inNodeClass {
 			return "spec.kubelet." + name
 		}
 		return place + ": " + name
 	}
 	var errs []error
-	r.kube, errs = parseQuantities(field("kubeReserved", len(ofNodeClass.KubeReserved) > 0), settings.KubeReserved)
+	r.kube, errs = parseQuantities(field("kubeReserved", len(class.KubeReserved) > 0), settings.KubeReserved)
 	problems = append(problems, errs...)
-	r.system, errs = parseQuantities(field("systemReserved", len(ofNodeClass.SystemReserved) > 0), settings.SystemReserved)
+	r.system, errs = parseQuantities(field("systemReserved", len(class.SystemReserved) > 0), settings.SystemReserved)
 	problems = append(problems, errs...)
 	if settings.ReservedCPUs != nil {
 		delete(r.kube, corev1.ResourceCPU)
@@ -89,7 +89,7 @@ func parseReserved(nodeClass *v1alpha1.KubeletConfiguration, template kubelet.Se
 		}
 		t, err := parseThreshold(string(evictionHard[signal]))
 		if err != nil {
-			problems = append(problems, fmt.Errorf("%s[%s]: %w", field("evictionHard", len(ofNodeClass.EvictionHard) > 0), signal, err))
+			problems = append(problems, fmt.Errorf("%s[%s]: %w", field("evictionHard", len(class.EvictionHard) > 0), signal, err))
 			// A too small allocatable is safer than a too large one.
 			if t, err = parseThreshold(string(defaults[signal])); err != nil {
 				continue

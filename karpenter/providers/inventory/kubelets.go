@@ -52,7 +52,7 @@ func (k *kubelets) set(node string, now kubelet) {
 		k.mu.Unlock()
 		return
 	}
-	results := func() [2]string { return [2]string{k.mostCommon(before.revision), k.mostCommon(now.revision)} }
+	results := func() [2]string { return [2]string{k.commonVersion(before.revision), k.commonVersion(now.revision)} }
 	former := results()
 	k.count(before, -1)
 	k.count(now, 1)
@@ -70,7 +70,7 @@ func (k *kubelets) set(node string, now kubelet) {
 func (k *kubelets) Version(r Revision) (string, bool) {
 	k.mu.Lock()
 	defer k.mu.Unlock()
-	version := k.mostCommon(r)
+	version := k.commonVersion(r)
 	return version, version != ""
 }
 
@@ -92,8 +92,8 @@ func (k *kubelets) count(seen kubelet, n int) {
 	}
 }
 
-// mostCommon is called with k.mu held.
-func (k *kubelets) mostCommon(r Revision) (common string) {
+// commonVersion is called with k.mu held.
+func (k *kubelets) commonVersion(r Revision) (common string) {
 	counts := k.byRevision[r]
 	for version, n := range counts {
 		if order := cmp.Compare(n, counts[common]); order > 0 || order == 0 && newer(version, common) {

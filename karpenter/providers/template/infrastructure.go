@@ -37,7 +37,7 @@ func (t templates) find(ctx context.Context, nodeClass *v1alpha1.ClusterAPINodeC
 				continue
 			}
 			found.Matching = append(found.Matching, sourceOf(template))
-			if invalid, err := t.ofControlPlane(ctx, template, found); err != nil {
+			if invalid, err := t.controlPlaneError(ctx, template, found); err != nil {
 				return err
 			} else if invalid != nil {
 				found.add(Template{}, invalid)
@@ -50,9 +50,9 @@ func (t templates) find(ctx context.Context, nodeClass *v1alpha1.ClusterAPINodeC
 	return nil
 }
 
-// ofControlPlane returns why a template isn't for nodes: a machine of the control plane was made from it, as Cluster API writes on that. A
-// selector without labels selects such a template, too. The only error is that of ctx.
-func (t templates) ofControlPlane(ctx context.Context, template *unstructured.Unstructured, found *Found) (*InvalidError, error) {
+// controlPlaneError returns why a template isn't for nodes: a machine of the control plane was made from it, as Cluster API writes on that.
+// A selector without labels selects such a template, too. The only error is that of ctx.
+func (t templates) controlPlaneError(ctx context.Context, template *unstructured.Unstructured, found *Found) (*InvalidError, error) {
 	if t.ControlPlanes == nil {
 		return nil, nil //nolint:nilnil // nothing is wrong with it
 	}
