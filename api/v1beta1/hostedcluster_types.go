@@ -150,13 +150,13 @@ func (d *NodeDrain) TimeoutOr(fallback time.Duration) time.Duration {
 // Stops reports whether onTimeout is Stop. The receiver may be nil.
 func (d *NodeDrain) Stops() bool { return d != nil && d.OnTimeout == DrainTimeoutStop }
 
-// OwnNamespace is the namespace of a control plane that its HostedCluster shares with no other.
-func (h *HostedCluster) OwnNamespace() string { return OwnNamespace(h.Namespace, h.Name) }
+// DedicatedNamespace is the namespace of a control plane that its HostedCluster shares with no other.
+func (h *HostedCluster) DedicatedNamespace() string { return DedicatedNamespace(h.Namespace, h.Name) }
 
-// ControlPlaneNamespace is the namespace of the control plane by the spec, OwnNamespace by default. The operator validates whether the
-// HostedCluster may use it.
+// ControlPlaneNamespace is the namespace of the control plane by the spec, DedicatedNamespace by default. The operator validates whether
+// the HostedCluster may use it.
 func (h *HostedCluster) ControlPlaneNamespace() string {
-	return cmp.Or(h.Spec.ControlPlaneNamespace, h.OwnNamespace())
+	return cmp.Or(h.Spec.ControlPlaneNamespace, h.DedicatedNamespace())
 }
 
 // ClusterName is the name of the Cluster API Cluster.

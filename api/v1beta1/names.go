@@ -28,9 +28,9 @@ type Names struct {
 	LeaderElection string
 }
 
-// OwnNamespace is the name of the control-plane namespace that a HostedCluster shares with no other: <namespace>-<name>, with dashes for
-// dots as HyperShift has it. A name of more than 63 characters, which no Namespace can have, is cut and ends in a hash of both names.
-func OwnNamespace(namespace, name string) string {
+// DedicatedNamespace is the name of the control-plane namespace that a HostedCluster shares with no other: <namespace>-<name>, with dashes
+// for dots as HyperShift has it. A name of more than 63 characters, which no Namespace can have, is cut and ends in a hash of both names.
+func DedicatedNamespace(namespace, name string) string {
 	return v1alpha1.Shorten(namespace+"-"+strings.ReplaceAll(name, ".", "-"), namespace+"/"+name)
 }
 

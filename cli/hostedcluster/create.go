@@ -181,7 +181,7 @@ func (o *CreateOptions) hostedCluster(cluster client.ObjectKey) (*v1beta1.Hosted
 			// Only HostedClusters that are in the namespace themselves can share it.
 			hostedCluster.Spec.ControlPlaneNamespaceMode = v1beta1.ControlPlaneNamespaceShared
 		}
-	case hostedCluster.OwnNamespace(): // the default
+	case hostedCluster.DedicatedNamespace(): // the default
 		if o.Shared {
 			return nil, fmt.Errorf("--shared-namespace: a HostedCluster in namespace %s can't share namespace %s; leave out --namespace, or set "+
 				"--shared-namespace=false",
@@ -189,7 +189,7 @@ func (o *CreateOptions) hostedCluster(cluster client.ObjectKey) (*v1beta1.Hosted
 		}
 	default:
 		return nil, fmt.Errorf("--namespace %s: a HostedCluster there means a Cluster in %s or in %s, not in %s",
-			namespace, namespace, hostedCluster.OwnNamespace(), cluster.Namespace)
+			namespace, namespace, hostedCluster.DedicatedNamespace(), cluster.Namespace)
 	}
 	hostedCluster.Spec.Release.Image = o.Release
 	if o.PullSecret != "" {

@@ -11,7 +11,7 @@ import (
 // ClusterKey returns the Cluster of a HostedCluster; false if the spec names a namespace of another HostedCluster.
 func ClusterKey(hostedCluster *v1beta1.HostedCluster) (client.ObjectKey, bool) {
 	key := client.ObjectKey{Namespace: hostedCluster.ControlPlaneNamespace(), Name: hostedCluster.ClusterName()}
-	return key, key.Namespace == hostedCluster.OwnNamespace() || key.Namespace == hostedCluster.Namespace
+	return key, key.Namespace == hostedCluster.DedicatedNamespace() || key.Namespace == hostedCluster.Namespace
 }
 
 func indexByCluster(object client.Object) []string {

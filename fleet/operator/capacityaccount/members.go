@@ -126,7 +126,7 @@ func limited(component *v1beta1.ControlPlaneComponent, grant *autonodev1alpha1.C
 	platform := component.Labels[v1beta1.PlatformLabel]
 	ok = ok && key.Name != "" && key.Namespace != "" &&
 		(platform == string(v1beta1.PlatformClusterAPI) || platform == "" && key == recorded) &&
-		(component.Namespace == key.Namespace || at.cluster == "" && component.Namespace == v1beta1.OwnNamespace(key.Namespace, key.Name))
+		(component.Namespace == key.Namespace || at.cluster == "" && component.Namespace == v1beta1.DedicatedNamespace(key.Namespace, key.Name))
 	return candidate{component, at, key}, ok
 }
 

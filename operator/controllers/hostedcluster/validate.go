@@ -47,7 +47,8 @@ func (r *Reconciler) validate(ctx context.Context, s *scope.Scope, conflicting s
 		return invalid(v1beta1.InvalidSpecReason,
 			"metadata.name: what is made for the HostedCluster has its name as a label: %s; recreate it with another name", errs[0]), nil
 	}
-	if dedicated := hostedCluster.OwnNamespace(); s.ControlPlaneNamespace != dedicated && s.ControlPlaneNamespace != hostedCluster.Namespace {
+	dedicated := hostedCluster.DedicatedNamespace()
+	if s.ControlPlaneNamespace != dedicated && s.ControlPlaneNamespace != hostedCluster.Namespace {
 		return invalid(v1beta1.ControlPlaneNamespaceForbiddenReason,
 			"spec.controlPlaneNamespace: %q is neither %q nor %q; recreate the HostedCluster without it", s.ControlPlaneNamespace, dedicated,
 			hostedCluster.Namespace), nil
