@@ -45,13 +45,13 @@ func (u Unavailable) selects(o capacity.Offering, now time.Time) bool {
 
 // OfferOf returns the offer of a machine with its list price and its charges. commitments are nil where nothing is committed.
 func OfferOf(m *capacity.Priced, charges []PoolCharge, commitments *Commitments, unavailable []Unavailable, now time.Time) capacity.Offer {
-	o := capacity.Offer{Available: true, Left: capacity.Unlimited, Price: m.Price, Saving: m.Price}
+	o := capacity.Offer{Available: true, Remaining: capacity.Unlimited, Price: m.Price, Saving: m.Price}
 	ended := false
 	for _, charge := range charges {
 		o.Available = o.Available && charge.Left >= charge.Amount
 		ended = ended || charge.Expired(now)
 		if charge.Counted {
-			o.Left = int(min(int64(o.Left), charge.Left/charge.Amount))
+			o.Remaining = int(min(int64(o.Remaining), charge.Left/charge.Amount))
 			o.Expired = o.Expired || charge.Expired(now)
 		}
 	}

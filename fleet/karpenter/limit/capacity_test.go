@@ -178,7 +178,7 @@ func TestWithoutLease(t *testing.T) {
 		}
 		f.step()
 		f.Expect(f.asked).To(Equal(1))
-		f.Expect(f.Offer(large, 0.1)).To(Equal(capacity.Offer{Available: true, Left: capacity.Unlimited, Price: 0.1, Saving: 0.1}))
+		f.Expect(f.Offer(large, 0.1)).To(Equal(capacity.Offer{Available: true, Remaining: capacity.Unlimited, Price: 0.1, Saving: 0.1}))
 		f.Expect(f.Sequence()).To(BeZero())
 		_, _, ok := f.Report()
 		f.Expect(ok).To(BeFalse())
@@ -226,7 +226,7 @@ func TestBeginning(t *testing.T) {
 		f.Expect(errors.As(f.Open(t.Context()), &succeeding)).To(BeTrue())
 		f.Expect(succeeding.Until).To(Equal(f.clock.Now().Add(division.InFlight)))
 		f.Expect(f.Spend("new", reserved)).To(BeNil())
-		f.Expect(f.Offer(reserved, 1).Left).To(Equal(1), "and show what the lease leaves all the same")
+		f.Expect(f.Offer(reserved, 1).Remaining).To(Equal(1), "and show what the lease leaves all the same")
 		_, _, ok := f.Report()
 		f.Expect(ok).To(BeFalse())
 
@@ -535,14 +535,14 @@ func TestSpend(t *testing.T) {
 func TestOffer(t *testing.T) {
 	t.Run("When a machine is launched or goes, it should change only the offers that it concerns", func(t *testing.T) {
 		f := leased(t, division.Amounts{"reservation/cr-1": 2, "limit/cpu": 14_000})
-		f.Expect(f.Offer(reserved, 1).Left).To(Equal(2))
+		f.Expect(f.Offer(reserved, 1).Remaining).To(Equal(2))
 		f.Expect(f.Offer(large, 1).Available && f.Offer(xlarge, 1).Available).To(BeTrue())
 		sequence := f.Sequence()
 		f.spent("a", large) // 12,000 left: any fits
 		f.Expect(f.changedSince(sequence)).To(BeEmpty())
 		f.spent("b", reserved) // 4,000 left
 		f.Expect(f.changedSince(sequence)).To(Equal([]string{"g5"}))
-		f.Expect(f.Offer(reserved, 1)).To(Equal(capacity.Offer{Full: true, Left: 1, Price: 1, Saving: 1}))
+		f.Expect(f.Offer(reserved, 1)).To(Equal(capacity.Offer{Full: true, Remaining: 1, Price: 1, Saving: 1}))
 		sequence = f.Sequence()
 		f.spent("c", large) // 2,000 left: xlarge doesn't fit
 		f.Expect(f.changedSince(sequence)).To(Equal([]string{"m5.xlarge"}))

@@ -86,7 +86,7 @@ var _ Limiter = Unlimited{}
 
 // Offer implements Limiter.
 func (Unlimited) Offer(_ capacity.Machine, list float64) capacity.Offer {
-	return capacity.Offer{Available: true, Left: capacity.Unlimited, Price: list, Saving: list}
+	return capacity.Offer{Available: true, Remaining: capacity.Unlimited, Price: list, Saving: list}
 }
 
 // Sequence implements Limiter.

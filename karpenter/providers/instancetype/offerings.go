@@ -276,7 +276,7 @@ func (b *builder) leased(tmpl *template.Template, key offering.Key, failureDomai
 			choice.saving = onDemand
 		}
 	}
-	return choice, offer.Left
+	return choice, offer.Remaining
 }
 
 // running returns an offering for the machines that this cluster has of a choice, if one less of them saves something else than

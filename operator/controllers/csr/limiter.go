@@ -91,7 +91,7 @@ func (l *limiter) release(key Key, f finding, backoff time.Duration) (requeueAft
 		switch {
 		case backoff > 0: // the connection's back-off applies
 			g.breaker.Hold(now, backoff)
-		case g.breaker.Left(now) == 0: // else a concurrent request has already reported it
+		case g.breaker.Remaining(now) == 0: // else a concurrent request has already reported it
 			g.breaker.Trip(now)
 		}
 		requeueAfter = g.wait(key, now)
@@ -136,7 +136,7 @@ func (g *guestLimiter) limit(now time.Time) int {
 	switch {
 	case g.breaker.Closed():
 		return perGuest
-	case g.breaker.Left(now) > 0:
+	case g.breaker.Remaining(now) > 0:
 		return 0
 	default:
 		return 1
@@ -146,7 +146,7 @@ func (g *guestLimiter) limit(now time.Time) int {
 // wait queues a request. During a back-off with no request in progress nothing would enqueue the queued ones, so the
 // first one is the probe, which the caller requeues after requeueAfter.
 func (g *guestLimiter) wait(key Key, now time.Time) (requeueAfter time.Duration) {
-	if remaining := g.breaker.Left(now); remaining > 0 && (g.probe == nil || *g.probe == key) {
+	if remaining := g.breaker.Remaining(now); remaining > 0 && (g.probe == nil || *g.probe == key) {
 		g.probe = &key
 		return remaining
 	}

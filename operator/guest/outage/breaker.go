@@ -44,8 +44,8 @@ func (b *Breaker) Hold(now time.Time, least time.Duration) {
 	}
 }
 
-// Left is for how long the breaker stays open; zero if it is half-open or closed.
-func (b *Breaker) Left(now time.Time) time.Duration { return max(b.until.Sub(now), 0) }
+// Remaining is for how long the breaker stays open; zero if it is half-open or closed.
+func (b *Breaker) Remaining(now time.Time) time.Duration { return max(b.until.Sub(now), 0) }
 
 // Closed reports whether the guest has answered since the breaker was tripped.
 func (b *Breaker) Closed() bool { return b.backoff == nil }

@@ -18,9 +18,9 @@ func TestBreaker(t *testing.T) {
 		g.Expect(b.Closed()).To(BeTrue())
 		for range 10 {
 			g.Expect(b.Trip(now)).To(Equal(want))
-			g.Expect(b.Left(now)).To(Equal(want))
+			g.Expect(b.Remaining(now)).To(Equal(want))
 			now = now.Add(want)
-			g.Expect(b.Left(now)).To(BeZero())
+			g.Expect(b.Remaining(now)).To(BeZero())
 			g.Expect(b.Closed()).To(BeFalse(), "it is half-open")
 			want = min(2*want, MaxBackoff)
 		}
@@ -31,7 +31,7 @@ func TestBreaker(t *testing.T) {
 		b := Breaker{}
 		b.Hold(now, time.Minute)
 		b.Hold(now, MinBackoff)
-		g.Expect(b.Left(now)).To(Equal(time.Minute), "a shorter time changes nothing")
+		g.Expect(b.Remaining(now)).To(Equal(time.Minute), "a shorter time changes nothing")
 		g.Expect(b.Trip(now.Add(time.Minute))).To(Equal(2 * MinBackoff))
 	})
 }

@@ -68,8 +68,8 @@ func (t *Tracker) Unresponsive(cluster client.ObjectKey, health connection.Healt
 		delete(t.outages, cluster) // and it has answered
 		log.Log.Info("A guest answers again", "Cluster", cluster, "after", now.Sub(known.since).String())
 		ok = false
-	case ok && known.Left(now) > 0:
-		return known.since, known.Left(now), true
+	case ok && known.Remaining(now) > 0:
+		return known.since, known.Remaining(now), true
 	case ok && health.Failures > 0:
 		return known.since, Recheck, true
 	}
@@ -90,7 +90,7 @@ func (t *Tracker) Backoff(cluster client.ObjectKey, health connection.Health) ti
 	known, ok := t.outages[cluster]
 	switch {
 	case ok && !known.probing:
-		return max(known.Left(t.clock.Now()), Recheck)
+		return max(known.Remaining(t.clock.Now()), Recheck)
 	case health.Failures >= probesMissed:
 		return Recheck
 	}
