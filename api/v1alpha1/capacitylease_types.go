@@ -124,7 +124,7 @@ type CapacityLeaseSpec struct {
 	ReclaimGracePeriod *scalar.Duration `json:"reclaimGracePeriod,omitempty"`
 }
 
-// CapacityReclaim is the most that the cluster may keep of a pool.
+// CapacityReclaim is the most that the cluster may keep of a pool, because other clusters request the rest.
 type CapacityReclaim struct {
 	// pool is the pool's name.
 	// +required
@@ -140,21 +140,9 @@ type CapacityReclaim struct {
 	// +kubebuilder:validation:MaxItems=8
 	// +kubebuilder:validation:items:MaxLength=320
 	For []string `json:"for,omitempty"`
-}
-
-// CapacityReclaimStep is the most that the cluster may keep of a pool from a time on.
-type CapacityReclaimStep struct {
-	// pool is the pool's name.
-	// +required
-	// +kubebuilder:validation:MaxLength=128
-	Pool string `json:"pool"`
-	// limit is the most that the cluster's machines may take, in the pool's unit.
-	// +required
-	// +kubebuilder:validation:Minimum=0
-	Limit int64 `json:"limit"`
-	// by is the deadline by Karpenter's clock.
-	// +required
-	By scalar.Time `json:"by"`
+	// by is the deadline by Karpenter's clock. Karpenter sets it in status.
+	// +optional
+	By *scalar.Time `json:"by,omitempty"`
 }
 
 // CapacityAccountReference names a CapacityAccount.
@@ -378,7 +366,7 @@ type CapacityLeaseStatus struct {
 	// +optional
 	// +listType=atomic
 	// +kubebuilder:validation:MaxItems=256
-	Reclaim []CapacityReclaimStep `json:"reclaim,omitempty"`
+	Reclaim []CapacityReclaim `json:"reclaim,omitempty"`
 	// unavailable offerings that this cluster found.
 	// +optional
 	// +listType=atomic

@@ -20,13 +20,11 @@ import (
 func TestNodeOfFleet(t *testing.T) {
 	t.Run("When what a node takes has to be returned to another cluster, it should say by when", func(t *testing.T) {
 		g := NewWithT(t)
-		steps := []division.Step{{Limit: 0, By: noon.Add(time.Minute)}}
+		steps := []division.Reclaim{{For: []string{"green"}, By: noon.Add(time.Minute)}}
 		returns := func(core methods.Core) disruption.Method {
 			return reclaim.New(reclaim.Config{
 				Core: core, Taken: func(string) division.Amounts { return division.Amounts{"hosts": 1} },
-				Reclaims: func() []division.Reclaim {
-					return []division.Reclaim{{Pool: "hosts", Account: "production", For: []string{"green"}, Steps: steps}}
-				},
+				Reclaims: func() (string, division.Reclaims) { return "production", division.Reclaims{"hosts": steps} },
 			})
 		}
 		answer := func() *explain.NodeAnswer {

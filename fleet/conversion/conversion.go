@@ -19,10 +19,8 @@ import (
 const (
 	// maxNumber is how much of a malformed number a message repeats.
 	maxNumber = 32
-	// maxReclaimSteps is the number of entries in the status of a lease.
-	maxReclaimSteps = 256
-	// maxReclaimedFor is the number of clusters that a pool is reclaimed for by name.
-	maxReclaimedFor = 8
+	// maxReclaims is the number of reclaims in the status of a lease.
+	maxReclaims = 256
 )
 
 // ReservationsAt returns an account's reservations at a time, as package cost has them.
@@ -55,7 +53,7 @@ func Rules(pools []autonodev1alpha1.LeasedPool) []division.Rule {
 func Lease(l *autonodev1alpha1.CapacityLease) division.Lease {
 	lease := division.Lease{
 		ID: string(l.UID), Sequence: l.Spec.Sequence, Limit: division.Amounts{}, Granted: division.Amounts{}, Available: division.Amounts{}, Attainable: division.Amounts{},
-		Reclaims: reclaims(l),
+		Reclaims: Reclaims(l.Spec.Reclaim),
 	}
 	for i := range l.Spec.Pools {
 		pool := &l.Spec.Pools[i]
@@ -127,46 +125,30 @@ func BoundedReport(l *autonodev1alpha1.CapacityLease) division.Report {
 	return report
 }
 
-// reclaims reads from a lease the amounts that its cluster may keep of pools of which it has to return the rest.
-func reclaims(l *autonodev1alpha1.CapacityLease) division.Amounts {
-	if len(l.Spec.Reclaim) == 0 {
-		return nil
+// Reclaims reads the spec's reclaims of a lease, or those in its status, which have deadlines.
+func Reclaims(list []autonodev1alpha1.CapacityReclaim) division.Reclaims {
+	reclaims := division.Reclaims{}
+	for i := range list {
+		r := &list[i]
+		reclaims[r.Pool] = append(reclaims[r.Pool], division.Reclaim{
+			Limit: max(0, min(r.Limit, autonodev1alpha1.MaxAmount)), For: r.For, By: r.By.At(),
+		})
 	}
-	keep := division.Amounts{}
-	for i := range l.Spec.Reclaim {
-		keep[l.Spec.Reclaim[i].Pool] = max(0, min(l.Spec.Reclaim[i].Limit, autonodev1alpha1.MaxAmount))
-	}
-	return keep
+	return reclaims
 }
 
-// LeaseReclaims is the reverse of reclaims, with the clusters that request the rest.
-func LeaseReclaims(keep division.Amounts, clusters map[string][]string) []autonodev1alpha1.CapacityReclaim {
-	var list []autonodev1alpha1.CapacityReclaim
-	for _, pool := range slices.Sorted(maps.Keys(keep)) {
-		list = append(list, autonodev1alpha1.CapacityReclaim{Pool: pool, Limit: keep[pool], For: clusters[pool][:min(len(clusters[pool]), maxReclaimedFor)]})
-	}
-	return list
-}
-
-// ReclaimSteps reads deadlines from the status of a lease, by pool. Without a readable deadline, an amount has none yet.
-func ReclaimSteps(s *autonodev1alpha1.CapacityLeaseStatus) map[string][]division.Step {
-	steps := map[string][]division.Step{}
-	for i := range s.Reclaim {
-		if step := &s.Reclaim[i]; step.By.Malformed == "" && !step.By.IsZero() {
-			steps[step.Pool] = append(steps[step.Pool], division.Step{Limit: step.Limit, By: step.By.At()})
+// CapacityReclaims is the reverse of Reclaims.
+func CapacityReclaims(reclaims division.Reclaims) (list []autonodev1alpha1.CapacityReclaim) {
+	for _, pool := range slices.Sorted(maps.Keys(reclaims)) {
+		for _, r := range reclaims[pool] {
+			entry := autonodev1alpha1.CapacityReclaim{Pool: pool, Limit: r.Limit, For: r.For}
+			if !r.By.IsZero() {
+				entry.By = new(scalar.NewTime(r.By))
+			}
+			list = append(list, entry)
 		}
 	}
-	return steps
-}
-
-// SetReclaimSteps is the reverse of ReclaimSteps.
-func SetReclaimSteps(s *autonodev1alpha1.CapacityLeaseStatus, reclaims []division.Reclaim) {
-	for i := range reclaims {
-		for _, step := range reclaims[i].Steps {
-			s.Reclaim = append(s.Reclaim, autonodev1alpha1.CapacityReclaimStep{Pool: reclaims[i].Pool, Limit: step.Limit, By: scalar.NewTime(step.By)})
-		}
-	}
-	s.Reclaim = s.Reclaim[:min(len(s.Reclaim), maxReclaimSteps)]
+	return list[:min(len(list), maxReclaims)]
 }
 
 // Retained reads from an account's record the part of a cluster's guaranteed amounts that isn't lent, by pool.

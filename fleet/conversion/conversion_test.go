@@ -41,7 +41,7 @@ func TestReport(t *testing.T) {
 		g.Expect(conversion.BoundedReport(l)).To(Equal(report))
 		g.Expect(conversion.Lease(l)).To(Equal(division.Lease{
 			ID: "lease", Sequence: 7, Limit: division.Amounts{"reservation/r": 2}, Granted: division.Amounts{"reservation/r": 3},
-			Available: division.Amounts{"reservation/r": 5}, Attainable: division.Amounts{},
+			Available: division.Amounts{"reservation/r": 5}, Attainable: division.Amounts{}, Reclaims: division.Reclaims{},
 		}))
 	})
 	t.Run("When a Holder requires more than fits, the oldest requests should be in the report", func(t *testing.T) {

@@ -19,21 +19,21 @@ func TestReclaims(t *testing.T) {
 	by := time.Unix(1_000_000, 0)
 	t.Run("When the operator writes what is to be returned, Karpenter should read the same", func(t *testing.T) {
 		g, l := NewWithT(t), lease()
-		keep := division.Amounts{"a": 2, "b": 0}
-		l.Spec.Reclaim = conversion.LeaseReclaims(keep, map[string][]string{"a": {"clusters/blue"}})
-		g.Expect(conversion.Lease(l).Reclaims).To(Equal(keep))
-		g.Expect(l.Spec.Reclaim[0].For).To(ConsistOf("clusters/blue"))
+		reclaims := division.Reclaims{"a": {{Limit: 2, For: []string{"clusters/blue"}}}, "b": {{}}}
+		l.Spec.Reclaim = conversion.CapacityReclaims(reclaims)
+		g.Expect(conversion.Lease(l).Reclaims).To(Equal(reclaims))
 	})
 	t.Run("When Karpenter reports deadlines, its next process should read the same, and at most as many as a list may have", func(t *testing.T) {
-		g, steps, status := NewWithT(t), []division.Step{{Limit: 4, By: by}, {Limit: 2, By: by.Add(time.Minute)}}, &autonodev1alpha1.CapacityLeaseStatus{}
-		conversion.SetReclaimSteps(status, []division.Reclaim{{Pool: "a", Steps: steps}})
-		g.Expect(conversion.ReclaimSteps(status)).To(Equal(map[string][]division.Step{"a": steps}))
-		conversion.SetReclaimSteps(status, slices.Repeat([]division.Reclaim{{Pool: "b", Steps: steps}}, 200))
-		g.Expect(status.Reclaim).To(HaveLen(256))
+		g, steps := NewWithT(t), []division.Reclaim{{Limit: 4, By: by}, {Limit: 2, By: by.Add(time.Minute)}}
+		reclaims := division.Reclaims{"a": steps}
+		g.Expect(conversion.Reclaims(conversion.CapacityReclaims(reclaims))).To(Equal(reclaims))
+		reclaims["b"] = slices.Repeat(steps, 200)
+		g.Expect(conversion.CapacityReclaims(reclaims)).To(HaveLen(256))
 	})
-	t.Run("When a reported deadline isn't a time, it should be left out", func(t *testing.T) {
-		status := &autonodev1alpha1.CapacityLeaseStatus{Reclaim: []autonodev1alpha1.CapacityReclaimStep{{Pool: "a", By: scalar.Time{Malformed: "soon"}}, {Pool: "b"}}}
-		NewWithT(t).Expect(conversion.ReclaimSteps(status)).To(BeEmpty())
+	t.Run("When a reported deadline isn't a time, the amount should be due after the grace period", func(t *testing.T) {
+		reported := conversion.Reclaims([]autonodev1alpha1.CapacityReclaim{{Pool: "a", By: &scalar.Time{Malformed: "soon"}}, {Pool: "b"}})
+		decided := division.Reclaims{"a": {{}}, "b": {{}}}
+		NewWithT(t).Expect(division.Follow(reported, decided, by, time.Minute)).To(Equal(division.Follow(nil, decided, by, time.Minute)))
 	})
 	t.Run("When the operator records what isn't lent, it should read the same", func(t *testing.T) {
 		retained := map[string]division.Retained{"a": {Amount: 3, Until: by}}

@@ -60,9 +60,8 @@ type Lease struct {
 	Limit    Amounts
 	// Available is about how much may be granted if it is requested, and Attainable the most that might be granted in time. Both are hints.
 	Available, Attainable Amounts
-	// Reclaims are the amounts that the cluster may keep, and its holder take by launches, of pools of which it has to return the rest. Zero
-	// differs from an absent one.
-	Reclaims Amounts
+	// Reclaims limit the amounts that the cluster may keep, and its holder take by launches.
+	Reclaims Reclaims
 	// Granted is the amounts that were recorded with the grant. It counts if the record is lost, or was another account's.
 	Granted Amounts
 	Report  Report

@@ -22,12 +22,10 @@ type Decision struct {
 	Attainable map[string]Amounts
 	// Waiting are the amounts of requests that don't fit now, by pool.
 	Waiting Amounts
-	// Reclaims are the amounts that borrowers may keep of pools of which they are to return the rest, by cluster.
-	Reclaims map[string]Amounts
+	// Reclaims are those of borrowers, by cluster.
+	Reclaims map[string]Reclaims
 	// Retained are the amounts of guarantees that aren't lent again yet, to be recorded with Record.
 	Retained map[string]map[string]Retained
-	// ReclaimedFor are the clusters that request the amounts that others are to return, by pool.
-	ReclaimedFor map[string][]string
 	// Next is when the decision changes by itself; zero if it doesn't.
 	Next time.Time
 }
@@ -50,7 +48,7 @@ func Decide(a Account) Decision {
 	d.reclaim()
 	return Decision{
 		Record: d.record, Available: d.hint(), Attainable: d.attainable, Waiting: d.waiting, Reclaims: d.reclaims(), Retained: d.retained,
-		ReclaimedFor: d.reclaimedFor, Next: d.next,
+		Next: d.next,
 	}
 }
 
@@ -78,7 +76,7 @@ type decider struct {
 
 	// needs are the amounts that clusters use and request of their guarantees, and floors those that aren't lent.
 	floors, needs map[string]Amounts
-	// retained and reclaimedFor are those of Decision.
+	// retained is Decision.Retained, and reclaimedFor the clusters that request amounts of pools that others are to return.
 	retained     map[string]map[string]Retained
 	reclaimedFor map[string][]string
 	// borrowers of pools of which something is reclaimed, and the amounts of those that they are to return.

@@ -23,8 +23,8 @@ type Holder struct {
 	sequence int64
 	allowed  Amounts
 	upTo     Amounts
-	// reclaims is how much launches may take of pools of which others reclaim the rest; no entry for any other pool.
-	reclaims Amounts
+	// reclaims are those of the lease.
+	reclaims Reclaims
 
 	launches map[string]*launch
 	spent    Amounts
@@ -53,7 +53,7 @@ type launch struct {
 // after the process was elected. By then it has to have observed all Machines that exist, and the lease, both as the
 // API server has them and not a cache.
 func NewHolder(from time.Time) *Holder {
-	return &Holder{from: from, allowed: Amounts{}, upTo: Amounts{}, reclaims: Amounts{}, launches: map[string]*launch{}, spent: Amounts{}, vacant: Amounts{}, requests: map[string]*request{}}
+	return &Holder{from: from, allowed: Amounts{}, upTo: Amounts{}, launches: map[string]*launch{}, spent: Amounts{}, vacant: Amounts{}, requests: map[string]*request{}}
 }
 
 // Begin sets when it may begin, as NewHolder does.
@@ -74,7 +74,7 @@ func (h *Holder) Observe(lease Lease) bool {
 		return false
 	}
 	if lease.Sequence >= h.sequence {
-		h.sequence, h.allowed, h.upTo, h.reclaims = lease.Sequence, lease.Limit.clone(), lease.Available.clone(), lease.Reclaims.clone()
+		h.sequence, h.allowed, h.upTo, h.reclaims = lease.Sequence, lease.Limit.clone(), lease.Available.clone(), lease.Reclaims
 	}
 	return true
 }
@@ -317,8 +317,8 @@ func (h *Holder) Ready(now time.Time) bool { return !now.Before(h.from) && h.seq
 
 // most is the most that launches may take of a pool.
 func (h *Holder) most(pool string, allowed Amounts) int64 {
-	if keep, reclaimed := h.reclaims[pool]; reclaimed {
-		return min(keep, allowed[pool])
+	if limit, reclaimed := h.reclaims.Limit(pool); reclaimed {
+		return min(limit, allowed[pool])
 	}
 	return allowed[pool]
 }

@@ -292,7 +292,7 @@ func TestWant(t *testing.T) {
 		h.Keep("runs")
 		h.Exists("runs", Amounts{vcpus: 8})
 		h.Keep("runs")
-		h.Adopt(Lease{Sequence: 1, Limit: Amounts{vcpus: 24}, Reclaims: Amounts{vcpus: 10}})
+		h.Adopt(Lease{Sequence: 1, Limit: Amounts{vcpus: 24}, Reclaims: reclaims(Amounts{vcpus: 10})})
 		if h.Left(vcpus) != 2 || h.Free(vcpus) != 2 || h.MaySpend(big, now) || h.Spend("n-1", big, now) {
 			t.Errorf("it has %d left", h.Left(vcpus))
 		}

@@ -70,14 +70,14 @@ func TestPreemption(t *testing.T) {
 			for name, c := range tc.clusters {
 				grant := Grant{Lease: name, Sequence: 3, Limit: c.used.clone(), Granted: c.used.clone()}
 				m := Member{Priority: c.priority, Used: c.used.clone(), Lease: lease(grant, grant.Limit, c.requests...)}
-				m.Lease.Reclaims = c.before
+				m.Lease.Reclaims = reclaims(c.before)
 				if c.guaranteed > 0 {
 					m.Guaranteed = Amounts{pool: c.guaranteed}
 				}
 				a.Members[name], a.Record[name] = m, grant
 			}
 			d := Decide(a)
-			if diff := cmp.Diff(tc.want, d.Reclaims); diff != "" {
+			if diff := cmp.Diff(tc.want, limits(d.Reclaims)); diff != "" {
 				t.Errorf("reclaims (-want +got):\n%s", diff)
 			}
 			for name, c := range tc.clusters {
@@ -169,7 +169,7 @@ func TestLargeRequests(t *testing.T) {
 		}
 		for _, name := range small {
 			if a.members["green"].machines[name] == 0 {
-				t.Errorf("%s isn't launched; record %+v, %s", name, a.record, fmt.Sprint(a.steps))
+				t.Errorf("%s isn't launched; record %+v, %s", name, a.record, fmt.Sprint(a.reclaims))
 			}
 		}
 	})

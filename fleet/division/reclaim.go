@@ -18,62 +18,65 @@ const (
 	// deadlinesIn is the number of different deadlines within a grace period: those of requests that come shortly one after the other are the
 	// same.
 	deadlinesIn = 15
+	// maxFor is the number of clusters that a Reclaim names.
+	maxFor = 8
 )
 
-// Step is the most that a cluster's machines may take of a pool from a time on.
-type Step struct {
-	Limit int64
-	By    time.Time
-}
-
-// Reclaim is an amount of a pool that a cluster has to return.
+// Reclaim is the most that a cluster's machines may take of a pool from a time on, because other clusters request the rest.
 type Reclaim struct {
-	// Pool and Account are names.
-	Pool, Account string
-	// For are the clusters that request it.
+	Limit int64
+	// For are the first of the clusters that request the rest.
 	For []string
-	// Steps have each a lower amount and a later deadline than the one before. There is at least one.
-	Steps []Step
-	// Excess is the amount that isn't returned yet.
-	Excess int64
+	// By is the deadline. Only the result of Follow has one.
+	By time.Time
 }
 
-// Limit is the amount that the cluster may keep.
-func (r *Reclaim) Limit() int64 { return r.Steps[len(r.Steps)-1].Limit }
+// Reclaims are those of a cluster by pool. Each has a lower limit and a later deadline than the one before; a decision has one of a pool.
+type Reclaims map[string][]Reclaim
 
-// By is the deadline that comes next, or has passed.
-func (r *Reclaim) By() time.Time { return Exceeded(r.Steps, r.Limit()+r.Excess).By }
+// Limit returns the most that the cluster may keep of a pool once all deadlines have passed, or false if none reclaims the rest.
+func (r Reclaims) Limit(pool string) (limit int64, reclaimed bool) {
+	return r.Next(pool, 0).Limit, len(r[pool]) > 0
+}
 
-// Exceeded returns the first step that a usage exceeds, or the last one.
-func Exceeded(steps []Step, used int64) Step {
-	for _, step := range steps {
-		if used > step.Limit {
-			return step
+// Next returns the first reclaim of a pool that a usage exceeds, or the last one.
+func (r Reclaims) Next(pool string, used int64) (next Reclaim) {
+	for _, next = range r[pool] {
+		if used > next.Limit {
+			break
 		}
 	}
-	return steps[len(steps)-1]
+	return next
 }
 
-// Follow returns the steps that lead to the amount which a cluster may keep, by the clock of whoever follows them: an amount that is
-// requested for the first time is due a grace period from now, and earlier steps keep their deadlines. None is later than that.
-func Follow(before []Step, keep int64, now time.Time, gracePeriod time.Duration) (steps []Step) {
+// Follow returns the reclaims of a decision with deadlines by the caller's clock: an amount that is requested for the first time is due a
+// grace period from now, and earlier deadlines stay. None is later than that.
+func Follow(before, decided Reclaims, now time.Time, gracePeriod time.Duration) Reclaims {
 	by := roundUp(now.Add(gracePeriod), max((gracePeriod/deadlinesIn).Truncate(time.Second), time.Second))
-	for _, step := range append(slices.Clone(before), Step{keep, by}) {
-		step.Limit = max(step.Limit, keep)
-		if step.By.After(by) {
-			step.By = by
+	reclaims := make(Reclaims, len(decided))
+	for pool := range decided {
+		target := decided.Next(pool, 0)
+		target.By = by
+		var steps []Reclaim
+		for _, step := range append(slices.Clone(before[pool]), target) {
+			step.Limit, step.For = max(step.Limit, target.Limit), target.For
+			if step.By.After(by) {
+				step.By = by
+			}
+			switch last := len(steps) - 1; {
+			case step.By.IsZero(): // its deadline can't be read
+			case last < 0:
+				steps = append(steps, step)
+			case step.Limit >= steps[last].Limit:
+			case !step.By.After(steps[last].By), !step.By.After(now):
+				steps[last].Limit = step.Limit
+			default:
+				steps = append(steps, step)
+			}
 		}
-		switch last := len(steps) - 1; {
-		case last < 0:
-			steps = append(steps, step)
-		case step.Limit >= steps[last].Limit:
-		case !step.By.After(steps[last].By), !step.By.After(now):
-			steps[last].Limit = step.Limit
-		default:
-			steps = append(steps, step)
-		}
+		reclaims[pool] = steps
 	}
-	return steps
+	return reclaims
 }
 
 // Retained is the amount of a guarantee that isn't lent until a time, because clusters were asked for it.
@@ -223,8 +226,8 @@ func (d *decider) borrowersOf(pool string) []*borrower {
 			continue
 		}
 		b := &borrower{name: name, priority: int64(member.Priority), used: member.Used[pool], surplus: surplus}
-		if keep, before := member.Lease.Reclaims[pool]; before {
-			b.before = min(b.used-keep, b.surplus)
+		if limit, reclaimed := member.Lease.Reclaims.Limit(pool); reclaimed {
+			b.before = min(b.used-limit, b.surplus)
 		}
 		borrowers = append(borrowers, b)
 	}
@@ -256,17 +259,18 @@ func (d *decider) ask(name, pool string, amount, priority int64) {
 }
 
 // reclaims are the amounts that borrowers may keep.
-func (d *decider) reclaims() map[string]Amounts {
-	reclaims := map[string]Amounts{}
+func (d *decider) reclaims() map[string]Reclaims {
+	reclaims := map[string]Reclaims{}
 	for pool, borrowers := range d.borrowers {
+		clusters := d.reclaimedFor[pool][:min(len(d.reclaimedFor[pool]), maxFor)]
 		for _, b := range borrowers {
 			if b.asked == 0 {
 				continue
 			}
 			if reclaims[b.name] == nil {
-				reclaims[b.name] = Amounts{}
+				reclaims[b.name] = Reclaims{}
 			}
-			reclaims[b.name][pool] = b.used - b.asked
+			reclaims[b.name][pool] = []Reclaim{{Limit: b.used - b.asked, For: clusters}}
 		}
 	}
 	return reclaims

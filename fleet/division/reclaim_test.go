@@ -67,7 +67,7 @@ func TestReclaim(t *testing.T) {
 		name     string
 		clusters map[string]cluster
 		before   map[string]Amounts
-		want     map[string]Amounts
+		want     map[string]Amounts // that the clusters may keep
 	}{
 		{"When a cluster requests what it lends, the borrower should be asked for no more than that",
 			map[string]cluster{"blue": {0, guaranteed(3), 2}, "green": {10, nil, 0}}, nil, map[string]Amounts{"green": {pool: 8}}},
@@ -117,37 +117,65 @@ func TestReclaim(t *testing.T) {
 					requests = append(requests, Request{one, c.requested})
 				}
 				a.Members[name], a.Record[name] = using(c.used, c.change, requests...)
-				a.Members[name].Lease.Reclaims = tc.before[name]
+				a.Members[name].Lease.Reclaims = reclaims(tc.before[name])
 			}
-			d := Decide(a)
-			if diff := cmp.Diff(tc.want, d.Reclaims); diff != "" {
+			if diff := cmp.Diff(tc.want, limits(Decide(a).Reclaims)); diff != "" {
 				t.Errorf("reclaims (-want +got):\n%s", diff)
 			}
 		})
 	}
 }
 
+// reclaims are those of a lease that limits a cluster to these amounts.
+func reclaims(limits Amounts) Reclaims {
+	reclaims := Reclaims{}
+	for pool, limit := range limits {
+		reclaims[pool] = []Reclaim{{Limit: limit}}
+	}
+	return reclaims
+}
+
+// limits are the amounts that clusters may keep.
+func limits(decided map[string]Reclaims) map[string]Amounts {
+	limits := map[string]Amounts{}
+	for name, reclaims := range decided {
+		limits[name] = Amounts{}
+		for pool := range reclaims {
+			limits[name][pool], _ = reclaims.Limit(pool)
+		}
+	}
+	return limits
+}
+
 func TestFollow(t *testing.T) {
 	const grace = 15 * time.Minute
 	now := time.Unix(1_000_020, 0)
 	by := time.Unix(1_000_020, 0).Add(grace)
+	due := func(limit int64, by time.Time) Reclaim { return Reclaim{Limit: limit, For: []string{"blue"}, By: by} }
 	earlier, passed := by.Add(-5*time.Minute), now.Add(-time.Minute)
 	for _, tc := range []struct {
 		name   string
-		before []Step
-		keep   int64
-		want   []Step
+		before []Reclaim
+		limit  int64
+		want   []Reclaim
 	}{
-		{"When an amount is requested for the first time, it should be due after the grace period", nil, 8, []Step{{8, by}}},
-		{"When it is requested still, its deadline should stay", []Step{{8, earlier}}, 8, []Step{{8, earlier}}},
-		{"When more is requested, that should have a deadline of its own", []Step{{8, earlier}}, 7, []Step{{8, earlier}, {7, by}}},
-		{"When more is requested within the same minute, that should have the same deadline", []Step{{8, by}}, 7, []Step{{7, by}}},
-		{"When less is requested, the cluster should keep more", []Step{{8, earlier}, {7, by}}, 9, []Step{{9, earlier}}},
-		{"When several deadlines have passed, they should be one", []Step{{8, passed.Add(-time.Minute)}, {7, passed}}, 6, []Step{{7, passed.Add(-time.Minute)}, {6, by}}},
-		{"When a deadline lies further ahead than the grace period, it should count as that", []Step{{8, now.Add(time.Hour)}}, 8, []Step{{8, by}}},
+		{"When an amount is requested for the first time, it should be due after the grace period", nil, 8, []Reclaim{due(8, by)}},
+		{"When it is requested still, its deadline should stay", []Reclaim{due(8, earlier)}, 8, []Reclaim{due(8, earlier)}},
+		{"When more is requested, that should have a deadline of its own", []Reclaim{due(8, earlier)}, 7,
+			[]Reclaim{due(8, earlier), due(7, by)}},
+		{"When more is requested within the same minute, that should have the same deadline", []Reclaim{due(8, by)}, 7,
+			[]Reclaim{due(7, by)}},
+		{"When another cluster requests it, its deadline should stay", []Reclaim{{Limit: 8, For: []string{"red"}, By: earlier}}, 8,
+			[]Reclaim{due(8, earlier)}},
+		{"When less is requested, the cluster should keep more", []Reclaim{due(8, earlier), due(7, by)}, 9, []Reclaim{due(9, earlier)}},
+		{"When several deadlines have passed, they should be one", []Reclaim{due(8, passed.Add(-time.Minute)), due(7, passed)}, 6,
+			[]Reclaim{due(7, passed.Add(-time.Minute)), due(6, by)}},
+		{"When a deadline lies further ahead than the grace period, it should count as that", []Reclaim{due(8, now.Add(time.Hour))}, 8,
+			[]Reclaim{due(8, by)}},
 	} {
 		t.Run(tc.name, func(t *testing.T) {
-			if diff := cmp.Diff(tc.want, Follow(tc.before, tc.keep, now, grace)); diff != "" {
+			decided := Reclaims{pool: {{Limit: tc.limit, For: []string{"blue"}}}}
+			if diff := cmp.Diff(Reclaims{pool: tc.want}, Follow(Reclaims{pool: tc.before}, decided, now, grace)); diff != "" {
 				t.Errorf("-want +got:\n%s", diff)
 			}
 		})
@@ -197,11 +225,11 @@ func (a *simulation) drain(name string, random *rand.Rand) {
 		for _, amount := range m.machines {
 			total += amount
 		}
-		steps := a.steps[name]
-		if len(steps) == 0 {
+		if len(a.reclaims[name]) == 0 {
 			return
 		}
-		if step := Exceeded(steps, total); total <= step.Limit || a.now.Before(step.By) && random.IntN(4) > 0 {
+		next := a.reclaims[name].Next(vcpus, total)
+		if total <= next.Limit || a.now.Before(next.By) && random.IntN(4) > 0 {
 			return
 		}
 		machine, ok := m.any(random)
@@ -249,13 +277,15 @@ func TestReclaimOfAnyDemand(t *testing.T) {
 					a.drain(name, random)
 				}
 				a.pass()
-				reclaimed += len(a.steps)
+				for _, reclaims := range a.reclaims {
+					reclaimed += len(reclaims)
+				}
 			}
 			for _, name := range names {
 				m := a.members[name]
 				has := size * int64(len(m.machines))
 				if wanted := has + size*int64(len(m.pods)); has < min(wanted, m.Guaranteed[vcpus]) {
-					t.Fatalf("seed %d: %s has %d of the %d that are guaranteed to it, and wants %d; record %+v, reclaims %+v", seed, name, has, m.Guaranteed[vcpus], wanted, a.record, a.steps)
+					t.Fatalf("seed %d: %s has %d of the %d that are guaranteed to it, and wants %d; record %+v, reclaims %+v", seed, name, has, m.Guaranteed[vcpus], wanted, a.record, a.reclaims)
 				}
 			}
 		}
@@ -301,7 +331,7 @@ func TestReclaimedFor(t *testing.T) {
 	lender, held := using(0, guaranteed(3), Request{one, 2})
 	borrower, full := using(10, nil)
 	d := Decide(Account{Limits: Amounts{pool: 10}, Now: now, Members: map[string]Member{"blue": lender, "green": borrower}, Record: map[string]Grant{"blue": held, "green": full}})
-	if diff := cmp.Diff(map[string][]string{pool: {"blue"}}, d.ReclaimedFor); diff != "" {
+	if diff := cmp.Diff(map[string]Reclaims{"green": {pool: {{Limit: 8, For: []string{"blue"}}}}}, d.Reclaims); diff != "" {
 		t.Errorf("-want +got:\n%s", diff)
 	}
 	if waiting := d.Waiting[pool]; waiting != 2 {

@@ -27,7 +27,7 @@ func (u *universe) drain(c *cluster) bool {
 	own := used(last)
 	reclaims := c.leases[c.process.lease].Reclaims
 	for _, pool := range slices.Sorted(maps.Keys(reclaims)) {
-		keep := reclaims[pool]
+		keep, _ := reclaims.Limit(pool)
 		if u.lending && pool != "vcpus" && keep < guarantee {
 			u.fail("%s may keep %d of %s", c.name, keep, pool)
 		}

@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"maps"
 	"math/rand/v2"
+	"reflect"
 	"slices"
 	"testing"
 	"time"
@@ -75,7 +76,7 @@ type pendingLease struct {
 	cluster string
 	grant   Grant
 	// reclaims are what the cluster has to return.
-	reclaims Amounts
+	reclaims Reclaims
 	account  int
 }
 
@@ -256,7 +257,7 @@ func (u *universe) write(o *operator, fresh bool) {
 		version = len(c.leases) - 1
 	}
 	lease := c.leases[version]
-	hint := lease.ID == grant.Lease && lease.Sequence == grant.Sequence && !maps.Equal(lease.Reclaims, reclaims)
+	hint := lease.ID == grant.Lease && lease.Sequence == grant.Sequence && !reflect.DeepEqual(lease.Reclaims, reclaims)
 	if !c.gone.IsZero() || !grant.Lag(lease) && !hint || version != len(c.leases)-1 || account != u.account {
 		return
 	}

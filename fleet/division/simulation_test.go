@@ -37,13 +37,13 @@ type simulation struct {
 	members    map[string]*simulatedCluster
 	ids        int
 
-	// steps are those of each cluster, by the clock that all share.
-	steps    map[string][]Step
+	// reclaims are those of each cluster, by the clock that all share.
+	reclaims map[string]Reclaims
 	retained map[string]map[string]Retained
 }
 
 func newSimulation(t *testing.T, limit int64, names ...string) *simulation {
-	a := &simulation{T: t, limits: Amounts{vcpus: limit}, now: now, record: map[string]Grant{}, steps: map[string][]Step{}, members: map[string]*simulatedCluster{}}
+	a := &simulation{T: t, limits: Amounts{vcpus: limit}, now: now, record: map[string]Grant{}, reclaims: map[string]Reclaims{}, members: map[string]*simulatedCluster{}}
 	for _, name := range names {
 		m := &simulatedCluster{holder: NewHolder(a.now), lease: Lease{ID: name}, pods: map[string]int64{}, machines: map[string]int64{}}
 		m.holder.Adopt(m.lease)
@@ -128,11 +128,7 @@ func (a *simulation) pass() {
 		m.lease.Sequence, m.lease.Limit, m.lease.Granted, m.lease.Reclaims = grant.Sequence, grant.Limit, grant.Granted, decision.Reclaims[name]
 		m.lease.Available = decision.Available[name]
 		m.holder.Observe(m.lease)
-		if keep, reclaimed := m.lease.Reclaims[vcpus]; reclaimed {
-			a.steps[name] = Follow(a.steps[name], keep, a.now, DefaultReclaimGracePeriod)
-		} else {
-			delete(a.steps, name)
-		}
+		a.reclaims[name] = Follow(a.reclaims[name], m.lease.Reclaims, a.now, DefaultReclaimGracePeriod)
 	}
 }
 

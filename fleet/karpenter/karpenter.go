@@ -46,7 +46,7 @@ func Extend(ctx context.Context, x *operator.Environment) error {
 	leases.OnChange(func(schema.GroupKind) { limiter.Trigger() })
 	x.Capacity = limiter
 	x.Methods = append(x.Methods, func(core methods.Core) disruption.Method {
-		if x.Simulated && len(limiter.Reclaims()) == 0 {
+		if _, reclaims := limiter.Reclaims(); x.Simulated && len(reclaims) == 0 {
 			return nil
 		}
 		return reclaim.New(reclaim.Config{Core: core, Reclaims: limiter.Reclaims, Taken: limiter.Taken})

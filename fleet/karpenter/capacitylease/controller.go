@@ -9,6 +9,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"maps"
 	"slices"
 	"strings"
 	"time"
@@ -129,11 +130,11 @@ func (c *Controller) report(ctx context.Context) (wait time.Duration, err error)
 	written := c.Capacity.Status()
 	status := &autonodev1alpha1.CapacityLeaseStatus{Conditions: slices.Clone(written.Conditions)}
 	conversion.SetReport(status, report)
-	reclaims := c.Capacity.Reclaims()
-	conversion.SetReclaimSteps(status, reclaims)
+	_, reclaims := c.Capacity.Reclaims()
+	status.Reclaim = conversion.CapacityReclaims(reclaims)
 	status.Unavailable, status.Unmatched = c.unavailable(), bounded(c.Capacity.Unmatched())
 	c.setReady(status, c.Capacity.Generation())
-	c.setReturned(status, reclaims)
+	c.setReturned(status, reclaims, report.Used)
 	if equality.Semantic.DeepEqual(status, written) {
 		return 0, nil
 	}
@@ -177,20 +178,22 @@ func (c *Controller) setReady(status *autonodev1alpha1.CapacityLeaseStatus, gene
 }
 
 // setReturned reports what the cluster has to return, and by when. Without anything to return there is no condition.
-func (c *Controller) setReturned(status *autonodev1alpha1.CapacityLeaseStatus, reclaims []division.Reclaim) {
+func (c *Controller) setReturned(status *autonodev1alpha1.CapacityLeaseStatus, reclaims division.Reclaims, used division.Amounts) {
 	if len(reclaims) == 0 {
 		meta.RemoveStatusCondition(&status.Conditions, autonodev1alpha1.CapacityReturned)
 		return
 	}
 	now, late := c.Capacity.Clock.Now(), false // by which the deadlines are
 	var texts []string
-	for i := range reclaims {
-		r := &reclaims[i]
-		if r.Excess == 0 {
+	for _, pool := range slices.Sorted(maps.Keys(reclaims)) {
+		limit, _ := reclaims.Limit(pool)
+		if used[pool] <= limit {
 			continue
 		}
-		late = late || !now.Before(r.By())
-		texts = append(texts, fmt.Sprintf("%d of %s by %s for %s", r.Excess, r.Pool, r.By().UTC().Format(time.RFC3339), strings.Join(r.For, ", ")))
+		r := reclaims.Next(pool, used[pool])
+		late = late || !now.Before(r.By)
+		texts = append(texts,
+			fmt.Sprintf("%d of %s by %s for %s", used[pool]-limit, pool, r.By.UTC().Format(time.RFC3339), strings.Join(r.For, ", ")))
 	}
 	condition := metav1.Condition{
 		Type: autonodev1alpha1.CapacityReturned, Status: metav1.ConditionTrue, Reason: autonodev1alpha1.AsExpectedReason, Message: "the cluster keeps no more than it may",

@@ -81,8 +81,8 @@ type Provider struct {
 	begun         bool
 	// lease is the last one; nil for none.
 	lease *Lease
-	// steps have the deadlines of what the lease reclaims, by pool; nil before the first lease.
-	steps map[string][]division.Step
+	// reclaims are those of the lease, with deadlines; nil before the first lease.
+	reclaims division.Reclaims
 	// missing: there is no lease, and there was one of an account before this process.
 	missing bool
 	// remembered is what this process has recorded for later ones; nil for nothing yet.

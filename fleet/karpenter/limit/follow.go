@@ -6,10 +6,10 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"maps"
 	"reflect"
 	"time"
 
+	"github.com/autonode-io/autonode/fleet/conversion"
 	"github.com/autonode-io/autonode/fleet/division"
 )
 
@@ -182,7 +182,11 @@ func (p *Provider) apply(lease *Lease) {
 		return
 	}
 	p.lease = lease
-	p.follow(lease)
+	deadlines := p.reclaims
+	if deadlines == nil { // a process begins with those of its predecessor
+		deadlines = conversion.Reclaims(lease.Status.Reclaim)
+	}
+	p.reclaims = division.Follow(deadlines, lease.Reclaims, p.Clock.Now(), lease.ReclaimGracePeriod)
 	for name, pool := range p.pools {
 		if before != nil && lease.Limit[name] > before.Limit[name] {
 			pool.backedOffUntil = time.Time{}
@@ -197,7 +201,8 @@ func (p *Provider) apply(lease *Lease) {
 	case !reflect.DeepEqual(before.Commitments, lease.Commitments) || !reflect.DeepEqual(before.Unavailable, lease.Unavailable):
 		p.commit()
 		p.recomputeAll(now)
-	case before.Sequence != lease.Sequence || !before.Available.Equal(lease.Available) || !maps.Equal(before.Reclaims, lease.Reclaims):
+	case before.Sequence != lease.Sequence || !before.Available.Equal(lease.Available) ||
+		!reflect.DeepEqual(before.Reclaims, lease.Reclaims):
 		pools := make([]*pool, 0, len(p.pools))
 		for _, pool := range p.pools {
 			pools = append(pools, pool)

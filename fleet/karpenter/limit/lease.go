@@ -51,8 +51,6 @@ type Lease struct {
 	Quotas []offering.ClosedQuota
 	// ReclaimGracePeriod is how long the cluster has to return what Reclaims has.
 	ReclaimGracePeriod time.Duration
-	// ReclaimedFor are the clusters that request what this one has to return, by pool.
-	ReclaimedFor map[string][]string
 	// Status is the report that was written last.
 	Status autonodev1alpha1.CapacityLeaseStatus
 }

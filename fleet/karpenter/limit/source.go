@@ -140,10 +140,6 @@ func leaseOf(object *autonodev1alpha1.CapacityLease) *Lease {
 	}
 	l.Account, l.AccountName, l.Rules = object.Spec.Account.UID, object.Spec.Account.Name, conversion.Rules(object.Spec.Pools)
 	l.ReclaimGracePeriod = object.Spec.ReclaimGracePeriod.Or(division.DefaultReclaimGracePeriod)
-	l.ReclaimedFor = make(map[string][]string, len(object.Spec.Reclaim))
-	for _, reclaim := range object.Spec.Reclaim {
-		l.ReclaimedFor[reclaim.Pool] = reclaim.For
-	}
 	l.Expires = map[string]time.Time{}
 	for _, pool := range object.Spec.Pools {
 		if pool.Expires != nil {

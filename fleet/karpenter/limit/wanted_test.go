@@ -69,7 +69,7 @@ func TestWant(t *testing.T) {
 		f := leased(t, division.Amounts{"limit/cpu": 4000})
 		f.spent("a", large)
 		f.Expect(f.Offer(large, 1).Available).To(BeTrue())
-		f.grant(func(l *Lease) { l.Sequence--; l.Lease.Reclaims = division.Amounts{"limit/cpu": 0} })
+		f.grant(func(l *Lease) { l.Sequence--; l.Lease.Reclaims = division.Reclaims{"limit/cpu": {{}}} })
 		f.step()
 		f.Expect(f.Offer(large, 1).Available).To(BeFalse())
 		f.Expect(f.Spend("b", large)).To(BeNil())

@@ -8,6 +8,7 @@ import (
 	"cmp"
 	"context"
 	"fmt"
+	"maps"
 	"slices"
 	"strings"
 	"time"
@@ -34,8 +35,8 @@ const maxGracePeriod = time.Hour
 // Config of the method.
 type Config struct {
 	methods.Core
-	// Reclaims returns the amounts that the cluster has to return now.
-	Reclaims func() []division.Reclaim
+	// Reclaims returns the amounts that the cluster may keep of the account's pools.
+	Reclaims func() (account string, reclaims division.Reclaims)
 	// Taken returns the amount of each pool that a NodeClaim's machine takes.
 	Taken func(nodeClaim string) division.Amounts
 }
@@ -61,12 +62,13 @@ func (m *Method) ConsolidationType() string { return "" }
 
 // ShouldDisrupt implements disruption.Method.
 func (m *Method) ShouldDisrupt(_ context.Context, c *disruption.Candidate) bool {
-	reclaims := m.Reclaims()
-	if len(reclaims) == 0 {
-		return false
+	_, reclaims := m.Reclaims()
+	for pool, amount := range m.Taken(c.NodeClaim.Name) {
+		if len(reclaims[pool]) > 0 && amount > 0 {
+			return true
+		}
 	}
-	taken := m.Taken(c.NodeClaim.Name)
-	return slices.ContainsFunc(reclaims, func(r division.Reclaim) bool { return taken[r.Pool] > 0 })
+	return false
 }
 
 // candidate is a node that may be removed.
@@ -102,15 +104,18 @@ func (m *Method) ComputeCommands(ctx context.Context, budgets map[string]int, fo
 	})
 	staying, now := m.staying(), m.Clock.Now()
 	var commands []disruption.Command
-	for _, r := range m.Reclaims() {
-		for staying[r.Pool] > r.Limit() {
-			by := division.Exceeded(r.Steps, staying[r.Pool]).By
-			forced := !now.Before(by)
-			c := choose(candidates, r.Pool, staying[r.Pool]-r.Limit(), func(c *candidate) bool {
+	account, reclaims := m.Reclaims()
+	for _, pool := range slices.Sorted(maps.Keys(reclaims)) {
+		limit, _ := reclaims.Limit(pool)
+		for staying[pool] > limit {
+			r := reclaims.Next(pool, staying[pool])
+			purpose := fmt.Sprintf("%s, which reclaims %s of account %s: this cluster may keep %d", strings.Join(r.For, ", "), pool, account, limit)
+			forced := !now.Before(r.By)
+			c := choose(candidates, pool, staying[pool]-limit, func(c *candidate) bool {
 				return forced || c.blocked == nil && budgets[c.NodePool.Name] > 0
 			})
 			if c == nil {
-				m.warn(candidates, &r, by)
+				m.warn(candidates, pool, purpose, r.By)
 				break
 			}
 			c.chosen = true
@@ -118,7 +123,7 @@ func (m *Method) ComputeCommands(ctx context.Context, budgets map[string]int, fo
 			for pool, amount := range c.taken {
 				staying[pool] -= amount
 			}
-			commands = append(commands, m.remove(c, &r, by, now))
+			commands = append(commands, m.remove(c, purpose, r.By, now))
 		}
 	}
 	return commands, nil
@@ -158,7 +163,7 @@ func choose(candidates []*candidate, pool string, excess int64, may func(*candid
 
 // remove returns the command that removes a node. The drain ends by force after the deadline: core deletes a pod earlier than a NodeClaim's
 // termination by the pod's own grace period, so the termination is later than the deadline by the longest one.
-func (m *Method) remove(c *candidate, r *division.Reclaim, by, now time.Time) disruption.Command {
+func (m *Method) remove(c *candidate, purpose string, by, now time.Time) disruption.Command {
 	grace := time.Duration(0)
 	for _, pod := range c.pods {
 		if seconds := pod.Spec.TerminationGracePeriodSeconds; seconds != nil {
@@ -174,17 +179,19 @@ func (m *Method) remove(c *candidate, r *division.Reclaim, by, now time.Time) di
 		bound = min(bound, period.Duration)
 	}
 	c.TerminationGracePeriod = &bound
-	m.publish(c, corev1.EventTypeNormal, fmt.Sprintf("Removing the node for %s. The drain ends by %s", purpose(r), now.Add(bound).UTC().Format(time.RFC3339)))
+	m.publish(c, corev1.EventTypeNormal,
+		fmt.Sprintf("Removing the node for %s. The drain ends by %s", purpose, now.Add(bound).UTC().Format(time.RFC3339)))
 	return disruption.Command{
 		Candidates: []*disruption.Candidate{c.Candidate}, PoolDisruptionCosts: map[string]float64{c.NodePool.Name: c.RescheduleDisruptionCost},
 	}
 }
 
 // warn reports on blocked nodes that some of them are removed by force after the deadline, while there is time to make room for their pods.
-func (m *Method) warn(candidates []*candidate, r *division.Reclaim, by time.Time) {
+func (m *Method) warn(candidates []*candidate, pool, purpose string, by time.Time) {
 	for _, c := range candidates {
-		if c.taken[r.Pool] > 0 && !c.chosen && c.blocked != nil {
-			m.publish(c, corev1.EventTypeWarning, fmt.Sprintf("The node may be removed by force after %s for %s. It stays until then: %s", by.UTC().Format(time.RFC3339), purpose(r), c.blocked))
+		if c.taken[pool] > 0 && !c.chosen && c.blocked != nil {
+			m.publish(c, corev1.EventTypeWarning, fmt.Sprintf("The node may be removed by force after %s for %s. It stays until then: %s",
+				by.UTC().Format(time.RFC3339), purpose, c.blocked))
 		}
 	}
 }
@@ -195,11 +202,6 @@ func (m *Method) publish(c *candidate, level, text string) {
 			InvolvedObject: object, Type: level, Reason: string(CapacityReclaimed), Message: text, DedupeValues: []string{string(object.GetUID()), level},
 		})
 	}
-}
-
-// purpose names the clusters that request the amount, and the pool.
-func purpose(r *division.Reclaim) string {
-	return fmt.Sprintf("%s, which reclaims %s of account %s: this cluster may keep %d", strings.Join(r.For, ", "), r.Pool, r.Account, r.Limit())
 }
 
 func compare(a, b bool) int {

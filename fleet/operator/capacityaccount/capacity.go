@@ -87,8 +87,8 @@ type memory struct {
 	hinted   map[string]time.Time
 	reported time.Time
 	closed   unavailableReports
-	// reclaims are the steps of each cluster by this operator's clock, by pool.
-	reclaims map[string]map[string][]division.Step
+	// reclaims are those of each cluster, with deadlines by this operator's clock.
+	reclaims map[string]division.Reclaims
 	// unmatchedSince is since when all members have said that nothing matches a pool or a commitment.
 	unmatchedSince map[string]time.Time
 	// quotas are the readings of objects that quotas name.

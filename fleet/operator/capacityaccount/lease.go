@@ -128,7 +128,7 @@ func (r *reconciliation) write(ctx context.Context, key string, of *cluster, com
 	changed := of.lease.DeepCopy()
 	changed.Spec = autonodev1alpha1.CapacityLeaseSpec{
 		Account: r.reference(), Sequence: grant.Sequence, Pools: r.leased(of, grant, key, lag), Unavailable: unavailable,
-		Reclaim: conversion.LeaseReclaims(r.decision.Reclaims[key], r.decision.ReclaimedFor),
+		Reclaim: conversion.CapacityReclaims(r.decision.Reclaims[key]),
 	}
 	if committed != nil {
 		changed.Spec.Commitments, changed.Spec.Machines, changed.Spec.Counted = committed.leasedTo(key), committed.machines, r.counted(key, committed)

@@ -18,21 +18,9 @@ import (
 // overdueAfter is how long after a deadline a borrower is reported: its pods end and its machines go.
 const overdueAfter = 5 * time.Minute
 
-// maxReclaimingFor is the number of clusters that the status of a pool names.
-const maxReclaimingFor = 8
-
-// excess returns a cluster's usage of a pool beyond the amount that it may keep.
-func (r *reconciliation) excess(key, pool string) int64 {
-	keep, reclaimed := r.decision.Reclaims[key][pool]
-	if !reclaimed {
-		return 0
-	}
-	return max(0, r.clusters[key].used[pool]-keep)
-}
-
 // summarizeReclaim sets the lent and reclaimed amounts of a pool.
 func (r *reconciliation) summarizeReclaim(pool *autonodev1alpha1.LeasedPool, entry *autonodev1alpha1.CapacityPoolStatus) {
-	guaranteed, needed, excess := false, int64(0), int64(0)
+	guaranteed, needed, excess, clusters := false, int64(0), int64(0), []string(nil)
 	for _, key := range r.keys {
 		of, granted := r.clusters[key], r.decision.Record[key].Granted[pool.Name]
 		if of.member != nil {
@@ -40,36 +28,35 @@ func (r *reconciliation) summarizeReclaim(pool *autonodev1alpha1.LeasedPool, ent
 			granted = max(granted, of.member.entry.guaranteed[pool.Name])
 		}
 		needed += granted
-		excess += r.excess(key, pool.Name)
+		used := r.clusters[key].used[pool.Name]
+		if limit, reclaimed := r.decision.Reclaims[key].Limit(pool.Name); reclaimed && used > limit {
+			excess, clusters = excess+used-limit, r.decision.Reclaims[key].Next(pool.Name, used).For
+		}
 	}
 	// Guaranteed amounts and grants beyond them exceed the limit by the lent amount.
 	if lent := needed - r.account.limits[pool.Name]; guaranteed && lent > 0 {
 		entry.Lent = format(pool.Resource, lent)
 	}
 	if excess > 0 {
-		clusters := r.decision.ReclaimedFor[pool.Name]
-		entry.Reclaiming, entry.ReclaimingFor = format(pool.Resource, excess), clusters[:min(len(clusters), maxReclaimingFor)]
+		entry.Reclaiming, entry.ReclaimingFor = format(pool.Resource, excess), clusters
 	}
 }
 
 // overdue are the clusters that use more than they may keep, after the deadline by this operator's clock.
 func (r *reconciliation) overdue() (overdue []string) {
 	for _, key := range r.keys {
-		before := r.reclaims[key]
-		r.reclaims[key] = map[string][]division.Step{}
-		for _, pool := range slices.Sorted(maps.Keys(r.decision.Reclaims[key])) {
-			steps := division.Follow(before[pool], r.decision.Reclaims[key][pool], r.now, r.account.gracePeriod)
-			r.reclaims[key][pool] = steps
+		r.reclaims[key] = division.Follow(r.reclaims[key], r.decision.Reclaims[key], r.now, r.account.gracePeriod)
+		for _, pool := range slices.Sorted(maps.Keys(r.reclaims[key])) {
 			used := r.clusters[key].used[pool]
-			step := division.Exceeded(steps, used)
-			if used <= step.Limit {
+			next := r.reclaims[key].Next(pool, used)
+			if used <= next.Limit {
 				continue
 			}
-			if left := step.By.Add(overdueAfter).Sub(r.now); left > 0 {
-				r.requeue(left)
+			if wait := next.By.Add(overdueAfter).Sub(r.now); wait > 0 {
+				r.requeue(wait)
 				continue
 			}
-			overdue = append(overdue, fmt.Sprintf("%s of %s of %s", r.amount(pool, used-step.Limit), pool, key))
+			overdue = append(overdue, fmt.Sprintf("%s of %s of %s", r.amount(pool, used-next.Limit), pool, key))
 		}
 	}
 	return overdue
@@ -90,8 +77,8 @@ func (r *reconciliation) recordReclaims() {
 		default:
 			var keeps []string
 			for _, key := range r.keys {
-				if keep, reclaimed := r.decision.Reclaims[key][pool.Name]; reclaimed {
-					keeps = append(keeps, fmt.Sprintf("%s keeps %s", key, r.amount(pool.Name, keep)))
+				if limit, reclaimed := r.decision.Reclaims[key].Limit(pool.Name); reclaimed {
+					keeps = append(keeps, fmt.Sprintf("%s keeps %s", key, r.amount(pool.Name, limit)))
 				}
 			}
 			r.Recorder.Eventf(r.found, nil, corev1.EventTypeNormal, autonodev1alpha1.CapacityReclaimingReason, "DivideCapacity",

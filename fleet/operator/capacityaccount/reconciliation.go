@@ -73,7 +73,7 @@ func (c *Controller) begin(ctx context.Context, found *autonodev1alpha1.Capacity
 	if m == nil || m.uid != found.UID {
 		m = &memory{
 			uid: found.UID, surplus: map[string]time.Time{}, unacknowledged: map[string]time.Time{}, excessive: map[string]time.Time{}, leaseless: map[string]time.Time{},
-			hinted: map[string]time.Time{}, closed: unavailableReports{}, reclaims: map[string]map[string][]division.Step{},
+			hinted: map[string]time.Time{}, closed: unavailableReports{}, reclaims: map[string]division.Reclaims{},
 			unmatchedSince: map[string]time.Time{}, quotas: map[autonodev1alpha1.CapacityLimitSource]reading[string]{}, rates: map[autonodev1alpha1.CapacityRatesSource]reading[map[string]float64]{},
 		}
 		c.memory[found.Name] = m

@@ -48,7 +48,7 @@ func (reclaimProvider) GetInstanceTypes(context.Context, *karpv1.NodePool) ([]*k
 type guest struct {
 	budget string
 	taken  map[string]int64
-	steps  []division.Step
+	steps  []division.Reclaim
 	// pdb: no pod may be evicted. change changes a node, its NodeClaim and each of its pods.
 	pdb    bool
 	change func(name string, node *corev1.Node, claim *karpv1.NodeClaim, pod *corev1.Pod)
@@ -83,11 +83,11 @@ func (g *guest) removed(t *testing.T, now time.Time) ([]karpv1.NodeClaim, *envir
 	core := newCore(t, coreConfig{Guest: cluster, CloudProvider: reclaimProvider{}, Recorder: recorder, Clock: clocktesting.NewFakeClock(now)}, objects)
 	reclaiming := reclaim.New(reclaim.Config{
 		Core: methods.Core{Guest: cluster, Cluster: core.State, Recorder: recorder, Clock: core.Clock},
-		Reclaims: func() []division.Reclaim {
+		Reclaims: func() (string, division.Reclaims) {
 			if g.steps == nil {
-				return nil
+				return "", nil
 			}
-			return []division.Reclaim{{Pool: pool, Account: "production", For: []string{"clusters/blue"}, Steps: g.steps}}
+			return "production", division.Reclaims{pool: g.steps}
 		},
 		Taken: func(nodeClaim string) division.Amounts {
 			if amount, ok := g.taken[nodeClaim]; ok {
@@ -109,7 +109,9 @@ func TestReclaims(t *testing.T) {
 	NewWithT(t).Expect(v1alpha1.AddToScheme(clientgoscheme.Scheme)).To(Succeed())
 	now := time.Unix(1_000_000, 0)
 	before, after := now.Add(10*time.Minute), now.Add(-time.Minute)
-	keep := func(amount int64, by time.Time) []division.Step { return []division.Step{{Limit: amount, By: by}} }
+	keep := func(amount int64, by time.Time) []division.Reclaim {
+		return []division.Reclaim{{Limit: amount, By: by, For: []string{"clusters/blue"}}}
+	}
 	annotated := func(name string, _ *corev1.Node, _ *karpv1.NodeClaim, pod *corev1.Pod) {
 		if name == "n3" {
 			pod.Annotations = map[string]string{karpv1.DoNotDisruptAnnotationKey: "true"}
@@ -140,7 +142,7 @@ func TestReclaims(t *testing.T) {
 		{"When a node may not be disrupted, it should stay before the deadline", guest{budget: "5", steps: keep(3, before), change: heldNode}, []string{"n2", "n4"}},
 		{"When the deadline has passed, blocked nodes should go too, beyond the budget", guest{budget: "0", steps: keep(3, after), pdb: true}, []string{"n3", "n4"}},
 		{"When the deadline has passed for a part, only that should go by force",
-			guest{budget: "0", steps: []division.Step{{Limit: 4, By: after}, {Limit: 2, By: before}}}, []string{"n4"}},
+			guest{budget: "0", steps: append(keep(4, after), keep(2, before)...)}, []string{"n4"}},
 		{"When a machine takes more than is to be returned, it should remove those that take less", guest{budget: "5", steps: keep(11, before),
 			taken: map[string]int64{"claim-n4": 8}}, []string{"n3"}},
 		{"When each takes more than is to be returned, it should remove the one that takes the least", guest{budget: "5", steps: keep(20, before),
@@ -213,7 +215,7 @@ func TestClocks(t *testing.T) {
 					"green": {Used: division.Amounts{pool: 5}, Lease: lease("green", 5)},
 				},
 			})
-			g := &guest{budget: "0", pdb: true, steps: division.Follow(nil, decision.Reclaims["green"][pool], now, division.DefaultReclaimGracePeriod)}
+			g := &guest{budget: "0", pdb: true, steps: division.Follow(nil, decision.Reclaims["green"], now, division.DefaultReclaimGracePeriod)[pool]}
 			for after, want := range map[time.Duration]int{0: 0, division.DefaultReclaimGracePeriod - time.Second: 0, division.DefaultReclaimGracePeriod + time.Minute: 3} {
 				if removed, _ := g.removed(t, now.Add(after)); len(removed) != want {
 					t.Errorf("the operator's clock is %s off: %d nodes are removed after %s, want %d", off, len(removed), after, want)
