@@ -18,6 +18,14 @@ const (
 	GPUs     Resource = "gpus"     // GPUs
 )
 
+// QuotaName identifies a quota of the infrastructure.
+type QuotaName struct {
+	// Name identifies it among the quotas of an account, in words.
+	Name string
+	// Counts is empty if the counted resource isn't known: then the quota concerns each machine alike.
+	Counts Resource
+}
+
 // Offering is the instance type, zone and capacity type that a machine is launched with.
 type Offering struct {
 	InstanceType string `json:"instanceType,omitempty"`

@@ -158,10 +158,10 @@ func TestParse(t *testing.T) {
 			t.Errorf("the message means %s", got)
 		}
 		of := Countable{InstanceType: "r1", CapacityType: OnDemand}
-		if got, left := (Kind{profile: profiles[0]}).Exceeded(of, "RackFull: 2 free"); got != (Quota{"racks", capacity.Machines}) || left != 2 {
+		if got, left := (Kind{profile: profiles[0]}).Exceeded(of, "RackFull: 2 free"); got != (capacity.QuotaName{Name: "racks", Counts: capacity.Machines}) || left != 2 {
 			t.Errorf("it exceeds %v, of which %d is left", got, left)
 		}
-		if got, left := (Kind{profile: profiles[0]}).Exceeded(of, "no licence"); got != (Quota{Name: "on-demand r1"}) || left != -1 {
+		if got, left := (Kind{profile: profiles[0]}).Exceeded(of, "no licence"); got != (capacity.QuotaName{Name: "on-demand r1"}) || left != -1 {
 			t.Errorf("it exceeds %v, of which %d is left", got, left)
 		}
 		if !profiles[0].FromMachine("Hostname") {

@@ -208,7 +208,7 @@ func quotaOf(t *testing.T, kind Kind, of exceeded, text string) {
 	if of.Left != nil {
 		want = *of.Left
 	}
-	if diff := cmp.Diff(Quota{of.Quota, of.Counts}, got); diff != "" || left != want {
+	if diff := cmp.Diff(capacity.QuotaName{Name: of.Quota, Counts: of.Counts}, got); diff != "" || left != want {
 		t.Errorf("left %d, want %d; quota (-want +got):\n%s", left, want, diff)
 	}
 	counts := func(instanceType string) bool {

@@ -58,14 +58,6 @@ type quota struct {
 // byFamily is the quota of machines of which no profile declares more: most clouds count by families.
 var byFamily = quota{name: placeholderCapacityType + " " + placeholderFamily}
 
-// Quota of an infrastructure.
-type Quota struct {
-	// Name identifies it among the quotas of an account, in words.
-	Name string
-	// Counts is empty if the counted resource isn't known: then it concerns each machine alike.
-	Counts capacity.Resource
-}
-
 // Countable has the properties of a machine by which quotas count it.
 type Countable struct {
 	// InstanceType is the infrastructure's name of the instance type, or the platform's.
@@ -79,7 +71,7 @@ type Countable struct {
 }
 
 // Quotas returns those that count a machine.
-func (k Kind) Quotas(c Countable) (quotas []Quota) {
+func (k Kind) Quotas(c Countable) (quotas []capacity.QuotaName) {
 	k.eachQuota(c, func(q *quota) bool {
 		quotas = append(quotas, q.named(c))
 		return true
@@ -89,7 +81,7 @@ func (k Kind) Quotas(c Countable) (quotas []Quota) {
 
 // Exceeded returns the quota that a machine lacks by the message of its condition, and the quota's remainder by that message: -1 if it
 // reports none.
-func (k Kind) Exceeded(c Countable, text string) (exceeded Quota, remaining int64) {
+func (k Kind) Exceeded(c Countable, text string) (exceeded capacity.QuotaName, remaining int64) {
 	k.eachQuota(c, func(q *quota) bool {
 		if !q.concerns(text) {
 			return true
@@ -133,7 +125,7 @@ func (q *quota) covers(c Countable) bool {
 }
 
 // named returns the quota of a machine. Infrastructures count by regions, and an account may have several.
-func (q *quota) named(c Countable) Quota {
+func (q *quota) named(c Countable) capacity.QuotaName {
 	name := strings.NewReplacer(
 		placeholderFamily, capacity.Family(c.Family, c.InstanceType), placeholderInstanceType, c.InstanceType, placeholderCapacityType, c.CapacityType, placeholderZone, c.Zone,
 	).Replace(q.name)
@@ -145,7 +137,7 @@ func (q *quota) named(c Countable) Quota {
 	if c.Region != "" {
 		name += " in " + c.Region
 	}
-	return Quota{Name: message.Cut(name, maxQuotaName), Counts: q.counts}
+	return capacity.QuotaName{Name: message.Cut(name, maxQuotaName), Counts: q.counts}
 }
 
 // leftBy returns the quota's remainder by a message, in the unit of the counted resource; -1 if it reports none.

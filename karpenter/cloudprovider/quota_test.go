@@ -9,13 +9,14 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	karpv1 "sigs.k8s.io/karpenter/pkg/apis/v1"
 
+	"github.com/autonode-io/autonode/capacity"
 	"github.com/autonode-io/autonode/karpenter/providers/offering"
 )
 
 // exceeded is that a machine of the instance type c2-small has exceeded the quota of its family.
 func (f *fixture) exceeded() offering.ClosedQuota {
 	f.t.Helper()
-	quota := offering.Quota{QuotaName: offering.QuotaName{Name: "on-demand c2"}}
+	quota := offering.Quota{QuotaName: capacity.QuotaName{Name: "on-demand c2"}}
 	return f.unavailable.MarkExceeded(offering.Key{InstanceType: "c2-small", Zone: "a", CapacityType: "on-demand"}, quota, -1, "QuotaExceeded")
 }
 

@@ -209,7 +209,7 @@ func TestReport(t *testing.T) {
 		f := newFixture(t)
 		spot := offering.Key{InstanceType: "m5.large", Zone: "b", CapacityType: "spot"}
 		until := f.unavailable.MarkExhausted(spot, "InsufficientCapacity")
-		exceeded := offering.Quota{QuotaName: offering.QuotaName{Name: "on-demand P vCPUs", Counts: capacity.VCPUs}, Amount: 96000}
+		exceeded := offering.Quota{QuotaName: capacity.QuotaName{Name: "on-demand P vCPUs", Counts: capacity.VCPUs}, Amount: 96000}
 		f.unavailable.MarkExceeded(offering.Key{InstanceType: "p4", Zone: "b", CapacityType: "on-demand"}, exceeded, -1, "QuotaExceeded")
 		f.unavailable.Mark(offering.Key{InstanceType: "t3", Zone: "b", CapacityType: "on-demand"}, "MachineFailed")
 		reserved := offering.Key{InstanceType: "g5", Zone: "a", CapacityType: "reserved", Reservation: "cr-1"}
@@ -232,7 +232,7 @@ func TestReport(t *testing.T) {
 		})
 		f.Eventually(func() bool { return f.capacity.Offer(inReservation, 1).Available }).Should(BeFalse())
 		needs := func(vCPUs int64) offering.Quota {
-			return offering.Quota{QuotaName: offering.QuotaName{Name: "on-demand X vCPUs", Counts: capacity.VCPUs}, Amount: 1000 * vCPUs}
+			return offering.Quota{QuotaName: capacity.QuotaName{Name: "on-demand X vCPUs", Counts: capacity.VCPUs}, Amount: 1000 * vCPUs}
 		}
 		large := offering.Key{InstanceType: "x1.16xlarge", Zone: "c", CapacityType: "on-demand"}
 		f.Eventually(func() bool { return f.unavailable.Has(large, needs(64)) }).Should(BeTrue())

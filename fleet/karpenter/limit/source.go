@@ -163,7 +163,7 @@ func QuotasOf(report []autonodev1alpha1.UnavailableOffering) (quotas []offering.
 	for i := range report {
 		if u := &report[i]; u.Quota != "" {
 			quotas = append(quotas, offering.ClosedQuota{
-				QuotaName: offering.QuotaName{Name: u.Quota, Counts: capacity.Resource(u.Counts)}, AtLeast: u.AtLeast, Until: u.Until.At(),
+				QuotaName: capacity.QuotaName{Name: u.Quota, Counts: capacity.Resource(u.Counts)}, AtLeast: u.AtLeast, Until: u.Until.At(),
 			})
 		}
 	}

@@ -18,6 +18,7 @@ import (
 	karpv1 "sigs.k8s.io/karpenter/pkg/apis/v1"
 
 	"github.com/autonode-io/autonode/api/karpenter/v1alpha1"
+	"github.com/autonode-io/autonode/capacity"
 	"github.com/autonode-io/autonode/internal/environment"
 	"github.com/autonode-io/autonode/karpenter/controllers/nodeclaim"
 	"github.com/autonode-io/autonode/karpenter/providers/informer"
@@ -186,7 +187,7 @@ func TestTerminalFailure(t *testing.T) {
 		f.reconcile()
 		other := offering.Key{InstanceType: "c8-xlarge", Zone: "b", CapacityType: karpv1.CapacityTypeOnDemand}
 		counted := func(family string) offering.Quota {
-			return offering.Quota{QuotaName: offering.QuotaName{Name: "on-demand " + family}}
+			return offering.Quota{QuotaName: capacity.QuotaName{Name: "on-demand " + family}}
 		}
 		f.Expect(f.unavailable.Has(other, counted("general"))).To(BeTrue())
 		f.Expect(f.unavailable.Has(other, counted("another"))).To(BeFalse())

@@ -16,7 +16,7 @@ func TestAllocatable(t *testing.T) {
 	t.Run("When a template has no ephemeral storage, it should be ready, name the template and say what to set", func(t *testing.T) {
 		f := start(t, "")
 		diskless := sized("2", "4Gi", "0.021")
-		delete(diskless, capacity+"ephemeral-disk")
+		delete(diskless, autoscaler+"ephemeral-disk")
 		f.template("c2-small", diskless)
 		f.template("c8-huge", sized("4", "8Gi", "0.042"))
 		f.nodeClass(nil)

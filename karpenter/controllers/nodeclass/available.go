@@ -16,6 +16,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/reconcile"
 
 	"github.com/autonode-io/autonode/api/karpenter/v1alpha1"
+	"github.com/autonode-io/autonode/capacity"
 	"github.com/autonode-io/autonode/karpenter/providers/instancetype"
 	"github.com/autonode-io/autonode/karpenter/providers/offering"
 	"github.com/autonode-io/autonode/message"
@@ -73,7 +74,7 @@ func (s offeringsAvailable) reconcile(ctx context.Context, _ *v1alpha1.ClusterAP
 func (s offeringsAvailable) closed(snapshot *instancetype.Snapshot) (failed []offering.Entry, quotas []string, launchable bool) {
 	unavailable := s.InstanceTypes.Unavailable
 	counted := unavailable.CountsQuotas()
-	closed, exhausted := map[offering.QuotaName]int{}, map[offering.QuotaName]offering.ClosedQuota{}
+	closed, exhausted := map[capacity.QuotaName]int{}, map[capacity.QuotaName]offering.ClosedQuota{}
 	choices := snapshot.Choices()
 	for i := range choices {
 		if choices[i].Offering.Launchable() {

@@ -51,8 +51,8 @@ import (
 )
 
 const (
-	capacity = "capacity.cluster-autoscaler.kubernetes.io/"
-	pool     = "autonode.io/template-pool"
+	autoscaler = "capacity.cluster-autoscaler.kubernetes.io/"
+	pool       = "autonode.io/template-pool"
 )
 
 // fixture is a running controller of one node class.
@@ -206,7 +206,7 @@ func (f *fixture) template(name string, annotations map[string]string) *unstruct
 }
 
 func sized(cpu, memory, price string) map[string]string {
-	return map[string]string{capacity + "cpu": cpu, capacity + "memory": memory, capacity + "ephemeral-disk": "100Gi", v1alpha1.PriceAnnotation: price}
+	return map[string]string{autoscaler + "cpu": cpu, autoscaler + "memory": memory, autoscaler + "ephemeral-disk": "100Gi", v1alpha1.PriceAnnotation: price}
 }
 
 // nodeClass makes one that selects the pool general and joins by the default template.
@@ -347,7 +347,7 @@ func (f *fixture) machineDeployment(name, template, cluster string) *clusterv1.M
 	md := &clusterv1.MachineDeployment{
 		ObjectMeta: metav1.ObjectMeta{
 			Namespace: f.Namespace, Name: name, Labels: map[string]string{"team": "web"},
-			Annotations: map[string]string{v1alpha1.PriceAnnotation: "0.05", capacity + "memory": "6Gi"},
+			Annotations: map[string]string{v1alpha1.PriceAnnotation: "0.05", autoscaler + "memory": "6Gi"},
 		},
 		Spec: clusterv1.MachineDeploymentSpec{
 			ClusterName: cluster,

@@ -22,8 +22,8 @@ func TestTemplates(t *testing.T) {
 	t.Run("When templates match, it should be ready and list them, cheapest first", func(t *testing.T) {
 		f := start(t, "")
 		f.template("c4-arm", map[string]string{
-			capacity + "cpu": "4", capacity + "memory": "8Gi", capacity + "ephemeral-disk": "100Gi", capacity + "labels": "kubernetes.io/arch=arm64",
-			capacity + "gpu-type": "nvidia.com/gpu", capacity + "gpu-count": "1",
+			autoscaler + "cpu": "4", autoscaler + "memory": "8Gi", autoscaler + "ephemeral-disk": "100Gi", autoscaler + "labels": "kubernetes.io/arch=arm64",
+			autoscaler + "gpu-type": "nvidia.com/gpu", autoscaler + "gpu-count": "1",
 			v1alpha1.PriceAnnotation: "0.080", v1alpha1.SpotPriceAnnotation: "0.02", v1alpha1.InfrastructurePatchesAnnotation: spotPatches,
 		})
 		f.template("c2-small", sized("2", "4Gi", "0.021"))
@@ -64,7 +64,7 @@ func TestTemplates(t *testing.T) {
 
 		small.SetAnnotations(sized("four", "4Gi", "0.021"))
 		f.Expect(f.Admin.Update(t.Context(), small)).To(Succeed())
-		f.condition(v1alpha1.ConditionTemplatesReady, "True", v1alpha1.SomeInvalidReason, Equal(fmt.Sprintf("TestMachineTemplate %s/c2-small: annotation %scpu: %q is not a quantity; the other 1 template is in use", f.Namespace, capacity, "four")))
+		f.condition(v1alpha1.ConditionTemplatesReady, "True", v1alpha1.SomeInvalidReason, Equal(fmt.Sprintf("TestMachineTemplate %s/c2-small: annotation %scpu: %q is not a quantity; the other 1 template is in use", f.Namespace, autoscaler, "four")))
 		f.ready()
 		// Its nodes have a type that Karpenter still has, so that they aren't replaced for a typing error.
 		f.Expect(f.instanceTypes()).To(Equal([]string{"c2-small", "c4-big"}))

@@ -11,6 +11,7 @@ import (
 	clusterv1 "sigs.k8s.io/cluster-api/api/core/v1beta2"
 
 	"github.com/autonode-io/autonode/api/karpenter/v1alpha1"
+	"github.com/autonode-io/autonode/capacity"
 	"github.com/autonode-io/autonode/internal/environment"
 	"github.com/autonode-io/autonode/karpenter/providers/inventory"
 	"github.com/autonode-io/autonode/karpenter/providers/offering"
@@ -60,7 +61,7 @@ func TestUnavailable(t *testing.T) {
 		f.Eventually(func() int64 { return f.stored().Status.Templates[0].Pods }).Should(BeEquivalentTo(20))
 	})
 	t.Run("When a quota is exhausted that counts a template, it should say which, and until when", func(t *testing.T) {
-		f.unavailable.Share([]offering.ClosedQuota{{QuotaName: offering.QuotaName{Name: "on-demand c2"}, Until: f.unavailable.Now().Add(time.Hour)}})
+		f.unavailable.Share([]offering.ClosedQuota{{QuotaName: capacity.QuotaName{Name: "on-demand c2"}, Until: f.unavailable.Now().Add(time.Hour)}})
 		f.Eventually(seen).Should(Equal("Quota c4-big $0.096"))
 		f.condition(v1alpha1.ConditionOfferingsAvailable, "True", v1alpha1.QuotaExhaustedReason, MatchRegexp(
 			`^quota "on-demand c2" is exhausted, as another cluster of the account reports, until \d\d:\d\d:\d\d UTC \(2 offerings\)$`))

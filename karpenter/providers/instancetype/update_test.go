@@ -11,6 +11,7 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 	karpv1 "sigs.k8s.io/karpenter/pkg/apis/v1"
 
+	"github.com/autonode-io/autonode/capacity"
 	"github.com/autonode-io/autonode/internal/environment"
 	"github.com/autonode-io/autonode/karpenter/providers/inventory"
 	"github.com/autonode-io/autonode/karpenter/providers/offering"
@@ -91,7 +92,7 @@ func TestUpdateIsShared(t *testing.T) {
 
 // quota of a family, of which it isn't known what it counts.
 func quota(name string) offering.Quota {
-	return offering.Quota{QuotaName: offering.QuotaName{Name: name}}
+	return offering.Quota{QuotaName: capacity.QuotaName{Name: name}}
 }
 
 func TestUpdateEqualsBuild(t *testing.T) {

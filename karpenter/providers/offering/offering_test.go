@@ -15,6 +15,8 @@ import (
 	karpv1 "sigs.k8s.io/karpenter/pkg/apis/v1"
 	karpcloudprovider "sigs.k8s.io/karpenter/pkg/cloudprovider"
 	karpscheduling "sigs.k8s.io/karpenter/pkg/scheduling"
+
+	"github.com/autonode-io/autonode/capacity"
 )
 
 var key = Key{InstanceType: "c4-large", Zone: "a", CapacityType: "spot"}
@@ -221,7 +223,7 @@ func TestExhausted(t *testing.T) {
 		}
 		return until
 	}
-	family := Quota{QuotaName: QuotaName{Name: "on-demand m5"}}
+	family := Quota{QuotaName: capacity.QuotaName{Name: "on-demand m5"}}
 	exceeding := func(u *Unavailable, keys ...Key) {
 		for _, key := range keys {
 			u.MarkExceeded(key, family, -1, "QuotaExceeded")

@@ -15,22 +15,15 @@ import (
 	"github.com/autonode-io/autonode/capacity"
 )
 
-// QuotaName identifies a quota of the infrastructure, and describes in words what it counts.
-type QuotaName struct {
-	Name string
-	// Counts is empty if it isn't known what the quota counts: then all machines are alike to it.
-	Counts capacity.Resource
-}
-
 // Quota is what a machine of an offering needs of a quota, in the unit of what that counts.
 type Quota struct {
-	QuotaName
+	capacity.QuotaName
 	Amount int64
 }
 
 // ClosedQuota makes offerings unavailable that count against an exhausted quota.
 type ClosedQuota struct {
-	QuotaName
+	capacity.QuotaName
 	// AtLeast is the smallest amount that is too much; 1 if nothing is left.
 	AtLeast int64
 	Until   time.Time
@@ -40,7 +33,7 @@ type ClosedQuota struct {
 
 // quotaKey keeps findings of this cluster and of others apart.
 type quotaKey struct {
-	QuotaName
+	capacity.QuotaName
 	shared bool
 }
 

@@ -38,7 +38,7 @@ func (k *known) quotasOf(tmpl *template.Template, key offering.Key) []offering.Q
 	found := tmpl.Kind.Quotas(k.countable(tmpl, key))
 	quotas := make([]offering.Quota, len(found))
 	for i, q := range found {
-		quotas[i] = offering.Quota{QuotaName: offering.QuotaName(q), Amount: m.Amount(q.Counts)}
+		quotas[i] = offering.Quota{QuotaName: q, Amount: m.Amount(q.Counts)}
 	}
 	return quotas
 }
@@ -80,5 +80,5 @@ func (p *Provider) Exceeded(nodeClass, source, family string, kind infrastructur
 		}
 	}
 	q, remaining := kind.Exceeded(countable, text)
-	return offering.Quota{QuotaName: offering.QuotaName(q), Amount: m.Amount(q.Counts)}, remaining
+	return offering.Quota{QuotaName: q, Amount: m.Amount(q.Counts)}, remaining
 }

@@ -14,10 +14,10 @@ import (
 	"github.com/autonode-io/autonode/capacity"
 )
 
-var standard = QuotaName{"on-demand Standard vCPUs", capacity.VCPUs}
+var standard = capacity.QuotaName{Name: "on-demand Standard vCPUs", Counts: capacity.VCPUs}
 
 // of is a machine with so many vCPUs, which the quota counts.
-func of(name QuotaName, vCPUs int64) (Key, Quota) {
+func of(name capacity.QuotaName, vCPUs int64) (Key, Quota) {
 	return Key{InstanceType: fmt.Sprintf("m5-%d", vCPUs), Zone: "a", CapacityType: "on-demand"}, Quota{name, 1000 * vCPUs}
 }
 
@@ -63,7 +63,7 @@ func TestExceeded(t *testing.T) {
 		q := newQuotas(t)
 		closed := q.fail(8, -1)
 		q.open("2 4 ")
-		other, needs := of(QuotaName{"spot Standard vCPUs", capacity.VCPUs}, 16)
+		other, needs := of(capacity.QuotaName{Name: "spot Standard vCPUs", Counts: capacity.VCPUs}, 16)
 		other.CapacityType = "spot"
 		NewWithT(t).Expect(q.Has(other, needs)).To(BeFalse(), "another quota is closed")
 		reserved, needs := of(standard, 16)
@@ -107,7 +107,7 @@ func TestExceeded(t *testing.T) {
 	})
 	t.Run("When it isn't known what a quota counts, it should close all", func(t *testing.T) {
 		q := newQuotas(t)
-		unknown := QuotaName{Name: "on-demand m5"}
+		unknown := capacity.QuotaName{Name: "on-demand m5"}
 		key, needs := of(unknown, 16)
 		q.MarkExceeded(key, needs, -1, "QuotaExceeded")
 		if key, needs := of(unknown, 2); !q.Has(key, needs) {
