@@ -102,11 +102,11 @@ func BoundedReport(l *autonodev1alpha1.CapacityLease) division.Report {
 	for _, pool := range l.Spec.Pools {
 		named[pool.Name] = true
 	}
-	bounded := func(list []autonodev1alpha1.PoolAmount, most int64) division.Amounts {
+	bounded := func(list []autonodev1alpha1.PoolAmount, limit int64) division.Amounts {
 		amounts := division.Amounts{}
 		for _, entry := range list {
 			if named[entry.Pool] && entry.Amount > 0 {
-				amounts[entry.Pool] = max(amounts[entry.Pool], min(entry.Amount, most))
+				amounts[entry.Pool] = max(amounts[entry.Pool], min(entry.Amount, limit))
 			}
 		}
 		return amounts

@@ -215,7 +215,7 @@ func (r *random) commit(name string) {
 			Memory: division.CommittedAmount{Amount: float(c.gib), Price: float(c.gibPrice), List: float(n2GiB)},
 		})
 	case kind == 0:
-		c := modelCommitment{kind: "instances", amount: rat(r.Int64N(8), 1), of: t.name, price: r.discounted(t.onDemand), flexible: r.IntN(2) == 0}
+		c := modelCommitment{kind: "instances", amount: rat(r.Int64N(8), 1), covers: t.name, price: r.discounted(t.onDemand), flexible: r.IntN(2) == 0}
 		r.model = append(r.model, c)
 		ours := division.Commitment{Name: name, Kind: division.ReservedInstance, InstanceType: t.name, SizeFlexible: c.flexible, Instances: float(c.amount), Price: ptr.To(float(c.price))}
 		if r.cloud == "azure" {
@@ -226,7 +226,7 @@ func (r *random) commit(name string) {
 		c := modelCommitment{kind: "compute", amount: rat(r.Int64N(3000), 1000), rates: map[string]*big.Rat{}}
 		ours := division.Commitment{Name: name, Kind: division.SavingsPlan, HourlySpend: float(c.amount), Rates: map[string]float64{}}
 		if kind == 1 && r.cloud == "aws" {
-			c.kind, c.of = "series", t.series
+			c.kind, c.covers = "series", t.series
 			ours.EC2Instance, ours.Selector.InstanceTypes = true, []string{t.series + ".*"}
 		}
 		for _, each := range modelTypes[r.cloud] {

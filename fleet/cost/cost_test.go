@@ -234,11 +234,11 @@ func TestFleet(t *testing.T) {
 // anyFleet is a random one.
 func anyFleet(random *rand.Rand) (list []cost.Machines, commitments []division.Commitment, reservations []cost.Reservation) {
 	types, clusters, pools := []string{"m5.large", "m5.xlarge", "c5.large"}, []string{"blue", "green", "red"}, []string{"general", "batch"}
-	pick := func(of []string) []string {
+	pick := func(names []string) []string {
 		if random.IntN(2) == 0 {
 			return nil
 		}
-		return []string{of[random.IntN(len(of))]}
+		return []string{names[random.IntN(len(names))]}
 	}
 	for range random.IntN(5) {
 		c := division.Commitment{Name: fmt.Sprint("c", len(commitments)), Selector: division.Selector{InstanceTypes: pick(types)}, Discount: float64(random.IntN(10)) / 10}

@@ -75,7 +75,7 @@ type modelCommitment struct {
 	// price of an instance, a vCPU, and gibPrice of a GiB.
 	price, gibPrice *big.Rat
 	// of is the type of an instance, or the series of a plan.
-	of       string
+	covers   string
 	flexible bool
 	rates    map[string]*big.Rat
 }
@@ -142,46 +142,46 @@ func bill(usage []*modelUsage, commitments []modelCommitment) *modelBill {
 
 // instances cover machines that run before what is idle, and the smallest size of their series first.
 func (b *modelBill) instances(usage []*modelUsage, c *modelCommitment) {
-	var own modelType
+	var base modelType
 	var sizes []modelType
 	for _, all := range modelTypes {
 		for _, t := range all {
-			if t.name == c.of {
-				own, sizes = t, all
+			if t.name == c.covers {
+				base, sizes = t, all
 			}
 		}
 	}
-	left := times(c.amount, rat(own.size, 1))
-	unit := over(c.price, rat(own.size, 1))
+	rest := times(c.amount, rat(base.size, 1))
+	unit := over(c.price, rat(base.size, 1))
 	sizes = slices.Clone(sizes)
 	slices.SortFunc(sizes, func(a, b modelType) int { return int(a.size - b.size) })
 	for _, idle := range []bool{false, true} {
 		for _, t := range sizes {
-			if t.name == c.of || c.flexible && t.series == own.series {
-				b.share(usage, t.name, idle, left, rat(t.size, 1), unit)
+			if t.name == c.covers || c.flexible && t.series == base.series {
+				b.share(usage, t.name, idle, rest, rat(t.size, 1), unit)
 			}
 		}
 	}
-	b.waste.Add(b.waste, times(left, unit))
+	b.waste.Add(b.waste, times(rest, unit))
 }
 
 // share covers machines of a type equally, those that run or those that are idle: each takes this much of left, of which a unit costs this.
-func (b *modelBill) share(usage []*modelUsage, name string, idle bool, left, each, unit *big.Rat) {
+func (b *modelBill) share(usage []*modelUsage, name string, idle bool, rest, each, unit *big.Rat) {
 	total := new(big.Rat)
-	var of []*modelUsage
+	var users []*modelUsage
 	for _, u := range usage {
 		if u.name == name && !u.spot && (u.cluster == "") == idle && u.open().Sign() > 0 {
-			of, total = append(of, u), total.Add(total, u.open())
+			users, total = append(users, u), total.Add(total, u.open())
 		}
 	}
-	if len(of) == 0 {
+	if len(users) == 0 {
 		return
 	}
-	fraction := least(rat(1, 1), over(left, times(total, each)))
-	for _, u := range of {
+	fraction := least(rat(1, 1), over(rest, times(total, each)))
+	for _, u := range users {
 		part := times(u.open(), fraction)
 		u.cover(part)
-		left.Sub(left, times(part, each))
+		rest.Sub(rest, times(part, each))
 		b.pay(u, times(times(part, each), unit))
 	}
 }
@@ -190,57 +190,57 @@ func (b *modelBill) share(usage []*modelUsage, name string, idle bool, left, eac
 func (b *modelBill) resources(usage []*modelUsage, c *modelCommitment) {
 	for _, resource := range []struct {
 		amount, price *big.Rat
-		of            func(*modelUsage) *big.Rat
+		amountOf      func(*modelUsage) *big.Rat
 	}{{c.amount, c.price, func(u *modelUsage) *big.Rat { return u.cpus }}, {c.gib, c.gibPrice, func(u *modelUsage) *big.Rat { return u.gibs }}} {
-		left := new(big.Rat).Set(resource.amount)
+		rest := new(big.Rat).Set(resource.amount)
 		for _, idle := range []bool{false, true} {
 			total := new(big.Rat)
-			var of []*modelUsage
+			var users []*modelUsage
 			for _, u := range usage {
 				if u.cpus != nil && !u.spot && (u.cluster == "") == idle {
-					of, total = append(of, u), total.Add(total, resource.of(u))
+					users, total = append(users, u), total.Add(total, resource.amountOf(u))
 				}
 			}
 			if total.Sign() == 0 {
 				continue
 			}
-			fraction := least(rat(1, 1), over(left, total))
-			for _, u := range of {
-				part := times(resource.of(u), fraction)
+			fraction := least(rat(1, 1), over(rest, total))
+			for _, u := range users {
+				part := times(resource.amountOf(u), fraction)
 				b.pay(u, times(part, resource.price))
-				left.Sub(left, part)
-				resource.of(u).Sub(resource.of(u), part)
+				rest.Sub(rest, part)
+				resource.amountOf(u).Sub(resource.amountOf(u), part)
 			}
 		}
-		b.waste.Add(b.waste, times(left, resource.price))
+		b.waste.Add(b.waste, times(rest, resource.price))
 	}
 }
 
 // plan covers machines that run before what is idle: first the type that it saves most on, and among equals the one with the lowest rate.
 func (b *modelBill) plan(usage []*modelUsage, c *modelCommitment) {
-	left := new(big.Rat).Set(c.amount)
+	rest := new(big.Rat).Set(c.amount)
 	var types []modelType
 	for _, u := range usage {
-		if _, rated := c.rates[u.name]; rated && !u.spot && (c.of == "" || c.of == u.series) &&
+		if _, rated := c.rates[u.name]; rated && !u.spot && (c.covers == "" || c.covers == u.series) &&
 			!slices.ContainsFunc(types, func(t modelType) bool { return t.name == u.name }) {
 			types = append(types, u.modelType)
 		}
 	}
 	slices.SortFunc(types, func(x, y modelType) int {
-		if of := over(c.rates[x.name], x.onDemand).Cmp(over(c.rates[y.name], y.onDemand)); of != 0 {
-			return of
+		if order := over(c.rates[x.name], x.onDemand).Cmp(over(c.rates[y.name], y.onDemand)); order != 0 {
+			return order
 		}
-		if of := c.rates[x.name].Cmp(c.rates[y.name]); of != 0 {
-			return of
+		if order := c.rates[x.name].Cmp(c.rates[y.name]); order != 0 {
+			return order
 		}
 		return slices.Compare([]byte(x.name), []byte(y.name))
 	})
 	for _, idle := range []bool{false, true} {
 		for _, t := range types {
-			b.share(usage, t.name, idle, left, c.rates[t.name], rat(1, 1))
+			b.share(usage, t.name, idle, rest, c.rates[t.name], rat(1, 1))
 		}
 	}
-	b.waste.Add(b.waste, left)
+	b.waste.Add(b.waste, rest)
 }
 
 func (b *modelBill) String() string {

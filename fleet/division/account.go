@@ -113,7 +113,7 @@ func (m Member) bounded(granted Amounts) Amounts {
 	for pool, amount := range m.Used {
 		allowed := granted[pool]
 		if !m.Leaving {
-			allowed = max(allowed, m.most(pool))
+			allowed = max(allowed, m.maximum(pool))
 		}
 		if amount > allowed {
 			if exceeded == nil {
@@ -128,10 +128,10 @@ func (m Member) bounded(granted Amounts) Amounts {
 	return m.Used
 }
 
-// most is the most that a member may have of a pool.
-func (m Member) most(pool string) int64 {
-	if most, limited := m.Maximum[pool]; limited {
-		return most
+// maximum is the most that a member may have of a pool.
+func (m Member) maximum(pool string) int64 {
+	if amount, limited := m.Maximum[pool]; limited {
+		return amount
 	}
 	return math.MaxInt64
 }

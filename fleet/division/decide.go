@@ -136,17 +136,17 @@ func (d *decider) confirm() {
 // and the amounts beyond the grant returned and granted to others since, or it may lie. Beyond the grant only Machines count.
 func (d *decider) acknowledged(name string, grant *Grant) {
 	member := d.Members[name]
-	kept, used := grant.Limit.clone(), member.Used.clone()
-	kept.raise(member.Lease.Report.Reserved)
-	for pool, amount := range kept {
-		kept.set(pool, min(amount, grant.Granted[pool]))
+	reserved, used := grant.Limit.clone(), member.Used.clone()
+	reserved.raise(member.Lease.Report.Reserved)
+	for pool, amount := range reserved {
+		reserved.set(pool, min(amount, grant.Granted[pool]))
 	}
 	if len(member.Lease.Report.Requests) > 0 { // else it needs no more than its Machines take
 		for pool, amount := range member.Lease.Report.Used {
-			used.set(pool, max(used[pool], min(amount, kept[pool])))
+			used.set(pool, max(used[pool], min(amount, reserved[pool])))
 		}
 	}
-	grant.Granted, member.Used = kept, used
+	grant.Granted, member.Used = reserved, used
 	d.Members[name] = member
 }
 
@@ -157,12 +157,12 @@ func (d *decider) taken(name string) Amounts {
 	return taken
 }
 
-// left returns the limits less the amounts of all recorded clusters; a negative amount if they exceed one.
-func (d *decider) left(amounts func(name string) Amounts) Amounts {
-	left := d.Limits.clone()
+// remaining returns the limits less the amounts of all recorded clusters; a negative amount if they exceed one.
+func (d *decider) remaining(amounts func(name string) Amounts) Amounts {
+	remaining := d.Limits.clone()
 	count := func(name string) {
 		for pool, amount := range amounts(name) {
-			left.add(pool, -amount)
+			remaining.add(pool, -amount)
 		}
 	}
 	for name := range d.record {
@@ -173,7 +173,7 @@ func (d *decider) left(amounts func(name string) Amounts) Amounts {
 			count(name)
 		}
 	}
-	return left
+	return remaining
 }
 
 // setTargets chooses the requests that fit if all that is unspent returned.
@@ -185,7 +185,7 @@ func (d *decider) setTargets() {
 		base.raise(member.Used)
 		d.base[name], d.target[name], d.need[name] = base, base.clone(), member.Used.clone()
 	}
-	d.free = d.left(func(name string) Amounts {
+	d.free = d.remaining(func(name string) Amounts {
 		if base, ok := d.base[name]; ok {
 			return base
 		}
@@ -220,7 +220,7 @@ func (d *decider) setTargets() {
 // setAttainable computes the most that each cluster might be granted in time: its maximum, and the amounts that are neither guaranteed to others
 // nor granted to clusters whose leases can't be changed.
 func (d *decider) setAttainable() {
-	left := d.left(func(name string) Amounts {
+	remaining := d.remaining(func(name string) Amounts {
 		if _, ok := d.base[name]; ok {
 			return d.floors[name]
 		}
@@ -228,13 +228,13 @@ func (d *decider) setAttainable() {
 	})
 	d.attainable = make(map[string]Amounts, len(d.names))
 	for _, name := range d.names {
-		most, floor, member := Amounts{}, d.floors[name], d.Members[name]
+		attainable, floor, member := Amounts{}, d.floors[name], d.Members[name]
 		if !member.Leaving {
 			for pool := range d.Limits {
-				most.set(pool, max(0, min(left[pool]+floor[pool], member.most(pool))))
+				attainable.set(pool, max(0, min(remaining[pool]+floor[pool], member.maximum(pool))))
 			}
 		}
-		d.attainable[name] = most
+		d.attainable[name] = attainable
 	}
 }
 
@@ -266,7 +266,7 @@ func (d *decider) fits(name string, charges Amounts) bool {
 	for pool, amount := range charges {
 		need := d.need[name][pool] + amount
 		more := need - d.target[name][pool]
-		if amount < 0 || need > d.Members[name].most(pool) || more > 0 && more > d.free[pool] {
+		if amount < 0 || need > d.Members[name].maximum(pool) || more > 0 && more > d.free[pool] {
 			return false
 		}
 	}
@@ -294,7 +294,7 @@ func (d *decider) share(name string) float64 {
 
 // grant raises Limit and Granted to the targets, as far as the grants of all clusters leave room.
 func (d *decider) grant() {
-	d.available = d.left(d.taken)
+	d.available = d.remaining(d.taken)
 	d.short = map[string]bool{}
 	for pool := range d.Limits {
 		d.short[pool] = d.available[pool] < 0
@@ -363,7 +363,7 @@ func (d *decider) reclaim() {
 		member, grant, before := d.Members[name], d.record[name], d.Record[name]
 		for pool, asked := range grant.Limit {
 			target := d.target[name][pool]
-			if asked > target && (d.short[pool] || member.Idle || member.Leaving || asked > member.most(pool)) {
+			if asked > target && (d.short[pool] || member.Idle || member.Leaving || asked > member.maximum(pool)) {
 				grant.Limit.set(pool, target)
 			}
 		}
@@ -393,7 +393,7 @@ func (d *decider) hint() map[string]Amounts {
 				amount = d.record[name].Limit[pool] // the rest comes once others have returned it: nothing is to be launched into it before
 			case !member.Leaving && d.free[pool] >= 0:
 				others := contested[pool] - (d.target[name][pool] - d.base[name][pool])
-				amount = max(amount, min(d.target[name][pool]+roughly(d.free[pool]+others), member.most(pool)))
+				amount = max(amount, min(d.target[name][pool]+roughly(d.free[pool]+others), member.maximum(pool)))
 			}
 			hint.set(pool, amount)
 		}

@@ -11,8 +11,8 @@ import (
 )
 
 // lease that carries a grant, which its holder has acknowledged.
-func lease(grant Grant, held Amounts, requests ...Request) *Lease {
-	return &Lease{ID: grant.Lease, Sequence: grant.Sequence, Limit: grant.Limit, Report: Report{Sequence: grant.Sequence, Reserved: held, Requests: requests}}
+func lease(grant Grant, reserved Amounts, requests ...Request) *Lease {
+	return &Lease{ID: grant.Lease, Sequence: grant.Sequence, Limit: grant.Limit, Report: Report{Sequence: grant.Sequence, Reserved: reserved, Requests: requests}}
 }
 
 func TestJoin(t *testing.T) {
@@ -39,11 +39,11 @@ func TestJoin(t *testing.T) {
 		})
 	}
 	t.Run("When a holder has spent more than its Machines take, it should be granted what it requests beyond that", func(t *testing.T) {
-		held := Grant{Lease: "blue-lease", Sequence: 3, Limit: Amounts{pool: 6}, Granted: Amounts{pool: 6}}
-		reported := lease(held, held.Limit, Request{one, 1})
+		granted := Grant{Lease: "blue-lease", Sequence: 3, Limit: Amounts{pool: 6}, Granted: Amounts{pool: 6}}
+		reported := lease(granted, granted.Limit, Request{one, 1})
 		reported.Report.Used = Amounts{pool: 6}
 		decision := Decide(Account{
-			Limits: Amounts{pool: 10}, Record: map[string]Grant{"blue": held}, Members: map[string]Member{"blue": {Used: Amounts{pool: 5}, Lease: reported}},
+			Limits: Amounts{pool: 10}, Record: map[string]Grant{"blue": granted}, Members: map[string]Member{"blue": {Used: Amounts{pool: 5}, Lease: reported}},
 		})
 		want := Grant{Lease: "blue-lease", Sequence: 4, Limit: Amounts{pool: 7}, Granted: Amounts{pool: 7}}
 		if diff := cmp.Diff(want, decision.Record["blue"]); diff != "" {
@@ -78,10 +78,10 @@ func TestJoin(t *testing.T) {
 		}
 	})
 	t.Run("When a cluster's maximum is lowered, it should be asked for the rest although no cluster waits", func(t *testing.T) {
-		held := Grant{Lease: "blue-lease", Sequence: 3, Limit: Amounts{pool: 6}, Granted: Amounts{pool: 6}}
+		granted := Grant{Lease: "blue-lease", Sequence: 3, Limit: Amounts{pool: 6}, Granted: Amounts{pool: 6}}
 		decision := Decide(Account{
-			Limits: Amounts{pool: 10}, Record: map[string]Grant{"blue": held},
-			Members: map[string]Member{"blue": {Used: Amounts{pool: 1}, Maximum: Amounts{pool: 4}, Lease: lease(held, held.Limit)}},
+			Limits: Amounts{pool: 10}, Record: map[string]Grant{"blue": granted},
+			Members: map[string]Member{"blue": {Used: Amounts{pool: 1}, Maximum: Amounts{pool: 4}, Lease: lease(granted, granted.Limit)}},
 		})
 		want := Grant{Lease: "blue-lease", Sequence: 4, Limit: Amounts{pool: 1}, Granted: Amounts{pool: 6}}
 		if diff := cmp.Diff(want, decision.Record["blue"]); diff != "" {
@@ -93,7 +93,7 @@ func TestJoin(t *testing.T) {
 func TestDecide(t *testing.T) {
 	const ownLimit = "limit/cpu"
 	machine := one
-	held := Grant{Lease: "blue-lease", Sequence: 3, Limit: Amounts{pool: 6}, Granted: Amounts{pool: 6}}
+	granted := Grant{Lease: "blue-lease", Sequence: 3, Limit: Amounts{pool: 6}, Granted: Amounts{pool: 6}}
 	none := Grant{Lease: "green-lease", Sequence: 1, Limit: Amounts{}, Granted: Amounts{}}
 	returned := Grant{Lease: "blue-lease", Sequence: 4, Limit: Amounts{pool: 2}, Granted: Amounts{pool: 2}}
 	rest := Grant{Lease: "green-lease", Sequence: 2, Limit: Amounts{pool: 8}, Granted: Amounts{pool: 8}}
@@ -110,15 +110,15 @@ func TestDecide(t *testing.T) {
 		},
 		{
 			"When another cluster holds what is requested and doesn't use it, it should ask for it and not grant it yet",
-			Account{Record: map[string]Grant{"blue": held, "green": none}, Members: map[string]Member{
-				"blue": {Lease: lease(held, held.Limit), Used: Amounts{pool: 2}}, "green": {Lease: lease(none, nil, Request{machine, 8})},
+			Account{Record: map[string]Grant{"blue": granted, "green": none}, Members: map[string]Member{
+				"blue": {Lease: lease(granted, granted.Limit), Used: Amounts{pool: 2}}, "green": {Lease: lease(none, nil, Request{machine, 8})},
 			}},
 			map[string]Grant{"blue": asked, "green": {Lease: "green-lease", Sequence: 2, Limit: Amounts{pool: 4}, Granted: Amounts{pool: 4}}},
 		},
 		{
 			"When the holder has acknowledged an earlier grant only, it should count what it may still spend",
 			Account{Record: map[string]Grant{"blue": asked, "green": none}, Members: map[string]Member{
-				"blue": {Lease: lease(held, held.Limit), Used: Amounts{pool: 2}}, "green": {Lease: lease(none, nil, Request{machine, 8})},
+				"blue": {Lease: lease(granted, granted.Limit), Used: Amounts{pool: 2}}, "green": {Lease: lease(none, nil, Request{machine, 8})},
 			}},
 			map[string]Grant{"blue": asked, "green": {Lease: "green-lease", Sequence: 2, Limit: Amounts{pool: 4}, Granted: Amounts{pool: 4}}},
 		},
@@ -151,23 +151,23 @@ func TestDecide(t *testing.T) {
 		},
 		{
 			"When no other cluster needs what one doesn't use, it should leave it there",
-			Account{Record: map[string]Grant{"blue": held}, Members: map[string]Member{"blue": {Lease: lease(held, held.Limit)}}},
-			map[string]Grant{"blue": held},
+			Account{Record: map[string]Grant{"blue": granted}, Members: map[string]Member{"blue": {Lease: lease(granted, granted.Limit)}}},
+			map[string]Grant{"blue": granted},
 		},
 		{
 			"When a lease object was replaced, it should count what was granted by the old one",
-			Account{Record: map[string]Grant{"blue": held}, Members: map[string]Member{"blue": {Lease: &Lease{ID: "new"}}}},
+			Account{Record: map[string]Grant{"blue": granted}, Members: map[string]Member{"blue": {Lease: &Lease{ID: "new"}}}},
 			map[string]Grant{"blue": {Lease: "new", Sequence: 4, Limit: Amounts{pool: 6}, Granted: Amounts{pool: 6}}},
 		},
 		{
 			"When a cluster is gone, it should return what it had",
-			Account{Record: map[string]Grant{"blue": held, "green": none}, Members: map[string]Member{"blue": {Gone: true}, "green": {Lease: lease(none, nil, Request{machine, 10})}}},
+			Account{Record: map[string]Grant{"blue": granted, "green": none}, Members: map[string]Member{"blue": {Gone: true}, "green": {Lease: lease(none, nil, Request{machine, 10})}}},
 			map[string]Grant{"green": {Lease: "green-lease", Sequence: 2, Limit: Amounts{pool: 10}, Granted: Amounts{pool: 10}}},
 		},
 		{
 			"When a cluster isn't seen, it should count what it was granted",
-			Account{Record: map[string]Grant{"blue": held, "green": none}, Members: map[string]Member{"green": {Lease: lease(none, nil, Request{machine, 10})}}},
-			map[string]Grant{"blue": held, "green": {Lease: "green-lease", Sequence: 2, Limit: Amounts{pool: 4}, Granted: Amounts{pool: 4}}},
+			Account{Record: map[string]Grant{"blue": granted, "green": none}, Members: map[string]Member{"green": {Lease: lease(none, nil, Request{machine, 10})}}},
+			map[string]Grant{"blue": granted, "green": {Lease: "green-lease", Sequence: 2, Limit: Amounts{pool: 4}, Granted: Amounts{pool: 4}}},
 		},
 		{
 			"When a cluster's own limit is guaranteed to it, it should grant all of it at once",

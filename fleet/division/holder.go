@@ -45,8 +45,8 @@ type launch struct {
 	tried time.Time
 	// until is when the requests of a launch that was given up have had their effect; zero if it wasn't given up.
 	until time.Time
-	// kept: its charges stay when its Machine goes. vacant: they do now.
-	kept, vacant bool
+	// leavesVacancy: its charges stay when its Machine goes. vacant: they do now.
+	leavesVacancy, vacant bool
 }
 
 // NewHolder returns a Holder that may begin at a time: now for the first process that ever holds a lease, else InFlight
@@ -93,7 +93,7 @@ func (h *Holder) Exists(name string, charges Amounts) {
 // or Release. Call it while the Machine exists.
 func (h *Holder) Keep(name string) {
 	if l, ok := h.launches[name]; ok {
-		l.kept = true
+		l.leavesVacancy = true
 	}
 }
 
@@ -103,7 +103,7 @@ func (h *Holder) Release(name string) {
 	if !ok {
 		return
 	}
-	l.kept = false
+	l.leavesVacancy = false
 	if l.vacant {
 		h.discard(name)
 	}
@@ -127,7 +127,7 @@ func (h *Holder) SpendVacancy(name, vacancy string, charges Amounts, now time.Ti
 	merged := charges.clone()
 	merged.raise(l.charges)
 	h.charge(l, merged)
-	l.tried, l.until, l.kept = now, time.Time{}, true
+	l.tried, l.until, l.leavesVacancy = now, time.Time{}, true
 	return true
 }
 
@@ -144,7 +144,7 @@ func (h *Holder) FitsVacancy(name, vacancy string, charges Amounts, now time.Tim
 		}
 	}
 	for pool, amount := range charges {
-		if more := amount - before[pool]; more > 0 && h.spent[pool]+more > h.most(pool, h.allowed) {
+		if more := amount - before[pool]; more > 0 && h.spent[pool]+more > h.limit(pool, h.allowed) {
 			return false
 		}
 	}
@@ -284,12 +284,12 @@ func (h *Holder) Fits(name string, charges Amounts, now time.Time) bool {
 
 // Left is what the lease leaves of a pool, with what is vacant, and with what it might be granted if more was requested. It isn't negative.
 func (h *Holder) Left(pool string) int64 {
-	return max(0, max(h.most(pool, h.allowed), h.most(pool, h.upTo))-h.spent[pool]) + h.vacant[pool]
+	return max(0, max(h.limit(pool, h.allowed), h.limit(pool, h.upTo))-h.spent[pool]) + h.vacant[pool]
 }
 
 // Free is what the lease leaves of a pool without any further grant, with what is vacant. It isn't negative.
 func (h *Holder) Free(pool string) int64 {
-	return max(0, h.most(pool, h.allowed)-h.spent[pool]) + h.vacant[pool]
+	return max(0, h.limit(pool, h.allowed)-h.spent[pool]) + h.vacant[pool]
 }
 
 // Used is what launches take of a pool.
@@ -307,18 +307,18 @@ func (h *Holder) Report(now time.Time) (Report, bool) {
 	if !h.Ready(now) {
 		return Report{}, false
 	}
-	held := h.allowed.clone()
-	held.raise(h.spent)
-	return Report{Sequence: h.sequence, Reserved: held, Used: h.spent.clone(), Requests: h.aggregate()}, true
+	reserved := h.allowed.clone()
+	reserved.raise(h.spent)
+	return Report{Sequence: h.sequence, Reserved: reserved, Used: h.spent.clone(), Requests: h.aggregate()}, true
 }
 
 // Ready reports whether the process may begin. A lease that has no sequence yet reports nothing about what takes from what.
 func (h *Holder) Ready(now time.Time) bool { return !now.Before(h.from) && h.sequence > 0 }
 
-// most is the most that launches may take of a pool.
-func (h *Holder) most(pool string, allowed Amounts) int64 {
-	if limit, reclaimed := h.reclaims.Limit(pool); reclaimed {
-		return min(limit, allowed[pool])
+// limit is the most that launches may take of a pool.
+func (h *Holder) limit(pool string, allowed Amounts) int64 {
+	if amount, reclaimed := h.reclaims.Limit(pool); reclaimed {
+		return min(amount, allowed[pool])
 	}
 	return allowed[pool]
 }
@@ -330,7 +330,7 @@ func (h *Holder) fits(name string, charges, allowed Amounts) bool {
 		before = l.charges
 	}
 	for pool, amount := range charges {
-		if more := amount - before[pool]; more > 0 && h.spent[pool]+more > h.most(pool, allowed) {
+		if more := amount - before[pool]; more > 0 && h.spent[pool]+more > h.limit(pool, allowed) {
 			return false
 		}
 	}
@@ -375,7 +375,7 @@ func (h *Holder) drop(name string) {
 	l, ok := h.launches[name]
 	switch {
 	case !ok:
-	case l.kept:
+	case l.leavesVacancy:
 		l.exists, l.until = false, time.Time{}
 		h.setVacant(l, true)
 	default:

@@ -190,7 +190,7 @@ func TestLaunchesGivenUp(t *testing.T) {
 
 func TestLeave(t *testing.T) {
 	// left is a Holder that has left a launch which waits since now.
-	left := func(t *testing.T) *Holder {
+	waiting := func(t *testing.T) *Holder {
 		t.Helper()
 		h := holding(0)
 		if since := h.Request("n-1", one, now); !since.Equal(now) {
@@ -207,7 +207,7 @@ func TestLeave(t *testing.T) {
 		return count
 	}
 	t.Run("When a launch is given up while it waits, its request should count until another takes it over", func(t *testing.T) {
-		h, later := left(t), now.Add(10*time.Second)
+		h, later := waiting(t), now.Add(10*time.Second)
 		if requests(t, h, later) != 1 || !h.HasLeft(later) {
 			t.Error("the pods that it was for still want it")
 		}
@@ -225,19 +225,19 @@ func TestLeave(t *testing.T) {
 		}
 	})
 	t.Run("When none takes a request over, it should be forgotten", func(t *testing.T) {
-		h := left(t)
+		h := waiting(t)
 		if at := now.Add(time.Second + LeftTTL); requests(t, h, at) != 0 || h.HasLeft(at) {
 			t.Error("the request of a launch that was given up still counts")
 		}
 	})
 	t.Run("When another launch takes something else, it should leave the request", func(t *testing.T) {
-		h := left(t)
+		h := waiting(t)
 		if since := h.Request("n-2", Amounts{pool: 2}, now.Add(time.Second)); !since.Equal(now.Add(time.Second)) || requests(t, h, now.Add(time.Second)) != 2 {
 			t.Error("both are wanted")
 		}
 	})
 	t.Run("When a launch finds that more was granted, the request should end", func(t *testing.T) {
-		h := left(t)
+		h := waiting(t)
 		h.Adopt(Lease{Sequence: 6, Limit: one, Available: Amounts{pool: 10}})
 		if !h.Spend("n-2", one, now.Add(time.Second)) || requests(t, h, now.Add(time.Second)) != 0 {
 			t.Error("it was for the same pods")

@@ -9,9 +9,9 @@ import (
 
 // A member is red. It was granted one machine of the pool, has one, and may have two.
 func TestHostileMember(t *testing.T) {
-	reports := func(held int64) (Member, Grant) {
+	reports := func(reserved int64) (Member, Grant) {
 		grant := Grant{Lease: "red-lease", Sequence: 3, Limit: Amounts{pool: 1}, Granted: Amounts{pool: 1}}
-		return Member{Used: Amounts{pool: 1}, Maximum: Amounts{pool: 2}, Lease: lease(grant, Amounts{pool: held})}, grant
+		return Member{Used: Amounts{pool: 1}, Maximum: Amounts{pool: 2}, Lease: lease(grant, Amounts{pool: reserved})}, grant
 	}
 	green, greens := using(3, nil, Request{one, 2})
 	for name, change := range map[string]func(*Member){

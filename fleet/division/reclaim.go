@@ -127,7 +127,7 @@ func (d *decider) retain(name, pool string, retained Retained) {
 }
 
 // guaranteed is a member's guarantee of a pool, used or not.
-func (m Member) guaranteed(pool string) int64 { return min(m.Guaranteed[pool], m.most(pool)) }
+func (m Member) guaranteed(pool string) int64 { return min(m.Guaranteed[pool], m.maximum(pool)) }
 
 // wanted is the amounts that a member uses and requests, within its own maximum.
 func (m Member) wanted() Amounts {
@@ -136,7 +136,7 @@ func (m Member) wanted() Amounts {
 		count := request.Count
 		for pool, amount := range request.Charges {
 			if amount > 0 {
-				count = min(count, max(0, m.most(pool)-wanted[pool])/amount)
+				count = min(count, max(0, m.maximum(pool)-wanted[pool])/amount)
 			}
 		}
 		for pool, amount := range request.Charges {
@@ -171,7 +171,7 @@ func (d *decider) preempt(name string, charges Amounts) bool {
 	for pool, amount := range charges {
 		need := d.need[name][pool] + amount
 		more := need - d.target[name][pool]
-		if amount < 0 || need > d.Members[name].most(pool) {
+		if amount < 0 || need > d.Members[name].maximum(pool) {
 			return false
 		}
 		short := more - d.free[pool] - d.returning[pool]
@@ -243,11 +243,11 @@ func (d *decider) ask(name, pool string, amount, priority int64) {
 	before := d.returning[pool]
 	for _, again := range []bool{true, false} {
 		for _, b := range d.borrowersOf(pool) {
-			most := b.surplus
+			surplus := b.surplus
 			if again {
-				most = b.before
+				surplus = b.before
 			}
-			if more := min(most-b.asked, amount); more > 0 && b.priority < priority {
+			if more := min(surplus-b.asked, amount); more > 0 && b.priority < priority {
 				b.asked, amount = b.asked+more, amount-more
 				d.returning.add(pool, more)
 			}

@@ -33,10 +33,10 @@ func guaranteed(amount int64) func(*Member) {
 func TestLending(t *testing.T) {
 	t.Run("When an amount is guaranteed, others should be granted what its cluster neither uses nor requests", func(t *testing.T) {
 		for _, tc := range []struct{ used, requested, want int64 }{{0, 0, 10}, {1, 0, 9}, {1, 1, 8}, {1, 9, 7}} {
-			lender, held := using(tc.used, guaranteed(3), Request{one, tc.requested})
+			lender, lent := using(tc.used, guaranteed(3), Request{one, tc.requested})
 			borrower, none := using(0, nil, Request{one, 20})
 			d := Decide(Account{
-				Limits: Amounts{pool: 10}, Now: now, Members: map[string]Member{"blue": lender, "green": borrower}, Record: map[string]Grant{"blue": held, "green": none},
+				Limits: Amounts{pool: 10}, Now: now, Members: map[string]Member{"blue": lender, "green": borrower}, Record: map[string]Grant{"blue": lent, "green": none},
 			})
 			want := tc.want
 			if more := tc.used + tc.requested - 3; more > 0 {
@@ -48,9 +48,9 @@ func TestLending(t *testing.T) {
 		}
 	})
 	t.Run("When others use it, its cluster should be offered nothing that they have to return first, and may request it", func(t *testing.T) {
-		lender, held := using(0, guaranteed(3))
+		lender, lent := using(0, guaranteed(3))
 		borrower, full := using(10, nil)
-		d := Decide(Account{Limits: Amounts{pool: 10}, Now: now, Members: map[string]Member{"blue": lender, "green": borrower}, Record: map[string]Grant{"blue": held, "green": full}})
+		d := Decide(Account{Limits: Amounts{pool: 10}, Now: now, Members: map[string]Member{"blue": lender, "green": borrower}, Record: map[string]Grant{"blue": lent, "green": full}})
 		if d.Available["blue"][pool] != 0 || d.Attainable["blue"][pool] < 3 || len(d.Reclaims) > 0 {
 			t.Errorf("up to %v, most %v, reclaims %v", d.Available["blue"], d.Attainable["blue"], d.Reclaims)
 		}
@@ -184,10 +184,10 @@ func TestFollow(t *testing.T) {
 
 func TestRetained(t *testing.T) {
 	decide := func(at time.Time, requested int64, retained map[string]map[string]Retained) Decision {
-		lender, held := using(0, guaranteed(3), Request{one, requested})
+		lender, lent := using(0, guaranteed(3), Request{one, requested})
 		borrower, some := using(8, nil, Request{one, 5})
 		return Decide(Account{
-			Limits: Amounts{pool: 10}, Now: at, Members: map[string]Member{"blue": lender, "green": borrower}, Record: map[string]Grant{"blue": held, "green": some}, Retained: retained,
+			Limits: Amounts{pool: 10}, Now: at, Members: map[string]Member{"blue": lender, "green": borrower}, Record: map[string]Grant{"blue": lent, "green": some}, Retained: retained,
 		})
 	}
 	first := decide(now, 3, nil)
@@ -236,8 +236,8 @@ func (a *simulation) drain(name string, random *rand.Rand) {
 		if !ok {
 			return
 		}
-		if left := total - m.machines[machine]; left < m.Guaranteed[vcpus] {
-			a.Fatalf("%s is left %d, and is guaranteed %d", name, left, m.Guaranteed[vcpus])
+		if rest := total - m.machines[machine]; rest < m.Guaranteed[vcpus] {
+			a.Fatalf("%s is left %d, and is guaranteed %d", name, rest, m.Guaranteed[vcpus])
 		}
 		a.remove(name, machine, true)
 	}
@@ -250,13 +250,13 @@ func TestReclaimOfAnyDemand(t *testing.T) {
 	for seed := range *schedules / 10 {
 		random := rand.New(rand.NewPCG(seed, 3))
 		a := newSimulation(t, 64, names...)
-		left := int64(16)
+		rest := int64(16)
 		for _, name := range names {
 			m := a.members[name]
 			m.Priority, m.Guaranteed = int32(random.IntN(2)), Amounts{}
-			if share := min(left, int64(random.IntN(7))); share > 0 {
+			if share := min(rest, int64(random.IntN(7))); share > 0 {
 				m.Guaranteed[vcpus] = size * share
-				left -= share
+				rest -= share
 			}
 		}
 		for range 4 {
@@ -328,9 +328,9 @@ func TestRaisedGuarantee(t *testing.T) {
 }
 
 func TestReclaimedFor(t *testing.T) {
-	lender, held := using(0, guaranteed(3), Request{one, 2})
+	lender, lent := using(0, guaranteed(3), Request{one, 2})
 	borrower, full := using(10, nil)
-	d := Decide(Account{Limits: Amounts{pool: 10}, Now: now, Members: map[string]Member{"blue": lender, "green": borrower}, Record: map[string]Grant{"blue": held, "green": full}})
+	d := Decide(Account{Limits: Amounts{pool: 10}, Now: now, Members: map[string]Member{"blue": lender, "green": borrower}, Record: map[string]Grant{"blue": lent, "green": full}})
 	if diff := cmp.Diff(map[string]Reclaims{"green": {pool: {{Limit: 8, For: []string{"blue"}}}}}, d.Reclaims); diff != "" {
 		t.Errorf("-want +got:\n%s", diff)
 	}

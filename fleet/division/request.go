@@ -24,8 +24,8 @@ const wantedPrefix = "wanted/"
 type request struct {
 	charges      Amounts
 	since, until time.Time
-	// left: its launch was given up while it waited, or pods wait without one.
-	left bool
+	// unclaimed: its launch was given up while it waited, or pods wait without one.
+	unclaimed bool
 }
 
 // Leave records that a launch is given up because it waits for a larger grant. Its request counts for LeftTTL more, and
@@ -34,7 +34,7 @@ func (h *Holder) Leave(name string, now time.Time) {
 	r, waits := h.requests[name]
 	h.Abandon(name, now)
 	if waits {
-		r.left, r.until = true, now.Add(LeftTTL)
+		r.unclaimed, r.until = true, now.Add(LeftTTL)
 		h.requests[name] = r
 	}
 }
@@ -43,7 +43,7 @@ func (h *Holder) Leave(name string, now time.Time) {
 func (h *Holder) HasLeft(now time.Time) bool {
 	h.expire(now)
 	for _, r := range h.requests {
-		if r.left {
+		if r.unclaimed {
 			return true
 		}
 	}
@@ -52,13 +52,13 @@ func (h *Holder) HasLeft(now time.Time) bool {
 
 // takeOver removes the oldest request with the same charges of a launch that was given up, and returns it; nil for none.
 func (h *Holder) takeOver(charges Amounts) (oldest *request) {
-	var of string
+	var oldestName string
 	for name, r := range h.requests {
-		if r.left && r.charges.Equal(charges) && (oldest == nil || r.since.Before(oldest.since)) {
-			of, oldest = name, r
+		if r.unclaimed && r.charges.Equal(charges) && (oldest == nil || r.since.Before(oldest.since)) {
+			oldestName, oldest = name, r
 		}
 	}
-	delete(h.requests, of)
+	delete(h.requests, oldestName)
 	return oldest
 }
 
@@ -85,7 +85,7 @@ func (h *Holder) Want(charges Amounts, count int64, now time.Time) {
 	}
 	var waiting []string
 	for name, r := range h.requests {
-		if r.left && r.charges.Equal(charges) {
+		if r.unclaimed && r.charges.Equal(charges) {
 			waiting = append(waiting, name)
 		}
 	}
@@ -98,7 +98,7 @@ func (h *Holder) Want(charges Amounts, count int64, now time.Time) {
 			continue
 		}
 		h.wanted++
-		h.requests[wantedPrefix+strconv.FormatInt(h.wanted, 10)] = &request{charges: charges.clone(), since: now, until: now.Add(LeftTTL), left: true}
+		h.requests[wantedPrefix+strconv.FormatInt(h.wanted, 10)] = &request{charges: charges.clone(), since: now, until: now.Add(LeftTTL), unclaimed: true}
 	}
 }
 
@@ -111,7 +111,7 @@ func (h *Holder) want(name string, charges Amounts, now time.Time) {
 		}
 		h.requests[name] = r
 	}
-	r.until, r.left = now.Add(RequestTTL), false
+	r.until, r.unclaimed = now.Add(RequestTTL), false
 }
 
 // expire drops requests that weren't renewed.

@@ -24,14 +24,14 @@ func (u *universe) drain(c *cluster) bool {
 		return false
 	}
 	last := c.machines[len(c.machines)-1]
-	own := used(last)
+	total := used(last)
 	reclaims := c.leases[c.process.lease].Reclaims
 	for _, pool := range slices.Sorted(maps.Keys(reclaims)) {
 		keep, _ := reclaims.Limit(pool)
 		if u.lending && pool != "vcpus" && keep < guarantee {
 			u.fail("%s may keep %d of %s", c.name, keep, pool)
 		}
-		if own[pool] <= keep {
+		if total[pool] <= keep {
 			continue
 		}
 		for _, name := range slices.Sorted(maps.Keys(last)) {

@@ -461,7 +461,7 @@ func (u *universe) deliverReport(c *cluster, i int) {
 func (u *universe) kill(c *cluster) {
 	from := u.now.Add(InFlight)
 	c.process = &process{holder: NewHolder(from), from: from}
-	c.kept = map[string]string{}
+	c.holders = map[string]string{}
 	u.say("%s is killed", c.name)
 }
 
@@ -748,11 +748,11 @@ func (u *universe) full() {
 	}
 	for _, name := range u.names {
 		c := u.clusters[name]
-		own := used(c.machines[len(c.machines)-1])
+		clusters := used(c.machines[len(c.machines)-1])
 		for _, charges := range c.demand {
 			fits := true
 			for pool, amount := range charges {
-				fits = fits && total[pool]+amount <= u.limits[pool] && (pool != "vcpus" || own[pool]+amount <= 48) && pool != "gpus"
+				fits = fits && total[pool]+amount <= u.limits[pool] && (pool != "vcpus" || clusters[pool]+amount <= 48) && pool != "gpus"
 			}
 			if fits {
 				u.fail("%s waits for %v although machines take %v of %v; record %+v", name, charges, total, u.limits, u.records[len(u.records)-1])

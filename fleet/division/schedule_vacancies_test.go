@@ -10,15 +10,15 @@ import (
 
 // vacancies of a cluster's machines that its process terminated before their replacements were launched.
 type vacancies struct {
-	// kept is the launch that a vacancy is kept for, by the machine that left it.
-	kept map[string]string
+	// holders are the launches that vacancies are kept for, by the machine that left each.
+	holders map[string]string
 	// wanted are the demands of pods that ran on such machines.
 	wanted map[string]string
 	filled int
 }
 
 func newVacancies() vacancies {
-	return vacancies{kept: map[string]string{}, wanted: map[string]string{}}
+	return vacancies{holders: map[string]string{}, wanted: map[string]string{}}
 }
 
 // terminate lets a process remove a machine before it launches the replacement.
@@ -37,12 +37,12 @@ func (u *universe) terminate(c *cluster) {
 	}
 	c.process.holder.Keep(name)
 	vacancy := name
-	for filled, launch := range c.kept {
+	for filled, launch := range c.holders {
 		if launch == name {
 			vacancy = filled // it leaves the vacancy that it was launched into
 		}
 	}
-	c.kept[vacancy] = name
+	c.holders[vacancy] = name
 	next := maps.Clone(last)
 	delete(next, name)
 	c.machines = append(c.machines, next)
@@ -57,7 +57,7 @@ func (u *universe) terminate(c *cluster) {
 // refill lets a launch take over the vacancy of the machine that its pods ran on, and returns that. One that is there is never lost.
 func (u *universe) refill(c *cluster, name string) string {
 	vacancy, h := c.wanted[name], c.process.holder
-	switch holder := c.kept[vacancy]; {
+	switch holder := c.holders[vacancy]; {
 	case holder == "":
 		return ""
 	case holder == name:
@@ -69,7 +69,7 @@ func (u *universe) refill(c *cluster, name string) string {
 	case !h.SpendVacancy(name, holder, c.demand[name], u.now):
 		u.fail("%s can't launch %s into the vacancy of %s", c.name, name, vacancy)
 	default:
-		c.kept[vacancy] = name
+		c.holders[vacancy] = name
 		c.filled++
 	}
 	return vacancy
@@ -77,12 +77,12 @@ func (u *universe) refill(c *cluster, name string) string {
 
 // end lets a process keep a vacancy no longer: it is filled, or no longer needed.
 func (u *universe) end(c *cluster) {
-	if len(c.kept) == 0 || c.isCut() {
+	if len(c.holders) == 0 || c.isCut() {
 		return
 	}
-	vacancy := slices.Sorted(maps.Keys(c.kept))[u.random.IntN(len(c.kept))]
-	c.process.holder.Release(c.kept[vacancy])
-	delete(c.kept, vacancy)
+	vacancy := slices.Sorted(maps.Keys(c.holders))[u.random.IntN(len(c.holders))]
+	c.process.holder.Release(c.holders[vacancy])
+	delete(c.holders, vacancy)
 	u.say("%s keeps the vacancy of %s no longer", c.name, vacancy)
 }
 
@@ -108,7 +108,7 @@ func (u *universe) run(seed uint64, step func(i int)) {
 func (u *universe) demandAll() {
 	for _, name := range u.names {
 		c := u.clusters[name]
-		for len(c.kept) > 0 {
+		for len(c.holders) > 0 {
 			u.end(c)
 		}
 		for range 6 {

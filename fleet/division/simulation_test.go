@@ -75,7 +75,7 @@ func (a *simulation) launch(m *simulatedCluster) {
 	names := slices.SortedFunc(maps.Keys(m.pods), func(x, y string) int {
 		return cmp.Or(cmp.Compare(m.pods[x], m.pods[y]), cmp.Compare(x, y))
 	})
-	wanted, left := map[int64]int64{}, []string(nil)
+	wanted, waiting := map[int64]int64{}, []string(nil)
 	for _, name := range names {
 		charges := Amounts{vcpus: m.pods[name]}
 		switch {
@@ -86,10 +86,10 @@ func (a *simulation) launch(m *simulatedCluster) {
 			m.machines[name] = charges[vcpus]
 			delete(m.pods, name)
 		default:
-			left = append(left, name)
+			waiting = append(waiting, name)
 		}
 	}
-	for _, name := range left {
+	for _, name := range waiting {
 		m.holder.Leave(name, a.now)
 	}
 	for _, amount := range slices.Sorted(maps.Keys(wanted)) {

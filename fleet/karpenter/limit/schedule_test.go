@@ -71,8 +71,8 @@ type process struct {
 	lease    int
 	events   int
 	attempts map[string]capacity.Machine
-	// kept are the launches that vacancies are kept for.
-	kept []string
+	// vacancies are the launches that vacancies are kept for.
+	vacancies []string
 }
 
 var scheduleRules = []division.Rule{
@@ -187,13 +187,13 @@ func (w *world) launch() {
 	if _, attempted := p.attempts[name]; attempted {
 		return
 	}
-	done, vacancy := p.Reserve(name, m, p.kept...)
+	done, vacancy := p.Reserve(name, m, p.vacancies...)
 	if done == nil {
 		p.Request(name, m)
 		return
 	}
-	if i := slices.Index(p.kept, vacancy); i >= 0 {
-		p.kept[i] = name
+	if i := slices.Index(p.vacancies, vacancy); i >= 0 {
+		p.vacancies[i] = name
 		w.filled++
 	}
 	w.say("launches %s as %s", name, m.InstanceType)
@@ -244,15 +244,15 @@ func (w *world) arrive(i int) {
 // terminate lets the process remove a Machine before it launches the replacement.
 func (w *world) terminate() {
 	names := slices.Sorted(maps.Keys(w.machines))
-	if len(names) == 0 || len(w.process.kept) > 3 {
+	if len(names) == 0 || len(w.process.vacancies) > 3 {
 		return
 	}
 	name := names[w.random.IntN(len(names))]
-	if slices.Contains(w.process.kept, name) || !w.process.holder.Tracks(name) {
+	if slices.Contains(w.process.vacancies, name) || !w.process.holder.Tracks(name) {
 		return
 	}
 	w.process.Keep(name)
-	w.process.kept = append(w.process.kept, name)
+	w.process.vacancies = append(w.process.vacancies, name)
 	w.say("keeps what %s takes", name)
 	if w.random.IntN(4) > 0 {
 		delete(w.machines, name)
@@ -262,10 +262,10 @@ func (w *world) terminate() {
 
 // end lets the process keep a vacancy no longer.
 func (w *world) end() {
-	if p := w.process; len(p.kept) > 0 {
-		p.Release(p.kept[0])
-		w.say("keeps the vacancy of %s no longer", p.kept[0])
-		p.kept = p.kept[1:]
+	if p := w.process; len(p.vacancies) > 0 {
+		p.Release(p.vacancies[0])
+		w.say("keeps the vacancy of %s no longer", p.vacancies[0])
+		p.vacancies = p.vacancies[1:]
 	}
 }
 

@@ -40,14 +40,14 @@ func (p *Provider) InTime(m capacity.Machine) int {
 	}
 	count := int64(capacity.Unlimited)
 	for name, amount := range p.charges(m) {
-		most := p.lease.Attainable[name]
+		attainable := p.lease.Attainable[name]
 		if pool, ok := p.pools[name]; ok && pool.Counted {
-			most -= p.holder.Used(name)
+			attainable -= p.holder.Used(name)
 		}
-		if amount > most {
+		if amount > attainable {
 			return 0
 		}
-		count = min(count, most/amount)
+		count = min(count, attainable/amount)
 	}
 	return int(count)
 }

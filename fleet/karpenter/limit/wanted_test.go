@@ -23,10 +23,10 @@ func TestWant(t *testing.T) {
 		f.Expect(ok).To(BeTrue())
 		return report.Requests
 	}
-	most := func(l *Lease) { l.Attainable = division.Amounts{"limit/cpu": 16000} }
+	attainable := func(l *Lease) { l.Attainable = division.Amounts{"limit/cpu": 16000} }
 	t.Run("When pods wait for what no offering has room for, it should request that until it isn't wanted any more", func(t *testing.T) {
 		f := leased(t, division.Amounts{"limit/cpu": 2000})
-		f.grant(most)
+		f.grant(attainable)
 		f.step()
 		f.spent("a", large)
 		f.Expect(f.Offer(m16, 1).Available).To(BeFalse())
@@ -43,7 +43,7 @@ func TestWant(t *testing.T) {
 	})
 	t.Run("When it is granted, launches should plan again, and one take the request over", func(t *testing.T) {
 		f := leased(t, division.Amounts{"limit/cpu": 2000})
-		f.grant(most)
+		f.grant(attainable)
 		f.step()
 		granted := 0
 		f.OnGrant(func() { granted++ })
@@ -115,26 +115,26 @@ func TestLargeBesideSmall(t *testing.T) {
 		}
 	}
 	// launch does what Karpenter core does with pods that wait for machines: it launches what is offered, and the rest is wanted.
-	launch := func(f *fixture, m capacity.Machine, names ...string) (left []string) {
+	launch := func(f *fixture, m capacity.Machine, names ...string) (waiting []string) {
 		for i, name := range names {
 			if !f.Offer(m, 1).Available {
 				f.Want(map[capacity.Machine]int64{m: int64(len(names) - i)})
-				left = append(left, names[i:]...)
+				waiting = append(waiting, names[i:]...)
 				break
 			}
 			if f.Spend(name, m) == nil {
 				f.Request(name, m)
-				left = append(left, name)
+				waiting = append(waiting, name)
 				continue
 			}
 			f.done(name)
 			f.machines[name] = m
 			f.ObserveMachine(name, m)
 		}
-		for _, name := range left {
+		for _, name := range waiting {
 			f.Abandon(name, true)
 		}
-		return left
+		return waiting
 	}
 	var pods []string
 	for i := range 16 {

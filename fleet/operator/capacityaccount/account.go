@@ -171,9 +171,9 @@ func (a *account) member(i int, m *autonodev1alpha1.CapacityMember) {
 		entry.guaranteed[name], entry.maximum[name] = amount, amount
 		for i := range a.pools {
 			if shared := &a.pools[i]; shared.Resource == resources[key] {
-				most, limited := entry.maximum[shared.Name]
+				maximum, limited := entry.maximum[shared.Name]
 				if entry.maximum[shared.Name] = amount; limited {
-					entry.maximum[shared.Name] = min(most, amount)
+					entry.maximum[shared.Name] = min(maximum, amount)
 				}
 			}
 		}

@@ -186,8 +186,8 @@ func TestCommitments(t *testing.T) {
 			f.pass(hints)
 			sum := 0.0
 			for _, cluster := range []string{"blue", "green"} {
-				left := conversion.CommittedTo(f.karpenters[cluster].lease()).Commitments[0].Instances
-				offered[cluster], sum = append(offered[cluster], left), sum+left
+				unused := conversion.CommittedTo(f.karpenters[cluster].lease()).Commitments[0].Instances
+				offered[cluster], sum = append(offered[cluster], unused), sum+unused
 			}
 			f.Expect(sum).To(Equal(3.0))
 			f.clock.SetTime(f.clock.Now().Add(turn))

@@ -74,9 +74,9 @@ func TestCounted(t *testing.T) {
 
 func TestShare(t *testing.T) {
 	for _, tc := range []struct {
-		name          string
-		left, machine float64
-		want          []float64
+		name            string
+		unused, machine float64
+		want            []float64
 	}{
 		{"When less than a machine for each is left, it should be one cluster's", 1, 1, []float64{0, 1, 0}},
 		{"When more is left, each should have whole machines", 7.5, 1, []float64{2, 3.5, 2}},
@@ -86,7 +86,7 @@ func TestShare(t *testing.T) {
 		t.Run(tc.name, func(t *testing.T) {
 			c := &commitments{clusters: []string{"blue", "green", "red"}, turn: 1}
 			for at, want := range tc.want {
-				NewWithT(t).Expect(c.share(tc.left, tc.machine, at)).To(BeNumerically("~", want, 1e-9))
+				NewWithT(t).Expect(c.share(tc.unused, tc.machine, at)).To(BeNumerically("~", want, 1e-9))
 			}
 		})
 	}

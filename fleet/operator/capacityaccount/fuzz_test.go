@@ -81,9 +81,9 @@ func checkLease(t *testing.T, lease *autonodev1alpha1.CapacityLease) {
 	for _, pool := range lease.Spec.Pools {
 		named[pool.Name] = true
 	}
-	amounts := func(amounts map[string]int64, most int64) {
+	amounts := func(amounts map[string]int64, limit int64) {
 		for pool, amount := range amounts {
-			if !named[pool] || amount <= 0 || amount > most {
+			if !named[pool] || amount <= 0 || amount > limit {
 				t.Errorf("the report has %d of pool %q", amount, pool)
 			}
 		}

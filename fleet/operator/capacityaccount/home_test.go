@@ -61,7 +61,7 @@ func TestSharedNamespace(t *testing.T) {
 		}
 		f.Controller.counter.set(machine("green", "d"))
 		count := func(at home) int64 {
-			_, machines := f.Controller.counter.of(at, nil, func(capacity.Priced, int64) {})
+			_, machines := f.Controller.counter.count(at, nil, func(capacity.Priced, int64) {})
 			return machines
 		}
 		g.Expect(count(home{f.namespace, "blue"})).To(Equal(int64(3)))

@@ -30,18 +30,18 @@ func (r *reconciliation) grant(ctx context.Context) error {
 	closed := r.share()
 	var errs []error
 	for _, key := range r.keys {
-		of := r.clusters[key]
+		c := r.clusters[key]
 		var err error
 		switch {
-		case of.member == nil && of.released != nil && of.lease != nil:
-			err = r.release(ctx, of.lease)
-		case of.member == nil && of.lease == nil:
-		case of.lease != nil:
-			err = r.write(ctx, key, of, committed, unavailableFor(key, closed))
-		case of.other != nil:
-			err = r.adopt(ctx, key, of.other)
+		case c.member == nil && c.released != nil && c.lease != nil:
+			err = r.release(ctx, c.lease)
+		case c.member == nil && c.lease == nil:
+		case c.lease != nil:
+			err = r.write(ctx, key, c, committed, unavailableFor(key, closed))
+		case c.other != nil:
+			err = r.adopt(ctx, key, c.other)
 		default:
-			err = r.create(ctx, of.member.component)
+			err = r.create(ctx, c.member.component)
 		}
 		if err != nil {
 			errs = append(errs, err)
@@ -119,15 +119,15 @@ func (r *reconciliation) patch(ctx context.Context, changed, lease *autonodev1al
 }
 
 // write writes a cluster's record into its lease, if that is news. An operator with an older record writes nothing.
-func (r *reconciliation) write(ctx context.Context, key string, of *cluster, committed *commitments, unavailable []autonodev1alpha1.UnavailableOffering) error {
+func (r *reconciliation) write(ctx context.Context, key string, c *cluster, committed *commitments, unavailable []autonodev1alpha1.UnavailableOffering) error {
 	grant, ok := r.decision.Record[key]
-	lag := ok && grant.Lag(conversion.Lease(of.lease))
-	if !lag && (!ok || grant.Lease != string(of.lease.UID) || grant.Sequence != of.lease.Spec.Sequence) {
+	lag := ok && grant.Lag(conversion.Lease(c.lease))
+	if !lag && (!ok || grant.Lease != string(c.lease.UID) || grant.Sequence != c.lease.Spec.Sequence) {
 		return nil
 	}
-	changed := of.lease.DeepCopy()
+	changed := c.lease.DeepCopy()
 	changed.Spec = autonodev1alpha1.CapacityLeaseSpec{
-		Account: r.reference(), Sequence: grant.Sequence, Pools: r.leased(of, grant, key, lag), Unavailable: unavailable,
+		Account: r.reference(), Sequence: grant.Sequence, Pools: r.leased(c, grant, key, lag), Unavailable: unavailable,
 		Reclaim: conversion.CapacityReclaims(r.decision.Reclaims[key]),
 	}
 	if committed != nil {
@@ -136,31 +136,31 @@ func (r *reconciliation) write(ctx context.Context, key string, of *cluster, com
 	if len(changed.Spec.Reclaim) > 0 {
 		changed.Spec.ReclaimGracePeriod = &scalar.Duration{Duration: r.account.gracePeriod}
 	}
-	if equality.Semantic.DeepEqual(changed.Spec, of.lease.Spec) {
+	if equality.Semantic.DeepEqual(changed.Spec, c.lease.Spec) {
 		return nil
 	}
 	interval := max(hints, time.Duration(len(r.keys))*hintsOfEach)
-	if wait := r.hinted[key].Add(interval).Sub(r.now); wait > 0 && equality.Semantic.DeepEqual(withoutHints(changed.Spec), withoutHints(of.lease.Spec)) {
+	if wait := r.hinted[key].Add(interval).Sub(r.now); wait > 0 && equality.Semantic.DeepEqual(withoutHints(changed.Spec), withoutHints(c.lease.Spec)) {
 		r.requeue(wait)
 		return nil
 	}
 	r.hinted[key] = r.now
-	return r.patch(ctx, changed, of.lease)
+	return r.patch(ctx, changed, c.lease)
 }
 
 // leased returns the pools of a lease. Amounts granted with a sequence stay as they are: the record only falls until the next one.
-func (r *reconciliation) leased(of *cluster, grant division.Grant, key string, lag bool) []autonodev1alpha1.LeasedPool {
+func (r *reconciliation) leased(c *cluster, grant division.Grant, key string, lag bool) []autonodev1alpha1.LeasedPool {
 	written := map[string]int64{}
-	for i := range of.lease.Spec.Pools {
-		written[of.lease.Spec.Pools[i].Name] = of.lease.Spec.Pools[i].Granted
+	for i := range c.lease.Spec.Pools {
+		written[c.lease.Spec.Pools[i].Name] = c.lease.Spec.Pools[i].Granted
 	}
 	var pools []autonodev1alpha1.LeasedPool
-	for _, pool := range of.pools {
+	for _, pool := range c.pools {
 		pool.Limit, pool.Granted = grant.Limit[pool.Name], grant.Granted[pool.Name]
 		pool.Available, pool.Attainable = max(r.decision.Available[key][pool.Name], grant.Limit[pool.Name]), min(r.decision.Attainable[key][pool.Name], autonodev1alpha1.MaxAmount)
 		// Each machine takes one of its reservation, so it needs no more than is free but by reclaim.
-		if of.member != nil && pool.Reservation != "" && !r.mayPreempt(of) {
-			pool.Attainable = min(pool.Attainable, of.member.entry.guaranteed[pool.Name])
+		if c.member != nil && pool.Reservation != "" && !r.mayPreempt(c) {
+			pool.Attainable = min(pool.Attainable, c.member.entry.guaranteed[pool.Name])
 		}
 		if !lag {
 			pool.Granted = max(written[pool.Name], pool.Limit)

@@ -102,9 +102,9 @@ func (c *machineCounter) add(machine countedMachine, count int64) {
 	}
 }
 
-// of returns the charges of Machines by the rules, their number, and calls each with equal ones: those of a Cluster in a shared namespace,
+// count returns the charges of Machines by the rules, their number, and calls each with equal ones: those of a Cluster in a shared namespace,
 // all in a dedicated one.
-func (c *machineCounter) of(at home, rules []division.Rule, each func(capacity.Priced, int64)) (used division.Amounts, machines int64) {
+func (c *machineCounter) count(at home, rules []division.Rule, each func(capacity.Priced, int64)) (used division.Amounts, machines int64) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	used = division.Amounts{}

@@ -225,7 +225,7 @@ func TestMachineCounter(t *testing.T) {
 		}
 		rules := []division.Rule{{Pool: "cpu", Resource: capacity.VCPUs}, {Pool: reserved, Resource: capacity.Machines, Reservation: "cr-1"}}
 		used := func() division.Amounts {
-			amounts, _ := counts.of(home{namespace: "blue"}, rules, func(capacity.Priced, int64) {})
+			amounts, _ := counts.count(home{namespace: "blue"}, rules, func(capacity.Priced, int64) {})
 			return amounts
 		}
 		for _, name := range []string{"a", "b"} {
@@ -250,7 +250,7 @@ func TestMachineCounter(t *testing.T) {
 		for i := range 3000 {
 			counts.set(k.machine(fmt.Sprintf("m-%d", i), "", capacity.Machine{VCPUs: 1 << 62}))
 		}
-		amounts, machines := counts.of(home{namespace: "blue"}, []division.Rule{{Pool: "cpu", Resource: capacity.VCPUs}}, func(capacity.Priced, int64) {})
+		amounts, machines := counts.count(home{namespace: "blue"}, []division.Rule{{Pool: "cpu", Resource: capacity.VCPUs}}, func(capacity.Priced, int64) {})
 		NewWithT(t).Expect(amounts["cpu"]).To(And(BeNumerically(">", 0), BeNumerically("<=", autonodev1alpha1.MaxAmount)))
 		NewWithT(t).Expect(machines).To(BeNumerically("==", 3000))
 	})

@@ -22,10 +22,10 @@ const overdueAfter = 5 * time.Minute
 func (r *reconciliation) summarizeReclaim(pool *autonodev1alpha1.LeasedPool, entry *autonodev1alpha1.CapacityPoolStatus) {
 	guaranteed, needed, excess, clusters := false, int64(0), int64(0), []string(nil)
 	for _, key := range r.keys {
-		of, granted := r.clusters[key], r.decision.Record[key].Granted[pool.Name]
-		if of.member != nil {
-			guaranteed = guaranteed || of.member.entry.guaranteed[pool.Name] > 0
-			granted = max(granted, of.member.entry.guaranteed[pool.Name])
+		c, granted := r.clusters[key], r.decision.Record[key].Granted[pool.Name]
+		if c.member != nil {
+			guaranteed = guaranteed || c.member.entry.guaranteed[pool.Name] > 0
+			granted = max(granted, c.member.entry.guaranteed[pool.Name])
 		}
 		needed += granted
 		used := r.clusters[key].used[pool.Name]
@@ -99,9 +99,9 @@ func (r *reconciliation) amount(pool string, amount int64) string {
 }
 
 // mayPreempt reports whether a cluster's requests reclaim amounts that aren't guaranteed to it.
-func (r *reconciliation) mayPreempt(of *cluster) bool {
+func (r *reconciliation) mayPreempt(c *cluster) bool {
 	return r.found.Spec.Preemption == autonodev1alpha1.PreemptionLowerPriority && slices.ContainsFunc(r.keys, func(key string) bool {
 		other := r.clusters[key].member
-		return other != nil && other.entry.priority < of.member.entry.priority
+		return other != nil && other.entry.priority < c.member.entry.priority
 	})
 }

@@ -119,33 +119,33 @@ func (c *Controller) begin(ctx context.Context, found *autonodev1alpha1.Capacity
 }
 
 // read reads a cluster's lease, and counts the charges of its Machines.
-func (r *reconciliation) read(ctx context.Context, key string, of *cluster) error {
+func (r *reconciliation) read(ctx context.Context, key string, c *cluster) error {
 	lease := &autonodev1alpha1.CapacityLease{}
-	switch err := r.Management.Get(ctx, of.leaseKey(), lease); {
+	switch err := r.Management.Get(ctx, c.leaseKey(), lease); {
 	case err == nil && lease.Spec.Account != nil && lease.Spec.Account.UID == string(r.found.UID):
-		of.lease = lease
+		c.lease = lease
 	case err == nil:
-		of.other = lease
+		c.other = lease
 	case !apierrors.IsNotFound(err):
-		return fmt.Errorf("reading CapacityLease %s: %w", of.leaseKey(), err)
+		return fmt.Errorf("reading CapacityLease %s: %w", c.leaseKey(), err)
 	}
-	of.pools = r.account.pools
-	if of.member != nil {
-		of.pools = slices.Concat(of.pools, of.member.entry.limits)
-		of.released = nil
+	c.pools = r.account.pools
+	if c.member != nil {
+		c.pools = slices.Concat(c.pools, c.member.entry.limits)
+		c.released = nil
 	}
-	charged := conversion.Rules(of.pools)
-	if of.released != nil {
+	charged := conversion.Rules(c.pools)
+	if c.released != nil {
 		// It isn't limited any more, and its launches since aren't the account's.
 		list := &clusterv1.MachineList{}
-		if err := r.Management.List(ctx, list, append(of.machines(), client.UnsafeDisableDeepCopy)...); err != nil {
-			return fmt.Errorf("counting the Machines of namespace %s: %w", of.namespace, err)
+		if err := r.Management.List(ctx, list, append(c.machines(), client.UnsafeDisableDeepCopy)...); err != nil {
+			return fmt.Errorf("counting the Machines of namespace %s: %w", c.namespace, err)
 		}
-		of.used = usedBefore(list, of.released.At().Add(division.InFlight), charged)
+		c.used = usedBefore(list, c.released.At().Add(division.InFlight), charged)
 		return nil
 	}
 	var machines int64
-	of.used, machines = r.counter.of(of.home, charged, func(m capacity.Priced, count int64) {
+	c.used, machines = r.counter.count(c.home, charged, func(m capacity.Priced, count int64) {
 		r.costs = append(r.costs, cost.Machines{Cluster: key, Priced: m, Count: count})
 	})
 	r.machines += machines
@@ -160,31 +160,31 @@ func (r *reconciliation) decide() {
 		First: r.now.Unix(), Retained: map[string]map[string]division.Retained{},
 	}
 	for _, key := range r.keys {
-		of := r.clusters[key]
-		m := division.Member{Used: of.used, Leaving: of.member == nil}
-		if of.recorded != nil {
-			grant := grantOf(of.recorded)
-			input.Retained[key] = conversion.Retained(of.recorded)
-			if of.released != nil && r.now.Sub(of.released.At()) > 2*division.InFlight {
+		c := r.clusters[key]
+		m := division.Member{Used: c.used, Leaving: c.member == nil}
+		if c.recorded != nil {
+			grant := grantOf(c.recorded)
+			input.Retained[key] = conversion.Retained(c.recorded)
+			if c.released != nil && r.now.Sub(c.released.At()) > 2*division.InFlight {
 				// Machines that it held when it was released have come by now, or never will.
-				grant.Granted = least(grant.Granted, of.used)
+				grant.Granted = least(grant.Granted, c.used)
 			}
-			if of.lease != nil && of.lease.Spec.Sequence == grant.Sequence && !sameRules(of.lease.Spec.Pools, of.pools) {
+			if c.lease != nil && c.lease.Spec.Sequence == grant.Sequence && !sameRules(c.lease.Spec.Pools, c.pools) {
 				// As for another object, it has to acknowledge a newer sequence.
 				grant.Lease = ""
 			}
 			input.Record[key] = grant
 		}
-		if of.lease != nil && of.released == nil {
-			lease := conversion.Lease(of.lease)
-			lease.Report = conversion.BoundedReport(of.lease)
+		if c.lease != nil && c.released == nil {
+			lease := conversion.Lease(c.lease)
+			lease.Report = conversion.BoundedReport(c.lease)
 			m.Lease = &lease
 		}
-		if of.member != nil {
-			m.Priority, m.Guaranteed, m.Maximum = of.member.entry.priority, of.member.entry.guaranteed, of.member.entry.maximum
-			m.Idle = r.isIdle(key, of, input.Record[key], &m, input.Retained[key])
+		if c.member != nil {
+			m.Priority, m.Guaranteed, m.Maximum = c.member.entry.priority, c.member.entry.guaranteed, c.member.entry.maximum
+			m.Idle = r.isIdle(key, c, input.Record[key], &m, input.Retained[key])
 		} else {
-			m.Gone = r.isGone(key, of)
+			m.Gone = r.isGone(key, c)
 		}
 		input.Members[key] = m
 	}
@@ -195,10 +195,10 @@ func (r *reconciliation) decide() {
 }
 
 // isIdle reports whether a cluster has held more than it needs for long enough.
-func (r *reconciliation) isIdle(key string, of *cluster, grant division.Grant, m *division.Member, retained map[string]division.Retained) bool {
+func (r *reconciliation) isIdle(key string, c *cluster, grant division.Grant, m *division.Member, retained map[string]division.Retained) bool {
 	surplus := false
 	for pool, asked := range grant.Limit {
-		floor := of.used[pool]
+		floor := c.used[pool]
 		if retained := retained[pool]; retained.Until.After(r.now) {
 			floor = max(floor, retained.Amount)
 		}
@@ -216,17 +216,17 @@ func (r *reconciliation) lasts(since map[string]time.Time, key string, enough ti
 	if _, ok := since[key]; !ok {
 		since[key] = r.now
 	}
-	left := since[key].Add(enough).Sub(r.now)
-	if left > 0 {
-		r.requeue(left)
+	remaining := since[key].Add(enough).Sub(r.now)
+	if remaining > 0 {
+		r.requeue(remaining)
 	}
-	return left <= 0
+	return remaining <= 0
 }
 
 // isGone reports whether neither Machines nor a Karpenter with a lease is left of a cluster that doesn't belong to the account any more. A
 // request of a Karpenter that has just ended may still have its effect.
-func (r *reconciliation) isGone(key string, of *cluster) bool {
-	if of.lease != nil && of.released == nil || len(of.used) > 0 {
+func (r *reconciliation) isGone(key string, c *cluster) bool {
+	if c.lease != nil && c.released == nil || len(c.used) > 0 {
 		delete(r.leaseless, key)
 		return false
 	}
@@ -234,6 +234,6 @@ func (r *reconciliation) isGone(key string, of *cluster) bool {
 }
 
 // acknowledged reports whether a cluster's Karpenter keeps the record.
-func acknowledged(of *cluster, grant division.Grant) bool {
-	return of.lease != nil && string(of.lease.UID) == grant.Lease && of.lease.Status.AcknowledgedSequence == grant.Sequence && of.lease.Spec.Sequence == grant.Sequence
+func acknowledged(c *cluster, grant division.Grant) bool {
+	return c.lease != nil && string(c.lease.UID) == grant.Lease && c.lease.Status.AcknowledgedSequence == grant.Sequence && c.lease.Spec.Sequence == grant.Sequence
 }

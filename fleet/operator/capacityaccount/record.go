@@ -28,7 +28,7 @@ func (r *reconciliation) record(ctx context.Context) (bool, error) {
 		r.requeue(wait)
 		return false, nil
 	}
-	if err := apply.Status(ctx, r.Management, r.found, own); err != nil {
+	if err := apply.Status(ctx, r.Management, r.found, statusFields); err != nil {
 		return false, err
 	}
 	r.reported = r.now

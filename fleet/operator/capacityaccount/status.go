@@ -24,7 +24,7 @@ import (
 const maxNamed = 3
 
 // own are the fields of status that the operator writes.
-var own = apply.StatusFields{
+var statusFields = apply.StatusFields{
 	Names:      []string{"observedGeneration", "clusterCount", "machineCount", "fullestPool", "pools", "clusters", "unusable"},
 	Conditions: []string{autonodev1alpha1.Ready, autonodev1alpha1.EntriesUsable, autonodev1alpha1.MembersGranted},
 }
@@ -37,7 +37,7 @@ func (r *reconciliation) summarize() {
 	state.Clusters = r.clusterGrants()
 	leased := 0
 	for _, key := range r.keys {
-		if of := r.clusters[key]; of.member != nil && of.lease != nil {
+		if c := r.clusters[key]; c.member != nil && c.lease != nil {
 			leased++
 		}
 	}
@@ -67,17 +67,17 @@ func (r *reconciliation) clusterGrants() []autonodev1alpha1.CapacityGrant {
 		if !ok {
 			continue
 		}
-		of := r.clusters[key]
-		if of.member == nil && of.released == nil && of.lease != nil && acknowledged(of, grant) && !grant.Pending() {
+		c := r.clusters[key]
+		if c.member == nil && c.released == nil && c.lease != nil && acknowledged(c, grant) && !grant.Pending() {
 			// Its Karpenter has returned all that its machines don't take. The lease is released as soon as that is recorded.
-			of.released = ptr.To(scalar.NewTime(r.now))
+			c.released = ptr.To(scalar.NewTime(r.now))
 		}
 		namespace, name, _ := strings.Cut(key, "/")
 		entry := autonodev1alpha1.CapacityGrant{
-			Namespace: namespace, Name: name, ControlPlaneNamespace: of.namespace, Cluster: of.home.cluster, LeaseUID: grant.Lease, Sequence: grant.Sequence, Released: of.released,
+			Namespace: namespace, Name: name, ControlPlaneNamespace: c.namespace, Cluster: c.home.cluster, LeaseUID: grant.Lease, Sequence: grant.Sequence, Released: c.released,
 		}
 		entry.Retained = conversion.RecordedRetained(r.decision.Retained[key])
-		if of.released != nil {
+		if c.released != nil {
 			entry.LeaseUID = "" // if it comes back, it has to acknowledge again
 		}
 		pools := map[string]bool{}
@@ -134,13 +134,13 @@ func (r *reconciliation) summarizePools() {
 // overLimits are the limits of single clusters that their machines exceed.
 func (r *reconciliation) overLimits() (over []string) {
 	for _, key := range r.keys {
-		of := r.clusters[key]
-		if of.member == nil {
+		c := r.clusters[key]
+		if c.member == nil {
 			continue
 		}
-		for i := range of.member.entry.limits {
-			pool := &of.member.entry.limits[i]
-			if limit, used := of.member.entry.maximum[pool.Name], of.used[pool.Name]; used > limit {
+		for i := range c.member.entry.limits {
+			pool := &c.member.entry.limits[i]
+			if limit, used := c.member.entry.maximum[pool.Name], c.used[pool.Name]; used > limit {
 				over = append(over, fmt.Sprintf("%s of %s %s/%s", pool.Name, key, format(pool.Resource, used), format(pool.Resource, limit)))
 			}
 		}
@@ -152,8 +152,8 @@ func (r *reconciliation) overLimits() (over []string) {
 func (r *reconciliation) overGuaranteed() (over []string) {
 	sum := division.Amounts{}
 	for _, key := range r.keys {
-		if of := r.clusters[key]; of.member != nil {
-			for pool, amount := range of.member.entry.guaranteed {
+		if c := r.clusters[key]; c.member != nil {
+			for pool, amount := range c.member.entry.guaranteed {
 				sum[pool] += amount
 			}
 		}
@@ -195,19 +195,19 @@ func (r *reconciliation) membersGranted() metav1.Condition {
 	var silentOnes, excessive, leaving []string
 	members := 0
 	for _, key := range r.keys {
-		of := r.clusters[key]
+		c := r.clusters[key]
 		grant := r.decision.Record[key]
-		if of.member == nil {
+		if c.member == nil {
 			leaving = append(leaving, key)
 		} else {
 			members++
 		}
-		if of.released != nil || of.lease == nil || of.lease.Spec.Sequence == 0 || acknowledged(of, grant) {
+		if c.released != nil || c.lease == nil || c.lease.Spec.Sequence == 0 || acknowledged(c, grant) {
 			delete(r.unacknowledged, key)
 		} else if r.lasts(r.unacknowledged, key, silent) {
 			silentOnes = append(silentOnes, key)
 		}
-		if pool, exceeds := exceeded(of, grant); !exceeds {
+		if pool, exceeds := exceeded(c, grant); !exceeds {
 			delete(r.excessive, key)
 		} else if r.lasts(r.excessive, key, silent) {
 			excessive = append(excessive, key+" "+pool)
@@ -218,8 +218,8 @@ func (r *reconciliation) membersGranted() metav1.Condition {
 		others[i] = key + " (account " + r.claims.others[key] + ")"
 	}
 	for _, key := range r.keys {
-		if of := r.clusters[key]; of.member != nil && of.other != nil && of.other.Spec.Account != nil {
-			if account, exists := r.claims.accounts[of.other.Spec.Account.UID]; exists {
+		if c := r.clusters[key]; c.member != nil && c.other != nil && c.other.Spec.Account != nil {
+			if account, exists := r.claims.accounts[c.other.Spec.Account.UID]; exists {
 				others = append(others, key+" (account "+account+" hasn't released its lease yet)")
 			}
 		}
@@ -268,13 +268,13 @@ func (r *reconciliation) membersGranted() metav1.Condition {
 }
 
 // exceeded returns the first pool of which a cluster's report has more than it was granted, and than its Machines may take.
-func exceeded(of *cluster, grant division.Grant) (pool string, exceeds bool) {
-	if of.lease == nil {
+func exceeded(c *cluster, grant division.Grant) (pool string, exceeds bool) {
+	if c.lease == nil {
 		return "", false
 	}
-	reported := conversion.BoundedReport(of.lease).Reserved
+	reported := conversion.BoundedReport(c.lease).Reserved
 	for _, pool := range slices.Sorted(maps.Keys(reported)) {
-		if reported[pool] > max(grant.Granted[pool], of.used[pool]) {
+		if reported[pool] > max(grant.Granted[pool], c.used[pool]) {
 			return pool, true
 		}
 	}

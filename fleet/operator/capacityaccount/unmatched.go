@@ -16,13 +16,13 @@ import (
 func (r *reconciliation) unmatched() {
 	counts, members := map[string]int{}, 0
 	for _, key := range r.keys {
-		of := r.clusters[key]
-		if of.member == nil {
+		c := r.clusters[key]
+		if c.member == nil {
 			continue
 		}
 		members++
-		if of.lease != nil {
-			for _, name := range slices.Compact(slices.Sorted(slices.Values(of.lease.Status.Unmatched))) {
+		if c.lease != nil {
+			for _, name := range slices.Compact(slices.Sorted(slices.Values(c.lease.Status.Unmatched))) {
 				counts[name]++
 			}
 		}
@@ -37,8 +37,8 @@ func (r *reconciliation) unmatched() {
 	}
 	spec := &r.found.Spec
 	for i := range spec.Reservations {
-		if of := &spec.Reservations[i]; is(autonodev1alpha1.ReservationPool(of.ID)) {
-			r.account.problem(fmt.Sprintf("reservations[%s]", of.ID), fmt.Errorf("no InstanceTypeCatalog of a member offers instance type %s in zone %s with this reservation", of.InstanceType, of.Zone))
+		if reservation := &spec.Reservations[i]; is(autonodev1alpha1.ReservationPool(reservation.ID)) {
+			r.account.problem(fmt.Sprintf("reservations[%s]", reservation.ID), fmt.Errorf("no InstanceTypeCatalog of a member offers instance type %s in zone %s with this reservation", reservation.InstanceType, reservation.Zone))
 		}
 	}
 	for i := range spec.Quotas {
@@ -59,9 +59,9 @@ func (r *reconciliation) unmatched() {
 		}
 	}
 	for i := range spec.Commitments {
-		of := &spec.Commitments[i]
-		if is(autonodev1alpha1.CommitmentName(of.Name)) {
-			r.account.problem(fmt.Sprintf("commitments[%s]", of.Name), errors.New("covers no instance type that a member offers; correct its selector or instance type"))
+		commitment := &spec.Commitments[i]
+		if is(autonodev1alpha1.CommitmentName(commitment.Name)) {
+			r.account.problem(fmt.Sprintf("commitments[%s]", commitment.Name), errors.New("covers no instance type that a member offers; correct its selector or instance type"))
 		}
 	}
 }

@@ -145,7 +145,7 @@ func (w *Watcher) Reconcile(ctx context.Context, request reconcile.Request) (rec
 		w.warned.Set(cluster, nil, interval)
 		w.Recorder.Eventf(&hostedClusters[i], nil, corev1.EventTypeWarning, v1beta1.ClusterAPIBehindReason, "ObserveMachines",
 			"Cluster API has not begun with %d of %d Machines of Cluster %s after %s: it is down, or its rate limits are too low for this burst; "+
-				"see --kube-api-qps in docs/scale.md",
+				"see --kube-api-qps in docs/platform/scale.md",
 			waiting, len(list.Items), cluster, grace)
 	}
 	if requested || overdue < 2 {

@@ -47,7 +47,7 @@ func (t *Teardown) unconfirmed(ctx context.Context, s *scope.Scope) (string, err
 		return "", nil
 	}
 	return fmt.Sprintf("CustomResourceDefinition %s is being deleted; %s keep running until you annotate it with %s=true, which drains them "+
-		"(docs/install.md describes the way back)",
+		"(docs/platform/install.md describes the way back)",
 		definition, nodes, v1beta1.ConfirmDeletionAnnotation), nil
 }
 
