@@ -40,8 +40,7 @@ type Offering struct {
 // Compare orders offerings.
 func (o Offering) Compare(other Offering) int {
 	return cmp.Or(cmp.Compare(o.InstanceType, other.InstanceType), cmp.Compare(o.Zone, other.Zone),
-		cmp.Compare(o.CapacityType, other.CapacityType),
-		cmp.Compare(o.Reservation, other.Reservation), cmp.Compare(o.Catalog, other.Catalog))
+		cmp.Compare(o.CapacityType, other.CapacityType), cmp.Compare(o.Reservation, other.Reservation), cmp.Compare(o.Catalog, other.Catalog))
 }
 
 // Machine is an offering with one machine's capacity, in the units of Resource.
@@ -81,9 +80,9 @@ type Offer struct {
 	Available bool
 	// Full: nothing but a lack in pools keeps another machine from being launched.
 	Full bool
-	// Remaining is how many more machines the reservation of a reserved offering has for this cluster; Unlimited if the lease
+	// Left is how many more machines the reservation of a reserved offering has for this cluster; Unlimited if the lease
 	// doesn't limit it.
-	Remaining int
+	Left int
 	// Expired: the reservation of a reserved offering has ended. Its machines are paid for as on-demand ones are.
 	Expired bool
 	// Price is the account's cost of another machine in US dollars an hour, and Saving its saving with one less of those that run. Both are

@@ -354,8 +354,8 @@ const (
 	SizeFlexibilityOff SizeFlexibility = "Off"
 )
 
-// CapacityCommitment is capacity that is paid for whether it is used or not. kind decides by whose rules it covers machines. No kind covers a spot
-// machine. What is unused counts as wasted.
+// CapacityCommitment is capacity that is paid for whether it is used or not. kind decides by whose rules it covers machines. No kind covers
+// a spot machine. What is unused counts as wasted.
 //
 // +kubebuilder:validation:XValidation:rule="self.kind != 'SavingsPlan' || has(self.hourlySpend) && !has(self.instances)",message="a SavingsPlan has hourlySpend and no instances"
 // +kubebuilder:validation:XValidation:rule="self.kind != 'SavingsPlan' || has(self.rates) || has(self.ratesFrom) || has(self.discountPercent)",message="a SavingsPlan needs rates, ratesFrom or discountPercent"
@@ -456,8 +456,8 @@ type CapacityCommittedAmount struct {
 }
 
 // CapacityRatesSource is a key of a ConfigMap with rates: the output of aws savingsplans describe-savings-plans-offering-rates, or a table
-// in CSV with the columns instanceType and rate, as text or compressed with gzip. The operator reads it every minute, and needs the right to
-// get the ConfigMap. While it can't read it, the last rates stay.
+// in CSV with the columns instanceType and rate, as text or compressed with gzip. The operator reads it every minute, and needs the right
+// to get the ConfigMap. While it can't read it, the last rates stay.
 type CapacityRatesSource struct {
 	// namespace of the ConfigMap.
 	// +required

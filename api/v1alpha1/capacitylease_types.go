@@ -111,7 +111,8 @@ type CapacityLeaseSpec struct {
 	// +kubebuilder:validation:MaxItems=128
 	Unavailable []UnavailableOffering `json:"unavailable,omitempty"`
 	// reclaim is what the cluster has to return: amounts that other clusters request and have precedence for. Karpenter launches nothing
-	// into them, and removes nodes whose machines take from the pool, within disruption budgets until reclaimGracePeriod has passed, and by force afterwards.
+	// into them, and removes nodes whose machines take from the pool, within disruption budgets until reclaimGracePeriod has passed, and by
+	// force afterwards.
 	// +optional
 	// +listType=map
 	// +listMapKey=pool
@@ -209,8 +210,8 @@ type LeasedPool struct {
 	// +optional
 	// +kubebuilder:validation:Minimum=0
 	Available int64 `json:"available,omitempty"`
-	// attainable is the most that the cluster might get in time, if all machines went but those that are guaranteed to others; of a reservation, the
-	// most that it may reclaim. Karpenter requests what pods wait for up to this. A hint.
+	// attainable is the most that the cluster might get in time, if all machines went but those that are guaranteed to others; of a
+	// reservation, the most that it may reclaim. Karpenter requests what pods wait for up to this. A hint.
 	// +optional
 	// +kubebuilder:validation:Minimum=0
 	Attainable int64 `json:"attainable,omitempty"`
@@ -295,8 +296,8 @@ type CountedMachines struct {
 	Count int64 `json:"count"`
 }
 
-// UnavailableOffering is an offering that the infrastructure has no capacity for, or an exhausted quota. An empty field stands for all, such as
-// all instance types of a zone.
+// UnavailableOffering is an offering that the infrastructure has no capacity for, or an exhausted quota. An empty field stands for all,
+// such as all instance types of a zone.
 type UnavailableOffering struct {
 	// instanceType is a name; one that ends with * stands for all that begin with the rest.
 	// +optional

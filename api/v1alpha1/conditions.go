@@ -10,8 +10,8 @@ const (
 	EntriesUsable = "EntriesUsable"
 	// MembersGranted: every member has a lease that its Karpenter acknowledges.
 	MembersGranted = "MembersGranted"
-	// CapacityReturned: the cluster's machines take no more than they may keep of each pool in spec.reclaim of a CapacityLease. The condition is
-	// absent while nothing is to be returned.
+	// CapacityReturned: the cluster's machines take no more than they may keep of each pool in spec.reclaim of a CapacityLease. The condition
+	// is absent while nothing is to be returned.
 	CapacityReturned = "CapacityReturned"
 )
 
@@ -26,8 +26,8 @@ const (
 	// SomeUnusableReason: the message names the entries that the operator can't read, the members that match no hosted cluster and the
 	// reservations that have ended; the others are in use. Correct or remove them.
 	SomeUnusableReason = "SomeUnusable"
-	// LimitsUnusableReason: some of the entries that the message names are limits. The last limit of these stays in force; of one that never was
-	// readable, nothing more is launched that counts against it. Correct them.
+	// LimitsUnusableReason: some of the entries that the message names are limits. The last limit of these stays in force; of one that never
+	// was readable, nothing more is launched that counts against it. Correct them.
 	LimitsUnusableReason = "LimitsUnusable"
 )
 

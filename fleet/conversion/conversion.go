@@ -52,8 +52,8 @@ func Rules(pools []autonodev1alpha1.LeasedPool) []division.Rule {
 // object's UID.
 func Lease(l *autonodev1alpha1.CapacityLease) division.Lease {
 	lease := division.Lease{
-		ID: string(l.UID), Sequence: l.Spec.Sequence, Limit: division.Amounts{}, Granted: division.Amounts{}, Available: division.Amounts{}, Attainable: division.Amounts{},
-		Reclaims: Reclaims(l.Spec.Reclaim),
+		ID: string(l.UID), Sequence: l.Spec.Sequence, Limit: division.Amounts{}, Granted: division.Amounts{},
+		Available: division.Amounts{}, Attainable: division.Amounts{}, Reclaims: Reclaims(l.Spec.Reclaim),
 	}
 	for i := range l.Spec.Pools {
 		pool := &l.Spec.Pools[i]
@@ -111,7 +111,10 @@ func BoundedReport(l *autonodev1alpha1.CapacityLease) division.Report {
 		}
 		return amounts
 	}
-	report := division.Report{Sequence: l.Status.AcknowledgedSequence, Reserved: bounded(l.Status.Reserved, autonodev1alpha1.MaxAmount), Used: bounded(l.Status.Used, autonodev1alpha1.MaxAmount)}
+	report := division.Report{
+		Sequence: l.Status.AcknowledgedSequence, Reserved: bounded(l.Status.Reserved, autonodev1alpha1.MaxAmount),
+		Used: bounded(l.Status.Used, autonodev1alpha1.MaxAmount),
+	}
 	launches := int64(0)
 	for _, request := range l.Status.Requests[:min(len(l.Status.Requests), autonodev1alpha1.MaxRequests)] {
 		count := min(request.Count, autonodev1alpha1.MaxRequestedLaunches-launches)
@@ -165,7 +168,8 @@ func Retained(grant *autonodev1alpha1.CapacityGrant) map[string]division.Retaine
 func RecordedRetained(retained map[string]division.Retained) []autonodev1alpha1.RetainedAmount {
 	var list []autonodev1alpha1.RetainedAmount
 	for _, pool := range slices.Sorted(maps.Keys(retained)) {
-		list = append(list, autonodev1alpha1.RetainedAmount{Pool: pool, Amount: retained[pool].Amount, Until: scalar.NewTime(retained[pool].Until)})
+		r := retained[pool]
+		list = append(list, autonodev1alpha1.RetainedAmount{Pool: pool, Amount: r.Amount, Until: scalar.NewTime(r.Until)})
 	}
 	return list
 }

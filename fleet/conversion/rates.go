@@ -111,9 +111,11 @@ func ParseRates(text string) (map[string]float64, error) {
 		value, ok := annotation.ParseDecimal(strings.TrimSpace(rate))
 		switch before, twice := rates[instanceType]; {
 		case !ok || value == 0 || value > annotation.MaxPrice:
-			return fmt.Errorf("%s: rate %q of %s is not a positive amount in US dollars an hour", where, message.Cut(rate, maxNumber), message.Cut(instanceType, maxNumber))
+			return fmt.Errorf("%s: rate %q of %s is not a positive amount in US dollars an hour",
+				where, message.Cut(rate, maxNumber), message.Cut(instanceType, maxNumber))
 		case twice && before != value:
-			return fmt.Errorf("%s: %s has the rates %v and %v; leave the rates of one region and plan in the file", where, message.Cut(instanceType, maxNumber), before, value)
+			return fmt.Errorf("%s: %s has the rates %v and %v; leave the rates of one region and plan in the file",
+				where, message.Cut(instanceType, maxNumber), before, value)
 		case len(rates) == maxRates && !twice:
 			return fmt.Errorf("there are more than %d rates", maxRates)
 		}
@@ -146,8 +148,8 @@ func ratesAWS(text string, set func(where, instanceType, rate string) error) err
 		instanceType := properties["instanceType"]
 		system, tenancy := properties["productDescription"], properties["tenancy"]
 		// An unused reservation has the same rate.
-		if instanceType == "" || item.Unit != "" && item.Unit != "Hrs" || system != "" && system != "Linux/UNIX" || tenancy != "" && tenancy != "shared" ||
-			item.UsageType != "" && !strings.Contains(item.UsageType, "BoxUsage") {
+		if instanceType == "" || item.Unit != "" && item.Unit != "Hrs" || system != "" && system != "Linux/UNIX" ||
+			tenancy != "" && tenancy != "shared" || item.UsageType != "" && !strings.Contains(item.UsageType, "BoxUsage") {
 			continue
 		}
 		if err := set(fmt.Sprintf("searchResults[%d]", i), instanceType, item.Rate); err != nil {

@@ -205,9 +205,9 @@ func (c *Commitments) MarginalPrice(m *capacity.Priced) float64 {
 	return price
 }
 
-// Saving is the hourly saving with one machine less of those that run: the bill less the bill without it. It is never more than another one
-// would cost, else a machine would be replaced by its own type: the published order isn't the cheapest, so one less may lower a bill by more
-// than one more raises it. A machine that isn't known to run saves as much as one more costs.
+// Saving is the hourly saving with one machine less of those that run: the bill less the bill without it. It is never more than another
+// one would cost, else a machine would be replaced by its own type: the published order isn't the cheapest, so one less may lower a bill
+// by more than one more raises it. A machine that isn't known to run saves as much as one more costs.
 func (c *Commitments) Saving(m *capacity.Priced) float64 {
 	key, price := c.group(m), c.MarginalPrice(m)
 	if !c.Covered(&key.Priced) {

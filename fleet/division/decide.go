@@ -217,8 +217,8 @@ func (d *decider) setTargets() {
 	}
 }
 
-// setAttainable computes the most that each cluster might be granted in time: its maximum, and the amounts that are neither guaranteed to others
-// nor granted to clusters whose leases can't be changed.
+// setAttainable computes the most that each cluster might be granted in time: its maximum, and the amounts that are neither guaranteed to
+// others nor granted to clusters whose leases can't be changed.
 func (d *decider) setAttainable() {
 	remaining := d.remaining(func(name string) Amounts {
 		if _, ok := d.base[name]; ok {

@@ -53,7 +53,10 @@ type launch struct {
 // after the process was elected. By then it has to have observed all Machines that exist, and the lease, both as the
 // API server has them and not a cache.
 func NewHolder(from time.Time) *Holder {
-	return &Holder{from: from, allowed: Amounts{}, upTo: Amounts{}, launches: map[string]*launch{}, spent: Amounts{}, vacant: Amounts{}, requests: map[string]*request{}}
+	return &Holder{
+		from: from, allowed: Amounts{}, upTo: Amounts{}, launches: map[string]*launch{}, spent: Amounts{}, vacant: Amounts{},
+		requests: map[string]*request{},
+	}
 }
 
 // Begin sets when it may begin, as NewHolder does.

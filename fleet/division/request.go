@@ -98,7 +98,8 @@ func (h *Holder) Want(charges Amounts, count int64, now time.Time) {
 			continue
 		}
 		h.wanted++
-		h.requests[wantedPrefix+strconv.FormatInt(h.wanted, 10)] = &request{charges: charges.clone(), since: now, until: now.Add(LeftTTL), unclaimed: true}
+		name := wantedPrefix + strconv.FormatInt(h.wanted, 10)
+		h.requests[name] = &request{charges: charges.clone(), since: now, until: now.Add(LeftTTL), unclaimed: true}
 	}
 }
 

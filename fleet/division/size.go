@@ -112,8 +112,7 @@ func (c *Cover) ratio(instanceType string) float64 {
 	return other.ratio / unit.ratio
 }
 
-// Resources are the vCPUs, in thousandths, and the memory, in bytes, of a machine type whose name says them, as of Google Cloud; zero for any
-// other.
+// Resources are the vCPUs, in thousandths, and the memory, in bytes, of a machine type of Google Cloud, by its name; zero for any other.
 func Resources(instanceType string) (vcpus, memory int64) {
 	parts := gcpSize.FindStringSubmatch(instanceType)
 	if parts == nil {

@@ -33,7 +33,8 @@ func Extend(ctx context.Context, x *operator.Environment) error {
 	}
 	election := limit.Election{Config: x.Management.GetConfig(), Options: options.FromContext(ctx)}
 	config := limit.Config{Clock: x.Guest.Clock, Source: &limit.Cluster{
-		Leases: leases, Reader: x.Management.GetAPIReader(), Namespace: lease.Namespace, ClusterName: x.Options.ClusterName, LeaseName: lease.Name,
+		Leases: leases, Reader: x.Management.GetAPIReader(),
+		Namespace: lease.Namespace, ClusterName: x.Options.ClusterName, LeaseName: lease.Name,
 		Owns: x.Machines.Owns, Name: x.Machines.InstanceName, IsFirst: election.IsFirst,
 	}}
 	if !x.Simulated {

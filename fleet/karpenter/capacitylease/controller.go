@@ -20,6 +20,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/utils/clock"
+	"k8s.io/utils/ptr"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	"sigs.k8s.io/controller-runtime/pkg/log"
 	"sigs.k8s.io/controller-runtime/pkg/manager"
@@ -149,8 +150,8 @@ func (c *Controller) report(ctx context.Context) (wait time.Duration, err error)
 	// A list that is empty is removed.
 	patch, err := json.Marshal(map[string]any{"metadata": map[string]any{"resourceVersion": resourceVersion}, "status": map[string]any{
 		"observedGeneration": status.ObservedGeneration, "conditions": status.Conditions,
-		"acknowledgedSequence": status.AcknowledgedSequence, "reserved": status.Reserved, "used": status.Used, "requests": status.Requests, "reclaim": status.Reclaim,
-		"unavailable": status.Unavailable, "unmatched": status.Unmatched,
+		"acknowledgedSequence": status.AcknowledgedSequence, "reserved": status.Reserved, "used": status.Used, "requests": status.Requests,
+		"reclaim": status.Reclaim, "unavailable": status.Unavailable, "unmatched": status.Unmatched,
 	}})
 	if err != nil {
 		return 0, fmt.Errorf("encoding the report: %w", err)
@@ -172,7 +173,8 @@ func bounded(names []string) []string { return names[:min(len(names), maxUnmatch
 func (c *Controller) setReady(status *autonodev1alpha1.CapacityLeaseStatus, generation int64) {
 	status.ObservedGeneration = generation
 	meta.SetStatusCondition(&status.Conditions, metav1.Condition{
-		Type: autonodev1alpha1.Ready, Status: metav1.ConditionTrue, Reason: autonodev1alpha1.AsExpectedReason, Message: "Karpenter launches what the lease grants",
+		Type: autonodev1alpha1.Ready, Status: metav1.ConditionTrue, Reason: autonodev1alpha1.AsExpectedReason,
+		Message:            "Karpenter launches what the lease grants",
 		ObservedGeneration: generation, LastTransitionTime: metav1.NewTime(c.Clock.Now().Truncate(time.Second)),
 	})
 }
@@ -196,7 +198,8 @@ func (c *Controller) setReturned(status *autonodev1alpha1.CapacityLeaseStatus, r
 			fmt.Sprintf("%d of %s by %s for %s", used[pool]-limit, pool, r.By.UTC().Format(time.RFC3339), strings.Join(r.For, ", ")))
 	}
 	condition := metav1.Condition{
-		Type: autonodev1alpha1.CapacityReturned, Status: metav1.ConditionTrue, Reason: autonodev1alpha1.AsExpectedReason, Message: "the cluster keeps no more than it may",
+		Type: autonodev1alpha1.CapacityReturned, Status: metav1.ConditionTrue, Reason: autonodev1alpha1.AsExpectedReason,
+		Message:            "the cluster keeps no more than it may",
 		ObservedGeneration: c.Capacity.Generation(), LastTransitionTime: metav1.NewTime(now.Truncate(time.Second)),
 	}
 	if len(texts) > 0 {
@@ -217,8 +220,9 @@ func isGenerationOnly(status, written *autonodev1alpha1.CapacityLeaseStatus) boo
 	if meta.FindStatusCondition(written.Conditions, autonodev1alpha1.Ready) == nil || written.AcknowledgedSequence == 0 {
 		return false // the operator is waiting for it
 	}
-	if before, now := meta.FindStatusCondition(written.Conditions, autonodev1alpha1.CapacityReturned), meta.FindStatusCondition(status.Conditions, autonodev1alpha1.CapacityReturned); (before == nil) != (now == nil) ||
-		before != nil && (before.Reason != now.Reason || before.Message != now.Message) {
+	before := ptr.Deref(meta.FindStatusCondition(written.Conditions, autonodev1alpha1.CapacityReturned), metav1.Condition{})
+	now := ptr.Deref(meta.FindStatusCondition(status.Conditions, autonodev1alpha1.CapacityReturned), metav1.Condition{})
+	if before.Reason != now.Reason || before.Message != now.Message {
 		return false
 	}
 	same := *written

@@ -82,7 +82,9 @@ type candidate struct {
 }
 
 // ComputeCommands implements disruption.Method. It launches no replacements: pods are placed elsewhere, or wait.
-func (m *Method) ComputeCommands(ctx context.Context, budgets map[string]int, found ...*disruption.Candidate) ([]disruption.Command, error) {
+func (m *Method) ComputeCommands(
+	ctx context.Context, budgets map[string]int, found ...*disruption.Candidate,
+) ([]disruption.Command, error) {
 	pdbs, err := pdb.NewLimits(ctx, m.Guest)
 	if err != nil {
 		return nil, fmt.Errorf("tracking PodDisruptionBudgets: %w", err)
@@ -100,7 +102,8 @@ func (m *Method) ComputeCommands(ctx context.Context, budgets map[string]int, fo
 		candidates = append(candidates, &candidate{Candidate: c, taken: m.Taken(c.NodeClaim.Name), blocked: blocked, pods: pods})
 	}
 	slices.SortFunc(candidates, func(a, b *candidate) int {
-		return cmp.Or(compare(a.blocked != nil, b.blocked != nil), cmp.Compare(a.DisruptionCost, b.DisruptionCost), cmp.Compare(a.Name(), b.Name()))
+		return cmp.Or(compare(a.blocked != nil, b.blocked != nil),
+			cmp.Compare(a.DisruptionCost, b.DisruptionCost), cmp.Compare(a.Name(), b.Name()))
 	})
 	staying, now := m.staying(), m.Clock.Now()
 	var commands []disruption.Command
@@ -199,7 +202,8 @@ func (m *Method) warn(candidates []*candidate, pool, purpose string, by time.Tim
 func (m *Method) publish(c *candidate, level, text string) {
 	for _, object := range []client.Object{c.NodeClaim, c.Node} {
 		m.Recorder.Publish(events.Event{
-			InvolvedObject: object, Type: level, Reason: string(CapacityReclaimed), Message: text, DedupeValues: []string{string(object.GetUID()), level},
+			InvolvedObject: object, Type: level, Reason: string(CapacityReclaimed), Message: text,
+			DedupeValues: []string{string(object.GetUID()), level},
 		})
 	}
 }

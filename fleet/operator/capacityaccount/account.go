@@ -30,7 +30,8 @@ const (
 
 // resources by their name in CapacityAmounts.
 var resources = map[string]autonodev1alpha1.PoolResource{
-	"machines": autonodev1alpha1.PoolMachines, "cpu": autonodev1alpha1.PoolVCPUs, "memory": autonodev1alpha1.PoolMemory, "gpus": autonodev1alpha1.PoolGPUs,
+	"machines": autonodev1alpha1.PoolMachines, "cpu": autonodev1alpha1.PoolVCPUs, "memory": autonodev1alpha1.PoolMemory,
+	"gpus": autonodev1alpha1.PoolGPUs,
 }
 
 // resourceNames are the keys of resources in a fixed order.
@@ -80,7 +81,7 @@ func parseSpec(spec *autonodev1alpha1.CapacityAccountSpec, rates conversion.Rate
 	a := &account{limits: division.Amounts{}, gracePeriod: spec.ReclaimGracePeriod.Or(division.DefaultReclaimGracePeriod)}
 	for i := range spec.Reservations {
 		r := &spec.Reservations[i]
-		name := autonodev1alpha1.ReservationPool(r.ID)
+		name, expires := autonodev1alpha1.ReservationPool(r.ID), fmt.Sprintf("reservations[%s].expires", r.ID)
 		a.pools = append(a.pools, autonodev1alpha1.LeasedPool{
 			Name: name, Resource: autonodev1alpha1.PoolMachines, Reservation: r.ID, Expires: r.Expires,
 			Selector: autonodev1alpha1.CapacitySelector{InstanceTypes: []string{r.InstanceType}, Zones: []string{r.Zone}},
@@ -89,11 +90,12 @@ func parseSpec(spec *autonodev1alpha1.CapacityAccountSpec, rates conversion.Rate
 		switch {
 		case r.Expires != nil && r.Expires.Malformed != "":
 			a.limits[name], a.pools[i].Expires = 0, nil
-			a.problem(fmt.Sprintf("reservations[%s].expires", r.ID), fmt.Errorf("%q is not a time in RFC 3339, such as 2026-12-01T06:00:00Z; until it is one, Karpenter launches nothing in the reservation",
-				message.Cut(r.Expires.Malformed, maxQuantity)))
+			a.problem(expires, fmt.Errorf("%q is not a time in RFC 3339, such as 2026-12-01T06:00:00Z; "+
+				"until it is one, Karpenter launches nothing in the reservation", message.Cut(r.Expires.Malformed, maxQuantity)))
 		case a.passed(r.Expires, now):
 			a.limits[name] = 0
-			a.problem(fmt.Sprintf("reservations[%s].expires", r.ID), errors.New("has passed: Karpenter launches nothing in the reservation; remove the entry once its machines have gone"))
+			a.problem(expires, errors.New("has passed: Karpenter launches nothing in the reservation; "+
+				"remove the entry once its machines have gone"))
 		}
 	}
 	for i := range spec.Quotas {
@@ -159,9 +161,8 @@ func (a *account) member(i int, m *autonodev1alpha1.CapacityMember) {
 		maps.Copy(entry.guaranteed, a.share(fmt.Sprintf("%s.guaranteed[%d]", field, i), &m.Guaranteed[i], a.amount))
 	}
 	for i := range m.Maximum {
-		maps.Copy(entry.maximum, a.share(fmt.Sprintf("%s.maximum[%d]", field, i), &m.Maximum[i], func(field, key string, value scalar.Quantity) (int64, bool) {
-			return a.closed(field, key, value), true
-		}))
+		closed := func(field, key string, value scalar.Quantity) (int64, bool) { return a.closed(field, key, value), true }
+		maps.Copy(entry.maximum, a.share(fmt.Sprintf("%s.maximum[%d]", field, i), &m.Maximum[i], closed))
 	}
 	for key, limit := range ordered(m.Limits) {
 		amount := a.closed(field+".limits."+key, key, limit)
@@ -195,7 +196,9 @@ func (a *account) unmatched() {
 }
 
 // share returns the amounts of a share, by pool.
-func (a *account) share(field string, share *autonodev1alpha1.CapacityShare, read func(field, key string, value scalar.Quantity) (int64, bool)) division.Amounts {
+func (a *account) share(
+	field string, share *autonodev1alpha1.CapacityShare, read func(field, key string, value scalar.Quantity) (int64, bool),
+) division.Amounts {
 	amounts := division.Amounts{}
 	for key, value := range ordered(share.Amounts) {
 		pool := autonodev1alpha1.QuotaPool(share.Quota, key)

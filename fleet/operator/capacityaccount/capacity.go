@@ -118,8 +118,10 @@ func (c *Controller) SetUp(mgr manager.Manager) error {
 		For(&autonodev1alpha1.CapacityAccount{}, builder.WithPredicates(predicate.GenerationChangedPredicate{})).
 		// An account that is deleted or claims other clusters may release some to another.
 		Watches(&autonodev1alpha1.CapacityAccount{}, all, builder.WithPredicates(predicate.GenerationChangedPredicate{})).
-		Watches(&autonodev1alpha1.CapacityLease{}, handler.EnqueueRequestsFromMapFunc(c.ofLease), builder.WithPredicates(predicate.ResourceVersionChangedPredicate{})).
-		Watches(&v1beta1.ControlPlaneComponent{}, all, builder.WithPredicates(predicate.Or(predicate.GenerationChangedPredicate{}, predicate.LabelChangedPredicate{}))).
+		Watches(&autonodev1alpha1.CapacityLease{}, handler.EnqueueRequestsFromMapFunc(c.ofLease),
+			builder.WithPredicates(predicate.ResourceVersionChangedPredicate{})).
+		Watches(&v1beta1.ControlPlaneComponent{}, all,
+			builder.WithPredicates(predicate.Or(predicate.GenerationChangedPredicate{}, predicate.LabelChangedPredicate{}))).
 		Watches(&corev1.Namespace{}, all, builder.OnlyMetadata, builder.WithPredicates(predicate.LabelChangedPredicate{})).
 		Watches(&clusterv1.Machine{}, c.counter.handler()).
 		Complete(reconcile.AsReconciler(c.Management, c))
@@ -165,7 +167,7 @@ func (c *Controller) Reconcile(ctx context.Context, found *autonodev1alpha1.Capa
 	if found.DeletionTimestamp.IsZero() && !controllerutil.ContainsFinalizer(found, autonodev1alpha1.AccountFinalizer) {
 		before := found.DeepCopy()
 		controllerutil.AddFinalizer(found, autonodev1alpha1.AccountFinalizer)
-		if err := c.Management.Patch(ctx, found, client.MergeFromWithOptions(before, client.MergeFromWithOptimisticLock{}), client.FieldOwner(apply.FieldOwner)); err != nil {
+		if err := c.patchLocked(ctx, found, before); err != nil {
 			return retry(fmt.Errorf("adding the finalizer: %w", err))
 		}
 	}
@@ -186,7 +188,7 @@ func (c *Controller) Reconcile(ctx context.Context, found *autonodev1alpha1.Capa
 	if !found.DeletionTimestamp.IsZero() && len(r.found.Status.Clusters) == 0 {
 		before := found.DeepCopy()
 		if controllerutil.RemoveFinalizer(found, autonodev1alpha1.AccountFinalizer) {
-			if err := c.Management.Patch(ctx, found, client.MergeFromWithOptions(before, client.MergeFromWithOptimisticLock{}), client.FieldOwner(apply.FieldOwner)); err != nil {
+			if err := c.patchLocked(ctx, found, before); err != nil {
 				return retry(fmt.Errorf("removing the finalizer: %w", err))
 			}
 		}
@@ -196,6 +198,12 @@ func (c *Controller) Reconcile(ctx context.Context, found *autonodev1alpha1.Capa
 		return reconcile.Result{}, nil
 	}
 	return reconcile.Result{RequeueAfter: r.after}, nil
+}
+
+// patchLocked writes an object unless it has changed since it was read.
+func (c *Controller) patchLocked(ctx context.Context, changed, before client.Object) error {
+	patch := client.MergeFromWithOptions(before, client.MergeFromWithOptimisticLock{})
+	return c.Management.Patch(ctx, changed, patch, client.FieldOwner(apply.FieldOwner))
 }
 
 // retry reads again where another write was faster or the cache lags, which is no error.

@@ -113,10 +113,14 @@ func (r *reconciliation) counted(key string, c *commitments) []autonodev1alpha1.
 			counts[c.Applied.Distinct(m.Offering)] += m.Count
 		}
 	}
-	offerings := slices.SortedFunc(maps.Keys(counts), func(a, b capacity.Offering) int { return cmp.Or(cmp.Compare(counts[b], counts[a]), a.Compare(b)) })
+	offerings := slices.SortedFunc(maps.Keys(counts), func(a, b capacity.Offering) int {
+		return cmp.Or(cmp.Compare(counts[b], counts[a]), a.Compare(b))
+	})
 	var list []autonodev1alpha1.CountedMachines
 	for _, o := range offerings[:min(len(offerings), maxCounted)] {
-		list = append(list, autonodev1alpha1.CountedMachines{InstanceType: o.InstanceType, Zone: o.Zone, CapacityType: o.CapacityType, Catalog: o.Catalog, Count: counts[o]})
+		list = append(list, autonodev1alpha1.CountedMachines{
+			InstanceType: o.InstanceType, Zone: o.Zone, CapacityType: o.CapacityType, Catalog: o.Catalog, Count: counts[o],
+		})
 	}
 	return list
 }

@@ -109,17 +109,17 @@ func (r *reconciliation) release(ctx context.Context, lease *autonodev1alpha1.Ca
 	return r.patch(ctx, changed, lease)
 }
 
-// patch fails if the lease has changed since it was read.
 func (r *reconciliation) patch(ctx context.Context, changed, lease *autonodev1alpha1.CapacityLease) error {
-	err := r.Management.Patch(ctx, changed, client.MergeFromWithOptions(lease, client.MergeFromWithOptimisticLock{}), client.FieldOwner(apply.FieldOwner))
-	if err != nil {
+	if err := r.patchLocked(ctx, changed, lease); err != nil {
 		return fmt.Errorf("writing CapacityLease %s: %w", klog.KObj(lease), err)
 	}
 	return nil
 }
 
 // write writes a cluster's record into its lease, if that is news. An operator with an older record writes nothing.
-func (r *reconciliation) write(ctx context.Context, key string, c *cluster, committed *commitments, unavailable []autonodev1alpha1.UnavailableOffering) error {
+func (r *reconciliation) write(
+	ctx context.Context, key string, c *cluster, committed *commitments, unavailable []autonodev1alpha1.UnavailableOffering,
+) error {
 	grant, ok := r.decision.Record[key]
 	lag := ok && grant.Lag(conversion.Lease(c.lease))
 	if !lag && (!ok || grant.Lease != string(c.lease.UID) || grant.Sequence != c.lease.Spec.Sequence) {
@@ -131,7 +131,8 @@ func (r *reconciliation) write(ctx context.Context, key string, c *cluster, comm
 		Reclaim: conversion.CapacityReclaims(r.decision.Reclaims[key]),
 	}
 	if committed != nil {
-		changed.Spec.Commitments, changed.Spec.Machines, changed.Spec.Counted = committed.leasedTo(key), committed.machines, r.counted(key, committed)
+		changed.Spec.Commitments, changed.Spec.Machines = committed.leasedTo(key), committed.machines
+		changed.Spec.Counted = r.counted(key, committed)
 	}
 	if len(changed.Spec.Reclaim) > 0 {
 		changed.Spec.ReclaimGracePeriod = &scalar.Duration{Duration: r.account.gracePeriod}
@@ -140,7 +141,8 @@ func (r *reconciliation) write(ctx context.Context, key string, c *cluster, comm
 		return nil
 	}
 	interval := max(hints, time.Duration(len(r.keys))*hintsOfEach)
-	if wait := r.hinted[key].Add(interval).Sub(r.now); wait > 0 && equality.Semantic.DeepEqual(withoutHints(changed.Spec), withoutHints(c.lease.Spec)) {
+	wait := r.hinted[key].Add(interval).Sub(r.now)
+	if wait > 0 && equality.Semantic.DeepEqual(withoutHints(changed.Spec), withoutHints(c.lease.Spec)) {
 		r.requeue(wait)
 		return nil
 	}
@@ -157,7 +159,8 @@ func (r *reconciliation) leased(c *cluster, grant division.Grant, key string, la
 	var pools []autonodev1alpha1.LeasedPool
 	for _, pool := range c.pools {
 		pool.Limit, pool.Granted = grant.Limit[pool.Name], grant.Granted[pool.Name]
-		pool.Available, pool.Attainable = max(r.decision.Available[key][pool.Name], grant.Limit[pool.Name]), min(r.decision.Attainable[key][pool.Name], autonodev1alpha1.MaxAmount)
+		pool.Available = max(r.decision.Available[key][pool.Name], pool.Limit)
+		pool.Attainable = min(r.decision.Attainable[key][pool.Name], autonodev1alpha1.MaxAmount)
 		// Each machine takes one of its reservation, so it needs no more than is free but by reclaim.
 		if c.member != nil && pool.Reservation != "" && !r.mayPreempt(c) {
 			pool.Attainable = min(pool.Attainable, c.member.entry.guaranteed[pool.Name])

@@ -102,8 +102,8 @@ func (c *machineCounter) add(machine countedMachine, count int64) {
 	}
 }
 
-// count returns the charges of Machines by the rules, their number, and calls each with equal ones: those of a Cluster in a shared namespace,
-// all in a dedicated one.
+// count returns the charges of Machines by the rules, their number, and calls each with equal ones: those of a Cluster in a shared
+// namespace, all in a dedicated one.
 func (c *machineCounter) count(at home, rules []division.Rule, each func(capacity.Priced, int64)) (used division.Amounts, machines int64) {
 	c.mu.Lock()
 	defer c.mu.Unlock()

@@ -72,13 +72,17 @@ func (c *Controller) begin(ctx context.Context, found *autonodev1alpha1.Capacity
 	m := c.memory[found.Name]
 	if m == nil || m.uid != found.UID {
 		m = &memory{
-			uid: found.UID, surplus: map[string]time.Time{}, unacknowledged: map[string]time.Time{}, excessive: map[string]time.Time{}, leaseless: map[string]time.Time{},
-			hinted: map[string]time.Time{}, closed: unavailableReports{}, reclaims: map[string]division.Reclaims{},
-			unmatchedSince: map[string]time.Time{}, quotas: map[autonodev1alpha1.CapacityLimitSource]reading[string]{}, rates: map[autonodev1alpha1.CapacityRatesSource]reading[map[string]float64]{},
+			uid: found.UID, surplus: map[string]time.Time{}, unacknowledged: map[string]time.Time{}, excessive: map[string]time.Time{},
+			leaseless: map[string]time.Time{}, hinted: map[string]time.Time{}, closed: unavailableReports{},
+			reclaims: map[string]division.Reclaims{}, unmatchedSince: map[string]time.Time{},
+			quotas: map[autonodev1alpha1.CapacityLimitSource]reading[string]{},
+			rates:  map[autonodev1alpha1.CapacityRatesSource]reading[map[string]float64]{},
 		}
 		c.memory[found.Name] = m
 	}
-	r := &reconciliation{Controller: c, memory: m, found: found, before: found.Status.DeepCopy(), now: c.Clock.Now(), clusters: map[string]*cluster{}}
+	r := &reconciliation{
+		Controller: c, memory: m, found: found, before: found.Status.DeepCopy(), now: c.Clock.Now(), clusters: map[string]*cluster{},
+	}
 	spec, unread := r.readQuotas(ctx)
 	rates, unreadRates := r.readRates(ctx)
 	r.account = parseSpec(spec, rates, r.now)
@@ -155,9 +159,10 @@ func (r *reconciliation) read(ctx context.Context, key string, c *cluster) error
 // decide decides each cluster's grant, by the rules of package division.
 func (r *reconciliation) decide() {
 	input := division.Account{
-		Limits: r.account.limits, Members: make(map[string]division.Member, len(r.clusters)), Record: make(map[string]division.Grant, len(r.clusters)),
-		Preemption: r.found.Spec.Preemption == autonodev1alpha1.PreemptionLowerPriority, Now: r.now.Truncate(time.Second), // as the record has times
-		First: r.now.Unix(), Retained: map[string]map[string]division.Retained{},
+		Limits: r.account.limits, Members: make(map[string]division.Member, len(r.clusters)),
+		Record: make(map[string]division.Grant, len(r.clusters)), Retained: map[string]map[string]division.Retained{},
+		Preemption: r.found.Spec.Preemption == autonodev1alpha1.PreemptionLowerPriority,
+		Now:        r.now.Truncate(time.Second), First: r.now.Unix(), // as the record has times
 	}
 	for _, key := range r.keys {
 		c := r.clusters[key]
@@ -195,7 +200,9 @@ func (r *reconciliation) decide() {
 }
 
 // isIdle reports whether a cluster has held more than it needs for long enough.
-func (r *reconciliation) isIdle(key string, c *cluster, grant division.Grant, m *division.Member, retained map[string]division.Retained) bool {
+func (r *reconciliation) isIdle(
+	key string, c *cluster, grant division.Grant, m *division.Member, retained map[string]division.Retained,
+) bool {
 	surplus := false
 	for pool, asked := range grant.Limit {
 		floor := c.used[pool]
@@ -235,5 +242,6 @@ func (r *reconciliation) isGone(key string, c *cluster) bool {
 
 // acknowledged reports whether a cluster's Karpenter keeps the record.
 func acknowledged(c *cluster, grant division.Grant) bool {
-	return c.lease != nil && string(c.lease.UID) == grant.Lease && c.lease.Status.AcknowledgedSequence == grant.Sequence && c.lease.Spec.Sequence == grant.Sequence
+	return c.lease != nil && string(c.lease.UID) == grant.Lease &&
+		c.lease.Status.AcknowledgedSequence == grant.Sequence && c.lease.Spec.Sequence == grant.Sequence
 }

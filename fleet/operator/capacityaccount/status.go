@@ -46,7 +46,9 @@ func (r *reconciliation) summarize() {
 	r.over = append(r.over, r.overLimits()...)
 
 	usable, granted := r.entriesUsable(), r.membersGranted()
-	ready := metav1.Condition{Type: autonodev1alpha1.Ready, Status: metav1.ConditionTrue, Reason: autonodev1alpha1.AsExpectedReason, Message: granted.Message}
+	ready := metav1.Condition{
+		Type: autonodev1alpha1.Ready, Status: metav1.ConditionTrue, Reason: autonodev1alpha1.AsExpectedReason, Message: granted.Message,
+	}
 	for _, condition := range []metav1.Condition{granted, usable} {
 		if condition.Reason != autonodev1alpha1.AsExpectedReason {
 			ready.Status, ready.Reason, ready.Message = condition.Status, condition.Reason, condition.Message
@@ -74,9 +76,9 @@ func (r *reconciliation) clusterGrants() []autonodev1alpha1.CapacityGrant {
 		}
 		namespace, name, _ := strings.Cut(key, "/")
 		entry := autonodev1alpha1.CapacityGrant{
-			Namespace: namespace, Name: name, ControlPlaneNamespace: c.namespace, Cluster: c.home.cluster, LeaseUID: grant.Lease, Sequence: grant.Sequence, Released: c.released,
+			Namespace: namespace, Name: name, ControlPlaneNamespace: c.namespace, Cluster: c.home.cluster, LeaseUID: grant.Lease,
+			Sequence: grant.Sequence, Released: c.released, Retained: conversion.RecordedRetained(r.decision.Retained[key]),
 		}
-		entry.Retained = conversion.RecordedRetained(r.decision.Retained[key])
 		if c.released != nil {
 			entry.LeaseUID = "" // if it comes back, it has to acknowledge again
 		}
@@ -115,7 +117,8 @@ func (r *reconciliation) summarizePools() {
 		pool := &r.account.pools[i]
 		limit := r.account.limits[pool.Name]
 		entry := autonodev1alpha1.CapacityPoolStatus{
-			Name: pool.Name, Limit: format(pool.Resource, limit), Granted: format(pool.Resource, granted[pool.Name]), Used: format(pool.Resource, used[pool.Name]),
+			Name: pool.Name, Limit: format(pool.Resource, limit), Granted: format(pool.Resource, granted[pool.Name]),
+			Used: format(pool.Resource, used[pool.Name]),
 		}
 		if waiting := r.decision.Waiting[pool.Name]; waiting > 0 {
 			entry.Waiting = format(pool.Resource, waiting)
@@ -168,7 +171,9 @@ func (r *reconciliation) overGuaranteed() (over []string) {
 }
 
 func (r *reconciliation) entriesUsable() metav1.Condition {
-	condition := metav1.Condition{Type: autonodev1alpha1.EntriesUsable, Status: metav1.ConditionTrue, Reason: autonodev1alpha1.AsExpectedReason}
+	condition := metav1.Condition{
+		Type: autonodev1alpha1.EntriesUsable, Status: metav1.ConditionTrue, Reason: autonodev1alpha1.AsExpectedReason,
+	}
 	spec := &r.found.Spec
 	condition.Message = english.OxfordWordSeries([]string{
 		english.Plural(len(spec.Reservations), "reservation", "reservations"), english.Plural(len(spec.Quotas), "quota", "quotas"),
@@ -240,20 +245,23 @@ func (r *reconciliation) membersGranted() metav1.Condition {
 		condition.Message = "clusters of another account: " + named(others) + "; remove them from the members of one account"
 	case len(silentOnes) > 0:
 		condition.Reason = autonodev1alpha1.NotAcknowledgedReason
-		condition.Message = fmt.Sprintf("Karpenter hasn't acknowledged its lease for %s: %s; the quantities to be returned stay granted; check that it runs and supports leases",
-			silent, named(silentOnes))
+		condition.Message = fmt.Sprintf("Karpenter hasn't acknowledged its lease for %s: %s; "+
+			"the quantities to be returned stay granted; check that it runs and supports leases", silent, named(silentOnes))
 	case len(excessive) > 0:
 		condition.Reason = autonodev1alpha1.ReportExceedsGrantReason
-		condition.Message = "Karpenter reports more than it was granted and its Machines take: " + named(excessive) + "; that doesn't count; look for who else writes the status of its CapacityLease"
+		condition.Message = "Karpenter reports more than it was granted and its Machines take: " + named(excessive) +
+			"; that doesn't count; look for who else writes the status of its CapacityLease"
 	case len(overdue) > 0:
 		condition.Reason = autonodev1alpha1.ReclaimOverdueReason
-		condition.Message = "not returned by the deadline to clusters that reclaim it: " + named(overdue) + "; what is used stays granted; check that Karpenter runs"
+		condition.Message = "not returned by the deadline to clusters that reclaim it: " + named(overdue) +
+			"; what is used stays granted; check that Karpenter runs"
 	case members == 0:
 		condition.Status, condition.Reason = metav1.ConditionTrue, autonodev1alpha1.NoMembersReason
 		condition.Message = "no hosted cluster with AutoNode on platform ClusterAPI matches spec.members"
 	case len(r.over) > 0:
 		condition.Status, condition.Reason = metav1.ConditionTrue, autonodev1alpha1.OverLimitReason
-		condition.Message = "machines take more than the limit: " + named(r.over) + "; none is removed, and no cluster is granted more of these pools"
+		condition.Message = "machines take more than the limit: " + named(r.over) +
+			"; none is removed, and no cluster is granted more of these pools"
 	case len(guaranteed) > 0:
 		condition.Status, condition.Reason = metav1.ConditionTrue, autonodev1alpha1.OverGuaranteedReason
 		condition.Message = "more is guaranteed than the limit: " + named(guaranteed) + "; members with a higher priority have theirs first"
@@ -262,7 +270,8 @@ func (r *reconciliation) membersGranted() metav1.Condition {
 		condition.Message = "machines of clusters that have left count until they are gone: " + named(leaving)
 	default:
 		condition.Status, condition.Reason = metav1.ConditionTrue, autonodev1alpha1.AsExpectedReason
-		condition.Message = english.Plural(members, "cluster shares", "clusters share") + " " + english.Plural(len(r.account.pools), "pool", "pools")
+		condition.Message = english.Plural(members, "cluster shares", "clusters share") + " " +
+			english.Plural(len(r.account.pools), "pool", "pools")
 	}
 	return condition
 }

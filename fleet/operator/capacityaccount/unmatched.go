@@ -38,7 +38,8 @@ func (r *reconciliation) unmatched() {
 	spec := &r.found.Spec
 	for i := range spec.Reservations {
 		if reservation := &spec.Reservations[i]; is(autonodev1alpha1.ReservationPool(reservation.ID)) {
-			r.account.problem(fmt.Sprintf("reservations[%s]", reservation.ID), fmt.Errorf("no InstanceTypeCatalog of a member offers instance type %s in zone %s with this reservation", reservation.InstanceType, reservation.Zone))
+			r.account.problem(fmt.Sprintf("reservations[%s]", reservation.ID), fmt.Errorf("no InstanceTypeCatalog of a member "+
+				"offers instance type %s in zone %s with this reservation", reservation.InstanceType, reservation.Zone))
 		}
 	}
 	for i := range spec.Quotas {
@@ -59,9 +60,9 @@ func (r *reconciliation) unmatched() {
 		}
 	}
 	for i := range spec.Commitments {
-		commitment := &spec.Commitments[i]
-		if is(autonodev1alpha1.CommitmentName(commitment.Name)) {
-			r.account.problem(fmt.Sprintf("commitments[%s]", commitment.Name), errors.New("covers no instance type that a member offers; correct its selector or instance type"))
+		if name := spec.Commitments[i].Name; is(autonodev1alpha1.CommitmentName(name)) {
+			r.account.problem(fmt.Sprintf("commitments[%s]", name),
+				errors.New("covers no instance type that a member offers; correct its selector or instance type"))
 		}
 	}
 }
