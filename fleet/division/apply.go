@@ -184,12 +184,6 @@ func (c *Commitments) Shares() (covered []Covered, unused []float64) {
 	return covered, unused
 }
 
-// Paid is the machines' hourly cost beyond commitments.
-func (c *Commitments) Paid() float64 {
-	c.order()
-	return c.paid
-}
-
 // MarginalPrice is the hourly cost of one more machine: the bill with it less the bill. It may be above its list price, where it takes a
 // cover from one that saves more.
 func (c *Commitments) MarginalPrice(m *capacity.Priced) float64 {

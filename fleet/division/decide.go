@@ -111,8 +111,8 @@ func (d *decider) confirm() {
 			// Its holder may have a grant of an account that was deleted. Only that of this very object can be known, so no other
 			// operator may write it any more when it is read.
 			grant = Grant{Sequence: max(d.First, member.Lease.Sequence), Limit: Amounts{}, Granted: member.Used.clone()}
-			grant.Granted.raise(member.Lease.Limit)
-			grant.Granted.raise(member.Lease.Granted)
+			grant.Granted.Raise(member.Lease.Limit)
+			grant.Granted.Raise(member.Lease.Granted)
 			d.joined[name] = member.Lease.Limit
 		}
 		switch {
@@ -137,7 +137,7 @@ func (d *decider) confirm() {
 func (d *decider) acknowledged(name string, grant *Grant) {
 	member := d.Members[name]
 	reserved, used := grant.Limit.clone(), member.Used.clone()
-	reserved.raise(member.Lease.Report.Reserved)
+	reserved.Raise(member.Lease.Report.Reserved)
 	for pool, amount := range reserved {
 		reserved.set(pool, min(amount, grant.Granted[pool]))
 	}
@@ -153,7 +153,7 @@ func (d *decider) acknowledged(name string, grant *Grant) {
 // taken is a cluster's amounts that count against the pools.
 func (d *decider) taken(name string) Amounts {
 	taken := d.record[name].Granted.clone()
-	taken.raise(d.Members[name].Used)
+	taken.Raise(d.Members[name].Used)
 	return taken
 }
 
@@ -182,7 +182,7 @@ func (d *decider) setTargets() {
 	d.setFloors()
 	for _, name := range d.names {
 		member, base := d.Members[name], d.floors[name].clone()
-		base.raise(member.Used)
+		base.Raise(member.Used)
 		d.base[name], d.target[name], d.need[name] = base, base.clone(), member.Used.clone()
 	}
 	d.free = d.remaining(func(name string) Amounts {

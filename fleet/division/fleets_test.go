@@ -64,11 +64,11 @@ func TestPricesOfAnyFleet(t *testing.T) {
 		_, others := randomFleet(random)
 		for step := 0; ; step++ {
 			c := applied(commitments, machines)
-			paid := c.Paid()
+			paid := beyond(c)
 			best, at, by := 0.0, -1, capacity.Priced{}
 			for i := range machines {
 				m := &machines[i]
-				saving, without := c.Saving(m), applied(commitments, slices.Delete(slices.Clone(machines), i, i+1)).Paid()
+				saving, without := c.Saving(m), beyond(applied(commitments, slices.Delete(slices.Clone(machines), i, i+1)))
 				if want := min(paid-without, c.MarginalPrice(m)); math.Abs(saving-max(0, want)) > rounding {
 					t.Fatalf("%v saves %g of %v beside %v, of which the bill is %g with it and %g without it", *m, saving, machines, commitments, paid, without)
 				}
@@ -79,7 +79,7 @@ func TestPricesOfAnyFleet(t *testing.T) {
 				}
 			}
 			for _, other := range others {
-				price, with := c.MarginalPrice(&other), applied(commitments, append(slices.Clone(machines), other)).Paid()
+				price, with := c.MarginalPrice(&other), beyond(applied(commitments, append(slices.Clone(machines), other)))
 				if diff := price - (with - paid); diff < -rounding || diff > rounding {
 					t.Fatalf("one more %v costs %g beside %v and %v, and the bill rises by %g", other, price, machines, commitments, with-paid)
 				}
@@ -89,7 +89,7 @@ func TestPricesOfAnyFleet(t *testing.T) {
 			}
 			moves++
 			machines[at] = by
-			if after := applied(commitments, machines).Paid(); after > paid-rounding {
+			if after := beyond(applied(commitments, machines)); after > paid-rounding {
 				t.Fatalf("a consolidation to %v raises the bill from %g to %g: %v beside %v", by, paid, after, machines, commitments)
 			}
 			if step == 100 {

@@ -128,7 +128,7 @@ func (h *Holder) SpendVacancy(name, vacancy string, charges Amounts, now time.Ti
 	delete(h.requests, name)
 	l := h.launch(name)
 	merged := charges.clone()
-	merged.raise(l.charges)
+	merged.Raise(l.charges)
 	h.charge(l, merged)
 	l.tried, l.until, l.leavesVacancy = now, time.Time{}, true
 	return true
@@ -172,7 +172,7 @@ func (h *Holder) Tried(name string, charges Amounts, now time.Time) {
 	l := h.launch(name)
 	h.setVacant(l, false)
 	merged := charges.clone()
-	merged.raise(l.charges)
+	merged.Raise(l.charges)
 	h.charge(l, merged)
 	l.tried, l.until = now, time.Time{}
 }
@@ -259,7 +259,7 @@ func (h *Holder) Spend(name string, charges Amounts, now time.Time) bool {
 	h.expire(now)
 	merged := charges.clone()
 	if l, ok := h.launches[name]; ok {
-		merged.raise(l.charges)
+		merged.Raise(l.charges)
 	}
 	if !h.Ready(now) || !h.fits(name, merged, h.allowed) {
 		h.want(name, charges, now)
@@ -280,7 +280,7 @@ func (h *Holder) Spend(name string, charges Amounts, now time.Time) bool {
 func (h *Holder) Fits(name string, charges Amounts, now time.Time) bool {
 	merged := charges.clone()
 	if l, ok := h.launches[name]; ok {
-		merged.raise(l.charges)
+		merged.Raise(l.charges)
 	}
 	return h.Ready(now) && h.fits(name, merged, h.allowed)
 }
@@ -311,7 +311,7 @@ func (h *Holder) Report(now time.Time) (Report, bool) {
 		return Report{}, false
 	}
 	reserved := h.allowed.clone()
-	reserved.raise(h.spent)
+	reserved.Raise(h.spent)
 	return Report{Sequence: h.sequence, Reserved: reserved, Used: h.spent.clone(), Requests: h.aggregate()}, true
 }
 

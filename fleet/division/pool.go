@@ -28,10 +28,7 @@ func (a Amounts) set(pool string, amount int64) {
 }
 
 // Raise sets each amount to at least the other's.
-func (a Amounts) Raise(other Amounts) { a.raise(other) }
-
-// raise sets each amount to at least the other's.
-func (a Amounts) raise(other Amounts) {
+func (a Amounts) Raise(other Amounts) {
 	for pool, amount := range other {
 		a.set(pool, max(a[pool], amount))
 	}

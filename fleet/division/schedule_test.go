@@ -492,7 +492,7 @@ func mayCome(c *cluster) Amounts {
 	machines := maps.Clone(c.machines[len(c.machines)-1])
 	for _, created := range c.inFlight {
 		charges := created.charges.clone()
-		charges.raise(machines[created.name])
+		charges.Raise(machines[created.name])
 		machines[created.name] = charges
 	}
 	return used(machines)
