@@ -80,22 +80,22 @@ type Controller struct {
 // memory is a Controller's memory of an account.
 type memory struct {
 	uid types.UID
-	// surplus is since when a cluster holds more than it needs, unacknowledged since when its lease is, excessive since when its report is,
-	// and leaseless since when it has none.
-	surplus, unacknowledged, excessive, leaseless map[string]time.Time
+	// since is when observations began.
+	since map[observation]time.Time
 	// hinted is when a cluster's lease was last written, and reported when the status was.
 	hinted   map[string]time.Time
 	reported time.Time
 	closed   unavailableReports
 	// reclaims are those of each cluster, with deadlines by this operator's clock.
 	reclaims map[string]division.Reclaims
-	// unmatchedSince is since when all members have said that nothing matches a pool or a commitment.
-	unmatchedSince map[string]time.Time
 	// quotas are the readings of objects that quotas name.
 	quotas map[autonodev1alpha1.CapacityLimitSource]reading[string]
 	// rates are the readings of ConfigMaps that commitments name.
 	rates map[autonodev1alpha1.CapacityRatesSource]reading[map[string]float64]
 }
+
+// observation is what an account's controller observes of a cluster, a pool or a commitment.
+type observation struct{ kind, name string }
 
 // New returns a Controller. SetUp starts it.
 func New(config Config) *Controller {

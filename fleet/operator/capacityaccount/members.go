@@ -55,11 +55,11 @@ func (c *Controller) claimed(ctx context.Context, found *autonodev1alpha1.Capaci
 			older, names = append(older, parseSpec(&other.Spec, nil, c.Clock.Now())), append(names, other.Name)
 		}
 	}
-	recorded, served := map[client.ObjectKey]bool{}, map[client.ObjectKey]*autonodev1alpha1.CapacityGrant{}
+	recorded, served := map[client.ObjectKey]int{}, map[client.ObjectKey]*autonodev1alpha1.CapacityGrant{}
 	for i := range found.Status.Clusters {
 		grant := &found.Status.Clusters[i]
 		key := client.ObjectKey{Namespace: grant.Namespace, Name: grant.Name}
-		recorded[key], served[recordedHome(grant).leaseKey()] = true, grant
+		recorded[key], served[recordedHome(grant).leaseKey()] = 1, grant
 	}
 	var candidates []candidate
 	for i := range components.Items {
@@ -70,7 +70,7 @@ func (c *Controller) claimed(ctx context.Context, found *autonodev1alpha1.Capaci
 	}
 	// Whoever is served stays so; then those that came first.
 	slices.SortFunc(candidates, func(a, b candidate) int {
-		return cmp.Or(-compare(recorded[a.hostedCluster], recorded[b.hostedCluster]), a.CreationTimestamp.Compare(b.CreationTimestamp.Time),
+		return cmp.Or(cmp.Compare(recorded[b.hostedCluster], recorded[a.hostedCluster]), a.CreationTimestamp.Compare(b.CreationTimestamp.Time),
 			cmp.Compare(a.Namespace, b.Namespace), cmp.Compare(a.Name, b.Name))
 	})
 	for _, candidate := range candidates {
@@ -89,7 +89,7 @@ func (c *Controller) claimed(ctx context.Context, found *autonodev1alpha1.Capaci
 			all.others[key] = names[i]
 			continue
 		}
-		if !recorded[candidate.hostedCluster] && (len(all.members) >= maxClusters || !found.DeletionTimestamp.IsZero()) {
+		if recorded[candidate.hostedCluster] == 0 && (len(all.members) >= maxClusters || !found.DeletionTimestamp.IsZero()) {
 			all.excess++
 			continue
 		}
@@ -128,16 +128,6 @@ func limited(component *v1beta1.ControlPlaneComponent, grant *autonodev1alpha1.C
 		(platform == string(v1beta1.PlatformClusterAPI) || platform == "" && key == recorded) &&
 		(component.Namespace == key.Namespace || at.cluster == "" && component.Namespace == v1beta1.DedicatedNamespace(key.Namespace, key.Name))
 	return candidate{component, at, key}, ok
-}
-
-func compare(a, b bool) int {
-	switch {
-	case a == b:
-		return 0
-	case a:
-		return 1
-	}
-	return -1
 }
 
 // entryOf returns the first entry that matches a hosted cluster.

@@ -72,11 +72,10 @@ func (c *Controller) begin(ctx context.Context, found *autonodev1alpha1.Capacity
 	m := c.memory[found.Name]
 	if m == nil || m.uid != found.UID {
 		m = &memory{
-			uid: found.UID, surplus: map[string]time.Time{}, unacknowledged: map[string]time.Time{}, excessive: map[string]time.Time{},
-			leaseless: map[string]time.Time{}, hinted: map[string]time.Time{}, closed: unavailableReports{},
-			reclaims: map[string]division.Reclaims{}, unmatchedSince: map[string]time.Time{},
-			quotas: map[autonodev1alpha1.CapacityLimitSource]reading[string]{},
-			rates:  map[autonodev1alpha1.CapacityRatesSource]reading[map[string]float64]{},
+			uid: found.UID, since: map[observation]time.Time{}, hinted: map[string]time.Time{}, closed: unavailableReports{},
+			reclaims: map[string]division.Reclaims{},
+			quotas:   map[autonodev1alpha1.CapacityLimitSource]reading[string]{},
+			rates:    map[autonodev1alpha1.CapacityRatesSource]reading[map[string]float64]{},
 		}
 		c.memory[found.Name] = m
 	}
@@ -211,19 +210,20 @@ func (r *reconciliation) isIdle(
 		}
 		surplus = surplus || asked > floor && r.account.limits[pool] != division.Unbounded
 	}
-	if !surplus || m.Lease == nil || len(m.Lease.Report.Requests) > 0 || m.Lease.Report.Sequence != grant.Sequence {
-		delete(r.surplus, key)
-		return false
-	}
-	return r.lasts(r.surplus, key, idle)
+	surplus = surplus && m.Lease != nil && len(m.Lease.Report.Requests) == 0 && m.Lease.Report.Sequence == grant.Sequence
+	return r.lasts(observation{"surplus", key}, surplus, idle)
 }
 
-// lasts reports whether something that is true now has been for long enough, and reconciles again when it will have been.
-func (r *reconciliation) lasts(since map[string]time.Time, key string, enough time.Duration) bool {
-	if _, ok := since[key]; !ok {
-		since[key] = r.now
+// lasts reports whether an observation has been true for long enough, and reconciles again when it will have been.
+func (r *reconciliation) lasts(o observation, now bool, enough time.Duration) bool {
+	if !now {
+		delete(r.since, o)
+		return false
 	}
-	remaining := since[key].Add(enough).Sub(r.now)
+	if _, ok := r.since[o]; !ok {
+		r.since[o] = r.now
+	}
+	remaining := r.since[o].Add(enough).Sub(r.now)
 	if remaining > 0 {
 		r.requeue(remaining)
 	}
@@ -233,11 +233,7 @@ func (r *reconciliation) lasts(since map[string]time.Time, key string, enough ti
 // isGone reports whether neither Machines nor a Karpenter with a lease is left of a cluster that doesn't belong to the account any more. A
 // request of a Karpenter that has just ended may still have its effect.
 func (r *reconciliation) isGone(key string, c *cluster) bool {
-	if c.lease != nil && c.released == nil || len(c.used) > 0 {
-		delete(r.leaseless, key)
-		return false
-	}
-	return r.lasts(r.leaseless, key, division.InFlight)
+	return r.lasts(observation{"gone", key}, (c.lease == nil || c.released != nil) && len(c.used) == 0, division.InFlight)
 }
 
 // acknowledged reports whether a cluster's Karpenter keeps the record.

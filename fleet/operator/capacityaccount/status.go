@@ -207,14 +207,11 @@ func (r *reconciliation) membersGranted() metav1.Condition {
 		} else {
 			members++
 		}
-		if c.released != nil || c.lease == nil || c.lease.Spec.Sequence == 0 || acknowledged(c, grant) {
-			delete(r.unacknowledged, key)
-		} else if r.lasts(r.unacknowledged, key, silent) {
+		unacknowledged := c.released == nil && c.lease != nil && c.lease.Spec.Sequence > 0 && !acknowledged(c, grant)
+		if r.lasts(observation{"unacknowledged", key}, unacknowledged, silent) {
 			silentOnes = append(silentOnes, key)
 		}
-		if pool, exceeds := exceeded(c, grant); !exceeds {
-			delete(r.excessive, key)
-		} else if r.lasts(r.excessive, key, silent) {
+		if pool, exceeds := exceeded(c, grant); r.lasts(observation{"excessive", key}, exceeds, silent) {
 			excessive = append(excessive, key+" "+pool)
 		}
 	}

@@ -29,11 +29,7 @@ func (r *reconciliation) unmatched() {
 	}
 	// is reports whether all members have said so for long enough: a Karpenter that starts learns its node classes one by one.
 	is := func(name string) bool {
-		if counts[name] == 0 || counts[name] < members {
-			delete(r.unmatchedSince, name)
-			return false
-		}
-		return r.lasts(r.unmatchedSince, name, idle)
+		return r.lasts(observation{"unmatched", name}, counts[name] > 0 && counts[name] == members, idle)
 	}
 	spec := &r.found.Spec
 	for i := range spec.Reservations {
