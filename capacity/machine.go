@@ -80,9 +80,9 @@ type Offer struct {
 	Available bool
 	// Full: nothing but a lack in pools keeps another machine from being launched.
 	Full bool
-	// Left is how many more machines the reservation of a reserved offering has for this cluster; Unlimited if the lease
+	// Remaining is how many more machines the reservation of a reserved offering has for this cluster; Unlimited if the lease
 	// doesn't limit it.
-	Left int
+	Remaining int
 	// Expired: the reservation of a reserved offering has ended. Its machines are paid for as on-demand ones are.
 	Expired bool
 	// Price is the account's cost of another machine in US dollars an hour, and Saving its saving with one less of those that run. Both are

@@ -73,8 +73,8 @@ func follow(ctx context.Context, x *operator.Environment, limiter *limit.Provide
 	if _, err := limiter.Step(ctx); err != nil {
 		return err
 	}
-	status := limiter.Status()
-	if status == nil {
+	lease := limiter.Lease()
+	if lease == nil {
 		return nil
 	}
 	// A new process waits until requests of its predecessor have had their effect. This one launches nothing.
@@ -82,8 +82,9 @@ func follow(ctx context.Context, x *operator.Environment, limiter *limit.Provide
 	if _, err := limiter.Step(ctx); err != nil {
 		return err
 	}
-	x.Unavailable.Share(append(limit.QuotasOf(status.Unavailable), limiter.Quotas()...))
-	for _, u := range status.Unavailable {
+	reported := lease.Status.Unavailable
+	x.Unavailable.Share(append(limit.QuotasOf(reported), limiter.Lease().Quotas...))
+	for _, u := range reported {
 		x.Unavailable.Mark(offering.Key{InstanceType: u.InstanceType, Zone: u.Zone, CapacityType: u.CapacityType}, u.Reason)
 	}
 	return nil

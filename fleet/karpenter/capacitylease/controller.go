@@ -104,7 +104,9 @@ func (c *Controller) Start(ctx context.Context) error {
 // reconcile does what is due, and returns when something is due next.
 func (c *Controller) reconcile(ctx context.Context) time.Duration {
 	next, err := c.Capacity.Step(ctx)
-	c.Unavailable.Share(c.Capacity.Quotas())
+	if lease := c.Capacity.Lease(); lease != nil {
+		c.Unavailable.Share(lease.Quotas)
+	}
 	wait, reportErr := c.report(ctx)
 	err = errors.Join(err, reportErr)
 	if err != nil {
@@ -123,18 +125,18 @@ func (c *Controller) reconcile(ctx context.Context) time.Duration {
 
 // report writes the report if it has changed, and returns how long that has to wait.
 func (c *Controller) report(ctx context.Context) (wait time.Duration, err error) {
-	resourceVersion, report, ok := c.Capacity.Report()
-	if !ok {
+	lease := c.Capacity.Lease() // before the report: if the lease has changed meanwhile, the write fails
+	report, ok := c.Capacity.Report()
+	if lease == nil || !ok {
 		return 0, nil
 	}
-	// Later than the report: if the lease has changed meanwhile, the write fails.
-	written := c.Capacity.Status()
+	written := &lease.Status
 	status := &autonodev1alpha1.CapacityLeaseStatus{Conditions: slices.Clone(written.Conditions)}
 	conversion.SetReport(status, report)
 	_, reclaims := c.Capacity.Reclaims()
 	status.Reclaim = conversion.CapacityReclaims(reclaims)
 	status.Unavailable, status.Unmatched = c.unavailable(), bounded(c.Capacity.Unmatched())
-	c.setReady(status, c.Capacity.Generation())
+	c.setReady(status, lease.Generation)
 	c.setReturned(status, reclaims, report.Used)
 	if equality.Semantic.DeepEqual(status, written) {
 		return 0, nil
@@ -148,7 +150,7 @@ func (c *Controller) report(ctx context.Context) (wait time.Duration, err error)
 	}
 	c.reported = c.Clock.Now()
 	// A list that is empty is removed.
-	patch, err := json.Marshal(map[string]any{"metadata": map[string]any{"resourceVersion": resourceVersion}, "status": map[string]any{
+	patch, err := json.Marshal(map[string]any{"metadata": map[string]any{"resourceVersion": lease.ResourceVersion}, "status": map[string]any{
 		"observedGeneration": status.ObservedGeneration, "conditions": status.Conditions,
 		"acknowledgedSequence": status.AcknowledgedSequence, "reserved": status.Reserved, "used": status.Used, "requests": status.Requests,
 		"reclaim": status.Reclaim, "unavailable": status.Unavailable, "unmatched": status.Unmatched,
@@ -156,8 +158,8 @@ func (c *Controller) report(ctx context.Context) (wait time.Duration, err error)
 	if err != nil {
 		return 0, fmt.Errorf("encoding the report: %w", err)
 	}
-	lease := &autonodev1alpha1.CapacityLease{ObjectMeta: metav1.ObjectMeta{Namespace: c.Lease.Namespace, Name: c.Lease.Name}}
-	err = c.Management.Status().Patch(ctx, lease, client.RawPatch(types.MergePatchType, patch))
+	object := &autonodev1alpha1.CapacityLease{ObjectMeta: metav1.ObjectMeta{Namespace: c.Lease.Namespace, Name: c.Lease.Name}}
+	err = c.Management.Status().Patch(ctx, object, client.RawPatch(types.MergePatchType, patch))
 	if apierrors.IsConflict(err) || apierrors.IsNotFound(err) {
 		return reportInterval, nil // the cache hasn't reported the change yet
 	}
@@ -200,7 +202,7 @@ func (c *Controller) setReturned(status *autonodev1alpha1.CapacityLeaseStatus, r
 	condition := metav1.Condition{
 		Type: autonodev1alpha1.CapacityReturned, Status: metav1.ConditionTrue, Reason: autonodev1alpha1.AsExpectedReason,
 		Message:            "the cluster keeps no more than it may",
-		ObservedGeneration: c.Capacity.Generation(), LastTransitionTime: metav1.NewTime(now.Truncate(time.Second)),
+		ObservedGeneration: status.ObservedGeneration, LastTransitionTime: metav1.NewTime(now.Truncate(time.Second)),
 	}
 	if len(texts) > 0 {
 		condition.Status, condition.Reason = metav1.ConditionFalse, autonodev1alpha1.DrainingReason

@@ -10,11 +10,9 @@ import (
 	"strings"
 	"time"
 
-	autonodev1alpha1 "github.com/autonode-io/autonode/api/v1alpha1"
 	"github.com/autonode-io/autonode/capacity"
 	"github.com/autonode-io/autonode/fleet/division"
 	capacityprovider "github.com/autonode-io/autonode/karpenter/providers/capacity"
-	"github.com/autonode-io/autonode/karpenter/providers/offering"
 )
 
 var (
@@ -382,44 +380,20 @@ func (p *Provider) launch(name string) *launch {
 	return l
 }
 
-// Report returns what to write into the status of the lease, of which this resource version was read last; false while
-// there is nothing to report. The write has to fail if the lease has changed since.
-func (p *Provider) Report() (resourceVersion string, report division.Report, ok bool) {
+// Report returns what to write into the status of the lease; false while there is nothing to report. The write has to fail if the lease
+// has changed since Lease returned it, which has to be called before.
+func (p *Provider) Report() (report division.Report, ok bool) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	if p.lease == nil {
-		return "", division.Report{}, false
+		return division.Report{}, false
 	}
-	report, ok = p.holder.Report(p.Clock.Now())
-	return p.lease.ResourceVersion, report, ok
+	return p.holder.Report(p.Clock.Now())
 }
 
-// Status returns the report that the lease has. It is shared: don't modify it.
-func (p *Provider) Status() *autonodev1alpha1.CapacityLeaseStatus {
+// Lease returns the newest lease that this process keeps to; nil for none. It is shared: don't modify it.
+func (p *Provider) Lease() *Lease {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	if p.lease == nil {
-		return nil
-	}
-	return &p.lease.Status
-}
-
-// Quotas returns those of the infrastructure that other clusters of the account report as exhausted. The list is shared: don't modify it.
-func (p *Provider) Quotas() []offering.ClosedQuota {
-	p.mu.Lock()
-	defer p.mu.Unlock()
-	if p.lease == nil {
-		return nil
-	}
-	return p.lease.Quotas
-}
-
-// Generation returns that of the newest lease that this process keeps to.
-func (p *Provider) Generation() int64 {
-	p.mu.Lock()
-	defer p.mu.Unlock()
-	if p.lease == nil {
-		return 0
-	}
-	return p.lease.Generation
+	return p.lease
 }

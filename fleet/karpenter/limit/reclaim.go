@@ -10,12 +10,9 @@ import (
 
 // Reclaims returns those of the lease, with deadlines, and the account's name. Don't modify them.
 func (p *Provider) Reclaims() (account string, reclaims division.Reclaims) {
-	if !p.Limits() {
-		return "", nil
-	}
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	if p.lease == nil {
+	if !p.Limits() || p.lease == nil {
 		return "", nil
 	}
 	return p.lease.AccountName, p.reclaims

@@ -297,8 +297,9 @@ func (w *world) read() {
 }
 
 func (w *world) report() {
-	if version, report, ok := w.process.Report(); ok {
-		w.reports = append(w.reports, lateReport{version, report, w.clock.Now().Add(time.Duration(w.random.Int64N(int64(division.InFlight))))})
+	lease := w.process.Lease()
+	if report, ok := w.process.Report(); ok {
+		w.reports = append(w.reports, lateReport{lease.ResourceVersion, report, w.clock.Now().Add(time.Duration(w.random.Int64N(int64(division.InFlight))))})
 	}
 }
 

@@ -19,7 +19,7 @@ var m16 = capacity.Machine{Offering: capacity.Offering{InstanceType: "m5.4xlarge
 func TestWant(t *testing.T) {
 	requests := func(f *fixture) []division.Request {
 		f.t.Helper()
-		_, report, ok := f.Report()
+		report, ok := f.Report()
 		f.Expect(ok).To(BeTrue())
 		return report.Requests
 	}
@@ -99,7 +99,7 @@ func TestLargeBesideSmall(t *testing.T) {
 				used[pool] += m.VCPUs
 			}
 			l := f.live.Lease
-			if _, report, ok := f.Report(); ok {
+			if report, ok := f.Report(); ok {
 				l.Report = report
 			}
 			account.Members[name] = division.Member{Priority: priorities[name], Used: used, Lease: &l}

@@ -113,7 +113,7 @@ func (p *process) gone(name string) {
 }
 
 func (p *process) held() int64 {
-	_, report, ok := p.capacity.Report()
+	report, ok := p.capacity.Report()
 	p.Expect(ok).To(BeTrue())
 	return report.Reserved[pool]
 }
