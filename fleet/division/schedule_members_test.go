@@ -56,15 +56,7 @@ func TestMembersOfSchedules(t *testing.T) {
 				u.happen()
 				u.checkMembers()
 			}
-			u.pass(max(2*InFlight, RequestTTL))
-			for _, name := range u.names {
-				if c := u.clusters[name]; !c.leaving {
-					for range 12 {
-						c.demand[u.id()] = Amounts{"reservation/cr-1": 1}
-					}
-				}
-			}
-			u.finish()
+			u.exhaust(Amounts{"reservation/cr-1": 1}, Amounts{"reservation/cr-1": 1})
 			u.full()
 			for _, c := range u.clusters {
 				if !c.gone.IsZero() {

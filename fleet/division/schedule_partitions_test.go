@@ -124,15 +124,7 @@ func TestPartitionsOfSchedules(t *testing.T) {
 					}
 				}
 			}
-			u.heal()
-			u.pass(max(2*InFlight, RequestTTL))
-			for _, name := range u.names {
-				for range 6 {
-					u.clusters[name].demand[u.id()] = Amounts{"reservation/cr-1": 1}
-					u.clusters[name].demand[u.id()] = Amounts{"vcpus": 4}
-				}
-			}
-			u.finish()
+			u.exhaust(Amounts{"reservation/cr-1": 1}, Amounts{"vcpus": 4})
 			u.full()
 		}
 		if apart == 0 || launched == 0 {

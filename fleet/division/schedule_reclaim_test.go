@@ -71,8 +71,7 @@ func TestReclaimsOfSchedules(t *testing.T) {
 					u.end(u.any())
 				}
 			})
-			u.demandAll()
-			u.finish()
+			u.exhaust(Amounts{"reservation/cr-1": 1})
 			for _, name := range u.names {
 				if has := used(u.clusters[name].machines[len(u.clusters[name].machines)-1])["reservation/cr-1"]; has < guarantee {
 					u.fail("%s has %d of what is guaranteed to it; record %+v, retained %+v", name, has, u.records[len(u.records)-1], u.retained[len(u.retained)-1])

@@ -667,6 +667,26 @@ func (u *universe) finish() {
 	u.settle(12)
 }
 
+// exhaust connects all, ends all vacancies, and lets each cluster that stays request more than there is for it, until nothing changes.
+func (u *universe) exhaust(demands ...Amounts) {
+	u.heal()
+	u.pass(max(2*InFlight, RequestTTL)) // until what was given up counts no more
+	for _, name := range u.names {
+		c := u.clusters[name]
+		for len(c.holders) > 0 {
+			u.end(c)
+		}
+		for range 6 {
+			for _, charges := range demands {
+				if !c.leaving {
+					c.demand[u.id()] = charges
+				}
+			}
+		}
+	}
+	u.finish()
+}
+
 func TestSchedules(t *testing.T) {
 	t.Run("When anything happens in any order, it should never exceed a pool, and use all of it in the end", func(t *testing.T) {
 		for seed := range *schedules {
@@ -675,14 +695,7 @@ func TestSchedules(t *testing.T) {
 				u.happen()
 				u.check()
 			}
-			u.pass(max(2*InFlight, RequestTTL)) // until what was given up counts no more
-			for _, name := range u.names {
-				for range 6 {
-					u.clusters[name].demand[u.id()] = Amounts{"reservation/cr-1": 1}
-					u.clusters[name].demand[u.id()] = Amounts{"vcpus": 4}
-				}
-			}
-			u.finish()
+			u.exhaust(Amounts{"reservation/cr-1": 1}, Amounts{"vcpus": 4})
 			u.full()
 		}
 	})
@@ -697,13 +710,7 @@ func TestSchedules(t *testing.T) {
 				u.happen()
 				u.check()
 			}
-			u.pass(max(2*InFlight, RequestTTL))
-			for _, name := range u.names {
-				for range 6 {
-					u.clusters[name].demand[u.id()] = Amounts{"reservation/cr-1": 1}
-				}
-			}
-			u.finish()
+			u.exhaust(Amounts{"reservation/cr-1": 1})
 			u.full()
 		}
 	})

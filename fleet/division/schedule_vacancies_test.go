@@ -86,7 +86,7 @@ func (u *universe) end(c *cluster) {
 	u.say("%s keeps the vacancy of %s no longer", c.name, vacancy)
 }
 
-// run lets five hundred things happen, each after a step of the test's, and then until all are connected and know of each other.
+// run lets five hundred things happen, each after a step of the test's.
 func (u *universe) run(seed uint64, step func(i int)) {
 	for i := range 500 {
 		if u.lossy && i%150 == 149 {
@@ -99,21 +99,6 @@ func (u *universe) run(seed uint64, step func(i int)) {
 		}
 		u.happen()
 		u.check()
-	}
-	u.heal()
-	u.pass(max(2*InFlight, RequestTTL))
-}
-
-// demandAll ends all vacancies, and lets each cluster request more than there is for it.
-func (u *universe) demandAll() {
-	for _, name := range u.names {
-		c := u.clusters[name]
-		for len(c.holders) > 0 {
-			u.end(c)
-		}
-		for range 6 {
-			c.demand[u.id()] = Amounts{"reservation/cr-1": 1}
-		}
 	}
 }
 
@@ -134,8 +119,7 @@ func TestVacanciesOfSchedules(t *testing.T) {
 			for _, name := range u.names {
 				filled += u.clusters[name].filled
 			}
-			u.demandAll()
-			u.finish()
+			u.exhaust(Amounts{"reservation/cr-1": 1})
 			u.full()
 		}
 		if filled < int(*schedules) {
