@@ -172,6 +172,9 @@ func TestUnavailableReports(t *testing.T) {
 			exhausted.Quota = []string{"volumes", "on-demand Standard vCPUs"}[minute/5%2]
 			return [][]autonodev1alpha1.UnavailableOffering{{exhausted}}
 		},
+		"When a cluster reports an offering and an exhausted quota of it in turn, they should count half of the time together": func(minute int) [][]autonodev1alpha1.UnavailableOffering {
+			return [][]autonodev1alpha1.UnavailableOffering{{[]autonodev1alpha1.UnavailableOffering{quota(2000, 1000*time.Hour), at("m5.large", "a", "", 1000*time.Hour)}[minute/5%2]}}
+		},
 	} {
 		t.Run(name, func(t *testing.T) {
 			b, closed := unavailableReports{}, 0

@@ -56,12 +56,11 @@ func (u unavailableReports) post(cluster string, offerings []autonodev1alpha1.Un
 			at, next.atLeast = place{instanceType: o.InstanceType, zone: o.Zone, capacityType: o.CapacityType}, 0
 		case len(o.Quota) > maxQuota:
 			continue
-		default:
-			// Several quotas may count the same offerings, so those of a cluster count and pause together.
-			for other, w := range u[cluster] {
-				if other.quota != "" && now.Before(w.opened.Add(2*maxClosed)) && w.opened.Before(next.opened) {
-					next.opened = w.opened
-				}
+		}
+		// Several quotas may count the same offering, so those of a cluster count and pause together, and so do later reports of offerings.
+		for other, w := range u[cluster] {
+			if other.quota != "" && now.Before(w.opened.Add(2*maxClosed)) && w.opened.Before(next.opened) {
+				next.opened = w.opened
 			}
 		}
 		before, known := u[cluster][at]
