@@ -3,9 +3,11 @@
 package csr
 
 import (
+	"strings"
 	"testing"
 
 	. "github.com/onsi/gomega"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	clusterv1 "sigs.k8s.io/cluster-api/api/core/v1beta2"
 
 	"github.com/autonode-io/autonode/assets/infrastructure"
@@ -72,5 +74,13 @@ func TestChosenAddresses(t *testing.T) {
 		g.Expect(shrunk(kinds, new(madeAs(machineOf("web-1"), aws, clusterv1.MachineExternalIP))).Spec.InfrastructureRef).To(BeZero())
 		g.Expect(shrunk(kinds, new(madeAs(machineOf("web-1"), vsphere, clusterv1.MachineExternalIP))).Spec.InfrastructureRef).To(Equal(
 			clusterv1.ContractVersionedObjectReference{APIGroup: "infrastructure.cluster.x-k8s.io", Kind: vsphere}))
+	})
+
+	t.Run("When annotations are longer than Karpenter writes any, the cache should hold the beginning of each", func(t *testing.T) {
+		machine := machineOf("web-1")
+		for _, key := range retainedAnnotations {
+			metav1.SetMetaDataAnnotation(&machine.ObjectMeta, key, strings.Repeat("x", 40<<10))
+		}
+		NewWithT(t).Expect(shrunk(kinds, &machine).Annotations).To(And(HaveLen(len(retainedAnnotations)), HaveEach(HaveLen(512))))
 	})
 }

@@ -6,6 +6,7 @@ import (
 	"context"
 	"fmt"
 	"slices"
+	"strings"
 
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/util/sets"
@@ -68,7 +69,7 @@ func shrunk(kinds infrastructure.Kinds, machine *clusterv1.Machine) *clusterv1.M
 			if annotations == nil {
 				annotations = map[string]string{}
 			}
-			annotations[key] = value
+			annotations[key] = strings.Clone(value[:min(len(value), 512)]) // Karpenter writes none that is longer
 		}
 	}
 	ref := clusterv1.ContractVersionedObjectReference{Name: machine.Spec.InfrastructureRef.Name}
