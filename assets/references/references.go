@@ -185,3 +185,6 @@ func DataSecret(name string) string {
 // InstancePrefix is the text of the prefix that the names of a Cluster's instances have: infrastructure providers take instances for theirs
 // by name.
 func InstancePrefix(prefix string) string { return "Machine.cluster.x-k8s.io metadata.name=" + prefix }
+
+// ClusterName is the text of the Cluster that Machines and their objects are of.
+func ClusterName(name string) string { return "Machine.cluster.x-k8s.io spec.clusterName=" + name }

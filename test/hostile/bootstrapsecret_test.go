@@ -47,6 +47,7 @@ func TestBootstrapSecrets(t *testing.T) {
 		"a key that is no machine's":   {func(s *corev1.Secret) { maps.Copy(s.Data, map[string][]byte{"tls.key": nil}) }, "the keys value and format"},
 		"a key, written as text":       {func(s *corev1.Secret) { s.StringData = map[string]string{"kubeconfig": "x"} }, "the keys value and format"},
 		"a Secret that stays for ever": {func(s *corev1.Secret) { s.OwnerReferences = nil }, "has one owner"},
+		"a Secret with a finalizer":    {func(s *corev1.Secret) { s.Finalizers = []string{"example.com/stay"} }, "has no finalizer"},
 		"a Secret that has more than one owner": {func(s *corev1.Secret) {
 			s.OwnerReferences = append(s.OwnerReferences, metav1.OwnerReference{APIVersion: "v1", Kind: "ConfigMap", Name: "x", UID: "2"})
 		}, "has one owner"},

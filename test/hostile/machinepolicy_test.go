@@ -36,6 +36,7 @@ const (
 	created                         = "may refer only to an infrastructure machine and a bootstrap config that Karpenter may create"
 	annotations                     = "neither a template nor a MachineDeployment of the Cluster has the annotations"
 	owner, instance, prefix         = "no owner but their Cluster, and an infrastructure machine the Machine of its own name", "the provider reports which instance", "is called after its Cluster"
+	cluster                         = "may write only what is its own Cluster's"
 )
 
 func machineNamed(name, secret string, changes ...func(*metav1.ObjectMeta)) client.Object {
@@ -64,6 +65,12 @@ func other(apiVersion, kind, name string, labels map[string]string) client.Objec
 // made is a Machine as Karpenter makes it for a NodeClaim.
 func made(nodeClaim, secret string, changes ...func(*metav1.ObjectMeta)) client.Object {
 	return machineNamed(v1alpha1.InstanceName("uid", nodeClaim), secret, append([]func(*metav1.ObjectMeta){claimedBy(nodeClaim)}, changes...)...)
+}
+
+func ofCluster(name string) client.Object {
+	m := made("general-abcde", "").(*clusterv1.Machine)
+	m.Spec.ClusterName = name
+	return m
 }
 
 func kubeadmConfig(name string) client.Object {
@@ -221,8 +228,14 @@ func machineAttacks() map[string]machineAttack {
 			parts(v1alpha1.InstanceName("uid", "general-abcde"), v1alpha1.InstanceName("uid", "general-abcde"), func(infrastructure, _ *clusterv1.ContractVersionedObjectReference) {
 				infrastructure.Kind = "KwokMachineTemplate"
 			}), created},
-		"a Machine without the hash":          {machineNamed("general-abcde", ""), prefix},
-		"a bootstrap config without the hash": {kubeadmConfig("general-abcde"), prefix},
+		"a Machine of another Cluster, which has no Karpenter": {
+			made("general-abcde", "", func(meta *metav1.ObjectMeta) { meta.Labels[clusterv1.ClusterNameLabel] = "green" }), cluster},
+		"a Machine of another Cluster with its own label": {ofCluster("green"), cluster},
+		"a bootstrap config of another Cluster": {
+			with(kubeadmConfig(v1alpha1.InstanceName("uid", "general-abcde")), func(o *unstructured.Unstructured) { o.SetLabels(labelsOf("general-abcde", "green")) }), cluster},
+		"an infrastructure machine of no Cluster": {infrastructure(v1alpha1.InstanceName("uid", "general-abcde"), labelsOf("general-abcde", "")), cluster},
+		"a Machine without the hash":              {machineNamed("general-abcde", ""), prefix},
+		"a bootstrap config without the hash":     {kubeadmConfig("general-abcde"), prefix},
 	}
 }
 
@@ -237,7 +250,7 @@ func TestMachinePolicy(t *testing.T) {
 	}})
 	g.Expect(err).NotTo(HaveOccurred())
 	enforce(t, "machines", namespaceName, otherNamespace)
-	bindKarpenter(t, namespaceName, references.DataSecret("deployed"), references.InstancePrefix(v1alpha1.InstancePrefix("uid")),
+	bindKarpenter(t, namespaceName, references.DataSecret("deployed"), references.InstancePrefix(v1alpha1.InstancePrefix("uid")), references.ClusterName("blue"),
 		references.Annotations(map[string]string{"example.com/owner": "team a", "example.com/note": "ä", v1alpha1.PriceAnnotation: "0.1"}))
 	bindForeign(t, otherNamespace)
 	karpenter := karpenterOf(t, namespaceName)
@@ -331,6 +344,13 @@ func TestMachinePolicy(t *testing.T) {
 		before := m.DeepCopy()
 		metav1.SetMetaDataAnnotation(&m.ObjectMeta, v1alpha1.InstanceGoneAnnotation, "gone")
 		g.Expect(karpenter.Patch(ctx, m, client.MergeFrom(before))).To(Succeed())
+	})
+	t.Run("When Karpenter gives a Machine to another Cluster, it should be refused", func(t *testing.T) {
+		g := NewWithT(t)
+		m := made("general-12", "")
+		g.Expect(karpenter.Create(ctx, m)).To(Succeed())
+		patch := client.RawPatch(types.MergePatchType, []byte(`{"metadata": {"labels": {"cluster.x-k8s.io/cluster-name": "green"}}}`))
+		g.Expect(karpenter.Patch(ctx, m, patch)).To(MatchError(ContainSubstring(cluster)))
 	})
 	t.Run("When Karpenter changes the finalizers of a Machine, it should be refused", func(t *testing.T) {
 		g := NewWithT(t)

@@ -115,7 +115,7 @@ func TestReferences(t *testing.T) {
 	}
 	define(unknownKind, "v1")
 	define(optedIn, "v1")
-	allowed := []string{references.Name(optedIn), references.InstancePrefix(v1alpha1.InstancePrefix(clusterUID))}
+	allowed := []string{references.Name(optedIn), references.InstancePrefix(v1alpha1.InstancePrefix(clusterUID)), references.ClusterName("blue")}
 	allow := func(kind references.Kind, object *unstructured.Unstructured) {
 		text, err := kind.Text(object.Object["spec"])
 		g.Expect(err).NotTo(HaveOccurred())
@@ -197,7 +197,7 @@ func TestReferences(t *testing.T) {
 		role := &rbacv1.Role{}
 		g.Expect(management.Get(ctx, client.ObjectKey{Namespace: namespaceName, Name: "karpenter"}, role)).To(Succeed())
 		before := role.DeepCopy()
-		role.Rules[len(role.Rules)-1].ResourceNames = []string{references.InstancePrefix(v1alpha1.InstancePrefix(clusterUID))}
+		role.Rules[len(role.Rules)-1].ResourceNames = []string{references.InstancePrefix(v1alpha1.InstancePrefix(clusterUID)), references.ClusterName("blue")}
 		g.Expect(management.Patch(ctx, role, client.MergeFrom(before))).To(Succeed())
 		g.Eventually(func() error {
 			return karpenter.Create(ctx, versioned(full(t, kinds[kubevirt], namespaceName)), client.DryRunAll)

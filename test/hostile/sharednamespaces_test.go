@@ -39,7 +39,7 @@ func TestSharedNamespaces(t *testing.T) {
 	namespace(t, namespaceName)
 	as := func(cluster string) client.Client {
 		names := v1beta1.SharedNames(cluster)
-		bindServiceAccount(t, namespaceName, names, references.InstancePrefix(v1alpha1.InstancePrefix("uid")))
+		bindServiceAccount(t, namespaceName, names, references.InstancePrefix(v1alpha1.InstancePrefix("uid")), references.ClusterName(cluster))
 		return serviceAccount(t, namespaceName, names.Karpenter)
 	}
 	blue, green := as("blue"), as("green")
@@ -77,20 +77,21 @@ func TestSharedNamespaces(t *testing.T) {
 		l.Spec.HolderIdentity, l.Spec.LeaseDurationSeconds = ptr.To("blue"), ptr.To(int32(math.MaxInt32))
 		return l
 	}
-	const ofLabel, ofMachines = "may write only objects with the label cluster.x-k8s.io/cluster-name=blue", "may write only Machines of that Cluster"
+	const ofCluster, ofLabel = "may write only what is its own Cluster's", "may create only Secrets with the label cluster.x-k8s.io/cluster-name=blue"
 	g.Eventually(func() error {
 		return blue.Create(ctx, infrastructure("general-abcde", "green"), client.DryRunAll)
-	}).Should(MatchError(ContainSubstring(ofLabel)), "the policy is in force a moment after it was made")
+	}).Should(MatchError(ContainSubstring(ofCluster)), "the policy is in force a moment after it was made")
+	g.Eventually(func() error { return blue.Create(ctx, lease("green"), client.DryRunAll) }).Should(MatchError(ContainSubstring("may create only the Lease")))
 
 	for name, attack := range map[string]struct {
 		object client.Object
 		want   string
 	}{
-		"a Machine of another Cluster":                         {machine("general-abcde", "green", "green"), ofLabel},
-		"a Machine of another Cluster with its own label":      {machine("general-abcde", "blue", "green"), ofMachines},
-		"an infrastructure machine of another Cluster":         {infrastructure("general-abcde", "green"), ofLabel},
-		"an infrastructure machine of no Cluster":              {infrastructure("general-abcde", ""), ofLabel},
-		"a bootstrap config of another Cluster":                {config("general-abcde", "green"), ofLabel},
+		"a Machine of another Cluster":                         {machine("general-abcde", "green", "green"), ofCluster},
+		"a Machine of another Cluster with its own label":      {machine("general-abcde", "blue", "green"), ofCluster},
+		"an infrastructure machine of another Cluster":         {infrastructure("general-abcde", "green"), ofCluster},
+		"an infrastructure machine of no Cluster":              {infrastructure("general-abcde", ""), ofCluster},
+		"a bootstrap config of another Cluster":                {config("general-abcde", "green"), ofCluster},
 		"a bootstrap Secret of another Cluster":                {secret("green"), ofLabel},
 		"a Secret that isn't bootstrap data":                   {&corev1.Secret{ObjectMeta: meta("token", "blue")}, "of the type cluster.x-k8s.io/secret"},
 		"the Lease of another Cluster's Karpenter":             {lease("green"), "may create only the Lease karpenter-leader-election-blue"},
@@ -110,8 +111,8 @@ func TestSharedNamespaces(t *testing.T) {
 			g.Expect(green.Create(ctx, object)).To(Succeed())
 			before := object.DeepCopyObject().(client.Object)
 			object.SetLabels(labelsOf("general-vwxyz", "blue"))
-			g.Expect(blue.Patch(ctx, object.DeepCopyObject().(client.Object), client.MergeFrom(before))).To(MatchError(ContainSubstring(ofLabel)), "it mustn't take it")
-			g.Expect(blue.Delete(ctx, object)).To(MatchError(ContainSubstring(ofLabel)))
+			g.Expect(blue.Patch(ctx, object.DeepCopyObject().(client.Object), client.MergeFrom(before))).To(MatchError(ContainSubstring(ofCluster)), "it mustn't take it")
+			g.Expect(blue.Delete(ctx, object)).To(MatchError(ContainSubstring(ofCluster)))
 			g.Expect(green.Delete(ctx, object)).To(Succeed())
 		}
 	})

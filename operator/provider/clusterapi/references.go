@@ -19,7 +19,7 @@ import (
 )
 
 // references returns what Karpenter's machines may be, as the Role names it: the texts of the Cluster's templates, the annotations and the
-// bootstrap Secrets of its MachineDeployments, and the prefix of the names of the Cluster's instances. An infrastructure or bootstrap
+// bootstrap Secrets of its MachineDeployments, the Cluster's name, and the prefix of its instances' names. An infrastructure or bootstrap
 // provider gives a machine what its objects name, and Karpenter itself may read none of it. The policies reject everything else.
 func (g groups) references(ctx context.Context, in provider.Input, named map[schema.GroupKind]naming) ([]string, error) {
 	var allowed []string
@@ -53,7 +53,7 @@ func (g groups) references(ctx context.Context, in provider.Input, named map[sch
 		}
 	}
 	if in.Cluster != nil {
-		allowed = append(allowed, references.InstancePrefix(v1alpha1.InstancePrefix(in.Cluster.UID)))
+		allowed = append(allowed, references.InstancePrefix(v1alpha1.InstancePrefix(in.Cluster.UID)), references.ClusterName(in.ClusterName))
 	}
 	slices.Sort(allowed)
 	return slices.Compact(allowed), nil
