@@ -65,6 +65,13 @@ var exceptions = []audit.Exception{{
 }, {
 	Identity: operatorIdentity, Group: "vmware.infrastructure.cluster.x-k8s.io", Resources: []string{"vspheremachinetemplates"}, Verbs: []string{"list", "watch"}, Reason: "as above",
 }, {
+	Identity: operatorIdentity, Group: infrav1.GroupVersion.Group, Resources: []string{
+		"awsmachines", "azuremachines", "gcpmachines", "hcloudmachines", "hetznerbaremetalmachines", "kubemarkmachines", "kubevirtmachines",
+		"kwokmachines", "metal3machines", "nutanixmachines", "openstackmachines", "proxmoxmachines", "vspheremachines",
+	}, Verbs: []string{"get"}, Reason: "the world's control planes have no machines; test/hostile makes one",
+}, {
+	Identity: operatorIdentity, Group: "vmware.infrastructure.cluster.x-k8s.io", Resources: []string{"vspheremachines"}, Verbs: []string{"get"}, Reason: "as above",
+}, {
 	Identity: operatorIdentity, Group: infrav1.GroupVersion.Group, Resources: []string{"awsclusters"}, Verbs: []string{"get"},
 	Reason: "the region of a cluster on AWS is read from its infrastructure; the world has no AWS",
 }, {

@@ -15,6 +15,7 @@ import (
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/utils/ptr"
 	clusterv1 "sigs.k8s.io/cluster-api/api/core/v1beta2"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	"sigs.k8s.io/controller-runtime/pkg/envtest"
@@ -396,6 +397,40 @@ func TestTemplatesReferences(t *testing.T) {
 		g.Expect(management.Create(ctx, template("later", "blue", "cloud-d"))).To(Succeed())
 		g.Eventually(boots("cloud-d")).Should(Succeed())
 		g.Expect(boots("green-cloud")()).To(MatchError(ContainSubstring(foreign)))
+	})
+	t.Run("When the platform gives a template to another Cluster, its machines should be refused", func(t *testing.T) {
+		g, given := NewWithT(t), template("later", "blue", "cloud-d")
+		patch := client.RawPatch(types.MergePatchType, []byte(`{"metadata": {"labels": {"cluster.x-k8s.io/cluster-name": "green"}}}`))
+		g.Expect(management.Patch(ctx, given, patch)).To(Succeed())
+		g.Eventually(boots("cloud-d")).Should(MatchError(ContainSubstring(foreign)))
+	})
+	t.Run("When a machine of the control plane was made from a template, no machine should be made from it, and one from another", func(t *testing.T) {
+		g := NewWithT(t)
+		kwok := func(kind, name string) *unstructured.Unstructured {
+			object := template(name, "blue", "")
+			object.SetAPIVersion("infrastructure.cluster.x-k8s.io/v1beta1")
+			object.SetKind(kind)
+			object.Object["spec"] = map[string]any{"template": map[string]any{"spec": map[string]any{"role": name}}}
+			return object
+		}
+		launch := func(name string) error {
+			object := kwok("KwokMachine", name)
+			object.SetLabels(labelsOf("general-abcde", "blue"))
+			object.Object["spec"] = map[string]any{"role": name}
+			return karpenter.Create(ctx, object, client.DryRunAll)
+		}
+		controlPlane := map[string]string{v1beta1.ClusterNameLabel: "blue", clusterv1.MachineControlPlaneLabel: ""}
+		ref := clusterv1.ContractVersionedObjectReference{APIGroup: "infrastructure.cluster.x-k8s.io", Kind: "KwokMachine", Name: "blue-control-plane-1"}
+		m := &clusterv1.Machine{ObjectMeta: metav1.ObjectMeta{Namespace: namespaceName, Name: ref.Name, Labels: controlPlane}}
+		m.Spec = clusterv1.MachineSpec{ClusterName: "blue", InfrastructureRef: ref, Bootstrap: clusterv1.Bootstrap{DataSecretName: ptr.To("x")}}
+		cloned := kwok("KwokMachine", ref.Name)
+		cloned.SetLabels(controlPlane)
+		cloned.SetAnnotations(map[string]string{clusterv1.TemplateClonedFromNameAnnotation: "control-plane"})
+		for _, object := range []client.Object{m, cloned, kwok("KwokMachineTemplate", "control-plane"), kwok("KwokMachineTemplate", "worker")} {
+			g.Expect(management.Create(ctx, object)).To(Succeed())
+		}
+		g.Eventually(func() error { return launch("worker") }).Should(Succeed())
+		g.Eventually(func() error { return launch("control-plane") }).Should(MatchError(ContainSubstring(foreign)))
 	})
 	t.Run("When a template gives its machines annotations, the Role should name them, with a MachineDeployment's", func(t *testing.T) {
 		g := NewWithT(t)

@@ -5,10 +5,12 @@
 package references
 
 import (
+	"cmp"
 	"context"
 	"fmt"
 	"maps"
 	"slices"
+	"strings"
 	"sync"
 	"time"
 
@@ -41,6 +43,7 @@ const (
 type Templates struct {
 	cache  cache.Cache
 	live   client.Reader
+	cached client.Reader
 	mapper meta.RESTMapper
 	kinds  references.Kinds
 	events chan event.GenericEvent
@@ -53,6 +56,8 @@ type Templates struct {
 // +kubebuilder:rbac:groups=bootstrap.cluster.x-k8s.io,resources=eksconfigtemplates;k0sworkerconfigtemplates;kthreesconfigtemplates;kubeadmconfigtemplates;nodeadmconfigtemplates;rke2configtemplates;talosconfigtemplates,verbs=list;watch
 // +kubebuilder:rbac:groups=infrastructure.cluster.x-k8s.io,resources=awsmachinetemplates;azuremachinetemplates;gcpmachinetemplates;hcloudmachinetemplates;hetznerbaremetalmachinetemplates;kubemarkmachinetemplates;kubevirtmachinetemplates;kwokmachinetemplates;metal3machinetemplates;nutanixmachinetemplates;openstackmachinetemplates;proxmoxmachinetemplates;vspheremachinetemplates,verbs=list;watch
 // +kubebuilder:rbac:groups=vmware.infrastructure.cluster.x-k8s.io,resources=vspheremachinetemplates,verbs=list;watch
+// +kubebuilder:rbac:groups=infrastructure.cluster.x-k8s.io,resources=awsmachines;azuremachines;gcpmachines;hcloudmachines;hetznerbaremetalmachines;kubemarkmachines;kubevirtmachines;kwokmachines;metal3machines;nutanixmachines;openstackmachines;proxmoxmachines;vspheremachines,verbs=get
+// +kubebuilder:rbac:groups=vmware.infrastructure.cluster.x-k8s.io,resources=vspheremachines,verbs=get
 
 // New adds the watches to the manager. None starts before a kind is asked for.
 func New(mgr manager.Manager) (*Templates, error) {
@@ -61,7 +66,7 @@ func New(mgr manager.Manager) (*Templates, error) {
 		return nil, err
 	}
 	t := &Templates{
-		live: mgr.GetAPIReader(), mapper: mgr.GetRESTMapper(), kinds: kinds,
+		live: mgr.GetAPIReader(), cached: mgr.GetClient(), mapper: mgr.GetRESTMapper(), kinds: kinds,
 		events: make(chan event.GenericEvent, waiting), watched: map[schema.GroupKind]cache.Informer{},
 	}
 	t.cache, err = cache.New(mgr.GetConfig(), cache.Options{
@@ -82,7 +87,7 @@ func (t *Templates) Start(ctx context.Context) error { return t.cache.Start(ctx)
 // GetCache makes the manager start it before its readers.
 func (t *Templates) GetCache() cache.Cache { return t.cache }
 
-// Events has the templates whose text has changed.
+// Events has the templates that come, change and go.
 func (t *Templates) Events() <-chan event.GenericEvent { return t.events }
 
 // textField holds the text of a template's spec.
@@ -160,9 +165,13 @@ func (t *Templates) Texts(
 	if err := t.cache.List(ctx, list, client.InNamespace(namespace), client.UnsafeDisableDeepCopy); err != nil {
 		return nil, fmt.Errorf("listing %s: %w", mapping.Resource.Resource, err)
 	}
+	others, err := t.ofControlPlane(ctx, namespace, mapping.GroupVersionKind)
+	if err != nil {
+		return nil, err
+	}
 	var texts []string
 	for i := range list.Items {
-		if belongs(&list.Items[i]) {
+		if belongs(&list.Items[i]) && !slices.Contains(others, list.Items[i].GetName()) {
 			texts = append(texts, textsOf(&list.Items[i], annotations...)...)
 		}
 	}
@@ -176,6 +185,25 @@ func (t *Templates) Texts(
 		}
 	}
 	return texts, nil
+}
+
+// ofControlPlane returns the names of the templates of a kind that the control plane's machines were made from. Karpenter uses none of these.
+func (t *Templates) ofControlPlane(ctx context.Context, namespace string, kind schema.GroupVersionKind) (names []string, err error) {
+	machines := &clusterv1.MachineList{}
+	if strings.HasSuffix(kind.Kind, "MachineTemplate") {
+		err = t.cached.List(ctx, machines, client.InNamespace(namespace), client.HasLabels{clusterv1.MachineControlPlaneLabel})
+	}
+	for i := range machines.Items {
+		m, infrastructure := &machines.Items[i], &metav1.PartialObjectMetadata{}
+		infrastructure.SetGroupVersionKind(kind.GroupVersion().WithKind(references.Made(kind.GroupKind()).Kind))
+		// The cache leaves out a name that is the Machine's own.
+		key := client.ObjectKey{Namespace: namespace, Name: cmp.Or(m.Spec.InfrastructureRef.Name, m.Name)}
+		if err := t.live.Get(ctx, key, infrastructure); client.IgnoreNotFound(err) != nil {
+			return nil, fmt.Errorf("reading a machine of the control plane: %w", err)
+		}
+		names = append(names, infrastructure.Annotations[clusterv1.TemplateClonedFromNameAnnotation])
+	}
+	return names, err
 }
 
 // watch sees to it that a kind is watched, and reports whether the operator may.
@@ -228,17 +256,8 @@ func (t *Templates) inform(ctx context.Context, mapping *meta.RESTMapping) (cach
 				t.changed(obj)
 			}
 		},
-		UpdateFunc: func(before, after any) {
-			if !slices.Equal(textsOf(before), textsOf(after)) {
-				t.changed(after)
-			}
-		},
-		DeleteFunc: func(obj any) {
-			if unknown, ok := obj.(toolscache.DeletedFinalStateUnknown); ok {
-				obj = unknown.Obj
-			}
-			t.changed(obj)
-		},
+		UpdateFunc: func(_, after any) { t.changed(after) }, // its text, or whose it is
+		DeleteFunc: t.changed,
 	})
 	if err != nil {
 		return nil, fmt.Errorf("watching %s: %w", mapping.Resource.Resource, err)
@@ -248,6 +267,9 @@ func (t *Templates) inform(ctx context.Context, mapping *meta.RESTMapping) (cach
 }
 
 func (t *Templates) changed(obj any) {
+	if unknown, ok := obj.(toolscache.DeletedFinalStateUnknown); ok {
+		obj = unknown.Obj
+	}
 	if template, ok := obj.(*unstructured.Unstructured); ok {
 		t.events <- event.GenericEvent{Object: template}
 	}
