@@ -234,6 +234,7 @@ func machineAttacks() map[string]machineAttack {
 		"a bootstrap config of another Cluster": {
 			with(kubeadmConfig(v1alpha1.InstanceName("uid", "general-abcde")), func(o *unstructured.Unstructured) { o.SetLabels(labelsOf("general-abcde", "green")) }), cluster},
 		"an infrastructure machine of no Cluster": {infrastructure(v1alpha1.InstanceName("uid", "general-abcde"), labelsOf("general-abcde", "")), cluster},
+		"a Machine of a MachinePool":              {made("general-abcde", "", labelled(clusterv1.MachinePoolNameLabel, "pool")), keys},
 		"a Machine without the hash":              {machineNamed("general-abcde", ""), prefix},
 		"a bootstrap config without the hash":     {kubeadmConfig("general-abcde"), prefix},
 	}

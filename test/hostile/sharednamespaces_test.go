@@ -116,6 +116,14 @@ func TestSharedNamespaces(t *testing.T) {
 			g.Expect(green.Delete(ctx, object)).To(Succeed())
 		}
 	})
+	t.Run("When a Karpenter with a namespace of its own creates the Lease of another program, it should be refused", func(t *testing.T) {
+		g, dedicated := NewWithT(t), lease("green")
+		bindKarpenter(t, namespaceName)
+		karpenter := karpenterOf(t, namespaceName)
+		g.Expect(karpenter.Create(ctx, dedicated, client.DryRunAll)).To(MatchError(ContainSubstring("may create only the Lease karpenter-leader-election")))
+		dedicated.SetName(v1beta1.DedicatedNames().LeaderElection)
+		g.Expect(karpenter.Create(ctx, dedicated, client.DryRunAll)).To(Succeed())
+	})
 	t.Run("When Karpenter writes what is its own, it should be let through", func(t *testing.T) {
 		g := NewWithT(t)
 		bound := machine("general-abcde", "blue", "blue")
