@@ -145,17 +145,17 @@ func TestApply(t *testing.T) {
 // What a person copies from the documentation is what is tested.
 func TestDocumented(t *testing.T) {
 	for _, page := range []string{"patches.md", "templates.md"} {
-		text, err := os.ReadFile(filepath.Join("..", "..", "docs", page))
+		text, err := os.ReadFile(filepath.Join("..", "..", "docs", "platform", page))
 		if err != nil {
 			t.Fatal(err)
 		}
 		examples := regexp.MustCompile(`(?s)infrastructure-patches: \|\n(.*?)\x60\x60\x60`).FindAllStringSubmatch(string(text), -1)
 		if len(examples) != 1 {
-			t.Errorf("docs/%s has %d examples", page, len(examples))
+			t.Errorf("docs/platform/%s has %d examples", page, len(examples))
 		}
 		for _, example := range examples {
 			for capacityType, want := range map[string]any{"on-demand": nil, "spot": map[string]any{}} {
-				t.Run("When a "+capacityType+" machine is patched as docs/"+page+" shows, it should be one", func(t *testing.T) {
+				t.Run("When a "+capacityType+" machine is patched as docs/platform/"+page+" shows, it should be one", func(t *testing.T) {
 					v := values()
 					v.Variables[patch.CapacityType] = capacityType
 					got, err := apply(`{"instanceType": "m5.large"}`, example[1], v)

@@ -35,7 +35,7 @@ const bootstrapGroup = "bootstrap.cluster.x-k8s.io"
 // documented are the examples of docs/platform/bootstrap.md by kind: what a person copies is what is tested.
 func documented(t *testing.T) map[string]v1alpha1.BootstrapPatches {
 	t.Helper()
-	text, err := os.ReadFile(filepath.Join("..", "..", "..", "docs", "bootstrap.md"))
+	text, err := os.ReadFile(filepath.Join("..", "..", "..", "docs", "platform", "bootstrap.md"))
 	NewWithT(t).Expect(err).NotTo(HaveOccurred())
 	examples := map[string]v1alpha1.BootstrapPatches{}
 	for _, block := range regexp.MustCompile("(?s)```yaml\n(bootstrapPatches:.*?)```").FindAllStringSubmatch(string(text), -1) {
