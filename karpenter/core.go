@@ -147,7 +147,7 @@ func (sleepless) Sleep(time.Duration) {}
 
 // controllers lists Karpenter core's, as controllers.NewControllers of core does, each with the middleware around its passes. A test
 // compares both lists. Core's prediction by VerticalPodAutoscalers isn't in them: Karpenter's role in the guest has no right to read those
-// and the objects that they scale (docs/platform/install.md).
+// and the objects that they scale (docs/platform/settings.md).
 func (k *karpenterCore) controllers(ctx context.Context) []controller.Controller {
 	opts := options.FromContext(ctx)
 	guest, cached, recorder, now, provider := k.client, k.guest.GetClient(), k.guest.EventRecorder, k.guest.Clock, k.cloudProvider

@@ -111,7 +111,7 @@ func Build(base fs.FS, overlay kustomizetypes.Kustomization, files map[string][]
 	return built, nil
 }
 
-// overlay is the one of docs/platform/install.md.
+// overlay is the one of docs/platform/install.md and docs/platform/settings.md.
 func (o Options) overlay() (*kustomizetypes.Kustomization, error) {
 	image, err := o.image()
 	if err != nil {

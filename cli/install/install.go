@@ -92,7 +92,7 @@ func (o *Options) Validate() error {
 		}
 	}
 	if err := o.Operator.CheckArguments(o.Manifests.Args); err != nil {
-		return fmt.Errorf("--operator-arg: the operator would reject it: %w; docs/platform/install.md has its flags", err)
+		return fmt.Errorf("--operator-arg: the operator would reject it: %w; docs/platform/settings.md has its flags", err)
 	}
 	return nil
 }
@@ -108,7 +108,7 @@ func (o *Options) Run(ctx context.Context, streams command.Streams) error {
 			return fmt.Errorf("--karpenter-settings: %w", err)
 		}
 		if err := o.Operator.CheckSettings(content); err != nil {
-			return fmt.Errorf("--karpenter-settings: the operator would reject %s: %w; docs/platform/install.md has its fields", o.Settings, err)
+			return fmt.Errorf("--karpenter-settings: the operator would reject %s: %w; docs/platform/settings.md has its fields", o.Settings, err)
 		}
 		o.Manifests.Settings = content
 	}

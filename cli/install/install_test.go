@@ -63,7 +63,7 @@ func TestInstallRender(t *testing.T) {
 		"When the settings are an argument, it should name the flag": {[]string{"--operator-arg=--karpenter-settings=x"},
 			"name the file with `autonode install --karpenter-settings`"},
 		"When the operator has no such flag, it should say so": {[]string{"--operator-arg=--registry-network=10.0.0.0/8"},
-			"the operator would reject it: unknown flag: --registry-network; docs/platform/install.md has its flags"},
+			"the operator would reject it: unknown flag: --registry-network; docs/platform/settings.md has its flags"},
 		"When the operator would reject settings, it should say why": {[]string{"--karpenter-settings", wrong}, wrong + `: unknown field "logs"`},
 	} {
 		t.Run(name, func(t *testing.T) {

@@ -129,7 +129,7 @@ func TestDeletion(t *testing.T) {
 		g.Expect(management.Get(ctx, client.ObjectKeyFromObject(component), component)).To(Succeed())
 		g.Expect(management.Delete(ctx, definition(hostedClusters))).To(Succeed())
 		g.Eventually(condition(t, hostedCluster, v1beta1.AutoNodeEnabled)).Should(HavePrefix("False/AutoNodeDrainUnconfirmed: "))
-		// As docs/platform/install.md states: the operator ends, the finalizer goes, and so does the definition.
+		// As docs/platform/maintain.md states: the operator ends, the finalizer goes, and so does the definition.
 		stop()
 		g.Eventually(func(g Gomega) {
 			released := client.RawPatch(types.MergePatchType, []byte(`{"metadata":{"finalizers":null}}`))
