@@ -5,7 +5,6 @@ package e2e
 import (
 	"context"
 	"os"
-	"regexp"
 	"strings"
 	"testing"
 
@@ -20,32 +19,28 @@ import (
 	infrav1 "github.com/autonode-io/autonode/test/world/infrastructure/api/v1beta1"
 )
 
-// documented are the objects of the example that docs/platform/catalog.md begins with, for a control-plane namespace.
-func documented(g *WithT, namespace string) (management, guest []*unstructured.Unstructured) {
-	page, err := os.ReadFile("../../docs/platform/catalog.md")
+// objectsOf are those of a file in testdata, for a control-plane namespace. The last two are the guest's.
+func objectsOf(g *WithT, file, namespace string) (management, guest []*unstructured.Unstructured) {
+	text, err := os.ReadFile("testdata/" + file)
 	g.Expect(err).NotTo(HaveOccurred())
-	blocks := regexp.MustCompile("(?s)```yaml\n(.*?)```").FindAllStringSubmatch(string(page), 2)
-	g.Expect(blocks).To(HaveLen(2))
-	decode := func(block string) (objects []*unstructured.Unstructured) {
-		for document := range strings.SplitSeq(strings.ReplaceAll(block, "clusters-blue", namespace), "\n---\n") {
-			object := &unstructured.Unstructured{}
-			raw, err := yaml.YAMLToJSON([]byte(document))
-			g.Expect(err).NotTo(HaveOccurred())
-			g.Expect(object.UnmarshalJSON(raw)).To(Succeed())
-			objects = append(objects, object)
-		}
-		return objects
+	var objects []*unstructured.Unstructured
+	for document := range strings.SplitSeq(strings.ReplaceAll(string(text), "namespace: clusters-blue", "namespace: "+namespace), "\n---\n") {
+		object := &unstructured.Unstructured{}
+		raw, err := yaml.YAMLToJSON([]byte(document))
+		g.Expect(err).NotTo(HaveOccurred())
+		g.Expect(object.UnmarshalJSON(raw)).To(Succeed())
+		objects = append(objects, object)
 	}
-	return decode(blocks[0][1]), decode(blocks[1][1])
+	return objects[:len(objects)-2], objects[len(objects)-2:]
 }
 
-// catalogCluster is a guest whose node class "catalog" is the documented one.
+// catalogCluster is a guest whose node class "catalog" is the one of testdata/catalog.yaml.
 type catalogCluster struct{ *cluster }
 
 func createCatalog(t *testing.T, c *cluster) catalogCluster {
 	t.Helper()
 	g := NewWithT(t)
-	management, guest := documented(g, c.namespace())
+	management, guest := objectsOf(g, "catalog.yaml", c.namespace())
 	for _, object := range management {
 		g.Expect(c.management.Create(t.Context(), object)).To(Succeed())
 	}
@@ -127,7 +122,7 @@ func TestCatalog(t *testing.T) {
 		t.Helper()
 		NewWithT(t).Eventually(check).WithContext(t.Context()).WithTimeout(eventually).WithPolling(interval).Should(Succeed())
 	}
-	t.Run("When the documented example is applied, its NodePool should get the cheapest of at least two types", func(t *testing.T) {
+	t.Run("When the catalog is applied, its NodePool should get the cheapest of at least two types", func(t *testing.T) {
 		eventually(t, func(g Gomega, ctx context.Context) {
 			found := c.catalog(g, ctx)
 			g.Expect(found.StatusConditions().IsTrue("Ready")).To(BeTrue(), "%v", found.Status.Conditions)

@@ -5,7 +5,6 @@ package e2e
 import (
 	"context"
 	"os"
-	"regexp"
 	"strings"
 	"sync"
 	"testing"
@@ -15,36 +14,22 @@ import (
 	"k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/watch"
 	clusterv1 "sigs.k8s.io/cluster-api/api/core/v1beta2"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	karpv1 "sigs.k8s.io/karpenter/pkg/apis/v1"
-	"sigs.k8s.io/yaml"
 
 	"github.com/autonode-io/autonode/api/karpenter/v1alpha1"
 	autonodev1alpha1 "github.com/autonode-io/autonode/api/v1alpha1"
 )
 
-// fleetPage are the objects that docs/platform/fleet-capacity.md begins with: the account, and those of one cluster.
-func fleetPage(g *WithT, namespace string) (account *autonodev1alpha1.CapacityAccount, catalog *unstructured.Unstructured, guest []*unstructured.Unstructured) {
-	page, err := os.ReadFile("../../docs/platform/fleet-capacity.md")
-	g.Expect(err).NotTo(HaveOccurred())
-	blocks := regexp.MustCompile("(?s)```yaml\n(.*?)```").FindAllStringSubmatch(string(page), 2)
-	g.Expect(blocks).To(HaveLen(2))
-	decode := func(document string, into any) {
-		g.Expect(yaml.UnmarshalStrict([]byte(document), into)).To(Succeed())
-	}
-	management := strings.Split(strings.ReplaceAll(blocks[0][1], "namespace: clusters-blue", "namespace: "+namespace), "\n---\n")
-	g.Expect(management).To(HaveLen(2))
-	account, catalog = &autonodev1alpha1.CapacityAccount{}, &unstructured.Unstructured{}
-	decode(management[0], account)
-	decode(management[1], &catalog.Object)
-	for document := range strings.SplitSeq(blocks[1][1], "\n---\n") {
-		object := &unstructured.Unstructured{}
-		decode(document, &object.Object)
-		guest = append(guest, object)
-	}
-	return account, catalog, guest
+// fleetObjects are those of testdata/fleet.yaml: the account, and those of one cluster.
+func fleetObjects(g *WithT, namespace string) (account *autonodev1alpha1.CapacityAccount, catalog *unstructured.Unstructured, guest []*unstructured.Unstructured) {
+	management, guest := objectsOf(g, "fleet.yaml", namespace)
+	account = &autonodev1alpha1.CapacityAccount{}
+	g.Expect(runtime.DefaultUnstructuredConverter.FromUnstructuredWithValidation(management[0].Object, account, true)).To(Succeed())
+	return account, management[1], guest
 }
 
 // reservations are the Machines of a reservation in all clusters, as a watch reports them.
@@ -107,12 +92,12 @@ func (r *reservations) in(c *cluster) (count int) {
 	return count
 }
 
-// enableShared turns AutoNode on in a cluster, with the documented catalog, node class and NodePool.
+// enableShared turns AutoNode on in a cluster, with the catalog of testdata, node class and NodePool.
 func (c *cluster) enableShared(t *testing.T) {
 	t.Helper()
 	g := NewWithT(t)
 	c.enable(t, initialRelease)
-	_, catalog, guest := fleetPage(g, c.namespace())
+	_, catalog, guest := fleetObjects(g, c.namespace())
 	g.Expect(c.management.Create(t.Context(), catalog)).To(Succeed())
 	for _, object := range guest {
 		g.Expect(c.guest.Create(t.Context(), object)).To(Succeed())
@@ -127,7 +112,7 @@ func TestFleetCapacity(t *testing.T) {
 	clusters := ownWorld(t, blue, green, red)
 	clusters[0].leavesNoTrace(t)
 	management := clusters[0].management
-	account, _, _ := fleetPage(g, "")
+	account, _, _ := fleetObjects(g, "")
 	g.Expect(management.Create(t.Context(), account)).To(Succeed())
 	for _, c := range clusters {
 		c.enableShared(t)
@@ -135,7 +120,7 @@ func TestFleetCapacity(t *testing.T) {
 	reserved := watchReservations(t, management)
 	shared := &fleet{clusters: clusters, management: management, account: account}
 
-	t.Run("When the documented example is applied, each Karpenter should acknowledge its lease", func(t *testing.T) {
+	t.Run("When the account is applied, each Karpenter should acknowledge its lease", func(t *testing.T) {
 		NewWithT(t).Eventually(func(g Gomega, ctx context.Context) {
 			for _, c := range clusters {
 				lease := shared.lease(g, ctx, c)

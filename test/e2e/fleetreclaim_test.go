@@ -77,7 +77,7 @@ func TestReclaim(t *testing.T) {
 	clusters[0].leavesNoTrace(t)
 	lender, borrower, blocked := clusters[0], clusters[1], clusters[2]
 	management := lender.management
-	account, _, _ := fleetPage(g, "")
+	account, _, _ := fleetObjects(g, "")
 	member := func(c *cluster, machines int64) autonodev1alpha1.CapacityMember {
 		m := autonodev1alpha1.CapacityMember{HostedCluster: &autonodev1alpha1.HostedClusterReference{Namespace: c.key().Namespace, Name: c.key().Name}}
 		if machines > 0 {
