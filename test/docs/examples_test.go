@@ -21,7 +21,7 @@ var update = flag.Bool("update", false, "write examples/ from the documentation"
 const cookbook = "docs/cluster-admins/node-pools.md"
 
 // exampleFolders are those of the files that other pages show.
-var exampleFolders = map[string]string{"docs/platform/catalog.md": "catalog"}
+var exampleFolders = map[string]string{"docs/platform/import.md": "catalog"}
 
 // exampleOf is the example that a block shows, as a path from the root: files of the first-node pages and of exampleFolders, and the NodePools
 // of the cookbook.

@@ -33,7 +33,7 @@ case "$1 $2" in
 esac
 `
 
-// refresh is the CronJob that docs/platform/catalog.md shows, in the API server.
+// refresh is the CronJob that docs/platform/import.md shows, in the API server.
 type refresh struct {
 	role      *rbacv1.Role
 	container corev1.Container
@@ -49,7 +49,7 @@ func applyRefresh(t *testing.T) *refresh {
 	g := NewWithT(t)
 	r := &refresh{role: &rbacv1.Role{}}
 	account := &corev1.ServiceAccount{}
-	for document := range strings.SplitSeq(blockOf(t, "docs/platform/catalog.md", "# refresh.yaml\n"), "\n---\n") {
+	for document := range strings.SplitSeq(blockOf(t, "docs/platform/import.md", "# refresh.yaml\n"), "\n---\n") {
 		object := &unstructured.Unstructured{}
 		g.Expect(yaml.UnmarshalStrict([]byte(document), &object.Object)).To(Succeed())
 		namespace := &corev1.Namespace{}
