@@ -306,7 +306,7 @@ func (c *clusterCheck) lease(ctx context.Context) {
 	}
 	if returned := meta.FindStatusCondition(found.Status.Conditions, autonodev1alpha1.CapacityReturned); returned != nil &&
 		returned.Status == metav1.ConditionFalse {
-		c.warn(subject, "wait, or remove nodes that use it: docs/platform/fleet-capacity.md#lending-and-reclaim", "%s (%s): %s", returned.Type,
+		c.warn(subject, "wait, or remove nodes that use it: docs/platform/capacity-requests.md#lending-and-reclaim", "%s (%s): %s", returned.Type,
 			returned.Reason, returned.Message)
 		return
 	}

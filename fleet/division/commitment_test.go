@@ -78,15 +78,15 @@ func TestMarginalPrice(t *testing.T) {
 			}
 		})
 	}
-	t.Run("When machines of the example in docs/platform/fleet-capacity.md run, one more should cost what its picture shows", func(t *testing.T) {
+	t.Run("When machines of the example in docs/platform/fleet-capacity.md run, one more should cost what its table shows", func(t *testing.T) {
 		// Karpenter adds a thousandth of what is covered.
-		savings, k4 := Commitment{Name: "savings-plan", Kind: SavingsPlan, Selector: onDemand, HourlySpend: 0.50, Discount: 0.275}, running("k4", 0.139)
+		savings, next := Commitment{Name: "savings-plan", Kind: SavingsPlan, Selector: onDemand, HourlySpend: 0.50, Discount: 0.275}, running("m5.xlarge", 0.192)
 		var runs []capacity.Priced
-		for i, want := range []float64{0, 0, 0, 0, 0.0053, 0.139, 0.139} {
-			if got := applied([]Commitment{savings}, runs).MarginalPrice(&k4); math.Abs(got-want) > 5e-5 {
+		for i, want := range []float64{0, 0, 0, 0.0783, 0.192, 0.192} {
+			if got := applied([]Commitment{savings}, runs).MarginalPrice(&next); math.Abs(got-want) > 5e-5 {
 				t.Errorf("beside %d machines it costs %g, want %g", i, got, want)
 			}
-			runs = append(runs, k4)
+			runs = append(runs, next)
 		}
 	})
 	t.Run("When a commitment is partly used, it should say what isn't", func(t *testing.T) {
