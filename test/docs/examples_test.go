@@ -17,8 +17,8 @@ import (
 
 var update = flag.Bool("update", false, "write examples/ from the documentation")
 
-// cookbook is the page whose NodePools are examples.
-const cookbook = "docs/cluster-admins/node-pools.md"
+// cookbook has the pages whose NodePools are examples.
+const cookbook = "docs/cluster-admins/"
 
 // exampleFolders are those of the files that other pages show.
 var exampleFolders = map[string]string{"docs/platform/import.md": "catalog"}
@@ -36,7 +36,7 @@ func exampleOf(path string, b block) string {
 		return "examples/" + folder + "/" + found[1]
 	case exampleFolders[path] != "" && found != nil:
 		return "examples/" + exampleFolders[path] + "/" + found[1]
-	case path == cookbook:
+	case strings.HasPrefix(path, cookbook):
 		var object struct {
 			Kind     string
 			Metadata struct{ Name string }
