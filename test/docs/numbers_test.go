@@ -48,7 +48,7 @@ var numbers = []struct{ page, text, folder, name string }{
 	{"platform/scale.md", `kept of a guest \| ([\d,]+) objects`, "operator/guest/store", "defaultObjects"},
 	{"platform/scale.md", `objects and (128 MiB)`, "operator/guest/store", "defaultBytes"},
 	{"platform/scale.md", `operator disconnects for (5 minutes)`, "operator/guest/egress", "DefaultBackoff"},
-	{"platform/security.md", `a token that lives (eight hours)`, "operator/steps/access", "DefaultTokenLifetime"},
+	{"reference/permissions.md", `a token that lives (eight hours)`, "operator/steps/access", "DefaultTokenLifetime"},
 	{"platform/support.md", `retries after (5 seconds)`, "operator/steps/release", "minBackoff"},
 	{"platform/support.md", `doubling to (5 minutes)`, "operator/steps/release", "maxBackoff"},
 	{"platform/templates.md", `last (20) nodes`, "karpenter/providers/inventory", "Window"},

@@ -30,7 +30,7 @@ import (
 	"github.com/autonode-io/autonode/operator/provider/clusterapi"
 )
 
-var update = flag.Bool("update", false, "write the golden files and the tables of docs/platform/security.md")
+var update = flag.Bool("update", false, "write the golden files and the tables of docs/reference/permissions.md")
 
 const (
 	root         = "../.."

@@ -18,17 +18,17 @@ import (
 	"github.com/autonode-io/autonode/operator/steps/featuregate"
 )
 
-const securityDoc = root + "/docs/platform/security.md"
+const permissionsDoc = root + "/docs/reference/permissions.md"
 
-// TestPermissions keeps the tables of docs/platform/security.md as the roles are.
+// TestPermissions keeps the tables of docs/reference/permissions.md as the roles are.
 func TestPermissions(t *testing.T) {
 	for name, rules := range map[string][]rbacv1.PolicyRule{
 		"operator": clusterRole(t, "autonode-operator"), "shared": clusterRole(t, v1beta1.SharedNamespaceRole), "karpenter": karpenterRules(t), "guest": guestRules(t),
 		"CapacityBuffer": gateRules(t, featuregate.CapacityBuffer), "DynamicResourceAllocation": gateRules(t, featuregate.DynamicResourceAllocation),
 		"PodDeletionCostManagement": gateRules(t, featuregate.PodDeletionCostManagement),
 	} {
-		t.Run("When the role of "+name+" changes, docs/platform/security.md should say so", func(t *testing.T) {
-			content, err := os.ReadFile(securityDoc)
+		t.Run("When the role of "+name+" changes, docs/reference/permissions.md should say so", func(t *testing.T) {
+			content, err := os.ReadFile(permissionsDoc)
 			if err != nil {
 				t.Fatal(err)
 			}
@@ -36,17 +36,17 @@ func TestPermissions(t *testing.T) {
 			before, rest, ok := strings.Cut(string(content), begin)
 			_, after, closed := strings.Cut(rest, end)
 			if !ok || !closed {
-				t.Fatalf("%s has no table between %q and %q", securityDoc, begin, end)
+				t.Fatalf("%s has no table between %q and %q", permissionsDoc, begin, end)
 			}
 			want := before + begin + table(rules) + end + after
 			if *update {
-				if err := os.WriteFile(securityDoc, []byte(want), 0o600); err != nil {
+				if err := os.WriteFile(permissionsDoc, []byte(want), 0o600); err != nil {
 					t.Fatal(err)
 				}
 				return
 			}
 			if want != string(content) {
-				t.Errorf("%s differs from the role of %s; go test -C test ./install -update writes it", securityDoc, name)
+				t.Errorf("%s differs from the role of %s; go test -C test ./install -update writes it", permissionsDoc, name)
 			}
 		})
 	}
