@@ -38,7 +38,7 @@ guest/        the guest cluster, if its kubeconfig was named: NodePools, NodeCla
 errors.txt    what couldn't be read, and why
 
 Of Secrets it has names, types and numbers of keys. Of other objects it has metadata, conditions, and the fields that
-are known to say what is wrong without saying what is secret; see docs/reference/cli.md. "REMOVED" stands in place of the values
+are known to say what is wrong without saying what is secret; see docs/reference/cli/dump.md. "REMOVED" stands in place of the values
 of all other fields, so that their names can still be read. Logs, events and messages are complete but for what looks
 like a token, a password or a key. A secret in other words isn't recognized: read the bundle before you pass it on.
 `

@@ -10,7 +10,7 @@ import (
 )
 
 // What of an object stays, beside its metadata and its conditions: a field alone stays whole, and of one with braces these fields. Of all
-// other fields, and of kinds that aren't here, the names stay. docs/reference/cli.md lists them.
+// other fields, and of kinds that aren't here, the names stay. docs/reference/cli/dump.md lists them.
 const (
 	containerFields = ` name image imagePullPolicy resources ports restartPolicy securityContext volumeMounts{name mountPath readOnly} env{name
 		valueFrom}
