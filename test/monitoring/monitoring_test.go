@@ -239,7 +239,7 @@ func TestAlerts(t *testing.T) {
 		var names []string
 		for _, alert := range alerts(t) {
 			names = append(names, alert.Alert)
-			g.Expect(string(docs)).To(ContainSubstring("[%s](runbooks/%s.md)", alert.Alert, alert.Alert))
+			g.Expect(string(docs)).To(ContainSubstring("[%s](../runbooks/%s.md)", alert.Alert, alert.Alert))
 		}
 		var pages []string
 		files, err := os.ReadDir(runbooks)
@@ -386,7 +386,7 @@ func TestDashboards(t *testing.T) {
 		docs, err := os.ReadFile("../../docs/reference/metrics.md")
 		g.Expect(err).NotTo(HaveOccurred())
 		for file, board := range dashboards(t) {
-			g.Expect(string(docs)).To(And(ContainSubstring("(../manifests/monitoring/"+file+")"), ContainSubstring(board.Title)))
+			g.Expect(string(docs)).To(And(ContainSubstring("(../../manifests/monitoring/"+file+")"), ContainSubstring(board.Title)))
 		}
 	})
 }
