@@ -96,8 +96,8 @@ func TestUnbroken(t *testing.T) {
 	}
 	t.Run("When a page links to what isn't there, it should name the file and the heading", func(t *testing.T) {
 		g := NewWithT(t)
-		p := parse("docs/reference/page.md", "# A heading\n\n[a](#a-heading), [b](#b), [c](nothing.md), `[d](code)`, [e](page.md)\n")
+		p := parse("docs/reference/metrics.md", "# A heading\n\n[a](#a-heading), [b](#b), [c](nothing.md), `[d](code)`, [e](metrics.md)\n")
 		g.Expect(errors.Join(p.links(map[string]page{p.path: p})...)).To(MatchError(And(
-			ContainSubstring("docs/reference/page.md has no heading #b"), ContainSubstring("there is no docs/reference/nothing.md"), Not(ContainSubstring("code")))))
+			ContainSubstring("docs/reference/metrics.md has no heading #b"), ContainSubstring("there is no docs/reference/nothing.md"), Not(ContainSubstring("code")))))
 	})
 }
