@@ -58,7 +58,7 @@ func TestCreateWithinLease(t *testing.T) {
 		taken := annotation.MachineOf(m)
 		f.Expect(taken).To(And(HaveField("InstanceType", "c4-large"), HaveField("CapacityType", "spot"), HaveField("VCPUs", int64(4000))))
 		f.Expect(taken).To(And(HaveField("Price", 0.03), HaveField("OnDemand", 0.1)))
-		_, report, ok := f.lease.Limiter.Report()
+		report, ok := f.lease.Limiter.Report()
 		f.Expect(ok).To(BeTrue())
 		f.Expect(report.Reserved["quota/spot/machines"]).To(Equal(int64(1)))
 	})
@@ -81,7 +81,7 @@ func TestCreateWithinLease(t *testing.T) {
 		f.Expect(f.recorder.Messages()).To(ContainElement(ContainSubstring("quota/spot/machines")))
 		once := []division.Request{{Charges: division.Amounts{"quota/spot/machines": 1, "limit/cpu": 4000}, Count: 1}}
 		requests := func() []division.Request {
-			_, report, _ := f.lease.Limiter.Report()
+			report, _ := f.lease.Limiter.Report()
 			return report.Requests
 		}
 		f.Expect(requests()).To(Equal(once), "the pods still want it")
@@ -146,7 +146,7 @@ func TestCreateAfterGrant(t *testing.T) {
 		nodeClaim := f.claim("granted", needs3)
 		go func() {
 			for range f.lease.Limiter.Triggered() {
-				if _, report, _ := f.lease.Limiter.Report(); len(report.Requests) > 0 {
+				if report, _ := f.lease.Limiter.Report(); len(report.Requests) > 0 {
 					f.write(func(l *limit.Lease) {
 						l.Limit = division.Amounts{"quota/spot/machines": 1, "limit/cpu": 6000}
 					})
@@ -173,7 +173,7 @@ func TestCreateAfterGrant(t *testing.T) {
 		f.Expect(grants).To(Equal(1))
 		_, created := f.launch("next", needs3)
 		f.Expect(created.Labels).To(HaveKeyWithValue(karpv1.CapacityTypeLabelKey, karpv1.CapacityTypeSpot))
-		_, report, _ := f.lease.Limiter.Report()
+		report, _ := f.lease.Limiter.Report()
 		f.Expect(report.Requests).To(BeEmpty())
 		f.write(grant)
 		f.Expect(grants).To(Equal(1), "nothing waits any more")

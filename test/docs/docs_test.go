@@ -28,7 +28,6 @@ var languages = []string{"", "go", "goat", "json", "promql", "sh", "text", "yaml
 // played are pages whose commands are run one after the other, with the objects that the page shows.
 const played = "docs/start/"
 
-
 // check returns what is wrong with a page's blocks.
 func (p page) check(ctx context.Context, dir string, known []string) (problems []error) {
 	s := &shell{dir: dir, plays: strings.HasPrefix(p.path, played)}

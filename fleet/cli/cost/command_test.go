@@ -163,7 +163,7 @@ func TestCost(t *testing.T) {
 		for line := range strings.Lines(strings.ReplaceAll(out, "costs/", "clusters/")) {
 			printed[strings.Join(strings.Fields(line), " ")] = true
 		}
-		page, err := os.ReadFile("../../../docs/cli.md")
+		page, err := os.ReadFile("../../../docs/reference/cli/cost.md")
 		g.Expect(err).NotTo(HaveOccurred())
 		_, shown, _ := strings.Cut(string(page), "$ autonode cost\n")
 		shown, _, _ = strings.Cut(shown, "```")
