@@ -125,11 +125,7 @@ func (t *Templates) shrink(obj any) (any, error) {
 }
 
 // textsOf returns the text of a template's spec, and those of the annotations that its machines have from it and from MachineDeployments.
-func textsOf(obj any, deployed ...map[string]string) []string {
-	template, ok := obj.(*unstructured.Unstructured)
-	if !ok {
-		return nil
-	}
+func textsOf(template *unstructured.Unstructured, deployed ...map[string]string) []string {
 	text, _, _ := unstructured.NestedString(template.Object, textField)
 	texts := []string{text}
 	for _, annotations := range append(deployed, nil) {
