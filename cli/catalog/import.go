@@ -113,7 +113,7 @@ func (s *source) Validate() (err error) {
 	for currency, rate := range s.Rates {
 		dollars, err := catalog.ParsePrice(rate)
 		if err != nil || dollars == 0 {
-			return fmt.Errorf("--rates %s=%s: want the US dollars for one %s, such as 1.08", currency, rate, currency)
+			return fmt.Errorf("--rates %s=%s: must be the US dollars for one %s, such as 1.08", currency, rate, currency)
 		}
 		s.Options.Rates[strings.ToUpper(currency)] = dollars
 	}
@@ -270,7 +270,7 @@ func templateReference(text string, usual v1alpha1.InfrastructureTemplateReferen
 	case ref.Kind == "":
 		return ref, errors.New("this format has no usual template; name its kind too: --template KIND/NAME")
 	case !strings.HasSuffix(ref.Kind, "Template"):
-		return ref, fmt.Errorf("--template %q: kind %q is no template: want one such as AWSMachineTemplate/%s", text, ref.Kind, ref.Name)
+		return ref, fmt.Errorf("--template %q: kind %q is no template: use one such as AWSMachineTemplate/%s", text, ref.Kind, ref.Name)
 	}
 	return ref, nil
 }

@@ -61,7 +61,7 @@ It needs the verbs get and patch on instancetypecatalogs in the catalog's namesp
 // Validate implements command.Options.
 func (o *RefreshOptions) Validate() error {
 	if o.MaxClosed < 0 || o.MaxClosed > 100 {
-		return fmt.Errorf("--max-closed %d: want a percentage from 0 to 100", o.MaxClosed)
+		return fmt.Errorf("--max-closed %d: must be a percentage from 0 to 100", o.MaxClosed)
 	}
 	return o.source.Validate()
 }

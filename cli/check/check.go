@@ -49,7 +49,7 @@ The command writes nothing, and exits with code 1 if something is wrong.`,
 			if len(args) == 0 && o.Namespace != "" {
 				return fmt.Errorf("--namespace is for NAME, which is missing; see `%s --help`", cmd.CommandPath())
 			}
-			return command.AtMostOne(&o.Name, "NAME")(cmd, args)
+			return command.AtMostOne(&o.Name)(cmd, args)
 		},
 	}, &o)
 	flags := cmd.Flags()

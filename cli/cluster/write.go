@@ -25,7 +25,7 @@ const (
 func (d *DryRun) Add(cmd *cobra.Command) {
 	*d = DryRunNone
 	command.AddChoice(cmd, (*string)(d), "dry-run", "", "none; client to write nothing; or server to let the API server try it",
-		"--dry-run %q: want none, client or server", string(DryRunNone), string(DryRunClient), string(DryRunServer))
+		"--dry-run %q: must be none, client or server", string(DryRunNone), string(DryRunClient), string(DryRunServer))
 }
 
 // Suffix follows what would be done.

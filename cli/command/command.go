@@ -129,7 +129,7 @@ func ExactlyOne(value *string, name, what string) cobra.PositionalArgs {
 		if len(args) == 0 || args[0] == "" {
 			return missing(cmd, name, what)
 		}
-		return AtMostOne(value, name)(cmd, args)
+		return AtMostOne(value)(cmd, args)
 	}
 }
 
@@ -149,15 +149,15 @@ func ExactlyTwo(values *[2]string, first, second, what string) cobra.PositionalA
 			*values = [2]string(args)
 			return nil
 		}
-		return fmt.Errorf("%s and %s are wanted, and %q is too much", first, second, args[2:])
+		return unexpected(cmd, args[2])
 	}
 }
 
 // AtMostOne requires one argument or none.
-func AtMostOne(value *string, name string) cobra.PositionalArgs {
-	return func(_ *cobra.Command, args []string) error {
+func AtMostOne(value *string) cobra.PositionalArgs {
+	return func(cmd *cobra.Command, args []string) error {
 		if len(args) > 1 {
-			return fmt.Errorf("one %s is wanted, and %q is too much", name, args[1:])
+			return unexpected(cmd, args[1])
 		}
 		*value = strings.Join(args, "")
 		return nil
@@ -167,9 +167,13 @@ func AtMostOne(value *string, name string) cobra.PositionalArgs {
 // noArgs requires no argument.
 func noArgs(cmd *cobra.Command, args []string) error {
 	if len(args) > 0 {
-		return fmt.Errorf("%q is too much: `%s` takes flags only; see `%s --help`", args[0], cmd.CommandPath(), cmd.CommandPath())
+		return unexpected(cmd, args[0])
 	}
 	return nil
+}
+
+func unexpected(cmd *cobra.Command, argument string) error {
+	return fmt.Errorf("unexpected argument %q; see `%s --help`", argument, cmd.CommandPath())
 }
 
 // RequireFlags makes flags of a command required, and explains what one is for if it is missing.

@@ -35,7 +35,7 @@ var internals = []struct {
 	{regexp.MustCompile("cannot unmarshal !!(\\w+) (`[^`]*`) into [^\\s;,)]+"), "$2 can't be there"},
 	{regexp.MustCompile(`json: unknown field`), "unknown field"},
 	{regexp.MustCompile(`strict decoding error: `), ""},
-	{regexp.MustCompile(`cannot restore (\w+) from:? ?(\w+)`), "want a $1, not a $2"},
+	{regexp.MustCompile(`cannot restore (\w+) from:? ?(\w+)`), "must be a $1, not a $2"},
 	{regexp.MustCompile(`strconv\.ParseBool: parsing ("[^"]*"): invalid syntax`), "$1 is neither true nor false"},
 	{regexp.MustCompile(`strconv\.\w+: parsing ("[^"]*"): (invalid syntax|value out of range)`), "$1 isn't a number that fits"},
 	{regexp.MustCompile(`time: (invalid duration|unknown unit|missing unit in duration)`), "$1"},
@@ -73,7 +73,7 @@ func flagError(path string, err error) error {
 	if errors.As(err, &invalid) {
 		flag := invalid.GetFlag()
 		if want := forms[flag.Value.Type()]; want != "" {
-			return fmt.Errorf("--%s %q: want %s; see `%s --help`", flag.Name, invalid.GetValue(), want, path)
+			return fmt.Errorf("--%s %q: must be %s; see `%s --help`", flag.Name, invalid.GetValue(), want, path)
 		}
 	}
 	return fmt.Errorf("%s; see `%s --help`", strings.TrimSpace(plain(err).Error()), path)

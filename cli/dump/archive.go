@@ -62,7 +62,7 @@ func checkName(to string) error {
 	case isTarball(to):
 		return nil
 	case slices.Contains([]string{".zip", ".tar", ".gz", ".bz2", ".xz", ".zst", ".txt", ".json", ".yaml", ".yml"}, extension):
-		return fmt.Errorf("--to %s: want a file that ends in .tar.gz, a folder, or %s for standard output", to, Stdout)
+		return fmt.Errorf("--to %s: must be a file that ends in .tar.gz, a folder, or %s for standard output", to, Stdout)
 	}
 	return nil
 }

@@ -83,11 +83,11 @@ removes what looks like a secret. What can't be read is listed in errors.txt.`,
 // Validate implements command.Options.
 func (o *Options) Validate() error {
 	if o.LogLines <= 0 {
-		return fmt.Errorf("--log-lines %d: want at least 1", o.LogLines)
+		return fmt.Errorf("--log-lines %d: must be at least 1", o.LogLines)
 	}
 	if namespace, name, both := strings.Cut(o.HostedCluster, "/"); o.HostedCluster != "" && (!both || namespace == "" || name == "" ||
 		strings.Contains(name, "/")) {
-		return fmt.Errorf("--hosted-cluster %q: want NAMESPACE/NAME, such as clusters/blue", o.HostedCluster)
+		return fmt.Errorf("--hosted-cluster %q: must be NAMESPACE/NAME, such as clusters/blue", o.HostedCluster)
 	}
 	return checkName(o.To)
 }

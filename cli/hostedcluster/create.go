@@ -103,7 +103,7 @@ operator may then write there under names that end in the Cluster's.`,
 		"namespace of the operator, which gets rights in a shared namespace")
 	o.DryRun.Add(cmd)
 	command.AddChoice(cmd, &o.Output, "output", "o", "yaml to print the HostedCluster instead of what was done, or name",
-		"--output %q: want yaml or name", "yaml", "name")
+		"--output %q: use yaml or name", "yaml", "name")
 	command.RequireFlags(cmd, "cluster")
 	return cmd
 }
@@ -117,7 +117,7 @@ func (o *CreateOptions) key() client.ObjectKey {
 // Validate implements command.Options.
 func (o *CreateOptions) Validate() error {
 	if key := o.key(); key.Namespace == "" || key.Name == "" || strings.Contains(key.Name, "/") {
-		return fmt.Errorf("--cluster %q: want NAMESPACE/NAME", o.Cluster)
+		return fmt.Errorf("--cluster %q: must be NAMESPACE/NAME", o.Cluster)
 	}
 	switch {
 	case len(o.Templates) == 0 && o.Bootstrap != "":
@@ -229,7 +229,7 @@ func (o *CreateOptions) clusterAPI(cluster string) (*v1beta1.ClusterAPI, error) 
 	}
 	kind, name, ok := strings.Cut(o.Bootstrap, "/")
 	if !ok || kind == "" || name == "" {
-		return nil, fmt.Errorf("--bootstrap %q: want KIND/NAME, such as KubeadmConfigTemplate/workers", o.Bootstrap)
+		return nil, fmt.Errorf("--bootstrap %q: must be KIND/NAME, such as KubeadmConfigTemplate/workers", o.Bootstrap)
 	}
 	kind, group, ok := strings.Cut(kind, ".")
 	if !ok {

@@ -75,7 +75,7 @@ the node's label eks-node-viewer/instance-price has.`,
 	o.SortBy = "name"
 	names := slices.Sorted(maps.Keys(orders))
 	list := strings.Join(names, ", ")
-	command.AddChoice(cmd, &o.SortBy, "sort-by", "", list+"; the youngest, dearest and fullest first", "--sort-by %q: want one of "+list,
+	command.AddChoice(cmd, &o.SortBy, "sort-by", "", list+"; the youngest, dearest and fullest first", "--sort-by %q: use one of "+list,
 		names...)
 	flags.BoolVarP(&o.Watch, "watch", "w", false, "show the table again whenever something changes, until interrupted")
 	printer.AddFlag(cmd, &o.Output, "output format", "table", "json", "yaml", "name")

@@ -155,7 +155,7 @@ func Documents(to io.Writer, objects ...any) error {
 func AddFlag(cmd *cobra.Command, value *string, usage string, formats ...string) {
 	*value = formats[0]
 	command.AddChoice(cmd, value, "output", "o", usage+": "+strings.Join(formats, ", "),
-		"--output: %q is none of "+strings.Join(formats, ", "), formats...)
+		"--output %q: use one of "+strings.Join(formats, ", "), formats...)
 }
 
 // Dollars is a price or an amount; NaN is one that isn't known.

@@ -130,7 +130,7 @@ func (o *NewOptions) spec() (payload.Spec, error) {
 	for _, value := range o.Components {
 		name, image, ok := strings.Cut(value, "=")
 		if !ok || name == "" || image == "" {
-			return spec, fmt.Errorf("--component %q: want NAME=IMAGE", value)
+			return spec, fmt.Errorf("--component %q: must be NAME=IMAGE", value)
 		}
 		if _, err := find("", name); err == nil {
 			return spec, fmt.Errorf("--component %s is given twice", name)
@@ -141,7 +141,7 @@ func (o *NewOptions) spec() (payload.Spec, error) {
 		name, pair, ok := strings.Cut(value, ":")
 		what, version, ok2 := strings.Cut(pair, "=")
 		if !ok || !ok2 || name == "" || what == "" || version == "" {
-			return spec, fmt.Errorf("--component-version %q: want NAME:WHAT=VERSION, like karpenter-clusterapi:kubernetes=1.36.3", value)
+			return spec, fmt.Errorf("--component-version %q: must be NAME:WHAT=VERSION, like karpenter-clusterapi:kubernetes=1.36.3", value)
 		}
 		c, err := find("--component-version "+value, name)
 		if err != nil {
@@ -155,7 +155,7 @@ func (o *NewOptions) spec() (payload.Spec, error) {
 	for _, value := range o.CRDs {
 		name, path, ok := strings.Cut(value, "=")
 		if !ok || name == "" || path == "" {
-			return spec, fmt.Errorf("--crds %q: want NAME=PATH", value)
+			return spec, fmt.Errorf("--crds %q: must be NAME=PATH", value)
 		}
 		c, err := find("--crds "+value, name)
 		if err != nil {

@@ -22,7 +22,7 @@ func parseNodeImages(values []string) (payload.NodeImages, error) {
 		architecture, place, ok2 := strings.Cut(key, "/")
 		infrastructure, variant, hasVariant := strings.Cut(place, "/")
 		if !ok || !ok2 || architecture == "" || infrastructure == "" || name == "" || hasVariant && variant == "" {
-			return nil, fmt.Errorf("--node-image %q: want ARCH/INFRASTRUCTURE[/VARIANT]=IMAGE, like amd64/aws/us-east-1=ami-0abc", value)
+			return nil, fmt.Errorf("--node-image %q: must be ARCH/INFRASTRUCTURE[/VARIANT]=IMAGE, like amd64/aws/us-east-1=ami-0abc", value)
 		}
 		if images[architecture] == nil {
 			images[architecture] = map[string]map[string]string{}

@@ -71,7 +71,7 @@ for what is unused.`,
 	flags.StringVar(&o.Account, "account", "", "show one CapacityAccount; without it all machines, also of clusters without an account")
 	o.By = "cluster"
 	by := strings.Join(groupNames, ", ")
-	command.AddChoice(cmd, &o.By, "by", "", "what a row is of: "+by, "--by %q: want one of "+by, groupNames...)
+	command.AddChoice(cmd, &o.By, "by", "", "what a row is of: "+by, "--by %q: use one of "+by, groupNames...)
 	printer.AddFlag(cmd, &o.Output, "how to print it", "table", "json", "yaml", "csv")
 	flags.BoolVarP(&o.Watch, "watch", "w", false, "show the table again whenever something changes, until interrupted")
 	return cmd
