@@ -157,12 +157,12 @@ func TestParse(t *testing.T) {
 		if got, _ := profiles[0].Means(metav1.Condition{Type: "Ready", Status: metav1.ConditionFalse, Message: "aab"}, Question{}); got != Failed {
 			t.Errorf("the message means %s", got)
 		}
-		of := Countable{InstanceType: "r1", CapacityType: OnDemand}
-		if got, left := (Kind{profile: profiles[0]}).Exceeded(of, "RackFull: 2 free"); got != (capacity.QuotaName{Name: "racks", Counts: capacity.Machines}) || left != 2 {
-			t.Errorf("it exceeds %v, of which %d is left", got, left)
+		machine := Countable{InstanceType: "r1", CapacityType: OnDemand}
+		if got, remaining := (Kind{profile: profiles[0]}).Exceeded(machine, "RackFull: 2 free"); got != (capacity.QuotaName{Name: "racks", Counts: capacity.Machines}) || remaining != 2 {
+			t.Errorf("it exceeds %v, of which %d is left", got, remaining)
 		}
-		if got, left := (Kind{profile: profiles[0]}).Exceeded(of, "no licence"); got != (capacity.QuotaName{Name: "on-demand r1"}) || left != -1 {
-			t.Errorf("it exceeds %v, of which %d is left", got, left)
+		if got, remaining := (Kind{profile: profiles[0]}).Exceeded(machine, "no licence"); got != (capacity.QuotaName{Name: "on-demand r1"}) || remaining != -1 {
+			t.Errorf("it exceeds %v, of which %d is left", got, remaining)
 		}
 		if !profiles[0].FromMachine("Hostname") {
 			t.Error("the host name doesn't come from the machine")
@@ -221,9 +221,9 @@ func FuzzParse(f *testing.F) {
 			object := map[string]any{key: map[string]any{key: text}, text: []any{key, map[string]any{}}}
 			_ = p.Read(&unstructured.Unstructured{Object: object})
 			_, _ = p.States(object)
-			of := Countable{InstanceType: text, Family: key, CapacityType: OnDemand, Template: object}
-			if q, left := (Kind{profile: p}).Exceeded(of, text+key); q.Name == "" || left < -1 {
-				t.Errorf("it exceeds %v, of which %d is left", q, left)
+			machine := Countable{InstanceType: text, Family: key, CapacityType: OnDemand, Template: object}
+			if q, remaining := (Kind{profile: p}).Exceeded(machine, text+key); q.Name == "" || remaining < -1 {
+				t.Errorf("it exceeds %v, of which %d is left", q, remaining)
 			}
 			_, _ = p.Means(metav1.Condition{Type: key, Status: metav1.ConditionFalse, Reason: text, Message: text + key}, Question{})
 		}

@@ -176,10 +176,10 @@ func machinesOf(t *testing.T, p, every *Profile, g golden) {
 		})
 	}
 	for _, tc := range g.Machines {
-		for _, of := range tc.Quotas {
-			of.Of.Template = of.Template
-			t.Run(tc.Name+": "+of.Of.InstanceType, func(t *testing.T) { quotaOf(t, Kind{profile: p, every: every}, of, tc.Conditions[0].Message) })
-			if i := slices.IndexFunc(p.quotas, func(q quota) bool { return q.covers(of.Of) && q.concerns(tc.Conditions[0].Message) }); i >= 0 {
+		for _, excess := range tc.Quotas {
+			excess.Of.Template = excess.Template
+			t.Run(tc.Name+": "+excess.Of.InstanceType, func(t *testing.T) { quotaOf(t, Kind{profile: p, every: every}, excess, tc.Conditions[0].Message) })
+			if i := slices.IndexFunc(p.quotas, func(q quota) bool { return q.covers(excess.Of) && q.concerns(tc.Conditions[0].Message) }); i >= 0 {
 				quotas[i] = true
 			}
 		}
@@ -201,27 +201,27 @@ func machinesOf(t *testing.T, p, every *Profile, g golden) {
 	}
 }
 
-func quotaOf(t *testing.T, kind Kind, of exceeded, text string) {
+func quotaOf(t *testing.T, kind Kind, excess exceeded, text string) {
 	t.Helper()
-	got, left := kind.Exceeded(of.Of, text)
+	got, remaining := kind.Exceeded(excess.Of, text)
 	want := int64(-1)
-	if of.Left != nil {
-		want = *of.Left
+	if excess.Left != nil {
+		want = *excess.Left
 	}
-	if diff := cmp.Diff(capacity.QuotaName{Name: of.Quota, Counts: of.Counts}, got); diff != "" || left != want {
-		t.Errorf("left %d, want %d; quota (-want +got):\n%s", left, want, diff)
+	if diff := cmp.Diff(capacity.QuotaName{Name: excess.Quota, Counts: excess.Counts}, got); diff != "" || remaining != want {
+		t.Errorf("left %d, want %d; quota (-want +got):\n%s", remaining, want, diff)
 	}
 	counts := func(instanceType string) bool {
-		other := of.Of
+		other := excess.Of
 		other.InstanceType = instanceType
 		return slices.Contains(kind.Quotas(other), got)
 	}
-	for _, also := range append(of.Also, of.Of.InstanceType) {
+	for _, also := range append(excess.Also, excess.Of.InstanceType) {
 		if !counts(also) {
 			t.Errorf("%s doesn't count %s", got.Name, also)
 		}
 	}
-	for _, not := range of.Not {
+	for _, not := range excess.Not {
 		if counts(not) {
 			t.Errorf("%s counts %s", got.Name, not)
 		}

@@ -181,8 +181,8 @@ func undecided(t *testing.T, request *certificatesv1.CertificateSigningRequest) 
 	}, 500*time.Millisecond).Should(Succeed())
 }
 
-// told waits for the warning of a RequesterMismatch on an object.
-func told(t *testing.T, cluster client.Client, namespace, kind, name, note string) {
+// expectWarning waits for the warning of a RequesterMismatch on an object.
+func expectWarning(t *testing.T, cluster client.Client, namespace, kind, name, note string) {
 	t.Helper()
 	NewWithT(t).Eventually(func(g Gomega) {
 		events := &eventsv1.EventList{}
@@ -242,9 +242,9 @@ func TestApprover(t *testing.T) {
 		request := send(t, "web-2-forged", first("web-2")) // by the token of web-1
 		expect(t, request, no, v1beta1.RequesterMismatchReason)
 		const asker = "it is that of Machine web-1, which requests another's name"
-		told(t, clusters.Management.Client, "clusters", "HostedCluster", "blue", "web-2-forged")
-		told(t, clusters.Management.Client, "clusters-blue", "Machine", "web-1", asker)
-		told(t, clusters.Guest.Client, metav1.NamespaceDefault, "NodeClaim", "web-1", asker)
+		expectWarning(t, clusters.Management.Client, "clusters", "HostedCluster", "blue", "web-2-forged")
+		expectWarning(t, clusters.Management.Client, "clusters-blue", "Machine", "web-1", asker)
+		expectWarning(t, clusters.Guest.Client, metav1.NamespaceDefault, "NodeClaim", "web-1", asker)
 		expect(t, send(t, "web-2-address", servingOf("web-2", "127.0.0.1")), no, v1beta1.AddressMismatchReason)
 	})
 

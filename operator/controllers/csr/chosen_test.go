@@ -29,10 +29,10 @@ func TestChosenAddresses(t *testing.T) {
 	NewWithT(t).Expect(err).NotTo(HaveOccurred())
 	const aws, vsphere = "AWSMachine", "VSphereMachine"
 	for name, tc := range map[string]struct {
-		own, other  string
-		addressType clusterv1.MachineAddressType
-		want        action
-		message     string
+		subject, other string
+		addressType    clusterv1.MachineAddressType
+		want           action
+		message        string
 	}{
 		"When only the other machine decides its address itself, the address should be its own":     {aws, vsphere, clusterv1.MachineExternalIP, approved, ""},
 		"When only this machine decides its address itself, the address should be the other's":      {vsphere, aws, clusterv1.MachineExternalIP, denied, "Machine web-2"},
@@ -42,11 +42,11 @@ func TestChosenAddresses(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			g := NewWithT(t)
-			own := partyOf("web-1", "10.0.0.8")
-			own.machines[0] = *shrunk(kinds, new(madeAs(own.machines[0], tc.own, tc.addressType)))
+			subject := partyOf("web-1", "10.0.0.8")
+			subject.machines[0] = *shrunk(kinds, new(madeAs(subject.machines[0], tc.subject, tc.addressType)))
 			other := shrunk(kinds, new(madeAs(machineOf("web-2", "10.0.0.8"), tc.other, tc.addressType)))
 			r := verifiedRequest(servingOf("web-1", "10.0.0.8").object(t))
-			v := validate(r, inputs{requester: own, subject: own, holders: map[string]*clusterv1.Machine{"10.0.0.8": other}, kinds: kinds}, now)
+			v := validate(r, inputs{requester: subject, subject: subject, holders: map[string]*clusterv1.Machine{"10.0.0.8": other}, kinds: kinds}, now)
 			g.Expect(v.action).To(Equal(tc.want), "%s: %s", v.reason, v.message)
 			g.Expect(v.message).To(ContainSubstring(tc.message))
 		})
@@ -56,9 +56,9 @@ func TestChosenAddresses(t *testing.T) {
 		g := NewWithT(t)
 		machine := *shrunk(kinds, new(madeAs(machineOf("web-1", "victim"), vsphere, clusterv1.MachineHostName)))
 		g.Expect(nodeNames(kinds)(&machine)).To(Equal([]string{"web-1"}))
-		own := partyOf("web-1")
-		own.machines[0] = machine
-		v := validate(verifiedRequest(servingOf("web-1", "victim").object(t)), inputs{requester: own, subject: own, kinds: kinds}, now)
+		subject := partyOf("web-1")
+		subject.machines[0] = machine
+		v := validate(verifiedRequest(servingOf("web-1", "victim").object(t)), inputs{requester: subject, subject: subject, kinds: kinds}, now)
 		g.Expect(v.action).To(Equal(denied))
 		g.Expect(v.message).To(ContainSubstring(`DNS name "victim" isn't one of Machine web-1`))
 	})

@@ -40,13 +40,13 @@ func TestClaims(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			g := NewWithT(t)
-			own := partyOf("web-1", c.address)
+			subject := partyOf("web-1", c.address)
 			holders := map[string]*clusterv1.Machine{}
 			for _, address := range addresses(&c.other) {
 				holders[address] = &c.other
 			}
 			r := verifiedRequest(servingOf("web-1", c.address).object(t))
-			v := validate(r, inputs{requester: own, subject: own, holders: holders, network: reserved}, now)
+			v := validate(r, inputs{requester: subject, subject: subject, holders: holders, network: reserved}, now)
 			g.Expect(v.action).To(Equal(c.want), "%s: %s", v.reason, v.message)
 			g.Expect(v.message).To(ContainSubstring(c.reason))
 		})
@@ -89,8 +89,8 @@ func TestClaims(t *testing.T) {
 		g.Expect(err).NotTo(HaveOccurred())
 		object = shrunk.(*certificatesv1.CertificateSigningRequest)
 		g.Expect(object.Size()).To(BeNumerically("<", maxRequestBytes+1<<10))
-		own := partyOf("web-1", "10.0.0.1")
-		v := validate(verifiedRequest(object), inputs{requester: own, subject: own}, now)
+		subject := partyOf("web-1", "10.0.0.1")
+		v := validate(verifiedRequest(object), inputs{requester: subject, subject: subject}, now)
 		g.Expect(v.action).To(Equal(denied))
 		g.Expect(v.message).To(ContainSubstring("larger than 16384 bytes"))
 	})

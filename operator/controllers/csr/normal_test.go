@@ -36,8 +36,8 @@ func TestNormal(t *testing.T) {
 	}
 }
 
-// own are the inputs of a node's own request, whose Machine reports these addresses, all of them as names.
-func own(name string, reported ...string) inputs {
+// inputsOf returns the inputs of a node's own request, whose Machine reports these addresses, all of them as names.
+func inputsOf(name string, reported ...string) inputs {
 	p := partyOf(name, "10.0.0.1")
 	for _, address := range reported {
 		p.machines[0].Status.Addresses = append(p.machines[0].Status.Addresses, clusterv1.MachineAddress{Type: clusterv1.MachineInternalDNS, Address: address})
@@ -50,35 +50,35 @@ func TestNormalForms(t *testing.T) {
 	validateAll(t, map[string]validation{
 		// https://github.com/openshift/cluster-machine-approver/issues/248
 		"When the infrastructure reports a name with a trailing dot, the serving certificate should be approved": {
-			ask: servingOf("web-1", "10.0.0.1", "ip-10-0-0-1.corp.example"), inputs: own("web-1", "ip-10-0-0-1.corp.example."), want: approved,
+			ask: servingOf("web-1", "10.0.0.1", "ip-10-0-0-1.corp.example"), inputs: inputsOf("web-1", "ip-10-0-0-1.corp.example."), want: approved,
 		},
 		"When the kubelet requests a name with a trailing dot, the serving certificate should be approved": {
-			ask: servingOf("web-1", "ip-10-0-0-1.corp.example."), inputs: own("web-1", "ip-10-0-0-1.corp.example"), want: approved,
+			ask: servingOf("web-1", "ip-10-0-0-1.corp.example."), inputs: inputsOf("web-1", "ip-10-0-0-1.corp.example"), want: approved,
 		},
 		// https://github.com/gardener/gardener/issues/10876
 		"When the infrastructure doesn't compress an IPv6 address, the serving certificate should be approved": {
-			ask: servingOf("web-1", "2001:db8::1"), inputs: own("web-1", "2001:DB8:0:0:0:0:0:1"), want: approved,
+			ask: servingOf("web-1", "2001:db8::1"), inputs: inputsOf("web-1", "2001:DB8:0:0:0:0:0:1"), want: approved,
 		},
 		"When a DNS name in the request is an address as text, it should be denied": {
 			ask:    servingOf("web-1", "10.0.0.1").but(func(a *ask) { a.content.DNSNames = []string{"10.0.0.1."} }),
-			inputs: own("web-1"), want: denied, reason: v1beta1.AddressMismatchReason,
+			inputs: inputsOf("web-1"), want: denied, reason: v1beta1.AddressMismatchReason,
 		},
 		"When the infrastructure reports an empty name, an empty DNS name should be denied": {
 			ask:    servingOf("web-1", "10.0.0.1").but(func(a *ask) { a.content.DNSNames = []string{"."} }),
-			inputs: own("web-1", "."), want: denied, reason: v1beta1.AddressMismatchReason,
+			inputs: inputsOf("web-1", "."), want: denied, reason: v1beta1.AddressMismatchReason,
 		},
 		"When another Machine reports the name in another form, the request should wait, because either may lie": {
-			ask: servingOf("web-1", "shared.example"), inputs: own("web-1", "shared.example.").but(func(i *inputs) {
+			ask: servingOf("web-1", "shared.example"), inputs: inputsOf("web-1", "shared.example.").but(func(i *inputs) {
 				other := machineOf("web-2", "Shared.Example")
 				i.holders = map[string]*clusterv1.Machine{addresses(&other)[0]: &other}
 			}), want: waiting, reason: "AddressShared", requeueAfter: recheckClaims,
 		},
 		"When a dual-stack node's infrastructure reports one family, the denial should say what to do": {
-			ask: servingOf("web-1", "10.0.0.1", "fd00::1").but(old), inputs: own("web-1"),
+			ask: servingOf("web-1", "10.0.0.1", "fd00::1").but(old), inputs: inputsOf("web-1"),
 			want: denied, reason: v1beta1.AddressMismatchReason, message: "the infrastructure reports no IPv6 address: it has to report both families, or the kubelet's node-ip has to be of one",
 		},
 		"When the infrastructure reports both families, a foreign address should only be denied": {
-			ask: servingOf("web-1", "fd00::2").but(old), inputs: own("web-1", "fd00::1"),
+			ask: servingOf("web-1", "fd00::2").but(old), inputs: inputsOf("web-1", "fd00::1"),
 			want: denied, reason: v1beta1.AddressMismatchReason, message: "IP address fd00::2 isn't one of Machine web-1: 10.0.0.1, fd00::1",
 		},
 	})
@@ -92,7 +92,7 @@ func TestNormalForms(t *testing.T) {
 			"10.0.0.9.":                 {"web-1"},
 			".":                         {"web-1"},
 		} {
-			e := own("web-1", reported)
+			e := inputsOf("web-1", reported)
 			g.Expect(nodeNames(nil)(&e.subject.machines[0])).To(Equal(want), reported)
 		}
 	})

@@ -310,11 +310,11 @@ func TestRoleOfDefaultSpread(t *testing.T) {
 				Management: management, Live: management, Secrets: management, Apply: apply.New(), Clock: clocktesting.NewFakePassiveClock(time.Now()), SpreadsByDefault: spreads,
 			})
 			scopetest.Reconcile(t, step, s)
-			for _, of := range [][2]string{{"", "services"}, {"", "replicationcontrollers"}, {"apps", "replicasets"}, {"apps", "statefulsets"}} {
+			for _, resource := range [][2]string{{"", "services"}, {"", "replicationcontrollers"}, {"apps", "replicasets"}, {"apps", "statefulsets"}} {
 				for _, verb := range []string{"list", "watch"} {
-					g.Eventually(func(g Gomega) { g.Expect(allowed(ctx, g, verb, of[0], of[1], "", "")).To(Equal(spreads)) }).Should(Succeed())
+					g.Eventually(func(g Gomega) { g.Expect(allowed(ctx, g, verb, resource[0], resource[1], "", "")).To(Equal(spreads)) }).Should(Succeed())
 				}
-				g.Expect(allowed(ctx, g, "patch", of[0], of[1], "", "shop")).To(BeFalse())
+				g.Expect(allowed(ctx, g, "patch", resource[0], resource[1], "", "shop")).To(BeFalse())
 			}
 		}
 	})

@@ -70,10 +70,10 @@ func populate(t *testing.T) {
 	g, ctx := NewWithT(t), t.Context()
 	mine := &v1alpha1.ClusterAPINodeClass{ObjectMeta: metav1.ObjectMeta{Name: "mine"}}
 	g.Expect(as(g, "alice").Create(ctx, mine)).To(Succeed())
-	held := &v1alpha1.ClusterAPINodeClass{ObjectMeta: metav1.ObjectMeta{Name: "held", Finalizers: []string{v1alpha1.NodeClassFinalizer}}}
-	g.Expect(as(g, karpenter).Create(ctx, held)).To(Succeed())
+	withFinalizer := &v1alpha1.ClusterAPINodeClass{ObjectMeta: metav1.ObjectMeta{Name: "held", Finalizers: []string{v1alpha1.NodeClassFinalizer}}}
+	g.Expect(as(g, karpenter).Create(ctx, withFinalizer)).To(Succeed())
 	t.Cleanup(func() {
-		for _, object := range []client.Object{held, scopetest.NodeClaim("claim")} {
+		for _, object := range []client.Object{withFinalizer, scopetest.NodeClaim("claim")} {
 			patch := client.RawPatch(types.MergePatchType, []byte(`{"metadata":{"finalizers":null}}`))
 			_ = clusters.Guest.Client.Patch(context.WithoutCancel(ctx), object, patch)
 		}
@@ -182,29 +182,29 @@ func setKubelet(change func(*v1alpha1.KubeletConfiguration)) func(*v1alpha1.Clus
 }
 
 func boundKubelets(t *testing.T) {
-	own := func(change func(*v1alpha1.KubeletConfiguration)) attempt { return class("mine", setKubelet(change)) }
+	kubelet := func(change func(*v1alpha1.KubeletConfiguration)) attempt { return class("mine", setKubelet(change)) }
 	reserved := func(pairs map[string]v1alpha1.ReservedQuantity) func(*v1alpha1.KubeletConfiguration) {
 		return func(k *v1alpha1.KubeletConfiguration) { k.SystemReserved = pairs }
 	}
 	try(t, map[string]trial{
-		"a field that the platform keeps": {own(func(k *v1alpha1.KubeletConfiguration) { k.ClusterDNS = []string{"10.96.0.10"} }),
+		"a field that the platform keeps": {kubelet(func(k *v1alpha1.KubeletConfiguration) { k.ClusterDNS = []string{"10.96.0.10"} }),
 			"spec.kubelet.clusterDNS is the platform's to set: HostedCluster clusters/policy bounds it"},
 		"a field that the platform keeps, of the default": {class("default", setKubelet(func(k *v1alpha1.KubeletConfiguration) { k.CPUCFSQuota = ptr.To(false) })),
 			"spec.kubelet.cpuCFSQuota is the platform's to set"},
-		"as many pods as are allowed": {own(func(k *v1alpha1.KubeletConfiguration) { k.MaxPods = ptr.To(int32(250)) }), ""},
-		"more pods than are allowed": {own(func(k *v1alpha1.KubeletConfiguration) { k.MaxPods = ptr.To(int32(251)) }),
+		"as many pods as are allowed": {kubelet(func(k *v1alpha1.KubeletConfiguration) { k.MaxPods = ptr.To(int32(250)) }), ""},
+		"more pods than are allowed": {kubelet(func(k *v1alpha1.KubeletConfiguration) { k.MaxPods = ptr.To(int32(251)) }),
 			"spec.kubelet.maxPods is 251, and at most 250 is allowed: HostedCluster clusters/policy bounds it"},
 		"more pods than are allowed, from the start": {creation(&v1alpha1.ClusterAPINodeClass{
 			ObjectMeta: metav1.ObjectMeta{Name: "other"}, Spec: v1alpha1.ClusterAPINodeClassSpec{Kubelet: &v1alpha1.KubeletConfiguration{MaxPods: ptr.To(int32(251))}},
 		}), "spec.kubelet.maxPods is 251"},
-		"as many processes as are allowed": {own(func(k *v1alpha1.KubeletConfiguration) { k.PodPidsLimit = ptr.To(int64(4096)) }), ""},
-		"no limit of processes": {own(func(k *v1alpha1.KubeletConfiguration) { k.PodPidsLimit = ptr.To(int64(-1)) }),
+		"as many processes as are allowed": {kubelet(func(k *v1alpha1.KubeletConfiguration) { k.PodPidsLimit = ptr.To(int64(4096)) }), ""},
+		"no limit of processes": {kubelet(func(k *v1alpha1.KubeletConfiguration) { k.PodPidsLimit = ptr.To(int64(-1)) }),
 			"spec.kubelet.podPidsLimit is -1, and at most 4096 is allowed"},
-		"as much memory reserved as is wanted": {own(reserved(map[string]v1alpha1.ReservedQuantity{"memory": "0.5Gi", "ephemeral-storage": "2Gi"})), ""},
-		"less memory reserved than is wanted": {own(reserved(map[string]v1alpha1.ReservedQuantity{"memory": "511Mi", "ephemeral-storage": "2Gi"})),
+		"as much memory reserved as is wanted": {kubelet(reserved(map[string]v1alpha1.ReservedQuantity{"memory": "0.5Gi", "ephemeral-storage": "2Gi"})), ""},
+		"less memory reserved than is wanted": {kubelet(reserved(map[string]v1alpha1.ReservedQuantity{"memory": "511Mi", "ephemeral-storage": "2Gi"})),
 			"spec.kubelet.systemReserved[memory] has to be at least 512Mi: HostedCluster clusters/policy bounds it"},
-		"no disk reserved": {own(reserved(map[string]v1alpha1.ReservedQuantity{"memory": "1Gi"})), "spec.kubelet.systemReserved[ephemeral-storage] has to be at least 1Gi"},
-		"what isn't bounded": {own(func(k *v1alpha1.KubeletConfiguration) {
+		"no disk reserved": {kubelet(reserved(map[string]v1alpha1.ReservedQuantity{"memory": "1Gi"})), "spec.kubelet.systemReserved[ephemeral-storage] has to be at least 1Gi"},
+		"what isn't bounded": {kubelet(func(k *v1alpha1.KubeletConfiguration) {
 			k.EvictionSoft = map[string]v1alpha1.EvictionThreshold{"memory.available": "1Gi"}
 			k.EvictionSoftGracePeriod = map[string]v1alpha1.EvictionGracePeriod{"memory.available": "90s"}
 			k.PodsPerCore, k.ImageGCHighThresholdPercent = ptr.To(int32(10)), ptr.To(int32(90))
@@ -250,8 +250,8 @@ func changeNodeClasses(t *testing.T) {
 }
 
 func changeNodeClaims(t *testing.T) {
-	// of has the label that names its node class to Karpenter core.
-	of := func(class string) *karpv1.NodeClaim {
+	// claimOf has the label that names its node class to Karpenter core.
+	claimOf := func(class string) *karpv1.NodeClaim {
 		c := scopetest.NodeClaim("own")
 		c.Labels = map[string]string{karpv1.NodeClassLabelKey(c.Spec.NodeClassRef.GroupKind()): class}
 		return c
@@ -269,8 +269,8 @@ func changeNodeClaims(t *testing.T) {
 		"a NodeClaim's label of ours":  {claimed(func(c *karpv1.NodeClaim) { delete(c.Labels, v1alpha1.Group+"/tier") }), "the labels karpenter.cluster.x-k8s.io/… of a NodeClaim identify its Machine"},
 		"a NodeClaim's other label":    {claimed(func(c *karpv1.NodeClaim) { c.Labels["mine"] = "2" }), ""},
 		"a NodeClaim's do-not-disrupt": {claimed(func(c *karpv1.NodeClaim) { c.Annotations[karpv1.DoNotDisruptAnnotationKey] = "true" }), ""},
-		"a NodeClaim of one's own":     {creation(of(v1alpha1.DefaultNodeClass)), ""},
-		"a NodeClaim of another class": {creation(of("another")), "the labels karpenter.cluster.x-k8s.io/… of a NodeClaim identify its Machine"},
+		"a NodeClaim of one's own":     {creation(claimOf(v1alpha1.DefaultNodeClass)), ""},
+		"a NodeClaim of another class": {creation(claimOf("another")), "the labels karpenter.cluster.x-k8s.io/… of a NodeClaim identify its Machine"},
 		"a NodeClaim's deletion":       {deletion(scopetest.NodeClaim("claim")), ""},
 	})
 }
