@@ -37,7 +37,8 @@ const (
 
 var (
 	meanings = []string{
-		string(NoCapacity), string(NoQuota), string(Throttled), string(Misconfigured), string(Failed), string(Interrupted), string(Terminated), string(Ignored),
+		string(NoCapacity), string(NoQuota), string(Throttled), string(Misconfigured),
+		string(Failed), string(Interrupted), string(Terminated), string(Ignored),
 	}
 	statuses = []string{string(metav1.ConditionFalse), string(metav1.ConditionTrue), string(metav1.ConditionUnknown)}
 )

@@ -32,7 +32,9 @@ var (
 	quotaPlaceholders = []string{placeholderFamily, placeholderInstanceType, placeholderCapacityType, placeholderZone}
 	placeholder       = regexp.MustCompile(`\{[^{}]*\}`)
 	// counted are the resources that quotas count, by their names in profiles.
-	counted = map[string]capacity.Resource{"machines": capacity.Machines, "cpu": capacity.VCPUs, "memory": capacity.Memory, "gpus": capacity.GPUs}
+	counted = map[string]capacity.Resource{
+		"machines": capacity.Machines, "cpu": capacity.VCPUs, "memory": capacity.Memory, "gpus": capacity.GPUs,
+	}
 )
 
 // quota describes machines that the infrastructure counts together.
@@ -127,7 +129,8 @@ func (q *quota) covers(c Countable) bool {
 // named returns the quota of a machine. Infrastructures count by regions, and an account may have several.
 func (q *quota) named(c Countable) capacity.QuotaName {
 	name := strings.NewReplacer(
-		placeholderFamily, capacity.Family(c.Family, c.InstanceType), placeholderInstanceType, c.InstanceType, placeholderCapacityType, c.CapacityType, placeholderZone, c.Zone,
+		placeholderFamily, capacity.Family(c.Family, c.InstanceType), placeholderInstanceType, c.InstanceType,
+		placeholderCapacityType, c.CapacityType, placeholderZone, c.Zone,
 	).Replace(q.name)
 	for _, path := range q.scope {
 		if text, found := path.Text(c.Template); found && text != "" {

@@ -301,7 +301,8 @@ func (c *clusterCheck) lease(ctx context.Context) {
 	}
 	if ready := meta.FindStatusCondition(found.Status.Conditions, autonodev1alpha1.Ready); ready != nil &&
 		ready.Status == metav1.ConditionFalse {
-		c.wrong(subject, "correct what the message names: docs/platform/fleet-capacity.md", "%s (%s): %s", ready.Type, ready.Reason, ready.Message)
+		c.wrong(subject, "correct what the message names: docs/platform/fleet-capacity.md",
+			"%s (%s): %s", ready.Type, ready.Reason, ready.Message)
 		return
 	}
 	if returned := meta.FindStatusCondition(found.Status.Conditions, autonodev1alpha1.CapacityReturned); returned != nil &&

@@ -48,8 +48,8 @@ func (m *managementCheck) autoNode() (installed bool) {
 	const subject = "CustomResourceDefinitions"
 	switch {
 	case !installed:
-		m.wrong(subject, "install AutoNode with `autonode install`: docs/platform/install.md; or choose the management cluster with --context or "+
-			"--kubeconfig",
+		m.wrong(subject, "install AutoNode with `autonode install`: docs/platform/install.md; "+
+			"or choose the management cluster with --context or --kubeconfig",
 			"AutoNode isn't installed in this cluster")
 	case len(missing) > 0:
 		m.wrong(subject, upgrade, "missing: %s", strings.Join(missing, ", "))

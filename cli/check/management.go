@@ -162,7 +162,8 @@ func (m *managementCheck) providers() {
 				"CustomResourceDefinition %s has no label of a contract of Cluster API, such as %s/%s",
 				crd.Name, clusterv1.GroupVersion.Group, clusterv1.GroupVersion.Version)
 		case !known:
-			m.warn(subject, "declare capacity in status.capacity or by annotations of the templates, or write a profile: docs/reference/infrastructure.md",
+			m.warn(subject, "declare capacity in status.capacity or by annotations of the templates, "+
+				"or write a profile: docs/reference/infrastructure.md",
 				"contract %s, without a built-in profile: AutoNode reads no capacity, image or capacity type of its templates' spec", contract)
 		default:
 			m.ok(subject, "contract %s, with a built-in profile", contract)

@@ -12,7 +12,8 @@ import (
 // Fix reports what to do about a reason of a wrong condition. The condition's message has the names; for a reason that this program
 // doesn't know, it has the rest, too.
 func Fix(reason string) string {
-	return cmp.Or(fixes[reason], "do what the message names; docs/platform/failures.md and docs/cluster-admins/node-class.md explain the reason "+reason)
+	return cmp.Or(fixes[reason],
+		"do what the message names; docs/platform/failures.md and docs/cluster-admins/node-class.md explain the reason "+reason)
 }
 
 // fixes are what to do, by reason.

@@ -42,15 +42,16 @@ type window struct {
 // unavailableReports are the reports of an account's clusters about offerings without capacity, by cluster.
 type unavailableReports map[string]map[place]window
 
-// post takes over what a cluster reports. The report is a tenant's program's: what it reports counts for a while at most, and no more than a
-// report has room for.
+// post takes over what a cluster reports. The report is a tenant's program's: what it reports counts for a while at most,
+// and no more than a report has room for.
 func (u unavailableReports) post(cluster string, offerings []autonodev1alpha1.UnavailableOffering, now time.Time) {
 	for _, o := range offerings[:min(len(offerings), autonodev1alpha1.MaxUnavailable)] {
 		at, next := place{quota: o.Quota, counts: o.Counts}, window{opened: now, until: o.Until.At(), atLeast: max(0, o.AtLeast)}
 		switch {
 		case o.Quota == "":
 			// Only a report about one offering counts; what more follows from it is decided here. A reservation is divided by leases.
-			if o.InstanceType == "" || o.Zone == "" || strings.Contains(o.InstanceType, "*") || o.CapacityType != "on-demand" && o.CapacityType != "spot" {
+			if o.InstanceType == "" || o.Zone == "" || strings.Contains(o.InstanceType, "*") ||
+				o.CapacityType != "on-demand" && o.CapacityType != "spot" {
 				continue
 			}
 			at, next.atLeast = place{instanceType: o.InstanceType, zone: o.Zone, capacityType: o.CapacityType}, 0
@@ -135,7 +136,8 @@ func (u unavailableReports) closures(now time.Time) []*closure {
 }
 
 func (p place) compare(other place) int {
-	return cmp.Or(cmp.Compare(p.instanceType, other.instanceType), cmp.Compare(p.zone, other.zone), cmp.Compare(p.capacityType, other.capacityType),
+	return cmp.Or(
+		cmp.Compare(p.instanceType, other.instanceType), cmp.Compare(p.zone, other.zone), cmp.Compare(p.capacityType, other.capacityType),
 		cmp.Compare(p.quota, other.quota), cmp.Compare(p.counts, other.counts))
 }
 

@@ -12,7 +12,8 @@ import (
 // IgnoreNodePoolGone ends a pass of Karpenter core's state of NodeClaims without an error if the NodePool isn't found. By then the state
 // has the NodeClaim; only its cost, which is the NodePool's, doesn't count.
 //
-// Upstream gap: the pass fails and is retried until the NodeClaim has gone: ten errors in five seconds (docs/internals/upstream/nodepool-gone.md).
+// Upstream gap: the pass fails and is retried until the NodeClaim has gone: ten errors in five seconds
+// (docs/internals/upstream/nodepool-gone.md).
 func IgnoreNodePoolGone() Middleware {
 	return Around(func(ctx context.Context, request reconcile.Request, next reconcile.Reconciler) (reconcile.Result, error) {
 		result, err := next.Reconcile(ctx, request)

@@ -43,8 +43,8 @@ var refused = opmetrics.NewPrometheusCounter(crmetrics.Registry, prometheus.Coun
 //
 // Upstream gap: controller-runtime retries a failed reconciliation after 5 ms, whatever the error, and logs each attempt. An admission
 // policy of a guest's admin refuses a write until a person changes it, for each of their NodeClaims. And a Karpenter that starts in a
-// guest with nodes has an error for each NodeClaim until it has evaluated the NodeOverlays (docs/internals/upstream/management-outage.md names the
-// hook).
+// guest with nodes has an error for each NodeClaim until it has evaluated the NodeOverlays
+// (docs/internals/upstream/management-outage.md names the hook).
 func BackOff(clock clock.PassiveClock) Middleware {
 	return func(r Registered) reconcile.Reconciler {
 		return &backOff{

@@ -24,7 +24,8 @@ const placeholder = "unlaunched://"
 // placeholder.
 //
 // Upstream gap: core's state counts as unsynced while any NodeClaim has no provider ID, and then core schedules no pod and disrupts no
-// node. A NodeClaim that is being deleted counts too, for as long as a finalizer keeps it (docs/internals/upstream/unlaunched-nodeclaim.md).
+// node. A NodeClaim that is being deleted counts too, for as long as a finalizer keeps it
+// (docs/internals/upstream/unlaunched-nodeclaim.md).
 func Settle(guest client.Reader, cloudProvider karpcloudprovider.CloudProvider, cluster *state.Cluster) Middleware {
 	return Around(func(ctx context.Context, request reconcile.Request, next reconcile.Reconciler) (reconcile.Result, error) {
 		nodeClaim, err := read(ctx, guest, request)

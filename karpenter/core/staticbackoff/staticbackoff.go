@@ -4,8 +4,8 @@
 // from a NodePool whose NodeClaims the API server rejects.
 //
 // Upstream gap: core creates NodeClaims for a static NodePool whether or not there is an available offering, and a NodeClaim
-// that it deletes for the lack of one makes it create the next at once (docs/internals/upstream/static-backoff.md). It plans pods on a NodePool
-// whose NodeClaims an admission policy denies, without end and without an event.
+// that it deletes for the lack of one makes it create the next at once (docs/internals/upstream/static-backoff.md). It plans pods on
+// a NodePool whose NodeClaims an admission policy denies, without end and without an event.
 package staticbackoff
 
 import (

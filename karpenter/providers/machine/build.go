@@ -143,7 +143,8 @@ func build(plan Plan) (*Objects, error) {
 		machine.Spec.Taints = deployed.Spec.Taints
 	}
 	maps.Copy(machine.Annotations, plan.Annotations)
-	// Cluster API patches the Node of a Machine that has no controller in each of its reconciliations (docs/internals/upstream/node-patches.md).
+	// Cluster API patches the Node of a Machine that has no controller in each of its reconciliations
+	// (docs/internals/upstream/node-patches.md).
 	machine.OwnerReferences[0].Controller = ptr.To(true)
 	label(machine, plan)
 	infrastructure, err := clone(plan, plan.Template.Infrastructure, machine, name)

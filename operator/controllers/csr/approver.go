@@ -88,7 +88,10 @@ func New(config Config) *Approver {
 			groups.Insert(profile.NodeClass.Group)
 		}
 	}
-	return &Approver{Config: config, ledger: newLedger(), foreign: newForeign(config.Clock), limiter: newLimiter(config.Clock), groups: groups, signatures: newSignatures((*x509.CertificateRequest).CheckSignature)}
+	return &Approver{
+		Config: config, ledger: newLedger(), foreign: newForeign(config.Clock), limiter: newLimiter(config.Clock), groups: groups,
+		signatures: newSignatures((*x509.CertificateRequest).CheckSignature),
+	}
 }
 
 // +kubebuilder:rbac:groups=cluster.x-k8s.io,resources=machines,verbs=get;list;watch

@@ -104,7 +104,11 @@ func (a *Approver) ApprovedByOthers(hostedCluster *v1beta1.HostedCluster) (reaso
 
 // await reports that a request waits for another approver, as long as a kubelet waits for it.
 func (a *Approver) await(key Key, j *evaluation, v decision) {
-	found := &approval{v1beta1.ApprovalPendingReason, fmt.Sprintf("certificate request %s waits for another approver: %s", key.Name, v.message), j.request.CreationTimestamp.Add(maxAge)}
+	found := &approval{
+		reason:  v1beta1.ApprovalPendingReason,
+		message: fmt.Sprintf("certificate request %s waits for another approver: %s", key.Name, v.message),
+		until:   j.request.CreationTimestamp.Add(maxAge),
+	}
 	if !v.pending {
 		found = nil
 	}
@@ -115,9 +119,12 @@ func (a *Approver) await(key Key, j *evaluation, v decision) {
 }
 
 // noteForeign records that another approver has approved the first certificate of a machine of ours.
-func (a *Approver) noteForeign(ctx context.Context, hostedCluster *v1beta1.HostedCluster, cluster client.ObjectKey, object *certificatesv1.CertificateSigningRequest) error {
+func (a *Approver) noteForeign(
+	ctx context.Context, hostedCluster *v1beta1.HostedCluster, cluster client.ObjectKey, object *certificatesv1.CertificateSigningRequest,
+) error {
 	reason, approved := approvedFor(object)
-	if !approved || reason == v1beta1.NodeIdentityConfirmedReason || object.Spec.SignerName != certificatesv1.KubeAPIServerClientKubeletSignerName {
+	if !approved || reason == v1beta1.NodeIdentityConfirmedReason ||
+		object.Spec.SignerName != certificatesv1.KubeAPIServerClientKubeletSignerName {
 		return nil
 	}
 	r := unverified(object)

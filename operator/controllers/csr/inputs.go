@@ -194,7 +194,9 @@ func (a *Approver) party(ctx context.Context, j *evaluation, name string, fresh 
 }
 
 // freshMachines reads a node's Machines from the API server, including the one of its name that the cache may lack.
-func (a *Approver) freshMachines(ctx context.Context, cluster client.ObjectKey, node string, cached []clusterv1.Machine) ([]clusterv1.Machine, error) {
+func (a *Approver) freshMachines(
+	ctx context.Context, cluster client.ObjectKey, node string, cached []clusterv1.Machine,
+) ([]clusterv1.Machine, error) {
 	names := []string{node}
 	for i := range cached {
 		if cached[i].Name != node {

@@ -28,8 +28,12 @@ const (
 
 // The labels and annotations of a Machine that are kept; fleet/operator/capacityaccount counts by some.
 var (
-	retainedLabels      = append([]string{clusterv1.ClusterNameLabel, clusterv1.MachineControlPlaneLabel, v1alpha1.NodeClaimLabel, v1alpha1.NodeClaimUIDLabel}, annotation.MachineLabels...)
-	retainedAnnotations = append([]string{v1alpha1.BootstrapTokenIDAnnotation, v1alpha1.NodeClaimNameAnnotation}, annotation.MachineAnnotations...)
+	retainedLabels = append([]string{
+		clusterv1.ClusterNameLabel, clusterv1.MachineControlPlaneLabel, v1alpha1.NodeClaimLabel, v1alpha1.NodeClaimUIDLabel,
+	}, annotation.MachineLabels...)
+	retainedAnnotations = append([]string{
+		v1alpha1.BootstrapTokenIDAnnotation, v1alpha1.NodeClaimNameAnnotation,
+	}, annotation.MachineAnnotations...)
 )
 
 // MachineCache keeps the fields of Machines that validation reads, the phase, for operator/controllers/machines, and while a Machine is
@@ -43,7 +47,8 @@ func MachineCache(kinds infrastructure.Kinds) cache.ByObject {
 // Karpenter's marks isn't one.
 func worker(machine *clusterv1.Machine) bool {
 	meta := machine.ObjectMeta
-	return !metav1.HasLabel(meta, clusterv1.MachineControlPlaneLabel) && !metav1.HasLabel(meta, v1alpha1.NodeClaimLabel) && !metav1.HasLabel(meta, v1alpha1.NodeClaimUIDLabel) &&
+	return !metav1.HasLabel(meta, clusterv1.MachineControlPlaneLabel) &&
+		!metav1.HasLabel(meta, v1alpha1.NodeClaimLabel) && !metav1.HasLabel(meta, v1alpha1.NodeClaimUIDLabel) &&
 		!metav1.HasAnnotation(meta, v1alpha1.BootstrapTokenIDAnnotation) && !metav1.HasAnnotation(meta, v1alpha1.NodeClaimNameAnnotation)
 }
 
@@ -93,8 +98,10 @@ func shrunk(kinds infrastructure.Kinds, machine *clusterv1.Machine) *clusterv1.M
 		},
 	}
 	if machine.DeletionTimestamp != nil {
-		cached.Spec.ProviderID, cached.Status.Conditions = machine.Spec.ProviderID, slices.Clone(machine.Status.Conditions)
-		cached.Status.Conditions = slices.DeleteFunc(cached.Status.Conditions, func(c metav1.Condition) bool { return !clusterstatus.Reads(c.Type) })
+		cached.Spec.ProviderID = machine.Spec.ProviderID
+		cached.Status.Conditions = slices.DeleteFunc(slices.Clone(machine.Status.Conditions), func(c metav1.Condition) bool {
+			return !clusterstatus.Reads(c.Type)
+		})
 	}
 	return cached
 }

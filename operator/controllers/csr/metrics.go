@@ -22,7 +22,8 @@ var decisions = prometheus.NewCounterVec(prometheus.CounterOpts{
 // denials are the denials' reasons.
 var denials = []string{
 	v1beta1.RequestMalformedReason, v1beta1.RequestExpiredReason, v1beta1.RequesterMismatchReason, v1beta1.SubjectMismatchReason,
-	v1beta1.NodeNameMismatchReason, v1beta1.AddressMismatchReason, v1beta1.UsageMismatchReason, v1beta1.MachineMissingReason, v1beta1.NodeClaimMissingReason,
+	v1beta1.NodeNameMismatchReason, v1beta1.AddressMismatchReason, v1beta1.UsageMismatchReason,
+	v1beta1.MachineMissingReason, v1beta1.NodeClaimMissingReason,
 	v1beta1.AlreadyJoinedReason, v1beta1.AlreadyRequestedReason, v1beta1.RequestSupersededReason,
 }
 

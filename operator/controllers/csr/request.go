@@ -141,7 +141,8 @@ func checkKey(key any) error {
 	switch k := key.(type) {
 	case *rsa.PublicKey:
 		if k.N.BitLen() > maxRSABits || k.E > maxRSAExponent {
-			return fmt.Errorf("its RSA key has %d bits and the exponent %d, and may have %d bits and the exponent %d", k.N.BitLen(), k.E, maxRSABits, maxRSAExponent)
+			return fmt.Errorf("its RSA key has %d bits and the exponent %d, and may have %d bits and the exponent %d",
+				k.N.BitLen(), k.E, maxRSABits, maxRSAExponent)
 		}
 	case *ecdsa.PublicKey:
 		if !slices.Contains([]elliptic.Curve{elliptic.P256(), elliptic.P384(), elliptic.P521()}, k.Curve) {

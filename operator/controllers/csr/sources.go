@@ -179,7 +179,8 @@ func (a *Approver) onMachine() handler.TypedEventHandler[*clusterv1.Machine, Key
 		CreateFunc: func(_ context.Context, e event.TypedCreateEvent[*clusterv1.Machine], _ queue) { enqueue(e.Object) },
 		DeleteFunc: func(_ context.Context, e event.TypedDeleteEvent[*clusterv1.Machine], _ queue) { enqueue(e.Object) },
 		UpdateFunc: func(_ context.Context, e event.TypedUpdateEvent[*clusterv1.Machine], _ queue) {
-			if !equality.Semantic.DeepEqual(e.ObjectOld.Status, e.ObjectNew.Status) || !equality.Semantic.DeepEqual(e.ObjectOld.Labels, e.ObjectNew.Labels) {
+			if !equality.Semantic.DeepEqual(e.ObjectOld.Status, e.ObjectNew.Status) ||
+				!equality.Semantic.DeepEqual(e.ObjectOld.Labels, e.ObjectNew.Labels) {
 				enqueue(e.ObjectOld, e.ObjectNew)
 			}
 		},

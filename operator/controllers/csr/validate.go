@@ -159,9 +159,12 @@ func (v *decision) ofWorker(e inputs, age time.Duration) {
 	switch {
 	case v.action == approved && e.karpentersOnly:
 		v.reason, v.pending = "LeftToAnother", true
-		v.message = fmt.Sprintf("spec.autoNode.certificateApproval.scope is Karpenter, and Karpenter didn't make Machine %s", e.subject.machines[0].Name)
+		v.message = fmt.Sprintf("spec.autoNode.certificateApproval.scope is Karpenter, and Karpenter didn't make Machine %s",
+			e.subject.machines[0].Name)
 	case v.action == denied:
-		v.pending = !slices.Contains([]string{v1beta1.RequestExpiredReason, v1beta1.AlreadyJoinedReason, v1beta1.AlreadyRequestedReason, v1beta1.RequestSupersededReason}, v.reason)
+		v.pending = !slices.Contains([]string{
+			v1beta1.RequestExpiredReason, v1beta1.AlreadyJoinedReason, v1beta1.AlreadyRequestedReason, v1beta1.RequestSupersededReason,
+		}, v.reason)
 	default:
 		return
 	}
@@ -213,7 +216,9 @@ func alreadyRequested(conflicting string) *decision {
 // laterRequest is the decision on a node's request while an earlier one is approved and not issued.
 func laterRequest(conflicting string, remaining time.Duration) *decision {
 	return &decision{action: waiting, reason: "EarlierRequestLive", requeueAfter: remaining, message: fmt.Sprintf(
-		"certificate request %s, which the node made before, is approved and its certificate not issued yet; a node has one such request at a time", conflicting)}
+		"certificate request %s, which the node made before, is approved and its certificate not issued yet; "+
+			"a node has one such request at a time",
+		conflicting)}
 }
 
 func wellFormed(r request, _ inputs) *decision {
@@ -230,17 +235,19 @@ func wellFormed(r request, _ inputs) *decision {
 func fromRequester(r request, e inputs) *decision {
 	requester, byNode := r.requester()
 	subject, _ := r.subject()
+	user := message.Quoted(r.Spec.Username)
 	switch {
 	case !byNode && !r.bootstraps():
-		return deny(v1beta1.RequesterMismatchReason, "only the node itself may ask for its serving certificate, and user %s did", message.Quoted(r.Spec.Username))
+		return deny(v1beta1.RequesterMismatchReason, "only the node itself may ask for its serving certificate, and user %s did", user)
 	case !byNode && !r.byBootstrapper():
-		return deny(v1beta1.RequesterMismatchReason, "user %s with the groups %s is no machine that joins", message.Quoted(r.Spec.Username), quotedList(r.Spec.Groups))
+		return deny(v1beta1.RequesterMismatchReason, "user %s with the groups %s is no machine that joins", user, quotedList(r.Spec.Groups))
 	case byNode && !r.byNodeGroups():
-		return deny(v1beta1.RequesterMismatchReason, "user %s has the groups %s, which aren't a node's", message.Quoted(r.Spec.Username), quotedList(r.Spec.Groups))
+		return deny(v1beta1.RequesterMismatchReason, "user %s has the groups %s, which aren't a node's", user, quotedList(r.Spec.Groups))
 	case byNode && requester != subject && !e.requester.ours():
-		return deny(v1beta1.RequesterMismatchReason, "user %s requests a certificate of node %s", message.Quoted(r.Spec.Username), message.Quote(subject))
+		return deny(v1beta1.RequesterMismatchReason, "user %s requests a certificate of node %s", user, message.Quote(subject))
 	case byNode && requester != subject:
-		return deny(v1beta1.SubjectMismatchReason, "node %s requests a certificate of %s", message.Quote(requester), message.Quoted(r.content.Subject.CommonName))
+		return deny(v1beta1.SubjectMismatchReason, "node %s requests a certificate of %s",
+			message.Quote(requester), message.Quoted(r.content.Subject.CommonName))
 	}
 	return nil
 }
@@ -249,7 +256,8 @@ func fromRequester(r request, e inputs) *decision {
 func forNode(r request, _ inputs) *decision {
 	subject := r.content.Subject
 	if _, isNode := r.subject(); !isNode || !slices.Equal(subject.Organization, []string{nodesGroup}) || len(subject.Names) != 2 {
-		return deny(v1beta1.SubjectMismatchReason, "the subject of a kubelet's certificate is O=%s,CN=%s<node>, and it requests %s", nodesGroup, nodeUserPrefix, message.Quoted(subject.String()))
+		return deny(v1beta1.SubjectMismatchReason, "the subject of a kubelet's certificate is O=%s,CN=%s<node>, and it requests %s",
+			nodesGroup, nodeUserPrefix, message.Quoted(subject.String()))
 	}
 	return nil
 }
@@ -266,14 +274,16 @@ func forOwnName(r request, e inputs, now time.Time) *decision {
 		return otherMachine(e, "node %s is that of Machine %s, which isn't Karpenter's", message.Quote(subject), e.subject.machines[0].Name)
 	}
 	if e.madeWith == nil {
-		return deny(v1beta1.NodeNameMismatchReason, "bootstrap token %s, which Karpenter minted for one machine, requests node %s, and no Machine that was made with it has that name",
+		return deny(v1beta1.NodeNameMismatchReason,
+			"bootstrap token %s, which Karpenter minted for one machine, requests node %s, and no Machine that was made with it has that name",
 			message.Quoted(token), message.Quote(subject))
 	}
 	machine := e.madeWith
 	names, age := nodeNames(e.kinds)(machine), now.Sub(r.CreationTimestamp.Time)
 	switch {
 	case slices.Contains(names, subject):
-		return &decision{action: waiting, reason: "NameUnknown", requeueAfter: nameGrace, message: fmt.Sprintf("the cache lacks that Machine %s is called %s", machine.Name, message.Quote(subject))}
+		return &decision{action: waiting, reason: "NameUnknown", requeueAfter: nameGrace, message: fmt.Sprintf(
+			"the cache lacks that Machine %s is called %s", machine.Name, message.Quote(subject))}
 	case len(machine.Status.Addresses) == 0 && age <= maxAge:
 		return &decision{action: waiting, reason: "AddressesUnknown", message: fmt.Sprintf(
 			"Machine %s requests node %s and has no address yet: it may turn out to be called so", machine.Name, message.Quote(subject))}
@@ -281,7 +291,8 @@ func forOwnName(r request, e inputs, now time.Time) *decision {
 		return &decision{action: waiting, reason: "NameUnknown", requeueAfter: nameGrace - age, message: fmt.Sprintf(
 			"Machine %s requests node %s, which isn't a name of it yet", machine.Name, message.Quote(subject))}
 	}
-	v := deny(v1beta1.NodeNameMismatchReason, "Machine %s requests node %s, and its node has to be called %s: correct the machine's host name or the kubelet's hostname-override%s",
+	v := deny(v1beta1.NodeNameMismatchReason,
+		"Machine %s requests node %s, and its node has to be called %s: correct the machine's host name or the kubelet's hostname-override%s",
 		machine.Name, message.Quote(subject), strings.Join(names, " or "), dotted(machine, subject))
 	v.requester = machine
 	return v
@@ -305,11 +316,14 @@ func forMachine(r request, e inputs, now time.Time) *decision {
 		return deny(v1beta1.MachineMissingReason, "no Machine was made for NodeClaim %s", message.Quote(name))
 	case len(p.machines) > 1:
 		return &decision{action: waiting, reason: "NameShared", requeueAfter: recheckClaims, message: fmt.Sprintf(
-			"Machines %s and %s both report the name %s; one of them has to give it up, or be replaced", p.machines[0].Name, p.machines[1].Name, message.Quote(name))}
+			"Machines %s and %s both report the name %s; one of them has to give it up, or be replaced",
+			p.machines[0].Name, p.machines[1].Name, message.Quote(name))}
 	case !p.karpenters():
 		ready := meta.FindStatusCondition(p.machines[0].Status.Conditions, clusterv1.MachineInfrastructureReadyCondition)
 		if r.bootstraps() && ready != nil && ready.Status == metav1.ConditionTrue && now.Sub(ready.LastTransitionTime.Time) > joinWithin {
-			return deny("MachineOverdue", "the infrastructure of Machine %s has been ready for more than %s, and no node has joined: replace the Machine", p.machines[0].Name, joinWithin)
+			return deny("MachineOverdue",
+				"the infrastructure of Machine %s has been ready for more than %s, and no node has joined: replace the Machine",
+				p.machines[0].Name, joinWithin)
 		}
 	case p.claim == nil:
 		return deny(v1beta1.NodeClaimMissingReason, "NodeClaim %s of the Machine doesn't exist", v1alpha1.NodeClaimOf(&p.machines[0]))
@@ -326,7 +340,8 @@ func withUsages(r request, _ inputs) *decision {
 		wanted = sets.New(certificatesv1.UsageDigitalSignature, certificatesv1.UsageServerAuth)
 	}
 	if !sets.New(r.Spec.Usages...).Delete(certificatesv1.UsageKeyEncipherment).Equal(wanted) {
-		return deny(v1beta1.UsageMismatchReason, "the key usages %s aren't those of signer %s: %q", message.Quoted(fmt.Sprint(r.Spec.Usages)), r.Spec.SignerName, sets.List(wanted))
+		return deny(v1beta1.UsageMismatchReason, "the key usages %s aren't those of signer %s: %q",
+			message.Quoted(fmt.Sprint(r.Spec.Usages)), r.Spec.SignerName, sets.List(wanted))
 	}
 	if r.Spec.SignerName == certificatesv1.KubeAPIServerClientKubeletSignerName && len(r.content.DNSNames)+len(r.content.IPAddresses) > 0 {
 		return deny(v1beta1.AddressMismatchReason, "a client certificate has no subject alternative names, and it requests %s", altNames(r))
@@ -355,11 +370,13 @@ func firstOfMachine(r request, e inputs) *decision {
 	case fixed && r.Spec.Username != bootstrapTokenPrefix+token:
 		return otherMachine(e, "user %s isn't the bootstrap token that Machine %s was made with", message.Quoted(r.Spec.Username), machine.Name)
 	case !fixed && (r.minted() || e.madeWith != nil):
-		return otherMachine(e, "user %s is a bootstrap token of Karpenter's, and Machine %s was made with none", message.Quoted(r.Spec.Username), machine.Name)
+		return otherMachine(e, "user %s is a bootstrap token of Karpenter's, and Machine %s was made with none",
+			message.Quoted(r.Spec.Username), machine.Name)
 	case deleted:
 		return deny(v1beta1.MachineMissingReason, "%s is being deleted", owner)
 	case joined:
-		return deny(v1beta1.AlreadyJoinedReason, "the node has joined before, and only the node itself may renew its certificate; a machine that has lost it has to be replaced: delete %s", owner)
+		return deny(v1beta1.AlreadyJoinedReason, "the node has joined before, and only the node itself may renew its certificate; "+
+			"a machine that has lost it has to be replaced: delete %s", owner)
 	case e.conflicting != "":
 		return alreadyRequested(e.conflicting)
 	}
@@ -426,7 +443,8 @@ func forAddresses(r request, e inputs, now time.Time) *decision {
 			return &decision{action: waiting, reason: "AddressesUnknown", message: fmt.Sprintf("Machine %s has no IP address yet", machine.Name)}
 		}
 		if !ips.Has(ip) {
-			v := deny(v1beta1.AddressMismatchReason, "IP address %s isn't one of Machine %s: %s%s", ip, machine.Name, strings.Join(sets.List(ips), ", "), oneFamily(ip, ips))
+			v := deny(v1beta1.AddressMismatchReason, "IP address %s isn't one of Machine %s: %s%s",
+				ip, machine.Name, strings.Join(sets.List(ips), ", "), oneFamily(ip, ips))
 			if age := now.Sub(r.CreationTimestamp.Time); age < nameGrace && free { // the infrastructure may report it soon
 				v.action, v.reason, v.requeueAfter = waiting, "AddressUnknown", nameGrace-age
 			}
@@ -439,7 +457,8 @@ func forAddresses(r request, e inputs, now time.Time) *decision {
 	for _, requested := range r.content.DNSNames {
 		dnsName := normal(requested)
 		if !names.Has(dnsName) {
-			return deny(v1beta1.AddressMismatchReason, "DNS name %s isn't one of Machine %s: %s", message.Quoted(requested), machine.Name, strings.Join(sets.List(names), ", "))
+			return deny(v1beta1.AddressMismatchReason, "DNS name %s isn't one of Machine %s: %s",
+				message.Quoted(requested), machine.Name, strings.Join(sets.List(names), ", "))
 		}
 		if v := e.owned(dnsName); v != nil {
 			return v
@@ -461,7 +480,8 @@ func oneFamily(requested string, reported sets.Set[string]) string {
 			return ""
 		}
 	}
-	return fmt.Sprintf("; the infrastructure reports no %s address: it has to report both families, or the kubelet's node-ip has to be of one", family(requested))
+	return fmt.Sprintf("; the infrastructure reports no %s address: it has to report both families, "+
+		"or the kubelet's node-ip has to be of one", family(requested))
 }
 
 // altNames lists a request's subject alternative names.

@@ -29,7 +29,8 @@ func parseGroups(list string) groups {
 
 func (g groups) allow(group string) bool {
 	for _, allowed := range g {
-		if suffix, all := strings.CutPrefix(allowed, "*"); group == allowed || all && strings.HasPrefix(suffix, ".") && len(group) > len(suffix) && strings.HasSuffix(group, suffix) {
+		suffix, all := strings.CutPrefix(allowed, "*")
+		if group == allowed || all && strings.HasPrefix(suffix, ".") && len(group) > len(suffix) && strings.HasSuffix(group, suffix) {
 			return true
 		}
 	}

@@ -121,7 +121,9 @@ func (g groups) role(ctx context.Context, in provider.Input) (*rbacv1.Role, erro
 		return nil, err
 	} else if reboots {
 		// Karpenter reboots a machine through a MachineHealthCheck, and looks for one first.
-		role.Rules = append(role.Rules, rbacv1.PolicyRule{APIGroups: []string{clusterv1.GroupVersion.Group}, Resources: []string{"machinehealthchecks"}, Verbs: []string{"list"}})
+		role.Rules = append(role.Rules, rbacv1.PolicyRule{
+			APIGroups: []string{clusterv1.GroupVersion.Group}, Resources: []string{"machinehealthchecks"}, Verbs: []string{"list"},
+		})
 	}
 	if bootstraps[kubeadm.Group].Has(kubeadm.Resource) {
 		// Karpenter renders their bootstrap data itself where it can. A policy in the management cluster bounds which Secrets it may create.
@@ -133,7 +135,8 @@ func (g groups) role(ctx context.Context, in provider.Input) (*rbacv1.Role, erro
 	}
 	if len(allowed) > 0 { // a rule without names would allow all
 		role.Rules = append(role.Rules, rbacv1.PolicyRule{
-			APIGroups: []string{v1beta1.GroupVersion.Group}, Resources: []string{references.Resource}, ResourceNames: allowed, Verbs: []string{references.Verb},
+			APIGroups: []string{v1beta1.GroupVersion.Group}, Resources: []string{references.Resource},
+			ResourceNames: allowed, Verbs: []string{references.Verb},
 		})
 	}
 	finding, err := checkSecret(ctx, in)
@@ -181,7 +184,8 @@ func templates(ctx context.Context, in provider.Input) (map[schema.GroupKind]nam
 			return nil, fmt.Errorf("parsing scalableResourceSelector: %w", err)
 		}
 		deployments := &clusterv1.MachineDeploymentList{}
-		if err := in.Reader.List(ctx, deployments, client.InNamespace(in.Namespace), client.MatchingLabelsSelector{Selector: selector}); err != nil {
+		if err := in.Reader.List(ctx, deployments,
+			client.InNamespace(in.Namespace), client.MatchingLabelsSelector{Selector: selector}); err != nil {
 			return nil, fmt.Errorf("listing machine deployments: %w", err)
 		}
 		for i := range deployments.Items {
@@ -202,7 +206,8 @@ func templates(ctx context.Context, in provider.Input) (map[schema.GroupKind]nam
 		kinds[schema.GroupKind{Group: selector.APIGroup, Kind: selector.Kind}] = naming{demanded: true}
 	}
 	if bootstrap := config.Bootstrap; bootstrap != nil && bootstrap.ConfigTemplateRef != nil {
-		kinds[schema.GroupKind{Group: bootstrap.ConfigTemplateRef.APIGroup, Kind: bootstrap.ConfigTemplateRef.Kind}] = naming{demanded: true, bootstrap: true}
+		template := bootstrap.ConfigTemplateRef
+		kinds[schema.GroupKind{Group: template.APIGroup, Kind: template.Kind}] = naming{demanded: true, bootstrap: true}
 	}
 	return kinds, nil
 }

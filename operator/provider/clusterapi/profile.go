@@ -118,7 +118,9 @@ func adaptDeployment(ctx context.Context, in provider.Input, deployment *appsv1.
 		container.Args = append(container.Args, "--shared-namespace")
 	}
 	// The kubelet replaces variables in values, and those of a patch aren't its own.
-	container.Env = append(container.Env, corev1.EnvVar{Name: "ALLOWED_BOOTSTRAP_PATCHES", Value: strings.ReplaceAll(string(patches), "$", "$$")})
+	container.Env = append(container.Env, corev1.EnvVar{
+		Name: "ALLOWED_BOOTSTRAP_PATCHES", Value: strings.ReplaceAll(string(patches), "$", "$$"),
+	})
 	named, err := templates(ctx, in)
 	if err != nil {
 		return err
@@ -178,7 +180,9 @@ func nodeClasses(ctx context.Context, guest client.Reader) ([]provider.NodeClass
 		}
 		for t := range class.Status.Templates {
 			if template := &class.Status.Templates[t]; template.Image == v1alpha1.ImageOlder {
-				report.Images = append(report.Images, provider.OlderImage{Template: template.Source, InstanceType: template.InstanceType, Version: template.Version})
+				report.Images = append(report.Images, provider.OlderImage{
+					Template: template.Source, InstanceType: template.InstanceType, Version: template.Version,
+				})
 			}
 		}
 		reports = append(reports, report)

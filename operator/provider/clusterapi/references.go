@@ -59,8 +59,8 @@ func (g groups) references(ctx context.Context, in provider.Input, named map[sch
 	return slices.Compact(allowed), nil
 }
 
-// belongs reports whether a template is the Cluster's, or of no Cluster where it doesn't share the namespace. Karpenter uses no other. Cluster
-// API labels what a Machine refers to, and owns it by the Machine: such a label decides nothing.
+// belongs reports whether a template is the Cluster's, or of no Cluster where it doesn't share the namespace. Karpenter uses no other.
+// Cluster API labels what a Machine refers to, and owns it by the Machine: such a label decides nothing.
 func belongs(in provider.Input) func(metav1.Object) bool {
 	return func(template metav1.Object) bool {
 		name, ours := template.GetLabels()[clusterv1.ClusterNameLabel]

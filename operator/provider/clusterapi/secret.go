@@ -38,11 +38,13 @@ func checkSecret(ctx context.Context, in provider.Input) (provider.Finding, erro
 		return provider.Finding{}, nil
 	}
 	refuse := func(format string, args ...any) (provider.Finding, error) {
-		message := fmt.Sprintf("spec.autoNode.provisionerConfig.karpenter.clusterAPI.bootstrap.dataSecretName: Secret %s/%s ", in.Namespace, bootstrap.DataSecretName)
+		message := fmt.Sprintf("spec.autoNode.provisionerConfig.karpenter.clusterAPI.bootstrap.dataSecretName: Secret %s/%s ",
+			in.Namespace, bootstrap.DataSecretName)
 		return provider.Finding{Reason: v1beta1.InvalidSpecReason, Message: message + fmt.Sprintf(format, args...), Recheck: secretRecheck}, nil
 	}
 	for _, purpose := range []secret.Purpose{
-		secret.Kubeconfig, secret.ClusterCA, secret.EtcdCA, secret.ServiceAccount, secret.FrontProxyCA, secret.APIServerEtcdClient, "user-" + secret.Kubeconfig,
+		secret.Kubeconfig, secret.ClusterCA, secret.EtcdCA, secret.ServiceAccount, secret.FrontProxyCA,
+		secret.APIServerEtcdClient, "user-" + secret.Kubeconfig,
 	} {
 		if bootstrap.DataSecretName == secret.Name(in.ClusterName, purpose) {
 			return refuse("is of the control plane itself; name one with bootstrap data")

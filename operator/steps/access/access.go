@@ -113,7 +113,10 @@ func New(config Config) *Access {
 		config.TokenLifetime = DefaultTokenLifetime
 	}
 	return &Access{
-		Config: config, reviewed: lru.New[types.UID, reviewed](1 << 14), issued: lru.New[issue, string](1 << 14), ahead: lru.New[types.UID, time.Duration](1 << 14),
+		Config:   config,
+		reviewed: lru.New[types.UID, reviewed](1 << 14),
+		issued:   lru.New[issue, string](1 << 14),
+		ahead:    lru.New[types.UID, time.Duration](1 << 14),
 	}
 }
 
@@ -149,7 +152,8 @@ func (a *Access) identity(ctx context.Context, s *scope.Scope) (types.UID, error
 	if s.FeatureGates == nil {
 		return "", errors.New("the feature gates aren't known, and so not what Karpenter may do in the guest")
 	}
-	account, objects, err := identityOf(s.Profile, s.FeatureGates.InUse, a.SpreadsByDefault, s.Draining() && s.Profile.NodeClass.DrainingAnnotation == "")
+	account, objects, err := identityOf(s.Profile, s.FeatureGates.InUse, a.SpreadsByDefault,
+		s.Draining() && s.Profile.NodeClass.DrainingAnnotation == "")
 	if err != nil {
 		return "", err
 	}
@@ -172,7 +176,9 @@ func (a *Access) identity(ctx context.Context, s *scope.Scope) (types.UID, error
 
 // identityOf returns the ServiceAccount, and it together with all that it may do with some feature gates on, and where pods spread by
 // default: all but to launch nodes where that is held back.
-func identityOf(profile *provider.Profile, gates sets.Set[string], spreads, withhold bool) (*corev1.ServiceAccount, []client.Object, error) {
+func identityOf(
+	profile *provider.Profile, gates sets.Set[string], spreads, withhold bool,
+) (*corev1.ServiceAccount, []client.Object, error) {
 	account, err := guestassets.ServiceAccount()
 	if err != nil {
 		return nil, nil, err

@@ -156,7 +156,9 @@ func (a *Access) validate(secret *corev1.Secret, current token, wanted provider.
 // review submits tokens from a Secret to the guest's API server, if their last review is old: an edit may have
 // damaged one, its signing key may be gone, or the clock may have been set. It moves rejected tokens from current to
 // why.
-func (a *Access) review(ctx context.Context, s *scope.Scope, secret *corev1.Secret, account types.UID, current tokens, why map[string]string) error {
+func (a *Access) review(
+	ctx context.Context, s *scope.Scope, secret *corev1.Secret, account types.UID, current tokens, why map[string]string,
+) error {
 	if len(current) == 0 {
 		return nil
 	}
@@ -178,7 +180,8 @@ func (a *Access) review(ctx context.Context, s *scope.Scope, secret *corev1.Secr
 		if !question.Status.Authenticated {
 			if found := current[wanted.Key]; found.until.Sub(now) > found.lifetime()-newborn {
 				if last, ok := a.issued.Get(issue{s.HostedCluster.UID, wanted.Key}); ok && last == found.raw {
-					return fmt.Errorf("the guest refuses the token that it has just issued for Karpenter (%s); see that its API servers have the same time and the same signing keys",
+					return fmt.Errorf("the guest refuses the token that it has just issued for Karpenter (%s); "+
+						"see that its API servers have the same time and the same signing keys",
 						refusedBecause(question.Status.Error))
 				}
 			}
@@ -207,7 +210,9 @@ func (a *Access) request(ctx context.Context, guest *scope.Guest, wanted provide
 	}
 	seconds := int64(a.TokenLifetime / time.Second)
 	asked := a.Clock.Now()
-	answer := &authenticationv1.TokenRequest{Spec: authenticationv1.TokenRequestSpec{ExpirationSeconds: &seconds, Audiences: wanted.Audiences()}}
+	answer := &authenticationv1.TokenRequest{
+		Spec: authenticationv1.TokenRequestSpec{ExpirationSeconds: &seconds, Audiences: wanted.Audiences()},
+	}
 	if err := guest.Live.SubResource("token").Create(ctx, account, answer); err != nil {
 		return token{}, fmt.Errorf("requesting a token of ServiceAccount %s in the guest: %w", klog.KObj(account), err)
 	}

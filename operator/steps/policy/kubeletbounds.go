@@ -58,7 +58,8 @@ func (in Input) kubeletRules() (rules []admissionregistrationv1.Validation) {
 			}
 			key := strconv.Quote(name)
 			add(reserved.field,
-				fmt.Sprintf("size(v) == 0 || %[1]s in v && isQuantity(v[%[1]s]) && !quantity(v[%[1]s]).isLessThan(quantity(%[2]s))", key, strconv.Quote(least)),
+				fmt.Sprintf("size(v) == 0 || %[1]s in v && isQuantity(v[%[1]s]) && !quantity(v[%[1]s]).isLessThan(quantity(%[2]s))",
+					key, strconv.Quote(least)),
 				strconv.Quote(fmt.Sprintf("spec.kubelet.%s[%s] has to be at least %s: ", reserved.field, name, least)))
 		}
 	}

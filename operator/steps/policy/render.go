@@ -109,7 +109,9 @@ func Desired(in Input) ([]client.Object, error) {
 	for _, policy := range policies {
 		condition := throughs
 		if policy.Name == guestassets.BootstrapTokenPolicy || policy.Name == guestassets.PodPolicy {
-			condition = admissionregistrationv1.MatchCondition{Name: "karpenter", Expression: "request.userInfo.username == " + strconv.Quote(karpenter)}
+			condition = admissionregistrationv1.MatchCondition{
+				Name: "karpenter", Expression: "request.userInfo.username == " + strconv.Quote(karpenter),
+			}
 		}
 		policy.Spec.MatchConditions = append(policy.Spec.MatchConditions, condition)
 		given := []admissionregistrationv1.Variable{{Name: "owner", Expression: strconv.Quote(in.Owner)}}
@@ -131,7 +133,10 @@ func Desired(in Input) ([]client.Object, error) {
 		if policy.Name == guestassets.BootstrapTokenPolicy {
 			given = append(given,
 				admissionregistrationv1.Variable{Name: "groups", Expression: strconv.Quote(v1alpha1.BootstrapTokenGroups)},
-				admissionregistrationv1.Variable{Name: "encodedGroups", Expression: strconv.Quote(base64.StdEncoding.EncodeToString([]byte(v1alpha1.BootstrapTokenGroups)))},
+				admissionregistrationv1.Variable{
+					Name:       "encodedGroups",
+					Expression: strconv.Quote(base64.StdEncoding.EncodeToString([]byte(v1alpha1.BootstrapTokenGroups))),
+				},
 			)
 		}
 		policy.Spec.Variables = append(given, policy.Spec.Variables...)
@@ -240,9 +245,11 @@ func (in Input) defaultRules() ([]admissionregistrationv1.Validation, error) {
 			}
 		}
 		rules = append(rules, admissionregistrationv1.Validation{
-			Expression:        fmt.Sprintf("request.operation != 'UPDATE' || !variables.isDefault || object.?spec%[1]s == oldObject.?spec%[1]s", path),
-			MessageExpression: strconv.Quote(shown+" of node class "+in.Default.Name+" belongs to the platform: ") + " + variables.owner + ' decides it'",
-			Reason:            &reason,
+			Expression: fmt.Sprintf(
+				"request.operation != 'UPDATE' || !variables.isDefault || object.?spec%[1]s == oldObject.?spec%[1]s", path),
+			MessageExpression: strconv.Quote(shown+" of node class "+in.Default.Name+" belongs to the platform: ") +
+				" + variables.owner + ' decides it'",
+			Reason: &reason,
 		})
 	}
 	return rules, nil

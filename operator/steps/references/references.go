@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Package references watches the templates of machines and of their bootstrap. Karpenter's Role allows objects that equal one, but for fields
-// that may differ, and a policy in the management cluster admits no others.
+// Package references watches the templates of machines and of their bootstrap. Karpenter's Role allows objects that equal one,
+// but for fields that may differ, and a policy in the management cluster admits no others.
 package references
 
 import (
@@ -112,7 +112,8 @@ func (t *Templates) shrink(obj any) (any, error) {
 		retained.SetLabels(map[string]string{clusterv1.ClusterNameLabel: cluster})
 	}
 	retained.SetOwnerReferences(template.GetOwnerReferences())
-	if given, _, err := unstructured.NestedStringMap(template.Object, "spec", "template", "metadata", "annotations"); err == nil && len(references.Annotations(given)) <= maxText {
+	given, _, err := unstructured.NestedStringMap(template.Object, "spec", "template", "metadata", "annotations")
+	if err == nil && len(references.Annotations(given)) <= maxText {
 		retained.SetAnnotations(given)
 	}
 	// A template that is too large or too deep for the policy makes no machine.
@@ -137,8 +138,8 @@ func textsOf(template *unstructured.Unstructured, deployed ...map[string]string)
 	return slices.DeleteFunc(texts, func(text string) bool { return text == "" })
 }
 
-// Texts returns those of the templates of a kind in a namespace that belong, sorted and each once, as a Role names them. The annotations are
-// those that MachineDeployments give to their machines.
+// Texts returns those of the templates of a kind in a namespace that belong, sorted and each once, as a Role names them.
+// The annotations are those that MachineDeployments give to their machines.
 func (t *Templates) Texts(
 	ctx context.Context, namespace string, kind schema.GroupKind, belongs func(metav1.Object) bool, annotations []map[string]string,
 ) ([]string, error) {
@@ -176,14 +177,16 @@ func (t *Templates) Texts(
 	size := 0
 	for i, text := range texts {
 		if size += len(text); size > maxTexts {
-			log.FromContext(ctx).Info("Templates differ in too many ways; machines of the others are rejected", "kind", kind.String(), "limit", maxTexts)
+			log.FromContext(ctx).Info("Templates differ in too many ways; machines of the others are rejected",
+				"kind", kind.String(), "limit", maxTexts)
 			return texts[:i], nil
 		}
 	}
 	return texts, nil
 }
 
-// ofControlPlane returns the names of the templates of a kind that the control plane's machines were made from. Karpenter uses none of these.
+// ofControlPlane returns the names of the templates of a kind that the control plane's machines were made from.
+// Karpenter uses none of these.
 func (t *Templates) ofControlPlane(ctx context.Context, namespace string, kind schema.GroupVersionKind) (names []string, err error) {
 	machines := &clusterv1.MachineList{}
 	if strings.HasSuffix(kind.Kind, "MachineTemplate") {

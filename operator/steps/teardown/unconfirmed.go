@@ -46,7 +46,8 @@ func (t *Teardown) unconfirmed(ctx context.Context, s *scope.Scope) (string, err
 	if live.DeletionTimestamp.IsZero() || live.Annotations[v1beta1.ConfirmDeletionAnnotation] == "true" {
 		return "", nil
 	}
-	return fmt.Sprintf("CustomResourceDefinition %s is being deleted; %s keep running until you annotate it with %s=true, which drains them (docs/platform/maintain.md describes the way back)",
+	return fmt.Sprintf("CustomResourceDefinition %s is being deleted; "+
+		"%s keep running until you annotate it with %s=true, which drains them (docs/platform/maintain.md describes the way back)",
 		definition, nodes, v1beta1.ConfirmDeletionAnnotation), nil
 }
 
