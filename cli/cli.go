@@ -35,8 +35,8 @@ func NewCommand(path, version, operatorImage string, operator install.Operator) 
 	root := command.Root(&cobra.Command{
 		Use:   name,
 		Short: "AutoNode's command-line tool",
-		Long: `AutoNode's command-line tool installs AutoNode and turns it on for Clusters, shows nodes, their cost and why pods wait, and
-makes release payloads and catalogs.
+		Long: `AutoNode's command-line tool installs AutoNode and turns it on for Clusters, shows nodes and their cost, explains pending pods, and
+creates release payloads and catalogs.
 
 Installed as kubectl-autonode it is a plugin of kubectl: kubectl autonode.`,
 	})
@@ -55,12 +55,12 @@ Installed as kubectl-autonode it is a plugin of kubectl: kubectl autonode.`,
 		{cobra.Group{ID: "install", Title: "Install AutoNode and turn it on:"}, []*cobra.Command{
 			install.NewCommand(operatorImage, operator), hostedcluster.NewCommand(), install.NewUninstallCommand(),
 		}},
-		{cobra.Group{ID: "look", Title: "Look at clusters:"}, []*cobra.Command{
+		{cobra.Group{ID: "look", Title: "Inspect clusters:"}, []*cobra.Command{
 			check.NewCommand(),
 			cost.NewCommand(),
 			describe.NewCommand(), dump.NewCommand(info.String()), nodes.NewCommand(), offerings.NewCommand(), why.NewCommand(),
 		}},
-		{cobra.Group{ID: "files", Title: "Make and check files:"}, []*cobra.Command{catalog.NewCommand(), release.NewCommand(),
+		{cobra.Group{ID: "files", Title: "Create and check files:"}, []*cobra.Command{catalog.NewCommand(), release.NewCommand(),
 			templates.NewCommand()}},
 	}
 	for i := range groups {

@@ -14,6 +14,6 @@ func TestWrongCosts(t *testing.T) {
 	})
 	t.Run("When help is requested, it should list the command in its group", func(t *testing.T) {
 		out, err := run(t, "autonode", "--help")
-		NewWithT(t).Expect(out, err).To(MatchRegexp(`Look at clusters:\n  check .*\n  cost .*\n  describe `))
+		NewWithT(t).Expect(out, err).To(MatchRegexp(`Inspect clusters:\n  check .*\n  cost .*\n  describe `))
 	})
 }

@@ -23,7 +23,7 @@ func newVersionCommand(info about.Info) *cobra.Command {
 	o := versionOptions{info: info}
 	cmd := command.New(&cobra.Command{
 		Use:   "version",
-		Short: "Print this program's version and what it was built with",
+		Short: "Print the versions of this program and its libraries",
 		Example: `  autonode version
 
   # For a script

@@ -125,6 +125,6 @@ func TestHelp(t *testing.T) {
 	t.Run("When help is requested, it should list the commands in groups", func(t *testing.T) {
 		out, err := run(t, "autonode", "--help")
 		NewWithT(t).Expect(out, err).To(MatchRegexp(`(?s)Install AutoNode and turn it on:\n  hosted-cluster .*\n  install .*\n  uninstall .*` +
-			`Look at clusters:\n  check .*\n  describe .*\n  dump .*\n  nodes .*\n  offerings .*\n  why .*Make and check files:\n  catalog .*\n  release .*\n  templates .*Additional Commands:\n`))
+			`Inspect clusters:\n  check .*\n  describe .*\n  dump .*\n  nodes .*\n  offerings .*\n  why .*Create and check files:\n  catalog .*\n  release .*\n  templates .*Additional Commands:\n`))
 	})
 }

@@ -33,8 +33,8 @@ func newDiffCommand() *cobra.Command {
 	var o DiffOptions
 	cmd := command.New(&cobra.Command{
 		Use:   "diff OLD NEW",
-		Short: "Say what an update of catalogs would change, and which nodes it would replace",
-		Long: `Say what an update of catalogs would change, and which nodes it would replace. It needs no cluster.
+		Short: "Compare two versions of catalogs, and list the nodes that an update would replace",
+		Long: `Compare two versions of catalogs, and list the nodes that an update would replace. It needs no cluster.
 
 Prices, offerings, capacity and labels replace no node. Patches, overhead and the template reference do, of the instance types
 whose patches or overhead they are. A type that is removed closes its offerings, and its nodes stay.`,

@@ -62,8 +62,8 @@ func newImportCommand() *cobra.Command {
 	var o ImportOptions
 	cmd := command.New(&cobra.Command{
 		Use:   "import FORMAT -f FILE",
-		Short: "Make a catalog from what an infrastructure reports about its machine types",
-		Long: `Make a catalog from what an infrastructure reports about its machine types, and print it. It calls nothing.
+		Short: "Create a catalog from an infrastructure's list of machine types",
+		Long: `Create a catalog from an infrastructure's list of machine types, and print it. It calls nothing.
 
 ` + formatsHelp() + `
 

@@ -32,8 +32,8 @@ func NewCommand() *cobra.Command {
 	var o Options
 	cmd := command.New(&cobra.Command{
 		Use:   "check [[NAMESPACE/]NAME]",
-		Short: "Check what AutoNode needs of a management cluster, or of one Cluster, and say how to fix it",
-		Long: `Check what AutoNode needs of a management cluster, or of one Cluster, and say how to fix it.
+		Short: "Check the requirements in a management cluster, or of one Cluster, and how to meet them",
+		Long: `Check the requirements in a management cluster, or of one Cluster, and how to meet them.
 
 Without NAME the command checks the management cluster: versions, Cluster API and its providers, AutoNode's CRDs and
 policies, the operator, its rights and yours, CapacityAccounts, catalogs and HostedClusters. With the NAME of a

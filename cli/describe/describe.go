@@ -37,7 +37,7 @@ type Options struct {
 func NewCommand() *cobra.Command {
 	return command.Group(&cobra.Command{
 		Use:   "describe",
-		Short: "Show a hosted cluster from its HostedCluster to its nodes, and what is wrong",
+		Short: "Show a hosted cluster from its HostedCluster to its nodes, with the problems found",
 	}, newClusterCommand())
 }
 
@@ -45,8 +45,8 @@ func newClusterCommand() *cobra.Command {
 	var o Options
 	cmd := command.New(&cobra.Command{
 		Use:   "cluster [NAMESPACE/]NAME",
-		Short: "Show a hosted cluster from its HostedCluster to its nodes, and what is wrong",
-		Long: `Show a hosted cluster from its HostedCluster to its nodes, and what is wrong.
+		Short: "Show a hosted cluster from its HostedCluster to its nodes, with the problems found",
+		Long: `Show a hosted cluster from its HostedCluster to its nodes, with the problems found.
 
 The command reads the management cluster: the HostedCluster, its Cluster, Karpenter and the Machines. With
 --guest-kubeconfig or --guest-context it reads the guest, too: node classes, NodePools, NodeClaims, nodes and pending

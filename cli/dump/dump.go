@@ -57,8 +57,8 @@ func NewCommand(program string) *cobra.Command {
 	o := Options{Program: program}
 	cmd := command.New(&cobra.Command{
 		Use:   "dump",
-		Short: "Collect what is needed to find out what is wrong, without secrets",
-		Long: `Collect what is needed to find out what is wrong, without secrets.
+		Short: "Collect a support bundle, without secrets",
+		Long: `Collect a support bundle, without secrets.
 
 The command reads HostedClusters, what belongs to them in their control-plane namespaces, the operator, and logs, and
 writes them into a tar.gz file, a folder, or, with --to -, a tar.gz on standard output. With --guest-kubeconfig or

@@ -58,8 +58,8 @@ func NewCommand() *cobra.Command {
 	var o Options
 	cmd := command.New(&cobra.Command{
 		Use:   "nodes",
-		Short: "Show what nodes cost, how full they are, and why each stays or goes",
-		Long: `Show what nodes cost, how full they are, and why each stays or goes.
+		Short: "Show each node's price and utilization, and why it stays or goes",
+		Long: `Show each node's price and utilization, and why it stays or goes.
 
 It works in any cluster with Karpenter, and reads nodes, NodeClaims, pods, PodDisruptionBudgets and events. A NodeClaim
 without a node is a row as well. CPU and memory are what pods request of what they can have; pods of DaemonSets don't

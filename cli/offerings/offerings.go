@@ -49,8 +49,8 @@ func NewCommand() *cobra.Command {
 	var o Options
 	cmd := command.New(&cobra.Command{
 		Use:   "offerings",
-		Short: "Show what the platform offers, its prices and zones, and what can't be launched now",
-		Long: `Show what the platform offers, its prices and zones, and what can't be launched now.
+		Short: "Show instance types with prices and zones, and those that are unavailable now",
+		Long: `Show instance types with prices and zones, and those that are unavailable now.
 
 The command reads the status of the guest's ClusterAPINodeClasses: the machine templates and catalog entries that each
 selects, cheapest first, at most one hundred. What a NodePool may launch of them depends on its requirements: see

@@ -30,7 +30,7 @@ func newInspectCommand() *cobra.Command {
 	var o InspectOptions
 	cmd := command.New(&cobra.Command{
 		Use:   "inspect IMAGE",
-		Short: "Show what a release payload holds",
+		Short: "Show the content of a release payload",
 		Example: `  # A payload's version, components and CustomResourceDefinitions
   autonode release inspect registry.example/release:1.36.3
 

@@ -34,8 +34,8 @@ func newNewCommand() *cobra.Command {
 	var o NewOptions
 	cmd := command.New(&cobra.Command{
 		Use:   "new --version VERSION --component NAME=IMAGE ... TARGET",
-		Short: "Make a release payload and push it",
-		Long: `Make a release payload and push it to TARGET, and print it by digest.
+		Short: "Create a release payload and push it",
+		Long: `Create a release payload and push it to TARGET, and print it by digest.
 
 The same input gives the same digest. A component that is given by tag is pinned to what the tag means now.`,
 		Example: `  # A payload whose nodes run Kubernetes 1.36.3

@@ -20,8 +20,8 @@ import (
 func NewCommand() *cobra.Command {
 	return command.Group(&cobra.Command{
 		Use:   "release",
-		Short: "Make and inspect release payloads",
-		Long: `Make and inspect release payloads.
+		Short: "Create and inspect release payloads",
+		Long: `Create and inspect release payloads.
 
 A release payload is an OCI image that pins what the platform runs for one version: the image of each
 component by digest, the Kubernetes version of its nodes, and its CustomResourceDefinitions. A HostedCluster

@@ -30,7 +30,7 @@ import (
 func NewCommand() *cobra.Command {
 	return command.Group(&cobra.Command{
 		Use:   "templates",
-		Short: "Look at the machines that a node class can make",
+		Short: "Render the machines that a node class can launch",
 	}, newRenderCommand())
 }
 
@@ -45,8 +45,8 @@ func newRenderCommand() *cobra.Command {
 	var o RenderOptions
 	cmd := command.New(&cobra.Command{
 		Use:   "render -f FILE...",
-		Short: "Print the machines that would be made, without a cluster",
-		Long: `Print the machines that would be made, without a cluster.
+		Short: "Print the machines of a node class, without a cluster",
+		Long: `Print the machines of a node class, without a cluster.
 
 The files contain one ClusterAPINodeClass and what it selects: infrastructure templates, MachineDeployments and
 bootstrap templates. Without a node class, it is the default one of the HostedCluster in the files. For each source the

@@ -34,8 +34,8 @@ type Options struct {
 func NewCommand() *cobra.Command {
 	return command.Group(&cobra.Command{
 		Use:   "why",
-		Short: "Say why a pod gets no node, or why a node stays",
-		Long: `Say why a pod gets no node, or why a node stays.
+		Short: "Explain why a pod is pending, or why a node stays",
+		Long: `Explain why a pod is pending, or why a node stays.
 
 The commands read the guest cluster and run Karpenter's own scheduler and consolidation on what they have read. They
 write nothing. Instance types are in the management cluster: with --management-kubeconfig or --management-context they
@@ -64,7 +64,7 @@ func newPodCommand() *cobra.Command {
 	var o PodOptions
 	cmd := command.New(&cobra.Command{
 		Use:   "pod [NAMESPACE/]NAME",
-		Short: "Say which NodePools and instance types were considered for a pod, and why each was refused",
+		Short: "Explain why a pod is pending: NodePools and instance types, and the reason against each",
 		Example: `  autonode why pod web-1
   autonode why pod shop/cart-7d9c --management-context management --hosted-cluster clusters/blue`,
 		Args: command.ExactlyOne(&o.Pod, "NAME", "the pod to explain, like shop/cart-7d9c"),
@@ -110,7 +110,7 @@ func newNodeCommand() *cobra.Command {
 	var o NodeOptions
 	cmd := command.New(&cobra.Command{
 		Use:     "node NAME",
-		Short:   "Say why Karpenter doesn't remove or replace a node, or that it would",
+		Short:   "Explain why Karpenter keeps a node, or would remove or replace it",
 		Example: `  autonode why node blue-web-x1 --management-context management --hosted-cluster clusters/blue`,
 		Args:    command.ExactlyOne(&o.Node, "NAME", "the node or the NodeClaim to explain"),
 	}, &o)

@@ -53,8 +53,8 @@ func NewCommand() *cobra.Command {
 	var o Options
 	cmd := command.New(&cobra.Command{
 		Use:   "cost",
-		Short: "Show what the machines of all hosted clusters cost, and what reservations and commitments save",
-		Long: `Show what the machines of all hosted clusters cost, and what reservations and commitments save.
+		Short: "Show the cost of all hosted clusters, and the savings by reservations and commitments",
+		Long: `Show the cost of all hosted clusters, and the savings by reservations and commitments.
 
 It reads CapacityAccounts, ControlPlaneComponents and the metadata of Machines in the management cluster. Prices are the list prices at
 which Karpenter launched the machines. What commitments cover is computed as for the prices that Karpenter compares; a bill may differ.
