@@ -205,6 +205,13 @@ func TestNodesTable(t *testing.T) {
 		podOn("dear", "done", func(pod *corev1.Pod) { pod.Status.Phase = corev1.PodSucceeded }),
 		other, podOn("", "pending", nil), nodeOf("alien", "NaN"),
 	)
+	for want, pending := range map[string]int{"no nodes; Karpenter launches them for pending pods": 0, "no nodes, and 2 pods pending; `autonode why pod NAME` explains one": 2} {
+		t.Run("When there are no nodes, it should say so, and what to do", func(t *testing.T) {
+			var out bytes.Buffer
+			NewWithT(t).Expect(printTable(&out, nil, pending)).To(Succeed())
+			NewWithT(t).Expect(out.String()).To(Equal(want + "\n"))
+		})
+	}
 	for _, test := range []struct{ name, nodePool, order, want string }{
 		{"When there are nodes of every sort, it should show the dearest first and sum them up", "", "price", `
 NODE   NODEPOOL  TYPE      ZONE  CAPACITY  PRICE/H  CPU  MEMORY  PODS  AGE   STATE

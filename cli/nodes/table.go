@@ -303,6 +303,14 @@ func sorted(rows []*row, order func(a, b *row) int) []*row {
 
 // printTable prints a table, and a line about all rows and the pods that no node has.
 func printTable(to io.Writer, rows []*row, pending int) error {
+	if len(rows) == 0 {
+		text := "no nodes; Karpenter launches them for pending pods"
+		if pending > 0 {
+			text = fmt.Sprintf("no nodes, and %s pending; `autonode why pod NAME` explains one", english.Plural(pending, "pod", ""))
+		}
+		_, err := fmt.Fprintln(to, text)
+		return err
+	}
 	table := printer.NewTable(to, "NODE", "NODEPOOL", "TYPE", "ZONE", "CAPACITY", "PRICE/H", "CPU", "MEMORY", "PODS", "AGE", "STATE")
 	var price number
 	var unpriced, pods int
