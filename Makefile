@@ -142,7 +142,7 @@ mutants: build ## Break the code in the ways of test/mutants, each in a copy: a 
 
 .PHONY: bench
 bench: ## Run the benchmarks, as benchstat reads them. COUNT=10 for statistics. The last ones, of rounds beside the kwok provider, take fifteen minutes; ROUNDS=1 a tenth.
-	@go test -run '^$$' -bench . -benchmem -count=$(COUNT) ./catalog/... ./fleet/... ./karpenter/... ./lenient/... ./operator/...
+	@go test -run '^$$' -bench . -benchmem -count=$(COUNT) ./catalog/... ./fleet/... ./karpenter/... ./internal/lenient/... ./operator/...
 	@go test -C test -run '^$$' -bench . -benchtime=$(or $(ROUNDS),10)x -count=$(COUNT) ./benchmark
 
 .PHONY: e2e

@@ -9,7 +9,7 @@ import (
 
 	"github.com/autonode-io/autonode/api/karpenter/v1alpha1"
 	"github.com/autonode-io/autonode/catalog/patch"
-	"github.com/autonode-io/autonode/message"
+	"github.com/autonode-io/autonode/internal/message"
 )
 
 // Offering of an instance type. No two of a type are for the same zone, capacity type and reservation.

@@ -14,7 +14,7 @@ import (
 
 	"github.com/autonode-io/autonode/cli/printer"
 	"github.com/autonode-io/autonode/cli/printer/printertest"
-	"github.com/autonode-io/autonode/message"
+	"github.com/autonode-io/autonode/internal/message"
 )
 
 // TestHostileOutput is of whole commands; each command's package has a test of that name for what it prints about a cluster.

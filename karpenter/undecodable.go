@@ -11,7 +11,7 @@ import (
 
 	"github.com/autonode-io/autonode/api/karpenter/v1alpha1"
 	"github.com/autonode-io/autonode/api/v1beta1"
-	"github.com/autonode-io/autonode/lenient"
+	"github.com/autonode-io/autonode/internal/lenient"
 )
 
 // reportMachines returns a function that reports a Machine that can't be decoded on its NodeClaim: a cluster admin sees no more of the

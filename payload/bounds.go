@@ -7,7 +7,7 @@ import (
 	"fmt"
 	"io"
 
-	"github.com/autonode-io/autonode/lenient"
+	"github.com/autonode-io/autonode/internal/lenient"
 )
 
 // A release image can come from anyone who may write a HostedCluster, and the operator reads those of all tenants: no image may

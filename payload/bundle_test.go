@@ -26,7 +26,7 @@ import (
 	. "github.com/onsi/gomega"
 	protobundle "github.com/sigstore/protobuf-specs/gen/pb-go/bundle/v1"
 
-	"github.com/autonode-io/autonode/lenient"
+	"github.com/autonode-io/autonode/internal/lenient"
 	"github.com/autonode-io/autonode/payload/payloadtest"
 )
 

@@ -23,7 +23,7 @@ import (
 	"github.com/google/go-containerregistry/pkg/v1/types"
 	. "github.com/onsi/gomega"
 
-	"github.com/autonode-io/autonode/lenient"
+	"github.com/autonode-io/autonode/internal/lenient"
 	"github.com/autonode-io/autonode/payload/payloadtest"
 )
 

@@ -28,7 +28,7 @@ import (
 	"github.com/autonode-io/autonode/api/v1beta1"
 	"github.com/autonode-io/autonode/assets/infrastructure"
 	"github.com/autonode-io/autonode/cli/condition"
-	"github.com/autonode-io/autonode/clusterstatus"
+	"github.com/autonode-io/autonode/internal/clusterstatus"
 	"github.com/autonode-io/autonode/manifests"
 )
 

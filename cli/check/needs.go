@@ -24,8 +24,8 @@ import (
 
 	"github.com/autonode-io/autonode/api/karpenter/v1alpha1"
 	"github.com/autonode-io/autonode/api/v1beta1"
-	"github.com/autonode-io/autonode/clusterstatus"
-	"github.com/autonode-io/autonode/clusterstatus/kubeconfig"
+	"github.com/autonode-io/autonode/internal/clusterstatus"
+	"github.com/autonode-io/autonode/internal/clusterstatus/kubeconfig"
 )
 
 // What AutoNode needs of a Cluster. `autonode hosted-cluster create` warns of the same before there is a HostedCluster.

@@ -29,7 +29,7 @@ import (
 	autonodev1alpha1 "github.com/autonode-io/autonode/api/v1alpha1"
 	"github.com/autonode-io/autonode/api/v1beta1"
 	"github.com/autonode-io/autonode/internal/headers"
-	"github.com/autonode-io/autonode/message"
+	"github.com/autonode-io/autonode/internal/message"
 )
 
 // Flags choose a cluster, as kubectl's do.

@@ -18,7 +18,7 @@ import (
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	utilnet "k8s.io/apimachinery/pkg/util/net"
 
-	"github.com/autonode-io/autonode/message"
+	"github.com/autonode-io/autonode/internal/message"
 )
 
 // Streams are what a command reads and writes.

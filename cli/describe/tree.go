@@ -27,8 +27,8 @@ import (
 	"github.com/autonode-io/autonode/cli/condition"
 	"github.com/autonode-io/autonode/cli/explain"
 	"github.com/autonode-io/autonode/cli/printer"
-	"github.com/autonode-io/autonode/clusterstatus"
-	"github.com/autonode-io/autonode/message"
+	"github.com/autonode-io/autonode/internal/clusterstatus"
+	"github.com/autonode-io/autonode/internal/message"
 )
 
 // maxMessage is the longest message of a condition that is shown, in bytes.

@@ -25,8 +25,8 @@ import (
 	"github.com/autonode-io/autonode/cli/cluster"
 	"github.com/autonode-io/autonode/cli/command"
 	"github.com/autonode-io/autonode/cli/printer"
+	"github.com/autonode-io/autonode/internal/message"
 	"github.com/autonode-io/autonode/manifests"
-	"github.com/autonode-io/autonode/message"
 )
 
 // NewCommand returns `autonode hosted-cluster`.

@@ -15,7 +15,7 @@ import (
 
 	"github.com/autonode-io/autonode/api/v1beta1"
 	"github.com/autonode-io/autonode/cli/cluster"
-	"github.com/autonode-io/autonode/clusterstatus/consent"
+	"github.com/autonode-io/autonode/internal/clusterstatus/consent"
 	"github.com/autonode-io/autonode/manifests"
 )
 

@@ -26,8 +26,8 @@ import (
 
 	"github.com/autonode-io/autonode/api/karpenter/v1alpha1"
 	"github.com/autonode-io/autonode/cli/printer"
-	"github.com/autonode-io/autonode/lenient"
-	"github.com/autonode-io/autonode/message"
+	"github.com/autonode-io/autonode/internal/lenient"
+	"github.com/autonode-io/autonode/internal/message"
 )
 
 // view is what a table of nodes is made of.

@@ -18,7 +18,7 @@ import (
 	"sigs.k8s.io/yaml"
 
 	"github.com/autonode-io/autonode/cli/command"
-	"github.com/autonode-io/autonode/message"
+	"github.com/autonode-io/autonode/internal/message"
 )
 
 // Printf is fmt.Fprintf for text about a cluster. What others wrote, such as an event's message, stays within its line and its cell of a

@@ -11,7 +11,7 @@ import (
 
 	"github.com/autonode-io/autonode/cli/printer"
 	"github.com/autonode-io/autonode/cli/printer/printertest"
-	"github.com/autonode-io/autonode/message"
+	"github.com/autonode-io/autonode/internal/message"
 )
 
 // TestHostileEncoding is for scripts: they get what the cluster has.

@@ -15,7 +15,7 @@ import (
 	"github.com/autonode-io/autonode/cli"
 	"github.com/autonode-io/autonode/cli/install"
 	"github.com/autonode-io/autonode/cli/printer"
-	"github.com/autonode-io/autonode/message"
+	"github.com/autonode-io/autonode/internal/message"
 	"github.com/autonode-io/autonode/operator"
 )
 

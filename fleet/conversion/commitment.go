@@ -19,7 +19,7 @@ import (
 	"github.com/autonode-io/autonode/capacity"
 	"github.com/autonode-io/autonode/capacity/annotation"
 	"github.com/autonode-io/autonode/fleet/division"
-	"github.com/autonode-io/autonode/message"
+	"github.com/autonode-io/autonode/internal/message"
 )
 
 // maxSpend bounds a commitment, in US dollars an hour or in units.

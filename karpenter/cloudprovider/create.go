@@ -19,7 +19,7 @@ import (
 	karpcloudprovider "sigs.k8s.io/karpenter/pkg/cloudprovider"
 
 	"github.com/autonode-io/autonode/api/karpenter/v1alpha1"
-	"github.com/autonode-io/autonode/clusterstatus"
+	"github.com/autonode-io/autonode/internal/clusterstatus"
 	"github.com/autonode-io/autonode/karpenter/providers/inventory"
 	"github.com/autonode-io/autonode/karpenter/providers/machine"
 )

@@ -17,9 +17,9 @@ import (
 	"sigs.k8s.io/karpenter/pkg/events"
 
 	"github.com/autonode-io/autonode/api/karpenter/v1alpha1"
+	"github.com/autonode-io/autonode/internal/message"
 	"github.com/autonode-io/autonode/karpenter/providers/machine"
 	"github.com/autonode-io/autonode/karpenter/providers/offering"
-	"github.com/autonode-io/autonode/message"
 )
 
 // Reasons of the event on a NodeClaim whose launch has ended without a Machine. docs/platform/failures.md has a remedy for each.

@@ -29,10 +29,10 @@ import (
 
 	"github.com/autonode-io/autonode/api/karpenter/v1alpha1"
 	autonodev1alpha1 "github.com/autonode-io/autonode/api/v1alpha1"
+	"github.com/autonode-io/autonode/internal/lenient"
 	"github.com/autonode-io/autonode/karpenter/providers/informer"
 	"github.com/autonode-io/autonode/karpenter/providers/machine"
 	"github.com/autonode-io/autonode/karpenter/providers/template"
-	"github.com/autonode-io/autonode/lenient"
 )
 
 // UndecodableMetric counts the objects of the management cluster that can't be decoded, by kind.

@@ -20,8 +20,8 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/reconcile"
 
 	"github.com/autonode-io/autonode/api/v1beta1"
-	"github.com/autonode-io/autonode/clusterstatus/consent"
-	"github.com/autonode-io/autonode/clusterstatus/kubeconfig"
+	"github.com/autonode-io/autonode/internal/clusterstatus/consent"
+	"github.com/autonode-io/autonode/internal/clusterstatus/kubeconfig"
 	"github.com/autonode-io/autonode/internal/controllerqueue"
 	"github.com/autonode-io/autonode/operator/guest/egress"
 )

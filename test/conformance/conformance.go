@@ -24,7 +24,7 @@ import (
 	"golang.org/x/sync/errgroup"
 	ctrl "sigs.k8s.io/controller-runtime"
 
-	"github.com/autonode-io/autonode/message"
+	"github.com/autonode-io/autonode/internal/message"
 	localworld "github.com/autonode-io/autonode/test/world"
 	"github.com/autonode-io/autonode/test/world/crd"
 	"github.com/autonode-io/autonode/test/world/port"

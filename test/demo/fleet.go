@@ -13,7 +13,7 @@ import (
 	karpv1 "sigs.k8s.io/karpenter/pkg/apis/v1"
 
 	"github.com/autonode-io/autonode/api/karpenter/v1alpha1"
-	"github.com/autonode-io/autonode/message"
+	"github.com/autonode-io/autonode/internal/message"
 )
 
 // barWidth is the width of a bar of utilization, in characters.

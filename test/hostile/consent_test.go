@@ -14,7 +14,7 @@ import (
 
 	"github.com/autonode-io/autonode/api/scalar"
 	"github.com/autonode-io/autonode/api/v1beta1"
-	"github.com/autonode-io/autonode/clusterstatus/consent"
+	"github.com/autonode-io/autonode/internal/clusterstatus/consent"
 )
 
 // TestConsent has a HostedCluster name another tenant's control plane.

@@ -17,7 +17,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/autonode-io/autonode/api/v1beta1"
-	"github.com/autonode-io/autonode/clusterstatus/kubeconfig"
+	"github.com/autonode-io/autonode/internal/clusterstatus/kubeconfig"
 	"github.com/autonode-io/autonode/operator/guest/egress"
 )
 

@@ -21,11 +21,11 @@ import (
 
 	"github.com/autonode-io/autonode/api/v1beta1"
 	fleetmetrics "github.com/autonode-io/autonode/fleet/operator/metrics"
+	"github.com/autonode-io/autonode/internal/lenient"
 	_ "github.com/autonode-io/autonode/karpenter" // registers what its controllers count
 	karpentermetrics "github.com/autonode-io/autonode/karpenter/controllers/metrics"
 	"github.com/autonode-io/autonode/karpenter/core/leadership"
 	karpenteroperator "github.com/autonode-io/autonode/karpenter/operator"
-	"github.com/autonode-io/autonode/lenient"
 	_ "github.com/autonode-io/autonode/operator" // registers what the operator's steps count
 	operatorundecodable "github.com/autonode-io/autonode/operator/controllers/undecodable"
 	"github.com/autonode-io/autonode/operator/metrics"

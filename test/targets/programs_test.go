@@ -42,7 +42,7 @@ func TestPrograms(t *testing.T) {
 			g.Expect(strings.Fields(built)).To(ContainElement("./cmd/" + path.Base(program)))
 		}
 	})
-	const window = "github.com/autonode-io/autonode/maintenance"
+	const window = "github.com/autonode-io/autonode/internal/maintenance"
 	for _, program := range []string{"autonode-operator", "karpenter-clusterapi"} {
 		t.Run("When "+program+" reads maintenance windows, it should bring the time zones that its image lacks", func(t *testing.T) {
 			g := NewWithT(t)

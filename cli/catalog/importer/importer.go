@@ -21,7 +21,7 @@ import (
 	"github.com/autonode-io/autonode/api/karpenter/v1alpha1"
 	"github.com/autonode-io/autonode/api/scalar"
 	"github.com/autonode-io/autonode/catalog"
-	"github.com/autonode-io/autonode/message"
+	"github.com/autonode-io/autonode/internal/message"
 )
 
 // Options of an import.

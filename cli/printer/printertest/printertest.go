@@ -13,7 +13,7 @@ import (
 
 	"github.com/onsi/gomega"
 
-	"github.com/autonode-io/autonode/message"
+	"github.com/autonode-io/autonode/internal/message"
 )
 
 // Hostile sets a terminal's title, clears it, writes its clipboard, reverses text and forges a line and a cell.

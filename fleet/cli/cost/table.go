@@ -16,7 +16,7 @@ import (
 	"github.com/autonode-io/autonode/cli/printer"
 	"github.com/autonode-io/autonode/fleet/cost"
 	"github.com/autonode-io/autonode/fleet/division"
-	"github.com/autonode-io/autonode/message"
+	"github.com/autonode-io/autonode/internal/message"
 )
 
 // columns are those of a row's subject, beside the account's.

@@ -31,8 +31,8 @@ import (
 	"github.com/autonode-io/autonode/fleet/conversion"
 	"github.com/autonode-io/autonode/fleet/division"
 	"github.com/autonode-io/autonode/fleet/karpenter/limit"
+	"github.com/autonode-io/autonode/internal/message"
 	"github.com/autonode-io/autonode/karpenter/providers/offering"
-	"github.com/autonode-io/autonode/message"
 )
 
 const (

@@ -18,7 +18,7 @@ import (
 	autonodev1alpha1 "github.com/autonode-io/autonode/api/v1alpha1"
 	"github.com/autonode-io/autonode/fleet/conversion"
 	"github.com/autonode-io/autonode/fleet/division"
-	"github.com/autonode-io/autonode/message"
+	"github.com/autonode-io/autonode/internal/message"
 )
 
 const (

@@ -18,7 +18,7 @@ import (
 	"github.com/autonode-io/autonode/api/scalar"
 	autonodev1alpha1 "github.com/autonode-io/autonode/api/v1alpha1"
 	"github.com/autonode-io/autonode/assets/infrastructure"
-	"github.com/autonode-io/autonode/message"
+	"github.com/autonode-io/autonode/internal/message"
 )
 
 const (

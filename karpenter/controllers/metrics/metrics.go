@@ -20,7 +20,7 @@ import (
 	"sigs.k8s.io/karpenter/pkg/metrics"
 
 	"github.com/autonode-io/autonode/api/karpenter/v1alpha1"
-	"github.com/autonode-io/autonode/clusterstatus"
+	"github.com/autonode-io/autonode/internal/clusterstatus"
 	"github.com/autonode-io/autonode/karpenter/providers/machine"
 	"github.com/autonode-io/autonode/karpenter/providers/offering"
 	"github.com/autonode-io/autonode/karpenter/providers/vacancy"

@@ -13,7 +13,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	karpv1 "sigs.k8s.io/karpenter/pkg/apis/v1"
 
-	"github.com/autonode-io/autonode/clusterstatus"
+	"github.com/autonode-io/autonode/internal/clusterstatus"
 )
 
 // Reasons of ConditionMachineProvisioned while it isn't True.

@@ -42,7 +42,7 @@ import (
 	nodeclaimutils "sigs.k8s.io/karpenter/pkg/utils/nodeclaim"
 
 	"github.com/autonode-io/autonode/api/karpenter/v1alpha1"
-	"github.com/autonode-io/autonode/clusterstatus"
+	"github.com/autonode-io/autonode/internal/clusterstatus"
 	"github.com/autonode-io/autonode/karpenter/core/reconciler"
 	"github.com/autonode-io/autonode/karpenter/providers/instancetype"
 	"github.com/autonode-io/autonode/karpenter/providers/machine"

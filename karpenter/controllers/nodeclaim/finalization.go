@@ -18,7 +18,7 @@ import (
 	"sigs.k8s.io/karpenter/pkg/controllers/node/termination"
 	podutils "sigs.k8s.io/karpenter/pkg/utils/pod"
 
-	"github.com/autonode-io/autonode/clusterstatus"
+	"github.com/autonode-io/autonode/internal/clusterstatus"
 	"github.com/autonode-io/autonode/karpenter/providers/machine"
 )
 

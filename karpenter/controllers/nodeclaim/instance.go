@@ -16,9 +16,9 @@ import (
 
 	"github.com/autonode-io/autonode/api/karpenter/v1alpha1"
 	"github.com/autonode-io/autonode/assets/infrastructure"
+	"github.com/autonode-io/autonode/internal/message"
 	"github.com/autonode-io/autonode/karpenter/providers/machine"
 	"github.com/autonode-io/autonode/karpenter/providers/offering"
-	"github.com/autonode-io/autonode/message"
 )
 
 // maxSaid limits the infrastructure's message in an annotation, in bytes.

@@ -17,9 +17,9 @@ import (
 
 	"github.com/autonode-io/autonode/api/karpenter/v1alpha1"
 	"github.com/autonode-io/autonode/capacity"
+	"github.com/autonode-io/autonode/internal/message"
 	"github.com/autonode-io/autonode/karpenter/providers/instancetype"
 	"github.com/autonode-io/autonode/karpenter/providers/offering"
-	"github.com/autonode-io/autonode/message"
 )
 
 // offeringsAvailable reports whether an offering can be launched, or all of them have failed lately, or all recent launches did. Ready

@@ -15,12 +15,12 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/reconcile"
 
 	"github.com/autonode-io/autonode/api/karpenter/v1alpha1"
+	"github.com/autonode-io/autonode/internal/message"
 	"github.com/autonode-io/autonode/karpenter/providers/informer"
 	"github.com/autonode-io/autonode/karpenter/providers/instancetype"
 	"github.com/autonode-io/autonode/karpenter/providers/machine"
 	"github.com/autonode-io/autonode/karpenter/providers/template"
 	"github.com/autonode-io/autonode/karpenter/providers/version"
-	"github.com/autonode-io/autonode/message"
 )
 
 // maxProblems is how many problems a message lists, and maxProblem the maximum length of each in bytes: a condition's

@@ -26,8 +26,8 @@ import (
 	"sigs.k8s.io/karpenter/pkg/controllers/state"
 	"sigs.k8s.io/karpenter/pkg/events"
 
+	"github.com/autonode-io/autonode/internal/message"
 	"github.com/autonode-io/autonode/karpenter/core/reconciler"
-	"github.com/autonode-io/autonode/message"
 )
 
 const (

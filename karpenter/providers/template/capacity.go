@@ -24,9 +24,9 @@ import (
 	"github.com/autonode-io/autonode/assets/infrastructure"
 	"github.com/autonode-io/autonode/catalog"
 	"github.com/autonode-io/autonode/catalog/patch"
+	"github.com/autonode-io/autonode/internal/message"
 	_ "github.com/autonode-io/autonode/karpenter/core/wellknown" // the topology keys of CSI drivers
 	"github.com/autonode-io/autonode/karpenter/providers/kubelet"
-	"github.com/autonode-io/autonode/message"
 )
 
 // The Cluster Autoscaler's annotations for scaling from zero.

@@ -27,8 +27,8 @@ import (
 	"github.com/autonode-io/autonode/assets/infrastructure"
 	"github.com/autonode-io/autonode/catalog"
 	"github.com/autonode-io/autonode/catalog/patch"
+	"github.com/autonode-io/autonode/internal/message"
 	"github.com/autonode-io/autonode/karpenter/providers/kubelet"
-	"github.com/autonode-io/autonode/message"
 )
 
 // CatalogKind is the kind of catalogs.

@@ -12,7 +12,7 @@ import (
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 
 	"github.com/autonode-io/autonode/catalog"
-	"github.com/autonode-io/autonode/message"
+	"github.com/autonode-io/autonode/internal/message"
 )
 
 // readKind reads the template's own fields about its machines, by its kind's profile. A value that is read later overrides them. A field

@@ -22,7 +22,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/autonode-io/autonode/api/karpenter/v1alpha1"
-	"github.com/autonode-io/autonode/clusterstatus"
+	"github.com/autonode-io/autonode/internal/clusterstatus"
 	"github.com/autonode-io/autonode/karpenter/providers/informer"
 	"github.com/autonode-io/autonode/karpenter/providers/kubelet"
 	"github.com/autonode-io/autonode/karpenter/providers/profile"

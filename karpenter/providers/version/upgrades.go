@@ -9,7 +9,7 @@ import (
 	"time"
 
 	"github.com/autonode-io/autonode/api/v1beta1"
-	"github.com/autonode-io/autonode/maintenance"
+	"github.com/autonode-io/autonode/internal/maintenance"
 )
 
 // notice is how long Karpenter core may take to notice drift or its end: it checks every five minutes. No replacement

@@ -17,7 +17,7 @@ import (
 	"github.com/autonode-io/autonode/api/karpenter/v1alpha1"
 	"github.com/autonode-io/autonode/assets/infrastructure"
 	"github.com/autonode-io/autonode/capacity/annotation"
-	"github.com/autonode-io/autonode/clusterstatus"
+	"github.com/autonode-io/autonode/internal/clusterstatus"
 )
 
 // Indexes of Machines: by their nodes' possible names, and by the bootstrap token that they were made with.

@@ -13,8 +13,8 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/autonode-io/autonode/api/karpenter/v1alpha1"
-	"github.com/autonode-io/autonode/clusterstatus"
-	"github.com/autonode-io/autonode/message"
+	"github.com/autonode-io/autonode/internal/clusterstatus"
+	"github.com/autonode-io/autonode/internal/message"
 	"github.com/autonode-io/autonode/operator/scope"
 )
 

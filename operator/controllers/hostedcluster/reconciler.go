@@ -24,7 +24,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/source"
 
 	"github.com/autonode-io/autonode/api/v1beta1"
-	"github.com/autonode-io/autonode/clusterstatus/consent"
+	"github.com/autonode-io/autonode/internal/clusterstatus/consent"
 	"github.com/autonode-io/autonode/operator/apply"
 	"github.com/autonode-io/autonode/operator/controllers/shard"
 	"github.com/autonode-io/autonode/operator/provider"

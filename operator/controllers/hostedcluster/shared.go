@@ -20,7 +20,7 @@ import (
 
 	"github.com/autonode-io/autonode/api/karpenter/v1alpha1"
 	"github.com/autonode-io/autonode/api/v1beta1"
-	"github.com/autonode-io/autonode/clusterstatus/consent"
+	"github.com/autonode-io/autonode/internal/clusterstatus/consent"
 	"github.com/autonode-io/autonode/operator/scope"
 )
 

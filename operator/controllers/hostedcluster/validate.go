@@ -14,7 +14,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/controller/controllerutil"
 
 	"github.com/autonode-io/autonode/api/v1beta1"
-	"github.com/autonode-io/autonode/clusterstatus/consent"
+	"github.com/autonode-io/autonode/internal/clusterstatus/consent"
 	"github.com/autonode-io/autonode/operator/provider"
 	"github.com/autonode-io/autonode/operator/scope"
 	"github.com/autonode-io/autonode/operator/steps/nodeupgrade"

@@ -21,7 +21,7 @@ import (
 	"github.com/autonode-io/autonode/assets/infrastructure"
 	karpenterassets "github.com/autonode-io/autonode/assets/karpenter"
 	"github.com/autonode-io/autonode/assets/references"
-	"github.com/autonode-io/autonode/lenient"
+	"github.com/autonode-io/autonode/internal/lenient"
 	"github.com/autonode-io/autonode/operator/provider"
 )
 

@@ -23,7 +23,7 @@ import (
 	"github.com/autonode-io/autonode/assets/crds"
 	guestassets "github.com/autonode-io/autonode/assets/guest"
 	karpenterassets "github.com/autonode-io/autonode/assets/karpenter"
-	"github.com/autonode-io/autonode/lenient"
+	"github.com/autonode-io/autonode/internal/lenient"
 	"github.com/autonode-io/autonode/operator/provider"
 )
 

@@ -26,7 +26,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/log"
 
 	"github.com/autonode-io/autonode/api/v1beta1"
-	"github.com/autonode-io/autonode/clusterstatus"
+	"github.com/autonode-io/autonode/internal/clusterstatus"
 	"github.com/autonode-io/autonode/operator/apply"
 	"github.com/autonode-io/autonode/operator/provider"
 	"github.com/autonode-io/autonode/operator/scope"

@@ -23,7 +23,7 @@ import (
 	karpv1 "sigs.k8s.io/karpenter/pkg/apis/v1"
 
 	"github.com/autonode-io/autonode/api/v1beta1"
-	"github.com/autonode-io/autonode/maintenance"
+	"github.com/autonode-io/autonode/internal/maintenance"
 	"github.com/autonode-io/autonode/operator/guest"
 	"github.com/autonode-io/autonode/operator/scope"
 	"github.com/autonode-io/autonode/payload"

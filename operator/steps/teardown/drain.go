@@ -26,7 +26,7 @@ import (
 	karpv1 "sigs.k8s.io/karpenter/pkg/apis/v1"
 
 	"github.com/autonode-io/autonode/api/v1beta1"
-	"github.com/autonode-io/autonode/lenient"
+	"github.com/autonode-io/autonode/internal/lenient"
 	"github.com/autonode-io/autonode/operator/guest/outage"
 	"github.com/autonode-io/autonode/operator/guest/watch"
 	"github.com/autonode-io/autonode/operator/scope"

@@ -15,7 +15,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/autonode-io/autonode/cmd/about"
-	"github.com/autonode-io/autonode/message"
+	"github.com/autonode-io/autonode/internal/message"
 	localworld "github.com/autonode-io/autonode/test/world"
 )
 

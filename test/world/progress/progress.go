@@ -17,7 +17,7 @@ import (
 
 	"golang.org/x/term"
 
-	"github.com/autonode-io/autonode/message"
+	"github.com/autonode-io/autonode/internal/message"
 )
 
 const redrawInterval = 100 * time.Millisecond

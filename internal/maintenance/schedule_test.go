@@ -9,7 +9,7 @@ import (
 
 	"github.com/autonode-io/autonode/api/scalar"
 	"github.com/autonode-io/autonode/api/v1beta1"
-	"github.com/autonode-io/autonode/maintenance"
+	"github.com/autonode-io/autonode/internal/maintenance"
 )
 
 func spec(schedule, zone string, duration time.Duration) v1beta1.MaintenanceWindow {

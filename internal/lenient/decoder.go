@@ -26,7 +26,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/log"
 
 	"github.com/autonode-io/autonode/internal/lru"
-	"github.com/autonode-io/autonode/message"
+	"github.com/autonode-io/autonode/internal/message"
 )
 
 // maxReported is how many objects are known to have been reported.

@@ -21,7 +21,7 @@ import (
 	"k8s.io/client-go/tools/clientcmd"
 	clientcmdapi "k8s.io/client-go/tools/clientcmd/api"
 
-	"github.com/autonode-io/autonode/clusterstatus/kubeconfig"
+	"github.com/autonode-io/autonode/internal/clusterstatus/kubeconfig"
 )
 
 // render writes a kubeconfig with that access.

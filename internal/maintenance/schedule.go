@@ -12,7 +12,7 @@ import (
 	"github.com/robfig/cron/v3"
 
 	"github.com/autonode-io/autonode/api/v1beta1"
-	"github.com/autonode-io/autonode/message"
+	"github.com/autonode-io/autonode/internal/message"
 )
 
 // maxMalformed is how much of a malformed duration a message repeats.
