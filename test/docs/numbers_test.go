@@ -52,7 +52,7 @@ var numbers = []struct{ page, text, folder, name string }{
 	{"platform/support.md", `retries after (5 seconds)`, "operator/steps/release", "minBackoff"},
 	{"platform/support.md", `doubling to (5 minutes)`, "operator/steps/release", "maxBackoff"},
 	{"platform/templates.md", `last (20) nodes`, "karpenter/providers/inventory", "Window"},
-	{"platform/templates.md", `otherwise (110)`, "karpenter/providers/kubelet", "DefaultMaxPods"},
+	{"platform/templates.md", `and the bootstrap template's \| (110) \|`, "karpenter/providers/kubelet", "DefaultMaxPods"},
 	{"internals/threat-model.md", `token is valid for (eight hours)`, "operator/steps/access", "DefaultTokenLifetime"},
 	{"platform/upgrades.md", `in the last (five minutes) of a window`, "karpenter/providers/version", "notice"},
 	{"platform/upgrades.md", `(15 minutes) in which nothing was launched`, "karpenter/providers/vacancy", "HoldTimeout"},
