@@ -260,7 +260,7 @@ func TestWrongInput(t *testing.T) {
 		want string
 	}{
 		"When there is no name, it should say what is missing":     {nil, "NAME is missing: the HostedCluster, like clusters/blue; see `describe cluster --help`"},
-		"When there are two names, it should say so":               {[]string{"a/b", "c"}, `one NAME is wanted, and ["c"] is too much`},
+		"When there are two names, it should say so":               {[]string{"a/b", "c"}, "unexpected argument \"c\"; see `describe cluster --help`"},
 		"When the name has two slashes, it should show a good one": {[]string{"a/b/c"}, `"a/b/c" isn't the name of a HostedCluster, like clusters/blue`},
 		"When the name is empty, it should show a good one":        {[]string{"a/"}, `"a/" isn't the name of a HostedCluster, like clusters/blue`},
 	} {

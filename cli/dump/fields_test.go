@@ -32,7 +32,7 @@ func TestKeptParses(t *testing.T) {
 }
 
 // varies matches the list of fields in which machines may differ from their template.
-var varies = regexp.MustCompile(`(?m)^  varies:(?: \[[^#]*?\]$|(?:\n    - .*)+)`)
+var varies = regexp.MustCompile(`(?m)^  varies:(?: \[[^#]*?\]$|(?:\n    [-#] .*)+)`)
 
 // TestKeptOfProfiles has every field by which Karpenter finds out what a machine has and what became of it.
 func TestKeptOfProfiles(t *testing.T) {

@@ -251,7 +251,7 @@ func TestReleaseErrors(t *testing.T) {
 		"When a node image is given twice, it should say which": {append([]string{"new", "--node-image", "amd64/aws/a=1",
 			"--node-image", "amd64/aws/a=2", target}, minimal...), "amd64/aws/a is given twice"},
 		"When a node image can't be said in a payload, it should say so": {append([]string{"new", "--node-image", "amd64/kubevirt/eu=node:1", target}, minimal...), "kubevirt one image"},
-		"When CRDs have no path, it should show the form":                {append([]string{"new", "--crds", "b", target}, minimal...), "want NAME=PATH"},
+		"When CRDs have no path, it should show the form":                {append([]string{"new", "--crds", "b", target}, minimal...), "must be NAME=PATH"},
 		"When a folder has no CRDs, it should say so":                    {append([]string{"new", "--crds", "a=" + t.TempDir(), target}, minimal...), "has no .yaml, .yml or .json file"},
 		"When new's output has no such form, it should say so":           {append([]string{"new", target, "-o", "table"}, minimal...), `"table" is neither json nor yaml`},
 		"When there are no credentials, it should say how to get them":   {[]string{"inspect", target}, "docker login " + r.host},
