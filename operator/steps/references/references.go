@@ -14,6 +14,7 @@ import (
 	"sync"
 	"time"
 
+	"k8s.io/apimachinery/pkg/api/equality"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -255,7 +256,7 @@ func (t *Templates) inform(ctx context.Context, mapping *meta.RESTMapping) (cach
 				t.changed(obj)
 			}
 		},
-		UpdateFunc: func(_, after any) { t.changed(after) }, // its text, or whose it is
+		UpdateFunc: t.updated,
 		DeleteFunc: t.changed,
 	})
 	if err != nil {
@@ -263,6 +264,19 @@ func (t *Templates) inform(ctx context.Context, mapping *meta.RESTMapping) (cach
 	}
 	t.watched[kind] = informer
 	return informer, nil
+}
+
+// updated passes on a template if anything that shrink retains has changed: its text, or whose it is.
+func (t *Templates) updated(before, after any) {
+	previous, ok := before.(*unstructured.Unstructured)
+	template, alsoOK := after.(*unstructured.Unstructured)
+	if ok && alsoOK {
+		previous = previous.DeepCopy()
+		previous.SetResourceVersion(template.GetResourceVersion())
+	}
+	if !equality.Semantic.DeepEqual(previous, template) {
+		t.changed(after)
+	}
 }
 
 func (t *Templates) changed(obj any) {
