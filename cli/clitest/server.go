@@ -18,6 +18,8 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	rbacv1 "k8s.io/api/rbac/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/client-go/tools/clientcmd"
+	clientcmdapi "k8s.io/client-go/tools/clientcmd/api"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	"sigs.k8s.io/controller-runtime/pkg/envtest"
 
@@ -109,6 +111,25 @@ func (s *Server) AddUser(t *testing.T, name string, rules ...rbacv1.PolicyRule) 
 		Subjects: []rbacv1.Subject{{APIGroup: rbacv1.GroupName, Kind: rbacv1.UserKind, Name: name}},
 	})
 	return path
+}
+
+// AlteredKubeconfig returns the path of a copy of Kubeconfig with a change.
+func (s *Server) AlteredKubeconfig(t *testing.T, change func(*clientcmdapi.Config)) string {
+	t.Helper()
+	g := gomega.NewWithT(t)
+	config, err := clientcmd.LoadFromFile(s.Kubeconfig)
+	g.Expect(err).NotTo(gomega.HaveOccurred())
+	change(config)
+	path := filepath.Join(t.TempDir(), "kubeconfig")
+	g.Expect(clientcmd.WriteToFile(*config, path)).To(gomega.Succeed())
+	return path
+}
+
+// Away changes a kubeconfig to one of an API server that doesn't answer.
+func Away(config *clientcmdapi.Config) {
+	for _, cluster := range config.Clusters {
+		cluster.Server = "https://127.0.0.1:1"
+	}
 }
 
 // Create creates objects that don't exist, and deletes them at the end of a test.

@@ -4,13 +4,11 @@ package nodes
 
 import (
 	"os"
-	"path/filepath"
 	"testing"
 
 	. "github.com/onsi/gomega"
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-	"k8s.io/client-go/tools/clientcmd"
 	clientcmdapi "k8s.io/client-go/tools/clientcmd/api"
 	karpv1 "sigs.k8s.io/karpenter/pkg/apis/v1"
 
@@ -53,18 +51,9 @@ func TestNodesCommand(t *testing.T) {
 
 // TestWrongClusters calls commands with clusters that can't be used: the error has to say what to do.
 func TestWrongClusters(t *testing.T) {
-	g := NewWithT(t)
-	dir := t.TempDir()
-	good, err := clientcmd.LoadFromFile(server.Kubeconfig)
-	g.Expect(err).NotTo(HaveOccurred())
-	write := func(name string, change func(*clientcmdapi.Config)) string {
-		config := good.DeepCopy()
-		change(config)
-		path := filepath.Join(dir, name)
-		g.Expect(clientcmd.WriteToFile(*config, path)).To(Succeed())
-		return path
-	}
-	expired := write("expired", func(c *clientcmdapi.Config) {
+	var current string
+	expired := server.AlteredKubeconfig(t, func(c *clientcmdapi.Config) {
+		current = c.CurrentContext
 		for name := range c.AuthInfos {
 			c.AuthInfos[name] = &clientcmdapi.AuthInfo{Token: "expired"}
 		}
@@ -74,7 +63,7 @@ func TestWrongClusters(t *testing.T) {
 		want string
 	}{
 		"When the context doesn't exist, it should list those that do": {[]string{"--kubeconfig", server.Kubeconfig,
-			"--context", "typo"}, `the kubeconfig has no context "typo"; it has ` + good.CurrentContext},
+			"--context", "typo"}, `the kubeconfig has no context "typo"; it has ` + current},
 		"When the credentials have expired, it should say to renew them": {[]string{"--kubeconfig", expired}, "which may have expired: renew them"},
 	} {
 		t.Run(name, func(t *testing.T) {

@@ -6,7 +6,6 @@ import (
 	"flag"
 	"fmt"
 	"os"
-	"path/filepath"
 	"strings"
 	"testing"
 
@@ -14,7 +13,7 @@ import (
 	. "github.com/onsi/gomega"
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-	"k8s.io/client-go/tools/clientcmd"
+	clientcmdapi "k8s.io/client-go/tools/clientcmd/api"
 	"k8s.io/utils/ptr"
 	clusterv1 "sigs.k8s.io/cluster-api/api/core/v1beta2"
 	karpv1 "sigs.k8s.io/karpenter/pkg/apis/v1"
@@ -186,28 +185,18 @@ func TestCost(t *testing.T) {
 	})
 	t.Run("When the user may not list something, it should say what, watching or not", func(t *testing.T) {
 		g := NewWithT(t)
-		config, err := clientcmd.LoadFromFile(server.Kubeconfig)
-		g.Expect(err).NotTo(HaveOccurred())
-		for _, user := range config.AuthInfos {
-			user.Impersonate = "without-rights"
-		}
-		path := filepath.Join(t.TempDir(), "kubeconfig")
-		g.Expect(clientcmd.WriteToFile(*config, path)).To(Succeed())
+		path := server.AlteredKubeconfig(t, func(config *clientcmdapi.Config) {
+			for _, user := range config.AuthInfos {
+				user.Impersonate = "without-rights"
+			}
+		})
 		for _, args := range [][]string{nil, {"--watch"}} {
 			_, err := clitest.Run(t, NewCommand(), append([]string{"--kubeconfig", path}, args...)...)
 			g.Expect(err).To(MatchError(And(HavePrefix("listing CapacityAccounts: capacityaccounts.autonode.io is forbidden"), HaveSuffix("ask for the right to list them in all namespaces of the management cluster"))))
 		}
 	})
 	t.Run("When the API server is away, it should say how to check", func(t *testing.T) {
-		g := NewWithT(t)
-		config, err := clientcmd.LoadFromFile(server.Kubeconfig)
-		g.Expect(err).NotTo(HaveOccurred())
-		for _, cluster := range config.Clusters {
-			cluster.Server = "https://127.0.0.1:1"
-		}
-		away := filepath.Join(t.TempDir(), "away")
-		g.Expect(clientcmd.WriteToFile(*config, away)).To(Succeed())
-		_, err = clitest.Run(t, NewCommand(), "--kubeconfig", away)
-		g.Expect(err).To(MatchError(ContainSubstring("check the cluster with `kubectl cluster-info`")))
+		_, err := clitest.Run(t, NewCommand(), "--kubeconfig", server.AlteredKubeconfig(t, clitest.Away))
+		NewWithT(t).Expect(err).To(MatchError(ContainSubstring("check the cluster with `kubectl cluster-info`")))
 	})
 }
