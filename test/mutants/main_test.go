@@ -6,6 +6,9 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"regexp"
+	"slices"
+	"strings"
 	"syscall"
 	"testing"
 
@@ -18,12 +21,41 @@ func TestMutants(t *testing.T) {
 		t.Fatalf("no mutants beside this test: %v", err)
 	}
 	for _, m := range mutants {
+		t.Run("When tests have moved, those that find "+m.Name+" should be where it says", func(t *testing.T) {
+			if found, err := tests(filepath.Join("../..", m.Package)); err != nil || !slices.ContainsFunc(found, chosen(m.Run)) {
+				t.Errorf("%s has no test %s: %v", m.Package, m.Run, err)
+			}
+		})
 		t.Run("When the code has changed, it should still be possible to break it by "+m.Name, func(t *testing.T) {
 			if _, err := m.Edited("../.."); err != nil {
 				t.Error(err)
 			}
 		})
 	}
+}
+
+var declared = regexp.MustCompile(`(?m)^func (Test\w+)\(`)
+
+// tests returns the names of a package's tests.
+func tests(folder string) (names []string, err error) {
+	files, err := filepath.Glob(filepath.Join(folder, "*_test.go"))
+	for _, file := range files {
+		content, err := os.ReadFile(file)
+		if err != nil {
+			return nil, err
+		}
+		for _, match := range declared.FindAllStringSubmatch(string(content), -1) {
+			names = append(names, match[1])
+		}
+	}
+	return names, err
+}
+
+// chosen reports whether go test -run chooses a test by its name.
+func chosen(run string) func(name string) bool {
+	first, _, _ := strings.Cut(run, "/")
+	pattern := regexp.MustCompile(first)
+	return pattern.MatchString
 }
 
 func TestEnd(t *testing.T) {
