@@ -5,8 +5,10 @@ package importer
 import (
 	"bufio"
 	"bytes"
+	"cmp"
 	_ "embed"
 	"encoding/json"
+	"encoding/json/jsontext"
 	"errors"
 	"fmt"
 	"math"
@@ -72,9 +74,6 @@ func (t *awsType) interfaces() int64 {
 	return t.NetworkInfo.MaximumNetworkInterfaces
 }
 
-// awsArchitectures are those of EC2 that Kubernetes runs on.
-var awsArchitectures = map[string]string{"x86_64": "amd64", "arm64": "arm64"}
-
 //go:embed aws.csv
 var awsTable []byte
 
@@ -85,24 +84,23 @@ type awsNetwork struct{ branches, mbps int64 }
 var awsNetworks = sync.OnceValue(func() map[string]awsNetwork {
 	networks := map[string]awsNetwork{}
 	columns := []string{"instanceType", "podENI", "networkBandwidth"}
-	_ = eachRow(&source{reader: bufio.NewReader(bytes.NewReader(awsTable))}, columns, nil, nil, func(_ int, row map[string]string) {
+	_ = eachRow(&source{reader: bufio.NewReader(bytes.NewReader(awsTable))}, columns, nil, nil, func(_ string, row map[string]string) {
 		n := awsNetwork{}
 		n.branches, _ = strconv.ParseInt(row["podENI"], 10, 64)
 		n.mbps, _ = strconv.ParseInt(row["networkBandwidth"], 10, 64)
 		networks[row["instanceType"]] = n
-	}, func(error) {})
+	}, func(string, string, ...any) {})
 	return networks
 })
 
 func readAWS(c *collector, file *source) error {
-	return list(c, file, "InstanceTypes", "the output of aws ec2 describe-instance-types", func(where string, info *awsType) error {
+	const command = "the output of aws ec2 describe-instance-types"
+	return list(file, "InstanceTypes", command, c.problem, func(where string, info *awsType) error {
 		where += " " + shown(info.InstanceType)
 		m := machine{name: info.InstanceType, capacity: capacityOf(info.VCpuInfo.DefaultVCpus, info.MemoryInfo.SizeInMiB),
 			labels: info.labels(), zones: c.zones[info.InstanceType]}
 		for _, name := range info.ProcessorInfo.SupportedArchitectures {
-			if arch, ok := awsArchitectures[name]; ok && m.arch == "" {
-				m.arch = arch
-			}
+			m.arch = cmp.Or(m.arch, architectures[name])
 		}
 		if m.arch == "" {
 			c.problem(where, "no architecture that Kubernetes runs on: %s", strings.Join(info.ProcessorInfo.SupportedArchitectures, ", "))
@@ -156,15 +154,16 @@ var awsGeneration = regexp.MustCompile(`^([a-z]+)(?:-[0-9]+tb)?([0-9]+).*\.`)
 
 // labels are the family and the size, which NodePools often require, and those of Karpenter's AWS provider, with the same values.
 // https://karpenter.sh/docs/concepts/scheduling/#well-known-labels
-func (t *awsType) labels() map[string]string {
-	labels := map[string]string{}
+func (t *awsType) labels() map[string]v1alpha1.CatalogValue {
+	labels := map[string]v1alpha1.CatalogValue{}
 	set := func(key string, value any) {
 		if text := strings.ToLower(strings.ReplaceAll(fmt.Sprint(value), " ", "-")); text != "" && text != "0" {
-			labels["karpenter.k8s.aws/instance-"+key] = text
+			labels["karpenter.k8s.aws/instance-"+key] = v1alpha1.CatalogValue(text)
 		}
 	}
 	if family, size, ok := strings.Cut(t.InstanceType, "."); ok {
-		labels[v1alpha1.InstanceFamilyLabel], labels["karpenter.cluster.x-k8s.io/instance-size"] = family, size
+		labels[v1alpha1.InstanceFamilyLabel] = v1alpha1.CatalogValue(family)
+		labels["karpenter.cluster.x-k8s.io/instance-size"] = v1alpha1.CatalogValue(size)
 		set("family", family)
 		set("size", size)
 		set("capability-flex", strings.Contains(family, "-flex"))
@@ -209,7 +208,7 @@ func (t *awsType) labels() map[string]string {
 func readAWSZones(c *collector, file *source) error {
 	type offering struct{ InstanceType, LocationType, Location string }
 	const command = "the output of aws ec2 describe-instance-type-offerings --location-type availability-zone"
-	return list(c, file, "InstanceTypeOfferings", command, func(_ string, o *offering) error {
+	return list(file, "InstanceTypeOfferings", command, c.problem, func(_ string, o *offering) error {
 		if o.LocationType != "availability-zone" {
 			return fmt.Errorf("it has offerings by %q", shown(o.LocationType))
 		}
@@ -231,12 +230,11 @@ type awsProduct struct {
 	}
 }
 
-type awsTerms struct {
-	OnDemand map[string]struct {
-		PriceDimensions map[string]struct {
-			Unit         string
-			PricePerUnit map[string]string
-		}
+// awsTerms are those of a product, on demand.
+type awsTerms map[string]struct {
+	PriceDimensions map[string]struct {
+		Unit         string
+		PricePerUnit map[string]string
 	}
 }
 
@@ -253,26 +251,23 @@ type awsReader struct {
 // readAWS reads a price list file, or the output of aws pricing get-products, page by page.
 func (p *prices) readAWS(file *source) error {
 	r := &awsReader{stream: newStream(file.reader), prices: p, products: map[string]awsProduct{}, terms: map[string]awsTerms{}}
-	err := r.documents(func(token json.Token) error {
-		switch token {
-		case json.Delim('{'):
+	err := r.documents(func(kind jsontext.Kind) error {
+		switch kind {
+		case jsontext.KindBeginObject:
 			return r.fields(r.field)
-		case json.Delim('['):
-			r.found = true
-			return r.items(r.item)
+		case jsontext.KindBeginArray:
+			return r.list("")
 		}
 		return errors.New("neither an object nor a list")
 	})
+	if err == nil && !r.found {
+		err = errors.New("it has neither products nor PriceList")
+	}
 	if err != nil {
 		return fmt.Errorf("neither a price list file nor the output of aws pricing get-products: %w", err)
 	}
-	if !r.found {
-		return errors.New("neither a price list file nor the output of aws pricing get-products: it has neither products nor PriceList")
-	}
 	for _, sku := range sortedKeys(r.products) {
-		if terms, ok := r.terms[sku]; ok {
-			p.addAWS("prices, product "+shown(sku), r.products[sku], terms)
-		}
+		p.addAWS("product "+shown(sku), r.products[sku], r.terms[sku])
 	}
 	return nil
 }
@@ -282,82 +277,68 @@ func (r *awsReader) field(key string) error {
 	switch key {
 	case "products":
 		r.found = true
-		return r.object(func(sku string) error {
-			raw, err := r.raw()
-			if err != nil {
-				return err
-			}
-			product := awsProduct{}
-			if err := decode(raw, &product); err != nil {
-				r.problem("product "+shown(sku), err)
-			} else if product.counts(r.prices) {
-				r.products[sku] = product
-			}
-			return nil
-		})
-	case "terms":
-		return r.object(func(kind string) error {
-			if kind != "OnDemand" {
-				return r.skip()
-			}
-			return r.object(func(sku string) error {
-				raw, err := r.raw()
-				if err != nil {
-					return err
+		return r.fields(func(sku string) error {
+			return next(r.stream, "product "+shown(sku), r.prices.problem, func(_ string, product *awsProduct) error {
+				if product.counts(r.prices) {
+					r.products[sku] = *product
 				}
-				if _, counts := r.products[sku]; !counts && len(r.products) > 0 {
-					return nil
-				}
-				terms := awsTerms{}
-				if err := decode(raw, &terms.OnDemand); err != nil {
-					r.problem("product "+shown(sku), err)
-					return nil
-				}
-				r.terms[sku] = terms
 				return nil
 			})
 		})
+	case "terms":
+		return r.fields(func(kind string) error {
+			if kind != "OnDemand" {
+				return r.SkipValue()
+			}
+			return r.fields(func(sku string) error {
+				if _, counts := r.products[sku]; !counts && len(r.products) > 0 {
+					return r.SkipValue()
+				}
+				return next(r.stream, "product "+shown(sku), r.prices.problem, func(_ string, terms *awsTerms) error {
+					r.terms[sku] = *terms
+					return nil
+				})
+			})
+		})
 	case "PriceList":
-		r.found = true
-		return r.list(key, r.item)
+		return r.list(key)
 	}
-	return r.skip()
+	return r.SkipValue()
 }
 
-// item reads one of PriceList, or a page with a PriceList.
-func (r *awsReader) item(i int) error {
-	raw, err := r.raw()
-	if err != nil {
+// list reads a list of products, or of pages with a PriceList.
+func (r *awsReader) list(field string) error {
+	r.found = true
+	return r.items(field, func(i int) error {
+		raw, err := r.ReadValue()
+		if err == nil {
+			r.prices.readAWSProduct(i, raw)
+		}
 		return err
-	}
-	where := fmt.Sprintf("PriceList[%d]", i)
-	text := ""
+	})
+}
+
+// readAWSProduct reads one of PriceList, or a page with a PriceList.
+func (p *prices) readAWSProduct(i int, raw json.RawMessage) {
+	where, text := fmt.Sprintf("PriceList[%d]", i), ""
 	if json.Unmarshal(raw, &text) == nil {
 		raw = json.RawMessage(text) // each is JSON in a string
 	}
 	page := struct {
 		PriceList []json.RawMessage
 		Product   awsProduct
-		Terms     awsTerms
+		Terms     struct{ OnDemand awsTerms }
 	}{}
 	if err := decode(raw, &page); err != nil {
-		r.problem(where, err)
-		return nil
+		p.problem(where, "%s", err)
+		return
 	}
 	for j, item := range page.PriceList {
-		inner := &awsReader{stream: newStream(strings.NewReader(string(item))), prices: r.prices}
-		if err := inner.item(j); err != nil {
-			return err
-		}
+		p.readAWSProduct(j, item)
 	}
-	if page.Product.counts(r.prices) {
-		r.prices.addAWS("prices, "+where, page.Product, page.Terms)
+	if page.Product.counts(p) {
+		p.addAWS(where, page.Product, page.Terms.OnDemand)
 	}
-	return nil
-}
-
-func (r *awsReader) problem(where string, err error) {
-	r.prices.problems = append(r.prices.problems, fmt.Errorf("prices, %s: %w", where, err))
 }
 
 // counts reports whether a product is a shared Linux machine without software, which the others add to, that isn't in a reservation. A
@@ -371,9 +352,9 @@ func (p *awsProduct) counts(prices *prices) bool {
 
 // addAWS takes the price of a product that counts.
 func (p *prices) addAWS(where string, product awsProduct, terms awsTerms) {
-	for _, term := range sortedKeys(terms.OnDemand) {
-		for _, dimension := range sortedKeys(terms.OnDemand[term].PriceDimensions) {
-			d := terms.OnDemand[term].PriceDimensions[dimension]
+	for _, term := range sortedKeys(terms) {
+		for _, dimension := range sortedKeys(terms[term].PriceDimensions) {
+			d := terms[term].PriceDimensions[dimension]
 			if d.Unit != "Hrs" {
 				continue
 			}
@@ -396,34 +377,22 @@ type awsSpotPrice struct{ AvailabilityZone, InstanceType, ProductDescription, Sp
 
 // readAWSSpot reads the output of aws ec2 describe-spot-price-history, of which the newest prices count.
 func (p *prices) readAWSSpot(file *source) error {
-	s := newStream(file.reader)
-	newest := map[[2]string]awsSpotPrice{}
-	err := s.pages("SpotPriceHistory", func(i int) error {
-		raw, err := s.raw()
-		if err != nil {
-			return err
-		}
-		price := awsSpotPrice{}
-		if err := decode(raw, &price); err != nil {
-			p.problems = append(p.problems, fmt.Errorf("spot prices, SpotPriceHistory[%d]: %w", i, err))
-			return nil
-		}
+	newest := map[[2]string]*awsSpotPrice{}
+	const command = "the output of aws ec2 describe-spot-price-history"
+	err := list(file, "SpotPriceHistory", command, p.problem, func(_ string, price *awsSpotPrice) error {
 		if price.ProductDescription != "" && !strings.HasPrefix(price.ProductDescription, "Linux/UNIX") ||
 			!p.counts(awsRegion.FindString(price.AvailabilityZone)) {
 			return nil
 		}
 		// Times of one format are ordered as texts.
 		at := [2]string{price.InstanceType, price.AvailabilityZone}
-		if before, seen := newest[at]; !seen || before.Timestamp < price.Timestamp {
+		if before := newest[at]; before == nil || before.Timestamp < price.Timestamp {
 			newest[at] = price
 		}
 		return nil
 	})
-	if err != nil {
-		return fmt.Errorf("not the output of aws ec2 describe-spot-price-history: %w", err)
-	}
 	for at, price := range newest {
-		p.set("spot prices", at[0], catalog.Spot, price.SpotPrice, "", at[1])
+		p.set(shown(at[0]+" "+at[1]), at[0], catalog.Spot, price.SpotPrice, "", at[1])
 	}
-	return nil
+	return err
 }

@@ -93,7 +93,7 @@ func (s *azureSKU) restricted(region, zone string) bool {
 
 func readAzure(c *collector, file *source) error {
 	region := c.options.Region
-	return list(c, file, "", "the output of az vm list-skus", func(where string, sku *azureSKU) error {
+	return list(file, "", "the output of az vm list-skus", c.problem, func(where string, sku *azureSKU) error {
 		if sku.ResourceType != "virtualMachines" { // the list has disks and snapshots too
 			return nil
 		}
@@ -138,12 +138,7 @@ func azureMachine(sku *azureSKU, options Options) (m machine, problem string) {
 		return m, fmt.Sprintf("capability MemoryGB: %q is not a number", shown(capabilities["MemoryGB"]))
 	}
 	m = machine{name: sku.Name, capacity: capacityOf(cores, int64(gibibytes*1024)), capacityTypes: []string{catalog.OnDemand}}
-	switch capabilities["CpuArchitectureType"] {
-	case "x64", "":
-		m.arch = "amd64"
-	case "Arm64":
-		m.arch = "arm64"
-	default:
+	if m.arch = architectures[capabilities["CpuArchitectureType"]]; m.arch == "" {
 		return m, fmt.Sprintf("capability CpuArchitectureType: %q is neither x64 nor Arm64", shown(capabilities["CpuArchitectureType"]))
 	}
 	// A part of a GPU is one for the machine.
@@ -169,30 +164,16 @@ type azurePrice struct {
 // readAzure reads the answer of the Retail Prices API, page by page, or items alone.
 // https://learn.microsoft.com/en-us/rest/api/cost-management/retail-prices/azure-retail-prices
 func (p *prices) readAzure(file *source) error {
-	s := newStream(file.reader)
-	err := s.pages("Items", func(i int) error {
-		raw, err := s.raw()
-		if err != nil {
-			return err
+	type page struct {
+		Items []azurePrice
+		azurePrice
+	}
+	return list(file, "Items", "an answer of the Retail Prices API", p.problem, func(where string, page *page) error {
+		for _, price := range append(page.Items, page.azurePrice) {
+			p.addAzure(where, &price)
 		}
-		page := struct {
-			Items []azurePrice
-			azurePrice
-		}{}
-		if err := decode(raw, &page); err != nil {
-			p.problems = append(p.problems, fmt.Errorf("prices, Items[%d]: %w", i, err))
-			return nil
-		}
-		for j := range page.Items {
-			p.addAzure(fmt.Sprintf("prices, page %d, Items[%d]", i, j), &page.Items[j])
-		}
-		p.addAzure(fmt.Sprintf("prices, Items[%d]", i), &page.azurePrice)
 		return nil
 	})
-	if err != nil {
-		return fmt.Errorf("not an answer of the Retail Prices API: %w", err)
-	}
-	return nil
 }
 
 // addAzure takes the price of a Linux machine. Cloud Services are machines of another service, at other prices.

@@ -25,13 +25,12 @@ var (
 // readCSV reads a table: a row is an instance type with one offering, and further rows of the same name are further offerings. A column
 // with a / is a device, and one that begins with label: a label.
 func readCSV(c *collector, file *source) error {
-	entries, first, order := map[string]*v1alpha1.CatalogInstanceType{}, map[string]int{}, []string{}
+	entries, first, order := map[string]*v1alpha1.CatalogInstanceType{}, map[string]string{}, []string{}
 	table := newPrices(c.options) // the prices in the table itself
 	more := func(column string) bool {
 		return strings.HasPrefix(column, labelColumn) || strings.Contains(column, "/")
 	}
-	err := eachRow(file, csvNeeded, csvOptional, more, func(line int, row map[string]string) {
-		where := fmt.Sprintf("line %d", line)
+	err := eachRow(file, csvNeeded, csvOptional, more, func(where string, row map[string]string) {
 		parsed, problem := csvEntry(row)
 		if problem != "" {
 			c.problem(where, "%s", problem)
@@ -47,24 +46,23 @@ func readCSV(c *collector, file *source) error {
 				}
 			}
 		}
-		known, ok := entries[parsed.Name]
-		if !ok {
+		known := entries[parsed.Name]
+		if known == nil {
 			known = &v1alpha1.CatalogInstanceType{}
 			*known, known.Offerings = parsed, nil
-			entries[parsed.Name], first[parsed.Name] = known, line
-			order = append(order, parsed.Name)
+			entries[parsed.Name], first[parsed.Name], order = known, where, append(order, parsed.Name)
 		}
 		if known.Architecture != parsed.Architecture || known.OperatingSystem != parsed.OperatingSystem ||
 			!maps.Equal(known.Capacity, parsed.Capacity) || !maps.Equal(known.Labels, parsed.Labels) ||
 			known.MemoryOverhead != parsed.MemoryOverhead {
-			c.problem(where, "%s differs from line %d in more than its offering", shown(parsed.Name), first[parsed.Name])
+			c.problem(where, "%s differs from %s in more than its offering", shown(parsed.Name), first[parsed.Name])
 			return
 		}
 		known.Offerings = append(known.Offerings, parsed.Offerings...)
 		if !unpriced && row["reservationID"] == "" {
 			table.set(where, parsed.Name, row["capacityType"], row["price"], row["currency"], zones...)
 		}
-	}, func(err error) { c.Problems = append(c.Problems, err) })
+	}, c.problem)
 	if err != nil {
 		return err
 	}
@@ -75,7 +73,7 @@ func readCSV(c *collector, file *source) error {
 			priced = append(priced, byPrice(capacityType, table.byType[name][capacityType])...)
 		}
 		entries[name].Offerings = append(priced, entries[name].Offerings...)
-		c.keep(fmt.Sprintf("line %d", first[name]), *entries[name])
+		c.keep(first[name], *entries[name])
 	}
 	return nil
 }

@@ -28,7 +28,8 @@ type gcpType struct {
 
 func readGCP(c *collector, file *source) error {
 	machines, wheres := map[string]*machine{}, map[string]string{}
-	err := list(c, file, "", "the output of gcloud compute machine-types list --format=json", func(where string, t *gcpType) error {
+	const command = "the output of gcloud compute machine-types list --format=json"
+	err := list(file, "", command, c.problem, func(where string, t *gcpType) error {
 		if t.Deprecated != nil && t.Deprecated.State != "ACTIVE" && t.Deprecated.State != "" {
 			return nil
 		}
@@ -45,15 +46,13 @@ func readGCP(c *collector, file *source) error {
 		m, known := machines[t.Name]
 		if !known {
 			m = &machine{name: t.Name, capacity: capacityOf(t.GuestCpus, t.MemoryMb), capacityTypes: []string{catalog.OnDemand, catalog.Spot},
-				labels: gcpLabels(t.Name)}
-			switch t.Architecture {
-			case "X86_64", "", "ARCHITECTURE_UNSPECIFIED":
-				m.arch = "amd64"
-			case "ARM64":
-				m.arch = "arm64"
-			default:
+				arch: architectures[t.Architecture]}
+			if m.arch == "" {
 				c.problem(where, "architecture %q is neither X86_64 nor ARM64", shown(t.Architecture))
 				return nil
+			}
+			if family, _, ok := strings.Cut(t.Name, "-"); ok {
+				m.labels = map[string]v1alpha1.CatalogValue{v1alpha1.InstanceFamilyLabel: v1alpha1.CatalogValue(family)}
 			}
 			devices := map[string]int64{}
 			for _, accelerator := range t.Accelerators {
@@ -76,13 +75,4 @@ func readGCP(c *collector, file *source) error {
 		c.add(wheres[name], *machines[name])
 	}
 	return err
-}
-
-// gcpLabels is the family of a name such as e2-standard-4.
-func gcpLabels(name string) map[string]string {
-	family, _, ok := strings.Cut(name, "-")
-	if !ok {
-		return nil
-	}
-	return map[string]string{v1alpha1.InstanceFamilyLabel: family}
 }

@@ -27,7 +27,7 @@ func readHetzner(c *collector, file *source) error {
 	inUse := c.prices.none // unless a price list replaces the prices of the machine types
 	_, priced := c.options.Rates["EUR"]
 	c.prices.none = inUse && !priced
-	return list(c, file, "server_types", "the output of hcloud server-type list -o json", func(where string, t *hetznerType) error {
+	return list(file, "server_types", "the output of hcloud server-type list -o json", c.problem, func(where string, t *hetznerType) error {
 		where += " " + shown(t.Name)
 		m := machine{name: t.Name, arch: "amd64", capacity: capacityOf(t.Cores, int64(t.Memory*1024)),
 			capacityTypes: []string{catalog.OnDemand}}

@@ -6,12 +6,10 @@ package importer
 
 import (
 	"cmp"
-	"encoding/json"
 	"errors"
 	"fmt"
 	"io"
 	"maps"
-	"reflect"
 	"slices"
 	"strconv"
 	"strings"
@@ -196,9 +194,15 @@ func (c *collector) problem(where, format string, args ...any) {
 type machine struct {
 	name, arch string
 	capacity   map[string]scalar.Quantity
-	labels     map[string]string
+	labels     map[string]v1alpha1.CatalogValue
 	// zones that it is offered in, and the capacity types.
 	zones, capacityTypes []string
+}
+
+// architectures are Kubernetes' names of those of infrastructures. A machine type without one has the usual one.
+var architectures = map[string]string{
+	"": "amd64", "ARCHITECTURE_UNSPECIFIED": "amd64", "X86_64": "amd64", "x86_64": "amd64", "x64": "amd64",
+	"ARM64": "arm64", "Arm64": "arm64", "arm64": "arm64",
 }
 
 // setDevices adds those that there are to the capacity.
@@ -212,13 +216,8 @@ func (m *machine) setDevices(devices map[string]int64) {
 
 // add adds a machine type with an offering for each price. where names it in problems.
 func (c *collector) add(where string, m machine) {
-	entry := v1alpha1.CatalogInstanceType{Name: m.name, Architecture: m.arch, Capacity: m.capacity, MemoryOverhead: c.memoryOverhead}
-	for key, value := range m.labels {
-		if entry.Labels == nil {
-			entry.Labels = map[string]v1alpha1.CatalogValue{}
-		}
-		entry.Labels[key] = v1alpha1.CatalogValue(value)
-	}
+	entry := v1alpha1.CatalogInstanceType{Name: m.name, Architecture: m.arch, Capacity: m.capacity, Labels: m.labels,
+		MemoryOverhead: c.memoryOverhead}
 	for _, capacityType := range m.capacityTypes {
 		entry.Offerings = append(entry.Offerings, c.prices.offerings(m.name, capacityType, m.zones)...)
 	}
@@ -285,69 +284,9 @@ func mebibytesOf(mebibytes int64) string {
 	return strconv.FormatInt(mebibytes, 10) + "Mi"
 }
 
-// list adds each item of a JSON list, or of the field of an object; an empty field is none.
-func list[T any](c *collector, file *source, field, what string, add func(where string, item *T) error) error {
-	s := newStream(file.reader)
-	err := s.pages(field, func(i int) error {
-		raw, err := s.raw()
-		if err != nil {
-			return err
-		}
-		return decodeItem(c, fmt.Sprintf("%s[%d]", field, i), raw, add)
-	})
-	if err != nil {
-		return fmt.Errorf("not %s: %w", what, err)
-	}
-	return nil
-}
-
-// decodeItem decodes and adds one item. One that isn't as expected spoils no other.
-func decodeItem[T any](c *collector, where string, raw json.RawMessage, add func(where string, item *T) error) error {
-	item := new(T)
-	if err := decode(raw, item); err != nil {
-		c.problem(named(where, raw), "%s", err)
-		return nil
-	}
-	return add(where, item)
-}
-
-// named is a machine type that can't be decoded, by its index and its name if it has one.
-func named(where string, item json.RawMessage) string {
-	name := struct{ Name, InstanceType string }{}
-	_ = json.Unmarshal(item, &name) // the fields that it can
-	if text := cmp.Or(name.InstanceType, name.Name); text != "" {
-		return where + " " + shown(text)
-	}
-	return where
-}
-
 func shown(text string) string { return message.Cut(text, 63) }
 
 // count writes a number of a resource.
 func count(n int64) scalar.Quantity { return scalar.Text(strconv.FormatInt(n, 10)) }
 
 func sortedKeys[V any](m map[string]V) []string { return slices.Sorted(maps.Keys(m)) }
-
-// decode decodes JSON. An error about a value of the wrong type names its field rather than the Go type that it doesn't fit.
-func decode(raw []byte, into any) error {
-	err := json.Unmarshal(raw, into)
-	var mismatch *json.UnmarshalTypeError
-	if !errors.As(err, &mismatch) {
-		return err
-	}
-	wanted := "another value"
-	switch mismatch.Type.Kind() {
-	case reflect.Slice, reflect.Array:
-		wanted = "a list"
-	case reflect.Struct, reflect.Map:
-		wanted = "an object"
-	case reflect.String:
-		wanted = "text"
-	case reflect.Bool:
-		wanted = "true or false"
-	case reflect.Int, reflect.Int32, reflect.Int64, reflect.Float32, reflect.Float64:
-		wanted = "a number"
-	}
-	field := cmp.Or(strings.TrimPrefix(mismatch.Field, "."), "the file")
-	return fmt.Errorf("%s has to be %s, not %s", field, wanted, mismatch.Value)
-}

@@ -24,7 +24,8 @@ type openStackFlavor struct {
 }
 
 func readOpenStack(c *collector, file *source) error {
-	return list(c, file, "", "the output of openstack flavor list --long -f json", func(where string, flavor *openStackFlavor) error {
+	const command = "the output of openstack flavor list --long -f json"
+	return list(file, "", command, c.problem, func(where string, flavor *openStackFlavor) error {
 		where += " " + shown(flavor.Name)
 		m := machine{name: flavor.Name, arch: "amd64", capacity: capacityOf(flavor.VCPUs, flavor.RAM), capacityTypes: []string{catalog.OnDemand}}
 		if flavor.Disk > 0 {
@@ -52,9 +53,7 @@ func readOpenStack(c *collector, file *source) error {
 					shown(alias), c.options.GPUResource)
 			}
 		}
-		if gpus > 0 {
-			m.capacity[c.options.GPUResource] = count(gpus)
-		}
+		m.setDevices(map[string]int64{c.options.GPUResource: gpus})
 		c.add(where, m)
 		return nil
 	})

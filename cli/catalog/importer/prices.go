@@ -28,25 +28,26 @@ type prices struct {
 	// region of the prices, in lower case; empty for the only one. regions are those of the infrastructure's own lists.
 	region  string
 	regions sets.Set[string]
-	// rates are US dollars for one unit of other currencies. foreign are the first price and the number of prices in a currency
-	// without one.
+	// rates are US dollars for one unit of other currencies. foreign are the prices in a currency without one.
 	rates   map[string]float64
-	foreign map[string]foreignPrices
+	foreign map[string][]string
 	// none: there is no price list, so that every offering is written without a price.
-	none     bool
+	none bool
+	// list is where the prices are that are read, for problems; empty for those of the machine types.
+	list     string
 	problems []error
-}
-
-type foreignPrices struct {
-	first string
-	count int
 }
 
 func newPrices(options Options) *prices {
 	return &prices{
 		byType: map[string]map[string]map[string]string{}, zones: options.Zones, region: options.Region, regions: sets.New[string](),
-		rates: options.Rates, foreign: map[string]foreignPrices{}, none: true,
+		rates: options.Rates, foreign: map[string][]string{}, none: true,
 	}
+}
+
+// problem adds what is wrong at a place of the list.
+func (p *prices) problem(where, format string, args ...any) {
+	p.problems = append(p.problems, fmt.Errorf("%s%s: %s", p.list, where, fmt.Sprintf(format, args...)))
 }
 
 // counts reports whether the price of a region is to be read.
@@ -60,10 +61,10 @@ func (p *prices) counts(region string) bool {
 // reported returns the problems.
 func (p *prices) reported() []error {
 	for _, currency := range sortedKeys(p.foreign) {
-		f := p.foreign[currency]
+		prices := p.foreign[currency]
 		p.problems = append(p.problems,
 			fmt.Errorf("%s is in %s, like %d more, and a catalog's prices are in US dollars; give --rates %s=<US dollars>",
-				f.first, currency, f.count-1, currency))
+				prices[0], currency, len(prices)-1, currency))
 	}
 	return p.problems
 }
@@ -82,7 +83,7 @@ func (p *prices) read(format *Format, options Options) error {
 		if file.isEmpty() {
 			continue
 		}
-		p.none = false
+		p.none, p.list = false, list.what+", "
 		switch {
 		case !file.isJSON:
 			err = p.readTable(file)
@@ -99,6 +100,7 @@ func (p *prices) read(format *Format, options Options) error {
 		if err != nil {
 			return fmt.Errorf("%s: %w", list.what, err)
 		}
+		p.list = ""
 	}
 	return nil
 }
@@ -106,28 +108,24 @@ func (p *prices) read(format *Format, options Options) error {
 // set records a price in zones, none for every zone, unless it is zero: a machine that costs nothing there is paid for elsewhere. Of two
 // prices the higher one counts.
 func (p *prices) set(where, instanceType, capacityType, price, currency string, zones ...string) {
-	problem := func(format string, args ...any) {
-		p.problems = append(p.problems, fmt.Errorf("%s: %s", where, fmt.Sprintf(format, args...)))
-	}
 	capacityType, price = capacityTypeOf(capacityType), normalized(price)
 	number, err := catalog.ParsePrice(price)
 	switch {
 	case err != nil:
-		problem("price %q %s", shown(price), err)
+		p.problem(where, "price %q %s", shown(price), err)
 		return
 	case capacityType != catalog.OnDemand && capacityType != catalog.Spot:
-		problem("capacityType %q is neither on-demand nor spot", shown(capacityType))
+		p.problem(where, "capacityType %q is neither on-demand nor spot", shown(capacityType))
 		return
 	case number == 0:
-		problem("%s costs nothing, which is no price of a machine", shown(instanceType))
+		p.problem(where, "%s costs nothing, which is no price of a machine", shown(instanceType))
 		return
 	}
 	if currency = strings.ToUpper(currency); currency != "" && currency != "USD" {
 		rate, known := p.rates[currency]
 		if !known {
-			f := p.foreign[currency]
-			p.foreign[currency] = foreignPrices{cmp.Or(f.first, fmt.Sprintf("%s: the price of %s", where, shown(instanceType))),
-				f.count + 1}
+			found := fmt.Sprintf("%s%s: the price of %s", p.list, where, shown(instanceType))
+			p.foreign[currency] = append(p.foreign[currency], found)
 			return
 		}
 		number = math.Round(number*rate*1e9) / 1e9
@@ -145,7 +143,7 @@ func (p *prices) set(where, instanceType, capacityType, price, currency string, 
 	for _, zone := range zones {
 		before, known := p.byType[instanceType][capacityType][zone]
 		if known && before != price {
-			problem("%s, %s has the prices %s and %s; the higher one is kept", strings.TrimSpace(shown(instanceType)+" "+shown(zone)),
+			p.problem(where, "%s, %s has the prices %s and %s; the higher one is kept", strings.TrimSpace(shown(instanceType)+" "+shown(zone)),
 				capacityType, before, price)
 		}
 		if other, err := catalog.ParsePrice(before); err != nil || other < number {
@@ -226,16 +224,15 @@ func offeringOf(capacityType, price string, zones []string) v1alpha1.CatalogOffe
 
 // readTable reads prices from a table.
 func (p *prices) readTable(file *source) error {
-	return eachRow(file, []string{"instanceType", "price"}, []string{"zone", "capacityType", "currency"}, nil, func(line int,
-		row map[string]string) {
-		p.set(fmt.Sprintf("prices, line %d", line), row["instanceType"], row["capacityType"], row["price"], row["currency"],
-			csvZones(row["zone"])...)
-	}, func(err error) { p.problems = append(p.problems, fmt.Errorf("prices: %w", err)) })
+	optional := []string{"zone", "capacityType", "currency"}
+	return eachRow(file, []string{"instanceType", "price"}, optional, nil, func(where string, row map[string]string) {
+		p.set(where, row["instanceType"], row["capacityType"], row["price"], row["currency"], csvZones(row["zone"])...)
+	}, p.problem)
 }
 
-// eachRow reads a table with a header. An error names the line; malformed lines are reported and left out.
-func eachRow(file *source, needed, optional []string, more func(column string) bool, row func(line int, cells map[string]string),
-	report func(error)) error {
+// eachRow reads a table with a header. An error names the line; malformed lines are problems and left out.
+func eachRow(file *source, needed, optional []string, more func(column string) bool, row func(where string, cells map[string]string),
+	problem problemOf) error {
 	raw, err := file.whole()
 	if err != nil {
 		return err
@@ -263,18 +260,19 @@ func eachRow(file *source, needed, optional []string, more func(column string) b
 			return nil
 		}
 		if err != nil {
-			report(err) // which names the line
+			problem("the table", "%s", err) // which names the line
 			continue
 		}
 		line, _ := reader.FieldPos(0)
+		where := fmt.Sprintf("line %d", line)
 		if len(record) != len(header) {
-			report(fmt.Errorf("line %d: %d cells, and the header has %d", line, len(record), len(header)))
+			problem(where, "%d cells, and the header has %d", len(record), len(header))
 			continue
 		}
 		cells := make(map[string]string, len(header))
 		for i, cell := range record {
 			cells[header[i]] = strings.TrimSpace(cell)
 		}
-		row(line, cells)
+		row(where, cells)
 	}
 }

@@ -7,9 +7,11 @@ import (
 	"bytes"
 	"cmp"
 	"encoding/json"
+	"encoding/json/jsontext"
 	"errors"
 	"fmt"
 	"io"
+	"reflect"
 	"strings"
 
 	"golang.org/x/text/encoding/unicode"
@@ -61,68 +63,105 @@ func (f *source) whole() ([]byte, error) {
 	return content, err
 }
 
-// bounded fails when too much is read without a mark. It counts lines.
-type bounded struct {
-	io.Reader
-	since, lines int
-}
-
-func (b *bounded) Read(into []byte) (int, error) {
-	if b.since > maxValue {
-		return 0, fmt.Errorf("a value has more than %d bytes", maxValue)
-	}
-	n, err := b.Reader.Read(into)
-	b.since, b.lines = b.since+n, b.lines+bytes.Count(into[:n], []byte("\n"))
-	return n, err
-}
-
 // stream reads JSON value by value, so that a file of any size needs the memory of its largest value.
 type stream struct {
-	*json.Decoder
-	from *bounded
+	*jsontext.Decoder
+	from        io.Reader
+	read, lines int64
 }
 
 func newStream(from io.Reader) *stream {
-	b := &bounded{Reader: from}
-	s := &stream{json.NewDecoder(b), b}
-	s.UseNumber()
+	s := &stream{from: from}
+	s.Decoder = jsontext.NewDecoder(s, jsontext.AllowDuplicateNames(true), jsontext.AllowInvalidUTF8(true))
 	return s
 }
 
-// documents calls each for every document of a file: tools append the pages of an answer.
-func (s *stream) documents(each func(json.Token) error) error {
+// Read is for the decoder. It fails in a value that is too large, and counts lines.
+func (s *stream) Read(into []byte) (int, error) {
+	if s.read-s.InputOffset() > maxValue {
+		return 0, fmt.Errorf("a value has more than %d bytes", maxValue)
+	}
+	n, err := s.from.Read(into)
+	s.read, s.lines = s.read+int64(n), s.lines+int64(bytes.Count(into[:n], []byte("\n")))
+	return n, err
+}
+
+// documents calls each for every document of a file, which it has to read: tools append the pages of an answer.
+func (s *stream) documents(each func(jsontext.Kind) error) error {
 	for {
-		token, err := s.next()
-		if errors.Is(err, io.EOF) {
+		kind := s.PeekKind()
+		var err error
+		if kind == jsontext.KindInvalid {
+			_, err = s.ReadToken() // which returns why
+		} else {
+			err = each(kind)
+		}
+		switch {
+		case errors.Is(err, io.EOF):
 			return nil
-		}
-		if err == nil {
-			err = each(token)
-		}
-		if err != nil {
-			rest, _ := io.ReadAll(s.Buffered())
-			rest = bytes.TrimLeft(rest, ",: \t\r\n") // before the value
-			return fmt.Errorf("line %d: %w", 1+s.from.lines-bytes.Count(rest, []byte("\n")), err)
+		case err != nil:
+			rest := bytes.TrimLeft(s.UnreadBuffer(), ",: \t\r\n") // before the value
+			line := 1 + s.lines - int64(bytes.Count(rest, []byte("\n")))
+			return fmt.Errorf("line %d: %w", line, cmp.Or(errors.Unwrap(err), err)) // without the decoder's own position
 		}
 	}
 }
 
-// pages calls each for each item of a file: of a list, or of the field of an object; an empty field is none. Documents are pages of an
-// answer.
-func (s *stream) pages(field string, each func(i int) error) error {
-	found := false
-	err := s.documents(func(token json.Token) error {
+// fields calls each with each key of the next value, which is an object. each has to read the key's value.
+func (s *stream) fields(each func(key string) error) error {
+	if s.PeekKind() != jsontext.KindBeginObject {
+		return cmp.Or(s.SkipValue(), errors.New("not an object"))
+	}
+	return s.inside(func(int) error {
+		token, err := s.ReadToken()
+		if err != nil {
+			return err
+		}
+		return each(token.String())
+	})
+}
+
+// items calls each for each item of the next value, which is a list. each has to read the item.
+func (s *stream) items(field string, each func(i int) error) error {
+	if s.PeekKind() != jsontext.KindBeginArray {
+		return cmp.Or(s.SkipValue(), fmt.Errorf("%s has to be a list", field))
+	}
+	return s.inside(each)
+}
+
+// inside calls each until the next value, an object or a list, has no more.
+func (s *stream) inside(each func(i int) error) error {
+	_, err := s.ReadToken()
+	for i := 0; err == nil; i++ {
+		if next := s.PeekKind(); next == jsontext.KindEndObject || next == jsontext.KindEndArray {
+			_, err = s.ReadToken()
+			return err
+		}
+		err = each(i)
+	}
+	return err
+}
+
+// problemOf reports something at a place of a file.
+type problemOf func(where, format string, args ...any)
+
+// list adds each item of a list, or of the field of an object; an empty field is none. Documents are pages of an answer.
+func list[T any](file *source, field, what string, problem problemOf, add func(where string, item *T) error) error {
+	s, found := newStream(file.reader), false
+	items := func() error {
+		found = true
+		return s.items(field, func(i int) error { return next(s, fmt.Sprintf("%s[%d]", field, i), problem, add) })
+	}
+	err := s.documents(func(kind jsontext.Kind) error {
 		switch {
-		case token == json.Delim('['):
-			found = true
-			return s.items(each)
-		case token == json.Delim('{') && field != "":
+		case kind == jsontext.KindBeginArray:
+			return items()
+		case kind == jsontext.KindBeginObject && field != "":
 			return s.fields(func(key string) error {
-				if !strings.EqualFold(key, field) {
-					return s.skip()
+				if strings.EqualFold(key, field) {
+					return items()
 				}
-				found = true
-				return s.list(key, each)
+				return s.SkipValue()
 			})
 		}
 		return errors.New("not a list")
@@ -130,97 +169,51 @@ func (s *stream) pages(field string, each func(i int) error) error {
 	if err == nil && !found {
 		err = fmt.Errorf("it has no %s", cmp.Or(field, "list"))
 	}
-	return err
-}
-
-func (s *stream) next() (json.Token, error) {
-	s.from.since = 0
-	return s.Token()
-}
-
-// raw returns the next value.
-func (s *stream) raw() (json.RawMessage, error) {
-	s.from.since = 0
-	var raw json.RawMessage
-	err := s.Decode(&raw)
-	if errors.Is(err, io.EOF) {
-		err = io.ErrUnexpectedEOF
+	if err != nil {
+		return fmt.Errorf("not %s: %w", what, err)
 	}
-	return raw, err
+	return nil
 }
 
-// fields calls each with each key of an object whose brace was read. each has to read the value.
-func (s *stream) fields(each func(key string) error) error {
-	for s.More() {
-		token, err := s.next()
-		if err != nil {
-			return err
-		}
-		key, _ := token.(string) // as the decoder has checked
-		if err := each(key); err != nil {
-			return err
-		}
-	}
-	return s.end()
-}
-
-// items calls each for each item of a list whose bracket was read. each has to read the item.
-func (s *stream) items(each func(i int) error) error {
-	for i := 0; s.More(); i++ {
-		if err := each(i); err != nil {
-			return err
-		}
-	}
-	return s.end()
-}
-
-func (s *stream) end() error {
-	_, err := s.next()
-	if errors.Is(err, io.EOF) {
-		return io.ErrUnexpectedEOF
-	}
-	return err
-}
-
-// object is fields of the next value, and reports another value than an object.
-func (s *stream) object(each func(key string) error) error {
-	token, err := s.next()
+// next decodes and adds the next value.
+func next[T any](s *stream, where string, problem problemOf, add func(where string, item *T) error) error {
+	raw, err := s.ReadValue()
 	if err != nil {
 		return err
 	}
-	if token != json.Delim('{') {
-		return errors.New("not an object")
-	}
-	return s.fields(each)
+	return decodeItem(where, raw, problem, add)
 }
 
-// list is items of the next value, which a field has.
-func (s *stream) list(field string, each func(i int) error) error {
-	token, err := s.next()
-	if err != nil {
+// decodeItem decodes and adds one item. One that isn't as expected spoils no other.
+func decodeItem[T any](where string, raw []byte, problem problemOf, add func(where string, item *T) error) error {
+	item := new(T)
+	if err := decode(raw, item); err != nil {
+		problem(named(where, raw), "%s", err)
+		return nil
+	}
+	return add(where, item)
+}
+
+// named is a machine type that can't be decoded, by its index and its name if it has one.
+func named(where string, item []byte) string {
+	name := struct{ Name, InstanceType string }{}
+	_ = json.Unmarshal(item, &name) // the fields that it can
+	return strings.TrimSpace(where + " " + shown(cmp.Or(name.InstanceType, name.Name)))
+}
+
+// jsonKinds are what a value of a Go type is in JSON.
+var jsonKinds = map[reflect.Kind]string{
+	reflect.Slice: "a list", reflect.Struct: "an object", reflect.Map: "an object", reflect.String: "text", reflect.Bool: "true or false",
+	reflect.Int64: "a number", reflect.Float64: "a number",
+}
+
+// decode decodes JSON. An error about a value of the wrong type names its field rather than the Go type that it doesn't fit.
+func decode(raw []byte, into any) error {
+	err := json.Unmarshal(raw, into)
+	var mismatch *json.UnmarshalTypeError
+	if !errors.As(err, &mismatch) {
 		return err
 	}
-	if token != json.Delim('[') {
-		return fmt.Errorf("%s has to be a list", field)
-	}
-	return s.items(each)
-}
-
-// skip reads the next value token by token, however large it is.
-func (s *stream) skip() error {
-	for depth := 0; ; {
-		token, err := s.next()
-		if err != nil {
-			return err
-		}
-		switch token {
-		case json.Delim('{'), json.Delim('['):
-			depth++
-		case json.Delim('}'), json.Delim(']'):
-			depth--
-		}
-		if depth == 0 {
-			return nil
-		}
-	}
+	return fmt.Errorf("%s has to be %s, not %s", cmp.Or(strings.TrimPrefix(mismatch.Field, "."), "the file"),
+		cmp.Or(jsonKinds[mismatch.Type.Kind()], "another value"), mismatch.Value)
 }

@@ -67,20 +67,18 @@ func readVSphere(c *collector, file *source) error {
 		m := machine{name: class.Metadata.Name, arch: "amd64", capacityTypes: []string{catalog.OnDemand}, capacity: map[string]scalar.Quantity{
 			"cpu": count(hardware.CPUs), "memory": scalar.Text(hardware.Memory.String()),
 		}}
-		gpus := len(hardware.Devices.VGPUDevices)
+		gpus := int64(len(hardware.Devices.VGPUDevices))
 		for _, device := range hardware.Devices.DynamicDirectPathIODevices {
 			if device.VendorID == nvidia || device.VendorID == amd { // others pass network adapters and disks through
 				gpus++
 			}
 		}
-		if gpus > 0 {
-			m.capacity[c.options.GPUResource] = count(int64(gpus))
-		}
+		m.setDevices(map[string]int64{c.options.GPUResource: gpus})
 		c.add(where, m)
 		return nil
 	}
 	for i, item := range input.Items {
-		_ = decodeItem(c, fmt.Sprintf("items[%d]", i), item, add)
+		_ = decodeItem(fmt.Sprintf("items[%d]", i), item, c.problem, add)
 	}
 	return nil
 }
