@@ -5,11 +5,9 @@ package catalog
 import (
 	"cmp"
 	"context"
-	"encoding/json"
 	"fmt"
 	"io"
-	"reflect"
-	"slices"
+	"maps"
 	"strconv"
 	"strings"
 
@@ -67,8 +65,7 @@ type catalogType struct {
 	entry    *v1alpha1.CatalogInstanceType
 	template v1alpha1.InfrastructureTemplateReference
 	// machine is of the patches and the overhead: a node with another one is replaced.
-	machine string
-	problem string
+	machine string // empty for an unusable type
 }
 
 func typesOf(catalogs []*v1alpha1.InstanceTypeCatalog) map[string]catalogType {
@@ -87,8 +84,6 @@ func typesOf(catalogs []*v1alpha1.InstanceTypeCatalog) map[string]catalogType {
 			t := catalogType{entry: entry, template: c.Spec.TemplateRef}
 			if parsed := usable[entry.Name]; parsed != nil {
 				t.machine = parsed.Patches.Hash() + "/" + parsed.OverheadHash
-			} else {
-				t.problem = "unusable"
 			}
 			types[entry.Name] = t
 		}
@@ -141,9 +136,9 @@ func changesOf(was, is catalogType) (parts []string, drifts bool) {
 		parts, drifts = append(parts, fmt.Sprintf("template %s → %s", was.template.Name, is.template.Name)), true
 	}
 	switch {
-	case is.problem != "" && was.problem == "":
+	case is.machine == "" && was.machine != "":
 		return append(parts, "becomes unusable, so that nothing more is launched"), false
-	case is.problem == "" && was.problem != "":
+	case is.machine != "" && was.machine == "":
 		return append(parts, "becomes usable"), false
 	}
 	if was.machine != is.machine {
@@ -153,59 +148,48 @@ func changesOf(was, is catalogType) (parts []string, drifts bool) {
 		parts = append(parts, prices)
 	}
 	for _, field := range []struct {
-		name     string
-		was, now any
+		name string
+		same bool
 	}{
-		{"capacity", was.entry.Capacity, is.entry.Capacity}, {"memoryOverhead", was.entry.MemoryOverhead, is.entry.MemoryOverhead},
-		{"labels", was.entry.Labels, is.entry.Labels}, {"architecture", was.entry.Architecture, is.entry.Architecture},
-		{"operatingSystem", was.entry.OperatingSystem, is.entry.OperatingSystem},
+		{"capacity", maps.Equal(was.entry.Capacity, is.entry.Capacity)}, {"memoryOverhead", was.entry.MemoryOverhead == is.entry.MemoryOverhead},
+		{"labels", maps.Equal(was.entry.Labels, is.entry.Labels)}, {"architecture", was.entry.Architecture == is.entry.Architecture},
+		{"operatingSystem", was.entry.OperatingSystem == is.entry.OperatingSystem},
 	} {
-		if !same(field.was, field.now) {
+		if !field.same {
 			parts = append(parts, field.name)
 		}
 	}
 	return parts, drifts
 }
 
-// same compares as JSON: an empty map is none.
-func same(a, b any) bool {
-	first, errFirst := json.Marshal(a)
-	second, errSecond := json.Marshal(b)
-	empty := func(raw []byte) bool { return slices.Contains([]string{"null", "{}", "[]", `""`}, string(raw)) }
-	return errFirst == nil && errSecond == nil && (string(first) == string(second) || empty(first) && empty(second)) || reflect.DeepEqual(a, b)
-}
-
 // pricesOf reports how the offerings of two entries differ.
 func pricesOf(was, is *v1alpha1.CatalogInstanceType) string {
 	old, now := pricesBy(was), pricesBy(is)
-	opened, closed, dearer, cheaper := 0, 0, 0, 0
+	changes := map[string]int{}
 	for at, price := range now {
 		before, existed := old[at]
 		x, errX := strconv.ParseFloat(price, 64)
 		y, errY := strconv.ParseFloat(before, 64)
 		switch {
 		case !existed || before == "" && price != "":
-			opened++
+			changes["opened"]++
 		case price == "" && before != "":
-			closed++
+			changes["closed"]++
 		case errX == nil && errY == nil && x > y:
-			dearer++
+			changes["dearer"]++
 		case errX == nil && errY == nil && x < y:
-			cheaper++
+			changes["cheaper"]++
 		}
 	}
 	for at := range old {
 		if _, exists := now[at]; !exists {
-			closed++
+			changes["closed"]++
 		}
 	}
 	var parts []string
-	for _, count := range []struct {
-		n    int
-		what string
-	}{{opened, "opened"}, {closed, "closed"}, {dearer, "dearer"}, {cheaper, "cheaper"}} {
-		if count.n > 0 {
-			parts = append(parts, fmt.Sprintf("%d %s", count.n, count.what))
+	for _, change := range []string{"opened", "closed", "dearer", "cheaper"} {
+		if count := changes[change]; count > 0 {
+			parts = append(parts, fmt.Sprintf("%d %s", count, change))
 		}
 	}
 	if len(parts) == 0 {
