@@ -10,7 +10,6 @@ import (
 	"strings"
 	"testing"
 
-	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"sigs.k8s.io/yaml"
 
 	"github.com/autonode-io/autonode/api/karpenter/v1alpha1"
@@ -208,6 +207,6 @@ func TestIncluded(t *testing.T) {
 
 func TestHostileOutput(t *testing.T) {
 	const hostile = printertest.Hostile
-	catalog := &v1alpha1.InstanceTypeCatalog{ObjectMeta: metav1.ObjectMeta{Name: hostile, Labels: map[string]string{hostile: hostile}}}
-	printertest.Harmless(t, "catalog import", func(out io.Writer) error { return printCatalog(out, catalog, true) })
+	o := &ImportOptions{source: source{Name: hostile}, Labels: map[string]string{hostile: hostile}}
+	printertest.Harmless(t, "catalog import", func(out io.Writer) error { return o.print(out, make([]v1alpha1.InstanceTypeCatalogSpec, 2)) })
 }

@@ -156,15 +156,19 @@ func (o *ImportOptions) Run(_ context.Context, streams command.Streams) error {
 	}
 	printer.Printf(streams.ErrOut, "%s imported in %s, %s\n", english.Plural(len(imported.Types), "machine type", ""),
 		english.Plural(len(parts), "catalog", ""), english.Plural(len(imported.Problems), "problem", ""))
+	return o.print(streams.Out, parts)
+}
+
+// print prints a catalog for each part.
+func (o *ImportOptions) print(to io.Writer, parts []v1alpha1.InstanceTypeCatalogSpec) error {
+	catalogs := make([]any, len(parts))
 	for i := range parts {
-		if err := printCatalog(streams.Out, &v1alpha1.InstanceTypeCatalog{
+		catalogs[i] = printer.Object{
 			TypeMeta:   metav1.TypeMeta{APIVersion: v1alpha1.GroupVersion.String(), Kind: "InstanceTypeCatalog"},
 			ObjectMeta: metav1.ObjectMeta{Name: partName(o.Name, i), Namespace: o.Namespace, Labels: o.Labels}, Spec: parts[i],
-		}, i > 0); err != nil {
-			return err
 		}
 	}
-	return nil
+	return printer.Documents(to, catalogs...)
 }
 
 // usable returns why a catalog can't be used as it is. Each type alone can be: what is missing are patches.
@@ -286,17 +290,4 @@ func included(types []v1alpha1.CatalogInstanceType, patterns []string) []v1alpha
 			return err == nil && matches
 		})
 	})
-}
-
-// printCatalog prints a catalog without its status.
-func printCatalog(out io.Writer, c *v1alpha1.InstanceTypeCatalog, another bool) error {
-	content, err := printer.YAML(printer.Object{TypeMeta: c.TypeMeta, ObjectMeta: c.ObjectMeta, Spec: c.Spec})
-	if err != nil {
-		return err
-	}
-	if another {
-		content = append([]byte("---\n"), content...)
-	}
-	_, err = out.Write(content)
-	return err
 }
