@@ -3,14 +3,14 @@
 package check
 
 import (
-	"maps"
-	"slices"
+	"cmp"
 	"strings"
 
 	"github.com/dustin/go-humanize/english"
 	"k8s.io/apiextensions-apiserver/pkg/apihelpers"
 	apiextensionsv1 "k8s.io/apiextensions-apiserver/pkg/apis/apiextensions/v1"
 	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/util/sets"
 )
 
 // autoNode checks AutoNode's own CustomResourceDefinitions. It reports whether there is any.
@@ -33,14 +33,15 @@ func (m *managementCheck) autoNode() (installed bool) {
 			continue
 		}
 		installed = true
-		lacks, has := compared(want, found)
+		wanted, there := schemaOf(want), schemaOf(found)
+		lacks, has := beyond(wanted, there), beyond(there, wanted)
 		switch {
 		case !apihelpers.IsCRDConditionTrue(found, apiextensionsv1.Established):
 			m.wrong(subject, "see why in its conditions: `kubectl describe crd "+name+"`", "it isn't served yet")
 		case len(lacks) > 0:
-			m.wrong(subject, upgrade, "it is older than this program: it lacks %s", fields(lacks))
+			m.wrong(subject, upgrade, "it is older than this program: it lacks %s", some(lacks))
 		case len(has) > 0:
-			m.warn(subject, "use the autonode of the operator's version", "it is newer than this program: it has %s beside", fields(has))
+			m.warn(subject, "use the autonode of the operator's version", "it is newer than this program: it has %s beside", some(has))
 		default:
 			right = append(right, name)
 		}
@@ -59,62 +60,38 @@ func (m *managementCheck) autoNode() (installed bool) {
 	return installed
 }
 
-// fields names a few of many.
-func fields(paths []string) string {
-	const few = 3
-	if more := len(paths) - few; more > 0 {
-		return strings.Join(paths[:few], ", ") + " and " + english.Plural(more, "more field", "")
-	}
-	return strings.Join(paths, ", ")
-}
-
-// compared returns the fields that the schemas of one definition have and those of the other lack, both ways. A version that isn't served
-// counts as one.
-func compared(want, found *apiextensionsv1.CustomResourceDefinition) (lacks, has []string) {
-	versions := func(crd *apiextensionsv1.CustomResourceDefinition) map[string]*apiextensionsv1.JSONSchemaProps {
-		schemas := map[string]*apiextensionsv1.JSONSchemaProps{}
-		for i := range crd.Spec.Versions {
-			if v := &crd.Spec.Versions[i]; v.Served && v.Schema != nil {
-				schemas[v.Name] = v.Schema.OpenAPIV3Schema
-			}
+// schemaOf returns the fields of a definition, each behind its version, and the versions that are served.
+func schemaOf(crd *apiextensionsv1.CustomResourceDefinition) sets.Set[string] {
+	paths := sets.New[string]()
+	var add func(path string, schema *apiextensionsv1.JSONSchemaProps)
+	add = func(path string, schema *apiextensionsv1.JSONSchemaProps) {
+		paths.Insert(path)
+		for name, property := range schema.Properties {
+			add(path+"."+name, &property)
 		}
-		return schemas
-	}
-	wanted, there := versions(want), versions(found)
-	for _, name := range slices.Sorted(maps.Keys(wanted)) {
-		if there[name] == nil {
-			lacks = append(lacks, "version "+name)
-			continue
+		if schema.Items != nil && schema.Items.Schema != nil {
+			add(path+".[]", schema.Items.Schema)
 		}
-		lacks = append(lacks, missing("", wanted[name], there[name])...)
-		has = append(has, missing("", there[name], wanted[name])...)
-	}
-	for _, name := range slices.Sorted(maps.Keys(there)) {
-		if wanted[name] == nil {
-			has = append(has, "version "+name)
+		if values := schema.AdditionalProperties; values != nil && values.Schema != nil {
+			add(path+".*", values.Schema)
 		}
 	}
-	return lacks, has
-}
-
-// missing returns the paths of the fields that another schema lacks, the outermost of each.
-func missing(path string, schema, other *apiextensionsv1.JSONSchemaProps) []string {
-	var paths []string
-	for _, name := range slices.Sorted(maps.Keys(schema.Properties)) {
-		property := schema.Properties[name]
-		at := strings.TrimPrefix(path+"."+name, ".")
-		if has, ok := other.Properties[name]; ok {
-			paths = append(paths, missing(at, &property, &has)...)
-		} else {
-			paths = append(paths, at)
+	for i := range crd.Spec.Versions {
+		if v := &crd.Spec.Versions[i]; v.Served && v.Schema != nil {
+			add("version "+v.Name, v.Schema.OpenAPIV3Schema)
 		}
-	}
-	if schema.Items != nil && schema.Items.Schema != nil && other.Items != nil && other.Items.Schema != nil {
-		paths = append(paths, missing(path+"[]", schema.Items.Schema, other.Items.Schema)...)
-	}
-	if values, than := schema.AdditionalProperties, other.AdditionalProperties; values != nil && values.Schema != nil &&
-		than != nil && than.Schema != nil {
-		paths = append(paths, missing(path+".*", values.Schema, than.Schema)...)
 	}
 	return paths
+}
+
+// beyond returns what another schema lacks, the outermost of each.
+func beyond(schema, other sets.Set[string]) []string {
+	var found []string
+	for _, path := range sets.List(schema.Difference(other)) {
+		if parent := path[:max(strings.LastIndex(path, "."), 0)]; parent == "" || other.Has(parent) {
+			_, field, _ := strings.Cut(path, ".")
+			found = append(found, cmp.Or(strings.ReplaceAll(field, ".[]", "[]"), path))
+		}
+	}
+	return found
 }

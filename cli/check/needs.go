@@ -156,38 +156,27 @@ func (r *Report) Templates(ctx context.Context, management client.Client, cluste
 
 // machineDeployments checks those that a selector matches: there is one of the Cluster, and what each refers to.
 func (t *templates) machineDeployments(ctx context.Context, by *metav1.LabelSelector) error {
-	selector, err := metav1.LabelSelectorAsSelector(by)
-	if err != nil {
-		return fmt.Errorf("parsing scalableResourceSelector: %w", err)
-	}
 	list := &clusterv1.MachineDeploymentList{}
 	if err := t.management.List(ctx, list, client.InNamespace(t.cluster.Namespace)); err != nil {
 		return fmt.Errorf("listing MachineDeployments: %w", err)
 	}
-	var matching []string
-	total := 0
+	var ours []client.Object
 	for i := range list.Items {
-		d := &list.Items[i]
-		if d.Spec.ClusterName != t.cluster.Name {
-			continue
+		if d := &list.Items[i]; d.Spec.ClusterName == t.cluster.Name {
+			ours = append(ours, d)
 		}
-		total++
-		if !selector.Matches(labels.Set(d.Labels)) {
-			continue
-		}
-		matching = append(matching, d.Name)
-		refs := map[string]clusterv1.ContractVersionedObjectReference{"infrastructure": d.Spec.Template.Spec.InfrastructureRef}
-		if ref := d.Spec.Template.Spec.Bootstrap.ConfigRef; ref.IsDefined() {
-			refs["bootstrap"] = ref
-		}
-		for _, role := range []string{"infrastructure", "bootstrap"} {
-			if ref, ok := refs[role]; ok {
-				t.exists(ctx, "MachineDeployment "+t.cluster.Namespace+"/"+d.Name, schema.GroupKind{Group: ref.APIGroup, Kind: ref.Kind}, ref.Name)
+	}
+	matching, err := t.selected("MachineDeployment", by, ours)
+	for _, d := range matching {
+		machine := d.(*clusterv1.MachineDeployment).Spec.Template.Spec
+		for _, ref := range []clusterv1.ContractVersionedObjectReference{machine.InfrastructureRef, machine.Bootstrap.ConfigRef} {
+			if ref.IsDefined() {
+				subject := "MachineDeployment " + client.ObjectKeyFromObject(d).String()
+				t.exists(ctx, subject, schema.GroupKind{Group: ref.APIGroup, Kind: ref.Kind}, ref.Name)
 			}
 		}
 	}
-	t.matched("MachineDeployment", selector, matching, total)
-	return nil
+	return err
 }
 
 // exists adds that something refers to an object that isn't there, or whose kind isn't served.
@@ -229,10 +218,6 @@ func notServed(kind schema.GroupKind, err error) error {
 
 // count lists the objects of a kind.
 func (t *templates) count(ctx context.Context, kind schema.GroupKind, by *metav1.LabelSelector) error {
-	selector, err := metav1.LabelSelectorAsSelector(by)
-	if err != nil {
-		return fmt.Errorf("parsing the selector of %s: %w", kind.Kind, err)
-	}
 	object, err := t.objectOf(kind)
 	if err != nil {
 		return notServed(kind, err)
@@ -242,32 +227,41 @@ func (t *templates) count(ctx context.Context, kind schema.GroupKind, by *metav1
 	if err := t.management.List(ctx, list, client.InNamespace(t.cluster.Namespace)); err != nil {
 		return fmt.Errorf("listing objects of kind %s: %w", kind.Kind, err)
 	}
-	var matching []string
+	all := make([]client.Object, len(list.Items))
 	for i := range list.Items {
-		if selector.Matches(labels.Set(list.Items[i].Labels)) {
-			matching = append(matching, list.Items[i].Name)
-		}
+		all[i] = &list.Items[i]
 	}
-	t.matched(kind.Kind, selector, matching, len(list.Items))
-	return nil
+	_, err = t.selected(kind.Kind, by, all)
+	return err
 }
 
-// matched adds what a selector matches, of how many.
-func (t *templates) matched(kind string, selector labels.Selector, matching []string, all int) {
+// selected adds what a selector matches, of how many, and returns it.
+func (t *templates) selected(kind string, by *metav1.LabelSelector, all []client.Object) (matching []client.Object, err error) {
+	selector, err := metav1.LabelSelectorAsSelector(by)
+	if err != nil {
+		return nil, fmt.Errorf("parsing the selector of %s: %w", kind, err)
+	}
+	var names []string
+	for _, object := range all {
+		if selector.Matches(labels.Set(object.GetLabels())) {
+			matching, names = append(matching, object), append(names, object.GetName())
+		}
+	}
 	subject, namespace := kind+"s", t.cluster.Namespace
-	slices.Sort(matching)
+	slices.Sort(names)
 	switch {
-	case len(matching) == 0 && all == 0:
+	case len(all) == 0:
 		t.wrong(subject, fmt.Sprintf("create one in namespace %s, or select another kind", namespace),
 			"there is none in namespace %s, so nothing launches", namespace)
 	case len(matching) == 0:
 		fix := fmt.Sprintf("label one, or correct the selector: `kubectl -n %s get %s --show-labels`", namespace, strings.ToLower(kind))
-		t.wrong(subject, fix, "none of %d in namespace %s matches %s, so nothing launches", all, namespace, selector)
+		t.wrong(subject, fix, "none of %d in namespace %s matches %s, so nothing launches", len(all), namespace, selector)
 	case selector.Empty():
-		t.ok(subject, "all %d are selected: %s", len(matching), some(matching))
+		t.ok(subject, "all %d are selected: %s", len(names), some(names))
 	default:
-		t.ok(subject, "%d of %d match %s: %s", len(matching), all, selector, some(matching))
+		t.ok(subject, "%d of %d match %s: %s", len(names), len(all), selector, some(names))
 	}
+	return matching, nil
 }
 
 // bootstrap checks how machines of templates join. MachineDeployments have their own bootstrap, and the operator checks the Secret.
