@@ -22,6 +22,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	"sigs.k8s.io/controller-runtime/pkg/client/fake"
 
+	"github.com/autonode-io/autonode/cli/condition"
 	"github.com/autonode-io/autonode/cli/printer/printertest"
 	"github.com/autonode-io/autonode/manifests"
 )
@@ -52,7 +53,7 @@ func TestReport(t *testing.T) {
 	})
 	t.Run("When something is wrong, it should be an error", func(t *testing.T) {
 		g := NewWithT(t)
-		report.condition("HostedCluster a/b", &metav1.Condition{Type: "ReleaseResolved", Reason: "ReleaseMissing", Message: "there is none"})
+		report.condition(Wrong, "HostedCluster a/b", condition.Fix("ReleaseMissing"), &metav1.Condition{Type: "ReleaseResolved", Reason: "ReleaseMissing", Message: "there is none"})
 		g.Expect(lines(t, report)).To(HaveSuffix("✗ HostedCluster a/b: ReleaseResolved (ReleaseMissing): there is none\n    set " +
 			"spec.release.image, or the operator's flag --karpenter-image\n"))
 		g.Expect(report.err()).To(MatchError("1 of 3 checks failed; do what is below the lines with ✗, the first one first"))
@@ -218,7 +219,7 @@ func TestControlPlane(t *testing.T) {
 func TestHostileOutput(t *testing.T) {
 	const hostile = printertest.Hostile
 	report := &Report{}
-	report.condition(hostile, &metav1.Condition{Type: hostile, Reason: hostile, Message: hostile})
+	report.condition(Wrong, hostile, hostile, &metav1.Condition{Type: hostile, Reason: hostile, Message: hostile})
 	printertest.Harmless(t, "check", func(to io.Writer) error { return report.print(to, "text") })
 	printertest.Harmless(t, "check -o json", func(to io.Writer) error { return report.print(to, "json") })
 }

@@ -138,11 +138,9 @@ func (c *clusterCheck) namespace(ctx context.Context) {
 	subject := "Namespace " + c.key.Namespace
 	found := &metav1.PartialObjectMetadata{}
 	found.SetGroupVersionKind(corev1.SchemeGroupVersion.WithKind("Namespace"))
-	switch err := c.Get(ctx, client.ObjectKey{Name: c.key.Namespace}, found); {
-	case apierrors.IsNotFound(err):
-		c.wrong(subject, "create the control plane there, or correct spec.controlPlaneNamespace of the HostedCluster", "there is none")
-	case err != nil:
-		c.Unread(subject, err)
+	const fix = "create the control plane there, or correct spec.controlPlaneNamespace of the HostedCluster"
+	switch {
+	case !c.found(ctx, c.Client, client.ObjectKey{Name: c.key.Namespace}, found, subject, fix, "there is none"):
 	case !found.DeletionTimestamp.IsZero():
 		c.wrong(subject, "wait until it is gone, then create it again", "it is being deleted")
 	default:
@@ -249,11 +247,8 @@ func (c *clusterCheck) pullSecret(ctx context.Context) {
 	subject, found := "Secret "+key.String(), &corev1.Secret{}
 	fix := fmt.Sprintf("`kubectl -n %s create secret docker-registry %s --docker-server=… --docker-username=… --docker-password=…`",
 		key.Namespace, key.Name)
-	switch err := c.Get(ctx, key, found); {
-	case apierrors.IsNotFound(err):
-		c.wrong(subject, fix, "there is none, and spec.pullSecret names it")
-	case err != nil:
-		c.Unread(subject, err)
+	switch {
+	case !c.found(ctx, c.Client, key, found, subject, fix, "there is none, and spec.pullSecret names it"):
 	case len(found.Data[corev1.DockerConfigJsonKey]) == 0:
 		c.wrong(subject, fix, "it has no key %s", corev1.DockerConfigJsonKey)
 	default:
@@ -278,11 +273,11 @@ func (c *clusterCheck) karpenter(ctx context.Context) {
 	c.unreadable(c.Karpenter(ctx, c.Client, key))
 	wrong := condition.WrongOfComponent(found)
 	for i := range wrong {
+		result := Wrong
 		if wrong[i].Reason == v1beta1.RollingOutReason {
-			c.warn(subject, condition.Fix(wrong[i].Reason), "%s (%s): %s", wrong[i].Type, wrong[i].Reason, wrong[i].Message)
-			continue
+			result = Warning
 		}
-		c.condition(subject, &wrong[i])
+		c.condition(result, subject, condition.Fix(wrong[i].Reason), &wrong[i])
 	}
 	if len(wrong) == 0 {
 		c.ok(subject, "release %s", cmp.Or(found.Status.Version, "not known yet"))
@@ -299,19 +294,17 @@ func (c *clusterCheck) lease(ctx context.Context) {
 		}
 		return
 	}
-	if ready := meta.FindStatusCondition(found.Status.Conditions, autonodev1alpha1.Ready); ready != nil &&
-		ready.Status == metav1.ConditionFalse {
-		c.wrong(subject, "correct what the message names: docs/platform/fleet-capacity.md",
-			"%s (%s): %s", ready.Type, ready.Reason, ready.Message)
-		return
+	conditions := found.Status.Conditions
+	switch {
+	case meta.IsStatusConditionFalse(conditions, autonodev1alpha1.Ready):
+		c.condition(Wrong, subject, "correct what the message names: docs/platform/fleet-capacity.md",
+			meta.FindStatusCondition(conditions, autonodev1alpha1.Ready))
+	case meta.IsStatusConditionFalse(conditions, autonodev1alpha1.CapacityReturned):
+		c.condition(Warning, subject, "wait, or remove nodes that use it: docs/platform/capacity-requests.md#lending-and-reclaim",
+			meta.FindStatusCondition(conditions, autonodev1alpha1.CapacityReturned))
+	default:
+		c.ok(subject, "Karpenter keeps to it")
 	}
-	if returned := meta.FindStatusCondition(found.Status.Conditions, autonodev1alpha1.CapacityReturned); returned != nil &&
-		returned.Status == metav1.ConditionFalse {
-		c.warn(subject, "wait, or remove nodes that use it: docs/platform/capacity-requests.md#lending-and-reclaim", "%s (%s): %s", returned.Type,
-			returned.Reason, returned.Message)
-		return
-	}
-	c.ok(subject, "Karpenter keeps to it")
 }
 
 // conditions adds what the operator reports on the HostedCluster.
@@ -320,7 +313,7 @@ func (c *clusterCheck) conditions() {
 	subject := "HostedCluster " + client.ObjectKeyFromObject(hostedCluster).String()
 	wrong := condition.WrongOfHostedCluster(hostedCluster)
 	for i := range wrong {
-		c.condition(subject, &wrong[i])
+		c.condition(Wrong, subject, condition.Fix(wrong[i].Reason), &wrong[i])
 	}
 	switch {
 	case unseen(hostedCluster):

@@ -37,7 +37,6 @@ const oldestKubernetes = "1.31"
 
 const (
 	operatorSubject = "Operator"
-	unseenFix       = "check the operator, and its logs"
 	installFix      = "install or upgrade the operator in the way it was installed, such as `autonode install`: docs/platform/install.md"
 )
 
@@ -113,7 +112,7 @@ func (m *managementCheck) clusterAPI() {
 	switch crd := m.definition(name); {
 	case crd == nil:
 		m.wrong(subject, fix, "there is no CustomResourceDefinition %s", name)
-	case !serves(crd, version):
+	case !slices.Contains(served(crd), version):
 		m.wrong(subject, fix, "%s isn't served in version %s, only in %s", name, version, strings.Join(served(crd), ", "))
 	default:
 		m.ok(subject, "serves %s/%s", clusterv1.GroupVersion.Group, version)
@@ -128,10 +127,6 @@ func served(crd *apiextensionsv1.CustomResourceDefinition) []string {
 		}
 	}
 	return names
-}
-
-func serves(crd *apiextensionsv1.CustomResourceDefinition, version string) bool {
-	return slices.Contains(served(crd), version)
 }
 
 // providers names the providers whose machine templates and bootstrap templates may be used, with their contract.
@@ -331,9 +326,9 @@ func (m *managementCheck) usable(name, fix, kind string, c *metav1.Condition, ex
 	case c == nil || c.Status == metav1.ConditionUnknown:
 		m.warn(name, "check the operator, and its logs", "no operator has reported %s yet", kind)
 	case c.Status == metav1.ConditionFalse:
-		m.wrong(name, fix, "%s (%s): %s", c.Type, c.Reason, c.Message)
+		m.condition(Wrong, name, fix, c)
 	case c.Reason != expected:
-		m.warn(name, fix, "%s (%s): %s", c.Type, c.Reason, c.Message)
+		m.condition(Warning, name, fix, c)
 	default:
 		return true
 	}
@@ -371,8 +366,7 @@ func (m *managementCheck) hostedClusters(ctx context.Context) {
 		more := fmt.Sprintf("; `autonode check %s` shows more", key)
 		switch wrong := condition.WrongOfHostedCluster(hostedCluster); {
 		case len(wrong) > 0:
-			c := &wrong[0]
-			m.wrong("HostedCluster "+key, condition.Fix(c.Reason)+more, "%s (%s): %s", c.Type, c.Reason, c.Message)
+			m.condition(Wrong, "HostedCluster "+key, condition.Fix(wrong[0].Reason)+more, &wrong[0])
 		case unseen(hostedCluster):
 			m.warn("HostedCluster "+key, "check the operator, and its flag --hosted-cluster-selector"+more,
 				"no operator has reported on its spec yet")

@@ -3,6 +3,7 @@
 package check
 
 import (
+	"context"
 	"fmt"
 	"io"
 
@@ -10,8 +11,8 @@ import (
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"sigs.k8s.io/controller-runtime/pkg/client"
 
-	"github.com/autonode-io/autonode/cli/condition"
 	"github.com/autonode-io/autonode/cli/printer"
 )
 
@@ -69,9 +70,21 @@ func (r *Report) wrong(subject, fix, format string, args ...any) {
 	r.add(Check{Subject: subject, Result: Wrong, Message: fmt.Sprintf(format, args...), Fix: fix})
 }
 
-// condition adds a wrong condition of an object.
-func (r *Report) condition(subject string, c *metav1.Condition) {
-	r.wrong(subject, condition.Fix(c.Reason), "%s (%s): %s", c.Type, c.Reason, c.Message)
+// condition adds a condition of an object.
+func (r *Report) condition(result Result, subject, fix string, c *metav1.Condition) {
+	r.add(Check{Subject: subject, Result: result, Message: fmt.Sprintf("%s (%s): %s", c.Type, c.Reason, c.Message), Fix: fix})
+}
+
+// found reads an object, and adds why if it can't.
+func (r *Report) found(ctx context.Context, from client.Reader, key client.ObjectKey, object client.Object, subject, fix, missing string) bool {
+	err := from.Get(ctx, key, object)
+	switch {
+	case apierrors.IsNotFound(err):
+		r.wrong(subject, fix, "%s", missing)
+	case err != nil:
+		r.Unread(subject, err)
+	}
+	return err == nil
 }
 
 // Unread adds that something couldn't be read, which proves nothing about it.
