@@ -185,18 +185,18 @@ func (s *Simulation) ask(ctx context.Context, name string, method disruption.Met
 		return false, "", err
 	}
 	said := s.recorder.drain(uid, events.DisruptionBlocked, events.Unconsolidatable, events.NodeRepairBlocked)
-	ours := slices.IndexFunc(candidates, func(c *disruption.Candidate) bool { return c.ProviderID() == node.ProviderID() })
+	isOurs := func(c *disruption.Candidate) bool { return c.ProviderID() == node.ProviderID() }
+	ours := slices.IndexFunc(candidates, isOurs)
 	switch {
 	case ours < 0 && len(said) > 0:
 		return false, strings.Join(said, "; "), nil
 	case ours < 0:
 		return false, s.unconsidered(method, node, considered[node.ProviderID()]), nil
 	}
-	reclaims := method.Reason() == capacityReclaimed
+	candidate, reclaims := candidates[ours], method.Reason() == capacityReclaimed
 	if method.ConsolidationType() != disruption.MultiNodeConsolidationType.Name && !reclaims {
 		candidates = candidates[ours : ours+1] // not another one first
 	}
-	candidate := candidates[slices.IndexFunc(candidates, func(c *disruption.Candidate) bool { return c.ProviderID() == node.ProviderID() })]
 	if setter, ok := method.(disruption.NodePoolTotalsSetter); ok {
 		setter.SetNodePoolTotals(totals)
 	}
@@ -222,7 +222,7 @@ func (s *Simulation) ask(ctx context.Context, name string, method disruption.Met
 		return false, "", err
 	}
 	for _, command := range commands {
-		if slices.ContainsFunc(command.Candidates, func(c *disruption.Candidate) bool { return c.ProviderID() == node.ProviderID() }) {
+		if slices.ContainsFunc(command.Candidates, isOurs) {
 			if reclaims {
 				return true, strings.Join(s.recorder.drain(uid, string(capacityReclaimed)), "; "), nil
 			}
@@ -309,11 +309,11 @@ func (s *Simulation) unrepaired(node *state.StateNode) string {
 
 // describe returns what a command of a method does.
 func describe(method disruption.Method, command disruption.Command) string {
-	nodes := command.SourceNodeNames()
-	text := "it would be removed, its pods fit on other nodes"
-	if len(nodes) > 1 {
-		text = fmt.Sprintf("it would be removed with %s, their pods fit on other nodes", english.Plural(len(nodes)-1, "other node", ""))
+	nodes, pods := "it", "its"
+	if others := len(command.SourceNodeNames()) - 1; others > 0 {
+		nodes, pods = "it and "+english.Plural(others, "other node", ""), "their"
 	}
+	text := fmt.Sprintf("%s would be removed, %s pods fit on other nodes", nodes, pods)
 	var replacements []string
 	for _, replacement := range command.Replacements {
 		if accepted := acceptedOf(replacement.NodeClaim); len(accepted) > 0 {
@@ -321,11 +321,7 @@ func describe(method disruption.Method, command disruption.Command) string {
 		}
 	}
 	if len(command.Replacements) > 0 {
-		text = fmt.Sprintf("it would be replaced by %s", strings.Join(replacements, " and "))
-		if len(nodes) > 1 {
-			text = fmt.Sprintf("it and %s would be replaced by %s",
-				english.Plural(len(nodes)-1, "other node", ""), strings.Join(replacements, " and "))
-		}
+		text = fmt.Sprintf("%s would be replaced by %s", nodes, strings.Join(replacements, " and "))
 	}
 	if command.TerminateFirstReason != "" {
 		text = fmt.Sprintf("it would be terminated before its replacement is launched (%s)", command.TerminateFirstReason)
