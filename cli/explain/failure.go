@@ -32,28 +32,27 @@ func (f *Failure) closes(nodePool, instanceType string, o *karpcloudprovider.Off
 func (s *Simulation) launchable(nodePool *karpv1.NodePool,
 	instanceTypes []*karpcloudprovider.InstanceType) []*karpcloudprovider.InstanceType {
 	exhausted := s.exhausted(nodePool.Spec.Template.Spec.NodeClassRef.Name) != ""
-	closed := slices.Clone(instanceTypes)
+	closed := make([]*karpcloudprovider.InstanceType, len(instanceTypes))
 	for i, it := range instanceTypes {
-		failed := func(o *karpcloudprovider.Offering) bool {
-			return exhausted || len(s.failures(nodePool.Name, it.Name, o)) > 0
-		}
-		if !slices.ContainsFunc(it.Offerings, failed) {
-			continue
-		}
-		closed[i] = &karpcloudprovider.InstanceType{
-			Name: it.Name, Requirements: it.Requirements, Capacity: it.Capacity, DynamicResources: it.DynamicResources,
-			VolumeAttachmentLimits: it.VolumeAttachmentLimits, Overhead: it.Overhead,
-		}
-		for _, o := range it.Offerings {
-			if failed(o) {
-				unavailable := *o
-				unavailable.Available = false
-				o = &unavailable
-			}
-			closed[i].Offerings = append(closed[i].Offerings, o)
-		}
+		closed[i] = withOfferings(it, func(o *karpcloudprovider.Offering) {
+			o.Available = o.Available && !exhausted && len(s.failures(nodePool.Name, it.Name, o)) == 0
+		})
 	}
 	return closed
+}
+
+// withOfferings returns a copy of an instance type with changed offerings.
+func withOfferings(it *karpcloudprovider.InstanceType, change func(*karpcloudprovider.Offering)) *karpcloudprovider.InstanceType {
+	changed := &karpcloudprovider.InstanceType{
+		Name: it.Name, Requirements: it.Requirements, Capacity: it.Capacity, DynamicResources: it.DynamicResources,
+		VolumeAttachmentLimits: it.VolumeAttachmentLimits, Overhead: it.Overhead,
+	}
+	for _, o := range it.Offerings {
+		o := *o
+		change(&o)
+		changed.Offerings = append(changed.Offerings, &o)
+	}
+	return changed
 }
 
 // failures are the messages that say why offerings of an instance type are closed to a NodePool, each once.

@@ -7,6 +7,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"maps"
 	"math"
 	"slices"
 	"strings"
@@ -17,7 +18,6 @@ import (
 	appsv1 "k8s.io/api/apps/v1"
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/api/resource"
-	"sigs.k8s.io/controller-runtime/pkg/client"
 	karpv1 "sigs.k8s.io/karpenter/pkg/apis/v1"
 	karpcloudprovider "sigs.k8s.io/karpenter/pkg/cloudprovider"
 	"sigs.k8s.io/karpenter/pkg/controllers/provisioning/scheduling"
@@ -59,8 +59,7 @@ func (s *Simulation) nodePool(ctx context.Context, nodePool *karpv1.NodePool, po
 			strings.ToLower(ref.Kind), ref.Name)
 		return answer
 	}
-	alone := s.Guest.with("NodePool", func(object client.Object) bool { return object.GetName() == nodePool.Name })
-	results, err := s.schedule(ctx, alone, s.cloudProvider, pod)
+	results, err := s.schedule(ctx, s.Guest.withNodePool(nodePool), s.cloudProvider, pod)
 	if claim := launching(results.NewNodeClaims, pod.UID); err == nil && claim != nil {
 		accepted := acceptedOf(claim)
 		answer.Fits, answer.AcceptedCount, answer.Accepted = true, len(accepted), accepted[:min(len(accepted), maxNames)]
@@ -118,18 +117,14 @@ func (s *Simulation) probe(ctx context.Context, nodePool *karpv1.NodePool, pod *
 ) {
 	unlimited := nodePool.DeepCopy()
 	unlimited.Spec.Limits = nil
-	guest := s.Guest.with("NodePool", func(client.Object) bool { return false })
-	gvk, err := kindOf(unlimited)
-	if err == nil {
-		guest.objects[gvk] = append(guest.objects[gvk], unlimited)
-		largest := make([]*karpcloudprovider.InstanceType, len(instanceTypes))
-		for i, it := range instanceTypes {
-			largest[i] = boundless(it, resources.RequestsForPods(pod))
-		}
-		results, err := s.schedule(ctx, guest, fixed{s.cloudProvider, largest}, pod)
-		if claim := launching(results.NewNodeClaims, pod.UID); err == nil && claim != nil {
-			return claim.Requirements, claim.Spec.Resources.Requests
-		}
+	largest := make([]*karpcloudprovider.InstanceType, len(instanceTypes))
+	for i, it := range instanceTypes {
+		largest[i] = boundless(it, resources.RequestsForPods(pod))
+	}
+	provider := resolved{s.cloudProvider, map[string]offered{nodePool.Name: {instanceTypes: largest}}}
+	results, err := s.schedule(ctx, s.Guest.withNodePool(unlimited), provider, pod)
+	if claim := launching(results.NewNodeClaims, pod.UID); err == nil && claim != nil {
+		return claim.Requirements, claim.Spec.Resources.Requests
 	}
 	requirements := karpscheduling.NewRequirements(scheduling.NewNodeClaimTemplate(nodePool).Requirements.Values()...)
 	requirements.Add(karpscheduling.NewStrictPodRequirements(pod).Values()...)
@@ -138,19 +133,15 @@ func (s *Simulation) probe(ctx context.Context, nodePool *karpv1.NodePool, pod *
 
 // boundless returns an instance type that has room for anything and whose offerings are all available.
 func boundless(it *karpcloudprovider.InstanceType, requests corev1.ResourceList) *karpcloudprovider.InstanceType {
-	large := &karpcloudprovider.InstanceType{
-		Name: it.Name, Requirements: it.Requirements, Capacity: corev1.ResourceList{}, Overhead: &karpcloudprovider.InstanceTypeOverhead{},
-		DynamicResources: it.DynamicResources,
-	}
+	large := withOfferings(it, func(o *karpcloudprovider.Offering) {
+		o.Available, o.ReservationCapacity = true, max(1, o.ReservationCapacity)
+	})
+	large.Capacity, large.Overhead = corev1.ResourceList{}, &karpcloudprovider.InstanceTypeOverhead{}
+	large.VolumeAttachmentLimits = nil
 	for _, list := range []corev1.ResourceList{it.Capacity, requests} {
 		for name := range list {
 			large.Capacity[name] = *resource.NewQuantity(math.MaxInt64/1000, resource.DecimalSI)
 		}
-	}
-	for _, o := range it.Offerings {
-		available := *o
-		available.Available, available.ReservationCapacity = true, max(1, o.ReservationCapacity)
-		large.Offerings = append(large.Offerings, &available)
 	}
 	return large
 }
@@ -168,17 +159,17 @@ func (s *Simulation) refused(nodePool *karpv1.NodePool, pod *corev1.Pod, instanc
 		}
 	}
 	available := resources.Subtract(corev1.ResourceList(nodePool.Spec.Limits), s.cluster.NodePoolResourcesFor(nodePool.Name))
-	found, short := refusals{}, map[string][]*karpcloudprovider.InstanceType{}
+	found, short := refusals{}, map[corev1.ResourceName][]*karpcloudprovider.InstanceType{}
 	for _, it := range instanceTypes {
 		if accepted[it.Name] {
 			continue
 		}
-		lacking := lacks(it, requests)
-		switch key := unmet(it, requirements); {
+		key, over, lacking := unmet(it, requirements), exceeds(it, nodePool, available), lacks(it, requests)
+		switch {
 		case key != "":
 			found.add(rankRequirements, requirementReason(key, requirements, pod), it.Name)
-		case exceeds(it, nodePool, available) != "":
-			found.add(rankLimits, exceeds(it, nodePool, available), it.Name)
+		case over != "":
+			found.add(rankLimits, over, it.Name)
 		case lacking != "":
 			short[lacking] = append(short[lacking], it)
 		default:
@@ -187,7 +178,7 @@ func (s *Simulation) refused(nodePool *karpv1.NodePool, pod *corev1.Pod, instanc
 		}
 	}
 	for lacking, types := range short {
-		reason := s.shortage(corev1.ResourceName(lacking), nodePool, pod, requirements, requests, types)
+		reason := s.shortage(lacking, nodePool, pod, requirements, requests, types)
 		for _, it := range types {
 			found.add(rankResources, reason, it.Name)
 		}
@@ -197,16 +188,12 @@ func (s *Simulation) refused(nodePool *karpv1.NodePool, pod *corev1.Pod, instanc
 
 // unmet returns a label for which an instance type has none of the wanted values.
 func unmet(it *karpcloudprovider.InstanceType, requirements karpscheduling.Requirements) string {
-	var keys []string
-	for key, requirement := range requirements {
-		if it.Requirements.Intersects(karpscheduling.NewRequirements(requirement)) != nil {
-			keys = append(keys, key)
+	for _, key := range slices.Sorted(maps.Keys(requirements)) {
+		if it.Requirements.Intersects(karpscheduling.NewRequirements(requirements[key])) != nil {
+			return key
 		}
 	}
-	if len(keys) == 0 {
-		return ""
-	}
-	return slices.Min(keys)
+	return ""
 }
 
 func requirementReason(key string, requirements karpscheduling.Requirements, pod *corev1.Pod) string {
@@ -220,12 +207,7 @@ func requirementReason(key string, requirements karpscheduling.Requirements, pod
 
 // exceeds returns why the NodePool's limits exclude an instance type, or "".
 func exceeds(it *karpcloudprovider.InstanceType, nodePool *karpv1.NodePool, available corev1.ResourceList) string {
-	names := make([]corev1.ResourceName, 0, len(nodePool.Spec.Limits))
-	for name := range nodePool.Spec.Limits {
-		names = append(names, name)
-	}
-	slices.Sort(names)
-	for _, name := range names {
+	for _, name := range slices.Sorted(maps.Keys(nodePool.Spec.Limits)) {
 		limit, rest, capacity := nodePool.Spec.Limits[name], available[name], it.Capacity[name]
 		if name == resources.Node {
 			capacity = *resource.NewQuantity(1, resource.DecimalSI)
@@ -238,24 +220,13 @@ func exceeds(it *karpcloudprovider.InstanceType, nodePool *karpv1.NodePool, avai
 }
 
 // lacks returns the first resource of which an instance type has too little in every group of its offerings, or "".
-func lacks(it *karpcloudprovider.InstanceType, requests corev1.ResourceList) string {
-	names := make([]string, 0, len(requests))
-	for name := range requests {
-		names = append(names, string(name))
-	}
-	// Devices first: an instance type without them isn't near, whatever its CPU.
-	slices.SortFunc(names, func(a, b string) int {
-		device := func(name string) int {
-			if strings.Contains(name, "/") {
-				return 0
-			}
-			return 1
-		}
-		return cmp.Or(cmp.Compare(device(a), device(b)), cmp.Compare(a, b))
+func lacks(it *karpcloudprovider.InstanceType, requests corev1.ResourceList) corev1.ResourceName {
+	// Devices first, whose names have a slash: an instance type without them isn't near, whatever its CPU.
+	names := slices.SortedFunc(maps.Keys(requests), func(a, b corev1.ResourceName) int {
+		return cmp.Or(strings.Count(string(b), "/")-strings.Count(string(a), "/"), cmp.Compare(a, b))
 	})
 	for _, name := range names {
-		wanted, greatest := requests[corev1.ResourceName(name)], largest(corev1.ResourceName(name), it)
-		if wanted.Cmp(greatest) > 0 {
+		if wanted := requests[name]; wanted.Cmp(largest(name, it)) > 0 {
 			return name
 		}
 	}
@@ -327,12 +298,8 @@ func (s *Simulation) unoffered(nodePool *karpv1.NodePool, it *karpcloudprovider.
 
 // reported is the message of a node class's condition that is False; empty for any other.
 func (s *Simulation) reported(nodeClass, conditionType string) string {
-	class := named[*v1alpha1.ClusterAPINodeClass](s.Guest, nodeClass)
-	if class == nil {
-		return ""
-	}
-	for i := range class.Status.Conditions {
-		if c := &class.Status.Conditions[i]; c.Type == conditionType && c.IsFalse() {
+	if class := named[*v1alpha1.ClusterAPINodeClass](s.Guest, nodeClass); class != nil {
+		if c := class.StatusConditions(status.WithObservedOnly()).Get(conditionType); c.IsFalse() {
 			return messageOf(c)
 		}
 	}
@@ -354,7 +321,7 @@ func (s *Simulation) unavailable(nodeClass, instanceType string) string {
 			case template.Unavailable == v1alpha1.TemplateBackOff:
 				return cmp.Or(exhausted, unavailableText[template.Unavailable])
 			case template.Unavailable == v1alpha1.TemplateQuota:
-				return cmp.Or(s.quotas(class), unavailableText[template.Unavailable])
+				return cmp.Or(quotas(class), unavailableText[template.Unavailable])
 			default:
 				return cmp.Or(unavailableText[template.Unavailable], template.Unavailable)
 			}
@@ -364,12 +331,10 @@ func (s *Simulation) unavailable(nodeClass, instanceType string) string {
 }
 
 // quotas is what a node class reports of exhausted quotas of the infrastructure; empty if it reports none.
-func (s *Simulation) quotas(class *v1alpha1.ClusterAPINodeClass) string {
-	for i := range class.Status.Conditions {
-		c := &class.Status.Conditions[i]
-		if c.Type == v1alpha1.ConditionOfferingsAvailable && (c.IsFalse() || c.Reason == v1alpha1.QuotaExhaustedReason) {
-			return messageOf(c)
-		}
+func quotas(class *v1alpha1.ClusterAPINodeClass) string {
+	c := class.StatusConditions(status.WithObservedOnly()).Get(v1alpha1.ConditionOfferingsAvailable)
+	if c.IsFalse() || c != nil && c.Reason == v1alpha1.QuotaExhaustedReason {
+		return messageOf(c)
 	}
 	return ""
 }

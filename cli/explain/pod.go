@@ -54,7 +54,6 @@ func (s *Simulation) Pod(ctx context.Context, key client.ObjectKey) (*PodAnswer,
 	}
 	answer.Missing = s.Missing // what isn't known of instance types matters from here on
 	nodePools := list[*karpv1.NodePool](s.Guest)
-	nodePools = slices.Clone(nodePools)
 	nodepoolutils.OrderByWeight(nodePools)
 	fitting := 0
 	for _, nodePool := range nodePools {

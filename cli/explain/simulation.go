@@ -216,17 +216,6 @@ func (resolved) IsDrifted(context.Context, *karpv1.NodeClaim) (karpcloudprovider
 	return "", nil
 }
 
-// fixed is a cloud provider with other instance types.
-type fixed struct {
-	karpcloudprovider.CloudProvider
-	instanceTypes []*karpcloudprovider.InstanceType
-}
-
-// GetInstanceTypes implements cloudprovider.CloudProvider.
-func (f fixed) GetInstanceTypes(context.Context, *karpv1.NodePool) ([]*karpcloudprovider.InstanceType, error) {
-	return f.instanceTypes, nil
-}
-
 // recorder keeps what Karpenter core would publish.
 type recorder struct {
 	mu        sync.Mutex

@@ -7,10 +7,11 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"maps"
 	"reflect"
-	"slices"
 	"strings"
 
+	"github.com/awslabs/operatorpkg/object"
 	appsv1 "k8s.io/api/apps/v1"
 	corev1 "k8s.io/api/core/v1"
 	policyv1 "k8s.io/api/policy/v1"
@@ -130,15 +131,10 @@ func Read(ctx context.Context, guest client.Reader) (*Snapshot, error) {
 	return s, nil
 }
 
-// with returns a snapshot that shares all objects but those of one kind, of which it has the ones that keep accepts.
-func (s *Snapshot) with(kind string, keep func(client.Object) bool) *Snapshot {
-	narrowed := &Snapshot{objects: make(map[schema.GroupVersionKind][]client.Object, len(s.objects)), Events: s.Events, Unread: s.Unread}
-	for gvk, objects := range s.objects {
-		if gvk.Kind == kind {
-			objects = slices.DeleteFunc(slices.Clone(objects), func(object client.Object) bool { return !keep(object) })
-		}
-		narrowed.objects[gvk] = objects
-	}
+// withNodePool returns a snapshot that shares all objects but NodePools, of which it has one.
+func (s *Snapshot) withNodePool(nodePool *karpv1.NodePool) *Snapshot {
+	narrowed := &Snapshot{objects: maps.Clone(s.objects), Events: s.Events, Unread: s.Unread}
+	narrowed.objects[object.GVK(nodePool)] = []client.Object{nodePool}
 	return narrowed
 }
 
