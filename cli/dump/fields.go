@@ -63,8 +63,10 @@ const (
 		numCPUs numCoresPerSocket numCores numSockets vcpuSockets vcpusPerSocket memoryMiB memorySize diskGiB systemDiskSize
 		disks{bootVolume{sizeGb}}
 		rootVolume{size type} rootDeviceSize rootDeviceType nonRootVolumes{size type deviceName} kubemarkOptions{extendedResources}
-		virtualMachineTemplate{spec{runStrategy instancetype{name kind} template{spec{architecture domain{cpu memory resources}}}}}
-		ami image imageName imageFamily imageLookupFormat imageLookupOrg imageLookupBaseOS template
+		virtualMachineTemplate{spec{runStrategy instancetype{name kind} template{spec{architecture
+		domain{cpu memory resources} volumes volumes{name containerDisk{image} dataVolume{name} persistentVolumeClaim{claimName}}}}}}
+		ami image imageName imageVersion imageFamily imageLookupFormat imageLookupOrg imageLookupBaseOS installImage{image}
+		template templateID templateSelector project{name uuid}
 		server datacenter datastore folder resourcePool cloneMode powerOffMode network{devices{networkName dhcp4 dhcp6}} subnet{id name}
 		additionalSecurityGroups{id} iamInstanceProfile hostSelector publicIP sshKeyName identityRef{kind name} credentialsRef{kind name
 		namespace} secretRef{name namespace} `
@@ -139,10 +141,10 @@ var autonodeFields = map[string]string{
 	"ReplicaSet.apps": "spec{template{spec{containers{args command} initContainers{args command}}}}",
 }
 
-// tree is what of an object stays: fields with what of them stays.
+// tree is what of an object stays: fields with what of them stays. text is that of a field that is an object in other kinds.
 type tree struct {
-	whole  bool
-	fields map[string]*tree
+	whole, text bool
+	fields      map[string]*tree
 }
 
 // parse adds fields to a tree.
@@ -168,6 +170,7 @@ func (t *tree) parse(text string) {
 		}
 		if i+1 < len(words) && words[i+1] == "{" {
 			open = append(open, field)
+			field.whole, field.text = false, field.whole
 		} else {
 			field.whole = true
 		}

@@ -87,7 +87,7 @@ func keep(key string, t *tree, value any) any {
 		}
 		return v
 	}
-	if t.whole {
+	if t.whole || t.text {
 		return scrub(key, value)
 	}
 	return shape(key, value)

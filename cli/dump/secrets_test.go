@@ -84,6 +84,8 @@ func TestSecrets(t *testing.T) {
 			`spec: {joinConfiguration: {nodeRegistration: {kubeletExtraArgs: [{name: x-opaque, value: "`+word+`"}]}}}`)},
 		{place: "an encryption key of a machine", secret: encoded, object: infrastructure("encryptionKey: {name: k, key: " + encoded + "}")},
 		{place: "credentials of a machine", secret: word, object: infrastructure(`credentials: {key: "` + word + `"}`)},
+		{place: "credentials in a machine template", secret: word, object: object("infrastructure.cluster.x-k8s.io/v1beta1", "XMachineTemplate",
+			`spec: {template: {spec: {providerID: "x://kept", credentials: {key: "`+word+`"}}}}`)},
 		{place: "user data of a machine", secret: encoded, object: infrastructure("userData: " + encoded)},
 		{place: "metadata of a machine's provider", secret: word, object: infrastructure(`metadata: {startup-script: "` + word + `"}, customMetadata: {x: "` + word + `"}`)},
 		{place: "the key of a map", secret: apiToken, object: infrastructure("tags: {" + apiToken + ": a}")},
