@@ -16,7 +16,6 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/apimachinery/pkg/runtime/schema"
-	"k8s.io/client-go/discovery"
 	"k8s.io/client-go/dynamic"
 	"k8s.io/client-go/kubernetes"
 	"k8s.io/client-go/rest"
@@ -52,7 +51,6 @@ type Collector struct {
 
 	dynamic   dynamic.Interface
 	clients   kubernetes.Interface
-	discovery discovery.DiscoveryInterface
 	resources []resource
 	problems  []string
 }
@@ -76,17 +74,16 @@ func NewCollector(config *rest.Config, archive Archive, folder string) (*Collect
 	if c.clients, err = kubernetes.NewForConfig(config); err != nil {
 		return nil, fmt.Errorf("connecting to %s: %w", config.Host, err)
 	}
-	c.discovery = c.clients.Discovery()
 	return c, nil
 }
 
 // Discover reads the cluster's version and kinds. Call it first; without it there is nothing to collect.
 func (c *Collector) Discover() error {
-	version, err := c.discovery.ServerVersion()
+	version, err := c.clients.Discovery().ServerVersion()
 	if err != nil {
 		return fmt.Errorf("asking the cluster's version: %w", err)
 	}
-	lists, err := c.discovery.ServerPreferredResources()
+	lists, err := c.clients.Discovery().ServerPreferredResources()
 	if err != nil && len(lists) == 0 {
 		return fmt.Errorf("asking which kinds the cluster has: %w", err)
 	}
@@ -121,10 +118,10 @@ func (c *Collector) Objects(ctx context.Context, namespace string, groups ...str
 	}
 }
 
-// Resources collects resources of one namespace or, with "", of all.
-func (c *Collector) Resources(ctx context.Context, namespace string, resources ...schema.GroupResource) {
+// Resources collects resources, such as daemonsets.apps, of one namespace or, with "", of all.
+func (c *Collector) Resources(ctx context.Context, namespace string, resources ...string) {
 	for _, wanted := range resources {
-		if i := slices.IndexFunc(c.resources, func(r resource) bool { return r.GroupResource() == wanted }); i >= 0 {
+		if i := slices.IndexFunc(c.resources, func(r resource) bool { return r.GroupResource().String() == wanted }); i >= 0 {
 			c.list(ctx, c.resources[i], namespace)
 		}
 	}

@@ -17,7 +17,6 @@ import (
 	"github.com/spf13/cobra"
 	"golang.org/x/term"
 	"k8s.io/apimachinery/pkg/api/meta"
-	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apimachinery/pkg/util/sets"
 	"k8s.io/client-go/rest"
 	"sigs.k8s.io/controller-runtime/pkg/client"
@@ -113,9 +112,9 @@ func (o *Options) Run(ctx context.Context, streams command.Streams) (err error) 
 	if to == "" {
 		to = "autonode-dump-" + now.UTC().Format("20060102-150405") + ".tar.gz"
 	}
-	out := streams.Out
+	out, shown := streams.Out, to
 	if to == Stdout {
-		out = streams.ErrOut // what is said of the archive isn't in it
+		out, shown = streams.ErrOut, "standard output" // what is said of the archive isn't in it
 		if file, ok := streams.Raw.(*os.File); ok && term.IsTerminal(int(file.Fd())) {
 			return errors.New("--to -: standard output is a terminal; redirect it into a file or a program")
 		}
@@ -149,7 +148,7 @@ func (o *Options) Run(ctx context.Context, streams command.Streams) (err error) 
 	if err := archive.Add("errors.txt", []byte(strings.Join(append(problems, ""), "\n"))); err != nil {
 		return fmt.Errorf("writing %s: %w", to, err)
 	}
-	printer.Printf(out, "%s: %s\n", shown(to), english.Plural(len(hostedClusters), "HostedCluster", ""))
+	printer.Printf(out, "%s: %s\n", shown, english.Plural(len(hostedClusters), "HostedCluster", ""))
 	if len(problems) > 0 {
 		printer.Printf(out, "%s couldn't be read; errors.txt in it lists them:\n", english.Plural(len(problems), "thing", ""))
 		for _, problem := range problems {
@@ -158,14 +157,6 @@ func (o *Options) Run(ctx context.Context, streams command.Streams) (err error) 
 	}
 	fmt.Fprintln(out, "It contains no Secrets. Read it before you pass it on: names of hosts, images and workloads are in it.")
 	return nil
-}
-
-// shown is what a person calls an archive.
-func shown(to string) string {
-	if to == Stdout {
-		return "standard output"
-	}
-	return to
 }
 
 // hostedClusters returns those to collect. problem is why they can't be listed, which doesn't end a dump of them all.
@@ -215,15 +206,14 @@ func (o *Options) dumpManagement(ctx context.Context, config *rest.Config, archi
 	}
 	for _, namespace := range sets.List(sets.New(namespaces...)) {
 		c.Objects(ctx, namespace, "autonode.io", ".cluster.x-k8s.io", "apps", "coordination.k8s.io")
-		c.Resources(ctx, namespace,
-			schema.GroupResource{Resource: "pods"}, schema.GroupResource{Resource: "events"}, schema.GroupResource{Resource: "configmaps"})
+		c.Resources(ctx, namespace, "pods", "events", "configmaps")
 		c.Secrets(ctx, namespace)
 		c.Logs(ctx, namespace)
 	}
 	for _, namespace := range sets.List(sets.New(homes...)) {
 		if !slices.Contains(namespaces, namespace) {
 			c.Objects(ctx, namespace, "autonode.io")
-			c.Resources(ctx, namespace, schema.GroupResource{Resource: "events"})
+			c.Resources(ctx, namespace, "events")
 		}
 	}
 	return c.Problems(), nil
@@ -239,11 +229,7 @@ func (o *Options) dumpGuest(ctx context.Context, config *rest.Config, archive Ar
 		return []string{"guest: " + Text(err.Error())}
 	}
 	c.Objects(ctx, "", "karpenter.sh", "karpenter.cluster.x-k8s.io", "karpenter.k8s.aws")
-	c.Resources(ctx, "", schema.GroupResource{Resource: "nodes"}, schema.GroupResource{Resource: "pods"},
-		schema.GroupResource{Resource: "events"},
-		schema.GroupResource{Resource: "persistentvolumeclaims"}, schema.GroupResource{Group: "apps", Resource: "daemonsets"},
-		schema.GroupResource{Group: "policy", Resource: "poddisruptionbudgets"}, schema.GroupResource{Group: "storage.k8s.io",
-			Resource: "storageclasses"},
-		schema.GroupResource{Group: "certificates.k8s.io", Resource: "certificatesigningrequests"})
+	c.Resources(ctx, "", "nodes", "pods", "events", "persistentvolumeclaims", "daemonsets.apps", "poddisruptionbudgets.policy",
+		"storageclasses.storage.k8s.io", "certificatesigningrequests.certificates.k8s.io")
 	return c.Problems()
 }

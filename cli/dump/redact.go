@@ -77,8 +77,6 @@ func keep(key string, t *tree, value any) any {
 			return kubeletArgs(v)
 		case key == "args" || key == "command":
 			return arguments(v)
-		case key == "conditions":
-			return conditions(v)
 		case t.whole:
 			return scrub(key, v)
 		}
