@@ -19,14 +19,27 @@ import (
 
 // TestKeptParses is for whoever adds a kind.
 func TestKeptParses(t *testing.T) {
-	for _, table := range []map[string]string{allowed, autonodeFields} {
-		for kind, text := range table {
-			g := NewWithT(t)
-			g.Expect(strings.Count(text, "{")).To(Equal(strings.Count(text, "}")), kind)
-			var parsed tree
-			parsed.parse(text)
-			g.Expect(parsed.fields).NotTo(BeEmpty(), kind)
-			g.Expect(text).To(MatchRegexp(`^[A-Za-z0-9{}\s]*$`), kind)
+	g := NewWithT(t)
+	fields := allowed()
+	g.Expect(yaml.UnmarshalStrict(fieldsYAML, &struct {
+		Common, Metadata, Condition, Kubelet, Parts, Kinds, AutoNode any
+	}{})).To(Succeed())
+	for _, table := range []any{fields.Common, fields.Kinds, fields.AutoNode, fields.Metadata, fields.Condition, fields.Kubelet} {
+		g.Expect(table).NotTo(BeEmpty())
+	}
+	var check func(kind string, t tree)
+	check = func(kind string, t tree) {
+		g.Expect(t).NotTo(BeEmpty(), kind)
+		for field, inner := range t {
+			g.Expect(field).To(Or(Equal(anyText), MatchRegexp(`^[A-Za-z0-9]+$`)), kind)
+			if inner != nil {
+				check(kind+"."+field, inner)
+			}
+		}
+	}
+	for _, table := range []map[string]tree{fields.Kinds, fields.AutoNode} {
+		for kind, fields := range table {
+			check(kind, fields)
 		}
 	}
 }
@@ -128,13 +141,13 @@ func TestKept(t *testing.T) {
 func TestKeptOfGroups(t *testing.T) {
 	for name, test := range map[string]struct {
 		kind schema.GroupKind
-		want string
+		want tree
 	}{
 		"When a group is another's child, its parent's fields should stay": {schema.GroupKind{Group: "vmware.infrastructure.cluster.x-k8s.io",
-			Kind: "VSphereMachine"}, infrastructureFields},
+			Kind: "VSphereMachine"}, allowed().Kinds["*.infrastructure.cluster.x-k8s.io"]},
 		"When a kind has its own fields, those should stay": {schema.GroupKind{Group: "karpenter.cluster.x-k8s.io",
-			Kind: "InstanceTypeCatalog"}, allowed["InstanceTypeCatalog.karpenter.cluster.x-k8s.io"]},
-		"When a group only ends like another, none should": {schema.GroupKind{Group: "my-autonode.io", Kind: "X"}, ""},
+			Kind: "InstanceTypeCatalog"}, allowed().Kinds["InstanceTypeCatalog.karpenter.cluster.x-k8s.io"]},
+		"When a group only ends like another, none should": {schema.GroupKind{Group: "my-autonode.io", Kind: "X"}, nil},
 	} {
 		t.Run(name, func(t *testing.T) { NewWithT(t).Expect(allowedFields(test.kind)).To(Equal(test.want)) })
 	}

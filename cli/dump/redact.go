@@ -16,12 +16,6 @@ var (
 	// reference are the fields of an object that refers to another one.
 	reference = []string{"name", "namespace", "kind", "apiVersion", "apiGroup", "key", "optional", "uid", "fieldPath"}
 
-	// metadataFields stay of metadata.
-	metadataFields = []string{"annotations", "creationTimestamp", "deletionGracePeriodSeconds", "deletionTimestamp", "finalizers",
-		"generateName", "generation", "labels", "name", "namespace", "ownerReferences", "resourceVersion", "uid"}
-	conditionFields = []string{"lastHeartbeatTime", "lastProbeTime", "lastTransitionTime", "lastUpdateTime", "message",
-		"observedGeneration", "reason", "severity", "status", "type"}
-
 	// allowedAnnotations are those whose values stay. Of the others their keys stay.
 	allowedAnnotations = regexp.MustCompile(`^(?:` +
 		`([a-z0-9-]+\.)*(?:karpenter\.sh|karpenter\.k8s\.aws|karpenter\.cluster\.x-k8s\.io|autonode\.io)/.*|` +
@@ -36,15 +30,10 @@ var (
 	// fieldName is what kinds call their fields. A map's keys, which may be secret, most often have another form.
 	fieldName = regexp.MustCompile(`^[a-z][a-zA-Z]{0,39}$`)
 
-	// allowedKubeletArgs are arguments of kubelets whose values stay.
-	allowedKubeletArgs = regexp.MustCompile(`^(?:cloud-provider|eviction-hard|eviction-minimum-reclaim|eviction-soft|` +
-		`eviction-soft-grace-period|fail-swap-on|feature-gates|hostname-override|kube-reserved|max-pods|node-ip|node-labels|pods-per-core|` +
-		`provider-id|register-with-taints|reserved-cpus|rotate-server-certificates|serialize-image-pulls|system-reserved|v)$`)
-
 	flagName = regexp.MustCompile(`^--?[a-zA-Z][a-zA-Z0-9-]*$`)
 )
 
-// Object removes from an object, in place, what isn't known to be harmless: see allowed. ours is an object whose pods are AutoNode's, whose
+// Object removes from an object, in place, what isn't known to be harmless: see fields.yaml. ours is an object whose pods are AutoNode's, whose
 // arguments say much, or a ConfigMap that AutoNode reads.
 func Object(object *unstructured.Unstructured, ours bool) {
 	if data, ok := object.Object["data"].(map[string]any); ok && ours && object.GetKind() == "ConfigMap" {
@@ -59,25 +48,25 @@ func Object(object *unstructured.Unstructured, ours bool) {
 }
 
 // keep returns what of a value stays.
-func keep(key string, t *tree, value any) any {
+func keep(key string, t tree, value any) any {
 	switch v := value.(type) {
 	case map[string]any:
 		switch {
 		case key == "metadata":
-			return only(v, metadataFields)
+			return only(v, allowed().Metadata)
 		case key == "kubeletExtraArgs":
 			return kubeletArgs(v)
-		case t.whole:
+		case t == nil:
 			return scrub(key, v)
 		}
-		return fieldsOf(v, t.fields)
+		return fieldsOf(v, t)
 	case []any:
 		switch {
 		case key == "kubeletExtraArgs":
 			return kubeletArgs(v)
 		case key == "args" || key == "command":
 			return arguments(v)
-		case t.whole:
+		case t == nil:
 			return scrub(key, v)
 		}
 		for i := range v {
@@ -85,7 +74,7 @@ func keep(key string, t *tree, value any) any {
 		}
 		return v
 	}
-	if t.whole || t.text {
+	if _, stays := t[anyText]; t == nil || stays {
 		return scrub(key, value)
 	}
 	return shape(key, value)
@@ -116,11 +105,11 @@ func shape(key string, value any) any {
 }
 
 // fieldsOf keeps of an object what stays of some fields, and the names of the others.
-func fieldsOf(v map[string]any, stay map[string]*tree) map[string]any {
+func fieldsOf(v map[string]any, stay tree) map[string]any {
 	others := 0
 	for field, inner := range v {
-		switch t := stay[field]; {
-		case t != nil:
+		switch t, stays := stay[field]; {
+		case stays:
 			v[field] = keep(field, t, inner)
 		case fieldName.MatchString(field):
 			v[field] = shape(field, inner)
@@ -168,7 +157,7 @@ func annotations(value any) any {
 func conditions(list []any) []any {
 	for _, item := range list {
 		if m, ok := item.(map[string]any); ok {
-			only(m, conditionFields)
+			only(m, allowed().Condition)
 		}
 	}
 	return list
@@ -197,7 +186,7 @@ func kubeletArgs(value any) any {
 	switch v := value.(type) {
 	case map[string]any:
 		for name, arg := range v {
-			if v[name] = Removed; allowedKubeletArgs.MatchString(name) {
+			if v[name] = Removed; slices.Contains(allowed().Kubelet, name) {
 				v[name] = scrub(name, arg)
 			}
 		}
@@ -210,7 +199,7 @@ func kubeletArgs(value any) any {
 			}
 			name, _ := arg["name"].(string)
 			argument := map[string]any{"name": Text(name), "value": Removed}
-			if allowedKubeletArgs.MatchString(name) {
+			if slices.Contains(allowed().Kubelet, name) {
 				argument["value"] = scrub(name, arg["value"])
 			}
 			v[i] = argument
@@ -241,7 +230,7 @@ func scrub(key string, value any) any {
 	case map[string]any:
 		for field, inner := range v {
 			if nested, _ := inner.(map[string]any); field == "metadata" && nested != nil {
-				v[field] = only(nested, metadataFields)
+				v[field] = only(nested, allowed().Metadata)
 			} else {
 				v[field] = scrub(field, inner)
 			}
