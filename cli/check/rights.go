@@ -6,6 +6,7 @@ import (
 	"cmp"
 	"context"
 	"fmt"
+	"path"
 	"slices"
 	"strings"
 
@@ -13,6 +14,7 @@ import (
 	authorizationv1 "k8s.io/api/authorization/v1"
 	rbacv1 "k8s.io/api/rbac/v1"
 	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/runtime/schema"
 	clusterv1 "sigs.k8s.io/cluster-api/api/core/v1beta2"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
@@ -27,13 +29,7 @@ const reviews = 8
 type permission authorizationv1.ResourceAttributes
 
 func (p *permission) String() string {
-	text := p.Verb + " " + p.Resource
-	if p.Subresource != "" {
-		text += "/" + p.Subresource
-	}
-	if p.Group != "" {
-		text += "." + p.Group
-	}
+	text := p.Verb + " " + schema.GroupResource{Group: p.Group, Resource: path.Join(p.Resource, p.Subresource)}.String()
 	if p.Name != "" {
 		text += " " + p.Name
 	}
