@@ -71,21 +71,16 @@ type catalogType struct {
 func typesOf(catalogs []*v1alpha1.InstanceTypeCatalog) map[string]catalogType {
 	types := map[string]catalogType{}
 	for _, c := range catalogs {
-		read := catalog.Read(&c.Spec)
-		usable := map[string]*catalog.Type{}
+		machines, read := map[string]string{}, catalog.Read(&c.Spec)
 		for i := range read.Types {
-			usable[read.Types[i].Name] = &read.Types[i]
+			usable := &read.Types[i]
+			machines[usable.Name] = usable.Patches.Hash() + "/" + usable.OverheadHash
 		}
 		for i := range c.Spec.InstanceTypes {
 			entry := &c.Spec.InstanceTypes[i]
-			if _, twice := types[entry.Name]; twice {
-				continue // the first one counts
+			if _, twice := types[entry.Name]; !twice { // the first one counts
+				types[entry.Name] = catalogType{entry, c.Spec.TemplateRef, machines[entry.Name]}
 			}
-			t := catalogType{entry: entry, template: c.Spec.TemplateRef}
-			if parsed := usable[entry.Name]; parsed != nil {
-				t.machine = parsed.Patches.Hash() + "/" + parsed.OverheadHash
-			}
-			types[entry.Name] = t
 		}
 	}
 	return types
