@@ -20,13 +20,11 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/client-go/rest"
 	certutil "k8s.io/client-go/util/cert"
-	bootstrapv1 "sigs.k8s.io/cluster-api/api/bootstrap/kubeadm/v1beta2"
 	clusterv1 "sigs.k8s.io/cluster-api/api/core/v1beta2"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/autonode-io/autonode/api/v1beta1"
 	"github.com/autonode-io/autonode/test/world/hosting"
-	infrav1 "github.com/autonode-io/autonode/test/world/infrastructure/api/v1beta1"
 )
 
 const (
@@ -91,30 +89,14 @@ func TestNodeIdentity(t *testing.T) {
 // joinsWithoutKarpenter makes a MachineDeployment of one, in a guest without kubeadm's automatic approval.
 func (c *cluster) joinsWithoutKarpenter(t *testing.T) {
 	g := NewWithT(t)
-	own := map[string]string{clusterv1.MachineDeploymentNameLabel: "workers"}
-	template := clusterv1.MachineTemplateSpec{
-		ObjectMeta: clusterv1.ObjectMeta{Labels: own},
-		Spec: clusterv1.MachineSpec{
-			ClusterName: c.name, Version: world.Guest(c.name).Version(),
-			Bootstrap: clusterv1.Bootstrap{ConfigRef: clusterv1.ContractVersionedObjectReference{
-				APIGroup: bootstrapv1.GroupVersion.Group, Kind: "KubeadmConfigTemplate", Name: hosting.BootstrapTemplate,
-			}},
-			InfrastructureRef: clusterv1.ContractVersionedObjectReference{APIGroup: infrav1.GroupVersion.Group, Kind: "KwokMachineTemplate", Name: "c2-small"},
-		},
-	}
-	deployment := &clusterv1.MachineDeployment{
-		ObjectMeta: metav1.ObjectMeta{Namespace: c.namespace(), Name: "workers"},
-		Spec: clusterv1.MachineDeploymentSpec{
-			ClusterName: c.name, Replicas: new(int32(1)), Selector: metav1.LabelSelector{MatchLabels: own}, Template: template,
-		},
-	}
+	deployment := hosting.Workers(world.Guest(c.name), 1)
 	g.Expect(c.management.Create(t.Context(), deployment)).To(Succeed())
 	t.Cleanup(func() {
 		g.Expect(c.management.Delete(context.WithoutCancel(t.Context()), deployment)).To(Succeed())
 	})
 	machines := &clusterv1.MachineList{}
 	g.Eventually(func(g Gomega, ctx context.Context) {
-		g.Expect(c.management.List(ctx, machines, client.InNamespace(c.namespace()), client.MatchingLabels(own))).To(Succeed())
+		g.Expect(c.management.List(ctx, machines, client.InNamespace(c.namespace()), client.MatchingLabels(deployment.Spec.Selector.MatchLabels))).To(Succeed())
 		g.Expect(machines.Items).To(ConsistOf(HaveField("Status.Phase", string(clusterv1.MachinePhaseRunning))))
 	}).WithContext(t.Context()).WithTimeout(eventually).WithPolling(interval).Should(Succeed())
 	name := machines.Items[0].Status.NodeRef.Name

@@ -175,6 +175,30 @@ func kubeadmConfigTemplate(namespace, guest, prefix string, servingCertificates 
 	return template
 }
 
+// Workers returns a MachineDeployment of a guest, of the smallest instance type.
+func Workers(guest *controlplane.Cluster, replicas int32) *clusterv1.MachineDeployment {
+	const name = "workers"
+	own := map[string]string{clusterv1.MachineDeploymentNameLabel: name}
+	return &clusterv1.MachineDeployment{
+		ObjectMeta: objectMeta(ControlPlaneNamespace(guest.Name), name, guest.Name),
+		Spec: clusterv1.MachineDeploymentSpec{
+			ClusterName: guest.Name, Replicas: &replicas, Selector: metav1.LabelSelector{MatchLabels: own},
+			Template: clusterv1.MachineTemplateSpec{
+				ObjectMeta: clusterv1.ObjectMeta{Labels: own},
+				Spec: clusterv1.MachineSpec{
+					ClusterName: guest.Name, Version: guest.Version(),
+					Bootstrap: clusterv1.Bootstrap{ConfigRef: clusterv1.ContractVersionedObjectReference{
+						APIGroup: bootstrapv1.GroupVersion.Group, Kind: "KubeadmConfigTemplate", Name: BootstrapTemplate,
+					}},
+					InfrastructureRef: clusterv1.ContractVersionedObjectReference{
+						APIGroup: infrav1.GroupVersion.Group, Kind: "KwokMachineTemplate", Name: instanceTypes[0].name,
+					},
+				},
+			},
+		},
+	}
+}
+
 // clusterSecrets are the kubeconfig that Cluster API's contract requires of a control plane provider, and the CA that the kubeadm
 // bootstrap provider pins in a node's join configuration.
 func clusterSecrets(owner *controlplanev1.HostedControlPlane, guest *controlplane.Cluster) ([]*corev1.Secret, error) {
