@@ -176,7 +176,7 @@ e2e-release: build ## Build two releases, and install, upgrade and uninstall the
 	go test -C test $(E2E_FLAGS) -timeout=60m ./released/...
 
 .PHONY: bench-scale
-bench-scale: build ## Measure pods that need a node each, with our provider and with Karpenter's kwok provider. SIZES=3,50 chooses how many; ARGS='--json FILE'.
+bench-scale: build ## Measure pods that need a node each, with our provider and Karpenter's kwok provider, and a MachineDeployment's nodes. SIZES=3,50 chooses how many; ARGS='--json FILE'.
 	$(DEV) conformance --scale='$(or $(SIZES),3,50,150,500)' --provider='$(PROVIDER)' $(ARGS)
 
 .PHONY: bench-budget

@@ -247,6 +247,8 @@ func (r *run) provider(name string, s setup) (provider, error) {
 		return newOperated(s.world.Management(), s.world.Dir())
 	case Bare:
 		return newClusterAPI(r.cfg.Karpenter, s.world.Management(), s.world.Dir())
+	case MachineDeployment:
+		return newMachineDeployment(s.world.Management(), s.world.Dir())
 	case Kwok:
 		return newKwok(filepath.Join(r.bin, kwokProgram.name), s.world.Kubeconfig, ctrl.Log), nil
 	default:

@@ -35,13 +35,13 @@ var guestKinds = []schema.GroupVersionKind{
 	corev1.SchemeGroupVersion.WithKind("Node"),
 }
 
-// follower watches when pods run, and all objects of their nodes.
+// follower watches when pods run, or Nodes are ready, and all objects of nodes.
 type follower struct {
 	cancel   context.CancelFunc
 	watching sync.WaitGroup
 
 	mu sync.Mutex
-	// ready is the time at which each pod was first observed running.
+	// ready is the time at which each pod was first observed running. Without pods, these are Nodes.
 	ready map[types.UID]time.Time
 	// pods are the current ones that aren't terminating.
 	pods map[types.UID]bool
@@ -60,8 +60,8 @@ func newFollower() *follower {
 	return f
 }
 
-// follow starts the watches of both clusters, and returns when they have synced.
-func follow(ctx context.Context, scheme *runtime.Scheme, management, guest *rest.Config, namespace string) (*follower, error) {
+// follow starts the watches of both clusters, and returns when they have synced. The demand is a Pod, or a Node if no pod asks for nodes.
+func follow(ctx context.Context, scheme *runtime.Scheme, management, guest *rest.Config, namespace string, demand client.Object) (*follower, error) {
 	running, cancel := context.WithCancel(context.Background())
 	f := newFollower()
 	f.cancel = cancel
@@ -81,7 +81,7 @@ func follow(ctx context.Context, scheme *runtime.Scheme, management, guest *rest
 		return nil, fmt.Errorf("watching the management cluster: %w", err)
 	}
 	err = errors.Join(
-		watch(ctx, inGuest, &corev1.Pod{}, f.seePod, func(pod client.Object) { f.losePod(pod.GetUID()) }),
+		watch(ctx, inGuest, demand, f.seePod, func(pod client.Object) { f.losePod(pod.GetUID()) }),
 		watch(ctx, inManagement, &clusterv1.Machine{}, f.see(kindMachine), f.lose(kindMachine)))
 	for _, kind := range guestKinds {
 		err = errors.Join(err, watch(ctx, inGuest, metadataOf(kind), f.see(kind.Kind), f.lose(kind.Kind)))
@@ -208,9 +208,9 @@ func (f *follower) seePod(object client.Object) {
 		return
 	}
 	f.pods[object.GetUID()] = true
-	if pod, ok := object.(*corev1.Pod); ok && isReady(pod) {
-		if _, known := f.ready[pod.UID]; !known {
-			f.ready[pod.UID] = time.Now()
+	if isReady(object) {
+		if _, known := f.ready[object.GetUID()]; !known {
+			f.ready[object.GetUID()] = time.Now()
 		}
 	}
 }

@@ -12,8 +12,6 @@ import (
 	"time"
 
 	"golang.org/x/sync/errgroup"
-	appsv1 "k8s.io/api/apps/v1"
-	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
@@ -36,7 +34,7 @@ const (
 	settleTimeout = 30 * time.Second
 )
 
-// measure creates pods, waits until they run, and cleans up. It always returns its measurements.
+// measure asks for nodes, waits until all pods run or all nodes are ready, and cleans up. It always returns its measurements.
 func (m *subject) measure(ctx context.Context, size Size) (Measurement, error) {
 	result := Measurement{Contestant: m.Contestant, Size: size, Lost: []string{}, Left: []string{}}
 	if err := m.settle(ctx); err != nil { // and skips what was asked until now
@@ -50,19 +48,16 @@ func (m *subject) measure(ctx context.Context, size Size) (Measurement, error) {
 	if err != nil {
 		return result, err
 	}
-	deployments := size.deployments(m.small)
 	started := time.Now()
-	for _, deployment := range deployments {
-		if err := m.guest.Create(ctx, deployment); err != nil {
-			return result, fmt.Errorf("asking for pods: %w", err)
-		}
+	if err := m.ask(ctx, size); err != nil {
+		return result, err
 	}
 	burst, cancel := context.WithTimeout(ctx, scaleTimeout)
 	defer cancel()
 	profiled := m.profiler.during(ctx, fmt.Sprintf("%s-%s-up", m.file(), size.fileName()))
-	err = process.Poll(burst, "pods to run", nil, nil, func(context.Context) error {
+	err = process.Poll(burst, "pods or nodes to be ready", nil, nil, func(context.Context) error {
 		if running := m.follower.running(); running < size.Pods {
-			return fmt.Errorf("%d of %d run", running, size.Pods)
+			return fmt.Errorf("%d of %d are", running, size.Pods)
 		}
 		return nil
 	})
@@ -93,7 +88,7 @@ func (m *subject) measure(ctx context.Context, size Size) (Measurement, error) {
 	if result.Up.Management, result.Up.Guest, trafficErr = m.trafficOf(size.Nodes); err != nil || trafficErr != nil {
 		return result, errors.Join(err, trafficErr)
 	}
-	if err := m.clear(ctx, deployments, &result); err != nil {
+	if err := m.clear(ctx, &result); err != nil {
 		return result, err
 	}
 	if len(result.Lost) > 0 {
@@ -102,22 +97,20 @@ func (m *subject) measure(ctx context.Context, size Size) (Measurement, error) {
 	return result, nil
 }
 
-// clear deletes the pods and their nodes, so that the next measurement starts with none, and measures that.
-func (m *subject) clear(ctx context.Context, deployments []*appsv1.Deployment, result *Measurement) error {
+// clear removes the pods and their nodes, so that the next measurement starts with none, and measures that.
+func (m *subject) clear(ctx context.Context, result *Measurement) error {
 	spent, err := m.startUsage()
 	if err != nil {
 		return err
 	}
 	started := time.Now()
-	for _, deployment := range deployments {
-		if err := m.guest.Delete(ctx, deployment, client.PropagationPolicy(metav1.DeletePropagationForeground)); err != nil {
-			return fmt.Errorf("removing the pods: %w", err)
-		}
+	if err := m.release(ctx, result.Size); err != nil {
+		return err
 	}
 	clearing, cancel := context.WithTimeout(ctx, scaleTimeout)
 	defer cancel()
 	// Karpenter replaces nodes that are deleted under pods that stay.
-	if err := process.Poll(clearing, "pods to terminate", nil, nil, func(context.Context) error {
+	if err := process.Poll(clearing, "pods or nodes to terminate", nil, nil, func(context.Context) error {
 		if count := m.follower.remaining(); count > 0 {
 			return fmt.Errorf("%d are left", count)
 		}
@@ -148,9 +141,10 @@ func (m *subject) clear(ctx context.Context, deployments []*appsv1.Deployment, r
 	return err
 }
 
-// house creates nodes that stay, and returns when they have joined and both API servers are calm.
+// house creates nodes that stay, and returns when they have joined and both API servers are calm. They are for the scheduler of pods, so a
+// MachineDeployment has none.
 func (m *subject) house(ctx context.Context, nodes int) error {
-	if nodes == 0 {
+	if nodes == 0 || m.workers != nil {
 		return nil
 	}
 	d := residents(nodes)

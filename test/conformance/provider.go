@@ -32,6 +32,9 @@ const (
 	Kwok       = "kwok"       // Karpenter's own, the measure
 )
 
+// MachineDeployment is Cluster API alone, which Scale measures beside them.
+const MachineDeployment = "machinedeployment"
+
 // featureGates are on for all providers, as in Karpenter's own continuous integration. The TerminateFirst specs switch on
 // theirs by Karpenter's Deployment, which no guest has.
 var featureGates = []string{"CapacityBuffer", "NodeRepair", "StaticCapacity", "TerminateFirstDrift", "TerminateFirstRepair"}

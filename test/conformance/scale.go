@@ -25,12 +25,12 @@ const benchUser = "autonode-bench"
 type ScaleConfig struct {
 	// Sizes of the bursts, in their order.
 	Sizes []Size
-	// Providers to measure: ClusterAPI, Kwok or both.
+	// Providers to measure: ClusterAPI, Kwok, and MachineDeployment.
 	Providers []string
 	// Operator runs AutoNode's provider by the operator, as an installation does. Otherwise the provider runs alone, as
 	// Karpenter's does.
 	Operator bool
-	// ClusterAPI is Cluster API's configuration, as in world.Config. AutoNode's provider is measured with each.
+	// ClusterAPI is Cluster API's configuration, as in world.Config. AutoNode's provider and a MachineDeployment are measured with each.
 	ClusterAPI []string
 	// KwokDelays are the times after which the kwok provider's nodes join; the provider is measured with each. By default they join at
 	// once.
@@ -57,7 +57,7 @@ func (c ScaleConfig) validate() error {
 			return err
 		}
 	}
-	if len(c.ClusterAPI) == 0 && slices.Contains(c.Providers, ClusterAPI) {
+	if len(c.ClusterAPI) == 0 && slices.ContainsFunc(c.Providers, func(provider string) bool { return provider != Kwok }) {
 		return errors.New("no way for Cluster API to run")
 	}
 	for _, delay := range c.KwokDelays {
@@ -78,7 +78,8 @@ func (c ScaleConfig) validate() error {
 
 // Scale measures the time until pods run that need a node each, and its cost, with AutoNode's provider and with
 // Karpenter's kwok provider, and prints the ratio. Karpenter's provider creates only Nodes, so the ratio is the cost of
-// Cluster API. The providers run one after the other, each in its own world, so that none slows the other down.
+// Cluster API. Beside them it scales a MachineDeployment until as many Nodes are ready. They run one after the other,
+// each in its own world, so that none slows the other down.
 //
 // Scale fails if a size isn't completed, if AutoNode's provider makes more NodeClaims than there are pods, if a machine
 // doesn't join although all pods run, and if an object of a machine is left. The report always has the measurements.
@@ -162,7 +163,7 @@ func (c Contestant) file() string { return strings.ReplaceAll(c.String(), ", ", 
 func (c ScaleConfig) contestants() []Contestant {
 	var all []Contestant
 	for _, provider := range c.Providers {
-		if provider != ClusterAPI {
+		if provider == Kwok {
 			delays := c.KwokDelays
 			if len(delays) == 0 {
 				delays = []time.Duration{0}
@@ -173,7 +174,7 @@ func (c ScaleConfig) contestants() []Contestant {
 			continue
 		}
 		for _, mode := range c.ClusterAPI {
-			all = append(all, Contestant{Provider: provider, Operator: c.Operator, ClusterAPI: mode})
+			all = append(all, Contestant{Provider: provider, Operator: c.Operator && provider == ClusterAPI, ClusterAPI: mode})
 		}
 	}
 	return all
@@ -199,15 +200,19 @@ func (r *run) scale(ctx context.Context, s setup, c Contestant, cfg ScaleConfig,
 		if err != nil {
 			return err
 		}
-		m, err := subject.measure(ctx, b.Size)
+		size := b.Size
+		if c.Provider == MachineDeployment {
+			size = apart(b.Nodes) // no pods share them
+		}
+		m, err := subject.measure(ctx, size)
 		loops.stop()
-		m.BusyLoops = b.loops
+		m.Size, m.BusyLoops = b.Size, b.loops
 		if err != nil {
 			m.Failure = err.Error()
 		}
 		report.Measurements = append(report.Measurements, m)
 		if m.All > 0 {
-			r.printer.Println(fmt.Sprintf("%s: %s pods run after %s, all has gone after %s", m.name(), b.Size, after(m.All), after(m.Gone)))
+			r.printer.Println(fmt.Sprintf("%s: %s ready after %s, gone after %s", m.name(), b.Size, after(m.All), after(m.Gone)))
 		}
 		if err != nil {
 			return fmt.Errorf("%s pods: %w", b.Size, err)

@@ -77,6 +77,14 @@ func TestContestants(t *testing.T) {
 		g.Expect(names).To(Equal([]string{"clusterapi", "clusterapi, defaults", "kwok"}))
 	})
 
+	t.Run("When a MachineDeployment is measured, it should run with each way of Cluster API, and never with the operator", func(t *testing.T) {
+		g := NewWithT(t)
+		cfg := ScaleConfig{Providers: []string{MachineDeployment}, Operator: true, ClusterAPI: []string{localworld.ClusterAPITuned, localworld.ClusterAPIDefaults}}
+		g.Expect(cfg.contestants()).To(Equal([]Contestant{
+			{Provider: MachineDeployment, ClusterAPI: localworld.ClusterAPITuned}, {Provider: MachineDeployment, ClusterAPI: localworld.ClusterAPIDefaults},
+		}))
+	})
+
 	t.Run("When the kwok provider's nodes join after several times, it should be measured with each", func(t *testing.T) {
 		g := NewWithT(t)
 		var names []string
@@ -118,6 +126,18 @@ func TestScaleReport(t *testing.T) {
 			"karpenter-clusterapi 10.0 s 150 MiB",
 			"Requests in the management cluster for each of 10 nodes, clusterapi: 4.5, of which conflicts 1.5",
 			"3.00 patch machines/status 200 cluster-api-core cluster-api",
+		))
+	})
+
+	t.Run("When a MachineDeployment was measured too, it should print the ratio to that with the same Cluster API", func(t *testing.T) {
+		g := NewWithT(t)
+		workers := Measurement{Contestant: Contestant{Provider: MachineDeployment}, Size: apart(10), First: 2, Half: 3, All: 8, Gone: 2, Machines: 10}
+		shipped := workers
+		shipped.ClusterAPI = localworld.ClusterAPIDefaults
+		g.Expect(lines(&ScaleReport{Measurements: []Measurement{ours, workers, shipped, measure}})).To(ContainElements(
+			"10 clusterapi 1.0 s 1.00 2.0 s 6.0 s 1.50 0.75 4.0 s 2.00 2.00 11 11 4.5 1.5 0.0 0.0 1.50 s 150 MiB 1.50",
+			"10 machinedeployment 2.0 s 2.00 3.0 s 8.0 s 2.00 2.0 s 1.00 0 10 0.0 0.0 0.0 0.0 0.00 s 0 MiB -",
+			"10 kwok 1.0 s 2.0 s 4.0 s 2.0 s 10 0 0.0 0.0 0.0 0.0 0.50 s 100 MiB",
 		))
 	})
 
@@ -219,6 +239,17 @@ func TestFollower(t *testing.T) {
 		g.Expect(f.keeps("burst")).To(BeFalse())
 		g.Expect(f.made(kindMachine)).To(Equal(1))
 		g.Expect(f.left()).To(Equal([]string{"Machine burst"}))
+	})
+
+	t.Run("When Nodes are what is waited for, it should count the ready ones", func(t *testing.T) {
+		g := NewWithT(t)
+		f := newFollower()
+		node := &corev1.Node{ObjectMeta: metav1.ObjectMeta{UID: "a"}}
+		f.seePod(node)
+		g.Expect(f.running()).To(BeZero())
+		node.Status.Conditions = []corev1.NodeCondition{{Type: corev1.NodeReady, Status: corev1.ConditionTrue}}
+		f.seePod(node)
+		g.Expect(f.running()).To(Equal(1))
 	})
 
 	t.Run("When a pod that ran is replaced, it should count the pods that there are", func(t *testing.T) {

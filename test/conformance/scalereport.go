@@ -29,7 +29,8 @@ type Measurement struct {
 	Size
 	// BusyLoops ran meanwhile, processes that take a core each.
 	BusyLoops int `json:"busyLoops,omitempty"`
-	// First, Half and All are the seconds until the first pod, half of them and all of them ran; 0 for never.
+	// First, Half and All are the seconds until the first pod, half of them and all of them ran, or a MachineDeployment's Nodes were
+	// ready; 0 for never.
 	First float64 `json:"firstSeconds"`
 	Half  float64 `json:"halfSeconds"`
 	All   float64 `json:"allSeconds"`
@@ -135,11 +136,12 @@ func (m *Measurement) times(started time.Time, ready []time.Time) {
 	}
 }
 
-// measures are the complete measurements of the same size with the kwok provider, one for each of its delays.
-func (r *ScaleReport) measures(size Size) []Measurement {
+// measures are the complete measurements of the same size with another provider: one for each delay of the kwok provider, and the one with
+// the same configuration of Cluster API.
+func (r *ScaleReport) measures(of Measurement, provider string) []Measurement {
 	var all []Measurement
 	for _, m := range r.Measurements {
-		if m.Provider == Kwok && m.Size == size && m.Failure == "" {
+		if m.Provider == provider && m.Size == of.Size && m.Failure == "" && (provider == Kwok || m.ClusterAPI == of.ClusterAPI) {
 			all = append(all, m)
 		}
 	}
@@ -160,23 +162,24 @@ func (r *ScaleReport) overProvisioned(c Contestant) error {
 // print prints a table with a line per size and provider, the processes' use, and the requests to API servers.
 func (r *ScaleReport) print(out io.Writer) error {
 	slices.SortStableFunc(r.Measurements, func(a, b Measurement) int { return cmp.Or(a.Pods-b.Pods, a.Nodes-b.Nodes) })
+	first, all, gone := func(m Measurement) float64 { return m.First }, func(m Measurement) float64 { return m.All }, func(m Measurement) float64 { return m.Gone }
 	table := tabwriter.NewWriter(out, 0, 0, 2, ' ', tabwriter.AlignRight)
-	fmt.Fprintln(table, "\npods\tprovider\tfirst\tx kwok\thalf\tall\tx kwok\tgone\tx kwok\tNodeClaims\tMachines\tmanagement/node\t409s\tguest/node\t409s\tCPU/node\tKarpenter\tx kwok\t")
+	fmt.Fprintln(table, "\npods\tprovider\tfirst\tx kwok\thalf\tall\tx kwok\tx MD\tgone\tx kwok\tx MD\tNodeClaims\tMachines\tmanagement/node\t409s\tguest/node\t409s\tCPU/node\tKarpenter\tx kwok\t")
 	for _, m := range r.Measurements {
-		ratio := func(of func(Measurement) float64) string {
+		ratio := func(to string, of func(Measurement) float64) string {
 			var ratios []string
-			if m.Provider != Kwok {
-				for _, measure := range r.measures(m.Size) {
+			if m.Provider != Kwok && m.Provider != to {
+				for _, measure := range r.measures(m, to) {
 					ratios = append(ratios, dashFor(of(m)/of(measure)))
 				}
 			}
 			return strings.Join(ratios, ", ")
 		}
-		fmt.Fprintf(table, "%s\t%s\t%s\t%s\t%s\t%s\t%s\t%s\t%s\t%d\t%d\t%.1f\t%.1f\t%.1f\t%.1f\t%.2f s\t%.0f MiB\t%s\t\n", m.Size, m.name(),
-			after(m.First), ratio(func(m Measurement) float64 { return m.First }), after(m.Half), after(m.All), ratio(func(m Measurement) float64 { return m.All }),
-			after(m.Gone), ratio(func(m Measurement) float64 { return m.Gone }), m.NodeClaims, m.Machines,
+		fmt.Fprintf(table, "%s\t%s\t%s\t%s\t%s\t%s\t%s\t%s\t%s\t%s\t%s\t%d\t%d\t%.1f\t%.1f\t%.1f\t%.1f\t%.2f s\t%.0f MiB\t%s\t\n", m.Size, m.name(),
+			after(m.First), ratio(Kwok, first), after(m.Half), after(m.All), ratio(Kwok, all), ratio(MachineDeployment, all),
+			after(m.Gone), ratio(Kwok, gone), ratio(MachineDeployment, gone), m.NodeClaims, m.Machines,
 			m.Up.Management.PerNode, m.Up.Management.ConflictsPerNode, m.Up.Guest.PerNode, m.Up.Guest.ConflictsPerNode,
-			m.CPUPerNode(), m.karpenter().PeakMiB, ratio(func(m Measurement) float64 { return m.karpenter().PeakMiB }))
+			m.CPUPerNode(), m.karpenter().PeakMiB, ratio(Kwok, func(m Measurement) float64 { return m.karpenter().PeakMiB }))
 	}
 	if err := table.Flush(); err != nil {
 		return err

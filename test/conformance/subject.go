@@ -5,6 +5,7 @@ package conformance
 import (
 	"context"
 	"fmt"
+	"slices"
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
@@ -29,12 +30,15 @@ import (
 // operatorTimeout is the timeout for AutoNode to be on. On a busy machine several guests' Karpenters start at once.
 const operatorTimeout = 10 * time.Minute
 
-// subject is a measured guest, with a Karpenter and a NodePool.
+// subject is a measured guest, with a Karpenter and a NodePool, or with a MachineDeployment.
 type subject struct {
 	Contestant
 	world    *localworld.World
 	guest    client.Client
 	follower *follower
+	// workers is the MachineDeployment; nil with a Karpenter.
+	workers    client.Object
+	management client.Client
 	// Audit logs of both API servers.
 	managementLog, guestLog *audit.Tail
 	profiler                *profiler
@@ -60,8 +64,7 @@ func newSubject(ctx context.Context, s setup, c Contestant, p provider, profiles
 	if err != nil {
 		return nil, err
 	}
-	management, err := client.New(managementConfig, client.Options{Scheme: scheme})
-	if err != nil {
+	if m.management, err = client.New(managementConfig, client.Options{Scheme: scheme}); err != nil {
 		return nil, fmt.Errorf("connecting to the management cluster: %w", err)
 	}
 	if m.guest, err = client.New(guestConfig, client.Options{Scheme: scheme}); err != nil {
@@ -69,7 +72,7 @@ func newSubject(ctx context.Context, s setup, c Contestant, p provider, profiles
 	}
 	karpenter := ""
 	if c.Operator {
-		if err := enable(ctx, management, m.guest, guestName, hosting.AutoNode(hosting.TemplatePool, hosting.BootstrapTemplate)); err != nil {
+		if err := enable(ctx, m.management, m.guest, guestName, hosting.AutoNode(hosting.TemplatePool, hosting.BootstrapTemplate)); err != nil {
 			return nil, err
 		}
 	} else {
@@ -101,7 +104,11 @@ func newSubject(ctx context.Context, s setup, c Contestant, p provider, profiles
 			return nil, fmt.Errorf("creating %s %s: %w", object.GetKind(), object.GetName(), err)
 		}
 	}
-	m.follower, err = follow(ctx, scheme, managementConfig, guestConfig, hosting.ControlPlaneNamespace(guestName))
+	var demand client.Object = &corev1.Pod{}
+	if c.Provider == MachineDeployment {
+		demand, m.workers = &corev1.Node{}, hosting.Workers(s.world.Guest(guestName), 0)
+	}
+	m.follower, err = follow(ctx, scheme, managementConfig, guestConfig, hosting.ControlPlaneNamespace(guestName), demand)
 	return m, err
 }
 
@@ -164,12 +171,17 @@ func enable(ctx context.Context, management, guest client.Client, name string, a
 	})
 }
 
-// isReady reports whether a pod runs.
-func isReady(pod *corev1.Pod) bool {
-	for _, condition := range pod.Status.Conditions {
-		if condition.Type == corev1.PodReady {
-			return condition.Status == corev1.ConditionTrue
-		}
+// isReady reports whether a pod runs, or a Node is ready.
+func isReady(object client.Object) bool {
+	switch o := object.(type) {
+	case *corev1.Pod:
+		return slices.ContainsFunc(o.Status.Conditions, func(c corev1.PodCondition) bool {
+			return c.Type == corev1.PodReady && c.Status == corev1.ConditionTrue
+		})
+	case *corev1.Node:
+		return slices.ContainsFunc(o.Status.Conditions, func(c corev1.NodeCondition) bool {
+			return c.Type == corev1.NodeReady && c.Status == corev1.ConditionTrue
+		})
 	}
 	return false
 }

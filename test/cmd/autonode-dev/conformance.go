@@ -20,7 +20,6 @@ func newConformanceCommand() *cobra.Command {
 	var sizes []string
 	var scale conformance.ScaleConfig
 	var budget, busy bool
-	both := []string{conformance.ClusterAPI, conformance.Kwok}
 	cmd := &cobra.Command{
 		Use:   "conformance",
 		Short: "Run Karpenter's own suites against AutoNode's provider",
@@ -55,7 +54,7 @@ The last results of each provider are kept, so that running one shows the other'
 		Args: cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			var err error
-			if cfg.Providers, err = chooseProviders(provider, both, len(sizes) > 0); err != nil {
+			if cfg.Providers, err = chooseProviders(provider, len(sizes) > 0); err != nil {
 				return err
 			}
 			if cfg.Guests < 1 || cfg.Guests > conformance.MaxGuests {
@@ -100,8 +99,8 @@ The last results of each provider are kept, so that running one shows the other'
 			return conformance.Run(cmd.Context(), cfg)
 		},
 	}
-	cmd.Flags().StringVar(&provider, "provider", "", "clusterapi, kwok, or bare: AutoNode's provider without the operator; clusterapi and kwok if empty")
-	cmd.Flags().StringSliceVar(&sizes, "scale", nil, "instead of a suite, measure how long so many pods take that need a node each, or so many pods on so many nodes, with both providers")
+	cmd.Flags().StringVar(&provider, "provider", "", "clusterapi, kwok, or bare: AutoNode's provider without the operator; clusterapi and kwok if empty; with --scale clusterapi, machinedeployment, kwok, or all if empty")
+	cmd.Flags().StringSliceVar(&sizes, "scale", nil, "instead of a suite, measure how long so many pods take that need a node each, or so many pods on so many nodes, with both providers, and a MachineDeployment of as many nodes")
 	cmd.Flags().BoolVar(&budget, "budget", false, fmt.Sprintf("instead of a suite, count the requests and the CPU time of %d nodes, and fail when one costs too much", conformance.BudgetPods))
 	cmd.Flags().BoolVar(&busy, "busy", false, fmt.Sprintf("instead of a suite, measure %d bursts of %d nodes beside %d busy loops, and fail when a machine is lost or more are made",
 		conformance.BusyBursts, conformance.BusyPods, conformance.BusyLoops))
@@ -132,14 +131,16 @@ The last results of each provider are kept, so that running one shows the other'
 }
 
 // chooseProviders reads --provider. A measurement states by --with-operator who runs AutoNode's provider.
-func chooseProviders(named string, both []string, measures bool) ([]string, error) {
-	all := both
-	if !measures {
-		all = append(slices.Clone(both), conformance.Bare)
+func chooseProviders(named string, measures bool) ([]string, error) {
+	byDefault := []string{conformance.ClusterAPI, conformance.Kwok}
+	all := append(slices.Clone(byDefault), conformance.Bare)
+	if measures {
+		all = []string{conformance.ClusterAPI, conformance.MachineDeployment, conformance.Kwok}
+		byDefault = all
 	}
 	switch {
 	case named == "":
-		return both, nil
+		return byDefault, nil
 	case !slices.Contains(all, named):
 		return nil, fmt.Errorf("--provider %s: there are %v", named, all)
 	default:

@@ -53,14 +53,15 @@ func TestProviders(t *testing.T) {
 		problem        string
 	}{
 		{name: "When no provider is named, it should be both", want: both},
-		{name: "When no provider is named to a measurement, it should be both", measures: true, want: both},
+		{name: "When no provider is named to a measurement, it should be both and a MachineDeployment", measures: true,
+			want: []string{conformance.ClusterAPI, conformance.MachineDeployment, conformance.Kwok}},
 		{name: "When one is named, it should be that", provider: "bare", want: []string{conformance.Bare}},
-		{name: "When bare is named to a measurement, it should say what is allowed", provider: "bare", measures: true, problem: "there are [clusterapi kwok]"},
+		{name: "When bare is named to a measurement, it should say what is allowed", provider: "bare", measures: true, problem: "there are [clusterapi machinedeployment kwok]"},
 		{name: "When one is unknown, it should say what is allowed", provider: "aws", problem: "there are [clusterapi kwok bare]"},
 	} {
 		t.Run(tc.name, func(t *testing.T) {
 			g := NewWithT(t)
-			got, err := chooseProviders(tc.provider, both, tc.measures)
+			got, err := chooseProviders(tc.provider, tc.measures)
 			if tc.problem != "" {
 				g.Expect(err).To(MatchError(ContainSubstring(tc.problem)))
 				return
