@@ -67,9 +67,10 @@ help: ## Print this help.
 	@awk 'BEGIN {FS = ":.*## "; print "Usage: make TARGET\n"} /^[a-z-]+:.*## / {printf "  %-12s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
 
 .PHONY: demo
+demo: BEGAN := $(shell date +%s)
 demo: $(DEV) ## Start the local world and play the main scenarios in it. ARGS=--keep leaves it running.
 	@$(MAKE) --no-print-directory -j2 programs control-planes
-	@$(DEV) demo $(ARGS)
+	@$(DEV) demo --began=$(BEGAN) $(ARGS)
 
 .PHONY: control-planes
 control-planes:

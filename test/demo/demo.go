@@ -48,6 +48,8 @@ type Config struct {
 	UpgradedKubernetes string
 	// Kubectl is the path of kubectl.
 	Kubectl string
+	// Began is the start that the demo's durations count from.
+	Began time.Time
 	// Printer shows the demo.
 	Printer *progress.Printer
 }
@@ -90,6 +92,7 @@ func Run(ctx context.Context, cfg Config) error {
 			return err
 		}
 	}
+	cfg.Printer.Println("\nEnd after " + progress.Duration(time.Since(cfg.Began)))
 	return nil
 }
 
@@ -126,6 +129,7 @@ func (d *demo) enable(ctx context.Context) error {
 	if err := d.showHosted(ctx); err != nil {
 		return err
 	}
+	d.say("First table after " + progress.Duration(time.Since(d.Began)))
 	return d.run(ctx, "--context", d.Guest, "get", "clusterapinodeclasses")
 }
 

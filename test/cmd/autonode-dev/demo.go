@@ -27,6 +27,7 @@ var terminal = recording.Picture{
 func newDemoCommand() *cobra.Command {
 	var dir, svg string
 	var keep bool
+	began := time.Now().Unix()
 	cmd := &cobra.Command{
 		Use:   "demo",
 		Short: "Start a world and run AutoNode's main scenarios in it",
@@ -71,6 +72,7 @@ did not happen.`,
 				Upgraded:           state.Releases[localworld.UpgradedRelease],
 				UpgradedKubernetes: localworld.UpgradedKubernetes,
 				Kubectl:            state.Kubectl,
+				Began:              time.Unix(began, 0),
 				Printer:            progress.New(shown),
 			}); err != nil {
 				return err
@@ -96,6 +98,7 @@ The world goes on running. For example:
 	}
 	addDirFlag(cmd.Flags(), &dir)
 	cmd.Flags().BoolVar(&keep, "keep", false, "leave the world running")
+	cmd.Flags().Int64Var(&began, "began", began, "Unix time that the printed durations count from, before the builds; default now")
 	cmd.Flags().StringVar(&svg, "svg", "", "file to draw what the demo prints in, as a terminal that plays it again with shorter waits")
 	return cmd
 }
