@@ -96,7 +96,7 @@ generate: ## Regenerate deepcopy, CRDs, RBAC, the API reference and the Helm cha
 	cd test && $(TOOL) controller-gen object paths=./world/infrastructure/api/...
 	cd test && $(TOOL) controller-gen crd paths=./world/infrastructure/api/... output:crd:dir=world/infrastructure/crds
 	$(TOOL) controller-gen rbac:roleName=autonode-operator paths=./operator/... paths=./fleet/operator/... output:rbac:dir=manifests/rbac
-	$(TOOL) crd-ref-docs --source-path=api --config=docs/reference/crd-ref-docs.yaml --renderer=markdown --output-path=docs/reference/api-reference.md --log-level=ERROR
+	$(TOOL) crd-ref-docs --source-path=api --config=docs/reference/crd-ref-docs.yaml --templates-dir=docs/reference --renderer=markdown --output-path=docs/reference/api-reference.md --log-level=ERROR
 	go run -C test ./charts/generate
 	go tool -modfile=tools/helm/go.mod helm-docs --chart-search-root=charts --template-files=./README.md.gotmpl --sort-values-order=file --log-level=warning
 
