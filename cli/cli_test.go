@@ -89,3 +89,34 @@ func TestCompletion(t *testing.T) {
 		}
 	})
 }
+
+// commands returns each command that runs something.
+func commands(cmd *cobra.Command) []*cobra.Command {
+	if !cmd.HasSubCommands() {
+		return []*cobra.Command{cmd}
+	}
+	var all []*cobra.Command
+	for _, child := range cmd.Commands() {
+		all = append(all, commands(child)...)
+	}
+	return all
+}
+
+func TestClusterFlags(t *testing.T) {
+	for _, cmd := range commands(newCommand("autonode")) {
+		if cmd.Flags().Lookup("kubeconfig") == nil {
+			continue
+		}
+		t.Run("When "+cmd.CommandPath()+" reads a cluster, its flags should name which", func(t *testing.T) {
+			g, named := NewWithT(t), 0
+			for _, cluster := range []string{"management", "guest"} {
+				if context := cmd.Flags().Lookup(cluster + "-context"); context != nil {
+					named++
+					g.Expect(context.Usage).To(HavePrefix("context of the " + cluster + " cluster; "))
+					g.Expect(cmd.Flags().Lookup(cluster + "-kubeconfig")).NotTo(BeNil())
+				}
+			}
+			g.Expect(named).To(BeNumerically(">", 0))
+		})
+	}
+}

@@ -49,7 +49,7 @@ It needs the verbs get and patch on instancetypecatalogs in the catalog's namesp
 		Args: command.ExactlyOne(&o.Format, "FORMAT", "what the file with the machine types is, such as aws or csv"),
 	}, &o)
 	flags := cmd.Flags()
-	o.Management.Add(flags, "the management cluster")
+	o.Management.Add(cmd, cluster.Management, nil)
 	o.add(flags)
 	flags.StringVarP(&o.Namespace, "namespace", "n", "", "namespace of the catalog; without it that of the context")
 	o.DryRun.Add(cmd)

@@ -53,7 +53,7 @@ The command writes nothing, and exits with code 1 if something is wrong.`,
 		},
 	}, &o)
 	flags := cmd.Flags()
-	o.Management.Add(flags, "the management cluster")
+	o.Management.Add(cmd, cluster.Management, nil)
 	flags.StringVarP(&o.Namespace, "namespace", "n", "", "namespace of NAME; without it that of the context")
 	flags.StringVar(&o.OperatorNamespace, "operator-namespace", manifests.Namespace, "namespace of the operator")
 	printer.AddFlag(cmd, &o.Output, "output format", "text", "json", "yaml")

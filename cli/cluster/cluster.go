@@ -4,6 +4,7 @@
 package cluster
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -13,7 +14,7 @@ import (
 	"strings"
 	"time"
 
-	"github.com/spf13/pflag"
+	"github.com/spf13/cobra"
 	apiextensionsv1 "k8s.io/apiextensions-apiserver/pkg/apis/apiextensions/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime"
@@ -32,30 +33,61 @@ import (
 	"github.com/autonode-io/autonode/internal/message"
 )
 
-// Flags choose a cluster, as kubectl's do.
-type Flags struct{ Kubeconfig, Context string }
+// Management and Guest are the clusters of commands.
+const (
+	Management = "management"
+	Guest      = "guest"
+)
 
-// Add adds --kubeconfig and --context.
-func (f *Flags) Add(flags *pflag.FlagSet, cluster string) {
-	flags.StringVar(&f.Kubeconfig, "kubeconfig", "", "kubeconfig of "+cluster+"; without it $KUBECONFIG, else ~/.kube/config")
-	flags.StringVar(&f.Context, "context", "", "context of the kubeconfig; without it the current one")
+// Flags choose a cluster.
+type Flags struct {
+	// Kubeconfig and Context are of this cluster alone: --guest-kubeconfig and --guest-context.
+	Kubeconfig, Context string
+
+	// common are --kubeconfig, which is of both clusters, and --context.
+	common *Flags
+	// own: the command is about this cluster, so that it reads it without flags, and --context is of it.
+	own bool
 }
 
-// AddOther adds --NAME-kubeconfig and --NAME-context of a second cluster, which isn't read without them.
-func (f *Flags) AddOther(flags *pflag.FlagSet, name, cluster, unread string) {
-	flags.StringVar(&f.Kubeconfig, name+"-kubeconfig", "", "kubeconfig of "+cluster+"; without it and --"+name+"-context "+unread)
-	flags.StringVar(&f.Context, name+"-context", "", "context of "+cluster+", in --"+name+"-kubeconfig or the default kubeconfig")
+// Add adds the flags of the clusters that a command reads: f chooses the one that it is about, and other the other one; nil for none.
+func (f *Flags) Add(cmd *cobra.Command, cluster string, other *Flags) {
+	f.common, f.own = &Flags{}, true
+	cmd.Flags().StringVar(&f.common.Kubeconfig, "kubeconfig", "", "kubeconfig; without it $KUBECONFIG, else ~/.kube/config")
+	cmd.Flags().StringVar(&f.common.Context, "context", "", "context of the "+cluster+" cluster; without it the current one")
+	f.add(cmd, cluster, "--context")
+	if other != nil {
+		other.common = f.common
+		second := map[string]string{Management: Guest, Guest: Management}[cluster]
+		other.add(cmd, second, "and --"+second+"-kubeconfig that cluster isn't read")
+	}
 }
 
-func (f *Flags) loader() clientcmd.ClientConfig {
-	rules := clientcmd.NewDefaultClientConfigLoadingRules()
+func (f *Flags) add(cmd *cobra.Command, cluster, usual string) {
+	cmd.Flags().StringVar(&f.Kubeconfig, cluster+"-kubeconfig", "", "kubeconfig of the "+cluster+" cluster; without it --kubeconfig")
+	cmd.Flags().StringVar(&f.Context, cluster+"-context", "", "context of the "+cluster+" cluster; without it "+usual)
+}
+
+// Chosen reports whether a command reads the cluster: its own, or one that flags choose.
+func (f *Flags) Chosen() bool { return f.own || f.Kubeconfig != "" || f.Context != "" }
+
+// loader reads the kubeconfig, and returns the context that flags choose in it.
+func (f *Flags) loader() (loader clientcmd.ClientConfig, chosen string) {
+	rules, overrides := clientcmd.NewDefaultClientConfigLoadingRules(), &clientcmd.ConfigOverrides{CurrentContext: f.Context}
 	rules.ExplicitPath = f.Kubeconfig
-	return clientcmd.NewNonInteractiveDeferredLoadingClientConfig(rules, &clientcmd.ConfigOverrides{CurrentContext: f.Context})
+	if f.common != nil {
+		rules.ExplicitPath = cmp.Or(f.Kubeconfig, f.common.Kubeconfig)
+	}
+	if f.own {
+		overrides.CurrentContext = cmp.Or(f.Context, f.common.Context)
+	}
+	return clientcmd.NewNonInteractiveDeferredLoadingClientConfig(rules, overrides), overrides.CurrentContext
 }
 
 // Namespace of the context; default if it names none.
 func (f *Flags) Namespace() (string, error) {
-	namespace, _, err := f.loader().Namespace()
+	loader, _ := f.loader()
+	namespace, _, err := loader.Namespace()
 	switch {
 	case err == nil:
 		return namespace, nil
@@ -88,12 +120,12 @@ func (f *Flags) Key(argument, namespace, what string) (key client.ObjectKey, err
 
 // Config is the configuration of the cluster.
 func (f *Flags) Config() (*rest.Config, error) {
-	loader := f.loader()
-	if raw, err := loader.RawConfig(); err == nil && f.Context != "" && raw.Contexts[f.Context] == nil {
+	loader, chosen := f.loader()
+	if raw, err := loader.RawConfig(); err == nil && chosen != "" && raw.Contexts[chosen] == nil {
 		if len(raw.Contexts) == 0 {
 			return nil, errNone
 		}
-		return nil, fmt.Errorf("the kubeconfig has no context %q; it has %s", f.Context,
+		return nil, fmt.Errorf("the kubeconfig has no context %q; it has %s", chosen,
 			strings.Join(slices.Sorted(maps.Keys(raw.Contexts)), ", "))
 	}
 	config, err := loader.ClientConfig()

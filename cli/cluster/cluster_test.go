@@ -8,8 +8,65 @@ import (
 	"testing"
 
 	. "github.com/onsi/gomega"
+	"github.com/spf13/cobra"
+	"k8s.io/client-go/tools/clientcmd"
+	clientcmdapi "k8s.io/client-go/tools/clientcmd/api"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 )
+
+func TestFlags(t *testing.T) {
+	dir := t.TempDir()
+	kubeconfig := func(name string) string {
+		config, path := clientcmdapi.NewConfig(), filepath.Join(dir, name)
+		for _, context := range []string{"current", "m", "g"} {
+			config.Clusters[context] = &clientcmdapi.Cluster{Server: "https://" + name + "/" + context}
+			config.Contexts[context] = &clientcmdapi.Context{Cluster: context, AuthInfo: "user"}
+		}
+		config.CurrentContext, config.AuthInfos["user"] = "current", &clientcmdapi.AuthInfo{Token: "a"}
+		NewWithT(t).Expect(clientcmd.WriteToFile(*config, path)).To(Succeed())
+		return path
+	}
+	t.Setenv("KUBECONFIG", kubeconfig("default"))
+	both, own := kubeconfig("both"), kubeconfig("own")
+	for name, test := range map[string]struct {
+		args              []string
+		management, guest string
+	}{
+		"When both contexts are given, they should be in the default kubeconfig": {[]string{"--management-context=m", "--guest-context=g"}, "default/m", "default/g"},
+		"When a kubeconfig is given, both contexts should be in it": {
+			[]string{"--kubeconfig", both, "--management-context=m", "--guest-context=g"}, "both/m", "both/g",
+		},
+		"When each cluster has a kubeconfig, it should be the current context of each": {
+			[]string{"--management-kubeconfig", own, "--guest-kubeconfig", both}, "own/current", "both/current",
+		},
+		"When one cluster has its own kubeconfig, it should win, in any order": {
+			[]string{"--guest-kubeconfig", own, "--kubeconfig", both, "--management-context=m", "--guest-context=g"}, "both/m", "own/g",
+		},
+	} {
+		for _, about := range []string{Management, Guest} {
+			t.Run(name+", in a command about a "+about, func(t *testing.T) {
+				g := NewWithT(t)
+				clusters := map[string]*Flags{Management: {}, Guest: {}}
+				cmd, other := &cobra.Command{}, map[string]string{Management: Guest, Guest: Management}[about]
+				clusters[about].Add(cmd, about, clusters[other])
+				g.Expect(cmd.ParseFlags(test.args)).To(Succeed())
+				for cluster, want := range map[string]string{Management: test.management, Guest: test.guest} {
+					g.Expect(clusters[cluster].Chosen()).To(BeTrue())
+					g.Expect(clusters[cluster].Config()).To(HaveField("Host", "https://"+want))
+				}
+			})
+		}
+	}
+	t.Run("When no flag is of the other cluster, the command should read its own alone, in --context", func(t *testing.T) {
+		g := NewWithT(t)
+		cmd, management, guest := &cobra.Command{}, &Flags{}, &Flags{}
+		guest.Add(cmd, Guest, management)
+		g.Expect(cmd.ParseFlags([]string{"--kubeconfig", both, "--context=g"})).To(Succeed())
+		g.Expect(guest.Config()).To(HaveField("Host", "https://both/g"))
+		g.Expect(guest.Chosen()).To(BeTrue())
+		g.Expect(management.Chosen()).To(BeFalse())
+	})
+}
 
 func TestKey(t *testing.T) {
 	file := filepath.Join(t.TempDir(), "kubeconfig")

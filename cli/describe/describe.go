@@ -57,8 +57,7 @@ The last line repeats the first of them: what comes after it often waits for it.
 		Args: command.ExactlyOne(&o.Name, "NAME", "the HostedCluster, like clusters/blue"),
 	}, &o)
 	flags := cmd.Flags()
-	o.Management.Add(flags, "the management cluster")
-	o.Guest.AddOther(flags, "guest", "the guest cluster", "the guest isn't read")
+	o.Management.Add(cmd, cluster.Management, &o.Guest)
 	flags.StringVarP(&o.Namespace, "namespace", "n", "", "namespace of the HostedCluster; without it that of the context")
 	return cmd
 }
@@ -77,7 +76,7 @@ func (o *Options) Run(ctx context.Context, streams command.Streams) error {
 	if err := v.readManagement(ctx, management, key); err != nil {
 		return err
 	}
-	if o.Guest != (cluster.Flags{}) {
+	if o.Guest.Chosen() {
 		guest, err := o.Guest.Client()
 		if err != nil {
 			return err

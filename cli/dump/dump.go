@@ -69,8 +69,7 @@ removes what looks like a secret. What can't be read is listed in errors.txt.`,
   autonode dump --to - | ssh bastion 'cat > dump.tar.gz'`,
 	}, &o)
 	flags := cmd.Flags()
-	o.Management.Add(flags, "the management cluster")
-	o.Guest.AddOther(flags, "guest", "a guest cluster", "no guest is read")
+	o.Management.Add(cmd, cluster.Management, &o.Guest)
 	flags.StringVar(&o.HostedCluster, "hosted-cluster", "", "NAMESPACE/NAME of the one HostedCluster to collect; without it all")
 	flags.StringVar(&o.OperatorNamespace, "operator-namespace", manifests.Namespace, "namespace of the operator")
 	flags.StringVar(&o.To, "to", "", "file that ends in .tar.gz, folder, or - for a tar.gz on standard output; without it "+
@@ -99,7 +98,7 @@ func (o *Options) Run(ctx context.Context, streams command.Streams) (err error) 
 		return err
 	}
 	var guest *rest.Config
-	if o.Guest != (cluster.Flags{}) {
+	if o.Guest.Chosen() {
 		if guest, err = o.Guest.Config(); err != nil {
 			return err
 		}

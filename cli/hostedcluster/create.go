@@ -86,7 +86,7 @@ operator may then write there under names that end in the Cluster's.`,
     --templates VSphereMachineTemplate --selector pool=general --bootstrap KubeadmConfigTemplate/workers`,
 	}, &o)
 	flags := cmd.Flags()
-	o.Management.Add(flags, "the management cluster")
+	o.Management.Add(cmd, cluster.Management, nil)
 	flags.StringVar(&o.Cluster, "cluster", "", "the Cluster, as NAMESPACE/NAME (required)")
 	flags.StringVarP(&o.Namespace, "namespace", "n", "",
 		"namespace of the HostedCluster: the Cluster's, which is the default, or NS if the Cluster's is NS-NAME")

@@ -59,7 +59,7 @@ upgrade an installation in the way in which it was made.`,
   autonode install --image registry.example/autonode/autonode-operator:v0.1.0 --render | kubectl diff --server-side -f -`,
 	}, &o)
 	flags := cmd.Flags()
-	o.Management.Add(flags, "the management cluster")
+	o.Management.Add(cmd, cluster.Management, nil)
 	flags.StringVar(&o.Manifests.Image, "image", image, "image of the operator, by digest or with a tag")
 	flags.StringArrayVar(&o.Manifests.Args, "operator-arg", nil,
 		"argument of the operator, like --registry-networks=10.20.0.0/16; may be repeated")

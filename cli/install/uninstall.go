@@ -38,7 +38,7 @@ HostedCluster to be gone.`,
   autonode uninstall --delete-crds`,
 	}, &o)
 	flags := cmd.Flags()
-	o.Management.Add(flags, "the management cluster")
+	o.Management.Add(cmd, cluster.Management, nil)
 	flags.BoolVar(&o.LeaveNodes, "leave-nodes", false, "remove the operator although HostedClusters have nodes, which stay")
 	flags.BoolVar(&o.DeleteCRDs, "delete-crds", false, "delete the CRDs, too, and with them CapacityAccounts and catalogs")
 	flags.DurationVar(&o.Timeout, "timeout", 5*time.Minute, "how long the deletion of each object may take")

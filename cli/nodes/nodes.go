@@ -70,7 +70,7 @@ the node's label eks-node-viewer/instance-price has.`,
   autonode nodes -o json`,
 	}, &o)
 	flags := cmd.Flags()
-	o.Cluster.Add(flags, "the cluster with the nodes")
+	o.Cluster.Add(cmd, cluster.Guest, nil)
 	flags.StringVar(&o.NodePool, "nodepool", "", "show the nodes of one NodePool; without it all nodes")
 	o.SortBy = "name"
 	names := slices.Sorted(maps.Keys(orders))

@@ -59,7 +59,7 @@ selects, cheapest first, at most one hundred. What a NodePool may launch of them
   autonode offerings --node-class default -o json`,
 	}, &o)
 	flags := cmd.Flags()
-	o.Cluster.Add(flags, "the guest cluster")
+	o.Cluster.Add(cmd, cluster.Guest, nil)
 	flags.StringVar(&o.NodeClass, "node-class", "", "show what one ClusterAPINodeClass offers; without it all")
 	printer.AddFlag(cmd, &o.Output, "output format", outputs...)
 	return cmd

@@ -64,7 +64,7 @@ func (o *Options) simulation(ctx context.Context) (simulation *explain.Simulatio
 	if err != nil {
 		return nil, nil, err
 	}
-	if o.Management != (cluster.Flags{}) {
+	if o.Management.Chosen() {
 		return o.simulationWithManagement(ctx, guestConfig, guest)
 	}
 	_, core, err := simulatedOptions(&appsv1.Deployment{}, "", map[string]string{"cluster-name": "unknown", "namespace": "unknown"})

@@ -46,8 +46,7 @@ node classes reports, and the answer names what is missing.`,
 
 func (o *Options) add(cmd *cobra.Command) {
 	flags := cmd.Flags()
-	o.Guest.Add(flags, "the guest cluster")
-	o.Management.AddOther(flags, "management", "the management cluster", "that cluster isn't read")
+	o.Guest.Add(cmd, cluster.Guest, &o.Management)
 	flags.StringVar(&o.HostedCluster, "hosted-cluster", "", "NAMESPACE/NAME of the guest's HostedCluster; without it the only one")
 	flags.StringVar(&o.ControlPlaneNamespace, "control-plane-namespace", "",
 		"namespace of the guest's control plane, instead of --hosted-cluster")
@@ -137,7 +136,7 @@ func (o *NodeOptions) Run(ctx context.Context, streams command.Streams) error {
 
 // Validate implements command.Options.
 func (o *Options) Validate() error {
-	if o.Management == (cluster.Flags{}) && (o.HostedCluster != "" || o.ControlPlaneNamespace != "") {
+	if !o.Management.Chosen() && (o.HostedCluster != "" || o.ControlPlaneNamespace != "") {
 		return errors.New("--hosted-cluster and --control-plane-namespace are of the management cluster: " +
 			"name it with --management-kubeconfig or --management-context")
 	}

@@ -67,7 +67,7 @@ for what is unused.`,
   autonode cost -o csv > cost.csv`,
 	}, &o)
 	flags := cmd.Flags()
-	o.Management.Add(flags, "the management cluster")
+	o.Management.Add(cmd, cluster.Management, nil)
 	flags.StringVar(&o.Account, "account", "", "show one CapacityAccount; without it all machines, also of clusters without an account")
 	o.By = "cluster"
 	by := strings.Join(groupNames, ", ")
